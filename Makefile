@@ -1,0 +1,52 @@
+# The two commands: make demo, make test. The rest is in docs/TESTING.md.
+GO ?= go
+RDMCFS = bin/rdmcfs
+UNIT = $(shell $(GO) list ./... | grep -v /test/)
+
+.PHONY: build demo test test-unit test-schedule test-sim test-integration test-long bench lint clean
+
+build:
+	CGO_ENABLED=0 $(GO) build -trimpath -o $(RDMCFS) ./cmd/rdmcfs
+
+# Four nodes on this machine, a file copied in on one, read back on all. FILE=path, ONCE=1, NODES=n.
+demo: build
+	$(RDMCFS) demo $(if $(FILE),--file "$(FILE)") $(if $(NODES),--nodes $(NODES)) $(if $(ONCE),--once)
+
+test: lint test-unit test-schedule test-sim test-integration
+
+lint:
+	$(GO) vet ./...
+	$(GO) test ./internal/tidy
+
+test-unit:
+	test/setup.sh test
+	$(GO) test -race -p 1 -timeout 20m $(UNIT)
+
+# Exhaustive: too slow under the race detector, and without concurrency.
+test-schedule:
+	$(GO) test -timeout 5m -run 'TestExhaustive' ./replicate/schedule -exhaustive
+
+# 1,000 seeds of the simulator, and power loss after each write: one goroutine a run, so no race detector. SEEDS=n, FROM=s.
+test-sim:
+	$(GO) test -timeout 10m ./internal/sim -args $(if $(SEEDS),-sim.seeds $(SEEDS)) $(if $(FROM),-sim.from $(FROM))
+
+# What is run again as in a container, where the kernel may not pass reads and writes through.
+WITHOUT = TestCopyOf|TestReceiverDies|TestWriter|TestGit|TestTar|TestGoBuild|TestEditors|TestSqlite|TestShells|TestScript
+
+test-integration: build
+	test/setup.sh test
+	$(GO) test -count=1 -timeout 40m -p 1 ./test/integration/...
+	$(GO) test -count=1 -timeout 15m -p 1 ./test/integration -no-passthrough -run '$(WITHOUT)'
+
+# The full sizes of docs/TESTING.md.
+test-long: build
+	test/setup.sh test
+	$(GO) test -count=1 -timeout 120m -p 1 ./test/integration/... -long
+	$(GO) test -count=1 -timeout 120m -p 1 ./test/integration -long -no-passthrough -run '$(WITHOUT)'
+
+bench: build
+	test/setup.sh bench
+	$(GO) test -count=1 -timeout 60m -p 1 ./test/bench -v -links
+
+clean:
+	rm -rf bin .cache

@@ -1,0 +1,192 @@
+package main
+
+import (
+	"fmt"
+	"path/filepath"
+	"runtime/debug"
+	"strings"
+	"time"
+
+	"github.com/rdmcfs/rdmcfs/internal/exitcode"
+)
+
+const defaultData = "/var/lib/rdmcfs"
+
+// version is set by the linker in releases.
+var version = ""
+
+// cli is the command line. Each command is a struct with a Run method; its flags are the fields.
+type cli struct {
+	Data string `help:"Data directory of the node; tells several nodes of one machine apart." default:"${data}" env:"RDMCFS_DATA" placeholder:"DIR"`
+
+	Init     initCmd     `cmd:"" help:"Make a cluster with this machine as its first node."`
+	Join     joinCmd     `cmd:"" help:"Make this machine a node of a cluster."`
+	Mount    mountCmd    `cmd:"" help:"Mount the cluster's files on a directory."`
+	Umount   umountCmd   `cmd:"" help:"End a mount."`
+	Status   statusCmd   `cmd:"" help:"Show nodes, who is behind and by what, and transfers."`
+	Watch    watchCmd    `cmd:"" help:"Follow transfers as they run."`
+	Where    whereCmd    `cmd:"" help:"Show which nodes hold a file."`
+	Wait     waitCmd     `cmd:"" help:"Wait until nothing is owed to any node."`
+	Versions versionsCmd `cmd:"" help:"List kept versions, and what was never published."`
+	Restore  restoreCmd  `cmd:"" help:"Make a kept version current, or publish or drop what was never published."`
+	Policy   policyCmd   `cmd:"" help:"Show or set where the files of a directory live."`
+	Token    tokenCmd    `cmd:"" help:"Make a token for one machine to join."`
+	Evict    evictCmd    `cmd:"" help:"Remove a node for good."`
+	Demo     demoCmd     `cmd:"" help:"Run a small cluster on this machine and copy a file in."`
+	Doctor   doctorCmd   `cmd:"" help:"Check this machine: what works, what is off, and what that costs."`
+	Sim      simCmd      `cmd:"" help:"Run simulated clusters in which everything goes wrong, and hold them against the guarantees."`
+	Daemon   daemonCmd   `cmd:"" help:"Run the node in the foreground without a mount (systemd)."`
+	Stop     stopCmd     `cmd:"" help:"Unmount and end the daemon."`
+	Metrics  metricsCmd  `cmd:"" help:"Print the node's counters in Prometheus' text format."`
+	Version  versionCmd  `cmd:"" help:"Print the version."`
+}
+
+// jsonFlag is embedded by every query.
+type jsonFlag struct {
+	JSON bool `name:"json" help:"Print JSON."`
+}
+
+type versionCmd struct{ jsonFlag }
+
+func (c *versionCmd) Run(a *app) error {
+	if c.JSON {
+		return a.printJSON(map[string]string{"version": versionString()})
+	}
+	fmt.Fprintln(a.out, "rdmcfs", versionString())
+	return nil
+}
+
+// versionString is the release, or what the build knows of its commit.
+func versionString() string {
+	if version != "" {
+		return version
+	}
+	info, ok := debug.ReadBuildInfo()
+	if !ok {
+		return "unknown"
+	}
+	revision, modified := "", ""
+	for _, s := range info.Settings {
+		switch {
+		case s.Key == "vcs.revision":
+			revision = s.Value
+		case s.Key == "vcs.modified" && s.Value == "true":
+			modified = "+"
+		}
+	}
+	if revision == "" {
+		return info.Main.Version
+	}
+	return revision[:min(12, len(revision))] + modified
+}
+
+// helperWords turns the command line that mount(8) gives to /sbin/mount.fuse.rdmcfs into ours:
+//
+//	mount.fuse.rdmcfs SPEC DIR [-sfnv] [-N NS] [-t TYPE] [-o OPTIONS]
+//
+// SPEC is the data directory, or any word without a slash for the default one.
+func helperWords(name string, args []string) ([]string, error) {
+	if !strings.HasPrefix(name, "mount.") {
+		return args, nil
+	}
+	var places []string
+	words := []string{"mount", "--background"}
+	for i := 0; i < len(args); i++ {
+		switch arg := args[i]; {
+		case (arg == "-o" || arg == "-N" || arg == "-t") && i+1 < len(args):
+			if i++; arg == "-o" {
+				words = append(words, "--option="+args[i])
+			}
+		case arg == "-f": // fake: all but the mount
+			words = append(words, "--dry-run")
+		case strings.HasPrefix(arg, "-"):
+		default:
+			places = append(places, arg)
+		}
+	}
+	if len(places) != 2 {
+		return nil, fmt.Errorf("%s: want a data directory and a mount point, got %q", name, places)
+	}
+	if strings.Contains(places[0], "/") {
+		words = append(words, "--data="+places[0])
+	}
+	return append(words, "--", places[1]), nil
+}
+
+// mountOptions reads the -o options of a mount. Words for mount(8) and fstab itself are dropped.
+func mountOptions(lists []string) (map[string]string, error) {
+	options := map[string]string{}
+	for _, list := range lists {
+		for word := range strings.SplitSeq(list, ",") {
+			key, value, _ := strings.Cut(strings.TrimSpace(word), "=")
+			if key == "" || ignoredOption(key) {
+				continue
+			}
+			if _, twice := options[key]; twice {
+				return nil, withCode(exitcode.Usage, "mount option %q is given twice", key)
+			}
+			options[key] = value
+		}
+	}
+	return options, nil
+}
+
+// ignoredOption reports words that are not for us: fstab's, and those that are so anyway.
+func ignoredOption(key string) bool {
+	switch key {
+	case "rw", "defaults", "auto", "noauto", "user", "nouser", "users", "_netdev", "nofail", "nosuid", "nodev", "exec", "async", "allow_other", "default_permissions":
+		return true
+	}
+	return strings.HasPrefix(key, "x-") || strings.HasPrefix(key, "comment")
+}
+
+// absDir is a directory as the daemon, which has another working directory, must hear it.
+func absDir(dir string) (string, error) {
+	abs, err := filepath.Abs(dir)
+	if err != nil {
+		return "", fmt.Errorf("%s: %w", dir, err)
+	}
+	return abs, nil
+}
+
+// sinceText is how long ago a time was, for people.
+func sinceText(t, now time.Time) string {
+	d := now.Sub(t)
+	switch {
+	case d < 2*time.Second:
+		return "now"
+	case d < 2*time.Minute:
+		return fmt.Sprintf("%ds ago", int(d.Seconds()))
+	case d < 2*time.Hour:
+		return fmt.Sprintf("%dm ago", int(d.Minutes()))
+	case d < 48*time.Hour:
+		return fmt.Sprintf("%dh ago", int(d.Hours()))
+	}
+	return fmt.Sprintf("%dd ago", int(d.Hours()/24))
+}
+
+// bytesText is a size for people: three digits and a binary unit.
+func bytesText(n int64) string {
+	units := []string{"B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"}
+	f, i := float64(n), 0
+	for f >= 1000 && i < len(units)-1 {
+		f, i = f/1024, i+1
+	}
+	switch {
+	case i == 0:
+		return fmt.Sprintf("%d B", n)
+	case f < 10:
+		return fmt.Sprintf("%.2f %s", f, units[i])
+	case f < 100:
+		return fmt.Sprintf("%.1f %s", f, units[i])
+	}
+	return fmt.Sprintf("%.0f %s", f, units[i])
+}
+
+// countText is a count with its noun.
+func countText(n int, one string) string {
+	if n == 1 {
+		return "1 " + one
+	}
+	return fmt.Sprintf("%d %ss", n, one)
+}

@@ -1,0 +1,235 @@
+package main
+
+import (
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/rdmcfs/rdmcfs/internal/control/admin"
+	"github.com/rdmcfs/rdmcfs/internal/exitcode"
+)
+
+func TestUsersStory(t *testing.T) {
+	a, b := dataDir(t), dataDir(t)
+	out := expect(t, exitcode.OK, "rdmcfs join 10.0.0.1:7400 --token rdmcfs1_secret --listen", "init", "--listen", "10.0.0.1:7400", "--data", a)
+	if strings.Count(out, "\n") != 2 {
+		t.Errorf("init printed %q", out)
+	}
+	expect(t, exitcode.OK, "n1", "status", "--data", a) // the daemon runs already
+	expect(t, exitcode.OK, "rdmcfs mount DIR", "join", "10.0.0.1:7400", "--token", "rdmcfs1_secret", "--listen", "10.0.0.2:7400", "--name", "n2", "--data", b)
+	expect(t, exitcode.OK, "", "mount", "-d", "/mnt/x", "--data", b)
+	expect(t, exitcode.OK, "mount /mnt/x: mounted", "status", "--data", b)
+	expect(t, exitcode.Exists, "mounted already", "mount", "-d", "/mnt/x", "--data", b)
+	expect(t, exitcode.OK, "2 copies", "where", "/mnt/x/a/b", "--data", b)
+	expect(t, exitcode.NotFound, "no such file", "where", "/mnt/x/c", "--data", b)
+	expect(t, exitcode.NotFound, "below no mount", "where", "/etc/passwd", "--data", b)
+	expect(t, exitcode.Timeout, "n2 is owed 3 contents", "wait", "--timeout", "1s", "--data", b)
+	expect(t, exitcode.NotFound, "no node", "evict", "n9", "--data", b)
+	expect(t, exitcode.OK, "", "umount", "/mnt/x", "--data", b)
+	expect(t, exitcode.NotFound, "no mount", "umount", "/mnt/x", "--data", b)
+	expect(t, exitcode.OK, "", "stop", "--data", b)
+	expect(t, exitcode.NotRunning, "no daemon answers", "status", "--data", b)
+	expect(t, exitcode.NotRunning, "", "stop", "--data", b)
+}
+
+func TestInitRefusesAndReports(t *testing.T) {
+	d := dataDir(t)
+	out := expect(t, exitcode.OK, "", "init", "--no-start", "--json", "--listen", "10.0.0.1:7400", "--data", d)
+	var token admin.Token
+	if err := json.Unmarshal([]byte(out), &token); err != nil || token.Token != "rdmcfs1_secret" || token.Listen != "10.0.0.1:7400" {
+		t.Errorf("%q: %v", out, err)
+	}
+	expect(t, exitcode.NotRunning, "", "status", "--data", d)
+	expect(t, exitcode.Exists, "already", "init", "--listen", "10.0.0.1:7400", "--data", d)
+	expect(t, exitcode.Usage, "--listen", "init", "--data", d)
+	expect(t, exitcode.Denied, "rdmcfs token", "join", "10.0.0.1:7400", "--token", "x", "--listen", "10.0.0.2:7400", "--data", dataDir(t))
+}
+
+func TestDaemonThatFailsToStartSaysWhy(t *testing.T) {
+	d := dataDir(t)
+	expect(t, exitcode.Failure, "no node lives here", "mount", "-d", "/mnt/x", "--data", d)
+	expect(t, exitcode.Failure, "no node lives here", "mount", "/mnt/x", "--data", d)
+	expect(t, exitcode.Failure, "no node lives here", "daemon", "--data", d)
+	expect(t, exitcode.NotFound, "data directory", "mount", "-d", "/mnt/x", "--data", filepath.Join(d, "nothing"))
+}
+
+func TestForegroundMountIsTheDaemon(t *testing.T) {
+	d := dataDir(t)
+	expect(t, exitcode.OK, "", "init", "--no-start", "--listen", "10.0.0.1:7400", "--data", d)
+	cmd := foreground(t, "Ctrl-C unmounts", "mount", "/mnt/x", "--data", d)
+	expect(t, exitcode.OK, "mount /mnt/x", "status", "--data", d)
+	expect(t, exitcode.Exists, "runs on", "daemon", "--data", d)
+	cmd.Process.Signal(syscall.SIGINT)
+	ends(t, cmd)
+	expect(t, exitcode.NotRunning, "", "status", "--data", d)
+
+	cmd = foreground(t, "Ctrl-C unmounts", "mount", "/mnt/x", "--data", d)
+	expect(t, exitcode.OK, "", "umount", "/mnt/x", "--data", d)
+	ends(t, cmd)
+	expect(t, exitcode.NotRunning, "", "status", "--data", d)
+}
+
+func TestForegroundMountOfARunningDaemon(t *testing.T) {
+	d := dataDir(t)
+	expect(t, exitcode.OK, "", "init", "--listen", "10.0.0.1:7400", "--data", d)
+	cmd := foreground(t, "Ctrl-C unmounts", "mount", "/mnt/x", "--data", d)
+	cmd.Process.Signal(syscall.SIGTERM)
+	ends(t, cmd)
+	if out := expect(t, exitcode.OK, "n1", "status", "--data", d); strings.Contains(out, "/mnt/x") {
+		t.Errorf("still mounted:\n%s", out)
+	}
+	cmd = foreground(t, "Ctrl-C unmounts", "mount", "/mnt/x", "--data", d)
+	expect(t, exitcode.OK, "", "umount", "/mnt/x", "--data", d)
+	ends(t, cmd)
+}
+
+func TestMountHelper(t *testing.T) {
+	d := dataDir(t)
+	expect(t, exitcode.OK, "", "init", "--no-start", "--listen", "10.0.0.1:7400", "--data", d)
+	cmd := program(d, "/mnt/x", "-o", "rw,nosuid,x-systemd.automount")
+	cmd.Env = append(cmd.Env, beProgramEnv+"=/sbin/mount.fuse.rdmcfs")
+	cmd.Env = append(cmd.Env, "RDMCFS_DATA=/nonexistent")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	expect(t, exitcode.OK, "mount /mnt/x", "status", "--data", d)
+}
+
+func TestHelperWords(t *testing.T) {
+	for _, c := range []struct {
+		name string
+		args []string
+		want []string
+	}{
+		{"rdmcfs", []string{"status"}, []string{"status"}},
+		{"mount.fuse.rdmcfs", []string{"rdmcfs", "/m", "-o", "rw,ro"}, []string{"mount", "--background", "--option=rw,ro", "--", "/m"}},
+		{"mount.rdmcfs", []string{"/data", "/m", "-sfnv", "-t", "fuse.rdmcfs"}, []string{"mount", "--background", "--data=/data", "--", "/m"}},
+		{"mount.rdmcfs", []string{"-f", "x", "-odd"}, nil},
+	} {
+		got, err := helperWords(c.name, c.args)
+		if diff := cmp.Diff(c.want, got); diff != "" || (err == nil) != (c.want != nil) {
+			t.Errorf("%s %v: %v %s", c.name, c.args, err, diff)
+		}
+	}
+}
+
+func TestMountOptions(t *testing.T) {
+	got, err := mountOptions([]string{"rw,ro,stage=memory", "defaults,,_netdev,x-a=b,comment=c"})
+	if diff := cmp.Diff(map[string]string{"ro": "", "stage": "memory"}, got); err != nil || diff != "" {
+		t.Errorf("%v %s", err, diff)
+	}
+	if _, err := mountOptions([]string{"ro,ro"}); codeOf(err) != exitcode.Usage {
+		t.Errorf("twice: %v", err)
+	}
+}
+
+func TestPathsBelowMounts(t *testing.T) {
+	mounts := []admin.Mount{{Dir: "/mnt/s"}, {Dir: "/mnt/s/in"}, {Dir: "/m p"}}
+	for path, want := range map[string]string{"/mnt/s": "", "/mnt/s/a/../b": "b", "/mnt/s/in/x": "x", "/m p/ü/y": "ü/y", "/mnt/s/": ""} {
+		if got, err := insidePath(mounts, path); err != nil || got != want {
+			t.Errorf("%s: %q, %v", path, got, err)
+		}
+	}
+	for _, path := range []string{"/mnt/sx", "/mnt", "/mnt/s/../t"} {
+		if got, err := insidePath(mounts, path); codeOf(err) != exitcode.NotFound {
+			t.Errorf("%s: %q, %v", path, got, err)
+		}
+	}
+	link := filepath.Join(t.TempDir(), "link")
+	if err := os.Symlink(t.TempDir(), link); err != nil {
+		t.Fatal(err)
+	}
+	real, err := filepath.EvalSymlinks(link)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, err := insidePath([]admin.Mount{{Dir: real}}, link); err != nil || got != "" {
+		t.Errorf("through a link: %q, %v", got, err)
+	}
+}
+
+func TestMountinfo(t *testing.T) {
+	const text = `22 1 8:1 / / rw - ext4 /dev/sda1 rw
+36 22 0:45 / /mnt/a\040b rw,nosuid shared:1 - fuse.rdmcfs rdmcfs rw
+37 22 0:46 / /mnt/other rw - fuse.sshfs x rw
+broken line`
+	for dir, want := range map[string]bool{"/mnt/a b": true, "/mnt/other": false, "/": false, "/mnt/a": false} {
+		if got, err := isMount(strings.NewReader(text), dir); got != want || err != nil {
+			t.Errorf("%s: %v, %v", dir, got, err)
+		}
+	}
+}
+
+func TestUmountWithoutADaemon(t *testing.T) {
+	expect(t, exitcode.NotFound, "no mount of rdmcfs", "umount", "/tmp", "--data", dataDir(t))
+	expect(t, exitcode.NotRunning, "no daemon", "umount", "--data", dataDir(t))
+}
+
+func TestUsageErrorsDoNothing(t *testing.T) {
+	for _, args := range [][]string{{}, {"bogus"}, {"status", "--bogus"}, {"mount"}, {"restore", "x"}, {"restore", "--drop", "--version", "3", "x"},
+		{"policy", "x", "--ack", "sometimes"}, {"policy", "x", "--all", "--copies", "2"}, {"wait", "--timeout", "soon"}} {
+		args := append(args, "--data", dataDir(t))
+		if _, errs, code := rdmcfs(t, args...); code != exitcode.Usage || errs == "" {
+			t.Errorf("%v: exit %d, %s", args, code, errs)
+		}
+	}
+	expect(t, exitcode.OK, "Usage:", "--help")
+	expect(t, exitcode.OK, "--token", "join", "--help")
+	expect(t, exitcode.OK, "rdmcfs", "version")
+}
+
+func TestPolicyChangesOnlyWhatIsSaid(t *testing.T) {
+	now := admin.Policy{Placement: "copies", Copies: 3, MinCopies: 2, Retain: 5, From: "/"}
+	two, local := uint32(1), "local"
+	c := policyCmd{MinCopies: &two, Ack: &local}
+	req, changes := c.change(now)
+	want := admin.PolicyRequest{Set: &admin.Policy{Placement: "copies", Copies: 3, MinCopies: 1, AckLocal: true, Retain: 5}}
+	if diff := cmp.Diff(want, req); diff != "" || !changes {
+		t.Error(diff)
+	}
+	if _, changes := (&policyCmd{}).change(now); changes {
+		t.Error("a question is no change")
+	}
+	c = policyCmd{Label: map[string]string{"rack": "a"}}
+	if req, _ = c.change(now); req.Set.Placement != "labels" || req.Set.Copies != 0 || req.Set.Retain != 5 {
+		t.Errorf("%+v", req.Set)
+	}
+}
+
+// docs/CLI.md is a promise: each command, and each exit code, is in it.
+func TestDocumentationIsWhole(t *testing.T) {
+	raw, err := os.ReadFile(filepath.Join("..", "..", "docs", "CLI.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	doc := string(raw)
+	for i, c := range exitcode.All {
+		if c.Code != i {
+			t.Errorf("code %d is at place %d", c.Code, i)
+		}
+		if !strings.Contains(doc, "| "+itoa(c.Code)+" | "+c.Name+" |") {
+			t.Errorf("docs/CLI.md lacks exit code %d %s", c.Code, c.Name)
+		}
+	}
+	help := expect(t, exitcode.OK, "Commands:", "--help")
+	_, list, _ := strings.Cut(help, "Commands:\n")
+	list, _, _ = strings.Cut(list, "\n\n")
+	count := 0
+	for line := range strings.SplitSeq(list, "\n") {
+		if !strings.HasPrefix(line, "  ") || strings.HasPrefix(line, "    ") {
+			continue
+		}
+		name := strings.Fields(line)[0]
+		if count++; !strings.Contains(doc, "rdmcfs "+name) {
+			t.Errorf("docs/CLI.md lacks the command %s", name)
+		}
+	}
+	if count < 15 {
+		t.Errorf("only %d commands found in the help", count)
+	}
+}

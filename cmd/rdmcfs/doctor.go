@@ -1,0 +1,43 @@
+package main
+
+import (
+	"fmt"
+
+	"github.com/rdmcfs/rdmcfs/internal/doctor"
+	"github.com/rdmcfs/rdmcfs/internal/exitcode"
+)
+
+type doctorCmd struct{ jsonFlag }
+
+// Run examines the machine. It needs no daemon.
+func (c *doctorCmd) Run(a *app) error {
+	findings := doctor.Examine(doctor.ThisHost(), a.data)
+	if c.JSON {
+		if err := a.printJSON(findings); err != nil {
+			return err
+		}
+	}
+	problems := 0
+	for _, f := range findings {
+		if f.Level == doctor.Problem {
+			problems++
+		}
+		if !c.JSON {
+			printFinding(a, f)
+		}
+	}
+	if problems > 0 {
+		return withCode(exitcode.Problem, "%s found: rdmcfs can't work here yet", countText(problems, "problem"))
+	}
+	return nil
+}
+
+func printFinding(a *app, f doctor.Finding) {
+	fmt.Fprintf(a.out, "%-8s%s: %s\n", f.Level, f.Topic, f.Text)
+	if f.Cost != "" {
+		fmt.Fprintf(a.out, "        costs: %s\n", f.Cost)
+	}
+	if f.Advice != "" {
+		fmt.Fprintf(a.out, "        do: %s\n", f.Advice)
+	}
+}

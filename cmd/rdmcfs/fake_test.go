@@ -1,0 +1,238 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/rdmcfs/rdmcfs/internal/control"
+	"github.com/rdmcfs/rdmcfs/internal/control/admin"
+)
+
+// beProgramEnv makes the test binary the program itself, with a made-up node, so that daemons in the background
+// and foreground mounts are real processes.
+const beProgramEnv = "RDMCFS_TEST_PROGRAM"
+
+func TestMain(m *testing.M) {
+	fakeNode()
+	if name := os.Getenv(beProgramEnv); name != "" {
+		if os.Args[0] != programName { // a daemon in the background has its name already
+			os.Args[0] = name
+		}
+		main()
+	}
+	os.Exit(m.Run())
+}
+
+// fakeNode replaces internal/node: directories are made, mounts are remembered, nothing is stored.
+func fakeNode() {
+	nodeInit = func(_ context.Context, p initParams) (admin.Token, error) {
+		marker := filepath.Join(p.Data, "node")
+		if _, err := os.Stat(marker); err == nil {
+			return admin.Token{}, withCode(8, "a node lives in %s already", p.Data)
+		}
+		if err := os.MkdirAll(p.Data, 0o700); err != nil {
+			return admin.Token{}, err
+		}
+		return admin.Token{Token: "rdmcfs1_secret", Listen: p.Listen}, os.WriteFile(marker, []byte(p.Name), 0o600)
+	}
+	nodeJoin = func(_ context.Context, p joinParams) (string, error) {
+		if p.Token != "rdmcfs1_secret" {
+			return "", fmt.Errorf("control: join: %w", control.ErrTokenUnknown)
+		}
+		if err := os.MkdirAll(p.Data, 0o700); err != nil {
+			return "", err
+		}
+		return p.Name, os.WriteFile(filepath.Join(p.Data, "node"), []byte(p.Name), 0o600)
+	}
+	nodeRun = runFake
+}
+
+// fakeDaemon answers on the socket like a node without content.
+type fakeDaemon struct {
+	mu     sync.Mutex
+	mounts map[string]chan struct{} // closed at the end of the mount
+	stop   context.CancelFunc
+}
+
+func runFake(ctx context.Context, p runParams) error {
+	if _, err := os.Stat(filepath.Join(p.Data, "node")); err != nil {
+		return errors.New("no node lives here: run 'rdmcfs init'")
+	}
+	ctx, stop := context.WithCancel(ctx)
+	defer stop()
+	d := &fakeDaemon{mounts: map[string]chan struct{}{}, stop: stop}
+	for _, m := range p.Mounts {
+		d.mount(ctx, m)
+	}
+	s, err := admin.Serve(admin.SocketPath(p.Data), admin.Handlers{Status: d.status, Mount: d.mount, Unmount: d.unmount,
+		MountWait: d.wait, Stop: func(context.Context) error { stop(); return nil }, Where: d.where,
+		Wait: func(_ context.Context, r admin.WaitRequest) (admin.WaitResult, error) {
+			return admin.WaitResult{Nodes: []admin.Node{{Name: "n2", OwedCount: 3, OwedBytes: 4096, OwedReason: "down"}}}, nil
+		}}, slog.New(slog.DiscardHandler))
+	if err != nil {
+		return err
+	}
+	<-ctx.Done()
+	return s.Close()
+}
+
+func (d *fakeDaemon) status(context.Context) (admin.Status, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	st := admin.Status{State: "serving", Node: 1, Nodes: []admin.Node{{ID: 1, Name: "n1", State: "up"}, {ID: 2, Name: "n2", State: "down"}}}
+	for dir := range d.mounts {
+		st.Mounts = append(st.Mounts, admin.Mount{Dir: dir, State: "mounted"})
+	}
+	return st, nil
+}
+
+func (d *fakeDaemon) mount(_ context.Context, r admin.MountRequest) (admin.Mount, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.mounts[r.Dir] != nil {
+		return admin.Mount{}, admin.Errorf(admin.CodeExists, "%s is mounted already", r.Dir)
+	}
+	d.mounts[r.Dir] = make(chan struct{})
+	return admin.Mount{Dir: r.Dir}, nil
+}
+
+func (d *fakeDaemon) unmount(_ context.Context, r admin.UnmountRequest) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	ended := d.mounts[r.Dir]
+	if ended == nil {
+		return admin.Errorf(admin.CodeNotFound, "%s is no mount", r.Dir)
+	}
+	close(ended)
+	delete(d.mounts, r.Dir)
+	return nil
+}
+
+func (d *fakeDaemon) wait(ctx context.Context, r admin.MountWaitRequest) error {
+	d.mu.Lock()
+	ended := d.mounts[r.Dir]
+	d.mu.Unlock()
+	if ended == nil {
+		return nil
+	}
+	select {
+	case <-ended:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+func (d *fakeDaemon) where(_ context.Context, r admin.WhereRequest) (admin.Where, error) {
+	if r.Path != "a/b" {
+		return admin.Where{}, admin.Errorf(admin.CodeNotFound, "%s: no such file", r.Path)
+	}
+	return admin.Where{Path: r.Path, Version: 2, SizeBytes: 5 << 20, Policy: admin.Policy{Placement: "copies", Copies: 2},
+		Holders: []admin.Holder{{Node: 1, Name: "n1", Holds: true}, {Node: 2, Name: "n2", Reason: "down"}}}, nil
+}
+
+// dataDir is a new data directory with a short path; a daemon left in it is stopped.
+func dataDir(t *testing.T) string {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "cli")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+		defer cancel()
+		c := admin.NewClient(admin.SocketPath(dir))
+		if c.Stop(ctx) == nil {
+			c.Gone(ctx)
+		}
+		os.RemoveAll(dir)
+	})
+	return dir
+}
+
+// program prepares this test binary as rdmcfs.
+func program(args ...string) *exec.Cmd {
+	cmd := exec.Command(os.Args[0], args...)
+	cmd.Env = append(os.Environ(), beProgramEnv+"=rdmcfs", "GORACE=atexit_sleep_ms=0")
+	return cmd
+}
+
+// rdmcfs runs a command to its end and returns what it printed and its exit code.
+func rdmcfs(t *testing.T, args ...string) (stdout, stderr string, code int) {
+	t.Helper()
+	var out, errs bytes.Buffer
+	cmd := program(args...)
+	cmd.Stdout, cmd.Stderr = &out, &errs
+	err := cmd.Run()
+	var exit *exec.ExitError
+	if err != nil && !errors.As(err, &exit) {
+		t.Fatal(err)
+	}
+	return out.String(), errs.String(), cmd.ProcessState.ExitCode()
+}
+
+// expect runs a command that must end with a code and print a text somewhere.
+func expect(t *testing.T, code int, text string, args ...string) string {
+	t.Helper()
+	out, errs, got := rdmcfs(t, args...)
+	if got != code || !strings.Contains(out+errs, text) {
+		t.Errorf("rdmcfs %s: exit %d, want %d with %q\n%s%s", strings.Join(args, " "), got, code, text, out, errs)
+	}
+	return out
+}
+
+// foreground starts a command that stays, and waits until it has printed a text.
+func foreground(t *testing.T, until string, args ...string) *exec.Cmd {
+	t.Helper()
+	cmd := program(args...)
+	pipe, err := cmd.StderrPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { cmd.Process.Kill() })
+	seen := make(chan string, 1)
+	go func() {
+		var text []byte
+		buf := make([]byte, 4096)
+		for !strings.Contains(string(text), until) {
+			n, err := pipe.Read(buf)
+			if text = append(text, buf[:n]...); err != nil {
+				break
+			}
+		}
+		seen <- string(text)
+	}()
+	select {
+	case text := <-seen:
+		if !strings.Contains(text, until) {
+			t.Fatalf("rdmcfs %v ended: %s", args, text)
+		}
+	case <-time.After(20 * time.Second):
+		t.Fatalf("rdmcfs %v: no %q", args, until)
+	}
+	return cmd
+}
+
+// ends waits for the end of a foreground command.
+func ends(t *testing.T, cmd *exec.Cmd) {
+	t.Helper()
+	stop := time.AfterFunc(20*time.Second, func() { cmd.Process.Signal(syscall.SIGQUIT) })
+	defer stop.Stop()
+	if err := cmd.Wait(); err != nil {
+		t.Errorf("%v: %v", cmd.Args[1:], err)
+	}
+}

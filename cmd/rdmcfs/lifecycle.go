@@ -1,0 +1,159 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"os"
+	"time"
+
+	"github.com/rdmcfs/rdmcfs/internal/control/admin"
+	"github.com/rdmcfs/rdmcfs/internal/exitcode"
+)
+
+const (
+	startTimeout = 60 * time.Second
+	stopTimeout  = 60 * time.Second
+	askTimeout   = 10 * time.Second
+)
+
+// nodeFlags are common to init and join.
+type nodeFlags struct {
+	Listen    string            `help:"HOST:PORT of this machine that the other nodes reach." required:"" placeholder:"HOST:PORT"`
+	Advertise string            `help:"Another HOST:PORT that the others should use, as behind NAT." placeholder:"HOST:PORT"`
+	Name      string            `help:"Name of this node; the host name if not given."`
+	Label     map[string]string `help:"Label for placement, such as rack=a; can be repeated." placeholder:"KEY=VALUE" mapsep:","`
+	NoStart   bool              `help:"Do not leave a daemon running."`
+	jsonFlag
+}
+
+// nodeName is the name given, or the host's.
+func (f nodeFlags) nodeName() string {
+	if f.Name != "" {
+		return f.Name
+	}
+	host, err := os.Hostname()
+	if err != nil {
+		return ""
+	}
+	return host
+}
+
+type initCmd struct {
+	nodeFlags
+	TTL time.Duration `name:"ttl" help:"How long the printed token is good." default:"24h"`
+}
+
+// Run makes the cluster, starts the node, and prints the line for the others.
+func (c *initCmd) Run(a *app) error {
+	token, err := nodeInit(a.ctx, initParams{Data: a.data, Listen: c.Listen, Advertise: c.Advertise, Name: c.nodeName(),
+		Labels: c.Label, TokenTTL: c.TTL})
+	if err != nil {
+		return err
+	}
+	if !c.NoStart {
+		if err := a.startDaemon(a.ctx); err != nil {
+			return fmt.Errorf("the cluster is made, but its daemon did not start: %w", err)
+		}
+	}
+	if c.JSON {
+		return a.printJSON(token)
+	}
+	fmt.Fprintf(a.out, "On each other machine, with an address of its own, until %s ('rdmcfs token' makes a new line):\n", token.Expires.Local().Format(time.DateTime))
+	a.printJoinLine(token)
+	return nil
+}
+
+// printJoinLine prints what to type on the machine that joins.
+func (a *app) printJoinLine(t admin.Token) {
+	fmt.Fprintf(a.out, "  rdmcfs join %s --token %s --listen HOST:PORT\n", t.Listen, t.Token)
+}
+
+type joinCmd struct {
+	Addr  string `arg:"" help:"HOST:PORT of any member."`
+	Token string `help:"Token that 'rdmcfs init' or 'rdmcfs token' printed." required:"" env:"RDMCFS_TOKEN"`
+	nodeFlags
+	Replace bool `help:"Take the place of the node of this name, which is lost. Needs a token made with --replace."`
+}
+
+// Run makes this machine a node and starts it.
+func (c *joinCmd) Run(a *app) error {
+	name, err := nodeJoin(a.ctx, joinParams{Data: a.data, Addr: c.Addr, Token: c.Token, Listen: c.Listen,
+		Advertise: c.Advertise, Name: c.nodeName(), Labels: c.Label, Replace: c.Replace})
+	if err != nil {
+		return err
+	}
+	if !c.NoStart {
+		if err := a.startDaemon(a.ctx); err != nil {
+			return fmt.Errorf("this machine is %s of the cluster now, but its daemon did not start: %w", name, err)
+		}
+	}
+	if c.JSON {
+		return a.printJSON(map[string]string{"name": name})
+	}
+	fmt.Fprintf(a.out, "This machine is %s of the cluster. Next: rdmcfs mount DIR\n", name)
+	return nil
+}
+
+type daemonCmd struct {
+	LogLevel slog.Level `help:"debug, info, warn or error." default:"info"`
+}
+
+// Run is the daemon without a mount.
+func (c *daemonCmd) Run(a *app) error {
+	return a.runDaemon(a.ctx, nil, c.LogLevel)
+}
+
+// runDaemon runs the node in this process until the context ends, and tells who waits when it is ready.
+func (a *app) runDaemon(ctx context.Context, mounts []admin.MountRequest, level slog.Level) error {
+	if _, err := a.status(); err == nil {
+		return withCode(exitcode.Exists, "a daemon runs on %s already: stop it with 'rdmcfs stop', or use another --data", a.data)
+	}
+	waiting := newReadiness()
+	defer waiting.close()
+	told := make(chan struct{})
+	ctx, cancel := context.WithCancel(ctx)
+	go func() {
+		defer close(told)
+		if _, err := a.client.Ready(ctx); err == nil {
+			waiting.ready()
+		}
+	}()
+	err := nodeRun(ctx, runParams{Data: a.data, Mounts: mounts, Log: a.logger(level)})
+	cancel()
+	<-told
+	if err != nil {
+		waiting.failed(err)
+	}
+	return err
+}
+
+type stopCmd struct{}
+
+// Run ends the daemon and waits for its end.
+func (c *stopCmd) Run(a *app) error {
+	ctx, cancel := context.WithTimeout(a.ctx, stopTimeout)
+	defer cancel()
+	return a.client.StopAndWait(ctx)
+}
+
+type metricsCmd struct{}
+
+// Run copies the counters.
+func (c *metricsCmd) Run(a *app) error {
+	ctx, cancel := context.WithTimeout(a.ctx, askTimeout)
+	defer cancel()
+	return a.client.Metrics(ctx, a.out)
+}
+
+// status asks the daemon, within askTimeout.
+func (a *app) status() (admin.Status, error) {
+	ctx, cancel := context.WithTimeout(a.ctx, askTimeout)
+	defer cancel()
+	return a.client.Status(ctx)
+}
+
+// logger writes to standard error.
+func (a *app) logger(level slog.Level) *slog.Logger {
+	return slog.New(slog.NewTextHandler(a.err, &slog.HandlerOptions{Level: level}))
+}

@@ -1,0 +1,177 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"strconv"
+	"strings"
+	"syscall"
+
+	"github.com/rdmcfs/rdmcfs/internal/control/admin"
+	"github.com/rdmcfs/rdmcfs/internal/exitcode"
+)
+
+type mountCmd struct {
+	Dir        string     `arg:"" help:"Directory to mount on."`
+	Background bool       `short:"d" aliases:"detach" help:"Return when mounted; the daemon goes on in the background."`
+	Option     []string   `short:"o" sep:"none" help:"Mount options, comma separated, as of mount(8)." placeholder:"OPT,..."`
+	DryRun     bool       `hidden:"" help:"Do all but the mount."`
+	LogLevel   slog.Level `help:"Of a daemon in this process: debug, info, warn or error." default:"info"`
+}
+
+// Run mounts with the daemon that runs, or becomes it. In the foreground it returns when the mount has ended, and
+// SIGINT or SIGTERM end the mount.
+func (c *mountCmd) Run(a *app) error {
+	dir, err := absDir(c.Dir)
+	if err != nil {
+		return err
+	}
+	options, err := mountOptions(c.Option)
+	if err != nil {
+		return err
+	}
+	req := admin.MountRequest{Dir: dir, Options: options}
+	if c.DryRun {
+		return nil
+	}
+	_, err = a.status()
+	running := err == nil
+	if err != nil && admin.CodeOf(err) != admin.CodeNotRunning {
+		return err
+	}
+	if !running && !c.Background {
+		return c.become(a, req)
+	}
+	if !running {
+		if err := a.startDaemon(a.ctx); err != nil {
+			return err
+		}
+	}
+	return c.ask(a, req)
+}
+
+// ask has the running daemon mount.
+func (c *mountCmd) ask(a *app, req admin.MountRequest) error {
+	ctx, cancel := context.WithTimeout(a.ctx, startTimeout)
+	defer cancel()
+	if _, err := a.client.Ready(ctx); err != nil {
+		return err
+	}
+	if _, err := a.client.Mount(ctx, req); err != nil {
+		return err
+	}
+	if c.Background {
+		return nil
+	}
+	fmt.Fprintf(a.err, "Mounted on %s. Ctrl-C unmounts.\n", req.Dir)
+	err := a.client.MountWait(a.ctx, admin.MountWaitRequest{Dir: req.Dir})
+	if a.ctx.Err() == nil {
+		return err
+	}
+	end, cancelEnd := context.WithTimeout(context.Background(), stopTimeout)
+	defer cancelEnd()
+	return a.client.Unmount(end, admin.UnmountRequest{Dir: req.Dir})
+}
+
+// become runs the daemon in this process until the mount ends.
+func (c *mountCmd) become(a *app, req admin.MountRequest) error {
+	ctx, cancel := context.WithCancel(a.ctx)
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		if _, err := a.client.Ready(ctx); err != nil {
+			return
+		}
+		fmt.Fprintf(a.err, "Mounted on %s. Ctrl-C unmounts.\n", req.Dir)
+		if err := a.client.MountWait(ctx, admin.MountWaitRequest{Dir: req.Dir}); err == nil {
+			cancel() // unmounted by command: nothing is left to do here
+		}
+	}()
+	err := a.runDaemon(ctx, []admin.MountRequest{req}, c.LogLevel)
+	cancel()
+	<-ended
+	return err
+}
+
+type umountCmd struct {
+	Dir  string `arg:"" optional:"" help:"The mount point; all mounts of the node if not given."`
+	Lazy bool   `short:"l" help:"Detach at once, although files are open."`
+}
+
+// Run asks the daemon, or removes what a dead daemon left.
+func (c *umountCmd) Run(a *app) error {
+	dir := ""
+	if c.Dir != "" {
+		var err error
+		if dir, err = absDir(c.Dir); err != nil {
+			return err
+		}
+	}
+	ctx, cancel := context.WithTimeout(a.ctx, stopTimeout)
+	defer cancel()
+	err := a.client.Unmount(ctx, admin.UnmountRequest{Dir: dir, Lazy: c.Lazy})
+	if admin.CodeOf(err) != admin.CodeNotRunning || dir == "" {
+		return err
+	}
+	return unmountDead(dir, err)
+}
+
+// unmountDead detaches a mount whose daemon is gone.
+func unmountDead(dir string, notRunning error) error {
+	f, err := os.Open("/proc/self/mountinfo")
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	ours, err := isMount(f, dir)
+	if err != nil {
+		return err
+	}
+	if !ours {
+		return errors.Join(withCode(exitcode.NotFound, "%s is no mount of rdmcfs", dir), notRunning)
+	}
+	if err := syscall.Unmount(dir, syscall.MNT_DETACH); err != nil {
+		return fmt.Errorf("unmount %s: %w", dir, err)
+	}
+	return nil
+}
+
+// mountType is what /proc/self/mountinfo calls our mounts.
+const mountType = "fuse.rdmcfs"
+
+// isMount looks for a mount of ours in the text of /proc/self/mountinfo.
+func isMount(mountinfo io.Reader, dir string) (bool, error) {
+	lines := bufio.NewScanner(mountinfo)
+	for lines.Scan() {
+		before, after, ok := strings.Cut(lines.Text(), " - ")
+		fields := strings.Fields(before)
+		if !ok || len(fields) < 5 {
+			continue
+		}
+		if unescapeMount(fields[4]) == dir && strings.HasPrefix(after, mountType+" ") {
+			return true, nil
+		}
+	}
+	return false, lines.Err()
+}
+
+// unescapeMount undoes the octal escapes of /proc/self/mountinfo.
+func unescapeMount(s string) string {
+	var b strings.Builder
+	for i := 0; i < len(s); i++ {
+		if s[i] == '\\' && i+3 < len(s) {
+			if n, err := strconv.ParseUint(s[i+1:i+4], 8, 8); err == nil {
+				b.WriteByte(byte(n))
+				i += 3
+				continue
+			}
+		}
+		b.WriteByte(s[i])
+	}
+	return b.String()
+}

@@ -1,0 +1,58 @@
+package main
+
+import (
+	"path"
+	"path/filepath"
+	"strings"
+
+	"github.com/rdmcfs/rdmcfs/internal/control/admin"
+	"github.com/rdmcfs/rdmcfs/internal/exitcode"
+)
+
+// insidePath turns a path as the user sees it into one from the root of the name space: "/mnt/shared/a/b" below
+// the mount /mnt/shared is "a/b". The mount itself is "". Nothing is looked up in the mount, which may be stuck.
+func insidePath(mounts []admin.Mount, name string) (string, error) {
+	abs, err := filepath.Abs(name)
+	if err != nil {
+		return "", err
+	}
+	if inside, ok := below(mounts, abs); ok {
+		return inside, nil
+	}
+	if real, err := filepath.EvalSymlinks(abs); err == nil {
+		if inside, ok := below(mounts, real); ok {
+			return inside, nil
+		}
+	}
+	dirs := make([]string, len(mounts))
+	for i, m := range mounts {
+		dirs[i] = m.Dir
+	}
+	if len(dirs) == 0 {
+		return "", withCode(exitcode.NotFound, "%s: this node has no mount; mount it, or name the node's --data", name)
+	}
+	return "", withCode(exitcode.NotFound, "%s lies below no mount of this node (%s)", name, strings.Join(dirs, ", "))
+}
+
+// below finds the innermost mount that holds abs.
+func below(mounts []admin.Mount, abs string) (string, bool) {
+	best, found := "", false
+	for _, m := range mounts {
+		if (abs == m.Dir || strings.HasPrefix(abs, strings.TrimSuffix(m.Dir, "/")+"/")) && len(m.Dir) >= len(best) {
+			best, found = m.Dir, true
+		}
+	}
+	if !found {
+		return "", false
+	}
+	return strings.TrimPrefix(path.Clean("/"+strings.TrimPrefix(abs, best)), "/"), true
+}
+
+// inside is insidePath for the mounts of the running daemon.
+func (a *app) inside(name string) (string, error) {
+	st, err := a.status()
+	if err != nil {
+		return "", err
+	}
+	return insidePath(st.Mounts, name)
+}

@@ -1,0 +1,117 @@
+package main
+
+import (
+	"bytes"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/rdmcfs/rdmcfs/internal/control/admin"
+)
+
+func itoa(n int) string { return strconv.Itoa(n) }
+
+var printTime = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
+
+func sampleTransfer(second int64) admin.Transfer {
+	return admin.Transfer{Session: "s", Path: "image.qcow2", SizeBytes: 1000 << 20, Writer: 1, Members: []admin.TransferMember{
+		{Node: 2, Name: "node2", Bytes: 500 << 20, BytesPerSec: 100 << 20, State: "receiving"},
+		{Node: 3, Name: "node3", Bytes: second, BytesPerSec: 0, State: "ejected", Reason: "no progress for 2s"}}}
+}
+
+func TestPrintStatus(t *testing.T) {
+	st := admin.Status{Cluster: "0123abcd", Node: 2, State: "serving", Leader: 1, Quorum: true, Voters: []uint32{1, 2}, AppliedIndex: 42,
+		Digest: "feed", DigestIndex: 40, Files: 3, Bytes: 5 << 30, Fabric: "tcp", Warnings: []string{"one voter only: join two more nodes"},
+		Nodes: []admin.Node{
+			{ID: 1, Name: "node1", Addr: "10.0.0.1:7400", State: "up", LastSeen: printTime.Add(-time.Second)},
+			{ID: 2, Name: "node2", Addr: "10.0.0.2:7400", State: "up"},
+			{ID: 3, Name: "node3", Addr: "10.0.0.3:7400", State: "down", Reason: "no lease", LastSeen: printTime.Add(-3 * time.Hour), BehindIndex: 7, OwedCount: 1, OwedBytes: 1 << 20, OwedReason: "down"}},
+		Transfers:   []admin.Transfer{sampleTransfer(0)},
+		Unpublished: []admin.Unpublished{{ID: "00ff", Path: "b.tmp", SizeBytes: 12, Reason: "its writer was killed"}},
+		Mounts:      []admin.Mount{{Dir: "/mnt/s", State: "mounted"}},
+		Passthrough: admin.Feature{Why: "kernel 6.1", Cost: "writes go through the daemon"},
+		Space:       admin.Space{TotalBytes: 100 << 30, FreeBytes: 60 << 30, State: "ok"}}
+	var b bytes.Buffer
+	printStatus(&b, st, printTime)
+	want := `! one voter only: join two more nodes
+cluster 0123abcd, 3 nodes, 3 files of 5.00 GiB
+leader node1, voters node1 node2; changes are possible
+this is node2, serving; log index 42, namespace digest feed at 40
+NODE  NAME   ADDRESS        STATE            SEEN    BEHIND     OWED
+1     node1  10.0.0.1:7400  up               now     -          -
+2     node2  10.0.0.2:7400  up               here    -          -
+3     node3  10.0.0.3:7400  down (no lease)  3h ago  7 entries  1 content, 1.00 MiB (down)
+transfer image.qcow2, 0.98 GiB, from node1
+  node2        ############............  50%    100 MiB/s    5s receiving
+  node3        ........................   0%        0 B/s ejected (no progress for 2s)
+unpublished: b.tmp, 12 B, id 00ff: its writer was killed
+mount /mnt/s: mounted, through the daemon
+passthrough is off: kernel 6.1; writes go through the daemon
+fabric tcp; disk 60.0 GiB free of 100 GiB (ok)
+`
+	if diff := cmp.Diff(want, b.String()); diff != "" {
+		t.Error(diff)
+	}
+}
+
+func TestProgressWithoutATerminalIsSparse(t *testing.T) {
+	var b bytes.Buffer
+	p := newProgress(&b)
+	for i := range 30 {
+		tr := sampleTransfer(int64(i) * 30 << 20)
+		p.event(admin.Event{Time: printTime.Add(time.Duration(i) * 100 * time.Millisecond), Kind: "transfer", Transfer: &tr})
+	}
+	done := sampleTransfer(1000 << 20)
+	done.Members[1].State = "stored"
+	p.event(admin.Event{Time: printTime.Add(3 * time.Second), Kind: "transfer-end", Transfer: &done})
+	want := []string{
+		"image.qcow2, 0.98 GiB: node2 50%, node3 0% ejected",
+		"image.qcow2, 0.98 GiB: node2 50%, node3 30% ejected",
+		"image.qcow2, 0.98 GiB: node2 50%, node3 60% ejected",
+		"image.qcow2, 0.98 GiB: node2 50%, node3 100%",
+	}
+	if diff := cmp.Diff(want, strings.Split(strings.TrimSpace(b.String()), "\n")); diff != "" {
+		t.Error(diff)
+	}
+}
+
+func TestProgressOnATerminalDrawsInPlace(t *testing.T) {
+	var b bytes.Buffer
+	p := newProgress(&b)
+	p.tty = true
+	tr := sampleTransfer(0)
+	for range 3 {
+		p.event(admin.Event{Time: printTime, Kind: "transfer", Transfer: &tr})
+	}
+	if n := strings.Count(b.String(), "\x1b[3A\x1b[J"); n != 2 {
+		t.Errorf("%d times over 3 lines: %q", n, b.String())
+	}
+	b.Reset()
+	p.event(admin.Event{Time: printTime, Kind: "transfer-end", Transfer: &tr})
+	p.event(admin.Event{Time: printTime, Kind: "message", Message: "hello"})
+	if want := "\x1b[3A\x1b[Jimage.qcow2, 0.98 GiB: node2 50%, node3 0% ejected\nhello\n"; b.String() != want {
+		t.Errorf("%q", b.String())
+	}
+}
+
+func TestSharesAreNeverRoundedUpToDone(t *testing.T) {
+	for _, c := range []struct {
+		done, all int64
+		want      int
+	}{{0, 100, 0}, {999999999999, 1000000000000, 99}, {5, 5, 100}, {0, 0, 100}, {6, 5, 100}, {1 << 60, 1 << 61, 50}} {
+		if got := share(c.done, c.all, 100); got != c.want {
+			t.Errorf("%d of %d: %d%%", c.done, c.all, got)
+		}
+	}
+}
+
+func TestSizesForPeople(t *testing.T) {
+	for n, want := range map[int64]string{0: "0 B", 999: "999 B", 1000: "0.98 KiB", 1 << 20: "1.00 MiB", 15 << 30: "15.0 GiB", 999 << 30: "999 GiB", 1 << 62: "4.00 EiB"} {
+		if got := bytesText(n); got != want {
+			t.Errorf("%d: %s, want %s", n, got, want)
+		}
+	}
+}

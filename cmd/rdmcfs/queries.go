@@ -1,0 +1,338 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/rdmcfs/rdmcfs/internal/control/admin"
+	"github.com/rdmcfs/rdmcfs/internal/exitcode"
+)
+
+// printJSON prints one value, indented, as every --json does.
+func (a *app) printJSON(v any) error {
+	enc := json.NewEncoder(a.out)
+	enc.SetIndent("", "  ")
+	return enc.Encode(v)
+}
+
+// table prints rows in columns.
+func (a *app) table(rows [][]string) {
+	w := tabwriter.NewWriter(a.out, 0, 0, 2, ' ', 0)
+	for _, row := range rows {
+		fmt.Fprintln(w, strings.Join(row, "\t"))
+	}
+	w.Flush()
+}
+
+// ask runs one request within askTimeout.
+func ask[Req, Resp any](a *app, f func(context.Context, Req) (Resp, error), req Req) (Resp, error) {
+	ctx, cancel := context.WithTimeout(a.ctx, askTimeout)
+	defer cancel()
+	return f(ctx, req)
+}
+
+type whereCmd struct {
+	File string `arg:"" help:"A file below a mount."`
+	jsonFlag
+}
+
+// Run shows who holds a file.
+func (c *whereCmd) Run(a *app) error {
+	inside, err := a.inside(c.File)
+	if err != nil {
+		return err
+	}
+	w, err := ask(a, a.client.Where, admin.WhereRequest{Path: inside})
+	if err != nil {
+		return err
+	}
+	if c.JSON {
+		return a.printJSON(w)
+	}
+	fmt.Fprintf(a.out, "%s: version %d, %s, policy %s\n", c.File, w.Version, bytesText(w.SizeBytes), policyText(w.Policy))
+	rows := [][]string{{"NODE", "NAME", "HOLDS"}}
+	for _, h := range w.Holders {
+		holds := "yes"
+		if !h.Holds {
+			holds = "no: " + h.Reason
+		}
+		rows = append(rows, []string{strconv.Itoa(int(h.Node)), h.Name, holds})
+	}
+	a.table(rows)
+	return nil
+}
+
+type versionsCmd struct {
+	File string `arg:"" optional:"" help:"A file below a mount; all kept versions if not given."`
+	jsonFlag
+}
+
+// Run lists versions.
+func (c *versionsCmd) Run(a *app) error {
+	inside := ""
+	if c.File != "" {
+		var err error
+		if inside, err = a.inside(c.File); err != nil {
+			return err
+		}
+	}
+	list, err := ask(a, a.client.Versions, admin.VersionsRequest{Path: inside})
+	if err != nil {
+		return err
+	}
+	if c.JSON {
+		return a.printJSON(list)
+	}
+	if len(list) == 0 {
+		fmt.Fprintln(a.out, "No versions are kept.")
+		return nil
+	}
+	rows := [][]string{{"FILE", "VERSION", "STATE", "SIZE", "MODIFIED", "CONTENT", "WHY"}}
+	for _, v := range list {
+		rows = append(rows, []string{v.Path, strconv.FormatUint(v.Version, 10), v.State, bytesText(v.SizeBytes),
+			v.Modified.Local().Format(time.DateTime), v.Content, v.Reason})
+	}
+	a.table(rows)
+	return nil
+}
+
+type restoreCmd struct {
+	File    string `arg:"" optional:"" help:"A file below a mount."`
+	Version uint64 `help:"Number of the version, as 'rdmcfs versions' lists it." xor:"which" placeholder:"N"`
+	Content string `help:"Id of the content instead, also of what was never published." xor:"which" placeholder:"ID"`
+	As      string `help:"Bring it back under this path below a mount." placeholder:"PATH"`
+	Drop    bool   `help:"Delete what was never published instead. Needs --content."`
+	jsonFlag
+}
+
+// Run restores or drops.
+func (c *restoreCmd) Run(a *app) error {
+	req := admin.RestoreRequest{Version: c.Version, Content: c.Content, Drop: c.Drop}
+	if c.Version == 0 && c.Content == "" {
+		return withCode(exitcode.Usage, "restore: give --version or --content; 'rdmcfs versions' lists them")
+	}
+	if c.File == "" && c.Content == "" || c.Drop && c.Content == "" {
+		return withCode(exitcode.Usage, "restore: without a file, and for --drop, --content is needed")
+	}
+	for _, p := range []struct {
+		from string
+		to   *string
+	}{{c.File, &req.Path}, {c.As, &req.As}} {
+		if p.from == "" {
+			continue
+		}
+		inside, err := a.inside(p.from)
+		if err != nil {
+			return err
+		}
+		*p.to = inside
+	}
+	v, err := ask(a, a.client.Restore, req)
+	if err != nil || c.Drop {
+		return err
+	}
+	if c.JSON {
+		return a.printJSON(v)
+	}
+	fmt.Fprintf(a.out, "%s is version %d now, %s.\n", v.Path, v.Version, bytesText(v.SizeBytes))
+	return nil
+}
+
+type policyCmd struct {
+	Dir       string            `arg:"" help:"A directory below a mount."`
+	All       bool              `help:"Every node holds each file." xor:"placement"`
+	Copies    uint32            `help:"So many nodes hold each file, in distinct racks first." xor:"placement" placeholder:"K"`
+	Label     map[string]string `help:"The nodes with these labels hold each file." xor:"placement" placeholder:"KEY=VALUE" mapsep:","`
+	Inherit   bool              `help:"Drop the directory's own policy." xor:"placement"`
+	MinCopies *uint32           `help:"close fails with fewer copies than this." placeholder:"N"`
+	Ack       *string           `help:"What close waits for: members or local." enum:"members,local" placeholder:"members|local"`
+	Retain    *uint32           `help:"Older versions kept of each file." placeholder:"N"`
+	Recursive bool              `short:"r" help:"Apply to what is there already too."`
+	jsonFlag
+}
+
+// Run shows the policy, or changes what the flags say and keeps the rest.
+func (c *policyCmd) Run(a *app) error {
+	inside, err := a.inside(c.Dir)
+	if err != nil {
+		return err
+	}
+	now, err := ask(a, a.client.Policy, admin.PolicyRequest{Path: inside})
+	if err != nil {
+		return err
+	}
+	if req, changes := c.change(now); changes {
+		req.Path = inside
+		if now, err = ask(a, a.client.Policy, req); err != nil {
+			return err
+		}
+	}
+	if c.JSON {
+		return a.printJSON(now)
+	}
+	from := ""
+	if now.From != "" {
+		from = " (from " + now.From + ")"
+	}
+	fmt.Fprintf(a.out, "%s: %s%s\n", c.Dir, policyText(now), from)
+	return nil
+}
+
+// change is the request that the flags ask for, on top of the present policy.
+func (c *policyCmd) change(now admin.Policy) (admin.PolicyRequest, bool) {
+	set, changes := now, true
+	set.From = ""
+	switch {
+	case c.Inherit:
+		return admin.PolicyRequest{Inherit: true, Recursive: c.Recursive}, true
+	case c.All:
+		set.Placement, set.Copies, set.Labels = "all", 0, nil
+	case c.Copies > 0:
+		set.Placement, set.Copies, set.Labels = "copies", c.Copies, nil
+	case len(c.Label) > 0:
+		set.Placement, set.Copies, set.Labels = "labels", 0, c.Label
+	default:
+		changes = false
+	}
+	if c.MinCopies != nil {
+		set.MinCopies, changes = *c.MinCopies, true
+	}
+	if c.Ack != nil {
+		set.AckLocal, changes = *c.Ack == "local", true
+	}
+	if c.Retain != nil {
+		set.Retain, changes = *c.Retain, true
+	}
+	return admin.PolicyRequest{Set: &set, Recursive: c.Recursive}, changes
+}
+
+// policyText is a policy in words.
+func policyText(p admin.Policy) string {
+	words := []string{"all nodes"}
+	switch p.Placement {
+	case "copies":
+		words = []string{countText(int(p.Copies), "copy")}
+		if p.Copies != 1 {
+			words = []string{fmt.Sprintf("%d copies", p.Copies)}
+		}
+	case "labels":
+		var labels []string
+		for _, key := range slices.Sorted(maps.Keys(p.Labels)) {
+			labels = append(labels, key+"="+p.Labels[key])
+		}
+		words = []string{"nodes with " + strings.Join(labels, ",")}
+	}
+	if p.MinCopies > 0 {
+		words = append(words, fmt.Sprintf("at least %d", p.MinCopies))
+	}
+	if p.AckLocal {
+		words = append(words, "close waits for this node only")
+	}
+	if p.Retain > 0 {
+		words = append(words, countText(int(p.Retain), "older version")+" kept")
+	}
+	return strings.Join(words, ", ")
+}
+
+type tokenCmd struct {
+	TTL     time.Duration `name:"ttl" help:"How long it is good." default:"24h"`
+	Replace string        `help:"Let the joiner take the place of the lost node of this name." placeholder:"NAME"`
+	jsonFlag
+}
+
+// Run makes a token.
+func (c *tokenCmd) Run(a *app) error {
+	t, err := ask(a, a.client.Token, admin.TokenRequest{TTL: c.TTL, Replace: c.Replace})
+	if err != nil {
+		return err
+	}
+	if c.JSON {
+		return a.printJSON(t)
+	}
+	if c.Replace != "" {
+		fmt.Fprintf(a.out, "  rdmcfs join %s --token %s --replace --name %s --listen HOST:PORT\n", t.Listen, t.Token, c.Replace)
+		return nil
+	}
+	a.printJoinLine(t)
+	return nil
+}
+
+type evictCmd struct {
+	Node   string `arg:"" help:"Number or name of the node."`
+	Reason string `help:"For the others to read." default:"by command"`
+}
+
+// Run removes a node.
+func (c *evictCmd) Run(a *app) error {
+	st, err := a.status()
+	if err != nil {
+		return err
+	}
+	id, err := findNode(st.Nodes, c.Node)
+	if err != nil {
+		return err
+	}
+	_, err = ask(a, func(ctx context.Context, r admin.EvictRequest) (admin.Done, error) {
+		return admin.Done{}, a.client.Evict(ctx, r)
+	}, admin.EvictRequest{Node: id, Reason: c.Reason})
+	return err
+}
+
+// findNode finds a node by number or name.
+func findNode(nodes []admin.Node, word string) (uint32, error) {
+	for _, n := range nodes {
+		if n.Name == word || strconv.FormatUint(uint64(n.ID), 10) == word {
+			return n.ID, nil
+		}
+	}
+	return 0, withCode(exitcode.NotFound, "no node %q: 'rdmcfs status' lists them", word)
+}
+
+type waitCmd struct {
+	Path    string        `arg:"" optional:"" help:"Wait for what lies here, below a mount, only."`
+	Node    []string      `help:"Wait for this node only, by number or name; can be repeated." placeholder:"NODE"`
+	Timeout time.Duration `help:"Give up after this time; 0 waits for ever." default:"0"`
+	jsonFlag
+}
+
+// Run waits until nothing is owed.
+func (c *waitCmd) Run(a *app) error {
+	st, err := a.status()
+	if err != nil {
+		return err
+	}
+	req := admin.WaitRequest{Timeout: c.Timeout}
+	if c.Path != "" {
+		if req.Path, err = insidePath(st.Mounts, c.Path); err != nil {
+			return err
+		}
+	}
+	for _, word := range c.Node {
+		id, err := findNode(st.Nodes, word)
+		if err != nil {
+			return err
+		}
+		req.Nodes = append(req.Nodes, id)
+	}
+	res, err := a.client.Wait(a.ctx, req)
+	if err != nil {
+		return err
+	}
+	if c.JSON {
+		err = a.printJSON(res)
+	}
+	if res.Done || err != nil {
+		return err
+	}
+	for _, n := range res.Nodes {
+		fmt.Fprintf(a.err, "%s is owed %s (%s): %s\n", n.Name, countText(n.OwedCount, "content"), bytesText(n.OwedBytes), n.OwedReason)
+	}
+	return withCode(exitcode.Timeout, "not delivered within %v", c.Timeout)
+}

@@ -1,0 +1,140 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"strconv"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/rdmcfs/rdmcfs/internal/control/admin"
+)
+
+type statusCmd struct{ jsonFlag }
+
+// Run shows the state of the node and the cluster.
+func (c *statusCmd) Run(a *app) error {
+	st, err := a.status()
+	if err != nil {
+		return err
+	}
+	if c.JSON {
+		return a.printJSON(st)
+	}
+	printStatus(a.out, st, time.Now())
+	return nil
+}
+
+// printStatus is status for people: what is wrong first, then nodes, then what moves.
+func printStatus(w io.Writer, st admin.Status, now time.Time) {
+	for _, warning := range st.Warnings {
+		fmt.Fprintf(w, "! %s\n", warning)
+	}
+	fmt.Fprintf(w, "cluster %s, %s, %s of %s\n", st.Cluster, countText(len(st.Nodes), "node"),
+		countText(int(st.Files), "file"), bytesText(int64(st.Bytes)))
+	quorum := "changes are possible"
+	if !st.Quorum {
+		quorum = "NO QUORUM: changes fail until more voters are back; reads go on"
+	}
+	fmt.Fprintf(w, "leader %s, voters %s; %s\n", nodeText(st, st.Leader), voterText(st), quorum)
+	fmt.Fprintf(w, "this is %s, %s; log index %d, namespace digest %s at %d\n", nodeText(st, st.Node), st.State,
+		st.AppliedIndex, st.Digest, st.DigestIndex)
+	printNodes(w, st, now)
+	printTransfers(w, st)
+	for _, u := range st.Unpublished {
+		fmt.Fprintf(w, "unpublished: %s, %s, id %s: %s\n", u.Path, bytesText(u.SizeBytes), u.ID, u.Reason)
+	}
+	for _, u := range st.Unresolved {
+		fmt.Fprintf(w, "outcome unknown since %s: %s\n", sinceText(u.Since, now), u.What)
+	}
+	printLocal(w, st)
+}
+
+func printNodes(w io.Writer, st admin.Status, now time.Time) {
+	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(t, "NODE\tNAME\tADDRESS\tSTATE\tSEEN\tBEHIND\tOWED")
+	for _, n := range st.Nodes {
+		state := n.State
+		if n.Reason != "" {
+			state += " (" + n.Reason + ")"
+		}
+		seen := "-"
+		switch {
+		case n.ID == st.Node:
+			seen = "here"
+		case !n.LastSeen.IsZero():
+			seen = sinceText(n.LastSeen, now)
+		}
+		fmt.Fprintf(t, "%d\t%s\t%s\t%s\t%s\t%s\t%s\n", n.ID, n.Name, n.Addr, state, seen, behindText(n.BehindIndex), owedText(n))
+	}
+	t.Flush()
+}
+
+func behindText(entries uint64) string {
+	if entries == 0 {
+		return "-"
+	}
+	return strconv.FormatUint(entries, 10) + " entries"
+}
+
+// owedText says what a node is owed and why.
+func owedText(n admin.Node) string {
+	if n.OwedCount == 0 {
+		return "-"
+	}
+	text := fmt.Sprintf("%s, %s", countText(n.OwedCount, "content"), bytesText(n.OwedBytes))
+	if n.OwedReason != "" {
+		text += " (" + n.OwedReason + ")"
+	}
+	return text
+}
+
+func printTransfers(w io.Writer, st admin.Status) {
+	for _, tr := range st.Transfers {
+		what := "from"
+		if tr.CatchUp {
+			what = "catching up, from"
+		}
+		fmt.Fprintf(w, "transfer %s, %s, %s %s\n", tr.Path, bytesText(tr.SizeBytes), what, nodeText(st, tr.Writer))
+		for _, m := range tr.Members {
+			fmt.Fprintf(w, "  %s\n", memberLine(tr, m, barWidth))
+		}
+	}
+}
+
+func printLocal(w io.Writer, st admin.Status) {
+	for _, m := range st.Mounts {
+		how := "passthrough"
+		if !m.Passthrough {
+			how = "through the daemon"
+		}
+		fmt.Fprintf(w, "mount %s: %s, %s\n", m.Dir, m.State, how)
+	}
+	if !st.Passthrough.On && st.Passthrough.Why != "" && len(st.Mounts) > 0 {
+		fmt.Fprintf(w, "passthrough is off: %s; %s\n", st.Passthrough.Why, st.Passthrough.Cost)
+	}
+	fmt.Fprintf(w, "fabric %s; disk %s free of %s (%s)\n", st.Fabric, bytesText(int64(st.Space.FreeBytes)),
+		bytesText(int64(st.Space.TotalBytes)), st.Space.State)
+}
+
+// nodeText is a node's name, or its number.
+func nodeText(st admin.Status, id uint32) string {
+	if id == 0 {
+		return "none"
+	}
+	for _, n := range st.Nodes {
+		if n.ID == id && n.Name != "" {
+			return n.Name
+		}
+	}
+	return "node " + strconv.FormatUint(uint64(id), 10)
+}
+
+func voterText(st admin.Status) string {
+	names := make([]string, len(st.Voters))
+	for i, id := range st.Voters {
+		names[i] = nodeText(st, id)
+	}
+	return strings.Join(names, " ")
+}

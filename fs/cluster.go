@@ -1,0 +1,22 @@
+package fs
+
+import (
+	"context"
+
+	"github.com/rdmcfs/rdmcfs/meta"
+	"github.com/rdmcfs/rdmcfs/replicate"
+)
+
+// Cluster is what the file system needs from the node it runs on. Implemented by internal/node.
+type Cluster interface {
+	replicate.Publisher
+	replicate.Contents
+	// Self is this node's lease: number and current incarnation.
+	Self() meta.Lease
+	// Names is the applied state of this node.
+	Names() meta.Reader
+	// Propose puts an operation into the log and returns its result once this node has applied it, so that
+	// the caller sees its own writes. It is exactly-once. Errors: ErrReadOnly at once while there is no quorum (EROFS),
+	// ErrUnknown when the outcome is not known after its time limit (EIO).
+	Propose(ctx context.Context, op meta.Op) (meta.Result, error)
+}

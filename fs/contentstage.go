@@ -1,0 +1,262 @@
+package fs
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path"
+	"sync"
+	"time"
+
+	"github.com/rdmcfs/rdmcfs/internal/content"
+	"github.com/rdmcfs/rdmcfs/meta"
+	"github.com/rdmcfs/rdmcfs/replicate"
+	"golang.org/x/sys/unix"
+)
+
+// storeStaging is Staging in a content store.
+type storeStaging struct {
+	store *content.Store
+	self  func() meta.Lease
+}
+
+// NewStaging stages in a content store. self is the lease of this node.
+func NewStaging(store *content.Store, self func() meta.Lease) Staging {
+	return &storeStaging{store: store, self: self}
+}
+
+func (s *storeStaging) origin(info StageInfo) content.Origin {
+	lease := s.self()
+	return content.Origin{
+		Ino: uint64(info.Ino), Parent: uint64(info.Parent), Name: path.Base(info.Path),
+		Node: uint32(lease.Node), Incarnation: lease.Incarnation,
+	}
+}
+
+// Create makes an empty staged file.
+func (s *storeStaging) Create(info StageInfo) (Staged, error) {
+	st, err := s.store.NewStaging(s.origin(info))
+	if err != nil {
+		return nil, err
+	}
+	return newPlainStage(st), nil
+}
+
+// CopyUp clones or copies a content of this store, lays an overlay over a large one, and copies one that is only held elsewhere.
+func (s *storeStaging) CopyUp(ctx context.Context, info StageInfo, base replicate.ContentReader) (Staged, error) {
+	id := content.ID(info.Base.Bytes())
+	st, err := s.store.CopyUp(id, s.origin(info))
+	switch {
+	case err == nil:
+		return newPlainStage(st), nil
+	case errors.Is(err, content.ErrTooLarge):
+		o, err := s.store.NewOverlay(id, s.origin(info))
+		if err != nil {
+			return nil, err
+		}
+		return newOverlayStage(o, info.Holes), nil
+	case !errors.Is(err, content.ErrNotFound):
+		return nil, err
+	}
+	return s.copyForeign(ctx, info, base)
+}
+
+// copyForeign stages bytes that this store does not hold.
+func (s *storeStaging) copyForeign(ctx context.Context, info StageInfo, base replicate.ContentReader) (Staged, error) {
+	st, err := s.store.NewStaging(s.origin(info))
+	if err != nil {
+		return nil, err
+	}
+	err = copyBytes(ctx, st.File(), base, base.Size())
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("fs: stage inode %d: %w", info.Ino, err), st.Drop())
+	}
+	return newPlainStage(st), nil
+}
+
+func copyBytes(ctx context.Context, dst *os.File, src io.ReaderAt, size int64) error {
+	if err := dst.Truncate(size); err != nil {
+		return err
+	}
+	buf := make([]byte, min(size, copyChunk))
+	for off := int64(0); off < size; {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		p := buf[:min(int64(len(buf)), size-off)]
+		n, err := readFull(src, p, off)
+		if err != nil {
+			return err
+		}
+		if n == 0 {
+			return io.ErrUnexpectedEOF
+		}
+		if !allZero(p[:n]) {
+			if _, err := dst.WriteAt(p[:n], off); err != nil {
+				return err
+			}
+		}
+		off += int64(n)
+	}
+	return nil
+}
+
+// Space asks the store.
+func (s *storeStaging) Space() (Space, error) {
+	sp, err := s.store.Space()
+	if err != nil {
+		return Space{}, err
+	}
+	return Space{
+		Total: uint64(sp.TotalBytes), Free: uint64(sp.FreeBytes), Available: uint64(max(sp.AvailableBytes, 0)),
+	}, nil
+}
+
+// plainStage is a staged plain file.
+type plainStage struct {
+	PlainFile
+	st *content.Staging
+}
+
+func newPlainStage(st *content.Staging) *plainStage {
+	return &plainStage{PlainFile: NewPlainFile(st.File()), st: st}
+}
+
+func (p *plainStage) Keep(reason string) error { return p.st.KeepUnpublished(reason) }
+func (p *plainStage) Drop() error              { return p.st.Drop() }
+func (p *plainStage) Recycle() error           { return p.st.Recycle() }
+
+// overlayStage is a staged overlay: it is read and written through the daemon and knows what changed.
+type overlayStage struct {
+	o     *content.Overlay
+	holes int64 // of the base
+
+	mu    sync.Mutex
+	times StageStat // its sizes are not used
+}
+
+func newOverlayStage(o *content.Overlay, holes int64) *overlayStage {
+	s := &overlayStage{o: o, holes: holes}
+	s.wrote()
+	s.times.Atime = s.times.Mtime
+	return s
+}
+
+// wrote notes the time of a change.
+func (s *overlayStage) wrote() {
+	now := time.Now().UnixNano()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.times.Mtime, s.times.Ctime = now, now
+}
+
+func (s *overlayStage) Fd() int { return -1 }
+
+func (s *overlayStage) ReadAt(p []byte, off int64) (int, error) { return s.o.ReadAt(p, off) }
+
+func (s *overlayStage) WriteAt(p []byte, off int64) (int, error) {
+	s.wrote()
+	return s.o.WriteAt(p, off)
+}
+
+func (s *overlayStage) Truncate(size int64) error {
+	s.wrote()
+	return s.o.Truncate(size)
+}
+
+func (s *overlayStage) Keep(reason string) error { return s.o.KeepUnpublished(reason) }
+func (s *overlayStage) Drop() error              { return s.o.Drop() }
+func (s *overlayStage) Sync() error              { return nil } // a publish makes it durable
+
+func (s *overlayStage) SetTimes(atime, mtime *int64) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if atime != nil {
+		s.times.Atime = *atime
+	}
+	if mtime != nil {
+		s.times.Mtime = *mtime
+	}
+	s.times.Ctime = time.Now().UnixNano()
+	return nil
+}
+
+func (s *overlayStage) Stat() (StageStat, error) {
+	size := s.o.Size()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	st := s.times
+	st.Size, st.Allocated = size, size-s.o.Holes(s.holes)
+	return st, nil
+}
+
+// Allocate punches and zeroes; room is not set aside in an overlay.
+func (s *overlayStage) Allocate(mode uint32, offset, length int64) error {
+	s.wrote()
+	const keep = unix.FALLOC_FL_KEEP_SIZE
+	switch mode &^ keep {
+	case unix.FALLOC_FL_PUNCH_HOLE, unix.FALLOC_FL_ZERO_RANGE:
+		if err := s.o.Punch(offset, length); err != nil {
+			return err
+		}
+	case 0:
+	default:
+		return unix.EOPNOTSUPP
+	}
+	if mode&keep == 0 && offset+length > s.o.Size() {
+		return s.o.Truncate(offset + length)
+	}
+	return nil
+}
+
+func (s *overlayStage) Data(size int64) ([]replicate.Extent, error) {
+	dirty, err := s.o.Dirty()
+	if err != nil {
+		return nil, err
+	}
+	return withoutZeros(dirty, size), nil
+}
+
+func (s *overlayStage) Snapshot() (Snapshot, error) {
+	changed := s.o.Changed()
+	snap, err := s.o.Snapshot()
+	if err != nil {
+		return Snapshot{}, err
+	}
+	shape := snap.Shape()
+	dirty := make([]replicate.Extent, 0, len(shape.Extents))
+	for _, e := range shape.Extents {
+		dirty = appendExtent(dirty, replicate.Extent{Offset: e.Off, Length: e.Len})
+	}
+	return Snapshot{
+		Size: shape.Size, Holes: s.o.Holes(s.holes), Data: withoutZeros(shape.Extents, shape.Size), Exact: true, Changed: changed, Dirty: dirty, Source: snap,
+		Done: func(published meta.ContentID, ok bool) {
+			if ok {
+				snap.Published(content.ID(published.Bytes()))
+			} else {
+				snap.Failed()
+			}
+		},
+	}, nil
+}
+
+// withoutZeros is all of a file but the extents that are zero.
+func withoutZeros(extents []content.Extent, size int64) []replicate.Extent {
+	var out []replicate.Extent
+	next := int64(0)
+	for _, e := range extents {
+		if !e.Zero {
+			continue
+		}
+		if e.Off > next {
+			out = append(out, replicate.Extent{Offset: next, Length: e.Off - next})
+		}
+		next = e.Off + e.Len
+	}
+	if next < size {
+		out = append(out, replicate.Extent{Offset: next, Length: size - next})
+	}
+	return out
+}

@@ -1,0 +1,35 @@
+// Package fs is the FUSE side of rdmcfs: names and versions as a mounted file system, and the staging of writes.
+//
+// # Concepts
+//
+// The namespace is not kept here: every lookup reads the applied state of this node ([Cluster.Names]), every change is
+// proposed to the log ([Cluster.Propose]). What this package keeps is what the kernel holds on to: a node (FUSE nodeid)
+// for each inode it looked up, and the bytes that open files share.
+//
+// A node of a regular file is in one of three states:
+//
+//		          open(read)                      open(write)
+//		reading <------------- idle ------------------------------> live
+//		   |                    ^ ^                                   |
+//		   +---- last close ----+ +--- last close, all published -----+
+//
+//	  - idle: nothing is open; attributes come from the log's state.
+//	  - reading: all handles read one committed version, pinned until the last of them is closed.
+//	  - live: somebody may write. All handles of this node, readers too, share one staged file, its page cache
+//	    and its locks. FLUSH and FSYNC publish a snapshot of it.
+//
+// A node never changes the bytes under an open handle. When a reading node would have to become live, or a commit of
+// another member arrives while it is reading, it is detached: its handles go on with what they have, the next lookup makes a new node
+// with the same inode number. An open that comes by the old node is answered ESTALE, which makes the kernel look up again.
+//
+// # Caches
+//
+// Names and attributes are cached by the kernel without limit of time. [Mount.Apply] is told every applied entry before it
+// counts as visible, and drops what it changes: all names at once by a new epoch (FUSE_NOTIFY_INC_EPOCH, which
+// takes no lock), attributes by inode. Kernels without epochs get no name caching at all.
+//
+// # Lock order
+//
+// table.mu, then live.mu; neither is held across Propose, Publish, disk or kernel notification. Nothing here is
+// notified from a handler but through the notifier's queue.
+package fs

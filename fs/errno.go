@@ -1,0 +1,62 @@
+package fs
+
+import (
+	"context"
+	"errors"
+	iofs "io/fs"
+	"syscall"
+
+	"github.com/rdmcfs/rdmcfs/meta"
+	"github.com/rdmcfs/rdmcfs/replicate"
+)
+
+// Errors of Cluster.Propose and Publish that callers of the file system can tell apart.
+var (
+	// ErrReadOnly says that there is no quorum: nothing can change now.
+	ErrReadOnly = errors.New("fs: read only: no quorum")
+	// ErrUnknown says that a change may or may not have happened.
+	ErrUnknown = replicate.ErrUnknown
+)
+
+// errno maps an error to what the caller of a system call gets. Unknown errors are EIO.
+func errno(err error) syscall.Errno {
+	var no syscall.Errno
+	switch {
+	case err == nil:
+		return 0
+	case errors.Is(err, ErrReadOnly):
+		return syscall.EROFS
+	case errors.Is(err, ErrUnknown):
+		return syscall.EIO
+	case errors.Is(err, replicate.ErrNoSpace):
+		return syscall.ENOSPC
+	case errors.As(err, &no):
+		return known(no)
+	case errors.Is(err, meta.ErrNotFound), errors.Is(err, iofs.ErrNotExist):
+		return syscall.ENOENT
+	case errors.Is(err, iofs.ErrExist):
+		return syscall.EEXIST
+	case errors.Is(err, iofs.ErrPermission):
+		return syscall.EPERM
+	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, context.Canceled):
+		return syscall.EIO
+	}
+	return syscall.EIO
+}
+
+// known keeps errnos that would mislead the kernel from reaching it: EINTR and ERESTART would be retried for
+// ever or make close lose its file, ENOSYS switches an operation off for the life of the mount, ESTALE and EAGAIN mean something
+// else there.
+func known(no syscall.Errno) syscall.Errno {
+	switch no {
+	case syscall.EINTR, syscall.EAGAIN, syscall.ESTALE, syscall.ENOTCONN, syscall.ECONNREFUSED, syscall.ECONNRESET,
+		syscall.ETIMEDOUT, syscall.EPIPE:
+		return syscall.EIO
+	case syscall.ENOSYS:
+		return syscall.EOPNOTSUPP
+	}
+	if no >= 512 {
+		return syscall.EIO
+	}
+	return no
+}

@@ -1,0 +1,220 @@
+package fs
+
+import (
+	"errors"
+	"hash/maphash"
+	"io"
+	"sync/atomic"
+
+	"github.com/rdmcfs/rdmcfs/replicate"
+)
+
+// Leaves are the unit in which published and staged bytes are compared: what one changed byte makes move.
+const (
+	leafBytes      = 4 << 10
+	largeLeafBytes = 64 << 10
+	// leafBytesUpTo is the size up to which small leaves are worth their 8 bytes each.
+	leafBytesUpTo = 1 << 30
+)
+
+func unitOf(size int64) int64 {
+	if size <= leafBytesUpTo {
+		return leafBytes
+	}
+	return largeLeafBytes
+}
+
+// Sums that are no hash.
+const (
+	sumUnknown = 0
+	sumZeros   = 1
+)
+
+// leafSums is a hash of each leaf of what was published last. It lives as long as its live file and only
+// tells changed bytes from unchanged ones; nothing is protected by it.
+type leafSums struct {
+	size   int64
+	unit   int64
+	leaves []atomic.Uint64
+}
+
+func makeSums(size, unit int64) *leafSums {
+	return &leafSums{size: size, unit: unit, leaves: make([]atomic.Uint64, (size+unit-1)/unit)}
+}
+
+var sumSeed = maphash.MakeSeed()
+
+func sumLeaf(p []byte) uint64 {
+	if allZero(p) {
+		return sumZeros
+	}
+	return max(maphash.Bytes(sumSeed, p), sumZeros+1)
+}
+
+var zeroLeaf [4096]byte
+
+func allZero(p []byte) bool {
+	for len(p) > len(zeroLeaf) {
+		if string(p[:len(zeroLeaf)]) != string(zeroLeaf[:]) {
+			return false
+		}
+		p = p[len(zeroLeaf):]
+	}
+	return string(p) == string(zeroLeaf[:len(p)])
+}
+
+// newSums begins the sums of a snapshot of size bytes. Leaves in no data extent are zeros; with old, leaves in
+// no dirty extent are as they were. The rest is unknown until it is read.
+func newSums(size int64, data, dirty []replicate.Extent, old *leafSums) *leafSums {
+	keep := old != nil && dirty != nil
+	unit := unitOf(size)
+	if keep {
+		unit = old.unit
+	}
+	s := makeSums(size, unit)
+	for i := range s.leaves {
+		s.leaves[i].Store(sumZeros)
+	}
+	s.forget(data)
+	if !keep {
+		return s
+	}
+	for i := range min(len(s.leaves), len(old.leaves)) {
+		s.leaves[i].Store(old.leaves[i].Load())
+	}
+	s.forget(dirty)
+	return s
+}
+
+// forget makes the leaves that extents meet unknown.
+func (s *leafSums) forget(extents []replicate.Extent) {
+	for _, e := range extents {
+		end := min(e.Offset+e.Length, s.size)
+		for i := e.Offset / s.unit; i*s.unit < end; i++ {
+			s.leaves[i].Store(sumUnknown)
+		}
+	}
+}
+
+// recorder hands out a snapshot's bytes and remembers what was read first of each leaf.
+type recorder struct {
+	src  io.ReaderAt
+	sums *leafSums
+}
+
+func (r *recorder) ReadAt(p []byte, off int64) (int, error) {
+	n, err := r.src.ReadAt(p, off)
+	unit := r.sums.unit
+	for i := (off + unit - 1) / unit; i < int64(len(r.sums.leaves)); i++ {
+		start := i*unit - off
+		end := min((i+1)*unit, r.sums.size) - off
+		if end > int64(n) {
+			break
+		}
+		if r.sums.leaves[i].Load() == sumUnknown {
+			r.sums.leaves[i].CompareAndSwap(sumUnknown, sumLeaf(p[start:end]))
+		}
+	}
+	return n, err
+}
+
+// diffChunk is how much is read at once for a comparison; a multiple of all leaves.
+const diffChunk = 256 << 10
+
+// diff lists, ascending and in whole leaves, where src of size bytes with data in the given extents differs from what was
+// published.
+func (s *leafSums) diff(src io.ReaderAt, size int64, data []replicate.Extent) ([]replicate.Extent, error) {
+	var out []replicate.Extent
+	buf := make([]byte, min(diffChunk, max(size, 1)))
+	next := 0
+	for off := int64(0); off < size; off += diffChunk {
+		p := buf[:min(diffChunk, size-off)]
+		for next < len(data) && data[next].Offset+data[next].Length <= off {
+			next++
+		}
+		if next == len(data) || data[next].Offset >= off+int64(len(p)) {
+			clear(p)
+		} else if n, err := readFull(src, p, off); err != nil {
+			return nil, err
+		} else {
+			clear(p[n:])
+		}
+		out = s.diffLeaves(out, p, off, size)
+	}
+	return out, nil
+}
+
+// diffLeaves compares the leaves of p, which lies at off of a file of size bytes.
+func (s *leafSums) diffLeaves(out []replicate.Extent, p []byte, off, size int64) []replicate.Extent {
+	for at := int64(0); at < int64(len(p)); at += s.unit {
+		leaf := p[at:min(at+s.unit, int64(len(p)))]
+		if !s.same((off+at)/s.unit, sumLeaf(leaf), size) {
+			out = appendExtent(out, replicate.Extent{Offset: off + at, Length: int64(len(leaf))})
+		}
+	}
+	return out
+}
+
+// same reports whether leaf i was published with this sum. A leaf that was cut differently differs, but for zeros.
+func (s *leafSums) same(i int64, sum uint64, size int64) bool {
+	if i >= int64(len(s.leaves)) {
+		return sum == sumZeros
+	}
+	was := s.leaves[i].Load()
+	if was != sum || was == sumUnknown {
+		return false
+	}
+	return sum == sumZeros || min((i+1)*s.unit, size) == min((i+1)*s.unit, s.size)
+}
+
+// sumsOf reads all of src.
+func sumsOf(src io.ReaderAt, size int64) (*leafSums, error) {
+	s := makeSums(size, unitOf(size))
+	r := &recorder{src: src, sums: s}
+	buf := make([]byte, min(diffChunk, max(size, 1)))
+	for off := int64(0); off < size; off += diffChunk {
+		if _, err := readFull(r, buf[:min(diffChunk, size-off)], off); err != nil {
+			return nil, err
+		}
+	}
+	return s, nil
+}
+
+// readFull is ReadAt for which the end of the file is no error.
+func readFull(src io.ReaderAt, p []byte, off int64) (int, error) {
+	n, err := src.ReadAt(p, off)
+	if errors.Is(err, io.EOF) {
+		err = nil
+	}
+	return n, err
+}
+
+// appendExtent adds an extent behind the last one, joining them when they touch.
+func appendExtent(list []replicate.Extent, e replicate.Extent) []replicate.Extent {
+	if n := len(list); n > 0 && list[n-1].Offset+list[n-1].Length >= e.Offset {
+		list[n-1].Length = max(list[n-1].Length, e.Offset+e.Length-list[n-1].Offset)
+		return list
+	}
+	return append(list, e)
+}
+
+// alignExtents widens ascending extents to whole leaves of any size, within size.
+func alignExtents(list []replicate.Extent, size int64) []replicate.Extent {
+	const unit = largeLeafBytes
+	out := make([]replicate.Extent, 0, len(list))
+	for _, e := range list {
+		start := e.Offset / unit * unit
+		end := min((e.Offset+e.Length+unit-1)/unit*unit, size)
+		if end > start {
+			out = appendExtent(out, replicate.Extent{Offset: start, Length: end - start})
+		}
+	}
+	return out
+}
+
+func extentBytes(list []replicate.Extent) (total int64) {
+	for _, e := range list {
+		total += e.Length
+	}
+	return total
+}

@@ -1,0 +1,127 @@
+package fs
+
+import (
+	"bytes"
+	"syscall"
+	"testing"
+
+	"github.com/rdmcfs/rdmcfs/replicate"
+	"golang.org/x/sys/unix"
+	"pgregory.net/rapid"
+)
+
+// TestDiffFindsEveryChange publishes by way of a recorder, changes bytes, and checks that the differing leaves, and no
+// others but those the recorder could not know, are found.
+func TestDiffFindsEveryChange(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		size := rapid.Int64Range(0, 6*leafBytes).Draw(t, "size")
+		old := make([]byte, size)
+		for i := range old {
+			if i/leafBytes%2 == 0 {
+				old[i] = byte(i)
+			}
+		}
+		sums := newSums(size, []replicate.Extent{{Length: size}}, nil, nil)
+		r := &recorder{src: bytes.NewReader(old), sums: sums}
+		step := rapid.SampledFrom([]int64{leafBytes, 2 * leafBytes, 8 * leafBytes}).Draw(t, "read")
+		for off := int64(0); off < size; off += step {
+			if _, err := r.ReadAt(make([]byte, min(step, size-off)), off); err != nil {
+				t.Fatal(err)
+			}
+		}
+		now := append([]byte(nil), old...)
+		newSize := rapid.Int64Range(0, 6*leafBytes).Draw(t, "new size")
+		if newSize < size {
+			now = now[:newSize]
+		}
+		now = append(now, make([]byte, newSize-int64(len(now)))...)
+		for range rapid.IntRange(0, 3).Draw(t, "changes") {
+			if newSize > 0 {
+				now[rapid.Int64Range(0, newSize-1).Draw(t, "at")] ^= 1
+			}
+		}
+		got, err := sums.diff(bytes.NewReader(now), newSize, []replicate.Extent{{Length: newSize}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		overlaps := func(i int64) bool {
+			for _, e := range got {
+				if e.Offset < (i+1)*leafBytes && e.Offset+e.Length > i*leafBytes {
+					return true
+				}
+			}
+			return false
+		}
+		for i := range (newSize + leafBytes - 1) / leafBytes {
+			start, end := i*leafBytes, min((i+1)*leafBytes, newSize)
+			was := make([]byte, end-start)
+			if start < size {
+				copy(was, old[start:min(end, size)])
+			}
+			if !bytes.Equal(was, now[start:end]) && !overlaps(i) {
+				t.Fatalf("leaf %d changed and is not in %v", i, got)
+			}
+			if bytes.Equal(was, now[start:end]) && size == newSize && overlaps(i) {
+				t.Fatalf("leaf %d did not change and is in %v", i, got)
+			}
+		}
+	})
+}
+
+func TestFirstReadCounts(t *testing.T) {
+	data := bytes.Repeat([]byte{1}, leafBytes)
+	sums := newSums(leafBytes, []replicate.Extent{{Length: leafBytes}}, nil, nil)
+	r := &recorder{src: bytes.NewReader(data), sums: sums}
+	for range 2 {
+		if _, err := r.ReadAt(make([]byte, leafBytes), 0); err != nil {
+			t.Fatal(err)
+		}
+		data[5]++ // what is read again after a change was not published
+	}
+	data[5] = 1
+	if got, err := sums.diff(bytes.NewReader(data), leafBytes, []replicate.Extent{{Length: leafBytes}}); err != nil || len(got) != 0 {
+		t.Errorf("differs from the first read: %v %v", got, err)
+	}
+}
+
+func TestSumsOfADelta(t *testing.T) {
+	old := newSums(4*leafBytes, []replicate.Extent{{Length: 4 * leafBytes}}, nil, nil)
+	for i := range old.leaves {
+		old.leaves[i].Store(uint64(10 + i))
+	}
+	all := []replicate.Extent{{Length: 4 * leafBytes}}
+	s := newSums(4*leafBytes, all, []replicate.Extent{{Offset: 2 * leafBytes, Length: 1}}, old)
+	for i, want := range []uint64{10, 11, sumUnknown, 13} {
+		if got := s.leaves[i].Load(); got != want {
+			t.Errorf("leaf %d: %d, want %d", i, got, want)
+		}
+	}
+}
+
+func TestSeekExtents(t *testing.T) {
+	data := []replicate.Extent{{Offset: 10, Length: 10}, {Offset: 20, Length: 5}, {Offset: 40, Length: 10}}
+	for _, c := range []struct {
+		off    int64
+		whence uint32
+		want   int64
+		errno  syscall.Errno
+	}{
+		{0, unix.SEEK_DATA, 10, 0}, {0, unix.SEEK_HOLE, 0, 0}, {12, unix.SEEK_DATA, 12, 0},
+		{12, unix.SEEK_HOLE, 25, 0}, {25, unix.SEEK_DATA, 40, 0}, {45, unix.SEEK_HOLE, 50, 0},
+		{50, unix.SEEK_DATA, 0, syscall.ENXIO}, {49, unix.SEEK_DATA, 49, 0}, {-1, unix.SEEK_HOLE, 0, syscall.ENXIO},
+	} {
+		got, no := seekExtents(data, 50, c.off, c.whence)
+		if got != c.want || no != c.errno {
+			t.Errorf("seek %d whence %d: %d %v, want %d %v", c.off, c.whence, got, no, c.want, c.errno)
+		}
+	}
+}
+
+func TestAlignExtents(t *testing.T) {
+	const unit = largeLeafBytes
+	got := alignExtents([]replicate.Extent{{Offset: 1, Length: 1}, {Offset: unit, Length: 1}, {Offset: 5 * unit, Length: 9}}, 5*unit+9)
+	want := []replicate.Extent{{Offset: 0, Length: 2 * unit}, {Offset: 5 * unit, Length: 9}}
+	if len(got) != 2 || got[0] != want[0] || got[1] != want[1] {
+		t.Errorf("got %v, want %v", got, want)
+	}
+}

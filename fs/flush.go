@@ -1,0 +1,353 @@
+package fs
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"syscall"
+	"time"
+
+	"github.com/rdmcfs/rdmcfs/meta"
+	"github.com/rdmcfs/rdmcfs/replicate"
+)
+
+const (
+	// timesTick is the coarsest step of file times. A change this soon after a sample may leave ctime as it was.
+	timesTick = 20 * time.Millisecond
+	// deltaBytesMin is the size from which only the changed leaves of a staged file are published.
+	deltaBytesMin = 4 << 20
+)
+
+// round is one publish that any number of callers wait for. err is set before done is closed.
+type round struct {
+	done chan struct{}
+	err  error
+}
+
+// publish sees to it that a snapshot taken after now is published: by a new round, or by the one that is queued
+// behind a running one.
+func (f *fileSystem) publish(l *live) *round {
+	f.nodes.mu.Lock()
+	l.mu.Lock()
+	var r *round
+	start := l.cur == nil
+	switch {
+	case start:
+		r = &round{done: make(chan struct{})}
+		l.cur = r
+		l.busy++
+	case l.next == nil:
+		r = &round{done: make(chan struct{})}
+		l.next = r
+	default:
+		r = l.next
+	}
+	l.mu.Unlock()
+	f.nodes.mu.Unlock()
+	if start {
+		f.work.Go(func() { f.runRounds(l, r) })
+	}
+	return r
+}
+
+// runRounds publishes until no round is waiting.
+func (f *fileSystem) runRounds(l *live, r *round) {
+	for r != nil {
+		r.err = f.publishOnce(f.ctx, l)
+		l.mu.Lock()
+		done := r
+		l.cur, l.next = l.next, nil
+		r = l.cur
+		l.mu.Unlock()
+		close(done.done)
+	}
+	f.unbusy(l)
+}
+
+// change is what a live file holds that was not published.
+type change struct {
+	any   bool
+	stat  StageStat
+	state state
+	snap  Snapshot           // zero when nothing changed for certain
+	dirty []replicate.Extent // nil: everywhere
+}
+
+// end tells the staged file what became of a snapshot.
+func (c *change) end(published meta.ContentID, ok bool) {
+	if c.snap.Done != nil {
+		c.snap.Done(published, ok)
+	}
+}
+
+// publishOnce publishes what has changed, or only attributes, or nothing.
+func (f *fileSystem) publishOnce(ctx context.Context, l *live) error {
+	if f.isRemoved(l.node) {
+		return nil
+	}
+	if l.isTmp() {
+		return l.stage.Sync()
+	}
+	c, err := f.changes(l)
+	if err != nil || !c.any {
+		c.end(meta.ContentID{}, false)
+	}
+	if err != nil {
+		return fmt.Errorf("fs: compare inode %d: %w", l.node.ino(), err)
+	}
+	if !c.any {
+		return f.publishAttr(ctx, l)
+	}
+	err = f.push(ctx, l, c, tmpName{})
+	if errors.Is(err, syscall.ENOENT) && f.isRemoved(l.node) {
+		return nil // removed here while it was being pushed
+	}
+	return err
+}
+
+// unchanged reports whether a live file certainly holds what was published, without reading it.
+func (f *fileSystem) unchanged(l *live, st StageStat) bool {
+	mediated := !l.backing.on()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	p := l.published
+	switch {
+	case !p.valid || p.size != st.Size || p.dirty != l.dirty:
+		return false
+	case mediated:
+		return true // each write came by here and was counted
+	case l.mayMap || p.ctime != st.Ctime:
+		return false
+	}
+	return f.fineTimes || p.at-p.ctime > int64(timesTick)
+}
+
+// changes compares a live file with what was published.
+func (f *fileSystem) changes(l *live) (change, error) {
+	l.mu.Lock()
+	c := change{state: state{dirty: l.dirty}}
+	published, sums := l.published, l.sums
+	l.mu.Unlock()
+	var err error
+	if c.stat, err = l.stage.Stat(); err != nil {
+		return c, err
+	}
+	c.state = sample(c.stat, c.state.dirty) // before anything is read: what is written from now on is another change
+	if f.unchanged(l, c.stat) {
+		return c, nil
+	}
+	if c.snap, err = l.stage.Snapshot(); err != nil {
+		return c, err
+	}
+	c.snap.Data = alignExtents(c.snap.Data, c.snap.Size)
+	size := c.snap.Size
+	if c.snap.Exact {
+		c.dirty = c.snap.Dirty
+		c.any = !published.valid || c.snap.Changed || published.size != size
+		return c, nil
+	}
+	if sums == nil && published.valid {
+		sums, err = f.baseSums(l)
+	}
+	if err != nil || sums == nil {
+		c.any = !published.valid || size != 0 || published.size != 0
+		return c, err
+	}
+	c.dirty, err = sums.diff(c.snap.Source, size, c.snap.Data)
+	c.any = !published.valid || len(c.dirty) > 0 || sums.size != size
+	if !c.any && err == nil {
+		l.mu.Lock()
+		l.published = c.state
+		l.mu.Unlock()
+	}
+	return c, err
+}
+
+// baseSums reads what the staged file was made from, as long as nothing newer was published. nil means unknown.
+func (f *fileSystem) baseSums(l *live) (*leafSums, error) {
+	if l.base == nil {
+		return nil, nil
+	}
+	sums, err := sumsOf(l.base, l.base.Size())
+	if err != nil {
+		return nil, err
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.sums == nil {
+		l.sums = sums
+	}
+	return l.sums, nil
+}
+
+// push publishes one snapshot and ends it.
+func (f *fileSystem) push(ctx context.Context, l *live, c change, link tmpName) error {
+	p, attr, sums := f.preparePush(l, c, link)
+	own := f.ownPublish(l, p)
+	out, err := f.cluster.Publish(ctx, p)
+	own()
+	if err == nil && out.Result.Errno != 0 {
+		err = out.Result.Errno
+	}
+	c.end(out.Content, err == nil)
+	f.nodes.mu.Lock()
+	defer f.nodes.mu.Unlock()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if err != nil {
+		l.attr = mergePatch(attr, l.attr)
+		l.kept = fmt.Sprintf("publish: %v", err)
+		l.unknown = errors.Is(err, ErrUnknown)
+		return fmt.Errorf("fs: publish inode %d: %w", l.node.ino(), err)
+	}
+	l.reserved, l.kept, l.superseded = false, "", false
+	l.current, l.published, l.sums = out.Content, c.state, sums
+	l.linked = out.Result.Inode
+	return nil
+}
+
+// preparePush takes the pending attributes of a live file into a push.
+func (f *fileSystem) preparePush(l *live, c change, link tmpName) (replicate.Push, meta.AttrPatch, *leafSums) {
+	path := link.name
+	if path == "" {
+		path = f.path(f.record(l.node))
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	attr := l.attr
+	l.attr = meta.AttrPatch{}
+	p := replicate.Push{
+		Ino: l.node.ino(), Path: path, Base: l.current, Size: c.snap.Size, Holes: c.snap.Holes, Data: c.snap.Data, Source: c.snap.Source,
+		Attr: withTimes(attr, c.stat), LinkParent: link.parent, LinkName: link.name,
+	}
+	if link.name != "" {
+		p.Ino = 0 // it gets one by this publish
+	}
+	if !l.current.IsZero() && c.worthDelta() {
+		p.Dirty = c.dirty
+	}
+	if c.snap.Exact {
+		return p, attr, nil
+	}
+	sums := newSums(p.Size, p.Data, p.Dirty, l.sums)
+	p.Source = &recorder{src: p.Source, sums: sums}
+	return p, attr, sums
+}
+
+// worthDelta reports whether only what changed should be moved.
+func (c *change) worthDelta() bool {
+	return c.dirty != nil && c.snap.Size >= deltaBytesMin && extentBytes(c.dirty) < c.snap.Size/2
+}
+
+// withTimes makes a publish carry the times that stat showed here, so that all nodes show the same.
+func withTimes(attr meta.AttrPatch, st StageStat) meta.AttrPatch {
+	attr.Mask |= meta.AttrAtime | meta.AttrMtime | meta.AttrCtime
+	attr.Atime, attr.Mtime = st.Atime, st.Mtime
+	attr.Ctime = max(st.Ctime, attr.Ctime)
+	return attr
+}
+
+// publishAttr proposes attributes that were to ride in a publish which turned out not to be needed.
+func (f *fileSystem) publishAttr(ctx context.Context, l *live) error {
+	l.mu.Lock()
+	attr := l.attr
+	l.attr = meta.AttrPatch{}
+	l.mu.Unlock()
+	if attr.Mask == 0 && len(attr.SetXattr) == 0 && len(attr.DelXattr) == 0 {
+		return nil
+	}
+	defer f.ownInode(l.node.ino())()
+	res, err := f.propose(ctx, &meta.SetAttr{Ino: l.node.ino(), Patch: attr})
+	if err == nil && res.Errno != 0 {
+		err = res.Errno
+	}
+	if err == nil {
+		return nil
+	}
+	l.mu.Lock()
+	l.attr = mergePatch(attr, l.attr)
+	l.mu.Unlock()
+	return fmt.Errorf("fs: set attributes of inode %d: %w", l.node.ino(), err)
+}
+
+// flushLive is FLUSH and FSYNC of a handle that may write.
+func (f *fileSystem) flushLive(cancel <-chan struct{}, pid uint32, l *live, closing bool) syscall.Errno {
+	st, err := l.stage.Stat()
+	if err != nil {
+		return f.fail("flush", l.node.ino(), err)
+	}
+	if f.unchanged(l, st) && !l.pendingAttr() {
+		return 0
+	}
+	if closing && wasKilled(pid) {
+		return f.keepForKilled(l)
+	}
+	if closing && st.Size == 0 && f.defers(l, pid) {
+		return 0
+	}
+	r := f.publish(l)
+	if f.waitRound(cancel, pid, r) {
+		return syscall.EIO
+	}
+	if r.err != nil {
+		return f.fail("publish", l.node.ino(), r.err)
+	}
+	return 0
+}
+
+// defers reports whether a new file that nothing was written to need not be published yet, since the process that closes a
+// descriptor has another one of it: dup2 and close are how a shell or dd opens its output. If no other FLUSH follows, the file
+// is published after its last close.
+func (f *fileSystem) defers(l *live, pid uint32) bool {
+	l.mu.Lock()
+	never := l.reserved && !l.published.valid
+	l.mu.Unlock()
+	if !never || !holdsInode(pid, uint64(l.node.ino())) {
+		return false
+	}
+	l.mu.Lock()
+	l.deferred = true
+	l.mu.Unlock()
+	return true
+}
+
+// keepForKilled marks what a killed process had written as kept and not published.
+func (f *fileSystem) keepForKilled(l *live) syscall.Errno {
+	c, err := f.changes(l)
+	c.end(meta.ContentID{}, false)
+	if err == nil && !c.any {
+		return 0
+	}
+	l.mu.Lock()
+	l.kept = "the writing process was killed"
+	l.mu.Unlock()
+	return syscall.EIO
+}
+
+// waitRound waits for a round and reports whether the caller was killed meanwhile; the round then goes on without
+// it. Other signals than SIGKILL do not end the wait: close would lose its descriptor and say EINTR.
+func (f *fileSystem) waitRound(cancel <-chan struct{}, pid uint32, r *round) (killed bool) {
+	select {
+	case <-r.done:
+		return false
+	case <-cancel:
+	}
+	tick := time.NewTicker(killPoll)
+	defer tick.Stop()
+	for {
+		if killPending(pid) || f.ctx.Err() != nil {
+			return true
+		}
+		select {
+		case <-r.done:
+			return false
+		case <-tick.C:
+		}
+	}
+}
+
+func (l *live) pendingAttr() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.attr.Mask != 0 || len(l.attr.SetXattr) > 0 || len(l.attr.DelXattr) > 0
+}

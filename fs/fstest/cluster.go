@@ -1,0 +1,252 @@
+package fstest
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/rdmcfs/rdmcfs/fs"
+	"github.com/rdmcfs/rdmcfs/internal/content"
+	"github.com/rdmcfs/rdmcfs/meta"
+	"github.com/rdmcfs/rdmcfs/replicate"
+)
+
+// Cluster is the namespace and the nodes.
+type Cluster struct {
+	db    meta.StateMachine
+	nodes []*Node
+
+	mu    sync.Mutex // held while one entry is applied and shown
+	index uint64
+	seq   map[meta.Lease]uint64
+}
+
+// Node is one node; it is an fs.Cluster.
+type Node struct {
+	c     *Cluster
+	id    meta.NodeID
+	store *content.Store
+
+	mount    atomic.Pointer[fs.Mount]
+	sessions atomic.Uint64
+
+	// Proposals and Publishes count what the file system asked for.
+	Proposals, Publishes atomic.Int64
+
+	mu       sync.Mutex
+	pushes   []replicate.Push
+	before   func(ctx context.Context, p replicate.Push) error
+	instant  bool
+	readOnly bool
+}
+
+var _ fs.Cluster = (*Node)(nil)
+
+// New makes a cluster of n nodes that ends with the test.
+func New(tb testing.TB, n int) *Cluster {
+	tb.Helper()
+	c := &Cluster{db: meta.OpenMemory(), seq: map[meta.Lease]uint64{}}
+	for i := 1; i <= n; i++ {
+		join := &meta.Join{Name: fmt.Sprintf("node%d", i), Addr: fmt.Sprintf("node%d:7400", i)}
+		if i > 1 {
+			binary.BigEndian.PutUint32(join.TokenHash[:], uint32(i))
+			c.must(tb, 0, &meta.AddToken{Hash: join.TokenHash, Expires: 1 << 62, Replace: true})
+		}
+		id := c.must(tb, 0, join).Node
+		boot := &meta.Boot{Node: id}
+		boot.Store[0] = byte(i)
+		c.must(tb, id, boot)
+		store, err := content.Open(tb.TempDir(), content.Options{})
+		if err != nil {
+			tb.Fatal(err)
+		}
+		tb.Cleanup(func() {
+			if err := store.Close(); err != nil {
+				tb.Errorf("close store of node %d: %v", id, err)
+			}
+		})
+		c.nodes = append(c.nodes, &Node{c: c, id: id, store: store})
+	}
+	return c
+}
+
+// Node gives a node by its number, from 1.
+func (c *Cluster) Node(i int) *Node { return c.nodes[i-1] }
+
+func (c *Cluster) must(tb testing.TB, node meta.NodeID, op meta.Op) meta.Result {
+	tb.Helper()
+	res, err := c.apply(meta.Lease{Node: node}, op)
+	if err != nil || res.Errno != 0 {
+		tb.Fatalf("apply %T: %v %v", op, err, res.Errno)
+	}
+	return res
+}
+
+// apply puts one operation through the namespace and shows its events to all mounts.
+func (c *Cluster) apply(l meta.Lease, op meta.Op) (meta.Result, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.index++
+	c.seq[l]++
+	e := meta.Entry{
+		Node: l.Node, Incarnation: l.Incarnation, Seq: c.seq[l], Acked: c.seq[l] - 1,
+		Generation: meta.FirstGeneration, Op: op,
+	}
+	res, events, err := c.db.Apply(c.index, time.Now().UnixNano(), meta.EncodeEntry(e))
+	if err != nil {
+		return res, err
+	}
+	for _, n := range c.nodes {
+		if m := n.mount.Load(); m != nil {
+			m.Apply(events)
+		}
+	}
+	return res, nil
+}
+
+// Store is the node's content store.
+func (n *Node) Store() *content.Store { return n.store }
+
+// Before makes a function run before each publish, which it can delay or fail.
+func (n *Node) Before(f func(ctx context.Context, p replicate.Push) error) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.before = f
+}
+
+// Instant makes publishes take no time: bytes beyond the inline limit are read and thrown away.
+func (n *Node) Instant() { n.instant = true }
+
+// ReadOnly makes proposals fail as they do without a quorum.
+func (n *Node) ReadOnly(on bool) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.readOnly = on
+}
+
+// Pushes are all pushes so far.
+func (n *Node) Pushes() []replicate.Push {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return append([]replicate.Push(nil), n.pushes...)
+}
+
+// Self is the node's lease.
+func (n *Node) Self() meta.Lease {
+	rec, err := n.c.db.Node(n.id)
+	if err != nil {
+		return meta.Lease{Node: n.id}
+	}
+	return meta.Lease{Node: n.id, Incarnation: rec.Incarnation}
+}
+
+// Names is the shared namespace.
+func (n *Node) Names() meta.Reader { return n.c.db }
+
+// Propose applies an operation at once.
+func (n *Node) Propose(_ context.Context, op meta.Op) (meta.Result, error) {
+	n.mu.Lock()
+	readOnly := n.readOnly
+	n.mu.Unlock()
+	if readOnly {
+		return meta.Result{}, fs.ErrReadOnly
+	}
+	n.Proposals.Add(1)
+	return n.c.apply(n.Self(), op)
+}
+
+// Publish stores the bytes and applies the publish with this node's vote.
+func (n *Node) Publish(ctx context.Context, p replicate.Push) (replicate.Outcome, error) {
+	n.Publishes.Add(1)
+	n.mu.Lock()
+	n.pushes = append(n.pushes, p)
+	before := n.before
+	n.mu.Unlock()
+	if before != nil {
+		if err := before(ctx, p); err != nil {
+			return replicate.Outcome{}, err
+		}
+	}
+	self := n.Self()
+	op := &meta.Publish{
+		Ino: p.Ino, Session: meta.ContentID{Node: self.Node, Incarnation: self.Incarnation, Seq: n.sessions.Add(1)},
+		Base: p.Base, Size: p.Size, Attr: p.Attr, LinkParent: p.LinkParent, LinkName: p.LinkName, Hint: p.Path,
+	}
+	if err := n.fill(ctx, p, op); err != nil {
+		return replicate.Outcome{}, err
+	}
+	res, err := n.Propose(ctx, op)
+	if err != nil {
+		return replicate.Outcome{}, err
+	}
+	out := replicate.Outcome{Result: res}
+	if p.Size > 0 {
+		out.Content = op.Session
+	}
+	return out, nil
+}
+
+// fill brings the bytes to where the entry says they are.
+func (n *Node) fill(ctx context.Context, p replicate.Push, op *meta.Publish) error {
+	switch {
+	case p.Size == 0:
+		return nil
+	case p.Size <= meta.MaxInline:
+		op.Inline = make([]byte, p.Size)
+		_, err := p.Source.ReadAt(op.Inline, 0)
+		return ignoreEOF(err)
+	}
+	op.Votes = meta.Votes{View: n.c.db.View()}
+	for _, member := range n.c.nodes {
+		op.Votes.Add(member.id) // they read it from this node's store
+	}
+	if n.instant {
+		return drain(p)
+	}
+	id := content.ID(op.Session.Bytes())
+	shape, err := n.shape(p)
+	if err != nil {
+		return err
+	}
+	root, err := n.store.Put(ctx, id, shape, p.Source)
+	if err != nil {
+		return err
+	}
+	op.Root = root
+	return n.store.Commit(id)
+}
+
+// OpenContent opens a content from the log or from whoever's store has it.
+func (n *Node) OpenContent(_ context.Context, id meta.ContentID) (replicate.ContentReader, error) {
+	if b, err := n.c.db.InlineBytes(id); err == nil {
+		return inline(b), nil
+	}
+	for _, holder := range n.c.nodes {
+		r, err := holder.store.Open(content.ID(id.Bytes()))
+		if err == nil {
+			return reader{r}, nil
+		}
+		if !errors.Is(err, content.ErrNotFound) {
+			return nil, err
+		}
+	}
+	return nil, fmt.Errorf("fstest: open content %s: %w", id, meta.ErrNotFound)
+}
+
+// RemovePath removes a name as another node would.
+func (n *Node) Unlink(tb testing.TB, parent meta.Ino, name string) {
+	tb.Helper()
+	res, err := n.Propose(tb.Context(), &meta.Unlink{Parent: parent, Name: name})
+	if err != nil || res.Errno != 0 {
+		tb.Fatalf("unlink %s: %v %v", name, err, res.Errno)
+	}
+}
+
+// EIO fails every publish it is given to Before as.
+func EIO(context.Context, replicate.Push) error { return syscall.EIO }

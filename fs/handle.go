@@ -1,0 +1,70 @@
+package fs
+
+import (
+	"sync"
+
+	"github.com/rdmcfs/rdmcfs/meta"
+)
+
+// handle is an open file or directory: of a file either version or live is set.
+type handle struct {
+	node    *node
+	version *version
+	live    *live
+	writer  bool
+	flush   bool // FLUSH of this handle publishes
+
+	dir *dirStream
+}
+
+// handles numbers open handles for the kernel. Numbers are not used again.
+type handles struct {
+	mu   sync.Mutex
+	byID map[uint64]*handle
+	next uint64
+}
+
+func newHandles() *handles { return &handles{byID: map[uint64]*handle{}, next: 1} }
+
+func (t *handles) add(h *handle) uint64 {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	id := t.next
+	t.next++
+	t.byID[id] = h
+	return id
+}
+
+func (t *handles) get(id uint64) *handle {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.byID[id]
+}
+
+func (t *handles) remove(id uint64) *handle {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	h := t.byID[id]
+	delete(t.byID, id)
+	return h
+}
+
+// dirStream is what an open directory has listed so far, so that offsets stay what they were.
+type dirStream struct {
+	mu      sync.Mutex
+	entries []meta.Dirent
+	done    bool
+}
+
+// release ends an open file. id is its number, 0 when the kernel never had it.
+func (f *fileSystem) release(h *handle, id uint64) {
+	if id != 0 {
+		f.handles.remove(id)
+	}
+	switch {
+	case h.live != nil:
+		f.releaseLive(h)
+	case h.version != nil:
+		f.releaseVersion(h)
+	}
+}

@@ -1,0 +1,204 @@
+package fs
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"os"
+	"strconv"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// killPoll is how often a caller that was interrupted is looked at for a deadly signal.
+const killPoll = 200 * time.Millisecond
+
+// pfExiting is PF_EXITING of the kernel's task flags.
+const pfExiting = 0x4
+
+// procWait bounds a look into /proc. A process that closes a file because it calls execve (close-on-exec) holds a lock that
+// reading its /proc/PID/stat waits for, while it waits for our answer to that FLUSH.
+const procWait = 50 * time.Millisecond
+
+// readProc reads a file of a task in /proc, in bounded time.
+func readProc(tid uint32, name string) (raw []byte, err error) {
+	type answer struct {
+		raw []byte
+		err error
+	}
+	got := make(chan answer, 1)
+	go func() { // ends at the latest when the task has been answered
+		raw, err := readSmall("/proc/" + strconv.FormatUint(uint64(tid), 10) + "/" + name)
+		got <- answer{raw, err}
+	}()
+	timer := time.NewTimer(procWait)
+	defer timer.Stop()
+	select {
+	case a := <-got:
+		return a.raw, a.err
+	case <-timer.C:
+		return nil, os.ErrDeadlineExceeded
+	}
+}
+
+// wasKilled reports whether a task is on its way out because of a signal. exit_code tells a process that was killed
+// from one whose threads end since it returned from main; PF_SIGNALED is set for both. A task that cannot be looked at is in
+// execve and alive.
+func wasKilled(tid uint32) bool {
+	raw, err := readProc(tid, "stat")
+	if err != nil {
+		return false
+	}
+	flags, code, ok := parseStat(raw)
+	return ok && flags&pfExiting != 0 && code&0x7f != 0
+}
+
+// readSmall reads the beginning of a file, enough for what is looked for in /proc, by as few calls as can be: it is done at
+// each close.
+func readSmall(path string) ([]byte, error) {
+	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil, err
+	}
+	buf := make([]byte, 4096)
+	n, err := unix.Read(fd, buf)
+	if closeErr := unix.Close(fd); err == nil {
+		err = closeErr
+	}
+	return buf[:max(n, 0)], err
+}
+
+// parseStat finds the flags and the exit code in the text of /proc/PID/stat.
+func parseStat(raw []byte) (flags, exitCode uint64, ok bool) {
+	const flagsField, exitCodeField = 9, 52 // counted from 1, as proc(5) does
+	end := bytes.LastIndexByte(raw, ')')    // the command in front may hold anything
+	if end < 0 {
+		return 0, 0, false
+	}
+	fields := bytes.Fields(raw[end+1:])
+	if len(fields) < exitCodeField-2 {
+		return 0, 0, false
+	}
+	flags, err := strconv.ParseUint(string(fields[flagsField-3]), 10, 64)
+	if err != nil {
+		return 0, 0, false
+	}
+	exitCode, err = strconv.ParseUint(string(fields[exitCodeField-3]), 10, 64)
+	return flags, exitCode, err == nil
+}
+
+// killPending reports whether SIGKILL waits for a task, or the task is no longer there.
+func killPending(tid uint32) bool {
+	if tid == 0 {
+		return false
+	}
+	raw, err := readProc(tid, "status")
+	if err != nil {
+		return os.IsNotExist(err)
+	}
+	return signalIn(raw, "SigPnd:") || signalIn(raw, "ShdPnd:")
+}
+
+// signalIn reports whether SIGKILL is in the mask on the line of that name.
+func signalIn(status []byte, line string) bool {
+	_, rest, ok := bytes.Cut(status, []byte("\n"+line))
+	if !ok {
+		return false
+	}
+	word, _, _ := bytes.Cut(rest, []byte("\n"))
+	mask, err := strconv.ParseUint(string(bytes.TrimSpace(word)), 16, 64)
+	const sigkill = 9
+	return err == nil && mask&(1<<(sigkill-1)) != 0
+}
+
+// holdsInode reports whether a task has a descriptor of an inode of that number, by what /proc tells without touching
+// it. No for certain is not known from no in time.
+func holdsInode(tid uint32, ino uint64) bool {
+	got := make(chan bool, 1)
+	go func() { got <- findInode(tid, ino) }() // ends at the latest when the task has been answered
+	timer := time.NewTimer(procWait)
+	defer timer.Stop()
+	select {
+	case held := <-got:
+		return held
+	case <-timer.C:
+		return false
+	}
+}
+
+func findInode(tid uint32, ino uint64) bool {
+	const descriptorsMax = 256
+	dir, err := os.Open("/proc/" + strconv.FormatUint(uint64(tid), 10) + "/fdinfo")
+	if err != nil {
+		return false
+	}
+	defer dir.Close()
+	names, _ := dir.Readdirnames(descriptorsMax)
+	line := fmt.Appendf(nil, "\nino:\t%d\n", ino)
+	for _, name := range names {
+		raw, err := os.ReadFile(dir.Name() + "/" + name)
+		if err == nil && bytes.Contains(raw, line) {
+			return true
+		}
+	}
+	return false
+}
+
+// callContext ends when the caller of an operation is being killed, or the file system is closed. Other signals do not end it.
+// Most operations wait for nothing: only when somebody asks when it ends is the caller watched.
+func (f *fileSystem) callContext(cancel <-chan struct{}, tid uint32) (context.Context, context.CancelFunc) {
+	c := &callContext{Context: f.ctx, interrupted: cancel, tid: tid}
+	return c, c.over
+}
+
+type callContext struct {
+	context.Context // of the file system
+	interrupted     <-chan struct{}
+	tid             uint32
+
+	watch  sync.Once
+	caller context.Context
+	stop   context.CancelFunc
+}
+
+func (c *callContext) Done() <-chan struct{} { return c.watched().Done() }
+func (c *callContext) Err() error            { return c.watched().Err() }
+func (c *callContext) Value(key any) any     { return c.watched().Value(key) }
+
+// watched is the context that really ends.
+func (c *callContext) watched() context.Context {
+	c.watch.Do(func() {
+		c.caller, c.stop = context.WithCancel(c.Context)
+		go c.await(c.caller, c.stop) // ends with over, which the handler calls
+	})
+	return c.caller
+}
+
+// over ends the context: its operation is done.
+func (c *callContext) over() {
+	c.watch.Do(func() {
+		c.caller, c.stop = context.WithCancel(c.Context)
+	})
+	c.stop()
+}
+
+// await ends the context when the caller is being killed.
+func (c *callContext) await(ctx context.Context, stop context.CancelFunc) {
+	select {
+	case <-ctx.Done():
+		return
+	case <-c.interrupted:
+	}
+	tick := time.NewTicker(killPoll)
+	defer tick.Stop()
+	for !killPending(c.tid) {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+	}
+	stop()
+}

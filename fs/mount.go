@@ -1,0 +1,253 @@
+package fs
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"time"
+
+	"github.com/hanwen/go-fuse/v2/fuse"
+	"github.com/rdmcfs/rdmcfs/meta"
+	"golang.org/x/sys/unix"
+)
+
+// Options of a mount.
+type Options struct {
+	Dir     string // the mount point, an empty directory
+	Cluster Cluster
+	Staging Staging
+	Log     *slog.Logger
+	// Keep lists directories that must not lie on the mount: the data directory, that of the logs.
+	Keep []string
+	// Source is shown by df and mount; "rdmcfs" when empty.
+	Source string
+	// NoPassthrough sends every read and write through the daemon.
+	NoPassthrough bool
+	// NoNameCache makes the kernel look up each name each time, as it has to before Linux 6.16.
+	NoNameCache bool
+	// AllowSuid and AllowDev leave out nosuid and nodev.
+	AllowSuid, AllowDev bool
+	// ACL stores POSIX access control lists; the kernel evaluates them.
+	ACL bool
+	// Debug prints each request by the standard logger.
+	Debug bool
+}
+
+// Mount is a mounted file system.
+type Mount struct {
+	dir  string
+	fs   *fileSystem
+	why  string
+	dev  string        // of the mount, as in mountinfo: 0:MINOR
+	done chan struct{} // closed when the kernel's connection has ended
+}
+
+const (
+	maxWrite      = 1 << 20
+	maxBackground = 64
+	maxReadAhead  = 1 << 20
+)
+
+// NewMount mounts the file system and serves it until Unmount, or until it is unmounted by somebody else (see Done). A mount that a dead
+// daemon left behind at the mount point is detached first.
+func NewMount(ctx context.Context, o Options) (*Mount, error) {
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+	dir, err := mountPoint(o.Dir, o.Keep)
+	if err != nil {
+		return nil, fmt.Errorf("fs: mount: %w", err)
+	}
+	root, err := o.Cluster.Names().Inode(meta.RootIno)
+	if err != nil {
+		return nil, fmt.Errorf("fs: mount %s: root directory: %w", dir, err)
+	}
+	m := &Mount{dir: dir, fs: newFileSystem(ctx, o, root), done: make(chan struct{})}
+	if err := m.attach(o); err != nil {
+		m.fs.stop()
+		return nil, fmt.Errorf("fs: mount %s: %w", dir, err)
+	}
+	return m, nil
+}
+
+// attach mounts and begins to serve.
+func (m *Mount) attach(o Options) error {
+	dev, err := mountDevice(m.dir, o)
+	if err != nil {
+		return err
+	}
+	m.dev = mountedDevice(m.dir)
+	own, err := unix.FcntlInt(uintptr(dev), unix.F_DUPFD_CLOEXEC, 3)
+	if err != nil {
+		return errors.Join(err, unix.Close(dev), detach(m.dir))
+	}
+	f := m.fs
+	f.notifier = &notifier{queue: make(chan uint64, notifyQueue), dev: own}
+	server, err := fuse.NewServer(f, fmt.Sprintf("/dev/fd/%d", dev), &fuse.MountOptions{
+		MaxWrite: maxWrite, MaxBackground: maxBackground, MaxReadAhead: maxReadAhead,
+		ExplicitDataCacheControl: true, EnableAcl: o.ACL, Debug: o.Debug,
+		ExtraCapabilities: capHandleKillprivV2 | fuse.CAP_ATOMIC_O_TRUNC,
+		Logger:            slog.NewLogLogger(o.Log.Handler(), slog.LevelWarn),
+	})
+	if err != nil {
+		return errors.Join(err, f.notifier.close(), detach(m.dir))
+	}
+	f.server, f.notifier.server = server, server
+	if f.notifier.epoch() && !o.NoNameCache {
+		f.entryTimeout = cacheForever
+	}
+	f.fineTimes = fineTimes(o.Staging)
+	m.probePassthrough(o)
+	f.work.Go(func() { f.notifier.run(f.ctx) })
+	go func() { // ends when the file system is unmounted
+		defer close(m.done)
+		server.Serve()
+	}()
+	return nil
+}
+
+// capHandleKillprivV2 makes the kernel leave the clearing of setuid and file capabilities to us, instead of
+// asking for an attribute on every write.
+const capHandleKillprivV2 = 1 << 28
+
+// mountDevice opens a connection to the kernel and mounts it.
+func mountDevice(dir string, o Options) (int, error) {
+	dev, err := unix.Open("/dev/fuse", unix.O_RDWR|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return -1, fmt.Errorf("/dev/fuse: %w (is the fuse module loaded, and does this container have the device?)", err)
+	}
+	source := o.Source
+	if source == "" {
+		source = "rdmcfs"
+	}
+	var flags uintptr
+	if !o.AllowSuid {
+		flags |= unix.MS_NOSUID
+	}
+	if !o.AllowDev {
+		flags |= unix.MS_NODEV
+	}
+	data := fmt.Sprintf("fd=%d,rootmode=40000,user_id=%d,group_id=%d,default_permissions,allow_other,max_read=%d",
+		dev, os.Geteuid(), os.Getegid(), maxWrite)
+	if err := unix.Mount(source, dir, fsType, flags, data); err != nil {
+		return -1, errors.Join(fmt.Errorf("mount(2): %w", err), unix.Close(dev))
+	}
+	return dev, nil
+}
+
+const fsType = "fuse.rdmcfs"
+
+// probePassthrough finds out whether the kernel can read and write staged files by itself.
+func (m *Mount) probePassthrough(o Options) {
+	switch {
+	case o.NoPassthrough:
+		m.why = "switched off by option"
+		return
+	case m.fs.server.KernelSettings().Flags64()&fuse.CAP_PASSTHROUGH == 0:
+		m.why = "this kernel has no FUSE passthrough (6.9 and later have)"
+		return
+	}
+	fd, err := unix.MemfdCreate("rdmcfs-probe", unix.MFD_CLOEXEC)
+	if err != nil {
+		m.why = fmt.Sprintf("memfd_create: %v", err)
+		return
+	}
+	defer unix.Close(fd)
+	id, no := m.fs.server.RegisterBackingFd(&fuse.BackingMap{Fd: int32(fd)})
+	if no != 0 {
+		m.why = fmt.Sprintf("kernel refuses it: %v (it needs CAP_SYS_ADMIN)", no)
+		return
+	}
+	m.fs.server.UnregisterBackingFd(id)
+	m.fs.passthrough.Store(true)
+}
+
+// Passthrough reports whether staged files are read and written by the kernel itself, and if not, why.
+func (m *Mount) Passthrough() (on bool, why string) { return m.fs.passthrough.Load(), m.why }
+
+// Epochs reports whether the kernel can drop all cached names at once; if not, it caches none.
+func (m *Mount) Epochs() bool { return m.fs.entryTimeout > 0 }
+
+// Dir is the mount point.
+func (m *Mount) Dir() string { return m.dir }
+
+// Done is closed when the mount has ended, by Unmount or by umount(8).
+func (m *Mount) Done() <-chan struct{} { return m.done }
+
+// Apply makes the effects of applied entries visible to the kernel. It is called in the order of the log, by one
+// goroutine, after each entry and before its index counts as visible. It waits for nothing.
+func (m *Mount) Apply(events []meta.Event) { m.fs.apply(events) }
+
+// DropCaches is to be called instead of Apply when the whole state was replaced by a snapshot.
+func (m *Mount) DropCaches() { m.fs.dropAll() }
+
+// Unmount unmounts, waits for what is being published, and keeps what could not be. While the mount is in use it returns
+// a *BusyError and the mount goes on.
+func (m *Mount) Unmount(ctx context.Context) error {
+	if err := m.unmountBusy(ctx); err != nil {
+		return err
+	}
+	return m.finish(ctx)
+}
+
+// Detach unmounts even while files are open: the name goes at once, open files get errors from now on. What they had
+// staged is kept as unpublished.
+func (m *Mount) Detach(ctx context.Context) error {
+	if err := detach(m.dir); err != nil && !errors.Is(err, unix.EINVAL) {
+		return fmt.Errorf("fs: unmount %s: %w", m.dir, err)
+	}
+	return m.finish(ctx)
+}
+
+// unmountRetry is how long a mount that looks busy is tried again: a close that has returned may not have reached us.
+const unmountRetry = 500 * time.Millisecond
+
+func (m *Mount) unmountBusy(ctx context.Context) error {
+	deadline := time.Now().Add(unmountRetry)
+	for {
+		select {
+		case <-m.done:
+			return nil
+		default:
+		}
+		err := unix.Unmount(m.dir, unix.UMOUNT_NOFOLLOW)
+		switch {
+		case err == nil, errors.Is(err, unix.EINVAL) && !isMounted(m.dir):
+			return nil
+		case !errors.Is(err, unix.EBUSY):
+			return fmt.Errorf("fs: unmount %s: %w", m.dir, err)
+		case time.Now().After(deadline):
+			return &BusyError{Dir: m.dir, Users: usersOf(m.dir)}
+		}
+		timer := time.NewTimer(20 * time.Millisecond)
+		select {
+		case <-timer.C:
+		case <-ctx.Done():
+			timer.Stop()
+			return ctx.Err()
+		}
+	}
+}
+
+// finish ends everything that belongs to a mount whose name is gone.
+func (m *Mount) finish(ctx context.Context) error {
+	idle := make(chan struct{})
+	go func() { // ends with the work, which f.stop bounds
+		m.fs.drain()
+		close(idle)
+	}()
+	select {
+	case <-idle:
+	case <-ctx.Done():
+	}
+	m.fs.stop()
+	m.fs.work.Wait()
+	if err := m.disconnect(); err != nil {
+		return err
+	}
+	m.fs.work.Wait() // for what the last requests began
+	m.fs.keepAll()
+	return m.fs.notifier.close()
+}

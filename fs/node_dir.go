@@ -1,0 +1,357 @@
+package fs
+
+import (
+	"context"
+	"errors"
+	"syscall"
+
+	"github.com/hanwen/go-fuse/v2/fuse"
+	"github.com/rdmcfs/rdmcfs/meta"
+	"golang.org/x/sys/unix"
+)
+
+const (
+	nameBytesMax   = 255
+	targetBytesMax = 4095
+)
+
+// entry answers a lookup: it counts one reference of the kernel.
+func (f *fileSystem) entry(rec meta.Inode, out *fuse.EntryOut) *node {
+	n := f.nodes.looked(rec)
+	f.fillEntry(n, rec, out)
+	return n
+}
+
+func (f *fileSystem) fillEntry(n *node, rec meta.Inode, out *fuse.EntryOut) {
+	out.NodeId = n.id
+	out.Generation = 1
+	out.SetEntryTimeout(f.entryTimeout)
+	out.SetAttrTimeout(f.fillAttr(n, rec, &out.Attr))
+}
+
+// directory finds the inode number of a directory the kernel names.
+func (f *fileSystem) directory(id uint64) (meta.Ino, syscall.Errno) {
+	n := f.nodes.get(id)
+	switch {
+	case n == nil:
+		return 0, syscall.ESTALE
+	case n.kind != meta.KindDir:
+		return 0, syscall.ENOTDIR
+	}
+	return n.ino(), 0
+}
+
+func checkName(name string) syscall.Errno {
+	switch {
+	case name == "":
+		return syscall.EINVAL
+	case len(name) > nameBytesMax:
+		return syscall.ENAMETOOLONG
+	}
+	return 0
+}
+
+// Lookup answers FUSE_LOOKUP. That a name does not exist is cached too.
+func (f *fileSystem) Lookup(_ <-chan struct{}, header *fuse.InHeader, name string, out *fuse.EntryOut) fuse.Status {
+	dir, no := f.directory(header.NodeId)
+	if no == 0 {
+		no = checkName(name)
+	}
+	if no != 0 {
+		return fuse.Status(no)
+	}
+	rec, err := f.lookup(dir, name)
+	if errors.Is(err, meta.ErrNotFound) {
+		if f.entryTimeout == 0 {
+			return fuse.ENOENT
+		}
+		*out = fuse.EntryOut{}
+		out.SetEntryTimeout(f.entryTimeout)
+		return fuse.OK
+	}
+	if err != nil {
+		return fuse.Status(f.fail("lookup", dir, err))
+	}
+	if n := f.nodes.known(rec.Ino); n != nil {
+		f.awaitSettled(f.ctx, n)
+	}
+	f.entry(rec, out)
+	return fuse.OK
+}
+
+func (f *fileSystem) lookup(dir meta.Ino, name string) (meta.Inode, error) {
+	switch name {
+	case ".":
+		return f.names().Inode(dir)
+	case "..":
+		rec, err := f.names().Inode(dir)
+		if err != nil || rec.Parent == 0 {
+			return rec, err
+		}
+		return f.names().Inode(rec.Parent)
+	}
+	return f.names().Lookup(dir, name, f.cluster.Self())
+}
+
+// Forget answers FUSE_FORGET.
+func (f *fileSystem) Forget(id, count uint64) { f.nodes.forget(id, count) }
+
+// creation proposes a new name. Directories with setgid give their group on, and the bit to directories.
+func (f *fileSystem) creation(cancel <-chan struct{}, header *fuse.InHeader, op *meta.Create) (meta.Inode, syscall.Errno) {
+	dir, no := f.directory(header.NodeId)
+	if no == 0 {
+		no = checkName(op.Name)
+	}
+	if no != 0 {
+		return meta.Inode{}, no
+	}
+	parent, err := f.names().Inode(dir)
+	if err != nil {
+		return meta.Inode{}, f.fail("create", dir, err)
+	}
+	op.Parent = dir
+	op.Mode &= 07777
+	op.Cred = meta.Cred{UID: header.Uid, GID: header.Gid}
+	if parent.Mode&syscall.S_ISGID != 0 {
+		op.Cred.GID = parent.GID
+		if op.Kind == meta.KindDir {
+			op.Mode |= syscall.S_ISGID
+		}
+	}
+	ctx, stop := f.callContext(cancel, header.Pid)
+	defer stop()
+	defer f.ownName(dir, op.Name)()
+	res, err := f.propose(ctx, op)
+	if no := f.outcome("create "+op.Name, dir, res, err); no != 0 {
+		return meta.Inode{}, no
+	}
+	if res.Existed {
+		return res.Inode, syscall.ESTALE // the kernel looks it up and checks the permissions
+	}
+	return res.Inode, 0
+}
+
+// Mkdir answers FUSE_MKDIR.
+func (f *fileSystem) Mkdir(cancel <-chan struct{}, in *fuse.MkdirIn, name string, out *fuse.EntryOut) fuse.Status {
+	rec, no := f.creation(cancel, &in.InHeader, &meta.Create{Name: name, Kind: meta.KindDir, Mode: in.Mode, Excl: true})
+	if no == 0 {
+		f.entry(rec, out)
+	}
+	return fuse.Status(no)
+}
+
+// Symlink answers FUSE_SYMLINK.
+func (f *fileSystem) Symlink(cancel <-chan struct{}, header *fuse.InHeader, target, name string, out *fuse.EntryOut) fuse.Status {
+	if len(target) > targetBytesMax {
+		return fuse.Status(syscall.ENAMETOOLONG)
+	}
+	op := &meta.Create{Name: name, Kind: meta.KindSymlink, Mode: 0o777, Target: target, Excl: true}
+	rec, no := f.creation(cancel, header, op)
+	if no == 0 {
+		f.entry(rec, out)
+	}
+	return fuse.Status(no)
+}
+
+// Readlink answers FUSE_READLINK.
+func (f *fileSystem) Readlink(_ <-chan struct{}, header *fuse.InHeader) ([]byte, fuse.Status) {
+	n := f.nodes.get(header.NodeId)
+	switch {
+	case n == nil:
+		return nil, fuse.Status(syscall.ESTALE)
+	case n.kind != meta.KindSymlink:
+		return nil, fuse.EINVAL
+	}
+	return []byte(f.record(n).Target), fuse.OK
+}
+
+var kindOfType = map[uint32]meta.Kind{
+	syscall.S_IFREG: meta.KindFile, syscall.S_IFIFO: meta.KindFIFO, syscall.S_IFSOCK: meta.KindSocket,
+	syscall.S_IFCHR: meta.KindChar, syscall.S_IFBLK: meta.KindBlock, 0: meta.KindFile,
+}
+
+// Mknod answers FUSE_MKNOD. A regular file is published empty: no FLUSH would follow.
+func (f *fileSystem) Mknod(cancel <-chan struct{}, in *fuse.MknodIn, name string, out *fuse.EntryOut) fuse.Status {
+	kind, ok := kindOfType[in.Mode&syscall.S_IFMT]
+	if !ok {
+		return fuse.EINVAL
+	}
+	op := &meta.Create{Name: name, Kind: kind, Mode: in.Mode, Rdev: in.Rdev, Excl: true}
+	rec, no := f.creation(cancel, &in.InHeader, op)
+	if no != 0 {
+		return fuse.Status(no)
+	}
+	if kind == meta.KindFile {
+		if no := f.publishEmpty(cancel, in.Pid, rec); no != 0 {
+			return fuse.Status(no)
+		}
+		rec, _ = f.refresh(rec)
+	}
+	f.entry(rec, out)
+	return fuse.OK
+}
+
+// refresh reads a record again; it stays as it was when it is gone.
+func (f *fileSystem) refresh(rec meta.Inode) (meta.Inode, error) {
+	now, err := f.names().Inode(rec.Ino)
+	if err != nil {
+		return rec, err
+	}
+	return now, nil
+}
+
+// Unlink answers FUSE_UNLINK.
+func (f *fileSystem) Unlink(cancel <-chan struct{}, header *fuse.InHeader, name string) fuse.Status {
+	dir, no := f.directory(header.NodeId)
+	if no != 0 {
+		return fuse.Status(no)
+	}
+	return fuse.Status(f.remove(cancel, header, dir, name, &meta.Unlink{Parent: dir, Name: name}))
+}
+
+// Rmdir answers FUSE_RMDIR.
+func (f *fileSystem) Rmdir(cancel <-chan struct{}, header *fuse.InHeader, name string) fuse.Status {
+	dir, no := f.directory(header.NodeId)
+	if no != 0 {
+		return fuse.Status(no)
+	}
+	return fuse.Status(f.remove(cancel, header, dir, name, &meta.Rmdir{Parent: dir, Name: name}))
+}
+
+func (f *fileSystem) remove(cancel <-chan struct{}, header *fuse.InHeader, dir meta.Ino, name string, op meta.Op) syscall.Errno {
+	if no := checkName(name); no != 0 {
+		return no
+	}
+	ctx, stop := f.callContext(cancel, header.Pid)
+	defer stop()
+	keys := []ownKey{{ino: dir}, {ino: dir, name: name}}
+	if rec, err := f.lookup(dir, name); err == nil {
+		keys = append(keys, ownKey{ino: rec.Ino})
+	}
+	defer f.own.begin(keys...)()
+	res, err := f.propose(ctx, op)
+	no := f.outcome("remove "+name, dir, res, err)
+	if no == 0 {
+		f.markRemoved(res.Removed)
+	}
+	return no
+}
+
+// markRemoved notes that the last name of an inode was removed through this mount: what is staged of it
+// moves nowhere any more.
+func (f *fileSystem) markRemoved(ino meta.Ino) {
+	if ino == 0 {
+		return
+	}
+	f.nodes.mu.Lock()
+	defer f.nodes.mu.Unlock()
+	if n := f.nodes.current[ino]; n != nil {
+		n.removed = true
+		n.last.Nlink = 0
+	}
+}
+
+// Rename answers FUSE_RENAME and FUSE_RENAME2. A staged file is published first, so that no name is ever without bytes.
+func (f *fileSystem) Rename(cancel <-chan struct{}, in *fuse.RenameIn, oldName, newName string) fuse.Status {
+	from, no := f.directory(in.NodeId)
+	if no != 0 {
+		return fuse.Status(no)
+	}
+	to, no := f.directory(in.Newdir)
+	if no == 0 {
+		no = checkName(newName)
+	}
+	if in.Flags&^uint32(unix.RENAME_NOREPLACE|unix.RENAME_EXCHANGE) != 0 {
+		no = syscall.EINVAL
+	}
+	if no != 0 {
+		return fuse.Status(no)
+	}
+	ctx, stop := f.callContext(cancel, in.Pid)
+	defer stop()
+	names := []ownKey{{ino: from, name: oldName}, {ino: to, name: newName}}
+	keys := []ownKey{{ino: from}, {ino: to}, names[0], names[1]}
+	for i, at := range names {
+		rec, err := f.lookup(at.ino, at.name)
+		if err != nil {
+			continue
+		}
+		keys = append(keys, ownKey{ino: rec.Ino})
+		if i == 0 || in.Flags&unix.RENAME_EXCHANGE != 0 {
+			if no := f.publishStaged(ctx, cancel, in.Pid, rec.Ino); no != 0 {
+				return fuse.Status(no)
+			}
+		}
+	}
+	defer f.own.begin(keys...)()
+	op := &meta.Rename{OldParent: from, OldName: oldName, NewParent: to, NewName: newName, Flags: in.Flags}
+	res, err := f.propose(ctx, op)
+	no = f.outcome("rename "+oldName, from, res, err)
+	if no == 0 {
+		f.markRemoved(res.Removed)
+	}
+	return fuse.Status(no)
+}
+
+// Link answers FUSE_LINK.
+func (f *fileSystem) Link(cancel <-chan struct{}, in *fuse.LinkIn, name string, out *fuse.EntryOut) fuse.Status {
+	dir, no := f.directory(in.NodeId)
+	if no == 0 {
+		no = checkName(name)
+	}
+	if no != 0 {
+		return fuse.Status(no)
+	}
+	n := f.nodes.pin(in.Oldnodeid)
+	if n == nil {
+		return fuse.Status(syscall.ESTALE)
+	}
+	defer f.nodes.unpin(n)
+	ctx, stop := f.callContext(cancel, in.Pid)
+	defer stop()
+	if l := f.tmpOf(n); l != nil {
+		return fuse.Status(f.linkTmp(ctx, l, dir, name, out))
+	}
+	if no := f.publishStaged(ctx, cancel, in.Pid, n.ino()); no != 0 {
+		return fuse.Status(no)
+	}
+	defer f.own.begin(ownKey{ino: n.ino()}, ownKey{ino: dir}, ownKey{ino: dir, name: name})()
+	res, err := f.propose(ctx, &meta.Link{Ino: n.ino(), Parent: dir, Name: name})
+	if no := f.outcome("link "+name, n.ino(), res, err); no != 0 {
+		return fuse.Status(no)
+	}
+	f.entry(res.Inode, out)
+	return fuse.OK
+}
+
+// publishStaged publishes a live file that holds unpublished bytes, if there is one.
+func (f *fileSystem) publishStaged(ctx context.Context, cancel <-chan struct{}, pid uint32, ino meta.Ino) syscall.Errno {
+	n := f.nodes.known(ino)
+	if n == nil {
+		return 0
+	}
+	l := f.readyLive(ctx, n)
+	if l == nil {
+		return 0
+	}
+	defer f.unhold(l)
+	return f.flushLive(cancel, pid, l, false)
+}
+
+// path is the name of an inode for progress and lists of the unpublished.
+func (f *fileSystem) path(rec meta.Inode) string {
+	const depthMax = 64
+	path := rec.Name
+	for range depthMax {
+		if rec.Parent == 0 || rec.Parent == meta.RootIno {
+			break
+		}
+		up, err := f.names().Inode(rec.Parent)
+		if err != nil {
+			break
+		}
+		path = up.Name + "/" + path
+		rec = up
+	}
+	return "/" + path
+}

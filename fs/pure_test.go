@@ -1,0 +1,108 @@
+package fs
+
+import (
+	"os"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/rdmcfs/rdmcfs/meta"
+)
+
+func TestParseStat(t *testing.T) {
+	raw := []byte("42 (a) b) c) R 1 2 3 4 5 1028 7 8 9 10 11 12 13 14 15 16 17 18 19 20 21 22 23 24 25 26 27 28 29 30 31 32 33 34 35 36 37 38 39 40 41 42 43 44 45 46 47 48 49 50 51 9\n")
+	// Fields are counted from the last parenthesis: flags is the 7th after it, exit_code the 50th.
+	flags, code, ok := parseStat(raw)
+	if !ok || flags != 1028 || code != 49 {
+		t.Errorf("got %d %d %v", flags, code, ok)
+	}
+	self, err := os.ReadFile("/proc/self/stat")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if flags, code, ok := parseStat(self); !ok || flags&pfExiting != 0 || code != 0 {
+		t.Errorf("this process: %d %d %v", flags, code, ok)
+	}
+	for _, bad := range []string{"", "1 (x", "1 (x) R 1"} {
+		if _, _, ok := parseStat([]byte(bad)); ok {
+			t.Errorf("%q was parsed", bad)
+		}
+	}
+}
+
+func TestSignalIn(t *testing.T) {
+	status := []byte("Name:\tx\nSigPnd:\t0000000000000100\nShdPnd:\t0000000000004000\n")
+	if !signalIn(status, "SigPnd:") || signalIn(status, "ShdPnd:") || signalIn(status, "SigIgn:") {
+		t.Error("SIGKILL is bit 8")
+	}
+}
+
+func TestParseMount(t *testing.T) {
+	m, ok := parseMount(`36 35 0:52 / /mnt/a\040b rw,nosuid shared:1 - fuse.rdmcfs rdmcfs rw` + "\n")
+	if want := (mountLine{dev: "0:52", dir: "/mnt/a b", kind: "fuse.rdmcfs"}); !ok || m != want {
+		t.Errorf("got %+v, want %+v", m, want)
+	}
+	if _, ok := parseMount("nonsense"); ok {
+		t.Error("nonsense was parsed")
+	}
+}
+
+func TestMergePatch(t *testing.T) {
+	older := meta.AttrPatch{
+		Mask: meta.AttrMode | meta.AttrUID, Mode: 0o6755, UID: 1, Ctime: 5,
+		SetXattr: map[string][]byte{"user.a": {1}, "user.b": {2}}, DelXattr: []string{"user.c"},
+	}
+	newer := meta.AttrPatch{
+		Mask: meta.AttrKillPriv | meta.AttrGID, GID: 2, Ctime: 4,
+		SetXattr: map[string][]byte{"user.c": {3}}, DelXattr: []string{"user.a"},
+	}
+	got := mergePatch(older, newer)
+	want := meta.AttrPatch{
+		Mask: meta.AttrMode | meta.AttrUID | meta.AttrKillPriv | meta.AttrGID, Mode: 0o755, UID: 1, GID: 2, Ctime: 5,
+		SetXattr: map[string][]byte{"user.b": {2}, "user.c": {3}}, DelXattr: []string{"user.a"},
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Error(diff)
+	}
+	if len(older.SetXattr) != 2 || len(older.DelXattr) != 1 {
+		t.Error("the older patch was changed")
+	}
+}
+
+func TestSetTimeBeforeTheEpoch(t *testing.T) {
+	var sec uint64
+	var nsec uint32
+	setTime(&sec, &nsec, -1)
+	if int64(sec) != -1 || nsec != 999_999_999 {
+		t.Errorf("got %d s %d ns", int64(sec), nsec)
+	}
+}
+
+func TestKernelHoldsWhatItLookedUp(t *testing.T) {
+	root := meta.Inode{Ino: meta.RootIno, Kind: meta.KindDir}
+	table := newTable(root)
+	rec := meta.Inode{Ino: 7, Kind: meta.KindFile}
+	n := table.looked(rec)
+	if again := table.looked(rec); again != n {
+		t.Error("two nodes of one inode")
+	}
+	table.forget(n.id, 1)
+	if table.get(n.id) != n {
+		t.Error("forgotten while the kernel has it")
+	}
+	table.pin(n.id)
+	table.forget(n.id, 1)
+	if table.get(n.id) != n {
+		t.Error("forgotten while it is in use")
+	}
+	table.unpin(n)
+	if table.get(n.id) != nil || table.known(7) != nil {
+		t.Error("not forgotten")
+	}
+	n.reading = &version{id: meta.ContentID{Seq: 1}, size: 3}
+	m := table.looked(rec)
+	m.reading = &version{id: meta.ContentID{Seq: 1}, size: 3}
+	rec.Content, rec.Size = meta.ContentID{Seq: 2}, 4
+	if table.looked(rec) == m || !m.detached {
+		t.Error("a node with readers of an older version was looked up as the newer one")
+	}
+}

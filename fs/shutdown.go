@@ -1,0 +1,161 @@
+package fs
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// drain waits until no publish is under way.
+func (f *fileSystem) drain() {
+	for _, r := range f.running() {
+		<-r.done
+	}
+}
+
+func (f *fileSystem) running() []*round {
+	var rounds []*round
+	for _, l := range f.allLive() {
+		l.mu.Lock()
+		if l.next != nil {
+			rounds = append(rounds, l.next)
+		} else if l.cur != nil {
+			rounds = append(rounds, l.cur)
+		}
+		l.mu.Unlock()
+	}
+	return rounds
+}
+
+func (f *fileSystem) allLive() []*live {
+	f.nodes.mu.Lock()
+	defer f.nodes.mu.Unlock()
+	var all []*live
+	for _, n := range f.nodes.byID {
+		if n.live != nil && !n.live.ended {
+			all = append(all, n.live)
+		}
+	}
+	return all
+}
+
+// keepAll ends what the kernel has left open: nobody will close it any more. Staged bytes that were not published
+// are kept.
+func (f *fileSystem) keepAll() {
+	for _, l := range f.allLive() {
+		<-l.ready
+		f.nodes.mu.Lock()
+		ended := l.ended
+		l.ended = true
+		f.nodes.mu.Unlock()
+		if ended {
+			continue
+		}
+		f.keepUnpublished(l)
+		f.endLive(l)
+	}
+	for _, v := range f.allReading() {
+		f.closeVersion(v)
+	}
+}
+
+// keepUnpublished marks a live file that has what was not published.
+func (f *fileSystem) keepUnpublished(l *live) {
+	if l.stage == nil || l.isTmp() {
+		return
+	}
+	c, err := f.changes(l)
+	c.end(l.current, false)
+	if err == nil && !c.any {
+		return
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.kept == "" {
+		l.kept = "the file system was unmounted while it was open"
+	}
+}
+
+func (f *fileSystem) allReading() []*version {
+	f.nodes.mu.Lock()
+	defer f.nodes.mu.Unlock()
+	var all []*version
+	for _, n := range f.nodes.byID {
+		if n.reading != nil {
+			all = append(all, n.reading)
+			n.reading = nil
+		}
+	}
+	return all
+}
+
+// abortWait is how long the kernel may take to end a connection that was cut.
+const abortWait = 5 * time.Second
+
+// disconnect waits until the kernel has let go of the file system, and cuts it off if something still holds it.
+func (m *Mount) disconnect() error {
+	select {
+	case <-m.done:
+		return nil
+	default:
+	}
+	err := m.abort()
+	timer := time.NewTimer(abortWait)
+	defer timer.Stop()
+	select {
+	case <-m.done:
+		return nil
+	case <-timer.C:
+		return errors.Join(fmt.Errorf("fs: unmount %s: it is still mounted in another mount namespace", m.dir), err)
+	}
+}
+
+// fuseControl is where the kernel lists its connections.
+const fuseControl = "/sys/fs/fuse/connections"
+
+// abort cuts the kernel's connection: whoever still uses the file system gets errors.
+func (m *Mount) abort() error {
+	_, minor, ok := strings.Cut(m.dev, ":")
+	if !ok {
+		return fmt.Errorf("fs: abort %s: device not known", m.dir)
+	}
+	path := filepath.Join(fuseControl, minor, "abort")
+	err := os.WriteFile(path, []byte("1"), 0)
+	if errors.Is(err, os.ErrNotExist) && mountType(fuseControl) == "" {
+		if err = unix.Mount("fusectl", fuseControl, "fusectl", 0, ""); err == nil {
+			err = errors.Join(os.WriteFile(path, []byte("1"), 0), unix.Unmount(fuseControl, 0))
+		}
+	}
+	if err != nil {
+		return fmt.Errorf("fs: abort %s: %w", m.dir, err)
+	}
+	return nil
+}
+
+// fineTimes reports whether a change of a staged file always gives another ctime than the last one that was looked at
+// (multigrain time stamps, Linux 6.13 and later). Coarse ones stay equal for milliseconds.
+func fineTimes(staging Staging) bool {
+	s, err := staging.Create(StageInfo{Path: "time stamps"})
+	if err != nil {
+		return false
+	}
+	defer s.Drop()
+	const tries = 8
+	last := int64(0)
+	for range tries {
+		if _, err := s.WriteAt([]byte{1}, 0); err != nil {
+			return false
+		}
+		st, err := s.Stat()
+		if err != nil || st.Ctime == last {
+			return false
+		}
+		last = st.Ctime
+	}
+	return true
+}

@@ -1,0 +1,151 @@
+package fs
+
+import (
+	"sync"
+	"sync/atomic"
+
+	"github.com/hanwen/go-fuse/v2/fuse"
+	"github.com/rdmcfs/rdmcfs/meta"
+)
+
+// node is what the kernel knows by one nodeid. Its fields are protected by table.mu, but for the constant ones.
+type node struct {
+	id   uint64    // constant
+	kind meta.Kind // constant
+
+	inoNow   atomic.Uint64 // changes only when an O_TMPFILE gets a name
+	lookups  uint64        // references of the kernel
+	pins     int           // open handles, opens and operations under way
+	detached bool          // no longer what its inode number is looked up as
+	removed  bool          // the last name was removed through this mount
+	gone     bool          // the last name was removed by anybody
+
+	last meta.Inode // the record as last seen, for what is gone or superseded
+
+	reading *version // what read handles share; nil when not open or live
+	live    *live    // nil when nobody may write
+
+	cached      meta.ContentID // whose bytes the kernel's page cache holds
+	cachedValid bool
+}
+
+// ino is the inode number of a node.
+func (n *node) ino() meta.Ino { return meta.Ino(n.inoNow.Load()) }
+
+// table holds the nodes.
+type table struct {
+	mu      sync.Mutex
+	byID    map[uint64]*node
+	current map[meta.Ino]*node
+	nextID  uint64
+}
+
+func newTable(root meta.Inode) *table {
+	n := &node{id: fuse.FUSE_ROOT_ID, kind: meta.KindDir, lookups: 1, last: root}
+	n.inoNow.Store(uint64(root.Ino))
+	return &table{
+		byID:    map[uint64]*node{n.id: n},
+		current: map[meta.Ino]*node{n.ino(): n},
+		nextID:  fuse.FUSE_ROOT_ID + 1,
+	}
+}
+
+// get finds a node by its nodeid; nil only if the kernel uses one it has forgotten.
+func (t *table) get(id uint64) *node {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.byID[id]
+}
+
+// pin finds a node and keeps it until unpin.
+func (t *table) pin(id uint64) *node {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	n := t.byID[id]
+	if n != nil {
+		n.pins++
+	}
+	return n
+}
+
+func (t *table) unpin(n *node) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	n.pins--
+	t.dropLocked(n)
+}
+
+// looked returns the current node of an inode with one more reference of the kernel.
+func (t *table) looked(rec meta.Inode) *node {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	n := t.current[rec.Ino]
+	if n != nil && n.stale(rec) {
+		t.detachLocked(n)
+		n = nil
+	}
+	if n == nil {
+		n = t.addLocked(rec)
+	}
+	n.last = rec
+	n.lookups++
+	return n
+}
+
+// stale reports whether n's open handles have other bytes than rec's and nobody here is writing. table.mu is held.
+func (n *node) stale(rec meta.Inode) bool {
+	switch {
+	case rec.Kind != n.kind:
+		return true
+	case n.live != nil:
+		return n.live.frozenLocked() && !n.live.isVersionLocked(rec)
+	case n.reading != nil:
+		return n.reading.id != rec.Content || n.reading.size != rec.Size
+	}
+	return false
+}
+
+func (t *table) addLocked(rec meta.Inode) *node {
+	n := &node{id: t.nextID, kind: rec.Kind, last: rec}
+	n.inoNow.Store(uint64(rec.Ino))
+	t.nextID++
+	t.byID[n.id] = n
+	t.current[n.ino()] = n
+	return n
+}
+
+// detachLocked makes the next lookup of n's inode number give another node.
+func (t *table) detachLocked(n *node) {
+	if t.current[n.ino()] == n {
+		delete(t.current, n.ino())
+	}
+	n.detached = true
+}
+
+func (t *table) forget(id, count uint64) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	n := t.byID[id]
+	if n == nil || id == fuse.FUSE_ROOT_ID {
+		return
+	}
+	n.lookups -= min(count, n.lookups)
+	t.dropLocked(n)
+}
+
+func (t *table) dropLocked(n *node) {
+	if n.lookups > 0 || n.pins > 0 || n.live != nil || n.reading != nil || n.id == fuse.FUSE_ROOT_ID {
+		return
+	}
+	delete(t.byID, n.id)
+	if t.current[n.ino()] == n {
+		delete(t.current, n.ino())
+	}
+}
+
+// known returns the current node of an inode if the kernel has it.
+func (t *table) known(ino meta.Ino) *node {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.current[ino]
+}

@@ -1,0 +1,119 @@
+package fs
+
+import (
+	"context"
+	"syscall"
+	"time"
+
+	"github.com/hanwen/go-fuse/v2/fuse"
+	"github.com/rdmcfs/rdmcfs/meta"
+)
+
+// tmpfile marks the live file of an O_TMPFILE: it is not in the log until linkat gives it a name.
+type tmpfile struct{ linking bool }
+
+// tmpName is the name that a publish gives to an O_TMPFILE.
+type tmpName struct {
+	parent meta.Ino
+	name   string
+}
+
+// tmpInoBase is where inode numbers of files without a name begin; the log gives none that high.
+const tmpInoBase = uint64(1) << 63
+
+func (l *live) isTmp() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.tmp != nil && !l.tmp.linking
+}
+
+// tmpOf is the live file of an O_TMPFILE that has no name yet, or nil.
+func (f *fileSystem) tmpOf(n *node) *live {
+	f.nodes.mu.Lock()
+	l := n.live
+	f.nodes.mu.Unlock()
+	if l == nil || !l.isTmp() {
+		return nil
+	}
+	return l
+}
+
+// Tmpfile answers FUSE_TMPFILE.
+func (f *fileSystem) Tmpfile(_ <-chan struct{}, in *fuse.CreateIn, out *fuse.CreateOut) fuse.Status {
+	dir, no := f.directory(in.NodeId)
+	if no != 0 {
+		return fuse.Status(no)
+	}
+	parent, err := f.names().Inode(dir)
+	if err != nil {
+		return fuse.Status(f.fail("create", dir, err))
+	}
+	now := time.Now().UnixNano()
+	rec := meta.Inode{
+		Ino: meta.Ino(tmpInoBase + f.tmpInos.Add(1)), Kind: meta.KindFile, Mode: in.Mode & 07777,
+		UID: in.Uid, GID: in.Gid, Atime: now, Mtime: now, Ctime: now,
+	}
+	if parent.Mode&syscall.S_ISGID != 0 {
+		rec.GID = parent.GID
+	}
+	h, no := f.stageNew(rec, "")
+	if no != 0 {
+		return fuse.Status(no)
+	}
+	l := h.live
+	l.mu.Lock()
+	l.tmp = &tmpfile{}
+	l.mayMap = mayMap(in.Flags)
+	l.attr = meta.AttrPatch{Mask: meta.AttrMode | meta.AttrUID | meta.AttrGID, Mode: rec.Mode, UID: rec.UID, GID: rec.GID}
+	l.mu.Unlock()
+	f.fillEntry(h.node, rec, &out.EntryOut)
+	f.opened(h, &out.OpenOut)
+	return fuse.OK
+}
+
+// linkTmp publishes an O_TMPFILE under its first name.
+func (f *fileSystem) linkTmp(ctx context.Context, l *live, dir meta.Ino, name string, out *fuse.EntryOut) syscall.Errno {
+	l.mu.Lock()
+	busy := l.tmp == nil || l.tmp.linking
+	if !busy {
+		l.tmp.linking = true
+	}
+	l.mu.Unlock()
+	if busy {
+		return syscall.EBUSY
+	}
+	c, err := f.changes(l)
+	if err == nil {
+		err = f.push(ctx, l, c, tmpName{parent: dir, name: name})
+	} else {
+		c.end(meta.ContentID{}, false)
+	}
+	l.mu.Lock()
+	l.tmp.linking = false
+	rec := l.linked
+	if err == nil {
+		l.tmp = nil
+	} else {
+		l.kept = ""
+	}
+	l.mu.Unlock()
+	if err != nil {
+		return f.fail("link "+name, dir, err)
+	}
+	f.nodes.rename(l.node, rec)
+	f.entry(rec, out)
+	return 0
+}
+
+// rename gives a node the inode number that the log gave its file.
+func (t *table) rename(n *node, rec meta.Inode) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.current[n.ino()] == n {
+		delete(t.current, n.ino())
+	}
+	n.inoNow.Store(uint64(rec.Ino))
+	n.last = rec
+	n.gone = false
+	t.current[rec.Ino] = n
+}

@@ -1,0 +1,82 @@
+package fs
+
+import (
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+const (
+	watchFirst = 50 * time.Millisecond
+	watchMax   = 5 * time.Second
+	// watchBlind is how long is watched where the kernel cannot say whether a mapping lives.
+	watchBlind = time.Minute
+	// watchShare bounds the part of the time that is spent on comparing.
+	watchShare = 20
+)
+
+// watch looks after a live file whose last writer is gone: stores through a mapping that is still there, and writes that came after
+// the last FLUSH, are published. It reports whether it took over the caller's count of busy.
+func (f *fileSystem) watch(l *live) bool {
+	l.mu.Lock()
+	skip := l.kept != "" || l.tmp != nil || !l.published.valid && !l.deferred // there was no FLUSH, or it failed and said so
+	l.mu.Unlock()
+	if skip || f.isRemoved(l.node) {
+		return false
+	}
+	st, err := l.stage.Stat()
+	if err != nil || f.unchanged(l, st) {
+		return false
+	}
+	f.work.Go(func() {
+		f.watchMapping(l)
+		f.unbusy(l)
+	})
+	return true
+}
+
+// watchMapping publishes what changes until nothing can change any more.
+func (f *fileSystem) watchMapping(l *live) {
+	began := time.Now()
+	for wait := watchFirst; ; wait = min(2*wait, watchMax) {
+		mapped, known := l.writable()
+		look := time.Now()
+		r := f.publish(l)
+		select {
+		case <-r.done:
+		case <-f.ctx.Done():
+			return
+		}
+		if r.err != nil {
+			f.log.Warn("publish what was written after close", "inode", uint64(l.node.ino()), "err", r.err)
+		}
+		if !mapped || !known && time.Since(began) > watchBlind {
+			return
+		}
+		timer := time.NewTimer(max(wait, watchShare*time.Since(look)))
+		select {
+		case <-timer.C:
+		case <-f.ctx.Done():
+			timer.Stop()
+			return
+		}
+	}
+}
+
+// writable reports whether anybody but us has the staged file open or mapped for writing. Only a write lease on our
+// own descriptor tells: it is refused while there is another one. known is false where there are no leases.
+func (l *live) writable() (writable, known bool) {
+	fd := l.stage.Fd()
+	if fd < 0 || !l.backing.on() {
+		return false, true // a mapping would have kept its handle open
+	}
+	_, err := unix.FcntlInt(uintptr(fd), unix.F_SETLEASE, unix.F_WRLCK)
+	switch err {
+	case nil:
+		_, err = unix.FcntlInt(uintptr(fd), unix.F_SETLEASE, unix.F_UNLCK)
+		return false, err == nil
+	case unix.EAGAIN:
+		return true, true
+	}
+	return true, false
+}

@@ -1,0 +1,46 @@
+package fs
+
+import "sync"
+
+// workers are the goroutines of a file system. Unlike with a WaitGroup, one may be started while somebody waits: a
+// RELEASE can come at any time until the kernel's connection has ended.
+type workers struct {
+	mu      sync.Mutex
+	running int
+	none    chan struct{} // closed when running gets 0; nil while nobody waits
+}
+
+// Go starts a worker.
+func (w *workers) Go(fn func()) {
+	w.mu.Lock()
+	w.running++
+	w.mu.Unlock()
+	go func() {
+		defer w.ended()
+		fn()
+	}()
+}
+
+func (w *workers) ended() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.running--; w.running == 0 && w.none != nil {
+		close(w.none)
+		w.none = nil
+	}
+}
+
+// Wait waits for a moment in which none runs.
+func (w *workers) Wait() {
+	w.mu.Lock()
+	if w.running == 0 {
+		w.mu.Unlock()
+		return
+	}
+	if w.none == nil {
+		w.none = make(chan struct{})
+	}
+	none := w.none
+	w.mu.Unlock()
+	<-none
+}

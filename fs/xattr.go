@@ -1,0 +1,161 @@
+package fs
+
+import (
+	"errors"
+	"maps"
+	"slices"
+	"strings"
+	"syscall"
+
+	"github.com/hanwen/go-fuse/v2/fuse"
+	"github.com/rdmcfs/rdmcfs/meta"
+)
+
+// Limits of xattr(7).
+const (
+	xattrNameMax  = 255
+	xattrValueMax = 64 << 10
+)
+
+// capabilityXattr holds file capabilities; a change of the file clears it.
+const capabilityXattr = "security.capability"
+
+// xattrSpace reports whether attributes of that name can be stored here.
+func (f *fileSystem) xattrSpace(name string) bool {
+	for _, prefix := range []string{"user.", "security.", "trusted."} {
+		if strings.HasPrefix(name, prefix) {
+			return true
+		}
+	}
+	return f.opts.ACL && (name == "system.posix_acl_access" || name == "system.posix_acl_default")
+}
+
+// pendingXattrs is what rides in the next publish of a node.
+func (f *fileSystem) pendingXattrs(n *node) meta.AttrPatch {
+	f.nodes.mu.Lock()
+	l := n.live
+	f.nodes.mu.Unlock()
+	if l == nil {
+		return meta.AttrPatch{}
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.attr
+}
+
+// xattr reads one attribute.
+func (f *fileSystem) xattr(n *node, name string) ([]byte, syscall.Errno) {
+	p := f.pendingXattrs(n)
+	if value, ok := p.SetXattr[name]; ok {
+		return value, 0
+	}
+	if slices.Contains(p.DelXattr, name) {
+		return nil, syscall.ENODATA
+	}
+	value, err := f.names().Xattr(n.ino(), name)
+	if errors.Is(err, meta.ErrNotFound) {
+		return nil, syscall.ENODATA
+	}
+	return value, f.fail("read attribute", n.ino(), err)
+}
+
+// GetXAttr answers FUSE_GETXATTR.
+func (f *fileSystem) GetXAttr(_ <-chan struct{}, header *fuse.InHeader, name string, dest []byte) (uint32, fuse.Status) {
+	n := f.nodes.get(header.NodeId)
+	if n == nil {
+		return 0, fuse.Status(syscall.ESTALE)
+	}
+	if !f.xattrSpace(name) {
+		return 0, fuse.Status(syscall.EOPNOTSUPP)
+	}
+	value, no := f.xattr(n, name)
+	if no != 0 {
+		return 0, fuse.Status(no)
+	}
+	return fillXattr(dest, value)
+}
+
+func fillXattr(dest, value []byte) (uint32, fuse.Status) {
+	if len(dest) < len(value) {
+		return uint32(len(value)), fuse.ERANGE
+	}
+	return uint32(copy(dest, value)), fuse.OK
+}
+
+// ListXAttr answers FUSE_LISTXATTR.
+func (f *fileSystem) ListXAttr(_ <-chan struct{}, header *fuse.InHeader, dest []byte) (uint32, fuse.Status) {
+	n := f.nodes.get(header.NodeId)
+	if n == nil {
+		return 0, fuse.Status(syscall.ESTALE)
+	}
+	list, err := f.names().Xattrs(n.ino())
+	if err != nil && !errors.Is(err, meta.ErrNotFound) {
+		return 0, fuse.Status(f.fail("list attributes", n.ino(), err))
+	}
+	all := map[string]bool{}
+	for _, name := range list {
+		all[name] = true
+	}
+	p := f.pendingXattrs(n)
+	for name := range p.SetXattr {
+		all[name] = true
+	}
+	for _, name := range p.DelXattr {
+		delete(all, name)
+	}
+	var out []byte
+	for _, name := range slices.Sorted(maps.Keys(all)) {
+		if strings.HasPrefix(name, "trusted.") && header.Uid != 0 {
+			continue
+		}
+		out = append(append(out, name...), 0)
+	}
+	return fillXattr(dest, out)
+}
+
+// SetXAttr answers FUSE_SETXATTR.
+func (f *fileSystem) SetXAttr(cancel <-chan struct{}, in *fuse.SetXAttrIn, name string, data []byte) fuse.Status {
+	switch {
+	case !f.xattrSpace(name):
+		return fuse.Status(syscall.EOPNOTSUPP)
+	case len(name) > xattrNameMax:
+		return fuse.ERANGE
+	case len(data) > xattrValueMax:
+		return fuse.Status(syscall.E2BIG)
+	}
+	return f.changeXattr(cancel, &in.InHeader, name, in.Flags, meta.AttrPatch{SetXattr: map[string][]byte{name: slices.Clone(data)}})
+}
+
+// RemoveXAttr answers FUSE_REMOVEXATTR.
+func (f *fileSystem) RemoveXAttr(cancel <-chan struct{}, header *fuse.InHeader, name string) fuse.Status {
+	const replace = 2 // XATTR_REPLACE: it has to be there
+	if !f.xattrSpace(name) {
+		return fuse.Status(syscall.EOPNOTSUPP)
+	}
+	return f.changeXattr(cancel, header, name, replace, meta.AttrPatch{DelXattr: []string{name}})
+}
+
+// changeXattr checks the flags of setxattr(2) against what is seen here and changes an attribute.
+func (f *fileSystem) changeXattr(cancel <-chan struct{}, header *fuse.InHeader, name string, flags uint32, patch meta.AttrPatch) fuse.Status {
+	const create, replace = 1, 2
+	n := f.nodes.pin(header.NodeId)
+	if n == nil {
+		return fuse.Status(syscall.ESTALE)
+	}
+	defer f.nodes.unpin(n)
+	ctx, stop := f.callContext(cancel, header.Pid)
+	defer stop()
+	if flags&(create|replace) != 0 {
+		_, no := f.xattr(n, name)
+		switch {
+		case no == 0 && flags&create != 0:
+			return fuse.Status(syscall.EEXIST)
+		case no != 0 && flags&replace != 0:
+			return fuse.Status(no)
+		}
+	}
+	if patch.DelXattr != nil {
+		flags = 0
+	}
+	return fuse.Status(f.change(ctx, n, patch, newTimes{}, flags))
+}

@@ -1,0 +1,183 @@
+package consensus
+
+import (
+	"context"
+	"io"
+	"log/slog"
+	"net"
+	"time"
+
+	"github.com/rdmcfs/rdmcfs/internal/consensus/raftlog"
+)
+
+// ALPN is the protocol name under which connections of this package are accepted and dialled.
+const ALPN = "rdmcfs-raft/1"
+
+// ID identifies a node in raft and on its connections: a hash of the node's id and its store's id, never 0.
+type ID = uint64
+
+// Identity says whose log this is. It is written into the head of every log segment and into every hello.
+type Identity = raftlog.Identity
+
+// Entry is one committed entry, as handed to [StateMachine.Apply]. The state machine must not modify Data, but may
+// keep it. Entries that mean nothing to the state machine (a new leader's empty entry, changes of the voters) are
+// handed over too, with Data nil, so that the applied index has no gaps.
+type Entry struct {
+	Index uint64
+	Term  uint64
+	// Time is when the leader took the proposal, in Unix nanoseconds. Over the whole log it strictly increases from
+	// each proposal to the next; 0 when Data is nil.
+	Time int64
+	Data []byte
+	// Conf says that this entry changed the voters; Voters is then the set after it (both halves of a joint one).
+	Conf   bool
+	Voters []ID
+}
+
+// StateMachine is the replicated state. Apply, Sync and Restore are called by one goroutine, never two at a time;
+// Applied, Synced and Snapshot may be called beside them.
+type StateMachine interface {
+	// Apply applies entries in order and returns one result for each (nil where there is none). An error stops the
+	// node: it is returned by every call until the node is closed.
+	Apply(entries []Entry) ([]any, error)
+	// Applied is the highest applied index, durable or not.
+	Applied() uint64
+	// Synced is the highest applied index known to be on stable storage.
+	Synced() uint64
+	// Sync makes the applied state durable.
+	Sync() error
+	// Snapshot returns the state at the index it returns (the applied index at some moment of the call).
+	// The caller closes the reader.
+	Snapshot() (io.ReadCloser, uint64, error)
+	// Restore replaces the state by that of a snapshot and makes it durable before it returns. On an error the old
+	// state stays as it was.
+	Restore(index, term uint64, r io.Reader) error
+}
+
+// Member is a node as the upper layer knows it; the leader's policy reads these.
+type Member struct {
+	ID ID
+	// Up is what the log says about the node.
+	Up bool
+	// DownFor is for how long it has been down (0 if up).
+	DownFor time.Duration
+	// NeverVote excludes the node from the policy's choice.
+	NeverVote bool
+}
+
+// Config tells Open about a node. Dir, Identity, StateMachine and Dial are required.
+type Config struct {
+	// Dir is the directory of the raft log; it is made by [Create].
+	Dir string
+	// Identity must equal what Create was given.
+	Identity Identity
+	// StateMachine is called by the node until Close has returned.
+	StateMachine StateMachine
+	// Dial opens an authenticated connection to a peer under [ALPN].
+	Dial func(ctx context.Context, peer ID) (net.Conn, error)
+	// Peers returns the nodes that can be asked for the log when no voter is known yet (after a join). May be nil.
+	Peers func() []ID
+	// Members returns the nodes the voter policy chooses from, and those a barrier without a list waits for (the ones
+	// that are up). It is called on the leader, from goroutines of the node. Nil switches the policy off.
+	Members func() []Member
+	// AutoVisible makes every applied index visible at once: for nodes without a mount. Otherwise see [Node.SetVisible].
+	AutoVisible bool
+	// Logger gets rare events: changes of role, damaged logs, full disks. Nil discards them.
+	Logger *slog.Logger
+	// FS is the file system that holds Dir; nil is the real one.
+	FS raftlog.FS
+	// Tuning changes timers and limits; the zero value is right for real use.
+	Tuning Tuning
+}
+
+// Tuning holds timers and limits; a zero field means its default.
+type Tuning struct {
+	Tick             time.Duration // raft's clock: 100 ms
+	ElectionTicks    int           // 10
+	HeartbeatTicks   int           // 2
+	LeaderLost       time.Duration // without a leader for so long, proposals fail at once: 4 s
+	ProposeTimeout   time.Duration // outcome unknown after: 30 s
+	BarrierTimeout   time.Duration // nodes that are not visible by then are behind: 5 s
+	StaleAfter       time.Duration // a node not heard of for so long is behind at once: 3 s
+	PolicyInterval   time.Duration // 2 s
+	DeadVoterAfter   time.Duration // a voter down for so long is replaced: 10 min
+	SyncInterval     time.Duration // state machine synced at least so often while it changes: 1 s
+	SyncEntries      uint64        // or after so many entries: 4,096
+	TailEntries      uint64        // entries kept behind the synced index for followers: 10,000
+	TailBytes        uint64        // and at most this many bytes of them: 64 MiB
+	SegmentBytes     int64         // preallocated log segments: 16 MiB
+	MaxProposalBytes int           // 4 MiB
+	ReportInterval   time.Duration // progress reports nobody waits for are gathered for: 50 ms
+}
+
+// ProposeOptions changes what Propose waits for.
+type ProposeOptions struct {
+	// Announce makes all nodes report at once when they have made the entry visible: a [Node.Barrier] for it comes next.
+	Announce bool
+	// Announced says to Barrier that the entry was proposed with Announce.
+	Announced bool
+	// WaitVisible makes Propose wait, after the apply, until the nodes have made the index visible.
+	WaitVisible bool
+	// Nodes are those waited for; nil means all that are up by the leader's Config.Members.
+	Nodes []ID
+	// BarrierTimeout bounds that wait; 0 means the tuning's.
+	BarrierTimeout time.Duration
+}
+
+// Proposed is the outcome of a proposal that was applied.
+type Proposed struct {
+	Index uint64
+	Time  int64
+	// Result is what the state machine's Apply returned for it on this node.
+	Result any
+	// Behind are the nodes of a WaitVisible that were not known to show the index in time.
+	Behind []ID
+	// BarrierErr says why the wait could not be done (no leader to ask); then nothing is known of the other nodes.
+	BarrierErr error
+}
+
+// Role is what a node is to raft.
+type Role string
+
+// The roles. A learner is on its way to become a voter.
+const (
+	RoleObserver  Role = "observer"
+	RoleLearner   Role = "learner"
+	RoleFollower  Role = "follower"
+	RoleCandidate Role = "candidate"
+	RoleLeader    Role = "leader"
+)
+
+// Progress is how far a node is, as far as the one who tells it knows.
+type Progress struct {
+	Applied  uint64
+	Synced   uint64
+	Visible  uint64
+	ReadOnly bool
+	LastSeen time.Time
+}
+
+// Status is a snapshot of what a node knows.
+type Status struct {
+	ID       ID
+	Role     Role
+	Leader   ID // 0: unknown
+	Term     uint64
+	Commit   uint64
+	Applied  uint64
+	Synced   uint64
+	Visible  uint64
+	LogFirst uint64 // first index that is still in the log for followers
+	Voters   []ID
+	Learners []ID
+	// Joint says that the voters are being changed right now.
+	Joint bool
+	// Following is the voter an observer follows; 0 if none.
+	Following ID
+	// ReadOnly says why the log can't be written, "" if it can.
+	ReadOnly string
+	// NoQuorum says that proposals fail at once.
+	NoQuorum bool
+	// Progress of all nodes, on the leader; of this node and those that follow it elsewhere.
+	Progress map[ID]Progress
+}

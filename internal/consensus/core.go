@@ -1,0 +1,428 @@
+package consensus
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+
+	"go.etcd.io/raft/v3"
+	"go.etcd.io/raft/v3/raftpb"
+	"go.etcd.io/raft/v3/tracker"
+
+	"github.com/rdmcfs/rdmcfs/internal/consensus/raftlog"
+)
+
+// CoreConfig tells a core who it is and what its log holds.
+type CoreConfig struct {
+	ID             ID
+	State          *raftlog.State
+	ElectionTicks  int
+	HeartbeatTicks int
+	// Intn gives randomness for election timeouts: a value in [0, n).
+	Intn   func(n int) int
+	Logger *slog.Logger // nil: none
+}
+
+// Append is what must be on stable storage before Persisted is called with it. Appends are persisted in the order they
+// were handed out.
+type Append struct {
+	Entries []*raftpb.Entry
+	Hard    *raftpb.HardState // nil: unchanged
+	// Base, if not nil, replaces the whole log: a snapshot of the state machine at Base has been taken in.
+	Base      *raftlog.Base
+	responses []*raftpb.Message
+}
+
+// Batch is the append as the log takes it.
+func (a *Append) Batch() *raftlog.Batch {
+	return &raftlog.Batch{Entries: a.Entries, Hard: a.Hard, Base: a.Base, Reset: a.Base != nil}
+}
+
+// Output is what a core wants done. Messages go out at once, before Append is persisted; they may be lost.
+type Output struct {
+	Messages []*raftpb.Message
+	Append   *Append
+	// Apply must be applied in order; then Applied is called with the last index.
+	Apply []Committed
+	Reads []ReadState
+}
+
+// ReadState answers ReadIndex: all that was acknowledged before the request is at or below Index.
+type ReadState struct {
+	Index   uint64
+	Request string
+}
+
+// CoreStatus is the core's view of the cluster.
+type CoreStatus struct {
+	Role   Role
+	Leader ID
+	Term   uint64
+	Commit uint64
+	First  uint64
+	Last   uint64
+}
+
+// Core is raft as a value: it has no clock, goroutine, disk or socket, and is not safe for concurrent use.
+//
+// Its caller, in a loop: calls Tick, Step, Propose, ...; then Ready until it returns false, each time sending Messages,
+// beginning to persist Append and beginning to apply Apply; and calls Persisted and Applied when these are done.
+type Core struct {
+	cfg  CoreConfig
+	raft *raft.RawNode
+	log  *memLog
+
+	lastTime int64 // highest stamp in the log
+	// last is the last index handed out to be persisted. What peers may speak of is not beyond it: they only know of entries
+	// this node has acknowledged, or sent.
+	last uint64
+	// unsaved is a hard state that the log on disk lacks, and raft does not know to be missing: it goes with the first append.
+	unsaved *raftpb.HardState
+	// after are messages that became ready by a Persisted.
+	after []*raftpb.Message
+	// applying are the answers owed to raft for what is being applied.
+	applying []applying
+	// snap waits until nothing is being applied: raft must not hear of older applies after it.
+	snap *raftpb.Message
+	// Ticks since a leader was heard of (or a vote given), how many of them raft was told, and when to campaign.
+	silent, told, patience int
+}
+
+type applying struct {
+	last uint64
+	resp []*raftpb.Message
+}
+
+// NewCore starts raft from a log. Entries up to the log's hard state are handed out for apply again, from the base on:
+// the caller skips those its state machine has.
+func NewCore(cfg CoreConfig) (*Core, error) {
+	if cfg.ID == 0 || cfg.State == nil || cfg.ElectionTicks <= cfg.HeartbeatTicks || cfg.HeartbeatTicks <= 0 {
+		return nil, errors.New("consensus: core: bad configuration")
+	}
+	found := cfg.State.Hard
+	if err := checkState(cfg.State); err != nil {
+		return nil, err
+	}
+	c := &Core{cfg: cfg, log: newMemLog(cfg.State)}
+	if cfg.State.Hard != found {
+		c.unsaved = cfg.State.Hard
+	}
+	c.lastTime, c.last = c.log.lastTime(), c.log.last()
+	var err error
+	c.raft, err = raft.NewRawNode(&raft.Config{
+		ID:                        cfg.ID,
+		ElectionTick:              cfg.ElectionTicks,
+		HeartbeatTick:             cfg.HeartbeatTicks,
+		Storage:                   c.log,
+		Applied:                   c.log.base.Index,
+		AsyncStorageWrites:        true,
+		MaxSizePerMsg:             1 << 20,
+		MaxCommittedSizePerReady:  8 << 20,
+		MaxUncommittedEntriesSize: 64 << 20,
+		MaxInflightMsgs:           256,
+		MaxInflightBytes:          32 << 20,
+		CheckQuorum:               true,
+		PreVote:                   true,
+		DisableProposalForwarding: true,
+		StepDownOnRemoval:         true,
+		Logger:                    raftLogger{cfg.Logger},
+	})
+	if err != nil {
+		return nil, fmt.Errorf("consensus: core: %w", err)
+	}
+	c.heard()
+	return c, nil
+}
+
+// checkState refuses a log raft would panic on.
+func checkState(s *raftlog.State) error {
+	last, lastTerm := s.LastIndex(), s.Base.Term
+	if n := len(s.Entries); n > 0 {
+		lastTerm = s.Entries[n-1].GetTerm()
+	}
+	if commit := s.Hard.GetCommit(); commit > last {
+		return &ShortError{LastIndex: last, Promised: commit, Witness: "its own hard state"}
+	}
+	if s.Hard.GetCommit() < s.Base.Index {
+		hard := raftpb.HardState{Term: new(s.Hard.GetTerm()), Vote: new(s.Hard.GetVote()), Commit: new(s.Base.Index)}
+		s.Hard = &hard
+	}
+	if lastTerm > s.Hard.GetTerm() {
+		if len(s.Entries) > 0 {
+			return &raftlog.DamagedError{Reason: fmt.Sprintf("entry %d is of term %d, hard state of %d", last, lastTerm, s.Hard.GetTerm())}
+		}
+		s.Hard = &raftpb.HardState{Term: new(lastTerm), Vote: new(uint64(0)), Commit: new(s.Hard.GetCommit())}
+	}
+	return checkConf(s.Base.Conf)
+}
+
+// heard restarts the election timer.
+func (c *Core) heard() {
+	c.silent, c.told = 0, 0
+	c.patience = c.cfg.ElectionTicks + c.cfg.Intn(c.cfg.ElectionTicks)
+}
+
+// Tick advances the clock. The election timeout is kept here and not by raft, so that it comes from Intn.
+func (c *Core) Tick() {
+	if c.raft.BasicStatus().RaftState == raft.StateLeader {
+		c.silent, c.told = 0, 0
+		c.raft.Tick()
+		return
+	}
+	c.silent++
+	if c.told < c.cfg.ElectionTicks-1 {
+		c.told++
+		c.raft.Tick()
+	}
+	if c.silent == c.cfg.ElectionTicks {
+		_ = c.raft.ForgetLeader()
+	}
+	if c.silent >= c.patience {
+		c.silent = 0
+		c.patience = c.cfg.ElectionTicks + c.cfg.Intn(c.cfg.ElectionTicks)
+		_ = c.raft.Campaign()
+	}
+}
+
+// Campaign starts an election now.
+func (c *Core) Campaign() { _ = c.raft.Campaign() }
+
+// Step takes a message of a peer. An error that is ErrSafety or ErrLogShort means that this log must not be used any
+// more; other errors mean that the message was dropped.
+func (c *Core) Step(m *raftpb.Message) error {
+	if err := c.check(m); err != nil {
+		return err
+	}
+	if m.GetType() == raftpb.MsgSnap && len(c.applying) > 0 {
+		c.snap = m
+		return nil
+	}
+	return c.step(m)
+}
+
+func (c *Core) step(m *raftpb.Message) error {
+	for _, e := range m.GetEntries() {
+		c.lastTime = max(c.lastTime, timeOf(e))
+	}
+	err := c.raft.Step(m)
+	s := c.raft.BasicStatus()
+	switch m.GetType() {
+	case raftpb.MsgApp, raftpb.MsgHeartbeat, raftpb.MsgSnap:
+		if m.GetTerm() == s.HardState.GetTerm() && s.RaftState == raft.StateFollower {
+			c.heard()
+		}
+	case raftpb.MsgVote:
+		if m.GetTerm() == s.HardState.GetTerm() && s.HardState.GetVote() == m.GetFrom() {
+			c.heard()
+		}
+	}
+	if err != nil {
+		return fmt.Errorf("consensus: step %v of %x: %w", m.GetType(), m.GetFrom(), err)
+	}
+	return nil
+}
+
+// Propose appends proposals to the log of a leader, stamped with nowNanos or later. All or none are taken.
+func (c *Core) Propose(nowNanos int64, list []Proposal) error {
+	if c.raft.BasicStatus().RaftState != raft.StateLeader {
+		return ErrNotLeader
+	}
+	at := c.lastTime
+	m := &raftpb.Message{Type: raftpb.MsgProp.Enum(), From: new(c.cfg.ID)}
+	for i := range list {
+		at = max(at+1, nowNanos)
+		m.Entries = append(m.Entries, &raftpb.Entry{Type: raftpb.EntryNormal.Enum(), Data: list[i].envelope(at)})
+	}
+	if err := c.raft.Step(m); err != nil {
+		return fmt.Errorf("consensus: propose: %w", err)
+	}
+	c.lastTime = at
+	return nil
+}
+
+// ProposeConf proposes a change of voters and learners. Only a leader takes it, one at a time.
+func (c *Core) ProposeConf(changes []*raftpb.ConfChangeSingle) error {
+	s := c.raft.BasicStatus()
+	if s.RaftState != raft.StateLeader {
+		return ErrNotLeader
+	}
+	if s.Applied < c.lastConfIndex() {
+		return fmt.Errorf("%w: the last change is not applied yet", ErrConfChange)
+	}
+	cc := &raftpb.ConfChangeV2{Transition: raftpb.ConfChangeTransitionAuto.Enum(), Changes: changes}
+	if err := c.raft.ProposeConfChange(cc); err != nil {
+		return fmt.Errorf("consensus: propose voters: %w", err)
+	}
+	return nil
+}
+
+func (c *Core) lastConfIndex() uint64 { return c.log.confs[len(c.log.confs)-1].index }
+
+// ReadIndex asks for a read state, answered in an Output if this stays the leader.
+func (c *Core) ReadIndex(request string) error {
+	if c.raft.BasicStatus().RaftState != raft.StateLeader {
+		return ErrNotLeader
+	}
+	c.raft.ReadIndex([]byte(request))
+	return nil
+}
+
+// TransferLeader lets a leader hand over.
+func (c *Core) TransferLeader(to ID) { c.raft.TransferLeader(to) }
+
+// Unreachable tells that messages to a peer were lost.
+func (c *Core) Unreachable(peer ID) { c.raft.ReportUnreachable(peer) }
+
+// SnapshotFailed tells that a peer that was sent a snapshot message will not take one.
+func (c *Core) SnapshotFailed(peer ID) { c.raft.ReportSnapshot(peer, raft.SnapshotFailure) }
+
+// Persisted tells that an append, and all before it, is on stable storage.
+func (c *Core) Persisted(a *Append) {
+	if a.Hard != nil {
+		c.log.hard = a.Hard
+	}
+	if a.Base != nil {
+		c.log.reset(*a.Base)
+		c.lastTime = max(c.lastTime, a.Base.Time)
+	}
+	c.log.append(a.Entries)
+	for _, m := range a.responses {
+		if m.GetTo() == c.cfg.ID {
+			_ = c.raft.Step(m)
+		} else {
+			c.after = append(c.after, m)
+		}
+	}
+}
+
+// onlyCommit tells that an append moves no more than the commit index: that is known again after a restart.
+func (c *Core) onlyCommit(a *Append) bool {
+	h := c.log.hard
+	return len(a.Entries) == 0 && a.Base == nil &&
+		(a.Hard == nil || h.GetTerm() == a.Hard.GetTerm() && h.GetVote() == a.Hard.GetVote())
+}
+
+// Applied tells that all handed out up to index is applied.
+func (c *Core) Applied(index uint64) {
+	for len(c.applying) > 0 && c.applying[0].last <= index {
+		for _, m := range c.applying[0].resp {
+			_ = c.raft.Step(m)
+		}
+		c.log.applied = max(c.log.applied, c.applying[0].last)
+		c.applying = c.applying[1:]
+	}
+	if m := c.snap; m != nil && len(c.applying) == 0 {
+		c.snap = nil
+		_ = c.step(m)
+	}
+}
+
+// Compact drops the log up to index, as far as it is applied, and returns the new base to persist.
+func (c *Core) Compact(index uint64) (raftlog.Base, bool) {
+	index = min(index, c.log.applied, c.log.last())
+	if index <= c.log.base.Index {
+		return c.log.base, false
+	}
+	return c.log.compact(index), true
+}
+
+// Ready returns what is to be done now; false if nothing.
+func (c *Core) Ready() (Output, bool) {
+	var out Output
+	out.Messages, c.after = c.after, nil
+	if !c.raft.HasReady() {
+		return out, len(out.Messages) > 0
+	}
+	rd := c.raft.Ready()
+	for _, m := range rd.Messages {
+		switch m.GetTo() {
+		case raft.LocalAppendThread:
+			out.Append = appendOf(m)
+			if out.Append.Hard == nil {
+				out.Append.Hard = c.unsaved
+			}
+			c.unsaved = nil
+			c.noteLast(out.Append)
+		case raft.LocalApplyThread:
+			out.Apply = c.commit(m)
+		default:
+			out.Messages = append(out.Messages, m)
+		}
+	}
+	for _, r := range rd.ReadStates {
+		out.Reads = append(out.Reads, ReadState{Index: r.Index, Request: string(r.RequestCtx)})
+	}
+	return out, true
+}
+
+func (c *Core) noteLast(a *Append) {
+	if a.Base != nil {
+		c.last = a.Base.Index
+	}
+	if n := len(a.Entries); n > 0 {
+		c.last = a.Entries[n-1].GetIndex()
+	}
+}
+
+func appendOf(m *raftpb.Message) *Append {
+	a := &Append{Entries: m.GetEntries(), responses: m.GetResponses()}
+	if hard := (&raftpb.HardState{Term: m.Term, Vote: m.Vote, Commit: m.Commit}); !raft.IsEmptyHardState(hard) {
+		a.Hard = &raftpb.HardState{Term: new(m.GetTerm()), Vote: new(m.GetVote()), Commit: new(m.GetCommit())}
+	}
+	if !raft.IsEmptySnap(m.GetSnapshot()) {
+		meta := m.GetSnapshot().GetMetadata()
+		a.Base = &raftlog.Base{Index: meta.GetIndex(), Term: meta.GetTerm(), Conf: meta.GetConfState(),
+			Time: snapshotTime(m.GetSnapshot())}
+	}
+	return a
+}
+
+// commit turns raft's committed entries into ours, and changes raft's configuration where they say so.
+func (c *Core) commit(m *raftpb.Message) []Committed {
+	list := make([]Committed, 0, len(m.GetEntries()))
+	for _, e := range m.GetEntries() {
+		ce := Committed{Index: e.GetIndex(), Term: e.GetTerm(), Type: e.GetType(), Raw: e.GetData()}
+		if cc, ok := confChangeOf(e); ok {
+			ce.Conf = c.raft.ApplyConfChange(cc)
+			c.log.confs = append(c.log.confs, confAt{ce.Index, ce.Conf})
+		}
+		list = append(list, ce)
+	}
+	c.applying = append(c.applying, applying{last: list[len(list)-1].Index, resp: m.GetResponses()})
+	return list
+}
+
+// Status returns the core's view.
+func (c *Core) Status() CoreStatus {
+	s := c.raft.BasicStatus()
+	st := CoreStatus{Leader: s.Lead, Term: s.HardState.GetTerm(), Commit: s.HardState.GetCommit(),
+		First: c.log.base.Index + 1, Last: c.log.last()}
+	switch s.RaftState {
+	case raft.StateLeader:
+		st.Role = RoleLeader
+	case raft.StateFollower:
+		st.Role = RoleFollower
+	default:
+		st.Role = RoleCandidate
+	}
+	if conf := c.Conf(); !contains(votersOf(conf), c.cfg.ID) {
+		st.Role = RoleLearner
+	}
+	return st
+}
+
+// Conf is the configuration in force.
+func (c *Core) Conf() *raftpb.ConfState { return c.log.confs[len(c.log.confs)-1].conf }
+
+// Match returns how far a peer's log is known to equal this leader's, and whether it waits for a snapshot.
+func (c *Core) Match(peer ID) (index uint64, snapshot bool) {
+	c.raft.WithProgress(func(id uint64, _ raft.ProgressType, pr tracker.Progress) {
+		if id == peer {
+			index, snapshot = pr.Match, pr.State == tracker.StateSnapshot
+		}
+	})
+	return index, snapshot
+}
+
+// ConfIndex is the index of the entry that brought Conf.
+func (c *Core) ConfIndex() uint64 { return c.lastConfIndex() }

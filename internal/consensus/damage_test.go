@@ -1,0 +1,346 @@
+package consensus
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"go.etcd.io/raft/v3/raftpb"
+
+	"github.com/rdmcfs/rdmcfs/internal/consensus/raftlog"
+	"github.com/rdmcfs/rdmcfs/internal/consensus/raftlog/simfs"
+)
+
+// voterWithHistory is a stopped voter (not the leader) of a cluster that has some log.
+func voterWithHistory(t *testing.T) (*cluster, *testNode) {
+	c := newCluster(t, 3, nil)
+	leader := c.waitVoters(3)
+	for i := range 40 {
+		c.propose(leader, fmt.Sprint("h", i))
+	}
+	c.converge()
+	for id, tn := range c.nodes {
+		if id != leader {
+			c.stop(id)
+			return c, tn
+		}
+	}
+	return nil, nil
+}
+
+func segmentsOf(t *testing.T, d *simfs.Disk) []string {
+	names, err := d.List("/raft")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var list []string
+	for _, n := range names {
+		if strings.HasSuffix(n, ".raftlog") {
+			list = append(list, filepath.Join("/raft", n))
+		}
+	}
+	return list
+}
+
+func TestMissingLogNeverStarts(t *testing.T) {
+	c, tn := voterWithHistory(t)
+	tn.disk = simfs.New()
+	if err := c.tryStart(tn.id); !errors.Is(err, ErrLogMissing) || !strings.Contains(err.Error(), "join it again") {
+		t.Fatal(err)
+	}
+}
+
+func TestDamagedLogNeverStarts(t *testing.T) {
+	c, tn := voterWithHistory(t)
+	seg := segmentsOf(t, tn.disk)
+	tn.disk.Corrupt(seg[len(seg)-1], func(b []byte) []byte {
+		for i := 700; i < 708; i++ { // more than the padding between frames
+			b[i] ^= 1
+		}
+		return b
+	})
+	var damaged *raftlog.DamagedError
+	if err := c.tryStart(tn.id); !errors.Is(err, ErrLogDamaged) || !errors.As(err, &damaged) || damaged.File == "" {
+		t.Fatal(err)
+	}
+}
+
+func TestShortenedLogNeverStarts(t *testing.T) {
+	c, tn := voterWithHistory(t)
+	opts := raftlog.Options{Dir: "/raft", Identity: c.identity(tn.id), FS: tn.disk, SegmentBytes: 256 << 10}
+	log, state, err := raftlog.Open(opts)
+	if err != nil {
+		t.Fatal(err)
+	}
+	log.Close()
+	shorten := func(entries int, commit uint64) error {
+		opts.FS, tn.disk = simfs.New(), nil
+		tn.disk = opts.FS.(*simfs.Disk)
+		if err := raftlog.Create(opts, state.Base); err != nil {
+			t.Fatal(err)
+		}
+		log, _, err := raftlog.Open(opts)
+		if err != nil {
+			t.Fatal(err)
+		}
+		hard := &raftpb.HardState{Term: state.Hard.Term, Vote: state.Hard.Vote, Commit: new(commit)}
+		if err := log.Append(&raftlog.Batch{Entries: state.Entries[:entries], Hard: hard}); err != nil {
+			t.Fatal(err)
+		}
+		log.Close()
+		return c.tryStart(tn.id)
+	}
+	for name, err := range map[string]error{
+		"before what the state database has applied": shorten(10, state.Base.Index+5),
+		"before its own commit index":                shorten(10, state.LastIndex()+5),
+	} {
+		var short *ShortError
+		if !errors.As(err, &short) || !errors.Is(err, ErrLogShort) || !strings.Contains(err.Error(), "join it again") {
+			t.Errorf("log that ends %s: %v", name, err)
+		}
+	}
+}
+
+func TestLogOfAnotherStoreOrOldStateNeverStarts(t *testing.T) {
+	c, tn := voterWithHistory(t)
+	cfg := c.config(tn)
+	cfg.Identity.Store[0]++
+	if _, err := Open(cfg); !errors.Is(err, ErrLogIdentity) {
+		t.Fatal(err)
+	}
+	// A log that begins after what the state database holds.
+	base := raftlog.Base{Index: 1000, Term: 3, Conf: &raftpb.ConfState{Voters: []uint64{tn.id}}}
+	disk := simfs.New()
+	opts := raftlog.Options{Dir: "/raft", Identity: c.identity(tn.id), FS: disk}
+	if err := raftlog.Create(opts, base); err != nil {
+		t.Fatal(err)
+	}
+	tn.disk = disk
+	if err := c.tryStart(tn.id); !errors.Is(err, ErrStateBehind) {
+		t.Fatal(err)
+	}
+}
+
+// TestShortenedLogIsFoundByTheLeader restarts a voter whose log and state were both set back: only the leader knows.
+func TestShortenedLogIsFoundByTheLeader(t *testing.T) {
+	c, tn := voterWithHistory(t)
+	old, oldState := tn.disk.PowerLoss(func(int) int { return 1 }), tn.sm.crash()
+	c.start(tn.id)
+	for i := range 30 {
+		c.propose(tn.id, fmt.Sprint("later", i))
+	}
+	leader := c.leader()
+	eventually(t, 5*time.Second, "the leader knows what the voter has", func() bool {
+		answer := make(chan uint64, 1)
+		n := c.nodes[leader].node
+		n.box.event(func() {
+			match, _ := n.loop.core.Match(tn.id)
+			answer <- match
+		})
+		return <-answer >= c.nodes[leader].sm.Applied()
+	})
+	c.stop(tn.id)
+	tn.disk, tn.sm = old, oldState
+	c.start(tn.id)
+	select {
+	case <-tn.node.Done():
+	case <-time.After(10 * time.Second):
+		t.Fatal("the voter goes on with a log that was set back")
+	}
+	if err := tn.node.Err(); !errors.Is(err, ErrLogShort) {
+		t.Fatal(err)
+	}
+	c.propose(leader, "goes on")
+}
+
+// TestCrashInTheMiddleOfASnapshot leaves a state machine that is ahead of its log, as an intent in the log announces.
+func TestCrashInTheMiddleOfASnapshot(t *testing.T) {
+	c, tn := voterWithHistory(t)
+	leader := c.leader()
+	sm := c.nodes[leader].sm.crash()
+	opts := raftlog.Options{Dir: "/raft", Identity: c.identity(tn.id), FS: tn.disk, SegmentBytes: 256 << 10}
+	log, state, err := raftlog.Open(opts)
+	if err != nil {
+		t.Fatal(err)
+	}
+	index := state.LastIndex() + 5
+	sm.now.Index, sm.synced.Index = index, index
+	intent := raftlog.Base{Index: index, Term: 1, Conf: &raftpb.ConfState{Voters: []uint64{1, 2, 3}}}
+	if err := log.Append(&raftlog.Batch{Intent: &intent}); err != nil {
+		t.Fatal(err)
+	}
+	log.Close()
+	kept := tn.sm
+	tn.sm = sm
+	n, err := Open(c.config(tn))
+	if err != nil {
+		t.Fatalf("announced snapshot: %v", err)
+	}
+	if st := n.Status(); st.Applied != index || st.LogFirst != index+1 {
+		t.Fatalf("%+v", st)
+	}
+	n.Close()
+	tn.sm = kept // back to a sane history for the cluster's end
+}
+
+func TestFullDiskMakesReadOnlyAndRecovers(t *testing.T) {
+	c := newCluster(t, 1, nil)
+	c.propose(1, "before")
+	var full atomic.Bool
+	full.Store(true)
+	c.nodes[1].disk.Fail(func(op simfs.Op, _ string) error {
+		if full.Load() && (op == simfs.OpAllocate || op == simfs.OpCreate) {
+			return syscall.ENOSPC
+		}
+		return nil
+	})
+	n := c.nodes[1].node
+	var refused error
+	for i := 0; refused == nil && i < 100000; i++ {
+		_, refused = n.Propose(context.Background(), []byte(fmt.Sprint("fill", i, strings.Repeat("x", 8000))), ProposeOptions{})
+	}
+	if !errors.Is(refused, ErrReadOnly) || !strings.Contains(refused.Error(), "no space") {
+		t.Fatal(refused)
+	}
+	if st := n.Status(); st.ReadOnly == "" || n.Err() != nil {
+		t.Fatalf("%+v, %v", st, n.Err())
+	}
+	full.Store(false)
+	eventually(t, 5*time.Second, "changes work again", func() bool {
+		_, err := n.Propose(context.Background(), []byte("after"), ProposeOptions{})
+		return err == nil
+	})
+	c.crash(1, func(int) int { return 0 })
+	c.start(1)
+	c.propose(1, "again")
+}
+
+func TestFullDiskOfTheLeaderMovesTheLeadership(t *testing.T) {
+	c := newCluster(t, 3, nil)
+	old := c.waitVoters(3)
+	c.propose(old, "before")
+	var broken atomic.Bool
+	broken.Store(true)
+	c.nodes[old].disk.Fail(func(op simfs.Op, _ string) error {
+		if broken.Load() && op != simfs.OpRename {
+			return syscall.EIO
+		}
+		return nil
+	})
+	eventually(t, 20*time.Second, "another one leads and takes changes", func() bool {
+		for id := range c.nodes {
+			if id == old {
+				continue
+			}
+			ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+			_, err := c.nodes[id].node.Propose(ctx, []byte(fmt.Sprint("moved", id)), ProposeOptions{})
+			cancel()
+			if err != nil || c.nodes[id].node.Status().Leader == old {
+				return false
+			}
+		}
+		return true
+	})
+	broken.Store(false)
+	c.propose(old, "healed")
+	c.converge()
+}
+
+func TestForeignPeersAreRefused(t *testing.T) {
+	c := newCluster(t, 1, nil)
+	n := c.nodes[1].node
+	id := c.identity(2)
+	good := hello{purpose: purposePeer, cluster: id.Cluster, generation: id.Generation, from: 2, to: 1}
+	cases := map[string]func(h *hello){
+		"cluster":    func(h *hello) { h.cluster[0]++ },
+		"generation": func(h *hello) { h.generation++ },
+		"from":       func(h *hello) { h.from = 3 },
+		"to":         func(h *hello) { h.to = 9 },
+	}
+	for name, change := range cases {
+		h := good
+		change(&h)
+		a, b := net.Pipe()
+		served := make(chan error, 1)
+		go func() { served <- n.Serve(b, func(id ID) bool { return id == 2 }) }()
+		err := greet(a, &h)
+		if !errors.Is(err, ErrForeign) {
+			t.Errorf("%s: dialler got %v", name, err)
+		}
+		if err := <-served; !errors.Is(err, ErrForeign) {
+			t.Errorf("%s: acceptor got %v", name, err)
+		}
+		a.Close()
+	}
+}
+
+// TestGarbageAfterAGoodHello sends junk on each kind of connection: the connection ends with an error, the node goes on.
+func TestGarbageAfterAGoodHello(t *testing.T) {
+	c := newCluster(t, 1, nil)
+	n := c.nodes[1].node
+	id := c.identity(2)
+	junk := [][]byte{
+		[]byte("GET / HTTP/1.1\r\n\r\n, and some more of it"),
+		appendFrame(nil, 99, nil),
+		appendFrame(nil, frameRaft, func(b []byte) []byte { return append(b, 0xff, 0xff, 0xff) }),
+		appendFrame(nil, frameRequest, func(b []byte) []byte { return append(b, 1) }),
+		appendFrame(nil, frameReports, func(b []byte) []byte { return binary.LittleEndian.AppendUint32(b, 1<<31) }),
+		appendFrame(nil, framePropose, func(b []byte) []byte { return append(b, 1, 2, 3) }),
+		binary.LittleEndian.AppendUint32(nil, 1<<31),
+	}
+	for _, purpose := range []uint8{purposePeer, purposeFollow, 77} {
+		for i, bytes := range junk {
+			a, b := net.Pipe()
+			served := make(chan error, 1)
+			go func() { served <- n.Serve(b, func(id ID) bool { return id == 2 }) }()
+			h := hello{purpose: purpose, cluster: id.Cluster, generation: id.Generation, from: 2, to: 1}
+			if err := greet(a, &h); err != nil {
+				t.Fatal(err)
+			}
+			go func() {
+				_, _ = a.Write(bytes)
+				if len(bytes) < 10 {
+					_ = a.Close()
+				}
+			}()
+			drained := make(chan struct{})
+			go func() { defer close(drained); _, _ = io.Copy(io.Discard, a) }()
+			select {
+			case err := <-served:
+				if err == nil && len(bytes) > 10 {
+					t.Errorf("purpose %d junk %d: no error", purpose, i)
+				}
+			case <-time.After(10 * time.Second):
+				t.Fatalf("purpose %d junk %d: connection stays", purpose, i)
+			}
+			a.Close()
+			<-drained
+		}
+	}
+	c.propose(1, "goes on")
+}
+
+func TestStateMachineErrorStopsTheNode(t *testing.T) {
+	c := newCluster(t, 1, nil)
+	c.propose(1, "a")
+	c.nodes[1].sm.mu.Lock()
+	c.nodes[1].sm.fail = errors.New("toy: broken")
+	c.nodes[1].sm.mu.Unlock()
+	_, err := c.nodes[1].node.Propose(context.Background(), []byte("b"), ProposeOptions{})
+	if err == nil || !strings.Contains(err.Error(), "toy: broken") || !errors.Is(err, ErrUnknown) {
+		t.Fatal(err)
+	}
+	<-c.nodes[1].node.Done()
+	if c.nodes[1].node.Err() == nil {
+		t.Fatal("no reason given")
+	}
+}

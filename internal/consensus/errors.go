@@ -1,0 +1,62 @@
+package consensus
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/rdmcfs/rdmcfs/internal/consensus/raftlog"
+)
+
+// Errors a caller can act on.
+var (
+	// ErrNoQuorum means that no leader is known: nothing can be changed now. If the proposal may have reached a leader
+	// before, the error is ErrUnknown too.
+	ErrNoQuorum = errors.New("consensus: no quorum of voters")
+	// ErrUnknown means that the outcome is unknown: the same bytes may be proposed again, or may turn up in the log.
+	ErrUnknown = errors.New("consensus: outcome unknown")
+	// ErrReadOnly means that the leader's log can't be written (disk full or broken).
+	ErrReadOnly = errors.New("consensus: log is read-only")
+	// ErrClosed means that the node was closed.
+	ErrClosed = errors.New("consensus: node closed")
+	// ErrTooLarge means that a proposal is over the limit.
+	ErrTooLarge = errors.New("consensus: proposal too large")
+	// ErrNotLeader is the answer of a node that was asked something only the leader knows.
+	ErrNotLeader = errors.New("consensus: not the leader")
+	// ErrBusy means that too many proposals wait already.
+	ErrBusy = errors.New("consensus: too many proposals waiting")
+	// ErrForeign means that a peer belongs to another cluster or generation.
+	ErrForeign = errors.New("consensus: peer is of another cluster or generation")
+	// ErrConfChange means that a change of voters was refused or overtaken by another one.
+	ErrConfChange = errors.New("consensus: change of voters refused")
+	// ErrStateBehind means that the state database lost what the log does not hold any more.
+	ErrStateBehind = errors.New("consensus: state database is older than the log's beginning: remove this node and join it again")
+	// ErrSafety means that a peer's message contradicts this node's log. The node stops voting: one of the two logs is wrong.
+	ErrSafety = errors.New("consensus: log contradicts a peer's")
+)
+
+// The errors of a log that must not be used under its old identity. ErrLogDamaged's details are in
+// [raftlog.DamagedError].
+var (
+	ErrLogMissing  = raftlog.ErrMissing
+	ErrLogDamaged  = raftlog.ErrDamaged
+	ErrLogIdentity = raftlog.ErrIdentity
+)
+
+// ErrLogShort is the class of [ShortError].
+var ErrLogShort = errors.New("consensus: raft log is shorter than what this node acknowledged")
+
+// ShortError says that the log ends before an index this node is known to have had.
+type ShortError struct {
+	LastIndex uint64 // where the log ends
+	Promised  uint64 // what it once held
+	Witness   string // who says so
+}
+
+// Error says what was found and what to do.
+func (e *ShortError) Error() string {
+	return fmt.Sprintf("%v: it ends at %d, %s says %d; this node must not vote with it: remove it from the cluster and join it again with a new store",
+		ErrLogShort, e.LastIndex, e.Witness, e.Promised)
+}
+
+// Is makes errors.Is(err, ErrLogShort) true.
+func (e *ShortError) Is(target error) bool { return target == ErrLogShort }

@@ -1,0 +1,179 @@
+package consensus
+
+import (
+	"sort"
+	"sync"
+
+	"go.etcd.io/raft/v3/raftpb"
+
+	"github.com/rdmcfs/rdmcfs/internal/consensus/raftlog"
+)
+
+// feed is the tail of the committed log, in memory, for those who follow.
+type feed struct {
+	mu      sync.Mutex   // protects all below
+	base    raftlog.Base // before the first entry
+	entries []Committed
+	bytes   uint64
+	confs   []confAt      // of changes in entries
+	changed chan struct{} // closed and replaced when entries are added
+	untold  bool          // there are entries that changed was not closed for
+}
+
+func newFeed(base raftlog.Base) *feed {
+	return &feed{base: base, changed: make(chan struct{})}
+}
+
+// push adds entries that follow the last one; those already there are skipped. It reports a gap. Who follows is told now, or
+// by the next announce.
+func (f *feed) push(list []Committed, now bool) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	last := f.base.Index + uint64(len(f.entries))
+	for len(list) > 0 && list[0].Index <= last {
+		list = list[1:]
+	}
+	if len(list) == 0 {
+		return true
+	}
+	if list[0].Index != last+1 {
+		return false
+	}
+	f.entries = append(f.entries, list...)
+	for i := range list {
+		f.bytes += list[i].bytes()
+		if list[i].Conf != nil {
+			f.confs = append(f.confs, confAt{list[i].Index, list[i].Conf})
+		}
+	}
+	f.untold = true
+	if now {
+		f.announceLocked()
+	}
+	return true
+}
+
+// announce tells those who follow of entries that were pushed without.
+func (f *feed) announce() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.announceLocked()
+}
+
+func (f *feed) announceLocked() {
+	if f.untold {
+		f.untold = false
+		close(f.changed)
+		f.changed = make(chan struct{})
+	}
+}
+
+// quiet tells whether an announce is due.
+func (f *feed) quiet() bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.untold
+}
+
+// reset empties the feed: it goes on after base.
+func (f *feed) reset(base raftlog.Base) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.base, f.entries, f.bytes, f.confs = base, nil, 0, nil
+	f.untold = true
+	f.announceLocked()
+}
+
+// after returns entries from index on, up to about limit bytes; ok is false if they are gone. If there are none yet,
+// changed is closed when that may be different.
+func (f *feed) after(index uint64, limit uint64) (list []Committed, changed <-chan struct{}, ok bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if index <= f.base.Index {
+		return nil, nil, false
+	}
+	from := index - f.base.Index - 1
+	if from >= uint64(len(f.entries)) {
+		return nil, f.changed, true
+	}
+	to, size := from, uint64(0)
+	for to < uint64(len(f.entries)) && (to == from || size+f.entries[to].bytes() <= limit) {
+		size += f.entries[to].bytes()
+		to++
+	}
+	return f.entries[from:to:to], f.changed, true
+}
+
+// trim drops entries up to index, as long as more than the limits stay; it returns the index before the first that stays.
+func (f *feed) trim(index, keepEntries, keepBytes uint64) uint64 {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	drop := 0
+	for drop < len(f.entries) && f.entries[drop].Index <= index &&
+		(uint64(len(f.entries)-drop) > keepEntries || f.bytes > keepBytes) {
+		e := &f.entries[drop]
+		f.bytes -= e.bytes()
+		f.base.Index, f.base.Term = e.Index, e.Term
+		if ent, _, err := e.entry(); err == nil && ent.Time > 0 {
+			f.base.Time = ent.Time
+		}
+		if e.Conf != nil {
+			f.base.Conf = e.Conf
+		}
+		drop++
+	}
+	if drop > 0 {
+		f.entries = append([]Committed(nil), f.entries[drop:]...)
+		i := sort.Search(len(f.confs), func(i int) bool { return f.confs[i].index > f.base.Index })
+		f.confs = append([]confAt(nil), f.confs[i:]...)
+	}
+	return f.base.Index
+}
+
+// at returns term, time and configuration at an index; ok is false if it is not in the feed.
+func (f *feed) at(index uint64) (b raftlog.Base, ok bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if index < f.base.Index || index > f.base.Index+uint64(len(f.entries)) {
+		return b, false
+	}
+	b = f.base
+	b.Index = index
+	if n := index - f.base.Index; n > 0 {
+		b.Term = f.entries[n-1].Term
+		for i := n; i > 0; i-- { // the last stamp is at most a few entries back
+			if e, _, err := f.entries[i-1].entry(); err == nil && e.Time > 0 {
+				b.Time = e.Time
+				break
+			}
+		}
+	}
+	if i := sort.Search(len(f.confs), func(i int) bool { return f.confs[i].index > index }); i > 0 {
+		b.Conf = f.confs[i-1].conf
+	}
+	return b, true
+}
+
+// first returns the index of the first entry that can be followed from.
+func (f *feed) first() uint64 {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.base.Index + 1
+}
+
+// conf returns the newest configuration and the index it came with (0: with the base).
+func (f *feed) conf() (uint64, *raftpb.ConfState) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if n := len(f.confs); n > 0 {
+		return f.confs[n-1].index, f.confs[n-1].conf
+	}
+	return f.base.Index, f.base.Conf
+}
+
+// next returns the index of the entry that is due.
+func (f *feed) next() uint64 {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.base.Index + uint64(len(f.entries)) + 1
+}

@@ -1,0 +1,253 @@
+package consensus
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/rdmcfs/rdmcfs/internal/consensus/raftlog"
+)
+
+const leaderlessMax = time.Second // a voter that knows no leader for so long is left for another
+
+// followTarget is the follow stream in use.
+type followTarget struct {
+	peer   ID
+	stream *stream
+	cancel context.CancelFunc
+}
+
+var errTruncated = errors.New("consensus: the log does not reach back to what is needed")
+
+var errLastGone = errors.New("consensus: the last applied entry is not in the peer's log any more")
+
+var errNoLeaderThere = errors.New("consensus: peer is no voter and knows no leader")
+
+// runFollow keeps an observer's stream of committed entries, from one voter or the next.
+func (n *Node) runFollow() {
+	failures := 0
+	for n.ctx.Err() == nil {
+		n.mu.Lock()
+		observer, changed := n.state.role == RoleObserver, n.state.changed
+		n.mu.Unlock()
+		if !observer {
+			select {
+			case <-n.ctx.Done():
+			case <-changed:
+			}
+			continue
+		}
+		target, ok := n.followable(failures)
+		if !ok {
+			n.pause(changed, redialMax)
+			continue
+		}
+		began := time.Now()
+		err := n.follow(target)
+		if errors.Is(err, errTruncated) {
+			_, err = n.fetchSnapshot(n.ctx, target)
+		}
+		if err == nil {
+			failures = 0
+			continue
+		}
+		if time.Since(began) > 5*time.Second {
+			failures = 0
+		}
+		failures++
+		n.log.Debug("follow", "peer", fmt.Sprintf("%x", target), "error", err)
+		n.pause(nil, min(redialMin<<min(failures, 6), redialMax))
+	}
+}
+
+func (n *Node) pause(changed <-chan struct{}, d time.Duration) {
+	select {
+	case <-n.ctx.Done():
+	case <-changed:
+	case <-time.After(d):
+	}
+}
+
+// followable picks the voter to follow: each observer has its own order of them, so that they share the work.
+func (n *Node) followable(failures int) (ID, bool) {
+	n.mu.Lock()
+	ids, others := votersOf(n.state.conf), raftMembersOf(n.state.conf) // what was a learner then may be a voter now
+	n.mu.Unlock()
+	if voters := len(ids); voters == 0 || failures > 2*voters {
+		for _, id := range append(others, n.peers()...) {
+			if !contains(ids, id) {
+				ids = append(ids, id)
+			}
+		}
+	}
+	ids = slices.DeleteFunc(ids, func(id ID) bool { return id == n.id || id == 0 })
+	if len(ids) == 0 {
+		return 0, false
+	}
+	slices.SortFunc(ids, func(a, b ID) int { return cmp.Compare(mix(a^n.id), mix(b^n.id)) })
+	return ids[failures%len(ids)], true
+}
+
+// peers are the nodes that the upper layer knows.
+func (n *Node) peers() []ID {
+	if n.cfg.Peers == nil {
+		return nil
+	}
+	return n.cfg.Peers()
+}
+
+// mix spreads the bits of x.
+func mix(x uint64) uint64 {
+	x ^= x >> 33
+	x *= 0xff51afd7ed558ccd
+	x ^= x >> 33
+	return x * 0xc4ceb9fe1a85ec53
+}
+
+// followSession is one follow stream while it is read.
+type followSession struct {
+	n             *Node
+	ctx           context.Context
+	peer          ID
+	number        uint64
+	applied, next uint64 // when it began
+	leaderless    *time.Timer
+	// member is news that this node is in raft, though no entry has told it.
+	member *clusterState
+}
+
+// follow takes entries from a peer until the stream ends.
+func (n *Node) follow(peer ID) error {
+	ctx, cancel := context.WithCancel(n.ctx)
+	defer cancel()
+	conn, err := n.open(ctx, peer, purposeFollow)
+	if err != nil {
+		return err
+	}
+	s := newStream(conn, peer)
+	defer s.close()
+	stop := context.AfterFunc(ctx, func() { _ = conn.Close() })
+	defer stop()
+	if !n.setFollower(&followTarget{peer: peer, stream: s, cancel: cancel}) {
+		return nil
+	}
+	defer n.setFollower(nil)
+	applied, err := n.queuedApplied(ctx)
+	if err != nil {
+		return err
+	}
+	f := &followSession{n: n, ctx: ctx, peer: peer, number: n.followSession.Add(1), applied: applied, next: applied + 1,
+		leaderless: time.AfterFunc(leaderlessMax, cancel)}
+	defer f.leaderless.Stop()
+	if n.feed.next() == applied && !n.skipLast {
+		f.next = applied // of an earlier life: its term is wanted
+	}
+	s.send(frameFollow, func(b []byte) []byte { return appendU64s(b, f.next) })
+	n.reportAll()
+	for {
+		kind, body, err := s.read()
+		if err == nil {
+			err = f.handle(kind, body)
+		}
+		if err != nil {
+			return err
+		}
+	}
+}
+
+func (f *followSession) handle(kind uint8, body []byte) error {
+	n := f.n
+	switch kind {
+	case frameEntries:
+		if err := n.followEntries(f.ctx, body, f.number); err != nil {
+			return err
+		}
+		if f.member != nil {
+			n.applyQ.add(applyJob{state: f.member, session: f.number})
+			f.member = nil
+		}
+		return nil
+	case frameState:
+		return f.learn(body)
+	case frameWant:
+		return n.wantFrame(body)
+	case frameTruncated:
+		if f.next > f.applied {
+			return errTruncated
+		}
+		n.skipLast = true // the log begins right after: no need of that entry
+		n.feed.reset(raftlog.Base{Index: f.applied, Conf: n.conf()})
+		return errLastGone
+	default:
+		return fmt.Errorf("%w: type %d from a follow stream", errFrame, kind)
+	}
+}
+
+// learn takes news of leader and voters. A peer that knows no leader is left: at once if it is no voter, else after a while.
+func (f *followSession) learn(body []byte) error {
+	state, err := decodeState(body)
+	if err != nil {
+		return err
+	}
+	if state.leader != 0 {
+		f.leaderless.Stop()
+	} else {
+		f.leaderless.Reset(leaderlessMax)
+	}
+	f.n.learn(state, RoleObserver)
+	if contains(raftMembersOf(state.conf), f.n.id) {
+		f.member = &state
+	}
+	if state.leader == 0 && !contains(votersOf(state.conf), f.peer) {
+		return errNoLeaderThere
+	}
+	return nil
+}
+
+// setFollower notes the follow stream; false if this node is no observer any more. Those who follow this node are told, as
+// it may know no leader now.
+func (n *Node) setFollower(t *followTarget) bool {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.state.follower = t
+	close(n.state.changed)
+	n.state.changed = make(chan struct{})
+	if t == nil && n.state.role == RoleObserver {
+		n.setLeaderLocked(0)
+	}
+	return n.state.role == RoleObserver
+}
+
+// queuedApplied returns the applied index once all that is queued now is applied.
+func (n *Node) queuedApplied(ctx context.Context) (uint64, error) {
+	where := make(chan uint64, 1)
+	n.applyQ.add(applyJob{where: where})
+	select {
+	case index := <-where:
+		return index, nil
+	case <-ctx.Done():
+		return 0, ctx.Err()
+	}
+}
+
+func (n *Node) followEntries(ctx context.Context, body []byte, session uint64) error {
+	list, err := decodeEntries(body)
+	if err != nil || len(list) == 0 {
+		return err
+	}
+	if !n.feed.push(list, true) {
+		return fmt.Errorf("%w: follow stream sends %d, %d is due", errGap, list[0].Index, n.feed.next())
+	}
+	full := n.applyQ.add(applyJob{entries: list, session: session})
+	for full && ctx.Err() == nil {
+		select {
+		case <-ctx.Done():
+		case <-n.applyQ.room:
+			full = n.applyQ.full()
+		}
+	}
+	return nil
+}

@@ -1,0 +1,110 @@
+package consensus
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"go.etcd.io/raft/v3/raftpb"
+
+	"github.com/rdmcfs/rdmcfs/internal/consensus/raftlog"
+)
+
+// TestObserversPassOnNoHearsay: an observer that follows another observer speaks of no leader, so that a ring of observers
+// does not go on believing in one.
+func TestObserversPassOnNoHearsay(t *testing.T) {
+	n := newNode(Config{Identity: Identity{ID: 7}})
+	defer n.cancel(ErrClosed)
+	n.state.conf, n.state.leader, n.state.role = &raftpb.ConfState{Voters: []uint64{1, 2, 3}}, 1, RoleObserver
+	for _, c := range []struct {
+		follows *followTarget
+		want    ID
+	}{{nil, 0}, {&followTarget{peer: 2}, 1}, {&followTarget{peer: 8}, 0}} {
+		news := n.state.changed
+		if !n.setFollower(c.follows) {
+			t.Fatal("an observer could not follow")
+		}
+		n.state.leader = 1
+		if got := n.clusterState().leader; got != c.want {
+			t.Errorf("following %+v it speaks of leader %x, want %x", c.follows, got, c.want)
+		}
+		select {
+		case <-news:
+		default:
+			t.Errorf("following %+v: those who follow it were not told", c.follows)
+		}
+	}
+	n.state.role = RoleFollower
+	if got := n.clusterState().leader; got != 1 {
+		t.Errorf("a voter speaks of leader %x", got)
+	}
+}
+
+// TestBarrierKnowsWhoIsUpAtItsIndex: a leader whose state machine is behind does not choose the nodes of a barrier before it has
+// applied the index.
+func TestBarrierKnowsWhoIsUpAtItsIndex(t *testing.T) {
+	var n *Node
+	late := false
+	n = newNode(Config{Identity: Identity{ID: 1}, Members: func() []Member {
+		members := []Member{{ID: 1, Up: true}}
+		if n.Status().Applied >= 9 {
+			members = append(members, Member{ID: 2, Up: true}) // booted at 9
+		}
+		return members
+	}})
+	defer n.cancel(ErrClosed)
+	n.feed = newFeed(raftlog.Base{})
+	n.mu.Lock()
+	n.state.ledSince = time.Now()
+	n.state.leader, n.state.role, n.state.applied = 1, RoleLeader, 8
+	n.state.progress[1] = &nodeProgress{Progress: Progress{Visible: 10}}
+	n.mu.Unlock()
+	answer := make(chan []byte, 1)
+	go func() {
+		body, err := n.answerBarrier(context.Background(), appendIDs(append(appendU64s(nil, 10, 50), 2), nil))
+		if err != nil {
+			t.Error(err)
+		}
+		answer <- body
+	}()
+	for waiting := false; !waiting && !late; {
+		n.mu.Lock()
+		waiting = len(n.state.waits) > 0
+		n.mu.Unlock()
+		select {
+		case <-answer:
+			late = true
+		default:
+		}
+	}
+	if late {
+		t.Fatal("answered before the index was applied")
+	}
+	n.mu.Lock()
+	n.setAppliedLocked(10)
+	n.mu.Unlock()
+	r := reader{b: <-answer}
+	if behind := r.ids(maxBarrierNodes); len(behind) != 1 || behind[0] != 2 {
+		t.Fatalf("behind %v, want node 2", behind)
+	}
+}
+
+// TestFollowsLearnersOfOldVoters: a node whose state is old may know no voter that still lives, but learners that became voters.
+func TestFollowsLearnersOfOldVoters(t *testing.T) {
+	n := newNode(Config{Identity: Identity{ID: 7}, Peers: func() []ID { return []ID{1, 9} }})
+	defer n.cancel(ErrClosed)
+	n.state.conf = &raftpb.ConfState{Voters: []uint64{1}, Learners: []uint64{2, 3}}
+	if id, ok := n.followable(0); !ok || id != 1 {
+		t.Fatalf("follows %d first, want the voter", id)
+	}
+	seen := map[ID]bool{}
+	for failures := 3; failures < 11; failures++ {
+		id, _ := n.followable(failures)
+		seen[id] = true
+	}
+	for _, id := range []ID{1, 2, 3, 9} {
+		if !seen[id] {
+			t.Errorf("never tried %d", id)
+		}
+	}
+}

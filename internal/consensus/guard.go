@@ -1,0 +1,163 @@
+package consensus
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"log/slog"
+
+	"go.etcd.io/raft/v3/confchange"
+	"go.etcd.io/raft/v3/raftpb"
+	"go.etcd.io/raft/v3/tracker"
+	"google.golang.org/protobuf/proto"
+)
+
+// maxRaftMembers bounds a configuration.
+const maxRaftMembers = 32
+
+// errMessage is the class of messages that are dropped because they make no sense.
+var errMessage = errors.New("consensus: bad raft message")
+
+func badMessage(m *raftpb.Message, format string, args ...any) error {
+	return fmt.Errorf("%w: %v of %x: %s", errMessage, m.GetType(), m.GetFrom(), fmt.Sprintf(format, args...))
+}
+
+// check refuses what raft must not see: local messages, malformed ones, and those that contradict this log, on which raft
+// would panic.
+func (c *Core) check(m *raftpb.Message) error {
+	if m.GetTo() != c.cfg.ID || m.GetFrom() == 0 || m.GetFrom() == c.cfg.ID || m.GetTerm() == 0 {
+		return badMessage(m, "from %x to %x of term %d", m.GetFrom(), m.GetTo(), m.GetTerm())
+	}
+	s := c.raft.BasicStatus()
+	current := m.GetTerm() >= s.HardState.GetTerm()
+	switch m.GetType() {
+	case raftpb.MsgApp:
+		return c.checkAppend(m)
+	case raftpb.MsgHeartbeat:
+		if last := c.last; current && m.GetCommit() > last {
+			return &ShortError{LastIndex: last, Promised: m.GetCommit(), Witness: fmt.Sprintf("leader %x", m.GetFrom())}
+		}
+		return nil
+	case raftpb.MsgSnap:
+		return c.checkSnap(m)
+	case raftpb.MsgAppResp:
+		if last := c.last; current && !m.GetReject() && m.GetIndex() > last {
+			return badMessage(m, "acknowledges entry %d, the last is %d", m.GetIndex(), last)
+		}
+		return nil
+	case raftpb.MsgVote, raftpb.MsgVoteResp, raftpb.MsgPreVote, raftpb.MsgPreVoteResp, raftpb.MsgHeartbeatResp, raftpb.MsgTimeoutNow:
+		return nil
+	default:
+		return badMessage(m, "no message between nodes")
+	}
+}
+
+func (c *Core) checkAppend(m *raftpb.Message) error {
+	index, term := m.GetIndex(), m.GetLogTerm()
+	if term > m.GetTerm() {
+		return badMessage(m, "previous entry of term %d", term)
+	}
+	for _, e := range m.GetEntries() {
+		if e.GetIndex() != index+1 || e.GetTerm() < term || e.GetTerm() > m.GetTerm() {
+			return badMessage(m, "entry %d of term %d after %d of %d", e.GetIndex(), e.GetTerm(), index, term)
+		}
+		index, term = e.GetIndex(), e.GetTerm()
+		if err := checkEntry(e); err != nil {
+			return badMessage(m, "%v", err)
+		}
+	}
+	return nil
+}
+
+func checkEntry(e *raftpb.Entry) error {
+	switch e.GetType() {
+	case raftpb.EntryNormal:
+		if len(e.GetData()) > 0 {
+			_, _, err := openEnvelope(e.GetData())
+			return err
+		}
+		return nil
+	case raftpb.EntryConfChangeV2:
+		return proto.Unmarshal(e.GetData(), &raftpb.ConfChangeV2{})
+	default:
+		return fmt.Errorf("entry %d of type %v", e.GetIndex(), e.GetType())
+	}
+}
+
+func (c *Core) checkSnap(m *raftpb.Message) error {
+	meta := m.GetSnapshot().GetMetadata()
+	if meta.GetIndex() == 0 || meta.GetTerm() == 0 || meta.GetTerm() > m.GetTerm() {
+		return badMessage(m, "snapshot at %d of term %d", meta.GetIndex(), meta.GetTerm())
+	}
+	if err := checkConf(meta.GetConfState()); err != nil {
+		return badMessage(m, "%v", err)
+	}
+	return nil
+}
+
+// checkConf refuses a configuration raft would panic on.
+func checkConf(conf *raftpb.ConfState) error {
+	if conf == nil || proto.Size(conf) == 0 {
+		return nil
+	}
+	ids := raftMembersOf(conf)
+	if len(conf.GetVoters()) == 0 || len(ids) > maxRaftMembers || contains(ids, 0) {
+		return fmt.Errorf("%w: configuration %v", errMessage, conf)
+	}
+	_, _, err := confchange.Restore(confchange.Changer{Tracker: tracker.MakeProgressTracker(1, 0), LastIndex: 1}, conf)
+	if err != nil {
+		return fmt.Errorf("%w: configuration %v: %w", errMessage, conf, err)
+	}
+	return nil
+}
+
+// confChangeOf decodes a change of the configuration; ok is false for other entries.
+func confChangeOf(e *raftpb.Entry) (cc *raftpb.ConfChangeV2, ok bool) {
+	if e.GetType() != raftpb.EntryConfChangeV2 {
+		return nil, false
+	}
+	cc = &raftpb.ConfChangeV2{}
+	if err := proto.Unmarshal(e.GetData(), cc); err != nil {
+		return nil, false // refused by checkEntry on its way in
+	}
+	return cc, true
+}
+
+// setSnapshotTime and snapshotTime carry a base's time in a snapshot's data field.
+func setSnapshotTime(s *raftpb.Snapshot, timeNanos int64) {
+	s.Data = binary.LittleEndian.AppendUint64(nil, uint64(timeNanos))
+}
+
+func snapshotTime(s *raftpb.Snapshot) int64 {
+	if len(s.GetData()) != 8 {
+		return 0
+	}
+	return int64(binary.LittleEndian.Uint64(s.GetData()))
+}
+
+// raftLogger hands raft's log lines to slog: at debug level, as raft is chatty.
+type raftLogger struct{ to *slog.Logger }
+
+func (l raftLogger) line(level slog.Level, text string) {
+	if l.to != nil {
+		l.to.Log(context.Background(), level, "raft: "+text)
+	}
+}
+
+func (l raftLogger) Debug(v ...any)              {}
+func (l raftLogger) Debugf(f string, v ...any)   {}
+func (l raftLogger) Info(v ...any)               { l.line(slog.LevelDebug, fmt.Sprint(v...)) }
+func (l raftLogger) Infof(f string, v ...any)    { l.line(slog.LevelDebug, fmt.Sprintf(f, v...)) }
+func (l raftLogger) Warning(v ...any)            { l.line(slog.LevelWarn, fmt.Sprint(v...)) }
+func (l raftLogger) Warningf(f string, v ...any) { l.line(slog.LevelWarn, fmt.Sprintf(f, v...)) }
+func (l raftLogger) Error(v ...any)              { l.line(slog.LevelError, fmt.Sprint(v...)) }
+func (l raftLogger) Errorf(f string, v ...any)   { l.line(slog.LevelError, fmt.Sprintf(f, v...)) }
+func (l raftLogger) Fatal(v ...any)              { l.Panic(v...) }
+func (l raftLogger) Fatalf(f string, v ...any)   { l.Panicf(f, v...) }
+func (l raftLogger) Panic(v ...any) {
+	panic("consensus: raft: " + fmt.Sprint(v...)) // tidy: raft's own invariant; going on would corrupt the log
+}
+func (l raftLogger) Panicf(f string, v ...any) {
+	panic("consensus: raft: " + fmt.Sprintf(f, v...)) // tidy: raft's own invariant; going on would corrupt the log
+}

@@ -1,0 +1,293 @@
+package consensus
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"go.etcd.io/raft/v3/raftpb"
+	"google.golang.org/protobuf/proto"
+)
+
+const (
+	redialMin = 50 * time.Millisecond
+	redialMax = 500 * time.Millisecond
+)
+
+var errNoLink = errors.New("consensus: no connection")
+
+// link is the connection this node dials to a peer, and dials again.
+type link struct {
+	n      *Node
+	peer   ID
+	ctx    context.Context
+	cancel context.CancelFunc
+	kick   chan struct{} // buffered 1: the peer is there, dial now
+
+	mu       sync.Mutex // protects all below
+	stream   *stream    // nil while down
+	calls    map[uint64]chan response
+	nextCall uint64
+	lastErr  error
+}
+
+type response struct {
+	body []byte
+	err  error
+}
+
+func marshalRaft(m *raftpb.Message) func([]byte) []byte {
+	return func(b []byte) []byte {
+		b, err := proto.MarshalOptions{}.MarshalAppend(b, m)
+		if err != nil {
+			panic("consensus: encode raft message: " + err.Error()) // tidy: made by raft itself: can't fail
+		}
+		return b
+	}
+}
+
+// link returns the link to a peer, nil if there is none.
+func (n *Node) link(peer ID) *link {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.state.links[peer]
+}
+
+// updateLinks starts and ends links: a raft member needs all others, an observer the leader.
+func (n *Node) updateLinks() {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.state.closed {
+		return
+	}
+	want := map[ID]bool{}
+	if n.state.role != RoleObserver {
+		for _, id := range raftMembersOf(n.state.conf) {
+			want[id] = true
+		}
+	}
+	if n.state.leader != 0 {
+		want[n.state.leader] = true
+	}
+	delete(want, n.id)
+	for id, l := range n.state.links {
+		if !want[id] && (n.state.leader != 0 || n.state.role != RoleObserver) {
+			l.cancel()
+			delete(n.state.links, id)
+		}
+	}
+	for id := range want {
+		if n.state.links[id] == nil {
+			l := &link{n: n, peer: id, kick: make(chan struct{}, 1), calls: map[uint64]chan response{}}
+			l.ctx, l.cancel = context.WithCancel(n.ctx)
+			n.state.links[id] = l
+			n.wg.Go(l.run)
+		}
+	}
+}
+
+// run keeps the link up until it is cancelled.
+func (l *link) run() {
+	defer l.cancel()
+	wait := redialMin
+	for l.ctx.Err() == nil {
+		began := time.Now()
+		err := l.session()
+		if time.Since(began) > redialMax {
+			wait = redialMin
+		}
+		l.mu.Lock()
+		first := l.lastErr == nil || l.lastErr.Error() != err.Error()
+		l.lastErr = err
+		l.mu.Unlock()
+		if first && !quiet(err) && l.ctx.Err() == nil {
+			l.n.log.Info("connection to peer", "peer", fmt.Sprintf("%x", l.peer), "error", err)
+		}
+		select {
+		case <-l.ctx.Done():
+		case <-l.kick:
+			wait = redialMin
+		case <-time.After(wait):
+		}
+		wait = min(2*wait, redialMax)
+	}
+}
+
+func (l *link) session() error {
+	conn, err := l.n.open(l.ctx, l.peer, purposePeer)
+	if err != nil {
+		return err
+	}
+	s := newStream(conn, l.peer)
+	stop := context.AfterFunc(l.ctx, func() { _ = conn.Close() })
+	defer stop()
+	defer s.close()
+	l.mu.Lock()
+	l.stream = s
+	l.mu.Unlock()
+	defer l.down()
+	l.n.linkUp(l)
+	for {
+		kind, body, err := s.read()
+		if err == nil {
+			err = l.handle(kind, body)
+		}
+		if err != nil {
+			return err
+		}
+	}
+}
+
+func (l *link) handle(kind uint8, body []byte) error {
+	switch kind {
+	case frameNack:
+		refuse, err := decodeNack(body)
+		if err == nil {
+			l.n.nacked(&refuse)
+		}
+		return err
+	case frameResponse:
+		c, err := decodeCall(body)
+		if err != nil {
+			return err
+		}
+		l.mu.Lock()
+		answer := l.calls[c.id]
+		delete(l.calls, c.id)
+		l.mu.Unlock()
+		if answer != nil {
+			answer <- openResponse(c.op, c.body)
+		}
+		return nil
+	case frameWant:
+		return l.n.wantFrame(body)
+	default:
+		return fmt.Errorf("%w: type %d from an acceptor", errFrame, kind)
+	}
+}
+
+// Codes of responses.
+const (
+	codeOK        = 0
+	codeNotLeader = 1
+	codeRefused   = 2 // ErrConfChange
+	codeError     = 3
+)
+
+func openResponse(code uint8, body []byte) response {
+	switch code {
+	case codeOK:
+		return response{body: body}
+	case codeNotLeader:
+		return response{err: ErrNotLeader}
+	case codeRefused:
+		return response{err: fmt.Errorf("%w: %s", ErrConfChange, body[:min(len(body), 300)])}
+	default:
+		return response{err: fmt.Errorf("consensus: peer answers: %s", body[:min(len(body), 300)])}
+	}
+}
+
+func (l *link) down() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.stream = nil
+	for id, answer := range l.calls {
+		answer <- response{err: errNoLink}
+		delete(l.calls, id)
+	}
+}
+
+func (l *link) up() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.stream != nil
+}
+
+func (l *link) send(kind uint8, fill func([]byte) []byte) bool {
+	l.mu.Lock()
+	s := l.stream
+	l.mu.Unlock()
+	return s != nil && s.send(kind, fill)
+}
+
+// call asks the peer something and waits for the answer.
+func (l *link) call(ctx context.Context, op uint8, body []byte) ([]byte, error) {
+	answer := make(chan response, 1)
+	l.mu.Lock()
+	s := l.stream
+	if s == nil {
+		l.mu.Unlock()
+		return nil, errNoLink
+	}
+	l.nextCall++
+	c := call{id: l.nextCall, op: op, body: body}
+	l.calls[c.id] = answer
+	l.mu.Unlock()
+	if !s.send(frameRequest, c.append) {
+		l.forget(c.id)
+		return nil, errNoLink
+	}
+	select {
+	case r := <-answer:
+		return r.body, r.err
+	case <-ctx.Done():
+		l.forget(c.id)
+		return nil, ctx.Err()
+	}
+}
+
+func (l *link) forget(id uint64) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	delete(l.calls, id)
+}
+
+// linkUp runs when a link has a connection again.
+func (n *Node) linkUp(l *link) {
+	n.mu.Lock()
+	leader := n.state.leader
+	n.mu.Unlock()
+	if l.peer == leader {
+		n.redispatch()
+		n.reportAll()
+	}
+}
+
+// askLeader calls the leader, whoever that becomes, until ctx ends.
+func (n *Node) askLeader(ctx context.Context, op uint8, body []byte) ([]byte, error) {
+	last := ErrNoQuorum
+	for {
+		n.mu.Lock()
+		leader, changed, lost := n.state.leader, n.state.changed, n.state.noQuorum
+		n.mu.Unlock()
+		switch {
+		case lost:
+			return nil, ErrNoQuorum
+		case leader == n.id:
+			b, err := n.answer(ctx, op, body)
+			if !errors.Is(err, ErrNotLeader) {
+				return b, err
+			}
+			last = err
+		case leader != 0:
+			last = errNoLink
+			if l := n.link(leader); l != nil {
+				b, err := l.call(ctx, op, body)
+				if err == nil || !errors.Is(err, errNoLink) && !errors.Is(err, ErrNotLeader) {
+					return b, err
+				}
+				last = err
+			}
+		}
+		select {
+		case <-ctx.Done():
+			return nil, fmt.Errorf("%w (%w)", ctx.Err(), last)
+		case <-n.ctx.Done():
+			return nil, n.stopped()
+		case <-changed:
+		case <-time.After(redialMin):
+		}
+	}
+}

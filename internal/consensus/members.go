@@ -1,0 +1,417 @@
+package consensus
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"go.etcd.io/raft/v3/raftpb"
+
+	"github.com/rdmcfs/rdmcfs/internal/consensus/raftlog"
+)
+
+const (
+	catchUpEntries = 64 // a learner this close to the commit index becomes a voter
+	catchUpMax     = 10 * time.Minute
+	confStepMax    = 30 * time.Second
+)
+
+// learn takes news of leader, term, commit and voters, from this node's raft or from the voter it follows. Role "" means:
+// unchanged, and only the configuration is told.
+func (n *Node) learn(s clusterState, role Role) {
+	n.mu.Lock()
+	st := &n.state
+	leaderChanged, changed := false, false
+	if s.conf != nil && (st.conf == nil || s.confIndex > st.confIndex || s.confIndex == st.confIndex && len(st.conf.GetVoters()) == 0) {
+		st.conf, st.confIndex, changed = s.conf, s.confIndex, true
+	}
+	if role != "" {
+		if role == RoleObserver && st.role != RoleObserver && n.loopHasCore() {
+			n.mu.Unlock() // late news of a follow stream that has ended
+			return
+		}
+		changed = changed || st.role != role
+		st.role = role
+		st.term, st.commit = max(st.term, s.term), max(st.commit, s.commit)
+		if s.term < st.term && role == RoleObserver {
+			s.leader = 0 // an old leader
+		}
+		if leaderChanged = st.leader != s.leader; leaderChanged {
+			n.setLeaderLocked(s.leader)
+		}
+	}
+	if changed || leaderChanged {
+		close(st.changed)
+		st.changed = make(chan struct{})
+	}
+	leader := st.leader
+	n.mu.Unlock()
+	if changed || leaderChanged {
+		n.updateLinks()
+	}
+	if leaderChanged && leader != 0 {
+		n.log.Info("leader", "id", fmt.Sprintf("%x", leader), "term", s.term, "self", leader == n.id)
+		n.redispatch()
+		n.reportAll()
+		signal(n.policy)
+	}
+}
+
+// loopHasCore tells whether this node is a raft member, as far as the lock's holder can know.
+func (n *Node) loopHasCore() bool { return n.raftMember.Load() }
+
+func (n *Node) setLeaderLocked(leader ID) {
+	st := &n.state
+	if st.leader == leader {
+		return
+	}
+	st.leader = leader
+	now := time.Now()
+	switch leader {
+	case 0:
+		st.lostSince = now
+	case n.id:
+		st.ledSince, st.noQuorum = now, false
+	default:
+		st.noQuorum = false
+	}
+}
+
+// joinsWith tells whether an observer that comes to a configuration has to join raft: it is in it, and not known to be out
+// of it again.
+func (n *Node) joinsWith(index uint64, conf *raftpb.ConfState) bool {
+	if !contains(raftMembersOf(conf), n.id) {
+		return false
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.state.confIndex <= index || contains(raftMembersOf(n.state.conf), n.id)
+}
+
+// joinRaft makes an observer a member of raft, with a log that begins at base: all before it is applied and synced.
+// It runs in the loop.
+func (n *Node) joinRaft(base raftlog.Base) {
+	if n.loop.core != nil {
+		return
+	}
+	n.raftMember.Store(true)
+	n.mu.Lock()
+	n.state.role = RoleLearner
+	if f := n.state.follower; f != nil {
+		f.cancel()
+	}
+	n.mu.Unlock()
+	hard := n.loop.hard
+	n.persist.add(persistJob{batch: &raftlog.Batch{Base: &base, Reset: true}, done: func() {
+		if n.loop.core != nil {
+			return
+		}
+		if err := n.newCore(&raftlog.State{Identity: n.cfg.Identity, Hard: hard, Base: base}); err != nil {
+			n.fail(fmt.Errorf("consensus: join raft at %d: %w", base.Index, err))
+		}
+	}})
+}
+
+// leaveRaft makes a removed member an observer. Its hard state stays in the log: should it come back, it remembers its
+// vote. It runs in the loop.
+func (n *Node) leaveRaft(conf *raftpb.ConfState, confIndex uint64) {
+	l := &n.loop
+	l.hard, l.core, l.leaving = l.core.log.hard, nil, false
+	n.failReads(ErrNotLeader)
+	n.mu.Lock()
+	base := raftlog.Base{Index: n.state.synced, Conf: conf}
+	n.state.role = RoleObserver
+	n.setLeaderLocked(0)
+	n.mu.Unlock()
+	n.raftMember.Store(false)
+	n.log.Info("this node is no voter any more: it follows")
+	n.persist.add(persistJob{batch: &raftlog.Batch{Base: &base, Reset: true, Hard: l.hard}, done: func() {}})
+	n.learn(clusterState{conf: conf, confIndex: confIndex}, "")
+	n.mu.Lock()
+	close(n.state.changed)
+	n.state.changed = make(chan struct{})
+	n.mu.Unlock()
+	n.updateLinks()
+}
+
+// askWhetherRemoved asks the others whether this member was removed while it was away: raft does not tell those it has
+// removed. It runs in the loop.
+func (n *Node) askWhetherRemoved() {
+	l := &n.loop
+	core := l.core
+	l.asking = true
+	peers := raftMembersOf(core.Conf())
+	n.wg.Go(func() {
+		ctx, cancel := context.WithTimeout(n.ctx, 5*time.Second)
+		defer cancel()
+		var newest clusterState
+		for _, id := range peers {
+			link := n.link(id)
+			if link == nil {
+				continue
+			}
+			body, err := link.call(ctx, callState, nil)
+			if err != nil {
+				continue
+			}
+			if s, err := decodeState(body); err == nil && s.confIndex > newest.confIndex {
+				newest = s
+			}
+		}
+		n.box.event(func() {
+			l.asking = false
+			if l.core == core && newest.confIndex > core.ConfIndex() && newest.conf != nil && !contains(raftMembersOf(newest.conf), n.id) {
+				n.leaveRaft(newest.conf, newest.confIndex)
+			}
+		})
+	})
+}
+
+// ChangeVoters adds and removes voters in one step: new ones catch up as learners first, then joint consensus.
+// It can be called on any node; the leader does it. ErrConfChange: another change is under way, or this one makes no sense.
+func (n *Node) ChangeVoters(ctx context.Context, add, remove []ID) error {
+	if _, err := n.askLeader(ctx, callVoters, appendIDs(appendIDs(nil, add), remove)); err != nil {
+		return fmt.Errorf("consensus: change voters: %w", err)
+	}
+	return nil
+}
+
+// MembersChanged makes the leader run the voter policy now.
+func (n *Node) MembersChanged() { signal(n.policy) }
+
+// runPolicy keeps the voters as the policy wants them, while this node leads.
+func (n *Node) runPolicy() {
+	every := time.NewTicker(n.tune.PolicyInterval)
+	defer every.Stop()
+	for {
+		select {
+		case <-n.ctx.Done():
+			return
+		case <-n.policy:
+		case <-every.C:
+		}
+		if n.cfg.Members == nil || !n.leads() {
+			continue
+		}
+		n.mu.Lock()
+		voters, joint := n.state.conf.GetVoters(), len(n.state.conf.GetVotersOutgoing()) > 0
+		n.mu.Unlock()
+		if joint {
+			continue
+		}
+		plan := PlanVoters(n.cfg.Members(), voters, n.id, n.tune.DeadVoterAfter)
+		if plan.Empty() {
+			continue
+		}
+		n.log.Info("voters change", "add", hexIDs(plan.Add), "remove", hexIDs(plan.Remove))
+		if err := n.changeVoters(n.ctx, plan.Add, plan.Remove); err != nil && n.ctx.Err() == nil {
+			n.log.Warn("voters change", "error", err)
+		}
+	}
+}
+
+func hexIDs(ids []ID) []string {
+	var list []string
+	for _, id := range ids {
+		list = append(list, fmt.Sprintf("%x", id))
+	}
+	return list
+}
+
+func (n *Node) leads() bool {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.state.leader == n.id
+}
+
+// changeVoters is the leader's part of ChangeVoters.
+func (n *Node) changeVoters(ctx context.Context, add, remove []ID) error {
+	if err := n.beginChange(add, remove); err != nil {
+		return err
+	}
+	defer func() {
+		n.mu.Lock()
+		defer n.mu.Unlock()
+		n.state.changing = false
+	}()
+	var learners []*raftpb.ConfChangeSingle
+	conf := n.conf()
+	for _, id := range add {
+		if !contains(raftMembersOf(conf), id) {
+			learners = append(learners, change(raftpb.ConfChangeAddLearnerNode, id))
+		}
+	}
+	if len(learners) > 0 {
+		if err := n.proposeConf(ctx, learners); err != nil {
+			return err
+		}
+	}
+	if err := n.waitCaughtUp(ctx, add); err != nil {
+		return errors.Join(err, n.dropLearners(add))
+	}
+	var swap []*raftpb.ConfChangeSingle
+	for _, id := range add {
+		if !contains(conf.GetVoters(), id) {
+			swap = append(swap, change(raftpb.ConfChangeAddNode, id))
+		}
+	}
+	for _, id := range remove {
+		if contains(raftMembersOf(conf), id) {
+			swap = append(swap, change(raftpb.ConfChangeRemoveNode, id))
+		}
+	}
+	if len(swap) == 0 {
+		return nil
+	}
+	return n.proposeConf(ctx, swap)
+}
+
+// dropLearners takes learners out again that did not catch up.
+func (n *Node) dropLearners(ids []ID) error {
+	if n.ctx.Err() != nil || !n.leads() {
+		return nil
+	}
+	var drop []*raftpb.ConfChangeSingle
+	for _, id := range ids {
+		if contains(n.conf().GetLearners(), id) {
+			drop = append(drop, change(raftpb.ConfChangeRemoveNode, id))
+		}
+	}
+	if len(drop) == 0 {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(n.ctx, confStepMax)
+	defer cancel()
+	return n.proposeConf(ctx, drop)
+}
+
+func change(kind raftpb.ConfChangeType, id ID) *raftpb.ConfChangeSingle {
+	return &raftpb.ConfChangeSingle{Type: kind.Enum(), NodeId: new(id)}
+}
+
+func (n *Node) conf() *raftpb.ConfState {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.state.conf
+}
+
+func (n *Node) beginChange(add, remove []ID) error {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.state.leader != n.id {
+		return ErrNotLeader
+	}
+	if n.state.changing || len(n.state.conf.GetVotersOutgoing()) > 0 {
+		return fmt.Errorf("%w: another one is under way", ErrConfChange)
+	}
+	voters := append([]ID(nil), n.state.conf.GetVoters()...)
+	for _, id := range add {
+		if id == 0 || contains(remove, id) {
+			return fmt.Errorf("%w: node %x can't be added", ErrConfChange, id)
+		}
+		if !contains(voters, id) {
+			voters = append(voters, id)
+		}
+	}
+	left := 0
+	for _, id := range voters {
+		if !contains(remove, id) {
+			left++
+		}
+	}
+	if left < 1 || left > 7 {
+		return fmt.Errorf("%w: it would leave %d voters", ErrConfChange, left)
+	}
+	n.state.changing = true
+	return nil
+}
+
+// proposeConf proposes a change and waits until it is in force, and no joint configuration is left.
+func (n *Node) proposeConf(ctx context.Context, changes []*raftpb.ConfChangeSingle) error {
+	ctx, cancel := context.WithTimeout(ctx, confStepMax)
+	defer cancel()
+	proposed := make(chan error, 1)
+	before := uint64(0)
+	n.mu.Lock()
+	before = n.state.confIndex
+	n.mu.Unlock()
+	n.box.event(func() {
+		if n.loop.core == nil {
+			proposed <- ErrNotLeader
+			return
+		}
+		proposed <- n.loop.core.ProposeConf(changes)
+	})
+	select {
+	case err := <-proposed:
+		if err != nil {
+			return err
+		}
+	case <-n.ctx.Done():
+		return n.stopped()
+	}
+	for {
+		n.mu.Lock()
+		changed, index, joint := n.state.changed, n.state.confIndex, len(n.state.conf.GetVotersOutgoing()) > 0
+		leads := n.state.leader == n.id
+		n.mu.Unlock()
+		if index > before && !joint {
+			return nil
+		}
+		if !leads {
+			return ErrNotLeader
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return fmt.Errorf("%w: not in force: %w", ErrConfChange, ctx.Err())
+		case <-n.ctx.Done():
+			return n.stopped()
+		}
+	}
+}
+
+// waitCaughtUp waits until learners have nearly all of the log.
+func (n *Node) waitCaughtUp(ctx context.Context, ids []ID) error {
+	ctx, cancel := context.WithTimeout(ctx, catchUpMax)
+	defer cancel()
+	poll := time.NewTicker(20 * time.Millisecond)
+	defer poll.Stop()
+	for {
+		answer := make(chan bool, 1)
+		n.box.event(func() { answer <- n.caughtUp(ids) })
+		select {
+		case ok := <-answer:
+			if ok {
+				return nil
+			}
+		case <-n.ctx.Done():
+			return n.stopped()
+		}
+		if !n.leads() {
+			return ErrNotLeader
+		}
+		select {
+		case <-poll.C:
+		case <-ctx.Done():
+			return fmt.Errorf("%w: new voters don't catch up: %w", ErrConfChange, ctx.Err())
+		case <-n.ctx.Done():
+			return n.stopped()
+		}
+	}
+}
+
+// caughtUp runs in the loop.
+func (n *Node) caughtUp(ids []ID) bool {
+	core := n.loop.core
+	if core == nil {
+		return false
+	}
+	for _, id := range ids {
+		if match, _ := core.Match(id); id != n.id && match+catchUpEntries < core.Status().Commit || match == 0 && id != n.id {
+			return false
+		}
+	}
+	return true
+}

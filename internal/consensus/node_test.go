@@ -1,0 +1,481 @@
+package consensus
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/rdmcfs/rdmcfs/internal/consensus/raftlog/simfs"
+)
+
+func TestOneNode(t *testing.T) {
+	c := newCluster(t, 1, nil)
+	for i := range 5 {
+		p := c.propose(1, fmt.Sprint("a", i))
+		if p.Result != uint64(i+1) {
+			t.Fatalf("result %v", p.Result)
+		}
+	}
+	c.stop(1)
+	c.start(1)
+	if p := c.propose(1, "a5"); p.Result != uint64(6) {
+		t.Fatalf("after restart: result %v", p.Result)
+	}
+}
+
+func TestGrowsToThreeVotersAndServesAll(t *testing.T) {
+	c := newCluster(t, 5, nil)
+	c.waitVoters(3)
+	want := uint64(0)
+	for round := range 4 {
+		for id := ID(1); id <= 5; id++ {
+			want++
+			if p := c.propose(id, fmt.Sprint(round, "/", id)); p.Result != want {
+				t.Fatalf("node %d: result %v, want %d", id, p.Result, want)
+			}
+		}
+	}
+	c.converge()
+	observers := 0
+	for _, tn := range c.running() {
+		if tn.node.Status().Role == RoleObserver {
+			observers++
+		}
+	}
+	if observers != 2 {
+		t.Fatalf("%d observers", observers)
+	}
+}
+
+func TestLeaderKilledStopsNobodyForLong(t *testing.T) {
+	c := newCluster(t, 5, func(c *cluster) { c.tune.Tick, c.tune.LeaderLost = 0, 0 })
+	leader := c.waitVoters(3)
+	c.propose(leader, "before")
+	c.setDown(leader, true)
+	c.stop(leader)
+	for _, tn := range c.running() {
+		began := time.Now()
+		if _, err := tn.node.Propose(context.Background(), []byte(fmt.Sprint("after", tn.id)), ProposeOptions{}); err != nil {
+			t.Fatalf("node %d: %v", tn.id, err)
+		}
+		if took := time.Since(began); took > 5*time.Second {
+			t.Fatalf("node %d waited %v", tn.id, took)
+		} else {
+			t.Logf("node %d waited %v", tn.id, took)
+		}
+	}
+	c.start(leader)
+	c.setDown(leader, false)
+	c.converge()
+}
+
+func TestNoQuorumFailsFastAndRecovers(t *testing.T) {
+	c := newCluster(t, 4, func(c *cluster) { c.tune.Tick, c.tune.LeaderLost = 0, 0 })
+	leader := c.waitVoters(3)
+	var dead []ID
+	for _, v := range c.nodes[leader].node.Status().Voters {
+		if len(dead) < 2 {
+			dead = append(dead, v)
+		}
+	}
+	for _, id := range dead {
+		c.stop(id)
+	}
+	for _, tn := range c.running() {
+		began := time.Now()
+		_, err := tn.node.Propose(context.Background(), []byte("x"), ProposeOptions{})
+		took := time.Since(began)
+		if !errors.Is(err, ErrNoQuorum) || took > 5*time.Second {
+			t.Fatalf("node %d: first change: %v after %v", tn.id, err, took)
+		}
+		t.Logf("node %d: %v after %v", tn.id, err, took)
+		began = time.Now()
+		if _, err = tn.node.Propose(context.Background(), []byte("y"), ProposeOptions{}); !errors.Is(err, ErrNoQuorum) || time.Since(began) > 100*time.Millisecond {
+			t.Fatalf("node %d: second change: %v after %v", tn.id, err, time.Since(began))
+		}
+		if !tn.node.Status().NoQuorum {
+			t.Fatalf("node %d: status does not say so", tn.id)
+		}
+	}
+	for _, id := range dead {
+		c.start(id)
+	}
+	eventually(t, 15*time.Second, "changes work again", func() bool {
+		for _, tn := range c.running() {
+			if _, err := tn.node.Propose(context.Background(), []byte(fmt.Sprint("z", tn.id)), ProposeOptions{}); err != nil {
+				return false
+			}
+		}
+		return true
+	})
+	c.converge()
+}
+
+func TestBarrierNamesThoseBehind(t *testing.T) {
+	c := newCluster(t, 5, func(c *cluster) { c.auto = false })
+	c.waitVoters(3)
+	stop := make(chan struct{})
+	done := make(chan struct{})
+	lagging := ID(5)
+	go func() { // the upper layer of all nodes but one drops its caches at once
+		defer close(done)
+		tick := time.NewTicker(time.Millisecond)
+		defer tick.Stop()
+		for {
+			select {
+			case <-stop:
+				return
+			case <-tick.C:
+			}
+			for _, tn := range c.running() {
+				if tn.id != lagging {
+					tn.node.SetVisible(tn.sm.Applied())
+				}
+			}
+		}
+	}()
+	defer func() { close(stop); <-done }()
+	for _, tn := range c.running() {
+		opts := ProposeOptions{WaitVisible: true, Nodes: []ID{1, 2, 3, 4}}
+		p, err := tn.node.Propose(context.Background(), []byte(fmt.Sprint("w", tn.id)), opts)
+		if err != nil || p.BarrierErr != nil || len(p.Behind) > 0 {
+			t.Fatalf("node %d: %+v, %v", tn.id, p, err)
+		}
+		for id := ID(1); id <= 4; id++ {
+			if c.nodes[id].node.Status().Visible < p.Index {
+				t.Fatalf("node %d is not at %d", id, p.Index)
+			}
+		}
+	}
+	p, err := c.nodes[4].node.Propose(context.Background(), []byte("late"), ProposeOptions{WaitVisible: true, BarrierTimeout: 300 * time.Millisecond})
+	if err != nil || p.BarrierErr != nil || len(p.Behind) != 1 || p.Behind[0] != lagging {
+		t.Fatalf("%+v, %v", p, err)
+	}
+	began := time.Now()
+	c.stop(lagging)
+	p, err = c.nodes[4].node.Propose(context.Background(), []byte("gone"), ProposeOptions{WaitVisible: true, BarrierTimeout: time.Minute})
+	if err != nil || len(p.Behind) != 1 || time.Since(began) > 5*time.Second {
+		t.Fatalf("%+v, %v after %v", p, err, time.Since(began))
+	}
+	behind, err := c.nodes[4].node.Barrier(context.Background(), p.Index, ProposeOptions{Nodes: []ID{1, 2, 3}})
+	if err != nil || len(behind) > 0 {
+		t.Fatalf("barrier: %v, %v", behind, err)
+	}
+}
+
+func TestReadBarrierSeesEarlierWrites(t *testing.T) {
+	c := newCluster(t, 5, nil)
+	c.waitVoters(3)
+	for i := range 30 {
+		writer, reader := ID(1+i%5), ID(1+(i*3+1)%5)
+		p := c.propose(writer, fmt.Sprint("r", i))
+		index, err := c.nodes[reader].node.ReadBarrier(context.Background())
+		if err != nil || index < p.Index || c.nodes[reader].sm.Applied() < p.Index {
+			t.Fatalf("read barrier on %d: %d, %v; write was at %d", reader, index, err, p.Index)
+		}
+	}
+}
+
+func TestSnapshotCatchUp(t *testing.T) {
+	c := newCluster(t, 5, func(c *cluster) { c.tune.TailEntries = 50; c.tune.SyncEntries = 10 })
+	leader := c.waitVoters(3)
+	var voter, observer ID
+	for _, tn := range c.running() {
+		switch st := tn.node.Status(); {
+		case st.Role == RoleObserver:
+			observer = tn.id
+		case tn.id != leader:
+			voter = tn.id
+		}
+	}
+	c.stop(voter)
+	c.stop(observer)
+	for i := range 400 {
+		c.propose(leader, fmt.Sprint("s", i))
+	}
+	eventually(t, 10*time.Second, "the log is cut", func() bool { return c.nodes[leader].node.Status().LogFirst > 300 })
+	c.start(observer)
+	c.start(voter)
+	c.propose(observer, "o")
+	c.propose(voter, "v")
+	c.converge()
+	c.crash(voter, rand.New(rand.NewPCG(1, 1)).IntN)
+	c.start(voter)
+	c.propose(voter, "v2")
+	c.converge()
+}
+
+func TestCrashesAndPartitionsKeepEveryAcknowledgedCommand(t *testing.T) {
+	rng := rand.New(rand.NewPCG(7, 7))
+	c := newCluster(t, 5, func(c *cluster) { c.tune.TailEntries, c.tune.LeaderLost = 100, 5*time.Second })
+	c.waitVoters(3)
+	acked := map[string]any{}
+	for i := range 25 {
+		victim := ID(1 + rng.IntN(5))
+		kind := rng.IntN(3)
+		switch kind {
+		case 0:
+			c.crash(victim, rng.IntN)
+		case 1:
+			c.isolate(victim, true)
+		}
+		for j := range 6 {
+			id := ID(1 + rng.IntN(5))
+			if kind < 2 && id == victim {
+				continue
+			}
+			command := fmt.Sprint("c", i, ".", j)
+			ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+			p, err := c.nodes[id].node.Propose(ctx, []byte(command), ProposeOptions{})
+			cancel()
+			if err != nil {
+				t.Fatalf("round %d, victim %d (%d), propose on %d: %v", i, victim, kind, id, err)
+			}
+			acked[command] = p.Result
+		}
+		switch kind {
+		case 0:
+			c.start(victim)
+		case 1:
+			c.isolate(victim, false)
+		}
+	}
+	c.converge()
+	final := c.nodes[1].sm.state()
+	for command, place := range acked {
+		if final.Results[command] != place {
+			t.Fatalf("command %s: place %d, acknowledged %v", command, final.Results[command], place)
+		}
+	}
+	if int(final.Count) != len(acked) {
+		t.Fatalf("%d commands applied, %d acknowledged", final.Count, len(acked))
+	}
+	t.Logf("%d commands, %d repeated proposals", final.Count, final.Repeated)
+}
+
+func TestDeadVoterIsReplaced(t *testing.T) {
+	c := newCluster(t, 5, func(c *cluster) { c.tune.DeadVoterAfter = 200 * time.Millisecond })
+	leader := c.waitVoters(3)
+	var victim ID
+	for _, v := range c.nodes[leader].node.Status().Voters {
+		if v != leader {
+			victim = v
+		}
+	}
+	c.stop(victim)
+	c.setDown(victim, true)
+	eventually(t, 20*time.Second, "the dead voter is replaced", func() bool {
+		st := c.nodes[leader].node.Status()
+		return len(st.Voters) == 3 && !st.Joint && !contains(st.Voters, victim) && len(st.Learners) == 0
+	})
+	c.propose(leader, "x")
+	c.start(victim) // it still believes that it votes
+	eventually(t, 20*time.Second, "the replaced voter follows", func() bool {
+		return c.nodes[victim].node.Status().Role == RoleObserver
+	})
+	c.setDown(victim, false)
+	c.propose(victim, "y")
+	c.converge()
+}
+
+func TestChangeVoters(t *testing.T) {
+	c := newCluster(t, 4, nil)
+	leader := c.waitVoters(3)
+	st := c.nodes[leader].node.Status()
+	var observer, other ID
+	for id := range c.nodes {
+		if !contains(st.Voters, id) {
+			observer = id
+		} else if id != leader {
+			other = id
+		}
+	}
+	if err := c.nodes[observer].node.ChangeVoters(context.Background(), []ID{observer}, []ID{other}); err != nil {
+		t.Fatal(err)
+	}
+	st = c.nodes[leader].node.Status()
+	if len(st.Voters) != 3 || !contains(st.Voters, observer) || contains(st.Voters, other) {
+		t.Fatalf("voters %v", st.Voters)
+	}
+	for id := range c.nodes {
+		c.propose(id, fmt.Sprint("cv", id))
+	}
+	if err := c.nodes[other].node.ChangeVoters(context.Background(), nil, st.Voters); !errors.Is(err, ErrConfChange) {
+		t.Fatalf("removing all: %v", err)
+	}
+	c.converge()
+}
+
+// TestProposalsSurviveLeaderChangesExactlyOnce kills leaders under load: each command is answered with its one place.
+func TestProposalsSurviveLeaderChangesExactlyOnce(t *testing.T) {
+	c := newCluster(t, 5, func(c *cluster) { c.tune.LeaderLost = 10 * time.Second })
+	c.waitVoters(3)
+	stop := make(chan struct{})
+	var wg sync.WaitGroup
+	var mu sync.Mutex
+	acked := map[string]any{}
+	for w := range 8 {
+		wg.Go(func() {
+			for i := 0; ; i++ {
+				select {
+				case <-stop:
+					return
+				default:
+				}
+				command := fmt.Sprint("w", w, ".", i)
+				for { // until a running node has answered
+					n := c.runningNode(ID(1 + (w+i)%5))
+					if n == nil {
+						i++
+						break
+					}
+					p, err := n.Propose(context.Background(), []byte(command), ProposeOptions{})
+					if errors.Is(err, ErrClosed) {
+						continue // its node was killed: the same bytes again, elsewhere
+					}
+					if err != nil {
+						t.Errorf("%s: %v", command, err)
+						return
+					}
+					mu.Lock()
+					acked[command] = p.Result
+					mu.Unlock()
+					break
+				}
+			}
+		})
+	}
+	for range 4 {
+		leader := c.leader()
+		index := c.nodes[leader].sm.Applied()
+		c.stop(leader)
+		eventually(t, 10*time.Second, "others go on", func() bool {
+			for _, tn := range c.running() {
+				if tn.sm.Applied() < index+50 {
+					return false
+				}
+			}
+			return true
+		})
+		c.start(leader)
+	}
+	close(stop)
+	wg.Wait()
+	c.converge()
+	final := c.nodes[1].sm.state()
+	for command, place := range acked {
+		if final.Results[command] != place {
+			t.Fatalf("command %s: place %d, acknowledged %v", command, final.Results[command], place)
+		}
+	}
+	t.Logf("%d commands acknowledged, %d proposed again", len(acked), final.Repeated)
+}
+
+// TestObserverThatMissedItsPromotionJoins restarts a node between having applied its own promotion and having begun a raft
+// log: what it applied says that it is a voter, its log does not.
+func TestObserverThatMissedItsPromotionJoins(t *testing.T) {
+	c := newCluster(t, 3, nil)
+	leader := c.waitVoters(3)
+	c.propose(leader, "a")
+	c.converge()
+	var victim ID
+	for id := range c.nodes {
+		if id != leader {
+			victim = id
+		}
+	}
+	c.stop(victim)
+	tn := c.nodes[victim]
+	tn.disk = simfs.New()
+	if err := Create(c.config(tn), CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	c.start(victim)
+	eventually(t, 10*time.Second, "the node is a raft member again", func() bool {
+		return tn.node.Status().Role == RoleFollower
+	})
+	c.propose(victim, "b")
+	c.converge()
+}
+
+// TestRestartOfAllKeepsEverything stops all nodes at once, by power loss, several times.
+func TestRestartOfAllKeepsEverything(t *testing.T) {
+	rng := rand.New(rand.NewPCG(5, 5))
+	c := newCluster(t, 5, func(c *cluster) { c.tune.TailEntries = 40 })
+	c.waitVoters(3)
+	acked := 0
+	for round := range 4 {
+		for i := range 60 {
+			c.propose(ID(1+i%5), fmt.Sprint("r", round, ".", i))
+			acked++
+		}
+		for id := range c.nodes {
+			c.crash(id, rng.IntN)
+		}
+		for id := range c.nodes {
+			c.start(id)
+		}
+		c.propose(ID(1+round), fmt.Sprint("back", round))
+		acked++
+		c.converge()
+	}
+	if got := c.nodes[2].sm.state().Count; int(got) != acked {
+		t.Fatalf("%d commands, %d acknowledged", got, acked)
+	}
+}
+
+// TestObserverSwitchesVoters stops the voter an observer follows.
+func TestObserverSwitchesVoters(t *testing.T) {
+	c := newCluster(t, 4, func(c *cluster) { c.tune.DeadVoterAfter = time.Hour })
+	c.waitVoters(3)
+	var observer *testNode
+	for _, tn := range c.running() {
+		if tn.node.Status().Role == RoleObserver {
+			observer = tn
+		}
+	}
+	var first ID
+	eventually(t, 5*time.Second, "the observer follows", func() bool { first = observer.node.Status().Following; return first != 0 })
+	c.stop(first)
+	for i := range 5 {
+		c.propose(observer.id, fmt.Sprint("o", i))
+	}
+	if now := observer.node.Status().Following; now == first || now == 0 {
+		t.Fatalf("follows %d, before %d", now, first)
+	}
+	c.isolate(observer.node.Status().Following, true) // alive, but cut off from all
+	c.start(first)
+	for i := range 5 {
+		c.propose(observer.id, fmt.Sprint("p", i))
+	}
+}
+
+// TestIdleNodeUsesLittleCPU measures a cluster of 3 voters and 2 observers that does nothing, at the timers of real use.
+func TestIdleNodeUsesLittleCPU(t *testing.T) {
+	if testing.Short() {
+		t.Skip("takes 5 s")
+	}
+	c := newCluster(t, 5, func(c *cluster) { c.tune = Tuning{PolicyInterval: 50 * time.Millisecond} })
+	c.waitVoters(3)
+	c.propose(1, "x")
+	before := cpuTime(t)
+	<-time.After(5 * time.Second)
+	share := (cpuTime(t) - before).Seconds() / 5 / 5 * 100
+	t.Logf("idle: %.2f %% of a core per node", share)
+	if share > 1 {
+		t.Errorf("%.2f %% of a core per idle node", share)
+	}
+}
+
+func cpuTime(t *testing.T) time.Duration {
+	var u syscall.Rusage
+	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {
+		t.Fatal(err)
+	}
+	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
+}

@@ -1,0 +1,344 @@
+package consensus
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+)
+
+// nodeProgress is what is known of a node, and what of it was passed on.
+type nodeProgress struct {
+	Progress
+	passed report // as last passed on towards the leader
+	fresh  bool   // heard of since then
+}
+
+// barrier waits for nodes to make an index visible.
+type barrier struct {
+	index   uint64
+	pending map[ID]struct{}
+	done    chan struct{} // closed when nothing is pending
+}
+
+// SetVisible says that all up to index shows in the mounts of this node: kernel caches have been dropped.
+func (n *Node) SetVisible(index uint64) {
+	n.mu.Lock()
+	changed := index > n.state.visible
+	n.state.visible = max(n.state.visible, index)
+	n.mu.Unlock()
+	if changed {
+		n.reportSelf(false)
+	}
+}
+
+// reportSelf takes note of this node's own progress, and passes it on: at once if somebody waits for it.
+func (n *Node) reportSelf(urgent bool) {
+	n.mu.Lock()
+	s := &n.state
+	p := s.progress[n.id]
+	if p == nil {
+		p = &nodeProgress{}
+		s.progress[n.id] = p
+	}
+	p.Progress = Progress{Applied: s.applied, Synced: s.synced, Visible: s.visible, ReadOnly: s.readOnly != nil, LastSeen: time.Now()}
+	p.fresh = true
+	n.reachedLocked(n.id, p.Visible)
+	urgent = urgent || p.passed.visible < s.wanted && p.Visible > p.passed.visible
+	now := urgent && s.leader != n.id
+	if !now {
+		n.passOnLocked(false)
+	}
+	n.mu.Unlock()
+	if now {
+		n.passOn()
+	}
+}
+
+// reportsFrame takes the progress of other nodes, on its way to the leader.
+func (n *Node) reportsFrame(body []byte) error {
+	list, err := decodeReports(body)
+	if err != nil {
+		return err
+	}
+	now, urgent := time.Now(), false
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for i := range list {
+		r := &list[i]
+		if r.id == n.id || r.id == 0 {
+			continue
+		}
+		p := n.state.progress[r.id]
+		if p == nil {
+			p = &nodeProgress{}
+			n.state.progress[r.id] = p
+		}
+		seen := now.Add(-time.Duration(r.ageMillis) * time.Millisecond)
+		if seen.Before(p.LastSeen) && r.applied < p.Applied {
+			continue // an older story, by a longer way
+		}
+		p.Progress = Progress{Applied: r.applied, Synced: r.synced, Visible: r.visible, ReadOnly: r.flags&reportReadOnly != 0, LastSeen: seen}
+		p.fresh = true
+		n.reachedLocked(r.id, r.visible)
+		urgent = urgent || r.flags&reportUrgent != 0 || p.passed.visible < n.state.wanted && r.visible > p.passed.visible
+	}
+	n.passOnLocked(urgent)
+	return nil
+}
+
+// reachedLocked tells barriers how far a node is.
+func (n *Node) reachedLocked(id ID, visible uint64) {
+	for b := range n.state.barriers {
+		if _, ok := b.pending[id]; ok && visible >= b.index {
+			delete(b.pending, id)
+			if len(b.pending) == 0 {
+				close(b.done)
+				delete(n.state.barriers, b)
+			}
+		}
+	}
+}
+
+// passOnLocked makes the reports go to the leader: now, or gathered for a while.
+func (n *Node) passOnLocked(urgent bool) {
+	if n.state.leader == n.id {
+		return
+	}
+	if urgent {
+		signal(n.reports.urgent)
+	} else if !n.state.lazy {
+		n.state.lazy = true
+		signal(n.reports.lazy)
+	}
+}
+
+func signal(c chan struct{}) {
+	select {
+	case c <- struct{}{}:
+	default:
+	}
+}
+
+// reportAll passes on everything again: the receiver is new.
+func (n *Node) reportAll() {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for _, p := range n.state.progress {
+		p.fresh, p.passed = true, report{}
+	}
+	n.passOnLocked(true)
+}
+
+// runReports passes reports on: urgent ones at once, others gathered, and signs of life every second.
+func (n *Node) runReports() {
+	alive := time.NewTicker(time.Second)
+	defer alive.Stop()
+	gather := time.NewTimer(time.Hour)
+	defer gather.Stop()
+	for {
+		select {
+		case <-n.ctx.Done():
+			return
+		case <-n.reports.lazy:
+			gather.Reset(n.tune.ReportInterval)
+			continue
+		case <-n.reports.urgent:
+		case <-gather.C:
+		case <-alive.C:
+			n.reportSelf(false)
+		}
+		n.passOn()
+	}
+}
+
+// passOn sends what is new: an observer to the voter it follows, a raft member to the leader.
+func (n *Node) passOn() {
+	n.mu.Lock()
+	s := &n.state
+	s.lazy = false
+	var via interface {
+		send(kind uint8, fill func([]byte) []byte) bool
+	}
+	switch {
+	case s.leader == n.id:
+	case s.role == RoleObserver && s.follower != nil:
+		via = s.follower.stream
+	case s.role != RoleObserver && s.links[s.leader] != nil:
+		via = s.links[s.leader]
+	}
+	if via == nil {
+		n.mu.Unlock()
+		return
+	}
+	var list []report
+	now := time.Now()
+	for id, p := range s.progress {
+		if !p.fresh || len(list) == maxReports {
+			continue
+		}
+		p.fresh = false
+		r := report{id: id, applied: p.Applied, synced: p.Synced, visible: p.Visible, ageMillis: uint32(max(0, now.Sub(p.LastSeen).Milliseconds()))}
+		if p.ReadOnly {
+			r.flags |= reportReadOnly
+		}
+		if p.passed.visible < s.wanted && p.Visible > p.passed.visible {
+			r.flags |= reportUrgent
+		}
+		p.passed = r
+		list = append(list, r)
+	}
+	n.mu.Unlock()
+	if len(list) > 0 {
+		via.send(frameReports, func(b []byte) []byte { return appendReports(b, list) })
+	}
+}
+
+// want asks for progress up to index at once, here and from those who report to this node.
+func (n *Node) want(index uint64) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if index <= n.state.wanted {
+		return
+	}
+	n.state.wanted = index
+	for s := range n.state.streams {
+		s.send(frameWant, func(b []byte) []byte { return appendU64s(b, index) })
+	}
+	if p := n.state.progress[n.id]; p != nil && p.Visible > p.passed.visible {
+		n.passOnLocked(true)
+	}
+}
+
+// Barrier waits until the nodes (nil: all that are up) have made index visible, and names those that have not in time.
+func (n *Node) Barrier(ctx context.Context, index uint64, opts ProposeOptions) (behind []ID, err error) {
+	return n.barrier(ctx, index, opts, opts.Announced)
+}
+
+func (n *Node) barrier(ctx context.Context, index uint64, opts ProposeOptions, announced bool) ([]ID, error) {
+	timeout := opts.BarrierTimeout
+	if timeout <= 0 {
+		timeout = n.tune.BarrierTimeout
+	}
+	ctx, cancel := context.WithTimeout(ctx, timeout+time.Second)
+	defer cancel()
+	flags := uint8(0)
+	if announced {
+		flags |= 1
+	}
+	if opts.Nodes == nil {
+		flags |= 2
+	}
+	body := append(appendU64s(nil, index, uint64(timeout.Milliseconds())), flags)
+	body, err := n.askLeader(ctx, callBarrier, appendIDs(body, opts.Nodes))
+	if err != nil {
+		return opts.Nodes, fmt.Errorf("consensus: barrier at %d: %w", index, err)
+	}
+	r := reader{b: body}
+	behind := r.ids(maxBarrierNodes)
+	if err := r.done(); err != nil {
+		return opts.Nodes, fmt.Errorf("consensus: barrier at %d: %w", index, err)
+	}
+	return behind, nil
+}
+
+// answerBarrier is the leader's part of Barrier.
+func (n *Node) answerBarrier(ctx context.Context, body []byte) ([]byte, error) {
+	r := reader{b: body}
+	index, timeout, flags := r.u64(), time.Duration(r.u64())*time.Millisecond, r.u8()
+	nodes := r.ids(maxBarrierNodes)
+	if err := r.done(); err != nil {
+		return nil, err
+	}
+	if flags&2 != 0 && n.cfg.Members != nil {
+		if err := n.waitAppliedFor(ctx, index, timeout); err != nil { // only then it is known here who is up at index
+			return nil, err
+		}
+		for _, m := range n.cfg.Members() {
+			if m.Up {
+				nodes = append(nodes, m.ID)
+			}
+		}
+	}
+	if flags&1 == 0 {
+		n.want(index)
+	}
+	b, err := n.beginBarrier(index, nodes)
+	if err != nil {
+		return nil, err
+	}
+	behind := n.waitBarrier(ctx, b, min(timeout, time.Minute))
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	return appendIDs(nil, behind), nil
+}
+
+func (n *Node) waitAppliedFor(ctx context.Context, index uint64, timeout time.Duration) error {
+	ctx, cancel := context.WithTimeout(ctx, min(timeout, time.Minute))
+	defer cancel()
+	return n.WaitApplied(ctx, index)
+}
+
+func (n *Node) beginBarrier(index uint64, nodes []ID) (*barrier, error) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.state.leader != n.id {
+		return nil, ErrNotLeader
+	}
+	b := &barrier{index: index, pending: map[ID]struct{}{}, done: make(chan struct{})}
+	for _, id := range nodes {
+		if p := n.state.progress[id]; p == nil || p.Visible < index {
+			b.pending[id] = struct{}{}
+		}
+	}
+	if len(b.pending) == 0 {
+		close(b.done)
+	} else {
+		n.state.barriers[b] = struct{}{}
+	}
+	return b, nil
+}
+
+// waitBarrier returns the nodes that are behind at the end. Nodes that have not been heard of for a while end it early.
+func (n *Node) waitBarrier(ctx context.Context, b *barrier, timeout time.Duration) []ID {
+	deadline := time.NewTimer(timeout)
+	defer deadline.Stop()
+	check := time.NewTicker(200 * time.Millisecond)
+	defer check.Stop()
+	for waiting := !n.allStale(b); waiting; {
+		select {
+		case <-b.done:
+			return nil
+		case <-ctx.Done():
+			waiting = false
+		case <-n.ctx.Done():
+			waiting = false
+		case <-deadline.C:
+			waiting = false
+		case <-check.C:
+			waiting = !n.allStale(b)
+		}
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	delete(n.state.barriers, b)
+	return slices.Sorted(maps.Keys(b.pending))
+}
+
+// allStale tells whether only nodes are pending that have been silent for too long.
+func (n *Node) allStale(b *barrier) bool {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for id := range b.pending {
+		seen := n.state.ledSince
+		if p := n.state.progress[id]; p != nil && p.LastSeen.After(seen) {
+			seen = p.LastSeen
+		}
+		if time.Since(seen) < n.tune.StaleAfter {
+			return false
+		}
+	}
+	return len(b.pending) > 0
+}

@@ -1,0 +1,296 @@
+package consensus
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"time"
+)
+
+const (
+	maxWaiters     = 1 << 16
+	proposeAgain   = 3 * time.Second        // without any answer
+	proposeRefused = 100 * time.Millisecond // after a refusal
+)
+
+// waiter is a call of Propose; all fields are protected by the node's lock.
+type waiter struct {
+	p       Proposal
+	done    chan outcome // buffered 1; gets exactly one
+	over    bool
+	again   time.Time // when to propose again
+	reached bool      // a leader may have it
+	born    time.Time
+}
+
+type outcome struct {
+	Proposed
+	err error
+}
+
+// finish answers the call, once.
+func (w *waiter) finish(o outcome) {
+	if !w.over {
+		w.over = true
+		w.done <- o
+	}
+}
+
+// fail answers with an error, which is ErrUnknown too if a leader may have the proposal.
+func (w *waiter) fail(err error) {
+	if w.reached && !errors.Is(err, ErrUnknown) {
+		err = fmt.Errorf("%w: %w", err, ErrUnknown)
+	}
+	w.finish(outcome{err: err})
+}
+
+// Propose orders data, waits until it is applied on this node, and returns what Apply returned for it. Data must not be
+// changed before it returns.
+//
+// The same bytes may be appended to the log more than once (after a change of leader): the state machine must recognise
+// them, and the result of the first of them to be applied here is returned. Errors: ErrNoQuorum (nothing can be changed
+// now), ErrReadOnly, ErrTooLarge, ErrBusy, ErrClosed; with ErrUnknown among them the proposal may still be applied.
+func (n *Node) Propose(ctx context.Context, data []byte, opts ProposeOptions) (Proposed, error) {
+	if len(data) > n.tune.MaxProposalBytes || len(data) == 0 {
+		return Proposed{}, fmt.Errorf("%w: %d bytes, limit %d", ErrTooLarge, len(data), n.tune.MaxProposalBytes)
+	}
+	w, err := n.addWaiter(data, opts)
+	if err != nil {
+		return Proposed{}, err
+	}
+	deadline := time.NewTimer(n.tune.ProposeTimeout)
+	defer deadline.Stop()
+	n.dispatch(w)
+	var out outcome
+	select {
+	case out = <-w.done:
+	case <-ctx.Done():
+		out.err = fmt.Errorf("%w: %w", ErrUnknown, ctx.Err())
+	case <-deadline.C:
+		out.err = fmt.Errorf("%w: no answer in %v", ErrUnknown, n.tune.ProposeTimeout)
+	case <-n.ctx.Done():
+		out.err = fmt.Errorf("%w: %w", n.stopped(), ErrUnknown)
+	}
+	if out.err != nil {
+		n.dropWaiter(w)
+		return Proposed{}, fmt.Errorf("consensus: propose: %w", out.err)
+	}
+	if opts.WaitVisible {
+		out.Behind, out.BarrierErr = n.barrier(ctx, out.Index, opts, true)
+	}
+	return out.Proposed, nil
+}
+
+func (n *Node) addWaiter(data []byte, opts ProposeOptions) (*waiter, error) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	switch {
+	case n.state.closed || n.ctx.Err() != nil:
+		return nil, n.stopped()
+	case n.state.noQuorum:
+		return nil, fmt.Errorf("%w since %v", ErrNoQuorum, time.Since(n.state.lostSince).Round(time.Second))
+	case len(n.state.waiters) >= maxWaiters:
+		return nil, ErrBusy
+	}
+	n.state.nextSeq++
+	w := &waiter{p: Proposal{Origin: n.id, Run: n.run, Seq: n.state.nextSeq, Data: data}, done: make(chan outcome, 1), born: time.Now()}
+	if opts.WaitVisible || opts.Announce {
+		w.p.Flags |= flagWaitVisible
+	}
+	n.state.waiters[w.p.Seq] = w
+	return w, nil
+}
+
+func (n *Node) dropWaiter(w *waiter) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	w.over = true
+	delete(n.state.waiters, w.p.Seq)
+}
+
+// dispatch sends a proposal to the leader, if one is known.
+func (n *Node) dispatch(w *waiter) {
+	n.mu.Lock()
+	leader := n.state.leader
+	l := n.state.links[leader]
+	if w.over {
+		n.mu.Unlock()
+		return
+	}
+	before := w.reached
+	w.again = time.Now().Add(proposeAgain)
+	w.reached = w.reached || leader != 0
+	n.mu.Unlock()
+	sent := false
+	switch {
+	case leader == n.id:
+		sent = n.box.propose(arrival{Proposal: w.p})
+	case l != nil:
+		sent = l.send(framePropose, func(b []byte) []byte { return appendForward(b, &w.p) })
+	}
+	if !sent {
+		n.mu.Lock()
+		w.reached = before
+		w.again = time.Now().Add(proposeRefused)
+		n.mu.Unlock()
+	}
+}
+
+// redispatch proposes all that waits again: to a new leader, or over a new connection.
+func (n *Node) redispatch() {
+	n.mu.Lock()
+	list := make([]*waiter, 0, len(n.state.waiters))
+	for _, w := range n.state.waiters {
+		list = append(list, w)
+	}
+	n.mu.Unlock()
+	for _, w := range list {
+		n.dispatch(w)
+	}
+}
+
+// nacked handles a leader's refusal.
+func (n *Node) nacked(refuse *nack) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	w := n.state.waiters[refuse.seq]
+	if w == nil || refuse.run != n.run {
+		return
+	}
+	if refuse.reason == nackReadOnly {
+		w.reached = false // refused before it was appended; an older attempt would have been applied or lost
+		w.fail(fmt.Errorf("%w: leader: %s", ErrReadOnly, refuse.text))
+		delete(n.state.waiters, refuse.seq)
+		return
+	}
+	w.again = time.Now().Add(proposeRefused)
+}
+
+// tendProposals proposes again what has no answer, and gives up when there is no leader; the loop calls it at each tick.
+func (n *Node) tendProposals(now time.Time) {
+	n.mu.Lock()
+	if n.state.leader == 0 && !n.state.noQuorum && n.quorumLostLocked(now) {
+		n.state.noQuorum = true
+		n.log.Warn("no leader: changes fail at once until there is one")
+	}
+	var again []*waiter
+	for seq, w := range n.state.waiters {
+		switch {
+		case n.state.noQuorum:
+			w.fail(ErrNoQuorum)
+			delete(n.state.waiters, seq)
+		case n.state.leader != 0 && now.After(w.again):
+			again = append(again, w)
+		}
+	}
+	n.mu.Unlock()
+	for _, w := range again {
+		n.dispatch(w)
+	}
+}
+
+// quorumLostLocked decides that no leader will come. An election may take several rounds and is given time, but less when a
+// caller has waited long already, most of it for a leader that had lost its quorum and did not know.
+func (n *Node) quorumLostLocked(now time.Time) bool {
+	lost := now.Sub(n.state.lostSince)
+	if lost >= n.tune.LeaderLost {
+		return true
+	}
+	for _, w := range n.state.waiters {
+		if lost >= n.tune.LeaderLost/2 && now.Sub(w.born) >= n.tune.LeaderLost+n.tune.LeaderLost/16 {
+			return true
+		}
+	}
+	return false
+}
+
+// ReadBarrier returns when this node has applied all that was acknowledged anywhere before the call.
+func (n *Node) ReadBarrier(ctx context.Context) (index uint64, err error) {
+	ctx, cancel := context.WithTimeout(ctx, n.tune.ProposeTimeout)
+	defer cancel()
+	body, err := n.askLeader(ctx, callReadIndex, nil)
+	if err != nil {
+		return 0, fmt.Errorf("consensus: read barrier: %w", err)
+	}
+	if len(body) != 8 {
+		return 0, fmt.Errorf("consensus: read barrier: %w", errFrame)
+	}
+	index = binary.LittleEndian.Uint64(body)
+	return index, n.WaitApplied(ctx, index)
+}
+
+// readIndex asks raft, on the leader.
+func (n *Node) readIndex(ctx context.Context) (uint64, error) {
+	answer := make(chan readAnswer, 1)
+	n.box.event(func() {
+		l := &n.loop
+		if l.core == nil {
+			answer <- readAnswer{err: ErrNotLeader}
+			return
+		}
+		l.nextRead++
+		request := string(binary.LittleEndian.AppendUint64(nil, l.nextRead))
+		if err := l.core.ReadIndex(request); err != nil {
+			answer <- readAnswer{err: err}
+			return
+		}
+		l.reads[request] = answer
+	})
+	retry := time.NewTimer(time.Second) // raft drops requests before a leader's first commit, and with lost messages
+	defer retry.Stop()
+	select {
+	case a := <-answer:
+		return a.index, a.err
+	case <-retry.C:
+		n.forgetRead(answer)
+		return 0, ErrNotLeader // asked again by the caller
+	case <-ctx.Done():
+		n.forgetRead(answer)
+		return 0, ctx.Err()
+	case <-n.ctx.Done():
+		return 0, n.stopped()
+	}
+}
+
+func (n *Node) forgetRead(answer chan readAnswer) {
+	n.box.event(func() {
+		for k, c := range n.loop.reads {
+			if c == answer {
+				delete(n.loop.reads, k)
+			}
+		}
+	})
+}
+
+// WaitApplied waits until this node has applied index.
+func (n *Node) WaitApplied(ctx context.Context, index uint64) error {
+	n.mu.Lock()
+	if n.state.applied >= index {
+		n.mu.Unlock()
+		return nil
+	}
+	w := indexWait{index: index, done: make(chan struct{})}
+	n.state.waits = append(n.state.waits, w)
+	n.mu.Unlock()
+	select {
+	case <-w.done:
+		return nil
+	case <-ctx.Done():
+		n.forgetWait(w)
+		return fmt.Errorf("consensus: wait for index %d: %w", index, ctx.Err())
+	case <-n.ctx.Done():
+		return n.stopped()
+	}
+}
+
+func (n *Node) forgetWait(w indexWait) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for i := range n.state.waits {
+		if n.state.waits[i].done == w.done {
+			n.state.waits = append(n.state.waits[:i], n.state.waits[i+1:]...)
+			return
+		}
+	}
+}

@@ -1,0 +1,261 @@
+package consensus
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"time"
+
+	"go.etcd.io/raft/v3/raftpb"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/rdmcfs/rdmcfs/internal/consensus/raftlog"
+)
+
+const (
+	snapshotsAtOnce = 2 // served by one node
+	chunkTimeout    = 30 * time.Second
+)
+
+func (h *snapHead) base() raftlog.Base {
+	return raftlog.Base{Index: h.index, Term: h.term, Time: h.timeNanos, Conf: h.conf}
+}
+
+// serveSnapshot sends the state of this node on a connection of its own.
+func (n *Node) serveSnapshot(conn net.Conn, peer ID) error {
+	if !n.beginSnapshot(peer) {
+		return writeFrame(conn, frameSnapFailed, func(b []byte) []byte { return append(b, "too many snapshots at once"...) })
+	}
+	defer n.endSnapshot(peer)
+	data, index, err := n.cfg.StateMachine.Snapshot()
+	if err != nil {
+		return errors.Join(fmt.Errorf("consensus: snapshot: %w", err),
+			writeFrame(conn, frameSnapFailed, func(b []byte) []byte { return append(b, err.Error()...) }))
+	}
+	defer data.Close()
+	base, ok := n.feed.at(index)
+	if !ok || base.Term == 0 || base.Conf == nil {
+		return writeFrame(conn, frameSnapFailed, func(b []byte) []byte { return append(b, "term or voters are not known yet"...) })
+	}
+	head := snapHead{index: index, term: base.Term, timeNanos: base.Time, conf: base.Conf}
+	if err := writeFrame(conn, frameSnapBegin, head.append); err != nil {
+		return err
+	}
+	total := uint64(0)
+	for chunk := make([]byte, snapshotChunk); ; {
+		got, err := io.ReadFull(data, chunk)
+		if got > 0 {
+			total += uint64(got)
+			if err := writeFrame(conn, frameSnapChunk, func(b []byte) []byte { return append(b, chunk[:got]...) }); err != nil {
+				return err
+			}
+		}
+		switch {
+		case err == io.EOF || err == io.ErrUnexpectedEOF:
+			if err := writeFrame(conn, frameSnapEnd, func(b []byte) []byte { return appendU64s(b, total) }); err != nil {
+				return err
+			}
+			_ = conn.SetReadDeadline(time.Now().Add(chunkTimeout))
+			_, err := conn.Read(make([]byte, 1)) // the receiver closes
+			return ignoreEOF(err)
+		case err != nil:
+			return errors.Join(fmt.Errorf("consensus: read snapshot: %w", err),
+				writeFrame(conn, frameSnapFailed, func(b []byte) []byte { return append(b, err.Error()...) }))
+		}
+	}
+}
+
+func ignoreEOF(err error) error {
+	if quiet(err) {
+		return nil
+	}
+	return err
+}
+
+func writeFrame(conn net.Conn, kind uint8, fill func([]byte) []byte) error {
+	_ = conn.SetWriteDeadline(time.Now().Add(chunkTimeout))
+	_, err := conn.Write(appendFrame(nil, kind, fill))
+	return err
+}
+
+func (n *Node) beginSnapshot(peer ID) bool {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if len(n.state.serving) >= snapshotsAtOnce || n.state.serving[peer] {
+		return false
+	}
+	n.state.serving[peer] = true
+	return true
+}
+
+func (n *Node) endSnapshot(peer ID) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	delete(n.state.serving, peer)
+}
+
+func (n *Node) servesSnapshot(peer ID) bool {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.state.serving[peer]
+}
+
+// fetchSnapshot replaces the state machine by a peer's state. The log learns of it before it begins, so that a crash in the
+// middle is understood.
+func (n *Node) fetchSnapshot(ctx context.Context, peer ID) (raftlog.Base, error) {
+	conn, err := n.open(ctx, peer, purposeBulk)
+	if err != nil {
+		return raftlog.Base{}, err
+	}
+	defer conn.Close()
+	stop := context.AfterFunc(ctx, func() { _ = conn.Close() })
+	defer stop()
+	_ = conn.SetReadDeadline(time.Now().Add(chunkTimeout))
+	kind, body, err := readFrame(conn, maxFrame)
+	if err != nil {
+		return raftlog.Base{}, fmt.Errorf("consensus: snapshot of %x: %w", peer, err)
+	}
+	if kind != frameSnapBegin {
+		return raftlog.Base{}, fmt.Errorf("consensus: snapshot of %x: %w", peer, snapshotRefusal(kind, body))
+	}
+	head, err := decodeSnapHead(body)
+	if err != nil {
+		return raftlog.Base{}, err
+	}
+	base := head.base()
+	if err := n.persistNow(ctx, &raftlog.Batch{Intent: &base}); err != nil {
+		return base, err
+	}
+	n.log.Info("taking a snapshot", "peer", fmt.Sprintf("%x", peer), "index", head.index)
+	job := &restoreJob{head: head, data: &chunkReader{conn: conn}, done: make(chan error, 1)}
+	n.applyQ.add(applyJob{restore: job})
+	select {
+	case err = <-job.done:
+	case <-n.ctx.Done():
+		err = n.stopped()
+	}
+	if err != nil {
+		return base, err
+	}
+	n.box.event(func() { n.restoredObserver(base) })
+	return base, nil
+}
+
+// restoredObserver makes an observer's log begin at a snapshot it has taken; it runs in the loop.
+func (n *Node) restoredObserver(base raftlog.Base) {
+	if n.loop.core != nil {
+		return // raft writes its own
+	}
+	n.persist.add(persistJob{batch: &raftlog.Batch{Base: &base, Reset: true}, done: func() {}})
+	n.learn(clusterState{confIndex: base.Index, conf: base.Conf}, "")
+	if n.joinsWith(base.Index, base.Conf) {
+		n.joinRaft(base)
+	}
+}
+
+// persistNow writes a batch through the queue and waits for it.
+func (n *Node) persistNow(ctx context.Context, b *raftlog.Batch) error {
+	done := make(chan struct{})
+	n.persist.add(persistJob{batch: b, done: func() { close(done) }})
+	select {
+	case <-done:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-n.ctx.Done():
+		return n.stopped()
+	}
+}
+
+func snapshotRefusal(kind uint8, body []byte) error {
+	if kind == frameSnapFailed {
+		return fmt.Errorf("refused: %s", body[:min(len(body), 300)])
+	}
+	return fmt.Errorf("%w: type %d in a snapshot", errFrame, kind)
+}
+
+// chunkReader reads the chunks of a snapshot as one stream; io.EOF only comes after all of it.
+type chunkReader struct {
+	conn  net.Conn
+	chunk []byte
+	total uint64
+	err   error
+}
+
+// Read implements io.Reader.
+func (r *chunkReader) Read(p []byte) (int, error) {
+	for len(r.chunk) == 0 && r.err == nil {
+		r.next()
+	}
+	if len(r.chunk) == 0 {
+		return 0, r.err
+	}
+	got := copy(p, r.chunk)
+	r.chunk = r.chunk[got:]
+	return got, nil
+}
+
+func (r *chunkReader) next() {
+	_ = r.conn.SetReadDeadline(time.Now().Add(chunkTimeout))
+	kind, body, err := readFrame(r.conn, maxFrame)
+	switch {
+	case err == io.EOF:
+		r.err = io.ErrUnexpectedEOF
+	case err != nil:
+		r.err = err
+	case kind == frameSnapChunk:
+		r.chunk = body
+		r.total += uint64(len(body))
+	case kind == frameSnapEnd && len(body) == 8 && binary.LittleEndian.Uint64(body) == r.total:
+		r.err = io.EOF
+	default:
+		r.err = snapshotRefusal(kind, body)
+	}
+}
+
+// receiveSnapshot handles raft's snapshot message: the state is fetched first, then raft is told of what was fetched, which
+// may be newer than what the message spoke of.
+func (n *Node) receiveSnapshot(m *raftpb.Message) {
+	l := &n.loop
+	if err := l.core.check(m); err != nil {
+		n.stepped(err)
+		return
+	}
+	index := m.GetSnapshot().GetMetadata().GetIndex()
+	if l.restored != nil && l.restored.Index >= index {
+		n.stepSnapshot(m, *l.restored)
+		return
+	}
+	if l.fetching || index <= l.core.Status().Commit {
+		if !l.fetching {
+			n.stepped(l.core.Step(m)) // raft answers with what it has
+		}
+		return
+	}
+	l.fetching = true
+	core, from := l.core, m.GetFrom()
+	n.wg.Go(func() {
+		base, err := n.fetchSnapshot(n.ctx, from)
+		n.box.event(func() {
+			l.fetching = false
+			if err != nil {
+				n.log.Warn("snapshot", "error", err)
+				return
+			}
+			l.restored = &base
+			if l.core == core {
+				n.stepSnapshot(m, base)
+			}
+		})
+	})
+}
+
+func (n *Node) stepSnapshot(m *raftpb.Message, base raftlog.Base) {
+	m = proto.Clone(m).(*raftpb.Message)
+	m.Snapshot = &raftpb.Snapshot{Metadata: &raftpb.SnapshotMetadata{Index: new(base.Index), Term: new(base.Term), ConfState: base.Conf}}
+	setSnapshotTime(m.Snapshot, base.Time)
+	n.stepped(n.loop.core.Step(m))
+}

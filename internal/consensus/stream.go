@@ -1,0 +1,203 @@
+package consensus
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"sync"
+	"time"
+)
+
+const (
+	pingInterval   = time.Second
+	silenceMax     = 4 * time.Second // a peer that says nothing for so long is gone
+	writeTimeout   = 4 * time.Second
+	helloTimeout   = 4 * time.Second
+	streamBufBytes = 64 << 20 // of frames waiting to be written
+)
+
+// stream is one connection with a goroutine that writes. Frames are queued by send and written together.
+type stream struct {
+	conn net.Conn
+	peer ID
+
+	mu     sync.Mutex // protects buf, closed
+	buf    []byte
+	closed bool
+
+	wake chan struct{} // buffered 1; sent on by send
+	gone chan struct{} // closed by close
+	done chan struct{} // closed by the writer
+}
+
+func newStream(conn net.Conn, peer ID) *stream {
+	s := &stream{conn: conn, peer: peer, wake: make(chan struct{}, 1), gone: make(chan struct{}), done: make(chan struct{})}
+	go s.write()
+	return s
+}
+
+// send queues a frame; false if the stream is closed or too far behind.
+func (s *stream) send(kind uint8, fill func([]byte) []byte) bool {
+	s.mu.Lock()
+	if s.closed || len(s.buf) > streamBufBytes {
+		s.mu.Unlock()
+		return false
+	}
+	s.buf = appendFrame(s.buf, kind, fill)
+	s.mu.Unlock()
+	select {
+	case s.wake <- struct{}{}:
+	default:
+	}
+	return true
+}
+
+// queued is the number of bytes that wait to be written.
+func (s *stream) queued() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.buf)
+}
+
+// write is the writer: it ends when the stream is closed or the connection fails.
+func (s *stream) write() {
+	defer close(s.done)
+	ping := time.NewTicker(pingInterval)
+	defer ping.Stop()
+	var spare []byte
+	for {
+		idle := false
+		select {
+		case <-s.gone:
+			return
+		case <-s.wake:
+		case <-ping.C:
+			idle = true
+		}
+		s.mu.Lock()
+		if idle && len(s.buf) == 0 {
+			s.buf = appendFrame(s.buf, framePing, nil)
+		}
+		out := s.buf
+		if len(out) == 0 {
+			s.mu.Unlock()
+			continue
+		}
+		s.buf, spare = spare[:0], nil // two buffers take turns: one is filled while the other is written
+		s.mu.Unlock()
+		_ = s.conn.SetWriteDeadline(time.Now().Add(writeTimeout + time.Duration(len(out)>>20)*100*time.Millisecond))
+		if _, err := s.conn.Write(out); err != nil {
+			_ = s.conn.Close() // the reader notices
+			return
+		}
+		if spare = out; cap(spare) > 1<<20 {
+			spare = nil
+		}
+	}
+}
+
+// read returns the next frame that is no ping.
+func (s *stream) read() (kind uint8, body []byte, err error) {
+	for {
+		_ = s.conn.SetReadDeadline(time.Now().Add(silenceMax))
+		kind, body, err = readFrame(s.conn, maxFrame)
+		if err != nil || kind != framePing {
+			return kind, body, err
+		}
+	}
+}
+
+// close ends the stream and waits for the writer.
+func (s *stream) close() {
+	s.mu.Lock()
+	if !s.closed {
+		s.closed = true
+		close(s.gone)
+	}
+	s.mu.Unlock()
+	_ = s.conn.Close()
+	<-s.done
+}
+
+// open dials a peer for a purpose and says hello.
+func (n *Node) open(ctx context.Context, peer ID, purpose uint8) (net.Conn, error) {
+	ctx, cancel := context.WithTimeout(ctx, helloTimeout)
+	defer cancel()
+	conn, err := n.cfg.Dial(ctx, peer)
+	if err != nil {
+		return nil, fmt.Errorf("consensus: dial %x: %w", peer, err)
+	}
+	stop := context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Now()) })
+	defer stop()
+	_ = conn.SetDeadline(time.Now().Add(helloTimeout))
+	h := hello{purpose: purpose, cluster: n.cfg.Identity.Cluster, generation: n.cfg.Identity.Generation, from: n.id, to: peer}
+	if err := greet(conn, &h); err != nil {
+		_ = conn.Close()
+		return nil, fmt.Errorf("consensus: hello to %x: %w", peer, err)
+	}
+	_ = conn.SetDeadline(time.Time{})
+	return conn, nil
+}
+
+func greet(conn net.Conn, h *hello) error {
+	if _, err := conn.Write(appendFrame(nil, frameHello, h.append)); err != nil {
+		return err
+	}
+	kind, body, err := readFrame(conn, maxHello)
+	if err != nil {
+		return err
+	}
+	if kind != frameWelcome {
+		return fmt.Errorf("%w: type %d for a welcome", errFrame, kind)
+	}
+	if len(body) > 0 {
+		return fmt.Errorf("%w: %s", ErrForeign, body[:min(len(body), 300)])
+	}
+	return nil
+}
+
+// accept reads the hello of a connection and answers it.
+func (n *Node) accept(conn net.Conn, authentic func(ID) bool) (hello, error) {
+	_ = conn.SetDeadline(time.Now().Add(helloTimeout))
+	kind, body, err := readFrame(conn, maxHello)
+	if err != nil {
+		return hello{}, fmt.Errorf("consensus: hello: %w", err)
+	}
+	if kind != frameHello {
+		return hello{}, fmt.Errorf("%w: type %d for a hello", errFrame, kind)
+	}
+	h, err := decodeHello(body)
+	if err != nil {
+		return hello{}, fmt.Errorf("consensus: hello: %w", err)
+	}
+	refusal := n.refusal(&h, authentic)
+	_, err = conn.Write(appendFrame(nil, frameWelcome, func(b []byte) []byte { return append(b, refusal...) }))
+	if refusal != "" {
+		return h, errors.Join(fmt.Errorf("%w: %x: %s", ErrForeign, h.from, refusal), err)
+	}
+	_ = conn.SetDeadline(time.Time{})
+	return h, err
+}
+
+// refusal says why a peer is not welcome.
+func (n *Node) refusal(h *hello, authentic func(ID) bool) string {
+	id := &n.cfg.Identity
+	switch {
+	case h.cluster != id.Cluster:
+		return fmt.Sprintf("this node belongs to cluster %x, not %x", id.Cluster, h.cluster)
+	case h.generation != id.Generation:
+		return fmt.Sprintf("this node is of cluster generation %d, not %d: the one with the lower generation must take its names from a snapshot of the other", id.Generation, h.generation)
+	case !authentic(h.from):
+		return fmt.Sprintf("the connection is not authenticated as %x", h.from)
+	case h.to != n.id:
+		return fmt.Sprintf("this is node %x, not %x", n.id, h.to)
+	}
+	return ""
+}
+
+// quiet tells whether an error only says that a connection ended.
+func quiet(err error) bool {
+	return err == nil || errors.Is(err, io.EOF) || errors.Is(err, net.ErrClosed) || errors.Is(err, io.ErrClosedPipe)
+}

@@ -1,0 +1,105 @@
+package content
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+
+	"golang.org/x/sys/unix"
+)
+
+// Scan maps the size and the holes of an open file, as the shape of a plain content. A file that changes
+// under way gives some shape of it: what it holds is settled when its blocks are read.
+func Scan(f *os.File) (Shape, error) {
+	st, err := f.Stat()
+	if err != nil {
+		return Shape{}, fmt.Errorf("content: scan %s: %w", f.Name(), err)
+	}
+	shape := Shape{Size: st.Size()}
+	if shape.Size > SizeMax {
+		return Shape{}, fmt.Errorf("content: scan %s: %d bytes: %w", f.Name(), shape.Size, ErrShape)
+	}
+	for block := int64(0); block < blockCount(shape.Size); {
+		data, err := unix.Seek(int(f.Fd()), block*BlockBytes, unix.SEEK_DATA)
+		if errors.Is(err, unix.ENXIO) {
+			data, err = shape.Size, nil // no data behind
+		}
+		if err != nil {
+			return Shape{}, fmt.Errorf("content: scan %s: %w", f.Name(), err)
+		}
+		first := min(data/BlockBytes, blockCount(shape.Size))
+		if data >= shape.Size {
+			first = blockCount(shape.Size)
+		}
+		if first > block {
+			shape.Holes = append(shape.Holes, Run{First: block, Count: first - block})
+		}
+		if first == blockCount(shape.Size) || len(shape.Holes) == ExtentsMax {
+			break
+		}
+		hole, err := unix.Seek(int(f.Fd()), max(data, first*BlockBytes), unix.SEEK_HOLE)
+		if errors.Is(err, unix.ENXIO) {
+			hole, err = shape.Size, nil // cut meanwhile
+		}
+		if err != nil {
+			return Shape{}, fmt.Errorf("content: scan %s: %w", f.Name(), err)
+		}
+		block = max(first+1, (hole+BlockBytes-1)/BlockBytes)
+	}
+	return shape, nil
+}
+
+// copyChecked copies a content into a file, holes left out.
+func copyChecked(dst *os.File, r *Reader) error {
+	buf := scratches.Get().(*scratch)
+	defer scratches.Put(buf)
+	if err := dst.Truncate(r.Size()); err != nil {
+		return err
+	}
+	for off := int64(0); off < r.Size(); {
+		n := min(BlockBytes, r.Size()-off)
+		if part := r.body.layout.partAt(off, n); part.from == fromZero {
+			off += part.len
+			continue
+		}
+		if _, err := r.ReadAt(buf.block[:n], off); err != nil && err != io.EOF {
+			return err
+		}
+		if _, err := dst.WriteAt(buf.block[:n], off); err != nil {
+			return err
+		}
+		off += n
+	}
+	return nil
+}
+
+// CopyUp makes a staging file that begins as the committed content id: by FICLONE where the file system can, else by a
+// checked copy if the content has at most [CopyUpBytesMax] of data. ErrTooLarge: take an [Overlay].
+func (s *Store) CopyUp(id ID, origin Origin) (*Staging, error) {
+	r, err := s.Open(id)
+	if err != nil {
+		return nil, fmt.Errorf("content: copy up: %w", err)
+	}
+	defer r.Close()
+	st, err := s.NewStaging(origin)
+	if err != nil {
+		return nil, err
+	}
+	if err := copyUp(st.file, r); err != nil {
+		return nil, errors.Join(fmt.Errorf("content: copy up %s: %w", id, noSpace(err)), st.Drop())
+	}
+	return st, nil
+}
+
+func copyUp(dst *os.File, r *Reader) error {
+	if src := r.File(); src != nil {
+		if err := unix.IoctlFileClone(int(dst.Fd()), int(src.Fd())); err == nil {
+			return nil
+		}
+	}
+	if r.Size() > CopyUpBytesMax && (r.body.base != nil || r.body.layout.stream > CopyUpBytesMax) {
+		return ErrTooLarge
+	}
+	return copyChecked(dst, r)
+}

@@ -1,0 +1,252 @@
+package content
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"runtime"
+	"sync"
+	"sync/atomic"
+)
+
+// errOtherShape: a partial content was begun with another shape.
+var errOtherShape = errors.New("other shape")
+
+// resume opens what an earlier Receiving left and checks every block that it noted.
+func (s *Store) resume(id, base ID, want *Shape) (*Receiving, error) {
+	b, err := s.openFiles(id, base, Partial, os.O_RDWR)
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrCorrupt, err)
+	}
+	if want != nil && !want.Equal(b.layout.shape) {
+		return nil, errors.Join(errOtherShape, b.close())
+	}
+	if err := s.attachBase(b); err != nil {
+		return nil, errors.Join(err, b.close())
+	}
+	b.head.flags &^= flagComplete
+	r := s.newReceiving(b, nil)
+	if err := r.verifyLeft(); err != nil {
+		return nil, errors.Join(err, b.close())
+	}
+	return r, nil
+}
+
+// verifyLeft finds the whole blocks of a partial content.
+func (r *Receiving) verifyLeft() error {
+	err := eachBlock(context.Background(), r.body.layout.Blocks(), func(i int64, sc *scratch) error {
+		if !r.body.readRow(i, sc) {
+			return nil
+		}
+		noted := sc.row
+		block := sc.block[:r.body.layout.BlockLen(i)]
+		if n, _ := r.body.stream.ReadAt(block, r.body.streamAt(i*BlockBytes)); n < len(block) {
+			return nil
+		}
+		fillRow(&sc.row, block)
+		if sc.row != noted {
+			return nil
+		}
+		r.mu.Lock()
+		r.have.Set(i)
+		r.missing--
+		r.mu.Unlock()
+		return nil
+	})
+	return err
+}
+
+// eachBlock calls work for the numbers below n on as many goroutines as there are processors, each with
+// its own scratch, and waits for them. The first error ends it.
+func eachBlock(ctx context.Context, n int64, work func(i int64, sc *scratch) error) error {
+	workers := min(int64(runtime.GOMAXPROCS(0)), n)
+	var next atomic.Int64
+	var group sync.WaitGroup
+	errs := make([]error, workers)
+	for w := range workers {
+		group.Go(func() {
+			sc := scratches.Get().(*scratch)
+			defer scratches.Put(sc)
+			for i := next.Add(1) - 1; i < n; i = next.Add(1) - 1 {
+				err := ctx.Err()
+				if err == nil {
+					err = work(i, sc)
+				}
+				if err != nil {
+					errs[w] = err
+					next.Store(n)
+					return
+				}
+			}
+		})
+	}
+	group.Wait()
+	return errors.Join(errs...)
+}
+
+// Root computes the root of the content that was received: for the writer, who announces it. All blocks
+// must be here. For a delta it reads and hashes the blocks of the content that changed.
+func (r *Receiving) Root(ctx context.Context) (Hash, error) {
+	if missing := r.Missing(); missing > 0 {
+		return Hash{}, fmt.Errorf("content: root of %s: %d blocks missing: %w", r.body.id, missing, ErrIncomplete)
+	}
+	if err := r.ownLeaves(ctx); err != nil {
+		return Hash{}, err
+	}
+	if r.tree != nil {
+		return r.tree.root(r.body.head.size), nil
+	}
+	if root, ok, err := r.rootOver(ctx); ok || err != nil {
+		return root, err
+	}
+	return r.body.root(ctx)
+}
+
+// ownLeaves hashes the touched blocks of a delta as they are over the base.
+func (r *Receiving) ownLeaves(ctx context.Context) error {
+	b := r.body
+	if b.base == nil || r.leavesDone {
+		return nil
+	}
+	touched := make([]int64, 0, b.layout.leaves.count)
+	for i := range b.layout.leaves.all {
+		touched = append(touched, i)
+	}
+	err := eachBlock(ctx, int64(len(touched)), func(index int64, sc *scratch) error {
+		i := touched[index]
+		block := sc.block[:blockLen(b.head.size, i)]
+		if err := b.readAt(block, i*BlockBytes); err != nil {
+			return err
+		}
+		leaf := Leaf(block)
+		return b.writeLeaf(index, i, &leaf)
+	})
+	if err != nil {
+		return fmt.Errorf("content: leaves of %s: %w", b.id, err)
+	}
+	r.leavesDone = true
+	return nil
+}
+
+// Finish checks that the content has the given root and makes it durable: it is then undecided until
+// [Store.Commit] or [Store.Abort]. ErrMismatch: the root is another one. After an error the Receiving is still
+// to be closed; after success Close does nothing.
+func (r *Receiving) Finish(ctx context.Context, root Hash) error {
+	got, err := r.Root(ctx)
+	if err != nil {
+		return fmt.Errorf("content: finish: %w", err)
+	}
+	if got != root {
+		return fmt.Errorf("content: finish %s: root is %s, not %s: %w", r.body.id, got, root, ErrMismatch)
+	}
+	if !r.end() {
+		return fmt.Errorf("content: finish %s: %w", r.body.id, ErrClosed)
+	}
+	err = r.persist(root)
+	if err != nil {
+		r.mu.Lock()
+		r.ended, r.broken = false, true
+		r.mu.Unlock()
+		return fmt.Errorf("content: finish %s: %w", r.body.id, noSpace(err))
+	}
+	if r.tree != nil {
+		r.s.trees.put(r.body.id, r.tree) // the next delta is most often over this one
+	}
+	return r.release(func(e *entry) { e.state, e.checked = Undecided, true })
+}
+
+// end refuses all further calls; it is false if that was so already.
+func (r *Receiving) end() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.ended || r.broken {
+		return false
+	}
+	r.ended = true
+	return true
+}
+
+// persist makes the content durable: bytes, then sidecar, then its name.
+func (r *Receiving) persist(root Hash) error {
+	b := r.body
+	if err := b.writeHeader(root, flagComplete); err != nil {
+		return err
+	}
+	final := r.s.sidecarPath(b.id, b.head.base, Undecided)
+	if m, inline := b.side.(image); inline {
+		if err := r.s.writeNew(final, m); err != nil {
+			return err
+		}
+		return r.s.syncShard(b.id)
+	}
+	if err := r.s.syncFile(b.streamFile); err != nil {
+		return err
+	}
+	if err := r.s.syncFile(b.sideFile); err != nil {
+		return err
+	}
+	if err := r.s.rename(r.s.sidecarPath(b.id, b.head.base, Partial), final); err != nil {
+		return err
+	}
+	return r.s.syncShard(b.id)
+}
+
+// writeNew writes a small sidecar durably. A torn one is found by its checksums at Open.
+func (s *Store) writeNew(path string, m image) error {
+	if err := s.step("create", path); err != nil {
+		return err
+	}
+	f, err := openFile(path, os.O_WRONLY|os.O_CREATE|os.O_TRUNC)
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(m)
+	if err == nil {
+		err = s.syncFile(f)
+	}
+	return errors.Join(err, f.Close())
+}
+
+// release closes the files and gives the entry free.
+func (r *Receiving) release(change func(*entry)) error {
+	r.settle()
+	return errors.Join(r.body.close(), r.s.unclaim(r.body.id, change))
+}
+
+// Close ends an unfinished Receiving and keeps what was received for [Store.Begin] or [Store.Resume]; small
+// contents, and those whose Finish failed at the disk, keep nothing.
+func (r *Receiving) Close() error {
+	r.mu.Lock()
+	done, broken := r.ended, r.broken
+	r.ended = true
+	r.mu.Unlock()
+	if done {
+		return nil
+	}
+	if broken || r.body.head.has(flagInline) {
+		return r.drop(broken)
+	}
+	return r.release(nil)
+}
+
+// Discard ends an unfinished Receiving and drops what was received.
+func (r *Receiving) Discard() error {
+	r.mu.Lock()
+	done, broken := r.ended, r.broken
+	r.ended = true
+	r.mu.Unlock()
+	if done {
+		return nil
+	}
+	return r.drop(broken)
+}
+
+// drop removes the content; after a failed Finish its sidecar may have its final name already.
+func (r *Receiving) drop(broken bool) error {
+	var err error
+	if broken {
+		err = r.s.unlink(r.s.sidecarPath(r.body.id, r.body.head.base, Undecided))
+	}
+	return errors.Join(err, r.release(kill))
+}

@@ -1,0 +1,299 @@
+package content
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+)
+
+// Fold turns a committed delta into a plain content of the same id, and is done at once if it is plain. If its
+// base was deleted and is kept for it alone, and neither is open, only the changed bytes are written, into the
+// base's file, and opens wait for that. Else it writes a copy and readers go on meanwhile. A crash leaves one
+// form or the other.
+func (s *Store) Fold(ctx context.Context, id ID) error {
+	if done, err := s.foldInPlace(ctx, id); done || err != nil {
+		return err
+	}
+	return s.reform(ctx, id, "fold", func(b *body) (Shape, bool) {
+		return Shape{Size: b.head.size, Holes: b.zeroBlocks()}, b.base != nil
+	})
+}
+
+// Merge turns a committed delta over deltas into one delta over the lowest, plain content. It writes what
+// all of them changed, once; that keeps chains short when the base is large.
+func (s *Store) Merge(ctx context.Context, id ID) error {
+	return s.reform(ctx, id, "merge", func(b *body) (Shape, bool) {
+		if b.base == nil || b.base.base == nil {
+			return Shape{}, false
+		}
+		shape := b.mergedShape()
+		return shape, len(shape.Extents) <= ExtentsMax
+	})
+}
+
+// reform gives a content another form on disk: the shape that plan chooses, if it wants one.
+func (s *Store) reform(ctx context.Context, id ID, verb string, plan func(*body) (Shape, bool)) error {
+	r, err := s.Open(id)
+	if err != nil {
+		return fmt.Errorf("content: %s: %w", verb, err)
+	}
+	defer r.Close()
+	shape, wanted := plan(r.body)
+	if !wanted {
+		return nil
+	}
+	if err := s.startFold(id); err != nil {
+		return fmt.Errorf("content: %s %s: %w", verb, id, err)
+	}
+	err = s.writeForm(ctx, r.body, shape)
+	if err == nil {
+		err = s.switchForm(id, r.body.head.base, shape.Base)
+	}
+	s.mu.Lock()
+	if e := s.index[id]; e != nil {
+		e.folding = false
+	}
+	s.mu.Unlock()
+	if err != nil {
+		return fmt.Errorf("content: %s %s: %w", verb, id, noSpace(err))
+	}
+	return nil
+}
+
+// startFold allows one fold of a content at a time.
+func (s *Store) startFold(id ID) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	e := s.index[id] // pinned by the caller's reader
+	if e.folding {
+		return ErrBusy
+	}
+	e.folding = true
+	return nil
+}
+
+// zeroBlocks are the runs of blocks that are known to be zero through all layers.
+func (b *body) zeroBlocks() []Run {
+	var set runSet
+	for i := range blockCount(b.head.size) {
+		if b.zeroBlock(i) && len(set.runs) < ExtentsMax {
+			set.add(Run{First: i, Count: 1})
+		}
+	}
+	return set.runs
+}
+
+// zeroBlock reports whether all of block i is zero by the shapes alone.
+func (b *body) zeroBlock(i int64) bool {
+	return b.zeroRange(i*BlockBytes, blockLen(b.head.size, i))
+}
+
+func (b *body) zeroRange(off, n int64) bool {
+	for n > 0 {
+		p := b.layout.partAt(off, n)
+		if p.from == fromStream || p.from == fromBase && !b.base.zeroRange(off, p.len) {
+			return false
+		}
+		off, n = off+p.len, n-p.len
+	}
+	return true
+}
+
+// zeroBytes is how much of a range is known to be zero by the shapes alone.
+func (b *body) zeroBytes(off, n int64) (zeros int64) {
+	for n > 0 {
+		p := b.layout.partAt(off, n)
+		switch p.from {
+		case fromZero:
+			zeros += p.len
+		case fromBase:
+			zeros += b.base.zeroBytes(off, p.len)
+		}
+		off, n = off+p.len, n-p.len
+	}
+	return zeros
+}
+
+// mergedShape is the delta of b over the plain content at the end of its chain.
+func (b *body) mergedShape() Shape {
+	last := b
+	for last.base != nil {
+		last = last.base
+	}
+	shape := Shape{Size: b.head.size, Base: last.id, BaseSize: last.head.size}
+	b.appendParts(&shape.Extents, last, 0, b.head.size)
+	return shape
+}
+
+// appendParts appends the extents of a range that do not come from last.
+func (b *body) appendParts(list *[]Extent, last *body, off, n int64) {
+	for n > 0 && b != last {
+		p := b.layout.partAt(off, n)
+		if p.from == fromBase {
+			b.base.appendParts(list, last, off, p.len)
+		} else {
+			*list = appendExtent(*list, Extent{Off: off, Len: p.len, Zero: p.from == fromZero})
+		}
+		off, n = off+p.len, n-p.len
+	}
+}
+
+// ReadAt reads inside the content, checked; it makes a body the source of another form.
+func (b *body) ReadAt(p []byte, off int64) (int, error) {
+	if err := b.readAt(p, off); err != nil {
+		return 0, err
+	}
+	return len(p), nil
+}
+
+// writeForm writes the content of b in another shape beside it and makes it durable under its final name.
+func (s *Store) writeForm(ctx context.Context, b *body, shape Shape) (err error) {
+	l, err := NewLayout(shape)
+	if err != nil {
+		return err
+	}
+	to, encoded, err := newBody(b.id, l)
+	if err != nil {
+		return err
+	}
+	need := to.head.fileBytes() + l.stream
+	if err := s.promise(need); err != nil {
+		return err
+	}
+	defer s.settle(need)
+	if err := s.createForm(to, encoded); err != nil {
+		return errors.Join(err, to.close(), s.dropForm(to))
+	}
+	if err = copyForm(ctx, to, b); err == nil {
+		err = s.persistForm(to, b.head.root)
+	}
+	err = errors.Join(err, to.close())
+	if err != nil {
+		return errors.Join(err, s.dropForm(to))
+	}
+	return nil
+}
+
+// createForm makes the files of a new form.
+func (s *Store) createForm(to *body, encoded []byte) error {
+	if to.head.has(flagInline) {
+		m := make(image, to.head.fileBytes())
+		copy(m[headerBytes:], encoded)
+		to.openImage(m)
+		return nil
+	}
+	flag := os.O_RDWR | os.O_CREATE | os.O_TRUNC
+	f, err := os.OpenFile(s.streamPath(to.id, to.head.base), flag, 0o600)
+	if err != nil {
+		return err
+	}
+	to.stream, to.streamFile = f, f
+	if to.head.base.IsZero() {
+		if err := f.Truncate(to.head.size); err != nil {
+			return err
+		}
+	}
+	side, err := os.OpenFile(s.foldPath(to.id, to.head.base), flag, 0o600)
+	if err != nil {
+		return err
+	}
+	to.side, to.sideFile = side, side
+	_, err = side.WriteAt(encoded, headerBytes)
+	return err
+}
+
+// copyForm fills a new form; what it reads is checked, and its leaves are those of the old one.
+func copyForm(ctx context.Context, to, from *body) error {
+	err := eachBlock(ctx, to.layout.Blocks(), func(i int64, sc *scratch) error {
+		block := sc.block[:to.layout.BlockLen(i)]
+		if err := to.layout.ReadBlock(from, i, block); err != nil {
+			return err
+		}
+		fillRow(&sc.row, block)
+		if _, err := to.stream.WriteAt(block, to.streamAt(i*BlockBytes)); err != nil {
+			return err
+		}
+		return to.writeRow(i, sc)
+	})
+	if err != nil {
+		return err
+	}
+	sc := scratches.Get().(*scratch)
+	defer scratches.Put(sc)
+	index := int64(0)
+	for i := range to.layout.leaves.all {
+		leaf, err := from.leaf(i, sc)
+		if err != nil {
+			return err
+		}
+		if err := to.writeLeaf(index, i, &leaf); err != nil {
+			return err
+		}
+		index++
+	}
+	return checkForm(ctx, to, from)
+}
+
+// checkForm holds the leaves of a plain form, which are new, against the root.
+func checkForm(ctx context.Context, to, from *body) error {
+	if !to.head.base.IsZero() {
+		return nil
+	}
+	root, err := to.root(ctx)
+	if err == nil && root != from.head.root {
+		err = fmt.Errorf("content: %s: root of its folded form: %w", to.id, ErrCorrupt)
+	}
+	return err
+}
+
+// persistForm makes a new form durable under its final name.
+func (s *Store) persistForm(to *body, root Hash) error {
+	if err := to.writeHeader(root, flagComplete); err != nil {
+		return err
+	}
+	path := s.foldPath(to.id, to.head.base)
+	if m, inline := to.side.(image); inline {
+		if err := s.writeNew(path, m); err != nil {
+			return err
+		}
+	} else {
+		if err := s.syncFile(to.streamFile); err != nil {
+			return err
+		}
+		if err := s.syncFile(to.sideFile); err != nil {
+			return err
+		}
+	}
+	if err := s.rename(path, s.sidecarPath(to.id, to.head.base, Committed)); err != nil {
+		return err
+	}
+	return s.syncShard(to.id)
+}
+
+// dropForm removes a new form that did not come to be.
+func (s *Store) dropForm(to *body) error {
+	return errors.Join(
+		s.unlink(s.foldPath(to.id, to.head.base)),
+		s.unlink(s.sidecarPath(to.id, to.head.base, Committed)),
+		s.unlink(s.streamPath(to.id, to.head.base)))
+}
+
+// switchForm makes the new form the content's and removes the old one.
+func (s *Store) switchForm(id, from, to ID) error {
+	s.mu.Lock()
+	e := s.index[id]
+	e.base = to
+	e.damaged = false // all of it was read and checked
+	if b := s.index[to]; b != nil {
+		b.deps++
+	}
+	s.mu.Unlock()
+	err := s.removeFiles(id, from, Committed)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if b := s.index[from]; b != nil {
+		b.deps--
+	}
+	return errors.Join(err, s.reapLocked(from))
+}

@@ -1,0 +1,212 @@
+package content
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"sync/atomic"
+)
+
+// Reader reads one content. It keeps the content's bytes until Close, whatever is deleted meanwhile.
+// Its methods are safe for concurrent use, but for Close.
+type Reader struct {
+	s      *Store
+	body   *body
+	closed atomic.Bool
+}
+
+// Open pins a committed content and opens it for reading.
+func (s *Store) Open(id ID) (*Reader, error) { return s.openIn(id, Committed) }
+
+// OpenUndecided is [Store.Open] for contents that may not be decided yet, for relays and resumption.
+func (s *Store) OpenUndecided(id ID) (*Reader, error) { return s.openIn(id, Undecided, Committed) }
+
+func (s *Store) openIn(id ID, states ...State) (*Reader, error) {
+	e, err := s.pin(id, states...)
+	if err != nil {
+		return nil, fmt.Errorf("content: open: %w", err)
+	}
+	b, err := s.openBody(id, e, os.O_RDONLY)
+	if err != nil {
+		if errors.Is(err, ErrCorrupt) || errors.Is(err, os.ErrNotExist) {
+			s.markDamaged(id, err)
+			err = fmt.Errorf("%w: %w", ErrCorrupt, err)
+		}
+		return nil, errors.Join(fmt.Errorf("content: open %s: %w", id, err), s.unpin(id))
+	}
+	return &Reader{s: s, body: b}, nil
+}
+
+// openBody opens the files of a pinned content and of its bases.
+func (s *Store) openBody(id ID, e *entry, flag int) (*body, error) {
+	top, err := s.openLayer(id, e, flag)
+	if err != nil {
+		return nil, err
+	}
+	last := top
+	for depth := 0; !last.head.base.IsZero(); depth++ {
+		if depth > DepthMax {
+			return nil, errors.Join(fmt.Errorf("content: %s: %w", id, ErrTooDeep), top.close())
+		}
+		s.mu.Lock()
+		e := s.index[last.head.base] // the dependency of the layer above keeps it
+		s.mu.Unlock()
+		if e == nil {
+			return nil, errors.Join(fmt.Errorf("content: %s: base %s: %w", id, last.head.base, ErrCorrupt), top.close())
+		}
+		next, err := s.openLayer(last.head.base, e, flag)
+		if err != nil {
+			return nil, errors.Join(err, top.close())
+		}
+		last.base = next
+		if next.head.size != last.layout.shape.BaseSize {
+			return nil, errors.Join(fmt.Errorf("content: %s: size of base: %w", id, ErrCorrupt), top.close())
+		}
+		last = next
+	}
+	return top, nil
+}
+
+// openLayer opens the sidecar and the stream of one content. A commit may rename the sidecar at any time.
+func (s *Store) openLayer(id ID, e *entry, flag int) (*body, error) {
+	for {
+		s.mu.Lock()
+		state, base := e.state, e.base
+		s.mu.Unlock()
+		b, err := s.openFiles(id, base, state, flag)
+		if !errors.Is(err, os.ErrNotExist) {
+			return b, err
+		}
+		s.mu.Lock()
+		same := e.state == state && e.base == base
+		s.mu.Unlock()
+		if same {
+			return nil, err
+		}
+	}
+}
+
+func (s *Store) openFiles(id, base ID, state State, flag int) (*body, error) {
+	b, err := loadSidecar(s.sidecarPath(id, base, state), id, flag)
+	if err != nil {
+		return nil, err
+	}
+	if b.head.base != base {
+		return nil, errors.Join(fmt.Errorf("content: %s: base in sidecar: %w", id, ErrCorrupt), b.close())
+	}
+	if b.head.has(flagInline) {
+		return b, nil
+	}
+	f, err := openFile(s.streamPath(id, b.head.base), flag)
+	if err != nil {
+		return nil, errors.Join(err, b.close())
+	}
+	b.stream, b.streamFile = f, f
+	if err := b.checkStreamFile(); err != nil {
+		return nil, errors.Join(err, b.close())
+	}
+	return b, nil
+}
+
+// checkStreamFile refuses a data file that was cut or grew: passthrough reads would show it.
+func (b *body) checkStreamFile() error {
+	if !b.head.has(flagComplete) {
+		return nil
+	}
+	want := b.head.streamBytes
+	if b.head.base.IsZero() {
+		want = b.head.size
+	}
+	st, err := b.streamFile.Stat()
+	if err == nil && st.Size() != want {
+		err = fmt.Errorf("content: data file of %s has %d bytes, not %d: %w", b.id, st.Size(), want, ErrCorrupt)
+	}
+	return err
+}
+
+// ID is the content's name.
+func (r *Reader) ID() ID { return r.body.id }
+
+// Size is the content's length in bytes.
+func (r *Reader) Size() int64 { return r.body.head.size }
+
+// Root is the content's Merkle root.
+func (r *Reader) Root() Hash { return r.body.head.root }
+
+// Shape is how the content is stored; its slices must not be changed.
+func (r *Reader) Shape() Shape { return r.body.layout.shape }
+
+// Layout is the arithmetic of the content's shape; [Layout.ReadBlock] with this Reader gives the stream.
+func (r *Reader) Layout() *Layout { return r.body.layout }
+
+// Leaf is the leaf hash of block i of the content.
+func (r *Reader) Leaf(i int64) (Hash, error) {
+	if i < 0 || i >= blockCount(r.Size()) {
+		return Hash{}, fmt.Errorf("content: leaf %d of %s: %w", i, r.body.id, ErrShape)
+	}
+	sc := scratches.Get().(*scratch)
+	defer scratches.Put(sc)
+	leaf, err := r.body.leaf(i, sc)
+	return leaf, r.checked(err)
+}
+
+// File is the data file if it has exactly the content's bytes, else nil (small contents and deltas). It is
+// open for reading, belongs to the Reader and is closed by Close. Reads of it are not checked: see Checked.
+func (r *Reader) File() *os.File {
+	if r.body.head.has(flagDelta) {
+		return nil
+	}
+	return r.body.streamFile
+}
+
+// Checked reports whether all of the content was received or checked since the store was opened, and no damage was
+// met: its file can be read without looking at every block again.
+func (r *Reader) Checked() bool {
+	r.s.mu.Lock()
+	defer r.s.mu.Unlock()
+	e := r.s.index[r.body.id]
+	return e != nil && e.checked && !e.damaged
+}
+
+// ReadAt reads and checks the bytes at off, as io.ReaderAt. Damage gives ErrCorrupt and never wrong bytes:
+// p[:n] holds what was checked.
+func (r *Reader) ReadAt(p []byte, off int64) (int, error) {
+	if r.closed.Load() {
+		return 0, fmt.Errorf("content: read %s: %w", r.body.id, ErrClosed)
+	}
+	if off < 0 {
+		return 0, fmt.Errorf("content: read %s at %d: %w", r.body.id, off, ErrShape)
+	}
+	left := r.Size() - off
+	if left <= 0 {
+		if len(p) == 0 {
+			return 0, nil
+		}
+		return 0, io.EOF
+	}
+	n := int(min(int64(len(p)), left))
+	if err := r.body.readAt(p[:n], off); err != nil {
+		return 0, r.checked(err)
+	}
+	if n < len(p) {
+		return n, io.EOF
+	}
+	return n, nil
+}
+
+// checked notes damage that an operation met, on the content it lies in and on this one.
+func (r *Reader) checked(err error) error {
+	if errors.Is(err, ErrCorrupt) {
+		r.s.markDamaged(r.body.id, err)
+	}
+	return err
+}
+
+// Close closes the files and lets go of the content.
+func (r *Reader) Close() error {
+	if !r.closed.CompareAndSwap(false, true) {
+		return nil
+	}
+	return errors.Join(r.body.close(), r.s.unpin(r.body.id))
+}

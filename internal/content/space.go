@@ -1,0 +1,120 @@
+package content
+
+import (
+	"fmt"
+	"sync"
+
+	"golang.org/x/sys/unix"
+)
+
+// Level says how much room there is.
+type Level uint8
+
+// The levels. At LevelFull no content is taken; at LevelLow less than twice the reserve is free.
+const (
+	LevelOK Level = iota + 1
+	LevelLow
+	LevelFull
+)
+
+// String names the level.
+func (l Level) String() string {
+	switch l {
+	case LevelOK:
+		return "ok"
+	case LevelLow:
+		return "low"
+	case LevelFull:
+		return "full"
+	}
+	return fmt.Sprintf("level(%d)", uint8(l))
+}
+
+// Space is the room on the store's file system.
+type Space struct {
+	TotalBytes     int64
+	FreeBytes      int64 // as the file system says, for unprivileged users
+	PromisedBytes  int64 // to open Receivings, not taken yet
+	ReserveBytes   int64
+	AvailableBytes int64 // what a new content may take: free - promised - reserve, at least 0
+	FreeInodes     int64
+	Level          Level
+}
+
+// NoSpaceError carries the numbers behind ErrNoSpace.
+type NoSpaceError struct {
+	NeedBytes int64
+	Space     Space
+}
+
+// Error tells the numbers.
+func (e *NoSpaceError) Error() string {
+	return fmt.Sprintf("need %d bytes, available %d (free %d, promised %d, reserve %d, free inodes %d): no space",
+		e.NeedBytes, e.Space.AvailableBytes, e.Space.FreeBytes, e.Space.PromisedBytes, e.Space.ReserveBytes, e.Space.FreeInodes)
+}
+
+// Unwrap makes errors.Is(err, ErrNoSpace) and errors.Is(err, unix.ENOSPC) hold.
+func (e *NoSpaceError) Unwrap() []error { return []error{ErrNoSpace, unix.ENOSPC} }
+
+// spaceBook keeps what was promised to Receivings and is not allocated yet.
+type spaceBook struct {
+	mu       sync.Mutex
+	promised int64
+	level    Level
+}
+
+// Space asks the file system and accounts for promises.
+func (s *Store) Space() (Space, error) {
+	return s.checkSpace(0)
+}
+
+// promise takes need bytes or fails with a NoSpaceError. settle gives them back.
+func (s *Store) promise(need int64) error {
+	_, err := s.checkSpace(need)
+	return err
+}
+
+func (s *Store) settle(n int64) {
+	s.space.mu.Lock()
+	s.space.promised -= n
+	s.space.mu.Unlock()
+}
+
+func (s *Store) checkSpace(need int64) (Space, error) {
+	var st unix.Statfs_t
+	if err := unix.Statfs(s.dir, &st); err != nil {
+		return Space{}, fmt.Errorf("content: statfs %s: %w", s.dir, err)
+	}
+	b := &s.space
+	b.mu.Lock()
+	sp := spaceOf(&st, b.promised, s.opt.ReserveBytes)
+	refused := need > 0 && (need > sp.AvailableBytes || sp.FreeInodes < 16 && st.Files > 0)
+	if !refused {
+		b.promised += need
+	}
+	changed := b.level != sp.Level && !(b.level == 0 && sp.Level == LevelOK)
+	b.level = sp.Level
+	b.mu.Unlock()
+	if changed && s.opt.OnLevel != nil {
+		s.opt.OnLevel(sp)
+	}
+	if refused {
+		return sp, &NoSpaceError{NeedBytes: need, Space: sp}
+	}
+	return sp, nil
+}
+
+func spaceOf(st *unix.Statfs_t, promised, reserve int64) Space {
+	sp := Space{
+		TotalBytes: int64(st.Blocks) * st.Bsize, FreeBytes: int64(st.Bavail) * st.Bsize,
+		PromisedBytes: promised, ReserveBytes: reserve, FreeInodes: int64(st.Ffree), Level: LevelOK,
+	}
+	sp.AvailableBytes = max(0, sp.FreeBytes-promised-reserve)
+	switch {
+	case sp.AvailableBytes == 0:
+		sp.Level = LevelFull
+	case sp.AvailableBytes < reserve:
+		sp.Level = LevelLow
+	}
+	return sp
+}

@@ -1,0 +1,257 @@
+package admin
+
+import "time"
+
+// Status is what a node knows of itself and the cluster, as of AppliedIndex.
+type Status struct {
+	Version      string    `json:"version"`
+	Cluster      string    `json:"cluster"`
+	Generation   uint32    `json:"generation"`
+	Node         uint32    `json:"node"`
+	Name         string    `json:"name"`
+	Listen       string    `json:"listen"`
+	State        string    `json:"state"` // starting, serving, cut-off, stopping
+	Incarnation  uint32    `json:"incarnation"`
+	Started      time.Time `json:"started"`
+	Leader       uint32    `json:"leader"` // 0 = none known
+	Quorum       bool      `json:"quorum"` // changes are possible now
+	Voters       []uint32  `json:"voters"`
+	AppliedIndex uint64    `json:"applied_index"`
+	CommitIndex  uint64    `json:"commit_index"`
+	Digest       string    `json:"digest"` // of the namespace at DigestIndex; equal on all nodes at an equal index
+	DigestIndex  uint64    `json:"digest_index"`
+	Files        uint64    `json:"files"`
+	Bytes        uint64    `json:"bytes"`
+
+	Nodes       []Node        `json:"nodes"`
+	Transfers   []Transfer    `json:"transfers"`
+	Unpublished []Unpublished `json:"unpublished"`
+	Unresolved  []Unresolved  `json:"unresolved"`
+	Mounts      []Mount       `json:"mounts"`
+	Passthrough Feature       `json:"passthrough"`
+	Fabric      string        `json:"fabric"`
+	Space       Space         `json:"space"`
+	Warnings    []string      `json:"warnings"` // each a sentence that says what to do
+}
+
+// Node is one member as this node's log and its own connections see it.
+type Node struct {
+	ID          uint32            `json:"id"`
+	Name        string            `json:"name"`
+	Addr        string            `json:"addr"`
+	Labels      map[string]string `json:"labels,omitempty"`
+	State       string            `json:"state"` // joined, up, down, evicted
+	Reason      string            `json:"reason,omitempty"`
+	Voter       bool              `json:"voter"`
+	Incarnation uint32            `json:"incarnation"`
+	OwedCount   int               `json:"owed_count"`
+	OwedBytes   int64             `json:"owed_bytes"`
+	OwedReason  string            `json:"owed_reason,omitempty"`
+	BehindIndex uint64            `json:"behind_index"` // log entries it has not shown yet; 0 = in step
+	LastSeen    time.Time         `json:"last_seen,omitzero"`
+	Connected   bool              `json:"connected"` // from this node
+}
+
+// Transfer is one session that runs now.
+type Transfer struct {
+	Session   string           `json:"session"`
+	Path      string           `json:"path"`
+	SizeBytes int64            `json:"size_bytes"`
+	Writer    uint32           `json:"writer"`
+	Epoch     uint32           `json:"epoch"`
+	CatchUp   bool             `json:"catch_up"`
+	Started   time.Time        `json:"started"`
+	Members   []TransferMember `json:"members"`
+}
+
+// TransferMember is the progress of one receiving member.
+type TransferMember struct {
+	Node        uint32 `json:"node"`
+	Name        string `json:"name"`
+	Bytes       int64  `json:"bytes"` // held and checked
+	BytesPerSec int64  `json:"bytes_per_sec"`
+	State       string `json:"state"` // waiting, receiving, syncing, stored, ejected, failed
+	Reason      string `json:"reason,omitempty"`
+}
+
+// Unpublished is staged content that no version names: its writer failed, was killed or lost its quorum.
+type Unpublished struct {
+	ID        string    `json:"id"`
+	Path      string    `json:"path"`
+	SizeBytes int64     `json:"size_bytes"`
+	Modified  time.Time `json:"modified"`
+	Reason    string    `json:"reason"`
+}
+
+// Unresolved is a proposal whose outcome this node does not know yet.
+type Unresolved struct {
+	Seq   uint64    `json:"seq"`
+	What  string    `json:"what"`
+	Since time.Time `json:"since"`
+}
+
+// Mount is one mount point of this node.
+type Mount struct {
+	Dir         string `json:"dir"`
+	State       string `json:"state"` // mounting, mounted, unmounting
+	ReadOnly    bool   `json:"read_only"`
+	Passthrough bool   `json:"passthrough"`
+}
+
+// Feature tells whether an optional ability is on, why not, and what that costs.
+type Feature struct {
+	On   bool   `json:"on"`
+	Why  string `json:"why,omitempty"`
+	Cost string `json:"cost,omitempty"`
+}
+
+// Space is the disk under the data directory.
+type Space struct {
+	TotalBytes   uint64 `json:"total_bytes"`
+	FreeBytes    uint64 `json:"free_bytes"`
+	ReserveBytes uint64 `json:"reserve_bytes"`
+	State        string `json:"state"` // ok, content-refused, changes-refused
+}
+
+// Event is one line of a watch. Exactly one of the pointers is set, by Kind.
+type Event struct {
+	Time     time.Time `json:"time"`
+	Kind     string    `json:"kind"` // transfer, transfer-end, node, version, message
+	Transfer *Transfer `json:"transfer,omitempty"`
+	Node     *Node     `json:"node,omitempty"`
+	Version  *Version  `json:"version,omitempty"`
+	Message  string    `json:"message,omitempty"`
+}
+
+// WatchRequest narrows a watch.
+type WatchRequest struct {
+	Path     string        `json:"path,omitempty"`     // only transfers of this file or below this directory
+	Interval time.Duration `json:"interval,omitempty"` // between progress events of one transfer; 0 = 500 ms
+}
+
+// MountRequest asks the node to mount its name space. The call returns when the mount answers.
+type MountRequest struct {
+	Dir     string            `json:"dir"` // absolute
+	Options map[string]string `json:"options,omitempty"`
+}
+
+// UnmountRequest ends a mount. Without Dir all mounts of the node end.
+type UnmountRequest struct {
+	Dir  string `json:"dir,omitempty"`
+	Lazy bool   `json:"lazy,omitempty"` // detach at once, although files are open
+}
+
+// MountWaitRequest waits until a mount has ended.
+type MountWaitRequest struct {
+	Dir string `json:"dir"`
+}
+
+// WhereRequest asks who holds a file's current version. Path is relative to the root of the name space.
+type WhereRequest struct {
+	Path string `json:"path"`
+}
+
+// Where answers WhereRequest.
+type Where struct {
+	Path      string   `json:"path"`
+	Inode     uint64   `json:"inode"`
+	Version   uint64   `json:"version"`
+	Content   string   `json:"content"`
+	SizeBytes int64    `json:"size_bytes"`
+	Root      string   `json:"root"` // Merkle root of the BLAKE3 leaves, hex
+	Policy    Policy   `json:"policy"`
+	Holders   []Holder `json:"holders"`
+}
+
+// Holder is one member of a file's placement.
+type Holder struct {
+	Node   uint32 `json:"node"`
+	Name   string `json:"name"`
+	Holds  bool   `json:"holds"`
+	Reason string `json:"reason,omitempty"` // why not
+}
+
+// VersionsRequest lists the kept versions of a path, or of everything when Path is empty.
+type VersionsRequest struct {
+	Path string `json:"path,omitempty"`
+}
+
+// Version is one kept version of a file.
+type Version struct {
+	Path      string    `json:"path"`
+	Version   uint64    `json:"version"`
+	Content   string    `json:"content"`
+	SizeBytes int64     `json:"size_bytes"`
+	Modified  time.Time `json:"modified"`
+	Index     uint64    `json:"index"` // of the log at which it was published
+	Writer    uint32    `json:"writer"`
+	State     string    `json:"state"` // current, retained, conflict, orphan, unpublished
+	Reason    string    `json:"reason,omitempty"`
+	Expires   time.Time `json:"expires,omitzero"`
+}
+
+// RestoreRequest makes a kept version current again, or publishes or drops unpublished content.
+type RestoreRequest struct {
+	Path    string `json:"path,omitempty"`
+	Version uint64 `json:"version,omitempty"`
+	Content string `json:"content,omitempty"` // a content id or an unpublished id, instead of Version
+	As      string `json:"as,omitempty"`      // another path to bring it back under
+	Drop    bool   `json:"drop,omitempty"`    // of unpublished content: delete it instead
+}
+
+// Policy says where files under a directory live and what close waits for.
+type Policy struct {
+	Placement string            `json:"placement"` // all, copies, labels
+	Copies    uint32            `json:"copies,omitempty"`
+	Labels    map[string]string `json:"labels,omitempty"`
+	MinCopies uint32            `json:"min_copies,omitempty"` // 0 = default
+	AckLocal  bool              `json:"ack_local,omitempty"`
+	Retain    uint32            `json:"retain,omitempty"`
+	From      string            `json:"from,omitempty"` // the directory that it is inherited from
+}
+
+// PolicyRequest reads the policy of a path; with Set it is changed, with Inherit it is removed.
+type PolicyRequest struct {
+	Path      string  `json:"path"`
+	Set       *Policy `json:"set,omitempty"`
+	Inherit   bool    `json:"inherit,omitempty"`
+	Recursive bool    `json:"recursive,omitempty"`
+}
+
+// WaitRequest waits until nothing is owed any more: of a path, or at all.
+type WaitRequest struct {
+	Path    string        `json:"path,omitempty"`
+	Nodes   []uint32      `json:"nodes,omitempty"` // to these only
+	Timeout time.Duration `json:"timeout,omitempty"`
+}
+
+// WaitResult answers WaitRequest; Done is false when the time was up before.
+type WaitResult struct {
+	Done  bool   `json:"done"`
+	Nodes []Node `json:"nodes"` // still owed something
+}
+
+// TokenRequest makes a join token.
+type TokenRequest struct {
+	TTL     time.Duration `json:"ttl,omitempty"`     // 0 = 24 h
+	Replace string        `json:"replace,omitempty"` // name of the node that the joiner may replace
+}
+
+// Token answers TokenRequest.
+type Token struct {
+	Token   string    `json:"token"`
+	Expires time.Time `json:"expires"`
+	Listen  string    `json:"listen"` // address to join at
+}
+
+// EvictRequest removes a node for good.
+type EvictRequest struct {
+	Node   uint32 `json:"node"`
+	Reason string `json:"reason,omitempty"`
+}
+
+// StopRequest ends the daemon after unmounting.
+type StopRequest struct{}
+
+// Done answers requests that have nothing to tell.
+type Done struct{}

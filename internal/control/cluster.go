@@ -1,0 +1,316 @@
+package control
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"net"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/rdmcfs/rdmcfs/internal/credentials"
+)
+
+// KindReserved is the first kind of call that belongs to this package.
+const KindReserved = 0xff000000
+
+const (
+	kindJoin      = KindReserved + iota // on rdmcfs-join/1
+	kindRenew                           // on rdmcfs-renew/1
+	kindAuthority                       // on rdmcfs-peer/1: the signing key, for those who may sign
+)
+
+const (
+	joinTimeout   = 60 * time.Second // of a join or renewal connection, as the server sees it
+	nameBytesMax  = 64
+	labelsMax     = 32
+	labelBytesMax = 256
+	addrBytesMax  = 256
+	answeredMax   = 1024 // joins remembered for repetition
+)
+
+// Registration is what the log must decide about a machine that wants to join. Its token is not expired by the
+// clock of the signing node; whether it is known and unused is for the log.
+type Registration struct {
+	SecretHash [32]byte // credentials.Token.SecretHash of the token, for Name when Replace is set
+	KeyHash    [32]byte // of the machine's key: the same when a join is repeated
+	Name       string   // "" = choose one
+	Addr       string   // host:port that the others reach it at
+	Labels     map[string]string
+	Replace    bool // take the place of the node of that name
+}
+
+// Admission is the log's answer.
+type Admission struct {
+	Node  uint32
+	Name  string
+	Peers []PeerAddr
+}
+
+// PeerAddr is a member as a newcomer needs to know it.
+type PeerAddr struct {
+	Node  uint32 `json:"node"`
+	Addr  string `json:"addr"`
+	Store string `json:"store,omitempty"` // its store id in hex, for the identities of the log
+}
+
+// ClusterConfig is what the node answers joins, renewals and key requests from. Functions must be set.
+type ClusterConfig struct {
+	Identity   *credentials.Identity
+	Generation uint32
+	// Authority is the signing key, or nil where this node does not hold it.
+	Authority func() *credentials.Authority
+	// Signers are the addresses of the nodes that may sign, for callers of a node that does not.
+	Signers func() []string
+	// Register proposes the join. It returns an error of ErrTokenUnknown, ErrTokenUsed, credentials.ErrTokenExpired,
+	// ErrNameTaken, ErrNotReplaceable, ErrUnavailable where one fits.
+	Register func(context.Context, Registration) (Admission, error)
+	// MaySign reports whether the node is entitled to the signing key: it is a voter in the log.
+	MaySign func(node uint32) bool
+	Now     func() time.Time
+	Log     *slog.Logger
+}
+
+// cluster answers joins, renewals and key requests.
+type cluster struct {
+	cfg ClusterConfig
+
+	mu       sync.Mutex
+	answered map[[64]byte]joinReply // by secret and key hash: a repeated join gets the same answer
+}
+
+// ServeCluster makes the port answer joins and renewals, and the server hand the signing key to entitled nodes.
+// It is called once, before others know the port's address.
+func ServeCluster(port *Port, server *Server, cfg ClusterConfig) {
+	c := &cluster{cfg: cfg, answered: map[[64]byte]joinReply{}}
+	joins, renewals := NewServer(cfg.Log), NewServer(cfg.Log)
+	joins.HandleCall(kindJoin, c.join)
+	renewals.HandleCall(kindRenew, c.renew)
+	server.HandleCall(kindAuthority, c.authority)
+	port.register(ProtocolJoin, false, false, briefly(port, joins))
+	port.register(ProtocolRenew, true, true, briefly(port, renewals))
+}
+
+// briefly serves a connection for joinTimeout at most.
+func briefly(port *Port, s *Server) connHandler {
+	return func(ctx context.Context, conn net.Conn, from Caller) {
+		ctx, cancel := context.WithTimeout(ctx, joinTimeout)
+		defer cancel()
+		port.logEnd(s.ServeConn(ctx, conn, from))
+	}
+}
+
+// joinCall is the payload of kindJoin, in JSON: rare, and read by people who debug.
+type joinCall struct {
+	Token   string            `json:"token"`
+	Request []byte            `json:"request"` // certificate request, DER
+	Addr    string            `json:"addr"`
+	Name    string            `json:"name"`
+	Labels  map[string]string `json:"labels,omitempty"`
+	Replace bool              `json:"replace,omitempty"`
+}
+
+// joinReply answers kindJoin: a certificate, or the addresses of those who can give one.
+type joinReply struct {
+	Redirect    []string   `json:"redirect,omitempty"`
+	Node        uint32     `json:"node,omitempty"`
+	Name        string     `json:"name,omitempty"`
+	Generation  uint32     `json:"generation,omitempty"`
+	Certificate []byte     `json:"certificate,omitempty"`
+	Authority   []byte     `json:"authority,omitempty"`
+	Peers       []PeerAddr `json:"peers,omitempty"`
+}
+
+// renewCall is the payload of kindRenew.
+type renewCall struct {
+	Request []byte `json:"request"`
+}
+
+// renewReply answers kindRenew.
+type renewReply struct {
+	Redirect    []string `json:"redirect,omitempty"`
+	Certificate []byte   `json:"certificate,omitempty"`
+}
+
+func (c *cluster) join(ctx context.Context, from Caller, payload []byte) ([]byte, error) {
+	var call joinCall
+	if err := json.Unmarshal(payload, &call); err != nil {
+		return nil, fmt.Errorf("control: join: %w: %w", ErrProtocol, err)
+	}
+	token, err := c.checkToken(call.Token)
+	if err != nil {
+		return nil, err
+	}
+	if err := checkJoin(call); err != nil {
+		return nil, err
+	}
+	authority := c.cfg.Authority()
+	if authority == nil {
+		return json.Marshal(joinReply{Redirect: c.cfg.Signers()})
+	}
+	reply, err := c.admit(ctx, authority, call, token)
+	if err != nil {
+		c.cfg.Log.Info("control: join refused", "from", from.Addr, "name", call.Name, "err", err)
+		return nil, err
+	}
+	c.cfg.Log.Info("control: joined", "node", reply.Node, "name", reply.Name, "addr", call.Addr, "from", from.Addr)
+	return json.Marshal(reply)
+}
+
+// checkToken refuses what can be refused without the log.
+func (c *cluster) checkToken(text string) (credentials.Token, error) {
+	token, err := credentials.ParseToken(text)
+	switch {
+	case err != nil:
+		return token, err
+	case token.Cluster != c.cfg.Identity.Name().Cluster, token.KeyHash != c.cfg.Identity.AuthorityKeyHash():
+		return token, fmt.Errorf("control: the token %w", credentials.ErrForeignCluster)
+	case c.cfg.Now().After(token.Expires):
+		return token, fmt.Errorf("control: %w", credentials.ErrTokenExpired)
+	}
+	return token, nil
+}
+
+// checkJoin bounds what would go into the log.
+func checkJoin(call joinCall) error {
+	if err := CheckNodeName(call.Name); err != nil {
+		return err
+	}
+	if err := CheckLabels(call.Labels); err != nil {
+		return err
+	}
+	if call.Replace && call.Name == "" {
+		return Usagef("control: join: --replace needs the --name of the node to replace")
+	}
+	if host, port, err := net.SplitHostPort(call.Addr); err != nil || host == "" || port == "" || port == "0" || len(call.Addr) > addrBytesMax {
+		return Usagef("control: join: listen address %q: want host:port that the others can reach", call.Addr)
+	}
+	if ip := net.ParseIP(hostOf(call.Addr)); ip != nil && ip.IsUnspecified() {
+		return Usagef("control: join: listen address %q: the others can't reach this; name one of this machine's addresses", call.Addr)
+	}
+	return nil
+}
+
+func hostOf(addr string) string {
+	host, _, _ := net.SplitHostPort(addr)
+	return host
+}
+
+// CheckNodeName accepts letters, digits, dot, dash and underscore; "" lets the cluster choose.
+func CheckNodeName(name string) error {
+	odd := strings.ContainsFunc(name, func(r rune) bool {
+		return !(r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || strings.ContainsRune("._-", r))
+	})
+	if odd || len(name) > nameBytesMax {
+		return Usagef("control: node name %q: want up to %d letters, digits, dots, dashes", name, nameBytesMax)
+	}
+	return nil
+}
+
+// CheckLabels bounds the labels of a node.
+func CheckLabels(labels map[string]string) error {
+	if len(labels) > labelsMax {
+		return Usagef("control: %d labels; at most %d allowed", len(labels), labelsMax)
+	}
+	for _, key := range slices.Sorted(maps.Keys(labels)) {
+		if key == "" || len(key)+len(labels[key]) > labelBytesMax {
+			return Usagef("control: label %q: want a key, and at most %d bytes with its value", key, labelBytesMax)
+		}
+	}
+	return nil
+}
+
+// admit lets the log decide, then signs. A repeated join of the same machine gets the first answer again, since
+// its token is used up.
+func (c *cluster) admit(ctx context.Context, authority *credentials.Authority, call joinCall, token credentials.Token) (joinReply, error) {
+	keyHash, err := credentials.RequestKeyHash(call.Request)
+	if err != nil {
+		return joinReply{}, fmt.Errorf("control: join: %w: %w", ErrProtocol, err)
+	}
+	replaces := ""
+	if call.Replace {
+		replaces = call.Name
+	}
+	secretHash := token.SecretHash(replaces)
+	key := [64]byte(append(secretHash[:], keyHash[:]...))
+	if reply, ok := c.remembered(key); ok {
+		return reply, nil
+	}
+	admission, err := c.cfg.Register(ctx, Registration{SecretHash: secretHash, KeyHash: keyHash, Name: call.Name,
+		Addr: call.Addr, Labels: call.Labels, Replace: call.Replace})
+	if errors.Is(err, ErrTokenUnknown) && call.Replace {
+		err = fmt.Errorf("control: replace %q: %w", call.Name, ErrNotReplaceable)
+	}
+	if err != nil {
+		return joinReply{}, err
+	}
+	cert, err := authority.Sign(call.Request, admission.Node, c.cfg.Now())
+	if err != nil {
+		return joinReply{}, err
+	}
+	reply := joinReply{Node: admission.Node, Name: admission.Name, Generation: c.cfg.Generation, Certificate: cert,
+		Authority: authority.CertificateDER(), Peers: admission.Peers}
+	c.remember(key, reply)
+	return reply, nil
+}
+
+func (c *cluster) remembered(key [64]byte) (joinReply, bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	reply, ok := c.answered[key]
+	return reply, ok
+}
+
+func (c *cluster) remember(key [64]byte, reply joinReply) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if len(c.answered) >= answeredMax {
+		clear(c.answered)
+	}
+	c.answered[key] = reply
+}
+
+func (c *cluster) renew(_ context.Context, from Caller, payload []byte) ([]byte, error) {
+	var call renewCall
+	if err := json.Unmarshal(payload, &call); err != nil {
+		return nil, fmt.Errorf("control: renew: %w: %w", ErrProtocol, err)
+	}
+	authority := c.cfg.Authority()
+	if authority == nil {
+		return json.Marshal(renewReply{Redirect: c.cfg.Signers()})
+	}
+	cert, err := authority.Sign(call.Request, from.Node, c.cfg.Now())
+	if err != nil {
+		return nil, fmt.Errorf("control: renew: %w", err)
+	}
+	c.cfg.Log.Info("control: certificate renewed", "node", from.Node)
+	return json.Marshal(renewReply{Certificate: cert})
+}
+
+func (c *cluster) authority(_ context.Context, from Caller, _ []byte) ([]byte, error) {
+	authority := c.cfg.Authority()
+	switch {
+	case !c.cfg.MaySign(from.Node):
+		return nil, fmt.Errorf("control: node %d is no voter, so it gets no signing key", from.Node)
+	case authority == nil:
+		return nil, fmt.Errorf("control: %w", credentials.ErrNoAuthority)
+	}
+	c.cfg.Log.Info("control: signing key given", "node", from.Node)
+	return authority.KeyDER()
+}
+
+// FetchAuthority asks a node for the cluster's signing key, which it gives to voters only.
+func FetchAuthority(ctx context.Context, peers *Peers, node uint32) (*credentials.Authority, error) {
+	keyDER, err := peers.Call(ctx, node, kindAuthority, nil)
+	if err != nil {
+		return nil, err
+	}
+	return credentials.NewAuthorityFrom(peers.cfg.Identity.AuthorityDER(), keyDER)
+}
+
+var errRedirected = errors.New("control: no node that may sign certificates answered")

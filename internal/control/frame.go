@@ -1,0 +1,129 @@
+package control
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+)
+
+// Bounds of the protocol.
+const (
+	// MaxPayload is the most bytes that a call or its reply can carry.
+	MaxPayload = 4 << 20
+	// MaxItem is the most bytes of one item of a stream: a 1 MiB block and its description.
+	MaxItem = 1<<20 + 64<<10
+	// StreamWindow is how many items the sender of a stream may be ahead of its receiver.
+	StreamWindow = 8
+
+	headerBytes     = 24
+	textBytesMax    = 4 << 10
+	helloBytes      = 8
+	helloBytesMax   = 1 << 10
+	protocolVersion = 1
+)
+
+// errFrame is a frame that no correct peer sends.
+var errFrame = errors.New("malformed frame")
+
+type frameType uint8
+
+const (
+	frameHello frameType = iota + 1
+	frameGoodbye
+	frameCall
+	frameStream
+	frameReply
+	frameError
+	frameItem
+	frameEnd
+	frameCredit
+	frameCancel
+)
+
+// header is the fixed part of a frame.
+type header struct {
+	length    uint32
+	kind      frameType
+	id        uint64
+	argument  uint32
+	timeoutMS uint32
+}
+
+// payloadMax is how long the payload of a frame of each type may be.
+func payloadMax(t frameType) (uint32, bool) {
+	switch t {
+	case frameHello:
+		return helloBytesMax, true
+	case frameGoodbye, frameError:
+		return textBytesMax, true
+	case frameCall, frameStream, frameReply:
+		return MaxPayload, true
+	case frameItem:
+		return MaxItem, true
+	case frameEnd, frameCredit, frameCancel:
+		return 0, true
+	}
+	return 0, false
+}
+
+func appendHeader(b []byte, h header) []byte {
+	b = binary.BigEndian.AppendUint32(b, h.length)
+	b = append(b, byte(h.kind), 0, 0, 0)
+	b = binary.BigEndian.AppendUint64(b, h.id)
+	b = binary.BigEndian.AppendUint32(b, h.argument)
+	return binary.BigEndian.AppendUint32(b, h.timeoutMS)
+}
+
+// decodeHeader reads a header and checks all that can be checked without knowing the connection.
+func decodeHeader(b []byte) (header, error) {
+	if len(b) < headerBytes {
+		return header{}, fmt.Errorf("%w: header of %d bytes", errFrame, len(b))
+	}
+	h := header{
+		length:    binary.BigEndian.Uint32(b[0:]),
+		kind:      frameType(b[4]),
+		id:        binary.BigEndian.Uint64(b[8:]),
+		argument:  binary.BigEndian.Uint32(b[16:]),
+		timeoutMS: binary.BigEndian.Uint32(b[20:]),
+	}
+	limit, known := payloadMax(h.kind)
+	opens := h.kind == frameCall || h.kind == frameStream
+	greets := h.kind == frameHello || h.kind == frameGoodbye
+	switch {
+	case !known:
+		return header{}, fmt.Errorf("%w: type %d", errFrame, h.kind)
+	case b[5]|b[6]|b[7] != 0:
+		return header{}, fmt.Errorf("%w: reserved bytes set", errFrame)
+	case h.length > limit:
+		return header{}, fmt.Errorf("%w: %d bytes in a frame of type %d, at most %d allowed", errFrame, h.length, h.kind, limit)
+	case greets != (h.id == 0):
+		return header{}, fmt.Errorf("%w: type %d with id %d", errFrame, h.kind, h.id)
+	case h.timeoutMS != 0 && !opens:
+		return header{}, fmt.Errorf("%w: type %d with a timeout", errFrame, h.kind)
+	}
+	return h, nil
+}
+
+// hello is the first frame of each side.
+type hello struct {
+	version    uint32
+	generation uint32 // of the cluster; 0 = does not know yet
+}
+
+func appendHello(b []byte, m hello) []byte {
+	b = appendHeader(b, header{length: helloBytes, kind: frameHello})
+	b = binary.BigEndian.AppendUint32(b, m.version)
+	return binary.BigEndian.AppendUint32(b, m.generation)
+}
+
+// decodeHello reads the payload of a hello. Bytes after those known are for later versions and are ignored.
+func decodeHello(b []byte) (hello, error) {
+	if len(b) < helloBytes {
+		return hello{}, fmt.Errorf("%w: hello of %d bytes", errFrame, len(b))
+	}
+	m := hello{version: binary.BigEndian.Uint32(b), generation: binary.BigEndian.Uint32(b[4:])}
+	if m.version == 0 {
+		return hello{}, fmt.Errorf("%w: version 0", errFrame)
+	}
+	return m, nil
+}

@@ -1,0 +1,153 @@
+package control
+
+import (
+	"bytes"
+	"context"
+	"io"
+	"net"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+)
+
+func TestHeaderRoundTrip(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		kind := frameType(rapid.IntRange(1, int(frameCancel)).Draw(t, "kind"))
+		limit, _ := payloadMax(kind)
+		h := header{kind: kind, length: rapid.Uint32Range(0, limit).Draw(t, "length"), argument: rapid.Uint32().Draw(t, "argument")}
+		if kind != frameHello && kind != frameGoodbye {
+			h.id = rapid.Uint64Min(1).Draw(t, "id")
+		}
+		if kind == frameCall || kind == frameStream {
+			h.timeoutMS = rapid.Uint32().Draw(t, "timeout")
+		}
+		got, err := decodeHeader(appendHeader(nil, h))
+		if err != nil || got != h {
+			t.Fatalf("%+v -> %+v, %v", h, got, err)
+		}
+	})
+}
+
+// The bytes of a frame are promised: a change here is a change of the protocol.
+func TestGoldenFrames(t *testing.T) {
+	for name, c := range map[string]struct{ got, want []byte }{
+		"call": {append(appendHeader(nil, header{kind: frameCall, length: 2, id: 0x0102030405060708, argument: 0xff000001, timeoutMS: 1500}), "hi"...),
+			[]byte("\x00\x00\x00\x02\x03\x00\x00\x00\x01\x02\x03\x04\x05\x06\x07\x08\xff\x00\x00\x01\x00\x00\x05\xdchi")},
+		"hello": {appendHello(nil, hello{version: 1, generation: 7}),
+			[]byte("\x00\x00\x00\x08\x01\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x01\x00\x00\x00\x07")},
+	} {
+		if !bytes.Equal(c.got, c.want) {
+			t.Errorf("%s: %x, want %x", name, c.got, c.want)
+		}
+	}
+}
+
+func FuzzDecodeHeader(f *testing.F) {
+	f.Add(appendHeader(nil, header{kind: frameCall, id: 1, length: 3}))
+	f.Add(appendHello(nil, hello{version: 1, generation: 2}))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		h, err := decodeHeader(b)
+		if err != nil {
+			return
+		}
+		if limit, known := payloadMax(h.kind); !known || h.length > limit {
+			t.Fatalf("accepted %+v", h)
+		}
+		if again := appendHeader(nil, h); !bytes.Equal(again, b[:headerBytes]) {
+			t.Fatalf("%x read as %+v", b[:headerBytes], h)
+		}
+	})
+}
+
+func FuzzDecodeHello(f *testing.F) {
+	f.Add(appendHello(nil, hello{version: 1, generation: 2})[headerBytes:])
+	f.Fuzz(func(t *testing.T, b []byte) {
+		if m, err := decodeHello(b); err == nil && m.version == 0 {
+			t.Fatal("version 0")
+		}
+	})
+}
+
+// FuzzServeConn feeds bytes to a serving connection: it must end by itself, whatever they are.
+func FuzzServeConn(f *testing.F) {
+	call := append(appendHeader(nil, header{kind: frameCall, id: 1, length: 2, argument: kindTest}), "hi"...)
+	f.Add(call)
+	f.Add(append(append([]byte{}, call...), call...))
+	f.Add(append(appendHeader(nil, header{kind: frameStream, id: 2, argument: kindTest, timeoutMS: 5}), appendHeader(nil, header{kind: frameCredit, id: 2, argument: 3})...))
+	f.Add(append(append([]byte{}, call...), appendHeader(nil, header{kind: frameCancel, id: 1})...))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		s := NewServer(quiet())
+		s.HandleCall(kindTest, echo)
+		s.HandleStream(kindTest, func(_ context.Context, _ Caller, p []byte, send func([]byte) error) error {
+			for range 20 {
+				if err := send(p); err != nil {
+					return err
+				}
+			}
+			return nil
+		})
+		ours, theirs := net.Pipe()
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			s.ServeConn(context.Background(), theirs, Caller{Node: 2})
+		}()
+		drained := make(chan struct{})
+		go func() {
+			defer close(drained)
+			io.Copy(io.Discard, ours)
+		}()
+		ours.SetWriteDeadline(time.Now().Add(10 * time.Second))
+		ours.Write(b)
+		ours.Close()
+		await(t, "end of the connection", done)
+		<-drained
+	})
+}
+
+// FuzzClient feeds bytes to a calling connection with a call and a stream under way.
+func FuzzClient(f *testing.F) {
+	f.Add(append(appendHeader(nil, header{kind: frameReply, id: 1, length: 2}), "hi"...))
+	f.Add(append(appendHeader(nil, header{kind: frameItem, id: 2, length: 2}), "hi"...))
+	f.Add(appendHeader(nil, header{kind: frameEnd, id: 2}))
+	f.Add(append(appendHeader(nil, header{kind: frameGoodbye, length: 2, argument: 3}), "hi"...))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		ours, theirs := net.Pipe()
+		c := newClient(theirs)
+		drained := make(chan struct{})
+		go func() {
+			defer close(drained)
+			io.Copy(io.Discard, ours)
+		}()
+		called := make(chan struct{})
+		_, o, err := c.open(false)
+		if err != nil {
+			t.Fatal(err)
+		}
+		st, err := c.stream(context.Background(), kindTest, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		go func() {
+			defer close(called)
+			for {
+				if _, err := st.Recv(); err != nil {
+					return
+				}
+			}
+		}()
+		ours.SetWriteDeadline(time.Now().Add(10 * time.Second))
+		ours.Write(b)
+		ours.Close()
+		await(t, "end of the stream", called)
+		select {
+		case <-o.answer:
+		case <-c.done:
+		case <-time.After(10 * time.Second):
+			t.Fatal("the call hangs")
+		}
+		c.close()
+		<-drained
+	})
+}

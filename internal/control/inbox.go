@@ -1,0 +1,97 @@
+package control
+
+import (
+	"bufio"
+	"fmt"
+	"io"
+	"net"
+	"time"
+)
+
+const inboxBufferBytes = 32 << 10
+
+// inbox reads frames from a connection. It waits for a frame to begin without limit, for its rest only until
+// frameTimeout.
+type inbox struct {
+	conn         net.Conn
+	buf          *bufio.Reader
+	frameTimeout time.Duration
+	limited      bool // a read deadline is set
+}
+
+func newInbox(conn net.Conn, frameTimeout time.Duration) *inbox {
+	return &inbox{conn: conn, buf: bufio.NewReaderSize(conn, inboxBufferBytes), frameTimeout: frameTimeout}
+}
+
+// header reads the next header. The payload must be taken or skipped before the next call.
+func (in *inbox) header() (header, error) {
+	if err := in.unlimit(); err != nil {
+		return header{}, err
+	}
+	if _, err := in.buf.Peek(1); err != nil {
+		return header{}, err
+	}
+	if err := in.limit(headerBytes); err != nil {
+		return header{}, err
+	}
+	raw, err := in.buf.Peek(headerBytes)
+	if err != nil {
+		return header{}, noEOF(err)
+	}
+	h, err := decodeHeader(raw)
+	if err != nil {
+		return header{}, fmt.Errorf("%w: %w", ErrProtocol, err)
+	}
+	in.buf.Discard(headerBytes)
+	return h, nil
+}
+
+// payload reads the payload of h into new memory that the caller owns.
+func (in *inbox) payload(h header) ([]byte, error) {
+	if h.length == 0 {
+		return nil, nil
+	}
+	if err := in.limit(int(h.length)); err != nil {
+		return nil, err
+	}
+	b := make([]byte, h.length)
+	if _, err := io.ReadFull(in.buf, b); err != nil {
+		return nil, noEOF(err)
+	}
+	return b, nil
+}
+
+// skip drops the payload of h.
+func (in *inbox) skip(h header) error {
+	if err := in.limit(int(h.length)); err != nil {
+		return err
+	}
+	if _, err := in.buf.Discard(int(h.length)); err != nil {
+		return noEOF(err)
+	}
+	return nil
+}
+
+// limit bounds the reads that follow, unless n bytes are here already.
+func (in *inbox) limit(n int) error {
+	if in.buf.Buffered() >= n {
+		return nil
+	}
+	in.limited = true
+	return in.conn.SetReadDeadline(time.Now().Add(in.frameTimeout))
+}
+
+func (in *inbox) unlimit() error {
+	if !in.limited || in.buf.Buffered() > 0 {
+		return nil
+	}
+	in.limited = false
+	return in.conn.SetReadDeadline(time.Time{})
+}
+
+func noEOF(err error) error {
+	if err == io.EOF {
+		return io.ErrUnexpectedEOF
+	}
+	return err
+}

@@ -1,0 +1,60 @@
+package control
+
+import (
+	"net"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+const (
+	// deadAfter is how long sent bytes may go unacknowledged before the kernel gives the connection up.
+	deadAfter         = 5 * time.Second
+	keepAliveIdle     = 5 * time.Second
+	keepAliveInterval = 2 * time.Second
+	keepAliveCount    = 3
+)
+
+// tune makes the kernel notice a host that is gone: within deadAfter of sending, within twice that when idle. A
+// process that is only stopped still acknowledges. Failures do no harm: calls have deadlines of their own.
+func tune(conn net.Conn) {
+	tcp, ok := conn.(*net.TCPConn)
+	if !ok {
+		return
+	}
+	tcp.SetNoDelay(true)
+	tcp.SetKeepAliveConfig(net.KeepAliveConfig{Enable: true, Idle: keepAliveIdle, Interval: keepAliveInterval, Count: keepAliveCount})
+	if raw, err := tcp.SyscallConn(); err == nil {
+		raw.Control(func(fd uintptr) {
+			unix.SetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT, int(deadAfter.Milliseconds()))
+		})
+	}
+}
+
+// peekByte waits for the first byte of a connection and leaves it there.
+func peekByte(conn *net.TCPConn) (byte, error) {
+	raw, err := conn.SyscallConn()
+	if err != nil {
+		return 0, err
+	}
+	var b [1]byte
+	var n int
+	var opErr error
+	err = raw.Read(func(fd uintptr) bool {
+		for {
+			n, _, opErr = unix.Recvfrom(int(fd), b[:], unix.MSG_PEEK|unix.MSG_DONTWAIT)
+			if opErr != unix.EINTR {
+				return opErr != unix.EAGAIN
+			}
+		}
+	})
+	switch {
+	case err != nil:
+		return 0, err
+	case opErr != nil:
+		return 0, opErr
+	case n == 0:
+		return 0, net.ErrClosed
+	}
+	return b[0], nil
+}

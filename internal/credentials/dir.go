@@ -1,0 +1,199 @@
+package credentials
+
+import (
+	"crypto/x509"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"time"
+)
+
+// Dir is the tls directory of a data directory: mode 0700, files 0600.
+//
+//	ca.crt      the authority's certificate
+//	ca.key      the authority's private key, on nodes that may sign
+//	node.pem    the node's private key and certificate, replaced as one
+//	join.key    the key of a join that has not been answered yet, so that it can be repeated
+//
+// Every write is atomic and durable: a new file, synced, renamed, directory synced.
+type Dir string
+
+const (
+	fileAuthority    = "ca.crt"
+	fileAuthorityKey = "ca.key"
+	fileNode         = "node.pem"
+	fileJoinKey      = "join.key"
+
+	pemCertificate = "CERTIFICATE"
+	pemPrivateKey  = "PRIVATE KEY"
+
+	fileBytesMax = 64 << 10
+)
+
+// SaveIdentity stores a node's certificate and key, and the authority's certificate, and forgets the key of
+// the join that brought them.
+func (d Dir) SaveIdentity(authorityDER, leafDER []byte, req *Request) error {
+	keyDER, err := x509.MarshalPKCS8PrivateKey(req.key)
+	if err != nil {
+		return fmt.Errorf("credentials: node key: %w", err)
+	}
+	node := append(pem.EncodeToMemory(&pem.Block{Type: pemPrivateKey, Bytes: keyDER}),
+		pem.EncodeToMemory(&pem.Block{Type: pemCertificate, Bytes: leafDER})...)
+	if err := d.write(fileAuthority, pem.EncodeToMemory(&pem.Block{Type: pemCertificate, Bytes: authorityDER})); err != nil {
+		return err
+	}
+	if err := d.write(fileNode, node); err != nil {
+		return err
+	}
+	return d.remove(fileJoinKey)
+}
+
+// LoadIdentity reads what SaveIdentity stored. The error wraps fs.ErrNotExist when there is none, else ErrDamaged.
+func (d Dir) LoadIdentity(now func() time.Time) (*Identity, error) {
+	authority, err := d.readPEM(fileAuthority, pemCertificate)
+	if err != nil {
+		return nil, err
+	}
+	node, err := d.readPEM(fileNode, pemPrivateKey, pemCertificate)
+	if err != nil {
+		return nil, err
+	}
+	key, err := parseKey(node[0])
+	if err != nil {
+		return nil, fmt.Errorf("credentials: %s: %w", d.path(fileNode), err)
+	}
+	id, err := NewIdentity(authority[0], node[1], key, now)
+	if err != nil {
+		return nil, fmt.Errorf("credentials: %s: %w", d.path(fileNode), err)
+	}
+	return id, nil
+}
+
+// SaveAuthority stores the authority with its key.
+func (d Dir) SaveAuthority(a *Authority) error {
+	der, err := a.KeyDER()
+	if err != nil {
+		return err
+	}
+	if err := d.write(fileAuthority, pem.EncodeToMemory(&pem.Block{Type: pemCertificate, Bytes: a.CertificateDER()})); err != nil {
+		return err
+	}
+	return d.write(fileAuthorityKey, pem.EncodeToMemory(&pem.Block{Type: pemPrivateKey, Bytes: der}))
+}
+
+// LoadAuthority reads the authority with its key. The error wraps fs.ErrNotExist where this node has none.
+func (d Dir) LoadAuthority() (*Authority, error) {
+	key, err := d.readPEM(fileAuthorityKey, pemPrivateKey)
+	if err != nil {
+		return nil, err
+	}
+	cert, err := d.readPEM(fileAuthority, pemCertificate)
+	if err != nil {
+		return nil, err
+	}
+	return NewAuthorityFrom(cert[0], key[0])
+}
+
+// RemoveAuthority forgets the key on a node that may no longer sign.
+func (d Dir) RemoveAuthority() error { return d.remove(fileAuthorityKey) }
+
+// JoinRequest returns the request of an unfinished join, or begins one: the same key is used until
+// SaveIdentity, so that a repeated join is recognised as the same machine's.
+func (d Dir) JoinRequest() (*Request, error) {
+	der, err := d.readPEM(fileJoinKey, pemPrivateKey)
+	if err == nil {
+		key, err := parseKey(der[0])
+		if err != nil {
+			return nil, fmt.Errorf("credentials: %s: %w", d.path(fileJoinKey), err)
+		}
+		return newRequestFor(key)
+	}
+	if !errors.Is(err, os.ErrNotExist) {
+		return nil, err
+	}
+	req, err := NewRequest()
+	if err != nil {
+		return nil, err
+	}
+	keyDER, err := x509.MarshalPKCS8PrivateKey(req.key)
+	if err != nil {
+		return nil, fmt.Errorf("credentials: join key: %w", err)
+	}
+	return req, d.write(fileJoinKey, pem.EncodeToMemory(&pem.Block{Type: pemPrivateKey, Bytes: keyDER}))
+}
+
+func (d Dir) path(name string) string { return filepath.Join(string(d), name) }
+
+// readPEM reads a file of exactly the given blocks.
+func (d Dir) readPEM(name string, types ...string) ([][]byte, error) {
+	info, err := os.Stat(d.path(name))
+	if err != nil {
+		return nil, fmt.Errorf("credentials: %w", err)
+	}
+	if info.Size() > fileBytesMax {
+		return nil, fmt.Errorf("credentials: %s is too large: %w", d.path(name), ErrDamaged)
+	}
+	raw, err := os.ReadFile(d.path(name))
+	if err != nil {
+		return nil, fmt.Errorf("credentials: %w", err)
+	}
+	var blocks [][]byte
+	for _, want := range types {
+		block, rest := pem.Decode(raw)
+		if block == nil || block.Type != want {
+			return nil, fmt.Errorf("credentials: %s: no %s: %w", d.path(name), want, ErrDamaged)
+		}
+		blocks, raw = append(blocks, block.Bytes), rest
+	}
+	return blocks, nil
+}
+
+func (d Dir) remove(name string) error {
+	if err := os.Remove(d.path(name)); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return fmt.Errorf("credentials: %w", err)
+	}
+	return d.sync()
+}
+
+func (d Dir) write(name string, data []byte) error {
+	if err := os.MkdirAll(string(d), 0o700); err != nil {
+		return fmt.Errorf("credentials: %w", err)
+	}
+	tmp := d.path(name + ".new")
+	if err := writeSynced(tmp, data); err != nil {
+		return fmt.Errorf("credentials: write %s: %w", tmp, err)
+	}
+	if err := os.Rename(tmp, d.path(name)); err != nil {
+		return fmt.Errorf("credentials: %w", err)
+	}
+	return d.sync()
+}
+
+func writeSynced(path string, data []byte) error {
+	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	if _, err := f.Write(data); err != nil {
+		return err
+	}
+	if err := f.Sync(); err != nil {
+		return err
+	}
+	return f.Close()
+}
+
+func (d Dir) sync() error {
+	f, err := os.Open(string(d))
+	if err != nil {
+		return fmt.Errorf("credentials: %w", err)
+	}
+	defer f.Close()
+	if err := f.Sync(); err != nil {
+		return fmt.Errorf("credentials: sync %s: %w", d, err)
+	}
+	return nil
+}

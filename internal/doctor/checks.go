@@ -1,0 +1,211 @@
+package doctor
+
+import (
+	"fmt"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// Level says how bad a finding is.
+type Level string
+
+// The levels.
+const (
+	OK      Level = "ok"      // works
+	Note    Level = "note"    // off or unusual; costs something
+	Problem Level = "problem" // rdmcfs can't work
+)
+
+// Finding is the result of one check.
+type Finding struct {
+	Level  Level  `json:"level"`
+	Topic  string `json:"topic"`
+	Text   string `json:"text"`             // what is so
+	Cost   string `json:"cost,omitempty"`   // what that costs
+	Advice string `json:"advice,omitempty"` // what to do
+}
+
+const (
+	gib              = 1 << 30
+	freeBytesWanted  = gib
+	filesWanted      = 65536
+	memlockWanted    = 256 << 20
+	capSysAdmin      = 21
+	capIPCLock       = 14
+	magicTmpfs       = 0x01021994
+	magicFUSE        = 0x65735546
+	magicNFS         = 0x6969
+	magicOverlay     = 0x794c7630
+	socketPathBytes  = 107
+	timeoutMinWanted = 120 // seconds; below, a slow close could be cut off by the kernel
+)
+
+// Examine runs all checks for a data directory.
+func Examine(h Host, dataDir string) []Finding {
+	var all []Finding
+	for _, check := range []func(Host, string) []Finding{
+		checkFUSE, checkPassthrough, checkInvalidation, checkTimeouts, checkDataDir, checkSpace,
+		checkLimits, checkCongestion, checkVerbs,
+	} {
+		all = append(all, check(h, dataDir)...)
+	}
+	return all
+}
+
+func checkFUSE(h Host, _ string) []Finding {
+	f := Finding{Level: OK, Topic: "fuse", Text: "/dev/fuse can be opened; kernel " + h.Release()}
+	if err := h.Access("/dev/fuse"); err != nil {
+		f = Finding{Level: Problem, Topic: "fuse", Text: err.Error(), Cost: "nothing can be mounted",
+			Advice: "load the module with 'modprobe fuse', and in a container pass --device /dev/fuse"}
+	}
+	if !h.capable(capSysAdmin) {
+		return []Finding{f, {Level: Problem, Topic: "mount", Text: "this process lacks CAP_SYS_ADMIN, which mount(2) needs",
+			Cost: "nothing can be mounted", Advice: "run as root, or with --cap-add SYS_ADMIN in a container"}}
+	}
+	return []Finding{f}
+}
+
+// passthroughCost is what goes without passthrough; the figures are those of docs/BENCHMARKS.md.
+const passthroughCost = "writes go through the daemon, at about a third of the speed; nothing else changes"
+
+// Passthrough tells whether writes can bypass the daemon on this machine, why not, and what that costs.
+func Passthrough(h Host) Finding {
+	f := Finding{Level: OK, Topic: "passthrough", Text: "on: writes go to the page cache without the daemon"}
+	switch {
+	case !h.atLeast(6, 9):
+		f = Finding{Level: Note, Topic: "passthrough", Text: "off: kernel " + h.Release() + " has no FUSE passthrough; it came with 6.9",
+			Advice: "use a newer kernel, such as Debian's from backports"}
+	case !h.capable(capSysAdmin):
+		f = Finding{Level: Note, Topic: "passthrough", Text: "off: this process lacks CAP_SYS_ADMIN in the first user namespace",
+			Advice: "run as root outside of a user namespace"}
+	case h.inUserNamespace():
+		f = Finding{Level: Note, Topic: "passthrough", Text: "off: this process runs in a user namespace",
+			Advice: "run outside of the container's user namespace"}
+	}
+	if f.Level != OK {
+		f.Cost = passthroughCost
+	}
+	return f
+}
+
+// inUserNamespace reports whether user ids are mapped; the first namespace maps all of them to themselves.
+func (h Host) inUserNamespace() bool {
+	text, err := h.ReadFile("/proc/self/uid_map")
+	return err == nil && !slices.Equal(strings.Fields(text), []string{"0", "0", "4294967295"})
+}
+
+func checkPassthrough(h Host, _ string) []Finding { return []Finding{Passthrough(h)} }
+
+func checkInvalidation(h Host, _ string) []Finding {
+	if h.atLeast(6, 16) {
+		return []Finding{{Level: OK, Topic: "invalidation", Text: "remote changes are shown by one notice for the whole mount"}}
+	}
+	return []Finding{{Level: Note, Topic: "invalidation", Text: "kernel " + h.Release() + " has no FUSE_NOTIFY_INC_EPOCH; it came with 6.16",
+		Cost: "names are not cached by the kernel: each lookup asks the daemon", Advice: "nothing needs doing"}}
+}
+
+// checkTimeouts warns of limits that abort a mount when a request takes long, as a close of a large file does.
+func checkTimeouts(h Host, _ string) []Finding {
+	var out []Finding
+	for _, name := range []string{"default_request_timeout", "max_request_timeout"} {
+		text, err := h.ReadFile("/proc/sys/fs/fuse/" + name)
+		seconds, bad := strconv.Atoi(text)
+		if err != nil || bad != nil || seconds == 0 || seconds >= timeoutMinWanted {
+			continue
+		}
+		out = append(out, Finding{Level: Note, Topic: "fuse timeouts", Text: fmt.Sprintf("fs.fuse.%s is %d seconds", name, seconds),
+			Cost:   "the kernel ends the whole mount when one close takes longer",
+			Advice: fmt.Sprintf("set it to 0 or to at least %d with sysctl", timeoutMinWanted)})
+	}
+	if out == nil {
+		out = []Finding{{Level: OK, Topic: "fuse timeouts", Text: "none that matter"}}
+	}
+	return out
+}
+
+func checkDataDir(h Host, dir string) []Finding {
+	_, _, fsType, err := h.FreeDisk(dir)
+	f := Finding{Level: OK, Topic: "data directory", Text: dir}
+	switch {
+	case err != nil:
+		f = Finding{Level: Problem, Topic: f.Topic, Text: err.Error(), Advice: "make it, or name another with --data"}
+	case len(filepath.Join(dir, "admin.sock")) > socketPathBytes:
+		f = Finding{Level: Problem, Topic: f.Topic, Text: fmt.Sprintf("%s is too long for a socket in it (%d bytes)", dir, socketPathBytes), Advice: "choose a shorter --data"}
+	case fsType == magicTmpfs:
+		f = Finding{Level: Note, Topic: f.Topic, Text: dir + " is on tmpfs", Cost: "all of this node's data is lost at power-off", Advice: "put it on a disk"}
+	case fsType == magicFUSE || fsType == magicNFS:
+		f = Finding{Level: Note, Topic: f.Topic, Text: dir + " is on a network or FUSE file system",
+			Cost: "durability is that file system's; no passthrough", Advice: "put it on a local disk; never on a mount of rdmcfs itself"}
+	case fsType == magicOverlay:
+		f = Finding{Level: Note, Topic: f.Topic, Text: dir + " is on overlayfs", Cost: "no passthrough; data goes with the container", Advice: "give the container a volume"}
+	}
+	return []Finding{f}
+}
+
+func checkSpace(h Host, dir string) []Finding {
+	free, total, _, err := h.FreeDisk(dir)
+	if err != nil {
+		return nil // said by checkDataDir
+	}
+	text := fmt.Sprintf("%.1f GiB free of %.1f", float64(free)/gib, float64(total)/gib)
+	if free < freeBytesWanted {
+		return []Finding{{Level: Problem, Topic: "space", Text: text, Cost: "the node refuses content, then changes", Advice: "free at least 1 GiB"}}
+	}
+	return []Finding{{Level: OK, Topic: "space", Text: text}}
+}
+
+func checkLimits(h Host, _ string) []Finding {
+	var out []Finding
+	_, files := h.Limit(unix.RLIMIT_NOFILE)
+	if files < filesWanted {
+		out = append(out, Finding{Level: Note, Topic: "open files", Text: fmt.Sprintf("at most %d", files),
+			Cost: "fewer files can be open on the mount at a time", Advice: fmt.Sprintf("raise it: LimitNOFILE=%d, or ulimit -n", filesWanted)})
+	} else {
+		out = append(out, Finding{Level: OK, Topic: "open files", Text: fmt.Sprintf("at most %d", files)})
+	}
+	lock, _ := h.Limit(unix.RLIMIT_MEMLOCK)
+	if lock < memlockWanted && !h.capable(capIPCLock) {
+		return append(out, Finding{Level: Note, Topic: "locked memory", Text: fmt.Sprintf("at most %d MiB", lock>>20),
+			Cost: "RDMA can register little memory; TCP does not mind", Advice: "LimitMEMLOCK=infinity, or ulimit -l unlimited"})
+	}
+	return append(out, Finding{Level: OK, Topic: "locked memory", Text: "enough for RDMA"})
+}
+
+func checkCongestion(h Host, _ string) []Finding {
+	now, err := h.ReadFile("/proc/sys/net/ipv4/tcp_congestion_control")
+	if err != nil {
+		return []Finding{{Level: Note, Topic: "tcp", Text: "congestion control is unknown: " + err.Error()}}
+	}
+	have, err := h.ReadFile("/proc/sys/net/ipv4/tcp_available_congestion_control")
+	if err == nil && !slices.Contains(strings.Fields(have), "cubic") {
+		return []Finding{{Level: Note, Topic: "tcp", Text: "cubic is not available; connections use " + now,
+			Cost: "rates may swing on busy links", Advice: "modprobe tcp_cubic"}}
+	}
+	return []Finding{{Level: OK, Topic: "tcp", Text: "congestion control of this machine: " + now + "; data connections choose their own"}}
+}
+
+// verbsLibraries are where libibverbs may lie.
+var verbsLibraries = []string{"/usr/lib/*/libibverbs.so.1", "/usr/lib64/libibverbs.so.1", "/usr/lib/libibverbs.so.1", "/lib/*/libibverbs.so.1"}
+
+func checkVerbs(h Host, _ string) []Finding {
+	devices := h.Glob("/sys/class/infiniband/*")
+	var library []string
+	for _, pattern := range verbsLibraries {
+		library = append(library, h.Glob(pattern)...)
+	}
+	switch {
+	case len(devices) == 0:
+		return []Finding{{Level: OK, Topic: "rdma", Text: "no RDMA device: data goes over TCP"}}
+	case len(library) == 0:
+		return []Finding{{Level: Note, Topic: "rdma", Text: "RDMA devices, but no libibverbs", Cost: "data goes over TCP", Advice: "install the package libibverbs1"}}
+	}
+	names := make([]string, len(devices))
+	for i, d := range devices {
+		names[i] = filepath.Base(d)
+	}
+	return []Finding{{Level: OK, Topic: "rdma", Text: "devices " + strings.Join(names, ", ") + "; " + library[0]}}
+}

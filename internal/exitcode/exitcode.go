@@ -1,0 +1,43 @@
+// Package exitcode names the exit codes of rdmcfs. They are part of the interface: scripts rely on them, tests
+// hold them, docs/CLI.md lists them. A code is never given another meaning.
+package exitcode
+
+// The exit codes.
+const (
+	// OK is success: what was asked for is so.
+	OK = 0
+	// Failure is any error without a code of its own.
+	Failure = 1
+	// Usage is a command line that makes no sense. Nothing was done.
+	Usage = 2
+	// NotRunning is a data directory on which no daemon answers.
+	NotRunning = 3
+	// Timeout is a wait that ended before what was waited for.
+	Timeout = 4
+	// Unavailable is a cluster without a quorum, or a node that is still starting.
+	Unavailable = 5
+	// NotFound is a file, version, node or mount that does not exist.
+	NotFound = 6
+	// Denied is a refused token, an evicted node, or a right that the operating system did not give.
+	Denied = 7
+	// Exists is something that is there already: a node in the data directory, a mount, a name, a daemon.
+	Exists = 8
+	// Busy is a mount that open files hold.
+	Busy = 9
+	// Full is a disk without enough space.
+	Full = 10
+	// Differs is a demo or check in which two nodes gave different bytes.
+	Differs = 11
+	// Problem is a doctor who found something that keeps rdmcfs from working.
+	Problem = 12
+)
+
+// All lists each code with its name, in order, for documentation and tests.
+var All = []struct {
+	Code int
+	Name string
+}{
+	{OK, "ok"}, {Failure, "failure"}, {Usage, "usage"}, {NotRunning, "not-running"}, {Timeout, "timeout"},
+	{Unavailable, "unavailable"}, {NotFound, "not-found"}, {Denied, "denied"}, {Exists, "exists"}, {Busy, "busy"},
+	{Full, "full"}, {Differs, "differs"}, {Problem, "problem"},
+}

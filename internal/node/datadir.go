@@ -1,0 +1,214 @@
+package node
+
+import (
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"path/filepath"
+
+	"github.com/rdmcfs/rdmcfs/internal/control"
+	"github.com/rdmcfs/rdmcfs/internal/credentials"
+	"github.com/rdmcfs/rdmcfs/meta"
+	"golang.org/x/sys/unix"
+)
+
+// Errors of a data directory. Each says what to do.
+var (
+	// ErrNotMember is returned for a directory that holds no node.
+	ErrNotMember = errors.New("no node lives in this data directory: run 'rdmcfs init' or 'rdmcfs join' with it first")
+	// ErrMember is returned by init and join on a directory that holds a node already.
+	ErrMember = errors.New("a node lives in this data directory already: use another --data, or remove it if that node is given up")
+	// ErrInUse is returned while another process runs the node of a directory.
+	ErrInUse = errors.New("another rdmcfs daemon runs on this data directory: stop it with 'rdmcfs stop', or use another --data")
+)
+
+const (
+	identityFile   = "node.json"
+	lockFile       = "lock"
+	identityFormat = 1
+	identityMax    = 64 << 10
+)
+
+// identity is what makes a data directory a node of a cluster. It is written once, by init or join.
+type identity struct {
+	Format     int               `json:"format"`
+	Cluster    string            `json:"cluster"`
+	Node       meta.NodeID       `json:"node"`
+	Store      string            `json:"store"` // random, 16 bytes in hex: another disk is another store
+	Generation uint32            `json:"generation"`
+	Name       string            `json:"name"`
+	Listen     string            `json:"listen"`
+	Advertise  string            `json:"advertise"`
+	Labels     map[string]string `json:"labels,omitempty"`
+	Founder    bool              `json:"founder,omitempty"`
+	// TokenHash is the founder's first join token, put into the log at its first start.
+	TokenHash    string `json:"token_hash,omitempty"`
+	TokenExpires int64  `json:"token_expires,omitempty"`
+	// Peers are the nodes known at join, to reach the cluster before the log is here.
+	Peers map[meta.NodeID]peerAddr `json:"peers,omitempty"`
+}
+
+// peerAddr is where another node was at the time of the join.
+type peerAddr struct {
+	Addr  string `json:"addr"`
+	Store string `json:"store"`
+}
+
+func (id identity) store() [16]byte { return decodeID(id.Store) }
+
+// decodeID reads 32 hex digits; anything else, which check refuses, is zero.
+func decodeID(s string) (out [16]byte) {
+	if raw, err := hex.DecodeString(s); err == nil && len(raw) == len(out) {
+		copy(out[:], raw)
+	}
+	return out
+}
+
+func (id identity) cluster() credentials.ClusterID {
+	return credentials.ClusterID(decodeID(id.Cluster))
+}
+
+func (id identity) check() error {
+	switch {
+	case id.Format != identityFormat:
+		return fmt.Errorf("format %d, this version knows %d: use the version that wrote it", id.Format, identityFormat)
+	case id.store() == [16]byte{} || id.cluster() == credentials.ClusterID{}:
+		return errors.New("cluster or store id is damaged: restore the file from a backup, or join again with --replace")
+	case id.Node == 0 || id.Generation == 0:
+		return errors.New("node number or generation is missing: restore the file from a backup, or join again with --replace")
+	}
+	return nil
+}
+
+// dataDir is the directory of one node:
+//
+//	node.json   who this is
+//	lock        held while a daemon runs
+//	tls/        certificates and keys
+//	raft/       the log
+//	state/      the replicated state (badger)
+//	content/    version files, staging
+//	admin.sock  the command line's way in
+//	log/        what a background daemon prints
+type dataDir string
+
+func (d dataDir) path(elem ...string) string {
+	return filepath.Join(append([]string{string(d)}, elem...)...)
+}
+
+func (d dataDir) tls() credentials.Dir { return credentials.Dir(d.path("tls")) }
+
+// load reads who lives here. The error wraps ErrNotMember when nobody does.
+func (d dataDir) load() (identity, error) {
+	var id identity
+	f, err := os.Open(d.path(identityFile))
+	if errors.Is(err, os.ErrNotExist) {
+		return id, fmt.Errorf("node: %s: %w", string(d), ErrNotMember)
+	}
+	if err != nil {
+		return id, fmt.Errorf("node: %w", err)
+	}
+	defer f.Close()
+	raw, err := io.ReadAll(io.LimitReader(f, identityMax))
+	if err != nil {
+		return id, fmt.Errorf("node: read %s: %w", f.Name(), err)
+	}
+	if err := json.Unmarshal(raw, &id); err != nil {
+		return id, fmt.Errorf("node: %s: %w: restore the file from a backup, or join again with --replace", f.Name(), err)
+	}
+	if err := id.check(); err != nil {
+		return id, fmt.Errorf("node: %s: %w", f.Name(), err)
+	}
+	return id, nil
+}
+
+// save writes who lives here, durably, once: last of all that init and join make.
+func (d dataDir) save(id identity) error {
+	raw, err := json.MarshalIndent(id, "", "  ")
+	if err != nil {
+		return fmt.Errorf("node: %w", err)
+	}
+	tmp := d.path(identityFile + ".new")
+	if err := writeSynced(tmp, append(raw, '\n')); err != nil {
+		return fmt.Errorf("node: write %s: %w", tmp, err)
+	}
+	if err := os.Rename(tmp, d.path(identityFile)); err != nil {
+		return fmt.Errorf("node: %w", err)
+	}
+	return syncDir(string(d))
+}
+
+func writeSynced(path string, data []byte) error {
+	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	if _, err := f.Write(data); err != nil {
+		return err
+	}
+	if err := f.Sync(); err != nil {
+		return err
+	}
+	return f.Close()
+}
+
+func syncDir(path string) error {
+	f, err := os.Open(path)
+	if err != nil {
+		return fmt.Errorf("node: %w", err)
+	}
+	defer f.Close()
+	if err := f.Sync(); err != nil {
+		return fmt.Errorf("node: sync %s: %w", path, err)
+	}
+	return nil
+}
+
+// vacant makes sure that the directory can become a node: it exists or is made, and nobody lives in it.
+func (d dataDir) vacant() error {
+	if err := os.MkdirAll(string(d), 0o700); err != nil {
+		return fmt.Errorf("node: data directory: %w", err)
+	}
+	if _, err := os.Stat(d.path(identityFile)); err == nil {
+		return fmt.Errorf("node: %s: %w", string(d), ErrMember)
+	}
+	return nil
+}
+
+// lock keeps other daemons out until the returned file is closed. It ends with the process.
+func (d dataDir) lock() (*os.File, error) {
+	f, err := os.OpenFile(d.path(lockFile), os.O_RDWR|os.O_CREATE, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("node: lock: %w", err)
+	}
+	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+		f.Close()
+		if errors.Is(err, unix.EWOULDBLOCK) {
+			return nil, fmt.Errorf("node: %s: %w", string(d), ErrInUse)
+		}
+		return nil, fmt.Errorf("node: lock %s: %w", f.Name(), err)
+	}
+	return f, nil
+}
+
+// advertised is the address that others dial: the listening one, which must name a host.
+func advertised(listen, advertise string) (string, error) {
+	addr := advertise
+	if addr == "" {
+		addr = listen
+	}
+	host, port, err := net.SplitHostPort(addr)
+	if err != nil {
+		return "", control.Usagef("node: address %q: want HOST:PORT, such as 10.0.0.1:7400", addr)
+	}
+	ip := net.ParseIP(host)
+	if host == "" || (ip != nil && ip.IsUnspecified()) || port == "0" || port == "" {
+		return "", control.Usagef("node: address %q: other nodes can't dial it; give --listen (or --advertise) a host and a port", addr)
+	}
+	return addr, nil
+}

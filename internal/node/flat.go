@@ -1,0 +1,29 @@
+package node
+
+import (
+	"context"
+	"time"
+)
+
+// foldEvery is how often the store looks for deltas that can become plain contents.
+const foldEvery = time.Minute
+
+// keepFlat folds what nobody has open, until ctx ends.
+func (n *node) keepFlat(ctx context.Context) {
+	tick := time.NewTicker(foldEvery)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+		folded, err := n.store.FoldIdle(ctx)
+		if err != nil && ctx.Err() == nil {
+			n.log.Warn("deltas not folded", "err", err)
+		}
+		if folded > 0 {
+			n.log.Debug("deltas folded", "count", folded)
+		}
+	}
+}

@@ -1,0 +1,202 @@
+package node
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"fmt"
+	"io"
+	"os"
+	"time"
+
+	"github.com/rdmcfs/rdmcfs/internal/consensus"
+	"github.com/rdmcfs/rdmcfs/internal/control"
+	"github.com/rdmcfs/rdmcfs/internal/control/admin"
+	"github.com/rdmcfs/rdmcfs/internal/credentials"
+	"github.com/rdmcfs/rdmcfs/meta"
+)
+
+const (
+	firstNode       = meta.NodeID(1)
+	firstGeneration = 1
+	// DefaultTokenTTL is how long a join token is good for.
+	DefaultTokenTTL = 24 * time.Hour
+	// FirstTokenUses is how many machines the token of init lets in: one line is enough for the whole cluster.
+	FirstTokenUses = 1024
+)
+
+// InitConfig says how to make a cluster.
+type InitConfig struct {
+	DataDir   string
+	Listen    string // host:port of the one port
+	Advertise string // what others dial; "" = Listen
+	Name      string // "" = the host's name
+	Labels    map[string]string
+	TokenTTL  time.Duration // 0 = DefaultTokenTTL
+}
+
+// JoinConfig says how to become a member.
+type JoinConfig struct {
+	DataDir   string
+	Seed      string // address of any member
+	Token     string
+	Listen    string
+	Advertise string
+	Name      string
+	Labels    map[string]string
+	Replace   bool
+}
+
+// Init makes the data directory of a new cluster's first node. It starts nothing. The token lets other machines join
+// once the node runs.
+func Init(cfg InitConfig) (admin.Token, error) {
+	addr, err := checkNode(cfg.Listen, cfg.Advertise, cfg.Name, cfg.Labels)
+	if err != nil {
+		return admin.Token{}, err
+	}
+	d := dataDir(cfg.DataDir)
+	unlock, err := d.claim()
+	if err != nil {
+		return admin.Token{}, err
+	}
+	defer unlock.Close()
+	now := time.Now()
+	authority, err := newAuthority(d, now)
+	if err != nil {
+		return admin.Token{}, err
+	}
+	token := credentials.NewToken(authority.Cluster(), authority.KeyHash(), now.Add(orDefault(cfg.TokenTTL, DefaultTokenTTL)))
+	hash := token.SecretHash("")
+	id := newIdentity(authority.Cluster(), firstNode, firstGeneration)
+	id.Name, id.Listen, id.Advertise, id.Labels = orHostname(cfg.Name), cfg.Listen, addr, cfg.Labels
+	id.Founder, id.TokenHash, id.TokenExpires = true, hex.EncodeToString(hash[:]), token.Expires.UnixNano()
+	if err := d.createLog(id, []consensus.ID{raftID(id.Node, id.store())}); err != nil {
+		return admin.Token{}, err
+	}
+	if err := d.save(id); err != nil {
+		return admin.Token{}, err
+	}
+	return admin.Token{Token: token.String(), Expires: token.Expires, Listen: addr}, nil
+}
+
+// newAuthority makes the cluster's signing key and the first node's certificate.
+func newAuthority(d dataDir, now time.Time) (*credentials.Authority, error) {
+	authority, err := credentials.NewAuthority(credentials.NewClusterID(), now)
+	if err != nil {
+		return nil, err
+	}
+	req, err := credentials.NewRequest()
+	if err != nil {
+		return nil, err
+	}
+	leaf, err := authority.Sign(req.DER(), uint32(firstNode), now)
+	if err != nil {
+		return nil, err
+	}
+	if err := d.tls().SaveAuthority(authority); err != nil {
+		return nil, err
+	}
+	return authority, d.tls().SaveIdentity(authority.CertificateDER(), leaf, req)
+}
+
+// Join makes the data directory of a member. A running member is asked; nothing is started. It may be
+// repeated when it failed without an answer.
+func Join(ctx context.Context, cfg JoinConfig) (name string, err error) {
+	addr, err := checkNode(cfg.Listen, cfg.Advertise, cfg.Name, cfg.Labels)
+	if err != nil {
+		return "", err
+	}
+	d := dataDir(cfg.DataDir)
+	unlock, err := d.claim()
+	if err != nil {
+		return "", err
+	}
+	defer unlock.Close()
+	req, err := d.tls().JoinRequest()
+	if err != nil {
+		return "", err
+	}
+	joined, err := control.Join(ctx, control.JoinConfig{Addr: cfg.Seed, Token: cfg.Token, Request: req, Listen: addr,
+		Name: orHostname(cfg.Name), Labels: cfg.Labels, Replace: cfg.Replace, Now: time.Now})
+	if err != nil {
+		return "", err
+	}
+	if err := d.tls().SaveIdentity(joined.AuthorityDER, joined.LeafDER, req); err != nil {
+		return "", err
+	}
+	id := newIdentity(joined.Cluster, meta.NodeID(joined.Node), joined.Generation)
+	id.Name, id.Listen, id.Advertise, id.Labels = joined.Name, cfg.Listen, addr, cfg.Labels
+	id.Peers = map[meta.NodeID]peerAddr{}
+	for _, p := range joined.Peers {
+		id.Peers[meta.NodeID(p.Node)] = peerAddr{Addr: p.Addr, Store: p.Store}
+	}
+	if err := d.createLog(id, nil); err != nil {
+		return "", err
+	}
+	return joined.Name, d.save(id)
+}
+
+func checkNode(listen, advertise, name string, labels map[string]string) (addr string, err error) {
+	if addr, err = advertised(listen, advertise); err != nil {
+		return "", err
+	}
+	if err = control.CheckNodeName(name); err != nil {
+		return "", err
+	}
+	return addr, control.CheckLabels(labels)
+}
+
+// claim takes a directory that no node lives in. What an init or join that was cut short left there is removed, but
+// for the key of the join.
+func (d dataDir) claim() (io.Closer, error) {
+	if err := d.vacant(); err != nil {
+		return nil, err
+	}
+	lock, err := d.lock()
+	if err != nil {
+		return nil, err
+	}
+	if err = d.vacant(); err == nil {
+		err = os.RemoveAll(d.path("raft"))
+	}
+	if err != nil {
+		lock.Close()
+		return nil, err
+	}
+	return lock, nil
+}
+
+func newIdentity(cluster credentials.ClusterID, node meta.NodeID, generation uint32) identity {
+	var store [16]byte
+	rand.Read(store[:])
+	return identity{Format: identityFormat, Cluster: cluster.String(), Node: node, Store: hex.EncodeToString(store[:]), Generation: generation}
+}
+
+func (d dataDir) createLog(id identity, voters []consensus.ID) error {
+	return consensus.Create(consensus.Config{Dir: d.path("raft"), Identity: id.raft()}, consensus.CreateOptions{Voters: voters})
+}
+
+// raft is what the raft log says about its owner.
+func (id identity) raft() consensus.Identity {
+	out := consensus.Identity{Cluster: id.cluster(), Store: id.store(), Generation: uint64(id.Generation), ID: raftID(id.Node, id.store())}
+	copy(out.Node[:], fmt.Sprintf("node/%d", id.Node))
+	return out
+}
+
+func orDefault[T comparable](v, otherwise T) T {
+	var zero T
+	if v == zero {
+		return otherwise
+	}
+	return v
+}
+
+func orHostname(name string) string {
+	if name != "" {
+		return name
+	}
+	if host, err := os.Hostname(); err == nil && control.CheckNodeName(host) == nil {
+		return host
+	}
+	return ""
+}

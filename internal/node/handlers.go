@@ -1,0 +1,391 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/rdmcfs/rdmcfs/internal/content"
+	"github.com/rdmcfs/rdmcfs/internal/control/admin"
+	"github.com/rdmcfs/rdmcfs/meta"
+	"github.com/rdmcfs/rdmcfs/replicate"
+)
+
+const (
+	waitPoll     = 100 * time.Millisecond
+	versionsMost = 10_000
+)
+
+// handlers are the answers to the command line.
+func (n *node) handlers() admin.Handlers {
+	return admin.Handlers{
+		Status: n.status, Watch: n.watch,
+		Mount: func(ctx context.Context, req admin.MountRequest) (admin.Mount, error) {
+			return n.mounts.mount(ctx, req)
+		},
+		Unmount:   func(ctx context.Context, req admin.UnmountRequest) error { return n.mounts.unmount(ctx, req) },
+		MountWait: func(ctx context.Context, req admin.MountWaitRequest) error { return n.mounts.wait(ctx, req.Dir) },
+		Where:     n.where, Versions: n.versions, Restore: n.restore, Policy: n.policy, Wait: n.wait,
+		Token: n.token, Evict: n.evict,
+		Stop:    func(context.Context) error { n.cancel(); return nil },
+		Metrics: n.metricsHandler(),
+	}
+}
+
+// where tells who holds a file's current version.
+func (n *node) where(_ context.Context, req admin.WhereRequest) (admin.Where, error) {
+	ino, clean, err := n.lookup(req.Path)
+	if err != nil {
+		return admin.Where{}, err
+	}
+	if ino.Kind != meta.KindFile {
+		return admin.Where{}, admin.Errorf(admin.CodeInvalid, "%s is not a regular file", clean)
+	}
+	out := admin.Where{Path: clean, Inode: uint64(ino.Ino), Version: ino.Version, Content: ino.Content.String(), SizeBytes: ino.Size}
+	if out.Policy, err = n.policyOf(ino.Policy); err != nil {
+		return out, err
+	}
+	if !ino.Content.IsZero() {
+		c, err := n.db.Content(ino.Content)
+		if err != nil {
+			return out, err
+		}
+		out.Root = fmt.Sprintf("%x", c.Root)
+	}
+	members, err := n.db.Members(ino.Policy, ino.Ino)
+	if err != nil {
+		return out, err
+	}
+	for _, m := range members {
+		h, err := n.holder(m, ino.Content)
+		if err != nil {
+			return out, err
+		}
+		out.Holders = append(out.Holders, h)
+	}
+	return out, nil
+}
+
+func (n *node) holder(m meta.NodeID, c meta.ContentID) (admin.Holder, error) {
+	rec := n.members.book().nodes[m]
+	h := admin.Holder{Node: uint32(m), Name: rec.Name, Holds: true}
+	if c.IsZero() {
+		return h, nil // nothing to hold
+	}
+	holds, err := n.db.Holds(m, c)
+	if err != nil {
+		return h, err
+	}
+	if h.Holds = holds; !holds {
+		h.Reason = n.owedReason(rec)
+	}
+	return h, nil
+}
+
+// versions lists what is kept of a path, or all conflict losers and orphans.
+func (n *node) versions(_ context.Context, req admin.VersionsRequest) ([]admin.Version, error) {
+	var contents []meta.Content
+	var err error
+	if req.Path == "" {
+		contents, err = n.db.Kept(versionsMost)
+	} else {
+		var ino meta.Inode
+		if ino, _, err = n.lookup(req.Path); err == nil {
+			contents, err = n.db.Versions(ino.Ino)
+		}
+	}
+	if err != nil {
+		return nil, err
+	}
+	out := make([]admin.Version, 0, len(contents))
+	for _, c := range contents {
+		out = append(out, n.version(c))
+	}
+	if req.Path == "" {
+		for _, u := range n.unpublished() {
+			out = append(out, admin.Version{Path: u.Path, Content: u.ID, SizeBytes: u.SizeBytes, Modified: u.Modified,
+				Writer: uint32(n.id.Node), State: "unpublished", Reason: u.Reason})
+		}
+	}
+	return out, nil
+}
+
+var contentWords = map[meta.ContentState]string{
+	meta.ContentCurrent: "current", meta.ContentRetained: "retained", meta.ContentConflict: "conflict",
+	meta.ContentOrphan: "orphan", meta.ContentRetired: "retired",
+}
+
+func (n *node) version(c meta.Content) admin.Version {
+	out := admin.Version{
+		Version: c.Version, Content: c.ID.String(), SizeBytes: c.Size, Modified: time.Unix(0, c.Mtime), Index: c.Published,
+		Writer: uint32(c.ID.Node), State: contentWords[c.State], Reason: c.Reason,
+	}
+	if c.Expires != 0 {
+		out.Expires = time.Unix(0, c.Expires)
+	}
+	if p, err := n.inodePath(c.Ino); err == nil {
+		out.Path = p
+	}
+	return out
+}
+
+// restore makes a kept version current, or publishes or drops unpublished bytes.
+func (n *node) restore(ctx context.Context, req admin.RestoreRequest) (admin.Version, error) {
+	if u, ok := n.findUnpublished(req); ok {
+		if req.Drop {
+			return admin.Version{Path: n.pathOf(u), Content: unpublishedID(u), State: "dropped"}, n.store.DropStaging(u.Token)
+		}
+		return n.publishStaged(ctx, u, req.As)
+	}
+	if req.Drop {
+		return admin.Version{}, admin.Errorf(admin.CodeNotFound, "no unpublished bytes named %q; kept versions expire by themselves", req.Content+req.Path)
+	}
+	c, err := n.findVersion(req)
+	if err != nil {
+		return admin.Version{}, err
+	}
+	op := &meta.Restore{Ino: c.Ino, Content: c.ID}
+	if req.As != "" {
+		dir, name, err := n.parentOf(req.As)
+		if err != nil {
+			return admin.Version{}, err
+		}
+		op.Parent, op.Name = dir.Ino, name
+	}
+	res, err := n.proposer.propose(ctx, op)
+	if err == nil && res.Errno != 0 {
+		err = restoreRefused(res.Errno)
+	}
+	if err != nil {
+		return admin.Version{}, adminError("restore", err)
+	}
+	if c, err = n.db.Content(c.ID); err != nil {
+		return admin.Version{}, err
+	}
+	return n.version(c), nil
+}
+
+func restoreRefused(errno syscall.Errno) error {
+	switch errno {
+	case syscall.ENOENT:
+		return admin.Errorf(admin.CodeNotFound, "the file is gone: name a path for the version with --as")
+	case syscall.EEXIST:
+		return admin.Errorf(admin.CodeExists, "a file of that name exists")
+	}
+	return errno
+}
+
+func (n *node) findUnpublished(req admin.RestoreRequest) (content.Unpublished, bool) {
+	for _, u := range n.staging.unpublished() {
+		if unpublishedID(u) == req.Content {
+			return u, true
+		}
+	}
+	return content.Unpublished{}, false
+}
+
+// findVersion finds the content that a request names.
+func (n *node) findVersion(req admin.RestoreRequest) (meta.Content, error) {
+	if req.Content != "" {
+		id, err := meta.ParseContentID(req.Content)
+		if err != nil {
+			return meta.Content{}, admin.Errorf(admin.CodeInvalid, "%v, or the id of unpublished bytes of this node", err)
+		}
+		c, err := n.db.Content(id)
+		if errors.Is(err, meta.ErrNotFound) {
+			return c, admin.Errorf(admin.CodeNotFound, "no version %s is kept", req.Content)
+		}
+		return c, err
+	}
+	ino, clean, err := n.lookup(req.Path)
+	if err != nil {
+		return meta.Content{}, err
+	}
+	kept, err := n.db.Versions(ino.Ino)
+	if err != nil {
+		return meta.Content{}, err
+	}
+	for _, c := range kept {
+		if c.Version == req.Version {
+			return c, nil
+		}
+	}
+	return meta.Content{}, admin.Errorf(admin.CodeNotFound, "version %d of %s is not kept: see 'rdmcfs versions'", req.Version, clean)
+}
+
+// parentOf is the directory of a path that need not exist, and the last name.
+func (n *node) parentOf(name string) (meta.Inode, string, error) {
+	clean := path.Clean("/" + name)
+	dir, base := path.Split(clean)
+	if base == "" {
+		return meta.Inode{}, "", admin.Errorf(admin.CodeInvalid, "%q names no file", name)
+	}
+	ino, _, err := n.lookup(dir)
+	if err == nil && ino.Kind != meta.KindDir {
+		err = admin.Errorf(admin.CodeInvalid, "%s is not a directory", dir)
+	}
+	return ino, base, err
+}
+
+// publishStaged publishes bytes that a killed program or daemon left, under their old name or another one.
+func (n *node) publishStaged(ctx context.Context, u content.Unpublished, as string) (admin.Version, error) {
+	push, done, err := n.stagedPush(u)
+	if err != nil {
+		return admin.Version{}, err
+	}
+	target, err := n.restoreTarget(ctx, u, as)
+	if err != nil {
+		return admin.Version{}, errors.Join(err, done(false))
+	}
+	push.Ino, push.Path, push.Base = target.Ino, as, target.Content
+	push.Attr = meta.AttrPatch{Mask: meta.AttrMtime, Mtime: u.Modified.UnixNano()}
+	out, err := n.repl.Publish(ctx, push)
+	if err != nil {
+		return admin.Version{}, errors.Join(adminError("publish", err), done(false))
+	}
+	p, _ := n.inodePath(target.Ino)
+	return admin.Version{Path: p, Version: out.Result.Version, Content: out.Content.String(), SizeBytes: push.Size,
+		Modified: u.Modified, Index: out.Result.Index, Writer: uint32(n.id.Node), State: "current"}, done(true)
+}
+
+// stagedPush opens staged bytes. done drops them when they are published, and leaves them otherwise.
+func (n *node) stagedPush(u content.Unpublished) (replicate.Push, func(published bool) error, error) {
+	if !u.Base.IsZero() {
+		o, err := n.store.OpenOverlay(u.Token)
+		if err != nil {
+			return replicate.Push{}, nil, err
+		}
+		push := replicate.Push{Size: o.Size(), Source: o, Data: []replicate.Extent{{Length: o.Size()}}}
+		return push, dropOrClose(o.Drop, o.Close), nil
+	}
+	st, err := n.store.OpenStaging(u.Token)
+	if err != nil {
+		return replicate.Push{}, nil, err
+	}
+	data, err := dataExtents(int(st.File().Fd()), u.Size)
+	if err != nil {
+		return replicate.Push{}, nil, errors.Join(err, st.Close())
+	}
+	return replicate.Push{Size: u.Size, Source: st.File(), Data: data}, dropOrClose(st.Drop, st.Close), nil
+}
+
+func dropOrClose(drop, leave func() error) func(bool) error {
+	return func(published bool) error {
+		if published {
+			return drop()
+		}
+		return leave()
+	}
+}
+
+// restoreTarget is the inode that staged bytes are published to: the one they belong to, or a new one.
+func (n *node) restoreTarget(ctx context.Context, u content.Unpublished, as string) (meta.Inode, error) {
+	if as == "" {
+		if ino, err := n.db.Inode(meta.Ino(u.Origin.Ino)); err == nil {
+			return ino, nil
+		}
+		as = "/" + orDefault(strings.Trim(u.Origin.Name, "/"), unpublishedID(u))
+	}
+	dir, name, err := n.parentOf(as)
+	if err != nil {
+		return meta.Inode{}, err
+	}
+	const mode = 0o600 // nobody else's eyes until the owner decides
+	res, err := n.proposer.propose(ctx, &meta.Create{Parent: dir.Ino, Name: name, Kind: meta.KindFile, Mode: mode, Excl: true})
+	if err == nil && res.Errno != 0 {
+		err = restoreRefused(res.Errno)
+	}
+	return res.Inode, err
+}
+
+// wait returns when nothing is owed any more, or the time is up.
+func (n *node) wait(ctx context.Context, req admin.WaitRequest) (admin.WaitResult, error) {
+	var over <-chan time.Time
+	if req.Timeout > 0 {
+		timer := time.NewTimer(req.Timeout)
+		defer timer.Stop()
+		over = timer.C
+	}
+	tick := time.NewTicker(waitPoll)
+	defer tick.Stop()
+	for {
+		owed, err := n.stillOwed(req)
+		if err != nil || len(owed) == 0 {
+			return admin.WaitResult{Done: err == nil}, err
+		}
+		select {
+		case <-ctx.Done():
+			return admin.WaitResult{}, ctx.Err()
+		case <-n.ctx.Done():
+			return admin.WaitResult{}, admin.Errorf(admin.CodeUnavailable, "the node ends")
+		case <-over:
+			return admin.WaitResult{Nodes: owed}, nil
+		case <-tick.C:
+		}
+	}
+}
+
+func (n *node) stillOwed(req admin.WaitRequest) ([]admin.Node, error) {
+	nodes, err := n.nodeStatus(n.raft.status())
+	if err != nil {
+		return nil, err
+	}
+	lacking := func(admin.Node) bool { return true }
+	if req.Path != "" {
+		w, err := n.where(n.ctx, admin.WhereRequest{Path: req.Path})
+		if err != nil {
+			return nil, err
+		}
+		lacks := map[uint32]bool{}
+		for _, h := range w.Holders {
+			lacks[h.Node] = !h.Holds
+		}
+		lacking = func(line admin.Node) bool { return lacks[line.ID] }
+	}
+	var out []admin.Node
+	for _, line := range nodes {
+		if line.OwedCount > 0 && asked(req.Nodes, line.ID) && lacking(line) {
+			out = append(out, line)
+		}
+	}
+	return out, nil
+}
+
+func asked(nodes []uint32, id uint32) bool {
+	for _, n := range nodes {
+		if n == id {
+			return true
+		}
+	}
+	return len(nodes) == 0
+}
+
+// evict removes a node for good.
+func (n *node) evict(ctx context.Context, req admin.EvictRequest) error {
+	if req.Node == uint32(n.id.Node) {
+		return admin.Errorf(admin.CodeInvalid, "a node can't evict itself: run the command on another one")
+	}
+	res, err := n.proposeAnonymous(ctx, &meta.Evict{Node: meta.NodeID(req.Node), Reason: req.Reason})
+	switch {
+	case err != nil:
+		return adminError("evict", err)
+	case res.Errno == syscall.ENOENT:
+		return admin.Errorf(admin.CodeNotFound, "there is no node %d", req.Node)
+	case res.Errno != 0:
+		return fmt.Errorf("evict node %d: %w", req.Node, res.Errno)
+	}
+	n.port.Drop(req.Node)
+	n.peers.Drop(req.Node)
+	return nil
+}
+
+// below reports whether p is dir or lies under it; "" and "/" hold everything.
+func below(p, dir string) bool {
+	dir = strings.TrimSuffix(path.Clean("/"+dir), "/")
+	p = path.Clean("/" + p)
+	return p == dir || strings.HasPrefix(p, dir+"/")
+}

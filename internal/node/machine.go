@@ -1,0 +1,76 @@
+package node
+
+import (
+	"fmt"
+	"io"
+	"sync"
+
+	"github.com/rdmcfs/rdmcfs/internal/consensus"
+	"github.com/rdmcfs/rdmcfs/meta"
+)
+
+// machine is the state machine as the consensus sees it: the namespace, and those who want to know what changed.
+type machine struct {
+	db meta.StateMachine
+	// point is called at the labelled crash points.
+	point func(string)
+	// changed gets the events of applied entries, in order, from the applying goroutine; index is the last
+	// entry's. All mounts show the entries when it returns.
+	changed func(index uint64, events []meta.Event)
+
+	mu       sync.Mutex
+	restored func() // called after a snapshot replaced the state
+}
+
+// Apply implements consensus.StateMachine.
+func (m *machine) Apply(entries []consensus.Entry) ([]any, error) {
+	results := make([]any, len(entries))
+	var all []meta.Event
+	for i, e := range entries {
+		m.point("apply")
+		res, events, err := m.db.Apply(e.Index, e.Time, e.Data)
+		if err != nil {
+			return results[:i], fmt.Errorf("node: apply entry %d: %w", e.Index, err)
+		}
+		if e.Data != nil {
+			results[i] = res
+		}
+		all = append(all, events...)
+	}
+	if len(entries) > 0 {
+		m.changed(entries[len(entries)-1].Index, all)
+	}
+	return results, nil
+}
+
+// Applied implements consensus.StateMachine.
+func (m *machine) Applied() uint64 { return m.db.Index() }
+
+// Synced implements consensus.StateMachine.
+func (m *machine) Synced() uint64 { return m.db.Synced() }
+
+// Sync implements consensus.StateMachine.
+func (m *machine) Sync() error {
+	_, err := m.db.Sync()
+	return err
+}
+
+// Snapshot implements consensus.StateMachine.
+func (m *machine) Snapshot() (io.ReadCloser, uint64, error) { return m.db.Snapshot() }
+
+// Restore implements consensus.StateMachine.
+func (m *machine) Restore(index, _ uint64, r io.Reader) error {
+	if err := m.db.Restore(r); err != nil {
+		return fmt.Errorf("node: restore snapshot at %d: %w", index, err)
+	}
+	if got := m.db.Index(); got != index {
+		return fmt.Errorf("node: restore snapshot: state is at %d, want %d", got, index)
+	}
+	m.mu.Lock()
+	restored := m.restored
+	m.mu.Unlock()
+	if restored != nil {
+		restored()
+	}
+	return nil
+}

@@ -1,0 +1,138 @@
+package node
+
+import (
+	"encoding/binary"
+	"sync/atomic"
+	"time"
+
+	"github.com/rdmcfs/rdmcfs/internal/consensus"
+	"github.com/rdmcfs/rdmcfs/meta"
+	"github.com/zeebo/blake3"
+)
+
+// raftID names a node with its store to raft: a node on a new disk is somebody else, because it does not remember
+// what it promised. The upper half is the node's number.
+func raftID(node meta.NodeID, store [16]byte) consensus.ID {
+	sum := blake3.Sum256(store[:])
+	return consensus.ID(node)<<32 | consensus.ID(binary.BigEndian.Uint32(sum[:4]))
+}
+
+// nodeOf is the node's number in a raft id.
+func nodeOf(id consensus.ID) meta.NodeID { return meta.NodeID(id >> 32) }
+
+// book is an immutable view of the node records, remade when one changes. Readers on hot paths take it without a lock.
+type book struct {
+	view  uint64
+	nodes map[meta.NodeID]meta.Node
+	raft  map[meta.NodeID]consensus.ID // of those that have booted
+}
+
+// members keeps the current book and since when each node is down, by this machine's clock.
+type members struct {
+	names   meta.Reader
+	initial map[meta.NodeID]peerAddr // from the join, until the log says more
+	now     func() time.Time
+	current atomic.Pointer[book]
+	down    atomic.Pointer[map[meta.NodeID]time.Time]
+}
+
+func newMembers(names meta.Reader, initial map[meta.NodeID]peerAddr, now func() time.Time) (*members, error) {
+	m := &members{names: names, initial: initial, now: now}
+	m.down.Store(&map[meta.NodeID]time.Time{})
+	return m, m.refresh()
+}
+
+// refresh rereads the records. It is called by one goroutine: the applying one, or at start.
+func (m *members) refresh() error {
+	nodes, err := m.names.Nodes()
+	if err != nil {
+		return err
+	}
+	b := &book{view: m.names.View(), nodes: map[meta.NodeID]meta.Node{}, raft: map[meta.NodeID]consensus.ID{}}
+	down := map[meta.NodeID]time.Time{}
+	was := *m.down.Load()
+	for id, peer := range m.initial {
+		b.add(meta.Node{ID: id, Addr: peer.Addr, Store: decodeID(peer.Store)})
+	}
+	for _, n := range nodes {
+		b.add(n)
+		if n.State == meta.NodeUp {
+			continue
+		}
+		since, known := was[n.ID]
+		if !known {
+			since = m.now()
+		}
+		down[n.ID] = since
+	}
+	m.down.Store(&down)
+	m.current.Store(b)
+	return nil
+}
+
+func (b *book) add(n meta.Node) {
+	b.nodes[n.ID] = n
+	if n.Store != ([16]byte{}) {
+		b.raft[n.ID] = raftID(n.ID, n.Store)
+	}
+}
+
+func (m *members) book() *book { return m.current.Load() }
+
+// address is where a node listens.
+func (m *members) address(node uint32) (string, bool) {
+	n, ok := m.book().nodes[meta.NodeID(node)]
+	return n.Addr, ok && n.Addr != "" && n.State != meta.NodeEvicted
+}
+
+// evicted reports whether the log has evicted a node.
+func (m *members) evicted(node uint32) bool {
+	rec, err := m.names.Node(meta.NodeID(node))
+	return err == nil && rec.State == meta.NodeEvicted
+}
+
+// consensusMembers is what the voter policy chooses from.
+func (m *members) consensusMembers() []consensus.Member {
+	b, down := m.book(), *m.down.Load()
+	out := make([]consensus.Member, 0, len(b.raft))
+	for node, id := range b.raft {
+		n := b.nodes[node]
+		if n.State != meta.NodeUp && n.State != meta.NodeDown {
+			continue
+		}
+		mem := consensus.Member{ID: id, Up: n.State == meta.NodeUp}
+		if since, ok := down[node]; ok && !mem.Up {
+			mem.DownFor = m.now().Sub(since)
+		}
+		out = append(out, mem)
+	}
+	return out
+}
+
+// known lists everyone who could be asked for the log.
+func (m *members) known(self meta.NodeID) []consensus.ID {
+	b := m.book()
+	out := make([]consensus.ID, 0, len(b.raft))
+	for node, id := range b.raft {
+		if node != self {
+			out = append(out, id)
+		}
+	}
+	return out
+}
+
+// numbers turns raft ids into node numbers.
+func numbers(ids []consensus.ID) []meta.NodeID {
+	out := make([]meta.NodeID, len(ids))
+	for i, id := range ids {
+		out[i] = nodeOf(id)
+	}
+	return out
+}
+
+// authentic reports whether a peer that proved its number may speak under a raft id: with the store that the log
+// knows, or with any while the log knows none.
+func (m *members) authentic(node meta.NodeID, id consensus.ID) bool {
+	known, ok := m.book().raft[node]
+	return nodeOf(id) == node && (!ok || known == id)
+}

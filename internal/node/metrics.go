@@ -1,0 +1,102 @@
+package node
+
+import (
+	"net/http"
+	"strconv"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+)
+
+// metric is one counter or gauge without labels, read when somebody asks.
+type metric struct {
+	desc *prometheus.Desc
+	kind prometheus.ValueType
+	read func(*node) float64
+}
+
+func counter(name, help string, read func(*node) float64) metric {
+	return metric{prometheus.NewDesc("rdmcfs_"+name+"_total", help, nil, nil), prometheus.CounterValue, read}
+}
+
+func gauge(name, help string, read func(*node) float64) metric {
+	return metric{prometheus.NewDesc("rdmcfs_"+name, help, nil, nil), prometheus.GaugeValue, read}
+}
+
+var metrics = []metric{
+	counter("pushes", "Files that were pushed from here.", func(n *node) float64 { return float64(n.repl.Counters().Pushes) }),
+	counter("published", "Pushes that became a version.", func(n *node) float64 { return float64(n.repl.Counters().Published) }),
+	counter("push_failures", "Pushes that did not.", func(n *node) float64 { return float64(n.repl.Counters().Failures) }),
+	counter("published_bytes", "Bytes of the versions published from here.", func(n *node) float64 { return float64(n.repl.Counters().PublishedBytes) }),
+	counter("epochs", "Sessions that went on without a failed member.", func(n *node) float64 { return float64(n.repl.Counters().Epochs) }),
+	counter("ejected", "Members that left a session before their vote.", func(n *node) float64 { return float64(n.repl.Counters().Ejected) }),
+	counter("caught_up", "Contents that were pushed from here to nodes they were owed to.", func(n *node) float64 { return float64(n.repl.Counters().CaughtUp) }),
+	counter("caught_up_bytes", "Bytes of these.", func(n *node) float64 { return float64(n.repl.Counters().CaughtUpBytes) }),
+	counter("remote_reads", "Blocks fetched from other nodes for readers here.", func(n *node) float64 { return float64(n.repl.Counters().RemoteReads) }),
+	counter("damaged", "Contents found damaged here.", func(n *node) float64 { return float64(n.repl.Counters().Damaged) }),
+	counter("mended", "Damaged contents that were made good.", func(n *node) float64 { return float64(n.repl.Counters().Mended) }),
+	gauge("applied_index", "Last log entry applied here.", func(n *node) float64 { return float64(n.db.Index()) }),
+	gauge("commit_index", "Last log entry known to be committed.", func(n *node) float64 { return float64(n.raft.status().Commit) }),
+	gauge("quorum", "1 while changes are possible.", func(n *node) float64 { return truth(!n.raft.status().NoQuorum) }),
+	gauge("leader", "1 on the leader.", func(n *node) float64 { return truth(n.isLeader()) }),
+	gauge("transfers", "Pushes that run now.", func(n *node) float64 { return float64(len(n.repl.Transfers())) }),
+	gauge("unpublished", "Staged files that nobody published.", func(n *node) float64 { return float64(len(n.staging.unpublished())) }),
+	gauge("files", "Files in the name space.", func(n *node) float64 { files, _ := n.db.StatFS(); return float64(files) }),
+	gauge("disk_free_bytes", "Free bytes under the data directory.", func(n *node) float64 { return float64(n.space().FreeBytes) }),
+}
+
+func truth(b bool) float64 {
+	if b {
+		return 1
+	}
+	return 0
+}
+
+// collector reads the counters of the parts when it is asked, so that counting costs an atomic add.
+type collector struct {
+	n    *node
+	owed *prometheus.Desc
+	up   *prometheus.Desc
+}
+
+func newCollector(n *node) *collector {
+	return &collector{
+		n:    n,
+		owed: prometheus.NewDesc("rdmcfs_owed_contents", "Contents owed to a node.", []string{"node", "name"}, nil),
+		up:   prometheus.NewDesc("rdmcfs_node_up", "1 for nodes that the log holds up.", []string{"node", "name"}, nil),
+	}
+}
+
+// Describe implements prometheus.Collector.
+func (c *collector) Describe(out chan<- *prometheus.Desc) {
+	for _, m := range metrics {
+		out <- m.desc
+	}
+	out <- c.owed
+	out <- c.up
+}
+
+// Collect implements prometheus.Collector.
+func (c *collector) Collect(out chan<- prometheus.Metric) {
+	for _, m := range metrics {
+		out <- prometheus.MustNewConstMetric(m.desc, m.kind, m.read(c.n))
+	}
+	nodes, err := c.n.nodeStatus(c.n.raft.status())
+	if err != nil {
+		out <- prometheus.NewInvalidMetric(c.owed, err)
+		return
+	}
+	for _, line := range nodes {
+		id := strconv.FormatUint(uint64(line.ID), 10)
+		out <- prometheus.MustNewConstMetric(c.owed, prometheus.GaugeValue, float64(line.OwedCount), id, line.Name)
+		out <- prometheus.MustNewConstMetric(c.up, prometheus.GaugeValue, truth(line.State == "up"), id, line.Name)
+	}
+}
+
+// metricsHandler answers scrapes in Prometheus' text format.
+func (n *node) metricsHandler() http.Handler {
+	reg := prometheus.NewRegistry()
+	reg.MustRegister(newCollector(n), collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	return promhttp.HandlerFor(reg, promhttp.HandlerOpts{})
+}

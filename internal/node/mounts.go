@@ -1,0 +1,252 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/rdmcfs/rdmcfs/fs"
+	"github.com/rdmcfs/rdmcfs/internal/control/admin"
+	"github.com/rdmcfs/rdmcfs/meta"
+)
+
+// mountOptionWords are the -o options of a mount that are passed to it.
+var mountOptionWords = map[string]func(*fs.Options){
+	"nopassthrough": func(o *fs.Options) { o.NoPassthrough = true },
+	"acl":           func(o *fs.Options) { o.ACL = true },
+	"suid":          func(o *fs.Options) { o.AllowSuid = true },
+	"dev":           func(o *fs.Options) { o.AllowDev = true },
+	"debug":         func(o *fs.Options) { o.Debug = true },
+}
+
+// mounts are the mount points of this node.
+type mounts struct {
+	n *node
+
+	mu    sync.Mutex
+	byDir map[string]*mountPoint
+	// fsLock orders Apply with the coming of new mounts: a mount sees every entry after the state it began with.
+	fsLock sync.RWMutex
+}
+
+// mountPoint is one mount; m is nil while it is being made.
+type mountPoint struct {
+	dir  string
+	m    *fs.Mount
+	gone chan struct{} // closed when the mount has ended
+}
+
+func newMounts(n *node) *mounts { return &mounts{n: n, byDir: map[string]*mountPoint{}} }
+
+// mount makes a mount and returns when it answers.
+func (s *mounts) mount(ctx context.Context, req admin.MountRequest) (admin.Mount, error) {
+	opts, err := s.options(req)
+	if err != nil {
+		return admin.Mount{}, err
+	}
+	p := &mountPoint{dir: filepath.Clean(req.Dir), gone: make(chan struct{})}
+	if err := s.reserve(p); err != nil {
+		return admin.Mount{}, err
+	}
+	s.fsLock.Lock() // no entry is applied between the first look at the state and the first Apply
+	p.m, err = fs.NewMount(s.n.ctx, opts)
+	s.fsLock.Unlock()
+	if err != nil {
+		s.remove(p)
+		return admin.Mount{}, mountError(err)
+	}
+	s.n.tasks.Go(func() { s.follow(p) })
+	return p.status(), nil
+}
+
+func (s *mounts) options(req admin.MountRequest) (fs.Options, error) {
+	o := fs.Options{
+		Dir: req.Dir, Cluster: cluster{s.n}, Staging: fs.NewStaging(s.n.store, s.n.proposer.lease), Log: s.n.log,
+		Keep: []string{s.n.cfg.DataDir},
+	}
+	if !filepath.IsAbs(req.Dir) {
+		return o, admin.Errorf(admin.CodeInvalid, "mount point %q: want an absolute path", req.Dir)
+	}
+	for word, value := range req.Options {
+		set, known := mountOptionWords[word]
+		if !known || value != "" {
+			return o, admin.Errorf(admin.CodeInvalid, "mount option %q is not known: there are nopassthrough, acl, suid, dev, debug", word)
+		}
+		set(&o)
+	}
+	return o, nil
+}
+
+// mountError gives the errors of a mount point the code of wrong usage.
+func mountError(err error) error {
+	for _, usage := range []error{fs.ErrMountPointMissing, fs.ErrMountPointNotDir, fs.ErrMountPointNotEmpty, fs.ErrMountPointInUse, fs.ErrDataOnMount} {
+		if errors.Is(err, usage) {
+			return admin.Errorf(admin.CodeInvalid, "%v", err)
+		}
+	}
+	return err
+}
+
+func (s *mounts) reserve(p *mountPoint) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.byDir[p.dir] != nil {
+		return admin.Errorf(admin.CodeExists, "%s is mounted already", p.dir)
+	}
+	s.byDir[p.dir] = p
+	return nil
+}
+
+func (s *mounts) remove(p *mountPoint) {
+	s.mu.Lock()
+	delete(s.byDir, p.dir)
+	s.mu.Unlock()
+	close(p.gone)
+}
+
+// follow cleans up after a mount that ended, by whomever.
+func (s *mounts) follow(p *mountPoint) {
+	<-p.m.Done()
+	ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)
+	defer cancel()
+	if err := p.m.Unmount(ctx); err != nil {
+		s.n.log.Warn("end of mount", "dir", p.dir, "err", err)
+	}
+	s.remove(p)
+}
+
+func (p *mountPoint) status() admin.Mount {
+	st := admin.Mount{Dir: p.dir, State: "mounting"}
+	if p.m != nil {
+		st.State = "mounted"
+		st.Passthrough, _ = p.m.Passthrough()
+	}
+	return st
+}
+
+// list is what status shows.
+func (s *mounts) list() []admin.Mount {
+	var out []admin.Mount
+	for _, p := range s.all() {
+		out = append(out, p.status())
+	}
+	return out
+}
+
+// all copies the mount points, by directory. Reading m is safe: it is set under fsLock before the mount is told about.
+func (s *mounts) all() []*mountPoint {
+	s.fsLock.RLock()
+	defer s.fsLock.RUnlock()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	out := make([]*mountPoint, 0, len(s.byDir))
+	for _, p := range s.byDir {
+		out = append(out, p)
+	}
+	slices.SortFunc(out, func(a, b *mountPoint) int { return strings.Compare(a.dir, b.dir) })
+	return out
+}
+
+// apply shows the effects of applied entries in all mounts.
+func (s *mounts) apply(events []meta.Event) {
+	for _, p := range s.all() {
+		if p.m != nil {
+			p.m.Apply(events)
+		}
+	}
+}
+
+// dropCaches is for a state that was replaced as a whole.
+func (s *mounts) dropCaches() {
+	for _, p := range s.all() {
+		if p.m != nil {
+			p.m.DropCaches()
+		}
+	}
+}
+
+// unmount ends one mount, or all when dir is empty. A mount in use stays, unless lazy.
+func (s *mounts) unmount(ctx context.Context, req admin.UnmountRequest) error {
+	var errs error
+	found := false
+	for _, p := range s.all() {
+		if p.m == nil || req.Dir != "" && p.dir != filepath.Clean(req.Dir) {
+			continue
+		}
+		found = true
+		errs = errors.Join(errs, s.end(ctx, p, req.Lazy))
+	}
+	if !found && req.Dir != "" {
+		return admin.Errorf(admin.CodeNotFound, "%s is not mounted by this node", req.Dir)
+	}
+	return errs
+}
+
+func (s *mounts) end(ctx context.Context, p *mountPoint, lazy bool) error {
+	end := p.m.Unmount
+	if lazy {
+		end = p.m.Detach
+	}
+	var busy *fs.BusyError
+	if err := end(ctx); errors.As(err, &busy) {
+		return admin.Errorf(admin.CodeBusy, "%v", err)
+	} else if err != nil {
+		return err
+	}
+	select {
+	case <-p.gone:
+		return nil
+	case <-ctx.Done():
+		return fmt.Errorf("node: unmount %s: %w", p.dir, ctx.Err())
+	}
+}
+
+// wait returns when a mount has ended.
+func (s *mounts) wait(ctx context.Context, dir string) error {
+	for _, p := range s.all() {
+		if p.dir != filepath.Clean(dir) {
+			continue
+		}
+		select {
+		case <-p.gone:
+			return nil
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+	return admin.Errorf(admin.CodeNotFound, "%s is not mounted by this node", dir)
+}
+
+// closeAll ends all mounts at the end of the node: those in use are detached.
+func (s *mounts) closeAll(ctx context.Context) error {
+	var errs error
+	for _, p := range s.all() {
+		if p.m == nil {
+			continue
+		}
+		if err := s.end(ctx, p, false); err != nil {
+			s.n.log.Warn("unmount", "dir", p.dir, "err", err)
+			errs = errors.Join(errs, s.end(ctx, p, true))
+		}
+	}
+	return errs
+}
+
+// passthrough is what status says about it.
+func (s *mounts) passthrough() admin.Feature {
+	f := admin.Feature{Why: "nothing is mounted"}
+	for _, p := range s.all() {
+		if p.m == nil {
+			continue
+		}
+		if f.On, f.Why = p.m.Passthrough(); !f.On {
+			f.Cost = "every read and write goes through the daemon: about a third of the speed for large ones, a tenth for small ones"
+			return f
+		}
+	}
+	return f
+}

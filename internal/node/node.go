@@ -1,0 +1,376 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"os"
+	"runtime/debug"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/rdmcfs/rdmcfs/internal/consensus"
+	"github.com/rdmcfs/rdmcfs/internal/content"
+	"github.com/rdmcfs/rdmcfs/internal/control"
+	"github.com/rdmcfs/rdmcfs/internal/control/admin"
+	"github.com/rdmcfs/rdmcfs/internal/credentials"
+	"github.com/rdmcfs/rdmcfs/meta"
+	"github.com/rdmcfs/rdmcfs/rdma/tcp"
+	"github.com/rdmcfs/rdmcfs/replicate"
+	"github.com/rdmcfs/rdmcfs/replicate/rdmc"
+)
+
+// Config says how to run the node of a data directory.
+type Config struct {
+	DataDir string
+	Version string
+	// Mounts are made as soon as the state is here, before the node counts as ready.
+	Mounts []admin.MountRequest
+	Log    *slog.Logger
+	// CrashAt names a labelled point (docs/TESTING.md) at which the process kills itself, as NAME, NAME:COUNT or
+	// CrashByFile; for tests.
+	CrashAt string
+}
+
+const (
+	// contentReserveBytes stay free on the disk for the state database and the log.
+	contentReserveBytes = 512 << 20
+	// bootRetry is the pause between attempts to be let in.
+	bootRetry = 200 * time.Millisecond
+	// heapBytes is where the garbage collector begins to work harder, so that a node stays well below 512 MiB. Block buffers
+	// are not in the heap.
+	heapBytes = 320 << 20
+	// closeTimeout bounds the wait for mounts at the end.
+	closeTimeout = 20 * time.Second
+)
+
+// node is a running node. Parts are opened by open in the order of the fields, and closed in reverse.
+type node struct {
+	cfg     Config
+	dir     dataDir
+	id      identity
+	log     *slog.Logger
+	started time.Time
+	crash   crasher
+
+	ctx    context.Context // ends when the node is to end
+	cancel context.CancelFunc
+	tasks  sync.WaitGroup
+	closer closer
+
+	creds    *credentials.Identity
+	signing  *signing
+	db       *meta.DB
+	store    *content.Store
+	staging  *staging
+	members  *members
+	raft     lateRaft
+	proposer *proposer
+	device   *tcp.Device
+	peers    *control.Peers
+	server   *control.Server
+	repl     *replicate.Replicator
+	machine  *machine
+	port     *control.Port
+	mounts   *mounts
+
+	ready   atomic.Bool
+	failure atomic.Pointer[error] // why the node ends by itself
+	watched watchers
+}
+
+// closer runs what was deferred, last first.
+type closer struct{ steps []func() error }
+
+func (c *closer) add(f func() error) { c.steps = append(c.steps, f) }
+
+func (c *closer) Close() error {
+	var errs error
+	for i := len(c.steps) - 1; i >= 0; i-- {
+		errs = errors.Join(errs, c.steps[i]())
+	}
+	c.steps = nil
+	return errs
+}
+
+// lateRaft is the consensus for those who are made before it. It is set once, before anyone proposes.
+type lateRaft struct {
+	node atomic.Pointer[consensus.Node]
+}
+
+func (l *lateRaft) get() (*consensus.Node, error) {
+	if n := l.node.Load(); n != nil {
+		return n, nil
+	}
+	return nil, fmt.Errorf("node: still starting: %w", consensus.ErrNoQuorum)
+}
+
+// Propose implements raftLog.
+func (l *lateRaft) Propose(ctx context.Context, data []byte, opts consensus.ProposeOptions) (consensus.Proposed, error) {
+	n, err := l.get()
+	if err != nil {
+		return consensus.Proposed{}, err
+	}
+	return n.Propose(ctx, data, opts)
+}
+
+func (l *lateRaft) status() consensus.Status {
+	if n := l.node.Load(); n != nil {
+		return n.Status()
+	}
+	return consensus.Status{NoQuorum: true}
+}
+
+// Run runs the node until ctx ends, then unmounts, closes everything and returns nil.
+func Run(ctx context.Context, cfg Config) error {
+	n := &node{cfg: cfg, dir: dataDir(cfg.DataDir), log: cfg.Log, started: time.Now()}
+	if n.log == nil {
+		n.log = slog.New(slog.DiscardHandler)
+	}
+	n.crash.at, n.crash.file, n.crash.log = cfg.CrashAt, n.dir.path(crashFile), n.log
+	if os.Getenv("GOMEMLIMIT") == "" {
+		debug.SetMemoryLimit(heapBytes)
+	}
+	n.ctx, n.cancel = context.WithCancel(ctx)
+	err := n.open()
+	if err == nil {
+		err = n.serve()
+	}
+	n.cancel()
+	n.tasks.Wait()
+	return errors.Join(err, n.closer.Close())
+}
+
+// serve lives until the node is to end.
+func (n *node) serve() error {
+	raft, err := n.raft.get()
+	if err != nil {
+		return err
+	}
+	n.ready.Store(true)
+	n.log.Info("node runs", "node", n.id.Node, "name", n.id.Name, "listen", n.id.Listen)
+	select {
+	case <-n.ctx.Done():
+		if why := n.failure.Load(); why != nil {
+			err = *why
+		}
+	case <-raft.Done():
+		err = fmt.Errorf("node: the log stopped: %w", raft.Err())
+	}
+	n.log.Info("node ends")
+	n.ready.Store(false)
+	ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)
+	defer cancel()
+	return errors.Join(err, n.mounts.closeAll(ctx))
+}
+
+// open opens everything in order. What was opened is closed by the caller, also after an error.
+func (n *node) open() error {
+	for _, step := range []func() error{
+		n.openDirectory, n.openStores, n.openFabric, n.openReplication, n.openLog, n.openPort, n.openAdmin,
+		n.enter, n.startWork, n.firstMounts,
+	} {
+		if err := n.ctx.Err(); err != nil {
+			return err
+		}
+		if err := step(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (n *node) openDirectory() error {
+	id, err := n.dir.load()
+	if err != nil {
+		return err
+	}
+	n.id = id
+	lock, err := n.dir.lock()
+	if err != nil {
+		return err
+	}
+	n.closer.add(lock.Close)
+	if n.creds, err = n.dir.tls().LoadIdentity(time.Now); err != nil {
+		return err
+	}
+	n.signing, err = loadSigning(n.dir.tls())
+	return err
+}
+
+func (n *node) openStores() (err error) {
+	if n.store, err = content.Open(n.dir.path("content"), content.Options{Log: n.log, ReserveBytes: contentReserveBytes}); err != nil {
+		return err
+	}
+	n.closer.add(n.store.Close)
+	if n.db, err = meta.Open(n.dir.path("state"), meta.Options{Log: n.log}); err != nil {
+		return err
+	}
+	n.closer.add(n.db.Close)
+	if n.members, err = newMembers(n.db, n.id.Peers, time.Now); err != nil {
+		return err
+	}
+	n.proposer = newProposer(n.ctx, &n.raft, n.id.Node, n.id.Generation)
+	n.closer.add(func() error { n.proposer.work.Wait(); return nil })
+	n.staging = &staging{store: n.store, log: n.log}
+	if err := n.staging.sweep(); err != nil {
+		return err
+	}
+	n.mounts = newMounts(n)
+	return nil
+}
+
+func (n *node) openFabric() (err error) {
+	n.device, err = tcp.New(tcp.Config{Advertise: n.id.Advertise, Log: n.log})
+	if err != nil {
+		return err
+	}
+	n.closer.add(n.device.Close)
+	n.peers = control.NewPeers(control.PeersConfig{Identity: n.creds, Generation: n.id.Generation, Resolve: n.members.address, Log: n.log})
+	n.closer.add(n.peers.Close)
+	n.server = control.NewServer(n.log)
+	return nil
+}
+
+func (n *node) openReplication() error {
+	engine, err := rdmc.NewEngine(rdmc.EngineConfig{Device: n.device, Logger: n.log})
+	if err != nil {
+		return err
+	}
+	n.closer.add(engine.Close)
+	n.repl, err = replicate.New(replicate.Config{
+		Self: n.proposer.lease, Names: n.db, Log: replicaLog{n}, Peers: replicaPeers{n.peers},
+		Groups: replicate.Multicast(engine), Store: n.store, IsLeader: n.isLeader, Logger: n.log, Point: n.crash.point,
+	})
+	if err != nil {
+		return err
+	}
+	n.closer.add(n.repl.Close)
+	n.server.HandleCall(kindReplicate, n.handleReplicate)
+	n.server.HandleCall(kindBoot, n.handleBoot)
+	return nil
+}
+
+func (n *node) openLog() error {
+	n.machine = &machine{db: n.db, point: n.crash.point, changed: n.changed, restored: n.restored}
+	raft, err := consensus.Open(consensus.Config{
+		Dir: n.dir.path("raft"), Identity: n.id.raft(), StateMachine: n.machine, Logger: n.log,
+		Dial: func(ctx context.Context, peer consensus.ID) (net.Conn, error) {
+			return n.peers.DialRaft(ctx, uint32(nodeOf(peer)))
+		},
+		Peers:   func() []consensus.ID { return n.members.known(n.id.Node) },
+		Members: n.members.consensusMembers,
+	})
+	if err != nil {
+		return err
+	}
+	n.raft.node.Store(raft)
+	n.closer.add(raft.Close)
+	raft.SetVisible(n.db.Index())
+	return nil
+}
+
+func (n *node) openPort() error {
+	port, err := control.Listen(control.PortConfig{
+		Addr: n.id.Listen, Identity: n.creds, Generation: n.id.Generation, Server: n.server, Log: n.log,
+		Raft: n.serveRaft,
+		Raw: func(conn *net.TCPConn) {
+			if err := n.device.Serve(conn); err != nil {
+				n.log.Debug("data connection", "from", conn.RemoteAddr(), "err", err)
+			}
+		},
+		Evicted: n.members.evicted,
+		Seen:    n.peers.Seen,
+	})
+	if err != nil {
+		return err
+	}
+	n.port = port
+	n.closer.add(port.Close)
+	n.serveCluster()
+	return nil
+}
+
+// serveRaft hands a connection of a peer to the consensus.
+func (n *node) serveRaft(conn net.Conn, from control.Caller) {
+	raft, err := n.raft.get()
+	if err != nil {
+		conn.Close()
+		return
+	}
+	if err := raft.Serve(conn, func(id consensus.ID) bool { return n.members.authentic(meta.NodeID(from.Node), id) }); err != nil && !errors.Is(err, io.EOF) {
+		n.log.Debug("log connection", "from", from.Node, "err", err)
+	}
+}
+
+func (n *node) openAdmin() error {
+	server, err := admin.Serve(admin.SocketPath(n.cfg.DataDir), n.handlers(), n.log)
+	if err != nil {
+		return err
+	}
+	n.closer.add(server.Close)
+	return nil
+}
+
+func (n *node) startWork() error {
+	d := &duties{self: n.id.Node, status: n.raft.status, members: n.members, propose: n.proposeAnonymous, now: time.Now, log: n.log}
+	n.tasks.Go(func() { d.run(n.ctx) })
+	n.tasks.Go(func() { n.stayIn(n.ctx) })
+	n.tasks.Go(func() { n.keepCertificate(n.ctx) })
+	n.tasks.Go(func() { n.keepSigning(n.ctx) })
+	n.tasks.Go(func() { n.scrub(n.ctx) })
+	n.tasks.Go(func() { n.keepFlat(n.ctx) })
+	return nil
+}
+
+func (n *node) firstMounts() error {
+	for _, req := range n.cfg.Mounts {
+		if _, err := n.mounts.mount(n.ctx, req); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (n *node) isLeader() bool { return n.raft.status().Role == consensus.RoleLeader }
+
+// changed is called by the machine after each batch of applied entries.
+func (n *node) changed(index uint64, events []meta.Event) {
+	for _, ev := range events {
+		if ev.Kind == meta.EventNode {
+			n.viewChanged()
+			break
+		}
+	}
+	n.mounts.apply(events)
+	n.repl.Applied(events)
+	if raft := n.raft.node.Load(); raft != nil {
+		raft.SetVisible(index)
+	}
+	n.watched.tell(events)
+}
+
+// viewChanged rereads the node records.
+func (n *node) viewChanged() {
+	if err := n.members.refresh(); err != nil {
+		n.log.Error("read node records", "err", err)
+		return
+	}
+	if raft := n.raft.node.Load(); raft != nil {
+		raft.MembersChanged()
+	}
+}
+
+// restored is called when a snapshot has replaced the state.
+func (n *node) restored() {
+	n.viewChanged()
+	n.mounts.dropCaches()
+	n.repl.Restored()
+	if raft := n.raft.node.Load(); raft != nil {
+		raft.SetVisible(n.db.Index())
+	}
+}

@@ -1,0 +1,248 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/rdmcfs/rdmcfs/internal/consensus"
+	"github.com/rdmcfs/rdmcfs/internal/control/admin"
+	"github.com/rdmcfs/rdmcfs/meta"
+	"github.com/rdmcfs/rdmcfs/replicate"
+)
+
+// raftLog is what a proposer needs of the consensus.
+type raftLog interface {
+	Propose(ctx context.Context, data []byte, opts consensus.ProposeOptions) (consensus.Proposed, error)
+}
+
+const (
+	// unknownAfter is when a caller is told that its outcome is unknown.
+	unknownAfter = 30 * time.Second
+	// fencedRetries bounds how often a proposal of a fenced incarnation is made again under the next one.
+	fencedRetries = 5
+	// fencedWait is how long one such retry waits for the next incarnation.
+	fencedWait = 5 * time.Second
+	// endRetry is the pause between attempts to end a session that was refused.
+	endRetry = time.Second
+)
+
+// proposer gives proposals their identity and sees to it that each is applied at most once: the same bytes are
+// proposed until their outcome is known, if need be behind the back of a caller who has been told "unknown".
+type proposer struct {
+	log        raftLog
+	generation uint32
+
+	ctx  context.Context // ends with the node
+	work sync.WaitGroup
+
+	mu      sync.Mutex
+	self    meta.Lease
+	booted  chan struct{} // closed and replaced when self changes
+	next    uint64
+	pending map[uint64]admin.Unresolved // by sequence: every proposal not answered yet
+	unknown map[uint64]bool             // those whose caller was told so
+}
+
+func newProposer(ctx context.Context, log raftLog, node meta.NodeID, generation uint32) *proposer {
+	return &proposer{
+		log: log, generation: generation, ctx: ctx,
+		self: meta.Lease{Node: node}, booted: make(chan struct{}),
+		next: 1, pending: map[uint64]admin.Unresolved{}, unknown: map[uint64]bool{},
+	}
+}
+
+// lease is this node's number and current incarnation; the incarnation is 0 before the first boot.
+func (p *proposer) lease() meta.Lease {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.self
+}
+
+// beginIncarnation starts a new incarnation: sequences start again.
+func (p *proposer) beginIncarnation(incarnation uint32) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if incarnation <= p.self.Incarnation {
+		return
+	}
+	p.self.Incarnation = incarnation
+	p.next = 1
+	p.pending = map[uint64]admin.Unresolved{}
+	p.unknown = map[uint64]bool{}
+	close(p.booted)
+	p.booted = make(chan struct{})
+}
+
+// propose orders an operation and returns its result once this node has applied it. A proposal that was refused
+// because the incarnation had ended is made again under the next one: it was not applied.
+func (p *proposer) propose(ctx context.Context, op meta.Op) (meta.Result, error) {
+	res, _, err := p.proposeVisible(ctx, op, consensus.ProposeOptions{})
+	return res, err
+}
+
+func (p *proposer) proposeVisible(ctx context.Context, op meta.Op, opts consensus.ProposeOptions) (meta.Result, consensus.Proposed, error) {
+	for try := 0; ; try++ {
+		lease, booted := p.current()
+		if lease.Incarnation == 0 {
+			if err := p.awaitBoot(ctx, booted); err != nil {
+				return meta.Result{}, consensus.Proposed{}, err
+			}
+			continue
+		}
+		res, out, err := p.once(ctx, lease, op, opts)
+		if err != nil || !res.Fenced || try == fencedRetries {
+			return res, out, err
+		}
+		if err := p.awaitBoot(ctx, booted); err != nil {
+			return res, out, err
+		}
+	}
+}
+
+func (p *proposer) current() (meta.Lease, chan struct{}) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.self, p.booted
+}
+
+func (p *proposer) awaitBoot(ctx context.Context, booted chan struct{}) error {
+	timer := time.NewTimer(fencedWait)
+	defer timer.Stop()
+	select {
+	case <-booted:
+		return nil
+	case <-timer.C:
+		return fmt.Errorf("node: this node has not been let in by the cluster yet: %w", consensus.ErrNoQuorum)
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-p.ctx.Done():
+		return consensus.ErrClosed
+	}
+}
+
+// once proposes under one incarnation. The caller's context does not cancel the proposal, which goes on until its
+// outcome is known: it only ends the caller's wait.
+func (p *proposer) once(ctx context.Context, lease meta.Lease, op meta.Op, opts consensus.ProposeOptions) (meta.Result, consensus.Proposed, error) {
+	data, seq, ok := p.admit(lease, op)
+	if !ok {
+		return meta.Result{Fenced: true}, consensus.Proposed{}, nil
+	}
+	out, err := p.log.Propose(ctx, data, opts) // bounded by the log
+	if errors.Is(err, consensus.ErrUnknown) {
+		p.work.Go(func() {
+			out, err := p.resolve(lease, seq, data)
+			p.settle(lease, seq)
+			if err == nil {
+				p.endRefused(op, out)
+			}
+		})
+		return meta.Result{}, out, wrapUnknown(err)
+	}
+	p.settle(lease, seq)
+	if err != nil {
+		return meta.Result{}, out, err
+	}
+	res, ok := out.Result.(meta.Result)
+	if !ok {
+		return meta.Result{}, out, fmt.Errorf("node: proposal %d: no result: %w", seq, replicate.ErrUnknown)
+	}
+	return res, out, nil
+}
+
+// endRefused ends the session of a publish that was refused after its writer had been told that the outcome is unknown: nobody
+// else would, and the members keep their votes until the log has decided.
+func (p *proposer) endRefused(op meta.Op, out consensus.Proposed) {
+	publish, isPublish := op.(*meta.Publish)
+	res, ok := out.Result.(meta.Result)
+	if !isPublish || !ok || res.Errno == 0 {
+		return
+	}
+	p.work.Go(func() {
+		for {
+			_, err := p.propose(p.ctx, &meta.Abort{Session: publish.Session})
+			if err == nil || errors.Is(err, replicate.ErrUnknown) || errors.Is(err, consensus.ErrClosed) {
+				return // what is unknown is proposed again by itself
+			}
+			timer := time.NewTimer(endRetry)
+			select {
+			case <-timer.C:
+			case <-p.ctx.Done():
+				timer.Stop()
+				return
+			}
+		}
+	})
+}
+
+func wrapUnknown(err error) error {
+	if errors.Is(err, consensus.ErrUnknown) {
+		return fmt.Errorf("%w: %w", replicate.ErrUnknown, err)
+	}
+	return err
+}
+
+// admit gives the operation its sequence. It refuses when the incarnation is not current any more.
+func (p *proposer) admit(lease meta.Lease, op meta.Op) (data []byte, seq uint64, ok bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if lease != p.self {
+		return nil, 0, false
+	}
+	seq = p.next
+	p.next++
+	p.pending[seq] = admin.Unresolved{Seq: seq, What: fmt.Sprintf("%T", op), Since: time.Now()}
+	acked := seq - 1
+	for s := range p.pending {
+		acked = min(acked, s-1)
+	}
+	data = meta.EncodeEntry(meta.Entry{
+		Node: lease.Node, Incarnation: lease.Incarnation, Seq: seq, Acked: acked,
+		Generation: p.generation, Op: op,
+	})
+	return data, seq, true
+}
+
+func (p *proposer) settle(lease meta.Lease, seq uint64) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if lease == p.self {
+		delete(p.pending, seq)
+		delete(p.unknown, seq)
+	}
+}
+
+// resolve proposes the same bytes until their outcome is known: exactly-once makes that harmless.
+func (p *proposer) resolve(lease meta.Lease, seq uint64, data []byte) (consensus.Proposed, error) {
+	p.mu.Lock()
+	if lease == p.self {
+		p.unknown[seq] = true
+	}
+	p.mu.Unlock()
+	for wait := time.Second; ; wait = min(2*wait, unknownAfter) {
+		timer := time.NewTimer(wait)
+		select {
+		case <-p.ctx.Done():
+			timer.Stop()
+			return consensus.Proposed{}, consensus.ErrClosed
+		case <-timer.C:
+		}
+		out, err := p.log.Propose(p.ctx, data, consensus.ProposeOptions{})
+		if err == nil || errors.Is(err, consensus.ErrClosed) {
+			return out, err
+		}
+	}
+}
+
+// unresolved lists the proposals whose callers were told that the outcome is unknown.
+func (p *proposer) unresolved() []admin.Unresolved {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	out := make([]admin.Unresolved, 0, len(p.unknown))
+	for seq := range p.unknown {
+		out = append(out, p.pending[seq])
+	}
+	return out
+}

@@ -1,0 +1,36 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"time"
+)
+
+const (
+	// scrubEvery is the pause between two looks at all stored bytes.
+	scrubEvery = 24 * time.Hour
+	// scrubBytesPerSec bounds what a scrub reads, so that it disturbs nobody.
+	scrubBytesPerSec = 64 << 20
+	// scrubFirst is when the first one begins after the start.
+	scrubFirst = 10 * time.Minute
+)
+
+// scrub reads all stored bytes now and then and compares them with their checksums: what the kernel reads past the daemon
+// is checked by nobody else. Damaged contents are reported to the log and mended from other holders.
+func (n *node) scrub(ctx context.Context) {
+	for wait := scrubFirst; ; wait = scrubEvery {
+		timer := time.NewTimer(wait)
+		select {
+		case <-ctx.Done():
+			timer.Stop()
+			return
+		case <-timer.C:
+		}
+		report, err := n.store.Scrub(ctx, scrubBytesPerSec)
+		if err != nil && !errors.Is(err, context.Canceled) {
+			n.log.Warn("scrub", "err", err)
+			continue
+		}
+		n.log.Info("scrub ended", "contents", report.Contents, "bytes", report.Bytes, "damaged", len(report.Damaged))
+	}
+}

@@ -1,0 +1,102 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/rdmcfs/rdmcfs/fs"
+	"github.com/rdmcfs/rdmcfs/internal/consensus"
+	"github.com/rdmcfs/rdmcfs/internal/control"
+	"github.com/rdmcfs/rdmcfs/meta"
+	"github.com/rdmcfs/rdmcfs/replicate"
+)
+
+// kindReplicate is the kind of all calls of package replicate; its own kind is the first byte of the payload.
+const kindReplicate = 1
+
+// replicaPeers carries the calls of package replicate.
+type replicaPeers struct{ peers *control.Peers }
+
+// Call implements replicate.Peers.
+func (p replicaPeers) Call(ctx context.Context, node meta.NodeID, kind replicate.Kind, payload []byte) ([]byte, error) {
+	framed := make([]byte, 1+len(payload))
+	framed[0] = byte(kind)
+	copy(framed[1:], payload)
+	return p.peers.Call(ctx, uint32(node), kindReplicate, framed)
+}
+
+func (n *node) handleReplicate(ctx context.Context, from control.Caller, payload []byte) ([]byte, error) {
+	if len(payload) == 0 {
+		return nil, fmt.Errorf("node: empty call: %w", control.ErrProtocol)
+	}
+	return n.repl.Handle(ctx, meta.NodeID(from.Node), replicate.Kind(payload[0]), payload[1:])
+}
+
+// replicaLog is the log as package replicate sees it.
+type replicaLog struct{ n *node }
+
+// Propose implements replicate.Log.
+func (l replicaLog) Propose(ctx context.Context, op meta.Op) (meta.Result, error) {
+	_, publish := op.(*meta.Publish)
+	res, _, err := l.n.proposer.proposeVisible(ctx, op, consensus.ProposeOptions{Announce: publish}) // its barrier comes next
+	return res, err
+}
+
+// Barrier implements replicate.Log.
+func (l replicaLog) Barrier(ctx context.Context, index uint64) ([]meta.NodeID, error) {
+	raft, err := l.n.raft.get()
+	if err != nil {
+		return nil, err
+	}
+	behind, err := raft.Barrier(ctx, index, consensus.ProposeOptions{Announced: true})
+	return numbers(behind), err
+}
+
+// cluster is the node as the file system sees it.
+type cluster struct{ n *node }
+
+var _ fs.Cluster = cluster{}
+
+// Self implements fs.Cluster.
+func (c cluster) Self() meta.Lease { return c.n.proposer.lease() }
+
+// Names implements fs.Cluster.
+func (c cluster) Names() meta.Reader { return c.n.db }
+
+// Propose implements fs.Cluster.
+func (c cluster) Propose(ctx context.Context, op meta.Op) (meta.Result, error) {
+	if c.n.db.SpaceLow() {
+		return meta.Result{}, fmt.Errorf("node: the disk of %s is full: %w", c.n.cfg.DataDir, replicate.ErrNoSpace)
+	}
+	res, err := c.n.proposer.propose(ctx, op)
+	return res, readOnly(err)
+}
+
+// readOnly tells the file system that nothing can be changed now.
+func readOnly(err error) error {
+	if err != nil && !errors.Is(err, replicate.ErrUnknown) && (errors.Is(err, consensus.ErrNoQuorum) || errors.Is(err, consensus.ErrReadOnly)) {
+		return fmt.Errorf("%w: %w", fs.ErrReadOnly, err)
+	}
+	return err
+}
+
+// Publish implements fs.Cluster.
+func (c cluster) Publish(ctx context.Context, p replicate.Push) (replicate.Outcome, error) {
+	out, err := c.n.repl.Publish(ctx, p)
+	return out, readOnly(err)
+}
+
+// OpenContent implements fs.Cluster.
+func (c cluster) OpenContent(ctx context.Context, id meta.ContentID) (replicate.ContentReader, error) {
+	return c.n.repl.OpenContent(ctx, id)
+}
+
+// decodeHash reads 64 hex digits that init wrote; anything else is zero, which no token has.
+func decodeHash(s string) (out [32]byte) {
+	half := len(s) / 2
+	lo, hi := decodeID(s[:half]), decodeID(s[half:])
+	copy(out[:], lo[:])
+	copy(out[16:], hi[:])
+	return out
+}

@@ -1,0 +1,181 @@
+package node
+
+import (
+	"context"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"os"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"github.com/rdmcfs/rdmcfs/internal/consensus"
+	"github.com/rdmcfs/rdmcfs/internal/control"
+	"github.com/rdmcfs/rdmcfs/internal/control/admin"
+	"github.com/rdmcfs/rdmcfs/internal/credentials"
+	"github.com/rdmcfs/rdmcfs/meta"
+)
+
+// signing is the cluster's signing key where this node holds it.
+type signing struct {
+	dir       credentials.Dir
+	authority atomic.Pointer[credentials.Authority]
+}
+
+func loadSigning(dir credentials.Dir) (*signing, error) {
+	s := &signing{dir: dir}
+	authority, err := dir.LoadAuthority()
+	switch {
+	case errors.Is(err, os.ErrNotExist):
+		return s, nil
+	case err != nil:
+		return nil, err
+	}
+	s.authority.Store(authority)
+	return s, nil
+}
+
+// signingCheck is how often it is looked whether this node votes and lacks the signing key.
+const signingCheck = 2 * time.Second
+
+// keepSigning gets the signing key once this node votes, so that any voter can take nodes in.
+func (n *node) keepSigning(ctx context.Context) {
+	tick := time.NewTicker(signingCheck)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+		if rec := n.members.book().nodes[n.id.Node]; rec.Voter && n.signing.authority.Load() == nil {
+			n.fetchSigning(ctx)
+		}
+	}
+}
+
+func (n *node) fetchSigning(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, signingCheck)
+	defer cancel()
+	for node, rec := range n.members.book().nodes {
+		if node == n.id.Node || !rec.Voter {
+			continue
+		}
+		authority, err := control.FetchAuthority(ctx, n.peers, uint32(node))
+		if err != nil {
+			n.log.Debug("signing key", "from", node, "err", err)
+			continue
+		}
+		if err := n.signing.dir.SaveAuthority(authority); err != nil {
+			n.log.Error("keep the signing key", "err", err)
+			return
+		}
+		n.signing.authority.Store(authority)
+		return
+	}
+}
+
+// keepCertificate renews this node's certificate in time.
+func (n *node) keepCertificate(ctx context.Context) {
+	control.KeepRenewed(ctx, control.RenewalConfig{
+		Identity: n.creds, Dir: n.dir.tls(), Authority: n.signing.authority.Load, Addrs: n.addresses, Now: time.Now, Log: n.log,
+	})
+}
+
+// addresses lists the other members, voters first.
+func (n *node) addresses() []string {
+	var voters, others []string
+	for node, rec := range n.members.book().nodes {
+		switch {
+		case node == n.id.Node || rec.Addr == "":
+		case rec.Voter:
+			voters = append(voters, rec.Addr)
+		default:
+			others = append(others, rec.Addr)
+		}
+	}
+	return append(voters, others...)
+}
+
+// serveCluster answers joins, renewals and requests for the signing key.
+func (n *node) serveCluster() {
+	control.ServeCluster(n.port, n.server, control.ClusterConfig{
+		Identity: n.creds, Generation: n.id.Generation,
+		Authority: n.signing.authority.Load,
+		Signers:   n.addresses,
+		Register:  n.register,
+		MaySign:   func(node uint32) bool { return n.members.book().nodes[meta.NodeID(node)].Voter },
+		Now:       time.Now, Log: n.log,
+	})
+}
+
+// register lets the log decide about a machine that wants to join.
+func (n *node) register(ctx context.Context, r control.Registration) (control.Admission, error) {
+	name := r.Name
+	if name == "" {
+		name = "node-" + hex.EncodeToString(r.KeyHash[:4])
+	}
+	res, err := n.proposeAnonymous(ctx, &meta.Join{Name: name, Addr: r.Addr, Labels: r.Labels, TokenHash: r.SecretHash, Replace: r.Replace, KeyHash: r.KeyHash})
+	if err != nil {
+		return control.Admission{}, fmt.Errorf("node: join: %w: %w", control.ErrUnavailable, err)
+	}
+	if err := joinRefused(res.Errno); err != nil {
+		return control.Admission{}, err
+	}
+	out := control.Admission{Node: uint32(res.Node), Name: name}
+	for node, rec := range n.members.book().nodes {
+		if node != res.Node && rec.Addr != "" && rec.Store != ([16]byte{}) {
+			out.Peers = append(out.Peers, control.PeerAddr{Node: uint32(node), Addr: rec.Addr, Store: hex.EncodeToString(rec.Store[:])})
+		}
+	}
+	return out, nil
+}
+
+// joinRefused turns the log's answer to a join into an error that says what to do.
+func joinRefused(errno syscall.Errno) error {
+	switch errno {
+	case 0:
+		return nil
+	case syscall.EACCES:
+		return fmt.Errorf("node: join: %w", control.ErrTokenUnknown)
+	case syscall.EALREADY:
+		return fmt.Errorf("node: join: %w", control.ErrTokenUsed)
+	case syscall.ETIMEDOUT:
+		return fmt.Errorf("node: join: %w", credentials.ErrTokenExpired)
+	case syscall.EEXIST:
+		return fmt.Errorf("node: join: %w", control.ErrNameTaken)
+	case syscall.EPERM:
+		return fmt.Errorf("node: join: %w", control.ErrNotReplaceable)
+	}
+	return fmt.Errorf("node: join: refused: %w", errno)
+}
+
+// token makes a join token and puts its hash into the log.
+func (n *node) token(ctx context.Context, req admin.TokenRequest) (admin.Token, error) {
+	ttl := orDefault(req.TTL, DefaultTokenTTL)
+	if ttl < 0 {
+		return admin.Token{}, admin.Errorf(admin.CodeInvalid, "a token can't be good for %v", ttl)
+	}
+	token := credentials.NewToken(n.creds.Name().Cluster, n.creds.AuthorityKeyHash(), time.Now().Add(ttl))
+	res, err := n.proposeAnonymous(ctx, &meta.AddToken{
+		Hash: token.SecretHash(req.Replace), Expires: token.Expires.UnixNano(), Replace: req.Replace != "", Uses: 1,
+	})
+	if err == nil && res.Errno != 0 {
+		err = res.Errno
+	}
+	if err != nil {
+		return admin.Token{}, adminError("make a token", err)
+	}
+	return admin.Token{Token: token.String(), Expires: token.Expires, Listen: n.id.Advertise}, nil
+}
+
+// adminError gives an error of the log the code that tells a script what happened.
+func adminError(what string, err error) error {
+	if errors.Is(err, consensus.ErrNoQuorum) || errors.Is(err, consensus.ErrUnknown) || errors.Is(err, consensus.ErrReadOnly) {
+		e := admin.Errorf(admin.CodeUnavailable, "%s: %v", what, err)
+		e.Hint = "see 'rdmcfs status' for the voters that are missing"
+		return e
+	}
+	return fmt.Errorf("%s: %w", what, err)
+}

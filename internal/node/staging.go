@@ -1,0 +1,68 @@
+package node
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+
+	"github.com/rdmcfs/rdmcfs/internal/content"
+	"github.com/rdmcfs/rdmcfs/replicate"
+	"golang.org/x/sys/unix"
+)
+
+// staging is what was staged here and published by nobody.
+type staging struct {
+	store *content.Store
+	log   *slog.Logger
+}
+
+// unpublished lists the staged bytes that no open file uses.
+func (s *staging) unpublished() []content.Unpublished {
+	list, err := s.store.Stagings()
+	if err != nil {
+		s.log.Warn("list staged bytes", "err", err)
+		return nil
+	}
+	var out []content.Unpublished
+	for _, u := range list {
+		if !u.Open {
+			out = append(out, u)
+		}
+	}
+	return out
+}
+
+// sweep drops what a crash left of files that were opened and never written.
+func (s *staging) sweep() error {
+	var errs error
+	for _, u := range s.unpublished() {
+		if u.Size == 0 && u.Base.IsZero() {
+			errs = errors.Join(errs, s.store.DropStaging(u.Token))
+		}
+	}
+	return errs
+}
+
+// dataExtents lists where below size a file has data, by SEEK_DATA and SEEK_HOLE.
+func dataExtents(fd int, size int64) ([]replicate.Extent, error) {
+	var out []replicate.Extent
+	for off := int64(0); off < size; {
+		data, err := unix.Seek(fd, off, unix.SEEK_DATA)
+		if errors.Is(err, unix.ENXIO) {
+			return out, nil
+		}
+		if err != nil {
+			return nil, fmt.Errorf("node: map staged file: %w", err)
+		}
+		hole, err := unix.Seek(fd, data, unix.SEEK_HOLE)
+		if err != nil {
+			return nil, fmt.Errorf("node: map staged file: %w", err)
+		}
+		if data >= size {
+			return out, nil
+		}
+		out = append(out, replicate.Extent{Offset: data, Length: min(hole, size) - data})
+		off = hole
+	}
+	return out, nil
+}

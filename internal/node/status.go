@@ -1,0 +1,229 @@
+package node
+
+import (
+	"context"
+	"fmt"
+
+	"path"
+	"strings"
+	"time"
+
+	"github.com/rdmcfs/rdmcfs/internal/consensus"
+	"github.com/rdmcfs/rdmcfs/internal/content"
+	"github.com/rdmcfs/rdmcfs/internal/control/admin"
+	"github.com/rdmcfs/rdmcfs/meta"
+	"github.com/rdmcfs/rdmcfs/replicate"
+)
+
+// status is what this node knows of itself and the cluster.
+func (n *node) status(context.Context) (admin.Status, error) {
+	log := n.raft.status()
+	index, digest := n.db.Digest()
+	files, bytes := n.db.StatFS()
+	lease := n.proposer.lease()
+	st := admin.Status{
+		Version: n.cfg.Version, Cluster: n.id.Cluster, Generation: n.id.Generation,
+		Node: uint32(n.id.Node), Name: n.id.Name, Listen: n.id.Listen, State: n.state(log),
+		Incarnation: lease.Incarnation, Started: n.started,
+		Leader: uint32(nodeOf(log.Leader)), Quorum: !log.NoQuorum,
+		AppliedIndex: n.db.Index(), CommitIndex: log.Commit, Digest: fmt.Sprintf("%x", digest), DigestIndex: index,
+		Files: files, Bytes: bytes,
+		Transfers: n.transfers(), Unpublished: n.unpublished(), Unresolved: n.proposer.unresolved(),
+		Mounts: n.mounts.list(), Passthrough: n.mounts.passthrough(), Fabric: n.device.String(), Space: n.space(),
+	}
+	for _, v := range numbers(log.Voters) {
+		st.Voters = append(st.Voters, uint32(v))
+	}
+	nodes, err := n.nodeStatus(log)
+	if err != nil {
+		return st, err
+	}
+	st.Nodes = nodes
+	st.Warnings = n.warnings(st)
+	return st, nil
+}
+
+func (n *node) state(log consensus.Status) string {
+	switch {
+	case n.ctx.Err() != nil:
+		return "stopping"
+	case !n.ready.Load():
+		return "starting"
+	case log.NoQuorum || n.proposer.lease().Incarnation == 0:
+		return "cut-off"
+	}
+	return "serving"
+}
+
+// nodeStatus is a line per member.
+func (n *node) nodeStatus(log consensus.Status) ([]admin.Node, error) {
+	records, err := n.db.Nodes()
+	if err != nil {
+		return nil, err
+	}
+	out := make([]admin.Node, 0, len(records))
+	for _, rec := range records {
+		line := admin.Node{
+			ID: uint32(rec.ID), Name: rec.Name, Addr: rec.Addr, Labels: rec.Labels, State: stateWords[rec.State], Reason: rec.Reason,
+			Voter: rec.Voter, Incarnation: rec.Incarnation, Connected: rec.ID == n.id.Node || n.peers.Connected(uint32(rec.ID)),
+		}
+		if line.OwedCount, line.OwedBytes, err = n.db.OwedCount(rec.ID); err != nil {
+			return nil, err
+		}
+		if line.OwedCount > 0 {
+			line.OwedReason = n.owedReason(rec)
+		}
+		if p, ok := log.Progress[raftID(rec.ID, rec.Store)]; ok {
+			line.LastSeen = p.LastSeen
+			if log.Commit > p.Visible {
+				line.BehindIndex = log.Commit - p.Visible
+			}
+		}
+		out = append(out, line)
+	}
+	return out, nil
+}
+
+var stateWords = map[meta.NodeState]string{
+	meta.NodeJoined: "joined", meta.NodeUp: "up", meta.NodeDown: "down", meta.NodeEvicted: "evicted",
+}
+
+var reasonWords = map[meta.OwedReason]string{
+	meta.OwedDown: "down", meta.OwedUnreachable: "unreachable", meta.OwedSlow: "slow", meta.OwedFull: "disk full",
+	meta.OwedFailed: "failed in the transfer", meta.OwedLost: "lost or damaged there", meta.OwedJoined: "joined or returned later",
+}
+
+// owedReason is why the oldest content is owed.
+func (n *node) owedReason(rec meta.Node) string {
+	if rec.State == meta.NodeDown {
+		return reasonWords[meta.OwedDown]
+	}
+	owed, err := n.db.OwedTo(rec.ID, 0, 1)
+	if err != nil || len(owed) == 0 {
+		return ""
+	}
+	return reasonWords[owed[0].Reason]
+}
+
+// transfers are the sessions that this node pushes now.
+func (n *node) transfers() []admin.Transfer {
+	var out []admin.Transfer
+	names := n.members.book().nodes
+	for _, t := range n.repl.Transfers() {
+		line := admin.Transfer{
+			Session: t.Content.String(), Path: t.Path, SizeBytes: t.Stream, Writer: uint32(n.id.Node), Epoch: t.Epoch,
+			CatchUp: t.CatchUp, Started: t.Began,
+		}
+		for _, m := range t.Members {
+			line.Members = append(line.Members, transferMember(t, m, names[m.Node].Name))
+		}
+		out = append(out, line)
+	}
+	return out
+}
+
+func transferMember(t replicate.TransferStatus, m replicate.MemberStatus, name string) admin.TransferMember {
+	out := admin.TransferMember{Node: uint32(m.Node), Name: name, Bytes: m.Bytes, State: m.State, Reason: m.Text}
+	if took := time.Since(t.Began).Seconds(); took > 0 {
+		out.BytesPerSec = int64(float64(m.Bytes) / took)
+	}
+	return out
+}
+
+// unpublished lists staged bytes that no open file has any more.
+func (n *node) unpublished() []admin.Unpublished {
+	var out []admin.Unpublished
+	for _, u := range n.staging.unpublished() {
+		out = append(out, admin.Unpublished{
+			ID: unpublishedID(u), Path: n.pathOf(u), SizeBytes: u.Size, Modified: u.Modified,
+			Reason: orDefault(u.Reason, "the daemon ended while the file was being written"),
+		})
+	}
+	return out
+}
+
+func unpublishedID(u content.Unpublished) string { return fmt.Sprintf("staged-%x", u.Token) }
+
+// pathOf is where staged bytes belong: by the inode while it has a name, else the name they were opened under.
+func (n *node) pathOf(u content.Unpublished) string {
+	if p, err := n.inodePath(meta.Ino(u.Origin.Ino)); err == nil {
+		return p
+	}
+	return u.Origin.Name
+}
+
+const depthMax = 4096
+
+// inodePath is one path of an inode from the root of the name space.
+func (n *node) inodePath(ino meta.Ino) (string, error) {
+	var parts []string
+	for range depthMax {
+		if ino == meta.RootIno {
+			return "/" + strings.Join(parts, "/"), nil
+		}
+		rec, err := n.db.Inode(ino)
+		if err != nil {
+			return "", err
+		}
+		parts = append([]string{rec.Name}, parts...)
+		ino = rec.Parent
+	}
+	return "", fmt.Errorf("node: path of inode %d: more than %d directories deep", ino, depthMax)
+}
+
+// lookup finds an inode by its path from the root of the name space, or below one of this node's mounts.
+func (n *node) lookup(name string) (meta.Inode, string, error) {
+	clean := path.Clean("/" + name)
+	for _, m := range n.mounts.list() {
+		if rest, ok := strings.CutPrefix(clean, m.Dir); ok && (rest == "" || rest[0] == '/') {
+			clean = path.Clean("/" + rest)
+			break
+		}
+	}
+	ino, err := n.db.Inode(meta.RootIno)
+	if err != nil {
+		return ino, clean, err
+	}
+	for part := range strings.SplitSeq(strings.Trim(clean, "/"), "/") {
+		if part == "" {
+			continue
+		}
+		if ino, err = n.db.Lookup(ino.Ino, part, n.proposer.lease()); err != nil {
+			return ino, clean, admin.Errorf(admin.CodeNotFound, "%s: no such file or directory", clean)
+		}
+	}
+	return ino, clean, nil
+}
+
+func (n *node) space() admin.Space {
+	sp, err := n.store.Space()
+	if err != nil {
+		return admin.Space{State: err.Error()}
+	}
+	out := admin.Space{TotalBytes: uint64(sp.TotalBytes), FreeBytes: uint64(sp.FreeBytes), ReserveBytes: uint64(sp.ReserveBytes), State: "ok"}
+	if sp.AvailableBytes == 0 {
+		out.State = "content-refused"
+	}
+	if n.db.SpaceLow() {
+		out.State = "changes-refused"
+	}
+	return out
+}
+
+// warnings are what the user should do something about.
+func (n *node) warnings(st admin.Status) []string {
+	var out []string
+	if len(st.Voters) == 1 && len(st.Nodes) > 1 {
+		out = append(out, fmt.Sprintf("one voter: while node %d is down nothing can be changed; a third node makes it three voters", st.Voters[0]))
+	}
+	if st.State == "cut-off" {
+		out = append(out, "cut off: no quorum of voters answers; reads show the state as of the applied index, changes fail")
+	}
+	if st.Space.State != "ok" {
+		out = append(out, "the disk of the data directory is nearly full: free some space")
+	}
+	if len(st.Unpublished) > 0 {
+		out = append(out, "there are unpublished files: see 'rdmcfs restore' to publish or drop them")
+	}
+	return out
+}

@@ -1,0 +1,8 @@
+//go:build !race
+
+package sim
+
+const (
+	defaultSeeds  = 1000
+	systematicMax = 2000
+)

@@ -1,0 +1,269 @@
+// Package tidy holds the tree to its own rules: the direction of imports, documented names, no sleeping
+// tests. An exception carries its reason on the line, as a comment that starts with "tidy:".
+package tidy
+
+import (
+	"bytes"
+	"go/ast"
+	"go/format"
+	"go/parser"
+	"go/token"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+const module = "github.com/rdmcfs/rdmcfs/"
+
+// mayImport lists, for each layer, the layers of this module below it. A package belongs to the longest
+// prefix that matches.
+var mayImport = map[string][]string{
+	"cmd":                  {"internal", "fs", "replicate", "rdma", "meta"},
+	"internal/node":        {"internal", "fs", "replicate", "rdma", "meta"},
+	"internal/demo":        {"internal"},
+	"internal/sim":         {"internal", "replicate", "rdma", "meta"},
+	"internal/bench":       {"internal", "replicate", "rdma"},
+	"internal/content":     {},
+	"internal/consensus":   {},
+	"internal/credentials": {},
+	"internal/control":     {"internal/credentials", "internal/exitcode"},
+	"internal/doctor":      {},
+	"internal/exitcode":    {},
+	"internal/tidy":        {},
+	"fs":                   {"replicate", "meta", "internal/content"},
+	"replicate":            {"rdma", "meta", "internal/content", "replicate/rdmc", "replicate/schedule"},
+	"replicate/rdmc":       {"rdma", "replicate/schedule"},
+	"replicate/schedule":   {},
+	"rdma":                 {"rdma"},
+	"meta":                 {"meta"},
+	"test":                 {"internal", "fs", "replicate", "rdma", "meta", "test"},
+	"examples":             {"rdma", "replicate"},
+}
+
+type source struct {
+	path string // relative to the root, with slashes
+	file *ast.File
+	text []byte
+}
+
+func tree(t *testing.T) (*token.FileSet, []source) {
+	t.Helper()
+	root := filepath.Join("..", "..")
+	fset := token.NewFileSet()
+	var out []source
+	err := filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		if d.IsDir() && (d.Name() == "testdata" || (strings.HasPrefix(d.Name(), ".") && len(d.Name()) > 2)) {
+			return filepath.SkipDir
+		}
+		if d.IsDir() || !strings.HasSuffix(path, ".go") {
+			return nil
+		}
+		text, err := os.ReadFile(path)
+		if err != nil {
+			return err
+		}
+		f, err := parser.ParseFile(fset, path, text, parser.ParseComments)
+		if err != nil {
+			return err
+		}
+		rel, err := filepath.Rel(root, path)
+		out = append(out, source{filepath.ToSlash(rel), f, text})
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(out) < 10 {
+		t.Fatalf("only %d Go files found: the walk is wrong", len(out))
+	}
+	return fset, out
+}
+
+func (s source) generated() bool { return ast.IsGenerated(s.file) }
+func (s source) test() bool      { return strings.HasSuffix(s.path, "_test.go") }
+
+// layer is the longest key of mayImport that path lies in.
+func layer(path string) string {
+	best := ""
+	for key := range mayImport {
+		if (path == key || strings.HasPrefix(path, key+"/")) && len(key) > len(best) {
+			best = key
+		}
+	}
+	return best
+}
+
+func allowed(from, to string) bool {
+	if to == from || strings.HasPrefix(to, from+"/") && layer(to) == layer(from) {
+		return true
+	}
+	for _, ok := range mayImport[layer(from)] {
+		if to == ok || strings.HasPrefix(to, ok+"/") {
+			return true
+		}
+	}
+	return layer(from) == layer(to)
+}
+
+func TestImportsRunOneWay(t *testing.T) {
+	fset, files := tree(t)
+	for _, s := range files {
+		dir := filepath.ToSlash(filepath.Dir(s.path))
+		if layer(dir) == "" {
+			t.Errorf("%s: no layer in mayImport holds this folder", s.path)
+			continue
+		}
+		if s.test() {
+			continue
+		}
+		for _, imp := range s.file.Imports {
+			to, ours := strings.CutPrefix(strings.Trim(imp.Path.Value, `"`), module)
+			if ours && !allowed(dir, to) {
+				t.Errorf("%s: %s may not import %s", fset.Position(imp.Pos()), layer(dir), to)
+			}
+		}
+	}
+}
+
+func TestExportedNamesAreDocumented(t *testing.T) {
+	fset, files := tree(t)
+	packages := map[string]bool{}
+	for _, s := range files {
+		if s.test() || s.generated() {
+			continue
+		}
+		dir := filepath.Dir(s.path)
+		packages[dir] = packages[dir] || s.file.Doc != nil
+		if s.file.Name.Name == "main" {
+			continue
+		}
+		for _, decl := range s.file.Decls {
+			checkDoc(t, fset, decl)
+		}
+	}
+	for dir, documented := range packages {
+		if !documented {
+			t.Errorf("%s: no package comment", dir)
+		}
+	}
+}
+
+func checkDoc(t *testing.T, fset *token.FileSet, decl ast.Decl) {
+	t.Helper()
+	switch d := decl.(type) {
+	case *ast.FuncDecl:
+		if d.Name.IsExported() && d.Doc == nil && exportedReceiver(d) && !wellKnown[d.Name.Name] {
+			t.Errorf("%s: %s has no comment", fset.Position(d.Pos()), d.Name.Name)
+		}
+	case *ast.GenDecl:
+		for _, spec := range d.Specs {
+			switch sp := spec.(type) {
+			case *ast.TypeSpec:
+				if sp.Name.IsExported() && d.Doc == nil && sp.Doc == nil {
+					t.Errorf("%s: %s has no comment", fset.Position(sp.Pos()), sp.Name.Name)
+				}
+			case *ast.ValueSpec:
+				if sp.Names[0].IsExported() && d.Doc == nil && sp.Doc == nil && sp.Comment == nil {
+					t.Errorf("%s: %s has no comment", fset.Position(sp.Pos()), sp.Names[0].Name)
+				}
+			}
+		}
+	}
+}
+
+// wellKnown methods mean what they mean everywhere.
+var wellKnown = map[string]bool{"Error": true, "String": true, "Unwrap": true, "Len": true, "Less": true, "Swap": true, "Read": true, "Write": true, "Close": true}
+
+func exportedReceiver(d *ast.FuncDecl) bool {
+	if d.Recv == nil || len(d.Recv.List) == 0 {
+		return true
+	}
+	typ := d.Recv.List[0].Type
+	if star, ok := typ.(*ast.StarExpr); ok {
+		typ = star.X
+	}
+	if idx, ok := typ.(*ast.IndexExpr); ok {
+		typ = idx.X
+	}
+	id, ok := typ.(*ast.Ident)
+	return ok && id.IsExported()
+}
+
+func TestBannedCalls(t *testing.T) {
+	fset, files := tree(t)
+	for _, s := range files {
+		if s.generated() {
+			continue
+		}
+		lines := strings.Split(string(s.text), "\n")
+		ast.Inspect(s.file, func(n ast.Node) bool {
+			call, ok := n.(*ast.CallExpr)
+			if !ok {
+				return true
+			}
+			pos := fset.Position(call.Pos())
+			if why := banned(s, callName(call)); why != "" && !strings.Contains(lines[pos.Line-1], "// tidy:") {
+				t.Errorf("%s: %s: %s", pos, callName(call), why)
+			}
+			return true
+		})
+	}
+}
+
+func callName(call *ast.CallExpr) string {
+	switch f := call.Fun.(type) {
+	case *ast.Ident:
+		return f.Name
+	case *ast.SelectorExpr:
+		if x, ok := f.X.(*ast.Ident); ok {
+			return x.Name + "." + f.Sel.Name
+		}
+	}
+	return ""
+}
+
+// purePrefixes are folders and files whose code takes clock, randomness and I/O as values.
+var purePrefixes = []string{"replicate/schedule/"}
+
+func banned(s source, name string) string {
+	inCmd := strings.HasPrefix(s.path, "cmd/") || strings.HasPrefix(s.path, "examples/")
+	switch {
+	case name == "time.Sleep":
+		return "await a condition instead"
+	case strings.HasPrefix(name, "fmt.Print") && !inCmd && !s.test():
+		return "only cmd prints"
+	case name == "panic" && !s.test():
+		return "panics are for broken invariants; say which on the line"
+	case (name == "time.Now" || strings.HasPrefix(name, "rand.") || strings.HasPrefix(name, "os.")) && pure(s):
+		return "a pure core takes this as a value"
+	}
+	return ""
+}
+
+func pure(s source) bool {
+	for _, p := range purePrefixes {
+		if strings.HasPrefix(s.path, p) && !s.test() {
+			return true
+		}
+	}
+	return false
+}
+
+func TestGofmt(t *testing.T) {
+	_, files := tree(t)
+	for _, s := range files {
+		want, err := format.Source(s.text)
+		if err != nil {
+			t.Errorf("%s: %v", s.path, err)
+			continue
+		}
+		if !bytes.Equal(want, s.text) {
+			t.Errorf("%s: not formatted by gofmt", s.path)
+		}
+	}
+}

@@ -1,0 +1,112 @@
+package meta
+
+import (
+	"syscall"
+)
+
+// Limits of extended attributes, as Linux has them.
+const (
+	XattrNameMax  = 255
+	XattrValueMax = 64 << 10
+	xattrsPerNode = 1024
+)
+
+// Flags of setxattr.
+const (
+	XattrCreate  = 1
+	XattrReplace = 2
+)
+
+func (t *tx) setAttr(o *SetAttr) (Result, syscall.Errno) {
+	i := t.inode(o.Ino)
+	if i == nil {
+		return Result{}, syscall.ENOENT
+	}
+	if o.XattrFlags > XattrReplace {
+		return Result{}, syscall.EINVAL
+	}
+	if errno := t.patchXattrs(i, &o.Patch, o.XattrFlags, true); errno != ok {
+		return Result{}, errno
+	}
+	t.patch(i, &o.Patch)
+	t.saveInode(i)
+	t.emit(Event{Kind: EventInode, Ino: i.Ino})
+	return Result{Ino: i.Ino, Inode: *i}, ok
+}
+
+// patch applies attributes to an inode, which the caller stores.
+func (t *tx) patch(i *Inode, a *AttrPatch) {
+	if a.Mask&AttrKillPriv != 0 {
+		i.Mode &^= setuid
+		if i.Mode&groupExec != 0 {
+			i.Mode &^= setgid
+		}
+	}
+	if a.Mask&AttrMode != 0 {
+		i.Mode = a.Mode & modeBits
+	}
+	if a.Mask&AttrUID != 0 {
+		i.UID = a.UID
+	}
+	if a.Mask&AttrGID != 0 {
+		i.GID = a.GID
+	}
+	if a.Mask&AttrAtime != 0 {
+		i.Atime = a.Atime
+	}
+	if a.Mask&AttrMtime != 0 {
+		i.Mtime = a.Mtime
+	}
+	i.Ctime = t.now
+	if a.Mask&AttrCtime != 0 {
+		i.Ctime = a.Ctime
+	}
+}
+
+// patchXattrs sets and deletes extended attributes. Deleting a missing one is an error only when strict.
+func (t *tx) patchXattrs(i *Inode, a *AttrPatch, flags uint32, strict bool) syscall.Errno {
+	for _, name := range sortedKeys(a.SetXattr) {
+		if errno := t.setXattr(i, name, a.SetXattr[name], flags); errno != ok {
+			return errno
+		}
+	}
+	for _, name := range a.DelXattr {
+		key := keyName(tableXattr, i.Ino, name)
+		if len(name) > XattrNameMax {
+			return syscall.ERANGE
+		}
+		if t.get(key) == nil {
+			if strict {
+				return syscall.ENODATA
+			}
+			continue
+		}
+		t.del(key)
+		i.Xattrs--
+	}
+	return ok
+}
+
+func (t *tx) setXattr(i *Inode, name string, value []byte, flags uint32) syscall.Errno {
+	if name == "" || len(name) > XattrNameMax {
+		return syscall.ERANGE
+	}
+	if len(value) > XattrValueMax {
+		return syscall.E2BIG
+	}
+	key := keyName(tableXattr, i.Ino, name)
+	exists := t.get(key) != nil
+	switch {
+	case exists && flags == XattrCreate:
+		return syscall.EEXIST
+	case !exists && flags == XattrReplace:
+		return syscall.ENODATA
+	case !exists && i.Xattrs >= xattrsPerNode:
+		return syscall.ENOSPC
+	}
+	if !exists {
+		i.Xattrs++
+	}
+	t.set(key, rawValue(value))
+	return ok
+}

@@ -1,0 +1,384 @@
+package meta
+
+import (
+	"maps"
+	"syscall"
+)
+
+// Bounds of what cluster operations store.
+const (
+	nodesMax     = 4096
+	policiesMax  = 4096
+	labelsMax    = 64
+	stringMax    = 1024
+	globalMax    = 256 << 10
+	minCopiesMax = nodesMax
+)
+
+func (t *tx) join(o *Join) (Result, syscall.Errno) {
+	if o.Name == "" || len(o.Name) > NameMax || len(o.Addr) > stringMax || !labelsFit(o.Labels) {
+		return Result{}, syscall.EINVAL
+	}
+	known := t.named(o.Name)
+	token, errno := t.token(o)
+	if errno != ok {
+		if errno == syscall.EALREADY && askedAgain(known, o) && (o.KeyHash != [32]byte{} || token.UsedBy == known.ID) {
+			return Result{Node: known.ID, Existed: true, View: t.head.View}, ok // asked again
+		}
+		return Result{}, errno
+	}
+	n := nodeRecord{Node: Node{Name: o.Name}}
+	switch {
+	case token != nil && askedAgain(known, o):
+		return Result{Node: known.ID, Existed: true, View: t.head.View}, ok // asked again
+	case known != nil && !o.Replace:
+		return Result{}, syscall.EEXIST
+	case known != nil:
+		n = *known
+	case t.head.LastNode >= nodesMax:
+		return Result{}, syscall.ENOSPC
+	default:
+		t.head.LastNode++
+		n.ID = t.head.LastNode
+	}
+	t.admit(n, o)
+	if token != nil {
+		token.UsedBy = n.ID
+		token.Left--
+		t.save(tokenKey(o.TokenHash), token)
+	} else {
+		t.dateRoot()
+	}
+	return Result{Node: n.ID, View: t.head.View}, ok
+}
+
+// askedAgain reports whether a join is that of a node which has joined already and did not hear of it: the same key, or,
+// of machines that name none, the same address.
+func askedAgain(known *nodeRecord, o *Join) bool {
+	return known != nil && known.State == NodeJoined && known.JoinKey == o.KeyHash &&
+		(o.KeyHash != [32]byte{} || known.Addr == o.Addr)
+}
+
+// admit stores the record of a node that joined: it holds nothing and has no store yet.
+func (t *tx) admit(n nodeRecord, o *Join) {
+	fenced := n.Incarnation
+	n.Addr, n.Labels, n.State, n.Reason = o.Addr, maps.Clone(o.Labels), NodeJoined, ""
+	n.Store, n.BootNonce, n.JoinKey = [16]byte{}, 0, o.KeyHash
+	n.JoinIndex, n.DownIndex = t.head.Index, t.head.Index
+	n.Backlog, n.Recheck = []IndexRange{{0, t.head.Index}}, IndexRange{}
+	t.changed(n)
+	if fenced > 0 {
+		t.fence(n.ID, fenced)
+	}
+}
+
+// token finds the token of a join; none is needed for the first node.
+func (t *tx) token(o *Join) (*tokenRecord, syscall.Errno) {
+	if o.TokenHash == [32]byte{} {
+		if t.head.LastNode == 0 {
+			return nil, ok
+		}
+		return nil, syscall.EACCES
+	}
+	k := new(tokenRecord)
+	switch found := t.load(tokenKey(o.TokenHash), k); {
+	case !found:
+		return nil, syscall.EACCES
+	case k.Left == 0:
+		return k, syscall.EALREADY
+	case k.Expires <= t.now:
+		return k, syscall.ETIMEDOUT
+	case o.Replace && !k.Replace:
+		return k, syscall.EPERM
+	}
+	return k, ok
+}
+
+func (t *tx) named(name string) *nodeRecord {
+	for _, n := range t.cl.nodes {
+		if n != nil && n.State != NodeEvicted && n.Name == name {
+			return n
+		}
+	}
+	return nil
+}
+
+// dateRoot gives the root directory its times with the first node.
+func (t *tx) dateRoot() {
+	if root := t.inode(RootIno); root != nil && root.Ctime == 0 {
+		root.Atime, root.Mtime, root.Ctime = t.now, t.now, t.now
+		t.saveInode(root)
+	}
+}
+
+// changed stores a node record whose change matters to votes or placement.
+func (t *tx) changed(n nodeRecord) {
+	t.head.View++
+	t.saveNode(n)
+	t.emit(Event{Kind: EventNode, Node: n.ID, Incarnation: n.Incarnation})
+}
+
+func (t *tx) boot(o *Boot) (Result, syscall.Errno) {
+	old := t.cl.node(o.Node)
+	switch {
+	case old == nil:
+		return Result{}, syscall.ENOENT
+	case old.State == NodeEvicted:
+		return Result{}, syscall.EPERM
+	case o.Store == [16]byte{} || len(o.Addr) > stringMax:
+		return Result{}, syscall.EINVAL
+	case old.Store != [16]byte{} && old.Store != o.Store:
+		return Result{}, syscall.EEXIST
+	case old.BootNonce == o.Nonce && o.Nonce != 0:
+		return t.booted(old), ok // asked again: also when it was declared down since, for the process must not find two incarnations
+	}
+	n := *old
+	if n.State != NodeUp {
+		n.Backlog = seqSet(n.Backlog).addRange(IndexRange{n.DownIndex, t.head.Index})
+	}
+	n.State, n.Reason, n.DownIndex = NodeUp, "", 0
+	n.Store, n.BootNonce = o.Store, o.Nonce
+	n.Incarnation++
+	n.BootView = t.head.View + 1 // the number that changed gives this change
+	if o.Addr != "" {
+		n.Addr = o.Addr
+	}
+	t.changed(n)
+	if old.Incarnation > 0 {
+		t.fence(n.ID, old.Incarnation)
+	}
+	t.restart(n.ID, n.Incarnation)
+	return t.booted(&n), ok
+}
+
+func (t *tx) booted(n *nodeRecord) Result {
+	return Result{Node: n.ID, Incarnation: n.Incarnation, View: n.BootView}
+}
+
+// restart begins the exactly-once window and the sessions of a new incarnation.
+func (t *tx) restart(id NodeID, incarnation uint32) {
+	t.scan(key32(tableResult, uint32(id)), func(key, _ []byte) bool { t.del(key); return true })
+	p := t.progressOf(id)
+	*p = progress{Incarnation: incarnation, LastIno: p.LastIno}
+}
+
+func (t *tx) down(o *Down) (Result, syscall.Errno) {
+	old := t.cl.node(o.Node)
+	switch {
+	case old == nil:
+		return Result{}, syscall.ENOENT
+	case old.State != NodeUp || old.Incarnation != o.Incarnation:
+		return Result{}, syscall.ESTALE
+	}
+	n := *old
+	n.State, n.DownIndex, n.Reason = NodeDown, t.head.Index, clip(o.Reason)
+	t.changed(n)
+	t.fence(n.ID, n.Incarnation)
+	return Result{Node: n.ID, Incarnation: n.Incarnation, View: t.head.View}, ok
+}
+
+func (t *tx) evict(o *Evict) (Result, syscall.Errno) {
+	old := t.cl.node(o.Node)
+	switch {
+	case old == nil:
+		return Result{}, syscall.ENOENT
+	case old.State == NodeEvicted:
+		return Result{Node: o.Node, View: t.head.View}, ok
+	}
+	n := *old
+	n.State, n.Reason, n.Backlog, n.Recheck, n.Voter = NodeEvicted, clip(o.Reason), nil, IndexRange{}, false
+	t.changed(n)
+	if n.Incarnation > 0 {
+		t.fence(n.ID, n.Incarnation)
+	}
+	if t.head.HasCopies {
+		t.recheckAll()
+	}
+	return Result{Node: n.ID, View: t.head.View}, ok
+}
+
+// recheckAll makes every node look for contents it is a member for since another left.
+func (t *tx) recheckAll() {
+	for _, m := range t.cl.nodes {
+		if m == nil || m.State == NodeEvicted {
+			continue
+		}
+		n := *m
+		n.Recheck, n.RecheckView = IndexRange{0, t.head.Index}, t.head.View
+		t.saveNode(n)
+		t.emit(Event{Kind: EventOwed, Node: n.ID})
+	}
+}
+
+// fence ends all sessions and reservations of a node up to an incarnation.
+func (t *tx) fence(id NodeID, incarnation uint32) {
+	t.emit(Event{Kind: EventFenced, Node: id, Incarnation: incarnation})
+	t.set(key32(tableFree, uint32(id)), present)
+	t.head.Freeing = true
+	t.freeDead(freePerSweep)
+}
+
+// freeDead removes up to limit files reserved under dead leases. A fenced lease is dead at once for every reader and
+// operation; this only reclaims, a bounded number at a time.
+func (t *tx) freeDead(limit int) {
+	more := false
+	t.scan([]byte{tableFree}, func(key, _ []byte) bool {
+		owner := key[1:5]
+		t.scan(append([]byte{tableReserved}, owner...), func(key, _ []byte) bool {
+			lease, ino := splitReserved(key)
+			if t.cl.alive(lease) {
+				return false // incarnations ascend: no dead one follows
+			}
+			if limit--; limit < 0 {
+				more = true
+				return false
+			}
+			t.freeReserved(ino)
+			return true
+		})
+		if !more {
+			t.del(key)
+		}
+		return !more
+	})
+	t.head.Freeing = more
+}
+
+func (t *tx) freeReserved(ino Ino) {
+	i := t.inode(ino)
+	if i == nil || i.Reserved == (Lease{}) {
+		t.fail(errMalformed)
+		return
+	}
+	dir := t.inode(i.Parent)
+	if dir == nil {
+		t.fail(errMalformed)
+		return
+	}
+	t.dropName(dir, i.Name, dirent{i.Ino, i.Kind, true})
+}
+
+func splitReserved(key []byte) (Lease, Ino) {
+	v := ContentIDFromBytes([16]byte(key[1:17]))
+	return Lease{v.Node, v.Incarnation}, Ino(v.Seq)
+}
+
+func (t *tx) setPolicy(o *SetPolicy) (Result, syscall.Errno) {
+	var id PolicyID
+	if o.Policy != nil {
+		var errno syscall.Errno
+		if id, errno = t.internPolicy(*o.Policy); errno != ok {
+			return Result{}, errno
+		}
+	}
+	if o.Dir == 0 {
+		if id == 0 {
+			return Result{}, syscall.EINVAL
+		}
+		t.head.DefaultPolicy = id
+		t.own().fallback = id
+		t.head.View++
+		return Result{}, ok
+	}
+	i := t.inode(o.Dir)
+	switch {
+	case i == nil:
+		return Result{}, syscall.ENOENT
+	case i.Kind != KindDir && i.Kind != KindFile:
+		return Result{}, syscall.ENOTDIR
+	case o.Policy == nil && i.Ino != RootIno:
+		if parent := t.inode(i.Parent); parent != nil {
+			id = parent.Policy
+		}
+	}
+	if id == 0 && i.Kind == KindFile {
+		id = t.cl.fallback
+	}
+	i.Policy, i.Ctime = id, t.now
+	t.saveInode(i)
+	t.emit(Event{Kind: EventInode, Ino: i.Ino})
+	return Result{Ino: i.Ino, Inode: *i}, ok
+}
+
+// internPolicy finds or makes the number of a policy. Policies are never changed: see placement.go.
+func (t *tx) internPolicy(p Policy) (PolicyID, syscall.Errno) {
+	if p.Placement > PlaceLabels || p.Placement == PlaceCopies && (p.Copies == 0 || p.Copies > nodesMax) ||
+		p.Retain > retainMax || p.MinCopies > minCopiesMax || !labelsFit(p.Labels) {
+		return 0, syscall.EINVAL
+	}
+	for id := PolicyID(1); id <= t.head.LastPolicy; id++ {
+		if have := t.cl.policies[id]; have != nil && samePolicy(*have, p) {
+			return id, ok
+		}
+	}
+	if t.head.LastPolicy >= policiesMax {
+		return 0, syscall.ENOSPC
+	}
+	t.head.LastPolicy++
+	p.ID = t.head.LastPolicy
+	p.Labels = maps.Clone(p.Labels)
+	t.own().policies[p.ID] = &p
+	t.save(key32(tablePolicy, uint32(p.ID)), &p)
+	t.head.HasCopies = t.head.HasCopies || p.Placement == PlaceCopies
+	return p.ID, ok
+}
+
+func samePolicy(a, b Policy) bool {
+	return a.Placement == b.Placement && a.Copies == b.Copies && a.MinCopies == b.MinCopies &&
+		a.AckLocal == b.AckLocal && a.Retain == b.Retain && maps.Equal(a.Labels, b.Labels)
+}
+
+func labelsFit(labels map[string]string) bool {
+	for k, v := range labels {
+		if k == "" || len(k) > NameMax || len(v) > NameMax {
+			return false
+		}
+	}
+	return len(labels) <= labelsMax
+}
+
+func (t *tx) addToken(o *AddToken) (Result, syscall.Errno) {
+	key := tokenKey(o.Hash)
+	if o.Hash == [32]byte{} {
+		return Result{}, syscall.EINVAL
+	}
+	if t.get(key) != nil {
+		return Result{}, syscall.EEXIST
+	}
+	t.save(key, &tokenRecord{Expires: o.Expires, Replace: o.Replace, Left: max(1, o.Uses)})
+	return Result{}, ok
+}
+
+func (t *tx) setVoters(o *SetVoters) (Result, syscall.Errno) {
+	for _, id := range o.Voters {
+		if n := t.cl.node(id); n == nil || n.State == NodeEvicted {
+			return Result{}, syscall.EINVAL
+		}
+	}
+	for _, m := range t.cl.nodes {
+		if m == nil || m.Voter == contains(o.Voters, m.ID) {
+			continue
+		}
+		n := *m
+		n.Voter = !n.Voter
+		t.saveNode(n)
+		t.emit(Event{Kind: EventNode, Node: n.ID, Incarnation: n.Incarnation})
+	}
+	return Result{}, ok
+}
+
+func (t *tx) setGlobal(o *SetGlobal) (Result, syscall.Errno) {
+	switch {
+	case o.Key == "" || len(o.Key) > NameMax:
+		return Result{}, syscall.EINVAL
+	case len(o.Value) > globalMax:
+		return Result{}, syscall.E2BIG
+	case o.Value == nil:
+		t.del(globalKey(o.Key))
+	default:
+		t.set(globalKey(o.Key), rawValue(o.Value))
+	}
+	return Result{}, ok
+}
+
+func clip(s string) string { return s[:min(len(s), stringMax)] }

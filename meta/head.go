@@ -1,0 +1,54 @@
+package meta
+
+// FirstGeneration is the cluster generation of a new cluster.
+const FirstGeneration = 1
+
+// head is the one record that every entry rewrites. It is replicated (equal on all nodes at equal index).
+type head struct {
+	Index         uint64
+	Time          int64 // of the last entry; never goes back
+	View          uint64
+	Generation    uint32
+	LastNode      NodeID
+	LastPolicy    PolicyID
+	DefaultPolicy PolicyID
+	HasCopies     bool // a PlaceCopies policy exists or existed
+	Freeing       bool // rows in tableFree
+	Files         uint64
+	Bytes         uint64
+	Sum           sum128 // over all keys but the head
+}
+
+func (h *head) code(c *coder) {
+	c.u64(&h.Index)
+	c.i64(&h.Time)
+	c.u64(&h.View)
+	c.u32(&h.Generation)
+	c.node(&h.LastNode)
+	c.u32((*uint32)(&h.LastPolicy))
+	c.u32((*uint32)(&h.DefaultPolicy))
+	c.flag(&h.HasCopies)
+	c.flag(&h.Freeing)
+	c.u64(&h.Files)
+	c.u64(&h.Bytes)
+	c.u64(&h.Sum.hi)
+	c.u64(&h.Sum.lo)
+}
+
+// builtinPolicy is the default of a new cluster: all nodes.
+const builtinPolicy PolicyID = 1
+
+// genesis is the state at index 0, the same on every node.
+func genesis() (head, []kvWrite) {
+	root := Inode{Ino: RootIno, Kind: KindDir, Mode: 0o755, Nlink: 2, Parent: RootIno, Policy: 0}
+	policy := Policy{ID: builtinPolicy}
+	writes := []kvWrite{
+		{key: inodeKey(RootIno), value: encodeRecord(&root)},
+		{key: key32(tablePolicy, uint32(builtinPolicy)), value: encodeRecord(&policy)},
+	}
+	h := head{Generation: FirstGeneration, LastPolicy: builtinPolicy, DefaultPolicy: builtinPolicy, Files: 1}
+	for _, w := range writes {
+		h.Sum.add(hashPair(w.key, w.value))
+	}
+	return h, append(writes, kvWrite{key: headKey, value: encodeRecord(&h)})
+}

@@ -1,0 +1,227 @@
+package meta
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/dgraph-io/badger/v4"
+	"github.com/dgraph-io/badger/v4/options"
+)
+
+// Sizes of badger's parts. They bound its memory. Most of it is buffers of table builders, of which badger pools
+// eight that never shrink under load: with memtables of 16 MiB and tables of 4 MiB they came to 400 MiB, with these
+// to 50. Values never reach the value log.
+const (
+	memTableBytes   = 4 << 20
+	tableBytes      = 1 << 20
+	valueLogBytes   = 64 << 20
+	indexCacheBytes = 16 << 20
+	valueInlineMax  = memTableBytes / 10
+)
+
+// badgerStore keeps versions as badger's own: a version's timestamp is its index + 1.
+//
+// Durability needs care, because badger does not sync as it goes, and because after power loss a later memtable's log may
+// be whole while an earlier one's lost its end. So openings never trust what they find: they begin from the
+// index in the marker file, written after everything up to it was synced. Reads at that timestamp don't see
+// later versions; applying the log again from there writes the same keys at the same timestamps, which fills
+// every gap. For that the versions at the marker must not be compacted away: see keepFrom.
+type badgerStore struct {
+	db     *badger.DB
+	dir    string
+	marker *marker
+}
+
+func badgerOptions(dir string, opts Options) badger.Options {
+	o := badger.DefaultOptions(dir)
+	o.MemTableSize = memTableBytes
+	o.ValueLogFileSize = valueLogBytes
+	o.NumMemtables = 1
+	o.ValueThreshold = valueInlineMax
+	o.BaseTableSize = tableBytes
+	o.NumLevelZeroTables = 4
+	o.NumLevelZeroTablesStall = 8
+	o.NumCompactors = 2
+	o.NumGoroutines = 1
+	o.Compression = options.None
+	o.BlockCacheSize = 0
+	o.IndexCacheSize = indexCacheBytes
+	o.DetectConflicts = false
+	o.MetricsEnabled = false
+	o.SyncWrites = false
+	o.Logger = badgerLog{opts.Log}
+	if opts.memTable > 0 {
+		o.MemTableSize, o.BaseTableSize, o.ValueThreshold = opts.memTable, opts.memTable/4, opts.memTable/10
+		o.BaseLevelSize, o.ValueLogFileSize = opts.memTable, 4<<20
+	}
+	return o
+}
+
+// openBadger opens or makes a store and returns the index it begins from.
+func openBadger(dir string, opts Options) (*badgerStore, uint64, error) {
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return nil, 0, fmt.Errorf("meta: open %s: %w", dir, err)
+	}
+	db, err := badger.OpenManaged(badgerOptions(dir, opts))
+	if err != nil {
+		return nil, 0, fmt.Errorf("meta: open %s: %w", dir, err)
+	}
+	s := &badgerStore{db: db, dir: dir}
+	index, err := s.begin()
+	if err != nil {
+		return nil, 0, errors.Join(fmt.Errorf("meta: open %s: %w", dir, err), db.Close())
+	}
+	return s, index, nil
+}
+
+// begin reads the marker, or writes the first state.
+func (s *badgerStore) begin() (uint64, error) {
+	m, index, found, err := openMarker(filepath.Join(s.dir, markerName))
+	if err != nil {
+		return 0, err
+	}
+	s.marker = m
+	if !found {
+		_, writes := genesis()
+		if err := s.commit(0, writes); err != nil {
+			return 0, errors.Join(err, m.close())
+		}
+		if err := s.sync(0); err != nil {
+			return 0, errors.Join(err, m.close())
+		}
+	}
+	s.keepFrom(index)
+	return index, nil
+}
+
+func stamp(index uint64) uint64 { return index + 1 }
+
+func (s *badgerStore) view(index uint64) kvView {
+	return badgerView{s.db.NewTransactionAt(stamp(index), false)}
+}
+
+// commit writes one version. A large one takes several of badger's transactions; that is safe, since nobody reads the
+// version before all of them are done, and an opening never begins from one that was not synced whole.
+func (s *badgerStore) commit(index uint64, writes []kvWrite) error {
+	txn := s.db.NewTransactionAt(stamp(index), true)
+	defer func() { txn.Discard() }()
+	for _, w := range writes {
+		err := put(txn, w)
+		if errors.Is(err, badger.ErrTxnTooBig) {
+			if err := txn.CommitAt(stamp(index), nil); err != nil {
+				return err
+			}
+			txn = s.db.NewTransactionAt(stamp(index), true)
+			err = put(txn, w)
+		}
+		if err != nil {
+			return fmt.Errorf("set key %x: %w", w.key, err)
+		}
+	}
+	return txn.CommitAt(stamp(index), nil)
+}
+
+func put(txn *badger.Txn, w kvWrite) error {
+	if w.value == nil {
+		return txn.Delete(w.key)
+	}
+	return txn.Set(w.key, w.value)
+}
+
+// sync makes the logs of all memtables durable (badger's own Sync does the active one only), then the marker. A log
+// that vanishes meanwhile has been flushed to a table, which badger syncs.
+func (s *badgerStore) sync(index uint64) error {
+	if err := s.db.Sync(); err != nil {
+		return err
+	}
+	logs, err := filepath.Glob(filepath.Join(s.dir, "*.mem"))
+	if err != nil {
+		return err
+	}
+	for _, name := range logs {
+		if err := syncFile(name); err != nil && !errors.Is(err, os.ErrNotExist) {
+			return err
+		}
+	}
+	if err := syncFile(s.dir); err != nil {
+		return err
+	}
+	return s.marker.write(index)
+}
+
+func syncFile(name string) error {
+	f, err := os.Open(name)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	return f.Sync()
+}
+
+// keepFrom lets badger drop what reads at index and above don't need.
+func (s *badgerStore) keepFrom(index uint64) { s.db.SetDiscardTs(stamp(index)) }
+
+func (s *badgerStore) close() error { return errors.Join(s.db.Close(), s.marker.close()) }
+
+type badgerView struct{ txn *badger.Txn }
+
+func (v badgerView) get(key []byte) ([]byte, error) {
+	item, err := v.txn.Get(key)
+	if errors.Is(err, badger.ErrKeyNotFound) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	return item.ValueCopy(nil)
+}
+
+func (v badgerView) scan(prefix, from []byte) kvCursor {
+	it := v.txn.NewIterator(badger.IteratorOptions{Prefix: prefix})
+	it.Seek(from)
+	return &badgerCursor{it: it, prefix: prefix}
+}
+
+func (v badgerView) close() { v.txn.Discard() }
+
+type badgerCursor struct {
+	it      *badger.Iterator
+	prefix  []byte
+	started bool
+	ended   bool // badger's iterator must not be moved past its end
+}
+
+func (c *badgerCursor) next() bool {
+	if c.ended {
+		return false
+	}
+	if c.started {
+		c.it.Next()
+	}
+	c.started = true
+	c.ended = !c.it.ValidForPrefix(c.prefix)
+	return !c.ended
+}
+
+func (c *badgerCursor) key() []byte            { return c.it.Item().Key() }
+func (c *badgerCursor) value() ([]byte, error) { return c.it.Item().ValueCopy(nil) }
+func (c *badgerCursor) close()                 { c.it.Close() }
+
+// badgerLog passes badger's messages on; its chatter is debugging.
+type badgerLog struct{ log *slog.Logger }
+
+func (l badgerLog) Errorf(f string, a ...any)   { l.say(slog.LevelError, f, a) }
+func (l badgerLog) Warningf(f string, a ...any) { l.say(slog.LevelWarn, f, a) }
+func (l badgerLog) Infof(f string, a ...any)    { l.say(slog.LevelDebug, f, a) }
+func (l badgerLog) Debugf(string, ...any)       {}
+
+func (l badgerLog) say(level slog.Level, format string, args []any) {
+	if l.log != nil && l.log.Enabled(context.Background(), level) {
+		l.log.Log(context.Background(), level, "badger: "+strings.TrimSpace(fmt.Sprintf(format, args...)))
+	}
+}

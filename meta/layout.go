@@ -1,0 +1,128 @@
+package meta
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+)
+
+// The data directory of a DB:
+//
+//	LOCK       held while open
+//	CURRENT    name of the state directory in use, replaced by rename
+//	state-N/   one badger store with its SYNCED marker; others than CURRENT's are leftovers and removed
+//	RESERVE    space kept for a full disk
+const (
+	lockName    = "LOCK"
+	currentName = "CURRENT"
+	statePrefix = "state-"
+)
+
+// ErrLocked is returned by Open of a directory that is open already.
+var ErrLocked = errors.New("meta: the data directory is in use by another process")
+
+// layout is a data directory that this process owns.
+type layout struct {
+	root string
+	lock *os.File
+	num  int // of the current state directory
+}
+
+func openLayout(root string) (*layout, error) {
+	if err := os.MkdirAll(root, 0o700); err != nil {
+		return nil, err
+	}
+	f, err := os.OpenFile(filepath.Join(root, lockName), os.O_RDWR|os.O_CREATE, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	if err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
+		f.Close()
+		if errors.Is(err, syscall.EWOULDBLOCK) {
+			err = ErrLocked
+		}
+		return nil, err
+	}
+	l := &layout{root: root, lock: f}
+	if err := l.readCurrent(); err != nil {
+		return nil, errors.Join(err, l.close())
+	}
+	return l, nil
+}
+
+// readCurrent finds the state in use, and removes all others. num is 0 when there is none yet.
+func (l *layout) readCurrent() error {
+	raw, err := os.ReadFile(filepath.Join(l.root, currentName))
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		return err
+	}
+	if err == nil {
+		name := strings.TrimSpace(string(raw))
+		if _, err := fmt.Sscanf(name, statePrefix+"%d", &l.num); err != nil || l.num < 1 || name != l.name(l.num) {
+			return fmt.Errorf("%s names %q: %w", currentName, name, errMalformed)
+		}
+	}
+	if _, err := os.Stat(l.path(l.num)); l.num > 0 && err != nil {
+		return fmt.Errorf("%s names a state that is not there: %w", currentName, err)
+	}
+	states, err := filepath.Glob(filepath.Join(l.root, statePrefix+"*"))
+	if err != nil {
+		return err
+	}
+	for _, s := range states {
+		if l.num == 0 || filepath.Base(s) != l.name(l.num) {
+			if err := os.RemoveAll(s); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+func (l *layout) name(num int) string { return fmt.Sprintf("%s%d", statePrefix, num) }
+
+func (l *layout) path(num int) string { return filepath.Join(l.root, l.name(num)) }
+
+// use makes a state directory the current one, for good.
+func (l *layout) use(num int) error {
+	tmp := filepath.Join(l.root, currentName+".tmp")
+	if err := os.WriteFile(tmp, []byte(l.name(num)+"\n"), 0o600); err != nil {
+		return err
+	}
+	for _, sync := range []string{tmp, l.path(num)} {
+		if err := syncFile(sync); err != nil {
+			return err
+		}
+	}
+	if err := os.Rename(tmp, filepath.Join(l.root, currentName)); err != nil {
+		return err
+	}
+	l.num = num
+	return syncFile(l.root)
+}
+
+// fresh makes an empty store in the next state directory; drop closes and removes it.
+func (l *layout) fresh(opts Options) (s kvStore, drop func() error, err error) {
+	num := l.num + 1
+	if err := l.drop(num); err != nil {
+		return nil, nil, err
+	}
+	b, _, err := openBadger(l.path(num), opts)
+	if err != nil {
+		return nil, nil, errors.Join(err, l.drop(num))
+	}
+	return b, func() error { return errors.Join(b.close(), l.drop(num)) }, nil
+}
+
+// drop removes a state directory that CURRENT does not name.
+func (l *layout) drop(num int) error {
+	if num == l.num {
+		return nil
+	}
+	return os.RemoveAll(l.path(num))
+}
+
+func (l *layout) close() error { return l.lock.Close() }

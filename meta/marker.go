@@ -1,0 +1,73 @@
+package meta
+
+import (
+	"encoding/binary"
+	"fmt"
+	"hash/crc32"
+	"os"
+)
+
+// marker is the small file that remembers up to which index a store is durable. Two slots are written in turn, so that
+// a torn write leaves the other.
+//
+//	offset 0 and 512:  "rdmcsync" | index, 8 bytes | CRC32C of both, 4 bytes
+type marker struct {
+	f    *os.File
+	slot int64
+}
+
+const (
+	markerName  = "SYNCED"
+	markerMagic = "rdmcsync"
+	markerBytes = 20
+	markerSlots = 512 // distance
+)
+
+var castagnoli = crc32.MakeTable(crc32.Castagnoli)
+
+// openMarker opens or makes the file and reads the newer whole slot.
+func openMarker(name string) (m *marker, index uint64, found bool, err error) {
+	f, err := os.OpenFile(name, os.O_RDWR|os.O_CREATE, 0o600)
+	if err != nil {
+		return nil, 0, false, err
+	}
+	buf := make([]byte, 2*markerSlots)
+	n, _ := f.ReadAt(buf, 0)
+	m = &marker{f: f}
+	for slot := range int64(2) {
+		b := buf[slot*markerSlots:][:markerBytes]
+		if string(b[:8]) != markerMagic || crc32.Checksum(b[:16], castagnoli) != binary.BigEndian.Uint32(b[16:]) {
+			continue
+		}
+		if v := binary.BigEndian.Uint64(b[8:]); !found || v >= index {
+			index, found, m.slot = v, true, 1-slot
+		}
+	}
+	if n > 0 && !found {
+		f.Close()
+		return nil, 0, false, fmt.Errorf("%s: %w", name, errMalformed)
+	}
+	if n == 0 { // take the space now: it must not be missing on a full disk
+		_, err = f.WriteAt(make([]byte, 2*markerSlots), 0)
+	}
+	if err != nil {
+		f.Close()
+		return nil, 0, false, err
+	}
+	return m, index, found, nil
+}
+
+func (m *marker) write(index uint64) error {
+	b := binary.BigEndian.AppendUint64([]byte(markerMagic), index)
+	b = binary.BigEndian.AppendUint32(b, crc32.Checksum(b, castagnoli))
+	if _, err := m.f.WriteAt(b, m.slot*markerSlots); err != nil {
+		return err
+	}
+	if err := m.f.Sync(); err != nil {
+		return err
+	}
+	m.slot = 1 - m.slot
+	return nil
+}
+
+func (m *marker) close() error { return m.f.Close() }

@@ -1,0 +1,302 @@
+package meta
+
+import "syscall"
+
+// Entry is what is proposed: one operation with its identity for exactly-once application.
+// The consensus layer adds index and leader time.
+type Entry struct {
+	Node        NodeID
+	Incarnation uint32
+	Seq         uint64 // of the proposal within the incarnation, from 1
+	Acked       uint64 // all proposals <= Acked are known answered to the proposer; their results are dropped
+	Generation  uint32 // of the cluster; others are refused
+	Op          Op
+}
+
+// Op is one of the operation types below. Each carries its preconditions; apply answers an errno.
+type Op interface{ opcode() uint8 }
+
+// Cred is who asks, for ownership of what is made.
+type Cred struct{ UID, GID uint32 }
+
+// Create makes a name with a new inode. A file is made reserved: seen by its writer only, until the first
+// publish; others get EEXIST when Excl, else ENOENT. If the name exists: EEXIST when Excl or not a file,
+// else the existing inode is answered with Result.Existed.
+type Create struct {
+	Parent Ino
+	Name   string
+	Kind   Kind
+	Mode   uint32
+	Cred   Cred
+	Rdev   uint32
+	Target string
+	Excl   bool
+}
+
+// Link adds a name for a file that has a published version.
+type Link struct {
+	Ino    Ino
+	Parent Ino
+	Name   string
+}
+
+// Unlink removes a name of something that is not a directory.
+type Unlink struct {
+	Parent Ino
+	Name   string
+	Ino    Ino // precondition when not zero
+}
+
+// Rmdir removes an empty directory.
+type Rmdir struct {
+	Parent Ino
+	Name   string
+}
+
+// Rename moves a name. Flags are those of renameat2: RENAME_NOREPLACE, RENAME_EXCHANGE.
+type Rename struct {
+	OldParent Ino
+	OldName   string
+	NewParent Ino
+	NewName   string
+	Flags     uint32
+}
+
+// AttrMask says which fields of an AttrPatch count.
+type AttrMask uint16
+
+// Fields of AttrPatch.
+const (
+	AttrMode AttrMask = 1 << iota
+	AttrUID
+	AttrGID
+	AttrAtime
+	AttrMtime
+	AttrCtime
+	AttrKillPriv // clear setuid, and setgid of group-executables
+)
+
+// AttrPatch is a change of attributes.
+type AttrPatch struct {
+	Mask         AttrMask
+	Mode         uint32
+	UID, GID     uint32
+	Atime, Mtime int64
+	Ctime        int64
+	SetXattr     map[string][]byte
+	DelXattr     []string
+}
+
+// SetAttr changes attributes of an inode. XattrFlags is XATTR_CREATE, XATTR_REPLACE or 0, for patches of one
+// extended attribute. Sizes change by Publish only.
+type SetAttr struct {
+	Ino        Ino
+	Patch      AttrPatch
+	XattrFlags uint32
+}
+
+// Votes are the members that hold a content, as of a view: bit i-1 of Bitmap is node i. apply discards
+// the vote of a node whose incarnation began after View.
+type Votes struct {
+	View   uint64
+	Bitmap []byte
+}
+
+// Publish makes a content the current version of a file. Exactly one publish or abort of a session counts.
+type Publish struct {
+	Ino     Ino
+	Session ContentID // also the content's id; Size 0 carries it too, but the version's content is zero
+	Base    ContentID // current content when the writer began; if it is no longer, the loser is kept (G7)
+	Size    int64
+	Holes   int64 // bytes of Size that take no room: what stat shows as blocks
+	Root    [32]byte
+	Votes   Votes
+	Missing []Missed // members without a vote and why; apply derives who is owed, this only gives reasons
+	Inline  []byte   // instead of votes: the bytes, at most MaxInline, where all nodes get them by the log
+	Attr    AttrPatch
+	// LinkParent and LinkName are set for an O_TMPFILE: the name it gets with this publish.
+	// Then Ino is zero, and Attr gives mode and owner.
+	LinkParent Ino
+	LinkName   string
+	// Hint is the path as the writer knew it, kept with an orphan.
+	Hint string
+}
+
+// MaxInline is the largest content that rides in its publish entry.
+const MaxInline = 4096
+
+// Missed is a member that did not vote.
+type Missed struct {
+	Node   NodeID
+	Reason OwedReason
+}
+
+// Abort ends a session without a version.
+type Abort struct{ Session ContentID }
+
+// Join adds a node (proposed by a voter that checked the token), or replaces the node of that name when
+// Replace is set: then all its content becomes owed. Result.Node is its number.
+type Join struct {
+	Name      string
+	Addr      string
+	Labels    map[string]string
+	TokenHash [32]byte // consumed; zero for the first node
+	Replace   bool
+	// KeyHash is of the machine's key: a join that is repeated, whoever is asked, is known by it again.
+	KeyHash [32]byte
+}
+
+// Boot begins a new incarnation of a node. A later boot fences the earlier one. Result.Incarnation and
+// Result.View answer. Boot of another Store than the recorded one is refused unless the record has none
+// (EEXIST: a copied or replaced data directory).
+type Boot struct {
+	Node  NodeID
+	Store [16]byte
+	Addr  string
+	Nonce uint64
+}
+
+// Down declares a node down at an incarnation and fences that incarnation: its later publishes are refused,
+// its undecided sessions aborted, its reserved names freed. Proposed by the leader.
+type Down struct {
+	Node        NodeID
+	Incarnation uint32
+	Reason      string
+}
+
+// Evict removes a node for good.
+type Evict struct {
+	Node   NodeID
+	Reason string
+}
+
+// Release asks that a node need not keep contents it is no longer assigned to (PlaceCopies). apply grants it for each
+// content all of whose present members hold it; EventRetired with Node set tells which.
+type Release struct {
+	Node     NodeID
+	Contents []ContentID
+}
+
+// Held reports contents that a node now holds, and shrinks its backlog from below.
+type Held struct {
+	Node     NodeID
+	Contents []ContentID
+	UpTo     uint64 // all assigned contents published at or below are held, but for owed rows; 0 = no change
+	View     uint64 // as of which the node looked what it is assigned; an older one does not settle Node.Recheck
+}
+
+// Unheld reports contents that a node lost; they become owed.
+type Unheld struct {
+	Node     NodeID
+	Contents []ContentID
+	Reason   OwedReason
+}
+
+// SetPolicy sets the policy of a directory for what is created under it (nil: inherit again), or the
+// cluster's default when Dir is 0. Recursive work is the caller's.
+type SetPolicy struct {
+	Dir    Ino
+	Policy *Policy
+}
+
+// Restore makes a kept version the current one again (a new version number, the same bytes).
+type Restore struct {
+	Ino     Ino
+	Content ContentID
+	// When the inode is gone the content comes back under this name.
+	Parent Ino
+	Name   string
+	Cred   Cred
+}
+
+// Expire retires kept versions whose time is over by the entry's time. Proposed by the leader now and then.
+type Expire struct{}
+
+// AddToken stores a join token by its hash.
+type AddToken struct {
+	Hash    [32]byte
+	Expires int64
+	Replace bool // the token may replace a node of the same name
+	// Uses is how many joins the token serves; 0 means 1. Join answers EALREADY once they are used up.
+	Uses uint32
+}
+
+// SetVoters records which nodes vote, for status and for choosing peers.
+type SetVoters struct{ Voters []NodeID }
+
+// SetGlobal stores a small opaque cluster value under a key.
+type SetGlobal struct {
+	Key   string
+	Value []byte
+}
+
+// Result answers one operation.
+type Result struct {
+	Index       uint64
+	Errno       syscall.Errno
+	Ino         Ino
+	Existed     bool
+	Inode       Inode // after the operation, where one inode is its object
+	Version     uint64
+	Owed        []NodeID // publish: who is owed
+	Conflict    bool     // publish: the base had been superseded
+	Orphan      bool     // publish: the inode was gone
+	Node        NodeID
+	Incarnation uint32
+	View        uint64
+	Removed     Ino  // unlink, rename: inode that lost its last name
+	Duplicate   bool // answered from the exactly-once window
+	Fenced      bool // refused and not applied: the proposer's incarnation is not current; it may propose again under a new one
+}
+
+// Event tells one effect of an applied entry, in order, for invalidation and for the transfers.
+type Event struct {
+	Kind        EventKind
+	Index       uint64
+	Ino         Ino       // inode, or directory for EventName
+	Name        string    // EventName
+	Content     ContentID // EventPublished: new; EventRetired, EventDecided: which
+	Prev        ContentID // EventPublished: superseded
+	Node        NodeID    // node events, EventRetired (see there); the proposer otherwise
+	Session     ContentID // EventDecided
+	Commit      bool      // EventDecided: published (true) or aborted
+	Incarnation uint32    // EventFenced
+}
+
+// EventKind is what an Event is about.
+type EventKind uint8
+
+// Kinds of events.
+const (
+	EventName      EventKind = iota + 1 // a name in directory Ino appeared, vanished or changed its inode
+	EventInode                          // attributes of Ino changed
+	EventPublished                      // Ino has a new current version
+	EventRemoved                        // Ino has no name left
+	EventDecided                        // a session was published or aborted
+	EventFenced                         // all undecided sessions of (Node, Incarnation and before) are aborted
+	EventRetired                        // Content may be deleted: by all when Node is zero, else by Node
+	EventNode                           // the record of Node changed: view change
+	EventOwed                           // rows of Node in the owed table or its backlog changed
+)
+
+func (*Create) opcode() uint8    { return 1 }
+func (*Link) opcode() uint8      { return 2 }
+func (*Unlink) opcode() uint8    { return 3 }
+func (*Rmdir) opcode() uint8     { return 4 }
+func (*Rename) opcode() uint8    { return 5 }
+func (*SetAttr) opcode() uint8   { return 6 }
+func (*Publish) opcode() uint8   { return 7 }
+func (*Abort) opcode() uint8     { return 8 }
+func (*Join) opcode() uint8      { return 9 }
+func (*Boot) opcode() uint8      { return 10 }
+func (*Down) opcode() uint8      { return 11 }
+func (*Evict) opcode() uint8     { return 12 }
+func (*Held) opcode() uint8      { return 13 }
+func (*Unheld) opcode() uint8    { return 14 }
+func (*SetPolicy) opcode() uint8 { return 15 }
+func (*Restore) opcode() uint8   { return 16 }
+func (*Expire) opcode() uint8    { return 17 }
+func (*AddToken) opcode() uint8  { return 18 }
+func (*SetVoters) opcode() uint8 { return 19 }
+func (*SetGlobal) opcode() uint8 { return 20 }
+func (*Release) opcode() uint8   { return 21 }

@@ -1,0 +1,249 @@
+package meta
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"sync/atomic"
+)
+
+// Options of Open.
+type Options struct {
+	// Log gets what the store below has to say; nil is silence.
+	Log *slog.Logger
+	// ReserveBytes is the size of the file that keeps space free for the database on a full disk. 0 means
+	// DefaultReserveBytes, below 0 none.
+	ReserveBytes int64
+
+	memTable int64 // tests: bytes of a memtable, 0 = memTableBytes
+}
+
+// DB is the namespace of one node. Apply, Sync and Restore are called by one goroutine each; reads by any.
+type DB struct {
+	// life is held by every call while it uses store, and taken alone to replace or close it. No call holds it
+	// across a wait for another node.
+	life   sync.RWMutex
+	store  kvStore
+	closed bool
+
+	// cur is the applied version. Apply replaces it after the commit.
+	cur    atomic.Pointer[version]
+	synced atomic.Uint64
+	oldest atomic.Uint64 // versions below may be gone: a read that began there starts again
+
+	pins struct {
+		sync.Mutex
+		open map[*snapshot]struct{} // under way: their versions are kept
+	}
+
+	// All nil in memory.
+	disk   *disk
+	layout *layout
+	opts   Options
+}
+
+// version is what reads of one applied index need beside the store. It is never changed.
+type version struct {
+	head head
+	cl   *cluster
+}
+
+var _ StateMachine = (*DB)(nil)
+
+// OpenMemory makes a database in memory. It behaves like one on disk: what is applied is durable only after Sync, see
+// CrashClone.
+func OpenMemory() *DB {
+	m := newMemoryStore()
+	_, writes := genesis()
+	_ = m.commit(0, writes) // memory does not fail
+	db, err := newDB(m, 0)
+	if err != nil {
+		panic(err) // tidy: our own genesis decodes
+	}
+	return db
+}
+
+// Open opens or makes a database in a directory. After a crash it begins at the last synced index: whoever drives it
+// applies the log again from there.
+func Open(dir string, opts Options) (*DB, error) {
+	l, err := openLayout(dir)
+	if err != nil {
+		return nil, fmt.Errorf("meta: open %s: %w", dir, err)
+	}
+	db, err := openState(l, opts)
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("meta: open %s: %w", dir, err), l.close())
+	}
+	return db, nil
+}
+
+// openState opens the current state directory, or makes the first one.
+func openState(l *layout, opts Options) (*DB, error) {
+	var d *disk
+	if opts.ReserveBytes >= 0 {
+		if opts.ReserveBytes == 0 {
+			opts.ReserveBytes = DefaultReserveBytes
+		}
+		d = newDisk(l.root, opts.ReserveBytes, opts.Log)
+	}
+	num := max(1, l.num)
+	if err := d.prepare(l.path(num), false); err != nil {
+		return nil, err
+	}
+	s, index, err := openBadger(l.path(num), opts)
+	if err != nil {
+		return nil, err
+	}
+	db, err := newDB(s, index)
+	if err == nil {
+		err = d.opened()
+	}
+	if err == nil && l.num == 0 {
+		err = l.use(num)
+	}
+	if err != nil {
+		return nil, errors.Join(err, s.close())
+	}
+	db.disk, db.layout, db.opts = d, l, opts
+	return db, nil
+}
+
+// newDB loads the version at index from a store.
+func newDB(s kvStore, index uint64) (*DB, error) {
+	db := &DB{store: s}
+	db.pins.open = map[*snapshot]struct{}{}
+	v, err := loadVersion(s, index)
+	if err != nil {
+		return nil, err
+	}
+	db.publishVersion(v)
+	db.synced.Store(index)
+	db.oldest.Store(index)
+	return db, nil
+}
+
+func (db *DB) publishVersion(v *version) { db.cur.Store(v) }
+
+func loadVersion(s kvStore, index uint64) (*version, error) {
+	view := s.view(index)
+	defer view.close()
+	raw, err := view.get(headKey)
+	if err != nil {
+		return nil, fmt.Errorf("meta: open: read head: %w", err)
+	}
+	v := new(version)
+	if err := decodeRecord(raw, &v.head); err != nil {
+		return nil, fmt.Errorf("meta: open: head at index %d: %w", index, err)
+	}
+	if v.head.Index != index {
+		return nil, fmt.Errorf("meta: open: head is of index %d, not %d: %w", v.head.Index, index, errMalformed)
+	}
+	if v.cl, err = loadCluster(view, v.head.DefaultPolicy); err != nil {
+		return nil, fmt.Errorf("meta: open: nodes and policies: %w", err)
+	}
+	return v, nil
+}
+
+// Clone copies a database in memory at its present state, with what is synced and what is not.
+func (db *DB) Clone() *DB { return db.CrashClone(db.Index()) }
+
+// CrashClone copies a database in memory as it would be found after power loss, when of what was not synced only the
+// entries up to keep had reached the disk. It panics for a database on disk.
+func (db *DB) CrashClone(keep uint64) *DB {
+	m, index := db.store.(*memoryStore).clone(keep)
+	out, err := newDB(m, index)
+	if err != nil {
+		panic(err) // tidy: what was applied decodes
+	}
+	return out
+}
+
+// Apply applies one entry. See StateMachine.
+func (db *DB) Apply(index uint64, now int64, data []byte) (Result, []Event, error) {
+	db.life.RLock()
+	defer db.life.RUnlock()
+	if db.closed {
+		return Result{}, nil, ErrClosed
+	}
+	cur := db.cur.Load()
+	if index <= cur.head.Index {
+		return Result{Index: index, Duplicate: true}, nil, nil
+	}
+	if err := db.disk.admit(len(data)); err != nil {
+		return Result{}, nil, err
+	}
+	view := db.store.view(cur.head.Index)
+	defer view.close()
+	t := newTx(view, cur.head, cur.cl)
+	t.head.Index = index
+	t.head.Time = max(cur.head.Time, now)
+	t.now = t.head.Time
+	res := t.run(data)
+	writes := t.finish()
+	if t.err != nil {
+		return Result{}, nil, fmt.Errorf("meta: apply entry %d: %w", index, t.err)
+	}
+	if err := db.store.commit(index, writes); err != nil {
+		return Result{}, nil, fmt.Errorf("meta: commit entry %d: %w", index, err)
+	}
+	db.disk.wrote(writes)
+	db.publishVersion(&version{head: t.head, cl: t.cl})
+	return res, t.events, nil
+}
+
+// Sync makes everything applied so far durable and returns that index.
+func (db *DB) Sync() (uint64, error) {
+	db.life.RLock()
+	defer db.life.RUnlock()
+	if db.closed {
+		return 0, ErrClosed
+	}
+	index := db.Index()
+	if err := db.store.sync(index); err != nil {
+		return 0, fmt.Errorf("meta: sync index %d: %w", index, err)
+	}
+	db.synced.Store(index)
+	db.letGo(index)
+	return index, nil
+}
+
+// letGo tells the store which versions nobody reads any more: below what is synced and every snapshot.
+func (db *DB) letGo(index uint64) {
+	db.pins.Lock()
+	defer db.pins.Unlock()
+	for s := range db.pins.open {
+		index = min(index, s.index)
+	}
+	if index > db.oldest.Load() {
+		db.oldest.Store(index)
+		db.store.keepFrom(index)
+	}
+}
+
+// Synced is the index up to which everything is durable.
+func (db *DB) Synced() uint64 { return db.synced.Load() }
+
+// SpaceLow reports whether the disk is so full that changes must be refused before they are proposed.
+func (db *DB) SpaceLow() bool { return db.disk.low() }
+
+// Close syncs and closes the database.
+func (db *DB) Close() error {
+	_, err := db.Sync()
+	if err == ErrClosed {
+		return nil
+	}
+	db.life.Lock()
+	defer db.life.Unlock()
+	if db.closed {
+		return nil
+	}
+	db.closed = true
+	db.abandonSnapshots()
+	db.disk.release()
+	err = errors.Join(err, db.store.close())
+	if db.layout != nil {
+		err = errors.Join(err, db.layout.close())
+	}
+	return err
+}

@@ -1,0 +1,315 @@
+package meta
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"hash/crc32"
+	"io"
+)
+
+// A snapshot is the pairs of one version in key order:
+//
+//	header  "rdmcsnap" | format, 1 byte | index, 8 bytes | CRC32C of all that, 4 bytes
+//	frame   length, 4 bytes | CRC32C of the payload, 4 bytes | payload: pairs
+//	pair    key length, uvarint | key | value length, uvarint | value
+//	end     a frame of length 0 whose CRC32C is that of the count of pairs, 8 bytes, which follows
+//
+// The head among the pairs carries the digest of all others, which a restore recomputes.
+const (
+	snapshotMagic  = "rdmcsnap"
+	snapshotFormat = 1
+	snapshotHeader = 8 + 1 + 8 + 4
+	frameBytes     = 256 << 10 // a frame ends when it has reached this
+	frameMax       = 4 << 20
+)
+
+// ErrSnapshot is returned by Restore for a stream that is damaged, cut short, or older than the state it would replace.
+var ErrSnapshot = errors.New("meta: bad snapshot")
+
+// snapshot streams one version. It is pulled by its reader; between reads it holds nothing but the version.
+type snapshot struct {
+	db    *DB
+	index uint64
+	view  kvView // nil when closed or abandoned
+	cur   kvCursor
+	buf   []byte // what Read has not given out yet
+	count uint64
+	ended bool
+	err   error
+}
+
+// Snapshot streams the whole state at the current index, while apply goes on. The reader must be closed; when the database
+// is closed or restored meanwhile, it fails with ErrClosed.
+func (db *DB) Snapshot() (io.ReadCloser, uint64, error) {
+	db.life.RLock()
+	defer db.life.RUnlock()
+	if db.closed {
+		return nil, 0, ErrClosed
+	}
+	db.pins.Lock()
+	defer db.pins.Unlock()
+	s := &snapshot{db: db, index: db.Index()}
+	db.pins.open[s] = struct{}{}
+	s.view = db.store.view(s.index)
+	s.cur = s.view.scan(nil, nil)
+	b := append([]byte(snapshotMagic), snapshotFormat)
+	b = binary.BigEndian.AppendUint64(b, s.index)
+	s.buf = binary.BigEndian.AppendUint32(b, crc32.Checksum(b, castagnoli))
+	return s, s.index, nil
+}
+
+// Read gives out the next bytes.
+func (s *snapshot) Read(p []byte) (int, error) {
+	s.db.life.RLock()
+	defer s.db.life.RUnlock()
+	if len(s.buf) == 0 && s.err == nil {
+		s.err = s.frame()
+	}
+	if len(s.buf) == 0 {
+		return 0, s.err
+	}
+	n := copy(p, s.buf)
+	s.buf = s.buf[n:]
+	return n, nil
+}
+
+// frame fills buf with the next frame.
+func (s *snapshot) frame() error {
+	if s.view == nil {
+		return ErrClosed
+	}
+	if s.ended {
+		return io.EOF
+	}
+	b := make([]byte, 8, frameBytes+frameBytes/4)
+	for len(b) < frameBytes && s.cur.next() {
+		value, err := s.cur.value()
+		if err != nil {
+			return fmt.Errorf("meta: snapshot key %x: %w", s.cur.key(), err)
+		}
+		b = binary.AppendUvarint(b, uint64(len(s.cur.key())))
+		b = append(b, s.cur.key()...)
+		b = binary.AppendUvarint(b, uint64(len(value)))
+		b = append(b, value...)
+		s.count++
+	}
+	payload := b[8:]
+	if len(payload) == 0 {
+		s.ended = true
+		b = binary.BigEndian.AppendUint64(b, s.count)
+		payload = b[8:]
+	} else {
+		binary.BigEndian.PutUint32(b[0:], uint32(len(payload)))
+	}
+	binary.BigEndian.PutUint32(b[4:], crc32.Checksum(payload, castagnoli))
+	s.buf = b
+	return nil
+}
+
+// Close lets the version go.
+func (s *snapshot) Close() error {
+	s.db.life.RLock()
+	defer s.db.life.RUnlock()
+	s.db.pins.Lock()
+	defer s.db.pins.Unlock()
+	s.abandonLocked()
+	return nil
+}
+
+// abandonLocked ends the snapshot; pins is held, and no Read runs (the caller is the reader, or holds life alone).
+func (s *snapshot) abandonLocked() {
+	if s.view == nil {
+		return
+	}
+	s.cur.close()
+	s.view.close()
+	s.view = nil
+	delete(s.db.pins.open, s)
+}
+
+// Restore replaces the state by a snapshot that is not older. Only when all of it is there, checked and durable is it
+// switched to; until then the old state serves, and it stays if anything fails.
+func (db *DB) Restore(r io.Reader) error {
+	in, err := newSnapshotReader(r)
+	if err != nil {
+		return err
+	}
+	if index := db.Index(); in.index < index {
+		return fmt.Errorf("meta: restore: snapshot of index %d, state of %d: %w", in.index, index, ErrSnapshot)
+	}
+	fresh, drop, err := db.freshStore()
+	if err != nil {
+		return fmt.Errorf("meta: restore: %w", err)
+	}
+	v, err := in.fill(fresh, db.disk)
+	if err == nil {
+		err = fresh.sync(in.index)
+	}
+	if err == nil {
+		err = db.switchTo(fresh, v)
+	}
+	if err != nil {
+		return errors.Join(fmt.Errorf("meta: restore: %w", err), drop())
+	}
+	return nil
+}
+
+// freshStore makes an empty store beside the present one; drop removes it again.
+func (db *DB) freshStore() (s kvStore, drop func() error, err error) {
+	if db.layout == nil {
+		return newMemoryStore(), func() error { return nil }, nil
+	}
+	return db.layout.fresh(db.opts)
+}
+
+// switchTo makes a filled store the one in use, for good, and closes the old one.
+func (db *DB) switchTo(fresh kvStore, v *version) error {
+	db.life.Lock()
+	defer db.life.Unlock()
+	if db.closed {
+		return ErrClosed
+	}
+	old, oldNum := db.store, 0
+	if db.layout != nil {
+		oldNum = db.layout.num
+		if err := db.layout.use(oldNum + 1); err != nil {
+			return err
+		}
+	}
+	db.abandonSnapshots()
+	db.store = fresh
+	db.publishVersion(v)
+	db.synced.Store(v.head.Index)
+	db.oldest.Store(v.head.Index)
+	err := old.close()
+	if db.layout != nil {
+		err = errors.Join(err, db.layout.drop(oldNum))
+		if db.disk != nil {
+			err = errors.Join(err, db.disk.prepare(db.layout.path(db.layout.num), true))
+			err = errors.Join(err, db.disk.opened())
+		}
+	}
+	if err != nil && db.opts.Log != nil {
+		db.opts.Log.Warn("meta: restore: cleaning up after the switch", "err", err) // the new state stands
+	}
+	return nil
+}
+
+// abandonSnapshots ends every snapshot under way; life is held alone.
+func (db *DB) abandonSnapshots() {
+	db.pins.Lock()
+	defer db.pins.Unlock()
+	for s := range db.pins.open {
+		s.abandonLocked()
+	}
+}
+
+// snapshotReader decodes a snapshot.
+type snapshotReader struct {
+	in    io.Reader
+	index uint64
+	count uint64
+}
+
+func newSnapshotReader(r io.Reader) (*snapshotReader, error) {
+	var b [snapshotHeader]byte
+	if _, err := io.ReadFull(r, b[:]); err != nil {
+		return nil, fmt.Errorf("meta: restore: header: %w: %w", ErrSnapshot, err)
+	}
+	n := len(b) - 4
+	if string(b[:8]) != snapshotMagic || b[8] != snapshotFormat || crc32.Checksum(b[:n], castagnoli) != binary.BigEndian.Uint32(b[n:]) {
+		return nil, fmt.Errorf("meta: restore: header: %w", ErrSnapshot)
+	}
+	return &snapshotReader{in: r, index: binary.BigEndian.Uint64(b[9:])}, nil
+}
+
+// fill writes all pairs into a store at the snapshot's index and checks the digest.
+func (r *snapshotReader) fill(s kvStore, d *disk) (*version, error) {
+	var sum sum128
+	var last []byte
+	for {
+		pairs, err := r.frame()
+		if err != nil {
+			return nil, err
+		}
+		if pairs == nil {
+			break
+		}
+		for _, p := range pairs {
+			if bytes.Compare(last, p.key) >= 0 {
+				return nil, fmt.Errorf("key %x after %x: %w", p.key, last, ErrSnapshot)
+			}
+			last = p.key
+			if !bytes.Equal(p.key, headKey) {
+				sum.add(hashPair(p.key, p.value))
+			}
+		}
+		if err := d.roomFor(frameMax); err != nil {
+			return nil, err
+		}
+		if err := s.commit(r.index, pairs); err != nil {
+			return nil, err
+		}
+	}
+	v, err := loadVersion(s, r.index)
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrSnapshot, err)
+	}
+	if v.head.Sum != sum {
+		return nil, fmt.Errorf("digest differs: %w", ErrSnapshot)
+	}
+	return v, nil
+}
+
+// frame reads one frame; nil pairs are the end.
+func (r *snapshotReader) frame() ([]kvWrite, error) {
+	var h [8]byte
+	if _, err := io.ReadFull(r.in, h[:]); err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrSnapshot, err)
+	}
+	n := int(binary.BigEndian.Uint32(h[0:]))
+	end := n == 0
+	if end {
+		n = 8
+	}
+	if n > frameMax {
+		return nil, fmt.Errorf("frame of %d bytes: %w", n, ErrSnapshot)
+	}
+	payload := make([]byte, n)
+	if _, err := io.ReadFull(r.in, payload); err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrSnapshot, err)
+	}
+	if crc32.Checksum(payload, castagnoli) != binary.BigEndian.Uint32(h[4:]) {
+		return nil, fmt.Errorf("checksum differs: %w", ErrSnapshot)
+	}
+	if end {
+		if binary.BigEndian.Uint64(payload) != r.count {
+			return nil, fmt.Errorf("%d pairs, end says %d: %w", r.count, binary.BigEndian.Uint64(payload), ErrSnapshot)
+		}
+		return nil, nil
+	}
+	pairs, err := decodePairs(payload)
+	r.count += uint64(len(pairs))
+	return pairs, err
+}
+
+// decodePairs reads the payload of a frame, at least one pair.
+func decodePairs(payload []byte) ([]kvWrite, error) {
+	c := reader(payload)
+	var out []kvWrite
+	for c.err == nil && len(c.buf) > 0 {
+		var w kvWrite
+		c.bytes(&w.key)
+		c.bytes(&w.value)
+		if len(w.key) == 0 || len(w.value) == 0 {
+			c.fail()
+		}
+		out = append(out, w)
+	}
+	if c.err != nil || len(out) == 0 {
+		return nil, fmt.Errorf("pairs: %w", ErrSnapshot)
+	}
+	return out, nil
+}

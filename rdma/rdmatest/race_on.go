@@ -1,0 +1,6 @@
+//go:build race
+
+package rdmatest
+
+// raceEnabled tells that the race detector, which allocates by itself, is on.
+const raceEnabled = true

@@ -1,0 +1,392 @@
+package tcp
+
+import (
+	"errors"
+	"io"
+	"net"
+	"sync"
+	"time"
+
+	"github.com/rdmcfs/rdmcfs/rdma"
+	"github.com/rdmcfs/rdmcfs/rdma/internal/soft"
+)
+
+const (
+	// inboxBytes is the header buffer of a socket read directly: at most so much of a block is copied
+	// once more, which is cheaper than a system call of its own for the header.
+	inboxBytes = 4 << 10
+	// inboxCopyBytes is the buffer of a stream all of whose bytes go through it.
+	inboxCopyBytes = 64 << 10
+	// ackEvery and ackBytes bound what a busy stream leaves unacknowledged.
+	ackEvery = 16
+	ackBytes = 1 << 20
+	// lingerMax is how long a pair that told the peer of an error waits for it to hang up.
+	lingerMax = 250 * time.Millisecond
+)
+
+// errTold ends readLoop after this side has sent a frameNak.
+var errTold = errors.New("tcp: peer was told of its error")
+
+// inbox is the receiving side: a small buffer for headers and small messages, and the scatter list.
+type inbox struct {
+	buf     []byte
+	lo, hi  int
+	runs    [][]byte
+	word    [soft.WordBytes]byte
+	last    [1]soft.Piece // of word
+	guard   guard
+	idle    func()
+	unacked int // bytes executed since the last acknowledgement went out
+}
+
+func (in *inbox) init(q *queuePair) {
+	in.runs = make([][]byte, 0, maxSGE+4)
+	in.guard.table = q.dev.table
+	in.idle = q.idle
+}
+
+// readLoop serves the socket until it fails, then ends the pair.
+func (q *queuePair) readLoop(writer *sync.WaitGroup) {
+	size := inboxCopyBytes
+	if q.stream.direct() {
+		size = inboxBytes
+	}
+	q.in.buf = make([]byte, size)
+	var err error
+	for err == nil {
+		err = q.readFrame()
+	}
+	q.end(err, writer)
+}
+
+func (q *queuePair) readFrame() error {
+	in := &q.in
+	for in.hi-in.lo < frameBytes {
+		copy(in.buf, in.buf[in.lo:in.hi])
+		in.lo, in.hi = 0, in.hi-in.lo
+		in.guard.on = false
+		n, err := q.stream.read(append(in.runs[:0], in.buf[in.hi:]), &in.guard, in.idle)
+		if err != nil {
+			return err
+		}
+		in.hi += n
+	}
+	f, err := decodeFrame(in.buf[in.lo:in.hi])
+	if err != nil {
+		return err
+	}
+	in.lo += frameBytes
+	if err := q.book(&f); err != nil {
+		return err
+	}
+	return q.serve(&f)
+}
+
+// idle runs before readLoop blocks: what was executed is acknowledged.
+func (q *queuePair) idle() {
+	q.mu.Lock()
+	if q.told == q.executed || q.state != stateReady {
+		q.mu.Unlock()
+		return
+	}
+	q.ackDue = true
+	q.kickLocked()
+}
+
+// book takes over the counters in a frame, completes sends, and writes what they set free.
+func (q *queuePair) book(f *frame) error {
+	q.mu.Lock()
+	acked := f.ack - uint32(q.acked)
+	credit := f.credit - q.peerPosted
+	if uint64(acked) > q.tx-q.acked || credit > maxQueueDepth || f.credit-q.used > maxQueueDepth {
+		q.mu.Unlock()
+		return errProtocol
+	}
+	q.acked += uint64(acked)
+	q.peerPosted = f.credit
+	q.completeLocked()
+	if credit > 0 && q.tx < q.sq.Tail {
+		q.kickLocked()
+		return nil
+	}
+	q.mu.Unlock()
+	return nil
+}
+
+func (q *queuePair) serve(f *frame) error {
+	switch f.kind {
+	case frameSend:
+		return q.serveSend(f)
+	case frameWrite, frameWriteImm:
+		return q.serveWrite(f)
+	case frameRead:
+		return q.serveRead(f)
+	case frameReadData:
+		return q.serveReadData(f)
+	case frameNak:
+		return q.serveNak(f)
+	}
+	return nil
+}
+
+// serveSend puts a message into the oldest receive.
+func (q *queuePair) serveSend(f *frame) error {
+	q.mu.Lock()
+	if q.rq.Len() == 0 || q.state != stateReady {
+		q.mu.Unlock()
+		return errProtocol
+	}
+	slot := q.rq.First() // stays the first: only this goroutine takes it
+	if int(f.length) > slot.Length {
+		q.rq.Complete(rdma.StatusLength, rdma.OpRecv, 0, 0)
+		q.mu.Unlock()
+		return q.refuse(rdma.StatusLength)
+	}
+	q.mu.Unlock()
+	cur := soft.CursorOfRecv(slot, int(f.length))
+	q.in.guard.on = false
+	if err := q.payload(&cur); err != nil {
+		return err
+	}
+	q.mu.Lock()
+	if q.state != stateReady {
+		q.mu.Unlock()
+		return net.ErrClosed
+	}
+	q.consumed++
+	q.rq.Complete(rdma.StatusOK, rdma.OpRecv, int(f.length), f.imm)
+	q.executedLocked(int(f.length))
+	return nil
+}
+
+// executedLocked counts a request of the peer, and acknowledges if much is due. It releases q.mu.
+func (q *queuePair) executedLocked(n int) {
+	if q.told == q.executed {
+		q.in.unacked = 0
+	}
+	q.executed++
+	q.in.unacked += n
+	if q.executed-q.told < ackEvery && q.in.unacked < ackBytes {
+		q.mu.Unlock()
+		return
+	}
+	q.ackDue = true
+	q.kickLocked()
+}
+
+// serveWrite puts a message into a region, its last aligned word at the end and in one piece.
+func (q *queuePair) serveWrite(f *frame) error {
+	in, n := &q.in, int(f.length)
+	key := rdma.RegionKey(f.key)
+	if n > 0 || f.key != 0 {
+		region, mem := q.dev.table.Acquire(key, rdma.RemoteWrite, f.addr, n)
+		if region == nil {
+			return q.refuse(rdma.StatusRemoteAccess)
+		}
+		region.Release()
+		if err := q.writePayload(f, mem); err != nil {
+			return err
+		}
+	}
+	in.guard.on = false
+	q.mu.Lock()
+	if q.state != stateReady {
+		q.mu.Unlock()
+		return net.ErrClosed
+	}
+	if f.kind == frameWriteImm {
+		if q.rq.Len() == 0 {
+			q.mu.Unlock()
+			return errProtocol
+		}
+		q.consumed++
+		q.rq.Complete(rdma.StatusOK, rdma.OpRecvWriteImm, n, f.imm)
+	}
+	q.executedLocked(n)
+	return nil
+}
+
+// writePayload receives into mem, which is only touched while its region is acquired.
+func (q *queuePair) writePayload(f *frame, mem []byte) error {
+	in := &q.in
+	in.guard.key, in.guard.need, in.guard.addr, in.guard.n, in.guard.on =
+		rdma.RegionKey(f.key), rdma.RemoteWrite, f.addr, len(mem), true
+	tail := soft.TailBytes(mem)
+	in.last[0] = soft.Piece{Mem: in.word[:tail]}
+	cur := soft.CursorThen(mem[:len(mem)-tail], in.last[:])
+	err := q.payload(&cur)
+	if err == nil && tail > 0 {
+		region, ok := in.guard.enter()
+		if ok {
+			soft.StoreTail(mem, in.word[:tail])
+			region.Release()
+		} else {
+			err = errStale
+		}
+	}
+	if err == errStale {
+		return q.refuse(rdma.StatusRemoteAccess)
+	}
+	return err
+}
+
+// payload fills cur from the buffer and then from the socket.
+func (q *queuePair) payload(cur *soft.Cursor) error {
+	in := &q.in
+	if err := in.fromBuffer(cur); err != nil {
+		return err
+	}
+	for cur.Left() > 0 {
+		in.lo, in.hi = 0, 0
+		runs := append(cur.Append(in.runs[:0]), in.buf)
+		left := cur.Left()
+		n, err := q.stream.read(runs, &in.guard, in.idle)
+		if err != nil {
+			return err
+		}
+		if !q.stream.direct() {
+			in.hi = n
+			if err := in.fromBuffer(cur); err != nil {
+				return err
+			}
+			continue
+		}
+		cur.Advance(min(n, left))
+		in.hi = max(0, n-left)
+	}
+	return nil
+}
+
+// fromBuffer moves buffered bytes to cur.
+func (in *inbox) fromBuffer(cur *soft.Cursor) error {
+	if in.lo == in.hi || cur.Left() == 0 {
+		return nil
+	}
+	region, ok := in.guard.enter()
+	if !ok {
+		return errStale
+	}
+	in.lo += cur.Fill(in.buf[in.lo:in.hi])
+	leave(region)
+	return nil
+}
+
+// serveRead checks a remote read and queues its answer.
+func (q *queuePair) serveRead(f *frame) error {
+	region, _ := q.dev.table.Acquire(rdma.RegionKey(f.key), rdma.RemoteRead, f.addr, int(f.length))
+	if region == nil {
+		return q.refuse(rdma.StatusRemoteAccess)
+	}
+	region.Release()
+	q.mu.Lock()
+	if !q.answers.push(answer{key: rdma.RegionKey(f.key), addr: f.addr, n: int(f.length)}) {
+		q.mu.Unlock()
+		return errProtocol
+	}
+	q.executed++
+	q.kickLocked()
+	return nil
+}
+
+// serveReadData scatters the answer to our oldest unanswered read.
+func (q *queuePair) serveReadData(f *frame) error {
+	q.mu.Lock()
+	slot := q.oldestReadLocked()
+	q.mu.Unlock()
+	if slot == nil || slot.Length != int(f.length) {
+		return errProtocol
+	}
+	cur := soft.CursorOfSend(slot)
+	q.in.guard.on = false
+	if err := q.payload(&cur); err != nil {
+		return err
+	}
+	q.mu.Lock()
+	slot.Answered = true
+	q.reads--
+	q.completeLocked()
+	q.kickLocked()
+	return nil
+}
+
+func (q *queuePair) oldestReadLocked() *soft.SendSlot {
+	for i := max(q.nextRead, q.sq.Head); i < q.tx; i++ {
+		if s := q.sq.At(i); s.Op == rdma.OpRead && !s.Answered {
+			q.nextRead = i
+			return s
+		}
+	}
+	return nil
+}
+
+// serveNak ends the pair: the request after those acknowledged has failed at the peer.
+func (q *queuePair) serveNak(f *frame) error {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if q.acked == q.tx {
+		return errProtocol
+	}
+	q.failLocked(f.status)
+	return net.ErrClosed
+}
+
+// refuse tells the peer that its request failed, after all answers it still expects.
+func (q *queuePair) refuse(status rdma.Status) error {
+	q.mu.Lock()
+	if q.state != stateReady {
+		q.mu.Unlock()
+		return net.ErrClosed
+	}
+	q.state = stateError
+	q.failStatus = rdma.StatusFlushed
+	q.nak = status
+	q.rnrTimer.Stop()
+	_ = q.conn.SetDeadline(time.Now().Add(q.dev.cfg.PeerTimeout))
+	q.kickLocked()
+	return errTold
+}
+
+// end completes all work once nobody touches its memory, then ends the other goroutine and the socket.
+func (q *queuePair) end(cause error, writer *sync.WaitGroup) {
+	q.mu.Lock()
+	q.failLocked(rdma.StatusDisconnected)
+	for q.writing {
+		q.calm.Wait()
+	}
+	whole := len(q.out.runs) == 0
+	q.sent = q.tx
+	q.completeLocked()
+	q.flushLocked()
+	q.mu.Unlock()
+	close(q.stop)
+	writer.Wait()
+	q.farewell(cause, whole)
+	_ = q.conn.Close()
+	q.dev.log.Debug("queue pair ended", "cause", cause)
+	close(q.done)
+}
+
+// farewell gives the peer a chance to read the last frames before the socket is closed.
+func (q *queuePair) farewell(cause error, whole bool) {
+	if cause != errTold {
+		if whole && q.told != q.executed {
+			q.lastAck()
+		}
+		return
+	}
+	if tc, ok := q.conn.(*net.TCPConn); ok {
+		_ = tc.CloseWrite()
+	}
+	_ = q.conn.SetReadDeadline(time.Now().Add(lingerMax))
+	_, _ = io.Copy(io.Discard, io.LimitReader(q.conn, maxMessage))
+}
+
+// lastAck tells what was executed before an abort, if the socket takes it at once.
+func (q *queuePair) lastAck() {
+	q.mu.Lock()
+	q.out.rewind()
+	q.buildControlLocked(frame{kind: frameAck})
+	q.mu.Unlock()
+	_ = q.conn.SetWriteDeadline(time.Now().Add(time.Second))
+	_ = q.stream.write(&q.out.runs, &q.out.guard, false)
+}

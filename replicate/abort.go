@@ -1,0 +1,84 @@
+package replicate
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"github.com/rdmcfs/rdmcfs/meta"
+)
+
+// abortRetry is how long an abort that the log did not take waits.
+const abortRetry = time.Second
+
+// abortQueue tells the log which sessions of this node were given up, until it has taken them. What is lost
+// with the process is fenced with its incarnation.
+type abortQueue struct {
+	cfg Config
+
+	mu   sync.Mutex
+	list []meta.ContentID
+	wake chan struct{}
+}
+
+func newAbortQueue(cfg Config) *abortQueue {
+	return &abortQueue{cfg: cfg, wake: make(chan struct{}, 1)}
+}
+
+func (q *abortQueue) add(id meta.ContentID) {
+	q.mu.Lock()
+	q.list = append(q.list, id)
+	q.mu.Unlock()
+	select {
+	case q.wake <- struct{}{}:
+	default:
+	}
+}
+
+func (q *abortQueue) first() (meta.ContentID, bool) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if len(q.list) == 0 {
+		return meta.ContentID{}, false
+	}
+	return q.list[0], true
+}
+
+func (q *abortQueue) pop() {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.list = q.list[1:]
+}
+
+// run proposes until ctx ends.
+func (q *abortQueue) run(ctx context.Context) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-q.wake:
+		}
+		for id, ok := q.first(); ok && ctx.Err() == nil; id, ok = q.first() {
+			if !q.settled(ctx, id) {
+				pause(ctx, q.cfg.Clock, abortRetry)
+				continue
+			}
+			q.pop()
+		}
+	}
+}
+
+// settled reports whether the log has ended the session.
+func (q *abortQueue) settled(ctx context.Context, id meta.ContentID) bool {
+	if over, err := q.cfg.Names.Decided(id); err == nil && over {
+		return true
+	}
+	if self := q.cfg.Self(); id.Incarnation != self.Incarnation {
+		return true // fenced with its incarnation
+	}
+	if _, err := q.cfg.Log.Propose(ctx, &meta.Abort{Session: id}); err != nil {
+		q.cfg.Logger.Debug("abort not in the log yet", "session", id, "err", err)
+		return false
+	}
+	return true
+}

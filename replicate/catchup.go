@@ -1,0 +1,339 @@
+package replicate
+
+import (
+	"context"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/rdmcfs/rdmcfs/meta"
+)
+
+const (
+	owedPage      = 1024             // contents looked at per node and round
+	workWait      = 15 * time.Second // an order is answered within this
+	workRetryMin  = time.Second      // a content that could not be moved waits this long, then longer
+	workRetryMax  = time.Minute
+	workOrderSize = 512 // contents of one order
+	ordersAtOnce  = 16  // under way from this leader
+)
+
+// assigner is the leader's part of catch-up: it looks at what is owed to nodes that are up, and asks holders to
+// push it, many nodes at once where they lack the same. It keeps nothing that matters: what is owed is in the log,
+// pushes are idempotent, so a new leader, or two, only repeat work.
+type assigner struct {
+	cfg  Config
+	wake chan struct{}
+	wg   sync.WaitGroup
+	free chan struct{} // slots of orders
+
+	mu    sync.Mutex
+	tries map[owedItem]*try
+}
+
+type owedItem struct {
+	node    meta.NodeID
+	content meta.ContentID
+}
+
+// try is what became of handing out an item.
+type try struct {
+	running bool
+	fails   int
+	next    time.Time
+	avoid   meta.NodeID // the source that failed last
+}
+
+func newAssigner(cfg Config) *assigner {
+	return &assigner{
+		cfg: cfg, wake: make(chan struct{}, 1), free: make(chan struct{}, ordersAtOnce), tries: make(map[owedItem]*try),
+	}
+}
+
+// nudge makes the leader look now; it does not wait.
+func (a *assigner) nudge() {
+	select {
+	case a.wake <- struct{}{}:
+	default:
+	}
+}
+
+// run looks for owed contents until ctx ends, and waits for its orders.
+func (a *assigner) run(ctx context.Context) {
+	defer a.wg.Wait()
+	for {
+		more := false
+		if a.cfg.IsLeader() {
+			more = a.round(ctx)
+		} else {
+			a.forgetAll()
+		}
+		wait := a.cfg.Tuning.CatchUpEvery
+		if more {
+			wait = 10 * time.Millisecond
+		}
+		timer, stop := a.cfg.Clock.After(wait)
+		select {
+		case <-ctx.Done():
+			stop()
+			return
+		case <-timer:
+		case <-a.wake:
+			stop()
+			pause(ctx, a.cfg.Clock, 10*time.Millisecond) // let what comes together come together
+		}
+	}
+}
+
+func (a *assigner) forgetAll() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for item, t := range a.tries {
+		if !t.running {
+			delete(a.tries, item)
+		}
+	}
+}
+
+// round hands out what is owed now; it reports whether there may be more to hand out soon.
+func (a *assigner) round(ctx context.Context) (more bool) {
+	nodes, err := a.cfg.Names.Nodes()
+	if err != nil {
+		a.cfg.Logger.Warn("catch-up: nodes", "err", err)
+		return false
+	}
+	up := make(map[meta.NodeID]bool)
+	for _, n := range nodes {
+		up[n.ID] = n.State == meta.NodeUp
+	}
+	wanted := make(map[meta.ContentID][]meta.NodeID)
+	var order []meta.ContentID
+	for _, n := range nodes {
+		if !up[n.ID] {
+			continue
+		}
+		for _, o := range a.owed(n.ID) {
+			if wanted[o.Content] == nil {
+				order = append(order, o.Content)
+			}
+			wanted[o.Content] = append(wanted[o.Content], n.ID)
+		}
+	}
+	return a.handOut(ctx, a.plan(order, wanted, up))
+}
+
+// owed lists the first items of a node that are not under way and not waiting.
+func (a *assigner) owed(node meta.NodeID) (out []meta.Owed) {
+	now := a.cfg.Clock.Now()
+	after := uint64(0)
+	for range 64 { // pages: what is under way is skipped over
+		page, err := a.cfg.Names.OwedTo(node, after, owedPage)
+		if err != nil || len(page) == 0 {
+			return out
+		}
+		a.mu.Lock()
+		for _, o := range page {
+			t := a.tries[owedItem{node, o.Content}]
+			if t == nil || !t.running && !now.Before(t.next) {
+				out = append(out, o)
+			}
+		}
+		a.mu.Unlock()
+		if len(out) >= owedPage {
+			return out
+		}
+		after = page[len(page)-1].Published
+	}
+	return out
+}
+
+// order is work for one source.
+type order struct {
+	source   meta.NodeID
+	targets  []meta.NodeID
+	contents []meta.ContentID
+}
+
+// plan chooses a source for each content and gathers those with the same source and targets.
+func (a *assigner) plan(ids []meta.ContentID, wanted map[meta.ContentID][]meta.NodeID, up map[meta.NodeID]bool) []*order {
+	type key struct {
+		source  meta.NodeID
+		targets string
+		part    int
+	}
+	orders := make(map[key]*order)
+	parts := make(map[key]int)
+	load := make(map[meta.NodeID]int)
+	var list []*order
+	for _, id := range ids {
+		targets := wanted[id]
+		source := a.source(id, targets, up, load)
+		if source == 0 {
+			a.failed(targets, []meta.ContentID{id}, 0)
+			continue
+		}
+		load[source]++
+		k := key{source: source, targets: laneKey(targets)}
+		k.part = parts[k]
+		o := orders[k]
+		if o != nil && len(o.contents) >= workOrderSize {
+			o = nil
+			base := k
+			base.part = 0
+			parts[base]++
+			k.part = parts[base]
+		}
+		if o == nil {
+			o = &order{source: source, targets: targets}
+			orders[k] = o
+			list = append(list, o)
+		}
+		o.contents = append(o.contents, id)
+	}
+	return list
+}
+
+// source is a holder that is up, the one with the least to do, other than the one that failed last.
+func (a *assigner) source(id meta.ContentID, targets []meta.NodeID, up map[meta.NodeID]bool, load map[meta.NodeID]int) (best meta.NodeID) {
+	holders, err := a.cfg.Names.Holders(id)
+	if err != nil {
+		return 0
+	}
+	avoid := a.avoided(id, targets)
+	for _, h := range holders {
+		if !up[h] || slices.Contains(targets, h) {
+			continue
+		}
+		worse := best != 0 && (h == avoid || best != avoid && load[h] >= load[best])
+		if !worse {
+			best = h
+		}
+	}
+	return best
+}
+
+func (a *assigner) avoided(id meta.ContentID, targets []meta.NodeID) meta.NodeID {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for _, n := range targets {
+		if t := a.tries[owedItem{n, id}]; t != nil && t.avoid != 0 {
+			return t.avoid
+		}
+	}
+	return 0
+}
+
+// handOut sends the orders for which there are slots.
+func (a *assigner) handOut(ctx context.Context, orders []*order) (more bool) {
+	for i, o := range orders {
+		select {
+		case a.free <- struct{}{}:
+		default:
+			return i < len(orders) // the rest comes in a later round
+		}
+		a.begin(o)
+		a.wg.Go(func() {
+			defer func() { <-a.free; a.nudge() }()
+			a.carry(ctx, o)
+		})
+	}
+	return false
+}
+
+func (a *assigner) begin(o *order) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for _, n := range o.targets {
+		for _, id := range o.contents {
+			item := owedItem{n, id}
+			if a.tries[item] == nil {
+				a.tries[item] = &try{}
+			}
+			a.tries[item].running = true
+		}
+	}
+}
+
+// carry asks the source until the order is done or the source fails.
+func (a *assigner) carry(ctx context.Context, o *order) {
+	left := o.contents
+	for ctx.Err() == nil && len(left) > 0 && a.cfg.IsLeader() {
+		reply, err := a.ask(ctx, o, left)
+		if err != nil {
+			a.cfg.Logger.Debug("catch-up: source failed", "source", o.source, "err", err)
+			break
+		}
+		a.done(o.targets, reply.Done, reply.Failed)
+		a.failed(o.targets, reply.Absent, o.source)
+		if len(reply.Running) >= len(left) && len(reply.Done)+len(reply.Absent) == 0 && reply.Progress == 0 {
+			break // it makes no headway: look again with fresh eyes
+		}
+		left = reply.Running
+	}
+	a.failed(o.targets, left, o.source)
+}
+
+func (a *assigner) ask(ctx context.Context, o *order, left []meta.ContentID) (workReply, error) {
+	ctx, cancel := context.WithTimeout(ctx, workWait+5*time.Second)
+	defer cancel()
+	m := work{WaitMs: uint32(workWait / time.Millisecond), Targets: o.targets, Contents: left}
+	answer, err := a.cfg.Peers.Call(ctx, o.source, KindWork, m.encode())
+	if err != nil {
+		return workReply{}, err
+	}
+	reply, err := decodeWorkReply(answer)
+	known := make(map[meta.ContentID]bool, len(left))
+	for _, id := range left {
+		known[id] = true
+	}
+	reply.Running = slices.DeleteFunc(reply.Running, func(id meta.ContentID) bool { return !known[id] })
+	return reply, err
+}
+
+// done lets go of items that the source has carried out; the targets tell the log. Those that failed at a target
+// are tried again later.
+func (a *assigner) done(targets []meta.NodeID, ids []meta.ContentID, unreached []meta.NodeID) {
+	a.failed(unreached, ids, 0)
+	now := a.cfg.Clock.Now()
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for _, n := range targets {
+		if slices.Contains(unreached, n) {
+			continue
+		}
+		for _, id := range ids {
+			if t := a.tries[owedItem{n, id}]; t != nil { // the log says soon that it is held
+				t.running, t.next, t.fails = false, now.Add(2*workRetryMin), 0
+			}
+		}
+	}
+	a.prune(now)
+}
+
+// failed makes items wait, longer each time.
+func (a *assigner) failed(targets []meta.NodeID, ids []meta.ContentID, source meta.NodeID) {
+	now := a.cfg.Clock.Now()
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for _, n := range targets {
+		for _, id := range ids {
+			item := owedItem{n, id}
+			t := a.tries[item]
+			if t == nil {
+				t = &try{}
+				a.tries[item] = t
+			}
+			t.running, t.avoid = false, source
+			t.next = now.Add(min(workRetryMin<<min(t.fails, 6), workRetryMax))
+			t.fails++
+		}
+	}
+}
+
+// prune forgets items that were not tried for long: their node holds them, or they are retired.
+func (a *assigner) prune(now time.Time) {
+	maps.DeleteFunc(a.tries, func(_ owedItem, t *try) bool {
+		return !t.running && now.Sub(t.next) > 2*workRetryMax
+	})
+}

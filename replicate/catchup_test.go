@@ -1,0 +1,478 @@
+package replicate
+
+import (
+	"bytes"
+	"context"
+	"os"
+	"path/filepath"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/rdmcfs/rdmcfs/internal/content"
+	"github.com/rdmcfs/rdmcfs/meta"
+)
+
+// missed writes files on node 1 while others are down and returns what they hold.
+func (c *cluster) writeFiles(count, size int) map[meta.ContentID][]byte {
+	c.t.Helper()
+	out := make(map[meta.ContentID][]byte)
+	for i := range count {
+		ino := c.create(1, "f"+string(rune('a'+i%26))+time.Duration(i).String()+"-"+time.Duration(size).String())
+		b := randomBytes(uint64(i*7919+size), size)
+		res, err := c.node(1).publish(ino, meta.ContentID{}, b)
+		if err != nil {
+			c.t.Fatal(err)
+		}
+		out[res.Content] = b
+	}
+	return out
+}
+
+func TestNodesThatWereDownCatchUpWithoutACommand(t *testing.T) {
+	c := newCluster(t, 4, 1)
+	for _, id := range []meta.NodeID{3, 4} {
+		c.node(id).stop()
+		c.declareDown(id)
+	}
+	files := c.writeFiles(30, 9000)
+	for id, b := range c.writeFiles(2, 3<<20) {
+		files[id] = b
+	}
+	c.node(3).start()
+	c.node(4).start()
+	c.settled()
+	for _, n := range []meta.NodeID{3, 4} {
+		for id, b := range files {
+			c.node(n).wantBytes(id, b)
+			if !c.node(n).heldHere(id) {
+				t.Errorf("node %d reads %v from elsewhere", n, id)
+			}
+		}
+		rec, err := c.node(n).db.Node(n)
+		if err != nil || len(rec.Backlog) != 0 {
+			t.Errorf("node %d: backlog %v, %v", n, rec.Backlog, err)
+		}
+	}
+}
+
+func TestReturningNodesAreServedInOneMulticast(t *testing.T) {
+	c := newCluster(t, 4, 1)
+	for _, id := range []meta.NodeID{3, 4} {
+		c.node(id).stop()
+		c.declareDown(id)
+	}
+	files := c.writeFiles(1, 5<<20)
+	c.setLeaderless()
+	c.node(3).start()
+	c.node(4).start()
+	var source atomic.Int64
+	reads := make(map[meta.NodeID]int)
+	var mu sync.Mutex
+	c.hub.setBlock(func(to meta.NodeID, i uint64) error {
+		mu.Lock()
+		defer mu.Unlock()
+		reads[to]++
+		source.Add(1)
+		return nil
+	})
+	c.hub.resetGroups()
+	c.setLeader()
+	c.settled()
+	for id, b := range files {
+		c.node(3).wantBytes(id, b)
+		c.node(4).wantBytes(id, b)
+	}
+	if got := c.hub.groupSizes(); len(got) != 1 || got[0] != 3 {
+		t.Errorf("groups of %v members, want one of the source and both nodes", got)
+	}
+}
+
+func TestJoinedNodeGetsEverything(t *testing.T) {
+	c := newCluster(t, 2, 1)
+	files := c.writeFiles(20, 6000)
+	for id, b := range c.writeFiles(1, 2<<20+5) {
+		files[id] = b
+	}
+	n := c.join(3)
+	c.settled()
+	for id, b := range files {
+		n.wantBytes(id, b)
+		if !n.heldHere(id) {
+			t.Errorf("%v is not held", id)
+		}
+	}
+}
+
+func TestSourceDiesDuringCatchUp(t *testing.T) {
+	c := newCluster(t, 4, 1)
+	c.node(4).stop()
+	c.declareDown(4)
+	files := c.writeFiles(3, 4<<20)
+	var once sync.Once
+	c.hub.setBlock(func(to meta.NodeID, i uint64) error {
+		if to == 4 && i > 20 {
+			once.Do(func() {
+				// whoever sends is cut: the hub calls this from the root
+				for _, n := range []meta.NodeID{2, 3} {
+					if len(c.node(n).replicator().Transfers()) > 0 {
+						c.node(n).cut()
+						return
+					}
+				}
+			})
+		}
+		return nil
+	})
+	c.node(4).start()
+	c.settled()
+	for id, b := range files {
+		c.node(4).wantBytes(id, b)
+	}
+}
+
+func TestLeaderChangeDuringCatchUp(t *testing.T) {
+	c := newCluster(t, 4, 1)
+	c.node(4).stop()
+	c.declareDown(4)
+	files := c.writeFiles(40, 20_000)
+	var puts atomic.Int64
+	var once sync.Once
+	c.setCalls(func(from, to meta.NodeID, kind Kind) error {
+		if kind == KindPut && to == 4 && puts.Add(1) > 0 {
+			once.Do(c.node(1).cut)
+		}
+		return nil
+	})
+	c.node(4).start()
+	c.settled()
+	for id, b := range files {
+		c.node(4).wantBytes(id, b)
+	}
+}
+
+func TestEverybodyRestartsWithWorkOwed(t *testing.T) {
+	c := newCluster(t, 3, 1)
+	c.setLeaderless()
+	c.node(3).stop()
+	c.declareDown(3)
+	files := c.writeFiles(10, 7000)
+	for id, b := range c.writeFiles(1, 3<<20) {
+		files[id] = b
+	}
+	for _, n := range c.all() {
+		n.stop()
+	}
+	c.setLeader()
+	for _, n := range c.all() {
+		n.start()
+	}
+	c.settled()
+	for _, n := range c.all() {
+		for id, b := range files {
+			n.wantBytes(id, b)
+		}
+	}
+}
+
+func TestVoteSurvivesRestartAndIsJudgedByTheLog(t *testing.T) {
+	for _, tc := range []struct {
+		name  string
+		op    func(p *meta.Publish) meta.Op
+		state content.State
+		kept  bool
+	}{
+		{"publish", func(p *meta.Publish) meta.Op { return p }, content.Committed, true},
+		{"abort", func(p *meta.Publish) meta.Op { return &meta.Abort{Session: p.Session} }, 0, false},
+	} {
+		for _, size := range []int{70_000, 2 << 20} {
+			t.Run(tc.name, func(t *testing.T) {
+				c := newCluster(t, 3, 1)
+				c.setLeaderless()
+				ino := c.create(1, "f")
+				var op *meta.Publish
+				n := c.node(1)
+				n.mu.Lock()
+				n.propose = func(o meta.Op) error {
+					if p, ok := o.(*meta.Publish); ok {
+						op = p
+						return ErrUnknown
+					}
+					return nil
+				}
+				n.mu.Unlock()
+				if _, err := n.publish(ino, meta.ContentID{}, randomBytes(1, size)); err == nil {
+					t.Fatal("published")
+				}
+				m := c.node(2)
+				m.stop() // down when the log decides
+				c.must(1, tc.op(op))
+				m.start()
+				c.eventually("judged", func() bool {
+					state, ok := m.store.State(storeID(op.Session))
+					return ok == tc.kept && (!ok || state == tc.state)
+				})
+			})
+		}
+	}
+}
+
+func TestFencedWriterLeavesNothing(t *testing.T) {
+	c := newCluster(t, 3, 1)
+	ino := c.create(1, "f")
+	b := randomBytes(1, 4<<20)
+	wait := make(chan struct{})
+	src := &vanishing{ReaderAt: bytes.NewReader(b), at: 2, wait: wait}
+	done := make(chan error, 1)
+	n := c.node(1)
+	go func() {
+		_, err := n.rep.Publish(context.Background(), Push{Ino: ino, Size: int64(len(b)), Source: src, Data: []Extent{{0, int64(len(b))}}})
+		done <- err
+	}()
+	c.eventually("a member has begun", func() bool { return len(c.node(2).store.List(content.Partial)) > 0 })
+	n.cut()
+	c.declareDown(1)
+	c.eventually("members dropped what they had", func() bool {
+		return len(c.node(2).store.List(content.Partial))+len(c.node(3).store.List(content.Partial)) == 0
+	})
+	close(wait)
+	if err := <-done; err == nil {
+		t.Error("a fenced writer published")
+	}
+}
+
+func TestNonHolderReadsFromHoldersAndChecksTheBytes(t *testing.T) {
+	c := newCluster(t, 4, 1)
+	c.must(1, &meta.SetPolicy{Dir: 0, Policy: &meta.Policy{Placement: meta.PlaceCopies, Copies: 2}})
+	ino := c.create(1, "f")
+	b := randomBytes(4, 3<<20+17)
+	out, err := c.node(1).publish(ino, meta.ContentID{}, b)
+	if err != nil {
+		t.Fatal(err)
+	}
+	holders, err := c.node(1).db.Holders(out.Content)
+	if err != nil || len(holders) != 2 {
+		t.Fatalf("holders %v, %v", holders, err)
+	}
+	for _, n := range c.all() {
+		n.wantBytes(out.Content, b)
+	}
+	// One holder gone, the next one serves.
+	c.node(holders[0]).cut()
+	for _, n := range c.all() {
+		if n.isUp() {
+			n.rep.remote.cache = newBlockCache(1 << 20)
+			n.wantBytes(out.Content, b)
+		}
+	}
+}
+
+func TestDamagedBlockIsMendedFromAnotherHolder(t *testing.T) {
+	c := newCluster(t, 3, 1)
+	ino := c.create(1, "f")
+	b := randomBytes(4, 3<<20)
+	out, err := c.node(1).publish(ino, meta.ContentID{}, b)
+	if err != nil {
+		t.Fatal(err)
+	}
+	n := c.node(2)
+	c.eventually("committed", func() bool { return n.heldHere(out.Content) })
+	damage(t, n.dir, out.Content)
+	n.wantBytes(out.Content, b) // from another holder
+	if !n.rep.member.damaged(out.Content) {
+		t.Fatal("damage was not noticed")
+	}
+	n.rep.member.mend(t.Context(), out.Content)
+	n.wantBytes(out.Content, b)
+	if n.rep.Counters().Mended != 1 {
+		t.Errorf("counters %+v", n.rep.Counters())
+	}
+}
+
+func TestLostContentIsToldAndBroughtAnew(t *testing.T) {
+	c := newCluster(t, 3, 1)
+	ino := c.create(1, "f")
+	b := randomBytes(4, 40_000)
+	out, err := c.node(1).publish(ino, meta.ContentID{}, b)
+	if err != nil {
+		t.Fatal(err)
+	}
+	n := c.node(2)
+	c.eventually("committed", func() bool { return n.heldHere(out.Content) })
+	damageSidecar(t, n.dir, out.Content)
+	n.stop()
+	n.start()
+	if err := n.checkBytes(out.Content, b); err != nil {
+		t.Logf("read of the damaged content: %v", err)
+	}
+	n.rep.member.mend(t.Context(), out.Content)
+	c.settled()
+	c.eventually("whole again", func() bool { return n.checkBytes(out.Content, b) == nil && n.heldHere(out.Content) })
+}
+
+func TestRetiredContentIsDeletedLater(t *testing.T) {
+	c := newCluster(t, 2, 1)
+	for _, n := range c.all() {
+		n.stop()
+		n.tuning.DeleteAfter = 300 * time.Millisecond
+		n.start()
+	}
+	ino := c.create(1, "f")
+	first, err := c.node(1).publish(ino, meta.ContentID{}, randomBytes(1, 2<<20))
+	if err != nil {
+		t.Fatal(err)
+	}
+	pinned, err := c.node(2).rep.OpenContent(t.Context(), first.Content)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.node(1).publish(ino, first.Content, randomBytes(2, 2<<20)); err != nil {
+		t.Fatal(err)
+	}
+	for _, n := range c.all() {
+		c.eventually("deleted", func() bool { _, ok := n.store.State(storeID(first.Content)); return !ok })
+	}
+	got := make([]byte, 2<<20)
+	if _, err := pinned.ReadAt(got, 0); err != nil || !bytes.Equal(got, randomBytes(1, 2<<20)) {
+		t.Errorf("an open reader lost its bytes: %v", err)
+	}
+	if err := pinned.Close(); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestManySmallFilesCatchUpInSeconds(t *testing.T) {
+	if testing.Short() {
+		t.Skip("long")
+	}
+	c := newCluster(t, 3, 1)
+	c.node(3).stop()
+	c.declareDown(3)
+	files := c.writeFiles(manyFiles(), 4500)
+	began := time.Now()
+	c.node(3).start()
+	c.settled()
+	t.Logf("%d files of 4500 bytes caught up in %v", len(files), time.Since(began))
+	for id := range files {
+		if !c.node(3).heldHere(id) {
+			t.Fatalf("%v is not held", id)
+		}
+	}
+}
+
+// manyFiles is 2,000, or what RDMCFS_TEST_FILES says.
+func manyFiles() int {
+	if n, err := strconv.Atoi(os.Getenv("RDMCFS_TEST_FILES")); err == nil {
+		return n
+	}
+	return 2000
+}
+
+func TestDeltaOverDeltasReachesANodeThatHasOnlyTheFirstBase(t *testing.T) {
+	c := newCluster(t, 3, 1)
+	ino := c.create(1, "f")
+	b := randomBytes(5, 12<<20)
+	cur, err := c.node(1).publish(ino, meta.ContentID{}, b)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.eventually("committed", func() bool { return c.node(3).heldHere(cur.Content) })
+	c.node(3).stop()
+	c.declareDown(3)
+	for i := range 4 {
+		off := int64(i) << 20
+		copy(b[off:], randomBytes(uint64(i), 4096))
+		cur, err = c.node(1).rep.Publish(t.Context(), Push{
+			Ino: ino, Base: cur.Content, Size: int64(len(b)), Source: bytes.NewReader(b), Data: []Extent{{0, int64(len(b))}},
+			Dirty: []Extent{{off, 4096}},
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	var blocks atomic.Int64
+	c.hub.setBlock(func(to meta.NodeID, i uint64) error { blocks.Add(1); return nil })
+	c.node(3).start()
+	c.settled()
+	c.node(3).wantBytes(cur.Content, b)
+	if n := blocks.Load(); n > 2 {
+		t.Errorf("%d blocks were sent for 16 KiB of changes", n)
+	}
+}
+
+func TestMemberWithoutTheBaseIsOwedAndThenGetsAll(t *testing.T) {
+	c := newCluster(t, 3, 1)
+	c.setLeaderless()
+	ino := c.create(1, "f")
+	b := randomBytes(5, 6<<20)
+	c.node(3).cut()
+	cur, err := c.node(1).publish(ino, meta.ContentID{}, b)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.node(3).stop()
+	c.node(3).start()
+	copy(b, "new bytes")
+	cur, err = c.node(1).rep.Publish(t.Context(), Push{
+		Ino: ino, Base: cur.Content, Size: int64(len(b)), Source: bytes.NewReader(b), Data: []Extent{{0, int64(len(b))}}, Dirty: []Extent{{0, 9}},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(cur.Result.Owed) != 1 || cur.Result.Owed[0] != 3 {
+		t.Fatalf("owed %v, want node 3", cur.Result.Owed)
+	}
+	c.setLeader()
+	c.settled()
+	for _, n := range c.all() {
+		n.wantBytes(cur.Content, b)
+	}
+}
+
+func TestContentThatVanishedFromTheDiskIsBroughtAnew(t *testing.T) {
+	c := newCluster(t, 3, 1)
+	ino := c.create(1, "f")
+	b := randomBytes(4, 40_000)
+	out, err := c.node(1).publish(ino, meta.ContentID{}, b)
+	if err != nil {
+		t.Fatal(err)
+	}
+	n := c.node(2)
+	c.eventually("committed", func() bool { return n.heldHere(out.Content) })
+	n.stop()
+	found, err := filepath.Glob(filepath.Join(n.dir, "held", "*", out.Content.String()+"*"))
+	if err != nil || len(found) == 0 {
+		t.Fatal(found, err)
+	}
+	for _, f := range found {
+		if err := os.Remove(f); err != nil {
+			t.Fatal(err)
+		}
+	}
+	n.start()
+	n.wantBytes(out.Content, b) // from another node, and the loss is noticed
+	c.eventually("here again", func() bool { return n.heldHere(out.Content) })
+	c.settled()
+}
+
+func TestCatchUpTakesNothingThatTheLogDidNotPublish(t *testing.T) {
+	c := newCluster(t, 2, 1)
+	ino := c.create(1, "f")
+	b := randomBytes(4, 40_000)
+	out, err := c.node(1).publish(ino, meta.ContentID{}, b)
+	if err != nil {
+		t.Fatal(err)
+	}
+	evil := []byte("not what was published")
+	for _, id := range []meta.ContentID{out.Content, {Node: 1, Incarnation: 1, Seq: 99}} {
+		if err := c.node(2).store.Delete(storeID(id)); err != nil {
+			t.Fatal(err)
+		}
+		st := c.node(2).rep.member.putOne(1, &putItem{Content: id, Published: true, Root: contentRoot(evil), Bytes: evil})
+		if st.Status != statusRefused {
+			t.Errorf("content %v: status %d", id, st.Status)
+		}
+	}
+}

@@ -1,0 +1,51 @@
+// Package replicate decides which nodes get a version, pushes it to them, and catches up those that missed it.
+//
+// # Parts
+//
+// A [Replicator] is the replication of one node. It has four sides:
+//
+//	        Publish                                             OpenContent
+//	           │                                                     │
+//	┌──────────▼─────────┐    announce, finish, put     ┌────────────▼───────────┐
+//	│ Pusher  (writer)   │ ───────────────────────────▶ │ Member  (every node)   │
+//	│ rootSession        │ ═══ blocks, by rdmc ═══════▶ │ memberSession          │
+//	└──────────┬─────────┘                              └────────────▲───────────┘
+//	           │ Propose(publish), Barrier                           │ Applied(events): commit, abort,
+//	           ▼                                                     │ fence, retire
+//	         the log ────────────────────────────────────────────────┘
+//	           │ owed
+//	┌──────────▼─────────┐          work                ┌────────────────────────┐
+//	│ assigner (leader)  │ ───────────────────────────▶ │ supplier (any holder)  │ ═══▶ Members
+//	└────────────────────┘                              └────────────────────────┘
+//
+// # Sessions
+//
+// A push is a session: its content id is {writer, incarnation, number}. How the bytes travel depends on their number:
+// an empty file has none to move; up to [meta.MaxInline] may ride in the log; up to 1 MiB go to each member in one call
+// whose answer is the vote; more are announced and then multicast in groups that are kept per set of members. A version
+// made from a base that the members hold travels as the pages that differ.
+//
+// rootSession and memberSession are pure state machines, values in and values out. rootRun and hold are their shells: they
+// own the goroutines, the transfers and the bytes.
+//
+// A member that fails, stalls or answers nothing while others do is out of its session: the root begins the next epoch
+// with the others, which tell what they have, and only what somebody lacks is sent again. The publish names who is out,
+// with the reason; the log owes it the content, and catch-up brings it, however long that takes and whoever restarts.
+//
+// # Votes
+//
+// "Stored" is a vote: the bytes are checked against the root and durable before it is said, and kept until the log decides the
+// session, across restarts. Nothing else releases it. What the log decides is carried out behind [Replicator.Applied] by one
+// goroutine, in order; what a crash interrupts is judged again by [New].
+//
+// # Example
+//
+//	r, err := replicate.New(replicate.Config{Self: lease, Names: db, Log: log, Peers: peers,
+//		Groups: replicate.Multicast(engine), Store: store, IsLeader: isLeader})
+//	// control plane: answer, err := r.Handle(ctx, from, kind, payload) for each of replicate.Kinds()
+//	// after each applied entry: r.Applied(events); after a snapshot: r.Restored()
+//	out, err := r.Publish(ctx, replicate.Push{Ino: ino, Base: base, Size: size, Source: file, Data: data})
+//	err = r.Close()
+//
+// docs/wire-replicate.md has the messages.
+package replicate

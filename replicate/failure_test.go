@@ -1,0 +1,416 @@
+package replicate
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/rdmcfs/rdmcfs/internal/content"
+	"github.com/rdmcfs/rdmcfs/meta"
+)
+
+// owedTo lists what a publish left owed, by node.
+func owedReasons(t *testing.T, db *meta.DB, node meta.NodeID) map[meta.ContentID]meta.OwedReason {
+	t.Helper()
+	list, err := db.OwedTo(node, 0, 1000)
+	if err != nil {
+		t.Fatal(err)
+	}
+	out := make(map[meta.ContentID]meta.OwedReason)
+	for _, o := range list {
+		out[o.Content] = o.Reason
+	}
+	return out
+}
+
+func TestMemberDiesInMidTransfer(t *testing.T) {
+	c := newCluster(t, 4, 3)
+	c.setLeaderless()
+	ino := c.create(1, "f")
+	b := randomBytes(1, 10<<20)
+	var once sync.Once
+	var blocks atomic.Int64
+	c.hub.setBlock(func(to meta.NodeID, i uint64) error {
+		if to == 3 {
+			blocks.Add(1)
+		}
+		if to == 3 && i >= 60 {
+			once.Do(c.node(3).cut)
+			return errNoSuchNode
+		}
+		return nil
+	})
+	out, err := c.node(1).publish(ino, meta.ContentID{}, b)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(out.Result.Owed) != 1 || out.Result.Owed[0] != 3 {
+		t.Fatalf("owed %v, want node 3", out.Result.Owed)
+	}
+	for _, id := range []meta.NodeID{1, 2, 4} {
+		c.node(id).wantBytes(out.Content, b)
+	}
+	if got := owedReasons(t, c.node(1).db, 3)[out.Content]; got != meta.OwedUnreachable {
+		t.Errorf("owed for reason %d, want unreachable", got)
+	}
+	// It comes back with what it has, and gets the rest without a command.
+	blocks.Store(0)
+	c.hub.setBlock(func(to meta.NodeID, i uint64) error {
+		if to == 3 {
+			blocks.Add(1)
+		}
+		return nil
+	})
+	c.node(3).stop()
+	c.declareDown(3)
+	c.node(3).start()
+	c.setLeader()
+	c.settled()
+	c.node(3).wantBytes(out.Content, b)
+	if n := blocks.Load(); n == 0 || n > 160-40 {
+		t.Errorf("%d blocks of 64 KiB were sent again; it had most of the first 60 of 160", n)
+	}
+}
+
+func TestOnlyMissingBlocksAreSentAgain(t *testing.T) {
+	c := newCluster(t, 4, 3)
+	c.setLeaderless()
+	ino := c.create(1, "f")
+	b := randomBytes(1, 10<<20)
+	var perNode [5]atomic.Int64
+	var once sync.Once
+	c.hub.setBlock(func(to meta.NodeID, i uint64) error {
+		perNode[to].Add(1)
+		if to == 4 && i >= 120 {
+			once.Do(c.node(4).cut)
+			return errNoSuchNode
+		}
+		return nil
+	})
+	out, err := c.node(1).publish(ino, meta.ContentID{}, b)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.node(2).wantBytes(out.Content, b)
+	if n := perNode[2].Load(); n > 160+16 {
+		t.Errorf("member 2 was given %d blocks of 160: what it had was sent again", n)
+	}
+	if got := c.node(1).rep.Counters(); got.Epochs == 0 || got.Ejected != 1 {
+		t.Errorf("counters %+v, want an epoch and one ejection", got)
+	}
+}
+
+func TestStalledMemberIsEjectedAndOthersFinish(t *testing.T) {
+	c := newCluster(t, 3, 3)
+	c.setLeaderless()
+	ino := c.create(1, "f")
+	b := randomBytes(2, 6<<20)
+	release := make(chan struct{})
+	var once sync.Once
+	c.hub.setBlock(func(to meta.NodeID, i uint64) error {
+		if to != 3 || i < 10 {
+			return nil
+		}
+		<-release
+		return nil
+	})
+	// A stopped process answers nothing.
+	c.setCalls(func(from, to meta.NodeID, kind Kind) error {
+		if to == 3 && kind == KindFinish {
+			<-release
+		}
+		return nil
+	})
+	defer once.Do(func() { close(release) })
+	began := time.Now()
+	go func() { // the hub gives up on the stopped member when the root fails the group
+		timer := time.NewTimer(3 * time.Second)
+		defer timer.Stop()
+		<-timer.C
+		once.Do(func() { close(release) })
+	}()
+	out, err := c.node(1).publish(ino, meta.ContentID{}, b)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if took := time.Since(began); took > 8*time.Second {
+		t.Errorf("took %v", took)
+	}
+	if len(out.Result.Owed) != 1 || out.Result.Owed[0] != 3 {
+		t.Fatalf("owed %v, want node 3", out.Result.Owed)
+	}
+	c.node(2).wantBytes(out.Content, b)
+}
+
+func TestTooFewCopiesIsAnErrorAndAborts(t *testing.T) {
+	for _, size := range []int{5000, 3 << 20} {
+		c := newCluster(t, 3, 3)
+		c.setLeaderless()
+		ino := c.create(1, "f")
+		c.node(2).cut()
+		c.node(3).cut()
+		_, err := c.node(1).publish(ino, meta.ContentID{}, randomBytes(1, size))
+		if !errors.Is(err, ErrCopies) {
+			t.Fatalf("size %d: error %v, want ErrCopies", size, err)
+		}
+		i, err := c.node(1).db.Inode(ino)
+		if err != nil || i.Version != 0 {
+			t.Fatalf("inode %+v, %v: nothing may be published", i, err)
+		}
+		c.eventually("session aborted in the log", func() bool {
+			over, err := c.node(1).db.Decided(meta.ContentID{Node: 1, Incarnation: 1, Seq: 1})
+			return err == nil && over
+		})
+		c.eventually("nothing is left of it", func() bool {
+			return len(c.node(1).store.List(content.Undecided))+len(c.node(1).store.List(content.Partial)) == 0
+		})
+	}
+}
+
+func TestFullMemberIsOwedWithTheReason(t *testing.T) {
+	for _, size := range []int{200_000, 3 << 20} {
+		c := newCluster(t, 3, 3)
+		c.setLeaderless()
+		c.node(3).stop()
+		c.node(3).full = true
+		c.node(3).start()
+		ino := c.create(1, "f")
+		out, err := c.node(1).publish(ino, meta.ContentID{}, randomBytes(1, size))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := owedReasons(t, c.node(1).db, 3)[out.Content]; got != meta.OwedFull {
+			t.Errorf("size %d: owed for reason %d, want full", size, got)
+		}
+	}
+}
+
+func TestFullWriterGetsNoSpace(t *testing.T) {
+	c := newCluster(t, 1, 1)
+	c.node(1).stop()
+	c.node(1).full = true
+	c.node(1).start()
+	ino := c.create(1, "f")
+	for _, size := range []int{200_000, 3 << 20} {
+		_, err := c.node(1).publish(ino, meta.ContentID{}, randomBytes(1, size))
+		if !errors.Is(err, ErrNoSpace) || !errors.Is(err, syscall.ENOSPC) {
+			t.Fatalf("size %d: error %v, want ErrNoSpace and ENOSPC", size, err)
+		}
+	}
+}
+
+// vanishing fails every read after some bytes, or blocks.
+type vanishing struct {
+	io.ReaderAt
+	reads atomic.Int64
+	at    int64
+	err   error
+	wait  chan struct{}
+}
+
+func (v *vanishing) ReadAt(p []byte, off int64) (int, error) {
+	if v.reads.Add(1) > v.at {
+		if v.wait != nil {
+			<-v.wait
+		}
+		if v.err != nil {
+			return 0, v.err
+		}
+	}
+	return v.ReaderAt.ReadAt(p, off)
+}
+
+func TestFailingSourceEndsThePush(t *testing.T) {
+	c := newCluster(t, 3, 3)
+	ino := c.create(1, "f")
+	b := randomBytes(1, 8<<20)
+	src := &vanishing{ReaderAt: bytes.NewReader(b), at: 3, err: syscall.EIO}
+	_, err := c.node(1).rep.Publish(t.Context(), Push{Ino: ino, Size: int64(len(b)), Source: src, Data: []Extent{{0, int64(len(b))}}})
+	if !errors.Is(err, syscall.EIO) {
+		t.Fatalf("error %v, want the source's EIO", err)
+	}
+	c.eventually("nothing is left on any node", func() bool {
+		for _, n := range c.all() {
+			if len(n.store.List(content.Undecided))+len(n.store.List(content.Partial))+len(n.store.List(content.Committed)) > 0 {
+				return false
+			}
+		}
+		return true
+	})
+}
+
+func TestCancelReturnsWithinASecond(t *testing.T) {
+	c := newCluster(t, 3, 3)
+	ino := c.create(1, "f")
+	b := randomBytes(1, 8<<20)
+	wait := make(chan struct{})
+	defer close(wait)
+	src := &vanishing{ReaderAt: bytes.NewReader(b), at: 3, wait: wait}
+	ctx, cancel := context.WithCancel(t.Context())
+	time.AfterFunc(100*time.Millisecond, cancel)
+	began := time.Now()
+	_, err := c.node(1).rep.Publish(ctx, Push{Ino: ino, Size: int64(len(b)), Source: src, Data: []Extent{{0, int64(len(b))}}})
+	if !errors.Is(err, context.Canceled) {
+		t.Fatalf("error %v", err)
+	}
+	if took := time.Since(began); took > time.Second {
+		t.Errorf("returned after %v", took)
+	}
+}
+
+func TestShrinkingSourceIsTheSameOnAllMembers(t *testing.T) {
+	c := newCluster(t, 3, 3)
+	ino := c.create(1, "f")
+	size := 6 << 20
+	b := randomBytes(1, size)
+	src := &shrinking{b: b}
+	out, err := c.node(1).rep.Publish(t.Context(), Push{Ino: ino, Size: int64(size), Source: src, Data: []Extent{{0, int64(size)}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	r, err := c.node(1).rep.OpenContent(t.Context(), out.Content)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	want := make([]byte, size)
+	if _, err := r.ReadAt(want, 0); err != nil {
+		t.Fatal(err)
+	}
+	for _, n := range c.all() {
+		n.wantBytes(out.Content, want)
+	}
+}
+
+// shrinking loses its second half after the first read.
+type shrinking struct {
+	b     []byte
+	reads atomic.Int64
+}
+
+func (s *shrinking) ReadAt(p []byte, off int64) (int, error) {
+	b := s.b
+	if s.reads.Add(1) > 1 {
+		b = b[:len(b)/2]
+	}
+	return bytes.NewReader(b).ReadAt(p, off)
+}
+
+func TestConflictKeepsTheLoser(t *testing.T) {
+	c := newCluster(t, 3, 3)
+	ino := c.create(1, "f")
+	b0, b1, b2 := randomBytes(1, 2<<20), randomBytes(2, 2<<20), randomBytes(3, 50_000)
+	base, err := c.node(1).publish(ino, meta.ContentID{}, b0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	first, err := c.node(2).publish(ino, base.Content, b1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	second, err := c.node(3).publish(ino, base.Content, b2)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if first.Result.Conflict || !second.Result.Conflict {
+		t.Fatalf("conflict %v, %v", first.Result.Conflict, second.Result.Conflict)
+	}
+	for _, n := range c.all() {
+		i, err := n.db.Inode(ino)
+		if err != nil || i.Content != second.Content {
+			t.Fatalf("node %d: current %v, %v", n.id, i.Content, err)
+		}
+		n.wantBytes(first.Content, b1)
+		n.wantBytes(second.Content, b2)
+	}
+}
+
+func TestUnknownOutcomeIsListedAndResolvedFromTheLog(t *testing.T) {
+	c := newCluster(t, 3, 3)
+	ino := c.create(1, "f")
+	n := c.node(1)
+	var held meta.Op
+	n.mu.Lock()
+	n.propose = func(op meta.Op) error {
+		if p, ok := op.(*meta.Publish); ok {
+			held = p
+			return ErrUnknown
+		}
+		return nil
+	}
+	n.mu.Unlock()
+	_, err := n.publish(ino, meta.ContentID{}, randomBytes(1, 100_000))
+	if !errors.Is(err, ErrUnknown) {
+		t.Fatalf("error %v, want ErrUnknown", err)
+	}
+	pending := n.rep.Pending()
+	if len(pending) != 1 || pending[0].Ino != ino {
+		t.Fatalf("pending %+v", pending)
+	}
+	for _, m := range c.all() {
+		if state, ok := m.store.State(storeID(pending[0].Content)); !ok || state != content.Undecided {
+			t.Errorf("node %d: the vote must stay: %v %v", m.id, state, ok)
+		}
+	}
+	c.must(1, held) // the log had it after all
+	c.eventually("resolved", func() bool { return len(n.rep.Pending()) == 0 })
+	c.eventually("committed", func() bool { return c.node(2).heldHere(pending[0].Content) })
+}
+
+func TestAckLocalAnswersAtOnceAndDeliversBehind(t *testing.T) {
+	for _, size := range []int{50_000, 3 << 20} {
+		c := newCluster(t, 3, 3)
+		c.must(1, &meta.SetPolicy{Dir: 0, Policy: &meta.Policy{AckLocal: true}})
+		ino := c.create(1, "f")
+		b := randomBytes(9, size)
+		out, err := c.node(1).publish(ino, meta.ContentID{}, b)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(out.Result.Owed) != 2 {
+			t.Fatalf("owed %v, want both others", out.Result.Owed)
+		}
+		c.settled()
+		for _, n := range c.all() {
+			n.wantBytes(out.Content, b)
+		}
+	}
+}
+
+func TestMemberDeclaredDownIsNotWaitedFor(t *testing.T) {
+	for _, size := range []int{60_000, 3 << 20} {
+		c := newCluster(t, 2, 1)
+		ino := c.create(1, "f")
+		release := make(chan struct{})
+		c.setCalls(func(from, to meta.NodeID, kind Kind) error {
+			if to == 2 {
+				<-release // a cut without a word
+				return errNoSuchNode
+			}
+			return nil
+		})
+		time.AfterFunc(300*time.Millisecond, func() {
+			c.node(2).cut()
+			c.declareDown(2)
+		})
+		time.AfterFunc(2*time.Second, func() { close(release) })
+		began := time.Now()
+		out, err := c.node(1).publish(ino, meta.ContentID{}, randomBytes(1, size))
+		if err != nil {
+			t.Fatalf("size %d: %v: one node is left, so one copy is enough", size, err)
+		}
+		if took := time.Since(began); took > 4*time.Second {
+			t.Errorf("size %d: took %v", size, took)
+		}
+		if len(out.Result.Owed) != 1 {
+			t.Errorf("owed %v", out.Result.Owed)
+		}
+		<-release
+	}
+}

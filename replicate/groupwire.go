@@ -1,0 +1,116 @@
+package replicate
+
+import (
+	"maps"
+	"slices"
+
+	"github.com/rdmcfs/rdmcfs/meta"
+)
+
+const (
+	maxAddressBytes = 4096
+	maxNeighbours   = 256
+)
+
+// groupOpen asks a member to make its end of a group. Its rank is its place in Members, the root first.
+type groupOpen struct {
+	Number     uint64
+	Members    []meta.NodeID
+	BlockBytes uint32
+	Algorithm  uint8
+}
+
+func (m *groupOpen) encode() []byte {
+	w := writer{make([]byte, 0, 32+4*len(m.Members))}
+	w.u8(wireVersion)
+	w.u64(m.Number)
+	w.nodes(m.Members)
+	w.u32(m.BlockBytes)
+	w.u8(m.Algorithm)
+	return w.b
+}
+
+func decodeGroupOpen(b []byte) (m groupOpen, err error) {
+	r := open(b)
+	m.Number, m.Members, m.BlockBytes, m.Algorithm = r.u64(), r.nodes(maxMembers), r.u32(), r.u8()
+	if r.err == nil && (len(m.Members) < 2 || m.BlockBytes == 0 || m.BlockBytes > maxSmallBytes) {
+		r.fail("group of %d members, blocks of %d bytes", len(m.Members), m.BlockBytes)
+	}
+	return m, r.done()
+}
+
+// groupAddresses carries fabric addresses by rank: those of a member's end in the answer to KindGroup, those
+// of its neighbours for it in KindConnect. They are secrets.
+type groupAddresses struct {
+	Number  uint64
+	Refused string // in the answer: why there is no group
+	ByRank  map[int][]byte
+}
+
+func (m *groupAddresses) encode() []byte {
+	w := writer{make([]byte, 0, 32+len(m.Refused)+len(m.ByRank)*(maxAddressBytes+8))}
+	w.u8(wireVersion)
+	w.u64(m.Number)
+	w.str(clipText(m.Refused))
+	w.varint(uint64(len(m.ByRank)))
+	for _, rank := range slices.Sorted(maps.Keys(m.ByRank)) {
+		w.varint(uint64(rank))
+		w.bytes(m.ByRank[rank])
+	}
+	return w.b
+}
+
+func decodeGroupAddresses(b []byte) (m groupAddresses, err error) {
+	r := open(b)
+	m.Number, m.Refused = r.u64(), r.str(maxTextBytes)
+	n := r.count(maxNeighbours, 2)
+	m.ByRank = make(map[int][]byte, n)
+	last := -1
+	for range n {
+		rank := r.varint()
+		addr := r.bytes(maxAddressBytes)
+		if r.err == nil && (rank >= maxMembers || int(rank) <= last) {
+			r.fail("rank %d", rank)
+		}
+		if r.err != nil {
+			break
+		}
+		last = int(rank)
+		m.ByRank[last] = addr
+	}
+	return m, r.done()
+}
+
+// groupEnd names a group, to be closed or, with Abort, to be dropped at once.
+type groupEnd struct {
+	Number uint64
+	Abort  bool
+}
+
+func (m *groupEnd) encode() []byte {
+	w := writer{make([]byte, 0, 16)}
+	w.u8(wireVersion)
+	w.u64(m.Number)
+	w.flag(m.Abort)
+	return w.b
+}
+
+func decodeGroupEnd(b []byte) (m groupEnd, err error) {
+	r := open(b)
+	m.Number, m.Abort = r.u64(), r.flag()
+	return m, r.done()
+}
+
+// encodeOutcome answers messages that need no more than yes or a reason why not.
+func encodeOutcome(refused string) []byte {
+	w := writer{make([]byte, 0, 8+len(refused))}
+	w.u8(wireVersion)
+	w.str(clipText(refused))
+	return w.b
+}
+
+func decodeOutcome(b []byte) (refused string, err error) {
+	r := open(b)
+	refused = r.str(maxTextBytes)
+	return refused, r.done()
+}

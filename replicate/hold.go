@@ -1,0 +1,324 @@
+package replicate
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"time"
+
+	"github.com/rdmcfs/rdmcfs/internal/content"
+	"github.com/rdmcfs/rdmcfs/meta"
+	"github.com/rdmcfs/rdmcfs/replicate/rdmc"
+)
+
+// pollWaitMax bounds how long a poll may wait at a member.
+const pollWaitMax = 2 * time.Second
+
+// epochEnd bounds the wait for the transfer of an older epoch to let go of the bytes.
+const epochEnd = 2 * time.Second
+
+// hold is one session at a member, with its bytes. One goroutine runs it; others hand it work by ask and post.
+type hold struct {
+	m    *Member
+	id   meta.ContentID
+	root meta.NodeID
+	ino  meta.Ino
+	wake chan struct{}
+	over chan struct{} // closed when the goroutine has ended
+
+	// Of the goroutine alone.
+	s        memberSession
+	copy     *localCopy
+	sink     *sink
+	transfer Transfer
+	endpoint *groupEndpoint
+	checks   sync.WaitGroup
+	spoiled  bool // the bytes failed their check and go with the copy
+
+	mu      sync.Mutex
+	box     []func()
+	changed chan struct{} // closed and replaced when the answer to a poll may differ
+}
+
+func newHold(m *Member, id meta.ContentID, root meta.NodeID, ino meta.Ino) *hold {
+	return &hold{
+		m: m, id: id, root: root, ino: ino, wake: make(chan struct{}, 1), over: make(chan struct{}),
+		changed: make(chan struct{}),
+	}
+}
+
+// run owns the session until it is over or the member closes.
+func (h *hold) run() {
+	defer h.m.forget(h)
+	defer close(h.over)
+	for h.s.phase != holdGone {
+		select {
+		case <-h.wake:
+			h.drain()
+		case <-h.m.quit:
+			h.letGo(false, false)
+			return
+		}
+	}
+	h.letGo(false, true)
+}
+
+// drain runs what was posted.
+func (h *hold) drain() {
+	for h.s.phase != holdGone {
+		h.mu.Lock()
+		if len(h.box) == 0 {
+			h.mu.Unlock()
+			return
+		}
+		f := h.box[0]
+		h.box = h.box[1:]
+		h.mu.Unlock()
+		f()
+	}
+}
+
+// post hands f to the session's goroutine and does not wait.
+func (h *hold) post(f func()) {
+	h.mu.Lock()
+	h.box = append(h.box, f)
+	h.mu.Unlock()
+	select {
+	case h.wake <- struct{}{}:
+	default:
+	}
+}
+
+// letGo ends the transfer and closes the bytes. A patient one lets relays come to their end.
+func (h *hold) letGo(discard, patient bool) {
+	h.endTransfer(patient)
+	h.checks.Wait()
+	if h.copy == nil {
+		return
+	}
+	if err := h.copy.close(discard || h.spoiled); err != nil {
+		h.m.cfg.Logger.Warn("session let go with error", "content", h.id, "err", err)
+	}
+	h.copy, h.spoiled = nil, false
+}
+
+// ask runs f in the session's goroutine and waits for what it returns. When ctx ends first f may still run.
+func ask[T any](ctx context.Context, h *hold, f func() T) (T, error) {
+	done := make(chan T, 1)
+	h.post(func() { done <- f() })
+	var none T
+	select {
+	case v := <-done:
+		return v, nil
+	case <-h.over:
+	case <-ctx.Done():
+		return none, ctx.Err()
+	}
+	select {
+	case v := <-done: // it was the last thing that ran
+		return v, nil
+	default:
+		return none, errSessionOver
+	}
+}
+
+var errSessionOver = errors.New("replicate: session is over")
+
+// take steps the machine and carries out what it says.
+func (h *hold) take(ev memberEvent) {
+	for _, act := range h.s.step(ev) {
+		switch a := act.(type) {
+		case maEndTransfer:
+			h.endTransfer(false)
+		case maCheck:
+			h.check(a.root)
+		case maCommit:
+			h.m.commit(h.id)
+			h.letGo(false, true)
+		case maDrop:
+			h.letGo(true, false)
+			h.m.drop(h.id)
+		case maDiscard:
+			h.spoiled = true // relays may still read it
+		case maRelease:
+			h.letGo(false, false)
+		}
+	}
+	h.mu.Lock()
+	close(h.changed)
+	h.changed = make(chan struct{})
+	h.mu.Unlock()
+}
+
+// endTransfer waits until no block of a running transfer comes any more. Its root has ended it already, or is
+// about to; if it does not in time, the whole group is dropped here.
+func (h *hold) endTransfer(patient bool) {
+	if h.transfer == nil {
+		return
+	}
+	if !patient && !waitDone(h.transfer, epochEnd) {
+		h.endpoint.drop()
+	}
+	<-h.transfer.Done()
+	h.transfer, h.endpoint, h.sink = nil, nil, nil
+}
+
+// check verifies and syncs beside the loop, so that polls are answered meanwhile.
+func (h *hold) check(root [32]byte) {
+	c := h.copy
+	h.checks.Go(func() {
+		err := c.finish(h.m.ctx, content.Hash(root))
+		if err == nil {
+			h.m.voted(h.id, root)
+			h.m.cfg.Point(PointVote)
+		}
+		reason := refusalReason(err)
+		if c.layout.Shape().IsDelta() && (errors.Is(err, content.ErrMismatch) || errors.Is(err, content.ErrCorrupt)) {
+			reason = meta.OwedJoined // the base here is not what it should be: as good as none
+		}
+		h.post(func() { h.take(mvChecked{err, reason}) })
+	})
+}
+
+// join takes an announcement, and the log's word if that was said before.
+func (h *hold) join(from meta.NodeID, a announce, shape content.Shape) standing {
+	h.root = from
+	st := h.announce(a, shape)
+	if h.s.verdict == verdictOpen {
+		if v := h.m.judge(a.Content); v != verdictOpen {
+			h.take(mvDecided{v})
+		}
+	}
+	return st
+}
+
+// announce starts or continues the session for an epoch.
+func (h *hold) announce(a announce, shape content.Shape) standing {
+	if a.Epoch < h.s.epoch && !a.Published {
+		return h.standing()
+	}
+	if h.s.phase == holdChecking || h.s.phase == holdVoted {
+		h.s.epoch = a.Epoch
+		return h.standing()
+	}
+	h.take(mvAnnounced{a.Epoch, a.Published, a.Root})
+	if refused := h.begin(shape); refused != nil {
+		refused.Epoch = a.Epoch
+		h.s.phase = holdGone // nothing is here
+		return *refused
+	}
+	if h.s.phase == holdReceiving && h.copy.recv.Missing() == 0 {
+		h.take(mvWhole{})
+	}
+	st := h.standing()
+	if st.Status == statusReceiving {
+		st.Status, st.Have = statusReady, packBitmap(h.copy.recv.Have(), int(h.copy.layout.Blocks()))
+	}
+	return st
+}
+
+// begin opens the bytes for a shape; a refusal says why not.
+func (h *hold) begin(shape content.Shape) *standing {
+	if h.copy != nil && (h.s.phase == holdRefused || h.copy.sealedNow() || !h.copy.layout.Shape().Equal(shape)) {
+		h.letGo(true, false) // what is there is not what was wanted
+	}
+	if h.copy != nil {
+		return nil
+	}
+	recv, err := h.m.beginStore(h.id, shape)
+	if errors.Is(err, content.ErrExists) {
+		h.s.phase, h.s.whole = holdVoted, true // by an earlier life of this session
+		return nil
+	}
+	if err != nil {
+		return &standing{Content: h.id, Status: statusRefused, Reason: refusalReason(err), Text: err.Error()}
+	}
+	h.copy = newLocalCopy(h.m.cfg.Store, recv)
+	return nil
+}
+
+// begun attaches the message of a group that brings the missing blocks of this epoch.
+func (h *hold) begun(b begin, ann rdmc.Announcement, end *groupEndpoint) error {
+	if b.Epoch != h.s.epoch || h.s.phase != holdReceiving || h.copy == nil {
+		return errors.New("replicate: session is not in this epoch")
+	}
+	if h.transfer != nil {
+		return nil // said twice
+	}
+	l := h.copy.layout
+	if int64(ann.Size) != l.StreamBytes() {
+		return errors.New("replicate: announcement of another size")
+	}
+	h.sink = newSink(h.copy, end.blockBytes)
+	t, err := end.group.Receive(ann, rdmc.Receiver{Sink: h.sink, Have: groupHave(l, h.copy.recv.Has, end.blockBytes)})
+	if err != nil {
+		return err
+	}
+	h.transfer, h.endpoint = t, end
+	s := h.sink
+	h.checks.Go(func() { h.await(t, s, b.Epoch) })
+	return nil
+}
+
+// await tells the session when its blocks are here.
+func (h *hold) await(t Transfer, s *sink, epoch uint32) {
+	<-t.Stored()
+	if err := s.failure(); err != nil {
+		h.post(func() { h.take(mvFailed{epoch, err, refusalReason(err)}) })
+		return
+	}
+	h.post(func() {
+		if h.copy != nil && h.copy.recv.Missing() == 0 {
+			h.take(mvWhole{})
+		}
+	})
+}
+
+// standing is what the session answers about itself.
+func (h *hold) standing() standing {
+	st := standing{Content: h.id, Epoch: h.s.epoch, Status: h.s.status(), Text: h.s.text}
+	switch {
+	case st.Status == statusRefused:
+		st.Reason = h.s.reason
+	case h.s.phase == holdVoted:
+	case h.copy != nil:
+		st.Held = uint32(h.copy.layout.Blocks() - h.copy.recv.Missing())
+	}
+	return st
+}
+
+// answer waits until the session has voted or failed, or the time is over.
+func (h *hold) answer(ctx context.Context, f finish) (standing, error) {
+	wait, stop := h.m.cfg.Clock.After(min(time.Duration(f.WaitMs)*time.Millisecond, pollWaitMax))
+	defer stop()
+	root := f.HasRoot
+	for {
+		h.mu.Lock()
+		changed := h.changed
+		h.mu.Unlock()
+		withRoot := root
+		st, err := ask(ctx, h, func() standing {
+			if withRoot {
+				h.take(mvRoot{f.Epoch, f.Root})
+			}
+			return h.standing()
+		})
+		if err != nil {
+			return st, err
+		}
+		if st.Epoch != f.Epoch || st.Status != statusReceiving && st.Status != statusChecking {
+			return st, nil
+		}
+		if root {
+			root = false // it was taken, which closed changed
+			continue
+		}
+		select {
+		case <-changed:
+		case <-wait:
+			return st, nil
+		case <-ctx.Done():
+			return st, ctx.Err()
+		}
+	}
+}

@@ -1,0 +1,160 @@
+package replicate
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/rdmcfs/rdmcfs/internal/content"
+	"github.com/rdmcfs/rdmcfs/meta"
+)
+
+// large pushes the bytes by multicast, and stores this node's own copy from the same blocks.
+func (s *pushSession) large(ctx context.Context) error {
+	recv, err := s.beginCopy()
+	if err != nil {
+		if errors.Is(err, content.ErrNoSpace) {
+			return fmt.Errorf("%w: %w", ErrNoSpace, err)
+		}
+		return err
+	}
+	if stream := recv.Layout().StreamBytes(); stream <= smallMax {
+		shape, err := recv.Layout().Shape().AppendBinary(nil)
+		if err == nil && len(shape) <= maxPutShapeBytes {
+			s.status.stream(stream)
+			return s.shaped(ctx, recv, shape)
+		}
+	}
+	local := newLocalCopy(s.p.cfg.Store, recv)
+	run, err := s.newRun(local)
+	if err != nil {
+		return errors.Join(err, local.close(true))
+	}
+	src := run.source.(*copySource)
+	keep := make(chan struct{})
+	localCtx, cancel := context.WithCancel(ctx)
+	go func() {
+		defer close(keep)
+		s.storeHere(localCtx, run, src, local)
+	}()
+	run.run(ctx)
+	cancel()
+	<-keep
+	src.release()
+	for _, m := range run.sess.members {
+		if m.phase == memberOut {
+			s.p.cfg.Logger.Info("member left out", "content", s.id, "node", m.node, "reason", m.reason, "text", m.text)
+		}
+	}
+	s.p.counters.epochs.Add(uint64(run.sess.epoch))
+	s.p.counters.ejected.Add(uint64(run.sess.count(memberOut)))
+	err = s.concluded(ctx, run, src)
+	if closeErr := local.close(err != nil); closeErr != nil {
+		s.p.cfg.Logger.Warn("own copy let go with error", "content", s.id, "err", closeErr)
+	}
+	return err
+}
+
+// beginCopy opens this node's copy in the best shape that its store takes.
+func (s *pushSession) beginCopy() (*content.Receiving, error) {
+	shape, delta := s.deltaShape()
+	if delta {
+		recv, err := s.p.cfg.Store.Begin(storeID(s.id), shape)
+		if err == nil || !errors.Is(err, content.ErrNoBase) && !errors.Is(err, content.ErrTooDeep) && !errors.Is(err, content.ErrBusy) {
+			return recv, err
+		}
+	}
+	return s.p.cfg.Store.Begin(storeID(s.id), plainShape(s.push.Size, s.push.Data))
+}
+
+// newRun makes the shell of the session.
+func (s *pushSession) newRun(local *localCopy) (*rootRun, error) {
+	shape, err := local.layout.Shape().AppendBinary(nil)
+	if err != nil {
+		return nil, err
+	}
+	others := s.targets.others
+	if s.targets.policy.AckLocal && s.targets.self {
+		others = nil
+	}
+	stream := local.layout.StreamBytes()
+	s.status.stream(stream)
+	groupBlock := groupBlockBytes(stream)
+	src := newCopySource(local, s.push.Source, groupBlock)
+	return &rootRun{
+		cfg: s.p.cfg, lanes: s.p.lanes, after: &s.p.wg, id: s.id, ino: s.push.Ino,
+		layout: local.layout, shape: shape, source: src, groupBlock: groupBlock, status: s.status,
+		sess:   newRootSession(others, int(local.layout.Blocks()), s.p.cfg.Tuning.limits()),
+		events: make(chan rootEvent, 64), views: s.p.viewChange,
+		idle: func(ctx context.Context) { _ = src.readRest(ctx) }, // kept in src
+	}, nil
+}
+
+// storeHere finishes this node's own copy as soon as every block was read, while members still receive.
+func (s *pushSession) storeHere(ctx context.Context, run *rootRun, src *copySource, local *localCopy) {
+	select {
+	case <-src.full:
+	case <-src.broken:
+		run.feed(ctx, evLocal{src.failure()})
+		return
+	case <-ctx.Done():
+		return
+	}
+	root, err := local.recv.Root(ctx)
+	if err != nil {
+		run.feed(ctx, evLocal{err})
+		return
+	}
+	run.feed(ctx, evRoot{root})
+	run.feed(ctx, evLocal{local.finish(ctx, root)})
+}
+
+// concluded turns the end of the session into votes or an error.
+func (s *pushSession) concluded(ctx context.Context, run *rootRun, src *copySource) error {
+	sess := run.sess
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	if sess.local != localStored {
+		err := errors.Join(sess.localErr, src.failure())
+		switch {
+		case errors.Is(err, content.ErrNoSpace):
+			return fmt.Errorf("%w: %w", ErrNoSpace, err)
+		case err == nil:
+			err = errors.New("no progress")
+		}
+		return fmt.Errorf("own copy: %w", err)
+	}
+	s.op.Root = sess.root
+	votes, missed := run.votes()
+	if s.targets.self {
+		votes = append(votes, s.id.Node)
+	}
+	err := s.count(votes, s.deferred(missed))
+	if err != nil && run.layout.Shape().IsDelta() && lackBase(missed) {
+		return errAgain{whole: true, err: err}
+	}
+	return err
+}
+
+// lackBase reports whether a member refused because it has not caught up with the base.
+func lackBase(missed []meta.Missed) bool {
+	for _, m := range missed {
+		if m.Reason == meta.OwedJoined {
+			return true
+		}
+	}
+	return false
+}
+
+func (t Tuning) limits() sessionLimits {
+	l := defaultLimits()
+	l.silent, l.stalled, l.stuck = t.Silent, t.Stalled, t.Stuck
+	return l
+}
+
+func (t *transfer) stream(n int64) {
+	t.owner.mu.Lock()
+	defer t.owner.mu.Unlock()
+	t.st.Stream = n
+}

@@ -1,0 +1,93 @@
+package replicate
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"sync"
+
+	"github.com/rdmcfs/rdmcfs/internal/content"
+	"github.com/rdmcfs/rdmcfs/meta"
+)
+
+// localReader is a content of the local store. What it finds damaged it reads from other holders, until the store has
+// been mended.
+type localReader struct {
+	*content.Reader
+	m  *Member
+	id meta.ContentID
+
+	mu        sync.Mutex
+	elsewhere *remoteReader // nil until it is needed
+}
+
+// Fd is the descriptor of the data file if that is exactly the content, else -1. Nobody checks what is read through
+// it, so a content that was not looked at since the start is checked first, in the background.
+func (r *localReader) Fd() int {
+	f := r.File()
+	if f == nil {
+		return -1
+	}
+	if !r.Checked() {
+		r.m.checkSoon(r.id)
+		return -1
+	}
+	return int(f.Fd())
+}
+
+// ReadAt implements io.ReaderAt.
+func (r *localReader) ReadAt(p []byte, off int64) (int, error) {
+	n, err := r.Reader.ReadAt(p, off)
+	if !errors.Is(err, content.ErrCorrupt) {
+		return n, err
+	}
+	other, openErr := r.others()
+	if openErr != nil {
+		return n, errors.Join(err, openErr)
+	}
+	return other.ReadAt(p, off)
+}
+
+func (r *localReader) others() (*remoteReader, error) {
+	r.mu.Lock()
+	other := r.elsewhere
+	r.mu.Unlock()
+	if other != nil {
+		return other, nil
+	}
+	ctx, cancel := context.WithTimeout(r.m.ctx, fetchTimeout)
+	defer cancel()
+	other, err := r.m.remote.open(ctx, r.id, r.m.cfg.Self().Node)
+	if err != nil {
+		return nil, err
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.elsewhere != nil {
+		return r.elsewhere, errors.Join(other.Close())
+	}
+	r.elsewhere = other
+	return other, nil
+}
+
+// Close lets go of the content.
+func (r *localReader) Close() error {
+	r.mu.Lock()
+	other := r.elsewhere
+	r.mu.Unlock()
+	if other != nil {
+		return errors.Join(other.Close(), r.Reader.Close())
+	}
+	return r.Reader.Close()
+}
+
+// inlineReader is a content whose bytes came with the log.
+type inlineReader struct{ *bytes.Reader }
+
+func newInlineReader(b []byte) ContentReader { return inlineReader{bytes.NewReader(b)} }
+
+// Fd is -1.
+func (inlineReader) Fd() int { return -1 }
+
+// Close does nothing.
+func (inlineReader) Close() error { return nil }

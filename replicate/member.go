@@ -1,0 +1,257 @@
+package replicate
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+
+	"github.com/rdmcfs/rdmcfs/internal/content"
+	"github.com/rdmcfs/rdmcfs/meta"
+	"github.com/rdmcfs/rdmcfs/replicate/rdmc"
+)
+
+const (
+	// holdsMax bounds the sessions that a member takes part in at once.
+	holdsMax = 4096
+	// putsAtOnce bounds the small contents that are stored at the same time.
+	putsAtOnce = 16
+)
+
+// Member takes part in the sessions of other nodes: it stores their contents, votes, keeps each vote until the
+// log decides, and carries out what the log decides.
+type Member struct {
+	cfg  Config
+	ends *ends
+	held *reports // contents that the log does not know to be here
+	lost *reports // contents that the log believes to be here in vain
+	// retired holds what is deleted later.
+	retired *retirements
+	remote  *remoteReads
+	stock   chan struct{}       // asks for a pass over what is owed to this node
+	deep    chan meta.ContentID // deltas to look at
+	// unchecked are contents to check before they are read without the daemon
+	unchecked chan meta.ContentID
+
+	ctx  context.Context
+	stop context.CancelFunc
+	quit chan struct{}
+	wg   sync.WaitGroup
+
+	putSlots chan struct{}
+
+	mu     sync.Mutex
+	holds  map[meta.ContentID]*hold
+	roots  map[meta.ContentID][32]byte // of the votes of this process that are not decided
+	closed bool
+}
+
+func newMember(cfg Config, remote *remoteReads) *Member {
+	ctx, stop := context.WithCancel(context.Background())
+	return &Member{
+		cfg: cfg, ends: newEnds(cfg.Groups, cfg.Logger), held: newHeldReports(cfg), lost: newLostReports(cfg), retired: newRetirements(), remote: remote, stock: make(chan struct{}, 1), deep: make(chan meta.ContentID, 256), unchecked: make(chan meta.ContentID, 256),
+		ctx: ctx, stop: stop, quit: make(chan struct{}), putSlots: make(chan struct{}, putsAtOnce),
+		holds: make(map[meta.ContentID]*hold), roots: make(map[meta.ContentID][32]byte),
+	}
+}
+
+// close ends all sessions; what they have stays in the store. No request may come in any more.
+func (m *Member) close() {
+	m.mu.Lock()
+	if !m.closed {
+		m.closed = true
+		close(m.quit)
+	}
+	m.mu.Unlock()
+	m.stop()
+	m.ends.close()
+	m.wg.Wait()
+}
+
+func (m *Member) find(id meta.ContentID) *hold {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.holds[id]
+}
+
+func (m *Member) forget(h *hold) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.holds[h.id] == h {
+		delete(m.holds, h.id)
+	}
+}
+
+// enter finds the session or makes it.
+func (m *Member) enter(id meta.ContentID, root meta.NodeID, ino meta.Ino) (*hold, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.closed {
+		return nil, ErrClosed
+	}
+	if h := m.holds[id]; h != nil {
+		return h, nil
+	}
+	if len(m.holds) >= holdsMax {
+		return nil, fmt.Errorf("replicate: %d sessions here already", holdsMax)
+	}
+	h := newHold(m, id, root, ino)
+	m.holds[id] = h
+	m.wg.Go(h.run)
+	return h, nil
+}
+
+// judge reads what the applied log says about a session.
+func (m *Member) judge(id meta.ContentID) verdict {
+	c, err := m.cfg.Names.Content(id)
+	if err == nil && c.State != meta.ContentRetired {
+		return verdictPublished
+	}
+	if err == nil {
+		return verdictAborted
+	}
+	if over, err := m.cfg.Names.Decided(id); err == nil && over {
+		return verdictAborted // or published and retired since: nobody wants it
+	}
+	return verdictOpen
+}
+
+// announce handles KindAnnounce.
+func (m *Member) announce(ctx context.Context, from meta.NodeID, a announce) (st standing, err error) {
+	refused := standing{Content: a.Content, Epoch: a.Epoch, Status: statusRefused, Reason: meta.OwedFailed}
+	shape, err := content.DecodeShape(a.Shape)
+	if err != nil {
+		return refused, err
+	}
+	if a.Content.IsZero() || !a.Published && a.Content.Node != from {
+		return refused, fmt.Errorf("replicate: node %d announces content %v", from, a.Content)
+	}
+	if st, ok := m.already(a.Content, a.Published); ok {
+		st.Epoch = a.Epoch
+		return st, nil
+	}
+	if a.Published && !m.known(a.Content, a.Root) {
+		refused.Reason, refused.Text = meta.OwedSlow, errNotKnown.Error()
+		return refused, nil
+	}
+	h, err := m.enter(a.Content, from, a.Ino)
+	if err != nil {
+		refused.Text = err.Error()
+		return refused, nil
+	}
+	st, err = ask(ctx, h, func() standing { return h.join(from, a, shape) })
+	if !errors.Is(err, errSessionOver) {
+		return st, err
+	}
+	if st, ok := m.already(a.Content, a.Published); ok {
+		st.Epoch = a.Epoch
+		return st, nil
+	}
+	refused.Text = err.Error()
+	return refused, nil
+}
+
+// already answers for a content that is stored here, or that nobody wants any more.
+func (m *Member) already(id meta.ContentID, published bool) (standing, bool) {
+	v := m.judge(id)
+	if v == verdictAborted {
+		return standing{Content: id, Status: statusGone}, true
+	}
+	state, ok := m.cfg.Store.State(storeID(id))
+	if !ok || state == content.Partial || m.find(id) != nil {
+		return standing{}, false
+	}
+	if published && m.damaged(id) {
+		return standing{}, false
+	}
+	if v == verdictPublished {
+		m.commit(id)
+	}
+	return standing{Content: id, Status: statusVoted}, true
+}
+
+func (m *Member) damaged(id meta.ContentID) bool {
+	info, err := m.cfg.Store.Stat(storeID(id))
+	return err != nil || info.Damaged
+}
+
+// beginStore opens the bytes of a session, in place of what a session of another shape or damage left.
+func (m *Member) beginStore(id meta.ContentID, shape content.Shape) (*content.Receiving, error) {
+	sid := storeID(id)
+	recv, err := m.cfg.Store.Begin(sid, shape)
+	state, ok := m.cfg.Store.State(sid)
+	again := errors.Is(err, content.ErrBusy) && ok && state == content.Partial ||
+		errors.Is(err, content.ErrExists) && state == content.Committed && m.damaged(id)
+	if !again {
+		return recv, err
+	}
+	if err := m.cfg.Store.Delete(sid); err != nil {
+		return nil, err
+	}
+	return m.cfg.Store.Begin(sid, shape)
+}
+
+// refusalReason is how an error of the store is told.
+func refusalReason(err error) meta.OwedReason {
+	switch {
+	case errors.Is(err, content.ErrNoSpace):
+		return meta.OwedFull
+	case errors.Is(err, content.ErrNoBase), errors.Is(err, content.ErrTooDeep):
+		return meta.OwedJoined
+	case errors.Is(err, content.ErrBusy):
+		return meta.OwedSlow
+	}
+	return meta.OwedFailed
+}
+
+// begin handles KindBegin.
+func (m *Member) begin(ctx context.Context, from meta.NodeID, b begin) error {
+	end, err := m.ends.find(from, b.Group)
+	if err != nil {
+		return err
+	}
+	ann, err := rdmc.DecodeAnnouncement(b.Announcement)
+	if err != nil {
+		return err
+	}
+	h := m.find(b.Content)
+	if h == nil {
+		return errSessionOver
+	}
+	refused, err := ask(ctx, h, func() error { return h.begun(b, ann, end) })
+	return errors.Join(refused, err)
+}
+
+// finish handles KindFinish.
+func (m *Member) finish(ctx context.Context, f finish) (standing, error) {
+	if h := m.find(f.Content); h != nil {
+		st, err := h.answer(ctx, f)
+		if !errors.Is(err, errSessionOver) {
+			return st, err
+		}
+	}
+	st, ok := m.already(f.Content, false)
+	if !ok {
+		st = standing{Content: f.Content, Status: statusRefused, Reason: meta.OwedFailed, Text: "no such session here"}
+	}
+	st.Epoch = f.Epoch
+	return st, nil
+}
+
+// stopped handles KindStop.
+func (m *Member) stopped(ctx context.Context, from meta.NodeID, s stop) error {
+	h := m.find(s.Content)
+	if h == nil {
+		return nil
+	}
+	_, err := ask(ctx, h, func() bool {
+		if h.root == from {
+			h.take(mvStopped{s.Epoch, s.Drop})
+		}
+		return true
+	})
+	if errors.Is(err, errSessionOver) {
+		return nil
+	}
+	return err
+}

@@ -1,0 +1,84 @@
+package replicate
+
+import (
+	"errors"
+	"testing"
+
+	"pgregory.net/rapid"
+
+	"github.com/rdmcfs/rdmcfs/meta"
+)
+
+func TestAVoteIsReleasedByTheLogAlone(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		s := &memberSession{}
+		voted, decided, checking := false, verdictOpen, false
+		published := rapid.Bool().Draw(t, "published")
+		for range rapid.IntRange(1, 40).Draw(t, "events") {
+			var ev memberEvent
+			epoch := uint32(rapid.IntRange(0, 3).Draw(t, "epoch"))
+			switch rapid.IntRange(0, 6).Draw(t, "event") {
+			case 0:
+				ev = mvAnnounced{epoch, published, [32]byte{1}}
+			case 1:
+				ev = mvWhole{}
+			case 2:
+				ev = mvRoot{epoch, [32]byte{1}}
+			case 3:
+				if !checking {
+					continue
+				}
+				var err error
+				if rapid.Bool().Draw(t, "bad") {
+					err = errors.New("bad")
+				}
+				checking, voted = false, voted || err == nil
+				ev = mvChecked{err, meta.OwedFailed}
+			case 4:
+				ev = mvFailed{epoch, errors.New("disk"), meta.OwedFull}
+			case 5:
+				ev = mvStopped{epoch, rapid.Bool().Draw(t, "drop")}
+			case 6:
+				if decided != verdictOpen {
+					continue
+				}
+				decided = rapid.SampledFrom([]verdict{verdictPublished, verdictAborted}).Draw(t, "verdict")
+				ev = mvDecided{decided}
+			}
+			before := s.phase
+			for _, act := range s.step(ev) {
+				switch act.(type) {
+				case maCheck:
+					if checking {
+						t.Fatal("two checks at a time")
+					}
+					checking = true
+				case maDrop:
+					if voted && decided != verdictAborted {
+						t.Fatalf("%T dropped a vote; the log says %d", ev, decided)
+					}
+					if checking {
+						t.Fatal("dropped under a running check")
+					}
+				case maCommit:
+					if !voted || decided != verdictPublished {
+						t.Fatalf("commit of voted %v, decided %d", voted, decided)
+					}
+				case maDiscard:
+					if voted {
+						t.Fatal("a vote was discarded")
+					}
+				}
+			}
+			if before == holdVoted && s.phase != holdVoted && s.phase != holdGone {
+				t.Fatalf("%T took a vote back to phase %d", ev, s.phase)
+			}
+			if s.status() == statusVoted && !voted && decided != verdictPublished {
+				t.Fatalf("answers voted without a vote, phase %d", s.phase)
+			}
+			if voted && decided == verdictOpen && s.phase != holdVoted {
+				t.Fatalf("voted, undecided, in phase %d", s.phase)
+			}
+		}
+	})
+}

@@ -1,0 +1,151 @@
+package replicate
+
+import (
+	"context"
+	"errors"
+
+	"github.com/rdmcfs/rdmcfs/internal/content"
+	"github.com/rdmcfs/rdmcfs/meta"
+)
+
+// keepWhole mends what the store found damaged, until ctx ends. Blocks come from other holders; what can't be mended
+// so is given up and told to the log, and catch-up brings it anew.
+func (m *Member) keepWhole(ctx context.Context) {
+	for {
+		for _, id := range m.cfg.Store.Damaged() {
+			if ctx.Err() != nil {
+				return
+			}
+			m.mend(ctx, metaID(id))
+		}
+		timer, stop := m.cfg.Clock.After(mendEvery)
+		select {
+		case <-ctx.Done():
+			stop()
+			return
+		case <-timer:
+		}
+	}
+}
+
+// mend brings a damaged content back to what the log committed.
+func (m *Member) mend(ctx context.Context, id meta.ContentID) {
+	if m.judge(id) != verdictPublished {
+		return
+	}
+	if holds, err := m.cfg.Names.Holds(m.cfg.Self().Node, id); err != nil || !holds {
+		return // told to the log already: catch-up brings it
+	}
+	m.remote.counters.damaged.Add(1)
+	err := m.mendBlocks(ctx, id)
+	if err == nil {
+		m.remote.counters.mended.Add(1)
+		m.cfg.Logger.Info("damaged content mended", "content", id)
+		return
+	}
+	if ctx.Err() != nil {
+		return
+	}
+	m.cfg.Logger.Warn("damaged content given up", "content", id, "err", err)
+	m.lost.add(id)
+}
+
+// missing tells the log of a content that it believes to be here and that is not.
+func (m *Member) missing(id meta.ContentID) {
+	c, err := m.cfg.Names.Content(id)
+	if err != nil || c.Inline {
+		return
+	}
+	if _, ok := m.cfg.Store.State(storeID(id)); ok {
+		return
+	}
+	if holds, err := m.cfg.Names.Holds(m.cfg.Self().Node, id); err == nil && holds {
+		m.cfg.Logger.Warn("content is missing here", "content", id)
+		m.lost.add(id)
+	}
+}
+
+var errUnmendable = errors.New("replicate: not to be mended block by block")
+
+func (m *Member) mendBlocks(ctx context.Context, id meta.ContentID) error {
+	damage, err := m.cfg.Store.Check(ctx, storeID(id))
+	if err != nil {
+		return err
+	}
+	if damage == nil {
+		return nil
+	}
+	if len(damage.Blocks) == 0 {
+		return errUnmendable
+	}
+	r, err := m.remote.open(ctx, id, m.cfg.Self().Node)
+	if err != nil {
+		return err
+	}
+	defer r.Close()
+	for _, i := range damage.Blocks {
+		block, err := r.block(ctx, i)
+		if err == nil {
+			err = m.cfg.Store.Mend(ctx, storeID(id), i, block)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	if damage, err = m.cfg.Store.Check(ctx, storeID(id)); err == nil && damage != nil {
+		err = content.ErrCorrupt
+	}
+	return err
+}
+
+// checkSoon has all of a content checked in the background. One that finds no room is checked after its next open.
+func (m *Member) checkSoon(id meta.ContentID) {
+	select {
+	case m.unchecked <- id:
+	default:
+	}
+}
+
+// keepChecking checks contents that are to be read without the daemon, until ctx ends.
+func (m *Member) keepChecking(ctx context.Context) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case id := <-m.unchecked:
+			_, err := m.cfg.Store.Check(ctx, storeID(id)) // damage is mended by keepWhole
+			if err != nil && ctx.Err() == nil {
+				m.cfg.Logger.Warn("check of a content", "content", id, "err", err)
+			}
+		}
+	}
+}
+
+// noteDelta has a committed content looked at that may be the end of a long chain of deltas.
+func (m *Member) noteDelta(c meta.Content) {
+	if c.Base.IsZero() || c.Size <= smallMax {
+		return
+	}
+	select {
+	case m.deep <- c.ID:
+	default: // looked at with the next version
+	}
+}
+
+// keepShallow merges long chains of deltas in the background, until ctx ends.
+func (m *Member) keepShallow(ctx context.Context) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case id := <-m.deep:
+			info, err := m.cfg.Store.Stat(storeID(id))
+			if err != nil || info.Depth < mergeDepth {
+				continue
+			}
+			if err := m.cfg.Store.Merge(ctx, storeID(id)); err != nil && ctx.Err() == nil {
+				m.cfg.Logger.Debug("deltas not merged", "content", id, "depth", info.Depth, "err", err)
+			}
+		}
+	}
+}

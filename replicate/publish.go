@@ -1,0 +1,358 @@
+package replicate
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/rdmcfs/rdmcfs/internal/content"
+	"github.com/rdmcfs/rdmcfs/meta"
+)
+
+const (
+	// smallMax is the largest content that goes to each member in one message.
+	smallMax = maxSmallBytes
+	// inlineVoters is how many voters the log needs before bytes ride in it.
+	inlineVoters = 3
+	// proposeMax bounds the wait for the log, beyond the log's own time limit.
+	proposeMax = 31 * time.Second
+	// extentsMax bounds the extents of a delta; closer ones are joined beyond it.
+	extentsMax = 1 << 16
+)
+
+// Pusher replicates the files written on this node.
+type Pusher struct {
+	cfg       Config
+	lanes     *lanes
+	numbers   sessionNumbers
+	transfers *transfers
+	aborts    *abortQueue
+	counters  *counters
+	settle    func(meta.ContentID) bool // carries out a decision that came before the bytes were stored
+
+	ctx  context.Context
+	stop context.CancelFunc
+
+	mu      sync.Mutex
+	closed  bool
+	changed chan struct{} // closed and replaced when the log's view of the nodes changes
+	pending map[meta.ContentID]Pending
+	wg      sync.WaitGroup
+}
+
+// Pending is a publish whose outcome is not known yet.
+type Pending struct {
+	Content meta.ContentID
+	Ino     meta.Ino
+	Path    string
+	Size    int64
+	Since   time.Time
+}
+
+func newPusher(cfg Config, ln *lanes, tr *transfers, c *counters, settle func(meta.ContentID) bool) *Pusher {
+	ctx, stop := context.WithCancel(context.Background())
+	return &Pusher{
+		cfg: cfg, lanes: ln, transfers: tr, counters: c, settle: settle, numbers: sessionNumbers{self: cfg.Self},
+		aborts: newAbortQueue(cfg), ctx: ctx, stop: stop, changed: make(chan struct{}), pending: make(map[meta.ContentID]Pending),
+	}
+}
+
+// close ends all sessions and waits for them.
+func (p *Pusher) close() {
+	p.mu.Lock()
+	p.closed = true
+	p.mu.Unlock()
+	p.stop()
+	p.wg.Wait()
+}
+
+// viewChanged wakes sessions that wait for members which may be down now.
+func (p *Pusher) viewChanged() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	close(p.changed)
+	p.changed = make(chan struct{})
+}
+
+func (p *Pusher) viewChange() <-chan struct{} {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.changed
+}
+
+// enter counts a Publish in; the caller's goroutine may be gone before it ends.
+func (p *Pusher) enter() error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.closed {
+		return ErrClosed
+	}
+	p.wg.Add(1)
+	return nil
+}
+
+// Publish implements Publisher. The work goes on behind a cancelled ctx until the session is ended in the log.
+func (p *Pusher) Publish(ctx context.Context, push Push) (Outcome, error) {
+	if push.Size < 0 || push.Size > maxFileBytes {
+		return Outcome{}, fmt.Errorf("replicate: publish inode %d: size %d: %w", push.Ino, push.Size, syscall.EFBIG)
+	}
+	if err := p.enter(); err != nil {
+		return Outcome{}, err
+	}
+	type result struct {
+		out Outcome
+		err error
+	}
+	done := make(chan result, 1)
+	inner, cancel := mergeDone(ctx, p.ctx)
+	go func() {
+		defer p.wg.Done()
+		defer cancel()
+		out, err := p.publish(inner, &push)
+		if err == nil {
+			p.cfg.Point(PointReply)
+		}
+		done <- result{out, err}
+	}()
+	select {
+	case r := <-done:
+		return r.out, r.err
+	case <-ctx.Done():
+		return Outcome{}, fmt.Errorf("replicate: publish inode %d: %w", push.Ino, ctx.Err())
+	}
+}
+
+// mergeDone is a context that ends with either, or with cancel.
+func mergeDone(a, b context.Context) (context.Context, context.CancelFunc) {
+	ctx, cancel := context.WithCancel(a)
+	unhook := context.AfterFunc(b, cancel)
+	return ctx, func() { unhook(); cancel() }
+}
+
+// publish tries once, and again where another form of the push can do better.
+func (p *Pusher) publish(ctx context.Context, push *Push) (Outcome, error) {
+	p.counters.pushes.Add(1)
+	out, err := p.attempt(ctx, push)
+	var again errAgain
+	for range 2 {
+		if !errors.As(err, &again) || ctx.Err() != nil {
+			break
+		}
+		if again.whole {
+			push.Dirty = nil // members lack the base
+		}
+		out, err = p.attempt(ctx, push)
+	}
+	if err != nil {
+		p.counters.failures.Add(1)
+		return out, fmt.Errorf("replicate: publish inode %d: %w", push.Ino, err)
+	}
+	return out, nil
+}
+
+// errAgain says that another attempt, in a new session, may succeed.
+type errAgain struct {
+	whole bool // without the base
+	err   error
+}
+
+func (e errAgain) Error() string { return e.err.Error() }
+
+func (e errAgain) Unwrap() error { return e.err }
+
+// attempt is one session, from its number to its end in the log.
+func (p *Pusher) attempt(ctx context.Context, push *Push) (Outcome, error) {
+	t, err := p.choose(push)
+	if err != nil {
+		return Outcome{}, err
+	}
+	s := &pushSession{
+		p: p, push: push, targets: t, id: p.numbers.next(),
+		op: &meta.Publish{
+			Ino: push.Ino, Base: push.Base, Size: push.Size, Holes: min(push.Holes, push.Size), Attr: push.Attr, Hint: hintOf(push.Path),
+			LinkParent: push.LinkParent, LinkName: push.LinkName,
+		},
+	}
+	if push.LinkName != "" {
+		s.op.Ino = 0
+	}
+	s.op.Session = s.id
+	s.status = p.transfers.begin(p.cfg.Clock, TransferStatus{
+		Content: s.id, Ino: push.Ino, Path: push.Path, Size: push.Size, Stream: push.Size, Phase: PhaseProposing,
+	})
+	defer s.status.end()
+	if err := s.gather(ctx); err != nil {
+		s.giveUp()
+		return Outcome{}, err
+	}
+	return s.propose(ctx)
+}
+
+// hintOf is what an orphan is remembered by.
+func hintOf(path string) string { return path[max(0, len(path)-1024):] }
+
+// pushSession is one session of a push.
+type pushSession struct {
+	p       *Pusher
+	push    *Push
+	targets targets
+	id      meta.ContentID
+	op      *meta.Publish
+	status  *transfer
+}
+
+// gather brings the bytes to the members, by the cheapest way for their size, and fills the votes in.
+func (s *pushSession) gather(ctx context.Context) error {
+	size := s.push.Size
+	switch {
+	case size == 0:
+		return nil
+	case size <= meta.MaxInline && s.targets.policy.Placement == meta.PlaceAll && s.targets.voters >= inlineVoters:
+		return s.inline()
+	case size <= smallMax:
+		return s.small(ctx)
+	}
+	return s.large(ctx)
+}
+
+// inline puts the bytes into the entry: every node gets them with the log.
+func (s *pushSession) inline() error {
+	buf, err := s.readAll()
+	if err != nil {
+		return err
+	}
+	s.op.Inline = buf
+	s.op.Root = contentRoot(buf)
+	return nil
+}
+
+// readAll reads the staged bytes of a small file; what is missing at the end is zeros.
+func (s *pushSession) readAll() ([]byte, error) {
+	layout, err := content.NewLayout(content.Shape{Size: s.push.Size})
+	if err != nil {
+		return nil, err
+	}
+	buf := make([]byte, s.push.Size)
+	if err := layout.ReadStream(s.push.Source, buf, 0); err != nil {
+		return nil, fmt.Errorf("read staged bytes: %w", err)
+	}
+	return buf, nil
+}
+
+// contentRoot is the Merkle root of a content of one block.
+func contentRoot(b []byte) [32]byte {
+	return content.Root(int64(len(b)), []content.Hash{content.Leaf(b)})
+}
+
+// count fills in the votes; too few are an error.
+func (s *pushSession) count(votes []meta.NodeID, missed []meta.Missed) error {
+	s.op.Votes.View = s.targets.view
+	for _, n := range votes {
+		s.op.Votes.Add(n)
+	}
+	for _, n := range s.targets.down {
+		missed = append(missed, meta.Missed{Node: n, Reason: meta.OwedDown})
+	}
+	s.op.Missing = missed
+	s.p.refresh(&s.targets) // who died meanwhile is not asked for a copy
+	if have, want := len(votes), s.targets.minCopies(); have < want {
+		return fmt.Errorf("%d of %d copies stored: %w%s", have, want, ErrCopies, s.reasons(missed))
+	}
+	return nil
+}
+
+// reasons lists why members did not vote.
+func (s *pushSession) reasons(missed []meta.Missed) string {
+	out := ""
+	for _, m := range missed {
+		out += fmt.Sprintf("; node %d: reason %d", m.Node, m.Reason)
+	}
+	return out
+}
+
+// giveUp ends the session in the log, in the background, until the log has it.
+func (s *pushSession) giveUp() { s.p.aborts.add(s.id) }
+
+// propose lets the log decide, and waits until every node shows the result.
+func (s *pushSession) propose(ctx context.Context) (Outcome, error) {
+	p := s.p
+	if err := ctx.Err(); err != nil {
+		s.giveUp()
+		return Outcome{}, err
+	}
+	p.cfg.Point(PointPropose)
+	s.status.phase(PhaseProposing)
+	s.remember()
+	logCtx, cancel := context.WithTimeout(context.WithoutCancel(ctx), proposeMax)
+	res, err := p.cfg.Log.Propose(logCtx, s.op)
+	late := logCtx.Err() != nil
+	cancel()
+	if err != nil {
+		if errors.Is(err, ErrUnknown) || late {
+			return Outcome{}, fmt.Errorf("propose: %w", errors.Join(ErrUnknown, err))
+		}
+		p.forget(s.id)
+		s.giveUp()
+		return Outcome{}, fmt.Errorf("propose: %w", err)
+	}
+	p.forget(s.id)
+	if res.Errno != 0 {
+		s.giveUp()
+		return Outcome{}, s.refused(res)
+	}
+	p.cfg.Point(PointCommit)
+	return s.show(ctx, res)
+}
+
+// refused explains why apply did not take the publish.
+func (s *pushSession) refused(res meta.Result) error {
+	err := fmt.Errorf("publish refused: %w", res.Errno)
+	switch res.Errno {
+	case syscall.ESTALE:
+		err = errors.Join(ErrFenced, err)
+		now := s.p.cfg.Self()
+		if now.Node == s.id.Node && now.Incarnation != s.id.Incarnation {
+			return errAgain{err: err}
+		}
+	case syscall.EIO:
+		err = errors.Join(ErrCopies, err)
+	}
+	return err
+}
+
+// show waits for the barrier of G3.
+func (s *pushSession) show(ctx context.Context, res meta.Result) (Outcome, error) {
+	p := s.p
+	p.cfg.Point(PointVisible)
+	s.status.phase(PhaseVisible)
+	out := Outcome{Result: res}
+	if s.push.Size > 0 {
+		out.Content = s.id
+	}
+	ctx, cancel := context.WithTimeout(ctx, p.cfg.Tuning.Barrier)
+	defer cancel()
+	behind, err := p.cfg.Log.Barrier(ctx, res.Index)
+	if err != nil {
+		p.cfg.Logger.Warn("barrier not reached", "content", s.id, "index", res.Index, "err", err)
+		behind = s.targets.others
+	}
+	out.Behind = behind
+	p.counters.published.Add(1)
+	p.counters.publishedBytes.Add(uint64(s.push.Size))
+	return out, nil
+}
+
+func (s *pushSession) remember() {
+	s.p.mu.Lock()
+	defer s.p.mu.Unlock()
+	s.p.pending[s.id] = Pending{s.id, s.push.Ino, s.push.Path, s.push.Size, s.p.cfg.Clock.Now()}
+}
+
+func (p *Pusher) forget(id meta.ContentID) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	delete(p.pending, id)
+}

@@ -1,0 +1,66 @@
+package replicate
+
+import (
+	"context"
+	"io"
+
+	"github.com/rdmcfs/rdmcfs/meta"
+)
+
+// Extent is a run of bytes.
+type Extent struct{ Offset, Length int64 }
+
+// Push is one closed (or synced) file to be replicated and published.
+type Push struct {
+	Ino  meta.Ino
+	Path string // for progress and status only
+	// Base is the content that was current when the writer began; zero for a new file.
+	Base meta.ContentID
+	Size int64
+	// Holes is how much of Size takes no room, for what stat shows.
+	Holes int64
+	// Source yields the staged bytes. It is read by several goroutines, each block at most once unless it has to
+	// be sent again and is no longer kept; what was read first is what counts, on every member. It may change or shrink meanwhile: a
+	// short read is filled with zeros. It never maps memory that an application can shrink.
+	Source io.ReaderAt
+	// Data lists, ascending, where Source may hold other bytes than zeros; the rest of Size is holes.
+	Data []Extent
+	// Dirty lists, ascending, where Source may differ from Base; nil means everywhere (then Base only serves to find conflicts).
+	Dirty []Extent
+	// Attr rides in the publish entry.
+	Attr meta.AttrPatch
+	// LinkParent and LinkName give an O_TMPFILE its name with the publish.
+	LinkParent meta.Ino
+	LinkName   string
+}
+
+// Outcome is what became of a Push that was published.
+type Outcome struct {
+	Result  meta.Result    // of the publish entry
+	Content meta.ContentID // the new version's content; zero for an empty file
+	Behind  []meta.NodeID  // up members that had not shown the version when the barrier's time was over
+}
+
+// Publisher replicates files. Implemented by Pusher.
+type Publisher interface {
+	// Publish pushes the file to the members of its placement, proposes the publish, and waits for the barrier
+	// of G3. It returns an error with nothing published (the staged bytes stay with the caller), or ErrUnknown when
+	// the outcome is not known yet. It ends at most 30 s after progress stopped. When ctx is cancelled it
+	// returns within 1 s; the session ends in the background.
+	Publish(ctx context.Context, p Push) (Outcome, error)
+}
+
+// ContentReader is an open, pinned content.
+type ContentReader interface {
+	io.ReaderAt
+	io.Closer
+	// Fd is a descriptor of a plain local file with exactly the content's bytes, or -1.
+	Fd() int
+	Size() int64
+}
+
+// Contents opens contents wherever they are: the local store, the log (inline), or another holder.
+type Contents interface {
+	// OpenContent opens a content and pins it until Close.
+	OpenContent(ctx context.Context, id meta.ContentID) (ContentReader, error)
+}

@@ -1,0 +1,103 @@
+package rdmc
+
+import (
+	"fmt"
+	"math/bits"
+)
+
+// Bitmap tells which of a message's blocks a member has. It is not safe for concurrent use.
+type Bitmap struct {
+	size  uint64
+	count uint64
+	words []uint64
+}
+
+// NewBitmap makes an empty bitmap for a message of the given number of blocks.
+func NewBitmap(blocks uint64) *Bitmap {
+	return &Bitmap{size: blocks, words: make([]uint64, (blocks+63)/64)}
+}
+
+// BitmapOf makes a bitmap with the given blocks set; blocks at or beyond the size are left out.
+func BitmapOf(blocks uint64, set Ranges) *Bitmap {
+	m := NewBitmap(blocks)
+	for _, r := range set {
+		for b := r.First; b < min(r.end(), blocks); b++ {
+			m.Set(b)
+		}
+	}
+	return m
+}
+
+// Blocks is the number of blocks of the message.
+func (m *Bitmap) Blocks() uint64 { return m.size }
+
+// Count is the number of blocks set.
+func (m *Bitmap) Count() uint64 { return m.count }
+
+// Full reports whether all blocks are set.
+func (m *Bitmap) Full() bool { return m.count == m.size }
+
+// Has reports whether the block is set; a block beyond the size is not.
+func (m *Bitmap) Has(block uint64) bool {
+	return block < m.size && m.words[block/64]&(1<<(block%64)) != 0
+}
+
+// Set sets the block; a block beyond the size is ignored.
+func (m *Bitmap) Set(block uint64) {
+	if block >= m.size || m.Has(block) {
+		return
+	}
+	m.words[block/64] |= 1 << (block % 64)
+	m.count++
+}
+
+// Clone is a copy.
+func (m *Bitmap) Clone() *Bitmap {
+	return &Bitmap{size: m.size, count: m.count, words: append([]uint64(nil), m.words...)}
+}
+
+// Present is the set of blocks that are set.
+func (m *Bitmap) Present() Ranges { return m.runs(true) }
+
+// Missing is the set of blocks that are not set.
+func (m *Bitmap) Missing() Ranges { return m.runs(false) }
+
+func (m *Bitmap) runs(set bool) Ranges {
+	var s Ranges
+	for at := m.next(0, set); at < m.size; {
+		end := m.next(at, !set)
+		s = append(s, Range{First: at, Count: end - at})
+		at = m.next(end, set)
+	}
+	return s
+}
+
+// next is the first block from at on that is set (or not set), or the size.
+func (m *Bitmap) next(at uint64, set bool) uint64 {
+	for at < m.size {
+		word := m.words[at/64]
+		if !set {
+			word = ^word
+		}
+		if word >>= at % 64; word != 0 {
+			return min(at+uint64(bits.TrailingZeros64(word)), m.size)
+		}
+		at = (at/64 + 1) * 64
+	}
+	return m.size
+}
+
+// AppendBinary appends the bitmap's encoding, that of its present blocks.
+func (m *Bitmap) AppendBinary(b []byte) []byte { return m.Present().AppendBinary(b) }
+
+// DecodeBitmap decodes the bitmap of a message whose number of blocks the caller knows and has bounded.
+func DecodeBitmap(b []byte, blocks uint64) (*Bitmap, error) {
+	set, rest, err := DecodeRanges(b, blocks)
+	if err != nil {
+		return nil, err
+	}
+	if len(rest) != 0 {
+		return nil, fmt.Errorf("%w: %d bytes behind a bitmap", ErrInvalid, len(rest))
+	}
+	return BitmapOf(blocks, set), nil
+}

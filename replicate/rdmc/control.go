@@ -1,0 +1,254 @@
+package rdmc
+
+import (
+	"slices"
+	"time"
+)
+
+// controlWindow is how many control messages a member posts receives for, per neighbour.
+const controlWindow = 16
+
+// lane is what the core knows of one neighbour. A lane has two queue pairs: one for blocks, one for control
+// messages. Control messages carry state, not changes: how many blocks the neighbour may have sent in all, which
+// control messages came, how far members are, whether the group failed or closed. So at most one is on its way at a
+// time, and what happens meanwhile goes with the next.
+//
+// They too are sent only into posted receives: each tells how many came the other way. The last two of a
+// window are kept for messages that must tell this, so that two neighbours never wait for each other.
+type lane struct {
+	peer   int
+	up     bool // the queue pairs are connected
+	broken bool // a queue pair is in error
+
+	sent    uint64 // blocks posted to the neighbour, in all
+	credit  uint64 // blocks that the neighbour has granted, in all
+	granted uint64 // blocks granted to the neighbour, in all
+	ring    []int  // slots posted as receives, oldest first
+
+	standing int // slot of the standing receive, see plain.go; -1 if none
+
+	dirty   bool // there is something to tell
+	busy    bool // a control message is on its way
+	ctlSent uint64
+	ctlDone uint64 // control messages that the neighbour said it received
+	ctlCame uint64 // control messages received
+	ctlTold uint64 // control messages that the neighbour knows were received
+	ends    bool   // the control message on its way tells the end of the group
+	told    bool   // the neighbour knows of the end
+
+	heard      time.Time // when something last came
+	spoke      time.Time // when a control message was last sent
+	peerActive time.Time // when the neighbour last said that it is active
+}
+
+// mustAcknowledge reports that the neighbour's window may run dry.
+func (l *lane) mustAcknowledge() bool { return l.ctlCame-l.ctlTold >= controlWindow/2 }
+
+// mayControl reports whether the neighbour has room for a control message.
+func (l *lane) mayControl() bool {
+	out := l.ctlSent - l.ctlDone
+	return out < controlWindow-2 || out < controlWindow && l.mustAcknowledge()
+}
+
+// control sends what neighbours have to be told and can be told now.
+func (c *core) control() {
+	settled := c.ended()
+	for i := range c.lanes {
+		l := &c.lanes[i]
+		if l.dirty && l.up && !l.busy && !l.broken && l.mayControl() {
+			l.busy = true
+			l.ctlSent++
+			c.act(action{kind: actControl, lane: i})
+		}
+		settled = settled && (l.told || !c.canBeTold(l))
+	}
+	if settled && !c.settled {
+		c.settled = true
+		c.act(action{kind: actSettled})
+	}
+}
+
+// canBeTold reports whether a neighbour is expected to take a control message in.
+func (c *core) canBeTold(l *lane) bool {
+	return l.up && !l.broken && (c.failure == nil || !slices.Contains(c.failure.suspects, l.peer))
+}
+
+// encodeControl writes the control message that the lane is busy with into buf, which has room for
+// maxControl bytes, and returns its length.
+func (c *core) encodeControl(lane int, buf []byte) int {
+	l := &c.lanes[lane]
+	m := controlMessage{
+		epoch:    c.epoch,
+		granted:  l.granted,
+		received: l.ctlCame,
+		active:   c.active(),
+		closed:   c.closed,
+		last:     c.last,
+		failure:  c.failure,
+	}
+	l.dirty = false
+	l.ctlTold = l.ctlCame
+	l.spoke = c.now
+	l.ends = c.ended()
+	b := m.appendBinary(buf[:0])
+	if lane == c.parent {
+		b, l.dirty = c.appendReports(b)
+	}
+	return len(b)
+}
+
+// appendReports appends what the parent does not know of members, as far as there is room, and whether there is more.
+func (c *core) appendReports(b []byte) ([]byte, bool) {
+	for rank := range c.members {
+		m := &c.members[rank]
+		if !m.dirty {
+			continue
+		}
+		if len(b)+reportSize > maxControl {
+			return b, true
+		}
+		b = appendReport(b, report{rank: uint32(rank), done: m.done, blocks: m.blocks})
+		m.dirty = false
+	}
+	c.report = c.now
+	return b, false
+}
+
+// controlSent says that the neighbour's memory holds the lane's control message.
+func (c *core) controlSent(lane int) {
+	l := &c.lanes[lane]
+	l.busy = false
+	l.told = l.told || l.ends
+	c.control()
+}
+
+// hear takes a control message in.
+func (c *core) hear(lane int, m controlMessage) {
+	l := &c.lanes[lane]
+	l.heard = c.now
+	l.ctlCame++
+	l.dirty = l.dirty || l.mustAcknowledge()
+	l.ctlDone = max(l.ctlDone, min(m.received, l.ctlSent))
+	l.credit = max(l.credit, m.granted)
+	if m.active {
+		l.peerActive = c.now
+	}
+	for _, r := range m.reports {
+		c.learn(l.peer, r)
+	}
+	if m.failure != nil {
+		c.fail(m.failure.reason, m.failure.reporter, m.failure.suspects, nil)
+	}
+	if m.closed && !c.isRoot() {
+		c.closing, c.last = true, m.last
+	}
+	c.pump()
+}
+
+// learn takes in a report on a member, and passes it on: at once if a message was completed there, else
+// with the next report.
+func (c *core) learn(from int, r report) {
+	if int64(r.rank) >= int64(len(c.members)) || r.rank == 0 || c.isRoot() && r.done >= c.next() {
+		c.fail(ReasonCorrupt, c.rank, []int{from}, ErrCorrupt)
+		return
+	}
+	m := &c.members[r.rank]
+	if r.done < m.done || r.done == m.done && r.blocks <= m.blocks {
+		return
+	}
+	newDone := r.done > m.done
+	m.done, m.blocks, m.heard, m.dirty = r.done, r.blocks, c.now, true
+	if newDone {
+		c.reportNow(int(r.rank))
+	}
+}
+
+// reportNow has the parent told of a member without delay.
+func (c *core) reportNow(rank int) {
+	c.members[rank].dirty = true
+	c.members[rank].blocks = 0
+	if m := c.message(c.members[rank].done + 1); m != nil && rank == c.rank {
+		c.members[rank].blocks = m.stored
+	}
+	if c.parent >= 0 {
+		c.lanes[c.parent].dirty = true
+	}
+}
+
+// close ends the group well: everything was delivered to all members, also where a neighbour ended before this
+// member heard how its last sends went.
+func (c *core) close() {
+	if c.ended() {
+		return
+	}
+	c.closed = true
+	for _, m := range c.messages {
+		if m.told && m.seq <= c.last {
+			c.act(action{kind: actDone, seq: m.seq})
+		}
+	}
+	for i := range c.lanes {
+		c.lanes[i].dirty = true
+	}
+	c.act(action{kind: actClosed})
+	c.control()
+}
+
+// closeWhenDone closes the group, at the root, when all its messages have ended.
+func (c *core) closeWhenDone() {
+	c.closing, c.last = true, c.next()-1
+	c.pump()
+}
+
+// connected says that the lane's queue pairs can send.
+func (c *core) connected(lane int) {
+	l := &c.lanes[lane]
+	l.up, l.dirty = true, true
+	l.heard = c.now
+	c.control()
+}
+
+// wake begins a time of activity: silence counts from now.
+func (c *core) wake() {
+	for i := range c.lanes {
+		c.lanes[i].heard = c.now
+	}
+}
+
+// tick tells the time. It reports whether it has to be called again soon even if nothing happens.
+func (c *core) tick(now time.Time) bool {
+	if now.Sub(c.now) > c.limits.silence/2 {
+		c.now = now
+		c.wake() // this member was asleep itself
+	}
+	c.now = now
+	c.reportInTime()
+	c.graceOver()
+	attentive := c.active() || len(c.lost) > 0 && !c.ended() || c.ended() && !c.settled
+	for i := range c.lanes {
+		l := &c.lanes[i]
+		watched := c.active() || now.Sub(l.peerActive) < c.limits.silence
+		attentive = attentive || watched
+		if watched && now.Sub(l.spoke) >= c.limits.silence/4 {
+			l.dirty = true
+		}
+		if c.active() && l.up && now.Sub(l.heard) > c.limits.silence {
+			c.fail(ReasonSilent, c.rank, []int{l.peer}, nil)
+		}
+	}
+	c.control()
+	return attentive
+}
+
+// reportInTime sends reports that are due.
+func (c *core) reportInTime() {
+	if c.parent < 0 || c.now.Sub(c.report) < c.limits.interval {
+		return
+	}
+	for rank := range c.members {
+		if c.members[rank].dirty {
+			c.lanes[c.parent].dirty = true
+			return
+		}
+	}
+}

@@ -1,0 +1,170 @@
+package rdmc
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/rdmcfs/rdmcfs/rdma"
+)
+
+// tickInterval is how often groups with messages under way are told the time.
+const tickInterval = 50 * time.Millisecond
+
+// EngineConfig says how to make an engine.
+type EngineConfig struct {
+	// Device is the fabric. The engine does not close it.
+	Device rdma.Device
+	// Logger may be nil.
+	Logger *slog.Logger
+}
+
+// Engine drives all groups of one device with one poller. Its methods may be called from several goroutines.
+type Engine struct {
+	device rdma.Device
+	log    *slog.Logger
+	cq     rdma.CompletionQueue
+	ctx    context.Context // done when the engine closes
+	stop   context.CancelFunc
+	done   sync.WaitGroup // poller and ticker
+	wake   chan struct{}  // holds one; the ticker has groups to tick
+
+	mu     sync.Mutex // taken before no other lock
+	closed bool
+	groups map[*Group]struct{}
+	ticked map[*Group]struct{} // groups that must be told the time
+}
+
+// NewEngine starts an engine.
+func NewEngine(cfg EngineConfig) (*Engine, error) {
+	if cfg.Logger == nil {
+		cfg.Logger = slog.New(slog.DiscardHandler)
+	}
+	cq, err := cfg.Device.NewCQ(1024)
+	if err != nil {
+		return nil, fmt.Errorf("rdmc: new engine on %s: %w", cfg.Device.Name(), err)
+	}
+	e := &Engine{
+		device: cfg.Device,
+		log:    cfg.Logger,
+		cq:     cq,
+		wake:   make(chan struct{}, 1),
+		groups: make(map[*Group]struct{}),
+		ticked: make(map[*Group]struct{}),
+	}
+	e.ctx, e.stop = context.WithCancel(context.Background())
+	e.done.Go(e.poll)
+	e.done.Go(e.tick)
+	return e, nil
+}
+
+// Close aborts all groups and waits for the poller to end.
+func (e *Engine) Close() error {
+	e.mu.Lock()
+	e.closed = true
+	groups := slices.Collect(maps.Keys(e.groups))
+	e.mu.Unlock()
+	var aborts sync.WaitGroup
+	for _, g := range groups {
+		aborts.Go(g.Abort)
+	}
+	aborts.Wait()
+	e.stop()
+	e.done.Wait()
+	return e.cq.Close()
+}
+
+// poll hands completions to their groups until the engine closes. It runs the core of each group, checks blocks
+// and posts work; it never runs a caller's code.
+func (e *Engine) poll() {
+	var batch [64]rdma.Completion
+	for {
+		n := e.cq.Poll(batch[:])
+		for i := range batch[:n] {
+			batch[i].QP.User().(*laneEnd).complete(&batch[i])
+			batch[i] = rdma.Completion{}
+		}
+		if n > 0 {
+			continue
+		}
+		if err := e.cq.Wait(e.ctx); err != nil {
+			return
+		}
+	}
+}
+
+// tick tells the time to the groups that need it, and rests while there are none.
+func (e *Engine) tick() {
+	ticker := time.NewTicker(tickInterval)
+	defer ticker.Stop()
+	for {
+		groups := e.due()
+		for _, g := range groups {
+			if !g.tick(time.Now()) {
+				e.rest(g)
+			}
+		}
+		wait := ticker.C
+		if len(groups) == 0 {
+			wait = nil
+			ticker.Stop()
+		}
+		select {
+		case <-wait:
+		case <-e.wake:
+			ticker.Reset(tickInterval)
+		case <-e.ctx.Done():
+			return
+		}
+	}
+}
+
+func (e *Engine) due() []*Group {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return slices.Collect(maps.Keys(e.ticked))
+}
+
+// rest takes a group from those that are ticked, unless it has become busy meanwhile.
+func (e *Engine) rest(g *Group) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if !g.busy.Load() {
+		delete(e.ticked, g)
+	}
+}
+
+// attend has a group ticked from now on. It may be called with the group's lock held.
+func (e *Engine) attend(g *Group) {
+	if g.busy.Swap(true) {
+		return
+	}
+	e.mu.Lock()
+	e.ticked[g] = struct{}{}
+	e.mu.Unlock()
+	select {
+	case e.wake <- struct{}{}:
+	default:
+	}
+}
+
+func (e *Engine) add(g *Group) error {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.closed {
+		return ErrClosed
+	}
+	e.groups[g] = struct{}{}
+	return nil
+}
+
+func (e *Engine) remove(g *Group) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	delete(e.groups, g)
+	delete(e.ticked, g)
+}

@@ -1,0 +1,84 @@
+package rdmc
+
+import (
+	"errors"
+	"fmt"
+)
+
+// Errors that a caller can act on.
+var (
+	// ErrClosed is returned by calls on a closed engine or group.
+	ErrClosed = errors.New("rdmc: closed")
+	// ErrInvalid is returned for a configuration or argument that can never work.
+	ErrInvalid = errors.New("rdmc: invalid")
+	// ErrFailed is matched by every GroupError.
+	ErrFailed = errors.New("rdmc: group failed")
+	// ErrMemberFailed is matched by a GroupError that has suspects.
+	ErrMemberFailed = errors.New("rdmc: member failed")
+	// ErrCorrupt is matched by a GroupError whose reason is a block that failed its check.
+	ErrCorrupt = errors.New("rdmc: corrupt block")
+)
+
+// Reason says why a group failed.
+type Reason uint8
+
+// The reasons of failure.
+const (
+	// ReasonDisconnected is a queue pair that went into error.
+	ReasonDisconnected Reason = iota + 1
+	// ReasonSilent is a neighbour that said nothing for longer than GroupConfig.SilenceTimeout.
+	ReasonSilent
+	// ReasonSink is a Sink that returned an error; the suspect is the member that has it.
+	ReasonSink
+	// ReasonSource is a Source that returned an error; the suspect is the root.
+	ReasonSource
+	// ReasonCorrupt is a block or control message that failed its check; the suspect is who sent it.
+	ReasonCorrupt
+	// ReasonAborted is Group.Fail or Group.Abort, with the suspects that the caller named.
+	ReasonAborted
+)
+
+// String names the reason.
+func (r Reason) String() string {
+	names := [...]string{"none", "disconnected", "silent", "sink error", "source error", "corrupt data", "aborted"}
+	if int(r) < len(names) {
+		return names[r]
+	}
+	return fmt.Sprintf("reason %d", uint8(r))
+}
+
+// GroupError is how a group failed, as this member was told.
+type GroupError struct {
+	Reason Reason
+	// Suspects are the ranks that the reporter holds responsible; none if the root gave up by itself.
+	Suspects []int
+	// Reporter is the rank that saw it first, or -1 if unknown.
+	Reporter int
+	// Err is the cause, only on the member that saw it.
+	Err error
+}
+
+// Error describes the failure.
+func (e *GroupError) Error() string {
+	s := fmt.Sprintf("rdmc: group failed: %v, suspects %v, reported by %d", e.Reason, e.Suspects, e.Reporter)
+	if e.Err != nil {
+		s += ": " + e.Err.Error()
+	}
+	return s
+}
+
+// Unwrap returns the cause.
+func (e *GroupError) Unwrap() error { return e.Err }
+
+// Is matches ErrFailed, ErrMemberFailed if there are suspects, and ErrCorrupt.
+func (e *GroupError) Is(target error) bool {
+	switch target {
+	case ErrFailed:
+		return true
+	case ErrMemberFailed:
+		return len(e.Suspects) > 0
+	case ErrCorrupt:
+		return e.Reason == ReasonCorrupt
+	}
+	return false
+}

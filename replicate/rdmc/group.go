@@ -1,0 +1,338 @@
+package rdmc
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"math/bits"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/rdmcfs/rdmcfs/rdma"
+	"github.com/rdmcfs/rdmcfs/replicate/schedule"
+)
+
+// Defaults of GroupConfig.
+const (
+	DefaultBlockSize      = 256 << 10
+	DefaultMaxSends       = 2
+	DefaultReportInterval = 100 * time.Millisecond
+	DefaultSilenceTimeout = 2 * time.Second
+)
+
+// GroupConfig describes a group. All members must use the same values, apart from Rank, Window and those below it.
+type GroupConfig struct {
+	// Number names the group to its members.
+	Number uint64
+	// Epoch tells apart groups with the same number; a block of another epoch is refused.
+	Epoch uint32
+	// Members are the members' names, for logs and errors, the root first.
+	Members []string
+	// Rank is this member's place in Members.
+	Rank int
+	// BlockSize is the bytes per block; 0 means DefaultBlockSize.
+	BlockSize int
+	// Algorithm makes the schedule; 0 means schedule.BinomialPipeline.
+	Algorithm schedule.Algorithm
+	// Window is how many block buffers this member uses, at least 2; 0 means enough for the pipelines to work
+	// without reading blocks back. The memory is held while messages are under way, and a little longer.
+	Window int
+	// Grants is how many of the buffers are posted as receives at once; 0 means a part of the window.
+	Grants int
+	// MaxSends bounds the block sends that are outstanding at once; 0 means DefaultMaxSends.
+	MaxSends int
+	// ReportInterval is how often a member reports progress; 0 means DefaultReportInterval.
+	ReportInterval time.Duration
+	// SilenceTimeout is how long a neighbour may say nothing, not even that it lives, while messages are
+	// under way; 0 means DefaultSilenceTimeout.
+	SilenceTimeout time.Duration
+
+	// Unannounced makes a group for plain use, as in the papers: nothing is told out of band, the first block tells the
+	// size of its message. The following callbacks are for it; they are called by a goroutine of the group, one
+	// at a time, and may call anything but Close and Abort. Empty messages cannot be sent.
+	Unannounced bool
+	// Incoming is called at a member when a message begins, in the order of sending; it returns where its
+	// blocks go. An error fails the group.
+	Incoming func(size uint64) (Sink, error)
+	// Completed is called when a message has ended well, in the order of sending: at a member when it is stored whole
+	// and relayed, at the root when all members have stored it.
+	Completed func(t *Transfer)
+	// OnFailure is called once if the group fails.
+	OnFailure func(err error)
+}
+
+func (cfg *GroupConfig) setDefaults() {
+	orDefault(&cfg.BlockSize, DefaultBlockSize)
+	orDefault(&cfg.Algorithm, schedule.BinomialPipeline)
+	orDefault(&cfg.MaxSends, DefaultMaxSends)
+	orDefault(&cfg.ReportInterval, DefaultReportInterval)
+	orDefault(&cfg.SilenceTimeout, DefaultSilenceTimeout)
+	dims := bits.Len(uint(len(cfg.Members)))
+	orDefault(&cfg.Window, 8+2*dims)
+	orDefault(&cfg.Grants, min(4+dims, cfg.Window/2))
+}
+
+func orDefault[T comparable](v *T, value T) {
+	var zero T
+	if *v == zero {
+		*v = value
+	}
+}
+
+func (cfg *GroupConfig) check(limits rdma.Limits) error {
+	switch {
+	case cfg.Rank < 0 || cfg.Rank >= len(cfg.Members):
+		return fmt.Errorf("%w: rank %d of %d members", ErrInvalid, cfg.Rank, len(cfg.Members))
+	case cfg.BlockSize < 1 || cfg.BlockSize > MaxBlockSize || cfg.BlockSize+trailerSize > limits.MaxMessage:
+		return fmt.Errorf("%w: block size %d", ErrInvalid, cfg.BlockSize)
+	case cfg.Window < 2 || cfg.Grants < 1 || cfg.MaxSends < 1:
+		return fmt.Errorf("%w: window %d, grants %d, sends %d", ErrInvalid, cfg.Window, cfg.Grants, cfg.MaxSends)
+	case cfg.Unannounced && cfg.Rank != 0 && cfg.Incoming == nil:
+		return fmt.Errorf("%w: an unannounced group without Incoming", ErrInvalid)
+	case cfg.ReportInterval < 0 || cfg.SilenceTimeout < 0:
+		return fmt.Errorf("%w: negative time", ErrInvalid)
+	}
+	return nil
+}
+
+func (cfg *GroupConfig) limits() coreLimits {
+	return coreLimits{
+		slots:    cfg.Window,
+		posted:   cfg.Grants,
+		pins:     max(1, cfg.Window/4),
+		sends:    cfg.MaxSends,
+		silence:  cfg.SilenceTimeout,
+		interval: cfg.ReportInterval,
+		grace:    lossGrace,
+	}
+}
+
+// Group is one member's end of a group. Its methods may be called from several goroutines.
+type Group struct {
+	engine *Engine
+	cfg    GroupConfig
+	log    *slog.Logger
+	busy   atomic.Bool // the engine ticks this group
+	calls  callbacks
+	jobs   chan job // written under mu, room for one per slot; closed by end
+	work   sync.WaitGroup
+	ending sync.Once
+	ended  chan struct{} // closed when nothing of the group is in use any more
+
+	failed  chan struct{} // closed when the group has failed
+	closed  chan struct{} // closed when everything was delivered and the root closed the group
+	settled chan struct{} // closed when the neighbours know of either
+
+	mu        sync.Mutex // protects all below; never held across network, disk or a caller's code
+	core      *core
+	spare     []action // core.acts and this are used in turn
+	lanes     []laneEnds
+	control   rdma.Region // control buffers
+	pool      rdma.Region // block buffers, nil while there are no messages
+	idleSince time.Time
+	dead      bool // queue pairs are closed: late completions mean nothing
+	err       error
+	transfers map[uint64]*Transfer
+	heardMsg  controlMessage // decoded into, used again
+	posts     postScratch
+}
+
+// MemberProgress is how far a member is, as the root knows.
+type MemberProgress struct {
+	Rank int
+	// Done is the number of the last message that the member has stored whole; all before it are too.
+	Done uint64
+	// Blocks counts the blocks of message Done+1 that had to move and are stored there.
+	Blocks uint64
+	// Heard is when the last report of progress came in.
+	Heard time.Time
+}
+
+// NewGroup makes a member's end of a group, not yet connected. It must be ended by Close or Abort.
+func (e *Engine) NewGroup(cfg GroupConfig) (*Group, error) {
+	cfg.setDefaults()
+	if err := cfg.check(e.device.Limits()); err != nil {
+		return nil, fmt.Errorf("rdmc: new group %d: %w", cfg.Number, err)
+	}
+	plan, err := schedule.NewPlan(cfg.Algorithm, len(cfg.Members))
+	if err != nil {
+		return nil, fmt.Errorf("rdmc: new group %d: %w", cfg.Number, err)
+	}
+	g := &Group{
+		engine:    e,
+		cfg:       cfg,
+		log:       e.log.With("group", cfg.Number, "epoch", cfg.Epoch, "rank", cfg.Rank),
+		jobs:      make(chan job, cfg.Window+len(plan.Neighbours(cfg.Rank))),
+		ended:     make(chan struct{}),
+		failed:    make(chan struct{}),
+		closed:    make(chan struct{}),
+		settled:   make(chan struct{}),
+		core:      newCore(plan, cfg.Rank, cfg.BlockSize, cfg.Epoch, cfg.Unannounced, cfg.limits()),
+		transfers: make(map[uint64]*Transfer),
+	}
+	g.core.now = time.Now()
+	if err := g.open(); err != nil {
+		g.closeLanes()
+		return nil, fmt.Errorf("rdmc: new group %d: %w", cfg.Number, err)
+	}
+	return g, nil
+}
+
+// open makes the queue pairs and starts the workers.
+func (g *Group) open() error {
+	if err := g.openLanes(); err != nil {
+		return err
+	}
+	if err := g.openStanding(); err != nil {
+		return err
+	}
+	if err := g.engine.add(g); err != nil {
+		return err
+	}
+	g.calls.wake = make(chan struct{}, 1)
+	g.work.Go(g.runCallbacks)
+	for range workers {
+		g.work.Go(g.runJobs)
+	}
+	return nil
+}
+
+// Send queues a message at the root and does not wait. The transfer ends when every member has stored every
+// block. The members must be told of Transfer.Announcement; blocks flow to each as soon as it calls Receive.
+func (g *Group) Send(out Outgoing) (*Transfer, error) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.cfg.Rank != 0 {
+		return nil, fmt.Errorf("%w: send by rank %d, only the root can", ErrInvalid, g.cfg.Rank)
+	}
+	if g.cfg.Unannounced && (out.Partial || out.Size == 0) {
+		return nil, fmt.Errorf("%w: partial or empty message in an unannounced group", ErrInvalid)
+	}
+	blocks := BlockCount(out.Size, g.cfg.BlockSize)
+	a := Announcement{Seq: g.core.next(), Size: out.Size, Blocks: slices.Clone(out.Blocks)}
+	if !out.Partial {
+		a.Blocks = AllBlocks(blocks)
+	}
+	t := &Transfer{group: g, announcement: a, source: out.Source}
+	return t, g.begin(t, nil)
+}
+
+// Receive makes a member ready for an announced message and does not wait. Announcements may come in any
+// order within a bound; the messages are received in order of their numbers.
+func (g *Group) Receive(a Announcement, r Receiver) (*Transfer, error) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.cfg.Rank == 0 || g.cfg.Unannounced {
+		return nil, fmt.Errorf("%w: receive by the root or in an unannounced group", ErrInvalid)
+	}
+	if err := a.validate(g.cfg.BlockSize); err != nil {
+		return nil, err
+	}
+	blocks := BlockCount(a.Size, g.cfg.BlockSize)
+	have := NewBitmap(blocks)
+	if r.Have != nil {
+		if r.Have.Blocks() != blocks {
+			return nil, fmt.Errorf("%w: bitmap of %d blocks for a message of %d", ErrInvalid, r.Have.Blocks(), blocks)
+		}
+		have = r.Have.Clone()
+	}
+	t := &Transfer{group: g, announcement: a, sink: r.Sink}
+	return t, g.begin(t, have)
+}
+
+// begin gives the message to the core. The lock is held.
+func (g *Group) begin(t *Transfer, have *Bitmap) error {
+	if g.err != nil {
+		return g.err
+	}
+	if g.core.ended() || g.core.closing {
+		return ErrClosed
+	}
+	a := t.announcement
+	if err := a.validate(g.cfg.BlockSize); err != nil {
+		return err
+	}
+	if err := g.openPool(); err != nil {
+		return err
+	}
+	t.open(have)
+	close(t.ready)
+	before := g.transfers[a.Seq]
+	g.transfers[a.Seq] = t
+	if err := g.core.announce(a, have); err != nil {
+		if g.transfers[a.Seq] = before; before == nil {
+			delete(g.transfers, a.Seq)
+		}
+		return err
+	}
+	g.engine.attend(g)
+	g.drain()
+	return nil
+}
+
+// Progress tells, at the root, how far each member is, by rank. Elsewhere it holds the members below in the
+// tree of reports.
+func (g *Group) Progress() []MemberProgress {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	all := make([]MemberProgress, len(g.core.members))
+	for rank, m := range g.core.members {
+		all[rank] = MemberProgress{Rank: rank, Done: m.done, Blocks: m.blocks, Heard: m.heard}
+	}
+	return all
+}
+
+// Failed is closed when the group has failed; Err then tells how.
+func (g *Group) Failed() <-chan struct{} { return g.failed }
+
+// Err is nil, or the *GroupError that ended the group.
+func (g *Group) Err() error {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.err
+}
+
+// Fail ends the group on all members, with the given suspects. It does not wait; Abort does.
+func (g *Group) Fail(suspects []int, cause error) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.core.fail(ReasonAborted, g.cfg.Rank, suspects, cause)
+	g.engine.attend(g)
+	g.drain()
+}
+
+// Close waits until all queued messages are delivered to all members, which all of them learn, then
+// ends the group. All members call it. If it returns nil, every message reached every member whole.
+// It returns the group's failure, or ctx's error, in which case the group is aborted. A Source or Sink must not call it.
+func (g *Group) Close(ctx context.Context) error {
+	if g.cfg.Rank == 0 {
+		g.mu.Lock()
+		g.core.closeWhenDone()
+		g.drain()
+		g.mu.Unlock()
+	}
+	select {
+	case <-g.closed:
+		g.end()
+		return nil
+	case <-g.failed:
+		g.end()
+		return g.Err()
+	case <-ctx.Done():
+		g.Abort()
+		return fmt.Errorf("rdmc: close group %d: %w", g.cfg.Number, ctx.Err())
+	}
+}
+
+// Abort ends the group at once; the other members see it fail, with this member as the suspect unless it is the root.
+// It waits until no buffer, Source or Sink of the group is in use any more. A Source or Sink must not call it.
+func (g *Group) Abort() {
+	var suspects []int
+	if g.cfg.Rank != 0 {
+		suspects = []int{g.cfg.Rank}
+	}
+	g.Fail(suspects, ErrClosed)
+	g.end()
+}

@@ -1,0 +1,179 @@
+package rdmc
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"sync"
+
+	"github.com/rdmcfs/rdmcfs/rdma"
+)
+
+// laneEnd is one queue pair of a lane, and the User of it.
+type laneEnd struct {
+	group     *Group
+	lane      int
+	isControl bool
+	qp        rdma.QueuePair
+}
+
+// laneEnds is the two queue pairs of a lane. Block receives are consumed by blocks only, and small receives by
+// control messages only, so each kind has a queue pair of its own.
+type laneEnds struct {
+	blocks, control laneEnd
+}
+
+// openLanes makes the queue pairs, and posts all receives for control messages.
+func (g *Group) openLanes() error {
+	g.lanes = make([]laneEnds, len(g.core.lanes))
+	if len(g.lanes) == 0 {
+		return nil
+	}
+	var err error
+	if g.control, err = g.engine.device.AllocRegion(len(g.lanes)*(controlWindow+1)*maxControl, 0); err != nil {
+		return err
+	}
+	for i := range g.lanes {
+		if err := g.openLane(i); err != nil {
+			return fmt.Errorf("neighbour %d: %w", g.core.lanes[i].peer, err)
+		}
+	}
+	return nil
+}
+
+func (g *Group) openLane(i int) error {
+	l := &g.lanes[i]
+	l.blocks = laneEnd{group: g, lane: i}
+	l.control = laneEnd{group: g, lane: i, isControl: true}
+	if err := l.blocks.open(g.cfg.MaxSends, g.cfg.Window); err != nil {
+		return err
+	}
+	if err := l.control.open(2, controlWindow); err != nil {
+		return err
+	}
+	for n := range controlWindow {
+		if err := g.postControlRecv(i, n); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (l *laneEnd) open(sends, receives int) error {
+	cq := l.group.engine.cq
+	var err error
+	l.qp, err = l.group.engine.device.NewQP(rdma.QPConfig{SendCQ: cq, RecvCQ: cq, SendDepth: sends, RecvDepth: receives, User: l})
+	return err
+}
+
+// closeLanes ends all queue pairs and waits for their work, then frees the memory.
+func (g *Group) closeLanes() {
+	for i := range g.lanes {
+		for _, l := range []*laneEnd{&g.lanes[i].blocks, &g.lanes[i].control} {
+			if l.qp != nil {
+				g.logClose(l.qp.Close())
+			}
+		}
+	}
+	g.mu.Lock()
+	g.dead = true
+	control, pool := g.control, g.pool
+	g.mu.Unlock()
+	g.work.Wait()
+	for _, r := range []rdma.Region{control, pool} {
+		if r != nil {
+			g.logClose(r.Close())
+		}
+	}
+}
+
+func (g *Group) logClose(err error) {
+	if err != nil && !errors.Is(err, rdma.ErrClosed) {
+		g.log.Warn("close fabric object", "error", err)
+	}
+}
+
+// Addresses are this end's fabric addresses, by neighbour. Each must be given to that neighbour's Connect.
+// They are secrets: whoever knows one can connect in the neighbour's place.
+func (g *Group) Addresses() map[int][]byte {
+	addresses := make(map[int][]byte, len(g.lanes))
+	for i := range g.lanes {
+		var b []byte
+		for _, address := range [][]byte{g.lanes[i].blocks.qp.Address(), g.lanes[i].control.qp.Address()} {
+			b = binary.AppendUvarint(b, uint64(len(address)))
+			b = append(b, address...)
+		}
+		addresses[g.core.lanes[i].peer] = b
+	}
+	return addresses
+}
+
+// splitAddress takes apart what Addresses made.
+func splitAddress(b []byte) (blocks, control []byte, err error) {
+	var parts [2][]byte
+	for i := range parts {
+		var n uint64
+		if n, b, err = uvarint(b); err != nil {
+			return nil, nil, err
+		}
+		if n > uint64(len(b)) {
+			return nil, nil, fmt.Errorf("%w: address of %d bytes in %d", ErrInvalid, n, len(b))
+		}
+		parts[i], b = b[:n], b[n:]
+	}
+	if len(b) != 0 {
+		return nil, nil, fmt.Errorf("%w: %d bytes behind an address", ErrInvalid, len(b))
+	}
+	return parts[0], parts[1], nil
+}
+
+// Connect joins this end with its neighbours, whose addresses for this member are given by rank. All members
+// call it at the same time. It returns when all neighbours are connected; when one is not, or ctx is done, the group has failed.
+func (g *Group) Connect(ctx context.Context, remote map[int][]byte) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	errs := make([]error, len(g.lanes))
+	var wg sync.WaitGroup
+	for i := range g.lanes {
+		wg.Go(func() {
+			if errs[i] = g.connectLane(ctx, i, remote); errs[i] != nil {
+				cancel()
+			}
+		})
+	}
+	wg.Wait()
+	if err := errors.Join(errs...); err != nil {
+		return fmt.Errorf("rdmc: connect group %d: %w", g.cfg.Number, err)
+	}
+	return g.Err()
+}
+
+func (g *Group) connectLane(ctx context.Context, i int, remote map[int][]byte) error {
+	peer := g.core.lanes[i].peer
+	blocks, control, err := splitAddress(remote[peer])
+	if err == nil {
+		err = connectBoth(ctx, &g.lanes[i], blocks, control)
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if err != nil {
+		g.core.lanes[i].broken = true
+		g.core.fail(ReasonDisconnected, g.cfg.Rank, []int{peer}, err)
+		err = fmt.Errorf("member %d (%s): %w", peer, g.cfg.Members[peer], err)
+	} else {
+		g.core.connected(i)
+	}
+	g.engine.attend(g)
+	g.drain()
+	return err
+}
+
+func connectBoth(ctx context.Context, l *laneEnds, blocks, control []byte) error {
+	var wg sync.WaitGroup
+	var errBlocks error
+	wg.Go(func() { errBlocks = l.blocks.qp.Connect(ctx, blocks) })
+	err := l.control.qp.Connect(ctx, control)
+	wg.Wait()
+	return errors.Join(err, errBlocks)
+}

@@ -1,0 +1,185 @@
+package rdmc
+
+import (
+	"fmt"
+
+	"github.com/rdmcfs/rdmcfs/replicate/schedule"
+)
+
+// maxQueued bounds the messages that are announced and not finished.
+const maxQueued = 4096
+
+// message is one message as the core sees it.
+type message struct {
+	seq    uint64
+	size   uint64
+	blocks indexed
+	sched  schedule.Schedule
+	steps  uint64
+
+	have     *Bitmap // stored here, by block; nil at the root
+	received uint64  // blocks that came
+	stored   uint64  // blocks to move that are stored here
+	queued   int     // sends prepared and not posted
+	flight   int     // sends posted and not completed
+	sentAll  bool    // all sends have been prepared
+	told     bool    // actStored was given
+}
+
+// count is the number of blocks to move.
+func (m *message) count() uint64 { return m.blocks.count }
+
+// cursor is a place in the order of all steps of all messages.
+type cursor struct{ seq, step uint64 }
+
+// announce queues a message. have is what is stored here already; it belongs to the core from now on. A member
+// may hear of messages in any order.
+func (c *core) announce(a Announcement, have *Bitmap) error {
+	m := &message{seq: a.Seq, size: a.Size, blocks: index(a.Blocks), have: have}
+	m.sched = c.plan.Schedule(m.count())
+	m.steps = m.sched.Steps()
+	if !c.isRoot() {
+		m.stored = overlap(have, a.Blocks)
+	}
+	if _, twice := c.early[a.Seq]; twice || a.Seq < c.next() {
+		return fmt.Errorf("%w: message %d was announced before", ErrInvalid, a.Seq)
+	}
+	if len(c.messages)+len(c.early) >= maxQueued {
+		return fmt.Errorf("%w: %d messages are queued", ErrInvalid, maxQueued)
+	}
+	c.early[a.Seq] = m
+	for m := c.early[c.next()]; m != nil; m = c.early[c.next()] {
+		delete(c.early, m.seq)
+		c.begin(m)
+	}
+	c.pump()
+	return nil
+}
+
+// next is the number of the next message to begin.
+func (c *core) next() uint64 { return c.first + uint64(len(c.messages)) }
+
+// begin makes the message part of the order of transfers.
+func (c *core) begin(m *message) {
+	if len(c.messages) == 0 {
+		c.wake()
+	}
+	c.messages = append(c.messages, m)
+	if c.plain && !c.isRoot() {
+		c.act(action{kind: actIncoming, seq: m.seq, size: m.size})
+	}
+	c.storedAll(m)
+}
+
+func overlap(have *Bitmap, blocks Ranges) uint64 {
+	if have.Count() == 0 {
+		return 0
+	}
+	var n uint64
+	for _, r := range blocks {
+		for b := r.First; b < r.end(); b++ {
+			if have.Has(b) {
+				n++
+			}
+		}
+	}
+	return n
+}
+
+// message is the message with the number, or nil if it has not begun. It has not finished.
+func (c *core) message(seq uint64) *message {
+	if i := seq - c.first; i < uint64(len(c.messages)) {
+		return c.messages[i]
+	}
+	return nil
+}
+
+// haveOf is what is stored here of a message that has not finished, or nil.
+func (c *core) haveOf(seq uint64) *Bitmap {
+	if m := c.message(seq); m != nil {
+		return m.have
+	}
+	if m := c.early[seq]; m != nil {
+		return m.have
+	}
+	return nil
+}
+
+// nextIn moves the cursor of receipts to the next step that brings something.
+func (c *core) nextIn() (*message, schedule.Transfer, bool) {
+	for m := c.message(c.in.seq); m != nil; m = c.message(c.in.seq) {
+		for ; c.in.step < m.steps; c.in.step++ {
+			if t, ok := m.sched.Incoming(c.rank, c.in.step); ok {
+				return m, t, true
+			}
+		}
+		c.in = cursor{seq: m.seq + 1}
+	}
+	return nil, schedule.Transfer{}, false
+}
+
+// nextOut moves the cursor of sends to the next step that sends something.
+func (c *core) nextOut() (*message, schedule.Transfer, bool) {
+	for m := c.message(c.out.seq); m != nil; m = c.message(c.out.seq) {
+		for ; c.out.step < m.steps; c.out.step++ {
+			if t, ok := m.sched.Outgoing(c.rank, c.out.step); ok {
+				return m, t, true
+			}
+		}
+		m.sentAll = true
+		c.out = cursor{seq: m.seq + 1}
+	}
+	return nil, schedule.Transfer{}, false
+}
+
+// storedAll tells the shell and the parent once all blocks to move are stored here.
+func (c *core) storedAll(m *message) {
+	if m.told || !c.isRoot() && m.stored < m.count() {
+		return
+	}
+	m.told = true
+	c.act(action{kind: actStored, seq: m.seq})
+	own := &c.members[c.rank]
+	for n := c.message(own.done + 1); n != nil && n.told; n = c.message(own.done + 1) {
+		own.done = n.seq
+	}
+	c.reportNow(c.rank)
+}
+
+// retire ends the messages that are finished, oldest first.
+func (c *core) retire() {
+	for len(c.messages) > 0 && c.finished(c.messages[0]) {
+		m := c.messages[0]
+		c.messages[0] = nil
+		c.messages = c.messages[1:]
+		c.first++
+		c.freeSlots(m)
+		c.act(action{kind: actDone, seq: m.seq})
+	}
+	if c.in.seq < c.first {
+		c.in = cursor{seq: c.first}
+	}
+	if c.closing && (len(c.messages) == 0 || c.first > c.last) {
+		c.close()
+	}
+}
+
+// finished reports whether nothing is left to do here for the message and, at the root, at any member.
+func (c *core) finished(m *message) bool {
+	if !m.sentAll || m.queued > 0 || m.flight > 0 || !m.told {
+		return false
+	}
+	if c.isRoot() {
+		return c.deliveredTo() >= m.seq
+	}
+	return m.received == m.count()
+}
+
+// deliveredTo is the last message that all members have stored.
+func (c *core) deliveredTo() uint64 {
+	low := c.first + uint64(len(c.messages))
+	for _, m := range c.members[1:] {
+		low = min(low, m.done)
+	}
+	return low
+}

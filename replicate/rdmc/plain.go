@@ -1,0 +1,68 @@
+package rdmc
+
+import "fmt"
+
+// Plain use: messages are not announced out of band. The first block that reaches a member tells the size of its
+// message; its immediate value is the number of blocks.
+//
+// For it each lane has a standing receive, posted behind the receives of all messages that are known. The next
+// message's first transfer on the lane consumes it: grant finds it there and posts no other. Different lanes may
+// tell of messages in another order than they were sent; a block of a later message then waits in its slot. Standing
+// receives use slots of their own, so that what core.go says of finite pools holds.
+
+// stand posts standing receives, as soon as all known messages have got theirs.
+func (c *core) stand() {
+	if !c.plain || c.isRoot() || c.in.seq != c.next() {
+		return
+	}
+	for lane := range c.lanes {
+		l := &c.lanes[lane]
+		if l.standing >= 0 {
+			continue
+		}
+		i := c.takeSlot()
+		if i < 0 {
+			return
+		}
+		c.slots[i] = slot{}
+		l.standing = i
+		c.post(lane, i)
+	}
+}
+
+// useStanding gives the lane's standing receive to the message's next block from there, which may have come already.
+func (c *core) useStanding(lane int, m *message, pos uint64) {
+	l := &c.lanes[lane]
+	i := l.standing
+	l.standing = -1
+	s := &c.slots[i]
+	s.m, s.pos = m, pos
+	if s.state == slotEarly {
+		c.accept(lane, i, s.early)
+	} else {
+		c.posted++
+	}
+}
+
+// arriveEarly keeps the first block of a message on a lane, and begins the message if it is not known.
+func (c *core) arriveEarly(lane, i int, got trailer) {
+	s := &c.slots[i]
+	s.state, s.early = slotEarly, got
+	if got.seq < c.next() || c.early[got.seq] != nil {
+		return // grant will find it
+	}
+	a := Announcement{Seq: got.seq, Size: got.size}
+	err := a.validate(c.block)
+	if err == nil && (got.epoch != c.epoch || got.size == 0 || got.seq-c.next() >= maxQueued) {
+		err = fmt.Errorf("%w: unexpected block %+v", ErrCorrupt, got)
+	}
+	if err != nil {
+		c.fail(ReasonCorrupt, c.rank, []int{c.lanes[lane].peer}, err)
+		return
+	}
+	blocks := BlockCount(got.size, c.block)
+	a.Blocks = AllBlocks(blocks)
+	if err := c.announce(a, NewBitmap(blocks)); err != nil {
+		c.fail(ReasonCorrupt, c.rank, []int{c.lanes[lane].peer}, err)
+	}
+}

@@ -1,0 +1,150 @@
+package rdmc
+
+import (
+	"bytes"
+	"errors"
+	"slices"
+	"sync"
+	"testing"
+
+	"github.com/rdmcfs/rdmcfs/rdma"
+	"github.com/rdmcfs/rdmcfs/replicate/schedule"
+)
+
+// inbox collects what a member of an unannounced group gets.
+type inbox struct {
+	mu        sync.Mutex
+	messages  []*memory
+	completed []uint64
+	failures  []error
+	refuse    int // the message to refuse, counted from 1
+}
+
+func (in *inbox) configure(cfg *GroupConfig) {
+	cfg.Unannounced = true
+	cfg.Incoming = func(size uint64) (Sink, error) {
+		in.mu.Lock()
+		defer in.mu.Unlock()
+		m := newMemory(int(size), cfg.BlockSize)
+		in.messages = append(in.messages, m)
+		if len(in.messages) == in.refuse {
+			return nil, errTest
+		}
+		return m, nil
+	}
+	cfg.Completed = func(t *Transfer) {
+		in.mu.Lock()
+		defer in.mu.Unlock()
+		in.completed = append(in.completed, t.Announcement().Seq)
+	}
+	cfg.OnFailure = func(err error) {
+		in.mu.Lock()
+		defer in.mu.Unlock()
+		in.failures = append(in.failures, err)
+	}
+}
+
+func plainGroup(t *testing.T, c *cluster, cfg GroupConfig) ([]*Group, []*inbox) {
+	t.Helper()
+	cfg.Members = make([]string, len(c.engines))
+	var groups []*Group
+	var inboxes []*inbox
+	for rank, e := range c.engines {
+		in := &inbox{}
+		own := cfg
+		own.Rank = rank
+		in.configure(&own)
+		g, err := e.NewGroup(own)
+		if err != nil {
+			t.Fatal(err)
+		}
+		groups, inboxes = append(groups, g), append(inboxes, in)
+	}
+	connect(t, groups)
+	return groups, inboxes
+}
+
+// TestUnannounced sends as in the papers: members learn of a message and its size from the first block.
+func TestUnannounced(t *testing.T) {
+	eachFabric(t, func(t *testing.T, devices func(int) []rdma.Device) {
+		for _, n := range []int{2, 3, 5, 8} {
+			for _, a := range schedule.Algorithms() {
+				if _, err := schedule.NewPlan(a, n); err != nil {
+					continue
+				}
+				c := newCluster(t, devices(n))
+				groups, inboxes := plainGroup(t, c, GroupConfig{Number: 1, BlockSize: 1000, Algorithm: a, Window: 3})
+				var sent []*memory
+				for i, size := range []int{1, 1000, 30_500, 999, 5000, 12_345} {
+					src := randomMemory(uint64(i), size, 1000)
+					if _, err := groups[0].Send(Outgoing{Size: uint64(size), Source: src}); err != nil {
+						t.Fatal(err)
+					}
+					sent = append(sent, src)
+				}
+				closeAll(t, groups)
+				for rank, in := range inboxes {
+					in.check(t, rank, sent)
+				}
+			}
+		}
+	})
+}
+
+func (in *inbox) check(t *testing.T, rank int, sent []*memory) {
+	t.Helper()
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	if !slices.IsSorted(in.completed) || len(in.completed) != len(sent) || len(in.failures) != 0 {
+		t.Fatalf("rank %d: completed %v, failures %v", rank, in.completed, in.failures)
+	}
+	if rank == 0 {
+		return
+	}
+	for i, m := range in.messages {
+		if !bytes.Equal(m.data, sent[i].data) {
+			t.Fatalf("rank %d: message %d has other bytes", rank, i)
+		}
+	}
+}
+
+// TestUnannouncedRefused has one member refuse a message: all fail, and are called back once.
+func TestUnannouncedRefused(t *testing.T) {
+	eachFabric(t, func(t *testing.T, devices func(int) []rdma.Device) {
+		c := newCluster(t, devices(4))
+		groups, inboxes := plainGroup(t, c, GroupConfig{Number: 1, BlockSize: 1000})
+		inboxes[2].mu.Lock()
+		inboxes[2].refuse = 2
+		inboxes[2].mu.Unlock()
+		for i := range 3 {
+			if _, err := groups[0].Send(Outgoing{Size: 50_000, Source: randomMemory(uint64(i), 50_000, 1000)}); err != nil && !errors.Is(err, ErrFailed) {
+				t.Fatal(err)
+			}
+		}
+		for rank, g := range groups {
+			if err := g.Close(testContext(t)); !errors.Is(err, ErrMemberFailed) {
+				t.Fatalf("rank %d: %v", rank, err)
+			}
+			in := inboxes[rank]
+			in.mu.Lock()
+			defer in.mu.Unlock()
+			if len(in.failures) != 1 || !errors.Is(in.failures[0], ErrMemberFailed) {
+				t.Fatalf("rank %d: failures %v", rank, in.failures)
+			}
+		}
+	})
+}
+
+func TestUnannouncedInvalid(t *testing.T) {
+	c := newCluster(t, tcpDevices(t, 2))
+	if _, err := c.engines[1].NewGroup(GroupConfig{Members: make([]string, 2), Rank: 1, Unannounced: true}); !errors.Is(err, ErrInvalid) {
+		t.Errorf("without Incoming: %v", err)
+	}
+	groups, _ := plainGroup(t, c, GroupConfig{Number: 1, BlockSize: 1000})
+	if _, err := groups[0].Send(Outgoing{}); !errors.Is(err, ErrInvalid) {
+		t.Errorf("empty message: %v", err)
+	}
+	if _, err := groups[1].Receive(Announcement{Seq: 1}, Receiver{}); !errors.Is(err, ErrInvalid) {
+		t.Errorf("receive: %v", err)
+	}
+}

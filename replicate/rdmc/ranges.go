@@ -1,0 +1,157 @@
+package rdmc
+
+import (
+	"cmp"
+	"encoding/binary"
+	"fmt"
+	"slices"
+)
+
+// Range is a run of blocks.
+type Range struct {
+	First, Count uint64
+}
+
+// end is the block behind the range.
+func (r Range) end() uint64 { return r.First + r.Count }
+
+// Ranges is a set of blocks: ascending, disjoint, non-empty runs that do not touch.
+type Ranges []Range
+
+// MaxRanges bounds the runs of an encoded set.
+const MaxRanges = 1 << 20
+
+// AllBlocks is the set of the first k blocks.
+func AllBlocks(k uint64) Ranges {
+	if k == 0 {
+		return nil
+	}
+	return Ranges{{First: 0, Count: k}}
+}
+
+// Count is the number of blocks in the set.
+func (s Ranges) Count() uint64 {
+	var n uint64
+	for _, r := range s {
+		n += r.Count
+	}
+	return n
+}
+
+// Contains reports whether the block is in the set.
+func (s Ranges) Contains(block uint64) bool {
+	i, found := slices.BinarySearchFunc(s, block, func(r Range, b uint64) int { return cmp.Compare(r.First, b) })
+	if found {
+		return true
+	}
+	return i > 0 && block < s[i-1].end()
+}
+
+// Validate returns ErrInvalid if the set is not well formed or has a block at or beyond limit.
+func (s Ranges) Validate(limit uint64) error {
+	var next uint64
+	for i, r := range s {
+		if r.Count == 0 || r.First < next || i > 0 && r.First == next {
+			return fmt.Errorf("%w: ranges are not ascending at %d", ErrInvalid, i)
+		}
+		if r.First >= limit || r.Count > limit-r.First {
+			return fmt.Errorf("%w: range %d+%d exceeds %d blocks", ErrInvalid, r.First, r.Count, limit)
+		}
+		next = r.end()
+	}
+	return nil
+}
+
+// Union is the set of all blocks in any of the sets.
+func Union(sets ...Ranges) Ranges {
+	var all Ranges
+	for _, s := range sets {
+		all = append(all, s...)
+	}
+	slices.SortFunc(all, func(a, b Range) int { return cmp.Compare(a.First, b.First) })
+	merged := all[:0]
+	for _, r := range all {
+		if n := len(merged); n > 0 && r.First <= merged[n-1].end() {
+			merged[n-1].Count = max(merged[n-1].end(), r.end()) - merged[n-1].First
+			continue
+		}
+		merged = append(merged, r)
+	}
+	return slices.Clip(merged)
+}
+
+// AppendBinary appends the set's encoding: the number of runs, then the gap before and the length of each, as varints.
+func (s Ranges) AppendBinary(b []byte) []byte {
+	b = binary.AppendUvarint(b, uint64(len(s)))
+	var at uint64
+	for _, r := range s {
+		b = binary.AppendUvarint(b, r.First-at)
+		b = binary.AppendUvarint(b, r.Count)
+		at = r.end()
+	}
+	return b
+}
+
+// DecodeRanges decodes a set of blocks below limit and returns the bytes behind it.
+func DecodeRanges(b []byte, limit uint64) (Ranges, []byte, error) {
+	runs, b, err := uvarint(b)
+	if err != nil {
+		return nil, nil, err
+	}
+	if runs > MaxRanges || runs > uint64(len(b))/2 {
+		return nil, nil, fmt.Errorf("%w: %d runs in %d bytes", ErrInvalid, runs, len(b))
+	}
+	s := make(Ranges, 0, runs)
+	var at uint64
+	for range runs {
+		var gap, count uint64
+		if gap, b, err = uvarint(b); err != nil {
+			return nil, nil, err
+		}
+		if count, b, err = uvarint(b); err != nil {
+			return nil, nil, err
+		}
+		if gap > limit-at || count > limit-at-gap {
+			return nil, nil, fmt.Errorf("%w: run exceeds %d blocks", ErrInvalid, limit)
+		}
+		s = append(s, Range{First: at + gap, Count: count})
+		at += gap + count
+	}
+	return s, b, s.Validate(limit)
+}
+
+func uvarint(b []byte) (uint64, []byte, error) {
+	v, n := binary.Uvarint(b)
+	if n <= 0 {
+		return 0, nil, fmt.Errorf("%w: truncated number", ErrInvalid)
+	}
+	return v, b[n:], nil
+}
+
+// indexed is a set with the position of each run, to find the block at a position fast.
+type indexed struct {
+	runs   Ranges
+	before []uint64 // blocks in the runs before each
+	count  uint64
+}
+
+func index(s Ranges) indexed {
+	x := indexed{runs: s, before: make([]uint64, len(s))}
+	for i, r := range s {
+		x.before[i] = x.count
+		x.count += r.Count
+	}
+	return x
+}
+
+// at is the block at a position below count.
+func (x *indexed) at(position uint64) uint64 {
+	if len(x.runs) == 1 {
+		return x.runs[0].First + position
+	}
+	i, found := slices.BinarySearch(x.before, position)
+	if !found {
+		i--
+	}
+	return x.runs[i].First + position - x.before[i]
+}

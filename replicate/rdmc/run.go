@@ -1,0 +1,312 @@
+package rdmc
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/rdmcfs/rdmcfs/rdma"
+)
+
+// Times of the shell.
+const (
+	// settleTimeout bounds how long an ending group waits for its neighbours to be told.
+	settleTimeout = time.Second
+	// lossGrace is how long a member whose neighbour's queue pair broke waits for a better account of it.
+	lossGrace = 100 * time.Millisecond
+	// poolIdle is how long block buffers are kept after the last message.
+	poolIdle = 2 * time.Second
+)
+
+// workers is how many goroutines per group call Sources and Sinks.
+const workers = 2
+
+// job is a call of a Source or Sink.
+type job struct {
+	store    bool
+	slot     int
+	block    uint64
+	transfer *Transfer
+	buf      []byte // the block and its trailer
+}
+
+// postScratch holds the arguments of posts, so that posting does not allocate.
+type postScratch struct {
+	send [1]rdma.SendWR
+	recv [1]rdma.RecvWR
+	sge  [1]rdma.SGE
+}
+
+// drain carries out the core's actions. The lock is held.
+func (g *Group) drain() {
+	for len(g.core.acts) > 0 {
+		acts := g.core.acts
+		g.core.acts = g.spare[:0]
+		for i := range acts {
+			g.carryOut(&acts[i])
+		}
+		g.spare = acts[:0]
+	}
+}
+
+func (g *Group) carryOut(a *action) {
+	switch a.kind {
+	case actPostRecv:
+		g.check(a.lane, g.postRecv(g.lanes[a.lane].blocks.qp, a.slot, g.slotSGE(a.slot, g.cfg.BlockSize+trailerSize)))
+	case actSend:
+		g.check(a.lane, g.postSend(g.lanes[a.lane].blocks.qp, a.slot, a.blocks, g.slotSGE(a.slot, a.length)))
+	case actLoad, actStore:
+		g.jobs <- job{store: a.kind == actStore, slot: a.slot, block: a.block, transfer: g.transfers[a.seq], buf: g.slotBytes(a.slot, a.length)}
+	case actControl:
+		g.check(a.lane, g.sendControl(a.lane))
+	case actIncoming:
+		g.incoming(a.seq, a.size)
+	case actStored:
+		g.transfers[a.seq].markStored()
+	case actDone:
+		g.done(a.seq)
+	case actFailed:
+		g.markFailed()
+	case actClosed:
+		g.finishAll(ErrClosed)
+		close(g.closed)
+	case actSettled:
+		close(g.settled)
+	}
+}
+
+func (g *Group) markFailed() {
+	f := g.core.failure
+	g.err = &GroupError{Reason: f.reason, Suspects: f.suspects, Reporter: f.reporter, Err: f.cause}
+	g.log.Info("group failed", "reason", f.reason, "suspects", f.suspects, "reporter", f.reporter, "cause", f.cause)
+	g.finishAll(g.err)
+	close(g.failed)
+	if g.cfg.OnFailure != nil {
+		g.calls.add(func() { g.cfg.OnFailure(g.Err()) })
+	}
+}
+
+// done ends a transfer well. The lock is held.
+func (g *Group) done(seq uint64) {
+	t := g.transfers[seq]
+	delete(g.transfers, seq)
+	t.finish(nil)
+	if g.cfg.Completed != nil {
+		g.calls.add(func() { g.cfg.Completed(t) })
+	}
+}
+
+func (g *Group) finishAll(err error) {
+	for seq, t := range g.transfers {
+		t.finish(err)
+		if g.core.message(seq) == nil {
+			delete(g.transfers, seq)
+		}
+	}
+}
+
+// check tells the core of a post that failed.
+func (g *Group) check(lane int, err error) {
+	if err != nil {
+		g.lose(lane, err)
+	}
+}
+
+// lose tells the core that the lane's queue pair is in error.
+func (g *Group) lose(lane int, cause error) {
+	g.core.broken(lane, cause)
+	g.engine.attend(g)
+}
+
+func (g *Group) postSend(qp rdma.QueuePair, id int, imm uint32, sge rdma.SGE) error {
+	p := &g.posts
+	p.sge[0] = sge
+	p.send[0] = rdma.SendWR{ID: uint64(id), Op: rdma.OpSend, List: p.sge[:], Imm: imm}
+	return qp.PostSend(p.send[:]...)
+}
+
+func (g *Group) postRecv(qp rdma.QueuePair, id int, sge rdma.SGE) error {
+	p := &g.posts
+	p.sge[0] = sge
+	p.recv[0] = rdma.RecvWR{ID: uint64(id), List: p.sge[:]}
+	return qp.PostRecv(p.recv[:]...)
+}
+
+// Block buffers. Each starts on a page.
+
+func (g *Group) stride() int { return (g.cfg.BlockSize + trailerSize + 4095) &^ 4095 }
+
+func (g *Group) slotSGE(slot, length int) rdma.SGE {
+	return rdma.SGE{Region: g.pool, Offset: slot * g.stride(), Length: length}
+}
+
+func (g *Group) slotBytes(slot, length int) []byte {
+	at := slot * g.stride()
+	return g.pool.Bytes()[at : at+length : at+length]
+}
+
+// openPool allocates the block buffers if they are not there.
+func (g *Group) openPool() error {
+	if g.pool != nil {
+		return nil
+	}
+	pool, err := g.engine.device.AllocRegion(len(g.core.slots)*g.stride(), 0)
+	if err != nil {
+		return fmt.Errorf("rdmc: block buffers of group %d: %w", g.cfg.Number, err)
+	}
+	g.pool = pool
+	return nil
+}
+
+// closeIdlePool frees the block buffers a while after the last message. No slot is in use then.
+func (g *Group) closeIdlePool(now time.Time) {
+	if g.pool == nil || g.cfg.Unannounced && g.cfg.Rank != 0 || g.core.ended() || len(g.core.messages) > 0 {
+		g.idleSince = now
+		return
+	}
+	if now.Sub(g.idleSince) < poolIdle {
+		return
+	}
+	g.logClose(g.pool.Close())
+	g.pool = nil
+}
+
+// Control buffers: those of receives first, then the one to send from, for each lane.
+
+func (g *Group) controlOffset(lane, n int) int { return (lane*(controlWindow+1) + n) * maxControl }
+
+func (g *Group) postControlRecv(lane, n int) error {
+	sge := rdma.SGE{Region: g.control, Offset: g.controlOffset(lane, n), Length: maxControl}
+	return g.postRecv(g.lanes[lane].control.qp, n, sge)
+}
+
+func (g *Group) sendControl(lane int) error {
+	at := g.controlOffset(lane, controlWindow)
+	n := g.core.encodeControl(lane, g.control.Bytes()[at:at+maxControl])
+	return g.postSend(g.lanes[lane].control.qp, 0, 0, rdma.SGE{Region: g.control, Offset: at, Length: n})
+}
+
+// complete takes a completion of one of the group's queue pairs in. It is called by the poller.
+func (l *laneEnd) complete(c *rdma.Completion) {
+	g := l.group
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.dead {
+		return
+	}
+	switch {
+	case c.Status != rdma.StatusOK:
+		g.lose(l.lane, fmt.Errorf("%v on %v: %v", c.Op, l.kind(), c.Status))
+	case l.isControl && c.Op == rdma.OpRecv:
+		g.hear(l.lane, int(c.ID), c.Bytes)
+	case l.isControl:
+		g.core.controlSent(l.lane)
+	case c.Op == rdma.OpRecv:
+		t, err := unseal(g.slotBytes(int(c.ID), c.Bytes))
+		g.core.received(l.lane, int(c.ID), t, err)
+	default:
+		g.core.sent(int(c.ID))
+	}
+	g.drain()
+}
+
+func (l *laneEnd) kind() string {
+	if l.isControl {
+		return "control queue pair"
+	}
+	return "block queue pair"
+}
+
+// hear decodes a control message and posts its buffer again.
+func (g *Group) hear(lane, n, length int) {
+	at := g.controlOffset(lane, n)
+	err := decodeControl(g.control.Bytes()[at:at+length], &g.heardMsg)
+	if err == nil && g.heardMsg.epoch != g.cfg.Epoch {
+		err = fmt.Errorf("%w: control message of epoch %d", ErrCorrupt, g.heardMsg.epoch)
+	}
+	if err != nil {
+		g.core.fail(ReasonCorrupt, g.cfg.Rank, []int{g.core.lanes[lane].peer}, err)
+		return
+	}
+	err = g.postControlRecv(lane, n)
+	g.core.hear(lane, g.heardMsg) // first: a neighbour that said why it ends may be gone already
+	g.check(lane, err)
+	if g.heardMsg.active || g.core.ended() {
+		g.engine.attend(g)
+	}
+}
+
+// tick tells the core the time. It reports whether the group has to be ticked on.
+func (g *Group) tick(now time.Time) bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.dead {
+		g.busy.Store(false)
+		return false
+	}
+	more := g.core.tick(now)
+	g.drain()
+	g.closeIdlePool(now)
+	if !more && (g.pool == nil || g.cfg.Unannounced || g.core.ended()) {
+		g.busy.Store(false)
+		return false
+	}
+	return true
+}
+
+// runJobs calls Sources and Sinks until the group ends.
+func (g *Group) runJobs() {
+	for j := range g.jobs {
+		if j.store {
+			g.jobDone(j, j.transfer.write(j.block, j.buf[:len(j.buf)-trailerSize]))
+		} else {
+			g.jobDone(j, g.loadBlock(j))
+		}
+	}
+}
+
+// loadBlock reads a block and seals it.
+func (g *Group) loadBlock(j job) error {
+	if g.Err() != nil {
+		return nil // nothing is sent any more
+	}
+	length := len(j.buf) - trailerSize
+	if err := j.transfer.read(j.block, j.buf[:length]); err != nil {
+		return err
+	}
+	a := &j.transfer.announcement
+	t := trailer{seq: a.Seq, block: j.block, size: a.Size, epoch: g.cfg.Epoch, length: uint32(length)}
+	t.seal(j.buf)
+	return nil
+}
+
+func (g *Group) jobDone(j job, err error) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if j.store {
+		g.core.stored(j.slot, err)
+	} else {
+		g.core.loaded(j.slot, err)
+	}
+	g.drain()
+}
+
+// end ends the group, which has failed or closed, once its neighbours know or have had time enough. It waits
+// until nothing of the group is in use.
+func (g *Group) end() {
+	g.ending.Do(func() {
+		timeout := time.NewTimer(settleTimeout)
+		defer timeout.Stop()
+		select {
+		case <-g.settled:
+		case <-timeout.C:
+		}
+		g.mu.Lock()
+		close(g.jobs)
+		g.mu.Unlock()
+		g.calls.end()
+		g.closeLanes()
+		g.engine.remove(g)
+		close(g.ended)
+	})
+	<-g.ended
+}

@@ -1,0 +1,507 @@
+package rdmc
+
+import (
+	"container/heap"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/rdmcfs/rdmcfs/replicate/schedule"
+)
+
+// world runs the cores of a group in one goroutine with random, seeded delays, and checks at each delivery
+// that the receiver had posted memory.
+type world struct {
+	rng    *rand.Rand
+	nodes  []*simNode
+	events eventHeap
+	seq    int
+	now    time.Duration
+	err    error
+	// delay is how long a thing takes.
+	delay func(kind actionKind) time.Duration
+	// dead nodes do nothing any more; nothing reaches them.
+	dead  map[int]bool
+	fluid *fluid // carries the blocks if set
+	// flip corrupts the next block that this rank sends.
+	flip map[int]bool
+}
+
+type simNode struct {
+	rank    int
+	core    *core
+	content []trailer         // what each slot holds
+	disk    map[[2]uint64]int // by message and block: how often stored
+	recvs   [][]int           // by lane: slots posted
+	ctl     []int             // by lane: control receives posted
+	lastOut []time.Duration   // by lane: when the last block arrives, to keep order
+	lastCtl []time.Duration
+	stored  map[uint64]bool
+	done    map[uint64]bool
+	failed  bool
+	settled bool
+	closed  bool
+}
+
+type event struct {
+	at  time.Duration
+	seq int
+	run func()
+}
+
+type eventHeap []event
+
+func (h eventHeap) Len() int { return len(h) }
+func (h eventHeap) Less(i, j int) bool {
+	if h[i].at != h[j].at {
+		return h[i].at < h[j].at
+	}
+	return h[i].seq < h[j].seq
+}
+func (h eventHeap) Swap(i, j int) { h[i], h[j] = h[j], h[i] }
+func (h *eventHeap) Push(x any)   { *h = append(*h, x.(event)) }
+func (h *eventHeap) Pop() any {
+	old := *h
+	e := old[len(old)-1]
+	*h = old[:len(old)-1]
+	return e
+}
+
+const simBlock = 1000
+
+func newWorld(seed uint64, plan *schedule.Plan, limits func(rank int) coreLimits) *world {
+	return newWorldOf(seed, plan, false, limits)
+}
+
+func newWorldOf(seed uint64, plan *schedule.Plan, plain bool, limits func(rank int) coreLimits) *world {
+	w := &world{rng: rand.New(rand.NewPCG(seed, 1)), dead: map[int]bool{}, flip: map[int]bool{}}
+	w.delay = func(actionKind) time.Duration { return time.Duration(1 + w.rng.IntN(1000)) }
+	for rank := range plan.Members() {
+		n := &simNode{rank: rank, core: newCore(plan, rank, simBlock, 7, plain, limits(rank)), disk: map[[2]uint64]int{}, stored: map[uint64]bool{}, done: map[uint64]bool{}}
+		lanes := len(n.core.lanes)
+		n.content = make([]trailer, len(n.core.slots))
+		n.recvs, n.ctl = make([][]int, lanes), make([]int, lanes)
+		n.lastOut, n.lastCtl = make([]time.Duration, lanes), make([]time.Duration, lanes)
+		for i := range n.ctl {
+			n.ctl[i] = controlWindow
+		}
+		w.nodes = append(w.nodes, n)
+	}
+	for _, n := range w.nodes {
+		w.run(n, n.core.pump)
+		for i := range n.core.lanes {
+			w.at(time.Duration(w.rng.IntN(500)), func() { w.run(n, func() { n.core.connected(i) }) })
+		}
+	}
+	return w
+}
+
+func (w *world) fault(format string, args ...any) {
+	if w.err == nil {
+		w.err = fmt.Errorf("at %d: "+format, append([]any{w.now}, args...)...)
+	}
+}
+
+func (w *world) after(d time.Duration, run func()) { w.at(w.now+d, run) }
+
+func (w *world) at(t time.Duration, run func()) {
+	w.seq++
+	heap.Push(&w.events, event{at: t, seq: w.seq, run: run})
+}
+
+// drain carries out a node's actions.
+func (w *world) drain(n *simNode) {
+	for len(n.core.acts) > 0 {
+		acts := n.core.acts
+		n.core.acts = nil
+		for _, a := range acts {
+			w.act(n, a)
+		}
+	}
+	w.checkBounds(n)
+}
+
+func (w *world) checkBounds(n *simNode) {
+	c := n.core
+	if c.posted > c.limits.posted || c.pinned > c.limits.pins || c.flight > c.limits.sends {
+		w.fault("rank %d exceeds its limits: posted %d pinned %d flight %d", n.rank, c.posted, c.pinned, c.flight)
+	}
+}
+
+func (w *world) act(n *simNode, a action) {
+	switch a.kind {
+	case actPostRecv:
+		n.recvs[a.lane] = append(n.recvs[a.lane], a.slot)
+	case actSend:
+		w.sendBlock(n, a)
+	case actLoad:
+		if n.rank != 0 && n.disk[[2]uint64{a.seq, a.block}] == 0 {
+			w.fault("rank %d loads block %d that it has not stored", n.rank, a.block)
+		}
+		n.content[a.slot] = trailer{seq: a.seq, block: a.block, size: n.core.message(a.seq).size, epoch: 7, length: uint32(a.length - trailerSize)}
+		w.after(w.delay(a.kind), func() { w.run(n, func() { n.core.loaded(a.slot, nil) }) })
+	case actStore:
+		block := n.content[a.slot]
+		w.after(w.delay(a.kind), func() {
+			if n.content[a.slot] != block || block.block != a.block || block.seq != a.seq {
+				w.fault("rank %d slot %d changed under a store", n.rank, a.slot)
+			}
+			n.disk[[2]uint64{a.seq, a.block}]++
+			w.run(n, func() { n.core.stored(a.slot, nil) })
+		})
+	case actControl:
+		w.sendControl(n, a.lane)
+	case actStored:
+		n.stored[a.seq] = true
+	case actDone:
+		n.done[a.seq] = true
+	case actFailed:
+		n.failed = true
+	case actSettled:
+		n.settled = true
+	case actClosed:
+		n.closed = true
+	}
+}
+
+func (w *world) run(n *simNode, f func()) {
+	if w.dead[n.rank] {
+		return
+	}
+	f()
+	w.drain(n)
+}
+
+func (w *world) sendBlock(n *simNode, a action) {
+	peer := w.nodes[n.core.lanes[a.lane].peer]
+	back := peer.core.laneOf[n.rank]
+	block := n.content[a.slot]
+	if w.flip[n.rank] {
+		block.block ^= 1
+	}
+	arrive := func() {
+		if n.content[a.slot].block != a.block || n.content[a.slot].seq != a.seq {
+			w.fault("rank %d slot %d changed under a send", n.rank, a.slot)
+		}
+		if w.dead[peer.rank] || w.dead[n.rank] {
+			return
+		}
+		if len(peer.recvs[back]) == 0 {
+			w.fault("rank %d sent to %d, which posted nothing", n.rank, peer.rank)
+			return
+		}
+		slot := peer.recvs[back][0]
+		peer.recvs[back] = peer.recvs[back][1:]
+		peer.content[slot] = block
+		w.after(w.delay(actPostRecv), func() { w.run(n, func() { n.core.sent(a.slot) }) })
+		w.run(peer, func() { peer.core.received(back, slot, block, nil) })
+	}
+	if w.fluid != nil {
+		w.fluid.add(n.rank, peer.rank, a.lane, arrive)
+		return
+	}
+	n.lastOut[a.lane] = max(n.lastOut[a.lane], w.now) + w.delay(a.kind)
+	w.at(n.lastOut[a.lane], arrive)
+}
+
+func (w *world) sendControl(n *simNode, lane int) {
+	peer := w.nodes[n.core.lanes[lane].peer]
+	back := peer.core.laneOf[n.rank]
+	buf := make([]byte, maxControl)
+	buf = buf[:n.core.encodeControl(lane, buf)]
+	n.lastCtl[lane] = max(n.lastCtl[lane], w.now) + w.delay(actControl)
+	w.at(n.lastCtl[lane], func() {
+		if w.dead[peer.rank] || w.dead[n.rank] {
+			return
+		}
+		if peer.ctl[back]--; peer.ctl[back] < 0 {
+			w.fault("rank %d sent control to %d, which posted nothing", n.rank, peer.rank)
+		}
+		var m controlMessage
+		if err := decodeControl(buf, &m); err != nil {
+			w.fault("rank %d: %v", peer.rank, err)
+		}
+		w.after(w.delay(actPostRecv), func() { w.run(n, func() { n.core.controlSent(lane) }) })
+		peer.ctl[back]++
+		w.run(peer, func() { peer.core.hear(back, m) })
+	})
+}
+
+// loop runs until nothing is left to happen or stop says so.
+func (w *world) loop(stop func() bool) {
+	for w.events.Len() > 0 && w.err == nil && !stop() {
+		e := heap.Pop(&w.events).(event)
+		w.now = e.at
+		e.run()
+	}
+}
+
+func (w *world) announce(a Announcement, have func(rank int) *Bitmap) {
+	for _, n := range w.nodes {
+		at := time.Duration(w.rng.IntN(3000))
+		if n.rank == 0 {
+			at = 0 // members hear of it from the root
+		}
+		w.after(at, func() {
+			w.run(n, func() {
+				var b *Bitmap
+				if n.rank != 0 {
+					b = have(n.rank)
+					for _, r := range b.Present() {
+						for i := r.First; i < r.end(); i++ {
+							n.disk[[2]uint64{a.Seq, i}] += 100
+						}
+					}
+				}
+				if err := n.core.announce(a, b); err != nil {
+					w.fault("announce: %v", err)
+				}
+			})
+		})
+	}
+}
+
+// verify checks that all members stored all blocks of a message, once.
+func (w *world) verify(a Announcement, have func(rank int) *Bitmap) {
+	for _, n := range w.nodes {
+		if !n.stored[a.Seq] || !n.done[a.Seq] {
+			w.fault("rank %d: message %d of %d blocks: stored %t done %t", n.rank, a.Seq, a.Blocks.Count(), n.stored[a.Seq], n.done[a.Seq])
+			continue
+		}
+		if n.rank == 0 {
+			continue
+		}
+		h := have(n.rank)
+		for b := range BlockCount(a.Size, simBlock) {
+			want := 0
+			if h.Has(b) {
+				want = 100
+			} else if a.Blocks.Contains(b) {
+				want = 1
+			}
+			if got := n.disk[[2]uint64{a.Seq, b}]; got != want {
+				w.fault("rank %d: message %d block %d stored %d times, want %d", n.rank, a.Seq, b, got, want)
+			}
+		}
+	}
+}
+
+func none(k uint64) func(int) *Bitmap {
+	return func(int) *Bitmap { return NewBitmap(k) }
+}
+
+func simPlan(n int) *schedule.Plan {
+	plan, err := schedule.NewPlan(schedule.BinomialPipeline, n)
+	if err != nil {
+		panic(err)
+	}
+	return plan
+}
+
+func simLimits(int) coreLimits {
+	return coreLimits{slots: 6, posted: 3, pins: 2, sends: 2, silence: time.Hour, interval: 1}
+}
+
+// tiny makes random limits, down to the smallest.
+func tiny(rng *rand.Rand) func(int) coreLimits {
+	return func(int) coreLimits {
+		slots := 2 + rng.IntN(5)
+		return coreLimits{slots: slots, posted: 1 + rng.IntN(slots), pins: 1 + rng.IntN(slots), sends: 1 + rng.IntN(3), silence: time.Hour, interval: 1}
+	}
+}
+
+// TestSimNoDeadlock runs random groups, messages, delays and pools as small as can be, and a closing barrier.
+func TestSimNoDeadlock(t *testing.T) {
+	seeds := uint64(400)
+	if testing.Short() {
+		seeds = 60
+	}
+	for seed := range seeds {
+		if err := simOnce(seed); err != nil {
+			t.Fatalf("seed %d: %v", seed, err)
+		}
+	}
+}
+
+func simOnce(seed uint64) error {
+	rng := rand.New(rand.NewPCG(seed, 2))
+	n := 1 + rng.IntN(20)
+	algorithm := schedule.Algorithms()[rng.IntN(7)]
+	plan, err := schedule.NewPlan(algorithm, n)
+	if errors.Is(err, schedule.ErrInvalid) {
+		return nil // a hypercube of this size
+	}
+	plain := rng.IntN(3) == 0
+	w := newWorldOf(seed, plan, plain, tiny(rng))
+	messages := 1 + rng.IntN(4)
+	var all []Announcement
+	for i := range messages {
+		size := uint64(rng.IntN(40*simBlock) + 1)
+		all = append(all, Announcement{Seq: uint64(i + 1), Size: size, Blocks: AllBlocks(BlockCount(size, simBlock))})
+	}
+	for _, a := range all {
+		if plain {
+			w.run(w.nodes[0], func() { w.nodes[0].core.announce(a, nil) })
+			continue
+		}
+		w.announce(a, none(BlockCount(a.Size, simBlock)))
+	}
+	w.after(4000, func() { w.run(w.nodes[0], func() { w.nodes[0].core.closeWhenDone() }) })
+	w.loop(func() bool { return false })
+	for _, a := range all {
+		w.verify(a, none(BlockCount(a.Size, simBlock)))
+	}
+	for _, node := range w.nodes {
+		if !node.closed || !node.settled {
+			w.fault("rank %d: closed %t settled %t", node.rank, node.closed, node.settled)
+		}
+	}
+	if w.err != nil {
+		return fmt.Errorf("%v n=%d plain %t: %w", algorithm, n, plain, w.err)
+	}
+	return nil
+}
+
+// TestSimResume moves only the blocks that some member lacks, and stores each once.
+func TestSimResume(t *testing.T) {
+	for seed := range uint64(100) {
+		rng := rand.New(rand.NewPCG(seed, 3))
+		plan, _ := schedule.NewPlan(schedule.BinomialPipeline, 2+rng.IntN(12))
+		w := newWorld(seed, plan, tiny(rng))
+		k := uint64(1 + rng.IntN(60))
+		haves := make([]*Bitmap, plan.Members())
+		var missing []Ranges
+		for rank := range haves {
+			haves[rank] = NewBitmap(k)
+			for b := range k {
+				if rng.IntN(3) > 0 || rank == 0 {
+					haves[rank].Set(b)
+				}
+			}
+			missing = append(missing, haves[rank].Missing())
+		}
+		have := func(rank int) *Bitmap { return haves[rank].Clone() }
+		a := Announcement{Seq: 1, Size: k*simBlock - 1, Blocks: Union(missing...)}
+		w.announce(a, have)
+		w.loop(func() bool { return false })
+		w.verify(a, have)
+		if w.err != nil {
+			t.Fatalf("seed %d n=%d k=%d: %v", seed, plan.Members(), k, w.err)
+		}
+	}
+}
+
+// TestSimFailureIsToldToAll kills a member at a random time; its neighbours' queue pairs break. All others must
+// fail, with the dead member as the suspect, and settle.
+func TestSimFailureIsToldToAll(t *testing.T) {
+	for seed := range uint64(200) {
+		rng := rand.New(rand.NewPCG(seed, 4))
+		n := 3 + rng.IntN(14)
+		plan, _ := schedule.NewPlan(schedule.BinomialPipeline, n)
+		w := newWorld(seed, plan, tiny(rng))
+		const k = 50
+		w.announce(Announcement{Seq: 1, Size: k * simBlock, Blocks: AllBlocks(k)}, none(k))
+		victim := rng.IntN(n)
+		w.after(time.Duration(3000+rng.IntN(5000)), func() {
+			w.dead[victim] = true
+			for _, node := range w.nodes {
+				if lane := node.core.laneOf[victim]; lane >= 0 {
+					w.after(w.delay(actControl), func() { w.run(node, func() { node.core.broken(lane, nil) }) })
+				}
+			}
+		})
+		w.loop(func() bool { return false })
+		for _, node := range w.nodes {
+			if node.rank == victim {
+				continue
+			}
+			if f := node.core.failure; f == nil || !slices.Equal(f.suspects, []int{victim}) || !node.failed || !node.settled {
+				t.Fatalf("seed %d n=%d victim %d: rank %d failure %+v settled %t", seed, n, victim, node.rank, f, node.settled)
+			}
+		}
+		if w.err != nil {
+			t.Fatalf("seed %d: %v", seed, w.err)
+		}
+	}
+}
+
+// TestSimSilence stops a member without breaking its queue pairs.
+func TestSimSilence(t *testing.T) {
+	for seed := range uint64(50) {
+		rng := rand.New(rand.NewPCG(seed, 5))
+		n := 2 + rng.IntN(10)
+		plan, _ := schedule.NewPlan(schedule.BinomialPipeline, n)
+		w := newWorld(seed, plan, func(int) coreLimits {
+			return coreLimits{slots: 6, posted: 3, pins: 2, sends: 2, silence: 20_000, interval: 1000}
+		})
+		const k = 1000
+		w.announce(Announcement{Seq: 1, Size: k * simBlock, Blocks: AllBlocks(k)}, none(k))
+		victim := 1 + rng.IntN(n-1)
+		w.after(30_000, func() { w.dead[victim] = true })
+		start := time.Unix(0, 0)
+		for at := time.Duration(0); at < 100_000; at += 1000 {
+			w.after(at, func() {
+				for _, node := range w.nodes {
+					w.run(node, func() { node.core.tick(start.Add(w.now)) })
+				}
+			})
+		}
+		w.loop(func() bool { return false })
+		for _, node := range w.nodes {
+			f := node.core.failure
+			if node.rank != victim && (f == nil || f.reason != ReasonSilent || !slices.Equal(f.suspects, []int{victim})) {
+				t.Fatalf("seed %d n=%d victim %d: rank %d: %+v", seed, n, victim, node.rank, f)
+			}
+		}
+		if w.err != nil {
+			t.Fatalf("seed %d: %v", seed, w.err)
+		}
+	}
+}
+
+// TestSimCorruptBlockIsNotRelayed has a member send a wrong block: its receiver refuses it, and all are told.
+func TestSimCorruptBlockIsNotRelayed(t *testing.T) {
+	plan, _ := schedule.NewPlan(schedule.BinomialPipeline, 6)
+	w := newWorld(1, plan, tiny(rand.New(rand.NewPCG(1, 6))))
+	const k = 20
+	w.announce(Announcement{Seq: 1, Size: k * simBlock, Blocks: AllBlocks(k)}, none(k))
+	w.flip[2] = true
+	w.loop(func() bool { return false })
+	for _, node := range w.nodes {
+		if f := node.core.failure; f == nil || f.reason != ReasonCorrupt || !slices.Equal(f.suspects, []int{2}) {
+			t.Fatalf("rank %d: %+v", node.rank, f)
+		}
+	}
+}
+
+// TestSimProgress holds that the root learns of each member's blocks, through the tree.
+func TestSimProgress(t *testing.T) {
+	plan, _ := schedule.NewPlan(schedule.BinomialPipeline, 13)
+	w := newWorld(1, plan, func(int) coreLimits {
+		return coreLimits{slots: 8, posted: 4, pins: 2, sends: 2, silence: time.Hour, interval: 500}
+	})
+	const k = 300
+	w.announce(Announcement{Seq: 1, Size: k * simBlock, Blocks: AllBlocks(k)}, none(k))
+	start := time.Unix(0, 0)
+	for at := time.Duration(0); at < 60_000; at += 250 {
+		w.after(at, func() {
+			for _, node := range w.nodes {
+				w.run(node, func() { node.core.tick(start.Add(w.now)) })
+			}
+		})
+	}
+	w.loop(func() bool { return w.now > 55_000 })
+	if w.nodes[0].done[1] {
+		t.Fatal("the message ended too early for this test")
+	}
+	for rank := 1; rank < 13; rank++ {
+		have := w.nodes[rank].core.messages[0].stored
+		told := w.nodes[0].core.members[rank].blocks
+		if told == 0 || told > have || have-told > 20 {
+			t.Errorf("rank %d has %d blocks, the root knows of %d", rank, have, told)
+		}
+	}
+}

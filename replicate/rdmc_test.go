@@ -1,0 +1,165 @@
+package replicate
+
+import (
+	"bytes"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/rdmcfs/rdmcfs/meta"
+	"github.com/rdmcfs/rdmcfs/rdma"
+	"github.com/rdmcfs/rdmcfs/rdma/mem"
+	"github.com/rdmcfs/rdmcfs/rdma/tcp"
+	"github.com/rdmcfs/rdmcfs/replicate/rdmc"
+)
+
+// onFabric makes a cluster whose groups are those of rdmc over a provider.
+func onFabric(t testing.TB, fabric string, n int) (*cluster, []*rdmc.Engine) {
+	t.Helper()
+	c := newCluster(t, n, 1)
+	var engines []*rdmc.Engine
+	f := mem.NewFabric(mem.Config{Seed: 1})
+	for _, node := range c.all() {
+		var d rdma.Device
+		if fabric == "mem" {
+			d = f.Device(fmt.Sprint(node.id))
+		} else {
+			td, err := tcp.New(tcp.Config{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, err := td.Listen("127.0.0.1:0"); err != nil {
+				t.Fatal(err)
+			}
+			d = td
+		}
+		engine, err := rdmc.NewEngine(rdmc.EngineConfig{Device: d})
+		if err != nil {
+			t.Fatal(err)
+		}
+		node.stop()
+		node.groups = Multicast(engine)
+		node.tuning.Silent, node.tuning.Stalled = 0, 0 // as in real use: the machine may be busy
+		node.start()
+		t.Cleanup(func() {
+			node.stop()
+			if err := engine.Close(); err != nil {
+				t.Error(err)
+			}
+			if err := d.Close(); err != nil {
+				t.Error(err)
+			}
+		})
+		engines = append(engines, engine)
+	}
+	c.settled()
+	return c, engines
+}
+
+func eachFabric(t *testing.T, run func(t *testing.T, fabric string)) {
+	for _, fabric := range []string{"mem", "tcp"} {
+		t.Run(fabric, func(t *testing.T) { run(t, fabric) })
+	}
+}
+
+func TestLargeFilesOverRDMC(t *testing.T) {
+	eachFabric(t, func(t *testing.T, fabric string) {
+		c, _ := onFabric(t, fabric, 4)
+		for _, size := range []int{1<<20 + 1, 3 << 20, 37<<20 + 123} {
+			ino := c.create(1, fmt.Sprint(size))
+			b := randomBytes(uint64(size), size)
+			began := time.Now()
+			out, err := c.node(1).publish(ino, meta.ContentID{}, b)
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Logf("%d bytes to 3 others: %v, owed %v", size, time.Since(began), out.Result.Owed)
+			if len(out.Result.Owed) > 0 {
+				t.Errorf("owed %v", out.Result.Owed)
+			}
+			for _, n := range c.all() {
+				n.wantBytes(out.Content, b)
+			}
+		}
+	})
+}
+
+func TestManyFilesShareGroupsOverRDMC(t *testing.T) {
+	c, _ := onFabric(t, "tcp", 3)
+	b := randomBytes(1, 2<<20)
+	errs := make(chan error)
+	const files = 12
+	for i := range files {
+		node := c.node(meta.NodeID(1 + i%3))
+		ino := c.create(node.id, fmt.Sprint(i))
+		go func() {
+			out, err := node.publish(ino, meta.ContentID{}, b)
+			if err == nil && len(out.Result.Owed) > 0 {
+				err = fmt.Errorf("owed %v", out.Result.Owed)
+			}
+			errs <- err
+		}()
+	}
+	for range files {
+		if err := <-errs; err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+func TestDeltaOverRDMC(t *testing.T) {
+	c, _ := onFabric(t, "tcp", 3)
+	ino := c.create(1, "f")
+	b := randomBytes(5, 8<<20)
+	base, err := c.node(1).publish(ino, meta.ContentID{}, b)
+	if err != nil {
+		t.Fatal(err)
+	}
+	copy(b[5<<20:], "changed")
+	out, err := c.node(1).rep.Publish(t.Context(), Push{
+		Ino: ino, Base: base.Content, Size: int64(len(b)), Source: bytes.NewReader(b),
+		Data: []Extent{{0, int64(len(b))}}, Dirty: []Extent{{5 << 20, 7}},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, n := range c.all() {
+		n.wantBytes(out.Content, b)
+	}
+}
+
+func TestEngineDiesInMidTransfer(t *testing.T) {
+	eachFabric(t, func(t *testing.T, fabric string) {
+		c, engines := onFabric(t, fabric, 4)
+		ino := c.create(1, "f")
+		b := randomBytes(1, 48<<20)
+		src := &slowSource{b: b, pause: 5 * time.Millisecond}
+		time.AfterFunc(100*time.Millisecond, func() {
+			c.node(3).cut()
+			_ = engines[2].Close()
+		})
+		began := time.Now()
+		out, err := c.node(1).rep.Publish(t.Context(), Push{Ino: ino, Size: int64(len(b)), Source: src, Data: []Extent{{0, int64(len(b))}}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Logf("took %v, owed %v, epochs %d", time.Since(began), out.Result.Owed, c.node(1).rep.Counters().Epochs)
+		if len(out.Result.Owed) != 1 || out.Result.Owed[0] != 3 {
+			t.Fatalf("owed %v, want node 3", out.Result.Owed)
+		}
+		c.node(2).wantBytes(out.Content, b)
+		c.node(4).wantBytes(out.Content, b)
+	})
+}
+
+// slowSource takes its time for each read.
+type slowSource struct {
+	b     []byte
+	pause time.Duration
+}
+
+func (s *slowSource) ReadAt(p []byte, off int64) (int, error) {
+	timer := time.NewTimer(s.pause)
+	<-timer.C
+	return bytes.NewReader(s.b).ReadAt(p, off)
+}

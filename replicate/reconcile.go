@@ -1,0 +1,189 @@
+package replicate
+
+import (
+	"context"
+	"time"
+
+	"github.com/rdmcfs/rdmcfs/internal/content"
+	"github.com/rdmcfs/rdmcfs/meta"
+)
+
+const (
+	reconcileEvery  = time.Second
+	reconcilePage   = 1024
+	reconcileReport = 4 * reportBatch // reports of one pass
+	mendEvery       = 5 * time.Second
+	mergeDepth      = 8 // deltas above each other that are merged in the background
+)
+
+// standingBook is what a pass over the owed contents of this node finds.
+type standingBook struct {
+	report []meta.ContentID // held, and to be said one by one
+	upTo   uint64           // everything in the backlog at or below is held
+}
+
+// takeStock compares what the log says is owed to this node with what its store has. It is how reports that were
+// lost with a process are made again, and how a backlog shrinks from below.
+func (m *Member) takeStock(n meta.Node, index uint64) (b standingBook, err error) {
+	b.upTo = index
+	blocked := false
+	damaged := make(map[content.ID]bool)
+	for _, id := range m.cfg.Store.Damaged() {
+		damaged[id] = true
+	}
+	after := uint64(0)
+	for {
+		page, err := m.cfg.Names.OwedTo(n.ID, after, reconcilePage)
+		if err != nil || len(page) == 0 {
+			return b, err
+		}
+		for _, o := range page {
+			backlog := inBacklog(n, o.Published)
+			switch {
+			case damaged[storeID(o.Content)] || !m.hasWhole(o.Content):
+				if (backlog || o.Since == 0) && !blocked { // also what a change of the members brought: no row remembers it
+					blocked, b.upTo = true, min(index, o.Published-1)
+				}
+			case len(b.report) < reconcileReport && (!backlog || m.placed(o.Content)) && !m.held.waiting(o.Content):
+				b.report = append(b.report, o.Content)
+			}
+		}
+		after = page[len(page)-1].Published
+	}
+}
+
+func inBacklog(n meta.Node, index uint64) bool {
+	for _, r := range n.Backlog {
+		if r.Lo < index && index <= r.Hi {
+			return true
+		}
+	}
+	return false
+}
+
+// hasWhole reports whether the store has a content whole; what waits for its commit gets it.
+func (m *Member) hasWhole(id meta.ContentID) bool {
+	state, ok := m.cfg.Store.State(storeID(id))
+	if !ok || state == content.Partial {
+		return false
+	}
+	if state == content.Undecided && m.find(id) == nil {
+		m.commit(id)
+	}
+	return true
+}
+
+// placed reports whether the log lists the holders of a content one by one.
+func (m *Member) placed(id meta.ContentID) bool {
+	c, err := m.cfg.Names.Content(id)
+	if err != nil {
+		return false
+	}
+	p, err := m.cfg.Names.Policy(c.Policy)
+	return err == nil && p.Placement == meta.PlaceCopies
+}
+
+// report tells the log that this node holds a content that is owed to it: at once by a row of its own, or with
+// the backlog as a whole.
+func (m *Member) report(id meta.ContentID) {
+	n, err := m.cfg.Names.Node(m.cfg.Self().Node)
+	c, cerr := m.cfg.Names.Content(id)
+	if err == nil && cerr == nil && inBacklog(n, c.Published) && !m.placed(id) {
+		select {
+		case m.stock <- struct{}{}:
+		default:
+		}
+		return
+	}
+	m.held.add(id)
+}
+
+// spares lists contents that are written down as held here though other nodes are to hold them: this node stood in
+// for one that was down. The log lets it go once all members hold them.
+func (m *Member) spares(limit int) (out []meta.ContentID) {
+	self := m.cfg.Self().Node
+	for _, sid := range m.cfg.Store.List(content.Committed) {
+		c, err := m.cfg.Names.Content(metaID(sid))
+		if err != nil || c.Inline || !m.placed(c.ID) || m.assigned(c) {
+			continue
+		}
+		if holds, err := m.cfg.Names.Holds(self, c.ID); err == nil && holds && len(out) < limit {
+			out = append(out, c.ID)
+		}
+	}
+	return out
+}
+
+// releaseSpares offers spares to the log, after changes among the nodes and now and then.
+func (m *Member) releaseSpares(ctx context.Context) {
+	for ctx.Err() == nil {
+		pause(ctx, m.cfg.Clock, m.cfg.Tuning.ReleaseEvery)
+		if ids := m.spares(reportBatch); len(ids) > 0 && ctx.Err() == nil {
+			if _, err := m.cfg.Log.Propose(ctx, &meta.Release{Node: m.cfg.Self().Node, Contents: ids}); err != nil {
+				m.cfg.Logger.Debug("spare contents not released yet", "err", err)
+			}
+		}
+	}
+}
+
+// reconcile keeps the log's picture of this node right until ctx ends.
+func (m *Member) reconcile(ctx context.Context) {
+	for {
+		m.reconcileOnce(ctx)
+		m.sweep()
+		timer, stop := m.cfg.Clock.After(reconcileEvery)
+		select {
+		case <-ctx.Done():
+			stop()
+			return
+		case <-timer:
+		case <-m.stock:
+			stop()
+			pause(ctx, m.cfg.Clock, 10*reportGather) // while contents stream in one pass serves many
+		}
+	}
+}
+
+func (m *Member) reconcileOnce(ctx context.Context) {
+	self := m.cfg.Self()
+	view, index := m.cfg.Names.View(), m.cfg.Names.Index()
+	n, err := m.cfg.Names.Node(self.Node)
+	if err != nil || n.State != meta.NodeUp || n.Incarnation != self.Incarnation {
+		return
+	}
+	count, _, err := m.cfg.Names.OwedCount(self.Node)
+	if err != nil || count == 0 && len(n.Backlog) == 0 {
+		return
+	}
+	b, err := m.takeStock(n, index)
+	if err != nil {
+		m.cfg.Logger.Warn("owed contents of this node", "err", err)
+		return
+	}
+	if len(b.report) > 0 {
+		m.held.add(b.report...)
+	}
+	if len(n.Backlog) == 0 || b.upTo <= n.Backlog[0].Lo {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, proposeMax)
+	defer cancel()
+	if _, err := m.cfg.Log.Propose(ctx, &meta.Held{Node: self.Node, UpTo: b.upTo, View: view}); err != nil {
+		m.cfg.Logger.Debug("backlog not shrunk yet", "err", err)
+	}
+}
+
+// startUp judges what an earlier process left, and finds what was retired meanwhile.
+func (m *Member) startUp() {
+	for _, id := range m.undecided() {
+		if v := m.judge(id); v != verdictOpen {
+			m.decided(id, v)
+		}
+	}
+	now := m.cfg.Clock.Now()
+	for _, id := range m.cfg.Store.List(content.Committed) {
+		if !m.wanted(metaID(id)) {
+			m.retired.add(metaID(id), now)
+		}
+	}
+}

@@ -1,0 +1,271 @@
+package replicate
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"sync"
+
+	"github.com/rdmcfs/rdmcfs/internal/content"
+	"github.com/rdmcfs/rdmcfs/meta"
+)
+
+// Replicator is the replication of one node: it pushes what is written here, takes what is written elsewhere, and
+// catches up nodes that missed something, this one among them.
+type Replicator struct {
+	cfg       Config
+	lanes     *lanes
+	transfers *transfers
+	counters  *counters
+	member    *Member
+	pusher    *Pusher
+	supplier  *supplier
+	assigner  *assigner
+	remote    *remoteReads
+	decisions *decisionQueue
+
+	stop context.CancelFunc
+	wg   sync.WaitGroup
+
+	mu       sync.Mutex
+	serving  sync.WaitGroup // requests in Handle
+	closed   bool
+	shutdown sync.Once
+}
+
+var (
+	_ Publisher = (*Replicator)(nil)
+	_ Contents  = (*Replicator)(nil)
+)
+
+// New starts the replication of a node whose log was applied as far as its disk has it. It judges what an earlier
+// process left undecided.
+func New(cfg Config) (*Replicator, error) {
+	cfg, err := cfg.withDefaults()
+	if err != nil {
+		return nil, err
+	}
+	r := &Replicator{
+		cfg: cfg, lanes: newLanes(cfg.Peers, cfg.Groups, cfg.Logger, cfg.Clock.Now),
+		transfers: newTransfers(), counters: &counters{}, assigner: newAssigner(cfg), decisions: newDecisionQueue(),
+	}
+	r.remote = newRemoteReads(cfg, r.counters)
+	r.member = newMember(cfg, r.remote)
+	r.pusher = newPusher(cfg, r.lanes, r.transfers, r.counters, r.member.settle)
+	r.supplier = newSupplier(cfg, r.lanes, r.transfers, r.counters, r.member.missing)
+	r.member.startUp()
+	ctx, stop := context.WithCancel(context.Background())
+	r.stop = stop
+	r.wg.Go(func() { r.decisions.run(ctx, r.carryOut) })
+	r.wg.Go(func() { r.member.held.run(ctx) })
+	r.wg.Go(func() { r.member.lost.run(ctx) })
+	r.wg.Go(func() { r.member.reconcile(ctx) })
+	r.wg.Go(func() { r.member.keepWhole(ctx) })
+	r.wg.Go(func() { r.member.releaseSpares(ctx) })
+	r.wg.Go(func() { r.member.keepShallow(ctx) })
+	r.wg.Go(func() { r.member.keepChecking(ctx) })
+	r.wg.Go(func() { r.pusher.aborts.run(ctx) })
+	r.wg.Go(func() { r.assigner.run(ctx) })
+	r.wg.Go(func() { r.reapLanes(ctx) })
+	return r, nil
+}
+
+// Close ends all transfers and waits for every goroutine. Nothing that was voted is lost; what was pushed from here
+// and is not published stays with the callers.
+func (r *Replicator) Close() error {
+	r.shutdown.Do(func() {
+		r.mu.Lock()
+		r.closed = true
+		r.mu.Unlock()
+		r.stop()
+		r.pusher.close()
+		r.supplier.close()
+		r.member.close()
+		r.serving.Wait()
+		r.wg.Wait()
+		r.lanes.close()
+	})
+	return nil
+}
+
+func (r *Replicator) reapLanes(ctx context.Context) {
+	for ctx.Err() == nil {
+		pause(ctx, r.cfg.Clock, laneIdle/4)
+		r.lanes.reap(ctx)
+	}
+}
+
+// Publish implements Publisher.
+func (r *Replicator) Publish(ctx context.Context, p Push) (Outcome, error) {
+	return r.pusher.Publish(ctx, p)
+}
+
+// Transfers tells what moves now.
+func (r *Replicator) Transfers() []TransferStatus { return r.transfers.list() }
+
+// Counters are the totals of this node.
+func (r *Replicator) Counters() Counters { return r.counters.read() }
+
+// Pending lists publishes from here whose outcome is not known yet. Events of the log resolve them.
+func (r *Replicator) Pending() []Pending {
+	r.pusher.mu.Lock()
+	defer r.pusher.mu.Unlock()
+	return slices.SortedFunc(maps.Values(r.pusher.pending), func(a, b Pending) int { return compareIDs(a.Content, b.Content) })
+}
+
+// Applied takes the events of an applied entry, after the state shows them. It does not wait.
+func (r *Replicator) Applied(events []meta.Event) {
+	for i := range events {
+		switch e := &events[i]; e.Kind {
+		case meta.EventDecided, meta.EventFenced, meta.EventRetired:
+			r.decisions.add(*e)
+		case meta.EventNode:
+			r.pusher.viewChanged()
+			r.assigner.nudge()
+		case meta.EventOwed:
+			r.assigner.nudge()
+		}
+	}
+}
+
+// carryOut acts on one event of the log; it may wait for the disk.
+func (r *Replicator) carryOut(e meta.Event) {
+	switch e.Kind {
+	case meta.EventDecided:
+		v := verdictAborted
+		if e.Commit {
+			v = verdictPublished
+		}
+		r.pusher.forget(e.Session)
+		r.member.decided(e.Session, v)
+	case meta.EventFenced:
+		r.member.fenced(e.Node, e.Incarnation)
+	case meta.EventRetired:
+		if e.Node == 0 || e.Node == r.cfg.Self().Node {
+			r.member.retiredNow(e.Content)
+		}
+	}
+}
+
+// Restored tells that the state was replaced by a snapshot: there are no events for what it skipped.
+func (r *Replicator) Restored() {
+	r.member.startUp()
+	r.assigner.nudge()
+}
+
+// Handle answers a request of another node. The answer is the caller's. An error means that the request was malformed
+// or this node is closing; it is not an answer.
+func (r *Replicator) Handle(ctx context.Context, from meta.NodeID, kind Kind, payload []byte) ([]byte, error) {
+	r.mu.Lock()
+	if r.closed {
+		r.mu.Unlock()
+		return nil, ErrClosed
+	}
+	r.serving.Add(1)
+	r.mu.Unlock()
+	defer r.serving.Done()
+	answer, err := r.dispatch(ctx, from, kind, payload)
+	if err != nil {
+		return nil, fmt.Errorf("replicate: %v from node %d: %w", kind, from, err)
+	}
+	return answer, nil
+}
+
+func (r *Replicator) dispatch(ctx context.Context, from meta.NodeID, kind Kind, payload []byte) ([]byte, error) {
+	if len(payload) > MaxMessageBytes {
+		return nil, fmt.Errorf("%w: %d bytes", errWire, len(payload))
+	}
+	switch kind {
+	case KindAnnounce:
+		return answer(payload, decodeAnnounce, func(m announce) (standing, error) { return r.member.announce(ctx, from, m) })
+	case KindFinish:
+		return answer(payload, decodeFinish, func(m finish) (standing, error) { return r.member.finish(ctx, m) })
+	case KindStop:
+		return outcome(payload, decodeStop, func(m stop) error { return r.member.stopped(ctx, from, m) })
+	case KindBegin:
+		return outcome(payload, decodeBegin, func(m begin) error { return r.member.begin(ctx, from, m) })
+	case KindConnect:
+		return outcome(payload, decodeGroupAddresses, func(m groupAddresses) error { return r.member.ends.connect(ctx, from, m) })
+	case KindGroupEnd:
+		return outcome(payload, decodeGroupEnd, func(m groupEnd) error { r.member.ends.finish(from, m); return nil })
+	case KindGroup:
+		return answer(payload, decodeGroupOpen, func(m groupOpen) (groupAddresses, error) { return r.openEnd(from, m), nil })
+	case KindFetch:
+		return answer(payload, decodeFetch, func(m fetch) (fetchReply, error) { return r.member.fetched(m), nil })
+	case KindLeaves:
+		return answer(payload, decodeFetch, func(m fetch) (fetchReply, error) { return r.member.leaves(m), nil })
+	case KindWork:
+		return answer(payload, decodeWork, func(m work) (workReply, error) { return r.supplier.work(ctx, m), nil })
+	case KindPut:
+		items, err := decodePut(payload)
+		if err != nil {
+			return nil, err
+		}
+		return encodeStandings(r.member.put(ctx, from, items)), nil
+	}
+	return nil, fmt.Errorf("%w: kind %d", errWire, kind)
+}
+
+func (r *Replicator) openEnd(from meta.NodeID, m groupOpen) groupAddresses {
+	byRank, err := r.member.ends.open(r.cfg.Self().Node, from, m)
+	if err != nil {
+		return groupAddresses{Number: m.Number, Refused: err.Error()}
+	}
+	return groupAddresses{Number: m.Number, ByRank: byRank}
+}
+
+type encoder[T any] interface {
+	*T
+	encode() []byte
+}
+
+// answer decodes a request, handles it, and encodes the answer.
+func answer[Q, A any, P encoder[A]](payload []byte, decode func([]byte) (Q, error), handle func(Q) (A, error)) ([]byte, error) {
+	q, err := decode(payload)
+	if err != nil {
+		return nil, err
+	}
+	a, err := handle(q)
+	if err != nil {
+		return nil, err
+	}
+	return P(&a).encode(), nil
+}
+
+// outcome handles a request whose answer is yes, or why not.
+func outcome[Q any](payload []byte, decode func([]byte) (Q, error), handle func(Q) error) ([]byte, error) {
+	q, err := decode(payload)
+	if err != nil {
+		return nil, err
+	}
+	if err := handle(q); err != nil {
+		return encodeOutcome(err.Error()), nil
+	}
+	return encodeOutcome(""), nil
+}
+
+// OpenContent implements Contents.
+func (r *Replicator) OpenContent(ctx context.Context, id meta.ContentID) (ContentReader, error) {
+	local, err := r.cfg.Store.OpenUndecided(storeID(id))
+	if err == nil {
+		return &localReader{Reader: local, m: r.member, id: id}, nil
+	}
+	if !errors.Is(err, content.ErrNotFound) && !errors.Is(err, content.ErrCorrupt) {
+		return nil, fmt.Errorf("replicate: open content %v: %w", id, err)
+	}
+	c, err := r.cfg.Names.Content(id)
+	if err != nil {
+		return nil, fmt.Errorf("replicate: open content %v: %w", id, err)
+	}
+	if c.Inline {
+		b, err := r.cfg.Names.InlineBytes(id)
+		if err != nil {
+			return nil, fmt.Errorf("replicate: open content %v: %w", id, err)
+		}
+		return newInlineReader(b), nil
+	}
+	r.member.missing(id)
+	return r.remote.open(ctx, id, r.cfg.Self().Node)
+}

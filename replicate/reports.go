@@ -1,0 +1,131 @@
+package replicate
+
+import (
+	"context"
+	"log/slog"
+	"maps"
+	"slices"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/rdmcfs/rdmcfs/meta"
+)
+
+const (
+	reportBatch  = 1024                   // contents of one proposal
+	reportGather = 20 * time.Millisecond  // reports wait for each other
+	reportRetry  = 500 * time.Millisecond // after a proposal that was not taken
+)
+
+// reports tells the log something about contents of this node, that it has them or has lost them, in batches, until
+// the log has taken it. What is lost with the process is found again by taking stock.
+type reports struct {
+	log    Log
+	op     func(ids []meta.ContentID) meta.Op
+	clock  Clock
+	logger *slog.Logger
+
+	mu   sync.Mutex
+	set  map[meta.ContentID]struct{}
+	wake chan struct{}
+}
+
+func newReports(cfg Config, op func([]meta.ContentID) meta.Op) *reports {
+	return &reports{
+		log: cfg.Log, op: op, clock: cfg.Clock, logger: cfg.Logger,
+		set: make(map[meta.ContentID]struct{}), wake: make(chan struct{}, 1),
+	}
+}
+
+// newHeldReports tells which contents this node has that the log believes it lacks.
+func newHeldReports(cfg Config) *reports {
+	return newReports(cfg, func(ids []meta.ContentID) meta.Op {
+		return &meta.Held{Node: cfg.Self().Node, Contents: ids}
+	})
+}
+
+// newLostReports tells which contents this node lacks that the log believes it has.
+func newLostReports(cfg Config) *reports {
+	return newReports(cfg, func(ids []meta.ContentID) meta.Op {
+		return &meta.Unheld{Node: cfg.Self().Node, Contents: ids, Reason: meta.OwedLost}
+	})
+}
+
+// add reports contents; it does not wait.
+func (r *reports) add(ids ...meta.ContentID) {
+	r.mu.Lock()
+	for _, id := range ids {
+		r.set[id] = struct{}{}
+	}
+	r.mu.Unlock()
+	select {
+	case r.wake <- struct{}{}:
+	default:
+	}
+}
+
+// waiting reports whether a content is about to be told to the log.
+func (r *reports) waiting(id meta.ContentID) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	_, ok := r.set[id]
+	return ok
+}
+
+// take copies out up to a batch of reports, in order.
+func (r *reports) take() []meta.ContentID {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	ids := slices.SortedFunc(maps.Keys(r.set), compareIDs)
+	return ids[:min(len(ids), reportBatch)]
+}
+
+func (r *reports) done(ids []meta.ContentID) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, id := range ids {
+		delete(r.set, id)
+	}
+}
+
+// run proposes until ctx ends.
+func (r *reports) run(ctx context.Context) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-r.wake:
+		}
+		pause(ctx, r.clock, reportGather)
+		for ctx.Err() == nil {
+			ids := r.take()
+			if len(ids) == 0 {
+				break
+			}
+			res, err := r.log.Propose(ctx, r.op(ids))
+			if err != nil || res.Errno == syscall.EAGAIN {
+				r.logger.Debug("contents not told to the log yet", "contents", len(ids), "errno", res.Errno, "err", err)
+				pause(ctx, r.clock, reportRetry)
+				continue
+			}
+			r.done(ids)
+		}
+	}
+}
+
+// pause waits for a time or the end of ctx.
+func pause(ctx context.Context, clock Clock, d time.Duration) {
+	c, stop := clock.After(d)
+	defer stop()
+	select {
+	case <-c:
+	case <-ctx.Done():
+	}
+}
+
+// compareIDs orders contents as their 16 bytes do.
+func compareIDs(a, b meta.ContentID) int {
+	x, y := a.Bytes(), b.Bytes()
+	return slices.Compare(x[:], y[:])
+}

@@ -1,0 +1,164 @@
+package replicate
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/rdmcfs/rdmcfs/internal/content"
+	"github.com/rdmcfs/rdmcfs/meta"
+	"github.com/rdmcfs/rdmcfs/meta/metatest"
+	"github.com/rdmcfs/rdmcfs/replicate/rdmc"
+)
+
+// onlyStates is a store of which only states are asked.
+type onlyStates struct {
+	Store
+	committed map[content.ID]bool
+}
+
+func (s *onlyStates) State(id content.ID) (content.State, bool) {
+	return content.Committed, s.committed[id]
+}
+
+func (s *onlyStates) List(state content.State) (ids []content.ID) {
+	for id := range s.committed {
+		if state == content.Committed {
+			ids = append(ids, id)
+		}
+	}
+	return ids
+}
+
+func (s *onlyStates) Damaged() []content.ID { return nil }
+
+func (s *onlyStates) Delete(id content.ID) error {
+	delete(s.committed, id)
+	return nil
+}
+
+// handClock is a clock that is set by hand.
+type handClock struct{ now time.Time }
+
+func (c *handClock) Now() time.Time { return c.now }
+
+func (c *handClock) After(time.Duration) (<-chan time.Time, func()) { return nil, func() {} }
+
+type noLog struct{}
+
+func (noLog) Propose(context.Context, meta.Op) (meta.Result, error)           { return meta.Result{}, ErrUnknown }
+func (noLog) Barrier(context.Context, uint64) ([]meta.NodeID, error)          { return nil, nil }
+func (noLog) NewGroup(rdmc.GroupConfig) (Group, error)                        { return nil, ErrClosed }
+func (noLog) Call(context.Context, meta.NodeID, Kind, []byte) ([]byte, error) { return nil, ErrClosed }
+
+// TestKeepsWhatTheLogHasNotDecidedHere: a process committed a content and was killed before its state was synced. The next one
+// begins before the publish, and may be cut off from the log for longer than retired contents are kept.
+func TestKeepsWhatTheLogHasNotDecidedHere(t *testing.T) {
+	c := metatest.New(t, 2)
+	ahead := c.Session(1)
+	store := &onlyStates{committed: map[content.ID]bool{storeID(ahead): true}}
+	clock := &handClock{now: time.Unix(1, 0)}
+	s, err := NewStepped(Config{
+		Self: func() meta.Lease { return c.Lease(1) }, Names: c.DB, Log: noLog{}, Peers: noLog{}, Groups: noLog{}, Store: store,
+		IsLeader: func() bool { return false }, Clock: clock,
+	}, func(meta.ContentID, bool) bool { return false })
+	if err != nil {
+		t.Fatal(err)
+	}
+	clock.now = clock.now.Add(time.Hour)
+	s.Sweep()
+	if _, ok := store.State(storeID(ahead)); !ok {
+		t.Fatal("deleted a content that the log has not decided as far as it was applied")
+	}
+	c.Do(1, &meta.Abort{Session: ahead})
+	s.Restored()
+	clock.now = clock.now.Add(time.Hour)
+	s.Sweep()
+	if _, ok := store.State(storeID(ahead)); ok {
+		t.Fatal("kept a content of an aborted session")
+	}
+}
+
+// notingLog notes what is proposed.
+type notingLog struct {
+	noLog
+	ops *[]meta.Op
+}
+
+func (l notingLog) Propose(_ context.Context, op meta.Op) (meta.Result, error) {
+	*l.ops = append(*l.ops, op)
+	return meta.Result{}, ErrUnknown
+}
+
+func steppedNode(t *testing.T, c *metatest.Cluster, node meta.NodeID, store Store, clock Clock) (*Stepped, *[]meta.Op) {
+	t.Helper()
+	var ops []meta.Op
+	s, err := NewStepped(Config{
+		Self: func() meta.Lease { return c.Lease(node) }, Names: c.DB, Log: notingLog{ops: &ops}, Peers: noLog{}, Groups: noLog{}, Store: store,
+		IsLeader: func() bool { return false }, Clock: clock,
+	}, func(meta.ContentID, bool) bool { return false })
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s, &ops
+}
+
+// TestKeepsWhatIsBeingReported: the log is about to believe that a content is here. A report may be under way for longer than
+// retired contents are kept, while the node is cut off.
+func TestKeepsWhatIsBeingReported(t *testing.T) {
+	c := metatest.New(t, 2)
+	id := c.Session(1)
+	store := &onlyStates{committed: map[content.ID]bool{storeID(id): true}}
+	clock := &handClock{now: time.Unix(1, 0)}
+	c.Do(1, &meta.Abort{Session: id}) // nobody wants it
+	s, _ := steppedNode(t, c, 1, store, clock)
+	s.member.held.add(id)
+	for range 3 {
+		clock.now = clock.now.Add(time.Hour)
+		s.Sweep()
+	}
+	if _, ok := store.State(storeID(id)); !ok {
+		t.Fatal("deleted a content whose report may still be applied")
+	}
+	s.HeldTold([]meta.ContentID{id})
+	clock.now = clock.now.Add(time.Hour)
+	s.Sweep()
+	if _, ok := store.State(storeID(id)); ok {
+		t.Fatal("kept for ever")
+	}
+}
+
+// TestBacklogDoesNotSettleAChangeOfMembers: a node has become a member for old contents by an eviction, and has a backlog of its
+// own. Reporting the backlog must not make the log forget what it lacks of the others.
+func TestBacklogDoesNotSettleAChangeOfMembers(t *testing.T) {
+	c := metatest.New(t, 4)
+	c.Do(1, &meta.SetPolicy{Policy: &meta.Policy{Placement: meta.PlaceCopies, Copies: 2}})
+	res := c.Do(1, &meta.Create{Parent: meta.RootIno, Name: "f", Kind: meta.KindFile})
+	placed, err := c.DB.Members(res.Inode.Policy, res.Ino)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := &meta.Publish{Ino: res.Ino, Session: c.Session(1), Size: 5, Votes: meta.Votes{View: c.DB.View()}}
+	for _, n := range placed {
+		p.Votes.Add(n)
+	}
+	published := c.Do(1, p).Index
+	c.Do(placed[0]%4+1, &meta.Evict{Node: placed[0]})
+	members, err := c.DB.Members(res.Inode.Policy, res.Ino)
+	if err != nil {
+		t.Fatal(err)
+	}
+	fresh := members[0]
+	if fresh == placed[1] {
+		fresh = members[1]
+	}
+	c.Do(placed[1], &meta.Down{Node: fresh, Incarnation: 1})
+	c.Boot(fresh)
+	s, ops := steppedNode(t, c, fresh, &onlyStates{committed: map[content.ID]bool{}}, &handClock{now: time.Unix(1, 0)})
+	s.Reconcile()
+	for _, op := range *ops {
+		if h, ok := op.(*meta.Held); ok && h.UpTo >= published {
+			t.Fatalf("node %d says that it has all up to %d, and lacks what was published at %d", fresh, h.UpTo, published)
+		}
+	}
+}

@@ -1,0 +1,99 @@
+package replicate
+
+import "github.com/rdmcfs/rdmcfs/meta"
+
+// Events of a root session.
+type (
+	// evTick lets time pass.
+	evTick struct{}
+	// evAnswer is a member's answer to an announcement.
+	evAnswer struct {
+		node meta.NodeID
+		standing
+	}
+	// evStanding is a member's answer to a finish.
+	evStanding struct {
+		node meta.NodeID
+		standing
+	}
+	// evUnreachable says that a call to a member failed.
+	evUnreachable struct {
+		node  meta.NodeID
+		epoch uint32
+		text  string
+	}
+	// evProgress tells how many blocks of this epoch a member has stored, as the group knows.
+	evProgress struct {
+		node  meta.NodeID
+		epoch uint32
+		moved int
+	}
+	// evFlowing says that every member knows its group and message: blocks can flow from now on.
+	evFlowing struct{ epoch uint32 }
+	// evAhead says that a member progresses with messages that its group carries before this one.
+	evAhead struct {
+		node  meta.NodeID
+		epoch uint32
+	}
+	// evGroupDone says that every member of the group has every block.
+	evGroupDone struct{ epoch uint32 }
+	// evGroupFailed says that the group of the epoch ended; suspects may be empty.
+	evGroupFailed struct {
+		epoch    uint32
+		suspects []suspect
+		text     string
+	}
+	// evRoot says that all bytes were read and their root is known.
+	evRoot struct{ root [32]byte }
+	// evLocal says how the root's own copy ended: nil is stored.
+	evLocal struct{ err error }
+	// evDown says that the log declared a member down.
+	evDown struct{ node meta.NodeID }
+	// evCancel ends the session without a version.
+	evCancel struct{}
+)
+
+type suspect struct {
+	node   meta.NodeID
+	reason meta.OwedReason
+}
+
+// Actions of a root session.
+type (
+	// actAnnounce asks the member to join the epoch; the shell answers evAnswer or evUnreachable.
+	actAnnounce struct {
+		node  meta.NodeID
+		epoch uint32
+	}
+	// actSend opens a group with these members and sends the blocks; ends with evGroupDone or evGroupFailed.
+	actSend struct {
+		epoch   uint32
+		members []meta.NodeID
+		have    []bitmap // by member
+		blocks  bitmap
+	}
+	// actEndGroup ends the group of an epoch; no event of it counts any more.
+	actEndGroup struct {
+		epoch    uint32
+		suspects []meta.NodeID
+	}
+	// actFinish asks the member how far it is, or for its vote; ends with evStanding or evUnreachable.
+	actFinish struct {
+		node    meta.NodeID
+		epoch   uint32
+		hasRoot bool
+		root    [32]byte
+	}
+	// actStop tells a member that is out that nothing more comes.
+	actStop struct {
+		node  meta.NodeID
+		epoch uint32
+		drop  bool
+	}
+	// actEnd says that the session has its result.
+	actEnd struct{}
+)
+
+type rootEvent any
+
+type rootAction any

@@ -1,0 +1,390 @@
+package replicate
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/rdmcfs/rdmcfs/internal/content"
+	"github.com/rdmcfs/rdmcfs/meta"
+	"github.com/rdmcfs/rdmcfs/replicate/rdmc"
+)
+
+const (
+	rootTick    = 200 * time.Millisecond
+	stopTimeout = time.Second
+)
+
+// blockSource gives the blocks of a session to groups of one block size.
+type blockSource interface {
+	rdmc.Source
+	// failure is the first error of the source itself.
+	failure() error
+}
+
+// rootRun is the shell of a rootSession: it carries out its actions and feeds it events. All its fields but
+// events are of the goroutine that runs it.
+type rootRun struct {
+	cfg   Config
+	lanes *lanes
+	after *sync.WaitGroup // of the owner: for what goes on when the session has ended
+
+	id         meta.ContentID
+	ino        meta.Ino
+	layout     *content.Layout
+	shape      []byte
+	published  bool
+	source     blockSource
+	groupBlock int64
+	status     *transfer
+	moved      *atomic.Uint64 // counts bytes that members have stored; may be nil
+	heldBytes  uint64
+
+	sess   *rootSession
+	events chan rootEvent
+	wg     sync.WaitGroup
+	epoch  *epochRun
+	views  func() <-chan struct{}    // closed when a member may have been declared down; may be nil
+	idle   func(ctx context.Context) // reads what no group asks for; once, may be nil
+}
+
+// epochRun is the group of one epoch. ctx ends with the epoch.
+type epochRun struct {
+	number uint32
+	cancel context.CancelFunc
+	ahead  map[int][2]uint64 // by rank: what it had done when our turn had not come; of the session's goroutine
+
+	mu       sync.Mutex
+	lane     *lane
+	transfer Transfer
+	ended    bool
+	suspects []meta.NodeID
+}
+
+// run drives the session to its end. It returns when no goroutine of it is left.
+func (r *rootRun) run(ctx context.Context) {
+	defer r.wg.Wait()
+	inner, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	defer cancel()
+	r.perform(inner, r.sess.start(r.cfg.Clock.Now()))
+	done := ctx.Done()
+	tick, stop := r.cfg.Clock.After(rootTick)
+	defer func() { stop() }()
+	for r.sess.phase != rootEnded {
+		r.startIdle(inner)
+		r.status.show(r.sess)
+		views := r.viewChange()
+		select {
+		case <-views:
+			r.dropDown(inner)
+		case ev := <-r.events:
+			r.perform(inner, r.sess.step(r.cfg.Clock.Now(), ev))
+		case <-tick:
+			tick, stop = r.cfg.Clock.After(rootTick)
+			r.dropDown(inner)
+			r.reportProgress(inner)
+			r.countMoved()
+			r.perform(inner, r.sess.step(r.cfg.Clock.Now(), evTick{}))
+		case <-done: // nil after the first time
+			done = nil
+			r.perform(inner, r.sess.step(r.cfg.Clock.Now(), evCancel{}))
+		}
+	}
+	r.status.show(r.sess)
+}
+
+func (r *rootRun) viewChange() <-chan struct{} {
+	if r.views == nil {
+		return nil
+	}
+	return r.views()
+}
+
+// dropDown tells the session which members the log has declared down.
+func (r *rootRun) dropDown(ctx context.Context) {
+	for _, m := range r.sess.members {
+		n, err := r.cfg.Names.Node(m.node)
+		if m.live() && err == nil && n.State != meta.NodeUp {
+			r.perform(ctx, r.sess.step(r.cfg.Clock.Now(), evDown{m.node}))
+		}
+	}
+}
+
+// startIdle reads the source without a group, when no group is going to.
+func (r *rootRun) startIdle(ctx context.Context) {
+	if r.idle == nil || r.sess.phase != rootSettling {
+		return
+	}
+	idle := r.idle
+	r.idle = nil
+	r.wg.Go(func() { idle(ctx) })
+}
+
+// feed hands an event to the session, unless it has ended.
+func (r *rootRun) feed(ctx context.Context, ev rootEvent) {
+	select {
+	case r.events <- ev:
+	case <-ctx.Done():
+	}
+}
+
+func (r *rootRun) perform(ctx context.Context, acts []rootAction) {
+	for _, act := range acts {
+		switch a := act.(type) {
+		case actAnnounce:
+			r.wg.Go(func() { r.announce(ctx, a) })
+		case actSend:
+			r.send(ctx, a)
+		case actEndGroup:
+			r.endGroup(a.suspects)
+		case actFinish:
+			r.wg.Go(func() { r.finish(ctx, a) })
+		case actStop:
+			r.after.Go(func() { r.stop(a) })
+		case actEnd:
+			r.endGroup(nil)
+		}
+	}
+}
+
+// ask makes a call, twice if the connection broke.
+func (r *rootRun) ask(ctx context.Context, node meta.NodeID, kind Kind, request []byte) (standing, error) {
+	answer, err := r.cfg.Peers.Call(ctx, node, kind, request)
+	if err != nil && ctx.Err() == nil {
+		answer, err = r.cfg.Peers.Call(ctx, node, kind, request)
+	}
+	if err != nil {
+		return standing{}, err
+	}
+	return decodeStanding(answer)
+}
+
+func (r *rootRun) announce(ctx context.Context, a actAnnounce) {
+	m := announce{
+		Content: r.id, Ino: r.ino, Epoch: a.epoch, Published: r.published, Shape: r.shape,
+	}
+	if r.published {
+		m.Root = r.sess.root
+	}
+	call, cancel := context.WithTimeout(ctx, 2*r.sess.lim.announce)
+	defer cancel()
+	st, err := r.ask(call, a.node, KindAnnounce, m.encode())
+	if err != nil {
+		r.feed(ctx, evUnreachable{a.node, a.epoch, err.Error()})
+		return
+	}
+	st.Epoch = a.epoch
+	r.feed(ctx, evAnswer{a.node, st})
+}
+
+func (r *rootRun) finish(ctx context.Context, a actFinish) {
+	m := finish{
+		Content: r.id, Epoch: a.epoch, WaitMs: uint32(r.sess.lim.pollWait / time.Millisecond), HasRoot: a.hasRoot, Root: a.root,
+	}
+	call, cancel := context.WithTimeout(ctx, r.sess.lim.pollWait+4*r.sess.lim.silent)
+	defer cancel()
+	st, err := r.ask(call, a.node, KindFinish, m.encode())
+	if err != nil {
+		r.feed(ctx, evUnreachable{a.node, a.epoch, err.Error()})
+		return
+	}
+	r.feed(ctx, evStanding{a.node, st})
+}
+
+// stop tells a member that nothing more comes; it outlives the session.
+func (r *rootRun) stop(a actStop) {
+	ctx, cancel := context.WithTimeout(context.Background(), stopTimeout)
+	defer cancel()
+	m := stop{r.id, a.epoch, a.drop}
+	if err := askOutcome(ctx, r.cfg.Peers, a.node, KindStop, m.encode()); err != nil {
+		r.cfg.Logger.Debug("stop not told", "content", r.id, "node", a.node, "err", err)
+	}
+}
+
+// send starts the group of an epoch.
+func (r *rootRun) send(ctx context.Context, a actSend) {
+	inner, cancel := context.WithCancel(ctx)
+	e := &epochRun{number: a.epoch, cancel: cancel, ahead: make(map[int][2]uint64)}
+	r.epoch = e
+	r.wg.Go(func() {
+		err := r.multicast(inner, e, a)
+		cancel()
+		if err == nil {
+			r.feed(ctx, evGroupDone{a.epoch})
+			return
+		}
+		if srcErr := r.source.failure(); srcErr != nil {
+			r.feed(ctx, evLocal{srcErr})
+			return
+		}
+		ev := evGroupFailed{epoch: a.epoch, text: err.Error()}
+		var fault *groupFault
+		if errors.As(err, &fault) {
+			ev.suspects = fault.suspects
+		}
+		r.feed(ctx, ev)
+	})
+}
+
+// multicast sends the blocks of an epoch and waits until every member has them.
+func (r *rootRun) multicast(ctx context.Context, e *epochRun, a actSend) error {
+	blocks := groupBlocks(r.layout, a.blocks, r.groupBlock)
+	bytes := int64(blocks.Count()) * r.groupBlock
+	ln, err := r.lanes.acquire(ctx, r.cfg.Self(), a.members, bytes, r.groupBlock)
+	if err != nil {
+		return err
+	}
+	defer r.lanes.release(ln, bytes)
+	t, err := ln.group.Send(rdmc.Outgoing{
+		Size: uint64(r.layout.StreamBytes()), Partial: true, Blocks: blocks, Source: r.source,
+	})
+	if err != nil {
+		r.lanes.drop(ln)
+		return faultOf(ln, err)
+	}
+	e.attach(ln, t)
+	if err := r.begin(ctx, ln, t, a.epoch); err != nil {
+		failGroup(ln, err)
+		<-t.Done()
+		return err
+	}
+	r.feed(ctx, evFlowing{a.epoch})
+	<-t.Done() // bounded: endGroup fails the group
+	if err := t.Err(); err != nil {
+		r.lanes.drop(ln)
+		return faultOf(ln, err)
+	}
+	return nil
+}
+
+// begin tells the members which message of the group is theirs.
+func (r *rootRun) begin(ctx context.Context, ln *lane, t Transfer, epoch uint32) error {
+	ctx, cancel := context.WithTimeout(ctx, groupSetup)
+	defer cancel()
+	m := begin{r.id, epoch, ln.number, t.Announcement().AppendBinary(nil)}
+	request := m.encode()
+	return r.lanes.each(ln, func(_ int, node meta.NodeID) error {
+		return askOutcome(ctx, r.cfg.Peers, node, KindBegin, request)
+	})
+}
+
+// failGroup ends a group with the members of a fault as suspects.
+func failGroup(ln *lane, err error) {
+	var fault *groupFault
+	var ranks []int
+	if errors.As(err, &fault) {
+		for _, s := range fault.suspects {
+			ranks = append(ranks, slices.Index(ln.members, s.node))
+		}
+	}
+	ln.group.Fail(ranks, err)
+}
+
+// attach notes what ends with the epoch; if it has ended already, that is now.
+func (e *epochRun) attach(ln *lane, t Transfer) {
+	e.mu.Lock()
+	e.lane, e.transfer = ln, t
+	ended := e.ended
+	e.mu.Unlock()
+	if ended {
+		e.fail()
+	}
+}
+
+// fail fails the group of an epoch, unless its transfer has come to its end: others may still need the group then.
+func (e *epochRun) fail() bool {
+	select {
+	case <-e.transfer.Done():
+		return false
+	default:
+	}
+	fault := &groupFault{err: fmt.Errorf("epoch %d ended by the root", e.number)}
+	for _, n := range e.suspects {
+		fault.suspects = append(fault.suspects, suspect{node: n})
+	}
+	failGroup(e.lane, fault)
+	return true
+}
+
+// endGroup ends the group of the present epoch, if it still runs.
+func (r *rootRun) endGroup(suspects []meta.NodeID) {
+	e := r.epoch
+	if e == nil {
+		return
+	}
+	r.epoch = nil
+	e.cancel()
+	e.mu.Lock()
+	e.ended, e.suspects = true, suspects
+	attached := e.transfer != nil
+	e.mu.Unlock()
+	if attached && e.fail() {
+		r.lanes.drop(e.lane)
+	}
+}
+
+// reportProgress tells the session what the group knows of its members.
+func (r *rootRun) reportProgress(ctx context.Context) {
+	e := r.epoch
+	if e == nil {
+		return
+	}
+	e.mu.Lock()
+	ln, t := e.lane, e.transfer
+	e.mu.Unlock()
+	if t == nil {
+		return
+	}
+	seq := t.Announcement().Seq
+	total := t.Announcement().Blocks.Count()
+	for _, p := range ln.group.Progress() {
+		if p.Rank <= 0 || p.Rank >= len(ln.members) {
+			continue
+		}
+		node := ln.members[p.Rank]
+		if p.Done+1 < seq { // other messages go first
+			if at := [2]uint64{p.Done, p.Blocks}; e.ahead[p.Rank] != at {
+				e.ahead[p.Rank] = at
+				r.perform(ctx, r.sess.step(r.cfg.Clock.Now(), evAhead{node, e.number}))
+			}
+			continue
+		}
+		moved := p.Blocks
+		if p.Done >= seq {
+			moved = total
+		}
+		moved = moved * uint64(r.groupBlock) / content.BlockBytes
+		r.perform(ctx, r.sess.step(r.cfg.Clock.Now(), evProgress{node, e.number, int(moved)}))
+	}
+}
+
+// countMoved adds what members have stored since it was last called.
+func (r *rootRun) countMoved() {
+	if r.moved == nil {
+		return
+	}
+	sum := uint64(0)
+	for _, m := range r.sess.members {
+		sum += uint64(m.held) * content.BlockBytes
+	}
+	if sum > r.heldBytes {
+		r.moved.Add(sum - r.heldBytes)
+		r.heldBytes = sum
+	}
+}
+
+// votes are the members that have voted; missed those that are owed the content, with the reasons.
+func (r *rootRun) votes() (votes []meta.NodeID, missed []meta.Missed) {
+	for _, m := range r.sess.members {
+		if m.phase == memberVoted {
+			votes = append(votes, m.node)
+		} else {
+			missed = append(missed, meta.Missed{Node: m.node, Reason: m.reason})
+		}
+	}
+	return votes, missed
+}

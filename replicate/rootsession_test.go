@@ -1,0 +1,357 @@
+package replicate
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"github.com/rdmcfs/rdmcfs/meta"
+)
+
+// rootSim drives a rootSession against members that behave well or badly, in virtual time. It has no network, disk
+// or goroutine: what a run does is decided by its draws.
+type rootSim struct {
+	t       *rapid.T
+	s       *rootSession
+	now     time.Time
+	queue   []simEvent
+	members map[meta.NodeID]*simMember
+	blocks  int
+	sends   map[uint32]actSend
+	ended   bool
+	order   int
+}
+
+type simEvent struct {
+	at    time.Time
+	order int
+	ev    rootEvent
+}
+
+type simMember struct {
+	node     meta.NodeID
+	have     bitmap
+	dies     time.Time // answers nothing from then on
+	refuses  bool
+	fails    bool // its check fails
+	rootSeen bool
+	voted    bool
+}
+
+func (m *simMember) dead(now time.Time) bool { return !m.dies.IsZero() && !now.Before(m.dies) }
+
+func (x *rootSim) later(d time.Duration, ev rootEvent) {
+	x.order++
+	x.queue = append(x.queue, simEvent{x.now.Add(d), x.order, ev})
+}
+
+func (x *rootSim) delay() time.Duration {
+	return time.Duration(rapid.IntRange(0, 50).Draw(x.t, "delay")) * time.Millisecond
+}
+
+func (x *rootSim) perform(acts []rootAction) {
+	for _, act := range acts {
+		switch a := act.(type) {
+		case actAnnounce:
+			x.announce(a)
+		case actFinish:
+			x.finish(a)
+		case actSend:
+			x.send(a)
+		case actEnd:
+			if x.ended {
+				x.t.Fatal("ended twice")
+			}
+			x.ended = true
+		}
+	}
+}
+
+func (x *rootSim) announce(a actAnnounce) {
+	m := x.members[a.node]
+	if m.dead(x.now) {
+		return // no answer
+	}
+	st := standing{Epoch: a.epoch, Status: statusReady, Have: slices.Clone(m.have)}
+	switch {
+	case m.refuses:
+		st.Status, st.Reason = statusRefused, meta.OwedFull
+	case m.voted:
+		st.Status = statusVoted
+	}
+	x.later(x.delay(), evAnswer{a.node, st})
+}
+
+func (x *rootSim) finish(a actFinish) {
+	m := x.members[a.node]
+	if m.dead(x.now) {
+		return
+	}
+	st := standing{Epoch: a.epoch, Status: statusReceiving, Held: uint32(m.have.count())}
+	m.rootSeen = m.rootSeen || a.hasRoot
+	wait := x.delay()
+	if m.have.count() == x.blocks {
+		st.Status = statusChecking
+		if m.rootSeen {
+			st.Status = statusVoted
+			m.voted = true
+			if m.fails {
+				st.Status, st.Reason, m.voted = statusRefused, meta.OwedFailed, false
+			}
+		}
+	} else {
+		wait += 100 * time.Millisecond
+	}
+	x.later(wait, evStanding{a.node, st})
+}
+
+func (x *rootSim) send(a actSend) {
+	if len(a.members) == 0 {
+		x.t.Fatal("a group without members")
+	}
+	for i, n := range a.members {
+		if x.s.member(n).phase != memberReady {
+			x.t.Fatalf("member %d is sent to in phase %v", n, x.s.member(n).phase)
+		}
+		for b := range x.blocks {
+			if !a.have[i].has(b) && !a.blocks.has(b) {
+				x.t.Fatalf("block %d is missing at %d and not sent", b, n)
+			}
+		}
+	}
+	for b := range x.blocks {
+		if a.blocks.has(b) && !slices.ContainsFunc(a.have, func(h bitmap) bool { return !h.has(b) }) {
+			x.t.Fatalf("block %d is sent, and missing nowhere", b)
+		}
+	}
+	x.sends[a.epoch] = a
+	x.later(x.delay(), evFlowing{a.epoch})
+	x.later(time.Duration(rapid.IntRange(10, 400).Draw(x.t, "transfer"))*time.Millisecond, evGroupDone{a.epoch})
+}
+
+// settle gives the members what a group brought, when it comes to its end.
+func (x *rootSim) settle(ev rootEvent) rootEvent {
+	done, ok := ev.(evGroupDone)
+	if !ok {
+		return ev
+	}
+	a := x.sends[done.epoch]
+	var dead []suspect
+	for _, n := range a.members {
+		m := x.members[n]
+		if m.dead(x.now) {
+			dead = append(dead, suspect{n, meta.OwedUnreachable})
+			continue
+		}
+		part := rapid.IntRange(0, x.blocks).Draw(x.t, "part")
+		for b := range x.blocks {
+			if a.blocks.has(b) && b < part {
+				m.have.set(b)
+			}
+		}
+	}
+	if dead != nil {
+		if rapid.Bool().Draw(x.t, "blames nobody") {
+			dead = nil
+		}
+		return evGroupFailed{epoch: done.epoch, suspects: dead}
+	}
+	for _, n := range a.members {
+		for b := range x.blocks {
+			if a.blocks.has(b) {
+				x.members[n].have.set(b)
+			}
+		}
+	}
+	return ev
+}
+
+func (x *rootSim) run(limit time.Duration) {
+	end := x.now.Add(limit)
+	for !x.ended && x.now.Before(end) {
+		slices.SortFunc(x.queue, func(a, b simEvent) int {
+			if c := a.at.Compare(b.at); c != 0 {
+				return c
+			}
+			return a.order - b.order
+		})
+		next := x.queue[0]
+		x.queue = x.queue[1:]
+		x.now = next.at
+		ev := x.settle(next.ev)
+		if _, tick := ev.(evTick); tick {
+			x.later(200*time.Millisecond, evTick{})
+		}
+		x.perform(x.s.step(x.now, ev))
+	}
+}
+
+func TestRootSessionEndsAndCountsOnlyTrueVotes(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		n := rapid.IntRange(0, 9).Draw(t, "members")
+		blocks := rapid.IntRange(1, 20).Draw(t, "blocks")
+		x := &rootSim{
+			t: t, now: time.Unix(1000, 0), members: make(map[meta.NodeID]*simMember), blocks: blocks, sends: make(map[uint32]actSend),
+		}
+		began := x.now
+		var nodes []meta.NodeID
+		for i := range n {
+			m := &simMember{node: meta.NodeID(i + 2), have: newBitmap(blocks)}
+			switch rapid.IntRange(0, 5).Draw(t, "kind") {
+			case 0:
+				m.dies = x.now.Add(time.Duration(rapid.IntRange(0, 2000).Draw(t, "dies")) * time.Millisecond)
+			case 1:
+				m.refuses = true
+			case 2:
+				m.fails = true
+			}
+			nodes = append(nodes, m.node)
+			x.members[m.node] = m
+		}
+		x.s = newRootSession(nodes, blocks, defaultLimits())
+		x.later(0, evTick{})
+		x.later(time.Duration(rapid.IntRange(0, 500).Draw(t, "read"))*time.Millisecond, evRoot{[32]byte{1}})
+		x.later(time.Second, evLocal{})
+		x.perform(x.s.start(x.now))
+		x.run(2 * time.Minute)
+		if !x.ended {
+			t.Fatalf("did not end: %s", x.describe())
+		}
+		if took := x.now.Sub(began); took > 40*time.Second {
+			t.Fatalf("took %v", took)
+		}
+		for _, m := range x.s.members {
+			sim := x.members[m.node]
+			if m.phase == memberVoted && !sim.voted {
+				t.Fatalf("member %d is counted without a vote", m.node)
+			}
+			healthy := sim.dies.IsZero() && !sim.refuses && !sim.fails
+			if healthy && m.phase != memberVoted {
+				t.Fatalf("healthy member %d is out: %s", m.node, x.describe())
+			}
+			if m.phase == memberOut && m.reason == 0 {
+				t.Fatalf("member %d is out without a reason", m.node)
+			}
+		}
+	})
+}
+
+func (x *rootSim) describe() string {
+	out := fmt.Sprintf("phase %d epoch %d local %d root %v;", x.s.phase, x.s.epoch, x.s.local, x.s.rootKnown)
+	for _, m := range x.s.members {
+		out += fmt.Sprintf(" %d:%v held %d reason %d %q", m.node, m.phase, m.held, m.reason, m.text)
+	}
+	return out
+}
+
+func newTestSession(n, blocks int) (*rootSession, time.Time) {
+	var nodes []meta.NodeID
+	for i := range n {
+		nodes = append(nodes, meta.NodeID(i+2))
+	}
+	s := newRootSession(nodes, blocks, defaultLimits())
+	now := time.Unix(1000, 0)
+	s.start(now)
+	return s, now
+}
+
+func ready(n meta.NodeID, epoch uint32, blocks int) evAnswer {
+	return evAnswer{n, standing{Epoch: epoch, Status: statusReady, Have: newBitmap(blocks)}}
+}
+
+func TestSilentMemberIsNotEjectedWhileNobodyElseSpeaks(t *testing.T) {
+	s, now := newTestSession(3, 4)
+	for i := range 3 {
+		s.step(now, ready(meta.NodeID(i+2), 0, 4))
+	}
+	now = now.Add(3 * time.Second) // this node was stopped, not the others
+	s.step(now, evTick{})
+	if got := s.count(memberOut); got != 0 {
+		t.Errorf("%d members ejected by a node that heard nothing from anybody", got)
+	}
+}
+
+func TestStalledMemberIsEjectedOnlyIfFurthestBehind(t *testing.T) {
+	s, now := newTestSession(3, 10)
+	for i := range 3 {
+		s.step(now, ready(meta.NodeID(i+2), 0, 10))
+	}
+	s.step(now, evFlowing{0})
+	s.step(now, evRoot{})
+	for i := 1; i <= 8; i++ {
+		now = now.Add(400 * time.Millisecond)
+		for _, n := range []meta.NodeID{2, 3} {
+			s.step(now, evStanding{n, standing{Status: statusReceiving, Held: uint32(i)}})
+		}
+		s.step(now, evStanding{4, standing{Status: statusReceiving, Held: 1}}) // it answers, but gets no further
+		s.step(now, evTick{})
+	}
+	if m := s.member(4); m.phase != memberOut || m.reason != meta.OwedSlow {
+		t.Errorf("the stalled member is %v, reason %d", m.phase, m.reason)
+	}
+	if s.member(2).phase == memberOut || s.member(3).phase == memberOut {
+		t.Error("a member that progressed was ejected")
+	}
+	if s.epoch != 1 {
+		t.Errorf("epoch %d, want 1", s.epoch)
+	}
+}
+
+// Relaying couples the members: who waits for blocks of one that was cut off is not taken for slow.
+func TestMemberBehindASilentOneIsNotBlamed(t *testing.T) {
+	s, now := newTestSession(2, 10)
+	s.step(now, ready(2, 0, 10))
+	s.step(now, ready(3, 0, 10))
+	s.step(now, evFlowing{0})
+	s.step(now, evRoot{})
+	s.step(now, evStanding{2, standing{Status: statusReceiving, Held: 3}})
+	now = now.Add(400 * time.Millisecond)
+	s.step(now, evStanding{3, standing{Status: statusReceiving, Held: 5}}) // its last word
+	for s.epoch == 0 && now.Before(s.began.Add(10*time.Second)) {
+		now = now.Add(100 * time.Millisecond)
+		s.step(now, evStanding{2, standing{Status: statusReceiving, Held: 3}})
+		s.step(now, evTick{})
+	}
+	if m := s.member(3); m.phase != memberOut || m.reason != meta.OwedUnreachable {
+		t.Errorf("the silent member is %v, reason %d", m.phase, m.reason)
+	}
+	if s.member(2).phase == memberOut {
+		t.Errorf("the member that answers was ejected: %s", s.member(2).text)
+	}
+}
+
+func TestWaitingForOtherMessagesIsNotBlamed(t *testing.T) {
+	s, now := newTestSession(2, 10)
+	s.step(now, ready(2, 0, 10))
+	s.step(now, ready(3, 0, 10))
+	s.step(now, evFlowing{0})
+	for range 100 { // for a minute another file goes first
+		now = now.Add(600 * time.Millisecond)
+		for _, n := range []meta.NodeID{2, 3} {
+			s.step(now, evStanding{n, standing{Status: statusReceiving}})
+			s.step(now, evAhead{n, 0})
+		}
+		s.step(now, evTick{})
+	}
+	if got := s.count(memberOut); got != 0 || s.phase != rootSending {
+		t.Errorf("%d members out, phase %d", got, s.phase)
+	}
+}
+
+func TestOldEpochsAreNotHeard(t *testing.T) {
+	s, now := newTestSession(2, 4)
+	s.step(now, ready(2, 0, 4))
+	s.step(now, ready(3, 0, 4))
+	s.step(now, evGroupFailed{epoch: 0, suspects: []suspect{{3, meta.OwedUnreachable}}})
+	if s.epoch != 1 {
+		t.Fatalf("epoch %d", s.epoch)
+	}
+	s.step(now, evGroupDone{0})
+	s.step(now, evStanding{2, standing{Epoch: 0, Status: statusVoted}})
+	if s.member(2).phase != memberAsked {
+		t.Errorf("an answer of epoch 0 counts in epoch 1: %v", s.member(2).phase)
+	}
+}

@@ -1,0 +1,69 @@
+package schedule
+
+import (
+	"fmt"
+	"strings"
+)
+
+// Algorithm names a way to build schedules.
+type Algorithm uint8
+
+// The algorithms of the papers, and circulant graphs.
+const (
+	// Sequential sends the whole message from the root to each member in turn: k(n-1) steps.
+	Sequential Algorithm = iota + 1
+	// Chain passes each block from rank to rank: k+n-2 steps.
+	Chain
+	// BinomialTree passes the whole message along a binomial tree: k*ceil(log2 n) steps.
+	BinomialTree
+	// BinomialPipeline is the default: Hypercube if the size is a power of two, else Circulant.
+	BinomialPipeline
+	// Hypercube is the binomial pipeline of the DSN paper, for 2^l members: k-1+l steps.
+	Hypercube
+	// Twin is the technical report's extension to any size, two members sharing a vertex of a
+	// hypercube where needed: k-1+ceil(log2 n) steps.
+	Twin
+	// Circulant sends to rank+skip and receives from rank-skip over about log2 n fixed skips:
+	// k-1+ceil(log2 n) steps for any size.
+	Circulant
+)
+
+var algorithmNames = [...]string{
+	Sequential:       "sequential",
+	Chain:            "chain",
+	BinomialTree:     "binomial-tree",
+	BinomialPipeline: "binomial-pipeline",
+	Hypercube:        "hypercube",
+	Twin:             "twin",
+	Circulant:        "circulant",
+}
+
+// Algorithms lists all algorithms.
+func Algorithms() []Algorithm {
+	return []Algorithm{Sequential, Chain, BinomialTree, BinomialPipeline, Hypercube, Twin, Circulant}
+}
+
+// String is the name that ParseAlgorithm takes.
+func (a Algorithm) String() string {
+	if a.check() != nil {
+		return fmt.Sprintf("algorithm(%d)", uint8(a))
+	}
+	return algorithmNames[a]
+}
+
+// ParseAlgorithm finds an algorithm by its name, in any case; an unknown name is ErrInvalid.
+func ParseAlgorithm(name string) (Algorithm, error) {
+	for _, a := range Algorithms() {
+		if strings.EqualFold(name, a.String()) {
+			return a, nil
+		}
+	}
+	return 0, fmt.Errorf("%w: algorithm %q, want one of %s", ErrInvalid, name, strings.Join(algorithmNames[1:], ", "))
+}
+
+func (a Algorithm) check() error {
+	if a < Sequential || int(a) >= len(algorithmNames) {
+		return fmt.Errorf("%w: algorithm %d", ErrInvalid, uint8(a))
+	}
+	return nil
+}

@@ -1,0 +1,195 @@
+package schedule
+
+import (
+	"errors"
+	"fmt"
+	"math/bits"
+	"slices"
+)
+
+// Bounds of what a plan can describe.
+const (
+	// MaxMembers bounds the members of a group.
+	MaxMembers = 1 << 16
+	// MaxBlocks bounds the blocks of one message.
+	MaxBlocks = 1 << 40
+)
+
+// ErrInvalid is returned for a group size, block count or algorithm that has no schedule.
+var ErrInvalid = errors.New("schedule: invalid")
+
+// Transfer is one side's view of a block that moves in one step.
+type Transfer struct {
+	// Peer is the rank at the other end: the target of an outgoing block, the source of an incoming one.
+	Peer int
+	// Block is the position of the block in the message, from 0.
+	Block uint64
+}
+
+// Schedule is the whole order of transfers of one message. Rank 0 is the root. It is immutable and
+// may be used by several goroutines.
+type Schedule interface {
+	// Members is the size of the group.
+	Members() int
+	// Blocks is the number of blocks of the message.
+	Blocks() uint64
+	// Steps is the number of steps; no transfer happens at or after it.
+	Steps() uint64
+	// Outgoing tells what rank sends in the step, or false if it sends nothing.
+	Outgoing(rank int, step uint64) (Transfer, bool)
+	// Incoming tells what rank receives in the step, or false if it receives nothing.
+	Incoming(rank int, step uint64) (Transfer, bool)
+}
+
+// rule is an algorithm for one group size; it gets the number of blocks with each question, which is
+// at least 1. Steps asked about are below steps(k).
+type rule interface {
+	steps(k uint64) uint64
+	outgoing(rank int, step, k uint64) (Transfer, bool)
+	incoming(rank int, step, k uint64) (Transfer, bool)
+	// links calls yield for each pair of ranks that a message may need, in any order, repeats allowed.
+	links(rank int, yield func(peer int))
+}
+
+// Plan is an algorithm for a group of a given size. It is immutable and may be used by several goroutines.
+type Plan struct {
+	algorithm Algorithm
+	members   int
+	rule      rule
+}
+
+// NewPlan prepares an algorithm for a group of the given size, which costs O(n log n) at most.
+// It returns ErrInvalid if the algorithm has no schedule for this size.
+func NewPlan(algorithm Algorithm, members int) (*Plan, error) {
+	if members < 1 || members > MaxMembers {
+		return nil, fmt.Errorf("%w: %d members, want 1 to %d", ErrInvalid, members, MaxMembers)
+	}
+	r, err := newRule(algorithm, members)
+	if err != nil {
+		return nil, err
+	}
+	return &Plan{algorithm: algorithm, members: members, rule: r}, nil
+}
+
+// New makes the schedule of one message; a caller with many messages keeps a Plan instead.
+func New(algorithm Algorithm, members int, blocks uint64) (Schedule, error) {
+	plan, err := NewPlan(algorithm, members)
+	if err != nil {
+		return nil, err
+	}
+	if blocks > MaxBlocks {
+		return nil, fmt.Errorf("%w: %d blocks, want at most %d", ErrInvalid, blocks, uint64(MaxBlocks))
+	}
+	return plan.Schedule(blocks), nil
+}
+
+func newRule(algorithm Algorithm, members int) (rule, error) {
+	if members == 1 {
+		return alone{}, algorithm.check()
+	}
+	switch algorithm {
+	case Sequential:
+		return sequential{members}, nil
+	case Chain:
+		return chain{members}, nil
+	case BinomialTree:
+		return binomialTree{members}, nil
+	case Hypercube:
+		if !isPowerOfTwo(members) {
+			return nil, fmt.Errorf("%w: hypercube of %d members, want a power of two", ErrInvalid, members)
+		}
+		return newHypercube(members), nil
+	case Twin:
+		return newTwin(members), nil
+	case Circulant:
+		return newCirculant(members), nil
+	case BinomialPipeline:
+		if isPowerOfTwo(members) {
+			return newHypercube(members), nil
+		}
+		return newCirculant(members), nil
+	}
+	return nil, algorithm.check()
+}
+
+// Algorithm is what the plan was made for.
+func (p *Plan) Algorithm() Algorithm { return p.algorithm }
+
+// Members is the size of the group.
+func (p *Plan) Members() int { return p.members }
+
+// Schedule is the plan applied to a message of the given number of blocks, which costs O(1).
+// No blocks make no steps.
+func (p *Plan) Schedule(blocks uint64) Schedule { return message{plan: p, blocks: blocks} }
+
+// Neighbours lists, ascending, the ranks that a rank exchanges blocks with in any message.
+func (p *Plan) Neighbours(rank int) []int {
+	var peers []int
+	p.rule.links(rank, func(peer int) { peers = append(peers, peer) })
+	slices.Sort(peers)
+	return slices.Compact(peers)
+}
+
+// Tree spans the members along neighbours with few hops: it returns each rank's parent, -1 for the root.
+// All members compute the same tree.
+func (p *Plan) Tree() []int {
+	parents := make([]int, p.members)
+	for rank := range parents {
+		parents[rank] = -1
+	}
+	queue := make([]int, 1, p.members)
+	for len(queue) > 0 {
+		at := queue[0]
+		queue = queue[1:]
+		for _, peer := range p.Neighbours(at) {
+			if peer != 0 && parents[peer] < 0 {
+				parents[peer] = at
+				queue = append(queue, peer)
+			}
+		}
+	}
+	return parents
+}
+
+// message is a plan with a number of blocks.
+type message struct {
+	plan   *Plan
+	blocks uint64
+}
+
+func (m message) Members() int   { return m.plan.members }
+func (m message) Blocks() uint64 { return m.blocks }
+
+func (m message) Steps() uint64 {
+	if m.blocks == 0 {
+		return 0
+	}
+	return m.plan.rule.steps(m.blocks)
+}
+
+func (m message) Outgoing(rank int, step uint64) (Transfer, bool) {
+	if step >= m.Steps() {
+		return Transfer{}, false
+	}
+	return m.plan.rule.outgoing(rank, step, m.blocks)
+}
+
+func (m message) Incoming(rank int, step uint64) (Transfer, bool) {
+	if step >= m.Steps() {
+		return Transfer{}, false
+	}
+	return m.plan.rule.incoming(rank, step, m.blocks)
+}
+
+// alone is the schedule of a group without receivers.
+type alone struct{}
+
+func (alone) steps(uint64) uint64                                { return 0 }
+func (alone) outgoing(int, uint64, uint64) (t Transfer, ok bool) { return }
+func (alone) incoming(int, uint64, uint64) (t Transfer, ok bool) { return }
+func (alone) links(int, func(int))                               {}
+
+func isPowerOfTwo(n int) bool { return n&(n-1) == 0 }
+
+// ceilLog2 is the number of doublings from 1 to at least n.
+func ceilLog2(n int) int { return bits.Len(uint(n - 1)) }

@@ -1,0 +1,97 @@
+package replicate
+
+import (
+	"context"
+	"errors"
+	"io"
+	"time"
+
+	"github.com/rdmcfs/rdmcfs/internal/content"
+	"github.com/rdmcfs/rdmcfs/meta"
+)
+
+// Errors that callers act on.
+var (
+	// ErrUnknown is returned when a proposal's outcome is not known after the log's time limit. It is resolved
+	// from the log later; Pusher.Pending lists such sessions.
+	ErrUnknown = errors.New("replicate: outcome not known yet")
+	// ErrCopies is returned when fewer members than the policy's minimum hold the bytes; nothing was published.
+	ErrCopies = errors.New("replicate: too few copies")
+	// ErrNoSpace is returned when the local store has no room; nothing was published.
+	ErrNoSpace = errors.New("replicate: no space in the local store")
+	// ErrFenced is returned when this node's incarnation ended in mid-push and no newer one has begun.
+	ErrFenced = errors.New("replicate: incarnation fenced")
+	// ErrUnavailable is returned when no reachable node holds a content.
+	ErrUnavailable = errors.New("replicate: no holder reachable")
+	// ErrDamaged is returned when bytes do not match the root that the log committed.
+	ErrDamaged = errors.New("replicate: bytes do not match the committed root")
+	// ErrClosed is returned by calls after Close.
+	ErrClosed = errors.New("replicate: closed")
+)
+
+// Kind says what a control message of this package is about. docs/WIRE.md lists them.
+type Kind uint8
+
+// Peers calls other nodes. Implemented over internal/control by internal/node.
+type Peers interface {
+	// Call sends one request and waits for its answer, ctx's end, or the loss of the connection. The request
+	// may have been handled even when Call fails. Requests and answers are at most MaxMessageBytes long. The payload stays the caller's
+	// after Call has returned.
+	Call(ctx context.Context, node meta.NodeID, kind Kind, payload []byte) ([]byte, error)
+}
+
+// Log proposes to the replicated log. Implemented over internal/consensus by internal/node.
+type Log interface {
+	// Propose puts an operation into the log and returns its result once this node has applied it. The same
+	// proposal is repeated under its sequence number until the time limit, then the error wraps ErrUnknown. While the
+	// log has no quorum it fails at once with an error of the log's own: nothing was proposed.
+	Propose(ctx context.Context, op meta.Op) (meta.Result, error)
+	// Barrier waits until each up member has made the index visible, and returns those that had not
+	// when ctx ended. It is not an error that some are behind.
+	Barrier(ctx context.Context, index uint64) (behind []meta.NodeID, err error)
+}
+
+// Store is the local store of contents: content.Store, or one that fails on command.
+type Store interface {
+	Begin(id content.ID, shape content.Shape) (*content.Receiving, error)
+	Put(ctx context.Context, id content.ID, shape content.Shape, src io.ReaderAt) (content.Hash, error)
+	Commit(id content.ID) error
+	Abort(id content.ID) error
+	Delete(id content.ID) error
+	State(id content.ID) (content.State, bool)
+	Stat(id content.ID) (content.Info, error)
+	List(state content.State) []content.ID
+	Damaged() []content.ID
+	Check(ctx context.Context, id content.ID) (*content.Damage, error)
+	Mend(ctx context.Context, id content.ID, i int64, p []byte) error
+	Merge(ctx context.Context, id content.ID) error
+	Open(id content.ID) (*content.Reader, error)
+	OpenUndecided(id content.ID) (*content.Reader, error)
+}
+
+var _ Store = (*content.Store)(nil)
+
+func storeID(c meta.ContentID) content.ID { return content.ID(c.Bytes()) }
+
+func metaID(id content.ID) meta.ContentID { return meta.ContentIDFromBytes(id) }
+
+// Clock is where the shells of this package take the time from.
+type Clock interface {
+	Now() time.Time
+	// After is like time.After; stop releases it early.
+	After(d time.Duration) (c <-chan time.Time, stop func())
+}
+
+// SystemClock is the Clock of the machine.
+func SystemClock() Clock { return systemClock{} }
+
+type systemClock struct{}
+
+func (systemClock) Now() time.Time { return time.Now() }
+
+func (systemClock) After(d time.Duration) (<-chan time.Time, func()) {
+	t := time.NewTimer(d)
+	return t.C, func() { t.Stop() }
+}
+
+func isNotFound(err error) bool { return errors.Is(err, meta.ErrNotFound) }

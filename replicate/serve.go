@@ -1,0 +1,68 @@
+package replicate
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/rdmcfs/rdmcfs/internal/content"
+	"github.com/rdmcfs/rdmcfs/meta"
+)
+
+// fetched handles KindFetch: bytes of a content that is here, checked as they are read.
+func (m *Member) fetched(f fetch) fetchReply {
+	if f.Length == 0 || f.Length > maxFetchBytes {
+		return fetchReply{Status: statusRefused, Text: fmt.Sprintf("%d bytes asked for", f.Length)}
+	}
+	return m.serve(f.Content, func(r *content.Reader) ([]byte, error) {
+		if f.Offset >= r.Size() {
+			return nil, errors.New("behind the end")
+		}
+		buf := make([]byte, min(int64(f.Length), r.Size()-f.Offset))
+		n, err := r.ReadAt(buf, f.Offset)
+		if n == len(buf) {
+			err = nil
+		}
+		return buf, err
+	})
+}
+
+// leaves handles KindLeaves.
+func (m *Member) leaves(f fetch) fetchReply {
+	if f.Length == 0 || f.Length > maxLeavesReply {
+		return fetchReply{Status: statusRefused, Text: fmt.Sprintf("%d leaves asked for", f.Length)}
+	}
+	return m.serve(f.Content, func(r *content.Reader) ([]byte, error) {
+		blocks := (r.Size() + content.BlockBytes - 1) / content.BlockBytes
+		if f.Offset > blocks || int64(f.Length) > blocks-f.Offset {
+			return nil, errors.New("behind the end")
+		}
+		buf := make([]byte, 0, 32*f.Length)
+		for i := f.Offset; i < f.Offset+int64(f.Length); i++ {
+			leaf, err := r.Leaf(i)
+			if err != nil {
+				return nil, err
+			}
+			buf = append(buf, leaf[:]...)
+		}
+		return buf, nil
+	})
+}
+
+// serve opens a published content and answers with what read makes of it.
+func (m *Member) serve(id meta.ContentID, read func(*content.Reader) ([]byte, error)) fetchReply {
+	refuse := func(err error) fetchReply { return fetchReply{Status: statusRefused, Text: err.Error()} }
+	if _, err := m.cfg.Names.Content(id); err != nil {
+		return refuse(err)
+	}
+	r, err := m.cfg.Store.OpenUndecided(storeID(id))
+	if err != nil {
+		m.missing(id)
+		return refuse(err)
+	}
+	defer r.Close()
+	buf, err := read(r)
+	if err != nil {
+		return refuse(err)
+	}
+	return fetchReply{Status: statusVoted, CRC: content.Checksum(buf), Bytes: buf}
+}

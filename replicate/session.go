@@ -1,0 +1,132 @@
+package replicate
+
+import (
+	"slices"
+	"sync"
+
+	"github.com/rdmcfs/rdmcfs/meta"
+)
+
+// sessionNumbers gives out the session numbers of this node: dense from 1 in each incarnation. Every number
+// ends in a publish or an abort.
+type sessionNumbers struct {
+	self func() meta.Lease
+
+	mu    sync.Mutex
+	lease meta.Lease
+	last  uint64
+}
+
+func (s *sessionNumbers) next() meta.ContentID {
+	lease := s.self()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.lease != lease {
+		s.lease, s.last = lease, 0
+	}
+	s.last++
+	return meta.ContentID{Node: lease.Node, Incarnation: lease.Incarnation, Seq: s.last}
+}
+
+// targets is who is to get a version.
+type targets struct {
+	policy  meta.Policy
+	members []meta.NodeID // the placement
+	others  []meta.NodeID // of them, up, without this node
+	self    bool          // this node is a member
+	down    []meta.NodeID // of them, not up
+	view    uint64        // as of which all that is said
+	voters  int
+}
+
+// minCopies is how many members must hold a version before it is published, as apply counts.
+func (t *targets) minCopies() int {
+	switch {
+	case t.policy.AckLocal:
+		return 1
+	case t.policy.MinCopies > 0:
+		return int(t.policy.MinCopies)
+	}
+	up := len(t.others)
+	if t.self {
+		up++
+	}
+	return max(1, min(2, up))
+}
+
+// choose reads the placement of a push from the applied log.
+func (p *Pusher) choose(push *Push) (targets, error) {
+	names := p.cfg.Names
+	t := targets{view: names.View()}
+	policy, err := p.policyOf(push)
+	if err != nil {
+		return t, err
+	}
+	if t.policy, err = names.Policy(policy); err != nil {
+		return t, err
+	}
+	if t.members, err = names.Members(policy, push.Ino); err != nil {
+		return t, err
+	}
+	nodes, err := names.Nodes()
+	if err != nil {
+		return t, err
+	}
+	everybody := push.Ino == 0 && t.policy.Placement == meta.PlaceCopies // its inode, hence placement, is not known yet
+	if everybody {
+		t.members = nil
+	}
+	self := p.cfg.Self().Node
+	for _, n := range nodes {
+		if n.Voter {
+			t.voters++
+		}
+		if everybody {
+			t.members = append(t.members, n.ID)
+		}
+		t.add(n, self)
+	}
+	return t, nil
+}
+
+// refresh moves members that the log has declared down meanwhile, and returns them.
+func (p *Pusher) refresh(t *targets) (gone []meta.NodeID) {
+	t.others = slices.DeleteFunc(slices.Clone(t.others), func(id meta.NodeID) bool {
+		n, err := p.cfg.Names.Node(id)
+		down := err == nil && n.State != meta.NodeUp
+		if down {
+			gone = append(gone, id)
+		}
+		return down
+	})
+	return gone
+}
+
+func (t *targets) add(n meta.Node, self meta.NodeID) {
+	member := false
+	for _, m := range t.members {
+		member = member || m == n.ID
+	}
+	switch {
+	case !member:
+	case n.ID == self:
+		t.self = true
+	case n.State == meta.NodeUp:
+		t.others = append(t.others, n.ID)
+	default:
+		t.down = append(t.down, n.ID)
+	}
+}
+
+// policyOf is the policy of the inode, of the directory it will be linked in, or the default for an orphan.
+func (p *Pusher) policyOf(push *Push) (meta.PolicyID, error) {
+	ino := push.Ino
+	if push.LinkName != "" {
+		ino = push.LinkParent
+	}
+	i, err := p.cfg.Names.Inode(ino)
+	if isNotFound(err) {
+		return 0, nil
+	}
+	return i.Policy, err
+}

@@ -1,0 +1,233 @@
+package replicate
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/rdmcfs/rdmcfs/internal/content"
+	"github.com/rdmcfs/rdmcfs/meta"
+)
+
+// smallDeadline bounds one put at one member.
+const smallDeadline = 20 * time.Second
+
+// smallAnswer is what came of a put at one member, or of this node's own copy.
+type smallAnswer struct {
+	node meta.NodeID
+	st   standing
+	err  error
+}
+
+// small sends the bytes to each member in one call whose answer is the vote, and stores them here meanwhile.
+func (s *pushSession) small(ctx context.Context) error {
+	buf, err := s.readAll()
+	if err != nil {
+		return err
+	}
+	s.op.Root = contentRoot(buf)
+	return s.putAll(ctx, putItem{Bytes: buf}, func(ctx context.Context) error { return s.storeSmall(ctx, buf) })
+}
+
+// putAll brings a content to all members in one call each, and has this node's own copy stored meanwhile.
+func (s *pushSession) putAll(ctx context.Context, it putItem, store func(context.Context) error) error {
+	it.Content, it.Ino, it.Root = s.id, s.push.Ino, s.op.Root
+	others := s.targets.others
+	if s.targets.policy.AckLocal && s.targets.self {
+		others = nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, smallDeadline)
+	defer cancel()
+	answers := make(chan smallAnswer, len(others)+1)
+	request := encodePut([]putItem{it})
+	for _, n := range others {
+		s.p.background(func() { answers <- s.putAt(ctx, n, request) })
+	}
+	if s.targets.self {
+		s.p.background(func() { answers <- s.putHere(ctx, store) })
+	}
+	p, err := s.collect(ctx, answers, others)
+	if err != nil {
+		return err
+	}
+	err = s.count(p.votes, s.deferred(p.missed))
+	if err != nil && len(it.Shape) > 0 && lackBase(p.missed) {
+		return errAgain{whole: true, err: err}
+	}
+	return err
+}
+
+// shaped is small for a content of which little has to be moved. recv has been begun with its shape.
+func (s *pushSession) shaped(ctx context.Context, recv *content.Receiving, shape []byte) error {
+	stream := make([]byte, recv.Layout().StreamBytes())
+	err := recv.Layout().ReadStream(s.push.Source, stream, 0)
+	if err == nil {
+		err = fillStream(recv, stream)
+	}
+	var root content.Hash
+	if err == nil {
+		root, err = recv.Root(ctx)
+	}
+	if err != nil {
+		return errors.Join(fmt.Errorf("own copy: %w", err), recv.Discard())
+	}
+	s.op.Root = root
+	if !s.targets.self {
+		defer recv.Discard() // it only gave the root
+	}
+	return s.putAll(ctx, putItem{Bytes: stream, Shape: shape}, func(ctx context.Context) error {
+		err := recv.Finish(ctx, root)
+		if err != nil {
+			err = errors.Join(err, recv.Discard())
+		}
+		return err
+	})
+}
+
+// deferred adds the members that an ack=local policy leaves to catch-up.
+func (s *pushSession) deferred(missed []meta.Missed) []meta.Missed {
+	if !s.targets.policy.AckLocal || !s.targets.self {
+		return missed
+	}
+	for _, n := range s.targets.others {
+		missed = append(missed, meta.Missed{Node: n, Reason: meta.OwedSlow})
+	}
+	return missed
+}
+
+// background runs f as a goroutine that close waits for.
+func (p *Pusher) background(f func()) {
+	p.wg.Go(f)
+}
+
+func (s *pushSession) putAt(ctx context.Context, node meta.NodeID, request []byte) smallAnswer {
+	answer, err := s.p.cfg.Peers.Call(ctx, node, KindPut, request)
+	if err != nil && ctx.Err() == nil {
+		answer, err = s.p.cfg.Peers.Call(ctx, node, KindPut, request) // the connection may be the fault
+	}
+	if err != nil {
+		return smallAnswer{node: node, err: err}
+	}
+	list, err := decodeStandings(answer)
+	if err == nil && len(list) != 1 {
+		err = fmt.Errorf("%w: %d answers to one content", errWire, len(list))
+	}
+	if err != nil {
+		return smallAnswer{node: node, err: err}
+	}
+	return smallAnswer{node: node, st: list[0]}
+}
+
+// putHere stores this node's own copy.
+func (s *pushSession) putHere(ctx context.Context, store func(context.Context) error) smallAnswer {
+	self := s.p.cfg.Self().Node
+	if err := store(ctx); err != nil {
+		return smallAnswer{node: self, err: err}
+	}
+	s.p.settle(s.id)
+	return smallAnswer{node: self, st: standing{Status: statusVoted}}
+}
+
+func (s *pushSession) storeSmall(ctx context.Context, buf []byte) error {
+	root, err := s.p.cfg.Store.Put(ctx, storeID(s.id), content.Shape{Size: int64(len(buf))}, bytes.NewReader(buf))
+	if err == nil && root != content.Hash(s.op.Root) {
+		err = content.ErrMismatch
+	}
+	return err
+}
+
+// poll is the counting of the answers to a put.
+type poll struct {
+	s      *pushSession
+	open   map[meta.NodeID]bool // asked, and neither answered nor declared down
+	votes  []meta.NodeID
+	missed []meta.Missed
+}
+
+// collect waits for the answers of others and of this node itself. Once enough have voted, those that stay silent are
+// waited for only so long; those that the log declares down are not waited for at all.
+func (s *pushSession) collect(ctx context.Context, answers <-chan smallAnswer, others []meta.NodeID) (*poll, error) {
+	p := &poll{s: s, open: make(map[meta.NodeID]bool, len(others)+1)}
+	for _, n := range others {
+		p.open[n] = true
+	}
+	if s.targets.self {
+		p.open[s.id.Node] = true
+	}
+	patience, stop := s.p.cfg.Clock.After(s.p.cfg.Tuning.Stuck)
+	defer func() { stop() }()
+	for {
+		changed := s.p.viewChange() // before the look at the view
+		if p.dropDown(); len(p.open) == 0 {
+			return p, nil
+		}
+		select {
+		case a := <-answers:
+			if err := p.take(a); err != nil {
+				return nil, err
+			}
+			if len(p.votes) >= s.targets.minCopies() {
+				stop()
+				patience, stop = s.p.cfg.Clock.After(s.p.cfg.Tuning.Silent)
+			}
+		case <-changed:
+		case <-patience:
+			p.giveUp(meta.OwedSlow)
+		case <-ctx.Done():
+			if !errors.Is(ctx.Err(), context.DeadlineExceeded) {
+				return nil, ctx.Err()
+			}
+			p.giveUp(meta.OwedSlow)
+		}
+	}
+}
+
+// take counts one answer.
+func (p *poll) take(a smallAnswer) error {
+	if !p.open[a.node] {
+		return nil // declared down before its answer came
+	}
+	delete(p.open, a.node)
+	switch {
+	case a.err == nil && a.st.Status == statusVoted:
+		p.votes = append(p.votes, a.node)
+	case a.node == p.s.id.Node && errors.Is(a.err, content.ErrNoSpace):
+		return fmt.Errorf("%w: %w", ErrNoSpace, a.err)
+	default:
+		p.missed = append(p.missed, p.s.missedBy(a))
+	}
+	return nil
+}
+
+// dropDown lets go of members that the log has declared down.
+func (p *poll) dropDown() {
+	for _, n := range p.s.p.refresh(&p.s.targets) {
+		if p.open[n] {
+			delete(p.open, n)
+			p.missed = append(p.missed, meta.Missed{Node: n, Reason: meta.OwedDown})
+		}
+	}
+}
+
+// giveUp waits for nobody any more.
+func (p *poll) giveUp(reason meta.OwedReason) {
+	for _, n := range slices.Sorted(maps.Keys(p.open)) {
+		p.missed = append(p.missed, meta.Missed{Node: n, Reason: reason})
+	}
+	clear(p.open)
+}
+
+func (s *pushSession) missedBy(a smallAnswer) meta.Missed {
+	s.p.cfg.Logger.Debug("no vote", "content", s.id, "node", a.node, "status", a.st.Status, "text", a.st.Text, "err", a.err)
+	if a.err != nil && a.node != s.id.Node {
+		return meta.Missed{Node: a.node, Reason: meta.OwedUnreachable}
+	}
+	if a.err != nil {
+		return meta.Missed{Node: a.node, Reason: meta.OwedFailed}
+	}
+	return meta.Missed{Node: a.node, Reason: refusal(a.st)}
+}

@@ -1,0 +1,174 @@
+package replicate
+
+import (
+	"cmp"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/rdmcfs/rdmcfs/internal/content"
+	"github.com/rdmcfs/rdmcfs/meta"
+)
+
+// Phase is what a transfer is doing.
+type Phase string
+
+// Phases of a transfer.
+const (
+	PhaseAnnouncing Phase = "announcing" // asking the members
+	PhaseSending    Phase = "sending"    // blocks flow
+	PhaseVoting     Phase = "voting"     // all blocks are there; being checked and synced
+	PhaseProposing  Phase = "proposing"  // the log decides
+	PhaseVisible    Phase = "visible"    // waiting until every node shows it
+	PhaseUnknown    Phase = "unknown"    // the log's answer has not come
+)
+
+// TransferStatus is one push or catch-up as it runs.
+type TransferStatus struct {
+	Content  meta.ContentID
+	Ino      meta.Ino
+	Path     string
+	Size     int64
+	Stream   int64 // bytes that have to be sent: less than Size for deltas and files with holes
+	CatchUp  bool
+	Phase    Phase
+	Epoch    uint32
+	Began    time.Time
+	Members  []MemberStatus
+	Rate     float64 // bytes a second that the slowest member gets, since the beginning
+	Unproven bool    // the outcome is unknown
+}
+
+// MemberStatus is one member of a transfer.
+type MemberStatus struct {
+	Node   meta.NodeID
+	State  string // asked, receiving, checking, stored, out
+	Bytes  int64  // of Stream, that it has
+	Reason meta.OwedReason
+	Text   string // why it is out
+}
+
+// transfers are the pushes and catch-ups that run, for status.
+type transfers struct {
+	mu  sync.Mutex
+	all map[*transfer]struct{}
+}
+
+type transfer struct {
+	owner *transfers
+	clock Clock
+	st    TransferStatus // guarded by owner.mu
+}
+
+func newTransfers() *transfers { return &transfers{all: make(map[*transfer]struct{})} }
+
+func (t *transfers) begin(clock Clock, st TransferStatus) *transfer {
+	st.Began = clock.Now()
+	tr := &transfer{owner: t, clock: clock, st: st}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.all[tr] = struct{}{}
+	return tr
+}
+
+func (t *transfer) end() {
+	t.owner.mu.Lock()
+	defer t.owner.mu.Unlock()
+	delete(t.owner.all, t)
+}
+
+func (t *transfer) phase(p Phase) {
+	t.owner.mu.Lock()
+	defer t.owner.mu.Unlock()
+	t.st.Phase = p
+}
+
+// show copies what the session knows.
+func (t *transfer) show(s *rootSession) {
+	members := make([]MemberStatus, len(s.members))
+	slowest := t.st.Stream
+	for i, m := range s.members {
+		bytes := min(int64(m.held)*content.BlockBytes, t.st.Stream)
+		if m.phase != memberOut {
+			slowest = min(slowest, bytes)
+		}
+		members[i] = MemberStatus{m.node, m.phase.String(), bytes, m.reason, m.text}
+	}
+	t.owner.mu.Lock()
+	defer t.owner.mu.Unlock()
+	t.st.Members, t.st.Epoch, t.st.Phase = members, s.epoch, s.phase.status()
+	if d := t.clock.Now().Sub(t.st.Began); d > 0 {
+		t.st.Rate = float64(slowest) / d.Seconds()
+	}
+}
+
+func (p rootPhase) status() Phase {
+	switch p {
+	case rootAnnouncing:
+		return PhaseAnnouncing
+	case rootSending:
+		return PhaseSending
+	}
+	return PhaseVoting
+}
+
+// String names the phase in status.
+func (p memberPhase) String() string {
+	switch p {
+	case memberAsked:
+		return "asked"
+	case memberReady:
+		return "receiving"
+	case memberChecking:
+		return "checking"
+	case memberVoted:
+		return "stored"
+	}
+	return "out"
+}
+
+// list copies the status of all transfers, oldest first.
+func (t *transfers) list() []TransferStatus {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	out := make([]TransferStatus, 0, len(t.all))
+	for tr := range t.all {
+		st := tr.st
+		st.Members = slices.Clone(st.Members)
+		out = append(out, st)
+	}
+	slices.SortFunc(out, func(a, b TransferStatus) int {
+		return cmp.Or(a.Began.Compare(b.Began), compareIDs(a.Content, b.Content))
+	})
+	return out
+}
+
+// Counters are totals since the start of the process.
+type Counters struct {
+	Pushes         uint64 // Publish calls
+	Published      uint64 // that ended in the log
+	Failures       uint64 // that did not
+	PublishedBytes uint64
+	Epochs         uint64 // sessions continued without a failed member
+	Ejected        uint64 // members that left a session before their vote
+	CaughtUp       uint64 // contents that this node pushed to owed nodes
+	CaughtUpBytes  uint64
+	RemoteReads    uint64 // blocks fetched for readers here
+	Damaged        uint64 // contents found damaged here
+	Mended         uint64
+}
+
+type counters struct {
+	pushes, published, failures, publishedBytes, epochs, ejected atomic.Uint64
+	caughtUp, caughtUpBytes, remoteReads, damaged, mended        atomic.Uint64
+}
+
+func (c *counters) read() Counters {
+	return Counters{
+		Pushes: c.pushes.Load(), Published: c.published.Load(), Failures: c.failures.Load(),
+		PublishedBytes: c.publishedBytes.Load(), Epochs: c.epochs.Load(), Ejected: c.ejected.Load(),
+		CaughtUp: c.caughtUp.Load(), CaughtUpBytes: c.caughtUpBytes.Load(), RemoteReads: c.remoteReads.Load(),
+		Damaged: c.damaged.Load(), Mended: c.mended.Load(),
+	}
+}

@@ -1,0 +1,384 @@
+package replicate
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/rdmcfs/rdmcfs/internal/content"
+	"github.com/rdmcfs/rdmcfs/meta"
+)
+
+const (
+	suppliesAtOnce = 4         // orders carried out at the same time
+	putBatchBytes  = 512 << 10 // of one message to a target
+	putBatchItems  = 128
+	batchDeadline  = 30 * time.Second
+)
+
+// supplier is the holder's part of catch-up: it pushes contents to the nodes that the leader named. An order
+// that is asked for again is joined, not repeated.
+type supplier struct {
+	cfg       Config
+	lanes     *lanes
+	transfers *transfers
+	counters  *counters
+	moved     atomic.Uint64        // bytes
+	missing   func(meta.ContentID) // tells of a content that should be here
+
+	ctx  context.Context
+	stop context.CancelFunc
+	wg   sync.WaitGroup
+	free chan struct{}
+
+	mu     sync.Mutex
+	jobs   map[supplyKey]*supply
+	closed bool
+}
+
+type supplyKey struct {
+	content meta.ContentID
+	targets string
+}
+
+// supply is one content on its way to a set of nodes.
+type supply struct {
+	id      meta.ContentID
+	targets []meta.NodeID
+	done    chan struct{}
+	absent  bool // not held here
+	failed  []meta.NodeID
+}
+
+func newSupplier(cfg Config, ln *lanes, tr *transfers, c *counters, missing func(meta.ContentID)) *supplier {
+	ctx, stop := context.WithCancel(context.Background())
+	return &supplier{
+		cfg: cfg, lanes: ln, transfers: tr, counters: c, missing: missing, ctx: ctx, stop: stop,
+		free: make(chan struct{}, suppliesAtOnce), jobs: make(map[supplyKey]*supply),
+	}
+}
+
+func (s *supplier) close() {
+	s.mu.Lock()
+	s.closed = true
+	s.mu.Unlock()
+	s.stop()
+	s.wg.Wait()
+}
+
+// work handles KindWork.
+func (s *supplier) work(ctx context.Context, m work) workReply {
+	began := s.moved.Load()
+	jobs := s.take(m)
+	timer, stop := s.cfg.Clock.After(min(time.Duration(m.WaitMs)*time.Millisecond, workWait))
+	defer stop()
+	for _, j := range jobs {
+		select {
+		case <-j.done:
+			continue
+		case <-timer:
+		case <-ctx.Done():
+		case <-s.ctx.Done():
+		}
+		break
+	}
+	reply := s.collect(jobs)
+	reply.Progress = s.moved.Load() - began
+	return reply
+}
+
+// take finds the jobs of an order, and starts those that do not run.
+func (s *supplier) take(m work) []*supply {
+	targets := slices.Compact(slices.Sorted(slices.Values(m.Targets)))
+	key := laneKey(targets)
+	var all, fresh []*supply
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed || len(targets) == 0 {
+		return nil
+	}
+	for _, id := range m.Contents {
+		k := supplyKey{id, key}
+		j := s.jobs[k]
+		if j == nil {
+			j = &supply{id: id, targets: targets, done: make(chan struct{})}
+			s.jobs[k] = j
+			fresh = append(fresh, j)
+		}
+		all = append(all, j)
+	}
+	if len(fresh) > 0 {
+		s.wg.Go(func() { s.carry(fresh) })
+	}
+	return all
+}
+
+// collect tells what became of jobs and forgets those that are done.
+func (s *supplier) collect(jobs []*supply) (r workReply) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, j := range jobs {
+		select {
+		case <-j.done:
+		default:
+			r.Running = append(r.Running, j.id)
+			continue
+		}
+		delete(s.jobs, supplyKey{j.id, laneKey(j.targets)})
+		if j.absent {
+			r.Absent = append(r.Absent, j.id)
+			continue
+		}
+		r.Done = append(r.Done, j.id)
+		for _, n := range j.failed {
+			if !slices.Contains(r.Failed, n) {
+				r.Failed = append(r.Failed, n)
+			}
+		}
+	}
+	return r
+}
+
+// carry pushes the contents of an order: small ones in batches, large ones by multicast.
+func (s *supplier) carry(jobs []*supply) {
+	select {
+	case s.free <- struct{}{}:
+		defer func() { <-s.free }()
+	case <-s.ctx.Done():
+	}
+	b := &putBatch{s: s}
+	for _, j := range jobs {
+		if s.ctx.Err() != nil {
+			s.finish(j)
+			continue
+		}
+		reader, ok := s.open(j)
+		switch {
+		case !ok:
+		case reader.Size() > smallMax:
+			s.pushLarge(j, reader)
+		default:
+			b.add(j, reader)
+		}
+	}
+	b.flush()
+}
+
+// putBatch gathers small contents for one message.
+type putBatch struct {
+	s     *supplier
+	jobs  []*supply
+	items []putItem
+	bytes int
+}
+
+// add reads a small content into the batch, after sending what is full.
+func (b *putBatch) add(j *supply, reader *content.Reader) {
+	item, err := readSmall(j.id, reader)
+	if err != nil {
+		j.absent = true
+		b.s.finish(j)
+		return
+	}
+	if b.bytes+len(item.Bytes) > putBatchBytes || len(b.items) >= putBatchItems {
+		b.flush()
+	}
+	b.jobs, b.items, b.bytes = append(b.jobs, j), append(b.items, item), b.bytes+len(item.Bytes)
+}
+
+func (b *putBatch) flush() {
+	if len(b.jobs) > 0 {
+		b.s.put(b.jobs, b.items)
+	}
+	b.jobs, b.items, b.bytes = nil, nil, 0
+}
+
+func (s *supplier) finish(j *supply) { close(j.done) }
+
+// open opens a content that is still wanted; otherwise the job is over.
+func (s *supplier) open(j *supply) (*content.Reader, bool) {
+	if _, err := s.cfg.Names.Content(j.id); isNotFound(err) {
+		s.finish(j) // retired: nobody is owed it any more
+		return nil, false
+	}
+	reader, err := s.cfg.Store.OpenUndecided(storeID(j.id))
+	if err != nil {
+		s.cfg.Logger.Debug("catch-up: not held here", "content", j.id, "err", err)
+		s.missing(j.id)
+		j.absent = true
+		s.finish(j)
+		return nil, false
+	}
+	return reader, true
+}
+
+// readSmall reads a whole content and closes the reader.
+func readSmall(id meta.ContentID, r *content.Reader) (putItem, error) {
+	buf := make([]byte, r.Size())
+	n, err := r.ReadAt(buf, 0)
+	if n == len(buf) {
+		err = nil
+	}
+	return putItem{Content: id, Published: true, Root: r.Root(), Bytes: buf}, errors.Join(err, r.Close())
+}
+
+// put sends small contents to all targets at once.
+func (s *supplier) put(batch []*supply, items []putItem) {
+	ctx, cancel := context.WithTimeout(s.ctx, batchDeadline)
+	defer cancel()
+	request := encodePut(items)
+	targets := batch[0].targets
+	failed := make([][]meta.NodeID, len(batch))
+	var mu sync.Mutex
+	var wg sync.WaitGroup
+	for _, n := range targets {
+		wg.Go(func() {
+			ok := s.putAt(ctx, n, request, len(items))
+			mu.Lock()
+			defer mu.Unlock()
+			for i := range failed {
+				if !ok[i] {
+					failed[i] = append(failed[i], n)
+				}
+			}
+		})
+	}
+	wg.Wait()
+	for i, j := range batch {
+		j.failed = failed[i]
+		s.count(int64(len(items[i].Bytes)), len(targets)-len(failed[i]))
+		s.finish(j)
+	}
+}
+
+func (s *supplier) count(bytes int64, targets int) {
+	if targets > 0 {
+		s.moved.Add(uint64(bytes) * uint64(targets))
+		s.counters.caughtUp.Add(1)
+		s.counters.caughtUpBytes.Add(uint64(bytes) * uint64(targets))
+	}
+}
+
+// putAt tells for each item whether the target is done with it.
+func (s *supplier) putAt(ctx context.Context, node meta.NodeID, request []byte, n int) []bool {
+	ok := make([]bool, n)
+	answer, err := s.cfg.Peers.Call(ctx, node, KindPut, request)
+	if err != nil {
+		s.cfg.Logger.Debug("catch-up: put", "node", node, "err", err)
+		return ok
+	}
+	list, err := decodeStandings(answer)
+	if err != nil || len(list) != n {
+		s.cfg.Logger.Warn("catch-up: bad answer", "node", node, "err", err)
+		return ok
+	}
+	for i := range ok {
+		ok[i] = list[i].Status == statusVoted || list[i].Status == statusGone
+	}
+	return ok
+}
+
+// pushLarge multicasts a content to the targets: in the form in which it is stored, to those that lack its base as
+// one delta over the lowest base of its chain, and to those that lack that too as a whole.
+func (s *supplier) pushLarge(j *supply, reader *content.Reader) {
+	defer s.finish(j)
+	targets, form := j.targets, formStored
+	for len(targets) > 0 && form <= formWhole {
+		missed, err := s.pushForm(j, reader, form, targets)
+		if form == formStored {
+			reader = nil // it was closed
+		}
+		if err != nil {
+			s.cfg.Logger.Warn("catch-up: push", "content", j.id, "err", err)
+			j.absent = true
+			return
+		}
+		targets = nil
+		for _, m := range missed {
+			if m.Reason == meta.OwedJoined && form < formWhole {
+				targets = append(targets, m.Node)
+			} else {
+				j.failed = append(j.failed, m.Node)
+			}
+		}
+		if form++; form == formMerged && !s.deep(j.id) {
+			form++
+		}
+	}
+	s.count(0, len(j.targets)-len(j.failed))
+}
+
+// deep reports whether a content is a delta over deltas.
+func (s *supplier) deep(id meta.ContentID) bool {
+	info, err := s.cfg.Store.Stat(storeID(id))
+	return err == nil && info.Depth > 1
+}
+
+// The forms in which a content is pushed, from the cheapest on.
+const (
+	formStored = iota
+	formMerged
+	formWhole
+)
+
+// pushForm pushes a content in one form and closes the reader, which is opened here if it is nil.
+func (s *supplier) pushForm(j *supply, reader *content.Reader, form int, targets []meta.NodeID) ([]meta.Missed, error) {
+	if form == formMerged {
+		if err := s.cfg.Store.Merge(s.ctx, storeID(j.id)); err != nil {
+			s.cfg.Logger.Debug("catch-up: deltas not merged", "content", j.id, "err", err)
+		}
+	}
+	var err error
+	if reader == nil {
+		if reader, err = s.cfg.Store.OpenUndecided(storeID(j.id)); err != nil {
+			return nil, err
+		}
+	}
+	defer reader.Close()
+	layout := reader.Layout()
+	if form == formWhole && reader.Shape().IsDelta() {
+		if layout, err = content.NewLayout(content.Shape{Size: reader.Size()}); err != nil {
+			return nil, err
+		}
+	}
+	return s.multicast(j, reader, layout, targets)
+}
+
+// multicast runs one session for a published content; it returns who did not take it.
+func (s *supplier) multicast(j *supply, reader *content.Reader, layout *content.Layout, targets []meta.NodeID) ([]meta.Missed, error) {
+	shape, err := layout.Shape().AppendBinary(nil)
+	if err != nil {
+		return nil, err
+	}
+	stream := layout.StreamBytes()
+	c, err := s.cfg.Names.Content(j.id)
+	if err != nil {
+		return nil, err
+	}
+	status := s.transfers.begin(s.cfg.Clock, TransferStatus{
+		Content: j.id, Ino: c.Ino, Size: reader.Size(), Stream: stream, CatchUp: true, Phase: PhaseAnnouncing,
+	})
+	defer status.end()
+	groupBlock := groupBlockBytes(stream)
+	src := &storedSource{reader: reader, layout: layout, groupBlock: groupBlock}
+	sess := newRootSession(targets, int(layout.Blocks()), s.cfg.Tuning.limits())
+	sess.rootKnown, sess.root, sess.local = true, reader.Root(), localStored
+	run := &rootRun{
+		cfg: s.cfg, lanes: s.lanes, after: &s.wg, id: j.id, ino: c.Ino, layout: layout, shape: shape, published: true,
+		source: src, groupBlock: groupBlock, status: status, sess: sess, events: make(chan rootEvent, 64), moved: &s.moved,
+	}
+	run.run(s.ctx)
+	if err := src.failure(); err != nil {
+		return nil, err
+	}
+	_, missed := run.votes()
+	for _, m := range sess.members {
+		if m.phase == memberOut {
+			s.cfg.Logger.Info("catch-up: node left out", "content", j.id, "node", m.node, "reason", m.reason, "text", m.text)
+		}
+	}
+	return missed, s.ctx.Err()
+}

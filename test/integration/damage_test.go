@@ -1,0 +1,271 @@
+package integration
+
+import (
+	"encoding/json"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/rdmcfs/rdmcfs/internal/exitcode"
+	"github.com/rdmcfs/rdmcfs/test/integration/cluster"
+)
+
+// flip inverts bytes in the middle of a file, and returns how many bytes the file has.
+func flip(t *testing.T, path string, bytes int64) int64 {
+	t.Helper()
+	f, err := os.OpenFile(path, os.O_RDWR, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	st, err := f.Stat()
+	if err != nil {
+		t.Fatal(err)
+	}
+	bytes = min(bytes, st.Size()/2)
+	off := (st.Size() - bytes) / 2
+	buf := make([]byte, bytes)
+	if _, err := f.ReadAt(buf, off); err != nil {
+		t.Fatal(err)
+	}
+	for i := range buf {
+		buf[i] ^= 0xff
+	}
+	if _, err := f.WriteAt(buf, off); err != nil {
+		t.Fatal(err)
+	}
+	return st.Size()
+}
+
+// filesUnder lists the regular files of a directory tree whose names end so.
+func filesUnder(t *testing.T, dir, suffix string) (out []string) {
+	t.Helper()
+	err := filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
+		if err == nil && d.Type().IsRegular() && strings.HasSuffix(path, suffix) {
+			out = append(out, path)
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return out
+}
+
+// Done when 12: a damaged content file. No node gives wrong bytes, and the damage is mended from the others.
+func TestDamagedContent(t *testing.T) {
+	c := start(t, cluster.Options{Nodes: 3})
+	victim := c.Nodes[1]
+	sources := map[string]string{}
+	for i, bytes := range []int64{70_000, 1 << 20, 5<<20 + 17} {
+		name := fmt.Sprintf("file%d", i)
+		sources[name] = filepath.Join(c.Dir, name)
+		cluster.Random(t, sources[name], bytes, uint64(i))
+		run(t, "cp", sources[name], c.Nodes[0].Path(name))
+	}
+	check := func() {
+		t.Helper()
+		for name, src := range sources {
+			sameEverywhere(t, c, src, name)
+		}
+	}
+	check()
+	held := filepath.Join(victim.Data, "content", "held")
+	before := contentDigests(t, held)
+	victim.Stop()
+	for _, path := range filesUnder(t, held, ".data") {
+		flip(t, path, 5000)
+	}
+	if files := filesUnder(t, held, ".meta"); len(files) > 0 {
+		flip(t, files[0], 40)
+	}
+	victim.Start()
+	check()
+	c.Await(30*time.Second, "damage mended", func() (bool, string) {
+		for name, src := range sources {
+			sum, err := cluster.Digest(src)
+			if got, err2 := cluster.Digest(victim.Path(name)); err != nil || err2 != nil || got != sum {
+				return false, fmt.Sprintf("%s: %s, %v", name, got, err2)
+			}
+		}
+		now := contentDigests(t, held)
+		for path, sum := range before {
+			if now[path] != sum {
+				return false, path + " is still damaged"
+			}
+		}
+		return true, ""
+	})
+	c.AwaitNothingOwed(30 * time.Second)
+	check()
+	want := map[string]string{}
+	for name, src := range sources {
+		want[name], _ = cluster.Digest(src)
+	}
+	heldByEach(t, c, want)
+}
+
+// contentDigests are the digests of the data files, by path.
+func contentDigests(t *testing.T, dir string) map[string]string {
+	t.Helper()
+	out := map[string]string{}
+	for _, path := range filesUnder(t, dir, ".data") {
+		sum, err := cluster.Digest(path)
+		if err == nil {
+			out[path] = sum
+		}
+	}
+	return out
+}
+
+// Done when 12: a damaged, missing or shortened raft log never votes again; the node comes back as a new one.
+func TestDamagedRaftLog(t *testing.T) {
+	c := start(t, cluster.Options{Nodes: 3})
+	seed, victim := c.Nodes[0], c.Nodes[2]
+	raft := filepath.Join(victim.Data, "raft")
+	src := filepath.Join(c.Dir, "src")
+	cluster.Random(t, src, 2<<20, 1)
+	run(t, "cp", src, seed.Path("before"))
+	for _, harm := range []struct {
+		name, says string
+		do         func()
+	}{
+		{"damaged", "join", func() {
+			for _, path := range filesUnder(t, raft, ".raftlog") {
+				damageFrames(t, path)
+			}
+		}},
+		{"missing", "join", func() {
+			if err := os.RemoveAll(raft); err != nil {
+				t.Fatal(err)
+			}
+		}},
+		{"short", "join", func() {
+			run(t, "cp", "-a", raft, raft+".old")
+			c.AwaitUp(seed, c.Nodes[1])
+			for i := range 5 {
+				run(t, "cp", src, seed.Path(fmt.Sprintf("meanwhile%d", i)))
+			}
+			victim.Start()
+			c.AwaitUp(c.Nodes...)
+			victim.Stop()
+			run(t, "rm", "-rf", raft)
+			run(t, "mv", raft+".old", raft)
+		}},
+	} {
+		t.Log(harm.name)
+		victim.Stop()
+		harm.do()
+		victim.Launch()
+		diesSaying(t, victim, 30*time.Second, exitcode.Failure, harm.says)
+		worksEverywhere(t, c, harm.name)
+		rejoin(t, c, seed, victim)
+		c.AwaitNothingOwed(30 * time.Second)
+		c.AwaitAgreement(10 * time.Second)
+		sameEverywhere(t, c, src, "before")
+		worksEverywhere(t, c, harm.name+"-after")
+	}
+}
+
+// damageFrames inverts bytes near the beginning of a segment, behind its head.
+func damageFrames(t *testing.T, path string) {
+	t.Helper()
+	f, err := os.OpenFile(path, os.O_RDWR, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	buf := make([]byte, 64)
+	const off = 600
+	if _, err := f.ReadAt(buf, off); err != nil {
+		t.Fatal(err)
+	}
+	for i := range buf {
+		buf[i] ^= 0xff
+	}
+	if _, err := f.WriteAt(buf, off); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// rejoin brings a lost node back under its name with a new data directory.
+func rejoin(t *testing.T, c *cluster.Cluster, seed, lost *cluster.Node) {
+	t.Helper()
+	if err := os.RemoveAll(lost.Data); err != nil {
+		t.Fatal(err)
+	}
+	token := newToken(t, seed, "--replace", lost.Name())
+	lost.MustCLI(joinArgs(lost, seed, token, "--replace")...)
+	lost.Start()
+	c.AwaitUp(c.Nodes...)
+}
+
+// Done when 12: a copied data directory started beside the original. The copy ends and says why; nothing is lost.
+func TestCopiedDataDirectory(t *testing.T) {
+	c := start(t, cluster.Options{Nodes: 4, Manual: true})
+	for i, n := range c.Nodes[:3] {
+		if i == 0 {
+			n.Init()
+		} else {
+			n.Join()
+		}
+		n.Start()
+	}
+	original, clone := c.Nodes[1], c.Nodes[3]
+	c.AwaitUp(c.Nodes[:3]...)
+	src := filepath.Join(c.Dir, "src")
+	cluster.Random(t, src, 2<<20, 1)
+	run(t, "cp", src, original.Path("before"))
+	original.Stop()
+	run(t, "cp", "-a", original.Data, clone.Data)
+	original.Start()
+	c.AwaitUp(c.Nodes[:3]...)
+
+	clone.Launch() // as it was copied: the address is not this machine's
+	diesSaying(t, clone, 20*time.Second, exitcode.Failure, "address")
+	moveTo(t, clone)
+	run(t, "cp", src, original.Path("meanwhile"))
+	clone.Launch()
+	diesSaying(t, clone, 20*time.Second, exitcode.Denied, "copy of its data directory")
+	c.AwaitUp(c.Nodes[:3]...)
+	worksEverywhere(t, c, "beside")
+
+	original.Stop() // a directory that has moved is no copy
+	run(t, "rm", "-rf", clone.Data)
+	run(t, "mv", original.Data, clone.Data)
+	moveTo(t, clone)
+	clone.Start()
+	c.AwaitUp(c.Nodes[:3]...)
+	c.AwaitNothingOwed(30 * time.Second)
+	c.AwaitAgreement(10 * time.Second)
+	sameEverywhere(t, c, src, "before")
+	sameEverywhere(t, c, src, "meanwhile")
+	worksEverywhere(t, c, "moved")
+}
+
+// moveTo gives a copied data directory the address of the machine that it is on now.
+func moveTo(t *testing.T, n *cluster.Node) {
+	t.Helper()
+	path := filepath.Join(n.Data, "node.json")
+	raw, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var id map[string]any
+	dec := json.NewDecoder(strings.NewReader(string(raw)))
+	dec.UseNumber()
+	if err := dec.Decode(&id); err != nil {
+		t.Fatal(err)
+	}
+	id["listen"], id["advertise"] = n.Addr, n.Addr
+	if raw, err = json.Marshal(id); err == nil {
+		err = os.WriteFile(path, raw, 0o600)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+}

@@ -1,0 +1,33 @@
+// Package integration runs scenarios on clusters of real nodes: processes, kernel mounts, network namespaces.
+//
+// The sizes are those of `make test`; -long takes the full ones of docs/TESTING.md.
+package integration
+
+import (
+	"flag"
+	"fmt"
+	"os"
+	"testing"
+)
+
+var (
+	long          = flag.Bool("long", false, "full sizes")
+	noPassthrough = flag.Bool("no-passthrough", false, "mount without FUSE passthrough, as in a container")
+)
+
+func TestMain(m *testing.M) {
+	flag.Parse()
+	if os.Geteuid() != 0 {
+		fmt.Fprintln(os.Stderr, "integration: mounts and network namespaces need root: run make as root")
+		os.Exit(1)
+	}
+	os.Exit(m.Run())
+}
+
+// size picks the full or the reduced size of a test.
+func size[T any](reduced, full T) T {
+	if *long {
+		return full
+	}
+	return reduced
+}
