@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/rdmcfs/rdmcfs/fs"
 	"github.com/rdmcfs/rdmcfs/fs/fstest"
@@ -346,5 +347,24 @@ func TestFlushesCoalesce(t *testing.T) {
 			t.Errorf("%d publishes for %d flushes of two changes", got, callers)
 		}
 		wantBytes(t, filepath.Join(mnt, "f"), []byte("xy"))
+	})
+}
+
+// What was changed before the last name went is what fstat shows after.
+func TestRemovedFileKeepsItsLastAttributes(t *testing.T) {
+	eachPair(t, func(t *testing.T, c *fstest.Cluster, a, b string) {
+		path := filepath.Join(a, "f")
+		write(t, path, []byte("bytes"))
+		f, err := os.Open(filepath.Join(b, "f"))
+		must(t, err)
+		defer f.Close()
+		when := time.Unix(1e9, 5)
+		must(t, os.Chtimes(path, when, when))
+		must(t, os.Remove(path))
+		st, err := f.Stat()
+		must(t, err)
+		if !st.ModTime().Equal(when) || st.Sys().(*syscall.Stat_t).Nlink != 0 || st.Size() != 5 {
+			t.Errorf("fstat after the removal: %+v, want mtime %v", st.Sys(), when)
+		}
 	})
 }

@@ -130,7 +130,8 @@ func (f *fileSystem) effect(e *meta.Event, mine bool, out *effects) {
 		f.nodes.mu.Lock()
 		defer f.nodes.mu.Unlock()
 		if n := f.nodes.current[e.Ino]; n != nil {
-			n.gone = true
+			n.gone, n.last = true, *e.Inode
+			n.last.Nlink = 0
 			out.attrs = append(out.attrs, n.id)
 		}
 	}

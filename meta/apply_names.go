@@ -231,7 +231,8 @@ func (t *tx) removeInode(i *Inode) {
 		t.retireAll(i)
 	}
 	t.head.Files--
-	t.emit(Event{Kind: EventRemoved, Ino: i.Ino})
+	gone := *i
+	t.emit(Event{Kind: EventRemoved, Ino: i.Ino, Inode: &gone})
 }
 
 func (t *tx) link(o *Link) (Result, syscall.Errno) {

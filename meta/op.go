@@ -261,6 +261,7 @@ type Event struct {
 	Session     ContentID // EventDecided
 	Commit      bool      // EventDecided: published (true) or aborted
 	Incarnation uint32    // EventFenced
+	Inode       *Inode    // EventRemoved: the record it went with
 }
 
 // EventKind is what an Event is about.
