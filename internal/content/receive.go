@@ -24,20 +24,13 @@ type Receiving struct {
 	have     Bitmap
 	missing  int64
 	writing  map[int64]struct{} // blocks that a call owns now
-	partial  map[int64]*partialBlock
-	unsynced int64 // bytes written since the last start of write-out
+	unsynced int64              // bytes written since the last start of write-out
 	ended    bool
 
 	promised   int64     // space not given back yet
 	leavesDone bool      // the own leaves of a delta are in the sidecar
 	tree       *leafTree // of a delta whose root was computed
 	broken     bool      // an fsync failed: nothing of this may be trusted again
-}
-
-// partialBlock gathers the chunks of a block that comes in parts.
-type partialBlock struct {
-	mask uint32
-	crcs [chunksPerBlock]uint32
 }
 
 // Begin starts to receive a content. It checks the space first (ErrNoSpace, with the numbers), takes it,
@@ -184,7 +177,7 @@ func (s *Store) begin(id ID, l *Layout, left bool) (*Receiving, error) {
 func (s *Store) newReceiving(b *body, shape []byte) *Receiving {
 	n := b.layout.Blocks()
 	r := &Receiving{s: s, body: b, shape: shape, have: NewBitmap(n), missing: n,
-		writing: make(map[int64]struct{}), partial: make(map[int64]*partialBlock)}
+		writing: make(map[int64]struct{})}
 	r.changed.L = &r.mu
 	return r
 }
@@ -328,7 +321,6 @@ func (r *Receiving) written(i, n int64, whole bool) {
 	r.mu.Lock()
 	delete(r.writing, i)
 	if whole {
-		delete(r.partial, i)
 		r.have.Set(i)
 		r.missing--
 	}

@@ -36,7 +36,7 @@ func TestReceiveConcurrently(t *testing.T) {
 	}
 }
 
-// receive writes want in whole blocks and in parts at once.
+// receive writes want by several writers at once.
 func receive(ctx context.Context, s *Store, id ID, want []byte) error {
 	r, err := s.Begin(id, Shape{Size: int64(len(want))})
 	if err != nil {
@@ -48,15 +48,8 @@ func receive(ctx context.Context, s *Store, id ID, want []byte) error {
 		group.Go(func() {
 			for _, i := range rand.New(rand.NewPCG(uint64(w), 5)).Perm(int(r.Layout().Blocks())) {
 				block := want[i*BlockBytes : min((i+1)*BlockBytes, len(want))]
-				if w < 2 {
-					leaf := Leaf(block)
-					errs[w] = errors.Join(errs[w], r.WriteBlock(int64(i), block, &leaf))
-					continue
-				}
-				for off := 0; off < len(block); off += 3 * ChunkBytes {
-					part := block[off:min(off+3*ChunkBytes, len(block))]
-					errs[w] = errors.Join(errs[w], r.WriteAt(part, int64(i*BlockBytes+off)))
-				}
+				leaf := Leaf(block)
+				errs[w] = errors.Join(errs[w], r.WriteBlock(int64(i), block, &leaf))
 			}
 		})
 	}
