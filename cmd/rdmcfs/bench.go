@@ -1,0 +1,226 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/rdmcfs/rdmcfs/internal/bench"
+	"github.com/rdmcfs/rdmcfs/internal/exitcode"
+)
+
+type benchCmd struct {
+	Multicast benchMulticastCmd `cmd:"" help:"Measure the multicast alone, memory to memory between processes, on this machine or on many."`
+	Member    benchMemberCmd    `cmd:"" hidden:"" help:"A member process that 'bench multicast' started."`
+}
+
+type benchMulticastCmd struct {
+	Members    int      `help:"Processes that take part." default:"4"`
+	Groups     []int    `help:"Group sizes, each at most --members, which is the default." placeholder:"N,..."`
+	Sizes      []string `help:"Bytes per message: 1, 10KB, 64KiB, 1GiB." default:"64MiB" placeholder:"SIZE,..."`
+	Blocks     []string `help:"Bytes per block, or auto." default:"auto" placeholder:"SIZE,..."`
+	Algorithms []string `help:"auto, all, or some of sequential, chain, binomial-tree, binomial-pipeline, twin, …" default:"auto" placeholder:"NAME,..."`
+	Senders    []string `help:"How many members send at once, each in its own group: one, half, all." default:"one" placeholder:"WHO,..."`
+	Count      int      `help:"Rounds of each case." default:"10"`
+	Batch      int      `help:"Messages that each sender sends in a round; with small --sizes it gives messages a second." default:"1"`
+	Depth      int      `help:"Messages of the batch that a sender has under way at once; 0 is all, 1 gives the latency." default:"0"`
+
+	Congestion string `help:"Congestion control of the sockets; 'default' leaves the machine's." default:"cubic"`
+	Window     int    `help:"Block buffers of each member; 0 chooses." default:"0"`
+	Grants     int    `help:"Buffers posted as receives at once; 0 chooses." default:"0"`
+	Sends      int    `help:"Block sends outstanding at once; 0 chooses." default:"0"`
+
+	Rank   int           `help:"On several machines: this process's number, 0 to members-1. 0 prints." default:"-1"`
+	Room   string        `help:"On several machines: where rank 0 waits for the others." placeholder:"HOST:PORT"`
+	Listen string        `help:"On several machines: this host's address for data; port 0 picks one." placeholder:"IP:PORT"`
+	Wait   time.Duration `help:"On several machines: how long to wait for the others." default:"60s"`
+
+	Namespaces string `help:"As root: put the members in network namespaces PREFIX-0, -1, … with shaped links." placeholder:"PREFIX"`
+	Rate       string `help:"Rate of each link with --namespaces, as tc(8) has it, or unshaped." default:"200mbit"`
+	Script     string `help:"With --namespaces: the script that makes them." default:"test/netns/netns.sh" placeholder:"PATH"`
+
+	Explain bool `help:"Measure nothing: tell which algorithm, block size and window are used, and why."`
+	CSV     bool `name:"csv" help:"Print CSV."`
+	JSON    bool `name:"json" help:"Print one JSON value per case."`
+}
+
+// plan is what the flags ask for.
+func (c *benchMulticastCmd) plan() (bench.Plan, error) {
+	p := bench.Plan{
+		Members: c.Members, GroupSizes: c.Groups, Senders: c.Senders, Rounds: c.Count, Batch: c.Batch, Depth: c.Depth,
+		Congestion: c.Congestion, Window: c.Window, Grants: c.Grants, MaxSends: c.Sends, Algorithms: c.Algorithms,
+	}
+	var err error
+	if p.Sizes, err = bench.ParseSizes(c.Sizes); err != nil {
+		return p, err
+	}
+	if p.BlockSizes, err = bench.ParseBlocks(c.Blocks); err != nil {
+		return p, err
+	}
+	if slices.Contains(c.Algorithms, "all") {
+		p.Algorithms = p.AllAlgorithms()
+	}
+	_, err = p.Cases()
+	return p, err
+}
+
+// Run measures, or explains.
+func (c *benchMulticastCmd) Run(a *app) error {
+	p, err := c.plan()
+	if err == nil {
+		err = c.check()
+	}
+	if err != nil {
+		return benchError(err)
+	}
+	if c.Explain {
+		return c.explain(a, p)
+	}
+	format := bench.Table
+	switch {
+	case c.CSV:
+		format = bench.CSV
+	case c.JSON:
+		format = bench.JSON
+	}
+	printer := bench.NewPrinter(a.out, format)
+	var printErr error
+	onResult := func(r bench.Result) { printErr = errors.Join(printErr, printer.Print(r)) }
+	if c.Rank >= 0 {
+		err = c.member(a, p, onResult)
+	} else {
+		err = c.local(a, p, onResult)
+	}
+	return benchError(errors.Join(err, printErr))
+}
+
+// check finds flags that do not go together.
+func (c *benchMulticastCmd) check() error {
+	several := c.Room != "" || c.Listen != ""
+	switch {
+	case c.CSV && c.JSON:
+		return withCode(exitcode.Usage, "--csv and --json: give one of them")
+	case c.Rank < 0 && several:
+		return withCode(exitcode.Usage, "--room and --listen are for several machines: give --rank 0 to %d too, each once", c.Members-1)
+	case c.Rank >= c.Members:
+		return withCode(exitcode.Usage, "--rank %d of --members %d: give 0 to %d", c.Rank, c.Members, c.Members-1)
+	case c.Rank >= 0 && (c.Room == "" || c.Listen == ""):
+		return withCode(exitcode.Usage,
+			"--rank needs --room HOST:PORT, where rank 0 waits for the others, and --listen IP:PORT, an address of this host")
+	case c.Rank >= 0 && c.Namespaces != "":
+		return withCode(exitcode.Usage, "--namespaces is for one machine, --rank for several: give one of them")
+	case c.Wait <= 0:
+		return withCode(exitcode.Usage, "--wait %v: give a time above 0", c.Wait)
+	}
+	return nil
+}
+
+func (c *benchMulticastCmd) explain(a *app, p bench.Plan) error {
+	cases, err := p.Cases()
+	if err != nil {
+		return benchError(err)
+	}
+	for _, one := range cases {
+		fmt.Fprint(a.out, bench.Explain(one))
+	}
+	return nil
+}
+
+// member is one of several machines' processes.
+func (c *benchMulticastCmd) member(a *app, p bench.Plan, onResult func(bench.Result)) error {
+	if err := checkMemory(p, 1); err != nil {
+		return err
+	}
+	return bench.Process{
+		Plan: p, Rank: c.Rank, Room: c.Room, Listen: c.Listen, Wait: c.Wait, OnResult: onResult,
+		OnRefused: func(err error) { fmt.Fprintln(a.err, "rdmcfs:", err) },
+	}.Run(a.ctx)
+}
+
+// local starts all members on this machine.
+func (c *benchMulticastCmd) local(a *app, p bench.Plan, onResult func(bench.Result)) error {
+	if err := checkMemory(p, p.Members); err != nil {
+		return err
+	}
+	program, err := os.Executable()
+	if err != nil {
+		return err
+	}
+	var nodes *bench.Links
+	if c.Namespaces != "" {
+		if nodes, err = c.namespaces(a.ctx); err != nil {
+			return err
+		}
+		defer func() {
+			if err := nodes.Close(); err != nil {
+				fmt.Fprintln(a.err, "rdmcfs:", err)
+			}
+		}()
+	}
+	return bench.Local(a.ctx, p, []string{program, "bench", "member"}, nodes, onResult)
+}
+
+// namespaces makes the namespaces by the script of the source tree.
+func (c *benchMulticastCmd) namespaces(ctx context.Context) (*bench.Links, error) {
+	script, err := filepath.Abs(c.Script)
+	if err != nil {
+		return nil, err
+	}
+	if _, err := os.Stat(script); err != nil {
+		return nil, withCode(exitcode.NotFound, "--namespaces needs the script test/netns/netns.sh of the source tree, "+
+			"which is not at %s: run in the source tree, or give --script PATH", script)
+	}
+	if os.Geteuid() != 0 {
+		return nil, withCode(exitcode.Denied, "--namespaces needs root: run it with sudo, or without --namespaces")
+	}
+	if _, err := os.Stat("/run/netns-" + c.Namespaces); err == nil {
+		return nil, withCode(exitcode.Exists, "there are namespaces %[1]s-0 already: take another --namespaces PREFIX, or remove them: CLUSTER=%[1]s %[2]s down",
+			c.Namespaces, script)
+	}
+	return bench.NewLinks(ctx, script, c.Namespaces, c.Members, c.Rate, "")
+}
+
+// checkMemory refuses what would not fit, with some room for block buffers.
+func checkMemory(p bench.Plan, processes int) error {
+	need, err := p.Memory()
+	if err != nil {
+		return err
+	}
+	have, err := bench.FreeMemory()
+	if total := need * uint64(processes); err == nil && total > have-have/8 {
+		return withCode(exitcode.Full,
+			"the messages need %s of memory, of which %s are free here: take smaller --sizes, a smaller --batch, or fewer --senders",
+			bytesText(int64(total)), bytesText(int64(have)))
+	}
+	return nil
+}
+
+// benchError gives an error of package bench its exit code.
+func benchError(err error) error {
+	if err == nil {
+		return nil
+	}
+	text := strings.TrimPrefix(err.Error(), bench.ErrUsage.Error()+": ")
+	switch {
+	case errors.Is(err, bench.ErrUsage):
+		return withCode(exitcode.Usage, "%s", text)
+	case errors.Is(err, bench.ErrDiffers):
+		return &exitError{exitcode.Differs, err}
+	}
+	if code, ok := bench.ExitCode(err); ok {
+		return &exitError{code, err}
+	}
+	return err
+}
+
+type benchMemberCmd struct{}
+
+// Run is the member process.
+func (c *benchMemberCmd) Run(a *app) error {
+	return benchError(bench.RunChild(a.ctx, os.Stdin, a.out))
+}

@@ -1,0 +1,104 @@
+package main
+
+import (
+	"encoding/csv"
+	"encoding/json"
+	"net"
+	"os"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/rdmcfs/rdmcfs/internal/bench"
+	"github.com/rdmcfs/rdmcfs/internal/exitcode"
+)
+
+func TestBenchMulticastHere(t *testing.T) {
+	out := expect(t, exitcode.OK, "algorithm", "bench", "multicast", "--members", "3", "--sizes", "3MiB", "--count", "2")
+	if lines := strings.Split(strings.TrimSpace(out), "\n"); len(lines) != 2 || !strings.Contains(lines[1], "binomial-pipeline") {
+		t.Errorf("printed\n%s", out)
+	}
+	out = expect(t, exitcode.OK, "", "bench", "multicast", "--members", "3", "--sizes", "1,10KB", "--senders", "one,half,all",
+		"--count", "1", "--batch", "20", "--algorithms", "all", "--csv")
+	rows, err := csv.NewReader(strings.NewReader(out)).ReadAll()
+	if want := 1 + 2*3*6; err != nil || len(rows) != want { // all but the hypercube
+		t.Errorf("%d rows, want %d: %v", len(rows), want, err)
+	}
+}
+
+// TestBenchMulticastOnSeveralMachines types the same line three times, but for rank and address.
+func TestBenchMulticastOnSeveralMachines(t *testing.T) {
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	room := listener.Addr().String()
+	listener.Close() // free now; nobody else has been given it lately
+	outs := make([]string, 3)
+	var wg sync.WaitGroup
+	for rank := range outs {
+		wg.Go(func() {
+			outs[rank] = expect(t, exitcode.OK, "", "bench", "multicast", "--members", "3", "--rank", string(rune('0'+rank)), "--room", room,
+				"--listen", "127.0.0.1:0", "--sizes", "100KiB", "--count", "2", "--json")
+		})
+	}
+	wg.Wait()
+	var r bench.Result
+	if err := json.Unmarshal([]byte(outs[0]), &r); err != nil || r.Members != 3 || r.Size != 100<<10 || len(r.Seconds) != 2 {
+		t.Errorf("rank 0 printed %q: %v", outs[0], err)
+	}
+	if outs[1]+outs[2] != "" {
+		t.Errorf("the others printed %q", outs[1]+outs[2])
+	}
+}
+
+func TestBenchExplain(t *testing.T) {
+	out := expect(t, exitcode.OK, "step 0:  0 -b0-> 1", "bench", "multicast", "--members", "5", "--sizes", "1MiB,64", "--explain")
+	for _, want := range []string{"circulant since 5 is no power of two", "sequential: the root's 4 sends", "window of"} {
+		if !strings.Contains(out, want) {
+			t.Errorf("no %q in\n%s", want, out)
+		}
+	}
+}
+
+func TestBenchRefuses(t *testing.T) {
+	for _, c := range []struct {
+		code int
+		text string
+		args string
+	}{
+		{exitcode.Usage, "--members 2 to", "--members 1"},
+		{exitcode.Usage, "like 64KiB", "--sizes 12parsec"},
+		{exitcode.Usage, "or auto", "--blocks 0"},
+		{exitcode.Usage, "binomial-tree", "--algorithms carousel"},
+		{exitcode.Usage, "power of two", "--members 5 --algorithms hypercube"},
+		{exitcode.Usage, "one, half or all", "--senders some"},
+		{exitcode.Usage, "--groups 2 to 4", "--groups 5"},
+		{exitcode.Usage, "--batch", "--batch 100000"},
+		{exitcode.Usage, "--rank 0 to 3", "--room 10.0.0.1:7500"},
+		{exitcode.Usage, "--listen", "--rank 0 --room 10.0.0.1:7500"},
+		{exitcode.Usage, "give 0 to 3", "--rank 4 --room 10.0.0.1:7500 --listen 10.0.0.1:0"},
+		{exitcode.Usage, "give one of them", "--csv --json"},
+		{exitcode.Usage, "above 0", "--wait 0s"},
+		{exitcode.Usage, "for one machine", "--rank 0 --room 10.0.0.1:7500 --listen 10.0.0.1:0 --namespaces x"},
+		{exitcode.Full, "smaller --sizes", "--sizes 1TiB"},
+		{exitcode.NotFound, "netns.sh", "--namespaces x --script /nowhere"},
+		{exitcode.Timeout, "ranks [1 2 3] did not come", "--rank 0 --room 127.0.0.1:0 --listen 127.0.0.1:0 --wait 50ms"},
+		{exitcode.Timeout, "rank 0 does not answer", "--rank 1 --room 127.0.0.1:1 --listen 127.0.0.1:0 --wait 50ms"},
+		{exitcode.Failure, "give a free address", "--rank 1 --room 127.0.0.1:1 --listen 192.0.2.1:0"},
+	} {
+		expect(t, c.code, c.text, append([]string{"bench", "multicast", "--sizes", "1KiB"}, strings.Fields(c.args)...)...)
+	}
+}
+
+func TestBenchInNamespaces(t *testing.T) {
+	if os.Geteuid() != 0 {
+		expect(t, exitcode.Denied, "sudo", "bench", "multicast", "--namespaces", "bt", "--script", "../../test/netns/netns.sh")
+		return
+	}
+	expect(t, exitcode.OK, "64KiB", "bench", "multicast", "--namespaces", "bt", "--rate", "1gbit", "--script", "../../test/netns/netns.sh",
+		"--members", "3", "--sizes", "1MiB", "--count", "1")
+	if _, err := os.Stat("/run/netns/bt-0"); err == nil {
+		t.Error("the namespaces are still there")
+	}
+}

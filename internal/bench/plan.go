@@ -1,0 +1,222 @@
+package bench
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/rdmcfs/rdmcfs/replicate/rdmc"
+	"github.com/rdmcfs/rdmcfs/replicate/schedule"
+)
+
+// ErrUsage is matched by errors that another command line avoids; their text says how.
+var ErrUsage = errors.New("bench: unusable options")
+
+// Bounds of a plan.
+const (
+	maxProcesses = 1024
+	maxCases     = 10_000
+	maxRounds    = 1_000_000
+	// maxBatch is a little below what a group queues.
+	maxBatch = 4000
+)
+
+// Auto is the algorithm that stands for the choice of [Choose].
+const Auto = "auto"
+
+// Plan is what a run measures: each combination of its lists is a case. All members of a run must have the same plan.
+type Plan struct {
+	// Members is how many processes take part.
+	Members int `json:"members"`
+	// GroupSizes are sizes of groups, each at most Members; none means Members.
+	GroupSizes []int `json:"group_sizes,omitempty"`
+	// Sizes are bytes per message.
+	Sizes []uint64 `json:"sizes"`
+	// BlockSizes are bytes per block; 0 means the choice of Choose.
+	BlockSizes []int `json:"block_sizes"`
+	// Algorithms are names that schedule.ParseAlgorithm takes, or Auto.
+	Algorithms []string `json:"algorithms"`
+	// Senders says how many members send at once, each in a group of its own with the same members: one, half, all.
+	Senders []string `json:"senders"`
+	// Rounds is how often each case is measured, Batch how many messages each sender sends in a round.
+	// Depth is how many of them it has under way at once, 0 all.
+	Rounds int `json:"rounds"`
+	Batch  int `json:"batch"`
+	Depth  int `json:"depth,omitempty"`
+
+	// Congestion is the congestion control of our sockets, as tcp.Config has it.
+	Congestion string `json:"congestion,omitempty"`
+	// Window, Grants and MaxSends are those of rdmc.GroupConfig; 0 leaves them to Choose and the library.
+	Window   int `json:"window,omitempty"`
+	Grants   int `json:"grants,omitempty"`
+	MaxSends int `json:"max_sends,omitempty"`
+}
+
+// Case is one thing that is measured.
+type Case struct {
+	Members int    `json:"members"`
+	Senders int    `json:"senders"`
+	Size    uint64 `json:"message_bytes"`
+	Choice
+	Grants   int `json:"grants,omitempty"`
+	MaxSends int `json:"max_sends,omitempty"`
+	Rounds   int `json:"rounds"`
+	Batch    int `json:"batch"`
+	Depth    int `json:"depth"`
+}
+
+func usage(format string, args ...any) error {
+	return fmt.Errorf("%w: %s", ErrUsage, fmt.Sprintf(format, args...))
+}
+
+// Cases lists the plan's cases in the order in which they are measured. Its errors match ErrUsage.
+func (p Plan) Cases() ([]Case, error) {
+	if err := p.check(); err != nil {
+		return nil, err
+	}
+	var cases []Case
+	for _, n := range p.groupSizes() {
+		for _, who := range p.Senders {
+			senders, err := senderCount(who, n)
+			if err != nil {
+				return nil, err
+			}
+			for _, size := range p.Sizes {
+				some, err := p.choices(n, size)
+				if err != nil {
+					return nil, err
+				}
+				for _, choice := range some {
+					cases = append(cases, Case{Members: n, Senders: senders, Size: size, Choice: choice,
+						Grants: p.Grants, MaxSends: p.MaxSends, Rounds: p.Rounds, Batch: p.Batch, Depth: p.depth()})
+				}
+			}
+		}
+	}
+	if len(cases) > maxCases {
+		return nil, usage("%d cases, at most %d: give shorter lists", len(cases), maxCases)
+	}
+	return cases, nil
+}
+
+func (p Plan) depth() int {
+	if p.Depth == 0 {
+		return p.Batch
+	}
+	return min(p.Depth, p.Batch)
+}
+
+func (p Plan) groupSizes() []int {
+	if len(p.GroupSizes) == 0 {
+		return []int{p.Members}
+	}
+	return p.GroupSizes
+}
+
+// choices are the algorithms and block sizes for one group and message size.
+func (p Plan) choices(n int, size uint64) ([]Choice, error) {
+	var out []Choice
+	for _, name := range p.Algorithms {
+		for _, block := range p.BlockSizes {
+			c, err := choose(name, n, size, block, p.Window)
+			if err != nil {
+				return nil, err
+			}
+			if rdmc.BlockCount(size, c.BlockSize) > rdmc.MaxMessageBlocks {
+				return nil, usage("%d bytes make more than %d blocks of %d: take a larger block", size, uint64(rdmc.MaxMessageBlocks), c.BlockSize)
+			}
+			out = append(out, c)
+		}
+	}
+	return out, nil
+}
+
+func (p Plan) check() error {
+	switch {
+	case p.Members < 2 || p.Members > maxProcesses:
+		return usage("%d members: give --members 2 to %d", p.Members, maxProcesses)
+	case len(p.Sizes) == 0 || len(p.BlockSizes) == 0 || len(p.Algorithms) == 0 || len(p.Senders) == 0:
+		return usage("an empty list of sizes, blocks, algorithms or senders")
+	case p.Rounds < 1 || p.Rounds > maxRounds:
+		return usage("%d rounds: give --count 1 to %d", p.Rounds, maxRounds)
+	case p.Batch < 1 || p.Batch > maxBatch:
+		return usage("%d messages in a round: give --batch 1 to %d", p.Batch, maxBatch)
+	case p.Depth < 0:
+		return usage("%d messages under way at once: give --depth 1 or more; 0 is all of the batch", p.Depth)
+	case p.Window == 1 || p.Window < 0 || p.Grants < 0 || p.MaxSends < 0:
+		return usage("--window must be at least 2, --grants and --sends at least 1; 0 leaves the choice to the program")
+	}
+	for _, n := range p.GroupSizes {
+		if n < 2 || n > p.Members {
+			return usage("a group of %d with %d members: give --groups 2 to %d, or more --members", n, p.Members, p.Members)
+		}
+	}
+	for _, size := range p.Sizes {
+		if size < 1 || size > rdmc.MaxMessageBytes {
+			return usage("a message of %d bytes: give --sizes 1 to 256TiB", size)
+		}
+	}
+	for _, block := range p.BlockSizes {
+		if block < 0 || block > rdmc.MaxBlockSize {
+			return usage("a block of %d bytes: give --blocks 1 to 64MiB, or auto", block)
+		}
+	}
+	return nil
+}
+
+// senderCount is how many of n members send.
+func senderCount(who string, n int) (int, error) {
+	switch strings.ToLower(who) {
+	case "one":
+		return 1, nil
+	case "half":
+		return (n + 1) / 2, nil
+	case "all":
+		return n, nil
+	}
+	return 0, usage("senders %q: give one, half or all", who)
+}
+
+// parseAlgorithm is schedule.ParseAlgorithm with an error for the command line.
+func parseAlgorithm(name string) (schedule.Algorithm, error) {
+	a, err := schedule.ParseAlgorithm(name)
+	if err != nil {
+		return 0, usage("algorithm %q: give auto, all, or some of %s", name, strings.Join(AlgorithmNames(), ", "))
+	}
+	return a, nil
+}
+
+// AlgorithmNames are the names of all algorithms.
+func AlgorithmNames() []string {
+	var names []string
+	for _, a := range schedule.Algorithms() {
+		names = append(names, a.String())
+	}
+	return names
+}
+
+// AllAlgorithms are the names of those that have a schedule for each of the plan's groups.
+func (p Plan) AllAlgorithms() []string {
+	return slices.DeleteFunc(AlgorithmNames(), func(name string) bool {
+		return slices.ContainsFunc(p.groupSizes(), func(n int) bool {
+			_, err := choose(name, n, 1, 0, 0)
+			return err != nil
+		})
+	})
+}
+
+// Memory is how many bytes of messages one member holds in the plan's largest case.
+func (p Plan) Memory() (uint64, error) {
+	cases, err := p.Cases()
+	if err != nil {
+		return 0, err
+	}
+	var most uint64
+	for _, c := range cases {
+		most = max(most, c.memory())
+	}
+	return most, nil
+}
+
+func (c Case) memory() uint64 { return uint64(c.Senders) * uint64(c.Batch) * c.Size }

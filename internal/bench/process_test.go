@@ -1,0 +1,174 @@
+package bench
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net"
+	"os"
+	"strings"
+	"testing"
+	"time"
+)
+
+// childFlag makes the test binary a member process of Local.
+const childFlag = "-bench-child"
+
+func smallPlan() Plan {
+	return Plan{Members: 3, GroupSizes: []int{2, 3}, Sizes: []uint64{1, 3 << 20}, BlockSizes: []int{0}, Algorithms: []string{Auto},
+		Senders: []string{"one", "all"}, Rounds: 2, Batch: 2, Depth: 1}
+}
+
+// TestLocal runs three real processes over the loopback device.
+func TestLocal(t *testing.T) {
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	var results []Result
+	if err := Local(ctx, smallPlan(), []string{os.Args[0], childFlag}, nil, func(r Result) { results = append(results, r) }); err != nil {
+		t.Fatal(err)
+	}
+	if len(results) != 8 {
+		t.Fatalf("%d results of 8 cases", len(results))
+	}
+	for _, r := range results {
+		if len(r.Seconds) != 2 || r.Median <= 0 || r.Worst < r.Median || r.BytesPerSec <= 0 || r.CPUPerGB <= 0 ||
+			r.Latency <= 0 || r.Latency > r.Worst || r.RoundTrip <= 0 || r.Shares < 1 || r.Spread < 0 || r.Spread > 1 {
+			t.Errorf("%+v", r)
+		}
+	}
+}
+
+func TestLocalTellsWhatAMemberSaid(t *testing.T) {
+	err := Local(t.Context(), smallPlan(), []string{"sh", "-c", "echo no such luck >&2; exit 7"}, nil, func(Result) {})
+	if code, ok := ExitCode(err); !ok || code != 7 || !strings.Contains(err.Error(), "no such luck") {
+		t.Errorf("%v", err)
+	}
+}
+
+// together runs members in this process; spoil may change one before it starts.
+func together(t *testing.T, plan Plan, spoil func(*Process)) []error {
+	t.Helper()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	defer cancel()
+	type end struct {
+		rank int
+		err  error
+	}
+	ends := make(chan end)
+	for rank := range plan.Members {
+		p := Process{Plan: plan, Rank: rank, Room: listener.Addr().String(), Listen: "127.0.0.1:0", Wait: 2 * time.Second}
+		if rank == 0 {
+			p.RoomListener = listener
+		}
+		spoil(&p)
+		go func() { ends <- end{rank, p.Run(ctx)} }()
+	}
+	errs := make([]error, plan.Members)
+	for range plan.Members {
+		e := <-ends
+		errs[e.rank] = e.err
+	}
+	return errs
+}
+
+func TestMembersOfOneProcess(t *testing.T) {
+	n := 0
+	for rank, err := range together(t, smallPlan(), func(p *Process) { p.OnResult = func(Result) { n++ } }) {
+		if err != nil {
+			t.Errorf("rank %d: %v", rank, err)
+		}
+	}
+	if n != 8 {
+		t.Errorf("%d results at rank 0, of 8", n)
+	}
+}
+
+func TestOtherOptionsAreRefused(t *testing.T) {
+	refused := 0
+	errs := together(t, smallPlan(), func(p *Process) {
+		p.OnRefused = func(error) { refused++ }
+		if p.Rank == 2 {
+			p.Plan.Sizes = []uint64{7}
+		}
+	})
+	if !errors.Is(errs[2], ErrUsage) || !strings.Contains(errs[2].Error(), "other options") || refused != 1 {
+		t.Errorf("rank 2: %v; %d refused", errs[2], refused)
+	}
+	if !errors.Is(errs[0], context.DeadlineExceeded) || !strings.Contains(errs[0].Error(), "ranks [2] did not come") {
+		t.Errorf("rank 0: %v", errs[0])
+	}
+	if !errors.Is(errs[1], ErrLeft) {
+		t.Errorf("rank 1: %v", errs[1])
+	}
+}
+
+func TestRankIsTaken(t *testing.T) {
+	errs := together(t, smallPlan(), func(p *Process) {
+		if p.Rank == 2 {
+			p.Rank = 1
+		}
+	})
+	if !errors.Is(errs[1], ErrUsage) && !errors.Is(errs[2], ErrUsage) {
+		t.Errorf("ranks 1 and 1: %v and %v", errs[1], errs[2])
+	}
+}
+
+func TestNobodyThere(t *testing.T) {
+	p := Process{Plan: smallPlan(), Rank: 1, Room: "127.0.0.1:1", Listen: "127.0.0.1:0", Wait: 100 * time.Millisecond}
+	if err := p.Run(t.Context()); !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "rank 0 does not answer") {
+		t.Error(err)
+	}
+	p.Rank = 3
+	if err := p.Run(t.Context()); !errors.Is(err, ErrUsage) {
+		t.Error(err)
+	}
+	p.Rank, p.Listen = 1, "192.0.2.1:0"
+	if err := p.Run(t.Context()); err == nil || !strings.Contains(err.Error(), "--listen") {
+		t.Error(err)
+	}
+}
+
+// TestStrangers sends rubbish to the room: it is turned away, and the run goes on.
+func TestStrangers(t *testing.T) {
+	errs := together(t, smallPlan(), func(p *Process) {
+		if p.Rank != 0 {
+			return
+		}
+		for _, rubbish := range []string{"GET / HTTP/1.0\r\n\r\n", "\x02\x00\x00\x00{]", "\xff\xff\xff\x00short"} {
+			conn, err := net.Dial("tcp", p.Room)
+			if err != nil {
+				t.Fatal(err)
+			}
+			io.WriteString(conn, rubbish)
+			conn.(*net.TCPConn).CloseWrite()
+			t.Cleanup(func() { conn.Close() })
+		}
+	})
+	for rank, err := range errs {
+		if err != nil {
+			t.Errorf("rank %d: %v", rank, err)
+		}
+	}
+}
+
+func TestDifferentBytesAreFound(t *testing.T) {
+	c, reports := sampleReports()
+	for i := range reports {
+		reports[i].Digests = [][]byte{{1}, {2}}
+	}
+	if err := sameBytes(c, reports); err != nil {
+		t.Error(err)
+	}
+	reports[2].Digests = [][]byte{{1}, {3}}
+	if err := sameBytes(c, reports); !errors.Is(err, ErrDiffers) || !strings.Contains(err.Error(), "rank 2 got other bytes than rank 1 sent") {
+		t.Error(err)
+	}
+	reports[2].Digests = nil
+	if err := sameBytes(c, reports); !errors.Is(err, ErrDiffers) {
+		t.Error(err)
+	}
+}

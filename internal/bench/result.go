@@ -1,0 +1,202 @@
+package bench
+
+import (
+	"encoding/csv"
+	"encoding/json"
+	"fmt"
+	"io"
+	"slices"
+	"strconv"
+)
+
+// Result is what was measured of a case.
+type Result struct {
+	Case
+	// Seconds are, by round, the time from the sends until every member has every message of every sender.
+	Seconds []float64 `json:"seconds"`
+	Median  float64   `json:"median_seconds"`
+	Worst   float64   `json:"worst_seconds"`
+	// BytesPerSec is the rate of all senders together in the median round: bytes of messages, each counted once;
+	// MessagesPerSec counts messages.
+	BytesPerSec    float64 `json:"bytes_per_second"`
+	MessagesPerSec float64 `json:"messages_per_second"`
+	// Latency is the median, LatencyHigh the 99th percentile of the seconds from the send of a message until every member
+	// has it, at the slowest sender; with a depth above 1 messages wait for each other. RoundTrip is the median of
+	// 64 bytes there and back by TCP between ranks 0 and 1, just before.
+	Latency     float64 `json:"latency_seconds"`
+	LatencyHigh float64 `json:"latency_99_seconds"`
+	RoundTrip   float64 `json:"tcp_round_trip_seconds"`
+	// Spread is the worst round's (last member's end - first member's end) / last member's end.
+	Spread float64 `json:"spread"`
+	// Shares is the median round's time of the slowest sender over the fastest's; 1 if all have the same share of the links.
+	Shares float64 `json:"slowest_to_fastest_sender"`
+	// CPUPerGB are the processor seconds of all members for 1e9 bytes that reached a member.
+	CPUPerGB float64 `json:"cpu_seconds_per_gb"`
+	// Idle is the least idle share of processor time of a member's machine, over all rounds. Below a tenth the figures
+	// say nothing about links.
+	Idle float64 `json:"idle"`
+}
+
+// summarize makes a result of what the members of a case report.
+func summarize(c Case, reports []report) Result {
+	r := Result{Case: c, Idle: 1}
+	var shares []float64
+	for i := range c.Rounds {
+		first, last := reports[0].Done[i], reports[0].Done[i]
+		for _, m := range reports[1:c.Senders] {
+			first, last = min(first, m.Done[i]), max(last, m.Done[i])
+		}
+		r.Seconds = append(r.Seconds, last)
+		shares = append(shares, last/first)
+		r.Spread = max(r.Spread, spread(reports[:c.Members], i))
+	}
+	cpu := 0.0
+	for _, m := range reports {
+		cpu += m.CPUSeconds
+		r.Idle = min(r.Idle, m.Idle)
+		r.Latency, r.LatencyHigh = max(r.Latency, m.Latency), max(r.LatencyHigh, m.LatencyHigh)
+	}
+	r.RoundTrip = reports[0].RoundTrip
+	messages := float64(c.Senders) * float64(c.Batch)
+	r.Median, r.Worst, r.Shares = Median(r.Seconds), slices.Max(r.Seconds), Median(shares)
+	r.MessagesPerSec = messages / r.Median
+	r.BytesPerSec = r.MessagesPerSec * float64(c.Size)
+	r.CPUPerGB = cpu / (messages * float64(c.Rounds) * float64(c.Size) * float64(c.Members-1) / 1e9)
+	return r
+}
+
+// spread is how far apart the receivers' ends of a round are.
+func spread(reports []report, round int) float64 {
+	first, last := 0.0, 0.0
+	for _, m := range reports {
+		if round >= len(m.Stored) {
+			continue // the only sender
+		}
+		if first == 0 || m.Stored[round] < first {
+			first = m.Stored[round]
+		}
+		last = max(last, m.Stored[round])
+	}
+	if last == 0 {
+		return 0
+	}
+	return (last - first) / last
+}
+
+// Format is how results are printed.
+type Format int
+
+// The formats.
+const (
+	Table Format = iota
+	CSV
+	JSON
+)
+
+// column is one column of tables and CSV.
+type column struct {
+	table, csv string // names; an empty one is left out
+	width      int    // in the table; negative: to the left
+	text       func(*Result) string
+	value      func(*Result) string // in CSV; nil: as in the table
+}
+
+var columns = []column{
+	{"n", "members", 4, func(r *Result) string { return strconv.Itoa(r.Members) }, nil},
+	{"senders", "senders", 7, func(r *Result) string { return strconv.Itoa(r.Senders) }, nil},
+	{"size", "message_bytes", 8, func(r *Result) string { return bytesText(r.Size) },
+		func(r *Result) string { return strconv.FormatUint(r.Size, 10) }},
+	{"block", "block_bytes", 8, func(r *Result) string { return bytesText(uint64(r.BlockSize)) },
+		func(r *Result) string { return strconv.Itoa(r.BlockSize) }},
+	{"algorithm", "algorithm", -17, func(r *Result) string { return r.Algorithm }, nil},
+	{"", "window", 0, nil, func(r *Result) string { return strconv.Itoa(r.Window) }},
+	{"rounds", "rounds", 6, func(r *Result) string { return strconv.Itoa(r.Rounds) }, nil},
+	{"batch", "batch", 5, func(r *Result) string { return strconv.Itoa(r.Batch) }, nil},
+	{"", "depth", 0, nil, func(r *Result) string { return strconv.Itoa(r.Depth) }},
+	figure("median", "median_seconds", 10, secondsText, func(r *Result) float64 { return r.Median }),
+	figure("worst", "worst_seconds", 10, secondsText, func(r *Result) float64 { return r.Worst }),
+	figure("rate", "bytes_per_second", 10, rateText, func(r *Result) float64 { return r.BytesPerSec }),
+	figure("messages/s", "messages_per_second", 10, threeDigits, func(r *Result) float64 { return r.MessagesPerSec }),
+	figure("latency", "latency_seconds", 9, secondsText, func(r *Result) float64 { return r.Latency }),
+	figure("", "latency_99_seconds", 0, nil, func(r *Result) float64 { return r.LatencyHigh }),
+	figure("TCP rtt", "tcp_round_trip_seconds", 7, secondsText, func(r *Result) float64 { return r.RoundTrip }),
+	figure("spread", "spread", 6, percentText, func(r *Result) float64 { return r.Spread }),
+	figure("shares", "slowest_to_fastest_sender", 6, threeDigits, func(r *Result) float64 { return r.Shares }),
+	figure("CPU s/GB", "cpu_seconds_per_gb", 8, cpuText, func(r *Result) float64 { return r.CPUPerGB }),
+	figure("idle", "idle", 6, percentText, func(r *Result) float64 { return r.Idle }),
+}
+
+// figure is a column of a number, for people as text gives it.
+func figure(table, csv string, width int, text func(float64) string, of func(*Result) float64) column {
+	return column{table, csv, width,
+		func(r *Result) string { return text(of(r)) },
+		func(r *Result) string { return strconv.FormatFloat(of(r), 'g', 6, 64) },
+	}
+}
+
+func percentText(f float64) string { return fmt.Sprintf("%.1f%%", 100*f) }
+
+// cpuText leaves out what is large because the messages are small.
+func cpuText(perGB float64) string {
+	if perGB >= 1000 {
+		return "-"
+	}
+	return threeDigits(perGB)
+}
+
+// Printer prints results one by one.
+type Printer struct {
+	w      io.Writer
+	format Format
+	begun  bool
+}
+
+// NewPrinter makes a printer that writes to w.
+func NewPrinter(w io.Writer, format Format) *Printer { return &Printer{w: w, format: format} }
+
+// Print prints one result, after the head if it is the first. JSON is one value per line.
+func (p *Printer) Print(r Result) error {
+	head := !p.begun
+	p.begun = true
+	switch p.format {
+	case JSON:
+		return json.NewEncoder(p.w).Encode(r)
+	case CSV:
+		return p.csv(&r, head)
+	}
+	if head {
+		if err := p.line(func(c column) string { return c.table }); err != nil {
+			return err
+		}
+	}
+	return p.line(func(c column) string { return c.text(&r) })
+}
+
+func (p *Printer) line(cell func(column) string) error {
+	text := ""
+	for _, c := range columns {
+		if c.table != "" {
+			text += fmt.Sprintf("%*s  ", c.width, cell(c))
+		}
+	}
+	_, err := fmt.Fprintln(p.w, text[:len(text)-2])
+	return err
+}
+
+func (p *Printer) csv(r *Result, head bool) error {
+	w := csv.NewWriter(p.w)
+	var names, values []string
+	for _, c := range columns {
+		value := c.value
+		if value == nil {
+			value = c.text
+		}
+		names, values = append(names, c.csv), append(values, value(r))
+	}
+	if head {
+		w.Write(names) // Flush keeps the error
+	}
+	w.Write(values)
+	w.Flush()
+	return w.Error()
+}
