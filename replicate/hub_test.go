@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/rdmcfs/rdmcfs/meta"
@@ -40,6 +41,18 @@ func (h *groupHub) setBlock(f func(to meta.NodeID, i uint64) error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.block = f
+}
+
+// unended counts the groups of a root that have failed and that it still keeps.
+func (h *groupHub) unended(root meta.NodeID) (n int) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for _, g := range h.groups {
+		if e := g.ends[0]; e != nil && e.node == root && e.Err() != nil && !e.over.Load() {
+			n++
+		}
+	}
+	return n
 }
 
 // cut breaks all groups of a node.
@@ -91,6 +104,7 @@ type hubGroupEnd struct {
 	last    chan struct{} // of the previous send
 	moved   map[int]uint64
 	done    uint64
+	over    atomic.Bool // Abort or Close has returned
 }
 
 type hubTransfer struct {
@@ -166,6 +180,7 @@ func (e *hubGroupEnd) Fail(suspects []int, cause error) {
 func (e *hubGroupEnd) Abort() {
 	e.fail(&rdmc.GroupError{Reason: rdmc.ReasonAborted, Reporter: e.rank})
 	e.sends.Wait()
+	e.over.Store(true)
 }
 
 func (e *hubGroupEnd) Close(ctx context.Context) error { e.Abort(); return nil }

@@ -3,17 +3,13 @@ package replicate
 import (
 	"context"
 	"encoding/binary"
-	"errors"
 	"fmt"
 	"log/slog"
 	"slices"
-	"strconv"
 	"sync"
 	"time"
 
 	"github.com/rdmcfs/rdmcfs/meta"
-	"github.com/rdmcfs/rdmcfs/replicate/rdmc"
-	"github.com/rdmcfs/rdmcfs/replicate/schedule"
 )
 
 const (
@@ -30,18 +26,6 @@ const (
 	groupSetup = 5 * time.Second
 )
 
-// groupFault says which members spoiled a group.
-type groupFault struct {
-	suspects []suspect
-	err      error
-}
-
-// Error tells the cause.
-func (f *groupFault) Error() string { return fmt.Sprintf("group failed: %v", f.err) }
-
-// Unwrap returns the cause.
-func (f *groupFault) Unwrap() error { return f.err }
-
 // lanes keeps the groups that have this node as root, by member set and block size. A group carries many sessions, first in
 // first out; several groups of one set let a small file pass a big one.
 type lanes struct {
@@ -55,6 +39,7 @@ type lanes struct {
 	sets   map[string][]*lane
 	total  int
 	closed bool
+	wg     sync.WaitGroup // ends of failed groups
 }
 
 // lane is one group at its root.
@@ -71,6 +56,7 @@ type lane struct {
 	busy  int
 	bytes int64 // of the sessions on it
 	idle  time.Time
+	ended bool // nobody new gets it; when it is not busy its group ends
 }
 
 func newLanes(peers Peers, groups Groups, log *slog.Logger, now func() time.Time) *lanes {
@@ -118,7 +104,11 @@ func (l *lanes) choose(self meta.Lease, members []meta.NodeID, bytes, groupBlock
 		return nil, false, ErrClosed
 	}
 	key := fmt.Sprintf("%s/%d/%d", laneKey(members), self.Incarnation, groupBlock)
-	for _, c := range l.sets[key] {
+	for _, c := range slices.Clone(l.sets[key]) {
+		if c.spoiled() {
+			l.dropLocked(c) // of an earlier incarnation of a member, perhaps
+			continue
+		}
 		if ln == nil || c.bytes < ln.bytes {
 			ln = c
 		}
@@ -147,12 +137,19 @@ func (l *lanes) release(ln *lane, bytes int64) {
 	ln.busy--
 	ln.bytes -= bytes
 	ln.idle = l.now()
+	if ln.spoiled() {
+		l.dropLocked(ln)
+	}
+	l.buryLocked(ln)
+}
+
+// spoiled reports whether the group could not be made or has failed.
+func (ln *lane) spoiled() bool {
 	select {
 	case <-ln.made:
-		if ln.err != nil || groupFailed(ln.group) {
-			l.dropLocked(ln)
-		}
+		return ln.err != nil || groupFailed(ln.group)
 	default:
+		return false
 	}
 }
 
@@ -165,17 +162,35 @@ func groupFailed(g Group) bool {
 	}
 }
 
-// dropLocked takes the lane out of its set; nobody new gets it.
-func (l *lanes) dropLocked(ln *lane) {
+// takeOutLocked takes the lane out of its set; nobody new gets it. It reports whether it was there.
+func (l *lanes) takeOutLocked(ln *lane) bool {
 	set := l.sets[ln.key]
 	i := slices.Index(set, ln)
 	if i < 0 {
-		return
+		return false
 	}
 	l.total--
 	if l.sets[ln.key] = slices.Delete(set, i, i+1); len(l.sets[ln.key]) == 0 {
 		delete(l.sets, ln.key)
 	}
+	return true
+}
+
+// dropLocked takes the lane out, and ends its group as soon as nobody is on it.
+func (l *lanes) dropLocked(ln *lane) {
+	if l.takeOutLocked(ln) {
+		ln.ended = true
+		l.buryLocked(ln)
+	}
+}
+
+// buryLocked ends the group of a dropped lane that nobody is on: its memory and its workers are let go.
+func (l *lanes) buryLocked(ln *lane) {
+	if !ln.ended || ln.busy > 0 || ln.err != nil {
+		return
+	}
+	ln.ended = false
+	l.wg.Go(ln.group.Abort)
 }
 
 // drop takes a failed lane out at once, while others may still hold it.
@@ -183,144 +198,6 @@ func (l *lanes) drop(ln *lane) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.dropLocked(ln)
-}
-
-// make sets up the group of a lane on all members and closes ln.made.
-func (l *lanes) make(ctx context.Context, ln *lane) {
-	ctx, cancel := context.WithTimeout(ctx, groupSetup)
-	defer cancel()
-	ln.group, ln.err = l.setUp(ctx, ln)
-	if ln.err != nil {
-		l.drop(ln)
-		l.tell(context.WithoutCancel(ctx), ln, true)
-	}
-	close(ln.made)
-}
-
-func groupConfig(number uint64, members []meta.NodeID, rank int, blockBytes uint32, algorithm uint8) rdmc.GroupConfig {
-	names := make([]string, len(members))
-	for i, n := range members {
-		names[i] = strconv.FormatUint(uint64(n), 10)
-	}
-	return rdmc.GroupConfig{
-		Number: number, Epoch: 1, Members: names, Rank: rank,
-		BlockSize: int(blockBytes), Algorithm: schedule.Algorithm(algorithm),
-		Window: min(max(windowBytes/int(blockBytes), 16), 64),
-	}
-}
-
-func (l *lanes) setUp(ctx context.Context, ln *lane) (Group, error) {
-	group, err := l.groups.NewGroup(groupConfig(ln.number, ln.members, 0, uint32(ln.blockBytes), uint8(schedule.BinomialPipeline)))
-	if err != nil {
-		return nil, fmt.Errorf("replicate: group %x: %w", ln.number, err)
-	}
-	byRank, err := l.openEnds(ctx, ln)
-	if err == nil {
-		byRank[0] = group.Addresses()
-		err = l.connectEnds(ctx, ln, group, byRank)
-	}
-	if err != nil {
-		group.Abort()
-		return nil, err
-	}
-	return group, nil
-}
-
-// openEnds asks each member to make its end, and gathers the addresses: [rank][neighbour].
-func (l *lanes) openEnds(ctx context.Context, ln *lane) ([]map[int][]byte, error) {
-	byRank := make([]map[int][]byte, len(ln.members))
-	open := groupOpen{ln.number, ln.members, uint32(ln.blockBytes), uint8(schedule.BinomialPipeline)}
-	request := open.encode()
-	err := l.each(ln, func(rank int, node meta.NodeID) error {
-		answer, err := l.peers.Call(ctx, node, KindGroup, request)
-		if err != nil {
-			return err
-		}
-		m, err := decodeGroupAddresses(answer)
-		if err == nil && m.Refused != "" {
-			err = fmt.Errorf("node %d refused: %s", node, m.Refused)
-		}
-		byRank[rank] = m.ByRank
-		return err
-	})
-	return byRank, err
-}
-
-// connectEnds gives each end its neighbours' addresses and waits until all are connected.
-func (l *lanes) connectEnds(ctx context.Context, ln *lane, group Group, byRank []map[int][]byte) error {
-	own := make(chan error, 1)
-	go func() { own <- group.Connect(ctx, addressesFor(0, byRank)) }()
-	err := l.each(ln, func(rank int, node meta.NodeID) error {
-		m := groupAddresses{Number: ln.number, ByRank: addressesFor(rank, byRank)}
-		return askOutcome(ctx, l.peers, node, KindConnect, m.encode())
-	})
-	if err != nil {
-		group.Fail(nil, err) // so that Connect ends
-	}
-	if ownErr := <-own; err == nil && ownErr != nil {
-		err = faultOf(ln, ownErr)
-	}
-	return err
-}
-
-// addressesFor picks what the neighbours made for a rank.
-func addressesFor(rank int, byRank []map[int][]byte) map[int][]byte {
-	out := make(map[int][]byte)
-	for neighbour, m := range byRank {
-		if a, ok := m[rank]; ok {
-			out[neighbour] = a
-		}
-	}
-	return out
-}
-
-// askOutcome makes a call whose answer is no more than yes or a refusal, which becomes an error.
-func askOutcome(ctx context.Context, peers Peers, node meta.NodeID, kind Kind, request []byte) error {
-	answer, err := peers.Call(ctx, node, kind, request)
-	if err != nil {
-		return err
-	}
-	refused, err := decodeOutcome(answer)
-	if err == nil && refused != "" {
-		err = fmt.Errorf("node %d refused %v: %s", node, kind, refused)
-	}
-	return err
-}
-
-// each calls do for all members but the root at the same time, and makes a fault of those that failed.
-func (l *lanes) each(ln *lane, do func(rank int, node meta.NodeID) error) error {
-	errs := make([]error, len(ln.members))
-	var wg sync.WaitGroup
-	for rank := 1; rank < len(ln.members); rank++ {
-		wg.Go(func() { errs[rank] = do(rank, ln.members[rank]) })
-	}
-	wg.Wait()
-	var fault *groupFault
-	for rank, err := range errs {
-		if err == nil {
-			continue
-		}
-		if fault == nil {
-			fault = &groupFault{err: err}
-		}
-		fault.suspects = append(fault.suspects, suspect{ln.members[rank], meta.OwedUnreachable})
-	}
-	if fault == nil {
-		return nil
-	}
-	return fault
-}
-
-// tell ends the members' ends, as far as they can be reached.
-func (l *lanes) tell(ctx context.Context, ln *lane, abort bool) {
-	ctx, cancel := context.WithTimeout(ctx, time.Second)
-	defer cancel()
-	request := (&groupEnd{ln.number, abort}).encode()
-	if err := l.each(ln, func(_ int, node meta.NodeID) error {
-		return askOutcome(ctx, l.peers, node, KindGroupEnd, request)
-	}); err != nil {
-		l.log.Debug("group end not told to all", "group", ln.number, "err", err)
-	}
 }
 
 // reap closes groups that were not used for a while, and drops failed ones.
@@ -336,7 +213,7 @@ func (l *lanes) reap(ctx context.Context) {
 		}
 	}
 	for _, ln := range idle {
-		l.dropLocked(ln)
+		l.takeOutLocked(ln)
 	}
 	l.mu.Unlock()
 	for _, ln := range idle {
@@ -370,27 +247,5 @@ func (l *lanes) close() {
 			ln.group.Abort()
 		}
 	}
-}
-
-// faultOf turns a group's failure into suspects.
-func faultOf(ln *lane, err error) error {
-	fault := &groupFault{err: err}
-	var ge *rdmc.GroupError
-	if !errors.As(err, &ge) {
-		return fault
-	}
-	for _, rank := range ge.Suspects {
-		if rank > 0 && rank < len(ln.members) {
-			fault.suspects = append(fault.suspects, suspect{ln.members[rank], reasonOf(ge.Reason)})
-		}
-	}
-	return fault
-}
-
-func reasonOf(r rdmc.Reason) meta.OwedReason {
-	switch r {
-	case rdmc.ReasonSink, rdmc.ReasonCorrupt:
-		return meta.OwedFailed
-	}
-	return meta.OwedUnreachable
+	l.wg.Wait()
 }
