@@ -31,6 +31,8 @@
 // A member that fails, stalls or answers nothing while others do is out of its session: the root begins the next epoch
 // with the others, which tell what they have, and only what somebody lacks is sent again. The publish names who is out,
 // with the reason; the log owes it the content, and catch-up brings it, however long that takes and whoever restarts.
+// Only when too few are left for the publish, members that were lost and that the log holds up are asked again, after the
+// others: a member that is back does not slow down those that are well.
 //
 // # Votes
 //

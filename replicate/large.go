@@ -77,6 +77,12 @@ func (s *pushSession) newRun(local *localCopy) (*rootRun, error) {
 	if s.targets.policy.AckLocal && s.targets.self {
 		others = nil
 	}
+	look := func() (e evView) {
+		if others != nil {
+			e, _ = s.p.look(&s.targets)
+		}
+		return e
+	}
 	stream := local.layout.StreamBytes()
 	s.status.stream(stream)
 	groupBlock := groupBlockBytes(stream)
@@ -85,7 +91,7 @@ func (s *pushSession) newRun(local *localCopy) (*rootRun, error) {
 		cfg: s.p.cfg, lanes: s.p.lanes, after: &s.p.wg, id: s.id, ino: s.push.Ino,
 		layout: local.layout, shape: shape, source: src, groupBlock: groupBlock, status: s.status,
 		sess:   newRootSession(others, int(local.layout.Blocks()), s.p.cfg.Tuning.limits()),
-		events: make(chan rootEvent, 64), views: s.p.viewChange,
+		events: make(chan rootEvent, 64), views: s.p.viewChange, look: look,
 		idle: func(ctx context.Context) { _ = src.readRest(ctx) }, // kept in src
 	}, nil
 }

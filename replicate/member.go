@@ -232,7 +232,7 @@ func (m *Member) finish(ctx context.Context, f finish) (standing, error) {
 	}
 	st, ok := m.already(f.Content, false)
 	if !ok {
-		st = standing{Content: f.Content, Status: statusRefused, Reason: meta.OwedFailed, Text: "no such session here"}
+		st = standing{Content: f.Content, Status: statusRefused, Reason: meta.OwedUnreachable, Text: "no such session here"} // it restarted
 	}
 	st.Epoch = f.Epoch
 	return st, nil

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"syscall"
 	"time"
@@ -249,16 +250,23 @@ func contentRoot(b []byte) [32]byte {
 
 // count fills in the votes; too few are an error.
 func (s *pushSession) count(votes []meta.NodeID, missed []meta.Missed) error {
-	s.op.Votes.View = s.targets.view
+	gone := s.p.refresh(&s.targets) // who died meanwhile is not asked for a copy, and has none
+	have := 0
 	for _, n := range votes {
+		if slices.Contains(gone, n) {
+			missed = append(missed, meta.Missed{Node: n, Reason: meta.OwedDown})
+			continue
+		}
 		s.op.Votes.Add(n)
+		have++
 	}
 	for _, n := range s.targets.down {
-		missed = append(missed, meta.Missed{Node: n, Reason: meta.OwedDown})
+		if !slices.Contains(votes, n) && !slices.ContainsFunc(missed, func(m meta.Missed) bool { return m.Node == n }) {
+			missed = append(missed, meta.Missed{Node: n, Reason: meta.OwedDown})
+		}
 	}
-	s.op.Missing = missed
-	s.p.refresh(&s.targets) // who died meanwhile is not asked for a copy
-	if have, want := len(votes), s.targets.minCopies(); have < want {
+	s.op.Votes.View, s.op.Missing = s.targets.view, missed
+	if want := s.targets.minCopies(); have < want {
 		return fmt.Errorf("%d of %d copies stored: %w%s", have, want, ErrCopies, s.reasons(missed))
 	}
 	return nil
@@ -319,6 +327,9 @@ func (s *pushSession) refused(res meta.Result) error {
 		}
 	case syscall.EIO:
 		err = errors.Join(ErrCopies, err)
+		if s.p.cfg.Names.View() != s.op.Votes.View {
+			return errAgain{err: err} // a member restarted on the way of the votes to the log
+		}
 	}
 	return err
 }

@@ -47,11 +47,22 @@ type (
 	evRoot struct{ root [32]byte }
 	// evLocal says how the root's own copy ended: nil is stored.
 	evLocal struct{ err error }
-	// evDown says that the log declared a member down.
-	evDown struct{ node meta.NodeID }
+	// evView says how the log sees the nodes of the placement now, but for the root, and how many of their votes the
+	// publish needs.
+	evView struct {
+		need  int
+		nodes []nodeView
+	}
 	// evCancel ends the session without a version.
 	evCancel struct{}
 )
+
+// nodeView is what the log says of a node.
+type nodeView struct {
+	node        meta.NodeID
+	up          bool
+	incarnation uint32
+}
 
 type suspect struct {
 	node   meta.NodeID

@@ -48,7 +48,8 @@ type rootRun struct {
 	events chan rootEvent
 	wg     sync.WaitGroup
 	epoch  *epochRun
-	views  func() <-chan struct{}    // closed when a member may have been declared down; may be nil
+	look   func() evView             // what the log says of the members
+	views  func() <-chan struct{}    // closed when that may have changed; may be nil
 	idle   func(ctx context.Context) // reads what no group asks for; once, may be nil
 }
 
@@ -71,6 +72,7 @@ func (r *rootRun) run(ctx context.Context) {
 	inner, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	defer cancel()
 	r.perform(inner, r.sess.start(r.cfg.Clock.Now()))
+	r.lookAround(inner)
 	done := ctx.Done()
 	tick, stop := r.cfg.Clock.After(rootTick)
 	defer func() { stop() }()
@@ -80,12 +82,12 @@ func (r *rootRun) run(ctx context.Context) {
 		views := r.viewChange()
 		select {
 		case <-views:
-			r.dropDown(inner)
+			r.lookAround(inner)
 		case ev := <-r.events:
 			r.perform(inner, r.sess.step(r.cfg.Clock.Now(), ev))
 		case <-tick:
 			tick, stop = r.cfg.Clock.After(rootTick)
-			r.dropDown(inner)
+			r.lookAround(inner)
 			r.reportProgress(inner)
 			r.countMoved()
 			r.perform(inner, r.sess.step(r.cfg.Clock.Now(), evTick{}))
@@ -104,14 +106,9 @@ func (r *rootRun) viewChange() <-chan struct{} {
 	return r.views()
 }
 
-// dropDown tells the session which members the log has declared down.
-func (r *rootRun) dropDown(ctx context.Context) {
-	for _, m := range r.sess.members {
-		n, err := r.cfg.Names.Node(m.node)
-		if m.live() && err == nil && n.State != meta.NodeUp {
-			r.perform(ctx, r.sess.step(r.cfg.Clock.Now(), evDown{m.node}))
-		}
-	}
+// lookAround tells the session what the log says of its members.
+func (r *rootRun) lookAround(ctx context.Context) {
+	r.perform(ctx, r.sess.step(r.cfg.Clock.Now(), r.look()))
 }
 
 // startIdle reads the source without a group, when no group is going to.

@@ -1,7 +1,6 @@
 package replicate
 
 import (
-	"slices"
 	"time"
 
 	"github.com/rdmcfs/rdmcfs/meta"
@@ -15,7 +14,8 @@ import (
 //	     └──────── epoch + 1 ───────┴─────────── a member failed ──────────────┘
 //
 // Each epoch asks the members that have not voted which blocks they have and sends, in one group, what
-// some of them lack. A member that fails is out: it is owed the content, with the reason, and the others go on.
+// some of them lack. A member that fails is out: it is owed the content, with the reason, and the others go on. When too few
+// are left for the publish, those that were lost are asked again (rootview.go).
 type rootSession struct {
 	lim    sessionLimits
 	blocks int
@@ -25,6 +25,8 @@ type rootSession struct {
 	members   []*rootMember
 	began     time.Time // of the epoch
 	moved     time.Time // last progress of anybody
+	gained    time.Time // last block or vote, of anybody
+	need      int       // votes of members that the publish needs
 	sending   []meta.NodeID
 	fruitless int  // epochs in a row that moved nothing
 	groupUp   bool // a group of this epoch was asked for and has not ended
@@ -76,6 +78,9 @@ type rootMember struct {
 	polled bool // a finish is under way
 	reason meta.OwedReason
 	text   string
+
+	up          bool   // as the log says
+	incarnation uint32 // likewise; 0 until it was looked at
 }
 
 // fruitlessEpochsMax bounds the epochs in a row in which nothing moved.
@@ -89,12 +94,14 @@ type sessionLimits struct {
 	checking time.Duration // for the last check and sync when all others are done
 	stuck    time.Duration // without progress of anybody: the session ends
 	pollWait time.Duration // a member answers a poll within this
+	again    time.Duration // members that were lost and are needed are asked again this often
 }
 
 func defaultLimits() sessionLimits {
 	return sessionLimits{
 		announce: 3 * time.Second, silent: 2 * time.Second, stalled: 1500 * time.Millisecond,
 		checking: 10 * time.Second, stuck: 25 * time.Second, pollWait: 300 * time.Millisecond,
+		again: askAgain,
 	}
 }
 
@@ -108,7 +115,7 @@ func newRootSession(members []meta.NodeID, blocks int, lim sessionLimits) *rootS
 
 // start announces the session to all members.
 func (s *rootSession) start(now time.Time) []rootAction {
-	s.moved = now
+	s.moved, s.gained = now, now
 	return s.beginEpoch(now, nil)
 }
 
@@ -145,12 +152,12 @@ func (s *rootSession) take(now time.Time, ev rootEvent) []rootAction {
 	case evGroupFailed:
 		return s.onGroupFailed(now, e)
 	case evRoot:
-		s.rootKnown, s.root, s.moved = true, e.root, now
+		s.rootKnown, s.root, s.moved, s.gained = true, e.root, now, now
 		return s.pollAll(now, nil)
 	case evLocal:
 		s.onLocal(now, e)
-	case evDown:
-		return s.out(now, nil, []suspect{{e.node, meta.OwedDown}}, "declared down")
+	case evView:
+		return s.onView(now, e)
 	case evTick:
 		return s.onTick(now)
 	case evCancel:
@@ -170,19 +177,6 @@ func (s *rootSession) member(n meta.NodeID) *rootMember {
 
 func (m *rootMember) live() bool { return m.phase != memberOut && m.phase != memberVoted }
 
-// beginEpoch announces the epoch to all members that are still wanted.
-func (s *rootSession) beginEpoch(now time.Time, acts []rootAction) []rootAction {
-	s.phase, s.began, s.sending = rootAnnouncing, now, nil
-	for _, m := range s.members {
-		if !m.live() {
-			continue
-		}
-		m.phase, m.asked, m.polled, m.moved, m.heard = memberAsked, false, false, now, now
-		acts = append(acts, actAnnounce{m.node, s.epoch})
-	}
-	return acts
-}
-
 func (s *rootSession) onAnswer(now time.Time, e evAnswer) []rootAction {
 	m := s.member(e.node)
 	if m == nil || !m.live() || e.Epoch != s.epoch || m.phase != memberAsked {
@@ -197,7 +191,7 @@ func (s *rootSession) onAnswer(now time.Time, e evAnswer) []rootAction {
 			m.phase = memberChecking
 		}
 	case statusVoted:
-		m.phase, s.moved = memberVoted, now
+		m.phase, s.moved, s.gained = memberVoted, now, now
 	default:
 		return s.out(now, nil, []suspect{{m.node, refusal(e.standing)}}, e.Text)
 	}
@@ -220,7 +214,7 @@ func (s *rootSession) onStanding(now time.Time, e evStanding) []rootAction {
 	m.heard, m.polled = now, false
 	switch e.Status {
 	case statusVoted:
-		m.phase, m.moved, s.moved = memberVoted, now, now
+		m.phase, m.moved, s.moved, s.gained = memberVoted, now, now, now
 		m.held = s.blocks
 		return nil
 	case statusRefused, statusGone:
@@ -235,7 +229,7 @@ func (s *rootSession) onStanding(now time.Time, e evStanding) []rootAction {
 
 func (s *rootSession) setHeld(now time.Time, m *rootMember, held int) {
 	if held > m.held {
-		m.held, m.moved, s.moved = min(held, s.blocks), now, now
+		m.held, m.moved, s.moved, s.gained = min(held, s.blocks), now, now, now
 	}
 }
 
@@ -287,146 +281,9 @@ func (s *rootSession) onGroupFailed(now time.Time, e evGroupFailed) []rootAction
 }
 
 func (s *rootSession) onLocal(now time.Time, e evLocal) {
-	s.moved = now
+	s.moved, s.gained = now, now
 	s.local, s.localErr = localStored, e.err
 	if e.err != nil {
 		s.local = localFailed
 	}
-}
-
-// out ejects members; if one of them was in the running group, the rest goes on in a new epoch.
-func (s *rootSession) out(now time.Time, acts []rootAction, list []suspect, text string) []rootAction {
-	broken := false
-	var ejected []meta.NodeID
-	for _, x := range list {
-		m := s.member(x.node)
-		if m == nil || !m.live() {
-			continue
-		}
-		broken = broken || s.groupUp && slices.Contains(s.sending, m.node)
-		m.phase, m.reason, m.text = memberOut, x.reason, text
-		ejected = append(ejected, m.node)
-		acts = append(acts, actStop{m.node, s.epoch, false})
-	}
-	if !broken {
-		return acts
-	}
-	acts = append(acts, actEndGroup{s.epoch, ejected})
-	s.groupUp = false
-	return s.nextEpoch(now, acts)
-}
-
-func (s *rootSession) nextEpoch(now time.Time, acts []rootAction) []rootAction {
-	s.fruitless++
-	if s.moved.After(s.began) {
-		s.fruitless = 0
-	}
-	if s.fruitless >= fruitlessEpochsMax {
-		return s.outAll(acts, meta.OwedUnreachable, "no group of the members works")
-	}
-	s.epoch++
-	return s.beginEpoch(now, acts)
-}
-
-func (s *rootSession) outAll(acts []rootAction, reason meta.OwedReason, text string) []rootAction {
-	for _, m := range s.members {
-		if m.live() {
-			m.phase, m.reason, m.text = memberOut, reason, text
-			acts = append(acts, actStop{m.node, s.epoch, false})
-		}
-	}
-	if s.groupUp {
-		acts = append(acts, actEndGroup{epoch: s.epoch})
-		s.groupUp = false
-	}
-	s.phase = rootSettling
-	return acts
-}
-
-// advance moves to the next phase when the present one is complete.
-func (s *rootSession) advance(now time.Time, acts []rootAction) []rootAction {
-	if s.cancelled || s.local == localFailed {
-		return s.end(s.outAllDrop(acts))
-	}
-	if s.phase == rootAnnouncing && s.count(memberAsked) == 0 {
-		acts = s.beginSending(now, acts)
-	}
-	if s.phase == rootSettling && s.local == localStored && s.liveCount() == 0 {
-		return s.end(acts)
-	}
-	return acts
-}
-
-func (s *rootSession) end(acts []rootAction) []rootAction {
-	s.phase = rootEnded
-	return append(acts, actEnd{})
-}
-
-// outAllDrop ends a session that will not be published.
-func (s *rootSession) outAllDrop(acts []rootAction) []rootAction {
-	acts = s.outAll(acts, meta.OwedFailed, "given up")
-	for _, m := range s.members {
-		acts = append(acts, actStop{m.node, s.epoch, true})
-	}
-	return acts
-}
-
-func (s *rootSession) count(p memberPhase) (n int) {
-	for _, m := range s.members {
-		if m.phase == p {
-			n++
-		}
-	}
-	return n
-}
-
-func (s *rootSession) liveCount() (n int) {
-	for _, m := range s.members {
-		if m.live() {
-			n++
-		}
-	}
-	return n
-}
-
-// beginSending sends what is missing, or settles at once.
-func (s *rootSession) beginSending(now time.Time, acts []rootAction) []rootAction {
-	var haves []bitmap
-	s.sending = nil
-	for _, m := range s.members {
-		if m.phase == memberReady {
-			m.moved, m.heard = now, now
-			s.sending = append(s.sending, m.node)
-			haves = append(haves, m.have)
-		}
-	}
-	s.phase = rootSettling
-	if len(s.sending) > 0 {
-		s.phase, s.groupUp, s.flowing = rootSending, true, false
-		acts = append(acts, actSend{s.epoch, slices.Clone(s.sending), haves, unionMissing(s.blocks, haves)})
-	}
-	return s.pollAll(now, acts)
-}
-
-// pollAll asks each live member how far it is, or for its vote once the root is known.
-func (s *rootSession) pollAll(now time.Time, acts []rootAction) []rootAction {
-	if s.phase == rootAnnouncing {
-		return acts
-	}
-	for _, m := range s.members {
-		if m.live() {
-			acts = s.poll(m, acts)
-		}
-	}
-	return acts
-}
-
-// poll keeps one question under way; the first one with the root goes out beside a running one.
-func (s *rootSession) poll(m *rootMember, acts []rootAction) []rootAction {
-	if m.polled && (m.asked || !s.rootKnown) {
-		return acts
-	}
-	m.polled = true
-	m.asked = m.asked || s.rootKnown
-	return append(acts, actFinish{m.node, s.epoch, s.rootKnown, s.root})
 }

@@ -37,6 +37,7 @@ type targets struct {
 	down    []meta.NodeID // of them, not up
 	view    uint64        // as of which all that is said
 	voters  int
+	booted  map[meta.NodeID]uint32 // incarnations of the members that were up, as last looked at
 }
 
 // minCopies is how many members must hold a version before it is published, as apply counts.
@@ -54,10 +55,23 @@ func (t *targets) minCopies() int {
 	return max(1, min(2, up))
 }
 
+// lost are the members without which too few have voted, that the log holds up, and that may take the content a moment later.
+func (t *targets) lost(votes []meta.NodeID, missed []meta.Missed) (out []meta.NodeID) {
+	if len(votes) >= t.minCopies() {
+		return nil
+	}
+	for _, m := range missed {
+		if mayPass(m.Reason) && slices.Contains(t.others, m.Node) {
+			out = append(out, m.Node)
+		}
+	}
+	return out
+}
+
 // choose reads the placement of a push from the applied log.
 func (p *Pusher) choose(push *Push) (targets, error) {
 	names := p.cfg.Names
-	t := targets{view: names.View()}
+	t := targets{view: names.View(), booted: make(map[meta.NodeID]uint32)}
 	policy, err := p.policyOf(push)
 	if err != nil {
 		return t, err
@@ -89,17 +103,34 @@ func (p *Pusher) choose(push *Push) (targets, error) {
 	return t, nil
 }
 
-// refresh moves members that the log has declared down meanwhile, and returns them.
+// refresh looks at the members again. gone are those that were up when last looked at, and are down now or in a new
+// incarnation: apply takes no vote of the one that ended. Those that are back are among the others.
 func (p *Pusher) refresh(t *targets) (gone []meta.NodeID) {
-	t.others = slices.DeleteFunc(slices.Clone(t.others), func(id meta.NodeID) bool {
-		n, err := p.cfg.Names.Node(id)
-		down := err == nil && n.State != meta.NodeUp
-		if down {
-			gone = append(gone, id)
-		}
-		return down
-	})
+	_, gone = p.look(t)
 	return gone
+}
+
+// look is refresh, with what it saw.
+func (p *Pusher) look(t *targets) (e evView, gone []meta.NodeID) {
+	t.view = p.cfg.Names.View() // first: a later boot makes apply refuse the vote rather than take it in vain
+	others := slices.DeleteFunc(slices.Clone(t.members), func(id meta.NodeID) bool { return id == p.cfg.Self().Node })
+	e = looked(p.cfg.Names, others)
+	t.others = nil
+	for _, v := range e.nodes {
+		if was, ok := t.booted[v.node]; ok && (!v.up || v.incarnation != was) {
+			gone = append(gone, v.node)
+		}
+		delete(t.booted, v.node)
+		if v.up {
+			t.booted[v.node] = v.incarnation
+			t.others = append(t.others, v.node)
+		}
+	}
+	e.need = t.minCopies()
+	if t.self {
+		e.need--
+	}
+	return e, gone
 }
 
 func (t *targets) add(n meta.Node, self meta.NodeID) {
@@ -113,6 +144,7 @@ func (t *targets) add(n meta.Node, self meta.NodeID) {
 		t.self = true
 	case n.State == meta.NodeUp:
 		t.others = append(t.others, n.ID)
+		t.booted[n.ID] = n.Incarnation
 	default:
 		t.down = append(t.down, n.ID)
 	}

@@ -13,8 +13,12 @@ import (
 	"github.com/rdmcfs/rdmcfs/meta"
 )
 
-// smallDeadline bounds one put at one member.
-const smallDeadline = 20 * time.Second
+const (
+	// smallDeadline bounds the puts of one content.
+	smallDeadline = 20 * time.Second
+	// askAgain is how often members that were lost and are needed are asked again.
+	askAgain = time.Second
+)
 
 // smallAnswer is what came of a put at one member, or of this node's own copy.
 type smallAnswer struct {
@@ -50,7 +54,15 @@ func (s *pushSession) putAll(ctx context.Context, it putItem, store func(context
 	if s.targets.self {
 		s.p.background(func() { answers <- s.putHere(ctx, store) })
 	}
-	p, err := s.collect(ctx, answers, others)
+	put := func(n meta.NodeID) {
+		s.p.background(func() {
+			select {
+			case answers <- s.putAt(ctx, n, request):
+			case <-ctx.Done():
+			}
+		})
+	}
+	p, err := s.collect(ctx, answers, others, put)
 	if err != nil {
 		return err
 	}
@@ -146,11 +158,13 @@ type poll struct {
 	open   map[meta.NodeID]bool // asked, and neither answered nor declared down
 	votes  []meta.NodeID
 	missed []meta.Missed
+	gaveUp bool
 }
 
 // collect waits for the answers of others and of this node itself. Once enough have voted, those that stay silent are
-// waited for only so long; those that the log declares down are not waited for at all.
-func (s *pushSession) collect(ctx context.Context, answers <-chan smallAnswer, others []meta.NodeID) (*poll, error) {
+// waited for only so long; those that the log declares down are not waited for at all. If too few have voted, those that were
+// lost are asked again with put.
+func (s *pushSession) collect(ctx context.Context, answers <-chan smallAnswer, others []meta.NodeID, put func(meta.NodeID)) (*poll, error) {
 	p := &poll{s: s, open: make(map[meta.NodeID]bool, len(others)+1)}
 	for _, n := range others {
 		p.open[n] = true
@@ -162,9 +176,10 @@ func (s *pushSession) collect(ctx context.Context, answers <-chan smallAnswer, o
 	defer func() { stop() }()
 	for {
 		changed := s.p.viewChange() // before the look at the view
-		if p.dropDown(); len(p.open) == 0 {
+		if p.dropDown(); p.over() {
 			return p, nil
 		}
+		again, stopAgain := p.againTimer()
 		select {
 		case a := <-answers:
 			if err := p.take(a); err != nil {
@@ -175,6 +190,8 @@ func (s *pushSession) collect(ctx context.Context, answers <-chan smallAnswer, o
 				patience, stop = s.p.cfg.Clock.After(s.p.cfg.Tuning.Silent)
 			}
 		case <-changed:
+		case <-again:
+			p.askAgain(put)
 		case <-patience:
 			p.giveUp(meta.OwedSlow)
 		case <-ctx.Done():
@@ -183,6 +200,29 @@ func (s *pushSession) collect(ctx context.Context, answers <-chan smallAnswer, o
 			}
 			p.giveUp(meta.OwedSlow)
 		}
+		stopAgain()
+	}
+}
+
+// over reports whether there is nobody to wait for.
+func (p *poll) over() bool {
+	return p.gaveUp || len(p.open) == 0 && len(p.s.targets.lost(p.votes, p.missed)) == 0
+}
+
+// againTimer tells when to ask members again that were lost and are needed; never while answers are open.
+func (p *poll) againTimer() (<-chan time.Time, func()) {
+	if len(p.open) > 0 {
+		return nil, func() {}
+	}
+	return p.s.p.cfg.Clock.After(askAgain)
+}
+
+// askAgain puts once more to the members that were lost.
+func (p *poll) askAgain(put func(meta.NodeID)) {
+	for _, n := range p.s.targets.lost(p.votes, p.missed) {
+		p.missed = slices.DeleteFunc(p.missed, func(m meta.Missed) bool { return m.Node == n })
+		p.open[n] = true
+		put(n)
 	}
 }
 
@@ -203,10 +243,14 @@ func (p *poll) take(a smallAnswer) error {
 	return nil
 }
 
-// dropDown lets go of members that the log has declared down.
+// dropDown lets go of members that the log has declared down or has let in anew.
 func (p *poll) dropDown() {
 	for _, n := range p.s.p.refresh(&p.s.targets) {
-		if p.open[n] {
+		voted := slices.Index(p.votes, n)
+		if voted >= 0 {
+			p.votes = slices.Delete(p.votes, voted, voted+1)
+		}
+		if p.open[n] || voted >= 0 {
 			delete(p.open, n)
 			p.missed = append(p.missed, meta.Missed{Node: n, Reason: meta.OwedDown})
 		}
@@ -219,6 +263,7 @@ func (p *poll) giveUp(reason meta.OwedReason) {
 		p.missed = append(p.missed, meta.Missed{Node: n, Reason: reason})
 	}
 	clear(p.open)
+	p.gaveUp = true
 }
 
 func (s *pushSession) missedBy(a smallAnswer) meta.Missed {

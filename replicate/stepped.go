@@ -208,7 +208,21 @@ func (t *Targets) Self() bool { return t.s.targets.self }
 // MinCopies is how many members must hold the version before it is proposed.
 func (t *Targets) MinCopies() int { return t.s.targets.minCopies() }
 
-// Refresh takes out members that the log has declared down meanwhile, and returns them.
+// Look reads the log's view of the members for the session of the push.
+func (t *Targets) Look() View {
+	v, _ := t.s.p.look(&t.s.targets)
+	return v
+}
+
+// Look reads the log's view of the members for a session of catch-up.
+func (s *Stepped) Look(members []meta.NodeID) View { return looked(s.cfg.Names, members) }
+
+// Lost are the members to ask again, because too few have voted without them.
+func (t *Targets) Lost(votes []meta.NodeID, missed []meta.Missed) []meta.NodeID {
+	return t.s.targets.lost(votes, missed)
+}
+
+// Refresh looks at the members again, and returns those that went down or restarted meanwhile.
 func (t *Targets) Refresh() []meta.NodeID { return t.s.p.refresh(&t.s.targets) }
 
 // Inline reports whether the bytes ride in the publish.

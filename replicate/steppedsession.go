@@ -88,13 +88,11 @@ func (r *SteppedRoot) Root(now time.Time, root [32]byte) []RootAct { return r.st
 // Local says how the root's own copy ended: nil is stored.
 func (r *SteppedRoot) Local(now time.Time, err error) []RootAct { return r.step(now, evLocal{err}) }
 
-// Down says that the log declared a member down.
-func (r *SteppedRoot) Down(now time.Time, node meta.NodeID) []RootAct {
-	if m := r.s.member(node); m == nil || !m.live() {
-		return nil
-	}
-	return r.step(now, evDown{node})
-}
+// View is what the log says of the members of a session.
+type View = evView
+
+// View tells the session what the log says of its members.
+func (r *SteppedRoot) View(now time.Time, v View) []RootAct { return r.step(now, v) }
 
 // Tick lets time pass.
 func (r *SteppedRoot) Tick(now time.Time) []RootAct { return r.step(now, evTick{}) }

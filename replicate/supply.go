@@ -369,6 +369,7 @@ func (s *supplier) multicast(j *supply, reader *content.Reader, layout *content.
 	run := &rootRun{
 		cfg: s.cfg, lanes: s.lanes, after: &s.wg, id: j.id, ino: c.Ino, layout: layout, shape: shape, published: true,
 		source: src, groupBlock: groupBlock, status: status, sess: sess, events: make(chan rootEvent, 64), moved: &s.moved,
+		look: func() evView { return looked(s.cfg.Names, targets) },
 	}
 	run.run(s.ctx)
 	if err := src.failure(); err != nil {

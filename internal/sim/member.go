@@ -202,7 +202,7 @@ func (l *life) finish(id meta.ContentID, epoch uint32, root *[32]byte, reply fun
 	if h == nil {
 		st, ok := l.already(id, false)
 		if !ok {
-			st = replicate.Standing{Content: id, Status: replicate.StatusRefused, Reason: meta.OwedFailed}
+			st = replicate.Standing{Content: id, Status: replicate.StatusRefused, Reason: meta.OwedUnreachable}
 		}
 		st.Epoch = epoch
 		reply(st)

@@ -2,6 +2,7 @@ package sim
 
 import (
 	"errors"
+	"slices"
 	"time"
 
 	"github.com/rdmcfs/rdmcfs/internal/content"
@@ -141,8 +142,8 @@ func (l *life) abort(id meta.ContentID) {
 type smallPush struct {
 	s      *pushSession
 	open   map[meta.NodeID]bool
-	want   int
-	got    int
+	here   bool // the writer's own copy is being stored
+	again  bool // those that were lost will be asked again
 	votes  []meta.NodeID
 	missed []meta.Missed
 	over   bool
@@ -154,21 +155,17 @@ func (s *pushSession) small() {
 	s.op.Root = s.file.root()
 	p := &smallPush{s: s, open: map[meta.NodeID]bool{}}
 	l.proposer.puts = append(l.proposer.puts, p)
-	others := s.targets.Others()
-	p.want = len(others)
-	for _, n := range others {
+	for _, n := range s.targets.Others() {
 		p.open[n] = true
 		p.putAt(n, 2)
 	}
 	if s.targets.Self() {
-		p.want++
+		p.here = true
 		p.putHere()
 	}
 	p.patience(25 * time.Second)
 	l.w.after(20*time.Second, l, p.silent)
-	if p.want == 0 {
-		p.end()
-	}
+	p.endIfOver()
 }
 
 func (p *smallPush) putAt(n meta.NodeID, tries int) {
@@ -212,7 +209,9 @@ func (p *smallPush) answer(n meta.NodeID, st replicate.Standing, err error) {
 	if p.over || n != self && !p.open[n] {
 		return
 	}
-	p.got++
+	if n == self {
+		p.here = false
+	}
 	delete(p.open, n)
 	switch {
 	case err == nil && st.Status == replicate.StatusVoted:
@@ -234,15 +233,43 @@ func (p *smallPush) viewChanged() {
 		return
 	}
 	for _, gone := range p.s.targets.Refresh() {
-		if p.open[gone] {
+		voted := slices.Index(p.votes, gone)
+		if voted >= 0 {
+			p.votes = slices.Delete(p.votes, voted, voted+1)
+		}
+		if p.open[gone] || voted >= 0 {
 			delete(p.open, gone)
 			p.missed = append(p.missed, meta.Missed{Node: gone, Reason: meta.OwedDown})
-			p.got++
 		}
 	}
-	if p.got >= p.want {
-		p.end()
+	p.endIfOver()
+}
+
+// endIfOver ends the wait when nobody is asked any more; members that were lost and are needed are asked again.
+func (p *smallPush) endIfOver() {
+	if len(p.open) > 0 || p.here {
+		return
 	}
+	if len(p.s.targets.Lost(p.votes, p.missed)) == 0 {
+		p.end()
+		return
+	}
+	if p.again {
+		return
+	}
+	p.again = true
+	p.s.l.w.after(time.Second, p.s.l, func() {
+		p.again = false
+		if p.over || len(p.open) > 0 {
+			return
+		}
+		for _, n := range p.s.targets.Lost(p.votes, p.missed) {
+			p.missed = slices.DeleteFunc(p.missed, func(m meta.Missed) bool { return m.Node == n })
+			p.open[n] = true
+			p.putAt(n, 2)
+		}
+		p.endIfOver()
+	})
 }
 
 // patience ends the wait after a time, unless it is called again.
@@ -294,6 +321,7 @@ func (s *pushSession) large() {
 		return
 	}
 	r := l.newRoot(s.id, s.file, s.targets.Others(), nil)
+	r.look = s.targets.Look
 	r.ended = func() {
 		l.store.shut(b, !r.s.Stored())
 		if !r.s.Stored() {

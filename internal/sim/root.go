@@ -18,6 +18,7 @@ type rootRun struct {
 	s         *replicate.SteppedRoot
 	epoch     uint32
 	ep        *endpoint
+	look      func() replicate.View
 	ended     func()
 	over      bool
 }
@@ -25,6 +26,7 @@ type rootRun struct {
 // newRoot makes a session; published is the root that the log has, for catch-up.
 func (l *life) newRoot(id meta.ContentID, f *file, members []meta.NodeID, published *[32]byte) *rootRun {
 	r := &rootRun{l: l, id: id, file: f, s: replicate.NewSteppedRoot(members, len(f.leaves), l.tuning(), published)}
+	r.look = func() replicate.View { return l.rep.Look(members) }
 	if published != nil {
 		r.published, r.root = true, *published
 	}
@@ -35,6 +37,7 @@ func (r *rootRun) start() {
 	l := r.l
 	l.roots = append(l.roots, r)
 	r.perform(r.s.Start(l.w.time()))
+	r.viewChanged()
 	l.w.after(200*time.Millisecond, l, r.tick)
 }
 
@@ -43,6 +46,7 @@ func (r *rootRun) tick() {
 		return
 	}
 	l := r.l
+	r.viewChanged()
 	r.reportProgress()
 	r.perform(r.s.Tick(l.w.time()))
 	l.w.after(200*time.Millisecond, l, r.tick)
@@ -63,12 +67,10 @@ func (r *rootRun) reportProgress() {
 	}
 }
 
-// viewChanged tells the session which members the log has declared down.
+// viewChanged tells the session what the log says of its members.
 func (r *rootRun) viewChanged() {
-	for _, n := range r.l.book {
-		if n.State != meta.NodeUp {
-			r.perform(r.s.Down(r.l.w.time(), n.ID))
-		}
+	if !r.over {
+		r.perform(r.s.View(r.l.w.time(), r.look()))
 	}
 }
 
