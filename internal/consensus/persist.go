@@ -134,9 +134,8 @@ func (n *Node) runPersist() {
 	}
 }
 
-// write writes a batch. One that only moves the commit index costs no write of its own but goes with the next: what a node appends
-// after it has applied a change of the voters must not be found without the knowledge that the change was committed, or a
-// node could begin again, and elect itself, under voters that are no more.
+// write writes a batch. One that only moves the commit index costs no write of its own but goes with the next: see
+// [Core.Unpersisted].
 func (n *Node) write(b *raftlog.Batch) error {
 	q := &n.persist
 	if b.Base == nil && b.Intent == nil && len(b.Entries) == 0 && b.Hard != nil && n.onlyCommit(b.Hard) {
