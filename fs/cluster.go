@@ -19,4 +19,7 @@ type Cluster interface {
 	// the caller sees its own writes. It is exactly-once. Errors: ErrReadOnly at once while there is no quorum (EROFS),
 	// ErrUnknown when the outcome is not known after its time limit (EIO).
 	Propose(ctx context.Context, op meta.Op) (meta.Result, error)
+	// Show waits until each live node shows what is in the log up to index: the barrier of G3, bounded as there. An error says
+	// that somebody may not.
+	Show(ctx context.Context, index uint64) error
 }

@@ -25,6 +25,7 @@ type fileSystem struct {
 	nodes   *table
 	handles *handles
 	own     *ownOps
+	shown   shown
 	tmpInos atomic.Uint64
 
 	entryTimeout   time.Duration

@@ -200,6 +200,7 @@ func (f *fileSystem) push(ctx context.Context, l *live, c change, link tmpName) 
 		l.unknown = errors.Is(err, ErrUnknown)
 		return fmt.Errorf("fs: publish inode %d: %w", l.node.ino(), err)
 	}
+	raise(&f.shown.visible, out.Result.Index)
 	l.reserved, l.kept, l.superseded = false, "", false
 	l.current, l.published, l.sums = out.Content, c.state, sums
 	l.linked = out.Result.Inode
@@ -277,6 +278,7 @@ func (f *fileSystem) flushLive(cancel <-chan struct{}, pid uint32, l *live, clos
 		return f.fail("flush", l.node.ino(), err)
 	}
 	if f.unchanged(l, st) && !l.pendingAttr() {
+		f.showFor(cancel, pid)
 		return 0
 	}
 	if closing && wasKilled(pid) {
@@ -292,6 +294,7 @@ func (f *fileSystem) flushLive(cancel <-chan struct{}, pid uint32, l *live, clos
 	if r.err != nil {
 		return f.fail("publish", l.node.ino(), r.err)
 	}
+	f.showFor(cancel, pid) // when there was nothing to publish after all
 	return 0
 }
 

@@ -289,6 +289,7 @@ func (f *fileSystem) Rename(cancel <-chan struct{}, in *fuse.RenameIn, oldName, 
 	no = f.outcome("rename "+oldName, from, res, err)
 	if no == 0 {
 		f.markRemoved(res.Removed)
+		f.show(ctx)
 	}
 	return fuse.Status(no)
 }

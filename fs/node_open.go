@@ -227,7 +227,11 @@ const proposeMax = time.Minute
 func (f *fileSystem) propose(ctx context.Context, op meta.Op) (meta.Result, error) {
 	ctx, stop := context.WithTimeout(ctx, proposeMax)
 	defer stop()
-	return f.cluster.Propose(ctx, op)
+	res, err := f.cluster.Propose(ctx, op)
+	if err == nil {
+		raise(&f.shown.changed, res.Index)
+	}
+	return res, err
 }
 
 // outcome is the errno of a proposal.

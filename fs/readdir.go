@@ -31,8 +31,11 @@ func (f *fileSystem) ReleaseDir(in *fuse.ReleaseIn) {
 	}
 }
 
-// FsyncDir answers FUSE_FSYNCDIR: what was answered is in the log already.
-func (f *fileSystem) FsyncDir(<-chan struct{}, *fuse.FsyncIn) fuse.Status { return fuse.OK }
+// FsyncDir answers FUSE_FSYNCDIR: what was answered is in the log already, and now the other nodes show it.
+func (f *fileSystem) FsyncDir(cancel <-chan struct{}, in *fuse.FsyncIn) fuse.Status {
+	f.showFor(cancel, in.Pid)
+	return fuse.OK
+}
 
 // at gives the entry with that offset; ok is false at the end. Offsets 0 and 1 are "." and "..".
 func (f *fileSystem) dirAt(h *handle, off uint64) (e meta.Dirent, ok bool, err error) {

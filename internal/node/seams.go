@@ -64,6 +64,19 @@ func (c cluster) Self() meta.Lease { return c.n.proposer.lease() }
 // Names implements fs.Cluster.
 func (c cluster) Names() meta.Reader { return c.n.db }
 
+// Show implements fs.Cluster.
+func (c cluster) Show(ctx context.Context, index uint64) error {
+	raft, err := c.n.raft.get()
+	if err != nil {
+		return err
+	}
+	behind, err := raft.Barrier(ctx, index, consensus.ProposeOptions{})
+	if err == nil && len(behind) > 0 {
+		err = fmt.Errorf("node: nodes %v are behind", numbers(behind))
+	}
+	return err
+}
+
 // Propose implements fs.Cluster.
 func (c cluster) Propose(ctx context.Context, op meta.Op) (meta.Result, error) {
 	if c.n.db.SpaceLow() {

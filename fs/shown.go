@@ -1,0 +1,38 @@
+package fs
+
+import (
+	"context"
+	"sync/atomic"
+)
+
+// shown tells how far the changes of this mount are visible on the other nodes.
+type shown struct {
+	changed atomic.Uint64 // log index of the newest change
+	visible atomic.Uint64 // up to here every live node shows them, or was waited for
+}
+
+func raise(v *atomic.Uint64, to uint64) {
+	for now := v.Load(); now < to && !v.CompareAndSwap(now, to); now = v.Load() {
+	}
+}
+
+// showFor is show for a request of a process.
+func (f *fileSystem) showFor(cancel <-chan struct{}, pid uint32) {
+	ctx, stop := f.callContext(cancel, pid)
+	defer stop()
+	f.show(ctx)
+}
+
+// show waits until each live node shows all that this mount has changed. It is for the calls that programs order their
+// work by: rename, fsync of a directory, and close and fsync that have nothing to publish. The rest of the names rides along.
+// A node that does not answer is waited for as long as at a publish, and then is behind: that is no error of the call.
+func (f *fileSystem) show(ctx context.Context) {
+	index := f.shown.changed.Load()
+	if index <= f.shown.visible.Load() {
+		return
+	}
+	if err := f.cluster.Show(ctx, index); err != nil {
+		f.log.Warn("not shown everywhere in time", "index", index, "err", err)
+	}
+	raise(&f.shown.visible, index)
+}
