@@ -128,6 +128,9 @@ func (f *fileSystem) creation(cancel <-chan struct{}, header *fuse.InHeader, op 
 	if res.Existed {
 		return res.Inode, syscall.ESTALE // the kernel looks it up and checks the permissions
 	}
+	if op.Kind != meta.KindFile { // a file shows when it has a version
+		f.show(ctx)
+	}
 	return res.Inode, 0
 }
 
@@ -233,6 +236,7 @@ func (f *fileSystem) remove(cancel <-chan struct{}, header *fuse.InHeader, dir m
 	no := f.outcome("remove "+name, dir, res, err)
 	if no == 0 {
 		f.markRemoved(res.Removed)
+		f.show(ctx)
 	}
 	return no
 }
@@ -322,6 +326,7 @@ func (f *fileSystem) Link(cancel <-chan struct{}, in *fuse.LinkIn, name string, 
 		return fuse.Status(no)
 	}
 	f.entry(res.Inode, out)
+	f.show(ctx)
 	return fuse.OK
 }
 

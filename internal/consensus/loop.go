@@ -289,6 +289,14 @@ func (n *Node) armGather() {
 	l.gathering = due
 }
 
+// tellCommit lets everyone hear of the commit of an index, for which somebody waits after all.
+func (n *Node) tellCommit(index uint64) {
+	if out := n.loop.out; out != nil && out.prompt < index {
+		out.prompt = index
+		n.releaseHeld()
+	}
+}
+
 // releaseHeld sends what was held back.
 func (n *Node) releaseHeld() {
 	n.loop.gathering = false

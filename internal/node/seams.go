@@ -82,8 +82,19 @@ func (c cluster) Propose(ctx context.Context, op meta.Op) (meta.Result, error) {
 	if c.n.db.SpaceLow() {
 		return meta.Result{}, fmt.Errorf("node: the disk of %s is full: %w", c.n.cfg.DataDir, replicate.ErrNoSpace)
 	}
-	res, err := c.n.proposer.propose(ctx, op)
+	res, _, err := c.n.proposer.proposeVisible(ctx, op, consensus.ProposeOptions{Announce: showsNext(op)})
 	return res, readOnly(err)
+}
+
+// showsNext tells whether the file system waits, after an operation, until all show it.
+func showsNext(op meta.Op) bool {
+	switch op := op.(type) {
+	case *meta.Create:
+		return op.Kind != meta.KindFile
+	case *meta.Link, *meta.Unlink, *meta.Rmdir, *meta.Rename:
+		return true
+	}
+	return false
 }
 
 // readOnly tells the file system that nothing can be changed now.

@@ -10,41 +10,63 @@ import (
 	"github.com/rdmcfs/rdmcfs/test/integration/cluster"
 )
 
-// G3: when rename has returned every node shows it, and the changes before it; so with fsync of a directory, and with close of a
-// file that was not changed.
-func TestRenameIsSeenEverywhere(t *testing.T) {
+// G3: when a change of names has returned every node shows it; fsync and close, also of a file that was not changed, show the
+// changes of attributes before them.
+func TestNamesAreSeenEverywhere(t *testing.T) {
 	c := start(t, cluster.Options{Nodes: 4})
 	here := c.Nodes[3]
-	for i := range size(100, 1000) {
-		next, current := fmt.Sprint("next", i), "current"
-		removed := fmt.Sprint("removed", i)
-		must(t, os.WriteFile(here.Path(removed), nil, 0o644))
-		must(t, os.Symlink(fmt.Sprint("release", i), here.Path(next)))
-		must(t, os.Remove(here.Path(removed)))
-		switch i % 3 {
-		case 0:
-			must(t, os.Rename(here.Path(next), here.Path(current)))
-		case 1:
-			current = next
-			dir, err := os.Open(here.Mount)
-			must(t, err)
-			must(t, dir.Sync())
-			must(t, dir.Close())
-		case 2:
-			current = next
-			f, err := os.OpenFile(here.Path("log"), os.O_CREATE|os.O_WRONLY, 0o644)
-			must(t, err)
-			must(t, f.Close())
-		}
-		for _, n := range c.Nodes {
-			if to, err := os.Readlink(n.Path(current)); err != nil || to != fmt.Sprint("release", i) {
-				t.Fatalf("round %d: %s shows %q, %v", i, n.Name(), to, err)
+	must(t, os.WriteFile(here.Path("file"), []byte("1"), 0o600))
+	dir, err := os.Open(here.Mount)
+	must(t, err)
+	defer dir.Close()
+	path := here.Path
+	gone := func(p string) bool { _, err := os.Lstat(p); return errors.Is(err, fs.ErrNotExist) }
+	mode := func(p string, want fs.FileMode) bool {
+		st, err := os.Lstat(p)
+		return err == nil && st.Mode().Perm() == want
+	}
+	linksTo := func(p, want string) bool { to, err := os.Readlink(p); return err == nil && to == want }
+	steps := []struct {
+		what string
+		do   func(i int) error
+		seen func(n *cluster.Node, i int) bool
+	}{
+		{"mkdir", func(i int) error { return os.Mkdir(path("d"), 0o755) }, func(n *cluster.Node, i int) bool { return mode(n.Path("d"), 0o755) }},
+		{"symlink", func(i int) error { return os.Symlink(fmt.Sprint(i), path("next")) },
+			func(n *cluster.Node, i int) bool { return linksTo(n.Path("next"), fmt.Sprint(i)) }},
+		{"rename", func(i int) error { return os.Rename(path("next"), path("current")) },
+			func(n *cluster.Node, i int) bool {
+				return gone(n.Path("next")) && linksTo(n.Path("current"), fmt.Sprint(i))
+			}},
+		{"link", func(i int) error { return os.Link(path("file"), path("d/other")) },
+			func(n *cluster.Node, i int) bool { return mode(n.Path("d/other"), 0o600) }},
+		{"unlink", func(i int) error { return os.Remove(path("d/other")) }, func(n *cluster.Node, i int) bool { return gone(n.Path("d/other")) }},
+		{"rmdir", func(i int) error { return os.Remove(path("d")) }, func(n *cluster.Node, i int) bool { return gone(n.Path("d")) }},
+		{"chmod and fsync of the directory", func(i int) error { return errors.Join(os.Chmod(path("file"), 0o640), dir.Sync()) },
+			func(n *cluster.Node, i int) bool { return mode(n.Path("file"), 0o640) }},
+		{"chmod and close", func(i int) error { return errors.Join(os.Chmod(path("file"), 0o600), openAndClose(path("file"))) },
+			func(n *cluster.Node, i int) bool { return mode(n.Path("file"), 0o600) }},
+	}
+	for i := range size(30, 300) {
+		for _, s := range steps {
+			if err := s.do(i); err != nil {
+				t.Fatalf("round %d, %s: %v", i, s.what, err)
 			}
-			if _, err := os.Lstat(n.Path(removed)); !errors.Is(err, fs.ErrNotExist) {
-				t.Fatalf("round %d: %s still shows what was removed before: %v", i, n.Name(), err)
+			for _, n := range c.Nodes {
+				if !s.seen(n, i) {
+					t.Fatalf("round %d: %s does not show the %s", i, n.Name(), s.what)
+				}
 			}
 		}
 	}
+}
+
+func openAndClose(path string) error {
+	f, err := os.OpenFile(path, os.O_WRONLY, 0)
+	if err != nil {
+		return err
+	}
+	return f.Close()
 }
 
 func must(t *testing.T, err error) {
