@@ -17,9 +17,6 @@ const (
 	xattrValueMax = 64 << 10
 )
 
-// capabilityXattr holds file capabilities; a change of the file clears it.
-const capabilityXattr = "security.capability"
-
 // xattrSpace reports whether attributes of that name can be stored here.
 func (f *fileSystem) xattrSpace(name string) bool {
 	for _, prefix := range []string{"user.", "security.", "trusted."} {

@@ -25,6 +25,9 @@ func (t *tx) setAttr(o *SetAttr) (Result, syscall.Errno) {
 	if o.XattrFlags > XattrReplace {
 		return Result{}, syscall.EINVAL
 	}
+	if o.Patch.Mask&(AttrKillPriv|AttrUID|AttrGID) != 0 {
+		t.dropCapability(i)
+	}
 	if errno := t.patchXattrs(i, &o.Patch, o.XattrFlags, true); errno != ok {
 		return Result{}, errno
 	}
@@ -85,6 +88,20 @@ func (t *tx) patchXattrs(i *Inode, a *AttrPatch, flags uint32, strict bool) sysc
 		i.Xattrs--
 	}
 	return ok
+}
+
+// capabilityXattr holds what a program may do beyond its user's rights: given to certain bytes and a certain owner.
+const capabilityXattr = "security.capability"
+
+// dropCapability takes that from a file whose bytes or owner change, as Linux does. The caller stores the inode.
+func (t *tx) dropCapability(i *Inode) {
+	if i.Kind != KindFile || i.Xattrs == 0 {
+		return
+	}
+	if key := keyName(tableXattr, i.Ino, capabilityXattr); t.get(key) != nil {
+		t.del(key)
+		i.Xattrs--
+	}
 }
 
 func (t *tx) setXattr(i *Inode, name string, value []byte, flags uint32) syscall.Errno {

@@ -211,6 +211,9 @@ func (t *tx) supersede(p *publication) {
 // install makes the new content current.
 func (t *tx) install(p *publication) (Result, syscall.Errno) {
 	i := p.inode
+	if i.Version > 0 {
+		t.dropCapability(i)
+	}
 	i.Version++
 	i.Size, i.Holes = p.Size, p.Holes
 	i.Mtime = t.now

@@ -246,6 +246,31 @@ func TestEmptyFileAndInline(t *testing.T) {
 	wantErrno(t, c.Propose(1, p), syscall.EEXIST)
 }
 
+// A file's capabilities go with a change of its bytes or owner, and stay with one of its mode.
+func TestCapabilitiesGoWithBytesAndOwner(t *testing.T) {
+	c := metatest.New(t, 1)
+	f := c.Do(1, &meta.Create{Parent: meta.RootIno, Name: "f", Kind: meta.KindFile, Mode: 0o755}).Ino
+	caps := meta.AttrPatch{SetXattr: map[string][]byte{"security.capability": []byte("c")}}
+	check := func(what string, want bool) {
+		t.Helper()
+		_, err := c.DB.Xattr(f, "security.capability")
+		i, _ := c.DB.Inode(f)
+		if (err == nil) != want || (i.Xattrs == 1) != want {
+			t.Fatalf("after %s: %v, %d attributes; want it there: %v", what, err, i.Xattrs, want)
+		}
+	}
+	first := &meta.Publish{Ino: f, Session: c.Session(1), Size: 5, Inline: []byte("bytes"), Attr: caps}
+	base := c.Do(1, first).Inode.Content
+	check("the first version, which brought it", true)
+	c.Do(1, &meta.SetAttr{Ino: f, Patch: meta.AttrPatch{Mask: meta.AttrMode, Mode: 0o700}})
+	check("chmod", true)
+	c.Do(1, &meta.SetAttr{Ino: f, Patch: meta.AttrPatch{Mask: meta.AttrUID, UID: 7}})
+	check("chown", false)
+	c.Do(1, &meta.SetAttr{Ino: f, Patch: caps})
+	c.Do(1, &meta.Publish{Ino: f, Session: c.Session(1), Base: base, Size: 4, Inline: []byte("else")})
+	check("other bytes", false)
+}
+
 func TestExactlyOnce(t *testing.T) {
 	c := metatest.New(t, 1)
 	l := c.Lease(1)
