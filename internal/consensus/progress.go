@@ -328,16 +328,25 @@ func (n *Node) waitBarrier(ctx context.Context, b *barrier, timeout time.Duratio
 	return slices.Sorted(maps.Keys(b.pending))
 }
 
-// allStale tells whether only nodes are pending that have been silent for too long.
+// allStale tells whether only nodes are pending that have been silent for too long: a third of StaleAfter is enough for those whose
+// connections are gone, as they are when a process dies. Who lives connects again in less.
 func (n *Node) allStale(b *barrier) bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()
+	connected := map[ID]bool{}
+	for s := range n.state.streams {
+		connected[s.peer] = true
+	}
 	for id := range b.pending {
+		limit := n.tune.StaleAfter
+		if !connected[id] {
+			limit /= 3
+		}
 		seen := n.state.ledSince
 		if p := n.state.progress[id]; p != nil && p.LastSeen.After(seen) {
 			seen = p.LastSeen
 		}
-		if time.Since(seen) < n.tune.StaleAfter {
+		if time.Since(seen) < limit {
 			return false
 		}
 	}

@@ -236,8 +236,10 @@ func TestLeaderDies(t *testing.T) {
 	}
 	write("before")
 	leader.Kill()
-	if took := write("after"); took > 5*time.Second {
-		t.Errorf("the leader's death stopped a write for %v", took)
+	took := write("after")
+	t.Logf("the leader's death stopped a write for %v", took)
+	if took > 5*time.Second {
+		t.Error("that is too long")
 	}
 	leader.Start()
 	c.AwaitNothingOwed(30 * time.Second)
