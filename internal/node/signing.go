@@ -121,7 +121,7 @@ func (n *node) register(ctx context.Context, r control.Registration) (control.Ad
 		return control.Admission{}, fmt.Errorf("node: join: %w: %w", control.ErrUnavailable, err)
 	}
 	if err := joinRefused(res.Errno); err != nil {
-		return control.Admission{}, err
+		return control.Admission{}, n.neverRan(name, err)
 	}
 	out := control.Admission{Node: uint32(res.Node), Name: name}
 	for node, rec := range n.members.book().nodes {
@@ -130,6 +130,21 @@ func (n *node) register(ctx context.Context, r control.Registration) (control.Ad
 		}
 	}
 	return out, nil
+}
+
+// neverRan adds what to do to the refusal of a name whose machine has joined and never run: most often it is this one, and its data
+// directory was lost. The name can't just be given away: the other machine may be about to start.
+func (n *node) neverRan(name string, err error) error {
+	if !errors.Is(err, control.ErrNameTaken) {
+		return err
+	}
+	for _, rec := range n.members.book().nodes {
+		if rec.Name == name && rec.State == meta.NodeJoined {
+			return fmt.Errorf("%w: %s joined from %s and has never run since; if that was this machine and its data directory is lost, "+
+				"type 'rdmcfs token --replace %s' on a member and here the line that it prints", err, name, rec.Addr, name)
+		}
+	}
+	return err
 }
 
 // joinRefused turns the log's answer to a join into an error that says what to do.
