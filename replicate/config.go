@@ -37,6 +37,8 @@ type Tuning struct {
 	Silent       time.Duration // a member that answers nothing while others do is ejected after this; 2 s
 	Stalled      time.Duration // a member without progress while others have some; 1.5 s
 	Stuck        time.Duration // a session that nobody moves ends after this; 25 s
+	SlowFor      time.Duration // paces of members are compared over this; 10 s
+	SlowPart     float64       // a member below the others' median pace divided by this is left out; 8
 	Barrier      time.Duration // what close waits for other nodes to show a version; 5 s
 	DeleteAfter  time.Duration // retired contents are deleted after this; 10 min
 	CatchUpEvery time.Duration // the leader looks for owed contents this often, and when told; 1 s
@@ -53,10 +55,14 @@ func (t Tuning) withDefaults() Tuning {
 	def(&t.Silent, 2*time.Second)
 	def(&t.Stalled, 1500*time.Millisecond)
 	def(&t.Stuck, 25*time.Second)
+	def(&t.SlowFor, 10*time.Second)
 	def(&t.Barrier, 5*time.Second)
 	def(&t.DeleteAfter, 10*time.Minute)
 	def(&t.CatchUpEvery, time.Second)
 	def(&t.ReleaseEvery, time.Minute)
+	if t.SlowPart == 0 {
+		t.SlowPart = 8
+	}
 	if t.CacheBytes == 0 {
 		t.CacheBytes = 64 << 20
 	}

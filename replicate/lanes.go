@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/rdmcfs/rdmcfs/meta"
@@ -40,6 +41,7 @@ type lanes struct {
 	total  int
 	closed bool
 	wg     sync.WaitGroup // ends of failed groups
+	pace   atomic.Int64   // bytes a second that groups without a slow member reached last; 0 is unknown
 }
 
 // lane is one group at its root.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/rdmcfs/rdmcfs/internal/content"
 	"github.com/rdmcfs/rdmcfs/meta"
@@ -41,11 +42,7 @@ func (s *pushSession) large(ctx context.Context) error {
 	cancel()
 	<-keep
 	src.release()
-	for _, m := range run.sess.members {
-		if m.phase == memberOut {
-			s.p.cfg.Logger.Info("member left out", "content", s.id, "node", m.node, "reason", m.reason, "text", m.text)
-		}
-	}
+	s.p.transfers.leftOut(s.p.cfg.Logger, "member left out", s.id, run.sess.members)
 	s.p.counters.epochs.Add(uint64(run.sess.epoch))
 	s.p.counters.ejected.Add(uint64(run.sess.count(memberOut)))
 	err = s.concluded(ctx, run, src)
@@ -90,7 +87,7 @@ func (s *pushSession) newRun(local *localCopy) (*rootRun, error) {
 	return &rootRun{
 		cfg: s.p.cfg, lanes: s.p.lanes, after: &s.p.wg, id: s.id, ino: s.push.Ino,
 		layout: local.layout, shape: shape, source: src, groupBlock: groupBlock, status: s.status,
-		sess:   newRootSession(others, int(local.layout.Blocks()), s.p.cfg.Tuning.limits()),
+		sess:   newRootSession(others, int(local.layout.Blocks()), s.p.cfg.Tuning.limits(groupBlock)),
 		events: make(chan rootEvent, 64), views: s.p.viewChange, look: look,
 		idle: func(ctx context.Context) { _ = src.readRest(ctx) }, // kept in src
 	}, nil
@@ -153,9 +150,14 @@ func lackBase(missed []meta.Missed) bool {
 	return false
 }
 
-func (t Tuning) limits() sessionLimits {
+// leastPace is what still counts as progress, in bytes a second: a member may take that long over one block.
+const leastPace = 256 << 10
+
+func (t Tuning) limits(groupBlock int64) sessionLimits {
 	l := defaultLimits()
 	l.silent, l.stalled, l.stuck = t.Silent, t.Stalled, t.Stuck
+	l.stalled += time.Duration(groupBlock) * time.Second / leastPace
+	l.slowFor, l.trial, l.slowPart = t.SlowFor, t.SlowFor*3/10, t.SlowPart
 	return l
 }
 

@@ -21,7 +21,7 @@ func (s *rootSession) onTick(now time.Time) []rootAction {
 	if list := s.stalledMembers(now); len(list) > 0 {
 		return s.out(now, nil, list, "no progress")
 	}
-	return nil
+	return s.watchPace(now)
 }
 
 func (s *rootSession) onStuck() []rootAction {
@@ -87,7 +87,8 @@ func (s *rootSession) blamable(now time.Time, m *rootMember) bool {
 	if s.waitsForSilent(now, m) {
 		return false
 	}
-	if s.phase != rootSending || !s.flowing || s.local == localReading && !s.anyMoved(now) {
+	p := s.partOf(m.node)
+	if s.phase != rootSending || p == nil || !p.flowing || s.local == localReading && !s.anyMoved(now) {
 		return false // the source is what is slow
 	}
 	if idle >= s.lim.stalled && s.anyMoved(now) {

@@ -4,17 +4,19 @@ import (
 	"slices"
 	"time"
 
+	"github.com/rdmcfs/rdmcfs/internal/content"
 	"github.com/rdmcfs/rdmcfs/meta"
 )
 
 // beginEpoch announces the epoch to all members that are still wanted.
 func (s *rootSession) beginEpoch(now time.Time, acts []rootAction) []rootAction {
-	s.phase, s.began, s.sending = rootAnnouncing, now, nil
+	s.phase, s.began, s.parts = rootAnnouncing, now, nil
 	for _, m := range s.members {
 		if !m.live() {
 			continue
 		}
-		m.phase, m.asked, m.polled, m.moved, m.heard = memberAsked, false, false, now, now
+		m.phase, m.asked, m.polled, m.moved, m.heard, m.bytes = memberAsked, false, false, now, now, 0
+		m.mark, m.done = 0, time.Time{}
 		acts = append(acts, actAnnounce{m.node, s.epoch})
 	}
 	return acts
@@ -22,43 +24,100 @@ func (s *rootSession) beginEpoch(now time.Time, acts []rootAction) []rootAction 
 
 // beginSending sends what is missing, or settles at once.
 func (s *rootSession) beginSending(now time.Time, acts []rootAction) []rootAction {
-	var haves []bitmap
-	s.sending = nil
-	for _, m := range s.members {
-		if m.phase == memberReady {
+	s.phase, s.parts = rootSettling, nil
+	for i, members := range s.arrange() {
+		var haves []bitmap
+		for _, n := range members {
+			m := s.member(n)
 			m.moved, m.heard = now, now
-			s.sending = append(s.sending, m.node)
 			haves = append(haves, m.have)
 		}
-	}
-	s.phase = rootSettling
-	if len(s.sending) > 0 {
-		s.phase, s.groupUp, s.flowing = rootSending, true, false
-		acts = append(acts, actSend{s.epoch, slices.Clone(s.sending), haves, unionMissing(s.blocks, haves)})
+		blocks := unionMissing(s.blocks, haves)
+		s.parts = append(s.parts, sendPart{members: members, bytes: int64(blocks.count()) * content.BlockBytes, up: true})
+		s.phase = rootSending
+		acts = append(acts, actSend{s.epoch, i, slices.Clone(members), haves, blocks})
 	}
 	return s.pollAll(now, acts)
 }
 
-// out ejects members; if one of them was in the running group, the rest goes on in a new epoch.
+// sendPart is one group of an epoch.
+type sendPart struct {
+	members []meta.NodeID
+	bytes   int64 // to be sent
+	up      bool  // it was asked for and has not ended
+	flowing bool  // it is set up: who makes no progress now may be to blame
+}
+
+// part is a group that has not ended; nil if it has, or is of another epoch.
+func (s *rootSession) part(epoch uint32, i int) *sendPart {
+	if epoch != s.epoch || i >= len(s.parts) || !s.parts[i].up {
+		return nil
+	}
+	return &s.parts[i]
+}
+
+// partOf is the running group of a member, or nil.
+func (s *rootSession) partOf(n meta.NodeID) *sendPart {
+	for i := range s.parts {
+		if p := &s.parts[i]; p.up && slices.Contains(p.members, n) {
+			return p
+		}
+	}
+	return nil
+}
+
+// anyReady reports whether a group has members that still receive.
+func (s *rootSession) anyReady(p *sendPart) bool {
+	return slices.ContainsFunc(p.members, func(n meta.NodeID) bool { return s.member(n).phase == memberReady })
+}
+
+// endPart notes that a group has ended. With the last one the session settles.
+func (s *rootSession) endPart(p *sendPart) {
+	p.up = false
+	if s.phase == rootSending && !slices.ContainsFunc(s.parts, func(p sendPart) bool { return p.up }) {
+		s.phase = rootSettling
+	}
+}
+
+// endParts ends all groups of the epoch.
+func (s *rootSession) endParts(acts []rootAction, suspects []meta.NodeID) []rootAction {
+	for i := range s.parts {
+		if p := &s.parts[i]; p.up {
+			acts = append(acts, actEndGroup{s.epoch, i, suspects})
+			s.endPart(p)
+		}
+	}
+	return acts
+}
+
+// out ejects members. A group that has lost some but not all of its members ends, and the rest goes on in a new epoch.
 func (s *rootSession) out(now time.Time, acts []rootAction, list []suspect, text string) []rootAction {
-	broken := false
+	var broken []*sendPart
 	var ejected []meta.NodeID
 	for _, x := range list {
 		m := s.member(x.node)
 		if m == nil || !m.live() {
 			continue
 		}
-		broken = broken || s.groupUp && slices.Contains(s.sending, m.node)
+		if p := s.partOf(m.node); p != nil {
+			broken = append(broken, p)
+		}
 		m.phase, m.reason, m.text = memberOut, x.reason, text
 		ejected = append(ejected, m.node)
 		acts = append(acts, actStop{m.node, s.epoch, false})
 	}
-	if !broken {
-		return acts
+	for _, p := range broken {
+		if s.anyReady(p) || len(s.parts) == 1 {
+			return s.nextEpoch(now, s.endParts(acts, ejected))
+		}
 	}
-	acts = append(acts, actEndGroup{s.epoch, ejected})
-	s.groupUp = false
-	return s.nextEpoch(now, acts)
+	for i := range s.parts {
+		if p := &s.parts[i]; p.up && slices.Contains(broken, p) {
+			acts = append(acts, actEndGroup{s.epoch, i, ejected})
+			s.endPart(p)
+		}
+	}
+	return acts
 }
 
 func (s *rootSession) nextEpoch(now time.Time, acts []rootAction) []rootAction {
@@ -80,10 +139,7 @@ func (s *rootSession) outAll(acts []rootAction, reason meta.OwedReason, text str
 			acts = append(acts, actStop{m.node, s.epoch, false})
 		}
 	}
-	if s.groupUp {
-		acts = append(acts, actEndGroup{epoch: s.epoch})
-		s.groupUp = false
-	}
+	acts = s.endParts(acts, nil)
 	s.phase = rootSettling
 	return acts
 }

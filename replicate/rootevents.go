@@ -22,24 +22,31 @@ type (
 		epoch uint32
 		text  string
 	}
-	// evProgress tells how many blocks of this epoch a member has stored, as the group knows.
+	// evProgress tells how many bytes of this epoch's blocks a member has stored, as the group knows.
 	evProgress struct {
 		node  meta.NodeID
 		epoch uint32
-		moved int
+		bytes int64
 	}
 	// evFlowing says that every member knows its group and message: blocks can flow from now on.
-	evFlowing struct{ epoch uint32 }
+	evFlowing struct {
+		epoch uint32
+		part  int
+	}
 	// evAhead says that a member progresses with messages that its group carries before this one.
 	evAhead struct {
 		node  meta.NodeID
 		epoch uint32
 	}
 	// evGroupDone says that every member of the group has every block.
-	evGroupDone struct{ epoch uint32 }
+	evGroupDone struct {
+		epoch uint32
+		part  int
+	}
 	// evGroupFailed says that the group of the epoch ended; suspects may be empty.
 	evGroupFailed struct {
 		epoch    uint32
+		part     int
 		suspects []suspect
 		text     string
 	}
@@ -79,13 +86,15 @@ type (
 	// actSend opens a group with these members and sends the blocks; ends with evGroupDone or evGroupFailed.
 	actSend struct {
 		epoch   uint32
+		part    int // an epoch may have several groups
 		members []meta.NodeID
 		have    []bitmap // by member
 		blocks  bitmap
 	}
-	// actEndGroup ends the group of an epoch; no event of it counts any more.
+	// actEndGroup ends a group of an epoch; no event of it counts any more.
 	actEndGroup struct {
 		epoch    uint32
+		part     int
 		suspects []meta.NodeID
 	}
 	// actFinish asks the member how far it is, or for its vote; ends with evStanding or evUnreachable.

@@ -47,15 +47,16 @@ type rootRun struct {
 	sess   *rootSession
 	events chan rootEvent
 	wg     sync.WaitGroup
-	epoch  *epochRun
+	groups []*epochRun               // of the present epoch, by part
 	look   func() evView             // what the log says of the members
 	views  func() <-chan struct{}    // closed when that may have changed; may be nil
 	idle   func(ctx context.Context) // reads what no group asks for; once, may be nil
 }
 
-// epochRun is the group of one epoch. ctx ends with the epoch.
+// epochRun is one group of an epoch. ctx ends with it.
 type epochRun struct {
 	number uint32
+	part   int
 	cancel context.CancelFunc
 	ahead  map[int][2]uint64 // by rank: what it had done when our turn had not come; of the session's goroutine
 
@@ -69,6 +70,8 @@ type epochRun struct {
 // run drives the session to its end. It returns when no goroutine of it is left.
 func (r *rootRun) run(ctx context.Context) {
 	defer r.wg.Wait()
+	r.sess.pace.known = float64(r.lanes.pace.Load())
+	defer func() { r.lanes.pace.Store(int64(r.sess.pace.known)) }()
 	inner, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	defer cancel()
 	r.perform(inner, r.sess.start(r.cfg.Clock.Now()))
@@ -137,13 +140,13 @@ func (r *rootRun) perform(ctx context.Context, acts []rootAction) {
 		case actSend:
 			r.send(ctx, a)
 		case actEndGroup:
-			r.endGroup(a.suspects)
+			r.endGroup(a.part, a.suspects)
 		case actFinish:
 			r.wg.Go(func() { r.finish(ctx, a) })
 		case actStop:
 			r.after.Go(func() { r.stop(a) })
 		case actEnd:
-			r.endGroup(nil)
+			r.endGroups()
 		}
 	}
 }
@@ -205,20 +208,24 @@ func (r *rootRun) stop(a actStop) {
 // send starts the group of an epoch.
 func (r *rootRun) send(ctx context.Context, a actSend) {
 	inner, cancel := context.WithCancel(ctx)
-	e := &epochRun{number: a.epoch, cancel: cancel, ahead: make(map[int][2]uint64)}
-	r.epoch = e
+	e := &epochRun{number: a.epoch, part: a.part, cancel: cancel, ahead: make(map[int][2]uint64)}
+	if a.part == 0 {
+		r.endGroups()
+		r.groups = nil
+	}
+	r.groups = append(r.groups, e)
 	r.wg.Go(func() {
 		err := r.multicast(inner, e, a)
 		cancel()
 		if err == nil {
-			r.feed(ctx, evGroupDone{a.epoch})
+			r.feed(ctx, evGroupDone{a.epoch, a.part})
 			return
 		}
 		if srcErr := r.source.failure(); srcErr != nil {
 			r.feed(ctx, evLocal{srcErr})
 			return
 		}
-		ev := evGroupFailed{epoch: a.epoch, text: err.Error()}
+		ev := evGroupFailed{epoch: a.epoch, part: a.part, text: err.Error()}
 		var fault *groupFault
 		if errors.As(err, &fault) {
 			ev.suspects = fault.suspects
@@ -249,7 +256,7 @@ func (r *rootRun) multicast(ctx context.Context, e *epochRun, a actSend) error {
 		<-t.Done()
 		return err
 	}
-	r.feed(ctx, evFlowing{a.epoch})
+	r.feed(ctx, evFlowing{a.epoch, a.part})
 	<-t.Done() // bounded: endGroup fails the group
 	if err := t.Err(); err != nil {
 		r.lanes.drop(ln)
@@ -307,13 +314,20 @@ func (e *epochRun) fail() bool {
 	return true
 }
 
-// endGroup ends the group of the present epoch, if it still runs.
-func (r *rootRun) endGroup(suspects []meta.NodeID) {
-	e := r.epoch
-	if e == nil {
+// endGroups ends all groups that still run.
+func (r *rootRun) endGroups() {
+	for i := range r.groups {
+		r.endGroup(i, nil)
+	}
+}
+
+// endGroup ends a group of the present epoch, if it still runs.
+func (r *rootRun) endGroup(part int, suspects []meta.NodeID) {
+	if part >= len(r.groups) || r.groups[part] == nil {
 		return
 	}
-	r.epoch = nil
+	e := r.groups[part]
+	r.groups[part] = nil
 	e.cancel()
 	e.mu.Lock()
 	e.ended, e.suspects = true, suspects
@@ -324,12 +338,16 @@ func (r *rootRun) endGroup(suspects []meta.NodeID) {
 	}
 }
 
-// reportProgress tells the session what the group knows of its members.
+// reportProgress tells the session what the groups know of their members.
 func (r *rootRun) reportProgress(ctx context.Context) {
-	e := r.epoch
-	if e == nil {
-		return
+	for _, e := range slices.Clone(r.groups) {
+		if e != nil {
+			r.progressOf(ctx, e)
+		}
 	}
+}
+
+func (r *rootRun) progressOf(ctx context.Context, e *epochRun) {
 	e.mu.Lock()
 	ln, t := e.lane, e.transfer
 	e.mu.Unlock()
@@ -354,8 +372,7 @@ func (r *rootRun) reportProgress(ctx context.Context) {
 		if p.Done >= seq {
 			moved = total
 		}
-		moved = moved * uint64(r.groupBlock) / content.BlockBytes
-		r.perform(ctx, r.sess.step(r.cfg.Clock.Now(), evProgress{node, e.number, int(moved)}))
+		r.perform(ctx, r.sess.step(r.cfg.Clock.Now(), evProgress{node, e.number, int64(moved) * r.groupBlock}))
 	}
 }
 

@@ -3,6 +3,7 @@ package replicate
 import (
 	"time"
 
+	"github.com/rdmcfs/rdmcfs/internal/content"
 	"github.com/rdmcfs/rdmcfs/meta"
 )
 
@@ -23,14 +24,13 @@ type rootSession struct {
 	epoch     uint32
 	phase     rootPhase
 	members   []*rootMember
-	began     time.Time // of the epoch
-	moved     time.Time // last progress of anybody
-	gained    time.Time // last block or vote, of anybody
-	need      int       // votes of members that the publish needs
-	sending   []meta.NodeID
-	fruitless int  // epochs in a row that moved nothing
-	groupUp   bool // a group of this epoch was asked for and has not ended
-	flowing   bool // it is set up: who makes no progress now may be to blame
+	began     time.Time  // of the epoch
+	moved     time.Time  // last progress of anybody
+	gained    time.Time  // last block or vote, of anybody
+	need      int        // votes of members that the publish needs
+	parts     []sendPart // the groups of the epoch
+	fruitless int        // epochs in a row that moved nothing
+	pace      paceWatch
 
 	rootKnown bool
 	root      [32]byte
@@ -70,8 +70,11 @@ const (
 type rootMember struct {
 	node   meta.NodeID
 	phase  memberPhase
-	have   bitmap // as of the announcement of this epoch
-	held   int    // blocks held, as last told
+	have   bitmap    // as of the announcement of this epoch
+	held   int       // blocks held, as last told
+	bytes  int64     // of this epoch's blocks that it has stored, as the group knows: finer than held
+	mark   int64     // bytes when the comparison of paces began
+	done   time.Time // when its group brought everything, in this epoch
 	moved  time.Time
 	heard  time.Time
 	asked  bool // a finish with the root was sent in this epoch
@@ -95,13 +98,16 @@ type sessionLimits struct {
 	stuck    time.Duration // without progress of anybody: the session ends
 	pollWait time.Duration // a member answers a poll within this
 	again    time.Duration // members that were lost and are needed are asked again this often
+	slowFor  time.Duration // how long paces are compared
+	trial    time.Duration // how long each member is served alone, to find out who is slow
+	slowPart float64       // a member below the others' median pace divided by this is left out
 }
 
 func defaultLimits() sessionLimits {
 	return sessionLimits{
 		announce: 3 * time.Second, silent: 2 * time.Second, stalled: 1500 * time.Millisecond,
 		checking: 10 * time.Second, stuck: 25 * time.Second, pollWait: 300 * time.Millisecond,
-		again: askAgain,
+		again: askAgain, slowFor: 10 * time.Second, trial: 3 * time.Second, slowPart: 8,
 	}
 }
 
@@ -146,6 +152,7 @@ func (s *rootSession) take(now time.Time, ev rootEvent) []rootAction {
 	case evAhead:
 		if m := s.member(e.node); m != nil && m.live() && e.epoch == s.epoch {
 			m.moved, s.moved = now, now
+			s.restartPace(now)
 		}
 	case evGroupDone:
 		return s.onGroupDone(now, e)
@@ -235,18 +242,23 @@ func (s *rootSession) setHeld(now time.Time, m *rootMember, held int) {
 
 func (s *rootSession) onProgress(now time.Time, e evProgress) {
 	if m := s.member(e.node); m != nil && m.live() && e.epoch == s.epoch {
-		s.setHeld(now, m, m.have.count()+e.moved)
+		if e.bytes > m.bytes {
+			m.bytes, m.moved, s.moved, s.gained = e.bytes, now, now, now
+		}
+		s.setHeld(now, m, m.have.count()+int(e.bytes/content.BlockBytes))
 	}
 }
 
 func (s *rootSession) onFlowing(now time.Time, e evFlowing) {
-	if e.epoch != s.epoch || !s.groupUp {
+	p := s.part(e.epoch, e.part)
+	if p == nil {
 		return
 	}
-	s.flowing, s.moved = true, now
-	for _, n := range s.sending {
+	p.flowing, s.moved = true, now
+	for _, n := range p.members {
 		s.member(n).moved = now
 	}
+	s.restartPace(now)
 }
 
 func (s *rootSession) onUnreachable(now time.Time, e evUnreachable) []rootAction {
@@ -259,25 +271,34 @@ func (s *rootSession) onUnreachable(now time.Time, e evUnreachable) []rootAction
 }
 
 func (s *rootSession) onGroupDone(now time.Time, e evGroupDone) []rootAction {
-	if e.epoch != s.epoch || !s.groupUp {
+	p := s.part(e.epoch, e.part)
+	if p == nil {
 		return nil
 	}
-	s.groupUp, s.phase, s.moved = false, rootSettling, now
-	for _, n := range s.sending {
-		if m := s.member(n); m.live() {
+	s.moved = now
+	for _, n := range p.members {
+		m := s.member(n)
+		m.bytes, m.done = max(m.bytes, p.bytes), now
+		if m.live() {
 			m.held, m.moved = s.blocks, now
 			m.phase = memberChecking
 		}
 	}
+	s.endPart(p)
 	return s.pollAll(now, nil)
 }
 
 func (s *rootSession) onGroupFailed(now time.Time, e evGroupFailed) []rootAction {
-	if e.epoch != s.epoch || !s.groupUp {
+	p := s.part(e.epoch, e.part)
+	if p == nil {
 		return nil
 	}
-	s.groupUp = false
-	return s.nextEpoch(now, s.out(now, nil, e.suspects, e.text))
+	s.endPart(p)
+	acts := s.out(now, nil, e.suspects, e.text)
+	if s.epoch != e.epoch || !s.anyReady(p) && len(s.parts) > 1 {
+		return acts
+	}
+	return s.nextEpoch(now, s.endParts(acts, nil))
 }
 
 func (s *rootSession) onLocal(now time.Time, e evLocal) {

@@ -128,8 +128,8 @@ func (x *rootSim) send(a actSend) {
 		}
 	}
 	x.sends[a.epoch] = a
-	x.later(x.delay(), evFlowing{a.epoch})
-	x.later(time.Duration(rapid.IntRange(10, 400).Draw(x.t, "transfer"))*time.Millisecond, evGroupDone{a.epoch})
+	x.later(x.delay(), evFlowing{epoch: a.epoch})
+	x.later(time.Duration(rapid.IntRange(10, 400).Draw(x.t, "transfer"))*time.Millisecond, evGroupDone{epoch: a.epoch})
 }
 
 // settle gives the members what a group brought, when it comes to its end.
@@ -279,7 +279,7 @@ func TestStalledMemberIsEjectedOnlyIfFurthestBehind(t *testing.T) {
 	for i := range 3 {
 		s.step(now, ready(meta.NodeID(i+2), 0, 10))
 	}
-	s.step(now, evFlowing{0})
+	s.step(now, evFlowing{epoch: 0})
 	s.step(now, evRoot{})
 	for i := 1; i <= 8; i++ {
 		now = now.Add(400 * time.Millisecond)
@@ -305,7 +305,7 @@ func TestMemberBehindASilentOneIsNotBlamed(t *testing.T) {
 	s, now := newTestSession(2, 10)
 	s.step(now, ready(2, 0, 10))
 	s.step(now, ready(3, 0, 10))
-	s.step(now, evFlowing{0})
+	s.step(now, evFlowing{epoch: 0})
 	s.step(now, evRoot{})
 	s.step(now, evStanding{2, standing{Status: statusReceiving, Held: 3}})
 	now = now.Add(400 * time.Millisecond)
@@ -327,7 +327,7 @@ func TestWaitingForOtherMessagesIsNotBlamed(t *testing.T) {
 	s, now := newTestSession(2, 10)
 	s.step(now, ready(2, 0, 10))
 	s.step(now, ready(3, 0, 10))
-	s.step(now, evFlowing{0})
+	s.step(now, evFlowing{epoch: 0})
 	for range 100 { // for a minute another file goes first
 		now = now.Add(600 * time.Millisecond)
 		for _, n := range []meta.NodeID{2, 3} {
@@ -349,7 +349,7 @@ func TestOldEpochsAreNotHeard(t *testing.T) {
 	if s.epoch != 1 {
 		t.Fatalf("epoch %d", s.epoch)
 	}
-	s.step(now, evGroupDone{0})
+	s.step(now, evGroupDone{epoch: 0})
 	s.step(now, evStanding{2, standing{Epoch: 0, Status: statusVoted}})
 	if s.member(2).phase != memberAsked {
 		t.Errorf("an answer of epoch 0 counts in epoch 1: %v", s.member(2).phase)

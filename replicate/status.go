@@ -2,6 +2,7 @@ package replicate
 
 import (
 	"cmp"
+	"log/slog"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -51,8 +52,9 @@ type MemberStatus struct {
 
 // transfers are the pushes and catch-ups that run, for status.
 type transfers struct {
-	mu  sync.Mutex
-	all map[*transfer]struct{}
+	mu   sync.Mutex
+	all  map[*transfer]struct{}
+	slow map[meta.NodeID]string // why a node was last left out as slow, by this node
 }
 
 type transfer struct {
@@ -61,7 +63,31 @@ type transfer struct {
 	st    TransferStatus // guarded by owner.mu
 }
 
-func newTransfers() *transfers { return &transfers{all: make(map[*transfer]struct{})} }
+func newTransfers() *transfers {
+	return &transfers{all: make(map[*transfer]struct{}), slow: make(map[meta.NodeID]string)}
+}
+
+// leftOut logs the members that a session has left out, and remembers why one was too slow.
+func (t *transfers) leftOut(log *slog.Logger, what string, id meta.ContentID, members []*rootMember) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for _, m := range members {
+		if m.phase != memberOut {
+			continue
+		}
+		log.Info(what, "content", id, "node", m.node, "reason", m.reason, "text", m.text)
+		if m.reason == meta.OwedSlow {
+			t.slow[m.node] = m.text
+		}
+	}
+}
+
+// whySlow is the evidence by which a node was last left out as slow; "" if it never was, by this node.
+func (t *transfers) whySlow(node meta.NodeID) string {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.slow[node]
+}
 
 func (t *transfers) begin(clock Clock, st TransferStatus) *transfer {
 	st.Began = clock.Now()
@@ -89,7 +115,7 @@ func (t *transfer) show(s *rootSession) {
 	members := make([]MemberStatus, len(s.members))
 	slowest := t.st.Stream
 	for i, m := range s.members {
-		bytes := min(int64(m.held)*content.BlockBytes, t.st.Stream)
+		bytes := min(max(int64(m.held)*content.BlockBytes, int64(m.have.count())*content.BlockBytes+m.bytes), t.st.Stream)
 		if m.phase != memberOut {
 			slowest = min(slowest, bytes)
 		}

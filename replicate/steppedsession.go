@@ -3,6 +3,7 @@ package replicate
 import (
 	"time"
 
+	"github.com/rdmcfs/rdmcfs/internal/content"
 	"github.com/rdmcfs/rdmcfs/meta"
 )
 
@@ -17,7 +18,7 @@ type RootActKind uint8
 const (
 	RootAnnounce RootActKind = iota + 1 // ask Node to join Epoch; ends with Answer or Unreachable
 	RootSend                            // send Blocks to Members in a group; ends with GroupDone or GroupFailed
-	RootEndGroup                        // end the group of Epoch
+	RootEndGroup                        // end group Part of Epoch
 	RootFinish                          // ask Node for its standing, or its vote; ends with Standing or Unreachable
 	RootStop                            // tell Node that nothing more comes
 	RootEnd                             // the session has its result
@@ -27,6 +28,7 @@ const (
 type RootAct struct {
 	Kind    RootActKind
 	Epoch   uint32
+	Part    int // which group of the epoch
 	Node    meta.NodeID
 	Members []meta.NodeID
 	Have    [][]byte // by member, bit i%8 of byte i/8 is block i
@@ -38,7 +40,7 @@ type RootAct struct {
 
 // NewSteppedRoot makes the session of a push. With a published root it is one of catch-up.
 func NewSteppedRoot(members []meta.NodeID, blocks int, t Tuning, published *[32]byte) *SteppedRoot {
-	s := newRootSession(members, blocks, t.withDefaults().limits())
+	s := newRootSession(members, blocks, t.withDefaults().limits(content.BlockBytes))
 	if published != nil {
 		s.rootKnown, s.root, s.local = true, *published, localStored
 	}
@@ -65,17 +67,22 @@ func (r *SteppedRoot) Unreachable(now time.Time, node meta.NodeID, epoch uint32)
 
 // Progress tells how many blocks of the epoch a member has stored.
 func (r *SteppedRoot) Progress(now time.Time, node meta.NodeID, epoch uint32, moved int) []RootAct {
-	return r.step(now, evProgress{node, epoch, moved})
+	return r.step(now, evProgress{node, epoch, int64(moved) * content.BlockBytes})
+}
+
+// Flowing says that every member of a group takes part: blocks can flow from now on.
+func (r *SteppedRoot) Flowing(now time.Time, epoch uint32, part int) []RootAct {
+	return r.step(now, evFlowing{epoch, part})
 }
 
 // GroupDone says that every member of the group has every block.
-func (r *SteppedRoot) GroupDone(now time.Time, epoch uint32) []RootAct {
-	return r.step(now, evGroupDone{epoch})
+func (r *SteppedRoot) GroupDone(now time.Time, epoch uint32, part int) []RootAct {
+	return r.step(now, evGroupDone{epoch, part})
 }
 
-// GroupFailed says that the group of the epoch ended.
-func (r *SteppedRoot) GroupFailed(now time.Time, epoch uint32, suspects []meta.NodeID) []RootAct {
-	ev := evGroupFailed{epoch: epoch, text: "group failed"}
+// GroupFailed says that a group of the epoch ended.
+func (r *SteppedRoot) GroupFailed(now time.Time, epoch uint32, part int, suspects []meta.NodeID) []RootAct {
+	ev := evGroupFailed{epoch: epoch, part: part, text: "group failed"}
 	for _, n := range suspects {
 		ev.suspects = append(ev.suspects, suspect{n, meta.OwedUnreachable})
 	}
@@ -123,13 +130,13 @@ func rootActs(acts []rootAction) []RootAct {
 		case actAnnounce:
 			out = append(out, RootAct{Kind: RootAnnounce, Node: a.node, Epoch: a.epoch})
 		case actSend:
-			x := RootAct{Kind: RootSend, Epoch: a.epoch, Members: a.members, Blocks: a.blocks}
+			x := RootAct{Kind: RootSend, Epoch: a.epoch, Part: a.part, Members: a.members, Blocks: a.blocks}
 			for _, h := range a.have {
 				x.Have = append(x.Have, h)
 			}
 			out = append(out, x)
 		case actEndGroup:
-			out = append(out, RootAct{Kind: RootEndGroup, Epoch: a.epoch, Members: a.suspects})
+			out = append(out, RootAct{Kind: RootEndGroup, Epoch: a.epoch, Part: a.part, Members: a.suspects})
 		case actFinish:
 			out = append(out, RootAct{Kind: RootFinish, Node: a.node, Epoch: a.epoch, HasRoot: a.hasRoot, Root: a.root})
 		case actStop:

@@ -364,7 +364,7 @@ func (s *supplier) multicast(j *supply, reader *content.Reader, layout *content.
 	defer status.end()
 	groupBlock := groupBlockBytes(stream)
 	src := &storedSource{reader: reader, layout: layout, groupBlock: groupBlock}
-	sess := newRootSession(targets, int(layout.Blocks()), s.cfg.Tuning.limits())
+	sess := newRootSession(targets, int(layout.Blocks()), s.cfg.Tuning.limits(groupBlock))
 	sess.rootKnown, sess.root, sess.local = true, reader.Root(), localStored
 	run := &rootRun{
 		cfg: s.cfg, lanes: s.lanes, after: &s.wg, id: j.id, ino: c.Ino, layout: layout, shape: shape, published: true,
@@ -376,10 +376,6 @@ func (s *supplier) multicast(j *supply, reader *content.Reader, layout *content.
 		return nil, err
 	}
 	_, missed := run.votes()
-	for _, m := range sess.members {
-		if m.phase == memberOut {
-			s.cfg.Logger.Info("catch-up: node left out", "content", j.id, "node", m.node, "reason", m.reason, "text", m.text)
-		}
-	}
+	s.transfers.leftOut(s.cfg.Logger, "catch-up: node left out", j.id, sess.members)
 	return missed, s.ctx.Err()
 }

@@ -3,7 +3,6 @@ package node
 import (
 	"context"
 	"fmt"
-
 	"path"
 	"strings"
 	"time"
@@ -102,7 +101,11 @@ func (n *node) owedReason(rec meta.Node) string {
 	if err != nil || len(owed) == 0 {
 		return ""
 	}
-	return reasonWords[owed[0].Reason]
+	reason := reasonWords[owed[0].Reason]
+	if why := n.repl.WhySlow(rec.ID); why != "" && owed[0].Reason == meta.OwedSlow {
+		reason += ": " + why
+	}
+	return reason
 }
 
 // transfers are the sessions that this node pushes now.

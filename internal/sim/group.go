@@ -205,7 +205,9 @@ func (ep *endpoint) arrive(peer int, cost time.Duration, fn func(*endpoint)) {
 func (ep *endpoint) send(st rdmc.Step) {
 	w := ep.g.w
 	carried, leaf := ep.c.Carries(st), ep.slots[st.Slot]
-	ep.arrive(st.Peer, w.between(time.Millisecond, 15*time.Millisecond), func(other *endpoint) {
+	other := w.find(ep.g.members[st.Peer])
+	drag := time.Duration(1 + max(ep.l.m.drag, other.drag))
+	ep.arrive(st.Peer, drag*w.between(time.Millisecond, 15*time.Millisecond), func(other *endpoint) {
 		ring := other.recvs[ep.rank]
 		if len(ring) == 0 {
 			w.fail("rank %d sent to %d, which posted nothing", ep.rank, other.rank)

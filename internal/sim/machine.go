@@ -32,6 +32,7 @@ type machine struct {
 	lives int
 	gone  bool // for good: destroyed, or evicted and ended
 	voted map[meta.ContentID]bool
+	drag  int // its link takes that many times longer, and once, for a block
 }
 
 // raftID is as package node makes it.

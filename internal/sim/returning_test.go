@@ -187,3 +187,20 @@ func TestSmallFileWaitsForMembersThatReturn(t *testing.T) {
 		x.delivered(30 * time.Second)
 	}
 }
+
+// G2, G6: a member whose link is slow does not hold close; it is owed the file as slow and gets it afterwards.
+func TestSlowLinkDoesNotHoldClose(t *testing.T) {
+	for seed := uint64(1); seed <= returnSeeds; seed++ {
+		x := newCopying(t, seed, 4000)
+		slow := x.machines[1+int(seed%2)]
+		slow.drag = 39
+		x.begin()
+		x.await("close returned", 3*time.Minute, func() bool { return x.over })
+		owed, err := x.machines[0].life.db.OwedTo(slow.node, 0, 10)
+		if err != nil || len(owed) != 1 || owed[0].Reason != meta.OwedSlow {
+			t.Errorf("seed %d: owed %+v, %v: want one content, slow", seed, owed, err)
+		}
+		slow.drag = 0
+		x.delivered(time.Second)
+	}
+}

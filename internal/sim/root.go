@@ -17,7 +17,7 @@ type rootRun struct {
 	root      [32]byte
 	s         *replicate.SteppedRoot
 	epoch     uint32
-	ep        *endpoint
+	groups    []*endpoint // of the epoch, by part
 	look      func() replicate.View
 	ended     func()
 	over      bool
@@ -54,16 +54,17 @@ func (r *rootRun) tick() {
 
 // reportProgress tells the session what the group knows of its members.
 func (r *rootRun) reportProgress() {
-	ep := r.ep
-	if ep == nil || ep.closed {
-		return
-	}
-	for rank := 1; rank < len(ep.g.members); rank++ {
-		blocks, done := ep.c.Progress(rank)
-		if done {
-			blocks = ep.g.blocks.Count()
+	for _, ep := range slices.Clone(r.groups) {
+		if ep == nil || ep.closed {
+			continue
 		}
-		r.perform(r.s.Progress(r.l.w.time(), ep.g.members[rank], r.epoch, int(blocks)))
+		for rank := 1; rank < len(ep.g.members); rank++ {
+			blocks, done := ep.c.Progress(rank)
+			if done {
+				blocks = ep.g.blocks.Count()
+			}
+			r.perform(r.s.Progress(r.l.w.time(), ep.g.members[rank], r.epoch, int(blocks)))
+		}
 	}
 }
 
@@ -86,13 +87,13 @@ func (r *rootRun) perform(acts []replicate.RootAct) {
 		case replicate.RootSend:
 			r.send(a)
 		case replicate.RootEndGroup:
-			r.endGroup(a.Members)
+			r.endGroup(a.Part, a.Members)
 		case replicate.RootFinish:
 			r.finish(a, 2)
 		case replicate.RootStop:
 			r.stop(a)
 		case replicate.RootEnd:
-			r.endGroup(nil)
+			r.endGroups()
 			r.over = true
 			r.l.roots = slices.DeleteFunc(r.l.roots, func(x *rootRun) bool { return x == r })
 			r.ended()
@@ -154,43 +155,59 @@ func (r *rootRun) send(a replicate.RootAct) {
 	if g == nil {
 		return
 	}
+	if a.Part == 0 {
+		r.endGroups()
+		r.groups = nil
+	}
 	r.epoch = a.Epoch
 	open := len(a.Members)
 	var failed []meta.NodeID
 	src := &blob{size: r.file.size, leaves: r.file.leaves}
 	ep := g.join(l, 0, src)
-	r.ep = ep
-	ep.onDone = func() { r.perform(r.s.GroupDone(l.w.time(), a.Epoch)) }
-	ep.onFailed = func(suspects []meta.NodeID) { r.groupFailed(ep, a.Epoch, suspects) }
+	r.groups = append(r.groups, ep)
+	ep.onDone = func() { r.perform(r.s.GroupDone(l.w.time(), a.Epoch, a.Part)) }
+	ep.onFailed = func(suspects []meta.NodeID) { r.groupFailed(ep, a.Epoch, a.Part, suspects) }
 	for i, n := range a.Members {
 		rank := i + 1
 		l.call(n, 5*time.Second, func(at *life, reply func(any)) { reply(at.begun(r.id, a.Epoch, g, rank)) }, func(x any, err error) {
 			if ok, _ := x.(bool); err != nil || !ok {
 				failed = append(failed, n)
 			}
-			if open--; open == 0 && len(failed) > 0 {
-				r.groupFailed(ep, a.Epoch, failed)
+			if open--; open > 0 {
+				return
+			}
+			if len(failed) > 0 {
+				r.groupFailed(ep, a.Epoch, a.Part, failed)
+			} else if !r.over {
+				r.perform(r.s.Flowing(l.w.time(), a.Epoch, a.Part))
 			}
 		})
 	}
 	ep.run(func() {}) // what happened before the callbacks were set
 }
 
-func (r *rootRun) groupFailed(ep *endpoint, epoch uint32, suspects []meta.NodeID) {
-	if r.over || r.ep != ep {
+func (r *rootRun) groupFailed(ep *endpoint, epoch uint32, part int, suspects []meta.NodeID) {
+	if r.over || part >= len(r.groups) || r.groups[part] != ep {
 		return
 	}
-	r.endGroup(suspects)
-	r.perform(r.s.GroupFailed(r.l.w.time(), epoch, suspects))
+	r.endGroup(part, suspects)
+	r.perform(r.s.GroupFailed(r.l.w.time(), epoch, part, suspects))
 }
 
-// endGroup ends the group of the present epoch; its members are told.
-func (r *rootRun) endGroup(suspects []meta.NodeID) {
-	ep := r.ep
-	if ep == nil {
+// endGroups ends the groups that run.
+func (r *rootRun) endGroups() {
+	for i := range r.groups {
+		r.endGroup(i, nil)
+	}
+}
+
+// endGroup ends a group of the present epoch; its members are told.
+func (r *rootRun) endGroup(part int, suspects []meta.NodeID) {
+	if part >= len(r.groups) || r.groups[part] == nil {
 		return
 	}
-	r.ep = nil
+	ep := r.groups[part]
+	r.groups[part] = nil
 	ep.onDone, ep.onFailed = nil, nil
 	if ep.done {
 		ep.leave()

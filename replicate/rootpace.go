@@ -1,0 +1,244 @@
+package replicate
+
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/rdmcfs/rdmcfs/meta"
+)
+
+// Relaying couples the members of a group: all go at the pace of the slowest, so their paces say nothing about who that is. A group
+// that is slow for long is therefore taken apart, without losing a block:
+//
+//	together ──slow for 10 s, or nothing to compare with──> trial: each suspect in a group of its own, for 3 s
+//	   ^                                                       │ nobody stands out            │ one does
+//	   └───────────────────────────────────────────────────────┘                              v
+//	   ^                                                       apart: the suspect alone, the others in one group, for 10 s
+//	   └── it is as fast as the others: it is cleared ────────────┘                           │ below 1/8 of their median
+//	                                                                                          v
+//	                                                                                        out: owed, slow
+//
+// The paces that decide were measured at the same time in groups that do not touch each other. A machine that is loaded slows all
+// of them down, and nobody is left out for that.
+type paceWatch struct {
+	known    float64 // bytes a second that groups without a slow member reached last; 0 is unknown
+	mode     paceMode
+	suspects []meta.NodeID // on trial, or apart
+	cleared  []meta.NodeID // were apart, and are as fast as the others
+	trials   int
+	since    time.Time // begin of the present comparison; zero while not all groups flow
+	together float64   // pace of the group before the trial
+
+	othersDone  time.Time // when the suspect that is apart was left alone
+	bytesByThen int64     // that it had
+}
+
+type paceMode uint8
+
+const (
+	paceTogether paceMode = iota
+	paceTrial
+	paceApart
+)
+
+const (
+	// trialsMax bounds the trials of one session.
+	trialsMax = 2
+	// trialGroupsMax bounds the groups of a trial; more suspects share groups, and those of the slowest are tried again.
+	trialGroupsMax = 15
+)
+
+// arrange puts the members that are to receive into groups.
+func (s *rootSession) arrange() [][]meta.NodeID {
+	var rest, suspects []meta.NodeID
+	for _, m := range s.members {
+		switch {
+		case m.phase != memberReady:
+		case s.pace.mode != paceTogether && slices.Contains(s.pace.suspects, m.node):
+			suspects = append(suspects, m.node)
+		default:
+			rest = append(rest, m.node)
+		}
+	}
+	var parts [][]meta.NodeID
+	if len(suspects) > 0 {
+		parts = slices.Collect(slices.Chunk(suspects, (len(suspects)+trialGroupsMax-1)/trialGroupsMax))
+	}
+	if len(rest) > 0 {
+		parts = append(parts, rest)
+	}
+	if len(parts) < 2 {
+		s.pace.mode = paceTogether
+	}
+	return parts
+}
+
+// restartPace begins a comparison as soon as all groups flow.
+func (s *rootSession) restartPace(now time.Time) {
+	w := &s.pace
+	w.since, w.othersDone = time.Time{}, time.Time{}
+	if slices.ContainsFunc(s.parts, func(p sendPart) bool { return p.up && !p.flowing }) {
+		return
+	}
+	w.since = now
+	for _, m := range s.members {
+		m.mark = m.bytes
+	}
+}
+
+// watchPace compares what the members receive, when it has been measured for long enough.
+func (s *rootSession) watchPace(now time.Time) []rootAction {
+	w := &s.pace
+	if s.phase != rootSending || w.since.IsZero() {
+		return nil
+	}
+	took := now.Sub(w.since)
+	switch {
+	case w.mode == paceTogether && took >= s.lim.slowFor:
+		return s.judgeTogether(now)
+	case w.mode == paceTrial && took >= s.lim.trial:
+		return s.judgeTrial(now)
+	case w.mode == paceApart:
+		s.noteOthersDone(now)
+		if took >= s.lim.slowFor {
+			return s.judgeApart(now)
+		}
+	}
+	return nil
+}
+
+// paceOf is what a member has received a second, in bytes, while there was something to receive.
+func (s *rootSession) paceOf(m *rootMember, now time.Time) float64 {
+	end := now
+	if m.done.After(s.pace.since) {
+		end = m.done
+	}
+	return perSecond(m.bytes-m.mark, end.Sub(s.pace.since))
+}
+
+func perSecond(bytes int64, d time.Duration) float64 {
+	if d <= 0 {
+		return 0
+	}
+	return float64(bytes) / d.Seconds()
+}
+
+// paces are those of the members of the present groups that a filter takes and that were not left out.
+func (s *rootSession) paces(now time.Time, take func(meta.NodeID) bool) (list []float64) {
+	for _, p := range s.parts {
+		for _, n := range p.members {
+			if m := s.member(n); m.phase != memberOut && take(n) && !(!m.done.IsZero() && !m.done.After(s.pace.since)) {
+				list = append(list, s.paceOf(m, now))
+			}
+		}
+	}
+	slices.Sort(list)
+	return list
+}
+
+// median of a sorted list, the lower one of two; 0 of none.
+func median(list []float64) float64 {
+	if len(list) == 0 {
+		return 0
+	}
+	return list[(len(list)-1)/2]
+}
+
+func (s *rootSession) judgeTogether(now time.Time) []rootAction {
+	w := &s.pace
+	w.together = median(s.paces(now, func(meta.NodeID) bool { return true }))
+	if w.known > 0 && w.together*s.lim.slowPart >= w.known || w.trials >= trialsMax || s.count(memberReady) < 2 {
+		s.restartPace(now)
+		return nil
+	}
+	w.trials++
+	var suspects []meta.NodeID
+	for _, m := range s.members {
+		if m.phase == memberReady && !slices.Contains(w.cleared, m.node) {
+			suspects = append(suspects, m.node)
+		}
+	}
+	return s.regroup(now, paceTrial, suspects)
+}
+
+// judgeTrial looks whose group was the slowest. Those of a trial share the root's link, so no more can be said than who it is.
+func (s *rootSession) judgeTrial(now time.Time) []rootAction {
+	var slowest []meta.NodeID
+	least := 0.0
+	for _, p := range s.parts {
+		suspect := slices.Contains(s.pace.suspects, p.members[0])
+		if !suspect || !p.up || !s.anyReady(&p) {
+			continue
+		}
+		pace := s.paces(now, func(n meta.NodeID) bool { return slices.Contains(p.members, n) })[0]
+		if slowest == nil || pace < least {
+			slowest, least = p.members, pace
+		}
+	}
+	others := median(s.paces(now, func(n meta.NodeID) bool { return !slices.Contains(slowest, n) }))
+	switch {
+	case slowest == nil || least*2 >= others:
+		s.pace.known = s.pace.together // nobody stands out: this is how fast it goes
+		return s.regroup(now, paceTogether, nil)
+	case len(slowest) > 1:
+		return s.regroup(now, paceTrial, slowest)
+	}
+	return s.regroup(now, paceApart, slowest)
+}
+
+// noteOthersDone notes when the others have everything: from then on nothing can be compared.
+func (s *rootSession) noteOthersDone(now time.Time) {
+	w := &s.pace
+	suspect := s.member(w.suspects[0])
+	for _, m := range s.members {
+		if m != suspect && m.phase == memberReady {
+			return
+		}
+	}
+	if w.othersDone.IsZero() {
+		w.othersDone, w.bytesByThen = now, suspect.bytes
+	}
+}
+
+// judgeApart leaves the suspect out if it is a small part as fast as the others, both while they received and after.
+func (s *rootSession) judgeApart(now time.Time) []rootAction {
+	w := &s.pace
+	m := s.member(w.suspects[0])
+	others := median(s.paces(now, func(n meta.NodeID) bool { return n != m.node }))
+	pace, overlap := s.paceOf(m, now), now.Sub(w.since)
+	if !w.othersDone.IsZero() {
+		overlap = w.othersDone.Sub(w.since)
+		pace = max(pace, perSecond(w.bytesByThen-m.mark, overlap))
+	}
+	switch {
+	case m.phase != memberReady || overlap < s.lim.trial:
+		return nil // it is done, or there was no time to compare
+	case pace*s.lim.slowPart < others && s.count(memberVoted)+s.liveCount()-1 >= s.need:
+		w.known = others
+		text := fmt.Sprintf("%s a second while the others had %s, over %v", bytesText(pace), bytesText(others), now.Sub(w.since).Round(time.Second))
+		return s.out(now, nil, []suspect{{m.node, meta.OwedSlow}}, text)
+	case !w.othersDone.IsZero():
+		return nil
+	case pace*2 >= others:
+		w.cleared = append(w.cleared, m.node)
+		return s.regroup(now, paceTogether, nil)
+	}
+	s.restartPace(now)
+	return nil
+}
+
+func bytesText(b float64) string {
+	if b < 1e6 {
+		return fmt.Sprintf("%.0f kB", b/1e3)
+	}
+	return fmt.Sprintf("%.1f MB", b/1e6)
+}
+
+// regroup goes on in other groups.
+func (s *rootSession) regroup(now time.Time, mode paceMode, suspects []meta.NodeID) []rootAction {
+	s.pace.mode, s.pace.suspects, s.pace.since = mode, suspects, time.Time{}
+	acts := s.endParts(nil, nil)
+	s.epoch++
+	return s.beginEpoch(now, acts)
+}

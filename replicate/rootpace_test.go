@@ -1,0 +1,220 @@
+package replicate
+
+import (
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/rdmcfs/rdmcfs/internal/content"
+	"github.com/rdmcfs/rdmcfs/meta"
+)
+
+// paceSim is a session whose groups go, in virtual time, at the pace of their slowest member; groups share the root's link.
+type paceSim struct {
+	t      *testing.T
+	s      *rootSession
+	now    time.Time
+	blocks int
+	rates  map[meta.NodeID]float64             // bytes a second
+	load   func(elapsed time.Duration) float64 // part of their rates that the machines give
+	have   map[meta.NodeID]bitmap
+	groups map[int]*paceGroup
+	queue  []rootEvent
+	sent   map[meta.NodeID]int // blocks
+	trials int
+	ended  bool
+}
+
+type paceGroup struct {
+	actSend
+	list  []int
+	moved int // of list
+	bytes float64
+}
+
+const paceLink = 12e6
+
+func newPaceSim(t *testing.T, blocks int, rates ...float64) *paceSim {
+	x := &paceSim{
+		t: t, now: time.Unix(1000, 0), blocks: blocks, rates: map[meta.NodeID]float64{}, load: func(time.Duration) float64 { return 1 },
+		have: map[meta.NodeID]bitmap{}, groups: map[int]*paceGroup{}, sent: map[meta.NodeID]int{},
+	}
+	var nodes []meta.NodeID
+	for i, r := range rates {
+		n := meta.NodeID(i + 2)
+		nodes, x.rates[n], x.have[n] = append(nodes, n), r*paceLink, newBitmap(blocks)
+	}
+	x.s = newRootSession(nodes, blocks, defaultLimits())
+	x.s.need = 1
+	return x
+}
+
+func (x *paceSim) perform(acts []rootAction) {
+	for _, act := range acts {
+		switch a := act.(type) {
+		case actAnnounce:
+			x.queue = append(x.queue, evAnswer{a.node, standing{Epoch: a.epoch, Status: statusReady, Have: slices.Clone(x.have[a.node])}})
+		case actFinish:
+			st := standing{Epoch: a.epoch, Status: statusReceiving, Held: uint32(x.have[a.node].count())}
+			if int(st.Held) == x.blocks {
+				st.Status = statusVoted
+			}
+			x.queue = append(x.queue, evStanding{a.node, st})
+		case actSend:
+			g := &paceGroup{actSend: a}
+			for b := range x.blocks {
+				if a.blocks.has(b) {
+					g.list = append(g.list, b)
+				}
+			}
+			if a.part == 0 {
+				x.groups = map[int]*paceGroup{}
+			}
+			x.groups[a.part] = g
+			x.trials = max(x.trials, x.s.pace.trials)
+			x.queue = append(x.queue, evFlowing{a.epoch, a.part})
+		case actEndGroup:
+			delete(x.groups, a.part)
+		case actEnd:
+			x.ended = true
+		}
+	}
+}
+
+// move lets blocks flow for a while.
+func (x *paceSim) move(d time.Duration, elapsed time.Duration) {
+	parts := make([]int, 0, len(x.groups))
+	for i := range x.groups {
+		parts = append(parts, i)
+	}
+	slices.Sort(parts)
+	for _, i := range parts {
+		g := x.groups[i]
+		pace := paceLink / float64(len(parts))
+		for _, n := range g.members {
+			pace = min(pace, x.rates[n])
+		}
+		g.bytes += pace * x.load(elapsed) * d.Seconds()
+		whole := min(int(g.bytes/content.BlockBytes), len(g.list))
+		for _, n := range g.members {
+			for _, b := range g.list[g.moved:whole] {
+				if !x.have[n].has(b) {
+					x.have[n].set(b)
+				}
+				x.sent[n]++
+			}
+			x.queue = append(x.queue, evProgress{n, g.epoch, min(int64(g.bytes), int64(len(g.list))*content.BlockBytes)})
+		}
+		g.moved = whole
+		if whole == len(g.list) {
+			delete(x.groups, i)
+			x.queue = append(x.queue, evGroupDone{g.epoch, g.part})
+		}
+	}
+}
+
+func (x *paceSim) run(limit time.Duration) time.Duration {
+	x.t.Helper()
+	began := x.now
+	x.perform(x.s.start(x.now))
+	x.perform(x.s.step(x.now, evRoot{[32]byte{1}}))
+	x.perform(x.s.step(x.now, evLocal{}))
+	for !x.ended {
+		elapsed := x.now.Sub(began)
+		if elapsed > limit {
+			x.t.Fatalf("not over after %v", limit)
+		}
+		for _, ev := range slices.Clone(x.queue) {
+			x.queue = x.queue[1:]
+			x.perform(x.s.step(x.now, ev))
+		}
+		x.now = x.now.Add(100 * time.Millisecond)
+		x.move(100*time.Millisecond, elapsed)
+		x.perform(x.s.step(x.now, evTick{}))
+	}
+	return x.now.Sub(began)
+}
+
+// wantOut fails the test unless exactly these members were left out.
+func (x *paceSim) wantOut(want ...meta.NodeID) {
+	x.t.Helper()
+	var out []meta.NodeID
+	for _, m := range x.s.members {
+		if m.phase == memberOut {
+			out = append(out, m.node)
+			x.t.Logf("node %d is out: %s", m.node, m.text)
+		}
+	}
+	if !slices.Equal(out, want) {
+		x.t.Errorf("left out: %v, want %v", out, want)
+	}
+}
+
+// G6: a member at a twentieth of the others' pace is found and left out, with the evidence; the others lose no block.
+func TestSlowMemberIsLeftOutWithEvidence(t *testing.T) {
+	for slow := range 4 {
+		rates := []float64{1, 1, 1, 1}
+		rates[slow] = 0.05
+		x := newPaceSim(t, 1000, rates...)
+		took := x.run(3 * time.Minute)
+		x.wantOut(meta.NodeID(slow + 2))
+		m := x.s.members[slow]
+		if m.reason != meta.OwedSlow || !strings.Contains(m.text, "a second while the others had") {
+			t.Errorf("reason %d, %q", m.reason, m.text)
+		}
+		if took > 115*time.Second { // 87 s at full pace, 10 s at the slow one, a trial
+			t.Errorf("the session took %v", took)
+		}
+		for n, sent := range x.sent {
+			if m := x.s.member(n); m.phase == memberVoted && sent != x.blocks {
+				t.Errorf("node %d was given %d blocks of %d", n, sent, x.blocks)
+			}
+		}
+	}
+}
+
+// A loaded machine slows all members alike, for any time and as much as it likes: nobody is left out.
+func TestNobodyIsLeftOutForLoad(t *testing.T) {
+	for from := range 12 {
+		for _, part := range []float64{0.5, 0.1, 0.02} {
+			x := newPaceSim(t, 300, 1, 0.9, 0.8, 1)
+			x.load = func(at time.Duration) float64 {
+				if begin := time.Duration(from) * 3 * time.Second; at >= begin && at < begin+20*time.Second {
+					return part
+				}
+				return 1
+			}
+			x.run(5 * time.Minute)
+			x.wantOut()
+		}
+	}
+}
+
+// A member at a quarter of the pace is waited for, and one that is needed however slow it is.
+func TestMemberThatIsOnlySlowerOrNeededIsWaitedFor(t *testing.T) {
+	x := newPaceSim(t, 400, 1, 0.25, 1)
+	x.run(5 * time.Minute)
+	x.wantOut()
+	x = newPaceSim(t, 400, 1, 0.05)
+	x.s.need = 2
+	x.run(20 * time.Minute)
+	x.wantOut()
+}
+
+// With a known pace there are no trials while the group is about as fast as that.
+func TestHealthyGroupIsNotTriedTwice(t *testing.T) {
+	x := newPaceSim(t, 500, 1, 1, 1)
+	x.run(5 * time.Minute)
+	x.wantOut()
+	if x.trials != 1 || x.s.pace.known < paceLink/2 {
+		t.Fatalf("%d trials, known pace %.0f", x.trials, x.s.pace.known)
+	}
+	y := newPaceSim(t, 500, 1, 0.5, 1)
+	y.s.pace.known = x.s.pace.known
+	y.run(5 * time.Minute)
+	y.wantOut()
+	if y.trials != 0 {
+		t.Errorf("%d trials of a group that is half as fast as others were", y.trials)
+	}
+}
