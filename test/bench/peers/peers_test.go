@@ -24,6 +24,8 @@ var (
 	rates   = flag.String("rates", "200mbit,unshaped", "rates of the links")
 	sizeMiB = flag.Int("size", 64, "MiB per message")
 	rounds  = flag.Int("rounds", 6, "rounds; fewer than 6 give no bounds of 95%")
+	repeat  = flag.Int("messages", 1, "messages in each run of a program that is timed inside; the median counts")
+	block   = flag.String("block", bench.Auto, "our bytes per block, like 1MiB")
 	only    = flag.String("only", "", "regular expression: run only these peers")
 )
 
@@ -61,20 +63,23 @@ func TestPeers(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	blocks, err := bench.ParseBlocks([]string{*block})
+	if err != nil {
+		t.Fatal(err)
+	}
 	for rate := range strings.SplitSeq(*rates, ",") {
 		for number := range strings.SplitSeq(*nodes, ",") {
 			n, err := strconv.Atoi(number)
 			if err != nil {
 				t.Fatalf("-nodes %q: %v", *nodes, err)
 			}
-			t.Run(fmt.Sprintf("n=%d/%s", n, rate), func(t *testing.T) { compare(t, n, rate, wanted) })
+			t.Run(fmt.Sprintf("n=%d/%s", n, rate), func(t *testing.T) { compare(t, newSite(t, n, rate, blocks[0]), wanted) })
 		}
 	}
 }
 
 // compare runs all programs in turns, ours before each peer.
-func compare(t *testing.T, n int, rate string, wanted *regexp.Regexp) {
-	site := newSite(t, n, rate, uint64(*sizeMiB)<<20)
+func compare(t *testing.T, site *site, wanted *regexp.Regexp) {
 	us := program{"rdmcfs", "memory", site.ours}
 	var rows []row
 	for _, p := range site.peers() {
@@ -85,7 +90,7 @@ func compare(t *testing.T, n int, rate string, wanted *regexp.Regexp) {
 	ours := row{program: us}
 	link := row{program: program{"iperf3, 2 nodes", "memory", site.iperf}}
 	for round := range *rounds {
-		if rate != unshaped {
+		if site.mbit > 0 {
 			link.add(t, site, nil)
 		}
 		for i := range rows {
@@ -98,7 +103,7 @@ func compare(t *testing.T, n int, rate string, wanted *regexp.Regexp) {
 		}
 		t.Logf("round %d of %d done", round+1, *rounds)
 	}
-	t.Logf("n=%d, links %s, %d MiB, %d rounds\n%s", n, rate, *sizeMiB, *rounds, table(ours, link, rows))
+	t.Logf("%s, %d MiB, %d rounds, our blocks %s\n%s", t.Name(), *sizeMiB, *rounds, *block, table(ours, link, rows))
 	for _, r := range rows {
 		if bounds := bench.MedianBounds(r.ratios, confidence); r.moves == "memory" && bounds.High < 1 {
 			t.Errorf("%s is faster: its time is %.3f to %.3f of ours", r.name, bounds.Low, bounds.High)
