@@ -130,6 +130,8 @@ func causeGrade(err error) int {
 	switch {
 	case err == nil:
 		return 0
+	case errors.Is(err, context.Canceled):
+		return 1 // another one's end kept it from starting
 	case !errors.As(err, &child):
 		return 4
 	case child.code < 0:

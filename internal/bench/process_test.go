@@ -3,6 +3,7 @@ package bench
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"os"
@@ -42,6 +43,24 @@ func TestLocalTellsWhatAMemberSaid(t *testing.T) {
 	err := Local(t.Context(), smallPlan(), []string{"sh", "-c", "echo no such luck >&2; exit 7"}, nil, func(Result) {})
 	if code, ok := ExitCode(err); !ok || code != 7 || !strings.Contains(err.Error(), "no such luck") {
 		t.Errorf("%v", err)
+	}
+}
+
+func TestTheFirstCauseIsTold(t *testing.T) {
+	killed := &childError{rank: 1, code: -1, err: errors.New("signal: killed")}
+	notStarted := fmt.Errorf("bench: start member 2: %w", context.Canceled)
+	left := &childError{rank: 3, code: 1, text: ErrLeft.Error() + ": rank 0", err: errors.New("exit status 1")}
+	cause := &childError{rank: 4, code: 11, text: "bytes differ", err: errors.New("exit status 11")}
+	for _, errs := range [][]error{{nil, killed, notStarted, left, cause}, {cause, left, notStarted, killed, nil}} {
+		if err := firstCause(errs); err != error(cause) {
+			t.Errorf("told %v", err)
+		}
+	}
+	if err := firstCause([]error{notStarted, left, killed}); err != error(left) {
+		t.Errorf("told %v", err)
+	}
+	if err := firstCause([]error{nil, nil}); err != nil {
+		t.Errorf("told %v", err)
 	}
 }
 
