@@ -7,6 +7,8 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"runtime"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -80,30 +82,44 @@ func TestG1OpenHandlesKeepTheirVersion(t *testing.T) {
 
 func TestG1LocalReaderKeepsItsVersion(t *testing.T) {
 	eachMode(t, func(t *testing.T, n *fstest.Node, mnt string) {
-		path := filepath.Join(mnt, "f")
-		write(t, path, []byte("old"))
-		r, err := os.Open(path)
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer r.Close()
-		w, err := os.OpenFile(path, os.O_RDWR, 0)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if _, err := w.WriteAt([]byte("NEW!"), 0); err != nil {
-			t.Fatal(err)
-		}
-		wantBytes(t, path, []byte("NEW!")) // a new open shares the live file
-		if err := w.Close(); err != nil {
-			t.Fatal(err)
-		}
-		wantBytes(t, path, []byte("NEW!"))
-		got, err := io.ReadAll(r)
-		if err != nil || string(got) != "old" {
-			t.Errorf("old handle reads %q, %v", got, err)
+		defer keepBusy(t)() // the RELEASE of the first writer is easily handled after the open of the second
+		for i := range 100 {
+			path := filepath.Join(mnt, fmt.Sprint("f", i))
+			write(t, path, []byte("old"))
+			r, err := os.Open(path)
+			must(t, err)
+			w, err := os.OpenFile(path, os.O_RDWR, 0)
+			must(t, err)
+			_, err = w.WriteAt([]byte("NEW!"), 0)
+			must(t, err)
+			wantBytes(t, path, []byte("NEW!")) // a new open shares the live file
+			must(t, w.Close())
+			wantBytes(t, path, []byte("NEW!"))
+			got, err := io.ReadAll(r)
+			if err != nil || string(got) != "old" {
+				t.Errorf("round %d: old handle reads %q, %v", i, got, err)
+			}
+			must(t, r.Close())
 		}
 	})
+}
+
+// keepBusy loads the machine until the returned function is called.
+func keepBusy(t *testing.T) (stop func()) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	var wg sync.WaitGroup
+	for range 2 * runtime.NumCPU() {
+		wg.Go(func() {
+			for ctx.Err() == nil {
+				runtime.Gosched()
+			}
+		})
+	}
+	return func() {
+		cancel()
+		wg.Wait()
+	}
 }
 
 func TestNamesAcrossNodes(t *testing.T) {

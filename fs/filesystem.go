@@ -25,6 +25,7 @@ type fileSystem struct {
 	nodes   *table
 	handles *handles
 	own     *ownOps
+	retries *retries
 	shown   shown
 	tmpInos atomic.Uint64
 
@@ -44,7 +45,7 @@ func newFileSystem(ctx context.Context, o Options, root meta.Inode) *fileSystem 
 	f := &fileSystem{
 		RawFileSystem: fuse.NewDefaultRawFileSystem(),
 		cluster:       o.Cluster, staging: o.Staging, log: o.Log, opts: o,
-		nodes: newTable(root), handles: newHandles(), own: newOwnOps(),
+		nodes: newTable(root), handles: newHandles(), own: newOwnOps(), retries: newRetries(),
 	}
 	f.ctx, f.stop = context.WithCancel(context.WithoutCancel(ctx))
 	return f

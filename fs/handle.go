@@ -12,7 +12,7 @@ type handle struct {
 	version *version
 	live    *live
 	writer  bool
-	flush   bool // FLUSH of this handle publishes
+	flushed bool // a descriptor of it was closed, perhaps the last; protected by table.mu
 
 	dir *dirStream
 }

@@ -23,6 +23,8 @@ type live struct {
 	// Protected by table.mu.
 	handles int  // open handles, readers too
 	writers int  // of them, those that may write
+	closing int  // of those, the ones that had a descriptor closed: most often their RELEASE is on its way
+	dups    bool // it was not: such handles have other descriptors, and are not waited for
 	busy    int  // publishes and watches under way: the bytes are still to be published
 	holds   int  // looks at it under way: it must not be closed
 	ended   bool // no longer to be joined; bytes are being kept or dropped
@@ -31,6 +33,7 @@ type live struct {
 	superseded bool
 	graceOver  bool // a whole releaseGrace went by since: somebody really has it open
 
+	released   chan struct{} // closed and made anew when nobody may write any more; protected by table.mu
 	settleOnce sync.Once
 	settled    chan struct{} // closed when the file is no longer what its node's opens share
 
@@ -74,7 +77,15 @@ func (l *live) isVersionLocked(rec meta.Inode) bool {
 // acquireWrite makes a write handle on a node, which becomes live if it is not. trunc empties the file.
 func (f *fileSystem) acquireWrite(ctx context.Context, n *node, mayMap, trunc bool) (*handle, syscall.Errno) {
 	f.awaitSettled(ctx, n)
+	f.awaitReleased(ctx, n)
 	l, mine, no := f.joinOrBegin(n)
+	for tries := 0; no == syscall.EAGAIN && tries < endingTries; tries++ {
+		f.awaitSettled(ctx, n)
+		l, mine, no = f.joinOrBegin(n)
+	}
+	if no == syscall.EAGAIN {
+		no = syscall.EIO
+	}
 	if no != 0 {
 		return nil, no
 	}
@@ -82,20 +93,30 @@ func (f *fileSystem) acquireWrite(ctx context.Context, n *node, mayMap, trunc bo
 		f.prepare(ctx, l, trunc)
 	}
 	h, no := f.awaitLive(ctx, l, true)
+	if no == 0 {
+		no = f.joined(h, mayMap, trunc && !mine)
+	}
 	if no != 0 {
 		return nil, no
 	}
+	return h, 0
+}
+
+// joined prepares a handle on a live file for its open; an error releases it.
+func (f *fileSystem) joined(h *handle, mayMap, trunc bool) syscall.Errno {
+	l := h.live
 	l.mu.Lock()
 	l.mayMap = l.mayMap || mayMap
 	l.mu.Unlock()
-	if trunc && !mine {
-		if err := l.stage.Truncate(0); err != nil {
-			f.release(h, 0)
-			return nil, f.fail("truncate", n.ino(), err)
-		}
-		l.touched()
+	if !trunc {
+		return 0
 	}
-	return h, 0
+	if err := l.stage.Truncate(0); err != nil {
+		f.release(h, 0)
+		return f.fail("truncate", h.node.ino(), err)
+	}
+	l.touched()
+	return 0
 }
 
 // releaseGrace is how long an open waits for the RELEASE of a file that was closed before a newer commit came: the
@@ -127,9 +148,58 @@ func (f *fileSystem) awaitSettled(ctx context.Context, n *node) {
 	}
 }
 
+// releaseLag is how long an open for writing waits for the RELEASE of writers that have closed. The kernel sent it before the open,
+// but it may be handled later; and who reads the file since keeps that version only if the new writer does not join the old ones.
+const releaseLag = 50 * time.Millisecond
+
+// awaitReleased waits while all writers of a node have closed and are not released, or what that brought about is not done; once for
+// a live file at most.
+func (f *fileSystem) awaitReleased(ctx context.Context, n *node) {
+	var timer *time.Timer
+	for {
+		f.nodes.mu.Lock()
+		l := n.live
+		if l == nil || l.ended || l.dups || l.frozenLocked() || l.closing < l.writers {
+			f.nodes.mu.Unlock()
+			return
+		}
+		released := l.released
+		f.nodes.mu.Unlock()
+		if timer == nil {
+			timer = time.NewTimer(releaseLag)
+			defer timer.Stop()
+		}
+		select {
+		case <-released:
+		case <-ctx.Done():
+			return
+		case <-timer.C:
+			f.nodes.mu.Lock()
+			l.dups = true
+			f.nodes.mu.Unlock()
+			return
+		}
+	}
+}
+
+// noteClosing notes that a descriptor of a handle was closed.
+func (f *fileSystem) noteClosing(h *handle) {
+	f.nodes.mu.Lock()
+	defer f.nodes.mu.Unlock()
+	if !h.flushed {
+		h.flushed = true
+		h.live.closing++
+	}
+}
+
 func (l *live) settle() { l.settleOnce.Do(func() { close(l.settled) }) }
 
-// joinOrBegin gives the live file of a node, counted for one more writer; mine says that the caller has to prepare it.
+// endingTries bounds how often an open finds the live file that has just ended when another one has ended since. It is not left to
+// the kernel, which looks a name up again once only: two programs that append in turns would see ESTALE.
+const endingTries = 100
+
+// joinOrBegin gives the live file of a node, counted for one more writer; mine says that the caller has to prepare it. EAGAIN: there
+// is one that is ending. ESTALE: who has the file open keeps what he has, and the name has to be looked up again.
 func (f *fileSystem) joinOrBegin(n *node) (l *live, mine bool, no syscall.Errno) {
 	f.nodes.mu.Lock()
 	defer f.nodes.mu.Unlock()
@@ -141,11 +211,13 @@ func (f *fileSystem) joinOrBegin(n *node) (l *live, mine bool, no syscall.Errno)
 		l.writers++
 		n.pins++
 		return l, false, 0
+	case l != nil && l.ended:
+		return nil, false, syscall.EAGAIN
 	case l != nil || n.reading != nil:
 		f.nodes.detachLocked(n)
 		return nil, false, syscall.ESTALE
 	}
-	l = &live{node: n, ready: make(chan struct{}), settled: make(chan struct{}), handles: 1, writers: 1}
+	l = &live{node: n, ready: make(chan struct{}), settled: make(chan struct{}), released: make(chan struct{}), handles: 1, writers: 1}
 	n.live = l
 	n.pins++
 	return l, true, 0
@@ -248,6 +320,9 @@ func (f *fileSystem) releaseLive(h *handle) {
 	if h.writer {
 		l.writers--
 		lastWriter = l.writers == 0
+		if h.flushed {
+			l.closing--
+		}
 	}
 	l.node.pins--
 	l.busy++ // until it is known what is left to do
@@ -274,6 +349,10 @@ func (f *fileSystem) unhold(l *live) { f.letGo(l, &l.holds) }
 func (f *fileSystem) letGo(l *live, count *int) {
 	f.nodes.mu.Lock()
 	*count--
+	if l.frozenLocked() {
+		close(l.released)
+		l.released = make(chan struct{})
+	}
 	end := l.busy == 0 && l.holds == 0 && l.handles == 0 && !l.ended
 	if end {
 		l.ended = true

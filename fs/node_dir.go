@@ -52,7 +52,7 @@ func checkName(name string) syscall.Errno {
 }
 
 // Lookup answers FUSE_LOOKUP. That a name does not exist is cached too.
-func (f *fileSystem) Lookup(_ <-chan struct{}, header *fuse.InHeader, name string, out *fuse.EntryOut) fuse.Status {
+func (f *fileSystem) Lookup(cancel <-chan struct{}, header *fuse.InHeader, name string, out *fuse.EntryOut) fuse.Status {
 	dir, no := f.directory(header.NodeId)
 	if no == 0 {
 		no = checkName(name)
@@ -74,6 +74,13 @@ func (f *fileSystem) Lookup(_ <-chan struct{}, header *fuse.InHeader, name strin
 	}
 	if n := f.nodes.known(rec.Ino); n != nil {
 		f.awaitSettled(f.ctx, n)
+	}
+	ctx, stop := f.callContext(cancel, header.Pid)
+	defer stop()
+	if f.openAhead(ctx, header.Pid, rec) {
+		if now, err := f.names().Inode(rec.Ino); err == nil {
+			rec = now
+		}
 	}
 	f.entry(rec, out)
 	return fuse.OK

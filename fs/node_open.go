@@ -29,13 +29,7 @@ func (f *fileSystem) Open(cancel <-chan struct{}, in *fuse.OpenIn, out *fuse.Ope
 	}
 	ctx, stop := f.callContext(cancel, in.Pid)
 	defer stop()
-	var h *handle
-	var no syscall.Errno
-	if mayWrite(in.Flags) {
-		h, no = f.acquireWrite(ctx, n, mayMap(in.Flags), in.Flags&syscall.O_TRUNC != 0)
-	} else {
-		h, no = f.acquireRead(ctx, n)
-	}
+	h, no := f.acquire(ctx, n, in)
 	if no != 0 {
 		return fuse.Status(no)
 	}
@@ -96,6 +90,9 @@ func (f *fileSystem) killPrivOf(ctx context.Context, n *node) {
 func (f *fileSystem) Create(cancel <-chan struct{}, in *fuse.CreateIn, name string, out *fuse.CreateOut) fuse.Status {
 	op := &meta.Create{Name: name, Kind: meta.KindFile, Mode: in.Mode, Excl: in.Flags&syscall.O_EXCL != 0}
 	rec, no := f.creation(cancel, &in.InHeader, op)
+	if no == syscall.ESTALE {
+		f.retries.sendBack(retryKey{in.Pid, rec.Ino, mayWrite(in.Flags)})
+	}
 	if no != 0 {
 		return fuse.Status(no)
 	}
@@ -201,7 +198,9 @@ func (f *fileSystem) Flush(cancel <-chan struct{}, in *fuse.FlushIn) fuse.Status
 	if h == nil || h.live == nil || !h.writer {
 		return fuse.OK
 	}
-	return fuse.Status(f.flushLive(cancel, in.Pid, h.live, true))
+	status := f.flushLive(cancel, in.Pid, h.live, true)
+	f.noteClosing(h)
+	return fuse.Status(status)
 }
 
 // Fsync answers FUSE_FSYNC.

@@ -49,7 +49,10 @@ func TestCommandsShareOneOutput(t *testing.T) {
 
 func TestFourAppenders(t *testing.T) {
 	eachPair(t, func(t *testing.T, c *fstest.Cluster, a, b string) {
-		shell(t, a, `for w in 1 2 3 4; do (i=0; while [ $i -lt 50 ]; do echo "writer $w line $i" >> log; i=$((i+1)); done) & done; wait`)
+		out := shell(t, a, `for w in 1 2 3 4; do (i=0; while [ $i -lt 50 ]; do echo "writer $w line $i" >> log; i=$((i+1)); done) & done; wait; echo end`)
+		if out != "end\n" {
+			t.Errorf("the shells said %q", out)
+		}
 		for _, mnt := range []string{a, b} {
 			seen := map[string]int{}
 			for _, line := range lines(t, filepath.Join(mnt, "log")) {
@@ -62,6 +65,19 @@ func TestFourAppenders(t *testing.T) {
 					}
 				}
 			}
+		}
+	})
+}
+
+// Nobody is sent away, however many open and close one file: the kernel tries an open again once only.
+func TestAppendersAndAReader(t *testing.T) {
+	eachPair(t, func(t *testing.T, c *fstest.Cluster, a, b string) {
+		out := shell(t, a, `echo >log
+			for w in 1 2 3 4; do (i=0; while [ $i -lt 100 ]; do echo "writer $w line $i" >>log || echo append; i=$((i+1)); done) & done
+			(i=0; while [ $i -lt 150 ]; do cat log >/dev/null || echo read; i=$((i+1)); done) &
+			wait; wc -l <log`)
+		if out != "401\n" {
+			t.Errorf("the shells said %q", out)
 		}
 	})
 }

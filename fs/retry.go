@@ -1,0 +1,170 @@
+package fs
+
+import (
+	"context"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/hanwen/go-fuse/v2/fuse"
+	"github.com/rdmcfs/rdmcfs/meta"
+)
+
+// The kernel tries an open that was answered with ESTALE again, once: it looks the name up and opens what it got. In between others may
+// have opened and closed the file, so that this open would be ESTALE too, and the program would see it. So the lookup of that
+// thread opens the file already, and the open takes what it finds.
+const (
+	retryTime  = time.Second // from ESTALE to the lookup, and from there to the open
+	aheadTries = 20          // by the lookup, against others that open and close
+	retriesMax = 1024        // that are remembered
+)
+
+// retryKey is an open that is on its way again.
+type retryKey struct {
+	tid   uint32
+	ino   meta.Ino
+	write bool
+}
+
+// aheadOpen is a file that a lookup opened.
+type aheadOpen struct {
+	h     *handle
+	taken chan struct{}
+}
+
+type retries struct {
+	mu    sync.Mutex
+	sent  map[retryKey]time.Time // when an open was sent back
+	ahead map[retryKey]*aheadOpen
+}
+
+func newRetries() *retries {
+	return &retries{sent: map[retryKey]time.Time{}, ahead: map[retryKey]*aheadOpen{}}
+}
+
+// sendBack notes that an open gets ESTALE.
+func (r *retries) sendBack(k retryKey) {
+	now := time.Now()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if len(r.sent) >= retriesMax {
+		for k, at := range r.sent {
+			if now.Sub(at) > retryTime {
+				delete(r.sent, k)
+			}
+		}
+	}
+	if len(r.sent) < retriesMax {
+		r.sent[k] = now
+	}
+}
+
+// back reports whether an open was sent back just now, once.
+func (r *retries) back(k retryKey) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	at, ok := r.sent[k]
+	delete(r.sent, k)
+	return ok && time.Since(at) <= retryTime
+}
+
+// openAhead opens a file for a thread that looks it up because its open was sent back. It reports whether it did.
+func (f *fileSystem) openAhead(ctx context.Context, tid uint32, rec meta.Inode) bool {
+	done := false
+	for _, write := range []bool{true, false} {
+		if k := (retryKey{tid, rec.Ino, write}); rec.Kind == meta.KindFile && f.retries.back(k) {
+			if h := f.openAnew(ctx, rec, write); h != nil {
+				f.keepAhead(k, h)
+				done = true
+			}
+		}
+	}
+	return done
+}
+
+// openAnew opens what an inode number is looked up as now; nil if it can't.
+func (f *fileSystem) openAnew(ctx context.Context, rec meta.Inode, write bool) *handle {
+	for range aheadTries {
+		n := f.nodes.looked(rec)
+		var h *handle
+		var no syscall.Errno
+		if write {
+			h, no = f.acquireWrite(ctx, n, false, false)
+		} else {
+			h, no = f.acquireRead(ctx, n)
+		}
+		f.nodes.forget(n.id, 1)
+		if no == 0 {
+			return h
+		}
+		var err error
+		if rec, err = f.names().Inode(rec.Ino); no != syscall.ESTALE || err != nil {
+			return nil
+		}
+	}
+	return nil
+}
+
+// keepAhead keeps a handle until the open comes, or not.
+func (f *fileSystem) keepAhead(k retryKey, h *handle) {
+	a := &aheadOpen{h: h, taken: make(chan struct{})}
+	f.retries.mu.Lock()
+	old := f.retries.ahead[k]
+	f.retries.ahead[k] = a
+	f.retries.mu.Unlock()
+	if old != nil {
+		f.release(old.h, 0)
+		close(old.taken)
+	}
+	f.work.Go(func() {
+		timer := time.NewTimer(retryTime)
+		defer timer.Stop()
+		select {
+		case <-a.taken:
+			return
+		case <-timer.C:
+		case <-f.ctx.Done():
+		}
+		f.retries.mu.Lock()
+		mine := f.retries.ahead[k] == a
+		if mine {
+			delete(f.retries.ahead, k)
+		}
+		f.retries.mu.Unlock()
+		if mine {
+			f.release(h, 0)
+		}
+	})
+}
+
+// takeAhead gives the handle that the lookup before an open made, or nil.
+func (f *fileSystem) takeAhead(k retryKey, n *node) *handle {
+	f.retries.mu.Lock()
+	defer f.retries.mu.Unlock()
+	a := f.retries.ahead[k]
+	if a == nil || a.h.node != n {
+		return nil
+	}
+	delete(f.retries.ahead, k)
+	close(a.taken)
+	return a.h
+}
+
+// acquire makes a handle for an open.
+func (f *fileSystem) acquire(ctx context.Context, n *node, in *fuse.OpenIn) (h *handle, no syscall.Errno) {
+	k := retryKey{in.Pid, n.ino(), mayWrite(in.Flags)}
+	h = f.takeAhead(k, n)
+	switch trunc := in.Flags&syscall.O_TRUNC != 0; {
+	case h != nil && k.write:
+		no = f.joined(h, mayMap(in.Flags), trunc)
+	case h != nil:
+	case k.write:
+		h, no = f.acquireWrite(ctx, n, mayMap(in.Flags), trunc)
+	default:
+		h, no = f.acquireRead(ctx, n)
+	}
+	if no == syscall.ESTALE {
+		f.retries.sendBack(k)
+	}
+	return h, no
+}
