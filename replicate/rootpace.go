@@ -11,7 +11,7 @@ import (
 // Relaying couples the members of a group: all go at the pace of the slowest, so their paces say nothing about who that is. A group
 // that is slow for long is therefore taken apart, without losing a block:
 //
-//	together ──slow for 10 s, or nothing to compare with──> trial: each suspect in a group of its own, for 3 s
+//	together ──slow for 10 s, by what is known of others──> trial: each suspect in a group of its own, for 3 s
 //	   ^                                                       │ nobody stands out            │ one does
 //	   └───────────────────────────────────────────────────────┘                              v
 //	   ^                                                       apart: the suspect alone, the others in one group, for 10 s
@@ -47,6 +47,8 @@ const (
 	trialsMax = 2
 	// trialGroupsMax bounds the groups of a trial; more suspects share groups, and those of the slowest are tried again.
 	trialGroupsMax = 15
+	// unknownPace is what is fast enough, in bytes a second, as long as nothing is known to compare with.
+	unknownPace = 4 << 20
 )
 
 // arrange puts the members that are to receive into groups.
@@ -148,7 +150,11 @@ func median(list []float64) float64 {
 func (s *rootSession) judgeTogether(now time.Time) []rootAction {
 	w := &s.pace
 	w.together = median(s.paces(now, func(meta.NodeID) bool { return true }))
-	if w.known > 0 && w.together*s.lim.slowPart >= w.known || w.trials >= trialsMax || s.count(memberReady) < 2 {
+	enough := w.known > 0 && w.together*s.lim.slowPart >= w.known || w.known == 0 && w.together >= unknownPace
+	if enough {
+		w.known = max(w.known, w.together)
+	}
+	if enough || w.trials >= trialsMax || s.count(memberReady) < 2 {
 		s.restartPace(now)
 		return nil
 	}

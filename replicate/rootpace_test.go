@@ -202,19 +202,25 @@ func TestMemberThatIsOnlySlowerOrNeededIsWaitedFor(t *testing.T) {
 	x.wantOut()
 }
 
-// With a known pace there are no trials while the group is about as fast as that.
-func TestHealthyGroupIsNotTriedTwice(t *testing.T) {
+// A group that is fast enough, or about as fast as groups are known to be, is not taken apart.
+func TestHealthyGroupIsNotTried(t *testing.T) {
 	x := newPaceSim(t, 500, 1, 1, 1)
 	x.run(5 * time.Minute)
 	x.wantOut()
-	if x.trials != 1 || x.s.pace.known < paceLink/2 {
+	if x.trials != 0 || x.s.pace.known < paceLink/2 {
 		t.Fatalf("%d trials, known pace %.0f", x.trials, x.s.pace.known)
 	}
-	y := newPaceSim(t, 500, 1, 0.5, 1)
+	y := newPaceSim(t, 500, 1, 0.2, 1)
 	y.s.pace.known = x.s.pace.known
 	y.run(5 * time.Minute)
 	y.wantOut()
 	if y.trials != 0 {
-		t.Errorf("%d trials of a group that is half as fast as others were", y.trials)
+		t.Errorf("%d trials of a group that is a fifth as fast as others were", y.trials)
+	}
+	slow := newPaceSim(t, 200, 0.1, 0.1, 0.1) // nothing is known, and it might be one of them
+	slow.run(5 * time.Minute)
+	slow.wantOut()
+	if slow.trials != 1 || slow.s.pace.known < paceLink/20 {
+		t.Errorf("%d trials of slow links, known pace %.0f", slow.trials, slow.s.pace.known)
 	}
 }
