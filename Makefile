@@ -1,9 +1,9 @@
 # The two commands: make demo, make test. The rest is in docs/TESTING.md.
 GO ?= go
 RDMCFS = bin/rdmcfs
-UNIT = $(shell $(GO) list ./... | grep -v /test/)
+UNIT = $(shell $(GO) list ./... | grep -v /test/) ./test/bench/peers
 
-.PHONY: build demo test test-unit test-schedule test-sim test-integration test-long bench lint clean
+.PHONY: build demo test test-unit test-schedule test-sim test-integration test-long bench bench-peers lint clean
 
 build:
 	CGO_ENABLED=0 $(GO) build -trimpath -o $(RDMCFS) ./cmd/rdmcfs
@@ -49,6 +49,11 @@ test-long: build
 bench: build
 	test/setup.sh bench
 	$(GO) test -count=1 -timeout 60m -p 1 ./test/bench -v -links
+
+# The multicast beside Open MPI, uftp, udpcast, rsync and aria2: about an hour. PEERS=flags, see docs/TESTING.md.
+bench-peers: build
+	test/setup.sh bench
+	$(GO) test -count=1 -timeout 150m ./test/bench/peers -v -args -peers $(PEERS)
 
 clean:
 	rm -rf bin .cache
