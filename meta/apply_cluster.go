@@ -1,8 +1,10 @@
 package meta
 
 import (
+	"fmt"
 	"maps"
 	"syscall"
+	"time"
 )
 
 // Bounds of what cluster operations store.
@@ -92,6 +94,24 @@ func (t *tx) token(o *Join) (*tokenRecord, syscall.Errno) {
 		return k, syscall.EPERM
 	}
 	return k, ok
+}
+
+// tokensKept is how long a token is remembered after its end: for that time a join with it is told whether it was used or too late.
+const tokensKept = int64(24 * time.Hour)
+
+// expireTokens forgets tokens that are over.
+func (t *tx) expireTokens() {
+	t.scan([]byte{tableToken}, func(key, value []byte) bool {
+		var k tokenRecord
+		if err := decodeRecord(value, &k); err != nil {
+			t.fail(fmt.Errorf("meta: record %x: %w", key, err))
+			return false
+		}
+		if k.Expires <= t.now-tokensKept {
+			t.del(key)
+		}
+		return true
+	})
 }
 
 func (t *tx) named(name string) *nodeRecord {

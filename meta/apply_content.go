@@ -253,6 +253,7 @@ func (t *tx) expire() (Result, syscall.Errno) {
 	if t.head.Freeing {
 		t.freeDead(freePerSweep)
 	}
+	t.expireTokens()
 	return Result{}, ok
 }
 

@@ -67,6 +67,9 @@ func openBadger(dir string, opts Options) (*badgerStore, uint64, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, 0, fmt.Errorf("meta: open %s: %w", dir, err)
 	}
+	if err := dropEmptyLogs(dir); err != nil {
+		return nil, 0, fmt.Errorf("meta: open %s: %w", dir, err)
+	}
 	db, err := badger.OpenManaged(badgerOptions(dir, opts))
 	if err != nil {
 		return nil, 0, fmt.Errorf("meta: open %s: %w", dir, err)
@@ -77,6 +80,27 @@ func openBadger(dir string, opts Options) (*badgerStore, uint64, error) {
 		return nil, 0, errors.Join(fmt.Errorf("meta: open %s: %w", dir, err), db.Close())
 	}
 	return s, index, nil
+}
+
+// dropEmptyLogs removes the logs that a crash left between their creation and their first byte: badger refuses to open them.
+func dropEmptyLogs(dir string) error {
+	files, err := os.ReadDir(dir)
+	if err != nil {
+		return err
+	}
+	for _, f := range files {
+		if ext := filepath.Ext(f.Name()); ext != ".mem" && ext != ".vlog" {
+			continue
+		}
+		info, err := f.Info()
+		if err == nil && info.Size() == 0 {
+			err = os.Remove(filepath.Join(dir, f.Name()))
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // begin reads the marker, or writes the first state.

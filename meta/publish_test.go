@@ -3,6 +3,7 @@ package meta_test
 import (
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -488,6 +489,31 @@ func TestJoinAskedAgain(t *testing.T) {
 	}
 	if res := c.Do(1, &meta.Join{Name: "d", TokenHash: often, KeyHash: [32]byte{7}}); res.Node != second.Node+1 {
 		t.Fatalf("one join was counted twice: %+v", res)
+	}
+}
+
+// A token that is over is told from an unknown one for a day; then it is forgotten.
+func TestTokensAreForgotten(t *testing.T) {
+	c := metatest.New(t, 1)
+	now := c.Do(1, &meta.Create{Parent: meta.RootIno, Name: "d", Kind: meta.KindDir}).Inode.Ctime
+	for i, expires := range []int64{now, 1 << 62} {
+		c.Do(1, &meta.AddToken{Hash: [32]byte{byte(i + 1)}, Expires: expires})
+	}
+	expire := func(after time.Duration) {
+		t.Helper()
+		e := meta.Entry{Generation: meta.FirstGeneration, Op: &meta.Expire{}}
+		if _, _, err := c.DB.Apply(c.DB.Index()+1, now+int64(after), meta.EncodeEntry(e)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	known := func(i byte) bool { _, _, err := c.DB.Token([32]byte{i}); return err == nil }
+	expire(23 * time.Hour)
+	if !known(1) || !known(2) {
+		t.Fatal("a token was forgotten too early")
+	}
+	expire(25 * time.Hour)
+	if known(1) || !known(2) {
+		t.Fatalf("the old token is known: %v, the other: %v", known(1), known(2))
 	}
 }
 

@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"io"
 	"math/rand/v2"
+	"os"
+	"path/filepath"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -126,6 +128,28 @@ func TestCrashAcrossMemtables(t *testing.T) {
 		}
 		ends = logEnds(t, dir)
 	}
+}
+
+// A crash right after badger has created a log leaves an empty file.
+func TestOpenWithEmptyLogs(t *testing.T) {
+	dir := t.TempDir()
+	db := openSmall(t, dir)
+	c := metatest.Over(t, db, 1)
+	file(c, meta.RootIno, "f")
+	if _, err := db.Sync(); err != nil {
+		t.Fatal(err)
+	}
+	copied := copyDir(t, dir)
+	for _, name := range []string{"00077.mem", "000077.vlog"} {
+		states, err := filepath.Glob(filepath.Join(copied, "state-*"))
+		if err != nil || len(states) != 1 {
+			t.Fatal(states, err)
+		}
+		if err := os.WriteFile(filepath.Join(states[0], name), nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	sameState(t, db, openSmall(t, copied))
 }
 
 // Readers see whole versions while entries are applied, synced, compacted and the state is replaced by a snapshot: each
