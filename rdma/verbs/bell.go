@@ -1,0 +1,233 @@
+//go:build linux && (amd64 || arm64) && !nordma
+
+package verbs
+
+import (
+	"crypto/rand"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+	"unsafe"
+
+	"github.com/ebitengine/purego"
+	"golang.org/x/sys/unix"
+)
+
+// Room for datagrams. Those that find none are lost, and repeated by their sender.
+const (
+	bellRecvs = 256
+	bellSends = 64
+	bellSlot  = 128 // bytes: routing header and message
+)
+
+// bellPair is the upper half of the ids of the bell's own requests; pairs count from 1.
+const bellPair = 0
+
+// bell is the device's queue pair for datagrams: with it pairs tell each other that they are ready, or gone.
+type bell struct {
+	dev         *device
+	handle      uintptr
+	cq          *deviceCQ
+	number, key uint32
+	mem         []byte // bellRecvs slots, then bellSends
+	mr          uintptr
+	mrKey       uint32
+	muted       atomic.Bool
+
+	mu     sync.Mutex // protects all below; the innermost lock
+	routes map[ahAttr]uintptr
+	free   []int // slots to send from
+	closed bool
+	send   sendWR
+	recv   recvWR
+	piece  sge
+	bad    uintptr
+	args   [3]uintptr
+}
+
+func (d *device) newBell() (*bell, error) {
+	b := &bell{dev: d, routes: make(map[ahAttr]uintptr)}
+	for i := range bellSends {
+		b.free = append(b.free, bellRecvs+i)
+	}
+	var err error
+	if b.mem, err = unix.Mmap(-1, 0, (bellRecvs+bellSends)*bellSlot, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS); err != nil {
+		return nil, fmt.Errorf("verbs: map datagrams: %w", err)
+	}
+	if err := b.open(); err != nil {
+		return nil, errors.Join(err, b.release())
+	}
+	return b, nil
+}
+
+func (b *bell) open() error {
+	d := b.dev
+	mr, errno := d.lib.call(d.lib.regMR, d.pd, uintptr(unsafe.Pointer(&b.mem[0])), uintptr(len(b.mem)), accessLocalWrite)
+	if mr == 0 {
+		return pinError(len(b.mem), errno)
+	}
+	b.mr, b.mrKey = mr, *field[uint32](mr, mrLocalKey)
+	var err error
+	if b.cq, err = d.newDeviceCQ(bellRecvs + bellSends); err != nil {
+		return err
+	}
+	if b.handle, err = d.createQP(qpDatagram, b.cq, b.cq, qpCap{sends: bellSends, recvs: bellRecvs, sendSGE: 1, recvSGE: 1}); err != nil {
+		return err
+	}
+	var key [4]byte
+	rand.Read(key[:])
+	b.key = binary.LittleEndian.Uint32(key[:]) &^ (1 << 31) // the upper half belongs to the kernel
+	b.number = *field[uint32](b.handle, qpNumber)
+	attr := &qpAttr{state: qpInit, port: uint8(d.port.Number), qkey: b.key}
+	if err := d.modify("prepare datagrams", b.handle, attr, maskInitDatagram); err != nil {
+		return err
+	}
+	b.cq.attach(bellPair, b)
+	for i := range bellRecvs {
+		if err := b.postRecv(i); err != nil {
+			return err
+		}
+	}
+	if err := d.modify("receive datagrams", b.handle, &qpAttr{state: qpRTR}, maskState); err != nil {
+		return err
+	}
+	return d.modify("send datagrams", b.handle, &qpAttr{state: qpRTS}, maskRTSDatagram)
+}
+
+func (b *bell) slot(i int) []byte { return b.mem[i*bellSlot : (i+1)*bellSlot] }
+
+// describeLocked sets the piece of memory that the next request is about.
+func (b *bell) describeLocked(i, n int) uintptr {
+	b.piece = sge{addr: address64(unsafe.Pointer(&b.slot(i)[0])), length: uint32(n), lkey: b.mrKey}
+	return uintptr(unsafe.Pointer(&b.piece))
+}
+
+func (b *bell) postRecv(i int) error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.recv = recvWR{id: requestID(bellPair, idRecv, uint64(i)), list: b.describeLocked(i, bellSlot), listLen: 1}
+	return b.postLocked(b.dev.ops.postRecv, unsafe.Pointer(&b.recv))
+}
+
+func (b *bell) postLocked(function uintptr, request unsafe.Pointer) error {
+	b.args = [3]uintptr{b.handle, uintptr(request), uintptr(unsafe.Pointer(&b.bad))}
+	if r, _, _ := purego.SyscallN(function, b.args[:]...); int32(r) != 0 {
+		return fmt.Errorf("verbs: post datagram: %w", unix.Errno(int32(r)))
+	}
+	return nil
+}
+
+// handleOf makes, or finds, what datagrams need to reach a peer.
+func (b *bell) handleOf(route ahAttr) (uintptr, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if ah := b.routes[route]; ah != 0 {
+		return ah, nil
+	}
+	attr := new(ahAttr)
+	*attr = route
+	d := b.dev
+	ah, err := d.lib.object("create address handle", d.lib.createAH, d.pd, uintptr(unsafe.Pointer(attr)))
+	if err == nil {
+		b.routes[route] = ah
+	}
+	return ah, err
+}
+
+// ring sends a message to a peer, if there is room. It does not wait.
+func (b *bell) ring(ah uintptr, to *address, text [messageBytes]byte) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if len(b.free) == 0 || b.closed || b.muted.Load() {
+		return
+	}
+	i := b.free[len(b.free)-1]
+	n := copy(b.slot(i), text[:])
+	b.send = sendWR{id: requestID(bellPair, 0, uint64(i)), list: b.describeLocked(i, n), listLen: 1, opcode: wrSend, flags: flagSignaled,
+		addr: uint64(ah), rkey: to.bellQPN, qkey: to.bellKey}
+	if err := b.postLocked(b.dev.ops.postSend, unsafe.Pointer(&b.send)); err != nil {
+		b.dev.cfg.Log.Debug("datagram", "error", err)
+		return
+	}
+	b.free = b.free[:len(b.free)-1]
+}
+
+// completed takes one completion of the device. The lock of the device's queue is held.
+func (b *bell) completed(wc *workCompletion) {
+	i := int(wc.id & idSequence)
+	if wc.id&idRecv == 0 {
+		b.sent(i, wc.status)
+		return
+	}
+	if wc.status != wcSuccess {
+		return
+	}
+	if wc.bytes == grhBytes+messageBytes {
+		text := b.slot(i)[grhBytes : grhBytes+messageBytes]
+		if m, ok := decodeMessage(text); ok {
+			b.dev.deliver(&m, text)
+		}
+	}
+	if err := b.postRecv(i); err != nil {
+		b.dev.cfg.Log.Warn("datagram", "error", err)
+	}
+}
+
+func (b *bell) sent(i int, status uint32) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.free = append(b.free, i)
+	if status == wcSuccess || b.closed {
+		return
+	}
+	// A datagram that the device cannot send stops the queue: start it again.
+	b.dev.cfg.Log.Debug("datagram lost", "status", status)
+	_ = b.dev.modify("restart datagrams", b.handle, &qpAttr{state: qpRTS, curState: qpSQE}, maskState|maskCurState)
+}
+
+// Bounds of the wait for the last messages.
+const (
+	bellRounds = 50
+	bellPause  = time.Millisecond
+)
+
+// close waits a moment until what was said is on its way, and frees everything.
+func (b *bell) close() error {
+	for range bellRounds {
+		b.cq.drain()
+		b.mu.Lock()
+		quiet := len(b.free) == bellSends
+		b.mu.Unlock()
+		if quiet {
+			break
+		}
+		<-time.After(bellPause)
+	}
+	return b.release()
+}
+
+func (b *bell) release() error {
+	b.mu.Lock()
+	b.closed = true
+	routes := b.routes
+	b.routes = make(map[ahAttr]uintptr)
+	b.mu.Unlock()
+	l := b.dev.lib
+	var err error
+	if b.handle != 0 {
+		err = l.check("destroy datagrams", l.destroyQP, b.handle)
+	}
+	for _, ah := range routes {
+		err = errors.Join(err, l.check("destroy address handle", l.destroyAH, ah))
+	}
+	if b.cq != nil {
+		b.cq.destroy()
+	}
+	if b.mr != 0 {
+		err = errors.Join(err, l.check("deregister datagrams", l.deregMR, b.mr))
+	}
+	return errors.Join(err, unix.Munmap(b.mem))
+}

@@ -1,0 +1,14 @@
+//go:build nordma || !linux || !(amd64 || arm64)
+
+package verbs
+
+import "github.com/rdmcfs/rdmcfs/rdma"
+
+// Open answers ErrNotBuilt.
+func Open(Config) (rdma.Device, error) { return nil, ErrNotBuilt }
+
+// Devices answers ErrNotBuilt.
+func Devices() ([]DeviceInfo, error) { return nil, ErrNotBuilt }
+
+// Query reports that there is nothing.
+func Query() Report { return Report{Problems: []string{ErrNotBuilt.Error()}} }

@@ -1,0 +1,229 @@
+//go:build linux && (amd64 || arm64) && !nordma
+
+package verbs
+
+import (
+	"errors"
+	"fmt"
+	"sync"
+	"syscall"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/rdmcfs/rdmcfs/rdma"
+)
+
+// hugeBytes is the size from which mapped regions ask for huge pages: fewer entries in the device's tables.
+const hugeBytes = 4 << 20
+
+// keyShift is where a key holds the offset of the region in its first page. Peers address the region from
+// zero, but devices want addresses and memory at the same place in a page.
+const (
+	keyShift = 32
+	keyBits  = keyShift + 12
+	pageMask = 1<<12 - 1
+)
+
+// region is registered memory. Its remote registration is one of its own: see the package comment.
+type region struct {
+	dev      *device
+	mem      []byte
+	base     uint64 // address of mem
+	mapped   bool   // mem is ours to unmap
+	localMR  uintptr
+	localKey uint32
+	key      rdma.RegionKey
+
+	mu       sync.Mutex // protects all below
+	remoteMR uintptr    // 0: none, or withdrawn
+	users    int
+	stale    bool
+	closing  bool
+	idle     chan struct{} // closed by the last user of a closing region
+	closed   chan struct{} // closed when Close is done
+}
+
+var _ rdma.Region = (*region)(nil)
+
+func (d *device) alloc(size int, access rdma.Access) (*region, error) {
+	if size <= 0 {
+		return nil, fmt.Errorf("verbs: alloc region of %d bytes: %w", size, rdma.ErrRequest)
+	}
+	mem, err := unix.Mmap(-1, 0, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS)
+	if err != nil {
+		return nil, fmt.Errorf("verbs: map region of %d bytes: %w", size, err)
+	}
+	if size >= hugeBytes {
+		_ = unix.Madvise(mem, unix.MADV_HUGEPAGE) // only a hint: kernels without it serve small pages
+	}
+	r, err := d.register(mem, access, true)
+	if err != nil {
+		_ = unix.Munmap(mem)
+		return nil, err
+	}
+	return r, nil
+}
+
+func (d *device) register(mem []byte, access rdma.Access, mapped bool) (*region, error) {
+	if len(mem) == 0 {
+		return nil, fmt.Errorf("verbs: register no memory: %w", rdma.ErrRequest)
+	}
+	if limit := d.info.Limits.RegionBytes; uint64(len(mem)) > limit {
+		return nil, fmt.Errorf("verbs: register %d bytes, limit of the device %d: %w", len(mem), limit, rdma.ErrRequest)
+	}
+	r := &region{dev: d, mem: mem, mapped: mapped, base: uint64(uintptr(unsafe.Pointer(&mem[0]))),
+		idle: make(chan struct{}), closed: make(chan struct{})}
+	if err := d.enter(); err != nil {
+		return nil, err
+	}
+	defer d.calls.Done()
+	if err := r.pin(access); err != nil {
+		return nil, err
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.regions[r] = struct{}{}
+	return r, nil
+}
+
+func (d *device) forgetRegion(r *region) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	delete(d.regions, r)
+}
+
+// pin registers the memory with the device.
+func (r *region) pin(access rdma.Access) error {
+	l, d, n := r.dev.lib, r.dev, uintptr(len(r.mem))
+	mr, errno := l.call(l.regMR, d.pd, uintptr(r.base), n, accessLocalWrite)
+	if mr == 0 && errno == syscall.EFAULT && access&rdma.RemoteWrite == 0 {
+		mr, errno = l.call(l.regMR, d.pd, uintptr(r.base), n, 0) // a read-only mapping
+	}
+	if mr == 0 {
+		return pinError(len(r.mem), errno)
+	}
+	r.localMR, r.localKey = mr, *field[uint32](mr, mrLocalKey)
+	if access == 0 {
+		return nil
+	}
+	rights := uintptr(0)
+	if access&rdma.RemoteRead != 0 {
+		rights |= accessRemoteRead
+	}
+	if access&rdma.RemoteWrite != 0 {
+		rights |= accessRemoteWrite | accessLocalWrite // no remote writes without local ones
+	}
+	offset := uintptr(r.base) & pageMask
+	mr, errno = l.call(l.regMRIova, d.pd, uintptr(r.base), n, offset, rights)
+	if mr == 0 {
+		_, _ = l.call(l.deregMR, r.localMR)
+		return pinError(len(r.mem), errno)
+	}
+	r.remoteMR = mr
+	r.key = rdma.RegionKey(*field[uint32](mr, mrRemoteKey)) | rdma.RegionKey(offset)<<keyShift
+	return nil
+}
+
+// pinError says what keeps memory from being registered.
+func pinError(bytes int, errno syscall.Errno) error {
+	limit, err := lockedLimit()
+	switch {
+	case errno == syscall.ENOMEM && err == nil && limit != ^uint64(0):
+		return fmt.Errorf("%w: register %d bytes: %w; %d KiB may be locked in all (regions with remote rights count twice); %s",
+			ErrLockedMemory, bytes, errno, limit>>10, lockedAdvice)
+	case errno == syscall.EFAULT:
+		return fmt.Errorf("verbs: register %d bytes: %w: the kernel pins no file-backed pages for writing; use anonymous memory", bytes, errno)
+	case errno == 0:
+		return errors.New("verbs: register memory: refused without a reason")
+	}
+	return fmt.Errorf("verbs: register %d bytes: %w", bytes, errno)
+}
+
+// Bytes is the memory of the region.
+func (r *region) Bytes() []byte { return r.mem }
+
+// Key is the remote key; zero without remote rights.
+func (r *region) Key() rdma.RegionKey { return r.key }
+
+// remoteAddress turns a key and an offset into what the device at the other end expects. A key that no
+// region can have becomes 0, which devices refuse.
+func remoteAddress(key rdma.RegionKey, offset uint64) (addr uint64, rkey uint32) {
+	if key>>keyBits != 0 {
+		return offset, 0
+	}
+	return offset + uint64(key>>keyShift), uint32(key)
+}
+
+// acquire makes the caller a user of n bytes at offset; release ends that.
+func (r *region) acquire(offset, n int) error {
+	if offset < 0 || n < 0 || offset > len(r.mem) || n > len(r.mem)-offset {
+		return fmt.Errorf("verbs: %d bytes at %d of a region with %d: %w", n, offset, len(r.mem), rdma.ErrBounds)
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.stale {
+		return fmt.Errorf("verbs: region is stale: %w", rdma.ErrState)
+	}
+	r.users++
+	return nil
+}
+
+func (r *region) release() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.users--
+	if r.closing && r.users == 0 {
+		close(r.idle)
+	}
+}
+
+// Invalidate withdraws the region from peers and refuses later posts. It does not wait for posted work.
+func (r *region) Invalidate() {
+	r.mu.Lock()
+	mr := r.remoteMR
+	r.stale, r.remoteMR = true, 0
+	r.mu.Unlock()
+	if err := r.unpin(mr); err != nil {
+		r.dev.cfg.Log.Warn("invalidate region", "error", err)
+	}
+}
+
+// unpin ends one registration. That of a device which is gone has ended by itself.
+func (r *region) unpin(mr uintptr) error {
+	if mr == 0 {
+		return nil
+	}
+	err := r.dev.lib.check("deregister region", r.dev.lib.deregMR, mr)
+	if err != nil && r.dev.lost() {
+		return nil
+	}
+	return err
+}
+
+// Close waits for the users of the region, deregisters it, and unmaps what AllocRegion mapped.
+func (r *region) Close() error {
+	r.mu.Lock()
+	if r.closing {
+		r.mu.Unlock()
+		<-r.closed
+		return nil
+	}
+	r.closing, r.stale = true, true
+	if r.users == 0 {
+		close(r.idle)
+	}
+	r.mu.Unlock()
+	<-r.idle
+	defer close(r.closed)
+	r.Invalidate()
+	err := r.unpin(r.localMR)
+	if r.mapped {
+		err = errors.Join(err, unix.Munmap(r.mem))
+	}
+	r.dev.forgetRegion(r)
+	if err != nil {
+		return fmt.Errorf("verbs: close region: %w", err)
+	}
+	return nil
+}
