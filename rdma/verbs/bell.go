@@ -113,6 +113,9 @@ func (b *bell) postRecv(i int) error {
 }
 
 func (b *bell) postLocked(function uintptr, request unsafe.Pointer) error {
+	if b.closed {
+		return nil
+	}
 	b.args = [3]uintptr{b.handle, uintptr(request), uintptr(unsafe.Pointer(&b.bad))}
 	if r, _, _ := purego.SyscallN(function, b.args[:]...); int32(r) != 0 {
 		return fmt.Errorf("verbs: post datagram: %w", unix.Errno(int32(r)))

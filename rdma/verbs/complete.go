@@ -27,7 +27,7 @@ func (q *queuePair) sentLocked(wc *workCompletion) {
 	}
 	switch status := sendStatus(wc.status, q.sq.at(i).op); status {
 	case rdma.StatusFlushed: // end flushes what is left
-		q.failLocked(rdma.StatusFlushed)
+		q.failByPeerLocked()
 	case rdma.StatusOK:
 		q.sq.completeBefore(i)
 		q.sq.complete(rdma.StatusOK, rdma.Completion{})
@@ -45,7 +45,7 @@ func (q *queuePair) receivedLocked(wc *workCompletion) {
 	}
 	switch status := recvStatus(wc.status); status {
 	case rdma.StatusFlushed:
-		q.failLocked(rdma.StatusFlushed)
+		q.failByPeerLocked()
 	case rdma.StatusOK:
 		c := rdma.Completion{Op: rdma.OpRecv, Bytes: int(wc.bytes), Imm: binary.BigEndian.Uint32(wc.imm[:]), HasImm: true}
 		if wc.opcode == wcRecvWriteImm {
@@ -54,7 +54,7 @@ func (q *queuePair) receivedLocked(wc *workCompletion) {
 		q.rq.complete(rdma.StatusOK, c)
 	default:
 		q.rq.complete(status, rdma.Completion{})
-		q.failLocked(rdma.StatusFlushed)
+		q.failByPeerLocked()
 	}
 }
 
@@ -67,7 +67,7 @@ func sendStatus(status uint32, op rdma.Opcode) rdma.Status {
 		return rdma.StatusFlushed
 	case wcLocalLength, wcLocalOperation, wcLocalProtection, wcLocalAccess:
 		return rdma.StatusLocal
-	case wcRemoteRequest: // the peer's receive was too small, or it refuses the operation altogether
+	case wcRemoteRequest, wcRemoteOperation: // the peer's receive was too small (soft RoCE takes the latter for it), or it refuses
 		if op == rdma.OpSend {
 			return rdma.StatusLength
 		}
@@ -84,9 +84,9 @@ func recvStatus(status uint32) rdma.Status {
 	switch status {
 	case wcSuccess:
 		return rdma.StatusOK
-	case wcLocalLength:
+	case wcLocalLength, wcLocalOperation: // soft RoCE takes the latter for a receive that is too small
 		return rdma.StatusLength
-	case wcLocalOperation, wcLocalProtection, wcLocalAccess:
+	case wcLocalProtection, wcLocalAccess:
 		return rdma.StatusLocal
 	}
 	return rdma.StatusFlushed

@@ -152,6 +152,9 @@ func (q *queuePair) greet(ctx context.Context) error {
 
 // told takes a message for this pair.
 func (q *queuePair) told(m *message, text []byte) {
+	if m.kind == messageGone {
+		q.drain() // what the peer has done before comes first
+	}
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if q.key == nil || m.from != q.remote.token || !proven(text, q.key) {

@@ -78,6 +78,7 @@ const (
 	wcLocalAccess     = 8
 	wcRemoteRequest   = 9
 	wcRemoteAccess    = 10
+	wcRemoteOperation = 11
 	wcRetryExceeded   = 12
 	wcRNRExceeded     = 13
 )

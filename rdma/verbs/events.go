@@ -8,8 +8,6 @@ import (
 	"syscall"
 	"time"
 	"unsafe"
-
-	"github.com/rdmcfs/rdmcfs/rdma"
 )
 
 // presenceInterval is how often the device is looked for: a driver that cannot take itself from under a
@@ -101,7 +99,9 @@ func (d *device) happened(e *asyncEvent, pair *queuePair) {
 	switch e.kind {
 	case eventQPFatal, eventQPRequest, eventQPAccess, eventWorkQueueBad:
 		if pair != nil {
-			pair.fail(rdma.StatusFlushed) // what failed has its own completion
+			pair.mu.Lock()
+			pair.failByPeerLocked() // what failed here has its own completion
+			pair.mu.Unlock()
 		}
 	case eventPortError:
 		if uint32(e.element) == uint32(d.port.Number) {

@@ -50,6 +50,7 @@ type queuePair struct {
 	key        []byte  // for messages to and from the peer
 	ah         uintptr // for datagrams to the peer; the bell's
 	failStatus rdma.Status
+	byPeer     bool // what failed is a request of the peer's: the device still has to tell it
 	sq, rq     workQueue
 	watch      watch
 	scratch    *scratch
@@ -192,6 +193,12 @@ func (q *queuePair) fail(status rdma.Status) {
 	q.failLocked(status)
 }
 
+// failByPeerLocked is failLocked after a request of the peer's has failed.
+func (q *queuePair) failByPeerLocked() {
+	q.byPeer = q.byPeer || q.state != stateError
+	q.failLocked(rdma.StatusFlushed)
+}
+
 func (q *queuePair) failLocked(status rdma.Status) {
 	before := q.state
 	if before == stateError {
@@ -225,6 +232,7 @@ func (q *queuePair) Close() error {
 // and nobody else changes it.
 func (q *queuePair) end() {
 	d := q.dev
+	q.linger()
 	_ = d.modify("stop queue pair", q.handle, &qpAttr{state: qpError}, maskState) // fails only if the device is gone
 	q.drain()                                                                     // some devices drop completions of a pair that is destroyed
 	d.forgetHandle(q)
@@ -245,6 +253,19 @@ func (q *queuePair) end() {
 		d.bell.ring(ah, &q.remote, farewell.encode(q.key))
 	}
 	close(q.done)
+}
+
+// lingerTime is how long a pair stays with the device after a request of the peer's has failed: the device
+// reports that here before it has answered there.
+const lingerTime = 50 * time.Millisecond
+
+func (q *queuePair) linger() {
+	q.mu.Lock()
+	byPeer := q.byPeer
+	q.mu.Unlock()
+	if byPeer && !q.dev.lost() {
+		<-time.After(lingerTime)
+	}
 }
 
 func (q *queuePair) drain() {
