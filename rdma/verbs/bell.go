@@ -41,6 +41,7 @@ type bell struct {
 	routes map[ahAttr]uintptr
 	free   []int // slots to send from
 	closed bool
+	broken bool // the device has stopped the pair: mend
 	send   sendWR
 	recv   recvWR
 	piece  sge
@@ -50,9 +51,6 @@ type bell struct {
 
 func (d *device) newBell() (*bell, error) {
 	b := &bell{dev: d, routes: make(map[ahAttr]uintptr)}
-	for i := range bellSends {
-		b.free = append(b.free, bellRecvs+i)
-	}
 	var err error
 	if b.mem, err = unix.Mmap(-1, 0, (bellRecvs+bellSends)*bellSlot, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS); err != nil {
 		return nil, fmt.Errorf("verbs: map datagrams: %w", err)
@@ -81,13 +79,25 @@ func (b *bell) open() error {
 	rand.Read(key[:])
 	b.key = binary.LittleEndian.Uint32(key[:]) &^ (1 << 31) // the upper half belongs to the kernel
 	b.number = *field[uint32](b.handle, qpNumber)
+	b.cq.attach(bellPair, b)
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.startLocked()
+}
+
+// startLocked brings the pair from state Reset to where it receives and sends.
+func (b *bell) startLocked() error {
+	d := b.dev
+	b.free = b.free[:0]
+	for i := range bellSends {
+		b.free = append(b.free, bellRecvs+i)
+	}
 	attr := &qpAttr{state: qpInit, port: uint8(d.port.Number), qkey: b.key}
 	if err := d.modify("prepare datagrams", b.handle, attr, maskInitDatagram); err != nil {
 		return err
 	}
-	b.cq.attach(bellPair, b)
 	for i := range bellRecvs {
-		if err := b.postRecv(i); err != nil {
+		if err := b.postRecvLocked(i); err != nil {
 			return err
 		}
 	}
@@ -95,6 +105,32 @@ func (b *bell) open() error {
 		return err
 	}
 	return d.modify("send datagrams", b.handle, &qpAttr{state: qpRTS}, maskRTSDatagram)
+}
+
+// mend starts the pair again if the device has stopped it, as a port that went down does.
+func (b *bell) mend() error {
+	b.mu.Lock()
+	broken := b.broken && !b.closed
+	b.mu.Unlock()
+	if !broken {
+		return nil
+	}
+	b.cq.mu.Lock() // no completion of before may be taken for one of after
+	defer b.cq.mu.Unlock()
+	if err := b.dev.modify("stop datagrams", b.handle, &qpAttr{state: qpError}, maskState); err != nil {
+		return err
+	}
+	b.cq.drainLocked()
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.closed || !b.broken {
+		return nil
+	}
+	if err := b.dev.modify("reset datagrams", b.handle, &qpAttr{state: qpReset}, maskState); err != nil {
+		return err
+	}
+	b.broken = false
+	return b.startLocked()
 }
 
 func (b *bell) slot(i int) []byte { return b.mem[i*bellSlot : (i+1)*bellSlot] }
@@ -105,9 +141,7 @@ func (b *bell) describeLocked(i, n int) uintptr {
 	return uintptr(unsafe.Pointer(&b.piece))
 }
 
-func (b *bell) postRecv(i int) error {
-	b.mu.Lock()
-	defer b.mu.Unlock()
+func (b *bell) postRecvLocked(i int) error {
 	b.recv = recvWR{id: requestID(bellPair, idRecv, uint64(i)), list: b.describeLocked(i, bellSlot), listLen: 1}
 	return b.postLocked(b.dev.ops.postRecv, unsafe.Pointer(&b.recv))
 }
@@ -144,7 +178,7 @@ func (b *bell) handleOf(route ahAttr) (uintptr, error) {
 func (b *bell) ring(ah uintptr, to *address, text [messageBytes]byte) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if len(b.free) == 0 || b.closed || b.muted.Load() {
+	if len(b.free) == 0 || b.closed || b.broken || b.muted.Load() {
 		return
 	}
 	i := b.free[len(b.free)-1]
@@ -165,16 +199,18 @@ func (b *bell) completed(wc *workCompletion) {
 		b.sent(i, wc.status)
 		return
 	}
-	if wc.status != wcSuccess {
-		return
-	}
-	if wc.bytes == grhBytes+messageBytes {
+	if wc.status == wcSuccess && wc.bytes == grhBytes+messageBytes {
 		text := b.slot(i)[grhBytes : grhBytes+messageBytes]
 		if m, ok := decodeMessage(text); ok {
 			b.dev.deliver(&m, text)
 		}
 	}
-	if err := b.postRecv(i); err != nil {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.judgeLocked(wc.status) {
+		return
+	}
+	if err := b.postRecvLocked(i); err != nil {
 		b.dev.cfg.Log.Warn("datagram", "error", err)
 	}
 }
@@ -183,12 +219,16 @@ func (b *bell) sent(i int, status uint32) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.free = append(b.free, i)
-	if status == wcSuccess || b.closed {
-		return
+	b.judgeLocked(status)
+}
+
+// judgeLocked notes and reports that the device has stopped the pair.
+func (b *bell) judgeLocked(status uint32) bool {
+	if status != wcSuccess && !b.broken {
+		b.broken = true
+		b.dev.cfg.Log.Debug("datagrams stopped", "status", status)
 	}
-	// A datagram that the device cannot send stops the queue: start it again.
-	b.dev.cfg.Log.Debug("datagram lost", "status", status)
-	_ = b.dev.modify("restart datagrams", b.handle, &qpAttr{state: qpRTS, curState: qpSQE}, maskState|maskCurState)
+	return b.broken
 }
 
 // Bounds of the wait for the last messages.

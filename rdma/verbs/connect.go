@@ -137,6 +137,9 @@ func (q *queuePair) greet(ctx context.Context) error {
 	hello := message{kind: messageReady, to: q.remote.token, from: q.local.token}
 	text := hello.encode(q.key)
 	for pause := greetMin; ; pause = min(2*pause, greetMax) {
+		if err := q.dev.bell.mend(); err != nil {
+			return err
+		}
 		q.dev.bell.ring(q.ah, &q.remote, text)
 		again := time.NewTimer(pause)
 		select {

@@ -6,10 +6,10 @@ package verbs
 
 // States of a queue pair.
 const (
+	qpReset = 0
 	qpInit  = 1
 	qpRTR   = 2
 	qpRTS   = 3
-	qpSQE   = 5
 	qpError = 6
 )
 
@@ -22,7 +22,6 @@ const (
 // Attributes that a change of state sets.
 const (
 	maskState     = 1 << 0
-	maskCurState  = 1 << 1
 	maskAccess    = 1 << 3
 	maskPkeyIndex = 1 << 4
 	maskPort      = 1 << 5

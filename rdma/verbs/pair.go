@@ -76,9 +76,9 @@ func (d *device) newPair(cfg rdma.QPConfig) (*queuePair, error) {
 	}
 	q := &queuePair{dev: d, id: d.pairIDs.Add(1), user: cfg.User, sendCQ: scq, recvCQ: rcq, scratch: new(scratch),
 		heard: make(chan struct{}), done: make(chan struct{})}
-	q.sq, q.rq = newWorkQueue(q, scq, sd), newWorkQueue(q, rcq, rd)
+	q.sq, q.rq = newWorkQueue(q, scq, sd, silentOf(sd)), newWorkQueue(q, rcq, rd, 0)
 	q.local.fresh()
-	if err := q.create(sd, rd); err != nil {
+	if err := q.create(len(q.sq.slots), rd); err != nil {
 		return nil, err
 	}
 	q.watchTimer = time.AfterFunc(time.Hour, q.watchTick)

@@ -25,22 +25,29 @@ func (s *slot) consumes() bool { return s.op == rdma.OpSend || s.op == rdma.OpWr
 type workQueue struct {
 	qp         *queuePair
 	cq         *completionQueue
+	depth      int // requests that the caller may have outstanding
 	slots      []slot
 	head, tail uint64
-	quiet      int // requests since the last that the device completes
+	quiet      int  // requests since the last that the device reports
+	owing      bool // one of those holds memory, or may wait for a receiver
 }
 
-func newWorkQueue(qp *queuePair, cq *completionQueue, depth int) workQueue {
-	return workQueue{qp: qp, cq: cq, slots: make([]slot, depth)}
+// newWorkQueue makes a queue with room for depth requests and those that the device does not report: nobody knows
+// whether they are done, so they may not count.
+func newWorkQueue(qp *queuePair, cq *completionQueue, depth, silent int) workQueue {
+	return workQueue{qp: qp, cq: cq, depth: depth, slots: make([]slot, depth+silent)}
 }
+
+// silentOf is how many requests of a send queue the device does not report in a row.
+func silentOf(depth int) int { return depth / 2 }
 
 func (q *workQueue) at(i uint64) *slot { return &q.slots[i%uint64(len(q.slots))] }
 func (q *workQueue) len() int          { return int(q.tail - q.head) }
 
 // room checks that n requests fit.
 func (q *workQueue) room(n int) error {
-	if n > len(q.slots)-q.len() {
-		return fmt.Errorf("verbs: post %d requests behind %d of %d: %w", n, q.len(), len(q.slots), rdma.ErrQueueFull)
+	if busy := q.len() - q.quiet; n > q.depth-busy {
+		return fmt.Errorf("verbs: post %d requests behind %d of %d: %w", n, busy, q.depth, rdma.ErrQueueFull)
 	}
 	return nil
 }
@@ -120,14 +127,15 @@ func (q *workQueue) takeSend(s *slot, wr *rdma.SendWR) error {
 	return nil
 }
 
-// signal decides whether the device is to report the request. It is also for the last of a post that holds memory,
-// so that it is let go, or that may wait for a receiver, so that the wait is seen; and for one in half a queue, so
-// that slots come free.
+// signal decides whether the device is to report the request. It is also for the last of a post among whose
+// silent ones some hold memory, so that it is let go, or may wait for a receiver, so that the wait is seen; and
+// for one in half a queue, so that slots come free.
 func (q *workQueue) signal(s *slot, last bool) {
 	q.quiet++
-	s.signaled = !s.unsignaled || last && (s.consumes() || len(s.regions) > 0) || 2*q.quiet >= len(q.slots)
+	q.owing = q.owing || s.consumes() || len(s.regions) > 0
+	s.signaled = !s.unsignaled || last && q.owing || q.quiet > silentOf(q.depth)
 	if s.signaled {
-		q.quiet = 0
+		q.quiet, q.owing = 0, false
 	}
 }
 

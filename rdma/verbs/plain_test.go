@@ -1,0 +1,248 @@
+//go:build linux && (amd64 || arm64) && !nordma
+
+package verbs
+
+import (
+	"errors"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"testing/fstest"
+	"time"
+
+	"go.uber.org/goleak"
+	"pgregory.net/rapid"
+
+	"github.com/rdmcfs/rdmcfs/rdma"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// TestWithoutLibrary: a machine that lacks libibverbs is told so, and what to install.
+func TestWithoutLibrary(t *testing.T) {
+	_, err := load("libibverbs-that-is-not-there.so.1")
+	if !errors.Is(err, ErrNoLibrary) || !strings.Contains(err.Error(), "ibverbs-providers") {
+		t.Errorf("error %v", err)
+	}
+	// The C library is there and has none of the functions.
+	if _, err := load("libc.so.6"); !errors.Is(err, ErrNoLibrary) || !strings.Contains(err.Error(), "lacks ibv_") {
+		t.Errorf("error %v", err)
+	}
+}
+
+// TestMachineWithoutDevice: every call says what is missing.
+func TestMachineWithoutDevice(t *testing.T) {
+	if os.Getenv("RDMCFS_TEST_VERBS") != "" {
+		t.Skip("this machine has a device")
+	}
+	if all, err := filepath.Glob(sysClass + "/*"); err != nil || len(all) > 0 {
+		t.Skip("this machine has a device")
+	}
+	missing := func(err error) bool { return errors.Is(err, ErrNoLibrary) || errors.Is(err, ErrNoDevice) }
+	if _, err := Open(Config{}); !missing(err) {
+		t.Errorf("open: %v", err)
+	}
+	if _, err := Devices(); !missing(err) {
+		t.Errorf("devices: %v", err)
+	}
+	if r := Query(); len(r.Devices) != 0 || len(r.Problems) == 0 {
+		t.Errorf("report %+v", r)
+	}
+}
+
+func TestConfigIsChecked(t *testing.T) {
+	for _, cfg := range []Config{{PeerTimeout: -1}, {ReceiverTimeout: -1}, {Port: -1}} {
+		if _, err := cfg.withDefaults(); err == nil {
+			t.Errorf("configuration %+v was taken", cfg)
+		}
+	}
+	cfg, err := Config{}.withDefaults()
+	if err != nil || cfg.PeerTimeout != 2*time.Second || cfg.ReceiverTimeout != 5*time.Second || cfg.Log == nil {
+		t.Errorf("defaults %+v, %v", cfg, err)
+	}
+	// A dead peer is noticed before a receiver counts as late.
+	cfg, err = Config{PeerTimeout: time.Minute, ReceiverTimeout: time.Second}.withDefaults()
+	if err != nil || cfg.ReceiverTimeout < 2*time.Minute {
+		t.Errorf("receiver timeout %v, %v", cfg.ReceiverTimeout, err)
+	}
+}
+
+func TestRetry(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		want := time.Duration(rapid.Int64Range(1, int64(5*time.Minute)).Draw(t, "want"))
+		r := retryOf(want)
+		if r.total() < want || r.count < 3 || r.count > 6 || r.shift > 31 {
+			t.Fatalf("%v: %+v, %v", want, r, r.total())
+		}
+		if want > 10*time.Millisecond && r.total() > want*2 {
+			t.Fatalf("%v: %+v takes %v", want, r, r.total())
+		}
+	})
+}
+
+func TestUsableLimits(t *testing.T) {
+	for _, c := range []struct {
+		device          Limits
+		message         uint32
+		inline          int
+		want            rdma.Limits
+		readsOut, reads uint8
+	}{
+		{Limits{QueueDepth: 32768, CompletionDepth: 4194303, SGE: 30, ReadSGE: 30, ReadsOut: 16, ReadsIn: 16}, 1 << 30, 256,
+			rdma.Limits{MaxQueueDepth: 8192, MaxSGE: 8, MaxInline: 256, MaxMessage: 1 << 30}, 16, 16},
+		{Limits{QueueDepth: 1 << 20, CompletionDepth: 100, SGE: 32, ReadSGE: 1, ReadsOut: 128, ReadsIn: 4}, 1 << 31, 64,
+			rdma.Limits{MaxQueueDepth: 100, MaxSGE: 1, MaxInline: 64, MaxMessage: 1 << 30}, 16, 4},
+		{Limits{QueueDepth: 2, CompletionDepth: 2, SGE: 4}, 4096, 0,
+			rdma.Limits{MaxQueueDepth: 1, MaxSGE: 4, MaxMessage: 4096}, 1, 1},
+	} {
+		got, out, in := usableLimits(&c.device, c.message, c.inline)
+		if got != c.want || out != c.readsOut || in != c.reads {
+			t.Errorf("%+v: %+v %d %d", c.device, got, out, in)
+		}
+	}
+}
+
+// TestRemoteAddress: whatever a peer asks for, nothing below the region is reached, and spoilt keys name none.
+func TestRemoteAddress(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		rkey := rapid.Uint32().Draw(t, "rkey")
+		first := rapid.Uint64Range(0, pageMask).Draw(t, "offset in the page")
+		offset := rapid.Uint64().Draw(t, "offset")
+		addr, got := remoteAddress(rdma.RegionKey(rkey)|rdma.RegionKey(first)<<keyShift, offset)
+		if got != rkey || addr != first+offset {
+			t.Fatalf("key %d, address %d", got, addr)
+		}
+		if offset > 1<<63 && addr >= first && addr < 1<<62 { // a sum that wraps must stay below the region: there the device refuses it
+			t.Fatalf("offset %d wrapped to %d, into a region that begins at %d", offset, addr, first)
+		}
+		spoilt := rdma.RegionKey(rkey) | rdma.RegionKey(rapid.Uint64Range(1, 1<<(64-keyBits)-1).Draw(t, "more"))<<keyBits
+		if _, got := remoteAddress(spoilt, offset); got != 0 {
+			t.Fatalf("a spoilt key names region %d", got)
+		}
+	})
+}
+
+func gid(index int, addr, kind string) GIDInfo {
+	return GIDInfo{Index: index, GID: netip.AddrFrom16(netip.MustParseAddr(addr).As16()), Type: kind}
+}
+
+func TestChooseGID(t *testing.T) {
+	p := &PortInfo{Number: 1, LinkLayer: "Ethernet", GIDs: []GIDInfo{
+		gid(0, "fe80::1", "RoCE v1"), gid(1, "fe80::1", "RoCE v2"), gid(2, "10.0.0.1", "RoCE v1"),
+		gid(3, "2001:db8::1", "RoCE v2"), gid(4, "10.0.0.1", "RoCE v2"), gid(5, "10.0.0.2", "RoCE v2")}}
+	for want, index := range map[string]int{"": 4, "0": 0, "5": 5, "10.0.0.1": 4, "::ffff:10.0.0.2": 5, "fe80::1": 1, "2001:db8::1": 3} {
+		if g, err := chooseGID(p, want); err != nil || g.Index != index {
+			t.Errorf("%q: %+v, %v", want, g, err)
+		}
+	}
+	for _, want := range []string{"6", "-1", "10.0.0.3", "eth0"} {
+		if _, err := chooseGID(p, want); !errors.Is(err, ErrNoDevice) {
+			t.Errorf("%q: %v", want, err)
+		}
+	}
+	if g, err := chooseGID(&PortInfo{LinkLayer: "InfiniBand", GIDs: p.GIDs[3:]}, ""); err != nil || g.Index != 3 {
+		t.Errorf("InfiniBand: %+v, %v", g, err)
+	}
+	if _, err := chooseGID(&PortInfo{LinkLayer: "Ethernet"}, ""); !errors.Is(err, ErrNoDevice) {
+		t.Errorf("no GID: %v", err)
+	}
+}
+
+func TestChoosePort(t *testing.T) {
+	info := &DeviceInfo{Name: "x", Ports: []PortInfo{{Number: 1, State: "down"}, {Number: 2, State: "active"}}}
+	for port, ok := range map[int]bool{0: true, 1: false, 2: true, 3: false} {
+		p, err := choosePort(info, &Config{Port: port})
+		if ok && (err != nil || p.Number != 2) || !ok && !errors.Is(err, ErrNoDevice) {
+			t.Errorf("port %d: %+v, %v", port, p, err)
+		}
+	}
+	info.Ports = info.Ports[:1]
+	if _, err := choosePort(info, &Config{}); !errors.Is(err, ErrNoDevice) {
+		t.Errorf("no active port: %v", err)
+	}
+}
+
+func TestDescribePort(t *testing.T) {
+	p := describePort(1, &portAttr{state: 4, mtu: 3, mtuMax: 5, linkLayer: linkEthernet, messageMax: 9, lid: 2, gidTable: 8})
+	if !p.Active() || p.MTU != 1024 || p.MTUMax != 4096 || p.LinkLayer != "Ethernet" || p.LID != 2 || p.gidTable != 8 {
+		t.Errorf("port %+v", p)
+	}
+	p = describePort(1, &portAttr{state: 99, mtu: 77})
+	if p.Active() || p.State != "unknown" || p.MTU != 0 {
+		t.Errorf("port %+v", p)
+	}
+	if got := portProblems(&p); len(got) != 2 {
+		t.Errorf("problems %q", got)
+	}
+}
+
+func TestGIDInfo(t *testing.T) {
+	dir := fstest.MapFS{
+		"x/ports/1/gid_attrs/types/0": {Data: []byte("IB/RoCE v1\n")}, "x/ports/1/gid_attrs/ndevs/0": {Data: []byte("eth0\n")},
+		"x/ports/1/gid_attrs/types/1": {Data: []byte("RoCE v2\n")},
+	}
+	p := &PortInfo{Number: 1, LinkLayer: "Ethernet"}
+	for i, want := range []GIDInfo{{Type: "RoCE v1", NetIf: "eth0"}, {Index: 1, Type: "RoCE v2"}, {Index: 2, Type: "unknown"}} {
+		want.GID = netip.IPv6Unspecified()
+		if got := gidInfo(dir, "x", p, i, [16]byte{}); got != want {
+			t.Errorf("%+v, want %+v", got, want)
+		}
+	}
+}
+
+func TestPresence(t *testing.T) {
+	dir := t.TempDir()
+	for name, device := range map[string]string{"uverbs0": "mlx5_1\n", "uverbs1": "mlx5_0\n"} {
+		if err := errors.Join(os.Mkdir(filepath.Join(dir, name), 0o755), os.WriteFile(filepath.Join(dir, name, "ibdev"), []byte(device), 0o644)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if got := presenceOf(dir, "mlx5_0"); got != filepath.Join(dir, "uverbs1", "ibdev") {
+		t.Errorf("found %q", got)
+	}
+	if got := presenceOf(dir, "mlx5_2"); got != "" {
+		t.Errorf("found %q", got)
+	}
+}
+
+func TestErrorsAreExplained(t *testing.T) {
+	if err := pinError(1, syscall.EFAULT); !errors.Is(err, syscall.EFAULT) || !strings.Contains(err.Error(), "anonymous") {
+		t.Error(err)
+	}
+	if s := explainOpen(syscall.EACCES); !strings.Contains(s, "/dev/infiniband") {
+		t.Error(s)
+	}
+	if s := explainOpen(syscall.ENOENT); !strings.Contains(s, "ib_uverbs") {
+		t.Error(s)
+	}
+}
+
+func TestStatuses(t *testing.T) {
+	for _, c := range []struct {
+		wc         uint32
+		op         rdma.Opcode
+		send, recv rdma.Status
+	}{
+		{0, rdma.OpSend, rdma.StatusOK, rdma.StatusOK},
+		{1, rdma.OpSend, rdma.StatusLocal, rdma.StatusLength},
+		{4, rdma.OpWrite, rdma.StatusLocal, rdma.StatusLocal},
+		{5, rdma.OpRead, rdma.StatusFlushed, rdma.StatusFlushed},
+		{9, rdma.OpSend, rdma.StatusLength, rdma.StatusFlushed},
+		{9, rdma.OpWrite, rdma.StatusRemoteAccess, rdma.StatusFlushed},
+		{10, rdma.OpRead, rdma.StatusRemoteAccess, rdma.StatusFlushed},
+		{11, rdma.OpSend, rdma.StatusLength, rdma.StatusFlushed},
+		{12, rdma.OpSend, rdma.StatusDisconnected, rdma.StatusFlushed},
+		{13, rdma.OpSend, rdma.StatusReceiverNotReady, rdma.StatusFlushed},
+		{21, rdma.OpSend, rdma.StatusDisconnected, rdma.StatusFlushed},
+	} {
+		if got := sendStatus(c.wc, c.op); got != c.send {
+			t.Errorf("send %d: %v, want %v", c.wc, got, c.send)
+		}
+		if got := recvStatus(c.wc); got != c.recv {
+			t.Errorf("receive %d: %v, want %v", c.wc, got, c.recv)
+		}
+	}
+}

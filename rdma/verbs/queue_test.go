@@ -1,0 +1,177 @@
+//go:build linux && (amd64 || arm64) && !nordma
+
+package verbs
+
+import (
+	"errors"
+	"testing"
+
+	"pgregory.net/rapid"
+
+	"github.com/rdmcfs/rdmcfs/rdma"
+	"github.com/rdmcfs/rdmcfs/rdma/internal/soft"
+)
+
+// shadowPair is a pair without a device: its queues alone.
+func shadowPair(t testing.TB, depth int) (*queuePair, *completionQueue) {
+	t.Helper()
+	s, err := soft.NewCQ(16)
+	if err != nil {
+		t.Fatal(err)
+	}
+	d := &device{limits: rdma.Limits{MaxQueueDepth: 64, MaxSGE: 2, MaxInline: 16, MaxMessage: 100}}
+	cq := &completionQueue{CQ: s, dev: d}
+	q := &queuePair{dev: d}
+	q.sq, q.rq = newWorkQueue(q, cq, depth, silentOf(depth)), newWorkQueue(q, cq, depth, 0)
+	return q, cq
+}
+
+func testRegion(d *device, bytes int) *region {
+	return &region{dev: d, mem: make([]byte, bytes), idle: make(chan struct{}), closed: make(chan struct{})}
+}
+
+// TestSignals: whatever is posted, the device reports often enough that slots and regions come free; and as
+// long as it reports what it must, ids lead back to their requests and completions come in order.
+func TestSignals(t *testing.T) {
+	rapid.Check(t, func(r *rapid.T) {
+		depth := rapid.IntRange(1, 9).Draw(r, "depth")
+		q, cq := shadowPair(t, depth)
+		mem := testRegion(q.dev, 100)
+		var want []uint64
+		next := uint64(1)
+		for range 60 {
+			n := rapid.IntRange(1, depth).Draw(r, "posts")
+			wrs := make([]rdma.SendWR, n)
+			for i := range wrs {
+				wrs[i] = rdma.SendWR{ID: next, Op: rapid.SampledFrom([]rdma.Opcode{rdma.OpSend, rdma.OpWrite, rdma.OpWriteImm}).Draw(r, "op"),
+					Unsignaled: rapid.Bool().Draw(r, "unsignaled")}
+				if rapid.Bool().Draw(r, "memory") {
+					wrs[i].List = []rdma.SGE{{Region: mem, Length: 10}}
+				}
+				if !wrs[i].Unsignaled {
+					want = append(want, next)
+				}
+				next++
+			}
+			err := q.sq.takeSends(wrs)
+			if errors.Is(err, rdma.ErrQueueFull) {
+				drainShadow(r, q)
+				err = q.sq.takeSends(wrs)
+			}
+			if err != nil {
+				r.Fatalf("%d posts behind %d of %d: %v", n, q.sq.len(), depth, err)
+			}
+			q.sq.tail += uint64(n)
+		}
+		drainShadow(r, q)
+		if mem.users != 0 {
+			r.Fatalf("%d requests hold the region after all was reported", mem.users)
+		}
+		if q.sq.len() > depth/2 {
+			r.Fatalf("%d of %d slots are not reported", q.sq.len(), depth)
+		}
+		got := make([]rdma.Completion, len(want)+1)
+		got = got[:cq.CQ.Poll(got)]
+		for i, c := range got {
+			if i >= len(want) || c.ID != want[i] || c.Status != rdma.StatusOK {
+				r.Fatalf("completion %d is %+v", i, c)
+			}
+		}
+		if len(got) != len(want) {
+			r.Fatalf("%d completions, want %d", len(got), len(want))
+		}
+	})
+}
+
+// drainShadow completes what the device would report.
+func drainShadow(r *rapid.T, q *queuePair) {
+	for i := q.sq.head; i < q.sq.tail; i++ {
+		if q.sq.at(i).signaled {
+			found, ok := q.sq.number(requestID(3, 0, i))
+			if !ok || found != i {
+				r.Fatalf("request %d became %d, %v", i, found, ok)
+			}
+			q.sentLocked(&workCompletion{id: requestID(3, 0, i)})
+		}
+	}
+}
+
+func TestStrangeCompletions(t *testing.T) {
+	q, cq := shadowPair(t, 4)
+	q.sq.head, q.sq.tail = 1<<31-2, 1<<31+1 // across the end of what ids hold
+	q.rq.head, q.rq.tail = 5, 7
+	for _, id := range []uint64{requestID(0, 0, 1<<31-3), requestID(0, 0, 1<<31+1), requestID(0, idRecv, 6), requestID(0, idRecv, 4), requestID(0, idRecv, 7)} {
+		q.completed(&workCompletion{id: id})
+	}
+	if q.sq.len() != 3 || q.rq.len() != 2 {
+		t.Errorf("%d sends and %d receives are left", q.sq.len(), q.rq.len())
+	}
+	q.completed(&workCompletion{id: requestID(0, 0, 1<<31-1)})
+	if q.sq.len() != 1 {
+		t.Errorf("%d sends are left", q.sq.len())
+	}
+	if n := cq.CQ.Poll(make([]rdma.Completion, 9)); n != 2 {
+		t.Errorf("%d completions", n)
+	}
+}
+
+func TestRequestsAreChecked(t *testing.T) {
+	q, _ := shadowPair(t, 2)
+	mem := testRegion(q.dev, 200)
+	piece := rdma.SGE{Region: mem, Length: 60}
+	for name, c := range map[string]struct {
+		wr   rdma.SendWR
+		want error
+	}{
+		"operation":  {rdma.SendWR{Op: rdma.OpRecv}, rdma.ErrRequest},
+		"entries":    {rdma.SendWR{Op: rdma.OpSend, List: []rdma.SGE{piece, piece, piece}}, rdma.ErrRequest},
+		"message":    {rdma.SendWR{Op: rdma.OpSend, List: []rdma.SGE{piece, piece}}, rdma.ErrRequest},
+		"inline":     {rdma.SendWR{Op: rdma.OpSend, Inline: make([]byte, 17)}, rdma.ErrRequest},
+		"both":       {rdma.SendWR{Op: rdma.OpSend, Inline: make([]byte, 1), List: []rdma.SGE{piece}}, rdma.ErrRequest},
+		"read":       {rdma.SendWR{Op: rdma.OpRead, Inline: make([]byte, 1)}, rdma.ErrRequest},
+		"bounds":     {rdma.SendWR{Op: rdma.OpSend, List: []rdma.SGE{{Region: mem, Offset: 190, Length: 11}}}, rdma.ErrBounds},
+		"negative":   {rdma.SendWR{Op: rdma.OpSend, List: []rdma.SGE{{Region: mem, Offset: -1, Length: 1}}}, rdma.ErrBounds},
+		"no region":  {rdma.SendWR{Op: rdma.OpSend, List: []rdma.SGE{{Length: 1}}}, rdma.ErrRequest},
+		"of another": {rdma.SendWR{Op: rdma.OpSend, List: []rdma.SGE{{Region: testRegion(&device{}, 9), Length: 1}}}, rdma.ErrRequest},
+	} {
+		good := rdma.SendWR{Op: rdma.OpSend, List: []rdma.SGE{piece}}
+		if err := q.sq.takeSends([]rdma.SendWR{good, c.wr}); !errors.Is(err, c.want) {
+			t.Errorf("%s: %v, want %v", name, err, c.want)
+		}
+		if mem.users != 0 {
+			t.Fatalf("%s: the region has %d users after a refused post", name, mem.users)
+		}
+	}
+	if err := q.rq.takeRecvs(make([]rdma.RecvWR, 3)); !errors.Is(err, rdma.ErrQueueFull) {
+		t.Errorf("three receives in a queue of two: %v", err)
+	}
+	mem.stale = true
+	if err := q.rq.takeRecvs([]rdma.RecvWR{{List: []rdma.SGE{piece}}}); !errors.Is(err, rdma.ErrState) {
+		t.Errorf("stale region: %v", err)
+	}
+}
+
+// TestWaitingForReceiver: what waits is the first that needs a receive, if the device would have reported
+// more by now.
+func TestWaitingForReceiver(t *testing.T) {
+	for name, c := range map[string]struct {
+		slots []slot
+		want  int // -1: none
+	}{
+		"nothing":                    {nil, -1},
+		"write":                      {[]slot{{op: rdma.OpWrite, signaled: true}}, -1},
+		"send":                       {[]slot{{op: rdma.OpSend, signaled: true}}, 0},
+		"send behind a write":        {[]slot{{op: rdma.OpWrite}, {op: rdma.OpWriteImm, signaled: true}}, 1},
+		"send before a write":        {[]slot{{op: rdma.OpSend}, {op: rdma.OpWrite, signaled: true}}, 0},
+		"write reported before send": {[]slot{{op: rdma.OpWrite, signaled: true}, {op: rdma.OpSend, signaled: true}}, -1},
+		"silent writes":              {[]slot{{op: rdma.OpWrite}, {op: rdma.OpWrite}}, -1},
+	} {
+		q, _ := shadowPair(t, 4)
+		copy(q.sq.slots, c.slots)
+		q.sq.tail = uint64(len(c.slots))
+		got, ok := q.waitingLocked()
+		if ok != (c.want >= 0) || ok && got != uint64(c.want) {
+			t.Errorf("%s: %d, %v", name, got, ok)
+		}
+	}
+}
