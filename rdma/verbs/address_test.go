@@ -68,7 +68,11 @@ func TestMessage(t *testing.T) {
 	if !bytes.Equal(key, pairKey(&b, &a)) {
 		t.Error("the sides derive different keys")
 	}
-	for _, want := range []message{{kind: messageReady, to: a.token, from: b.token}, {kind: messageReady, seen: true, to: b.token}, {kind: messageGone, from: a.token}} {
+	for _, want := range []message{
+		{kind: messageReady, to: a.token, from: b.token},
+		{kind: messageReady, seen: true, to: b.token},
+		{kind: messageGone, from: a.token},
+	} {
 		text := want.encode(key)
 		got, ok := decodeMessage(text[:])
 		if !ok || got != want || !proven(text[:], key) {

@@ -52,7 +52,8 @@ type bell struct {
 func (d *device) newBell() (*bell, error) {
 	b := &bell{dev: d, routes: make(map[ahAttr]uintptr)}
 	var err error
-	if b.mem, err = unix.Mmap(-1, 0, (bellRecvs+bellSends)*bellSlot, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS); err != nil {
+	const size = (bellRecvs + bellSends) * bellSlot
+	if b.mem, err = unix.Mmap(-1, 0, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS); err != nil {
 		return nil, fmt.Errorf("verbs: map datagrams: %w", err)
 	}
 	if err := b.open(); err != nil {
@@ -129,8 +130,11 @@ func (b *bell) mend() error {
 	if err := b.dev.modify("reset datagrams", b.handle, &qpAttr{state: qpReset}, maskState); err != nil {
 		return err
 	}
+	if err := b.startLocked(); err != nil {
+		return err
+	}
 	b.broken = false
-	return b.startLocked()
+	return nil
 }
 
 func (b *bell) slot(i int) []byte { return b.mem[i*bellSlot : (i+1)*bellSlot] }

@@ -131,7 +131,8 @@ func (d *device) newDeviceCQ(capacity int) (*deviceCQ, error) {
 	if err := d.usable(); err != nil {
 		return nil, err
 	}
-	handle, err := d.lib.object(fmt.Sprintf("create completion queue of %d", capacity), d.lib.createCQ, d.context, uintptr(capacity), 0, d.channel, 0)
+	what := fmt.Sprintf("create completion queue of %d", capacity)
+	handle, err := d.lib.object(what, d.lib.createCQ, d.context, uintptr(capacity), 0, d.channel, 0)
 	if err != nil {
 		return nil, err
 	}

@@ -56,14 +56,16 @@ func (d *device) Name() string { return fmt.Sprintf("verbs:%s/%d", d.info.Name, 
 
 // String tells the name, and how the device is reached.
 func (d *device) String() string {
-	return fmt.Sprintf("%s (%s, GID %d %v %s, MTU %d)", d.Name(), d.port.LinkLayer, d.gid.Index, d.gid.GID.Unmap(), d.gid.Type, d.port.MTU)
+	g := &d.gid
+	return fmt.Sprintf("%s (%s, GID %d %v %s, MTU %d)", d.Name(), d.port.LinkLayer, g.Index, g.GID.Unmap(), g.Type, d.port.MTU)
 }
 
 // Status tells the present state.
 func (d *device) Status() Status {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	return Status{Device: d.info.Name, Port: d.port.Number, GID: d.gid.GID.Unmap().String(), Limits: d.limits, QueuePairs: len(d.pairs), Err: d.gone}
+	return Status{Device: d.info.Name, Port: d.port.Number, GID: d.gid.GID.Unmap().String(), Limits: d.limits,
+		QueuePairs: len(d.pairs), Err: d.gone}
 }
 
 // Limits are the device's, cut to what fits every use.
@@ -274,7 +276,11 @@ func (d *device) free() error {
 	for _, o := range []struct {
 		what         string
 		free, object uintptr
-	}{{"destroy completion channel", d.lib.destroyChannel, d.channel}, {"free protection domain", d.lib.deallocPD, d.pd}, {"close device", d.lib.closeDevice, d.context}} {
+	}{
+		{"destroy completion channel", d.lib.destroyChannel, d.channel},
+		{"free protection domain", d.lib.deallocPD, d.pd},
+		{"close device", d.lib.closeDevice, d.context},
+	} {
 		if o.object != 0 {
 			err = errors.Join(err, d.lib.check(o.what, o.free, o.object))
 		}

@@ -62,7 +62,7 @@ func (l *library) find(cfg Config) (*device, error) {
 	case err != nil:
 		return nil, err
 	case len(reasons) == 0:
-		return nil, fmt.Errorf("%w: the kernel lists none in %s; load the driver of the card, or rdma_rxe for a software one", ErrNoDevice, sysClass)
+		return nil, errNone
 	}
 	what := cfg.Device
 	if what == "" {
@@ -132,6 +132,10 @@ func (d *device) setUp() error {
 	return err
 }
 
+// unitsOf is how many of a card's units (64 bytes) a request takes, with its list or inline bytes, and with
+// the share of those that are not reported.
+const unitsOf = 8
+
 // usableLimits cuts a device's limits to what the package's own structures hold, and to where every pair can be made.
 func usableLimits(l *Limits, messageMax uint32, inline int) (limits rdma.Limits, readsOut, readsIn uint8) {
 	entries := l.SGE
@@ -140,7 +144,7 @@ func usableLimits(l *Limits, messageMax uint32, inline int) (limits rdma.Limits,
 	}
 	const readsMax = 16
 	return rdma.Limits{
-		MaxQueueDepth: max(1, min(l.QueueDepth/4, l.CompletionDepth, depthMax)), // requests with lists take several of the device's units
+		MaxQueueDepth: max(1, min(l.QueueDepth/unitsOf, l.CompletionDepth/2, depthMax)),
 		MaxSGE:        max(1, min(entries, sgeMax)),
 		MaxInline:     min(inline, inlineMax),
 		MaxMessage:    int(min(messageMax, 1<<30)),

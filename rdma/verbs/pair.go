@@ -119,7 +119,8 @@ func (q *queuePair) create(sends, recvs int) error {
 // createQP makes a queue pair of the device in state Reset.
 func (d *device) createQP(kind uint32, sends, recvs *deviceCQ, size qpCap) (uintptr, error) {
 	attr := &qpInitAttr{sendCQ: sends.handle, recvCQ: recvs.handle, cap: size, qpType: kind}
-	what := fmt.Sprintf("create queue pair of %d sends and %d receives (the device has room for %d pairs)", size.sends, size.recvs, d.info.Limits.QueuePairs)
+	what := fmt.Sprintf("create queue pair of %d sends and %d receives (the device has room for %d pairs)",
+		size.sends, size.recvs, d.info.Limits.QueuePairs)
 	return d.lib.object(what, d.lib.createQP, d.pd, uintptr(unsafe.Pointer(attr)))
 }
 

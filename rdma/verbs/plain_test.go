@@ -92,9 +92,9 @@ func TestUsableLimits(t *testing.T) {
 		readsOut, reads uint8
 	}{
 		{Limits{QueueDepth: 32768, CompletionDepth: 4194303, SGE: 30, ReadSGE: 30, ReadsOut: 16, ReadsIn: 16}, 1 << 30, 256,
-			rdma.Limits{MaxQueueDepth: 8192, MaxSGE: 8, MaxInline: 256, MaxMessage: 1 << 30}, 16, 16},
+			rdma.Limits{MaxQueueDepth: 4096, MaxSGE: 8, MaxInline: 256, MaxMessage: 1 << 30}, 16, 16},
 		{Limits{QueueDepth: 1 << 20, CompletionDepth: 100, SGE: 32, ReadSGE: 1, ReadsOut: 128, ReadsIn: 4}, 1 << 31, 64,
-			rdma.Limits{MaxQueueDepth: 100, MaxSGE: 1, MaxInline: 64, MaxMessage: 1 << 30}, 16, 4},
+			rdma.Limits{MaxQueueDepth: 50, MaxSGE: 1, MaxInline: 64, MaxMessage: 1 << 30}, 16, 4},
 		{Limits{QueueDepth: 2, CompletionDepth: 2, SGE: 4}, 4096, 0,
 			rdma.Limits{MaxQueueDepth: 1, MaxSGE: 4, MaxMessage: 4096}, 1, 1},
 	} {
@@ -196,7 +196,8 @@ func TestGIDInfo(t *testing.T) {
 func TestPresence(t *testing.T) {
 	dir := t.TempDir()
 	for name, device := range map[string]string{"uverbs0": "mlx5_1\n", "uverbs1": "mlx5_0\n"} {
-		if err := errors.Join(os.Mkdir(filepath.Join(dir, name), 0o755), os.WriteFile(filepath.Join(dir, name, "ibdev"), []byte(device), 0o644)); err != nil {
+		file := filepath.Join(dir, name, "ibdev")
+		if err := errors.Join(os.Mkdir(filepath.Dir(file), 0o755), os.WriteFile(file, []byte(device), 0o644)); err != nil {
 			t.Fatal(err)
 		}
 	}

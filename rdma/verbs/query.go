@@ -20,6 +20,9 @@ import (
 // sysClass is where the kernel describes its RDMA devices.
 const sysClass = "/sys/class/infiniband"
 
+var errNone = fmt.Errorf("%w: the kernel lists none in %s; load the driver of the card, or rdma_rxe for a software one",
+	ErrNoDevice, sysClass)
+
 // Devices tells all devices of this machine. It opens each for a moment. Without the library the error is
 // ErrNoLibrary, without a device ErrNoDevice.
 func Devices() ([]DeviceInfo, error) {
@@ -40,7 +43,7 @@ func Devices() ([]DeviceInfo, error) {
 		return nil, err
 	}
 	if len(all) == 0 {
-		return nil, fmt.Errorf("%w: the kernel lists none in %s; load the driver of the card, or rdma_rxe for a software one", ErrNoDevice, sysClass)
+		return nil, errNone
 	}
 	return all, nil
 }
@@ -220,7 +223,8 @@ func gidInfo(dir fs.FS, device string, p *PortInfo, index int, gid [16]byte) GID
 func portProblems(p *PortInfo) []string {
 	var out []string
 	if !p.Active() {
-		out = append(out, fmt.Sprintf("port %d is %s: check the cable, the switch and (InfiniBand) the subnet manager, or set the network interface up", p.Number, p.State))
+		out = append(out, fmt.Sprintf("port %d is %s: check cable, switch and (InfiniBand) the subnet manager, or set the network interface up",
+			p.Number, p.State))
 	}
 	if len(p.GIDs) == 0 {
 		out = append(out, fmt.Sprintf("port %d has no GID: give its network interface an address", p.Number))

@@ -100,7 +100,8 @@ func TestStrangeCompletions(t *testing.T) {
 	q, cq := shadowPair(t, 4)
 	q.sq.head, q.sq.tail = 1<<31-2, 1<<31+1 // across the end of what ids hold
 	q.rq.head, q.rq.tail = 5, 7
-	for _, id := range []uint64{requestID(0, 0, 1<<31-3), requestID(0, 0, 1<<31+1), requestID(0, idRecv, 6), requestID(0, idRecv, 4), requestID(0, idRecv, 7)} {
+	for _, id := range []uint64{requestID(0, 0, 1<<31-3), requestID(0, 0, 1<<31+1), requestID(0, idRecv, 6), requestID(0, idRecv, 4),
+		requestID(0, idRecv, 7)} {
 		q.completed(&workCompletion{id: id})
 	}
 	if q.sq.len() != 3 || q.rq.len() != 2 {

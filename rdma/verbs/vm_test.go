@@ -11,6 +11,7 @@ import (
 	"math/rand/v2"
 	"os/exec"
 	"runtime"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -253,7 +254,8 @@ func TestQueryOfRealDevice(t *testing.T) {
 	if len(p.GIDs) != 3 || got[len(got)-len(want):] != want {
 		t.Errorf("GIDs %s", got)
 	}
-	if l := r.Devices[0].Limits; l.QueuePairs == 0 || l.QueueDepth == 0 || l.SGE == 0 || l.RegionBytes == 0 || l.ReadsIn == 0 || l.CompletionDepth == 0 {
+	l := r.Devices[0].Limits
+	if l.QueuePairs == 0 || l.QueueDepth == 0 || l.SGE == 0 || l.RegionBytes == 0 || l.ReadsIn == 0 || l.CompletionDepth == 0 {
 		t.Errorf("limits %+v", l)
 	}
 	d := testDevice(t, Config{})
@@ -261,7 +263,7 @@ func TestQueryOfRealDevice(t *testing.T) {
 	if d.gid.GID.Unmap().String() != "10.77.0.1" {
 		t.Errorf("chose %v by itself", d.gid)
 	}
-	for _, bad := range []Config{{Device: "nix0"}, {Device: name, Port: 2}, {Device: name, GID: "9"}, {Device: name, GID: "10.9.9.9"}, {GID: "x"}} {
+	for _, bad := range []Config{{Device: "nix0"}, {Device: name, Port: 2}, {Device: name, GID: "9"}, {GID: "10.9.9.9"}, {GID: "x"}} {
 		if _, err := Open(bad); !errors.Is(err, ErrNoDevice) {
 			t.Errorf("open %+v: %v", bad, err)
 		}
@@ -338,7 +340,8 @@ func TestLockedMemoryIsExplained(t *testing.T) {
 		runtime.LockOSThread()
 		less := caps
 		less[0].Effective &^= 1 << unix.CAP_IPC_LOCK
-		if err := errors.Join(unix.Capset(&header, &less[0]), unix.Setrlimit(unix.RLIMIT_MEMLOCK, &unix.Rlimit{Cur: 1 << 20, Max: limit.Max})); err != nil {
+		low := unix.Rlimit{Cur: 1 << 20, Max: limit.Max}
+		if err := errors.Join(unix.Capset(&header, &less[0]), unix.Setrlimit(unix.RLIMIT_MEMLOCK, &low)); err != nil {
 			done <- err
 			return
 		}
@@ -349,7 +352,7 @@ func TestLockedMemoryIsExplained(t *testing.T) {
 	if errRestore := unix.Setrlimit(unix.RLIMIT_MEMLOCK, &limit); errRestore != nil {
 		t.Fatal(errRestore)
 	}
-	if !errors.Is(err, ErrLockedMemory) || !errors.Is(err, unix.ENOMEM) || !bytes.Contains([]byte(err.Error()), []byte("LimitMEMLOCK")) {
+	if !errors.Is(err, ErrLockedMemory) || !errors.Is(err, unix.ENOMEM) || !strings.Contains(err.Error(), "LimitMEMLOCK") {
 		t.Fatalf("error %v", err)
 	}
 	t.Log(err)
