@@ -364,3 +364,39 @@ func TestLockedMemoryIsExplained(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// TestLimitsAreGranted: a pair as large as the limits say can be made and used; with the pairs of a queue the
+// device's queues below it grow in number.
+func TestLimitsAreGranted(t *testing.T) {
+	d := testDevice(t, quick)
+	l := d.Limits()
+	cq, err := d.NewCQ(1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 3 {
+		if _, err := d.NewQP(rdma.QPConfig{SendCQ: cq, RecvCQ: cq, SendDepth: l.MaxQueueDepth, RecvDepth: l.MaxQueueDepth}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if n := len(*cq.(*completionQueue).queues.Load()); n < 2 {
+		t.Errorf("%d queues of the device for three of the largest pairs", n)
+	}
+	x, y := joined(t, d, d, 4096)
+	var list []rdma.SGE
+	for i := range l.MaxSGE {
+		x.mem.Bytes()[100*i] = byte(i + 1)
+		list = append(list, x.list(100*i, 1)...)
+	}
+	if err := x.qp.PostSend(rdma.SendWR{Op: rdma.OpWrite, List: list, RemoteKey: y.mem.Key(), RemoteAddr: 5}); err != nil {
+		t.Fatal(err)
+	}
+	if c, err := x.take(1); err != nil || c[0].Status != rdma.StatusOK || c[0].Bytes != l.MaxSGE {
+		t.Fatalf("%+v, %v", c, err)
+	}
+	for i := range l.MaxSGE {
+		if got := y.mem.Bytes()[5+i]; got != byte(i+1) {
+			t.Errorf("byte %d is %d", i, got)
+		}
+	}
+}
