@@ -3,7 +3,7 @@ GO ?= go
 RDMCFS = bin/rdmcfs
 UNIT = $(shell $(GO) list ./... | grep -v /test/) ./test/bench/peers
 
-.PHONY: build demo test test-unit test-schedule test-sim test-integration test-long bench bench-peers lint clean
+.PHONY: build demo test test-unit test-schedule test-sim test-integration test-rdma test-long bench bench-peers lint clean
 
 build:
 	CGO_ENABLED=0 $(GO) build -trimpath -o $(RDMCFS) ./cmd/rdmcfs
@@ -39,6 +39,16 @@ test-integration: build
 	test/setup.sh test
 	$(GO) test -count=1 -timeout 40m -p 1 ./test/integration/...
 	$(GO) test -count=1 -timeout 15m -p 1 ./test/integration -no-passthrough -run '$(WITHOUT)'
+
+# The fabric and the multicast over libibverbs, on a software RDMA device in a VM. KERNELS=6.1 6.12.
+KERNELS = 6.1 6.12
+test-rdma:
+	CGO_ENABLED=0 $(GO) test -c -o bin/verbs.test ./rdma/verbs
+	CGO_ENABLED=0 $(GO) test -c -o bin/rdmc.test ./replicate/rdmc
+	for k in $(KERNELS); do \
+		test/vm/run.sh -k $$k -t 400 bin/verbs.test && \
+		test/vm/run.sh -k $$k -t 400 bin/rdmc.test -test.run 'TestCloseMeans|TestConnect|TestMember|TestMulticast|TestQueued|TestSink|TestSource|TestStopped' || exit 1; \
+	done
 
 # The full sizes of docs/TESTING.md.
 test-long: build
