@@ -26,6 +26,9 @@ const (
 	// Circulant sends to rank+skip and receives from rank-skip over about log2 n fixed skips:
 	// k-1+ceil(log2 n) steps for any size.
 	Circulant
+	// Hybrid is the binomial pipeline among the leaders of racks and within each rack; NewHybridPlan makes its plans:
+	// about 2(k+ceil(log2 r)+ceil(log2 m)) steps for r racks of at most m members.
+	Hybrid
 )
 
 var algorithmNames = [...]string{
@@ -36,11 +39,12 @@ var algorithmNames = [...]string{
 	Hypercube:        "hypercube",
 	Twin:             "twin",
 	Circulant:        "circulant",
+	Hybrid:           "hybrid",
 }
 
-// Algorithms lists all algorithms.
+// Algorithms lists all algorithms. Not each has a plan for each size, and Hybrid needs to know the racks.
 func Algorithms() []Algorithm {
-	return []Algorithm{Sequential, Chain, BinomialTree, BinomialPipeline, Hypercube, Twin, Circulant}
+	return []Algorithm{Sequential, Chain, BinomialTree, BinomialPipeline, Hypercube, Twin, Circulant, Hybrid}
 }
 
 // String is the name that ParseAlgorithm takes.

@@ -84,6 +84,9 @@ func New(algorithm Algorithm, members int, blocks uint64) (Schedule, error) {
 }
 
 func newRule(algorithm Algorithm, members int) (rule, error) {
+	if algorithm == Hybrid {
+		return nil, fmt.Errorf("%w: hybrid of %d members in unknown racks, NewHybridPlan takes them", ErrInvalid, members)
+	}
 	if members == 1 {
 		return alone{}, algorithm.check()
 	}
@@ -104,10 +107,7 @@ func newRule(algorithm Algorithm, members int) (rule, error) {
 	case Circulant:
 		return newCirculant(members), nil
 	case BinomialPipeline:
-		if isPowerOfTwo(members) {
-			return newHypercube(members), nil
-		}
-		return newCirculant(members), nil
+		return pipeline(members), nil
 	}
 	return nil, algorithm.check()
 }
