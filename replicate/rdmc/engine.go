@@ -21,11 +21,14 @@ type EngineConfig struct {
 	Device rdma.Device
 	// Logger may be nil.
 	Logger *slog.Logger
+	// Completion is how the engine learns of completions.
+	Completion CompletionMode
 }
 
 // Engine drives all groups of one device with one poller. Its methods may be called from several goroutines.
 type Engine struct {
 	device rdma.Device
+	mode   CompletionMode
 	log    *slog.Logger
 	cq     rdma.CompletionQueue
 	ctx    context.Context // done when the engine closes
@@ -44,12 +47,16 @@ func NewEngine(cfg EngineConfig) (*Engine, error) {
 	if cfg.Logger == nil {
 		cfg.Logger = slog.New(slog.DiscardHandler)
 	}
+	if int(cfg.Completion) >= len(completionModes) {
+		return nil, fmt.Errorf("%w: %v", ErrInvalid, cfg.Completion)
+	}
 	cq, err := cfg.Device.NewCQ(1024)
 	if err != nil {
 		return nil, fmt.Errorf("rdmc: new engine on %s: %w", cfg.Device.Name(), err)
 	}
 	e := &Engine{
 		device: cfg.Device,
+		mode:   cfg.Completion,
 		log:    cfg.Logger,
 		cq:     cq,
 		wake:   make(chan struct{}, 1),
@@ -76,25 +83,6 @@ func (e *Engine) Close() error {
 	e.stop()
 	e.done.Wait()
 	return e.cq.Close()
-}
-
-// poll hands completions to their groups until the engine closes. It runs the core of each group, checks blocks
-// and posts work; it never runs a caller's code.
-func (e *Engine) poll() {
-	var batch [64]rdma.Completion
-	for {
-		n := e.cq.Poll(batch[:])
-		for i := range batch[:n] {
-			batch[i].QP.User().(*laneEnd).complete(&batch[i])
-			batch[i] = rdma.Completion{}
-		}
-		if n > 0 {
-			continue
-		}
-		if err := e.cq.Wait(e.ctx); err != nil {
-			return
-		}
-	}
 }
 
 // tick tells the time to the groups that need it, and rests while there are none.
