@@ -10,14 +10,22 @@ type callbacks struct {
 	wake chan struct{} // holds one
 
 	mu    sync.Mutex
-	queue []func()
+	queue []call
 	ended bool
 }
 
+// call is one call: run, or if that is nil the handing over of a small message.
+type call struct {
+	run   func()
+	small smallCall
+}
+
 // add queues a call. The group's lock may be held.
-func (c *callbacks) add(call func()) {
+func (c *callbacks) add(run func()) { c.put(call{run: run}) }
+
+func (c *callbacks) put(one call) {
 	c.mu.Lock()
-	c.queue = append(c.queue, call)
+	c.queue = append(c.queue, one)
 	c.mu.Unlock()
 	c.nudge()
 }
@@ -37,19 +45,27 @@ func (c *callbacks) end() {
 	c.nudge()
 }
 
-func (c *callbacks) take() (calls []func(), ended bool) {
+// take gives the queued calls. Made are those of the time before, whose memory is used again.
+func (c *callbacks) take(made []call) (calls []call, ended bool) {
+	clear(made)
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	calls, c.queue = c.queue, nil
+	calls, c.queue = c.queue, made[:0]
 	return calls, c.ended
 }
 
 // runCallbacks makes the queued calls until the group ends.
 func (g *Group) runCallbacks() {
+	var calls []call
 	for {
-		calls, ended := g.calls.take()
-		for _, call := range calls {
-			call()
+		var ended bool
+		calls, ended = g.calls.take(calls)
+		for i := range calls {
+			if calls[i].run != nil {
+				calls[i].run()
+			} else {
+				g.callSmall(calls[i].small)
+			}
 		}
 		if len(calls) > 0 {
 			continue
@@ -80,7 +96,11 @@ func (g *Group) openStanding() error {
 func (g *Group) incoming(seq, size uint64) {
 	blocks := BlockCount(size, g.cfg.BlockSize)
 	t := &Transfer{group: g, announcement: Announcement{Seq: seq, Size: size, Blocks: AllBlocks(blocks)}}
-	t.open(g.core.haveOf(seq))
+	have := g.core.haveOf(seq)
+	if have == nil {
+		have = NewBitmap(blocks) // a small message
+	}
+	t.open(have)
 	g.transfers[seq] = t
 	g.engine.attend(g)
 	g.calls.add(func() { g.askSink(t) })

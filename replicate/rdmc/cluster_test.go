@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"os"
 	"sync"
 	"testing"
 	"time"
@@ -17,7 +18,15 @@ import (
 	"github.com/rdmcfs/rdmcfs/rdma/tcp"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) {
+	if address := os.Getenv(echoVariable); address != "" {
+		if err := echo(address); err != nil {
+			os.Exit(1)
+		}
+		os.Exit(0)
+	}
+	goleak.VerifyTestMain(m)
+}
 
 // fabrics are the providers that group tests run on: each makes n devices that reach each other.
 var fabrics = map[string]func(t testing.TB, n int) []rdma.Device{

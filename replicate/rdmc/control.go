@@ -17,6 +17,7 @@ const controlWindow = 16
 // window are kept for messages that must tell this, so that two neighbours never wait for each other.
 type lane struct {
 	peer   int
+	blocks bool // a neighbour of the schedule: has a queue pair for blocks
 	up     bool // the queue pairs are connected
 	broken bool // a queue pair is in error
 
@@ -26,6 +27,9 @@ type lane struct {
 	ring    []int  // slots posted as receives, oldest first
 
 	standing int // slot of the standing receive, see plain.go; -1 if none
+
+	smallSent   uint64 // small messages posted to the neighbour, in all
+	smallCredit uint64 // small messages that it has made room for, in all
 
 	dirty   bool // there is something to tell
 	busy    bool // a control message is on its way
@@ -90,6 +94,10 @@ func (c *core) encodeControl(lane int, buf []byte) int {
 	l.ctlTold = l.ctlCame
 	l.spoke = c.now
 	l.ends = c.ended()
+	if lane == c.parent && c.small.bytes > 0 {
+		m.small, m.smallGranted = true, c.small.granted
+		c.small.told = c.small.granted
+	}
 	b := m.appendBinary(buf[:0])
 	if lane == c.parent {
 		b, l.dirty = c.appendReports(b)
@@ -130,6 +138,7 @@ func (c *core) hear(lane int, m controlMessage) {
 	l.dirty = l.dirty || l.mustAcknowledge()
 	l.ctlDone = max(l.ctlDone, min(m.received, l.ctlSent))
 	l.credit = max(l.credit, m.granted)
+	l.smallCredit = max(l.smallCredit, m.smallGranted)
 	if m.active {
 		l.peerActive = c.now
 	}
@@ -205,7 +214,7 @@ func (c *core) connected(lane int) {
 	l := &c.lanes[lane]
 	l.up, l.dirty = true, true
 	l.heard = c.now
-	c.control()
+	c.pump()
 }
 
 // wake begins a time of activity: silence counts from now.

@@ -39,6 +39,8 @@ type core struct {
 	members []memberState
 
 	messages []*message // announced and not finished, by number, without gaps
+	backing  []*message // the array that messages lies in, from its start
+	spare    []*message // ended small messages, to be used again
 	first    uint64     // number of messages[0], or of the next message
 	early    map[uint64]*message
 
@@ -49,6 +51,7 @@ type core struct {
 	in      cursor // next receipt to post
 	out     cursor // next send to prepare
 	queue   sendQueue
+	small   smallState
 	flight  int // sends posted and not completed
 	rereads uint64
 
@@ -75,6 +78,10 @@ type coreLimits struct {
 	silence  time.Duration
 	interval time.Duration
 	grace    time.Duration // from a broken queue pair to the failure of the group
+
+	smallBytes   int // bound of a small message, 0 for none
+	smallWindow  int // small messages under way
+	smallInOrder bool
 }
 
 // check makes limits that fulfil the conditions of the argument above.
@@ -94,17 +101,21 @@ func (l coreLimits) check(root bool) coreLimits {
 type actionKind uint8
 
 const (
-	actPostRecv actionKind = iota + 1 // post the slot as a receive on the lane
-	actSend                           // send the slot's first length bytes on the lane
-	actIncoming                       // a message of length size begins that was not announced
-	actLoad                           // read the block into the slot, then call loaded
-	actStore                          // write the slot's block to the sink, then call stored
-	actControl                        // encode and send the lane's control state, then call controlSent
-	actStored                         // the message is stored here
-	actDone                           // the message has ended here
-	actFailed                         // the group has failed
-	actSettled                        // all neighbours that can be told know that the group failed or closed
-	actClosed                         // the group is closed: everything was delivered everywhere
+	actPostRecv  actionKind = iota + 1 // post the slot as a receive on the lane
+	actSend                            // send the slot's first length bytes on the lane
+	actIncoming                        // a message of length size begins that was not announced
+	actLoad                            // read the block into the slot, then call loaded
+	actStore                           // write the slot's block to the sink, then call stored
+	actControl                         // encode and send the lane's control state, then call controlSent
+	actStored                          // the message is stored here
+	actDone                            // the message has ended here
+	actFailed                          // the group has failed
+	actSettled                         // all neighbours that can be told know that the group failed or closed
+	actClosed                          // the group is closed: everything was delivered everywhere
+	actSmallLoad                       // read small message number seq into the slot, then call smallLoaded with block
+	actSmallSend                       // send a small message on the lane, then call smallSent with block
+	actSmallHand                       // give a small message to the application, then call smallTaken with block
+	actSmallPost                       // post the slot as a receive on the lane's control queue pair
 )
 
 // action is one thing for the shell to do.
@@ -146,16 +157,35 @@ func newCore(plan *schedule.Plan, rank, blockSize int, epoch uint32, plain bool,
 	for i := range c.laneOf {
 		c.laneOf[i] = -1
 	}
-	for i, peer := range plan.Neighbours(rank) {
-		c.laneOf[peer] = i
-		c.lanes = append(c.lanes, lane{peer: peer, standing: -1, ring: make([]int, 0, c.limits.slots+1)})
+	tree := reportTree(plan.Tree(), limits)
+	for _, peer := range plan.Neighbours(rank) {
+		c.addLane(peer, true)
+	}
+	for peer, parent := range tree {
+		if parent == rank || rank > 0 && tree[rank] == peer {
+			c.addLane(peer, false)
+		}
 	}
 	if rank != 0 {
-		c.parent = c.laneOf[plan.Tree()[rank]]
+		c.parent = c.laneOf[tree[rank]]
 	}
+	c.openSmall(tree)
 	c.slots = make([]slot, slotsFor(c.limits.slots, len(c.lanes), plain && rank != 0))
 	c.queue.entries = make([]prepared, 2*c.limits.slots)
 	return c
+}
+
+// addLane makes a neighbour, if it is not one yet. Only neighbours of the schedule exchange blocks.
+func (c *core) addLane(peer int, blocks bool) {
+	if c.laneOf[peer] >= 0 {
+		return
+	}
+	c.laneOf[peer] = len(c.lanes)
+	l := lane{peer: peer, blocks: blocks, standing: -1}
+	if blocks {
+		l.ring = make([]int, 0, c.limits.slots+1)
+	}
+	c.lanes = append(c.lanes, l)
 }
 
 func (c *core) isRoot() bool { return c.rank == 0 }
@@ -180,11 +210,15 @@ func slotsFor(window, lanes int, standing bool) int {
 // pump does all that can be done now.
 func (c *core) pump() {
 	if !c.ended() {
+		c.freeSmall()
+		c.assignSmall()
+		c.relaySmall()
 		c.prepare()
 		c.grant()
 		c.stand()
 		c.send()
 		c.retire()
+		c.handSmall() // whose turn it is now
 	}
 	c.control()
 }

@@ -25,6 +25,11 @@
 //
 // [Group.Close] is a barrier: if it succeeds, every message of the group was delivered to every member.
 //
+// # Small messages
+//
+// [Group.SendSmall] brings up to some KiB to all members without an announcement or a credit to wait for, in the order of the
+// group's messages; [GroupConfig.Small] takes them, and [Group.WaitDelivered] tells the root. See small.go and docs/decisions/014.
+//
 // # Credits and buffers
 //
 // Nothing is sent to a peer that has not posted memory for it. A member posts the buffers of a bounded pool

@@ -68,7 +68,7 @@ func (c *core) send() {
 	for c.flight < c.limits.sends && c.queue.len > 0 {
 		p := c.queue.front()
 		s, l := &c.slots[p.slot], &c.lanes[p.lane]
-		if s.state != slotFull || l.sent == l.credit {
+		if s.state != slotFull || l.sent == l.credit || !l.up { // credit may come before this end is connected
 			return
 		}
 		c.queue.pop()

@@ -36,6 +36,8 @@ type GroupConfig struct {
 	BlockSize int
 	// Algorithm makes the schedule; 0 means schedule.BinomialPipeline.
 	Algorithm schedule.Algorithm
+	// Racks are the racks of the members by rank, for schedule.Hybrid.
+	Racks []int
 	// Window is how many block buffers this member uses, at least 2; 0 means enough for the pipelines to work
 	// without reading blocks back. The memory is held while messages are under way, and a little longer.
 	Window int
@@ -48,6 +50,16 @@ type GroupConfig struct {
 	// SilenceTimeout is how long a neighbour may say nothing, not even that it lives, while messages are
 	// under way; 0 means DefaultSilenceTimeout.
 	SilenceTimeout time.Duration
+
+	// SmallBytes bounds small messages, which go from the root straight to the members (to all of them itself in groups of
+	// up to 16, else along the tree of reports) into memory that is posted beforehand; see Group.SendSmall. 0 means
+	// DefaultSmallBytes in an unannounced group and none in another; negative means none. At most MaxSmallBytes.
+	SmallBytes int
+	// Small is called at a member for each small message, in the order of sending, also between large ones: when the
+	// messages before it have ended here. It is called by a goroutine of the group, one at a time, may call anything but
+	// Close and Abort, and must not keep data. That it has returned is what the root waits for. In an unannounced group
+	// without Small such messages come by Incoming and its Sink.
+	Small func(seq uint64, data []byte)
 
 	// Unannounced makes a group for plain use, as in the papers: nothing is told out of band, the first block tells the
 	// size of its message. The following callbacks are for it; they are called by a goroutine of the group, one
@@ -72,6 +84,10 @@ func (cfg *GroupConfig) setDefaults() {
 	dims := bits.Len(uint(len(cfg.Members)))
 	orDefault(&cfg.Window, 8+2*dims)
 	orDefault(&cfg.Grants, min(4+dims, cfg.Window/2))
+	if cfg.Unannounced {
+		orDefault(&cfg.SmallBytes, DefaultSmallBytes)
+	}
+	cfg.SmallBytes = max(cfg.SmallBytes, 0)
 }
 
 func orDefault[T comparable](v *T, value T) {
@@ -91,10 +107,24 @@ func (cfg *GroupConfig) check(limits rdma.Limits) error {
 		return fmt.Errorf("%w: window %d, grants %d, sends %d", ErrInvalid, cfg.Window, cfg.Grants, cfg.MaxSends)
 	case cfg.Unannounced && cfg.Rank != 0 && cfg.Incoming == nil:
 		return fmt.Errorf("%w: an unannounced group without Incoming", ErrInvalid)
+	case cfg.SmallBytes > MaxSmallBytes || cfg.SmallBytes > limits.MaxMessage-trailerSize:
+		return fmt.Errorf("%w: small messages of %d bytes", ErrInvalid, cfg.SmallBytes)
+	case cfg.SmallBytes > 0 && cfg.Rank != 0 && cfg.Small == nil && cfg.Incoming == nil:
+		return fmt.Errorf("%w: small messages without Small", ErrInvalid)
 	case cfg.ReportInterval < 0 || cfg.SilenceTimeout < 0:
 		return fmt.Errorf("%w: negative time", ErrInvalid)
 	}
 	return nil
+}
+
+func (cfg *GroupConfig) plan() (*schedule.Plan, error) {
+	if cfg.Algorithm != schedule.Hybrid {
+		return schedule.NewPlan(cfg.Algorithm, len(cfg.Members))
+	}
+	if len(cfg.Racks) != len(cfg.Members) {
+		return nil, fmt.Errorf("%w: racks of %d members, want %d", ErrInvalid, len(cfg.Racks), len(cfg.Members))
+	}
+	return schedule.NewHybridPlan(cfg.Racks)
 }
 
 func (cfg *GroupConfig) limits() coreLimits {
@@ -106,6 +136,10 @@ func (cfg *GroupConfig) limits() coreLimits {
 		silence:  cfg.SilenceTimeout,
 		interval: cfg.ReportInterval,
 		grace:    lossGrace,
+
+		smallBytes:   cfg.SmallBytes,
+		smallWindow:  cfg.smallWindow(),
+		smallInOrder: cfg.Small != nil,
 	}
 }
 
@@ -130,6 +164,8 @@ type Group struct {
 	spare     []action // core.acts and this are used in turn
 	lanes     []laneEnds
 	control   rdma.Region // control buffers
+	smalls    rdma.Region // buffers of small messages; at a member also for control messages of the parent
+	waiters   []*waiter
 	pool      rdma.Region // block buffers, nil while there are no messages
 	idleSince time.Time
 	dead      bool // queue pairs are closed: late completions mean nothing
@@ -156,7 +192,7 @@ func (e *Engine) NewGroup(cfg GroupConfig) (*Group, error) {
 	if err := cfg.check(e.device.Limits()); err != nil {
 		return nil, fmt.Errorf("rdmc: new group %d: %w", cfg.Number, err)
 	}
-	plan, err := schedule.NewPlan(cfg.Algorithm, len(cfg.Members))
+	plan, err := cfg.plan()
 	if err != nil {
 		return nil, fmt.Errorf("rdmc: new group %d: %w", cfg.Number, err)
 	}
@@ -164,7 +200,7 @@ func (e *Engine) NewGroup(cfg GroupConfig) (*Group, error) {
 		engine:    e,
 		cfg:       cfg,
 		log:       e.log.With("group", cfg.Number, "epoch", cfg.Epoch, "rank", cfg.Rank),
-		jobs:      make(chan job, cfg.Window+len(plan.Neighbours(cfg.Rank))),
+		jobs:      make(chan job, cfg.Window+len(plan.Neighbours(cfg.Rank))+cfg.smallWindow()),
 		ended:     make(chan struct{}),
 		failed:    make(chan struct{}),
 		closed:    make(chan struct{}),
@@ -244,11 +280,8 @@ func (g *Group) Receive(a Announcement, r Receiver) (*Transfer, error) {
 
 // begin gives the message to the core. The lock is held.
 func (g *Group) begin(t *Transfer, have *Bitmap) error {
-	if g.err != nil {
-		return g.err
-	}
-	if g.core.ended() || g.core.closing {
-		return ErrClosed
+	if err := g.refused(); err != nil {
+		return err
 	}
 	a := t.announcement
 	if err := a.validate(g.cfg.BlockSize); err != nil {
@@ -259,6 +292,9 @@ func (g *Group) begin(t *Transfer, have *Bitmap) error {
 	}
 	t.open(have)
 	close(t.ready)
+	if g.goesSmall(a.Size) {
+		return g.beginSmall(t)
+	}
 	before := g.transfers[a.Seq]
 	g.transfers[a.Seq] = t
 	if err := g.core.announce(a, have); err != nil {
@@ -269,6 +305,17 @@ func (g *Group) begin(t *Transfer, have *Bitmap) error {
 	}
 	g.engine.attend(g)
 	g.drain()
+	return nil
+}
+
+// refused is why no message can begin any more, or nil. The lock is held.
+func (g *Group) refused() error {
+	if g.err != nil {
+		return g.err
+	}
+	if g.core.ended() || g.core.closing {
+		return ErrClosed
+	}
 	return nil
 }
 

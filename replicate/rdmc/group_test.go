@@ -31,6 +31,44 @@ func TestMulticast(t *testing.T) {
 	})
 }
 
+// TestSection43Hybrid multicasts in a group whose members are in racks, with windows as small as can be.
+func TestSection43Hybrid(t *testing.T) {
+	eachFabric(t, func(t *testing.T, devices func(int) []rdma.Device) {
+		for _, racks := range [][]int{{0, 0, 1, 1, 2, 2, 2}, {3, 1, 3, 1, 1}, {0, 0, 0}} {
+			c := newCluster(t, devices(len(racks)))
+			groups := c.all(GroupConfig{Number: 1, BlockSize: 1000, Algorithm: schedule.Hybrid, Racks: racks, Window: 2})
+			for i, size := range []int{1, 30_000, 100_500} {
+				transfers, sinks := multicast(t, groups, randomMemory(uint64(i), size, 1000))
+				verify(t, transfers, sinks)
+			}
+			closeAll(t, groups)
+		}
+	})
+	c := newCluster(t, tcpDevices(t, 1))
+	_, err := c.engines[0].NewGroup(GroupConfig{Members: make([]string, 2), Algorithm: schedule.Hybrid, Racks: []int{1}})
+	if !errors.Is(err, ErrInvalid) {
+		t.Errorf("racks of one member of two: %v", err)
+	}
+}
+
+// TestFailedPostIsNoticedByTheNeighbour has a member unable to post work: its neighbour hears of it by the queue pair, not by silence.
+func TestFailedPostIsNoticedByTheNeighbour(t *testing.T) {
+	eachFabric(t, func(t *testing.T, devices func(int) []rdma.Device) {
+		c := newCluster(t, devices(2))
+		groups := c.all(GroupConfig{Number: 1, BlockSize: 1000, SilenceTimeout: time.Hour})
+		groups[1].mu.Lock()
+		groups[1].check(&groups[1].lanes[0].control, errTest)
+		groups[1].mu.Unlock()
+		for rank, g := range groups {
+			select {
+			case <-g.Failed():
+			case <-testContext(t).Done():
+				t.Fatalf("rank %d was not told", rank)
+			}
+		}
+	})
+}
+
 // TestQueuedMessagesArriveInOrder queues many messages at once, with windows as small as can be.
 func TestQueuedMessagesArriveInOrder(t *testing.T) {
 	eachFabric(t, func(t *testing.T, devices func(int) []rdma.Device) {

@@ -26,6 +26,9 @@ type laneEnds struct {
 
 // openLanes makes the queue pairs, and posts all receives for control messages.
 func (g *Group) openLanes() error {
+	if err := g.openSmall(); err != nil {
+		return err
+	}
 	g.lanes = make([]laneEnds, len(g.core.lanes))
 	if len(g.lanes) == 0 {
 		return nil
@@ -46,13 +49,16 @@ func (g *Group) openLane(i int) error {
 	l := &g.lanes[i]
 	l.blocks = laneEnd{group: g, lane: i}
 	l.control = laneEnd{group: g, lane: i, isControl: true}
-	if err := l.blocks.open(g.cfg.MaxSends, g.cfg.Window); err != nil {
+	if g.core.lanes[i].blocks {
+		if err := l.blocks.open(g.cfg.MaxSends, g.cfg.Window); err != nil {
+			return err
+		}
+	}
+	receives := g.controlReceives(i)
+	if err := l.control.open(2+g.cfg.smallWindow(), receives); err != nil {
 		return err
 	}
-	if err := l.control.open(2, controlWindow); err != nil {
-		return err
-	}
-	for n := range controlWindow {
+	for n := range receives {
 		if err := g.postControlRecv(i, n); err != nil {
 			return err
 		}
@@ -78,10 +84,10 @@ func (g *Group) closeLanes() {
 	}
 	g.mu.Lock()
 	g.dead = true
-	control, pool := g.control, g.pool
+	control, smalls, pool := g.control, g.smalls, g.pool
 	g.mu.Unlock()
 	g.work.Wait()
-	for _, r := range []rdma.Region{control, pool} {
+	for _, r := range []rdma.Region{control, smalls, pool} {
 		if r != nil {
 			g.logClose(r.Close())
 		}
@@ -100,13 +106,21 @@ func (g *Group) Addresses() map[int][]byte {
 	addresses := make(map[int][]byte, len(g.lanes))
 	for i := range g.lanes {
 		var b []byte
-		for _, address := range [][]byte{g.lanes[i].blocks.qp.Address(), g.lanes[i].control.qp.Address()} {
+		for _, address := range [][]byte{g.lanes[i].blocks.address(), g.lanes[i].control.address()} {
 			b = binary.AppendUvarint(b, uint64(len(address)))
 			b = append(b, address...)
 		}
 		addresses[g.core.lanes[i].peer] = b
 	}
 	return addresses
+}
+
+// address is the fabric's, empty if there is no queue pair.
+func (l *laneEnd) address() []byte {
+	if l.qp == nil {
+		return nil
+	}
+	return l.qp.Address()
 }
 
 // splitAddress takes apart what Addresses made.
@@ -172,7 +186,9 @@ func (g *Group) connectLane(ctx context.Context, i int, remote map[int][]byte) e
 func connectBoth(ctx context.Context, l *laneEnds, blocks, control []byte) error {
 	var wg sync.WaitGroup
 	var errBlocks error
-	wg.Go(func() { errBlocks = l.blocks.qp.Connect(ctx, blocks) })
+	if l.blocks.qp != nil {
+		wg.Go(func() { errBlocks = l.blocks.qp.Connect(ctx, blocks) })
+	}
 	err := l.control.qp.Connect(ctx, control)
 	wg.Wait()
 	return errors.Join(err, errBlocks)

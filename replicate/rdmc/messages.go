@@ -24,6 +24,8 @@ type message struct {
 	flight   int     // sends posted and not completed
 	sentAll  bool    // all sends have been prepared
 	told     bool    // actStored was given
+	small    bool    // goes the way of small.go, not by the schedule
+	place    uint64  // of a small message at a member: its count
 }
 
 // count is the number of blocks to move.
@@ -47,13 +49,22 @@ func (c *core) announce(a Announcement, have *Bitmap) error {
 	if len(c.messages)+len(c.early) >= maxQueued {
 		return fmt.Errorf("%w: %d messages are queued", ErrInvalid, maxQueued)
 	}
-	c.early[a.Seq] = m
+	c.enqueue(m)
+	c.pump()
+	return nil
+}
+
+// enqueue begins the message, and those that wait for it, or keeps it until all before it are known.
+func (c *core) enqueue(m *message) {
+	if m.seq != c.next() {
+		c.early[m.seq] = m
+		return
+	}
+	c.begin(m)
 	for m := c.early[c.next()]; m != nil; m = c.early[c.next()] {
 		delete(c.early, m.seq)
 		c.begin(m)
 	}
-	c.pump()
-	return nil
 }
 
 // next is the number of the next message to begin.
@@ -64,11 +75,30 @@ func (c *core) begin(m *message) {
 	if len(c.messages) == 0 {
 		c.wake()
 	}
-	c.messages = append(c.messages, m)
-	if c.plain && !c.isRoot() {
+	c.push(m)
+	switch {
+	case c.isRoot():
+	case m.small && !c.small.inOrder:
+		c.hand(m) // Incoming is called in order of beginnings
+	case c.plain && !m.small:
 		c.act(action{kind: actIncoming, seq: m.seq, size: m.size})
 	}
 	c.storedAll(m)
+}
+
+// push appends to messages, whose array is used again and again.
+func (c *core) push(m *message) {
+	if n := len(c.messages); n == cap(c.messages) && cap(c.backing) > 2*n {
+		whole := c.backing[:cap(c.backing)]
+		copy(whole, c.messages)
+		clear(whole[n:])
+		c.messages = whole[:n]
+	}
+	moved := len(c.messages) == cap(c.messages)
+	c.messages = append(c.messages, m)
+	if moved {
+		c.backing = c.messages
+	}
 }
 
 func overlap(have *Bitmap, blocks Ranges) uint64 {
@@ -153,11 +183,18 @@ func (c *core) retire() {
 		c.messages[0] = nil
 		c.messages = c.messages[1:]
 		c.first++
-		c.freeSlots(m)
 		c.act(action{kind: actDone, seq: m.seq})
+		if m.small {
+			c.spare = append(c.spare, m)
+		} else {
+			c.freeSlots(m)
+		}
 	}
 	if c.in.seq < c.first {
 		c.in = cursor{seq: c.first}
+	}
+	if c.out.seq < c.first {
+		c.out = cursor{seq: c.first}
 	}
 	if c.closing && (len(c.messages) == 0 || c.first > c.last) {
 		c.close()

@@ -17,7 +17,7 @@ func (c *core) stand() {
 	}
 	for lane := range c.lanes {
 		l := &c.lanes[lane]
-		if l.standing >= 0 {
+		if l.standing >= 0 || !l.blocks {
 			continue
 		}
 		i := c.takeSlot()

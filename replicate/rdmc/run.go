@@ -23,6 +23,7 @@ const workers = 2
 // job is a call of a Source or Sink.
 type job struct {
 	store    bool
+	small    bool // block is the count of a small message
 	slot     int
 	block    uint64
 	transfer *Transfer
@@ -46,22 +47,27 @@ func (g *Group) drain() {
 		}
 		g.spare = acts[:0]
 	}
+	g.wakeWaiters()
 }
 
 func (g *Group) carryOut(a *action) {
 	switch a.kind {
 	case actPostRecv:
-		g.check(a.lane, g.postRecv(g.lanes[a.lane].blocks.qp, a.slot, g.slotSGE(a.slot, g.cfg.BlockSize+trailerSize)))
+		g.check(&g.lanes[a.lane].blocks, g.postRecv(g.lanes[a.lane].blocks.qp, a.slot, g.slotSGE(a.slot, g.cfg.BlockSize+trailerSize)))
 	case actSend:
-		g.check(a.lane, g.postSend(g.lanes[a.lane].blocks.qp, a.slot, a.blocks, g.slotSGE(a.slot, a.length)))
+		g.check(&g.lanes[a.lane].blocks, g.postSend(g.lanes[a.lane].blocks.qp, a.slot, a.blocks, g.slotSGE(a.slot, a.length)))
 	case actLoad, actStore:
 		g.jobs <- job{store: a.kind == actStore, slot: a.slot, block: a.block, transfer: g.transfers[a.seq], buf: g.slotBytes(a.slot, a.length)}
 	case actControl:
-		g.check(a.lane, g.sendControl(a.lane))
+		g.check(&g.lanes[a.lane].control, g.sendControl(a.lane))
 	case actIncoming:
 		g.incoming(a.seq, a.size)
+	case actSmallLoad, actSmallSend, actSmallHand, actSmallPost:
+		g.carryOutSmall(a)
 	case actStored:
-		g.transfers[a.seq].markStored()
+		if t := g.transfers[a.seq]; t != nil {
+			t.markStored()
+		}
 	case actDone:
 		g.done(a.seq)
 	case actFailed:
@@ -88,6 +94,9 @@ func (g *Group) markFailed() {
 // done ends a transfer well. The lock is held.
 func (g *Group) done(seq uint64) {
 	t := g.transfers[seq]
+	if t == nil {
+		return // a small message
+	}
 	delete(g.transfers, seq)
 	t.finish(nil)
 	if g.cfg.Completed != nil {
@@ -104,10 +113,11 @@ func (g *Group) finishAll(err error) {
 	}
 }
 
-// check tells the core of a post that failed.
-func (g *Group) check(lane int, err error) {
+// check tells the core of a post that failed, and ends the queue pair so that the neighbour notices.
+func (g *Group) check(l *laneEnd, err error) {
 	if err != nil {
-		g.lose(lane, err)
+		l.qp.Abort()
+		g.lose(l.lane, err)
 	}
 }
 
@@ -159,7 +169,7 @@ func (g *Group) openPool() error {
 
 // closeIdlePool frees the block buffers a while after the last message. No slot is in use then.
 func (g *Group) closeIdlePool(now time.Time) {
-	if g.pool == nil || g.cfg.Unannounced && g.cfg.Rank != 0 || g.core.ended() || len(g.core.messages) > 0 {
+	if g.pool == nil || g.cfg.Unannounced && g.cfg.Rank != 0 || g.core.ended() || len(g.core.messages)+len(g.core.early) > 0 {
 		g.idleSince = now
 		return
 	}
@@ -175,8 +185,21 @@ func (g *Group) closeIdlePool(now time.Time) {
 func (g *Group) controlOffset(lane, n int) int { return (lane*(controlWindow+1) + n) * maxControl }
 
 func (g *Group) postControlRecv(lane, n int) error {
-	sge := rdma.SGE{Region: g.control, Offset: g.controlOffset(lane, n), Length: maxControl}
-	return g.postRecv(g.lanes[lane].control.qp, n, sge)
+	return g.postRecv(g.lanes[lane].control.qp, n, g.controlSGE(lane, n))
+}
+
+// controlSGE is the memory of a receive on the control queue pair.
+func (g *Group) controlSGE(lane, n int) rdma.SGE {
+	if g.fromParent(lane) {
+		return rdma.SGE{Region: g.smalls, Offset: n * g.smallStride(), Length: g.smallStride()}
+	}
+	return rdma.SGE{Region: g.control, Offset: g.controlOffset(lane, n), Length: maxControl}
+}
+
+// controlBytes is what came into a receive on the control queue pair.
+func (g *Group) controlBytes(lane, n, length int) []byte {
+	sge := g.controlSGE(lane, n)
+	return sge.Region.Bytes()[sge.Offset : sge.Offset+length : sge.Offset+length]
 }
 
 func (g *Group) sendControl(lane int) error {
@@ -196,8 +219,14 @@ func (l *laneEnd) complete(c *rdma.Completion) {
 	switch {
 	case c.Status != rdma.StatusOK:
 		g.lose(l.lane, fmt.Errorf("%v on %v: %v", c.Op, l.kind(), c.Status))
+	case l.isControl && c.Op == rdma.OpRecv && c.Imm == immSmall:
+		t, err := unseal(g.controlBytes(l.lane, int(c.ID), c.Bytes))
+		g.core.smallReceived(l.lane, int(c.ID), t, err)
+		g.engine.attend(g)
 	case l.isControl && c.Op == rdma.OpRecv:
 		g.hear(l.lane, int(c.ID), c.Bytes)
+	case l.isControl && c.ID > 0:
+		g.core.smallSent(c.ID - 1)
 	case l.isControl:
 		g.core.controlSent(l.lane)
 	case c.Op == rdma.OpRecv:
@@ -218,8 +247,7 @@ func (l *laneEnd) kind() string {
 
 // hear decodes a control message and posts its buffer again.
 func (g *Group) hear(lane, n, length int) {
-	at := g.controlOffset(lane, n)
-	err := decodeControl(g.control.Bytes()[at:at+length], &g.heardMsg)
+	err := decodeControl(g.controlBytes(lane, n, length), &g.heardMsg)
 	if err == nil && g.heardMsg.epoch != g.cfg.Epoch {
 		err = fmt.Errorf("%w: control message of epoch %d", ErrCorrupt, g.heardMsg.epoch)
 	}
@@ -229,7 +257,7 @@ func (g *Group) hear(lane, n, length int) {
 	}
 	err = g.postControlRecv(lane, n)
 	g.core.hear(lane, g.heardMsg) // first: a neighbour that said why it ends may be gone already
-	g.check(lane, err)
+	g.check(&g.lanes[lane].control, err)
 	if g.heardMsg.active || g.core.ended() {
 		g.engine.attend(g)
 	}
@@ -256,7 +284,9 @@ func (g *Group) tick(now time.Time) bool {
 // runJobs calls Sources and Sinks until the group ends.
 func (g *Group) runJobs() {
 	for j := range g.jobs {
-		if j.store {
+		if j.small {
+			g.runSmallJob(j)
+		} else if j.store {
 			g.jobDone(j, j.transfer.write(j.block, j.buf[:len(j.buf)-trailerSize]))
 		} else {
 			g.jobDone(j, g.loadBlock(j))

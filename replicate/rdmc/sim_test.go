@@ -36,7 +36,10 @@ type simNode struct {
 	content []trailer         // what each slot holds
 	disk    map[[2]uint64]int // by message and block: how often stored
 	recvs   [][]int           // by lane: slots posted
-	ctl     []int             // by lane: control receives posted
+	ctl     [][]int           // by lane: buffers posted for control and small messages
+	smalls  map[int]trailer   // what the buffers of small messages hold
+	handed  map[uint64]int    // small messages given to the application
+	order   []uint64          // messages in order of their ends here, small ones when they were handed over
 	lastOut []time.Duration   // by lane: when the last block arrives, to keep order
 	lastCtl []time.Duration
 	stored  map[uint64]bool
@@ -80,13 +83,20 @@ func newWorldOf(seed uint64, plan *schedule.Plan, plain bool, limits func(rank i
 	w := &world{rng: rand.New(rand.NewPCG(seed, 1)), dead: map[int]bool{}, flip: map[int]bool{}}
 	w.delay = func(actionKind) time.Duration { return time.Duration(1 + w.rng.IntN(1000)) }
 	for rank := range plan.Members() {
-		n := &simNode{rank: rank, core: newCore(plan, rank, simBlock, 7, plain, limits(rank)), disk: map[[2]uint64]int{}, stored: map[uint64]bool{}, done: map[uint64]bool{}}
+		n := &simNode{rank: rank, core: newCore(plan, rank, simBlock, 7, plain, limits(rank)), disk: map[[2]uint64]int{}, stored: map[uint64]bool{}, done: map[uint64]bool{},
+			smalls: map[int]trailer{}, handed: map[uint64]int{}}
 		lanes := len(n.core.lanes)
 		n.content = make([]trailer, len(n.core.slots))
-		n.recvs, n.ctl = make([][]int, lanes), make([]int, lanes)
+		n.recvs, n.ctl = make([][]int, lanes), make([][]int, lanes)
 		n.lastOut, n.lastCtl = make([]time.Duration, lanes), make([]time.Duration, lanes)
 		for i := range n.ctl {
-			n.ctl[i] = controlWindow
+			receives := controlWindow
+			if i == n.core.parent {
+				receives += len(n.core.small.ring)
+			}
+			for buffer := range receives {
+				n.ctl[i] = append(n.ctl[i], buffer)
+			}
 		}
 		w.nodes = append(w.nodes, n)
 	}
@@ -154,10 +164,15 @@ func (w *world) act(n *simNode, a action) {
 		})
 	case actControl:
 		w.sendControl(n, a.lane)
+	case actSmallLoad, actSmallHand, actSmallSend, actSmallPost:
+		w.actSmall(n, a)
 	case actStored:
 		n.stored[a.seq] = true
 	case actDone:
 		n.done[a.seq] = true
+		if n.handed[a.seq] == 0 {
+			n.order = append(n.order, a.seq)
+		}
 	case actFailed:
 		n.failed = true
 	case actSettled:
@@ -176,6 +191,9 @@ func (w *world) run(n *simNode, f func()) {
 }
 
 func (w *world) sendBlock(n *simNode, a action) {
+	if !n.core.lanes[a.lane].up {
+		w.fault("rank %d sends a block on a lane that is not connected", n.rank)
+	}
 	peer := w.nodes[n.core.lanes[a.lane].peer]
 	back := peer.core.laneOf[n.rank]
 	block := n.content[a.slot]
@@ -217,17 +235,27 @@ func (w *world) sendControl(n *simNode, lane int) {
 		if w.dead[peer.rank] || w.dead[n.rank] {
 			return
 		}
-		if peer.ctl[back]--; peer.ctl[back] < 0 {
-			w.fault("rank %d sent control to %d, which posted nothing", n.rank, peer.rank)
-		}
+		buffer := w.takeControl(n, peer)
 		var m controlMessage
 		if err := decodeControl(buf, &m); err != nil {
 			w.fault("rank %d: %v", peer.rank, err)
 		}
 		w.after(w.delay(actPostRecv), func() { w.run(n, func() { n.core.controlSent(lane) }) })
-		peer.ctl[back]++
+		peer.ctl[back] = append(peer.ctl[back], buffer)
 		w.run(peer, func() { peer.core.hear(back, m) })
 	})
+}
+
+// takeControl uses up the oldest receive that peer has posted for control messages of n.
+func (w *world) takeControl(n, peer *simNode) int {
+	back := peer.core.laneOf[n.rank]
+	if len(peer.ctl[back]) == 0 {
+		w.fault("rank %d sent control to %d, which posted nothing", n.rank, peer.rank)
+		return 0
+	}
+	buffer := peer.ctl[back][0]
+	peer.ctl[back] = peer.ctl[back][1:]
+	return buffer
 }
 
 // loop runs until nothing is left to happen or stop says so.
@@ -329,8 +357,15 @@ func TestSimNoDeadlock(t *testing.T) {
 func simOnce(seed uint64) error {
 	rng := rand.New(rand.NewPCG(seed, 2))
 	n := 1 + rng.IntN(20)
-	algorithm := schedule.Algorithms()[rng.IntN(7)]
+	algorithm := schedule.Algorithms()[rng.IntN(len(schedule.Algorithms()))]
 	plan, err := schedule.NewPlan(algorithm, n)
+	if algorithm == schedule.Hybrid {
+		racks := make([]int, n)
+		for rank := range racks {
+			racks[rank] = rng.IntN(4)
+		}
+		plan, err = schedule.NewHybridPlan(racks)
+	}
 	if errors.Is(err, schedule.ErrInvalid) {
 		return nil // a hypercube of this size
 	}

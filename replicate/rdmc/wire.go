@@ -21,6 +21,7 @@ const (
 	flagActive = 1 << iota
 	flagClosed
 	flagFailed
+	flagSmall
 )
 
 // controlMessage is what neighbours tell each other. On the wire, little endian:
@@ -30,7 +31,8 @@ const (
 //	8  blocks granted to the receiver of this message, in all 8
 //	16 control messages received from it, in all 8
 //	24 with flagClosed: the group's last message 8
-//	32 with flagFailed: reason 1, reserved 1, suspects n 2, reporter 4, n ranks of 4
+//	   with flagSmall: small messages that the receiver of this message may have sent, in all 8
+//	   with flagFailed: reason 1, reserved 1, suspects n 2, reporter 4, n ranks of 4
 //	   reports to the end, 20 each: rank 4, messages done 8, blocks of the next 8
 type controlMessage struct {
 	epoch    uint32
@@ -41,6 +43,9 @@ type controlMessage struct {
 	last     uint64
 	failure  *failure
 	reports  []report
+
+	small        bool
+	smallGranted uint64
 }
 
 // report is how far a member is.
@@ -62,11 +67,17 @@ func (m *controlMessage) appendBinary(b []byte) []byte {
 	if m.failure != nil {
 		flags |= flagFailed
 	}
+	if m.small {
+		flags |= flagSmall
+	}
 	b = append(b, controlVersion, flags, 0, 0)
 	b = binary.LittleEndian.AppendUint32(b, m.epoch)
 	b = binary.LittleEndian.AppendUint64(b, m.granted)
 	b = binary.LittleEndian.AppendUint64(b, m.received)
 	b = binary.LittleEndian.AppendUint64(b, m.last)
+	if m.small {
+		b = binary.LittleEndian.AppendUint64(b, m.smallGranted)
+	}
 	if m.failure != nil {
 		b = m.failure.appendBinary(b)
 	}
@@ -106,6 +117,12 @@ func decodeControl(b []byte, m *controlMessage) error {
 		reports:  m.reports[:0],
 	}
 	b = b[controlHeader:]
+	if flags&flagSmall != 0 {
+		if len(b) < 8 {
+			return fmt.Errorf("%w: truncated credit for small messages", ErrCorrupt)
+		}
+		m.small, m.smallGranted, b = true, binary.LittleEndian.Uint64(b), b[8:]
+	}
 	if flags&flagFailed != 0 {
 		var err error
 		if m.failure, b, err = decodeFailure(b); err != nil {

@@ -1,0 +1,173 @@
+package rdmc
+
+import (
+	"fmt"
+
+	"github.com/rdmcfs/rdmcfs/rdma"
+)
+
+// Bounds of small messages.
+const (
+	// DefaultSmallBytes is the bound in unannounced groups; see docs/decisions/014.
+	DefaultSmallBytes = 8 << 10
+	// MaxSmallBytes bounds GroupConfig.SmallBytes.
+	MaxSmallBytes = 64 << 10
+	// smallWindow is how many small messages may be under way.
+	smallWindow = 64
+)
+
+// immSmall is the immediate value of small messages; that of control messages is 0.
+const immSmall = 1
+
+func (cfg *GroupConfig) smallWindow() int {
+	if cfg.SmallBytes == 0 {
+		return 0
+	}
+	return smallWindow
+}
+
+// SendSmall sends a message of at most GroupConfig.SmallBytes at the root, which the members need not be told of, and returns
+// its number. It does not wait: if too many are under way it returns ErrFull, and WaitRoom tells when to try
+// again. data is copied. WaitDelivered tells when all members have it.
+func (g *Group) SendSmall(data []byte) (uint64, error) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.cfg.Rank != 0 || len(data) == 0 || len(data) > g.cfg.SmallBytes {
+		return 0, fmt.Errorf("%w: small message of %d bytes by rank %d, want 1 to %d by the root", ErrInvalid, len(data), g.cfg.Rank, g.cfg.SmallBytes)
+	}
+	if err := g.refused(); err != nil {
+		return 0, err
+	}
+	place := g.core.smallRoom()
+	if place < 0 {
+		return 0, ErrFull
+	}
+	seq := g.core.next()
+	buf := g.smallBytes(place, len(data)+trailerSize)
+	copy(buf, data)
+	g.sealSmall(buf, seq, g.core.small.next)
+	g.core.sendSmall(len(data))
+	g.engine.attend(g)
+	g.drain()
+	return seq, nil
+}
+
+func (g *Group) sealSmall(buf []byte, seq, count uint64) {
+	length := len(buf) - trailerSize
+	t := trailer{seq: seq, block: count, size: uint64(length), epoch: g.cfg.Epoch, length: uint32(length)}
+	t.seal(buf)
+}
+
+// goesSmall reports whether Send uses the way of small messages: members of announced groups expect blocks.
+func (g *Group) goesSmall(size uint64) bool {
+	return g.cfg.Unannounced && g.cfg.Rank == 0 && size <= uint64(min(g.cfg.SmallBytes, g.cfg.BlockSize))
+}
+
+// beginSmall queues a message of Send. The lock is held.
+func (g *Group) beginSmall(t *Transfer) error {
+	if len(g.core.messages) >= maxQueued {
+		return fmt.Errorf("%w: %d messages are queued", ErrInvalid, maxQueued)
+	}
+	g.transfers[t.announcement.Seq] = t
+	g.core.newSmall(int(t.announcement.Size))
+	g.engine.attend(g)
+	g.drain()
+	return nil
+}
+
+// Buffers: at the root the ring's, at a member those of the receives from its parent.
+
+func (g *Group) smallStride() int {
+	return (max(maxControl, g.cfg.SmallBytes+trailerSize) + 63) &^ 63
+}
+
+func (g *Group) openSmall() error {
+	if g.cfg.SmallBytes == 0 {
+		return nil
+	}
+	buffers := smallWindow
+	if g.cfg.Rank != 0 {
+		buffers += controlWindow
+	}
+	var err error
+	g.smalls, err = g.engine.device.AllocRegion(buffers*g.smallStride(), 0)
+	return err
+}
+
+// fromParent reports whether small messages come on the lane.
+func (g *Group) fromParent(lane int) bool { return g.smalls != nil && lane == g.core.parent }
+
+// controlReceives is how many receives are posted on the lane's control queue pair.
+func (g *Group) controlReceives(lane int) int {
+	if g.fromParent(lane) {
+		return controlWindow + smallWindow
+	}
+	return controlWindow
+}
+
+func (g *Group) smallBytes(slot, length int) []byte {
+	at := slot * g.smallStride()
+	return g.smalls.Bytes()[at : at+length : at+length]
+}
+
+// carryOutSmall carries out the actions on small messages. The lock is held.
+func (g *Group) carryOutSmall(a *action) {
+	switch a.kind {
+	case actSmallLoad:
+		g.jobs <- job{small: true, slot: a.slot, block: a.block, transfer: g.transfers[a.seq], buf: g.smallBytes(a.slot, a.length)}
+	case actSmallSend:
+		g.check(&g.lanes[a.lane].control, g.sendSmall(a))
+	case actSmallPost:
+		g.check(&g.lanes[a.lane].control, g.postControlRecv(a.lane, a.slot))
+	case actSmallHand:
+		buf := g.smallBytes(a.slot, a.length)
+		if g.cfg.Small != nil {
+			g.calls.put(call{small: smallCall{seq: a.seq, count: a.block, data: buf[:a.size:a.size]}})
+			return
+		}
+		g.incoming(a.seq, a.size)
+		g.jobs <- job{small: true, store: true, block: a.block, transfer: g.transfers[a.seq], buf: buf}
+	}
+}
+
+func (g *Group) sendSmall(a *action) error {
+	p := &g.posts
+	p.sge[0] = rdma.SGE{Region: g.smalls, Offset: a.slot * g.smallStride(), Length: a.length}
+	p.send[0] = rdma.SendWR{ID: a.block + 1, Op: rdma.OpSend, List: p.sge[:], Imm: immSmall}
+	return g.lanes[a.lane].control.qp.PostSend(p.send[:]...)
+}
+
+// smallCall is a small message for the application.
+type smallCall struct {
+	seq, count uint64
+	data       []byte
+}
+
+// callSmall gives a small message to the application, and tells that it has it.
+func (g *Group) callSmall(s smallCall) {
+	g.cfg.Small(s.seq, s.data)
+	g.mu.Lock()
+	g.core.smallTaken(s.count, nil)
+	g.drain()
+	g.mu.Unlock()
+}
+
+// runSmallJob reads a small message from its Source, or writes it to its Sink.
+func (g *Group) runSmallJob(j job) {
+	var err error
+	data := j.buf[:len(j.buf)-trailerSize]
+	if j.store {
+		err = j.transfer.write(0, data)
+	} else if err = j.transfer.read(0, data); err == nil {
+		g.sealSmall(j.buf, j.transfer.announcement.Seq, j.block)
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if j.store {
+		j.transfer.have.Set(0)
+		g.core.smallTaken(j.block, err)
+	} else {
+		g.core.smallLoaded(j.block, err)
+	}
+	g.drain()
+}

@@ -1,0 +1,95 @@
+package rdmc
+
+import (
+	"context"
+	"slices"
+	"sync"
+)
+
+// Delivered is, at the root, the number of the last message that all members have; they have all before it too.
+func (g *Group) Delivered() uint64 {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.core.first - 1
+}
+
+// WaitDelivered waits, at the root, until all members have the message with the number, and all before it: for a small one
+// until GroupConfig.Small has returned there. It returns the group's failure, or ctx's error.
+func (g *Group) WaitDelivered(ctx context.Context, seq uint64) error { return g.wait(ctx, seq) }
+
+// WaitRoom waits, at the root, until SendSmall finds room. It returns the group's failure, or ctx's error.
+func (g *Group) WaitRoom(ctx context.Context) error { return g.wait(ctx, 0) }
+
+// waiter is somebody who waits for a message's delivery, or with seq 0 for room.
+type waiter struct {
+	seq  uint64
+	wake chan struct{} // holds one
+}
+
+// waiters are used again, so that waiting does not allocate.
+var waiters = sync.Pool{New: func() any { return &waiter{wake: make(chan struct{}, 1)} }}
+
+// met reports whether what a waiter waits for is so. The lock is held.
+func (g *Group) met(seq uint64) bool {
+	if seq == 0 {
+		return g.core.smallRoom() >= 0
+	}
+	return g.core.first > seq
+}
+
+func (g *Group) wait(ctx context.Context, seq uint64) error {
+	g.mu.Lock()
+	if g.met(seq) || g.core.ended() {
+		defer g.mu.Unlock()
+		return g.outcome(seq)
+	}
+	w := waiters.Get().(*waiter)
+	w.seq = seq
+	g.waiters = append(g.waiters, w)
+	g.mu.Unlock()
+	var err error
+	select {
+	case <-w.wake:
+	case <-ctx.Done():
+		err = ctx.Err()
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.forget(w)
+	if err != nil {
+		return err
+	}
+	return g.outcome(seq)
+}
+
+// outcome is what a wait that is over returns. The lock is held.
+func (g *Group) outcome(seq uint64) error {
+	if g.met(seq) {
+		return nil
+	}
+	return g.refused()
+}
+
+// forget takes a waiter off the list. The lock is held.
+func (g *Group) forget(w *waiter) {
+	if i := slices.Index(g.waiters, w); i >= 0 {
+		g.waiters = slices.Delete(g.waiters, i, i+1)
+	}
+	select {
+	case <-w.wake:
+	default:
+	}
+	waiters.Put(w)
+}
+
+// wakeWaiters wakes those who have waited long enough. The lock is held.
+func (g *Group) wakeWaiters() {
+	for _, w := range g.waiters {
+		if g.core.ended() || g.met(w.seq) {
+			select {
+			case w.wake <- struct{}{}:
+			default:
+			}
+		}
+	}
+}
