@@ -194,28 +194,31 @@ func TestHybridOverATor(t *testing.T) {
 	const k = 100
 	flat, _ := NewPlan(BinomialPipeline, 32)
 	hybrid, _ := NewHybridPlan(racks)
-	times := make([]float64, 2)
-	for i, plan := range []*Plan{flat, hybrid} {
-		n := newNetwork(plan.Schedule(k), nil)
-		free := make(map[int]float64) // by rack: when its uplink is
-		n.duration = func(from, to int) float64 {
-			if racks[from] == racks[to] {
-				return 1
-			}
-			start := max(n.now, free[racks[from]])
-			free[racks[from]] = start + 1
-			return start + 1 - n.now
-		}
-		took, err := n.run()
-		if err != nil {
-			t.Fatal(err)
-		}
-		times[i] = took
-	}
+	times := []float64{uplinks(t, flat, racks, 1), uplinks(t, hybrid, racks, 1)}
 	t.Logf("32 members in 4 racks with oversubscribed uplinks, %d blocks: flat %.0f, hybrid %.0f block times", k, times[0], times[1])
 	if times[1] > 2.2*k || times[0] < 2*times[1] {
 		t.Errorf("flat %.0f, hybrid %.0f block times", times[0], times[1])
 	}
+}
+
+// uplinks runs 100 blocks where each rack has one uplink, which carries one block after another, each in the given block times.
+func uplinks(t *testing.T, plan *Plan, racks []int, each float64) float64 {
+	t.Helper()
+	n := newNetwork(plan.Schedule(100), nil)
+	free := make(map[int]float64) // by rack: when its uplink is
+	n.duration = func(from, to int) float64 {
+		if racks[from] == racks[to] {
+			return 1
+		}
+		start := max(n.now, free[racks[from]])
+		free[racks[from]] = start + each
+		return max(start+each-n.now, 1)
+	}
+	took, err := n.run()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return took
 }
 
 func TestHybridDegenerates(t *testing.T) {

@@ -1,0 +1,83 @@
+package schedule
+
+import (
+	"errors"
+	"math/rand/v2"
+	"reflect"
+	"strings"
+	"testing"
+)
+
+func TestChoose(t *testing.T) {
+	shuffled := racksOf(32, 8)
+	rand.New(rand.NewPCG(1, 1)).Shuffle(32, func(i, j int) { shuffled[i], shuffled[j] = shuffled[j], shuffled[i] })
+	for name, c := range map[string]struct {
+		in        Conditions
+		small     bool
+		algorithm Algorithm
+		reason    string
+	}{
+		"tiny":                   {Conditions{Members: 5, Size: 64, SmallBytes: 8 << 10}, true, BinomialPipeline, "small message"},
+		"at the bound":           {Conditions{Members: 5, Size: 8 << 10, SmallBytes: 8 << 10}, true, BinomialPipeline, "small message"},
+		"above the bound":        {Conditions{Members: 5, Size: 8<<10 + 1, SmallBytes: 8 << 10}, false, BinomialPipeline, "circulant"},
+		"no small way":           {Conditions{Members: 8, Size: 64}, false, BinomialPipeline, "hypercube"},
+		"empty":                  {Conditions{Members: 8, SmallBytes: 10}, false, BinomialPipeline, "hypercube"},
+		"two":                    {Conditions{Members: 2, Size: 1 << 30}, false, BinomialPipeline, "nobody to relay"},
+		"lonely":                 {Conditions{Members: 1, Size: 1 << 30}, false, BinomialPipeline, "nobody to relay"},
+		"racks, fast uplinks":    {Conditions{Members: 32, Size: 1 << 30, Racks: shuffled}, false, BinomialPipeline, "not the hybrid"},
+		"racks, slow uplinks":    {Conditions{Members: 32, Size: 1 << 30, Racks: shuffled, Oversubscription: 8}, false, Hybrid, "hybrid: "},
+		"one rack":               {Conditions{Members: 4, Size: 1 << 30, Racks: []int{3, 3, 3, 3}, Oversubscription: 8}, false, BinomialPipeline, "hypercube"},
+		"each in its own":        {Conditions{Members: 4, Size: 1 << 30, Racks: []int{0, 1, 2, 3}, Oversubscription: 8}, false, BinomialPipeline, "hypercube"},
+		"small in racks as well": {Conditions{Members: 32, Size: 9, SmallBytes: 9, Racks: shuffled, Oversubscription: 8}, true, BinomialPipeline, "small"},
+	} {
+		got, err := Choose(c.in)
+		if err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+		if got.Small != c.small || got.Algorithm != c.algorithm || !strings.Contains(strings.Join(got.Reasons, "\n"), c.reason) {
+			t.Errorf("%s: %+v", name, got)
+		}
+		if again, _ := Choose(c.in); !reflect.DeepEqual(again, got) {
+			t.Errorf("%s: chosen differently the second time", name)
+		}
+		if c.small {
+			continue
+		}
+		plan, err := NewPlan(got.Algorithm, c.in.Members)
+		if got.Algorithm == Hybrid {
+			plan, err = NewHybridPlan(c.in.Racks)
+		}
+		if err != nil || plan.Members() != c.in.Members {
+			t.Errorf("%s: no plan for the choice: %v", name, err)
+		}
+	}
+}
+
+// TestChooseHybridWhereItIsFaster holds the choice against the simulation of racks with an uplink each.
+func TestChooseHybridWhereItIsFaster(t *testing.T) {
+	for seed := range uint64(12) {
+		rng := rand.New(rand.NewPCG(seed, 1))
+		racks := racksOf(32, []int{4, 8, 16}[seed%3])
+		rng.Shuffle(32, func(i, j int) { racks[i], racks[j] = racks[j], racks[i] })
+		over := []float64{1, 1.5, 6, 16}[seed/3]
+		got, err := Choose(Conditions{Members: 32, Size: 1 << 30, Racks: racks, Oversubscription: over})
+		if err != nil {
+			t.Fatal(err)
+		}
+		flat, _ := NewPlan(BinomialPipeline, 32)
+		hybrid, _ := NewHybridPlan(racks)
+		_, largest := shape(racks)
+		slow, fast := uplinks(t, flat, racks, over/float64(largest)), uplinks(t, hybrid, racks, over/float64(largest))
+		if got.Algorithm == Hybrid && fast > slow || got.Algorithm != Hybrid && slow > 1.3*fast {
+			t.Errorf("racks of %d, oversubscribed %g: chose %v, where flat takes %.0f and hybrid %.0f", largest, over, got.Algorithm, slow, fast)
+		}
+	}
+}
+
+func TestChooseInvalid(t *testing.T) {
+	for _, c := range []Conditions{{}, {Members: MaxMembers + 1}, {Members: 3, Racks: []int{1}}, {Members: 3, Oversubscription: -1}} {
+		if _, err := Choose(c); !errors.Is(err, ErrInvalid) {
+			t.Errorf("%+v: %v", c, err)
+		}
+	}
+}
