@@ -25,6 +25,9 @@
 //
 // [Group.Close] is a barrier: if it succeeds, every message of the group was delivered to every member.
 //
+// In an unannounced group, which is the papers' interface, members are told of nothing: [GroupConfig.Incoming] is asked for a sink
+// when a message begins, or [Group.PostReceive] has said before where the next goes.
+//
 // # Small messages
 //
 // [Group.SendSmall] brings up to some KiB to all members without an announcement or a credit to wait for, in the order of the

@@ -68,6 +68,8 @@ type GroupConfig struct {
 	// Incoming is called at a member when a message begins, in the order of sending; it returns where its
 	// blocks go. An error fails the group.
 	Incoming func(size uint64) (Sink, error)
+	// PostedReceives says that the member posts where messages go before they come, by PostReceive; Incoming is not called.
+	PostedReceives bool
 	// Completed is called when a message has ended well, in the order of sending: at a member when it is stored whole
 	// and relayed, at the root when all members have stored it.
 	Completed func(t *Transfer)
@@ -105,11 +107,13 @@ func (cfg *GroupConfig) check(limits rdma.Limits) error {
 		return fmt.Errorf("%w: block size %d", ErrInvalid, cfg.BlockSize)
 	case cfg.Window < 2 || cfg.Grants < 1 || cfg.MaxSends < 1:
 		return fmt.Errorf("%w: window %d, grants %d, sends %d", ErrInvalid, cfg.Window, cfg.Grants, cfg.MaxSends)
-	case cfg.Unannounced && cfg.Rank != 0 && cfg.Incoming == nil:
+	case cfg.PostedReceives && !cfg.Unannounced:
+		return fmt.Errorf("%w: posted receives in an announced group", ErrInvalid)
+	case cfg.Unannounced && cfg.Rank != 0 && cfg.Incoming == nil && !cfg.PostedReceives:
 		return fmt.Errorf("%w: an unannounced group without Incoming", ErrInvalid)
 	case cfg.SmallBytes > MaxSmallBytes || cfg.SmallBytes > limits.MaxMessage-trailerSize:
 		return fmt.Errorf("%w: small messages of %d bytes", ErrInvalid, cfg.SmallBytes)
-	case cfg.SmallBytes > 0 && cfg.Rank != 0 && cfg.Small == nil && cfg.Incoming == nil:
+	case cfg.SmallBytes > 0 && cfg.Rank != 0 && cfg.Small == nil && !cfg.Unannounced:
 		return fmt.Errorf("%w: small messages without Small", ErrInvalid)
 	case cfg.ReportInterval < 0 || cfg.SilenceTimeout < 0:
 		return fmt.Errorf("%w: negative time", ErrInvalid)
@@ -166,6 +170,8 @@ type Group struct {
 	control   rdma.Region // control buffers
 	smalls    rdma.Region // buffers of small messages; at a member also for control messages of the parent
 	waiters   []*waiter
+	posted    []posted    // receives that no message has taken yet
+	unmatched []*Transfer // messages for which none was posted yet
 	pool      rdma.Region // block buffers, nil while there are no messages
 	idleSince time.Time
 	dead      bool // queue pairs are closed: late completions mean nothing

@@ -56,8 +56,10 @@ func (g *Group) carryOut(a *action) {
 		g.check(&g.lanes[a.lane].blocks, g.postRecv(g.lanes[a.lane].blocks.qp, a.slot, g.slotSGE(a.slot, g.cfg.BlockSize+trailerSize)))
 	case actSend:
 		g.check(&g.lanes[a.lane].blocks, g.postSend(g.lanes[a.lane].blocks.qp, a.slot, a.blocks, g.slotSGE(a.slot, a.length)))
-	case actLoad, actStore:
-		g.jobs <- job{store: a.kind == actStore, slot: a.slot, block: a.block, transfer: g.transfers[a.seq], buf: g.slotBytes(a.slot, a.length)}
+	case actLoad:
+		g.jobs <- job{slot: a.slot, block: a.block, transfer: g.transfers[a.seq], buf: g.slotBytes(a.slot, a.length)}
+	case actStore:
+		g.store(job{store: true, slot: a.slot, block: a.block, transfer: g.transfers[a.seq], buf: g.slotBytes(a.slot, a.length)})
 	case actControl:
 		g.check(&g.lanes[a.lane].control, g.sendControl(a.lane))
 	case actIncoming:

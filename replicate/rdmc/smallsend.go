@@ -126,7 +126,7 @@ func (g *Group) carryOutSmall(a *action) {
 			return
 		}
 		g.incoming(a.seq, a.size)
-		g.jobs <- job{small: true, store: true, block: a.block, transfer: g.transfers[a.seq], buf: buf}
+		g.store(job{small: true, store: true, block: a.block, transfer: g.transfers[a.seq], buf: buf})
 	}
 }
 

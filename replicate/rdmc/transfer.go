@@ -22,6 +22,7 @@ type Transfer struct {
 	have     *Bitmap // nil at the root
 	isStored bool
 	isDone   bool
+	held     []job // blocks that wait for a posted receive
 	err      error
 }
 

@@ -1,0 +1,89 @@
+package rdmc
+
+import "fmt"
+
+// Receives posted ahead: the technical report's variant of the interface (post_receive_buffer in its figure 1). A member of an
+// unannounced group says where the next messages go before they come, instead of being asked by Incoming. A message for
+// which nothing is posted yet stays in the block buffers, and the root waits for credit.
+
+// posted is where a message goes.
+type posted struct {
+	sink  Sink
+	limit uint64 // of the message's size
+}
+
+// PostReceive says where the next message goes for which nothing is posted yet, at a member of a group with
+// GroupConfig.PostedReceives. Messages take what is posted in the order of sending. A message larger than limit bytes fails the
+// group, as its sender can't be told otherwise. It does not wait; with very many posted it returns ErrFull.
+func (g *Group) PostReceive(sink Sink, limit uint64) error {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	switch err := g.refused(); {
+	case !g.cfg.PostedReceives || g.cfg.Rank == 0 || sink == nil:
+		return fmt.Errorf("%w: receive posted by rank %d", ErrInvalid, g.cfg.Rank)
+	case err != nil:
+		return err
+	case len(g.posted) >= maxQueued:
+		return ErrFull
+	}
+	g.posted = append(g.posted, posted{sink: sink, limit: limit})
+	g.match()
+	g.drain()
+	return nil
+}
+
+// match brings messages and posted receives together, in order. The lock is held.
+func (g *Group) match() {
+	for len(g.unmatched) > 0 && len(g.posted) > 0 && !g.core.ended() {
+		t, p := g.unmatched[0], g.posted[0]
+		g.unmatched, g.posted = g.unmatched[1:], g.posted[1:]
+		if size := t.announcement.Size; size > p.limit {
+			err := fmt.Errorf("%w: message of %d bytes for a posted receive of %d", ErrInvalid, size, p.limit)
+			g.core.fail(ReasonSink, g.cfg.Rank, []int{g.cfg.Rank}, err)
+			g.engine.attend(g)
+			return
+		}
+		t.sink = p.sink
+		close(t.ready)
+		for _, j := range t.held {
+			g.jobs <- j
+		}
+		t.held = nil
+	}
+}
+
+// store has a block written by a worker; if its message has nowhere to go yet, when it has, so that it keeps no worker from others.
+func (g *Group) store(j job) {
+	if g.cfg.PostedReceives && j.transfer.sink == nil {
+		j.transfer.held = append(j.transfer.held, j)
+		return
+	}
+	g.jobs <- j
+}
+
+// Buffer is a message in memory, as a Source or a Sink.
+type Buffer struct {
+	// Data is the message, or has room for it. It is the library's until the transfer has ended.
+	Data []byte
+	// BlockSize is that of the group.
+	BlockSize int
+}
+
+// ReadBlock copies block i to buf.
+func (b Buffer) ReadBlock(i uint64, buf []byte) error { return b.copy(i, buf, false) }
+
+// WriteBlock copies buf to block i.
+func (b Buffer) WriteBlock(i uint64, buf []byte) error { return b.copy(i, buf, true) }
+
+func (b Buffer) copy(i uint64, buf []byte, in bool) error {
+	size := uint64(len(b.Data))
+	if b.BlockSize < 1 || i > size/uint64(b.BlockSize) || uint64(len(buf)) > size-i*uint64(b.BlockSize) {
+		return fmt.Errorf("%w: block %d of %d bytes in a buffer of %d", ErrInvalid, i, len(buf), size)
+	}
+	if at := b.Data[i*uint64(b.BlockSize):]; in {
+		copy(at, buf)
+	} else {
+		copy(buf, at)
+	}
+	return nil
+}
