@@ -224,13 +224,18 @@ func (c *core) wake() {
 	}
 }
 
-// tick tells the time. It reports whether it has to be called again soon even if nothing happens.
-func (c *core) tick(now time.Time) bool {
-	if now.Sub(c.now) > c.limits.silence/2 {
-		c.now = now
+// clock sets the time.
+func (c *core) clock(now time.Time) {
+	asleep := now.Sub(c.now) > c.limits.silence/2
+	c.now = now
+	if asleep {
 		c.wake() // this member was asleep itself
 	}
-	c.now = now
+}
+
+// tick tells the time. It reports whether it has to be called again soon even if nothing happens.
+func (c *core) tick(now time.Time) bool {
+	c.clock(now)
 	c.reportInTime()
 	c.graceOver()
 	attentive := c.active() || len(c.lost) > 0 && !c.ended() || c.ended() && !c.settled

@@ -64,6 +64,8 @@ type core struct {
 	lostAt  time.Time
 	lostWhy error
 	now     time.Time
+	bucket  bucket
+	wakeAt  time.Time // when advance has to be called for the bucket; zero if it has not
 	report  time.Time // when the last report was made
 
 	acts []action
@@ -78,6 +80,8 @@ type coreLimits struct {
 	silence  time.Duration
 	interval time.Duration
 	grace    time.Duration // from a broken queue pair to the failure of the group
+
+	rate uint64 // bytes a second that may be sent, 0 for no cap
 
 	smallBytes   int // bound of a small message, 0 for none
 	smallWindow  int // small messages under way
@@ -151,6 +155,7 @@ func newCore(plan *schedule.Plan, rank, blockSize int, epoch uint32, plain bool,
 		members: make([]memberState, plan.Members()),
 		first:   1,
 		early:   make(map[uint64]*message),
+		bucket:  newBucket(limits.rate),
 		in:      cursor{seq: 1},
 		out:     cursor{seq: 1},
 	}

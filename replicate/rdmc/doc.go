@@ -42,6 +42,8 @@
 // longer cached is read back from the Source or Sink. Sends are done in the order of the schedule. By that
 // order no set of finite pools can deadlock: see core.go for the argument, and the simulation that tests it.
 //
+// [GroupConfig.SendRate] caps what a member sends, by a token bucket (rate.go).
+//
 // # Failure
 //
 // A broken queue pair, a silent neighbour, a block that fails its check, a Source or Sink that fails, or

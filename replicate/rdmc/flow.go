@@ -68,9 +68,10 @@ func (c *core) send() {
 	for c.flight < c.limits.sends && c.queue.len > 0 {
 		p := c.queue.front()
 		s, l := &c.slots[p.slot], &c.lanes[p.lane]
-		if s.state != slotFull || l.sent == l.credit || !l.up { // credit may come before this end is connected
+		if s.state != slotFull || l.sent == l.credit || !l.up || !c.maySend() { // credit may come before this end is connected
 			return
 		}
+		c.bucket.take(c.lengthOf(s))
 		c.queue.pop()
 		c.unpin(s)
 		c.use(s)

@@ -45,6 +45,9 @@ type GroupConfig struct {
 	Grants int
 	// MaxSends bounds the block sends that are outstanding at once; 0 means DefaultMaxSends.
 	MaxSends int
+	// SendRate caps what this member sends of the group's messages, in bytes a second; 0 means no cap. A relay's cap slows down
+	// those below it, and so in time the whole group.
+	SendRate uint64
 	// ReportInterval is how often a member reports progress; 0 means DefaultReportInterval.
 	ReportInterval time.Duration
 	// SilenceTimeout is how long a neighbour may say nothing, not even that it lives, while messages are
@@ -140,6 +143,7 @@ func (cfg *GroupConfig) limits() coreLimits {
 		silence:  cfg.SilenceTimeout,
 		interval: cfg.ReportInterval,
 		grace:    lossGrace,
+		rate:     cfg.SendRate,
 
 		smallBytes:   cfg.SmallBytes,
 		smallWindow:  cfg.smallWindow(),
@@ -170,6 +174,7 @@ type Group struct {
 	control   rdma.Region // control buffers
 	smalls    rdma.Region // buffers of small messages; at a member also for control messages of the parent
 	waiters   []*waiter
+	timer     *time.Timer // of pace, nil until needed
 	posted    []posted    // receives that no message has taken yet
 	unmatched []*Transfer // messages for which none was posted yet
 	pool      rdma.Region // block buffers, nil while there are no messages
@@ -289,6 +294,7 @@ func (g *Group) begin(t *Transfer, have *Bitmap) error {
 	if err := g.refused(); err != nil {
 		return err
 	}
+	g.look()
 	a := t.announcement
 	if err := a.validate(g.cfg.BlockSize); err != nil {
 		return err

@@ -84,6 +84,9 @@ func (g *Group) closeLanes() {
 	}
 	g.mu.Lock()
 	g.dead = true
+	if g.timer != nil {
+		g.timer.Stop()
+	}
 	control, smalls, pool := g.control, g.smalls, g.pool
 	g.mu.Unlock()
 	g.work.Wait()

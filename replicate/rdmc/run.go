@@ -39,7 +39,7 @@ type postScratch struct {
 
 // drain carries out the core's actions. The lock is held.
 func (g *Group) drain() {
-	for len(g.core.acts) > 0 {
+	for len(g.core.acts) > 0 || g.pace() {
 		acts := g.core.acts
 		g.core.acts = g.spare[:0]
 		for i := range acts {
@@ -218,6 +218,7 @@ func (l *laneEnd) complete(c *rdma.Completion) {
 	if g.dead {
 		return
 	}
+	g.look()
 	switch {
 	case c.Status != rdma.StatusOK:
 		g.lose(l.lane, fmt.Errorf("%v on %v: %v", c.Op, l.kind(), c.Status))
@@ -314,6 +315,7 @@ func (g *Group) loadBlock(j job) error {
 func (g *Group) jobDone(j job, err error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
+	g.look()
 	if j.store {
 		g.core.stored(j.slot, err)
 	} else {

@@ -39,8 +39,10 @@ type simNode struct {
 	ctl     [][]int           // by lane: buffers posted for control and small messages
 	smalls  map[int]trailer   // what the buffers of small messages hold
 	handed  map[uint64]int    // small messages given to the application
-	order   []uint64          // messages in order of their ends here, small ones when they were handed over
-	lastOut []time.Duration   // by lane: when the last block arrives, to keep order
+	wakeAt  time.Time         // when it is told the time next
+	sent    []simSend
+	order   []uint64        // messages in order of their ends here, small ones when they were handed over
+	lastOut []time.Duration // by lane: when the last block arrives, to keep order
 	lastCtl []time.Duration
 	stored  map[uint64]bool
 	done    map[uint64]bool
@@ -74,6 +76,15 @@ func (h *eventHeap) Pop() any {
 }
 
 const simBlock = 1000
+
+// simStart is the time at which a world begins.
+var simStart = time.Unix(0, 0)
+
+// simSend is a block that a node posted.
+type simSend struct {
+	at    time.Duration
+	bytes int
+}
 
 func newWorld(seed uint64, plan *schedule.Plan, limits func(rank int) coreLimits) *world {
 	return newWorldOf(seed, plan, false, limits)
@@ -132,6 +143,22 @@ func (w *world) drain(n *simNode) {
 		}
 	}
 	w.checkBounds(n)
+	w.advance(n)
+}
+
+// advance has a core called when its cap allows the next send.
+func (w *world) advance(n *simNode) {
+	at := n.core.wakeAt
+	if at.IsZero() || at.Equal(n.wakeAt) {
+		return
+	}
+	n.wakeAt = at
+	w.at(max(w.now, at.Sub(simStart)), func() {
+		if n.core.wakeAt.Equal(at) {
+			n.wakeAt = time.Time{}
+			w.run(n, func() { n.core.advance(simStart.Add(w.now)) })
+		}
+	})
 }
 
 func (w *world) checkBounds(n *simNode) {
@@ -186,6 +213,9 @@ func (w *world) run(n *simNode, f func()) {
 	if w.dead[n.rank] {
 		return
 	}
+	if n.core.bucket.rate > 0 {
+		n.core.clock(simStart.Add(w.now))
+	}
 	f()
 	w.drain(n)
 }
@@ -194,6 +224,7 @@ func (w *world) sendBlock(n *simNode, a action) {
 	if !n.core.lanes[a.lane].up {
 		w.fault("rank %d sends a block on a lane that is not connected", n.rank)
 	}
+	n.sent = append(n.sent, simSend{w.now, a.length})
 	peer := w.nodes[n.core.lanes[a.lane].peer]
 	back := peer.core.laneOf[n.rank]
 	block := n.content[a.slot]

@@ -218,8 +218,9 @@ func (c *core) relaySmall() {
 	s := &c.small
 	for _, lane := range s.down {
 		l := &c.lanes[lane]
-		for l.up && l.smallSent < s.next && l.smallSent < l.smallCredit && s.at(l.smallSent).ready {
+		for l.up && l.smallSent < s.next && l.smallSent < l.smallCredit && s.at(l.smallSent).ready && c.maySend() {
 			e := s.at(l.smallSent)
+			c.bucket.take(e.wire())
 			e.m.queued--
 			e.m.flight++
 			c.act(action{kind: actSmallSend, lane: lane, slot: e.slot, block: l.smallSent, length: e.wire()})

@@ -42,6 +42,7 @@ func (g *Group) SendSmall(data []byte) (uint64, error) {
 	if place < 0 {
 		return 0, ErrFull
 	}
+	g.look()
 	seq := g.core.next()
 	buf := g.smallBytes(place, len(data)+trailerSize)
 	copy(buf, data)
@@ -147,6 +148,7 @@ type smallCall struct {
 func (g *Group) callSmall(s smallCall) {
 	g.cfg.Small(s.seq, s.data)
 	g.mu.Lock()
+	g.look()
 	g.core.smallTaken(s.count, nil)
 	g.drain()
 	g.mu.Unlock()
@@ -163,6 +165,7 @@ func (g *Group) runSmallJob(j job) {
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
+	g.look()
 	if j.store {
 		j.transfer.have.Set(0)
 		g.core.smallTaken(j.block, err)
