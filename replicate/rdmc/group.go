@@ -167,23 +167,24 @@ type Group struct {
 	closed  chan struct{} // closed when everything was delivered and the root closed the group
 	settled chan struct{} // closed when the neighbours know of either
 
-	mu        sync.Mutex // protects all below; never held across network, disk or a caller's code
-	core      *core
-	spare     []action // core.acts and this are used in turn
-	lanes     []laneEnds
-	control   rdma.Region // control buffers
-	smalls    rdma.Region // buffers of small messages; at a member also for control messages of the parent
-	waiters   []*waiter
-	timer     *time.Timer // of pace, nil until needed
-	posted    []posted    // receives that no message has taken yet
-	unmatched []*Transfer // messages for which none was posted yet
-	pool      rdma.Region // block buffers, nil while there are no messages
-	idleSince time.Time
-	dead      bool // queue pairs are closed: late completions mean nothing
-	err       error
-	transfers map[uint64]*Transfer
-	heardMsg  controlMessage // decoded into, used again
-	posts     postScratch
+	mu          sync.Mutex // protects all below; never held across network, disk or a caller's code
+	core        *core
+	spare       []action // core.acts and this are used in turn
+	lanes       []laneEnds
+	control     rdma.Region // control buffers
+	smalls      rdma.Region // buffers of small messages; at a member also for control messages of the parent
+	waiters     []*waiter
+	pastWaiters []*waiter
+	timer       *time.Timer // of pace, nil until needed
+	posted      []posted    // receives that no message has taken yet
+	unmatched   []*Transfer // messages for which none was posted yet
+	pool        rdma.Region // block buffers, nil while there are no messages
+	idleSince   time.Time
+	dead        bool // queue pairs are closed: late completions mean nothing
+	err         error
+	transfers   map[uint64]*Transfer
+	heardMsg    controlMessage // decoded into, used again
+	posts       postScratch
 }
 
 // MemberProgress is how far a member is, as the root knows.

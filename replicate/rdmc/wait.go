@@ -3,7 +3,6 @@ package rdmc
 import (
 	"context"
 	"slices"
-	"sync"
 )
 
 // Delivered is, at the root, the number of the last message that all members have; they have all before it too.
@@ -26,8 +25,19 @@ type waiter struct {
 	wake chan struct{} // holds one
 }
 
-// waiters are used again, so that waiting does not allocate.
-var waiters = sync.Pool{New: func() any { return &waiter{wake: make(chan struct{}, 1)} }}
+// newWaiter adds a waiter; those of the past are used again, so that waiting does not allocate. The lock is held.
+func (g *Group) newWaiter(seq uint64) *waiter {
+	var w *waiter
+	if n := len(g.pastWaiters); n > 0 {
+		w = g.pastWaiters[n-1]
+		g.pastWaiters = g.pastWaiters[:n-1]
+	} else {
+		w = &waiter{wake: make(chan struct{}, 1)}
+	}
+	w.seq = seq
+	g.waiters = append(g.waiters, w)
+	return w
+}
 
 // met reports whether what a waiter waits for is so. The lock is held.
 func (g *Group) met(seq uint64) bool {
@@ -43,9 +53,7 @@ func (g *Group) wait(ctx context.Context, seq uint64) error {
 		defer g.mu.Unlock()
 		return g.outcome(seq)
 	}
-	w := waiters.Get().(*waiter)
-	w.seq = seq
-	g.waiters = append(g.waiters, w)
+	w := g.newWaiter(seq)
 	g.mu.Unlock()
 	var err error
 	select {
@@ -79,7 +87,7 @@ func (g *Group) forget(w *waiter) {
 	case <-w.wake:
 	default:
 	}
-	waiters.Put(w)
+	g.pastWaiters = append(g.pastWaiters, w)
 }
 
 // wakeWaiters wakes those who have waited long enough. The lock is held.
