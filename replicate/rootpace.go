@@ -48,7 +48,9 @@ const (
 	// trialGroupsMax bounds the groups of a trial; more suspects share groups, and those of the slowest are tried again.
 	trialGroupsMax = 15
 	// unknownPace is what is fast enough, in bytes a second, as long as nothing is known to compare with.
-	unknownPace = 4 << 20
+	unknownPace = 8 << 20
+	// learnFor is how long a group has to flow for its pace to be remembered.
+	learnFor = time.Second
 )
 
 // arrange puts the members that are to receive into groups.
@@ -232,6 +234,14 @@ func (s *rootSession) judgeApart(now time.Time) []rootAction {
 	}
 	s.restartPace(now)
 	return nil
+}
+
+// learnPace remembers how fast a group was that has ended well and that was not slow.
+func (s *rootSession) learnPace(now time.Time) {
+	w := &s.pace
+	if w.mode == paceTogether && !w.since.IsZero() && now.Sub(w.since) >= learnFor {
+		w.known = max(w.known, median(s.paces(now, func(meta.NodeID) bool { return true })))
+	}
 }
 
 func bytesText(b float64) string {

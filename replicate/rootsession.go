@@ -284,6 +284,7 @@ func (s *rootSession) onGroupDone(now time.Time, e evGroupDone) []rootAction {
 			m.phase = memberChecking
 		}
 	}
+	s.learnPace(now)
 	s.endPart(p)
 	return s.pollAll(now, nil)
 }
