@@ -17,7 +17,7 @@ import (
 // of the same inode. Two trees are equal when their descriptions are.
 func TreeOf(t testing.TB, root string) string {
 	t.Helper()
-	var lines []string
+	var names, lines []string
 	links := map[uint64][]string{}
 	inode := map[string]uint64{}
 	err := filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
@@ -36,7 +36,7 @@ func TreeOf(t testing.TB, root string) string {
 		if err != nil {
 			return err
 		}
-		lines = append(lines, rel+" "+what)
+		names, lines = append(names, rel), append(lines, rel+" "+what)
 		if st.Mode&syscall.S_IFMT == syscall.S_IFREG && st.Nlink > 1 {
 			links[st.Ino] = append(links[st.Ino], rel)
 			inode[rel] = st.Ino
@@ -46,9 +46,8 @@ func TreeOf(t testing.TB, root string) string {
 	if err != nil {
 		t.Fatalf("tree of %s: %v", root, err)
 	}
-	for i, line := range lines {
-		rel, _, _ := strings.Cut(line, " ")
-		if ino, ok := inode[rel]; ok {
+	for i, rel := range names {
+		if ino, ok := inode[rel]; ok && len(links[ino]) > 1 { // other links may lie outside the tree
 			lines[i] += " = " + strings.Join(links[ino], ",")
 		}
 	}
