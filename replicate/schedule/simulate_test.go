@@ -164,8 +164,30 @@ func TestSection45SlowLink(t *testing.T) {
 	}
 }
 
-// slowLink finds the worst slowdown over all links.
+// TestSection45SlowLinkBound holds the paper's formula for more than half speed: with one link at bandwidth T' and the others at T
+// the hypercube of 2^l members keeps at least lT'/(T+(l-1)T') of its bandwidth, whichever link it is, less what filling and
+// draining the pipeline over the slow link takes in a message of finite length.
+func TestSection45SlowLinkBound(t *testing.T) {
+	for _, l := range []int{2, 3, 4, 5, 6} {
+		for _, slow := range []float64{0.9, 0.75, 0.5, 0.25} {
+			bound := float64(l) * slow / (1 + float64(l-1)*slow)
+			worst, where := slowLinkAt(t, Hypercube, 1<<l, 1/slow)
+			t.Logf("n=%d, one link at %.2f: at least %.3f of the bandwidth stays (%s), the paper's bound is %.3f", 1<<l, slow, 1/worst, where, bound)
+			if 1/worst < bound*0.99 {
+				t.Errorf("n=%d, one link at %.2f: %.3f of the bandwidth stays, want %.3f", 1<<l, slow, 1/worst, bound)
+			}
+		}
+	}
+}
+
+// slowLink finds the worst slowdown over all links when one of them is at half speed.
 func slowLink(t *testing.T, a Algorithm, n int) (worst float64, where string) {
+	t.Helper()
+	return slowLinkAt(t, a, n, 2)
+}
+
+// slowLinkAt finds the worst slowdown over all links when one of them takes times as long.
+func slowLinkAt(t *testing.T, a Algorithm, n int, times float64) (worst float64, where string) {
 	t.Helper()
 	const k = 200
 	plan, err := NewPlan(a, n)
@@ -177,7 +199,7 @@ func slowLink(t *testing.T, a Algorithm, n int) (worst float64, where string) {
 		for _, to := range plan.Neighbours(from) {
 			took, err := newNetwork(s, func(x, y int) float64 {
 				if x == from && y == to {
-					return 2
+					return times
 				}
 				return 1
 			}).run()
