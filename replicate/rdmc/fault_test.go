@@ -1,14 +1,17 @@
 package rdmc
 
 import (
+	"context"
 	"errors"
 	"flag"
 	"fmt"
 	"math/rand/v2"
 	"slices"
+	"sync"
 	"testing"
 	"time"
 
+	"github.com/rdmcfs/rdmcfs/rdma"
 	"github.com/rdmcfs/rdmcfs/rdma/mem"
 )
 
@@ -133,6 +136,91 @@ func (f *fault) recover() {
 			f.t.Fatalf("rank %d was changed after the end", rank)
 		}
 	}
+}
+
+// TestSection46DeathDuringCreation has a member die before the group is connected: the Connect of each other member ends with an error,
+// its group has failed and is closed by Abort without delay.
+func TestSection46DeathDuringCreation(t *testing.T) {
+	eachFabric(t, func(t *testing.T, devices func(int) []rdma.Device) {
+		const n = 6
+		for victim := range n {
+			c := newCluster(t, devices(n))
+			groups, remote := unconnected(t, c)
+			if err := c.engines[victim].device.Close(); err != nil {
+				t.Fatal(err)
+			}
+			var wg sync.WaitGroup
+			for rank, g := range groups {
+				if rank == victim {
+					continue
+				}
+				wg.Go(func() {
+					ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+					defer cancel()
+					err := g.Connect(ctx, remote[rank])
+					select {
+					case <-g.Failed():
+					case <-time.After(2 * time.Second):
+						t.Errorf("victim %d: rank %d was not told; connect says %v", victim, rank, err)
+					}
+					g.Abort()
+				})
+			}
+			wg.Wait()
+		}
+	})
+}
+
+// TestSection46FailureEndsConnect has one member give up while all wait for another that never connects: each Connect ends when the
+// failure is told, not when its own time is over.
+func TestSection46FailureEndsConnect(t *testing.T) {
+	eachFabric(t, func(t *testing.T, devices func(int) []rdma.Device) {
+		c := newCluster(t, devices(6))
+		groups, remote := unconnected(t, c)
+		ctx := testContext(t)
+		var connects sync.WaitGroup
+		for rank, g := range groups[:5] {
+			connects.Go(func() {
+				err := g.Connect(ctx, remote[rank])
+				if rank == 0 && err == nil {
+					return // it is no neighbour of the one that is missing, and was done before
+				}
+				if !errors.Is(err, ErrFailed) {
+					t.Errorf("rank %d: %v", rank, err)
+				}
+			})
+		}
+		groups[1].Fail([]int{5}, errTest)
+		ended := make(chan struct{})
+		go func() { connects.Wait(); close(ended) }()
+		select {
+		case <-ended:
+		case <-time.After(10 * time.Second):
+			t.Error("a member connects on in a group that has failed")
+		}
+		<-ended
+		for _, g := range groups {
+			g.Abort()
+		}
+	})
+}
+
+// unconnected makes a group over all engines, and the addresses that each member has to connect with.
+func unconnected(t *testing.T, c *cluster) (groups []*Group, remote []map[int][]byte) {
+	t.Helper()
+	for rank, e := range c.engines {
+		g, err := e.NewGroup(GroupConfig{Number: 1, Members: make([]string, len(c.engines)), Rank: rank})
+		if err != nil {
+			t.Fatal(err)
+		}
+		groups, remote = append(groups, g), append(remote, make(map[int][]byte))
+	}
+	for rank, g := range groups {
+		for peer, address := range g.Addresses() {
+			remote[peer][rank] = address
+		}
+	}
+	return groups, remote
 }
 
 // TestRootDeath has the root die: all members are told, with the root as the suspect.

@@ -147,6 +147,7 @@ func splitAddress(b []byte) (blocks, control []byte, err error) {
 
 // Connect joins this end with its neighbours, whose addresses for this member are given by rank. All members
 // call it at the same time. It returns when all neighbours are connected; when one is not, or ctx is done, the group has failed.
+// It also ends when the group fails otherwise, such as at another member: then the error wraps the *GroupError.
 func (g *Group) Connect(ctx context.Context, remote map[int][]byte) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -159,9 +160,19 @@ func (g *Group) Connect(ctx context.Context, remote map[int][]byte) error {
 			}
 		})
 	}
+	var watch sync.WaitGroup
+	watch.Go(func() {
+		select {
+		case <-g.failed:
+			cancel()
+		case <-ctx.Done():
+		}
+	})
 	wg.Wait()
+	cancel()
+	watch.Wait()
 	if err := errors.Join(errs...); err != nil {
-		return fmt.Errorf("rdmc: connect group %d: %w", g.cfg.Number, err)
+		return fmt.Errorf("rdmc: connect group %d: %w", g.cfg.Number, errors.Join(g.Err(), err))
 	}
 	return g.Err()
 }
