@@ -190,6 +190,9 @@ func TestSection46FailureEndsConnect(t *testing.T) {
 				}
 			})
 		}
+		for _, g := range groups[:5] {
+			awaitLanes(t, g, 5)
+		}
 		groups[1].Fail([]int{5}, errTest)
 		ended := make(chan struct{})
 		go func() { connects.Wait(); close(ended) }()
@@ -203,6 +206,27 @@ func TestSection46FailureEndsConnect(t *testing.T) {
 			g.Abort()
 		}
 	})
+}
+
+// awaitLanes waits until a member is connected with all its neighbours but one.
+func awaitLanes(t *testing.T, g *Group, missing int) {
+	t.Helper()
+	ctx := testContext(t)
+	look := time.NewTicker(time.Millisecond)
+	defer look.Stop()
+	for {
+		g.mu.Lock()
+		waits := slices.ContainsFunc(g.core.lanes, func(l lane) bool { return !l.up && l.peer != missing })
+		g.mu.Unlock()
+		if !waits {
+			return
+		}
+		select {
+		case <-look.C:
+		case <-ctx.Done():
+			t.Fatal("the neighbours do not connect")
+		}
+	}
 }
 
 // unconnected makes a group over all engines, and the addresses that each member has to connect with.

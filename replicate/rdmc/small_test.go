@@ -25,8 +25,11 @@ type mailbox struct {
 }
 
 func (b *mailbox) small(seq uint64, data []byte) {
-	if b.block != nil {
-		<-b.block
+	b.mu.Lock()
+	block := b.block
+	b.mu.Unlock()
+	if block != nil {
+		<-block
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -118,8 +121,11 @@ func TestSmallMessagesAreBounded(t *testing.T) {
 	eachFabric(t, func(t *testing.T, devices func(int) []rdma.Device) {
 		c := newCluster(t, devices(3))
 		groups, boxes := smallGroups(t, c, GroupConfig{BlockSize: 1000, SmallBytes: 100})
-		boxes[2].block = make(chan struct{})
-		release := sync.OnceFunc(func() { close(boxes[2].block) })
+		block := make(chan struct{})
+		boxes[2].mu.Lock()
+		boxes[2].block = block
+		boxes[2].mu.Unlock()
+		release := sync.OnceFunc(func() { close(block) })
 		t.Cleanup(release)
 		for range 10 {
 			sendSmall(t, groups[0], []byte{1})
@@ -209,7 +215,7 @@ func TestSmallFailure(t *testing.T) {
 	for _, n := range []int{4, starMembers + 4} {
 		devices, fabric := memDevices(t, n, mem.Config{Seed: 5, DelayMax: 100 * time.Microsecond, PeerTimeout: 200 * time.Millisecond})
 		c := newCluster(t, devices)
-		groups, _ := smallGroups(t, c, GroupConfig{SmallBytes: 100, SilenceTimeout: 400 * time.Millisecond})
+		groups, _ := smallGroups(t, c, GroupConfig{SmallBytes: 100, SilenceTimeout: time.Minute}) // told by the queue pairs
 		victim := n / 2
 		sent := 0
 		for groups[0].Err() == nil {
