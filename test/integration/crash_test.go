@@ -230,6 +230,8 @@ func (s crashScenario) run(t *testing.T) string {
 	_, failed := cp.wait(t, 40*time.Second)
 	awaitDeath(t, victim, 20*time.Second)
 	disarmCrash(victim)
+	alive := c.Nodes[(victim.Index+1)%len(c.Nodes)]
+	run(t, "cp", s.new, alive.Path("after "+s.name)) // what the dead leader had in the log is decided before this
 	c.AwaitAgreement(20 * time.Second)
 	seen := oneVersion(t, c, s.name, may)
 	if failed == nil && seen != "new" {
