@@ -1,0 +1,103 @@
+package mixed
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"sync/atomic"
+
+	"github.com/rdmcfs/rdmcfs/rdma"
+)
+
+// thinQueue is a completion queue of a device of one: completions name our pairs instead of the device's.
+type thinQueue struct {
+	rdma.CompletionQueue
+	dev *Device
+}
+
+// Poll moves up to len(out) completions into out.
+func (q *thinQueue) Poll(out []rdma.Completion) int {
+	n := q.CompletionQueue.Poll(out)
+	for i := range out[:n] {
+		out[i].QP = out[i].QP.User().(*thinPair)
+	}
+	return n
+}
+
+// thinPair is a queue pair of a device of one: it only speaks another address.
+type thinPair struct {
+	rdma.QueuePair
+	card
+	user    any
+	foreign atomic.Bool // the peer's keys are of another provider
+	counted atomic.Bool
+}
+
+var _ rdma.QueuePair = (*thinPair)(nil)
+
+func newThinPair(d *Device, cfg rdma.QPConfig) (*thinPair, error) {
+	send, ok1 := cfg.SendCQ.(*thinQueue)
+	recv, ok2 := cfg.RecvCQ.(*thinQueue)
+	if !ok1 || !ok2 || send.dev != d || recv.dev != d {
+		return nil, fmt.Errorf("mixed: queue pair without completion queues of its device: %w", rdma.ErrRequest)
+	}
+	p := &thinPair{user: cfg.User}
+	cfg.SendCQ, cfg.RecvCQ, cfg.User = send.CompletionQueue, recv.CompletionQueue, p
+	qp, err := d.members[0].NewQP(cfg)
+	if err != nil {
+		return nil, err
+	}
+	p.QueuePair = qp
+	if p.card, err = newCard(d, []rdma.QueuePair{qp}); err != nil {
+		_ = qp.Close()
+		return nil, err
+	}
+	return p, nil
+}
+
+// Address is the device's, and what a peer with several devices needs beside it.
+func (p *thinPair) Address() []byte { return slices.Clone(p.encoded) }
+
+// User is the caller's value.
+func (p *thinPair) User() any { return p.user }
+
+func (p *thinPair) carrierName() string { return p.dev.members[0].Name() }
+
+// Connect joins the pair with its peer's queue pair on the same provider.
+func (p *thinPair) Connect(ctx context.Context, remote []byte) error {
+	m, err := p.meet(remote)
+	if err != nil {
+		p.Abort()
+		return err
+	}
+	p.foreign.Store(m.peer.directory != 0)
+	if err := p.QueuePair.Connect(ctx, m.peer.address); err != nil {
+		return p.parted(&m, err, true)
+	}
+	p.counted.Store(true)
+	p.dev.members[0].pairs.Add(1)
+	return nil
+}
+
+// PostSend posts as the device does, unless a key would mean nothing to it.
+func (p *thinPair) PostSend(wrs ...rdma.SendWR) error {
+	if p.foreign.Load() {
+		for i := range wrs {
+			if wrs[i].Op != rdma.OpSend && wrs[i].RemoteKey != 0 {
+				return fmt.Errorf("mixed: post send %d: the peer's keys are of another provider than %s: make this device with Full: %w",
+					wrs[i].ID, p.carrierName(), rdma.ErrRequest)
+			}
+		}
+	}
+	return p.QueuePair.PostSend(wrs...)
+}
+
+// Close closes the device's queue pair.
+func (p *thinPair) Close() error {
+	err := p.QueuePair.Close()
+	if p.counted.Swap(false) {
+		p.dev.members[0].pairs.Add(-1)
+	}
+	p.dev.forget(p)
+	return err
+}
