@@ -21,8 +21,8 @@ lint:
 # Under the race detector with the small sizes, without it with the whole ones: models and simulations have one thread.
 test-unit:
 	test/setup.sh test
-	$(GO) test -race -short -p 1 -timeout 20m $(UNIT)
-	$(GO) test -p 1 -timeout 20m $(UNIT)
+	$(GO) test -race -short -p 2 -timeout 20m $(UNIT)
+	$(GO) test -p 2 -timeout 20m $(UNIT)
 
 # Exhaustive: too slow under the race detector, and without concurrency.
 test-schedule:
