@@ -22,7 +22,7 @@ lint:
 test-unit:
 	test/setup.sh test
 	$(GO) test -race -short -p 2 -timeout 20m $(UNIT)
-	$(GO) test -p 2 -timeout 20m $(UNIT)
+	$(GO) test -p 2 -timeout 20m $(filter-out %/internal/sim,$(UNIT))
 
 # Exhaustive: too slow under the race detector, and without concurrency.
 test-schedule:
