@@ -7,6 +7,7 @@ import (
 	"maps"
 	"slices"
 	"sync"
+	"time"
 
 	"github.com/rdmcfs/rdmcfs/internal/content"
 	"github.com/rdmcfs/rdmcfs/meta"
@@ -110,6 +111,9 @@ func (r *Replicator) WhySlow(node meta.NodeID) string { return r.transfers.whySl
 
 // Counters are the totals of this node.
 func (r *Replicator) Counters() Counters { return r.counters.read() }
+
+// PhaseTimes is what each phase of the pushes from here has taken in all, since the start.
+func (r *Replicator) PhaseTimes() map[Phase]time.Duration { return r.transfers.phaseTimes() }
 
 // Pending lists publishes from here whose outcome is not known yet. Events of the log resolve them.
 func (r *Replicator) Pending() []Pending {

@@ -3,6 +3,7 @@ package replicate
 import (
 	"cmp"
 	"log/slog"
+	"maps"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -54,17 +55,19 @@ type MemberStatus struct {
 type transfers struct {
 	mu   sync.Mutex
 	all  map[*transfer]struct{}
-	slow map[meta.NodeID]string // why a node was last left out as slow, by this node
+	slow map[meta.NodeID]string  // why a node was last left out as slow, by this node
+	took map[Phase]time.Duration // by pushes, since the start
 }
 
 type transfer struct {
 	owner *transfers
 	clock Clock
 	st    TransferStatus // guarded by owner.mu
+	since time.Time      // when its phase began; guarded by owner.mu
 }
 
 func newTransfers() *transfers {
-	return &transfers{all: make(map[*transfer]struct{}), slow: make(map[meta.NodeID]string)}
+	return &transfers{all: make(map[*transfer]struct{}), slow: make(map[meta.NodeID]string), took: make(map[Phase]time.Duration)}
 }
 
 // leftOut logs the members that a session has left out, and remembers why one was too slow.
@@ -91,7 +94,7 @@ func (t *transfers) whySlow(node meta.NodeID) string {
 
 func (t *transfers) begin(clock Clock, st TransferStatus) *transfer {
 	st.Began = clock.Now()
-	tr := &transfer{owner: t, clock: clock, st: st}
+	tr := &transfer{owner: t, clock: clock, st: st, since: st.Began}
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.all[tr] = struct{}{}
@@ -101,13 +104,30 @@ func (t *transfers) begin(clock Clock, st TransferStatus) *transfer {
 func (t *transfer) end() {
 	t.owner.mu.Lock()
 	defer t.owner.mu.Unlock()
+	t.enterLocked("")
 	delete(t.owner.all, t)
 }
 
 func (t *transfer) phase(p Phase) {
 	t.owner.mu.Lock()
 	defer t.owner.mu.Unlock()
-	t.st.Phase = p
+	t.enterLocked(p)
+}
+
+// enterLocked begins a phase, or none, and counts how long the one before took. owner.mu is held.
+func (t *transfer) enterLocked(p Phase) {
+	now := t.clock.Now()
+	if !t.st.CatchUp {
+		t.owner.took[t.st.Phase] += now.Sub(t.since)
+	}
+	t.st.Phase, t.since = p, now
+}
+
+// phaseTimes is what the phases of pushes took in all.
+func (t *transfers) phaseTimes() map[Phase]time.Duration {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return maps.Clone(t.took)
 }
 
 // show copies what the session knows.
@@ -123,7 +143,10 @@ func (t *transfer) show(s *rootSession) {
 	}
 	t.owner.mu.Lock()
 	defer t.owner.mu.Unlock()
-	t.st.Members, t.st.Epoch, t.st.Phase = members, s.epoch, s.phase.status()
+	t.st.Members, t.st.Epoch = members, s.epoch
+	if p := s.phase.status(); p != t.st.Phase {
+		t.enterLocked(p)
+	}
 	if d := t.clock.Now().Sub(t.st.Began); d > 0 {
 		t.st.Rate = float64(slowest) / d.Seconds()
 	}

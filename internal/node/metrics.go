@@ -56,6 +56,7 @@ func truth(b bool) float64 {
 // collector reads the counters of the parts when it is asked, so that counting costs an atomic add.
 type collector struct {
 	n    *node
+	took *prometheus.Desc
 	owed *prometheus.Desc
 	up   *prometheus.Desc
 }
@@ -63,6 +64,7 @@ type collector struct {
 func newCollector(n *node) *collector {
 	return &collector{
 		n:    n,
+		took: prometheus.NewDesc("rdmcfs_push_seconds_total", "Time that pushes from here took, by phase.", []string{"phase"}, nil),
 		owed: prometheus.NewDesc("rdmcfs_owed_contents", "Contents owed to a node.", []string{"node", "name"}, nil),
 		up:   prometheus.NewDesc("rdmcfs_node_up", "1 for nodes that the log holds up.", []string{"node", "name"}, nil),
 	}
@@ -73,6 +75,7 @@ func (c *collector) Describe(out chan<- *prometheus.Desc) {
 	for _, m := range metrics {
 		out <- m.desc
 	}
+	out <- c.took
 	out <- c.owed
 	out <- c.up
 }
@@ -81,6 +84,9 @@ func (c *collector) Describe(out chan<- *prometheus.Desc) {
 func (c *collector) Collect(out chan<- prometheus.Metric) {
 	for _, m := range metrics {
 		out <- prometheus.MustNewConstMetric(m.desc, m.kind, m.read(c.n))
+	}
+	for phase, took := range c.n.repl.PhaseTimes() {
+		out <- prometheus.MustNewConstMetric(c.took, prometheus.CounterValue, took.Seconds(), string(phase))
 	}
 	nodes, err := c.n.nodeStatus(c.n.raft.status())
 	if err != nil {
