@@ -3,7 +3,7 @@ GO ?= go
 RDMCFS = bin/rdmcfs
 UNIT = $(shell $(GO) list ./... | grep -v /test/) ./test/bench/peers
 
-.PHONY: build demo test test-unit test-schedule test-sim test-integration test-rdma test-long bench bench-peers lint clean
+.PHONY: build demo test test-unit test-models test-schedule test-sim test-integration test-rdma test-long bench bench-peers lint clean
 
 build:
 	CGO_ENABLED=0 $(GO) build -trimpath -o $(RDMCFS) ./cmd/rdmcfs
@@ -12,17 +12,23 @@ build:
 demo: build
 	$(RDMCFS) demo $(if $(FILE),--file "$(FILE)") $(if $(NODES),--nodes $(NODES)) $(if $(ONCE),--once)
 
-test: lint test-unit test-schedule test-sim test-integration
+test: lint test-unit test-models test-integration
 
 lint:
 	$(GO) vet ./...
 	$(GO) test ./internal/tidy
 
-# Under the race detector with the small sizes, without it with the whole ones: models and simulations have one thread.
+# Packages whose tests have larger sizes than those that run under the race detector; schedules have no concurrency.
+WHOLE = ./fs ./meta ./internal/consensus ./internal/content ./replicate ./replicate/rdmc ./replicate/schedule
+
 test-unit:
 	test/setup.sh test
-	$(GO) test -race -short -p 2 -timeout 20m $(UNIT)
-	$(GO) test -p 2 -timeout 20m $(filter-out %/internal/sim,$(UNIT))
+	$(GO) test -race -short -p 2 -timeout 20m $(filter-out %/replicate/schedule,$(UNIT))
+	$(GO) test -p 2 -timeout 20m $(WHOLE)
+
+# Each has one thread.
+test-models:
+	$(MAKE) --no-print-directory -j2 --output-sync=target test-schedule test-sim
 
 # Exhaustive: too slow under the race detector, and without concurrency.
 test-schedule:

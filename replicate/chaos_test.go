@@ -290,7 +290,7 @@ func chaosRun(t *testing.T, seed uint64) {
 // TestWhateverDiesNothingAcknowledgedIsLostAndNobodyIsBelievedInVain is G1, G2, G4, G6 and G7 over random deaths of
 // writers, members and leaders at the labelled points, in transfers and in calls.
 func TestWhateverDiesNothingAcknowledgedIsLostAndNobodyIsBelievedInVain(t *testing.T) {
-	seeds := 12
+	seeds := 6
 	if n, err := strconv.Atoi(os.Getenv("RDMCFS_CHAOS_SEEDS")); err == nil {
 		seeds = n
 	}
