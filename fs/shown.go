@@ -33,6 +33,9 @@ func (f *fileSystem) show(ctx context.Context) {
 	}
 	if err := f.cluster.Show(ctx, index); err != nil {
 		f.log.Warn("not shown everywhere in time", "index", index, "err", err)
+		if ctx.Err() != nil {
+			return // the caller was killed: nobody has waited, and the next call has to
+		}
 	}
 	raise(&f.shown.visible, index)
 }
