@@ -30,6 +30,8 @@ type benchMulticastCmd struct {
 	Batch      int      `help:"Messages that each sender sends in a round; with small --sizes it gives messages a second." default:"1"`
 	Depth      int      `help:"Messages of the batch that a sender has under way at once; 0 is all, 1 gives the latency." default:"0"`
 
+	LinkRate string `help:"Bytes a second that a link carries, like 25MB, for the choice of blocks; auto measures." default:"auto" placeholder:"SIZE"`
+
 	Congestion string `help:"Congestion control of the sockets; 'default' leaves the machine's." default:"cubic"`
 	Window     int    `help:"Block buffers of each member; 0 chooses." default:"0"`
 	Grants     int    `help:"Buffers posted as receives at once; 0 chooses." default:"0"`
@@ -61,6 +63,13 @@ func (c *benchMulticastCmd) plan() (bench.Plan, error) {
 	}
 	if p.BlockSizes, err = bench.ParseBlocks(c.Blocks); err != nil {
 		return p, err
+	}
+	if !strings.EqualFold(c.LinkRate, bench.Auto) {
+		rate, err := bench.ParseBytes(c.LinkRate)
+		if err != nil {
+			return p, err
+		}
+		p.LinkRate = float64(rate)
 	}
 	if slices.Contains(c.Algorithms, "all") {
 		p.Algorithms = p.AllAlgorithms()

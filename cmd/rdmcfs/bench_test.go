@@ -54,11 +54,13 @@ func TestBenchMulticastOnSeveralMachines(t *testing.T) {
 
 func TestBenchExplain(t *testing.T) {
 	out := expect(t, exitcode.OK, "step 0:  0 -b0-> 1", "bench", "multicast", "--members", "5", "--sizes", "1MiB,64", "--explain")
-	for _, want := range []string{"circulant since 5 is no power of two", "sequential: the root's 4 sends", "window of"} {
+	for _, want := range []string{"circulant graph, 5 being no power of two", "small message: 64 bytes", "window of", "--link-rate tells it"} {
 		if !strings.Contains(out, want) {
 			t.Errorf("no %q in\n%s", want, out)
 		}
 	}
+	expect(t, exitcode.OK, "blocks of 1024 KiB", "bench", "multicast", "--sizes", "1GiB", "--link-rate", "3GB", "--explain")
+	expect(t, exitcode.OK, "blocks of 64 KiB: links of 25 MB/s are slow", "bench", "multicast", "--sizes", "1GiB", "--link-rate", "25MB", "--explain")
 }
 
 func TestBenchRefuses(t *testing.T) {
@@ -70,6 +72,7 @@ func TestBenchRefuses(t *testing.T) {
 		{exitcode.Usage, "--members 2 to", "--members 1"},
 		{exitcode.Usage, "like 64KiB", "--sizes 12parsec"},
 		{exitcode.Usage, "or auto", "--blocks 0"},
+		{exitcode.Usage, "like 64KiB", "--link-rate fast"},
 		{exitcode.Usage, "binomial-tree", "--algorithms carousel"},
 		{exitcode.Usage, "power of two", "--members 5 --algorithms hypercube"},
 		{exitcode.Usage, "one, half or all", "--senders some"},

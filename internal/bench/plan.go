@@ -3,6 +3,7 @@ package bench
 import (
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 	"strings"
 
@@ -22,7 +23,7 @@ const (
 	maxBatch = 4000
 )
 
-// Auto is the algorithm that stands for the choice of [Choose].
+// Auto is the algorithm that stands for the choice of [schedule.Choose].
 const Auto = "auto"
 
 // Plan is what a run measures: each combination of its lists is a case. All members of a run must have the same plan.
@@ -33,7 +34,7 @@ type Plan struct {
 	GroupSizes []int `json:"group_sizes,omitempty"`
 	// Sizes are bytes per message.
 	Sizes []uint64 `json:"sizes"`
-	// BlockSizes are bytes per block; 0 means the choice of Choose.
+	// BlockSizes are bytes per block; 0 means the choice of schedule.Choose.
 	BlockSizes []int `json:"block_sizes"`
 	// Algorithms are names that schedule.ParseAlgorithm takes, or Auto.
 	Algorithms []string `json:"algorithms"`
@@ -45,9 +46,12 @@ type Plan struct {
 	Batch  int `json:"batch"`
 	Depth  int `json:"depth,omitempty"`
 
+	// LinkRate is how many bytes a second a link carries; 0 if it is to be measured where the choice of blocks needs it.
+	LinkRate float64 `json:"link_rate,omitempty"`
+
 	// Congestion is the congestion control of our sockets, as tcp.Config has it.
 	Congestion string `json:"congestion,omitempty"`
-	// Window, Grants and MaxSends are those of rdmc.GroupConfig; 0 leaves them to Choose and the library.
+	// Window, Grants and MaxSends are those of rdmc.GroupConfig; 0 leaves them to schedule.Choose and the library.
 	Window   int `json:"window,omitempty"`
 	Grants   int `json:"grants,omitempty"`
 	MaxSends int `json:"max_sends,omitempty"`
@@ -58,12 +62,23 @@ type Case struct {
 	Members int    `json:"members"`
 	Senders int    `json:"senders"`
 	Size    uint64 `json:"message_bytes"`
-	Choice
+	schedule.Choice
+	// LinkRate is how many bytes a second a link carries, told or measured; 0 if that is not known.
+	LinkRate float64 `json:"link_bytes_per_second,omitempty"`
+
 	Grants   int `json:"grants,omitempty"`
 	MaxSends int `json:"max_sends,omitempty"`
 	Rounds   int `json:"rounds"`
 	Batch    int `json:"batch"`
 	Depth    int `json:"depth"`
+
+	// Asked is what Choice was made from.
+	Asked schedule.Conditions `json:"-"`
+}
+
+// measuresLinks says that the choice would be better if the pace of the links were known.
+func (c Case) measuresLinks() bool {
+	return c.Asked.LinkRate == 0 && c.Asked.BlockSize == 0 && !c.Small && c.Size > schedule.DefaultBlockSize
 }
 
 func usage(format string, args ...any) error {
@@ -83,14 +98,11 @@ func (p Plan) Cases() ([]Case, error) {
 				return nil, err
 			}
 			for _, size := range p.Sizes {
-				some, err := p.choices(n, size)
+				some, err := p.casesOf(n, senders, size)
 				if err != nil {
 					return nil, err
 				}
-				for _, choice := range some {
-					cases = append(cases, Case{Members: n, Senders: senders, Size: size, Choice: choice,
-						Grants: p.Grants, MaxSends: p.MaxSends, Rounds: p.Rounds, Batch: p.Batch, Depth: p.depth()})
-				}
+				cases = append(cases, some...)
 			}
 		}
 	}
@@ -114,14 +126,21 @@ func (p Plan) groupSizes() []int {
 	return p.GroupSizes
 }
 
-// choices are the algorithms and block sizes for one group and message size.
-func (p Plan) choices(n int, size uint64) ([]Choice, error) {
-	var out []Choice
+// casesOf are those of one group, number of senders and message size.
+func (p Plan) casesOf(n, senders int, size uint64) ([]Case, error) {
+	var out []Case
 	for _, name := range p.Algorithms {
 		for _, block := range p.BlockSizes {
-			c, err := choose(name, n, size, block, p.Window)
-			if err != nil {
+			c := Case{Members: n, Senders: senders, Size: size, LinkRate: p.LinkRate,
+				Grants: p.Grants, MaxSends: p.MaxSends, Rounds: p.Rounds, Batch: p.Batch, Depth: p.depth()}
+			c.Asked = schedule.Conditions{Members: n, Size: size, SmallBytes: rdmc.DefaultSmallBytes, LinkRate: p.LinkRate,
+				BlockSize: block, Window: p.Window}
+			var err error
+			if c.Choice, err = choose(name, c.Asked); err != nil {
 				return nil, err
+			}
+			if !c.Small && !strings.EqualFold(name, Auto) {
+				c.Asked.Algorithm = c.Algorithm
 			}
 			if rdmc.BlockCount(size, c.BlockSize) > rdmc.MaxMessageBlocks {
 				return nil, usage("%d bytes make more than %d blocks of %d: take a larger block", size, uint64(rdmc.MaxMessageBlocks), c.BlockSize)
@@ -144,6 +163,8 @@ func (p Plan) check() error {
 		return usage("%d messages in a round: give --batch 1 to %d", p.Batch, maxBatch)
 	case p.Depth < 0:
 		return usage("%d messages under way at once: give --depth 1 or more; 0 is all of the batch", p.Depth)
+	case !(p.LinkRate >= 0) || math.IsInf(p.LinkRate, 0):
+		return usage("links of %g bytes a second: give --link-rate a size like 25MB; without it links are measured", p.LinkRate)
 	case p.Window == 1 || p.Window < 0 || p.Grants < 0 || p.MaxSends < 0:
 		return usage("--window must be at least 2, --grants and --sends at least 1; 0 leaves the choice to the program")
 	}
@@ -200,7 +221,7 @@ func AlgorithmNames() []string {
 func (p Plan) AllAlgorithms() []string {
 	return slices.DeleteFunc(AlgorithmNames(), func(name string) bool {
 		return slices.ContainsFunc(p.groupSizes(), func(n int) bool {
-			_, err := choose(name, n, 1, 0, 0)
+			_, err := choose(name, schedule.Conditions{Members: n, Size: 1})
 			return err != nil
 		})
 	})

@@ -92,6 +92,10 @@ func (p Process) meet(ctx context.Context) (*meeting, error) {
 
 func (p Process) measureAll(ctx context.Context, r *runner, cases []Case) error {
 	for _, c := range cases {
+		c, err := r.settle(ctx, c)
+		if err != nil {
+			return err
+		}
 		own, err := r.measure(ctx, c)
 		if err != nil {
 			return fmt.Errorf("bench: %d members, %s, %s: %w", c.Members, bytesText(c.Size), c.Algorithm, err)

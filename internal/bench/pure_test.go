@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"pgregory.net/rapid"
@@ -155,31 +156,47 @@ func fill(sizes []uint64) {
 // TestChoices holds what is chosen to what rdmc takes, and to the reasons that are given.
 func TestChoices(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		n := rapid.IntRange(2, 300).Draw(t, "n")
 		size := uint64(1) << rapid.IntRange(0, 47).Draw(t, "log")
-		c := Choose(n, size+rapid.Uint64Range(0, size-1).Draw(t, "more"))
-		a, err := schedule.ParseAlgorithm(c.Algorithm)
+		p := goodPlan()
+		p.Members, p.GroupSizes = rapid.IntRange(2, 300).Draw(t, "n"), nil
+		p.Sizes, p.LinkRate = []uint64{size + rapid.Uint64Range(0, size-1).Draw(t, "more")}, rapid.Float64Range(0, 1e11).Draw(t, "link")
+		cases, err := p.Cases()
+		if size > 1<<43 && err != nil {
+			return // too many blocks of 4 KiB
+		}
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := schedule.NewPlan(a, n); err != nil {
-			t.Fatal(err)
-		}
-		if c.BlockSize < 1 || c.BlockSize > rdmc.MaxBlockSize || c.Window < 2 || len(c.Why) != 3 {
-			t.Fatalf("%+v", c)
+		for i, c := range cases {
+			if c.BlockSize < 1 || c.BlockSize > rdmc.MaxBlockSize || c.Window < 2 || len(c.Reasons) != 3 {
+				t.Fatalf("%+v", c)
+			}
+			if named := i%4 >= 2; named != (c.Asked.Algorithm != 0) || named && c.Small || !named && c.Small != (c.Size <= rdmc.DefaultSmallBytes) {
+				t.Fatalf("%+v", c)
+			}
+			if c.measuresLinks() && (p.LinkRate != 0 || c.Asked.BlockSize != 0) {
+				t.Fatalf("%+v is measured although all is told", c)
+			}
 		}
 	})
+}
+
+func TestBurstPace(t *testing.T) {
+	start := time.Now()
+	at := func(millis ...int) (out []time.Time) {
+		for _, ms := range millis {
+			out = append(out, start.Add(time.Duration(ms)*time.Millisecond))
+		}
+		return out
+	}
 	for _, c := range []struct {
-		n         int
-		size      uint64
-		algorithm string
-		block     int
+		arrivals []time.Time
+		want     float64
 	}{
-		{4, 1, "sequential", 64 << 10}, {4, 64 << 10, "binomial-pipeline", 64 << 10}, {100, 64, "binomial-pipeline", 64 << 10},
-		{8, 128 << 20, "binomial-pipeline", 128 << 10}, {8, 1 << 40, "binomial-pipeline", 1 << 20},
+		{at(0), 0}, {at(5, 5), 0}, {at(0, 10), burstChunk / 0.010}, {at(0, 0, 0, 10, 20), 2 * burstChunk / 0.020},
 	} {
-		if got := Choose(c.n, c.size); got.Algorithm != c.algorithm || got.BlockSize != c.block {
-			t.Errorf("%d members, %d bytes: %+v", c.n, c.size, got)
+		if got := burstPace(c.arrivals); math.Abs(got-c.want) > 1 {
+			t.Errorf("%v: %v, want %v", c.arrivals, got, c.want)
 		}
 	}
 }
@@ -203,7 +220,7 @@ func TestExplain(t *testing.T) {
 }
 
 func sampleReports() (Case, []report) {
-	c := Case{Members: 3, Senders: 2, Size: 1e6, Choice: Choice{Algorithm: "chain", BlockSize: 1000, Window: 4}, Rounds: 2, Batch: 2, Depth: 2}
+	c := Case{Members: 3, Senders: 2, Size: 1e6, Choice: schedule.Choice{Algorithm: schedule.Chain, BlockSize: 1000, Window: 4}, Rounds: 2, Batch: 2, Depth: 2}
 	return c, []report{
 		{Done: []float64{2, 4}, Stored: []float64{1, 3}, CPUSeconds: 1, Idle: 0.5, Latency: 1, LatencyHigh: 2, RoundTrip: 0.001},
 		{Done: []float64{1, 5}, Stored: []float64{1.5, 4}, CPUSeconds: 2, Idle: 0.25, Latency: 1.5},

@@ -108,7 +108,7 @@ var columns = []column{
 		func(r *Result) string { return strconv.FormatUint(r.Size, 10) }},
 	{"block", "block_bytes", 8, func(r *Result) string { return bytesText(uint64(r.BlockSize)) },
 		func(r *Result) string { return strconv.Itoa(r.BlockSize) }},
-	{"algorithm", "algorithm", -17, func(r *Result) string { return r.Algorithm }, nil},
+	{"algorithm", "algorithm", -17, algorithmText, nil},
 	{"", "window", 0, nil, func(r *Result) string { return strconv.Itoa(r.Window) }},
 	{"rounds", "rounds", 6, func(r *Result) string { return strconv.Itoa(r.Rounds) }, nil},
 	{"batch", "batch", 5, func(r *Result) string { return strconv.Itoa(r.Batch) }, nil},
@@ -124,6 +124,14 @@ var columns = []column{
 	figure("shares", "slowest_to_fastest_sender", 6, threeDigits, func(r *Result) float64 { return r.Shares }),
 	figure("CPU s/GB", "cpu_seconds_per_gb", 8, cpuText, func(r *Result) float64 { return r.CPUPerGB }),
 	figure("idle", "idle", 6, percentText, func(r *Result) float64 { return r.Idle }),
+}
+
+// algorithmText is the algorithm's name, or small for messages that go by none.
+func algorithmText(r *Result) string {
+	if r.Small {
+		return "small"
+	}
+	return r.Algorithm.String()
 }
 
 // figure is a column of a number, for people as text gives it.

@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/rdmcfs/rdmcfs/replicate/rdmc"
-	"github.com/rdmcfs/rdmcfs/replicate/schedule"
 )
 
 // report is what one member measured of a case.
@@ -99,10 +98,6 @@ func (r *runner) open(ctx context.Context, c Case, fail context.CancelCauseFunc)
 }
 
 func (r *runner) openStream(c Case, sender int, fail context.CancelCauseFunc) (*stream, error) {
-	algorithm, err := schedule.ParseAlgorithm(c.Algorithm)
-	if err != nil {
-		return nil, err
-	}
 	s := newStream(c, sender, r.rank, fail)
 	for i := 0; i < len(s.data); i += 4096 {
 		s.data[i] = 1 // have the pages before the clock runs
@@ -114,9 +109,14 @@ func (r *runner) openStream(c Case, sender int, fail context.CancelCauseFunc) (*
 	for i := range names {
 		names[i] = fmt.Sprintf("process %d", (sender+i)%c.Members)
 	}
+	smallBytes := -1
+	if c.Small {
+		smallBytes = c.Asked.SmallBytes
+	}
+	var err error
 	s.group, err = r.engine.NewGroup(rdmc.GroupConfig{
-		Number: r.groups<<16 | uint64(sender), Members: names, Rank: s.rank, Algorithm: algorithm,
-		BlockSize: c.BlockSize, Window: c.Window, Grants: c.Grants, MaxSends: c.MaxSends,
+		Number: r.groups<<16 | uint64(sender), Members: names, Rank: s.rank, Algorithm: c.Algorithm,
+		BlockSize: c.BlockSize, SmallBytes: smallBytes, Window: c.Window, Grants: c.Grants, MaxSends: c.MaxSends,
 		Unannounced: true, Incoming: s.incoming, Completed: s.completed, OnFailure: func(err error) { fail(err) },
 	})
 	if err != nil {

@@ -65,6 +65,15 @@ func ParseAlgorithm(name string) (Algorithm, error) {
 	return 0, fmt.Errorf("%w: algorithm %q, want one of %s", ErrInvalid, name, strings.Join(algorithmNames[1:], ", "))
 }
 
+// MarshalText gives the name.
+func (a Algorithm) MarshalText() ([]byte, error) { return []byte(a.String()), a.check() }
+
+// UnmarshalText reads a name as ParseAlgorithm does.
+func (a *Algorithm) UnmarshalText(text []byte) (err error) {
+	*a, err = ParseAlgorithm(string(text))
+	return err
+}
+
 func (a Algorithm) check() error {
 	if a < Sequential || int(a) >= len(algorithmNames) {
 		return fmt.Errorf("%w: algorithm %d", ErrInvalid, uint8(a))

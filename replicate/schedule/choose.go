@@ -1,13 +1,27 @@
 package schedule
 
-import "fmt"
+import (
+	"fmt"
+	"math/bits"
+)
 
-// DefaultBlockSize is the block size that Choose takes: of those measured the one with the best order over shaped links, 1.02 of
-// iperf3's time for 8 members (docs/BENCHMARKS.md), as filling and draining the pipeline is counted in block times. At this
-// size a message of 2^48 bytes has 2^32 blocks.
+// DefaultBlockSize is the block size that Choose takes for links that are slow, or whose pace is not known: of those measured the
+// one with the best order over shaped links, 1.02 of iperf3's time for 8 members (docs/BENCHMARKS.md), as filling and draining the
+// pipeline is counted in block times. At this size a message of 2^48 bytes has 2^32 blocks.
 const DefaultBlockSize = 64 << 10
 
-// Conditions are what a choice of algorithm goes by.
+// What blocks are chosen by.
+const (
+	blockSizeMax = 1 << 20
+	// slowRate is the pace, in bytes a second, up to which a processor is hardly busy with blocks of DefaultBlockSize.
+	slowRate = 2e9 / 8
+	// blocksPerSecond is the pace of blocks on faster links: each takes a millisecond.
+	blocksPerSecond = 1000
+	// blocksMin is how many blocks larger than DefaultBlockSize a message should have, for the fill of the pipeline to stay small.
+	blocksMin = 32
+)
+
+// Conditions are what a choice goes by.
 type Conditions struct {
 	// Members is the size of the group, the root included.
 	Members int
@@ -15,40 +29,105 @@ type Conditions struct {
 	Size uint64
 	// SmallBytes bounds the messages that the group can send straight into posted receives; 0 if it cannot.
 	SmallBytes int
+	// LinkRate is how many bytes a second a link carries from one member to another; 0 if it is not known.
+	LinkRate float64
 	// Racks are the members' racks by rank, or nil if they are not known.
 	Racks []int
 	// Oversubscription is how many times more the members of a rack can send together than its uplink carries; 0 means 1, an
 	// uplink that is never in the way.
 	Oversubscription float64
+
+	// Algorithm, BlockSize and Window are what the caller has chosen itself; 0 leaves it to Choose. With an algorithm of the
+	// caller's no message is small.
+	Algorithm Algorithm
+	BlockSize int
+	Window    int
 }
 
 // Choice is how to send a message, and why.
 type Choice struct {
 	// Small says that the message should go straight to the members, not by a schedule.
-	Small     bool
-	Algorithm Algorithm
+	Small     bool      `json:"small,omitempty"`
+	Algorithm Algorithm `json:"algorithm"`
 	// BlockSize is in bytes.
-	BlockSize int
+	BlockSize int `json:"block_bytes"`
+	// Window is how many block buffers a member needs to relay without reading blocks back.
+	Window int `json:"window"`
 	// Reasons has a sentence for each part of the choice.
-	Reasons []string
+	Reasons []string `json:"-"`
 }
 
 // Choose picks the way to send a message, which the caller is free not to follow. It is a pure function: all members that know
 // the same conditions choose the same. It returns ErrInvalid for conditions that cannot be.
 func Choose(c Conditions) (Choice, error) {
-	if c.Members < 1 || c.Members > MaxMembers || c.Racks != nil && len(c.Racks) != c.Members || c.Oversubscription < 0 {
-		return Choice{}, fmt.Errorf("%w: %d members, racks of %d, oversubscription %g", ErrInvalid, c.Members, len(c.Racks), c.Oversubscription)
+	if c.Members < 1 || c.Members > MaxMembers || c.Racks != nil && len(c.Racks) != c.Members ||
+		c.Oversubscription < 0 || !(c.LinkRate >= 0) || c.BlockSize < 0 || c.Window < 0 {
+		return Choice{}, fmt.Errorf("%w: %d members, racks of %d, oversubscription %g, links of %g bytes a second, blocks of %d bytes, window of %d",
+			ErrInvalid, c.Members, len(c.Racks), c.Oversubscription, c.LinkRate, c.BlockSize, c.Window)
 	}
-	choice := Choice{BlockSize: DefaultBlockSize}
-	if choice.small(c) {
-		return choice, nil
+	var choice Choice
+	if err := choice.algorithm(c); err != nil {
+		return Choice{}, err
 	}
-	if !choice.hybrid(c) {
-		choice.flat(c.Members)
-	}
-	choice.because("blocks of %d KiB: the pipeline is filled and drained in block times, so small blocks keep close to the link's time",
-		choice.BlockSize>>10)
+	choice.block(c)
+	choice.window(c)
 	return choice, nil
+}
+
+func (c *Choice) algorithm(of Conditions) error {
+	if of.Algorithm == 0 {
+		if !c.small(of) && !c.hybrid(of) {
+			c.flat(of.Members)
+		}
+		return nil
+	}
+	var err error
+	if of.Algorithm == Hybrid {
+		_, err = NewHybridPlan(of.Racks)
+	} else {
+		_, err = NewPlan(of.Algorithm, of.Members)
+	}
+	c.Algorithm = of.Algorithm
+	c.because("%v: as asked for", of.Algorithm)
+	return err
+}
+
+// block takes blocks that are small beside the message and the link, as log2 n of them fill the pipeline and members drift apart by
+// some twenty (docs/decisions/001-tcp-congestion.md), and no smaller than that, since each costs processor time.
+func (c *Choice) block(of Conditions) {
+	c.BlockSize = DefaultBlockSize
+	pace := uint64(min(of.LinkRate/blocksPerSecond, blockSizeMax))
+	switch {
+	case of.BlockSize > 0:
+		c.BlockSize = of.BlockSize
+		c.because("blocks of %d bytes: as asked for", of.BlockSize)
+	case c.Small || of.Size <= DefaultBlockSize:
+		c.because("blocks of %d KiB: the message is no longer than one", DefaultBlockSize>>10)
+	case of.LinkRate == 0:
+		c.because("blocks of %d KiB: the pace of the links is not known, and small blocks keep close to a slow link's time, "+
+			"as the pipeline is filled and drained in block times", DefaultBlockSize>>10)
+	case of.LinkRate <= slowRate:
+		c.because("blocks of %d KiB: links of %.3g MB/s are slow, so small blocks cost the processor little and keep close to the link's time, "+
+			"as the pipeline is filled and drained in block times", DefaultBlockSize>>10, of.LinkRate/1e6)
+	default:
+		for c.BlockSize < blockSizeMax && uint64(c.BlockSize)*2 <= pace && uint64(c.BlockSize)*2*blocksMin <= of.Size {
+			c.BlockSize *= 2
+		}
+		c.because("blocks of %d KiB: on links of %.3g MB/s the processor's time for each block counts; they are about a millisecond's bytes, "+
+			"at most %d KiB, and no larger than a part in %d of the message", c.BlockSize>>10, of.LinkRate/1e6, blockSizeMax>>10, blocksMin)
+	}
+}
+
+func (c *Choice) window(of Conditions) {
+	if of.Window > 0 {
+		c.Window = of.Window
+		c.because("window of %d blocks: as asked for", c.Window)
+		return
+	}
+	neighbours := bits.Len(uint(of.Members))
+	c.Window = 8 + 2*neighbours
+	c.because("window of %d blocks, %d KiB of memory a group: two for each of %d neighbours and 8 for delays, so that relays read nothing back",
+		c.Window, uint64(c.Window)*uint64(c.BlockSize)>>10, neighbours)
 }
 
 func (c *Choice) because(format string, args ...any) {

@@ -2,6 +2,7 @@ package schedule
 
 import (
 	"errors"
+	"math"
 	"math/rand/v2"
 	"reflect"
 	"strings"
@@ -74,8 +75,56 @@ func TestChooseHybridWhereItIsFaster(t *testing.T) {
 	}
 }
 
+// TestChooseBlocks: small where a link is slow or unknown, by the link's pace above that, within the message's length.
+func TestChooseBlocks(t *testing.T) {
+	for _, c := range []struct {
+		size  uint64
+		link  float64
+		block int
+		why   string
+	}{
+		{1 << 30, 0, 64 << 10, "not known"}, {1 << 30, 25e6, 64 << 10, "slow"}, {1 << 30, 250e6, 64 << 10, "slow"},
+		{1 << 30, 300e6, 256 << 10, "millisecond"}, {1 << 30, 1e9, 512 << 10, "millisecond"}, {1 << 30, 1e300, 1 << 20, "millisecond"},
+		{32 << 20, 5e9, 1 << 20, "millisecond"}, {32<<20 - 1, 5e9, 512 << 10, "millisecond"}, {1 << 20, 5e9, 64 << 10, "millisecond"},
+		{64 << 10, 5e9, 64 << 10, "no longer than one"}, {1, 0, 64 << 10, "no longer than one"},
+	} {
+		got, err := Choose(Conditions{Members: 8, Size: c.size, LinkRate: c.link})
+		if err != nil || got.BlockSize != c.block || !strings.Contains(strings.Join(got.Reasons, "\n"), c.why) {
+			t.Errorf("%d bytes, link of %g: %+v, %v", c.size, c.link, got, err)
+		}
+	}
+}
+
+// TestChooseAsAsked: what the caller has chosen stays, whatever else is known.
+func TestChooseAsAsked(t *testing.T) {
+	asked := Conditions{Members: 5, Size: 64, SmallBytes: 100, LinkRate: 1e9, Algorithm: Chain, BlockSize: 40, Window: 3}
+	got, err := Choose(asked)
+	if err != nil || got.Small || got.Algorithm != Chain || got.BlockSize != 40 || got.Window != 3 || strings.Count(strings.Join(got.Reasons, "\n"), "as asked for") != 3 {
+		t.Errorf("%+v, %v", got, err)
+	}
+	asked.Algorithm, asked.Racks = Hybrid, []int{0, 0, 1, 1, 1}
+	if got, err = Choose(asked); err != nil || got.Algorithm != Hybrid {
+		t.Errorf("%+v, %v", got, err)
+	}
+}
+
+func TestAlgorithmAsText(t *testing.T) {
+	for _, a := range Algorithms() {
+		text, err := a.MarshalText()
+		var got Algorithm
+		if err != nil || got.UnmarshalText(text) != nil || got != a {
+			t.Errorf("%v: %q, %v", a, text, err)
+		}
+	}
+	if _, err := Algorithm(0).MarshalText(); !errors.Is(err, ErrInvalid) {
+		t.Error(err)
+	}
+}
+
 func TestChooseInvalid(t *testing.T) {
-	for _, c := range []Conditions{{}, {Members: MaxMembers + 1}, {Members: 3, Racks: []int{1}}, {Members: 3, Oversubscription: -1}} {
+	for _, c := range []Conditions{{}, {Members: MaxMembers + 1}, {Members: 3, Racks: []int{1}}, {Members: 3, Oversubscription: -1},
+		{Members: 3, LinkRate: -1}, {Members: 3, LinkRate: math.NaN()}, {Members: 3, BlockSize: -1}, {Members: 3, Window: -1},
+		{Members: 3, Algorithm: 99}, {Members: 3, Algorithm: Hypercube}, {Members: 3, Algorithm: Hybrid}} {
 		if _, err := Choose(c); !errors.Is(err, ErrInvalid) {
 			t.Errorf("%+v: %v", c, err)
 		}
