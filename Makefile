@@ -1,9 +1,9 @@
 # The two commands: make demo, make test. The rest is in docs/TESTING.md.
 GO ?= go
 RDMCFS = bin/rdmcfs
-UNIT = $(shell $(GO) list ./... | grep -v /test/) ./test/bench/peers
+UNIT = $(shell $(GO) list ./... | grep -v /test/) ./test/bench/peers ./test/bench/multicast
 
-.PHONY: build demo test test-unit test-models test-schedule test-sim test-integration test-rdma test-long bench bench-peers lint clean
+.PHONY: build demo test test-unit test-models test-schedule test-sim test-integration test-rdma test-long bench bench-peers bench-multicast lint clean
 
 build:
 	CGO_ENABLED=0 $(GO) build -trimpath -o $(RDMCFS) ./cmd/rdmcfs
@@ -70,6 +70,11 @@ bench: build
 bench-peers: build
 	test/setup.sh bench
 	$(GO) test -count=1 -timeout 150m ./test/bench/peers -v -args -peers $(PEERS)
+
+# The multicast alone against its goals: about an hour. MULTICAST=flags, see test/bench/multicast/README.md.
+bench-multicast:
+	test/setup.sh bench
+	$(GO) test -count=1 -timeout 150m ./test/bench/multicast -v -args -multicast $(MULTICAST)
 
 clean:
 	rm -rf bin .cache

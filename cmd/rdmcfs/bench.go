@@ -171,6 +171,11 @@ func (c *benchMulticastCmd) local(a *app, p bench.Plan, onResult func(bench.Resu
 			}
 		}()
 	}
+	if nodes != nil && p.LinkRate == 0 {
+		if p.LinkRate, err = bench.IperfRate(a.ctx, nodes, 0, 1); err != nil {
+			fmt.Fprintln(a.err, "rdmcfs: the links are measured by a burst, without iperf3:", err)
+		}
+	}
 	return bench.Local(a.ctx, p, []string{program, "bench", "member"}, nodes, onResult)
 }
 

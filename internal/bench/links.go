@@ -62,6 +62,14 @@ func (l *Links) Command(ctx context.Context, node int, args ...string) *exec.Cmd
 	return l.command(ctx, append([]string{"exec", strconv.Itoa(node)}, args...)...)
 }
 
+// Slow bounds what one node sends to another, in tc(8) syntax; the bound may be the rate of the link. A node can have one such bound.
+func (l *Links) Slow(ctx context.Context, from, to int, rate string) error {
+	if out, err := l.command(ctx, "slow", strconv.Itoa(from), strconv.Itoa(to), rate).CombinedOutput(); err != nil {
+		return fmt.Errorf("bench: slow from node %d to %d: %w: %s", from, to, err, out)
+	}
+	return nil
+}
+
 // Status is the script's account of bytes and drops.
 func (l *Links) Status(ctx context.Context) string {
 	out, err := l.command(ctx, "status").Output()
@@ -69,46 +77,6 @@ func (l *Links) Status(ctx context.Context) string {
 		return err.Error()
 	}
 	return string(out)
-}
-
-// Iperf sends bytes by one TCP stream of iperf3 from one node to another, with the given congestion control (empty:
-// the node's default), and returns the receiver's time.
-func Iperf(ctx context.Context, l *Links, from, to int, size uint64, congestion string) (time.Duration, error) {
-	server := l.Command(ctx, to, "iperf3", "-s", "-1")
-	if err := server.Start(); err != nil {
-		return 0, fmt.Errorf("bench: iperf3 server: %w", err)
-	}
-	defer func() { // it may wait for another client, if one gave up in between
-		server.Process.Kill()
-		server.Wait()
-	}()
-	args := []string{"iperf3", "-J", "-c", l.Address(to), "-n", strconv.FormatUint(size, 10)}
-	if congestion != "" {
-		args = append(args, "-C", congestion)
-	}
-	for {
-		out, err := l.Command(ctx, from, args...).Output()
-		if took, parseErr := iperfTime(out); err == nil && parseErr == nil && took > 0 {
-			return took, nil
-		}
-		if !bytes.Contains(out, []byte("refused")) || ctx.Err() != nil {
-			return 0, fmt.Errorf("bench: iperf3: %v: %s", err, out)
-		}
-	}
-}
-
-func iperfTime(out []byte) (time.Duration, error) {
-	var result struct {
-		End struct {
-			Received struct {
-				Seconds float64 `json:"seconds"`
-			} `json:"sum_received"`
-		} `json:"end"`
-	}
-	if err := json.Unmarshal(out, &result); err != nil {
-		return 0, fmt.Errorf("bench: iperf3 result: %w", err)
-	}
-	return time.Duration(result.End.Received.Seconds * float64(time.Second)), nil
 }
 
 // Multicast runs one member on each node and returns their results by rank. command is the program with its arguments

@@ -238,6 +238,29 @@ func TestSummarize(t *testing.T) {
 	}
 }
 
+// TestOfLinks: in the least time each member's link has brought in all messages of the others.
+func TestOfLinks(t *testing.T) {
+	for _, c := range []struct{ senders, copies int }{{1, 1}, {2, 2}, {3, 2}} {
+		sample, reports := sampleReports()
+		sample.LinkRate, sample.Senders = 1e6, c.senders
+		reports[2].Done = []float64{4, 4}
+		r := summarize(sample, reports)
+		if want := float64(c.copies) * 2 / r.Median; math.Abs(r.OfLinks-want) > 1e-9 {
+			t.Errorf("%d senders: %v of the links, want %v", c.senders, r.OfLinks, want)
+		}
+	}
+}
+
+func TestParseIperf(t *testing.T) {
+	r, err := parseIperf([]byte(`{"end":{"sum_received":{"seconds":2,"bits_per_second":8e6}}}`))
+	if err != nil || r.Seconds != 2 || r.BitsPerSec != 8e6 {
+		t.Errorf("%+v, %v", r, err)
+	}
+	if _, err := parseIperf([]byte("iperf3: error")); err == nil {
+		t.Error("rubbish was read")
+	}
+}
+
 func TestPrinter(t *testing.T) {
 	r := func() Result { c, reports := sampleReports(); return summarize(c, reports) }()
 	print := func(f Format) string {

@@ -30,6 +30,9 @@ type Result struct {
 	Spread float64 `json:"spread"`
 	// Shares is the median round's time of the slowest sender over the fastest's; 1 if all have the same share of the links.
 	Shares float64 `json:"slowest_to_fastest_sender"`
+	// OfLinks is the time that the busiest link needs at least over the median, 0 if the rate of the links is not known: 1 is as fast
+	// as they can be.
+	OfLinks float64 `json:"of_links,omitempty"`
 	// CPUPerGB are the processor seconds of all members for 1e9 bytes that reached a member.
 	CPUPerGB float64 `json:"cpu_seconds_per_gb"`
 	// Idle is the least idle share of processor time of a member's machine, over all rounds. Below a tenth the figures
@@ -60,9 +63,20 @@ func summarize(c Case, reports []report) Result {
 	messages := float64(c.Senders) * float64(c.Batch)
 	r.Median, r.Worst, r.Shares = Median(r.Seconds), slices.Max(r.Seconds), Median(shares)
 	r.MessagesPerSec = messages / r.Median
+	if c.LinkRate > 0 {
+		r.OfLinks = c.linkBytes() / c.LinkRate / r.Median
+	}
 	r.BytesPerSec = r.MessagesPerSec * float64(c.Size)
 	r.CPUPerGB = cpu / (messages * float64(c.Rounds) * float64(c.Size) * float64(c.Members-1) / 1e9)
 	return r
+}
+
+// linkBytes is what the busiest direction of a link carries in a round at least. A member takes in the messages of all senders but
+// itself, so one that sends nothing is the busiest if there is one. What goes out need not be more: senders*(members-1) copies, shared
+// out evenly, are less than that for each member.
+func (c Case) linkBytes() float64 {
+	messages := c.Batch * min(c.Senders, c.Members-1)
+	return float64(messages) * float64(c.Size)
 }
 
 // spread is how far apart the receivers' ends of a round are.
@@ -116,6 +130,8 @@ var columns = []column{
 	figure("median", "median_seconds", 10, secondsText, func(r *Result) float64 { return r.Median }),
 	figure("worst", "worst_seconds", 10, secondsText, func(r *Result) float64 { return r.Worst }),
 	figure("rate", "bytes_per_second", 10, rateText, func(r *Result) float64 { return r.BytesPerSec }),
+	figure("of links", "of_links", 8, linksText, func(r *Result) float64 { return r.OfLinks }),
+	figure("", "link_bytes_per_second", 0, nil, func(r *Result) float64 { return r.LinkRate }),
 	figure("messages/s", "messages_per_second", 10, threeDigits, func(r *Result) float64 { return r.MessagesPerSec }),
 	figure("latency", "latency_seconds", 9, secondsText, func(r *Result) float64 { return r.Latency }),
 	figure("", "latency_99_seconds", 0, nil, func(r *Result) float64 { return r.LatencyHigh }),
@@ -140,6 +156,14 @@ func figure(table, csv string, width int, text func(float64) string, of func(*Re
 		func(r *Result) string { return text(of(r)) },
 		func(r *Result) string { return strconv.FormatFloat(of(r), 'g', 6, 64) },
 	}
+}
+
+// linksText leaves out what is not known.
+func linksText(share float64) string {
+	if share == 0 {
+		return "-"
+	}
+	return percentText(share)
 }
 
 func percentText(f float64) string { return fmt.Sprintf("%.1f%%", 100*f) }

@@ -6,7 +6,7 @@
 #   netns.sh exec I CMD...    run CMD on node I
 #   netns.sh cut I | join I   pull node I's cable, and put it back
 #   netns.sh rate I RATE      give one node another rate
-#   netns.sh slow I J RATE    shape what node I sends to node J below the rate of I's link
+#   netns.sh slow I J RATE    under node I's shaper (HTB then) give what it sends to node J a class of at most RATE; one J for each I
 #   netns.sh status           rates, bytes and drops of each link
 #   netns.sh addr I | dir I   node I's address, node I's directory
 #   netns.sh down             end what runs on the nodes, and remove everything
@@ -127,16 +127,31 @@ down() {
   rm -rf "$STATE"
 }
 
-# slow I J RATE: under the shaper of node I's link a class of its own for J's address.
+# slow I J RATE: node I's shaper becomes an HTB of the same rate, burst and queue, with a class for J's address. Below RATE the classes
+# share the link equally.
 slow() {
-  local name rate
+  local name link pair most bytes burst
   name=$(node "$1")
-  rate=$(<"$STATE/rate")
-  [[ $rate != unshaped ]] || rate=10gbit
-  ip netns exec "$name" tc qdisc replace dev eth0 root handle 2: htb default 1
-  ip netns exec "$name" tc class replace dev eth0 parent 2: classid 2:1 htb rate "$rate"
-  ip netns exec "$name" tc class replace dev eth0 parent 2: classid 2:2 htb rate "$3" ceil "$3"
-  ip netns exec "$name" tc filter add dev eth0 parent 2: protocol ip prio 1 u32 match ip dst "$(addr "$2")/32" flowid 2:2
+  link=$(<"$STATE/rate")
+  [[ $link != unshaped ]] || link=10gbit
+  link=$(bits_per_sec "$link")
+  most=$(bits_per_sec "$3")
+  ((most <= link)) || fail "slow: $3 is more than the link's rate"
+  pair=$((most < link / 2 ? most : link / 2))
+  bytes=$((link / 8))
+  burst=$((bytes / 500 > 131072 ? bytes / 500 : 131072))
+  in_node "$1" tc qdisc del dev eth0 root 2>/dev/null || true
+  in_node "$1" tc qdisc add dev eth0 root handle 2: htb default 1
+  htb "$1" 2: 2:9 "$link" "$link" "$burst"
+  htb "$1" 2:9 2:1 "$((link - pair))" "$link" "$burst"
+  htb "$1" 2:9 2:2 "$pair" "$most" "$burst"
+  in_node "$1" tc qdisc add dev eth0 parent 2:1 bfifo limit "$((burst + bytes * QUEUE_MS / 1000))"
+  in_node "$1" tc qdisc add dev eth0 parent 2:2 bfifo limit "$((burst + most / 8 * QUEUE_MS / 1000))"
+  in_node "$1" tc filter add dev eth0 parent 2: protocol ip prio 1 u32 match ip dst "$(addr "$2")/32" flowid 2:2
+}
+
+htb() { # I PARENT CLASS RATE CEIL BURST, in bits a second and bytes
+  in_node "$1" tc class add dev eth0 parent "$2" classid "$3" htb rate "${4}bit" ceil "${5}bit" burst "$6" cburst "$6" quantum 65536
 }
 
 link_status() { # I

@@ -1,0 +1,68 @@
+package bench
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"strconv"
+	"time"
+)
+
+// Iperf sends bytes by one TCP stream of iperf3 from one node to another, with the given congestion control (empty:
+// the node's default), and returns the receiver's time.
+func Iperf(ctx context.Context, l *Links, from, to int, size uint64, congestion string) (time.Duration, error) {
+	args := []string{"-n", strconv.FormatUint(size, 10)}
+	if congestion != "" {
+		args = append(args, "-C", congestion)
+	}
+	r, err := iperf(ctx, l, from, to, args)
+	return time.Duration(r.Seconds * float64(time.Second)), err
+}
+
+// iperfTime is how long IperfRate measures, with a second before that in which windows open.
+const iperfTime = "2"
+
+// IperfRate is how many bytes a second one cubic TCP stream of iperf3 brings from a node to another.
+func IperfRate(ctx context.Context, l *Links, from, to int) (float64, error) {
+	r, err := iperf(ctx, l, from, to, []string{"-t", iperfTime, "-O", "1", "-C", "cubic"})
+	return r.BitsPerSec / 8, err
+}
+
+type iperfResult struct {
+	Seconds    float64 `json:"seconds"`
+	BitsPerSec float64 `json:"bits_per_second"`
+}
+
+func iperf(ctx context.Context, l *Links, from, to int, args []string) (r iperfResult, err error) {
+	server := l.Command(ctx, to, "iperf3", "-s", "-1")
+	if err := server.Start(); err != nil {
+		return r, fmt.Errorf("bench: iperf3 server: %w", err)
+	}
+	defer func() { // it may wait for another client, if one gave up in between
+		server.Process.Kill()
+		server.Wait()
+	}()
+	args = append([]string{"iperf3", "-J", "-c", l.Address(to)}, args...)
+	for {
+		out, err := l.Command(ctx, from, args...).Output()
+		if r, parseErr := parseIperf(out); err == nil && parseErr == nil && r.Seconds > 0 {
+			return r, nil
+		}
+		if !bytes.Contains(out, []byte("refused")) || ctx.Err() != nil {
+			return r, fmt.Errorf("bench: iperf3: %v: %s", err, out)
+		}
+	}
+}
+
+func parseIperf(out []byte) (iperfResult, error) {
+	var result struct {
+		End struct {
+			Received iperfResult `json:"sum_received"`
+		} `json:"end"`
+	}
+	if err := json.Unmarshal(out, &result); err != nil {
+		return iperfResult{}, fmt.Errorf("bench: iperf3 result: %w", err)
+	}
+	return result.End.Received, nil
+}

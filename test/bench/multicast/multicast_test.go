@@ -1,0 +1,135 @@
+// Package multicast measures the multicast alone, memory to memory, between network namespaces: over shaped links beside iperf3, with
+// one slow link, and in overlapping groups. See README.md.
+package multicast
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/rdmcfs/rdmcfs/internal/bench"
+)
+
+var (
+	enabled  = flag.Bool("multicast", false, "run the measurements; needs root, installs packages")
+	nodes    = flag.String("nodes", "", "numbers of nodes; empty for those that the goals name")
+	rounds   = flag.Int("rounds", 10, "runs of each case")
+	controls = flag.String("cc", "bbr,cubic", "default congestion controls of the nodes")
+	names    = flag.String("algorithms", "binomial-pipeline,twin,chain", "one slow link: schedules")
+	sizes    = flag.String("sizes", "100MB,1MB,10KB", "overlapping groups: bytes per message")
+	senders  = flag.String("senders", "one,half,all", "overlapping groups: who sends")
+)
+
+const (
+	childFlag  = "-multicast-child"
+	runTimeout = 5 * time.Minute
+	// idleMin is the idle share of the machine below which a run says nothing about links.
+	idleMin = 0.10
+)
+
+func TestMain(m *testing.M) {
+	if !slices.Contains(os.Args, childFlag) {
+		os.Exit(m.Run())
+	}
+	if err := bench.RunChild(context.Background(), os.Stdin, os.Stdout); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+}
+
+// measured skips the test unless measurements were asked for.
+func measured(t *testing.T) {
+	t.Helper()
+	if !*enabled {
+		t.Skip("run by 'make bench-multicast'") // not a missing piece: timing has no place in tests
+	}
+	if out, err := exec.Command("../../setup.sh", "bench").CombinedOutput(); err != nil {
+		t.Fatalf("setup.sh: %v: %s", err, out)
+	}
+}
+
+// counts are the numbers of nodes to measure: those of the flag, or the goal's.
+func counts(t *testing.T, goal ...int) []int {
+	t.Helper()
+	if *nodes == "" {
+		return goal
+	}
+	var out []int
+	for word := range strings.SplitSeq(*nodes, ",") {
+		n, err := strconv.Atoi(word)
+		if err != nil {
+			t.Fatalf("-nodes %q: %v", *nodes, err)
+		}
+		out = append(out, n)
+	}
+	return out
+}
+
+var made int
+
+// newLinks makes nodes, which the test's end removes. An empty congestion control leaves the machine's.
+func newLinks(t *testing.T, n int, rate, congestion string) *bench.Links {
+	t.Helper()
+	script, err := filepath.Abs("../../netns/netns.sh")
+	if err != nil {
+		t.Fatal(err)
+	}
+	made++
+	links, err := bench.NewLinks(t.Context(), script, fmt.Sprintf("mb%d-%d", os.Getpid(), made), n, rate, congestion)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := links.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return links
+}
+
+// one is the plan of one sender's message to all nodes.
+func one(n int, size uint64, algorithm string) bench.Plan {
+	return bench.Plan{Members: n, Sizes: []uint64{size}, BlockSizes: []int{0}, Algorithms: []string{algorithm},
+		Senders: []string{"one"}, Rounds: 1, Batch: 1, Congestion: "cubic"}
+}
+
+// run measures a plan, in processes of its own, and returns the results of its cases.
+func run(t *testing.T, links *bench.Links, plan bench.Plan) []bench.Result {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), runTimeout)
+	defer cancel()
+	var results []bench.Result
+	if err := bench.Local(ctx, plan, []string{os.Args[0], childFlag}, links, func(r bench.Result) { results = append(results, r) }); err != nil {
+		t.Fatal(err)
+	}
+	return results
+}
+
+// valid repeats a run of one case until the machine was idle enough, some times.
+func valid(t *testing.T, links *bench.Links, plan bench.Plan) (bench.Result, bool) {
+	t.Helper()
+	for range 3 {
+		if r := run(t, links, plan)[0]; r.Idle >= idleMin {
+			return r, true
+		}
+	}
+	return bench.Result{}, false
+}
+
+// within tells whether a figure keeps its goal, and fails the test if not.
+func within(t *testing.T, ok bool) string {
+	t.Helper()
+	if ok {
+		return "kept"
+	}
+	t.Fail()
+	return "MISSED"
+}
