@@ -10,14 +10,15 @@ import (
 )
 
 // Iperf sends bytes by one TCP stream of iperf3 from one node to another, with the given congestion control (empty:
-// the node's default), and returns the receiver's time.
+// the node's default), and returns the receiver's time for them. iperf3 stops its clocks when the last byte has been handed to the
+// sender's kernel, up to some hundred KB before the receiver has it; so the time is that of what was received, scaled to all.
 func Iperf(ctx context.Context, l *Links, from, to int, size uint64, congestion string) (time.Duration, error) {
 	args := []string{"-n", strconv.FormatUint(size, 10)}
 	if congestion != "" {
 		args = append(args, "-C", congestion)
 	}
 	r, err := iperf(ctx, l, from, to, args)
-	return time.Duration(r.Seconds * float64(time.Second)), err
+	return r.timeOf(size), err
 }
 
 // iperfTime is how long IperfRate measures, with a second before that in which windows open.
@@ -32,6 +33,15 @@ func IperfRate(ctx context.Context, l *Links, from, to int) (float64, error) {
 type iperfResult struct {
 	Seconds    float64 `json:"seconds"`
 	BitsPerSec float64 `json:"bits_per_second"`
+	Bytes      uint64  `json:"bytes"`
+}
+
+// timeOf is the time of so many bytes at the pace of those received.
+func (r iperfResult) timeOf(size uint64) time.Duration {
+	if r.Bytes == 0 {
+		return 0
+	}
+	return time.Duration(r.Seconds * float64(size) / float64(r.Bytes) * float64(time.Second))
 }
 
 func iperf(ctx context.Context, l *Links, from, to int, args []string) (r iperfResult, err error) {
@@ -46,7 +56,7 @@ func iperf(ctx context.Context, l *Links, from, to int, args []string) (r iperfR
 	args = append([]string{"iperf3", "-J", "-c", l.Address(to)}, args...)
 	for {
 		out, err := l.Command(ctx, from, args...).Output()
-		if r, parseErr := parseIperf(out); err == nil && parseErr == nil && r.Seconds > 0 {
+		if r, parseErr := parseIperf(out); err == nil && parseErr == nil && r.Seconds > 0 && r.Bytes > 0 {
 			return r, nil
 		}
 		if !bytes.Contains(out, []byte("refused")) || ctx.Err() != nil {
