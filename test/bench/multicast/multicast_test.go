@@ -34,7 +34,7 @@ const (
 	// idleMin is the idle share of the machine below which a run says nothing about links.
 	idleMin = 0.10
 	// tries of a run before the machine is called busy
-	tries = 6
+	tries = 2
 )
 
 func TestMain(m *testing.M) {
