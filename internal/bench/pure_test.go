@@ -232,7 +232,7 @@ func TestSummarize(t *testing.T) {
 	c, reports := sampleReports()
 	perSec := 4 / Median([]float64{2, 5})
 	want := Result{Case: c, Seconds: []float64{2, 5}, Median: 3.5, Worst: 5, MessagesPerSec: perSec, BytesPerSec: perSec * 1e6,
-		Latency: 1.5, LatencyHigh: 2, RoundTrip: 0.001, Spread: 0.5, Shares: (2 + 1.25) / 2, CPUPerGB: 4 / (8e6 * 2 / 1e9), Idle: 0.25}
+		Latency: 1.5, LatencyHigh: 2, RoundTrip: 0.001, Spread: 0.5, Shares: (2 + 1.25) / 2, SenderSeconds: []float64{3, 3}, CPUPerGB: 4 / (8e6 * 2 / 1e9), Idle: 0.25}
 	if diff := cmp.Diff(want, summarize(c, reports)); diff != "" {
 		t.Error(diff)
 	}

@@ -30,6 +30,8 @@ type Result struct {
 	Spread float64 `json:"spread"`
 	// Shares is the median round's time of the slowest sender over the fastest's; 1 if all have the same share of the links.
 	Shares float64 `json:"slowest_to_fastest_sender"`
+	// SenderSeconds are the median times by sender, until all members have its messages.
+	SenderSeconds []float64 `json:"sender_seconds"`
 	// OfLinks is the time that the busiest link needs at least over the median, 0 if the rate of the links is not known: 1 is as fast
 	// as they can be.
 	OfLinks float64 `json:"of_links,omitempty"`
@@ -52,6 +54,9 @@ func summarize(c Case, reports []report) Result {
 		r.Seconds = append(r.Seconds, last)
 		shares = append(shares, last/first)
 		r.Spread = max(r.Spread, spread(reports[:c.Members], i))
+	}
+	for _, m := range reports[:c.Senders] {
+		r.SenderSeconds = append(r.SenderSeconds, Median(m.Done))
 	}
 	cpu := 0.0
 	for _, m := range reports {

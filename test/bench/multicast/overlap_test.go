@@ -40,7 +40,7 @@ func overlap(t *testing.T, n int, sizes []uint64) {
 	}
 	var b strings.Builder
 	fmt.Fprintf(&b, "RESULT n=%d, links of %s, iperf3 %.2f MB/s, %d rounds\n", n, overlapRate, rate/1e6, *rounds)
-	fmt.Fprintf(&b, "senders   bytes x batch  median s  together MB/s  of links (goal)       slowest/fastest (goal)  CPU s/GB  idle\n")
+	fmt.Fprintf(&b, "senders   bytes x batch  median s  together MB/s  of links (goal)       slowest/fastest (goal)  CPU s/GB  idle  each sender's s\n")
 	for _, size := range sizes {
 		plan := one(n, size, bench.Auto)
 		plan.Senders, plan.Rounds, plan.LinkRate = strings.Split(*senders, ","), *rounds, rate
@@ -62,6 +62,6 @@ func row(t *testing.T, b *strings.Builder, r bench.Result) {
 		ofLinks += fmt.Sprintf(" (%.2f %s)", linksGoal, within(t, r.OfLinks >= linksGoal))
 		shares += fmt.Sprintf(" (%.2f %s)", sharesGoal, within(t, 1/r.Shares >= sharesGoal))
 	}
-	fmt.Fprintf(b, "%7d %9d x %3d %9.3f %14.2f  %-20s  %-22s %9.2f %4.0f%%\n",
-		r.Senders, r.Size, r.Batch, r.Median, r.BytesPerSec/1e6, ofLinks, shares, r.CPUPerGB, 100*r.Idle)
+	fmt.Fprintf(b, "%7d %9d x %3d %9.3f %14.2f  %-20s  %-22s %9.2f %4.0f%%  %.2f\n",
+		r.Senders, r.Size, r.Batch, r.Median, r.BytesPerSec/1e6, ofLinks, shares, r.CPUPerGB, 100*r.Idle, r.SenderSeconds)
 }
