@@ -7,11 +7,19 @@ import (
 	"github.com/rdmcfs/rdmcfs/internal/exitcode"
 )
 
-type doctorCmd struct{ jsonFlag }
+type doctorCmd struct {
+	fabricFlags
+	jsonFlag
+}
 
 // Run examines the machine. It needs no daemon.
 func (c *doctorCmd) Run(a *app) error {
-	findings := doctor.Examine(doctor.ThisHost(), a.data)
+	fabric, err := c.fabric()
+	if err != nil {
+		return err
+	}
+	host := doctor.ThisHost(func() doctor.RDMA { return lookAtRDMA(fabric) })
+	findings := doctor.Examine(host, doctor.Settings{DataDir: a.data, Fabric: c.Fabric})
 	if c.JSON {
 		if err := a.printJSON(findings); err != nil {
 			return err

@@ -24,6 +24,7 @@ type nodeFlags struct {
 	Name      string            `help:"Name of this node; the host name if not given."`
 	Label     map[string]string `help:"Label for placement, such as rack=a; can be repeated." placeholder:"KEY=VALUE" mapsep:","`
 	NoStart   bool              `help:"Do not leave a daemon running."`
+	fabricFlags
 	jsonFlag
 }
 
@@ -52,7 +53,7 @@ func (c *initCmd) Run(a *app) error {
 		return err
 	}
 	if !c.NoStart {
-		if err := a.startDaemon(a.ctx); err != nil {
+		if err := a.startDaemon(a.ctx, c.fabricFlags); err != nil {
 			return fmt.Errorf("the cluster is made, but its daemon did not start: %w", err)
 		}
 	}
@@ -84,7 +85,7 @@ func (c *joinCmd) Run(a *app) error {
 		return err
 	}
 	if !c.NoStart {
-		if err := a.startDaemon(a.ctx); err != nil {
+		if err := a.startDaemon(a.ctx, c.fabricFlags); err != nil {
 			return fmt.Errorf("this machine is %s of the cluster now, but its daemon did not start: %w", name, err)
 		}
 	}
@@ -97,15 +98,20 @@ func (c *joinCmd) Run(a *app) error {
 
 type daemonCmd struct {
 	LogLevel slog.Level `help:"debug, info, warn or error." default:"info"`
+	fabricFlags
 }
 
 // Run is the daemon without a mount.
 func (c *daemonCmd) Run(a *app) error {
-	return a.runDaemon(a.ctx, nil, c.LogLevel)
+	return a.runDaemon(a.ctx, nil, c.fabricFlags, c.LogLevel)
 }
 
 // runDaemon runs the node in this process until the context ends, and tells who waits when it is ready.
-func (a *app) runDaemon(ctx context.Context, mounts []admin.MountRequest, level slog.Level) error {
+func (a *app) runDaemon(ctx context.Context, mounts []admin.MountRequest, flags fabricFlags, level slog.Level) error {
+	fabric, err := flags.fabric()
+	if err != nil {
+		return err
+	}
 	if _, err := a.status(); err == nil {
 		return withCode(exitcode.Exists, "a daemon runs on %s already: stop it with 'rdmcfs stop', or use another --data", a.data)
 	}
@@ -119,7 +125,7 @@ func (a *app) runDaemon(ctx context.Context, mounts []admin.MountRequest, level 
 			waiting.ready()
 		}
 	}()
-	err := nodeRun(ctx, runParams{Data: a.data, Mounts: mounts, Log: a.logger(level)})
+	err = nodeRun(ctx, runParams{Data: a.data, Mounts: mounts, Fabric: fabric, Log: a.logger(level)})
 	cancel()
 	<-told
 	if err != nil {

@@ -22,6 +22,7 @@ type mountCmd struct {
 	Option     []string   `short:"o" sep:"none" help:"Mount options, comma separated, as of mount(8)." placeholder:"OPT,..."`
 	DryRun     bool       `hidden:"" help:"Do all but the mount."`
 	LogLevel   slog.Level `help:"Of a daemon in this process: debug, info, warn or error." default:"info"`
+	fabricFlags
 }
 
 // Run mounts with the daemon that runs, or becomes it. In the foreground it returns when the mount has ended, and
@@ -48,7 +49,7 @@ func (c *mountCmd) Run(a *app) error {
 		return c.become(a, req)
 	}
 	if !running {
-		if err := a.startDaemon(a.ctx); err != nil {
+		if err := a.startDaemon(a.ctx, c.fabricFlags); err != nil {
 			return err
 		}
 	}
@@ -92,7 +93,7 @@ func (c *mountCmd) become(a *app, req admin.MountRequest) error {
 			cancel() // unmounted by command: nothing is left to do here
 		}
 	}()
-	err := a.runDaemon(ctx, []admin.MountRequest{req}, c.LogLevel)
+	err := a.runDaemon(ctx, []admin.MountRequest{req}, c.fabricFlags, c.LogLevel)
 	cancel()
 	<-ended
 	return err

@@ -42,6 +42,7 @@ type joinParams struct {
 type runParams struct {
 	Data   string
 	Mounts []admin.MountRequest // made before the node is ready
+	Fabric node.Fabric
 	Log    *slog.Logger
 }
 
@@ -59,7 +60,7 @@ var nodeJoin = func(ctx context.Context, p joinParams) (string, error) {
 
 // nodeRun runs the node until the context ends, then unmounts and returns nil.
 var nodeRun = func(ctx context.Context, p runParams) error {
-	return node.Run(ctx, node.Config{DataDir: p.Data, Version: versionString(), Mounts: p.Mounts, Log: p.Log, CrashAt: os.Getenv(crashEnv)})
+	return node.Run(ctx, node.Config{DataDir: p.Data, Version: versionString(), Mounts: p.Mounts, Fabric: p.Fabric, Log: p.Log, CrashAt: os.Getenv(crashEnv)})
 }
 
 // crashEnv names the labelled point at which a daemon kills itself, for tests (docs/TESTING.md).
@@ -73,6 +74,7 @@ var nodeErrors = []errorCode{
 	{node.ErrStoreReplaced, exitcode.Denied},
 	{node.ErrEvicted, exitcode.Denied},
 	{node.ErrCloned, exitcode.Denied},
+	{node.ErrFabric, exitcode.Problem},
 	{meta.ErrNoSpace, exitcode.Full},
 	{demo.ErrDiffers, exitcode.Differs},
 }

@@ -33,7 +33,7 @@ const (
 
 // startDaemon starts `rdmcfs daemon` in a session of its own and returns when it serves. It logs to
 // DATA/log/rdmcfs.log.
-func (a *app) startDaemon(ctx context.Context) error {
+func (a *app) startDaemon(ctx context.Context, flags fabricFlags) error {
 	ctx, cancel := context.WithTimeout(ctx, startTimeout)
 	defer cancel()
 	logTo, err := a.openLog()
@@ -52,7 +52,7 @@ func (a *app) startDaemon(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("start the daemon: %w", err)
 	}
-	cmd := exec.Command(self, "daemon", "--data", a.data)
+	cmd := exec.Command(self, append([]string{"daemon", "--data", a.data}, flags.words()...)...)
 	cmd.Args[0] = programName // also where this program was called as a mount helper
 	cmd.Dir = "/"
 	cmd.Env = append(os.Environ(), readyFDEnv+"="+strconv.Itoa(firstExtraFD))

@@ -33,9 +33,7 @@ const (
 	gib              = 1 << 30
 	freeBytesWanted  = gib
 	filesWanted      = 65536
-	memlockWanted    = 256 << 20
 	capSysAdmin      = 21
-	capIPCLock       = 14
 	magicTmpfs       = 0x01021994
 	magicFUSE        = 0x65735546
 	magicNFS         = 0x6969
@@ -44,16 +42,22 @@ const (
 	timeoutMinWanted = 120 // seconds; below, a slow close could be cut off by the kernel
 )
 
-// Examine runs all checks for a data directory.
-func Examine(h Host, dataDir string) []Finding {
+// Settings are those of the daemon that is to run.
+type Settings struct {
+	DataDir string
+	Fabric  string // auto, verbs or tcp; "" is auto
+}
+
+// Examine runs all checks for a daemon with these settings.
+func Examine(h Host, s Settings) []Finding {
 	var all []Finding
 	for _, check := range []func(Host, string) []Finding{
 		checkFUSE, checkPassthrough, checkInvalidation, checkTimeouts, checkDataDir, checkSpace,
-		checkLimits, checkCongestion, checkVerbs,
+		checkLimits, checkCongestion,
 	} {
-		all = append(all, check(h, dataDir)...)
+		all = append(all, check(h, s.DataDir)...)
 	}
-	return all
+	return append(all, checkRDMA(h, s.Fabric)...)
 }
 
 func checkFUSE(h Host, _ string) []Finding {
@@ -167,12 +171,7 @@ func checkLimits(h Host, _ string) []Finding {
 	} else {
 		out = append(out, Finding{Level: OK, Topic: "open files", Text: fmt.Sprintf("at most %d", files)})
 	}
-	lock, _ := h.Limit(unix.RLIMIT_MEMLOCK)
-	if lock < memlockWanted && !h.capable(capIPCLock) {
-		return append(out, Finding{Level: Note, Topic: "locked memory", Text: fmt.Sprintf("at most %d MiB", lock>>20),
-			Cost: "RDMA can register little memory; TCP does not mind", Advice: "LimitMEMLOCK=infinity, or ulimit -l unlimited"})
-	}
-	return append(out, Finding{Level: OK, Topic: "locked memory", Text: "enough for RDMA"})
+	return out
 }
 
 func checkCongestion(h Host, _ string) []Finding {
@@ -186,26 +185,4 @@ func checkCongestion(h Host, _ string) []Finding {
 			Cost: "rates may swing on busy links", Advice: "modprobe tcp_cubic"}}
 	}
 	return []Finding{{Level: OK, Topic: "tcp", Text: "congestion control of this machine: " + now + "; data connections choose their own"}}
-}
-
-// verbsLibraries are where libibverbs may lie.
-var verbsLibraries = []string{"/usr/lib/*/libibverbs.so.1", "/usr/lib64/libibverbs.so.1", "/usr/lib/libibverbs.so.1", "/lib/*/libibverbs.so.1"}
-
-func checkVerbs(h Host, _ string) []Finding {
-	devices := h.Glob("/sys/class/infiniband/*")
-	var library []string
-	for _, pattern := range verbsLibraries {
-		library = append(library, h.Glob(pattern)...)
-	}
-	switch {
-	case len(devices) == 0:
-		return []Finding{{Level: OK, Topic: "rdma", Text: "no RDMA device: data goes over TCP"}}
-	case len(library) == 0:
-		return []Finding{{Level: Note, Topic: "rdma", Text: "RDMA devices, but no libibverbs", Cost: "data goes over TCP", Advice: "install the package libibverbs1"}}
-	}
-	names := make([]string, len(devices))
-	for i, d := range devices {
-		names[i] = filepath.Base(d)
-	}
-	return []Finding{{Level: OK, Topic: "rdma", Text: "devices " + strings.Join(names, ", ") + "; " + library[0]}}
 }

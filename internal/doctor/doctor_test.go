@@ -32,6 +32,7 @@ func healthy() Host {
 		Limit:    func(int) (uint64, uint64) { return 1 << 40, 1 << 40 },
 		FreeDisk: func(string) (uint64, uint64, int64, error) { return 100 * gib, 200 * gib, 0xef53, nil },
 		UID:      func() int { return 0 },
+		RDMA:     func() RDMA { return RDMA{Missing: "no libibverbs", Refused: "no libibverbs"} },
 	}
 }
 
@@ -48,9 +49,35 @@ func (h Host) with(path, text string) Host {
 }
 
 func TestHealthyMachine(t *testing.T) {
-	for _, f := range Examine(healthy(), "/var/lib/rdmcfs") {
+	for _, f := range Examine(healthy(), Settings{DataDir: "/var/lib/rdmcfs"}) {
 		if f.Level != OK {
 			t.Errorf("%+v", f)
+		}
+	}
+}
+
+// rdmaHost is a machine with a device that works.
+func rdmaHost(h Host) Host {
+	h.RDMA = func() RDMA {
+		return RDMA{Opened: "verbs:mlx5_0/1", Devices: []RDMADevice{{Name: "mlx5_0", Limits: "many", Ports: []RDMAPort{{Text: "port 1 is active"}}}}}
+	}
+	return h
+}
+
+// TestFabricSaysWhatIsUsed: which provider carries data, for each setting.
+func TestFabricSaysWhatIsUsed(t *testing.T) {
+	for _, c := range []struct {
+		host   Host
+		fabric string
+		want   string
+	}{
+		{healthy(), "", "tcp: "}, {healthy(), "auto", "tcp: "}, {healthy(), "tcp", "tcp, as asked for"},
+		{rdmaHost(healthy()), "auto", "verbs:mlx5_0/1"}, {rdmaHost(healthy()), "verbs", "verbs:mlx5_0/1"}, {rdmaHost(healthy()), "tcp", "tcp, as asked for"},
+	} {
+		findings := Examine(c.host, Settings{DataDir: "/d", Fabric: c.fabric})
+		last := findings[len(findings)-1]
+		if last.Topic != "fabric" || last.Level != OK || !strings.HasPrefix(last.Text, c.want) {
+			t.Errorf("%q: %+v, want %q", c.fabric, last, c.want)
 		}
 	}
 }
@@ -59,6 +86,7 @@ func TestEachTroubleIsFoundWithAdvice(t *testing.T) {
 	for name, c := range map[string]struct {
 		change func(*Host)
 		dir    string
+		fabric string
 		topic  string
 		level  Level
 		text   string
@@ -92,6 +120,25 @@ func TestEachTroubleIsFoundWithAdvice(t *testing.T) {
 				return nil
 			}
 		}, topic: "rdma", level: Note, text: "libibverbs"},
+		"verbs demanded": {fabric: "verbs", topic: "fabric", level: Problem, text: "no libibverbs"},
+		"port down": {change: func(h *Host) {
+			h.RDMA = func() RDMA {
+				return RDMA{Refused: "no port is active", Devices: []RDMADevice{{Name: "mlx5_0",
+					Ports: []RDMAPort{{Text: "port 1 is down", Problems: []string{"port 1 is down: check cable"}}}}}}
+			}
+		}, topic: "rdma", level: Note, text: "mlx5_0 port 1 is down"},
+		"device that can't be used": {change: func(h *Host) {
+			h.RDMA = func() RDMA { return RDMA{Refused: "no GID", Devices: []RDMADevice{{Name: "mlx5_0"}}} }
+		}, topic: "fabric", level: Note, text: "no GID"},
+		"little locked memory": {change: func(h *Host) {
+			*h = rdmaHost(*h).with("/proc/self/status", "CapEff:\t0000000000200000\n")
+			h.Limit = func(r int) (uint64, uint64) {
+				if r == unix.RLIMIT_MEMLOCK {
+					return 8 << 20, 8 << 20
+				}
+				return 1 << 40, 1 << 40
+			}
+		}, topic: "locked memory", level: Note, text: "8192 KiB"},
 		"no cubic": {change: func(h *Host) { *h = h.with("/proc/sys/net/ipv4/tcp_available_congestion_control", "reno bbr") }, topic: "tcp", level: Note, text: "cubic"},
 	} {
 		h := healthy()
@@ -102,7 +149,7 @@ func TestEachTroubleIsFoundWithAdvice(t *testing.T) {
 			c.dir = "/var/lib/rdmcfs"
 		}
 		found := false
-		for _, f := range Examine(h, c.dir) {
+		for _, f := range Examine(h, Settings{DataDir: c.dir, Fabric: c.fabric}) {
 			if f.Topic == c.topic && f.Level == c.level && strings.Contains(f.Text, c.text) {
 				found = true
 				if f.Advice == "" {
@@ -111,7 +158,7 @@ func TestEachTroubleIsFoundWithAdvice(t *testing.T) {
 			}
 		}
 		if !found {
-			t.Errorf("%s: not found in %+v", name, Examine(h, c.dir))
+			t.Errorf("%s: not found in %+v", name, Examine(h, Settings{DataDir: c.dir, Fabric: c.fabric}))
 		}
 	}
 }
@@ -125,7 +172,7 @@ func TestKernelVersions(t *testing.T) {
 }
 
 func TestThisMachine(t *testing.T) {
-	findings := Examine(ThisHost(), t.TempDir())
+	findings := Examine(ThisHost(func() RDMA { return RDMA{NotBuilt: true} }), Settings{DataDir: t.TempDir()})
 	if len(findings) < 8 {
 		t.Errorf("only %d findings", len(findings))
 	}

@@ -20,10 +20,11 @@ type Host struct {
 	Limit    func(resource int) (soft, hard uint64)
 	FreeDisk func(path string) (free, total uint64, fsType int64, err error) // of the nearest directory that exists
 	UID      func() int
+	RDMA     func() RDMA // what there is, and whether the daemon's settings find it
 }
 
-// ThisHost is the machine that the program runs on.
-func ThisHost() Host {
+// ThisHost is the machine that the program runs on. rdma looks at its RDMA devices.
+func ThisHost(rdma func() RDMA) Host {
 	return Host{
 		ReadFile: func(path string) (string, error) {
 			b, err := os.ReadFile(path)
@@ -41,6 +42,7 @@ func ThisHost() Host {
 		Limit:    limit,
 		FreeDisk: freeDisk,
 		UID:      os.Geteuid,
+		RDMA:     rdma,
 	}
 }
 

@@ -19,6 +19,7 @@ import (
 	"github.com/rdmcfs/rdmcfs/internal/control/admin"
 	"github.com/rdmcfs/rdmcfs/internal/credentials"
 	"github.com/rdmcfs/rdmcfs/meta"
+	"github.com/rdmcfs/rdmcfs/rdma/mixed"
 	"github.com/rdmcfs/rdmcfs/rdma/tcp"
 	"github.com/rdmcfs/rdmcfs/replicate"
 	"github.com/rdmcfs/rdmcfs/replicate/rdmc"
@@ -30,6 +31,7 @@ type Config struct {
 	Version string
 	// Mounts are made as soon as the state is here, before the node counts as ready.
 	Mounts []admin.MountRequest
+	Fabric Fabric
 	Log    *slog.Logger
 	// CrashAt names a labelled point (docs/TESTING.md) at which the process kills itself, as NAME, NAME:COUNT or
 	// CrashByFile; for tests.
@@ -70,9 +72,11 @@ type node struct {
 	members  *members
 	raft     lateRaft
 	proposer *proposer
-	device   *tcp.Device
+	tcp      *tcp.Device // one of device's
+	device   *mixed.Device
 	peers    *control.Peers
 	server   *control.Server
+	groups   *liveGroups
 	repl     *replicate.Replicator
 	machine  *machine
 	port     *control.Port
@@ -224,12 +228,10 @@ func (n *node) openStores() (err error) {
 	return nil
 }
 
-func (n *node) openFabric() (err error) {
-	n.device, err = tcp.New(tcp.Config{Advertise: n.id.Advertise, Log: n.log})
-	if err != nil {
+func (n *node) openFabric() error {
+	if err := n.openDevice(); err != nil {
 		return err
 	}
-	n.closer.add(n.device.Close)
 	n.peers = control.NewPeers(control.PeersConfig{Identity: n.creds, Generation: n.id.Generation, Resolve: n.members.address, Log: n.log})
 	n.closer.add(n.peers.Close)
 	n.server = control.NewServer(n.log)
@@ -242,9 +244,10 @@ func (n *node) openReplication() error {
 		return err
 	}
 	n.closer.add(engine.Close)
+	n.groups = newLiveGroups(replicate.Multicast(engine), n.members.book)
 	n.repl, err = replicate.New(replicate.Config{
 		Self: n.proposer.lease, Names: n.db, Log: replicaLog{n}, Peers: replicaPeers{n.peers},
-		Groups: replicate.Multicast(engine), Store: n.store, IsLeader: n.isLeader, Logger: n.log, Point: n.crash.point,
+		Groups: n.groups, Store: n.store, IsLeader: n.isLeader, Logger: n.log, Point: n.crash.point,
 	})
 	if err != nil {
 		return err
@@ -279,7 +282,7 @@ func (n *node) openPort() error {
 		Addr: n.id.Listen, Identity: n.creds, Generation: n.id.Generation, Server: n.server, Log: n.log,
 		Raft: n.serveRaft,
 		Raw: func(conn *net.TCPConn) {
-			if err := n.device.Serve(conn); err != nil {
+			if err := n.tcp.Serve(conn); err != nil {
 				n.log.Debug("data connection", "from", conn.RemoteAddr(), "err", err)
 			}
 		},
@@ -360,6 +363,7 @@ func (n *node) viewChanged() {
 		n.log.Error("read node records", "err", err)
 		return
 	}
+	n.groups.viewChanged()
 	if raft := n.raft.node.Load(); raft != nil {
 		raft.MembersChanged()
 	}

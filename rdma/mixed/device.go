@@ -100,6 +100,28 @@ func (d *Device) Name() string {
 	return strings.Join(names, "+")
 }
 
+// String tells what each device tells of itself; of several also how many pairs it carries, and what is wrong.
+func (d *Device) String() string {
+	var words []string
+	for i, s := range d.Members() {
+		text := s.Name
+		if named, ok := d.members[i].Device.(fmt.Stringer); ok {
+			text = named.String()
+		}
+		if len(d.members) > 1 {
+			text += fmt.Sprintf(", carries %d", s.Pairs)
+		}
+		if s.Benched {
+			text += ", left out for now"
+		}
+		if s.Avoided > 0 {
+			text += fmt.Sprintf(", does not reach %d hosts", s.Avoided)
+		}
+		words = append(words, text)
+	}
+	return strings.Join(words, "; ")
+}
+
 // Limits are the smallest of all.
 func (d *Device) Limits() rdma.Limits {
 	l := d.members[0].Limits()

@@ -57,6 +57,9 @@ func (d *device) Name() string { return fmt.Sprintf("verbs:%s/%d", d.info.Name, 
 // String tells the name, and how the device is reached.
 func (d *device) String() string {
 	g := &d.gid
+	if gone := d.Status().Err; gone != nil {
+		return fmt.Sprintf("%s (%v)", d.Name(), gone)
+	}
 	return fmt.Sprintf("%s (%s, GID %d %v %s, MTU %d)", d.Name(), d.port.LinkLayer, g.Index, g.GID.Unmap(), g.Type, d.port.MTU)
 }
 

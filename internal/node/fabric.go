@@ -1,0 +1,110 @@
+package node
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+
+	"github.com/rdmcfs/rdmcfs/rdma"
+	"github.com/rdmcfs/rdmcfs/rdma/mixed"
+	"github.com/rdmcfs/rdmcfs/rdma/tcp"
+	"github.com/rdmcfs/rdmcfs/rdma/verbs"
+)
+
+// Fabric says what carries blocks between the nodes. TCP is always there, for nodes that share nothing better.
+type Fabric struct {
+	Mode   FabricMode
+	Device string // of RDMA, such as "mlx5_0"; "" = the first with an active port
+	Port   int    // of it; 0 = the first active one
+	GID    string // an index or an address of the port's table; "" = the best
+}
+
+// FabricMode is the answer to whether RDMA is used.
+type FabricMode string
+
+// The modes. The zero value is FabricAuto.
+const (
+	FabricAuto  FabricMode = "auto"  // where there is a device
+	FabricVerbs FabricMode = "verbs" // the node does not start without
+	FabricTCP   FabricMode = "tcp"   // never
+)
+
+// ErrFabric is returned by Run, with the reason, where RDMA is demanded and can't be had.
+var ErrFabric = errors.New("node: no RDMA, which was asked for")
+
+// advertiseMax is how long an advertised address may be with RDMA: the address of a queue pair holds both (decision 017).
+const advertiseMax = 79
+
+// OpenVerbs opens the RDMA device that f asks for, whatever its mode. The caller closes it.
+func (f Fabric) OpenVerbs(log *slog.Logger) (rdma.Device, error) {
+	return verbs.Open(verbs.Config{Device: f.Device, Port: f.Port, GID: f.GID, Log: log})
+}
+
+// openDevice makes the fabric of this node: RDMA, if it is wanted and there, and TCP.
+func (n *node) openDevice() error {
+	devices, err := n.cfg.Fabric.openWanted(n.id.Advertise, n.log)
+	if err != nil {
+		return err
+	}
+	if n.tcp, err = tcp.New(tcp.Config{Advertise: n.id.Advertise, Log: n.log}); err != nil {
+		return errors.Join(err, closeAll(devices))
+	}
+	devices = append(devices, n.tcp)
+	if n.device, err = mixed.New(mixed.Config{Devices: devices, Log: n.log}); err != nil {
+		return errors.Join(err, closeAll(devices))
+	}
+	n.closer.add(n.device.Close)
+	if err := tryPair(n.device); err != nil {
+		return fmt.Errorf("node: fabric: %w", err)
+	}
+	n.log.Info("fabric", "is", n.device.String())
+	return nil
+}
+
+// tryPair makes a queue pair and closes it: an address that is too long is told at the start, not in the first transfer.
+func tryPair(d rdma.Device) error {
+	cq, err := d.NewCQ(1)
+	if err != nil {
+		return err
+	}
+	qp, err := d.NewQP(rdma.QPConfig{SendCQ: cq, RecvCQ: cq, SendDepth: 1, RecvDepth: 1})
+	if err == nil {
+		err = qp.Close()
+	}
+	return errors.Join(err, cq.Close())
+}
+
+// openWanted opens RDMA; without it the answer is empty, unless it is demanded.
+func (f Fabric) openWanted(advertise string, log *slog.Logger) ([]rdma.Device, error) {
+	if f.Mode == FabricTCP {
+		return nil, nil
+	}
+	d, err := f.OpenVerbs(log)
+	if err == nil && len(advertise) > advertiseMax {
+		err = errors.Join(fmt.Errorf("the advertised address %s has %d bytes, with RDMA at most %d: advertise a shorter one", advertise, len(advertise),
+			advertiseMax), d.Close())
+	}
+	switch {
+	case err == nil:
+		return []rdma.Device{d}, nil
+	case f.Mode == FabricVerbs:
+		return nil, fmt.Errorf("%w: %w; see 'rdmcfs doctor', or use --fabric auto", ErrFabric, err)
+	case f == Fabric{Mode: f.Mode} && without(err):
+		log.Debug("no RDMA: data goes over tcp", "reason", err)
+	default:
+		log.Warn("RDMA can't be used: data goes over tcp", "reason", err)
+	}
+	return nil, nil
+}
+
+// without reports an error that says that there is nothing to use, as on most machines.
+func without(err error) bool {
+	return errors.Is(err, verbs.ErrNotBuilt) || errors.Is(err, verbs.ErrNoLibrary) || errors.Is(err, verbs.ErrNoDevice)
+}
+
+func closeAll(devices []rdma.Device) (err error) {
+	for _, d := range devices {
+		err = errors.Join(err, d.Close())
+	}
+	return err
+}
