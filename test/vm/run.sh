@@ -21,7 +21,7 @@ set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 root=$(cd "$here/../.." && pwd)
 cache=$root/.cache/vm
-modules=(virtio_pci virtio_console 9pnet_virtio 9p overlay virtio_blk crc32c_generic ext4 fuse dummy crc32_generic rdma_rxe rdma_ucm)
+modules=(virtio_pci virtio_console 9pnet_virtio 9p overlay virtio_blk crc32c_generic ext4 fuse dummy bridge veth crc32_generic rdma_rxe rdma_ucm)
 series=6.1 seconds=600 mib=1024 cpus=2 verbose='' names=(HOME PATH)
 run='' qemu='' tails=()
 PATH=$PATH:/usr/sbin:/sbin
@@ -216,8 +216,8 @@ run=$(mktemp -d "${TMPDIR:-/tmp}/rdmcfs-vm.XXXXXX")
 mkdir "$run/extra"
 program "$@" >"$run/extra/program"
 (cd "$run/extra" && echo program | cpio -o -H newc --quiet) | cat "$base/base.cpio" - >"$run/initrd"
-truncate -s 2G "$run/disk"
-mke2fs -q -F -t ext4 "$run/disk"
+truncate -s 8G "$run/disk" # sparse
+mke2fs -q -F -t ext4 -N 65536 "$run/disk"
 boot
 code=0
 wait "$qemu" || code=$?

@@ -1,0 +1,169 @@
+package vm
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/rdmcfs/rdmcfs/internal/doctor"
+	"github.com/rdmcfs/rdmcfs/test/integration/cluster"
+)
+
+const (
+	treeFiles  = 200
+	imageBytes = 64 << 20
+	smallBytes = 32 << 20 // of images that something happens to
+)
+
+// TestCluster runs four nodes with real mounts over libibverbs, through what an evening may bring: files, an image, a
+// member that is killed, one that comes back without RDMA, and the loss of the RDMA device itself.
+func TestCluster(t *testing.T) {
+	device := rdmaDevice(t)
+	c := cluster.Start(t, cluster.Options{Nodes: 4, Env: []string{"RDMCFS_FABRIC=verbs"}})
+	small := filepath.Join(c.Dir, "small")
+	cluster.Random(t, small, smallBytes, 2)
+	for _, step := range []struct {
+		name string
+		do   func(t *testing.T, c *cluster.Cluster, device, small string)
+	}{
+		{"Doctor", doctorSays}, {"Files", files}, {"Image", wholeImage}, {"MemberDies", memberDies},
+		{"MemberWithoutRDMA", memberWithoutRDMA}, {"DeviceIsLost", deviceIsLost},
+	} {
+		if !t.Run(step.name, func(t *testing.T) { step.do(t, c, device, small) }) {
+			return // the next ones need what this one leaves
+		}
+	}
+}
+
+// doctorSays: passthrough is on in this kernel, and the RDMA device is what would be used.
+func doctorSays(t *testing.T, c *cluster.Cluster, device, _ string) {
+	n := c.Nodes[0]
+	var findings []doctor.Finding
+	if err := json.Unmarshal([]byte(n.MustCLI("doctor", "--fabric", "verbs", "--json")), &findings); err != nil {
+		t.Fatal(err)
+	}
+	for topic, want := range map[string]string{"passthrough": "on", "fabric": "verbs:" + device, "rdma": "RoCE v2", "locked memory": "enough"} {
+		found := ""
+		for _, f := range findings {
+			if f.Topic == topic && f.Level == doctor.OK {
+				found += f.Text + "\n"
+			}
+		}
+		if !strings.Contains(found, want) {
+			t.Errorf("doctor says %q of %s, want %q in it\n%+v", found, topic, want, findings)
+		}
+	}
+	if st := n.Status(); !st.Passthrough.On || !strings.HasPrefix(st.Fabric, "verbs:"+device) {
+		t.Errorf("status says: passthrough %+v, fabric %q", st.Passthrough, st.Fabric)
+	}
+}
+
+// files: a tree of 200 files of many sizes, of which the larger ones go by multicast.
+func files(t *testing.T, c *cluster.Cluster, device, _ string) {
+	tree := filepath.Join(c.Dir, "tree")
+	if err := os.Mkdir(tree, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	var large int64
+	for i := range treeFiles {
+		size := int64(100 + 331*i)
+		if i%20 == 0 {
+			size = 1<<20 + int64(i)*1009
+			large += size
+		}
+		cluster.Random(t, filepath.Join(tree, fmt.Sprintf("file%d", i)), size, uint64(i+10))
+	}
+	before := sentPackets(t, device)
+	startCopy(t, tree, c.Nodes[1].Path("tree")).wait()
+	for i := range treeFiles {
+		same(t, c, filepath.Join(tree, fmt.Sprintf("file%d", i)), fmt.Sprintf("tree/file%d", i))
+	}
+	for _, n := range c.Nodes {
+		if names, err := os.ReadDir(n.Path("tree")); err != nil || len(names) != treeFiles {
+			t.Errorf("%s shows %d files (%v), want %d", n.Name(), len(names), err, treeFiles)
+		}
+	}
+	if packets := sentPackets(t, device) - before; packets < 3*large/packetBytes {
+		t.Errorf("%d packets can't have carried the %d bytes of large files to three members", packets, large)
+	}
+}
+
+// wholeImage: an image goes over the RDMA device, by its counters, and hardly a byte over TCP.
+func wholeImage(t *testing.T, c *cluster.Cluster, device, _ string) {
+	image := filepath.Join(c.Dir, "image")
+	cluster.Random(t, image, imageBytes, 1)
+	before := now(t, c, device)
+	startCopy(t, image, c.Nodes[0].Path("image")).wait()
+	now(t, c, device).since(before).overVerbs(t, 3*imageBytes)
+	same(t, c, image, "image")
+}
+
+// memberDies: a member is killed in mid-transfer; the others get the file, it is owed, and it gets it when it is back.
+// It comes back without RDMA.
+func memberDies(t *testing.T, c *cluster.Cluster, _, small string) {
+	writer, victim := c.Nodes[0], c.Nodes[3]
+	cp := startCopy(t, small, writer.Path("second"))
+	awaitMoving(c, writer, 0.1)
+	victim.Kill()
+	cp.wait()
+	same(t, c, small, "second")
+	owed := 0
+	for _, n := range writer.Status().Nodes {
+		if n.Name == victim.Name() {
+			owed = n.OwedCount
+		}
+	}
+	if owed == 0 {
+		t.Errorf("nothing is owed to %s", victim.Name())
+	}
+	victim.Env = []string{"RDMCFS_FABRIC=tcp"}
+	victim.Start()
+	c.AwaitUp(c.Nodes...)
+	c.AwaitNothingOwed(catchUp)
+	same(t, c, small, "second")
+}
+
+// memberWithoutRDMA: pair by pair the best that both have; who has only TCP gets the file too.
+func memberWithoutRDMA(t *testing.T, c *cluster.Cluster, device, small string) {
+	if got := c.Nodes[3].Status().Fabric; !strings.HasPrefix(got, "tcp") {
+		t.Fatalf("fabric of the node without RDMA: %q", got)
+	}
+	before := now(t, c, device)
+	startCopy(t, small, c.Nodes[1].Path("third")).wait()
+	moved := now(t, c, device).since(before)
+	t.Logf("%+v", moved)
+	if moved.packets < smallBytes/packetBytes || moved.tcp < smallBytes {
+		t.Errorf("not both have carried the image: %+v", moved)
+	}
+	same(t, c, small, "third")
+}
+
+// deviceIsLost: the RDMA device is removed in mid-transfer. The nodes say so, and the transfer is finished over TCP.
+func deviceIsLost(t *testing.T, c *cluster.Cluster, device, small string) {
+	writer := c.Nodes[0]
+	before := tcpBytes(t, c)
+	cp := startCopy(t, small, writer.Path("fourth"))
+	awaitMoving(c, writer, 0.1)
+	wait := removal(t, device)
+	cp.wait()
+	same(t, c, small, "fourth")
+	if moved := tcpBytes(t, c) - before; moved < smallBytes {
+		t.Errorf("only %d bytes went over TCP", moved)
+	}
+	for _, n := range c.Nodes[:3] {
+		if got := n.Status().Fabric; !strings.Contains(got, "device gone") {
+			t.Errorf("%s does not tell that its device is gone: %q", n.Name(), got)
+		}
+	}
+	began := time.Now()
+	for _, n := range c.Nodes {
+		n.Stop()
+	}
+	stopped := time.Now()
+	wait()
+	t.Logf("the nodes ended in %v, the removal %v later", stopped.Sub(began), time.Since(stopped))
+}
