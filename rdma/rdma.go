@@ -142,6 +142,10 @@ type Completion struct {
 	Bytes  int    // of the message: received, written, or read
 	Imm    uint32 // for OpRecv and OpRecvWriteImm
 	HasImm bool
+	// CRC is the CRC-32C of the message's bytes if HasCRC is set, which a provider does that touches them anyway, while they are in
+	// the processor's cache, for OpRecv of queue pairs with QPConfig.WantCRC. Providers with hardware leave it to the caller.
+	CRC    uint32
+	HasCRC bool
 }
 
 // CompletionQueue collects completions of any number of queue pairs.
@@ -158,6 +162,8 @@ type QPConfig struct {
 	SendCQ, RecvCQ CompletionQueue
 	SendDepth      int // work requests outstanding; 0 = 128
 	RecvDepth      int // 0 = 128
+	// WantCRC asks for Completion.CRC.
+	WantCRC bool
 	// User is the caller's own value, returned by QueuePair.User.
 	User any
 }

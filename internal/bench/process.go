@@ -63,7 +63,7 @@ func (p Process) Run(ctx context.Context) error {
 		return err
 	}
 	defer room.close()
-	return p.measureAll(ctx, &runner{rank: p.Rank, engine: engine, room: room}, cases)
+	return p.measureAll(ctx, &runner{rank: p.Rank, device: device, engine: engine, room: room}, cases)
 }
 
 func (p Process) meet(ctx context.Context) (*meeting, error) {

@@ -9,6 +9,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/rdmcfs/rdmcfs/rdma"
 	"github.com/rdmcfs/rdmcfs/replicate/rdmc"
 )
 
@@ -33,6 +34,7 @@ type report struct {
 // runner measures cases at one member.
 type runner struct {
 	rank   int
+	device rdma.Device
 	engine *rdmc.Engine
 	room   *meeting
 	groups uint64 // made so far; numbers them
@@ -43,6 +45,11 @@ func (r *runner) measure(ctx context.Context, c Case) (report, error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	streams, err := r.open(ctx, c, cancel)
+	defer func() {
+		for _, s := range streams {
+			_ = s.memory.Close() // its group has ended
+		}
+	}()
 	var out report
 	if err == nil {
 		out.RoundTrip, err = r.room.roundTrip(ctx)
@@ -98,7 +105,10 @@ func (r *runner) open(ctx context.Context, c Case, fail context.CancelCauseFunc)
 }
 
 func (r *runner) openStream(c Case, sender int, fail context.CancelCauseFunc) (*stream, error) {
-	s := newStream(c, sender, r.rank, fail)
+	s, err := newStream(r.device, c, sender, r.rank, fail)
+	if err != nil {
+		return nil, err
+	}
 	for i := 0; i < len(s.data); i += 4096 {
 		s.data[i] = 1 // have the pages before the clock runs
 	}
@@ -113,11 +123,10 @@ func (r *runner) openStream(c Case, sender int, fail context.CancelCauseFunc) (*
 	if c.Small {
 		smallBytes = c.Asked.SmallBytes
 	}
-	var err error
 	s.group, err = r.engine.NewGroup(rdmc.GroupConfig{
 		Number: r.groups<<16 | uint64(sender), Members: names, Rank: s.rank, Algorithm: c.Algorithm,
 		BlockSize: c.BlockSize, SmallBytes: smallBytes, Window: c.Window, Grants: c.Grants, MaxSends: c.MaxSends,
-		Unannounced: true, Incoming: s.incoming, Completed: s.completed, OnFailure: func(err error) { fail(err) },
+		Unannounced: true, Incoming: s.incoming, Stored: s.stored, Completed: s.completed, OnFailure: func(err error) { fail(err) },
 	})
 	if err != nil {
 		return nil, err

@@ -6,6 +6,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/rdmcfs/rdmcfs/rdma"
 	"github.com/rdmcfs/rdmcfs/replicate/rdmc"
 )
 
@@ -16,9 +17,10 @@ type stream struct {
 	rank     int // of this member in the group
 	group    *rdmc.Group
 	fail     context.CancelCauseFunc
-	data     []byte
-	messages []sliceMessage // pieces of data, in the order of sending
-	latency  []float64      // at the sender: seconds until all members had a message; written by its callbacks
+	memory   rdma.Region
+	data     []byte        // of memory
+	messages []rdmc.Buffer // pieces of data, in the order of sending
+	latency  []float64     // at the sender: seconds until all members had a message; written by its callbacks
 	now      atomic.Pointer[roundState]
 }
 
@@ -26,7 +28,7 @@ type stream struct {
 type roundState struct {
 	start time.Time
 	begun atomic.Int64 // messages, by Incoming
-	left  atomic.Int64 // at a member: blocks that are missing; at the sender: messages that some member lacks
+	left  atomic.Int64 // messages that are missing here; at the sender: that some member lacks
 	ended chan time.Duration
 	sent  []time.Time // at the sender, by message; each written before its send
 }
@@ -34,13 +36,18 @@ type roundState struct {
 // latencyMax bounds the messages whose latency is kept.
 const latencyMax = 1 << 20
 
-func newStream(c Case, sender, process int, fail context.CancelCauseFunc) *stream {
+func newStream(device rdma.Device, c Case, sender, process int, fail context.CancelCauseFunc) (*stream, error) {
 	s := &stream{c: c, sender: sender, fail: fail, rank: (process - sender + c.Members) % c.Members}
-	s.data = make([]byte, uint64(c.Batch)*c.Size)
-	for i := range c.Batch {
-		s.messages = append(s.messages, sliceMessage{stream: s, data: s.data[uint64(i)*c.Size:][:c.Size]})
+	var err error
+	if s.memory, err = device.AllocRegion(c.Batch*int(c.Size), 0); err != nil {
+		return nil, fmt.Errorf("bench: memory of a group: %w", err)
 	}
-	return s
+	s.data = s.memory.Bytes()
+	for i := range c.Batch {
+		at := i * int(c.Size)
+		s.messages = append(s.messages, rdmc.Buffer{Data: s.data[at:][:c.Size], BlockSize: c.BlockSize, Region: s.memory, Offset: at})
+	}
+	return s, nil
 }
 
 // rewind makes the stream ready for the next round, while nothing is under way.
@@ -49,8 +56,6 @@ func (s *stream) rewind() {
 	r.left.Store(int64(s.c.Batch))
 	if s.rank == 0 {
 		r.sent = make([]time.Time, s.c.Batch)
-	} else {
-		r.left.Store(int64(s.c.Batch) * int64(rdmc.BlockCount(s.c.Size, s.c.BlockSize)))
 	}
 	s.now.Store(r)
 }
@@ -67,7 +72,7 @@ func (s *stream) send() error {
 
 func (s *stream) sendOne(i int) error {
 	s.now.Load().sent[i] = time.Now()
-	_, err := s.group.Send(rdmc.Outgoing{Size: s.c.Size, Source: &s.messages[i]})
+	_, err := s.group.Send(rdmc.Outgoing{Size: s.c.Size, Source: s.messages[i]})
 	return err
 }
 
@@ -77,7 +82,7 @@ func (s *stream) incoming(size uint64) (rdmc.Sink, error) {
 	if size != s.c.Size || i >= int64(len(s.messages)) {
 		return nil, fmt.Errorf("message %d of %d bytes, want %d of %d", i+1, size, len(s.messages), s.c.Size)
 	}
-	return &s.messages[i], nil
+	return s.messages[i], nil
 }
 
 // completed counts the messages that all members have, at their sender, and sends the next.
@@ -99,7 +104,10 @@ func (s *stream) completed(*rdmc.Transfer) {
 	s.count()
 }
 
-// count notes one message, or block, less.
+// stored counts the messages that this member has.
+func (s *stream) stored(*rdmc.Transfer) { s.count() }
+
+// count notes one message less.
 func (s *stream) count() {
 	if r := s.now.Load(); r.left.Add(-1) == 0 {
 		r.ended <- time.Since(r.start)
@@ -115,23 +123,4 @@ func (s *stream) wait(ctx context.Context) (time.Time, error) {
 	case <-ctx.Done():
 		return time.Time{}, context.Cause(ctx)
 	}
-}
-
-// sliceMessage is a message in memory. Blocks do not overlap, so copies need no lock.
-type sliceMessage struct {
-	stream *stream
-	data   []byte
-}
-
-// ReadBlock copies a block out.
-func (m *sliceMessage) ReadBlock(i uint64, buf []byte) error {
-	copy(buf, m.data[i*uint64(m.stream.c.BlockSize):])
-	return nil
-}
-
-// WriteBlock copies a block in.
-func (m *sliceMessage) WriteBlock(i uint64, buf []byte) error {
-	copy(m.data[i*uint64(m.stream.c.BlockSize):], buf)
-	m.stream.count()
-	return nil
 }

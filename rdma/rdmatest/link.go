@@ -30,6 +30,7 @@ type options struct {
 	sendDepth, recvDepth int
 	access               rdma.Access
 	bytes                int
+	wantCRC              bool
 }
 
 const allRights = rdma.RemoteRead | rdma.RemoteWrite
@@ -57,7 +58,7 @@ func (p *Pair) end(t testing.TB, device int, o options) *end {
 		t.Fatal(err)
 	}
 	e.sent, e.rcvd = newCQ(t, e.dev), newCQ(t, e.dev)
-	e.qp, err = e.dev.NewQP(rdma.QPConfig{SendCQ: e.sent, RecvCQ: e.rcvd, SendDepth: o.sendDepth, RecvDepth: o.recvDepth})
+	e.qp, err = e.dev.NewQP(rdma.QPConfig{SendCQ: e.sent, RecvCQ: e.rcvd, SendDepth: o.sendDepth, RecvDepth: o.recvDepth, WantCRC: o.wantCRC})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -2,6 +2,7 @@ package rdmatest
 
 import (
 	"bytes"
+	"hash/crc32"
 	"testing"
 
 	"github.com/rdmcfs/rdmcfs/rdma"
@@ -16,6 +17,7 @@ var messageChecks = []check{
 	{"Message/PostsAllOrNone", messageAllOrNone},
 	{"Message/ReceiveWithoutMemory", messageNoMemory},
 	{"Message/RegisteredMemory", messageRegistered},
+	{"Message/CRC", messageCRC},
 }
 
 // messageSizes covers what fits into a header buffer, what does not, and all sizes around words.
@@ -167,4 +169,24 @@ func messageRegistered(t *testing.T, p *Pair) {
 		t.Error(err)
 	}
 	wantBytes(t, b.bytes(0, 1000), a.bytes(64<<10+1, 1000), "memory after deregistration")
+}
+
+// messageCRC holds checksums that the provider tells against the bytes that lie in memory, which need not lie in one piece.
+func messageCRC(t *testing.T, p *Pair) {
+	a, b := p.link(t, options{wantCRC: true})
+	random(a.mem.Bytes(), 11)
+	for i, n := range []int{0, 1, 40, 4096, 65_536, 300_001, 700_000} {
+		into := []rdma.SGE{b.sge(16, n/3), b.sge(500_000, n-n/3)}
+		if err := b.qp.PostRecv(rdma.RecvWR{ID: uint64(i), List: into}); err != nil {
+			t.Fatal(err)
+		}
+		a.post(rdma.SendWR{ID: uint64(i), Op: rdma.OpSend, List: a.list(0, n)})
+		c := b.takeRcvd(uint64(i), rdma.StatusOK)
+		a.takeSent(uint64(i), rdma.StatusOK)
+		table := crc32.MakeTable(crc32.Castagnoli)
+		want := crc32.Update(crc32.Checksum(b.bytes(16, n/3), table), table, b.bytes(500_000, n-n/3))
+		if c.HasCRC && c.CRC != want {
+			t.Fatalf("%d bytes: told CRC %08x, memory has %08x", n, c.CRC, want)
+		}
+	}
 }

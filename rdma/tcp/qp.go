@@ -26,10 +26,11 @@ const (
 // takes from the socket and ends the pair's life, and writeLoop, which writes what a non-blocking write
 // by a poster (or by readLoop, for acknowledgements) could not.
 type queuePair struct {
-	dev   *Device
-	addr  address
-	user  any
-	hello chan parked // capacity 1: a dialer whose hello was proven, waiting for our Connect
+	dev     *Device
+	addr    address
+	user    any
+	wantCRC bool
+	hello   chan parked // capacity 1: a dialer whose hello was proven, waiting for our Connect
 
 	wake    chan struct{} // capacity 1: writeLoop has something to do
 	stop    chan struct{} // closed by readLoop when nobody writes any more
@@ -85,7 +86,7 @@ const rnrRounds = 4
 
 func newQueuePair(d *Device, cfg rdma.QPConfig, hostPort string) (*queuePair, error) {
 	q := &queuePair{
-		dev: d, addr: newAddress(hostPort), user: cfg.User,
+		dev: d, addr: newAddress(hostPort), user: cfg.User, wantCRC: cfg.WantCRC,
 		hello:   make(chan parked, 1),
 		wake:    make(chan struct{}, 1),
 		stop:    make(chan struct{}),

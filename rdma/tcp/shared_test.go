@@ -227,3 +227,35 @@ func TestConfigIsChecked(t *testing.T) {
 		}
 	}
 }
+
+// TestChecksumsAreTold: where they are asked for, and only there.
+func TestChecksumsAreTold(t *testing.T) {
+	for _, want := range []bool{true, false} {
+		d := testDevice(t, Config{})
+		cq, err := d.NewCQ(16)
+		if err != nil {
+			t.Fatal(err)
+		}
+		a := pairOf(t, d)
+		b, err := d.NewQP(rdma.QPConfig{SendCQ: cq, RecvCQ: cq, WantCRC: want})
+		if err != nil {
+			t.Fatal(err)
+		}
+		connectBoth(t, a, b.(*queuePair))
+		if err := b.PostRecv(rdma.RecvWR{}); err != nil {
+			t.Fatal(err)
+		}
+		if err := a.PostSend(rdma.SendWR{Op: rdma.OpSend}); err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithTimeout(context.Background(), patience)
+		defer cancel()
+		if err := cq.Wait(ctx); err != nil {
+			t.Fatal(err)
+		}
+		out := make([]rdma.Completion, 1)
+		if cq.Poll(out); out[0].HasCRC != want {
+			t.Errorf("asked for a checksum: %v, completion %+v", want, out[0])
+		}
+	}
+}

@@ -117,14 +117,14 @@ func (g *Group) askSink(t *Transfer) {
 	if err == nil && sink == nil {
 		err = fmt.Errorf("%w: Incoming returned no sink", ErrInvalid)
 	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
 	if err != nil {
-		g.mu.Lock()
 		g.core.fail(ReasonSink, g.cfg.Rank, []int{g.cfg.Rank}, err)
 		g.engine.attend(g)
-		g.drain()
-		g.mu.Unlock()
-	} else {
-		t.sink = sink
+		sink = nil
 	}
-	close(t.ready)
+	g.look()
+	t.goesTo(sink)
+	g.drain()
 }

@@ -71,21 +71,21 @@ func TestUnionProperties(t *testing.T) {
 func TestTrailerFindsChanges(t *testing.T) {
 	want := trailer{seq: 7, block: 1 << 33, epoch: 9, length: 100}
 	buf := bytes.Repeat([]byte{0x5a}, 100+trailerSize)
-	want.seal(buf)
-	if got, err := unseal(buf); err != nil || got != want {
+	want.seal(split(buf))
+	if got, err := unseal(split(buf)); err != nil || got != want {
 		t.Fatalf("%+v, %v", got, err)
 	}
 	for i := range buf {
 		for bit := range 8 {
 			buf[i] ^= 1 << bit
-			if _, err := unseal(buf); !errors.Is(err, ErrCorrupt) {
+			if _, err := unseal(split(buf)); !errors.Is(err, ErrCorrupt) {
 				t.Fatalf("byte %d bit %d: %v", i, bit, err)
 			}
 			buf[i] ^= 1 << bit
 		}
 	}
 	for n := range buf {
-		if _, err := unseal(buf[:n]); !errors.Is(err, ErrCorrupt) {
+		if _, err := unseal(split(buf[:n])); !errors.Is(err, ErrCorrupt) {
 			t.Fatalf("%d bytes: %v", n, err)
 		}
 	}
@@ -93,15 +93,15 @@ func TestTrailerFindsChanges(t *testing.T) {
 
 func FuzzDecodeBlock(f *testing.F) {
 	buf := make([]byte, 10+trailerSize)
-	trailer{seq: 1, length: 10}.seal(buf)
+	trailer{seq: 1, length: 10}.seal(split(buf))
 	f.Add(buf)
 	f.Fuzz(func(t *testing.T, b []byte) {
-		got, err := unseal(b)
+		got, err := unseal(split(b))
 		if err != nil {
 			return
 		}
 		again := bytes.Clone(b)
-		got.seal(again)
+		got.seal(split(again))
 		if !bytes.Equal(again, b) {
 			t.Fatalf("%x sealed again is %x", b, again)
 		}

@@ -106,6 +106,9 @@ func (c *core) grant() {
 			c.useStanding(lane, m, t.Block)
 			continue
 		}
+		if m.nowhere {
+			return
+		}
 		i := c.takeSlot()
 		if i < 0 {
 			return
@@ -124,7 +127,11 @@ func (c *core) post(lane, i int) {
 	l.ring = append(l.ring, i)
 	l.granted++
 	l.dirty = true
-	c.act(action{kind: actPostRecv, lane: lane, slot: i})
+	a := action{kind: actPostRecv, lane: lane, slot: i}
+	if s := &c.slots[i]; s.m != nil {
+		a.seq, a.block, a.length = s.m.seq, c.blockOf(s), c.lengthOf(s)
+	}
+	c.act(a)
 }
 
 // received says that the lane's oldest receive, of the slot, has a block, and what the block says of itself;

@@ -73,6 +73,8 @@ type GroupConfig struct {
 	Incoming func(size uint64) (Sink, error)
 	// PostedReceives says that the member posts where messages go before they come, by PostReceive; Incoming is not called.
 	PostedReceives bool
+	// Stored is called at a member when a message is stored whole, in the order of sending, before it is relayed whole.
+	Stored func(t *Transfer)
 	// Completed is called when a message has ended well, in the order of sending: at a member when it is stored whole
 	// and relayed, at the root when all members have stored it.
 	Completed func(t *Transfer)
@@ -179,6 +181,7 @@ type Group struct {
 	posted      []posted    // receives that no message has taken yet
 	unmatched   []*Transfer // messages for which none was posted yet
 	pool        rdma.Region // block buffers, nil while there are no messages
+	places      []rdma.SGE  // by slot: where its block lies if not in the pool
 	idleSince   time.Time
 	dead        bool // queue pairs are closed: late completions mean nothing
 	err         error
@@ -221,6 +224,7 @@ func (e *Engine) NewGroup(cfg GroupConfig) (*Group, error) {
 		transfers: make(map[uint64]*Transfer),
 	}
 	g.core.now = time.Now()
+	g.places = make([]rdma.SGE, len(g.core.slots))
 	if err := g.open(); err != nil {
 		g.closeLanes()
 		return nil, fmt.Errorf("rdmc: new group %d: %w", cfg.Number, err)
@@ -264,6 +268,7 @@ func (g *Group) Send(out Outgoing) (*Transfer, error) {
 		a.Blocks = AllBlocks(blocks)
 	}
 	t := &Transfer{group: g, announcement: a, source: out.Source}
+	t.placed, _ = out.Source.(Placed)
 	return t, g.begin(t, nil)
 }
 
@@ -287,6 +292,7 @@ func (g *Group) Receive(a Announcement, r Receiver) (*Transfer, error) {
 		have = r.Have.Clone()
 	}
 	t := &Transfer{group: g, announcement: a, sink: r.Sink}
+	t.placed, _ = r.Sink.(Placed)
 	return t, g.begin(t, have)
 }
 

@@ -26,6 +26,7 @@ type message struct {
 	told     bool    // actStored was given
 	small    bool    // goes the way of small.go, not by the schedule
 	place    uint64  // of a small message at a member: its count
+	nowhere  bool    // not known yet where its blocks go: no receives are posted for it
 }
 
 // count is the number of blocks to move.
@@ -81,9 +82,18 @@ func (c *core) begin(m *message) {
 	case m.small && !c.small.inOrder:
 		c.hand(m) // Incoming is called in order of beginnings
 	case c.plain && !m.small:
+		m.nowhere = true
 		c.act(action{kind: actIncoming, seq: m.seq, size: m.size})
 	}
 	c.storedAll(m)
+}
+
+// ready says that it is known where the blocks of a message go.
+func (c *core) ready(seq uint64) {
+	if m := c.message(seq); m != nil {
+		m.nowhere = false
+		c.pump()
+	}
 }
 
 // push appends to messages, whose array is used again and again.

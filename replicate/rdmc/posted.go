@@ -1,6 +1,10 @@
 package rdmc
 
-import "fmt"
+import (
+	"fmt"
+
+	"github.com/rdmcfs/rdmcfs/rdma"
+)
 
 // Receives posted ahead: the technical report's variant of the interface (post_receive_buffer in its figure 1). A member of an
 // unannounced group says where the next messages go before they come, instead of being asked by Incoming. A message for
@@ -43,8 +47,7 @@ func (g *Group) match() {
 			g.engine.attend(g)
 			return
 		}
-		t.sink = p.sink
-		close(t.ready)
+		t.goesTo(p.sink)
 		for _, j := range t.held {
 			g.jobs <- j
 		}
@@ -67,6 +70,14 @@ type Buffer struct {
 	Data []byte
 	// BlockSize is that of the group.
 	BlockSize int
+	// Region, if not nil, is registered memory of the engine's device that has Data at Offset: then blocks move without a copy.
+	Region rdma.Region
+	Offset int
+}
+
+// Place is where a block lies in the region.
+func (b Buffer) Place(i uint64, length int) rdma.SGE {
+	return rdma.SGE{Region: b.Region, Offset: b.Offset + int(i)*b.BlockSize, Length: length}
 }
 
 // ReadBlock copies block i to buf.

@@ -27,14 +27,15 @@ type job struct {
 	slot     int
 	block    uint64
 	transfer *Transfer
-	buf      []byte // the block and its trailer
+	data     []byte // the block, or a small message
+	trailer  []byte // room for its trailer
 }
 
 // postScratch holds the arguments of posts, so that posting does not allocate.
 type postScratch struct {
 	send [1]rdma.SendWR
 	recv [1]rdma.RecvWR
-	sge  [1]rdma.SGE
+	sge  [2]rdma.SGE
 }
 
 // drain carries out the core's actions. The lock is held.
@@ -53,13 +54,14 @@ func (g *Group) drain() {
 func (g *Group) carryOut(a *action) {
 	switch a.kind {
 	case actPostRecv:
-		g.check(&g.lanes[a.lane].blocks, g.postRecv(g.lanes[a.lane].blocks.qp, a.slot, g.slotSGE(a.slot, g.cfg.BlockSize+trailerSize)))
+		g.postBlockRecv(a)
 	case actSend:
-		g.check(&g.lanes[a.lane].blocks, g.postSend(g.lanes[a.lane].blocks.qp, a.slot, a.blocks, g.slotSGE(a.slot, a.length)))
+		g.check(&g.lanes[a.lane].blocks, g.postSend(g.lanes[a.lane].blocks.qp, a.slot, a.blocks, g.slotList(a.slot, a.length)))
 	case actLoad:
-		g.jobs <- job{slot: a.slot, block: a.block, transfer: g.transfers[a.seq], buf: g.slotBytes(a.slot, a.length)}
+		g.place(a)
+		g.jobs <- g.job(a)
 	case actStore:
-		g.store(job{store: true, slot: a.slot, block: a.block, transfer: g.transfers[a.seq], buf: g.slotBytes(a.slot, a.length)})
+		g.storeBlock(a)
 	case actControl:
 		g.check(&g.lanes[a.lane].control, g.sendControl(a.lane))
 	case actIncoming:
@@ -67,9 +69,7 @@ func (g *Group) carryOut(a *action) {
 	case actSmallLoad, actSmallSend, actSmallHand, actSmallPost:
 		g.carryOutSmall(a)
 	case actStored:
-		if t := g.transfers[a.seq]; t != nil {
-			t.markStored()
-		}
+		g.markStored(a.seq)
 	case actDone:
 		g.done(a.seq)
 	case actFailed:
@@ -90,6 +90,18 @@ func (g *Group) markFailed() {
 	close(g.failed)
 	if g.cfg.OnFailure != nil {
 		g.calls.add(func() { g.cfg.OnFailure(g.Err()) })
+	}
+}
+
+// markStored closes the transfer's Stored. The lock is held.
+func (g *Group) markStored(seq uint64) {
+	t := g.transfers[seq]
+	if t == nil {
+		return // a small message
+	}
+	t.markStored()
+	if g.cfg.Stored != nil && g.cfg.Rank != 0 {
+		g.calls.add(func() { g.cfg.Stored(t) })
 	}
 }
 
@@ -129,44 +141,16 @@ func (g *Group) lose(lane int, cause error) {
 	g.engine.attend(g)
 }
 
-func (g *Group) postSend(qp rdma.QueuePair, id int, imm uint32, sge rdma.SGE) error {
+func (g *Group) postSend(qp rdma.QueuePair, id int, imm uint32, list []rdma.SGE) error {
 	p := &g.posts
-	p.sge[0] = sge
-	p.send[0] = rdma.SendWR{ID: uint64(id), Op: rdma.OpSend, List: p.sge[:], Imm: imm}
+	p.send[0] = rdma.SendWR{ID: uint64(id), Op: rdma.OpSend, List: list, Imm: imm}
 	return qp.PostSend(p.send[:]...)
 }
 
-func (g *Group) postRecv(qp rdma.QueuePair, id int, sge rdma.SGE) error {
+func (g *Group) postRecv(qp rdma.QueuePair, id int, list []rdma.SGE) error {
 	p := &g.posts
-	p.sge[0] = sge
-	p.recv[0] = rdma.RecvWR{ID: uint64(id), List: p.sge[:]}
+	p.recv[0] = rdma.RecvWR{ID: uint64(id), List: list}
 	return qp.PostRecv(p.recv[:]...)
-}
-
-// Block buffers. Each starts on a page.
-
-func (g *Group) stride() int { return (g.cfg.BlockSize + trailerSize + 4095) &^ 4095 }
-
-func (g *Group) slotSGE(slot, length int) rdma.SGE {
-	return rdma.SGE{Region: g.pool, Offset: slot * g.stride(), Length: length}
-}
-
-func (g *Group) slotBytes(slot, length int) []byte {
-	at := slot * g.stride()
-	return g.pool.Bytes()[at : at+length : at+length]
-}
-
-// openPool allocates the block buffers if they are not there.
-func (g *Group) openPool() error {
-	if g.pool != nil {
-		return nil
-	}
-	pool, err := g.engine.device.AllocRegion(len(g.core.slots)*g.stride(), 0)
-	if err != nil {
-		return fmt.Errorf("rdmc: block buffers of group %d: %w", g.cfg.Number, err)
-	}
-	g.pool = pool
-	return nil
 }
 
 // closeIdlePool frees the block buffers a while after the last message. No slot is in use then.
@@ -187,7 +171,7 @@ func (g *Group) closeIdlePool(now time.Time) {
 func (g *Group) controlOffset(lane, n int) int { return (lane*(controlWindow+1) + n) * maxControl }
 
 func (g *Group) postControlRecv(lane, n int) error {
-	return g.postRecv(g.lanes[lane].control.qp, n, g.controlSGE(lane, n))
+	return g.postRecv(g.lanes[lane].control.qp, n, g.posts.one(g.controlSGE(lane, n)))
 }
 
 // controlSGE is the memory of a receive on the control queue pair.
@@ -207,7 +191,7 @@ func (g *Group) controlBytes(lane, n, length int) []byte {
 func (g *Group) sendControl(lane int) error {
 	at := g.controlOffset(lane, controlWindow)
 	n := g.core.encodeControl(lane, g.control.Bytes()[at:at+maxControl])
-	return g.postSend(g.lanes[lane].control.qp, 0, 0, rdma.SGE{Region: g.control, Offset: at, Length: n})
+	return g.postSend(g.lanes[lane].control.qp, 0, 0, g.posts.one(rdma.SGE{Region: g.control, Offset: at, Length: n}))
 }
 
 // complete takes a completion of one of the group's queue pairs in. It is called by the poller.
@@ -223,7 +207,7 @@ func (l *laneEnd) complete(c *rdma.Completion) {
 	case c.Status != rdma.StatusOK:
 		g.lose(l.lane, fmt.Errorf("%v on %v: %v", c.Op, l.kind(), c.Status))
 	case l.isControl && c.Op == rdma.OpRecv && c.Imm == immSmall:
-		t, err := unseal(g.controlBytes(l.lane, int(c.ID), c.Bytes))
+		t, err := unseal(split(g.controlBytes(l.lane, int(c.ID), c.Bytes)))
 		g.core.smallReceived(l.lane, int(c.ID), t, err)
 		g.engine.attend(g)
 	case l.isControl && c.Op == rdma.OpRecv:
@@ -233,7 +217,7 @@ func (l *laneEnd) complete(c *rdma.Completion) {
 	case l.isControl:
 		g.core.controlSent(l.lane)
 	case c.Op == rdma.OpRecv:
-		t, err := unseal(g.slotBytes(int(c.ID), c.Bytes))
+		t, err := g.unsealReceived(c)
 		g.core.received(l.lane, int(c.ID), t, err)
 	default:
 		g.core.sent(int(c.ID))
@@ -290,7 +274,7 @@ func (g *Group) runJobs() {
 		if j.small {
 			g.runSmallJob(j)
 		} else if j.store {
-			g.jobDone(j, j.transfer.write(j.block, j.buf[:len(j.buf)-trailerSize]))
+			g.jobDone(j, j.transfer.write(j.block, j.data))
 		} else {
 			g.jobDone(j, g.loadBlock(j))
 		}
@@ -302,13 +286,14 @@ func (g *Group) loadBlock(j job) error {
 	if g.Err() != nil {
 		return nil // nothing is sent any more
 	}
-	length := len(j.buf) - trailerSize
-	if err := j.transfer.read(j.block, j.buf[:length]); err != nil {
-		return err
+	if !g.isPlaced(j.slot) {
+		if err := j.transfer.read(j.block, j.data); err != nil {
+			return err
+		}
 	}
 	a := &j.transfer.announcement
-	t := trailer{seq: a.Seq, block: j.block, size: a.Size, epoch: g.cfg.Epoch, length: uint32(length)}
-	t.seal(j.buf)
+	t := trailer{seq: a.Seq, block: j.block, size: a.Size, epoch: g.cfg.Epoch, length: uint32(len(j.data))}
+	t.seal(j.data, j.trailer)
 	return nil
 }
 

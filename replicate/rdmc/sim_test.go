@@ -33,6 +33,7 @@ type world struct {
 type simNode struct {
 	rank    int
 	core    *core
+	placed  bool              // blocks are received where they belong: a store takes no time
 	content []trailer         // what each slot holds
 	disk    map[[2]uint64]int // by message and block: how often stored
 	recvs   [][]int           // by lane: slots posted
@@ -94,7 +95,7 @@ func newWorldOf(seed uint64, plan *schedule.Plan, plain bool, limits func(rank i
 	w := &world{rng: rand.New(rand.NewPCG(seed, 1)), dead: map[int]bool{}, flip: map[int]bool{}}
 	w.delay = func(actionKind) time.Duration { return time.Duration(1 + w.rng.IntN(1000)) }
 	for rank := range plan.Members() {
-		n := &simNode{rank: rank, core: newCore(plan, rank, simBlock, 7, plain, limits(rank)), disk: map[[2]uint64]int{}, stored: map[uint64]bool{}, done: map[uint64]bool{},
+		n := &simNode{rank: rank, placed: (seed+uint64(rank))%3 == 0, core: newCore(plan, rank, simBlock, 7, plain, limits(rank)), disk: map[[2]uint64]int{}, stored: map[uint64]bool{}, done: map[uint64]bool{},
 			smalls: map[int]trailer{}, handed: map[uint64]int{}}
 		lanes := len(n.core.lanes)
 		n.content = make([]trailer, len(n.core.slots))
@@ -180,8 +181,15 @@ func (w *world) act(n *simNode, a action) {
 		}
 		n.content[a.slot] = trailer{seq: a.seq, block: a.block, size: n.core.message(a.seq).size, epoch: 7, length: uint32(a.length - trailerSize)}
 		w.after(w.delay(a.kind), func() { w.run(n, func() { n.core.loaded(a.slot, nil) }) })
+	case actIncoming:
+		w.after(w.delay(a.kind), func() { w.run(n, func() { n.core.ready(a.seq) }) })
 	case actStore:
 		block := n.content[a.slot]
+		if n.placed {
+			n.disk[[2]uint64{a.seq, a.block}]++
+			n.core.stored(a.slot, nil)
+			return
+		}
 		w.after(w.delay(a.kind), func() {
 			if n.content[a.slot] != block || block.block != a.block || block.seq != a.seq {
 				w.fault("rank %d slot %d changed under a store", n.rank, a.slot)

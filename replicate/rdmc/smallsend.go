@@ -46,17 +46,17 @@ func (g *Group) SendSmall(data []byte) (uint64, error) {
 	seq := g.core.next()
 	buf := g.smallBytes(place, len(data)+trailerSize)
 	copy(buf, data)
-	g.sealSmall(buf, seq, g.core.small.next)
+	block, b := split(buf)
+	g.sealSmall(block, b, seq, g.core.small.next)
 	g.core.sendSmall(len(data))
 	g.engine.attend(g)
 	g.drain()
 	return seq, nil
 }
 
-func (g *Group) sealSmall(buf []byte, seq, count uint64) {
-	length := len(buf) - trailerSize
-	t := trailer{seq: seq, block: count, size: uint64(length), epoch: g.cfg.Epoch, length: uint32(length)}
-	t.seal(buf)
+func (g *Group) sealSmall(data, b []byte, seq, count uint64) {
+	t := trailer{seq: seq, block: count, size: uint64(len(data)), epoch: g.cfg.Epoch, length: uint32(len(data))}
+	t.seal(data, b)
 }
 
 // goesSmall reports whether Send uses the way of small messages: members of announced groups expect blocks.
@@ -115,26 +115,35 @@ func (g *Group) smallBytes(slot, length int) []byte {
 func (g *Group) carryOutSmall(a *action) {
 	switch a.kind {
 	case actSmallLoad:
-		g.jobs <- job{small: true, slot: a.slot, block: a.block, transfer: g.transfers[a.seq], buf: g.smallBytes(a.slot, a.length)}
+		g.jobs <- g.smallJob(a)
 	case actSmallSend:
 		g.check(&g.lanes[a.lane].control, g.sendSmall(a))
 	case actSmallPost:
 		g.check(&g.lanes[a.lane].control, g.postControlRecv(a.lane, a.slot))
 	case actSmallHand:
-		buf := g.smallBytes(a.slot, a.length)
 		if g.cfg.Small != nil {
-			g.calls.put(call{small: smallCall{seq: a.seq, count: a.block, data: buf[:a.size:a.size]}})
+			data := g.smallBytes(a.slot, a.length)[:a.size:a.size]
+			g.calls.put(call{small: smallCall{seq: a.seq, count: a.block, data: data}})
 			return
 		}
 		g.incoming(a.seq, a.size)
-		g.store(job{small: true, store: true, block: a.block, transfer: g.transfers[a.seq], buf: buf})
+		j := g.smallJob(a)
+		j.store = true
+		g.store(j)
 	}
+}
+
+// smallJob is what a worker has to do for a small message.
+func (g *Group) smallJob(a *action) job {
+	j := job{small: true, slot: a.slot, block: a.block, transfer: g.transfers[a.seq]}
+	j.data, j.trailer = split(g.smallBytes(a.slot, a.length))
+	return j
 }
 
 func (g *Group) sendSmall(a *action) error {
 	p := &g.posts
 	p.sge[0] = rdma.SGE{Region: g.smalls, Offset: a.slot * g.smallStride(), Length: a.length}
-	p.send[0] = rdma.SendWR{ID: a.block + 1, Op: rdma.OpSend, List: p.sge[:], Imm: immSmall}
+	p.send[0] = rdma.SendWR{ID: a.block + 1, Op: rdma.OpSend, List: p.sge[:1], Imm: immSmall}
 	return g.lanes[a.lane].control.qp.PostSend(p.send[:]...)
 }
 
@@ -157,11 +166,10 @@ func (g *Group) callSmall(s smallCall) {
 // runSmallJob reads a small message from its Source, or writes it to its Sink.
 func (g *Group) runSmallJob(j job) {
 	var err error
-	data := j.buf[:len(j.buf)-trailerSize]
 	if j.store {
-		err = j.transfer.write(0, data)
-	} else if err = j.transfer.read(0, data); err == nil {
-		g.sealSmall(j.buf, j.transfer.announcement.Seq, j.block)
+		err = j.transfer.write(0, j.data)
+	} else if err = j.transfer.read(0, j.data); err == nil {
+		g.sealSmall(j.data, j.trailer, j.transfer.announcement.Seq, j.block)
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()

@@ -30,27 +30,58 @@ type trailer struct {
 	length uint32
 }
 
-// seal writes the trailer into the last bytes of buf, behind the block.
-func (t trailer) seal(buf []byte) {
-	b := buf[len(buf)-trailerSize:]
+// seal writes the trailer of a block into b, of trailerSize bytes.
+func (t trailer) seal(block, b []byte) {
 	binary.LittleEndian.PutUint64(b, t.seq)
 	binary.LittleEndian.PutUint64(b[8:], t.block)
 	binary.LittleEndian.PutUint64(b[16:], t.size)
 	binary.LittleEndian.PutUint32(b[24:], t.epoch)
 	binary.LittleEndian.PutUint32(b[28:], t.length)
 	binary.LittleEndian.PutUint32(b[32:], 0)
-	binary.LittleEndian.PutUint32(b[36:], crc32.Checksum(buf[:len(buf)-4], castagnoli))
+	binary.LittleEndian.PutUint32(b[36:], checksum(block, b))
 }
 
-// unseal checks a block with its trailer and returns what it says of itself, or ErrCorrupt.
-func unseal(buf []byte) (trailer, error) {
+// checksum is that of a block and of its trailer up to the checksum's place.
+func checksum(block, b []byte) uint32 {
+	return crc32.Update(crc32.Checksum(block, castagnoli), castagnoli, b[:trailerSize-4])
+}
+
+// split takes apart a block and the trailer behind it; the trailer is nil if there is no room for one.
+func split(buf []byte) (block, b []byte) {
 	if len(buf) < trailerSize {
-		return trailer{}, fmt.Errorf("%w: %d bytes", ErrCorrupt, len(buf))
+		return buf, nil
 	}
-	b := buf[len(buf)-trailerSize:]
-	sum := crc32.Checksum(buf[:len(buf)-4], castagnoli)
+	n := len(buf) - trailerSize
+	return buf[:n:n], buf[n:]
+}
+
+// sealedCRC is the CRC-32C of each block with its trailer, as it is of any bytes with their CRC-32C behind them.
+const sealedCRC = 0x48674bc7
+
+// unsealChecked is unseal for a block whose CRC-32C, with the trailer's, the provider has told.
+func unsealChecked(block, b []byte, crc uint32) (trailer, error) {
+	if len(b) == trailerSize && crc != sealedCRC {
+		return trailer{}, fmt.Errorf("%w: checksum of block and trailer %08x", ErrCorrupt, crc)
+	}
+	return parseTrailer(block, b)
+}
+
+// unseal checks a block with its trailer b and returns what it says of itself, or ErrCorrupt.
+func unseal(block, b []byte) (trailer, error) {
+	if len(b) != trailerSize {
+		return parseTrailer(block, b)
+	}
+	sum := checksum(block, b)
 	if want := binary.LittleEndian.Uint32(b[36:]); sum != want {
 		return trailer{}, fmt.Errorf("%w: checksum %08x, want %08x", ErrCorrupt, sum, want)
+	}
+	return parseTrailer(block, b)
+}
+
+// parseTrailer decodes a trailer whose checksum is good.
+func parseTrailer(block, b []byte) (trailer, error) {
+	if len(b) != trailerSize {
+		return trailer{}, fmt.Errorf("%w: %d bytes", ErrCorrupt, len(block)+len(b))
 	}
 	t := trailer{
 		seq:    binary.LittleEndian.Uint64(b),
@@ -59,8 +90,8 @@ func unseal(buf []byte) (trailer, error) {
 		epoch:  binary.LittleEndian.Uint32(b[24:]),
 		length: binary.LittleEndian.Uint32(b[28:]),
 	}
-	if reserved := binary.LittleEndian.Uint32(b[32:]); reserved != 0 || int(t.length) != len(buf)-trailerSize {
-		return trailer{}, fmt.Errorf("%w: length %d in %d bytes", ErrCorrupt, t.length, len(buf))
+	if reserved := binary.LittleEndian.Uint32(b[32:]); reserved != 0 || int(t.length) != len(block) {
+		return trailer{}, fmt.Errorf("%w: length %d in %d bytes", ErrCorrupt, t.length, len(block))
 	}
 	return t, nil
 }

@@ -15,6 +15,7 @@ type Transfer struct {
 	source       Source        // at the root
 	ready        chan struct{} // closed when sink is set
 	sink         Sink          // at a member; nil if Incoming returned an error
+	placed       Placed        // the source or sink, if it is one
 	storedHere   chan struct{} // closed under the group's lock
 	done         chan struct{} // closed under the group's lock
 
@@ -30,6 +31,14 @@ type Transfer struct {
 func (t *Transfer) open(have *Bitmap) {
 	t.have = have
 	t.ready, t.storedHere, t.done = make(chan struct{}), make(chan struct{}), make(chan struct{})
+}
+
+// goesTo says where the message goes. The group's lock is held.
+func (t *Transfer) goesTo(s Sink) {
+	t.sink = s
+	t.placed, _ = s.(Placed)
+	close(t.ready)
+	t.group.core.ready(t.announcement.Seq)
 }
 
 // read fills buf with a block from the source or sink.

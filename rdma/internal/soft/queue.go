@@ -188,12 +188,18 @@ func (q *RecvQueue) fill(s *RecvSlot, wr *rdma.RecvWR) error {
 
 // Complete ends the oldest receive. op is OpRecv or OpRecvWriteImm, n the bytes of the message.
 func (q *RecvQueue) Complete(status rdma.Status, op rdma.Opcode, n int, imm uint32) {
-	s := q.First()
-	q.Head++
-	c := rdma.Completion{ID: s.ID, QP: q.qp, Op: op, Status: status}
+	c := rdma.Completion{Op: op, Status: status}
 	if status == rdma.StatusOK {
 		c.Bytes, c.Imm, c.HasImm = n, imm, true
 	}
+	q.CompleteAs(c)
+}
+
+// CompleteAs ends the oldest receive with a completion, whose ID and QP it fills in.
+func (q *RecvQueue) CompleteAs(c rdma.Completion) {
+	s := q.First()
+	q.Head++
+	c.ID, c.QP = s.ID, q.qp
 	q.cq.Push(c)
 	s.Pieces = releasePieces(s.Pieces)
 }
