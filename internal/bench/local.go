@@ -63,7 +63,7 @@ func Local(ctx context.Context, plan Plan, command []string, nodes *Links, onRes
 		if rank == 0 && file != nil {
 			cmd.ExtraFiles, own.HasListener = []*os.File{file}, true
 		}
-		cmd.Env = append([]string{fmt.Sprintf("GOMAXPROCS=%d", max(1, runtime.NumCPU()/plan.Members))}, os.Environ()...) // theirs is stronger
+		cmd.Env = append([]string{fmt.Sprintf("GOMAXPROCS=%d", max(1, runtime.NumCPU()/plan.Members))}, cmd.Environ()...) // theirs is stronger
 		cmd.WaitDelay = 5 * time.Second
 		wg.Go(func() {
 			if errs[rank] = startChild(cmd, own, onResult); errs[rank] != nil {
