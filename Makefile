@@ -32,7 +32,7 @@ test-models:
 
 # Exhaustive: too slow under the race detector, and without concurrency.
 test-schedule:
-	$(GO) test -timeout 5m -run 'TestExhaustive' ./replicate/schedule -exhaustive
+	$(GO) test -timeout 5m -run Exhaustive ./replicate/schedule -exhaustive
 
 # 1,000 seeds of the simulator, and power loss after each write: one goroutine a run, so no race detector. SEEDS=n, FROM=s.
 test-sim:
@@ -48,12 +48,13 @@ test-integration: build
 
 # The fabric and the multicast over libibverbs, on a software RDMA device in a VM. KERNELS=6.1 6.12.
 KERNELS = 6.1 6.12
+OF_GROUPS = CloseMeansDelivered|TestConnect|MemberAborts|EachAlgorithm|QueuedMessages|SinkError|SourceError|StoppedMember
 test-rdma:
 	CGO_ENABLED=0 $(GO) test -c -o bin/verbs.test ./rdma/verbs
 	CGO_ENABLED=0 $(GO) test -c -o bin/rdmc.test ./replicate/rdmc
 	for k in $(KERNELS); do \
 		test/vm/run.sh -k $$k -t 400 bin/verbs.test && \
-		test/vm/run.sh -k $$k -t 400 bin/rdmc.test -test.run 'TestCloseMeans|TestConnect|TestMember|TestMulticast|TestQueued|TestSink|TestSource|TestStopped' || exit 1; \
+		test/vm/run.sh -k $$k -t 400 bin/rdmc.test -test.run '$(OF_GROUPS)' || exit 1; \
 	done
 
 # The full sizes of docs/TESTING.md.

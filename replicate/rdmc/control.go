@@ -72,9 +72,14 @@ func (c *core) control() {
 	}
 }
 
-// canBeTold reports whether a neighbour is expected to take a control message in.
+// canBeTold reports whether a neighbour is expected to take a control message in. One that sent what is corrupt is: it must hear
+// of that before its queue pairs break, lest it suspect this member.
 func (c *core) canBeTold(l *lane) bool {
-	return l.up && !l.broken && (c.failure == nil || !slices.Contains(c.failure.suspects, l.peer))
+	if !l.up || l.broken {
+		return false
+	}
+	f := c.failure
+	return f == nil || f.reason == ReasonCorrupt || !slices.Contains(f.suspects, l.peer)
 }
 
 // encodeControl writes the control message that the lane is busy with into buf, which has room for
@@ -215,6 +220,19 @@ func (c *core) connected(lane int) {
 	l.up, l.dirty = true, true
 	l.heard = c.now
 	c.pump()
+}
+
+// awaitEnd says, at a member, that the application waits for the end of the group: silence counts until then.
+func (c *core) awaitEnd() {
+	if c.waiting || c.ended() {
+		return
+	}
+	c.waiting = true
+	c.wake()
+	for i := range c.lanes {
+		c.lanes[i].dirty = true
+	}
+	c.control()
 }
 
 // wake begins a time of activity: silence counts from now.

@@ -59,6 +59,7 @@ type core struct {
 	closing bool   // no message behind last comes any more, close when all have ended
 	last    uint64 // with closing: the group's last message
 	closed  bool
+	waiting bool  // the application waits for the end
 	settled bool  // all lanes know of the failure or the closing
 	lost    []int // neighbours whose queue pairs broke
 	lostAt  time.Time
@@ -198,8 +199,8 @@ func (c *core) isRoot() bool { return c.rank == 0 }
 // ended reports that no more blocks will move.
 func (c *core) ended() bool { return c.failure != nil || c.closed }
 
-// active reports whether messages are under way here.
-func (c *core) active() bool { return !c.ended() && len(c.messages) > 0 }
+// active reports whether messages are under way here, or the end of the group is waited for.
+func (c *core) active() bool { return !c.ended() && (len(c.messages) > 0 || c.waiting) }
 
 func (c *core) act(a action) { c.acts = append(c.acts, a) }
 

@@ -35,8 +35,8 @@ func runOne(t testing.TB, groups []*Group, blocks, blockSize int) {
 	}
 }
 
-// TestNoAllocationPerBlock counts what a long message allocates beyond a short one.
-func TestNoAllocationPerBlock(t *testing.T) {
+// TestDSN_4_6_NoAllocationPerBlock counts what a long message allocates beyond a short one.
+func TestDSN_4_6_NoAllocationPerBlock(t *testing.T) {
 	eachFabric(t, func(t *testing.T, devices func(int) []rdma.Device) {
 		c := newCluster(t, devices(4))
 		groups := c.all(GroupConfig{Number: 1, BlockSize: 4096})

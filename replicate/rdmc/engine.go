@@ -1,6 +1,7 @@
 package rdmc
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"log/slog"
@@ -89,8 +90,9 @@ func (e *Engine) Close() error {
 func (e *Engine) tick() {
 	ticker := time.NewTicker(tickInterval)
 	defer ticker.Stop()
+	var groups []*Group
 	for {
-		groups := e.due()
+		groups = e.due(groups)
 		for _, g := range groups {
 			if !g.tick(time.Now()) {
 				e.rest(g)
@@ -111,10 +113,17 @@ func (e *Engine) tick() {
 	}
 }
 
-func (e *Engine) due() []*Group {
+// due gives the groups to tick, in the order of their numbers so that simulations repeat. into is used again.
+func (e *Engine) due(into []*Group) []*Group {
+	clear(into)
+	into = into[:0]
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	return slices.Collect(maps.Keys(e.ticked))
+	for g := range e.ticked {
+		into = append(into, g)
+	}
+	slices.SortFunc(into, func(a, b *Group) int { return cmp.Compare(a.cfg.Number, b.cfg.Number) })
+	return into
 }
 
 // rest takes a group from those that are ticked, unless it has become busy meanwhile.

@@ -1,273 +1,273 @@
 package rdmc
 
 import (
-	"context"
-	"errors"
 	"flag"
 	"fmt"
 	"math/rand/v2"
+	"runtime"
+	"runtime/debug"
 	"slices"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
-	"github.com/rdmcfs/rdmcfs/rdma"
 	"github.com/rdmcfs/rdmcfs/rdma/mem"
 )
 
 var (
-	faultSeeds = flag.Uint64("fault.seeds", 20, "seeds of TestFaults")
+	faultSeeds = flag.Uint64("fault.seeds", 1000, "seeds of TestFaults")
+	faultFrom  = flag.Uint64("fault.from", 1, "the first of them")
 	faultSeed  = flag.Uint64("fault.seed", 0, "the one seed of TestFaults to run")
 )
 
-// TestFaults kills, stops or cuts off a member at a random moment, over a fabric with random delays. All others must be
-// told within the bound; then a group of the survivors delivers what is missing. A stopped member that
-// goes on later must not change anything.
+// faultKind is what befalls a group.
+type faultKind uint8
+
+const (
+	faultNone   faultKind = iota
+	faultKill             // the victim's process dies
+	faultStop             // it is stopped, and goes on when all is over
+	faultCut              // it is cut off from all others
+	faultLine             // the line between it and one other is cut
+	faultFlip             // what it sends is corrupted
+	faultRepeat           // it sends blocks again, in the place of others
+	faultEpoch            // it is a member of an epoch that is over
+	faultSink             // it cannot store
+	faultAbort            // it leaves
+	faultSlow             // it is slow, which is no fault
+	faultKinds
+)
+
+func (k faultKind) String() string {
+	return [...]string{"none", "kill", "stop", "cut", "line", "flip", "repeat", "epoch", "sink", "abort", "slow"}[k]
+}
+
+// Times of a run, all virtual. No time-out is a multiple of another or of the engines' ticks: of what is due at the same moment the order
+// is random, not the seed's.
+const (
+	faultDelay   = 300 * time.Microsecond // at most, of each way of a request
+	faultPeer    = 203 * time.Millisecond // until the fabric notices that a device is dead or cut off
+	faultSilence = 397 * time.Millisecond
+	faultConnect = 509 * time.Millisecond
+	faultStagger = 3 * time.Millisecond // members connect within it
+	faultClose   = 20 * time.Second
+	// faultBound is the time from a fault to the moment at which the last survivor knows: the slowest way of noticing it, which is
+	// silence, two ticks of the engine, and the telling.
+	faultBound = faultSilence + 2*tickInterval + 100*time.Millisecond
+)
+
+// TestFaults runs groups of all kinds on engines that they share, over a fabric with random delays, in virtual time; one device is the
+// victim of a fault at a random moment. See checkFaults for what must hold.
 func TestFaults(t *testing.T) {
-	seeds := *faultSeeds
+	seeds, from := *faultSeeds, *faultFrom
 	if testing.Short() {
-		seeds = 4
+		seeds = min(seeds, 100) // with the race detector
 	}
-	for seed := uint64(1); seed <= seeds; seed++ {
-		if *faultSeed != 0 && seed != *faultSeed {
-			continue
+	if *faultSeed != 0 {
+		seeds, from = 1, *faultSeed
+	}
+	defer oneThread()()
+	var told tally
+	for seed := from; seed < from+seeds; seed++ {
+		if !runFault(t, seed, &told) {
+			t.Fatalf("seed %d fails; replay it with: go test ./replicate/rdmc -run 'TestFaults$' -count 20 -v -fault.seed %d", seed, seed)
 		}
-		t.Run(fmt.Sprintf("seed=%d", seed), func(t *testing.T) {
-			t.Parallel()
-			f := newFault(t, seed)
-			f.strike()
-			f.checkTold()
-			f.recover()
+	}
+	told.report(t)
+}
+
+// oneThread has goroutines run one at a time, with no collector between them, so that a seed repeats as well as may be.
+func oneThread() (restore func()) {
+	threads, percent := runtime.GOMAXPROCS(1), debug.SetGCPercent(-1)
+	return func() {
+		runtime.GOMAXPROCS(threads)
+		debug.SetGCPercent(percent)
+	}
+}
+
+func runFault(t *testing.T, seed uint64, told *tally) bool {
+	defer runtime.GC()
+	return t.Run(fmt.Sprintf("seed=%d", seed), func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			r := newFaultRun(t, seed)
+			r.live()
+			r.checkFaults()
+			told.add(r)
+			r.carryOn()
 		})
-	}
-}
-
-// fault is one run of TestFaults.
-type fault struct {
-	t         *testing.T
-	rng       *rand.Rand
-	fabric    *mem.Fabric
-	cluster   *cluster
-	groups    []*Group
-	transfers []*Transfer
-	sinks     []*memory
-	kind      string
-	victim    int
-	reached   chan struct{} // closed when the root has read so many blocks
-}
-
-const faultBlock = 4 << 10
-
-func newFault(t *testing.T, seed uint64) *fault {
-	f := &fault{t: t, rng: rand.New(rand.NewPCG(seed, 9)), reached: make(chan struct{})}
-	n := 3 + f.rng.IntN(7)
-	devices, fabric := memDevices(t, n, mem.Config{Seed: seed, DelayMax: 300 * time.Microsecond, PeerTimeout: 200 * time.Millisecond})
-	f.fabric = fabric
-	f.cluster = newCluster(t, devices)
-	f.groups = f.cluster.all(GroupConfig{Number: seed, BlockSize: faultBlock, Window: 2 + f.rng.IntN(8), SilenceTimeout: 400 * time.Millisecond})
-	f.victim = 1 + f.rng.IntN(n-1)
-	f.kind = []string{"kill", "stop", "cut"}[f.rng.IntN(3)]
-	const blocks = 300
-	src := randomMemory(seed, blocks*faultBlock-77, faultBlock)
-	read, at := 0, f.rng.IntN(blocks)
-	src.fail = func(uint64) error {
-		src.mu.Lock()
-		defer src.mu.Unlock()
-		if read == at {
-			close(f.reached)
-		}
-		read++
-		return nil
-	}
-	f.transfers, f.sinks = multicast(t, f.groups, src)
-	t.Logf("n=%d: %s member %d at block %d", n, f.kind, f.victim, at)
-	return f
-}
-
-func (f *fault) strike() {
-	<-f.reached
-	victim := fmt.Sprint(f.victim)
-	switch f.kind {
-	case "kill":
-		f.fabric.Kill(victim)
-	case "stop":
-		f.fabric.Stop(victim)
-	case "cut":
-		for i := range f.groups {
-			if i != f.victim {
-				f.fabric.Cut(victim, fmt.Sprint(i))
-			}
-		}
-	}
-}
-
-// checkTold waits for all others to fail. If the message had reached all before the fault, it has succeeded.
-func (f *fault) checkTold() {
-	for rank, g := range f.groups {
-		if rank == f.victim {
-			continue
-		}
-		select {
-		case <-f.transfers[rank].Done():
-		case <-time.After(5 * time.Second):
-			f.t.Fatalf("rank %d was not told", rank)
-		}
-		err := g.Err()
-		var failure *GroupError
-		if err != nil && (!errors.As(err, &failure) || !slices.Equal(failure.Suspects, []int{f.victim})) {
-			f.t.Fatalf("rank %d: %v, want suspect %d", rank, err, f.victim)
-		}
-	}
-}
-
-func (f *fault) recover() {
-	for rank, g := range f.groups {
-		if rank != f.victim {
-			g.Abort()
-		}
-	}
-	resume(f.t, f.cluster, f.victim, f.transfers, f.sinks)
-	if f.kind == "stop" {
-		f.fabric.Resume(fmt.Sprint(f.victim))
-	}
-	f.groups[f.victim].Abort()
-	for rank := range f.sinks {
-		if rank != f.victim && !slices.Equal(f.sinks[rank].data, f.sinks[0].data) {
-			f.t.Fatalf("rank %d was changed after the end", rank)
-		}
-	}
-}
-
-// TestSection46DeathDuringCreation has a member die before the group is connected: the Connect of each other member ends with an error,
-// its group has failed and is closed by Abort without delay.
-func TestSection46DeathDuringCreation(t *testing.T) {
-	eachFabric(t, func(t *testing.T, devices func(int) []rdma.Device) {
-		const n = 6
-		for victim := range n {
-			c := newCluster(t, devices(n))
-			groups, remote := unconnected(t, c)
-			if err := c.engines[victim].device.Close(); err != nil {
-				t.Fatal(err)
-			}
-			var wg sync.WaitGroup
-			for rank, g := range groups {
-				if rank == victim {
-					continue
-				}
-				wg.Go(func() {
-					ctx, cancel := context.WithTimeout(context.Background(), time.Second)
-					defer cancel()
-					err := g.Connect(ctx, remote[rank])
-					select {
-					case <-g.Failed():
-					case <-time.After(2 * time.Second):
-						t.Errorf("victim %d: rank %d was not told; connect says %v", victim, rank, err)
-					}
-					g.Abort()
-				})
-			}
-			wg.Wait()
-		}
 	})
 }
 
-// TestSection46FailureEndsConnect has one member give up while all wait for another that never connects: each Connect ends when the
-// failure is told, not when its own time is over.
-func TestSection46FailureEndsConnect(t *testing.T) {
-	eachFabric(t, func(t *testing.T, devices func(int) []rdma.Device) {
-		c := newCluster(t, devices(6))
-		groups, remote := unconnected(t, c)
-		ctx := testContext(t)
-		var connects sync.WaitGroup
-		for rank, g := range groups[:5] {
-			connects.Go(func() {
-				err := g.Connect(ctx, remote[rank])
-				if rank == 0 && err == nil {
-					return // it is no neighbour of the one that is missing, and was done before
-				}
-				if !errors.Is(err, ErrFailed) {
-					t.Errorf("rank %d: %v", rank, err)
-				}
-			})
-		}
-		for _, g := range groups[:5] {
-			awaitLanes(t, g, 5)
-		}
-		groups[1].Fail([]int{5}, errTest)
-		ended := make(chan struct{})
-		go func() { connects.Wait(); close(ended) }()
-		select {
-		case <-ended:
-		case <-time.After(10 * time.Second):
-			t.Error("a member connects on in a group that has failed")
-		}
-		<-ended
-		for _, g := range groups {
-			g.Abort()
-		}
-	})
+// tally counts what runs came to.
+type tally struct {
+	runs, struck [faultKinds]int // all, and those in which some group failed
+	longest      time.Duration   // until a survivor was told
 }
 
-// awaitLanes waits until a member is connected with all its neighbours but one.
-func awaitLanes(t *testing.T, g *Group, missing int) {
-	t.Helper()
-	ctx := testContext(t)
-	look := time.NewTicker(time.Millisecond)
-	defer look.Stop()
-	for {
-		g.mu.Lock()
-		waits := slices.ContainsFunc(g.core.lanes, func(l lane) bool { return !l.up && l.peer != missing })
-		g.mu.Unlock()
-		if !waits {
-			return
-		}
-		select {
-		case <-look.C:
-		case <-ctx.Done():
-			t.Fatal("the neighbours do not connect")
+func (c *tally) add(r *faultRun) {
+	c.runs[r.kind]++
+	if r.longest > 0 {
+		c.struck[r.kind]++
+	}
+	c.longest = max(c.longest, r.longest)
+}
+
+// report prints, and holds that the faults of many runs did not come to nothing.
+func (c *tally) report(t *testing.T) {
+	for kind := range faultKinds {
+		t.Logf("%v: %d runs, %d with a group that failed", kind, c.runs[kind], c.struck[kind])
+		if quiet := kind == faultNone || kind == faultSlow; !quiet && c.runs[kind] >= 20 && c.struck[kind] < c.runs[kind]/4 {
+			t.Errorf("%v: only %d of %d runs had a group fail", kind, c.struck[kind], c.runs[kind])
 		}
 	}
+	t.Logf("the last survivor was told within %v, the bound is %v", c.longest, faultBound)
 }
 
-// unconnected makes a group over all engines, and the addresses that each member has to connect with.
-func unconnected(t *testing.T, c *cluster) (groups []*Group, remote []map[int][]byte) {
-	t.Helper()
-	for rank, e := range c.engines {
-		g, err := e.NewGroup(GroupConfig{Number: 1, Members: make([]string, len(c.engines)), Rank: rank})
+// faultRun is one run of TestFaults.
+type faultRun struct {
+	t       *testing.T
+	seed    uint64
+	fabric  *mem.Fabric
+	devices []*faulty
+	engines []*Engine
+	groups  []*faultGroup
+	kind    faultKind
+	victim  int // device
+	other   int // device, of faultLine
+	after   time.Duration
+	struck  time.Time
+	longest time.Duration
+
+	mu  sync.Mutex
+	rng *rand.Rand
+}
+
+// draw is a random time up to most.
+func (r *faultRun) draw(most time.Duration) time.Duration {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return time.Duration(r.rng.Int64N(int64(most)))
+}
+
+func (r *faultRun) pick(n int) int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.rng.IntN(n)
+}
+
+func newFaultRun(t *testing.T, seed uint64) *faultRun {
+	r := &faultRun{t: t, seed: seed, rng: rand.New(rand.NewPCG(seed, 9))}
+	r.kind = faultKind(r.rng.IntN(int(faultKinds)))
+	r.fabric = mem.NewFabric(mem.Config{Seed: seed, DelayMax: r.draw(faultDelay), PeerTimeout: faultPeer})
+	n := 2 + r.rng.IntN(7)
+	for i := range n {
+		d := newFaulty(r.fabric.Device(fmt.Sprint(i)), seed, r.kind == faultRepeat)
+		d.after = time.Duration(i) * 1009 * time.Nanosecond
+		t.Cleanup(func() {
+			d.Close()
+			if live, _ := d.registered(); live != 0 {
+				t.Errorf("device %d: %d bytes are still registered", i, live)
+			}
+		})
+		r.devices = append(r.devices, d)
+		e, err := NewEngine(EngineConfig{Device: d})
 		if err != nil {
 			t.Fatal(err)
 		}
-		groups, remote = append(groups, g), append(remote, make(map[int][]byte))
+		t.Cleanup(func() {
+			if err := e.Close(); err != nil {
+				t.Error(err)
+			}
+		})
+		r.engines = append(r.engines, e)
 	}
-	for rank, g := range groups {
-		for peer, address := range g.Addresses() {
-			remote[peer][rank] = address
-		}
+	for number := range 1 + r.rng.IntN(3) {
+		r.groups = append(r.groups, newFaultGroup(r, number))
 	}
-	return groups, remote
+	members := r.groups[0].on
+	r.victim = members[r.rng.IntN(len(members))]
+	r.other = members[(slices.Index(members, r.victim)+1)%len(members)]
+	r.after = time.Duration(r.rng.ExpFloat64() * float64(8*time.Millisecond))
+	t.Logf("%v at device %d of %d after %v", r.kind, r.victim, n, r.after)
+	for _, fg := range r.groups {
+		t.Log(fg)
+	}
+	return r
 }
 
-// TestRootDeath has the root die: all members are told, with the root as the suspect.
-func TestRootDeath(t *testing.T) {
-	devices, fabric := memDevices(t, 6, mem.Config{Seed: 3, DelayMax: time.Millisecond, PeerTimeout: 100 * time.Millisecond})
-	c := newCluster(t, devices)
-	groups := c.all(GroupConfig{Number: 1, BlockSize: faultBlock})
-	src := randomMemory(1, 4<<20, faultBlock)
-	half := make(chan struct{})
-	src.fail = func(i uint64) error {
-		if i == 500 {
-			close(half)
-		}
-		return nil
+// live makes the groups and runs all members until each has closed its end.
+func (r *faultRun) live() {
+	var members sync.WaitGroup
+	for _, fg := range r.groups {
+		fg.open()
 	}
-	transfers, _ := multicast(t, groups, src)
-	<-half
-	fabric.Kill("0")
-	for rank, tr := range transfers[1:] {
-		err := tr.Wait(testContext(t))
-		var failure *GroupError
-		if !errors.As(err, &failure) || !slices.Equal(failure.Suspects, []int{0}) {
-			t.Fatalf("rank %d: %v", rank+1, err)
+	r.struck = time.Now().Add(r.after)
+	strike := time.AfterFunc(r.after, r.strike)
+	for _, fg := range r.groups {
+		remote := make([]map[int][]byte, len(fg.ends))
+		for rank := range fg.ends {
+			remote[rank] = make(map[int][]byte)
+		}
+		for rank, e := range fg.ends {
+			for peer, address := range e.g.Addresses() {
+				remote[peer][rank] = address
+			}
+		}
+		for rank, e := range fg.ends {
+			members.Go(func() { e.live(remote[rank]) })
+		}
+	}
+	members.Wait()
+	if strike.Stop() {
+		r.struck = time.Now() // it was over before
+	}
+	synctest.Wait()
+}
+
+func (r *faultRun) strike() {
+	name := fmt.Sprint(r.victim)
+	switch r.kind {
+	case faultKill:
+		r.fabric.Kill(name)
+	case faultStop:
+		r.fabric.Stop(name)
+	case faultCut:
+		for i := range r.devices {
+			if i != r.victim {
+				r.fabric.Cut(name, fmt.Sprint(i))
+			}
+		}
+	case faultLine:
+		r.fabric.Cut(name, fmt.Sprint(r.other))
+	case faultFlip:
+		r.devices[r.victim].set(spoilFlip)
+	case faultRepeat:
+		r.devices[r.victim].set(spoilRepeat)
+	default:
+		r.strikeMembers()
+	}
+}
+
+// strikeMembers has the fault befall the victim's members rather than its device.
+func (r *faultRun) strikeMembers() {
+	for _, fg := range r.groups {
+		rank := fg.rankOf(r.victim)
+		if rank < 0 {
+			continue
+		}
+		e := fg.ends[rank]
+		switch r.kind {
+		case faultSink:
+			e.mu.Lock()
+			e.sinkFails = true
+			e.mu.Unlock()
+		case faultSlow:
+			e.mu.Lock()
+			e.slow = func() time.Duration { return r.draw(faultSilence / 4) }
+			e.mu.Unlock()
+		case faultAbort:
+			e.leave()
 		}
 	}
 }

@@ -51,7 +51,7 @@ type GroupConfig struct {
 	// ReportInterval is how often a member reports progress; 0 means DefaultReportInterval.
 	ReportInterval time.Duration
 	// SilenceTimeout is how long a neighbour may say nothing, not even that it lives, while messages are
-	// under way; 0 means DefaultSilenceTimeout.
+	// under way or this member waits in Close; 0 means DefaultSilenceTimeout.
 	SilenceTimeout time.Duration
 
 	// SmallBytes bounds small messages, which go from the root straight to the members (to all of them itself in groups of
@@ -373,12 +373,16 @@ func (g *Group) Fail(suspects []int, cause error) {
 // ends the group. All members call it. If it returns nil, every message reached every member whole.
 // It returns the group's failure, or ctx's error, in which case the group is aborted. A Source or Sink must not call it.
 func (g *Group) Close(ctx context.Context) error {
+	g.mu.Lock()
 	if g.cfg.Rank == 0 {
-		g.mu.Lock()
 		g.core.closeWhenDone()
-		g.drain()
-		g.mu.Unlock()
+	} else {
+		g.look()
+		g.core.awaitEnd()
+		g.engine.attend(g)
 	}
+	g.drain()
+	g.mu.Unlock()
 	select {
 	case <-g.closed:
 		g.end()

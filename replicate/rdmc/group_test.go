@@ -12,7 +12,7 @@ import (
 	"github.com/rdmcfs/rdmcfs/replicate/schedule"
 )
 
-func TestMulticast(t *testing.T) {
+func TestDSN_4_3_EachAlgorithm(t *testing.T) {
 	eachFabric(t, func(t *testing.T, devices func(int) []rdma.Device) {
 		for _, n := range []int{1, 2, 3, 5, 8} {
 			for _, a := range schedule.Algorithms() {
@@ -31,8 +31,8 @@ func TestMulticast(t *testing.T) {
 	})
 }
 
-// TestSection43Hybrid multicasts in a group whose members are in racks, with windows as small as can be.
-func TestSection43Hybrid(t *testing.T) {
+// TestDSN_4_3_Hybrid multicasts in a group whose members are in racks, with windows as small as can be.
+func TestDSN_4_3_Hybrid(t *testing.T) {
 	eachFabric(t, func(t *testing.T, devices func(int) []rdma.Device) {
 		for _, racks := range [][]int{{0, 0, 1, 1, 2, 2, 2}, {3, 1, 3, 1, 1}, {0, 0, 0}} {
 			c := newCluster(t, devices(len(racks)))
@@ -69,8 +69,8 @@ func TestFailedPostIsNoticedByTheNeighbour(t *testing.T) {
 	})
 }
 
-// TestQueuedMessagesArriveInOrder queues many messages at once, with windows as small as can be.
-func TestQueuedMessagesArriveInOrder(t *testing.T) {
+// TestDSN_3_QueuedMessagesArriveInOrder queues many messages at once, with windows as small as can be.
+func TestDSN_3_QueuedMessagesArriveInOrder(t *testing.T) {
 	eachFabric(t, func(t *testing.T, devices func(int) []rdma.Device) {
 		c := newCluster(t, devices(5))
 		groups := c.all(GroupConfig{Number: 1, BlockSize: 1000, Window: 2, MaxSends: 1})
@@ -87,8 +87,8 @@ func TestQueuedMessagesArriveInOrder(t *testing.T) {
 	})
 }
 
-// TestLargeMessage moves more than all windows hold, on overlapping groups with different roots.
-func TestOverlappingGroups(t *testing.T) {
+// TestDSN_3_OverlappingGroups moves more than all windows hold, on overlapping groups with different roots.
+func TestDSN_3_OverlappingGroups(t *testing.T) {
 	eachFabric(t, func(t *testing.T, devices func(int) []rdma.Device) {
 		c := newCluster(t, devices(4))
 		orders := [][]int{{0, 1, 2, 3}, {1, 2, 3, 0}, {2, 3, 0, 1}, {3, 1, 2}}
@@ -107,8 +107,8 @@ func TestOverlappingGroups(t *testing.T) {
 	})
 }
 
-// TestCloseMeansDelivered holds the barrier: the root closes at once after sending, a slow member stores late.
-func TestCloseMeansDelivered(t *testing.T) {
+// TestDSN_4_6_CloseMeansDelivered holds the barrier: the root closes at once after sending, a slow member stores late.
+func TestDSN_4_6_CloseMeansDelivered(t *testing.T) {
 	eachFabric(t, func(t *testing.T, devices func(int) []rdma.Device) {
 		c := newCluster(t, devices(3))
 		groups := c.all(GroupConfig{Number: 1, BlockSize: 1000})
@@ -149,9 +149,9 @@ func TestCloseMeansDelivered(t *testing.T) {
 	})
 }
 
-// TestMemberAborts has a member leave in mid-transfer: all are told, with the suspect; then the survivors form
+// TestDSN_4_6_MemberAbortsAndSurvivorsResume has a member leave in mid-transfer: all are told, with the suspect; then the survivors form
 // the next epoch and only what some of them lacks moves.
-func TestMemberAbortsAndSurvivorsResume(t *testing.T) {
+func TestDSN_4_6_MemberAbortsAndSurvivorsResume(t *testing.T) {
 	eachFabric(t, func(t *testing.T, devices func(int) []rdma.Device) {
 		const size, block = 4 << 20, 16 << 10
 		for victim := 1; victim < 6; victim++ {
@@ -218,7 +218,7 @@ func resume(t *testing.T, c *cluster, victim int, transfers []*Transfer, sinks [
 	}
 }
 
-func TestSinkErrorIsTold(t *testing.T) {
+func TestDSN_4_6_SinkErrorIsTold(t *testing.T) {
 	eachFabric(t, func(t *testing.T, devices func(int) []rdma.Device) {
 		c := newCluster(t, devices(4))
 		groups := c.all(GroupConfig{Number: 1, BlockSize: 1000})
@@ -254,7 +254,7 @@ func TestSinkErrorIsTold(t *testing.T) {
 	})
 }
 
-func TestSourceErrorIsTold(t *testing.T) {
+func TestDSN_4_6_SourceErrorIsTold(t *testing.T) {
 	eachFabric(t, func(t *testing.T, devices func(int) []rdma.Device) {
 		c := newCluster(t, devices(3))
 		groups := c.all(GroupConfig{Number: 1, BlockSize: 1000})
@@ -275,8 +275,8 @@ func TestSourceErrorIsTold(t *testing.T) {
 	})
 }
 
-// TestStoppedMemberIsSuspected has a member that stays connected but says nothing: its lock is held.
-func TestStoppedMemberIsSuspected(t *testing.T) {
+// TestDSN_4_6_StoppedMemberIsSuspected has a member that stays connected but says nothing: its lock is held.
+func TestDSN_4_6_StoppedMemberIsSuspected(t *testing.T) {
 	eachFabric(t, func(t *testing.T, devices func(int) []rdma.Device) {
 		c := newCluster(t, devices(4))
 		groups := c.all(GroupConfig{Number: 1, BlockSize: 1000, SilenceTimeout: 300 * time.Millisecond})

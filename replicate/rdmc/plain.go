@@ -48,12 +48,12 @@ func (c *core) useStanding(lane int, m *message, pos uint64) {
 func (c *core) arriveEarly(lane, i int, got trailer) {
 	s := &c.slots[i]
 	s.state, s.early = slotEarly, got
-	if got.seq < c.next() || c.early[got.seq] != nil {
+	if got.seq >= c.in.seq && (got.seq < c.next() || c.early[got.seq] != nil) {
 		return // grant will find it
 	}
 	a := Announcement{Seq: got.seq, Size: got.size}
 	err := a.validate(c.block)
-	if err == nil && (got.epoch != c.epoch || got.size == 0 || got.seq-c.next() >= maxQueued) {
+	if err == nil && (got.seq < c.in.seq || got.epoch != c.epoch || got.size == 0 || got.seq-c.next() >= maxQueued) {
 		err = fmt.Errorf("%w: unexpected block %+v", ErrCorrupt, got)
 	}
 	if err != nil {

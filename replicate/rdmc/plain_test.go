@@ -64,8 +64,8 @@ func plainGroup(t *testing.T, c *cluster, cfg GroupConfig) ([]*Group, []*inbox) 
 	return groups, inboxes
 }
 
-// TestUnannounced sends as in the papers: members learn of a message and its size from the first block.
-func TestUnannounced(t *testing.T) {
+// TestDSN_4_2_FirstBlockTellsTheSize sends as in the papers: members learn of a message and its size from the first block.
+func TestDSN_4_2_FirstBlockTellsTheSize(t *testing.T) {
 	eachFabric(t, func(t *testing.T, devices func(int) []rdma.Device) {
 		for _, n := range []int{2, 3, 5, 8} {
 			for _, a := range schedule.Algorithms() {
@@ -108,8 +108,8 @@ func (in *inbox) check(t *testing.T, rank int, sent []*memory) {
 	}
 }
 
-// TestUnannouncedRefused has one member refuse a message: all fail, and are called back once.
-func TestUnannouncedRefused(t *testing.T) {
+// TestDSN_4_1_IncomingRefuses has one member refuse a message: all fail, and are called back once.
+func TestDSN_4_1_IncomingRefuses(t *testing.T) {
 	eachFabric(t, func(t *testing.T, devices func(int) []rdma.Device) {
 		c := newCluster(t, devices(4))
 		groups, inboxes := plainGroup(t, c, GroupConfig{Number: 1, BlockSize: 1000})

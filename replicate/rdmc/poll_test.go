@@ -54,9 +54,9 @@ func (s *script) run(mode CompletionMode) {
 	p.run(ctx)
 }
 
-// TestSection52CompletionModes holds what each mode calls: events wait as soon as nothing is there, polling never waits, the hybrid
+// TestDSN_5_2_CompletionModes holds what each mode calls: events wait as soon as nothing is there, polling never waits, the hybrid
 // polls for SpinTime after the last completion and then waits, and after a wait that brought nothing polls anew.
-func TestSection52CompletionModes(t *testing.T) {
+func TestDSN_5_2_CompletionModes(t *testing.T) {
 	spin := []string{"poll", "yield", "poll", "yield", "poll", "yield", "poll", "yield", "poll", "yield"}
 	for _, c := range []struct {
 		mode  CompletionMode
@@ -75,28 +75,29 @@ func TestSection52CompletionModes(t *testing.T) {
 	}
 }
 
-// TestCompletionModesDeliver multicasts in each mode, and closes engines that are idle.
-func TestCompletionModesDeliver(t *testing.T) {
-	for _, mode := range []CompletionMode{CompletionEvents, CompletionHybrid, CompletionPolling} {
-		devices := tcpDevices(t, 2)
-		var groups []*Group
-		for rank, d := range devices {
-			e, err := NewEngine(EngineConfig{Device: d, Completion: mode})
-			if err != nil {
-				t.Fatal(err)
+// TestDSN_5_2_CompletionModesDeliver multicasts in each mode, and closes engines that are idle.
+func TestDSN_5_2_CompletionModesDeliver(t *testing.T) {
+	eachFabric(t, func(t *testing.T, devices func(int) []rdma.Device) {
+		for _, mode := range []CompletionMode{CompletionEvents, CompletionHybrid, CompletionPolling} {
+			var groups []*Group
+			for rank, d := range devices(2) {
+				e, err := NewEngine(EngineConfig{Device: d, Completion: mode})
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer e.Close()
+				g, err := e.NewGroup(GroupConfig{Members: make([]string, 2), Rank: rank, BlockSize: 1000})
+				if err != nil {
+					t.Fatal(err)
+				}
+				groups = append(groups, g)
 			}
-			defer e.Close()
-			g, err := e.NewGroup(GroupConfig{Members: make([]string, 2), Rank: rank, BlockSize: 1000})
-			if err != nil {
-				t.Fatal(err)
-			}
-			groups = append(groups, g)
+			connect(t, groups)
+			transfers, sinks := multicast(t, groups, randomMemory(1, 20_000, 1000))
+			verify(t, transfers, sinks)
+			closeAll(t, groups)
 		}
-		connect(t, groups)
-		transfers, sinks := multicast(t, groups, randomMemory(1, 20_000, 1000))
-		verify(t, transfers, sinks)
-		closeAll(t, groups)
-	}
+	})
 }
 
 func TestCompletionModeNames(t *testing.T) {

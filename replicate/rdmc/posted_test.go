@@ -26,9 +26,9 @@ func postedGroup(t *testing.T, c *cluster, cfg GroupConfig, completed func(rank 
 	return groups
 }
 
-// TestReportPostedReceives is the report's interface: each member posts one buffer, and the next when a message has come. Sizes go
+// TestReport_3_PostedReceives is the report's interface: each member posts one buffer, and the next when a message has come. Sizes go
 // by blocks and by the small way, and the root sends all of it at once, with windows as small as can be.
-func TestReportPostedReceives(t *testing.T) {
+func TestReport_3_PostedReceives(t *testing.T) {
 	eachFabric(t, func(t *testing.T, devices func(int) []rdma.Device) {
 		const block, n, messages = 1000, 5, 20
 		c := newCluster(t, devices(n))
@@ -75,8 +75,8 @@ func TestReportPostedReceives(t *testing.T) {
 	})
 }
 
-// TestReportPostedTooSmall has a member post less than what comes: all are told, with that member as the suspect.
-func TestReportPostedTooSmall(t *testing.T) {
+// TestReport_3_PostedTooSmall has a member post less than what comes: all are told, with that member as the suspect.
+func TestReport_3_PostedTooSmall(t *testing.T) {
 	eachFabric(t, func(t *testing.T, devices func(int) []rdma.Device) {
 		c := newCluster(t, devices(3))
 		groups := postedGroup(t, c, GroupConfig{BlockSize: 1000}, func(int, *Transfer) {})

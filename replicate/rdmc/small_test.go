@@ -79,9 +79,9 @@ func numbered(i int) []byte {
 	return b
 }
 
-// TestSmallMessagesKeepTheOrder mixes small and announced large messages, in a group where the root sends to all members itself
+// TestReport_3_1_SmallMessagesKeepTheOrder mixes small and announced large messages, in a group where the root sends to all members itself
 // and in one with a tree: each member is given each message whole, once, in order, and large ones end between.
-func TestSmallMessagesKeepTheOrder(t *testing.T) {
+func TestReport_3_1_SmallMessagesKeepTheOrder(t *testing.T) {
 	eachFabric(t, func(t *testing.T, devices func(int) []rdma.Device) {
 		for _, n := range []int{1, 2, 5, starMembers + 3} {
 			c := newCluster(t, devices(n))
@@ -115,9 +115,9 @@ func TestSmallMessagesKeepTheOrder(t *testing.T) {
 	})
 }
 
-// TestSmallMessagesAreBounded has a member whose callback does not return: a large message behind small ones still comes; the
+// TestReport_3_1_SmallMessagesAreBounded has a member whose callback does not return: a large message behind small ones still comes; the
 // root can send as many small ones as there is memory for and is told so; and when the callback returns all goes on.
-func TestSmallMessagesAreBounded(t *testing.T) {
+func TestReport_3_1_SmallMessagesAreBounded(t *testing.T) {
 	eachFabric(t, func(t *testing.T, devices func(int) []rdma.Device) {
 		c := newCluster(t, devices(3))
 		groups, boxes := smallGroups(t, c, GroupConfig{BlockSize: 1000, SmallBytes: 100})
@@ -187,8 +187,8 @@ func TestEarlyAnnouncementKeepsItsBuffers(t *testing.T) {
 	closeAll(t, groups)
 }
 
-// TestSmallCloseMeansDelivered closes right behind small messages: a successful close means that the callbacks have returned.
-func TestSmallCloseMeansDelivered(t *testing.T) {
+// TestReport_3_1_SmallCloseMeansDelivered closes right behind small messages: a successful close means that the callbacks have returned.
+func TestReport_3_1_SmallCloseMeansDelivered(t *testing.T) {
 	eachFabric(t, func(t *testing.T, devices func(int) []rdma.Device) {
 		c := newCluster(t, devices(4))
 		groups, boxes := smallGroups(t, c, GroupConfig{SmallBytes: 100})
@@ -209,9 +209,9 @@ func TestSmallCloseMeansDelivered(t *testing.T) {
 	})
 }
 
-// TestSmallFailure kills a member while small messages flow, with the root's star and with the tree: the root's waits end with
+// TestReport_3_1_SmallFailure kills a member while small messages flow, with the root's star and with the tree: the root's waits end with
 // the failure, and all others are told, with the dead member as the suspect.
-func TestSmallFailure(t *testing.T) {
+func TestReport_3_1_SmallFailure(t *testing.T) {
 	for _, n := range []int{4, starMembers + 4} {
 		devices, fabric := memDevices(t, n, mem.Config{Seed: 5, DelayMax: 100 * time.Microsecond, PeerTimeout: 200 * time.Millisecond})
 		c := newCluster(t, devices)
@@ -247,8 +247,8 @@ func TestSmallFailure(t *testing.T) {
 	}
 }
 
-// TestSmallCallbackCallsTheLibrary has each member pass each small message on to a group of its own.
-func TestSmallCallbackCallsTheLibrary(t *testing.T) {
+// TestDSN_4_1_SmallCallbackCallsTheLibrary has each member pass each small message on to a group of its own.
+func TestDSN_4_1_SmallCallbackCallsTheLibrary(t *testing.T) {
 	eachFabric(t, func(t *testing.T, devices func(int) []rdma.Device) {
 		c := newCluster(t, devices(3))
 		got := make(chan string, 100)
@@ -318,8 +318,8 @@ func TestSmallInvalid(t *testing.T) {
 	}
 }
 
-// TestSmallNoAllocation counts what sending, taking and acknowledging small messages allocates, on all members.
-func TestSmallNoAllocation(t *testing.T) {
+// TestReport_3_1_SmallNoAllocation counts what sending, taking and acknowledging small messages allocates, on all members.
+func TestReport_3_1_SmallNoAllocation(t *testing.T) {
 	eachFabric(t, func(t *testing.T, devices func(int) []rdma.Device) {
 		c := newCluster(t, devices(5))
 		g := c.all(GroupConfig{Number: 1, SmallBytes: 100, Small: func(uint64, []byte) {}})[0]

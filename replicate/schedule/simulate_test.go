@@ -91,8 +91,8 @@ func (n *network) start(rank int) {
 	}
 }
 
-// TestRandomDelaysNeverDeadlock runs all algorithms with random durations.
-func TestRandomDelaysNeverDeadlock(t *testing.T) {
+// TestDSN_4_3_RandomDelaysNeverDeadlock runs all algorithms with random durations.
+func TestDSN_4_3_RandomDelaysNeverDeadlock(t *testing.T) {
 	for seed := range uint64(300) {
 		rng := rand.New(rand.NewPCG(seed, 1))
 		a := Algorithms()[rng.IntN(len(Algorithms()))]
@@ -107,9 +107,9 @@ func TestRandomDelaysNeverDeadlock(t *testing.T) {
 	}
 }
 
-// TestSection45Slack holds the paper's figure: in a steady step the average slack, the number of steps between
+// TestDSN_4_5_Slack holds the paper's figure: in a steady step the average slack, the number of steps between
 // the receipt of a block and the sending of it, is 2(1-(l-1)/(n-2)).
-func TestSection45Slack(t *testing.T) {
+func TestDSN_4_5_Slack(t *testing.T) {
 	for l := 2; l <= 7; l++ {
 		n, k := 1<<l, uint64(60)
 		s, err := New(Hypercube, n, k)
@@ -144,9 +144,9 @@ func averageSlack(s Schedule, step uint64) float64 {
 	return sum / float64(senders)
 }
 
-// TestSection45SlowLink runs with one link at half speed. The paper's estimate for the hypercube is that
+// TestDSN_4_5_SlowLink runs with one link at half speed. The paper's estimate for the hypercube is that
 // lT'/(T+(l-1)T') of the bandwidth remains, a slowdown of 1+1/l at half speed; chain pays all of it.
-func TestSection45SlowLink(t *testing.T) {
+func TestDSN_4_5_SlowLink(t *testing.T) {
 	for _, c := range []struct {
 		a     Algorithm
 		n     int
@@ -164,10 +164,10 @@ func TestSection45SlowLink(t *testing.T) {
 	}
 }
 
-// TestSection45SlowLinkBound holds the paper's formula for more than half speed: with one link at bandwidth T' and the others at T
+// TestDSN_4_5_SlowLinkBound holds the paper's formula for more than half speed: with one link at bandwidth T' and the others at T
 // the hypercube of 2^l members keeps at least lT'/(T+(l-1)T') of its bandwidth, whichever link it is, less what filling and
 // draining the pipeline over the slow link takes in a message of finite length.
-func TestSection45SlowLinkBound(t *testing.T) {
+func TestDSN_4_5_SlowLinkBound(t *testing.T) {
 	for _, l := range []int{2, 3, 4, 5, 6} {
 		for _, slow := range []float64{0.9, 0.75, 0.5, 0.25} {
 			bound := float64(l) * slow / (1 + float64(l-1)*slow)

@@ -1,0 +1,149 @@
+package rdmc
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/rdmcfs/rdmcfs/rdma"
+	"github.com/rdmcfs/rdmcfs/rdma/mem"
+)
+
+const faultBlock = 4 << 10
+
+// TestDSN_4_6_DeathDuringCreation has a member die before the group is connected: the Connect of each other member ends with an error,
+// its group has failed and is closed by Abort without delay.
+func TestDSN_4_6_DeathDuringCreation(t *testing.T) {
+	eachFabric(t, func(t *testing.T, devices func(int) []rdma.Device) {
+		const n = 6
+		for victim := range n {
+			c := newCluster(t, devices(n))
+			groups, remote := unconnected(t, c)
+			if err := c.engines[victim].device.Close(); err != nil {
+				t.Fatal(err)
+			}
+			var wg sync.WaitGroup
+			for rank, g := range groups {
+				if rank == victim {
+					continue
+				}
+				wg.Go(func() {
+					ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+					defer cancel()
+					err := g.Connect(ctx, remote[rank])
+					select {
+					case <-g.Failed():
+					case <-time.After(2 * time.Second):
+						t.Errorf("victim %d: rank %d was not told; connect says %v", victim, rank, err)
+					}
+					g.Abort()
+				})
+			}
+			wg.Wait()
+		}
+	})
+}
+
+// TestDSN_4_6_FailureEndsConnect has one member give up while all wait for another that never connects: each Connect ends when the
+// failure is told, not when its own time is over.
+func TestDSN_4_6_FailureEndsConnect(t *testing.T) {
+	eachFabric(t, func(t *testing.T, devices func(int) []rdma.Device) {
+		c := newCluster(t, devices(6))
+		groups, remote := unconnected(t, c)
+		ctx := testContext(t)
+		var connects sync.WaitGroup
+		for rank, g := range groups[:5] {
+			connects.Go(func() {
+				err := g.Connect(ctx, remote[rank])
+				if rank == 0 && err == nil {
+					return // it is no neighbour of the one that is missing, and was done before
+				}
+				if !errors.Is(err, ErrFailed) {
+					t.Errorf("rank %d: %v", rank, err)
+				}
+			})
+		}
+		for _, g := range groups[:5] {
+			awaitLanes(t, g, 5)
+		}
+		groups[1].Fail([]int{5}, errTest)
+		ended := make(chan struct{})
+		go func() { connects.Wait(); close(ended) }()
+		select {
+		case <-ended:
+		case <-time.After(10 * time.Second):
+			t.Error("a member connects on in a group that has failed")
+		}
+		<-ended
+		for _, g := range groups {
+			g.Abort()
+		}
+	})
+}
+
+// awaitLanes waits until a member is connected with all its neighbours but one.
+func awaitLanes(t *testing.T, g *Group, missing int) {
+	t.Helper()
+	ctx := testContext(t)
+	look := time.NewTicker(time.Millisecond)
+	defer look.Stop()
+	for {
+		g.mu.Lock()
+		waits := slices.ContainsFunc(g.core.lanes, func(l lane) bool { return !l.up && l.peer != missing })
+		g.mu.Unlock()
+		if !waits {
+			return
+		}
+		select {
+		case <-look.C:
+		case <-ctx.Done():
+			t.Fatal("the neighbours do not connect")
+		}
+	}
+}
+
+// unconnected makes a group over all engines, and the addresses that each member has to connect with.
+func unconnected(t *testing.T, c *cluster) (groups []*Group, remote []map[int][]byte) {
+	t.Helper()
+	for rank, e := range c.engines {
+		g, err := e.NewGroup(GroupConfig{Number: 1, Members: make([]string, len(c.engines)), Rank: rank})
+		if err != nil {
+			t.Fatal(err)
+		}
+		groups, remote = append(groups, g), append(remote, make(map[int][]byte))
+	}
+	for rank, g := range groups {
+		for peer, address := range g.Addresses() {
+			remote[peer][rank] = address
+		}
+	}
+	return groups, remote
+}
+
+// TestDSN_4_6_RootDeath has the root die: all members are told, with the root as the suspect.
+func TestDSN_4_6_RootDeath(t *testing.T) {
+	devices, fabric := memDevices(t, 6, mem.Config{Seed: 3, DelayMax: time.Millisecond, PeerTimeout: 100 * time.Millisecond})
+	c := newCluster(t, devices)
+	groups := c.all(GroupConfig{Number: 1, BlockSize: faultBlock})
+	src := randomMemory(1, 4<<20, faultBlock)
+	half := make(chan struct{})
+	src.fail = func(i uint64) error {
+		if i == 500 {
+			close(half)
+		}
+		return nil
+	}
+	transfers, _ := multicast(t, groups, src)
+	<-half
+	fabric.Kill("0")
+	for rank, tr := range transfers[1:] {
+		err := tr.Wait(testContext(t))
+		var failure *GroupError
+		if !errors.As(err, &failure) || !slices.Equal(failure.Suspects, []int{0}) {
+			t.Fatalf("rank %d: %v", rank+1, err)
+		}
+	}
+}

@@ -1,0 +1,82 @@
+package rdmc
+
+import (
+	"errors"
+	"slices"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/rdmcfs/rdmcfs/rdma"
+	"github.com/rdmcfs/rdmcfs/rdma/mem"
+)
+
+// TestDSN_4_6_CorruptSenderIsTold has a member find a block corrupt that only its sender could tell others of: the sender is told what
+// was found before it sees the connection end, so that all suspect the sender and not the one who found it.
+func TestDSN_4_6_CorruptSenderIsTold(t *testing.T) {
+	eachFabric(t, func(t *testing.T, devices func(int) []rdma.Device) {
+		all := devices(2)
+		bad := newFaulty(all[0], 1, false)
+		all[0] = bad
+		c := newCluster(t, all)
+		groups := c.all(GroupConfig{Number: 1, BlockSize: 1000})
+		bad.set(spoilFlip)
+		multicast(t, groups, randomMemory(1, 20_000, 1000))
+		ends := make(chan error, 2)
+		for _, g := range groups {
+			go func() { ends <- g.Close(testContext(t)) }()
+		}
+		for range groups {
+			err := <-ends
+			var failure *GroupError
+			if !errors.As(err, &failure) || failure.Reason != ReasonCorrupt || !slices.Equal(failure.Suspects, []int{0}) {
+				t.Errorf("%v, want a corrupt block of member 0", err)
+			}
+		}
+	})
+}
+
+// TestDSN_4_6_StoppedWhileOthersClose has a member say nothing any more when no message is under way and others wait for the end
+// of the group: they are told as they would be in mid-transfer.
+func TestDSN_4_6_StoppedWhileOthersClose(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		devices, fabric := memDevices(t, 4, mem.Config{Seed: 1})
+		c := newCluster(t, devices)
+		groups := c.all(GroupConfig{Number: 1, BlockSize: 1000, SilenceTimeout: faultSilence})
+		transfers, sinks := multicast(t, groups, randomMemory(1, 20_000, 1000))
+		verify(t, transfers, sinks)
+		<-time.After(time.Hour) // idle: nobody watches nor is watched
+		fabric.Stop("0")
+		var closing sync.WaitGroup
+		for _, g := range groups[1:] {
+			closing.Go(func() { _ = g.Close(testContext(t)) }) // fails with the group
+		}
+		<-time.After(faultBound)
+		for _, g := range groups[1:] {
+			var failure *GroupError
+			if !errors.As(g.Err(), &failure) || failure.Reason != ReasonSilent || !slices.Equal(failure.Suspects, []int{0}) {
+				t.Errorf("rank %d: %v", g.cfg.Rank, g.Err())
+			}
+		}
+		closing.Wait()
+		fabric.Resume("0")
+	})
+}
+
+// TestDSN_4_2_StrayFirstBlock has a first block come of a message that has ended: it is not kept in the place of the next one's.
+func TestDSN_4_2_StrayFirstBlock(t *testing.T) {
+	c := newCore(simPlan(2), 1, simBlock, 7, true, simLimits(1))
+	c.pump()
+	c.connected(0)
+	first := trailer{seq: 1, block: 0, size: simBlock, epoch: 7, length: simBlock}
+	c.received(0, c.lanes[0].ring[0], first, nil)
+	c.stored(slices.IndexFunc(c.slots, func(s slot) bool { return s.storing }), nil)
+	if c.failure != nil || c.first != 2 {
+		t.Fatalf("the message did not end: %+v", c.failure)
+	}
+	c.received(0, c.lanes[0].ring[0], first, nil)
+	if c.failure == nil || c.failure.reason != ReasonCorrupt || !slices.Equal(c.failure.suspects, []int{0}) {
+		t.Errorf("the same block again: %+v", c.failure)
+	}
+}
