@@ -110,9 +110,10 @@ func (t *Transfer) ended() bool {
 
 // stream sends small and, now and then, large messages until the group fails; at is closed after so many.
 func stream(t *testing.T, groups []*Group, count int, at chan struct{}) {
+	reached := sync.OnceFunc(func() { close(at) }) // a message may be tried several times
 	for i := 0; ; i++ {
 		if i == count {
-			close(at)
+			reached()
 		}
 		var err error
 		if i%40 == 39 {
