@@ -91,6 +91,7 @@ func (c *core) encodeControl(lane int, buf []byte) int {
 		granted:  l.granted,
 		received: l.ctlCame,
 		active:   c.active(),
+		held:     c.heldUp(),
 		closed:   c.closed,
 		last:     c.last,
 		failure:  c.failure,
@@ -147,6 +148,7 @@ func (c *core) hear(lane int, m controlMessage) {
 	if m.active {
 		l.peerActive = c.now
 	}
+	c.pace.excused(c.now, lane, m.held)
 	for _, r := range m.reports {
 		c.learn(l.peer, r)
 	}
@@ -256,6 +258,8 @@ func (c *core) tick(now time.Time) bool {
 	c.clock(now)
 	c.reportInTime()
 	c.graceOver()
+	c.watchPace()
+	c.excuse()
 	attentive := c.active() || len(c.lost) > 0 && !c.ended() || c.ended() && !c.settled
 	for i := range c.lanes {
 		l := &c.lanes[i]

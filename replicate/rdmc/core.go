@@ -66,6 +66,11 @@ type core struct {
 	lostWhy error
 	now     time.Time
 	bucket  bucket
+	gate    gate // where the turn to send is asked for; nil if there is nobody to take turns with
+	pace    pace
+	slowest Straggler // of the last actSlow
+	refused bool      // it said no since pump began
+	waits   bool      // it has said no, and knows of nothing newer
 	wakeAt  time.Time // when advance has to be called for the bucket; zero if it has not
 	report  time.Time // when the last report was made
 
@@ -83,6 +88,10 @@ type coreLimits struct {
 	grace    time.Duration // from a broken queue pair to the failure of the group
 
 	rate uint64 // bytes a second that may be sent, 0 for no cap
+
+	slow       SlowPolicy
+	slowFactor float64
+	slowTime   time.Duration // 0 for no judgement
 
 	smallBytes   int // bound of a small message, 0 for none
 	smallWindow  int // small messages under way
@@ -121,6 +130,7 @@ const (
 	actSmallSend                       // send a small message on the lane, then call smallSent with block
 	actSmallHand                       // give a small message to the application, then call smallTaken with block
 	actSmallPost                       // post the slot as a receive on the lane's control queue pair
+	actSlow                            // slowest is a straggler
 )
 
 // action is one thing for the shell to do.
@@ -176,6 +186,7 @@ func newCore(plan *schedule.Plan, rank, blockSize int, epoch uint32, plain bool,
 		c.parent = c.laneOf[tree[rank]]
 	}
 	c.openSmall(tree)
+	c.pace.open(len(c.lanes))
 	c.slots = make([]slot, slotsFor(c.limits.slots, len(c.lanes), plain && rank != 0))
 	c.queue.entries = make([]prepared, 2*c.limits.slots)
 	return c
@@ -226,6 +237,7 @@ func (c *core) pump() {
 		c.retire()
 		c.handSmall() // whose turn it is now
 	}
+	c.settleTurn()
 	c.control()
 }
 

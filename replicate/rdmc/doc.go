@@ -42,7 +42,9 @@
 // longer cached is read back from the Source or Sink. Sends are done in the order of the schedule. By that
 // order no set of finite pools can deadlock: see core.go for the argument, and the simulation that tests it.
 //
-// [GroupConfig.SendRate] caps what a member sends, by a token bucket (rate.go).
+// [GroupConfig.SendRate] caps what a member sends, by a token bucket (rate.go). Groups of one engine take turns, by bytes and by
+// [GroupConfig.Priority] (share.go). [Group.Pace] tells how fast those take blocks that a member sends to, and [GroupConfig.Slow] what
+// happens to stragglers (pace.go).
 //
 // # Failure
 //

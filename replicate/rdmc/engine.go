@@ -36,6 +36,7 @@ type Engine struct {
 	stop   context.CancelFunc
 	done   sync.WaitGroup // poller and ticker
 	wake   chan struct{}  // holds one; the ticker has groups to tick
+	turns  turns          // whose turn it is to send
 
 	mu     sync.Mutex // taken before no other lock
 	closed bool
@@ -98,6 +99,7 @@ func (e *Engine) tick() {
 				e.rest(g)
 			}
 		}
+		e.turns.tick(time.Now())
 		wait := ticker.C
 		if len(groups) == 0 {
 			wait = nil

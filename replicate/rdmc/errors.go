@@ -38,11 +38,13 @@ const (
 	ReasonCorrupt
 	// ReasonAborted is Group.Fail or Group.Abort, with the suspects that the caller named.
 	ReasonAborted
+	// ReasonSlow is a member that GroupConfig.Slow ejects; the cause is a *SlowError at the member that measured it.
+	ReasonSlow
 )
 
 // String names the reason.
 func (r Reason) String() string {
-	names := [...]string{"none", "disconnected", "silent", "sink error", "source error", "corrupt data", "aborted"}
+	names := [...]string{"none", "disconnected", "silent", "sink error", "source error", "corrupt data", "aborted", "slow"}
 	if int(r) < len(names) {
 		return names[r]
 	}

@@ -65,13 +65,18 @@ func (c *core) loaded(i int, err error) {
 
 // send posts the prepared sends for which there is credit, in order.
 func (c *core) send() {
+	c.pace.wait(c.now, -1)
 	for c.flight < c.limits.sends && c.queue.len > 0 {
 		p := c.queue.front()
 		s, l := &c.slots[p.slot], &c.lanes[p.lane]
-		if s.state != slotFull || l.sent == l.credit || !l.up || !c.maySend() { // credit may come before this end is connected
+		if s.state == slotFull && l.sent == l.credit && l.up {
+			c.pace.wait(c.now, p.lane)
+		}
+		if s.state != slotFull || l.sent == l.credit || !l.up || !c.maySend() || !c.myTurn(c.lengthOf(s)) { // credit may come before this end is connected
 			return
 		}
 		c.bucket.take(c.lengthOf(s))
+		c.pace.post(c.now, p.lane, c.lengthOf(s))
 		c.queue.pop()
 		c.unpin(s)
 		c.use(s)
@@ -87,6 +92,7 @@ func (c *core) send() {
 // sent says that the peer's memory holds the block of a send.
 func (c *core) sent(i int) {
 	s := &c.slots[i]
+	c.sendDone(c.lengthOf(s))
 	s.sending--
 	s.m.flight--
 	c.flight--

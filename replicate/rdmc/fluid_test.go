@@ -26,7 +26,7 @@ type flow struct {
 	arrive   func()
 }
 
-func (f *fluid) add(from, to, lane int, arrive func()) {
+func (f *fluid) add(from, to, lane, _ int, arrive func()) {
 	f.progress()
 	f.lanes[from][lane] = append(f.lanes[from][lane], &flow{from: from, to: to, left: 1, arrive: arrive})
 	f.share()
@@ -105,7 +105,7 @@ func runFluid(t *testing.T, a schedule.Algorithm, n int, k uint64, limits coreLi
 	for rank := range f.lanes {
 		f.lanes[rank] = make([][]*flow, len(w.nodes[rank].core.lanes))
 	}
-	w.fluid = f
+	w.wire = f
 	w.delay = func(kind actionKind) time.Duration { return 5000 }
 	am := Announcement{Seq: 1, Size: k * simBlock, Blocks: AllBlocks(k)}
 	w.announce(am, none(k))

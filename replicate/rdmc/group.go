@@ -2,6 +2,7 @@ package rdmc
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"math/bits"
@@ -48,6 +49,16 @@ type GroupConfig struct {
 	// SendRate caps what this member sends of the group's messages, in bytes a second; 0 means no cap. A relay's cap slows down
 	// those below it, and so in time the whole group.
 	SendRate uint64
+	// Priority is the group's class at this member: groups of the same class share what the member sends by bytes, a higher class goes
+	// ahead of a lower one (share.go).
+	Priority Priority
+	// Slow says what happens when this member finds one of those that it sends to a straggler: slower than the median of the others by
+	// SlowFactor, in each quarter of SlowTime. 0 means DefaultSlowFactor and DefaultSlowTime. OnSlow is called with the evidence by a
+	// goroutine of the group, once in SlowTime; it may call anything but Close and Abort.
+	Slow       SlowPolicy
+	SlowFactor float64
+	SlowTime   time.Duration
+	OnSlow     func(Straggler)
 	// ReportInterval is how often a member reports progress; 0 means DefaultReportInterval.
 	ReportInterval time.Duration
 	// SilenceTimeout is how long a neighbour may say nothing, not even that it lives, while messages are
@@ -86,6 +97,8 @@ func (cfg *GroupConfig) setDefaults() {
 	orDefault(&cfg.BlockSize, DefaultBlockSize)
 	orDefault(&cfg.Algorithm, schedule.BinomialPipeline)
 	orDefault(&cfg.MaxSends, DefaultMaxSends)
+	orDefault(&cfg.SlowFactor, DefaultSlowFactor)
+	orDefault(&cfg.SlowTime, DefaultSlowTime)
 	orDefault(&cfg.ReportInterval, DefaultReportInterval)
 	orDefault(&cfg.SilenceTimeout, DefaultSilenceTimeout)
 	dims := bits.Len(uint(len(cfg.Members)))
@@ -123,7 +136,7 @@ func (cfg *GroupConfig) check(limits rdma.Limits) error {
 	case cfg.ReportInterval < 0 || cfg.SilenceTimeout < 0:
 		return fmt.Errorf("%w: negative time", ErrInvalid)
 	}
-	return nil
+	return errors.Join(cfg.Priority.check(), cfg.checkSlow())
 }
 
 func (cfg *GroupConfig) plan() (*schedule.Plan, error) {
@@ -147,6 +160,10 @@ func (cfg *GroupConfig) limits() coreLimits {
 		grace:    lossGrace,
 		rate:     cfg.SendRate,
 
+		slow:       cfg.Slow,
+		slowFactor: cfg.SlowFactor,
+		slowTime:   cfg.SlowTime,
+
 		smallBytes:   cfg.SmallBytes,
 		smallWindow:  cfg.smallWindow(),
 		smallInOrder: cfg.Small != nil,
@@ -159,6 +176,7 @@ type Group struct {
 	cfg    GroupConfig
 	log    *slog.Logger
 	busy   atomic.Bool // the engine ticks this group
+	turn   *turn
 	calls  callbacks
 	jobs   chan job // written under mu, room for one per slot; closed by end
 	work   sync.WaitGroup
@@ -225,7 +243,10 @@ func (e *Engine) NewGroup(cfg GroupConfig) (*Group, error) {
 	}
 	g.core.now = time.Now()
 	g.places = make([]rdma.SGE, len(g.core.slots))
+	g.turn = e.turns.newTurn(cfg.Priority, g.takeTurn)
+	g.core.gate = g.turn
 	if err := g.open(); err != nil {
+		g.turn.leave()
 		g.closeLanes()
 		return nil, fmt.Errorf("rdmc: new group %d: %w", cfg.Number, err)
 	}

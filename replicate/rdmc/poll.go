@@ -96,6 +96,7 @@ func (p *poller) spins(idle *time.Time) bool {
 func (e *Engine) poll() {
 	p := poller{mode: e.mode, queue: e.cq, now: time.Now, yield: runtime.Gosched, take: func(c *rdma.Completion) {
 		c.QP.User().(*laneEnd).complete(c)
+		e.turns.run()
 	}}
 	p.run(e.ctx)
 }

@@ -74,12 +74,8 @@ func (c *core) advance(now time.Time) {
 	c.pump()
 }
 
-// look tells a core with a cap the time, before something happens to it. The lock is held.
-func (g *Group) look() {
-	if g.cfg.SendRate > 0 {
-		g.core.clock(time.Now())
-	}
-}
+// look tells the core the time, before something happens to it. The lock is held.
+func (g *Group) look() { g.core.clock(time.Now()) }
 
 // pace has the core advanced when its cap allows the next send. The lock is held. Meanwhile that time may have come.
 func (g *Group) pace() (again bool) {

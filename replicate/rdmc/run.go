@@ -72,9 +72,12 @@ func (g *Group) carryOut(a *action) {
 		g.markStored(a.seq)
 	case actDone:
 		g.done(a.seq)
+	case actSlow:
+		g.slow(g.core.slowest)
 	case actFailed:
 		g.markFailed()
 	case actClosed:
+		g.turn.leave()
 		g.finishAll(ErrClosed)
 		close(g.closed)
 	case actSettled:
@@ -83,6 +86,7 @@ func (g *Group) carryOut(a *action) {
 }
 
 func (g *Group) markFailed() {
+	g.turn.leave()
 	f := g.core.failure
 	g.err = &GroupError{Reason: f.reason, Suspects: f.suspects, Reporter: f.reporter, Err: f.cause}
 	g.log.Info("group failed", "reason", f.reason, "suspects", f.suspects, "reporter", f.reporter, "cause", f.cause)
@@ -220,7 +224,7 @@ func (l *laneEnd) complete(c *rdma.Completion) {
 		t, err := g.unsealReceived(c)
 		g.core.received(l.lane, int(c.ID), t, err)
 	default:
-		g.core.sent(int(c.ID))
+		g.core.sentTo(l.lane, int(c.ID))
 	}
 	g.drain()
 }
@@ -278,6 +282,7 @@ func (g *Group) runJobs() {
 		} else {
 			g.jobDone(j, g.loadBlock(j))
 		}
+		g.engine.turns.run()
 	}
 }
 
@@ -324,6 +329,8 @@ func (g *Group) end() {
 		g.mu.Unlock()
 		g.calls.end()
 		g.closeLanes()
+		g.turn.leave()
+		g.engine.turns.run()
 		g.engine.remove(g)
 		close(g.ended)
 	})

@@ -24,10 +24,19 @@ type world struct {
 	// delay is how long a thing takes.
 	delay func(kind actionKind) time.Duration
 	// dead nodes do nothing any more; nothing reaches them.
-	dead  map[int]bool
-	fluid *fluid // carries the blocks if set
+	dead    map[int]bool
+	wire    carrier // carries the blocks if set
+	block   int     // block size
+	clocked bool    // cores are told the time before each event
+	// slowSink is how much longer a store takes, by rank.
+	slowSink map[int]time.Duration
 	// flip corrupts the next block that this rank sends.
 	flip map[int]bool
+}
+
+// carrier is a model of the links: it calls arrive when the block is over.
+type carrier interface {
+	add(from, to, lane, bytes int, arrive func())
 }
 
 type simNode struct {
@@ -50,6 +59,7 @@ type simNode struct {
 	failed  bool
 	settled bool
 	closed  bool
+	slow    []Straggler
 }
 
 type event struct {
@@ -92,10 +102,14 @@ func newWorld(seed uint64, plan *schedule.Plan, limits func(rank int) coreLimits
 }
 
 func newWorldOf(seed uint64, plan *schedule.Plan, plain bool, limits func(rank int) coreLimits) *world {
-	w := &world{rng: rand.New(rand.NewPCG(seed, 1)), dead: map[int]bool{}, flip: map[int]bool{}}
+	return newWorldWith(seed, plan, plain, simBlock, limits)
+}
+
+func newWorldWith(seed uint64, plan *schedule.Plan, plain bool, block int, limits func(rank int) coreLimits) *world {
+	w := &world{block: block, rng: rand.New(rand.NewPCG(seed, 1)), dead: map[int]bool{}, flip: map[int]bool{}}
 	w.delay = func(actionKind) time.Duration { return time.Duration(1 + w.rng.IntN(1000)) }
 	for rank := range plan.Members() {
-		n := &simNode{rank: rank, placed: (seed+uint64(rank))%3 == 0, core: newCore(plan, rank, simBlock, 7, plain, limits(rank)), disk: map[[2]uint64]int{}, stored: map[uint64]bool{}, done: map[uint64]bool{},
+		n := &simNode{rank: rank, placed: (seed+uint64(rank))%3 == 0, core: newCore(plan, rank, block, 7, plain, limits(rank)), disk: map[[2]uint64]int{}, stored: map[uint64]bool{}, done: map[uint64]bool{},
 			smalls: map[int]trailer{}, handed: map[uint64]int{}}
 		lanes := len(n.core.lanes)
 		n.content = make([]trailer, len(n.core.slots))
@@ -190,7 +204,7 @@ func (w *world) act(n *simNode, a action) {
 			n.core.stored(a.slot, nil)
 			return
 		}
-		w.after(w.delay(a.kind), func() {
+		w.after(w.delay(a.kind)+w.slowSink[n.rank], func() {
 			if n.content[a.slot] != block || block.block != a.block || block.seq != a.seq {
 				w.fault("rank %d slot %d changed under a store", n.rank, a.slot)
 			}
@@ -208,6 +222,8 @@ func (w *world) act(n *simNode, a action) {
 		if n.handed[a.seq] == 0 {
 			n.order = append(n.order, a.seq)
 		}
+	case actSlow:
+		n.slow = append(n.slow, n.core.slowest)
 	case actFailed:
 		n.failed = true
 	case actSettled:
@@ -221,7 +237,7 @@ func (w *world) run(n *simNode, f func()) {
 	if w.dead[n.rank] {
 		return
 	}
-	if n.core.bucket.rate > 0 {
+	if n.core.bucket.rate > 0 || w.clocked {
 		n.core.clock(simStart.Add(w.now))
 	}
 	f()
@@ -253,11 +269,11 @@ func (w *world) sendBlock(n *simNode, a action) {
 		slot := peer.recvs[back][0]
 		peer.recvs[back] = peer.recvs[back][1:]
 		peer.content[slot] = block
-		w.after(w.delay(actPostRecv), func() { w.run(n, func() { n.core.sent(a.slot) }) })
+		w.after(w.delay(actPostRecv), func() { w.run(n, func() { n.core.sentTo(a.lane, a.slot) }) })
 		w.run(peer, func() { peer.core.received(back, slot, block, nil) })
 	}
-	if w.fluid != nil {
-		w.fluid.add(n.rank, peer.rank, a.lane, arrive)
+	if w.wire != nil {
+		w.wire.add(n.rank, peer.rank, a.lane, a.length, arrive)
 		return
 	}
 	n.lastOut[a.lane] = max(n.lastOut[a.lane], w.now) + w.delay(a.kind)
@@ -342,7 +358,7 @@ func (w *world) verify(a Announcement, have func(rank int) *Bitmap) {
 			continue
 		}
 		h := have(n.rank)
-		for b := range BlockCount(a.Size, simBlock) {
+		for b := range BlockCount(a.Size, w.block) {
 			want := 0
 			if h.Has(b) {
 				want = 100

@@ -218,7 +218,7 @@ func (c *core) relaySmall() {
 	s := &c.small
 	for _, lane := range s.down {
 		l := &c.lanes[lane]
-		for l.up && l.smallSent < s.next && l.smallSent < l.smallCredit && s.at(l.smallSent).ready && c.maySend() {
+		for l.up && l.smallSent < s.next && l.smallSent < l.smallCredit && s.at(l.smallSent).ready && c.maySend() && c.myTurn(s.at(l.smallSent).wire()) {
 			e := s.at(l.smallSent)
 			c.bucket.take(e.wire())
 			e.m.queued--
@@ -232,6 +232,7 @@ func (c *core) relaySmall() {
 // smallSent says that a neighbour's memory holds the small message.
 func (c *core) smallSent(k uint64) {
 	e := c.small.at(k)
+	c.sendDone(e.wire())
 	e.sends--
 	e.m.flight--
 	c.pump()

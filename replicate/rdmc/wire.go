@@ -22,6 +22,7 @@ const (
 	flagClosed
 	flagFailed
 	flagSmall
+	flagHeld
 )
 
 // controlMessage is what neighbours tell each other. On the wire, little endian:
@@ -39,6 +40,7 @@ type controlMessage struct {
 	granted  uint64
 	received uint64
 	active   bool
+	held     bool // the sender makes no room because others hold it up
 	closed   bool
 	last     uint64
 	failure  *failure
@@ -60,6 +62,9 @@ func (m *controlMessage) appendBinary(b []byte) []byte {
 	var flags byte
 	if m.active {
 		flags |= flagActive
+	}
+	if m.held {
+		flags |= flagHeld
 	}
 	if m.closed {
 		flags |= flagClosed
@@ -113,6 +118,7 @@ func decodeControl(b []byte, m *controlMessage) error {
 		received: binary.LittleEndian.Uint64(b[16:]),
 		last:     binary.LittleEndian.Uint64(b[24:]),
 		active:   flags&flagActive != 0,
+		held:     flags&flagHeld != 0,
 		closed:   flags&flagClosed != 0,
 		reports:  m.reports[:0],
 	}

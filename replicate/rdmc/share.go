@@ -1,0 +1,272 @@
+package rdmc
+
+import "time"
+
+// Priority is the class of a group among the groups of one engine; see docs/decisions/018.
+type Priority int8
+
+// The classes. While groups of several compete for a member's outgoing link, a lower class gets a seventeenth of what the next
+// higher one gets; what a class does not ask for goes to the others.
+const (
+	PriorityLow    Priority = -1
+	PriorityNormal Priority = 0
+	PriorityHigh   Priority = 1
+)
+
+// Constants of the arbiter.
+const (
+	shareClasses  = 3
+	shareArrears  = 4                      // largest sends by which who was away for a moment may lag
+	sharePause    = 2                      // ticks after which who was away starts without arrears
+	shareWorth    = 3                      // part of the pace that a group under way alone must reach for others to wait for it
+	shareGrains   = 4                      // sends of each that a sample takes
+	shareSample   = 40 * time.Millisecond  // of waiting, before those who are waited for are judged
+	shareFree     = 10 * time.Millisecond  // of nobody waiting, before there is something to compare with
+	shareForget   = 400 * time.Millisecond // after so much the pace while nobody waits counts half
+	shareStopped  = 100 * time.Millisecond // least time without a completion that makes a neighbour a stopped one
+	shareUnknown  = 250 * time.Millisecond // the same while no pace is known
+	shareRetry    = 400 * time.Millisecond // time for which nobody waits for who is slow elsewhere, doubled each time
+	shareRetryMax = 16 * shareRetry        // unless others have waited for a seventeenth of the time then
+	shareGuess    = 100 * time.Millisecond // of waiting while no pace is known, before others go on to see what it is
+)
+
+// classCost is what a byte costs on the scale of the classes' tags, by class from low to high.
+var classCost = [shareClasses]int64{256, 16, 1}
+
+// arbiter says which groups of an engine may send now: start-time fair queueing by bytes, in classes. It is a pure value; times are
+// told to it.
+type arbiter struct {
+	all      []*share
+	tags     [shareClasses]int64
+	busy     int // shares with a send outstanding or a wish
+	flying   int // shares with a send outstanding
+	waiting  int // shares with a wish
+	starving int // shares with a wish and nothing outstanding
+	ticks    uint64
+	ticked   time.Time // last of them
+	woken    []*share
+	at       time.Time // until when the meters count
+	free     meter     // all completions while nobody starves
+	held     meter     // all completions while somebody starves and somebody has something outstanding
+}
+
+// share is one group's part. Its zero value, with a class and a wake, is ready to be added.
+type share struct {
+	class   int
+	wake    func() // called, by who takes it from the woken, without a lock
+	tag     int64  // bytes posted, lifted when it was away
+	largest int    // largest send
+	flight  int    // sends outstanding
+	bytes   int64  // of them
+	wants   int    // bytes of the send that it was refused; 0 if none
+	isWoken bool
+	rested  uint64 // ticks when it was last busy
+
+	lap     time.Duration // with sends outstanding since it last completed one
+	lapHeld time.Duration // of it, while somebody starved
+	heldFor time.Duration // of the arbiter's held: with sends outstanding
+	doubted bool          // one sample spoke against it
+	slow    bool          // elsewhere: nobody waits for it
+	moved   bool          // completed something since it was found slow
+	until   time.Time
+	backoff time.Duration
+}
+
+// meter counts bytes and the time that they took.
+type meter struct {
+	bytes int64
+	time  time.Duration
+}
+
+func (m *meter) perSecond() float64 {
+	if m.time <= 0 {
+		return 0
+	}
+	return float64(m.bytes) / m.time.Seconds()
+}
+
+func (s *share) isBusy() bool { return s.flight > 0 || s.wants > 0 }
+
+// competes reports whether others wait for it.
+func (s *share) competes() bool { return s.isBusy() && !s.slow }
+
+func (a *arbiter) add(s *share) {
+	s.rested = a.ticks
+	s.tag = a.lowest(s, s.tag)
+	a.all = append(a.all, s)
+}
+
+// contended reports whether anybody but s is busy.
+func (a *arbiter) contended(s *share) bool {
+	return a.busy > 1 || a.busy == 1 && !s.isBusy()
+}
+
+// ask reports whether the group may post a send of so many bytes, and books it. If not, it is woken when it is worth asking again.
+func (a *arbiter) ask(s *share, bytes int, now time.Time) bool {
+	a.progress(now)
+	s.largest = max(s.largest, bytes)
+	if a.contended(s) {
+		a.lift(s)
+		if !a.eligible(s) {
+			a.set(s, s.flight, bytes)
+			return false
+		}
+	}
+	a.set(s, s.flight+1, 0)
+	a.charge(s, bytes)
+	a.look()
+	return true
+}
+
+// done says that a send has completed.
+func (a *arbiter) done(s *share, bytes int, now time.Time) {
+	a.progress(now)
+	a.count(s, int64(bytes))
+	s.moved = true
+	s.bytes -= int64(bytes)
+	a.judge(now)
+	a.set(s, s.flight-1, s.wants)
+	a.look()
+}
+
+// rest says that a group which was refused has no send ready any more.
+func (a *arbiter) rest(s *share, now time.Time) {
+	a.progress(now)
+	a.set(s, s.flight, 0)
+	a.look()
+}
+
+// leave takes a group out, with all that it has outstanding.
+func (a *arbiter) leave(s *share) {
+	a.set(s, 0, 0)
+	s.bytes = 0
+	for i := range a.all {
+		if a.all[i] == s {
+			last := len(a.all) - 1
+			a.all[i], a.all[last] = a.all[last], nil
+			a.all = a.all[:last]
+			break
+		}
+	}
+	a.look()
+}
+
+// set changes what a group has outstanding and wishes, and the counts.
+func (a *arbiter) set(s *share, flight, wants int) {
+	a.tally(s, -1)
+	wasBusy := s.isBusy()
+	s.flight, s.wants = flight, wants
+	a.tally(s, 1)
+	if wasBusy && !s.isBusy() {
+		s.rested = a.ticks
+	}
+	if s.flight == 0 {
+		s.lap, s.lapHeld = 0, 0
+	}
+}
+
+func (a *arbiter) tally(s *share, by int) {
+	if s.isBusy() {
+		a.busy += by
+	}
+	if s.flight > 0 {
+		a.flying += by
+	}
+	if s.wants > 0 {
+		a.waiting += by
+		if s.flight == 0 {
+			a.starving += by
+		}
+	}
+}
+
+func (a *arbiter) charge(s *share, bytes int) {
+	s.bytes += int64(bytes)
+	s.tag += int64(bytes)
+	a.tags[s.class] += int64(bytes) * classCost[s.class]
+}
+
+// lowest is the lowest tag of those of the class that others wait for, s aside, or else own.
+func (a *arbiter) lowest(s *share, own int64) int64 {
+	found := false
+	for _, o := range a.all {
+		if o != s && o.class == s.class && o.competes() && (!found || o.tag < own) {
+			own, found = o.tag, true
+		}
+	}
+	return own
+}
+
+// lift raises tags that lag behind by more than a moment's absence: what was not asked for is not given later.
+func (a *arbiter) lift(s *share) {
+	arrears := int64(0)
+	if !s.slow && (s.isBusy() || a.ticks-s.rested <= sharePause) {
+		arrears = shareArrears * int64(a.largestOf(s))
+	}
+	s.tag = max(s.tag, a.lowest(s, s.tag)-arrears)
+	for _, o := range a.all {
+		if o.class != s.class && o.competes() {
+			a.tags[s.class] = max(a.tags[s.class], a.tags[o.class]-int64(o.largest)*classCost[o.class])
+		}
+	}
+}
+
+func (a *arbiter) largestOf(s *share) int {
+	most := s.largest
+	for _, o := range a.all {
+		if o.class == s.class && o.competes() {
+			most = max(most, o.largest)
+		}
+	}
+	return most
+}
+
+// eligible reports whether it is the turn of a group: it is at most one send ahead of each other of its class, and its class of each lower
+// class, and its class is not ahead of a higher one.
+func (a *arbiter) eligible(s *share) bool {
+	for _, o := range a.all {
+		if o == s || !o.competes() {
+			continue
+		}
+		if o.class == s.class {
+			if s.tag > o.tag+int64(s.largest) {
+				return false
+			}
+			continue
+		}
+		slack := int64(0)
+		if s.class > o.class {
+			slack = int64(s.largest) * classCost[s.class]
+		}
+		if a.tags[s.class] > a.tags[o.class]+slack {
+			return false
+		}
+	}
+	return true
+}
+
+// look notes whose turn it has become.
+func (a *arbiter) look() {
+	if a.waiting == 0 {
+		return
+	}
+	for _, s := range a.all {
+		if s.wants > 0 && !s.isWoken && a.eligible(s) {
+			s.isWoken = true
+			a.woken = append(a.woken, s)
+		}
+	}
+}
+
+// next takes out a group whose turn it is, or nil.
+func (a *arbiter) next() *share {
+	for len(a.woken) > 0 {
+		s := a.woken[0]
+		a.woken = a.woken[:copy(a.woken, a.woken[1:])]
+		s.isWoken = false
+		if s.wants > 0 && a.eligible(s) {
+			return s
+		}
+	}
+	return nil
+}
