@@ -1,0 +1,81 @@
+package rdmc
+
+import (
+	"errors"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/rdmcfs/rdmcfs/rdma"
+)
+
+// TestSlowSinkIsEjected has a member of a real group store slowly: the group fails with that member as the suspect, and who measured it
+// has the evidence.
+func TestSlowSinkIsEjected(t *testing.T) {
+	eachFabric(t, func(t *testing.T, devices func(int) []rdma.Device) {
+		const n, victim, block = 4, 2, 4096
+		c := newCluster(t, devices(n))
+		told := make(chan Straggler, 16)
+		groups := c.all(GroupConfig{Number: 1, BlockSize: block, Slow: SlowEject, SlowFactor: 3, SlowTime: 2 * time.Second,
+			OnSlow: func(s Straggler) { told <- s }})
+		tr, err := groups[0].Send(Outgoing{Size: 1 << 30, Source: discard{}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for rank, g := range groups[1:] {
+			var to Sink = discard{}
+			if rank+1 == victim {
+				to = slowStore{}
+			}
+			if _, err := g.Receive(tr.Announcement(), Receiver{Sink: to}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		err = tr.Wait(testContext(t))
+		var failure *GroupError
+		if !errors.As(err, &failure) || failure.Reason != ReasonSlow || !slices.Equal(failure.Suspects, []int{victim}) {
+			t.Fatalf("root: %v", err)
+		}
+		s := <-told
+		t.Log(s)
+		var cause *SlowError
+		if err := groups[failure.Reporter].Err(); !errors.As(err, &cause) || cause.Straggler.Rank != victim {
+			t.Errorf("reporter %d: %v", failure.Reporter, err)
+		}
+		if s.Rank != victim || s.Waiting < s.Sending {
+			t.Errorf("evidence: %v", s)
+		}
+		if !slices.ContainsFunc(groups[failure.Reporter].Pace(), func(p PeerPace) bool { return p.Rank == victim && p.Bytes > 0 }) {
+			t.Error("Pace does not know the straggler")
+		}
+		parallel(t, groups, func(g *Group) error { g.Abort(); return nil })
+	})
+}
+
+// slowStore takes 50 ms for a block.
+type slowStore struct{ discard }
+
+func (slowStore) WriteBlock(uint64, []byte) error {
+	<-time.After(50 * time.Millisecond)
+	return nil
+}
+
+// TestHeldUpIsTold holds the flag on the wire, and that it excuses for its time and no longer.
+func TestHeldUpIsTold(t *testing.T) {
+	var got controlMessage
+	for _, held := range []bool{true, false} {
+		m := controlMessage{epoch: 1, held: held}
+		if err := decodeControl(m.appendBinary(nil), &got); err != nil || got.held != held {
+			t.Errorf("held %t: got %t, %v", held, got.held, err)
+		}
+	}
+	var p pace
+	p.open(1)
+	p.to(simStart)
+	p.excused(simStart, 0, true)
+	p.wait(simStart, 0)
+	p.to(simStart.Add(excuseTime + time.Second))
+	if s := p.lanes[0].total(); s.excused != excuseTime || s.waiting != time.Second {
+		t.Errorf("%+v", s)
+	}
+}
