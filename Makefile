@@ -46,16 +46,16 @@ test-integration: build
 	$(GO) test -count=1 -timeout 40m -p 1 ./test/integration/...
 	$(GO) test -count=1 -timeout 15m -p 1 ./test/integration -no-passthrough -run '$(WITHOUT)'
 
-# The fabric and the multicast over libibverbs, on a software RDMA device in a VM. KERNELS=6.1 6.12.
+# On a software RDMA device in a VM: the fabric and the multicast over libibverbs on both kernels (KERNELS=6.1 6.12),
+# then a cluster with real mounts.
 KERNELS = 6.1 6.12
 OF_GROUPS = CloseMeansDelivered|TestConnect|MemberAborts|EachAlgorithm|QueuedMessages|SinkError|SourceError|StoppedMember
-test-rdma:
-	CGO_ENABLED=0 $(GO) test -c -o bin/verbs.test ./rdma/verbs
-	CGO_ENABLED=0 $(GO) test -c -o bin/rdmc.test ./replicate/rdmc
+test-rdma: build
+	for p in rdma/verbs rdma/mixed replicate/rdmc test/vm; do CGO_ENABLED=0 $(GO) test -c -o bin/$${p##*/}.test ./$$p || exit 1; done
 	for k in $(KERNELS); do \
-		test/vm/run.sh -k $$k -t 400 bin/verbs.test && \
-		test/vm/run.sh -k $$k -t 400 bin/rdmc.test -test.run '$(OF_GROUPS)' || exit 1; \
+		test/vm/run.sh -k $$k bin/verbs.test : bin/mixed.test -test.run TestVerbs : bin/rdmc.test -test.run '$(OF_GROUPS)' || exit 1; \
 	done
+	RDMCFS_TEST_DIR=/scratch test/vm/run.sh -k 6.12 -m 3072 -e RDMCFS_TEST_DIR bin/vm.test -test.v
 
 # The full sizes of docs/TESTING.md.
 test-long: build

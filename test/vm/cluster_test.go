@@ -142,7 +142,8 @@ func memberWithoutRDMA(t *testing.T, c *cluster.Cluster, device, small string) {
 	same(t, c, small, "third")
 }
 
-// deviceIsLost: the RDMA device is removed in mid-transfer. The nodes say so, and the transfer is finished over TCP.
+// deviceIsLost: the RDMA device is removed in mid-transfer. The nodes say so, the transfer is finished over TCP, and who
+// was suspected and left out has it soon.
 func deviceIsLost(t *testing.T, c *cluster.Cluster, device, small string) {
 	writer := c.Nodes[0]
 	before := tcpBytes(t, c)
@@ -150,6 +151,7 @@ func deviceIsLost(t *testing.T, c *cluster.Cluster, device, small string) {
 	awaitMoving(c, writer, 0.1)
 	wait := removal(t, device)
 	cp.wait()
+	c.AwaitNothingOwed(catchUp)
 	same(t, c, small, "fourth")
 	if moved := tcpBytes(t, c) - before; moved < smallBytes {
 		t.Errorf("only %d bytes went over TCP", moved)
