@@ -18,8 +18,8 @@ import (
 )
 
 const (
-	copyLimit = 3 * time.Minute // of one copy in an emulated machine
-	catchUp   = 2 * time.Minute
+	copyLimit = 5 * time.Minute // of one copy in an emulated machine
+	catchUp   = 3 * time.Minute
 
 	packetBytes = 4096 // the MTU of the device
 )
