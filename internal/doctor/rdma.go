@@ -45,8 +45,9 @@ func checkRDMA(h Host, fabric string) []Finding {
 	case r.NotBuilt:
 		out = append(out, Finding{Level: OK, Topic: "rdma", Text: "this program was built without it (tag nordma)"})
 	case r.Missing != "" && len(kernel) > 0:
-		out = append(out, Finding{Level: Note, Topic: "rdma", Text: fmt.Sprintf("the kernel has %d RDMA devices, but: %s", len(kernel), r.Missing),
-			Cost: overTCP, Advice: "install the packages libibverbs1 and ibverbs-providers (rdma-core)"})
+		out = append(out, Finding{Level: Note, Topic: "rdma", Cost: overTCP,
+			Text:   fmt.Sprintf("the kernel has %d RDMA devices, but: %s", len(kernel), r.Missing),
+			Advice: "install the packages libibverbs1 and ibverbs-providers (rdma-core)"})
 	case r.Missing != "":
 		out = append(out, Finding{Level: OK, Topic: "rdma", Text: "none: " + r.Missing})
 	}
@@ -75,7 +76,8 @@ func troubles(device string, problems []string) []Finding {
 	var out []Finding
 	for _, p := range problems {
 		text, advice, _ := cutLast(p)
-		out = append(out, Finding{Level: Note, Topic: "rdma", Text: device + " " + text, Cost: "data does not go over it, or slowly", Advice: advice})
+		out = append(out, Finding{Level: Note, Topic: "rdma", Text: device + " " + text, Advice: advice,
+			Cost: "data does not go over it, or slowly"})
 	}
 	return out
 }
@@ -96,7 +98,8 @@ func checkLocked(h Host) Finding {
 	if lock >= lockedWanted || h.capable(capIPCLock) {
 		return Finding{Level: OK, Topic: "locked memory", Text: "enough for RDMA"}
 	}
-	return Finding{Level: Note, Topic: "locked memory", Text: fmt.Sprintf("at most %d KiB (RLIMIT_MEMLOCK); registered memory is locked", lock>>10),
+	return Finding{Level: Note, Topic: "locked memory",
+		Text:   fmt.Sprintf("at most %d KiB (RLIMIT_MEMLOCK); registered memory is locked", lock>>10),
 		Cost:   "RDMA can register little memory; what does not fit goes over TCP",
 		Advice: "LimitMEMLOCK=infinity in the unit, ulimit -l unlimited in the shell, or memlock in /etc/security/limits.conf"}
 }
@@ -113,7 +116,8 @@ func checkFabric(r *RDMA, fabric string) Finding {
 		f = Finding{Level: Problem, Topic: f.Topic, Text: "verbs was asked for: " + r.Refused, Cost: "the daemon does not start",
 			Advice: "mend what is said above, or use --fabric auto (RDMCFS_FABRIC)"}
 	case len(r.Devices) > 0:
-		f = Finding{Level: Note, Topic: f.Topic, Text: "tcp, as no RDMA device can be used: " + r.Refused, Cost: overTCP, Advice: "mend what is said above"}
+		f = Finding{Level: Note, Topic: f.Topic, Text: "tcp, as no RDMA device can be used: " + r.Refused, Cost: overTCP,
+			Advice: "mend what is said above"}
 	default:
 		f.Text = "tcp: " + overTCP
 	}

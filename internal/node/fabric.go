@@ -81,8 +81,8 @@ func (f Fabric) openWanted(advertise string, log *slog.Logger) ([]rdma.Device, e
 	}
 	d, err := f.OpenVerbs(log)
 	if err == nil && len(advertise) > advertiseMax {
-		err = errors.Join(fmt.Errorf("the advertised address %s has %d bytes, with RDMA at most %d: advertise a shorter one", advertise, len(advertise),
-			advertiseMax), d.Close())
+		err = errors.Join(fmt.Errorf("the advertised address %s has %d bytes, with RDMA at most %d: advertise a shorter one",
+			advertise, len(advertise), advertiseMax), d.Close())
 	}
 	switch {
 	case err == nil:

@@ -47,7 +47,9 @@ func doctorSays(t *testing.T, c *cluster.Cluster, device, _ string) {
 	if err := json.Unmarshal([]byte(n.MustCLI("doctor", "--fabric", "verbs", "--json")), &findings); err != nil {
 		t.Fatal(err)
 	}
-	for topic, want := range map[string]string{"passthrough": "on", "fabric": "verbs:" + device, "rdma": "RoCE v2", "locked memory": "enough"} {
+	for topic, want := range map[string]string{
+		"passthrough": "on", "fabric": "verbs:" + device, "rdma": "RoCE v2", "locked memory": "enough",
+	} {
 		found := ""
 		for _, f := range findings {
 			if f.Topic == topic && f.Level == doctor.OK {

@@ -21,7 +21,8 @@ set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 root=$(cd "$here/../.." && pwd)
 cache=$root/.cache/vm
-modules=(virtio_pci virtio_console 9pnet_virtio 9p overlay virtio_blk crc32c_generic ext4 fuse dummy bridge veth crc32_generic rdma_rxe rdma_ucm)
+modules=(virtio_pci virtio_console 9pnet_virtio 9p overlay virtio_blk crc32c_generic ext4 fuse dummy
+  bridge veth crc32_generic rdma_rxe rdma_ucm)
 series=6.1 seconds=600 mib=1024 cpus=2 verbose='' names=(HOME PATH)
 run='' qemu='' tails=()
 PATH=$PATH:/usr/sbin:/sbin
