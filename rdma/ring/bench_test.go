@@ -1,0 +1,314 @@
+package ring
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/rdmcfs/rdmcfs/rdma"
+)
+
+// figures has TestFigures print what the paper's figures 11, 12, 13 and 20 show.
+var figures = flag.Bool("figures", false, "measure and print the figures of the paper")
+var (
+	figureRounds = flag.Int("figures.rounds", 5, "rounds of each figure, of which the median counts")
+	figureTimes  = flag.Int("figures.times", 1000, "round trips of a round")
+	figureOn     = flag.String("figures.on", "", "only this provider")
+)
+
+// ways are the two that are compared: both poll while they wait.
+var ways = map[string]Config{
+	"ring": {Spin: time.Second, Keepalive: time.Hour},
+	"send": {Spin: time.Second, Keepalive: time.Hour, SetLimit: -1},
+}
+
+func BenchmarkLatency(b *testing.B) {
+	for _, p := range providers() {
+		for _, way := range []string{"ring", "send"} {
+			for _, size := range []int{4, 256, 2048} {
+				b.Run(fmt.Sprintf("%s/%s/%d", p.name, way, size), func(b *testing.B) {
+					l := newLink(b, p, ways[way])
+					b.ReportAllocs()
+					b.ResetTimer()
+					if err := l.pingPong(size, b.N); err != nil {
+						b.Fatal(err)
+					}
+				})
+			}
+		}
+	}
+}
+
+func BenchmarkBandwidth(b *testing.B) {
+	for _, p := range providers() {
+		for _, way := range []string{"ring", "send"} {
+			for _, size := range []int{4, 256, 2048} {
+				b.Run(fmt.Sprintf("%s/%s/%d", p.name, way, size), func(b *testing.B) {
+					l := newLink(b, p, ways[way])
+					b.SetBytes(int64(size))
+					b.ResetTimer()
+					if err := l.push(size, (b.N+pushed-1)/pushed); err != nil {
+						b.Fatal(err)
+					}
+				})
+			}
+		}
+	}
+}
+
+// BenchmarkPolling is figure 20: a look at all channels of the set, none of which has a message, beside a look at the completion
+// queue (figure 3).
+func BenchmarkPolling(b *testing.B) {
+	for n := 1; n <= 128; n *= 2 {
+		b.Run(fmt.Sprintf("channels/%d", n), func(b *testing.B) {
+			e := idleSet(b, n)
+			for b.Loop() {
+				e.pollSetLocked()
+			}
+		})
+	}
+	for _, p := range providers() {
+		b.Run("queue/"+p.name, func(b *testing.B) {
+			l := newLink(b, p, ways["send"])
+			e := l.end[0]
+			e.poll.Lock()
+			defer e.poll.Unlock()
+			for b.Loop() {
+				e.cq.Poll(e.out[:])
+			}
+		})
+	}
+}
+
+// idleSet is an endpoint that polls n channels.
+func idleSet(t testing.TB, n int) *Endpoint {
+	t.Helper()
+	d, _, _ := memDevices(t)
+	e, err := newEndpoint(d, Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = e.Close() })
+	for range n {
+		c, err := e.NewChannel()
+		if err != nil {
+			t.Fatal(err)
+		}
+		e.set = append(e.set, c)
+	}
+	return e
+}
+
+// pushed is how many messages are sent until the receiver answers (section 6.3.1).
+const pushed = 100
+
+// both runs two programs at the same time.
+func both(a, b func() error) error {
+	var wg sync.WaitGroup
+	var errB error
+	wg.Go(func() { errB = b() })
+	errA := a()
+	wg.Wait()
+	if errA != nil {
+		return errA
+	}
+	return errB
+}
+
+// pingPong makes n round trips.
+func (l *link) pingPong(size, n int) error {
+	ctx := context.Background()
+	program := func(c *Channel, first bool) func() error {
+		msg, buf := make([]byte, size), make([]byte, size)
+		return func() error {
+			for i := range 2 * n {
+				var err error
+				if (i%2 == 0) == first {
+					err = c.Send(ctx, msg)
+				} else {
+					_, err = c.Recv(ctx, buf)
+				}
+				if err != nil {
+					return err
+				}
+			}
+			return nil
+		}
+	}
+	return both(program(l.c[0], true), program(l.c[1], false))
+}
+
+// push sends n times 100 messages, each time with an answer.
+func (l *link) push(size, n int) error {
+	ctx := context.Background()
+	return both(func() error {
+		msg, buf := make([]byte, size), make([]byte, 8)
+		for range n {
+			for range pushed {
+				if err := l.c[0].Send(ctx, msg); err != nil {
+					return err
+				}
+			}
+			if _, err := l.c[0].Recv(ctx, buf); err != nil {
+				return err
+			}
+		}
+		return nil
+	}, func() error {
+		buf := make([]byte, size)
+		for range n {
+			for range pushed {
+				if _, err := l.c[1].Recv(ctx, buf); err != nil {
+					return err
+				}
+			}
+			if err := l.c[1].Send(ctx, buf[:4]); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+// large makes n round trips of a message by rendezvous.
+func (l *link) large(mem [2]rdma.Region, size, n int) error {
+	ctx := context.Background()
+	program := func(i int) func() error {
+		c, own := l.c[i], rdma.SGE{Region: mem[i], Length: size}
+		return func() error {
+			for k := range 2 * n {
+				var err error
+				if (k+i)%2 == 0 {
+					err = c.SendFrom(ctx, own)
+				} else if _, err = c.Recv(ctx, nil); err == nil {
+					err = c.Accept(ctx, own)
+				}
+				if err != nil {
+					return err
+				}
+			}
+			return nil
+		}
+	}
+	return both(program(0), program(1))
+}
+
+// TestFigures prints the figures, ring and send/receive by turns.
+func TestFigures(t *testing.T) {
+	if !*figures {
+		t.Skip("measures: -figures")
+	}
+	for _, p := range providers() {
+		times := *figureTimes
+		switch {
+		case p.name == "mem" || *figureOn != "" && *figureOn != p.name:
+			continue
+		case p.name == "tcp": // where pollers take the processors, a message has to wait for the runtime's monitor
+			times = max(times/10, 10)
+		}
+		l := map[string]*link{"ring": newLink(t, p, ways["ring"]), "send": newLink(t, p, ways["send"])}
+		fmt.Printf("\nFigure 11, %s: latency of a message, one way, us (median of %d rounds of %d)\n", p.name, *figureRounds, times)
+		fmt.Printf("%8s %12s %12s %8s\n", "bytes", "ring", "send/recv", "ratio")
+		for _, size := range []int{4, 16, 64, 256, 1024, 2048} {
+			row(t, l, size, 1, func(l *link) (float64, error) {
+				began := time.Now()
+				err := l.pingPong(size, times)
+				return time.Since(began).Seconds() * 1e6 / float64(2*times), err
+			})
+		}
+		largeRows(t, l, max(times/10, 1))
+		fmt.Printf("\nFigures 12 and 13, %s: bandwidth, 100 messages and an answer, MB/s (median of %d)\n", p.name, *figureRounds)
+		fmt.Printf("%8s %12s %12s %8s\n", "bytes", "ring", "send/recv", "ratio")
+		for _, size := range []int{4, 16, 64, 256, 1024, 2048} {
+			n := max(times/pushed, 1)
+			row(t, l, size, -1, func(l *link) (float64, error) {
+				began := time.Now()
+				err := l.push(size, n)
+				return float64(size*n*pushed) / 1e6 / time.Since(began).Seconds(), err
+			})
+		}
+		fmt.Printf("\nFigure 3, %s: a look at the completion queue %.3f us\n", p.name, queueTime(l["send"].end[0]))
+	}
+	fmt.Printf("\nFigure 20: polling time of ring channels, us\n")
+	for n := 1; n <= 128; n *= 2 {
+		e := idleSet(t, n)
+		fmt.Printf("%8d %12.3f\n", n, pollingTime(e))
+	}
+}
+
+// largeRows is the right part of figure 11: rendezvous, the control messages of which go by the ring or not.
+func largeRows(t *testing.T, l map[string]*link, n int) {
+	t.Helper()
+	const most = 64 << 10
+	mem := map[string][2]rdma.Region{}
+	for way, link := range l {
+		var m [2]rdma.Region
+		for i := range m {
+			var err error
+			if m[i], err = link.dev[i].AllocRegion(most, rdma.RemoteWrite); err != nil {
+				t.Fatal(err)
+			}
+		}
+		mem[way] = m
+	}
+	for _, size := range []int{4 << 10, 16 << 10, most} {
+		row(t, l, size, 1, func(l2 *link) (float64, error) {
+			way := "send"
+			if l2 == l["ring"] {
+				way = "ring"
+			}
+			began := time.Now()
+			err := l2.large(mem[way], size, n)
+			return time.Since(began).Seconds() * 1e6 / float64(2*n), err
+		})
+	}
+}
+
+// row measures one size both ways, by turns, and prints the medians and how far the ring is ahead.
+func row(t *testing.T, l map[string]*link, size, sense int, measure func(*link) (float64, error)) {
+	t.Helper()
+	got := map[string][]float64{}
+	for i := range *figureRounds {
+		for k := range 2 {
+			way := []string{"ring", "send"}[(i+k)%2]
+			v, err := measure(l[way])
+			if err != nil {
+				t.Fatal(err)
+			}
+			got[way] = append(got[way], v)
+		}
+	}
+	for _, v := range got {
+		slices.Sort(v)
+	}
+	ring, send := got["ring"][*figureRounds/2], got["send"][*figureRounds/2]
+	ahead := send / ring
+	if sense < 0 {
+		ahead = ring / send
+	}
+	fmt.Printf("%8d %12.3f %12.3f %8.2f\n", size, ring, send, ahead)
+}
+
+const pollingRounds = 20000
+
+func pollingTime(e *Endpoint) float64 {
+	began := time.Now()
+	for range pollingRounds {
+		e.pollSetLocked()
+	}
+	return time.Since(began).Seconds() * 1e6 / pollingRounds
+}
+
+func queueTime(e *Endpoint) float64 {
+	e.poll.Lock()
+	defer e.poll.Unlock()
+	began := time.Now()
+	for range pollingRounds {
+		e.cq.Poll(e.out[:])
+	}
+	return time.Since(began).Seconds() * 1e6 / pollingRounds
+}

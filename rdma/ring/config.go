@@ -1,0 +1,82 @@
+package ring
+
+import (
+	"fmt"
+	"runtime"
+	"strings"
+	"time"
+
+	"github.com/rdmcfs/rdmcfs/rdma"
+)
+
+// Config says how an endpoint works. The zero value is for a device with hardware of its own.
+type Config struct {
+	// EagerBytes is the largest message that is copied. Default 2048, the paper's. At most 64 KiB less 40.
+	EagerBytes int
+	// Slots and Receives are the buffers of each channel here: of its ring, and of its send/receive way. Default 16 each.
+	Slots, Receives int
+	// SetLimit is how many channels are polled at most. Default 16; negative: none, all goes by send/receive.
+	SetLimit int
+	// Policy says which channels are polled when they are more.
+	Policy Policy
+	// Spin is how long a caller that waits polls before it sleeps. Without it rings are not used. Default 50 µs; none with fewer
+	// than 4 processors, and none on a tcp device, whose writes need a processor to arrive. Negative: none.
+	Spin time.Duration
+	// Keepalive is how long a channel stays silent until it looks whether the peer is there. Default 1 s.
+	Keepalive time.Duration
+	// CloseTimeout bounds the wait of Close for what was sent. Default 1 s.
+	CloseTimeout time.Duration
+	// LargeBytes is the largest message that may be offered here. Default 1 GiB.
+	LargeBytes int
+}
+
+// Defaults of Config.
+const (
+	eagerDefault        = 2048
+	buffersDefault      = 16
+	setLimitDefault     = 16
+	spinDefault         = 50 * time.Microsecond
+	spinProcessors      = 4
+	keepaliveDefault    = time.Second
+	closeTimeoutDefault = time.Second
+	largeDefault        = 1 << 30
+)
+
+// stateReceives are receives beyond those granted, for messages without a number: each side has one of them under way at a time, and
+// few follow each other without a message of the peer's. A peer that is stopped uses them up by keepalives, and counts as dead then.
+const stateReceives = 16
+
+func (c Config) withDefaults(dev rdma.Device) (Config, error) {
+	defaultTo(&c.EagerBytes, eagerDefault)
+	defaultTo(&c.Slots, buffersDefault)
+	defaultTo(&c.Receives, buffersDefault)
+	defaultTo(&c.SetLimit, setLimitDefault)
+	defaultTo(&c.Keepalive, keepaliveDefault)
+	defaultTo(&c.CloseTimeout, closeTimeoutDefault)
+	defaultTo(&c.LargeBytes, largeDefault)
+	if c.Spin == 0 && runtime.GOMAXPROCS(0) >= spinProcessors && !strings.HasPrefix(dev.Name(), "tcp") {
+		c.Spin = spinDefault
+	}
+	c.Spin = max(c.Spin, 0)
+	if c.EagerBytes < 0 || c.Keepalive < 0 || c.CloseTimeout < 0 || c.LargeBytes < 0 {
+		return c, fmt.Errorf("ring: negative size or time in the configuration: %w", rdma.ErrRequest)
+	}
+	a := address{slots: c.Slots, receives: c.Receives, slotBytes: c.slotBytes()}
+	if err := a.check(); err != nil {
+		return c, err
+	}
+	if depth := c.Receives + stateReceives; depth > dev.Limits().MaxQueueDepth {
+		return c, fmt.Errorf("ring: %d receives, limit of %s %d: %w", depth, dev.Name(), dev.Limits().MaxQueueDepth, rdma.ErrRequest)
+	}
+	return c, nil
+}
+
+// slotBytes is the size of a buffer for the largest eager message.
+func (c *Config) slotBytes() int { return max(tailOffset(c.EagerBytes)+wordBytes, slotBytesMin) }
+
+func defaultTo[T comparable](v *T, def T) {
+	var zero T
+	if *v == zero {
+		*v = def
+	}
+}
