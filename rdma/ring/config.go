@@ -22,6 +22,9 @@ type Config struct {
 	// Spin is how long a caller that waits polls before it sleeps. Without it rings are not used. Default 50 µs; none with fewer
 	// than 4 processors, and none on a tcp device, whose writes need a processor to arrive. Negative: none.
 	Spin time.Duration
+	// Linger is how long polling may pause, when callers that polled got what they waited for, until channels are told to use
+	// send/receive. A message that comes by a ring in the pause is seen that much later. Default 500 µs.
+	Linger time.Duration
 	// Keepalive is how long a channel stays silent until it looks whether the peer is there. Default 1 s.
 	Keepalive time.Duration
 	// CloseTimeout bounds the wait of Close for what was sent. Default 1 s.
@@ -37,6 +40,7 @@ const (
 	setLimitDefault     = 16
 	spinDefault         = 50 * time.Microsecond
 	spinProcessors      = 4
+	lingerDefault       = 500 * time.Microsecond
 	keepaliveDefault    = time.Second
 	closeTimeoutDefault = time.Second
 	largeDefault        = 1 << 30
@@ -51,6 +55,7 @@ func (c Config) withDefaults(dev rdma.Device) (Config, error) {
 	defaultTo(&c.Slots, buffersDefault)
 	defaultTo(&c.Receives, buffersDefault)
 	defaultTo(&c.SetLimit, setLimitDefault)
+	defaultTo(&c.Linger, lingerDefault)
 	defaultTo(&c.Keepalive, keepaliveDefault)
 	defaultTo(&c.CloseTimeout, closeTimeoutDefault)
 	defaultTo(&c.LargeBytes, largeDefault)
@@ -58,7 +63,7 @@ func (c Config) withDefaults(dev rdma.Device) (Config, error) {
 		c.Spin = spinDefault
 	}
 	c.Spin = max(c.Spin, 0)
-	if c.EagerBytes < 0 || c.Keepalive < 0 || c.CloseTimeout < 0 || c.LargeBytes < 0 {
+	if c.EagerBytes < 0 || c.Linger < 0 || c.Keepalive < 0 || c.CloseTimeout < 0 || c.LargeBytes < 0 {
 		return c, fmt.Errorf("ring: negative size or time in the configuration: %w", rdma.ErrRequest)
 	}
 	a := address{slots: c.Slots, receives: c.Receives, slotBytes: c.slotBytes()}

@@ -15,9 +15,8 @@ import (
 // Polling.
 const (
 	completionBatch = 32
-	queueEvery      = 16                     // rounds of a set that is not empty between two looks at the completion queue
-	clockEvery      = 16                     // rounds between two looks at the clock
-	lingerTime      = 500 * time.Microsecond // how long polling may pause until the channels are told to stop writing
+	queueEvery      = 16 // rounds of a set that is not empty between two looks at the completion queue
+	clockEvery      = 16 // rounds between two looks at the clock
 	channelsMax     = 1 << 16
 )
 
@@ -297,7 +296,7 @@ func (e *Endpoint) tend() {
 			e.keepalive()
 		}
 		if e.busy.Load() {
-			timer.Reset(lingerTime)
+			timer.Reset(e.cfg.Linger)
 		} else {
 			timer.Reset(e.cfg.Keepalive)
 		}
