@@ -290,7 +290,8 @@ func TestNoAllocationPerMessage(t *testing.T) {
 	for _, p := range providers() {
 		for _, size := range []int{16, 1500} {
 			for _, on := range []bool{true, false} {
-				l := newLink(t, p, Config{Spin: time.Second, SetLimit: map[bool]int{true: 4, false: -1}[on], Keepalive: time.Hour})
+				cfg := Config{Spin: time.Second, Linger: time.Second, SetLimit: map[bool]int{true: 4, false: -1}[on], Keepalive: time.Hour}
+				l := newLink(t, p, cfg)
 				msg, buf, ctx := make([]byte, size), make([]byte, size), context.Background()
 				var failed error
 				exchange := func() {
