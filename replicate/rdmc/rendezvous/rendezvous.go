@@ -235,13 +235,15 @@ func writeFrame(w io.Writer, b []byte) error {
 	return err
 }
 
-func readFrame(r io.Reader) ([]byte, error) {
+func readFrame(r io.Reader) ([]byte, error) { return readFrameUpTo(r, maxFrame) }
+
+func readFrameUpTo(r io.Reader, limit int) ([]byte, error) {
 	var head [4]byte
 	if _, err := io.ReadFull(r, head[:]); err != nil {
 		return nil, err
 	}
 	n := binary.LittleEndian.Uint32(head[:])
-	if n > maxFrame {
+	if uint64(n) > uint64(limit) {
 		return nil, fmt.Errorf("%w: frame of %d bytes", ErrProtocol, n)
 	}
 	b := make([]byte, n)
