@@ -244,12 +244,19 @@ func (c *core) wake() {
 	}
 }
 
-// clock sets the time.
+// lagMax is the most silence that one look at the clock adds. Ticks come every tickInterval: a member that looks later than this was
+// not running itself, and what it has not watched it holds against nobody.
+const lagMax = 2 * tickInterval
+
+// clock sets the time, and moves that of silence only by what was watched.
 func (c *core) clock(now time.Time) {
-	asleep := now.Sub(c.now) > c.limits.silence/2
+	lag := now.Sub(c.now)
 	c.now = now
-	if asleep {
-		c.wake() // this member was asleep itself
+	if lag <= lagMax {
+		return
+	}
+	for i := range c.lanes {
+		c.lanes[i].heard = c.lanes[i].heard.Add(lag - lagMax)
 	}
 }
 
