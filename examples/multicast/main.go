@@ -1,118 +1,58 @@
-// Command multicast sends a file from one process to all others with replicate/rdmc, without the file system. See README.md.
+// Command multicast sends a file from one process to all others, also when some of them die meanwhile. See README.md.
 package main
 
 import (
 	"context"
 	"flag"
 	"fmt"
-	"net"
 	"os"
-	"os/signal"
 
-	"github.com/rdmcfs/rdmcfs/rdma/tcp"
-	"github.com/rdmcfs/rdmcfs/replicate/rdmc"
 	"github.com/rdmcfs/rdmcfs/replicate/rdmc/rendezvous"
 )
 
-var (
-	rank    = flag.Int("rank", 0, "this process's place in the group; 0 sends")
-	members = flag.Int("members", 3, "processes in the group")
-	room    = flag.String("room", "127.0.0.1:7400", "where rank 0 waits for the others")
-	listen  = flag.String("listen", "127.0.0.1:0", "this host's address for data")
-	path    = flag.String("file", "", "the file to send, or to write")
-)
+var path = flag.String("file", "", "the file to send, or to write")
 
 func main() {
+	var cfg rendezvous.Config
+	flag.IntVar(&cfg.Rank, "rank", 0, "this process's number; 0 sends")
+	flag.IntVar(&cfg.Members, "members", 3, "how many processes take part")
+	flag.StringVar(&cfg.Room, "room", "127.0.0.1:7400", "where rank 0 waits for the others")
+	flag.StringVar(&cfg.Listen, "listen", "127.0.0.1:0", "this host's address for data")
 	flag.Parse()
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
-	defer stop()
-	if err := run(ctx); err != nil {
+	if err := run(context.Background(), cfg); err != nil {
 		fmt.Fprintln(os.Stderr, "multicast:", err)
 		os.Exit(1)
 	}
 }
 
-func run(ctx context.Context) error {
-	device, err := tcp.New(tcp.Config{}) // the fabric
+func run(ctx context.Context, cfg rendezvous.Config) error {
+	session, err := rendezvous.Open(ctx, cfg) // waits until all are there
 	if err != nil {
 		return err
 	}
-	defer device.Close()
-	if _, err := device.Listen(*listen); err != nil {
-		return err
+	defer session.Close()
+	if cfg.Rank > 0 {
+		return receive(ctx, session)
 	}
-	engine, err := rdmc.NewEngine(rdmc.EngineConfig{Device: device}) // one poller for any number of groups
+	file, err := os.Open(*path)
 	if err != nil {
 		return err
 	}
-	defer engine.Close()
-	group, err := engine.NewGroup(rdmc.GroupConfig{
-		Number: 1, Members: make([]string, *members), Rank: *rank,
-		Unannounced: true,     // the first block of a message tells its size
-		Incoming:    incoming, // a message begins: where do its blocks go?
-		Completed:   func(*rdmc.Transfer) { fmt.Println("delivered", *path) },
-		OnFailure:   func(err error) { fmt.Println("failed:", err) },
-	})
-	if err != nil {
-		return err
-	}
-	if err = connect(ctx, group); err == nil && *rank == 0 {
-		err = send(group)
-	}
-	if err != nil {
-		group.Abort() // the others are told
-		return err
-	}
-	return group.Close(ctx) // nil: every message reached every member
-}
-
-// connect brings the members' addresses to each other.
-func connect(ctx context.Context, group *rdmc.Group) (err error) {
-	var r *rendezvous.Room
-	if *rank == 0 {
-		listener, err := net.Listen("tcp", *room)
-		if err != nil {
-			return err
-		}
-		defer listener.Close()
-		r, err = rendezvous.Host(ctx, listener, *members)
-		if err != nil {
-			return err
-		}
-	} else if r, err = rendezvous.Join(ctx, *room, *rank); err != nil {
-		return err
-	}
-	defer r.Close()
-	return r.Connect(ctx, group)
-}
-
-func send(group *rdmc.Group) error {
-	f, err := os.Open(*path)
-	if err != nil {
-		return err
-	}
-	info, err := f.Stat()
-	if err != nil {
-		return err
-	}
-	_, err = group.Send(rdmc.Outgoing{Size: uint64(info.Size()), Source: blocks{f}}) // queued; Close waits for it
+	defer file.Close()
+	delivery, err := session.SendFile(ctx, file)
+	fmt.Println("delivered", *path, "to", delivery.Members, "and lost", delivery.Out)
 	return err
 }
 
-func incoming(size uint64) (rdmc.Sink, error) {
-	f, err := os.Create(*path)
-	return blocks{f}, err
-}
-
-// blocks is a message in a file.
-type blocks struct{ *os.File }
-
-func (b blocks) ReadBlock(i uint64, buf []byte) error {
-	_, err := b.ReadAt(buf, int64(i)*rdmc.DefaultBlockSize)
-	return err
-}
-
-func (b blocks) WriteBlock(i uint64, buf []byte) error {
-	_, err := b.WriteAt(buf, int64(i)*rdmc.DefaultBlockSize)
-	return err
+func receive(ctx context.Context, session *rendezvous.Session) error {
+	message, err := session.Next(ctx)
+	if err != nil {
+		return err
+	}
+	file, err := os.Create(*path)
+	if err != nil {
+		return err
+	}
+	defer file.Close()
+	return message.Receive(ctx, session.Blocks(file)) // nil: all that are left have every byte
 }

@@ -198,7 +198,7 @@ func (m *member) hear(f frame) error {
 	case kindDelivered:
 		return m.delivered(f)
 	case kindOut:
-		return fmt.Errorf("%w since epoch %d: %s", ErrOut, f.epoch, f.text)
+		return fmt.Errorf("%w, lost in epoch %d: %s", ErrOut, f.epoch, f.text)
 	case kindEnd:
 		if f.text == "" {
 			return io.EOF
@@ -219,7 +219,7 @@ func (m *member) noteFailure() {
 	switch {
 	case m.message == nil && m.started:
 	case rootSuspected(failure):
-		m.expect(m.common.detect / 5)
+		m.expect(m.common.detect / 8)
 	default:
 		m.expect(2 * m.common.detect)
 	}

@@ -1,12 +1,21 @@
 // Package rendezvous brings the members of an rdmc group together over TCP, for programs that have no control
-// channel of their own: the root hosts a room, the others join it; the room carries the fabric addresses of a new
-// group and the announcements of messages.
+// channel of their own.
+//
+// A [Session] does all of it, over TCP unless told otherwise, and goes on with the survivors when a member fails:
+//
+//	session, err := rendezvous.Open(ctx, rendezvous.Config{Rank: rank, Members: 4, Room: "root:7400", Listen: "10.0.0.1:0"})
+//	delivery, err := session.Send(ctx, size, source)   // at the root
+//	message, err := session.Next(ctx)                  // at the others
+//	err = message.Receive(ctx, sink)
+//
+// A [Room] is for one group of the caller's own: the root hosts it, the others join it; it carries the fabric addresses of the
+// group and the announcements of messages, and knows nothing of failures.
 //
 //	room, err := rendezvous.Host(ctx, listener, 4)   // at the root
 //	room, err := rendezvous.Join(ctx, "root:7400", rank)
 //	err = room.Connect(ctx, group)
 //
-// It neither encrypts nor knows whom it talks to: use it in networks that are trusted.
+// Both neither encrypt nor know whom they talk to: use them in networks that are trusted.
 package rendezvous
 
 import (

@@ -26,10 +26,10 @@ type root struct {
 
 	conns      map[int]net.Conn // of members that are not out
 	ids        []int            // of the group, by rank; before the first one all
+	epoch      uint32           // of the group, or of the one that is being made
 	group      *rdmc.Group      // nil, or the epoch's, which may have failed
-	epoch      uint32
-	number     uint64 // of the last message
-	bloodless  int    // epochs in a row that failed and cost nobody
+	number     uint64           // of the last message
+	bloodless  int              // epochs in a row that failed and cost nobody
 	lost       []Lost
 	err        error // why the session has ended
 	callsUnder sync.Mutex
@@ -184,13 +184,13 @@ func (r *root) reform(ctx context.Context, m *outgoing) error {
 
 // bury ends the group that failed, after the members have been called to the next meeting, and finds out who is out.
 func (r *root) bury() error {
-	r.epoch++
 	if r.group == nil {
+		r.epoch++
 		r.tell(frame{kind: kindCall, epoch: r.epoch, number: r.number})
 		return nil
 	}
 	failure := asGroupError(r.group.Err())
-	r.cfg.OnFailure(r.epoch-1, failure)
+	r.cfg.OnFailure(r.epoch, failure)
 	out, fatal := verdict(failure, r.ids)
 	if fatal {
 		return failure
@@ -203,6 +203,7 @@ func (r *root) bury() error {
 	for _, id := range out {
 		r.drop(id, failure.Error())
 	}
+	r.epoch++
 	r.tell(frame{kind: kindCall, epoch: r.epoch, number: r.number})
 	r.group.Abort()
 	r.group = nil

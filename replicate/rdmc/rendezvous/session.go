@@ -170,18 +170,18 @@ func (s *Session) closeEngine() error {
 // Delivery is how a message was delivered.
 type Delivery struct {
 	// Members are those that have the message whole, the root included, by rank in the session.
-	Members []int
+	Members []int `json:"members"`
 	// Out are those that were lost while it was sent.
-	Out []Lost
+	Out []Lost `json:"out"`
 	// Epochs is how many groups it took.
-	Epochs int
+	Epochs int `json:"epochs"`
 }
 
 // Lost is a member that is out of the session, with the reason.
 type Lost struct {
-	Rank   int
-	Epoch  uint32 // of the group that it was lost from
-	Reason string
+	Rank   int    `json:"rank"`
+	Epoch  uint32 `json:"epoch"` // of the group that it was lost from, or that was to be made
+	Reason string `json:"reason"`
 }
 
 // Send brings a message of size bytes to all members that are left, and returns when they all have it: it blocks through failures of members

@@ -8,6 +8,8 @@ import (
 	"io"
 	"math/rand/v2"
 	"net"
+	"os"
+	"path/filepath"
 	"slices"
 	"sync"
 	"testing"
@@ -456,4 +458,47 @@ func TestAlgorithmsForTheSurvivors(t *testing.T) {
 		t.Errorf("%+v, %v", d, errs[0])
 	}
 	checkSame(t, source.data, sinks, d.Members)
+}
+
+// TestBlocksOfAFile sends one file into others.
+func TestBlocksOfAFile(t *testing.T) {
+	p := newParty(t, 3, func(*Config) {})
+	p.open()
+	open := func(name string, content []byte) *os.File {
+		name = filepath.Join(t.TempDir(), name)
+		if err := os.WriteFile(name, content, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		f, err := os.OpenFile(name, os.O_RDWR, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { f.Close() })
+		return f
+	}
+	want := randomBytes(11, 50*sessionBlock+7)
+	copies := []*os.File{open("source", want), open("1", nil), open("2", nil)}
+	var all sync.WaitGroup
+	for rank := 1; rank < 3; rank++ {
+		s := p.sessions[rank]
+		all.Go(func() {
+			message, err := s.Next(testContext(t))
+			if err == nil {
+				err = message.Receive(testContext(t), s.Blocks(copies[rank]))
+			}
+			if err != nil {
+				t.Errorf("rank %d: %v", rank, err)
+			}
+		})
+	}
+	root := p.sessions[0]
+	if _, err := root.SendFile(testContext(t), copies[0]); err != nil {
+		t.Error(err)
+	}
+	all.Wait()
+	for rank, f := range copies {
+		if got, err := os.ReadFile(f.Name()); err != nil || !bytes.Equal(got, want) {
+			t.Errorf("rank %d has %d bytes, %v", rank, len(got), err)
+		}
+	}
 }
