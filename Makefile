@@ -3,7 +3,7 @@ GO ?= go
 RDMCFS = bin/rdmcfs
 UNIT = $(shell $(GO) list ./... | grep -v /test/) ./test/bench/peers ./test/bench/multicast
 
-.PHONY: build demo test test-unit test-models test-schedule test-sim test-integration test-rdma test-long bench bench-peers bench-multicast lint clean
+.PHONY: build demo test test-unit test-models test-schedule test-sim test-integration test-rdma test-long bench bench-peers bench-multicast bench-faults lint clean
 
 build:
 	CGO_ENABLED=0 $(GO) build -trimpath -o $(RDMCFS) ./cmd/rdmcfs
@@ -76,6 +76,11 @@ bench-peers: build
 bench-multicast:
 	test/setup.sh bench
 	$(GO) test -count=1 -timeout 150m ./test/bench/multicast -v -args -multicast $(MULTICAST)
+
+# What a member costs that is killed, stopped or cut off: about 15 minutes. FAULTS=flags, see test/bench/faults/README.md.
+bench-faults:
+	test/setup.sh bench
+	$(GO) test -count=1 -timeout 60m ./test/bench/faults -v -args -faults $(FAULTS)
 
 clean:
 	rm -rf bin .cache

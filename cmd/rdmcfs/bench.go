@@ -17,6 +17,8 @@ import (
 type benchCmd struct {
 	Multicast benchMulticastCmd `cmd:"" help:"Measure the multicast alone, memory to memory between processes, on this machine or on many."`
 	Member    benchMemberCmd    `cmd:"" hidden:"" help:"A member process that 'bench multicast' started."`
+
+	FaultMember benchFaultMemberCmd `cmd:"" hidden:"" help:"A member process that 'bench multicast --fault' started."`
 }
 
 type benchMulticastCmd struct {
@@ -45,6 +47,8 @@ type benchMulticastCmd struct {
 	Namespaces string `help:"As root: put the members in network namespaces PREFIX-0, -1, … with shaped links." placeholder:"PREFIX"`
 	Rate       string `help:"Rate of each link with --namespaces, as tc(8) has it, or unshaped." default:"200mbit"`
 	Script     string `help:"With --namespaces: the script that makes them." default:"test/netns/netns.sh" placeholder:"PATH"`
+
+	benchFaultFlags
 
 	Explain bool `help:"Measure nothing: tell which algorithm, block size and window are used, and why."`
 	CSV     bool `name:"csv" help:"Print CSV."`
@@ -89,6 +93,9 @@ func (c *benchMulticastCmd) Run(a *app) error {
 	}
 	if c.Explain {
 		return c.explain(a, p)
+	}
+	if c.Fault != "" {
+		return c.strike(a, p)
 	}
 	format := bench.Table
 	switch {

@@ -18,6 +18,7 @@ const controlWindow = 16
 type lane struct {
 	peer   int
 	blocks bool // a neighbour of the schedule: has a queue pair for blocks
+	child  bool // reports to this member
 	up     bool // the queue pairs are connected
 	broken bool // a queue pair is in error
 
@@ -90,7 +91,7 @@ func (c *core) encodeControl(lane int, buf []byte) int {
 		epoch:    c.epoch,
 		granted:  l.granted,
 		received: l.ctlCame,
-		active:   c.active(),
+		active:   c.active() || c.awaits(l),
 		held:     c.heldUp(),
 		closed:   c.closed,
 		last:     c.last,
@@ -270,17 +271,24 @@ func (c *core) tick(now time.Time) bool {
 	attentive := c.active() || len(c.lost) > 0 && !c.ended() || c.ended() && !c.settled
 	for i := range c.lanes {
 		l := &c.lanes[i]
-		watched := c.active() || now.Sub(l.peerActive) < c.limits.silence
+		watching := c.active() || c.awaits(l)
+		watched := watching || now.Sub(l.peerActive) < c.limits.silence
 		attentive = attentive || watched
 		if watched && now.Sub(l.spoke) >= c.limits.silence/4 {
 			l.dirty = true
 		}
-		if c.active() && l.up && now.Sub(l.heard) > c.limits.silence {
+		if watching && l.up && now.Sub(l.heard) > c.limits.silence {
 			c.fail(ReasonSilent, c.rank, []int{l.peer}, nil)
 		}
 	}
 	c.control()
 	return attentive
+}
+
+// awaits reports whether a neighbour that reports to this member lacks a message that is done here. Nobody else may miss it: the root
+// need not be its neighbour, and the others are done too.
+func (c *core) awaits(l *lane) bool {
+	return l.child && !c.ended() && c.members[l.peer].done < c.members[c.rank].done
 }
 
 // reportInTime sends reports that are due.

@@ -185,6 +185,11 @@ func newCore(plan *schedule.Plan, rank, blockSize int, epoch uint32, plain bool,
 	if rank != 0 {
 		c.parent = c.laneOf[tree[rank]]
 	}
+	for peer, parent := range tree {
+		if parent == rank {
+			c.lanes[c.laneOf[peer]].child = true
+		}
+	}
 	c.openSmall(tree)
 	c.pace.open(len(c.lanes))
 	c.slots = make([]slot, slotsFor(c.limits.slots, len(c.lanes), plain && rank != 0))

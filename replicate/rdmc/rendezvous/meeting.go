@@ -31,6 +31,16 @@ func verdict(failure *rdmc.GroupError, ids []int) (out []int, fatal bool) {
 // rootSuspected reports whether a failure says that the root is gone.
 func rootSuspected(failure *rdmc.GroupError) bool { return slices.Contains(failure.Suspects, 0) }
 
+// absent is the ranks of a group's members that are not among those who are called.
+func absent(ids, called []int) (ranks []int) {
+	for rank, id := range ids {
+		if !slices.Contains(called, id) {
+			ranks = append(ranks, rank)
+		}
+	}
+	return ranks
+}
+
 // roll is who has been called to a meeting, and who came.
 type roll struct {
 	awaited map[int]bool

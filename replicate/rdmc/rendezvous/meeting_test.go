@@ -110,7 +110,7 @@ func sampleFrames() []frame {
 		{kind: kindWelcome, welcome: welcome{members: 8, blockSize: 4096, detect: time.Second}},
 		{kind: kindOut, epoch: 3, text: "silent"},
 		{kind: kindEnd},
-		{kind: kindCall, epoch: 2, number: 9},
+		{kind: kindCall, epoch: 2, number: 9, members: []int{0, 3}},
 		{kind: kindMeet, epoch: 2, number: 9, have: rdmc.Ranges{{First: 3, Count: 4}, {First: 9, Count: 1}}},
 		{kind: kindForm, epoch: 2, algorithm: schedule.Chain, members: []int{0, 2, 5}},
 		{kind: kindAddresses, epoch: 2, parts: map[int][]byte{1: {1, 2}}},

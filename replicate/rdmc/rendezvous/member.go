@@ -40,6 +40,7 @@ type member struct {
 
 	// Of serve.
 	group     *rdmc.Group // the epoch's, or nil
+	members   []int       // of the group, by rank
 	epoch     uint32
 	connected chan error // of the group that is being connected, or nil
 	failed    <-chan struct{}
@@ -228,7 +229,7 @@ func (m *member) noteFailure() {
 // meet ends what there is of earlier epochs and tells what is here.
 func (m *member) meet(f frame) error {
 	if m.group != nil {
-		m.group.Fail(nil, errCalled) // if it has not failed; nobody is to blame
+		m.group.Fail(absent(m.members, f.members), errCalled) // if it has not failed; who is out need not be told
 	}
 	if m.failed != nil && m.started {
 		m.cfg.OnFailure(m.epoch, asGroupError(m.group.Err())) // the call was faster
@@ -280,7 +281,7 @@ func (m *member) form(f frame) error {
 	if err != nil {
 		return err
 	}
-	m.group, m.failed = group, group.Failed()
+	m.group, m.members, m.failed = group, f.members, group.Failed()
 	m.expect(3 * m.common.detect)
 	return m.say(frame{kind: kindAddresses, epoch: m.epoch, parts: group.Addresses()})
 }

@@ -185,8 +185,7 @@ func (r *root) reform(ctx context.Context, m *outgoing) error {
 // bury ends the group that failed, after the members have been called to the next meeting, and finds out who is out.
 func (r *root) bury() error {
 	if r.group == nil {
-		r.epoch++
-		r.tell(frame{kind: kindCall, epoch: r.epoch, number: r.number})
+		r.call()
 		return nil
 	}
 	failure := asGroupError(r.group.Err())
@@ -203,16 +202,24 @@ func (r *root) bury() error {
 	for _, id := range out {
 		r.drop(id, failure.Error())
 	}
-	r.epoch++
-	r.tell(frame{kind: kindCall, epoch: r.epoch, number: r.number})
+	r.call()
 	r.group.Abort()
 	r.group = nil
 	return nil
 }
 
+// called is the root and all that are not out.
+func (r *root) called() []int { return append([]int{0}, slices.Sorted(maps.Keys(r.conns))...) }
+
+// call begins the next epoch.
+func (r *root) call() {
+	r.epoch++
+	r.tell(frame{kind: kindCall, epoch: r.epoch, number: r.number, members: r.called()})
+}
+
 // meet waits for those who were called, and notes what they lack.
 func (r *root) meet(ctx context.Context, m *outgoing) ([]int, error) {
-	roll := newRoll(append([]int{0}, slices.Sorted(maps.Keys(r.conns))...))
+	roll := newRoll(r.called())
 	err := r.await(ctx, r.common.detect, nil, roll.all, func(h heard) error {
 		if h.err != nil {
 			roll.gone(h.id)
@@ -274,18 +281,8 @@ func (r *root) hopeless(err error) error {
 
 // failed has the epoch's group fail, unless it has, and returns why.
 func (r *root) failed(err error) error {
-	r.group.Fail(r.absent(), err)
+	r.group.Fail(absent(r.ids, r.called()), err)
 	return err
-}
-
-// absent is the ranks of the group's members that are out.
-func (r *root) absent() (ranks []int) {
-	for rank, id := range r.ids {
-		if id != 0 && r.conns[id] == nil {
-			ranks = append(ranks, rank)
-		}
-	}
-	return ranks
 }
 
 // patience is how long one step of connecting may take.
@@ -340,7 +337,7 @@ func (r *root) each(ctx context.Context, kind frameKind, take func(rank int, f f
 			r.drop(id, fmt.Sprintf("did not connect in epoch %d within %v", r.epoch, r.patience()))
 		}
 	}
-	if missing := r.absent(); err == nil && len(missing) > 0 {
+	if missing := absent(r.ids, r.called()); err == nil && len(missing) > 0 {
 		err = fmt.Errorf("rendezvous: epoch %d: ranks %v are gone", r.epoch, missing)
 	}
 	return err
@@ -443,7 +440,7 @@ func (r *root) hangUp() {
 			half.CloseWrite() // the member sees the end
 		}
 	}
-	roll := newRoll(append([]int{0}, slices.Sorted(maps.Keys(r.conns))...))
+	roll := newRoll(r.called())
 	r.await(context.Background(), farewell, nil, roll.all, func(h heard) error {
 		if h.err != nil {
 			roll.gone(h.id)

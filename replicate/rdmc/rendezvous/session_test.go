@@ -337,6 +337,23 @@ func TestFailureAfterFailure(t *testing.T) {
 	}
 }
 
+// TestTwoAtOnce stops one member and cuts off another at the same moment: no more than two are left.
+func TestTwoAtOnce(t *testing.T) {
+	const blocks = 400
+	p := newParty(t, 4, func(*Config) {})
+	p.open()
+	source, sinks := &store{data: randomBytes(12, blocks*sessionBlock)}, p.sinks(blocks*sessionBlock)
+	source.each = after(blocks/2, func() {
+		p.strike("stop", 1)
+		p.strike("cut", 2)
+	})
+	d, errs := p.multicast(source, sinks)
+	if errs[0] != nil || !slices.Equal(d.Members, []int{0, 3}) || errs[3] != nil {
+		t.Fatalf("%+v, %v", d, errs)
+	}
+	checkSame(t, source.data, sinks, d.Members)
+}
+
 // TestRootDies has all members told within the bound.
 func TestRootDies(t *testing.T) {
 	const n, blocks = 6, 400

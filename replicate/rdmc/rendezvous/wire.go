@@ -30,7 +30,7 @@ const (
 	kindWelcome                        // root: it is in, and what all have in common
 	kindOut                            // root: it is out, with the reason
 	kindEnd                            // root: the session has ended, with the reason if it is no good one
-	kindCall                           // root: end what there is of earlier epochs, and tell what you have
+	kindCall                           // root: who is called; each ends what there is of earlier epochs and tells what it has
 	kindMeet                           // member: the blocks of the message that it has
 	kindForm                           // root: the members of the epoch's group by rank, and its algorithm
 	kindAddresses                      // member: its addresses; root: those for the member
@@ -48,7 +48,7 @@ const (
 //	   welcome: members 4, block size 4, detection bound in ns 8
 //	   out, end, connected: text
 //	   meet: blocks, as rdmc.Ranges
-//	   form: algorithm 1, members of 4 each
+//	   call, form: algorithm 1 (0 in a call), members of 4 each
 //	   addresses: parts of rank 4, length 4, bytes
 //	   begin: an rdmc.Announcement
 type frame struct {
@@ -92,7 +92,7 @@ func (f *frame) appendBinary(b []byte) []byte {
 		b = append(b, f.text[:min(len(f.text), maxText)]...)
 	case kindMeet:
 		b = f.have.AppendBinary(b)
-	case kindForm:
+	case kindCall, kindForm:
 		b = append(b, byte(f.algorithm))
 		for _, id := range f.members {
 			b = binary.LittleEndian.AppendUint32(b, uint32(id))
@@ -124,13 +124,13 @@ func decodeFrame(b []byte) (f frame, err error) {
 		f.text = string(body)
 	case kindMeet:
 		f.have, err = decodeHave(body)
-	case kindForm:
-		err = f.decodeForm(body)
+	case kindCall, kindForm:
+		err = f.decodeMembers(body)
 	case kindAddresses:
 		f.parts, err = decodeParts(body)
 	case kindBegin:
 		f.message, err = rdmc.DecodeAnnouncement(body)
-	case kindCall, kindDelivered:
+	case kindDelivered:
 	default:
 		err = fmt.Errorf("%w: frame of kind %d", ErrProtocol, f.kind)
 	}
@@ -169,8 +169,8 @@ func decodeHave(b []byte) (rdmc.Ranges, error) {
 	return have, err
 }
 
-// decodeForm wants the root first, and each member once.
-func (f *frame) decodeForm(b []byte) error {
+// decodeMembers wants the root first, and each member once.
+func (f *frame) decodeMembers(b []byte) error {
 	if len(b) < 1+2*4 || (len(b)-1)%4 != 0 || (len(b)-1)/4 > rdmc.MaxMembers {
 		return fmt.Errorf("%w: group in %d bytes", ErrProtocol, len(b))
 	}

@@ -1,0 +1,99 @@
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/rdmcfs/rdmcfs/internal/bench"
+	"github.com/rdmcfs/rdmcfs/internal/exitcode"
+)
+
+// benchFaultFlags are the flags of 'bench multicast' with a member that fails.
+type benchFaultFlags struct {
+	Fault  string        `help:"Strike a member in mid-message: kill, stop (SIGSTOP) or cut its link; none sends --count messages and tells who was put out by mistake." placeholder:"KIND"`
+	Victim string        `help:"With --fault: leaf (sends the fewest blocks on), relay (the most) or root." default:"leaf" placeholder:"WHO"`
+	At     string        `help:"With --fault: the part of the message that has been sent when the victim is struck." default:"50%" placeholder:"PERCENT"`
+	Detect time.Duration `help:"With --fault: the bound within which all others must have heard." default:"2s"`
+}
+
+// faultPlan is what the flags ask for: one case.
+func (c *benchMulticastCmd) faultPlan(p bench.Plan) (bench.FaultPlan, error) {
+	cases, err := p.Cases()
+	if err != nil {
+		return bench.FaultPlan{}, err
+	}
+	at, err := parsePercent(c.At)
+	switch {
+	case err != nil:
+		return bench.FaultPlan{}, err
+	case len(cases) != 1 || cases[0].Senders != 1 || cases[0].Members != c.Members:
+		return bench.FaultPlan{}, withCode(exitcode.Usage, "--fault measures one case: give one size, block size and algorithm, and neither --groups nor --senders")
+	case c.Rank >= 0:
+		return bench.FaultPlan{}, withCode(exitcode.Usage, "--fault is for one machine, --rank for several: give one of them")
+	case c.CSV:
+		return bench.FaultPlan{}, withCode(exitcode.Usage, "--fault prints text or, with --json, JSON: leave out --csv")
+	}
+	one := cases[0]
+	plan := bench.FaultPlan{
+		Members: one.Members, Size: one.Size, BlockSize: one.BlockSize, Algorithm: one.Algorithm, Window: one.Window, Grants: one.Grants,
+		MaxSends: one.MaxSends, Congestion: c.Congestion, Fault: c.Fault, Victim: c.Victim, At: at, Detect: c.Detect, Rounds: c.Count,
+	}
+	return plan, plan.Check()
+}
+
+// parsePercent reads 50% or 50 as a half.
+func parsePercent(s string) (float64, error) {
+	f, err := strconv.ParseFloat(strings.TrimSuffix(strings.TrimSpace(s), "%"), 64)
+	if err != nil {
+		return 0, withCode(exitcode.Usage, "--at %q: give a part of the message like 50%%", s)
+	}
+	return f / 100, nil
+}
+
+// strike runs the fault case.
+func (c *benchMulticastCmd) strike(a *app, p bench.Plan) error {
+	plan, err := c.faultPlan(p)
+	if err != nil {
+		return benchError(err)
+	}
+	if err := checkMemory(p, p.Members); err != nil {
+		return err
+	}
+	program, err := os.Executable()
+	if err != nil {
+		return err
+	}
+	var nodes *bench.Links
+	if c.Namespaces != "" {
+		if nodes, err = c.namespaces(a.ctx); err != nil {
+			return err
+		}
+		defer func() {
+			if err := nodes.Close(); err != nil {
+				fmt.Fprintln(a.err, "rdmcfs:", err)
+			}
+		}()
+	}
+	result, err := bench.Fault(a.ctx, plan, []string{program, "bench", "fault-member"}, nodes)
+	if err != nil {
+		return benchError(err)
+	}
+	if c.JSON {
+		err = json.NewEncoder(a.out).Encode(result)
+	} else {
+		err = result.Print(a.out)
+	}
+	return benchError(errors.Join(err, result.Check()))
+}
+
+type benchFaultMemberCmd struct{}
+
+// Run is a member process of the fault case.
+func (c *benchFaultMemberCmd) Run(a *app) error {
+	return bench.RunFaultMember(a.ctx, os.Stdin, a.out)
+}

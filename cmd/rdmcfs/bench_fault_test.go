@@ -1,0 +1,51 @@
+package main
+
+import (
+	"encoding/json"
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/rdmcfs/rdmcfs/internal/bench"
+	"github.com/rdmcfs/rdmcfs/internal/exitcode"
+)
+
+// TestBenchFault strikes members of sessions on this machine, as a user would.
+func TestBenchFault(t *testing.T) {
+	small := strings.Fields("bench multicast --members 4 --sizes 2MiB --blocks 16KiB")
+	expect(t, exitcode.OK, "verified     all bytes, at ranks [0", append(small, "--fault", "kill")...)
+	expect(t, exitcode.OK, "out          nobody", append(small, "--fault", "none", "--count", "3")...)
+	out := expect(t, exitcode.OK, "", append(small, "--fault", "stop", "--victim", "relay", "--detect", "500ms", "--at", "30", "--json")...)
+	var r bench.FaultResult
+	if err := json.Unmarshal([]byte(out), &r); err != nil || r.VictimRank < 1 || r.At != 0.3 || len(r.Verified) != 3 || !strings.Contains(r.VictimSaid, "out of the session") {
+		t.Errorf("%s: %v", out, err)
+	}
+}
+
+func TestBenchFaultRefuses(t *testing.T) {
+	for _, c := range []struct{ text, args string }{
+		{"kill, stop, cut or none", "--fault bribe"},
+		{"leaf, relay or root", "--fault kill --victim mayor"},
+		{"like 50%", "--fault kill --at noon"},
+		{"0% to 100%", "--fault kill --at 150%"},
+		{"--detect", "--fault kill --detect 1ms"},
+		{"one case", "--fault kill --blocks 1KiB,2KiB"},
+		{"one case", "--fault kill --senders all"},
+		{"for one machine", "--fault kill --rank 0 --room 10.0.0.1:7500 --listen 10.0.0.1:0"},
+		{"--csv", "--fault kill --csv"},
+	} {
+		expect(t, exitcode.Usage, c.text, append([]string{"bench", "multicast", "--sizes", "1KiB"}, strings.Fields(c.args)...)...)
+	}
+}
+
+func TestBenchFaultInNamespaces(t *testing.T) {
+	line := strings.Fields("bench multicast --namespaces bf --rate 1gbit --script ../../test/netns/netns.sh --members 4 --sizes 8MiB --fault cut --detect 1s")
+	if os.Geteuid() != 0 {
+		expect(t, exitcode.Denied, "sudo", line...)
+		return
+	}
+	expect(t, exitcode.OK, "verified     all bytes", line...)
+	if _, err := os.Stat("/run/netns/bf-0"); err == nil {
+		t.Error("the namespaces are still there")
+	}
+}

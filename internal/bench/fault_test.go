@@ -1,0 +1,128 @@
+package bench
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/rdmcfs/rdmcfs/replicate/rdmc/rendezvous"
+	"github.com/rdmcfs/rdmcfs/replicate/schedule"
+)
+
+// faultFlag makes the test binary a member process of Fault.
+const faultFlag = "-bench-fault"
+
+func smallFault(fault, victim string) FaultPlan {
+	return FaultPlan{Members: 4, Size: 4<<20 + 5, BlockSize: 16 << 10, Algorithm: schedule.BinomialPipeline,
+		Fault: fault, Victim: victim, At: 0.5, Detect: 2 * time.Second, Rounds: 3}
+}
+
+// TestFaults kills, stops and cuts off real processes in mid-message: the survivors hear of it and get every byte, also after a stopped one
+// has gone on. Times are not looked at: see test/bench/faults.
+func TestFaults(t *testing.T) {
+	for _, fault := range []string{FaultKill, FaultStop, FaultCut} {
+		for _, victim := range []string{VictimLeaf, VictimRelay, VictimRoot} {
+			t.Run(fault+" "+victim, func(t *testing.T) { checkFault(t, smallFault(fault, victim)) })
+		}
+	}
+}
+
+func checkFault(t *testing.T, plan FaultPlan) {
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+	defer cancel()
+	r, err := Fault(ctx, plan, []string{os.Args[0], faultFlag}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var text strings.Builder
+	if err := errors.Join(r.Check(), r.Print(&text)); err != nil {
+		t.Errorf("%v\n%s", err, &text)
+	}
+	t.Logf("\n%s", &text)
+	switch {
+	case plan.Victim == VictimRoot:
+		if len(r.Ended) != plan.Members-1 || !strings.Contains(text.String(), "ended") {
+			t.Errorf("%+v", r)
+		}
+	case len(r.Out) != 1 || r.Out[0].Rank != r.VictimRank || r.Total <= 0 || len(r.Undisturbed) != 1 || r.RatioToBound() >= r.Ratio():
+		t.Errorf("%+v", r)
+	case plan.Fault == FaultStop && !strings.Contains(r.VictimSaid, rendezvous.ErrOut.Error()):
+		t.Errorf("the victim went on and said %q", r.VictimSaid)
+	}
+}
+
+func TestNoFault(t *testing.T) {
+	r, err := Fault(t.Context(), smallFault(FaultNone, VictimLeaf), []string{os.Args[0], faultFlag}, nil)
+	if err = errors.Join(err, r.Check()); err != nil || len(r.Undisturbed) != 3 || len(r.Out) != 0 || len(r.Verified) != 4 {
+		t.Errorf("%+v, %v", r, err)
+	}
+}
+
+func TestFaultPlansAreChecked(t *testing.T) {
+	for text, spoil := range map[string]func(*FaultPlan){
+		"--members": func(p *FaultPlan) { p.Members = 1 },
+		"--sizes":   func(p *FaultPlan) { p.Size = 0 },
+		"--blocks":  func(p *FaultPlan) { p.BlockSize = 0 },
+		"hybrid":    func(p *FaultPlan) { p.Algorithm = schedule.Hybrid },
+		"--fault":   func(p *FaultPlan) { p.Fault = "bribe" },
+		"--victim":  func(p *FaultPlan) { p.Victim = "mayor" },
+		"--at":      func(p *FaultPlan) { p.At = 1.5 },
+		"--detect":  func(p *FaultPlan) { p.Detect = time.Millisecond },
+		"--count":   func(p *FaultPlan) { p.Fault, p.Rounds = FaultNone, 0 },
+		"hypercube": func(p *FaultPlan) { p.Algorithm, p.Members = schedule.Hypercube, 5 },
+	} {
+		plan := smallFault(FaultKill, VictimLeaf)
+		spoil(&plan)
+		if err := plan.Check(); !errors.Is(err, ErrUsage) || !strings.Contains(err.Error(), text) {
+			t.Errorf("%s: %v", text, err)
+		}
+	}
+}
+
+func TestLeafAndRelay(t *testing.T) {
+	for _, c := range []struct {
+		algorithm      schedule.Algorithm
+		n, leaf, relay int
+	}{
+		{schedule.Chain, 5, 4, 1},
+		{schedule.Sequential, 4, 3, 1},
+	} {
+		plan, err := schedule.NewPlan(c.algorithm, c.n)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if leaf, relay := leafAndRelay(plan); leaf != c.leaf || relay != c.relay {
+			t.Errorf("%v, n=%d: leaf %d, relay %d", c.algorithm, c.n, leaf, relay)
+		}
+	}
+}
+
+func TestFaultResultsAreChecked(t *testing.T) {
+	good := func() FaultResult {
+		return FaultResult{FaultPlan: smallFault(FaultKill, VictimLeaf), VictimRank: 3, Undisturbed: []float64{10}, Total: 12,
+			Told: map[int]float64{0: 0.1, 1: 0.3, 2: 0.2}, Verified: []int{0, 1, 2}, Out: []rendezvous.Lost{{Rank: 3}}}
+	}
+	if r := good(); r.Check() != nil || r.ToldLast() != 0.3 || r.Ratio() != 1.2 || r.RatioToBound() != 1 {
+		t.Errorf("%v; %+v", r.Check(), r)
+	}
+	bad := good()
+	bad.Out = append(bad.Out, rendezvous.Lost{Rank: 1, Reason: "silent"})
+	if err := bad.Check(); err == nil || !strings.Contains(err.Error(), "rank 1 was put out by mistake: silent") {
+		t.Error(err)
+	}
+	bad = good()
+	delete(bad.Told, 2)
+	if err := bad.Check(); err == nil || !strings.Contains(err.Error(), "rank 2 was never told") {
+		t.Error(err)
+	}
+	bad = good()
+	bad.Verified = slices.Delete(bad.Verified, 1, 2)
+	if err := bad.Check(); !errors.Is(err, ErrDiffers) || !strings.Contains(fmt.Sprint(err), "[0 2]") {
+		t.Error(err)
+	}
+}

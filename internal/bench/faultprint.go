@@ -1,0 +1,60 @@
+package bench
+
+import (
+	"fmt"
+	"io"
+	"maps"
+	"slices"
+	"strings"
+)
+
+// Print writes the result for people.
+func (r FaultResult) Print(w io.Writer) error {
+	var b strings.Builder
+	line := func(name, format string, args ...any) {
+		fmt.Fprintf(&b, "%-12s %s\n", name, fmt.Sprintf(format, args...))
+	}
+	what := "undisturbed"
+	if r.VictimRank >= 0 {
+		what = fmt.Sprintf("%s %s, rank %d, at %.0f%%", r.Fault, r.Victim, r.VictimRank, 100*r.At)
+	}
+	line("run", "%d members, %s in blocks of %s: %s; detection bound %v", r.Members, bytesText(r.Size), bytesText(uint64(r.BlockSize)), what, r.Detect)
+	line("undisturbed", "%s, median of %d", secondsText(Median(r.Undisturbed)), len(r.Undisturbed))
+	if r.VictimRank >= 0 {
+		line("heard", "%s; the last after %s", rankTimes(r.Told), secondsText(r.ToldLast()))
+	}
+	if r.VictimRank > 0 {
+		line("total", "%s: %.3f of undisturbed, %.3f of undisturbed and the bound; %d groups", secondsText(r.Total), r.Ratio(), r.RatioToBound(), r.Epochs)
+	}
+	if r.VictimRank == 0 {
+		line("ended", "%s", rankTimes(r.Ended))
+	} else {
+		line("verified", "all bytes, at ranks %v", r.Verified)
+	}
+	line("out", "%s", r.outText())
+	if r.VictimSaid != "" {
+		line("victim", "%s", r.VictimSaid)
+	}
+	_, err := io.WriteString(w, b.String())
+	return err
+}
+
+func (r FaultResult) outText() string {
+	if len(r.Out) == 0 {
+		return "nobody"
+	}
+	var all []string
+	for _, lost := range r.Out {
+		all = append(all, fmt.Sprintf("rank %d in epoch %d: %s", lost.Rank, lost.Epoch, lost.Reason))
+	}
+	return strings.Join(all, "; ")
+}
+
+// rankTimes lists times by rank.
+func rankTimes(times map[int]float64) string {
+	var all []string
+	for _, rank := range slices.Sorted(maps.Keys(times)) {
+		all = append(all, fmt.Sprintf("%d: %s", rank, secondsText(times[rank])))
+	}
+	return strings.Join(all, ", ")
+}

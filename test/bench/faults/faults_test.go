@@ -1,0 +1,169 @@
+// Package faults measures what a failed member costs a session: n nodes on shaped links, a member killed, stopped or cut off in
+// mid-message, then undisturbed messages beside a busy processor. See README.md.
+package faults
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"os"
+	"os/exec"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/rdmcfs/rdmcfs/internal/bench"
+	"github.com/rdmcfs/rdmcfs/replicate/schedule"
+)
+
+var (
+	enabled = flag.Bool("faults", false, "measure; needs root, installs packages")
+	nodes   = flag.Int("nodes", 8, "nodes")
+	rate    = flag.String("rate", "200mbit", "rate of the links, or unshaped")
+	sizeMiB = flag.Int("size", 512, "MiB per message")
+	block   = flag.Int("block", 64, "KiB per block")
+	detect  = flag.Duration("detect", 2*time.Second, "detection bound")
+	only    = flag.String("only", "", "regular expression: run only these cases, like 'stop relay'")
+	rounds  = flag.Int("rounds", 20, "undisturbed messages beside the load")
+	loadMiB = flag.Int("load-size", 64, "MiB of each of them")
+	hogs    = flag.Int("cpu", 4, "stress-ng's processes beside them")
+)
+
+const (
+	childFlag = "-faults-child"
+	// goal is the most that the total time may be of the undisturbed one and the detection bound.
+	goal = 1.10
+)
+
+func TestMain(m *testing.M) {
+	if slices.Contains(os.Args, childFlag) {
+		if err := bench.RunFaultMember(context.Background(), os.Stdin, os.Stdout); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		os.Exit(0)
+	}
+	os.Exit(m.Run())
+}
+
+func TestFaults(t *testing.T) {
+	if !*enabled {
+		t.Skip("run by 'make bench-faults'") // not a missing piece: timing has no place in tests
+	}
+	if out, err := exec.Command("./setup.sh").CombinedOutput(); err != nil {
+		t.Fatalf("setup.sh: %v: %s", err, out)
+	}
+	wanted, err := regexp.Compile(*only)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var rows []string
+	for _, victim := range []string{bench.VictimLeaf, bench.VictimRelay, bench.VictimRoot} {
+		for _, fault := range []string{bench.FaultKill, bench.FaultStop, bench.FaultCut} {
+			if name := fault + " " + victim; wanted.MatchString(name) {
+				t.Run(name, func(t *testing.T) { rows = append(rows, row(name, strike(t, plan(fault, victim)))) })
+			}
+		}
+	}
+	if wanted.MatchString(bench.FaultNone) {
+		t.Run(bench.FaultNone, besideLoad)
+	}
+	t.Logf("%d nodes, %s, %d MiB, detection bound %v\n%s", *nodes, *rate, *sizeMiB, *detect, table(rows))
+}
+
+func plan(fault, victim string) bench.FaultPlan {
+	return bench.FaultPlan{Members: *nodes, Size: uint64(*sizeMiB) << 20, BlockSize: *block << 10, Algorithm: schedule.BinomialPipeline,
+		Congestion: "cubic", Fault: fault, Victim: victim, At: 0.5, Detect: *detect}
+}
+
+// strike runs one case on links of its own, which a cut leaves cut, and fails where a goal is missed.
+func strike(t *testing.T, plan bench.FaultPlan) bench.FaultResult {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
+	defer cancel()
+	links, err := bench.NewLinks(ctx, "../../netns/netns.sh", fmt.Sprint("f", os.Getpid()), plan.Members, *rate, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := links.Close(); err != nil {
+			t.Error(err)
+		}
+	}()
+	r, err := bench.Fault(ctx, plan, []string{os.Args[0], childFlag}, links)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var text strings.Builder
+	if err := r.Print(&text); err != nil {
+		t.Error(err)
+	}
+	t.Logf("\n%s", &text)
+	judge(t, r)
+	return r
+}
+
+// judge holds a result against the goals.
+func judge(t *testing.T, r bench.FaultResult) {
+	t.Helper()
+	if err := r.Check(); err != nil {
+		t.Error(err)
+	}
+	if r.ToldLast() > r.Detect.Seconds() {
+		t.Errorf("the last survivor heard after %.2f s, bound %v", r.ToldLast(), r.Detect)
+	}
+	if r.VictimRank > 0 && r.RatioToBound() > goal {
+		t.Errorf("total %.3f of the undisturbed time and the bound, goal %.2f", r.RatioToBound(), goal)
+	}
+	for rank, seconds := range r.Ended {
+		if seconds > r.Detect.Seconds() {
+			t.Errorf("rank %d ended after %.2f s, bound %v", rank, seconds, r.Detect)
+		}
+	}
+}
+
+// besideLoad sends undisturbed messages beside stress-ng: nobody may be put out.
+func besideLoad(t *testing.T) {
+	load := exec.CommandContext(t.Context(), "stress-ng", "--cpu", fmt.Sprint(*hogs), "--quiet")
+	load.Cancel = func() error { return load.Process.Signal(os.Interrupt) }
+	if err := load.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		load.Process.Signal(os.Interrupt)
+		load.Wait()
+	}()
+	p := plan(bench.FaultNone, bench.VictimLeaf)
+	p.Size, p.Rounds = uint64(*loadMiB)<<20, *rounds
+	r := strike(t, p)
+	t.Logf("%d messages of %d MiB beside %d processes of stress-ng: %d members put out; median %.2f s, worst %.2f s",
+		len(r.Undisturbed), *loadMiB, *hogs, len(r.Out), bench.Median(r.Undisturbed), slices.Max(r.Undisturbed))
+}
+
+// row is a line of the table.
+func row(name string, r bench.FaultResult) string {
+	total, ratio, toBound := "-", "-", "-"
+	if r.VictimRank > 0 {
+		total, ratio, toBound = fmt.Sprintf("%.2f", r.Total), fmt.Sprintf("%.3f", r.Ratio()), fmt.Sprintf("%.3f", r.RatioToBound())
+	}
+	return fmt.Sprintf("| %s | %d | %.2f | %.2f | %s | %s | %s | %d of %d |", name, r.VictimRank, bench.Median(r.Undisturbed), r.ToldLast(),
+		total, ratio, toBound, len(r.Verified), r.Members-1)
+}
+
+func table(rows []string) string {
+	return "| fault | rank | undisturbed s | last heard s | total s | of undisturbed | of undisturbed + bound | verified |\n|-|-|-|-|-|-|-|-|\n" + strings.Join(rows, "\n")
+}
+
+func TestTable(t *testing.T) {
+	r := bench.FaultResult{FaultPlan: plan(bench.FaultKill, bench.VictimLeaf), VictimRank: 7, Undisturbed: []float64{22}, Total: 24,
+		Told: map[int]float64{0: 0.25}, Verified: []int{0, 1, 2, 3, 4, 5, 6}}
+	if got := row("kill leaf", r); got != "| kill leaf | 7 | 22.00 | 0.25 | 24.00 | 1.091 | 1.000 | 7 of 7 |" {
+		t.Error(got)
+	}
+	r.VictimRank, r.Verified = 0, nil
+	if got := row("kill root", r); got != "| kill root | 0 | 22.00 | 0.25 | - | - | - | 0 of 7 |" {
+		t.Error(got)
+	}
+}
