@@ -43,8 +43,12 @@ func (c *benchMulticastCmd) faultPlan(p bench.Plan) (bench.FaultPlan, error) {
 		Members: one.Members, Size: one.Size, BlockSize: one.BlockSize, Algorithm: one.Algorithm, Window: one.Window, Grants: one.Grants,
 		MaxSends: one.MaxSends, Congestion: c.Congestion, Fault: c.Fault, Victim: c.Victim, At: at, Detect: c.Detect, Rounds: c.Count,
 	}
+	plan.Hold = plan.Size < holdBelow
 	return plan, plan.Check()
 }
+
+// holdBelow is the size of messages that might be over before the victim is struck.
+const holdBelow = 64 << 20
 
 // parsePercent reads 50% or 50 as a half.
 func parsePercent(s string) (float64, error) {

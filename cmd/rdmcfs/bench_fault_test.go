@@ -39,7 +39,7 @@ func TestBenchFaultRefuses(t *testing.T) {
 }
 
 func TestBenchFaultInNamespaces(t *testing.T) {
-	line := strings.Fields("bench multicast --namespaces bf --rate 1gbit --script ../../test/netns/netns.sh --members 4 --sizes 8MiB --fault cut --detect 1s")
+	line := strings.Fields("bench multicast --namespaces bf --rate 200mbit --script ../../test/netns/netns.sh --members 4 --sizes 32MiB --at 20% --fault cut --detect 1s")
 	if os.Geteuid() != 0 {
 		expect(t, exitcode.Denied, "sudo", line...)
 		return

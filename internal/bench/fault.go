@@ -50,6 +50,8 @@ type FaultPlan struct {
 	Victim string `json:"victim"`
 	// At is the part of the message that the root has begun to send when the victim is struck, 0 to 1.
 	At float64 `json:"at"`
+	// Hold has the root wait at that point until the victim has been struck, so that a short message is not over before.
+	Hold bool `json:"hold,omitempty"`
 	// Detect bounds the time until all have heard.
 	Detect time.Duration `json:"detect_ns"`
 	// Rounds is how many messages are sent with FaultNone.

@@ -19,7 +19,7 @@ const faultFlag = "-bench-fault"
 
 func smallFault(fault, victim string) FaultPlan {
 	return FaultPlan{Members: 4, Size: 4<<20 + 5, BlockSize: 16 << 10, Algorithm: schedule.BinomialPipeline,
-		Fault: fault, Victim: victim, At: 0.5, Detect: 2 * time.Second, Rounds: 3}
+		Fault: fault, Victim: victim, At: 0.5, Hold: true, Detect: 2 * time.Second, Rounds: 3}
 }
 
 // TestFaults kills, stops and cuts off real processes in mid-message: the survivors hear of it and get every byte, also after a stopped one
@@ -81,6 +81,21 @@ func TestFaultPlansAreChecked(t *testing.T) {
 		if err := plan.Check(); !errors.Is(err, ErrUsage) || !strings.Contains(err.Error(), text) {
 			t.Errorf("%s: %v", text, err)
 		}
+	}
+}
+
+// TestEarlyDeliveries has a delivery come before the event that is waited for, as pipes may have it.
+func TestEarlyDeliveries(t *testing.T) {
+	r := &faultRun{plan: smallFault(FaultNone, VictimLeaf), victim: -1, events: make(chan faultEvent, 4), held: make(map[int]string),
+		ended: make(map[int]bool), timely: t.Context()}
+	r.events <- faultEvent{Event: eventDelivered, Rank: 1, Message: 2, Digest: "d"}
+	r.events <- faultEvent{Event: eventReached, Rank: 0}
+	r.events <- faultEvent{Event: eventDelivered, Rank: 2, Message: 2, Digest: "d"}
+	if err := r.await([]int{0}, time.Second, func(e faultEvent) bool { return e.Event == eventReached }); err != nil {
+		t.Fatal(err)
+	}
+	if err := r.await([]int{1, 2}, time.Second, r.delivered(2)); err != nil || r.held[1] != "d" || r.held[2] != "d" {
+		t.Errorf("%v, %v", err, r.held)
 	}
 }
 

@@ -32,6 +32,7 @@ type faultTask struct {
 const (
 	orderSend   = "send"   // to the root: the next message
 	orderCut    = "cut"    // drop what comes and goes
+	orderGoOn   = "go on"  // to the root that holds: the victim has been struck
 	orderFinish = "finish" // tell the digest again, and end
 )
 
@@ -63,6 +64,7 @@ type faultMember struct {
 	orders  chan string // closed when the input ends
 	session *rendezvous.Session
 	network *dropper
+	goOn    chan struct{} // closed when a root that holds may go on, or the input has ended
 	data    []byte
 
 	mu  sync.Mutex // protects out, and what it writes to
@@ -74,7 +76,7 @@ type faultMember struct {
 func RunFaultMember(ctx context.Context, in io.Reader, out io.Writer) error {
 	input := bufio.NewReader(in)
 	line, err := input.ReadBytes('\n')
-	m := &faultMember{orders: make(chan string), network: newDropper(), out: json.NewEncoder(out)}
+	m := &faultMember{orders: make(chan string), network: newDropper(), goOn: make(chan struct{}), out: json.NewEncoder(out)}
 	if err == nil {
 		err = json.Unmarshal(line, &m.task)
 	}
@@ -85,10 +87,16 @@ func RunFaultMember(ctx context.Context, in io.Reader, out io.Writer) error {
 	defer cancel()
 	go func() { // ends with the process at the latest
 		defer cancel()
+		release := sync.OnceFunc(func() { close(m.goOn) })
+		defer release()
 		lines := bufio.NewScanner(input)
 		for lines.Scan() {
-			if lines.Text() == orderCut {
+			switch lines.Text() {
+			case orderCut:
 				m.network.drop()
+				continue
+			case orderGoOn:
+				release()
 				continue
 			}
 			select {
@@ -245,7 +253,12 @@ func (m *faultMember) send(ctx context.Context, message int) error {
 	source := &watched{memory: memory{block: uint64(m.task.Plan.BlockSize), data: m.data}}
 	if message == m.task.Plan.messages() && m.task.Plan.Fault != FaultNone {
 		source.at = uint64(m.task.Plan.At * float64(rdmc.BlockCount(m.task.Plan.Size, m.task.Plan.BlockSize)))
-		source.reached = func() { m.say(faultEvent{Event: eventReached, Message: message}) }
+		source.reached = func() {
+			m.say(faultEvent{Event: eventReached, Message: message})
+			if m.task.Plan.Hold {
+				<-m.goOn
+			}
+		}
 	}
 	start := time.Now()
 	delivery, err := m.session.Send(ctx, m.task.Plan.Size, source)

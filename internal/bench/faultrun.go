@@ -37,6 +37,7 @@ type faultRun struct {
 	digest string          // of the last message
 	held   map[int]string  // last digests by rank
 	ended  map[int]bool    // processes whose session ended with an error
+	early  []faultEvent    // deliveries that came before they were waited for: pipes have no common order
 	timely context.Context // the bound of the run
 }
 
@@ -255,12 +256,20 @@ func (r *faultRun) disturbed(message int) error {
 	if err := r.strike(); err != nil {
 		return err
 	}
+	if r.plan.Hold && (r.victim != 0 || r.plan.Fault != FaultKill) {
+		if err := r.order(0, orderGoOn); err != nil {
+			return err
+		}
+	}
 	if r.victim == 0 {
 		err := r.await(r.plan.survivors(0), r.allowed(), func(e faultEvent) bool { return e.Event == eventEnded })
 		return errors.Join(err, r.wake())
 	}
 	if err := r.await(r.plan.survivors(r.victim), r.allowed(), r.delivered(message)); err != nil {
 		return err
+	}
+	if len(r.result.Out) == 0 {
+		return errors.New("the message was over before the victim was struck: take larger --sizes, or strike earlier with --at")
 	}
 	if err := r.wake(); err != nil {
 		return err
@@ -369,15 +378,24 @@ func (r *faultRun) await(ranks []int, within time.Duration, want func(faultEvent
 	for _, rank := range ranks {
 		waiting[rank] = true
 	}
+	r.early = slices.DeleteFunc(r.early, func(e faultEvent) bool {
+		wanted := want(e)
+		if wanted {
+			delete(waiting, e.Rank)
+		}
+		return wanted
+	})
 	for len(waiting) > 0 {
 		select {
 		case e := <-r.events:
 			r.note(e)
-			if want(e) || e.Event == eventEnded {
-				delete(waiting, e.Rank)
-			}
-			if e.Event == eventEnded && e.Rank == 0 && r.victim != 0 {
+			switch wanted := want(e); {
+			case e.Event == eventEnded && e.Rank == 0 && r.victim != 0:
 				return fmt.Errorf("the root: %s", e.Text)
+			case wanted || e.Event == eventEnded:
+				delete(waiting, e.Rank)
+			case e.Event == eventDelivered:
+				r.early = append(r.early, e)
 			}
 		case <-timer.C:
 			return fmt.Errorf("%d members said nothing more within %v", len(waiting), within)
