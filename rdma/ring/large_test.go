@@ -113,19 +113,20 @@ func TestLargeMessagePeerDies(t *testing.T) {
 				var size [offerBytes]byte
 				binary.LittleEndian.PutUint64(size[:], 1<<16)
 				l.c[1].mu.Lock()
-				l.c[1].postNumberedLocked(kindOffer, size[:]) // and never a word more
+				l.c[1].postNumberedLocked(kindOffer, size[:])
 				l.c[1].mu.Unlock()
 				if m, err := l.c[0].Recv(bound(t), nil); err != nil || !m.Large {
 					t.Fatalf("%+v %v", m, err)
 				}
+				l.killB() // a peer that lives would take back what it does not know
 				go func() { failed <- l.c[0].Accept(bound(t), rdma.SGE{Region: mem, Length: 1 << 16}) }()
 			} else {
 				go func() { failed <- l.c[0].SendFrom(bound(t), rdma.SGE{Region: mem, Length: 1 << 16}) }()
 				if m, err := l.c[1].Recv(bound(t), nil); err != nil || !m.Large {
 					t.Fatalf("%+v %v", m, err)
 				}
+				l.killB()
 			}
-			l.killB()
 			if err := <-failed; !errors.Is(err, ErrBroken) {
 				t.Errorf("accepting %v: %v", accepting, err)
 			}
