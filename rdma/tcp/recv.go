@@ -5,6 +5,7 @@ import (
 	"hash/crc32"
 	"io"
 	"net"
+	"runtime"
 	"sync"
 	"time"
 
@@ -23,6 +24,8 @@ const (
 	// ackEvery and ackBytes bound what a busy stream leaves unacknowledged.
 	ackEvery = 16
 	ackBytes = 1 << 20
+	// idleYields is how often others run before an acknowledgement goes out alone.
+	idleYields = 3
 	// lingerMax is how long a pair that told the peer of an error waits for it to hang up.
 	lingerMax = 250 * time.Millisecond
 )
@@ -87,8 +90,14 @@ func (q *queuePair) readFrame() error {
 	return q.serve(&f)
 }
 
-// idle runs before readLoop blocks: what was executed is acknowledged.
+// idle runs before readLoop blocks: what was executed is acknowledged, by a frame that answers it if one is about to be sent.
 func (q *queuePair) idle() {
+	for range idleYields {
+		if !q.owesAck() {
+			return
+		}
+		runtime.Gosched()
+	}
 	q.mu.Lock()
 	if q.told == q.executed || q.state != stateReady {
 		q.mu.Unlock()
@@ -96,6 +105,13 @@ func (q *queuePair) idle() {
 	}
 	q.ackDue = true
 	q.kickLocked()
+}
+
+// owesAck reports whether the peer has not been told of all that was executed.
+func (q *queuePair) owesAck() bool {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return q.told != q.executed && q.state == stateReady
 }
 
 // book takes over the counters in a frame, completes sends, and writes what they set free.
