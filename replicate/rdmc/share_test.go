@@ -3,6 +3,7 @@ package rdmc
 import (
 	"context"
 	"errors"
+	"flag"
 	"io"
 	"net"
 	"sync"
@@ -164,8 +165,14 @@ func (c *counting) WriteBlock(_ uint64, buf []byte) error {
 	return nil
 }
 
-// TestSharesOnTCP has two groups with other block sizes compete for the capped link of their root.
+var sharesFlag = flag.Bool("shares", false, "measure shares on rdma/tcp, in real time: for a machine with nothing else to do")
+
+// TestSharesOnTCP has two groups with other block sizes compete for the capped link of their root. It measures, so it runs on demand;
+// TestShares holds the same in virtual time.
 func TestSharesOnTCP(t *testing.T) {
+	if !*sharesFlag {
+		t.Skip("measures in real time: run it with -args -shares")
+	}
 	const rate = 10e6
 	link := newNarrow(t, rate)
 	root, err := tcp.New(tcp.Config{Dial: link.dial}) // it does not listen, so it dials
