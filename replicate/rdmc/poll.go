@@ -10,7 +10,7 @@ import (
 	"github.com/rdmcfs/rdmcfs/rdma"
 )
 
-// CompletionMode is how an engine learns of completions (DSN paper, section 5.2.2: polling, interrupts, and the hybrid of both).
+// CompletionMode is how an engine learns of completions (DSN paper, section 5.2.3: polling, interrupts, and the hybrid of both).
 type CompletionMode uint8
 
 // The ways to learn of completions.
