@@ -265,7 +265,7 @@ func (q *queuePair) payload(cur *soft.Cursor) error {
 		in.lo, in.hi = 0, 0
 		left := cur.Left()
 		runs := cur.Append(in.runs[:0])
-		if in.summing && left > sumBytes {
+		if in.summing && left > sumBytes && q.stream.direct() {
 			runs = shorten(runs, sumBytes)
 		} else {
 			runs = append(runs, in.buf)

@@ -1,12 +1,14 @@
 package tcp
 
 import (
+	"bytes"
 	"context"
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
 	"crypto/tls"
 	"crypto/x509"
+	"hash/crc32"
 	"math/big"
 	"net"
 	"slices"
@@ -257,5 +259,49 @@ func TestChecksumsAreTold(t *testing.T) {
 		if cq.Poll(out); out[0].HasCRC != want {
 			t.Errorf("asked for a checksum: %v, completion %+v", want, out[0])
 		}
+	}
+}
+
+// TestChecksumsOverTLS: messages larger than what is summed up at once come whole also where all bytes go through the buffer.
+func TestChecksumsOverTLS(t *testing.T) {
+	const size = 3*sumBytes + 7
+	server, client := selfSigned(t)
+	var pairs [2]rdma.QueuePair
+	var queues [2]rdma.CompletionQueue
+	var regions [2]rdma.Region
+	for i := range pairs {
+		d := tlsDevice(t, server, client)
+		t.Cleanup(func() { _ = d.Close() })
+		var err error
+		if queues[i], err = d.NewCQ(16); err != nil {
+			t.Fatal(err)
+		}
+		if regions[i], err = d.AllocRegion(size, 0); err != nil {
+			t.Fatal(err)
+		}
+		if pairs[i], err = d.NewQP(rdma.QPConfig{SendCQ: queues[i], RecvCQ: queues[i], WantCRC: true}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	rand.Read(regions[0].Bytes())
+	connectBoth(t, pairs[0].(*queuePair), pairs[1].(*queuePair))
+	if err := pairs[1].PostRecv(rdma.RecvWR{List: []rdma.SGE{{Region: regions[1], Length: size}}}); err != nil {
+		t.Fatal(err)
+	}
+	if err := pairs[0].PostSend(rdma.SendWR{Op: rdma.OpSend, List: []rdma.SGE{{Region: regions[0], Length: size}}}); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	if err := queues[1].Wait(ctx); err != nil {
+		t.Fatal(err)
+	}
+	out := make([]rdma.Completion, 1)
+	queues[1].Poll(out)
+	if want := crc32.Checksum(regions[0].Bytes(), castagnoli); out[0].Status != rdma.StatusOK || !out[0].HasCRC || out[0].CRC != want {
+		t.Errorf("completion %+v, want checksum %08x", out[0], want)
+	}
+	if !bytes.Equal(regions[0].Bytes(), regions[1].Bytes()) {
+		t.Error("other bytes came")
 	}
 }
