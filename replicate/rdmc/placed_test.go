@@ -203,3 +203,32 @@ func TestPlacedOutsideIsRefused(t *testing.T) {
 		}
 	})
 }
+
+// TestBufferInRegionIsBounded has a message come that is larger than the buffer posted for it, whose region goes on behind it: the group
+// fails, and what is behind the buffer stays as it was.
+func TestBufferInRegionIsBounded(t *testing.T) {
+	eachFabric(t, func(t *testing.T, devices func(int) []rdma.Device) {
+		const block, room, size = 1000, 12_500, 20_000
+		ds := devices(2)
+		groups := postedGroup(t, newCluster(t, ds), GroupConfig{BlockSize: block, SmallBytes: -1}, func(int, *Transfer) {})
+		region, err := ds[1].AllocRegion(size, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		sink := Buffer{Data: region.Bytes()[:room], BlockSize: block, Region: region}
+		if err := groups[1].PostReceive(sink, size); err != nil {
+			t.Fatal(err)
+		}
+		tr, err := groups[0].Send(Outgoing{Size: size, Source: randomMemory(1, size, block)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		var failure *GroupError
+		if err := tr.Wait(testContext(t)); !errors.As(err, &failure) || failure.Reason != ReasonSink {
+			t.Errorf("a message of %d bytes in a buffer of %d: %v", size, room, err)
+		}
+		if !bytes.Equal(region.Bytes()[room:], make([]byte, size-room)) {
+			t.Error("bytes behind the buffer were written")
+		}
+	})
+}

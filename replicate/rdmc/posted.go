@@ -75,8 +75,11 @@ type Buffer struct {
 	Offset int
 }
 
-// Place is where a block lies in the region.
+// Place is where a block lies in the region. For one that is not within Data there is no place: WriteBlock says so.
 func (b Buffer) Place(i uint64, length int) rdma.SGE {
+	if !b.holds(i, length) {
+		return rdma.SGE{}
+	}
 	return rdma.SGE{Region: b.Region, Offset: b.Offset + int(i)*b.BlockSize, Length: length}
 }
 
@@ -86,10 +89,15 @@ func (b Buffer) ReadBlock(i uint64, buf []byte) error { return b.copy(i, buf, fa
 // WriteBlock copies buf to block i.
 func (b Buffer) WriteBlock(i uint64, buf []byte) error { return b.copy(i, buf, true) }
 
-func (b Buffer) copy(i uint64, buf []byte, in bool) error {
+// holds reports whether Data has room for block i of length bytes.
+func (b Buffer) holds(i uint64, length int) bool {
 	size := uint64(len(b.Data))
-	if b.BlockSize < 1 || i > size/uint64(b.BlockSize) || uint64(len(buf)) > size-i*uint64(b.BlockSize) {
-		return fmt.Errorf("%w: block %d of %d bytes in a buffer of %d", ErrInvalid, i, len(buf), size)
+	return b.BlockSize > 0 && i <= size/uint64(b.BlockSize) && uint64(length) <= size-i*uint64(b.BlockSize)
+}
+
+func (b Buffer) copy(i uint64, buf []byte, in bool) error {
+	if !b.holds(i, len(buf)) {
+		return fmt.Errorf("%w: block %d of %d bytes in a buffer of %d", ErrInvalid, i, len(buf), len(b.Data))
 	}
 	if at := b.Data[i*uint64(b.BlockSize):]; in {
 		copy(at, buf)
