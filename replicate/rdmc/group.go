@@ -200,6 +200,7 @@ type Group struct {
 	unmatched   []*Transfer // messages for which none was posted yet
 	pool        rdma.Region // block buffers, nil while there are no messages
 	places      []rdma.SGE  // by slot: where its block lies if not in the pool
+	toldStored  uint64      // messages for which Stored was called
 	idleSince   time.Time
 	dead        bool // queue pairs are closed: late completions mean nothing
 	err         error

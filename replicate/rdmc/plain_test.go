@@ -2,10 +2,12 @@ package rdmc
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"slices"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/rdmcfs/rdmcfs/rdma"
 	"github.com/rdmcfs/rdmcfs/replicate/schedule"
@@ -147,4 +149,124 @@ func TestUnannouncedInvalid(t *testing.T) {
 	if _, err := groups[1].Receive(Announcement{Seq: 1}, Receiver{}); !errors.Is(err, ErrInvalid) {
 		t.Errorf("receive: %v", err)
 	}
+}
+
+// TestStoredInOrder has the last block of a message stored after all of the next message: Stored is called in the order of sending.
+func TestStoredInOrder(t *testing.T) {
+	eachFabric(t, func(t *testing.T, devices func(int) []rdma.Device) {
+		const block, blocks, messages = 1000, 3, 3
+		c := newCluster(t, devices(2))
+		third := make(chan struct{}) // begins to be stored: by the worker that has stored the second
+		begin := sync.OnceFunc(func() { close(third) })
+		begun := 0
+		var got []uint64
+		var groups []*Group
+		for rank, e := range c.engines {
+			g, err := e.NewGroup(GroupConfig{
+				BlockSize: block, Members: make([]string, 2), Rank: rank, Unannounced: true, SmallBytes: -1, Window: 24,
+				Incoming: func(size uint64) (Sink, error) {
+					begun++
+					sink, number := newMemory(int(size), block), begun
+					sink.fail = func(i uint64) error {
+						switch {
+						case number == 1 && i == blocks-1:
+							<-third
+						case number == 3:
+							begin()
+						}
+						return nil
+					}
+					return sink, nil
+				},
+				Stored: func(tr *Transfer) {
+					got = append(got, tr.Announcement().Seq)
+					select {
+					case <-tr.Stored():
+					default:
+						t.Errorf("message %d is not stored", tr.Announcement().Seq)
+					}
+				},
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+			groups = append(groups, g)
+		}
+		connect(t, groups)
+		for i := range messages {
+			if _, err := groups[0].Send(Outgoing{Size: blocks * block, Source: randomMemory(uint64(i), blocks*block, block)}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		closeAll(t, groups)
+		if !slices.Equal(got, []uint64{1, 2, 3}) {
+			t.Errorf("stored %v", got)
+		}
+	})
+}
+
+// TestIncomingMayWaitForTheMessageBefore has Incoming wait until the message before is stored, as who has one buffer does, while small
+// messages behind it are here already: they keep no worker from it.
+func TestIncomingMayWaitForTheMessageBefore(t *testing.T) {
+	eachFabric(t, func(t *testing.T, devices func(int) []rdma.Device) {
+		const block, size, smalls = 1 << 10, 64 << 10, 40
+		c := newCluster(t, devices(2))
+		asked, whole := make(chan struct{}), make(chan struct{})
+		patience, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+		defer cancel()
+		ask := sync.OnceFunc(func() { close(asked) })
+		first := newMemory(size, block)
+		left := size / block
+		first.fail = func(uint64) error {
+			first.mu.Lock()
+			defer first.mu.Unlock()
+			if left--; left == 0 {
+				close(whole)
+			}
+			return nil
+		}
+		begun := 0
+		var groups []*Group
+		for rank, e := range c.engines {
+			g, err := e.NewGroup(GroupConfig{
+				BlockSize: block, Members: make([]string, 2), Rank: rank, Unannounced: true,
+				Incoming: func(n uint64) (Sink, error) {
+					if begun++; begun == 1 {
+						return first, nil
+					}
+					ask()
+					select {
+					case <-whole:
+						return newMemory(int(n), block), nil
+					case <-patience.Done():
+						return nil, errors.New("the message before is not stored")
+					}
+				},
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+			groups = append(groups, g)
+		}
+		connect(t, groups)
+		src := randomMemory(1, size, block)
+		src.fail = func(i uint64) error {
+			if i == size/block-1 {
+				<-asked
+			}
+			return nil
+		}
+		if _, err := groups[0].Send(Outgoing{Size: size, Source: src}); err != nil {
+			t.Fatal(err)
+		}
+		for range smalls {
+			if _, err := groups[0].Send(Outgoing{Size: 10, Source: randomMemory(1, 10, block)}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		closeAll(t, groups)
+		if !bytes.Equal(first.data, src.data) {
+			t.Error("other bytes came")
+		}
+	})
 }

@@ -48,16 +48,12 @@ func (g *Group) match() {
 			return
 		}
 		t.goesTo(p.sink)
-		for _, j := range t.held {
-			g.jobs <- j
-		}
-		t.held = nil
 	}
 }
 
 // store has a block written by a worker; if its message has nowhere to go yet, when it has, so that it keeps no worker from others.
 func (g *Group) store(j job) {
-	if g.cfg.PostedReceives && j.transfer.sink == nil {
+	if g.cfg.Unannounced && j.transfer.sink == nil {
 		j.transfer.held = append(j.transfer.held, j)
 		return
 	}

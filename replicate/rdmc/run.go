@@ -97,15 +97,17 @@ func (g *Group) markFailed() {
 	}
 }
 
-// markStored closes the transfer's Stored. The lock is held.
+// markStored closes the transfer's Stored, and has Stored called for it and those behind it if all before are stored. The lock is held.
 func (g *Group) markStored(seq uint64) {
-	t := g.transfers[seq]
-	if t == nil {
-		return // a small message
+	if t := g.transfers[seq]; t != nil { // else it is a small message
+		t.markStored()
 	}
-	t.markStored()
-	if g.cfg.Stored != nil && g.cfg.Rank != 0 {
-		g.calls.add(func() { g.cfg.Stored(t) })
+	for g.cfg.Stored != nil && g.cfg.Rank != 0 && g.toldStored < g.core.members[g.cfg.Rank].done {
+		g.toldStored++
+		if t := g.transfers[g.toldStored]; t != nil {
+			t.markStored()
+			g.calls.add(func() { g.cfg.Stored(t) })
+		}
 	}
 }
 

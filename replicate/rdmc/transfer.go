@@ -23,7 +23,7 @@ type Transfer struct {
 	have     *Bitmap // nil at the root
 	isStored bool
 	isDone   bool
-	held     []job // blocks that wait for a posted receive
+	held     []job // blocks that wait until it is known where they go
 	err      error
 }
 
@@ -38,7 +38,14 @@ func (t *Transfer) goesTo(s Sink) {
 	t.sink = s
 	t.placed, _ = s.(Placed)
 	close(t.ready)
-	t.group.core.ready(t.announcement.Seq)
+	g := t.group
+	for _, j := range t.held {
+		if !g.core.ended() { // else nobody may be there to take it
+			g.jobs <- j
+		}
+	}
+	t.held = nil
+	g.core.ready(t.announcement.Seq)
 }
 
 // read fills buf with a block from the source or sink.
