@@ -143,7 +143,7 @@ func (b *bed) good() {
 
 // TestGarbageIsHungUpOn: strangers cost their own connection only.
 func TestGarbageIsHungUpOn(t *testing.T) {
-	b := newBed(t, Config{HandshakeTimeout: 100 * time.Millisecond})
+	b := newBed(t, Config{HandshakeTimeout: 500 * time.Millisecond})
 	self, err := decodeAddress(b.qp.Address())
 	if err != nil {
 		t.Fatal(err)

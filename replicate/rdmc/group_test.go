@@ -279,7 +279,7 @@ func TestDSN_4_6_SourceErrorIsTold(t *testing.T) {
 func TestDSN_4_6_StoppedMemberIsSuspected(t *testing.T) {
 	eachFabric(t, func(t *testing.T, devices func(int) []rdma.Device) {
 		c := newCluster(t, devices(4))
-		groups := c.all(GroupConfig{Number: 1, BlockSize: 1000, SilenceTimeout: 300 * time.Millisecond})
+		groups := c.all(GroupConfig{Number: 1, BlockSize: 1000, SilenceTimeout: 1500 * time.Millisecond})
 		groups[3].mu.Lock()
 		defer groups[3].mu.Unlock()
 		src := randomMemory(1, 50_000, 1000)
@@ -293,7 +293,7 @@ func TestDSN_4_6_StoppedMemberIsSuspected(t *testing.T) {
 		for _, g := range groups[:3] {
 			select {
 			case <-g.Failed():
-			case <-time.After(5 * time.Second):
+			case <-time.After(toldBound):
 				t.Fatalf("rank %d was not told", g.cfg.Rank)
 			}
 			var failure *GroupError

@@ -153,7 +153,7 @@ func fill(t *testing.T, g *Group) {
 	for range 4 * smallWindow {
 		_, err := g.SendSmall([]byte{1})
 		if errors.Is(err, ErrFull) {
-			short, cancel := context.WithTimeout(testContext(t), 100*time.Millisecond)
+			short, cancel := context.WithTimeout(testContext(t), time.Second)
 			err = g.WaitRoom(short)
 			cancel()
 			if errors.Is(err, context.DeadlineExceeded) {

@@ -112,7 +112,7 @@ func newParty(t *testing.T, n int, adapt func(*Config)) *party {
 			t.Fatal(err)
 		}
 		t.Cleanup(func() { engine.Close() })
-		cfg := Config{Rank: rank, Room: inner.Addr().String(), Engine: engine, Members: n, BlockSize: sessionBlock, Detect: 600 * time.Millisecond}
+		cfg := Config{Rank: rank, Room: inner.Addr().String(), Engine: engine, Members: n, BlockSize: sessionBlock, Detect: 2 * time.Second}
 		if rank == 0 {
 			cfg.Listener = p.listener
 		}
@@ -260,8 +260,8 @@ func survivorsGetTheRest(t *testing.T, kind string, victim int) {
 			t.Errorf("rank %d: %v; heard of the failure of epoch %v", rank, errs[rank], epoch)
 		}
 	}
-	// One whose device alone died sees the root vanish, maybe before the root misses it.
-	if err := errs[victim]; !errors.Is(err, ErrOut) && (kind != "kill" || !errors.Is(err, ErrRootLost)) {
+	// One whose device died or was cut off sees the root vanish, maybe before the root misses it.
+	if err := errs[victim]; !errors.Is(err, ErrOut) && (kind == "stop" || !errors.Is(err, ErrRootLost)) {
 		t.Errorf("the victim: %v", err)
 	}
 	checkSame(t, source.data, sinks, want)
