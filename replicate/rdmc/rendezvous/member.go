@@ -374,6 +374,7 @@ func (m *member) delivered(f frame) error {
 		return fmt.Errorf("%w: message %d delivered, and not all of it is here", ErrProtocol, f.number)
 	}
 	m.message = nil
+	m.patient.Stop() // also if the group has failed: the root may not have noticed
 	p.done <- nil
 	return nil
 }

@@ -1,0 +1,75 @@
+package rendezvous
+
+import (
+	"context"
+	"errors"
+	"net"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+)
+
+// lateConn keeps back what it has read, while held, until the gate is open.
+type lateConn struct {
+	net.Conn
+	held atomic.Bool
+	gate chan struct{}
+}
+
+func (c *lateConn) Read(b []byte) (int, error) {
+	n, err := c.Conn.Read(b)
+	if c.held.Load() {
+		<-c.gate
+	}
+	return n, err
+}
+
+// TestFailureBeforeDelivered has a member leave as soon as it has a message, and another hear of that before it hears that the message is
+// delivered: the root owes it nothing then, and may be silent for as long as it likes.
+func TestFailureBeforeDelivered(t *testing.T) {
+	late := &lateConn{gate: make(chan struct{})}
+	open := sync.OnceFunc(func() { close(late.gate) })
+	t.Cleanup(open)
+	p := newParty(t, 3, func(cfg *Config) {
+		cfg.Detect = 500 * time.Millisecond
+		if cfg.Rank != 2 {
+			return
+		}
+		cfg.OnFailure = func(uint32, error) { open() }
+		cfg.Dial = func(ctx context.Context, addr string) (net.Conn, error) {
+			var d net.Dialer
+			conn, err := d.DialContext(ctx, "tcp", addr)
+			late.Conn = conn
+			return late, err
+		}
+	})
+	p.open()
+	source, sinks := &store{data: randomBytes(13, 20*sessionBlock)}, p.sinks(20*sessionBlock)
+	sinks[2].each = func(uint64) error {
+		late.held.Store(true)
+		return nil
+	}
+	var all sync.WaitGroup
+	all.Go(func() {
+		if err := p.member(1, sinks[1]); err != nil {
+			t.Errorf("rank 1: %v", err)
+		}
+		p.sessions[1].Close()
+	})
+	all.Go(func() {
+		if err := p.member(2, sinks[2]); err != nil {
+			t.Errorf("rank 2: %v", err)
+		}
+	})
+	if _, err := p.sessions[0].Send(testContext(t), uint64(len(source.data)), source); err != nil {
+		t.Error(err)
+	}
+	all.Wait()
+	silence, cancel := context.WithTimeout(t.Context(), 3*p.configs[0].Detect)
+	defer cancel()
+	if _, err := p.sessions[2].Next(silence); !errors.Is(err, context.DeadlineExceeded) {
+		t.Fatalf("while the root is silent: %v", err)
+	}
+	p.again([]int{0, 2})
+}
