@@ -35,6 +35,8 @@ type Limits struct {
 	MaxSGE        int // scatter/gather entries per work request
 	MaxInline     int // bytes that a send can carry without a region
 	MaxMessage    int // bytes of one work request
+	// SealsCRC tells that SendWR.SealCRC is heard.
+	SealsCRC bool
 }
 
 // Device is one fabric endpoint of this process: a NIC port, or its software equal.
@@ -110,6 +112,10 @@ type SendWR struct {
 	RemoteKey  RegionKey
 	RemoteAddr uint64 // offset into the remote region, in bytes
 	Unsignaled bool   // no completion unless it fails or is flushed
+	// SealCRC has the last 4 bytes of List's memory, which must lie in its last entry, overwritten with the CRC-32C of all bytes
+	// before them, little endian, before they leave. Only for OpSend, and where Limits.SealsCRC says so: by a provider that
+	// touches the bytes anyway.
+	SealCRC bool
 }
 
 // RecvWR is a work request for the receive queue: where the next send's bytes go. List may be empty

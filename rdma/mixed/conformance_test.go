@@ -17,7 +17,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 // tcpDevice listens on loopback and gives up early on missing receives.
 func tcpDevice(t testing.TB) rdma.Device {
 	t.Helper()
-	d, err := tcp.New(tcp.Config{ReceiverTimeout: 500 * time.Millisecond})
+	d, err := tcp.New(tcp.Config{ReceiverTimeout: 1500 * time.Millisecond})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -30,7 +30,7 @@ func tcpDevice(t testing.TB) rdma.Device {
 
 func newFabric(seed uint64) *mem.Fabric {
 	return mem.NewFabric(mem.Config{Seed: seed, DelayMax: 50 * time.Microsecond,
-		ReceiverTimeout: 300 * time.Millisecond, PeerTimeout: 50 * time.Millisecond})
+		ReceiverTimeout: 1500 * time.Millisecond, PeerTimeout: 50 * time.Millisecond})
 }
 
 func newMixed(t testing.TB, cfg Config) *Device {

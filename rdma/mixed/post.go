@@ -74,6 +74,8 @@ func (p *pair) checkSend(wr *rdma.SendWR) error {
 		return fmt.Errorf("%d inline bytes, limit %d: %w", len(wr.Inline), p.limits.MaxInline, rdma.ErrRequest)
 	case len(wr.Inline) > 0 && (len(wr.List) > 0 || wr.Op == rdma.OpRead):
 		return fmt.Errorf("inline bytes beside a list or in a read: %w", rdma.ErrRequest)
+	case wr.SealCRC:
+		return fmt.Errorf("no device of several makes checksums: %w", rdma.ErrRequest)
 	case n > p.limits.MaxMessage:
 		return fmt.Errorf("message of %d bytes, limit %d: %w", n, p.limits.MaxMessage, rdma.ErrRequest)
 	}

@@ -2,6 +2,8 @@ package rdmatest
 
 import (
 	"bytes"
+	"encoding/binary"
+	"errors"
 	"hash/crc32"
 	"testing"
 
@@ -18,6 +20,7 @@ var messageChecks = []check{
 	{"Message/ReceiveWithoutMemory", messageNoMemory},
 	{"Message/RegisteredMemory", messageRegistered},
 	{"Message/CRC", messageCRC},
+	{"Message/Seal", messageSeal},
 }
 
 // messageSizes covers what fits into a header buffer, what does not, and all sizes around words.
@@ -188,5 +191,49 @@ func messageCRC(t *testing.T, p *Pair) {
 		if c.HasCRC && c.CRC != want {
 			t.Fatalf("%d bytes: told CRC %08x, memory has %08x", n, c.CRC, want)
 		}
+	}
+}
+
+// messageSeal has the provider put checksums behind messages, many at a time between others; one that can't must say so.
+func messageSeal(t *testing.T, p *Pair) {
+	a, b := p.link(t, options{})
+	random(a.mem.Bytes(), 12)
+	sealed := func(id uint64, n int) rdma.SendWR {
+		return rdma.SendWR{ID: id, Op: rdma.OpSend, List: []rdma.SGE{a.sge(0, n), a.sge(800_000+int(id)*64, 40)}, SealCRC: true}
+	}
+	if !a.dev.Limits().SealsCRC {
+		if err := a.qp.PostSend(sealed(0, 10)); !errors.Is(err, rdma.ErrRequest) {
+			t.Fatalf("a send to be sealed: %v", err)
+		}
+		return
+	}
+	for _, bad := range []rdma.SendWR{
+		{Op: rdma.OpSend, List: a.list(0, 3), SealCRC: true},
+		{Op: rdma.OpSend, Inline: make([]byte, 8), SealCRC: true},
+		{Op: rdma.OpWriteImm, List: a.list(0, 8), SealCRC: true},
+	} {
+		if err := a.qp.PostSend(bad); !errors.Is(err, rdma.ErrRequest) {
+			t.Fatalf("%+v: %v", bad, err)
+		}
+	}
+	sizes := []int{0, 1, 4096, 65_536, 262_104, 262_144, 262_148, 700_000}
+	for i, n := range sizes {
+		id := uint64(i)
+		b.recv(2*id, 0, 1000)
+		b.recv(2*id+1, 0, n+40)
+		a.post(rdma.SendWR{ID: 2 * id, Op: rdma.OpSend, List: a.list(0, 1000)})
+		wr := sealed(id, n)
+		wr.ID = 2*id + 1
+		a.post(wr)
+		b.takeRcvd(2*id, rdma.StatusOK)
+		b.takeRcvd(2*id+1, rdma.StatusOK)
+		a.takeSent(2*id, rdma.StatusOK)
+		a.takeSent(2*id+1, rdma.StatusOK)
+		got := b.bytes(0, n+40)
+		want := crc32.Checksum(got[:n+36], crc32.MakeTable(crc32.Castagnoli))
+		if told := binary.LittleEndian.Uint32(got[n+36:]); told != want {
+			t.Fatalf("%d bytes: sealed with %08x, want %08x", n, told, want)
+		}
+		wantBytes(t, got[:n], a.bytes(0, n), "message")
 	}
 }

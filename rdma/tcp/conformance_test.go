@@ -12,7 +12,7 @@ import (
 func testDevice(t testing.TB, cfg Config) *Device {
 	t.Helper()
 	if cfg.ReceiverTimeout == 0 {
-		cfg.ReceiverTimeout = 500 * time.Millisecond
+		cfg.ReceiverTimeout = 1500 * time.Millisecond
 	}
 	d, err := New(cfg)
 	if err != nil {

@@ -62,7 +62,7 @@ func (d *Device) Name() string { return "tcp" }
 
 // Limits are the same on every machine.
 func (d *Device) Limits() rdma.Limits {
-	return rdma.Limits{MaxQueueDepth: maxQueueDepth, MaxSGE: maxSGE, MaxInline: maxInline, MaxMessage: maxMessage}
+	return rdma.Limits{MaxQueueDepth: maxQueueDepth, MaxSGE: maxSGE, MaxInline: maxInline, MaxMessage: maxMessage, SealsCRC: true}
 }
 
 // OrderedWrites is true: the last aligned word of a write is stored after all else.

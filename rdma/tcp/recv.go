@@ -409,7 +409,7 @@ func (q *queuePair) end(cause error, writer *sync.WaitGroup) {
 	for q.writing {
 		q.calm.Wait()
 	}
-	whole := len(q.out.runs) == 0
+	whole := len(q.out.runs) == 0 && !q.out.seal.on
 	q.sent = q.tx
 	q.completeLocked()
 	q.flushLocked()

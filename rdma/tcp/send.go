@@ -16,6 +16,7 @@ type outbox struct {
 	batch
 	backing [batchRuns][]byte
 	control [frameBytes]byte
+	seal    seal
 }
 
 func (o *outbox) init(t *soft.Table) {
@@ -28,6 +29,18 @@ func (o *outbox) rewind() {
 	o.reset()
 	clear(o.backing[:])
 	o.runs = o.backing[:0]
+	o.seal = seal{}
+}
+
+// take moves what may be written next of a message that is to be sealed into the batch, if nothing of it is there.
+func (o *outbox) take() {
+	if !o.seal.on || o.seal.begun && len(o.runs) > 0 {
+		return
+	}
+	if o.seal.begun {
+		o.runs = o.backing[:0]
+	}
+	o.runs = o.seal.next(o.runs)
 }
 
 // answer is a remote read that is to be served.
@@ -115,10 +128,14 @@ func (q *queuePair) drain(wait bool) {
 			q.handOver()
 			return
 		}
+		q.out.take()
 		err := q.stream.write(&q.out.runs, &q.out.guard, wait)
 		if err == errAgain {
 			q.handOver()
 			return
+		}
+		if err == nil && q.out.seal.on {
+			continue
 		}
 		if !q.wrote(err) {
 			return
@@ -204,7 +221,7 @@ func (q *queuePair) stampLocked(f *frame) {
 func (q *queuePair) buildRequestsLocked() bool {
 	for q.tx < q.sq.Tail && q.out.bytes < batchBytes {
 		s := q.sq.At(q.tx)
-		if len(q.out.runs)+2+len(s.Pieces) > batchRuns {
+		if len(q.out.runs)+2+len(s.Pieces) > batchRuns || q.out.seal.on {
 			break
 		}
 		kind := kindOf(s.Op)
@@ -228,10 +245,7 @@ func (q *queuePair) addRequestLocked(kind frameKind, s *soft.SendSlot) {
 	if kind == frameRead {
 		q.reads++
 	} else {
-		q.out.add(s.Inline)
-		for i := range s.Pieces {
-			q.out.add(s.Pieces[i].Mem)
-		}
+		q.addPayload(s)
 	}
 	if kind.consumes() {
 		q.used++
@@ -241,6 +255,19 @@ func (q *queuePair) addRequestLocked(kind frameKind, s *soft.SendSlot) {
 		q.rnrTimer.Stop()
 	}
 	q.tx++
+}
+
+// addPayload adds the bytes of a request to the batch, or behind it if they have to be summed up first.
+func (q *queuePair) addPayload(s *soft.SendSlot) {
+	if s.Seal {
+		q.out.seal = newSeal(s.Pieces)
+		q.out.bytes += s.Length
+		return
+	}
+	q.out.add(s.Inline)
+	for i := range s.Pieces {
+		q.out.add(s.Pieces[i].Mem)
+	}
 }
 
 // awaitReceiverLocked starts the clock for the request at tx, which needs a receive at the peer.

@@ -29,7 +29,7 @@ func port(t testing.TB, cfg Config, admit func(net.Conn) net.Conn) *Device {
 		t.Fatal(err)
 	}
 	cfg.Advertise = l.Addr().String()
-	cfg.ReceiverTimeout = 500 * time.Millisecond
+	cfg.ReceiverTimeout = 1500 * time.Millisecond
 	d, err := New(cfg)
 	if err != nil {
 		t.Fatal(err)
@@ -82,7 +82,7 @@ func tlsDevice(t testing.TB, server, client *tls.Config) rdma.Device {
 	}
 	dialer := tls.Dialer{Config: client}
 	d, err := New(Config{
-		Advertise: l.Addr().String(), ReceiverTimeout: 500 * time.Millisecond,
+		Advertise: l.Addr().String(), ReceiverTimeout: 1500 * time.Millisecond,
 		Dial: func(ctx context.Context, addr string) (net.Conn, error) { return dialer.DialContext(ctx, "tcp", addr) },
 	})
 	if err != nil {

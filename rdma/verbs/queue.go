@@ -115,6 +115,8 @@ func (q *workQueue) takeSend(s *slot, wr *rdma.SendWR) error {
 		return fmt.Errorf("%d inline bytes, limit %d: %w", len(wr.Inline), d.limits.MaxInline, rdma.ErrRequest)
 	case len(wr.Inline) > 0 && (len(wr.List) > 0 || wr.Op == rdma.OpRead):
 		return fmt.Errorf("inline bytes beside a list or in a read: %w", rdma.ErrRequest)
+	case wr.SealCRC:
+		return fmt.Errorf("the card makes no checksums: %w", rdma.ErrRequest)
 	}
 	if err := s.take(d, wr.List); err != nil {
 		return err

@@ -201,6 +201,7 @@ type Group struct {
 	pool        rdma.Region // block buffers, nil while there are no messages
 	places      []rdma.SGE  // by slot: where its block lies if not in the pool
 	toldStored  uint64      // messages for which Stored was called
+	unsealed    []bool      // by slot: its block is placed, and each send makes its sum
 	idleSince   time.Time
 	dead        bool // queue pairs are closed: late completions mean nothing
 	err         error
@@ -243,7 +244,7 @@ func (e *Engine) NewGroup(cfg GroupConfig) (*Group, error) {
 		transfers: make(map[uint64]*Transfer),
 	}
 	g.core.now = time.Now()
-	g.places = make([]rdma.SGE, len(g.core.slots))
+	g.places, g.unsealed = make([]rdma.SGE, len(g.core.slots)), make([]bool, len(g.core.slots))
 	g.turn = e.turns.newTurn(cfg.Priority, g.takeTurn)
 	g.core.gate = g.turn
 	if err := g.open(); err != nil {

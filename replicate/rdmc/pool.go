@@ -26,8 +26,8 @@ func (g *Group) openPool() error {
 	if g.pool != nil {
 		return nil
 	}
-	slots := len(g.core.slots)
-	pool, err := g.engine.device.AllocRegion(slots*(g.stride()+trailerStride), 0)
+	size := g.trailerOffset(len(g.core.slots), 0)
+	pool, err := g.engine.device.AllocRegion(size, 0)
 	if err != nil {
 		return fmt.Errorf("rdmc: block buffers of group %d: %w", g.cfg.Number, err)
 	}
@@ -38,13 +38,20 @@ func (g *Group) openPool() error {
 // trailerStride keeps each trailer in a cache line of its own.
 const trailerStride = 64
 
-func (g *Group) trailerOffset(slot int) int { return len(g.core.slots)*g.stride() + slot*trailerStride }
+// trailerOffset is where the trailer of a placed block lies: the first of the slot's is what came with it, the others are what goes to each
+// lane, where the provider makes the sum.
+func (g *Group) trailerOffset(slot, n int) int {
+	return len(g.core.slots)*g.stride() + (slot*(1+len(g.core.lanes))+n)*trailerStride
+}
+
+// seals reports whether the provider makes the sums of placed blocks that were not received.
+func (g *Group) seals() bool { return g.engine.device.Limits().SealsCRC }
 
 func (g *Group) isPlaced(slot int) bool { return g.places[slot].Region != nil }
 
 // place decides where the block of an action will lie in its slot: where its message is, else in the pool.
 func (g *Group) place(a *action) {
-	g.places[a.slot] = rdma.SGE{}
+	g.places[a.slot], g.unsealed[a.slot] = rdma.SGE{}, false
 	t := g.transfers[a.seq]
 	if t == nil || t.placed == nil || a.kind == actPostRecv && t.have.Has(a.block) {
 		return
@@ -59,7 +66,7 @@ func (g *Group) place(a *action) {
 			ErrInvalid, a.block, length, sge.Offset, len(sge.Region.Bytes()), sge.Length))
 		return
 	}
-	g.places[a.slot] = sge
+	g.places[a.slot], g.unsealed[a.slot] = sge, a.kind == actLoad && g.seals()
 }
 
 // localReason is the reason of a failure by this member's Source or Sink.
@@ -76,14 +83,38 @@ func (p *postScratch) one(sge rdma.SGE) []rdma.SGE {
 	return p.sge[:1]
 }
 
-// slotList is the memory of a slot for length bytes on the wire, valid until the next post.
-func (g *Group) slotList(slot, length int) []rdma.SGE {
+// slotList is the memory of a slot for length bytes on the wire, with the trailer at an offset of the pool if the block is placed. It is
+// valid until the next post.
+func (g *Group) slotList(slot, length, trailerAt int) []rdma.SGE {
 	if !g.isPlaced(slot) {
 		return g.posts.one(rdma.SGE{Region: g.pool, Offset: slot * g.stride(), Length: length})
 	}
 	g.posts.sge[0] = g.places[slot]
-	g.posts.sge[1] = rdma.SGE{Region: g.pool, Offset: g.trailerOffset(slot), Length: trailerSize}
+	g.posts.sge[1] = rdma.SGE{Region: g.pool, Offset: trailerAt, Length: trailerSize}
 	return g.posts.sge[:2]
+}
+
+// loadBlock gets a block from the Source or Sink: nothing is to be done where it lies in its place and the provider sums it up.
+func (g *Group) loadBlock(a *action) {
+	g.place(a)
+	if g.unsealed[a.slot] {
+		g.core.loaded(a.slot, nil)
+		return
+	}
+	g.jobs <- g.job(a)
+}
+
+// sendBlock posts a slot's block to a lane.
+func (g *Group) sendBlock(a *action) {
+	at := g.trailerOffset(a.slot, 0)
+	if g.unsealed[a.slot] {
+		at = g.trailerOffset(a.slot, 1+a.lane) // of its own, as the block may be on its way to others
+		m := g.core.slots[a.slot].m
+		t := trailer{seq: a.seq, block: a.block, size: m.size, epoch: g.cfg.Epoch, length: uint32(a.length - trailerSize)}
+		t.put(g.pool.Bytes()[at : at+trailerSize])
+	}
+	qp := g.lanes[a.lane].blocks.qp
+	g.check(&g.lanes[a.lane].blocks, g.postSend(qp, a.slot, a.blocks, g.unsealed[a.slot], g.slotList(a.slot, a.length, at)))
 }
 
 // slotBytes is a slot's block, of length bytes on the wire, and its trailer.
@@ -92,7 +123,7 @@ func (g *Group) slotBytes(slot, length int) (block, b []byte) {
 		at := slot * g.stride()
 		return split(g.pool.Bytes()[at : at+length : at+length])
 	}
-	p, at := &g.places[slot], g.trailerOffset(slot)
+	p, at := &g.places[slot], g.trailerOffset(slot, 0)
 	return p.Region.Bytes()[p.Offset : p.Offset+p.Length : p.Offset+p.Length], g.pool.Bytes()[at : at+trailerSize : at+trailerSize]
 }
 
@@ -117,7 +148,8 @@ func (g *Group) unsealReceived(c *rdma.Completion) (trailer, error) {
 func (g *Group) postBlockRecv(a *action) {
 	g.place(a)
 	length := g.cfg.BlockSize + trailerSize
-	g.check(&g.lanes[a.lane].blocks, g.postRecv(g.lanes[a.lane].blocks.qp, a.slot, g.slotList(a.slot, length)))
+	list := g.slotList(a.slot, length, g.trailerOffset(a.slot, 0))
+	g.check(&g.lanes[a.lane].blocks, g.postRecv(g.lanes[a.lane].blocks.qp, a.slot, list))
 }
 
 // job is what a worker has to do for an action.

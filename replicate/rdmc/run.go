@@ -56,10 +56,9 @@ func (g *Group) carryOut(a *action) {
 	case actPostRecv:
 		g.postBlockRecv(a)
 	case actSend:
-		g.check(&g.lanes[a.lane].blocks, g.postSend(g.lanes[a.lane].blocks.qp, a.slot, a.blocks, g.slotList(a.slot, a.length)))
+		g.sendBlock(a)
 	case actLoad:
-		g.place(a)
-		g.jobs <- g.job(a)
+		g.loadBlock(a)
 	case actStore:
 		g.storeBlock(a)
 	case actControl:
@@ -147,9 +146,9 @@ func (g *Group) lose(lane int, cause error) {
 	g.engine.attend(g)
 }
 
-func (g *Group) postSend(qp rdma.QueuePair, id int, imm uint32, list []rdma.SGE) error {
+func (g *Group) postSend(qp rdma.QueuePair, id int, imm uint32, seal bool, list []rdma.SGE) error {
 	p := &g.posts
-	p.send[0] = rdma.SendWR{ID: uint64(id), Op: rdma.OpSend, List: list, Imm: imm}
+	p.send[0] = rdma.SendWR{ID: uint64(id), Op: rdma.OpSend, List: list, Imm: imm, SealCRC: seal}
 	return qp.PostSend(p.send[:]...)
 }
 
@@ -197,7 +196,7 @@ func (g *Group) controlBytes(lane, n, length int) []byte {
 func (g *Group) sendControl(lane int) error {
 	at := g.controlOffset(lane, controlWindow)
 	n := g.core.encodeControl(lane, g.control.Bytes()[at:at+maxControl])
-	return g.postSend(g.lanes[lane].control.qp, 0, 0, g.posts.one(rdma.SGE{Region: g.control, Offset: at, Length: n}))
+	return g.postSend(g.lanes[lane].control.qp, 0, 0, false, g.posts.one(rdma.SGE{Region: g.control, Offset: at, Length: n}))
 }
 
 // complete takes a completion of one of the group's queue pairs in. It is called by the poller.
@@ -282,14 +281,14 @@ func (g *Group) runJobs() {
 		} else if j.store {
 			g.jobDone(j, j.transfer.write(j.block, j.data))
 		} else {
-			g.jobDone(j, g.loadBlock(j))
+			g.jobDone(j, g.readBlock(j))
 		}
 		g.engine.turns.run()
 	}
 }
 
-// loadBlock reads a block and seals it.
-func (g *Group) loadBlock(j job) error {
+// readBlock reads a block and seals it.
+func (g *Group) readBlock(j job) error {
 	if g.Err() != nil {
 		return nil // nothing is sent any more
 	}

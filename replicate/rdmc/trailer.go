@@ -32,13 +32,18 @@ type trailer struct {
 
 // seal writes the trailer of a block into b, of trailerSize bytes.
 func (t trailer) seal(block, b []byte) {
+	t.put(b)
+	binary.LittleEndian.PutUint32(b[36:], checksum(block, b))
+}
+
+// put writes the trailer into b but for the checksum.
+func (t trailer) put(b []byte) {
 	binary.LittleEndian.PutUint64(b, t.seq)
 	binary.LittleEndian.PutUint64(b[8:], t.block)
 	binary.LittleEndian.PutUint64(b[16:], t.size)
 	binary.LittleEndian.PutUint32(b[24:], t.epoch)
 	binary.LittleEndian.PutUint32(b[28:], t.length)
 	binary.LittleEndian.PutUint32(b[32:], 0)
-	binary.LittleEndian.PutUint32(b[36:], checksum(block, b))
 }
 
 // checksum is that of a block and of its trailer up to the checksum's place.

@@ -16,6 +16,7 @@ type SendSlot struct {
 	Op         rdma.Opcode
 	Unsignaled bool
 	Answered   bool // of a read: its bytes have arrived
+	Seal       bool // the last 4 bytes are to become a checksum
 	Imm        uint32
 	RemoteKey  rdma.RegionKey
 	RemoteAddr uint64
@@ -83,7 +84,7 @@ func (q *SendQueue) fill(s *SendSlot, wr *rdma.SendWR) error {
 		s.Pieces = releasePieces(s.Pieces)
 		return fmt.Errorf("soft: message of %d bytes, limit %d: %w", s.Length, q.limits.MaxMessage, rdma.ErrRequest)
 	}
-	s.ID, s.Op, s.Unsignaled, s.Answered = wr.ID, wr.Op, wr.Unsignaled, false
+	s.ID, s.Op, s.Unsignaled, s.Answered, s.Seal = wr.ID, wr.Op, wr.Unsignaled, false, wr.SealCRC
 	s.Imm, s.RemoteKey, s.RemoteAddr = wr.Imm, wr.RemoteKey, wr.RemoteAddr
 	return nil
 }
@@ -98,6 +99,8 @@ func (q *SendQueue) check(wr *rdma.SendWR) error {
 		return fmt.Errorf("soft: %d inline bytes, limit %d: %w", len(wr.Inline), q.limits.MaxInline, rdma.ErrRequest)
 	case len(wr.Inline) > 0 && (len(wr.List) > 0 || wr.Op == rdma.OpRead):
 		return fmt.Errorf("soft: inline bytes beside a list or in a read: %w", rdma.ErrRequest)
+	case wr.SealCRC && (!q.limits.SealsCRC || wr.Op != rdma.OpSend || len(wr.List) == 0 || wr.List[len(wr.List)-1].Length < 4):
+		return fmt.Errorf("soft: no place for a checksum: %w", rdma.ErrRequest)
 	}
 	return nil
 }
