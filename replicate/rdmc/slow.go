@@ -9,7 +9,7 @@ import (
 // Who is a straggler is told by the members that send to it, each by what it measures itself: relaying couples all members, and
 // whoever lacks blocks because a member before it is slow has nothing to send and is waited for by nobody; that is why paces of receipt
 // say nothing. One that makes room late because others hold it up says so in its control messages, every now and then, and is
-// excused meanwhile. See docs/decisions/019.
+// excused meanwhile. See docs/decisions/022.
 
 // peerPaces are the figures of the peers that blocks are sent to, by what a lane is measured by.
 func (c *core) peerPaces(of func(l *lanePace) paceSum) []PeerPace {
