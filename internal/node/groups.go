@@ -45,22 +45,25 @@ func newLiveGroups(groups replicate.Groups, book func() *book) *liveGroups {
 // NewGroup implements replicate.Groups. Members are named by their numbers.
 func (l *liveGroups) NewGroup(cfg rdmc.GroupConfig) (replicate.Group, error) {
 	g := &liveGroup{owner: l, rank: cfg.Rank}
-	nodes := l.book().nodes
+	before := l.book()
 	for _, name := range cfg.Members {
 		id, err := strconv.ParseUint(name, 10, 32)
 		if err != nil {
 			return nil, fmt.Errorf("node: member %q of a group: %w", name, err)
 		}
 		node := meta.NodeID(id)
-		g.born = append(g.born, born{node, nodes[node].Incarnation})
+		g.born = append(g.born, born{node, before.nodes[node].Incarnation})
 	}
 	var err error
 	if g.Group, err = l.Groups.NewGroup(cfg); err != nil {
 		return nil, err
 	}
 	l.mu.Lock()
-	defer l.mu.Unlock()
 	l.open[g] = struct{}{}
+	l.mu.Unlock()
+	if now := l.book(); now != before { // viewChanged may have come too early to see the group
+		g.look(now.nodes)
+	}
 	return g, nil
 }
 
@@ -71,9 +74,14 @@ func (l *liveGroups) viewChanged() {
 	open := slices.Collect(maps.Keys(l.open))
 	l.mu.Unlock()
 	for _, g := range open {
-		if rank, ok := g.ended(nodes); ok {
-			g.Fail([]int{rank}, fmt.Errorf("node: the log says that node %d has left or started anew", g.born[rank].node))
-		}
+		g.look(nodes)
+	}
+}
+
+// look fails the group if the nodes of the book end it.
+func (g *liveGroup) look(nodes map[meta.NodeID]meta.Node) {
+	if rank, ok := g.ended(nodes); ok {
+		g.Fail([]int{rank}, fmt.Errorf("node: the log says that node %d has left or started anew", g.born[rank].node))
 	}
 }
 

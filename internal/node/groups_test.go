@@ -66,3 +66,23 @@ func TestGroupsEndWithTheirMembers(t *testing.T) {
 		})
 	}
 }
+
+// A member that starts anew while the group is being made is found too, though viewChanged has been called by then.
+func TestGroupsSeeAChangeWhileTheyAreMade(t *testing.T) {
+	books := []*book{
+		{nodes: map[meta.NodeID]meta.Node{1: {ID: 1, State: meta.NodeUp}, 2: {ID: 2, State: meta.NodeUp, Incarnation: 7}}},
+		{nodes: map[meta.NodeID]meta.Node{1: {ID: 1, State: meta.NodeUp}, 2: {ID: 2, State: meta.NodeUp, Incarnation: 8}}},
+	}
+	l := newLiveGroups(fakeGroups{}, func() *book {
+		b := books[0]
+		books = books[len(books)-1:]
+		return b
+	})
+	g, err := l.NewGroup(rdmc.GroupConfig{Rank: 0, Members: []string{"1", "2"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := g.(*liveGroup).Group.(*fakeGroup).suspects; !slices.Equal(got, []int{1}) {
+		t.Errorf("suspects %v, want [1]", got)
+	}
+}

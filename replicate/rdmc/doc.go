@@ -57,5 +57,6 @@
 // # Goroutines
 //
 // An [Engine] has one poller goroutine for all its groups; it checks blocks and posts their relays in the
-// same turn. Sources and Sinks are called by a few worker goroutines per group, never by the poller.
+// same turn. Sources and Sinks are called by a few worker goroutines per group, never by the poller; only
+// [Placed].Place may be, which does no more than arithmetic.
 package rdmc

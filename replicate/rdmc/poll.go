@@ -92,7 +92,7 @@ func (p *poller) spins(idle *time.Time) bool {
 	return false
 }
 
-// poll runs the core of each group on completions; it checks blocks and posts work, and never runs a caller's code.
+// poll runs the core of each group on completions; it checks blocks and posts work, and runs no code of a caller's but Placed.Place.
 func (e *Engine) poll() {
 	p := poller{mode: e.mode, queue: e.cq, now: time.Now, yield: runtime.Gosched, take: func(c *rdma.Completion) {
 		c.QP.User().(*laneEnd).complete(c)

@@ -12,7 +12,8 @@ import (
 type Placed interface {
 	// Place is where block i of length bytes lies: that many bytes of a region of the engine's device. The memory belongs
 	// to the group until the transfer has ended well, or Abort or Close has returned. A block that fails its check may
-	// have changed it. With a nil Region the block goes by ReadBlock and WriteBlock.
+	// have changed it. With a nil Region the block goes by ReadBlock and WriteBlock. Place is called with the group's lock
+	// held, also by the poller: it must not wait, nor call the group.
 	Place(i uint64, length int) rdma.SGE
 }
 
