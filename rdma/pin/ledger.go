@@ -1,0 +1,197 @@
+package pin
+
+import (
+	"cmp"
+	"slices"
+
+	"github.com/rdmcfs/rdmcfs/rdma"
+)
+
+// span is a range of addresses, [lo, hi).
+type span struct{ lo, hi uint64 }
+
+func (s span) bytes() uint64        { return s.hi - s.lo }
+func (s span) covers(o span) bool   { return s.lo <= o.lo && o.hi <= s.hi }
+func (s span) overlaps(o span) bool { return s.lo < o.hi && o.lo < s.hi }
+func (s span) empty() bool          { return s.hi <= s.lo }
+
+// want is what a user asks for.
+type want struct {
+	span
+	access rdma.Access
+	keep   bool   // may be found by others, and stays when nobody uses it
+	spare  uint64 // bytes of the budget that must stay free of users
+}
+
+// entry is one registration, from the moment that room was made for it until it was deregistered.
+type entry struct {
+	span
+	access  rdma.Access
+	keep    bool
+	users   int
+	stale   bool   // its memory is no longer what was registered: found by nobody
+	leaving bool   // is being deregistered
+	used    uint64 // turn of the last use
+}
+
+func (e *entry) less(lo uint64) int { return cmp.Compare(e.lo, lo) }
+func (e *entry) findable() bool     { return e.keep && !e.stale && !e.leaving }
+func (e *entry) idle() bool         { return e.users == 0 && !e.leaving }
+
+func (e *entry) serves(w want) bool {
+	return e.findable() && e.covers(w.span) && e.access&w.access == w.access
+}
+
+// ledger is the book of registrations: pure, it registers nothing itself. What it answers has to be done by its owner, outside
+// of locks, and told by gone.
+type ledger struct {
+	budget  uint64 // bytes, 0 is without bounds
+	used    uint64 // bytes of all entries: registered, about to be, or about to go
+	turn    uint64
+	longest uint64   // bytes of the longest findable entry there was
+	entries []*entry // by lo
+}
+
+// verdict is what has to be done about a want.
+type verdict uint8
+
+const (
+	found   verdict = iota // the entry is registered already, or will be by who made it
+	made                   // register the entry
+	evicted                // deregister these, then ask again
+	waiting                // others deregister: ask again when they have
+	refused                // others use what would be needed
+)
+
+// take finds or makes the entry for a want, and makes the caller a user of it.
+func (l *ledger) take(w want) (v verdict, e *entry, victims []*entry) {
+	l.turn++
+	if w.keep {
+		if e := l.find(w); e != nil {
+			e.users++
+			e.used = l.turn
+			return found, e, nil
+		}
+	}
+	n := w.bytes()
+	if !l.fits(n + w.spare) {
+		return refused, nil, nil
+	}
+	if !l.room(n) {
+		victims = l.victims(n)
+		for _, e := range victims {
+			e.leaving = true
+		}
+		if len(victims) > 0 {
+			return evicted, nil, victims
+		}
+		return waiting, nil, nil
+	}
+	e = &entry{span: w.span, access: w.access, keep: w.keep, users: 1, used: l.turn}
+	i, _ := slices.BinarySearchFunc(l.entries, e.lo, (*entry).less)
+	l.entries = slices.Insert(l.entries, i, e)
+	l.used += n
+	if w.keep {
+		l.longest = max(l.longest, n)
+	}
+	return made, e, nil
+}
+
+// find looks for an entry that serves a want. One that does begins at most the longest entry before the end of the want.
+func (l *ledger) find(w want) *entry {
+	after, _ := slices.BinarySearchFunc(l.entries, w.lo+1, (*entry).less)
+	for i := after - 1; i >= 0 && l.entries[i].lo+l.longest >= w.hi; i-- {
+		if l.entries[i].serves(w) {
+			return l.entries[i]
+		}
+	}
+	return nil
+}
+
+// room reports whether n bytes fit now.
+func (l *ledger) room(n uint64) bool { return l.budget == 0 || l.used+n <= l.budget }
+
+// fits reports whether n bytes would fit if all went that nobody uses.
+func (l *ledger) fits(n uint64) bool {
+	if l.budget == 0 {
+		return true
+	}
+	inUse := uint64(0)
+	for _, e := range l.entries {
+		if e.users > 0 {
+			inUse += e.bytes()
+		}
+	}
+	return inUse+n <= l.budget
+}
+
+func (l *ledger) leavingBytes() (n uint64) {
+	for _, e := range l.entries {
+		if e.leaving {
+			n += e.bytes()
+		}
+	}
+	return n
+}
+
+// victims are the idle entries, those unused for longest first, that must go for n bytes beside those that are leaving.
+func (l *ledger) victims(n uint64) []*entry {
+	var idle []*entry
+	for _, e := range l.entries {
+		if e.idle() {
+			idle = append(idle, e)
+		}
+	}
+	slices.SortFunc(idle, func(a, b *entry) int { return cmp.Compare(a.used, b.used) })
+	free := l.leavingBytes()
+	for i, e := range idle {
+		if l.used-free+n <= l.budget {
+			return idle[:i]
+		}
+		free += e.bytes()
+	}
+	return idle
+}
+
+// give ends one use and reports whether the entry is to be deregistered now.
+func (l *ledger) give(e *entry) (leave bool) {
+	l.turn++
+	e.users--
+	e.used = l.turn
+	if e.users > 0 || e.keep && !e.stale {
+		return false
+	}
+	e.leaving = true
+	return true
+}
+
+// gone notes that an entry was deregistered.
+func (l *ledger) gone(e *entry) {
+	if i := slices.Index(l.entries, e); i >= 0 {
+		l.entries = slices.Delete(l.entries, i, i+1)
+		l.used -= e.bytes()
+	}
+}
+
+// invalidate marks all entries that share a byte with s. Those that nobody uses are to be deregistered now, those in use when their
+// last user ends.
+func (l *ledger) invalidate(s span) (leave, inUse []*entry) {
+	for _, e := range l.entries {
+		if !e.overlaps(s) || e.stale || e.leaving {
+			continue
+		}
+		e.stale = true
+		if e.users > 0 {
+			inUse = append(inUse, e)
+			continue
+		}
+		e.leaving = true
+		leave = append(leave, e)
+	}
+	return leave, inUse
+}
+
+// touches reports whether a registration, or what is left of one, shares a byte with s.
+func (l *ledger) touches(s span) bool {
+	return slices.ContainsFunc(l.entries, func(e *entry) bool { return e.overlaps(s) })
+}
