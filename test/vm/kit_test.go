@@ -37,8 +37,14 @@ func rdmaDevice(t testing.TB) string {
 // sentPackets is how many packets the RDMA device has sent, by its own counter.
 func sentPackets(t testing.TB, device string) int64 {
 	t.Helper()
-	for _, pattern := range []string{"hw_counters/sent_pkts", "ports/1/hw_counters/sent_pkts"} {
-		text, err := os.ReadFile(filepath.Join("/sys/class/infiniband", device, pattern))
+	return counter(t, device, "sent_pkts")
+}
+
+// counter is a number that the RDMA device counts.
+func counter(t testing.TB, device, name string) int64 {
+	t.Helper()
+	for _, dir := range []string{"hw_counters", "ports/1/hw_counters"} {
+		text, err := os.ReadFile(filepath.Join("/sys/class/infiniband", device, dir, name))
 		if err != nil {
 			continue
 		}
@@ -48,7 +54,7 @@ func sentPackets(t testing.TB, device string) int64 {
 		}
 		return n
 	}
-	t.Fatalf("%s has no counter of sent packets", device)
+	t.Fatalf("%s has no counter %s", device, name)
 	return 0
 }
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Runs commands as root in a small virtual machine that has a software RDMA device (rdma_rxe).
 #
-#   test/vm/run.sh [-k KERNEL] [-t SECONDS] [-m MIB] [-c CPUS] [-e NAME]... [-M MODULE]... [-v] COMMAND [ARG]... [: COMMAND [ARG]...]...
+#   test/vm/run.sh [-k KERNEL] [-t SECONDS] [-m MIB] [-c CPUS] [-e NAME]... [-M MODULE]... [-w N:DIR] [-v] COMMAND [ARG]... [: ...]...
 #   go test -c -o verbs.test ./rdma/verbs && test/vm/run.sh -k 6.12 ./verbs.test -test.v
 #   go test -exec "$PWD/test/vm/run.sh" ./rdma/verbs
 #
@@ -11,9 +11,11 @@
 #   -k  kernel series of Debian: 6.1 (default; of the release) or 6.12 (of backports)
 #   -t  seconds for the whole (600)    -m  memory in MiB (1024)    -c  processors (2)
 #   -e  hand on this variable          -M  load this module too    -v  the kernel's console on standard error
+#   -w  be end N (1 or 2) of a wire between two VMs, whose sockets are in DIR; end 1 writes DIR/wire.pcap
 #
-# In the VM: rxe0 is up on dummy0 with 10.77.0.1 (GID 1) and 10.77.0.2 (GID 2), RoCE v2, MTU 4096; / is the
-# host's file system, what is written is lost; /scratch is an empty ext4 disk; RDMCFS_TEST_VERBS=rxe0 is set.
+# In the VM: rxe0 is up on dummy0 with 10.77.0.1 (GID 1) and 10.77.0.2 (GID 2), RoCE v2, MTU 4096; on a wire it is
+# on eth0 with 10.77.0.N (GID 1). / is the host's file system, what is written is lost; /scratch is an empty ext4 disk;
+# RDMCFS_TEST_VERBS=rxe0 is set.
 # Emulated in software: no KVM is needed, and figures measured inside mean nothing.
 # The kernel and the first memory disk are kept in .cache/vm of the tree.
 set -euo pipefail
@@ -22,8 +24,8 @@ here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 root=$(cd "$here/../.." && pwd)
 cache=$root/.cache/vm
 modules=(virtio_pci virtio_console 9pnet_virtio 9p overlay virtio_blk crc32c_generic ext4 fuse dummy
-  bridge veth crc32_generic rdma_rxe rdma_ucm)
-series=6.1 seconds=600 mib=1024 cpus=2 verbose='' names=(HOME PATH)
+  bridge veth virtio_net sch_netem crc32_generic rdma_rxe rdma_ucm)
+series=6.1 seconds=600 mib=1024 cpus=2 verbose='' wire='' names=(HOME PATH)
 run='' qemu='' tails=()
 PATH=$PATH:/usr/sbin:/sbin
 
@@ -63,7 +65,9 @@ xz xz-utils
 flock util-linux
 $libs/libibverbs.so.1 libibverbs1
 $libs/libibverbs/librxe-rdmav34.so ibverbs-providers
+ibv_rc_pingpong ibverbs-utils
 LIST
+  [ -z "$wire" ] || command -v tshark >/dev/null || missing+=(tshark)
   [ ${#missing[@]} -gt 0 ] || return 0
   [ "$(id -u)" = 0 ] || die "missing Debian packages: ${missing[*]}; install them, or run as root"
   say "installing ${missing[*]}"
@@ -169,6 +173,17 @@ follow() {
   tails+=($!)
 }
 
+# Fills "nic", QEMU's, with the end of the wire, if there is one.
+cable() {
+  local n=${wire%%:*} dir=${wire#*:}
+  nic=(-nic none)
+  [ -n "$wire" ] || return 0
+  nic=(-netdev "dgram,id=wire,local.type=unix,local.path=$dir/$n,remote.type=unix,remote.path=$dir/$((3 - n))"
+    -device "virtio-net-pci,netdev=wire,mac=02:00:00:77:01:0$n")
+  [ "$n" != 1 ] || nic+=(-object "filter-dump,id=capture,netdev=wire,file=$dir/wire.pcap")
+  echo "$n" >"$run/extra/wire"
+}
+
 boot() {
   local port ports=()
   for port in out err status; do
@@ -178,7 +193,7 @@ boot() {
   : >"$run/console"
   # Without erms the guest copies whole words, as a network card does, not bytes.
   timeout -k 5 "$seconds" qemu-system-x86_64 -M q35 -accel tcg,thread=multi -cpu max,-erms,-fsrm -smp "$cpus" -m "$mib" \
-    -nodefaults -no-user-config -display none -no-reboot -nic none \
+    -nodefaults -no-user-config -display none -no-reboot "${nic[@]}" \
     -kernel "$base/vmlinuz" -initrd "$run/initrd" -append "console=ttyS0 quiet panic=-1 mitigations=off random.trust_cpu=on" \
     -serial "file:$run/console" -drive "file=$run/disk,format=raw,if=virtio,cache=unsafe" \
     -virtfs "local,path=/,mount_tag=host,security_model=none,readonly=on,multidevs=remap" \
@@ -189,7 +204,7 @@ boot() {
   [ -z "$verbose" ] || follow "$run/console" >&2
 }
 
-while getopts k:t:m:c:e:M:v option; do
+while getopts k:t:m:c:e:M:w:v option; do
   case $option in
     k) series=$OPTARG ;;
     t) seconds=$OPTARG ;;
@@ -197,12 +212,14 @@ while getopts k:t:m:c:e:M:v option; do
     c) cpus=$OPTARG ;;
     e) names+=("$OPTARG") ;;
     M) modules+=("$OPTARG") ;;
+    w) wire=$OPTARG ;;
     v) verbose=1 ;;
     *) exit 125 ;;
   esac
 done
 shift $((OPTIND - 1))
 [ $# -gt 0 ] || { sed -n '2,/^set /s/^# \{0,1\}//p' "$0" >&2; exit 125; }
+[[ -z $wire || $wire =~ ^[12]:/ ]] || die "-w $wire: want 1 or 2, a colon, and the path of a directory"
 [ "$(uname -m)" = x86_64 ] || die "only for x86-64"
 
 mkdir -p "$cache"
@@ -216,7 +233,8 @@ flock -u 9
 run=$(mktemp -d "${TMPDIR:-/tmp}/rdmcfs-vm.XXXXXX")
 mkdir "$run/extra"
 program "$@" >"$run/extra/program"
-(cd "$run/extra" && echo program | cpio -o -H newc --quiet) | cat "$base/base.cpio" - >"$run/initrd"
+cable
+(cd "$run/extra" && find . -type f | cpio -o -H newc --quiet) | cat "$base/base.cpio" - >"$run/initrd"
 truncate -s 8G "$run/disk" # sparse
 mke2fs -q -F -t ext4 -N 65536 "$run/disk"
 boot
