@@ -12,7 +12,7 @@ build:
 demo: build
 	$(RDMCFS) demo $(if $(FILE),--file "$(FILE)") $(if $(NODES),--nodes $(NODES)) $(if $(ONCE),--once)
 
-test: lint test-unit test-models test-integration
+test: lint test-unit test-models test-integration test-rdma
 
 lint:
 	$(GO) vet ./...
@@ -46,16 +46,18 @@ test-integration: build
 	$(GO) test -count=1 -timeout 40m -p 1 ./test/integration/...
 	$(GO) test -count=1 -timeout 15m -p 1 ./test/integration -no-passthrough -run '$(WITHOUT)'
 
-# On a software RDMA device in a VM: the fabric and the multicast over libibverbs on both kernels (KERNELS=6.1 6.12),
-# then a cluster with real mounts.
+# On a software RDMA device in VMs, one part after the other: the fabric, the rings and the multicast over libibverbs on both kernels
+# (KERNELS=6.1 6.12), a cluster with real mounts, and two machines on a wire that is recorded.
 KERNELS = 6.1 6.12
 OF_GROUPS = CloseMeansDelivered|TestConnect|MemberAborts|EachAlgorithm|QueuedMessages|SinkError|SourceError|StoppedMember
 test-rdma: build
-	for p in rdma/verbs rdma/mixed replicate/rdmc test/vm; do CGO_ENABLED=0 $(GO) test -c -o bin/$${p##*/}.test ./$$p || exit 1; done
+	for p in rdma/verbs rdma/mixed rdma/ring replicate/rdmc test/vm; do CGO_ENABLED=0 $(GO) test -c -o bin/$${p##*/}.test ./$$p || exit 1; done
 	for k in $(KERNELS); do \
-		test/vm/run.sh -k $$k bin/verbs.test : bin/mixed.test -test.run TestVerbs : bin/rdmc.test -test.run '$(OF_GROUPS)' || exit 1; \
+		test/vm/run.sh -k $$k -t 1200 bin/verbs.test : bin/mixed.test -test.run TestVerbs : bin/ring.test -test.run ./verbs : \
+			bin/rdmc.test -test.run '$(OF_GROUPS)' || exit 1; \
 	done
-	RDMCFS_TEST_DIR=/scratch test/vm/run.sh -k 6.12 -m 3072 -e RDMCFS_TEST_DIR bin/vm.test -test.v
+	RDMCFS_TEST_DIR=/scratch test/vm/run.sh -k 6.12 -t 2400 -m 3072 -e RDMCFS_TEST_DIR bin/vm.test -test.v -test.run TestCluster
+	bin/vm.test -test.v -test.run 'TestWire$$|TestFlow|TestPackets' -wire
 
 # The full sizes of docs/TESTING.md.
 test-long: build

@@ -28,7 +28,7 @@ func (c *Cluster) Await(limit time.Duration, what string, cond func() (bool, str
 // AwaitUp waits until all running nodes see each of the given ones up, and as many voters as there should be.
 func (c *Cluster) AwaitUp(nodes ...*Node) {
 	c.TB.Helper()
-	c.Await(startTimeout, "nodes up", func() (bool, string) {
+	c.Await(c.patient(startTimeout), "nodes up", func() (bool, string) {
 		for _, seer := range c.running() {
 			st, err := seer.tryStatus()
 			if err != nil {
@@ -59,7 +59,7 @@ func wantVoters(n int) int {
 }
 
 func (n *Node) tryStatus() (admin.Status, error) {
-	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), n.cluster.patient(5*time.Second))
 	defer cancel()
 	return n.Admin().Status(ctx)
 }

@@ -34,6 +34,8 @@ type Options struct {
 	MountArgs []string
 	// MemoryMax puts each node into a memory cgroup of that many bytes; 0 = none.
 	MemoryMax int64
+	// Patience multiplies the bounds of all waits, for machines that are emulated; 0 = 1.
+	Patience int
 	// Manual leaves the nodes unmade: the test calls Init, Join and Start.
 	Manual bool
 }
@@ -99,6 +101,11 @@ func Start(t testing.TB, opts Options) *Cluster {
 	}
 	c.AwaitUp(c.Nodes...)
 	return c
+}
+
+// patient is the bound of a wait.
+func (c *Cluster) patient(d time.Duration) time.Duration {
+	return d * time.Duration(max(1, c.opts.Patience))
 }
 
 // Binary is the program under test: $RDMCFS_BIN, or bin/rdmcfs of this tree.
@@ -188,7 +195,7 @@ func (n *Node) Path(elem ...string) string {
 func (n *Node) Start() {
 	n.cluster.TB.Helper()
 	n.Launch()
-	ctx, cancel := context.WithTimeout(context.Background(), startTimeout)
+	ctx, cancel := context.WithTimeout(context.Background(), n.cluster.patient(startTimeout))
 	defer cancel()
 	n.AwaitMounted(ctx)
 }
@@ -315,7 +322,7 @@ func (n *Node) Stop() {
 	n.Signal(syscall.SIGTERM)
 	select {
 	case <-n.Exited():
-	case <-time.After(startTimeout):
+	case <-time.After(n.cluster.patient(startTimeout)):
 		n.Signal(syscall.SIGQUIT)
 		t.Fatalf("%s does not end on SIGTERM\n%s", n.Name(), n.Log())
 	}
@@ -367,7 +374,7 @@ func (n *Node) Admin() *admin.Client { return admin.NewClient(admin.SocketPath(n
 // Status asks the node; the test fails if it does not answer.
 func (n *Node) Status() admin.Status {
 	n.cluster.TB.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), cliTimeout)
+	ctx, cancel := context.WithTimeout(context.Background(), n.cluster.patient(cliTimeout))
 	defer cancel()
 	st, err := n.Admin().Status(ctx)
 	if err != nil {
@@ -378,7 +385,7 @@ func (n *Node) Status() admin.Status {
 
 // CLI runs the program with the node's data directory and returns what it printed, and its exit error.
 func (n *Node) CLI(args ...string) (stdout, stderr string, err error) {
-	ctx, cancel := context.WithTimeout(context.Background(), cliTimeout)
+	ctx, cancel := context.WithTimeout(context.Background(), n.cluster.patient(cliTimeout))
 	defer cancel()
 	cmd := n.Command(Binary(n.cluster.TB), append(args, "--data", n.Data)...)
 	var out, errs strings.Builder
