@@ -3,6 +3,7 @@ package rdmatest
 import (
 	"context"
 	"testing"
+	"time"
 
 	"github.com/rdmcfs/rdmcfs/rdma"
 )
@@ -13,9 +14,13 @@ var endChecks = []check{
 	{"End/CloseCompletesAll", endCloseCompletes},
 	{"End/RegionCloseWaits", endRegionWaits},
 	{"End/PeerAborts", endPeerAborts},
+	{"End/PeerDiesBeforeConnect", endDiesBefore},
 	{"End/PeerDiesWhileConnecting", endDiesConnecting},
 	{"End/PeerDiesIdle", endDiesIdle},
 	{"End/PeerDiesInTransfer", endDiesTransfer},
+	{"End/PeerDiesInWrites", endDiesWrites},
+	{"End/PeerDiesInReads", endDiesReads},
+	{"End/PeerDiesAfterAbort", endDiesAborted},
 	{"End/PeerDiesOwingReceives", endDiesOwing},
 	{"End/OtherPairsLive", endOthersLive},
 	{"End/DeviceClose", endDeviceClose},
@@ -120,6 +125,20 @@ func endPeerAborts(t *testing.T, p *Pair) {
 	b.gone(4)
 }
 
+// endDiesBefore: a pair whose peer died before it was called does not get connected, and can be given up.
+func endDiesBefore(t *testing.T, p *Pair) {
+	a, b := p.end(t, 0, options{}), p.end(t, 1, options{})
+	a.recv(0, 0, 10)
+	address := b.qp.Address()
+	p.Kill(1)
+	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+	defer cancel()
+	if err := a.qp.Connect(ctx, address); err == nil {
+		t.Error("connected to a dead peer")
+	}
+	a.takeRcvd(0, rdma.StatusFlushed)
+}
+
 func endDiesConnecting(t *testing.T, p *Pair) {
 	a, b := p.end(t, 0, options{}), p.end(t, 1, options{})
 	a.recv(0, 0, 10)
@@ -144,21 +163,49 @@ func endDiesIdle(t *testing.T, p *Pair) {
 	a.gone(3)
 }
 
+// Requests of the tests in which a peer dies in their midst.
+const (
+	dyingRequests = 16
+	dyingBytes    = 8 << 20
+)
+
 // endDiesTransfer kills the peer while large sends are on the way.
 func endDiesTransfer(t *testing.T, p *Pair) {
-	a, b := p.link(t, options{bytes: 8 << 20})
-	const n = 16
-	for i := range uint64(n) {
-		b.recv(i, 0, 8<<20)
-		a.post(rdma.SendWR{ID: i, Op: rdma.OpSend, List: a.list(0, 8<<20)})
+	a, b := p.link(t, options{bytes: dyingBytes})
+	for i := range uint64(dyingRequests) {
+		b.recv(i, 0, dyingBytes)
+		a.post(rdma.SendWR{ID: i, Op: rdma.OpSend, List: a.list(0, dyingBytes)})
 	}
 	a.recv(0, 0, 10)
 	b.takeRcvd(0, rdma.StatusOK)
 	p.Kill(1)
+	a.endedInMidst(0)
+}
+
+func endDiesWrites(t *testing.T, p *Pair) { diesInOneSided(t, p, rdma.OpWrite) }
+
+func endDiesReads(t *testing.T, p *Pair) { diesInOneSided(t, p, rdma.OpRead) }
+
+// diesInOneSided kills the peer while large writes or reads are on the way, which it has no part in.
+func diesInOneSided(t *testing.T, p *Pair, op rdma.Opcode) {
+	a, b := p.link(t, options{bytes: dyingBytes})
+	for i := range uint64(dyingRequests) {
+		a.post(rdma.SendWR{ID: i, Op: op, List: a.list(0, dyingBytes), RemoteKey: b.mem.Key()})
+	}
+	a.recv(0, 0, 10)
+	a.takeSent(0, rdma.StatusOK)
+	p.Kill(1)
+	a.endedInMidst(1)
+}
+
+// endedInMidst checks that of the requests from number first on some ended well, the next with the death of the peer, and the others as
+// flushed, like the receive that is posted.
+func (e *end) endedInMidst(first uint64) {
+	e.t.Helper()
 	worst := rdma.StatusOK
-	for i, c := range a.take(a.sent, n) {
-		if c.ID != uint64(i) {
-			t.Fatalf("completion %d has id %d", i, c.ID)
+	for i, c := range e.take(e.sent, int(dyingRequests-first)) {
+		if c.ID != first+uint64(i) {
+			e.t.Fatalf("completion %d has id %d", i, c.ID)
 		}
 		switch {
 		case c.Status == rdma.StatusOK && worst == rdma.StatusOK:
@@ -166,14 +213,29 @@ func endDiesTransfer(t *testing.T, p *Pair) {
 			worst = rdma.StatusDisconnected
 		case c.Status == rdma.StatusFlushed && worst == rdma.StatusDisconnected:
 		default:
-			t.Fatalf("completion %d: %v after %v", i, c.Status, worst)
+			e.t.Fatalf("completion %d: %v after %v", i, c.Status, worst)
 		}
 	}
 	if worst == rdma.StatusOK { // all had arrived before: only another send is sure to notice
-		a.gone(1)
+		e.gone(1)
 		return
 	}
+	e.takeRcvd(0, rdma.StatusFlushed)
+}
+
+// endDiesAborted: the death of the peer of a pair that is in error already changes nothing.
+func endDiesAborted(t *testing.T, p *Pair) {
+	a, _ := p.link(t, options{})
+	a.recv(0, 0, 10)
+	a.qp.Abort()
 	a.takeRcvd(0, rdma.StatusFlushed)
+	p.Kill(1)
+	wantError(t, a.qp.PostSend(rdma.SendWR{Op: rdma.OpSend}), rdma.ErrState)
+	if err := a.qp.Close(); err != nil {
+		t.Error(err)
+	}
+	a.empty(a.sent)
+	a.empty(a.rcvd)
 }
 
 // endDiesOwing: a send waits for a receive of a peer that dies instead of posting one.
