@@ -6,4 +6,14 @@
 // released; kept ones then stay, until others need the bytes (those unused for longest go first) or Invalidate tells that
 // their memory is changed: unmapped, or a file that gets shorter. One in use is only marked then; its users hear of it, and when the last
 // one ends it goes.
+//
+// A [Link] carries messages over a queue pair by any [Strategy]. Without one end's registration nothing is written:
+//
+//	sender                                receiver
+//	MATCH + eager bytes            ->     memory for it; registers its first fragments
+//	                               <-     ACK: where the first fragment ends
+//	DATA up to the first fragment  ->     copies
+//	                               <-     READY fragment 0: key, address
+//	registers, writes fragment 0   ->     deregisters, registers the next, READY ...
+//	                               <-     DONE
 package pin

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"sync"
 	"unsafe"
 
@@ -101,8 +102,8 @@ type Ask struct {
 	Access rdma.Access
 	// Keep has the registration found by later asks for the same memory or a part of it, and kept when it is not used.
 	Keep bool
-	// Spare is how many bytes of the budget must stay free beside this.
-	Spare int64
+	// Claim bounds the part of the budget.
+	Claim Claim
 	// Lost, if set, is called when the memory is invalidated while it is used: the user has its transfer fail and releases the pin. It must not
 	// block, nor call the domain.
 	Lost func()
@@ -118,18 +119,25 @@ func (d *Domain) Try(a Ask) (*Pin, error) {
 	return d.get(context.Background(), &a, false)
 }
 
+// Room is how many bytes may be registered with a claim if nobody else uses any but allocated blocks.
+func (d *Domain) Room(claim Claim) int64 {
+	if d.budget == 0 {
+		return math.MaxInt64
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return int64(d.book.share(want{claim: claim}))
+}
+
 // Register is Try that waits until the budget has room, or ctx is done. Memory larger than the budget is refused at once.
 func (d *Domain) Register(ctx context.Context, a Ask) (*Pin, error) {
 	return d.get(ctx, &a, true)
 }
 
 func (d *Domain) get(ctx context.Context, a *Ask, wait bool) (*Pin, error) {
-	w := want{span: a.span(), access: a.Access, keep: a.Keep, spare: uint64(a.Spare)}
-	switch {
-	case w.empty():
+	w := want{span: a.span(), access: a.Access, keep: a.Keep, claim: a.Claim}
+	if w.empty() {
 		return nil, fmt.Errorf("pin: register no memory: %w", rdma.ErrRequest)
-	case d.budget > 0 && len(a.Memory) > int(d.budget):
-		return nil, d.tooMuch(a)
 	}
 	for {
 		d.mu.Lock()
@@ -159,7 +167,7 @@ func (d *Domain) get(ctx context.Context, a *Ask, wait bool) (*Pin, error) {
 			}
 			continue
 		case refused:
-			if !wait {
+			if !wait || d.book.never(w) {
 				d.mu.Unlock()
 				return nil, d.tooMuch(a)
 			}

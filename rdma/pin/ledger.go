@@ -19,15 +19,30 @@ func (s span) empty() bool          { return s.hi <= s.lo }
 type want struct {
 	span
 	access rdma.Access
-	keep   bool   // may be found by others, and stays when nobody uses it
-	spare  uint64 // bytes of the budget that must stay free of users
+	keep   bool // may be found by others, and stays when nobody uses it
+	fixed  bool // is no part of what claims share
+	claim  Claim
 }
+
+// Claim says what a use of registered memory waits for. Whoever is waited for may take more of the budget than who waits, so that users of
+// several domains, each with others' transfers in both directions, cannot wait for each other in a circle.
+type Claim uint8
+
+const (
+	// ClaimNow is for memory that work is posted on at once: all of the budget.
+	ClaimNow Claim = iota
+	// ClaimPeer is for memory that waits for a peer's ClaimNow: two thirds.
+	ClaimPeer
+	// ClaimAhead is for memory that waits for a peer's ClaimPeer: a third.
+	ClaimAhead
+)
 
 // entry is one registration, from the moment that room was made for it until it was deregistered.
 type entry struct {
 	span
 	access  rdma.Access
 	keep    bool
+	fixed   bool
 	users   int
 	stale   bool   // its memory is no longer what was registered: found by nobody
 	leaving bool   // is being deregistered
@@ -47,6 +62,7 @@ func (e *entry) serves(w want) bool {
 type ledger struct {
 	budget  uint64 // bytes, 0 is without bounds
 	used    uint64 // bytes of all entries: registered, about to be, or about to go
+	fixed   uint64 // bytes of fixed entries
 	turn    uint64
 	longest uint64   // bytes of the longest findable entry there was
 	entries []*entry // by lo
@@ -74,7 +90,7 @@ func (l *ledger) take(w want) (v verdict, e *entry, victims []*entry) {
 		}
 	}
 	n := w.bytes()
-	if !l.fits(n + w.spare) {
+	if !l.fits(w) {
 		return refused, nil, nil
 	}
 	if !l.room(n) {
@@ -87,10 +103,13 @@ func (l *ledger) take(w want) (v verdict, e *entry, victims []*entry) {
 		}
 		return waiting, nil, nil
 	}
-	e = &entry{span: w.span, access: w.access, keep: w.keep, users: 1, used: l.turn}
+	e = &entry{span: w.span, access: w.access, keep: w.keep, fixed: w.fixed, users: 1, used: l.turn}
 	i, _ := slices.BinarySearchFunc(l.entries, e.lo, (*entry).less)
 	l.entries = slices.Insert(l.entries, i, e)
 	l.used += n
+	if w.fixed {
+		l.fixed += n
+	}
 	if w.keep {
 		l.longest = max(l.longest, n)
 	}
@@ -111,19 +130,31 @@ func (l *ledger) find(w want) *entry {
 // room reports whether n bytes fit now.
 func (l *ledger) room(n uint64) bool { return l.budget == 0 || l.used+n <= l.budget }
 
-// fits reports whether n bytes would fit if all went that nobody uses.
-func (l *ledger) fits(n uint64) bool {
+// fits reports whether a want would fit if all went that nobody uses.
+func (l *ledger) fits(w want) bool {
 	if l.budget == 0 {
 		return true
 	}
 	inUse := uint64(0)
 	for _, e := range l.entries {
-		if e.users > 0 {
+		if e.users > 0 && !e.fixed {
 			inUse += e.bytes()
 		}
 	}
-	return inUse+n <= l.budget
+	return inUse+w.bytes() <= l.share(w)
 }
+
+// share is how much of the budget a want's claim may take, with others.
+func (l *ledger) share(w want) uint64 {
+	free := l.budget - min(l.fixed, l.budget)
+	if w.fixed {
+		return free
+	}
+	return free * uint64(ClaimAhead+1-w.claim) / uint64(ClaimAhead+1)
+}
+
+// never reports whether a want would not fit if there were no other users.
+func (l *ledger) never(w want) bool { return l.budget > 0 && w.bytes() > l.share(w) }
 
 func (l *ledger) leavingBytes() (n uint64) {
 	for _, e := range l.entries {
@@ -170,6 +201,9 @@ func (l *ledger) gone(e *entry) {
 	if i := slices.Index(l.entries, e); i >= 0 {
 		l.entries = slices.Delete(l.entries, i, i+1)
 		l.used -= e.bytes()
+		if e.fixed {
+			l.fixed -= e.bytes()
+		}
 	}
 }
 

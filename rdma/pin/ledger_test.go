@@ -80,13 +80,19 @@ func TestLedgerInvalidation(t *testing.T) {
 	}
 }
 
-func TestLedgerSpare(t *testing.T) {
-	l := &ledger{budget: 100}
-	if v, _, _ := l.take(want{span: span{0, 51}, spare: 50}); v != refused {
-		t.Fatalf("verdict %v: the spare half was taken", v)
+func TestLedgerClaims(t *testing.T) {
+	l := &ledger{budget: 400}
+	must(t, l, want{span: span{0, 100}, fixed: true})
+	ahead, peer := want{span: span{0, 101}, claim: ClaimAhead}, want{span: span{0, 101}, claim: ClaimPeer}
+	if v, _, _ := l.take(ahead); v != refused || !l.never(ahead) || l.never(peer) {
+		t.Fatalf("verdict %v: more than a third", v)
 	}
-	must(t, l, want{span: span{0, 50}, spare: 50})
-	must(t, l, want{span: span{50, 100}})
+	must(t, l, want{span: span{0, 100}, claim: ClaimAhead})
+	if v, _, _ := l.take(peer); v != refused {
+		t.Fatalf("verdict %v: more than two thirds", v)
+	}
+	must(t, l, want{span: span{0, 100}, claim: ClaimPeer})
+	must(t, l, want{span: span{0, 100}, claim: ClaimNow})
 }
 
 // bookModel is the ledger as anyone would write it: all that was told, looked through each time.
@@ -125,11 +131,18 @@ func (m *bookModel) take(t *rapid.T, w want) {
 			serving = append(serving, e)
 		}
 	}
-	inUse := w.bytes() + w.spare
+	inUse, fixed := w.bytes(), uint64(0)
 	for _, e := range m.l.entries {
-		if e.users > 0 {
+		switch {
+		case e.fixed:
+			fixed += e.bytes()
+		case e.users > 0:
 			inUse += e.bytes()
 		}
+	}
+	limit := m.l.budget - min(fixed, m.l.budget)
+	if !w.fixed {
+		limit = limit * uint64(3-w.claim) / 3
 	}
 	before := m.l.used
 	v, e, victims := m.l.take(w)
@@ -159,8 +172,8 @@ func (m *bookModel) take(t *rapid.T, w want) {
 		if v != refused && before+w.bytes() <= m.l.budget || m.l.budget == 0 {
 			t.Fatalf("%v: verdict %d with room", w.span, v)
 		}
-		if (v == refused) != (inUse > m.l.budget) {
-			t.Fatalf("verdict %d with %d of %d in use", v, inUse, m.l.budget)
+		if (v == refused) != (inUse > limit) {
+			t.Fatalf("verdict %d with %d of %d in use", v, inUse, limit)
 		}
 	}
 }
@@ -194,7 +207,7 @@ func TestLedgerModel(t *testing.T) {
 				m.take(t, want{
 					span: drawSpan(t), keep: rapid.Bool().Draw(t, "keep"),
 					access: rdma.Access(rapid.IntRange(0, 3).Draw(t, "access")),
-					spare:  rapid.SampledFrom([]uint64{0, 0, 100}).Draw(t, "spare"),
+					claim:  Claim(rapid.IntRange(0, 2).Draw(t, "claim")),
 				})
 			},
 			"give": func(t *rapid.T) {

@@ -1,0 +1,73 @@
+package pin
+
+import (
+	"fmt"
+	"sync"
+
+	"github.com/rdmcfs/rdmcfs/rdma"
+)
+
+// Block is memory that a domain allocated: a region that counts against the budget until Close.
+type Block struct {
+	rdma.Region
+	d    *Domain
+	e    *entry
+	once sync.Once
+	err  error
+}
+
+// Alloc has the device map and register size bytes, if the budget has room or idle registrations can make it: ErrBudget. The block's Region, not the
+// block, is what work requests name.
+func (d *Domain) Alloc(size int, access rdma.Access) (*Block, error) {
+	if size <= 0 {
+		return nil, fmt.Errorf("pin: allocate %d bytes: %w", size, rdma.ErrRequest)
+	}
+	for {
+		d.mu.Lock()
+		v, e, victims := d.book.take(want{span: span{0, uint64(size)}, fixed: true}) // where nothing is mapped ever
+		news := d.news
+		if v == made {
+			d.counts.Made++
+			d.counts.MadeBytes += int64(size)
+			d.peak = max(d.peak, d.book.used)
+			l := &live{ready: make(chan struct{}), lost: make(map[*Pin]func())}
+			d.live[e] = l
+			d.mu.Unlock()
+			return d.alloc(e, l, size, access)
+		}
+		d.counts.Evicted += int64(len(victims))
+		d.mu.Unlock()
+		switch v {
+		case evicted:
+			if err := d.deregister(victims); err != nil {
+				return nil, err
+			}
+		case waiting:
+			<-news // for the end of a registration that nobody uses
+		default:
+			return nil, fmt.Errorf("%w: %d bytes more, budget %d", ErrBudget, size, d.budget)
+		}
+	}
+}
+
+func (d *Domain) alloc(e *entry, l *live, size int, access rdma.Access) (*Block, error) {
+	l.region, l.err = d.dev.AllocRegion(size, access)
+	close(l.ready)
+	b := &Block{Region: l.region, d: d, e: e}
+	if l.err != nil {
+		_ = b.Close()
+		return nil, fmt.Errorf("pin: allocate %d bytes: %w", size, l.err)
+	}
+	return b, nil
+}
+
+// Close waits until no work uses the block, and frees it.
+func (b *Block) Close() error {
+	b.once.Do(func() {
+		b.d.mu.Lock()
+		b.d.book.give(b.e)
+		b.d.mu.Unlock()
+		b.err = b.d.deregister([]*entry{b.e})
+	})
+	return b.err
+}

@@ -1,0 +1,27 @@
+//go:build linux && (amd64 || arm64) && !nordma
+
+package pin
+
+import (
+	"os"
+	"testing"
+	"time"
+
+	"github.com/rdmcfs/rdmcfs/rdma"
+	"github.com/rdmcfs/rdmcfs/rdma/verbs"
+)
+
+func init() {
+	openVerbs = func(t testing.TB) (a, b rdma.Device) {
+		var d [2]rdma.Device
+		for i, gid := range []string{"10.77.0.1", "10.77.0.2"} {
+			dev, err := verbs.Open(verbs.Config{Device: os.Getenv("RDMCFS_TEST_VERBS"), GID: gid, AssumeOrdered: true,
+				PeerTimeout: time.Second, ReceiverTimeout: 2 * time.Second})
+			if err != nil {
+				t.Fatal(err)
+			}
+			d[i] = closeLater(t, dev)
+		}
+		return d[0], d[1]
+	}
+}
