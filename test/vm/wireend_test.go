@@ -68,7 +68,7 @@ func TestWireEnd(t *testing.T) {
 	e := &wireEnd{t: t, first: number == "1", name: rdmaDevice(t)}
 	e.meet()
 	var err error
-	// Seven attempts for each packet, about a second apart; soft RoCE counts attempts of a message, not of a packet.
+	// Seven attempts, about a second apart, as soft RoCE counts them anew only after an acknowledgement.
 	e.dev, err = verbs.Open(verbs.Config{Device: e.name, PeerTimeout: 7 * time.Second, ReceiverTimeout: time.Minute, AssumeOrdered: true})
 	if err != nil {
 		t.Fatal(err)
