@@ -186,6 +186,9 @@ cable() {
 
 boot() {
   local port ports=()
+  rm -f "$run/disk"
+  truncate -s 8G "$run/disk" # sparse
+  mke2fs -q -F -t ext4 -N 65536 "$run/disk"
   for port in out err status; do
     : >"$run/$port"
     ports+=(-chardev "file,id=$port,path=$run/$port" -device "virtserialport,chardev=$port,name=$port")
@@ -235,18 +238,21 @@ mkdir "$run/extra"
 program "$@" >"$run/extra/program"
 cable
 (cd "$run/extra" && find . -type f | cpio -o -H newc --quiet) | cat "$base/base.cpio" - >"$run/initrd"
-truncate -s 8G "$run/disk" # sparse
-mke2fs -q -F -t ext4 -N 65536 "$run/disk"
-boot
-code=0
-wait "$qemu" || code=$?
-qemu=''
-wait "${tails[@]}" || :
-tails=()
-status=$(cat "$run/status")
-[[ ! $status =~ ^[0-9]+$ ]] || exit "$status"
-[ "$code" != 124 ] || { say "no end after $seconds s"; exit 124; }
-say "the VM failed (status $code); its last words:"
-cat "$run/qemu" >&2
-tail -n 40 "$run/console" >&2
+for attempt in 1 2 3; do
+  boot
+  code=0
+  wait "$qemu" || code=$?
+  qemu=''
+  wait "${tails[@]}" || :
+  tails=()
+  status=$(cat "$run/status")
+  [[ ! $status =~ ^[0-9]+$ ]] || exit "$status"
+  [ "$code" != 124 ] || { say "no end after $seconds s"; exit 124; }
+  say "the VM failed (status $code); its last words:"
+  cat "$run/qemu" >&2
+  tail -n 40 "$run/console" >&2
+  # QEMU 7.2 may run code that one processor has just patched on another as it was: the kernel then finds a breakpoint that is not its own.
+  grep -q 'int3: 0000' "$run/console" || break
+  say "attempt $attempt met a flaw of the emulator"
+done
 exit 125

@@ -69,7 +69,7 @@ func runEnd(ctx context.Context, t *testing.T, dir string, end int) error {
 		return err
 	}
 	n := strconv.Itoa(end)
-	cmd := exec.CommandContext(ctx, filepath.Join(cluster.Root(t), "test/vm/run.sh"), "-k", kernelsOfWire[end-1], "-w", n+":"+dir,
+	cmd := exec.CommandContext(ctx, filepath.Join(cluster.Root(t), "test/vm/run.sh"), "-k", kernelsOfWire[end-1], "-c", "1", "-w", n+":"+dir,
 		"-t", strconv.Itoa(int(wireLimit.Seconds())), "-e", endVariable, "-e", "RDMCFS_BIN", self, "-test.run", "^TestWireEnd$", "-test.v")
 	cmd.Env = append(os.Environ(), endVariable+"="+n)
 	var out bytes.Buffer
