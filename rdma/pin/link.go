@@ -70,8 +70,8 @@ type Link struct {
 	n     int    // of each
 	free  []int  // send slots
 	seq   uint32
-	// parked is the beginning of the next message, if it came before this one ended here.
-	parked []byte
+	// parked is what came of the next message before this one ended here: the sender does not wait with its first data.
+	parked [][]byte
 	batch  [16]rdma.Completion
 	list   []rdma.SGE
 	err    error
@@ -210,26 +210,24 @@ func (l *Link) complete(c *rdma.Completion, e end) error {
 	case rdma.OpWriteImm:
 		return e.written(int64(c.ID &^ writeID))
 	case rdma.OpRecvWriteImm:
-		if err := l.postRecv(int(c.ID)); err != nil {
-			return err
-		}
+		_ = l.postRecv(int(c.ID)) // as below
 		return e.finished(c.Imm)
 	}
 	b := l.slot(int(c.ID))[:c.Bytes]
 	f, payload, err := decodeFrame(b)
 	switch {
 	case err != nil:
-	case f.kind == kindMatch && f.seq == l.seq+1 && l.parked == nil:
-		l.parked = bytes.Clone(b)
+	case f.seq == l.seq+1 && (f.kind == kindMatch || f.kind == kindData) && len(l.parked) <= l.cfg.Slots:
+		l.parked = append(l.parked, bytes.Clone(b))
 	case f.kind == kindError:
 		err = peerError(payload)
 	default:
 		err = e.frame(&f, payload)
 	}
-	if err != nil {
-		return err
+	if err == nil {
+		_ = l.postRecv(int(c.ID)) // it fails only on a broken pair, of which completions tell
 	}
-	return l.postRecv(int(c.ID))
+	return err
 }
 
 // peerError is what the peer says before it ends the link.

@@ -169,6 +169,65 @@ func TestManyLinksShareABudget(t *testing.T) {
 	})
 }
 
+// TestNextMessageComesEarly: a receiver that is late to end one message loses nothing of the next, whose sender does not wait with its first data.
+func TestNextMessageComesEarly(t *testing.T) {
+	each(t, func(t *testing.T, a, b rdma.Device) {
+		p := newPair(t, a, b, 0, small)
+		src, dst := random(t, 40000, 7), Bytes(pages(t, 40000))
+		ctx := bound(t)
+		sent := make(chan error, 1)
+		const messages = 300
+		go func() {
+			for range messages {
+				if err := p.end[0].Send(ctx, Copy, src); err != nil {
+					sent <- err
+					return
+				}
+			}
+			sent <- nil
+		}()
+		for i := range messages {
+			clear(dst)
+			if _, err := p.end[1].Receive(ctx, into(dst)); err != nil {
+				t.Fatalf("message %d: %v", i, err)
+			}
+			wantSame(t, dst, src)
+		}
+		if err := <-sent; err != nil {
+			t.Fatal(err)
+		}
+	})
+}
+
+// TestParkedFramesBeginTheNextMessage: by hand, what came early.
+func TestParkedFramesBeginTheNextMessage(t *testing.T) {
+	dev := newCounted(t)
+	l, err := NewLink(NewDomain(dev, Config{}), small)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	head := func(f frame, payload string) []byte {
+		b := make([]byte, headBytes)
+		f.seq, f.length = 1, uint32(len(payload))
+		f.put(b)
+		return append(b, payload...)
+	}
+	for i, b := range [][]byte{head(frame{kind: kindMatch, strategy: Copy, size: 6, at: 6}, "ab"), head(frame{kind: kindData, at: 2}, "cdef")} {
+		copy(l.slot(i), b)
+		c := rdma.Completion{ID: uint64(i), Op: rdma.OpRecv, Bytes: len(b)}
+		if err := l.complete(&c, deaf{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	l.seq++
+	m := make(Bytes, 6)
+	e := &receiving{l: l, place: into(m)}
+	if err := e.unpark(); err != nil || string(m) != "abcdef" || !e.complete() {
+		t.Fatalf("%q, %v", m, err)
+	}
+}
+
 // TestReceiverRefuses: the sender hears why, and only this link is broken.
 func TestReceiverRefuses(t *testing.T) {
 	each(t, func(t *testing.T, a, b rdma.Device) {

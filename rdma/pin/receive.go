@@ -24,7 +24,7 @@ type receiving struct {
 }
 
 // Receive receives the next message. place gives the memory for it, of exactly that size; its error refuses the message. Receive blocks until all is there and the
-// sender has been told. After an error, also of ctx, the link is broken, and nothing works on the memory any more.
+// sender has been told, or has left. After an error, also of ctx, the link is broken, and nothing works on the memory any more.
 func (l *Link) Receive(ctx context.Context, place func(size int64) (Memory, error)) (Memory, error) {
 	if l.err != nil {
 		return nil, l.err
@@ -46,8 +46,11 @@ func (l *Link) Receive(ctx context.Context, place func(size int64) (Memory, erro
 	if err == nil {
 		err = l.post(frame{kind: kindDone, taken: e.data}, nil)
 	}
-	for err == nil && len(l.free) < l.n {
-		err = l.step(ctx, deaf{}, true)
+	for told := err == nil; told && len(l.free) < l.n; {
+		if err := l.step(ctx, deaf{}, true); err != nil { // the sender has left
+			_ = l.fail(e, nil, err)
+			break
+		}
 	}
 	if err != nil {
 		return nil, fmt.Errorf("pin: receive: %w", l.fail(e, e.m, err))
@@ -59,16 +62,18 @@ func (e *receiving) complete() bool { return e.begun && e.copied == e.w.offset &
 
 // unpark takes the beginning of the message, if it came while the one before ended.
 func (e *receiving) unpark() error {
-	b := e.l.parked
-	if b == nil {
-		return nil
-	}
+	parked := e.l.parked
 	e.l.parked = nil
-	f, payload, err := decodeFrame(b)
-	if err != nil {
-		return err
+	for _, b := range parked {
+		f, payload, err := decodeFrame(b)
+		if err == nil {
+			err = e.frame(&f, payload)
+		}
+		if err != nil {
+			return err
+		}
 	}
-	return e.frame(&f, payload)
+	return nil
 }
 
 // advance registers and announces the next fragment, if the window is open, and reports whether it did.

@@ -48,12 +48,17 @@ func (l *Link) Send(ctx context.Context, s Strategy, m Memory) error {
 			err = l.step(ctx, e, !busy)
 		}
 	}
+	if err != nil && e.over && e.w.over() { // the receiver has it, and left
+		_ = l.fail(e, nil, err)
+		return nil
+	}
 	if err != nil {
 		return fmt.Errorf("pin: send %d bytes by %v: %w", size, s, l.fail(e, m, err))
 	}
 	return nil
 }
 
+// finishedAll reports whether the receiver has all, and nothing of ours is under way.
 func (e *sending) finishedAll() bool { return e.over && e.w.over() && len(e.l.free) == e.l.n }
 
 // match tells of the message, with its first bytes where the strategy sends any by send/receive.
