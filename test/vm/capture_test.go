@@ -184,6 +184,11 @@ func (c *capture) check(t *testing.T, phase string) {
 		}
 		delete(opcodes, opcode)
 	}
+	for opcode := range opcodes {
+		if opcode > bthAcknowledge && opcode != bthDatagram {
+			t.Errorf("%d packets with opcode %d", opcodes[opcode], opcode)
+		}
+	}
 	sum := flowOf{}
 	for name, f := range flows {
 		t.Logf("%s: %d numbers from %d, %d left out at first, %d repeated, %d never seen", name, len(f.seen), f.first, f.gaps, f.repeats, f.missing())
