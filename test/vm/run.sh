@@ -48,12 +48,12 @@ apt() {
   DEBIAN_FRONTEND=noninteractive "apt-$tool" -q=2 -o DPkg::Lock::Timeout=300 -o APT::Sandbox::User=root "$@"
 }
 
-# Installs what the host lacks; each line is a command or file and its package.
+# Installs what the host lacks; each line is a command or a file's whole path, and its package.
 packages() {
   local what package missing=() libs
   libs=/usr/lib/$(uname -m)-linux-gnu
   while read -r what package; do
-    [ -e "$what" ] || command -v "$what" >/dev/null || missing+=("$package")
+    command -v "$what" >/dev/null || [[ $what = /* && -e $what ]] || missing+=("$package")
   done <<LIST
 qemu-system-x86_64 qemu-system-x86
 busybox busybox-static
