@@ -18,6 +18,9 @@ type benchCmd struct {
 	Multicast benchMulticastCmd `cmd:"" help:"Measure the multicast alone, memory to memory between processes, on this machine or on many."`
 	Member    benchMemberCmd    `cmd:"" hidden:"" help:"A member process that 'bench multicast' started."`
 
+	Pin       benchPinCmd       `cmd:"" help:"Measure what registering memory costs, and the ways to hide it, over TCP from pinned memory (io_uring) on this machine."`
+	PinMember benchPinMemberCmd `cmd:"" hidden:"" help:"The receiving process that 'bench pin' started."`
+
 	FaultMember benchFaultMemberCmd `cmd:"" hidden:"" help:"A member process that 'bench multicast --fault' started."`
 }
 

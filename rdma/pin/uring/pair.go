@@ -98,6 +98,7 @@ func (q *pair) Connect(ctx context.Context, remote []byte) error {
 	if err := unix.SetNonblock(int(q.fd), false); err != nil { // else the kernel does not wait for us
 		return fmt.Errorf("uring: connect: %w", err)
 	}
+	_ = unix.SetsockoptString(int(q.fd), unix.IPPROTO_TCP, unix.TCP_CONGESTION, "cubic") // as rdma/tcp; else that of the machine
 	if n := q.d.cfg.SocketBuffer; n > 0 {
 		_ = unix.SetsockoptInt(int(q.fd), unix.SOL_SOCKET, unix.SO_SNDBUF, n)
 		_ = unix.SetsockoptInt(int(q.fd), unix.SOL_SOCKET, unix.SO_RCVBUF, n)

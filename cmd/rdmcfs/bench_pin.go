@@ -1,0 +1,93 @@
+package main
+
+import (
+	"os"
+
+	"github.com/rdmcfs/rdmcfs/internal/bench"
+	"github.com/rdmcfs/rdmcfs/internal/exitcode"
+	"github.com/rdmcfs/rdmcfs/rdma/pin"
+)
+
+type benchPinCmd struct {
+	Strategies []string `help:"Some of copy, on-demand, cache, pipeline, caching-pipeline; all if not given." placeholder:"NAME,..."`
+	Sizes      []string `help:"Bytes per message, each buffer used once." default:"64KiB,256KiB,1MiB,4MiB,8MiB,16MiB,64MiB" placeholder:"SIZE,..."`
+	Reuse      []int    `help:"How often a buffer is used; 0 leaves that table out." default:"1,2,3,5,10,20,50,100" placeholder:"N,..."`
+	ReuseSize  string   `help:"Bytes per message with --reuse." default:"8MiB" placeholder:"SIZE"`
+	Count      int      `help:"Rounds of each point." default:"9"`
+	Rate       string   `help:"Bytes a second that the socket is paced to, in the place of a link of 10 Gbit/s; 0 lets it go as fast as two processors copy." default:"1.25GB" placeholder:"SIZE"`
+
+	Fragment string `help:"Bytes that the pipelines register and write at once." default:"256KiB" placeholder:"SIZE"`
+	Depth    int    `help:"Fragments registered at a time at each end." default:"4"`
+	Eager    string `help:"Bytes that the pipelines send by send/receive before the first fragment." default:"128KiB" placeholder:"SIZE"`
+
+	CSV  bool `name:"csv" help:"Print CSV."`
+	JSON bool `name:"json" help:"Print one JSON value per point."`
+}
+
+// plan is what the flags ask for.
+func (c *benchPinCmd) plan() (p bench.PinPlan, err error) {
+	p = bench.PinPlan{Strategies: pin.Strategies(), Rounds: c.Count}
+	p.Link.SlotBytes, p.Link.Slots, p.Link.Depth = 64<<10, 8, c.Depth
+	if len(c.Strategies) > 0 {
+		p.Strategies = nil
+	}
+	for _, name := range c.Strategies {
+		s, err := pin.ParseStrategy(name)
+		if err != nil {
+			return p, withCode(exitcode.Usage, "%v", err)
+		}
+		p.Strategies = append(p.Strategies, s)
+	}
+	for _, n := range c.Reuse {
+		if n != 0 {
+			p.Reuses = append(p.Reuses, n)
+		}
+	}
+	if p.Sizes, err = bench.ParseSizes(c.Sizes); err != nil {
+		return p, err
+	}
+	var fragment, eager uint64
+	for _, f := range []struct {
+		text string
+		into *uint64
+	}{{c.ReuseSize, &p.ReuseSize}, {c.Rate, &p.Rate}, {c.Fragment, &fragment}, {c.Eager, &eager}} {
+		if *f.into, err = bench.ParseBytes(f.text); err != nil {
+			return p, err
+		}
+	}
+	p.Link.Fragment, p.Link.Offset = int64(fragment), int64(eager)
+	return p, nil
+}
+
+// Run measures.
+func (c *benchPinCmd) Run(a *app) error {
+	format := bench.Table
+	switch {
+	case c.CSV && c.JSON:
+		return withCode(exitcode.Usage, "--csv and --json: give one of them")
+	case c.CSV:
+		format = bench.CSV
+	case c.JSON:
+		format = bench.JSON
+	}
+	p, err := c.plan()
+	if err != nil {
+		return benchError(err)
+	}
+	program, err := os.Executable()
+	if err != nil {
+		return err
+	}
+	results, err := bench.Pin(a.ctx, p, []string{program, "bench", "pin-member"})
+	if err != nil {
+		return benchError(err)
+	}
+	return bench.PinPrint(a.out, format, p, results)
+}
+
+type benchPinMemberCmd struct{}
+
+// Run is the receiving process.
+func (c *benchPinMemberCmd) Run(a *app) error {
+	return benchError(bench.RunPinMember(a.ctx, os.Stdin, a.out))
+}

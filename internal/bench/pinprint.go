@@ -1,0 +1,118 @@
+package bench
+
+import (
+	"encoding/csv"
+	"encoding/json"
+	"fmt"
+	"io"
+	"strconv"
+	"strings"
+
+	"github.com/rdmcfs/rdmcfs/rdma/pin"
+)
+
+// paperCrossing is how often a buffer of 8 MB had to be used until the cache was as fast as the pipeline (Woodall et al., section 6.1).
+const paperCrossing = "40 to 50"
+
+// PinPrint prints results as tables, CSV, or a line of JSON each.
+func PinPrint(w io.Writer, format Format, p PinPlan, results []PinResult) error {
+	switch format {
+	case JSON:
+		encoder := json.NewEncoder(w)
+		for _, r := range results {
+			if err := encoder.Encode(r); err != nil {
+				return err
+			}
+		}
+		return nil
+	case CSV:
+		return pinCSV(w, results)
+	}
+	var b strings.Builder
+	link := "The socket is not paced: the processors that register are also what carries the bytes."
+	if p.Rate > 0 {
+		link = fmt.Sprintf("The socket is paced to %s.", rateText(float64(p.Rate)))
+	}
+	fmt.Fprintf(&b, "%s Fragments of %s, %d at a time.\n", link, bytesText(uint64(p.Link.Fragment)), p.Link.Depth)
+	n := len(p.Sizes) * len(p.Strategies)
+	if n > 0 {
+		fmt.Fprintf(&b, "Each buffer used once; median of %d rounds.\n\n", p.Rounds)
+		pinTable(&b, "size", results[:n], len(p.Strategies), func(r *PinResult) string { return bytesText(r.Size) })
+	}
+	if len(p.Reuses) > 0 {
+		fmt.Fprintf(&b, "\nMessages of %s, by the number of uses of a buffer.\n\n", bytesText(p.ReuseSize))
+		pinTable(&b, "uses", results[n:], len(p.Strategies), func(r *PinResult) string { return strconv.Itoa(r.Reuse) })
+		fmt.Fprintf(&b, "\n%s; in the paper after %s uses (8 MB, InfiniBand).\n", crossing(results[n:]), paperCrossing)
+	}
+	_, err := io.WriteString(w, b.String())
+	return err
+}
+
+// pinTable prints a row for each point: the rate of each strategy, and how long each end registered for a message.
+func pinTable(b *strings.Builder, head string, results []PinResult, strategies int, name func(*PinResult) string) {
+	fmt.Fprintf(b, "%8s", head)
+	for _, r := range results[:strategies] {
+		fmt.Fprintf(b, "  %16s", r.Strategy)
+	}
+	fmt.Fprintf(b, "   registering per message, sender+receiver\n")
+	for len(results) > 0 {
+		row := results[:strategies]
+		results = results[strategies:]
+		fmt.Fprintf(b, "%8s", name(&row[0]))
+		for i := range row {
+			fmt.Fprintf(b, "  %16s", rateText(row[i].BytesPerSec))
+		}
+		fmt.Fprint(b, "  ")
+		for i := range row {
+			fmt.Fprintf(b, " %s+%s", secondsText(row[i].Registering[0]), secondsText(row[i].Registering[1]))
+		}
+		fmt.Fprintln(b)
+	}
+}
+
+// crossing tells after how many uses the cache is as fast as the pipeline.
+func crossing(results []PinResult) string {
+	cache, pipeline := pinCurve(results, pin.Cached), pinCurve(results, pin.Pipeline)
+	if len(cache) == 0 || len(pipeline) == 0 {
+		return "cache and pipeline were not both measured"
+	}
+	last := 0
+	for i := range cache {
+		if cache[i].BytesPerSec < pipeline[i].BytesPerSec {
+			last = i + 1
+		}
+	}
+	switch last {
+	case 0:
+		return fmt.Sprintf("The cache is as fast as the pipeline from the first measured point on (%d uses)", cache[0].Reuse)
+	case len(cache):
+		return fmt.Sprintf("The cache stays behind the pipeline up to %d uses", cache[last-1].Reuse)
+	}
+	// By how much the cache is ahead, taken as linear in 1/uses between the points on both sides.
+	ahead := func(i int) float64 { return cache[i].BytesPerSec - pipeline[i].BytesPerSec }
+	a, b := 1/float64(cache[last-1].Reuse), 1/float64(cache[last].Reuse)
+	at := a + (b-a)*ahead(last-1)/(ahead(last-1)-ahead(last))
+	return fmt.Sprintf("The cache is as fast as the pipeline after %.1f uses (between %d and %d)", 1/at, cache[last-1].Reuse, cache[last].Reuse)
+}
+
+func pinCurve(results []PinResult, s pin.Strategy) (out []PinResult) {
+	for _, r := range results {
+		if r.Strategy == s.String() {
+			out = append(out, r)
+		}
+	}
+	return out
+}
+
+func pinCSV(w io.Writer, results []PinResult) error {
+	out := csv.NewWriter(w)
+	_ = out.Write([]string{"strategy", "message_bytes", "uses_of_a_buffer", "median_seconds", "bytes_per_second", "giving_up_seconds",
+		"sender_registering_seconds", "receiver_registering_seconds"})
+	number := func(f float64) string { return strconv.FormatFloat(f, 'g', 6, 64) }
+	for _, r := range results {
+		_ = out.Write([]string{r.Strategy, strconv.FormatUint(r.Size, 10), strconv.Itoa(r.Reuse), number(Median(r.Seconds)), number(r.BytesPerSec),
+			number(r.GivingUp), number(r.Registering[0]), number(r.Registering[1])})
+	}
+	out.Flush()
+	return out.Error()
+}
