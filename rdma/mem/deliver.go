@@ -1,6 +1,8 @@
 package mem
 
 import (
+	"runtime/debug"
+
 	"github.com/rdmcfs/rdmcfs/rdma"
 	"github.com/rdmcfs/rdmcfs/rdma/internal/soft"
 )
@@ -94,8 +96,18 @@ func (q *queuePair) executeLocked() {
 	q.executed++
 }
 
-// perform moves the bytes of a request and answers its status.
-func (q *queuePair) perform(s *soft.SendSlot) rdma.Status {
+// perform moves the bytes of a request and answers its status. Registered memory may have lost its pages (a file that was cut): a device
+// would have them pinned, here the copy faults, which fails this request and not the process.
+func (q *queuePair) perform(s *soft.SendSlot) (status rdma.Status) {
+	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
+	defer func() {
+		if r := recover(); r != nil {
+			if _, fault := r.(interface{ Addr() uintptr }); !fault {
+				panic(r) // tidy: another's panic goes on
+			}
+			status = rdma.StatusLocal
+		}
+	}()
 	switch s.Op {
 	case rdma.OpSend:
 		return q.performSend(s)
@@ -135,8 +147,8 @@ func (q *queuePair) performWrite(s *soft.SendSlot) rdma.Status {
 		if region == nil {
 			return rdma.StatusRemoteAccess
 		}
+		defer region.Release()
 		store(mem, s)
-		region.Release()
 	}
 	if s.Op == rdma.OpWriteImm {
 		q.peer.rq.Complete(rdma.StatusOK, rdma.OpRecvWriteImm, s.Length, s.Imm)

@@ -196,7 +196,7 @@ func (l *Link) step(ctx context.Context, e end, wait bool) error {
 			return l.withReason(err, l.batch[i:n])
 		}
 	}
-	return ctx.Err()
+	return context.Cause(ctx)
 }
 
 func (l *Link) complete(c *rdma.Completion, e end) error {

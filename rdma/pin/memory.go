@@ -2,10 +2,10 @@ package pin
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"os"
+	"sync"
 
 	"golang.org/x/sys/unix"
 )
@@ -50,6 +50,59 @@ type File struct {
 	*os.File
 	d   *Domain
 	mem []byte
+
+	mu    sync.Mutex
+	users map[*watch]func() // transfers under way, to be told when the file is cut
+	cut   bool              // it was cut: nothing is sent from the mapping any more
+	calm  chan struct{}     // made when the file is cut, closed when the last user has ended
+}
+
+// watch is a transfer's use of a file.
+type watch struct{ _ byte } // of a size, so that each has an address of its own
+
+// watched is memory that can be changed by others while it is used.
+type watched interface {
+	// watch has lost called, from another goroutine, when the memory is about to change, and ErrStale returned if it has. The user calls end
+	// when nothing works on the memory any more.
+	watch(lost func()) (end func(), err error)
+}
+
+func (f *File) watch(lost func()) (end func(), err error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.cut {
+		return nil, fmt.Errorf("%w: file was cut", ErrStale)
+	}
+	w := &watch{}
+	f.users[w] = lost
+	return func() {
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		if delete(f.users, w); f.cut && len(f.users) == 0 {
+			close(f.calm)
+		}
+	}, nil
+}
+
+// expel tells all users that the file is cut, and waits until they have ended.
+func (f *File) expel(ctx context.Context) error {
+	f.mu.Lock()
+	if !f.cut {
+		f.cut, f.calm = true, make(chan struct{})
+		if len(f.users) == 0 {
+			close(f.calm)
+		}
+	}
+	for _, lost := range f.users {
+		lost()
+	}
+	f.mu.Unlock()
+	select {
+	case <-f.calm:
+		return nil
+	case <-ctx.Done():
+		return fmt.Errorf("transfers go on: %w", context.Cause(ctx))
+	}
 }
 
 // NewFile maps the first size bytes of a file that is open for reading and writing. The file stays the caller's.
@@ -61,7 +114,7 @@ func NewFile(d *Domain, f *os.File, size int64) (*File, error) {
 	if err != nil {
 		return nil, fmt.Errorf("pin: map %d bytes of %s: %w", size, f.Name(), err)
 	}
-	return &File{File: f, d: d, mem: mem}, nil
+	return &File{File: f, d: d, mem: mem, users: make(map[*watch]func())}, nil
 }
 
 // Bytes is the mapping.
@@ -79,20 +132,26 @@ func (f *File) Check() error {
 	return nil
 }
 
-// Shrink makes the file shorter: transfers that use what goes fail, with ErrStale; when they have let go of it, or ctx is done, the file is cut.
+// Shrink makes the file shorter: transfers that use it fail, with ErrStale, whatever part of it they are at; when they have let go of it the file is cut.
+// The mapping is of no use afterwards. If ctx is done before, the file stays as it is.
 func (f *File) Shrink(ctx context.Context, size int64) error {
-	if size >= int64(len(f.mem)) {
-		return f.Truncate(size)
-	}
-	gone := f.mem[max(size, 0):]
-	err := f.d.Invalidate(gone)
-	if err == nil {
-		err = f.d.Drain(ctx, gone)
-	}
-	if err != nil {
-		return fmt.Errorf("pin: shorten %s to %d bytes: %w", f.Name(), size, err)
+	if size < int64(len(f.mem)) {
+		if err := f.retire(ctx); err != nil {
+			return fmt.Errorf("pin: shorten %s to %d bytes: %w", f.Name(), size, err)
+		}
 	}
 	return f.Truncate(size)
+}
+
+// retire ends all use of the mapping.
+func (f *File) retire(ctx context.Context) error {
+	if err := f.expel(ctx); err != nil {
+		return err
+	}
+	if err := f.d.Invalidate(f.mem); err != nil {
+		return err
+	}
+	return f.d.Drain(ctx, f.mem)
 }
 
 // Unmap ends the mapping, after transfers that use it have failed and let go of it. The file stays open.
@@ -100,11 +159,10 @@ func (f *File) Unmap(ctx context.Context) error {
 	if f.mem == nil {
 		return nil
 	}
-	err := f.d.Invalidate(f.mem)
-	if err := errors.Join(err, f.d.Drain(ctx, f.mem)); err != nil {
-		return fmt.Errorf("pin: unmap: %w", err)
+	if err := f.retire(ctx); err != nil {
+		return fmt.Errorf("pin: unmap %s: %w", f.Name(), err)
 	}
-	err = unix.Munmap(f.mem)
+	err := unix.Munmap(f.mem)
 	f.mem = nil
 	return err
 }

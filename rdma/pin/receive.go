@@ -16,6 +16,7 @@ type receiving struct {
 	s      Strategy
 	w      window
 	lost   func()
+	end    func() // of the use of the memory
 	begun  bool
 	copied int64 // bytes that came by send/receive
 	data   uint32
@@ -32,7 +33,8 @@ func (l *Link) Receive(ctx context.Context, place func(size int64) (Memory, erro
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	l.seq++
-	e := &receiving{l: l, place: place, lost: func() { cancel(ErrStale) }}
+	e := &receiving{l: l, place: place, lost: func() { cancel(ErrStale) }, end: func() {}}
+	defer func() { e.end() }()
 	err := e.unpark()
 	for err == nil && !e.complete() {
 		var busy bool
@@ -117,6 +119,13 @@ func (e *receiving) match(f *frame, payload []byte) (err error) {
 	}
 	if e.m, err = e.place(f.size); err != nil {
 		return err
+	}
+	if w, ok := e.m.(watched); ok {
+		end, err := w.watch(e.lost)
+		if err != nil {
+			return err
+		}
+		e.end = end
 	}
 	mem := e.m.Bytes()
 	if int64(len(mem)) != f.size {

@@ -39,8 +39,16 @@ func (l *Link) Send(ctx context.Context, s Strategy, m Memory) error {
 	if limit := l.dev.Limits().MaxMessage; !s.piped() && s != Copy && size > int64(limit) {
 		return fmt.Errorf("pin: send %d bytes in one write, limit of %s %d: send by the pipeline: %w", size, l.dev.Name(), limit, rdma.ErrRequest)
 	}
+	lost := func() { cancel(ErrStale) }
+	if w, ok := m.(watched); ok {
+		end, err := w.watch(lost)
+		if err != nil {
+			return fmt.Errorf("pin: send: %w", err)
+		}
+		defer end()
+	}
 	l.seq++
-	e := &sending{l: l, m: m, s: s, lost: func() { cancel(ErrStale) }}
+	e := &sending{l: l, m: m, s: s, lost: lost}
 	err := e.match(size)
 	for err == nil && !e.finishedAll() {
 		var busy bool
