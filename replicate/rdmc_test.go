@@ -3,21 +3,30 @@ package replicate
 import (
 	"bytes"
 	"fmt"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/rdmcfs/rdmcfs/meta"
 	"github.com/rdmcfs/rdmcfs/rdma"
 	"github.com/rdmcfs/rdmcfs/rdma/mem"
+	"github.com/rdmcfs/rdmcfs/rdma/pin"
 	"github.com/rdmcfs/rdmcfs/rdma/tcp"
 	"github.com/rdmcfs/rdmcfs/replicate/rdmc"
 )
 
 // onFabric makes a cluster whose groups are those of rdmc over a provider.
 func onFabric(t testing.TB, fabric string, n int) (*cluster, []*rdmc.Engine) {
+	c, engines, _ := onFabricWithin(t, fabric, n, 0)
+	return c, engines
+}
+
+// onFabricWithin is onFabric with a budget of registered memory at each node.
+func onFabricWithin(t testing.TB, fabric string, n int, budget int64) (*cluster, []*rdmc.Engine, []*allocating) {
 	t.Helper()
 	c := newCluster(t, n, 1)
 	var engines []*rdmc.Engine
+	var devices []*allocating
 	f := mem.NewFabric(mem.Config{Seed: 1})
 	for _, node := range c.all() {
 		var d rdma.Device
@@ -33,7 +42,10 @@ func onFabric(t testing.TB, fabric string, n int) (*cluster, []*rdmc.Engine) {
 			}
 			d = td
 		}
-		engine, err := rdmc.NewEngine(rdmc.EngineConfig{Device: d})
+		counted := &allocating{Device: d}
+		counted.memory = pin.NewDomain(counted, pin.Config{Budget: budget})
+		devices = append(devices, counted)
+		engine, err := rdmc.NewEngine(rdmc.EngineConfig{Device: counted, Memory: counted.memory})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -53,7 +65,48 @@ func onFabric(t testing.TB, fabric string, n int) (*cluster, []*rdmc.Engine) {
 		engines = append(engines, engine)
 	}
 	c.settled()
-	return c, engines
+	return c, engines, devices
+}
+
+// allocating is a device that counts the bytes of all regions that it ever made.
+type allocating struct {
+	rdma.Device
+	memory *pin.Domain
+	bytes  atomic.Int64
+}
+
+func (d *allocating) AllocRegion(size int, access rdma.Access) (rdma.Region, error) {
+	d.bytes.Add(int64(size))
+	return d.Device.AllocRegion(size, access)
+}
+
+// TestFileLargerThanTheRegisteredBudget: a file goes to all through a window of registered memory, which moves over it.
+func TestFileLargerThanTheRegisteredBudget(t *testing.T) {
+	eachFabric(t, func(t *testing.T, fabric string) {
+		const budget = 2 << 20
+		c, _, devices := onFabricWithin(t, fabric, 4, budget)
+		const size = 37<<20 + 123
+		ino := c.create(1, "large")
+		b := randomBytes(7, size)
+		out, err := c.node(1).publish(ino, meta.ContentID{}, b)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(out.Result.Owed) > 0 {
+			t.Errorf("owed %v", out.Result.Owed)
+		}
+		for _, n := range c.all() {
+			n.wantBytes(out.Content, b)
+		}
+		for i, d := range devices {
+			if n := d.bytes.Load(); n == 0 || n > budget {
+				t.Errorf("node %d: regions of %d bytes were made, budget %d", i+1, n, budget)
+			}
+			if s := d.memory.Stats(); s.Peak < d.bytes.Load() || s.Peak > budget {
+				t.Errorf("node %d: %+v for regions of %d bytes", i+1, s, d.bytes.Load())
+			}
+		}
+	})
 }
 
 func eachFabric(t *testing.T, run func(t *testing.T, fabric string)) {

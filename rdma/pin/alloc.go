@@ -2,6 +2,7 @@ package pin
 
 import (
 	"fmt"
+	"math"
 	"sync"
 
 	"github.com/rdmcfs/rdmcfs/rdma"
@@ -22,6 +23,15 @@ func (d *Domain) Alloc(size int, access rdma.Access) (*Block, error) {
 	if size <= 0 {
 		return nil, fmt.Errorf("pin: allocate %d bytes: %w", size, rdma.ErrRequest)
 	}
+	e, l, err := d.fixed(size)
+	if err != nil {
+		return nil, err
+	}
+	return d.alloc(e, l, size, access)
+}
+
+// fixed enters size bytes into the book, as what is no part of what claims share.
+func (d *Domain) fixed(size int) (*entry, *live, error) {
 	for {
 		d.mu.Lock()
 		v, e, victims := d.book.take(want{span: span{0, uint64(size)}, fixed: true}) // where nothing is mapped ever
@@ -33,19 +43,19 @@ func (d *Domain) Alloc(size int, access rdma.Access) (*Block, error) {
 			l := &live{ready: make(chan struct{}), lost: make(map[*Pin]func())}
 			d.live[e] = l
 			d.mu.Unlock()
-			return d.alloc(e, l, size, access)
+			return e, l, nil
 		}
 		d.counts.Evicted += int64(len(victims))
 		d.mu.Unlock()
 		switch v {
 		case evicted:
 			if err := d.deregister(victims); err != nil {
-				return nil, err
+				return nil, nil, err
 			}
 		case waiting:
 			<-news // for the end of a registration that nobody uses
 		default:
-			return nil, fmt.Errorf("%w: %d bytes more, budget %d", ErrBudget, size, d.budget)
+			return nil, nil, fmt.Errorf("%w: %d bytes more, budget %d", ErrBudget, size, d.budget)
 		}
 	}
 }
@@ -70,4 +80,33 @@ func (b *Block) Close() error {
 		b.err = b.d.deregister([]*entry{b.e})
 	})
 	return b.err
+}
+
+// Reserve takes size bytes of the budget for regions that the caller makes by itself, on the domain's device, until Close: ErrBudget. The block has no Region.
+func (d *Domain) Reserve(size int) (*Block, error) {
+	if size <= 0 {
+		return nil, fmt.Errorf("pin: reserve %d bytes: %w", size, rdma.ErrRequest)
+	}
+	e, l, err := d.fixed(size)
+	if err != nil {
+		return nil, err
+	}
+	close(l.ready)
+	return &Block{d: d, e: e}, nil
+}
+
+// Free is how much of the budget nobody uses; kept registrations that are idle count as free.
+func (d *Domain) Free() int64 {
+	if d.budget == 0 {
+		return math.MaxInt64
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	free := d.budget
+	for _, e := range d.book.entries {
+		if !e.idle() {
+			free -= int64(e.bytes())
+		}
+	}
+	return free
 }

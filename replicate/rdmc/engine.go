@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/rdmcfs/rdmcfs/rdma"
+	"github.com/rdmcfs/rdmcfs/rdma/pin"
 )
 
 // tickInterval is how often groups with messages under way are told the time.
@@ -20,6 +21,9 @@ const tickInterval = 50 * time.Millisecond
 type EngineConfig struct {
 	// Device is the fabric. The engine does not close it.
 	Device rdma.Device
+	// Memory bounds the registered bytes of all groups together: with little of it they have fewer block buffers. Default: a domain of the device
+	// without a bound.
+	Memory *pin.Domain
 	// Logger may be nil.
 	Logger *slog.Logger
 	// Completion is how the engine learns of completions.
@@ -29,6 +33,7 @@ type EngineConfig struct {
 // Engine drives all groups of one device with one poller. Its methods may be called from several goroutines.
 type Engine struct {
 	device rdma.Device
+	memory *pin.Domain
 	mode   CompletionMode
 	log    *slog.Logger
 	cq     rdma.CompletionQueue
@@ -58,6 +63,7 @@ func NewEngine(cfg EngineConfig) (*Engine, error) {
 	}
 	e := &Engine{
 		device: cfg.Device,
+		memory: cfg.memory(),
 		mode:   cfg.Completion,
 		log:    cfg.Logger,
 		cq:     cq,

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/rdmcfs/rdmcfs/rdma"
+	"github.com/rdmcfs/rdmcfs/rdma/pin"
 	"github.com/rdmcfs/rdmcfs/replicate/schedule"
 )
 
@@ -198,6 +199,7 @@ type Group struct {
 	timer       *time.Timer // of pace, nil until needed
 	posted      []posted    // receives that no message has taken yet
 	unmatched   []*Transfer // messages for which none was posted yet
+	reserved    *pin.Block  // of the engine's memory
 	pool        rdma.Region // block buffers, nil while there are no messages
 	places      []rdma.SGE  // by slot: where its block lies if not in the pool
 	toldStored  uint64      // messages for which Stored was called
@@ -240,8 +242,10 @@ func (e *Engine) NewGroup(cfg GroupConfig) (*Group, error) {
 		failed:    make(chan struct{}),
 		closed:    make(chan struct{}),
 		settled:   make(chan struct{}),
-		core:      newCore(plan, cfg.Rank, cfg.BlockSize, cfg.Epoch, cfg.Unannounced, cfg.limits()),
 		transfers: make(map[uint64]*Transfer),
+	}
+	if err := g.reserve(plan); err != nil {
+		return nil, fmt.Errorf("rdmc: new group %d: %w", cfg.Number, err)
 	}
 	g.core.now = time.Now()
 	g.places, g.unsealed = make([]rdma.SGE, len(g.core.slots)), make([]bool, len(g.core.slots))

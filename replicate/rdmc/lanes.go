@@ -95,6 +95,7 @@ func (g *Group) closeLanes() {
 			g.logClose(r.Close())
 		}
 	}
+	g.logClose(g.reserved.Close())
 }
 
 func (g *Group) logClose(err error) {

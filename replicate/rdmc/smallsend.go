@@ -82,16 +82,20 @@ func (g *Group) smallStride() int {
 	return (max(maxControl, g.cfg.SmallBytes+trailerSize) + 63) &^ 63
 }
 
-func (g *Group) openSmall() error {
-	if g.cfg.SmallBytes == 0 {
-		return nil
+func (g *Group) smallBuffers() int {
+	switch {
+	case g.cfg.SmallBytes == 0:
+		return 0
+	case g.cfg.Rank == 0:
+		return smallWindow
 	}
-	buffers := smallWindow
-	if g.cfg.Rank != 0 {
-		buffers += controlWindow
+	return smallWindow + controlWindow
+}
+
+func (g *Group) openSmall() (err error) {
+	if n := g.smallBuffers(); n > 0 {
+		g.smalls, err = g.engine.device.AllocRegion(n*g.smallStride(), 0)
 	}
-	var err error
-	g.smalls, err = g.engine.device.AllocRegion(buffers*g.smallStride(), 0)
 	return err
 }
 
