@@ -1,9 +1,11 @@
 package main
 
 import (
+	"cmp"
 	"strconv"
 	"strings"
 
+	"github.com/rdmcfs/rdmcfs/internal/bench"
 	"github.com/rdmcfs/rdmcfs/internal/exitcode"
 	"github.com/rdmcfs/rdmcfs/internal/node"
 )
@@ -13,11 +15,20 @@ type fabricFlags struct {
 	Fabric     string `help:"What carries data: auto (RDMA where it is there), verbs (RDMA must be there) or tcp." enum:"auto,verbs,tcp" default:"auto" env:"RDMCFS_FABRIC"`
 	RDMADevice string `name:"rdma-device" help:"RDMA device and port; the first active one if not given." env:"RDMCFS_RDMA_DEVICE" placeholder:"NAME[/PORT]"`
 	RDMAGID    string `name:"rdma-gid" help:"Address of the RDMA port, or its index; the best one if not given." env:"RDMCFS_RDMA_GID" placeholder:"GID"`
+	Registered string `name:"registered-memory" help:"Bytes of registered memory that all transfers together use at most; 0 is no bound. Files may be larger." default:"0" env:"RDMCFS_REGISTERED_MEMORY" placeholder:"SIZE"`
 }
+
+// registeredMin has room for a few groups with two buffers each.
+const registeredMin = 8 << 20
 
 // fabric is what the flags ask for.
 func (f fabricFlags) fabric() (node.Fabric, error) {
 	out := node.Fabric{Mode: node.FabricMode(f.Fabric), GID: f.RDMAGID}
+	registered, err := bench.ParseBytes(cmp.Or(f.Registered, "0"))
+	if err != nil || registered > 0 && registered < registeredMin {
+		return out, withCode(exitcode.Usage, "--registered-memory %q: give a size like 64MiB, at least %s, or 0", f.Registered, bytesText(registeredMin))
+	}
+	out.Registered = int64(registered)
 	name, port, numbered := strings.Cut(f.RDMADevice, "/")
 	out.Device = name
 	if !numbered {
@@ -39,6 +50,9 @@ func (f fabricFlags) words() []string {
 	}
 	if f.RDMAGID != "" {
 		words = append(words, "--rdma-gid="+f.RDMAGID)
+	}
+	if cmp.Or(f.Registered, "0") != "0" {
+		words = append(words, "--registered-memory="+f.Registered)
 	}
 	return words
 }

@@ -16,6 +16,7 @@ func TestFabricFlags(t *testing.T) {
 	}{
 		{fabricFlags{Fabric: "auto"}, node.Fabric{Mode: node.FabricAuto}, []string{"--fabric=auto"}},
 		{fabricFlags{Fabric: "tcp"}, node.Fabric{Mode: node.FabricTCP}, []string{"--fabric=tcp"}},
+		{fabricFlags{Fabric: "tcp", Registered: "64MiB"}, node.Fabric{Mode: node.FabricTCP, Registered: 64 << 20}, []string{"--fabric=tcp", "--registered-memory=64MiB"}},
 		{fabricFlags{Fabric: "verbs", RDMADevice: "mlx5_0"}, node.Fabric{Mode: node.FabricVerbs, Device: "mlx5_0"},
 			[]string{"--fabric=verbs", "--rdma-device=mlx5_0"}},
 		{fabricFlags{Fabric: "auto", RDMADevice: "rxe0/2", RDMAGID: "10.0.0.1"},
@@ -32,6 +33,9 @@ func TestFabricFlags(t *testing.T) {
 func TestFabricFlagsRefused(t *testing.T) {
 	for _, device := range []string{"rxe0/", "rxe0/0", "rxe0/x", "/1", "rxe0/256"} {
 		expect(t, exitcode.Usage, "NAME/PORT", "doctor", "--rdma-device", device, "--data", dataDir(t))
+	}
+	for _, size := range []string{"much", "1KiB", "-1"} {
+		expect(t, exitcode.Usage, "at least 8", "doctor", "--registered-memory="+size, "--data", dataDir(t))
 	}
 	expect(t, exitcode.Usage, "must be one of", "doctor", "--fabric", "udp", "--data", dataDir(t))
 	t.Setenv("RDMCFS_FABRIC", "ib")

@@ -17,6 +17,8 @@ type Fabric struct {
 	Device string // of RDMA, such as "mlx5_0"; "" = the first with an active port
 	Port   int    // of it; 0 = the first active one
 	GID    string // an index or an address of the port's table; "" = the best
+	// Registered bounds the bytes of registered memory that transfers use together; 0 is no bound.
+	Registered int64
 }
 
 // FabricMode is the answer to whether RDMA is used.
@@ -89,7 +91,7 @@ func (f Fabric) openWanted(advertise string, log *slog.Logger) ([]rdma.Device, e
 		return []rdma.Device{d}, nil
 	case f.Mode == FabricVerbs:
 		return nil, fmt.Errorf("%w: %w; see 'rdmcfs doctor', or use --fabric auto", ErrFabric, err)
-	case f == Fabric{Mode: f.Mode} && without(err):
+	case f == Fabric{Mode: f.Mode, Registered: f.Registered} && without(err):
 		log.Debug("no RDMA: data goes over tcp", "reason", err)
 	default:
 		log.Warn("RDMA can't be used: data goes over tcp", "reason", err)

@@ -40,6 +40,8 @@ var metrics = []metric{
 	gauge("commit_index", "Last log entry known to be committed.", func(n *node) float64 { return float64(n.raft.status().Commit) }),
 	gauge("quorum", "1 while changes are possible.", func(n *node) float64 { return truth(!n.raft.status().NoQuorum) }),
 	gauge("leader", "1 on the leader.", func(n *node) float64 { return truth(n.isLeader()) }),
+	gauge("registered_bytes", "Registered memory that transfers reserve now.", func(n *node) float64 { return float64(n.memory.Stats().Bytes) }),
+	gauge("registered_peak_bytes", "The most of it at a time.", func(n *node) float64 { return float64(n.memory.Stats().Peak) }),
 	gauge("transfers", "Pushes that run now.", func(n *node) float64 { return float64(len(n.repl.Transfers())) }),
 	gauge("unpublished", "Staged files that nobody published.", func(n *node) float64 { return float64(len(n.staging.unpublished())) }),
 	gauge("files", "Files in the name space.", func(n *node) float64 { files, _ := n.db.StatFS(); return float64(files) }),

@@ -20,6 +20,7 @@ import (
 	"github.com/rdmcfs/rdmcfs/internal/credentials"
 	"github.com/rdmcfs/rdmcfs/meta"
 	"github.com/rdmcfs/rdmcfs/rdma/mixed"
+	"github.com/rdmcfs/rdmcfs/rdma/pin"
 	"github.com/rdmcfs/rdmcfs/rdma/tcp"
 	"github.com/rdmcfs/rdmcfs/replicate"
 	"github.com/rdmcfs/rdmcfs/replicate/rdmc"
@@ -74,6 +75,7 @@ type node struct {
 	proposer *proposer
 	tcp      *tcp.Device // one of device's
 	device   *mixed.Device
+	memory   *pin.Domain // of the device
 	peers    *control.Peers
 	server   *control.Server
 	groups   *liveGroups
@@ -239,7 +241,8 @@ func (n *node) openFabric() error {
 }
 
 func (n *node) openReplication() error {
-	engine, err := rdmc.NewEngine(rdmc.EngineConfig{Device: n.device, Logger: n.log})
+	n.memory = pin.NewDomain(n.device, pin.Config{Budget: n.cfg.Fabric.Registered})
+	engine, err := rdmc.NewEngine(rdmc.EngineConfig{Device: n.device, Memory: n.memory, Logger: n.log})
 	if err != nil {
 		return err
 	}
