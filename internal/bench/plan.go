@@ -78,7 +78,7 @@ type Case struct {
 
 // measuresLinks says that the choice would be better if the pace of the links were known.
 func (c Case) measuresLinks() bool {
-	return c.Asked.LinkRate == 0 && c.Asked.BlockSize == 0 && !c.Small && c.Size > schedule.DefaultBlockSize
+	return c.Asked.LinkRate == 0 && (c.Asked.BlockSize == 0 || c.Asked.Algorithm == 0) && !c.Small && c.Size > schedule.DefaultBlockSize
 }
 
 func usage(format string, args ...any) error {
@@ -134,7 +134,7 @@ func (p Plan) casesOf(n, senders int, size uint64) ([]Case, error) {
 			c := Case{Members: n, Senders: senders, Size: size, LinkRate: p.LinkRate,
 				Grants: p.Grants, MaxSends: p.MaxSends, Rounds: p.Rounds, Batch: p.Batch, Depth: p.depth()}
 			c.Asked = schedule.Conditions{Members: n, Size: size, SmallBytes: rdmc.DefaultSmallBytes, LinkRate: p.LinkRate,
-				BlockSize: block, Window: p.Window}
+				Copies: true, BlockSize: block, Window: p.Window}
 			var err error
 			if c.Choice, err = choose(name, c.Asked); err != nil {
 				return nil, err

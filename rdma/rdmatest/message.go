@@ -4,8 +4,9 @@ import (
 	"bytes"
 	"encoding/binary"
 	"errors"
-	"hash/crc32"
 	"testing"
+
+	"github.com/minio/crc64nvme"
 
 	"github.com/rdmcfs/rdmcfs/rdma"
 )
@@ -186,10 +187,9 @@ func messageCRC(t *testing.T, p *Pair) {
 		a.post(rdma.SendWR{ID: uint64(i), Op: rdma.OpSend, List: a.list(0, n)})
 		c := b.takeRcvd(uint64(i), rdma.StatusOK)
 		a.takeSent(uint64(i), rdma.StatusOK)
-		table := crc32.MakeTable(crc32.Castagnoli)
-		want := crc32.Update(crc32.Checksum(b.bytes(16, n/3), table), table, b.bytes(500_000, n-n/3))
+		want := crc64nvme.Update(crc64nvme.Checksum(b.bytes(16, n/3)), b.bytes(500_000, n-n/3))
 		if c.HasCRC && c.CRC != want {
-			t.Fatalf("%d bytes: told CRC %08x, memory has %08x", n, c.CRC, want)
+			t.Fatalf("%d bytes: told CRC %016x, memory has %016x", n, c.CRC, want)
 		}
 	}
 }
@@ -208,7 +208,7 @@ func messageSeal(t *testing.T, p *Pair) {
 		return
 	}
 	for _, bad := range []rdma.SendWR{
-		{Op: rdma.OpSend, List: a.list(0, 3), SealCRC: true},
+		{Op: rdma.OpSend, List: a.list(0, 7), SealCRC: true},
 		{Op: rdma.OpSend, Inline: make([]byte, 8), SealCRC: true},
 		{Op: rdma.OpWriteImm, List: a.list(0, 8), SealCRC: true},
 	} {
@@ -230,9 +230,9 @@ func messageSeal(t *testing.T, p *Pair) {
 		a.takeSent(2*id, rdma.StatusOK)
 		a.takeSent(2*id+1, rdma.StatusOK)
 		got := b.bytes(0, n+40)
-		want := crc32.Checksum(got[:n+36], crc32.MakeTable(crc32.Castagnoli))
-		if told := binary.LittleEndian.Uint32(got[n+36:]); told != want {
-			t.Fatalf("%d bytes: sealed with %08x, want %08x", n, told, want)
+		want := crc64nvme.Checksum(got[:n+32])
+		if told := binary.LittleEndian.Uint64(got[n+32:]); told != want {
+			t.Fatalf("%d bytes: sealed with %016x, want %016x", n, told, want)
 		}
 		wantBytes(t, got[:n], a.bytes(0, n), "message")
 	}

@@ -2,12 +2,13 @@ package tcp
 
 import (
 	"errors"
-	"hash/crc32"
 	"io"
 	"net"
 	"runtime"
 	"sync"
 	"time"
+
+	"github.com/minio/crc64nvme"
 
 	"github.com/rdmcfs/rdmcfs/rdma"
 	"github.com/rdmcfs/rdmcfs/rdma/internal/soft"
@@ -44,7 +45,7 @@ type inbox struct {
 	idle    func()
 	unacked int  // bytes executed since the last acknowledgement went out
 	summing bool // payload is summed up into crc
-	crc     uint32
+	crc     uint64
 }
 
 func (in *inbox) init(q *queuePair) {
@@ -300,7 +301,7 @@ func (in *inbox) fromBuffer(cur *soft.Cursor) error {
 	n := cur.Fill(in.buf[in.lo:in.hi])
 	leave(region)
 	if in.summing {
-		in.crc = crc32.Update(in.crc, castagnoli, in.buf[in.lo:in.lo+n])
+		in.crc = crc64nvme.Update(in.crc, in.buf[in.lo:in.lo+n])
 	}
 	in.lo += n
 	return nil
@@ -310,7 +311,7 @@ func (in *inbox) fromBuffer(cur *soft.Cursor) error {
 func (in *inbox) sum(runs [][]byte, n int) {
 	for i := 0; in.summing && n > 0; i++ {
 		k := min(n, len(runs[i]))
-		in.crc = crc32.Update(in.crc, castagnoli, runs[i][:k])
+		in.crc = crc64nvme.Update(in.crc, runs[i][:k])
 		n -= k
 	}
 }

@@ -2,20 +2,21 @@ package tcp
 
 import (
 	"encoding/binary"
-	"hash/crc32"
+
+	"github.com/minio/crc64nvme"
 
 	"github.com/rdmcfs/rdmcfs/rdma/internal/soft"
 )
 
 // crcBytes is the room of a checksum at the end of a sealed message.
-const crcBytes = 4
+const crcBytes = 8
 
 // seal is a message that is summed up piece by piece while it is sent, so that the socket copies each piece from the
 // processor's cache, and that carries its sum at its end.
 type seal struct {
 	on     bool
 	begun  bool
-	crc    uint32
+	crc    uint64
 	pieces []soft.Piece // not begun; they belong to the send slot
 	mem    []byte       // what is left of the piece before them
 }
@@ -37,13 +38,13 @@ func (s *seal) next(runs [][]byte) [][]byte {
 		}
 		n = min(n, room)
 		if n > 0 {
-			s.crc = crc32.Update(s.crc, castagnoli, s.mem[:n])
+			s.crc = crc64nvme.Update(s.crc, s.mem[:n])
 			runs = append(runs, s.mem[:n])
 			s.mem = s.mem[n:]
 			room -= n
 		}
 		if len(s.pieces) == 0 && len(s.mem) == crcBytes {
-			binary.LittleEndian.PutUint32(s.mem, s.crc)
+			binary.LittleEndian.PutUint64(s.mem, s.crc)
 			s.on = false
 			return append(runs, s.mem)
 		}

@@ -8,7 +8,6 @@ import (
 	"crypto/rand"
 	"crypto/tls"
 	"crypto/x509"
-	"hash/crc32"
 	"math/big"
 	"net"
 	"slices"
@@ -16,6 +15,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/minio/crc64nvme"
 
 	"github.com/rdmcfs/rdmcfs/rdma"
 	"github.com/rdmcfs/rdmcfs/rdma/rdmatest"
@@ -298,8 +299,8 @@ func TestChecksumsOverTLS(t *testing.T) {
 	}
 	out := make([]rdma.Completion, 1)
 	queues[1].Poll(out)
-	if want := crc32.Checksum(regions[0].Bytes(), castagnoli); out[0].Status != rdma.StatusOK || !out[0].HasCRC || out[0].CRC != want {
-		t.Errorf("completion %+v, want checksum %08x", out[0], want)
+	if want := crc64nvme.Checksum(regions[0].Bytes()); out[0].Status != rdma.StatusOK || !out[0].HasCRC || out[0].CRC != want {
+		t.Errorf("completion %+v, want checksum %016x", out[0], want)
 	}
 	if !bytes.Equal(regions[0].Bytes(), regions[1].Bytes()) {
 		t.Error("other bytes came")

@@ -173,7 +173,7 @@ func (s *rawStream) tryRead(fd uintptr) bool {
 
 // callBytes bounds a system call. The sockets do not block, so that a call is nothing but copying, less than 100 µs of it: the Go
 // scheduler is not told of calls (which at 64 KiB would cost a quarter more CPU), and this is for how long it has to do without the thread.
-const callBytes = 512 << 10
+const callBytes = 512<<10 + 4<<10
 
 // vector is readv or writev, again after EINTR.
 func vector(trap, fd uintptr, iov []unix.Iovec) (int, error) {

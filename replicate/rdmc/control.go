@@ -25,6 +25,7 @@ type lane struct {
 	sent    uint64 // blocks posted to the neighbour, in all
 	credit  uint64 // blocks that the neighbour has granted, in all
 	granted uint64 // blocks granted to the neighbour, in all
+	offered uint64 // blocks granted in the last control message, in all
 	ring    []int  // slots posted as receives, oldest first
 
 	standing int // slot of the standing receive, see plain.go; -1 if none
@@ -44,6 +45,14 @@ type lane struct {
 	heard      time.Time // when something last came
 	spoke      time.Time // when a control message was last sent
 	peerActive time.Time // when the neighbour last said that it is active
+}
+
+// offer has the neighbour told of its credit when half of what it may know of is used up: a control message for some blocks, not for each.
+func (l *lane) offer() {
+	used := l.granted - uint64(len(l.ring))
+	if left := l.offered - used; l.offered < l.granted && 2*left <= uint64(len(l.ring)) {
+		l.dirty = true
+	}
 }
 
 // mustAcknowledge reports that the neighbour's window may run dry.
@@ -98,6 +107,7 @@ func (c *core) encodeControl(lane int, buf []byte) int {
 		failure:  c.failure,
 	}
 	l.dirty = false
+	l.offered = l.granted
 	l.ctlTold = l.ctlCame
 	l.spoke = c.now
 	l.ends = c.ended()

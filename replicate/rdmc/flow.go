@@ -1,6 +1,10 @@
 package rdmc
 
-import "fmt"
+import (
+	"fmt"
+
+	"github.com/rdmcfs/rdmcfs/replicate/schedule"
+)
 
 // prepare takes the next sends, in the order of the schedule, as far as their blocks are here, and pins their
 // slots. Blocks that are not cached are read: at the root from the source, ahead as far as slots last; at
@@ -112,7 +116,7 @@ func (c *core) grant() {
 			c.useStanding(lane, m, t.Block)
 			continue
 		}
-		if m.nowhere {
+		if m.nowhere || c.ahead() {
 			return
 		}
 		i := c.takeSlot()
@@ -126,13 +130,34 @@ func (c *core) grant() {
 	}
 }
 
+// chainLead is how many steps the blocks that came may be ahead of those sent on in a chain.
+const chainLead = 2
+
+// ahead reports whether what comes here comes faster than it is sent on. In a chain there is no use in that: the members behind
+// wait, and the block has left the cache, or its slot, when its turn comes. (In the pipeline it is the slack that makes up for a slow link.)
+// It does not stop the first transfer that is not complete: all that this member sends before is sent, so nothing is behind.
+func (c *core) ahead() bool {
+	if c.plan.Algorithm() != schedule.Chain || c.in.seq < c.out.seq {
+		return false
+	}
+	behind := c.in.step - c.out.step
+	if c.in.seq > c.out.seq {
+		from := c.message(c.out.seq)
+		if from == nil || c.in.seq > c.out.seq+1 {
+			return from != nil
+		}
+		behind += from.steps
+	}
+	return int64(behind)+int64(c.queue.len)-int64(c.posted) > chainLead
+}
+
 // post makes a slot the lane's newest receive, which gives its source one more credit.
 func (c *core) post(lane, i int) {
 	l := &c.lanes[lane]
 	c.slots[i].state = slotPosted
 	l.ring = append(l.ring, i)
 	l.granted++
-	l.dirty = true
+	l.offer()
 	a := action{kind: actPostRecv, lane: lane, slot: i}
 	if s := &c.slots[i]; s.m != nil {
 		a.seq, a.block, a.length = s.m.seq, c.blockOf(s), c.lengthOf(s)
@@ -154,6 +179,7 @@ func (c *core) received(lane, i int, got trailer, err error) {
 		return
 	}
 	l.ring = append(l.ring[:0], l.ring[1:]...)
+	l.offer()
 	if err != nil {
 		c.fail(ReasonCorrupt, c.rank, []int{l.peer}, err)
 		return

@@ -3,7 +3,8 @@ package rdmc
 import (
 	"encoding/binary"
 	"fmt"
-	"hash/crc32"
+
+	"github.com/minio/crc64nvme"
 )
 
 // trailerSize is the length of what follows each block on the wire:
@@ -13,13 +14,13 @@ import (
 //	16 message size     8
 //	24 epoch            4
 //	28 length           4  of the block
-//	32 reserved         4  zero
-//	36 CRC-32C          4  of the block and the 36 bytes before
+//	32 CRC-64/NVME      8  of the block and the 32 bytes before
 //
 // It is made once, by the root, and relayed unchanged, so that it covers the block from end to end.
-const trailerSize = 40
-
-var castagnoli = crc32.MakeTable(crc32.Castagnoli)
+const (
+	trailerSize = 40
+	crcBytes    = 8 // at its end
+)
 
 // trailer is what a block says of itself.
 type trailer struct {
@@ -33,7 +34,7 @@ type trailer struct {
 // seal writes the trailer of a block into b, of trailerSize bytes.
 func (t trailer) seal(block, b []byte) {
 	t.put(b)
-	binary.LittleEndian.PutUint32(b[36:], checksum(block, b))
+	binary.LittleEndian.PutUint64(b[trailerSize-crcBytes:], checksum(block, b))
 }
 
 // put writes the trailer into b but for the checksum.
@@ -43,12 +44,11 @@ func (t trailer) put(b []byte) {
 	binary.LittleEndian.PutUint64(b[16:], t.size)
 	binary.LittleEndian.PutUint32(b[24:], t.epoch)
 	binary.LittleEndian.PutUint32(b[28:], t.length)
-	binary.LittleEndian.PutUint32(b[32:], 0)
 }
 
 // checksum is that of a block and of its trailer up to the checksum's place.
-func checksum(block, b []byte) uint32 {
-	return crc32.Update(crc32.Checksum(block, castagnoli), castagnoli, b[:trailerSize-4])
+func checksum(block, b []byte) uint64 {
+	return crc64nvme.Update(crc64nvme.Checksum(block), b[:trailerSize-crcBytes])
 }
 
 // split takes apart a block and the trailer behind it; the trailer is nil if there is no room for one.
@@ -60,13 +60,13 @@ func split(buf []byte) (block, b []byte) {
 	return buf[:n:n], buf[n:]
 }
 
-// sealedCRC is the CRC-32C of each block with its trailer, as it is of any bytes with their CRC-32C behind them.
-const sealedCRC = 0x48674bc7
+// sealedCRC is the CRC-64/NVME of each block with its trailer, as it is of any bytes with their CRC behind them.
+const sealedCRC = 0x0cefcfc4d49091bd
 
-// unsealChecked is unseal for a block whose CRC-32C, with the trailer's, the provider has told.
-func unsealChecked(block, b []byte, crc uint32) (trailer, error) {
+// unsealChecked is unseal for a block whose CRC, with the trailer's, the provider has told.
+func unsealChecked(block, b []byte, crc uint64) (trailer, error) {
 	if len(b) == trailerSize && crc != sealedCRC {
-		return trailer{}, fmt.Errorf("%w: checksum of block and trailer %08x", ErrCorrupt, crc)
+		return trailer{}, fmt.Errorf("%w: checksum of block and trailer %016x", ErrCorrupt, crc)
 	}
 	return parseTrailer(block, b)
 }
@@ -77,8 +77,8 @@ func unseal(block, b []byte) (trailer, error) {
 		return parseTrailer(block, b)
 	}
 	sum := checksum(block, b)
-	if want := binary.LittleEndian.Uint32(b[36:]); sum != want {
-		return trailer{}, fmt.Errorf("%w: checksum %08x, want %08x", ErrCorrupt, sum, want)
+	if want := binary.LittleEndian.Uint64(b[trailerSize-crcBytes:]); sum != want {
+		return trailer{}, fmt.Errorf("%w: checksum %016x, want %016x", ErrCorrupt, sum, want)
 	}
 	return parseTrailer(block, b)
 }
@@ -95,7 +95,7 @@ func parseTrailer(block, b []byte) (trailer, error) {
 		epoch:  binary.LittleEndian.Uint32(b[24:]),
 		length: binary.LittleEndian.Uint32(b[28:]),
 	}
-	if reserved := binary.LittleEndian.Uint32(b[32:]); reserved != 0 || int(t.length) != len(block) {
+	if int(t.length) != len(block) {
 		return trailer{}, fmt.Errorf("%w: length %d in %d bytes", ErrCorrupt, t.length, len(block))
 	}
 	return t, nil

@@ -19,6 +19,8 @@ const (
 	blocksPerSecond = 1000
 	// blocksMin is how many blocks larger than DefaultBlockSize a message should have, for the fill of the pipeline to stay small.
 	blocksMin = 32
+	// fastRate is the pace, in bytes a second, from which the processor and not the link bounds what a relay moves if it has to copy.
+	fastRate = 20e9 / 8
 )
 
 // Conditions are what a choice goes by.
@@ -31,6 +33,8 @@ type Conditions struct {
 	SmallBytes int
 	// LinkRate is how many bytes a second a link carries from one member to another; 0 if it is not known.
 	LinkRate float64
+	// Copies says that the processor moves the bytes, as with TCP, not the network card.
+	Copies bool
 	// Racks are the members' racks by rank, or nil if they are not known.
 	Racks []int
 	// Oversubscription is how many times more the members of a rack can send together than its uplink carries; 0 means 1, an
@@ -77,7 +81,7 @@ func Choose(c Conditions) (Choice, error) {
 func (c *Choice) algorithm(of Conditions) error {
 	if of.Algorithm == 0 {
 		if !c.small(of) && !c.hybrid(of) {
-			c.flat(of.Members)
+			c.flat(of)
 		}
 		return nil
 	}
@@ -96,7 +100,6 @@ func (c *Choice) algorithm(of Conditions) error {
 // some twenty (docs/decisions/001-tcp-congestion.md), and no smaller than that, since each costs processor time.
 func (c *Choice) block(of Conditions) {
 	c.BlockSize = DefaultBlockSize
-	pace := uint64(min(of.LinkRate/blocksPerSecond, blockSizeMax))
 	switch {
 	case of.BlockSize > 0:
 		c.BlockSize = of.BlockSize
@@ -110,12 +113,19 @@ func (c *Choice) block(of Conditions) {
 		c.because("blocks of %d KiB: links of %.3g MB/s are slow, so small blocks cost the processor little and keep close to the link's time, "+
 			"as the pipeline is filled and drained in block times", DefaultBlockSize>>10, of.LinkRate/1e6)
 	default:
-		for c.BlockSize < blockSizeMax && uint64(c.BlockSize)*2 <= pace && uint64(c.BlockSize)*2*blocksMin <= of.Size {
-			c.BlockSize *= 2
-		}
+		c.BlockSize = pacedBlock(of)
 		c.because("blocks of %d KiB: on links of %.3g MB/s the processor's time for each block counts; they are about a millisecond's bytes, "+
 			"at most %d KiB, and no larger than a part in %d of the message", c.BlockSize>>10, of.LinkRate/1e6, blockSizeMax>>10, blocksMin)
 	}
+}
+
+// pacedBlock is the size of blocks on links that are fast.
+func pacedBlock(of Conditions) int {
+	size, pace := DefaultBlockSize, int(min(of.LinkRate/blocksPerSecond, blockSizeMax))
+	for size < blockSizeMax && size*2 <= pace && uint64(size)*2*blocksMin <= of.Size {
+		size *= 2
+	}
+	return size
 }
 
 func (c *Choice) window(of Conditions) {
@@ -191,8 +201,31 @@ func crossing(racks []int) float64 {
 	return float64(cross) / float64(blocks*(len(racks)-1))
 }
 
-// flat takes the binomial pipeline.
-func (c *Choice) flat(members int) {
+// chain takes the chain where links are so fast that the processor's copies bound the pace, and the message has blocks enough: each
+// member then hands on what it has just received, while it is in the cache, which costs the least.
+func (c *Choice) chain(of Conditions) bool {
+	if !of.Copies || of.LinkRate < fastRate || of.Members <= 2 {
+		return false
+	}
+	size := of.BlockSize
+	if size == 0 {
+		size = pacedBlock(of)
+	}
+	if of.Size/uint64(size) < uint64(of.Members-2)*blocksMin {
+		return false
+	}
+	c.Algorithm = Chain
+	c.because("chain: links of %.3g MB/s are faster than a processor copies, and a relay that hands on what it has just received copies from its cache; "+
+		"its %d steps to fill are less than a part in %d of the message's", of.LinkRate/1e6, of.Members-2, blocksMin)
+	return true
+}
+
+// flat takes the binomial pipeline, or the chain.
+func (c *Choice) flat(of Conditions) {
+	if c.chain(of) {
+		return
+	}
+	members := of.Members
 	c.Algorithm = BinomialPipeline
 	steps := ceilLog2(members)
 	switch {

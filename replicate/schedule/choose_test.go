@@ -29,6 +29,11 @@ func TestChoose(t *testing.T) {
 		"racks, slow uplinks":    {Conditions{Members: 32, Size: 1 << 30, Racks: shuffled, Oversubscription: 8}, false, Hybrid, "hybrid: "},
 		"one rack":               {Conditions{Members: 4, Size: 1 << 30, Racks: []int{3, 3, 3, 3}, Oversubscription: 8}, false, BinomialPipeline, "hypercube"},
 		"each in its own":        {Conditions{Members: 4, Size: 1 << 30, Racks: []int{0, 1, 2, 3}, Oversubscription: 8}, false, BinomialPipeline, "hypercube"},
+		"copies bound the pace":  {Conditions{Members: 8, Size: 256 << 20, LinkRate: 5e9, Copies: true}, false, Chain, "copies from its cache"},
+		"the card copies":        {Conditions{Members: 8, Size: 256 << 20, LinkRate: 5e9}, false, BinomialPipeline, "hypercube"},
+		"links bound the pace":   {Conditions{Members: 8, Size: 256 << 20, LinkRate: 1.2e9, Copies: true}, false, BinomialPipeline, "hypercube"},
+		"too short for a chain":  {Conditions{Members: 100, Size: 256 << 20, LinkRate: 5e9, Copies: true}, false, BinomialPipeline, "circulant"},
+		"no chain of two":        {Conditions{Members: 2, Size: 256 << 20, LinkRate: 5e9, Copies: true}, false, BinomialPipeline, "nobody to relay"},
 		"small in racks as well": {Conditions{Members: 32, Size: 9, SmallBytes: 9, Racks: shuffled, Oversubscription: 8}, true, BinomialPipeline, "small"},
 	} {
 		got, err := Choose(c.in)

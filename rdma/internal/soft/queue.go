@@ -10,6 +10,9 @@ import (
 // HeaderBytes is the room each send slot keeps for a provider's wire header.
 const HeaderBytes = 40
 
+// crcBytes is the room of a checksum that a provider makes.
+const crcBytes = 8
+
 // SendSlot is a posted send-queue request.
 type SendSlot struct {
 	ID         uint64
@@ -99,7 +102,7 @@ func (q *SendQueue) check(wr *rdma.SendWR) error {
 		return fmt.Errorf("soft: %d inline bytes, limit %d: %w", len(wr.Inline), q.limits.MaxInline, rdma.ErrRequest)
 	case len(wr.Inline) > 0 && (len(wr.List) > 0 || wr.Op == rdma.OpRead):
 		return fmt.Errorf("soft: inline bytes beside a list or in a read: %w", rdma.ErrRequest)
-	case wr.SealCRC && (!q.limits.SealsCRC || wr.Op != rdma.OpSend || len(wr.List) == 0 || wr.List[len(wr.List)-1].Length < 4):
+	case wr.SealCRC && (!q.limits.SealsCRC || wr.Op != rdma.OpSend || len(wr.List) == 0 || wr.List[len(wr.List)-1].Length < crcBytes):
 		return fmt.Errorf("soft: no place for a checksum: %w", rdma.ErrRequest)
 	}
 	return nil

@@ -1,0 +1,82 @@
+package rdmc
+
+import (
+	"testing"
+	"time"
+
+	"github.com/rdmcfs/rdmcfs/replicate/schedule"
+)
+
+// slowEnd carries a block in a unit of time, and in several to one rank. Each link carries one at a time.
+type slowEnd struct {
+	w     *world
+	to    int // who is behind the slow link
+	units time.Duration
+	free  []time.Duration // by receiver: when its link is free
+}
+
+func (l *slowEnd) add(_, to, _, _ int, arrive func()) {
+	took := 1000 * time.Nanosecond
+	if to == l.to {
+		took *= l.units
+	}
+	l.free[to] = max(l.free[to], l.w.now) + took
+	l.w.at(l.free[to], arrive)
+}
+
+// chainOf runs a message of k blocks along a chain with a slow link, and tells how far members ran ahead of what they had sent on.
+func chainOf(t *testing.T, n int, k uint64, limits coreLimits) (ahead uint64, w *world) {
+	plan, err := schedule.NewPlan(schedule.Chain, n)
+	if err != nil {
+		t.Fatal(err)
+	}
+	w = newWorld(3, plan, func(int) coreLimits { return limits })
+	w.wire = &slowEnd{w: w, to: n - 1, units: 5, free: make([]time.Duration, n)}
+	w.delay = func(actionKind) time.Duration { return 100 }
+	for _, node := range w.nodes {
+		node.placed = true
+	}
+	am := Announcement{Seq: 1, Size: k * simBlock, Blocks: AllBlocks(k)}
+	w.announce(am, none(k))
+	w.loop(func() bool {
+		for _, node := range w.nodes[1 : n-1] {
+			if m := node.core.message(1); m != nil {
+				ahead = max(ahead, m.received-min(m.received, uint64(len(node.sent))))
+			}
+		}
+		return false
+	})
+	if w.err != nil {
+		t.Fatal(w.err)
+	}
+	w.verify(am, none(k))
+	if w.err != nil {
+		t.Fatal(w.err)
+	}
+	return ahead, w
+}
+
+// TestChainKeepsStep: members before a slow link take no more blocks than they can hand on soon, so that no block loses its slot.
+func TestChainKeepsStep(t *testing.T) {
+	limits := coreLimits{slots: 16, posted: 6, pins: 4, sends: 2, silence: time.Hour, interval: time.Hour}
+	ahead, w := chainOf(t, 6, 300, limits)
+	if most := uint64(limits.posted + chainLead + 1); ahead > most {
+		t.Errorf("a member had %d blocks that it had not sent on, want at most %d", ahead, most)
+	}
+	for _, node := range w.nodes[1:] {
+		if node.core.rereads > 0 {
+			t.Errorf("rank %d read %d blocks back", node.rank, node.core.rereads)
+		}
+	}
+}
+
+// TestCreditIsToldSeldom: a control message grants several blocks.
+func TestCreditIsToldSeldom(t *testing.T) {
+	const k = 300
+	_, w := chainOf(t, 4, k, coreLimits{slots: 16, posted: 6, pins: 4, sends: 2, silence: time.Hour, interval: time.Hour})
+	for _, node := range w.nodes[1:] {
+		if told := node.core.lanes[node.core.laneOf[node.rank-1]].ctlSent; told > k/2 {
+			t.Errorf("rank %d sent %d control messages for %d blocks", node.rank, told, k)
+		}
+	}
+}
