@@ -24,7 +24,7 @@ func TestBenchFault(t *testing.T) {
 
 func TestBenchFaultRefuses(t *testing.T) {
 	for _, c := range []struct{ text, args string }{
-		{"kill, stop, cut or none", "--fault bribe"},
+		{"kill, stop, cut, slow or none", "--fault bribe"},
 		{"leaf, relay or root", "--fault kill --victim mayor"},
 		{"like 50%", "--fault kill --at noon"},
 		{"0% to 100%", "--fault kill --at 150%"},

@@ -16,14 +16,14 @@ import (
 
 // Links are nodes in network namespaces with a shaped link each.
 type Links struct {
-	script, name string
-	nodes        int
+	script, name, rate string
+	nodes              int
 }
 
 // NewLinks makes a cluster of nodes with test/netns/netns.sh, whose path is given. The machine's default
 // congestion control can be set for the nodes; empty leaves it. It needs root.
 func NewLinks(ctx context.Context, script, name string, nodes int, rate, congestion string) (*Links, error) {
-	l := &Links{script: script, name: name, nodes: nodes}
+	l := &Links{script: script, name: name, rate: rate, nodes: nodes}
 	cmd := l.command(ctx, "up", strconv.Itoa(nodes), rate)
 	if congestion != "" {
 		cmd.Env = append(cmd.Env, "CC="+congestion)

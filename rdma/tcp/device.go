@@ -27,6 +27,8 @@ type Device struct {
 
 	tasks sync.WaitGroup // accept loops and handshakes
 
+	interfaces interfaces
+
 	mu         sync.Mutex // protects all below; never held while a pair's lock is taken
 	pairs      map[token]*queuePair
 	listeners  []net.Listener

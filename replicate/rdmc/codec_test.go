@@ -113,6 +113,7 @@ func FuzzDecodeControl(f *testing.F) {
 	f.Add(appendReport(full.appendBinary(nil), report{rank: 1, done: 2, blocks: 3}))
 	f.Add((&controlMessage{}).appendBinary(nil))
 	f.Add((&controlMessage{small: true}).appendBinary(nil)[:controlHeader+7])
+	f.Add((&controlMessage{paced: true, figures: []memberFigures{{rank: 1, figures: figures{pace: 3, elsewhere: true}}}}).appendBinary(nil))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		var m controlMessage
 		if err := decodeControl(b, &m); err != nil {
@@ -133,6 +134,7 @@ func FuzzDecodeControl(f *testing.F) {
 func FuzzControlAtCore(f *testing.F) {
 	f.Add((&controlMessage{epoch: 7, granted: 1 << 60, received: 1 << 60}).appendBinary(nil), uint8(0))
 	f.Add((&controlMessage{epoch: 7, small: true, smallGranted: 1 << 63}).appendBinary(nil), uint8(0))
+	f.Add((&controlMessage{epoch: 7, paced: true, figures: []memberFigures{{rank: 1 << 31}, {rank: 3}}}).appendBinary(nil), uint8(0))
 	f.Add(appendReport((&controlMessage{epoch: 7, closed: true, last: 9}).appendBinary(nil), report{rank: 1 << 31, done: 1 << 63}), uint8(1))
 	f.Fuzz(func(t *testing.T, b []byte, rank uint8) {
 		var m controlMessage

@@ -55,24 +55,27 @@ type core struct {
 	flight  int // sends posted and not completed
 	rereads uint64
 
-	failure *failure
-	closing bool   // no message behind last comes any more, close when all have ended
-	last    uint64 // with closing: the group's last message
-	closed  bool
-	waiting bool  // the application waits for the end
-	settled bool  // all lanes know of the failure or the closing
-	lost    []int // neighbours whose queue pairs broke
-	lostAt  time.Time
-	lostWhy error
-	now     time.Time
-	bucket  bucket
-	gate    gate // where the turn to send is asked for; nil if there is nobody to take turns with
-	pace    pace
-	slowest Straggler // of the last actSlow
-	refused bool      // it said no since pump began
-	waits   bool      // it has said no, and knows of nothing newer
-	wakeAt  time.Time // when advance has to be called for the bucket; zero if it has not
-	report  time.Time // when the last report was made
+	failure   *failure
+	closing   bool   // no message behind last comes any more, close when all have ended
+	last      uint64 // with closing: the group's last message
+	closed    bool
+	waiting   bool  // the application waits for the end
+	settled   bool  // all lanes know of the failure or the closing
+	lost      []int // neighbours whose queue pairs broke
+	lostAt    time.Time
+	lostWhy   error
+	now       time.Time
+	bucket    bucket
+	gate      gate // where the turn to send is asked for; nil if there is nobody to take turns with
+	pace      pace
+	slowest   Straggler // of the last actSlow
+	link      uint64    // bytes that this machine's link received, as the shell last said
+	before    uint64    // the same, at the beginning of the round
+	gotBefore uint64    // c.pace.got then
+	refused   bool      // it said no since pump began
+	waits     bool      // it has said no, and knows of nothing newer
+	wakeAt    time.Time // when advance has to be called for the bucket; zero if it has not
+	report    time.Time // when the last report was made
 
 	acts []action
 }
@@ -151,6 +154,10 @@ type memberState struct {
 	blocks uint64
 	heard  time.Time
 	dirty  bool // to be reported to the parent
+
+	figures      figures // of its paces
+	figuresDirty bool    // to be told to the parent
+	slow         slowCount
 }
 
 func newCore(plan *schedule.Plan, rank, blockSize int, epoch uint32, plain bool, limits coreLimits) *core {

@@ -8,6 +8,7 @@ import (
 	"maps"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/rdmcfs/rdmcfs/rdma"
@@ -42,6 +43,8 @@ type Engine struct {
 	done   sync.WaitGroup // poller and ticker
 	wake   chan struct{}  // holds one; the ticker has groups to tick
 	turns  turns          // whose turn it is to send
+	gauge  rdma.Gauge     // the device's, or nil
+	got    atomic.Uint64  // bytes of blocks that were received, in all
 
 	mu     sync.Mutex // taken before no other lock
 	closed bool
@@ -71,6 +74,7 @@ func NewEngine(cfg EngineConfig) (*Engine, error) {
 		groups: make(map[*Group]struct{}),
 		ticked: make(map[*Group]struct{}),
 	}
+	e.gauge, _ = cfg.Device.(rdma.Gauge)
 	e.ctx, e.stop = context.WithCancel(context.Background())
 	e.done.Go(e.poll)
 	e.done.Go(e.tick)

@@ -80,7 +80,7 @@ func (c *core) send() {
 			return
 		}
 		c.bucket.take(c.lengthOf(s))
-		c.pace.post(c.now, p.lane, c.lengthOf(s))
+		c.pace.post(c.now, p.lane)
 		c.queue.pop()
 		c.unpin(s)
 		c.use(s)
@@ -173,6 +173,7 @@ func (c *core) received(lane, i int, got trailer, err error) {
 	if c.ended() {
 		return
 	}
+	c.pace.got += uint64(got.length)
 	s := &c.slots[i]
 	if len(l.ring) == 0 || l.ring[0] != i {
 		c.fail(ReasonCorrupt, c.rank, []int{l.peer}, fmt.Errorf("rdmc: slot %d was received out of order", i))

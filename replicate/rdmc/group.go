@@ -53,9 +53,10 @@ type GroupConfig struct {
 	// Priority is the group's class at this member: groups of the same class share what the member sends by bytes, a higher class goes
 	// ahead of a lower one (share.go).
 	Priority Priority
-	// Slow says what happens when this member finds one of those that it sends to a straggler: slower than the median of the others by
-	// SlowFactor, in each quarter of SlowTime. 0 means DefaultSlowFactor and DefaultSlowTime. OnSlow is called with the evidence by a
-	// goroutine of the group, once in SlowTime; it may call anything but Close and Abort.
+	// Slow says what happens when the root finds a member that is a straggler: slower than the others by SlowFactor, in each quarter of
+	// SlowTime (straggler.go). Members measure where it is not SlowIgnore, and should have the same times. 0 means DefaultSlowFactor and
+	// DefaultSlowTime. OnSlow is called at the root with the evidence by a goroutine of the group, once in SlowTime; it may call
+	// anything but Close and Abort.
 	Slow       SlowPolicy
 	SlowFactor float64
 	SlowTime   time.Duration

@@ -1,51 +1,32 @@
 package rdmc
 
 import (
-	"fmt"
-	"slices"
+	"math"
 	"time"
-)
-
-// SlowPolicy says what happens when a member is found to be a straggler.
-type SlowPolicy uint8
-
-// The policies.
-const (
-	// SlowIgnore does nothing; Group.Pace and Group.Stragglers tell all the same.
-	SlowIgnore SlowPolicy = iota
-	// SlowReport calls GroupConfig.OnSlow.
-	SlowReport
-	// SlowEject calls it too, and fails the group with ReasonSlow and the straggler as the suspect, for the caller to go on without it.
-	SlowEject
-)
-
-// Defaults of the policy: a loaded machine is no straggler.
-const (
-	DefaultSlowFactor = 8
-	DefaultSlowTime   = 10 * time.Second
 )
 
 // Constants of the measurement.
 const (
-	paceRounds   = 4 // in GroupConfig.SlowTime; a straggler is one in each
-	paceEvidence = 8 // part of a round that must have been spent on a peer to judge it
-	excuseTime   = 150 * time.Millisecond
+	paceRounds  = 4 // in GroupConfig.SlowTime; a straggler is one in each
+	paceSamples = 4 // blocks without which a round says nothing
+	paceFresh   = 2 // rounds for which a peer's word is good
+	excuseTime  = 150 * time.Millisecond
+	paceUnit    = 1024 // of paces in messages, in bytes a second
 )
 
 // PeerPace is what a member measured of one that it sends blocks to, over the last GroupConfig.SlowTime.
 type PeerPace struct {
 	Rank  int
 	Bytes uint64 // of blocks, with their trailers, that it took
-	// Sending is the time with a block on its way there. While blocks were on their way to several peers it counts in parts, as they
-	// shared the link.
+	// Sending is the time with a block on its way there.
 	Sending time.Duration
-	// Waiting is the time in which the next block was ready and the peer had no room for it.
+	// Waiting is the time in which none was, the next block was ready, and the peer had no room for it.
 	Waiting time.Duration
 	// Excused is the time of such waiting for which the peer had said that it was held up by others itself.
 	Excused time.Duration
 }
 
-// PerSecond is the pace, in bytes a second, by the time spent on the peer and not excused. It is 0 if there was none.
+// PerSecond is the mean pace, in bytes a second, by the time spent on the peer and not excused. It is 0 if there was none.
 func (p PeerPace) PerSecond() float64 {
 	if took := p.Sending + p.Waiting; took > 0 {
 		return float64(p.Bytes) / took.Seconds()
@@ -53,55 +34,42 @@ func (p PeerPace) PerSecond() float64 {
 	return 0
 }
 
-// Straggler is a peer that is much slower than the others that a member sends to.
-type Straggler struct {
-	PeerPace
-	// Others is the median pace of the others, in bytes a second; the lower one of two.
-	Others float64
-	// Over is how long it was measured.
-	Over time.Duration
-}
-
-// String is the evidence in a sentence.
-func (s Straggler) String() string {
-	why := "its link or its processor is slow"
-	if s.Waiting > s.Sending {
-		why = "it makes room late"
-	}
-	return fmt.Sprintf("member %d takes %.3g MB a second, the others %.3g, over %v (blocks on their way for %v, waited for room for %v): %s",
-		s.Rank, s.PerSecond()/1e6, s.Others/1e6, s.Over.Round(time.Millisecond), s.Sending.Round(time.Millisecond), s.Waiting.Round(time.Millisecond), why)
-}
-
-// SlowError is the cause of a GroupError with ReasonSlow, at the member that measured it.
-type SlowError struct{ Straggler Straggler }
-
-// Error is the evidence.
-func (e *SlowError) Error() string { return "rdmc: " + e.Straggler.String() }
-
 // pace measures how fast a member's peers take its blocks. It is a part of the core: values in, values out.
 type pace struct {
-	at     time.Time
-	lanes  []lanePace
-	flying int // lanes with a send outstanding
-	waits  int // lane whose credit the next send waits for, or -1
-	round  int // the present place in sums
-	since  time.Time
-	full   bool // all of sums were used
+	at    time.Time
+	lanes []lanePace
+	waits int // lane whose credit the next send waits for, or -1
+	round int // the present place in sums
+	since time.Time
+	void  bool   // this member was not running for a part of the round
+	got   uint64 // bytes of blocks, in all
 }
 
 // lanePace is a peer's part.
 type lanePace struct {
 	flight int
-	bytes  int64     // outstanding
 	excuse time.Time // until when it is excused
+	run    paceRun   // since told was made
 	sums   [paceRounds]paceSum
-	slow   int // rounds in which it was slow, in a row
+	told   laneFigures // what the peer is told of its part, of the last round that had enough blocks
+	age    int         // rounds since
+	heard  laneFigures // what the peer told of this member
+	fresh  int         // rounds for which that is good
+}
+
+// paceRun is blocks and the time that was spent on them: with one or more on its way, or waited for.
+type paceRun struct {
+	bytes  int64
+	blocks uint32
+	took   time.Duration
 }
 
 type paceSum struct {
 	bytes                     int64
 	sending, waiting, excused time.Duration
 }
+
+func (r *paceRun) perSecond() float64 { return float64(r.bytes) / max(r.took, 1).Seconds() }
 
 func (p *pace) open(lanes int) {
 	p.lanes, p.waits = make([]lanePace, lanes), -1
@@ -117,37 +85,33 @@ func (p *pace) to(now time.Time) {
 	for i := range p.lanes {
 		l := &p.lanes[i]
 		s := &l.sums[p.round]
-		if l.flight > 0 {
-			s.sending += passed / time.Duration(p.flying)
-		}
-		if i == p.waits {
+		switch {
+		case l.flight > 0:
+			s.sending += passed
+			l.run.took += passed
+		case i == p.waits:
 			excused := min(max(passed-now.Sub(l.excuse), 0), passed)
 			s.excused += excused
 			s.waiting += passed - excused
+			l.run.took += passed - excused
 		}
 	}
 }
 
 // post says that a block is on its way.
-func (p *pace) post(now time.Time, lane, bytes int) {
+func (p *pace) post(now time.Time, lane int) {
 	p.to(now)
-	l := &p.lanes[lane]
-	if l.flight == 0 {
-		p.flying++
-	}
-	l.flight++
-	l.bytes += int64(bytes)
+	p.lanes[lane].flight++
 }
 
 // done says that it is there.
 func (p *pace) done(now time.Time, lane, bytes int) {
 	p.to(now)
 	l := &p.lanes[lane]
-	if l.flight--; l.flight == 0 {
-		p.flying--
-	}
-	l.bytes -= int64(bytes)
+	l.flight--
 	l.sums[p.round].bytes += int64(bytes)
+	l.run.bytes += int64(bytes)
+	l.run.blocks++
 }
 
 // wait says whose credit the next send waits for, -1 if for nobody's.
@@ -168,9 +132,8 @@ func (p *pace) excused(now time.Time, lane int, held bool) {
 	}
 }
 
-// turn ends a round after so much time, and reports whether it did.
-func (p *pace) turn(now time.Time, round time.Duration) bool {
-	p.to(now)
+// over reports whether a round has lasted so long.
+func (p *pace) over(now time.Time, round time.Duration) bool {
 	if p.since.IsZero() {
 		p.since = now
 	}
@@ -180,16 +143,31 @@ func (p *pace) turn(now time.Time, round time.Duration) bool {
 // next begins a round.
 func (p *pace) next(now time.Time) {
 	p.round = (p.round + 1) % paceRounds
-	p.full = p.full || p.round == 0
-	p.since = now
+	p.since, p.void = now, false
 	for i := range p.lanes {
-		p.lanes[i].sums[p.round] = paceSum{}
+		l := &p.lanes[i]
+		l.sums[p.round] = paceSum{}
+		l.fresh = max(l.fresh-1, 0)
 	}
 }
 
-// of is a sum as figures. What is on its way counts as if it were there, so that nobody looks slower than he is.
-func (l *lanePace) of(rank int, s paceSum) PeerPace {
-	return PeerPace{Rank: rank, Bytes: uint64(s.bytes + l.bytes), Sending: s.sending, Waiting: s.waiting, Excused: s.excused}
+// tell makes what the lane's peer is told at the end of a round that took so long, and reports whether there is anything.
+func (l *lanePace) tell(s paceSum, over time.Duration) bool {
+	if l.run.blocks >= paceSamples {
+		l.told.pace, l.age = uint32(min(l.run.perSecond()/paceUnit, math.MaxUint32)), 0
+		l.run = paceRun{}
+	} else if l.age++; l.age > paceRounds {
+		l.told, l.run = laneFigures{}, paceRun{}
+	}
+	l.told.busy, l.told.wait = percent(s.sending+s.waiting, over), percent(s.waiting, over)
+	return l.told.pace > 0
+}
+
+func percent(part, of time.Duration) uint8 {
+	if of <= 0 {
+		return 0
+	}
+	return uint8(min(100*part/of, 100))
 }
 
 // total is the sum of all rounds.
@@ -201,27 +179,4 @@ func (l *lanePace) total() (t paceSum) {
 		t.excused += s.excused
 	}
 	return t
-}
-
-// stragglers are those of the figures, measured over a time, that are slower than the median of the others by the factor. The others go
-// by figures that may be over more time, as there is little to send to them while a straggler holds all up. One that there was
-// hardly anything to send to is none: nobody lost time with it.
-func stragglers(figures, all []PeerPace, over time.Duration, factor float64) (found []Straggler) {
-	for _, p := range figures {
-		var others []float64
-		for _, o := range all {
-			if o.Rank != p.Rank && o.Bytes > 0 && o.PerSecond() > 0 {
-				others = append(others, o.PerSecond())
-			}
-		}
-		if len(others) == 0 || (p.Sending+p.Waiting)*paceEvidence < over {
-			continue
-		}
-		slices.Sort(others)
-		median := others[(len(others)-1)/2]
-		if p.PerSecond()*factor < median {
-			found = append(found, Straggler{PeerPace: p, Others: median, Over: over})
-		}
-	}
-	return found
 }

@@ -222,6 +222,7 @@ func (l *laneEnd) complete(c *rdma.Completion) {
 	case l.isControl:
 		g.core.controlSent(l.lane)
 	case c.Op == rdma.OpRecv:
+		g.engine.got.Add(uint64(c.Bytes))
 		t, err := g.unsealReceived(c)
 		g.core.received(l.lane, int(c.ID), t, err)
 	default:
@@ -263,6 +264,7 @@ func (g *Group) tick(now time.Time) bool {
 		g.busy.Store(false)
 		return false
 	}
+	g.readGauge(now)
 	more := g.core.tick(now)
 	g.drain()
 	g.closeIdlePool(now)

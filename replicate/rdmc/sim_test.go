@@ -60,6 +60,8 @@ type simNode struct {
 	settled bool
 	closed  bool
 	slow    []Straggler
+	// elsewhere is how many times the group's bytes its link receives; 0 if that is not known.
+	elsewhere uint64
 }
 
 type event struct {

@@ -2,66 +2,129 @@ package rdmc
 
 import (
 	"fmt"
-	"slices"
 	"time"
 )
 
-// Who is a straggler is told by the members that send to it, each by what it measures itself: relaying couples all members, and
-// whoever lacks blocks because a member before it is slow has nothing to send and is waited for by nobody; that is why paces of receipt
-// say nothing. One that makes room late because others hold it up says so in its control messages, every now and then, and is
-// excused meanwhile. See docs/decisions/022.
+// How the root learns who is slow. Each member measures those that it sends to (pace.go), and in each round tells them how fast they
+// take its blocks; each makes one account of what it heard and of its own sends, which goes to the root along the tree of reports; the
+// root compares all (straggler.go). One that makes room late because others hold it up says so in its control messages, every now and
+// then, and is excused meanwhile. See docs/decisions/022.
 
-// peerPaces are the figures of the peers that blocks are sent to, by what a lane is measured by.
-func (c *core) peerPaces(of func(l *lanePace) paceSum) []PeerPace {
-	var all []PeerPace
+// slowCount is what the root knows of a member.
+type slowCount struct {
+	rounds int       // in which it was slow, in a row
+	heard  time.Time // its last figures
+}
+
+// roundOver reports whether it is time to end a round.
+func (c *core) roundOver(now time.Time) bool {
+	round := c.limits.slowTime / paceRounds
+	return c.limits.slow != SlowIgnore && round > 0 && !c.ended() && c.pace.over(now, round)
+}
+
+// readGauge has the core know what the device measured, when a round is over. The lock is held.
+func (g *Group) readGauge(now time.Time) {
+	c, e := g.core, g.engine
+	if !c.roundOver(now) {
+		return
+	}
+	c.link = e.got.Load()
+	if e.gauge != nil {
+		if _, got, ok := e.gauge.Carried(); ok {
+			c.link = got
+		}
+	}
+}
+
+// watchPace ends a round in time. It is called every now and then while messages are under way.
+func (c *core) watchPace() {
+	p, round := &c.pace, c.limits.slowTime/paceRounds
+	if !c.roundOver(c.now) {
+		return
+	}
+	p.to(c.now)
+	if over := c.now.Sub(p.since); !p.void && over < 2*round && len(c.messages) > 0 {
+		c.tellPaces(over)
+		c.account(over)
+	}
+	p.next(c.now)
+	c.before, c.gotBefore = c.link, p.got
+}
+
+// tellPaces has the peers told how they were.
+func (c *core) tellPaces(over time.Duration) {
 	for i := range c.lanes {
 		l := &c.pace.lanes[i]
-		if p := l.of(c.lanes[i].peer, of(l)); p.Bytes > 0 || p.Waiting+p.Excused > 0 {
-			all = append(all, p)
+		if l.tell(l.sums[c.pace.round], over) {
+			c.lanes[i].tells, c.lanes[i].dirty = true, true
+		}
+	}
+}
+
+// account makes this member's own figures of the round, for the root, from what its peers told.
+func (c *core) account(over time.Duration) {
+	f := figures{rate: perSecond(c.pace.got-c.gotBefore, over), elsewhere: elsewhere(c.link-c.before, c.pace.got-c.gotBefore)}
+	for i := range c.lanes {
+		l := &c.pace.lanes[i]
+		if l.fresh == 0 || l.heard.pace == 0 {
+			continue
+		}
+		if f.peers = min(f.peers+1, 254); f.peers == 1 || l.heard.busy < f.busy {
+			f.busy, f.wait = l.heard.busy, l.heard.wait
+		}
+		f.pace = max(f.pace, l.heard.pace)
+	}
+	c.learnFigures(c.rank, f)
+}
+
+func perSecond(bytes uint64, over time.Duration) uint32 {
+	return uint32(float64(bytes) / over.Seconds() / paceUnit)
+}
+
+// elsewhere reports whether a link carried much more than the group's bytes.
+func elsewhere(link, own uint64) bool { return link > own+own*slowElsewhere/100 }
+
+// learnFigures takes a member's figures in: to be passed on, or at the root to be judged.
+func (c *core) learnFigures(rank int, f figures) {
+	m := &c.members[rank]
+	m.figures = f
+	if !c.isRoot() {
+		m.figuresDirty = true
+		c.lanes[c.parent].dirty = true
+		return
+	}
+	if c.now.Sub(m.slow.heard) > c.limits.slowTime {
+		m.slow.rounds = 0
+	}
+	m.slow.heard = c.now
+	if rank == 0 {
+		return
+	}
+	s, slow := worst(c.freshFigures(), c.limits.slowFactor)
+	if !slow || s.Rank != rank {
+		m.slow.rounds = 0
+		return
+	}
+	if m.slow.rounds++; m.slow.rounds >= paceRounds {
+		m.slow.rounds = 0 // told again after as much time
+		s.Over = c.limits.slowTime
+		c.straggles(s)
+	}
+}
+
+// freshFigures are those of all members, by rank; empty ones where none came of late.
+func (c *core) freshFigures() []figures {
+	all := make([]figures, len(c.members))
+	for rank := range c.members {
+		if m := &c.members[rank]; c.now.Sub(m.slow.heard) <= c.limits.slowTime/2 {
+			all[rank] = m.figures
 		}
 	}
 	return all
 }
 
-// watchPace judges the peers at the end of each round. It is called every now and then while messages are under way.
-func (c *core) watchPace() {
-	p, round := &c.pace, c.limits.slowTime/paceRounds
-	if round <= 0 || !p.turn(c.now, round) {
-		return
-	}
-	over := c.now.Sub(p.since)
-	figures := c.peerPaces(func(l *lanePace) paceSum { return l.sums[p.round] })
-	slow := stragglers(figures, c.peerPaces((*lanePace).total), over, c.limits.slowFactor)
-	for i := range c.lanes {
-		if slices.ContainsFunc(slow, func(s Straggler) bool { return s.Rank == c.lanes[i].peer }) {
-			p.lanes[i].slow++
-		} else {
-			p.lanes[i].slow = 0
-		}
-	}
-	worst, found := c.worst()
-	p.next(c.now)
-	if found {
-		c.straggles(worst)
-	}
-}
-
-// worst is the slowest of those that were slow in all rounds.
-func (c *core) worst() (worst Straggler, found bool) {
-	p := &c.pace
-	all := c.peerPaces((*lanePace).total)
-	for _, s := range stragglers(all, all, c.limits.slowTime, c.limits.slowFactor) {
-		l := &p.lanes[c.laneOf[s.Rank]]
-		if l.slow >= paceRounds && (!found || s.PerSecond()*worst.Others < worst.PerSecond()*s.Others) {
-			worst, found = s, true
-		}
-	}
-	return worst, found
-}
-
 // straggles does what the policy says.
 func (c *core) straggles(s Straggler) {
-	c.pace.lanes[c.laneOf[s.Rank]].slow = 0 // told again after as much time
 	if c.limits.slow == SlowIgnore || c.ended() {
 		return
 	}
@@ -70,6 +133,22 @@ func (c *core) straggles(s Straggler) {
 	if c.limits.slow == SlowEject {
 		c.fail(ReasonSlow, c.rank, []int{s.Rank}, &SlowError{s})
 	}
+}
+
+// dirtyFigures are those that the parent does not know, as many as a message holds, and whether there are more.
+func (c *core) dirtyFigures() (list []memberFigures, more bool) {
+	for rank := range c.members {
+		m := &c.members[rank]
+		if !m.figuresDirty {
+			continue
+		}
+		if len(list) == maxFigures {
+			return list, true
+		}
+		list = append(list, memberFigures{uint32(rank), m.figures})
+		m.figuresDirty = false
+	}
+	return list, false
 }
 
 // heldUp reports whether this member can't make room for no fault of its own: all that it may post is posted, for blocks that have not
@@ -107,32 +186,46 @@ func (c *core) sentTo(lane, i int) {
 	c.sent(i)
 }
 
+// peerPaces are the figures of the peers that blocks were sent to.
+func (c *core) peerPaces() []PeerPace {
+	var all []PeerPace
+	for i := range c.lanes {
+		l := &c.pace.lanes[i]
+		s := l.total()
+		if s.bytes > 0 || s.waiting+s.excused > 0 {
+			all = append(all, PeerPace{Rank: c.lanes[i].peer, Bytes: uint64(s.bytes), Sending: s.sending, Waiting: s.waiting, Excused: s.excused})
+		}
+	}
+	return all
+}
+
 // Pace is what this member measured of those that it sends blocks to, over the last GroupConfig.SlowTime.
 func (g *Group) Pace() []PeerPace {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.look()
 	g.core.pace.to(g.core.now)
-	return g.core.peerPaces((*lanePace).total)
+	return g.core.peerPaces()
 }
 
-// Stragglers are those of Pace that are slower than the others by GroupConfig.SlowFactor, with the evidence.
-func (g *Group) Stragglers() []Straggler {
+// Stragglers are, at the root, the members that were slower than the others by GroupConfig.SlowFactor in the last round, a quarter of
+// GroupConfig.SlowTime, with the evidence.
+func (g *Group) Stragglers() (found []Straggler) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.look()
 	c := g.core
-	c.pace.to(c.now)
-	if c.pace.since.IsZero() {
+	if !c.isRoot() {
 		return nil
 	}
-	rounds := time.Duration(c.pace.round)
-	if c.pace.full {
-		rounds = paceRounds - 1
+	all := c.freshFigures()
+	for rank := 1; rank < len(all); rank++ {
+		if s, slow := straggler(all, rank, c.limits.slowFactor); slow {
+			s.Over = c.limits.slowTime / paceRounds
+			found = append(found, s)
+		}
 	}
-	over := rounds*c.limits.slowTime/paceRounds + c.now.Sub(c.pace.since)
-	all := c.peerPaces((*lanePace).total)
-	return stragglers(all, all, over, c.limits.slowFactor)
+	return found
 }
 
 // slow tells the caller of a straggler. The lock is held.
@@ -142,6 +235,25 @@ func (g *Group) slow(s Straggler) {
 		g.calls.add(func() { g.cfg.OnSlow(s) })
 	}
 }
+
+// SlowPolicy says what happens when a member is found to be a straggler.
+type SlowPolicy uint8
+
+// The policies.
+const (
+	// SlowIgnore does nothing; Group.Pace and Group.Stragglers tell all the same.
+	SlowIgnore SlowPolicy = iota
+	// SlowReport calls GroupConfig.OnSlow.
+	SlowReport
+	// SlowEject calls it too, and fails the group with ReasonSlow and the straggler as the suspect, for the caller to go on without it.
+	SlowEject
+)
+
+// Defaults of the policy: a loaded machine is no straggler.
+const (
+	DefaultSlowFactor = 8
+	DefaultSlowTime   = 10 * time.Second
+)
 
 func (cfg *GroupConfig) checkSlow() error {
 	if cfg.Slow > SlowEject || cfg.SlowFactor <= 1 || cfg.SlowTime < 0 {

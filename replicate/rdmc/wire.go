@@ -12,6 +12,9 @@ const (
 	failureHeader = 8
 	reportSize    = 20
 	maxSuspects   = 64
+	paceSize      = 8
+	figuresSize   = 16
+	maxFigures    = 12
 )
 
 const controlVersion = 1
@@ -23,6 +26,8 @@ const (
 	flagFailed
 	flagSmall
 	flagHeld
+	flagPaced
+	flagFigures
 )
 
 // controlMessage is what neighbours tell each other. On the wire, little endian:
@@ -34,6 +39,8 @@ const (
 //	24 with flagClosed: the group's last message 8
 //	   with flagSmall: small messages that the receiver of this message may have sent, in all 8
 //	   with flagFailed: reason 1, reserved 1, suspects n 2, reporter 4, n ranks of 4
+//	   with flagPaced: how fast the receiver of this message took blocks: pace 4, busy 1, waited 1, reserved 2
+//	   with flagFigures: n 1, reserved 3, n figures of members of 16: rank 4, rate 4, pace 4, busy 1, waited 1, sources 1, flags 1
 //	   reports to the end, 20 each: rank 4, messages done 8, blocks of the next 8
 type controlMessage struct {
 	epoch    uint32
@@ -48,6 +55,16 @@ type controlMessage struct {
 
 	small        bool
 	smallGranted uint64
+
+	paced   bool
+	pace    laneFigures
+	figures []memberFigures
+}
+
+// memberFigures is what a member found of its paces.
+type memberFigures struct {
+	rank uint32
+	figures
 }
 
 // report is how far a member is.
@@ -75,6 +92,12 @@ func (m *controlMessage) appendBinary(b []byte) []byte {
 	if m.small {
 		flags |= flagSmall
 	}
+	if m.paced {
+		flags |= flagPaced
+	}
+	if len(m.figures) > 0 {
+		flags |= flagFigures
+	}
 	b = append(b, controlVersion, flags, 0, 0)
 	b = binary.LittleEndian.AppendUint32(b, m.epoch)
 	b = binary.LittleEndian.AppendUint64(b, m.granted)
@@ -86,7 +109,7 @@ func (m *controlMessage) appendBinary(b []byte) []byte {
 	if m.failure != nil {
 		b = m.failure.appendBinary(b)
 	}
-	return b
+	return m.appendPaces(b)
 }
 
 func (f *failure) appendBinary(b []byte) []byte {
@@ -121,6 +144,7 @@ func decodeControl(b []byte, m *controlMessage) error {
 		held:     flags&flagHeld != 0,
 		closed:   flags&flagClosed != 0,
 		reports:  m.reports[:0],
+		figures:  m.figures[:0],
 	}
 	b = b[controlHeader:]
 	if flags&flagSmall != 0 {
@@ -134,6 +158,10 @@ func decodeControl(b []byte, m *controlMessage) error {
 		if m.failure, b, err = decodeFailure(b); err != nil {
 			return err
 		}
+	}
+	b, err := m.decodePaces(b, flags)
+	if err != nil {
+		return err
 	}
 	if len(b)%reportSize != 0 {
 		return fmt.Errorf("%w: reports of %d bytes", ErrCorrupt, len(b))

@@ -4,6 +4,7 @@ package faults
 
 import (
 	"context"
+	"errors"
 	"flag"
 	"fmt"
 	"os"
@@ -28,6 +29,9 @@ var (
 	only    = flag.String("only", "", "regular expression: run only these cases, like 'stop relay'")
 	rounds  = flag.Int("rounds", 20, "undisturbed messages beside the load")
 	loadMiB = flag.Int("load-size", 64, "MiB of each of them")
+	factor  = flag.Float64("slow-factor", 1.6, "policy for stragglers, in the slow cases and beside the load")
+	half    = flag.String("half", "100mbit", "half of -rate, of one link")
+	slowFor = flag.Duration("slow-time", 2*time.Second, "its time")
 	hogs    = flag.Int("cpu", 4, "stress-ng's processes beside them")
 )
 
@@ -63,9 +67,19 @@ func TestFaults(t *testing.T) {
 	for _, victim := range []string{bench.VictimLeaf, bench.VictimRelay, bench.VictimRoot} {
 		for _, fault := range []string{bench.FaultKill, bench.FaultStop, bench.FaultCut} {
 			if name := fault + " " + victim; wanted.MatchString(name) {
-				t.Run(name, func(t *testing.T) { rows = append(rows, row(name, strike(t, plan(fault, victim)))) })
+				t.Run(name, func(t *testing.T) { rows = append(rows, row(name, strike(t, plan(fault, victim), nil))) })
 			}
 		}
+	}
+	for _, victim := range []string{bench.VictimLeaf, bench.VictimRelay} {
+		if name := bench.FaultSlow + " " + victim; wanted.MatchString(name) {
+			t.Run(name, func(t *testing.T) {
+				rows = append(rows, row(name, strike(t, withPolicy(plan(bench.FaultSlow, victim)), nil)))
+			})
+		}
+	}
+	if wanted.MatchString("one link") {
+		t.Run("one link", oneSlowLink)
 	}
 	if wanted.MatchString(bench.FaultNone) {
 		t.Run(bench.FaultNone, besideLoad)
@@ -79,7 +93,7 @@ func plan(fault, victim string) bench.FaultPlan {
 }
 
 // strike runs one case on links of its own, which a cut leaves cut, and fails where a goal is missed.
-func strike(t *testing.T, plan bench.FaultPlan) bench.FaultResult {
+func strike(t *testing.T, plan bench.FaultPlan, prepare func(*bench.Links) error) bench.FaultResult {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
 	defer cancel()
@@ -92,6 +106,11 @@ func strike(t *testing.T, plan bench.FaultPlan) bench.FaultResult {
 			t.Error(err)
 		}
 	}()
+	if prepare != nil {
+		if err := prepare(links); err != nil {
+			t.Fatal(err)
+		}
+	}
 	r, err := bench.Fault(ctx, plan, []string{os.Args[0], childFlag}, links)
 	if err != nil {
 		t.Fatal(err)
@@ -111,8 +130,8 @@ func judge(t *testing.T, r bench.FaultResult) {
 	if err := r.Check(); err != nil {
 		t.Error(err)
 	}
-	if r.ToldLast() > r.Detect.Seconds() {
-		t.Errorf("the last survivor heard after %.2f s, bound %v", r.ToldLast(), r.Detect)
+	if err := r.Late(); err != nil {
+		t.Error(err)
 	}
 	if r.VictimRank > 0 && r.RatioToBound() > goal {
 		t.Errorf("total %.3f of the undisturbed time and the bound, goal %.2f", r.RatioToBound(), goal)
@@ -122,6 +141,21 @@ func judge(t *testing.T, r bench.FaultResult) {
 			t.Errorf("rank %d ended after %.2f s, bound %v", rank, seconds, r.Detect)
 		}
 	}
+}
+
+// withPolicy has stragglers ejected.
+func withPolicy(p bench.FaultPlan) bench.FaultPlan {
+	p.SlowFactor, p.SlowTime = *factor, *slowFor
+	return p
+}
+
+// oneSlowLink sends undisturbed messages while the link between two nodes has half the rate: nobody may be put out.
+func oneSlowLink(t *testing.T) {
+	p := withPolicy(plan(bench.FaultNone, bench.VictimLeaf))
+	p.Rounds = 2
+	strike(t, p, func(links *bench.Links) error {
+		return errors.Join(links.Slow(t.Context(), 1, 3, *half), links.Slow(t.Context(), 3, 1, *half))
+	})
 }
 
 // besideLoad sends undisturbed messages beside stress-ng: nobody may be put out.
@@ -137,7 +171,7 @@ func besideLoad(t *testing.T) {
 	}()
 	p := plan(bench.FaultNone, bench.VictimLeaf)
 	p.Size, p.Rounds = uint64(*loadMiB)<<20, *rounds
-	r := strike(t, p)
+	r := strike(t, withPolicy(p), nil)
 	t.Logf("%d messages of %d MiB beside %d processes of stress-ng: %d members put out; median %.2f s, worst %.2f s",
 		len(r.Undisturbed), *loadMiB, *hogs, len(r.Out), bench.Median(r.Undisturbed), slices.Max(r.Undisturbed))
 }
