@@ -10,7 +10,7 @@ import (
 const (
 	// slowBusy is the percent of a round that each of a straggler's sources must have spent on it: they queue up for it. One of a healthy
 	// member has other peers to send to.
-	slowBusy = 50
+	slowBusy = 60
 	// slowSurely is the percent from which half as much again as with the others is enough; below it must be slowRatio times as much.
 	slowSurely = 80
 	slowRatio  = 4

@@ -34,6 +34,10 @@ func TestStraggler(t *testing.T) {
 			t.Errorf("%s: %v", name, s)
 		}
 	}
+	quick := figures{pace: 83800, rate: 23700, busy: 5, peers: 3} // as seen on shaped links, with nobody slow
+	if s, ok := worst([]figures{{}, quick, {pace: 15300, rate: 23700, busy: 52, peers: 3}, quick, quick}, 1.6); ok {
+		t.Errorf("in a group at full pace: %v", s)
+	}
 	f := fourFigures()
 	f[2].pace, f[2].busy = 9000, 90
 	f[3].wait = 80
