@@ -14,11 +14,13 @@ import (
 )
 
 func TestBenchMulticastHere(t *testing.T) {
-	out := expect(t, exitcode.OK, "algorithm", "bench", "multicast", "--members", "3", "--sizes", "3MiB", "--count", "2")
-	if lines := strings.Split(strings.TrimSpace(out), "\n"); len(lines) != 2 || !strings.Contains(lines[1], "binomial-pipeline") {
-		t.Errorf("printed\n%s", out)
+	for rate, algorithm := range map[string]string{"100MB": "binomial-pipeline", "5GB": "chain"} {
+		out := expect(t, exitcode.OK, "algorithm", "bench", "multicast", "--members", "3", "--sizes", "3MiB", "--count", "2", "--link-rate", rate)
+		if lines := strings.Split(strings.TrimSpace(out), "\n"); len(lines) != 2 || !strings.Contains(lines[1], algorithm) {
+			t.Errorf("links of %s a second: printed\n%s", rate, out)
+		}
 	}
-	out = expect(t, exitcode.OK, "", "bench", "multicast", "--members", "3", "--sizes", "1,10KB", "--senders", "one,half,all",
+	out := expect(t, exitcode.OK, "", "bench", "multicast", "--members", "3", "--sizes", "1,10KB", "--senders", "one,half,all",
 		"--count", "1", "--batch", "20", "--algorithms", "all", "--csv")
 	rows, err := csv.NewReader(strings.NewReader(out)).ReadAll()
 	if want := 1 + 2*3*6; err != nil || len(rows) != want { // all but the hypercube

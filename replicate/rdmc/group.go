@@ -45,7 +45,7 @@ type GroupConfig struct {
 	Window int
 	// Grants is how many of the buffers are posted as receives at once; 0 means a part of the window.
 	Grants int
-	// MaxSends bounds the block sends that are outstanding at once; 0 means DefaultMaxSends.
+	// MaxSends bounds the block sends that are outstanding at once; 0 means DefaultMaxSends, in a chain twice that.
 	MaxSends int
 	// SendRate caps what this member sends of the group's messages, in bytes a second; 0 means no cap. A relay's cap slows down
 	// those below it, and so in time the whole group.
@@ -98,6 +98,9 @@ type GroupConfig struct {
 func (cfg *GroupConfig) setDefaults() {
 	orDefault(&cfg.BlockSize, DefaultBlockSize)
 	orDefault(&cfg.Algorithm, schedule.BinomialPipeline)
+	if cfg.Algorithm == schedule.Chain {
+		orDefault(&cfg.MaxSends, 2*DefaultMaxSends) // all to one member: they stay in order
+	}
 	orDefault(&cfg.MaxSends, DefaultMaxSends)
 	orDefault(&cfg.SlowFactor, DefaultSlowFactor)
 	orDefault(&cfg.SlowTime, DefaultSlowTime)
