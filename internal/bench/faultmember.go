@@ -39,6 +39,7 @@ const (
 // Events of a member process, one JSON value a line.
 const (
 	eventReady     = "ready"     // the session has begun
+	eventCut       = "cut"       // drops what comes and goes
 	eventReached   = "reached"   // the root has sent so much of the message that is to be disturbed
 	eventTold      = "told"      // heard of a failure
 	eventDelivered = "delivered" // a message is here, at the root: everywhere
@@ -94,6 +95,7 @@ func RunFaultMember(ctx context.Context, in io.Reader, out io.Writer) error {
 			switch lines.Text() {
 			case orderCut:
 				m.network.drop()
+				m.say(faultEvent{Event: eventCut})
 				continue
 			case orderGoOn:
 				release()

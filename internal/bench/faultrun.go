@@ -288,7 +288,7 @@ func (r *faultRun) strike() error {
 	case FaultKill:
 		return process.Kill()
 	case FaultStop:
-		return process.Signal(syscall.SIGSTOP)
+		return stop(r.timely, process)
 	}
 	if r.plan.Fault == FaultSlow {
 		return r.nodes.Halve(r.timely, r.victim)
@@ -296,7 +296,10 @@ func (r *faultRun) strike() error {
 	if r.nodes != nil {
 		return r.nodes.Cut(r.timely, r.victim)
 	}
-	return r.order(r.victim, orderCut)
+	if err := r.order(r.victim, orderCut); err != nil {
+		return err
+	}
+	return r.await([]int{r.victim}, r.allowed(), func(e faultEvent) bool { return e.Event == eventCut })
 }
 
 // wake has a stopped victim go on, and waits until the victim has ended.

@@ -60,7 +60,7 @@ func chainOf(t *testing.T, n int, k uint64, limits coreLimits) (ahead uint64, w 
 func TestChainKeepsStep(t *testing.T) {
 	limits := coreLimits{slots: 16, posted: 6, pins: 4, sends: 2, silence: time.Hour, interval: time.Hour}
 	ahead, w := chainOf(t, 6, 300, limits)
-	if most := uint64(limits.posted + chainLead + 1); ahead > most {
+	if most := uint64(limits.posted + chainLead + 2); ahead > most {
 		t.Errorf("a member had %d blocks that it had not sent on, want at most %d", ahead, most)
 	}
 	for _, node := range w.nodes[1:] {
@@ -78,5 +78,34 @@ func TestCreditIsToldSeldom(t *testing.T) {
 		if told := node.core.lanes[node.core.laneOf[node.rank-1]].ctlSent; told > k/2 {
 			t.Errorf("rank %d sent %d control messages for %d blocks", node.rank, told, k)
 		}
+	}
+}
+
+// TestChainGoesOnToTheNextMessage: receives for the blocks of the next messages are posted while the one before is still sent on.
+func TestChainGoesOnToTheNextMessage(t *testing.T) {
+	const n, messages = 8, 20
+	plan, err := schedule.NewPlan(schedule.Chain, n)
+	if err != nil {
+		t.Fatal(err)
+	}
+	limits := coreLimits{slots: 16, posted: 6, pins: 4, sends: 2, silence: time.Hour, interval: time.Hour}
+	w := newWorld(3, plan, func(int) coreLimits { return limits })
+	for seq := range uint64(messages) {
+		w.announce(Announcement{Seq: seq + 1, Size: simBlock, Blocks: AllBlocks(1)}, none(1))
+	}
+	most := make([]int, n)
+	w.loop(func() bool {
+		for rank, node := range w.nodes {
+			most[rank] = max(most[rank], node.core.posted)
+		}
+		return false
+	})
+	for rank, posted := range most[1:] {
+		if posted < limits.posted || !w.nodes[rank+1].done[messages] {
+			t.Errorf("rank %d posted %d receives at most, want %d", rank+1, posted, limits.posted)
+		}
+	}
+	if w.err != nil {
+		t.Fatal(w.err)
 	}
 }

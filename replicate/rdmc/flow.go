@@ -130,25 +130,18 @@ func (c *core) grant() {
 	}
 }
 
-// chainLead is how many steps the blocks that came may be ahead of those sent on in a chain.
+// chainLead is how many blocks that came may wait to be sent on in a chain, more than the one that is next.
 const chainLead = 2
 
-// ahead reports whether what comes here comes faster than it is sent on. In a chain there is no use in that: the members behind
-// wait, and the block has left the cache, or its slot, when its turn comes. (In the pipeline it is the slack that makes up for a slow link.)
-// It does not stop the first transfer that is not complete: all that this member sends before is sent, so nothing is behind.
+// ahead reports whether blocks come here faster than they are sent on. In a chain there is no use in that: the members behind wait, and a
+// block has left the cache, or its slot, when its turn comes. (In the pipeline it is the slack that makes up for a slow link.) It does not
+// stop the first transfer that is not complete: of the blocks before its own only the last is not sent on.
 func (c *core) ahead() bool {
-	if c.plan.Algorithm() != schedule.Chain || c.in.seq < c.out.seq {
+	if c.plan.Algorithm() != schedule.Chain || c.isRoot() || c.rank == len(c.members)-1 {
 		return false
 	}
-	behind := c.in.step - c.out.step
-	if c.in.seq > c.out.seq {
-		from := c.message(c.out.seq)
-		if from == nil || c.in.seq > c.out.seq+1 {
-			return from != nil
-		}
-		behind += from.steps
-	}
-	return int64(behind)+int64(c.queue.len)-int64(c.posted) > chainLead
+	from, to := &c.lanes[c.laneOf[c.rank-1]], &c.lanes[c.laneOf[c.rank+1]]
+	return from.granted-uint64(len(from.ring)) > to.sent+1+chainLead
 }
 
 // post makes a slot the lane's newest receive, which gives its source one more credit.

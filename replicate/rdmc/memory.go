@@ -1,6 +1,8 @@
 package rdmc
 
 import (
+	"errors"
+
 	"github.com/rdmcfs/rdmcfs/rdma/pin"
 	"github.com/rdmcfs/rdmcfs/replicate/schedule"
 )
@@ -25,9 +27,10 @@ func (g *Group) reserve(plan *schedule.Plan) (err error) {
 		g.core = newCore(plan, cfg.Rank, cfg.BlockSize, cfg.Epoch, cfg.Unannounced, cfg.limits())
 		n := g.registeredMax()
 		if cfg.Window <= 2 || memory.Budget() == 0 || int64(n) <= memory.Free()/2 {
-			g.reserved, err = memory.Reserve(n)
-			return err
-		}
+			if g.reserved, err = memory.Reserve(n); err == nil || cfg.Window <= 2 || !errors.Is(err, pin.ErrBudget) {
+				return err
+			}
+		} // else others took what was free
 		cfg.Window = max(2, cfg.Window/2)
 		cfg.Grants = max(1, min(cfg.Grants, cfg.Window/2))
 	}

@@ -157,7 +157,7 @@ func (c *core) heldUp() bool {
 	if c.isRoot() || len(c.messages) == 0 {
 		return false
 	}
-	if c.posted >= c.limits.posted {
+	if c.posted >= c.limits.posted || c.ahead() {
 		return true
 	}
 	for i := range c.slots {

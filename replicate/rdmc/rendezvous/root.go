@@ -31,6 +31,7 @@ type root struct {
 	number     uint64           // of the last message
 	bloodless  int              // epochs in a row that failed and cost nobody
 	lost       []Lost
+	reported   int   // of lost, in deliveries
 	err        error // why the session has ended
 	callsUnder sync.Mutex
 }
@@ -103,10 +104,11 @@ func (r *root) send(ctx context.Context, size uint64, source rdmc.Source) (Deliv
 		return Delivery{}, fmt.Errorf("%w: message of %d bytes in blocks of %d", rdmc.ErrInvalid, size, r.common.blockSize)
 	}
 	r.number++
-	before, lost := r.epoch, len(r.lost)
+	before := r.epoch
 	m := &outgoing{size: size, blocks: blocks, move: rdmc.AllBlocks(blocks), source: source}
 	err := r.deliver(ctx, m)
-	d := Delivery{Out: slices.Clone(r.lost[lost:]), Epochs: int(r.epoch-before) + 1}
+	d := Delivery{Out: slices.Clone(r.lost[r.reported:]), Epochs: int(r.epoch-before) + 1}
+	r.reported = len(r.lost)
 	if err != nil {
 		r.err = fmt.Errorf("rendezvous: message %d: %w", r.number, err)
 		r.tell(frame{kind: kindEnd, epoch: r.epoch, text: r.err.Error()})

@@ -176,7 +176,7 @@ func (s *Session) closeEngine() error {
 type Delivery struct {
 	// Members are those that have the message whole, the root included, by rank in the session.
 	Members []int `json:"members"`
-	// Out are those that were lost while it was sent.
+	// Out are those that were lost since the delivery before, or since the session was opened.
 	Out []Lost `json:"out"`
 	// Epochs is how many groups it took.
 	Epochs int `json:"epochs"`
