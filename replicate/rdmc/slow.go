@@ -19,7 +19,7 @@ type slowCount struct {
 // roundOver reports whether it is time to end a round.
 func (c *core) roundOver(now time.Time) bool {
 	round := c.limits.slowTime / paceRounds
-	return c.limits.slow != SlowIgnore && round > 0 && !c.ended() && c.pace.over(now, round)
+	return round > 0 && !c.ended() && c.pace.over(now, round)
 }
 
 // readGauge has the core know what the device measured, when a round is over. The lock is held.
@@ -43,7 +43,7 @@ func (c *core) watchPace() {
 		return
 	}
 	p.to(c.now)
-	if over := c.now.Sub(p.since); !p.void && over < 2*round && len(c.messages) > 0 {
+	if over := c.now.Sub(p.since); c.limits.slow != SlowIgnore && !p.void && over < 2*round && len(c.messages) > 0 {
 		c.tellPaces(over)
 		c.account(over)
 	}
@@ -241,7 +241,7 @@ type SlowPolicy uint8
 
 // The policies.
 const (
-	// SlowIgnore does nothing; Group.Pace and Group.Stragglers tell all the same.
+	// SlowIgnore does nothing: members do not tell each other their figures, so Group.Stragglers names nobody; Group.Pace tells this member's own.
 	SlowIgnore SlowPolicy = iota
 	// SlowReport calls GroupConfig.OnSlow.
 	SlowReport

@@ -13,7 +13,7 @@ import (
 
 // Bounds of a session's frames.
 const (
-	sessionVersion = 1
+	sessionVersion = 2
 	sessionMagic   = 0x6d724453
 	maxText        = 1 << 10
 	// maxRuns bounds the runs of blocks that a member tells of.
