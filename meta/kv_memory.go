@@ -84,12 +84,6 @@ func (m *memoryStore) clone(index uint64) (*memoryStore, uint64) {
 	return &memoryStore{versions: []memoryVersion{v}}, v.index
 }
 
-func (m *memoryStore) oldest() uint64 {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	return m.versions[0].index
-}
-
 type memoryView struct{ root *treap }
 
 func (v memoryView) get(key []byte) ([]byte, error) {

@@ -44,7 +44,7 @@
 //
 //	r, err := replicate.New(replicate.Config{Self: lease, Names: db, Log: log, Peers: peers,
 //		Groups: replicate.Multicast(engine), Store: store, IsLeader: isLeader})
-//	// control plane: answer, err := r.Handle(ctx, from, kind, payload) for each of replicate.Kinds()
+//	// control plane: answer, err := r.Handle(ctx, from, kind, payload)
 //	// after each applied entry: r.Applied(events); after a snapshot: r.Restored()
 //	out, err := r.Publish(ctx, replicate.Push{Ino: ino, Base: base, Size: size, Source: file, Data: data})
 //	err = r.Close()

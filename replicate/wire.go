@@ -40,15 +40,6 @@ const (
 	KindGroupEnd                 // root -> member: the group is closed when its messages are through
 )
 
-// Kinds lists every kind, for registration with the control plane.
-func Kinds() []Kind {
-	out := make([]Kind, 0, KindGroupEnd)
-	for k := KindAnnounce; k <= KindGroupEnd; k++ {
-		out = append(out, k)
-	}
-	return out
-}
-
 // String names the kind as logs and metrics do.
 func (k Kind) String() string {
 	names := [...]string{"?", "announce", "finish", "stop", "put", "leaves", "fetch", "work", "group",

@@ -5,6 +5,7 @@ import (
 	"os"
 	"strconv"
 	"strings"
+	"syscall"
 )
 
 // ProcessorTimes are the machine's processor times so far, in ticks.
@@ -48,4 +49,13 @@ func (t ProcessorTimes) IdleSince(earlier ProcessorTimes) float64 {
 		return 1
 	}
 	return float64(t.Idle-earlier.Idle) / float64(t.Total-earlier.Total)
+}
+
+// cpuSeconds is the processor time of this process so far.
+func cpuSeconds() float64 {
+	var u syscall.Rusage
+	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {
+		return 0
+	}
+	return float64(u.Utime.Nano()+u.Stime.Nano()) / 1e9
 }

@@ -1,16 +1,11 @@
 package bench
 
 import (
-	"bytes"
 	"context"
-	"encoding/json"
-	"errors"
 	"fmt"
 	"os"
 	"os/exec"
 	"strconv"
-	"strings"
-	"sync"
 	"time"
 )
 
@@ -77,44 +72,4 @@ func (l *Links) Status(ctx context.Context) string {
 		return err.Error()
 	}
 	return string(out)
-}
-
-// Multicast runs one member on each node and returns their results by rank. command is the program with its arguments
-// that reads a MemberConfig as JSON from its input, calls RunMember, and prints the MemberResult as JSON.
-func Multicast(ctx context.Context, l *Links, command []string, cfg MemberConfig) ([]MemberResult, error) {
-	cfg.Members = l.nodes
-	cfg.Room = l.Address(0) + ":7001"
-	results := make([]MemberResult, l.nodes)
-	errs := make([]error, l.nodes)
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	var wg sync.WaitGroup
-	for rank := range l.nodes {
-		own := cfg
-		own.Rank, own.Listen = rank, l.Address(rank)+":7002"
-		wg.Go(func() {
-			if results[rank], errs[rank] = runProcess(ctx, l.Command(ctx, rank, command...), own); errs[rank] != nil {
-				cancel()
-			}
-		})
-	}
-	wg.Wait()
-	return results, errors.Join(errs...)
-}
-
-func runProcess(ctx context.Context, cmd *exec.Cmd, cfg MemberConfig) (r MemberResult, err error) {
-	input, err := json.Marshal(cfg)
-	if err != nil {
-		return r, err
-	}
-	var stderr strings.Builder
-	cmd.Stdin, cmd.Stderr = bytes.NewReader(input), &stderr
-	out, err := cmd.Output()
-	if err != nil {
-		return r, fmt.Errorf("bench: member %d: %w: %s", cfg.Rank, err, stderr.String())
-	}
-	if err := json.Unmarshal(out, &r); err != nil {
-		return r, fmt.Errorf("bench: member %d: result: %w: %s", cfg.Rank, err, out)
-	}
-	return r, nil
 }

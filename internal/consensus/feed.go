@@ -4,8 +4,6 @@ import (
 	"sort"
 	"sync"
 
-	"go.etcd.io/raft/v3/raftpb"
-
 	"github.com/rdmcfs/rdmcfs/internal/consensus/raftlog"
 )
 
@@ -159,16 +157,6 @@ func (f *feed) first() uint64 {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.base.Index + 1
-}
-
-// conf returns the newest configuration and the index it came with (0: with the base).
-func (f *feed) conf() (uint64, *raftpb.ConfState) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if n := len(f.confs); n > 0 {
-		return f.confs[n-1].index, f.confs[n-1].conf
-	}
-	return f.base.Index, f.base.Conf
 }
 
 // next returns the index of the entry that is due.

@@ -199,12 +199,6 @@ func (l *link) down() {
 	}
 }
 
-func (l *link) up() bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.stream != nil
-}
-
 func (l *link) send(kind uint8, fill func([]byte) []byte) bool {
 	l.mu.Lock()
 	s := l.stream

@@ -127,45 +127,14 @@ func selfSigned(t testing.TB) (server, client *tls.Config) {
 	return &tls.Config{Certificates: []tls.Certificate{{Certificate: [][]byte{der}, PrivateKey: key}}}, &tls.Config{RootCAs: roots}
 }
 
-// TestServeAfterPeek: the first byte tells data from TLS and is still there for Serve, which gets the
-// socket itself.
-func TestServeAfterPeek(t *testing.T) {
-	admit := func(conn net.Conn) net.Conn {
-		first, err := Peek(conn.(*net.TCPConn), patience)
-		if err != nil || first != PreambleByte {
-			t.Errorf("first byte %#x, %v", first, err)
-		}
-		return conn
-	}
+// TestServeGetsTheSocket: what admits connections hands the socket itself on.
+func TestServeGetsTheSocket(t *testing.T) {
+	admit := func(conn net.Conn) net.Conn { return conn }
 	a, b := port(t, Config{}, admit), port(t, Config{}, admit)
 	qa, qb := pairOf(t, a), pairOf(t, b)
 	connectBoth(t, qa, qb)
 	if !qa.stream.direct() || !qb.stream.direct() {
 		t.Error("a plain socket is not read directly")
-	}
-}
-
-func TestPeekIsBounded(t *testing.T) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
-	quiet, err := net.Dial("tcp", l.Addr().String())
-	if err != nil {
-		t.Fatal(err)
-	}
-	conn, err := l.Accept()
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer conn.Close()
-	if _, err := Peek(conn.(*net.TCPConn), 20*time.Millisecond); err == nil {
-		t.Error("a silent connection has a first byte")
-	}
-	_ = quiet.Close()
-	if _, err := Peek(conn.(*net.TCPConn), patience); err == nil {
-		t.Error("a closed connection has a first byte")
 	}
 }
 

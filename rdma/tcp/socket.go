@@ -1,7 +1,6 @@
 package tcp
 
 import (
-	"fmt"
 	"net"
 	"time"
 
@@ -42,33 +41,4 @@ func tuneRaw(fd int, cfg *Config) string {
 	}
 	congestion, _ := unix.GetsockoptString(fd, unix.IPPROTO_TCP, unix.TCP_CONGESTION)
 	return congestion
-}
-
-// Peek waits, at most for timeout, for the first byte of a connection and answers it without taking it,
-// so that one port can serve TLS (0x16) and data connections (PreambleByte).
-func Peek(conn *net.TCPConn, timeout time.Duration) (byte, error) {
-	rc, err := conn.SyscallConn()
-	if err != nil {
-		return 0, fmt.Errorf("tcp: peek: %w", err)
-	}
-	if err := conn.SetReadDeadline(time.Now().Add(timeout)); err != nil {
-		return 0, fmt.Errorf("tcp: peek: %w", err)
-	}
-	var b [1]byte
-	var n int
-	var sysErr error
-	err = rc.Read(func(fd uintptr) bool {
-		n, _, sysErr = unix.Recvfrom(int(fd), b[:], unix.MSG_PEEK)
-		return sysErr != unix.EAGAIN && sysErr != unix.EINTR
-	})
-	if err == nil {
-		err = sysErr
-	}
-	if err == nil && n == 0 {
-		err = net.ErrClosed
-	}
-	if err != nil {
-		return 0, fmt.Errorf("tcp: peek: %w", err)
-	}
-	return b[0], conn.SetReadDeadline(time.Time{})
 }

@@ -207,14 +207,6 @@ func (s *Session) BlockSize() int {
 	return s.member.common.blockSize
 }
 
-// Detect is the session's bound, as Config has it.
-func (s *Session) Detect() time.Duration {
-	if s.root != nil {
-		return s.cfg.Detect
-	}
-	return s.member.common.detect
-}
-
 // Next waits for the next message. It returns io.EOF when the root has closed the session, ErrOut, ErrRootLost, ErrEnded, or
 // ctx's error. At members only.
 func (s *Session) Next(ctx context.Context) (*Message, error) {
