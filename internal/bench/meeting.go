@@ -22,8 +22,8 @@ const (
 	meetingFormat = 1
 )
 
-// meeting joins the processes of a run in a star around rank 0. Unlike a rendezvous room it serves groups of any root,
-// and brings results back.
+// meeting joins the processes of a run in a star around rank 0. It serves groups of any root, and brings results
+// back.
 type meeting struct {
 	rank  int
 	conns []net.Conn // at rank 0 by rank, nil for itself; else rank 0's alone

@@ -79,3 +79,25 @@ func TestHeldUpIsTold(t *testing.T) {
 		t.Errorf("%+v", s)
 	}
 }
+
+// TestPaceForgetsWithoutAPolicy: paces are of the last rounds also where nobody is judged.
+func TestPaceForgetsWithoutAPolicy(t *testing.T) {
+	now := time.Unix(1_000_000, 0)
+	c := watcher(t, now)
+	c.limits.slow, c.limits.slowTime = SlowIgnore, time.Second
+	c.tick(now)
+	c.pace.post(now, 0)
+	c.pace.done(now.Add(10*time.Millisecond), 0, 1000)
+	if all := c.peerPaces(); len(all) != 1 || all[0].Bytes != 1000 {
+		t.Fatalf("%+v", all)
+	}
+	for range 2 * paceRounds {
+		now = now.Add(time.Second / paceRounds)
+		c.tick(now)
+	}
+	for _, p := range c.peerPaces() {
+		if p.Bytes != 0 {
+			t.Errorf("%d bytes of long ago", p.Bytes)
+		}
+	}
+}

@@ -25,7 +25,7 @@ func (c *core) roundOver(now time.Time) bool {
 // readGauge has the core know what the device measured, when a round is over. The lock is held.
 func (g *Group) readGauge(now time.Time) {
 	c, e := g.core, g.engine
-	if !c.roundOver(now) {
+	if c.limits.slow == SlowIgnore || !c.roundOver(now) {
 		return
 	}
 	c.link = e.got.Load()

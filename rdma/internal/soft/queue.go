@@ -19,7 +19,7 @@ type SendSlot struct {
 	Op         rdma.Opcode
 	Unsignaled bool
 	Answered   bool // of a read: its bytes have arrived
-	Seal       bool // the last 4 bytes are to become a checksum
+	Seal       bool // the last crcBytes are to become a checksum
 	Imm        uint32
 	RemoteKey  rdma.RegionKey
 	RemoteAddr uint64
