@@ -11,7 +11,7 @@ import (
 // u64, queue pair's address.
 const (
 	addressKind    = 'R'
-	addressVersion = 1
+	addressVersion = 2
 	addressBytes   = 20
 	flagOrdered    = 1 // the device places writes in order
 	pairAddressMax = 256

@@ -167,7 +167,7 @@ func (l *link) push(size, n int) error {
 	return nil
 }
 
-// large makes n round trips of a message by rendezvous, a thread at each end, as both wait.
+// large makes n round trips of a message in registered memory, by rendezvous or copied in and out, a thread at each end, as both wait.
 func (l *link) large(mem [2]rdma.Region, size, n int) error {
 	ctx := context.Background()
 	program := func(i int) func() error {
@@ -177,8 +177,10 @@ func (l *link) large(mem [2]rdma.Region, size, n int) error {
 				var err error
 				if (k+i)%2 == 0 {
 					err = c.SendFrom(ctx, own)
-				} else if _, err = c.Recv(ctx, nil); err == nil {
+				} else if m, err2 := c.Recv(ctx, mem[i].Bytes()[:size]); err2 == nil && m.Large {
 					err = c.Accept(ctx, own)
+				} else {
+					err = err2
 				}
 				if err != nil {
 					return err
@@ -200,9 +202,9 @@ func TestFigures(t *testing.T) {
 		if p.name == "mem" || *figureOn != "" && *figureOn != p.name {
 			continue
 		}
-		l := map[string]*link{"ring": newLink(t, p, ways["ring"]), "send": newLink(t, p, ways["send"])}
+		l := pair{newLink(t, p, ways["ring"]), newLink(t, p, ways["send"])}
 		fmt.Printf("\nFigure 11, %s: latency of a message, one way, us (%d rounds of %d)\n", p.name, *figureRounds, times)
-		title()
+		title("ring", "send/receive")
 		for _, size := range []int{4, 16, 64, 256, 1024, 2048} {
 			row(t, l, size, 1, func(l *link) (float64, error) {
 				began := time.Now()
@@ -210,9 +212,9 @@ func TestFigures(t *testing.T) {
 				return time.Since(began).Seconds() * 1e6 / float64(2*times), err
 			})
 		}
-		largeRows(t, l, max(times/10, 1))
+		largeRows(t, l, max(times/10, 1), 4<<10, 16<<10, 64<<10)
 		fmt.Printf("\nFigures 12 and 13, %s: bandwidth, 100 messages and an answer, MB/s (%d rounds)\n", p.name, *figureRounds)
-		title()
+		title("ring", "send/receive")
 		for _, size := range []int{4, 16, 64, 256, 1024, 2048} {
 			n := max(times/pushed, 1)
 			row(t, l, size, -1, func(l *link) (float64, error) {
@@ -221,10 +223,11 @@ func TestFigures(t *testing.T) {
 				return float64(size*n*pushed) / 1e6 / time.Since(began).Seconds(), err
 			})
 		}
-		for way, l := range l {
-			fmt.Printf("%s: %+v\n", way, l.c[0].Counts())
-		}
-		fmt.Printf("\nFigure 3, %s: a look at the completion queue %.3f us\n", p.name, queueTime(l["send"].end[0]))
+		fmt.Printf("ring: %+v\nsend/receive: %+v\n", l[0].c[0].Counts(), l[1].c[0].Counts())
+		fmt.Printf("\nWhere rendezvous gets ahead, %s: latency of a message by the ring, copied and not, us\n", p.name)
+		title("rendezvous", "copied")
+		largeRows(t, switchPair(t, p), max(times/10, 1), 1<<10, 4<<10, 16<<10, 32<<10, 60<<10)
+		fmt.Printf("\nFigure 3, %s: a look at the completion queue %.3f us\n", p.name, queueTime(l[1].end[0]))
 	}
 	fmt.Printf("\nFigure 20: polling time of ring channels, us\n")
 	for n := 1; n <= 128; n *= 2 {
@@ -233,46 +236,52 @@ func TestFigures(t *testing.T) {
 	}
 }
 
-// largeRows is the right part of figure 11: rendezvous, the control messages of which go by the ring or not.
-func largeRows(t *testing.T, l map[string]*link, n int) {
+// pair is the two links that are compared.
+type pair [2]*link
+
+// switchPair is a ring that copies hardly anything, and one that copies all up to 60 KiB.
+func switchPair(t *testing.T, p provider) pair {
 	t.Helper()
-	const most = 64 << 10
-	mem := map[string][2]rdma.Region{}
-	for way, link := range l {
-		var m [2]rdma.Region
-		for i := range m {
+	few, most := ways["ring"], ways["ring"]
+	few.EagerBytes, most.EagerBytes = 512, 60<<10
+	return pair{newLink(t, p, few), newLink(t, p, most)}
+}
+
+// largeRows is the right part of figure 11: rendezvous, the control messages of which go by the ring or not. Both write the bytes
+// without a copy.
+func largeRows(t *testing.T, l pair, n int, sizes ...int) {
+	t.Helper()
+	var mem [2][2]rdma.Region
+	for way := range l {
+		for i, d := range l[way].dev {
 			var err error
-			if m[i], err = link.dev[i].AllocRegion(most, rdma.RemoteWrite); err != nil {
+			if mem[way][i], err = d.AllocRegion(sizes[len(sizes)-1], rdma.RemoteWrite); err != nil {
 				t.Fatal(err)
 			}
 		}
-		mem[way] = m
 	}
-	for _, size := range []int{4 << 10, 16 << 10, most} {
-		row(t, l, size, 1, func(l2 *link) (float64, error) {
-			way := "send"
-			if l2 == l["ring"] {
-				way = "ring"
-			}
+	for _, size := range sizes {
+		row(t, l, size, 1, func(one *link) (float64, error) {
+			way := slices.Index(l[:], one)
 			began := time.Now()
-			err := l2.large(mem[way], size, n)
+			err := one.large(mem[way], size, n)
 			return time.Since(began).Seconds() * 1e6 / float64(2*n), err
 		})
 	}
 }
 
-func title() {
-	fmt.Printf("%8s %25s %25s %15s\n", "", "ring", "send/receive", "ring is ahead")
-	fmt.Printf("%8s %12s %12s %12s %12s %7s %7s\n", "bytes", "median", "best", "median", "best", "median", "best")
+func title(first, second string) {
+	fmt.Printf("%8s %25s %25s %20s\n", "", first, second, first+" is ahead")
+	fmt.Printf("%8s %12s %12s %12s %12s %12s %7s\n", "bytes", "median", "best", "median", "best", "median", "best")
 }
 
-// row measures one size both ways, by turns, and prints how far the ring is ahead. sense is 1 where less is better, else -1.
-func row(t *testing.T, l map[string]*link, size, sense int, measure func(*link) (float64, error)) {
+// row measures one size both ways, by turns, and prints how far the first is ahead. sense is 1 where less is better, else -1.
+func row(t *testing.T, l pair, size, sense int, measure func(*link) (float64, error)) {
 	t.Helper()
-	got := map[string][]float64{}
+	var got [2][]float64
 	for i := range *figureRounds {
 		for k := range 2 {
-			way := []string{"ring", "send"}[(i+k)%2]
+			way := (i + k) % 2
 			v, err := measure(l[way])
 			if err != nil {
 				t.Fatal(err)
@@ -286,14 +295,14 @@ func row(t *testing.T, l map[string]*link, size, sense int, measure func(*link) 
 			slices.Reverse(v)
 		}
 	}
-	ring, send, mid := got["ring"], got["send"], *figureRounds/2
+	mid := *figureRounds / 2
 	ahead := func(i int) float64 {
 		if sense < 0 {
-			return ring[i] / send[i]
+			return got[0][i] / got[1][i]
 		}
-		return send[i] / ring[i]
+		return got[1][i] / got[0][i]
 	}
-	fmt.Printf("%8d %12.3f %12.3f %12.3f %12.3f %7.2f %7.2f\n", size, ring[mid], ring[0], send[mid], send[0], ahead(mid), ahead(0))
+	fmt.Printf("%8d %12.3f %12.3f %12.3f %12.3f %12.2f %7.2f\n", size, got[0][mid], got[0][0], got[1][mid], got[1][0], ahead(mid), ahead(0))
 }
 
 const pollingRounds = 20000

@@ -120,7 +120,7 @@ func (n *Conn) Write(p []byte) (int, error) {
 			return sent, nil
 		}
 		piece := p[sent:min(sent+c.remote.eager(), len(p))]
-		if c.postNumberedLocked(kindData, piece) {
+		if c.postWantedLocked(kindData, piece) {
 			sent += len(piece)
 			continue
 		}

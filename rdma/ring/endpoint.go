@@ -15,7 +15,7 @@ import (
 // Polling.
 const (
 	completionBatch = 32
-	queueEvery      = 16 // rounds of a set that is not empty between two looks at the completion queue
+	queueEvery      = 16 // rounds of a set that is not empty between two looks at the completion queue, whoever makes them
 	clockEvery      = 16 // rounds between two looks at the clock
 	channelsMax     = 1 << 16
 )
@@ -35,6 +35,7 @@ type Endpoint struct {
 	spinners atomic.Int32 // callers that poll while they wait
 	busy     atomic.Bool  // callers poll, or did lately: run leaves the completion queue to them
 	rounds   atomic.Uint64
+	late     atomic.Bool // something waits for a completion that may be in the queue
 
 	poll     sync.Mutex // the right to poll; protects all below; before Channel.mu
 	out      [completionBatch]rdma.Completion
@@ -152,17 +153,27 @@ func (e *Endpoint) run() {
 	}
 }
 
-// progressLocked looks once at all rings of the set, and at the completion queue if asked to.
+// progressLocked looks once at all rings of the set, and at the completion queue if asked to, or if it is time: callers who always find
+// something in a ring at once must not keep others from theirs.
 func (e *Endpoint) progressLocked(queue bool) {
-	e.rounds.Add(1)
+	rounds := e.rounds.Add(1)
 	e.pollSetLocked()
-	if !queue && len(e.set) > 0 {
+	if !queue && len(e.set) > 0 && rounds%queueEvery != 0 {
 		return
 	}
+	e.late.Store(false)
 	n := e.cq.Poll(e.out[:])
 	for i := range n {
 		e.completedLocked(&e.out[i])
 		e.out[i] = rdma.Completion{}
+	}
+}
+
+// look polls once, unless somebody else does.
+func (e *Endpoint) look() {
+	if e.poll.TryLock() {
+		e.progressLocked(true)
+		e.poll.Unlock()
 	}
 }
 
@@ -242,7 +253,7 @@ func (e *Endpoint) spinUntil(c *Channel, done <-chan struct{}, ready func(*Chann
 			signal(e.attend)
 		}
 		if e.poll.TryLock() {
-			e.progressLocked(i%queueEvery == 0)
+			e.progressLocked(e.late.Load())
 			e.poll.Unlock()
 		}
 		if now := c.events.Load(); now != seen {

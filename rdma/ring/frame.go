@@ -37,11 +37,14 @@ const (
 	kindEnd                   // numbered: the sender closes
 	kindOffer                 // numbered: a large message, offerBytes
 	kindState                 // counts and states only
-	kindGrant                 // answer to an offer, grantBytes
-	kindDone                  // a large message is written, doneBytes
+	kindGrant                 // answer to an offer, grantBytes; numbered in the ring
+	kindDone                  // a large message is written, doneBytes; numbered in the ring
 )
 
 func (k kind) numbered() bool { return k >= kindData && k <= kindOffer }
+
+// answers reports whether the channel takes the message itself: no reader sees it.
+func (k kind) answers() bool { return k == kindGrant || k == kindDone }
 
 // flagValue is the value that head and tail word agree on.
 type flagValue uint8

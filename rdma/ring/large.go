@@ -168,7 +168,7 @@ func (c *Channel) offerOverLocked() bool {
 // writeGrantedLocked writes a large message whose memory was granted. It has the queue's order: the end follows it.
 func (c *Channel) writeGrantedLocked() {
 	o := &c.offered
-	if o.state != offerGranted || o.doneDue {
+	if o.state != offerGranted || o.doneDue || !c.sends.room(1) {
 		return
 	}
 	r := &c.sends.large
@@ -180,18 +180,18 @@ func (c *Channel) writeGrantedLocked() {
 	o.doneDue, o.doneFor, o.doneWell = true, o.number, true
 }
 
-// answerLocked takes a message without a number.
-func (c *Channel) answerLocked(f *frame, b []byte) error {
+// answerLocked takes a message that is for the channel itself, by either way.
+func (c *Channel) answerLocked(k kind, b []byte) error {
 	switch {
-	case f.kind == kindState && f.size == 0:
+	case k == kindState && len(b) == 0:
 		return nil
-	case f.kind == kindGrant && f.size == grantBytes:
+	case k == kindGrant && len(b) == grantBytes:
 		c.grantedLocked(b)
 		return nil
-	case f.kind == kindDone && f.size == doneBytes:
+	case k == kindDone && len(b) == doneBytes:
 		return c.doneLocked(binary.LittleEndian.Uint32(b), binary.LittleEndian.Uint32(b[4:]) != 0)
 	}
-	return fmt.Errorf("%w: message of kind %d with %d bytes", ErrProtocol, f.kind, f.size)
+	return fmt.Errorf("%w: message of kind %d with %d bytes", ErrProtocol, k, len(b))
 }
 
 func (c *Channel) grantedLocked(b []byte) {
@@ -243,6 +243,18 @@ func (c *Channel) takeOfferLocked(a arrival) (Message, bool, error) {
 func (c *Channel) Accept(ctx context.Context, into rdma.SGE) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	if err := c.grantLocked(into); err != nil {
+		return err
+	}
+	if !c.awaitLocked(ctx.Done(), &c.larges, (*Channel).grantOverLocked) {
+		c.failLocked(fmt.Errorf("%w: %w", ErrAbandoned, context.Cause(ctx)))
+		return c.err
+	}
+	return c.endGrantLocked()
+}
+
+// grantLocked tells the sender where to write.
+func (c *Channel) grantLocked(into rdma.SGE) error {
 	g := &c.incoming
 	switch {
 	case g.state != grantOffered:
@@ -254,15 +266,18 @@ func (c *Channel) Accept(ctx context.Context, into rdma.SGE) error {
 	}
 	g.state, g.answerDue, g.granted, g.key, g.addr = grantGiven, true, true, into.Region.Key(), uint64(into.Offset)
 	c.flushStateLocked()
-	if !c.awaitLocked(ctx.Done(), &c.larges, (*Channel).grantOverLocked) {
-		c.failLocked(fmt.Errorf("%w: %w", ErrAbandoned, context.Cause(ctx)))
-		return c.err
-	}
-	defer func() { g.state = grantNone }()
-	switch {
-	case g.state == grantDone:
+	return nil
+}
+
+// endGrantLocked answers how a large message ended; the next offer may be told of.
+func (c *Channel) endGrantLocked() error {
+	was := c.incoming.state
+	c.incoming.state = grantNone
+	c.readers.wake()
+	switch was {
+	case grantDone:
 		return nil
-	case g.state == grantTakenBack:
+	case grantTakenBack:
 		return fmt.Errorf("taken back by the sender: %w", ErrRefused)
 	}
 	return c.recvErrorLocked()
@@ -280,6 +295,7 @@ func (c *Channel) Refuse() error {
 		return fmt.Errorf("ring: refuse without a large message: %w", rdma.ErrState)
 	}
 	c.incoming.state, c.incoming.answerDue, c.incoming.granted = grantNone, true, false
+	c.readers.wake()
 	c.flushStateLocked()
 	return nil
 }

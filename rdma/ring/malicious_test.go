@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"math/rand/v2"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -125,6 +126,19 @@ var attacks = map[string]func(r *rogue){
 	"RingCRC":    func(r *rogue) { b := slotMessage(frame{kind: kindData}, 1, 2); b[headerBytes]++; r.write(0, b) },
 	"RingNumber": func(r *rogue) { r.write(0, slotMessage(frame{kind: kindData, number: 9999}, 1, 2)) },
 	"RingState":  func(r *rogue) { r.write(0, slotMessage(frame{kind: kindState})) },
+	"RingGrant":  func(r *rogue) { r.write(0, slotMessage(frame{kind: kindGrant}, 1, 2)) },
+	"RingDone":   func(r *rogue) { r.write(0, slotMessage(frame{kind: kindDone}, make([]byte, doneBytes)...)) },
+	"RingAnswers": func(r *rogue) { // answers behind a message that nobody reads fill the slots as others do
+		n := uint64(r.to.slotBytes)
+		for i := range uint64(r.to.slots) + 1 {
+			f := frame{kind: kindGrant, number: uint32(i)}
+			if i == 0 {
+				f.kind = kindData
+			}
+			r.write(i%uint64(r.to.slots)*n, slotMessage(f, make([]byte, grantBytes)...))
+			r.lookRing()
+		}
+	},
 	"RingFlood": func(r *rogue) {
 		n := uint64(r.to.slotBytes)
 		for i := range uint64(16+8) + 1 {
@@ -172,7 +186,7 @@ func TestMaliciousPeer(t *testing.T) {
 					victimT{t, victim}.look()
 					victim.mu.Lock()
 					defer victim.mu.Unlock()
-					if victim.inbox.n > 0 && victim.err == nil && victim.in.slotsFreed == 0 && name != "Flood" && name != "RingFlood" {
+					if victim.inbox.n > 0 && victim.err == nil && victim.in.slotsFreed == 0 && !strings.Contains("Flood RingFlood RingAnswers", name) {
 						_, _, _ = victim.tryRecvLocked(make([]byte, 256))
 					}
 					return victim.err != nil

@@ -67,7 +67,7 @@ func (c *Channel) received(i, n int) (left bool) {
 		left, err = c.hearLocked(&f, arrival{kind: f.kind, at: i, size: f.size, number: f.number})
 	}
 	if err == nil && !f.kind.numbered() {
-		if err = c.answerLocked(&f, b[headerBytes:headerBytes+f.size]); err == nil {
+		if err = c.answerLocked(f.kind, b[headerBytes:headerBytes+f.size]); err == nil {
 			c.repostOrFailLocked(i)
 			c.flushStateLocked()
 		}
@@ -95,7 +95,7 @@ func (c *Channel) hearLocked(f *frame, a arrival) (left bool, err error) {
 	if left, err = c.in.heard(f); err != nil {
 		return false, err
 	}
-	if f.kind.numbered() {
+	if f.kind.numbered() || a.ring && f.kind.answers() {
 		if err := c.orderLocked(a); err != nil {
 			return false, err
 		}
@@ -128,6 +128,15 @@ func (c *Channel) deliverLocked() error {
 		}
 		if c.ended {
 			return fmt.Errorf("%w: message after the end", ErrProtocol)
+		}
+		if a.kind.answers() {
+			if err := c.answerLocked(a.kind, c.bytesLocked(a)); err != nil {
+				return err
+			}
+			if c.inbox.n == 0 {
+				c.in.slotsFreed++
+				continue
+			}
 		}
 		if !c.inbox.push(a) {
 			return fmt.Errorf("%w: more messages than buffers granted", ErrProtocol)
@@ -203,7 +212,7 @@ func (c *Channel) tryRecvLocked(buf []byte) (m Message, ok bool, err error) {
 	}
 	a, ok := c.inbox.first()
 	switch {
-	case !ok:
+	case !ok || c.holdsOfferLocked(a):
 		return Message{}, false, c.recvErrorLocked()
 	case a.kind == kindEnd:
 		return Message{}, false, io.EOF
@@ -231,7 +240,15 @@ func (c *Channel) recvErrorLocked() error {
 }
 
 // mayRecvLocked reports whether a receiver that waits should try again.
-func (c *Channel) mayRecvLocked() bool { return c.inbox.n > 0 || c.recvErrorLocked() != nil }
+func (c *Channel) mayRecvLocked() bool {
+	a, ok := c.inbox.first()
+	return ok && !c.holdsOfferLocked(a) || c.recvErrorLocked() != nil
+}
+
+// holdsOfferLocked reports whether a is an offer that has to wait: the large message before it is not over.
+func (c *Channel) holdsOfferLocked(a arrival) bool {
+	return a.kind == kindOffer && c.incoming.state != grantNone
+}
 
 // bytesLocked are the bytes of an arrival, where they lie.
 func (c *Channel) bytesLocked(a arrival) []byte {
@@ -243,15 +260,19 @@ func (c *Channel) bytesLocked(a arrival) []byte {
 	return mem.Bytes()[at : at+a.size]
 }
 
-// consumeLocked gives the buffer of the first message back.
+// consumeLocked gives the buffer of the first message back, and of the answers behind it: slots come free in their order.
 func (c *Channel) consumeLocked(a arrival) {
-	c.inbox.pop()
 	c.read = 0
-	if a.ring {
-		c.in.slotsFreed++
-	} else {
-		c.repostOrFailLocked(a.at)
-		c.in.recvsFreed++
+	for again := true; again; {
+		c.inbox.pop()
+		if a.ring {
+			c.in.slotsFreed++
+		} else {
+			c.repostOrFailLocked(a.at)
+			c.in.recvsFreed++
+		}
+		a, again = c.inbox.first()
+		again = again && a.kind.answers()
 	}
 	c.flushStateLocked()
 }

@@ -140,6 +140,20 @@ func (c *Channel) postNumberedLocked(k kind, p []byte) bool {
 	return true
 }
 
+// postWantedLocked is postNumberedLocked for a caller: when the ring seems full it polls once, letting go of the lock, as credit that
+// has come is seen by those who poll, and who only sends does not.
+func (c *Channel) postWantedLocked(k kind, p []byte) bool {
+	if c.e.cfg.Spin > 0 && c.out.fallsBack() {
+		c.mu.Unlock()
+		c.e.look()
+		c.mu.Lock()
+		if c.sendErrorLocked() != nil {
+			return false // the caller's loop tells
+		}
+	}
+	return c.postNumberedLocked(k, p)
+}
+
 // writeLocked writes a message to slot at of the peer.
 func (c *Channel) writeLocked(f *frame, at uint32, p []byte) {
 	s := &c.sends
@@ -179,27 +193,49 @@ func (c *Channel) sendLocked(f *frame, at uint32, p []byte) {
 	r.seq = s.posted
 }
 
+// answerDueLocked takes the next answer for the peer, whose bytes it writes to body; kindState if there is none.
+func (c *Channel) answerDueLocked(body []byte) (k kind, size int) {
+	switch {
+	case c.incoming.answerDue:
+		c.incoming.answerDue = false
+		return kindGrant, c.incoming.encode(body)
+	case c.offered.doneDue:
+		c.offered.doneDue = false
+		return kindDone, c.offered.encode(body)
+	}
+	return kindState, 0
+}
+
+// answerByRingLocked sends answers by the ring while the peer polls it and has a slot; nothing numbered follows the end.
+func (c *Channel) answerByRingLocked() {
+	var body [grantBytes]byte
+	for c.state == stateReady && !c.ended && c.err == nil && c.out.route() == routeRing && c.sends.room(2) {
+		k, n := c.answerDueLocked(body[:])
+		if k == kindState {
+			return
+		}
+		c.postNumberedLocked(k, body[:n])
+	}
+}
+
 // flushStateLocked sends what is owed and has no message to ride in, if the last such message is complete: so there is one
 // under way at a time, whatever happens.
 func (c *Channel) flushStateLocked() {
 	s := &c.sends
-	if !c.joined || c.err != nil || s.stateSeq > s.done || !s.room(2) {
+	if !c.joined || c.err != nil {
 		return
 	}
 	c.writeGrantedLocked()
-	f := frame{kind: kindState}
-	body := s.state.mem[headerBytes:]
-	switch {
-	case c.incoming.answerDue:
-		f.kind, f.size = kindGrant, c.incoming.encode(body)
-		c.incoming.answerDue = false
-	case c.offered.doneDue:
-		f.kind, f.size = kindDone, c.offered.encode(body)
-		c.offered.doneDue = false
-	case c.in.owes(&c.out) || s.mustTell:
-	default:
+	c.answerByRingLocked()
+	if c.err != nil || !c.incoming.answerDue && !c.offered.doneDue && !c.in.owes(&c.out) && !s.mustTell {
 		return
 	}
+	if s.stateSeq > s.done || !s.room(2) {
+		c.e.late.Store(true)
+		return
+	}
+	f := frame{}
+	f.kind, f.size = c.answerDueLocked(s.state.mem[headerBytes:])
 	s.mustTell = false
 	c.in.stamp(&f, &c.out)
 	f.encode(s.state.mem, flagPrimary)
@@ -240,7 +276,7 @@ func (c *Channel) sendWhenLocked(ctx context.Context, k kind, p []byte) error {
 		if len(p) > c.remote.eager() {
 			return fmt.Errorf("%w: %d bytes, limit %d", ErrTooLarge, len(p), c.remote.eager())
 		}
-		if c.postNumberedLocked(k, p) {
+		if c.postWantedLocked(k, p) {
 			return c.err
 		}
 		if !c.awaitLocked(ctx.Done(), &c.writers, (*Channel).maySendLocked) {

@@ -28,6 +28,9 @@ type side struct {
 	sent     int
 	received int
 	failed   error
+	mem      rdma.Region // large messages: ours, then the peer's
+	offers   int
+	larges   int // of the peer's, that have come
 }
 
 // messageOf is message number i of a side.
@@ -76,6 +79,12 @@ func (s *side) tryRecv(t *rapid.T, from *side) bool {
 	if !ok {
 		return false
 	}
+	if m.Large {
+		if err := s.c.grantLocked(rdma.SGE{Region: s.mem, Offset: largeMost, Length: m.Size}); err != nil {
+			t.Fatal(err)
+		}
+		return true
+	}
 	want := messageOf(from.seed, s.received, s.c.local.eager())
 	if !bytes.Equal(buf[:m.Size], want) {
 		t.Fatalf("message %d: %d bytes, want %d, or others", s.received, m.Size, len(want))
@@ -112,7 +121,11 @@ func newSide(t *rapid.T, d rdma.Device, seed uint64) *side {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return &side{e: e, c: c, seed: seed}
+	mem, err := d.AllocRegion(2*largeMost, rdma.RemoteWrite)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &side{e: e, c: c, seed: seed, mem: mem}
 }
 
 // steppedPair makes two connected sides.
@@ -138,7 +151,7 @@ func steppedPair(t *rapid.T) (*mem.Fabric, [2]*side) {
 // step does one random thing.
 func step(t *rapid.T, f *mem.Fabric, s [2]*side) {
 	i := rapid.IntRange(0, 1).Draw(t, "side")
-	switch rapid.IntRange(0, 11).Draw(t, "step") {
+	switch rapid.IntRange(0, 13).Draw(t, "step") {
 	case 0, 1, 2:
 		s[i].trySend(t)
 	case 3, 4:
@@ -155,6 +168,10 @@ func step(t *rapid.T, f *mem.Fabric, s [2]*side) {
 		if rapid.IntRange(0, 3).Draw(t, "rest") == 0 {
 			s[i].setBusy(false)
 		}
+	case 12:
+		s[i].tryOffer()
+	case 13:
+		s[i].tryEnd(t, s[1-i])
 	}
 }
 
@@ -164,7 +181,7 @@ func settle(t *rapid.T, f *mem.Fabric, s [2]*side) {
 		quiet++
 		for i := range s {
 			s[i].progress(true)
-			for s[i].tryRecv(t, s[1-i]) {
+			for s[i].tryRecv(t, s[1-i]) || s[i].tryEnd(t, s[1-i]) {
 				quiet = 0
 			}
 		}
@@ -189,6 +206,7 @@ func closeSides(t *rapid.T, f *mem.Fabric, s [2]*side) {
 // nothing is stuck: when all has been read there is room again.
 func TestOrderAndBytesUnderFallBack(t *testing.T) {
 	var total Counts
+	larges := 0
 	rapid.Check(t, func(t *rapid.T) {
 		f, s := steppedPair(t)
 		defer closeSides(t, f, s)
@@ -200,6 +218,10 @@ func TestOrderAndBytesUnderFallBack(t *testing.T) {
 			if s[i].failed != nil || s[i].received != s[1-i].sent {
 				t.Fatalf("side %d received %d of %d, %v", i, s[i].received, s[1-i].sent, s[i].failed)
 			}
+			if s[i].larges != s[1-i].offers || s[i].c.offered.state != offerNone {
+				t.Fatalf("side %d received %d of %d large messages, %+v", i, s[i].larges, s[1-i].offers, s[i].c.offered)
+			}
+			larges += s[i].larges
 		}
 		for i := range s {
 			if !s[i].trySend(t) {
@@ -212,10 +234,10 @@ func TestOrderAndBytesUnderFallBack(t *testing.T) {
 			total.Leaves += n.Leaves
 		}
 	})
-	if total.Written == 0 || total.Sent == 0 || total.Leaves == 0 {
-		t.Errorf("not all ways were taken: %+v", total)
+	if total.Written == 0 || total.Sent == 0 || total.Leaves == 0 || larges == 0 {
+		t.Errorf("not all ways were taken: %+v, %d large messages", total, larges)
 	}
-	t.Logf("%+v", total)
+	t.Logf("%+v, %d large messages", total, larges)
 }
 
 // TestPeerDiesInAnyState: what was received is a beginning of what was sent, and then both reading and writing say that the connection
