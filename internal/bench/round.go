@@ -120,13 +120,14 @@ func (r *runner) openStream(c Case, sender int, fail context.CancelCauseFunc) (*
 		names[i] = fmt.Sprintf("process %d", (sender+i)%c.Members)
 	}
 	smallBytes := -1
+	var small func(uint64, []byte)
 	if c.Small {
-		smallBytes = c.Asked.SmallBytes
+		smallBytes, small = c.Asked.SmallBytes, s.smallCame
 	}
 	s.group, err = r.engine.NewGroup(rdmc.GroupConfig{
 		Number: r.groups<<16 | uint64(sender), Members: names, Rank: s.rank, Algorithm: c.Algorithm,
 		BlockSize: c.BlockSize, SmallBytes: smallBytes, Window: c.Window, Grants: c.Grants, MaxSends: c.MaxSends,
-		Unannounced: true, Incoming: s.incoming, Stored: s.stored, Completed: s.completed, OnFailure: func(err error) { fail(err) },
+		Unannounced: true, Incoming: s.incoming, Stored: s.stored, Completed: s.completed, Small: small, OnFailure: func(err error) { fail(err) },
 	})
 	if err != nil {
 		return nil, err
@@ -192,11 +193,20 @@ func (r *runner) round(ctx context.Context, streams []*stream, out *report) erro
 		return err
 	}
 	start := time.Now()
+	var senders sync.WaitGroup // they end at the latest when a group fails or ctx is done
+	defer senders.Wait()
 	for _, s := range streams {
-		if s.rank == 0 {
-			if err := s.send(); err != nil {
-				return err
-			}
+		if s.rank != 0 {
+			continue
+		}
+		if s.c.Small {
+			senders.Go(func() {
+				if err := s.sendAllSmall(ctx); err != nil {
+					s.fail(err)
+				}
+			})
+		} else if err := s.send(); err != nil {
+			return err
 		}
 	}
 	var stored time.Duration

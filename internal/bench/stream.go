@@ -20,7 +20,7 @@ type stream struct {
 	memory   rdma.Region
 	data     []byte        // of memory
 	messages []rdmc.Buffer // pieces of data, in the order of sending
-	latency  []float64     // at the sender: seconds until all members had a message; written by its callbacks
+	latency  []float64     // at the sender: seconds until all members had a message; written by its callbacks, or where messages are small by who sends them
 	now      atomic.Pointer[roundState]
 }
 
@@ -92,9 +92,7 @@ func (s *stream) completed(*rdmc.Transfer) {
 	}
 	r := s.now.Load()
 	i := s.c.Batch - int(r.left.Load())
-	if len(s.latency) < latencyMax {
-		s.latency = append(s.latency, time.Since(r.sent[i]).Seconds())
-	}
+	s.tookOf(r, i)
 	if next := i + s.c.Depth; next < s.c.Batch {
 		if err := s.sendOne(next); err != nil {
 			s.fail(err)
@@ -102,6 +100,19 @@ func (s *stream) completed(*rdmc.Transfer) {
 		}
 	}
 	s.count()
+}
+
+// delivered counts a small message that all members have, at its sender.
+func (s *stream) delivered(r *roundState, i int) {
+	s.tookOf(r, i)
+	s.count()
+}
+
+// tookOf keeps the latency of a message that has just been delivered.
+func (s *stream) tookOf(r *roundState, i int) {
+	if len(s.latency) < latencyMax {
+		s.latency = append(s.latency, time.Since(r.sent[i]).Seconds())
+	}
 }
 
 // stored counts the messages that this member has.

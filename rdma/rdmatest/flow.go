@@ -19,6 +19,7 @@ var flowChecks = []check{
 	{"Flow/ManyPairsOneQueue", flowManyPairs},
 	{"Flow/CompletionQueueGrows", flowGrows},
 	{"Flow/WaitWakes", flowWait},
+	{"Flow/Dispatch", flowDispatch},
 }
 
 // flowWaits: a send posted before its receive arrives when the receive is posted.

@@ -39,6 +39,9 @@ type Config struct {
 	// InlineBytes is the largest batch that PostSend writes to the socket itself; larger ones go to the
 	// pair's writer goroutine. Default 16 KiB; negative: none.
 	InlineBytes int
+
+	// answerDelay is how long the acknowledgement of an answer waits for a frame that carries it. Default 1 ms.
+	answerDelay time.Duration
 }
 
 // Defaults of Config.
@@ -46,6 +49,7 @@ const (
 	handshakeTimeoutDefault = 5 * time.Second
 	peerTimeoutDefault      = 2 * time.Second
 	receiverTimeoutDefault  = 5 * time.Second
+	answerDelayDefault      = time.Millisecond
 	inlineBytesDefault      = 16 << 10
 	congestionDefault       = "cubic"
 	congestionMachine       = "default"
@@ -70,6 +74,7 @@ func (c Config) withDefaults() (Config, error) {
 	defaultTo(&c.ReceiverTimeout, receiverTimeoutDefault)
 	defaultTo(&c.InlineBytes, inlineBytesDefault)
 	defaultTo(&c.Congestion, congestionDefault)
+	defaultTo(&c.answerDelay, answerDelayDefault)
 	return c, nil
 }
 

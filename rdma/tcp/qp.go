@@ -38,6 +38,7 @@ type queuePair struct {
 	done    chan struct{} // closed when both goroutines have ended and the socket is closed
 
 	rnrTimer *time.Timer
+	ackTimer *time.Timer
 	closed   atomic.Bool // Close was called
 
 	mu         sync.Mutex // protects all below; taken before the lock of a completion queue
@@ -65,6 +66,8 @@ type queuePair struct {
 	executed uint32 // requests of the peer we executed
 	told     uint32 // executed, as last told to the peer
 	ackDue   bool   // tell now
+	answered bool   // the last frame was an answer to what this side sent
+	ackArmed bool   // ackTimer runs
 	nak      rdma.Status
 	answers  answerRing
 
@@ -100,6 +103,8 @@ func newQueuePair(d *Device, cfg rdma.QPConfig, hostPort string) (*queuePair, er
 	}
 	q.rnrTimer = time.AfterFunc(time.Hour, q.receiverLate)
 	q.rnrTimer.Stop()
+	q.ackTimer = time.AfterFunc(time.Hour, q.ackLate)
+	q.ackTimer.Stop()
 	q.out.init(d.table)
 	q.in.init(q)
 	return q, nil
@@ -178,6 +183,7 @@ func (q *queuePair) failLocked(status rdma.Status) {
 	q.state = stateError
 	q.failStatus = status
 	q.rnrTimer.Stop()
+	q.ackTimer.Stop()
 	switch before {
 	case stateReady:
 		_ = q.conn.SetDeadline(time.Unix(1, 0)) // wakes both goroutines; fails only if closed

@@ -27,6 +27,8 @@ const (
 	ackBytes = 1 << 20
 	// idleYields is how often others run before an acknowledgement goes out alone.
 	idleYields = 3
+	// answerBytes bounds an answer: the memory of anything larger is wanted back at once.
+	answerBytes = 4 << 10
 	// lingerMax is how long a pair that told the peer of an error waits for it to hang up.
 	lingerMax = 250 * time.Millisecond
 )
@@ -99,6 +101,13 @@ func (q *queuePair) idle() {
 		}
 		runtime.Gosched()
 	}
+	if !q.delayAck() {
+		q.ackNow()
+	}
+}
+
+// ackNow tells the peer what was executed, in a frame of its own if there is no other.
+func (q *queuePair) ackNow() {
 	q.mu.Lock()
 	if q.told == q.executed || q.state != stateReady {
 		q.mu.Unlock()
@@ -106,6 +115,44 @@ func (q *queuePair) idle() {
 	}
 	q.ackDue = true
 	q.kickLocked()
+}
+
+// delayAck leaves it to ackTimer to acknowledge an answer: a frame that also acknowledged a request of this side. Who talks in turns soon sends again;
+// a frame for the acknowledgement alone would wake the peer for nothing.
+func (q *queuePair) delayAck() bool {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if !q.answered || q.state != stateReady {
+		return false
+	}
+	if !q.ackArmed {
+		q.ackArmed = true
+		q.ackTimer.Reset(q.dev.cfg.answerDelay)
+	}
+	return true
+}
+
+// ackLate acknowledges what nothing has carried the acknowledgement of.
+func (q *queuePair) ackLate() {
+	q.mu.Lock()
+	q.ackArmed = false
+	q.mu.Unlock()
+	q.ackNow()
+}
+
+// hold and release enclose what readLoop does to complete work: it hands the completions over itself. No lock is held around them.
+func (q *queuePair) hold() {
+	q.sq.CQ().Hold()
+	if q.rq.CQ() != q.sq.CQ() {
+		q.rq.CQ().Hold()
+	}
+}
+
+func (q *queuePair) release() {
+	q.sq.CQ().Release()
+	if q.rq.CQ() != q.sq.CQ() {
+		q.rq.CQ().Release()
+	}
 }
 
 // owesAck reports whether the peer has not been told of all that was executed.
@@ -117,6 +164,8 @@ func (q *queuePair) owesAck() bool {
 
 // book takes over the counters in a frame, completes sends, and writes what they set free.
 func (q *queuePair) book(f *frame) error {
+	q.hold()
+	defer q.release()
 	q.mu.Lock()
 	acked := f.ack - uint32(q.acked)
 	credit := f.credit - q.peerPosted
@@ -125,6 +174,7 @@ func (q *queuePair) book(f *frame) error {
 		return errProtocol
 	}
 	q.acked += uint64(acked)
+	q.answered = acked > 0 && f.kind == frameSend && f.length <= answerBytes
 	q.peerPosted = f.credit
 	q.completeLocked()
 	if credit > 0 && q.tx < q.sq.Tail {
@@ -174,6 +224,8 @@ func (q *queuePair) serveSend(f *frame) error {
 	if err != nil {
 		return err
 	}
+	q.hold()
+	defer q.release()
 	q.mu.Lock()
 	if q.state != stateReady {
 		q.mu.Unlock()
@@ -215,6 +267,8 @@ func (q *queuePair) serveWrite(f *frame) error {
 		}
 	}
 	in.guard.on = false
+	q.hold()
+	defer q.release()
 	q.mu.Lock()
 	if q.state != stateReady {
 		q.mu.Unlock()
@@ -358,6 +412,8 @@ func (q *queuePair) serveReadData(f *frame) error {
 	if err := q.payload(&cur); err != nil {
 		return err
 	}
+	q.hold()
+	defer q.release()
 	q.mu.Lock()
 	slot.Answered = true
 	q.reads--

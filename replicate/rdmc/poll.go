@@ -92,11 +92,17 @@ func (p *poller) spins(idle *time.Time) bool {
 	return false
 }
 
-// poll runs the core of each group on completions; it checks blocks and posts work, and runs no code of a caller's but Placed.Place.
+// poll runs the core of each group on completions; it checks blocks and posts work, and runs no code of a caller's but Placed.Place. Where
+// completions come as events and the fabric can, its own goroutines do that.
 func (e *Engine) poll() {
-	p := poller{mode: e.mode, queue: e.cq, now: time.Now, yield: runtime.Gosched, take: func(c *rdma.Completion) {
+	take := func(c *rdma.Completion) {
 		c.QP.User().(*laneEnd).complete(c)
 		e.turns.run()
-	}}
+	}
+	if d, ok := e.cq.(rdma.Dispatcher); ok && e.mode == CompletionEvents {
+		_ = d.Dispatch(e.ctx, take) // ends with the engine
+		return
+	}
+	p := poller{mode: e.mode, queue: e.cq, now: time.Now, yield: runtime.Gosched, take: take}
 	p.run(e.ctx)
 }

@@ -12,6 +12,7 @@ import (
 type CQ struct {
 	ready  chan struct{} // capacity 1: the token
 	closed chan struct{}
+	dispatch
 
 	mu     sync.Mutex // protects the fields below; taken after a pair's lock, never before
 	ring   []rdma.Completion
@@ -20,7 +21,7 @@ type CQ struct {
 	isDone bool
 }
 
-var _ rdma.CompletionQueue = (*CQ)(nil)
+var _ rdma.Dispatcher = (*CQ)(nil)
 
 // NewCQ makes a completion queue with room for depth completions before it grows.
 func NewCQ(depth int) (*CQ, error) {
@@ -48,7 +49,9 @@ func (q *CQ) Push(c rdma.Completion) {
 	q.ring[(q.head+q.n)%len(q.ring)] = c
 	q.n++
 	q.mu.Unlock()
-	q.signal()
+	if !q.expected() {
+		q.signal()
+	}
 }
 
 func (q *CQ) growLocked() {

@@ -108,6 +108,9 @@ func (q *SendQueue) check(wr *rdma.SendWR) error {
 	return nil
 }
 
+// CQ is the queue that requests complete into.
+func (q *SendQueue) CQ() *CQ { return q.cq }
+
 // Complete ends the oldest request with status.
 func (q *SendQueue) Complete(status rdma.Status) {
 	s := q.At(q.Head)
@@ -152,6 +155,9 @@ type RecvQueue struct {
 func NewRecvQueue(t *Table, l rdma.Limits, depth int, cq *CQ, qp rdma.QueuePair) RecvQueue {
 	return RecvQueue{table: t, limits: l, cq: cq, qp: qp, slots: make([]RecvSlot, depth)}
 }
+
+// CQ is the queue that receives complete into.
+func (q *RecvQueue) CQ() *CQ { return q.cq }
 
 // Len is the number of outstanding receives.
 func (q *RecvQueue) Len() int { return int(q.Tail - q.Head) }
