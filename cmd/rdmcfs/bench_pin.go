@@ -14,7 +14,7 @@ type benchPinCmd struct {
 	Reuse      []int    `help:"How often a buffer is used; 0 leaves that table out." default:"1,2,3,5,10,20,50,100" placeholder:"N,..."`
 	ReuseSize  string   `help:"Bytes per message with --reuse." default:"8MiB" placeholder:"SIZE"`
 	Count      int      `help:"Rounds of each point." default:"9"`
-	Rate       string   `help:"Bytes a second that the socket is paced to, in the place of a link of 10 Gbit/s; 0 lets it go as fast as two processors copy." default:"1.25GB" placeholder:"SIZE"`
+	Rate       []string `help:"Bytes a second that the socket is paced to, in the place of a link, one run for each; 0 lets it go as fast as two processors copy." default:"1.25GB" placeholder:"SIZE,..."`
 
 	Fragment string `help:"Bytes that the pipelines register and write at once." default:"256KiB" placeholder:"SIZE"`
 	Depth    int    `help:"Fragments registered at a time at each end." default:"4"`
@@ -50,7 +50,7 @@ func (c *benchPinCmd) plan() (p bench.PinPlan, err error) {
 	for _, f := range []struct {
 		text string
 		into *uint64
-	}{{c.ReuseSize, &p.ReuseSize}, {c.Rate, &p.Rate}, {c.Fragment, &fragment}, {c.Eager, &eager}} {
+	}{{c.ReuseSize, &p.ReuseSize}, {c.Fragment, &fragment}, {c.Eager, &eager}} {
 		if *f.into, err = bench.ParseBytes(f.text); err != nil {
 			return p, err
 		}
@@ -78,11 +78,31 @@ func (c *benchPinCmd) Run(a *app) error {
 	if err != nil {
 		return err
 	}
-	results, err := bench.Pin(a.ctx, p, []string{program, "bench", "pin-member"})
+	rates, err := c.rates()
 	if err != nil {
-		return benchError(err)
+		return err
 	}
-	return bench.PinPrint(a.out, format, p, results)
+	var runs []bench.PinRun
+	for _, p.Rate = range rates {
+		results, err := bench.Pin(a.ctx, p, []string{program, "bench", "pin-member"})
+		if err != nil {
+			return benchError(err)
+		}
+		runs = append(runs, bench.PinRun{Plan: p, Results: results})
+	}
+	return bench.PinPrint(a.out, format, runs)
+}
+
+// rates are what --rate says.
+func (c *benchPinCmd) rates() (out []uint64, err error) {
+	for _, text := range c.Rate {
+		n, err := bench.ParseBytes(text)
+		if err != nil {
+			return nil, benchError(err)
+		}
+		out = append(out, n)
+	}
+	return out, nil
 }
 
 type benchPinMemberCmd struct{}

@@ -33,6 +33,7 @@ type PinPlan struct {
 
 // PinCase is one point of a curve.
 type PinCase struct {
+	Rate     uint64 `json:"paced_to_bytes_per_second"` // 0: not paced
 	Strategy string `json:"strategy"`
 	Size     uint64 `json:"message_bytes"`
 	Reuse    int    `json:"uses_of_a_buffer"`
@@ -68,12 +69,12 @@ func (p *PinPlan) check() error {
 func (p *PinPlan) cases() (out []PinCase) {
 	for _, size := range p.Sizes {
 		for _, s := range p.Strategies {
-			out = append(out, PinCase{s.String(), size, 1})
+			out = append(out, PinCase{p.Rate, s.String(), size, 1})
 		}
 	}
 	for _, n := range p.Reuses {
 		for _, s := range p.Strategies {
-			out = append(out, PinCase{s.String(), p.ReuseSize, n})
+			out = append(out, PinCase{p.Rate, s.String(), p.ReuseSize, n})
 		}
 	}
 	return out

@@ -21,6 +21,10 @@ import (
 // headBytes is the size of a request's head on the wire: op, immediate, length, key, address.
 const headBytes = 32
 
+// stepBytes bounds one operation on a socket. A write of megabytes to a paced socket leaves it idle while the processor copies, and a read of them holds
+// back acknowledgements; a card cuts what it sends into packets by itself, whatever the length of the request.
+const stepBytes = 256 << 10
+
 // user_data of requests: the pair's number, and which side of it.
 const (
 	userSend = 0
@@ -193,7 +197,7 @@ func (q *pair) pushSend() bool {
 		e := w.List[q.piece]
 		r := e.Region.(*region)
 		s.opcode, s.buffer = opWriteFixed, uint16(r.slot)
-		s.addr, s.length = address(r.mem[e.Offset+q.offset:]), uint32(e.Length-q.offset)
+		s.addr, s.length = address(r.mem[e.Offset+q.offset:]), uint32(min(e.Length-q.offset, stepBytes))
 		s.off = ^uint64(0)
 	}
 	q.sending = true
@@ -255,7 +259,7 @@ func (q *pair) pushRecv() {
 	} else {
 		r := q.into.Region.(*region)
 		s.opcode, s.buffer = opReadFixed, uint16(r.slot)
-		s.addr, s.length = address(r.mem[q.into.Offset+q.came:]), uint32(q.total-q.came)
+		s.addr, s.length = address(r.mem[q.into.Offset+q.came:]), uint32(min(q.total-q.came, stepBytes))
 		s.off = ^uint64(0)
 	}
 	q.coming = true
