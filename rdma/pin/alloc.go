@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math"
 	"sync"
+	"time"
 
 	"github.com/rdmcfs/rdmcfs/rdma"
 )
@@ -53,10 +54,27 @@ func (d *Domain) fixed(size int) (*entry, *live, error) {
 				return nil, nil, err
 			}
 		case waiting:
-			<-news // for the end of a registration that nobody uses
+			if err := awaitEnd(news); err != nil {
+				return nil, nil, err
+			}
 		default:
 			return nil, nil, fmt.Errorf("%w: %d bytes more, budget %d", ErrBudget, size, d.budget)
 		}
+	}
+}
+
+// endPatience is how long a device may take to end a registration that nobody uses.
+const endPatience = 10 * time.Second
+
+// awaitEnd waits for others to deregister what nobody uses.
+func awaitEnd(news <-chan struct{}) error {
+	timer := time.NewTimer(endPatience)
+	defer timer.Stop()
+	select {
+	case <-news:
+		return nil
+	case <-timer.C:
+		return fmt.Errorf("%w: the device did not end a registration in %v", ErrBudget, endPatience)
 	}
 }
 

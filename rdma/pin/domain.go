@@ -174,6 +174,12 @@ func (d *Domain) get(ctx context.Context, a *Ask, wait bool) (*Pin, error) {
 		}
 		news := d.news
 		d.mu.Unlock()
+		if !wait {
+			if err := awaitEnd(news); err != nil {
+				return nil, err
+			}
+			continue
+		}
 		select {
 		case <-news:
 		case <-ctx.Done():
