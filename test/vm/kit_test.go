@@ -191,8 +191,9 @@ func metric(t testing.TB, n *cluster.Node, name string) int {
 
 // Metrics of a writer that tell what struck its transfers in their middle.
 const (
-	ejected = "ejected_total" // members that left a session before their vote
-	epochs  = "epochs_total"  // sessions that went on without one that failed
+	ejected      = "ejected_total"       // members that left a session before their vote
+	epochs       = "epochs_total"        // sessions that went on without one that failed
+	pushFailures = "push_failures_total" // sessions that came to nothing
 )
 
 // same fails the test unless all running nodes show the bytes of source. Bytes are compared and not digests, which
