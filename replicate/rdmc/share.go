@@ -16,7 +16,9 @@ const (
 // Constants of the arbiter.
 const (
 	shareClasses  = 3
+	shareAhead    = 4                      // sends, as large as the smaller one's largest, by which a group may lead another
 	shareArrears  = 4                      // largest sends by which who was away for a moment may lag
+	shareUnit     = 64                     // what a byte costs who sends each block once
 	sharePause    = 2                      // ticks after which who was away starts without arrears
 	shareWorth    = 3                      // part of the pace that a group under way alone must reach for others to wait for it
 	shareGrains   = 4                      // sends of each that a sample takes
@@ -50,11 +52,12 @@ type arbiter struct {
 	held     meter     // all completions while somebody starves and somebody has something outstanding
 }
 
-// share is one group's part. Its zero value, with a class and a wake, is ready to be added.
+// share is one group's part. Its zero value, with a class, a cost and a wake, is ready to be added.
 type share struct {
 	class   int
 	wake    func() // called, by who takes it from the woken, without a lock
-	tag     int64  // bytes posted, lifted when it was away
+	cost    int64  // what a byte moves the tag on, by shareUnit; 0 is that
+	tag     int64  // bytes posted, by their cost, lifted when it was away
 	largest int    // largest send
 	flight  int    // sends outstanding
 	bytes   int64  // of them
@@ -83,6 +86,18 @@ func (m *meter) perSecond() float64 {
 		return 0
 	}
 	return float64(m.bytes) / m.time.Seconds()
+}
+
+// scaled is what so many bytes are on the scale of tags.
+func (s *share) scaled(bytes int) int64 {
+	return int64(bytes) * max(s.cost, shareUnit) / shareUnit
+}
+
+// lead is how far the group may be ahead of another: of one whose blocks are as large by some, as neither posts them evenly, and of one
+// with small blocks by one of its own.
+func (s *share) lead(o *share) int64 {
+	own := s.scaled(s.largest)
+	return max(own, shareAhead*min(own, o.scaled(o.largest)))
 }
 
 func (s *share) isBusy() bool { return s.flight > 0 || s.wants > 0 }
@@ -182,7 +197,7 @@ func (a *arbiter) tally(s *share, by int) {
 
 func (a *arbiter) charge(s *share, bytes int) {
 	s.bytes += int64(bytes)
-	s.tag += int64(bytes)
+	s.tag += s.scaled(bytes)
 	a.tags[s.class] += int64(bytes) * classCost[s.class]
 }
 
@@ -201,7 +216,7 @@ func (a *arbiter) lowest(s *share, own int64) int64 {
 func (a *arbiter) lift(s *share) {
 	arrears := int64(0)
 	if !s.slow && (s.isBusy() || a.ticks-s.rested <= sharePause) {
-		arrears = shareArrears * int64(a.largestOf(s))
+		arrears = shareArrears * a.largestOf(s)
 	}
 	s.tag = max(s.tag, a.lowest(s, s.tag)-arrears)
 	for _, o := range a.all {
@@ -211,25 +226,25 @@ func (a *arbiter) lift(s *share) {
 	}
 }
 
-func (a *arbiter) largestOf(s *share) int {
-	most := s.largest
+func (a *arbiter) largestOf(s *share) int64 {
+	most := s.scaled(s.largest)
 	for _, o := range a.all {
 		if o.class == s.class && o.competes() {
-			most = max(most, o.largest)
+			most = max(most, o.scaled(o.largest))
 		}
 	}
 	return most
 }
 
-// eligible reports whether it is the turn of a group: it is at most one send ahead of each other of its class, and its class of each lower
-// class, and its class is not ahead of a higher one.
+// eligible reports whether it is the turn of a group: it is at most its lead ahead of each other of its class, and its class at most
+// one send of each lower class, and not ahead of a higher one.
 func (a *arbiter) eligible(s *share) bool {
 	for _, o := range a.all {
 		if o == s || !o.competes() {
 			continue
 		}
 		if o.class == s.class {
-			if s.tag > o.tag+int64(s.largest) {
+			if s.tag > o.tag+s.lead(o) {
 				return false
 			}
 			continue

@@ -2,10 +2,22 @@ package rdmc
 
 import (
 	"fmt"
+	"math"
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/rdmcfs/rdmcfs/replicate/schedule"
 )
+
+// sharePartMin bounds what shareCost makes of ranks that hand on few blocks or only small messages.
+const sharePartMin = 0.25
+
+// shareCost is what a byte of a rank costs it: who hands on only a part of the blocks needs only that part of the bytes to keep the
+// pace of a group, and others need not wait until it has had as many as they.
+func shareCost(plan *schedule.Plan, rank int) int64 {
+	return int64(math.Round(shareUnit / max(plan.Part(rank), sharePartMin)))
+}
 
 // gate is where a core asks for its turn. A core without one sends when it can.
 type gate interface {
@@ -53,8 +65,8 @@ type turn struct {
 	gone  bool
 }
 
-func (t *turns) newTurn(class Priority, wake func()) *turn {
-	n := &turn{share: share{class: int(class - PriorityLow), wake: wake}, turns: t}
+func (t *turns) newTurn(class Priority, cost int64, wake func()) *turn {
+	n := &turn{share: share{class: int(class - PriorityLow), cost: cost, wake: wake}, turns: t}
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.arbiter.add(&n.share)

@@ -164,6 +164,7 @@ func (u *universe) group(seed uint64, block int, class Priority, limits func(int
 		g := &simGate{u: u, arbiter: u.arbiters[machine]}
 		g.class = int(class - PriorityLow)
 		g.wake = func() { w.run(n, n.core.pump) }
+		g.cost = shareCost(plan, rank)
 		g.arbiter.add(&g.share)
 		n.core.gate = g
 	}

@@ -151,6 +151,24 @@ func (p *Plan) Tree() []int {
 	return parents
 }
 
+// partBlocks is the message that Part counts in: of a pipeline's its filling is a small part.
+const partBlocks = 240
+
+// Part is how many times, at most once, a rank sends each block of a long message on average: 1 for the root of a pipeline, 0 for
+// who hands nothing on.
+func (p *Plan) Part(rank int) float64 {
+	if p.algorithm == Sequential && rank > 0 {
+		return 0
+	}
+	s, sends := p.Schedule(partBlocks), 0
+	for step := uint64(0); step < s.Steps() && sends < partBlocks; step++ {
+		if _, ok := s.Outgoing(rank, step); ok {
+			sends++
+		}
+	}
+	return float64(sends) / partBlocks
+}
+
 // message is a plan with a number of blocks.
 type message struct {
 	plan   *Plan

@@ -1,0 +1,47 @@
+package schedule
+
+import (
+	"math"
+	"testing"
+)
+
+// TestPart holds how much ranks hand on; together they bring each block to all but the root once.
+func TestPart(t *testing.T) {
+	for _, c := range []struct {
+		a    Algorithm
+		want []float64
+	}{
+		{Circulant, []float64{1, 1, 1, 2.0 / 3, 2.0 / 3, 2.0 / 3}},
+		{Hypercube, []float64{1, 0.5, 0.5, 1}},
+		{Chain, []float64{1, 1, 1, 0}},
+		{Sequential, []float64{1, 0, 0}},
+		{BinomialTree, []float64{1, 1, 0, 0}},
+	} {
+		plan, err := NewPlan(c.a, len(c.want))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for rank, want := range c.want {
+			if got := plan.Part(rank); math.Abs(got-want) > 0.02 {
+				t.Errorf("%v: rank %d of %d hands on %.3f, want %.3f", c.a, rank, len(c.want), got, want)
+			}
+		}
+	}
+}
+
+// TestPartsOfPipelines holds that the parts of a pipeline's ranks are the receipts of its members.
+func TestPartsOfPipelines(t *testing.T) {
+	for n := 2; n <= 33; n++ {
+		plan, err := NewPlan(BinomialPipeline, n)
+		if err != nil {
+			t.Fatal(err)
+		}
+		sum := 0.0
+		for rank := range n {
+			sum += plan.Part(rank)
+		}
+		if want := float64(n - 1); math.Abs(sum-want) > 0.02*want {
+			t.Errorf("n=%d: %.2f sends of each block, want %.0f", n, sum, want)
+		}
+	}
+}
