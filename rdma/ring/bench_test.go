@@ -226,7 +226,7 @@ func TestFigures(t *testing.T) {
 		fmt.Printf("ring: %+v\nsend/receive: %+v\n", l[0].c[0].Counts(), l[1].c[0].Counts())
 		fmt.Printf("\nWhere rendezvous gets ahead, %s: latency of a message by the ring, copied and not, us\n", p.name)
 		title("rendezvous", "copied")
-		largeRows(t, switchPair(t, p), max(times/10, 1), 1<<10, 4<<10, 16<<10, 32<<10, 60<<10)
+		largeRows(t, switchPair(t, p), max(times/10, 1), 2<<10, 4<<10, 8<<10, 16<<10, 32<<10)
 		fmt.Printf("\nFigure 3, %s: a look at the completion queue %.3f us\n", p.name, queueTime(l[1].end[0]))
 	}
 	fmt.Printf("\nFigure 20: polling time of ring channels, us\n")
@@ -239,11 +239,11 @@ func TestFigures(t *testing.T) {
 // pair is the two links that are compared.
 type pair [2]*link
 
-// switchPair is a ring that copies hardly anything, and one that copies all up to 60 KiB.
+// switchPair is a ring that copies hardly anything, and one that copies up to 32 KiB.
 func switchPair(t *testing.T, p provider) pair {
 	t.Helper()
 	few, most := ways["ring"], ways["ring"]
-	few.EagerBytes, most.EagerBytes = 512, 60<<10
+	few.EagerBytes, most.EagerBytes = 512, 32<<10
 	return pair{newLink(t, p, few), newLink(t, p, most)}
 }
 

@@ -11,7 +11,8 @@ import (
 
 // Config says how an endpoint works. The zero value is for a device with hardware of its own.
 type Config struct {
-	// EagerBytes is the largest message that is copied. Default 2048, the paper's. At most 64 KiB less 40.
+	// EagerBytes is the largest message that is copied. Default 2048, the paper's; each buffer of a channel is that large. At most 64
+	// KiB less 40.
 	EagerBytes int
 	// Slots and Receives are the buffers of each channel here: of its ring, and of its send/receive way. Default 16 each.
 	Slots, Receives int

@@ -32,7 +32,7 @@
 // # Large messages (3)
 //
 // Up to Config.EagerBytes a message is copied; above, [Channel.SendFrom] offers it, the receiver grants a region by
-// [Channel.Accept], and the bytes are written there without a copy.
+// [Channel.Accept], and the bytes are written there without a copy. Offer, grant and end take the ring as messages do.
 //
 // # Who runs what
 //
