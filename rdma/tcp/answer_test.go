@@ -11,28 +11,6 @@ import (
 
 const answerSize = 8
 
-// answered has the bed's pair send a request over conn and take an answer.
-func (b *bed) answered(conn net.Conn, n uint32) {
-	b.t.Helper()
-	if err := b.qp.PostRecv(rdma.RecvWR{ID: 100, List: []rdma.SGE{{Region: b.mem, Length: answerSize}}}); err != nil {
-		b.t.Fatal(err)
-	}
-	if err := b.qp.PostSend(rdma.SendWR{ID: uint64(n), Op: rdma.OpSend, List: []rdma.SGE{{Region: b.mem, Length: answerSize}}}); err != nil {
-		b.t.Fatal(err)
-	}
-	for { // the receive may be told of first, since the peer waits for one
-		if f := nextFrame(b.t, conn); f.kind == frameSend {
-			break
-		}
-	}
-	b.write(conn, append(header(frame{kind: frameSend, length: answerSize, ack: n, credit: 10}), make([]byte, answerSize)...))
-	for range 2 {
-		if c := b.next(); c.Status != rdma.StatusOK {
-			b.t.Fatalf("completion %+v", c)
-		}
-	}
-}
-
 // nextFrame reads a frame with its payload.
 func nextFrame(t testing.TB, conn net.Conn) frame {
 	t.Helper()
@@ -53,27 +31,84 @@ func nextFrame(t testing.TB, conn net.Conn) frame {
 	return f
 }
 
-// TestAnswersAreAcknowledgedByWhatFollows: who talks in turns gets no frames for acknowledgements alone.
-func TestAnswersAreAcknowledgedByWhatFollows(t *testing.T) {
-	b := newBed(t, Config{answerDelay: time.Hour})
-	conn := b.raw()
-	b.write(conn, header(frame{kind: frameAck, credit: 10}))
-	b.answered(conn, 1)
-	if err := b.qp.PostSend(rdma.SendWR{ID: 2, Op: rdma.OpSend, List: []rdma.SGE{{Region: b.mem, Length: answerSize}}}); err != nil {
-		t.Fatal(err)
+// request sends one, and reads it and what comes before it: acknowledgements, of which it tells how many there were of answers.
+func (b *bed) request(conn net.Conn, n uint32) (f frame, alone int) {
+	b.t.Helper()
+	if err := b.qp.PostSend(rdma.SendWR{ID: uint64(n), Op: rdma.OpSend, List: []rdma.SGE{{Region: b.mem, Length: answerSize}}}); err != nil {
+		b.t.Fatal(err)
 	}
-	if f := nextFrame(t, conn); f.kind != frameSend || f.ack != 1 {
-		t.Errorf("after the answer came %+v, want the next request with the acknowledgement", f)
+	for {
+		if f = nextFrame(b.t, conn); f.kind == frameSend {
+			return f, alone
+		}
+		if f.ack == n-1 {
+			alone++
+		}
 	}
 }
 
-// TestLastAnswerIsAcknowledged: where nothing follows the acknowledgement comes alone, later.
+// answer gives one, and waits until it and the request have completed.
+func (b *bed) answer(conn net.Conn, n uint32) {
+	b.t.Helper()
+	b.write(conn, append(header(frame{kind: frameSend, length: answerSize, ack: n, credit: 100}), make([]byte, answerSize)...))
+	for range 2 {
+		if c := b.next(); c.Status != rdma.StatusOK {
+			b.t.Fatalf("completion %+v", c)
+		}
+	}
+}
+
+// talk has the pair send requests that are answered, and returns how many answers of them had acknowledgements of their own.
+func (b *bed) talk(conn net.Conn, times uint32) (alone int) {
+	b.t.Helper()
+	b.write(conn, header(frame{kind: frameAck, credit: 100}))
+	for range times {
+		if err := b.qp.PostRecv(rdma.RecvWR{ID: 100, List: []rdma.SGE{{Region: b.mem, Length: answerSize}}}); err != nil {
+			b.t.Fatal(err)
+		}
+	}
+	for n := uint32(1); n <= times; n++ {
+		f, k := b.request(conn, n)
+		if alone += k; f.ack != n-1 {
+			b.t.Fatalf("request %d acknowledges %d", n, f.ack)
+		}
+		b.answer(conn, n)
+	}
+	return alone
+}
+
+// TestAnswersAreAcknowledgedByWhatFollows: who talks in turns for a while gets no frames for acknowledgements alone.
+func TestAnswersAreAcknowledgedByWhatFollows(t *testing.T) {
+	const times = 60
+	b := newBed(t, Config{answerDelay: time.Hour})
+	if alone := b.talk(b.raw(), times); alone > turnsEnough+1 {
+		t.Errorf("%d of %d answers were acknowledged alone, want only the first", alone, times)
+	}
+}
+
+// TestLastAnswerIsAcknowledged: where nothing follows the acknowledgement comes alone, later, and those of the next answers at once.
 func TestLastAnswerIsAcknowledged(t *testing.T) {
-	b := newBed(t, Config{})
-	conn := b.raw()
-	b.write(conn, header(frame{kind: frameAck, credit: 10}))
-	b.answered(conn, 1)
-	if f := nextFrame(t, conn); f.kind != frameAck || f.ack != 1 {
-		t.Errorf("after the answer came %+v, want an acknowledgement", f)
+	b := newBed(t, Config{answerDelay: 2 * time.Second})
+	q, conn := b.qp.(*queuePair), b.raw()
+	b.talk(conn, 2)
+	if f := nextFrame(t, conn); f.ack != 2 {
+		t.Fatalf("came %+v", f)
+	}
+	q.mu.Lock()
+	q.inTurn, q.answeredAt = turnsEnough, time.Time{}
+	q.mu.Unlock()
+	for n := uint32(3); n <= 4; n++ {
+		start := time.Now()
+		if err := b.qp.PostRecv(rdma.RecvWR{ID: 100, List: []rdma.SGE{{Region: b.mem, Length: answerSize}}}); err != nil {
+			t.Fatal(err)
+		}
+		b.request(conn, n)
+		b.answer(conn, n)
+		if f := nextFrame(t, conn); f.kind != frameAck || f.ack != n {
+			t.Errorf("after answer %d came %+v, want its acknowledgement", n, f)
+		}
+		if late := time.Since(start) >= q.dev.cfg.answerDelay; late != (n == 3) {
+			t.Errorf("acknowledgement of answer %d after %v", n, time.Since(start))
+		}
 	}
 }

@@ -68,8 +68,11 @@ type queuePair struct {
 	ackDue   bool   // tell now
 	answered bool   // the last frame was an answer to what this side sent
 	ackArmed bool   // ackTimer runs
-	nak      rdma.Status
-	answers  answerRing
+
+	answeredAt time.Time // when the last answer came that this side has sent nothing since
+	inTurn     int       // answers in a row that a request followed soon
+	nak        rdma.Status
+	answers    answerRing
 
 	writing bool // somebody owns out
 	handed  bool // the owner gave out to writeLoop

@@ -27,6 +27,8 @@ const (
 	ackBytes = 1 << 20
 	// idleYields is how often others run before an acknowledgement goes out alone.
 	idleYields = 3
+	// turnsEnough is how often in a row an answer has to be followed by a request within a fifth of answerDelay until acknowledgements wait.
+	turnsEnough = 8
 	// answerBytes bounds an answer: the memory of anything larger is wanted back at once.
 	answerBytes = 4 << 10
 	// lingerMax is how long a pair that told the peer of an error waits for it to hang up.
@@ -117,12 +119,19 @@ func (q *queuePair) ackNow() {
 	q.kickLocked()
 }
 
-// delayAck leaves it to ackTimer to acknowledge an answer: a frame that also acknowledged a request of this side. Who talks in turns soon sends again;
-// a frame for the acknowledgement alone would wake the peer for nothing.
+// delayAck leaves it to ackTimer to acknowledge an answer, a frame that also acknowledged a request of this side, if the two have been talking in
+// turns: then this side soon sends again, and a frame for the acknowledgement alone would wake the peer for nothing.
 func (q *queuePair) delayAck() bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	if !q.answered || q.state != stateReady {
+	if !q.answered || q.told == q.executed || q.state != stateReady {
+		return false
+	}
+	if !q.answeredAt.IsZero() {
+		q.inTurn = 0 // two answers in a row
+	}
+	q.answeredAt = time.Now()
+	if q.inTurn < turnsEnough {
 		return false
 	}
 	if !q.ackArmed {
@@ -132,10 +141,26 @@ func (q *queuePair) delayAck() bool {
 	return true
 }
 
+// takeTurnLocked notes that this side sends a request.
+func (q *queuePair) takeTurnLocked() {
+	switch {
+	case q.answeredAt.IsZero():
+		return
+	case time.Since(q.answeredAt) > q.dev.cfg.answerDelay/5:
+		q.inTurn = 0
+	default:
+		q.inTurn = min(q.inTurn+1, turnsEnough)
+	}
+	q.answeredAt = time.Time{}
+}
+
 // ackLate acknowledges what nothing has carried the acknowledgement of.
 func (q *queuePair) ackLate() {
 	q.mu.Lock()
 	q.ackArmed = false
+	if q.told != q.executed {
+		q.inTurn = 0
+	}
 	q.mu.Unlock()
 	q.ackNow()
 }
@@ -164,25 +189,30 @@ func (q *queuePair) owesAck() bool {
 
 // book takes over the counters in a frame, completes sends, and writes what they set free.
 func (q *queuePair) book(f *frame) error {
+	more, err := q.count(f)
+	if err == nil && more {
+		q.mu.Lock()
+		q.kickLocked()
+	}
+	return err
+}
+
+// count is book's part under the lock, and hands the completions over. It reports whether there may be more to write.
+func (q *queuePair) count(f *frame) (more bool, err error) {
 	q.hold()
 	defer q.release()
 	q.mu.Lock()
+	defer q.mu.Unlock()
 	acked := f.ack - uint32(q.acked)
 	credit := f.credit - q.peerPosted
 	if uint64(acked) > q.tx-q.acked || credit > maxQueueDepth || f.credit-q.used > maxQueueDepth {
-		q.mu.Unlock()
-		return errProtocol
+		return false, errProtocol
 	}
 	q.acked += uint64(acked)
 	q.answered = acked > 0 && f.kind == frameSend && f.length <= answerBytes
 	q.peerPosted = f.credit
 	q.completeLocked()
-	if credit > 0 && q.tx < q.sq.Tail {
-		q.kickLocked()
-		return nil
-	}
-	q.mu.Unlock()
-	return nil
+	return credit > 0 && q.tx < q.sq.Tail, nil
 }
 
 func (q *queuePair) serve(f *frame) error {
@@ -454,6 +484,7 @@ func (q *queuePair) refuse(status rdma.Status) error {
 	q.failStatus = rdma.StatusFlushed
 	q.nak = status
 	q.rnrTimer.Stop()
+	q.ackTimer.Stop()
 	_ = q.conn.SetDeadline(time.Now().Add(q.dev.cfg.PeerTimeout))
 	q.kickLocked()
 	return errTold
@@ -494,12 +525,12 @@ func (q *queuePair) farewell(cause error, whole bool) {
 	_, _ = io.Copy(io.Discard, io.LimitReader(q.conn, maxMessage))
 }
 
-// lastAck tells what was executed before an abort, if the socket takes it at once.
+// lastAck tells what was executed before an abort, if the peer takes it within a second.
 func (q *queuePair) lastAck() {
 	q.mu.Lock()
 	q.out.rewind()
 	q.buildControlLocked(frame{kind: frameAck})
 	q.mu.Unlock()
 	_ = q.conn.SetWriteDeadline(time.Now().Add(time.Second))
-	_ = q.stream.write(&q.out.runs, &q.out.guard, false)
+	_ = q.stream.write(&q.out.runs, &q.out.guard, true)
 }

@@ -250,6 +250,7 @@ func (q *queuePair) addRequestLocked(kind frameKind, s *soft.SendSlot) {
 	if kind.consumes() {
 		q.used++
 	}
+	q.takeTurnLocked()
 	if q.rnrOn {
 		q.rnrOn = false
 		q.rnrTimer.Stop()

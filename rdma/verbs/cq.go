@@ -18,7 +18,7 @@ import (
 
 // completionQueue is what callers poll: completions that were moved out of the device's queues.
 type completionQueue struct {
-	*soft.CQ
+	done  *soft.CQ // what was taken from the device: not embedded, since completions have to be fetched, not dispatched
 	dev   *device
 	depth int // that the caller asked for
 
@@ -34,24 +34,24 @@ func newCompletionQueue(d *device, depth int) (*completionQueue, error) {
 	if err != nil {
 		return nil, err
 	}
-	q := &completionQueue{CQ: s, dev: d, depth: depth}
+	q := &completionQueue{done: s, dev: d, depth: depth}
 	q.queues.Store(new([]*deviceCQ))
 	return q, nil
 }
 
 // Poll moves up to len(out) completions into out; where none waits, it looks at the device first.
 func (q *completionQueue) Poll(out []rdma.Completion) int {
-	if n := q.CQ.Poll(out); n > 0 {
+	if n := q.done.Poll(out); n > 0 {
 		return n
 	}
 	for _, d := range *q.queues.Load() {
 		d.tryDrain()
 	}
-	return q.CQ.Poll(out)
+	return q.done.Poll(out)
 }
 
 // Wait blocks until there is a completion.
-func (q *completionQueue) Wait(ctx context.Context) error { return q.CQ.Wait(ctx) }
+func (q *completionQueue) Wait(ctx context.Context) error { return q.done.Wait(ctx) }
 
 // Close drops what is queued. Pairs that still use the queue complete into nothing.
 func (q *completionQueue) Close() error {
@@ -61,7 +61,7 @@ func (q *completionQueue) Close() error {
 	for _, d := range *q.queues.Load() {
 		q.retireLocked(d)
 	}
-	return q.CQ.Close()
+	return q.done.Close()
 }
 
 // reserve finds room for n completions in one of the device's queues, or makes another.

@@ -169,7 +169,7 @@ func (q *workQueue) complete(status rdma.Status, c rdma.Completion) {
 		if status == rdma.StatusOK && !c.Op.IsReceive() {
 			c.Bytes = s.bytes
 		}
-		q.cq.Push(c)
+		q.cq.done.Push(c)
 	}
 	s.release() // last: who closed a region finds the completion queued
 }

@@ -20,7 +20,7 @@ func shadowPair(t testing.TB, depth int) (*queuePair, *completionQueue) {
 		t.Fatal(err)
 	}
 	d := &device{limits: rdma.Limits{MaxQueueDepth: 64, MaxSGE: 2, MaxInline: 16, MaxMessage: 100}}
-	cq := &completionQueue{CQ: s, dev: d}
+	cq := &completionQueue{done: s, dev: d}
 	q := &queuePair{dev: d}
 	q.sq, q.rq = newWorkQueue(q, cq, depth, silentOf(depth)), newWorkQueue(q, cq, depth, 0)
 	return q, cq
@@ -71,7 +71,7 @@ func TestSignals(t *testing.T) {
 			r.Fatalf("%d of %d slots are not reported", q.sq.len(), depth)
 		}
 		got := make([]rdma.Completion, len(want)+1)
-		got = got[:cq.CQ.Poll(got)]
+		got = got[:cq.done.Poll(got)]
 		for i, c := range got {
 			if i >= len(want) || c.ID != want[i] || c.Status != rdma.StatusOK {
 				r.Fatalf("completion %d is %+v", i, c)
@@ -111,7 +111,7 @@ func TestStrangeCompletions(t *testing.T) {
 	if q.sq.len() != 1 {
 		t.Errorf("%d sends are left", q.sq.len())
 	}
-	if n := cq.CQ.Poll(make([]rdma.Completion, 9)); n != 2 {
+	if n := cq.done.Poll(make([]rdma.Completion, 9)); n != 2 {
 		t.Errorf("%d completions", n)
 	}
 }

@@ -2,6 +2,7 @@ package soft
 
 import (
 	"context"
+	"fmt"
 	"sync"
 	"sync/atomic"
 
@@ -34,7 +35,7 @@ func (q *CQ) Release() {
 	if q.handle.Load() == nil {
 		return
 	}
-	for turn := 0; q.serving.TryLock(); turn++ {
+	for turn := 1; q.serving.TryLock(); turn++ {
 		q.handOver()
 		q.serving.Unlock()
 		if q.empty() {
@@ -78,7 +79,7 @@ func (q *CQ) Dispatch(ctx context.Context, handle func(*rdma.Completion)) error 
 		q.serving.Unlock()
 		q.signal() // for who polls after this: what came under a Hold woke nobody
 	}()
-	for {
+	for ctx.Err() == nil {
 		if err := q.Wait(ctx); err != nil {
 			return err
 		}
@@ -86,4 +87,5 @@ func (q *CQ) Dispatch(ctx context.Context, handle func(*rdma.Completion)) error 
 		q.handOver()
 		q.serving.Unlock()
 	}
+	return fmt.Errorf("soft: dispatch: %w", context.Cause(ctx))
 }

@@ -112,3 +112,29 @@ func TestReleaseGoesBackToWork(t *testing.T) {
 	cancel()
 	<-ended
 }
+
+// TestDispatchEndsWhileCompletionsCome: a queue that is never empty does not keep Dispatch from ending.
+func TestDispatchEndsWhileCompletionsCome(t *testing.T) {
+	q, err := NewCQ(1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancelCause(t.Context())
+	q.Push(rdma.Completion{})
+	ended := make(chan error, 1)
+	why := errors.New("enough")
+	go func() {
+		ended <- q.Dispatch(ctx, func(c *rdma.Completion) {
+			q.Push(*c)
+			cancel(why)
+		})
+	}()
+	select {
+	case err := <-ended:
+		if !errors.Is(err, why) {
+			t.Errorf("Dispatch: %v", err)
+		}
+	case <-time.After(time.Minute):
+		t.Fatal("Dispatch goes on")
+	}
+}

@@ -193,6 +193,7 @@ func table(rows []string) string {
 func TestTable(t *testing.T) {
 	r := bench.FaultResult{FaultPlan: plan(bench.FaultKill, bench.VictimLeaf), VictimRank: 7, Undisturbed: []float64{22}, Total: 24,
 		Told: map[int]float64{0: 0.25}, Verified: []int{0, 1, 2, 3, 4, 5, 6}}
+	r.Members = 8
 	if got := row("kill leaf", r); got != "| kill leaf | 7 | 22.00 | 0.25 | 24.00 | 1.091 | 1.000 | 7 of 7 |" {
 		t.Error(got)
 	}
