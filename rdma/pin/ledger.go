@@ -116,12 +116,13 @@ func (l *ledger) take(w want) (v verdict, e *entry, victims []*entry) {
 	return made, e, nil
 }
 
-// find looks for an entry that serves a want. One that does begins at most the longest entry before the end of the want.
+// find looks for an entry that serves a want and that its claim may hold. One that does begins at most the longest entry before the end of the
+// want.
 func (l *ledger) find(w want) *entry {
 	after, _ := slices.BinarySearchFunc(l.entries, w.lo+1, (*entry).less)
 	for i := after - 1; i >= 0 && l.entries[i].lo+l.longest >= w.hi; i-- {
-		if l.entries[i].serves(w) {
-			return l.entries[i]
+		if e := l.entries[i]; e.serves(w) && (e.users > 0 || l.holds(e.bytes(), w)) {
+			return e
 		}
 	}
 	return nil
@@ -131,7 +132,10 @@ func (l *ledger) find(w want) *entry {
 func (l *ledger) room(n uint64) bool { return l.budget == 0 || l.used+n <= l.budget }
 
 // fits reports whether a want would fit if all went that nobody uses.
-func (l *ledger) fits(w want) bool {
+func (l *ledger) fits(w want) bool { return l.holds(w.bytes(), w) }
+
+// holds reports whether n bytes more would be in use within the share of a want.
+func (l *ledger) holds(n uint64, w want) bool {
 	if l.budget == 0 {
 		return true
 	}
@@ -141,7 +145,7 @@ func (l *ledger) fits(w want) bool {
 			inUse += e.bytes()
 		}
 	}
-	return inUse+w.bytes() <= l.share(w)
+	return inUse+n <= l.share(w)
 }
 
 // share is how much of the budget a want's claim may take, with others.

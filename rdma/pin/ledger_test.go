@@ -95,6 +95,38 @@ func TestLedgerClaims(t *testing.T) {
 	must(t, l, want{span: span{0, 100}, claim: ClaimNow})
 }
 
+// TestLedgerClaimsWhatIsFound: a registration that nobody uses counts like a new one for who finds it, so that those who wait for peers leave
+// the others' part of the budget to them also where all is registered already.
+func TestLedgerClaimsWhatIsFound(t *testing.T) {
+	l := &ledger{budget: 300}
+	idle := func(lo, hi uint64) *entry {
+		e := must(t, l, kept(lo, hi))
+		l.give(e)
+		return e
+	}
+	large, small := idle(0, 200), idle(300, 400)
+	ahead := func(lo, hi uint64) want {
+		return want{span: span{lo, hi}, keep: true, claim: ClaimAhead}
+	}
+	if v, _, victims := l.take(ahead(0, 50)); v != evicted || len(victims) != 1 || victims[0] != large {
+		t.Fatalf("verdict %v, victims %v: a part of what is more than a third has to be registered alone", v, victims)
+	}
+	l.gone(large)
+	if v, e, _ := l.take(ahead(300, 400)); v != found || e != small {
+		t.Fatalf("verdict %v: a third", v)
+	}
+	if v, e, _ := l.take(ahead(300, 400)); v != found || e != small {
+		t.Fatalf("verdict %v: in use already", v)
+	}
+	idle(500, 600)
+	if v, _, _ := l.take(ahead(500, 600)); v != refused {
+		t.Fatalf("verdict %v: a third more", v)
+	}
+	if v, _, _ := l.take(kept(500, 600)); v != found {
+		t.Fatalf("verdict %v: all of the budget", v)
+	}
+}
+
 // bookModel is the ledger as anyone would write it: all that was told, looked through each time.
 type bookModel struct {
 	l       *ledger
@@ -125,12 +157,6 @@ func (m *bookModel) check(t *rapid.T) {
 }
 
 func (m *bookModel) take(t *rapid.T, w want) {
-	var serving []*entry
-	for _, e := range m.l.entries {
-		if w.keep && e.serves(w) {
-			serving = append(serving, e)
-		}
-	}
 	inUse, fixed := w.bytes(), uint64(0)
 	for _, e := range m.l.entries {
 		switch {
@@ -143,6 +169,12 @@ func (m *bookModel) take(t *rapid.T, w want) {
 	limit := m.l.budget - min(fixed, m.l.budget)
 	if !w.fixed {
 		limit = limit * uint64(3-w.claim) / 3
+	}
+	var serving []*entry
+	for _, e := range m.l.entries {
+		if w.keep && e.serves(w) && (e.users > 0 || m.l.budget == 0 || inUse-w.bytes()+e.bytes() <= limit) {
+			serving = append(serving, e)
+		}
 	}
 	before := m.l.used
 	v, e, victims := m.l.take(w)
