@@ -22,7 +22,7 @@
 //
 // # Connecting
 //
-// One listening port may serve TLS and data: the first byte tells (PreambleByte; see Peek), and Serve
+// One listening port may serve TLS and data: the first byte tells (PreambleByte), and Serve
 // takes the connection over. Of the two addresses exchanged by the callers the one with the smaller token
 // dials, or the one that cannot be dialled. Both sides prove that they know both secrets:
 //

@@ -525,12 +525,12 @@ func (q *queuePair) farewell(cause error, whole bool) {
 	_, _ = io.Copy(io.Discard, io.LimitReader(q.conn, maxMessage))
 }
 
-// lastAck tells what was executed before an abort, if the peer takes it within a second.
+// lastAck tells what was executed before an abort, if the socket takes it at once; a stream that can only block has a second.
 func (q *queuePair) lastAck() {
 	q.mu.Lock()
 	q.out.rewind()
 	q.buildControlLocked(frame{kind: frameAck})
 	q.mu.Unlock()
 	_ = q.conn.SetWriteDeadline(time.Now().Add(time.Second))
-	_ = q.stream.write(&q.out.runs, &q.out.guard, true)
+	_ = q.stream.write(&q.out.runs, &q.out.guard, !q.stream.direct())
 }

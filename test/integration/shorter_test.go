@@ -165,7 +165,6 @@ func (s *shorter) awaitMiddle(t *testing.T, name string, others []*copying) {
 	}
 	s.c.Await(shorterLimit, "transfers in their middle", func() (bool, string) {
 		moved := s.moved()
-
 		for _, p := range paths {
 			if part, ok := moved[p]; !ok || p == name && part < 0.1 {
 				return false, fmt.Sprintf("%s: %v", p, moved)
