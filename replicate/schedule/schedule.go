@@ -49,6 +49,10 @@ type rule interface {
 	incoming(rank int, step, k uint64) (Transfer, bool)
 	// links calls yield for each pair of ranks that a message may need, in any order, repeats allowed.
 	links(rank int, yield func(peer int))
+	// arrival is the step in which a rank that is not the root receives the block.
+	arrival(rank int, block, k uint64) uint64
+	// before counts the blocks that rank receives from peer in the steps before the given one.
+	before(rank, peer int, step, k uint64) uint64
 }
 
 // Plan is an algorithm for a group of a given size. It is immutable and may be used by several goroutines.
