@@ -43,7 +43,7 @@ func (q *queuePair) heldUp() bool {
 }
 
 func (q *queuePair) canExecute() bool {
-	return q.executed < q.sq.Tail && q.nak == rdma.StatusOK && q.peer.state == stateReady && !q.heldUp()
+	return q.executed < q.sq.Tail && q.nak == rdma.StatusOK && q.peer.state == stateReady && !q.heldUp() && !q.waits()
 }
 
 // starved reports whether the next request needs a receive that the peer has not posted.
@@ -58,6 +58,7 @@ func (q *queuePair) armLocked() {
 		return
 	}
 	f := q.dev.fabric
+	q.endWaitLocked()
 	switch acked := q.sq.Head < q.executed; {
 	case q.ackArmed:
 	case acked:
@@ -67,8 +68,8 @@ func (q *queuePair) armLocked() {
 		q.ackArmed = true
 		f.scheduleLocked(event{kind: eventAck, pair: q, at: q.lastBack})
 	}
-	waits := q.lateFor == q.executed+1
-	if !q.outArmed && q.canExecute() && !(waits && q.starved()) {
+	late := q.lateFor == q.executed+1
+	if !q.outArmed && q.canExecute() && !(late && q.starved()) {
 		q.outArmed = true
 		f.scheduleLocked(event{kind: eventExecute, pair: q, at: q.sq.At(q.executed).At})
 	}
@@ -94,6 +95,7 @@ func (q *queuePair) executeLocked() {
 	}
 	s.At = q.lastBack
 	q.executed++
+	q.peer.wakeWaitersLocked()
 }
 
 // perform moves the bytes of a request and answers its status. Registered memory may have lost its pages (a file that was cut): a device

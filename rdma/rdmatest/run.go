@@ -33,7 +33,7 @@ type check struct {
 
 // Run runs the whole suite, one subtest per promise.
 func Run(t *testing.T, maker Maker) {
-	groups := [][]check{connectChecks, messageChecks, oneSidedChecks, refusalChecks, flowChecks, endChecks, costChecks}
+	groups := [][]check{connectChecks, messageChecks, oneSidedChecks, refusalChecks, flowChecks, waitChecks, endChecks, costChecks}
 	for _, g := range groups {
 		for _, c := range g {
 			t.Run(c.name, func(t *testing.T) { runOne(t, maker, c) })

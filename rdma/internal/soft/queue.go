@@ -26,6 +26,7 @@ type SendSlot struct {
 	Length     int
 	Pieces     []Piece
 	Inline     []byte
+	After      rdma.Receipts     // nothing to wait for without a QP; for providers that can wait
 	At         time.Duration     // for providers with a virtual clock
 	Header     [HeaderBytes]byte // for providers with a wire
 }
@@ -89,6 +90,7 @@ func (q *SendQueue) fill(s *SendSlot, wr *rdma.SendWR) error {
 	}
 	s.ID, s.Op, s.Unsignaled, s.Answered, s.Seal = wr.ID, wr.Op, wr.Unsignaled, false, wr.SealCRC
 	s.Imm, s.RemoteKey, s.RemoteAddr = wr.Imm, wr.RemoteKey, wr.RemoteAddr
+	s.After = rdma.Receipts{}
 	return nil
 }
 
@@ -149,6 +151,7 @@ type RecvQueue struct {
 	slots  []RecvSlot
 	Head   uint64 // the oldest that is not completed
 	Tail   uint64 // the next to post
+	Came   uint64 // completed well
 }
 
 // NewRecvQueue makes a queue of the given depth that completes into cq in the name of qp.
@@ -211,6 +214,9 @@ func (q *RecvQueue) Complete(status rdma.Status, op rdma.Opcode, n int, imm uint
 func (q *RecvQueue) CompleteAs(c rdma.Completion) {
 	s := q.First()
 	q.Head++
+	if c.Status == rdma.StatusOK {
+		q.Came++
+	}
 	c.ID, c.QP = s.ID, q.qp
 	q.cq.Push(c)
 	s.Pieces = releasePieces(s.Pieces)
