@@ -52,7 +52,8 @@ type core struct {
 	out     cursor // next send to prepare
 	queue   sendQueue
 	small   smallState
-	flight  int // sends posted and not completed
+	offload offload
+	flight  int // sends posted and not completed, whose blocks are here
 	rereads uint64
 
 	failure   *failure
@@ -143,7 +144,8 @@ type action struct {
 	slot   int
 	seq    uint64
 	block  uint64
-	length int    // of the block on the wire, trailer included
+	length int // of the block on the wire, trailer included
+	after  receipts
 	blocks uint32 // of the message that move
 	size   uint64 // of the message
 }
@@ -246,6 +248,7 @@ func (c *core) pump() {
 		c.grant()
 		c.stand()
 		c.send()
+		c.postAhead()
 		c.retire()
 		c.handSmall() // whose turn it is now
 	}
@@ -283,23 +286,31 @@ func (c *core) broken(lane int, cause error) {
 		return
 	}
 	l.broken = true
+	c.lose(l.peer, cause)
+	c.control()
+}
+
+// lose notes that queue pairs with a neighbour ended, and why the first of all did.
+func (c *core) lose(peer int, cause error) {
 	if c.closing && !c.isRoot() {
 		c.close() // everything was delivered; only the ends of some sends were not told
 	}
-	if !c.ended() {
-		if len(c.lost) == 0 {
-			c.lostAt = c.now
-			c.lostWhy = cause
-		}
-		c.lost = append(c.lost, l.peer)
-		c.graceOver()
+	if c.ended() {
+		return
 	}
-	c.control()
+	if len(c.lost) == 0 {
+		c.lostAt = c.now
+		c.lostWhy = cause
+	}
+	if !slices.Contains(c.lost, peer) {
+		c.lost = append(c.lost, peer)
+	}
+	c.graceOver()
 }
 
 // graceOver fails the group if neighbours were lost and the time to hear why is over.
 func (c *core) graceOver() {
-	if len(c.lost) > 0 && c.now.Sub(c.lostAt) >= c.limits.grace {
-		c.fail(ReasonDisconnected, c.rank, c.lost, c.lostWhy)
+	if len(c.lost) > 0 && c.now.Sub(c.lostAt) >= c.patience() {
+		c.fail(ReasonDisconnected, c.rank, c.suspects(), c.lostWhy)
 	}
 }

@@ -46,6 +46,9 @@
 // [GroupConfig.Priority] (share.go). [Group.Pace] tells how fast those take blocks that a member sends to, and [GroupConfig.Slow] what
 // happens to stragglers (pace.go).
 //
+// [GroupConfig.Offload] posts a window of a member's data-flow graph ahead, where the fabric's queue pairs can wait for each other, so that it relays
+// blocks without the poller (offload.go).
+//
 // # Failure
 //
 // A broken queue pair, a silent neighbour, a block that fails its check, a Source or Sink that fails, or

@@ -19,7 +19,7 @@ func (c *core) prepare() {
 		if i < 0 {
 			i = c.load(m, t.Block)
 		}
-		if i < 0 || c.slots[i].state == slotPosted {
+		if i < 0 || !c.mayPrepare(&c.slots[i]) {
 			return
 		}
 		s := &c.slots[i]
@@ -70,17 +70,20 @@ func (c *core) loaded(i int, err error) {
 // send posts the prepared sends for which there is credit, in order.
 func (c *core) send() {
 	c.pace.wait(c.now, -1)
-	for c.flight < c.limits.sends && c.queue.len > 0 {
+	for c.queue.len > 0 {
 		p := c.queue.front()
 		s, l := &c.slots[p.slot], &c.lanes[p.lane]
+		if c.enough(s) {
+			return
+		}
 		if s.state == slotFull && l.sent == l.credit && l.up {
 			c.pace.wait(c.now, p.lane)
 		}
-		if s.state != slotFull || l.sent == l.credit || !l.up || !c.maySend() || !c.myTurn(c.lengthOf(s)) { // credit may come before this end is connected
+		if !c.mayPost(s) || l.sent == l.credit || !l.up || !c.maySend() || !c.myTurn(c.lengthOf(s)) { // credit may come before this end is connected
 			return
 		}
 		c.bucket.take(c.lengthOf(s))
-		c.pace.post(c.now, p.lane)
+		after := c.beginSend(p)
 		c.queue.pop()
 		c.unpin(s)
 		c.use(s)
@@ -88,8 +91,7 @@ func (c *core) send() {
 		s.m.queued--
 		s.m.flight++
 		l.sent++
-		c.flight++
-		c.act(action{kind: actSend, lane: p.lane, slot: p.slot, seq: s.m.seq, block: c.blockOf(s), length: c.lengthOf(s), blocks: uint32(s.m.count())})
+		c.act(action{kind: actSend, lane: p.lane, slot: p.slot, seq: s.m.seq, block: c.blockOf(s), length: c.lengthOf(s), blocks: uint32(s.m.count()), after: after})
 	}
 }
 
@@ -196,6 +198,7 @@ func (c *core) accept(lane, i int, got trailer) {
 		return
 	}
 	s.state = slotFull
+	c.arrivedFor(i)
 	c.use(s)
 	s.m.received++
 	if !s.m.have.Has(want.block) {

@@ -47,6 +47,9 @@ type GroupConfig struct {
 	Grants int
 	// MaxSends bounds the block sends that are outstanding at once; 0 means DefaultMaxSends, in a chain twice that.
 	MaxSends int
+	// Offload has members' queue pairs relay blocks by themselves where they can (offload.go), a window ahead of the poller: relays then hand
+	// on blocks before they have checked them. Not with SendRate.
+	Offload bool
 	// SendRate caps what this member sends of the group's messages, in bytes a second; 0 means no cap. A relay's cap slows down
 	// those below it, and so in time the whole group.
 	SendRate uint64
@@ -141,7 +144,7 @@ func (cfg *GroupConfig) check(limits rdma.Limits) error {
 	case cfg.ReportInterval < 0 || cfg.SilenceTimeout < 0:
 		return fmt.Errorf("%w: negative time", ErrInvalid)
 	}
-	return errors.Join(cfg.Priority.check(), cfg.checkSlow())
+	return errors.Join(cfg.Priority.check(), cfg.checkSlow(), cfg.checkOffload())
 }
 
 func (cfg *GroupConfig) plan() (*schedule.Plan, error) {

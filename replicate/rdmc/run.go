@@ -136,13 +136,17 @@ func (g *Group) finishAll(err error) {
 func (g *Group) check(l *laneEnd, err error) {
 	if err != nil {
 		l.qp.Abort()
-		g.lose(l.lane, err)
+		g.lose(l, err)
 	}
 }
 
-// lose tells the core that the lane's queue pair is in error.
-func (g *Group) lose(lane int, cause error) {
-	g.core.broken(lane, cause)
+// lose tells the core that one of a lane's queue pairs is in error.
+func (g *Group) lose(l *laneEnd, cause error) {
+	if g.core.offload.on && !l.isControl {
+		g.core.cut(l.lane, cause)
+	} else {
+		g.core.broken(l.lane, cause)
+	}
 	g.engine.attend(g)
 }
 
@@ -209,8 +213,10 @@ func (l *laneEnd) complete(c *rdma.Completion) {
 	}
 	g.look()
 	switch {
+	case c.Status == rdma.StatusAwaited:
+		g.core.waitedInVain(l.lane)
 	case c.Status != rdma.StatusOK:
-		g.lose(l.lane, fmt.Errorf("%v on %v: %v", c.Op, l.kind(), c.Status))
+		g.lose(l, fmt.Errorf("%v on %v: %v", c.Op, l.kind(), c.Status))
 	case l.isControl && c.Op == rdma.OpRecv && c.Imm == immSmall:
 		t, err := unseal(split(g.controlBytes(l.lane, int(c.ID), c.Bytes)))
 		g.core.smallReceived(l.lane, int(c.ID), t, err)

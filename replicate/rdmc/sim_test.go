@@ -30,6 +30,10 @@ type world struct {
 	clocked bool    // cores are told the time before each event
 	// slowSink is how much longer a store takes, by rank.
 	slowSink map[int]time.Duration
+	// late is how long after its time a completion of blocks is handled, by rank; they stay in order.
+	late  map[int]time.Duration
+	sees  func(*simNode, action) // is told of each send that is posted
+	ahead int                    // sends that were posted before their blocks were there
 	// flip corrupts the next block that this rank sends.
 	flip map[int]bool
 }
@@ -53,7 +57,10 @@ type simNode struct {
 	sent    []simSend
 	order   []uint64        // messages in order of their ends here, small ones when they were handed over
 	lastOut []time.Duration // by lane: when the last block arrives, to keep order
+	queued  [][]action      // by lane: sends posted that have not begun, as the first waits for a receipt
+	came    []uint64        // by lane: blocks
 	lastCtl []time.Duration
+	polled  time.Duration // when the last late completion is handled
 	stored  map[uint64]bool
 	done    map[uint64]bool
 	failed  bool
@@ -117,6 +124,7 @@ func newWorldWith(seed uint64, plan *schedule.Plan, plain bool, block int, limit
 		n.content = make([]trailer, len(n.core.slots))
 		n.recvs, n.ctl = make([][]int, lanes), make([][]int, lanes)
 		n.lastOut, n.lastCtl = make([]time.Duration, lanes), make([]time.Duration, lanes)
+		n.queued, n.came = make([][]action, lanes), make([]uint64, lanes)
 		for i := range n.ctl {
 			receives := controlWindow
 			if i == n.core.parent {
@@ -180,8 +188,8 @@ func (w *world) advance(n *simNode) {
 
 func (w *world) checkBounds(n *simNode) {
 	c := n.core
-	if c.posted > c.limits.posted || c.pinned > c.limits.pins || c.flight > c.limits.sends {
-		w.fault("rank %d exceeds its limits: posted %d pinned %d flight %d", n.rank, c.posted, c.pinned, c.flight)
+	if c.posted > c.limits.posted || c.pinned > c.limits.pins || c.flight+len(c.offload.waiting) > c.limits.sends+c.offload.ahead {
+		w.fault("rank %d exceeds its limits: posted %d pinned %d flight %d, %d waiting", n.rank, c.posted, c.pinned, c.flight, len(c.offload.waiting))
 	}
 }
 
@@ -190,7 +198,12 @@ func (w *world) act(n *simNode, a action) {
 	case actPostRecv:
 		n.recvs[a.lane] = append(n.recvs[a.lane], a.slot)
 	case actSend:
-		w.sendBlock(n, a)
+		n.queued[a.lane] = append(n.queued[a.lane], a)
+		w.checkAhead(n, a)
+		if w.sees != nil {
+			w.sees(n, a)
+		}
+		w.begin(n, a.lane)
 	case actLoad:
 		if n.rank != 0 && n.disk[[2]uint64{a.seq, a.block}] == 0 {
 			w.fault("rank %d loads block %d that it has not stored", n.rank, a.block)
@@ -246,6 +259,26 @@ func (w *world) run(n *simNode, f func()) {
 	w.drain(n)
 }
 
+// begin begins the sends of a lane that do not wait for a receipt, nor come behind one that does.
+func (w *world) begin(n *simNode, lane int) {
+	for len(n.queued[lane]) > 0 {
+		a := n.queued[lane][0]
+		if a.after.count > n.came[a.after.lane] {
+			return
+		}
+		n.queued[lane] = n.queued[lane][1:]
+		w.sendBlock(n, a)
+	}
+}
+
+// arrived counts a block that came to a node, and begins what waited for it.
+func (w *world) arrived(n *simNode, lane int) {
+	n.came[lane]++
+	for l := range n.queued {
+		w.begin(n, l)
+	}
+}
+
 func (w *world) sendBlock(n *simNode, a action) {
 	if !n.core.lanes[a.lane].up {
 		w.fault("rank %d sends a block on a lane that is not connected", n.rank)
@@ -253,12 +286,15 @@ func (w *world) sendBlock(n *simNode, a action) {
 	n.sent = append(n.sent, simSend{w.now, a.length})
 	peer := w.nodes[n.core.lanes[a.lane].peer]
 	back := peer.core.laneOf[n.rank]
-	block := n.content[a.slot]
+	block, whole := n.content[a.slot], n.content[a.slot]
+	if len(w.flip) == 0 && (whole.block != a.block || whole.seq != a.seq) {
+		w.fault("rank %d sends block %d of %d for %d of %d", n.rank, whole.block, whole.seq, a.block, a.seq)
+	}
 	if w.flip[n.rank] {
 		block.block ^= 1
 	}
 	arrive := func() {
-		if n.content[a.slot].block != a.block || n.content[a.slot].seq != a.seq {
+		if n.content[a.slot] != whole {
 			w.fault("rank %d slot %d changed under a send", n.rank, a.slot)
 		}
 		if w.dead[peer.rank] || w.dead[n.rank] {
@@ -271,8 +307,9 @@ func (w *world) sendBlock(n *simNode, a action) {
 		slot := peer.recvs[back][0]
 		peer.recvs[back] = peer.recvs[back][1:]
 		peer.content[slot] = block
-		w.after(w.delay(actPostRecv), func() { w.run(n, func() { n.core.sentTo(a.lane, a.slot) }) })
-		w.run(peer, func() { peer.core.received(back, slot, block, nil) })
+		w.arrived(peer, back)
+		w.after(w.delay(actPostRecv), func() { w.complete(n, func() { n.core.sentTo(a.lane, a.slot) }) })
+		w.complete(peer, func() { peer.core.received(back, slot, block, nil) })
 	}
 	if w.wire != nil {
 		w.wire.add(n.rank, peer.rank, a.lane, a.length, arrive)
@@ -280,6 +317,16 @@ func (w *world) sendBlock(n *simNode, a action) {
 	}
 	n.lastOut[a.lane] = max(n.lastOut[a.lane], w.now) + w.delay(a.kind)
 	w.at(n.lastOut[a.lane], arrive)
+}
+
+// complete has a node's poller handle a completion, later where it lags behind.
+func (w *world) complete(n *simNode, f func()) {
+	if w.late[n.rank] == 0 {
+		w.run(n, f)
+		return
+	}
+	n.polled = max(n.polled, w.now+w.late[n.rank])
+	w.at(n.polled, func() { w.run(n, f) })
 }
 
 func (w *world) sendControl(n *simNode, lane int) {
@@ -405,13 +452,14 @@ func TestSimNoDeadlock(t *testing.T) {
 		seeds = 60
 	}
 	for seed := range seeds {
-		if err := simOnce(seed); err != nil {
+		if _, err := simOnce(seed, false); err != nil {
 			t.Fatalf("seed %d: %v", seed, err)
 		}
 	}
 }
 
-func simOnce(seed uint64) error {
+// simOnce runs one such group; with offload members post sends ahead, and it tells how many.
+func simOnce(seed uint64, offload bool) (ahead int, err error) {
 	rng := rand.New(rand.NewPCG(seed, 2))
 	n := 1 + rng.IntN(20)
 	algorithm := schedule.Algorithms()[rng.IntN(len(schedule.Algorithms()))]
@@ -424,10 +472,13 @@ func simOnce(seed uint64) error {
 		plan, err = schedule.NewHybridPlan(racks)
 	}
 	if errors.Is(err, schedule.ErrInvalid) {
-		return nil // a hypercube of this size
+		return 0, nil // a hypercube of this size
 	}
 	plain := rng.IntN(3) == 0
 	w := newWorldOf(seed, plan, plain, tiny(rng))
+	if offload {
+		w.offload(rng)
+	}
 	messages := 1 + rng.IntN(4)
 	var all []Announcement
 	for i := range messages {
@@ -452,9 +503,9 @@ func simOnce(seed uint64) error {
 		}
 	}
 	if w.err != nil {
-		return fmt.Errorf("%v n=%d plain %t: %w", algorithm, n, plain, w.err)
+		return 0, fmt.Errorf("%v n=%d plain %t: %w", algorithm, n, plain, w.err)
 	}
-	return nil
+	return w.ahead, nil
 }
 
 // TestSimResume moves only the blocks that some member lacks, and stores each once.

@@ -142,6 +142,7 @@ type simGate struct {
 	arbiter *arbiter
 }
 
+func (g *simGate) alone() bool                       { return len(g.arbiter.all) == 1 }
 func (g *simGate) ask(bytes int, now time.Time) bool { return g.arbiter.ask(&g.share, bytes, now) }
 func (g *simGate) done(bytes int, now time.Time)     { g.arbiter.done(&g.share, bytes, now) }
 func (g *simGate) rest(now time.Time)                { g.arbiter.rest(&g.share, now) }
