@@ -1,6 +1,7 @@
 package rdmc
 
 import (
+	"fmt"
 	"runtime"
 	"testing"
 
@@ -38,24 +39,30 @@ func runOne(t testing.TB, groups []*Group, blocks, blockSize int) {
 // TestDSN_4_6_NoAllocationPerBlock counts what a long message allocates beyond a short one.
 func TestDSN_4_6_NoAllocationPerBlock(t *testing.T) {
 	eachFabric(t, func(t *testing.T, devices func(int) []rdma.Device) {
-		c := newCluster(t, devices(4))
-		groups := c.all(GroupConfig{Number: 1, BlockSize: 4096})
-		runOne(t, groups, 200, 4096) // fill pools and scratch
-		mallocs := func(blocks int) uint64 {
-			var before, after runtime.MemStats
-			runtime.ReadMemStats(&before)
-			runOne(t, groups, blocks, 4096)
-			runtime.ReadMemStats(&after)
-			return after.Mallocs - before.Mallocs
-		}
-		const short, long = 100, 4100
-		a, b := mallocs(short), mallocs(long)
-		perBlock := (float64(b) - float64(a)) / ((long - short) * 3)
-		t.Logf("%d allocations for %d blocks, %d for %d: %.3f per block and receiver", a, short, b, long, perBlock)
-		if perBlock > 0.1 {
-			t.Errorf("%.3f allocations per block and receiver", perBlock)
+		for _, offload := range []bool{false, true} {
+			t.Run(fmt.Sprintf("Offload=%t", offload), func(t *testing.T) { allocations(t, devices(4), offload) })
 		}
 	})
+}
+
+func allocations(t *testing.T, devices []rdma.Device, offload bool) {
+	c := newCluster(t, devices)
+	groups := c.all(GroupConfig{Number: 1, BlockSize: 4096, Offload: offload})
+	runOne(t, groups, 200, 4096) // fill pools and scratch
+	mallocs := func(blocks int) uint64 {
+		var before, after runtime.MemStats
+		runtime.ReadMemStats(&before)
+		runOne(t, groups, blocks, 4096)
+		runtime.ReadMemStats(&after)
+		return after.Mallocs - before.Mallocs
+	}
+	const short, long = 100, 4100
+	a, b := mallocs(short), mallocs(long)
+	perBlock := (float64(b) - float64(a)) / ((long - short) * 3)
+	t.Logf("%d allocations for %d blocks, %d for %d: %.3f per block and receiver", a, short, b, long, perBlock)
+	if perBlock > 0.1 {
+		t.Errorf("%.3f allocations per block and receiver", perBlock)
+	}
 }
 
 func BenchmarkMulticast(b *testing.B) {

@@ -48,7 +48,7 @@ type GroupConfig struct {
 	// MaxSends bounds the block sends that are outstanding at once; 0 means DefaultMaxSends, in a chain twice that.
 	MaxSends int
 	// Offload has members' queue pairs relay blocks by themselves where they can (offload.go), a window ahead of the poller: relays then hand
-	// on blocks before they have checked them. Not with SendRate.
+	// on blocks before they have checked them. It is for chains: see docs/decisions/026. Not with SendRate.
 	Offload bool
 	// SendRate caps what this member sends of the group's messages, in bytes a second; 0 means no cap. A relay's cap slows down
 	// those below it, and so in time the whole group.

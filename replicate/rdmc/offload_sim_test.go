@@ -10,13 +10,14 @@ import (
 
 // offload has the members of a world post sends ahead, and some of their pollers lag behind.
 func (w *world) offload(rng *rand.Rand) {
-	w.late = make(map[int]time.Duration)
+	late := make([]time.Duration, len(w.nodes))
+	w.late = func(rank int) time.Duration { return late[rank] }
 	for _, n := range w.nodes[1:] {
 		o := &n.core.offload
 		o.ahead = 1 + rng.IntN(2*len(n.core.slots))
 		o.lanes = rng.IntN(6) > 0 // mixed devices
 		if rng.IntN(3) == 0 {
-			w.late[n.rank] = time.Duration(rng.IntN(20_000))
+			late[n.rank] = time.Duration(rng.IntN(20_000))
 		}
 	}
 }
@@ -83,10 +84,7 @@ func TestSimOffloadFollowsTheGraph(t *testing.T) {
 				posted[node.rank][schedule.Receipt{Peer: node.core.lanes[a.after.lane].peer, Number: a.after.count - 1}]++
 			}
 		}
-		w.late = map[int]time.Duration{}
-		for _, node := range w.nodes[1:] {
-			w.late[node.rank] = 10 * time.Millisecond // all is posted before the first block is looked at
-		}
+		w.late = func(rank int) time.Duration { return time.Duration(min(rank, 1)) * 10 * time.Millisecond } // all is posted before the first block is looked at
 		a := Announcement{Seq: 1, Size: k * simBlock, Blocks: AllBlocks(k)}
 		w.announce(a, none(k))
 		w.loop(func() bool { return false })
@@ -128,6 +126,80 @@ func TestSimOffloadCorrupt(t *testing.T) {
 		for _, node := range w.nodes {
 			if f := node.core.failure; f == nil || f.reason != ReasonCorrupt || node.rank > 0 && node.stored[1] {
 				t.Fatalf("seed %d rank %d: %+v, stored %t", seed, node.rank, f, node.stored[1])
+			}
+		}
+	}
+}
+
+// preempted is how long a message of k blocks takes, in the time of a block on a link, if each handling of a completion at a relay is late by a tenth
+// of that, and by ten times that with a probability: the processor is somebody else's then.
+func preempted(t *testing.T, cfg GroupConfig, n int, k uint64, probability float64) (mean float64) {
+	t.Helper()
+	const seeds = 10
+	cfg.Members = make([]string, n)
+	cfg.setDefaults()
+	for seed := range uint64(seeds) {
+		mean += preemptedOnce(t, seed, cfg, k, probability) / seeds
+	}
+	return mean
+}
+
+func preemptedOnce(t *testing.T, seed uint64, cfg GroupConfig, k uint64, probability float64) float64 {
+	const unit = 100 * time.Microsecond
+	n := len(cfg.Members)
+	plan, err := cfg.plan()
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := newWorld(seed, plan, func(int) coreLimits { return cfg.limits() })
+	f := &fluid{w: w, lanes: make([][][]*flow, n), unit: unit}
+	for rank := range f.lanes {
+		f.lanes[rank] = make([][]*flow, len(w.nodes[rank].core.lanes))
+	}
+	w.wire = f
+	w.delay = func(actionKind) time.Duration { return unit / 50 }
+	w.late = func(rank int) time.Duration {
+		if rank > 0 && w.rng.Float64() < probability {
+			return 10 * unit
+		}
+		return unit / 10
+	}
+	for _, node := range w.nodes {
+		node.placed = true
+		node.core.offload = offload{on: cfg.Offload, lanes: cfg.Offload && node.rank > 0, ahead: offloadAhead * cfg.Window}
+	}
+	a := Announcement{Seq: 1, Size: k * simBlock, Blocks: AllBlocks(k)}
+	w.announce(a, none(k))
+	all := func() bool {
+		for _, node := range w.nodes[1:] {
+			if !node.stored[1] {
+				return false
+			}
+		}
+		return true
+	}
+	w.loop(all)
+	if w.err != nil || !all() {
+		t.Fatal(w.err)
+	}
+	return float64(w.now) / float64(unit)
+}
+
+// TestSimOffloadAgainstPreemption holds what offloading is for: relays whose software is late, now and then by much, cost a chain less. In the
+// pipeline its sends to several peers begin when they can, in no order between them, which costs more than it brings while software is
+// in time; how much is only printed.
+func TestSimOffloadAgainstPreemption(t *testing.T) {
+	const n, k = 8, 200
+	for _, algorithm := range []schedule.Algorithm{schedule.Chain, schedule.BinomialPipeline} {
+		for _, sends := range []int{1, 0} {
+			for _, probability := range []float64{0, 0.002, 0.01, 0.03} {
+				by := preempted(t, GroupConfig{Algorithm: algorithm, MaxSends: sends, Offload: true}, n, k, probability)
+				without := preempted(t, GroupConfig{Algorithm: algorithm, MaxSends: sends}, n, k, probability)
+				t.Logf("%v of %d, MaxSends %d, %d blocks, late by 10 blocks with %.3f: %.0f block times offloaded, %.0f without",
+					algorithm, n, sends, k, probability, by, without)
+				if algorithm == schedule.Chain && by > without {
+					t.Errorf("%.1f block times offloaded, %.1f without", by, without)
+				}
 			}
 		}
 	}

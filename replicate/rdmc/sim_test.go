@@ -31,7 +31,7 @@ type world struct {
 	// slowSink is how much longer a store takes, by rank.
 	slowSink map[int]time.Duration
 	// late is how long after its time a completion of blocks is handled, by rank; they stay in order.
-	late  map[int]time.Duration
+	late  func(rank int) time.Duration
 	sees  func(*simNode, action) // is told of each send that is posted
 	ahead int                    // sends that were posted before their blocks were there
 	// flip corrupts the next block that this rank sends.
@@ -321,11 +321,11 @@ func (w *world) sendBlock(n *simNode, a action) {
 
 // complete has a node's poller handle a completion, later where it lags behind.
 func (w *world) complete(n *simNode, f func()) {
-	if w.late[n.rank] == 0 {
+	if w.late == nil {
 		w.run(n, f)
 		return
 	}
-	n.polled = max(n.polled, w.now+w.late[n.rank])
+	n.polled = max(n.polled, w.now+w.late(n.rank))
 	w.at(n.polled, func() { w.run(n, f) })
 }
 
