@@ -30,6 +30,7 @@ type core struct {
 	rank    int
 	plain   bool // messages are not announced: the first block that comes tells the size
 	plan    *schedule.Plan
+	costs   shareCosts
 	block   int // block size in bytes
 	epoch   uint32
 	limits  coreLimits
@@ -167,6 +168,7 @@ func newCore(plan *schedule.Plan, rank, blockSize int, epoch uint32, plain bool,
 		rank:    rank,
 		plain:   plain,
 		plan:    plan,
+		costs:   newShareCosts(plan, rank),
 		block:   blockSize,
 		epoch:   epoch,
 		limits:  limits.check(rank == 0),

@@ -79,7 +79,7 @@ func (c *core) send() {
 		if s.state == slotFull && l.sent == l.credit && l.up {
 			c.pace.wait(c.now, p.lane)
 		}
-		if !c.mayPost(s) || l.sent == l.credit || !l.up || !c.maySend() || !c.myTurn(c.lengthOf(s)) { // credit may come before this end is connected
+		if !c.mayPost(s) || l.sent == l.credit || !l.up || !c.maySend() || !c.myTurn(c.lengthOf(s), c.costs.of(s.m.count())) { // credit may come before this end is connected
 			return
 		}
 		c.bucket.take(c.lengthOf(s))

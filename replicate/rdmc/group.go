@@ -256,7 +256,7 @@ func (e *Engine) NewGroup(cfg GroupConfig) (*Group, error) {
 	}
 	g.core.now = time.Now()
 	g.places, g.unsealed = make([]rdma.SGE, len(g.core.slots)), make([]bool, len(g.core.slots))
-	g.turn = e.turns.newTurn(cfg.Priority, shareCost(g.core.plan, cfg.Rank), g.takeTurn)
+	g.turn = e.turns.newTurn(cfg.Priority, g.takeTurn)
 	g.core.gate = g.turn
 	if err := g.open(); err != nil {
 		g.turn.leave()

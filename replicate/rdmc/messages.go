@@ -39,7 +39,7 @@ type cursor struct{ seq, step uint64 }
 // may hear of messages in any order.
 func (c *core) announce(a Announcement, have *Bitmap) error {
 	m := &message{seq: a.Seq, size: a.Size, blocks: index(a.Blocks), have: have}
-	m.sched = c.plan.Schedule(m.count())
+	m.sched = c.plan.Message(m.seq, m.count())
 	m.steps = m.sched.Steps()
 	if !c.isRoot() {
 		m.stored = overlap(have, a.Blocks)

@@ -135,7 +135,7 @@ func (c *core) receiptOf(i int) receipts {
 }
 
 // graph is this member's part in a message.
-func (c *core) graph(m *message) schedule.Graph { return c.plan.Graph(c.rank, m.count()) }
+func (c *core) graph(m *message) schedule.Graph { return c.plan.Graph(c.rank, m.seq, m.count()) }
 
 // arrivedFor moves the sends that waited for a slot's block to those on their way.
 func (c *core) arrivedFor(i int) {

@@ -73,7 +73,7 @@ func TestSimOffloadFollowsTheGraph(t *testing.T) {
 		for rank, node := range w.nodes {
 			posted[rank], want[rank] = map[schedule.Receipt]int{}, map[schedule.Receipt]int{}
 			node.core.offload = offload{lanes: rank > 0, ahead: 8 * k}
-			for r := range plan.Graph(rank, k).Requests(0, 1<<20) {
+			for r := range plan.Graph(rank, 1, k).Requests(0, 1<<20) {
 				if r.Sends && rank > 0 {
 					want[rank][r.Awaits]++
 				}

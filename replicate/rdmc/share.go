@@ -18,7 +18,7 @@ const (
 	shareClasses  = 3
 	shareAhead    = 4                      // sends, as large as the smaller one's largest, by which a group may lead another
 	shareArrears  = 4                      // largest sends by which who was away for a moment may lag
-	shareUnit     = 64                     // what a byte costs who sends each block once
+	shareUnit     = 1024                   // what a byte costs who sends each block once
 	sharePause    = 2                      // ticks after which who was away starts without arrears
 	shareWorth    = 3                      // part of the pace that a group under way alone must reach for others to wait for it
 	shareGrains   = 4                      // sends of each that a sample takes
@@ -52,11 +52,11 @@ type arbiter struct {
 	held     meter     // all completions while somebody starves and somebody has something outstanding
 }
 
-// share is one group's part. Its zero value, with a class, a cost and a wake, is ready to be added.
+// share is one group's part. Its zero value, with a class and a wake, is ready to be added.
 type share struct {
 	class   int
 	wake    func() // called, by who takes it from the woken, without a lock
-	cost    int64  // what a byte moves the tag on, by shareUnit; 0 is that
+	cost    int64  // what a byte moves the tag on, by shareUnit, in the last ask
 	tag     int64  // bytes posted, by their cost, lifted when it was away
 	largest int    // largest send
 	flight  int    // sends outstanding
@@ -90,7 +90,7 @@ func (m *meter) perSecond() float64 {
 
 // scaled is what so many bytes are on the scale of tags.
 func (s *share) scaled(bytes int) int64 {
-	return int64(bytes) * max(s.cost, shareUnit) / shareUnit
+	return int64(bytes) * s.cost / shareUnit
 }
 
 // lead is how far the group may be ahead of another: of one whose blocks are as large by some, as neither posts them evenly, and of one
@@ -116,9 +116,11 @@ func (a *arbiter) contended(s *share) bool {
 	return a.busy > 1 || a.busy == 1 && !s.isBusy()
 }
 
-// ask reports whether the group may post a send of so many bytes, and books it. If not, it is woken when it is worth asking again.
-func (a *arbiter) ask(s *share, bytes int, now time.Time) bool {
+// ask reports whether the group may post a send of so many bytes, and books it, each byte at a cost. If not, it is woken when it is worth
+// asking again.
+func (a *arbiter) ask(s *share, bytes int, cost int64, now time.Time) bool {
 	a.progress(now)
+	s.cost = cost
 	s.largest = max(s.largest, bytes)
 	if a.contended(s) {
 		a.lift(s)

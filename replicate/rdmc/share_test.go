@@ -22,7 +22,7 @@ func TestArbiterAlone(t *testing.T) {
 	a.add(s)
 	a.add(idle)
 	if n := testing.AllocsPerRun(1000, func() {
-		if a.contended(s) || !a.ask(s, 1000, time.Time{}) {
+		if a.contended(s) || !a.ask(s, 1000, shareUnit, time.Time{}) {
 			t.Fatal("refused")
 		}
 		a.done(s, 1000, time.Time{})
@@ -39,7 +39,7 @@ func TestArbiterTurns(t *testing.T) {
 	for name, end := range map[string]func(a *arbiter, small *share){
 		"catches up": func(a *arbiter, small *share) {
 			for range 9 {
-				if !a.ask(small, 100, simStart) {
+				if !a.ask(small, 100, shareUnit, simStart) {
 					t.Fatal("who is behind is refused")
 				}
 				a.done(small, 100, simStart)
@@ -52,14 +52,14 @@ func TestArbiterTurns(t *testing.T) {
 		big, small := &share{class: 1}, &share{class: 1}
 		a.add(big)
 		a.add(small)
-		if !a.ask(big, 1000, simStart) || !a.ask(small, 100, simStart) || !a.ask(big, 1000, simStart) {
+		if !a.ask(big, 1000, shareUnit, simStart) || !a.ask(small, 100, shareUnit, simStart) || !a.ask(big, 1000, shareUnit, simStart) {
 			t.Fatalf("%s: refused before anybody is ahead", name)
 		}
 		a.done(big, 1000, simStart)
-		if a.ask(big, 1000, simStart) || a.next() != nil {
+		if a.ask(big, 1000, shareUnit, simStart) || a.next() != nil {
 			t.Fatalf("%s: two blocks ahead, and not refused", name)
 		}
-		if end(&a, small); a.next() != big || a.next() != nil || !a.ask(big, 1000, simStart) {
+		if end(&a, small); a.next() != big || a.next() != nil || !a.ask(big, 1000, shareUnit, simStart) {
 			t.Errorf("%s: not woken", name)
 		}
 	}

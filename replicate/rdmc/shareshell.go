@@ -2,7 +2,6 @@ package rdmc
 
 import (
 	"fmt"
-	"math"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -10,26 +9,40 @@ import (
 	"github.com/rdmcfs/rdmcfs/replicate/schedule"
 )
 
-// sharePartMin bounds what shareCost makes of ranks that hand on few blocks or only small messages.
+// sharePartMin bounds what shareCost makes of ranks that hand on few blocks.
 const sharePartMin = 0.25
 
-// shareCost is what a byte of a rank costs it: who hands on only a part of the blocks needs only that part of the bytes to keep the
-// pace of a group, and others need not wait until it has had as many as they.
-func shareCost(plan *schedule.Plan, rank int) int64 {
-	return int64(math.Round(shareUnit / max(plan.Part(rank), sharePartMin)))
+// shareCosts is what a byte costs a rank. Who hands on only a part of the blocks needs only that part of the bytes to keep the
+// pace of a group, and others need not wait until it has had as many as they; who sends a single block three times needs them all.
+type shareCosts struct {
+	single int64 // of a message of one block
+	long   int64 // of one of more: those overlap, so that even short ones go as a long one does
 }
+
+func newShareCosts(plan *schedule.Plan, rank int) shareCosts {
+	return shareCosts{single: shareCost(plan.Part(rank, 1)), long: shareCost(plan.Part(rank, schedule.PartBlocks))}
+}
+
+func (c shareCosts) of(blocks uint64) int64 {
+	if blocks == 1 {
+		return c.single
+	}
+	return c.long
+}
+
+func shareCost(part float64) int64 { return int64(shareUnit / max(part, sharePartMin)) }
 
 // gate is where a core asks for its turn. A core without one sends when it can.
 type gate interface {
-	ask(bytes int, now time.Time) bool // may be posted, and then is booked
-	done(bytes int, now time.Time)     // has completed
-	rest(now time.Time)                // was refused, and is not ready any more
-	alone() bool                       // there is nobody to take turns with
+	ask(bytes int, cost int64, now time.Time) bool // may be posted, and then is booked, each byte at cost
+	done(bytes int, now time.Time)                 // has completed
+	rest(now time.Time)                            // was refused, and is not ready any more
+	alone() bool                                   // there is nobody to take turns with
 }
 
 // myTurn reports whether the engine's other groups leave a send of so many bytes to this one now, all else allowing it.
-func (c *core) myTurn(bytes int) bool {
-	if c.gate == nil || c.gate.ask(bytes, c.now) {
+func (c *core) myTurn(bytes int, cost int64) bool {
+	if c.gate == nil || c.gate.ask(bytes, cost, c.now) {
 		return true
 	}
 	c.refused = true
@@ -66,18 +79,18 @@ type turn struct {
 	gone  bool
 }
 
-func (t *turns) newTurn(class Priority, cost int64, wake func()) *turn {
-	n := &turn{share: share{class: int(class - PriorityLow), cost: cost, wake: wake}, turns: t}
+func (t *turns) newTurn(class Priority, wake func()) *turn {
+	n := &turn{share: share{class: int(class - PriorityLow), wake: wake}, turns: t}
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.arbiter.add(&n.share)
 	return n
 }
 
-func (t *turn) ask(bytes int, now time.Time) bool {
+func (t *turn) ask(bytes int, cost int64, now time.Time) bool {
 	t.turns.mu.Lock()
 	defer t.turns.unlock()
-	return t.gone || t.turns.arbiter.ask(&t.share, bytes, now)
+	return t.gone || t.turns.arbiter.ask(&t.share, bytes, cost, now)
 }
 
 func (t *turn) done(bytes int, now time.Time) {

@@ -218,7 +218,7 @@ func (c *core) relaySmall() {
 	s := &c.small
 	for _, lane := range s.down {
 		l := &c.lanes[lane]
-		for l.up && l.smallSent < s.next && l.smallSent < l.smallCredit && s.at(l.smallSent).ready && c.maySend() && c.myTurn(s.at(l.smallSent).wire()) {
+		for l.up && l.smallSent < s.next && l.smallSent < l.smallCredit && s.at(l.smallSent).ready && c.maySend() && c.myTurn(s.at(l.smallSent).wire(), shareCost(float64(len(s.down)))) {
 			e := s.at(l.smallSent)
 			c.bucket.take(e.wire())
 			e.m.queued--

@@ -142,10 +142,12 @@ type simGate struct {
 	arbiter *arbiter
 }
 
-func (g *simGate) alone() bool                       { return len(g.arbiter.all) == 1 }
-func (g *simGate) ask(bytes int, now time.Time) bool { return g.arbiter.ask(&g.share, bytes, now) }
-func (g *simGate) done(bytes int, now time.Time)     { g.arbiter.done(&g.share, bytes, now) }
-func (g *simGate) rest(now time.Time)                { g.arbiter.rest(&g.share, now) }
+func (g *simGate) alone() bool { return len(g.arbiter.all) == 1 }
+func (g *simGate) ask(bytes int, cost int64, now time.Time) bool {
+	return g.arbiter.ask(&g.share, bytes, cost, now)
+}
+func (g *simGate) done(bytes int, now time.Time) { g.arbiter.done(&g.share, bytes, now) }
+func (g *simGate) rest(now time.Time)            { g.arbiter.rest(&g.share, now) }
 
 // group adds a group over the machines, the root's first.
 func (u *universe) group(seed uint64, block int, class Priority, limits func(int) coreLimits, machines ...int) *world {
@@ -165,7 +167,6 @@ func (u *universe) group(seed uint64, block int, class Priority, limits func(int
 		g := &simGate{u: u, arbiter: u.arbiters[machine]}
 		g.class = int(class - PriorityLow)
 		g.wake = func() { w.run(n, n.core.pump) }
-		g.cost = shareCost(plan, rank)
 		g.arbiter.add(&g.share)
 		n.core.gate = g
 	}

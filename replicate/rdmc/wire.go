@@ -17,7 +17,7 @@ const (
 	maxFigures    = 12
 )
 
-const controlVersion = 2
+const controlVersion = 3
 
 // Flags of a control message.
 const (

@@ -127,3 +127,7 @@ func scan[R rule](r R, rank, peer int, from, to, k uint64) (n uint64) {
 	}
 	return n
 }
+
+func (t tree) arrival(rank int, _, _ uint64) uint64 { return uint64(t.taken[rank]) }
+
+func (tree) before(int, int, uint64, uint64) uint64 { return 0 }

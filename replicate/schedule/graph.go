@@ -13,9 +13,8 @@ import "iter"
 // Any request is computed in O(log n) from its step, except of a hypercube with twins O(log² n); the graph itself holds nothing. It is a
 // value and may be used by several goroutines.
 type Graph struct {
-	plan   *Plan
-	rank   int
-	blocks uint64
+	message message
+	rank    int
 }
 
 // Request is a work request of a graph.
@@ -38,32 +37,30 @@ type Receipt struct {
 	Number uint64
 }
 
-// Graph is the data-flow graph of a rank in a message of the given number of blocks, which costs O(1).
-func (p *Plan) Graph(rank int, blocks uint64) Graph {
-	return Graph{plan: p, rank: rank, blocks: blocks}
+// Graph is the data-flow graph of a rank in a message of the given number and length in blocks (see Message), which costs O(1).
+func (p *Plan) Graph(rank int, number, blocks uint64) Graph {
+	return Graph{message: p.message(number, blocks), rank: rank}
 }
 
 // Steps is that of the schedule.
-func (g Graph) Steps() uint64 { return g.schedule().Steps() }
-
-func (g Graph) schedule() message { return message{plan: g.plan, blocks: g.blocks} }
+func (g Graph) Steps() uint64 { return g.message.Steps() }
 
 // Receive is the receive of a step, or false if there is none.
 func (g Graph) Receive(step uint64) (Request, bool) {
-	t, ok := g.schedule().Incoming(g.rank, step)
+	t, ok := g.message.Incoming(g.rank, step)
 	if !ok {
 		return Request{}, false
 	}
-	return Request{Transfer: t, Step: step, Number: g.plan.rule.before(g.rank, t.Peer, step, g.blocks), Awaits: Receipt{Peer: -1}}, true
+	return Request{Transfer: t, Step: step, Number: g.message.moves.before(g.rank, t.Peer, step, g.message.blocks), Awaits: Receipt{Peer: -1}}, true
 }
 
 // Send is the send of a step, or false if there is none.
 func (g Graph) Send(step uint64) (Request, bool) {
-	t, ok := g.schedule().Outgoing(g.rank, step)
+	t, ok := g.message.Outgoing(g.rank, step)
 	if !ok {
 		return Request{}, false
 	}
-	number := g.plan.rule.before(t.Peer, g.rank, step, g.blocks)
+	number := g.message.moves.before(t.Peer, g.rank, step, g.message.blocks)
 	return Request{Transfer: t, Sends: true, Step: step, Number: number, Awaits: g.Receipt(t.Block)}, true
 }
 
@@ -72,10 +69,10 @@ func (g Graph) Receipt(block uint64) Receipt {
 	if g.rank == 0 {
 		return Receipt{Peer: -1}
 	}
-	r := g.plan.rule
-	step := r.arrival(g.rank, block, g.blocks)
-	t, _ := r.incoming(g.rank, step, g.blocks)
-	return Receipt{Peer: t.Peer, Number: r.before(g.rank, t.Peer, step, g.blocks)}
+	r := g.message.moves
+	step := r.arrival(g.rank, block, g.message.blocks)
+	t, _ := r.incoming(g.rank, step, g.message.blocks)
+	return Receipt{Peer: t.Peer, Number: r.before(g.rank, t.Peer, step, g.message.blocks)}
 }
 
 // Requests goes over the requests of the steps from first up to, not including, end, in an order in which they may be posted: by steps.

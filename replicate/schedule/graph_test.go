@@ -52,7 +52,7 @@ func TestDSN_2_GraphIsTheSchedule(t *testing.T) {
 }
 
 func checkGraph(plan *Plan, rank int, k uint64) error {
-	s, g := plan.Schedule(k), plan.Graph(rank, k)
+	s, g := plan.Message(1, k), plan.Graph(rank, 1, k)
 	sent, came := make([]uint64, plan.Members()), make([]uint64, plan.Members())
 	brings := make(map[uint64]Receipt)
 	for step := range s.Steps() + 2 {
@@ -94,7 +94,7 @@ func awaited(brings map[uint64]Receipt, rank int, block uint64) Receipt {
 // TestGraphInWindows holds that going on where a window ended gives the same as one walk.
 func TestGraphInWindows(t *testing.T) {
 	for _, plan := range plansOf(t, 13) {
-		g := plan.Graph(3, 50)
+		g := plan.Graph(3, 1, 50)
 		whole := slices.Collect(g.Requests(0, g.Steps()+9))
 		var parts []Request
 		for step := uint64(0); step < g.Steps(); step += 7 {
@@ -136,7 +136,7 @@ func TestGraphOfHugeMessages(t *testing.T) {
 			if last[rank] != k {
 				t.Errorf("%v: rank %d receives %d blocks, want %d", plan.Algorithm(), rank, last[rank], uint64(k))
 			}
-			g := plan.Graph(rank, k)
+			g := plan.Graph(rank, 1, k)
 			for r := range g.Requests(g.Steps()-30, g.Steps()) {
 				if r.Sends && (r.Awaits.Peer < 0 || r.Awaits.Number > k) {
 					t.Errorf("%v: rank %d: %+v", plan.Algorithm(), rank, r)
@@ -148,7 +148,7 @@ func TestGraphOfHugeMessages(t *testing.T) {
 
 func TestGraphDoesNotAllocate(t *testing.T) {
 	for _, plan := range plansOf(t, 32) {
-		g := plan.Graph(5, 1000)
+		g := plan.Graph(5, 1, 1000)
 		if n := testing.AllocsPerRun(100, func() {
 			g.Send(77)
 			g.Receive(77)
@@ -190,7 +190,7 @@ func newMachine(plan *Plan, k uint64, ahead int, rng *rand.Rand) *machine {
 	for rank := range m.ranks {
 		r := &m.ranks[rank]
 		*r = machineRank{queues: make([][]Request, n), posted: make([][]Request, n), came: make([]uint64, n), busy: make([]bool, n), has: make(map[uint64]bool)}
-		g := plan.Graph(rank, k)
+		g := plan.Graph(rank, 1, k)
 		for req := range g.Requests(0, g.Steps()) {
 			if req.Sends {
 				r.queues[req.Peer] = append(r.queues[req.Peer], req)

@@ -41,18 +41,23 @@ type Schedule interface {
 	Incoming(rank int, step uint64) (Transfer, bool)
 }
 
-// rule is an algorithm for one group size; it gets the number of blocks with each question, which is
+// moves are those of one message for one group size; they get the number of blocks with each question, which is
 // at least 1. Steps asked about are below steps(k).
-type rule interface {
+type moves interface {
 	steps(k uint64) uint64
 	outgoing(rank int, step, k uint64) (Transfer, bool)
 	incoming(rank int, step, k uint64) (Transfer, bool)
-	// links calls yield for each pair of ranks that a message may need, in any order, repeats allowed.
-	links(rank int, yield func(peer int))
 	// arrival is the step in which a rank that is not the root receives the block.
 	arrival(rank int, block, k uint64) uint64
 	// before counts the blocks that rank receives from peer in the steps before the given one.
 	before(rank, peer int, step, k uint64) uint64
+}
+
+// rule is an algorithm for one group size.
+type rule interface {
+	moves
+	// links calls yield for each pair of ranks that a message may need, in any order, repeats allowed.
+	links(rank int, yield func(peer int))
 }
 
 // Plan is an algorithm for a group of a given size. It is immutable and may be used by several goroutines.
@@ -111,7 +116,7 @@ func newRule(algorithm Algorithm, members int) (rule, error) {
 	case Circulant:
 		return newCirculant(members), nil
 	case BinomialPipeline:
-		return pipeline(members), nil
+		return newSingle(members), nil
 	}
 	return nil, algorithm.check()
 }
@@ -124,7 +129,27 @@ func (p *Plan) Members() int { return p.members }
 
 // Schedule is the plan applied to a message of the given number of blocks, which costs O(1).
 // No blocks make no steps.
-func (p *Plan) Schedule(blocks uint64) Schedule { return message{plan: p, blocks: blocks} }
+func (p *Plan) Schedule(blocks uint64) Schedule { return p.Message(0, blocks) }
+
+// Message is the schedule of a message with a number that all members know: those of one block may take turns among several trees, so that
+// relays share the work.
+func (p *Plan) Message(number, blocks uint64) Schedule { return p.message(number, blocks) }
+
+func (p *Plan) message(number, blocks uint64) message {
+	m := message{plan: p, moves: p.rule, blocks: blocks}
+	if s, ok := p.rule.(single); ok && blocks == 1 {
+		m.moves = s.of(number)
+	}
+	return m
+}
+
+// turns is after how many messages of one block their schedules repeat.
+func (p *Plan) turns(blocks uint64) uint64 {
+	if s, ok := p.rule.(single); ok && blocks == 1 {
+		return uint64(len(s.trees))
+	}
+	return 1
+}
 
 // Neighbours lists, ascending, the ranks that a rank exchanges blocks with in any message.
 func (p *Plan) Neighbours(rank int) []int {
@@ -155,27 +180,32 @@ func (p *Plan) Tree() []int {
 	return parents
 }
 
-// partBlocks is the message that Part counts in: of a pipeline's its filling is a small part.
-const partBlocks = 240
+// PartBlocks is the message that stands for all longer ones in Part: the filling of a pipeline is a small part of it.
+const PartBlocks = 240
 
-// Part is how many times, at most once, a rank sends each block of a long message on average: 1 for the root of a pipeline, 0 for
-// who hands nothing on.
-func (p *Plan) Part(rank int) float64 {
-	if p.algorithm == Sequential && rank > 0 {
+// Part is how many times a rank sends each block of a message of so many blocks on average: of a long one 1 for the root of a pipeline, of
+// a single block as often as the root has children, 0 for who hands nothing on. It goes through the steps of at most PartBlocks blocks.
+func (p *Plan) Part(rank int, blocks uint64) float64 {
+	if blocks == 0 || p.algorithm == Sequential && rank > 0 {
 		return 0
 	}
-	s, sends := p.Schedule(partBlocks), 0
-	for step := uint64(0); step < s.Steps() && sends < partBlocks; step++ {
-		if _, ok := s.Outgoing(rank, step); ok {
-			sends++
+	blocks = min(blocks, PartBlocks)
+	turns, sends := p.turns(blocks), 0
+	for number := range turns {
+		s := p.Message(number, blocks)
+		for step := range s.Steps() {
+			if _, ok := s.Outgoing(rank, step); ok {
+				sends++
+			}
 		}
 	}
-	return float64(sends) / partBlocks
+	return float64(sends) / float64(turns*blocks)
 }
 
 // message is a plan with a number of blocks.
 type message struct {
 	plan   *Plan
+	moves  moves
 	blocks uint64
 }
 
@@ -186,21 +216,21 @@ func (m message) Steps() uint64 {
 	if m.blocks == 0 {
 		return 0
 	}
-	return m.plan.rule.steps(m.blocks)
+	return m.moves.steps(m.blocks)
 }
 
 func (m message) Outgoing(rank int, step uint64) (Transfer, bool) {
 	if step >= m.Steps() {
 		return Transfer{}, false
 	}
-	return m.plan.rule.outgoing(rank, step, m.blocks)
+	return m.moves.outgoing(rank, step, m.blocks)
 }
 
 func (m message) Incoming(rank int, step uint64) (Transfer, bool) {
 	if step >= m.Steps() {
 		return Transfer{}, false
 	}
-	return m.plan.rule.incoming(rank, step, m.blocks)
+	return m.moves.incoming(rank, step, m.blocks)
 }
 
 // alone is the schedule of a group without receivers.

@@ -188,6 +188,34 @@ func TestDSN_4_4_Exhaustive(t *testing.T) {
 	}
 }
 
+// TestMessagesOfOneBlock checks all trees that messages of one block take in turn: each is as short as can be and keeps to the plan's links.
+func TestMessagesOfOneBlock(t *testing.T) {
+	var c checker
+	for n := 2; n <= 128; n++ {
+		plan, err := NewPlan(BinomialPipeline, n)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for number := range uint64(3) {
+			s := plan.Message(number, 1)
+			if err := c.check(s); err != nil || s.Steps() != uint64(ceilLog2(n)) {
+				t.Fatalf("message %d: n=%d: %d steps, %v", number, n, s.Steps(), err)
+			}
+			for rank := 1; rank < n; rank++ {
+				source := -1
+				for step := range s.Steps() {
+					if in, ok := s.Incoming(rank, step); ok {
+						source = in.Peer
+					}
+				}
+				if !slices.Contains(plan.Neighbours(rank), source) {
+					t.Errorf("message %d: n=%d: rank %d gets it from %d, of neighbours %v", number, n, rank, source, plan.Neighbours(rank))
+				}
+			}
+		}
+	}
+}
+
 func TestLargeGroups(t *testing.T) {
 	var c checker
 	for _, n := range []int{127, 128, 129, 255, 257, 512, 777, 1025} {
