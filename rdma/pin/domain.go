@@ -88,12 +88,22 @@ type Pin struct {
 	l      *live
 	offset int
 	length int
+	found  bool // not registered for this use
 	once   sync.Once
 }
 
 // SGE is the memory that was asked for, as a piece of its region.
 func (p *Pin) SGE() rdma.SGE {
 	return rdma.SGE{Region: p.l.region, Offset: p.offset, Length: p.length}
+}
+
+// extend makes the pin n bytes longer, if its registration has them.
+func (p *Pin) extend(n int64) bool {
+	if uint64(p.offset+p.length)+uint64(n) > p.e.bytes() {
+		return false
+	}
+	p.length += int(n)
+	return true
 }
 
 // Ask is a request for registered memory.
@@ -117,6 +127,28 @@ func (a *Ask) span() span {
 // Try registers memory, or finds it registered. It waits for the device, but for no other user: ErrBudget.
 func (d *Domain) Try(a Ask) (*Pin, error) {
 	return d.get(context.Background(), &a, false)
+}
+
+// Find is Try for what is registered already: nil if it is not, or is more than the claim may hold now. It does not wait.
+func (d *Domain) Find(a Ask) *Pin {
+	w := want{span: a.span(), access: a.Access, keep: a.Keep, claim: a.Claim}
+	d.mu.Lock()
+	e := d.book.reuse(w)
+	if e == nil {
+		d.mu.Unlock()
+		return nil
+	}
+	p := d.foundLocked(e, &a)
+	d.mu.Unlock()
+	select {
+	case <-p.l.ready:
+		if p, err := d.made(p); err == nil {
+			return p
+		}
+	default:
+		_ = p.Release() // who registers it holds it as well: nothing is deregistered
+	}
+	return nil
 }
 
 // Room is how many bytes may be registered with a claim if nobody else uses any but allocated blocks.
@@ -144,8 +176,7 @@ func (d *Domain) get(ctx context.Context, a *Ask, wait bool) (*Pin, error) {
 		v, e, victims := d.book.take(w)
 		switch v {
 		case found:
-			d.counts.Hits++
-			p := d.useLocked(e, d.live[e], a)
+			p := d.foundLocked(e, a)
 			d.mu.Unlock()
 			return d.made(p)
 		case made:
@@ -197,6 +228,14 @@ func (d *Domain) useLocked(e *entry, l *live, a *Ask) *Pin {
 	if a.Lost != nil {
 		l.lost[p] = a.Lost
 	}
+	return p
+}
+
+// foundLocked is useLocked for an entry that was there.
+func (d *Domain) foundLocked(e *entry, a *Ask) *Pin {
+	d.counts.Hits++
+	p := d.useLocked(e, d.live[e], a)
+	p.found = true
 	return p
 }
 

@@ -4,6 +4,8 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+
+	"github.com/rdmcfs/rdmcfs/rdma"
 )
 
 // ErrProtocol is returned when the peer sends what it may not.
@@ -14,16 +16,24 @@ type kind uint8
 
 const (
 	kindMatch kind = iota + 1 // sender: a message comes, here is its beginning
-	kindAck                   // receiver: where the first fragment ends
+	kindAck                   // receiver: where the first fragment begins and ends, and those that may be written at once
 	kindData                  // sender: bytes by send/receive
-	kindReady                 // receiver: a fragment may be written
+	kindReady                 // receiver: more fragments may be written
 	kindDone                  // receiver: all is there
 	kindTaken                 // receiver: data was taken, more may come
 	kindError                 // both: the link ends, with the reason
 )
 
-// headBytes is the size of a frame on the wire; a payload may follow.
-const headBytes = 64
+const (
+	// headBytes is the size of a frame on the wire; a payload may follow.
+	headBytes = 64
+	// frameVersion is of all frames: ends of another are refused.
+	frameVersion = 2
+	// keyBytes is the size of a fragment's place in the payload of ACK and READY: key u64, address u64.
+	keyBytes = 16
+	// announcedMax bounds the fragments that are announced and not yet there.
+	announcedMax = 256
+)
 
 // frame is the head of each message of a link, little endian. Unused fields are zero.
 type frame struct {
@@ -33,11 +43,34 @@ type frame struct {
 	seq      uint32 // of the message
 	length   uint32 // of the payload
 	taken    uint32 // data frames that the receiver has taken of this message
-	size     int64  // match: of the message; ready: of the fragment
-	at       int64  // match: of the first fragment; ack: length of it; data: of the payload in the message; ready: number of the fragment
+	size     int64  // match: of the message; ack: where the first fragment begins; ready: bytes of the fragments together
+	at       int64  // match: where the first fragment begins at the latest; ack: bytes of it; data: of the payload; ready: first fragment
 	fragment int64  // match
-	key      uint64 // ready
-	addr     uint64 // ready
+}
+
+// place is where a fragment is to be written.
+type place struct {
+	key  rdma.RegionKey
+	addr uint64
+}
+
+// putPlaces writes the payload of ACK and READY.
+func putPlaces(b []byte, places []place) {
+	for i, p := range places {
+		binary.LittleEndian.PutUint64(b[i*keyBytes:], uint64(p.key))
+		binary.LittleEndian.PutUint64(b[i*keyBytes+8:], p.addr)
+	}
+}
+
+// appendPlaces reads it.
+func appendPlaces(places []place, b []byte) ([]place, error) {
+	if n := len(b) / keyBytes; len(b)%keyBytes != 0 || len(places)+n > announcedMax {
+		return places, fmt.Errorf("%w: %d bytes of places after %d", ErrProtocol, len(b), len(places))
+	}
+	for ; len(b) > 0; b = b[keyBytes:] {
+		places = append(places, place{rdma.RegionKey(binary.LittleEndian.Uint64(b)), binary.LittleEndian.Uint64(b[8:])})
+	}
+	return places, nil
 }
 
 // put writes the head into b.
@@ -51,8 +84,7 @@ func (f *frame) put(b []byte) {
 	binary.LittleEndian.PutUint64(b[16:], uint64(f.size))
 	binary.LittleEndian.PutUint64(b[24:], uint64(f.at))
 	binary.LittleEndian.PutUint64(b[32:], uint64(f.fragment))
-	binary.LittleEndian.PutUint64(b[40:], f.key)
-	binary.LittleEndian.PutUint64(b[48:], f.addr)
+	b[40] = frameVersion
 }
 
 // decodeFrame reads a head and what follows it.
@@ -66,7 +98,9 @@ func decodeFrame(b []byte) (f frame, payload []byte, err error) {
 		length: binary.LittleEndian.Uint32(b[8:]), taken: binary.LittleEndian.Uint32(b[12:]),
 		size: int64(binary.LittleEndian.Uint64(b[16:])), at: int64(binary.LittleEndian.Uint64(b[24:])),
 		fragment: int64(binary.LittleEndian.Uint64(b[32:])),
-		key:      binary.LittleEndian.Uint64(b[40:]), addr: binary.LittleEndian.Uint64(b[48:]),
+	}
+	if b[40] != frameVersion {
+		return f, nil, fmt.Errorf("%w: frames of version %d, these are %d", ErrProtocol, b[40], frameVersion)
 	}
 	if f.kind < kindMatch || f.kind > kindError || int(f.length) != len(b)-headBytes || f.size < 0 || f.at < 0 {
 		return f, nil, fmt.Errorf("%w: message of kind %d with %d bytes", ErrProtocol, f.kind, len(b))

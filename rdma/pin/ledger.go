@@ -47,11 +47,20 @@ type entry struct {
 	stale   bool   // its memory is no longer what was registered: found by nobody
 	leaving bool   // is being deregistered
 	used    uint64 // turn of the last use
+	again   int    // messages that found all their memory registered in pieces, of which this was the first
 }
 
 func (e *entry) less(lo uint64) int { return cmp.Compare(e.lo, lo) }
 func (e *entry) findable() bool     { return e.keep && !e.stale && !e.leaving }
 func (e *entry) idle() bool         { return e.users == 0 && !e.leaving }
+
+// more is how many bytes more are in use with another user.
+func (e *entry) more() uint64 {
+	if e.users > 0 {
+		return 0
+	}
+	return e.bytes()
+}
 
 func (e *entry) serves(w want) bool {
 	return e.findable() && e.covers(w.span) && e.access&w.access == w.access
@@ -81,13 +90,8 @@ const (
 
 // take finds or makes the entry for a want, and makes the caller a user of it.
 func (l *ledger) take(w want) (v verdict, e *entry, victims []*entry) {
-	l.turn++
-	if w.keep {
-		if e := l.find(w); e != nil {
-			e.users++
-			e.used = l.turn
-			return found, e, nil
-		}
+	if e := l.reuse(w); e != nil {
+		return found, e, nil
 	}
 	n := w.bytes()
 	if !l.fits(w) {
@@ -116,12 +120,26 @@ func (l *ledger) take(w want) (v verdict, e *entry, victims []*entry) {
 	return made, e, nil
 }
 
-// find looks for an entry that serves a want and that its claim may hold. One that does begins at most the longest entry before the end of the
+// reuse makes the caller a user of an entry that is there, if one serves.
+func (l *ledger) reuse(w want) *entry {
+	l.turn++
+	if !w.keep || w.empty() {
+		return nil
+	}
+	e := l.find(w)
+	if e != nil {
+		e.users++
+		e.used = l.turn
+	}
+	return e
+}
+
+// find looks for an entry that serves a want and that its claim may hold: also one that others use, as they may let go of it before. One that does begins at most the longest entry before the end of the
 // want.
 func (l *ledger) find(w want) *entry {
 	after, _ := slices.BinarySearchFunc(l.entries, w.lo+1, (*entry).less)
 	for i := after - 1; i >= 0 && l.entries[i].lo+l.longest >= w.hi; i-- {
-		if e := l.entries[i]; e.serves(w) && (e.users > 0 || l.holds(e.bytes(), w)) {
+		if e := l.entries[i]; e.serves(w) && l.holds(e.more(), w) {
 			return e
 		}
 	}
@@ -186,6 +204,20 @@ func (l *ledger) victims(n uint64) []*entry {
 		free += e.bytes()
 	}
 	return idle
+}
+
+// replace has e found where others are that it serves as well. They go with their last user; those without one are to be deregistered now.
+func (l *ledger) replace(e *entry) (leave []*entry) {
+	for _, o := range l.entries {
+		if o == e || !o.findable() || !e.serves(want{span: o.span, access: o.access}) {
+			continue
+		}
+		if o.keep = false; o.idle() {
+			o.leaving = true
+			leave = append(leave, o)
+		}
+	}
+	return leave
 }
 
 // give ends one use and reports whether the entry is to be deregistered now.

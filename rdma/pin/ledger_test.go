@@ -125,6 +125,9 @@ func TestLedgerClaimsWhatIsFound(t *testing.T) {
 	if v, _, _ := l.take(kept(500, 600)); v != found {
 		t.Fatalf("verdict %v: all of the budget", v)
 	}
+	if v, _, _ := l.take(ahead(500, 600)); v == found {
+		t.Fatal("what another may let go of before, beyond a third")
+	}
 }
 
 // bookModel is the ledger as anyone would write it: all that was told, looked through each time.
@@ -172,7 +175,7 @@ func (m *bookModel) take(t *rapid.T, w want) {
 	}
 	var serving []*entry
 	for _, e := range m.l.entries {
-		if w.keep && e.serves(w) && (e.users > 0 || m.l.budget == 0 || inUse-w.bytes()+e.bytes() <= limit) {
+		if w.keep && e.serves(w) && (m.l.budget == 0 || inUse-w.bytes()+e.more() <= limit) {
 			serving = append(serving, e)
 		}
 	}

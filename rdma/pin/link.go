@@ -173,7 +173,7 @@ type end interface {
 	frame(f *frame, payload []byte) error
 	// written is told of the end of our write of a fragment.
 	written(i int64) error
-	// finished is told of a write of the peer's.
+	// finished is told that the peer has written all fragments up to i.
 	finished(i uint32) error
 	// release gives up all registrations: nothing works on them any more.
 	release() error
@@ -207,7 +207,7 @@ func (l *Link) complete(c *rdma.Completion, e end) error {
 	case rdma.OpSend:
 		l.free = append(l.free, int(c.ID))
 		return nil
-	case rdma.OpWriteImm:
+	case rdma.OpWrite, rdma.OpWriteImm:
 		return e.written(int64(c.ID &^ writeID))
 	case rdma.OpRecvWriteImm:
 		_ = l.postRecv(int(c.ID)) // as below

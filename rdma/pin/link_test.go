@@ -69,13 +69,14 @@ func TestReuseRegistersOnce(t *testing.T) {
 		src, dst := random(t, 1<<20, 2), Bytes(pages(t, 1<<20))
 		for _, s := range []Strategy{OnDemand, Cached, Pipeline, CachedPipeline} {
 			var made [2]int64
-			for round := range 3 {
+			for round := range 4 {
 				if sendErr, err := move(t, p.end[0], p.end[1], s, src, dst); sendErr != nil || err != nil {
 					t.Fatalf("%v: %v, %v", s, sendErr, err)
 				}
 				for i, d := range p.dom {
 					st := d.Stats()
-					if grown := st.Made > made[i]; round > 0 && grown == s.keeps() {
+					joined := s == CachedPipeline && round == joinAfter
+					if grown := st.Made > made[i]; round > 0 && grown == (s.keeps() && !joined) {
 						t.Errorf("%v, round %d, end %d: %d registrations after %d", s, round, i, st.Made, made[i])
 					}
 					made[i] = st.Made
@@ -129,13 +130,19 @@ func TestPipelineIsBounded(t *testing.T) {
 	})
 }
 
-// TestManyLinksShareABudget: links both ways between two domains that have room for two fragments each.
+// TestManyLinksShareABudget: links both ways between two domains that have room for two fragments each, or for many that are found again.
 func TestManyLinksShareABudget(t *testing.T) {
+	for _, fragments := range []int64{2, 7, 40} {
+		t.Run(fmt.Sprint(fragments), func(t *testing.T) { shareBudget(t, fragments) })
+	}
+}
+
+func shareBudget(t *testing.T, fragments int64) {
 	each(t, func(t *testing.T, a, b rdma.Device) {
 		cfg := LinkConfig{SlotBytes: 1 << 10, Slots: 2, Fragment: 64 << 10, Depth: 2}
 		const links = 6
 		buffers := int64(2*(cfg.Slots+2*cfg.Depth+controlSlots)*cfg.SlotBytes) * (links + 1)
-		p := newPair(t, a, b, buffers+2*cfg.Fragment, cfg)
+		p := newPair(t, a, b, buffers+fragments*cfg.Fragment, cfg)
 		src := random(t, 1<<20, 4)
 		type job struct {
 			from, to *Link
@@ -153,10 +160,14 @@ func TestManyLinksShareABudget(t *testing.T) {
 		for i, j := range jobs {
 			wg.Go(func() {
 				s := []Strategy{Pipeline, CachedPipeline}[i/2%2]
-				if sendErr, err := move(t, j.from, j.to, s, src, j.dst); sendErr != nil || err != nil {
-					t.Errorf("link %d, %v: %v, %v", i, s, sendErr, err)
-				} else if !bytes.Equal(j.dst, src) {
-					t.Errorf("link %d: other bytes", i)
+				for round := range 4 {
+					clear(j.dst)
+					if sendErr, err := move(t, j.from, j.to, s, src, j.dst); sendErr != nil || err != nil {
+						t.Errorf("link %d, %v, round %d: %v, %v", i, s, round, sendErr, err)
+						return
+					} else if !bytes.Equal(j.dst, src) {
+						t.Errorf("link %d, round %d: other bytes", i, round)
+					}
 				}
 			})
 		}
@@ -294,6 +305,10 @@ func FuzzDecodeFrame(f *testing.F) {
 	b := make([]byte, headBytes+3)
 	(&frame{kind: kindMatch, strategy: Pipeline, depth: 4, seq: 1, length: 3, size: 100, at: 50, fragment: 4096}).put(b)
 	f.Add(b)
+	ready := make([]byte, headBytes+2*keyBytes)
+	(&frame{kind: kindReady, seq: 1, length: 2 * keyBytes, size: 8192, at: 3}).put(ready)
+	putPlaces(ready[headBytes:], []place{{1, 2}, {3, 4}})
+	f.Add(ready)
 	f.Fuzz(func(t *testing.T, b []byte) {
 		g, payload, err := decodeFrame(b)
 		if err != nil {
@@ -304,6 +319,13 @@ func FuzzDecodeFrame(f *testing.F) {
 		h, rest, err := decodeFrame(append(again, payload...))
 		if err != nil || h != g || !bytes.Equal(rest, payload) {
 			t.Fatalf("%+v, then %+v: %v", g, h, err)
+		}
+		if places, err := appendPlaces(nil, payload); err == nil {
+			back := make([]byte, len(payload))
+			putPlaces(back, places)
+			if len(places) > announcedMax || !bytes.Equal(back, payload) {
+				t.Fatalf("%d places of %d bytes", len(places), len(payload))
+			}
 		}
 		if g.kind == kindMatch && g.checkMatch() == nil && (int64(len(payload)) > g.size || g.at > g.size || g.depth > depthMax) {
 			t.Fatalf("%+v was let in", g)

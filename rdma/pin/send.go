@@ -20,10 +20,12 @@ type sending struct {
 	over   bool
 	copied int64 // next byte to go by send/receive
 	data   uint32
-	taken  uint32 // data frames that the receiver has taken
-	posted int64  // fragments whose write was posted
-	ready  []frame
-	pins   [][]*Pin // of fragment i at i % depth
+	taken  uint32   // data frames that the receiver has taken
+	posted int64    // fragments whose write was posted
+	places []place  // of the announced ones behind those
+	ends   []int64  // last fragment of each announcement that is not posted to its end
+	pins   [][]*Pin // of the fragments from w.done on that are registered; none where they are those before
+	use    use
 }
 
 // Send sends a message with a strategy. It blocks until the receiver has all of it. After an error, also of ctx, the link is broken, and
@@ -82,11 +84,18 @@ func (e *sending) match(size int64) error {
 	default:
 		f.fragment, f.depth = max(size, fragmentMin), 1
 	}
-	f.length = uint32(min(f.at, c.Eager))
+	if e.s != CachedPipeline || f.at == size || !e.found() {
+		f.length = uint32(min(f.at, c.Eager))
+	}
 	e.copied = int64(f.length)
 	e.w = window{plan: plan{size: size, offset: f.at, fragment: f.fragment}, depth: int64(f.depth)}
-	e.pins = make([][]*Pin, f.depth)
 	return e.l.post(f, func(p []byte) error { return readFull(e.m, p, 0) })
+}
+
+// found reports whether all the memory is registered as one piece. The receiver's may be, too, so its answer is worth more than bytes with the first message.
+func (e *sending) found() bool {
+	p := e.l.d.Find(Ask{Memory: e.m.Bytes(), Keep: true, Claim: ClaimAhead})
+	return p != nil && p.Release() == nil
 }
 
 func readFull(m Memory, p []byte, at int64) error {
@@ -106,12 +115,14 @@ func readFull(m Memory, p []byte, at int64) error {
 // advance does one thing, that which keeps the wire busy first, and reports whether it did.
 func (e *sending) advance(ctx context.Context) (bool, error) {
 	switch {
-	case len(e.ready) > 0 && (e.ready[0].at < e.w.next || e.w.open()):
+	case len(e.places) > 0 && (e.posted < e.w.next || e.w.open()):
 		return e.write(ctx)
 	case e.copied < e.w.offset && e.data-e.taken < uint32(e.l.cfg.Slots) && len(e.l.free) > controlSlots/2:
 		return true, e.sendData()
 	case e.acked && e.w.open():
 		return e.register(ClaimAhead)
+	case e.acked && e.posted == e.w.count() && !e.use.over:
+		return true, e.l.d.join(&e.use, Ask{Memory: e.m.Bytes(), Keep: true, Claim: ClaimAhead})
 	}
 	return false, nil
 }
@@ -127,15 +138,18 @@ func (e *sending) sendData() error {
 
 // register has the next fragment registered, and reports whether the budget has room for that.
 func (e *sending) register(claim Claim) (bool, error) {
-	from, to := e.w.at(e.w.next)
-	pins, err := e.pinPieces(from, to, claim)
+	from, to := e.at(e.w.next)
+	try := func(a Ask) (*Pin, error) {
+		a.Claim = claim
+		return e.l.d.Try(a)
+	}
+	pins, err := e.pinPieces(from, to, try)
 	if errors.Is(err, ErrBudget) && e.s == CachedPipeline && claim == ClaimNow {
-		pins, err = e.pin(nil, from, from, to, false, claim) // who is waited for does with little
+		pins, err = e.pin(nil, from, from, to, false, try) // who is waited for does with little
 	}
 	switch {
 	case err == nil:
-		e.pins[e.w.next%e.w.depth] = pins
-		e.w.next++
+		e.take(pins)
 		return true, nil
 	case errors.Is(err, ErrBudget) && (claim != ClaimNow || e.l.d.Room(claim) >= to-from):
 		return false, nil
@@ -143,14 +157,54 @@ func (e *sending) register(claim Claim) (bool, error) {
 	return false, err
 }
 
-// pinPieces registers [from, to) of the memory: as one piece, or in pieces that end on boundaries if they are to be found again.
-func (e *sending) pinPieces(from, to int64, claim Claim) (pins []*Pin, err error) {
+func (e *sending) take(pins []*Pin) {
+	e.pins = append(e.pins, pins)
+	e.w.next++
+	for _, p := range pins {
+		e.use.note(p)
+	}
+}
+
+// extend takes the next fragment, of n bytes, if it lies in the registration that the one before ends in, with which it goes in one write.
+func (e *sending) extend(p *Pin, n int64) bool {
+	if !e.s.keeps() || !p.extend(n) {
+		return false
+	}
+	e.pins = append(e.pins, nil)
+	e.w.next++
+	return true
+}
+
+// errNotThere is how an ask ends that only looks for what is registered.
+var errNotThere = errors.New("not registered")
+
+// find takes the next fragment if it is registered, and reports whether it did.
+func (e *sending) find() bool {
+	if !e.s.keeps() {
+		return false
+	}
+	from, to := e.at(e.w.next)
+	pins, err := e.pinPieces(from, to, func(a Ask) (*Pin, error) {
+		a.Claim = ClaimNow
+		if p := e.l.d.Find(a); p != nil {
+			return p, nil
+		}
+		return nil, errNotThere
+	})
+	if err == nil {
+		e.take(pins)
+	}
+	return err == nil
+}
+
+// pinPieces gets [from, to) of the memory: as one piece, or in pieces that end on boundaries if they are to be found again.
+func (e *sending) pinPieces(from, to int64, get func(Ask) (*Pin, error)) (pins []*Pin, err error) {
 	if e.s != CachedPipeline {
-		return e.pin(nil, from, from, to, e.s.keeps(), claim)
+		return e.pin(nil, from, from, to, e.s.keeps(), get)
 	}
 	for from < to && err == nil {
 		lo, hi := segment(e.m.Bytes(), from, e.w.fragment)
-		pins, err = e.pin(pins, lo, from, hi, true, claim)
+		pins, err = e.pin(pins, lo, from, hi, true, get)
 		from = hi
 	}
 	if err == nil {
@@ -160,9 +214,9 @@ func (e *sending) pinPieces(from, to int64, claim Claim) (pins []*Pin, err error
 	return pins, err
 }
 
-// pin registers [lo, hi), of which what begins at from is sent. With an error all pins are released.
-func (e *sending) pin(pins []*Pin, lo, from, hi int64, keep bool, claim Claim) ([]*Pin, error) {
-	p, err := e.l.d.Try(Ask{Memory: e.m.Bytes()[lo:hi], Keep: keep, Claim: claim, Lost: e.lost})
+// pin gets [lo, hi), of which what begins at from is sent. With an error all pins are released.
+func (e *sending) pin(pins []*Pin, lo, from, hi int64, keep bool, get func(Ask) (*Pin, error)) ([]*Pin, error) {
+	p, err := get(Ask{Memory: e.m.Bytes()[lo:hi], Keep: keep, Lost: e.lost})
 	if err != nil {
 		return nil, errors.Join(err, releaseAll(pins))
 	}
@@ -187,10 +241,10 @@ func releaseAll(pins []*Pin) error {
 	return errors.Join(errs...)
 }
 
-// write writes the fragment that was announced first, and reports whether it did: its registration may have to wait for the budget.
+// write writes what was announced first, and reports whether it did: its registration may have to wait for the budget. The last fragment of
+// an announcement tells the receiver that all of them are there.
 func (e *sending) write(ctx context.Context) (bool, error) {
-	f := e.ready[0]
-	if f.at == e.w.next { // not ahead
+	if e.posted == e.w.next { // not ahead
 		done, err := e.register(ClaimNow)
 		if err != nil {
 			return false, err
@@ -199,36 +253,89 @@ func (e *sending) write(ctx context.Context) (bool, error) {
 			return e.w.held() == 0, e.l.awaitRoom(ctx, e.w.held())
 		}
 	}
-	e.ready = e.ready[1:]
-	l := e.l
-	l.list = l.list[:0]
-	for _, p := range e.pins[f.at%e.w.depth] {
-		l.list = append(l.list, p.SGE())
+	n := e.gather()
+	last := e.posted + n - 1
+	wr := rdma.SendWR{ID: writeID | uint64(last), Op: rdma.OpWrite, List: e.l.list, RemoteKey: e.places[0].key, RemoteAddr: e.places[0].addr}
+	if last == e.ends[0] {
+		wr.Op, wr.Imm = rdma.OpWriteImm, uint32(last)
+		e.ends = e.ends[1:]
 	}
-	e.posted++
-	err := l.qp.PostSend(rdma.SendWR{ID: writeID | uint64(f.at), Op: rdma.OpWriteImm, List: l.list, Imm: uint32(f.at),
-		RemoteKey: rdma.RegionKey(f.key), RemoteAddr: f.addr})
-	if err != nil {
+	e.places, e.posted = e.places[n:], e.posted+n
+	if err := e.l.qp.PostSend(wr); err != nil {
 		return false, fmt.Errorf("%w: %w", ErrBroken, err)
 	}
 	return true, nil
 }
 
+// gather lists the memory of the next fragments that one write can take, and counts them: those behind the first that lie behind it in a region of the
+// receiver's too, and are registered here.
+func (e *sending) gather() (n int64) {
+	l := e.l
+	pins := e.pins[e.posted-e.w.done]
+	l.list = appendPieces(l.list[:0], pins)
+	tail := pins[len(pins)-1]
+	limits := l.dev.Limits()
+	from, to := e.at(e.posted)
+	for n = 1; e.posted+n <= e.ends[0]; n++ {
+		_, end := e.at(e.posted + n)
+		if e.places[n] != (place{e.places[0].key, e.places[0].addr + uint64(to-from)}) || end-from > int64(limits.MaxMessage) {
+			break
+		}
+		if e.posted+n == e.w.next {
+			if e.extend(tail, end-to) {
+				l.list[len(l.list)-1].Length += int(end - to)
+				to = end
+				continue
+			}
+			if !e.find() {
+				break
+			}
+		}
+		pins = e.pins[e.posted+n-e.w.done]
+		list := appendPieces(l.list, pins)
+		if len(list) > limits.MaxSGE {
+			break
+		}
+		l.list, to, tail = list, end, pins[len(pins)-1]
+	}
+	return n
+}
+
+// appendPieces adds the memory of pins; what lies behind each other in a region is one piece.
+func appendPieces(list []rdma.SGE, pins []*Pin) []rdma.SGE {
+	for _, p := range pins {
+		s := p.SGE()
+		if k := len(list) - 1; k >= 0 && list[k].Region == s.Region && list[k].Offset+list[k].Length == s.Offset {
+			list[k].Length += s.Length
+			continue
+		}
+		list = append(list, s)
+	}
+	return list
+}
+
 // frame takes the receiver's answers.
-func (e *sending) frame(f *frame, _ []byte) error {
+func (e *sending) frame(f *frame, payload []byte) error {
 	if f.seq != e.l.seq || f.taken > e.data || f.taken < e.taken {
 		return fmt.Errorf("%w: answer to message %d, this is %d", ErrProtocol, f.seq, e.l.seq)
 	}
 	e.taken = f.taken
 	switch {
-	case f.kind == kindAck && !e.acked && f.at > 0 && f.at <= e.w.fragment:
-		e.acked, e.w.first = true, f.at
-	case f.kind == kindReady && e.acked && f.at == e.posted+int64(len(e.ready)) && int64(len(e.ready)) < e.w.depth && f.at < e.w.count():
-		if from, to := e.w.at(f.at); f.size != to-from {
-			return fmt.Errorf("%w: %d bytes for a fragment of %d", ErrProtocol, f.size, to-from)
+	case f.kind == kindAck && !e.acked && f.at > 0 && f.at <= e.w.fragment && f.size <= e.w.offset:
+		e.acked, e.w.offset, e.w.first = true, f.size, f.at
+		if err := e.announced(payload); err != nil {
+			return err
 		}
-		e.ready = append(e.ready, *f)
-	case f.kind == kindDone && e.copied == e.w.offset && (e.w.offset == e.w.size || e.acked && e.posted == e.w.count()):
+		return e.skip()
+	case f.kind == kindReady && e.acked && f.at == e.posted+int64(len(e.places)) && len(payload) > 0:
+		if err := e.announced(payload); err != nil {
+			return err
+		}
+		from, _ := e.w.at(f.at)
+		if _, to := e.w.at(e.ends[len(e.ends)-1]); f.size != to-from {
+			return fmt.Errorf("%w: %d bytes for fragments of %d", ErrProtocol, f.size, to-from)
+		}
+	case f.kind == kindDone && e.copied >= e.w.offset && (e.w.offset == e.w.size || e.acked && e.posted == e.w.count()):
 		e.over = true
 	case f.kind == kindTaken:
 	default:
@@ -237,12 +344,50 @@ func (e *sending) frame(f *frame, _ []byte) error {
 	return nil
 }
 
-// written is told that the receiver has a fragment: its memory is not needed any more.
+// announced notes where fragments may be written from now on.
+func (e *sending) announced(payload []byte) (err error) {
+	if e.places, err = appendPlaces(e.places, payload); err != nil {
+		return err
+	}
+	last := e.posted + int64(len(e.places)) - 1
+	if last >= e.w.count() {
+		return fmt.Errorf("%w: fragment %d of %d", ErrProtocol, last, e.w.count())
+	}
+	if len(payload) > 0 {
+		e.ends = append(e.ends, last)
+	}
+	return nil
+}
+
+// skip leaves out what was sent by copies while the receiver found out that nothing had to be: it may be written from an earlier byte on.
+func (e *sending) skip() error {
+	for n := 0; e.copied > e.w.offset; n++ {
+		from, to := e.w.at(int64(n))
+		switch {
+		case n == len(e.places):
+			return fmt.Errorf("%w: fragments from %d on, %d bytes sent, and %d places", ErrProtocol, e.w.offset, e.copied, n)
+		case to > e.copied:
+			e.places = e.places[n:]
+			e.places[0].addr += uint64(e.copied - from)
+			e.posted, e.w.next, e.w.done = int64(n), int64(n), int64(n)
+			return nil
+		}
+	}
+	return nil
+}
+
+// at is what is written of fragment i.
+func (e *sending) at(i int64) (from, to int64) {
+	from, to = e.w.at(i)
+	return max(from, e.copied), to
+}
+
+// written is told that the receiver has all fragments up to i: their memory is not needed any more.
 func (e *sending) written(i int64) error {
-	pins := e.pins[i%e.w.depth]
-	e.pins[i%e.w.depth] = nil
-	e.w.done++
-	return releaseAll(pins)
+	n := i + 1 - e.w.done
+	pins := e.pins[:n]
+	e.pins, e.w.done = e.pins[n:], i+1
+	return releaseEach(pins)
 }
 
 func (e *sending) finished(uint32) error {
@@ -250,10 +395,15 @@ func (e *sending) finished(uint32) error {
 }
 
 func (e *sending) release() error {
+	pins := e.pins
+	e.pins = nil
+	return releaseEach(pins)
+}
+
+func releaseEach(list [][]*Pin) error {
 	var errs []error
-	for i, pins := range e.pins {
+	for _, pins := range list {
 		errs = append(errs, releaseAll(pins))
-		e.pins[i] = nil
 	}
 	return errors.Join(errs...)
 }

@@ -147,7 +147,7 @@ func (q *pair) PostSend(wrs ...rdma.SendWR) error {
 				return fmt.Errorf("uring: post send of %d bytes at %d: %w", e.Length, e.Offset, rdma.ErrBounds)
 			}
 		}
-		if len(w.Inline) > 0 || w.Op != rdma.OpSend && w.Op != rdma.OpWriteImm {
+		if len(w.Inline) > 0 || w.Op != rdma.OpSend && w.Op != rdma.OpWrite && w.Op != rdma.OpWriteImm {
 			return fmt.Errorf("uring: post %v: %w", w.Op, rdma.ErrRequest)
 		}
 		w.List = append([]rdma.SGE(nil), w.List...)
@@ -290,9 +290,11 @@ func (q *pair) cameSome(n int32) {
 		q.pushRecv()
 		return
 	}
-	w := q.recvs[0]
-	q.recvs = q.recvs[1:]
-	q.recv.push(rdma.Completion{ID: w.ID, QP: q, Op: q.op, Bytes: q.total, Imm: q.imm, HasImm: true})
+	if q.op != rdma.OpWrite {
+		w := q.recvs[0]
+		q.recvs = q.recvs[1:]
+		q.recv.push(rdma.Completion{ID: w.ID, QP: q, Op: q.op, Bytes: q.total, Imm: q.imm, HasImm: true})
+	}
 	q.nextHead()
 }
 
@@ -303,19 +305,22 @@ func (q *pair) begin() error {
 	b := &q.heads[userRecv].b
 	length, key, addr := binary.LittleEndian.Uint64(b[8:]), binary.LittleEndian.Uint64(b[16:]), binary.LittleEndian.Uint64(b[24:])
 	q.imm = binary.LittleEndian.Uint32(b[4:])
-	if len(q.recvs) == 0 || length > 1<<30 {
+	op := rdma.Opcode(b[0])
+	if len(q.recvs) == 0 && op != rdma.OpWrite || length > 1<<30 {
 		return errRefused
 	}
 	q.total = int(length)
-	switch rdma.Opcode(b[0]) {
+	switch op {
 	case rdma.OpSend:
 		q.op = rdma.OpRecv
 		if l := q.recvs[0].List; len(l) != 1 || l[0].Length < q.total {
 			return errRefused
 		}
 		q.into = q.recvs[0].List[0]
-	case rdma.OpWriteImm:
-		q.op = rdma.OpRecvWriteImm
+	case rdma.OpWrite, rdma.OpWriteImm:
+		if q.op = op; op == rdma.OpWriteImm {
+			q.op = rdma.OpRecvWriteImm
+		}
 		r := q.d.table[rdma.RegionKey(key)]
 		if r == nil || r.stale || r.access&rdma.RemoteWrite == 0 || addr > uint64(len(r.mem)) || length > uint64(len(r.mem))-addr {
 			return errRefused

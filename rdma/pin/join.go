@@ -1,0 +1,57 @@
+package pin
+
+import "errors"
+
+// use is how the memory of a message was found.
+type use struct {
+	first  *entry // of the first piece
+	last   *entry
+	pieces int  // registrations
+	made   bool // some of them for this message
+	over   bool // join was called
+}
+
+// note counts a pin; they come in the order of their memory.
+func (u *use) note(p *Pin) {
+	u.made = u.made || !p.found
+	if u.last != p.e {
+		u.last = p.e
+		u.pieces++
+	}
+	if u.first == nil {
+		u.first = p.e
+	}
+}
+
+// joinAfter is the message among those that found all their memory registered, in pieces, during which it is registered as one: that costs about as much as
+// so many messages save whose bytes go in one write.
+const joinAfter = 2
+
+// joinShare is the part of what a claim may take that one such registration may have: a large one that is in use for a small part of it keeps others
+// waiting, and one larger than a claim is of no use to it.
+const joinShare = 4
+
+// join registers the memory of a message as one piece if it was found in several often enough, and has the registrations of the pieces end with their
+// last use. Where there is no room beside them it does nothing: nobody's memory has to go for it. It is called when all has been posted or announced, to
+// work while the link does.
+func (d *Domain) join(u *use, a Ask) error {
+	u.over = true
+	if u.made || u.pieces < 2 || int64(len(a.Memory)) > d.Room(a.Claim)/joinShare {
+		return nil
+	}
+	d.mu.Lock()
+	u.first.again++
+	due := u.first.again >= joinAfter && d.book.room(uint64(len(a.Memory)))
+	d.mu.Unlock()
+	if !due {
+		return nil
+	}
+	p, err := d.Try(a)
+	if err != nil {
+		return nil // the pieces are as good as before
+	}
+	d.mu.Lock()
+	idle := d.book.replace(p.e)
+	d.mu.Unlock()
+	return errors.Join(d.deregister(idle), p.Release())
+}
