@@ -31,10 +31,17 @@ func (q *queuePair) sentLocked(wc *workCompletion) {
 	case rdma.StatusOK:
 		q.sq.completeBefore(i)
 		q.sq.complete(rdma.StatusOK, rdma.Completion{})
+		if q.sq.askAgain && !q.sq.asked {
+			q.askLocked()
+		}
 	default:
 		q.sq.completeBefore(i)
+		left := rdma.StatusFlushed
+		if q.sq.at(i).own {
+			left = status // nobody else would have it
+		}
 		q.sq.complete(status, rdma.Completion{})
-		q.failLocked(rdma.StatusFlushed)
+		q.failLocked(left)
 	}
 }
 

@@ -199,6 +199,15 @@ func (d *device) allPairs() []*queuePair {
 	return all
 }
 
+// ask has all pairs find out which silent requests are done.
+func (d *device) ask() {
+	for _, q := range d.allPairs() {
+		q.mu.Lock()
+		q.askLocked()
+		q.mu.Unlock()
+	}
+}
+
 // failAll ends all pairs, as their paths are broken.
 func (d *device) failAll() {
 	for _, q := range d.allPairs() {

@@ -76,7 +76,7 @@ func (d *device) newPair(cfg rdma.QPConfig) (*queuePair, error) {
 	}
 	q := &queuePair{dev: d, id: d.pairIDs.Add(1), user: cfg.User, sendCQ: scq, recvCQ: rcq, scratch: new(scratch),
 		heard: make(chan struct{}), done: make(chan struct{})}
-	q.sq, q.rq = newWorkQueue(q, scq, sd, silentOf(sd)), newWorkQueue(q, rcq, rd, 0)
+	q.sq, q.rq = newWorkQueue(q, scq, sd, silentOf(sd)+own), newWorkQueue(q, rcq, rd, 0)
 	q.local.fresh()
 	if err := q.create(len(q.sq.slots), rd); err != nil {
 		return nil, err
@@ -147,13 +147,25 @@ func (q *queuePair) PostSend(wrs ...rdma.SendWR) error {
 	if err := q.sq.takeSends(wrs); err != nil {
 		return err
 	}
+	q.handOverLocked(wrs)
+	return nil
+}
+
+// handOverLocked gives requests with filled slots to the device.
+func (q *queuePair) handOverLocked(wrs []rdma.SendWR) {
 	if errno := q.postSends(wrs); errno != 0 {
 		q.dev.cfg.Log.Warn("device refused a send", "qp", q.local.qpn, "error", errno)
 		q.failLocked(rdma.StatusDisconnected)
-		return nil // the requests complete as flushed
+		return // the requests complete as flushed
 	}
 	q.startWatchLocked()
-	return nil
+}
+
+// askLocked has the device report what it has done of the silent requests that hold memory.
+func (q *queuePair) askLocked() {
+	if q.state == stateReady && q.sq.ask() {
+		q.handOverLocked([]rdma.SendWR{{Op: rdma.OpWrite}})
+	}
 }
 
 // PostRecv hands the receives to the device.

@@ -14,6 +14,7 @@ type slot struct {
 	op         rdma.Opcode
 	unsignaled bool // for the caller
 	signaled   bool // for the device
+	own        bool // nobody's: posted so that the device reports those before it
 	bytes      int
 	regions    []*region // acquired
 }
@@ -29,14 +30,20 @@ type workQueue struct {
 	slots      []slot
 	head, tail uint64
 	quiet      int  // requests since the last that the device reports
-	owing      bool // one of those holds memory, or may wait for a receiver
+	waits      bool // one of those may wait for a receiver
+	holds      bool // one of those holds memory
+	asked      bool // a request of our own is under way
+	askAgain   bool // and another is to follow it
 }
 
-// newWorkQueue makes a queue with room for depth requests and those that the device does not report: nobody knows
-// whether they are done, so they may not count.
+// newWorkQueue makes a queue with room for depth requests and those that may not count: nobody knows whether those are done that
+// the device does not report, and one is our own.
 func newWorkQueue(qp *queuePair, cq *completionQueue, depth, silent int) workQueue {
 	return workQueue{qp: qp, cq: cq, depth: depth, slots: make([]slot, depth+silent)}
 }
+
+// own is how many requests of our own a send queue may have outstanding.
+const own = 1
 
 // silentOf is how many requests of a send queue the device does not report in a row.
 func silentOf(depth int) int { return depth / 2 }
@@ -46,7 +53,11 @@ func (q *workQueue) len() int          { return int(q.tail - q.head) }
 
 // room checks that n requests fit.
 func (q *workQueue) room(n int) error {
-	if busy := q.len() - q.quiet; n > q.depth-busy {
+	busy := q.len() - q.quiet
+	if q.asked {
+		busy -= own
+	}
+	if n > q.depth-busy {
 		return fmt.Errorf("verbs: post %d requests behind %d of %d: %w", n, busy, q.depth, rdma.ErrQueueFull)
 	}
 	return nil
@@ -125,20 +136,34 @@ func (q *workQueue) takeSend(s *slot, wr *rdma.SendWR) error {
 		s.release()
 		return fmt.Errorf("message of %d bytes, limit %d: %w", s.bytes, d.limits.MaxMessage, rdma.ErrRequest)
 	}
-	s.id, s.op, s.unsignaled = wr.ID, wr.Op, wr.Unsignaled
+	s.id, s.op, s.unsignaled, s.own = wr.ID, wr.Op, wr.Unsignaled, false
 	return nil
 }
 
 // signal decides whether the device is to report the request. It is also for the last of a post among whose
-// silent ones some hold memory, so that it is let go, or may wait for a receiver, so that the wait is seen; and
-// for one in half a queue, so that slots come free.
+// silent ones some may wait for a receiver, so that the wait is seen; and for one in half a queue, so that slots
+// come free. Memory that silent ones hold is let go then, or when its owner wants it back: ask.
 func (q *workQueue) signal(s *slot, last bool) {
 	q.quiet++
-	q.owing = q.owing || s.consumes() || len(s.regions) > 0
-	s.signaled = !s.unsignaled || last && q.owing || q.quiet > silentOf(q.depth)
+	q.waits = q.waits || s.consumes()
+	q.holds = q.holds || len(s.regions) > 0
+	s.signaled = !s.unsignaled || last && q.waits || q.quiet > silentOf(q.depth)
 	if s.signaled {
-		q.quiet, q.owing = 0, false
+		q.quiet, q.waits, q.holds = 0, false, false
 	}
+}
+
+// ask fills a slot with an empty write of our own, whose report tells that the silent requests before it are done too. It reports
+// whether that is to be posted: not where none of them holds memory, nor behind another, which it then follows.
+func (q *workQueue) ask() bool {
+	q.askAgain = q.asked && q.holds
+	if q.asked || !q.holds {
+		return false
+	}
+	s := q.at(q.tail)
+	*s = slot{op: rdma.OpWrite, unsignaled: true, signaled: true, own: true, regions: s.regions[:0]}
+	q.asked, q.quiet, q.waits, q.holds = true, 0, false, false
+	return true
 }
 
 // takeRecvs fills slots for all receives, or for none.
@@ -161,6 +186,10 @@ func (q *workQueue) takeRecvs(wrs []rdma.RecvWR) error {
 func (q *workQueue) complete(status rdma.Status, c rdma.Completion) {
 	s := q.at(q.head)
 	q.head++
+	if s.own {
+		q.asked = false
+		return
+	}
 	if !s.unsignaled || status != rdma.StatusOK {
 		c.ID, c.QP, c.Status = s.id, q.qp, status
 		if c.Op == 0 {
@@ -184,8 +213,10 @@ func (q *workQueue) completeBefore(i uint64) {
 // flush ends all requests, the oldest with first and the others as flushed.
 func (q *workQueue) flush(first rdma.Status) {
 	for q.len() > 0 {
-		q.complete(first, rdma.Completion{})
-		first = rdma.StatusFlushed
+		own := q.at(q.head).own
+		if q.complete(first, rdma.Completion{}); !own {
+			first = rdma.StatusFlushed
+		}
 	}
 }
 

@@ -5,6 +5,7 @@ package verbs
 import (
 	"errors"
 	"testing"
+	"time"
 
 	"pgregory.net/rapid"
 
@@ -22,7 +23,7 @@ func shadowPair(t testing.TB, depth int) (*queuePair, *completionQueue) {
 	d := &device{limits: rdma.Limits{MaxQueueDepth: 64, MaxSGE: 2, MaxInline: 16, MaxMessage: 100}}
 	cq := &completionQueue{done: s, dev: d}
 	q := &queuePair{dev: d}
-	q.sq, q.rq = newWorkQueue(q, cq, depth, silentOf(depth)), newWorkQueue(q, cq, depth, 0)
+	q.sq, q.rq = newWorkQueue(q, cq, depth, silentOf(depth)+own), newWorkQueue(q, cq, depth, 0)
 	return q, cq
 }
 
@@ -64,6 +65,13 @@ func TestSignals(t *testing.T) {
 			q.sq.tail += uint64(n)
 		}
 		drainShadow(r, q)
+		if mem.users > 0 != q.sq.ask() {
+			r.Fatalf("%d silent requests hold the region, and asked is %v", mem.users, q.sq.asked)
+		}
+		if q.sq.asked {
+			q.sq.tail++
+			drainShadow(r, q)
+		}
 		if mem.users != 0 {
 			r.Fatalf("%d requests hold the region after all was reported", mem.users)
 		}
@@ -93,6 +101,82 @@ func drainShadow(r *rapid.T, q *queuePair) {
 			}
 			q.sentLocked(&workCompletion{id: requestID(3, 0, i)})
 		}
+	}
+}
+
+// TestSilentMemoryIsAskedFor: silent writes of memory are reported once in half a queue, or when asked for, by one request at a time that takes nobody's
+// place and that nobody hears of.
+func TestSilentMemoryIsAskedFor(t *testing.T) {
+	const depth = 8
+	q, cq := shadowPair(t, depth)
+	mem := testRegion(q.dev, 100)
+	post := func(n int, silent bool) error {
+		wrs := make([]rdma.SendWR, n)
+		for i := range wrs {
+			wrs[i] = rdma.SendWR{ID: 7, Op: rdma.OpWrite, Unsignaled: silent, List: []rdma.SGE{{Region: mem, Length: 10}}}
+		}
+		err := q.sq.takeSends(wrs)
+		if err == nil {
+			q.sq.tail += uint64(n)
+		}
+		return err
+	}
+	for range 3 {
+		if err := post(1, true); err != nil || q.sq.at(q.sq.tail-1).signaled {
+			t.Fatalf("%v, or the device reports each", err)
+		}
+	}
+	if !q.sq.ask() || q.sq.ask() {
+		t.Fatal("asked not once")
+	}
+	q.sq.tail++
+	if err := post(1, true); err != nil || q.sq.ask() || !q.sq.askAgain {
+		t.Fatalf("%v, or two under way, or the second forgotten", err)
+	}
+	q.sentLocked(&workCompletion{id: requestID(0, 0, 3)}) // asks again, of a pair that has no device: in vain
+	if mem.users != 1 || q.sq.asked {
+		t.Fatalf("%d users", mem.users)
+	}
+	if !q.sq.ask() {
+		t.Fatal("not asked")
+	}
+	q.sq.tail++
+	if err := post(depth-1, false); err != nil {
+		t.Fatalf("the place of a caller's is taken: %v", err)
+	}
+	q.sq.flush(rdma.StatusDisconnected)
+	got := make([]rdma.Completion, 20)
+	got = got[:cq.done.Poll(got)]
+	if len(got) != depth || got[0].Status != rdma.StatusDisconnected || got[1].Status != rdma.StatusFlushed {
+		t.Errorf("%d completions, %+v", len(got), got)
+	}
+}
+
+// TestOwnRequestFails: its status is that of the oldest request of the caller's.
+func TestOwnRequestFails(t *testing.T) {
+	q, cq := shadowPair(t, 4)
+	q.state = stateConnecting // nothing runs when it fails
+	q.cancel = func(error) {}
+	q.watchTimer = time.NewTimer(time.Hour)
+	mem := testRegion(q.dev, 100)
+	if err := q.sq.takeSends([]rdma.SendWR{{ID: 1, Op: rdma.OpWrite, Unsignaled: true, List: []rdma.SGE{{Region: mem, Length: 1}}}}); err != nil {
+		t.Fatal(err)
+	}
+	q.sq.tail++
+	if !q.sq.ask() {
+		t.Fatal("not asked")
+	}
+	q.sq.tail++
+	if err := q.sq.takeSends([]rdma.SendWR{{ID: 2, Op: rdma.OpSend}}); err != nil {
+		t.Fatal(err)
+	}
+	q.sq.tail++
+	q.sentLocked(&workCompletion{id: requestID(0, 0, 1), status: 12}) // retries exceeded
+	q.sq.flush(q.failStatus)
+	got := make([]rdma.Completion, 9)
+	got = got[:cq.done.Poll(got)]
+	if len(got) != 1 || got[0].ID != 2 || got[0].Status != rdma.StatusDisconnected {
+		t.Errorf("%+v", got)
 	}
 }
 

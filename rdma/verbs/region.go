@@ -210,10 +210,14 @@ func (r *region) Close() error {
 		return nil
 	}
 	r.closing, r.stale = true, true
-	if r.users == 0 {
+	used := r.users > 0
+	if !used {
 		close(r.idle)
 	}
 	r.mu.Unlock()
+	if used {
+		r.dev.ask()
+	}
 	<-r.idle
 	defer close(r.closed)
 	r.Invalidate()
