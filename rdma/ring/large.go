@@ -165,7 +165,7 @@ func (c *Channel) offerOverLocked() bool {
 	return c.err != nil || c.offered.state == offerWritten && c.sends.done >= c.offered.seq
 }
 
-// writeGrantedLocked writes a large message whose memory was granted. It has the queue's order: the end follows it.
+// writeGrantedLocked has a large message written whose memory was granted: the end follows it in the queue, and mostly in the same post.
 func (c *Channel) writeGrantedLocked() {
 	o := &c.offered
 	if o.state != offerGranted || o.doneDue || !c.sends.room(1) {
@@ -174,9 +174,8 @@ func (c *Channel) writeGrantedLocked() {
 	r := &c.sends.large
 	r.list[0] = o.source
 	r.wr = rdma.SendWR{Op: rdma.OpWrite, RemoteKey: o.key, RemoteAddr: o.addr, List: r.list[:]}
-	c.sends.batch[0] = r.wr
-	c.postLocked(1)
-	o.state, o.seq = offerWritten, c.sends.posted
+	c.sends.add(r.wr)
+	o.state, o.seq = offerWritten, c.sends.posted+uint64(c.sends.batched)
 	o.doneDue, o.doneFor, o.doneWell = true, o.number, true
 }
 

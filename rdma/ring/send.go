@@ -33,7 +33,8 @@ type sends struct {
 	mustTell    bool   // a state is to be sent although nothing is owed
 	atKeepalive uint64 // posted at the last keepalive
 
-	batch    [2]rdma.SendWR
+	batch    [3]rdma.SendWR // to be posted together
+	batched  int            // of those
 	recvWR   [1]rdma.RecvWR
 	recvList [1]rdma.SGE
 }
@@ -87,16 +88,24 @@ func (r *request) fill(from, n, inline int) {
 }
 
 // room reports whether n more requests fit in the send queue.
-func (s *sends) room(n int) bool { return s.posted-s.done+uint64(n) <= uint64(s.depth) }
+func (s *sends) room(n int) bool { return s.posted-s.done+uint64(s.batched+n) <= uint64(s.depth) }
+
+// add has the next post hand over a request too.
+func (s *sends) add(wr rdma.SendWR) {
+	s.batch[s.batched] = wr
+	s.batched++
+}
 
 // signals reports whether message count of a way with n buffers is to be reported when it is complete: one in half of them.
 func (s *sends) signals(count uint32, n int) bool {
 	return count%uint32(max(min(n, s.depth/4)/2, 1)) == 0
 }
 
-// postLocked posts the first n requests of the batch.
-func (c *Channel) postLocked(n int) {
+// postLocked posts the batch.
+func (c *Channel) postLocked() {
 	s := &c.sends
+	n := s.batched
+	s.batched = 0
 	for i := range n {
 		s.batch[i].ID = s.posted + uint64(i) + 1
 	}
@@ -166,8 +175,8 @@ func (c *Channel) writeLocked(f *frame, at uint32, p []byte) {
 	if !s.twofold {
 		r.fill(0, n, s.inline)
 		r.wr.Unsignaled = quiet
-		s.batch[0] = r.wr
-		c.postLocked(1)
+		s.add(r.wr)
+		c.postLocked()
 		return
 	}
 	r.fill(wordBytes, n-wordBytes, s.inline)
@@ -175,8 +184,9 @@ func (c *Channel) writeLocked(f *frame, at uint32, p []byte) {
 	h := &s.heads[at]
 	h.fill(0, wordBytes, s.inline)
 	h.wr.Unsignaled = quiet
-	s.batch[0], s.batch[1] = r.wr, h.wr
-	c.postLocked(2)
+	s.add(r.wr)
+	s.add(h.wr)
+	c.postLocked()
 }
 
 // sendLocked sends a message from staged buffer at.
@@ -187,9 +197,9 @@ func (c *Channel) sendLocked(f *frame, at uint32, p []byte) {
 	f.encode(r.mem, flagPrimary)
 	r.fill(0, headerBytes+f.size, s.inline)
 	r.wr.Unsignaled = !s.signals(c.out.sent, len(s.staged)) && f.kind == kindData
-	s.batch[0] = r.wr
+	s.add(r.wr)
 	c.counts.Sent++
-	c.postLocked(1)
+	c.postLocked()
 	r.seq = s.posted
 }
 
@@ -218,14 +228,22 @@ func (c *Channel) answerByRingLocked() {
 	}
 }
 
-// flushStateLocked sends what is owed and has no message to ride in, if the last such message is complete: so there is one
-// under way at a time, whatever happens.
+// flushStateLocked posts a large message that may be written, with what is owed.
 func (c *Channel) flushStateLocked() {
-	s := &c.sends
 	if !c.joined || c.err != nil {
 		return
 	}
 	c.writeGrantedLocked()
+	c.tellOwedLocked()
+	if c.sends.batched > 0 && c.err == nil {
+		c.postLocked()
+	}
+}
+
+// tellOwedLocked sends what is owed and has no message to ride in, if the last such message is complete: so there is one under way at a
+// time, whatever happens.
+func (c *Channel) tellOwedLocked() {
+	s := &c.sends
 	c.answerByRingLocked()
 	if c.err != nil || !c.incoming.answerDue && !c.offered.doneDue && !c.in.owes(&c.out) && !s.mustTell {
 		return
@@ -240,9 +258,9 @@ func (c *Channel) flushStateLocked() {
 	c.in.stamp(&f, &c.out)
 	f.encode(s.state.mem, flagPrimary)
 	s.state.fill(0, headerBytes+f.size, s.inline)
-	s.batch[0] = s.state.wr
+	s.add(s.state.wr)
 	c.counts.States++
-	c.postLocked(1)
+	c.postLocked()
 	s.stateSeq = s.posted
 }
 
