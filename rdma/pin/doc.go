@@ -11,9 +11,13 @@
 //
 //	sender                                receiver
 //	MATCH + eager bytes            ->     memory for it; registers its first fragments
-//	                               <-     ACK: where the first fragment ends
+//	                               <-     ACK: where the first fragment begins and ends
 //	DATA up to the first fragment  ->     copies
 //	                               <-     READY fragment 0: key, address
 //	registers, writes fragment 0   ->     deregisters, registers the next, READY ...
 //	                               <-     DONE
+//
+// What is registered already is announced at once, with the ACK or in one READY for several fragments, of which only the last is written with an immediate.
+// What the sender finds registered too, in one piece at both ends, goes in one write. Memory of messages that was found in several pieces for the
+// second time is registered as one, and the pieces go. If a receiver finds that, fragments begin as early as they can, and the sender stops its copies.
 package pin

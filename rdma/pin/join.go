@@ -27,6 +27,9 @@ func (u *use) note(p *Pin) {
 // so many messages save whose bytes go in one write.
 const joinAfter = 2
 
+// joinRetry is how many such messages there are between attempts where the first had no room or failed.
+const joinRetry = 64
+
 // joinShare is the part of what a claim may take that one such registration may have: a large one that is in use for a small part of it keeps others
 // waiting, and one larger than a claim is of no use to it.
 const joinShare = 4
@@ -41,14 +44,15 @@ func (d *Domain) join(u *use, a Ask) error {
 	}
 	d.mu.Lock()
 	u.first.again++
-	due := u.first.again >= joinAfter && d.book.room(uint64(len(a.Memory)))
+	due := u.first.again == joinAfter || u.first.again > joinAfter && u.first.again%joinRetry == 0
+	due = due && d.book.room(uint64(len(a.Memory)))
 	d.mu.Unlock()
 	if !due {
 		return nil
 	}
 	p, err := d.Try(a)
 	if err != nil {
-		return nil // the pieces are as good as before
+		return nil // the pieces are as good as before; a limit of locked memory may not have room for both
 	}
 	d.mu.Lock()
 	idle := d.book.replace(p.e)

@@ -4,6 +4,8 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/rdmcfs/rdmcfs/rdma"
 )
 
@@ -11,6 +13,16 @@ import (
 type tallied struct {
 	rdma.Device
 	sends, writes, ends atomic.Int64 // ends: writes with immediate
+	refuses             int          // bytes of memory that cannot be registered at once
+	refused             atomic.Int64
+}
+
+func (d *tallied) Register(mem []byte, access rdma.Access) (rdma.Region, error) {
+	if d.refuses > 0 && len(mem) >= d.refuses {
+		d.refused.Add(1)
+		return nil, unix.ENOMEM
+	}
+	return d.Device.Register(mem, access)
 }
 
 type talliedPair struct {
@@ -109,6 +121,28 @@ func TestJoinTakesNobodysRoom(t *testing.T) {
 			})
 		})
 	}
+}
+
+// TestJoinRefused: a device without room for pieces and whole goes on with the pieces, and is not asked with each message.
+func TestJoinRefused(t *testing.T) {
+	each(t, func(t *testing.T, a, b rdma.Device) {
+		const size = 1 << 20
+		dev := [2]*tallied{{Device: a, refuses: size}, {Device: b, refuses: size}}
+		p := newPair(t, dev[0], dev[1], 0, small)
+		src, dst := random(t, size, 23), Bytes(pages(t, size))
+		for range 12 {
+			clear(dst)
+			if sendErr, err := move(t, p.end[0], p.end[1], CachedPipeline, src, dst); sendErr != nil || err != nil {
+				t.Fatal(sendErr, err)
+			}
+			wantSame(t, dst, src)
+		}
+		for i := range dev {
+			if n := dev[i].refused.Load(); n != 1 {
+				t.Errorf("end %d was asked %d times", i, n)
+			}
+		}
+	})
 }
 
 // TestLedgerReplace: pieces of a registration go with their last user, those that it does not serve stay.
