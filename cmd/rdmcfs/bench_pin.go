@@ -16,7 +16,7 @@ type benchPinCmd struct {
 	Count      int      `help:"Rounds of each point." default:"9"`
 	Rate       []string `help:"Bytes a second that the socket is paced to, in the place of a link, one run for each; 0 lets it go as fast as two processors copy." default:"1.25GB" placeholder:"SIZE,..."`
 
-	Fragment string `help:"Bytes that the pipelines register and write at once." default:"256KiB" placeholder:"SIZE"`
+	Fragment string `help:"Bytes that the pipelines register and write at once; up to four times as many in long messages." default:"256KiB" placeholder:"SIZE"`
 	Depth    int    `help:"Fragments registered at a time at each end." default:"4"`
 	Eager    string `help:"Bytes that the pipelines send by send/receive before the first fragment." default:"128KiB" placeholder:"SIZE"`
 

@@ -45,7 +45,7 @@ type frame struct {
 	taken    uint32 // data frames that the receiver has taken of this message
 	size     int64  // match: of the message; ack: where the first fragment begins; ready: bytes of the fragments together
 	at       int64  // match: where the first fragment begins at the latest; ack: bytes of it; data: of the payload; ready: first fragment
-	fragment int64  // match
+	fragment int64  // match: bytes of a fragment; ack: the same or fewer
 }
 
 // place is where a fragment is to be written.

@@ -186,7 +186,7 @@ func TestSenderSkipsWhatItSent(t *testing.T) {
 			list[i] = place{7, uint64(i) << 16}
 		}
 		putPlaces(b, list)
-		return e.frame(&frame{kind: kindAck, size: offset, at: first}, b)
+		return e.frame(&frame{kind: kindAck, size: offset, at: first, fragment: 64 << 10}, b)
 	}
 	e := sent()
 	if err := answer(e, 0, 64<<10, 16); err != nil || e.posted != 1 || e.w.next != 1 || len(e.places) != 15 || e.places[0] != (place{7, 70 << 10}) {

@@ -31,7 +31,8 @@ type LinkConfig struct {
 	// Eager bounds the bytes that go with the first message, and Offset where the pipelines begin to write. Default: what fits into a buffer, and
 	// four times that.
 	Eager, Offset int64
-	// Fragment is the size of a piece that the pipelines register and write; default 256 KiB.
+	// Fragment is the size of a piece that the pipelines register and write; default 256 KiB. It is up to four times that in long messages, and smaller
+	// where a budget has no room.
 	Fragment int64
 	// Depth is how many of them are registered at a time, at each end; default 4.
 	Depth int

@@ -130,6 +130,28 @@ func TestPipelineIsBounded(t *testing.T) {
 	})
 }
 
+// TestReceiverCutsFragments: a receiver with a smaller budget than the sender's takes smaller fragments.
+func TestReceiverCutsFragments(t *testing.T) {
+	each(t, func(t *testing.T, a, b rdma.Device) {
+		p := newPair(t, a, b, 0, small)
+		buffers := int64(2 * p.end[1].n * small.SlotBytes)
+		p.dom[1].mu.Lock()
+		p.dom[1].budget, p.dom[1].book.budget = buffers+90<<10, uint64(buffers+90<<10)
+		p.dom[1].mu.Unlock()
+		src, dst := random(t, 4<<20, 13), Bytes(pages(t, 4<<20))
+		for _, s := range []Strategy{Pipeline, CachedPipeline, CachedPipeline} {
+			clear(dst)
+			if sendErr, err := move(t, p.end[0], p.end[1], s, src, dst); sendErr != nil || err != nil {
+				t.Fatalf("%v: %v, %v", s, sendErr, err)
+			}
+			wantSame(t, dst, src)
+		}
+		if st := p.dom[1].Stats(); st.Peak > buffers+90<<10 {
+			t.Errorf("%+v", st)
+		}
+	})
+}
+
 // TestManyLinksShareABudget: links both ways between two domains that have room for two fragments each, or for many that are found again.
 func TestManyLinksShareABudget(t *testing.T) {
 	for _, fragments := range []int64{2, 7, 40} {

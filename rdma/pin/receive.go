@@ -215,7 +215,7 @@ func (e *receiving) match(f *frame, payload []byte) (err error) {
 		if err := e.plan(f, depth); err != nil {
 			return err
 		}
-		if err := e.announce(frame{kind: kindAck, size: e.w.offset, at: e.w.first}); err != nil {
+		if err := e.announce(frame{kind: kindAck, size: e.w.offset, at: e.w.first, fragment: e.w.fragment}); err != nil {
 			return err
 		}
 	}
@@ -226,8 +226,12 @@ func (e *receiving) match(f *frame, payload []byte) (err error) {
 // no time has to be filled by copies, and the sender stops when it hears of that.
 func (e *receiving) plan(f *frame, depth int64) error {
 	a := Ask{Memory: e.m.Bytes()}
+	fragment := f.fragment
+	if f.strategy.piped() {
+		fragment = fragmentWithin(fragment, e.l.d.Room(ClaimPeer))
+	}
 	for _, offset := range []int64{int64(f.length), f.at} {
-		e.w = window{plan: newPlan(f.size, offset, f.fragment, a.span().lo, f.strategy == CachedPipeline), depth: depth}
+		e.w = window{plan: newPlan(f.size, offset, fragment, a.span().lo, f.strategy == CachedPipeline), depth: depth}
 		e.find()
 		if _, to := e.w.at(int64(len(e.places)) - 1); offset == f.at || len(e.places) > 0 && to > f.at {
 			break

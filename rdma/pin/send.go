@@ -80,7 +80,7 @@ func (e *sending) match(size int64) error {
 		f.at = size
 	case e.s.piped():
 		f.at = min(size, max(c.Offset, c.Eager))
-		f.fragment = max(min(f.fragment, e.l.d.Room(ClaimAhead))&^(fragmentMin-1), fragmentMin)
+		f.fragment = fragmentWithin(grown(f.fragment, size, e.l.d.Room(ClaimAhead)), e.l.d.Room(ClaimAhead))
 	default:
 		f.fragment, f.depth = max(size, fragmentMin), 1
 	}
@@ -321,8 +321,8 @@ func (e *sending) frame(f *frame, payload []byte) error {
 	}
 	e.taken = f.taken
 	switch {
-	case f.kind == kindAck && !e.acked && f.at > 0 && f.at <= e.w.fragment && f.size <= e.w.offset:
-		e.acked, e.w.offset, e.w.first = true, f.size, f.at
+	case f.kind == kindAck && !e.acked && f.at > 0 && f.at <= f.fragment && f.size <= e.w.offset && f.fragment <= e.w.fragment && f.fragment >= fragmentMin:
+		e.acked, e.w.offset, e.w.first, e.w.fragment = true, f.size, f.at, f.fragment
 		if err := e.announced(payload); err != nil {
 			return err
 		}

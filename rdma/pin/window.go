@@ -9,6 +9,27 @@ type plan struct {
 	fragment int64 // bytes of all others but the last
 }
 
+// Fragments of a long message are longer, as each costs a message, two wake-ups and a request: up to fragmentGrowth times as long, while there are
+// more than fragmentsEnough of them, which are what a pipeline needs, and while the budget has room for many.
+const (
+	fragmentGrowth  = 4
+	fragmentsEnough = 8
+)
+
+// grown is the length of the fragments of a message of size bytes.
+func grown(fragment, size, room int64) int64 {
+	most := min(fragmentGrowth*fragment, room/fragmentsEnough)
+	for 2*fragment <= most && size/fragment > fragmentsEnough {
+		fragment *= 2
+	}
+	return fragment
+}
+
+// fragmentWithin is a length of fragments that room is large enough for, if any is.
+func fragmentWithin(fragment, room int64) int64 {
+	return max(min(fragment, room)&^(fragmentMin-1), fragmentMin)
+}
+
 // newPlan makes the plan of a message whose part from offset on is written into memory that begins at base.
 func newPlan(size, offset, fragment int64, base uint64, align bool) plan {
 	p := plan{size: size, offset: min(offset, size), fragment: fragment, first: fragment}

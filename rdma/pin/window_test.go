@@ -31,6 +31,23 @@ func TestPlanCoversEachByteOnce(t *testing.T) {
 	})
 }
 
+func TestFragmentsGrow(t *testing.T) {
+	for _, c := range []struct{ fragment, size, room, want int64 }{
+		{256 << 10, 1 << 20, 1 << 62, 256 << 10},
+		{256 << 10, 4 << 20, 1 << 62, 512 << 10},
+		{256 << 10, 8 << 20, 1 << 62, 1 << 20},
+		{256 << 10, 1 << 30, 1 << 62, 1 << 20},
+		{256 << 10, 1 << 30, 4 << 20, 512 << 10},
+		{256 << 10, 1 << 30, 1 << 20, 256 << 10},
+		{256 << 10, 1 << 30, 100000, 96 << 10},
+		{256 << 10, 1 << 30, 0, fragmentMin},
+	} {
+		if got := fragmentWithin(grown(c.fragment, c.size, c.room), c.room); got != c.want {
+			t.Errorf("%+v: %d", c, got)
+		}
+	}
+}
+
 // TestWindowIsBounded: never more than depth fragments under way, and all end.
 func TestWindowIsBounded(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
