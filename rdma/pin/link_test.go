@@ -154,52 +154,52 @@ func TestReceiverCutsFragments(t *testing.T) {
 
 // TestManyLinksShareABudget: links both ways between two domains that have room for two fragments each, or for many that are found again.
 func TestManyLinksShareABudget(t *testing.T) {
-	for _, fragments := range []int64{2, 7, 40} {
-		t.Run(fmt.Sprint(fragments), func(t *testing.T) { shareBudget(t, fragments) })
-	}
-}
-
-func shareBudget(t *testing.T, fragments int64) {
 	each(t, func(t *testing.T, a, b rdma.Device) {
-		cfg := LinkConfig{SlotBytes: 1 << 10, Slots: 2, Fragment: 64 << 10, Depth: 2}
-		const links = 6
-		buffers := int64(2*(cfg.Slots+2*cfg.Depth+controlSlots)*cfg.SlotBytes) * (links + 1)
-		p := newPair(t, a, b, buffers+fragments*cfg.Fragment, cfg)
-		src := random(t, 1<<20, 4)
-		type job struct {
-			from, to *Link
-			dst      Bytes
-		}
-		var jobs []job
-		for i := range links {
-			l, r := p.link(cfg)
-			if i%2 == 1 {
-				l, r = r, l
-			}
-			jobs = append(jobs, job{l, r, pages(t, len(src))})
-		}
-		var wg sync.WaitGroup
-		for i, j := range jobs {
-			wg.Go(func() {
-				s := []Strategy{Pipeline, CachedPipeline}[i/2%2]
-				for round := range 4 {
-					clear(j.dst)
-					if sendErr, err := move(t, j.from, j.to, s, src, j.dst); sendErr != nil || err != nil {
-						t.Errorf("link %d, %v, round %d: %v, %v", i, s, round, sendErr, err)
-						return
-					} else if !bytes.Equal(j.dst, src) {
-						t.Errorf("link %d, round %d: other bytes", i, round)
-					}
-				}
-			})
-		}
-		wg.Wait()
-		for _, d := range p.dom {
-			if st := d.Stats(); st.Peak > d.Budget() {
-				t.Errorf("%+v, budget %d", st, d.Budget())
-			}
+		for _, fragments := range []int64{2, 7, 40} {
+			t.Run(fmt.Sprint(fragments), func(t *testing.T) { shareBudget(t, a, b, fragments) })
 		}
 	})
+}
+
+func shareBudget(t *testing.T, a, b rdma.Device, fragments int64) {
+	cfg := LinkConfig{SlotBytes: 1 << 10, Slots: 2, Fragment: 64 << 10, Depth: 2}
+	const links = 6
+	buffers := int64(2*(cfg.Slots+2*cfg.Depth+controlSlots)*cfg.SlotBytes) * (links + 1)
+	p := newPair(t, a, b, buffers+fragments*cfg.Fragment, cfg)
+	src := random(t, 1<<20, 4)
+	type job struct {
+		from, to *Link
+		dst      Bytes
+	}
+	var jobs []job
+	for i := range links {
+		l, r := p.link(cfg)
+		if i%2 == 1 {
+			l, r = r, l
+		}
+		jobs = append(jobs, job{l, r, pages(t, len(src))})
+	}
+	var wg sync.WaitGroup
+	for i, j := range jobs {
+		wg.Go(func() {
+			s := []Strategy{Pipeline, CachedPipeline}[i/2%2]
+			for round := range 4 {
+				clear(j.dst)
+				if sendErr, err := move(t, j.from, j.to, s, src, j.dst); sendErr != nil || err != nil {
+					t.Errorf("link %d, %v, round %d: %v, %v", i, s, round, sendErr, err)
+					return
+				} else if !bytes.Equal(j.dst, src) {
+					t.Errorf("link %d, round %d: other bytes", i, round)
+				}
+			}
+		})
+	}
+	wg.Wait()
+	for _, d := range p.dom {
+		if st := d.Stats(); st.Peak > d.Budget() {
+			t.Errorf("%+v, budget %d", st, d.Budget())
+		}
+	}
 }
 
 // TestNextMessageComesEarly: a receiver that is late to end one message loses nothing of the next, whose sender does not wait with its first data.
