@@ -164,11 +164,7 @@ func (d *Device) Register(mem []byte, access rdma.Access) (rdma.Region, error) {
 // NewCQ makes a completion queue on all devices.
 func (d *Device) NewCQ(depth int) (rdma.CompletionQueue, error) {
 	if d.thin {
-		q, err := d.members[0].NewCQ(depth)
-		if err != nil {
-			return nil, err
-		}
-		return &thinQueue{CompletionQueue: q, dev: d}, nil
+		return newThinQueue(d, depth)
 	}
 	q, err := newQueue(d, depth)
 	if err != nil {

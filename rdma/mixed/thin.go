@@ -24,6 +24,41 @@ func (q *thinQueue) Poll(out []rdma.Completion) int {
 	return n
 }
 
+// thinDispatcher is one whose device hands completions over by itself.
+type thinDispatcher struct{ *thinQueue }
+
+var _ rdma.Dispatcher = thinDispatcher{}
+
+// Dispatch hands over what the device does.
+func (q thinDispatcher) Dispatch(ctx context.Context, handle func(*rdma.Completion)) error {
+	return q.CompletionQueue.(rdma.Dispatcher).Dispatch(ctx, func(c *rdma.Completion) {
+		c.QP = c.QP.User().(*thinPair)
+		handle(c)
+	})
+}
+
+// newThinQueue makes a queue of the device, a Dispatcher where the device's is one.
+func newThinQueue(d *Device, depth int) (rdma.CompletionQueue, error) {
+	cq, err := d.members[0].NewCQ(depth)
+	if err != nil {
+		return nil, err
+	}
+	q := &thinQueue{CompletionQueue: cq, dev: d}
+	if _, ok := cq.(rdma.Dispatcher); ok {
+		return thinDispatcher{q}, nil
+	}
+	return q, nil
+}
+
+// thinOf is the queue behind what newThinQueue returned, if it is of this device.
+func (d *Device) thinOf(cq rdma.CompletionQueue) (*thinQueue, bool) {
+	if t, ok := cq.(thinDispatcher); ok {
+		cq = t.thinQueue
+	}
+	q, ok := cq.(*thinQueue)
+	return q, ok && q.dev == d
+}
+
 // thinPair is a queue pair of a device of one: it only speaks another address.
 type thinPair struct {
 	rdma.QueuePair
@@ -36,9 +71,9 @@ type thinPair struct {
 var _ rdma.QueuePair = (*thinPair)(nil)
 
 func newThinPair(d *Device, cfg rdma.QPConfig) (*thinPair, error) {
-	send, ok1 := cfg.SendCQ.(*thinQueue)
-	recv, ok2 := cfg.RecvCQ.(*thinQueue)
-	if !ok1 || !ok2 || send.dev != d || recv.dev != d {
+	send, ok1 := d.thinOf(cfg.SendCQ)
+	recv, ok2 := d.thinOf(cfg.RecvCQ)
+	if !ok1 || !ok2 {
 		return nil, fmt.Errorf("mixed: queue pair without completion queues of its device: %w", rdma.ErrRequest)
 	}
 	p := &thinPair{user: cfg.User}
