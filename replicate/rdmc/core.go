@@ -70,13 +70,14 @@ type core struct {
 	bucket    bucket
 	gate      gate // where the turn to send is asked for; nil if there is nobody to take turns with
 	pace      pace
+	pulses    pulses    // root
 	slowest   Straggler // of the last actSlow
 	link      uint64    // bytes that this machine's link received, as the shell last said
 	before    uint64    // the same, at the beginning of the round
 	gotBefore uint64    // c.pace.got then
 	refused   bool      // it said no since pump began
 	waits     bool      // it has said no, and knows of nothing newer
-	wakeAt    time.Time // when advance has to be called for the bucket; zero if it has not
+	wakeAt    time.Time // when advance has to be called for the bucket or a pulse; zero if it has not
 	report    time.Time // when the last report was made
 
 	acts []action

@@ -79,7 +79,10 @@ func (c *core) send() {
 		if s.state == slotFull && l.sent == l.credit && l.up {
 			c.pace.wait(c.now, p.lane)
 		}
-		if !c.mayPost(s) || l.sent == l.credit || !l.up || !c.maySend() || !c.myTurn(c.lengthOf(s), c.costs.of(s.m.count())) { // credit may come before this end is connected
+		if !c.mayPost(s) || l.sent == l.credit || !l.up { // credit may come before this end is connected
+			return
+		}
+		if !c.inPulse(s.m.seq, s.pos) || !c.maySend() || !c.myTurn(c.lengthOf(s), c.costs.of(s.m.count())) {
 			return
 		}
 		c.bucket.take(c.lengthOf(s))
@@ -200,6 +203,7 @@ func (c *core) accept(lane, i int, got trailer) {
 	s.state = slotFull
 	c.arrivedFor(i)
 	c.use(s)
+	c.pace.pulse.arrived(c.now, s.m.received, int(got.length))
 	s.m.received++
 	if !s.m.have.Has(want.block) {
 		s.storing = true

@@ -43,6 +43,7 @@ type pace struct {
 	since time.Time
 	void  bool   // this member was not running for a part of the round
 	got   uint64 // bytes of blocks, in all
+	pulse pulsePace
 }
 
 // lanePace is a peer's part.

@@ -63,8 +63,15 @@ func (c *core) maySend() bool {
 	if c.bucket.open(c.now) {
 		return true
 	}
-	c.wakeAt = c.bucket.opens()
+	c.wakeBy(c.bucket.opens())
 	return false
+}
+
+// wakeBy asks the shell to call advance at a time, or before.
+func (c *core) wakeBy(at time.Time) {
+	if c.wakeAt.IsZero() || at.Before(c.wakeAt) {
+		c.wakeAt = at
+	}
 }
 
 // advance tells the time, when wakeAt has come.

@@ -2,18 +2,20 @@ package rdmc
 
 import (
 	"fmt"
+	"math"
 	"time"
 )
 
 // How the root learns who is slow. Each member measures those that it sends to (pace.go), and in each round tells them how fast they
 // take its blocks; each makes one account of what it heard and of its own sends, which goes to the root along the tree of reports; the
-// root compares all (straggler.go). One that makes room late because others hold it up says so in its control messages, every now and
-// then, and is excused meanwhile. See docs/decisions/022.
+// root compares all (straggler.go), and asks about who stands out by sending in pulses (slowpulse.go). One that makes room late because
+// others hold it up says so in its control messages, every now and then, and is excused meanwhile. See docs/decisions/022.
 
 // slowCount is what the root knows of a member.
 type slowCount struct {
-	rounds int       // in which it was slow, in a row
-	heard  time.Time // its last figures
+	rounds  int       // in which it stood out, in a row
+	heard   time.Time // its last figures
+	suspect Straggler // what the root asks about
 }
 
 // roundOver reports whether it is time to end a round.
@@ -43,6 +45,7 @@ func (c *core) watchPace() {
 		return
 	}
 	p.to(c.now)
+	c.pulsesOver()
 	if over := c.now.Sub(p.since); c.limits.slow != SlowIgnore && !p.void && over < 2*round && len(c.messages) > 0 {
 		c.tellPaces(over)
 		c.account(over)
@@ -64,6 +67,7 @@ func (c *core) tellPaces(over time.Duration) {
 // account makes this member's own figures of the round, for the root, from what its peers told.
 func (c *core) account(over time.Duration) {
 	f := figures{rate: perSecond(c.pace.got-c.gotBefore, over), elsewhere: elsewhere(c.link-c.before, c.pace.got-c.gotBefore)}
+	f.pulse = c.pace.pulse.take()
 	for i := range c.lanes {
 		l := &c.pace.lanes[i]
 		if l.fresh == 0 || l.heard.pace == 0 {
@@ -78,7 +82,7 @@ func (c *core) account(over time.Duration) {
 }
 
 func perSecond(bytes uint64, over time.Duration) uint32 {
-	return uint32(float64(bytes) / over.Seconds() / paceUnit)
+	return uint32(min(float64(bytes)/max(over, 1).Seconds()/paceUnit, math.MaxUint32))
 }
 
 // elsewhere reports whether a link carried much more than the group's bytes.
@@ -100,14 +104,26 @@ func (c *core) learnFigures(rank int, f figures) {
 	if rank == 0 {
 		return
 	}
-	s, slow := worst(c.freshFigures(), c.limits.slowFactor)
+	if rank == c.pulses.suspect {
+		if c.proven(&m.slow.suspect) {
+			c.answered()
+			c.straggles(m.slow.suspect)
+		}
+		return
+	}
+	s, slow := worst(c.freshFigures(), c.limits.slowFactor, c.block)
 	if !slow || s.Rank != rank {
 		m.slow.rounds = 0
 		return
 	}
-	if m.slow.rounds++; m.slow.rounds >= paceRounds {
+	m.slow.rounds++
+	s.Over = c.limits.slowTime
+	switch {
+	case s.doubtful && m.slow.rounds >= paceRounds-pulseProofs:
+		m.slow.suspect = s
+		c.ask(rank)
+	case !s.doubtful && m.slow.rounds >= paceRounds:
 		m.slow.rounds = 0 // told again after as much time
-		s.Over = c.limits.slowTime
 		c.straggles(s)
 	}
 }
@@ -208,8 +224,8 @@ func (g *Group) Pace() []PeerPace {
 	return g.core.peerPaces()
 }
 
-// Stragglers are, at the root, the members that were slower than the others by GroupConfig.SlowFactor in the last round, a quarter of
-// GroupConfig.SlowTime, with the evidence.
+// Stragglers are, at the root, the members that stood out by GroupConfig.SlowFactor in the last round, a quarter of GroupConfig.SlowTime, with
+// the evidence. Through token buckets that may be one that is slower than the others by next to nothing; OnSlow is told who is slow.
 func (g *Group) Stragglers() (found []Straggler) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -220,7 +236,7 @@ func (g *Group) Stragglers() (found []Straggler) {
 	}
 	all := c.freshFigures()
 	for rank := 1; rank < len(all); rank++ {
-		if s, slow := straggler(all, rank, c.limits.slowFactor); slow {
+		if s, slow := straggler(all, rank, c.limits.slowFactor, c.block); slow {
 			s.Over = c.limits.slowTime / paceRounds
 			found = append(found, s)
 		}

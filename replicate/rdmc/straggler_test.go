@@ -15,7 +15,7 @@ func fourFigures() []figures {
 }
 
 func TestStraggler(t *testing.T) {
-	s, ok := worst(fourFigures(), 1.6)
+	s, ok := worst(fourFigures(), 1.6, burstBytes)
 	if !ok || s.Rank != 3 || s.Pace != 8000*paceUnit || s.Others != 20000*paceUnit || s.Peers != 2 || !strings.Contains(s.String(), "its link or its processor") {
 		t.Errorf("%v, %t", s, ok)
 	}
@@ -30,18 +30,25 @@ func TestStraggler(t *testing.T) {
 	} {
 		f := fourFigures()
 		excuse(f)
-		if s, ok := worst(f, 1.6); ok {
+		if s, ok := worst(f, 1.6, burstBytes); ok {
 			t.Errorf("%s: %v", name, s)
 		}
 	}
 	quick := figures{pace: 83800, rate: 23700, busy: 5, peers: 3} // as seen on shaped links, with nobody slow
-	if s, ok := worst([]figures{{}, quick, {pace: 15300, rate: 23700, busy: 52, peers: 3}, quick, quick}, 1.6); ok {
+	if s, ok := worst([]figures{{}, quick, {pace: 15300, rate: 23700, busy: 52, peers: 3}, quick, quick}, 1.6, burstBytes/4); ok && !s.doubtful {
 		t.Errorf("in a group at full pace: %v", s)
+	}
+	for rate, doubtful := range map[uint32]bool{9000: false, 90000: true} { // 256 KiB are 29 ms, 2.9 ms
+		f := fourFigures()
+		f[3].rate = rate
+		if s, ok := worst(f, 1.6, burstBytes); !ok || s.doubtful != doubtful {
+			t.Errorf("%d KiB a second: %v, doubtful %t", rate, s, s.doubtful)
+		}
 	}
 	f := fourFigures()
 	f[2].pace, f[2].busy = 9000, 90
 	f[3].wait = 80
-	if s, ok := worst(append(f, f[1], f[1]), 1.6); !ok || s.Rank != 3 || !strings.Contains(s.String(), "makes room late") {
+	if s, ok := worst(append(f, f[1], f[1]), 1.6, burstBytes); !ok || s.Rank != 3 || !strings.Contains(s.String(), "makes room late") {
 		t.Errorf("two are slow: %v, %t", s, ok)
 	}
 }
@@ -50,7 +57,7 @@ func TestStraggler(t *testing.T) {
 func TestFiguresOnTheWire(t *testing.T) {
 	m := controlMessage{epoch: 1, paced: true, pace: laneFigures{pace: 7, busy: 90, wait: 3}}
 	for rank := range uint32(maxFigures) {
-		m.figures = append(m.figures, memberFigures{rank, figures{pace: 1 << 30, rate: rank, busy: 100, wait: 99, peers: 3, elsewhere: rank%2 == 0}})
+		m.figures = append(m.figures, memberFigures{rank, figures{pace: 1 << 30, rate: rank, pulse: 5 + rank, busy: 100, wait: 99, peers: 3, elsewhere: rank%2 == 0}})
 	}
 	b := m.appendBinary(nil)
 	var got controlMessage
@@ -70,7 +77,7 @@ func TestFiguresOnTheWire(t *testing.T) {
 
 // TestOldFiguresAreForgotten has a straggler's rounds not count together over a pause, and figures of long ago count for nothing.
 func TestOldFiguresAreForgotten(t *testing.T) {
-	c := newCore(simPlan(4), 0, simBlock, 1, false, coreLimits{slow: SlowReport, slowFactor: 1.6, slowTime: time.Second, sends: 1})
+	c := newCore(simPlan(4), 0, burstBytes, 1, false, coreLimits{slow: SlowReport, slowFactor: 1.6, slowTime: time.Second, sends: 1})
 	all := fourFigures()
 	tell := func(at time.Duration) {
 		c.now = simStart.Add(at)
@@ -89,7 +96,7 @@ func TestOldFiguresAreForgotten(t *testing.T) {
 		t.Errorf("%d rounds after a pause, actions %v", got, c.acts)
 	}
 	c.now = c.now.Add(time.Second)
-	if _, ok := worst(c.freshFigures(), 1.6); ok {
+	if _, ok := worst(c.freshFigures(), 1.6, burstBytes); ok {
 		t.Error("old figures count")
 	}
 	for round := range time.Duration(paceRounds) {

@@ -28,7 +28,7 @@ func (f *memberFigures) appendBinary(b []byte) []byte {
 	if f.elsewhere {
 		flags = figureElsewhere
 	}
-	for _, v := range [...]uint32{f.rank, f.rate, f.pace} {
+	for _, v := range [...]uint32{f.rank, f.rate, f.pace, f.pulse} {
 		b = binary.LittleEndian.AppendUint32(b, v)
 	}
 	return append(b, f.busy, f.wait, f.peers, flags)
@@ -62,5 +62,8 @@ func (m *controlMessage) decodePaces(b []byte, flags byte) ([]byte, error) {
 
 func decodeFigures(b []byte) memberFigures {
 	u32 := binary.LittleEndian.Uint32
-	return memberFigures{u32(b), figures{rate: u32(b[4:]), pace: u32(b[8:]), busy: b[12], wait: b[13], peers: b[14], elsewhere: b[15]&figureElsewhere != 0}}
+	return memberFigures{u32(b), figures{
+		rate: u32(b[4:]), pace: u32(b[8:]), pulse: u32(b[12:]),
+		busy: b[16], wait: b[17], peers: b[18], elsewhere: b[19]&figureElsewhere != 0,
+	}}
 }

@@ -1,0 +1,98 @@
+package rdmc
+
+import (
+	"fmt"
+	"testing"
+	"time"
+)
+
+// TestSimPulses has the root ask about a member: pulses prove one that gets half of what others can get, and clear a healthy one.
+func TestSimPulses(t *testing.T) {
+	const suspect = 5
+	for _, n := range []int{8, 13} {
+		for _, part := range []float64{1, 0.95, 0.5} {
+			t.Run(fmt.Sprintf("n=%d/rate=%v", n, part), func(t *testing.T) {
+				u, w := paceWorld(n, 1, SlowReport)
+				u.net.in[suspect] = paceLink * part
+				u.message(w, 1, 1<<32, true)
+				root := w.nodes[0]
+				until := func(at time.Duration) {
+					t.Helper()
+					if err := u.run(at, never); err != nil {
+						t.Fatal(err)
+					}
+				}
+				until(1400 * time.Millisecond)
+				w.run(root, func() { root.core.ask(suspect) })
+				if root.core.pulses.suspect != suspect {
+					t.Fatalf("%+v", root.core.pulses)
+				}
+				until(4 * time.Second)
+				if p := root.core.pulses; p.suspect != 0 || p.rest.IsZero() {
+					t.Errorf("pulses go on: %+v", p)
+				}
+				proven := len(root.slow) > 0 && root.slow[0].Pulse > 0
+				if proven != (part == 0.5) {
+					t.Errorf("told: %v", root.slow)
+				}
+			})
+		}
+	}
+}
+
+// TestPulses holds when blocks of a message may be sent in pulses.
+func TestPulses(t *testing.T) {
+	c := newCore(simPlan(4), 0, simBlock, 1, false, coreLimits{slow: SlowEject, slowFactor: 2, slowTime: time.Second, sends: 1})
+	const period = 100 * time.Millisecond
+	c.now = simStart
+	c.pulses = pulses{suspect: 2, period: period, until: simStart.Add(time.Second)}
+	for _, step := range []struct {
+		at       time.Duration
+		seq, pos uint64
+		may      bool
+	}{
+		{0, 1, 17, true}, {0, 1, 21, true}, {0, 1, 22, false}, {99, 1, 22, false}, // what was begun is sent, then all catch up
+		{100, 1, 22, true}, {101, 1, 32, true}, {102, 1, 33, false}, {200, 1, 33, true}, // a pulse each period
+		{450, 1, 44, true}, {451, 1, 55, false}, // none is made up for
+		{460, 2, 0, true}, {460, 2, 11, false}, // another message
+	} {
+		c.now, c.wakeAt = simStart.Add(step.at*time.Millisecond), time.Time{}
+		if may := c.inPulse(step.seq, step.pos); may != step.may || may != c.wakeAt.IsZero() {
+			t.Errorf("%+v: %t, told the time at %v", step, may, c.wakeAt)
+		}
+	}
+	c.now = simStart.Add(2 * time.Second)
+	c.pulsesOver()
+	if !c.inPulse(2, 12) {
+		t.Error("pulses without end")
+	}
+}
+
+// TestPulsesRest has a group that somebody was cleared in not be asked about again soon, unless it has become slower.
+func TestPulsesRest(t *testing.T) {
+	c := newCore(simPlan(4), 0, simBlock, 1, false, coreLimits{slow: SlowEject, slowFactor: 1.6, slowTime: time.Second, sends: 1})
+	at := func(after time.Duration, rate uint32) bool {
+		c.now = simStart.Add(after)
+		for rank := range c.members {
+			c.members[rank].figures, c.members[rank].slow.heard = figures{pace: rate, rate: rate, peers: 2}, c.now
+		}
+		c.ask(1)
+		asked := c.pulses.suspect == 1
+		c.now = c.now.Add(time.Minute)
+		c.pulsesOver()
+		return asked
+	}
+	if !at(0, 20000) {
+		t.Fatal("nobody was asked")
+	}
+	rest := time.Minute + pulseRest*time.Second
+	for _, c := range []struct {
+		after time.Duration
+		rate  uint32
+		want  bool
+	}{{rest - time.Second, 20000, false}, {rest - time.Second, 13000, false}, {rest - time.Second, 12000, true}, {3 * rest, 20000, true}} {
+		if got := at(c.after, c.rate); got != c.want {
+			t.Errorf("%v later, at %d KiB a second: asked %t", c.after, c.rate, got)
+		}
+	}
+}
