@@ -45,11 +45,12 @@ func Explain(c Case) string {
 		return b.String()
 	}
 	k := rdmc.BlockCount(c.Size, c.BlockSize)
-	s, err := schedule.New(c.Algorithm, c.Members, k)
+	plan, err := schedule.NewPlan(c.Algorithm, c.Members)
 	if err != nil {
 		fmt.Fprintf(&b, "  %v\n", err)
 		return b.String()
 	}
+	s := plan.Message(1, k)
 	least := k - 1 + uint64(bits.Len(uint(c.Members-1)))
 	fmt.Fprintf(&b, "  blocks: %d, steps: %d; no schedule has fewer than %d\n", k, s.Steps(), least)
 	if c.Members <= explainMembers {

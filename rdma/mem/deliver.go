@@ -54,11 +54,17 @@ func (q *queuePair) starved() bool {
 
 // armLocked schedules what can happen next to this pair.
 func (q *queuePair) armLocked() {
-	if q.state != stateReady || q.heldUp() {
+	if q.state != stateReady {
 		return
 	}
 	f := q.dev.fabric
 	q.endWaitLocked()
+	if q.heldUp() {
+		if q.nak == rdma.StatusAwaited && q.sq.Head == q.executed && !q.dev.stopped {
+			q.failLocked(q.nak) // takes no answer of the peer's
+		}
+		return
+	}
 	switch acked := q.sq.Head < q.executed; {
 	case q.ackArmed:
 	case acked:

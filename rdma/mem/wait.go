@@ -18,10 +18,14 @@ func (q *queuePair) PostSendAfter(after rdma.Receipts, wrs ...rdma.SendWR) error
 	f := q.dev.fabric
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if !slices.Contains(on.waiters, q) {
+	if err := q.postSendLocked(after, wrs); err != nil {
+		return err
+	}
+	on.waiters = slices.DeleteFunc(on.waiters, func(w *queuePair) bool { return w == q || w.state == stateError })
+	if q.state != stateError {
 		on.waiters = append(on.waiters, q)
 	}
-	return q.postSendLocked(after, wrs)
+	return nil
 }
 
 // waits reports whether the next request comes after receives that are not done. There must be one.

@@ -161,3 +161,49 @@ func TestWaitsDoNotAllocate(t *testing.T) {
 		t.Errorf("%v allocations a message", got)
 	}
 }
+
+// TestAwaitedFailsThoughTargetIsSilent: a wait that can't end fails also where nothing moves towards the peer.
+func TestAwaitedFailsThoughTargetIsSilent(t *testing.T) {
+	for _, how := range []string{"nothing", "stop", "cut"} {
+		f := NewFabric(Config{Stepped: true, PeerTimeout: time.Hour})
+		_, in := join(t, f, "a", "b")
+		out, _ := join(t, f, "b", "c")
+		in.recv(0)
+		if err := out.qp.(rdma.Waiter).PostSendAfter(rdma.Receipts{QP: in.qp, Count: 1}, rdma.SendWR{ID: 7, Op: rdma.OpSend}); err != nil {
+			t.Fatal(err)
+		}
+		switch how {
+		case "stop":
+			f.Stop("c")
+		case "cut":
+			f.Cut("b", "c")
+		}
+		in.qp.Abort()
+		for at, ok := f.Next(); ok && at < time.Minute; at, ok = f.Next() {
+			f.Step()
+		}
+		if got := out.ended(); !strings.Contains(got, "send 7 awaited") {
+			t.Errorf("%s: %q, want the send to fail as awaited", how, got)
+		}
+	}
+}
+
+// TestRefusedWaitLeavesNothing: a pair keeps nothing of posts that were refused, nor of pairs that have ended.
+func TestRefusedWaitLeavesNothing(t *testing.T) {
+	f := NewFabric(Config{Stepped: true})
+	_, in := join(t, f, "a", "b")
+	for range 10 {
+		out, _ := join(t, f, "b", "c")
+		for _, op := range []rdma.Opcode{rdma.OpRecv, rdma.OpSend} {
+			if err := out.qp.(rdma.Waiter).PostSendAfter(rdma.Receipts{QP: in.qp, Count: 1}, rdma.SendWR{Op: op}); (err == nil) != (op == rdma.OpSend) {
+				t.Errorf("post of %v: %v", op, err)
+			}
+		}
+		if err := out.qp.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if n := len(in.qp.(*queuePair).waiters); n > 1 {
+		t.Errorf("%d pairs are kept", n)
+	}
+}

@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"math"
 
 	"github.com/rdmcfs/rdmcfs/rdma"
 )
@@ -111,7 +112,7 @@ func decodeFrame(b []byte) (f frame, payload []byte, err error) {
 // checkMatch bounds what a sender proposes.
 func (f *frame) checkMatch() error {
 	switch {
-	case f.strategy > CachedPipeline, f.at > f.size, int64(f.length) > f.at, f.depth > depthMax,
+	case f.strategy > CachedPipeline, f.at > f.size, f.fragment > math.MaxInt64-f.size, int64(f.length) > f.at, f.depth > depthMax,
 		f.at < f.size && (f.fragment < fragmentMin || f.depth == 0):
 		return fmt.Errorf("%w: %v of %d bytes, written from %d on in %d fragments of %d", ErrProtocol, f.strategy, f.size, f.at, f.depth, f.fragment)
 	}

@@ -1,12 +1,15 @@
 package pin
 
 import (
+	"bytes"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/rdmcfs/rdmcfs/rdma"
+	"github.com/rdmcfs/rdmcfs/rdma/mem"
 )
 
 // tallied counts what is posted on a device.
@@ -201,6 +204,44 @@ func TestSenderSkipsWhatItSent(t *testing.T) {
 	}{{0, 64 << 10, 0}, {0, 64 << 10, 1}, {0, 64 << 10, 17}, {101 << 10, 64 << 10, 1}, {0, 65 << 10, 2}, {0, 0, 2}} {
 		if err := answer(sent(), c.offset, c.first, c.places); err == nil {
 			t.Errorf("%+v was taken", c)
+		}
+	}
+}
+
+// fewSGE is a device whose requests list so many pieces at most.
+type fewSGE struct {
+	rdma.Device
+	n int
+}
+
+func (d fewSGE) Limits() rdma.Limits {
+	l := d.Device.Limits()
+	l.MaxSGE = d.n
+	return l
+}
+
+// TestFewSGE: the sender's memory is registered in more pieces than a request can list, the receiver's in one.
+func TestFewSGE(t *testing.T) {
+	for _, n := range []int{1, 2, 3} {
+		f := mem.NewFabric(mem.Config{Seed: 5, DelayMin: 5 * time.Millisecond, DelayMax: 5 * time.Millisecond, PeerTimeout: time.Second})
+		a, b := fewSGE{closeLater(t, f.Device("a")), n}, closeLater(t, f.Device("b"))
+		p := newPair(t, a, b, 0, LinkConfig{SlotBytes: 8 << 10, Slots: 4, Fragment: 4 << 10, Depth: 3})
+		src, dst := random(t, 2<<20, 1), Bytes(pages(t, 2<<20))
+		keep := func(end int, m []byte) {
+			pin, err := p.dom[end].Try(Ask{Memory: m, Access: rdma.RemoteWrite, Keep: true})
+			if err != nil {
+				t.Fatal(err)
+			}
+			pin.Release()
+		}
+		keep(1, dst)
+		for at := 0; at < len(src); at += 4 << 10 {
+			keep(0, src[at:at+4<<10])
+		}
+		for range 2 {
+			if s, r := move(t, p.end[0], p.end[1], CachedPipeline, src, dst); s != nil || r != nil || !bytes.Equal(src, dst) {
+				t.Fatalf("%d pieces: %v, %v", n, s, r)
+			}
 		}
 	}
 }

@@ -134,8 +134,8 @@ func (l *ledger) reuse(w want) *entry {
 	return e
 }
 
-// find looks for an entry that serves a want and that its claim may hold: also one that others use, as they may let go of it before. One that does begins at most the longest entry before the end of the
-// want.
+// find looks for an entry that serves a want and that its claim may hold: also one that others use, as they may let go of it before. One
+// that does begins at most the longest entry before the end of the want.
 func (l *ledger) find(w want) *entry {
 	after, _ := slices.BinarySearchFunc(l.entries, w.lo+1, (*entry).less)
 	for i := after - 1; i >= 0 && l.entries[i].lo+l.longest >= w.hi; i-- {

@@ -20,6 +20,8 @@ type Pair struct {
 	Patience time.Duration
 	// Allocates tells that the provider allocates per request; the allocation tests are left out.
 	Allocates bool
+	// Waits tells that queue pairs are rdma.Waiters; the suite fails if that is not so.
+	Waits bool
 }
 
 // Maker makes the devices of one test. Clean-up beyond closing them goes by t.Cleanup.

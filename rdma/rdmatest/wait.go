@@ -34,7 +34,11 @@ func (p *Pair) relay(t *testing.T) *relay {
 	var r relay
 	r.from, r.in = p.link(t, options{})
 	r.to, r.out = p.link(t, options{})
-	if _, ok := r.out.qp.(rdma.Waiter); !ok {
+	_, ok := r.out.qp.(rdma.Waiter)
+	if ok != p.Waits {
+		t.Fatalf("queue pairs are Waiters: %t, want %t", ok, p.Waits)
+	}
+	if !ok {
 		return nil
 	}
 	return &r

@@ -57,7 +57,7 @@ type GroupConfig struct {
 	// ahead of a lower one (share.go).
 	Priority Priority
 	// Slow says what happens when the root finds a member that is a straggler: slower than the others by SlowFactor, in each quarter of
-	// SlowTime (straggler.go); to be sure it may send in pulses for as much time (slowpulse.go). Members measure where it is not
+	// SlowTime (straggler.go); to be sure it may send in pulses for as much time, or the time of four of them (slowpulse.go). Members measure where it is not
 	// SlowIgnore, and should have the same times. 0 means DefaultSlowFactor and DefaultSlowTime. OnSlow is called at the root with the
 	// evidence by a goroutine of the group, at most once in SlowTime; it may call anything but Close and Abort.
 	Slow       SlowPolicy

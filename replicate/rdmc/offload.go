@@ -108,7 +108,7 @@ func (c *core) postAhead() {
 
 func (c *core) outstanding() int { return c.flight + len(c.offload.waiting) + c.queue.len }
 
-// begin counts a send as being on its way, or as one that waits for its block, and says for what it has to wait then.
+// beginSend counts a send as being on its way, or as one that waits for its block, and says for what it has to wait then.
 func (c *core) beginSend(p prepared) receipts {
 	s := &c.slots[p.slot]
 	if s.state == slotFull {

@@ -90,7 +90,7 @@ func (m *meter) perSecond() float64 {
 
 // scaled is what so many bytes are on the scale of tags.
 func (s *share) scaled(bytes int) int64 {
-	return int64(bytes) * s.cost / shareUnit
+	return (int64(bytes)*s.cost + shareUnit - 1) / shareUnit
 }
 
 // lead is how far the group may be ahead of another: of one whose blocks are as large by some, as neither posts them evenly, and of one

@@ -13,6 +13,7 @@ import (
 
 	"github.com/rdmcfs/rdmcfs/rdma"
 	"github.com/rdmcfs/rdmcfs/rdma/tcp"
+	"github.com/rdmcfs/rdmcfs/replicate/schedule"
 )
 
 // TestArbiterAlone holds that a group alone is never refused and costs no memory.
@@ -219,4 +220,54 @@ func TestSharesOnTCP(t *testing.T) {
 		}
 	}
 	aborts.Wait()
+}
+
+// TestCostsOfManyChildren: who sends a block, or a small message, many times still takes turns with others, and of long messages gets no more bytes.
+func TestCostsOfManyChildren(t *testing.T) {
+	turns := func(cost int64, size int) (own, other int) {
+		var a arbiter
+		x, y := &share{class: 1}, &share{class: 1}
+		a.add(x)
+		a.add(y)
+		now := simStart
+		for range 20000 {
+			now = now.Add(time.Millisecond)
+			okx, oky := a.ask(x, size, cost, now), a.ask(y, 1000, shareUnit, now)
+			if okx {
+				own += size
+				a.done(x, size, now)
+			}
+			if oky {
+				other += 1000
+				a.done(y, 1000, now)
+			}
+			for a.next() != nil {
+				continue
+			}
+		}
+		return own, other
+	}
+	for _, c := range []struct {
+		name   string
+		cost   int64
+		size   int
+		factor float64 // of the other's bytes, at most
+	}{
+		{"sequential, long", newShareCosts(mustPlan(t, schedule.Sequential, 64), 0).long, 1000, 1.1},
+		{"sequential, one block", newShareCosts(mustPlan(t, schedule.Sequential, 64), 0).single, 1000, 70},
+		{"to 2000", shareCost(2000), 1000, 1100},
+		{"small to 64", shareCost(64), 48, 70},
+	} {
+		if own, other := turns(c.cost, c.size); other == 0 || float64(own) > c.factor*float64(other) {
+			t.Errorf("%s: %d bytes for %d of the other", c.name, own, other)
+		}
+	}
+}
+
+func mustPlan(t *testing.T, a schedule.Algorithm, n int) *schedule.Plan {
+	plan, err := schedule.NewPlan(a, n)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return plan
 }

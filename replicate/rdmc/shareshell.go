@@ -13,14 +13,15 @@ import (
 const sharePartMin = 0.25
 
 // shareCosts is what a byte costs a rank. Who hands on only a part of the blocks needs only that part of the bytes to keep the
-// pace of a group, and others need not wait until it has had as many as they; who sends a single block three times needs them all.
+// pace of a group, and others need not wait until it has had as many as they; who sends a single block three times needs them all. Who sends
+// each block of a long message several times, by an algorithm that does not relay, gets no more for it.
 type shareCosts struct {
 	single int64 // of a message of one block
 	long   int64 // of one of more: those overlap, so that even short ones go as a long one does
 }
 
 func newShareCosts(plan *schedule.Plan, rank int) shareCosts {
-	return shareCosts{single: shareCost(plan.Part(rank, 1)), long: shareCost(plan.Part(rank, schedule.PartBlocks))}
+	return shareCosts{single: shareCost(plan.Part(rank, 1)), long: shareCost(min(1, plan.Part(rank, schedule.PartBlocks)))}
 }
 
 func (c shareCosts) of(blocks uint64) int64 {
@@ -30,7 +31,7 @@ func (c shareCosts) of(blocks uint64) int64 {
 	return c.long
 }
 
-func shareCost(part float64) int64 { return int64(shareUnit / max(part, sharePartMin)) }
+func shareCost(part float64) int64 { return max(1, int64(shareUnit/max(part, sharePartMin))) }
 
 // gate is where a core asks for its turn. A core without one sends when it can.
 type gate interface {

@@ -106,7 +106,7 @@ func (c *core) learnFigures(rank int, f figures) {
 	}
 	if rank == c.pulses.suspect {
 		if c.proven(&m.slow.suspect) {
-			c.answered()
+			c.answered(1)
 			c.straggles(m.slow.suspect)
 		}
 		return

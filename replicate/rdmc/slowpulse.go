@@ -77,8 +77,8 @@ type pulses struct {
 	seq     uint64    // the message that is sent in pulses
 	limit   uint64    // blocks of it that may be sent
 	next    time.Time // when the next pulse may go; zero before the last one was sent
-	rest    time.Time // no pulses before, after someone was cleared
-	cleared float64   // the group's pace then
+	rest    time.Time // no pulses before
+	cleared float64   // the group's pace when the last one was asked about
 }
 
 // ask has the root send in pulses to learn of a suspect, if it does not know yet.
@@ -89,23 +89,28 @@ func (c *core) ask(suspect int) {
 	if p.suspect != 0 || pace == 0 || !again {
 		return
 	}
-	seconds := pulseBlocks * float64(c.block) / (pace * paceUnit) * pulseSlack
-	period := time.Duration(seconds * float64(time.Second))
+	period := c.pulsePeriod(pace)
 	*p = pulses{suspect: suspect, period: period, until: c.now.Add(max(pulseRounds*c.limits.slowTime/paceRounds, pulseLeast*period)), cleared: pace}
 }
 
-// answered ends the pulses, for a while.
-func (c *core) answered() {
+// answered ends the pulses, for so many times SlowTime.
+func (c *core) answered(rest time.Duration) {
 	for rank := range c.members {
 		c.members[rank].slow.rounds = 0 // figures are of pulses
 	}
-	c.pulses = pulses{rest: c.now.Add(pulseRest * c.limits.slowTime), cleared: c.pulses.cleared}
+	c.pulses = pulses{rest: c.now.Add(rest * c.limits.slowTime), cleared: c.pulses.cleared}
+}
+
+// pulsePeriod is the time of a pulse with its pause, where blocks come at a pace in paceUnit.
+func (c *core) pulsePeriod(pace float64) time.Duration {
+	seconds := pulseBlocks * float64(c.block) / (pace * paceUnit) * pulseSlack
+	return time.Duration(seconds * float64(time.Second))
 }
 
 // pulsesOver ends pulses that have proven nothing in time.
 func (c *core) pulsesOver() {
 	if c.pulses.suspect != 0 && c.now.After(c.pulses.until) {
-		c.answered()
+		c.answered(pulseRest)
 	}
 }
 
@@ -144,6 +149,11 @@ func (c *core) proven(s *Straggler) bool {
 	if own == 0 {
 		return false // no pulse ended
 	}
+	if own > p.cleared*c.limits.slowFactor {
+		c.answered(pulseRest) // it was slow, and is no more
+		return false
+	}
+	p.period = min(p.period, c.pulsePeriod(own))
 	if all[p.suspect].elsewhere || own*c.proof() >= others {
 		p.proofs = 0
 		return false

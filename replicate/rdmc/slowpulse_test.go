@@ -96,3 +96,72 @@ func TestPulsesRest(t *testing.T) {
 		}
 	}
 }
+
+// TestSimPulsesEndWhenHealed: pulses at the pace of a link that was nearly down do not hold a group back that is well again.
+func TestSimPulsesEndWhenHealed(t *testing.T) {
+	const slowTime = 2 * time.Second
+	u := newUniverse(8, paceLink)
+	w := u.group(1, 64<<10, PriorityNormal, func(int) coreLimits {
+		l := bigLimits(0)
+		l.slots, l.posted, l.pins = 16, 8, 4
+		l.slow, l.slowFactor, l.slowTime = SlowReport, 8, slowTime
+		return l
+	}, 0, 1, 2, 3, 4, 5, 6, 7)
+	u.message(w, 1, 1<<36, true)
+	p := &w.nodes[0].core.pulses
+	run := func(over time.Duration) {
+		if err := u.run(u.now+over, never); err != nil {
+			t.Fatal(err)
+		}
+	}
+	run(slowTime / 2)
+	u.net.in[5], u.net.out[5] = paceLink*0.06, paceLink*0.06
+	for p.suspect == 0 {
+		if u.now > 5*slowTime {
+			t.Fatal("nobody is asked about")
+		}
+		run(50 * time.Millisecond)
+	}
+	u.net.in[5], u.net.out[5] = paceLink, paceLink
+	got, from := w.nodes[2].core.pace.got, u.now
+	run(slowTime)
+	if rate := float64(w.nodes[2].core.pace.got-got) / (u.now - from).Seconds(); rate < paceLink/3 {
+		t.Errorf("%.2f MB/s after the link was well again, want a third of %.1f at least", rate/1e6, float64(paceLink)/1e6)
+	}
+}
+
+// TestAskedAgainAfterProof: who was told of does not keep another from being told of.
+func TestAskedAgainAfterProof(t *testing.T) {
+	const slowTime = 10 * time.Second
+	c := newCore(simPlan(6), 0, simBlock, 1, false, coreLimits{slow: SlowReport, slowFactor: 8, slowTime: slowTime, sends: 1})
+	c.now = simStart
+	var told []int
+	var at time.Time
+	for range 40 {
+		c.now = c.now.Add(slowTime / paceRounds)
+		before := len(c.acts)
+		suspect := 3 + len(told)
+		for rank := 1; rank < len(c.members); rank++ {
+			f := figures{pace: 90000, rate: 9000, busy: 5, peers: 3, pulse: 5000}
+			if rank == suspect {
+				f = figures{pace: 9000, rate: 9000, busy: 90, peers: 3, pulse: 1000}
+			}
+			c.learnFigures(rank, f)
+		}
+		c.pulsesOver()
+		for _, a := range c.acts[before:] {
+			if a.kind != actSlow {
+				continue
+			}
+			if told = append(told, c.slowest.Rank); len(told) == 2 {
+				if over := c.now.Sub(at); told[0] != 3 || told[1] != 4 || over > 3*slowTime {
+					t.Fatalf("told of %v, the second %v later", told, over)
+				}
+				return
+			}
+			at = c.now
+			break
+		}
+	}
+	t.Fatalf("told of %v only", told)
+}

@@ -218,7 +218,7 @@ func (c *core) relaySmall() {
 	s := &c.small
 	for _, lane := range s.down {
 		l := &c.lanes[lane]
-		for l.up && l.smallSent < s.next && l.smallSent < l.smallCredit && s.at(l.smallSent).ready && c.maySend() && c.myTurn(s.at(l.smallSent).wire(), shareCost(float64(len(s.down)))) {
+		for l.up && l.smallSent < s.next && l.smallSent < l.smallCredit && s.at(l.smallSent).ready && c.maySend() && c.mySmallTurn(s.at(l.smallSent)) {
 			e := s.at(l.smallSent)
 			c.bucket.take(e.wire())
 			e.m.queued--
@@ -227,6 +227,11 @@ func (c *core) relaySmall() {
 			l.smallSent++
 		}
 	}
+}
+
+// mySmallTurn is myTurn for a small message, which is sent once for each lane.
+func (c *core) mySmallTurn(e *smallEntry) bool {
+	return c.myTurn(e.wire(), shareCost(float64(len(c.small.down))))
 }
 
 // smallSent says that a neighbour's memory holds the small message.

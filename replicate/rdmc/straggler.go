@@ -31,7 +31,7 @@ type laneFigures struct {
 type figures struct {
 	pace       uint32 // with the best of its sources, in paceUnit; 0 if nothing is known
 	rate       uint32 // of the blocks that it got, in paceUnit
-	pulse      uint32 // of the blocks that it got behind the first ones of pulses, in paceUnit; 0 if there were none
+	pulse      uint32 // of the blocks that it got behind the first ones of pulses, in paceUnit; without pulses of as many blocks; 0 if none came
 	busy, wait uint8  // percent of the round, of the source that was the least busy with it
 	peers      uint8  // sources
 	elsewhere  bool   // its link was also used by others

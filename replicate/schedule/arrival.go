@@ -130,4 +130,10 @@ func scan[R rule](r R, rank, peer int, from, to, k uint64) (n uint64) {
 
 func (t tree) arrival(rank int, _, _ uint64) uint64 { return uint64(t.taken[rank]) }
 
-func (tree) before(int, int, uint64, uint64) uint64 { return 0 }
+func (t tree) before(rank, peer int, step, _ uint64) uint64 {
+	taken := t.taken[rank]
+	if taken >= 0 && uint64(taken) < step && rank-t.skips[taken] == peer {
+		return 1
+	}
+	return 0
+}

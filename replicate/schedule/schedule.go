@@ -186,8 +186,11 @@ const PartBlocks = 240
 // Part is how many times a rank sends each block of a message of so many blocks on average: of a long one 1 for the root of a pipeline, of
 // a single block as often as the root has children, 0 for who hands nothing on. It goes through the steps of at most PartBlocks blocks.
 func (p *Plan) Part(rank int, blocks uint64) float64 {
-	if blocks == 0 || p.algorithm == Sequential && rank > 0 {
+	switch {
+	case blocks == 0 || p.algorithm == Sequential && rank > 0:
 		return 0
+	case p.algorithm == Sequential:
+		return float64(p.members - 1)
 	}
 	blocks = min(blocks, PartBlocks)
 	turns, sends := p.turns(blocks), 0

@@ -6,7 +6,7 @@ package schedule
 // that is still uneven, every other message goes by the smallest skip first (docs/decisions/018).
 type single struct {
 	rule
-	trees []tree // that messages take in turn
+	trees []moves // that messages take in turn, each a tree
 }
 
 func newSingle(members int) rule {
@@ -31,7 +31,7 @@ func newSingle(members int) rule {
 }
 
 // of is the tree that a message of one block takes.
-func (s single) of(message uint64) tree { return s.trees[message%uint64(len(s.trees))] }
+func (s single) of(message uint64) moves { return s.trees[message%uint64(len(s.trees))] }
 
 // tree brings one block to all: in step i who has it sends it to the rank that is skips[i] higher, if that is to have it then. The sums of
 // skips reach all ranks.
