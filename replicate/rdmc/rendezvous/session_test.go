@@ -15,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rdmcfs/rdmcfs/rdma"
 	"github.com/rdmcfs/rdmcfs/rdma/mem"
 	"github.com/rdmcfs/rdmcfs/replicate/rdmc"
 	"github.com/rdmcfs/rdmcfs/replicate/schedule"
@@ -354,7 +355,8 @@ func TestTwoAtOnce(t *testing.T) {
 	checkSame(t, source.data, sinks, d.Members)
 }
 
-// TestRootDies has all members told within the bound.
+// TestRootDies has all members told within the bound. The root's own end hears of its death in two steps: a member's word may reach it
+// between them, and then it is its fabric that fails the next group.
 func TestRootDies(t *testing.T) {
 	const n, blocks = 6, 400
 	p := newParty(t, n, func(*Config) {})
@@ -370,7 +372,7 @@ func TestRootDies(t *testing.T) {
 	if took := time.Since(struck); took > p.configs[0].Detect+2*time.Second {
 		t.Errorf("all were told after %v", took)
 	}
-	if !errors.Is(errs[0], ErrNobodyLeft) || len(d.Members) != 0 {
+	if !errors.Is(errs[0], ErrNobodyLeft) && !errors.Is(errs[0], rdma.ErrClosed) || len(d.Members) != 0 {
 		t.Errorf("the root: %+v, %v", d, errs[0])
 	}
 	for rank, err := range errs[1:] {
