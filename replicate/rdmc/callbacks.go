@@ -66,6 +66,7 @@ func (g *Group) runCallbacks() {
 			} else {
 				g.callSmall(calls[i].small)
 			}
+			g.engine.turns.run()
 		}
 		if len(calls) > 0 {
 			continue

@@ -43,6 +43,7 @@ type Engine struct {
 	done   sync.WaitGroup // poller and ticker
 	wake   chan struct{}  // holds one; the ticker has groups to tick
 	turns  turns          // whose turn it is to send
+	passed chan struct{}  // holds one; the ticker has turns to pass on
 	gauge  rdma.Gauge     // the device's, or nil
 	got    atomic.Uint64  // bytes of blocks that were received, in all
 
@@ -71,6 +72,7 @@ func NewEngine(cfg EngineConfig) (*Engine, error) {
 		log:    cfg.Logger,
 		cq:     cq,
 		wake:   make(chan struct{}, 1),
+		passed: make(chan struct{}, 1),
 		groups: make(map[*Group]struct{}),
 		ticked: make(map[*Group]struct{}),
 	}
@@ -97,7 +99,7 @@ func (e *Engine) Close() error {
 	return e.cq.Close()
 }
 
-// tick tells the time to the groups that need it, and rests while there are none.
+// tick tells the time to the groups that need it, and rests while there are none. Between, it wakes those whose turn it became by a user's call.
 func (e *Engine) tick() {
 	ticker := time.NewTicker(tickInterval)
 	defer ticker.Stop()
@@ -115,13 +117,31 @@ func (e *Engine) tick() {
 			wait = nil
 			ticker.Stop()
 		}
-		select {
-		case <-wait:
-		case <-e.wake:
-			ticker.Reset(tickInterval)
-		case <-e.ctx.Done():
-			return
+		for again := false; !again; {
+			select {
+			case <-wait:
+				again = true
+			case <-e.wake:
+				ticker.Reset(tickInterval)
+				again = true
+			case <-e.passed:
+				e.turns.run()
+			case <-e.ctx.Done():
+				return
+			}
 		}
+	}
+}
+
+// passTurns has the ticker wake those whose turn it has become. A user's call does not do so itself: it may hold a lock that a Placed of another
+// group takes.
+func (e *Engine) passTurns() {
+	if !e.turns.due.Load() {
+		return
+	}
+	select {
+	case e.passed <- struct{}{}:
+	default:
 	}
 }
 

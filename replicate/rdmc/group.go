@@ -289,7 +289,7 @@ func (g *Group) open() error {
 // block. The members must be told of Transfer.Announcement; blocks flow to each as soon as it calls Receive.
 func (g *Group) Send(out Outgoing) (*Transfer, error) {
 	g.mu.Lock()
-	defer g.mu.Unlock()
+	defer g.unlock()
 	if g.cfg.Rank != 0 {
 		return nil, fmt.Errorf("%w: send by rank %d, only the root can", ErrInvalid, g.cfg.Rank)
 	}
@@ -310,7 +310,7 @@ func (g *Group) Send(out Outgoing) (*Transfer, error) {
 // order within a bound; the messages are received in order of their numbers.
 func (g *Group) Receive(a Announcement, r Receiver) (*Transfer, error) {
 	g.mu.Lock()
-	defer g.mu.Unlock()
+	defer g.unlock()
 	if g.cfg.Rank == 0 || g.cfg.Unannounced {
 		return nil, fmt.Errorf("%w: receive by the root or in an unannounced group", ErrInvalid)
 	}
@@ -397,7 +397,7 @@ func (g *Group) Err() error {
 // Fail ends the group on all members, with the given suspects. It does not wait; Abort does.
 func (g *Group) Fail(suspects []int, cause error) {
 	g.mu.Lock()
-	defer g.mu.Unlock()
+	defer g.unlock()
 	g.core.fail(ReasonAborted, g.cfg.Rank, suspects, cause)
 	g.engine.attend(g)
 	g.drain()
@@ -416,7 +416,7 @@ func (g *Group) Close(ctx context.Context) error {
 		g.engine.attend(g)
 	}
 	g.drain()
-	g.mu.Unlock()
+	g.unlock()
 	select {
 	case <-g.closed:
 		g.end()

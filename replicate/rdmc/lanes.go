@@ -186,7 +186,7 @@ func (g *Group) connectLane(ctx context.Context, i int, remote map[int][]byte) e
 		err = connectBoth(ctx, &g.lanes[i], blocks, control)
 	}
 	g.mu.Lock()
-	defer g.mu.Unlock()
+	defer g.unlock()
 	if err != nil {
 		g.core.lanes[i].broken = true
 		g.core.fail(ReasonDisconnected, g.cfg.Rank, []int{peer}, err)

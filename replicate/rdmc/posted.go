@@ -21,7 +21,7 @@ type posted struct {
 // group, as its sender can't be told otherwise. It does not wait; with very many posted it returns ErrFull.
 func (g *Group) PostReceive(sink Sink, limit uint64) error {
 	g.mu.Lock()
-	defer g.mu.Unlock()
+	defer g.unlock()
 	switch err := g.refused(); {
 	case !g.cfg.PostedReceives || g.cfg.Rank == 0 || sink == nil:
 		return fmt.Errorf("%w: receive posted by rank %d", ErrInvalid, g.cfg.Rank)

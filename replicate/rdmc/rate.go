@@ -105,8 +105,9 @@ func (g *Group) pace() (again bool) {
 // paced runs when the time has come.
 func (g *Group) paced() {
 	g.mu.Lock()
-	defer g.mu.Unlock()
 	if !g.dead {
 		g.drain() // pace looks at the clock
 	}
+	g.mu.Unlock()
+	g.engine.turns.run()
 }

@@ -120,12 +120,16 @@ func (a *arbiter) contended(s *share) bool {
 // asking again.
 func (a *arbiter) ask(s *share, bytes int, cost int64, now time.Time) bool {
 	a.progress(now)
+	grown := bytes > s.largest
 	s.cost = cost
 	s.largest = max(s.largest, bytes)
 	if a.contended(s) {
-		a.lift(s)
+		lifted := a.lift(s)
 		if !a.eligible(s) {
 			a.set(s, s.flight, bytes)
+			if lifted || grown {
+				a.look() // others may be as far ahead now
+			}
 			return false
 		}
 	}
@@ -214,8 +218,9 @@ func (a *arbiter) lowest(s *share, own int64) int64 {
 	return own
 }
 
-// lift raises tags that lag behind by more than a moment's absence: what was not asked for is not given later.
-func (a *arbiter) lift(s *share) {
+// lift raises tags that lag behind by more than a moment's absence: what was not asked for is not given later. It reports whether there were any.
+func (a *arbiter) lift(s *share) bool {
+	tag, ofClass := s.tag, a.tags[s.class]
 	arrears := int64(0)
 	if !s.slow && (s.isBusy() || a.ticks-s.rested <= sharePause) {
 		arrears = shareArrears * a.largestOf(s)
@@ -226,6 +231,7 @@ func (a *arbiter) lift(s *share) {
 			a.tags[s.class] = max(a.tags[s.class], a.tags[o.class]-int64(o.largest)*classCost[o.class])
 		}
 	}
+	return s.tag != tag || a.tags[s.class] != ofClass
 }
 
 func (a *arbiter) largestOf(s *share) int64 {

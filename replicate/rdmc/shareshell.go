@@ -142,6 +142,12 @@ func (t *turns) run() {
 	}
 }
 
+// unlock ends a user's call: others, whose turn it may have made it, are woken by the engine.
+func (g *Group) unlock() {
+	g.mu.Unlock()
+	g.engine.passTurns()
+}
+
 // tick tells the arbiter the time.
 func (t *turns) tick(now time.Time) {
 	t.mu.Lock()

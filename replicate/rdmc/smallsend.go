@@ -31,7 +31,7 @@ func (cfg *GroupConfig) smallWindow() int {
 // again. data is copied. WaitDelivered tells when all members have it.
 func (g *Group) SendSmall(data []byte) (uint64, error) {
 	g.mu.Lock()
-	defer g.mu.Unlock()
+	defer g.unlock()
 	if g.cfg.Rank != 0 || len(data) == 0 || len(data) > g.cfg.SmallBytes {
 		return 0, fmt.Errorf("%w: small message of %d bytes by rank %d, want 1 to %d by the root", ErrInvalid, len(data), g.cfg.Rank, g.cfg.SmallBytes)
 	}

@@ -1,0 +1,210 @@
+package rdmc
+
+import (
+	"context"
+	"math/rand/v2"
+	"slices"
+	"strconv"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/rdmcfs/rdmcfs/rdma/mem"
+	"github.com/rdmcfs/rdmcfs/replicate/schedule"
+)
+
+// TestArbiterWakesAllWhoseTurnItIs asks, completes, rests, joins and leaves at random: whoever may send after a step, and waits, is woken by it.
+func TestArbiterWakesAllWhoseTurnItIs(t *testing.T) {
+	costs, sizes := []int64{shareUnit, 2 * shareUnit, 4 * shareUnit}, []int{48, 1000, 16 << 10, 1 << 20}
+	for seed := range uint64(1000) {
+		rng := rand.New(rand.NewPCG(seed, 5))
+		var a arbiter
+		for range 2 + rng.IntN(4) {
+			a.add(&share{class: rng.IntN(shareClasses)})
+		}
+		now, out := simStart, map[*share][]int{}
+		ask := func(s *share) {
+			bytes := sizes[rng.IntN(len(sizes))]
+			if a.ask(s, bytes, costs[rng.IntN(len(costs))], now) {
+				out[s] = append(out[s], bytes)
+			}
+		}
+		for step := range 300 {
+			now = now.Add(time.Duration(rng.IntN(3)) * time.Millisecond)
+			s := a.all[rng.IntN(len(a.all))]
+			switch kind := rng.IntN(20); {
+			case kind < 9:
+				ask(s)
+			case kind < 14 && s.flight > 0:
+				a.done(s, out[s][0], now)
+				out[s] = out[s][1:]
+			case kind == 14 && s.wants > 0:
+				a.rest(s, now)
+			case kind == 15 && len(a.all) > 2:
+				a.leave(s)
+				a.add(&share{class: s.class})
+			case kind == 16:
+				a.tick(now)
+			default:
+				if s := a.next(); s != nil {
+					ask(s)
+				}
+			}
+			for i, s := range a.all {
+				if s.wants > 0 && a.eligible(s) && !slices.Contains(a.woken, s) {
+					t.Fatalf("seed %d, step %d: group %d waits for its turn, has it, and is not woken", seed, step, i)
+				}
+			}
+		}
+	}
+}
+
+// bystander is a group of an engine that counts how often it is woken, and when. Woken, it wants nothing any more.
+type bystander struct {
+	*turn
+	woken int
+	at    time.Time
+}
+
+func newBystander(e *Engine) *bystander {
+	b := &bystander{}
+	b.turn = e.turns.newTurn(PriorityNormal, func() {
+		b.woken, b.at = b.woken+1, time.Now()
+		b.rest(time.Now())
+	})
+	return b
+}
+
+// wait has it send until it has to wait for its turn.
+func (b *bystander) wait(t *testing.T, bytes int) {
+	t.Helper()
+	for range 100 {
+		if !b.ask(bytes, shareUnit, time.Now()) {
+			return
+		}
+	}
+	t.Fatal("it is never refused")
+}
+
+// wakeDelay is how long a message, or its completion, takes.
+const wakeDelay = time.Millisecond
+
+// wakeCase is a group whose engine is number at. Its member far stops before anything is sent to it.
+type wakeCase struct {
+	cfg     GroupConfig
+	members int
+	at, far int
+	// hold has the group send something that is not taken; free has a call, or the time, end the bystander's wait.
+	hold, free func(t *testing.T, groups []*Group)
+	after      func(groups []*Group) time.Duration // of free, when the wait ends; nil for at once
+}
+
+func smallBytes(t *testing.T, groups []*Group) {
+	t.Helper()
+	if _, err := groups[0].SendSmall(make([]byte, 100)); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// oneBlock sends a message of one block from the root.
+func oneBlock(t *testing.T, groups []*Group) {
+	t.Helper()
+	if _, err := groups[0].Send(Outgoing{Size: 1000, Source: discard{}}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func wakeCases() map[string]wakeCase {
+	pair := GroupConfig{BlockSize: 1000, SmallBytes: 100, Small: func(uint64, []byte) {}}
+	capped, chain := pair, GroupConfig{BlockSize: 1000, SmallBytes: -1, Unannounced: true, Algorithm: schedule.Chain}
+	capped.SendRate = 1000
+	refusing, posted := chain, chain
+	count := 0
+	refusing.Incoming = func(uint64) (Sink, error) {
+		if count++; count > 1 {
+			return nil, errTest
+		}
+		return discard{}, nil
+	}
+	posted.PostedReceives = true
+	post := func(t *testing.T, g *Group, limit uint64) {
+		t.Helper()
+		if err := g.PostReceive(discard{}, limit); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return map[string]wakeCase{
+		"SendSmall": {cfg: pair, members: 2, far: 1, hold: smallBytes, free: smallBytes},
+		"Fail":      {cfg: pair, members: 2, far: 1, hold: smallBytes, free: func(_ *testing.T, groups []*Group) { groups[0].Fail(nil, errTest) }},
+		"Connect": {cfg: pair, members: 2, far: 1, hold: smallBytes, free: func(t *testing.T, groups []*Group) {
+			if groups[0].connectLane(t.Context(), 0, nil) == nil {
+				t.Error("connected without an address")
+			}
+		}},
+		"Close": {cfg: pair, members: 2, far: 1, hold: smallBytes, free: func(t *testing.T, groups []*Group) {
+			ctx, cancel := context.WithCancel(t.Context())
+			cancel()
+			_ = groups[0].Close(ctx) // aborts, and tells that it did
+		}},
+		"rate timer": {cfg: capped, members: 2, far: 1, hold: smallBytes, free: smallBytes, after: func(groups []*Group) time.Duration {
+			groups[0].mu.Lock()
+			defer groups[0].mu.Unlock()
+			return time.Until(groups[0].core.bucket.opens())
+		}},
+		"Incoming": {cfg: refusing, members: 3, at: 1, far: 2, hold: oneBlock, free: oneBlock, after: func([]*Group) time.Duration { return wakeDelay }},
+		"PostReceive": {cfg: posted, members: 3, at: 1, far: 2, hold: func(t *testing.T, groups []*Group) {
+			post(t, groups[1], 1000)
+			oneBlock(t, groups)
+			oneBlock(t, groups)
+		}, free: func(t *testing.T, groups []*Group) {
+			post(t, groups[1], 1)
+		}},
+	}
+}
+
+// TestOthersAreWokenAtOnce: what a call, a callback or the rate timer of a group gives or frees wakes the group of the same engine that waits for it then and there, not at
+// the next tick, and nobody else. Time is virtual, and stands still while anybody can do something.
+func TestOthersAreWokenAtOnce(t *testing.T) {
+	for name, c := range wakeCases() {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) { c.run(t) })
+		})
+	}
+}
+
+func (c *wakeCase) run(t *testing.T) {
+	devices, fabric := memDevices(t, c.members, mem.Config{Seed: 1, DelayMin: wakeDelay, DelayMax: wakeDelay})
+	all := newCluster(t, devices)
+	groups := all.all(c.cfg)
+	<-time.After(10 * wakeDelay) // for the first credit
+	fabric.Stop(strconv.Itoa(c.far))
+	c.hold(t, groups)
+	<-time.After(10 * wakeDelay)
+	waiting, idle := newBystander(all.engines[c.at]), newBystander(all.engines[c.at])
+	waiting.wait(t, 100)
+	synctest.Wait()
+	if waiting.woken > 0 {
+		t.Fatal("it does not wait for the group")
+	}
+	began, after := time.Now(), time.Duration(0)
+	if c.after != nil {
+		after = c.after(groups)
+	}
+	c.free(t, groups)
+	<-time.After(max(0, after-time.Since(began)) + 1)
+	synctest.Wait()
+	switch {
+	case waiting.woken == 0:
+		t.Errorf("not woken within %v, want after %v", time.Since(began), after)
+	case waiting.woken > 1 || idle.woken > 0:
+		t.Errorf("who waits was woken %d times, who does not %d times", waiting.woken, idle.woken)
+	case waiting.at.Sub(began) != after:
+		t.Errorf("woken after %v, want %v", waiting.at.Sub(began), after)
+	}
+	waiting.leave()
+	idle.leave()
+	fabric.Resume(strconv.Itoa(c.far))
+	for _, g := range groups {
+		g.Abort()
+	}
+}
