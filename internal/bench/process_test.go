@@ -64,6 +64,9 @@ func TestTheFirstCauseIsTold(t *testing.T) {
 	}
 }
 
+// shortWait is the time for which those of a process that is never complete wait.
+const shortWait = 4 * time.Second
+
 // together runs members in this process; spoil may change one before it starts.
 func together(t *testing.T, plan Plan, spoil func(*Process)) []error {
 	t.Helper()
@@ -79,7 +82,7 @@ func together(t *testing.T, plan Plan, spoil func(*Process)) []error {
 	}
 	ends := make(chan end)
 	for rank := range plan.Members {
-		p := Process{Plan: plan, Rank: rank, Room: listener.Addr().String(), Listen: "127.0.0.1:0", Wait: 2 * time.Second}
+		p := Process{Plan: plan, Rank: rank, Room: listener.Addr().String(), Listen: "127.0.0.1:0", Wait: 25 * time.Second}
 		if rank == 0 {
 			p.RoomListener = listener
 		}
@@ -109,7 +112,7 @@ func TestMembersOfOneProcess(t *testing.T) {
 func TestOtherOptionsAreRefused(t *testing.T) {
 	refused := 0
 	errs := together(t, smallPlan(), func(p *Process) {
-		p.OnRefused = func(error) { refused++ }
+		p.OnRefused, p.Wait = func(error) { refused++ }, shortWait
 		if p.Rank == 2 {
 			p.Plan.Sizes = []uint64{7}
 		}
@@ -127,6 +130,7 @@ func TestOtherOptionsAreRefused(t *testing.T) {
 
 func TestRankIsTaken(t *testing.T) {
 	errs := together(t, smallPlan(), func(p *Process) {
+		p.Wait = shortWait
 		if p.Rank == 2 {
 			p.Rank = 1
 		}

@@ -183,7 +183,7 @@ type cluster struct {
 }
 
 func fastTuning() Tuning {
-	return Tuning{Tick: 20 * time.Millisecond, LeaderLost: 1500 * time.Millisecond, PolicyInterval: 50 * time.Millisecond,
+	return Tuning{Tick: 20 * time.Millisecond, LeaderLost: 15 * time.Second, PolicyInterval: 50 * time.Millisecond,
 		SyncInterval: 50 * time.Millisecond, SegmentBytes: 256 << 10, StaleAfter: time.Second}
 }
 

@@ -21,8 +21,8 @@ import (
 )
 
 // voterWithHistory is a stopped voter (not the leader) of a cluster that has some log.
-func voterWithHistory(t *testing.T) (*cluster, *testNode) {
-	c := newCluster(t, 3, nil)
+func voterWithHistory(t *testing.T, adjust func(*cluster)) (*cluster, *testNode) {
+	c := newCluster(t, 3, adjust)
 	leader := c.waitVoters(3)
 	for i := range 40 {
 		c.propose(leader, fmt.Sprint("h", i))
@@ -52,7 +52,7 @@ func segmentsOf(t *testing.T, d *simfs.Disk) []string {
 }
 
 func TestMissingLogNeverStarts(t *testing.T) {
-	c, tn := voterWithHistory(t)
+	c, tn := voterWithHistory(t, nil)
 	tn.disk = simfs.New()
 	if err := c.tryStart(tn.id); !errors.Is(err, ErrLogMissing) || !strings.Contains(err.Error(), "join it again") {
 		t.Fatal(err)
@@ -60,7 +60,7 @@ func TestMissingLogNeverStarts(t *testing.T) {
 }
 
 func TestDamagedLogNeverStarts(t *testing.T) {
-	c, tn := voterWithHistory(t)
+	c, tn := voterWithHistory(t, nil)
 	seg := segmentsOf(t, tn.disk)
 	tn.disk.Corrupt(seg[len(seg)-1], func(b []byte) []byte {
 		for i := 700; i < 708; i++ { // more than the padding between frames
@@ -75,7 +75,7 @@ func TestDamagedLogNeverStarts(t *testing.T) {
 }
 
 func TestShortenedLogNeverStarts(t *testing.T) {
-	c, tn := voterWithHistory(t)
+	c, tn := voterWithHistory(t, nil)
 	opts := raftlog.Options{Dir: "/raft", Identity: c.identity(tn.id), FS: tn.disk, SegmentBytes: 256 << 10}
 	log, state, err := raftlog.Open(opts)
 	if err != nil {
@@ -111,7 +111,7 @@ func TestShortenedLogNeverStarts(t *testing.T) {
 }
 
 func TestLogOfAnotherStoreOrOldStateNeverStarts(t *testing.T) {
-	c, tn := voterWithHistory(t)
+	c, tn := voterWithHistory(t, nil)
 	cfg := c.config(tn)
 	cfg.Identity.Store[0]++
 	if _, err := Open(cfg); !errors.Is(err, ErrLogIdentity) {
@@ -130,16 +130,17 @@ func TestLogOfAnotherStoreOrOldStateNeverStarts(t *testing.T) {
 	}
 }
 
-// TestShortenedLogIsFoundByTheLeader restarts a voter whose log and state were both set back: only the leader knows.
+// TestShortenedLogIsFoundByTheLeader restarts a voter whose log and state were both set back: only the leader knows, so no other may
+// follow it because this machine is late.
 func TestShortenedLogIsFoundByTheLeader(t *testing.T) {
-	c, tn := voterWithHistory(t)
+	c, tn := voterWithHistory(t, func(c *cluster) { c.tune.ElectionTicks = 200 })
 	old, oldState := tn.disk.PowerLoss(func(int) int { return 1 }), tn.sm.crash()
 	c.start(tn.id)
 	for i := range 30 {
 		c.propose(tn.id, fmt.Sprint("later", i))
 	}
 	leader := c.leader()
-	eventually(t, 5*time.Second, "the leader knows what the voter has", func() bool {
+	eventually(t, 20*time.Second, "the leader knows what the voter has", func() bool {
 		answer := make(chan uint64, 1)
 		n := c.nodes[leader].node
 		n.box.event(func() {
@@ -164,7 +165,7 @@ func TestShortenedLogIsFoundByTheLeader(t *testing.T) {
 
 // TestCrashInTheMiddleOfASnapshot leaves a state machine that is ahead of its log, as an intent in the log announces.
 func TestCrashInTheMiddleOfASnapshot(t *testing.T) {
-	c, tn := voterWithHistory(t)
+	c, tn := voterWithHistory(t, nil)
 	leader := c.leader()
 	sm := c.nodes[leader].sm.crash()
 	opts := raftlog.Options{Dir: "/raft", Identity: c.identity(tn.id), FS: tn.disk, SegmentBytes: 256 << 10}
@@ -215,7 +216,7 @@ func TestFullDiskMakesReadOnlyAndRecovers(t *testing.T) {
 		t.Fatalf("%+v, %v", st, n.Err())
 	}
 	full.Store(false)
-	eventually(t, 5*time.Second, "changes work again", func() bool {
+	eventually(t, 20*time.Second, "changes work again", func() bool {
 		_, err := n.Propose(context.Background(), []byte("after"), ProposeOptions{})
 		return err == nil
 	})

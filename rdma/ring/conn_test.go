@@ -22,9 +22,14 @@ func newConns(t testing.TB, p provider, cfg Config) (a, b *Conn, l *link) {
 	return NewConn(l.c[0], Addr("b")), NewConn(l.c[1], nil), l
 }
 
+// eachConn runs a test whose streams are left with bytes that nobody reads.
 func eachConn(t *testing.T, test func(t *testing.T, a, b *Conn)) {
+	eachConnClosing(t, 200*time.Millisecond, test)
+}
+
+func eachConnClosing(t *testing.T, timeout time.Duration, test func(t *testing.T, a, b *Conn)) {
 	each(t, func(t *testing.T, p provider, cfg Config) {
-		cfg.CloseTimeout = 200 * time.Millisecond
+		cfg.CloseTimeout = timeout
 		a, b, _ := newConns(t, p, cfg)
 		test(t, a, b)
 	})
@@ -206,11 +211,18 @@ func TestConnWriteDeadline(t *testing.T) {
 		for i := range data {
 			data[i] = byte(r.Uint32())
 		}
-		if err := a.SetWriteDeadline(time.Now().Add(50 * time.Millisecond)); err != nil {
+		var n int
+		failed := make(chan error, 1)
+		go func() {
+			var err error
+			n, err = a.Write(data)
+			failed <- err
+		}()
+		await(t, "a writer that waits", func() bool { return a.c.check(func(c *Channel) bool { return c.writers.waiting == 1 }) })
+		if err := a.SetWriteDeadline(time.Now().Add(20 * time.Millisecond)); err != nil {
 			t.Fatal(err)
 		}
-		n, err := a.Write(data)
-		wantTimeout(t, "write", err)
+		wantTimeout(t, "write", <-failed)
 		if n <= 0 || n >= len(data) {
 			t.Fatalf("wrote %d", n)
 		}
@@ -233,7 +245,7 @@ func TestConnWriteDeadline(t *testing.T) {
 
 // TestConnClose: what was written is read, then io.EOF; calls that wait or come later end with net.ErrClosed.
 func TestConnClose(t *testing.T) {
-	eachConn(t, func(t *testing.T, a, b *Conn) {
+	eachConnClosing(t, patience, func(t *testing.T, a, b *Conn) {
 		waiting := make(chan error, 1)
 		go func() {
 			_, err := a.Read(make([]byte, 1))
@@ -368,7 +380,7 @@ func pollOnce(c *Channel) bool {
 
 // TestConnCarriesALongStream: digests agree over many messages through rings that come and go.
 func TestConnCarriesALongStream(t *testing.T) {
-	eachConn(t, func(t *testing.T, a, b *Conn) {
+	eachConnClosing(t, patience, func(t *testing.T, a, b *Conn) {
 		in, out := sha256.New(), sha256.New()
 		var wg sync.WaitGroup
 		wg.Go(func() {
