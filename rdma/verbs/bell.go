@@ -7,6 +7,8 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -37,9 +39,10 @@ type bell struct {
 	mrKey       uint32
 	muted       atomic.Bool
 
-	mu     sync.Mutex // protects all below; the innermost lock
-	routes map[ahAttr]uintptr
-	free   []int // slots to send from
+	mu     sync.Mutex            // protects all below; the innermost lock
+	routes map[ahAttr]*bellRoute // those that new pairs use
+	left   []*bellRoute          // those that only older pairs may use
+	free   []int                 // slots to send from
 	closed bool
 	broken bool // the device has stopped the pair: mend
 	send   sendWR
@@ -50,7 +53,7 @@ type bell struct {
 }
 
 func (d *device) newBell() (*bell, error) {
-	b := &bell{dev: d, routes: make(map[ahAttr]uintptr)}
+	b := &bell{dev: d, routes: make(map[ahAttr]*bellRoute)}
 	var err error
 	const size = (bellRecvs + bellSends) * bellSlot
 	if b.mem, err = unix.Mmap(-1, 0, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS); err != nil {
@@ -93,7 +96,7 @@ func (b *bell) startLocked() error {
 	for i := range bellSends {
 		b.free = append(b.free, bellRecvs+i)
 	}
-	attr := &qpAttr{state: qpInit, port: uint8(d.port.Number), qkey: b.key}
+	attr := &qpAttr{state: qpInit, port: uint8(d.port), qkey: b.key}
 	if err := d.modify("prepare datagrams", b.handle, attr, maskInitDatagram); err != nil {
 		return err
 	}
@@ -161,25 +164,68 @@ func (b *bell) postLocked(function uintptr, request unsafe.Pointer) error {
 	return nil
 }
 
-// handleOf makes, or finds, what datagrams need to reach a peer.
-func (b *bell) handleOf(route ahAttr) (uintptr, error) {
+// bellRoute is a way that datagrams take.
+type bellRoute struct {
+	way   ahAttr
+	ah    uintptr
+	users int // pairs
+}
+
+// takeRoute makes, or finds, what datagrams need to reach a peer; leaveRoute gives it back.
+func (b *bell) takeRoute(way ahAttr) (*bellRoute, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if ah := b.routes[route]; ah != 0 {
-		return ah, nil
+	b.left = slices.DeleteFunc(b.left, func(r *bellRoute) bool { return r.users == 0 && b.destroyed(r) })
+	r := b.routes[way]
+	if r == nil {
+		attr := new(ahAttr)
+		*attr = way
+		d := b.dev
+		ah, err := d.lib.object("create address handle", d.lib.createAH, d.pd, uintptr(unsafe.Pointer(attr)))
+		if err != nil {
+			return nil, err
+		}
+		r = &bellRoute{way: way, ah: ah}
+		b.routes[way] = r
 	}
-	attr := new(ahAttr)
-	*attr = route
-	d := b.dev
-	ah, err := d.lib.object("create address handle", d.lib.createAH, d.pd, uintptr(unsafe.Pointer(attr)))
-	if err == nil {
-		b.routes[route] = ah
+	r.users++
+	return r, nil
+}
+
+// leaveRoute is for each takeRoute. With stale the way was found to lead nowhere, and later pairs look for it anew.
+func (b *bell) leaveRoute(r *bellRoute, stale bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	r.users--
+	if stale && b.routes[r.way] == r {
+		b.forgetLocked(r)
 	}
-	return ah, err
+}
+
+// forgetRoutes has later pairs look for all ways anew: they hold on to the port's addresses, and to those of its neighbours.
+func (b *bell) forgetRoutes() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for _, r := range b.routes {
+		b.forgetLocked(r)
+	}
+}
+
+// forgetLocked keeps what is forgotten until another route is taken: a farewell may still be on its way by it.
+func (b *bell) forgetLocked(r *bellRoute) {
+	delete(b.routes, r.way)
+	b.left = append(b.left, r)
+}
+
+func (b *bell) destroyed(r *bellRoute) bool {
+	if err := b.dev.lib.check("destroy address handle", b.dev.lib.destroyAH, r.ah); err != nil {
+		b.dev.cfg.Log.Debug("datagrams", "error", err)
+	}
+	return true
 }
 
 // ring sends a message to a peer, if there is room. It does not wait.
-func (b *bell) ring(ah uintptr, to *address, text [messageBytes]byte) {
+func (b *bell) ring(r *bellRoute, to *address, text [messageBytes]byte) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if len(b.free) == 0 || b.closed || b.broken || b.muted.Load() {
@@ -188,7 +234,7 @@ func (b *bell) ring(ah uintptr, to *address, text [messageBytes]byte) {
 	i := b.free[len(b.free)-1]
 	n := copy(b.slot(i), text[:])
 	b.send = sendWR{id: requestID(bellPair, 0, uint64(i)), list: b.describeLocked(i, n), listLen: 1, opcode: wrSend, flags: flagSignaled,
-		addr: uint64(ah), rkey: to.bellQPN, qkey: to.bellKey}
+		addr: uint64(r.ah), rkey: to.bellQPN, qkey: to.bellKey}
 	if err := b.postLocked(b.dev.ops.postSend, unsafe.Pointer(&b.send)); err != nil {
 		b.dev.cfg.Log.Debug("datagram", "error", err)
 		return
@@ -259,16 +305,16 @@ func (b *bell) close() error {
 func (b *bell) release() error {
 	b.mu.Lock()
 	b.closed = true
-	routes := b.routes
-	b.routes = make(map[ahAttr]uintptr)
+	routes := slices.AppendSeq(b.left, maps.Values(b.routes))
+	b.routes, b.left = nil, nil
 	b.mu.Unlock()
 	l := b.dev.lib
 	var err error
 	if b.handle != 0 {
 		err = l.check("destroy datagrams", l.destroyQP, b.handle)
 	}
-	for _, ah := range routes {
-		err = errors.Join(err, l.check("destroy address handle", l.destroyAH, ah))
+	for _, r := range routes {
+		err = errors.Join(err, l.check("destroy address handle", l.destroyAH, r.ah))
 	}
 	if b.cq != nil {
 		b.cq.destroy()

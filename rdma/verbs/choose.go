@@ -10,21 +10,50 @@ import (
 	"strings"
 )
 
-// choosePort finds the port that the configuration asks for.
-func choosePort(info *DeviceInfo, cfg *Config) (*PortInfo, error) {
+// place is where a device is reached: a port and one of its addresses.
+type place struct {
+	port PortInfo
+	gid  GIDInfo
+}
+
+// choosePlace finds the first port that is active and has the address that the configuration asks for.
+func choosePlace(info *DeviceInfo, cfg *Config) (*place, error) {
+	var reasons []string
 	for i := range info.Ports {
 		p := &info.Ports[i]
-		switch {
-		case cfg.Port == p.Number && !p.Active():
-			return nil, fmt.Errorf("%w: %s port %d is %s", ErrNoDevice, info.Name, p.Number, p.State)
-		case cfg.Port == p.Number, cfg.Port == 0 && p.Active():
-			return p, nil
+		if cfg.Port != 0 && cfg.Port != p.Number {
+			continue
+		}
+		if !p.Active() {
+			reasons = append(reasons, fmt.Sprintf("port %d is %s", p.Number, p.State))
+			continue
+		}
+		gid, err := chooseGID(p, cfg.GID)
+		if err == nil {
+			return &place{*p, gid}, nil
+		}
+		reasons = append(reasons, err.Error())
+	}
+	if len(reasons) == 0 && cfg.Port != 0 {
+		reasons = append(reasons, fmt.Sprintf("it has no port %d", cfg.Port))
+	}
+	return nil, fmt.Errorf("%s: %s", info.Name, strings.Join(reasons, ", "))
+}
+
+// moved is where the device is reached when its port has become p. Of addresses that are as good as each other the present one stays.
+func (l *place) moved(p *PortInfo, want string) (*place, error) {
+	gid, err := chooseGID(p, want)
+	if err != nil {
+		return nil, err
+	}
+	for _, g := range p.GIDs {
+		same := g.GID == l.gid.GID && g.Type == l.gid.Type
+		if same && want == "" && (p.LinkLayer == "InfiniBand" || gidRank(g) == gidRank(gid)) {
+			gid = g
+			break
 		}
 	}
-	if cfg.Port != 0 {
-		return nil, fmt.Errorf("%w: %s has no port %d", ErrNoDevice, info.Name, cfg.Port)
-	}
-	return nil, fmt.Errorf("%w: no port of %s is active", ErrNoDevice, info.Name)
+	return &place{*p, gid}, nil
 }
 
 // chooseGID finds the address that the configuration asks for.
@@ -35,7 +64,7 @@ func chooseGID(p *PortInfo, want string) (GIDInfo, error) {
 	index, err := strconv.Atoi(want)
 	addr, errAddr := netip.ParseAddr(want)
 	if err != nil && errAddr != nil {
-		return GIDInfo{}, fmt.Errorf("%w: GID %q is neither an index nor an address", ErrNoDevice, want)
+		return GIDInfo{}, fmt.Errorf("GID %q is neither an index nor an address", want)
 	}
 	var found []GIDInfo
 	for _, g := range p.GIDs {
@@ -44,14 +73,14 @@ func chooseGID(p *PortInfo, want string) (GIDInfo, error) {
 		}
 	}
 	if len(found) == 0 {
-		return GIDInfo{}, fmt.Errorf("%w: port %d has no GID %s; it has %s", ErrNoDevice, p.Number, want, gidList(p.GIDs))
+		return GIDInfo{}, fmt.Errorf("port %d has no GID %s but %s", p.Number, want, gidList(p.GIDs))
 	}
 	return slices.MinFunc(found, compareGID), nil // the same address may be there as v1 and v2
 }
 
 func bestGID(p *PortInfo) (GIDInfo, error) {
 	if len(p.GIDs) == 0 {
-		return GIDInfo{}, fmt.Errorf("%w: port %d has no GID: give its network interface an address", ErrNoDevice, p.Number)
+		return GIDInfo{}, fmt.Errorf("port %d has no GID: give its network interface an address", p.Number)
 	}
 	if p.LinkLayer == "InfiniBand" {
 		return p.GIDs[0], nil

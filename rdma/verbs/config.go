@@ -10,7 +10,7 @@ import (
 type Config struct {
 	// Device is a name such as "mlx5_0". Empty: the first with a usable port.
 	Device string
-	// Port is a port number, from 1. 0: the first active one.
+	// Port is a port number, from 1. 0: the first active one that has the GID.
 	Port int
 	// GID is an index of the port's table, an IP address in it, or a GID. Empty: on Ethernet RoCE v2
 	// before v1, IPv4 before IPv6 and link-local last; on InfiniBand index 0.

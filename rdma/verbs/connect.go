@@ -21,23 +21,24 @@ const (
 
 // introduce fills in where this device is.
 func (d *device) introduce(a *address) {
-	a.gid, a.lid, a.mtu, a.link = d.gid.GID.As16(), d.port.LID, d.port.mtuCode, d.link()
+	at := d.at.Load()
+	a.gid, a.lid, a.mtu, a.link = at.gid.GID.As16(), at.port.LID, at.port.mtuCode, at.link()
 	a.readsIn = d.readsIn
 	a.bellQPN, a.bellKey = d.bell.number, d.bell.key
 }
 
-func (d *device) link() uint8 {
-	if d.port.LinkLayer == "InfiniBand" {
+func (l *place) link() uint8 {
+	if l.port.LinkLayer == "InfiniBand" {
 		return linkInfiniBand
 	}
 	return linkEthernet
 }
 
 // route is the way to a peer, for requests and for datagrams.
-func (d *device) route(to *address) ahAttr {
-	a := ahAttr{dgid: to.gid, sgidIndex: uint8(d.gid.Index), hopLimit: 64, port: uint8(d.port.Number), dlid: to.lid, isGlobal: 1}
-	own := d.gid.GID.As16()
-	if d.link() == linkInfiniBand && [8]byte(own[:]) == [8]byte(to.gid[:]) {
+func (l *place) route(to *address) ahAttr {
+	a := ahAttr{dgid: to.gid, sgidIndex: uint8(l.gid.Index), hopLimit: 64, port: uint8(l.port.Number), dlid: to.lid, isGlobal: 1}
+	own := l.gid.GID.As16()
+	if l.link() == linkInfiniBand && [8]byte(own[:]) == [8]byte(to.gid[:]) {
 		a.isGlobal = 0 // the same subnet: the LID is enough
 	}
 	return a
@@ -110,10 +111,12 @@ func (q *queuePair) endConnect(err error) error {
 // bringUp has the device take the peer's requests, and able to send.
 func (q *queuePair) bringUp() error {
 	d, peer := q.dev, &q.remote
-	route := d.route(peer)
+	at := d.at.Load()
+	route := at.route(peer)
 	attr := &qpAttr{state: qpRTR, ah: route, pathMTU: uint32(min(q.local.mtu, peer.mtu)), destQPN: peer.qpn, rqPSN: peer.psn,
 		readsIn: d.readsIn, minRNRTimer: rnrTimer}
-	if err := d.modify(fmt.Sprintf("reach GID %v from GID %v", peer.where(), d.gid.GID.Unmap()), q.handle, attr, maskRTRReliable); err != nil {
+	what := fmt.Sprintf("reach GID %v from GID %v", peer.where(), at.gid.GID.Unmap())
+	if err := d.modify(what, q.handle, attr, maskRTRReliable); err != nil {
 		return err
 	}
 	r := retryOf(d.cfg.PeerTimeout)
@@ -122,13 +125,13 @@ func (q *queuePair) bringUp() error {
 	if err := d.modify("start queue pair", q.handle, attr, maskRTSReliable); err != nil {
 		return err
 	}
-	ah, err := d.bell.handleOf(route)
+	by, err := d.bell.takeRoute(route)
 	if err != nil {
 		return err
 	}
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	q.ah, q.up = ah, true
+	q.route, q.up = by, true
 	return nil
 }
 
@@ -140,7 +143,7 @@ func (q *queuePair) greet(ctx context.Context) error {
 		if err := q.dev.bell.mend(); err != nil {
 			return err
 		}
-		q.dev.bell.ring(q.ah, &q.remote, text)
+		q.dev.bell.ring(q.route, &q.remote, text)
 		again := time.NewTimer(pause)
 		select {
 		case <-again.C:
@@ -175,7 +178,7 @@ func (q *queuePair) told(m *message, text []byte) {
 		}
 		if !m.seen {
 			answer := message{kind: messageReady, seen: true, to: q.remote.token, from: q.local.token}
-			q.dev.bell.ring(q.ah, &q.remote, answer.encode(q.key))
+			q.dev.bell.ring(q.route, &q.remote, answer.encode(q.key))
 		}
 	}
 }

@@ -91,6 +91,8 @@ const (
 	eventDeviceFatal  = 8
 	eventPortActive   = 9
 	eventPortError    = 10
+	eventLIDChange    = 11
+	eventReregister   = 17 // the subnet manager asks for it after a change
 	eventGIDChange    = 18
 	eventWorkQueueBad = 19
 )

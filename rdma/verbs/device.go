@@ -17,8 +17,8 @@ type device struct {
 	cfg      Config
 	lib      *library
 	info     DeviceInfo
-	port     PortInfo
-	gid      GIDInfo
+	port     int                   // its number
+	at       atomic.Pointer[place] // where it is reached, as of the last event
 	limits   rdma.Limits
 	readsOut uint8 // outstanding reads of a pair
 	readsIn  uint8
@@ -52,22 +52,23 @@ type operationsOf struct{ pollCQ, notifyCQ, postSend, postRecv uintptr }
 var _ rdma.Device = (*device)(nil)
 
 // Name is "verbs:" and device and port.
-func (d *device) Name() string { return fmt.Sprintf("verbs:%s/%d", d.info.Name, d.port.Number) }
+func (d *device) Name() string { return fmt.Sprintf("verbs:%s/%d", d.info.Name, d.port) }
 
 // String tells the name, and how the device is reached.
 func (d *device) String() string {
-	g := &d.gid
+	at := d.at.Load()
+	g := &at.gid
 	if gone := d.Status().Err; gone != nil {
 		return fmt.Sprintf("%s (%v)", d.Name(), gone)
 	}
-	return fmt.Sprintf("%s (%s, GID %d %v %s, MTU %d)", d.Name(), d.port.LinkLayer, g.Index, g.GID.Unmap(), g.Type, d.port.MTU)
+	return fmt.Sprintf("%s (%s, GID %d %v %s, MTU %d)", d.Name(), at.port.LinkLayer, g.Index, g.GID.Unmap(), g.Type, at.port.MTU)
 }
 
 // Status tells the present state.
 func (d *device) Status() Status {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	return Status{Device: d.info.Name, Port: d.port.Number, GID: d.gid.GID.Unmap().String(), Limits: d.limits,
+	return Status{Device: d.info.Name, Port: d.port, GID: d.at.Load().gid.GID.Unmap().String(), Limits: d.limits,
 		QueuePairs: len(d.pairs), Err: d.gone}
 }
 

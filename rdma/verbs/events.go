@@ -104,18 +104,42 @@ func (d *device) happened(e *asyncEvent, pair *queuePair) {
 			pair.mu.Unlock()
 		}
 	case eventPortError:
-		if uint32(e.element) == uint32(d.port.Number) {
+		if uint32(e.element) == uint32(d.port) {
 			d.cfg.Log.Warn("port down", "device", d.Name())
 			d.failAll()
 		}
-	case eventPortActive:
-		d.cfg.Log.Info("port active", "device", d.Name())
-	case eventGIDChange:
-		d.cfg.Log.Info("addresses of the port changed", "device", d.Name())
+	case eventPortActive, eventLIDChange, eventReregister, eventGIDChange:
+		if uint32(e.element) != uint32(d.port) {
+			return
+		}
+		if e.kind == eventPortActive {
+			d.cfg.Log.Info("port active", "device", d.Name())
+		}
+		d.lookAgain()
 	case eventDeviceFatal:
 		d.lose("the driver reports a fatal error")
 	case eventCQError:
 		d.lose("a completion queue overflowed")
+	}
+}
+
+// lookAgain finds out where the device is reached now. New pairs use that; the others stay as they are, and fail if that is nowhere.
+func (d *device) lookAgain() {
+	was := d.at.Load()
+	port, err := d.lib.portOf(d.context, d.info.Name, d.port)
+	if err != nil {
+		d.cfg.Log.Warn("look at the port again", "device", d.Name(), "error", err)
+		return
+	}
+	now, err := was.moved(&port, d.cfg.GID)
+	if err != nil {
+		d.cfg.Log.Warn("the port has lost its address", "device", d.Name(), "reason", err)
+		return
+	}
+	d.at.Store(now)
+	d.bell.forgetRoutes()
+	if now.gid != was.gid || now.port.LID != was.port.LID || now.port.MTU != was.port.MTU {
+		d.cfg.Log.Info("the port has changed", "device", d.String())
 	}
 }
 

@@ -91,13 +91,13 @@ func (d *device) choose(name string) error {
 	if err != nil {
 		return err
 	}
-	port, err := choosePort(&info, &d.cfg)
+	at, err := choosePlace(&info, &d.cfg)
 	if err != nil {
 		return err
 	}
-	d.info, d.port = info, *port
-	d.gid, err = chooseGID(port, d.cfg.GID)
-	return err
+	d.info, d.port = info, at.port.Number
+	d.at.Store(at)
+	return nil
 }
 
 // setUp makes everything that the device has one of.
@@ -123,7 +123,7 @@ func (d *device) setUp() error {
 	if err != nil {
 		return err
 	}
-	d.limits, d.readsOut, d.readsIn = usableLimits(&d.info.Limits, d.port.MessageBytesMax, inline)
+	d.limits, d.readsOut, d.readsIn = usableLimits(&d.info.Limits, d.at.Load().port.MessageBytesMax, inline)
 	d.present = presenceOf("/sys/class/infiniband_verbs", d.info.Name)
 	if err := d.listen(); err != nil {
 		return err

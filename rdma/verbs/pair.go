@@ -47,8 +47,8 @@ type queuePair struct {
 	up         bool                    // the device takes the peer's requests; messages may be answered
 	hasHeard   bool
 	remote     address
-	key        []byte  // for messages to and from the peer
-	ah         uintptr // for datagrams to the peer; the bell's
+	key        []byte     // for messages to and from the peer
+	route      *bellRoute // for datagrams to the peer
 	failStatus rdma.Status
 	byPeer     bool // what failed is a request of the peer's: the device still has to tell it
 	sq, rq     workQueue
@@ -104,7 +104,7 @@ func (q *queuePair) create(sends, recvs int) error {
 		sendSGE: uint32(d.limits.MaxSGE), recvSGE: uint32(d.limits.MaxSGE), inline: uint32(d.limits.MaxInline)})
 	if err == nil {
 		q.local.qpn = *field[uint32](q.handle, qpNumber)
-		attr := &qpAttr{state: qpInit, port: uint8(d.port.Number), access: accessLocalWrite | accessRemoteRead | accessRemoteWrite}
+		attr := &qpAttr{state: qpInit, port: uint8(d.port), access: accessLocalWrite | accessRemoteRead | accessRemoteWrite}
 		if err = d.modify("prepare queue pair", q.handle, attr, maskInitReliable); err != nil {
 			_ = d.lib.check("destroy queue pair", d.lib.destroyQP, q.handle)
 		}
@@ -260,10 +260,11 @@ func (q *queuePair) end() {
 	q.mu.Lock()
 	q.sq.flush(q.failStatus)
 	q.rq.flush(rdma.StatusFlushed)
-	ah, farewell := q.ah, message{kind: messageGone, to: q.remote.token, from: q.local.token}
+	route, unheard, farewell := q.route, !q.hasHeard, message{kind: messageGone, to: q.remote.token, from: q.local.token}
 	q.mu.Unlock()
-	if ah != 0 {
-		d.bell.ring(ah, &q.remote, farewell.encode(q.key))
+	if route != nil {
+		d.bell.ring(route, &q.remote, farewell.encode(q.key))
+		d.bell.leaveRoute(route, unheard)
 	}
 	close(q.done)
 }

@@ -139,29 +139,76 @@ func TestChooseGID(t *testing.T) {
 		}
 	}
 	for _, want := range []string{"6", "-1", "10.0.0.3", "eth0"} {
-		if _, err := chooseGID(p, want); !errors.Is(err, ErrNoDevice) {
-			t.Errorf("%q: %v", want, err)
+		if _, err := chooseGID(p, want); err == nil {
+			t.Errorf("%q was found", want)
 		}
 	}
 	if g, err := chooseGID(&PortInfo{LinkLayer: "InfiniBand", GIDs: p.GIDs[3:]}, ""); err != nil || g.Index != 3 {
 		t.Errorf("InfiniBand: %+v, %v", g, err)
 	}
-	if _, err := chooseGID(&PortInfo{LinkLayer: "Ethernet"}, ""); !errors.Is(err, ErrNoDevice) {
+	if _, err := chooseGID(&PortInfo{LinkLayer: "Ethernet"}, ""); err == nil || !strings.Contains(err.Error(), "an address") {
 		t.Errorf("no GID: %v", err)
 	}
 }
 
-func TestChoosePort(t *testing.T) {
-	info := &DeviceInfo{Name: "x", Ports: []PortInfo{{Number: 1, State: "down"}, {Number: 2, State: "active"}}}
-	for port, ok := range map[int]bool{0: true, 1: false, 2: true, 3: false} {
-		p, err := choosePort(info, &Config{Port: port})
-		if ok && (err != nil || p.Number != 2) || !ok && !errors.Is(err, ErrNoDevice) {
-			t.Errorf("port %d: %+v, %v", port, p, err)
+func TestChoosePlace(t *testing.T) {
+	active := func(number int, gids ...GIDInfo) PortInfo {
+		return PortInfo{Number: number, State: "active", LinkLayer: "Ethernet", GIDs: gids}
+	}
+	first, second := gid(0, "10.0.0.1", "RoCE v2"), gid(0, "10.0.1.1", "RoCE v2")
+	down := PortInfo{Number: 1, State: "down", GIDs: []GIDInfo{first}}
+	info := &DeviceInfo{Name: "x", Ports: []PortInfo{down, active(2), active(3, first), active(4, second)}}
+	for _, c := range []struct {
+		port int
+		gid  string
+		want int // 0: refused
+	}{
+		{0, "", 3}, // the first that is active and has an address
+		{1, "", 0}, {2, "", 0}, {3, "", 3}, {4, "", 4}, {5, "", 0},
+		{0, "10.0.1.1", 4}, {0, "10.0.0.1", 3}, {3, "10.0.1.1", 0}, {0, "10.0.2.1", 0},
+	} {
+		at, err := choosePlace(info, &Config{Port: c.port, GID: c.gid})
+		if c.want == 0 {
+			if err == nil || !strings.HasPrefix(err.Error(), "x: ") {
+				t.Errorf("port %d, GID %q: %+v, %v", c.port, c.gid, at, err)
+			}
+			continue
+		}
+		if err != nil || at.port.Number != c.want {
+			t.Errorf("port %d, GID %q: %+v, %v, want port %d", c.port, c.gid, at, err, c.want)
 		}
 	}
-	info.Ports = info.Ports[:1]
-	if _, err := choosePort(info, &Config{}); !errors.Is(err, ErrNoDevice) {
-		t.Errorf("no active port: %v", err)
+}
+
+// TestMovedPlace: after a change of addresses the one in use is found again, wherever it is now, unless there is a better one.
+func TestMovedPlace(t *testing.T) {
+	local, a, b := gid(0, "fe80::1", "RoCE v2"), gid(1, "10.0.0.1", "RoCE v2"), gid(2, "10.0.0.2", "RoCE v2")
+	at := func(g GIDInfo, index int) GIDInfo { g.Index = index; return g }
+	for _, c := range []struct {
+		name string
+		was  GIDInfo
+		now  []GIDInfo
+		want string
+		gid  GIDInfo
+	}{
+		{"another index", a, []GIDInfo{local, at(b, 1), at(a, 3)}, "", at(a, 3)},
+		{"another index, asked for", a, []GIDInfo{local, at(b, 1), at(a, 3)}, "10.0.0.1", at(a, 3)},
+		{"an index was asked for", a, []GIDInfo{local, at(b, 1), at(a, 3)}, "1", at(b, 1)},
+		{"gone", a, []GIDInfo{local, b}, "", b},
+		{"a better one has come", local, []GIDInfo{local, a, b}, "", a},
+		{"nothing has changed", b, []GIDInfo{local, a, b}, "", b},
+	} {
+		now, err := (&place{gid: c.was}).moved(&PortInfo{Number: 1, LinkLayer: "Ethernet", GIDs: c.now}, c.want)
+		if err != nil || now.gid != c.gid {
+			t.Errorf("%s: %+v, %v", c.name, now, err)
+		}
+	}
+	if now, err := (&place{gid: a}).moved(&PortInfo{LinkLayer: "Ethernet"}, ""); err == nil {
+		t.Errorf("no address: %+v", now)
+	}
+	ib := &PortInfo{LinkLayer: "InfiniBand", GIDs: []GIDInfo{at(b, 0), at(a, 1)}}
+	if now, err := (&place{gid: a}).moved(ib, ""); err != nil || now.gid.Index != 1 {
+		t.Errorf("InfiniBand: %+v, %v", now, err)
 	}
 }
 

@@ -134,17 +134,26 @@ func (l *library) describe(name string, context uintptr) (DeviceInfo, error) {
 	}
 	info := describeDevice(name, attr)
 	for number := 1; number <= int(attr.ports); number++ {
-		port := new(portAttr)
-		what := fmt.Sprintf("query port %d of %s", number, name)
-		if err := l.check(what, l.queryPort, context, uintptr(number), uintptr(unsafe.Pointer(port))); err != nil {
+		p, err := l.portOf(context, name, number)
+		if err != nil {
 			return info, err
 		}
-		p := describePort(number, port)
-		l.gids(context, name, &p)
 		p.Problems = portProblems(&p)
 		info.Ports = append(info.Ports, p)
 	}
 	return info, nil
+}
+
+// portOf asks an open device for a port and its addresses.
+func (l *library) portOf(context uintptr, name string, number int) (PortInfo, error) {
+	port := new(portAttr)
+	what := fmt.Sprintf("query port %d of %s", number, name)
+	if err := l.check(what, l.queryPort, context, uintptr(number), uintptr(unsafe.Pointer(port))); err != nil {
+		return PortInfo{}, err
+	}
+	p := describePort(number, port)
+	l.gids(context, name, &p)
+	return p, nil
 }
 
 func describeDevice(name string, a *deviceAttr) DeviceInfo {
@@ -186,7 +195,7 @@ func mtuBytes(code uint32) int {
 
 // gids fills in the table of addresses. Entries that are empty are left out.
 func (l *library) gids(context uintptr, name string, p *PortInfo) {
-	const tableMax = 4096
+	const tableMax = 1 << 8 // requests name an entry by one byte
 	dir := os.DirFS(sysClass)
 	for i := range min(p.gidTable, tableMax) {
 		gid := new([16]byte)

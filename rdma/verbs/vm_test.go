@@ -260,8 +260,8 @@ func TestQueryOfRealDevice(t *testing.T) {
 	}
 	d := testDevice(t, Config{})
 	t.Logf("%v: %+v", d, d.Limits())
-	if d.gid.GID.Unmap().String() != "10.77.0.1" {
-		t.Errorf("chose %v by itself", d.gid)
+	if g := d.at.Load().gid; g.GID.Unmap().String() != "10.77.0.1" {
+		t.Errorf("chose %v by itself", g)
 	}
 	for _, bad := range []Config{{Device: "nix0"}, {Device: name, Port: 2}, {Device: name, GID: "9"}, {GID: "10.9.9.9"}, {GID: "x"}} {
 		if _, err := Open(bad); !errors.Is(err, ErrNoDevice) {
