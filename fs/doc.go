@@ -22,6 +22,9 @@
 // another member arrives while it is reading, it is detached: its handles go on with what they have, the next lookup makes a new node
 // with the same inode number. An open that comes by the old node is answered ESTALE, which makes the kernel look up again.
 //
+// What is published is the file as it was when the publish began, but for writes since. Bytes that are to go away from a live file are
+// read first by the publishes that need them (takings).
+//
 // # Caches
 //
 // Names and attributes are cached by the kernel without limit of time. [Mount.Apply] is told every applied entry before it
@@ -30,6 +33,6 @@
 //
 // # Lock order
 //
-// table.mu, then live.mu; neither is held across Propose, Publish, disk or kernel notification. Nothing here is
+// table.mu, then live.mu; takings.mu alone; none is held across Propose, Publish, disk or kernel notification. Nothing here is
 // notified from a handler but through the notifier's queue.
 package fs

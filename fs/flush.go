@@ -71,10 +71,15 @@ type change struct {
 	state state
 	snap  Snapshot           // zero when nothing changed for certain
 	dirty []replicate.Extent // nil: everywhere
+
+	taking *taking // until end; nil when nothing was read
 }
 
 // end tells the staged file what became of a snapshot.
 func (c *change) end(published meta.ContentID, ok bool) {
+	if c.taking != nil {
+		c.taking.end()
+	}
 	if c.snap.Done != nil {
 		c.snap.Done(published, ok)
 	}
@@ -88,6 +93,24 @@ func (f *fileSystem) publishOnce(ctx context.Context, l *live) error {
 	if l.isTmp() {
 		return l.stage.Sync()
 	}
+	return retaken(func() error { return f.take(ctx, l) })
+}
+
+// takesMax bounds how often a publish is begun anew. It takes a cut in an attempt to publish that is not the first.
+const takesMax = 3
+
+// retaken does what takes the bytes of a live file, and again if they were cut away under it.
+func retaken(do func() error) (err error) {
+	for range takesMax {
+		if err = do(); !errors.Is(err, replicate.ErrCut) {
+			break
+		}
+	}
+	return err
+}
+
+// take publishes what has changed by now.
+func (f *fileSystem) take(ctx context.Context, l *live) error {
 	c, err := f.changes(l)
 	if err != nil || !c.any {
 		c.end(meta.ContentID{}, false)
@@ -136,9 +159,11 @@ func (f *fileSystem) changes(l *live) (change, error) {
 	if f.unchanged(l, c.stat) {
 		return c, nil
 	}
+	c.taking = l.takings.begin()
 	if c.snap, err = l.stage.Snapshot(); err != nil {
 		return c, err
 	}
+	c.snap.Source = uncut{c.snap.Source, c.taking}
 	c.snap.Data = alignExtents(c.snap.Data, c.snap.Size)
 	size := c.snap.Size
 	if c.snap.Exact {
@@ -220,6 +245,7 @@ func (f *fileSystem) preparePush(l *live, c change, link tmpName) (replicate.Pus
 	p := replicate.Push{
 		Ino: l.node.ino(), Path: path, Base: l.current, Size: c.snap.Size, Holes: c.snap.Holes, Data: c.snap.Data, Source: c.snap.Source,
 		Attr: withTimes(attr, c.stat), LinkParent: link.parent, LinkName: link.name,
+		Urgent: c.taking.urgent, Taken: c.taking.read,
 	}
 	if link.name != "" {
 		p.Ino = 0 // it gets one by this publish

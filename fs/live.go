@@ -19,6 +19,7 @@ type live struct {
 	base  replicate.ContentReader // what stage was made from, pinned; nil when it began empty
 
 	backing backing
+	takings takings
 
 	// Protected by table.mu.
 	handles int  // open handles, readers too
@@ -94,7 +95,7 @@ func (f *fileSystem) acquireWrite(ctx context.Context, n *node, mayMap, trunc bo
 	}
 	h, no := f.awaitLive(ctx, l, true)
 	if no == 0 {
-		no = f.joined(h, mayMap, trunc && !mine)
+		no = f.joined(ctx, h, mayMap, trunc && !mine)
 	}
 	if no != 0 {
 		return nil, no
@@ -103,7 +104,7 @@ func (f *fileSystem) acquireWrite(ctx context.Context, n *node, mayMap, trunc bo
 }
 
 // joined prepares a handle on a live file for its open; an error releases it.
-func (f *fileSystem) joined(h *handle, mayMap, trunc bool) syscall.Errno {
+func (f *fileSystem) joined(ctx context.Context, h *handle, mayMap, trunc bool) syscall.Errno {
 	l := h.live
 	l.mu.Lock()
 	l.mayMap = l.mayMap || mayMap
@@ -111,7 +112,7 @@ func (f *fileSystem) joined(h *handle, mayMap, trunc bool) syscall.Errno {
 	if !trunc {
 		return 0
 	}
-	if err := l.stage.Truncate(0); err != nil {
+	if err := l.setSize(ctx, 0); err != nil {
 		f.release(h, 0)
 		return f.fail("truncate", h.node.ino(), err)
 	}

@@ -141,12 +141,14 @@ func seekExtents(data []replicate.Extent, size, off int64, whence uint32) (int64
 }
 
 // Fallocate answers FUSE_FALLOCATE.
-func (f *fileSystem) Fallocate(_ <-chan struct{}, in *fuse.FallocateIn) fuse.Status {
+func (f *fileSystem) Fallocate(cancel <-chan struct{}, in *fuse.FallocateIn) fuse.Status {
 	l := f.writable(in.Fh)
 	if l == nil {
 		return fuse.EBADF
 	}
-	err := l.stage.Allocate(in.Mode, int64(in.Offset), int64(in.Length))
+	ctx, stop := f.callContext(cancel, in.Pid)
+	defer stop()
+	err := l.allocate(ctx, in.Mode, int64(in.Offset), int64(in.Length))
 	l.touched()
 	return fuse.Status(f.fail("allocate", l.node.ino(), err))
 }

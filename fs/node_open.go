@@ -182,7 +182,7 @@ func (f *fileSystem) truncate(ctx context.Context, cancel <-chan struct{}, in *f
 }
 
 func (f *fileSystem) setSize(ctx context.Context, l *live, size int64, patch meta.AttrPatch) syscall.Errno {
-	if err := l.stage.Truncate(size); err != nil {
+	if err := l.setSize(ctx, size); err != nil {
 		return f.fail("truncate", l.node.ino(), err)
 	}
 	l.touched()

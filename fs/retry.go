@@ -156,7 +156,7 @@ func (f *fileSystem) acquire(ctx context.Context, n *node, in *fuse.OpenIn) (h *
 	h = f.takeAhead(k, n)
 	switch trunc := in.Flags&syscall.O_TRUNC != 0; {
 	case h != nil && k.write:
-		no = f.joined(h, mayMap(in.Flags), trunc)
+		no = f.joined(ctx, h, mayMap(in.Flags), trunc)
 	case h != nil:
 	case k.write:
 		h, no = f.acquireWrite(ctx, n, mayMap(in.Flags), trunc)

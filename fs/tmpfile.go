@@ -82,12 +82,14 @@ func (f *fileSystem) linkTmp(ctx context.Context, l *live, dir meta.Ino, name st
 	if busy {
 		return syscall.EBUSY
 	}
-	c, err := f.changes(l)
-	if err == nil {
-		err = f.push(ctx, l, c, tmpName{parent: dir, name: name})
-	} else {
-		c.end(meta.ContentID{}, false)
-	}
+	err := retaken(func() error {
+		c, err := f.changes(l)
+		if err != nil {
+			c.end(meta.ContentID{}, false)
+			return err
+		}
+		return f.push(ctx, l, c, tmpName{parent: dir, name: name})
+	})
 	l.mu.Lock()
 	l.tmp.linking = false
 	rec := l.linked

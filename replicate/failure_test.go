@@ -264,44 +264,6 @@ func TestCancelReturnsWithinASecond(t *testing.T) {
 	}
 }
 
-func TestShrinkingSourceIsTheSameOnAllMembers(t *testing.T) {
-	c := newCluster(t, 3, 3)
-	ino := c.create(1, "f")
-	size := 6 << 20
-	b := randomBytes(1, size)
-	src := &shrinking{b: b}
-	out, err := c.node(1).rep.Publish(t.Context(), Push{Ino: ino, Size: int64(size), Source: src, Data: []Extent{{0, int64(size)}}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	r, err := c.node(1).rep.OpenContent(t.Context(), out.Content)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer r.Close()
-	want := make([]byte, size)
-	if _, err := r.ReadAt(want, 0); err != nil {
-		t.Fatal(err)
-	}
-	for _, n := range c.all() {
-		n.wantBytes(out.Content, want)
-	}
-}
-
-// shrinking loses its second half after the first read.
-type shrinking struct {
-	b     []byte
-	reads atomic.Int64
-}
-
-func (s *shrinking) ReadAt(p []byte, off int64) (int, error) {
-	b := s.b
-	if s.reads.Add(1) > 1 {
-		b = b[:len(b)/2]
-	}
-	return bytes.NewReader(b).ReadAt(p, off)
-}
-
 func TestConflictKeepsTheLoser(t *testing.T) {
 	c := newCluster(t, 3, 3)
 	ino := c.create(1, "f")

@@ -83,7 +83,7 @@ func (s *pushSession) newRun(local *localCopy) (*rootRun, error) {
 	stream := local.layout.StreamBytes()
 	s.status.stream(stream)
 	groupBlock := groupBlockBytes(stream)
-	src := newCopySource(local, s.push.Source, groupBlock)
+	src := newCopySource(local, s.staged(), groupBlock)
 	return &rootRun{
 		cfg: s.p.cfg, lanes: s.p.lanes, after: &s.p.wg, id: s.id, ino: s.push.Ino,
 		layout: local.layout, shape: shape, source: src, groupBlock: groupBlock, status: s.status,
@@ -93,10 +93,19 @@ func (s *pushSession) newRun(local *localCopy) (*rootRun, error) {
 	}, nil
 }
 
-// storeHere finishes this node's own copy as soon as every block was read, while members still receive.
+// storeHere finishes this node's own copy as soon as every block was read, while members still receive. It reads them itself when
+// that is urgent.
 func (s *pushSession) storeHere(ctx context.Context, run *rootRun, src *copySource, local *localCopy) {
 	select {
+	case <-s.push.Urgent:
+		_ = src.readRest(ctx) // kept in src
 	case <-src.full:
+	case <-src.broken:
+	case <-ctx.Done():
+	}
+	select {
+	case <-src.full:
+		s.taken()
 	case <-src.broken:
 		run.feed(ctx, evLocal{src.failure()})
 		return

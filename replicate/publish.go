@@ -210,6 +210,7 @@ func (s *pushSession) gather(ctx context.Context) error {
 	size := s.push.Size
 	switch {
 	case size == 0:
+		s.taken()
 		return nil
 	case size <= meta.MaxInline && s.targets.policy.Placement == meta.PlaceAll && s.targets.voters >= inlineVoters:
 		return s.inline()
@@ -230,16 +231,17 @@ func (s *pushSession) inline() error {
 	return nil
 }
 
-// readAll reads the staged bytes of a small file; what is missing at the end is zeros.
+// readAll reads the staged bytes of a small file.
 func (s *pushSession) readAll() ([]byte, error) {
 	layout, err := content.NewLayout(content.Shape{Size: s.push.Size})
 	if err != nil {
 		return nil, err
 	}
 	buf := make([]byte, s.push.Size)
-	if err := layout.ReadStream(s.push.Source, buf, 0); err != nil {
+	if err := layout.ReadStream(s.staged(), buf, 0); err != nil {
 		return nil, fmt.Errorf("read staged bytes: %w", err)
 	}
+	s.taken()
 	return buf, nil
 }
 

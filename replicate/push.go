@@ -20,9 +20,14 @@ type Push struct {
 	// Holes is how much of Size takes no room, for what stat shows.
 	Holes int64
 	// Source yields the staged bytes. It is read by several goroutines, each block at most once unless it has to
-	// be sent again and is no longer kept; what was read first is what counts, on every member. It may change or shrink meanwhile: a
-	// short read is filled with zeros. It never maps memory that an application can shrink.
+	// be sent again and is no longer kept; what was read first is what counts, on every member. Bytes may be written over meanwhile.
+	// They must not go away: a read that ends before Size, or fails with ErrCut, fails the push with ErrCut, and nobody is shown
+	// anything of it. It never maps memory that an application can shrink.
 	Source io.ReaderAt
+	// Urgent, if not nil, is closed when bytes are to go away: those that were not read yet are then read at once, at the disk's pace.
+	Urgent <-chan struct{}
+	// Taken, if not nil, is called when all bytes were read. If the push has to begin again they are read once more, and it is called again.
+	Taken func()
 	// Data lists, ascending, where Source may hold other bytes than zeros; the rest of Size is holes.
 	Data []Extent
 	// Dirty lists, ascending, where Source may differ from Base; nil means everywhere (then Base only serves to find conflicts).

@@ -17,6 +17,8 @@ var (
 	ErrUnknown = errors.New("replicate: outcome not known yet")
 	// ErrCopies is returned when fewer members than the policy's minimum hold the bytes; nothing was published.
 	ErrCopies = errors.New("replicate: too few copies")
+	// ErrCut is returned when bytes of a push went away before they were read; nothing was published.
+	ErrCut = errors.New("replicate: the staged bytes were cut while they were read")
 	// ErrNoSpace is returned when the local store has no room; nothing was published.
 	ErrNoSpace = errors.New("replicate: no space in the local store")
 	// ErrFenced is returned when this node's incarnation ended in mid-push and no newer one has begun.

@@ -76,8 +76,9 @@ func (s *pushSession) putAll(ctx context.Context, it putItem, store func(context
 // shaped is small for a content of which little has to be moved. recv has been begun with its shape.
 func (s *pushSession) shaped(ctx context.Context, recv *content.Receiving, shape []byte) error {
 	stream := make([]byte, recv.Layout().StreamBytes())
-	err := recv.Layout().ReadStream(s.push.Source, stream, 0)
+	err := recv.Layout().ReadStream(s.staged(), stream, 0)
 	if err == nil {
+		s.taken()
 		err = fillStream(recv, stream)
 	}
 	var root content.Hash

@@ -184,6 +184,9 @@ func (n *Node) Publish(ctx context.Context, p replicate.Push) (replicate.Outcome
 	if err := n.fill(ctx, p, op); err != nil {
 		return replicate.Outcome{}, err
 	}
+	if p.Taken != nil {
+		p.Taken()
+	}
 	res, err := n.Propose(ctx, op)
 	if err != nil {
 		return replicate.Outcome{}, err

@@ -36,14 +36,18 @@ func TestFileGetsShorterInMidSend(t *testing.T) {
 	before := s.broken(t)
 	for _, cut := range []struct {
 		name string
-		do   func(*testing.T, string) []byte
+		do   func(*testing.T, string) [][]byte // its versions, oldest first
 	}{
 		{"NewFileByName", s.newFileByName}, {"ImageByName", s.imageByName}, {"BehindClose", s.behindClose}, {"BehindFsync", s.behindFsync},
+		{"WrittenAnew", s.writtenAnew},
 	} {
 		t.Run(cut.name, func(t *testing.T) {
+			onlookers := lookOn(t, c.Nodes[1:], cut.name)
+			versions := cut.do(t, cut.name)
 			want := filepath.Join(c.Dir, "want")
-			must(t, os.WriteFile(want, cut.do(t, cut.name), 0o644))
+			must(t, os.WriteFile(want, versions[len(versions)-1], 0o644))
 			sameEverywhere(t, c, want, cut.name)
+			onlookers.sawOnly(t, versions...)
 		})
 	}
 	c.AwaitNothingOwed(10 * time.Second)
@@ -61,16 +65,27 @@ type shorter struct {
 }
 
 // newFileByName: cp makes a file, and truncate cuts it while cp is in close.
-func (s *shorter) newFileByName(t *testing.T, name string) []byte {
+func (s *shorter) newFileByName(t *testing.T, name string) [][]byte {
 	others := s.begin(t)
 	cp := startCopy(t, s.src, s.c.Nodes[0].Path(name))
 	s.cut(t, name, others, func() error { return truncate(s.c.Nodes[0].Path(name)) })
 	s.succeed(t, append(others, cp)...)
-	return s.data[:shorterCut]
+	return [][]byte{s.data, s.data[:shorterCut]}
+}
+
+// writtenAnew: the same, and it is a shell's > that cuts the file, to nothing, and writes it anew.
+func (s *shorter) writtenAnew(t *testing.T, name string) [][]byte {
+	path, fresh := s.c.Nodes[0].Path(name), []byte("anew")
+	others := s.begin(t)
+	cp := startCopy(t, s.src, path)
+	s.awaitMiddle(t, name, others)
+	ended(t, "write anew", background(func() error { return os.WriteFile(path, fresh, 0o644) }))
+	s.succeed(t, append(others, cp)...)
+	return [][]byte{s.data, {}, fresh}
 }
 
 // imageByName: the same with a version that is written over in place, in an overlay.
-func (s *shorter) imageByName(t *testing.T, name string) []byte {
+func (s *shorter) imageByName(t *testing.T, name string) [][]byte {
 	path := s.c.Nodes[0].Path(name)
 	run(t, "cp", s.src, path)
 	others := s.begin(t)
@@ -86,12 +101,12 @@ func (s *shorter) imageByName(t *testing.T, name string) []byte {
 	s.cut(t, name, others, func() error { return truncate(path) })
 	ended(t, "close", closed)
 	s.succeed(t, others...)
-	return fresh[:shorterCut]
+	return [][]byte{s.data, fresh, fresh[:shorterCut]}
 }
 
 // behindClose: a writer has closed one of two descriptors, and cuts the file by the other while that version is on its way. It gets longer again, with zeros
 // where bytes were.
-func (s *shorter) behindClose(t *testing.T, name string) []byte {
+func (s *shorter) behindClose(t *testing.T, name string) [][]byte {
 	others := s.begin(t)
 	f := s.halfSynced(t, name)
 	dup, err := syscall.Dup(int(f.Fd()))
@@ -102,11 +117,12 @@ func (s *shorter) behindClose(t *testing.T, name string) []byte {
 	must(t, f.Truncate(shorterGrown))
 	ended(t, "close", background(f.Close))
 	s.succeed(t, others...)
-	return append(bytes.Clone(s.data[:shorterCut]), make([]byte, shorterGrown-shorterCut)...)
+	cut := s.data[:shorterCut]
+	return [][]byte{s.data[:1<<20], s.data, cut, append(bytes.Clone(cut), make([]byte, shorterGrown-shorterCut)...)}
 }
 
 // behindFsync: the kernel has a cut wait for an fsync that is under way.
-func (s *shorter) behindFsync(t *testing.T, name string) []byte {
+func (s *shorter) behindFsync(t *testing.T, name string) [][]byte {
 	others := s.begin(t)
 	f := s.halfSynced(t, name)
 	synced := background(f.Sync)
@@ -116,7 +132,7 @@ func (s *shorter) behindFsync(t *testing.T, name string) []byte {
 	ended(t, "ftruncate", cut)
 	ended(t, "close", background(f.Close))
 	s.succeed(t, others...)
-	return s.data[:shorterCut]
+	return [][]byte{s.data[:1<<20], s.data, s.data[:shorterCut]}
 }
 
 // halfSynced writes a file of which the first part is published.
