@@ -2,6 +2,7 @@ package main
 
 import (
 	"cmp"
+	"net/netip"
 	"strconv"
 	"strings"
 
@@ -29,6 +30,11 @@ func (f fabricFlags) fabric() (node.Fabric, error) {
 		return out, withCode(exitcode.Usage, "--registered-memory %q: give a size like 64MiB, at least %s, or 0", f.Registered, bytesText(registeredMin))
 	}
 	out.Registered = int64(registered)
+	if _, err := netip.ParseAddr(f.RDMAGID); err != nil && f.RDMAGID != "" {
+		if _, err := strconv.ParseUint(f.RDMAGID, 10, 8); err != nil {
+			return out, withCode(exitcode.Usage, "--rdma-gid %q: want an address such as 10.0.0.1, or an index from 0 to 255", f.RDMAGID)
+		}
+	}
 	name, port, numbered := strings.Cut(f.RDMADevice, "/")
 	out.Device = name
 	if !numbered {

@@ -34,6 +34,9 @@ func TestFabricFlagsRefused(t *testing.T) {
 	for _, device := range []string{"rxe0/", "rxe0/0", "rxe0/x", "/1", "rxe0/256"} {
 		expect(t, exitcode.Usage, "NAME/PORT", "doctor", "--rdma-device", device, "--data", dataDir(t))
 	}
+	for _, gid := range []string{"eth0", "-1", "256", "10.0.0"} {
+		expect(t, exitcode.Usage, "an index", "doctor", "--rdma-gid="+gid, "--data", dataDir(t))
+	}
 	for _, size := range []string{"much", "1KiB", "-1"} {
 		expect(t, exitcode.Usage, "at least 8", "doctor", "--registered-memory="+size, "--data", dataDir(t))
 	}

@@ -46,6 +46,7 @@ const (
 type Settings struct {
 	DataDir string
 	Fabric  string // auto, verbs or tcp; "" is auto
+	Named   bool   // a device, port or GID of RDMA was asked for
 }
 
 // Examine runs all checks for a daemon with these settings.
@@ -57,7 +58,7 @@ func Examine(h Host, s Settings) []Finding {
 	} {
 		all = append(all, check(h, s.DataDir)...)
 	}
-	return append(all, checkRDMA(h, s.Fabric)...)
+	return append(all, checkRDMA(h, &s)...)
 }
 
 func checkFUSE(h Host, _ string) []Finding {

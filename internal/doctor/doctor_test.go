@@ -87,6 +87,7 @@ func TestEachTroubleIsFoundWithAdvice(t *testing.T) {
 		change func(*Host)
 		dir    string
 		fabric string
+		named  bool
 		topic  string
 		level  Level
 		text   string
@@ -119,8 +120,10 @@ func TestEachTroubleIsFoundWithAdvice(t *testing.T) {
 				}
 				return nil
 			}
-		}, topic: "rdma", level: Note, text: "libibverbs"},
-		"verbs demanded": {fabric: "verbs", topic: "fabric", level: Problem, text: "no libibverbs"},
+			h.RDMA = func() RDMA { return RDMA{Missing: "no libibverbs; install rdma-core", Refused: "no libibverbs"} }
+		}, topic: "rdma", level: Note, text: "the kernel has devices (rxe0), but: no libibverbs"},
+		"a device is named and there is none": {named: true, topic: "fabric", level: Note, text: "no libibverbs"},
+		"verbs demanded":                      {fabric: "verbs", topic: "fabric", level: Problem, text: "no libibverbs"},
 		"port down": {change: func(h *Host) {
 			h.RDMA = func() RDMA {
 				return RDMA{Refused: "no port is active", Devices: []RDMADevice{{Name: "mlx5_0",
@@ -149,7 +152,7 @@ func TestEachTroubleIsFoundWithAdvice(t *testing.T) {
 			c.dir = "/var/lib/rdmcfs"
 		}
 		found := false
-		for _, f := range Examine(h, Settings{DataDir: c.dir, Fabric: c.fabric}) {
+		for _, f := range Examine(h, Settings{DataDir: c.dir, Fabric: c.fabric, Named: c.named}) {
 			if f.Topic == c.topic && f.Level == c.level && strings.Contains(f.Text, c.text) {
 				found = true
 				if f.Advice == "" {
@@ -158,7 +161,7 @@ func TestEachTroubleIsFoundWithAdvice(t *testing.T) {
 			}
 		}
 		if !found {
-			t.Errorf("%s: not found in %+v", name, Examine(h, Settings{DataDir: c.dir, Fabric: c.fabric}))
+			t.Errorf("%s: not found in %+v", name, Examine(h, Settings{DataDir: c.dir, Fabric: c.fabric, Named: c.named}))
 		}
 	}
 }

@@ -2,6 +2,7 @@ package doctor
 
 import (
 	"fmt"
+	"path"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -37,7 +38,7 @@ const (
 )
 
 // checkRDMA tells what of RDMA is there, what is wrong with it, and what the daemon will do.
-func checkRDMA(h Host, fabric string) []Finding {
+func checkRDMA(h Host, s *Settings) []Finding {
 	r := h.RDMA()
 	kernel := h.Glob("/sys/class/infiniband/*")
 	var out []Finding
@@ -45,9 +46,9 @@ func checkRDMA(h Host, fabric string) []Finding {
 	case r.NotBuilt:
 		out = append(out, Finding{Level: OK, Topic: "rdma", Text: "this program was built without it (tag nordma)"})
 	case r.Missing != "" && len(kernel) > 0:
-		out = append(out, Finding{Level: Note, Topic: "rdma", Cost: overTCP,
-			Text:   fmt.Sprintf("the kernel has %d RDMA devices, but: %s", len(kernel), r.Missing),
-			Advice: "install the packages libibverbs1 and ibverbs-providers (rdma-core)"})
+		text, advice, _ := cutLast(r.Missing)
+		out = append(out, Finding{Level: Note, Topic: "rdma", Cost: overTCP, Advice: advice,
+			Text: fmt.Sprintf("the kernel has devices (%s), but: %s", strings.Join(baseNames(kernel), ", "), text)})
 	case r.Missing != "":
 		out = append(out, Finding{Level: OK, Topic: "rdma", Text: "none: " + r.Missing})
 	}
@@ -57,7 +58,15 @@ func checkRDMA(h Host, fabric string) []Finding {
 	if len(r.Devices) > 0 {
 		out = append(out, checkLocked(h))
 	}
-	return append(out, checkFabric(&r, fabric))
+	return append(out, checkFabric(&r, s))
+}
+
+func baseNames(paths []string) []string {
+	var out []string
+	for _, p := range paths {
+		out = append(out, path.Base(p))
+	}
+	return out
 }
 
 func describeDevice(d *RDMADevice) []Finding {
@@ -105,19 +114,19 @@ func checkLocked(h Host) Finding {
 }
 
 // checkFabric tells what will carry data.
-func checkFabric(r *RDMA, fabric string) Finding {
+func checkFabric(r *RDMA, s *Settings) Finding {
 	f := Finding{Level: OK, Topic: "fabric"}
 	switch {
-	case fabric == "tcp":
+	case s.Fabric == "tcp":
 		f.Text = "tcp, as asked for: " + overTCP
 	case r.Opened != "":
 		f.Text = r.Opened + ", and tcp to nodes that have no RDMA"
-	case fabric == "verbs":
+	case s.Fabric == "verbs":
 		f = Finding{Level: Problem, Topic: f.Topic, Text: "verbs was asked for: " + r.Refused, Cost: "the daemon does not start",
 			Advice: "mend what is said above, or use --fabric auto (RDMCFS_FABRIC)"}
-	case len(r.Devices) > 0:
+	case len(r.Devices) > 0 || s.Named:
 		f = Finding{Level: Note, Topic: f.Topic, Text: "tcp, as no RDMA device can be used: " + r.Refused, Cost: overTCP,
-			Advice: "mend what is said above"}
+			Advice: "mend what is said, or choose another device, port or GID"}
 	default:
 		f.Text = "tcp: " + overTCP
 	}

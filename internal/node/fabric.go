@@ -91,17 +91,12 @@ func (f Fabric) openWanted(advertise string, log *slog.Logger) ([]rdma.Device, e
 		return []rdma.Device{d}, nil
 	case f.Mode == FabricVerbs:
 		return nil, fmt.Errorf("%w: %w; see 'rdmcfs doctor', or use --fabric auto", ErrFabric, err)
-	case f == Fabric{Mode: f.Mode, Registered: f.Registered} && without(err):
+	case f == Fabric{Mode: f.Mode, Registered: f.Registered} && !verbs.Present(): // as on most machines
 		log.Debug("no RDMA: data goes over tcp", "reason", err)
 	default:
 		log.Warn("RDMA can't be used: data goes over tcp", "reason", err)
 	}
 	return nil, nil
-}
-
-// without reports an error that says that there is nothing to use, as on most machines.
-func without(err error) bool {
-	return errors.Is(err, verbs.ErrNotBuilt) || errors.Is(err, verbs.ErrNoLibrary) || errors.Is(err, verbs.ErrNoDevice)
 }
 
 func closeAll(devices []rdma.Device) (err error) {

@@ -10,5 +10,5 @@ func Open(Config) (rdma.Device, error) { return nil, ErrNotBuilt }
 // Devices answers ErrNotBuilt.
 func Devices() ([]DeviceInfo, error) { return nil, ErrNotBuilt }
 
-// Query reports that there is nothing.
-func Query() Report { return Report{Problems: []string{ErrNotBuilt.Error()}} }
+// Present is false: this program has no use for devices.
+func Present() bool { return false }

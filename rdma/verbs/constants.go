@@ -97,6 +97,9 @@ const (
 	eventWorkQueueBad = 19
 )
 
+// transportIWARP is the transport of cards that need rdma_cm and have no datagrams.
+const transportIWARP = 1
+
 // Link layers of a port.
 const (
 	linkInfiniBand = 1

@@ -50,12 +50,6 @@ type GIDInfo struct {
 	NetIf string     // the network interface of an Ethernet port
 }
 
-// Report is what a machine has to offer, for people.
-type Report struct {
-	Devices  []DeviceInfo
-	Problems []string // of the machine: no library, no device, little lockable memory
-}
-
 // Status is the present state of an open device, for status pages.
 type Status struct {
 	Device, GID string

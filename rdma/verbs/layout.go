@@ -150,6 +150,7 @@ var (
 
 // Offsets into the library's own objects that its inline functions, compiled into every program, use too.
 const (
+	deviceTransport = 20
 	contextPollCQ   = 96
 	contextNotifyCQ = 104
 	contextPostSend = 208

@@ -3,6 +3,7 @@
 package verbs
 
 import (
+	"errors"
 	"net/netip"
 	"testing"
 	"time"
@@ -98,5 +99,50 @@ func TestAddressMoves(t *testing.T) {
 	defer b.mu.Unlock()
 	if len(b.left) != 0 || len(b.routes) != 1 {
 		t.Errorf("%d routes of before, %d of now", len(b.left), len(b.routes))
+	}
+}
+
+// TestNextDevice: a device that can't be set up, as cards without reliable queue pairs or datagrams, does not keep the next one from
+// being used.
+func TestNextDevice(t *testing.T) {
+	deviceName(t)
+	command(t, "ip", "link", "add", "dummy9", "type", "dummy")
+	defer command(t, "ip", "link", "delete", "dummy9")
+	command(t, "ip", "addr", "add", "10.79.0.1/24", "dev", "dummy9")
+	command(t, "ip", "link", "set", "dummy9", "up")
+	command(t, "rdma", "link", "add", "rxe9", "type", "rxe", "netdev", "dummy9")
+	defer command(t, "rdma", "link", "delete", "rxe9")
+	until(t, "both devices are active", func() bool {
+		all, err := Devices()
+		return err == nil && len(all) == 2 && all[0].Ports[0].Active() && all[1].Ports[0].Active()
+	})
+	cfg, err := quick.withDefaults()
+	if err != nil {
+		t.Fatal(err)
+	}
+	l, err := loadLibrary()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var tried []string
+	bad := errors.New("no datagrams")
+	d, err := l.find(cfg, func(cfg Config, name string, handle uintptr) (*device, error) {
+		if tried = append(tried, name); len(tried) == 1 {
+			return nil, bad
+		}
+		return l.try(cfg, name, handle)
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(tried) != 2 || d.info.Name != tried[1] {
+		t.Errorf("tried %q, found %s", tried, d.Name())
+	}
+	if err := d.Close(); err != nil {
+		t.Error(err)
+	}
+	_, err = l.find(cfg, func(Config, string, uintptr) (*device, error) { return nil, bad })
+	if !errors.Is(err, ErrNoDevice) || !errors.Is(err, bad) {
+		t.Error(err)
 	}
 }

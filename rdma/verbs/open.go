@@ -15,8 +15,8 @@ import (
 	"github.com/rdmcfs/rdmcfs/rdma"
 )
 
-// Open opens the device, port and GID that the configuration asks for. Errors: ErrNoLibrary, ErrNoDevice,
-// ErrLockedMemory, or the system's.
+// Open opens the device, port and GID that the configuration asks for: the first that works. Errors: ErrNoLibrary, ErrNoDevice,
+// beside it ErrLockedMemory or the system's.
 func Open(cfg Config) (rdma.Device, error) {
 	cfg, err := cfg.withDefaults()
 	if err != nil {
@@ -26,12 +26,9 @@ func Open(cfg Config) (rdma.Device, error) {
 	if err != nil {
 		return nil, err
 	}
-	d, err := l.find(cfg)
+	d, err := l.find(cfg, l.try)
 	if err != nil {
 		return nil, err
-	}
-	if err := d.setUp(); err != nil {
-		return nil, errors.Join(fmt.Errorf("verbs: open %s: %w", d.info.Name, err), d.free())
 	}
 	return d, nil
 }
@@ -39,18 +36,18 @@ func Open(cfg Config) (rdma.Device, error) {
 // errFound ends the search.
 var errFound = errors.New("found")
 
-// find opens the first device that fits.
-func (l *library) find(cfg Config) (*device, error) {
+// find opens, by try, the first device that fits.
+func (l *library) find(cfg Config, try func(cfg Config, name string, handle uintptr) (*device, error)) (*device, error) {
 	var found *device
-	var reasons []string
+	var reasons refusals
 	err := l.eachDevice(func(name string, handle uintptr) error {
 		if cfg.Device != "" && cfg.Device != name {
-			reasons = append(reasons, name+" is another one")
+			reasons = append(reasons, fmt.Errorf("%s is another one", name))
 			return nil
 		}
-		d, err := l.try(cfg, name, handle)
+		d, err := try(cfg, name, handle)
 		if err != nil {
-			reasons = append(reasons, explainOpen(err))
+			reasons = append(reasons, explained(err))
 			return nil
 		}
 		found = d
@@ -62,28 +59,54 @@ func (l *library) find(cfg Config) (*device, error) {
 	case err != nil:
 		return nil, err
 	case len(reasons) == 0:
-		return nil, errNone
+		return nil, errNone()
 	}
 	what := cfg.Device
 	if what == "" {
 		what = "usable device"
 	}
-	return nil, fmt.Errorf("%w: no %s: %s", ErrNoDevice, what, strings.Join(reasons, "; "))
+	return nil, fmt.Errorf("%w: no %s: %w", ErrNoDevice, what, reasons)
 }
 
-// try opens a device and looks for the port and GID.
+// refusals are why none of the devices is used.
+type refusals []error
+
+// Error is one line.
+func (r refusals) Error() string {
+	texts := make([]string, len(r))
+	for i, err := range r {
+		texts[i] = err.Error()
+	}
+	return strings.Join(texts, "; ")
+}
+
+// Unwrap tells all.
+func (r refusals) Unwrap() []error { return r }
+
+// try opens a device, finds the port and GID, and sets it up.
 func (l *library) try(cfg Config, name string, handle uintptr) (*device, error) {
+	if *field[int32](handle, deviceTransport) == transportIWARP {
+		return nil, errIWARP(name)
+	}
 	context, err := l.object("open "+name, l.openDevice, handle)
 	if err != nil {
 		return nil, err
 	}
 	d := &device{cfg: cfg, lib: l, context: context, stop: make(chan struct{}), pairs: make(map[token]*queuePair),
 		byHandle: make(map[uintptr]*queuePair), queues: make(map[uintptr]*deviceCQ), regions: make(map[*region]struct{})}
-	if err := d.choose(name); err != nil {
-		l.call(l.closeDevice, context)
-		return nil, err
+	if err = d.choose(name); err == nil {
+		if err = d.setUp(); err != nil {
+			err = fmt.Errorf("set up %s: %w", name, err)
+		}
+	}
+	if err != nil {
+		return nil, errors.Join(err, d.free())
 	}
 	return d, nil
+}
+
+func errIWARP(name string) error {
+	return fmt.Errorf("%s is an iWARP card; only InfiniBand and RoCE are used", name)
 }
 
 func (d *device) choose(name string) error {

@@ -4,6 +4,7 @@ package verbs
 
 import (
 	"errors"
+	"fmt"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -48,8 +49,22 @@ func TestMachineWithoutDevice(t *testing.T) {
 	if _, err := Devices(); !missing(err) {
 		t.Errorf("devices: %v", err)
 	}
-	if r := Query(); len(r.Devices) != 0 || len(r.Problems) == 0 {
-		t.Errorf("report %+v", r)
+	if Present() {
+		t.Error("there are devices that nobody lists")
+	}
+}
+
+// TestNoneIsExplained: what is missing where the library finds no device: the driver, the files, or the library's own part.
+func TestNoneIsExplained(t *testing.T) {
+	for want, c := range map[string]struct{ devices, nodes []string }{
+		"the kernel lists none":             {},
+		"pass the devices":                  {devices: []string{"mlx5_0"}},
+		"no driver for mlx5_0; install the": {devices: []string{"mlx5_0"}, nodes: []string{"/dev/infiniband/uverbs0"}},
+	} {
+		err := noneIn(c.devices, func(string) ([]string, error) { return c.nodes, nil })
+		if !errors.Is(err, ErrNoDevice) || !strings.Contains(err.Error(), want) {
+			t.Errorf("%v, want %q", err, want)
+		}
 	}
 }
 
@@ -224,6 +239,14 @@ func TestDescribePort(t *testing.T) {
 	if got := portProblems(&p); len(got) != 2 {
 		t.Errorf("problems %q", got)
 	}
+	p = PortInfo{State: "active", LinkLayer: "Ethernet", MTU: 1024, GIDs: []GIDInfo{gid(0, "fe80::1", "RoCE v2")}}
+	if got := portProblems(&p); len(got) != 1 || !strings.Contains(got[0], "link-local") {
+		t.Errorf("problems %q", got)
+	}
+	p.GIDs = append(p.GIDs, gid(1, "10.0.0.1", "RoCE v2"))
+	if got := portProblems(&p); len(got) != 0 {
+		t.Errorf("problems %q", got)
+	}
 }
 
 func TestGIDInfo(t *testing.T) {
@@ -260,11 +283,19 @@ func TestErrorsAreExplained(t *testing.T) {
 	if err := pinError(1, syscall.EFAULT); !errors.Is(err, syscall.EFAULT) || !strings.Contains(err.Error(), "anonymous") {
 		t.Error(err)
 	}
-	if s := explainOpen(syscall.EACCES); !strings.Contains(s, "/dev/infiniband") {
-		t.Error(s)
+	for errno, advice := range map[syscall.Errno]string{
+		syscall.EACCES: "; run as root", syscall.ENOENT: "; load ib_uverbs", syscall.EIO: "; the kernel's log",
+	} {
+		if err := explained(fmt.Errorf("open x: %w", errno)); !errors.Is(err, errno) || !strings.Contains(err.Error(), advice) {
+			t.Error(err)
+		}
 	}
-	if s := explainOpen(syscall.ENOENT); !strings.Contains(s, "ib_uverbs") {
-		t.Error(s)
+	if err := errors.New("x: port 1 is down"); explained(err) != err {
+		t.Error(explained(err))
+	}
+	err := fmt.Errorf("%w: no usable device: %w", ErrNoDevice, refusals{errors.New("a is small"), pinError(1, syscall.EFAULT)})
+	if !errors.Is(err, syscall.EFAULT) || !strings.Contains(err.Error(), "a is small; verbs: register") {
+		t.Error(err)
 	}
 }
 

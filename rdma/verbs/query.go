@@ -9,6 +9,8 @@ import (
 	"io/fs"
 	"net/netip"
 	"os"
+	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -20,8 +22,40 @@ import (
 // sysClass is where the kernel describes its RDMA devices.
 const sysClass = "/sys/class/infiniband"
 
-var errNone = fmt.Errorf("%w: the kernel lists none in %s; load the driver of the card, or rdma_rxe for a software one",
-	ErrNoDevice, sysClass)
+// devNodes are the files by which programs open them.
+const devNodes = "/dev/infiniband/uverbs*"
+
+// errNone says why the library finds no device.
+func errNone() error { return noneIn(present(), filepath.Glob) }
+
+func noneIn(devices []string, glob func(string) ([]string, error)) error {
+	nodes, err := glob(devNodes)
+	switch {
+	case len(devices) == 0:
+		return fmt.Errorf("%w: the kernel lists none in %s; load the driver of the card, or rdma_rxe for a software one",
+			ErrNoDevice, sysClass)
+	case err == nil && len(nodes) == 0:
+		return fmt.Errorf("%w: %s is missing; load ib_uverbs, or pass the devices into the container", ErrNoDevice, devNodes)
+	}
+	return fmt.Errorf("%w: libibverbs has no driver for %s; install the package ibverbs-providers (rdma-core), or the vendor's",
+		ErrNoDevice, strings.Join(devices, ", "))
+}
+
+// present are the names of the kernel's devices.
+func present() []string {
+	entries, err := os.ReadDir(sysClass)
+	if err != nil { // a kernel without RDMA
+		return nil
+	}
+	names := make([]string, len(entries))
+	for i, e := range entries {
+		names[i] = e.Name()
+	}
+	return names
+}
+
+// Present reports whether the kernel has RDMA devices, whether or not they can be opened.
+func Present() bool { return len(present()) > 0 }
 
 // Devices tells all devices of this machine. It opens each for a moment. Without the library the error is
 // ErrNoLibrary, without a device ErrNoDevice.
@@ -34,7 +68,7 @@ func Devices() ([]DeviceInfo, error) {
 	err = l.eachDevice(func(name string, device uintptr) error {
 		info, err := l.inspect(name, device)
 		if err != nil {
-			info = DeviceInfo{Name: name, Problems: []string{explainOpen(err)}}
+			info = DeviceInfo{Name: name, Problems: []string{explained(err).Error()}}
 		}
 		all = append(all, info)
 		return nil
@@ -43,26 +77,10 @@ func Devices() ([]DeviceInfo, error) {
 		return nil, err
 	}
 	if len(all) == 0 {
-		return nil, errNone
+		return nil, errNone()
 	}
 	return all, nil
 }
-
-// Query is Devices with what is wrong, in words.
-func Query() Report {
-	var r Report
-	var err error
-	if r.Devices, err = Devices(); err != nil {
-		r.Problems = append(r.Problems, err.Error())
-	}
-	if limit, err := lockedLimit(); err == nil && limit < lockedLow {
-		r.Problems = append(r.Problems, fmt.Sprintf("only %d KiB of memory may be locked, and registered memory is; %s", limit>>10, lockedAdvice))
-	}
-	return r
-}
-
-// lockedLow is a limit on locked memory that is surely too small.
-const lockedLow = 256 << 20
 
 const lockedAdvice = "set LimitMEMLOCK=infinity in the unit, ulimit -l unlimited in the shell, or memlock in /etc/security/limits.conf"
 
@@ -118,6 +136,9 @@ func cString(p uintptr) string {
 }
 
 func (l *library) inspect(name string, device uintptr) (DeviceInfo, error) {
+	if *field[int32](device, deviceTransport) == transportIWARP {
+		return DeviceInfo{}, errIWARP(name)
+	}
 	context, err := l.object("open "+name, l.openDevice, device)
 	if err != nil {
 		return DeviceInfo{}, err
@@ -238,19 +259,27 @@ func portProblems(p *PortInfo) []string {
 	if len(p.GIDs) == 0 {
 		out = append(out, fmt.Sprintf("port %d has no GID: give its network interface an address", p.Number))
 	}
+	routed := func(g GIDInfo) bool { return !g.GID.IsLinkLocalUnicast() }
+	if p.LinkLayer == "Ethernet" && len(p.GIDs) > 0 && !slices.ContainsFunc(p.GIDs, routed) {
+		out = append(out, fmt.Sprintf("port %d has only link-local addresses, by which only its own network is reached: give its network interface "+
+			"an IP address", p.Number))
+	}
 	if p.Active() && p.MTU < 1024 {
 		out = append(out, fmt.Sprintf("port %d has an MTU of %d bytes: raise that of its network interface", p.Number, p.MTU))
 	}
 	return out
 }
 
-// explainOpen says why a device that the kernel lists cannot be opened.
-func explainOpen(err error) string {
+// explained adds what to do to why a device that the kernel lists cannot be opened.
+func explained(err error) error {
+	var errno syscall.Errno
 	switch {
-	case errors.Is(err, syscall.EACCES), errors.Is(err, syscall.EPERM):
-		return err.Error() + ": no right to open /dev/infiniband/uverbs*; run as root, or add the user to its group"
-	case errors.Is(err, syscall.ENOENT), errors.Is(err, syscall.ENXIO):
-		return err.Error() + ": /dev/infiniband/uverbs* is missing; load ib_uverbs, or pass the devices into the container"
+	case errors.Is(err, ErrLockedMemory), !errors.As(err, &errno):
+		return err
+	case errno == syscall.EACCES, errno == syscall.EPERM:
+		return fmt.Errorf("%w: no right to open %s; run as root, or add the user to its group", err, devNodes)
+	case errno == syscall.ENOENT, errno == syscall.ENXIO:
+		return fmt.Errorf("%w: %s is missing; load ib_uverbs, or pass the devices into the container", err, devNodes)
 	}
-	return err.Error()
+	return fmt.Errorf("%w; the kernel's log may tell more", err)
 }

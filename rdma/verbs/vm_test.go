@@ -238,12 +238,12 @@ func TestRemoval(t *testing.T) {
 
 func TestQueryOfRealDevice(t *testing.T) {
 	name := deviceName(t)
-	r := Query()
-	if len(r.Devices) != 1 || r.Devices[0].Name != name || len(r.Problems) != 0 {
-		t.Fatalf("report %+v", r)
+	all, err := Devices()
+	if err != nil || len(all) != 1 || all[0].Name != name || !Present() {
+		t.Fatalf("%+v, %v", all, err)
 	}
-	p := r.Devices[0].Ports[0]
-	if !p.Active() || p.LinkLayer != "Ethernet" || p.MTU != 4096 || len(p.Problems) != 0 || len(r.Devices[0].Problems) != 0 {
+	p := all[0].Ports[0]
+	if !p.Active() || p.LinkLayer != "Ethernet" || p.MTU != 4096 || len(p.Problems) != 0 || len(all[0].Problems) != 0 {
 		t.Errorf("port %+v", p)
 	}
 	var got string
@@ -254,7 +254,7 @@ func TestQueryOfRealDevice(t *testing.T) {
 	if len(p.GIDs) != 3 || got[len(got)-len(want):] != want {
 		t.Errorf("GIDs %s", got)
 	}
-	l := r.Devices[0].Limits
+	l := all[0].Limits
 	if l.QueuePairs == 0 || l.QueueDepth == 0 || l.SGE == 0 || l.RegionBytes == 0 || l.ReadsIn == 0 || l.CompletionDepth == 0 {
 		t.Errorf("limits %+v", l)
 	}
