@@ -304,11 +304,16 @@ func TestGivingUpFreesTheMemory(t *testing.T) {
 		src := random(t, 1<<20, 6)
 		started := make(chan struct{})
 		done := make(chan error, 2)
-		go func() { done <- p.end[0].Send(ctx, Pipeline, src) }()
+		gone := make(chan struct{})
+		go func() {
+			err := p.end[0].Send(ctx, Pipeline, src)
+			close(gone)
+			done <- err
+		}()
 		go func() {
 			_, err := p.end[1].Receive(bound(t), func(n int64) (Memory, error) {
 				close(started)
-				<-ctx.Done()
+				<-gone // an answer before would race with the end of ctx
 				return Bytes(pages(t, int(n))), nil
 			})
 			done <- err
