@@ -345,7 +345,7 @@ func TestKillInsideCloseReturnsSoon(t *testing.T) {
 		if err := cmd.Wait(); err == nil {
 			t.Error("a killed cp exits 0")
 		}
-		if took := time.Since(began); took > 2*time.Second {
+		if took := time.Since(began); took > 10*time.Second { // its close would never end
 			t.Errorf("killed cp took %v to go", took)
 		}
 		close(slow)

@@ -97,10 +97,10 @@ func TestEarlyDeliveries(t *testing.T) {
 	r.events <- faultEvent{Event: eventDelivered, Rank: 1, Message: 2, Digest: "d"}
 	r.events <- faultEvent{Event: eventReached, Rank: 0}
 	r.events <- faultEvent{Event: eventDelivered, Rank: 2, Message: 2, Digest: "d"}
-	if err := r.await([]int{0}, time.Second, func(e faultEvent) bool { return e.Event == eventReached }); err != nil {
+	if err := r.await([]int{0}, time.Minute, func(e faultEvent) bool { return e.Event == eventReached }); err != nil {
 		t.Fatal(err)
 	}
-	if err := r.await([]int{1, 2}, time.Second, r.delivered(2)); err != nil || r.held[1] != "d" || r.held[2] != "d" {
+	if err := r.await([]int{1, 2}, time.Minute, r.delivered(2)); err != nil || r.held[1] != "d" || r.held[2] != "d" {
 		t.Errorf("%v, %v", err, r.held)
 	}
 }
