@@ -24,7 +24,8 @@ func sampleTransfer(second int64) admin.Transfer {
 
 func TestPrintStatus(t *testing.T) {
 	st := admin.Status{Cluster: "0123abcd", Node: 2, State: "serving", Leader: 1, Quorum: true, Voters: []uint32{1, 2}, AppliedIndex: 42,
-		Digest: "feed", DigestIndex: 40, Files: 3, Bytes: 5 << 30, Fabric: "tcp", Warnings: []string{"one voter only: join two more nodes"},
+		Digest: "feed", DigestIndex: 40, Files: 3, Bytes: 5 << 30, Fabric: "verbs:mlx5_0/1 (24 pairs), tcp", ControlRings: 5,
+		Warnings: []string{"one voter only: join two more nodes"},
 		Nodes: []admin.Node{
 			{ID: 1, Name: "node1", Addr: "10.0.0.1:7400", State: "up", LastSeen: printTime.Add(-time.Second)},
 			{ID: 2, Name: "node2", Addr: "10.0.0.2:7400", State: "up"},
@@ -50,7 +51,7 @@ transfer image.qcow2, 0.98 GiB, from node1
 unpublished: b.tmp, 12 B, id 00ff: its writer was killed
 mount /mnt/s: mounted, through the daemon
 passthrough is off: kernel 6.1; writes go through the daemon
-fabric tcp; disk 60.0 GiB free of 100 GiB (ok)
+fabric verbs:mlx5_0/1 (24 pairs), tcp, 5 connections of control over RDMA; disk 60.0 GiB free of 100 GiB (ok)
 `
 	if diff := cmp.Diff(want, b.String()); diff != "" {
 		t.Error(diff)

@@ -114,7 +114,11 @@ func printLocal(w io.Writer, st admin.Status) {
 	if !st.Passthrough.On && st.Passthrough.Why != "" && len(st.Mounts) > 0 {
 		fmt.Fprintf(w, "passthrough is off: %s; %s\n", st.Passthrough.Why, st.Passthrough.Cost)
 	}
-	fmt.Fprintf(w, "fabric %s; disk %s free of %s (%s)\n", st.Fabric, bytesText(int64(st.Space.FreeBytes)),
+	fabric := st.Fabric
+	if st.ControlRings > 0 {
+		fabric += fmt.Sprintf(", %d connections of control over RDMA", st.ControlRings)
+	}
+	fmt.Fprintf(w, "fabric %s; disk %s free of %s (%s)\n", fabric, bytesText(int64(st.Space.FreeBytes)),
 		bytesText(int64(st.Space.TotalBytes)), st.Space.State)
 }
 

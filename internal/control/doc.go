@@ -10,6 +10,7 @@
 //	rdmcfs-peer/1    calls and streams                 mutual TLS
 //	rdmcfs-raft/1    bytes, handed to consensus        mutual TLS
 //	rdmcfs-renew/1   a new certificate                 mutual TLS; the caller's certificate may have expired
+//	rdmcfs-fabric/1  agreement on a better connection  mutual TLS; then one of the first two within it, see Fabric
 //	rdmcfs-join/1    the first certificate             a token instead of a certificate
 //
 // Connections that have not said who they are yet are bounded in number and time; when there are too many the

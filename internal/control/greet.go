@@ -14,10 +14,11 @@ import (
 
 // The application protocols within TLS.
 const (
-	ProtocolPeer  = "rdmcfs-peer/1"
-	ProtocolRaft  = "rdmcfs-raft/1"
-	ProtocolJoin  = "rdmcfs-join/1"
-	ProtocolRenew = "rdmcfs-renew/1"
+	ProtocolPeer   = "rdmcfs-peer/1"
+	ProtocolRaft   = "rdmcfs-raft/1"
+	ProtocolJoin   = "rdmcfs-join/1"
+	ProtocolRenew  = "rdmcfs-renew/1"
+	ProtocolFabric = "rdmcfs-fabric/1"
 )
 
 // Caller is the authenticated other end of a connection or a call.
@@ -90,10 +91,15 @@ func dialTLS(ctx context.Context, dial DialFunc, addr string, conf *tls.Config, 
 	if err != nil {
 		return nil, err
 	}
+	return shakeHands(ctx, raw, addr, conf, generation)
+}
+
+// shakeHands does TLS and greets, as the dialer of raw, which it owns.
+func shakeHands(ctx context.Context, raw net.Conn, addr string, conf *tls.Config, generation uint32) (*tls.Conn, error) {
 	tune(raw)
 	conn := tls.Client(raw, conf)
 	stop := context.AfterFunc(ctx, func() { conn.NetConn().SetDeadline(time.Unix(1, 0)) })
-	err = conn.HandshakeContext(ctx)
+	err := conn.HandshakeContext(ctx)
 	if err == nil && conn.ConnectionState().NegotiatedProtocol != conf.NextProtos[0] {
 		err = fmt.Errorf("control: %s speaks no %s: %w", addr, conf.NextProtos[0], ErrProtocol)
 	}

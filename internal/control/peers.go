@@ -28,6 +28,7 @@ type PeersConfig struct {
 	Resolve     func(node uint32) (addr string, ok bool)
 	Dial        DialFunc      // nil = net.Dialer
 	DialTimeout time.Duration // TCP, TLS and greeting together; 0 = 2 s
+	Fabric      Fabric        // tried first; nil = TCP only
 	Log         *slog.Logger
 }
 
@@ -39,9 +40,10 @@ type Peers struct {
 	cancel context.CancelFunc
 	tasks  sync.WaitGroup
 
-	mu     sync.Mutex
-	nodes  map[uint32]*peer
-	closed bool
+	mu      sync.Mutex
+	nodes   map[uint32]*peer
+	without map[uint32]time.Time // nodes not to be tried over the fabric until then
+	closed  bool
 }
 
 // peer is what is known of one node. Fields are protected by Peers.mu.
@@ -72,7 +74,7 @@ func NewPeers(cfg PeersConfig) *Peers {
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}
-	p := &Peers{cfg: cfg, nodes: map[uint32]*peer{}}
+	p := &Peers{cfg: cfg, nodes: map[uint32]*peer{}, without: map[uint32]time.Time{}}
 	p.ctx, p.cancel = context.WithCancel(context.Background())
 	return p
 }
@@ -134,7 +136,7 @@ func (p *Peers) DialRaft(ctx context.Context, node uint32) (net.Conn, error) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, p.cfg.DialTimeout)
 	defer cancel()
-	conn, err := dialTLS(ctx, p.cfg.Dial, addr, p.cfg.Identity.ClientConfig(node, ProtocolRaft), p.cfg.Generation)
+	conn, err := p.open(ctx, node, addr, ProtocolRaft)
 	if err != nil {
 		return nil, fmt.Errorf("control: node %d: %w: %w", node, ErrPeerDown, err)
 	}
@@ -260,7 +262,7 @@ func (p *Peers) clientOrDial(node uint32, addr string) (*client, *dialing, time.
 func (p *Peers) dial(node uint32, n *peer, addr string) {
 	ctx, cancel := context.WithTimeout(p.ctx, p.cfg.DialTimeout)
 	defer cancel()
-	conn, err := dialTLS(ctx, p.cfg.Dial, addr, p.cfg.Identity.ClientConfig(node, ProtocolPeer), p.cfg.Generation)
+	conn, err := p.open(ctx, node, addr, ProtocolPeer)
 
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -35,6 +35,8 @@ type PortConfig struct {
 	Server *Server
 	// Raft takes rdmcfs-raft/1 connections and owns them.
 	Raft func(conn net.Conn, from Caller)
+	// Fabric makes connections that are served like those accepted; nil = TCP only.
+	Fabric Fabric
 	// Raw takes data connections, of which nothing was read, and owns them. The first byte is never 0x16.
 	Raw func(conn *net.TCPConn)
 	// Evicted reports whether the log has evicted a node. It must not block.
@@ -69,7 +71,7 @@ type Port struct {
 
 	mu        sync.Mutex
 	protocols map[string]*protocol
-	halfOpen  *list.List                       // of *net.TCPConn, oldest first
+	halfOpen  *list.List                       // of net.Conn, oldest first
 	peers     map[uint32]map[net.Conn]struct{} // greeted connections being served here
 	others    map[net.Conn]struct{}            // greeted connections without a node
 	closed    bool
@@ -104,6 +106,7 @@ func Listen(cfg PortConfig) (*Port, error) {
 	if cfg.Raft != nil {
 		p.register(ProtocolRaft, true, false, func(_ context.Context, conn net.Conn, from Caller) { cfg.Raft(conn, from) })
 	}
+	p.register(ProtocolFabric, true, false, p.serveFabric)
 	p.tasks.Go(p.accept)
 	return p, nil
 }
@@ -208,7 +211,7 @@ func (p *Port) serve(conn *net.TCPConn, entry *list.Element) {
 
 // enter counts a connection that has not said who it is. When there are too many, the oldest goes: honest ones
 // need milliseconds.
-func (p *Port) enter(conn *net.TCPConn) *list.Element {
+func (p *Port) enter(conn net.Conn) *list.Element {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.closed {
@@ -237,7 +240,7 @@ func (p *Port) serveRaw(conn *net.TCPConn) {
 	p.cfg.Raw(conn)
 }
 
-func (p *Port) serveTLS(raw *net.TCPConn, entry *list.Element) {
+func (p *Port) serveTLS(raw net.Conn, entry *list.Element) {
 	tune(raw)
 	conn, proto, from, err := p.shakeHands(raw)
 	p.leave(entry)
@@ -263,7 +266,7 @@ func (p *Port) serveTLS(raw *net.TCPConn, entry *list.Element) {
 }
 
 // shakeHands does TLS and reads the caller's hello. A caller that is refused after it has proved its name is told why.
-func (p *Port) shakeHands(raw *net.TCPConn) (*tls.Conn, *protocol, Caller, error) {
+func (p *Port) shakeHands(raw net.Conn) (*tls.Conn, *protocol, Caller, error) {
 	from := Caller{Addr: raw.RemoteAddr().String()}
 	var proto *protocol
 	conn := tls.Server(raw, &tls.Config{GetConfigForClient: func(chi *tls.ClientHelloInfo) (*tls.Config, error) {
@@ -281,6 +284,9 @@ func (p *Port) shakeHands(raw *net.TCPConn) (*tls.Conn, *protocol, Caller, error
 	}
 	if err == nil {
 		err = checkGeneration(p.cfg.Generation, m.generation)
+	}
+	if err == nil && nested(raw, conn) {
+		err = errNested
 	}
 	if err != nil {
 		p.refuse(conn, err)

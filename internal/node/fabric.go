@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"log/slog"
 
+	"github.com/rdmcfs/rdmcfs/internal/control"
+	"github.com/rdmcfs/rdmcfs/internal/control/rings"
 	"github.com/rdmcfs/rdmcfs/rdma"
 	"github.com/rdmcfs/rdmcfs/rdma/mixed"
 	"github.com/rdmcfs/rdmcfs/rdma/tcp"
@@ -51,6 +53,10 @@ func (n *node) openDevice() error {
 	if n.tcp, err = tcp.New(tcp.Config{Advertise: n.id.Advertise, Log: n.log}); err != nil {
 		return errors.Join(err, closeAll(devices))
 	}
+	var oneSided rdma.Device
+	if len(devices) > 0 {
+		oneSided = devices[0]
+	}
 	devices = append(devices, n.tcp)
 	if n.device, err = mixed.New(mixed.Config{Devices: devices, Log: n.log}); err != nil {
 		return errors.Join(err, closeAll(devices))
@@ -60,7 +66,37 @@ func (n *node) openDevice() error {
 		return fmt.Errorf("node: fabric: %w", err)
 	}
 	n.log.Info("fabric", "is", n.device.String())
+	if oneSided != nil {
+		n.openRings(oneSided)
+	}
 	return nil
+}
+
+// openRings has the traffic of control go over an RDMA device, too; without it that stays on TCP.
+func (n *node) openRings(device rdma.Device) {
+	fabric, err := rings.New(device)
+	if err != nil {
+		n.log.Warn("calls and the log stay on tcp", "reason", err)
+		return
+	}
+	n.rings = fabric
+	n.closer.add(fabric.Close)
+}
+
+// controlFabric is nil without an RDMA device.
+func (n *node) controlFabric() control.Fabric {
+	if n.rings == nil {
+		return nil
+	}
+	return n.rings
+}
+
+// overRings counts the connections of control that go over RDMA.
+func (n *node) overRings() int {
+	if n.rings == nil {
+		return 0
+	}
+	return n.rings.Connections()
 }
 
 // tryPair makes a queue pair and closes it: an address that is too long is told at the start, not in the first transfer.

@@ -42,6 +42,7 @@ var metrics = []metric{
 	gauge("leader", "1 on the leader.", func(n *node) float64 { return truth(n.isLeader()) }),
 	gauge("registered_bytes", "Registered memory that transfers reserve now.", func(n *node) float64 { return float64(n.memory.Stats().Bytes) }),
 	gauge("registered_peak_bytes", "The most of it at a time.", func(n *node) float64 { return float64(n.memory.Stats().Peak) }),
+	gauge("control_rings", "Connections of control that go over RDMA.", func(n *node) float64 { return float64(n.overRings()) }),
 	gauge("transfers", "Pushes that run now.", func(n *node) float64 { return float64(len(n.repl.Transfers())) }),
 	gauge("unpublished", "Staged files that nobody published.", func(n *node) float64 { return float64(len(n.staging.unpublished())) }),
 	gauge("files", "Files in the name space.", func(n *node) float64 { files, _ := n.db.StatFS(); return float64(files) }),

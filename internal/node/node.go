@@ -17,6 +17,7 @@ import (
 	"github.com/rdmcfs/rdmcfs/internal/content"
 	"github.com/rdmcfs/rdmcfs/internal/control"
 	"github.com/rdmcfs/rdmcfs/internal/control/admin"
+	"github.com/rdmcfs/rdmcfs/internal/control/rings"
 	"github.com/rdmcfs/rdmcfs/internal/credentials"
 	"github.com/rdmcfs/rdmcfs/meta"
 	"github.com/rdmcfs/rdmcfs/rdma/mixed"
@@ -75,7 +76,8 @@ type node struct {
 	proposer *proposer
 	tcp      *tcp.Device // one of device's
 	device   *mixed.Device
-	memory   *pin.Domain // of the device
+	rings    *rings.Fabric // over the RDMA device, if there is one
+	memory   *pin.Domain   // of the device
 	peers    *control.Peers
 	server   *control.Server
 	groups   *liveGroups
@@ -234,7 +236,9 @@ func (n *node) openFabric() error {
 	if err := n.openDevice(); err != nil {
 		return err
 	}
-	n.peers = control.NewPeers(control.PeersConfig{Identity: n.creds, Generation: n.id.Generation, Resolve: n.members.address, Log: n.log})
+	n.peers = control.NewPeers(control.PeersConfig{
+		Identity: n.creds, Generation: n.id.Generation, Resolve: n.members.address, Fabric: n.controlFabric(), Log: n.log,
+	})
 	n.closer.add(n.peers.Close)
 	n.server = control.NewServer(n.log)
 	return nil
@@ -283,7 +287,7 @@ func (n *node) openLog() error {
 func (n *node) openPort() error {
 	port, err := control.Listen(control.PortConfig{
 		Addr: n.id.Listen, Identity: n.creds, Generation: n.id.Generation, Server: n.server, Log: n.log,
-		Raft: n.serveRaft,
+		Raft: n.serveRaft, Fabric: n.controlFabric(),
 		Raw: func(conn *net.TCPConn) {
 			if err := n.tcp.Serve(conn); err != nil {
 				n.log.Debug("data connection", "from", conn.RemoteAddr(), "err", err)

@@ -28,7 +28,7 @@ func (n *node) status(context.Context) (admin.Status, error) {
 		AppliedIndex: n.db.Index(), CommitIndex: log.Commit, Digest: fmt.Sprintf("%x", digest), DigestIndex: index,
 		Files: files, Bytes: bytes,
 		Transfers: n.transfers(), Unpublished: n.unpublished(), Unresolved: n.proposer.unresolved(),
-		Mounts: n.mounts.list(), Passthrough: n.mounts.passthrough(), Fabric: n.device.String(), Space: n.space(),
+		Mounts: n.mounts.list(), Passthrough: n.mounts.passthrough(), Fabric: n.device.String(), ControlRings: n.overRings(), Space: n.space(),
 	}
 	for _, v := range numbers(log.Voters) {
 		st.Voters = append(st.Voters, uint32(v))

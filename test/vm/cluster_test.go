@@ -32,7 +32,7 @@ func TestCluster(t *testing.T) {
 		name string
 		do   func(t *testing.T, c *cluster.Cluster, device, small string)
 	}{
-		{"Doctor", doctorSays}, {"Files", files}, {"Image", wholeImage}, {"GetsShorter", getsShorter}, {"MemberDies", memberDies},
+		{"Doctor", doctorSays}, {"Control", controlOverRings}, {"Files", files}, {"Image", wholeImage}, {"GetsShorter", getsShorter}, {"MemberDies", memberDies},
 		{"MemberWithoutRDMA", memberWithoutRDMA}, {"DeviceIsLost", deviceIsLost},
 	} {
 		if !t.Run(step.name, func(t *testing.T) { step.do(t, c, device, small) }) {
@@ -63,6 +63,15 @@ func doctorSays(t *testing.T, c *cluster.Cluster, device, _ string) {
 	}
 	if st := n.Status(); !st.Passthrough.On || !strings.HasPrefix(st.Fabric, "verbs:"+device) {
 		t.Errorf("status says: passthrough %+v, fabric %q", st.Passthrough, st.Fabric)
+	}
+}
+
+// controlOverRings: each node calls others, and follows the log, over the RDMA device.
+func controlOverRings(t *testing.T, c *cluster.Cluster, device, _ string) {
+	for _, n := range c.Nodes {
+		if st := n.Status(); st.ControlRings == 0 {
+			t.Errorf("no connection of %s goes over %s", n.Name(), device)
+		}
 	}
 }
 
@@ -153,6 +162,9 @@ func memberWithoutRDMA(t *testing.T, c *cluster.Cluster, device, small string) {
 	if got := c.Nodes[3].Status().Fabric; !strings.HasPrefix(got, "tcp") {
 		t.Fatalf("fabric of the node without RDMA: %q", got)
 	}
+	if rings := c.Nodes[3].Status().ControlRings; rings != 0 {
+		t.Errorf("%d connections of the node without RDMA go over it", rings)
+	}
 	before := now(t, c, device)
 	startCopy(t, small, c.Nodes[1].Path("third")).wait()
 	c.AwaitNothingOwed(catchUp)
@@ -192,6 +204,9 @@ func deviceIsLost(t *testing.T, c *cluster.Cluster, device, _ string) {
 	for _, n := range c.Nodes {
 		if got := n.Status().Fabric; !strings.Contains(got, "device gone") {
 			t.Errorf("%s does not tell that its device is gone: %q", n.Name(), got)
+		}
+		if rings := n.Status().ControlRings; rings != 0 {
+			t.Errorf("%d connections of %s go over a device that is gone", rings, n.Name())
 		}
 	}
 	began := time.Now()

@@ -30,8 +30,10 @@ type Status struct {
 	Mounts      []Mount       `json:"mounts"`
 	Passthrough Feature       `json:"passthrough"`
 	Fabric      string        `json:"fabric"`
-	Space       Space         `json:"space"`
-	Warnings    []string      `json:"warnings"` // each a sentence that says what to do
+	// ControlRings counts connections of calls and of the log that go over RDMA.
+	ControlRings int      `json:"control_rings"`
+	Space        Space    `json:"space"`
+	Warnings     []string `json:"warnings"` // each a sentence that says what to do
 }
 
 // Node is one member as this node's log and its own connections see it.
