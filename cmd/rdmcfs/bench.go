@@ -215,11 +215,15 @@ func checkMemory(p bench.Plan, processes int) error {
 	if err != nil {
 		return err
 	}
+	return fits(need*uint64(processes), "take smaller --sizes, a smaller --batch, or fewer --senders")
+}
+
+// fits refuses messages that need more memory than is free here.
+func fits(need uint64, advice string) error {
 	have, err := bench.FreeMemory()
-	if total := need * uint64(processes); err == nil && total > have-have/8 {
-		return withCode(exitcode.Full,
-			"the messages need %s of memory, of which %s are free here: take smaller --sizes, a smaller --batch, or fewer --senders",
-			bytesText(int64(total)), bytesText(int64(have)))
+	if err == nil && need > have-have/8 {
+		return withCode(exitcode.Full, "the messages need %s of memory, of which %s are free here: %s",
+			bytesText(int64(need)), bytesText(int64(have)), advice)
 	}
 	return nil
 }

@@ -55,8 +55,24 @@ func (c *benchPinCmd) plan() (p bench.PinPlan, err error) {
 			return p, err
 		}
 	}
+	if fragment == 0 || eager == 0 || c.Depth == 0 {
+		return p, withCode(exitcode.Usage, "--fragment %s, --eager %s, --depth %d: 0 makes no sense", c.Fragment, c.Eager, c.Depth)
+	}
 	p.Link.Fragment, p.Link.Offset = int64(fragment), int64(eager)
 	return p, nil
+}
+
+// check refuses plans that make no sense, or do not fit into memory, before the first is measured.
+func (c *benchPinCmd) check(p bench.PinPlan, rates []uint64) error {
+	if len(rates) == 0 {
+		return withCode(exitcode.Usage, "--rate: give one or more, or 0")
+	}
+	for _, p.Rate = range rates {
+		if err := p.Check(); err != nil {
+			return benchError(err)
+		}
+	}
+	return fits(p.Memory(), "take smaller --sizes or a smaller --reuse-size")
 }
 
 // Run measures.
@@ -80,6 +96,9 @@ func (c *benchPinCmd) Run(a *app) error {
 	}
 	rates, err := c.rates()
 	if err != nil {
+		return err
+	}
+	if err := c.check(p, rates); err != nil {
 		return err
 	}
 	var runs []bench.PinRun

@@ -12,6 +12,8 @@ import (
 	"os"
 	"os/exec"
 	"runtime"
+	"slices"
+	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -52,10 +54,30 @@ type PinResult struct {
 	Registering [2]float64 `json:"registering_seconds"`
 }
 
-// check refuses what makes no sense.
-func (p *PinPlan) check() error {
+// pinRateMin is the least rate: below it a run would not end.
+const pinRateMin = 1e6
+
+// Memory is how many bytes of messages the two processes hold together: the source, what the receiver compares with, and what it gets.
+func (p *PinPlan) Memory() uint64 { return 3 * p.largest() }
+
+// Check refuses what makes no sense, with ErrUsage.
+func (p *PinPlan) Check() error {
 	if p.Rounds < 1 || p.Rounds > 10000 || len(p.Strategies) == 0 {
-		return usage("%d rounds of %d strategies: give at least one", p.Rounds, len(p.Strategies))
+		return usage("%d rounds of %d strategies: give 1 to 10000 rounds of one or more", p.Rounds, len(p.Strategies))
+	}
+	for i, s := range p.Strategies {
+		if slices.Contains(p.Strategies[:i], s) {
+			return usage("strategy %v is there twice", s)
+		}
+	}
+	if len(p.cases()) == 0 {
+		return usage("no sizes and no reuse: there is nothing to measure")
+	}
+	if p.Rate > 0 && p.Rate < pinRateMin {
+		return usage("%d bytes a second: give 1MB or more, or 0 for no pacing", p.Rate)
+	}
+	if err := p.Link.Check(); err != nil {
+		return usage("%v", err)
 	}
 	for _, c := range p.cases() {
 		if c.Size == 0 || c.Size > 1<<30 || c.Reuse < 1 || c.Reuse > 10000 {
@@ -153,7 +175,7 @@ func onThread(do func() error) error {
 
 // Pin measures a plan between this process and one that it starts by command, which calls RunPinMember.
 func Pin(ctx context.Context, p PinPlan, command []string) (results []PinResult, err error) {
-	if err := p.check(); err != nil {
+	if err := p.Check(); err != nil {
 		return nil, err
 	}
 	ctx, cancel := context.WithCancel(ctx)
@@ -182,9 +204,17 @@ func Pin(ctx context.Context, p PinPlan, command []string) (results []PinResult,
 		cancel()
 	}
 	if waitErr := cmd.Wait(); waitErr != nil {
-		err = errors.Join(fmt.Errorf("bench: receiver: %w: %s", waitErr, bytes.TrimSpace(stderr.Bytes())), err)
+		err = pinCause(err, &childError{rank: 1, text: strings.TrimSpace(stderr.String()), code: cmd.ProcessState.ExitCode(), err: waitErr})
 	}
 	return results, err
+}
+
+// pinCause is why both ends ended: what they said, unless the receiver was only killed because of the sender.
+func pinCause(sender error, receiver *childError) error {
+	if sender != nil && receiver.code < 0 {
+		return sender
+	}
+	return errors.Join(receiver, sender)
 }
 
 func pinSender(ctx context.Context, p PinPlan, in io.Writer, out *json.Decoder) ([]PinResult, error) {

@@ -110,9 +110,40 @@ func TestPinCrossings(t *testing.T) {
 }
 
 func TestPinRefusesNonsense(t *testing.T) {
-	for _, p := range []PinPlan{{}, {Strategies: pin.Strategies(), Rounds: 1, Sizes: []uint64{0}}, {Strategies: pin.Strategies(), Rounds: 1, Reuses: []int{1}, ReuseSize: 2 << 30}} {
+	good := PinPlan{Strategies: pin.Strategies(), Rounds: 1, Sizes: []uint64{1}}
+	if err := good.Check(); err != nil {
+		t.Fatal(err)
+	}
+	for what, change := range map[string]func(*PinPlan){
+		"nothing":            func(p *PinPlan) { *p = PinPlan{} },
+		"size 0":             func(p *PinPlan) { p.Sizes = []uint64{0} },
+		"no sizes":           func(p *PinPlan) { p.Sizes = nil },
+		"a size of 2 GiB":    func(p *PinPlan) { p.Reuses, p.ReuseSize = []int{1}, 2<<30 },
+		"too many rounds":    func(p *PinPlan) { p.Rounds = 10001 },
+		"a strategy twice":   func(p *PinPlan) { p.Strategies = append(p.Strategies, pin.Copy) },
+		"a rate of 1 B/s":    func(p *PinPlan) { p.Rate = 1 },
+		"fragments of 1 B":   func(p *PinPlan) { p.Link.Fragment = 1 },
+		"too many fragments": func(p *PinPlan) { p.Link.Depth = 65 },
+	} {
+		p := good
+		change(&p)
 		if _, err := Pin(t.Context(), p, nil); !errors.Is(err, ErrUsage) {
-			t.Errorf("%+v: %v", p, err)
+			t.Errorf("%s: %v", what, err)
 		}
+	}
+}
+
+// TestPinCause: who only was killed is no cause, and the receiver's exit code counts, as where it got other bytes.
+func TestPinCause(t *testing.T) {
+	sender := errors.New("sender")
+	if err := pinCause(sender, &childError{code: -1}); err != sender {
+		t.Error(err)
+	}
+	err := pinCause(sender, &childError{rank: 1, text: "bytes differ", code: 11})
+	if code, ok := ExitCode(err); !ok || code != 11 || !errors.Is(err, sender) || !strings.Contains(err.Error(), "bytes differ") {
+		t.Error(err)
+	}
+	if err := pinCause(nil, &childError{rank: 1, code: -1, err: errors.New("killed")}); err == nil || !strings.Contains(err.Error(), "killed") {
+		t.Error(err)
 	}
 }

@@ -46,9 +46,16 @@ func (c LinkConfig) withDefaults() (LinkConfig, error) {
 	c.Eager = min(or(c.Eager, int64(c.SlotBytes-headBytes)), int64(c.SlotBytes-headBytes))
 	c.Offset = or(c.Offset, 4*c.Eager)
 	if c.SlotBytes < 2*headBytes || c.Slots < 2 || c.Fragment < fragmentMin || c.Depth < 1 || c.Depth > depthMax || c.Eager < 0 || c.Offset < 0 {
-		return c, fmt.Errorf("pin: link with %d buffers of %d bytes, %d fragments of %d: %w", c.Slots, c.SlotBytes, c.Depth, c.Fragment, rdma.ErrRequest)
+		return c, fmt.Errorf("pin: link with %d buffers of %d bytes, %d fragments (1 to %d) of %d bytes (%d at least), %d and %d bytes by send: %w",
+			c.Slots, c.SlotBytes, c.Depth, depthMax, c.Fragment, fragmentMin, c.Eager, c.Offset, rdma.ErrRequest)
 	}
 	return c, nil
+}
+
+// Check refuses, with rdma.ErrRequest, what NewLink would.
+func (c LinkConfig) Check() error {
+	_, err := c.withDefaults()
+	return err
 }
 
 func or[T comparable](v, def T) T {
