@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -48,7 +49,7 @@ type benchMulticastCmd struct {
 	Wait   time.Duration `help:"On several machines: how long to wait for the others." default:"60s"`
 
 	Namespaces string `help:"As root: put the members in network namespaces PREFIX-0, -1, … with shaped links." placeholder:"PREFIX"`
-	Rate       string `help:"Rate of each link with --namespaces, as tc(8) has it, or unshaped." default:"200mbit"`
+	Rate       string `help:"Rate of each link with --namespaces, as tc(8) has it, or unshaped; 200mbit if not given." placeholder:"RATE"`
 	Script     string `help:"With --namespaces: the script that makes them." default:"test/netns/netns.sh" placeholder:"PATH"`
 
 	benchFaultFlags
@@ -126,17 +127,19 @@ func (c *benchMulticastCmd) check() error {
 		return withCode(exitcode.Usage, "--csv and --json: give one of them")
 	case c.Rank < 0 && several:
 		return withCode(exitcode.Usage, "--room and --listen are for several machines: give --rank 0 to %d too, each once", c.Members-1)
-	case c.Rank >= c.Members:
+	case c.Rank >= c.Members || c.Rank < -1:
 		return withCode(exitcode.Usage, "--rank %d of --members %d: give 0 to %d", c.Rank, c.Members, c.Members-1)
 	case c.Rank >= 0 && (c.Room == "" || c.Listen == ""):
 		return withCode(exitcode.Usage,
 			"--rank needs --room HOST:PORT, where rank 0 waits for the others, and --listen IP:PORT, an address of this host")
 	case c.Rank >= 0 && c.Namespaces != "":
 		return withCode(exitcode.Usage, "--namespaces is for one machine, --rank for several: give one of them")
+	case c.Rate != "" && c.Namespaces == "":
+		return withCode(exitcode.Usage, "--rate shapes links between --namespaces: give these too, or --link-rate if that is what the links have")
 	case c.Wait <= 0:
 		return withCode(exitcode.Usage, "--wait %v: give a time above 0", c.Wait)
 	}
-	return nil
+	return bench.CheckCongestion(c.Congestion)
 }
 
 func (c *benchMulticastCmd) explain(a *app, p bench.Plan) error {
@@ -206,7 +209,7 @@ func (c *benchMulticastCmd) namespaces(ctx context.Context) (*bench.Links, error
 		return nil, withCode(exitcode.Exists, "there are namespaces %[1]s-0 already: take another --namespaces PREFIX, or remove them: CLUSTER=%[1]s %[2]s down",
 			c.Namespaces, script)
 	}
-	return bench.NewLinks(ctx, script, c.Namespaces, c.Members, c.Rate, "")
+	return bench.NewLinks(ctx, script, c.Namespaces, c.Members, cmp.Or(c.Rate, "200mbit"), "")
 }
 
 // checkMemory refuses what would not fit, with some room for block buffers.

@@ -118,9 +118,6 @@ func (i *inflow) owes(o *outflow) bool {
 		i.set != i.setTold || o.set != o.setTold && o.set%2 == 0
 }
 
-// polled reports whether messages may come by the ring now.
-func (i *inflow) polled() bool { return i.set%2 == 1 || i.setSaw != i.set }
-
 // canJoin reports whether the last leave is over.
 func (i *inflow) canJoin() bool { return i.set%2 == 0 && i.setSaw == i.set }
 
