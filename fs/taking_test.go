@@ -106,9 +106,10 @@ func TestCutUnderAnotherAttempt(t *testing.T) {
 		second, err := os.OpenFile(path, os.O_RDWR, 0)
 		must(t, err)
 		started, cut := make(chan struct{}), make(chan struct{})
-		var failed error
+		var pushes atomic.Int64
+		failed := make(chan error, 1)
 		c.Node(1).Before(func(_ context.Context, p replicate.Push) error {
-			if failed != nil {
+			if pushes.Add(1) > 1 {
 				return nil
 			}
 			p.Taken()
@@ -118,8 +119,9 @@ func TestCutUnderAnotherAttempt(t *testing.T) {
 			case <-time.After(cutPatience):
 				t.Error("not cut")
 			}
-			_, failed = p.Source.ReadAt(make([]byte, 10), 0)
-			return failed
+			_, err := p.Source.ReadAt(make([]byte, 10), 0)
+			failed <- err
+			return err
 		})
 		closed := make(chan error, 1)
 		go func() { closed <- f.Close() }()
@@ -127,8 +129,8 @@ func TestCutUnderAnotherAttempt(t *testing.T) {
 		must(t, second.Truncate(10_000))
 		close(cut)
 		must(t, <-closed)
-		if !errors.Is(failed, replicate.ErrCut) {
-			t.Errorf("read of what was cut: %v", failed)
+		if err := <-failed; !errors.Is(err, replicate.ErrCut) {
+			t.Errorf("read of what was cut: %v", err)
 		}
 		wantBytes(t, filepath.Join(b, "f"), data[:10_000])
 		must(t, second.Close())
