@@ -42,14 +42,8 @@ type Device struct {
 
 	mu     sync.Mutex // protects all below; taken before no other lock
 	closed bool
-	pairs  map[managed]struct{}
+	pairs  map[rdma.QueuePair]struct{}
 	queues map[*queue]struct{}
-}
-
-// managed is a pair of either sort.
-type managed interface {
-	rdma.QueuePair
-	carrierName() string
 }
 
 // member is one of the devices.
@@ -58,6 +52,13 @@ type member struct {
 	kind    kind
 	benched atomic.Int64 // until when, in Unix nanoseconds
 	pairs   atomic.Int64 // that it carries, until they are aborted or closed
+	carried atomic.Bool  // it has carried one
+}
+
+// carries counts a pair that the member carries from now on.
+func (m *member) carries() {
+	m.carried.Store(true)
+	m.pairs.Add(1)
 }
 
 var _ rdma.Device = (*Device)(nil)
@@ -71,7 +72,7 @@ func New(cfg Config) (*Device, error) {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}
 	d := &Device{host: newHostID(), thin: len(cfg.Devices) == 1 && !cfg.Full, log: cfg.Log,
-		pairs: make(map[managed]struct{}), queues: make(map[*queue]struct{})}
+		pairs: make(map[rdma.QueuePair]struct{}), queues: make(map[*queue]struct{})}
 	var id [8]byte
 	rand.Read(id[:])
 	d.lookupID = binary.LittleEndian.Uint64(id[:])
@@ -188,7 +189,7 @@ func (d *Device) NewQP(cfg rdma.QPConfig) (rdma.QueuePair, error) {
 	if err := d.check(&cfg); err != nil {
 		return nil, err
 	}
-	var q managed
+	var q rdma.QueuePair
 	var err error
 	if d.thin {
 		q, err = newThinPair(d, cfg)
@@ -225,7 +226,7 @@ func (d *Device) check(cfg *rdma.QPConfig) error {
 }
 
 // adopt takes a new pair among those that Close ends.
-func (d *Device) adopt(q managed) error {
+func (d *Device) adopt(q rdma.QueuePair) error {
 	d.mu.Lock()
 	closed := d.closed
 	if !closed {
@@ -239,7 +240,7 @@ func (d *Device) adopt(q managed) error {
 	return nil
 }
 
-func (d *Device) forget(q managed) {
+func (d *Device) forget(q rdma.QueuePair) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	delete(d.pairs, q)
@@ -268,7 +269,7 @@ func (m *member) isBenched() bool { return time.Now().UnixNano() < m.benched.Loa
 func (d *Device) Close() error {
 	d.mu.Lock()
 	d.closed = true
-	pairs := make([]managed, 0, len(d.pairs))
+	pairs := make([]rdma.QueuePair, 0, len(d.pairs))
 	for q := range d.pairs {
 		pairs = append(pairs, q)
 	}
@@ -310,12 +311,4 @@ func (d *Device) Members() []Member {
 		out[i] = Member{Name: m.Name(), Pairs: int(m.pairs.Load()), Avoided: d.routes.count(now, m.kind), Benched: m.isBenched()}
 	}
 	return out
-}
-
-// Carrier is the name of the device that carries a pair of a mixed device; empty while none does.
-func Carrier(qp rdma.QueuePair) string {
-	if c, ok := qp.(managed); ok {
-		return c.carrierName()
-	}
-	return ""
 }

@@ -76,7 +76,7 @@ func faultyDevices(t *testing.T) (a, b *Device, memA, memB *faulty, f *mem.Fabri
 func carriers(t *testing.T, a, b *Device) [2]string {
 	t.Helper()
 	x, y := link(t, a, b, 8)
-	return [2]string{Carrier(x.qp), Carrier(y.qp)}
+	return [2]string{carrierOf(x.qp), carrierOf(y.qp)}
 }
 
 // connectInVain joins two sides whose second one fails, or hangs until it may be blamed, which hanging tells; the first gives up then.
@@ -219,7 +219,7 @@ func TestNoLockedMemory(t *testing.T) {
 		t.Fatalf("post: %v", err)
 	}
 	x2, y2 := link(t, a, b, 8) // its region has remote rights
-	if got := Carrier(x2.qp); got != "tcp" {
+	if got := carrierOf(x2.qp); got != "tcp" {
 		t.Errorf("carried by %q", got)
 	}
 	if err := y2.qp.PostRecv(rdma.RecvWR{ID: 2, List: y2.list(0, 10)}); err != nil {
@@ -253,7 +253,7 @@ func TestCloseWhileConnecting(t *testing.T) {
 			done := make(chan error, 1)
 			addr := y.qp.Address()
 			go func() { done <- x.qp.Connect(ctx, addr) }()
-			for start := time.Now(); Carrier(x.qp) == ""; {
+			for start := time.Now(); carrierOf(x.qp) == ""; {
 				if time.Since(start) > patience {
 					t.Fatal("nothing was chosen")
 				}

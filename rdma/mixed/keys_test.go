@@ -29,7 +29,7 @@ func TestKeyOfALaterRegion(t *testing.T) {
 		t.Run(s.name, func(t *testing.T) {
 			cfgA, cfgB := s.make(t)
 			a, b := link(t, newMixed(t, cfgA), newMixed(t, cfgB), 32)
-			if got := Carrier(b.qp); got != s.carrier {
+			if got := carrierOf(b.qp); got != s.carrier {
 				t.Errorf("carried by %q, want %q", got, s.carrier)
 			}
 			for i := range 20 {

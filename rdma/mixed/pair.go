@@ -93,15 +93,6 @@ func (p *pair) Address() []byte { return slices.Clone(p.encoded) }
 // User is the caller's value.
 func (p *pair) User() any { return p.user }
 
-func (p *pair) carrierName() string {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.carrier < 0 {
-		return ""
-	}
-	return p.dev.members[p.carrier].Name()
-}
-
 // refusalLocked is the reason why a call is refused.
 func (p *pair) refusalLocked() error {
 	if p.closed {
@@ -139,7 +130,7 @@ func (p *pair) Connect(ctx context.Context, remote []byte) error {
 		}
 	case err == nil:
 		p.state, p.counted = stateReady, true
-		p.dev.members[p.carrier].pairs.Add(1)
+		p.dev.members[p.carrier].carries()
 	}
 	p.mu.Unlock()
 	if err != nil {

@@ -96,8 +96,6 @@ func (p *thinPair) Address() []byte { return slices.Clone(p.encoded) }
 // User is the caller's value.
 func (p *thinPair) User() any { return p.user }
 
-func (p *thinPair) carrierName() string { return p.dev.members[0].Name() }
-
 // Connect joins the pair with its peer's queue pair on the same provider.
 func (p *thinPair) Connect(ctx context.Context, remote []byte) error {
 	m, err := p.meet(remote)
@@ -110,7 +108,7 @@ func (p *thinPair) Connect(ctx context.Context, remote []byte) error {
 		return p.parted(&m, err, true)
 	}
 	p.counted.Store(true)
-	p.dev.members[0].pairs.Add(1)
+	p.dev.members[0].carries()
 	return nil
 }
 
@@ -120,7 +118,7 @@ func (p *thinPair) PostSend(wrs ...rdma.SendWR) error {
 		for i := range wrs {
 			if wrs[i].Op != rdma.OpSend && wrs[i].RemoteKey != 0 {
 				return fmt.Errorf("mixed: post send %d: the peer's keys are of another provider than %s: make this device with Full: %w",
-					wrs[i].ID, p.carrierName(), rdma.ErrRequest)
+					wrs[i].ID, p.dev.members[0].Name(), rdma.ErrRequest)
 			}
 		}
 	}

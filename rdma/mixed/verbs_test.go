@@ -36,7 +36,7 @@ func TestVerbsConformance(t *testing.T) {
 // TestVerbsCarries: verbs is what two devices that have it choose, with keys of later regions too.
 func TestVerbsCarries(t *testing.T) {
 	a, b := link(t, verbsTcp(t, "10.77.0.1"), verbsTcp(t, "10.77.0.2"), 16)
-	if got := Carrier(a.qp); got != "verbs:rxe0/1" {
+	if got := carrierOf(a.qp); got != "verbs:rxe0/1" {
 		t.Errorf("carried by %q", got)
 	}
 	later, err := b.dev.AllocRegion(4096, rdma.RemoteWrite)
