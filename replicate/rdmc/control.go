@@ -250,7 +250,7 @@ func (c *core) closeWhenDone() {
 func (c *core) connected(lane int) {
 	l := &c.lanes[lane]
 	l.up, l.dirty = true, true
-	l.heard = c.now
+	l.heard, c.quiet = c.now, c.now
 	c.pump()
 }
 

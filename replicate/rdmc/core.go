@@ -79,6 +79,7 @@ type core struct {
 	waits     bool      // it has said no, and knows of nothing newer
 	wakeAt    time.Time // when advance has to be called for the bucket or a pulse; zero if it has not
 	report    time.Time // when the last report was made
+	quiet     time.Time // when the last message ended, or the group was connected
 
 	acts []action
 }

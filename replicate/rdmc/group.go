@@ -64,6 +64,9 @@ type GroupConfig struct {
 	SlowFactor float64
 	SlowTime   time.Duration
 	OnSlow     func(Straggler)
+	// Yields has the group end, at all members, when it has carried nothing for a moment and the engine of one of them has no memory for another
+	// group: with ReasonYielded, and no suspects. Then Close or Abort it, and make another one for the next message.
+	Yields bool
 	// ReportInterval is how often a member reports progress; 0 means DefaultReportInterval.
 	ReportInterval time.Duration
 	// SilenceTimeout is how long a neighbour may say nothing, not even that it lives, while messages are
@@ -252,9 +255,14 @@ func (e *Engine) NewGroup(cfg GroupConfig) (*Group, error) {
 		transfers: make(map[uint64]*Transfer),
 	}
 	if err := g.reserve(plan); err != nil {
+		if errors.Is(err, pin.ErrBudget) {
+			e.yield(int64(g.registeredMax()))
+			err = fmt.Errorf("%w: %w", ErrMemory, err)
+		}
 		return nil, fmt.Errorf("rdmc: new group %d: %w", cfg.Number, err)
 	}
 	g.core.now = time.Now()
+	g.core.quiet = g.core.now
 	g.places, g.unsealed = make([]rdma.SGE, len(g.core.slots)), make([]bool, len(g.core.slots))
 	g.turn = e.turns.newTurn(cfg.Priority, g.takeTurn)
 	g.core.gate = g.turn

@@ -193,6 +193,7 @@ func (c *core) retire() {
 		c.messages[0] = nil
 		c.messages = c.messages[1:]
 		c.first++
+		c.quiet = c.now
 		c.act(action{kind: actDone, seq: m.seq})
 		if m.small {
 			c.spare = append(c.spare, m)
