@@ -34,13 +34,16 @@ type lanes struct {
 	groups Groups
 	log    *slog.Logger
 	now    func() time.Time
+	// patience is how long a group waits for memory.
+	patience time.Duration
 
 	mu     sync.Mutex
 	count  uint32 // of groups made, for their numbers
 	sets   map[string][]*lane
+	scarce map[string]time.Time // sets that have a lane and found no memory for another one: until when they try no more
 	total  int
 	closed bool
-	wg     sync.WaitGroup // ends of failed groups
+	wg     sync.WaitGroup // watchers, and ends of failed groups
 	pace   atomic.Int64   // bytes a second that groups without a slow member reached last; 0 is unknown
 }
 
@@ -53,6 +56,8 @@ type lane struct {
 	made       chan struct{} // closed when group or err is set
 	group      Group
 	err        error
+	gaveWay    bool          // with err: no memory, but the set has another lane
+	over       chan struct{} // closed when the group was closed in good order
 
 	// Guarded by lanes.mu.
 	busy  int
@@ -62,7 +67,7 @@ type lane struct {
 }
 
 func newLanes(peers Peers, groups Groups, log *slog.Logger, now func() time.Time) *lanes {
-	return &lanes{peers: peers, groups: groups, log: log, now: now, sets: make(map[string][]*lane)}
+	return &lanes{peers: peers, groups: groups, log: log, now: now, patience: memoryWait, sets: make(map[string][]*lane), scarce: make(map[string]time.Time)}
 }
 
 func laneKey(members []meta.NodeID) string {
@@ -78,24 +83,28 @@ func laneKey(members []meta.NodeID) string {
 func (l *lanes) acquire(ctx context.Context, self meta.Lease, members []meta.NodeID, bytes, groupBlock int64) (*lane, error) {
 	sorted := slices.Clone(members)
 	slices.Sort(sorted)
-	ln, make, err := l.choose(self, append([]meta.NodeID{self.Node}, sorted...), bytes, groupBlock)
-	if err != nil {
-		return nil, err
-	}
-	if make {
-		l.make(ctx, ln)
-	}
-	select {
-	case <-ln.made:
-	case <-ctx.Done():
+	for {
+		ln, make, err := l.choose(self, append([]meta.NodeID{self.Node}, sorted...), bytes, groupBlock)
+		if err != nil {
+			return nil, err
+		}
+		if make {
+			l.make(ctx, ln)
+		}
+		select {
+		case <-ln.made:
+		case <-ctx.Done():
+			l.release(ln, bytes)
+			return nil, ctx.Err()
+		}
+		if ln.err == nil {
+			return ln, nil
+		}
 		l.release(ln, bytes)
-		return nil, ctx.Err()
+		if !ln.gaveWay {
+			return nil, ln.err
+		}
 	}
-	if ln.err != nil {
-		l.release(ln, bytes)
-		return nil, ln.err
-	}
-	return ln, nil
 }
 
 // choose takes an idle lane, or room for a new one, or the lane with the least to do.
@@ -115,7 +124,7 @@ func (l *lanes) choose(self meta.Lease, members []meta.NodeID, bytes, groupBlock
 			ln = c
 		}
 	}
-	if ln == nil || ln.busy > 0 && len(l.sets[key]) < lanesPerSet && l.total < lanesMax {
+	if ln == nil || ln.busy > 0 && len(l.sets[key]) < lanesPerSet && l.total < lanesMax && !l.scarceLocked(key) {
 		ln, make = l.addLocked(key, self, members, groupBlock), true
 	}
 	ln.busy++
@@ -124,12 +133,17 @@ func (l *lanes) choose(self meta.Lease, members []meta.NodeID, bytes, groupBlock
 }
 
 func (l *lanes) addLocked(key string, self meta.Lease, members []meta.NodeID, groupBlock int64) *lane {
-	l.count++
-	number := uint64(self.Node)<<40 | uint64(self.Incarnation&0xffff)<<24 | uint64(l.count&0xffffff)
-	ln := &lane{key: key, number: number, members: members, blockBytes: groupBlock, made: make(chan struct{})}
+	number := l.numberLocked(uint64(self.Node)<<40 | uint64(self.Incarnation&0xffff)<<24)
+	ln := &lane{key: key, number: number, members: members, blockBytes: groupBlock, made: make(chan struct{}), over: make(chan struct{})}
 	l.sets[key] = append(l.sets[key], ln)
 	l.total++
 	return ln
+}
+
+// numberLocked is the number of the next group that this incarnation makes. The lower bits of the one given do not count.
+func (l *lanes) numberLocked(like uint64) uint64 {
+	l.count++
+	return like&^0xffffff | uint64(l.count&0xffffff)
 }
 
 // release gives a lane back. A lane whose group has failed is dropped.
@@ -217,6 +231,9 @@ func (l *lanes) reap(ctx context.Context) {
 	for _, ln := range idle {
 		l.takeOutLocked(ln)
 	}
+	for key := range l.scarce {
+		l.scarceLocked(key)
+	}
 	l.mu.Unlock()
 	for _, ln := range idle {
 		l.end(ctx, ln)
@@ -225,6 +242,7 @@ func (l *lanes) reap(ctx context.Context) {
 
 // end closes an unused group everywhere.
 func (l *lanes) end(ctx context.Context, ln *lane) {
+	defer close(ln.over)
 	ctx, cancel := context.WithTimeout(ctx, groupSetup)
 	defer cancel()
 	l.tell(ctx, ln, false)

@@ -27,12 +27,11 @@ func (f *groupFault) Unwrap() error { return f.err }
 
 // make sets up the group of a lane on all members and closes ln.made.
 func (l *lanes) make(ctx context.Context, ln *lane) {
-	ctx, cancel := context.WithTimeout(ctx, groupSetup)
-	defer cancel()
-	ln.group, ln.err = l.setUp(ctx, ln)
+	ln.group, ln.err = l.setUpInTime(ctx, ln)
 	if ln.err != nil {
 		l.drop(ln)
-		l.tell(context.WithoutCancel(ctx), ln, true)
+	} else {
+		l.wg.Go(func() { l.watch(ln) })
 	}
 	close(ln.made)
 }
@@ -44,12 +43,15 @@ func groupConfig(number uint64, members []meta.NodeID, rank int, blockBytes uint
 	}
 	return rdmc.GroupConfig{
 		Number: number, Epoch: 1, Members: names, Rank: rank,
-		BlockSize: int(blockBytes), Algorithm: schedule.Algorithm(algorithm),
+		BlockSize: int(blockBytes), Algorithm: schedule.Algorithm(algorithm), Yields: true,
 		Window: min(max(windowBytes/int(blockBytes), 16), 64),
 	}
 }
 
+// setUp makes the group once. Where it fails members may be left with their ends.
 func (l *lanes) setUp(ctx context.Context, ln *lane) (Group, error) {
+	ctx, cancel := context.WithTimeout(ctx, groupSetup)
+	defer cancel()
 	group, err := l.groups.NewGroup(groupConfig(ln.number, ln.members, 0, uint32(ln.blockBytes), uint8(schedule.BinomialPipeline)))
 	if err != nil {
 		return nil, fmt.Errorf("replicate: group %x: %w", ln.number, err)
@@ -78,7 +80,7 @@ func (l *lanes) openEnds(ctx context.Context, ln *lane) ([]map[int][]byte, error
 		}
 		m, err := decodeGroupAddresses(answer)
 		if err == nil && m.Refused != "" {
-			err = fmt.Errorf("node %d refused: %s", node, m.Refused)
+			err = refusedBy(node, KindGroup, m.Refused)
 		}
 		byRank[rank] = m.ByRank
 		return err
@@ -122,7 +124,7 @@ func askOutcome(ctx context.Context, peers Peers, node meta.NodeID, kind Kind, r
 	}
 	refused, err := decodeOutcome(answer)
 	if err == nil && refused != "" {
-		err = fmt.Errorf("node %d refused %v: %s", node, kind, refused)
+		err = refusedBy(node, kind, refused)
 	}
 	return err
 }
@@ -135,18 +137,30 @@ func (l *lanes) each(ln *lane, do func(rank int, node meta.NodeID) error) error 
 		wg.Go(func() { errs[rank] = do(rank, ln.members[rank]) })
 	}
 	wg.Wait()
+	return blame(ln, errs)
+}
+
+// blame makes a fault of what members answered, by rank; nil if all is well. Those that only lack memory are blamed if no others are.
+func blame(ln *lane, errs []error) error {
 	var fault *groupFault
 	for rank, err := range errs {
-		if err == nil {
+		switch {
+		case err == nil || fault != nil && outOfMemory(err) && !outOfMemory(fault):
 			continue
-		}
-		if fault == nil {
+		case fault == nil || outOfMemory(fault) && !outOfMemory(err):
 			fault = &groupFault{err: err}
 		}
-		fault.suspects = append(fault.suspects, suspect{ln.members[rank], meta.OwedUnreachable})
+		reason := meta.OwedUnreachable
+		if outOfMemory(err) {
+			reason = meta.OwedSlow
+		}
+		fault.suspects = append(fault.suspects, suspect{ln.members[rank], reason})
 	}
-	if fault == nil {
+	switch {
+	case fault == nil:
 		return nil
+	case errors.Is(fault, errRefused) && ln.yielded():
+		fault.suspects = nil
 	}
 	return fault
 }

@@ -1,0 +1,137 @@
+package replicate
+
+import (
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/rdmcfs/rdmcfs/meta"
+	"github.com/rdmcfs/rdmcfs/replicate/rdmc"
+)
+
+// publishAll has one node publish a file, which nobody may be owed.
+func publishAll(t *testing.T, c *cluster, node meta.NodeID, name string) {
+	t.Helper()
+	b := randomBytes(uint64(node), 3<<20)
+	out, err := c.node(node).publish(c.create(node, name), meta.ContentID{}, b)
+	if err != nil {
+		t.Errorf("%s: %v", name, err)
+		return
+	}
+	for _, owed := range out.Result.Owed {
+		t.Errorf("%s: owed to node %d, reason %d: %s", name, owed, owedReasons(t, c.node(1).db, owed)[out.Content], c.node(node).rep.WhySlow(owed))
+	}
+	for _, n := range c.all() {
+		n.wantBytes(out.Content, b)
+	}
+}
+
+// TestIdleGroupsMakeRoom: each node in turn sends a file to all. There is memory for the groups of some of them only: the idle ones of others go,
+// and nobody is owed anything.
+func TestIdleGroupsMakeRoom(t *testing.T) {
+	eachFabric(t, func(t *testing.T, fabric string) {
+		c, _, devices := onFabricWithin(t, fabric, 4, 700<<10)
+		c.setLeaderless()
+		for turn := range 2 {
+			for _, n := range c.all() {
+				publishAll(t, c, n.id, fmt.Sprintf("%d from %d", turn, n.id))
+			}
+		}
+		for i, d := range devices {
+			if s := d.memory.Stats(); s.Peak > 700<<10 {
+				t.Errorf("node %d: %+v", i+1, s)
+			}
+		}
+	})
+}
+
+// TestGoesOnWithTheLaneItHas: there is memory for one group of a member set. A session that would take a further one while another session
+// is on the first goes behind that.
+func TestGoesOnWithTheLaneItHas(t *testing.T) {
+	eachFabric(t, func(t *testing.T, fabric string) {
+		c, _, _ := onFabricWithin(t, fabric, 4, 300<<10)
+		c.setLeaderless()
+		publishAll(t, c, 1, "before")
+		began := time.Now()
+		var pushes sync.WaitGroup
+		for i := range 4 {
+			pushes.Go(func() { publishAll(t, c, 1, fmt.Sprint(i)) })
+		}
+		pushes.Wait()
+		if got := c.node(1).rep.Counters(); got.Epochs > 0 {
+			t.Errorf("%d epochs: a session did not take the lane that was there", got.Epochs)
+		}
+		if took := time.Since(began); took > memoryWait/2 {
+			t.Errorf("took %v: a session waited for memory although there was a lane", took)
+		}
+	})
+}
+
+// refusing is a node without memory for a number of groups.
+type refusing struct {
+	Groups
+	mu   sync.Mutex
+	left int
+}
+
+func (r *refusing) NewGroup(cfg rdmc.GroupConfig) (Group, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.left > 0 {
+		r.left--
+		return nil, fmt.Errorf("rdmc: new group %d: %w: 64 of 64 MiB in use", cfg.Number, rdmc.ErrMemory)
+	}
+	return r.Groups.NewGroup(cfg)
+}
+
+// refuse makes a cluster in which a node refuses so many groups.
+func refuse(t *testing.T, node meta.NodeID, times int) *cluster {
+	c := newCluster(t, 4, 3)
+	c.setLeaderless()
+	n := c.node(node)
+	n.stop()
+	n.groups = &refusing{Groups: n.groups, left: times}
+	n.start()
+	return c
+}
+
+// TestRefusedForMemoryIsAskedAgain: a root or a member without memory for a group is asked again, until it has it.
+func TestRefusedForMemoryIsAskedAgain(t *testing.T) {
+	for _, node := range []meta.NodeID{1, 3} {
+		c := refuse(t, node, 5)
+		var pushes sync.WaitGroup
+		for i := range 3 { // two groups may be refused at the same time: one of them goes on
+			pushes.Go(func() { publishAll(t, c, 1, fmt.Sprint(i)) })
+		}
+		pushes.Wait()
+		if got := c.node(1).rep.Counters(); got.Epochs > 0 {
+			t.Errorf("node %d refused: %d epochs", node, got.Epochs)
+		}
+	}
+}
+
+// TestRefusedForMemoryIsNotDead: a member that has no memory for long is owed the file with that as the evidence, not as one that can't be
+// reached; the others have it.
+func TestRefusedForMemoryIsNotDead(t *testing.T) {
+	c := refuse(t, 3, 1<<30)
+	c.node(1).rep.lanes.patience = 300 * time.Millisecond
+	b := randomBytes(1, 3<<20)
+	out, err := c.node(1).publish(c.create(1, "f"), meta.ContentID{}, b)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(out.Result.Owed) != 1 || out.Result.Owed[0] != 3 {
+		t.Fatalf("owed %v, want node 3", out.Result.Owed)
+	}
+	if got := owedReasons(t, c.node(1).db, 3)[out.Content]; got != meta.OwedSlow {
+		t.Errorf("owed for reason %d, want slow", got)
+	}
+	if why := c.node(1).rep.WhySlow(3); !strings.Contains(why, "node 3") || !strings.Contains(why, "64 of 64 MiB in use") {
+		t.Errorf("the evidence is %q", why)
+	}
+	for _, id := range []meta.NodeID{1, 2, 4} {
+		c.node(id).wantBytes(out.Content, b)
+	}
+}
