@@ -28,12 +28,23 @@ func publishAll(t *testing.T, c *cluster, node meta.NodeID, name string) {
 	}
 }
 
+// scarce is four nodes with a budget of registered memory, that wait for each other as long as in real use.
+func scarce(t *testing.T, fabric string, budget int64) (*cluster, []*allocating) {
+	c, _, devices := onFabricWithin(t, fabric, 4, budget)
+	c.setLeaderless()
+	for _, n := range c.all() {
+		n.stop()
+		n.tuning.Stuck = 0
+		n.start()
+	}
+	return c, devices
+}
+
 // TestIdleGroupsMakeRoom: each node in turn sends a file to all. There is memory for the groups of some of them only: the idle ones of others go,
 // and nobody is owed anything.
 func TestIdleGroupsMakeRoom(t *testing.T) {
 	eachFabric(t, func(t *testing.T, fabric string) {
-		c, _, devices := onFabricWithin(t, fabric, 4, 700<<10)
-		c.setLeaderless()
+		c, devices := scarce(t, fabric, 700<<10)
 		for turn := range 2 {
 			for _, n := range c.all() {
 				publishAll(t, c, n.id, fmt.Sprintf("%d from %d", turn, n.id))
@@ -51,8 +62,7 @@ func TestIdleGroupsMakeRoom(t *testing.T) {
 // is on the first goes behind that.
 func TestGoesOnWithTheLaneItHas(t *testing.T) {
 	eachFabric(t, func(t *testing.T, fabric string) {
-		c, _, _ := onFabricWithin(t, fabric, 4, 300<<10)
-		c.setLeaderless()
+		c, _ := scarce(t, fabric, 300<<10)
 		publishAll(t, c, 1, "before")
 		began := time.Now()
 		var pushes sync.WaitGroup
@@ -134,4 +144,18 @@ func TestRefusedForMemoryIsNotDead(t *testing.T) {
 	for _, id := range []meta.NodeID{1, 2, 4} {
 		c.node(id).wantBytes(out.Content, b)
 	}
+}
+
+// TestAllSendWithLittleMemory: all nodes send at the same time, with memory for the groups of some of them at a time.
+func TestAllSendWithLittleMemory(t *testing.T) {
+	eachFabric(t, func(t *testing.T, fabric string) {
+		c, _ := scarce(t, fabric, 700<<10)
+		var pushes sync.WaitGroup
+		for _, n := range c.all() {
+			for i := range 3 {
+				pushes.Go(func() { publishAll(t, c, n.id, fmt.Sprintf("%d from %d", i, n.id)) })
+			}
+		}
+		pushes.Wait()
+	})
 }

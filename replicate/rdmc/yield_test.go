@@ -136,6 +136,25 @@ func TestWhoIsNeededYieldsNothing(t *testing.T) {
 	yields := GroupConfig{BlockSize: 64 << 10, Yields: true}
 	run("not made to", GroupConfig{BlockSize: 64 << 10}, true, time.Hour)
 	run("just made", yields, false, 5*time.Second)
+	t.Run("not announced", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			c := yieldCluster(t, 2)
+			all := c.fillWith(yields, true, 0, 1)
+			for _, groups := range all {
+				if _, err := groups[0].Send(Outgoing{Size: 1000, Source: discard{}}); err != nil {
+					t.Fatal(err)
+				}
+			}
+			<-time.After(time.Minute) // the member knows of no message
+			refusedGroup(t, c.engines[0], yields)
+			refusedGroup(t, c.engines[1], yields)
+			<-time.After(time.Second)
+			for _, groups := range all {
+				wantAlive(t, groups)
+				abortAll(groups)
+			}
+		})
+	})
 	t.Run("under way", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			c := yieldCluster(t, 3)
