@@ -100,7 +100,7 @@ func TestJoinRefused(t *testing.T) {
 	refused(t, two, exitcode.Denied, "rdmcfs token --replace", joinArgs(two, one, good, "--replace")...)
 	refused(t, two, exitcode.Exists, "choose another --name", append(joinArgs(two, one, good), "--name", one.Name())...)
 	short := newToken(t, one, "--ttl", "1ms")
-	c.Await(10*time.Second, "token over", func() (bool, string) {
+	c.Await(60*time.Second, "token over", func() (bool, string) {
 		p, err := credentials.ParseToken(short)
 		return err == nil && time.Now().After(p.Expires), "not yet"
 	})
@@ -133,7 +133,7 @@ func TestJoinAnswerLost(t *testing.T) {
 	}
 	first, second, late, thief := c.Nodes[0], c.Nodes[1], c.Nodes[3], c.Nodes[4]
 	c.AwaitUp(c.Nodes[:3]...)
-	c.Await(20*time.Second, "signing key at another member", func() (bool, string) {
+	c.Await(60*time.Second, "signing key at another member", func() (bool, string) {
 		_, err := os.Stat(filepath.Join(second.Data, "tls", "ca.key"))
 		return err == nil, fmt.Sprint(err)
 	})
@@ -211,7 +211,7 @@ func TestLongNames(t *testing.T) {
 			t.Errorf("%s: %q, %v", n.Name(), got, err)
 		}
 	}
-	c.AwaitAgreement(10 * time.Second)
+	c.AwaitAgreement(60 * time.Second)
 }
 
 // Done when 12: busy, non-empty and missing mount points; a second daemon on one directory.
@@ -309,6 +309,6 @@ func TestTruncatedWhileClosed(t *testing.T) {
 		}
 	}
 	sameEverywhere(t, c, path, "shaken")
-	c.AwaitNothingOwed(10 * time.Second)
-	c.AwaitAgreement(10 * time.Second)
+	c.AwaitNothingOwed(60 * time.Second)
+	c.AwaitAgreement(60 * time.Second)
 }

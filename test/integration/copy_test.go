@@ -65,8 +65,8 @@ func TestCopyIsEverywhereWhenCpReturns(t *testing.T) {
 		run(t, "cp", src, c.Nodes[i%3].Path(name))
 		sameEverywhere(t, c, src, name)
 	}
-	c.AwaitNothingOwed(10 * time.Second)
-	c.AwaitAgreement(10 * time.Second)
+	c.AwaitNothingOwed(60 * time.Second)
+	c.AwaitAgreement(60 * time.Second)
 }
 
 // Done when 3: a real tree, with names, bytes, modes, times, symbolic and hard links.
@@ -76,14 +76,14 @@ func TestCopyOfATree(t *testing.T) {
 	run(t, "cp", "-a", src, c.Nodes[0].Path("tree"))
 	link := c.Nodes[0].Path("tree", "a hard link")
 	run(t, "sh", "-c", fmt.Sprintf("ln %q %q && ln -s 'no such target' %q", firstFile(t, c.Nodes[0].Path("tree")), link, link+".sym"))
-	c.AwaitAgreement(10 * time.Second) // names that are made after the last close are seen a moment later
+	c.AwaitAgreement(60 * time.Second) // names that are made after the last close are seen a moment later
 	for _, n := range c.Nodes[1:] {
 		cluster.SameTrees(t, c.Nodes[0].Path("tree"), n.Path("tree"))
 	}
 	os.Remove(link)
 	os.Remove(link + ".sym")
 	run(t, "touch", "-r", src, c.Nodes[0].Path("tree"))
-	c.AwaitAgreement(10 * time.Second)
+	c.AwaitAgreement(60 * time.Second)
 	cluster.SameTrees(t, src, c.Nodes[4].Path("tree"))
 }
 

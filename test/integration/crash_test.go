@@ -106,7 +106,7 @@ func noFalseHolders(t *testing.T, c *cluster.Cluster, name string) {
 // holdersOf asks one node who holds a file, and fails the test unless all do.
 func holdersOf(t *testing.T, n *cluster.Node, name string) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	w, err := n.Admin().Where(ctx, admin.WhereRequest{Path: "/" + name})
 	if err != nil {
@@ -227,12 +227,12 @@ func (s crashScenario) run(t *testing.T) string {
 	may := versionsOf(t, map[string]string{"old": before["old"], "new": s.new})
 	armCrash(t, victim, s.point)
 	cp := startCopy(t, s.new, writer.Path(s.name))
-	_, failed := cp.wait(t, 40*time.Second)
-	awaitDeath(t, victim, 20*time.Second)
+	_, failed := cp.wait(t, 60*time.Second)
+	awaitDeath(t, victim, 60*time.Second)
 	disarmCrash(victim)
 	alive := c.Nodes[(victim.Index+1)%len(c.Nodes)]
 	run(t, "cp", s.new, alive.Path("after "+s.name)) // what the dead leader had in the log is decided before this
-	c.AwaitAgreement(20 * time.Second)
+	c.AwaitAgreement(60 * time.Second)
 	seen := oneVersion(t, c, s.name, may)
 	if failed == nil && seen != "new" {
 		t.Errorf("cp reports success, and the nodes show the %s version", seen)
@@ -242,8 +242,8 @@ func (s crashScenario) run(t *testing.T) string {
 	}
 	victim.Start()
 	c.AwaitUp(c.Nodes...)
-	c.AwaitNothingOwed(30 * time.Second)
-	c.AwaitAgreement(10 * time.Second)
+	c.AwaitNothingOwed(60 * time.Second)
+	c.AwaitAgreement(60 * time.Second)
 	if again := oneVersion(t, c, s.name, may); again != seen {
 		t.Errorf("the nodes showed the %s version, with the dead one back they show the %s one", seen, again)
 	}

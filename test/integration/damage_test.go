@@ -85,7 +85,7 @@ func TestDamagedContent(t *testing.T) {
 	}
 	victim.Start()
 	check()
-	c.Await(30*time.Second, "damage mended", func() (bool, string) {
+	c.Await(60*time.Second, "damage mended", func() (bool, string) {
 		for name, src := range sources {
 			sum, err := cluster.Digest(src)
 			if got, err2 := cluster.Digest(victim.Path(name)); err != nil || err2 != nil || got != sum {
@@ -100,7 +100,7 @@ func TestDamagedContent(t *testing.T) {
 		}
 		return true, ""
 	})
-	c.AwaitNothingOwed(30 * time.Second)
+	c.AwaitNothingOwed(60 * time.Second)
 	check()
 	want := map[string]string{}
 	for name, src := range sources {
@@ -161,11 +161,11 @@ func TestDamagedRaftLog(t *testing.T) {
 		victim.Stop()
 		harm.do()
 		victim.Launch()
-		diesSaying(t, victim, 30*time.Second, exitcode.Failure, harm.says)
+		diesSaying(t, victim, 60*time.Second, exitcode.Failure, harm.says)
 		worksEverywhere(t, c, harm.name)
 		rejoin(t, c, seed, victim)
-		c.AwaitNothingOwed(30 * time.Second)
-		c.AwaitAgreement(10 * time.Second)
+		c.AwaitNothingOwed(60 * time.Second)
+		c.AwaitAgreement(60 * time.Second)
 		sameEverywhere(t, c, src, "before")
 		worksEverywhere(t, c, harm.name+"-after")
 	}
@@ -226,11 +226,11 @@ func TestCopiedDataDirectory(t *testing.T) {
 	c.AwaitUp(c.Nodes[:3]...)
 
 	clone.Launch() // as it was copied: the address is not this machine's
-	diesSaying(t, clone, 20*time.Second, exitcode.Failure, "address")
+	diesSaying(t, clone, 60*time.Second, exitcode.Failure, "address")
 	moveTo(t, clone)
 	run(t, "cp", src, original.Path("meanwhile"))
 	clone.Launch()
-	diesSaying(t, clone, 20*time.Second, exitcode.Denied, "copy of its data directory")
+	diesSaying(t, clone, 60*time.Second, exitcode.Denied, "copy of its data directory")
 	c.AwaitUp(c.Nodes[:3]...)
 	worksEverywhere(t, c, "beside")
 
@@ -240,8 +240,8 @@ func TestCopiedDataDirectory(t *testing.T) {
 	moveTo(t, clone)
 	clone.Start()
 	c.AwaitUp(c.Nodes[:3]...)
-	c.AwaitNothingOwed(30 * time.Second)
-	c.AwaitAgreement(10 * time.Second)
+	c.AwaitNothingOwed(60 * time.Second)
+	c.AwaitAgreement(60 * time.Second)
 	sameEverywhere(t, c, src, "before")
 	sameEverywhere(t, c, src, "meanwhile")
 	worksEverywhere(t, c, "moved")

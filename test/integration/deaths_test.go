@@ -124,7 +124,7 @@ func TestWriterProgramKilledWhileWriting(t *testing.T) {
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	c.Await(20*time.Second, "bytes staged", func() (bool, string) {
+	c.Await(60*time.Second, "bytes staged", func() (bool, string) {
 		st, err := os.Stat(w.Path("partial"))
 		return err == nil && st.Size() > 8<<20, "file is small"
 	})
@@ -135,7 +135,7 @@ func TestWriterProgramKilledWhileWriting(t *testing.T) {
 			t.Errorf("%s shows a partial file of %d bytes", n.Name(), st.Size())
 		}
 	}
-	c.Await(20*time.Second, "staged bytes listed", func() (bool, string) {
+	c.Await(60*time.Second, "staged bytes listed", func() (bool, string) {
 		for _, u := range w.Status().Unpublished {
 			if strings.HasSuffix(u.Path, "partial") {
 				return true, ""
@@ -153,7 +153,7 @@ func TestWriterProgramKilledInsideClose(t *testing.T) {
 	cp := startCopy(t, src, c.Nodes[0].Path("image"))
 	awaitMoving(t, c, c.Nodes[0], 0.1)
 	cp.cmd.Process.Kill()
-	if _, err := cp.wait(t, 20*time.Second); err == nil {
+	if _, err := cp.wait(t, 60*time.Second); err == nil {
 		t.Error("a killed cp reports success")
 	}
 	c.Await(60*time.Second, "session over", func() (bool, string) {
@@ -199,7 +199,7 @@ func TestWriterDaemonDies(t *testing.T) {
 	cp := startCopy(t, src, w.Path("image"))
 	awaitMoving(t, c, w, 0.1)
 	w.Kill()
-	if _, err := cp.wait(t, 20*time.Second); err == nil {
+	if _, err := cp.wait(t, 60*time.Second); err == nil {
 		t.Error("cp reports success although its daemon died")
 	}
 	wholeOrAbsent(t, c, src, "image")
@@ -242,14 +242,14 @@ func TestLeaderDies(t *testing.T) {
 		t.Error("that is too long")
 	}
 	leader.Start()
-	c.AwaitNothingOwed(30 * time.Second)
-	c.AwaitAgreement(10 * time.Second)
+	c.AwaitNothingOwed(60 * time.Second)
+	c.AwaitAgreement(60 * time.Second)
 }
 
 func leaderOf(t *testing.T, c *cluster.Cluster) *cluster.Node {
 	t.Helper()
 	var leader *cluster.Node
-	c.Await(10*time.Second, "a leader", func() (bool, string) {
+	c.Await(60*time.Second, "a leader", func() (bool, string) {
 		id := c.Nodes[0].Status().Leader
 		if id >= 1 && int(id) <= len(c.Nodes) {
 			leader = c.Nodes[id-1]
@@ -297,8 +297,8 @@ func TestQuorumLost(t *testing.T) {
 	if err := os.WriteFile(survivor.Path("new"), []byte("again"), 0o644); err != nil {
 		t.Errorf("write with the quorum back: %v", err)
 	}
-	c.AwaitNothingOwed(30 * time.Second)
-	c.AwaitAgreement(10 * time.Second)
+	c.AwaitNothingOwed(60 * time.Second)
+	c.AwaitAgreement(60 * time.Second)
 	for _, n := range c.Nodes {
 		if got, err := os.ReadFile(n.Path("new")); err != nil || string(got) != "again" {
 			t.Errorf("%s: %q, %v", n.Name(), got, err)

@@ -143,7 +143,7 @@ func TestOneFullDisk(t *testing.T) {
 	allRun(t, c)
 	freeDisk(t, victim)
 	c.AwaitNothingOwed(60 * time.Second)
-	c.AwaitAgreement(20 * time.Second)
+	c.AwaitAgreement(60 * time.Second)
 
 	cp := startCopy(t, src, writer.Path("mid")) // in mid-transfer
 	awaitMoving(t, c, writer, 0.1)
@@ -154,7 +154,7 @@ func TestOneFullDisk(t *testing.T) {
 	allRun(t, c)
 	freeDisk(t, victim)
 	c.AwaitNothingOwed(60 * time.Second)
-	c.AwaitAgreement(20 * time.Second)
+	c.AwaitAgreement(60 * time.Second)
 	for _, name := range []string{"before", "idle", "mid"} {
 		sameEverywhere(t, c, src, name)
 	}
@@ -190,7 +190,7 @@ func TestAllDisksFull(t *testing.T) {
 	for _, n := range c.Nodes {
 		freeDisk(t, n)
 	}
-	c.Await(30*time.Second, "writes work again", func() (bool, string) {
+	c.Await(60*time.Second, "writes work again", func() (bool, string) {
 		for _, n := range c.Nodes {
 			if err := os.WriteFile(n.Path("again"), []byte("bytes"), 0o644); err != nil {
 				return false, err.Error()
@@ -200,7 +200,7 @@ func TestAllDisksFull(t *testing.T) {
 	})
 	worksEverywhere(t, c, "after")
 	c.AwaitNothingOwed(60 * time.Second)
-	c.AwaitAgreement(20 * time.Second)
+	c.AwaitAgreement(60 * time.Second)
 	sameEverywhere(t, c, src, "before")
 }
 
@@ -223,7 +223,7 @@ func TestStartOnAFullDisk(t *testing.T) {
 		}
 		c.AwaitUp(c.Nodes...)
 		c.AwaitNothingOwed(60 * time.Second)
-		c.AwaitAgreement(20 * time.Second)
+		c.AwaitAgreement(60 * time.Second)
 		sameEverywhere(t, c, src, "before")
 		sameEverywhere(t, c, src, "meanwhile")
 	}
@@ -234,7 +234,7 @@ func TestStartOnAFullDisk(t *testing.T) {
 func startedOrFull(t *testing.T, c *cluster.Cluster, n *cluster.Node) {
 	t.Helper()
 	ended := n.Exited()
-	c.Await(30*time.Second, n.Name()+" starts or ends", func() (bool, string) {
+	c.Await(60*time.Second, n.Name()+" starts or ends", func() (bool, string) {
 		select {
 		case <-ended:
 			checkRefusal(t, "start on a full disk", n.Log(), n.ExitErr(), exitcode.Full, "free")

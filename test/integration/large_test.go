@@ -341,7 +341,7 @@ func TestStoreAfterCloseOfADup(t *testing.T) {
 // expect waits until the two pages of the file begin so on a node.
 func expect(t *testing.T, c *cluster.Cluster, n *cluster.Node, first, second string) {
 	t.Helper()
-	c.Await(10*time.Second, n.Name()+" shows the stores", func() (bool, string) {
+	c.Await(60*time.Second, n.Name()+" shows the stores", func() (bool, string) {
 		got, err := os.ReadFile(n.Path("mapped"))
 		if err != nil || len(got) != 2*imagePage {
 			return false, fmt.Sprintf("%d bytes, %v", len(got), err)

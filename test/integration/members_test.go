@@ -58,7 +58,7 @@ func (m *movingCluster) during(t *testing.T, writer *cluster.Node, name string, 
 func (m *movingCluster) settled(t *testing.T) {
 	t.Helper()
 	m.AwaitNothingOwed(60 * time.Second)
-	m.AwaitAgreement(20 * time.Second)
+	m.AwaitAgreement(60 * time.Second)
 	for name := range m.want {
 		sameEverywhere(t, m.Cluster, m.src, name)
 		for _, n := range m.running() {
@@ -113,10 +113,10 @@ func TestMembersChangeInMidTransfer(t *testing.T) {
 	if err := m.during(t, writer, "eviction", func() { writer.MustCLI("evict", newcomer.Name()) }); err != nil {
 		t.Errorf("cp with an eviction: %v", err)
 	}
-	diesSaying(t, newcomer, 20*time.Second, exitcode.Denied, "evicted")
+	diesSaying(t, newcomer, 60*time.Second, exitcode.Denied, "evicted")
 	m.settled(t)
 	newcomer.Launch() // it can't come back as it was
-	diesSaying(t, newcomer, 30*time.Second, exitcode.Denied, "evicted")
+	diesSaying(t, newcomer, 60*time.Second, exitcode.Denied, "evicted")
 	if err := os.RemoveAll(newcomer.Data); err != nil {
 		t.Fatal(err)
 	}

@@ -27,7 +27,7 @@ func TestGitOnTheMount(t *testing.T) {
 	}
 	git(t, repo, "add", "new")
 	git(t, repo, "commit", "-qm", "a commit on the mount")
-	c.AwaitAgreement(10 * time.Second)
+	c.AwaitAgreement(60 * time.Second)
 	for _, n := range c.Nodes {
 		git(t, n.Path("repo"), "fsck", "--full", "--strict")
 		if out := git(t, n.Path("repo"), "status", "--porcelain"); out != "" {
@@ -62,11 +62,11 @@ func TestTarAndRsync(t *testing.T) {
 	archive := filepath.Join(c.Dir, "a.tar")
 	run(t, "tar", "-C", filepath.Dir(src), "-cf", archive, filepath.Base(src))
 	run(t, "tar", "-C", c.Nodes[1].Mount, "-xf", archive)
-	c.AwaitAgreement(10 * time.Second)
+	c.AwaitAgreement(60 * time.Second)
 	cluster.SameTrees(t, src, c.Nodes[2].Path(filepath.Base(src)))
 
 	run(t, "rsync", "-a", src+"/", c.Nodes[2].Path("synced"))
-	c.AwaitAgreement(10 * time.Second)
+	c.AwaitAgreement(60 * time.Second)
 	cluster.SameTrees(t, src, c.Nodes[0].Path("synced"))
 	out := run(t, "rsync", "-ai", "--stats", src+"/", c.Nodes[2].Path("synced"))
 	if !strings.Contains(out, "Number of regular files transferred: 0") {
@@ -91,7 +91,7 @@ func TestGoBuildOnTheMount(t *testing.T) {
 		}
 	}
 	runIn(t, dir, "go", "build", "-o", "hello", ".")
-	c.AwaitAgreement(10 * time.Second)
+	c.AwaitAgreement(60 * time.Second)
 	for _, n := range c.Nodes {
 		if out := run(t, n.Path("module", "hello")); out != "hello" {
 			t.Errorf("%s: the program printed %q", n.Name(), out)
@@ -120,7 +120,7 @@ func TestEditorsSaveByRename(t *testing.T) {
 			t.Fatal(err)
 		}
 		for _, n := range c.Nodes { // a rename is seen elsewhere a moment later; what was closed before it comes whole
-			c.Await(5*time.Second, n.Name()+" shows the save", func() (bool, string) {
+			c.Await(60*time.Second, n.Name()+" shows the save", func() (bool, string) {
 				got, err := os.ReadFile(n.Path("doc"))
 				return err == nil && string(got) == text, fmt.Sprintf("%q, %v, want %q", got, err, text)
 			})

@@ -66,7 +66,7 @@ func TestEveryMemberRestartsInMidTransfer(t *testing.T) {
 // awaitIncarnation waits until the log, as a node knows it, has let another one in for the nth time.
 func awaitIncarnation(t *testing.T, c *cluster.Cluster, at, n *cluster.Node, incarnation uint32) {
 	t.Helper()
-	c.Await(20*time.Second, n.Name()+" is back", func() (bool, string) {
+	c.Await(60*time.Second, n.Name()+" is back", func() (bool, string) {
 		have := nodeOf(t, at.Status(), n)
 		return have.State == "up" && have.Incarnation >= incarnation, have.State
 	})

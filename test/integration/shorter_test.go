@@ -50,8 +50,8 @@ func TestFileGetsShorterInMidSend(t *testing.T) {
 			onlookers.sawOnly(t, versions...)
 		})
 	}
-	c.AwaitNothingOwed(10 * time.Second)
-	c.AwaitAgreement(10 * time.Second)
+	c.AwaitNothingOwed(60 * time.Second)
+	c.AwaitAgreement(60 * time.Second)
 	if after := s.broken(t); after != before {
 		t.Errorf("sessions were broken:\n%s\nbefore:\n%s", after, before)
 	}

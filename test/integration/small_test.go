@@ -50,7 +50,7 @@ func TestManySmallFiles(t *testing.T) {
 	if limit := uint64(2*files + 4*(files/1000+2) + 50); entries > limit {
 		t.Errorf("%d log entries for %d files: more than two proposals a file", entries, files)
 	}
-	c.AwaitAgreement(10 * time.Second)
+	c.AwaitAgreement(60 * time.Second)
 	begin = time.Now()
 	cluster.SameTrees(t, src, c.Nodes[(leader.Index+1)%5].Path("small"))
 	t.Logf("read back on another node: %.1f s", time.Since(begin).Seconds())
@@ -59,7 +59,7 @@ func TestManySmallFiles(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Logf("removed: %.1f s", time.Since(begin).Seconds())
-	c.AwaitAgreement(10 * time.Second)
+	c.AwaitAgreement(60 * time.Second)
 }
 
 // cpuTimes is what each node's process has computed so far, by the scheduler's clock.
