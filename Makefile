@@ -56,7 +56,7 @@ test-rdma: build
 		test/vm/run.sh -k $$k -t 1200 bin/verbs.test : bin/mixed.test -test.run TestVerbs : bin/ring.test -test.run ./verbs : bin/pin.test -test.run ./verbs : \
 			bin/rdmc.test -test.run '$(OF_GROUPS)' || exit 1; \
 	done
-	RDMCFS_TEST_DIR=/scratch test/vm/run.sh -k 6.12 -t 2400 -m 3072 -e RDMCFS_TEST_DIR bin/vm.test -test.v -test.run TestCluster
+	RDMCFS_TEST_DIR=/scratch test/vm/run.sh -k 6.12 -t 2400 -m 3072 -e RDMCFS_TEST_DIR bin/vm.test -test.v -test.run 'TestBench|TestCluster'
 	bin/vm.test -test.v -test.run 'TestWire$$|TestFlow|TestPackets' -wire
 
 # The full sizes of docs/TESTING.md.

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"slices"
@@ -13,6 +14,8 @@ import (
 
 	"github.com/rdmcfs/rdmcfs/internal/bench"
 	"github.com/rdmcfs/rdmcfs/internal/exitcode"
+	"github.com/rdmcfs/rdmcfs/internal/node"
+	"github.com/rdmcfs/rdmcfs/rdma"
 )
 
 type benchCmd struct {
@@ -53,6 +56,7 @@ type benchMulticastCmd struct {
 	Script     string `help:"With --namespaces: the script that makes them." default:"test/netns/netns.sh" placeholder:"PATH"`
 
 	benchFaultFlags
+	rdmaFlags
 
 	Explain bool `help:"Measure nothing: tell which algorithm, block size and window are used, and why."`
 	CSV     bool `name:"csv" help:"Print CSV."`
@@ -136,6 +140,8 @@ func (c *benchMulticastCmd) check() error {
 		return withCode(exitcode.Usage, "--namespaces is for one machine, --rank for several: give one of them")
 	case c.Rate != "" && c.Namespaces == "":
 		return withCode(exitcode.Usage, "--rate shapes links between --namespaces: give these too, or --link-rate if that is what the links have")
+	case c.Fabric == string(node.FabricVerbs) && (c.Namespaces != "" || c.Fault != ""):
+		return withCode(exitcode.Usage, "--fabric verbs: not with --namespaces, where the addresses of RDMA devices are not, nor with --fault, which strikes connections: use --fabric tcp")
 	case c.Wait <= 0:
 		return withCode(exitcode.Usage, "--wait %v: give a time above 0", c.Wait)
 	}
@@ -158,8 +164,12 @@ func (c *benchMulticastCmd) member(a *app, p bench.Plan, onResult func(bench.Res
 	if err := checkMemory(p, 1); err != nil {
 		return err
 	}
+	open, err := c.openRDMA(a)
+	if err != nil {
+		return err
+	}
 	return bench.Process{
-		Plan: p, Rank: c.Rank, Room: c.Room, Listen: c.Listen, Wait: c.Wait, OnResult: onResult,
+		OpenRDMA: open, Plan: p, Rank: c.Rank, Room: c.Room, Listen: c.Listen, Wait: c.Wait, OnResult: onResult,
 		OnRefused: func(err error) { fmt.Fprintln(a.err, "rdmcfs:", err) },
 	}.Run(a.ctx)
 }
@@ -189,7 +199,11 @@ func (c *benchMulticastCmd) local(a *app, p bench.Plan, onResult func(bench.Resu
 			fmt.Fprintln(a.err, "rdmcfs: the links are measured by a burst, without iperf3:", err)
 		}
 	}
-	return bench.Local(a.ctx, p, []string{program, "bench", "member"}, nodes, onResult)
+	flags := c.rdmaFlags
+	if nodes != nil {
+		flags.Fabric = string(node.FabricTCP)
+	}
+	return bench.Local(a.ctx, p, append([]string{program, "bench", "member"}, flags.words()...), nodes, onResult)
 }
 
 // namespaces makes the namespaces by the script of the source tree.
@@ -249,9 +263,22 @@ func benchError(err error) error {
 	return err
 }
 
-type benchMemberCmd struct{}
+// openRDMA is what a member process needs to open the device that the flags ask for; nil where they ask for none.
+func (f rdmaFlags) openRDMA(a *app) (func() (rdma.Device, error), error) {
+	fabric, err := f.rdma()
+	if err != nil || fabric.Mode == node.FabricTCP {
+		return nil, err
+	}
+	return func() (rdma.Device, error) { return fabric.OpenWanted("", slog.New(slog.NewTextHandler(a.err, nil))) }, nil
+}
+
+type benchMemberCmd struct{ rdmaFlags }
 
 // Run is the member process.
 func (c *benchMemberCmd) Run(a *app) error {
-	return benchError(bench.RunChild(a.ctx, os.Stdin, a.out))
+	open, err := c.openRDMA(a)
+	if err != nil {
+		return err
+	}
+	return benchError(bench.RunChild(a.ctx, os.Stdin, a.out, open))
 }

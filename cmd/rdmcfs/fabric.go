@@ -11,11 +11,16 @@ import (
 	"github.com/rdmcfs/rdmcfs/internal/node"
 )
 
-// fabricFlags are common to the commands that may start a daemon.
-type fabricFlags struct {
+// rdmaFlags are common to all that carries data.
+type rdmaFlags struct {
 	Fabric     string `help:"What carries data: auto (RDMA where it is there), verbs (RDMA must be there) or tcp." enum:"auto,verbs,tcp" default:"auto" env:"RDMCFS_FABRIC"`
 	RDMADevice string `name:"rdma-device" help:"RDMA device and port; the first active one if not given." env:"RDMCFS_RDMA_DEVICE" placeholder:"NAME[/PORT]"`
 	RDMAGID    string `name:"rdma-gid" help:"Address of the RDMA port, or its index; the best one if not given." env:"RDMCFS_RDMA_GID" placeholder:"GID"`
+}
+
+// fabricFlags are common to the commands that may start a daemon.
+type fabricFlags struct {
+	rdmaFlags
 	Registered string `name:"registered-memory" help:"Bytes of registered memory that all transfers together use at most; 0 is no bound. Files may be larger." default:"0" env:"RDMCFS_REGISTERED_MEMORY" placeholder:"SIZE"`
 }
 
@@ -24,12 +29,21 @@ const registeredMin = 8 << 20
 
 // fabric is what the flags ask for.
 func (f fabricFlags) fabric() (node.Fabric, error) {
-	out := node.Fabric{Mode: node.FabricMode(f.Fabric), GID: f.RDMAGID}
+	out, err := f.rdma()
+	if err != nil {
+		return out, err
+	}
 	registered, err := bench.ParseBytes(cmp.Or(f.Registered, "0"))
 	if err != nil || registered > 0 && registered < registeredMin {
 		return out, withCode(exitcode.Usage, "--registered-memory %q: give a size like 64MiB, at least %s, or 0", f.Registered, bytesText(registeredMin))
 	}
 	out.Registered = int64(registered)
+	return out, nil
+}
+
+// rdma is what the flags ask for.
+func (f rdmaFlags) rdma() (node.Fabric, error) {
+	out := node.Fabric{Mode: node.FabricMode(f.Fabric), GID: f.RDMAGID}
 	if _, err := netip.ParseAddr(f.RDMAGID); err != nil && f.RDMAGID != "" {
 		if _, err := strconv.ParseUint(f.RDMAGID, 10, 8); err != nil {
 			return out, withCode(exitcode.Usage, "--rdma-gid %q: want an address such as 10.0.0.1, or an index from 0 to 255", f.RDMAGID)
@@ -50,15 +64,20 @@ func (f fabricFlags) fabric() (node.Fabric, error) {
 
 // words are the flags again, for a daemon in the background.
 func (f fabricFlags) words() []string {
+	words := f.rdmaFlags.words()
+	if cmp.Or(f.Registered, "0") != "0" {
+		words = append(words, "--registered-memory="+f.Registered)
+	}
+	return words
+}
+
+func (f rdmaFlags) words() []string {
 	words := []string{"--fabric=" + f.Fabric}
 	if f.RDMADevice != "" {
 		words = append(words, "--rdma-device="+f.RDMADevice)
 	}
 	if f.RDMAGID != "" {
 		words = append(words, "--rdma-gid="+f.RDMAGID)
-	}
-	if cmp.Or(f.Registered, "0") != "0" {
-		words = append(words, "--registered-memory="+f.Registered)
 	}
 	return words
 }

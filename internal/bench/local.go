@@ -14,6 +14,8 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"github.com/rdmcfs/rdmcfs/rdma"
 )
 
 // childConfig is what a member process that was started here reads from its input. It ends when the input ends.
@@ -186,7 +188,9 @@ func readResults(r io.Reader, onResult func(Result)) error {
 
 // RunChild is a member process that Local started: it reads its task from in, prints results as JSON to out, and ends early
 // when in ends.
-func RunChild(ctx context.Context, in io.Reader, out io.Writer) error {
+//
+// openRDMA is as in Process.
+func RunChild(ctx context.Context, in io.Reader, out io.Writer, openRDMA func() (rdma.Device, error)) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	input := bufio.NewReader(in)
@@ -202,7 +206,7 @@ func RunChild(ctx context.Context, in io.Reader, out io.Writer) error {
 		io.Copy(io.Discard, input)
 		cancel()
 	}()
-	p := Process{Plan: own.Plan, Rank: own.Rank, Room: own.Room, Listen: own.Listen, Wait: own.Wait}
+	p := Process{Plan: own.Plan, Rank: own.Rank, Room: own.Room, Listen: own.Listen, Wait: own.Wait, OpenRDMA: openRDMA}
 	if own.HasListener {
 		file := os.NewFile(roomFD, "room")
 		if p.RoomListener, err = net.FileListener(file); err != nil {

@@ -23,6 +23,9 @@ const (
 
 // settle has rank 0 make the choice of a case, for which it measures the link to rank 1 if that matters, and tell all.
 func (r *runner) settle(ctx context.Context, c Case) (Case, error) {
+	if r.rdma {
+		return c.overRDMA()
+	}
 	if !c.measuresLinks() {
 		return c, nil
 	}
@@ -48,6 +51,15 @@ func (r *runner) settle(ctx context.Context, c Case) (Case, error) {
 	c.LinkRate, c.Choice = all[0].Rate, all[0].Choice
 	c.Reasons = own.Choice.Reasons
 	return c, nil
+}
+
+// overRDMA is the case where cards move the bytes: each member makes the same choice, by the rate of the links that it was told; a burst over
+// TCP says nothing of theirs.
+func (c Case) overRDMA() (Case, error) {
+	c.Asked.Copies = false
+	var err error
+	c.Choice, err = schedule.Choose(c.Asked)
+	return c, err
 }
 
 // linkRate measures, at rank 0, how many bytes a second a TCP connection brings to rank 1. Others return at once.

@@ -8,6 +8,8 @@ import (
 	"slices"
 	"time"
 
+	"github.com/rdmcfs/rdmcfs/rdma"
+	"github.com/rdmcfs/rdmcfs/rdma/mixed"
 	"github.com/rdmcfs/rdmcfs/rdma/tcp"
 	"github.com/rdmcfs/rdmcfs/replicate/rdmc"
 )
@@ -26,6 +28,8 @@ type Process struct {
 	Listen string
 	// Wait bounds the time until all members are there.
 	Wait time.Duration
+	// OpenRDMA may be set; it opens what carries the data where all members have it, beside TCP. Nil without an error: TCP alone.
+	OpenRDMA func() (rdma.Device, error)
 	// OnResult is called at rank 0 after each case.
 	OnResult func(Result)
 	// OnRefused may be set; it is called at rank 0 for each connection to the room that is turned away.
@@ -45,25 +49,55 @@ func (p Process) Run(ctx context.Context) error {
 	if p.Rank < 0 || p.Rank >= p.Plan.Members {
 		return usage("rank %d of %d members: give --rank 0 to %d, each once", p.Rank, p.Plan.Members, p.Plan.Members-1)
 	}
-	device, err := tcp.New(tcp.Config{Congestion: p.Plan.Congestion})
+	sockets, err := tcp.New(tcp.Config{Congestion: p.Plan.Congestion})
 	if err != nil {
 		return fmt.Errorf("bench: %w", err)
 	}
-	defer device.Close()
-	if _, err := device.Listen(p.Listen); err != nil {
+	defer sockets.Close()
+	if _, err := sockets.Listen(p.Listen); err != nil {
 		return fmt.Errorf("bench: listen at %s: give a free address of this host as --listen: %w", p.Listen, err)
 	}
-	engine, err := rdmc.NewEngine(rdmc.EngineConfig{Device: device})
+	card, err := p.openRDMA()
 	if err != nil {
-		return fmt.Errorf("bench: %w", err)
+		return err
 	}
-	defer engine.Close()
+	if card != nil {
+		defer card.Close()
+	}
 	room, err := p.meet(ctx)
 	if err != nil {
 		return err
 	}
 	defer room.close()
-	return p.measureAll(ctx, &runner{rank: p.Rank, device: device, engine: engine, room: room}, cases)
+	r := &runner{rank: p.Rank, device: sockets, room: room}
+	if r.rdma, err = allHave(ctx, room, card != nil); err != nil {
+		return err
+	}
+	if r.rdma {
+		if r.device, err = mixed.New(mixed.Config{Devices: []rdma.Device{card, sockets}}); err != nil {
+			return fmt.Errorf("bench: %w", err)
+		}
+		defer r.device.Close() // and those it is made of
+	}
+	if r.engine, err = rdmc.NewEngine(rdmc.EngineConfig{Device: r.device}); err != nil {
+		return fmt.Errorf("bench: %w", err)
+	}
+	defer r.engine.Close()
+	return p.measureAll(ctx, r, cases)
+}
+
+// openRDMA answers nil where there is none.
+func (p Process) openRDMA() (rdma.Device, error) {
+	if p.OpenRDMA == nil {
+		return nil, nil
+	}
+	return p.OpenRDMA()
+}
+
+// allHave reports whether all members have what one of them says that it has.
+func allHave(ctx context.Context, room *meeting, own bool) (bool, error) {
+	have, err := gather(ctx, room, own)
+	return err == nil && !slices.Contains(have, false), err
 }
 
 func (p Process) meet(ctx context.Context) (*meeting, error) {
@@ -108,7 +142,9 @@ func (p Process) measureAll(ctx context.Context, r *runner, cases []Case) error 
 			return err
 		}
 		if p.Rank == 0 && p.OnResult != nil {
-			p.OnResult(summarize(c, reports))
+			result := summarize(c, reports)
+			result.Fabric = r.fabric()
+			p.OnResult(result)
 		}
 	}
 	return nil

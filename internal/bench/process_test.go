@@ -10,6 +10,9 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/rdmcfs/rdmcfs/rdma"
+	"github.com/rdmcfs/rdmcfs/rdma/mem"
 )
 
 // childFlag makes the test binary a member process of Local.
@@ -106,6 +109,48 @@ func TestMembersOfOneProcess(t *testing.T) {
 	}
 	if n != 8 {
 		t.Errorf("%d results at rank 0, of 8", n)
+	}
+}
+
+// TestOverADeviceBesideTCP takes the better device where all members have one, and TCP where one has none.
+func TestOverADeviceBesideTCP(t *testing.T) {
+	for name, without := range map[string]int{"mem:0+tcp": -1, "tcp": 2} {
+		cards := mem.NewFabric(mem.Config{})
+		var results []Result
+		for rank, err := range together(t, smallPlan(), func(p *Process) {
+			rank := p.Rank
+			p.OnResult = func(r Result) { results = append(results, r) }
+			p.OpenRDMA = func() (rdma.Device, error) {
+				if rank == without {
+					return nil, nil
+				}
+				return cards.Device(fmt.Sprint(rank)), nil
+			}
+		}) {
+			if err != nil {
+				t.Errorf("rank %d: %v", rank, err)
+			}
+		}
+		if len(results) != 8 {
+			t.Fatalf("%d results of 8 cases", len(results))
+		}
+		for _, r := range results {
+			if r.Fabric != name || without < 0 && r.LinkRate != 0 {
+				t.Errorf("over %q, want %q; links of %g bytes a second", r.Fabric, name, r.LinkRate)
+			}
+		}
+	}
+}
+
+func TestADemandedDeviceIsNotThere(t *testing.T) {
+	errs := together(t, smallPlan(), func(p *Process) {
+		p.Wait = shortWait
+		if p.Rank == 1 {
+			p.OpenRDMA = func() (rdma.Device, error) { return nil, errors.New("no card") }
+		}
+	})
+	if errs[1] == nil || !strings.Contains(errs[1].Error(), "no card") {
+		t.Errorf("rank 1: %v", errs[1])
 	}
 }
 

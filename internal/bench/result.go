@@ -7,11 +7,14 @@ import (
 	"io"
 	"slices"
 	"strconv"
+	"strings"
 )
 
 // Result is what was measured of a case.
 type Result struct {
 	Case
+	// Fabric is "tcp", or the devices of rank 0, the RDMA device first, if all members have one.
+	Fabric string `json:"fabric"`
 	// Seconds are, by round, the time from the sends until every member has every message of every sender.
 	Seconds []float64 `json:"seconds"`
 	Median  float64   `json:"median_seconds"`
@@ -145,6 +148,13 @@ var columns = []column{
 	figure("shares", "slowest_to_fastest_sender", 6, threeDigits, func(r *Result) float64 { return r.Shares }),
 	figure("CPU s/GB", "cpu_seconds_per_gb", 8, cpuText, func(r *Result) float64 { return r.CPUPerGB }),
 	figure("idle", "idle", 6, percentText, func(r *Result) float64 { return r.Idle }),
+	{"over", "fabric", -5, fabricText, func(r *Result) string { return r.Fabric }},
+}
+
+// fabricText is the kind of the first device.
+func fabricText(r *Result) string {
+	kind, _, _ := strings.Cut(r.Fabric, ":")
+	return kind
 }
 
 // algorithmText is the algorithm's name, or small for messages that go by none.

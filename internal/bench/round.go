@@ -37,7 +37,16 @@ type runner struct {
 	device rdma.Device
 	engine *rdmc.Engine
 	room   *meeting
+	rdma   bool   // all members have it
 	groups uint64 // made so far; numbers them
+}
+
+// fabric is what carries the data: between two members the first of the list that joins them.
+func (r *runner) fabric() string {
+	if r.rdma {
+		return r.device.Name()
+	}
+	return "tcp"
 }
 
 // measure runs one case. Members that are not in its group only meet the others.

@@ -46,16 +46,16 @@ func (f Fabric) OpenVerbs(log *slog.Logger) (rdma.Device, error) {
 
 // openDevice makes the fabric of this node: RDMA, if it is wanted and there, and TCP.
 func (n *node) openDevice() error {
-	devices, err := n.cfg.Fabric.openWanted(n.id.Advertise, n.log)
+	card, err := n.cfg.Fabric.OpenWanted(n.id.Advertise, n.log)
 	if err != nil {
 		return err
 	}
+	var devices []rdma.Device
+	if card != nil {
+		devices = append(devices, card)
+	}
 	if n.tcp, err = tcp.New(tcp.Config{Advertise: n.id.Advertise, Log: n.log}); err != nil {
 		return errors.Join(err, closeAll(devices))
-	}
-	var oneSided rdma.Device
-	if len(devices) > 0 {
-		oneSided = devices[0]
 	}
 	devices = append(devices, n.tcp)
 	if n.device, err = mixed.New(mixed.Config{Devices: devices, Log: n.log}); err != nil {
@@ -66,8 +66,8 @@ func (n *node) openDevice() error {
 		return fmt.Errorf("node: fabric: %w", err)
 	}
 	n.log.Info("fabric", "is", n.device.String())
-	if oneSided != nil {
-		n.openRings(oneSided)
+	if card != nil {
+		n.openRings(card)
 	}
 	return nil
 }
@@ -112,8 +112,9 @@ func tryPair(d rdma.Device) error {
 	return errors.Join(err, cq.Close())
 }
 
-// openWanted opens RDMA; without it the answer is empty, unless it is demanded.
-func (f Fabric) openWanted(advertise string, log *slog.Logger) ([]rdma.Device, error) {
+// OpenWanted opens the RDMA device that f asks for, for a node with an advertised address. It answers nil where RDMA is not wanted, or can't be had and is not
+// demanded; ErrFabric where it is. The caller closes it.
+func (f Fabric) OpenWanted(advertise string, log *slog.Logger) (rdma.Device, error) {
 	if f.Mode == FabricTCP {
 		return nil, nil
 	}
@@ -124,7 +125,7 @@ func (f Fabric) openWanted(advertise string, log *slog.Logger) ([]rdma.Device, e
 	}
 	switch {
 	case err == nil:
-		return []rdma.Device{d}, nil
+		return d, nil
 	case f.Mode == FabricVerbs:
 		return nil, fmt.Errorf("%w: %w; see 'rdmcfs doctor', or use --fabric auto", ErrFabric, err)
 	case f == Fabric{Mode: f.Mode, Registered: f.Registered} && !verbs.Present(): // as on most machines

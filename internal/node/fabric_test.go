@@ -14,11 +14,11 @@ import (
 func TestFabricWithoutDevice(t *testing.T) {
 	log := slog.New(slog.DiscardHandler)
 	for _, f := range []Fabric{{Mode: FabricTCP}, {Mode: FabricAuto, Device: "none0"}, {Device: "none0"}} {
-		if got, err := f.openWanted("host:1", log); err != nil || len(got) > 0 {
+		if got, err := f.OpenWanted("host:1", log); err != nil || got != nil {
 			t.Errorf("%+v: %v, %v", f, got, err)
 		}
 	}
-	_, err := Fabric{Mode: FabricVerbs, Device: "none0"}.openWanted("host:1", log)
+	_, err := Fabric{Mode: FabricVerbs, Device: "none0"}.OpenWanted("host:1", log)
 	known := errors.Is(err, verbs.ErrNoDevice) || errors.Is(err, verbs.ErrNoLibrary) || errors.Is(err, verbs.ErrNotBuilt)
 	if !errors.Is(err, ErrFabric) || !known || !strings.Contains(err.Error(), "--fabric auto") {
 		t.Errorf("%v", err)

@@ -41,7 +41,7 @@ func TestMain(m *testing.M) {
 	if !slices.Contains(os.Args, childFlag) {
 		os.Exit(m.Run())
 	}
-	if err := bench.RunChild(context.Background(), os.Stdin, os.Stdout); err != nil {
+	if err := bench.RunChild(context.Background(), os.Stdin, os.Stdout, nil); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}

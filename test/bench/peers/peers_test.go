@@ -40,7 +40,7 @@ func TestMain(m *testing.M) {
 	role := func() error { os.Exit(m.Run()); return nil }
 	switch {
 	case slices.Contains(os.Args, childFlag):
-		role = func() error { return bench.RunChild(context.Background(), os.Stdin, os.Stdout) }
+		role = func() error { return bench.RunChild(context.Background(), os.Stdin, os.Stdout, nil) }
 	case slices.Contains(os.Args, trackerFlag):
 		role = func() error { return serveTracker(os.Args[len(os.Args)-1]) }
 	}
