@@ -134,7 +134,7 @@ func (d *device) newDeviceCQ(capacity int) (*deviceCQ, error) {
 	what := fmt.Sprintf("create completion queue of %d", capacity)
 	handle, err := d.lib.object(what, d.lib.createCQ, d.context, uintptr(capacity), 0, d.channel, 0)
 	if err != nil {
-		return nil, err
+		return nil, lockedError(err, lockedLimit)
 	}
 	q := &deviceCQ{dev: d, handle: handle, capacity: capacity, sinks: make(map[uint32]sink), batch: new([pollBatch]workCompletion)}
 	q.poll, q.arm = [3]uintptr{handle, pollBatch, uintptr(unsafe.Pointer(q.batch))}, [2]uintptr{handle, 0}

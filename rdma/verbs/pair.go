@@ -121,7 +121,11 @@ func (d *device) createQP(kind uint32, sends, recvs *deviceCQ, size qpCap) (uint
 	attr := &qpInitAttr{sendCQ: sends.handle, recvCQ: recvs.handle, cap: size, qpType: kind}
 	what := fmt.Sprintf("create queue pair of %d sends and %d receives (the device has room for %d pairs)",
 		size.sends, size.recvs, d.info.Limits.QueuePairs)
-	return d.lib.object(what, d.lib.createQP, d.pd, uintptr(unsafe.Pointer(attr)))
+	qp, err := d.lib.object(what, d.lib.createQP, d.pd, uintptr(unsafe.Pointer(attr)))
+	if err != nil {
+		return 0, lockedError(err, lockedLimit)
+	}
+	return qp, nil
 }
 
 func (d *device) modify(what string, qp uintptr, attr *qpAttr, mask int) error {

@@ -299,6 +299,25 @@ func TestErrorsAreExplained(t *testing.T) {
 	}
 }
 
+// TestLockedError: where the kernel has no memory and locked memory has a limit, that is told, with what to do; of queues as of regions.
+func TestLockedError(t *testing.T) {
+	none := fmt.Errorf("verbs: create queue pair: %w", syscall.ENOMEM)
+	limit := func(n uint64, err error) func() (uint64, error) { return func() (uint64, error) { return n, err } }
+	err := lockedError(none, limit(64<<10, nil))
+	if !errors.Is(err, ErrLockedMemory) || !errors.Is(err, syscall.ENOMEM) || !strings.Contains(err.Error(), "64 KiB may be locked") {
+		t.Error(err)
+	}
+	other := fmt.Errorf("verbs: create queue pair: %w", syscall.EINVAL)
+	for _, c := range []struct {
+		err   error
+		limit func() (uint64, error)
+	}{{none, limit(^uint64(0), nil)}, {none, limit(0, errors.New("unknown"))}, {other, limit(1, nil)}} {
+		if got := lockedError(c.err, c.limit); got != c.err {
+			t.Errorf("%v became %v", c.err, got)
+		}
+	}
+}
+
 func TestStatuses(t *testing.T) {
 	for _, c := range []struct {
 		wc         uint32

@@ -127,17 +127,28 @@ func (r *region) pin(access rdma.Access) error {
 
 // pinError says what keeps memory from being registered.
 func pinError(bytes int, errno syscall.Errno) error {
-	limit, err := lockedLimit()
 	switch {
-	case errno == syscall.ENOMEM && err == nil && limit != ^uint64(0):
-		return fmt.Errorf("%w: register %d bytes: %w; %d KiB may be locked in all (regions with remote rights count twice); %s",
-			ErrLockedMemory, bytes, errno, limit>>10, lockedAdvice)
+	case errno == syscall.ENOMEM:
+		return lockedError(fmt.Errorf("verbs: register %d bytes: %w", bytes, errno), lockedLimit)
 	case errno == syscall.EFAULT:
 		return fmt.Errorf("verbs: register %d bytes: %w: the kernel pins no file-backed pages for writing; use anonymous memory", bytes, errno)
 	case errno == 0:
 		return errors.New("verbs: register memory: refused without a reason")
 	}
 	return fmt.Errorf("verbs: register %d bytes: %w", bytes, errno)
+}
+
+// lockedError is err, with what it mostly means where the memory that may be locked has a limit and the kernel finds none: the queues of
+// cards are in locked memory, too.
+func lockedError(err error, limit func() (uint64, error)) error {
+	if !errors.Is(err, syscall.ENOMEM) {
+		return err
+	}
+	most, unknown := limit()
+	if unknown != nil || most == ^uint64(0) {
+		return err
+	}
+	return fmt.Errorf("%w: %w; %d KiB may be locked in all (regions with remote rights count twice); %s", ErrLockedMemory, err, most>>10, lockedAdvice)
 }
 
 // Bytes is the memory of the region.
