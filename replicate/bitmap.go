@@ -26,17 +26,6 @@ func (b bitmap) count() int {
 	return n
 }
 
-// missing lists the blocks below n that are not in the set.
-func (b bitmap) missing(n int) []int {
-	var out []int
-	for i := range n {
-		if !b.has(i) {
-			out = append(out, i)
-		}
-	}
-	return out
-}
-
 // clip clears what lies at or above n, and grows or cuts the set to n blocks.
 func (b bitmap) clip(n int) bitmap {
 	out := newBitmap(n)

@@ -9,47 +9,6 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Scan maps the size and the holes of an open file, as the shape of a plain content. A file that changes
-// under way gives some shape of it: what it holds is settled when its blocks are read.
-func Scan(f *os.File) (Shape, error) {
-	st, err := f.Stat()
-	if err != nil {
-		return Shape{}, fmt.Errorf("content: scan %s: %w", f.Name(), err)
-	}
-	shape := Shape{Size: st.Size()}
-	if shape.Size > SizeMax {
-		return Shape{}, fmt.Errorf("content: scan %s: %d bytes: %w", f.Name(), shape.Size, ErrShape)
-	}
-	for block := int64(0); block < blockCount(shape.Size); {
-		data, err := unix.Seek(int(f.Fd()), block*BlockBytes, unix.SEEK_DATA)
-		if errors.Is(err, unix.ENXIO) {
-			data, err = shape.Size, nil // no data behind
-		}
-		if err != nil {
-			return Shape{}, fmt.Errorf("content: scan %s: %w", f.Name(), err)
-		}
-		first := min(data/BlockBytes, blockCount(shape.Size))
-		if data >= shape.Size {
-			first = blockCount(shape.Size)
-		}
-		if first > block {
-			shape.Holes = append(shape.Holes, Run{First: block, Count: first - block})
-		}
-		if first == blockCount(shape.Size) || len(shape.Holes) == ExtentsMax {
-			break
-		}
-		hole, err := unix.Seek(int(f.Fd()), max(data, first*BlockBytes), unix.SEEK_HOLE)
-		if errors.Is(err, unix.ENXIO) {
-			hole, err = shape.Size, nil // cut meanwhile
-		}
-		if err != nil {
-			return Shape{}, fmt.Errorf("content: scan %s: %w", f.Name(), err)
-		}
-		block = max(first+1, (hole+BlockBytes-1)/BlockBytes)
-	}
-	return shape, nil
-}
-
 // copyChecked copies a content into a file, holes left out.
 func copyChecked(dst *os.File, r *Reader) error {
 	buf := scratches.Get().(*scratch)

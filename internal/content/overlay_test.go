@@ -5,8 +5,6 @@ import (
 	"encoding/binary"
 	"errors"
 	"io"
-	"math/rand/v2"
-	"os"
 	"slices"
 	"testing"
 
@@ -210,10 +208,6 @@ func TestStagingListedAfterClose(t *testing.T) {
 	if _, err := st.File().WriteAt([]byte("staged"), BlockBytes*2); err != nil {
 		t.Fatal(err)
 	}
-	shape, err := Scan(st.File())
-	if err != nil || !shape.Equal(Shape{Size: 2*BlockBytes + 6, Holes: []Run{{0, 2}}}) {
-		t.Fatalf("scan: %+v, %v", shape, err)
-	}
 	if err := st.KeepUnpublished("quorum lost"); err != nil {
 		t.Fatal(err)
 	}
@@ -240,46 +234,5 @@ func TestStagingListedAfterClose(t *testing.T) {
 	}
 	if err := again.Drop(); err != nil {
 		t.Fatal(err)
-	}
-}
-
-func TestScanRandom(t *testing.T) {
-	r := rand.New(rand.NewPCG(1, 2))
-	for range 30 {
-		f, err := os.Create(t.TempDir() + "/f")
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer f.Close()
-		blocks := r.Int64N(12)
-		size := blocks*BlockBytes + r.Int64N(BlockBytes)
-		if err := f.Truncate(size); err != nil {
-			t.Fatal(err)
-		}
-		for range r.IntN(4) {
-			if _, err := f.WriteAt([]byte{1}, r.Int64N(size+1)); err != nil {
-				t.Fatal(err)
-			}
-		}
-		shape, err := Scan(f)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := shape.Validate(); err != nil {
-			t.Fatal(err)
-		}
-		want, err := os.ReadFile(f.Name())
-		if err != nil {
-			t.Fatal(err)
-		}
-		var holes runSet
-		for i := range blockCount(int64(len(want))) {
-			if !bytes.ContainsFunc(want[i*BlockBytes:i*BlockBytes+blockLen(int64(len(want)), i)], func(r rune) bool { return r != 0 }) {
-				holes.add(Run{i, 1})
-			}
-		}
-		if !slices.Equal(shape.Holes, holes.runs) {
-			t.Fatalf("holes %v, want %v", shape.Holes, holes.runs)
-		}
 	}
 }
