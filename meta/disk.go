@@ -17,7 +17,7 @@ const DefaultReserveBytes = 256 << 20
 // Space that must be free beside the reserve. A flush of a memtable and the compactions it sets off write some
 // 40 MiB through shared mappings, where a full disk kills the process.
 const (
-	spaceWarn  = 128 << 20 // below: changes should no longer be proposed
+	spaceWarn  = 128 << 20 // below: changes should no longer be proposed; below with the reserve: nor should names be removed
 	spaceFloor = 96 << 20  // below: the reserve is given up, slice by slice
 	spaceStop  = 48 << 20  // below, and no reserve left: nothing is applied
 	spaceSlice = 32 << 20
@@ -268,6 +268,17 @@ func (d *disk) low() bool {
 		err = d.retake(free)
 	}
 	return err != nil || free < spaceWarn || d.have < d.goal
+}
+
+// bare reports whether so much of the reserve is used up that names must not even be removed.
+func (d *disk) bare() bool {
+	if d == nil {
+		return false
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	free, err := freeBytes(d.root)
+	return err != nil || free+d.have < spaceWarn
 }
 
 // release gives up the reserve before a close, which flushes.

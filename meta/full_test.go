@@ -58,7 +58,7 @@ func TestFullDisk(t *testing.T) {
 }
 
 func fullDisk(t *testing.T, dir, hog string) {
-	open := func() (*meta.DB, error) { return meta.Open(dir, meta.Options{ReserveBytes: 64 << 20}) }
+	open := func() (*meta.DB, error) { return meta.Open(dir, meta.Options{ReserveBytes: 144 << 20}) }
 	db, err := open()
 	if err != nil {
 		t.Fatal(err)
@@ -70,21 +70,16 @@ func fullDisk(t *testing.T, dir, hog string) {
 	rnd := rand.New(rand.NewPCG(1, 1))
 	churn(c, rnd, 2000)
 	rec.replay(t, db, twin.Index())
-	if db.SpaceLow() {
-		t.Fatal("low on an empty disk")
-	}
+	wantSpace(t, db, "an empty disk", true, true)
 	fill(t, hog)
-	if !db.SpaceLow() {
-		t.Fatal("not low on a full disk")
-	}
+	wantSpace(t, db, "a full disk", false, true)
 	refused := applyUntilFull(t, db, rec, func() { churn(c, rnd, 2000); fill(t, hog) })
+	wantSpace(t, db, "a full disk without a reserve", false, false)
 	if err := os.Remove(hog); err != nil {
 		t.Fatal(err)
 	}
 	rec.replay(t, db, twin.Index())
-	if db.SpaceLow() {
-		t.Fatal("still low with the space back")
-	}
+	wantSpace(t, db, "a disk with space again", true, true)
 	sameState(t, twin, db)
 	t.Logf("applied %d entries, refused from %d on the full disk", twin.Index(), refused)
 
@@ -103,6 +98,17 @@ func fullDisk(t *testing.T, dir, hog string) {
 		t.Fatal(err)
 	}
 	sameState(t, twin, db)
+}
+
+// wantSpace fails the test unless names may be made, and be removed, as they should.
+func wantSpace(t *testing.T, db *meta.DB, where string, makes, removes bool) {
+	t.Helper()
+	if db.SpaceLow() == makes || db.SpaceFor(&meta.Create{}) != makes || db.SpaceFor(&meta.Rename{}) != makes {
+		t.Fatalf("%s: low %v, names are made: %v, want %v", where, db.SpaceLow(), db.SpaceFor(&meta.Create{}), makes)
+	}
+	if db.SpaceFor(&meta.Unlink{}) != removes || db.SpaceFor(&meta.Rmdir{}) != removes {
+		t.Fatalf("%s: names are removed: %v, want %v", where, db.SpaceFor(&meta.Unlink{}), removes)
+	}
 }
 
 // applyUntilFull goes on with the disk full until an entry is refused, and returns its index.

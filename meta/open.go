@@ -227,6 +227,16 @@ func (db *DB) Synced() uint64 { return db.synced.Load() }
 // SpaceLow reports whether the disk is so full that changes must be refused before they are proposed.
 func (db *DB) SpaceLow() bool { return db.disk.low() }
 
+// SpaceFor reports whether an operation may be proposed as far as the disk is concerned. Removing names is how users make space: it may
+// use the reserve, but for the part that is kept for what other nodes change.
+func (db *DB) SpaceFor(op Op) bool {
+	switch op.(type) {
+	case *Unlink, *Rmdir:
+		return !db.disk.bare()
+	}
+	return !db.disk.low()
+}
+
 // Close syncs and closes the database.
 func (db *DB) Close() error {
 	_, err := db.Sync()

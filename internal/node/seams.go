@@ -79,7 +79,7 @@ func (c cluster) Show(ctx context.Context, index uint64) error {
 
 // Propose implements fs.Cluster.
 func (c cluster) Propose(ctx context.Context, op meta.Op) (meta.Result, error) {
-	if c.n.db.SpaceLow() {
+	if !c.n.db.SpaceFor(op) {
 		return meta.Result{}, fmt.Errorf("node: the disk of %s is full: %w", c.n.cfg.DataDir, replicate.ErrNoSpace)
 	}
 	res, _, err := c.n.proposer.proposeVisible(ctx, op, consensus.ProposeOptions{Announce: showsNext(op)})

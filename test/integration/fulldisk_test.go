@@ -204,6 +204,48 @@ func TestAllDisksFull(t *testing.T) {
 	sameEverywhere(t, c, src, "before")
 }
 
+// Removing works while all disks are full, on each node, as on ext4; it is how space is made.
+func TestRemoveOnFullDisks(t *testing.T) {
+	const files = 200
+	c := startOnDisks(t, 3, "")
+	src := filepath.Join(c.Dir, "src")
+	cluster.Random(t, src, 8<<20, 1)
+	for _, n := range c.Nodes {
+		dir := n.Path("dir-" + n.Name())
+		must(t, os.MkdirAll(filepath.Join(dir, "below"), 0o755))
+		run(t, "cp", src, filepath.Join(dir, "large"))
+		for i := range files {
+			must(t, os.WriteFile(filepath.Join(dir, "below", fmt.Sprint(i)), []byte("bytes"), 0o644))
+		}
+	}
+	for _, n := range c.Nodes {
+		fillDisk(t, n, 0)
+	}
+	for _, n := range c.Nodes {
+		if err := os.Mkdir(n.Path("refused"), 0o755); !errors.Is(err, syscall.ENOSPC) {
+			t.Errorf("%s: mkdir: %v, want ENOSPC", n.Name(), err)
+		}
+		if err := os.RemoveAll(n.Path("dir-" + n.Name())); err != nil {
+			t.Errorf("%s: remove on a full disk: %v", n.Name(), err)
+		}
+	}
+	allRun(t, c)
+	for _, n := range c.Nodes {
+		if left, err := os.ReadDir(n.Path("")); err != nil || len(left) > 0 {
+			t.Errorf("%s: %v are left, %v", n.Name(), left, err)
+		}
+	}
+	for _, n := range c.Nodes {
+		freeDisk(t, n)
+	}
+	c.Await(30*time.Second, "changes work again", func() (bool, string) {
+		err := os.WriteFile(c.Nodes[0].Path("again"), []byte("bytes"), 0o644)
+		return err == nil, fmt.Sprint(err)
+	})
+	worksEverywhere(t, c, "after")
+	c.AwaitAgreement(20 * time.Second)
+}
+
 // Done when 12: a daemon starts on a full disk. It serves, or ends with the code of a full disk; with space it starts.
 func TestStartOnAFullDisk(t *testing.T) {
 	c := startOnDisks(t, 3, "")
