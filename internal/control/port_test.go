@@ -94,7 +94,7 @@ func TestCallerWithoutCertificateIsRefused(t *testing.T) {
 
 func TestSilentConnectionsEndInTime(t *testing.T) {
 	f := newFabricated(t)
-	port := listen(t, PortConfig{Identity: f.node(1), Server: NewServer(quiet()), HandshakeTimeout: time.Second})
+	port := listen(t, PortConfig{Identity: f.node(1), Server: NewServer(quiet()), HandshakeTimeout: 3 * time.Second}) // enough for the third to greet
 	silent, half := dialPort(t, port), dialPort(t, port)
 	if _, err := half.Write([]byte{tlsFirstByte}); err != nil {
 		t.Fatal(err)
