@@ -195,7 +195,8 @@ func TestRefusedWaitLeavesNothing(t *testing.T) {
 	for range 10 {
 		out, _ := join(t, f, "b", "c")
 		for _, op := range []rdma.Opcode{rdma.OpRecv, rdma.OpSend} {
-			if err := out.qp.(rdma.Waiter).PostSendAfter(rdma.Receipts{QP: in.qp, Count: 1}, rdma.SendWR{Op: op}); (err == nil) != (op == rdma.OpSend) {
+			err := out.qp.(rdma.Waiter).PostSendAfter(rdma.Receipts{QP: in.qp, Count: 1}, rdma.SendWR{Op: op})
+			if (err == nil) != (op == rdma.OpSend) {
 				t.Errorf("post of %v: %v", op, err)
 			}
 		}

@@ -17,7 +17,8 @@
 //	registers, writes fragment 0   ->     deregisters, registers the next, READY ...
 //	                               <-     DONE
 //
-// What is registered already is announced at once, with the ACK or in one READY for several fragments, of which only the last is written with an immediate.
-// What the sender finds registered too, in one piece at both ends, goes in one write. Memory of messages that was found in several pieces for the
-// second time is registered as one, and the pieces go. If a receiver finds that, fragments begin as early as they can, and the sender stops its copies.
+// What is registered already is announced at once, with the ACK or in one READY for several fragments, of which only the last is written
+// with an immediate. What the sender finds registered too, in one piece at both ends, goes in one write. Memory of messages that was
+// found in several pieces for the second time is registered as one, and the pieces go. If a receiver finds that, fragments begin as early
+// as they can, and the sender stops its copies.
 package pin

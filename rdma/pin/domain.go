@@ -114,8 +114,8 @@ type Ask struct {
 	Keep bool
 	// Claim bounds the part of the budget.
 	Claim Claim
-	// Lost, if set, is called when the memory is invalidated while it is used: the user has its transfer fail and releases the pin. It must not
-	// block, nor call the domain.
+	// Lost, if set, is called when the memory is invalidated while it is used: the user has its transfer fail and releases the pin. It must
+	// not block, nor call the domain.
 	Lost func()
 }
 
@@ -257,8 +257,8 @@ func (d *Domain) made(p *Pin) (*Pin, error) {
 	return nil, fmt.Errorf("pin: register %d bytes: %w", p.length, err)
 }
 
-// Release ends the use. A registration that is not kept, or whose memory changed, is deregistered by its last user: the device must not work on
-// it any more, or Release waits for that.
+// Release ends the use. A registration that is not kept, or whose memory changed, is deregistered by its last user: the device must not
+// work on it any more, or Release waits for that.
 func (p *Pin) Release() (err error) {
 	p.once.Do(func() {
 		d := p.d
@@ -305,9 +305,9 @@ func (d *Domain) deregister(entries []*entry) error {
 	return nil
 }
 
-// Invalidate tells that memory is about to change in a way that registrations do not follow: it will be unmapped, or the file behind it becomes
-// shorter. Registrations that share a byte with it are found no more; those in use are withdrawn from peers, their users are told, and they go when
-// these have ended. Invalidate does not wait for that: Drain does.
+// Invalidate tells that memory is about to change in a way that registrations do not follow: it will be unmapped, or the file behind it
+// becomes shorter. Registrations that share a byte with it are found no more; those in use are withdrawn from peers, their users are
+// told, and they go when these have ended. Invalidate does not wait for that: Drain does.
 func (d *Domain) Invalidate(memory []byte) error {
 	a := Ask{Memory: memory}
 	d.mu.Lock()

@@ -114,7 +114,8 @@ func (f *frame) checkMatch() error {
 	switch {
 	case f.strategy > CachedPipeline, f.at > f.size, f.fragment > math.MaxInt64-f.size, int64(f.length) > f.at, f.depth > depthMax,
 		f.at < f.size && (f.fragment < fragmentMin || f.depth == 0):
-		return fmt.Errorf("%w: %v of %d bytes, written from %d on in %d fragments of %d", ErrProtocol, f.strategy, f.size, f.at, f.depth, f.fragment)
+		return fmt.Errorf("%w: %v of %d bytes, written from %d on in %d fragments of %d",
+			ErrProtocol, f.strategy, f.size, f.at, f.depth, f.fragment)
 	}
 	return nil
 }

@@ -52,8 +52,8 @@ func (q *talliedPair) PostSend(wrs ...rdma.SendWR) error {
 	return q.QueuePair.PostSend(wrs...)
 }
 
-// TestFoundMemoryIsAnnouncedAtOnce: what both ends have registered is announced with the answer and ends with one immediate; once it is registered as one
-// piece it is written as one, and nothing more than what was on its way is copied.
+// TestFoundMemoryIsAnnouncedAtOnce: what both ends have registered is announced with the answer and ends with one immediate; once it is
+// registered as one piece it is written as one, and nothing more than what was on its way is copied.
 func TestFoundMemoryIsAnnouncedAtOnce(t *testing.T) {
 	each(t, func(t *testing.T, a, b rdma.Device) {
 		from, to := &tallied{Device: a}, &tallied{Device: b}
@@ -104,7 +104,8 @@ func TestFoundMemoryIsAnnouncedAtOnce(t *testing.T) {
 	})
 }
 
-// TestJoinTakesNobodysRoom: memory stays registered in pieces where one piece would have others deregistered, or is too large a part of the budget.
+// TestJoinTakesNobodysRoom: memory stays registered in pieces where one piece would have others deregistered, or is too large a part of
+// the budget.
 func TestJoinTakesNobodysRoom(t *testing.T) {
 	const size = 1 << 20
 	each(t, func(t *testing.T, a, b rdma.Device) {
@@ -177,7 +178,8 @@ func TestLedgerReplace(t *testing.T) {
 	}
 }
 
-// TestSenderSkipsWhatItSent: the receiver may have fragments begin behind less than was sent by copies, if it tells where all behind that is written.
+// TestSenderSkipsWhatItSent: the receiver may have fragments begin behind less than was sent by copies, if it tells where all behind that
+// is written.
 func TestSenderSkipsWhatItSent(t *testing.T) {
 	dev := newCounted(t)
 	l, err := NewLink(NewDomain(dev, Config{}), small)
@@ -186,7 +188,8 @@ func TestSenderSkipsWhatItSent(t *testing.T) {
 	}
 	defer l.Close()
 	sent := func() *sending {
-		return &sending{l: l, s: CachedPipeline, copied: 70 << 10, w: window{plan: plan{size: 1 << 20, offset: 100 << 10, fragment: 64 << 10}, depth: 3}}
+		w := window{plan: plan{size: 1 << 20, offset: 100 << 10, fragment: 64 << 10}, depth: 3}
+		return &sending{l: l, s: CachedPipeline, copied: 70 << 10, w: w}
 	}
 	answer := func(e *sending, offset, first int64, places int) error {
 		b := make([]byte, places*keyBytes)
@@ -198,7 +201,8 @@ func TestSenderSkipsWhatItSent(t *testing.T) {
 		return e.frame(&frame{kind: kindAck, size: offset, at: first, fragment: 64 << 10}, b)
 	}
 	e := sent()
-	if err := answer(e, 0, 64<<10, 16); err != nil || e.posted != 1 || e.w.next != 1 || len(e.places) != 15 || e.places[0] != (place{7, 70 << 10}) {
+	err = answer(e, 0, 64<<10, 16)
+	if err != nil || e.posted != 1 || e.w.next != 1 || len(e.places) != 15 || e.places[0] != (place{7, 70 << 10}) {
 		t.Fatalf("%v: fragment %d at %+v, %d places", err, e.posted, e.places[0], len(e.places))
 	}
 	if from, to := e.at(1); from != 70<<10 || to != 128<<10 {

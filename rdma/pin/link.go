@@ -28,11 +28,11 @@ type LinkConfig struct {
 	SlotBytes int
 	// Slots is how many of them carry data at a time; default 8.
 	Slots int
-	// Eager bounds the bytes that go with the first message, and Offset where the pipelines begin to write. Default: what fits into a buffer, and
-	// four times that.
+	// Eager bounds the bytes that go with the first message, and Offset where the pipelines begin to write. Default: what fits into a
+	// buffer, and four times that.
 	Eager, Offset int64
-	// Fragment is the size of a piece that the pipelines register and write; default 256 KiB. It is up to four times that in long messages, and smaller
-	// where a budget has no room.
+	// Fragment is the size of a piece that the pipelines register and write; default 256 KiB. It is up to four times that in long messages,
+	// and smaller where a budget has no room.
 	Fragment int64
 	// Depth is how many of them are registered at a time, at each end; default 4.
 	Depth int
@@ -45,8 +45,10 @@ func (c LinkConfig) withDefaults() (LinkConfig, error) {
 	c.Depth = or(c.Depth, 4)
 	c.Eager = min(or(c.Eager, int64(c.SlotBytes-headBytes)), int64(c.SlotBytes-headBytes))
 	c.Offset = or(c.Offset, 4*c.Eager)
-	if c.SlotBytes < 2*headBytes || c.Slots < 2 || c.Fragment < fragmentMin || c.Depth < 1 || c.Depth > depthMax || c.Eager < 0 || c.Offset < 0 {
-		return c, fmt.Errorf("pin: link with %d buffers of %d bytes, %d fragments (1 to %d) of %d bytes (%d at least), %d and %d bytes by send: %w",
+	if c.SlotBytes < 2*headBytes || c.Slots < 2 || c.Fragment < fragmentMin || c.Depth < 1 || c.Depth > depthMax ||
+		c.Eager < 0 || c.Offset < 0 {
+		return c, fmt.Errorf("pin: link with %d buffers of %d bytes, %d fragments (1 to %d) of %d bytes (%d at least), "+
+			"%d and %d bytes by send: %w",
 			c.Slots, c.SlotBytes, c.Depth, depthMax, c.Fragment, fragmentMin, c.Eager, c.Offset, rdma.ErrRequest)
 	}
 	return c, nil
@@ -66,8 +68,8 @@ func or[T comparable](v, def T) T {
 	return v
 }
 
-// Link is one end of a connection that carries messages one at a time, either way. Its methods are not for several goroutines at once, but for
-// Abort. After an error of Send or Receive the link is broken, and only that link.
+// Link is one end of a connection that carries messages one at a time, either way. Its methods are not for several goroutines at once,
+// but for Abort. After an error of Send or Receive the link is broken, and only that link.
 type Link struct {
 	d     *Domain
 	cfg   LinkConfig

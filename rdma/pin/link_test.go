@@ -62,8 +62,9 @@ func TestStrategiesMoveBytes(t *testing.T) {
 	})
 }
 
-// TestReuseRegistersOnce: what is kept is found again, also for a part of the memory; what is not is registered each time. The caching pipeline
-// joins what it found in pieces, once, in the second such message or, where that was over before there was time for it, in a later one.
+// TestReuseRegistersOnce: what is kept is found again, also for a part of the memory; what is not is registered each time. The caching
+// pipeline joins what it found in pieces, once, in the second such message or, where that was over before there was time for it, in a
+// later one.
 func TestReuseRegistersOnce(t *testing.T) {
 	each(t, func(t *testing.T, a, b rdma.Device) {
 		p := newPair(t, a, b, 0, small)
@@ -207,7 +208,8 @@ func shareBudget(t *testing.T, a, b rdma.Device, fragments int64) {
 	}
 }
 
-// TestNextMessageComesEarly: a receiver that is late to end one message loses nothing of the next, whose sender does not wait with its first data.
+// TestNextMessageComesEarly: a receiver that is late to end one message loses nothing of the next, whose sender does not wait with its
+// first data.
 func TestNextMessageComesEarly(t *testing.T) {
 	each(t, func(t *testing.T, a, b rdma.Device) {
 		p := newPair(t, a, b, 0, small)
@@ -251,7 +253,8 @@ func TestParkedFramesBeginTheNextMessage(t *testing.T) {
 		f.put(b)
 		return append(b, payload...)
 	}
-	for i, b := range [][]byte{head(frame{kind: kindMatch, strategy: Copy, size: 6, at: 6}, "ab"), head(frame{kind: kindData, at: 2}, "cdef")} {
+	match, data := head(frame{kind: kindMatch, strategy: Copy, size: 6, at: 6}, "ab"), head(frame{kind: kindData, at: 2}, "cdef")
+	for i, b := range [][]byte{match, data} {
 		copy(l.slot(i), b)
 		c := rdma.Completion{ID: uint64(i), Op: rdma.OpRecv, Bytes: len(b)}
 		if err := l.complete(&c, deaf{}); err != nil {

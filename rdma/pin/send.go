@@ -92,7 +92,8 @@ func (e *sending) match(size int64) error {
 	return e.l.post(f, func(p []byte) error { return readFull(e.m, p, 0) })
 }
 
-// found reports whether all the memory is registered as one piece. The receiver's may be, too, so its answer is worth more than bytes with the first message.
+// found reports whether all the memory is registered as one piece. The receiver's may be, too, so its answer is worth more than bytes
+// with the first message.
 func (e *sending) found() bool {
 	p := e.l.d.Find(Ask{Memory: e.m.Bytes(), Keep: true, Claim: ClaimAhead})
 	return p != nil && p.Release() == nil
@@ -274,7 +275,8 @@ func (e *sending) frame(f *frame, payload []byte) error {
 	}
 	e.taken = f.taken
 	switch {
-	case f.kind == kindAck && !e.acked && f.at > 0 && f.at <= f.fragment && f.size <= e.w.offset && f.fragment <= e.w.fragment && f.fragment >= fragmentMin:
+	case f.kind == kindAck && !e.acked && f.at > 0 && f.at <= f.fragment && f.size <= e.w.offset &&
+		f.fragment <= e.w.fragment && f.fragment >= fragmentMin:
 		e.acked, e.w.offset, e.w.first, e.w.fragment = true, f.size, f.at, f.fragment
 		if err := e.announced(payload); err != nil {
 			return err

@@ -9,8 +9,8 @@ type plan struct {
 	fragment int64 // bytes of all others but the last
 }
 
-// Fragments of a long message are longer, as each costs a message, two wake-ups and a request: up to fragmentGrowth times as long, while there are
-// more than fragmentsEnough of them, which are what a pipeline needs, and while the budget has room for many.
+// Fragments of a long message are longer, as each costs a message, two wake-ups and a request: up to fragmentGrowth times as long, while
+// there are more than fragmentsEnough of them, which are what a pipeline needs, and while the budget has room for many.
 const (
 	fragmentGrowth  = 4
 	fragmentsEnough = 8

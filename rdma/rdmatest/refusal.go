@@ -90,7 +90,9 @@ func refuseAfterGood(t *testing.T, p *Pair) {
 func refuseLocalBounds(t *testing.T, p *Pair) {
 	a, b := p.link(t, options{})
 	const maxInt = int(^uint(0) >> 1)
-	for _, s := range []rdma.SGE{a.sge(-1, 5), a.sge(0, -1), a.sge(0, linkBytes+1), a.sge(linkBytes, 1), a.sge(maxInt, maxInt), a.sge(5, maxInt)} {
+	for _, s := range []rdma.SGE{
+		a.sge(-1, 5), a.sge(0, -1), a.sge(0, linkBytes+1), a.sge(linkBytes, 1), a.sge(maxInt, maxInt), a.sge(5, maxInt),
+	} {
 		for _, op := range []rdma.Opcode{rdma.OpSend, rdma.OpWrite, rdma.OpRead} {
 			wantError(t, a.qp.PostSend(rdma.SendWR{Op: op, List: []rdma.SGE{s}}), rdma.ErrBounds)
 		}

@@ -119,8 +119,8 @@ func (q *queuePair) ackNow() {
 	q.kickLocked()
 }
 
-// delayAck leaves it to ackTimer to acknowledge an answer, a frame that also acknowledged a request of this side, if the two have been talking in
-// turns: then this side soon sends again, and a frame for the acknowledgement alone would wake the peer for nothing.
+// delayAck leaves it to ackTimer to acknowledge an answer, a frame that also acknowledged a request of this side, if the two have been
+// talking in turns: then this side soon sends again, and a frame for the acknowledgement alone would wake the peer for nothing.
 func (q *queuePair) delayAck() bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()

@@ -182,7 +182,8 @@ func TestOneSideCannotBeDialled(t *testing.T) {
 // TestCongestionControlIsTold: Info and String tell what the sockets really use.
 func TestCongestionControlIsTold(t *testing.T) {
 	for _, ask := range []string{"", "reno", "default", "no-such-control"} {
-		d := testDevice(t, Config{Congestion: ask, SendBuffer: 1 << 20, ReceiveBuffer: 1 << 20, NotSentLowat: 1 << 17, PacingBytesPerSec: 1 << 30})
+		d := testDevice(t, Config{Congestion: ask, SendBuffer: 1 << 20, ReceiveBuffer: 1 << 20, NotSentLowat: 1 << 17,
+			PacingBytesPerSec: 1 << 30})
 		connectBoth(t, pairOf(t, d), pairOf(t, d))
 		got := d.Info().Congestion
 		if got == "" || slices.Contains([]string{"default", "no-such-control"}, got) || !strings.Contains(d.String(), got) {

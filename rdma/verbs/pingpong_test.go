@@ -39,7 +39,8 @@ func TestPingPong(t *testing.T) {
 	if server == "" {
 		server = "127.0.0.1"
 		ctx, cancel := context.WithCancel(t.Context())
-		cmd := exec.CommandContext(ctx, "ibv_rc_pingpong", "-d", name, "-g", "2", "-s", strconv.Itoa(pingBytes), "-n", strconv.Itoa(pingRounds), "-m", "4096")
+		cmd := exec.CommandContext(ctx, "ibv_rc_pingpong",
+			"-d", name, "-g", "2", "-s", strconv.Itoa(pingBytes), "-n", strconv.Itoa(pingRounds), "-m", "4096")
 		var out bytes.Buffer
 		cmd.Stdout, cmd.Stderr = &out, &out
 		if err := cmd.Start(); err != nil {

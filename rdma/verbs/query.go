@@ -261,8 +261,8 @@ func portProblems(p *PortInfo) []string {
 	}
 	routed := func(g GIDInfo) bool { return !g.GID.IsLinkLocalUnicast() }
 	if p.LinkLayer == "Ethernet" && len(p.GIDs) > 0 && !slices.ContainsFunc(p.GIDs, routed) {
-		out = append(out, fmt.Sprintf("port %d has only link-local addresses, by which only its own network is reached: give its network interface "+
-			"an IP address", p.Number))
+		out = append(out, fmt.Sprintf("port %d has only link-local addresses, by which only its own network is reached: "+
+			"give its network interface an IP address", p.Number))
 	}
 	if p.Active() && p.MTU < 1024 {
 		out = append(out, fmt.Sprintf("port %d has an MTU of %d bytes: raise that of its network interface", p.Number, p.MTU))

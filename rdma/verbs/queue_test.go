@@ -104,8 +104,8 @@ func drainShadow(r *rapid.T, q *queuePair) {
 	}
 }
 
-// TestSilentMemoryIsAskedFor: silent writes of memory are reported once in half a queue, or when asked for, by one request at a time that takes nobody's
-// place and that nobody hears of.
+// TestSilentMemoryIsAskedFor: silent writes of memory are reported once in half a queue, or when asked for, by one request at a time that
+// takes nobody's place and that nobody hears of.
 func TestSilentMemoryIsAskedFor(t *testing.T) {
 	const depth = 8
 	q, cq := shadowPair(t, depth)
@@ -159,7 +159,8 @@ func TestOwnRequestFails(t *testing.T) {
 	q.cancel = func(error) {}
 	q.watchTimer = time.NewTimer(time.Hour)
 	mem := testRegion(q.dev, 100)
-	if err := q.sq.takeSends([]rdma.SendWR{{ID: 1, Op: rdma.OpWrite, Unsignaled: true, List: []rdma.SGE{{Region: mem, Length: 1}}}}); err != nil {
+	silent := rdma.SendWR{ID: 1, Op: rdma.OpWrite, Unsignaled: true, List: []rdma.SGE{{Region: mem, Length: 1}}}
+	if err := q.sq.takeSends([]rdma.SendWR{silent}); err != nil {
 		t.Fatal(err)
 	}
 	q.sq.tail++

@@ -148,7 +148,8 @@ func lockedError(err error, limit func() (uint64, error)) error {
 	if unknown != nil || most == ^uint64(0) {
 		return err
 	}
-	return fmt.Errorf("%w: %w; %d KiB may be locked in all (regions with remote rights count twice); %s", ErrLockedMemory, err, most>>10, lockedAdvice)
+	return fmt.Errorf("%w: %w; %d KiB may be locked in all (regions with remote rights count twice); %s",
+		ErrLockedMemory, err, most>>10, lockedAdvice)
 }
 
 // Bytes is the memory of the region.

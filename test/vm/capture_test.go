@@ -56,7 +56,8 @@ var captureFields = []string{"frame.number", "ip.src", "udp.dstport", "infiniban
 // readCapture has tshark read what QEMU recorded. Each packet of the phases has to be understood.
 func readCapture(ctx context.Context, t *testing.T, path string) *capture {
 	t.Helper()
-	args := []string{"-n", "-r", path, "-Y", fmt.Sprintf("udp.dstport in {%d, %d..%d}", rocePort, markerPort, markerPort+len(phases)-1), "-T", "fields", "-E", "separator=|"}
+	ports := fmt.Sprintf("udp.dstport in {%d, %d..%d}", rocePort, markerPort, markerPort+len(phases)-1)
+	args := []string{"-n", "-r", path, "-Y", ports, "-T", "fields", "-E", "separator=|"}
 	for _, f := range captureFields {
 		args = append(args, "-e", f)
 	}
@@ -191,7 +192,8 @@ func (c *capture) check(t *testing.T, phase string) {
 	}
 	sum := flowOf{}
 	for name, f := range flows {
-		t.Logf("%s: %d numbers from %d, %d left out at first, %d repeated, %d never seen", name, len(f.seen), f.first, f.gaps, f.repeats, f.missing())
+		t.Logf("%s: %d numbers from %d, %d left out at first, %d repeated, %d never seen",
+			name, len(f.seen), f.first, f.gaps, f.repeats, f.missing())
 		sum.gaps, sum.repeats = sum.gaps+f.gaps, sum.repeats+f.repeats
 		if f.missing() != 0 {
 			t.Errorf("%s: %d numbers were never on the wire", name, f.missing())
@@ -209,7 +211,9 @@ func (c *capture) check(t *testing.T, phase string) {
 // TestFlow: what is left out, repeated and never seen is counted, also where numbers begin again.
 func TestFlow(t *testing.T) {
 	var f flowOf
-	for _, p := range []bthPacket{{psn: psnMask - 1}, {psn: 1}, {psn: psnMask}, {psn: 2, opcode: bthReadRequest, readBytes: 2 * packetBytes}, {psn: 4}} {
+	for _, p := range []bthPacket{
+		{psn: psnMask - 1}, {psn: 1}, {psn: psnMask}, {psn: 2, opcode: bthReadRequest, readBytes: 2 * packetBytes}, {psn: 4},
+	} {
 		f.request(p)
 	}
 	if f.gaps != 2 || f.repeats != 1 || f.missing() != 1 || len(f.seen) != 6 {
@@ -220,7 +224,8 @@ func TestFlow(t *testing.T) {
 // TestPackets: a packet that tshark does not understand is refused.
 func TestPackets(t *testing.T) {
 	good := "7|10.77.0.1|4791|0x000013|17|4096|0|||"
-	if p, err := parsePacket(strings.Split(good, "|")); err != nil || p != (bthPacket{frame: 7, opcode: 17, psn: 4096, flow: "10.77.0.1 to pair 0x000013"}) {
+	want := bthPacket{frame: 7, opcode: 17, psn: 4096, flow: "10.77.0.1 to pair 0x000013"}
+	if p, err := parsePacket(strings.Split(good, "|")); err != nil || p != want {
 		t.Errorf("%+v, %v", p, err)
 	}
 	for _, bad := range []string{"7|10.77.0.1|4791|||||||", good[:len(good)-1] + "1|", good[:len(good)-1] + "|8388608", "x" + good} {

@@ -20,8 +20,8 @@ const (
 	blowsMax   = 4        // until one hits in mid-transfer
 )
 
-// TestCluster runs four nodes with real mounts over libibverbs, through what an evening may bring: files, an image, one that is cut on its way, a
-// member that is killed, one that comes back without RDMA, and the loss of the RDMA device itself. In an emulated machine with
+// TestCluster runs four nodes with real mounts over libibverbs, through what an evening may bring: files, an image, one that is cut on
+// its way, a member that is killed, one that comes back without RDMA, and the loss of the RDMA device itself. In an emulated machine with
 // little processor time a member may stall and be left out of a transfer: so what is owed is awaited before bytes are counted.
 func TestCluster(t *testing.T) {
 	device := rdmaDevice(t)
@@ -32,7 +32,8 @@ func TestCluster(t *testing.T) {
 		name string
 		do   func(t *testing.T, c *cluster.Cluster, device, small string)
 	}{
-		{"Doctor", doctorSays}, {"Control", controlOverRings}, {"Files", files}, {"Image", wholeImage}, {"GetsShorter", getsShorter}, {"MemberDies", memberDies},
+		{"Doctor", doctorSays}, {"Control", controlOverRings}, {"Files", files}, {"Image", wholeImage},
+		{"GetsShorter", getsShorter}, {"MemberDies", memberDies},
 		{"MemberWithoutRDMA", memberWithoutRDMA}, {"DeviceIsLost", deviceIsLost},
 	} {
 		if !t.Run(step.name, func(t *testing.T) { step.do(t, c, device, small) }) {

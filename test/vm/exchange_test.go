@@ -15,7 +15,7 @@ import (
 const (
 	slotBytes = 64 << 10
 	slots     = 8   // of messages on their way out
-	messages  = 240 // each way; every one has a receive from the beginning, with a slot of its own, so none has to be sent again for want of it
+	messages  = 240 // each way; all have a receive from the beginning, with a slot of its own: none is sent again for want of it
 	receives  = messages + 1
 	areaAt    = (slots + receives) * slotBytes
 	areaBytes = 4 << 20 // of writes and reads
