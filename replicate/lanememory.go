@@ -11,9 +11,9 @@ import (
 	"github.com/rdmcfs/rdmcfs/replicate/rdmc"
 )
 
-// Groups and registered memory. Groups that are kept for the next file hold their part of each member's budget. A member that has none for another group has idle
-// ones end (rdmc.GroupConfig.Yields) and refuses; the root makes the group anew until all have room. Where the set has a lane already, a session goes behind
-// the others on that one instead.
+// Groups and registered memory. Groups that are kept for the next file hold their part of each member's budget. A member that has none
+// for another group has idle ones end (rdmc.GroupConfig.Yields) and refuses; the root makes the group anew until all have room. Where
+// the set has a lane already, a session goes behind the others on that one instead.
 
 const (
 	// memoryWait is how long a group waits for memory at its members. Those that have none then are left out, as slow.
@@ -80,8 +80,8 @@ func after(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// giveWay takes a lane out if its set has another one that is or will be of use, and has the set try for no further one for a while. Of two that are made at the same
-// time one stays.
+// giveWay takes a lane out if its set has another one that is or will be of use, and has the set try for no further one for a while.
+// Of two that are made at the same time one stays.
 func (l *lanes) giveWay(ln *lane) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -115,8 +115,8 @@ func (l *lanes) watch(ln *lane) {
 	}
 }
 
-// yielded reports whether the group of a made lane has ended for another's want of memory. A member that has seen to that refuses the message that was to
-// come, perhaps before this node hears why.
+// yielded reports whether the group of a made lane has ended for another's want of memory. A member that has seen to that refuses the
+// message that was to come, perhaps before this node hears why.
 func (ln *lane) yielded() bool {
 	if ln.group == nil {
 		return false

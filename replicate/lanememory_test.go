@@ -21,7 +21,8 @@ func publishAll(t *testing.T, c *cluster, node meta.NodeID, name string) {
 		return
 	}
 	for _, owed := range out.Result.Owed {
-		t.Errorf("%s: owed to node %d, reason %d: %s", name, owed, owedReasons(t, c.node(1).db, owed)[out.Content], c.node(node).rep.WhySlow(owed))
+		reason := owedReasons(t, c.node(1).db, owed)[out.Content]
+		t.Errorf("%s: owed to node %d, reason %d: %s", name, owed, reason, c.node(node).rep.WhySlow(owed))
 	}
 	for _, n := range c.all() {
 		n.wantBytes(out.Content, b)
@@ -40,8 +41,8 @@ func scarce(t *testing.T, fabric string, budget int64) (*cluster, []*allocating)
 	return c, devices
 }
 
-// TestIdleGroupsMakeRoom: each node in turn sends a file to all. There is memory for the groups of some of them only: the idle ones of others go,
-// and nobody is owed anything.
+// TestIdleGroupsMakeRoom: each node in turn sends a file to all. There is memory for the groups of some of them only: the idle ones of
+// others go, and nobody is owed anything.
 func TestIdleGroupsMakeRoom(t *testing.T) {
 	eachFabric(t, func(t *testing.T, fabric string) {
 		c, devices := scarce(t, fabric, 700<<10)
@@ -58,8 +59,8 @@ func TestIdleGroupsMakeRoom(t *testing.T) {
 	})
 }
 
-// TestGoesOnWithTheLaneItHas: there is memory for one group of a member set. A session that would take a further one while another session
-// is on the first goes behind that.
+// TestGoesOnWithTheLaneItHas: there is memory for one group of a member set. A session that would take a further one while another
+// session is on the first goes behind that.
 func TestGoesOnWithTheLaneItHas(t *testing.T) {
 	eachFabric(t, func(t *testing.T, fabric string) {
 		c, _ := scarce(t, fabric, 300<<10)
@@ -122,8 +123,8 @@ func TestRefusedForMemoryIsAskedAgain(t *testing.T) {
 	}
 }
 
-// TestRefusedForMemoryIsNotDead: a member that has no memory for long is owed the file with that as the evidence, not as one that can't be
-// reached; the others have it.
+// TestRefusedForMemoryIsNotDead: a member that has no memory for long is owed the file with that as the evidence, not as one that
+// can't be reached; the others have it.
 func TestRefusedForMemoryIsNotDead(t *testing.T) {
 	c := refuse(t, 3, 1<<30)
 	c.node(1).rep.lanes.patience = 300 * time.Millisecond

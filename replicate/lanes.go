@@ -67,7 +67,10 @@ type lane struct {
 }
 
 func newLanes(peers Peers, groups Groups, log *slog.Logger, now func() time.Time) *lanes {
-	return &lanes{peers: peers, groups: groups, log: log, now: now, patience: memoryWait, sets: make(map[string][]*lane), scarce: make(map[string]time.Time)}
+	return &lanes{
+		peers: peers, groups: groups, log: log, now: now, patience: memoryWait,
+		sets: make(map[string][]*lane), scarce: make(map[string]time.Time),
+	}
 }
 
 func laneKey(members []meta.NodeID) string {

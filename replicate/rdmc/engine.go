@@ -99,7 +99,8 @@ func (e *Engine) Close() error {
 	return e.cq.Close()
 }
 
-// tick tells the time to the groups that need it, and rests while there are none. Between, it wakes those whose turn it became by a user's call.
+// tick tells the time to the groups that need it, and rests while there are none. Between, it wakes those whose turn it became by a
+// user's call.
 func (e *Engine) tick() {
 	ticker := time.NewTicker(tickInterval)
 	defer ticker.Stop()
@@ -133,8 +134,8 @@ func (e *Engine) tick() {
 	}
 }
 
-// passTurns has the ticker wake those whose turn it has become. A user's call does not do so itself: it may hold a lock that a Placed of another
-// group takes.
+// passTurns has the ticker wake those whose turn it has become. A user's call does not do so itself: it may hold a lock that a Placed
+// of another group takes.
 func (e *Engine) passTurns() {
 	if !e.turns.due.Load() {
 		return

@@ -218,7 +218,8 @@ func (a *arbiter) lowest(s *share, own int64) int64 {
 	return own
 }
 
-// lift raises tags that lag behind by more than a moment's absence: what was not asked for is not given later. It reports whether there were any.
+// lift raises tags that lag behind by more than a moment's absence: what was not asked for is not given later. It reports whether
+// there were any.
 func (a *arbiter) lift(s *share) bool {
 	tag, ofClass := s.tag, a.tags[s.class]
 	arrears := int64(0)

@@ -13,7 +13,8 @@ import (
 	"github.com/rdmcfs/rdmcfs/replicate/schedule"
 )
 
-// TestArbiterWakesAllWhoseTurnItIs asks, completes, rests, joins and leaves at random: whoever may send after a step, and waits, is woken by it.
+// TestArbiterWakesAllWhoseTurnItIs asks, completes, rests, joins and leaves at random: whoever may send after a step, and waits, is
+// woken by it.
 func TestArbiterWakesAllWhoseTurnItIs(t *testing.T) {
 	costs, sizes := []int64{shareUnit, 2 * shareUnit, 4 * shareUnit}, []int{48, 1000, 16 << 10, 1 << 20}
 	for seed := range uint64(1000) {
@@ -135,7 +136,9 @@ func wakeCases() map[string]wakeCase {
 	}
 	return map[string]wakeCase{
 		"SendSmall": {cfg: pair, members: 2, far: 1, hold: smallBytes, free: smallBytes},
-		"Fail":      {cfg: pair, members: 2, far: 1, hold: smallBytes, free: func(_ *testing.T, groups []*Group) { groups[0].Fail(nil, errTest) }},
+		"Fail": {cfg: pair, members: 2, far: 1, hold: smallBytes, free: func(_ *testing.T, groups []*Group) {
+			groups[0].Fail(nil, errTest)
+		}},
 		"Connect": {cfg: pair, members: 2, far: 1, hold: smallBytes, free: func(t *testing.T, groups []*Group) {
 			if groups[0].connectLane(t.Context(), 0, nil) == nil {
 				t.Error("connected without an address")
@@ -151,7 +154,9 @@ func wakeCases() map[string]wakeCase {
 			defer groups[0].mu.Unlock()
 			return time.Until(groups[0].core.bucket.opens())
 		}},
-		"Incoming": {cfg: refusing, members: 3, at: 1, far: 2, hold: oneBlock, free: oneBlock, after: func([]*Group) time.Duration { return wakeDelay }},
+		"Incoming": {cfg: refusing, members: 3, at: 1, far: 2, hold: oneBlock, free: oneBlock, after: func([]*Group) time.Duration {
+			return wakeDelay
+		}},
 		"PostReceive": {cfg: posted, members: 3, at: 1, far: 2, hold: func(t *testing.T, groups []*Group) {
 			post(t, groups[1], 1000)
 			oneBlock(t, groups)
@@ -162,8 +167,9 @@ func wakeCases() map[string]wakeCase {
 	}
 }
 
-// TestOthersAreWokenAtOnce: what a call, a callback or the rate timer of a group gives or frees wakes the group of the same engine that waits for it then and there, not at
-// the next tick, and nobody else. Time is virtual, and stands still while anybody can do something.
+// TestOthersAreWokenAtOnce: what a call, a callback or the rate timer of a group gives or frees wakes the group of the same engine
+// that waits for it then and there, not at the next tick, and nobody else. Time is virtual, and stands still while anybody can do
+// something.
 func TestOthersAreWokenAtOnce(t *testing.T) {
 	for name, c := range wakeCases() {
 		t.Run(name, func(t *testing.T) {

@@ -2,9 +2,10 @@ package rdmc
 
 import "time"
 
-// Groups that yield. A group that is kept for the next message keeps its part of the registered memory too. When there is none for a new group, those
-// with GroupConfig.Yields that carry nothing end, the one that is idle for longest first, as many as it takes: all their members hear of it as of a failure, with
-// ReasonYielded and no suspects. So the new one is refused, with ErrMemory, and finds room when they were ended by their owners.
+// Groups that yield. A group that is kept for the next message keeps its part of the registered memory too. When there is none for a
+// new group, those with GroupConfig.Yields that carry nothing end, the one that is idle for longest first, as many as it takes: all
+// their members hear of it as of a failure, with ReasonYielded and no suspects. So the new one is refused, with ErrMemory, and finds
+// room when they were ended by their owners.
 
 const (
 	// yieldAfter is how long nothing must have been under way in a group before it yields.
@@ -13,8 +14,8 @@ const (
 	yieldUnused = 10 * time.Second
 )
 
-// idleFrom is since when nothing has been under way in a group, as far as this member knows: others may still receive what is done here, and their neighbours hear
-// that they are active.
+// idleFrom is since when nothing has been under way in a group, as far as this member knows: others may still receive what is done
+// here, and their neighbours hear that they are active.
 func (c *core) idleFrom() (since time.Time, idle bool) {
 	if c.ended() || c.closing || c.waiting || len(c.messages)+len(c.early) > 0 {
 		return time.Time{}, false

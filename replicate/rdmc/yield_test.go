@@ -79,8 +79,8 @@ func abortAll(groups []*Group) {
 	}
 }
 
-// TestIdleGroupsYieldTheirMemory: a group that finds no memory has the one end that is idle for longest, at its root or at a member, on all of its members and without a
-// suspect, and no more of them than it needs. When its owners have ended it there is room.
+// TestIdleGroupsYieldTheirMemory: a group that finds no memory has the one end that is idle for longest, at its root or at a member,
+// on all of its members and without a suspect, and no more of them than it needs. When its owners have ended it there is room.
 func TestIdleGroupsYieldTheirMemory(t *testing.T) {
 	for name, at := range map[string]int{"root": 0, "member": 2} {
 		t.Run(name, func(t *testing.T) {
@@ -115,8 +115,8 @@ func TestIdleGroupsYieldTheirMemory(t *testing.T) {
 	}
 }
 
-// TestWhoIsNeededYieldsNothing: a group keeps its memory that has a message under way, also where it is done but not at another member; whose members may still be connecting;
-// or that was not made to yield.
+// TestWhoIsNeededYieldsNothing: a group keeps its memory that has a message under way, also where it is done but not at another
+// member; whose members may still be connecting; or that was not made to yield.
 func TestWhoIsNeededYieldsNothing(t *testing.T) {
 	run := func(name string, cfg GroupConfig, used bool, idle time.Duration) {
 		t.Run(name, func(t *testing.T) {
