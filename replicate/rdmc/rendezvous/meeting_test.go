@@ -190,7 +190,7 @@ func TestTheRoomIsGuarded(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 	defer cancel()
 	root := make(chan error, 1)
 	go func() {
@@ -206,7 +206,7 @@ func TestTheRoomIsGuarded(t *testing.T) {
 			t.Fatal(err)
 		}
 		conn.Write([]byte(rubbish))
-		conn.SetReadDeadline(time.Now().Add(5 * time.Second))
+		conn.SetReadDeadline(time.Now().Add(20 * time.Second))
 		if f, err := receive(conn, maxFrame); err != nil || f.kind != kindOut {
 			t.Errorf("%q: %+v, %v", rubbish, f, err)
 		}
@@ -215,6 +215,7 @@ func TestTheRoomIsGuarded(t *testing.T) {
 	if _, err := Open(ctx, Config{Rank: 3, Room: listener.Addr().String()}); !errors.Is(err, ErrOut) || !strings.Contains(err.Error(), "give 1 to 2") {
 		t.Errorf("rank 3 of 3: %v", err)
 	}
+	cancel()
 	if err := <-root; err == nil || !strings.Contains(err.Error(), "ranks [1 2] did not come") {
 		t.Errorf("the root: %v", err)
 	}
