@@ -5,6 +5,7 @@ package verbs
 import (
 	"errors"
 	"net/netip"
+	"sync"
 	"testing"
 	"time"
 
@@ -99,6 +100,38 @@ func TestAddressMoves(t *testing.T) {
 	defer b.mu.Unlock()
 	if len(b.left) != 0 || len(b.routes) != 1 {
 		t.Errorf("%d routes of before, %d of now", len(b.left), len(b.routes))
+	}
+}
+
+// TestOpenWhileAddressesChange: events that come while a device is set up, or closed, find all that they need.
+func TestOpenWhileAddressesChange(t *testing.T) {
+	deviceName(t)
+	stop := make(chan struct{})
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	defer close(stop)
+	wg.Go(func() {
+		for {
+			for _, do := range []string{"add", "del"} {
+				command(t, "ip", "addr", do, "10.78.1.1/32", "dev", "dummy0")
+			}
+			select {
+			case <-stop:
+				return
+			default:
+			}
+		}
+	})
+	for range 20 {
+		cfg := quick
+		cfg.Device, cfg.GID = deviceName(t), "10.77.0.1"
+		d, err := Open(cfg)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := d.Close(); err != nil {
+			t.Fatal(err)
+		}
 	}
 }
 

@@ -148,11 +148,10 @@ func (d *device) setUp() error {
 	}
 	d.limits, d.readsOut, d.readsIn = usableLimits(&d.info.Limits, d.at.Load().port.MessageBytesMax, inline)
 	d.present = presenceOf("/sys/class/infiniband_verbs", d.info.Name)
-	if err := d.listen(); err != nil {
+	if d.bell, err = d.newBell(); err != nil {
 		return err
 	}
-	d.bell, err = d.newBell()
-	return err
+	return d.listen() // last: events find all that they are about
 }
 
 // unitsOf is how many of a card's units (64 bytes) a request takes, with its list or inline bytes, and with
