@@ -100,10 +100,14 @@ func newCluster(t testing.TB, devices []rdma.Device) *cluster {
 	return c
 }
 
+// starved is the SilenceTimeout of groups whose tests are not about silence: a busy machine leaves a thread without a processor for seconds.
+const starved = 20 * time.Second
+
 // group makes and connects a group over the engines with the given indexes.
 func (c *cluster) group(cfg GroupConfig, engines ...int) []*Group {
 	c.t.Helper()
 	cfg.Members = nil
+	orDefault(&cfg.SilenceTimeout, starved)
 	for _, i := range engines {
 		cfg.Members = append(cfg.Members, fmt.Sprint("node", i))
 	}

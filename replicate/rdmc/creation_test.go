@@ -109,7 +109,7 @@ func awaitLanes(t *testing.T, g *Group, missing int) {
 func unconnected(t *testing.T, c *cluster) (groups []*Group, remote []map[int][]byte) {
 	t.Helper()
 	for rank, e := range c.engines {
-		g, err := e.NewGroup(GroupConfig{Number: 1, Members: make([]string, len(c.engines)), Rank: rank})
+		g, err := e.NewGroup(GroupConfig{Number: 1, Members: make([]string, len(c.engines)), Rank: rank, SilenceTimeout: starved})
 		if err != nil {
 			t.Fatal(err)
 		}

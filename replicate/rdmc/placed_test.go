@@ -127,7 +127,7 @@ func TestPlacedWithoutAnnouncement(t *testing.T) {
 		var groups []*Group
 		for rank, e := range c.engines {
 			g, err := e.NewGroup(GroupConfig{
-				Number: 1, BlockSize: block, Members: make([]string, n), Rank: rank, Unannounced: true,
+				Number: 1, BlockSize: block, Members: make([]string, n), Rank: rank, Unannounced: true, SilenceTimeout: starved,
 				Incoming: func(size uint64) (Sink, error) {
 					p := newPlaced(t, ds[rank], int(size), block)
 					got[rank] = append(got[rank], p)

@@ -49,6 +49,7 @@ func (in *inbox) configure(cfg *GroupConfig) {
 func plainGroup(t *testing.T, c *cluster, cfg GroupConfig) ([]*Group, []*inbox) {
 	t.Helper()
 	cfg.Members = make([]string, len(c.engines))
+	orDefault(&cfg.SilenceTimeout, starved)
 	var groups []*Group
 	var inboxes []*inbox
 	for rank, e := range c.engines {
@@ -163,7 +164,7 @@ func TestStoredInOrder(t *testing.T) {
 		var groups []*Group
 		for rank, e := range c.engines {
 			g, err := e.NewGroup(GroupConfig{
-				BlockSize: block, Members: make([]string, 2), Rank: rank, Unannounced: true, SmallBytes: -1, Window: 24,
+				BlockSize: block, Members: make([]string, 2), Rank: rank, Unannounced: true, SmallBytes: -1, Window: 24, SilenceTimeout: starved,
 				Incoming: func(size uint64) (Sink, error) {
 					begun++
 					sink, number := newMemory(int(size), block), begun
@@ -229,7 +230,7 @@ func TestIncomingMayWaitForTheMessageBefore(t *testing.T) {
 		var groups []*Group
 		for rank, e := range c.engines {
 			g, err := e.NewGroup(GroupConfig{
-				BlockSize: block, Members: make([]string, 2), Rank: rank, Unannounced: true,
+				BlockSize: block, Members: make([]string, 2), Rank: rank, Unannounced: true, SilenceTimeout: starved,
 				Incoming: func(n uint64) (Sink, error) {
 					if begun++; begun == 1 {
 						return first, nil

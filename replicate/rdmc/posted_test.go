@@ -13,6 +13,7 @@ func postedGroup(t *testing.T, c *cluster, cfg GroupConfig, completed func(rank 
 	t.Helper()
 	var groups []*Group
 	cfg.Members, cfg.Unannounced, cfg.PostedReceives = make([]string, len(c.engines)), true, true
+	orDefault(&cfg.SilenceTimeout, starved)
 	for rank, e := range c.engines {
 		cfg.Rank = rank
 		cfg.Completed = func(tr *Transfer) { completed(rank, tr) }

@@ -41,6 +41,7 @@ func (b *mailbox) small(seq uint64, data []byte) {
 func smallGroups(t testing.TB, c *cluster, cfg GroupConfig) ([]*Group, []*mailbox) {
 	t.Helper()
 	cfg.Number, cfg.Members = 1, make([]string, len(c.engines))
+	orDefault(&cfg.SilenceTimeout, starved)
 	var groups []*Group
 	var boxes []*mailbox
 	for rank, e := range c.engines {
@@ -255,7 +256,7 @@ func TestDSN_4_1_SmallCallbackCallsTheLibrary(t *testing.T) {
 		onward := c.engines[1]
 		var second []*Group
 		for rank, e := range []*Engine{onward, c.engines[2]} {
-			g, err := e.NewGroup(GroupConfig{Number: 2, Members: make([]string, 2), Rank: rank, SmallBytes: 10,
+			g, err := e.NewGroup(GroupConfig{Number: 2, Members: make([]string, 2), Rank: rank, SmallBytes: 10, SilenceTimeout: starved,
 				Small: func(_ uint64, data []byte) { got <- string(data) }})
 			if err != nil {
 				t.Fatal(err)
@@ -265,7 +266,7 @@ func TestDSN_4_1_SmallCallbackCallsTheLibrary(t *testing.T) {
 		connect(t, second)
 		var first []*Group
 		for rank, e := range c.engines[:2] {
-			g, err := e.NewGroup(GroupConfig{Number: 1, Members: make([]string, 2), Rank: rank, SmallBytes: 10,
+			g, err := e.NewGroup(GroupConfig{Number: 1, Members: make([]string, 2), Rank: rank, SmallBytes: 10, SilenceTimeout: starved,
 				Small: func(_ uint64, data []byte) { sendSmall(t, second[0], data) }})
 			if err != nil {
 				t.Fatal(err)
