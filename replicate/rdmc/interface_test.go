@@ -249,9 +249,9 @@ func TestDSN_4_2_CallersCodeIsNotOnThePoller(t *testing.T) {
 		for rank, e := range c.engines {
 			g, err := e.NewGroup(GroupConfig{Number: 1, Members: make([]string, 3), Rank: rank, BlockSize: 1000, Unannounced: true, SmallBytes: 100,
 				SilenceTimeout: starved,
-				Small:     func(uint64, []byte) { <-gate },
-				Incoming:  func(uint64) (Sink, error) { <-gate; return blocked{gate}, nil },
-				Completed: func(*Transfer) { <-gate }})
+				Small:          func(uint64, []byte) { <-gate },
+				Incoming:       func(uint64) (Sink, error) { <-gate; return blocked{gate}, nil },
+				Completed:      func(*Transfer) { <-gate }})
 			if err != nil {
 				t.Fatal(err)
 			}
