@@ -1,16 +1,68 @@
 package replicate
 
 import (
+	"errors"
+	"fmt"
 	"maps"
 	"slices"
 
 	"github.com/rdmcfs/rdmcfs/meta"
+	"github.com/rdmcfs/rdmcfs/replicate/rdmc"
 )
 
 const (
 	maxAddressBytes = 4096
 	maxNeighbours   = 256
 )
+
+// refusalCode says what to make of a refusal.
+type refusalCode uint8
+
+const (
+	notRefused    refusalCode = iota // yes
+	refusedPlain                     // for what the text says
+	refusedMemory                    // for want of registered memory, which others may give back: worth asking again
+)
+
+// refusal is a member's no, or yes. It is an answer of a member that lives.
+type refusal struct {
+	Code refusalCode
+	Text string
+}
+
+// refusalOf is the answer to what err says; nil is yes.
+func refusalOf(err error) refusal {
+	switch {
+	case err == nil:
+		return refusal{}
+	case errors.Is(err, rdmc.ErrMemory):
+		return refusal{refusedMemory, err.Error()}
+	}
+	return refusal{refusedPlain, err.Error()}
+}
+
+// asError is a refusal as the one who asked sees it, nil if it is none: it matches errRefused, and rdmc.ErrMemory where it is for that.
+func (f refusal) asError(node meta.NodeID, kind Kind) error {
+	switch f.Code {
+	case notRefused:
+		return nil
+	case refusedMemory:
+		return fmt.Errorf("node %d %w %v: %w: %s", node, errRefused, kind, rdmc.ErrMemory, f.Text)
+	}
+	return fmt.Errorf("node %d %w %v: %s", node, errRefused, kind, f.Text)
+}
+
+func (f refusal) put(w *writer) {
+	w.u8(uint8(f.Code))
+	w.str(clipText(f.Text))
+}
+
+func (f *refusal) get(r *reader) {
+	f.Code, f.Text = refusalCode(r.u8()), r.str(maxTextBytes)
+	if r.err == nil && (f.Code > refusedMemory || (f.Code == notRefused) != (f.Text == "")) {
+		r.fail("refusal %d", f.Code)
+	}
+}
 
 // groupOpen asks a member to make its end of a group. Its rank is its place in Members, the root first.
 type groupOpen struct {
@@ -43,15 +95,15 @@ func decodeGroupOpen(b []byte) (m groupOpen, err error) {
 // of its neighbours for it in KindConnect. They are secrets.
 type groupAddresses struct {
 	Number  uint64
-	Refused string // in the answer: why there is no group
+	Refused refusal // in the answer: why there is no group
 	ByRank  map[int][]byte
 }
 
 func (m *groupAddresses) encode() []byte {
-	w := writer{make([]byte, 0, 32+len(m.Refused)+len(m.ByRank)*(maxAddressBytes+8))}
+	w := writer{make([]byte, 0, 32+len(m.Refused.Text)+len(m.ByRank)*(maxAddressBytes+8))}
 	w.u8(wireVersion)
 	w.u64(m.Number)
-	w.str(clipText(m.Refused))
+	m.Refused.put(&w)
 	w.varint(uint64(len(m.ByRank)))
 	for _, rank := range slices.Sorted(maps.Keys(m.ByRank)) {
 		w.varint(uint64(rank))
@@ -62,7 +114,8 @@ func (m *groupAddresses) encode() []byte {
 
 func decodeGroupAddresses(b []byte) (m groupAddresses, err error) {
 	r := open(b)
-	m.Number, m.Refused = r.u64(), r.str(maxTextBytes)
+	m.Number = r.u64()
+	m.Refused.get(r)
 	n := r.count(maxNeighbours, 2)
 	m.ByRank = make(map[int][]byte, n)
 	last := -1
@@ -102,15 +155,15 @@ func decodeGroupEnd(b []byte) (m groupEnd, err error) {
 }
 
 // encodeOutcome answers messages that need no more than yes or a reason why not.
-func encodeOutcome(refused string) []byte {
-	w := writer{make([]byte, 0, 8+len(refused))}
+func encodeOutcome(refused refusal) []byte {
+	w := writer{make([]byte, 0, 8+len(refused.Text))}
 	w.u8(wireVersion)
-	w.str(clipText(refused))
+	refused.put(&w)
 	return w.b
 }
 
-func decodeOutcome(b []byte) (refused string, err error) {
+func decodeOutcome(b []byte) (refused refusal, err error) {
 	r := open(b)
-	refused = r.str(maxTextBytes)
+	refused.get(r)
 	return refused, r.done()
 }

@@ -3,11 +3,8 @@ package replicate
 import (
 	"context"
 	"errors"
-	"fmt"
-	"strings"
 	"time"
 
-	"github.com/rdmcfs/rdmcfs/meta"
 	"github.com/rdmcfs/rdmcfs/replicate/rdmc"
 )
 
@@ -27,14 +24,6 @@ const (
 
 // errRefused is matched by the answer of a member that says no: it lives.
 var errRefused = errors.New("refused")
-
-// refusedBy makes an error of a member's answer. One for want of memory is known by the text of rdmc.ErrMemory, as refusals are texts.
-func refusedBy(node meta.NodeID, kind Kind, text string) error {
-	if strings.Contains(text, rdmc.ErrMemory.Error()) {
-		return fmt.Errorf("node %d %w %v: %w: %s", node, errRefused, kind, rdmc.ErrMemory, text)
-	}
-	return fmt.Errorf("node %d %w %v: %s", node, errRefused, kind, text)
-}
 
 func outOfMemory(err error) bool { return errors.Is(err, rdmc.ErrMemory) }
 

@@ -79,8 +79,8 @@ func (l *lanes) openEnds(ctx context.Context, ln *lane) ([]map[int][]byte, error
 			return err
 		}
 		m, err := decodeGroupAddresses(answer)
-		if err == nil && m.Refused != "" {
-			err = refusedBy(node, KindGroup, m.Refused)
+		if err == nil {
+			err = m.Refused.asError(node, KindGroup)
 		}
 		byRank[rank] = m.ByRank
 		return err
@@ -123,8 +123,8 @@ func askOutcome(ctx context.Context, peers Peers, node meta.NodeID, kind Kind, r
 		return err
 	}
 	refused, err := decodeOutcome(answer)
-	if err == nil && refused != "" {
-		err = refusedBy(node, kind, refused)
+	if err == nil {
+		err = refused.asError(node, kind)
 	}
 	return err
 }

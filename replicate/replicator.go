@@ -218,7 +218,7 @@ func (r *Replicator) dispatch(ctx context.Context, from meta.NodeID, kind Kind, 
 func (r *Replicator) openEnd(from meta.NodeID, m groupOpen) groupAddresses {
 	byRank, err := r.member.ends.open(r.cfg.Self().Node, from, m)
 	if err != nil {
-		return groupAddresses{Number: m.Number, Refused: err.Error()}
+		return groupAddresses{Number: m.Number, Refused: refusalOf(err)}
 	}
 	return groupAddresses{Number: m.Number, ByRank: byRank}
 }
@@ -247,10 +247,7 @@ func outcome[Q any](payload []byte, decode func([]byte) (Q, error), handle func(
 	if err != nil {
 		return nil, err
 	}
-	if err := handle(q); err != nil {
-		return encodeOutcome(err.Error()), nil
-	}
-	return encodeOutcome(""), nil
+	return encodeOutcome(refusalOf(handle(q))), nil
 }
 
 // OpenContent implements Contents.

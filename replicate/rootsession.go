@@ -200,13 +200,13 @@ func (s *rootSession) onAnswer(now time.Time, e evAnswer) []rootAction {
 	case statusVoted:
 		m.phase, s.moved, s.gained = memberVoted, now, now
 	default:
-		return s.out(now, nil, []suspect{{m.node, refusal(e.standing)}}, e.Text)
+		return s.out(now, nil, []suspect{{m.node, owedReasonOf(e.standing)}}, e.Text)
 	}
 	return nil
 }
 
-// refusal is the reason under which a member that refused is owed.
-func refusal(st standing) meta.OwedReason {
+// owedReasonOf is the reason under which a member that refused is owed.
+func owedReasonOf(st standing) meta.OwedReason {
 	if st.Reason == 0 {
 		return meta.OwedFailed
 	}
@@ -225,7 +225,7 @@ func (s *rootSession) onStanding(now time.Time, e evStanding) []rootAction {
 		m.held = s.blocks
 		return nil
 	case statusRefused, statusGone:
-		return s.out(now, nil, []suspect{{m.node, refusal(e.standing)}}, e.Text)
+		return s.out(now, nil, []suspect{{m.node, owedReasonOf(e.standing)}}, e.Text)
 	}
 	s.setHeld(now, m, int(e.Held))
 	if e.Status == statusChecking && m.phase != memberChecking {

@@ -275,5 +275,5 @@ func (s *pushSession) missedBy(a smallAnswer) meta.Missed {
 	if a.err != nil {
 		return meta.Missed{Node: a.node, Reason: meta.OwedFailed}
 	}
-	return meta.Missed{Node: a.node, Reason: refusal(a.st)}
+	return meta.Missed{Node: a.node, Reason: owedReasonOf(a.st)}
 }

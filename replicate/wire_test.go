@@ -26,8 +26,9 @@ func roundTrips() map[string][2]any {
 	wrk := work{100, []meta.NodeID{1, 2}, []meta.ContentID{someID}}
 	wr := workReply{[]meta.ContentID{someID}, nil, []meta.ContentID{{Seq: 1}}, []meta.NodeID{9}, 12}
 	grp := groupOpen{1 << 40, []meta.NodeID{1, 2, 3}, 1 << 18, 4}
-	adr := groupAddresses{5, "", map[int][]byte{0: {1}, 3: {2, 2}}}
+	adr := groupAddresses{5, refusal{}, map[int][]byte{0: {1}, 3: {2, 2}}}
 	end := groupEnd{8, true}
+	no := refusal{refusedMemory, "no"}
 	return map[string][2]any{
 		"announce": {ann, first(decodeAnnounce(ann.encode()))}, "standing": {st, first(decodeStanding(st.encode()))},
 		"begin": {beg, first(decodeBegin(beg.encode()))}, "finish": {fin, first(decodeFinish(fin.encode()))},
@@ -36,7 +37,7 @@ func roundTrips() map[string][2]any {
 		"fetch":     {fet, first(decodeFetch(fet.encode()))}, "fetch reply": {rep, first(decodeFetchReply(rep.encode()))},
 		"work": {wrk, first(decodeWork(wrk.encode()))}, "work reply": {wr, first(decodeWorkReply(wr.encode()))},
 		"group": {grp, first(decodeGroupOpen(grp.encode()))}, "addresses": {adr, first(decodeGroupAddresses(adr.encode()))},
-		"group end": {end, first(decodeGroupEnd(end.encode()))}, "outcome": {"no", first(decodeOutcome(encodeOutcome("no")))},
+		"group end": {end, first(decodeGroupEnd(end.encode()))}, "outcome": {no, first(decodeOutcome(encodeOutcome(no)))},
 	}
 }
 
@@ -72,7 +73,7 @@ func decoders() map[string]func([]byte) ([]byte, error) {
 func TestEveryTruncationIsAnError(t *testing.T) {
 	ann := announce{Content: someID, Shape: []byte{9, 9}}
 	st := standing{Content: someID, Status: statusVoted, Text: "text"}
-	adr := groupAddresses{5, "x", map[int][]byte{0: {1}, 3: {2, 2}}}
+	adr := groupAddresses{5, refusal{refusedPlain, "x"}, map[int][]byte{0: {1}, 3: {2, 2}}}
 	for name, b := range map[string][]byte{
 		"announce": ann.encode(), "standing": st.encode(), "addresses": adr.encode(),
 		"put": encodePut([]putItem{{Content: someID, Bytes: []byte("abc")}}),
@@ -93,7 +94,7 @@ func FuzzDecodeMessages(f *testing.F) {
 	ann := announce{Content: someID, Shape: []byte{9, 9}}
 	f.Add(ann.encode())
 	f.Add(encodePut([]putItem{{Content: someID, Bytes: []byte("abc")}}))
-	f.Add((&groupAddresses{5, "x", map[int][]byte{0: {1}, 3: {2, 2}}}).encode())
+	f.Add((&groupAddresses{5, refusal{refusedPlain, "x"}, map[int][]byte{0: {1}, 3: {2, 2}}}).encode())
 	f.Add((&workReply{Done: []meta.ContentID{someID}}).encode())
 	all := decoders()
 	f.Fuzz(func(t *testing.T, b []byte) {
