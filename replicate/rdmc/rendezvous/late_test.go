@@ -32,7 +32,7 @@ func TestFailureBeforeDelivered(t *testing.T) {
 	open := sync.OnceFunc(func() { close(late.gate) })
 	t.Cleanup(open)
 	p := newParty(t, 3, func(cfg *Config) {
-		cfg.Detect = 500 * time.Millisecond
+		cfg.Detect = 1500 * time.Millisecond
 		if cfg.Rank != 2 {
 			return
 		}

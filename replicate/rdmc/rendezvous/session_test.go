@@ -113,7 +113,7 @@ func newParty(t *testing.T, n int, adapt func(*Config)) *party {
 			t.Fatal(err)
 		}
 		t.Cleanup(func() { engine.Close() })
-		cfg := Config{Rank: rank, Room: inner.Addr().String(), Engine: engine, Members: n, BlockSize: sessionBlock, Detect: 2 * time.Second}
+		cfg := Config{Rank: rank, Room: inner.Addr().String(), Engine: engine, Members: n, BlockSize: sessionBlock, Detect: 4 * time.Second}
 		if rank == 0 {
 			cfg.Listener = p.listener
 		}
