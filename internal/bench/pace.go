@@ -53,8 +53,8 @@ func (r *runner) settle(ctx context.Context, c Case) (Case, error) {
 	return c, nil
 }
 
-// overRDMA is the case where cards move the bytes: each member makes the same choice, by the rate of the links that it was told; a burst over
-// TCP says nothing of theirs.
+// overRDMA is the case where cards move the bytes: each member makes the same choice, by the rate of the links that it was told; a
+// burst over TCP says nothing of theirs.
 func (c Case) overRDMA() (Case, error) {
 	c.Asked.Copies = false
 	var err error

@@ -74,7 +74,8 @@ func TestLeaderKilledStopsNobodyForLong(t *testing.T) {
 	c.converge()
 }
 
-// TestNoQuorumFailsFastAndRecovers has half of the usual time, so that a late machine does not reach the bound; the other half is in the default.
+// TestNoQuorumFailsFastAndRecovers has half of the usual time, so that a late machine does not reach the bound; the other half is in
+// the default.
 func TestNoQuorumFailsFastAndRecovers(t *testing.T) {
 	const bound = 5 * time.Second
 	if lost := (Tuning{}).filled().LeaderLost; lost+lost/16 > bound-bound/10 {

@@ -112,8 +112,8 @@ func tryPair(d rdma.Device) error {
 	return errors.Join(err, cq.Close())
 }
 
-// OpenWanted opens the RDMA device that f asks for, for a node with an advertised address. It answers nil where RDMA is not wanted, or can't be had and is not
-// demanded; ErrFabric where it is. The caller closes it.
+// OpenWanted opens the RDMA device that f asks for, for a node with an advertised address. It answers nil where RDMA is not wanted, or
+// can't be had and is not demanded; ErrFabric where it is. The caller closes it.
 func (f Fabric) OpenWanted(advertise string, log *slog.Logger) (rdma.Device, error) {
 	if f.Mode == FabricTCP {
 		return nil, nil

@@ -255,6 +255,21 @@ func pure(s source) bool {
 	return false
 }
 
+// commentWidth bounds the lines of comments: longer ones are read by nobody.
+const commentWidth = 140
+
+func TestCommentsAreNotTooWide(t *testing.T) {
+	_, files := tree(t)
+	for _, s := range files {
+		for i, line := range strings.Split(string(s.text), "\n") {
+			text := strings.TrimLeft(line, "\t")
+			if strings.HasPrefix(text, "// ") && len(line) > commentWidth && !s.generated() {
+				t.Errorf("%s:%d: a comment of %d bytes in a line, at most %d", s.path, i+1, len(line), commentWidth)
+			}
+		}
+	}
+}
+
 func TestGofmt(t *testing.T) {
 	_, files := tree(t)
 	for _, s := range files {

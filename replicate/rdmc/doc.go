@@ -46,8 +46,8 @@
 // [GroupConfig.Priority] (share.go). [Group.Pace] tells how fast those take blocks that a member sends to, and [GroupConfig.Slow] what
 // happens to stragglers (pace.go).
 //
-// [GroupConfig.Offload] posts a window of a member's data-flow graph ahead, where the fabric's queue pairs can wait for each other, so that it relays
-// blocks without the poller (offload.go).
+// [GroupConfig.Offload] posts a window of a member's data-flow graph ahead, where the fabric's queue pairs can wait for each other, so
+// that it relays blocks without the poller (offload.go).
 //
 // # Failure
 //

@@ -22,8 +22,8 @@ const tickInterval = 50 * time.Millisecond
 type EngineConfig struct {
 	// Device is the fabric. The engine does not close it.
 	Device rdma.Device
-	// Memory bounds the registered bytes of all groups together: with little of it they have fewer block buffers. Default: a domain of the device
-	// without a bound.
+	// Memory bounds the registered bytes of all groups together: with little of it they have fewer block buffers. Default: a domain of
+	// the device without a bound.
 	Memory *pin.Domain
 	// Logger may be nil.
 	Logger *slog.Logger

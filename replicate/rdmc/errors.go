@@ -13,8 +13,8 @@ var (
 	ErrFull = errors.New("rdmc: too many small messages under way")
 	// ErrInvalid is returned for a configuration or argument that can never work.
 	ErrInvalid = errors.New("rdmc: invalid")
-	// ErrMemory is returned for a group for which there is no registered memory now. Idle groups that may yield have been ended for it: try again
-	// when that is over.
+	// ErrMemory is returned for a group for which there is no registered memory now. Idle groups that may yield have been ended for it:
+	// try again when that is over.
 	ErrMemory = errors.New("rdmc: no registered memory for a group now")
 	// ErrFailed is matched by every GroupError.
 	ErrFailed = errors.New("rdmc: group failed")
@@ -43,7 +43,8 @@ const (
 	ReasonAborted
 	// ReasonSlow is a member that GroupConfig.Slow ejects; the cause is a *SlowError at the member that measured it.
 	ReasonSlow
-	// ReasonYielded is a group that ended while it carried nothing, as its memory was needed for another: nobody is to blame. See GroupConfig.Yields.
+	// ReasonYielded is a group that ended while it carried nothing, as its memory was needed for another: nobody is to blame. See
+	// GroupConfig.Yields.
 	ReasonYielded
 )
 

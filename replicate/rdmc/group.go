@@ -57,15 +57,16 @@ type GroupConfig struct {
 	// ahead of a lower one (share.go).
 	Priority Priority
 	// Slow says what happens when the root finds a member that is a straggler: slower than the others by SlowFactor, in each quarter of
-	// SlowTime (straggler.go); to be sure it may send in pulses for as much time, or the time of four of them (slowpulse.go). Members measure where it is not
-	// SlowIgnore, and should have the same times. 0 means DefaultSlowFactor and DefaultSlowTime. OnSlow is called at the root with the
-	// evidence by a goroutine of the group, at most once in SlowTime; it may call anything but Close and Abort.
+	// SlowTime (straggler.go); to be sure it may send in pulses for as much time, or the time of four of them (slowpulse.go). Members
+	// measure where it is not SlowIgnore, and should have the same times. 0 means DefaultSlowFactor and DefaultSlowTime. OnSlow is
+	// called at the root with the evidence by a goroutine of the group, at most once in SlowTime; it may call anything but Close and
+	// Abort.
 	Slow       SlowPolicy
 	SlowFactor float64
 	SlowTime   time.Duration
 	OnSlow     func(Straggler)
-	// Yields has the group end, at all members, when it has carried nothing for a moment and the engine of one of them has no memory for another
-	// group: with ReasonYielded, and no suspects. Then Close or Abort it, and make another one for the next message.
+	// Yields has the group end, at all members, when it has carried nothing for a moment and the engine of one of them has no memory
+	// for another group: with ReasonYielded, and no suspects. Then Close or Abort it, and make another one for the next message.
 	Yields bool
 	// ReportInterval is how often a member reports progress; 0 means DefaultReportInterval.
 	ReportInterval time.Duration

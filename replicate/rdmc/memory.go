@@ -7,9 +7,10 @@ import (
 	"github.com/rdmcfs/rdmcfs/replicate/schedule"
 )
 
-// A message is never registered as a whole, but for one that is placed: its blocks pass through the group's buffers, a window of registered memory
-// that moves over it. So a message of any size needs no more than that. What the groups of an engine may register together is the budget of a pin.Domain:
-// each reserves what it can need when it is made, so that no message fails for want of memory later.
+// A message is never registered as a whole, but for one that is placed: its blocks pass through the group's buffers, a window of
+// registered memory that moves over it. So a message of any size needs no more than that. What the groups of an engine may register
+// together is the budget of a pin.Domain: each reserves what it can need when it is made, so that no message fails for want of memory
+// later.
 
 // memory gives the domain that an engine's groups reserve in.
 func (cfg *EngineConfig) memory() *pin.Domain {
@@ -19,8 +20,8 @@ func (cfg *EngineConfig) memory() *pin.Domain {
 	return pin.NewDomain(cfg.Device, pin.Config{})
 }
 
-// reserve makes the group's core with as many block buffers as the configuration says, or half as many, and so on, until they take no more than half of
-// what is free; two there must be. With an error nothing is reserved.
+// reserve makes the group's core with as many block buffers as the configuration says, or half as many, and so on, until they take no
+// more than half of what is free; two there must be. With an error nothing is reserved.
 func (g *Group) reserve(plan *schedule.Plan) (err error) {
 	cfg, memory := &g.cfg, g.engine.memory
 	for {

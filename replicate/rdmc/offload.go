@@ -10,9 +10,10 @@ import (
 )
 
 // Offload: a member's data-flow graph is posted ahead, and the fabric relays blocks by itself (DSN paper, section 2; CORE-Direct in its
-// section 5.2.3). A send whose block is still to come is posted behind a wait for the receive that brings it, as soon as that receive is posted and
-// its own receiver has given credit: a part of the graph (schedule.Graph) as large as the window. Then no turn of the poller lies between the receipt of a
-// block and its relay; the poller still checks and stores blocks and gives credit, but may be late by the window.
+// section 5.2.3). A send whose block is still to come is posted behind a wait for the receive that brings it, as soon as that receive
+// is posted and its own receiver has given credit: a part of the graph (schedule.Graph) as large as the window. Then no turn of the
+// poller lies between the receipt of a block and its relay; the poller still checks and stores blocks and gives credit, but may be late
+// by the window.
 //
 // It is done where the queue pairs are rdma.Waiters and no other group of the engine is there to take turns with. Order and the
 // argument of core.go stay: sends are posted in the order of the schedule, each with credit, and what they wait for is of an earlier step.
@@ -88,8 +89,8 @@ func (c *core) mayPost(s *slot) bool {
 	return s.state == slotFull || s.state == slotPosted && c.offloads()
 }
 
-// enough reports whether no send of the slot may be posted for those that are outstanding. Sends that waited are on their way in any number,
-// as they began by themselves.
+// enough reports whether no send of the slot may be posted for those that are outstanding. Sends that waited are on their way in any
+// number, as they began by themselves.
 func (c *core) enough(s *slot) bool {
 	return s.state == slotFull && c.flight >= c.limits.sends || c.flight+len(c.offload.waiting) >= c.limits.sends+c.offload.ahead
 }
@@ -148,8 +149,9 @@ func (c *core) arrivedFor(i int) {
 	})
 }
 
-// A queue pair that waits for another one ends with it, and so on from relay to relay. So in such groups the end of a queue pair for blocks says
-// little of who is at its other end, while the one for control messages stays, and by it members tell each other who was lost.
+// A queue pair that waits for another one ends with it, and so on from relay to relay. So in such groups the end of a queue pair for
+// blocks says little of who is at its other end, while the one for control messages stays, and by it members tell each other who was
+// lost.
 
 // cutGraces is how much longer than for a lost neighbour a member waits for an account if it lost only queue pairs for blocks.
 const cutGraces = 3

@@ -22,7 +22,8 @@ func (w *world) offload(rng *rand.Rand) {
 	}
 }
 
-// checkAhead holds a send that waits against the data-flow graph: it waits for the receive that brings its block, counted on its lane over all messages.
+// checkAhead holds a send that waits against the data-flow graph: it waits for the receive that brings its block, counted on its lane
+// over all messages.
 func (w *world) checkAhead(n *simNode, a action) {
 	if a.after.count == 0 {
 		return
@@ -56,8 +57,8 @@ func TestSimOffload(t *testing.T) {
 	}
 }
 
-// TestSimOffloadFollowsTheGraph: the numbers of the first message on each lane are those of schedule.Graph, and with room enough each relay's
-// sends are all posted ahead.
+// TestSimOffloadFollowsTheGraph: the numbers of the first message on each lane are those of schedule.Graph, and with room enough each
+// relay's sends are all posted ahead.
 func TestSimOffloadFollowsTheGraph(t *testing.T) {
 	for _, algorithm := range []schedule.Algorithm{schedule.Chain, schedule.BinomialTree, schedule.Hypercube, schedule.Circulant, schedule.Twin} {
 		const n, k = 8, 12
@@ -109,7 +110,8 @@ func equalCounts(a, b map[schedule.Receipt]int) bool {
 	return len(a) == len(b)
 }
 
-// TestSimOffloadCorrupt: a wrong block is handed on before it was looked at, but nobody that it reached ends the message, and the group fails everywhere.
+// TestSimOffloadCorrupt: a wrong block is handed on before it was looked at, but nobody that it reached ends the message, and the group
+// fails everywhere.
 func TestSimOffloadCorrupt(t *testing.T) {
 	for seed := range uint64(50) {
 		rng := rand.New(rand.NewPCG(seed, 8))
@@ -131,8 +133,8 @@ func TestSimOffloadCorrupt(t *testing.T) {
 	}
 }
 
-// preempted is how long a message of k blocks takes, in the time of a block on a link, if each handling of a completion at a relay is late by a tenth
-// of that, and by ten times that with a probability: the processor is somebody else's then.
+// preempted is how long a message of k blocks takes, in the time of a block on a link, if each handling of a completion at a relay is
+// late by a tenth of that, and by ten times that with a probability: the processor is somebody else's then.
 func preempted(t *testing.T, cfg GroupConfig, n int, k uint64, probability float64) (mean float64) {
 	t.Helper()
 	const seeds = 10
@@ -185,9 +187,9 @@ func preemptedOnce(t *testing.T, seed uint64, cfg GroupConfig, k uint64, probabi
 	return float64(w.now) / float64(unit)
 }
 
-// TestSimOffloadAgainstPreemption holds what offloading is for: relays whose software is late, now and then by much, cost a chain less. In the
-// pipeline its sends to several peers begin when they can, in no order between them, which costs more than it brings while software is
-// in time; how much is only printed.
+// TestSimOffloadAgainstPreemption holds what offloading is for: relays whose software is late, now and then by much, cost a chain less.
+// In the pipeline its sends to several peers begin when they can, in no order between them, which costs more than it brings while
+// software is in time; how much is only printed.
 func TestSimOffloadAgainstPreemption(t *testing.T) {
 	const n, k = 8, 200
 	for _, algorithm := range []schedule.Algorithm{schedule.Chain, schedule.BinomialPipeline} {

@@ -14,8 +14,8 @@ import (
 	"github.com/rdmcfs/rdmcfs/replicate/schedule"
 )
 
-// TestOffload multicasts with the fabric relaying by itself, placed and through the pool, by all algorithms, with windows as small as can be. On
-// TCP, whose queue pairs cannot wait, the same groups work without.
+// TestOffload multicasts with the fabric relaying by itself, placed and through the pool, by all algorithms, with windows as small as
+// can be. On TCP, whose queue pairs cannot wait, the same groups work without.
 func TestOffload(t *testing.T) {
 	eachFabric(t, func(t *testing.T, devices func(int) []rdma.Device) {
 		for _, algorithm := range []schedule.Algorithm{schedule.Chain, schedule.BinomialPipeline, schedule.BinomialTree, schedule.Twin, schedule.Sequential} {
@@ -188,8 +188,8 @@ func TestOffloadLosesOnlyBlocks(t *testing.T) {
 	})
 }
 
-// TestOffloadNeverDeliversDamage: a block that is damaged on its way from the root goes through relays that have not looked at it, and is refused
-// by all that it reaches.
+// TestOffloadNeverDeliversDamage: a block that is damaged on its way from the root goes through relays that have not looked at it, and
+// is refused by all that it reaches.
 func TestOffloadNeverDeliversDamage(t *testing.T) {
 	const n, block = 5, 1000
 	for seed := range uint64(4) {

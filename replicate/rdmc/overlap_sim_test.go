@@ -58,8 +58,8 @@ func TestSimOverlap(t *testing.T) {
 	}
 }
 
-// TestSimOverlapOfSingleBlocks does that with messages of one block: by the trees of the long ones' order, and with their costs, shares were
-// down to 0.61 and the links 0.57 full where half of the machines send.
+// TestSimOverlapOfSingleBlocks does that with messages of one block: by the trees of the long ones' order, and with their costs, shares
+// were down to 0.61 and the links 0.57 full where half of the machines send.
 func TestSimOverlapOfSingleBlocks(t *testing.T) {
 	for n := 3; n <= 8; n++ {
 		for _, senders := range []int{(n + 1) / 2, n} {

@@ -64,8 +64,8 @@ func TestSilenceIsNoticedInTime(t *testing.T) {
 	}
 }
 
-// TestWhoIsDoneWatchesOn has a member of a chain stop when all others have the message: the root is no neighbour of it and the one before it
-// is done, but all hear of it.
+// TestWhoIsDoneWatchesOn has a member of a chain stop when all others have the message: the root is no neighbour of it and the one
+// before it is done, but all hear of it.
 func TestWhoIsDoneWatchesOn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const n, last, blocks = 4, 3, 40

@@ -224,8 +224,9 @@ func (g *Group) Pace() []PeerPace {
 	return g.core.peerPaces()
 }
 
-// Stragglers are, at the root, the members that stood out by GroupConfig.SlowFactor in the last round, a quarter of GroupConfig.SlowTime, with
-// the evidence. Through token buckets that may be one that is slower than the others by next to nothing; OnSlow is told who is slow.
+// Stragglers are, at the root, the members that stood out by GroupConfig.SlowFactor in the last round, a quarter of
+// GroupConfig.SlowTime, with the evidence. Through token buckets that may be one that is slower than the others by next to nothing;
+// OnSlow is told who is slow.
 func (g *Group) Stragglers() (found []Straggler) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -257,7 +258,8 @@ type SlowPolicy uint8
 
 // The policies.
 const (
-	// SlowIgnore does nothing: members do not tell each other their figures, so Group.Stragglers names nobody; Group.Pace tells this member's own.
+	// SlowIgnore does nothing: members do not tell each other their figures, so Group.Stragglers names nobody; Group.Pace tells this
+	// member's own.
 	SlowIgnore SlowPolicy = iota
 	// SlowReport calls GroupConfig.OnSlow.
 	SlowReport

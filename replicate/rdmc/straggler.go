@@ -77,8 +77,8 @@ type SlowError struct{ Straggler Straggler }
 // Error is the evidence.
 func (e *SlowError) Error() string { return "rdmc: " + e.Straggler.String() }
 
-// straggler judges a member by the figures of all, by rank, of blocks of a size. Two sources or more must have measured it, as one slow link is
-// no slow member.
+// straggler judges a member by the figures of all, by rank, of blocks of a size. Two sources or more must have measured it, as one slow
+// link is no slow member.
 func straggler(all []figures, rank int, factor float64, block int) (Straggler, bool) {
 	f := &all[rank]
 	if f.pace == 0 || f.busy == 0 || f.elsewhere || f.peers < 2 || float64(f.pace) > slowIdle*float64(f.rate) {

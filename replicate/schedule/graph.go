@@ -6,9 +6,9 @@ import "iter"
 // on the queue pairs to its peers, with what each has to wait for. Posted as it is, on hardware whose send queues can wait for the
 // receives of another queue pair (CORE-Direct's cross-channel requests), it runs without any software action between blocks.
 //
-// The requests of one queue of one queue pair follow each other by Number, which is also the order of steps. Beyond that a receive waits for
-// nothing, and a send for the receive that brings its block. So it is a partial order, looser than the steps: sends to different peers may
-// overtake each other. It has no cycle, as all that a request waits for is of an earlier step.
+// The requests of one queue of one queue pair follow each other by Number, which is also the order of steps. Beyond that a receive
+// waits for nothing, and a send for the receive that brings its block. So it is a partial order, looser than the steps: sends to
+// different peers may overtake each other. It has no cycle, as all that a request waits for is of an earlier step.
 //
 // Any request is computed in O(log n) from its step, except of a hypercube with twins O(log² n); the graph itself holds nothing. It is a
 // value and may be used by several goroutines.

@@ -31,8 +31,8 @@ func plansOf(t *testing.T, n int) []*Plan {
 	return plans
 }
 
-// TestDSN_2_GraphIsTheSchedule holds that a graph has the transfers of the schedule, numbered as they follow each other on each queue pair, and
-// that each send waits for the receive of its block, which is of an earlier step: found by walking over all steps before it.
+// TestDSN_2_GraphIsTheSchedule holds that a graph has the transfers of the schedule, numbered as they follow each other on each queue
+// pair, and that each send waits for the receive of its block, which is of an earlier step: found by walking over all steps before it.
 func TestDSN_2_GraphIsTheSchedule(t *testing.T) {
 	nMax, kMax := 32, uint64(64)
 	if testing.Short() {
@@ -159,8 +159,8 @@ func TestGraphDoesNotAllocate(t *testing.T) {
 	}
 }
 
-// machine runs the graphs of all ranks as hardware would: every queue pair by itself, each send as soon as those before it on its queue pair
-// are gone, its block has come, and the peer has posted the receive. What takes how long is decided by rng.
+// machine runs the graphs of all ranks as hardware would: every queue pair by itself, each send as soon as those before it on its queue
+// pair are gone, its block has come, and the peer has posted the receive. What takes how long is decided by rng.
 type machine struct {
 	plan  *Plan
 	k     uint64
@@ -281,8 +281,8 @@ func (m *machine) ended() error {
 	return nil
 }
 
-// TestDSN_2_GraphsRunByThemselves runs the graphs of all members with delays at random, with all receives posted before the start and with few
-// at a time: each block comes to each member once, and nothing waits for ever.
+// TestDSN_2_GraphsRunByThemselves runs the graphs of all members with delays at random, with all receives posted before the start and
+// with few at a time: each block comes to each member once, and nothing waits for ever.
 func TestDSN_2_GraphsRunByThemselves(t *testing.T) {
 	seeds := uint64(3)
 	if testing.Short() {

@@ -66,8 +66,8 @@ func leaderDelay(racks int) uint64 {
 	return most
 }
 
-// TestDSN_4_3_ExhaustiveHybrid checks the hybrid as TestDSN_4_4_Exhaustive does the others, and that each block crosses between racks once for each
-// rack but the root's: for several layouts of racks, beyond the small sizes for one of them in turn.
+// TestDSN_4_3_ExhaustiveHybrid checks the hybrid as TestDSN_4_4_Exhaustive does the others, and that each block crosses between racks
+// once for each rack but the root's: for several layouts of racks, beyond the small sizes for one of them in turn.
 func TestDSN_4_3_ExhaustiveHybrid(t *testing.T) {
 	nMax, kMax := 40, uint64(48)
 	if testing.Short() {

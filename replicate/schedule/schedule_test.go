@@ -188,7 +188,8 @@ func TestDSN_4_4_Exhaustive(t *testing.T) {
 	}
 }
 
-// TestMessagesOfOneBlock checks all trees that messages of one block take in turn: each is as short as can be and keeps to the plan's links.
+// TestMessagesOfOneBlock checks all trees that messages of one block take in turn: each is as short as can be and keeps to the plan's
+// links.
 func TestMessagesOfOneBlock(t *testing.T) {
 	var c checker
 	for n := 2; n <= 128; n++ {

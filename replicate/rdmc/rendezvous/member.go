@@ -398,9 +398,9 @@ func (m *member) next(ctx context.Context) (*Message, error) {
 // Size is the message's length in bytes.
 func (p *Message) Size() uint64 { return p.size }
 
-// Receive stores the message in the sink and returns nil when all members that are left have it whole. Until then the sink may be read, to relay
-// blocks to others. It blocks through failures of others. Its errors are those of Next; when it returns one, the
-// sink is not in use any more, and this member is out of the session. Each message must be received, once.
+// Receive stores the message in the sink and returns nil when all members that are left have it whole. Until then the sink may be read,
+// to relay blocks to others. It blocks through failures of others. Its errors are those of Next; when it returns one, the sink is not
+// in use any more, and this member is out of the session. Each message must be received, once.
 func (p *Message) Receive(ctx context.Context, sink rdmc.Sink) error {
 	m := p.member
 	select {

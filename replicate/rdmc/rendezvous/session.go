@@ -189,9 +189,9 @@ type Lost struct {
 	Reason string `json:"reason"`
 }
 
-// Send brings a message of size bytes to all members that are left, and returns when they all have it: it blocks through failures of members
-// and leaves out those that fail. It returns ErrNobodyLeft, the source's error, or ctx's, and then the session has ended. At the root
-// only.
+// Send brings a message of size bytes to all members that are left, and returns when they all have it: it blocks through failures of
+// members and leaves out those that fail. It returns ErrNobodyLeft, the source's error, or ctx's, and then the session has ended. At
+// the root only.
 func (s *Session) Send(ctx context.Context, size uint64, source rdmc.Source) (Delivery, error) {
 	if s.root == nil {
 		return Delivery{}, fmt.Errorf("%w: send by rank %d, only the root can", rdmc.ErrInvalid, s.cfg.Rank)

@@ -228,8 +228,8 @@ func TestSessionOverTCP(t *testing.T) {
 	}
 }
 
-// TestSurvivorsGetTheRest kills, stops or cuts off a member in mid-message: the others get the whole message and the next one; the member is told
-// that it is out, also when it wakes later, and changes nothing any more.
+// TestSurvivorsGetTheRest kills, stops or cuts off a member in mid-message: the others get the whole message and the next one; the
+// member is told that it is out, also when it wakes later, and changes nothing any more.
 func TestSurvivorsGetTheRest(t *testing.T) {
 	for _, kind := range []string{"kill", "stop", "cut"} {
 		for _, victim := range []int{1, 4, 5} {
