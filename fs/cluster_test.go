@@ -81,6 +81,7 @@ func TestG1OpenHandlesKeepTheirVersion(t *testing.T) {
 }
 
 func TestG1LocalReaderKeepsItsVersion(t *testing.T) {
+	fs.AwaitReleases(t)
 	eachMode(t, func(t *testing.T, n *fstest.Node, mnt string) {
 		defer keepBusy(t)() // the RELEASE of the first writer is easily handled after the open of the second
 		for i := range 100 {

@@ -150,8 +150,9 @@ func (f *fileSystem) awaitSettled(ctx context.Context, n *node) {
 }
 
 // releaseLag is how long an open for writing waits for the RELEASE of writers that have closed. The kernel sent it before the open,
-// but it may be handled later; and who reads the file since keeps that version only if the new writer does not join the old ones.
-const releaseLag = 50 * time.Millisecond
+// but it may be handled later; and who reads the file since keeps that version only if the new writer does not join the old ones. Tests
+// change it, before they mount.
+var releaseLag = 50 * time.Millisecond
 
 // awaitReleased waits while all writers of a node have closed and are not released, or what that brought about is not done; once for
 // a live file at most.
