@@ -154,6 +154,11 @@ func (c *benchMulticastCmd) explain(a *app, p bench.Plan) error {
 		return benchError(err)
 	}
 	for _, one := range cases {
+		if c.Fabric == string(node.FabricVerbs) {
+			if one, err = one.OverRDMA(); err != nil {
+				return benchError(err)
+			}
+		}
 		fmt.Fprint(a.out, bench.Explain(one))
 	}
 	return nil

@@ -63,6 +63,9 @@ func TestBenchExplain(t *testing.T) {
 		}
 	}
 	expect(t, exitcode.OK, "blocks of 1024 KiB", "bench", "multicast", "--sizes", "1GiB", "--link-rate", "3GB", "--explain")
+	for fabric, algorithm := range map[string]string{"tcp": "chain: ", "verbs": "binomial-pipeline as a hypercube"} {
+		expect(t, exitcode.OK, algorithm, "bench", "multicast", "--sizes", "1GiB", "--link-rate", "5GB", "--explain", "--fabric", fabric)
+	}
 	expect(t, exitcode.OK, "blocks of 64 KiB: links of 25 MB/s are slow", "bench", "multicast", "--sizes", "1GiB", "--link-rate", "25MB", "--explain")
 }
 

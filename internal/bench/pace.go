@@ -24,7 +24,7 @@ const (
 // settle has rank 0 make the choice of a case, for which it measures the link to rank 1 if that matters, and tell all.
 func (r *runner) settle(ctx context.Context, c Case) (Case, error) {
 	if r.rdma {
-		return c.overRDMA()
+		return c.OverRDMA()
 	}
 	if !c.measuresLinks() {
 		return c, nil
@@ -53,9 +53,9 @@ func (r *runner) settle(ctx context.Context, c Case) (Case, error) {
 	return c, nil
 }
 
-// overRDMA is the case where cards move the bytes: each member makes the same choice, by the rate of the links that it was told; a
+// OverRDMA is the case where cards move the bytes: each member makes the same choice, by the rate of the links that it was told; a
 // burst over TCP says nothing of theirs.
-func (c Case) overRDMA() (Case, error) {
+func (c Case) OverRDMA() (Case, error) {
 	c.Asked.Copies = false
 	var err error
 	c.Choice, err = schedule.Choose(c.Asked)
