@@ -39,7 +39,7 @@ func (f *fileSystem) watch(l *live) bool {
 func (f *fileSystem) watchMapping(l *live) {
 	began := time.Now()
 	for wait := watchFirst; ; wait = min(2*wait, watchMax) {
-		mapped, known := l.writable()
+		mapped, known := f.mayStore(l)
 		look := time.Now()
 		r := f.publish(l)
 		select {
@@ -63,12 +63,19 @@ func (f *fileSystem) watchMapping(l *live) {
 	}
 }
 
-// writable reports whether anybody but us has the staged file open or mapped for writing. Only a write lease on our
-// own descriptor tells: it is refused while there is another one. known is false where there are no leases.
-func (l *live) writable() (writable, known bool) {
+// mayStore reports whether anybody but us may have the staged file open or mapped for writing. Only a write lease on our own
+// descriptor tells: it is refused while there is another one. An open that meets the lease fails, if it does not wait or a signal
+// comes; so there must be no handle, whose open the kernel may not have ended yet, and no new one until the lease is gone. known is
+// false where there are no leases.
+func (f *fileSystem) mayStore(l *live) (may, known bool) {
 	fd := l.stage.Fd()
 	if fd < 0 || !l.backing.on() {
 		return false, true // a mapping would have kept its handle open
+	}
+	f.nodes.mu.Lock()
+	defer f.nodes.mu.Unlock()
+	if l.handles > 0 {
+		return true, true
 	}
 	_, err := unix.FcntlInt(uintptr(fd), unix.F_SETLEASE, unix.F_WRLCK)
 	switch err {
