@@ -149,19 +149,19 @@ func (f *fileSystem) awaitSettled(ctx context.Context, n *node) {
 	}
 }
 
-// releaseLag is how long an open for writing waits for the RELEASE of writers that have closed. The kernel sent it before the open,
-// but it may be handled later; and who reads the file since keeps that version only if the new writer does not join the old ones. Tests
-// change it, before they mount.
-var releaseLag = 50 * time.Millisecond
+// releaseLag is how long an open for writing waits for the RELEASE of writers that have closed, if somebody has read the staged file.
+// The kernel sent it before the open, but it may be handled later; and who reads the file since keeps that version only if the new writer
+// does not join the old ones. Tests change it, before they mount.
+var releaseLag = time.Second
 
-// awaitReleased waits while all writers of a node have closed and are not released, or what that brought about is not done; once for
-// a live file at most.
+// awaitReleased waits while all writers of a node that readers know have closed and are not released, or what that brought about is not
+// done; in vain once for a live file at most.
 func (f *fileSystem) awaitReleased(ctx context.Context, n *node) {
 	var timer *time.Timer
 	for {
 		f.nodes.mu.Lock()
 		l := n.live
-		if l == nil || l.ended || l.dups || l.frozenLocked() || l.closing < l.writers {
+		if l == nil || !l.read || l.ended || l.dups || l.frozenLocked() || l.closing < l.writers {
 			f.nodes.mu.Unlock()
 			return
 		}
