@@ -13,8 +13,8 @@ import (
 
 // checkFaults holds what must be so after any run: each member has a prefix of the messages, in order, once, with the right bytes;
 // a member whose Close succeeded is in a group in which all members have everything; a group without the victim, and any group
-// without a fault, closes well everywhere; in one that failed each survivor knows within faultBound, and whom to suspect; and no
-// device had more memory registered than its groups may have.
+// without a fault, closes well everywhere; in one that failed each survivor that waits for it knows within faultBound,
+// and whom to suspect; and no device had more memory registered than its groups may have.
 func (r *faultRun) checkFaults() {
 	for _, fg := range r.groups {
 		closed := false
@@ -97,9 +97,12 @@ func (e *faultEnd) checkEnd() {
 	}
 	e.checkSuspects(failure)
 	took := e.at.Sub(r.struck)
+	if e.asked.After(r.struck) {
+		took = e.at.Sub(e.asked) // nothing was under way there before
+	}
 	r.longest = max(r.longest, took, 1)
 	if took > faultBound+e.in.connecting() {
-		r.t.Errorf("%v: rank %d was told %v after the fault", e.in, e.rank, took)
+		r.t.Errorf("%v: rank %d was told %v after the fault, or after it began to wait", e.in, e.rank, took)
 	}
 }
 

@@ -20,6 +20,7 @@ type faultGroup struct {
 	small  bool        // SendSmall is used
 	script []int       // sizes of messages in order of sending; those below 0 go by SendSmall
 	ends   []*faultEnd
+	over   chan struct{} // closed when the root sends no more
 
 	mu   sync.Mutex
 	sent []*memory // by number, from 1 at 0
@@ -34,6 +35,7 @@ type faultEnd struct {
 	told   chan Announcement // of an announced group: room for all
 	closed error             // what Close returned
 	at     time.Time         // when the member knew of the failure
+	asked  time.Time         // when it last began to wait for the group, by Receive or Close
 
 	mu        sync.Mutex
 	order     []uint64          // messages in the order in which they were completed or handed over
@@ -68,7 +70,7 @@ func (fg *faultGroup) String() string {
 func newFaultGroup(r *faultRun, number int) *faultGroup {
 	rng := r.rng
 	n := 2 + rng.IntN(len(r.devices)-1)
-	fg := &faultGroup{run: r, on: rng.Perm(len(r.devices))[:n]}
+	fg := &faultGroup{run: r, on: rng.Perm(len(r.devices))[:n], over: make(chan struct{})}
 	fg.cfg = GroupConfig{Number: uint64(number), Epoch: uint32(1 + rng.IntN(3)), BlockSize: 200 + rng.IntN(1000), Window: 2 + rng.IntN(8), MaxSends: 1 + rng.IntN(3),
 		SilenceTimeout: faultSilence, ReportInterval: time.Duration(1+rng.IntN(20)) * time.Millisecond}
 	fg.cfg.Algorithm = schedule.Algorithms()[rng.IntN(len(schedule.Algorithms()))]
@@ -217,9 +219,17 @@ func (e *faultEnd) live(remote map[int][]byte) {
 	}
 	ctx, cancel = context.WithTimeout(context.Background(), faultClose)
 	defer cancel()
+	e.asks()
 	e.closed = e.g.Close(ctx)
 	close(over)
 	watch.Wait()
+}
+
+// asks notes that the member begins to wait for the group, unless that has failed.
+func (e *faultEnd) asks() {
+	if e.g.Err() == nil {
+		e.asked = time.Now()
+	}
 }
 
 // leave is Abort but for the waiting, which Close does: in virtual time no two may wait in one sync.Once.
@@ -233,6 +243,7 @@ func (e *faultEnd) leave() {
 
 // send is the root's part: it goes through the script until the group ends.
 func (fg *faultGroup) send(g *Group) {
+	defer close(fg.over)
 	for seq, size := range fg.script {
 		if fg.run.pick(3) == 0 {
 			<-time.After(fg.run.draw(3 * time.Millisecond))
@@ -272,7 +283,8 @@ func (fg *faultGroup) sendOne(g *Group, size int, src *memory) error {
 	return nil
 }
 
-// receive is the part of a member that is told of messages; it hears of them late.
+// receive is the part of a member that is told of messages; it hears of them late. Nobody watches a group that has nothing under way: that
+// the root is gone is found out by who tells of messages, too.
 func (e *faultEnd) receive() {
 	large := 0
 	for _, size := range e.in.script {
@@ -286,8 +298,15 @@ func (e *faultEnd) receive() {
 		case a = <-e.told:
 		case <-e.g.Failed():
 			return
+		case <-e.in.over:
+			select {
+			case a = <-e.told:
+			default:
+				return
+			}
 		}
 		<-time.After(e.in.run.draw(2 * time.Millisecond))
+		e.asks()
 		t, err := e.g.Receive(a, Receiver{Sink: e.sink(int(a.Size))})
 		if err != nil {
 			if !errors.Is(err, ErrFailed) && !errors.Is(err, ErrClosed) {
