@@ -13,6 +13,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/rdmcfs/rdmcfs/internal/credentials"
@@ -115,42 +116,63 @@ func TestErrorsKeepTheirMeaning(t *testing.T) {
 	}
 }
 
+// TestDeadlineAndCancelReachTheHandler runs in virtual time: no call is late before its deadline.
 func TestDeadlineAndCancelReachTheHandler(t *testing.T) {
-	ended := make(chan error, 1)
-	started := make(chan bool, 1)
-	peers, _ := pair(t, func(s *Server) {
-		s.HandleCall(kindTest, func(ctx context.Context, _ Caller, _ []byte) ([]byte, error) {
-			_, limited := ctx.Deadline()
-			started <- limited
-			<-ctx.Done()
-			ended <- ctx.Err()
-			return nil, ctx.Err()
+	synctest.Test(t, func(t *testing.T) {
+		ended := make(chan error, 1)
+		started := make(chan bool, 1)
+		c := piped(t, func(s *Server) {
+			s.HandleCall(kindTest, func(ctx context.Context, _ Caller, _ []byte) ([]byte, error) {
+				_, limited := ctx.Deadline()
+				started <- limited
+				<-ctx.Done()
+				ended <- ctx.Err()
+				return nil, ctx.Err()
+			})
 		})
-	})
-	ctx, cancel := context.WithTimeout(bounded(t), 50*time.Millisecond)
-	defer cancel()
-	if _, err := peers.Call(ctx, 1, kindTest, nil); !errors.Is(err, context.DeadlineExceeded) {
-		t.Errorf("deadline: %v", err)
-	}
-	if !await(t, "start", started) {
-		t.Error("the handler's context has no deadline")
-	}
-	await(t, "handler's end after the deadline", ended)
+		ctx, cancel := context.WithTimeout(bounded(t), 50*time.Millisecond)
+		defer cancel()
+		if _, err := c.call(ctx, kindTest, nil); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("deadline: %v", err)
+		}
+		if !await(t, "start", started) {
+			t.Error("the handler's context has no deadline")
+		}
+		await(t, "handler's end after the deadline", ended)
 
-	ctx, cancel = context.WithCancel(context.Background())
-	result := make(chan error, 1)
+		ctx, cancel = context.WithCancel(context.Background())
+		result := make(chan error, 1)
+		go func() {
+			_, err := c.call(ctx, kindTest, nil)
+			result <- err
+		}()
+		if await(t, "start", started) {
+			t.Error("a deadline from nowhere")
+		}
+		cancel()
+		if err := await(t, "result", result); !errors.Is(err, context.Canceled) {
+			t.Errorf("cancelled: %v", err)
+		}
+		await(t, "handler's end after cancel", ended)
+	})
+}
+
+// piped is a connection for calls to a server in memory.
+func piped(t *testing.T, register func(*Server)) *client {
+	server := NewServer(quiet())
+	register(server)
+	ours, theirs := net.Pipe()
+	served := make(chan struct{})
 	go func() {
-		_, err := peers.Call(ctx, 1, kindTest, nil)
-		result <- err
+		defer close(served)
+		server.ServeConn(context.Background(), theirs, Caller{Node: 2})
 	}()
-	if await(t, "start", started) {
-		t.Error("a deadline from nowhere")
-	}
-	cancel()
-	if err := await(t, "result", result); !errors.Is(err, context.Canceled) {
-		t.Errorf("cancelled: %v", err)
-	}
-	await(t, "handler's end after cancel", ended)
+	c := newClient(ours)
+	t.Cleanup(func() {
+		c.close()
+		<-served
+	})
+	return c
 }
 
 func TestTooManyCallsAreAnsweredBusy(t *testing.T) {
