@@ -3,6 +3,7 @@ package consensus
 import (
 	"context"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"go.etcd.io/raft/v3/raftpb"
@@ -41,52 +42,44 @@ func TestObserversPassOnNoHearsay(t *testing.T) {
 }
 
 // TestBarrierKnowsWhoIsUpAtItsIndex: a leader whose state machine is behind does not choose the nodes of a barrier before it has
-// applied the index.
+// applied the index. Time is virtual: the barrier's 50 ms are over when nothing else is to be done.
 func TestBarrierKnowsWhoIsUpAtItsIndex(t *testing.T) {
-	var n *Node
-	late := false
-	n = newNode(Config{Identity: Identity{ID: 1}, Members: func() []Member {
-		members := []Member{{ID: 1, Up: true}}
-		if n.Status().Applied >= 9 {
-			members = append(members, Member{ID: 2, Up: true}) // booted at 9
-		}
-		return members
-	}})
-	defer n.cancel(ErrClosed)
-	n.feed = newFeed(raftlog.Base{})
-	n.mu.Lock()
-	n.state.ledSince = time.Now()
-	n.state.leader, n.state.role, n.state.applied = 1, RoleLeader, 8
-	n.state.progress[1] = &nodeProgress{Progress: Progress{Visible: 10}}
-	n.mu.Unlock()
-	answer := make(chan []byte, 1)
-	go func() {
-		body, err := n.answerBarrier(context.Background(), appendIDs(append(appendU64s(nil, 10, 50), 2), nil))
-		if err != nil {
-			t.Error(err)
-		}
-		answer <- body
-	}()
-	for waiting := false; !waiting && !late; {
+	synctest.Test(t, func(t *testing.T) {
+		var n *Node
+		n = newNode(Config{Identity: Identity{ID: 1}, Members: func() []Member {
+			members := []Member{{ID: 1, Up: true}}
+			if n.Status().Applied >= 9 {
+				members = append(members, Member{ID: 2, Up: true}) // booted at 9
+			}
+			return members
+		}})
+		defer n.cancel(ErrClosed)
+		n.feed = newFeed(raftlog.Base{})
 		n.mu.Lock()
-		waiting = len(n.state.waits) > 0
+		n.state.ledSince = time.Now()
+		n.state.leader, n.state.role, n.state.applied = 1, RoleLeader, 8
+		n.state.progress[1] = &nodeProgress{Progress: Progress{Visible: 10}}
 		n.mu.Unlock()
-		select {
-		case <-answer:
-			late = true
-		default:
+		answer := make(chan []byte, 1)
+		go func() {
+			body, err := n.answerBarrier(context.Background(), appendIDs(append(appendU64s(nil, 10, 50), 2), nil))
+			if err != nil {
+				t.Error(err)
+			}
+			answer <- body
+		}()
+		synctest.Wait()
+		if len(answer) > 0 {
+			t.Fatal("answered before the index was applied")
 		}
-	}
-	if late {
-		t.Fatal("answered before the index was applied")
-	}
-	n.mu.Lock()
-	n.setAppliedLocked(10)
-	n.mu.Unlock()
-	r := reader{b: <-answer}
-	if behind := r.ids(maxBarrierNodes); len(behind) != 1 || behind[0] != 2 {
-		t.Fatalf("behind %v, want node 2", behind)
-	}
+		n.mu.Lock()
+		n.setAppliedLocked(10)
+		n.mu.Unlock()
+		r := reader{b: <-answer}
+		if behind := r.ids(maxBarrierNodes); len(behind) != 1 || behind[0] != 2 {
+			t.Fatalf("behind %v, want node 2", behind)
+		}
+	})
 }
 
 // TestFollowsLearnersOfOldVoters: a node whose state is old may know no voter that still lives, but learners that became voters.
