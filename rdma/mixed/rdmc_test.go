@@ -170,7 +170,7 @@ func TestMulticastAfterFailedProvider(t *testing.T) {
 	all := []*Device{a, b, newMixed(t, devices(f.Device("c"), tcpDevice(t)))}
 	engines := newEngines(t, all)
 	for epoch := uint32(1); ; epoch++ {
-		groups, err := formGroup(t, engines, epoch, time.Second)
+		groups, err := formGroup(t, engines, epoch, 4*time.Second) // spent where not all hear of the failure
 		if err == nil {
 			carriesBoth(t, all)
 			multicast(t, groups)

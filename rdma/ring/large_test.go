@@ -82,9 +82,12 @@ func TestLargeMessageTakenBack(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		short, cancel := context.WithTimeout(context.Background(), 20*time.Millisecond)
-		defer cancel()
-		if err := l.c[0].SendFrom(short, rdma.SGE{Region: source, Length: 1 << 16}); !errors.Is(err, context.DeadlineExceeded) {
+		ctx, cancel := context.WithCancel(bound(t))
+		sent := make(chan error, 1)
+		go func() { sent <- l.c[0].SendFrom(ctx, rdma.SGE{Region: source, Length: 1 << 16}) }()
+		await(t, "an offer without an answer", func() bool { return l.c[0].check(func(c *Channel) bool { return c.larges.waiting == 1 }) })
+		cancel()
+		if err := <-sent; !errors.Is(err, context.Canceled) {
 			t.Fatalf("nobody accepted: %v", err)
 		}
 		if m, err := l.c[1].Recv(bound(t), nil); err != nil || !m.Large {
