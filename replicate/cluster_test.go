@@ -347,8 +347,15 @@ func (p nodePeers) Call(ctx context.Context, to meta.NodeID, kind Kind, payload 
 	hook := p.n.c.calls
 	p.n.c.mu.Unlock()
 	if hook != nil {
-		if err := hook(p.n.id, to, kind); err != nil {
-			return nil, err
+		hooked := make(chan error, 1)
+		go func() { hooked <- hook(p.n.id, to, kind) }()
+		select {
+		case err := <-hooked:
+			if err != nil {
+				return nil, err
+			}
+		case <-ctx.Done():
+			return nil, ctx.Err()
 		}
 	}
 	other := p.n.c.node(to)

@@ -3,6 +3,7 @@ package replicate
 import (
 	"bytes"
 	"fmt"
+	"io"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -186,11 +187,10 @@ func TestEngineDiesInMidTransfer(t *testing.T) {
 		c, engines := onFabric(t, fabric, 4)
 		ino := c.create(1, "f")
 		b := randomBytes(1, 48<<20)
-		src := &slowSource{b: b, pause: 5 * time.Millisecond}
-		time.AfterFunc(100*time.Millisecond, func() {
+		src := &interrupted{ReaderAt: bytes.NewReader(b), at: 12, do: func() {
 			c.node(3).cut()
 			_ = engines[2].Close()
-		})
+		}}
 		began := time.Now()
 		out, err := c.node(1).rep.Publish(t.Context(), Push{Ino: ino, Size: int64(len(b)), Source: src, Data: []Extent{{0, int64(len(b))}}})
 		if err != nil {
@@ -205,14 +205,17 @@ func TestEngineDiesInMidTransfer(t *testing.T) {
 	})
 }
 
-// slowSource takes its time for each read.
-type slowSource struct {
-	b     []byte
-	pause time.Duration
+// interrupted is a source that has something happen before one of its reads goes on.
+type interrupted struct {
+	io.ReaderAt
+	reads atomic.Int64
+	at    int64
+	do    func()
 }
 
-func (s *slowSource) ReadAt(p []byte, off int64) (int, error) {
-	timer := time.NewTimer(s.pause)
-	<-timer.C
-	return bytes.NewReader(s.b).ReadAt(p, off)
+func (s *interrupted) ReadAt(p []byte, off int64) (int, error) {
+	if s.reads.Add(1) == s.at {
+		s.do()
+	}
+	return s.ReaderAt.ReadAt(p, off)
 }
