@@ -395,9 +395,12 @@ func (c *cluster) create(node meta.NodeID, name string) meta.Ino {
 	return c.must(node, &meta.Create{Parent: meta.RootIno, Name: name, Kind: meta.KindFile, Mode: 0o644}).Inode.Ino
 }
 
+// neverComes is how long tests wait for what has no bound of its own; with many of them and the race detector, pushes may take half of it.
+const neverComes = time.Minute
+
 // publish pushes bytes as a new version of an inode.
 func (n *testNode) publish(ino meta.Ino, base meta.ContentID, b []byte) (Outcome, error) {
-	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), neverComes)
 	defer cancel()
 	return n.rep.Publish(ctx, Push{
 		Ino: ino, Path: "/f", Base: base, Size: int64(len(b)), Source: bytes.NewReader(b), Data: []Extent{{0, int64(len(b))}},
@@ -443,7 +446,7 @@ func (n *testNode) heldHere(id meta.ContentID) bool {
 // eventually waits for a condition; tests fail when it does not come.
 func (c *cluster) eventually(what string, ok func() bool) {
 	c.t.Helper()
-	deadline := time.Now().Add(20 * time.Second)
+	deadline := time.Now().Add(neverComes)
 	for !ok() {
 		if time.Now().After(deadline) {
 			c.t.Fatalf("never: %s", what)

@@ -36,7 +36,7 @@ func TestDSN_4_6_DeathDuringCreation(t *testing.T) {
 					err := g.Connect(ctx, remote[rank])
 					select {
 					case <-g.Failed():
-					case <-time.After(2 * time.Second):
+					case <-time.After(toldBound):
 						t.Errorf("victim %d: rank %d was not told; connect says %v", victim, rank, err)
 					}
 					g.Abort()
@@ -74,7 +74,7 @@ func TestDSN_4_6_FailureEndsConnect(t *testing.T) {
 		go func() { connects.Wait(); close(ended) }()
 		select {
 		case <-ended:
-		case <-time.After(10 * time.Second):
+		case <-time.After(toldBound):
 			t.Error("a member connects on in a group that has failed")
 		}
 		<-ended

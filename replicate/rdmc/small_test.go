@@ -234,7 +234,7 @@ func TestReport_3_1_SmallFailure(t *testing.T) {
 			}
 			select {
 			case <-g.Failed():
-			case <-time.After(5 * time.Second):
+			case <-time.After(toldBound):
 				t.Fatalf("n=%d: rank %d was not told", n, rank)
 			}
 			var failure *GroupError
