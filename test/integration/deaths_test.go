@@ -79,15 +79,18 @@ func TestReceiverDiesInMidTransfer(t *testing.T) {
 	c := start(t, cluster.Options{Nodes: 5, Rate: "200mbit"})
 	src := filepath.Join(c.Dir, "image")
 	cluster.Random(t, src, size[int64](64<<20, 256<<20), 1)
-	undisturbed, err := startCopy(t, src, c.Nodes[0].Path("undisturbed")).wait(t, 2*time.Minute)
-	if err != nil {
+	watch := startWatch()
+	if _, err := startCopy(t, src, c.Nodes[0].Path("undisturbed")).wait(t, 2*time.Minute); err != nil {
 		t.Fatal(err)
 	}
+	undisturbed := watch.took()
+	watch = startWatch()
 	cp := startCopy(t, src, c.Nodes[0].Path("image"))
 	awaitMoving(t, c, c.Nodes[0], 0.2)
 	victim := c.Nodes[3]
 	victim.Kill()
-	took, err := cp.wait(t, 2*time.Minute)
+	_, err := cp.wait(t, 2*time.Minute)
+	took := watch.took()
 	if err != nil {
 		t.Fatalf("cp: %v: %s", err, cp.stderr.String())
 	}

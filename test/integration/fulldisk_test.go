@@ -238,12 +238,12 @@ func TestRemoveOnFullDisks(t *testing.T) {
 	for _, n := range c.Nodes {
 		freeDisk(t, n)
 	}
-	c.Await(30*time.Second, "changes work again", func() (bool, string) {
+	c.Await(60*time.Second, "changes work again", func() (bool, string) {
 		err := os.WriteFile(c.Nodes[0].Path("again"), []byte("bytes"), 0o644)
 		return err == nil, fmt.Sprint(err)
 	})
 	worksEverywhere(t, c, "after")
-	c.AwaitAgreement(20 * time.Second)
+	c.AwaitAgreement(60 * time.Second)
 }
 
 // Done when 12: a daemon starts on a full disk. It serves, or ends with the code of a full disk; with space it starts.
