@@ -88,6 +88,17 @@ func TestForegroundMountOfARunningDaemon(t *testing.T) {
 	ends(t, cmd)
 }
 
+// G10: a mount that has ended before its end could be waited for keeps nobody in the foreground, neither the daemon nor who asked it.
+func TestMountThatEndsAtOnce(t *testing.T) {
+	d := dataDir(t)
+	expect(t, exitcode.OK, "", "init", "--no-start", "--listen", "10.0.0.1:7400", "--data", d)
+	ends(t, foreground(t, "Ctrl-C unmounts", "mount", goneAtOnce, "--data", d))
+	expect(t, exitcode.NotRunning, "", "status", "--data", d)
+	expect(t, exitcode.OK, "", "mount", "-d", "/mnt/x", "--data", d)
+	ends(t, foreground(t, "Ctrl-C unmounts", "mount", goneAtOnce, "--data", d))
+	expect(t, exitcode.OK, "mount /mnt/x", "status", "--data", d)
+}
+
 func TestMountHelper(t *testing.T) {
 	d := dataDir(t)
 	expect(t, exitcode.OK, "", "init", "--no-start", "--listen", "10.0.0.1:7400", "--data", d)

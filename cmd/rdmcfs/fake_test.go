@@ -97,13 +97,18 @@ func (d *fakeDaemon) status(context.Context) (admin.Status, error) {
 	return st, nil
 }
 
+// goneAtOnce is a mount that somebody ends before anything else is asked of it.
+const goneAtOnce = "/mnt/gone"
+
 func (d *fakeDaemon) mount(_ context.Context, r admin.MountRequest) (admin.Mount, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.mounts[r.Dir] != nil {
 		return admin.Mount{}, admin.Errorf(admin.CodeExists, "%s is mounted already", r.Dir)
 	}
-	d.mounts[r.Dir] = make(chan struct{})
+	if r.Dir != goneAtOnce {
+		d.mounts[r.Dir] = make(chan struct{})
+	}
 	return admin.Mount{Dir: r.Dir}, nil
 }
 
@@ -123,8 +128,8 @@ func (d *fakeDaemon) wait(ctx context.Context, r admin.MountWaitRequest) error {
 	d.mu.Lock()
 	ended := d.mounts[r.Dir]
 	d.mu.Unlock()
-	if ended == nil {
-		return nil
+	if ended == nil { // as a node answers: it knows no mount that has ended
+		return admin.Errorf(admin.CodeNotFound, "%s is no mount", r.Dir)
 	}
 	select {
 	case <-ended:

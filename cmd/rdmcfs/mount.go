@@ -70,7 +70,7 @@ func (c *mountCmd) ask(a *app, req admin.MountRequest) error {
 		return nil
 	}
 	fmt.Fprintf(a.err, "Mounted on %s. Ctrl-C unmounts.\n", req.Dir)
-	err := a.client.MountWait(a.ctx, admin.MountWaitRequest{Dir: req.Dir})
+	err := a.untilUnmounted(a.ctx, req.Dir)
 	if a.ctx.Err() == nil {
 		return err
 	}
@@ -89,13 +89,22 @@ func (c *mountCmd) become(a *app, req admin.MountRequest) error {
 			return
 		}
 		fmt.Fprintf(a.err, "Mounted on %s. Ctrl-C unmounts.\n", req.Dir)
-		if err := a.client.MountWait(ctx, admin.MountWaitRequest{Dir: req.Dir}); err == nil {
-			cancel() // unmounted by command: nothing is left to do here
+		if err := a.untilUnmounted(ctx, req.Dir); err == nil {
+			cancel() // nothing is left to do here
 		}
 	}()
 	err := a.runDaemon(ctx, []admin.MountRequest{req}, c.fabricFlags, c.LogLevel)
 	cancel()
 	<-ended
+	return err
+}
+
+// untilUnmounted waits for the end of a mount that was there. One that the daemon does not know any more has ended already.
+func (a *app) untilUnmounted(ctx context.Context, dir string) error {
+	err := a.client.MountWait(ctx, admin.MountWaitRequest{Dir: dir})
+	if admin.CodeOf(err) == admin.CodeNotFound {
+		return nil
+	}
 	return err
 }
 

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 
 	"github.com/rdmcfs/rdmcfs/fs"
 	"github.com/rdmcfs/rdmcfs/internal/control/admin"
@@ -38,6 +39,7 @@ type mountPoint struct {
 	dir  string
 	m    *fs.Mount
 	gone chan struct{} // closed when the mount has ended
+	ends atomic.Bool   // by this node
 }
 
 func newMounts(n *node) *mounts { return &mounts{n: n, byDir: map[string]*mountPoint{}} }
@@ -111,6 +113,9 @@ func (s *mounts) remove(p *mountPoint) {
 // follow cleans up after a mount that ended, by whomever.
 func (s *mounts) follow(p *mountPoint) {
 	<-p.m.Done()
+	if !p.ends.Load() {
+		s.n.log.Warn("unmounted by another program", "dir", p.dir)
+	}
 	ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)
 	defer cancel()
 	if err := p.m.Unmount(ctx); err != nil {
@@ -192,7 +197,9 @@ func (s *mounts) end(ctx context.Context, p *mountPoint, lazy bool) error {
 		end = p.m.Detach
 	}
 	var busy *fs.BusyError
+	p.ends.Store(true)
 	if err := end(ctx); errors.As(err, &busy) {
+		p.ends.Store(false)
 		return admin.Errorf(admin.CodeBusy, "%v", err)
 	} else if err != nil {
 		return err

@@ -258,6 +258,18 @@ func TestMountPointsAndSecondDaemons(t *testing.T) {
 	refused(t, n, exitcode.NotRunning, "", "status")
 	n.Start()
 	worksEverywhere(t, c, "again")
+
+	// By another program: the daemon that was the mount ends in order, and says why. With -f that does not depend on who else has the mount
+	// in a namespace of its own.
+	run(t, "umount", "-f", n.Mount)
+	select {
+	case <-n.Exited():
+		if log := n.Log(); n.ExitErr() != nil || !strings.Contains(log, "unmounted by another program") {
+			t.Errorf("the daemon ended with %v\n%s", n.ExitErr(), log)
+		}
+	case <-time.After(60 * time.Second):
+		t.Error("the daemon goes on without its mount")
+	}
 }
 
 // Done when 12: a process that truncates and extends a file in a loop while others close it. Nobody gets SIGBUS, no
