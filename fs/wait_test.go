@@ -18,10 +18,10 @@ func TestMain(m *testing.M) {
 		goleak.IgnoreAnyFunction("github.com/rdmcfs/rdmcfs/fs.userUnder.func1")) // waits for foreign processes
 }
 
-// eventually waits until a condition holds, at most 10 s.
+// eventually waits until a condition holds, at most a minute: a late machine does not take so long.
 func eventually(t testing.TB, cond func() error) {
 	t.Helper()
-	deadline := time.After(10 * time.Second)
+	deadline := time.After(time.Minute)
 	tick := time.NewTicker(5 * time.Millisecond)
 	defer tick.Stop()
 	for {
