@@ -14,6 +14,11 @@
 // receiver-not-ready never blocks the stream, and other pairs' acknowledgements pass. Bare
 // acknowledgements are sent when a reader is about to block and for every 16 requests or 1 MiB.
 //
+// # Waiting
+//
+// Frames that fit the reader's buffer are served in one stay in the runtime's poller. A pair that talks quickly is read once for each
+// arrival, and not again to learn that there is no more (attend.go).
+//
 // # Failure
 //
 // A request that the peer must refuse is answered by a last frame that names the status. Everything else

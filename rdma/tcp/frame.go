@@ -91,6 +91,11 @@ func decodeFrame(b []byte) (frame, error) {
 // consumes reports whether the frame uses up a receive of its receiver.
 func (k frameKind) consumes() bool { return k == frameSend || k == frameWriteImm }
 
+// carries reports whether length bytes follow the frame.
+func (k frameKind) carries() bool {
+	return k == frameSend || k == frameWrite || k == frameWriteImm || k == frameReadData
+}
+
 // kindOf is the request frame of a send-queue operation.
 func kindOf(op rdma.Opcode) frameKind {
 	switch op {

@@ -76,6 +76,7 @@ type queuePair struct {
 
 	writing bool // somebody owns out
 	handed  bool // the owner gave out to writeLoop
+	nudged  bool // the read deadline has passed to have readLoop look at the socket
 	rnrOn   bool // rnrTimer runs for request rnrAt
 	rnrAt   uint64
 	rnrLeft int

@@ -47,8 +47,10 @@ type inbox struct {
 	last    [1]soft.Piece // of word
 	guard   guard
 	idle    func()
-	unacked int  // bytes executed since the last acknowledgement went out
-	summing bool // payload is summed up into crc
+	take    func(n int) bool
+	err     error // of a frame that take served
+	unacked int   // bytes executed since the last acknowledgement went out
+	summing bool  // payload is summed up into crc
 	crc     uint64
 }
 
@@ -56,20 +58,37 @@ func (in *inbox) init(q *queuePair) {
 	in.runs = make([][]byte, 0, maxSGE+4)
 	in.guard.table = q.dev.table
 	in.idle = q.idle
+	in.take = q.takeWhole
 }
 
 // readLoop serves the socket until it fails, then ends the pair.
 func (q *queuePair) readLoop(writer *sync.WaitGroup) {
 	size := inboxCopyBytes
-	if q.stream.direct() {
+	raw, isRaw := q.stream.(*rawStream)
+	if isRaw {
 		size = inboxBytes
 	}
-	q.in.buf = make([]byte, size)
+	in := &q.in
+	in.buf = make([]byte, size)
 	var err error
 	for err == nil {
-		err = q.readFrame()
+		if isRaw && in.lo == in.hi {
+			err = q.serveWhole(raw)
+		} else {
+			err = q.readFrame()
+		}
 	}
 	q.end(err, writer)
+}
+
+// read is the stream's.
+func (q *queuePair) read(runs [][]byte) (n int, err error) {
+	for {
+		n, err = q.stream.read(runs, &q.in.guard, q.in.idle)
+		if err == nil || !q.nudgedOnly(err) {
+			return n, err
+		}
+	}
 }
 
 func (q *queuePair) readFrame() error {
@@ -78,7 +97,7 @@ func (q *queuePair) readFrame() error {
 		copy(in.buf, in.buf[in.lo:in.hi])
 		in.lo, in.hi = 0, in.hi-in.lo
 		in.guard.on = false
-		n, err := q.stream.read(append(in.runs[:0], in.buf[in.hi:]), &in.guard, in.idle)
+		n, err := q.read(append(in.runs[:0], in.buf[in.hi:]))
 		if err != nil {
 			return err
 		}
@@ -355,7 +374,7 @@ func (q *queuePair) payload(cur *soft.Cursor) error {
 		} else {
 			runs = append(runs, in.buf)
 		}
-		n, err := q.stream.read(runs, &in.guard, in.idle)
+		n, err := q.read(runs)
 		if err != nil {
 			return err
 		}
@@ -504,6 +523,9 @@ func (q *queuePair) end(cause error, writer *sync.WaitGroup) {
 	q.mu.Unlock()
 	close(q.stop)
 	writer.Wait()
+	if s, ok := q.stream.(*rawStream); ok {
+		s.a.timer.Stop()
+	}
 	q.farewell(cause, whole)
 	_ = q.conn.Close()
 	q.dev.log.Debug("queue pair ended", "cause", cause)

@@ -79,7 +79,7 @@ func newStream(conn net.Conn) stream {
 	if tc, ok := conn.(*net.TCPConn); ok {
 		if rc, err := tc.SyscallConn(); err == nil {
 			s := &rawStream{rc: rc}
-			s.readFn, s.writeFn = s.tryRead, s.tryWrite
+			s.readFn, s.writeFn, s.a.fn = s.tryRead, s.tryWrite, s.tryAttend
 			return s
 		}
 	}
@@ -92,6 +92,7 @@ type rawStream struct {
 	readFn  func(fd uintptr) bool
 	writeFn func(fd uintptr) bool
 	r, w    rawCall
+	a       attention
 }
 
 // rawCall holds the arguments and results of a call through syscall.RawConn.
@@ -179,14 +180,11 @@ const callBytes = 512<<10 + 4<<10
 func vector(trap, fd uintptr, iov []unix.Iovec) (int, error) {
 	for {
 		n, _, errno := unix.RawSyscall(trap, fd, uintptr(unsafe.Pointer(unsafe.SliceData(iov))), uintptr(len(iov)))
-		switch errno {
-		case 0:
+		if errno == 0 {
 			return int(n), nil
-		case unix.EINTR:
-		case unix.EAGAIN:
-			return 0, unix.EAGAIN // a constant of the package: no allocation for the interface
-		default:
-			return 0, errno
+		}
+		if errno != unix.EINTR {
+			return 0, errnoError(errno)
 		}
 	}
 }
