@@ -58,7 +58,10 @@ func (l *lane) offer() {
 }
 
 // mustAcknowledge reports that the neighbour's window may run dry.
-func (l *lane) mustAcknowledge() bool { return l.ctlCame-l.ctlTold >= controlWindow/2 }
+func (l *lane) mustAcknowledge() bool { return l.ctlCame-l.ctlTold >= controlWindow*3/4 }
+
+// mayAcknowledge reports that it is time to acknowledge if something goes to the neighbour anyway.
+func (l *lane) mayAcknowledge() bool { return l.ctlCame-l.ctlTold >= controlWindow/2 }
 
 // mayControl reports whether the neighbour has room for a control message.
 func (l *lane) mayControl() bool {

@@ -151,6 +151,7 @@ type action struct {
 	after  receipts
 	blocks uint32 // of the message that move
 	size   uint64 // of the message
+	rides  bool   // a small message takes the control message along, and that goes with the small message
 }
 
 // memberState is how far a member is, as reported.

@@ -194,7 +194,7 @@ func (g *Group) postAfter(a *action, list []rdma.SGE) error {
 	p := &g.posts
 	p.send[0] = rdma.SendWR{ID: uint64(a.slot), Op: rdma.OpSend, List: list, Imm: a.blocks}
 	after := rdma.Receipts{QP: g.lanes[a.after.lane].blocks.qp, Count: a.after.count}
-	return g.lanes[a.lane].blocks.qp.(rdma.Waiter).PostSendAfter(after, p.send[:]...)
+	return g.lanes[a.lane].blocks.qp.(rdma.Waiter).PostSendAfter(after, p.send[:1]...)
 }
 
 // alone reports whether the engine has no other group.

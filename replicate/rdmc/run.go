@@ -33,7 +33,7 @@ type job struct {
 
 // postScratch holds the arguments of posts, so that posting does not allocate.
 type postScratch struct {
-	send [1]rdma.SendWR
+	send [2]rdma.SendWR
 	recv [1]rdma.RecvWR
 	sge  [2]rdma.SGE
 }
@@ -44,11 +44,25 @@ func (g *Group) drain() {
 		acts := g.core.acts
 		g.core.acts = g.spare[:0]
 		for i := range acts {
+			if acts[i].kind == actSmallSend {
+				acts[i].rides = takeControl(acts[i+1:], acts[i].lane)
+			}
 			g.carryOut(&acts[i])
 		}
 		g.spare = acts[:0]
 	}
 	g.wakeWaiters()
+}
+
+// takeControl takes the control message for a lane out of what is to be done, if there is one.
+func takeControl(acts []action, lane int) bool {
+	for i := range acts {
+		if acts[i].kind == actControl && acts[i].lane == lane && !acts[i].rides {
+			acts[i].rides = true
+			return true
+		}
+	}
+	return false
 }
 
 func (g *Group) carryOut(a *action) {
@@ -62,7 +76,9 @@ func (g *Group) carryOut(a *action) {
 	case actStore:
 		g.storeBlock(a)
 	case actControl:
-		g.check(&g.lanes[a.lane].control, g.sendControl(a.lane))
+		if !a.rides {
+			g.check(&g.lanes[a.lane].control, g.sendControl(a.lane))
+		}
 	case actIncoming:
 		g.incoming(a.seq, a.size)
 	case actSmallLoad, actSmallSend, actSmallHand, actSmallPost:
@@ -153,7 +169,7 @@ func (g *Group) lose(l *laneEnd, cause error) {
 func (g *Group) postSend(qp rdma.QueuePair, id int, imm uint32, seal bool, list []rdma.SGE) error {
 	p := &g.posts
 	p.send[0] = rdma.SendWR{ID: uint64(id), Op: rdma.OpSend, List: list, Imm: imm, SealCRC: seal}
-	return qp.PostSend(p.send[:]...)
+	return qp.PostSend(p.send[:1]...)
 }
 
 func (g *Group) postRecv(qp rdma.QueuePair, id int, list []rdma.SGE) error {
@@ -198,9 +214,14 @@ func (g *Group) controlBytes(lane, n, length int) []byte {
 }
 
 func (g *Group) sendControl(lane int) error {
+	return g.postSend(g.lanes[lane].control.qp, 0, 0, false, g.posts.one(g.makeControl(lane)))
+}
+
+// makeControl is the control message for a lane, made just now.
+func (g *Group) makeControl(lane int) rdma.SGE {
 	at := g.controlOffset(lane, controlWindow)
 	n := g.core.encodeControl(lane, g.control.Bytes()[at:at+maxControl])
-	return g.postSend(g.lanes[lane].control.qp, 0, 0, false, g.posts.one(rdma.SGE{Region: g.control, Offset: at, Length: n}))
+	return rdma.SGE{Region: g.control, Offset: at, Length: n}
 }
 
 // complete takes a completion of one of the group's queue pairs in. It is called by the poller.

@@ -225,6 +225,7 @@ func (c *core) relaySmall() {
 			e.m.flight++
 			c.act(action{kind: actSmallSend, lane: lane, slot: e.slot, block: l.smallSent, length: e.wire()})
 			l.smallSent++
+			l.dirty = l.dirty || l.mayAcknowledge()
 		}
 	}
 }

@@ -144,11 +144,19 @@ func (g *Group) smallJob(a *action) job {
 	return j
 }
 
+// sendSmall posts a small message, and with it the control message that rides: on a fabric of software both go in one write, and wake
+// the neighbour once.
 func (g *Group) sendSmall(a *action) error {
 	p := &g.posts
+	wrs := p.send[:1]
 	p.sge[0] = rdma.SGE{Region: g.smalls, Offset: a.slot * g.smallStride(), Length: a.length}
 	p.send[0] = rdma.SendWR{ID: a.block + 1, Op: rdma.OpSend, List: p.sge[:1], Imm: immSmall}
-	return g.lanes[a.lane].control.qp.PostSend(p.send[:]...)
+	if a.rides {
+		wrs = p.send[:2]
+		p.sge[1] = g.makeControl(a.lane)
+		p.send[1] = rdma.SendWR{Op: rdma.OpSend, List: p.sge[1:2]}
+	}
+	return g.lanes[a.lane].control.qp.PostSend(wrs...)
 }
 
 // smallCall is a small message for the application.
