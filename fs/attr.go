@@ -54,6 +54,10 @@ func (f *fileSystem) fillAttr(n *node, rec meta.Inode, out *fuse.Attr) time.Dura
 	} else if l != nil {
 		l.holds++
 		superseded = l.superseded
+	} else if v != nil {
+		n.tellLocked(v.id, v.size)
+	} else {
+		n.tellLocked(rec.Content, rec.Size)
 	}
 	f.nodes.mu.Unlock()
 	switch {

@@ -233,6 +233,10 @@ func (f *fileSystem) prepare(ctx context.Context, l *live, trunc bool) {
 	last := n.last
 	f.nodes.mu.Unlock()
 	v, rec, err := f.openVersion(ctx, n.ino(), last)
+	if err == nil && !trunc && f.toldOther(n, v) {
+		l.err = syscall.ESTALE
+		return
+	}
 	if err == nil {
 		err = f.stageFrom(ctx, l, v, rec, trunc)
 	}
@@ -387,6 +391,7 @@ func (f *fileSystem) endLive(l *live) {
 		n.live = nil
 	}
 	n.cachedValid = false
+	n.tellLiveLocked(l)
 	f.nodes.dropLocked(n)
 	f.nodes.mu.Unlock()
 	l.settle()

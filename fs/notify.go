@@ -102,7 +102,7 @@ func (f *fileSystem) apply(events []meta.Event) {
 		f.notifier.epoch()
 	}
 	for _, id := range out.attrs {
-		f.notifier.attrNow(id)
+		f.dropAttr(id)
 	}
 }
 
@@ -184,6 +184,6 @@ func (f *fileSystem) dropAll() {
 		f.notifier.epoch()
 	}
 	for _, id := range ids {
-		f.notifier.attrNow(id)
+		f.dropAttr(id)
 	}
 }

@@ -27,6 +27,7 @@ type node struct {
 
 	cached      meta.ContentID // whose bytes the kernel's page cache holds
 	cachedValid bool
+	told        told // not while the node is live
 }
 
 // ino is the inode number of a node.

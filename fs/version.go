@@ -121,6 +121,8 @@ func (f *fileSystem) shareVersion(n *node, v *version, rec meta.Inode) (h *handl
 	switch {
 	case n.live != nil || n.detached && n.reading == nil:
 		return nil, v // somebody began to write, or a commit came in between
+	case n.reading == nil && f.nodes.toldOtherLocked(n, v.id, v.size):
+		return nil, v
 	case n.reading == nil:
 		n.reading = v
 		n.last = rec

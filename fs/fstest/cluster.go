@@ -22,9 +22,10 @@ type Cluster struct {
 	db    meta.StateMachine
 	nodes []*Node
 
-	mu    sync.Mutex // held while one entry is applied and shown
-	index uint64
-	seq   map[meta.Lease]uint64
+	mu     sync.Mutex // held while one entry is applied and shown
+	index  uint64
+	seq    map[meta.Lease]uint64
+	unseen func()
 }
 
 // Node is one node; it is an fs.Cluster.
@@ -102,12 +103,23 @@ func (c *Cluster) apply(l meta.Lease, op meta.Op) (meta.Result, error) {
 	if err != nil {
 		return res, err
 	}
+	if _, ok := op.(*meta.Publish); ok && c.unseen != nil {
+		c.unseen()
+		c.unseen = nil
+	}
 	for _, n := range c.nodes {
 		if m := n.mount.Load(); m != nil {
 			m.Apply(events)
 		}
 	}
 	return res, nil
+}
+
+// Unseen makes a function run once, when the next publish is applied and no kernel was told of it. It must change nothing.
+func (c *Cluster) Unseen(f func()) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.unseen = f
 }
 
 // Store is the node's content store.

@@ -1,0 +1,67 @@
+package fs_test
+
+import (
+	"bytes"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/rdmcfs/rdmcfs/fs/fstest"
+)
+
+// A file that is opened when a commit is applied and the kernel was not told of it yet: the kernel remembers the size, and perhaps
+// pages, of the version before.
+func TestG1OpenBeforeTheKernelIsTold(t *testing.T) {
+	eachPair(t, func(t *testing.T, c *fstest.Cluster, a, b string) {
+		for i, sizes := range [][2]int{{754, 1801}, {3000, 100}, {100, 9000}, {9000, 100}, {70_000, 80_000}, {100, 0}, {0, 100}} {
+			name := fmt.Sprint("f", i)
+			old, now := pattern(uint64(i), sizes[0]), pattern(uint64(100+i), sizes[1])
+			write(t, filepath.Join(a, name), old)
+			wantBytes(t, filepath.Join(b, name), old)
+			c.Unseen(func() {
+				f, err := os.Open(filepath.Join(b, name))
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				defer f.Close()
+				got := make([]byte, 100_000)
+				n, err := f.ReadAt(got, 0)
+				if got = got[:n]; err != io.EOF || !bytes.Equal(got, now) {
+					t.Errorf("from %d to %d bytes: read %d, %v; first difference at %d", len(old), len(now), n, err, firstDiff(got, now))
+				}
+				if st, err := f.Stat(); err != nil || st.Size() != int64(len(now)) {
+					t.Errorf("from %d to %d bytes: fstat %d, %v", len(old), len(now), st.Size(), err)
+				}
+			})
+			write(t, filepath.Join(a, name), now)
+			wantBytes(t, filepath.Join(b, name), now)
+		}
+	})
+}
+
+// What is appended then goes behind the new version.
+func TestG7AppendBeforeTheKernelIsTold(t *testing.T) {
+	eachPair(t, func(t *testing.T, c *fstest.Cluster, a, b string) {
+		for i, sizes := range [][2]int{{100, 150}, {5000, 9000}, {9000, 5000}} {
+			name := fmt.Sprint("f", i)
+			now := pattern(uint64(i), sizes[1])
+			write(t, filepath.Join(a, name), pattern(9, sizes[0]))
+			wantBytes(t, filepath.Join(b, name), pattern(9, sizes[0]))
+			var f *os.File
+			c.Unseen(func() {
+				var err error
+				if f, err = os.OpenFile(filepath.Join(b, name), os.O_APPEND|os.O_WRONLY, 0); err != nil {
+					t.Error(err)
+				}
+			})
+			write(t, filepath.Join(a, name), now)
+			_, err := f.WriteString("more")
+			must(t, err)
+			must(t, f.Close())
+			wantBytes(t, filepath.Join(a, name), append(now, "more"...))
+		}
+	})
+}
