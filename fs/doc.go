@@ -20,7 +20,8 @@
 //
 // A node never changes the bytes under an open handle. When a reading node would have to become live, or a commit of
 // another member arrives while it is reading, it is detached: its handles go on with what they have, the next lookup makes a new node
-// with the same inode number. An open that comes by the old node is answered ESTALE, which makes the kernel look up again.
+// with the same inode number. An open that comes by the old node is answered ESTALE, which makes the kernel look up again; one that
+// comes by a descriptor (/proc/self/fd) has no name to look up, comes again at once, and reads what the descriptor reads.
 //
 // What is published is the file as it was when the publish began, but for writes since. Bytes that are to go away from a live file are
 // read first by the publishes that need them (takings).

@@ -91,7 +91,7 @@ func (f *fileSystem) Create(cancel <-chan struct{}, in *fuse.CreateIn, name stri
 	op := &meta.Create{Name: name, Kind: meta.KindFile, Mode: in.Mode, Excl: in.Flags&syscall.O_EXCL != 0}
 	rec, no := f.creation(cancel, &in.InHeader, op)
 	if no == syscall.ESTALE {
-		f.retries.sendBack(retryKey{in.Pid, rec.Ino, mayWrite(in.Flags)})
+		f.retries.sendBack(retryKey{in.Pid, rec.Ino, mayWrite(in.Flags)}, nil)
 	}
 	if no != 0 {
 		return fuse.Status(no)

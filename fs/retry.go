@@ -32,30 +32,36 @@ type aheadOpen struct {
 	taken chan struct{}
 }
 
+// sentBack is an open that got ESTALE.
+type sentBack struct {
+	at time.Time
+	by *node // the one that was to be opened; nil if the file was to be created
+}
+
 type retries struct {
 	mu    sync.Mutex
-	sent  map[retryKey]time.Time // when an open was sent back
+	sent  map[retryKey]sentBack
 	ahead map[retryKey]*aheadOpen
 }
 
 func newRetries() *retries {
-	return &retries{sent: map[retryKey]time.Time{}, ahead: map[retryKey]*aheadOpen{}}
+	return &retries{sent: map[retryKey]sentBack{}, ahead: map[retryKey]*aheadOpen{}}
 }
 
 // sendBack notes that an open gets ESTALE.
-func (r *retries) sendBack(k retryKey) {
+func (r *retries) sendBack(k retryKey, by *node) {
 	now := time.Now()
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if len(r.sent) >= retriesMax {
-		for k, at := range r.sent {
-			if now.Sub(at) > retryTime {
+		for k, s := range r.sent {
+			if now.Sub(s.at) > retryTime {
 				delete(r.sent, k)
 			}
 		}
 	}
 	if len(r.sent) < retriesMax {
-		r.sent[k] = now
+		r.sent[k] = sentBack{now, by}
 	}
 }
 
@@ -63,9 +69,22 @@ func (r *retries) sendBack(k retryKey) {
 func (r *retries) back(k retryKey) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	at, ok := r.sent[k]
+	s, ok := r.sent[k]
 	delete(r.sent, k)
-	return ok && time.Since(at) <= retryTime
+	return ok && time.Since(s.at) <= retryTime
+}
+
+// again reports whether an open of the same node was sent back just now and no name was looked up since, once: then there is none to
+// look up, since a descriptor is opened by /proc.
+func (r *retries) again(k retryKey, n *node) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	s, ok := r.sent[k]
+	if !ok || s.by != n {
+		return false
+	}
+	delete(r.sent, k)
+	return time.Since(s.at) <= retryTime
 }
 
 // openAhead opens a file for a thread that looks it up because its open was sent back. It reports whether it did.
@@ -163,8 +182,32 @@ func (f *fileSystem) acquire(ctx context.Context, n *node, in *fuse.OpenIn) (h *
 	default:
 		h, no = f.acquireRead(ctx, n)
 	}
-	if no == syscall.ESTALE {
-		f.retries.sendBack(k)
+	switch {
+	case no != syscall.ESTALE:
+	case !f.retries.again(k, n):
+		f.retries.sendBack(k, n)
+	case !k.write:
+		return f.reopen(ctx, n)
 	}
 	return h, no
+}
+
+// reopen gives the handles of a node that names lead to no more another one that reads the same.
+func (f *fileSystem) reopen(ctx context.Context, n *node) (*handle, syscall.Errno) {
+	f.nodes.mu.Lock()
+	l, h := n.live, n.shareLocked()
+	join := h == nil && l != nil && !l.ended
+	if join {
+		n.pins++
+		l.handles++
+		l.read = true
+	}
+	f.nodes.mu.Unlock()
+	switch {
+	case h != nil:
+		return h, 0
+	case join:
+		return f.awaitLive(ctx, l, false)
+	}
+	return nil, syscall.ESTALE
 }

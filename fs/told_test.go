@@ -50,14 +50,16 @@ func TestG7AppendBeforeTheKernelIsTold(t *testing.T) {
 			now := pattern(uint64(i), sizes[1])
 			write(t, filepath.Join(a, name), pattern(9, sizes[0]))
 			wantBytes(t, filepath.Join(b, name), pattern(9, sizes[0]))
-			var f *os.File
+			opened := make(chan *os.File, 1)
 			c.Unseen(func() {
-				var err error
-				if f, err = os.OpenFile(filepath.Join(b, name), os.O_APPEND|os.O_WRONLY, 0); err != nil {
+				f, err := os.OpenFile(filepath.Join(b, name), os.O_APPEND|os.O_WRONLY, 0)
+				if err != nil {
 					t.Error(err)
 				}
+				opened <- f
 			})
 			write(t, filepath.Join(a, name), now)
+			f := <-opened
 			_, err := f.WriteString("more")
 			must(t, err)
 			must(t, f.Close())

@@ -102,6 +102,12 @@ func (f *fileSystem) joinForRead(ctx context.Context, n *node) (*handle, syscall
 		f.nodes.mu.Unlock()
 		return nil, syscall.ESTALE
 	}
+	if n.live == nil && (n.removed || n.gone) {
+		if h := n.shareLocked(); h != nil {
+			f.nodes.mu.Unlock()
+			return h, 0
+		}
+	}
 	n.pins++
 	if n.live == nil {
 		f.nodes.mu.Unlock()
@@ -130,11 +136,19 @@ func (f *fileSystem) shareVersion(n *node, v *version, rec meta.Inode) (h *handl
 		f.nodes.detachLocked(n)
 		return nil, v
 	default:
-		spare, v = v, n.reading
+		spare = v
 	}
-	v.handles++
+	return n.shareLocked(), spare
+}
+
+// shareLocked is one more handle on the version that handles of the node read; nil if there is none. table.mu is held.
+func (n *node) shareLocked() *handle {
+	if n.reading == nil {
+		return nil
+	}
+	n.reading.handles++
 	n.pins++
-	return &handle{node: n, version: v}, spare
+	return &handle{node: n, version: n.reading}
 }
 
 // releaseVersion ends a read handle.

@@ -1,0 +1,42 @@
+package fs_test
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/rdmcfs/rdmcfs/fs/fstest"
+)
+
+// A descriptor can be opened again by /proc/self/fd, as `cat /dev/stdin` does, when its file has a newer version or no name any more.
+func TestReopenByDescriptor(t *testing.T) {
+	eachPair(t, func(t *testing.T, c *fstest.Cluster, a, b string) {
+		for name, change := range map[string]func(path string) error{
+			"written there": func(path string) error { return os.WriteFile(filepath.Join(a, path), []byte("a new version"), 0o644) },
+			"written here":  func(path string) error { return os.WriteFile(filepath.Join(b, path), []byte("a new version"), 0o644) },
+			"removed there": func(path string) error { return os.Remove(filepath.Join(a, path)) },
+			"removed here":  func(path string) error { return os.Remove(filepath.Join(b, path)) },
+		} {
+			for _, size := range []int{3, 9000} {
+				path := fmt.Sprint(name, size)
+				old := pattern(uint64(size), size)
+				write(t, filepath.Join(a, path), old)
+				r, err := os.Open(filepath.Join(b, path))
+				must(t, err)
+				must(t, change(path))
+				for range 3 {
+					wantBytes(t, fmt.Sprintf("/proc/self/fd/%d", r.Fd()), old)
+					got, err := os.ReadFile(filepath.Join(b, path))
+					if os.IsNotExist(err) {
+						continue
+					}
+					if err != nil || string(got) != "a new version" {
+						t.Errorf("%s: by its name %q, %v", path, got, err)
+					}
+				}
+				must(t, r.Close())
+			}
+		}
+	})
+}
