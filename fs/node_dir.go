@@ -18,6 +18,9 @@ const (
 // entry answers a lookup: it counts one reference of the kernel.
 func (f *fileSystem) entry(rec meta.Inode, out *fuse.EntryOut) *node {
 	n := f.nodes.looked(rec)
+	if n.kind == meta.KindFile { // from now on a commit finds the node; rec may be of before
+		rec, _ = f.refresh(rec)
+	}
 	f.fillEntry(n, rec, out)
 	return n
 }

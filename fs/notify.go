@@ -53,7 +53,10 @@ func (n *notifier) close() error {
 }
 
 // attrNow drops the cached attributes of a node. It is not to be called from a handler.
-func (n *notifier) attrNow(id uint64) { n.server.InodeNotify(id, -1, 0) }
+// The kernel may not know the node, or not yet.
+func (n *notifier) attrNow(id uint64) (known bool) {
+	return n.server.InodeNotify(id, -1, 0) != fuse.ENOENT
+}
 
 // attr does the same soon; a handler may call it.
 func (n *notifier) attr(id uint64) {

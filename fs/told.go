@@ -59,8 +59,14 @@ func (f *fileSystem) dropAttr(id uint64) {
 		before = n.told
 	}
 	f.nodes.mu.Unlock()
-	f.notifier.attrNow(id)
+	known := f.notifier.attrNow(id)
 	if n == nil {
+		return
+	}
+	if !known { // the answer to its first lookup is on its way, and the name that comes with it has the epoch of before
+		if f.entryTimeout > 0 {
+			f.notifier.epoch()
+		}
 		return
 	}
 	f.nodes.mu.Lock()

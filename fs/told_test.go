@@ -67,3 +67,29 @@ func TestG7AppendBeforeTheKernelIsTold(t *testing.T) {
 		}
 	})
 }
+
+// A commit that comes while the kernel looks a file up for the first time: the answer may be of before, but must not stay.
+func TestG3CommitDuringLookup(t *testing.T) {
+	eachPair(t, func(t *testing.T, c *fstest.Cluster, a, b string) {
+		for i := range 6 {
+			name := fmt.Sprint("f", i)
+			now := pattern(uint64(i), 2000)
+			write(t, filepath.Join(a, name), pattern(9, 1000))
+			c.Node(2).AfterRead(i, func() {
+				if err := os.WriteFile(filepath.Join(a, name), now, 0o644); err != nil {
+					t.Error(err)
+				}
+			})
+			if _, err := os.Stat(filepath.Join(b, name)); err != nil {
+				t.Error(err)
+			}
+			c.Node(2).AfterRead(0, func() {})
+			want, err := os.ReadFile(filepath.Join(a, name))
+			must(t, err)
+			if st, err := os.Stat(filepath.Join(b, name)); err != nil || st.Size() != int64(len(want)) {
+				t.Errorf("commit after read %d: size %d, %v; want %d", i, st.Size(), err, len(want))
+			}
+			wantBytes(t, filepath.Join(b, name), want)
+		}
+	})
+}

@@ -43,6 +43,8 @@ type Node struct {
 	mu       sync.Mutex
 	pushes   []replicate.Push
 	before   func(ctx context.Context, p replicate.Push) error
+	skip     int
+	after    func()
 	instant  bool
 	readOnly bool
 }
@@ -159,7 +161,7 @@ func (n *Node) Self() meta.Lease {
 }
 
 // Names is the shared namespace.
-func (n *Node) Names() meta.Reader { return n.c.db }
+func (n *Node) Names() meta.Reader { return names{n.c.db, n} }
 
 // Propose applies an operation at once.
 func (n *Node) Propose(_ context.Context, op meta.Op) (meta.Result, error) {

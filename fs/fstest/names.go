@@ -1,0 +1,43 @@
+package fstest
+
+import "github.com/rdmcfs/rdmcfs/meta"
+
+// names is the namespace as a mount reads it, with something to do after a read.
+type names struct {
+	meta.Reader
+	n *Node
+}
+
+// AfterRead makes a function run once, after the mount has read the namespace for an inode or name skip times and once more.
+func (n *Node) AfterRead(skip int, f func()) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.skip, n.after = skip, f
+}
+
+func (r names) Inode(ino meta.Ino) (meta.Inode, error) {
+	rec, err := r.Reader.Inode(ino)
+	r.n.wasRead()
+	return rec, err
+}
+
+func (r names) Lookup(parent meta.Ino, name string, self meta.Lease) (meta.Inode, error) {
+	rec, err := r.Reader.Lookup(parent, name, self)
+	r.n.wasRead()
+	return rec, err
+}
+
+func (n *Node) wasRead() {
+	n.mu.Lock()
+	f := n.after
+	if f != nil && n.skip > 0 {
+		n.skip--
+		f = nil
+	} else {
+		n.after = nil
+	}
+	n.mu.Unlock()
+	if f != nil {
+		f()
+	}
+}
