@@ -3,6 +3,7 @@ package fs_test
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -101,6 +102,37 @@ func TestG1LocalReaderKeepsItsVersion(t *testing.T) {
 				t.Errorf("round %d: old handle reads %q, %v", i, got, err)
 			}
 			must(t, r.Close())
+		}
+	})
+}
+
+// truncate(2) is not ESTALE, whoever opens the file meanwhile. An open of theirs may be, rarely: see decision 011.
+func TestTruncateBesideReaders(t *testing.T) {
+	eachMode(t, func(t *testing.T, _ *fstest.Node, mnt string) {
+		path := filepath.Join(mnt, "f")
+		write(t, path, make([]byte, 9000))
+		ctx, cancel := context.WithCancel(t.Context())
+		var readers sync.WaitGroup
+		defer readers.Wait()
+		defer cancel()
+		for range 4 {
+			readers.Go(func() {
+				for ctx.Err() == nil {
+					f, err := os.Open(path)
+					if err == nil {
+						f.Close()
+					} else if !errors.Is(err, syscall.ESTALE) {
+						t.Error(err)
+						return
+					}
+				}
+			})
+		}
+		for i := range 100 {
+			must(t, os.Truncate(path, int64(100+i)))
+			if st, err := os.Stat(path); err != nil || st.Size() != int64(100+i) {
+				t.Fatalf("%v, %v", st, err)
+			}
 		}
 	})
 }

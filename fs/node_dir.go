@@ -25,6 +25,16 @@ func (f *fileSystem) entry(rec meta.Inode, out *fuse.EntryOut) *node {
 	return n
 }
 
+// entryAhead answers a lookup with the node that was opened for it, also if others have superseded it since: the open that comes finds its
+// handle there. openAhead has counted the reference of the kernel.
+func (f *fileSystem) entryAhead(n *node, rec meta.Inode, out *fuse.EntryOut) {
+	rec, _ = f.refresh(rec)
+	f.fillEntry(n, rec, out)
+	if f.nodes.isDetached(n) {
+		out.SetEntryTimeout(0)
+	}
+}
+
 func (f *fileSystem) fillEntry(n *node, rec meta.Inode, out *fuse.EntryOut) {
 	out.NodeId = n.id
 	out.Generation = 1
@@ -80,12 +90,11 @@ func (f *fileSystem) Lookup(cancel <-chan struct{}, header *fuse.InHeader, name 
 	}
 	ctx, stop := f.callContext(cancel, header.Pid)
 	defer stop()
-	if f.openAhead(ctx, header.Pid, rec) {
-		if now, err := f.names().Inode(rec.Ino); err == nil {
-			rec = now
-		}
+	if n := f.openAhead(ctx, header.Pid, rec); n != nil {
+		f.entryAhead(n, rec, out)
+	} else {
+		f.entry(rec, out)
 	}
-	f.entry(rec, out)
 	return fuse.OK
 }
 

@@ -170,7 +170,7 @@ func (f *fileSystem) truncate(ctx context.Context, cancel <-chan struct{}, in *f
 			return f.setSize(ctx, h.live, size, patch)
 		}
 	}
-	h, no := f.acquireWrite(ctx, n, false, size == 0)
+	h, no := f.acquireToCut(ctx, n, in.Pid, size == 0)
 	if no != 0 {
 		return no
 	}

@@ -10,13 +10,15 @@ import (
 	"github.com/rdmcfs/rdmcfs/meta"
 )
 
-// The kernel tries an open that was answered with ESTALE again, once: it looks the name up and opens what it got. In between others may
-// have opened and closed the file, so that this open would be ESTALE too, and the program would see it. So the lookup of that
-// thread opens the file already, and the open takes what it finds.
+// The kernel tries an open, or truncate(2), that was answered with ESTALE again, once: it looks the name up and opens what it got. In
+// between others may have opened and closed the file, so that this open would be ESTALE too, and the program would see it. So the lookup
+// of that thread opens the file already, and the open takes what it finds.
 const (
 	retryTime  = time.Second // from ESTALE to the lookup, and from there to the open
 	aheadTries = 20          // by the lookup, against others that open and close
 	retriesMax = 1024        // that are remembered
+	// aheadLookups is how often a name is looked up for one open: to find that its entry is old, and for a new one.
+	aheadLookups = 2
 )
 
 // retryKey is an open that is on its way again.
@@ -28,8 +30,9 @@ type retryKey struct {
 
 // aheadOpen is a file that a lookup opened.
 type aheadOpen struct {
-	h     *handle
-	taken chan struct{}
+	h       *handle
+	lookups int // that led to it; protected by retries.mu
+	taken   chan struct{}
 }
 
 // sentBack is an open that got ESTALE.
@@ -87,18 +90,39 @@ func (r *retries) again(k retryKey, n *node) bool {
 	return time.Since(s.at) <= retryTime
 }
 
-// openAhead opens a file for a thread that looks it up because its open was sent back. It reports whether it did.
-func (f *fileSystem) openAhead(ctx context.Context, tid uint32, rec meta.Inode) bool {
-	done := false
+// openAhead opens a file for a thread that looks it up because its open was sent back. It gives the node that the open has to come to,
+// with one more reference of the kernel, or nil.
+func (f *fileSystem) openAhead(ctx context.Context, tid uint32, rec meta.Inode) *node {
+	if rec.Kind != meta.KindFile {
+		return nil
+	}
 	for _, write := range []bool{true, false} {
-		if k := (retryKey{tid, rec.Ino, write}); rec.Kind == meta.KindFile && f.retries.back(k) {
+		k := retryKey{tid, rec.Ino, write}
+		if n := f.aheadAgain(k); n != nil {
+			return n
+		}
+		if f.retries.back(k) {
 			if h := f.openAnew(ctx, rec, write); h != nil {
+				f.nodes.refer(h.node)
 				f.keepAhead(k, h)
-				done = true
+				return h.node
 			}
 		}
 	}
-	return done
+	return nil
+}
+
+// aheadAgain gives the node of a file that the lookup before has opened for the same open.
+func (f *fileSystem) aheadAgain(k retryKey) *node {
+	f.retries.mu.Lock()
+	defer f.retries.mu.Unlock()
+	a := f.retries.ahead[k]
+	if a == nil || a.lookups == aheadLookups {
+		return nil
+	}
+	a.lookups++
+	f.nodes.refer(a.h.node)
+	return a.h.node
 }
 
 // openAnew opens what an inode number is looked up as now; nil if it can't.
@@ -126,7 +150,7 @@ func (f *fileSystem) openAnew(ctx context.Context, rec meta.Inode, write bool) *
 
 // keepAhead keeps a handle until the open comes, or not.
 func (f *fileSystem) keepAhead(k retryKey, h *handle) {
-	a := &aheadOpen{h: h, taken: make(chan struct{})}
+	a := &aheadOpen{h: h, lookups: 1, taken: make(chan struct{})}
 	f.retries.mu.Lock()
 	old := f.retries.ahead[k]
 	f.retries.ahead[k] = a
@@ -156,23 +180,30 @@ func (f *fileSystem) keepAhead(k retryKey, h *handle) {
 	})
 }
 
-// takeAhead gives the handle that the lookup before an open made, or nil.
-func (f *fileSystem) takeAhead(k retryKey, n *node) *handle {
+// takeAhead gives the handle that the lookup before an open made, or nil. astray says that there is one of another node: two threads that
+// look up one name at a time share an answer.
+func (f *fileSystem) takeAhead(k retryKey, n *node) (h *handle, astray bool) {
 	f.retries.mu.Lock()
-	defer f.retries.mu.Unlock()
 	a := f.retries.ahead[k]
-	if a == nil || a.h.node != n {
-		return nil
+	if a != nil {
+		delete(f.retries.ahead, k)
+		close(a.taken)
 	}
-	delete(f.retries.ahead, k)
-	close(a.taken)
-	return a.h
+	f.retries.mu.Unlock()
+	switch {
+	case a == nil:
+		return nil, false
+	case a.h.node == n:
+		return a.h, false
+	}
+	f.release(a.h, 0)
+	return nil, true
 }
 
 // acquire makes a handle for an open.
 func (f *fileSystem) acquire(ctx context.Context, n *node, in *fuse.OpenIn) (h *handle, no syscall.Errno) {
 	k := retryKey{in.Pid, n.ino(), mayWrite(in.Flags)}
-	h = f.takeAhead(k, n)
+	h, astray := f.takeAhead(k, n)
 	switch trunc := in.Flags&syscall.O_TRUNC != 0; {
 	case h != nil && k.write:
 		no = f.joined(ctx, h, mayMap(in.Flags), trunc)
@@ -182,12 +213,28 @@ func (f *fileSystem) acquire(ctx context.Context, n *node, in *fuse.OpenIn) (h *
 	default:
 		h, no = f.acquireRead(ctx, n)
 	}
-	switch {
-	case no != syscall.ESTALE:
-	case !f.retries.again(k, n):
+	if no != syscall.ESTALE {
+		return h, no
+	}
+	again := f.retries.again(k, n)
+	if !k.write && (again || astray) {
+		h, no = f.reopen(ctx, n)
+	}
+	if no == syscall.ESTALE && !again {
 		f.retries.sendBack(k, n)
-	case !k.write:
-		return f.reopen(ctx, n)
+	}
+	return h, no
+}
+
+// acquireToCut makes a write handle for truncate(2), which the kernel tries again like an open.
+func (f *fileSystem) acquireToCut(ctx context.Context, n *node, tid uint32, empty bool) (*handle, syscall.Errno) {
+	k := retryKey{tid, n.ino(), true}
+	if h, _ := f.takeAhead(k, n); h != nil {
+		return h, 0
+	}
+	h, no := f.acquireWrite(ctx, n, false, empty)
+	if no == syscall.ESTALE && !f.retries.again(k, n) {
+		f.retries.sendBack(k, n)
 	}
 	return h, no
 }

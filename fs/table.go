@@ -93,6 +93,19 @@ func (t *table) looked(rec meta.Inode) *node {
 	return n
 }
 
+// refer gives a node that is pinned one more reference of the kernel.
+func (t *table) refer(n *node) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	n.lookups++
+}
+
+func (t *table) isDetached(n *node) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return n.detached
+}
+
 // stale reports whether n's open handles have other bytes than rec's and nobody here is writing. table.mu is held.
 func (n *node) stale(rec meta.Inode) bool {
 	switch {

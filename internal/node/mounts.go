@@ -204,10 +204,20 @@ func (s *mounts) end(ctx context.Context, p *mountPoint, lazy bool) error {
 	} else if err != nil {
 		return err
 	}
+	return p.awaitGone(ctx)
+}
+
+// awaitGone waits for the end of a mount. One that has ended is no error, also where its daemon ends with it and takes the call along.
+func (p *mountPoint) awaitGone(ctx context.Context) error {
 	select {
 	case <-p.gone:
 		return nil
 	case <-ctx.Done():
+	}
+	select {
+	case <-p.gone:
+		return nil
+	default:
 		return fmt.Errorf("node: unmount %s: %w", p.dir, ctx.Err())
 	}
 }
