@@ -37,8 +37,9 @@ type aheadOpen struct {
 
 // sentBack is an open that got ESTALE.
 type sentBack struct {
-	at time.Time
-	by *node // the one that was to be opened; nil if the file was to be created
+	at     time.Time
+	by     *node // the one that was to be opened; nil if the file was to be created
+	looked bool  // that thread has looked the name up since
 }
 
 type retries struct {
@@ -64,30 +65,35 @@ func (r *retries) sendBack(k retryKey, by *node) {
 		}
 	}
 	if len(r.sent) < retriesMax {
-		r.sent[k] = sentBack{now, by}
+		r.sent[k] = sentBack{at: now, by: by}
 	}
 }
 
-// back reports whether an open was sent back just now, once.
+// back reports whether an open was sent back just now, to the first lookup after it.
 func (r *retries) back(k retryKey) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	s, ok := r.sent[k]
-	delete(r.sent, k)
-	return ok && time.Since(s.at) <= retryTime
+	if !ok || s.looked {
+		return false
+	}
+	s.looked = true
+	r.sent[k] = s
+	return time.Since(s.at) <= retryTime
 }
 
-// again reports whether an open of the same node was sent back just now and no name was looked up since, once: then there is none to
-// look up, since a descriptor is opened by /proc.
-func (r *retries) again(k retryKey, n *node) bool {
+// second says what an open is to the one before: again is one of the same node without a lookup, as a descriptor is opened by /proc, last
+// one that was sent back and has looked up the name, or shared the lookup of another thread. The kernel does not come a third time.
+func (r *retries) second(k retryKey, n *node) (again, last bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	s, ok := r.sent[k]
-	if !ok || s.by != n {
-		return false
-	}
 	delete(r.sent, k)
-	return time.Since(s.at) <= retryTime
+	if !ok || time.Since(s.at) > retryTime {
+		return false, false
+	}
+	again = s.by == n && !s.looked
+	return again, !again
 }
 
 // openAhead opens a file for a thread that looks it up because its open was sent back. It gives the node that the open has to come to,
@@ -180,9 +186,9 @@ func (f *fileSystem) keepAhead(k retryKey, h *handle) {
 	})
 }
 
-// takeAhead gives the handle that the lookup before an open made, or nil. astray says that there is one of another node: two threads that
-// look up one name at a time share an answer.
-func (f *fileSystem) takeAhead(k retryKey, n *node) (h *handle, astray bool) {
+// takeAhead gives the handle that the lookup before an open made, or nil; also if it is of another node, as two threads that look up one name
+// at a time share an answer.
+func (f *fileSystem) takeAhead(k retryKey, n *node) *handle {
 	f.retries.mu.Lock()
 	a := f.retries.ahead[k]
 	if a != nil {
@@ -192,18 +198,19 @@ func (f *fileSystem) takeAhead(k retryKey, n *node) (h *handle, astray bool) {
 	f.retries.mu.Unlock()
 	switch {
 	case a == nil:
-		return nil, false
+		return nil
 	case a.h.node == n:
-		return a.h, false
+		return a.h
 	}
 	f.release(a.h, 0)
-	return nil, true
+	return nil
 }
 
 // acquire makes a handle for an open.
 func (f *fileSystem) acquire(ctx context.Context, n *node, in *fuse.OpenIn) (h *handle, no syscall.Errno) {
 	k := retryKey{in.Pid, n.ino(), mayWrite(in.Flags)}
-	h, astray := f.takeAhead(k, n)
+	again, last := f.retries.second(k, n)
+	h = f.takeAhead(k, n)
 	switch trunc := in.Flags&syscall.O_TRUNC != 0; {
 	case h != nil && k.write:
 		no = f.joined(ctx, h, mayMap(in.Flags), trunc)
@@ -213,15 +220,12 @@ func (f *fileSystem) acquire(ctx context.Context, n *node, in *fuse.OpenIn) (h *
 	default:
 		h, no = f.acquireRead(ctx, n)
 	}
-	if no != syscall.ESTALE {
-		return h, no
-	}
-	again := f.retries.again(k, n)
-	if !k.write && (again || astray) {
-		h, no = f.reopen(ctx, n)
-	}
-	if no == syscall.ESTALE && !again {
+	switch {
+	case no != syscall.ESTALE:
+	case !again && !last:
 		f.retries.sendBack(k, n)
+	case !k.write:
+		return f.reopen(ctx, n, last)
 	}
 	return h, no
 }
@@ -229,18 +233,21 @@ func (f *fileSystem) acquire(ctx context.Context, n *node, in *fuse.OpenIn) (h *
 // acquireToCut makes a write handle for truncate(2), which the kernel tries again like an open.
 func (f *fileSystem) acquireToCut(ctx context.Context, n *node, tid uint32, empty bool) (*handle, syscall.Errno) {
 	k := retryKey{tid, n.ino(), true}
-	if h, _ := f.takeAhead(k, n); h != nil {
+	again, last := f.retries.second(k, n)
+	if h := f.takeAhead(k, n); h != nil {
 		return h, 0
 	}
 	h, no := f.acquireWrite(ctx, n, false, empty)
-	if no == syscall.ESTALE && !f.retries.again(k, n) {
+	if no == syscall.ESTALE && !again && !last {
 		f.retries.sendBack(k, n)
 	}
 	return h, no
 }
 
-// reopen gives the handles of a node that names lead to no more another one that reads the same.
-func (f *fileSystem) reopen(ctx context.Context, n *node) (*handle, syscall.Errno) {
+// reopen gives the handles of a node that names lead to no more another one that reads the same. Where there are none, one that was looked
+// up just now gives the newest version.
+func (f *fileSystem) reopen(ctx context.Context, n *node, looked bool) (*handle, syscall.Errno) {
+	f.awaitSettled(ctx, n)
 	f.nodes.mu.Lock()
 	l, h := n.live, n.shareLocked()
 	join := h == nil && l != nil && !l.ended
@@ -255,6 +262,37 @@ func (f *fileSystem) reopen(ctx context.Context, n *node) (*handle, syscall.Errn
 		return h, 0
 	case join:
 		return f.awaitLive(ctx, l, false)
+	case looked:
+		return f.openNewest(ctx, n)
 	}
 	return nil, syscall.ESTALE
+}
+
+// openNewest opens the newest version on a node that nothing is open on. The kernel forgets what it knows of the bytes before.
+func (f *fileSystem) openNewest(ctx context.Context, n *node) (*handle, syscall.Errno) {
+	f.nodes.mu.Lock()
+	last := n.last
+	n.pins++
+	f.nodes.mu.Unlock()
+	defer f.nodes.unpin(n)
+	v, rec, err := f.openVersion(ctx, n.ino(), last)
+	if err != nil {
+		return nil, f.fail("open", n.ino(), err)
+	}
+	f.nodes.mu.Lock()
+	free := n.live == nil && n.reading == nil
+	if free {
+		n.reading, n.last, n.told.known = v, rec, false
+	}
+	h := n.shareLocked()
+	f.nodes.mu.Unlock()
+	if !free {
+		f.closeVersion(v)
+	} else {
+		f.notifier.attrNow(n.id)
+	}
+	if h == nil {
+		return nil, syscall.ESTALE
+	}
+	return h, 0
 }
