@@ -186,8 +186,8 @@ func (f *fileSystem) keepAhead(k retryKey, h *handle) {
 	})
 }
 
-// takeAhead gives the handle that the lookup before an open made, or nil; also if it is of another node, as two threads that look up one name
-// at a time share an answer.
+// takeAhead gives the handle that the lookup before an open made, or nil; also if it is of another node, as two threads that look up one
+// name at a time share an answer.
 func (f *fileSystem) takeAhead(k retryKey, n *node) *handle {
 	f.retries.mu.Lock()
 	a := f.retries.ahead[k]
