@@ -52,7 +52,7 @@ func (n *notifier) close() error {
 	return unix.Close(dev)
 }
 
-// attrNow drops the cached attributes of a node. It is not to be called from a handler.
+// attrNow drops the cached attributes of a node. A handler may call it only for the node of its own request, which the kernel holds.
 // The kernel may not know the node, or not yet.
 func (n *notifier) attrNow(id uint64) (known bool) {
 	return n.server.InodeNotify(id, -1, 0) != fuse.ENOENT
