@@ -262,8 +262,10 @@ func (c *core) awaitEnd() {
 	if c.waiting || c.ended() {
 		return
 	}
+	if !c.active() {
+		c.wake()
+	}
 	c.waiting = true
-	c.wake()
 	for i := range c.lanes {
 		c.lanes[i].dirty = true
 	}

@@ -225,9 +225,11 @@ func (e *faultEnd) live(remote map[int][]byte) {
 	watch.Wait()
 }
 
-// asks notes that the member begins to wait for the group, unless that has failed.
+// asks notes that the member begins to wait for the group, unless that has failed or the member waits already.
 func (e *faultEnd) asks() {
-	if e.g.Err() == nil {
+	e.g.mu.Lock()
+	defer e.g.mu.Unlock()
+	if !e.g.core.ended() && !e.g.core.active() {
 		e.asked = time.Now()
 	}
 }
