@@ -6,16 +6,17 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"net"
 	"time"
 
 	"github.com/rdmcfs/rdmcfs/replicate/schedule"
 )
 
-// The burst by which a link's rate is measured: chunks for some time, at most so many.
+// The burst by which a link's rate is measured: chunks for some time, at most so many. 128 MiB are long beside the start of a connection.
 const (
 	burstChunk     = 64 << 10
-	burstChunksMax = 256
+	burstChunksMax = 2048
 	burstTime      = 100 * time.Millisecond
 	// burstDrain bounds the wait for what is still in socket buffers.
 	burstDrain = 10 * time.Second
@@ -29,17 +30,17 @@ func (r *runner) settle(ctx context.Context, c Case) (Case, error) {
 	if !c.measuresLinks() {
 		return c, nil
 	}
-	rate, err := r.room.linkRate(ctx)
+	link, err := r.room.linkPace(ctx)
 	if err != nil {
 		return c, err
 	}
 	type told struct {
-		Rate   float64
+		Link   linkPace
 		Choice schedule.Choice
 	}
-	own := told{rate, c.Choice}
+	own := told{link, c.Choice}
 	if r.rank == 0 {
-		c.Asked.LinkRate = rate
+		c.Asked.LinkRate, c.Asked.LinkBusy = link.Rate, link.Busy
 		if own.Choice, err = schedule.Choose(c.Asked); err != nil {
 			return c, err
 		}
@@ -48,7 +49,7 @@ func (r *runner) settle(ctx context.Context, c Case) (Case, error) {
 	if err != nil {
 		return c, err
 	}
-	c.LinkRate, c.Choice = all[0].Rate, all[0].Choice
+	c.LinkRate, c.LinkBusy, c.Choice = all[0].Link.Rate, all[0].Link.Busy, all[0].Choice
 	c.Reasons = own.Choice.Reasons
 	return c, nil
 }
@@ -62,74 +63,103 @@ func (c Case) OverRDMA() (Case, error) {
 	return c, err
 }
 
-// linkRate measures, at rank 0, how many bytes a second a TCP connection brings to rank 1. Others return at once.
-func (m *meeting) linkRate(ctx context.Context) (float64, error) {
+// linkPace is what a burst tells of a link.
+type linkPace struct {
+	Rate float64 // bytes a second
+	Busy float64 // the part of the time in which the busier end's process ran
+}
+
+// linkPace measures, at rank 0, how fast a TCP connection brings bytes to rank 1. Others return at once.
+func (m *meeting) linkPace(ctx context.Context) (linkPace, error) {
 	if m.rank > 1 {
-		return 0, nil
+		return linkPace{}, nil
 	}
 	stop := context.AfterFunc(ctx, m.close)
 	defer stop()
 	conn := m.conns[(m.rank+1)%2]
 	conn.SetDeadline(time.Now().Add(burstTime + burstDrain))
 	defer conn.SetDeadline(time.Time{})
-	var rate float64
+	var pace linkPace
 	var err error
 	if m.rank == 0 {
-		rate, err = sendBurst(conn)
+		pace, err = sendBurst(conn)
 	} else {
 		err = takeBurst(conn)
 	}
 	if err != nil {
-		return 0, fmt.Errorf("%w: rate of the link: %w", ErrLeft, errors.Join(ctx.Err(), err))
+		return linkPace{}, fmt.Errorf("%w: rate of the link: %w", ErrLeft, errors.Join(ctx.Err(), err))
 	}
-	return rate, nil
+	return pace, nil
 }
 
 // sendBurst sends chunks, each with a byte that says whether another follows, and hears how fast they came.
-func sendBurst(conn net.Conn) (float64, error) {
+func sendBurst(conn net.Conn) (linkPace, error) {
 	chunk := make([]byte, burstChunk)
-	start := time.Now()
-	for i := range burstChunksMax {
-		last := i == burstChunksMax-1 || time.Since(start) > burstTime
-		chunk[0] = 1
-		if last {
-			chunk[0] = 0
+	var sent burst
+	for more := true; more; {
+		more = len(sent.marks) < burstChunksMax-1 && sent.lasted() < burstTime
+		chunk[0] = 0
+		if more {
+			chunk[0] = 1
 		}
 		if _, err := conn.Write(chunk); err != nil {
-			return 0, err
+			return linkPace{}, err
 		}
-		if last {
-			break
-		}
+		sent.mark()
 	}
-	var rate [8]byte
-	if _, err := io.ReadFull(conn, rate[:]); err != nil {
-		return 0, err
+	var told [16]byte
+	if _, err := io.ReadFull(conn, told[:]); err != nil {
+		return linkPace{}, err
 	}
-	return float64(binary.LittleEndian.Uint64(rate[:])), nil
+	return linkPace{
+		Rate: math.Float64frombits(binary.LittleEndian.Uint64(told[:])),
+		Busy: max(sent.pace().Busy, math.Float64frombits(binary.LittleEndian.Uint64(told[8:]))),
+	}, nil
 }
 
 // takeBurst reads a burst and tells its pace.
 func takeBurst(conn net.Conn) error {
 	chunk := make([]byte, burstChunk)
-	var arrivals []time.Time
-	for more := true; more; more = chunk[0] != 0 && len(arrivals) < burstChunksMax {
+	var got burst
+	for more := true; more; more = chunk[0] != 0 && len(got.marks) < burstChunksMax {
 		if _, err := io.ReadFull(conn, chunk); err != nil {
 			return err
 		}
-		arrivals = append(arrivals, time.Now())
+		got.mark()
 	}
-	_, err := conn.Write(binary.LittleEndian.AppendUint64(nil, uint64(burstPace(arrivals))))
+	pace := got.pace()
+	told := binary.LittleEndian.AppendUint64(nil, math.Float64bits(pace.Rate))
+	_, err := conn.Write(binary.LittleEndian.AppendUint64(told, math.Float64bits(pace.Busy)))
 	return err
 }
 
-// burstPace is the rate of the burst's second half in bytes a second: the first fills buckets and opens windows.
-func burstPace(arrivals []time.Time) float64 {
-	last := len(arrivals) - 1
-	half := last / 2
-	took := arrivals[last].Sub(arrivals[half])
-	if took <= 0 {
+// burst notes when each chunk was done, and how long this process had run by then.
+type burst struct{ marks []burstMark }
+
+type burstMark struct {
+	at  time.Time
+	cpu float64 // seconds
+}
+
+func (b *burst) mark() { b.marks = append(b.marks, burstMark{time.Now(), cpuSeconds()}) }
+
+func (b *burst) lasted() time.Duration {
+	if len(b.marks) == 0 {
 		return 0
 	}
-	return float64((last-half)*burstChunk) / took.Seconds()
+	return time.Since(b.marks[0].at)
+}
+
+// pace is that of the burst's second half: the first fills buckets and opens windows.
+func (b *burst) pace() linkPace {
+	last := len(b.marks) - 1
+	half := last / 2
+	took := b.marks[last].at.Sub(b.marks[half].at).Seconds()
+	if took <= 0 {
+		return linkPace{}
+	}
+	return linkPace{
+		Rate: float64((last-half)*burstChunk) / took,
+		Busy: (b.marks[last].cpu - b.marks[half].cpu) / took,
+	}
 }

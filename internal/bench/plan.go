@@ -65,6 +65,8 @@ type Case struct {
 	schedule.Choice
 	// LinkRate is how many bytes a second a link carries, told or measured; 0 if that is not known.
 	LinkRate float64 `json:"link_bytes_per_second,omitempty"`
+	// LinkBusy is the part of a processor's time that the busier end of a link spent when LinkRate was measured; 0 if it was told.
+	LinkBusy float64 `json:"link_busy,omitempty"`
 
 	Grants   int `json:"grants,omitempty"`
 	MaxSends int `json:"max_sends,omitempty"`

@@ -183,20 +183,22 @@ func TestChoices(t *testing.T) {
 
 func TestBurstPace(t *testing.T) {
 	start := time.Now()
-	at := func(millis ...int) (out []time.Time) {
+	// at marks chunks at some milliseconds, of which the process ran half.
+	at := func(millis ...int) (b burst) {
 		for _, ms := range millis {
-			out = append(out, start.Add(time.Duration(ms)*time.Millisecond))
+			b.marks = append(b.marks, burstMark{start.Add(time.Duration(ms) * time.Millisecond), float64(ms) / 2e3})
 		}
-		return out
+		return b
 	}
 	for _, c := range []struct {
-		arrivals []time.Time
-		want     float64
+		burst burst
+		want  linkPace
 	}{
-		{at(0), 0}, {at(5, 5), 0}, {at(0, 10), burstChunk / 0.010}, {at(0, 0, 0, 10, 20), 2 * burstChunk / 0.020},
+		{at(0), linkPace{}}, {at(5, 5), linkPace{}}, {at(0, 10), linkPace{burstChunk / 0.010, 0.5}},
+		{at(0, 0, 0, 10, 20), linkPace{2 * burstChunk / 0.020, 0.5}},
 	} {
-		if got := burstPace(c.arrivals); math.Abs(got-c.want) > 1 {
-			t.Errorf("%v: %v, want %v", c.arrivals, got, c.want)
+		if got := c.burst.pace(); math.Abs(got.Rate-c.want.Rate) > 1 || math.Abs(got.Busy-c.want.Busy) > 1e-6 {
+			t.Errorf("%v: %v, want %v", c.burst, got, c.want)
 		}
 	}
 }

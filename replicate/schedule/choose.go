@@ -21,6 +21,9 @@ const (
 	blocksMin = 32
 	// fastRate is the pace, in bytes a second, from which the processor and not the link bounds what a relay moves if it has to copy.
 	fastRate = 20e9 / 8
+	// busyShare is the part of a processor's time that one end of a link spends on it, from which the processor bounds the link: a relay
+	// receives and sends.
+	busyShare = 0.6
 )
 
 // Conditions are what a choice goes by.
@@ -33,6 +36,8 @@ type Conditions struct {
 	SmallBytes int
 	// LinkRate is how many bytes a second a link carries from one member to another; 0 if it is not known.
 	LinkRate float64
+	// LinkBusy is the part of a processor's time that the busier end of such a link spends at LinkRate; 0 if it is not known.
+	LinkBusy float64
 	// Copies says that the processor moves the bytes, as with TCP, not the network card.
 	Copies bool
 	// Racks are the members' racks by rank, or nil if they are not known.
@@ -65,9 +70,9 @@ type Choice struct {
 // the same conditions choose the same. It returns ErrInvalid for conditions that cannot be.
 func Choose(c Conditions) (Choice, error) {
 	if c.Members < 1 || c.Members > MaxMembers || c.Racks != nil && len(c.Racks) != c.Members ||
-		c.Oversubscription < 0 || !(c.LinkRate >= 0) || c.BlockSize < 0 || c.Window < 0 {
-		return Choice{}, fmt.Errorf("%w: %d members, racks of %d, oversubscription %g, links of %g bytes a second, blocks of %d bytes, window of %d",
-			ErrInvalid, c.Members, len(c.Racks), c.Oversubscription, c.LinkRate, c.BlockSize, c.Window)
+		c.Oversubscription < 0 || !(c.LinkRate >= 0) || !(c.LinkBusy >= 0) || c.BlockSize < 0 || c.Window < 0 {
+		return Choice{}, fmt.Errorf("%w: %d members, racks of %d, oversubscription %g, links of %g bytes a second that take %g of a processor, blocks of %d bytes, window of %d",
+			ErrInvalid, c.Members, len(c.Racks), c.Oversubscription, c.LinkRate, c.LinkBusy, c.BlockSize, c.Window)
 	}
 	var choice Choice
 	if err := choice.algorithm(c); err != nil {
@@ -201,10 +206,10 @@ func crossing(racks []int) float64 {
 	return float64(cross) / float64(blocks*(len(racks)-1))
 }
 
-// chain takes the chain where links are so fast that the processor's copies bound the pace, and the message has blocks enough: each
+// chain takes the chain where the processor's copies bound the pace and not the links, and the message has blocks enough: each
 // member then hands on what it has just received, while it is in the cache, which costs the least.
 func (c *Choice) chain(of Conditions) bool {
-	if !of.Copies || of.LinkRate < fastRate || of.Members <= 2 {
+	if !of.Copies || !of.copiesBound() || of.Members <= 2 {
 		return false
 	}
 	size := of.BlockSize
@@ -215,9 +220,14 @@ func (c *Choice) chain(of Conditions) bool {
 		return false
 	}
 	c.Algorithm = Chain
-	c.because("chain: links of %.3g MB/s are faster than a processor copies, and a relay that hands on what it has just received copies from its cache; "+
+	c.because("chain: links carry the %.3g MB/s that a processor copies, and a relay that hands on what it has just received copies from its cache; "+
 		"its %d steps to fill are less than a part in %d of the message's", of.LinkRate/1e6, of.Members-2, blocksMin)
 	return true
+}
+
+// copiesBound reports whether the processor, not the link, bounds what a relay moves if it has to copy.
+func (of Conditions) copiesBound() bool {
+	return of.LinkRate >= fastRate || of.LinkRate > slowRate && of.LinkBusy >= busyShare
 }
 
 // flat takes the binomial pipeline, or the chain.
