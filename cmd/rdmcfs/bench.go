@@ -200,7 +200,8 @@ func (c *benchMulticastCmd) local(a *app, p bench.Plan, onResult func(bench.Resu
 		}()
 	}
 	if nodes != nil && p.LinkRate == 0 {
-		if p.LinkRate, err = bench.IperfRate(a.ctx, nodes, 0, 1); err != nil {
+		pace, err := bench.IperfPace(a.ctx, nodes, 0, 1)
+		if p.LinkRate, p.LinkBusy = pace.Rate, pace.Busy; err != nil {
 			fmt.Fprintln(a.err, "rdmcfs: the links are measured by a burst, without iperf3:", err)
 		}
 	}

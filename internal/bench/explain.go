@@ -39,7 +39,7 @@ func Explain(c Case) string {
 		fmt.Fprintf(&b, "  %s\n", why)
 	}
 	if c.measuresLinks() {
-		b.WriteString("  a run measures the pace of the links first, and may take larger blocks then; --link-rate tells it\n")
+		b.WriteString("  a run measures the pace of the links first, and may take larger blocks then, or the chain if the processor bounds it; --link-rate tells it\n")
 	}
 	if c.Small {
 		return b.String()

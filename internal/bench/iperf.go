@@ -21,19 +21,20 @@ func Iperf(ctx context.Context, l *Links, from, to int, size uint64, congestion 
 	return r.timeOf(size), err
 }
 
-// iperfTime is how long IperfRate measures, with a second before that in which windows open.
+// iperfTime is how long IperfPace measures, with a second before that in which windows open.
 const iperfTime = "2"
 
-// IperfRate is how many bytes a second one cubic TCP stream of iperf3 brings from a node to another.
-func IperfRate(ctx context.Context, l *Links, from, to int) (float64, error) {
+// IperfPace is how one cubic TCP stream of iperf3 brings bytes from a node to another.
+func IperfPace(ctx context.Context, l *Links, from, to int) (LinkPace, error) {
 	r, err := iperf(ctx, l, from, to, []string{"-t", iperfTime, "-O", "1", "-C", "cubic"})
-	return r.BitsPerSec / 8, err
+	return LinkPace{Rate: r.BitsPerSec / 8, Busy: r.Busy}, err
 }
 
 type iperfResult struct {
 	Seconds    float64 `json:"seconds"`
 	BitsPerSec float64 `json:"bits_per_second"`
 	Bytes      uint64  `json:"bytes"`
+	Busy       float64 `json:"-"` // as LinkPace has it
 }
 
 // timeOf is the time of so many bytes at the pace of those received.
@@ -69,10 +70,16 @@ func parseIperf(out []byte) (iperfResult, error) {
 	var result struct {
 		End struct {
 			Received iperfResult `json:"sum_received"`
+			Percent  struct {
+				Host   float64 `json:"host_total"`
+				Remote float64 `json:"remote_total"`
+			} `json:"cpu_utilization_percent"`
 		} `json:"end"`
 	}
 	if err := json.Unmarshal(out, &result); err != nil {
 		return iperfResult{}, fmt.Errorf("bench: iperf3 result: %w", err)
 	}
-	return result.End.Received, nil
+	r := result.End.Received
+	r.Busy = max(result.End.Percent.Host, result.End.Percent.Remote, 0) / 100
+	return r, nil
 }

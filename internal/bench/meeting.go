@@ -191,33 +191,38 @@ func (m *meeting) barrier(ctx context.Context) error {
 	return err
 }
 
-// Round trips that are measured, and their bytes.
+// Round trips that are measured before each round, and their bytes. Where they take long there are fewer.
 const (
 	pings     = 101
 	pingBytes = 64
+	pingTime  = 100 * time.Millisecond
 )
 
-// roundTrip measures, at rank 0, the median of a message there and back over TCP, with rank 1. Others return at once.
-func (m *meeting) roundTrip(ctx context.Context) (float64, error) {
+// roundTrips measures, at rank 0, messages there and back over TCP, with rank 1, and appends the seconds that each took. Others return at once.
+func (m *meeting) roundTrips(ctx context.Context, seconds []float64) ([]float64, error) {
 	if m.rank > 1 {
-		return 0, nil
+		return nil, nil
 	}
 	stop := context.AfterFunc(ctx, m.close)
 	defer stop()
 	conn := m.conns[(m.rank+1)%2]
 	buf := make([]byte, pingBytes)
-	var times []float64
-	for range pings {
+	begin := time.Now()
+	for i, more := 0, true; more; i++ {
+		if m.rank == 0 {
+			buf[0] = 0
+			if i < pings-1 && time.Since(begin) < pingTime {
+				buf[0] = 1 // another follows
+			}
+		}
 		start := time.Now()
 		if err := ping(conn, buf, m.rank == 0); err != nil {
-			return 0, fmt.Errorf("%w: round trip: %w", ErrLeft, errors.Join(ctx.Err(), err))
+			return seconds, fmt.Errorf("%w: round trip: %w", ErrLeft, errors.Join(ctx.Err(), err))
 		}
-		times = append(times, time.Since(start).Seconds())
+		seconds = append(seconds, time.Since(start).Seconds())
+		more = buf[0] != 0
 	}
-	if m.rank != 0 {
-		return 0, nil
-	}
-	return Median(times), nil
+	return seconds, nil
 }
 
 func ping(conn net.Conn, buf []byte, first bool) error {

@@ -35,7 +35,7 @@ func (r *runner) settle(ctx context.Context, c Case) (Case, error) {
 		return c, err
 	}
 	type told struct {
-		Link   linkPace
+		Link   LinkPace
 		Choice schedule.Choice
 	}
 	own := told{link, c.Choice}
@@ -63,23 +63,23 @@ func (c Case) OverRDMA() (Case, error) {
 	return c, err
 }
 
-// linkPace is what a burst tells of a link.
-type linkPace struct {
+// LinkPace is what is measured of a link.
+type LinkPace struct {
 	Rate float64 // bytes a second
 	Busy float64 // the part of the time in which the busier end's process ran
 }
 
 // linkPace measures, at rank 0, how fast a TCP connection brings bytes to rank 1. Others return at once.
-func (m *meeting) linkPace(ctx context.Context) (linkPace, error) {
+func (m *meeting) linkPace(ctx context.Context) (LinkPace, error) {
 	if m.rank > 1 {
-		return linkPace{}, nil
+		return LinkPace{}, nil
 	}
 	stop := context.AfterFunc(ctx, m.close)
 	defer stop()
 	conn := m.conns[(m.rank+1)%2]
 	conn.SetDeadline(time.Now().Add(burstTime + burstDrain))
 	defer conn.SetDeadline(time.Time{})
-	var pace linkPace
+	var pace LinkPace
 	var err error
 	if m.rank == 0 {
 		pace, err = sendBurst(conn)
@@ -87,13 +87,13 @@ func (m *meeting) linkPace(ctx context.Context) (linkPace, error) {
 		err = takeBurst(conn)
 	}
 	if err != nil {
-		return linkPace{}, fmt.Errorf("%w: rate of the link: %w", ErrLeft, errors.Join(ctx.Err(), err))
+		return LinkPace{}, fmt.Errorf("%w: rate of the link: %w", ErrLeft, errors.Join(ctx.Err(), err))
 	}
 	return pace, nil
 }
 
 // sendBurst sends chunks, each with a byte that says whether another follows, and hears how fast they came.
-func sendBurst(conn net.Conn) (linkPace, error) {
+func sendBurst(conn net.Conn) (LinkPace, error) {
 	chunk := make([]byte, burstChunk)
 	var sent burst
 	for more := true; more; {
@@ -103,15 +103,15 @@ func sendBurst(conn net.Conn) (linkPace, error) {
 			chunk[0] = 1
 		}
 		if _, err := conn.Write(chunk); err != nil {
-			return linkPace{}, err
+			return LinkPace{}, err
 		}
 		sent.mark()
 	}
 	var told [16]byte
 	if _, err := io.ReadFull(conn, told[:]); err != nil {
-		return linkPace{}, err
+		return LinkPace{}, err
 	}
-	return linkPace{
+	return LinkPace{
 		Rate: math.Float64frombits(binary.LittleEndian.Uint64(told[:])),
 		Busy: max(sent.pace().Busy, math.Float64frombits(binary.LittleEndian.Uint64(told[8:]))),
 	}, nil
@@ -151,14 +151,14 @@ func (b *burst) lasted() time.Duration {
 }
 
 // pace is that of the burst's second half: the first fills buckets and opens windows.
-func (b *burst) pace() linkPace {
+func (b *burst) pace() LinkPace {
 	last := len(b.marks) - 1
 	half := last / 2
 	took := b.marks[last].at.Sub(b.marks[half].at).Seconds()
 	if took <= 0 {
-		return linkPace{}
+		return LinkPace{}
 	}
-	return linkPace{
+	return LinkPace{
 		Rate: float64((last-half)*burstChunk) / took,
 		Busy: (b.marks[last].cpu - b.marks[half].cpu) / took,
 	}

@@ -48,6 +48,8 @@ type Plan struct {
 
 	// LinkRate is how many bytes a second a link carries; 0 if it is to be measured where the choice of blocks needs it.
 	LinkRate float64 `json:"link_rate,omitempty"`
+	// LinkBusy is the part of a processor's time that the busier end of such a link spends; 0 if it is not known.
+	LinkBusy float64 `json:"link_busy,omitempty"`
 
 	// Congestion is the congestion control of our sockets, as tcp.Config has it.
 	Congestion string `json:"congestion,omitempty"`
@@ -65,7 +67,7 @@ type Case struct {
 	schedule.Choice
 	// LinkRate is how many bytes a second a link carries, told or measured; 0 if that is not known.
 	LinkRate float64 `json:"link_bytes_per_second,omitempty"`
-	// LinkBusy is the part of a processor's time that the busier end of a link spent when LinkRate was measured; 0 if it was told.
+	// LinkBusy is the part of a processor's time that the busier end of a link spent when LinkRate was measured; 0 if that is not known.
 	LinkBusy float64 `json:"link_busy,omitempty"`
 
 	Grants   int `json:"grants,omitempty"`
@@ -133,10 +135,10 @@ func (p Plan) casesOf(n, senders int, size uint64) ([]Case, error) {
 	var out []Case
 	for _, name := range p.Algorithms {
 		for _, block := range p.BlockSizes {
-			c := Case{Members: n, Senders: senders, Size: size, LinkRate: p.LinkRate,
+			c := Case{Members: n, Senders: senders, Size: size, LinkRate: p.LinkRate, LinkBusy: p.LinkBusy,
 				Grants: p.Grants, MaxSends: p.MaxSends, Rounds: p.Rounds, Batch: p.Batch, Depth: p.depth()}
 			c.Asked = schedule.Conditions{Members: n, Size: size, SmallBytes: rdmc.DefaultSmallBytes, LinkRate: p.LinkRate,
-				Copies: true, BlockSize: block, Window: p.Window}
+				LinkBusy: p.LinkBusy, Copies: true, BlockSize: block, Window: p.Window}
 			var err error
 			if c.Choice, err = choose(name, c.Asked); err != nil {
 				return nil, err

@@ -192,10 +192,10 @@ func TestBurstPace(t *testing.T) {
 	}
 	for _, c := range []struct {
 		burst burst
-		want  linkPace
+		want  LinkPace
 	}{
-		{at(0), linkPace{}}, {at(5, 5), linkPace{}}, {at(0, 10), linkPace{burstChunk / 0.010, 0.5}},
-		{at(0, 0, 0, 10, 20), linkPace{2 * burstChunk / 0.020, 0.5}},
+		{at(0), LinkPace{}}, {at(5, 5), LinkPace{}}, {at(0, 10), LinkPace{burstChunk / 0.010, 0.5}},
+		{at(0, 0, 0, 10, 20), LinkPace{2 * burstChunk / 0.020, 0.5}},
 	} {
 		if got := c.burst.pace(); math.Abs(got.Rate-c.want.Rate) > 1 || math.Abs(got.Busy-c.want.Busy) > 1e-6 {
 			t.Errorf("%v: %v, want %v", c.burst, got, c.want)
@@ -255,8 +255,9 @@ func TestOfLinks(t *testing.T) {
 
 // TestParseIperf: what iperf3's receiver lacked when the clocks stopped takes time too.
 func TestParseIperf(t *testing.T) {
-	r, err := parseIperf([]byte(`{"end":{"sum_received":{"seconds":2,"bytes":2000000,"bits_per_second":8e6}}}`))
-	if err != nil || r.BitsPerSec != 8e6 || r.timeOf(2_500_000) != 2500*time.Millisecond {
+	r, err := parseIperf([]byte(`{"end":{"sum_received":{"seconds":2,"bytes":2000000,"bits_per_second":8e6},
+		"cpu_utilization_percent":{"host_total":12.5,"host_user":1,"remote_total":75}}}`))
+	if err != nil || r.BitsPerSec != 8e6 || r.Busy != 0.75 || r.timeOf(2_500_000) != 2500*time.Millisecond {
 		t.Errorf("%+v, %v", r, err)
 	}
 	if (iperfResult{Seconds: 1}).timeOf(1) != 0 {

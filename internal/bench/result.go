@@ -25,7 +25,7 @@ type Result struct {
 	MessagesPerSec float64 `json:"messages_per_second"`
 	// Latency is the median, LatencyHigh the 99th percentile of the seconds from the send of a message until every member
 	// has it, at the slowest sender; with a depth above 1 messages wait for each other. RoundTrip is the median of
-	// 64 bytes there and back by TCP between ranks 0 and 1, just before.
+	// 64 bytes there and back by TCP between ranks 0 and 1, of some before each round.
 	Latency     float64 `json:"latency_seconds"`
 	LatencyHigh float64 `json:"latency_99_seconds"`
 	RoundTrip   float64 `json:"tcp_round_trip_seconds"`

@@ -25,7 +25,7 @@ type report struct {
 	// Latency and LatencyHigh are the median and the 99th percentile of a message's, at a sender.
 	Latency     float64 `json:"latency,omitempty"`
 	LatencyHigh float64 `json:"latency_high,omitempty"`
-	// RoundTrip is the median of 64 bytes there and back between ranks 0 and 1 by TCP, at rank 0.
+	// RoundTrip is the median of 64 bytes there and back between ranks 0 and 1 by TCP, some before each round, at rank 0.
 	RoundTrip float64 `json:"round_trip,omitempty"`
 	// Digests are those of all messages of a round, by sender.
 	Digests [][]byte `json:"digests,omitempty"`
@@ -60,9 +60,6 @@ func (r *runner) measure(ctx context.Context, c Case) (report, error) {
 		}
 	}()
 	var out report
-	if err == nil {
-		out.RoundTrip, err = r.room.roundTrip(ctx)
-	}
 	if err == nil {
 		err = r.rounds(ctx, c, streams, &out)
 	}
@@ -179,14 +176,21 @@ func (r *runner) rounds(ctx context.Context, c Case, streams []*stream, out *rep
 	if err != nil {
 		return err
 	}
-	cpu := cpuSeconds()
+	var trips []float64
 	for range c.Rounds {
+		if trips, err = r.room.roundTrips(ctx, trips); err != nil {
+			return err
+		}
+		cpu := cpuSeconds()
 		if err := r.round(ctx, streams, out); err != nil {
 			return err
 		}
+		if len(streams) > 0 {
+			out.CPUSeconds += cpuSeconds() - cpu
+		}
 	}
-	if len(streams) > 0 {
-		out.CPUSeconds = cpuSeconds() - cpu
+	if r.rank == 0 {
+		out.RoundTrip = Median(trips)
 	}
 	after, err := ReadProcessorTimes()
 	out.Idle = after.IdleSince(times)

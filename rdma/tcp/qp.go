@@ -70,7 +70,7 @@ type queuePair struct {
 	ackArmed bool   // ackTimer runs
 
 	answeredAt time.Time // when the last answer came that this side has sent nothing since
-	inTurn     int       // answers in a row that a request followed soon
+	inTurn     int       // answers that a request followed soon, see turnsEnough
 	nak        rdma.Status
 	answers    answerRing
 

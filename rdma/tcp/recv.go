@@ -4,7 +4,6 @@ import (
 	"errors"
 	"io"
 	"net"
-	"runtime"
 	"sync"
 	"time"
 
@@ -22,15 +21,6 @@ const (
 	inboxCopyBytes = 64 << 10
 	// sumBytes is read at once of a message that is summed up: it must still be in the processor's cache afterwards.
 	sumBytes = 256 << 10
-	// ackEvery and ackBytes bound what a busy stream leaves unacknowledged.
-	ackEvery = 16
-	ackBytes = 1 << 20
-	// idleYields is how often others run before an acknowledgement goes out alone.
-	idleYields = 3
-	// turnsEnough is how often in a row an answer has to be followed by a request within a fifth of answerDelay until acknowledgements wait.
-	turnsEnough = 8
-	// answerBytes bounds an answer: the memory of anything larger is wanted back at once.
-	answerBytes = 4 << 10
 	// lingerMax is how long a pair that told the peer of an error waits for it to hang up.
 	lingerMax = 250 * time.Millisecond
 )
@@ -114,76 +104,6 @@ func (q *queuePair) readFrame() error {
 	return q.serve(&f)
 }
 
-// idle runs before readLoop blocks: what was executed is acknowledged, by a frame that answers it if one is about to be sent.
-func (q *queuePair) idle() {
-	for range idleYields {
-		if !q.owesAck() {
-			return
-		}
-		runtime.Gosched()
-	}
-	if !q.delayAck() {
-		q.ackNow()
-	}
-}
-
-// ackNow tells the peer what was executed, in a frame of its own if there is no other.
-func (q *queuePair) ackNow() {
-	q.mu.Lock()
-	if q.told == q.executed || q.state != stateReady {
-		q.mu.Unlock()
-		return
-	}
-	q.ackDue = true
-	q.kickLocked()
-}
-
-// delayAck leaves it to ackTimer to acknowledge an answer, a frame that also acknowledged a request of this side, if the two have been
-// talking in turns: then this side soon sends again, and a frame for the acknowledgement alone would wake the peer for nothing.
-func (q *queuePair) delayAck() bool {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	if !q.answered || q.told == q.executed || q.state != stateReady {
-		return false
-	}
-	if !q.answeredAt.IsZero() {
-		q.inTurn = 0 // two answers in a row
-	}
-	q.answeredAt = time.Now()
-	if q.inTurn < turnsEnough {
-		return false
-	}
-	if !q.ackArmed {
-		q.ackArmed = true
-		q.ackTimer.Reset(q.dev.cfg.answerDelay)
-	}
-	return true
-}
-
-// takeTurnLocked notes that this side sends a request.
-func (q *queuePair) takeTurnLocked() {
-	switch {
-	case q.answeredAt.IsZero():
-		return
-	case time.Since(q.answeredAt) > q.dev.cfg.answerDelay/5:
-		q.inTurn = 0
-	default:
-		q.inTurn = min(q.inTurn+1, turnsEnough)
-	}
-	q.answeredAt = time.Time{}
-}
-
-// ackLate acknowledges what nothing has carried the acknowledgement of.
-func (q *queuePair) ackLate() {
-	q.mu.Lock()
-	q.ackArmed = false
-	if q.told != q.executed {
-		q.inTurn = 0
-	}
-	q.mu.Unlock()
-	q.ackNow()
-}
-
 // hold and release enclose what readLoop does to complete work: it hands the completions over itself. No lock is held around them.
 func (q *queuePair) hold() {
 	q.sq.CQ().Hold()
@@ -197,13 +117,6 @@ func (q *queuePair) release() {
 	if q.rq.CQ() != q.sq.CQ() {
 		q.rq.CQ().Release()
 	}
-}
-
-// owesAck reports whether the peer has not been told of all that was executed.
-func (q *queuePair) owesAck() bool {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	return q.told != q.executed && q.state == stateReady
 }
 
 // book takes over the counters in a frame, completes sends, and writes what they set free.
@@ -284,21 +197,6 @@ func (q *queuePair) serveSend(f *frame) error {
 	q.rq.CompleteAs(rdma.Completion{Op: rdma.OpRecv, Bytes: int(f.length), Imm: f.imm, HasImm: true, CRC: in.crc, HasCRC: q.wantCRC})
 	q.executedLocked(int(f.length))
 	return nil
-}
-
-// executedLocked counts a request of the peer, and acknowledges if much is due. It releases q.mu.
-func (q *queuePair) executedLocked(n int) {
-	if q.told == q.executed {
-		q.in.unacked = 0
-	}
-	q.executed++
-	q.in.unacked += n
-	if q.executed-q.told < ackEvery && q.in.unacked < ackBytes {
-		q.mu.Unlock()
-		return
-	}
-	q.ackDue = true
-	q.kickLocked()
 }
 
 // serveWrite puts a message into a region, its last aligned word at the end and in one piece.
@@ -545,14 +443,4 @@ func (q *queuePair) farewell(cause error, whole bool) {
 	}
 	_ = q.conn.SetReadDeadline(time.Now().Add(lingerMax))
 	_, _ = io.Copy(io.Discard, io.LimitReader(q.conn, maxMessage))
-}
-
-// lastAck tells what was executed before an abort, if the socket takes it at once; a stream that can only block has a second.
-func (q *queuePair) lastAck() {
-	q.mu.Lock()
-	q.out.rewind()
-	q.buildControlLocked(frame{kind: frameAck})
-	q.mu.Unlock()
-	_ = q.conn.SetWriteDeadline(time.Now().Add(time.Second))
-	_ = q.stream.write(&q.out.runs, &q.out.guard, !q.stream.direct())
 }

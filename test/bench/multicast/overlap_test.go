@@ -34,16 +34,16 @@ func TestOverlap(t *testing.T) {
 
 func overlap(t *testing.T, n int, sizes []uint64) {
 	links := newLinks(t, n, overlapRate, "")
-	rate, err := bench.IperfRate(t.Context(), links, 0, 1)
+	pace, err := bench.IperfPace(t.Context(), links, 0, 1)
 	if err != nil {
 		t.Fatal(err)
 	}
 	var b strings.Builder
-	fmt.Fprintf(&b, "RESULT n=%d, links of %s, iperf3 %.2f MB/s, %d rounds\n", n, overlapRate, rate/1e6, *rounds)
+	fmt.Fprintf(&b, "RESULT n=%d, links of %s, iperf3 %.2f MB/s, %d rounds\n", n, overlapRate, pace.Rate/1e6, *rounds)
 	fmt.Fprintf(&b, "senders   bytes x batch  median s  together MB/s  of links (goal)       slowest/fastest (goal)  CPU s/GB  idle  each sender's s\n")
 	for _, size := range sizes {
 		plan := one(n, size, bench.Auto)
-		plan.Senders, plan.Rounds, plan.LinkRate = strings.Split(*senders, ","), *rounds, rate
+		plan.Senders, plan.Rounds, plan.LinkRate = strings.Split(*senders, ","), *rounds, pace.Rate
 		plan.Batch = int(max(1, min(batchBytes/size, batchMax)))
 		for _, r := range run(t, links, plan) {
 			row(t, &b, r)

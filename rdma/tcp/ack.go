@@ -1,0 +1,124 @@
+package tcp
+
+import (
+	"runtime"
+	"time"
+)
+
+// When the peer is told of what was executed: a frame that is sent anyway carries that for nothing, one for it alone wakes the peer.
+const (
+	// ackEvery and ackBytes bound what a busy stream leaves unacknowledged.
+	ackEvery = 16
+	ackBytes = 1 << 20
+	// idleYields is how often others run before an acknowledgement goes out alone.
+	idleYields = 3
+	// turnsEnough is how often in a row an answer has to be followed by a request within a fifth of answerDelay until acknowledgements wait.
+	// Of up to turnsMax a later request takes turnsLate away: a talk that falters now and then goes on.
+	turnsEnough = 8
+	turnsMax    = 16
+	turnsLate   = 4
+	// answerBytes bounds an answer: the memory of anything larger is wanted back at once.
+	answerBytes = 4 << 10
+)
+
+// executedLocked counts a request of the peer, and acknowledges if much is due. It releases q.mu.
+func (q *queuePair) executedLocked(n int) {
+	if q.told == q.executed {
+		q.in.unacked = 0
+	}
+	q.executed++
+	q.in.unacked += n
+	if q.executed-q.told < ackEvery && q.in.unacked < ackBytes {
+		q.mu.Unlock()
+		return
+	}
+	q.ackDue = true
+	q.kickLocked()
+}
+
+// owesAck reports whether the peer has not been told of all that was executed.
+func (q *queuePair) owesAck() bool {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return q.told != q.executed && q.state == stateReady
+}
+
+// idle runs before readLoop blocks: what was executed is acknowledged, by a frame that answers it if one is about to be sent.
+func (q *queuePair) idle() {
+	for range idleYields {
+		if !q.owesAck() {
+			return
+		}
+		runtime.Gosched()
+	}
+	if !q.delayAck() {
+		q.ackNow()
+	}
+}
+
+// ackNow tells the peer what was executed, in a frame of its own if there is no other.
+func (q *queuePair) ackNow() {
+	q.mu.Lock()
+	if q.told == q.executed || q.state != stateReady {
+		q.mu.Unlock()
+		return
+	}
+	q.ackDue = true
+	q.kickLocked()
+}
+
+// delayAck leaves it to ackTimer to acknowledge an answer, a frame that also acknowledged a request of this side, if the two have been
+// talking in turns: then this side soon sends again, and a frame for the acknowledgement alone would wake the peer for nothing.
+func (q *queuePair) delayAck() bool {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if !q.answered || q.told == q.executed || q.state != stateReady {
+		return false
+	}
+	if !q.answeredAt.IsZero() {
+		q.inTurn = 0 // two answers in a row
+	}
+	q.answeredAt = time.Now()
+	if q.inTurn < turnsEnough {
+		return false
+	}
+	if !q.ackArmed {
+		q.ackArmed = true
+		q.ackTimer.Reset(q.dev.cfg.answerDelay)
+	}
+	return true
+}
+
+// takeTurnLocked notes that this side sends a request.
+func (q *queuePair) takeTurnLocked() {
+	switch {
+	case q.answeredAt.IsZero():
+		return
+	case time.Since(q.answeredAt) > q.dev.cfg.answerDelay/5:
+		q.inTurn = max(q.inTurn-turnsLate, 0)
+	default:
+		q.inTurn = min(q.inTurn+1, turnsMax)
+	}
+	q.answeredAt = time.Time{}
+}
+
+// ackLate acknowledges what nothing has carried the acknowledgement of.
+func (q *queuePair) ackLate() {
+	q.mu.Lock()
+	q.ackArmed = false
+	if q.told != q.executed {
+		q.inTurn = 0
+	}
+	q.mu.Unlock()
+	q.ackNow()
+}
+
+// lastAck tells what was executed before an abort, if the socket takes it at once; a stream that can only block has a second.
+func (q *queuePair) lastAck() {
+	q.mu.Lock()
+	q.out.rewind()
+	q.buildControlLocked(frame{kind: frameAck})
+	q.mu.Unlock()
+	_ = q.conn.SetWriteDeadline(time.Now().Add(time.Second))
+	_ = q.stream.write(&q.out.runs, &q.out.guard, !q.stream.direct())
+}
