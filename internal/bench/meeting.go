@@ -198,7 +198,7 @@ const (
 	pingTime  = 100 * time.Millisecond
 )
 
-// roundTrips measures, at rank 0, messages there and back over TCP, with rank 1, and appends the seconds that each took. Others return at once.
+// roundTrips measures, at rank 0, messages there and back over TCP, with rank 1, and appends the seconds of each. Others return at once.
 func (m *meeting) roundTrips(ctx context.Context, seconds []float64) ([]float64, error) {
 	if m.rank > 1 {
 		return nil, nil

@@ -112,3 +112,24 @@ func TestLastAnswerIsAcknowledged(t *testing.T) {
 		}
 	}
 }
+
+// TestTalkThatFalters: after a long talk one late request does not end the waiting of acknowledgements, a few in a row do.
+func TestTalkThatFalters(t *testing.T) {
+	q := &queuePair{dev: &Device{cfg: Config{answerDelay: time.Hour}}}
+	turn := func(ago time.Duration) bool {
+		q.answeredAt = time.Now().Add(-ago)
+		q.takeTurnLocked()
+		return q.inTurn >= turnsEnough
+	}
+	for n := 1; n <= 10*turnsMax; n++ {
+		if waits := turn(0); waits != (n >= turnsEnough) {
+			t.Fatalf("turn %d: waits %t", n, waits)
+		}
+	}
+	if !turn(time.Hour) || !turn(time.Hour) {
+		t.Error("two late requests ended a long talk")
+	}
+	if turn(time.Hour) {
+		t.Error("three late requests did not end the talk")
+	}
+}

@@ -23,7 +23,7 @@ const (
 	fastRate = 20e9 / 8
 	// busyShare is the part of a processor's time that one end of a link spends on it, from which the processor bounds the link: a relay
 	// receives and sends.
-	busyShare = 0.6
+	busyShare = 0.4
 )
 
 // Conditions are what a choice goes by.

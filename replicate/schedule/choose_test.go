@@ -33,7 +33,7 @@ func TestChoose(t *testing.T) {
 		"the card copies":        {Conditions{Members: 8, Size: 256 << 20, LinkRate: 5e9}, false, BinomialPipeline, "hypercube"},
 		"links bound the pace":   {Conditions{Members: 8, Size: 256 << 20, LinkRate: 1.2e9, Copies: true}, false, BinomialPipeline, "hypercube"},
 		"a slow processor":       {Conditions{Members: 8, Size: 256 << 20, LinkRate: 1.2e9, LinkBusy: 0.9, Copies: true}, false, Chain, "copies from its cache"},
-		"links and processor":    {Conditions{Members: 8, Size: 256 << 20, LinkRate: 1.2e9, LinkBusy: 0.4, Copies: true}, false, BinomialPipeline, "hypercube"},
+		"links and processor":    {Conditions{Members: 8, Size: 256 << 20, LinkRate: 1.2e9, LinkBusy: 0.3, Copies: true}, false, BinomialPipeline, "hypercube"},
 		"busy with a slow link":  {Conditions{Members: 8, Size: 256 << 20, LinkRate: 0.1e9, LinkBusy: 0.9, Copies: true}, false, BinomialPipeline, "hypercube"},
 		"too short for a chain":  {Conditions{Members: 100, Size: 256 << 20, LinkRate: 5e9, Copies: true}, false, BinomialPipeline, "circulant"},
 		"no chain of two":        {Conditions{Members: 2, Size: 256 << 20, LinkRate: 5e9, Copies: true}, false, BinomialPipeline, "nobody to relay"},
