@@ -19,7 +19,7 @@ const (
 	maxFrame      = 64 << 20
 	helloTimeout  = 5 * time.Second
 	redialAfter   = 50 * time.Millisecond
-	meetingFormat = 1
+	meetingFormat = 2 // of what members say to each other: bursts and round trips as well
 )
 
 // meeting joins the processes of a run in a star around rank 0. It serves groups of any root, and brings results
