@@ -198,7 +198,14 @@ func TestOffloadNeverDeliversDamage(t *testing.T) {
 		ds[0] = bad
 		groups := newCluster(t, ds).all(GroupConfig{Number: 1, BlockSize: block, Algorithm: schedule.Chain, Offload: true})
 		bad.set(spoilFlip)
-		transfers, _ := multicast(t, groups, randomMemory(seed, 20_000, block))
+		src := randomMemory(seed, 20_000, block)
+		told := make(chan struct{}) // all members of the message, before the first of them can find it damaged
+		src.fail = func(uint64) error {
+			<-told
+			return nil
+		}
+		transfers, _ := multicast(t, groups, src)
+		close(told)
 		for rank, tr := range transfers[1:] {
 			err := tr.Wait(testContext(t))
 			var failure *GroupError
