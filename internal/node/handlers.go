@@ -288,9 +288,8 @@ func (n *node) restoreTarget(ctx context.Context, u content.Unpublished, as stri
 		if ino, err := n.db.Inode(meta.Ino(u.Origin.Ino)); err == nil {
 			return ino, nil
 		}
-		as = "/" + orDefault(strings.Trim(u.Origin.Name, "/"), unpublishedID(u))
 	}
-	dir, name, err := n.parentOf(as)
+	dir, name, err := n.restorePlace(u, as)
 	if err != nil {
 		return meta.Inode{}, err
 	}
@@ -300,6 +299,21 @@ func (n *node) restoreTarget(ctx context.Context, u content.Unpublished, as stri
 		err = restoreRefused(res.Errno)
 	}
 	return res.Inode, err
+}
+
+// restorePlace is the directory and name for staged bytes whose inode is gone: what as says, else the directory that they
+// were written in, and the root where that is gone too.
+func (n *node) restorePlace(u content.Unpublished, as string) (meta.Inode, string, error) {
+	if as != "" {
+		return n.parentOf(as)
+	}
+	name := orDefault(u.Origin.Name, unpublishedID(u))
+	dir, err := n.db.Inode(meta.Ino(u.Origin.Parent))
+	if err == nil && dir.Kind == meta.KindDir {
+		return dir, name, nil
+	}
+	dir, err = n.db.Inode(meta.RootIno)
+	return dir, name, err
 }
 
 // wait returns when nothing is owed any more, or the time is up.

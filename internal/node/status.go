@@ -147,10 +147,14 @@ func (n *node) unpublished() []admin.Unpublished {
 
 func unpublishedID(u content.Unpublished) string { return fmt.Sprintf("staged-%x", u.Token) }
 
-// pathOf is where staged bytes belong: by the inode while it has a name, else the name they were opened under.
+// pathOf is where staged bytes belong: by the inode while it has a name, else the name that they were opened under, in
+// the directory of then if that is still there.
 func (n *node) pathOf(u content.Unpublished) string {
 	if p, err := n.inodePath(meta.Ino(u.Origin.Ino)); err == nil {
 		return p
+	}
+	if dir, err := n.inodePath(meta.Ino(u.Origin.Parent)); err == nil && u.Origin.Name != "" {
+		return path.Join(dir, u.Origin.Name)
 	}
 	return u.Origin.Name
 }

@@ -1,0 +1,65 @@
+package integration
+
+import (
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/rdmcfs/rdmcfs/test/integration/cluster"
+)
+
+// What a daemon that died left unpublished is listed with the directory that it was written in, and goes back there.
+func TestRestorePutsUnpublishedFilesBack(t *testing.T) {
+	c := start(t, cluster.Options{Nodes: 3})
+	w := c.Nodes[2]
+	for _, dir := range []string{"deep/er", "gone"} {
+		if err := os.MkdirAll(w.Path(dir), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.WriteFile(w.Path("deep/old"), []byte("published"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	bytes := map[string]string{"deep/er/new": "a new file", "deep/old": "published, and more", "gone/lost": "whose directory goes"}
+	for name, text := range bytes {
+		f, err := os.OpenFile(w.Path(name), os.O_WRONLY|os.O_CREATE, 0o644)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer f.Close()
+		if _, err := f.WriteString(text); err != nil {
+			t.Fatal(err)
+		}
+	}
+	w.Kill()
+	w.Start()
+	c.AwaitUp(c.Nodes...)
+	if err := os.Remove(w.Path("gone")); err != nil {
+		t.Fatal(err)
+	}
+
+	want := map[string]string{"/deep/er/new": bytes["deep/er/new"], "/deep/old": bytes["deep/old"], "lost": bytes["gone/lost"]}
+	for _, u := range w.Status().Unpublished {
+		text, ok := want[u.Path]
+		if !ok {
+			t.Errorf("listed as %s: %+v", u.Path, u)
+			continue
+		}
+		delete(want, u.Path)
+		out := w.MustCLI("restore", "--content", u.ID)
+		name := "/" + strings.TrimPrefix(u.Path, "/")
+		if !strings.HasPrefix(out, name+" is version") {
+			t.Errorf("restore of %s says %q", u.Path, out)
+		}
+		for _, n := range c.Nodes {
+			if got, err := os.ReadFile(n.Path(name)); err != nil || string(got) != text {
+				t.Errorf("%s: %s is %q, %v; want %q", n.Name(), name, got, err, text)
+			}
+		}
+	}
+	for name := range want {
+		t.Errorf("%s is not listed: %+v", name, w.Status().Unpublished)
+	}
+	c.AwaitAgreement(60 * time.Second)
+}
