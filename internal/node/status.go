@@ -72,7 +72,7 @@ func (n *node) nodeStatus(log consensus.Status) ([]admin.Node, error) {
 		if line.OwedCount > 0 {
 			line.OwedReason = n.owedReason(rec)
 		}
-		if p, ok := log.Progress[raftID(rec.ID, rec.Store)]; ok {
+		if p, ok := progressKnown(log, raftID(rec.ID, rec.Store), time.Now()); ok {
 			line.LastSeen = p.LastSeen
 			if log.Commit > p.Visible {
 				line.BehindIndex = log.Commit - p.Visible
@@ -81,6 +81,16 @@ func (n *node) nodeStatus(log consensus.Status) ([]admin.Node, error) {
 		out = append(out, line)
 	}
 	return out, nil
+}
+
+// progressKnown is how far a node is, if this one can tell. The leader hears of all; others of whose reports pass through
+// them, and what they heard before reports took another way, or another node led, is no news.
+func progressKnown(log consensus.Status, id consensus.ID, now time.Time) (consensus.Progress, bool) {
+	p, ok := log.Progress[id]
+	if id != log.ID && log.Leader != log.ID && now.Sub(p.LastSeen) > leaseTime {
+		return consensus.Progress{}, false
+	}
+	return p, ok
 }
 
 var stateWords = map[meta.NodeState]string{
