@@ -30,6 +30,7 @@ type assigner struct {
 
 	mu    sync.Mutex
 	tries map[owedItem]*try
+	seen  map[meta.NodeID]uint32 // incarnations of the nodes that were up
 }
 
 type owedItem struct {
@@ -43,11 +44,13 @@ type try struct {
 	fails   int
 	next    time.Time
 	avoid   meta.NodeID // the source that failed last
+	nowhere bool        // no holder was up
 }
 
 func newAssigner(cfg Config) *assigner {
 	return &assigner{
 		cfg: cfg, wake: make(chan struct{}, 1), free: make(chan struct{}, ordersAtOnce), tries: make(map[owedItem]*try),
+		seen: make(map[meta.NodeID]uint32),
 	}
 }
 
@@ -98,29 +101,60 @@ func (a *assigner) forgetAll() {
 
 // round hands out what is owed now; it reports whether there may be more to hand out soon.
 func (a *assigner) round(ctx context.Context) (more bool) {
-	nodes, err := a.cfg.Names.Nodes()
+	orders, err := a.look()
 	if err != nil {
 		a.cfg.Logger.Warn("catch-up: nodes", "err", err)
 		return false
 	}
+	return a.handOut(ctx, orders)
+}
+
+// look makes orders of what is owed now.
+func (a *assigner) look() ([]*order, error) {
+	nodes, err := a.cfg.Names.Nodes()
+	if err != nil {
+		return nil, err
+	}
+	a.returned(nodes)
 	up := make(map[meta.NodeID]bool)
 	for _, n := range nodes {
 		up[n.ID] = n.State == meta.NodeUp
 	}
 	wanted := make(map[meta.ContentID][]meta.NodeID)
-	var order []meta.ContentID
+	var ids []meta.ContentID
 	for _, n := range nodes {
 		if !up[n.ID] {
 			continue
 		}
 		for _, o := range a.owed(n.ID) {
 			if wanted[o.Content] == nil {
-				order = append(order, o.Content)
+				ids = append(ids, o.Content)
 			}
 			wanted[o.Content] = append(wanted[o.Content], n.ID)
 		}
 	}
-	return a.handOut(ctx, a.plan(order, wanted, up))
+	return a.plan(ids, wanted, up), nil
+}
+
+// returned forgets how often it failed to bring something to a node before that started anew, and what waits for any
+// holder to be up: a node that is back is served at once, however often it came and went.
+func (a *assigner) returned(nodes []meta.Node) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	back := make(map[meta.NodeID]bool)
+	for _, n := range nodes {
+		if n.State == meta.NodeUp && a.seen[n.ID] != n.Incarnation {
+			a.seen[n.ID], back[n.ID] = n.Incarnation, true
+		}
+	}
+	if len(back) == 0 {
+		return
+	}
+	for item, t := range a.tries {
+		if back[item.node] || t.nowhere {
+			t.fails, t.next, t.avoid = 0, time.Time{}, 0
+		}
+	}
 }
 
 // owed lists the first items of a node that are not under way and not waiting.
@@ -171,6 +205,7 @@ func (a *assigner) plan(ids []meta.ContentID, wanted map[meta.ContentID][]meta.N
 		source := a.source(id, targets, up, load)
 		if source == 0 {
 			a.failed(targets, []meta.ContentID{id}, 0)
+			a.waitForHolder(targets, id)
 			continue
 		}
 		load[source]++
@@ -324,10 +359,19 @@ func (a *assigner) failed(targets []meta.NodeID, ids []meta.ContentID, source me
 				t = &try{}
 				a.tries[item] = t
 			}
-			t.running, t.avoid = false, source
+			t.running, t.avoid, t.nowhere = false, source, false
 			t.next = now.Add(min(workRetryMin<<min(t.fails, 6), workRetryMax))
 			t.fails++
 		}
+	}
+}
+
+// waitForHolder notes that no holder of a content is up.
+func (a *assigner) waitForHolder(targets []meta.NodeID, id meta.ContentID) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for _, n := range targets {
+		a.tries[owedItem{n, id}].nowhere = true
 	}
 }
 

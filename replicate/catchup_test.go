@@ -3,8 +3,10 @@ package replicate
 import (
 	"bytes"
 	"context"
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"sync"
 	"sync/atomic"
@@ -56,6 +58,67 @@ func TestNodesThatWereDownCatchUpWithoutACommand(t *testing.T) {
 			t.Errorf("node %d: backlog %v, %v", n, rec.Backlog, err)
 		}
 	}
+}
+
+// A node that failed often before it ended is served at its next start at once, and so is what no node that was up held
+// when a node comes that may hold it. Nobody else's return shortens what has to wait.
+func TestReturnedNodeIsServedAtOnce(t *testing.T) {
+	c := newCluster(t, 4, 1)
+	c.setLeaderless()
+	restart := func(id meta.NodeID) {
+		c.node(id).stop()
+		c.declareDown(id)
+		c.node(id).start()
+	}
+	c.node(4).stop()
+	c.declareDown(4)
+	files := c.writeFiles(3, 9000)
+	c.node(4).start()
+	ids := slices.Collect(maps.Keys(files))
+	cfg, err := c.node(1).config().withDefaults()
+	if err != nil {
+		t.Fatal(err)
+	}
+	a := newAssigner(cfg) // which hands out nothing by itself
+	want := func(when string, offered int) {
+		t.Helper()
+		nodes, err := cfg.Names.Nodes()
+		if err != nil {
+			t.Fatal(err)
+		}
+		a.returned(nodes)
+		if got := a.owed(4); len(got) != offered {
+			t.Errorf("%s: %d contents are offered to node 4, want %d", when, len(got), offered)
+		}
+	}
+	fail := func() {
+		for range 8 {
+			a.failed([]meta.NodeID{4}, ids, 2)
+		}
+	}
+	want("at first", len(ids))
+	fail()
+	want("after failures", 0)
+	restart(3)
+	want("another node is back", 0)
+	restart(4)
+	want("it is back", len(ids))
+
+	fail()
+	wanted := make(map[meta.ContentID][]meta.NodeID)
+	for _, id := range ids {
+		wanted[id] = []meta.NodeID{4}
+	}
+	if orders := a.plan(ids, wanted, map[meta.NodeID]bool{4: true}); len(orders) != 0 {
+		t.Fatalf("%d orders without a holder that is up", len(orders))
+	}
+	want("no holder is up", 0)
+	restart(3)
+	want("a holder is back", len(ids))
+
+	a.begin(&order{source: 2, targets: []meta.NodeID{4}, contents: ids})
+	restart(4)
+	want("under way", 0)
 }
 
 func TestReturningNodesAreServedInOneMulticast(t *testing.T) {

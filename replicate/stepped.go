@@ -259,31 +259,13 @@ type Order struct {
 
 // Orders is one round of the leader's look at what is owed.
 func (s *Stepped) Orders() []Order {
-	a := s.assigner
-	nodes, err := s.cfg.Names.Nodes()
+	orders, err := s.assigner.look()
 	if err != nil {
 		return nil
 	}
-	up := make(map[meta.NodeID]bool)
-	for _, n := range nodes {
-		up[n.ID] = n.State == meta.NodeUp
-	}
-	wanted := make(map[meta.ContentID][]meta.NodeID)
-	var ids []meta.ContentID
-	for _, n := range nodes {
-		if !up[n.ID] {
-			continue
-		}
-		for _, o := range a.owed(n.ID) {
-			if wanted[o.Content] == nil {
-				ids = append(ids, o.Content)
-			}
-			wanted[o.Content] = append(wanted[o.Content], n.ID)
-		}
-	}
 	var out []Order
-	for _, o := range a.plan(ids, wanted, up) {
-		a.begin(o)
+	for _, o := range orders {
+		s.assigner.begin(o)
 		out = append(out, Order{o.source, o.targets, o.contents})
 	}
 	return out
