@@ -4,7 +4,11 @@ import (
 	"os"
 
 	"github.com/rdmcfs/rdmcfs/internal/demo"
+	"github.com/rdmcfs/rdmcfs/internal/exitcode"
 )
+
+// demoSizeMax is the largest --size, in MiB: 2^48 bytes.
+const demoSizeMax = 1 << 28
 
 type demoCmd struct {
 	Nodes int    `help:"How many nodes." default:"4"`
@@ -15,6 +19,9 @@ type demoCmd struct {
 
 // Run shows the demo with this program as the nodes.
 func (c *demoCmd) Run(a *app) error {
+	if c.Size < 1 || c.Size > demoSizeMax {
+		return withCode(exitcode.Usage, "--size %d: give 1 to %d MiB", c.Size, demoSizeMax)
+	}
 	self, err := os.Executable()
 	if err != nil {
 		return err

@@ -33,6 +33,7 @@ const (
 	defaultNodes = 4
 	defaultSize  = 256 << 20
 	nodesMax     = 16
+	parentDir    = "/var/tmp"
 	readyTimeout = 60 * time.Second
 	stopTimeout  = 20 * time.Second
 	pollInterval = 100 * time.Millisecond
@@ -51,6 +52,9 @@ func Run(ctx context.Context, o Options) (err error) {
 	}
 	if o.Nodes < 1 || o.Nodes > nodesMax {
 		return fmt.Errorf("demo: %d nodes: want 1 to %d", o.Nodes, nodesMax)
+	}
+	if o.Size < 0 {
+		return fmt.Errorf("demo: a file of %d bytes: want a size above 0", o.Size)
 	}
 	if os.Geteuid() != 0 {
 		return errors.New("demo: mounting needs root: run 'sudo make demo'")
@@ -91,7 +95,10 @@ func (d *demo) say(format string, args ...any) { fmt.Fprintf(d.opts.Out, format,
 
 // start makes the cluster and waits until all nodes are up.
 func (d *demo) start(ctx context.Context) error {
-	dir, err := os.MkdirTemp("/var/tmp", "rdmcfs-demo-")
+	if err := d.checkRoom(parentDir); err != nil {
+		return err
+	}
+	dir, err := os.MkdirTemp(parentDir, "rdmcfs-demo-")
 	if err != nil {
 		return fmt.Errorf("demo: %w", err)
 	}

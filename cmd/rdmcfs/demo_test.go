@@ -1,0 +1,26 @@
+package main
+
+import (
+	"os"
+	"testing"
+
+	"github.com/rdmcfs/rdmcfs/internal/exitcode"
+)
+
+func TestDemoRefuses(t *testing.T) {
+	for _, c := range []struct {
+		code int
+		text string
+		args []string
+	}{
+		{exitcode.Usage, "give 1 to", []string{"--size", "0"}},
+		{exitcode.Usage, "give 1 to", []string{"--size=-1"}},
+		{exitcode.Usage, "give 1 to", []string{"--size", "9223372036854775807"}},
+		{exitcode.Full, "smaller --size", []string{"--size", "268435456"}},
+	} {
+		if c.code == exitcode.Full && os.Geteuid() != 0 {
+			continue // the demo asks for root first
+		}
+		expect(t, c.code, c.text, append([]string{"demo"}, c.args...)...)
+	}
+}
