@@ -312,7 +312,10 @@ func (g *Group) Send(out Outgoing) (*Transfer, error) {
 	}
 	t := &Transfer{group: g, announcement: a, source: out.Source}
 	t.placed, _ = out.Source.(Placed)
-	return t, g.begin(t, nil)
+	if err := g.begin(t, nil); err != nil {
+		return nil, err
+	}
+	return t, nil
 }
 
 // Receive makes a member ready for an announced message and does not wait. Announcements may come in any
@@ -336,7 +339,10 @@ func (g *Group) Receive(a Announcement, r Receiver) (*Transfer, error) {
 	}
 	t := &Transfer{group: g, announcement: a, sink: r.Sink}
 	t.placed, _ = r.Sink.(Placed)
-	return t, g.begin(t, have)
+	if err := g.begin(t, have); err != nil {
+		return nil, err
+	}
+	return t, nil
 }
 
 // begin gives the message to the core. The lock is held.

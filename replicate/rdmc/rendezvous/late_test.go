@@ -25,6 +25,13 @@ func (c *lateConn) Read(b []byte) (int, error) {
 	return n, err
 }
 
+func (c *lateConn) dial(ctx context.Context, addr string) (net.Conn, error) {
+	var d net.Dialer
+	conn, err := d.DialContext(ctx, "tcp", addr)
+	c.Conn = conn
+	return c, err
+}
+
 // TestFailureBeforeDelivered has a member leave as soon as it has a message, and another hear of that before it hears that the message is
 // delivered: the root owes it nothing then, and may be silent for as long as it likes.
 func TestFailureBeforeDelivered(t *testing.T) {
@@ -37,12 +44,7 @@ func TestFailureBeforeDelivered(t *testing.T) {
 			return
 		}
 		cfg.OnFailure = func(uint32, error) { open() }
-		cfg.Dial = func(ctx context.Context, addr string) (net.Conn, error) {
-			var d net.Dialer
-			conn, err := d.DialContext(ctx, "tcp", addr)
-			late.Conn = conn
-			return late, err
-		}
+		cfg.Dial = late.dial
 	})
 	p.open()
 	source, sinks := &store{data: randomBytes(13, 20*sessionBlock)}, p.sinks(20*sessionBlock)
@@ -72,4 +74,41 @@ func TestFailureBeforeDelivered(t *testing.T) {
 		t.Fatalf("while the root is silent: %v", err)
 	}
 	p.again([]int{0, 2})
+}
+
+// TestTakenAfterFailure has a member say where a message goes after the group has failed and before the root calls to the next one.
+func TestTakenAfterFailure(t *testing.T) {
+	late, failed := &lateConn{gate: make(chan struct{})}, make(chan struct{})
+	open := sync.OnceFunc(func() { close(late.gate) })
+	t.Cleanup(open)
+	told := sync.OnceFunc(func() { close(failed) })
+	p := newParty(t, 3, func(cfg *Config) {
+		if cfg.Rank != 2 {
+			return
+		}
+		cfg.OnFailure = func(uint32, error) { told() }
+		cfg.Dial = late.dial
+	})
+	p.open()
+	source, sink := &store{data: randomBytes(14, 20*sessionBlock)}, &store{data: make([]byte, 20*sessionBlock)}
+	var all sync.WaitGroup
+	all.Go(func() {
+		if d, err := p.sessions[0].Send(testContext(t), uint64(len(source.data)), source); err != nil {
+			t.Errorf("the root: %+v, %v", d, err)
+		}
+	})
+	message, err := p.sessions[2].Next(testContext(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	late.held.Store(true)
+	p.strike("kill", 1)
+	<-failed
+	message.member.taken <- taking{message, sink} // as Receive does
+	open()
+	if err := <-message.done; err != nil {
+		t.Error(err)
+	}
+	all.Wait()
+	checkSame(t, source.data, []*store{nil, nil, sink}, []int{2})
 }
