@@ -239,13 +239,16 @@ func (r *root) meet(ctx context.Context, m *outgoing) ([]int, error) {
 		roll.come(h.id, h.frame.have)
 		return nil
 	})
+	if err != nil {
+		return nil, err // nobody has had the time to come
+	}
 	for id := range roll.awaited {
 		r.drop(id, fmt.Sprintf("did not come to the meeting of epoch %d within %v", r.epoch, r.common.detect))
 	}
 	if m != nil {
 		m.move = roll.lacking(m.blocks)
 	}
-	return roll.present(), err
+	return roll.present(), nil
 }
 
 // connect makes and connects the epoch's group.

@@ -521,3 +521,28 @@ func TestBlocksOfAFile(t *testing.T) {
 		}
 	}
 }
+
+// TestGivenUpInTheMeeting has the root's application give up when a member is lost: the others hear that the session has ended, and are
+// not said to have missed the meeting.
+func TestGivenUpInTheMeeting(t *testing.T) {
+	ctx, giveUp := context.WithCancel(testContext(t))
+	p := newParty(t, 3, func(cfg *Config) {
+		if cfg.Rank == 0 {
+			cfg.OnFailure = func(uint32, error) { giveUp() }
+		}
+	})
+	p.open()
+	source, sink := &store{data: randomBytes(15, 100*sessionBlock)}, &store{data: make([]byte, 100*sessionBlock)}
+	source.each = after(5, func() { p.strike("kill", 2) })
+	var all sync.WaitGroup
+	all.Go(func() {
+		if err := p.member(1, sink); !errors.Is(err, ErrEnded) {
+			t.Errorf("rank 1: %v", err)
+		}
+	})
+	d, err := p.sessions[0].Send(ctx, uint64(len(source.data)), source)
+	all.Wait()
+	if !errors.Is(err, context.Canceled) || len(d.Out) != 1 || d.Out[0].Rank != 2 {
+		t.Errorf("%+v, %v", d, err)
+	}
+}
