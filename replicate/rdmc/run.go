@@ -9,7 +9,8 @@ import (
 
 // Times of the shell.
 const (
-	// settleTimeout bounds how long an ending group waits for its neighbours to be told.
+	// settleTimeout bounds how long an ending group waits for its neighbours to be told, and half of the time of silence: others may wait
+	// for this member.
 	settleTimeout = time.Second
 	// lossGrace is how long a member whose neighbour's queue pair broke waits for a better account of it.
 	lossGrace = 100 * time.Millisecond
@@ -348,7 +349,7 @@ func (g *Group) jobDone(j job, err error) {
 // until nothing of the group is in use.
 func (g *Group) end() {
 	g.ending.Do(func() {
-		timeout := time.NewTimer(settleTimeout)
+		timeout := time.NewTimer(min(settleTimeout, g.cfg.SilenceTimeout/2))
 		defer timeout.Stop()
 		select {
 		case <-g.settled:

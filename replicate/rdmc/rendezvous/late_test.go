@@ -4,10 +4,13 @@ import (
 	"context"
 	"errors"
 	"net"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"github.com/rdmcfs/rdmcfs/replicate/schedule"
 )
 
 // lateConn keeps back what it has read, while held, until the gate is open.
@@ -111,4 +114,41 @@ func TestTakenAfterFailure(t *testing.T) {
 	}
 	all.Wait()
 	checkSame(t, source.data, []*store{nil, nil, sink}, []int{2})
+}
+
+// TestTwoStopAtOnce has two members stop as a whole, and one between them suspect one of them: it does not wait so long for the other to
+// hear of it that it misses the meeting.
+func TestTwoStopAtOnce(t *testing.T) {
+	stopped := map[int]*lateConn{2: {gate: make(chan struct{})}, 4: {gate: make(chan struct{})}}
+	p := newParty(t, 5, func(cfg *Config) {
+		cfg.Algorithm, cfg.Detect = schedule.Chain, 600*time.Millisecond
+		if late := stopped[cfg.Rank]; late != nil {
+			cfg.Dial = late.dial
+		}
+	})
+	p.open()
+	source, sinks := &store{data: randomBytes(16, 400*sessionBlock)}, p.sinks(400*sessionBlock)
+	source.each = after(200, func() {
+		for rank, late := range stopped {
+			late.held.Store(true)
+			p.strike("stop", rank)
+		}
+	})
+	var all sync.WaitGroup
+	for rank := 1; rank < p.n; rank++ {
+		all.Go(func() {
+			if err := p.member(rank, sinks[rank]); (err == nil) != (stopped[rank] == nil) {
+				t.Errorf("rank %d: %v", rank, err)
+			}
+		})
+	}
+	d, err := p.sessions[0].Send(testContext(t), uint64(len(source.data)), source)
+	if err != nil || !slices.Equal(d.Members, []int{0, 1, 3}) {
+		t.Errorf("%+v, %v", d, err)
+	}
+	for _, late := range stopped {
+		close(late.gate)
+	}
+	all.Wait()
+	checkSame(t, source.data, sinks, []int{1, 3})
 }
