@@ -147,3 +147,50 @@ func TestDSN_4_6_RootDeath(t *testing.T) {
 		}
 	}
 }
+
+// lateDevice is a device whose queue pairs are connected, but say so only when the gate is open.
+type lateDevice struct {
+	rdma.Device
+	joined chan struct{} // one for each pair
+	gate   chan struct{}
+}
+
+type latePair struct {
+	rdma.QueuePair
+	to *lateDevice
+}
+
+func (d *lateDevice) NewQP(cfg rdma.QPConfig) (rdma.QueuePair, error) {
+	q, err := d.Device.NewQP(cfg)
+	return &latePair{q, d}, err
+}
+
+func (q *latePair) Connect(ctx context.Context, remote []byte) error {
+	err := q.QueuePair.Connect(ctx, remote)
+	q.to.joined <- struct{}{}
+	<-q.to.gate
+	return err
+}
+
+// TestEndWhileConnecting ends a group between the moment in which its queue pairs are connected and the one in which it takes notice: by
+// then its memory is gone.
+func TestEndWhileConnecting(t *testing.T) {
+	devices := tcpDevices(t, 2)
+	late := &lateDevice{Device: devices[0], joined: make(chan struct{}, 2), gate: make(chan struct{})}
+	devices[0] = late
+	c := newCluster(t, devices)
+	groups, remote := unconnected(t, c)
+	var all sync.WaitGroup
+	all.Go(func() {
+		if err := groups[0].Connect(testContext(t), remote[0]); !errors.Is(err, ErrFailed) {
+			t.Errorf("the root: %v", err)
+		}
+	})
+	all.Go(func() { groups[1].Connect(testContext(t), remote[1]) }) // before the root ends, or after
+	<-late.joined
+	<-late.joined
+	groups[0].Abort()
+	close(late.gate)
+	all.Wait()
+	groups[1].Abort()
+}

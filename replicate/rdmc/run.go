@@ -41,6 +41,10 @@ type postScratch struct {
 
 // drain carries out the core's actions. The lock is held.
 func (g *Group) drain() {
+	if g.dead {
+		g.core.acts = g.core.acts[:0] // its memory may be gone
+		return
+	}
 	for len(g.core.acts) > 0 || g.pace() {
 		acts := g.core.acts
 		g.core.acts = g.spare[:0]
