@@ -33,7 +33,10 @@ func (s *Session) SendFile(ctx context.Context, f *os.File) (Delivery, error) {
 
 // ReadBlock reads a block.
 func (b Blocks) ReadBlock(i uint64, buf []byte) error {
-	_, err := b.file.ReadAt(buf, int64(i)*b.block)
+	n, err := b.file.ReadAt(buf, int64(i)*b.block)
+	if n == len(buf) {
+		return nil // io.EOF may come with the last bytes
+	}
 	return err
 }
 

@@ -546,3 +546,28 @@ func TestGivenUpInTheMeeting(t *testing.T) {
 		t.Errorf("%+v, %v", d, err)
 	}
 }
+
+// endingFile says that it is at its end together with the last bytes, as an io.ReaderAt may.
+type endingFile struct{ *bytes.Reader }
+
+func (f endingFile) ReadAt(b []byte, off int64) (int, error) {
+	n, err := f.Reader.ReadAt(b, off)
+	if err == nil && off+int64(n) == f.Size() {
+		err = io.EOF
+	}
+	return n, err
+}
+
+func (endingFile) WriteAt([]byte, int64) (int, error) { return 0, errTest }
+
+// TestBlocksToTheEnd reads the last block of a file.
+func TestBlocksToTheEnd(t *testing.T) {
+	want := randomBytes(17, 10)
+	blocks, got := Blocks{endingFile{bytes.NewReader(want)}, 8}, make([]byte, 2)
+	if err := blocks.ReadBlock(1, got); err != nil || !bytes.Equal(got, want[8:]) {
+		t.Errorf("%x, %v", got, err)
+	}
+	if err := blocks.ReadBlock(1, make([]byte, 3)); err != io.EOF {
+		t.Errorf("behind the end: %v", err)
+	}
+}
