@@ -359,3 +359,50 @@ func TestReport_3_1_SmallNoAllocation(t *testing.T) {
 		}
 	})
 }
+
+// pieces notes how long the blocks are that a Sink is given.
+type pieces struct {
+	*memory
+	mu      sync.Mutex
+	longest int
+}
+
+func (p *pieces) WriteBlock(i uint64, buf []byte) error {
+	p.mu.Lock()
+	p.longest = max(p.longest, len(buf))
+	p.mu.Unlock()
+	return p.memory.WriteBlock(i, buf)
+}
+
+// TestSmallMessageOfSeveralBlocks sends a small message that is longer than a block to a member that takes it by a Sink.
+func TestSmallMessageOfSeveralBlocks(t *testing.T) {
+	const size = 2500
+	c := newCluster(t, tcpDevices(t, 2))
+	sink, have := &pieces{memory: newMemory(size, 1000)}, make(chan *Bitmap, 1)
+	var groups []*Group
+	for rank, e := range c.engines {
+		g, err := e.NewGroup(GroupConfig{Members: make([]string, 2), Rank: rank, BlockSize: 1000, SmallBytes: size, Unannounced: true,
+			Incoming:  func(uint64) (Sink, error) { return sink, nil },
+			Completed: func(t *Transfer) { have <- t.Have() }})
+		if err != nil {
+			t.Fatal(err)
+		}
+		groups = append(groups, g)
+	}
+	connect(t, groups)
+	want := randomMemory(1, size, 1000)
+	if _, err := groups[0].SendSmall(want.data); err != nil {
+		t.Fatal(err)
+	}
+	select {
+	case got := <-have:
+		if !got.Full() || got.Blocks() != 3 {
+			t.Errorf("%d blocks of %d are there", got.Count(), got.Blocks())
+		}
+	case <-groups[1].Failed():
+	}
+	closeAll(t, groups)
+	if sink.longest != 1000 || string(sink.data) != string(want.data) {
+		t.Errorf("a block of %d bytes", sink.longest)
+	}
+}

@@ -179,7 +179,7 @@ func (g *Group) callSmall(s smallCall) {
 func (g *Group) runSmallJob(j job) {
 	var err error
 	if j.store {
-		err = j.transfer.write(0, j.data)
+		err = j.transfer.writeSmall(j.data)
 	} else if err = j.transfer.read(0, j.data); err == nil {
 		g.sealSmall(j.data, j.trailer, j.transfer.announcement.Seq, j.block)
 	}
@@ -187,7 +187,9 @@ func (g *Group) runSmallJob(j job) {
 	defer g.mu.Unlock()
 	g.look()
 	if j.store {
-		j.transfer.have.Set(0)
+		if err == nil {
+			j.transfer.have = BitmapOf(j.transfer.have.Blocks(), j.transfer.announcement.Blocks)
+		}
 		g.core.smallTaken(j.block, err)
 	} else {
 		g.core.smallLoaded(j.block, err)

@@ -73,6 +73,18 @@ func (t *Transfer) write(i uint64, buf []byte) error {
 	return t.sink.WriteBlock(i, buf)
 }
 
+// writeSmall stores a small message, which may be of several blocks.
+func (t *Transfer) writeSmall(data []byte) error {
+	size, block := uint64(len(data)), t.group.cfg.BlockSize
+	for i := range BlockCount(size, block) {
+		at := i * uint64(block)
+		if err := t.write(i, data[at:at+uint64(BlockLength(size, block, i))]); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // Announcement is what members must be told of the message.
 func (t *Transfer) Announcement() Announcement { return t.announcement }
 
