@@ -161,6 +161,9 @@ func (c *core) nextIn() (*message, schedule.Transfer, bool) {
 // nextOut moves the cursor of sends to the next step that sends something.
 func (c *core) nextOut() (*message, schedule.Transfer, bool) {
 	for m := c.message(c.out.seq); m != nil; m = c.message(c.out.seq) {
+		if c.costs.leaf && m.count() >= schedule.PartBlocks {
+			c.out.step = m.steps // of 2^32 blocks, to go over them takes longer than a neighbour may be silent
+		}
 		for ; c.out.step < m.steps; c.out.step++ {
 			if t, ok := m.sched.Outgoing(c.rank, c.out.step); ok {
 				return m, t, true

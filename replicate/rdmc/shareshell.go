@@ -18,10 +18,12 @@ const sharePartMin = 0.25
 type shareCosts struct {
 	single int64 // of a message of one block
 	long   int64 // of one of more: those overlap, so that even short ones go as a long one does
+	leaf   bool  // long messages end here: nothing is handed on
 }
 
 func newShareCosts(plan *schedule.Plan, rank int) shareCosts {
-	return shareCosts{single: shareCost(plan.Part(rank, 1)), long: shareCost(min(1, plan.Part(rank, schedule.PartBlocks)))}
+	part := plan.Part(rank, schedule.PartBlocks)
+	return shareCosts{single: shareCost(plan.Part(rank, 1)), long: shareCost(min(1, part)), leaf: part == 0}
 }
 
 func (c shareCosts) of(blocks uint64) int64 {
