@@ -310,6 +310,9 @@ func (g *Group) Send(out Outgoing) (*Transfer, error) {
 	if !out.Partial {
 		a.Blocks = AllBlocks(blocks)
 	}
+	if out.Source == nil && len(a.Blocks) > 0 {
+		return nil, fmt.Errorf("%w: a message without a source", ErrInvalid)
+	}
 	t := &Transfer{group: g, announcement: a, source: out.Source}
 	t.placed, _ = out.Source.(Placed)
 	if err := g.begin(t, nil); err != nil {

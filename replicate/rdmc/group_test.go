@@ -402,6 +402,9 @@ func TestInvalidUse(t *testing.T) {
 	if _, err := groups[1].Send(Outgoing{}); !errors.Is(err, ErrInvalid) {
 		t.Errorf("send by a member: %v", err)
 	}
+	if _, err := groups[0].Send(Outgoing{Size: 1}); !errors.Is(err, ErrInvalid) {
+		t.Errorf("a message without a source: %v", err)
+	}
 	if _, err := groups[0].Receive(Announcement{Seq: 1}, Receiver{}); !errors.Is(err, ErrInvalid) {
 		t.Errorf("receive by the root: %v", err)
 	}

@@ -99,6 +99,9 @@ func (r *root) send(ctx context.Context, size uint64, source rdmc.Source) (Deliv
 	if r.err != nil {
 		return Delivery{}, r.err
 	}
+	if source == nil && size > 0 {
+		return Delivery{}, fmt.Errorf("%w: a message without a source", rdmc.ErrInvalid)
+	}
 	blocks := rdmc.BlockCount(size, r.common.blockSize)
 	if size > rdmc.MaxMessageBytes || blocks > rdmc.MaxMessageBlocks {
 		return Delivery{}, fmt.Errorf("%w: message of %d bytes in blocks of %d", rdmc.ErrInvalid, size, r.common.blockSize)

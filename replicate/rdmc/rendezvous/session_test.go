@@ -215,6 +215,9 @@ func TestSessionOverTCP(t *testing.T) {
 		}
 		checkSame(t, source.data, sinks, d.Members)
 	}
+	if _, err := p.sessions[0].Send(testContext(t), 1, nil); !errors.Is(err, rdmc.ErrInvalid) {
+		t.Errorf("a message without a source: %v", err)
+	}
 	if err := p.sessions[0].Close(); err != nil {
 		t.Error(err)
 	}
