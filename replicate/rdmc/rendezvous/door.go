@@ -96,10 +96,13 @@ func (d *door) serve() {
 
 // greet lets a member in, or tells it why not.
 func (d *door) greet(conn net.Conn) {
+	conn.SetReadDeadline(time.Now().Add(helloTimeout)) // if it fails, so does the read
 	d.mu.Lock()
 	d.guests[conn] = true
+	if d.ctx.Err() != nil {
+		conn.SetDeadline(time.Unix(1, 0)) // close may have been here before
+	}
 	d.mu.Unlock()
-	conn.SetReadDeadline(time.Now().Add(helloTimeout)) // if it fails, so does the read
 	f, err := receive(conn, maxHello)
 	if err == nil && f.kind != kindHello {
 		err = fmt.Errorf("%w: no hello", ErrProtocol)
