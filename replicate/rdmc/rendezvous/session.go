@@ -52,7 +52,7 @@ type Config struct {
 	// as many as are left. schedule.Hybrid is refused.
 	Algorithm schedule.Algorithm
 	// Detect bounds the time from a member's failure until all others have heard of it, and how long a meeting waits for a member;
-	// 0 means DefaultDetect.
+	// 0 means DefaultDetect. Silence counts while a message is under way: one that stops between two messages is found by the next one.
 	Detect time.Duration
 	// Listener takes the place of Room; the session closes it.
 	Listener net.Listener
@@ -67,7 +67,8 @@ type Config struct {
 	SlowTime   time.Duration
 	// Dial, at a member, opens the connection to the room; nil means a net.Dialer.
 	Dial func(ctx context.Context, addr string) (net.Conn, error)
-	// OnFailure may be set; it is called as soon as this member hears that the group of an epoch has failed. It must not block.
+	// OnFailure may be set; it is called as soon as this member hears that the group of an epoch has failed, at the root in Send. It must
+	// not block.
 	OnFailure func(epoch uint32, err error)
 	// Log may be nil.
 	Log *slog.Logger
