@@ -405,6 +405,13 @@ func TestInvalidUse(t *testing.T) {
 	if _, err := groups[0].Send(Outgoing{Size: 1}); !errors.Is(err, ErrInvalid) {
 		t.Errorf("a message without a source: %v", err)
 	}
+	runs := make(Ranges, MaxRanges+1)
+	for i := range runs {
+		runs[i] = Range{First: 2 * uint64(i), Count: 1}
+	}
+	if _, err := groups[0].Send(Outgoing{Size: 4 * MaxRanges * DefaultBlockSize, Partial: true, Blocks: runs, Source: blocked{}}); !errors.Is(err, ErrInvalid) {
+		t.Errorf("a message of more runs than members take: %v", err)
+	}
 	if _, err := groups[0].Receive(Announcement{Seq: 1}, Receiver{}); !errors.Is(err, ErrInvalid) {
 		t.Errorf("receive by the root: %v", err)
 	}

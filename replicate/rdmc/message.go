@@ -91,6 +91,9 @@ func (a Announcement) validate(blockSize int) error {
 	if blocks > MaxMessageBlocks {
 		return fmt.Errorf("%w: message of %d blocks", ErrInvalid, blocks)
 	}
+	if len(a.Blocks) > MaxRanges {
+		return fmt.Errorf("%w: message of %d runs of blocks, which no member would decode", ErrInvalid, len(a.Blocks))
+	}
 	return a.Blocks.Validate(blocks)
 }
 
@@ -98,7 +101,7 @@ func (a Announcement) validate(blockSize int) error {
 type Outgoing struct {
 	// Size is the message's length in bytes.
 	Size uint64
-	// Partial says that only Blocks move, which may be none; else all blocks do.
+	// Partial says that only Blocks move, which may be none; else all blocks do. They are at most MaxRanges runs.
 	Partial bool
 	Blocks  Ranges
 	// Source gives the blocks.
