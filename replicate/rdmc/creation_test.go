@@ -194,3 +194,29 @@ func TestEndWhileConnecting(t *testing.T) {
 	all.Wait()
 	groups[1].Abort()
 }
+
+// TestGivingUpBlamesNobodyElse has a member give up while it waits for another that never connects: it is the suspect, as with Abort.
+func TestGivingUpBlamesNobodyElse(t *testing.T) {
+	c := newCluster(t, tcpDevices(t, 3))
+	groups, remote := unconnected(t, c)
+	ctx, giveUp := context.WithCancel(testContext(t))
+	var connects sync.WaitGroup
+	connects.Go(func() { groups[0].Connect(testContext(t), remote[0]) }) // ends with the group
+	connects.Go(func() {
+		if err := groups[1].Connect(ctx, remote[1]); !errors.Is(err, context.Canceled) {
+			t.Errorf("who gave up: %v", err)
+		}
+	})
+	for _, g := range groups[:2] {
+		awaitLanes(t, g, 2)
+	}
+	giveUp()
+	connects.Wait()
+	var failure *GroupError
+	if err := groups[0].Err(); !errors.As(err, &failure) || !slices.Equal(failure.Suspects, []int{1}) {
+		t.Errorf("the root: %v", err)
+	}
+	for _, g := range groups {
+		g.Abort()
+	}
+}

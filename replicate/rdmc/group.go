@@ -451,10 +451,14 @@ func (g *Group) Close(ctx context.Context) error {
 // Abort ends the group at once; the other members see it fail, with this member as the suspect unless it is the root.
 // It waits until no buffer, Source or Sink of the group is in use any more. A Source or Sink must not call it.
 func (g *Group) Abort() {
-	var suspects []int
-	if g.cfg.Rank != 0 {
-		suspects = []int{g.cfg.Rank}
-	}
-	g.Fail(suspects, ErrClosed)
+	g.Fail(g.leaver(), ErrClosed)
 	g.end()
+}
+
+// leaver is the suspect where this member leaves: none if it is the root.
+func (g *Group) leaver() []int {
+	if g.cfg.Rank == 0 {
+		return nil
+	}
+	return []int{g.cfg.Rank}
 }

@@ -149,16 +149,17 @@ func splitAddress(b []byte) (blocks, control []byte, err error) {
 
 // Connect joins this end with its neighbours, whose addresses for this member are given by rank. All members
 // call it at the same time. It returns when all neighbours are connected; when one is not, or ctx is done, the group has failed.
-// It also ends when the group fails otherwise, such as at another member: then the error wraps the *GroupError.
+// It also ends when the group fails otherwise, such as at another member: then the error wraps the *GroupError. Whoever cancels ctx gives
+// up, as by Abort: that is held against no neighbour.
 func (g *Group) Connect(ctx context.Context, remote map[int][]byte) error {
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
 	errs := make([]error, len(g.lanes))
 	var wg sync.WaitGroup
 	for i := range g.lanes {
 		wg.Go(func() {
 			if errs[i] = g.connectLane(ctx, i, remote); errs[i] != nil {
-				cancel()
+				cancel(errLaneFailed)
 			}
 		})
 	}
@@ -166,18 +167,21 @@ func (g *Group) Connect(ctx context.Context, remote map[int][]byte) error {
 	watch.Go(func() {
 		select {
 		case <-g.failed:
-			cancel()
+			cancel(errLaneFailed)
 		case <-ctx.Done():
 		}
 	})
 	wg.Wait()
-	cancel()
+	cancel(nil)
 	watch.Wait()
 	if err := errors.Join(errs...); err != nil {
 		return fmt.Errorf("rdmc: connect group %d: %w", g.cfg.Number, errors.Join(g.Err(), err))
 	}
 	return g.Err()
 }
+
+// errLaneFailed is why connecting a lane is given up when another has failed, or the group; otherwise the caller gave up.
+var errLaneFailed = errors.New("rdmc: another neighbour was not connected")
 
 func (g *Group) connectLane(ctx context.Context, i int, remote map[int][]byte) error {
 	peer := g.core.lanes[i].peer
@@ -189,7 +193,10 @@ func (g *Group) connectLane(ctx context.Context, i int, remote map[int][]byte) e
 	defer g.unlock()
 	if err != nil {
 		g.core.lanes[i].broken = true
-		g.core.fail(ReasonDisconnected, g.cfg.Rank, []int{peer}, err)
+		if ctx.Err() == context.Canceled && context.Cause(ctx) != errLaneFailed {
+			g.core.fail(ReasonAborted, g.cfg.Rank, g.leaver(), err)
+		}
+		g.core.fail(ReasonDisconnected, g.cfg.Rank, []int{peer}, err) // if it has not failed
 		err = fmt.Errorf("member %d (%s): %w", peer, g.cfg.Members[peer], err)
 	} else {
 		g.core.connected(i)
