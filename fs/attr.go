@@ -259,12 +259,25 @@ func (f *fileSystem) change(ctx context.Context, n *node, patch meta.AttrPatch, 
 	if no := f.proposePatch(ctx, n, patch, xattrFlags); no != 0 {
 		return no
 	}
-	if l != nil {
-		if err := f.setTimes(l, t); err != nil {
-			return f.fail("set times", n.ino(), err)
-		}
+	if l == nil || t.atime == nil && t.mtime == nil {
+		return 0
 	}
-	return 0
+	return f.fail("set times", n.ino(), l.timesSet(t))
+}
+
+// timesSet gives a staged file the times that the log has now.
+func (l *live) timesSet(t newTimes) error {
+	if err := l.stage.SetTimes(t.atime, t.mtime); err != nil {
+		return err
+	}
+	st, err := l.stage.Stat()
+	if err != nil {
+		return err
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.published.mtime = st.Mtime
+	return nil
 }
 
 func (f *fileSystem) setTimes(l *live, t newTimes) error {

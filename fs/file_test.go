@@ -86,6 +86,37 @@ func TestTimesAreTheSameOnAllNodes(t *testing.T) {
 	})
 }
 
+// A file that is written with the bytes that it has gets a new time, on all nodes: make and backups go by it.
+func TestRewrittenFileHasANewTime(t *testing.T) {
+	eachPair(t, func(t *testing.T, c *fstest.Cluster, a, b string) {
+		for _, x := range []struct {
+			name, bytes string
+			change      func(f *os.File) error
+		}{
+			{"empty", "", func(f *os.File) error { return f.Truncate(0) }},
+			{"cut", "bytes", func(f *os.File) error { return f.Truncate(5) }},
+			{"written", "bytes", func(f *os.File) error { _, err := f.WriteString("bytes"); return err }},
+		} {
+			path := filepath.Join(a, x.name)
+			write(t, path, []byte(x.bytes))
+			must(t, os.Chtimes(path, time.Unix(1e9, 5), time.Unix(1e9, 5)))
+			f, err := os.OpenFile(path, os.O_WRONLY, 0)
+			must(t, err)
+			must(t, x.change(f))
+			before, err := f.Stat()
+			must(t, err)
+			must(t, f.Close())
+			for _, mnt := range []string{a, b} {
+				st, err := os.Stat(filepath.Join(mnt, x.name))
+				must(t, err)
+				if now := st.ModTime(); now.Unix() == 1e9 || !now.Equal(before.ModTime()) {
+					t.Errorf("%s: mtime %v, before close %v", filepath.Join(mnt, x.name), now, before.ModTime())
+				}
+			}
+		}
+	})
+}
+
 func TestUnchangedFlushIsFree(t *testing.T) {
 	eachMode(t, func(t *testing.T, n *fstest.Node, mnt string) {
 		path := filepath.Join(mnt, "f")

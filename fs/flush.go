@@ -119,6 +119,7 @@ func (f *fileSystem) take(ctx context.Context, l *live) error {
 		return fmt.Errorf("fs: compare inode %d: %w", l.node.ino(), err)
 	}
 	if !c.any {
+		f.rewritten(l, c.stat)
 		return f.publishAttr(ctx, l)
 	}
 	err = f.push(ctx, l, c, tmpName{})
@@ -126,6 +127,19 @@ func (f *fileSystem) take(ctx context.Context, l *live) error {
 		return nil // removed here while it was being pushed
 	}
 	return err
+}
+
+// rewritten notes the times of a live file that was written and holds the bytes that it had: they are changed all the same.
+func (f *fileSystem) rewritten(l *live, st StageStat) {
+	f.nodes.mu.Lock()
+	defer f.nodes.mu.Unlock()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if st.Mtime == l.published.mtime || l.superseded || l.node.gone {
+		return
+	}
+	l.published.mtime = st.Mtime
+	l.attr = mergePatch(l.attr, meta.AttrPatch{Mask: meta.AttrMtime, Mtime: st.Mtime})
 }
 
 // unchanged reports whether a live file certainly holds what was published, without reading it.
@@ -182,6 +196,7 @@ func (f *fileSystem) changes(l *live) (change, error) {
 	c.any = !published.valid || len(c.dirty) > 0 || sums.size != size
 	if !c.any && err == nil {
 		l.mu.Lock()
+		c.state.mtime = l.published.mtime // until the log has the other one
 		l.published = c.state
 		l.mu.Unlock()
 	}

@@ -60,6 +60,7 @@ type live struct {
 type state struct {
 	valid bool
 	size  int64
+	mtime int64
 	ctime int64
 	dirty uint64
 	at    int64 // when it was sampled, nanoseconds since 1970
@@ -288,7 +289,7 @@ func (f *fileSystem) settleNew(l *live, rec meta.Inode) error {
 }
 
 func sample(st StageStat, dirty uint64) state {
-	return state{valid: true, size: st.Size, ctime: st.Ctime, dirty: dirty, at: time.Now().UnixNano()}
+	return state{valid: true, size: st.Size, mtime: st.Mtime, ctime: st.Ctime, dirty: dirty, at: time.Now().UnixNano()}
 }
 
 // awaitLive waits until a live file is prepared. The caller has counted one handle (and writer) and one pin.
