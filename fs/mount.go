@@ -87,7 +87,7 @@ func (m *Mount) attach(o Options) error {
 	f.notifier = &notifier{queue: make(chan uint64, notifyQueue), dev: own}
 	server, err := fuse.NewServer(f, fmt.Sprintf("/dev/fd/%d", dev), &fuse.MountOptions{
 		MaxWrite: maxWrite, MaxBackground: maxBackground, MaxReadAhead: maxReadAhead,
-		ExplicitDataCacheControl: true, EnableAcl: o.ACL, Debug: o.Debug,
+		ExplicitDataCacheControl: true, EnableAcl: o.ACL, Debug: o.Debug, DisableReadDirPlus: true,
 		ExtraCapabilities: capHandleKillprivV2 | fuse.CAP_ATOMIC_O_TRUNC,
 		Logger:            slog.NewLogLogger(o.Log.Handler(), slog.LevelWarn),
 	})

@@ -85,8 +85,9 @@ func (f *fileSystem) dots(h *handle) error {
 	return nil
 }
 
-// list fills a reply from an offset on; add reports whether the entry fitted.
-func (f *fileSystem) list(in *fuse.ReadIn, add func(off uint64, d meta.Dirent, e fuse.DirEntry) bool) fuse.Status {
+// ReadDir answers FUSE_READDIR. There is no FUSE_READDIRPLUS: the kernel takes its names for those of the epoch in which it reads the
+// answer, whatever was renamed or removed since they were listed, and would show them until the next change.
+func (f *fileSystem) ReadDir(_ <-chan struct{}, in *fuse.ReadIn, out *fuse.DirEntryList) fuse.Status {
 	h := f.handles.get(in.Fh)
 	if h == nil || h.dir == nil {
 		return fuse.EBADF
@@ -96,35 +97,8 @@ func (f *fileSystem) list(in *fuse.ReadIn, add func(off uint64, d meta.Dirent, e
 		if err != nil {
 			return fuse.Status(f.fail("read directory", h.node.ino(), err))
 		}
-		if !ok {
-			return fuse.OK
-		}
-		e := fuse.DirEntry{Name: d.Name, Ino: uint64(d.Ino), Mode: typeBits[d.Kind], Off: off + 1}
-		if !add(off, d, e) {
+		if !ok || !out.AddDirEntry(fuse.DirEntry{Name: d.Name, Ino: uint64(d.Ino), Mode: typeBits[d.Kind], Off: off + 1}) {
 			return fuse.OK
 		}
 	}
-}
-
-// ReadDir answers FUSE_READDIR.
-func (f *fileSystem) ReadDir(_ <-chan struct{}, in *fuse.ReadIn, out *fuse.DirEntryList) fuse.Status {
-	return f.list(in, func(_ uint64, _ meta.Dirent, e fuse.DirEntry) bool { return out.AddDirEntry(e) })
-}
-
-// ReadDirPlus answers FUSE_READDIRPLUS: each entry is looked up too. One that is gone meanwhile is listed
-// without, and the kernel looks it up itself.
-func (f *fileSystem) ReadDirPlus(_ <-chan struct{}, in *fuse.ReadIn, out *fuse.DirEntryList) fuse.Status {
-	return f.list(in, func(off uint64, d meta.Dirent, e fuse.DirEntry) bool {
-		entry := out.AddDirLookupEntry(e)
-		if entry == nil {
-			return false
-		}
-		if off < 2 {
-			return true
-		}
-		if rec, err := f.names().Inode(d.Ino); err == nil {
-			f.entry(rec, entry)
-		}
-		return true
-	})
 }
