@@ -1,5 +1,7 @@
 package meta
 
+import "fmt"
+
 // Kind is what an inode is.
 type Kind uint8
 
@@ -166,3 +168,12 @@ const (
 	OwedLost   // it held the content and lost it (rot, lost disk)
 	OwedJoined // joined or returned later
 )
+
+// String says it in the words of status.
+func (r OwedReason) String() string {
+	words := [...]string{"", "down", "unreachable", "slow", "disk full", "failed in the transfer", "lost or damaged there", "joined or returned later"}
+	if int(r) < len(words) {
+		return words[r]
+	}
+	return fmt.Sprintf("reason %d", uint8(r))
+}

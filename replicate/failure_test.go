@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -160,6 +161,9 @@ func TestTooFewCopiesIsAnErrorAndAborts(t *testing.T) {
 		_, err := c.node(1).publish(ino, meta.ContentID{}, randomBytes(1, size))
 		if !errors.Is(err, ErrCopies) {
 			t.Fatalf("size %d: error %v, want ErrCopies", size, err)
+		}
+		if strings.Contains(err.Error(), "reason") || !strings.Contains(err.Error(), "; node 3: unreachable") {
+			t.Errorf("size %d: %q; versions lists it, in words", size, err)
 		}
 		i, err := c.node(1).db.Inode(ino)
 		if err != nil || i.Version != 0 {

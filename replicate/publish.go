@@ -278,7 +278,7 @@ func (s *pushSession) count(votes []meta.NodeID, missed []meta.Missed) error {
 func (s *pushSession) reasons(missed []meta.Missed) string {
 	out := ""
 	for _, m := range missed {
-		out += fmt.Sprintf("; node %d: reason %d", m.Node, m.Reason)
+		out += fmt.Sprintf("; node %d: %v", m.Node, m.Reason)
 	}
 	return out
 }

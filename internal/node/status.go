@@ -97,21 +97,16 @@ var stateWords = map[meta.NodeState]string{
 	meta.NodeJoined: "joined", meta.NodeUp: "up", meta.NodeDown: "down", meta.NodeEvicted: "evicted",
 }
 
-var reasonWords = map[meta.OwedReason]string{
-	meta.OwedDown: "down", meta.OwedUnreachable: "unreachable", meta.OwedSlow: "slow", meta.OwedFull: "disk full",
-	meta.OwedFailed: "failed in the transfer", meta.OwedLost: "lost or damaged there", meta.OwedJoined: "joined or returned later",
-}
-
 // owedReason is why the oldest content is owed.
 func (n *node) owedReason(rec meta.Node) string {
 	if rec.State == meta.NodeDown {
-		return reasonWords[meta.OwedDown]
+		return meta.OwedDown.String()
 	}
 	owed, err := n.db.OwedTo(rec.ID, 0, 1)
 	if err != nil || len(owed) == 0 {
 		return ""
 	}
-	reason := reasonWords[owed[0].Reason]
+	reason := owed[0].Reason.String()
 	if why := n.repl.WhySlow(rec.ID); why != "" && owed[0].Reason == meta.OwedSlow {
 		reason += ": " + why
 	}
