@@ -150,6 +150,9 @@ func (n *node) restore(ctx context.Context, req admin.RestoreRequest) (admin.Ver
 	}
 	op := &meta.Restore{Ino: c.Ino, Content: c.ID}
 	if req.As != "" {
+		if old, err := n.db.Inode(c.Ino); err == nil {
+			return n.restoreBeside(ctx, c, old, req.As)
+		}
 		dir, name, err := n.parentOf(req.As)
 		if err != nil {
 			return admin.Version{}, err
@@ -164,6 +167,39 @@ func (n *node) restore(ctx context.Context, req admin.RestoreRequest) (admin.Ver
 		return admin.Version{}, adminError("restore", err)
 	}
 	if c, err = n.db.Content(c.ID); err != nil {
+		return admin.Version{}, err
+	}
+	return n.version(c), nil
+}
+
+// restoreBeside publishes a copy of a kept version under another name, with owner and mode of its file, which stays as it is.
+func (n *node) restoreBeside(ctx context.Context, c meta.Content, old meta.Inode, as string) (admin.Version, error) {
+	dir, name, err := n.parentOf(as)
+	if err != nil {
+		return admin.Version{}, err
+	}
+	r, err := n.repl.OpenContent(ctx, c.ID)
+	if err != nil {
+		return admin.Version{}, adminError("read the version", err)
+	}
+	defer r.Close()
+	push := replicate.Push{Path: as, LinkParent: dir.Ino, LinkName: name, Size: c.Size, Holes: c.Holes, Source: r}
+	push.Data = []replicate.Extent{{Length: c.Size}}
+	if fd := r.Fd(); fd >= 0 {
+		if push.Data, err = dataExtents(fd, c.Size); err != nil {
+			return admin.Version{}, err
+		}
+	}
+	push.Attr = meta.AttrPatch{Mode: old.Mode, UID: old.UID, GID: old.GID, Mtime: c.Mtime}
+	push.Attr.Mask = meta.AttrMode | meta.AttrUID | meta.AttrGID | meta.AttrMtime
+	out, err := n.repl.Publish(ctx, push)
+	if errors.Is(err, syscall.EEXIST) {
+		err = restoreRefused(syscall.EEXIST)
+	}
+	if err != nil {
+		return admin.Version{}, adminError("publish", err)
+	}
+	if c, err = n.db.Content(out.Content); err != nil {
 		return admin.Version{}, err
 	}
 	return n.version(c), nil

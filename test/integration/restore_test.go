@@ -1,6 +1,7 @@
 package integration
 
 import (
+	"fmt"
 	"os"
 	"strings"
 	"testing"
@@ -60,6 +61,45 @@ func TestRestorePutsUnpublishedFilesBack(t *testing.T) {
 	}
 	for name := range want {
 		t.Errorf("%s is not listed: %+v", name, w.Status().Unpublished)
+	}
+	c.AwaitAgreement(60 * time.Second)
+}
+
+// An older version comes back beside the file, which stays as it is.
+func TestRestoreOfAVersionBesideTheFile(t *testing.T) {
+	c := start(t, cluster.Options{Nodes: 3})
+	n := c.Nodes[1]
+	name := n.Path("file")
+	n.MustCLI("policy", n.Path(""), "--retain", "3")
+	for _, size := range []int{1000, 3 << 20} {
+		if err := os.Remove(name); err != nil && !os.IsNotExist(err) {
+			t.Fatal(err)
+		}
+		first := strings.Repeat("f", size)
+		if err := os.WriteFile(name, []byte(first), 0o640); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(name, []byte("second"), 0o640); err != nil {
+			t.Fatal(err)
+		}
+		as := fmt.Sprint("old", size)
+		if out := n.MustCLI("restore", name, "--version", "1", "--as", n.Path(as)); !strings.HasPrefix(out, "/"+as+" is version 1") {
+			t.Errorf("restore says %q", out)
+		}
+		for _, n := range c.Nodes {
+			for path, want := range map[string]string{"file": "second", as: first} {
+				st, err := os.Stat(n.Path(path))
+				if err != nil || st.Mode() != 0o640 {
+					t.Errorf("%s: stat of %s: %v, %v", n.Name(), path, st, err)
+				}
+				if got, err := os.ReadFile(n.Path(path)); err != nil || string(got) != want {
+					t.Errorf("%s: %s has %d bytes, %v; want %d", n.Name(), path, len(got), err, len(want))
+				}
+			}
+		}
+		if out, _, err := n.CLI("restore", name, "--version", "1", "--as", n.Path(as)); err == nil {
+			t.Errorf("restore over a file: %q", out)
+		}
 	}
 	c.AwaitAgreement(60 * time.Second)
 }
