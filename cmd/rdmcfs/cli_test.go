@@ -210,6 +210,10 @@ func TestPolicyChangesOnlyWhatIsSaid(t *testing.T) {
 	if req, _ = c.change(now); req.Set.Placement != "labels" || req.Set.Copies != 0 || req.Set.Retain != 5 {
 		t.Errorf("%+v", req.Set)
 	}
+	none := uint32(0)
+	if _, changes := (&policyCmd{Copies: &none}).change(now); !changes {
+		t.Error("no copies are taken for a question, where they are refused")
+	}
 }
 
 // docs/CLI.md is a promise: each command, and each exit code, is in it.

@@ -148,7 +148,7 @@ func (c *restoreCmd) Run(a *app) error {
 type policyCmd struct {
 	Dir       string            `arg:"" help:"A directory below a mount."`
 	All       bool              `help:"Every node holds each file." xor:"placement"`
-	Copies    uint32            `help:"So many nodes hold each file, in distinct racks first." xor:"placement" placeholder:"K"`
+	Copies    *uint32           `help:"So many nodes hold each file, in distinct racks first." xor:"placement" placeholder:"K"`
 	Label     map[string]string `help:"The nodes with these labels hold each file." xor:"placement" placeholder:"KEY=VALUE" mapsep:","`
 	Inherit   bool              `help:"Drop the directory's own policy." xor:"placement"`
 	MinCopies *uint32           `help:"close fails with fewer copies than this." placeholder:"N"`
@@ -194,8 +194,8 @@ func (c *policyCmd) change(now admin.Policy) (admin.PolicyRequest, bool) {
 		return admin.PolicyRequest{Inherit: true, Recursive: c.Recursive}, true
 	case c.All:
 		set.Placement, set.Copies, set.Labels = "all", 0, nil
-	case c.Copies > 0:
-		set.Placement, set.Copies, set.Labels = "copies", c.Copies, nil
+	case c.Copies != nil: // 0 is refused there
+		set.Placement, set.Copies, set.Labels = "copies", *c.Copies, nil
 	case len(c.Label) > 0:
 		set.Placement, set.Copies, set.Labels = "labels", 0, c.Label
 	default:

@@ -210,5 +210,8 @@ func advertised(listen, advertise string) (string, error) {
 	if host == "" || (ip != nil && ip.IsUnspecified()) || port == "0" || port == "" {
 		return "", control.Usagef("node: address %q: other nodes can't dial it; give --listen (or --advertise) a host and a port", addr)
 	}
+	if _, err := net.LookupPort("tcp", port); err != nil {
+		return "", control.Usagef("node: address %q: %q is no port", addr, port)
+	}
 	return addr, nil
 }
