@@ -91,16 +91,18 @@ func TestRewrittenFileHasANewTime(t *testing.T) {
 	eachPair(t, func(t *testing.T, c *fstest.Cluster, a, b string) {
 		for _, x := range []struct {
 			name, bytes string
+			flags       int
 			change      func(f *os.File) error
 		}{
-			{"empty", "", func(f *os.File) error { return f.Truncate(0) }},
-			{"cut", "bytes", func(f *os.File) error { return f.Truncate(5) }},
-			{"written", "bytes", func(f *os.File) error { _, err := f.WriteString("bytes"); return err }},
+			{"opened", "", os.O_TRUNC, func(*os.File) error { return nil }},
+			{"empty", "", 0, func(f *os.File) error { return f.Truncate(0) }},
+			{"cut", "bytes", 0, func(f *os.File) error { return f.Truncate(5) }},
+			{"written", "bytes", 0, func(f *os.File) error { _, err := f.WriteString("bytes"); return err }},
 		} {
 			path := filepath.Join(a, x.name)
 			write(t, path, []byte(x.bytes))
 			must(t, os.Chtimes(path, time.Unix(1e9, 5), time.Unix(1e9, 5)))
-			f, err := os.OpenFile(path, os.O_WRONLY, 0)
+			f, err := os.OpenFile(path, os.O_WRONLY|x.flags, 0)
 			must(t, err)
 			must(t, x.change(f))
 			before, err := f.Stat()

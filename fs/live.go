@@ -269,7 +269,12 @@ func (f *fileSystem) stageFrom(ctx context.Context, l *live, v *version, rec met
 		l.published = state{valid: !l.reserved, size: rec.Size} // differs from what is staged
 		return nil
 	}
-	return f.settleNew(l, rec)
+	if err := f.settleNew(l, rec); err != nil || !trunc {
+		return err
+	}
+	l.touched()
+	now := time.Now().UnixNano()
+	return l.stage.SetTimes(nil, &now)
 }
 
 // settleNew gives a staged copy the times of what it was made from and remembers it as unchanged.
