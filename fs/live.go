@@ -2,6 +2,7 @@ package fs
 
 import (
 	"context"
+	"errors"
 	"sync"
 	"syscall"
 	"time"
@@ -234,7 +235,7 @@ func (f *fileSystem) prepare(ctx context.Context, l *live, trunc bool) {
 	last := n.last
 	f.nodes.mu.Unlock()
 	v, rec, err := f.openVersion(ctx, n.ino(), last)
-	if err == nil && !trunc && f.toldOther(n, v) {
+	if errors.Is(err, errGone) || err == nil && !trunc && f.toldOther(n, v) {
 		l.err = syscall.ESTALE
 		return
 	}

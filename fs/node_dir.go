@@ -90,8 +90,9 @@ func (f *fileSystem) Lookup(cancel <-chan struct{}, header *fuse.InHeader, name 
 	}
 	ctx, stop := f.callContext(cancel, header.Pid)
 	defer stop()
-	if n := f.openAhead(ctx, header.Pid, rec); n != nil {
-		f.entryAhead(n, rec, out)
+	again := func() (meta.Inode, error) { return f.lookup(dir, name) }
+	if n := f.openAhead(ctx, header.Pid, rec, again); n != nil {
+		f.entryAhead(n, f.record(n), out)
 	} else {
 		f.entry(rec, out)
 	}

@@ -40,3 +40,47 @@ func TestReopenByDescriptor(t *testing.T) {
 		}
 	})
 }
+
+// A small file that others replace by rename, whose bytes go with it, is there for an open.
+func TestReplacedFileCanBeOpened(t *testing.T) {
+	const rounds = 400
+	eachPair(t, func(t *testing.T, c *fstest.Cluster, a, b string) {
+		write(t, filepath.Join(a, "f"), []byte("bytes"))
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			for i := range rounds {
+				err := os.WriteFile(filepath.Join(a, "new"), fmt.Append(nil, "bytes", i), 0o644)
+				if err == nil {
+					err = os.Rename(filepath.Join(a, "new"), filepath.Join(a, "f"))
+				}
+				if err != nil {
+					t.Error(err)
+				}
+			}
+		}()
+		opens, failed := 0, map[string]int{}
+		for over := false; !over; opens++ {
+			select {
+			case <-done:
+				over = true
+			default:
+			}
+			for _, flags := range []int{os.O_RDONLY, os.O_RDWR} {
+				f, err := os.OpenFile(filepath.Join(b, "f"), flags, 0)
+				if err != nil {
+					failed[err.Error()]++
+					continue
+				}
+				must(t, f.Close())
+			}
+		}
+		bad := 0
+		for _, n := range failed {
+			bad += n
+		}
+		if bad > max(1, opens/100) { // the kernel looks a name up again once, and the second file may go as well
+			t.Errorf("of %d opens: %v", 2*opens, failed)
+		}
+	})
+}

@@ -2,6 +2,7 @@ package fs
 
 import (
 	"context"
+	"errors"
 	"sync"
 	"syscall"
 	"time"
@@ -27,6 +28,9 @@ type retryKey struct {
 	ino   meta.Ino
 	write bool
 }
+
+// anyInode is the key of an open whose inode is gone: its name may lead to another one.
+func (k retryKey) anyInode() retryKey { return retryKey{tid: k.tid, write: k.write} }
 
 // aheadOpen is a file that a lookup opened.
 type aheadOpen struct {
@@ -96,9 +100,9 @@ func (r *retries) second(k retryKey, n *node) (again, last bool) {
 	return again, !again
 }
 
-// openAhead opens a file for a thread that looks it up because its open was sent back. It gives the node that the open has to come to,
-// with one more reference of the kernel, or nil.
-func (f *fileSystem) openAhead(ctx context.Context, tid uint32, rec meta.Inode) *node {
+// openAhead opens a file for a thread that looks it up because its open was sent back; lookup does it again. It gives the node that the
+// open has to come to, with one more reference of the kernel, or nil.
+func (f *fileSystem) openAhead(ctx context.Context, tid uint32, rec meta.Inode, lookup func() (meta.Inode, error)) *node {
 	if rec.Kind != meta.KindFile {
 		return nil
 	}
@@ -107,10 +111,10 @@ func (f *fileSystem) openAhead(ctx context.Context, tid uint32, rec meta.Inode) 
 		if n := f.aheadAgain(k); n != nil {
 			return n
 		}
-		if f.retries.back(k) {
-			if h := f.openAnew(ctx, rec, write); h != nil {
+		if f.retries.back(k) || f.retries.back(k.anyInode()) {
+			if h := f.openAnew(ctx, rec, write, lookup); h != nil {
 				f.nodes.refer(h.node)
-				f.keepAhead(k, h)
+				f.keepAhead(retryKey{tid, h.node.ino(), write}, h)
 				return h.node
 			}
 		}
@@ -131,8 +135,8 @@ func (f *fileSystem) aheadAgain(k retryKey) *node {
 	return a.h.node
 }
 
-// openAnew opens what an inode number is looked up as now; nil if it can't.
-func (f *fileSystem) openAnew(ctx context.Context, rec meta.Inode, write bool) *handle {
+// openAnew opens what a name leads to now; nil if it can't.
+func (f *fileSystem) openAnew(ctx context.Context, rec meta.Inode, write bool, lookup func() (meta.Inode, error)) *handle {
 	for range aheadTries {
 		n := f.nodes.looked(rec)
 		var h *handle
@@ -147,7 +151,7 @@ func (f *fileSystem) openAnew(ctx context.Context, rec meta.Inode, write bool) *
 			return h
 		}
 		var err error
-		if rec, err = f.names().Inode(rec.Ino); no != syscall.ESTALE || err != nil {
+		if rec, err = lookup(); no != syscall.ESTALE || err != nil || rec.Kind != meta.KindFile {
 			return nil
 		}
 	}
@@ -210,6 +214,9 @@ func (f *fileSystem) takeAhead(k retryKey, n *node) *handle {
 func (f *fileSystem) acquire(ctx context.Context, n *node, in *fuse.OpenIn) (h *handle, no syscall.Errno) {
 	k := retryKey{in.Pid, n.ino(), mayWrite(in.Flags)}
 	again, last := f.retries.second(k, n)
+	if _, other := f.retries.second(k.anyInode(), n); other {
+		last = true
+	}
 	h = f.takeAhead(k, n)
 	switch trunc := in.Flags&syscall.O_TRUNC != 0; {
 	case h != nil && k.write:
@@ -224,6 +231,9 @@ func (f *fileSystem) acquire(ctx context.Context, n *node, in *fuse.OpenIn) (h *
 	case no != syscall.ESTALE:
 	case !again && !last:
 		f.retries.sendBack(k, n)
+		if _, err := f.names().Inode(n.ino()); errors.Is(err, meta.ErrNotFound) {
+			f.retries.sendBack(k.anyInode(), n)
+		}
 	case !k.write:
 		return f.reopen(ctx, n, last)
 	}

@@ -3,6 +3,7 @@ package fs
 import (
 	"context"
 	"errors"
+	"fmt"
 	"syscall"
 
 	"github.com/rdmcfs/rdmcfs/meta"
@@ -18,6 +19,9 @@ type version struct {
 	backing backing
 	handles int
 }
+
+// errGone says that an inode was removed between its lookup and its open, and bytes that rode in the log with it.
+var errGone = fmt.Errorf("fs: removed with its bytes: %w", meta.ErrNotFound)
 
 // openVersion opens the current bytes of an inode. A version that is retired while it is being opened is tried
 // again with its successor.
@@ -41,6 +45,9 @@ func (f *fileSystem) openVersion(ctx context.Context, ino meta.Ino, last meta.In
 		}
 		if !errors.Is(err, meta.ErrNotFound) {
 			break
+		}
+		if lookErr != nil {
+			return nil, last, errGone
 		}
 	}
 	return nil, last, err
@@ -78,6 +85,9 @@ func (f *fileSystem) acquireRead(ctx context.Context, n *node) (*handle, syscall
 	last := n.last
 	f.nodes.mu.Unlock()
 	v, rec, err := f.openVersion(ctx, n.ino(), last)
+	if errors.Is(err, errGone) {
+		return nil, syscall.ESTALE // its name may have been given to another file
+	}
 	if err != nil {
 		return nil, f.fail("open", n.ino(), err)
 	}
