@@ -332,6 +332,44 @@ func TestNonHolderReadsFromHoldersAndChecksTheBytes(t *testing.T) {
 	}
 }
 
+// Who has opened a version of other nodes goes on reading it when it is replaced.
+func TestNonHolderReadsWhatWasReplacedSince(t *testing.T) {
+	c := newCluster(t, 4, 1)
+	c.must(1, &meta.SetPolicy{Dir: 0, Policy: &meta.Policy{Placement: meta.PlaceCopies, Copies: 2}})
+	ino := c.create(1, "f")
+	b := randomBytes(5, 3<<20+17)
+	out, err := c.node(1).publish(ino, meta.ContentID{}, b)
+	if err != nil {
+		t.Fatal(err)
+	}
+	holders, err := c.node(1).db.Holders(out.Content)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, n := range c.all() {
+		if slices.Contains(holders, n.id) {
+			continue
+		}
+		r, err := n.rep.OpenContent(t.Context(), out.Content)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer r.Close()
+		defer func() {
+			got := make([]byte, len(b))
+			if _, err := r.ReadAt(got, 0); err != nil || !bytes.Equal(got, b) {
+				t.Errorf("node %d: right bytes %v, %v", n.id, bytes.Equal(got, b), err)
+			}
+		}()
+	}
+	if _, err := c.node(1).publish(ino, out.Content, randomBytes(6, 2<<20)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.node(1).db.Content(out.Content); !isNotFound(err) {
+		t.Fatalf("the first version is still there: %v", err)
+	}
+}
+
 func TestDamagedBlockIsMendedFromAnotherHolder(t *testing.T) {
 	c := newCluster(t, 3, 1)
 	ino := c.create(1, "f")

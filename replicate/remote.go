@@ -43,6 +43,7 @@ type remoteReader struct {
 
 	mu   sync.Mutex
 	good meta.NodeID // answered last
+	had  []meta.NodeID
 }
 
 // open gets the leaves of a content and checks them. exclude is a node not to be asked, or 0.
@@ -86,15 +87,22 @@ func (rr *remoteReader) fromHolders(ctx context.Context, ask func(context.Contex
 	return errors.Join(errs...)
 }
 
-// holders lists who to ask, the one that served last first.
+// holders lists who to ask, the one that served last first. Those that had a content which was replaced or removed since keep its bytes for
+// a while.
 func (rr *remoteReader) holders() ([]meta.NodeID, error) {
 	all, err := rr.r.cfg.Names.Holders(rr.content.ID)
+	rr.mu.Lock()
+	switch {
+	case err == nil:
+		rr.had = all
+	case isNotFound(err) && rr.had != nil:
+		all, err = rr.had, nil
+	}
+	good := rr.good
+	rr.mu.Unlock()
 	if err != nil {
 		return nil, err
 	}
-	rr.mu.Lock()
-	good := rr.good
-	rr.mu.Unlock()
 	var out []meta.NodeID
 	for _, n := range all {
 		rec, err := rr.r.cfg.Names.Node(n)

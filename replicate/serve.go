@@ -48,10 +48,15 @@ func (m *Member) leaves(f fetch) fetchReply {
 	})
 }
 
-// serve opens a published content and answers with what read makes of it.
+// serve opens a published content and answers with what read makes of it. One that the log names no more is still read by who had opened
+// it.
 func (m *Member) serve(id meta.ContentID, read func(*content.Reader) ([]byte, error)) fetchReply {
 	refuse := func(err error) fetchReply { return fetchReply{Status: statusRefused, Text: err.Error()} }
-	if _, err := m.cfg.Names.Content(id); err != nil {
+	_, err := m.cfg.Names.Content(id)
+	if isNotFound(err) && m.wasDecided(id) {
+		err = nil
+	}
+	if err != nil {
 		return refuse(err)
 	}
 	r, err := m.cfg.Store.OpenUndecided(storeID(id))
@@ -65,4 +70,10 @@ func (m *Member) serve(id meta.ContentID, read func(*content.Reader) ([]byte, er
 		return refuse(err)
 	}
 	return fetchReply{Status: statusVoted, CRC: content.Checksum(buf), Bytes: buf}
+}
+
+// wasDecided reports whether the session of a content is over.
+func (m *Member) wasDecided(id meta.ContentID) bool {
+	over, err := m.cfg.Names.Decided(id)
+	return err == nil && over
 }
