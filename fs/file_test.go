@@ -52,6 +52,9 @@ func TestAttributesRideInThePublish(t *testing.T) {
 		if got := c.Node(1).Proposals.Load(); got > 2 {
 			t.Errorf("%d proposals for one cp -a, want 2", got)
 		}
+		if err := unix.Setxattr(filepath.Join(a, "f"), "user.", []byte("value"), 0); err != unix.EINVAL {
+			t.Errorf("an attribute without a name: %v", err)
+		}
 		for _, mnt := range []string{a, b} {
 			st, err := os.Stat(filepath.Join(mnt, "f"))
 			must(t, err)

@@ -17,9 +17,12 @@ const (
 	xattrValueMax = 64 << 10
 )
 
+// xattrSpaces are the namespaces of xattr(7) that are kept as they are.
+var xattrSpaces = [...]string{"user.", "security.", "trusted."}
+
 // xattrSpace reports whether attributes of that name can be stored here.
 func (f *fileSystem) xattrSpace(name string) bool {
-	for _, prefix := range []string{"user.", "security.", "trusted."} {
+	for _, prefix := range xattrSpaces {
 		if strings.HasPrefix(name, prefix) {
 			return true
 		}
@@ -115,6 +118,8 @@ func (f *fileSystem) SetXAttr(cancel <-chan struct{}, in *fuse.SetXAttrIn, name 
 	switch {
 	case !f.xattrSpace(name):
 		return fuse.Status(syscall.EOPNOTSUPP)
+	case slices.Contains(xattrSpaces[:], name):
+		return fuse.EINVAL
 	case len(name) > xattrNameMax:
 		return fuse.ERANGE
 	case len(data) > xattrValueMax:

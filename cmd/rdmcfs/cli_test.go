@@ -183,7 +183,8 @@ func TestUmountWithoutADaemon(t *testing.T) {
 
 func TestUsageErrorsDoNothing(t *testing.T) {
 	for _, args := range [][]string{{}, {"bogus"}, {"status", "--bogus"}, {"mount"}, {"restore", "x"}, {"restore", "--drop", "--version", "3", "x"},
-		{"policy", "x", "--ack", "sometimes"}, {"policy", "x", "--all", "--copies", "2"}, {"wait", "--timeout", "soon"}} {
+		{"policy", "x", "--ack", "sometimes"}, {"policy", "x", "--all", "--copies", "2"}, {"policy", "x", "-r"},
+		{"wait", "--timeout", "soon"}} {
 		args := append(args, "--data", dataDir(t))
 		if _, errs, code := rdmcfs(t, args...); code != exitcode.Usage || errs == "" {
 			t.Errorf("%v: exit %d, %s", args, code, errs)

@@ -160,6 +160,9 @@ type policyCmd struct {
 
 // Run shows the policy, or changes what the flags say and keeps the rest.
 func (c *policyCmd) Run(a *app) error {
+	if _, changes := c.change(admin.Policy{}); c.Recursive && !changes {
+		return withCode(exitcode.Usage, "-r goes with a change: say which, such as --copies 2 or --inherit")
+	}
 	inside, err := a.inside(c.Dir)
 	if err != nil {
 		return err

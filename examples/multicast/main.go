@@ -40,8 +40,11 @@ func run(ctx context.Context, cfg rendezvous.Config) error {
 	}
 	defer file.Close()
 	delivery, err := session.SendFile(ctx, file)
+	if err != nil {
+		return err
+	}
 	fmt.Println("delivered", *path, "to", delivery.Members, "and lost", delivery.Out)
-	return err
+	return nil
 }
 
 func receive(ctx context.Context, session *rendezvous.Session) error {

@@ -192,17 +192,7 @@ func (n *node) restoreBeside(ctx context.Context, c meta.Content, old meta.Inode
 	}
 	push.Attr = meta.AttrPatch{Mode: old.Mode, UID: old.UID, GID: old.GID, Mtime: c.Mtime}
 	push.Attr.Mask = meta.AttrMode | meta.AttrUID | meta.AttrGID | meta.AttrMtime
-	out, err := n.repl.Publish(ctx, push)
-	if errors.Is(err, syscall.EEXIST) {
-		err = restoreRefused(syscall.EEXIST)
-	}
-	if err != nil {
-		return admin.Version{}, adminError("publish", err)
-	}
-	if c, err = n.db.Content(out.Content); err != nil {
-		return admin.Version{}, err
-	}
-	return n.version(c), nil
+	return n.publishVersion(ctx, push)
 }
 
 func restoreRefused(errno syscall.Errno) error {
@@ -273,19 +263,31 @@ func (n *node) publishStaged(ctx context.Context, u content.Unpublished, as stri
 	if err != nil {
 		return admin.Version{}, err
 	}
-	target, err := n.restoreTarget(ctx, u, as)
-	if err != nil {
+	if err := n.aimStaged(&push, u, as); err != nil {
 		return admin.Version{}, errors.Join(err, done(false))
 	}
-	push.Ino, push.Path, push.Base = target.Ino, as, target.Content
-	push.Attr = meta.AttrPatch{Mask: meta.AttrMtime, Mtime: u.Modified.UnixNano()}
+	push.Attr.Mask |= meta.AttrMtime
+	push.Attr.Mtime = u.Modified.UnixNano()
+	v, err := n.publishVersion(ctx, push)
+	return v, errors.Join(err, done(err == nil))
+}
+
+// publishVersion publishes what is restored.
+func (n *node) publishVersion(ctx context.Context, push replicate.Push) (admin.Version, error) {
 	out, err := n.repl.Publish(ctx, push)
-	if err != nil {
-		return admin.Version{}, errors.Join(adminError("publish", err), done(false))
+	if errors.Is(err, syscall.EEXIST) {
+		err = restoreRefused(syscall.EEXIST)
 	}
-	p, _ := n.inodePath(target.Ino)
-	return admin.Version{Path: p, Version: out.Result.Version, Content: out.Content.String(), SizeBytes: push.Size,
-		Modified: u.Modified, Index: out.Result.Index, Writer: uint32(n.id.Node), State: "current"}, done(true)
+	if err != nil {
+		return admin.Version{}, adminError("publish", err)
+	}
+	if push.Size > 0 {
+		c, err := n.db.Content(out.Content)
+		return n.version(c), err
+	}
+	path, _ := n.inodePath(out.Result.Ino) // an empty file has no content
+	return admin.Version{Path: path, Version: out.Result.Version, Modified: time.Unix(0, push.Attr.Mtime), Index: out.Result.Index,
+		Writer: uint32(n.id.Node), State: contentWords[meta.ContentCurrent]}, nil
 }
 
 // stagedPush opens staged bytes. done drops them when they are published, and leaves them otherwise.
@@ -318,23 +320,22 @@ func dropOrClose(drop, leave func() error) func(bool) error {
 	}
 }
 
-// restoreTarget is the inode that staged bytes are published to: the one they belong to, or a new one.
-func (n *node) restoreTarget(ctx context.Context, u content.Unpublished, as string) (meta.Inode, error) {
+// aimStaged says where staged bytes go: to the inode that they belong to, or a new one, which gets its name with the publish.
+func (n *node) aimStaged(push *replicate.Push, u content.Unpublished, as string) error {
 	if as == "" {
 		if ino, err := n.db.Inode(meta.Ino(u.Origin.Ino)); err == nil {
-			return ino, nil
+			push.Ino, push.Base = ino.Ino, ino.Content
+			return nil
 		}
 	}
 	dir, name, err := n.restorePlace(u, as)
 	if err != nil {
-		return meta.Inode{}, err
+		return err
 	}
 	const mode = 0o600 // nobody else's eyes until the owner decides
-	res, err := n.proposer.propose(ctx, &meta.Create{Parent: dir.Ino, Name: name, Kind: meta.KindFile, Mode: mode, Excl: true})
-	if err == nil && res.Errno != 0 {
-		err = restoreRefused(res.Errno)
-	}
-	return res.Inode, err
+	push.LinkParent, push.LinkName = dir.Ino, name
+	push.Attr.Mask, push.Attr.Mode = meta.AttrMode, mode
+	return nil
 }
 
 // restorePlace is the directory and name for staged bytes whose inode is gone: what as says, else the directory that they

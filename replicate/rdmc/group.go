@@ -71,7 +71,7 @@ type GroupConfig struct {
 	// ReportInterval is how often a member reports progress; 0 means DefaultReportInterval.
 	ReportInterval time.Duration
 	// SilenceTimeout is how long a neighbour may say nothing, not even that it lives, while messages are
-	// under way or this member waits in Close; 0 means DefaultSilenceTimeout.
+	// under way or this member waits in Close, 50 ms or more; 0 means DefaultSilenceTimeout.
 	SilenceTimeout time.Duration
 
 	// SmallBytes bounds small messages, which go from the root straight to the members (to all of them itself in groups of
@@ -145,8 +145,10 @@ func (cfg *GroupConfig) check(limits rdma.Limits) error {
 		return fmt.Errorf("%w: small messages of %d bytes", ErrInvalid, cfg.SmallBytes)
 	case cfg.SmallBytes > 0 && cfg.Rank != 0 && cfg.Small == nil && !cfg.Unannounced:
 		return fmt.Errorf("%w: small messages without Small", ErrInvalid)
-	case cfg.ReportInterval < 0 || cfg.SilenceTimeout < 0:
-		return fmt.Errorf("%w: negative time", ErrInvalid)
+	case cfg.ReportInterval < 0:
+		return fmt.Errorf("%w: reports every %v", ErrInvalid, cfg.ReportInterval)
+	case cfg.SilenceTimeout < tickInterval:
+		return fmt.Errorf("%w: silence of %v, want %v or more", ErrInvalid, cfg.SilenceTimeout, tickInterval)
 	}
 	return errors.Join(cfg.Priority.check(), cfg.checkSlow(), cfg.checkOffload())
 }

@@ -393,6 +393,8 @@ func TestInvalidUse(t *testing.T) {
 		{Members: []string{"a"}, BlockSize: -1},
 		{Members: []string{"a"}, Window: 1},
 		{Members: []string{"a"}, Algorithm: 77},
+		{Members: []string{"a"}, SilenceTimeout: tickInterval - 1},
+		{Members: []string{"a"}, SilenceTimeout: -1},
 	} {
 		if _, err := c.engines[0].NewGroup(cfg); !errors.Is(err, ErrInvalid) && !errors.Is(err, schedule.ErrInvalid) {
 			t.Errorf("%+v: %v", cfg, err)
@@ -411,6 +413,9 @@ func TestInvalidUse(t *testing.T) {
 	}
 	if _, err := groups[0].Send(Outgoing{Size: 4 * MaxRanges * DefaultBlockSize, Partial: true, Blocks: runs, Source: blocked{}}); !errors.Is(err, ErrInvalid) {
 		t.Errorf("a message of more runs than members take: %v", err)
+	}
+	if err := groups[0].WaitRoom(t.Context()); !errors.Is(err, ErrInvalid) {
+		t.Errorf("wait for room in a group without small messages: %v", err)
 	}
 	if _, err := groups[0].Receive(Announcement{Seq: 1}, Receiver{}); !errors.Is(err, ErrInvalid) {
 		t.Errorf("receive by the root: %v", err)

@@ -2,6 +2,7 @@ package rdmc
 
 import (
 	"context"
+	"fmt"
 	"slices"
 )
 
@@ -16,8 +17,13 @@ func (g *Group) Delivered() uint64 {
 // until GroupConfig.Small has returned there. It returns the group's failure, or ctx's error.
 func (g *Group) WaitDelivered(ctx context.Context, seq uint64) error { return g.wait(ctx, seq) }
 
-// WaitRoom waits, at the root, until SendSmall finds room. It returns the group's failure, or ctx's error.
-func (g *Group) WaitRoom(ctx context.Context) error { return g.wait(ctx, 0) }
+// WaitRoom waits, at the root of a group with small messages, until SendSmall finds room. It returns the group's failure, or ctx's error.
+func (g *Group) WaitRoom(ctx context.Context) error {
+	if g.cfg.Rank != 0 || g.cfg.SmallBytes == 0 {
+		return fmt.Errorf("%w: wait for room by rank %d, for small messages of up to %d bytes", ErrInvalid, g.cfg.Rank, g.cfg.SmallBytes)
+	}
+	return g.wait(ctx, 0)
+}
 
 // waiter is somebody who waits for a message's delivery, or with seq 0 for room.
 type waiter struct {

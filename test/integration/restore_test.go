@@ -65,6 +65,47 @@ func TestRestorePutsUnpublishedFilesBack(t *testing.T) {
 	c.AwaitAgreement(60 * time.Second)
 }
 
+// A restore that fails can be repeated: it leaves nothing of the name.
+func TestRestoreCanBeRepeated(t *testing.T) {
+	c := start(t, cluster.Options{Nodes: 3})
+	w := c.Nodes[1]
+	dir := w.Path("dir")
+	if err := os.Mkdir(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	f, err := os.OpenFile(w.Path("file"), os.O_WRONLY|os.O_CREATE, 0o644)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	if _, err := f.WriteString("bytes"); err != nil {
+		t.Fatal(err)
+	}
+	w.Kill()
+	w.Start()
+	c.AwaitUp(c.Nodes...)
+	left := w.Status().Unpublished
+	if len(left) != 1 {
+		t.Fatalf("listed as unpublished: %+v", left)
+	}
+	as := w.Path("dir", "back")
+	w.MustCLI("policy", dir, "--label", "disk=none")
+	if out, _, err := w.CLI("restore", "--content", left[0].ID, "--as", as); err == nil {
+		t.Errorf("restored to no node: %q", out)
+	}
+	if _, err := os.Lstat(as); !os.IsNotExist(err) {
+		t.Errorf("the name is there: %v", err)
+	}
+	w.MustCLI("policy", dir, "--all")
+	w.MustCLI("restore", "--content", left[0].ID, "--as", as)
+	for _, n := range c.Nodes {
+		if got, err := os.ReadFile(n.Path("dir", "back")); err != nil || string(got) != "bytes" {
+			t.Errorf("%s: %q, %v", n.Name(), got, err)
+		}
+	}
+	c.AwaitAgreement(60 * time.Second)
+}
+
 // An older version comes back beside the file, which stays as it is.
 func TestRestoreOfAVersionBesideTheFile(t *testing.T) {
 	c := start(t, cluster.Options{Nodes: 3})
