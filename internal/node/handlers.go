@@ -263,6 +263,7 @@ func (n *node) publishStaged(ctx context.Context, u content.Unpublished, as stri
 	if err != nil {
 		return admin.Version{}, err
 	}
+	push.Path = orDefault(as, n.pathOf(u))
 	if err := n.aimStaged(&push, u, as); err != nil {
 		return admin.Version{}, errors.Join(err, done(false))
 	}
@@ -281,13 +282,23 @@ func (n *node) publishVersion(ctx context.Context, push replicate.Push) (admin.V
 	if err != nil {
 		return admin.Version{}, adminError("publish", err)
 	}
-	if push.Size > 0 {
-		c, err := n.db.Content(out.Content)
-		return n.version(c), err
+	c, err := n.db.Content(out.Content)
+	if err != nil {
+		c = unlisted(out, push) // it is published all the same
 	}
-	path, _ := n.inodePath(out.Result.Ino) // an empty file has no content
-	return admin.Version{Path: path, Version: out.Result.Version, Modified: time.Unix(0, push.Attr.Mtime), Index: out.Result.Index,
-		Writer: uint32(n.id.Node), State: contentWords[meta.ContentCurrent]}, nil
+	v := n.version(c)
+	v.Writer = uint32(n.id.Node)
+	return v, nil
+}
+
+// unlisted is what was published and is not in the log's list of contents: an empty file, or one that another version has replaced already.
+func unlisted(out replicate.Outcome, push replicate.Push) meta.Content {
+	c := meta.Content{ID: out.Content, Ino: out.Result.Ino, Version: out.Result.Version, Size: push.Size, Mtime: push.Attr.Mtime,
+		Published: out.Result.Index, State: meta.ContentCurrent}
+	if push.Size > 0 {
+		c.State = meta.ContentRetired
+	}
+	return c
 }
 
 // stagedPush opens staged bytes. done drops them when they are published, and leaves them otherwise.
