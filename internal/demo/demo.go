@@ -56,10 +56,13 @@ func Run(ctx context.Context, o Options) (err error) {
 	if o.Size < 0 {
 		return fmt.Errorf("demo: a file of %d bytes: want a size above 0", o.Size)
 	}
+	d := &demo{opts: o}
+	if err := d.checkRoom(parentDir); err != nil {
+		return err
+	}
 	if os.Geteuid() != 0 {
 		return errors.New("demo: mounting needs root: run 'sudo make demo'")
 	}
-	d := &demo{opts: o}
 	defer func() { err = errors.Join(err, d.close()) }()
 	if err := d.start(ctx); err != nil {
 		return err
@@ -95,9 +98,6 @@ func (d *demo) say(format string, args ...any) { fmt.Fprintf(d.opts.Out, format,
 
 // start makes the cluster and waits until all nodes are up.
 func (d *demo) start(ctx context.Context) error {
-	if err := d.checkRoom(parentDir); err != nil {
-		return err
-	}
 	dir, err := os.MkdirTemp(parentDir, "rdmcfs-demo-")
 	if err != nil {
 		return fmt.Errorf("demo: %w", err)
