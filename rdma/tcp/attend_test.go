@@ -47,21 +47,84 @@ func endedByPeer(fd int) bool {
 	return err == nil && info.State == unix.BPF_TCP_CLOSE_WAIT
 }
 
-// TestReadsAreSaved: who talks in turns is not asked whether there is more.
-func TestReadsAreSaved(t *testing.T) {
-	const times = 60
-	b := newBed(t, Config{answerDelay: time.Hour, lookAfter: time.Hour})
-	b.talk(b.raw(), times)
-	if saved := b.socketOf().a.waits.Load(); saved < times-2*quickEnough {
-		t.Errorf("%d reads of %d were saved", saved, times)
+// isWatched reports whether the pair has a seat.
+func (b *bed) isWatched() bool {
+	q := b.qp.(*queuePair)
+	w := &q.dev.watch
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return q.seat.number != 0
+}
+
+// TestSmallTalkIsWatched: who talks in small frames is read by the device's watch, until a large one comes, and again later.
+func TestSmallTalkIsWatched(t *testing.T) {
+	b := newBed(t, Config{answerDelay: time.Hour, watch: true})
+	conn := b.raw()
+	post := func(n int) {
+		if err := b.qp.PostRecv(rdma.RecvWR{ID: 1, List: []rdma.SGE{{Region: b.mem, Length: n}}}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for range 2 {
+		for i := range uint32(2 * joinAfter) {
+			post(answerSize)
+			b.write(conn, append(header(frame{kind: frameSend, length: answerSize, imm: i}), make([]byte, answerSize)...))
+			if c := b.next(); c.Status != rdma.StatusOK || c.Imm != i {
+				t.Fatalf("completion %+v", c)
+			}
+		}
+		if !b.isWatched() {
+			t.Fatal("a pair that talks in small frames has no seat")
+		}
+		post(1 << 16)
+		b.write(conn, append(header(frame{kind: frameSend, length: 1 << 16}), make([]byte, 1<<16)...))
+		if c := b.next(); c.Status != rdma.StatusOK || c.Bytes != 1<<16 {
+			t.Fatalf("completion %+v", c)
+		}
+		if b.isWatched() {
+			t.Fatal("a pair to which a large frame came is still watched")
+		}
+	}
+}
+
+// TestWatchedPairCloses: a pair that is watched ends when it is closed, its peer goes, or the device is closed.
+func TestWatchedPairCloses(t *testing.T) {
+	for _, end := range []struct {
+		name string
+		how  func(b *bed, conn net.Conn) error
+	}{
+		{"close", func(b *bed, _ net.Conn) error { return b.qp.Close() }},
+		{"peer", func(b *bed, conn net.Conn) error { return conn.Close() }},
+		{"device", func(b *bed, _ net.Conn) error { return b.qp.(*queuePair).dev.Close() }},
+	} {
+		t.Run(end.name, func(t *testing.T) {
+			b := newBed(t, Config{answerDelay: time.Hour, watch: true})
+			conn := b.raw()
+			b.talk(conn, 2*joinAfter)
+			if !b.isWatched() {
+				t.Fatal("a pair that talks in small frames has no seat")
+			}
+			if err := b.qp.PostRecv(rdma.RecvWR{ID: 5, List: []rdma.SGE{{Region: b.mem, Length: answerSize}}}); err != nil {
+				t.Fatal(err)
+			}
+			if err := end.how(b, conn); err != nil {
+				t.Fatal(err)
+			}
+			if c := b.next(); c.ID != 5 || c.Status != rdma.StatusFlushed {
+				t.Errorf("completion %+v", c)
+			}
+			if b.isWatched() {
+				t.Error("a pair that has ended has a seat")
+			}
+		})
 	}
 }
 
 // TestEndBehindTheLastBytes: the end of a connection is seen also where it came together with the last frame, so that the poller told
 // of both at once.
 func TestEndBehindTheLastBytes(t *testing.T) {
-	const turns = 2 * quickEnough
-	b := newBed(t, Config{answerDelay: time.Hour})
+	const turns = 2 * joinAfter
+	b := newBed(t, Config{answerDelay: time.Hour, watch: true})
 	conn := b.raw()
 	b.talk(conn, turns)
 	for i := range uint64(2) {
@@ -102,10 +165,12 @@ func TestEndBehindTheLastBytes(t *testing.T) {
 	<-dispatched
 }
 
-// TestFramesInAnyPieces: nothing that comes is missed, however it is cut and whenever it comes. No silence is looked into.
-func TestFramesInAnyPieces(t *testing.T) {
+// TestFramesInAnyPieces: nothing that comes is missed, however it is cut and whenever it comes.
+func TestFramesInAnyPieces(t *testing.T) { inBothWays(t, testFramesInAnyPieces) }
+
+func testFramesInAnyPieces(t *testing.T, cfg Config) {
 	const frames, most = 20000, 8
-	b := newBed(t, Config{lookAfter: time.Hour})
+	b := newBed(t, cfg)
 	conn := b.raw()
 	post := func() {
 		if err := b.qp.PostRecv(rdma.RecvWR{ID: 1, List: []rdma.SGE{{Region: b.mem, Length: 1 << 16}}}); err != nil {

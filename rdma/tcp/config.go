@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"runtime"
 	"time"
 )
 
@@ -42,8 +43,8 @@ type Config struct {
 
 	// answerDelay is how long the acknowledgement of an answer waits for a frame that carries it. Default 1 ms.
 	answerDelay time.Duration
-	// lookAfter is for how long a pair is silent until its socket is looked at for its end, and at most half of how late. Default 20 ms.
-	lookAfter time.Duration
+	// watch has pairs that talk in small frames be read by the watch. Default: in a process with one processor (GOMAXPROCS).
+	watch bool
 }
 
 // Defaults of Config.
@@ -52,7 +53,6 @@ const (
 	peerTimeoutDefault      = 2 * time.Second
 	receiverTimeoutDefault  = 5 * time.Second
 	answerDelayDefault      = time.Millisecond
-	lookAfterDefault        = 20 * time.Millisecond
 	inlineBytesDefault      = 16 << 10
 	congestionDefault       = "cubic"
 	congestionMachine       = "default"
@@ -78,7 +78,7 @@ func (c Config) withDefaults() (Config, error) {
 	defaultTo(&c.InlineBytes, inlineBytesDefault)
 	defaultTo(&c.Congestion, congestionDefault)
 	defaultTo(&c.answerDelay, answerDelayDefault)
-	defaultTo(&c.lookAfter, lookAfterDefault)
+	defaultTo(&c.watch, runtime.GOMAXPROCS(0) == 1)
 	return c, nil
 }
 

@@ -26,7 +26,15 @@ func testDevice(t testing.TB, cfg Config) *Device {
 }
 
 func TestConformance(t *testing.T) {
-	rdmatest.Run(t, func(t testing.TB) rdmatest.Pair {
-		return rdmatest.Pair{Devices: []rdma.Device{testDevice(t, Config{}), testDevice(t, Config{})}}
+	inBothWays(t, func(t *testing.T, cfg Config) {
+		rdmatest.Run(t, func(t testing.TB) rdmatest.Pair {
+			return rdmatest.Pair{Devices: []rdma.Device{testDevice(t, cfg), testDevice(t, cfg)}}
+		})
 	})
+}
+
+// inBothWays tests pairs that read by themselves, and such that the watch reads.
+func inBothWays(t *testing.T, test func(t *testing.T, cfg Config)) {
+	t.Run("Own", func(t *testing.T) { test(t, Config{}) })
+	t.Run("Watch", func(t *testing.T) { test(t, Config{watch: true}) })
 }

@@ -70,9 +70,6 @@ func (q *queuePair) endConnect(conn net.Conn, credit uint32, err error) error {
 func (q *queuePair) startLocked(conn net.Conn, credit uint32) {
 	q.state = stateReady
 	q.conn, q.stream = conn, newStream(conn)
-	if s, ok := q.stream.(*rawStream); ok {
-		s.a.startLooking(q.dev.cfg.lookAfter, func() { q.look(s) })
-	}
 	q.dev.interfaces.note(conn)
 	q.peerPosted = credit
 	if q.posted != q.advertised {

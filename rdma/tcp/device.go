@@ -28,6 +28,7 @@ type Device struct {
 	tasks sync.WaitGroup // accept loops and handshakes
 
 	interfaces interfaces
+	watch      watch
 
 	mu         sync.Mutex // protects all below; never held while a pair's lock is taken
 	pairs      map[token]*queuePair
@@ -275,6 +276,7 @@ func (d *Device) Close() error {
 	for _, q := range pairs {
 		_ = q.Close()
 	}
+	d.watch.close()
 	d.tasks.Wait()
 	return d.table.Close()
 }

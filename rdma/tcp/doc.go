@@ -16,8 +16,9 @@
 //
 // # Waiting
 //
-// Frames that fit the reader's buffer are served in one stay in the runtime's poller. A pair that talks quickly is read once for each
-// arrival, and not again to learn that there is no more (attend.go).
+// Each pair has a goroutine that reads; it waits in the runtime's poller. In a process with one processor a pair that talks only in small
+// frames is read by the device's watch instead: one goroutine for all of them, which polls before it waits as long as answers come soon
+// (watch.go, eager.go).
 //
 // # Failure
 //

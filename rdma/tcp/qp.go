@@ -76,13 +76,14 @@ type queuePair struct {
 
 	writing bool // somebody owns out
 	handed  bool // the owner gave out to writeLoop
-	nudged  bool // the read deadline has passed to have readLoop look at the socket
 	rnrOn   bool // rnrTimer runs for request rnrAt
 	rnrAt   uint64
 	rnrLeft int
 
 	out outbox // belongs to whoever set writing
-	in  inbox  // belongs to readLoop
+	in  inbox  // belongs to readLoop, or to the watch while the pair stays there
+
+	seat seat
 }
 
 var _ rdma.QueuePair = (*queuePair)(nil)
@@ -99,6 +100,7 @@ func newQueuePair(d *Device, cfg rdma.QPConfig, hostPort string) (*queuePair, er
 		stop:    make(chan struct{}),
 		flushed: make(chan struct{}),
 		done:    make(chan struct{}),
+		seat:    seat{left: make(chan struct{}, 1)},
 	}
 	q.calm.L = &q.mu
 	var err error
@@ -191,6 +193,7 @@ func (q *queuePair) failLocked(status rdma.Status) {
 	switch before {
 	case stateReady:
 		_ = q.conn.SetDeadline(time.Unix(1, 0)) // wakes both goroutines; fails only if closed
+		q.dev.watch.leave(q)
 	case stateConnecting:
 		q.flushLocked()
 		q.cancel(rdma.ErrState)

@@ -38,9 +38,12 @@ type inbox struct {
 	guard   guard
 	idle    func()
 	take    func(n int) bool
-	err     error // of a frame that take served
-	unacked int   // bytes executed since the last acknowledgement went out
-	summing bool  // payload is summed up into crc
+	err     error  // of a frame that was served from the buffer
+	own     []byte // buf of the pair's own goroutine
+	shared  []byte // buf in the watch, from the first stay on
+	small   int    // frames in a row that fit the buffer in the watch
+	unacked int    // bytes executed since the last acknowledgement went out
+	summing bool   // payload is summed up into crc
 	crc     uint64
 }
 
@@ -59,7 +62,8 @@ func (q *queuePair) readLoop(writer *sync.WaitGroup) {
 		size = inboxBytes
 	}
 	in := &q.in
-	in.buf = make([]byte, size)
+	in.own = make([]byte, size)
+	in.buf = in.own
 	var err error
 	for err == nil {
 		if isRaw && in.lo == in.hi {
@@ -71,14 +75,8 @@ func (q *queuePair) readLoop(writer *sync.WaitGroup) {
 	q.end(err, writer)
 }
 
-// read is the stream's.
-func (q *queuePair) read(runs [][]byte) (n int, err error) {
-	for {
-		n, err = q.stream.read(runs, &q.in.guard, q.in.idle)
-		if err == nil || !q.nudgedOnly(err) {
-			return n, err
-		}
-	}
+func (q *queuePair) read(runs [][]byte) (int, error) {
+	return q.stream.read(runs, &q.in.guard, q.in.idle)
 }
 
 func (q *queuePair) readFrame() error {
@@ -98,6 +96,11 @@ func (q *queuePair) readFrame() error {
 		return err
 	}
 	in.lo += frameBytes
+	in.small++
+	if f.kind.carries() && f.length > smallMax {
+		in.small = 0
+		q.dev.watch.large.Store(true)
+	}
 	if err := q.book(&f); err != nil {
 		return err
 	}
@@ -421,9 +424,6 @@ func (q *queuePair) end(cause error, writer *sync.WaitGroup) {
 	q.mu.Unlock()
 	close(q.stop)
 	writer.Wait()
-	if s, ok := q.stream.(*rawStream); ok {
-		s.a.timer.Stop()
-	}
 	q.farewell(cause, whole)
 	_ = q.conn.Close()
 	q.dev.log.Debug("queue pair ended", "cause", cause)

@@ -247,6 +247,9 @@ func (q *queuePair) addRequestLocked(kind frameKind, s *soft.SendSlot) {
 	} else {
 		q.addPayload(s)
 	}
+	if s.Length > smallMax {
+		q.dev.watch.large.Store(true)
+	}
 	if kind.consumes() {
 		q.used++
 	}

@@ -1,0 +1,47 @@
+package tcp
+
+import "time"
+
+const (
+	// pollFor is how long the watch polls: as long as a round trip to another machine takes, or two wake-ups on a slow one.
+	pollFor = 200 * time.Microsecond
+	// pollLost is how long others have the processor when there are too many of them for polling.
+	pollLost = 500 * time.Microsecond
+	// eagerMin and eagerMax bound the arrivals in a row that have to come within pollFor until the watch polls.
+	eagerMin = 8
+	eagerMax = 4096
+)
+
+// eagerness decides whether the watch polls before it waits: a wake-up costs several times what polling for a few µs does, but polling
+// for what does not come, or while others want the processor, is waste. So it polls as long as what it waits for mostly comes soon, and
+// after others have had the processor meanwhile, each time four times as much has to come soon before it polls again.
+type eagerness struct {
+	soon int // arrivals within pollFor, up to need; a late one takes half of it away
+	need int // from eagerMin to eagerMax; 0 is eagerMin
+}
+
+// came notes an arrival, after a time in which nothing else had come.
+func (e *eagerness) came(after time.Duration, polling bool) {
+	e.need = max(e.need, eagerMin)
+	if after > pollFor {
+		e.soon = max(e.soon-e.need/2, 0)
+		return
+	}
+	if polling {
+		e.need = max(e.need-1, eagerMin)
+	}
+	e.soon = min(e.soon+1, e.need)
+}
+
+// calm has as many arrivals come soon again.
+func (e *eagerness) calm() { e.soon = 0 }
+
+// lost notes that others have had the processor for longer than pollLost.
+func (e *eagerness) lost() {
+	e.soon, e.need = 0, min(4*max(e.need, eagerMin), eagerMax)
+}
+
+// polls reports whether to poll when nothing has come for a while.
+func (e *eagerness) polls(silent time.Duration) bool {
+	return e.need > 0 && e.soon == e.need && silent < pollFor
+}

@@ -1,0 +1,54 @@
+package tcp
+
+import (
+	"testing"
+	"time"
+)
+
+// hear has arrivals come, each after a time, and reports whether the watch polls then.
+func (e *eagerness) hear(times int, after time.Duration, polling bool) bool {
+	for range times {
+		e.came(after, polling)
+	}
+	return e.polls(0)
+}
+
+func TestEagerWhereArrivalsComeSoon(t *testing.T) {
+	var e eagerness
+	if e.polls(0) || e.hear(eagerMin-1, pollFor, false) {
+		t.Error("polls before enough has come soon")
+	}
+	if !e.hear(1, pollFor, false) {
+		t.Error("does not poll for what comes soon")
+	}
+	if e.polls(pollFor) {
+		t.Error("polls for longer than pollFor")
+	}
+	if e.hear(1, pollFor+1, true) || e.hear(eagerMin/2-1, 0, false) {
+		t.Error("polls soon after something came late")
+	}
+	if !e.hear(1, 0, false) {
+		t.Error("one late arrival ends the polling for good")
+	}
+	e.calm()
+	if e.polls(0) || e.hear(eagerMin-1, 0, false) || !e.hear(1, 0, false) {
+		t.Error("what is not small does not have as many come soon again")
+	}
+}
+
+// TestEagerAmongOthers: each time that others take the processor it takes longer until the watch polls again, up to a bound, and less so
+// after it has polled well.
+func TestEagerAmongOthers(t *testing.T) {
+	var e eagerness
+	e.hear(eagerMin, 0, false)
+	for want := 4 * eagerMin; want <= 4*eagerMax; want *= 4 {
+		e.lost()
+		need := min(want, eagerMax)
+		if e.hear(need-1, 0, false) || !e.hear(1, 0, false) {
+			t.Fatalf("does not poll after exactly %d arrivals", need)
+		}
+	}
+	if !e.hear(eagerMax, 0, true) || e.need != eagerMin {
+		t.Errorf("after polling well %d arrivals are needed", e.need)
+	}
+}
