@@ -114,6 +114,25 @@ func TestSegmentsRollAndOldOnesGo(t *testing.T) {
 	}
 }
 
+// TestEntriesWrittenWithANewBaseStay: a snapshot was taken in and entries came right after it, in one write.
+func TestEntriesWrittenWithANewBaseStay(t *testing.T) {
+	disk, log := newLog(t)
+	mustAppend(t, log, &raftlog.Batch{Entries: entries(1, 30, 1, 1000), Hard: hard(1, 5, 0)})
+	b := base(100, 2)
+	mustAppend(t, log, &raftlog.Batch{Base: &b, Reset: true, Entries: entries(101, 110, 2, 1000), Hard: hard(2, 5, 100)})
+	mustAppend(t, log, &raftlog.Batch{Entries: entries(111, 150, 2, 1000)}) // in the next segment
+	log.Close()
+	log, _ = mustOpen(t, disk)
+	b = base(105, 2)
+	mustAppend(t, log, &raftlog.Batch{Base: &b})
+	log.Close()
+	log, state := mustOpen(t, disk)
+	defer log.Close()
+	if diff := cmp.Diff(describe(entries(106, 150, 2, 1000)), describe(state.Entries)); diff != "" {
+		t.Fatal(diff)
+	}
+}
+
 func TestEntryLargerThanASegment(t *testing.T) {
 	disk, log := newLog(t)
 	mustAppend(t, log, &raftlog.Batch{Entries: entries(1, 1, 1, 1<<20)})

@@ -108,11 +108,11 @@ func (s *segmentImage) readFrames(limit uint64, use func(*content) error) (torn 
 		if err := use(c); err != nil {
 			return 0, s.damaged(s.off, "frame %d: %v", h.number, err)
 		}
+		if c.reset { // of what came before: entries of the same frame follow the new base
+			s.maxIndex = 0
+		}
 		if n := len(c.entries); n > 0 {
 			s.maxIndex = max(s.maxIndex, c.entries[n-1].GetIndex())
-		}
-		if c.reset {
-			s.maxIndex = 0
 		}
 		s.off += h.frameBytes()
 		s.next++
