@@ -193,6 +193,44 @@ func TestCrashInTheMiddleOfASnapshot(t *testing.T) {
 	tn.sm = kept // back to a sane history for the cluster's end
 }
 
+// TestCrashInTheMiddleOfASnapshotOverALongerLog: the log reaches beyond the snapshot, but with entries that were never committed. They
+// must not be taken for what the snapshot holds.
+func TestCrashInTheMiddleOfASnapshotOverALongerLog(t *testing.T) {
+	c, tn := voterWithHistory(t, nil)
+	leader := c.leader()
+	sm := c.nodes[leader].sm.crash()
+	opts := raftlog.Options{Dir: "/raft", Identity: c.identity(tn.id), FS: tn.disk, SegmentBytes: 256 << 10}
+	log, state, err := raftlog.Open(opts)
+	if err != nil {
+		t.Fatal(err)
+	}
+	term, index := state.Hard.GetTerm(), state.LastIndex()+5
+	var tail []*raftpb.Entry
+	for i := state.LastIndex() + 1; i <= index+5; i++ {
+		tail = append(tail, &raftpb.Entry{Index: new(i), Term: new(term), Type: raftpb.EntryNormal.Enum()})
+	}
+	intent := raftlog.Base{Index: index, Term: term + 1, Conf: &raftpb.ConfState{Voters: []uint64{1, 2, 3}}}
+	for _, b := range []*raftlog.Batch{{Entries: tail}, {Intent: &intent}} {
+		if err := log.Append(b); err != nil {
+			t.Fatal(err)
+		}
+	}
+	log.Close()
+	kept := tn.sm
+	tn.sm = sm
+	sm.now.Index, sm.synced.Index = index, index
+	n, err := Open(c.config(tn))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if st := n.Status(); st.Applied != index || st.LogFirst != index+1 {
+		t.Errorf("applied %d, log from %d on: entries of term %d are taken for committed, at %d was one of %d",
+			st.Applied, st.LogFirst, term, index, term+1)
+	}
+	n.Close()
+	tn.sm = kept // back to a sane history for the cluster's end
+}
+
 func TestFullDiskMakesReadOnlyAndRecovers(t *testing.T) {
 	c := newCluster(t, 1, nil)
 	c.propose(1, "before")

@@ -163,7 +163,7 @@ func (n *Node) recover(disk *raftlog.Log, s *raftlog.State) error {
 		n.log.Info("an unacknowledged write at the end of the raft log was dropped", "bytes", s.TornBytes)
 	}
 	member := contains(raftMembersOf(s.Base.Conf), n.id)
-	if s.Intent != nil && s.Intent.Index > s.LastIndex() && (applied == s.Intent.Index || !member && applied > s.Intent.Index) {
+	if s.Intent != nil && !s.Holds(s.Intent.Index, s.Intent.Term) && (applied == s.Intent.Index || !member && applied > s.Intent.Index) {
 		base := *s.Intent
 		if err := disk.Append(&raftlog.Batch{Base: &base, Reset: true}); err != nil {
 			return err
