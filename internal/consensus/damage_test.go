@@ -263,6 +263,39 @@ func TestFullDiskMakesReadOnlyAndRecovers(t *testing.T) {
 	c.propose(1, "again")
 }
 
+// TestProposalTakenBeforeTheDiskFailedIsUnknown: the leader has a proposal in its log already when its disk fails. Its refusal of the same
+// bytes, proposed again, must not be told as if nothing had been proposed.
+func TestProposalTakenBeforeTheDiskFailedIsUnknown(t *testing.T) {
+	c := newCluster(t, 1, nil)
+	c.propose(1, "before")
+	var broken atomic.Bool
+	broken.Store(true)
+	c.nodes[1].disk.Fail(func(simfs.Op, string) error {
+		if broken.Load() {
+			return syscall.EIO
+		}
+		return nil
+	})
+	n := c.nodes[1].node
+	_, err := n.Propose(context.Background(), []byte("taken"), ProposeOptions{})
+	if !errors.Is(err, ErrReadOnly) {
+		t.Fatal(err)
+	}
+	unknown := errors.Is(err, ErrUnknown)
+	_, refused := n.Propose(context.Background(), []byte("refused"), ProposeOptions{})
+	if err := refused; !errors.Is(err, ErrReadOnly) || errors.Is(err, ErrUnknown) {
+		t.Fatalf("proposed when the log can't be written: %v", err)
+	}
+	broken.Store(false)
+	eventually(t, 20*time.Second, "changes work again", func() bool {
+		_, err := n.Propose(context.Background(), []byte("after"), ProposeOptions{})
+		return err == nil
+	})
+	if _, applied := c.nodes[1].sm.state().Results["taken"]; applied && !unknown {
+		t.Fatalf("applied, though the error said that it was not proposed: %v", err)
+	}
+}
+
 func TestFullDiskOfTheLeaderMovesTheLeadership(t *testing.T) {
 	c := newCluster(t, 3, nil)
 	old := c.waitVoters(3)

@@ -16,12 +16,12 @@ const (
 
 // waiter is a call of Propose; all fields are protected by the node's lock.
 type waiter struct {
-	p       Proposal
-	done    chan outcome // buffered 1; gets exactly one
-	over    bool
-	again   time.Time // when to propose again
-	reached bool      // a leader may have it
-	born    time.Time
+	p     Proposal
+	done  chan outcome // buffered 1; gets exactly one
+	over  bool
+	again time.Time // when to propose again
+	open  int       // how often it was sent to a leader that has not refused it: that may have it
+	born  time.Time
 }
 
 type outcome struct {
@@ -39,7 +39,7 @@ func (w *waiter) finish(o outcome) {
 
 // fail answers with an error, which is ErrUnknown too if a leader may have the proposal.
 func (w *waiter) fail(err error) {
-	if w.reached && !errors.Is(err, ErrUnknown) {
+	if w.open > 0 && !errors.Is(err, ErrUnknown) {
 		err = fmt.Errorf("%w: %w", err, ErrUnknown)
 	}
 	w.finish(outcome{err: err})
@@ -118,9 +118,8 @@ func (n *Node) dispatch(w *waiter) {
 		n.mu.Unlock()
 		return
 	}
-	before := w.reached
 	w.again = time.Now().Add(proposeAgain)
-	w.reached = w.reached || leader != 0
+	w.open++
 	n.mu.Unlock()
 	sent := false
 	switch {
@@ -131,7 +130,7 @@ func (n *Node) dispatch(w *waiter) {
 	}
 	if !sent {
 		n.mu.Lock()
-		w.reached = before
+		w.open--
 		w.again = time.Now().Add(proposeRefused)
 		n.mu.Unlock()
 	}
@@ -158,8 +157,8 @@ func (n *Node) nacked(refuse *nack) {
 	if w == nil || refuse.run != n.run {
 		return
 	}
+	w.open-- // refused before it was appended; but what an earlier leader took, or this one before, may still be applied
 	if refuse.reason == nackReadOnly {
-		w.reached = false // refused before it was appended; an older attempt would have been applied or lost
 		w.fail(fmt.Errorf("%w: leader: %s", ErrReadOnly, refuse.text))
 		delete(n.state.waiters, refuse.seq)
 		return
