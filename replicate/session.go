@@ -21,11 +21,11 @@ func (s *sessionNumbers) next() meta.ContentID {
 	lease := s.self()
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.lease != lease {
+	if lease.Node != s.lease.Node || lease.Incarnation > s.lease.Incarnation { // never back: another push may have seen the next one first
 		s.lease, s.last = lease, 0
 	}
 	s.last++
-	return meta.ContentID{Node: lease.Node, Incarnation: lease.Incarnation, Seq: s.last}
+	return meta.ContentID{Node: s.lease.Node, Incarnation: s.lease.Incarnation, Seq: s.last}
 }
 
 // targets is who is to get a version.
