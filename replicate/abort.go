@@ -3,6 +3,7 @@ package replicate
 import (
 	"context"
 	"sync"
+	"syscall"
 	"time"
 
 	"github.com/rdmcfs/rdmcfs/meta"
@@ -76,8 +77,9 @@ func (q *abortQueue) settled(ctx context.Context, id meta.ContentID) bool {
 	if self := q.cfg.Self(); id.Incarnation != self.Incarnation {
 		return true // fenced with its incarnation
 	}
-	if _, err := q.cfg.Log.Propose(ctx, &meta.Abort{Session: id}); err != nil {
-		q.cfg.Logger.Debug("abort not in the log yet", "session", id, "err", err)
+	res, err := q.cfg.Log.Propose(ctx, &meta.Abort{Session: id})
+	if err != nil || res.Errno == syscall.EAGAIN {
+		q.cfg.Logger.Debug("abort not in the log yet", "session", id, "errno", res.Errno, "err", err)
 		return false
 	}
 	return true
