@@ -78,6 +78,9 @@ func (m *Member) sweep() {
 			m.retired.add(id, now) // the log is about to believe that it is here
 			continue
 		}
+		if h := m.find(id); h != nil { // catch-up that ended half way: its bytes are open until it is over
+			h.post(func() { h.take(mvDecided{verdictAborted}) })
+		}
 		if err := m.cfg.Store.Delete(storeID(id)); err != nil {
 			m.cfg.Logger.Debug("retired content not deleted yet", "content", id, "err", err)
 			m.retired.add(id, now)
