@@ -130,6 +130,9 @@ type Proposed struct {
 	Time  int64
 	// Result is what the state machine's Apply returned for it on this node.
 	Result any
+	// Skipped says that this node took a snapshot while the proposal was under way: it may have been applied within that
+	// before, and Result is of another time.
+	Skipped bool
 	// Behind are the nodes of a WaitVisible that were not known to show the index in time.
 	Behind []ID
 	// BarrierErr says why the wait could not be done (no leader to ask); then nothing is known of the other nodes.

@@ -348,7 +348,7 @@ func (n *Node) showApplied(entries []Entry, proposals []Proposal, results []any)
 		}
 		if p.Origin == n.id && p.Run == n.run {
 			if w := n.state.waiters[p.Seq]; w != nil {
-				w.finish(outcome{Proposed: Proposed{Index: entries[i].Index, Time: entries[i].Time, Result: results[i]}})
+				w.finish(outcome{Proposed: Proposed{Index: entries[i].Index, Time: entries[i].Time, Result: results[i], Skipped: w.skipped}})
 				delete(n.state.waiters, p.Seq)
 			}
 		}
@@ -380,6 +380,9 @@ func (n *Node) showRestored(index uint64) {
 	n.mu.Lock()
 	n.setAppliedLocked(index)
 	n.state.synced = index
+	for _, w := range n.state.waiters {
+		w.skipped = w.skipped || w.open > 0
+	}
 	n.mu.Unlock()
 	n.reportSelf(false)
 	n.redispatch()

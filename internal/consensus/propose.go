@@ -22,6 +22,8 @@ type waiter struct {
 	again time.Time // when to propose again
 	open  int       // how often it was sent to a leader that has not refused it: that may have it
 	born  time.Time
+	// skipped says that the state was replaced while a leader might have it.
+	skipped bool
 }
 
 type outcome struct {

@@ -77,7 +77,7 @@ func (p *proposer) beginIncarnation(incarnation uint32) {
 }
 
 // propose orders an operation and returns its result once this node has applied it. A proposal that was refused
-// because the incarnation had ended is made again under the next one: it was not applied.
+// because the incarnation had ended is made again under the next one: it was not applied, unless a snapshot hides that.
 func (p *proposer) propose(ctx context.Context, op meta.Op) (meta.Result, error) {
 	res, _, err := p.proposeVisible(ctx, op, consensus.ProposeOptions{})
 	return res, err
@@ -96,10 +96,24 @@ func (p *proposer) proposeVisible(ctx context.Context, op meta.Op, opts consensu
 		if err != nil || !res.Fenced || try == fencedRetries {
 			return res, out, err
 		}
+		if out.Skipped && !endsWithIncarnation(op) {
+			return res, out, fmt.Errorf("node: refused as of an ended incarnation, but it may have been made before: %w", replicate.ErrUnknown)
+		}
 		if err := p.awaitBoot(ctx, booted); err != nil {
 			return res, out, err
 		}
 	}
+}
+
+// endsWithIncarnation tells whether nothing is left of an operation, or can be made of it again, under the next incarnation.
+func endsWithIncarnation(op meta.Op) bool {
+	switch op := op.(type) {
+	case *meta.Publish:
+		return true // of a session of the one that is over
+	case *meta.Create:
+		return op.Kind == meta.KindFile // a reservation, freed with it
+	}
+	return false
 }
 
 func (p *proposer) current() (meta.Lease, chan struct{}) {

@@ -2,12 +2,14 @@ package node
 
 import (
 	"context"
+	"errors"
 	"syscall"
 	"testing"
 	"time"
 
 	"github.com/rdmcfs/rdmcfs/internal/consensus"
 	"github.com/rdmcfs/rdmcfs/meta"
+	"github.com/rdmcfs/rdmcfs/replicate"
 )
 
 // scriptedLog answers publishes as a script says, and tells of the other proposals.
@@ -54,5 +56,77 @@ func TestRefusalAfterUnknownEndsTheSession(t *testing.T) {
 		}
 	case <-time.After(20 * time.Second):
 		t.Fatal("the session was not ended")
+	}
+}
+
+// snapshotLog is a log whose state this node once takes from a snapshot while a proposal is under way: the proposal was applied within
+// it, its result is not known here, and the node was declared down and has begun anew meanwhile.
+type snapshotLog struct {
+	t     *testing.T
+	db    *meta.DB
+	index uint64
+	begin func(incarnation uint32)
+	skip  bool
+
+	incarnation uint32
+}
+
+func (l *snapshotLog) boot() {
+	l.incarnation = l.apply(&meta.Boot{Node: 1, Store: [16]byte{1}}).Incarnation
+	l.begin(l.incarnation)
+}
+
+func (l *snapshotLog) apply(op meta.Op) meta.Result {
+	return l.take(meta.EncodeEntry(meta.Entry{Generation: meta.FirstGeneration, Op: op}))
+}
+
+func (l *snapshotLog) take(data []byte) meta.Result {
+	l.index++
+	res, _, err := l.db.Apply(l.index, int64(l.index), data)
+	if err != nil {
+		l.t.Fatal(err)
+	}
+	return res
+}
+
+// Propose implements raftLog.
+func (l *snapshotLog) Propose(_ context.Context, data []byte, _ consensus.ProposeOptions) (consensus.Proposed, error) {
+	res := l.take(data)
+	if !l.skip {
+		return consensus.Proposed{Index: l.index, Result: res}, nil
+	}
+	l.skip = false
+	l.apply(&meta.Down{Node: 1, Incarnation: l.incarnation})
+	l.boot()
+	return consensus.Proposed{Index: l.index, Result: l.take(data), Skipped: true}, nil
+}
+
+// TestWhatASnapshotMayHoldIsNotMadeTwice: the log refuses a repeated proposal because its incarnation is over, which does not say that
+// it was never applied.
+func TestWhatASnapshotMayHoldIsNotMadeTwice(t *testing.T) {
+	ctx, cancel := context.WithCancel(context.Background())
+	db := meta.OpenMemory()
+	defer db.Close()
+	log := &snapshotLog{t: t, db: db}
+	p := newProposer(ctx, log, 1, meta.FirstGeneration)
+	defer p.work.Wait()
+	defer cancel()
+	log.begin = p.beginIncarnation
+	log.apply(&meta.Join{Name: "n1", Addr: "n1:1"})
+	log.boot()
+	mkdir := func(name string) (meta.Result, error) {
+		return p.propose(ctx, &meta.Create{Parent: meta.RootIno, Name: name, Kind: meta.KindDir})
+	}
+	log.skip = true
+	if res, err := mkdir("d"); !errors.Is(err, replicate.ErrUnknown) {
+		t.Errorf("errno %v, %v: the directory was made, by this proposal", res.Errno, err)
+	}
+	if res, err := mkdir("e"); err != nil || res.Errno != 0 {
+		t.Errorf("errno %v, %v", res.Errno, err)
+	}
+	log.skip = true
+	res, err := p.propose(ctx, &meta.Create{Parent: meta.RootIno, Name: "f", Kind: meta.KindFile})
+	if err != nil || res.Errno != 0 {
+		t.Errorf("a reservation, which ends with its incarnation: errno %v, %v", res.Errno, err)
 	}
 }
