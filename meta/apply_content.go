@@ -310,6 +310,7 @@ func (t *tx) revive(o *Restore, r *contentRecord) (Result, syscall.Errno) {
 // makeCurrent turns a kept content into an inode's current version.
 func (t *tx) makeCurrent(i *Inode, r *contentRecord, prev ContentID) Result {
 	t.unkeep(r)
+	t.dropCapability(i)
 	i.Version++
 	i.Content, i.Size, i.Holes, i.Mtime, i.Ctime = r.ID, r.Size, r.Holes, t.now, t.now
 	t.show(i)

@@ -270,6 +270,11 @@ func TestCapabilitiesGoWithBytesAndOwner(t *testing.T) {
 	c.Do(1, &meta.SetAttr{Ino: f, Patch: caps})
 	c.Do(1, &meta.Publish{Ino: f, Session: c.Session(1), Base: base, Size: 4, Inline: []byte("else")})
 	check("other bytes", false)
+	loser, _ := c.DB.Inode(f)
+	c.Do(1, &meta.Publish{Ino: f, Session: c.Session(1), Base: base, Size: 3, Inline: []byte("won")})
+	c.Do(1, &meta.SetAttr{Ino: f, Patch: caps})
+	c.Do(1, &meta.Restore{Ino: f, Content: loser.Content})
+	check("older bytes", false)
 }
 
 func TestExactlyOnce(t *testing.T) {
