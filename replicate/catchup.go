@@ -24,6 +24,7 @@ const (
 // pushes are idempotent, so a new leader, or two, only repeat work.
 type assigner struct {
 	cfg  Config
+	own  func(context.Context, work) workReply // the leader is a holder too, and Peers has no way to itself
 	wake chan struct{}
 	wg   sync.WaitGroup
 	free chan struct{} // slots of orders
@@ -313,6 +314,9 @@ func (a *assigner) ask(ctx context.Context, o *order, left []meta.ContentID) (wo
 	ctx, cancel := context.WithTimeout(ctx, workWait+5*time.Second)
 	defer cancel()
 	m := work{WaitMs: uint32(workWait / time.Millisecond), Targets: o.targets, Contents: left}
+	if o.source == a.cfg.Self().Node {
+		return a.own(ctx, m), nil
+	}
 	answer, err := a.cfg.Peers.Call(ctx, o.source, KindWork, m.encode())
 	if err != nil {
 		return workReply{}, err

@@ -60,6 +60,28 @@ func TestNodesThatWereDownCatchUpWithoutACommand(t *testing.T) {
 	}
 }
 
+// The leader is often the only holder: of what a cluster of one wrote before it grew, or of two while one was away.
+func TestLeaderWhoIsTheOnlyHolderServes(t *testing.T) {
+	c := newCluster(t, 3, 1)
+	for _, id := range []meta.NodeID{2, 3} {
+		c.node(id).stop()
+		c.declareDown(id)
+	}
+	files := c.writeFiles(5, 9000)
+	maps.Copy(files, c.writeFiles(1, 3<<20))
+	c.node(2).start()
+	c.node(3).start()
+	c.settled()
+	for _, n := range []meta.NodeID{2, 3} {
+		for id, b := range files {
+			c.node(n).wantBytes(id, b)
+			if !c.node(n).heldHere(id) {
+				t.Errorf("node %d reads %v from elsewhere", n, id)
+			}
+		}
+	}
+}
+
 // A node that failed often before it ended is served at its next start at once, and so is what no node that was up held
 // when a node comes that may hold it. Nobody else's return shortens what has to wait.
 func TestReturnedNodeIsServedAtOnce(t *testing.T) {

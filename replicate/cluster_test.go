@@ -336,11 +336,11 @@ func (l nodeLog) Barrier(ctx context.Context, index uint64) (behind []meta.NodeI
 	return behind, err
 }
 
-// nodePeers is the Peers of a node: the other's Handle, called directly.
+// nodePeers is the Peers of a node: the other's Handle, called directly. As with internal/control no node can call itself.
 type nodePeers struct{ n *testNode }
 
 func (p nodePeers) Call(ctx context.Context, to meta.NodeID, kind Kind, payload []byte) ([]byte, error) {
-	if !p.n.isUp() {
+	if !p.n.isUp() || to == p.n.id {
 		return nil, errNoSuchNode
 	}
 	p.n.c.mu.Lock()

@@ -56,6 +56,7 @@ func New(cfg Config) (*Replicator, error) {
 	r.member = newMember(cfg, r.remote)
 	r.pusher = newPusher(cfg, r.lanes, r.transfers, r.counters, r.member.settle)
 	r.supplier = newSupplier(cfg, r.lanes, r.transfers, r.counters, r.member.missing)
+	r.assigner.own = r.supplier.work
 	r.member.startUp()
 	ctx, stop := context.WithCancel(context.Background())
 	r.stop = stop
