@@ -17,6 +17,8 @@ const (
 	dutyInterval = 250 * time.Millisecond
 	// leaseTime is how long a node may be silent before the leader declares it down.
 	leaseTime = 3 * time.Second
+	// stoppedAfter is how long a leader did not look around when it was stopped itself, and can't tell who was silent.
+	stoppedAfter = time.Second
 	// dutyTimeout bounds one proposal of the leader's own.
 	dutyTimeout = 10 * time.Second
 	// expireInterval is how often kept versions whose time is over are retired.
@@ -33,8 +35,16 @@ type duties struct {
 	now     func() time.Time
 	log     *slog.Logger
 
-	since      time.Time // this node leads since; zero when it does not
+	since      time.Time // this node leads and listens since; zero when it does not lead
+	looked     time.Time
+	ups        map[meta.NodeID]upSince
 	lastExpire time.Time
+}
+
+// upSince is when the leader first saw an incarnation up: what it heard of the node before says nothing about it.
+type upSince struct {
+	incarnation uint32
+	at          time.Time
 }
 
 // run works until ctx ends.
@@ -47,30 +57,47 @@ func (d *duties) run(ctx context.Context) {
 			return
 		case <-tick.C:
 		}
-		st := d.status()
-		if st.Role != consensus.RoleLeader {
-			d.since = time.Time{}
-			continue
-		}
-		if d.since.IsZero() {
-			d.since = d.now()
-		}
-		d.declareDown(ctx, st)
-		d.recordVoters(ctx, st)
-		d.expire(ctx)
+		d.look(ctx)
 	}
 }
 
-// declareDown proposes Down for nodes that have been silent for the lease time, counted at the earliest from when this
-// node began to lead.
-func (d *duties) declareDown(ctx context.Context, st consensus.Status) {
+// look does what is to be done now.
+func (d *duties) look(ctx context.Context) {
 	now := d.now()
-	if now.Sub(d.since) < leaseTime {
+	stopped := now.Sub(d.looked) > stoppedAfter
+	d.looked = now
+	st := d.status()
+	if st.Role != consensus.RoleLeader {
+		d.since = time.Time{}
 		return
 	}
+	if d.since.IsZero() || stopped { // and if another leads by now, it hears of that before it declares anybody down
+		d.since = now
+	}
+	d.declareDown(ctx, st, now)
+	d.recordVoters(ctx, st)
+	d.expire(ctx)
+}
+
+// upFor is how long the leader has seen this incarnation of a node up.
+func (d *duties) upFor(n meta.Node, now time.Time) time.Duration {
+	up, ok := d.ups[n.ID]
+	if !ok || up.incarnation != n.Incarnation {
+		if d.ups == nil {
+			d.ups = make(map[meta.NodeID]upSince)
+		}
+		up = upSince{incarnation: n.Incarnation, at: now}
+		d.ups[n.ID] = up
+	}
+	return now.Sub(up.at)
+}
+
+// declareDown proposes Down for nodes that have been silent for the lease time, counted at the earliest from when this
+// node began to lead, and from when they came up: their first sign of life may come after that.
+func (d *duties) declareDown(ctx context.Context, st consensus.Status, now time.Time) {
 	b := d.members.book()
 	for node, n := range b.nodes {
-		if node == d.self || n.State != meta.NodeUp {
+		if node == d.self || n.State != meta.NodeUp || d.upFor(n, now) < leaseTime || now.Sub(d.since) < leaseTime {
 			continue
 		}
 		seen := st.Progress[b.raft[node]].LastSeen
