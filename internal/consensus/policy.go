@@ -33,6 +33,9 @@ func PlanVoters(members []Member, voters []ID, self ID, deadAfter time.Duration)
 	for _, m := range members {
 		byID[m.ID] = m
 	}
+	if _, member := byID[self]; !member {
+		return Plan{} // it was evicted and ends: what it still counts on itself for would be no quorum
+	}
 	alive := 0
 	for _, v := range voters {
 		if m, ok := byID[v]; v == self || ok && m.Up {

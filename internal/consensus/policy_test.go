@@ -42,6 +42,7 @@ func TestPlanVoters(t *testing.T) {
 		{"a dead voter without a substitute stays", down(up(1, 2, 3), 2, time.Hour), []ID{1, 2, 3}, nil, nil},
 		{"a voter that is no member is replaced", up(1, 2, 4), []ID{1, 2, 3}, []ID{4}, []ID{3}},
 		{"a voter that is no member, without a substitute", up(1, 2), []ID{1, 2, 3}, nil, []ID{3}},
+		{"a leader that was evicted plans nothing", up(2, 3), []ID{1, 2, 3}, nil, nil},
 		{"two left of three: one of them goes", up(1, 2), []ID{1, 2}, nil, []ID{2}},
 		{"without a quorum nothing", down(down(up(1, 2, 3, 4), 2, time.Hour), 3, time.Hour), []ID{1, 2, 3}, nil, nil},
 	}

@@ -151,7 +151,7 @@ func (n *node) stayIn(ctx context.Context) {
 		rec, ok := n.members.book().nodes[n.id.Node]
 		lease := n.proposer.lease()
 		switch {
-		case n.members.evicted(uint32(n.id.Node)):
+		case n.members.evicted(uint32(n.id.Node)), n.putOut.Load():
 			n.fail(fmt.Errorf("node: %w", ErrEvicted))
 			return
 		case n.raft.status().NoQuorum:

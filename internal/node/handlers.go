@@ -426,25 +426,6 @@ func asked(nodes []uint32, id uint32) bool {
 	return len(nodes) == 0
 }
 
-// evict removes a node for good.
-func (n *node) evict(ctx context.Context, req admin.EvictRequest) error {
-	if req.Node == uint32(n.id.Node) {
-		return admin.Errorf(admin.CodeInvalid, "a node can't evict itself: run the command on another one")
-	}
-	res, err := n.proposeAnonymous(ctx, &meta.Evict{Node: meta.NodeID(req.Node), Reason: req.Reason})
-	switch {
-	case err != nil:
-		return adminError("evict", err)
-	case res.Errno == syscall.ENOENT:
-		return admin.Errorf(admin.CodeNotFound, "there is no node %d", req.Node)
-	case res.Errno != 0:
-		return fmt.Errorf("evict node %d: %w", req.Node, res.Errno)
-	}
-	n.port.Drop(req.Node)
-	n.peers.Drop(req.Node)
-	return nil
-}
-
 // below reports whether p is dir or lies under it; "" and "/" hold everything.
 func below(p, dir string) bool {
 	dir = strings.TrimSuffix(path.Clean("/"+dir), "/")

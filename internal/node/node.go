@@ -87,6 +87,7 @@ type node struct {
 	mounts   *mounts
 
 	ready   atomic.Bool
+	putOut  atomic.Bool           // a peer says that this node was evicted
 	failure atomic.Pointer[error] // why the node ends by itself
 	watched watchers
 }
@@ -269,9 +270,7 @@ func (n *node) openLog() error {
 	n.machine = &machine{db: n.db, point: n.crash.point, changed: n.changed, restored: n.restored}
 	raft, err := consensus.Open(consensus.Config{
 		Dir: n.dir.path("raft"), Identity: n.id.raft(), StateMachine: n.machine, Logger: n.log,
-		Dial: func(ctx context.Context, peer consensus.ID) (net.Conn, error) {
-			return n.peers.DialRaft(ctx, uint32(nodeOf(peer)))
-		},
+		Dial:    n.dialRaft,
 		Peers:   func() []consensus.ID { return n.members.known(n.id.Node) },
 		Members: n.members.consensusMembers,
 	})

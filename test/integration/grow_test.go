@@ -1,9 +1,11 @@
 package integration
 
 import (
+	"strconv"
 	"testing"
 	"time"
 
+	"github.com/rdmcfs/rdmcfs/internal/exitcode"
 	"github.com/rdmcfs/rdmcfs/test/integration/cluster"
 )
 
@@ -37,5 +39,28 @@ func TestAClusterGrowsFromOne(t *testing.T) {
 	one.Kill() // the others have it all
 	for name, from := range map[string]string{"large": src, "small": "/etc/passwd", "while away": src} {
 		sameEverywhere(t, c, from, name)
+	}
+}
+
+// G4: nodes can be evicted one after the other without a pause, down to the last, whoever votes.
+func TestAClusterShrinksToOne(t *testing.T) {
+	for _, nodes := range []int{2, 4} {
+		t.Run(strconv.Itoa(nodes), func(t *testing.T) {
+			c := start(t, cluster.Options{Nodes: nodes})
+			last := c.Nodes[nodes-1] // the first one was the only voter
+			src := c.Dir + "/src"
+			cluster.Random(t, src, 3<<20, 1)
+			run(t, "cp", src, c.Nodes[0].Path("before"))
+			for _, n := range c.Nodes[:nodes-1] {
+				last.MustCLI("evict", n.Name())
+			}
+			for _, n := range c.Nodes[:nodes-1] {
+				diesSaying(t, n, 60*time.Second, exitcode.Denied, "evicted")
+			}
+			run(t, "cp", src, last.Path("after"))
+			for _, name := range []string{"before", "after"} {
+				sameEverywhere(t, c, src, name)
+			}
+		})
 	}
 }

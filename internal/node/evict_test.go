@@ -1,0 +1,40 @@
+package node
+
+import (
+	"slices"
+	"testing"
+
+	"github.com/rdmcfs/rdmcfs/meta"
+)
+
+// G4: before a voter is evicted the others have to be a quorum, and nothing is asked of one that is gone.
+func TestVotersWithout(t *testing.T) {
+	const self = 9
+	for _, c := range []struct {
+		why    string
+		leaver meta.NodeID
+		voters []meta.NodeID
+		gone   []meta.NodeID
+		want   leaveStep
+	}{
+		{why: "it does not vote", leaver: 4, voters: []meta.NodeID{1}, want: leaveStep{safe: true}},
+		{why: "the only voter hands over", leaver: 1, voters: []meta.NodeID{1}, want: leaveStep{change: true, add: []meta.NodeID{self}}},
+		{why: "one of two agrees that the other remains", leaver: 1, voters: []meta.NodeID{1, 2}, want: leaveStep{change: true}},
+		{why: "one of two, and the other is gone", leaver: 1, voters: []meta.NodeID{1, 2}, gone: []meta.NodeID{2}},
+		{why: "one of three", leaver: 1, voters: []meta.NodeID{1, 2, 3}, want: leaveStep{safe: true}},
+		{why: "one of three, and another was evicted just now", leaver: 1, voters: []meta.NodeID{1, 2, 3}, gone: []meta.NodeID{2}},
+		{why: "the one of three that is gone", leaver: 1, voters: []meta.NodeID{1, 2, 3}, gone: []meta.NodeID{1}, want: leaveStep{safe: true}},
+	} {
+		nodes := map[meta.NodeID]meta.Node{}
+		for _, id := range []meta.NodeID{1, 2, 3, 4, self} {
+			nodes[id] = meta.Node{ID: id, State: meta.NodeUp}
+			if slices.Contains(c.gone, id) {
+				nodes[id] = meta.Node{ID: id, State: meta.NodeEvicted}
+			}
+		}
+		got := votersWithout(c.leaver, self, c.voters, nodes)
+		if got.safe != c.want.safe || got.change != c.want.change || !slices.Equal(got.add, c.want.add) {
+			t.Errorf("%s: %+v, want %+v", c.why, got, c.want)
+		}
+	}
+}
