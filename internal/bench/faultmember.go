@@ -154,7 +154,9 @@ func (m *faultMember) run(ctx context.Context) error {
 
 // engine makes the engine, over a network that can be cut if the task says so.
 func (m *faultMember) engine() (_ *rdmc.Engine, end func(), err error) {
-	listener, err := net.Listen("tcp", m.task.Listen)
+	lc := net.ListenConfig{Control: tcp.Control(m.task.Plan.Congestion)}
+	lc.SetMultipathTCP(false)
+	listener, err := lc.Listen(context.Background(), "tcp", m.task.Listen)
 	if err != nil {
 		return nil, nil, fmt.Errorf("bench: data at %s: %w", m.task.Listen, err)
 	}

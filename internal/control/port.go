@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"net"
 	"sync"
+	"syscall"
 	"time"
 
 	"github.com/rdmcfs/rdmcfs/internal/credentials"
@@ -28,6 +29,7 @@ const (
 type PortConfig struct {
 	Addr       string // host:port to listen on
 	Listener   *net.TCPListener
+	Control    func(network, address string, c syscall.RawConn) error // of the socket that listens on Addr, as in net.ListenConfig
 	Identity   *credentials.Identity
 	Generation uint32 // of the cluster
 
@@ -91,7 +93,7 @@ func Listen(cfg PortConfig) (*Port, error) {
 	ln := cfg.Listener
 	if ln == nil {
 		var err error
-		if ln, err = listenTCP(cfg.Addr); err != nil {
+		if ln, err = listenTCP(cfg.Addr, cfg.Control); err != nil {
 			return nil, err
 		}
 	}
@@ -111,16 +113,14 @@ func Listen(cfg PortConfig) (*Port, error) {
 	return p, nil
 }
 
-func listenTCP(addr string) (*net.TCPListener, error) {
-	resolved, err := net.ResolveTCPAddr("tcp", addr)
+func listenTCP(addr string, control func(network, address string, c syscall.RawConn) error) (*net.TCPListener, error) {
+	lc := net.ListenConfig{Control: control}
+	lc.SetMultipathTCP(false) // what control sets would not reach the connections
+	ln, err := lc.Listen(context.Background(), "tcp", addr)
 	if err != nil {
 		return nil, fmt.Errorf("control: listen on %q: %w", addr, err)
 	}
-	ln, err := net.ListenTCP("tcp", resolved)
-	if err != nil {
-		return nil, fmt.Errorf("control: %w", err)
-	}
-	return ln, nil
+	return ln.(*net.TCPListener), nil
 }
 
 // register adds an application protocol.

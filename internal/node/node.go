@@ -285,7 +285,7 @@ func (n *node) openLog() error {
 
 func (n *node) openPort() error {
 	port, err := control.Listen(control.PortConfig{
-		Addr: n.id.Listen, Identity: n.creds, Generation: n.id.Generation, Server: n.server, Log: n.log,
+		Addr: n.id.Listen, Control: tcp.Control(""), Identity: n.creds, Generation: n.id.Generation, Server: n.server, Log: n.log,
 		Raft: n.serveRaft, Fabric: n.controlFabric(),
 		Raw: func(conn *net.TCPConn) {
 			if err := n.tcp.Serve(conn); err != nil {

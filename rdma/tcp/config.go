@@ -15,7 +15,7 @@ type Config struct {
 	// Advertise is the host:port that peers dial. Empty: the address of Listen, if it was called before
 	// the queue pair was made; a device without either can connect only to peers that have one.
 	Advertise string
-	// Dial opens a connection to a peer's Advertise address. Default: a net.Dialer.
+	// Dial opens a connection to a peer's Advertise address. Default: a net.Dialer with Control.
 	Dial func(ctx context.Context, addr string) (net.Conn, error)
 	// Log gets rejected connections and the like. Default: discarded.
 	Log *slog.Logger
@@ -29,7 +29,8 @@ type Config struct {
 	ReceiverTimeout time.Duration
 
 	// Congestion is the congestion control of our sockets. Default "cubic"; "default" leaves the
-	// machine's. Where it cannot be set the machine's is used: Device.Info tells.
+	// machine's. Where it cannot be set the machine's is used: Device.Info tells. Connections that the device
+	// does not open itself should have it before they are connected: see Control.
 	Congestion string
 	// SendBuffer and ReceiveBuffer are SO_SNDBUF and SO_RCVBUF in bytes; 0 leaves the kernel's tuning.
 	SendBuffer, ReceiveBuffer int
@@ -66,9 +67,6 @@ func (c Config) withDefaults() (Config, error) {
 		c.ReceiveBuffer < 0 || c.NotSentLowat < 0 {
 		return c, fmt.Errorf("tcp: negative time or size in the configuration")
 	}
-	if c.Dial == nil {
-		c.Dial = dialTCP
-	}
 	if c.Log == nil {
 		c.Log = slog.New(slog.DiscardHandler)
 	}
@@ -77,6 +75,9 @@ func (c Config) withDefaults() (Config, error) {
 	defaultTo(&c.ReceiverTimeout, receiverTimeoutDefault)
 	defaultTo(&c.InlineBytes, inlineBytesDefault)
 	defaultTo(&c.Congestion, congestionDefault)
+	if c.Dial == nil {
+		c.Dial = dialer(c.Congestion)
+	}
 	defaultTo(&c.answerDelay, answerDelayDefault)
 	defaultTo(&c.watch, runtime.GOMAXPROCS(0) == 1)
 	return c, nil
@@ -87,9 +88,4 @@ func defaultTo[T comparable](v *T, def T) {
 	if *v == zero {
 		*v = def
 	}
-}
-
-func dialTCP(ctx context.Context, addr string) (net.Conn, error) {
-	var d net.Dialer
-	return d.DialContext(ctx, "tcp", addr)
 }

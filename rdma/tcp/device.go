@@ -156,7 +156,7 @@ func (d *Device) tune(conn net.Conn) {
 // Listen accepts data connections at addr until the device is closed, and answers the address in use.
 // A device whose connections come from a shared port uses Serve instead.
 func (d *Device) Listen(addr string) (string, error) {
-	l, err := net.Listen("tcp", addr)
+	l, err := listen(addr, d.cfg.Congestion)
 	if err != nil {
 		return "", fmt.Errorf("tcp: listen on %s: %w", addr, err)
 	}

@@ -119,7 +119,7 @@ func (w *wire) device(t *testing.T, i int, timeout time.Duration) *Device {
 	d, err := New(Config{PeerTimeout: timeout, Dial: func(ctx context.Context, addr string) (net.Conn, error) {
 		var conn net.Conn
 		err := w.in(i, func() (err error) {
-			conn, err = dialTCP(ctx, addr)
+			conn, err = dialer("")(ctx, addr)
 			return err
 		})
 		return conn, err
