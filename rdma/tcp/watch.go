@@ -25,6 +25,8 @@ const (
 	watchEvents = 64
 	// busyMax bounds the arrivals after which acknowledgements go out although the watch was never idle.
 	busyMax = 64
+	// othersMax is how long the watch runs on until what waits in the runtime's poller is looked for.
+	othersMax = time.Millisecond
 )
 
 // watch reads the pairs of a device that talk in small frames, all of them on one goroutine. What comes for one pair is mostly followed
@@ -45,6 +47,10 @@ type watch struct {
 	owing []*queuePair // pairs that were served since acknowledgements went out
 	busy  int          // arrivals since then
 	large atomic.Bool  // a frame that is not small has come or been sent
+
+	others  glance
+	looked  time.Time // when the runtime's poller was waited in last
+	waiting bool      // it is waited in
 
 	mu      sync.Mutex // protects all below, and the pairs' seats; taken after a pair's lock, never before
 	state   watchState
@@ -150,6 +156,9 @@ func (w *watch) openLocked() bool {
 	}
 	w.file, w.epoll = os.NewFile(uintptr(epoll), "watch"), epoll
 	rc, err := w.file.SyscallConn()
+	if err == nil {
+		err = w.others.open()
+	}
 	if err != nil {
 		_ = w.file.Close()
 		return false
@@ -176,6 +185,8 @@ func (w *watch) close() {
 
 func (w *watch) run(rc syscall.RawConn) {
 	defer close(w.done)
+	defer w.others.close()
+	w.looked = time.Now()
 	for {
 		w.since = time.Now()
 		if err := rc.Read(w.await); err != nil {
@@ -187,6 +198,10 @@ func (w *watch) run(rc syscall.RawConn) {
 		}
 		if w.busy++; w.busy == busyMax {
 			w.acknowledge()
+		}
+		if w.since.Sub(w.looked) > othersMax {
+			w.looked = w.since
+			w.others.look()
 		}
 		runtime.Gosched() // those that have completions now send, and acknowledge with that
 	}
@@ -205,6 +220,9 @@ func (w *watch) empty() {
 // tryAwait is called by the poller's wait: false waits.
 func (w *watch) tryAwait(fd uintptr) bool {
 	var polled time.Time // when nothing had come yet
+	if w.waiting {
+		w.waiting, w.looked = false, time.Now()
+	}
 	for {
 		if w.n = events(fd, w.event[:]); w.n != 0 {
 			w.eager.came(time.Since(w.since), !polled.IsZero())
@@ -222,6 +240,7 @@ func (w *watch) tryAwait(fd uintptr) bool {
 			w.eager.calm()
 		}
 		if !w.eager.polls(now.Sub(w.since)) {
+			w.waiting = true
 			return false
 		}
 		polled = now
