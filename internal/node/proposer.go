@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"syscall"
 	"time"
 
 	"github.com/rdmcfs/rdmcfs/internal/consensus"
@@ -176,8 +177,8 @@ func (p *proposer) endRefused(op meta.Op, out consensus.Proposed) {
 	}
 	p.work.Go(func() {
 		for {
-			_, err := p.propose(p.ctx, &meta.Abort{Session: publish.Session})
-			if err == nil || errors.Is(err, replicate.ErrUnknown) || errors.Is(err, consensus.ErrClosed) {
+			res, err := p.propose(p.ctx, &meta.Abort{Session: publish.Session})
+			if err == nil && res.Errno != syscall.EAGAIN || errors.Is(err, replicate.ErrUnknown) || errors.Is(err, consensus.ErrClosed) {
 				return // what is unknown is proposed again by itself
 			}
 			timer := time.NewTimer(endRetry)

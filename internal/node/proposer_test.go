@@ -16,6 +16,7 @@ import (
 type scriptedLog struct {
 	answers chan error // of publishes; nil is a refusal by apply
 	others  chan meta.Op
+	full    bool // the next of the others finds the exactly-once window full
 }
 
 // Propose implements raftLog.
@@ -25,8 +26,12 @@ func (l *scriptedLog) Propose(_ context.Context, data []byte, _ consensus.Propos
 		return consensus.Proposed{}, err
 	}
 	if _, ok := e.Op.(*meta.Publish); !ok {
+		var res meta.Result
+		if l.full {
+			l.full, res.Errno = false, syscall.EAGAIN
+		}
 		l.others <- e.Op
-		return consensus.Proposed{Result: meta.Result{}}, nil
+		return consensus.Proposed{Result: res}, nil
 	}
 	if err := <-l.answers; err != nil {
 		return consensus.Proposed{}, err
@@ -35,10 +40,11 @@ func (l *scriptedLog) Propose(_ context.Context, data []byte, _ consensus.Propos
 }
 
 // TestRefusalAfterUnknownEndsTheSession: the writer was told that the outcome is unknown, then apply refused the publish. The
-// session must end in the log, or the members keep their votes until the writer starts again.
+// session must end in the log, or the members keep their votes until the writer starts again. A log whose window of this node is full is
+// asked again.
 func TestRefusalAfterUnknownEndsTheSession(t *testing.T) {
 	ctx, cancel := context.WithCancel(context.Background())
-	log := &scriptedLog{answers: make(chan error, 2), others: make(chan meta.Op, 1)}
+	log := &scriptedLog{answers: make(chan error, 2), others: make(chan meta.Op, 1), full: true}
 	p := newProposer(ctx, log, 1, 1)
 	defer p.work.Wait()
 	defer cancel()
@@ -49,13 +55,15 @@ func TestRefusalAfterUnknownEndsTheSession(t *testing.T) {
 		t.Fatal("the outcome was unknown")
 	}
 	log.answers <- nil
-	select {
-	case op := <-log.others:
-		if a, ok := op.(*meta.Abort); !ok || a.Session != session {
-			t.Fatalf("proposed %+v", op)
+	for range 2 {
+		select {
+		case op := <-log.others:
+			if a, ok := op.(*meta.Abort); !ok || a.Session != session {
+				t.Fatalf("proposed %+v", op)
+			}
+		case <-time.After(20 * time.Second):
+			t.Fatal("the session was not ended")
 		}
-	case <-time.After(20 * time.Second):
-		t.Fatal("the session was not ended")
 	}
 }
 

@@ -171,15 +171,12 @@ func (w *watch) openLocked() bool {
 // close ends the watch. All pairs have left.
 func (w *watch) close() {
 	w.mu.Lock()
-	file := w.file
-	if w.state != watchOpen {
-		file = nil
-	}
 	w.state = watchClosed
+	done := w.done
 	w.mu.Unlock()
-	if file != nil {
-		_ = file.Close()
-		<-w.done
+	if done != nil {
+		_ = w.file.Close()
+		<-done
 	}
 }
 
