@@ -45,13 +45,14 @@ type proposer struct {
 	next    uint64
 	pending map[uint64]admin.Unresolved // by sequence: every proposal not answered yet
 	unknown map[uint64]bool             // those whose caller was told so
+	heard   chan struct{}               // closed and replaced when the log has answered while some are unknown
 }
 
 func newProposer(ctx context.Context, log raftLog, node meta.NodeID, generation uint32) *proposer {
 	return &proposer{
 		log: log, generation: generation, ctx: ctx,
 		self: meta.Lease{Node: node}, booted: make(chan struct{}),
-		next: 1, pending: map[uint64]admin.Unresolved{}, unknown: map[uint64]bool{},
+		next: 1, pending: map[uint64]admin.Unresolved{}, unknown: map[uint64]bool{}, heard: make(chan struct{}),
 	}
 }
 
@@ -160,6 +161,7 @@ func (p *proposer) once(ctx context.Context, lease meta.Lease, op meta.Op, opts 
 	if err != nil {
 		return meta.Result{}, out, err
 	}
+	p.wakeResolvers()
 	res, ok := out.Result.(meta.Result)
 	if !ok {
 		return meta.Result{}, out, fmt.Errorf("node: proposal %d: no result: %w", seq, replicate.ErrUnknown)
@@ -235,6 +237,7 @@ func (p *proposer) resolve(lease meta.Lease, seq uint64, data []byte) (consensus
 	if lease == p.self {
 		p.unknown[seq] = true
 	}
+	heard := p.heard
 	p.mu.Unlock()
 	for wait := time.Second; ; wait = min(2*wait, unknownAfter) {
 		timer := time.NewTimer(wait)
@@ -242,12 +245,27 @@ func (p *proposer) resolve(lease meta.Lease, seq uint64, data []byte) (consensus
 		case <-p.ctx.Done():
 			timer.Stop()
 			return consensus.Proposed{}, consensus.ErrClosed
+		case <-heard:
+			timer.Stop()
 		case <-timer.C:
 		}
+		p.mu.Lock()
+		heard = p.heard
+		p.mu.Unlock()
 		out, err := p.log.Propose(p.ctx, data, consensus.ProposeOptions{})
 		if err == nil || errors.Is(err, consensus.ErrClosed) {
 			return out, err
 		}
+	}
+}
+
+// wakeResolvers has what is unknown proposed again at once, as the log answers: one that is left bounds how many others the log takes.
+func (p *proposer) wakeResolvers() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if len(p.unknown) > 0 {
+		close(p.heard)
+		p.heard = make(chan struct{})
 	}
 }
 

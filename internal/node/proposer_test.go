@@ -5,6 +5,7 @@ import (
 	"errors"
 	"syscall"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/rdmcfs/rdmcfs/internal/consensus"
@@ -65,6 +66,41 @@ func TestRefusalAfterUnknownEndsTheSession(t *testing.T) {
 			t.Fatal("the session was not ended")
 		}
 	}
+}
+
+// TestUnknownIsResolvedWhenTheLogAnswers: a proposal whose outcome is unknown is made again as soon as the log answers another one, however
+// long it was silent.
+func TestUnknownIsResolvedWhenTheLogAnswers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		log := &scriptedLog{answers: make(chan error, 20), others: make(chan meta.Op, 2)}
+		p := newProposer(ctx, log, 1, 1)
+		defer p.work.Wait()
+		defer cancel()
+		p.beginIncarnation(1)
+		for range cap(log.answers) {
+			log.answers <- consensus.ErrUnknown
+		}
+		if _, err := p.propose(ctx, &meta.Publish{Ino: 9}); !errors.Is(err, replicate.ErrUnknown) {
+			t.Fatalf("answered %v", err)
+		}
+		<-time.After(5 * unknownAfter) // so that the attempts are far apart
+		synctest.Wait()
+		if len(log.answers) == 0 || len(p.unresolved()) != 1 {
+			t.Fatalf("%d answers are left, %d proposals unresolved", len(log.answers), len(p.unresolved()))
+		}
+		for len(log.answers) > 0 {
+			<-log.answers
+		}
+		log.answers <- nil
+		if _, err := p.propose(ctx, &meta.Create{Parent: meta.RootIno, Name: "d", Kind: meta.KindDir}); err != nil {
+			t.Fatal(err)
+		}
+		synctest.Wait() // no time passes
+		if n := len(p.unresolved()); n != 0 {
+			t.Errorf("%d proposals are unresolved", n)
+		}
+	})
 }
 
 // snapshotLog is a log whose state this node once takes from a snapshot while a proposal is under way: the proposal was applied within
