@@ -90,6 +90,9 @@ func (f *fileSystem) killPrivOf(ctx context.Context, n *node) {
 func (f *fileSystem) Create(cancel <-chan struct{}, in *fuse.CreateIn, name string, out *fuse.CreateOut) fuse.Status {
 	op := &meta.Create{Name: name, Kind: meta.KindFile, Mode: in.Mode, Excl: in.Flags&syscall.O_EXCL != 0}
 	rec, no := f.creation(cancel, &in.InHeader, op)
+	if no == syscall.EEXIST && !op.Excl {
+		return fuse.Status(syscall.ESTALE) // a directory or the like has taken the name since the kernel looked: it looks again
+	}
 	if no == syscall.ESTALE {
 		f.retries.sendBack(retryKey{in.Pid, rec.Ino, mayWrite(in.Flags)}, nil)
 	}

@@ -1,9 +1,11 @@
 package fs_test
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
+	"syscall"
 	"testing"
 
 	"github.com/rdmcfs/rdmcfs/fs/fstest"
@@ -81,6 +83,39 @@ func TestReplacedFileCanBeOpened(t *testing.T) {
 		}
 		if bad > max(1, opens/100) { // the kernel looks a name up again once, and the second file may go as well
 			t.Errorf("of %d opens: %v", 2*opens, failed)
+		}
+	})
+}
+
+// O_CREAT without O_EXCL of a name that another node has just given to a directory opens that, or says that it is one.
+func TestCreateBesideMkdir(t *testing.T) {
+	const rounds = 2000
+	eachPair(t, func(t *testing.T, c *fstest.Cluster, a, b string) {
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			for range rounds {
+				if os.Mkdir(filepath.Join(a, "x"), 0o755) == nil {
+					_ = os.Remove(filepath.Join(a, "x"))
+				}
+			}
+		}()
+		for over := false; !over; {
+			select {
+			case <-done:
+				over = true
+			default:
+			}
+			f, err := os.OpenFile(filepath.Join(b, "x"), os.O_CREATE|os.O_WRONLY, 0o644)
+			if errors.Is(err, syscall.EEXIST) {
+				t.Error(err)
+				<-done
+				return
+			}
+			if err == nil {
+				must(t, f.Close())
+				_ = os.Remove(filepath.Join(b, "x"))
+			}
 		}
 	})
 }
