@@ -56,6 +56,12 @@ fabric verbs:mlx5_0/1 (24 pairs), tcp, 5 connections of control over RDMA; disk 
 	if diff := cmp.Diff(want, b.String()); diff != "" {
 		t.Error(diff)
 	}
+	b.Reset()
+	st.Leader = 0
+	printStatus(&b, st, printTime)
+	if wait := "changes wait until there is a leader"; !strings.Contains(b.String(), wait) {
+		t.Errorf("without a leader it does not say %q:\n%s", wait, b.String())
+	}
 }
 
 func TestProgressWithoutATerminalIsSparse(t *testing.T) {

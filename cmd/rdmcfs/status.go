@@ -34,7 +34,10 @@ func printStatus(w io.Writer, st admin.Status, now time.Time) {
 	fmt.Fprintf(w, "cluster %s, %s, %s of %s\n", st.Cluster, countText(len(st.Nodes), "node"),
 		countText(int(st.Files), "file"), bytesText(int64(st.Bytes)))
 	quorum := "changes are possible"
-	if !st.Quorum {
+	switch {
+	case st.Quorum && st.Leader == 0:
+		quorum = "changes wait until there is a leader"
+	case !st.Quorum:
 		quorum = "NO QUORUM: changes fail until more voters are back; reads go on"
 	}
 	fmt.Fprintf(w, "leader %s, voters %s; %s\n", nodeText(st, st.Leader), voterText(st), quorum)

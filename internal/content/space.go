@@ -10,6 +10,9 @@ import (
 // Level says how much room there is.
 type Level uint8
 
+// inodesMin is how many inodes must be free for a content to be taken, where the file system counts them.
+const inodesMin = 16
+
 // The levels. At LevelFull no content is taken; at LevelLow less than twice the reserve is free.
 const (
 	LevelOK Level = iota + 1
@@ -88,7 +91,7 @@ func (s *Store) checkSpace(need int64) (Space, error) {
 	b := &s.space
 	b.mu.Lock()
 	sp := spaceOf(&st, b.promised, s.opt.ReserveBytes)
-	refused := need > 0 && (need > sp.AvailableBytes || sp.FreeInodes < 16 && st.Files > 0)
+	refused := need > 0 && (need > sp.AvailableBytes || sp.Level == LevelFull)
 	if !refused {
 		b.promised += need
 	}
@@ -111,7 +114,7 @@ func spaceOf(st *unix.Statfs_t, promised, reserve int64) Space {
 	}
 	sp.AvailableBytes = max(0, sp.FreeBytes-promised-reserve)
 	switch {
-	case sp.AvailableBytes == 0:
+	case sp.AvailableBytes == 0 || sp.FreeInodes < inodesMin && st.Files > 0:
 		sp.Level = LevelFull
 	case sp.AvailableBytes < reserve:
 		sp.Level = LevelLow

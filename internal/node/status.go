@@ -213,7 +213,7 @@ func (n *node) space() admin.Space {
 		return admin.Space{State: err.Error()}
 	}
 	out := admin.Space{TotalBytes: uint64(sp.TotalBytes), FreeBytes: uint64(sp.FreeBytes), ReserveBytes: uint64(sp.ReserveBytes), State: "ok"}
-	if sp.AvailableBytes == 0 {
+	if sp.Level == content.LevelFull {
 		out.State = "content-refused"
 	}
 	if n.db.SpaceLow() {
@@ -232,7 +232,7 @@ func (n *node) warnings(st admin.Status) []string {
 		out = append(out, "cut off: no quorum of voters answers; reads show the state as of the applied index, changes fail")
 	}
 	if st.Space.State != "ok" {
-		out = append(out, "the disk of the data directory is nearly full: free some space")
+		out = append(out, "the disk of the data directory has hardly any bytes or inodes left: free some")
 	}
 	if len(st.Unpublished) > 0 {
 		out = append(out, "there are unpublished files: see 'rdmcfs restore' to publish or drop them")
