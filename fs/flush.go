@@ -67,6 +67,7 @@ func (f *fileSystem) runRounds(l *live, r *round) {
 // change is what a live file holds that was not published.
 type change struct {
 	any   bool
+	mtime int64 // that the log had just before stat
 	stat  StageStat
 	state state
 	snap  Snapshot           // zero when nothing changed for certain
@@ -119,7 +120,7 @@ func (f *fileSystem) take(ctx context.Context, l *live) error {
 		return fmt.Errorf("fs: compare inode %d: %w", l.node.ino(), err)
 	}
 	if !c.any {
-		f.rewritten(l, c.stat)
+		f.rewritten(l, c)
 		return f.publishAttr(ctx, l)
 	}
 	err = f.push(ctx, l, c, tmpName{})
@@ -129,17 +130,18 @@ func (f *fileSystem) take(ctx context.Context, l *live) error {
 	return err
 }
 
-// rewritten notes the times of a live file that was written and holds the bytes that it had: they are changed all the same.
-func (f *fileSystem) rewritten(l *live, st StageStat) {
+// rewritten notes the times of a live file that was written and holds the bytes that it had: they are changed all the same. Times that
+// were set since it was looked at stay.
+func (f *fileSystem) rewritten(l *live, c change) {
 	f.nodes.mu.Lock()
 	defer f.nodes.mu.Unlock()
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if st.Mtime == l.published.mtime || l.superseded || l.node.gone {
+	if c.stat.Mtime == l.published.mtime || c.mtime != l.published.mtime || l.superseded || l.node.gone {
 		return
 	}
-	l.published.mtime = st.Mtime
-	l.attr = mergePatch(l.attr, meta.AttrPatch{Mask: meta.AttrMtime, Mtime: st.Mtime})
+	l.published.mtime = c.stat.Mtime
+	l.attr = mergePatch(l.attr, meta.AttrPatch{Mask: meta.AttrMtime, Mtime: c.stat.Mtime})
 }
 
 // unchanged reports whether a live file certainly holds what was published, without reading it.
@@ -162,7 +164,7 @@ func (f *fileSystem) unchanged(l *live, st StageStat) bool {
 // changes compares a live file with what was published.
 func (f *fileSystem) changes(l *live) (change, error) {
 	l.mu.Lock()
-	c := change{state: state{dirty: l.dirty}}
+	c := change{state: state{dirty: l.dirty}, mtime: l.published.mtime}
 	published, sums := l.published, l.sums
 	l.mu.Unlock()
 	var err error

@@ -106,3 +106,25 @@ func TestKernelHoldsWhatItLookedUp(t *testing.T) {
 		t.Error("a node with readers of an older version was looked up as the newer one")
 	}
 }
+
+// TestTimesSetBesideAClose: times that are set while a last close looks at the file are not taken back by it.
+func TestTimesSetBesideAClose(t *testing.T) {
+	const written, set = 100, 50
+	for _, c := range []struct {
+		name                    string
+		before, stat, published int64
+		want                    meta.AttrMask
+	}{
+		{"nothing new", written, written, written, 0},
+		{"written with the same bytes", written, written + 1, written, meta.AttrMtime},
+		{"set since it was looked at", written, written, set, 0},
+		{"set while it was looked at", written, set, written, meta.AttrMtime},
+		{"set before", set, set, set, 0},
+	} {
+		l := &live{node: &node{}, published: state{valid: true, mtime: c.published}}
+		(&fileSystem{nodes: &table{}}).rewritten(l, change{mtime: c.before, stat: StageStat{Mtime: c.stat}})
+		if l.attr.Mask != c.want || c.want != 0 && l.attr.Mtime != c.stat {
+			t.Errorf("%s: patch %+v, want mask %v", c.name, l.attr, c.want)
+		}
+	}
+}
