@@ -282,10 +282,9 @@ func (c *evictCmd) Run(a *app) error {
 	if err != nil {
 		return err
 	}
-	_, err = ask(a, func(ctx context.Context, r admin.EvictRequest) (admin.Done, error) {
-		return admin.Done{}, a.client.Evict(ctx, r)
-	}, admin.EvictRequest{Node: id, Reason: c.Reason})
-	return err
+	ctx, cancel := context.WithTimeout(a.ctx, evictTimeout)
+	defer cancel()
+	return a.client.Evict(ctx, admin.EvictRequest{Node: id, Reason: c.Reason})
 }
 
 // findNode finds a node by number or name.
