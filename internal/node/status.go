@@ -232,7 +232,7 @@ func (n *node) warnings(st admin.Status) []string {
 		out = append(out, "cut off: no quorum of voters answers; reads show the state as of the applied index, changes fail")
 	}
 	if st.Space.State != "ok" {
-		out = append(out, "the disk of the data directory has hardly any bytes or inodes left: free some")
+		out = append(out, "the disk of the data directory has hardly any bytes or inodes left: free some space")
 	}
 	if len(st.Unpublished) > 0 {
 		out = append(out, "there are unpublished files: see 'rdmcfs restore' to publish or drop them")
