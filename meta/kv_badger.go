@@ -11,6 +11,8 @@ import (
 
 	"github.com/dgraph-io/badger/v4"
 	"github.com/dgraph-io/badger/v4/options"
+
+	"github.com/rdmcfs/rdmcfs/internal/durable"
 )
 
 // Sizes of badger's parts. They bound its memory. Most of it is buffers of table builders, of which badger pools
@@ -168,23 +170,14 @@ func (s *badgerStore) sync(index uint64) error {
 		return err
 	}
 	for _, name := range logs {
-		if err := syncFile(name); err != nil && !errors.Is(err, os.ErrNotExist) {
+		if err := durable.Sync(name); err != nil && !errors.Is(err, os.ErrNotExist) {
 			return err
 		}
 	}
-	if err := syncFile(s.dir); err != nil {
+	if err := durable.Sync(s.dir); err != nil {
 		return err
 	}
 	return s.marker.write(index)
-}
-
-func syncFile(name string) error {
-	f, err := os.Open(name)
-	if err != nil {
-		return err
-	}
-	defer f.Close()
-	return f.Sync()
 }
 
 // keepFrom lets badger drop what reads at index and above don't need.

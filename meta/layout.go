@@ -7,6 +7,8 @@ import (
 	"path/filepath"
 	"strings"
 	"syscall"
+
+	"github.com/rdmcfs/rdmcfs/internal/durable"
 )
 
 // The data directory of a DB:
@@ -93,7 +95,7 @@ func (l *layout) use(num int) error {
 		return err
 	}
 	for _, sync := range []string{tmp, l.path(num)} {
-		if err := syncFile(sync); err != nil {
+		if err := durable.Sync(sync); err != nil {
 			return err
 		}
 	}
@@ -101,7 +103,7 @@ func (l *layout) use(num int) error {
 		return err
 	}
 	l.num = num
-	return syncFile(l.root)
+	return durable.Sync(l.root)
 }
 
 // fresh makes an empty store in the next state directory; drop closes and removes it.

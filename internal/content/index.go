@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+
+	"github.com/rdmcfs/rdmcfs/internal/durable"
 )
 
 // pin finds a content in one of the states and keeps its files until unpin. It waits while another has
@@ -190,7 +192,7 @@ func (s *Store) syncShard(id ID) error {
 	if err := s.step("fsync dir", dir); err != nil {
 		return err
 	}
-	if err := syncDir(dir); err != nil {
+	if err := durable.Sync(dir); err != nil {
 		return fmt.Errorf("content: sync %s: %w", dir, err)
 	}
 	return nil
@@ -205,7 +207,7 @@ func (s *Store) ensureShard(id ID) error {
 	if err := os.MkdirAll(s.shardDir(id), 0o700); err != nil {
 		return err
 	}
-	if err := syncDir(filepath.Join(s.dir, "held")); err != nil {
+	if err := durable.Sync(filepath.Join(s.dir, "held")); err != nil {
 		return err
 	}
 	made.Store(true)

@@ -9,6 +9,8 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"github.com/rdmcfs/rdmcfs/internal/durable"
 )
 
 // Origin says what staged bytes belong to, for the listing after a crash.
@@ -178,7 +180,7 @@ func (st *Staging) KeepUnpublished(reason string) error {
 		_, err = st.journal.Write(appendRecord(nil, recordReason, []byte(reason[:min(len(reason), reasonBytesMax)])))
 	}
 	if err == nil {
-		err = errors.Join(st.file.Sync(), st.journal.Sync(), syncDir(filepath.Join(st.s.dir, "staging")))
+		err = errors.Join(st.file.Sync(), st.journal.Sync(), durable.Sync(filepath.Join(st.s.dir, "staging")))
 	}
 	if err != nil {
 		err = fmt.Errorf("content: keep staged inode %d: %w", st.origin.Ino, err)

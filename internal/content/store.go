@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/rdmcfs/rdmcfs/internal/durable"
 )
 
 // formatText is what FORMAT says.
@@ -125,10 +127,7 @@ func (s *Store) prepareFormat() error {
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
 		return err
 	}
-	if err := writeFileSynced(path, []byte(formatText)); err != nil {
-		return err
-	}
-	return syncDir(s.dir)
+	return durable.WriteFile(path, []byte(formatText))
 }
 
 // closeWait bounds how long Close waits for what is still open.
@@ -197,16 +196,6 @@ func (s *Store) leaveLocked() {
 	}
 }
 
-// syncDir makes the entries of a directory durable. The file system gathers syncs that run at the same
-// time into one journal commit, so no batching of our own is needed.
-func syncDir(dir string) error {
-	f, err := os.Open(dir)
-	if err != nil {
-		return err
-	}
-	return errors.Join(f.Sync(), f.Close())
-}
-
 // readBounded reads a file of at most limit bytes.
 func readBounded(path string, limit int64) ([]byte, error) {
 	f, err := os.Open(path)
@@ -215,17 +204,4 @@ func readBounded(path string, limit int64) ([]byte, error) {
 	}
 	defer f.Close()
 	return io.ReadAll(io.LimitReader(f, limit))
-}
-
-// writeFileSynced makes or replaces a small file durably but for its directory entry.
-func writeFileSynced(path string, p []byte) error {
-	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
-	if err != nil {
-		return err
-	}
-	_, err = f.Write(p)
-	if err == nil {
-		err = f.Sync()
-	}
-	return errors.Join(err, f.Close())
 }

@@ -8,6 +8,8 @@ import (
 	"os"
 	"path/filepath"
 	"time"
+
+	"github.com/rdmcfs/rdmcfs/internal/durable"
 )
 
 // Dir is the tls directory of a data directory: mode 0700, files 0600.
@@ -161,38 +163,14 @@ func (d Dir) write(name string, data []byte) error {
 	if err := os.MkdirAll(string(d), 0o700); err != nil {
 		return fmt.Errorf("credentials: %w", err)
 	}
-	tmp := d.path(name + ".new")
-	if err := writeSynced(tmp, data); err != nil {
-		return fmt.Errorf("credentials: write %s: %w", tmp, err)
-	}
-	if err := os.Rename(tmp, d.path(name)); err != nil {
+	if err := durable.WriteFile(d.path(name), data); err != nil {
 		return fmt.Errorf("credentials: %w", err)
 	}
-	return d.sync()
-}
-
-func writeSynced(path string, data []byte) error {
-	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
-	if err != nil {
-		return err
-	}
-	defer f.Close()
-	if _, err := f.Write(data); err != nil {
-		return err
-	}
-	if err := f.Sync(); err != nil {
-		return err
-	}
-	return f.Close()
+	return nil
 }
 
 func (d Dir) sync() error {
-	f, err := os.Open(string(d))
-	if err != nil {
-		return fmt.Errorf("credentials: %w", err)
-	}
-	defer f.Close()
-	if err := f.Sync(); err != nil {
+	if err := durable.Sync(string(d)); err != nil {
 		return fmt.Errorf("credentials: sync %s: %w", d, err)
 	}
 	return nil

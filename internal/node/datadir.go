@@ -12,6 +12,7 @@ import (
 
 	"github.com/rdmcfs/rdmcfs/internal/control"
 	"github.com/rdmcfs/rdmcfs/internal/credentials"
+	"github.com/rdmcfs/rdmcfs/internal/durable"
 	"github.com/rdmcfs/rdmcfs/meta"
 	"golang.org/x/sys/unix"
 )
@@ -132,39 +133,8 @@ func (d dataDir) save(id identity) error {
 	if err != nil {
 		return fmt.Errorf("node: %w", err)
 	}
-	tmp := d.path(identityFile + ".new")
-	if err := writeSynced(tmp, append(raw, '\n')); err != nil {
-		return fmt.Errorf("node: write %s: %w", tmp, err)
-	}
-	if err := os.Rename(tmp, d.path(identityFile)); err != nil {
+	if err := durable.WriteFile(d.path(identityFile), append(raw, '\n')); err != nil {
 		return fmt.Errorf("node: %w", err)
-	}
-	return syncDir(string(d))
-}
-
-func writeSynced(path string, data []byte) error {
-	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
-	if err != nil {
-		return err
-	}
-	defer f.Close()
-	if _, err := f.Write(data); err != nil {
-		return err
-	}
-	if err := f.Sync(); err != nil {
-		return err
-	}
-	return f.Close()
-}
-
-func syncDir(path string) error {
-	f, err := os.Open(path)
-	if err != nil {
-		return fmt.Errorf("node: %w", err)
-	}
-	defer f.Close()
-	if err := f.Sync(); err != nil {
-		return fmt.Errorf("node: sync %s: %w", path, err)
 	}
 	return nil
 }

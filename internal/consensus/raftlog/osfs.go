@@ -7,6 +7,8 @@ import (
 	"path/filepath"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/rdmcfs/rdmcfs/internal/durable"
 )
 
 type osFS struct{}
@@ -53,13 +55,7 @@ func (osFS) Rename(oldPath, newPath string) error { return os.Rename(oldPath, ne
 
 func (osFS) Remove(path string) error { return os.Remove(path) }
 
-func (osFS) SyncDir(dir string) error {
-	f, err := os.Open(dir)
-	if err != nil {
-		return err
-	}
-	return errors.Join(f.Sync(), f.Close())
-}
+func (osFS) SyncDir(dir string) error { return durable.Sync(dir) }
 
 // Lock holds an flock on the directory's lock file for as long as the file is open.
 func (osFS) Lock(dir string) (func() error, error) {

@@ -1,0 +1,62 @@
+package durable
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"testing"
+)
+
+func read(t *testing.T, path string) string {
+	t.Helper()
+	b, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(b)
+}
+
+func TestWriteFile(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "f")
+	if err := os.WriteFile(path+newSuffix, []byte("left by an error, and longer"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, text := range []string{"first", "", "second"} {
+		if err := WriteFile(path, []byte(text)); err != nil || read(t, path) != text {
+			t.Errorf("%q: %v, have %q", text, err, read(t, path))
+		}
+	}
+	if _, err := os.Stat(path + newSuffix); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("what it wrote under is left: %v", err)
+	}
+	if st, err := os.Stat(path); err != nil || st.Mode() != 0o600 {
+		t.Errorf("mode %v, %v", st.Mode(), err)
+	}
+}
+
+// An error leaves the file as it was.
+func TestWriteFileFails(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "f")
+	if err := WriteFile(path, []byte("old")); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Mkdir(path+newSuffix, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := WriteFile(path, []byte("new")); err == nil || read(t, path) != "old" {
+		t.Errorf("error %v, have %q", err, read(t, path))
+	}
+	if err := WriteFile(filepath.Join(path, "below-a-file"), nil); err == nil {
+		t.Error("no error without a directory")
+	}
+}
+
+func TestSync(t *testing.T) {
+	dir := t.TempDir()
+	if err := Sync(dir); err != nil {
+		t.Error(err)
+	}
+	if err := Sync(filepath.Join(dir, "none")); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("error %v of a file that is not there", err)
+	}
+}
