@@ -181,24 +181,11 @@ func (c *benchMulticastCmd) member(a *app, p bench.Plan, onResult func(bench.Res
 
 // local starts all members on this machine.
 func (c *benchMulticastCmd) local(a *app, p bench.Plan, onResult func(bench.Result)) error {
-	if err := checkMemory(p, p.Members); err != nil {
-		return err
-	}
-	program, err := os.Executable()
+	program, nodes, end, err := c.prepare(a, p)
 	if err != nil {
 		return err
 	}
-	var nodes *bench.Links
-	if c.Namespaces != "" {
-		if nodes, err = c.namespaces(a.ctx); err != nil {
-			return err
-		}
-		defer func() {
-			if err := nodes.Close(); err != nil {
-				fmt.Fprintln(a.err, "rdmcfs:", err)
-			}
-		}()
-	}
+	defer end()
 	if nodes != nil && p.LinkRate == 0 {
 		pace, err := bench.IperfPace(a.ctx, nodes, 0, 1)
 		if p.LinkRate, p.LinkBusy = pace.Rate, pace.Busy; err != nil {
@@ -210,6 +197,24 @@ func (c *benchMulticastCmd) local(a *app, p bench.Plan, onResult func(bench.Resu
 		flags.Fabric = string(node.FabricTCP)
 	}
 	return bench.Local(a.ctx, p, append([]string{program, "bench", "member"}, flags.words()...), nodes, onResult)
+}
+
+// prepare looks for what members on this machine need: memory, the program and, if they are asked for, namespaces, which end removes.
+func (c *benchMulticastCmd) prepare(a *app, p bench.Plan) (program string, nodes *bench.Links, end func(), err error) {
+	if err := checkMemory(p, p.Members); err != nil {
+		return "", nil, nil, err
+	}
+	if program, err = os.Executable(); err != nil || c.Namespaces == "" {
+		return program, nil, func() {}, err
+	}
+	if nodes, err = c.namespaces(a.ctx); err != nil {
+		return "", nil, nil, err
+	}
+	return program, nodes, func() {
+		if err := nodes.Close(); err != nil {
+			fmt.Fprintln(a.err, "rdmcfs:", err)
+		}
+	}, nil
 }
 
 // namespaces makes the namespaces by the script of the source tree.

@@ -3,7 +3,6 @@ package main
 import (
 	"encoding/json"
 	"errors"
-	"fmt"
 	"os"
 	"strconv"
 	"strings"
@@ -68,24 +67,11 @@ func (c *benchMulticastCmd) strike(a *app, p bench.Plan) error {
 	if err != nil {
 		return benchError(err)
 	}
-	if err := checkMemory(p, p.Members); err != nil {
-		return err
-	}
-	program, err := os.Executable()
+	program, nodes, end, err := c.prepare(a, p)
 	if err != nil {
 		return err
 	}
-	var nodes *bench.Links
-	if c.Namespaces != "" {
-		if nodes, err = c.namespaces(a.ctx); err != nil {
-			return err
-		}
-		defer func() {
-			if err := nodes.Close(); err != nil {
-				fmt.Fprintln(a.err, "rdmcfs:", err)
-			}
-		}()
-	}
+	defer end()
 	result, err := bench.Fault(a.ctx, plan, []string{program, "bench", "fault-member"}, nodes)
 	if err != nil {
 		return benchError(err)
