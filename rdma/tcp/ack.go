@@ -102,13 +102,22 @@ func (q *queuePair) takeTurnLocked() {
 	q.answeredAt = time.Time{}
 }
 
-// ackLate acknowledges what nothing has carried the acknowledgement of.
+// ackLate acknowledges what nothing has carried the acknowledgement of. It leaves an answer its time that came after the one that the
+// timer was set for.
 func (q *queuePair) ackLate() {
 	q.mu.Lock()
 	q.ackArmed = false
-	if q.told != q.executed {
-		q.inTurn = 0
+	if q.told == q.executed || q.state != stateReady {
+		q.mu.Unlock()
+		return
 	}
+	if left := q.dev.cfg.answerDelay - time.Since(q.answeredAt); left > 0 {
+		q.ackArmed = true
+		q.ackTimer.Reset(left)
+		q.mu.Unlock()
+		return
+	}
+	q.inTurn = 0
 	q.mu.Unlock()
 	q.ackNow()
 }

@@ -3,6 +3,7 @@ package tcp
 import (
 	"io"
 	"net"
+	"runtime"
 	"testing"
 	"time"
 
@@ -62,12 +63,18 @@ func (b *bed) answer(conn net.Conn, n uint32) {
 func (b *bed) talk(conn net.Conn, times uint32) (alone int) {
 	b.t.Helper()
 	b.write(conn, header(frame{kind: frameAck, credit: 100}))
-	for range times {
+	return b.talkOn(conn, 0, times)
+}
+
+// talkOn is talk after so many requests.
+func (b *bed) talkOn(conn net.Conn, before, times uint32) (alone int) {
+	b.t.Helper()
+	for range times - before {
 		if err := b.qp.PostRecv(rdma.RecvWR{ID: 100, List: []rdma.SGE{{Region: b.mem, Length: answerSize}}}); err != nil {
 			b.t.Fatal(err)
 		}
 	}
-	for n := uint32(1); n <= times; n++ {
+	for n := before + 1; n <= times; n++ {
 		f, k := b.request(conn, n)
 		if alone += k; f.ack != n-1 {
 			b.t.Fatalf("request %d acknowledges %d", n, f.ack)
@@ -110,6 +117,40 @@ func TestLastAnswerIsAcknowledged(t *testing.T) {
 		if late := time.Since(start) >= q.dev.cfg.answerDelay; late != (n == 3) {
 			t.Errorf("acknowledgement of answer %d after %v", n, time.Since(start))
 		}
+	}
+}
+
+// TestTimerOfAnEarlierAnswer: the timer that runs for an answer leaves a later one its time.
+func TestTimerOfAnEarlierAnswer(t *testing.T) {
+	const times = 40
+	b := newBed(t, Config{answerDelay: time.Hour})
+	q, conn := b.qp.(*queuePair), b.raw()
+	b.talk(conn, times)
+	age := func(age time.Duration) { // of the last answer, once it is waited with
+		for end := time.Now().Add(patience); ; runtime.Gosched() {
+			q.mu.Lock()
+			noted := !q.answeredAt.IsZero()
+			if noted {
+				q.answeredAt, q.inTurn = time.Now().Add(-age), turnsMax
+			}
+			q.mu.Unlock()
+			if noted {
+				return
+			}
+			if time.Now().After(end) {
+				t.Fatal("the answer is not waited with")
+			}
+		}
+	}
+	age(0)
+	q.ackLate()
+	if alone := b.talkOn(conn, times, 2*times); alone > 2 { // the credit for this talk, and the last answer of the first one
+		t.Errorf("%d answers were acknowledged alone", alone)
+	}
+	age(time.Hour)
+	q.ackLate()
+	if f := nextFrame(t, conn); f.kind != frameAck || f.ack != 2*times {
+		t.Errorf("came %+v, want the acknowledgement", f)
 	}
 }
 
