@@ -220,3 +220,46 @@ func TestGivingUpBlamesNobodyElse(t *testing.T) {
 		g.Abort()
 	}
 }
+
+// halfDevice is a device to whose queue pairs for blocks, or for control messages, the peer does not answer, while the others are refused.
+type halfDevice struct {
+	rdma.Device
+	refused bool // those for control messages
+}
+
+type halfPair struct {
+	rdma.QueuePair
+	refused bool
+}
+
+func (d halfDevice) NewQP(cfg rdma.QPConfig) (rdma.QueuePair, error) {
+	q, err := d.Device.NewQP(cfg)
+	return halfPair{q, cfg.User.(*laneEnd).isControl == d.refused}, err
+}
+
+func (q halfPair) Connect(ctx context.Context, remote []byte) error {
+	if q.refused {
+		q.Abort()
+		return errTest
+	}
+	return q.QueuePair.Connect(ctx, remote)
+}
+
+// TestDSN_4_6_OneRefusalEndsConnect has one of the two queue pairs with a neighbour that has ended be refused, as whoever dials is, while
+// the other would wait to be dialled: Connect waits for neither.
+func TestDSN_4_6_OneRefusalEndsConnect(t *testing.T) {
+	for _, refused := range []bool{true, false} {
+		devices := tcpDevices(t, 2)
+		devices[1] = halfDevice{devices[1], refused}
+		c := newCluster(t, devices)
+		groups, remote := unconnected(t, c)
+		begun := time.Now()
+		err := groups[1].Connect(testContext(t), remote[1])
+		if took := time.Since(begun); took > toldBound || !errors.Is(err, errTest) || errors.Is(err, context.Canceled) {
+			t.Errorf("control messages refused %v: after %v: %v", refused, took, err)
+		}
+		for _, g := range groups {
+			g.Abort()
+		}
+	}
+}

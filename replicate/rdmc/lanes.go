@@ -206,13 +206,24 @@ func (g *Group) connectLane(ctx context.Context, i int, remote map[int][]byte) e
 	return err
 }
 
+// connectBoth joins both queue pairs of a lane. When one is refused the other waits no longer: who dials notices that the neighbour has
+// ended, who is dialled would not.
 func connectBoth(ctx context.Context, l *laneEnds, blocks, control []byte) error {
-	var wg sync.WaitGroup
-	var errBlocks error
-	if l.blocks.qp != nil {
-		wg.Go(func() { errBlocks = l.blocks.qp.Connect(ctx, blocks) })
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	var once sync.Once
+	var first error
+	join := func(l *laneEnd, remote []byte) {
+		if err := l.qp.Connect(ctx, remote); err != nil {
+			once.Do(func() { first = err })
+			cancel()
+		}
 	}
-	err := l.control.qp.Connect(ctx, control)
+	var wg sync.WaitGroup
+	if l.blocks.qp != nil {
+		wg.Go(func() { join(&l.blocks, blocks) })
+	}
+	join(&l.control, control)
 	wg.Wait()
-	return errors.Join(err, errBlocks)
+	return first
 }
