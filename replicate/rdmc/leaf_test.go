@@ -6,15 +6,20 @@ import (
 	"github.com/rdmcfs/rdmcfs/replicate/schedule"
 )
 
-// asked is a schedule that counts the questions for what is sent.
+// asked is a schedule that counts the questions for what is sent and what is received.
 type asked struct {
 	schedule.Schedule
-	sends int
+	sends, receipts int
 }
 
 func (a *asked) Outgoing(rank int, step uint64) (schedule.Transfer, bool) {
 	a.sends++
 	return a.Schedule.Outgoing(rank, step)
+}
+
+func (a *asked) Incoming(rank int, step uint64) (schedule.Transfer, bool) {
+	a.receipts++
+	return a.Schedule.Incoming(rank, step)
 }
 
 // TestLeafGoesOverNoSteps has those who hand nothing on begin a long message without a look at each of its steps, under the group's lock.
@@ -27,11 +32,59 @@ func TestLeafGoesOverNoSteps(t *testing.T) {
 		}
 		c := newCore(plan, 1, 1, 0, false, coreLimits{slots: 8, posted: 4, pins: 2, sends: 2})
 		s := &asked{Schedule: plan.Message(1, k)}
-		m := &message{seq: 1, size: k, blocks: index(AllBlocks(k)), have: NewBitmap(k), sched: s, steps: s.Steps()}
+		m := &message{seq: 1, size: k, blocks: index(AllBlocks(k)), have: NewBitmap(k), sched: s, sends: s.Sends(1), receives: s.Receives(1)}
 		c.enqueue(m)
 		c.pump()
 		if s.sends > 10 || !m.sentAll {
 			t.Errorf("%v: asked %d times, all sends are prepared: %v", a, s.sends, m.sentAll)
+		}
+	}
+}
+
+// TestNobodyGoesOverTheTurnsOfOthers has all members begin and end a long message, of the algorithms that serve some of them after others,
+// without a look at each of the steps in which they have nothing to do.
+func TestNobodyGoesOverTheTurnsOfOthers(t *testing.T) {
+	const n, k = 9, 1 << 20
+	for _, a := range []schedule.Algorithm{schedule.Sequential, schedule.BinomialTree} {
+		plan, err := schedule.NewPlan(a, n)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for rank := range n {
+			c := newCore(plan, rank, 1, 0, false, coreLimits{slots: 8, posted: 4, pins: 2, sends: 2})
+			if err := c.announce(Announcement{Seq: 1, Size: k, Blocks: AllBlocks(k)}, NewBitmap(k)); err != nil {
+				t.Fatal(err)
+			}
+			m := c.message(1)
+			s := &asked{Schedule: m.sched}
+			m.sched = s
+			c.in, c.out = cursor{seq: 1}, cursor{seq: 1}
+			if _, first, ok := c.nextIn(); ok != (rank > 0) || first.Block != 0 {
+				t.Errorf("%v: rank %d receives %+v first, %v", a, rank, first, ok)
+			}
+			if rank > 0 {
+				c.in.step += k - 1
+				if _, last, ok := c.nextIn(); !ok || last.Block != k-1 {
+					t.Errorf("%v: rank %d receives %+v last, %v", a, rank, last, ok)
+				}
+				c.in.step++
+				c.nextIn()
+			}
+			targets := sendsOf(plan.Message(1, 1), rank)
+			if _, first, ok := c.nextOut(); ok != (targets > 0) || first.Block != 0 {
+				t.Errorf("%v: rank %d sends %+v first, %v", a, rank, first, ok)
+			}
+			if targets > 0 {
+				c.out.step += uint64(targets)*k - 1
+				if _, last, ok := c.nextOut(); !ok || last.Block != k-1 {
+					t.Errorf("%v: rank %d sends %+v last, %v", a, rank, last, ok)
+				}
+				c.out.step++
+				c.nextOut()
+			}
+			if c.in.seq != 2 || c.out.seq != 2 || s.sends+s.receipts > 10 {
+				t.Errorf("%v: rank %d is at %+v and %+v, asked %d times what it sends, %d what it receives", a, rank, c.in, c.out, s.sends, s.receipts)
+			}
 		}
 	}
 }

@@ -15,7 +15,8 @@ type message struct {
 	size   uint64
 	blocks indexed
 	sched  schedule.Schedule
-	steps  uint64
+
+	sends, receives schedule.Span // steps of this member
 
 	have     *Bitmap // stored here, by block; nil at the root
 	received uint64  // blocks that came
@@ -40,7 +41,7 @@ type cursor struct{ seq, step uint64 }
 func (c *core) announce(a Announcement, have *Bitmap) error {
 	m := &message{seq: a.Seq, size: a.Size, blocks: index(a.Blocks), have: have}
 	m.sched = c.plan.Message(m.seq, m.count())
-	m.steps = m.sched.Steps()
+	m.sends, m.receives = m.sched.Sends(c.rank), m.sched.Receives(c.rank)
 	if !c.isRoot() {
 		m.stored = overlap(have, a.Blocks)
 	}
@@ -148,7 +149,7 @@ func (c *core) haveOf(seq uint64) *Bitmap {
 // nextIn moves the cursor of receipts to the next step that brings something.
 func (c *core) nextIn() (*message, schedule.Transfer, bool) {
 	for m := c.message(c.in.seq); m != nil; m = c.message(c.in.seq) {
-		for ; c.in.step < m.steps; c.in.step++ {
+		for c.in.step = max(c.in.step, m.receives.First); c.in.step < m.receives.End; c.in.step++ {
 			if t, ok := m.sched.Incoming(c.rank, c.in.step); ok {
 				return m, t, true
 			}
@@ -162,9 +163,9 @@ func (c *core) nextIn() (*message, schedule.Transfer, bool) {
 func (c *core) nextOut() (*message, schedule.Transfer, bool) {
 	for m := c.message(c.out.seq); m != nil; m = c.message(c.out.seq) {
 		if c.costs.leaf && m.count() >= schedule.PartBlocks {
-			c.out.step = m.steps // of 2^32 blocks, to go over them takes longer than a neighbour may be silent
+			c.out.step = m.sends.End // of 2^32 blocks, to go over them takes longer than a neighbour may be silent
 		}
-		for ; c.out.step < m.steps; c.out.step++ {
+		for c.out.step = max(c.out.step, m.sends.First); c.out.step < m.sends.End; c.out.step++ {
 			if t, ok := m.sched.Outgoing(c.rank, c.out.step); ok {
 				return m, t, true
 			}

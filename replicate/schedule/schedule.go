@@ -39,7 +39,14 @@ type Schedule interface {
 	Outgoing(rank int, step uint64) (Transfer, bool)
 	// Incoming tells what rank receives in the step, or false if it receives nothing.
 	Incoming(rank int, step uint64) (Transfer, bool)
+	// Sends are steps that hold all those in which rank sends, Receives those in which it receives: outside of them nobody has to look. They
+	// leave out what would take long to go over; a few idle steps, and all of a leaf of a pipeline, may be within.
+	Sends(rank int) Span
+	Receives(rank int) Span
 }
+
+// Span is the steps from First to before End.
+type Span struct{ First, End uint64 }
 
 // moves are those of one message for one group size; they get the number of blocks with each question, which is
 // at least 1. Steps asked about are below steps(k).
@@ -51,6 +58,12 @@ type moves interface {
 	arrival(rank int, block, k uint64) uint64
 	// before counts the blocks that rank receives from peer in the steps before the given one.
 	before(rank, peer int, step, k uint64) uint64
+}
+
+// spans is what moves have whose ranks are idle for as many steps as there are blocks, or more.
+type spans interface {
+	sends(rank int, k uint64) Span
+	receives(rank int, k uint64) Span
 }
 
 // rule is an algorithm for one group size.
@@ -234,6 +247,20 @@ func (m message) Incoming(rank int, step uint64) (Transfer, bool) {
 		return Transfer{}, false
 	}
 	return m.moves.incoming(rank, step, m.blocks)
+}
+
+func (m message) Sends(rank int) Span {
+	if s, ok := m.moves.(spans); ok {
+		return s.sends(rank, m.blocks)
+	}
+	return Span{End: m.Steps()}
+}
+
+func (m message) Receives(rank int) Span {
+	if s, ok := m.moves.(spans); ok {
+		return s.receives(rank, m.blocks)
+	}
+	return Span{End: m.Steps()}
 }
 
 // alone is the schedule of a group without receivers.

@@ -49,7 +49,7 @@ func (c *checker) checkBoth(s, receivers Schedule) error {
 }
 
 // step checks one step: at most one block out (by construction) and one in for each rank, both
-// sides agree, senders have what they send, receivers lack it.
+// sides agree, senders have what they send, receivers lack it, within the steps that they claim.
 func (c *checker) step(s, receivers Schedule, step uint64) error {
 	sends, receipts := 0, 0
 	for rank := range s.Members() {
@@ -65,6 +65,9 @@ func (c *checker) step(s, receivers Schedule, step uint64) error {
 		if !c.has[rank][t.Block] {
 			return fmt.Errorf("rank %d sends block %d and lacks it", rank, t.Block)
 		}
+		if in := s.Sends(rank); step < in.First || step >= in.End {
+			return fmt.Errorf("rank %d sends, and claims to do so in %+v", rank, in)
+		}
 	}
 	for rank := range s.Members() {
 		in, ok := receivers.Incoming(rank, step)
@@ -77,6 +80,9 @@ func (c *checker) step(s, receivers Schedule, step uint64) error {
 		}
 		if c.has[rank][in.Block] {
 			return fmt.Errorf("rank %d gets block %d again", rank, in.Block)
+		}
+		if in := receivers.Receives(rank); step < in.First || step >= in.End {
+			return fmt.Errorf("rank %d receives, and claims to do so in %+v", rank, in)
 		}
 	}
 	if sends != receipts {

@@ -15,6 +15,20 @@ func (s sequential) incoming(rank int, step, k uint64) (Transfer, bool) {
 	return Transfer{Peer: 0, Block: step % k}, rank != 0 && uint64(rank-1) == step/k
 }
 
+func (s sequential) sends(rank int, k uint64) Span {
+	if rank != 0 {
+		return Span{}
+	}
+	return Span{End: s.steps(k)}
+}
+
+func (s sequential) receives(rank int, k uint64) Span {
+	if rank == 0 {
+		return Span{}
+	}
+	return Span{First: uint64(rank-1) * k, End: uint64(rank) * k}
+}
+
 func (s sequential) links(rank int, yield func(int)) {
 	if rank != 0 {
 		yield(0)
@@ -63,6 +77,20 @@ func (b binomialTree) outgoing(rank int, step, k uint64) (Transfer, bool) {
 func (b binomialTree) incoming(rank int, step, k uint64) (Transfer, bool) {
 	holders := 1 << (step / k)
 	return Transfer{Peer: rank - holders, Block: step % k}, rank >= holders && rank < 2*holders
+}
+
+// sends are the rounds from that in which rank is a holder to that in which there is nobody left at its distance.
+func (b binomialTree) sends(rank int, k uint64) Span {
+	first, end := bits.Len(uint(rank)), bits.Len(uint(max(b.members-1-rank, 0)))
+	return Span{First: uint64(first) * k, End: uint64(max(first, end)) * k}
+}
+
+func (b binomialTree) receives(rank int, k uint64) Span {
+	if rank == 0 {
+		return Span{}
+	}
+	round := uint64(bits.Len(uint(rank)) - 1)
+	return Span{First: round * k, End: (round + 1) * k}
 }
 
 func (b binomialTree) links(rank int, yield func(int)) {
