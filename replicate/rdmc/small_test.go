@@ -148,6 +148,27 @@ func TestReport_3_1_SmallMessagesAreBounded(t *testing.T) {
 	})
 }
 
+// TestNothingIsDeliveredAtOnce waits for the number of a message before the first, as who has sent none does: in a group without small
+// messages, and in one that has no room for more of them.
+func TestNothingIsDeliveredAtOnce(t *testing.T) {
+	c := newCluster(t, tcpDevices(t, 2))
+	large := c.group(GroupConfig{Number: 2}, 0, 1)
+	small, boxes := smallGroups(t, c, GroupConfig{SmallBytes: 100})
+	boxes[1].mu.Lock()
+	block := make(chan struct{})
+	boxes[1].block = block
+	boxes[1].mu.Unlock()
+	defer close(block)
+	fill(t, small[0])
+	for _, g := range []*Group{large[0], small[0]} {
+		short, cancel := context.WithTimeout(t.Context(), time.Second)
+		if err := g.WaitDelivered(short, g.Delivered()); err != nil {
+			t.Errorf("group %d: %v", g.cfg.Number, err)
+		}
+		cancel()
+	}
+}
+
 // fill sends small messages until there is no room any more.
 func fill(t *testing.T, g *Group) {
 	t.Helper()

@@ -15,7 +15,12 @@ func (g *Group) Delivered() uint64 {
 
 // WaitDelivered waits, at the root, until all members have the message with the number, and all before it: for a small one
 // until GroupConfig.Small has returned there. It returns the group's failure, or ctx's error.
-func (g *Group) WaitDelivered(ctx context.Context, seq uint64) error { return g.wait(ctx, seq) }
+func (g *Group) WaitDelivered(ctx context.Context, seq uint64) error {
+	if seq == 0 {
+		return nil // before the first
+	}
+	return g.wait(ctx, seq)
+}
 
 // WaitRoom waits, at the root of a group with small messages, until SendSmall finds room. It returns the group's failure, or ctx's error.
 func (g *Group) WaitRoom(ctx context.Context) error {
