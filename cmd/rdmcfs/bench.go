@@ -239,11 +239,11 @@ func (c *benchMulticastCmd) namespaces(ctx context.Context) (*bench.Links, error
 
 // checkMemory refuses what would not fit, with some room for block buffers.
 func checkMemory(p bench.Plan, processes int) error {
-	need, err := p.Memory()
+	need, err := p.Memory(processes)
 	if err != nil {
 		return err
 	}
-	return fits(need*uint64(processes), "take smaller --sizes, a smaller --batch, or fewer --senders")
+	return fits(need, "take smaller --sizes, a smaller --batch, or fewer --senders")
 }
 
 // fits refuses messages that need more memory than is free here.

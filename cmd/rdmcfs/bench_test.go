@@ -94,6 +94,7 @@ func TestBenchRefuses(t *testing.T) {
 		{exitcode.Usage, "give these too", "--rate 10mbit"},
 		{exitcode.Usage, "tcp_available_congestion_control", "--congestion carousel"},
 		{exitcode.Full, "smaller --sizes", "--sizes 1TiB"},
+		{exitcode.Full, "smaller --sizes", "--sizes 256TiB --batch 2048 --members 32"}, // 2^64 bytes in all
 		{exitcode.NotFound, "netns.sh", "--namespaces x --script /nowhere"},
 		{exitcode.Timeout, "ranks [1 2 3] did not come", "--rank 0 --room 127.0.0.1:0 --listen 127.0.0.1:0 --wait 50ms"},
 		{exitcode.Timeout, "rank 0 does not answer", "--rank 1 --room 127.0.0.1:1 --listen 127.0.0.1:0 --wait 50ms"},

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"math/bits"
 	"slices"
 	"strings"
 
@@ -231,8 +232,8 @@ func (p Plan) AllAlgorithms() []string {
 	})
 }
 
-// Memory is how many bytes of messages one member holds in the plan's largest case.
-func (p Plan) Memory() (uint64, error) {
+// Memory is how many bytes of messages so many members hold in the plan's largest case; the largest int64 stands for all that is more.
+func (p Plan) Memory(members int) (uint64, error) {
 	cases, err := p.Cases()
 	if err != nil {
 		return 0, err
@@ -241,7 +242,15 @@ func (p Plan) Memory() (uint64, error) {
 	for _, c := range cases {
 		most = max(most, c.memory())
 	}
-	return most, nil
+	return atMost(uint64(members), most), nil
 }
 
-func (c Case) memory() uint64 { return uint64(c.Senders) * uint64(c.Batch) * c.Size }
+func (c Case) memory() uint64 { return atMost(uint64(c.Senders)*uint64(c.Batch), c.Size) }
+
+// atMost is a product, or the largest int64.
+func atMost(a, b uint64) uint64 {
+	if high, low := bits.Mul64(a, b); high == 0 {
+		return min(low, math.MaxInt64)
+	}
+	return math.MaxInt64
+}

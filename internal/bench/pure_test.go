@@ -114,8 +114,13 @@ func TestCases(t *testing.T) {
 	if want := []int{31, 32, 33, 81, 84, 88}; !slices.Equal(senders, want) {
 		t.Errorf("members and senders %v, want %v", senders, want)
 	}
-	if n, err := goodPlan().Memory(); err != nil || n != 8*5<<20 {
+	if n, err := goodPlan().Memory(1); err != nil || n != 8*5<<20 {
 		t.Errorf("memory %d, %v", n, err)
+	}
+	huge := goodPlan()
+	huge.Members, huge.GroupSizes, huge.Sizes, huge.BlockSizes, huge.Batch = 1024, nil, []uint64{1 << 48}, []int{1 << 20}, 4000
+	if n, err := huge.Memory(1); err != nil || n != math.MaxInt64 {
+		t.Errorf("memory of nearly 2^70 bytes: %d, %v", n, err)
 	}
 	if names := goodPlan().AllAlgorithms(); slices.Contains(names, "hypercube") || !slices.Contains(names, "twin") {
 		t.Errorf("all algorithms of 3 and 8: %v", names)
