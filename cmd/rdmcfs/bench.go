@@ -129,6 +129,8 @@ func (c *benchMulticastCmd) check() error {
 	switch {
 	case c.CSV && c.JSON:
 		return withCode(exitcode.Usage, "--csv and --json: give one of them")
+	case c.Explain && (c.CSV || c.JSON):
+		return withCode(exitcode.Usage, "--explain prints text: leave out --csv and --json, or --explain to measure")
 	case c.Rank < 0 && several:
 		return withCode(exitcode.Usage, "--room and --listen are for several machines: give --rank 0 to %d too, each once", c.Members-1)
 	case c.Rank >= c.Members || c.Rank < -1:

@@ -88,6 +88,8 @@ func TestBenchRefuses(t *testing.T) {
 		{exitcode.Usage, "--listen", "--rank 0 --room 10.0.0.1:7500"},
 		{exitcode.Usage, "give 0 to 3", "--rank 4 --room 10.0.0.1:7500 --listen 10.0.0.1:0"},
 		{exitcode.Usage, "give one of them", "--csv --json"},
+		{exitcode.Usage, "prints text", "--explain --json"},
+		{exitcode.Usage, "prints text", "--explain --csv"},
 		{exitcode.Usage, "above 0", "--wait 0s"},
 		{exitcode.Usage, "for one machine", "--rank 0 --room 10.0.0.1:7500 --listen 10.0.0.1:0 --namespaces x"},
 		{exitcode.Usage, "give 0 to 3", "--rank=-2"},
