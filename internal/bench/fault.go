@@ -88,6 +88,8 @@ func (p FaultPlan) Check() error {
 		return usage("--at %g%%: give 0%% to 100%%", 100*p.At)
 	case p.Detect < rendezvous.MinDetect || p.Detect > rendezvous.MaxDetect:
 		return usage("--detect %v: give %v to %v", p.Detect, rendezvous.MinDetect, rendezvous.MaxDetect)
+	case p.Members == 2 && p.Fault != FaultNone && p.Victim != VictimRoot:
+		return usage("--fault %s of the only member leaves nobody to send to: give --members 3 or more, or --victim root", p.Fault)
 	case p.Fault == FaultNone && (p.Rounds < 1 || p.Rounds > maxRounds):
 		return usage("%d rounds: give --count 1 to %d", p.Rounds, maxRounds)
 	}

@@ -66,6 +66,7 @@ func TestNoFault(t *testing.T) {
 func TestFaultPlansAreChecked(t *testing.T) {
 	for text, spoil := range map[string]func(*FaultPlan){
 		"--members":       func(p *FaultPlan) { p.Members = 1 },
+		"--members 3":     func(p *FaultPlan) { p.Members = 2 },
 		"--sizes":         func(p *FaultPlan) { p.Size = 0 },
 		"--blocks":        func(p *FaultPlan) { p.BlockSize = 0 },
 		"hybrid":          func(p *FaultPlan) { p.Algorithm = schedule.Hybrid },
