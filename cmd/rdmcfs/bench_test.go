@@ -81,6 +81,7 @@ func TestBenchRefuses(t *testing.T) {
 		{exitcode.Usage, "like 64KiB", "--link-rate fast"},
 		{exitcode.Usage, "binomial-tree", "--algorithms carousel"},
 		{exitcode.Usage, "power of two", "--members 5 --algorithms hypercube"},
+		{exitcode.Usage, "racks of the members", "--members 4 --algorithms hybrid"},
 		{exitcode.Usage, "one, half or all", "--senders some"},
 		{exitcode.Usage, "--groups 2 to 4", "--groups 5"},
 		{exitcode.Usage, "--batch", "--batch 100000"},

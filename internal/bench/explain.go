@@ -18,6 +18,9 @@ func choose(name string, of schedule.Conditions) (schedule.Choice, error) {
 		}
 		of.Algorithm = a
 	}
+	if of.Algorithm == schedule.Hybrid {
+		return schedule.Choice{}, usage("hybrid needs the racks of the members, which no flag tells: take another algorithm, or auto")
+	}
 	choice, err := schedule.Choose(of)
 	if err != nil && of.Algorithm != 0 {
 		return choice, usage("%v has no schedule for %d members: take twin or circulant, or a power of two", of.Algorithm, of.Members)
