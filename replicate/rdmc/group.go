@@ -446,6 +446,11 @@ func (g *Group) Close(ctx context.Context) error {
 		return g.Err()
 	case <-ctx.Done():
 		g.Abort()
+		select {
+		case <-g.closed:
+			return nil // before that
+		default:
+		}
 		return fmt.Errorf("rdmc: close group %d: %w", g.cfg.Number, ctx.Err())
 	}
 }

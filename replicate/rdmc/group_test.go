@@ -433,3 +433,19 @@ func TestInvalidUse(t *testing.T) {
 		t.Errorf("receive of a message twice: %v", err)
 	}
 }
+
+// TestClosedIsClosed closes a group that has closed well again, by who has no time left: everything was delivered all the same.
+func TestClosedIsClosed(t *testing.T) {
+	c := newCluster(t, tcpDevices(t, 2))
+	groups := c.all(GroupConfig{Number: 1})
+	closeAll(t, groups)
+	late, cancel := context.WithCancel(t.Context())
+	cancel()
+	for range 50 {
+		for rank, g := range groups {
+			if err := g.Close(late); err != nil {
+				t.Fatalf("rank %d: %v", rank, err)
+			}
+		}
+	}
+}
