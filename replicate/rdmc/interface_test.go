@@ -414,3 +414,39 @@ func TestDSN_4_2_RelayInTheSameTurn(t *testing.T) {
 		t.Errorf("received and not sent on: %+v", c.acts)
 	}
 }
+
+// TestDSN_4_1_QueueOfARelay has the root's queue full again as soon as all members have its oldest message: a relay that has not heard
+// yet that its last send of that one arrived takes the announcement of the newest all the same.
+func TestDSN_4_1_QueueOfARelay(t *testing.T) {
+	plan, err := schedule.NewPlan(schedule.Chain, 3)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := newCore(plan, 1, simBlock, 7, false, simLimits(1))
+	from, to := c.laneOf[0], c.laneOf[2]
+	c.connected(from)
+	c.connected(to)
+	if err := c.announce(Announcement{Seq: 1, Size: simBlock, Blocks: AllBlocks(1)}, NewBitmap(1)); err != nil {
+		t.Fatal(err)
+	}
+	c.hear(to, controlMessage{epoch: 7, granted: 1})
+	slot := c.lanes[from].ring[0]
+	c.received(from, slot, trailer{seq: 1, block: 0, size: simBlock, epoch: 7, length: simBlock}, nil)
+	c.stored(slot, nil)
+	c.hear(to, controlMessage{epoch: 7, granted: 1, reports: []report{{rank: 2, done: 1}}}) // and the root hears of both
+	for seq := uint64(2); seq <= maxQueued+1; seq++ {
+		if err := c.announce(Announcement{Seq: seq}, NewBitmap(0)); err != nil {
+			t.Fatalf("message %d: %v", seq, err)
+		}
+	}
+	c.sentTo(to, slot)
+	if c.first != maxQueued+2 || c.failure != nil {
+		t.Errorf("message %d is not over: %+v", c.first, c.failure)
+	}
+	for seq := uint64(maxQueued + 3); err == nil && seq <= 4*maxQueued; seq++ { // one is left out: they wait for it
+		err = c.announce(Announcement{Seq: seq}, NewBitmap(0))
+	}
+	if !errors.Is(err, ErrInvalid) {
+		t.Error("messages are announced without bound")
+	}
+}

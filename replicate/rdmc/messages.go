@@ -6,8 +6,12 @@ import (
 	"github.com/rdmcfs/rdmcfs/replicate/schedule"
 )
 
-// maxQueued bounds the messages that are announced and not finished.
-const maxQueued = 4096
+// maxQueued bounds the messages that are announced and not finished: at the root, which sends no more. A member may have to end some yet
+// that are over for the root, and takes queuedBehind more.
+const (
+	maxQueued    = 4096
+	queuedBehind = maxQueued
+)
 
 // message is one message as the core sees it.
 type message struct {
@@ -48,8 +52,12 @@ func (c *core) announce(a Announcement, have *Bitmap) error {
 	if _, twice := c.early[a.Seq]; twice || a.Seq < c.next() {
 		return fmt.Errorf("%w: message %d was announced before", ErrInvalid, a.Seq)
 	}
-	if len(c.messages)+len(c.early) >= maxQueued {
-		return fmt.Errorf("%w: %d messages are queued", ErrInvalid, maxQueued)
+	bound := maxQueued
+	if !c.isRoot() {
+		bound += queuedBehind
+	}
+	if len(c.messages)+len(c.early) >= bound {
+		return fmt.Errorf("%w: %d messages are queued", ErrInvalid, bound)
 	}
 	c.enqueue(m)
 	c.pump()
