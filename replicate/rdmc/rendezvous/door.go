@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"os"
 	"sync"
 	"time"
 )
@@ -138,10 +139,21 @@ func (d *door) checkLocked(rank int) error {
 		return errors.New("the session has begun: nobody joins it later")
 	case rank < 1 || rank >= d.common.members:
 		return fmt.Errorf("rank %d: give 1 to %d", rank, d.common.members-1)
-	case d.in[rank] != nil:
+	case d.in[rank] != nil && !hasLeft(d.in[rank]):
 		return fmt.Errorf("rank %d is there already: give each member its own", rank)
 	}
 	return nil
+}
+
+// leftTime is how long a look takes whether a member has left.
+const leftTime = 10 * time.Millisecond
+
+// hasLeft reports whether a member that is in, and has nothing to say yet, has left: it may be started again.
+func hasLeft(conn net.Conn) bool {
+	conn.SetReadDeadline(time.Now().Add(leftTime)) // if it fails, so does the read
+	_, err := conn.Read(make([]byte, 1))
+	conn.SetReadDeadline(time.Time{})
+	return !errors.Is(err, os.ErrDeadlineExceeded)
 }
 
 func (d *door) admit(rank int, conn net.Conn) error {
@@ -151,6 +163,9 @@ func (d *door) admit(rank int, conn net.Conn) error {
 		return err
 	}
 	conn.SetReadDeadline(time.Time{})
+	if before := d.in[rank]; before != nil {
+		before.Close()
+	}
 	d.in[rank] = conn
 	if len(d.in) == d.common.members-1 {
 		d.shut = true

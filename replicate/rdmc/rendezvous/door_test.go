@@ -68,3 +68,51 @@ func TestDoorClosesOnAGuest(t *testing.T) {
 		t.Errorf("it took %v", took)
 	}
 }
+
+// TestDoorLetsInWhoWasStartedAgain has a member leave while others are awaited, and come again: it is let in. A second of its rank is not.
+func TestDoorLetsInWhoWasStartedAgain(t *testing.T) {
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	d, err := openDoor(Config{Listener: listener}, welcome{members: 3, blockSize: 1000, detect: DefaultDetect})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer d.close()
+	enter := func(rank int, want frameKind) net.Conn {
+		t.Helper()
+		conn, err := net.Dial("tcp", listener.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { conn.Close() })
+		if err := send(conn, frame{kind: kindHello, rank: rank}, helloTimeout); err != nil {
+			t.Fatal(err)
+		}
+		if f, err := receive(conn, maxFrame); err != nil || f.kind != want {
+			t.Fatalf("rank %d is told %d %q, %v", rank, f.kind, f.text, err)
+		}
+		for want == kindWelcome { // until it is noted
+			d.mu.Lock()
+			in := d.in[rank]
+			d.mu.Unlock()
+			if in != nil && in.RemoteAddr().String() == conn.LocalAddr().String() || rank == 2 {
+				break
+			}
+			runtime.Gosched()
+		}
+		return conn
+	}
+	enter(1, kindWelcome).Close()
+	again := enter(1, kindWelcome)
+	enter(1, kindOut)
+	enter(2, kindWelcome)
+	in, err := d.admitAll(t.Context())
+	if err != nil || len(in) != 2 || in[1].RemoteAddr().String() != again.LocalAddr().String() {
+		t.Errorf("%v, %v", in, err)
+	}
+	for _, conn := range in {
+		conn.Close()
+	}
+}
