@@ -76,9 +76,12 @@ func (q *queuePair) delayAck() bool {
 		return false
 	}
 	if !q.answeredAt.IsZero() {
+		if q.noted == q.executed {
+			return q.ackArmed // the poller has woken the reader for nothing
+		}
 		q.inTurn = 0 // two answers in a row
 	}
-	q.answeredAt = time.Now()
+	q.answeredAt, q.noted = time.Now(), q.executed
 	if q.inTurn < turnsEnough {
 		return false
 	}

@@ -154,6 +154,20 @@ func TestTimerOfAnEarlierAnswer(t *testing.T) {
 	}
 }
 
+// TestReaderWokenForNothing: looking again before it waits, with nothing new, the reader goes on waiting with the acknowledgement.
+func TestReaderWokenForNothing(t *testing.T) {
+	q := &queuePair{dev: &Device{cfg: Config{answerDelay: time.Hour}}, state: stateReady, executed: 1, answered: true, inTurn: turnsMax}
+	q.ackTimer = time.AfterFunc(time.Hour, func() {})
+	defer q.ackTimer.Stop()
+	if !q.delayAck() || !q.delayAck() || q.inTurn != turnsMax {
+		t.Errorf("an answer is not waited with when it is looked at again: %d in turn", q.inTurn)
+	}
+	q.executed++
+	if q.delayAck() || q.inTurn != 0 {
+		t.Errorf("two answers in a row are waited with: %d in turn", q.inTurn)
+	}
+}
+
 // TestTalkThatFalters: after a long talk one late request does not end the waiting of acknowledgements, a few in a row do.
 func TestTalkThatFalters(t *testing.T) {
 	q := &queuePair{dev: &Device{cfg: Config{answerDelay: time.Hour}}}

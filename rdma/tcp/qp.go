@@ -70,6 +70,7 @@ type queuePair struct {
 	ackArmed bool   // ackTimer runs
 
 	answeredAt time.Time // when the last answer came that this side has sent nothing since
+	noted      uint32    // executed then
 	inTurn     int       // answers that a request followed soon, see turnsEnough
 	nak        rdma.Status
 	answers    answerRing
