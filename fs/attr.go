@@ -37,65 +37,87 @@ func (f *fileSystem) record(n *node) meta.Inode {
 	return n.last
 }
 
-// fillAttr gives the attributes that the handles of a node see, and how long they may be cached.
+// fillAttr gives the attributes that the handles of a node see, and how long they may be cached. Of anything but a file they are rec's.
 func (f *fileSystem) fillAttr(n *node, rec meta.Inode, out *fuse.Attr) time.Duration {
-	setAttr(out, rec)
-	if n.kind != meta.KindFile {
-		return cacheForever
+	if n.kind == meta.KindFile {
+		return f.fileAttr(n, out)
 	}
+	setAttr(out, rec)
+	return cacheForever
+}
+
+// fileAttr is fillAttr of a file. The record is read last: what is not staged any more when this looks is in the log by then.
+func (f *fileSystem) fileAttr(n *node, out *fuse.Attr) time.Duration {
 	f.nodes.mu.Lock()
 	l, v := n.live, n.reading
-	if n.removed || n.gone {
-		out.Nlink = 0
-	}
 	superseded := false
 	if l != nil && l.ended {
 		l = nil
 	} else if l != nil {
 		l.holds++
 		superseded = l.superseded
-	} else if v != nil {
-		n.tellLocked(v.id, v.size)
-	} else {
-		n.tellLocked(rec.Content, rec.Size)
 	}
 	f.nodes.mu.Unlock()
-	switch {
-	case l != nil:
-		valid := f.liveAttr(l, rec, out)
-		f.unhold(l)
+	if l != nil {
+		defer f.unhold(l)
+		valid := f.liveAttr(l, out)
 		if superseded {
 			return 0 // when it is closed the newer version shows
 		}
 		return valid
-	case v != nil && (v.id != rec.Content || v.size != rec.Size):
+	}
+	rec := f.record(n)
+	f.nodes.mu.Lock()
+	defer f.nodes.mu.Unlock()
+	n.setAttrLocked(out, rec)
+	switch {
+	case n.live != nil: // one that ends tells it itself
+	case v == nil:
+		n.tellLocked(rec.Content, rec.Size)
+	default:
+		n.tellLocked(v.id, v.size)
+	}
+	if v != nil && (v.id != rec.Content || v.size != rec.Size) {
 		out.Size = uint64(v.size)
 		out.Blocks = blocks(v.size, v.holes)
 	}
 	return cacheForever
 }
 
-// liveAttr overlays what is staged. The kernel sees each write that changes it, but not the stores through mappings.
-func (f *fileSystem) liveAttr(l *live, rec meta.Inode, out *fuse.Attr) time.Duration {
-	select {
-	case <-l.ready:
-	default:
-		return 0 // still being prepared from rec
+// setAttrLocked gives the attributes of a record. table.mu is held.
+func (n *node) setAttrLocked(out *fuse.Attr, rec meta.Inode) {
+	setAttr(out, rec)
+	if n.removed || n.gone {
+		out.Nlink = 0
 	}
-	if l.err != 0 {
-		return 0
+}
+
+// liveAttr overlays what is staged. The kernel sees each write that changes it, but not the stores through mappings.
+func (f *fileSystem) liveAttr(l *live, out *fuse.Attr) time.Duration {
+	var patch meta.AttrPatch
+	var p state
+	valid := cacheForever
+	ready := l.isReady()
+	if ready {
+		l.mu.Lock()
+		patch, p = l.shownAttrLocked(), l.published
+		if l.mayMap {
+			valid = 0
+		}
+		l.mu.Unlock()
+	}
+	rec := f.record(l.node)
+	f.nodes.mu.Lock()
+	l.node.setAttrLocked(out, rec)
+	f.nodes.mu.Unlock()
+	if !ready || l.err != 0 {
+		return 0 // still being prepared from rec, or that has failed
 	}
 	st, err := l.stage.Stat()
 	if err != nil {
 		f.log.Error("stat staged file", "inode", uint64(rec.Ino), "err", err)
 		return 0
 	}
-	l.mu.Lock()
-	patch, p, valid := l.attr, l.published, cacheForever
-	if l.mayMap {
-		valid = 0
-	}
-	l.mu.Unlock()
 	out.Size = uint64(st.Size)
 	out.Blocks = uint64(st.Allocated+blockBytes-1) / blockBytes
 	if !p.valid || p.size != st.Size || p.ctime != st.Ctime {
@@ -169,8 +191,16 @@ func (f *fileSystem) GetAttr(_ <-chan struct{}, in *fuse.GetAttrIn, out *fuse.At
 		return fuse.Status(syscall.ESTALE)
 	}
 	f.awaitSettled(f.ctx, n)
-	out.SetTimeout(f.fillAttr(n, f.record(n), &out.Attr))
+	f.answerAttr(n, out)
 	return fuse.OK
+}
+
+func (f *fileSystem) answerAttr(n *node, out *fuse.AttrOut) {
+	if n.kind == meta.KindFile {
+		out.SetTimeout(f.fileAttr(n, &out.Attr))
+	} else {
+		out.SetTimeout(f.fillAttr(n, f.record(n), &out.Attr))
+	}
 }
 
 // SetAttr answers FUSE_SETATTR: truncation first, then the rest.
@@ -194,7 +224,7 @@ func (f *fileSystem) SetAttr(cancel <-chan struct{}, in *fuse.SetAttrIn, out *fu
 			return fuse.Status(no)
 		}
 	}
-	out.SetTimeout(f.fillAttr(n, f.record(n), &out.Attr))
+	f.answerAttr(n, out)
 	return fuse.OK
 }
 
@@ -340,12 +370,19 @@ func (f *fileSystem) readyLive(ctx context.Context, n *node) *live {
 	return nil
 }
 
-// awaitReady waits until a live file is prepared; false if ctx ends before.
-func (l *live) awaitReady(ctx context.Context) bool {
+func (l *live) isReady() bool {
 	select {
-	case <-l.ready: // most often, and then nobody need watch ctx
+	case <-l.ready:
 		return true
 	default:
+		return false
+	}
+}
+
+// awaitReady waits until a live file is prepared; false if ctx ends before.
+func (l *live) awaitReady(ctx context.Context) bool {
+	if l.isReady() {
+		return true // most often, and then nobody need watch ctx
 	}
 	select {
 	case <-l.ready:

@@ -224,7 +224,7 @@ func (f *fileSystem) baseSums(l *live) (*leafSums, error) {
 
 // push publishes one snapshot and ends it.
 func (f *fileSystem) push(ctx context.Context, l *live, c change, link tmpName) error {
-	p, attr, sums := f.preparePush(l, c, link)
+	p, sums := f.preparePush(l, c, link)
 	own := f.ownPublish(l, p)
 	out, err := f.cluster.Publish(ctx, p)
 	own()
@@ -236,8 +236,8 @@ func (f *fileSystem) push(ctx context.Context, l *live, c change, link tmpName) 
 	defer f.nodes.mu.Unlock()
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	l.attrsTookLocked(err == nil)
 	if err != nil {
-		l.attr = mergePatch(attr, l.attr)
 		l.kept = fmt.Sprintf("publish: %v", err)
 		l.unknown = errors.Is(err, ErrUnknown)
 		return fmt.Errorf("fs: publish inode %d: %w", l.node.ino(), err)
@@ -250,18 +250,16 @@ func (f *fileSystem) push(ctx context.Context, l *live, c change, link tmpName) 
 }
 
 // preparePush takes the pending attributes of a live file into a push.
-func (f *fileSystem) preparePush(l *live, c change, link tmpName) (replicate.Push, meta.AttrPatch, *leafSums) {
+func (f *fileSystem) preparePush(l *live, c change, link tmpName) (replicate.Push, *leafSums) {
 	path := link.name
 	if path == "" {
 		path = f.path(f.record(l.node))
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	attr := l.attr
-	l.attr = meta.AttrPatch{}
 	p := replicate.Push{
 		Ino: l.node.ino(), Path: path, Base: l.current, Size: c.snap.Size, Holes: c.snap.Holes, Data: c.snap.Data, Source: c.snap.Source,
-		Attr: withTimes(attr, c.stat), LinkParent: link.parent, LinkName: link.name,
+		Attr: withTimes(l.takeAttrsLocked(), c.stat), LinkParent: link.parent, LinkName: link.name,
 		Urgent: c.taking.urgent, Taken: c.taking.read,
 	}
 	if link.name != "" {
@@ -271,11 +269,11 @@ func (f *fileSystem) preparePush(l *live, c change, link tmpName) (replicate.Pus
 		p.Dirty = c.dirty
 	}
 	if c.snap.Exact {
-		return p, attr, nil
+		return p, nil
 	}
 	sums := newSums(p.Size, p.Data, p.Dirty, l.sums)
 	p.Source = &recorder{src: p.Source, sums: sums}
-	return p, attr, sums
+	return p, sums
 }
 
 // worthDelta reports whether only what changed should be moved.
@@ -294,23 +292,23 @@ func withTimes(attr meta.AttrPatch, st StageStat) meta.AttrPatch {
 // publishAttr proposes attributes that were to ride in a publish which turned out not to be needed.
 func (f *fileSystem) publishAttr(ctx context.Context, l *live) error {
 	l.mu.Lock()
-	attr := l.attr
-	l.attr = meta.AttrPatch{}
-	l.mu.Unlock()
-	if attr.Mask == 0 && len(attr.SetXattr) == 0 && len(attr.DelXattr) == 0 {
+	if !l.pendingAttrLocked() {
+		l.mu.Unlock()
 		return nil
 	}
+	attr := l.takeAttrsLocked()
+	l.mu.Unlock()
 	defer f.ownInode(l.node.ino())()
 	res, err := f.propose(ctx, &meta.SetAttr{Ino: l.node.ino(), Patch: attr})
 	if err == nil && res.Errno != 0 {
 		err = res.Errno
 	}
+	l.mu.Lock()
+	l.attrsTookLocked(err == nil)
+	l.mu.Unlock()
 	if err == nil {
 		return nil
 	}
-	l.mu.Lock()
-	l.attr = mergePatch(attr, l.attr)
-	l.mu.Unlock()
 	return fmt.Errorf("fs: set attributes of inode %d: %w", l.node.ino(), err)
 }
 
@@ -395,5 +393,29 @@ func (f *fileSystem) waitRound(cancel <-chan struct{}, pid uint32, r *round) (ki
 func (l *live) pendingAttr() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.attr.Mask != 0 || len(l.attr.SetXattr) > 0 || len(l.attr.DelXattr) > 0
+	return l.pendingAttrLocked()
 }
+
+// pendingAttrLocked reports whether attributes wait for a publish. live.mu is held.
+func (l *live) pendingAttrLocked() bool { return !isEmpty(l.attr) }
+
+func isEmpty(p meta.AttrPatch) bool {
+	return p.Mask == 0 && len(p.SetXattr) == 0 && len(p.DelXattr) == 0
+}
+
+// takeAttrsLocked gives the attributes that ride in the publish that begins. live.mu is held.
+func (l *live) takeAttrsLocked() meta.AttrPatch {
+	l.riding, l.attr = l.attr, meta.AttrPatch{}
+	return l.riding
+}
+
+// attrsTookLocked ends what takeAttrsLocked began: they are in the log, or wait again. live.mu is held.
+func (l *live) attrsTookLocked(ok bool) {
+	if !ok {
+		l.attr = mergePatch(l.riding, l.attr)
+	}
+	l.riding = meta.AttrPatch{}
+}
+
+// shownAttrLocked is what was changed and is not in the log, as far as this node knows. live.mu is held.
+func (l *live) shownAttrLocked() meta.AttrPatch { return mergePatch(l.riding, l.attr) }

@@ -46,6 +46,7 @@ type live struct {
 	published state          // what was published last
 	current   meta.ContentID // the content of that
 	attr      meta.AttrPatch // rides in the next publish
+	riding    meta.AttrPatch // rides in the one under way
 	sums      *leafSums      // of the published bytes; nil when unknown
 	kept      string         // why the bytes have to be kept when the last handle goes; "" = they need not
 	cur, next *round         // publishes under way and waiting

@@ -18,17 +18,13 @@ const (
 // entry answers a lookup: it counts one reference of the kernel.
 func (f *fileSystem) entry(rec meta.Inode, out *fuse.EntryOut) *node {
 	n := f.nodes.looked(rec)
-	if n.kind == meta.KindFile { // from now on a commit finds the node; rec may be of before
-		rec, _ = f.refresh(rec)
-	}
-	f.fillEntry(n, rec, out)
+	f.fillEntry(n, rec, out) // from now on a commit finds the node, and only now the record of a file is read for good
 	return n
 }
 
 // entryAhead answers a lookup with the node that was opened for it, also if others have superseded it since: the open that comes finds its
 // handle there. openAhead has counted the reference of the kernel.
 func (f *fileSystem) entryAhead(n *node, rec meta.Inode, out *fuse.EntryOut) {
-	rec, _ = f.refresh(rec)
 	f.fillEntry(n, rec, out)
 	if f.nodes.isDetached(n) {
 		out.SetEntryTimeout(0)

@@ -30,7 +30,7 @@ func (f *fileSystem) xattrSpace(name string) bool {
 	return f.opts.ACL && (name == "system.posix_acl_access" || name == "system.posix_acl_default")
 }
 
-// pendingXattrs is what rides in the next publish of a node.
+// pendingXattrs is what rides in publishes of a node.
 func (f *fileSystem) pendingXattrs(n *node) meta.AttrPatch {
 	f.nodes.mu.Lock()
 	l := n.live
@@ -40,7 +40,7 @@ func (f *fileSystem) pendingXattrs(n *node) meta.AttrPatch {
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.attr
+	return l.shownAttrLocked()
 }
 
 // xattr reads one attribute.
