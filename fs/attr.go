@@ -278,10 +278,6 @@ func (f *fileSystem) change(ctx context.Context, n *node, patch meta.AttrPatch, 
 		}
 		l.mu.Lock()
 		defer l.mu.Unlock()
-		patch.Mask &^= meta.AttrMtime // the staged file has it, until it is written again
-		if t.atime != nil {
-			patch.Mask |= meta.AttrAtime
-		}
 		patch.Ctime = time.Now().UnixNano()
 		l.attr = mergePatch(l.attr, patch)
 		return 0
@@ -392,10 +388,11 @@ func (l *live) awaitReady(ctx context.Context) bool {
 	}
 }
 
-// rides reports whether a change of attributes can wait for the next publish of a live file.
+// rides reports whether a change of attributes can wait for the next publish of a live file. It has to while an earlier one waits or is
+// under way.
 func (f *fileSystem) rides(l *live) bool {
 	l.mu.Lock()
-	waiting := l.reserved || l.tmp != nil
+	waiting := l.reserved || l.tmp != nil || !isEmpty(l.shownAttrLocked())
 	l.mu.Unlock()
 	if waiting {
 		return true

@@ -20,40 +20,46 @@ const (
 
 // round is one publish that any number of callers wait for. err is set before done is closed.
 type round struct {
-	done chan struct{}
-	err  error
+	done  chan struct{}
+	err   error
+	attrs bool // only attributes; protected by live.mu until it begins
 }
 
 // publish sees to it that a snapshot taken after now is published: by a new round, or by the one that is queued
 // behind a running one.
 func (f *fileSystem) publish(l *live) *round {
 	f.nodes.mu.Lock()
+	defer f.nodes.mu.Unlock()
+	return f.roundLocked(l, false)
+}
+
+// roundLocked is publish; with attrs it is enough that attributes are. table.mu is held.
+func (f *fileSystem) roundLocked(l *live, attrs bool) *round {
 	l.mu.Lock()
-	var r *round
-	start := l.cur == nil
+	defer l.mu.Unlock()
 	switch {
-	case start:
-		r = &round{done: make(chan struct{})}
+	case l.cur == nil:
+		r := &round{done: make(chan struct{}), attrs: attrs}
 		l.cur = r
 		l.busy++
-	case l.next == nil:
-		r = &round{done: make(chan struct{})}
-		l.next = r
-	default:
-		r = l.next
-	}
-	l.mu.Unlock()
-	f.nodes.mu.Unlock()
-	if start {
 		f.work.Go(func() { f.runRounds(l, r) })
+		return r
+	case l.next == nil:
+		l.next = &round{done: make(chan struct{}), attrs: attrs}
+	case !attrs:
+		l.next.attrs = false
 	}
-	return r
+	return l.next
 }
 
 // runRounds publishes until no round is waiting.
 func (f *fileSystem) runRounds(l *live, r *round) {
 	for r != nil {
-		r.err = f.publishOnce(f.ctx, l)
+		if r.attrs {
+			r.err = f.publishLeft(f.ctx, l)
+		} else {
+			r.err = f.publishOnce(f.ctx, l)
+		}
 		l.mu.Lock()
 		done := r
 		l.cur, l.next = l.next, nil
@@ -310,6 +316,36 @@ func (f *fileSystem) publishAttr(ctx context.Context, l *live) error {
 		return nil
 	}
 	return fmt.Errorf("fs: set attributes of inode %d: %w", l.node.ino(), err)
+}
+
+// attrsLeftLocked reports whether attributes wait for a publish that does not come. table.mu is held.
+func (l *live) attrsLeftLocked() bool {
+	if !l.frozenLocked() || l.ended || l.node.removed || l.node.gone {
+		return false
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return !l.reserved && l.tmp == nil && l.pendingAttrLocked()
+}
+
+// publishLeft is publishAttr when nobody may write any more: what the log does not take then is lost. Times go with the bytes that
+// they were set on, also where those are kept unpublished.
+func (f *fileSystem) publishLeft(ctx context.Context, l *live) error {
+	l.mu.Lock()
+	if l.kept != "" {
+		l.attr.Mask &^= meta.AttrAtime | meta.AttrMtime
+	}
+	l.mu.Unlock()
+	err := f.publishAttr(ctx, l)
+	if err == nil {
+		return nil
+	}
+	f.log.Error("changes of attributes are lost", "inode", uint64(l.node.ino()), "err", err)
+	l.mu.Lock()
+	l.attr = meta.AttrPatch{}
+	l.mu.Unlock()
+	f.notifier.attr(l.node.id) // the kernel remembers them
+	return err
 }
 
 // flushLive is FLUSH and FSYNC of a handle that may write.

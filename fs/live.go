@@ -358,14 +358,17 @@ func (f *fileSystem) unbusy(l *live) { f.letGo(l, &l.busy) }
 // unhold gives one count of holds back.
 func (f *fileSystem) unhold(l *live) { f.letGo(l, &l.holds) }
 
-// letGo takes one off a count and ends the live file if that was the last that held it. One that only readers hold,
-// and that a newer commit superseded, is left to them.
+// letGo takes one off a count and ends the live file if that was the last that held it, once all its attributes are in the log. One
+// that only readers hold, and that a newer commit superseded, is left to them.
 func (f *fileSystem) letGo(l *live, count *int) {
 	f.nodes.mu.Lock()
 	*count--
 	if l.frozenLocked() {
 		close(l.released)
 		l.released = make(chan struct{})
+	}
+	if l.attrsLeftLocked() {
+		f.roundLocked(l, true)
 	}
 	end := l.busy == 0 && l.holds == 0 && l.handles == 0 && !l.ended
 	if end {

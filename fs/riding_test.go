@@ -2,10 +2,12 @@ package fs_test
 
 import (
 	"context"
+	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
 	"testing"
+	"time"
 
 	"github.com/rdmcfs/rdmcfs/fs/fstest"
 	"github.com/rdmcfs/rdmcfs/replicate"
@@ -81,5 +83,120 @@ func TestG3OwnAttributesAtTheEndOfAPublish(t *testing.T) {
 		})
 		wantMode(t, path, 0o600)
 		wantMode(t, path, 0o600)
+	})
+}
+
+// changes of attributes, and how to see that they have been made.
+var attrChanges = map[string]struct {
+	do   func(path string) error
+	seen func(t *testing.T, path string)
+}{
+	"chmod": {func(path string) error { return os.Chmod(path, 0o600) }, func(t *testing.T, path string) { wantMode(t, path, 0o600) }},
+	"xattr": {func(path string) error { return unix.Setxattr(path, "user.tag", []byte("value"), 0) },
+		func(t *testing.T, path string) { wantXattr(t, path, "user.tag", "value") }},
+	"chtimes": {func(path string) error { return os.Chtimes(path, time.Unix(1e9, 5), time.Unix(1e9, 5)) }, func(t *testing.T, path string) {
+		if st, err := os.Stat(path); err != nil || !st.ModTime().Equal(time.Unix(1e9, 5)) {
+			t.Errorf("%s: mtime %v, %v", path, st.ModTime(), err)
+		}
+	}},
+}
+
+// released waits until the files that were closed are released, but for n that are kept unpublished.
+func released(t *testing.T, node *fstest.Node, n int) {
+	t.Helper()
+	eventually(t, func() error {
+		list, err := node.Store().Stagings()
+		if err != nil || len(list) != n || n > 0 && list[0].Open {
+			return fmt.Errorf("%d staged files, %v", len(list), err)
+		}
+		return nil
+	})
+}
+
+// TestAttributesInTheLastPublish: what is changed while the last close publishes the file is not lost with it.
+func TestAttributesInTheLastPublish(t *testing.T) {
+	for name, change := range attrChanges {
+		for _, flags := range []int{os.O_CREATE, 0} {
+			t.Run(fmt.Sprint(name, flags), func(t *testing.T) {
+				eachPair(t, func(t *testing.T, c *fstest.Cluster, a, b string) {
+					path := filepath.Join(a, "f")
+					if flags&os.O_CREATE == 0 {
+						write(t, path, []byte("old"))
+					}
+					f, err := os.OpenFile(path, os.O_WRONLY|flags, 0o644)
+					must(t, err)
+					_, err = f.WriteString("bytes")
+					must(t, err)
+					c.Node(1).Before(func(context.Context, replicate.Push) error {
+						c.Node(1).Before(nil)
+						if err := change.do(path); err != nil {
+							t.Error(err)
+						}
+						return nil
+					})
+					must(t, f.Close())
+					released(t, c.Node(1), 0)
+					change.seen(t, path)
+					change.seen(t, filepath.Join(b, "f"))
+				})
+			})
+		}
+	}
+}
+
+// TestAttributesOfAFailedPublish: what others change while a file is open for writing stays, whatever becomes of what is written. The times
+// are those of the bytes.
+func TestAttributesOfAFailedPublish(t *testing.T) {
+	for name, change := range attrChanges {
+		t.Run(name, func(t *testing.T) {
+			eachPair(t, func(t *testing.T, c *fstest.Cluster, a, b string) {
+				path := filepath.Join(a, "f")
+				write(t, path, []byte("old"))
+				f, err := os.OpenFile(path, os.O_WRONLY, 0)
+				must(t, err)
+				_, err = f.WriteString("bytes")
+				must(t, err)
+				must(t, change.do(path))
+				c.Node(1).Before(fstest.EIO)
+				if err := f.Close(); err == nil {
+					t.Error("close succeeded")
+				}
+				released(t, c.Node(1), 1)
+				wantBytes(t, path, []byte("old"))
+				if name == "chtimes" {
+					if st, err := os.Stat(path); err != nil || st.ModTime().Unix() == 1e9 {
+						t.Errorf("mtime %v, %v", st.ModTime(), err)
+					}
+					return
+				}
+				change.seen(t, path)
+				change.seen(t, filepath.Join(b, "f"))
+			})
+		})
+	}
+}
+
+// TestAttributesWithoutQuorum: what the log does not take when nobody writes the file any more is given up, and not shown.
+func TestAttributesWithoutQuorum(t *testing.T) {
+	eachPair(t, func(t *testing.T, c *fstest.Cluster, a, _ string) {
+		path := filepath.Join(a, "f")
+		write(t, path, []byte("old"))
+		f, err := os.OpenFile(path, os.O_WRONLY, 0)
+		must(t, err)
+		_, err = f.WriteString("bytes")
+		must(t, err)
+		must(t, os.Chmod(path, 0o600))
+		c.Node(1).ReadOnly(true)
+		defer c.Node(1).ReadOnly(false)
+		if err := f.Close(); err == nil {
+			t.Error("close succeeded")
+		}
+		released(t, c.Node(1), 1)
+		eventually(t, func() error {
+			if st, err := os.Stat(path); err != nil || st.Mode() != 0o644 {
+				return fmt.Errorf("mode %v, %v", st.Mode(), err)
+			}
+			return nil
+		})
 	})
 }
