@@ -50,7 +50,10 @@ func (f *fileSystem) fillAttr(n *node, rec meta.Inode, out *fuse.Attr) time.Dura
 func (f *fileSystem) fileAttr(n *node, out *fuse.Attr) time.Duration {
 	f.nodes.mu.Lock()
 	l, v := n.live, n.reading
-	superseded := false
+	superseded, valid := false, cacheForever
+	if n.detached {
+		valid = 0 // see detachLocked
+	}
 	if l != nil && l.ended {
 		l = nil
 	} else if l != nil {
@@ -60,11 +63,10 @@ func (f *fileSystem) fileAttr(n *node, out *fuse.Attr) time.Duration {
 	f.nodes.mu.Unlock()
 	if l != nil {
 		defer f.unhold(l)
-		valid := f.liveAttr(l, out)
 		if superseded {
-			return 0 // when it is closed the newer version shows
+			valid = 0 // when it is closed the newer version shows
 		}
-		return valid
+		return min(valid, f.liveAttr(l, out))
 	}
 	rec := f.record(n)
 	f.nodes.mu.Lock()
@@ -81,7 +83,7 @@ func (f *fileSystem) fileAttr(n *node, out *fuse.Attr) time.Duration {
 		out.Size = uint64(v.size)
 		out.Blocks = blocks(v.size, v.holes)
 	}
-	return cacheForever
+	return valid
 }
 
 // setAttrLocked gives the attributes of a record. table.mu is held.

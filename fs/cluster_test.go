@@ -414,3 +414,32 @@ func TestRemovedFileKeepsItsLastAttributes(t *testing.T) {
 		}
 	})
 }
+
+// Who has an older version open sees the attributes of now by it, and that the last name is gone.
+func TestAttributesOfAnOlderVersion(t *testing.T) {
+	eachPair(t, func(t *testing.T, c *fstest.Cluster, a, b string) {
+		for _, here := range []string{a, b} {
+			path := filepath.Join(a, "f")
+			write(t, path, []byte("old"))
+			f, err := os.Open(filepath.Join(here, "f"))
+			must(t, err)
+			write(t, path, []byte("newer"))
+			wantBytes(t, filepath.Join(here, "f"), []byte("newer"))
+			if st, err := f.Stat(); err != nil || st.Mode() != 0o644 || st.Size() != 3 {
+				t.Errorf("%s: %v %d, %v", here, st.Mode(), st.Size(), err)
+			}
+			must(t, os.Chmod(path, 0o600))
+			eventually(t, func() error { // the kernel is told soon that it has to ask
+				if st, err := f.Stat(); err != nil || st.Mode() != 0o600 || st.Size() != 3 {
+					return fmt.Errorf("%s: after chmod %v %d, %v", here, st.Mode(), st.Size(), err)
+				}
+				return nil
+			})
+			must(t, os.Remove(path))
+			if st, err := f.Stat(); err != nil || st.Sys().(*syscall.Stat_t).Nlink != 0 {
+				t.Errorf("%s: after the removal %+v, %v", here, st.Sys(), err)
+			}
+			must(t, f.Close())
+		}
+	})
+}

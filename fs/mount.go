@@ -85,6 +85,7 @@ func (m *Mount) attach(o Options) error {
 	}
 	f := m.fs
 	f.notifier = &notifier{queue: make(chan uint64, notifyQueue), dev: own}
+	f.nodes.dropAttr = f.notifier.attr
 	server, err := fuse.NewServer(f, fmt.Sprintf("/dev/fd/%d", dev), &fuse.MountOptions{
 		MaxWrite: maxWrite, MaxBackground: maxBackground, MaxReadAhead: maxReadAhead,
 		ExplicitDataCacheControl: true, EnableAcl: o.ACL, Debug: o.Debug, DisableReadDirPlus: true,

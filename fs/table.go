@@ -39,6 +39,8 @@ type table struct {
 	byID    map[uint64]*node
 	current map[meta.Ino]*node
 	nextID  uint64
+	// dropAttr makes the kernel forget the attributes of a node soon; nil where there is no kernel.
+	dropAttr func(id uint64)
 }
 
 func newTable(root meta.Inode) *table {
@@ -128,12 +130,16 @@ func (t *table) addLocked(rec meta.Inode) *node {
 	return n
 }
 
-// detachLocked makes the next lookup of n's inode number give another node.
+// detachLocked makes the next lookup of n's inode number give another node. From now on nobody tells the kernel what changes of n: it has
+// to ask.
 func (t *table) detachLocked(n *node) {
 	if t.current[n.ino()] == n {
 		delete(t.current, n.ino())
 	}
 	n.detached = true
+	if t.dropAttr != nil {
+		t.dropAttr(n.id)
+	}
 }
 
 func (t *table) forget(id, count uint64) {
