@@ -36,6 +36,8 @@ type fileSystem struct {
 
 	ctx  context.Context // ends with the mount
 	stop context.CancelFunc
+	late context.Context // of what the log is still told then: ends a bounded time later
+	over context.CancelFunc
 	work workers // publishes and watches under way
 }
 
@@ -47,7 +49,8 @@ func newFileSystem(ctx context.Context, o Options, root meta.Inode) *fileSystem 
 		cluster:       o.Cluster, staging: o.Staging, log: o.Log, opts: o,
 		nodes: newTable(root), handles: newHandles(), own: newOwnOps(), retries: newRetries(),
 	}
-	f.ctx, f.stop = context.WithCancel(context.WithoutCancel(ctx))
+	f.late, f.over = context.WithCancel(context.WithoutCancel(ctx))
+	f.ctx, f.stop = context.WithCancel(f.late)
 	return f
 }
 

@@ -56,7 +56,7 @@ func (f *fileSystem) roundLocked(l *live, attrs bool) *round {
 func (f *fileSystem) runRounds(l *live, r *round) {
 	for r != nil {
 		if r.attrs {
-			r.err = f.publishLeft(f.ctx, l)
+			r.err = f.publishLeft(f.late, l)
 		} else {
 			r.err = f.publishOnce(f.ctx, l)
 		}
@@ -318,9 +318,9 @@ func (f *fileSystem) publishAttr(ctx context.Context, l *live) error {
 	return fmt.Errorf("fs: set attributes of inode %d: %w", l.node.ino(), err)
 }
 
-// attrsLeftLocked reports whether attributes wait for a publish that does not come. table.mu is held.
+// attrsLeftLocked reports whether attributes wait for a publish, of an inode that is in the log. table.mu is held.
 func (l *live) attrsLeftLocked() bool {
-	if !l.frozenLocked() || l.ended || l.node.removed || l.node.gone {
+	if l.node.removed || l.node.gone {
 		return false
 	}
 	l.mu.Lock()

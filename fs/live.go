@@ -367,7 +367,7 @@ func (f *fileSystem) letGo(l *live, count *int) {
 		close(l.released)
 		l.released = make(chan struct{})
 	}
-	if l.attrsLeftLocked() {
+	if l.frozenLocked() && !l.ended && l.attrsLeftLocked() {
 		f.roundLocked(l, true)
 	}
 	end := l.busy == 0 && l.holds == 0 && l.handles == 0 && !l.ended

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
+	"sync"
 	"time"
 
 	"github.com/hanwen/go-fuse/v2/fuse"
@@ -42,6 +43,8 @@ type Mount struct {
 	why  string
 	dev  string        // of the mount, as in mountinfo: 0:MINOR
 	done chan struct{} // closed when the kernel's connection has ended
+
+	ending sync.Mutex // held by finish: one at a time
 }
 
 const (
@@ -66,7 +69,7 @@ func NewMount(ctx context.Context, o Options) (*Mount, error) {
 	}
 	m := &Mount{dir: dir, fs: newFileSystem(ctx, o, root), done: make(chan struct{})}
 	if err := m.attach(o); err != nil {
-		m.fs.stop()
+		m.fs.over()
 		return nil, fmt.Errorf("fs: mount %s: %w", dir, err)
 	}
 	return m, nil
@@ -234,6 +237,9 @@ func (m *Mount) unmountBusy(ctx context.Context) error {
 
 // finish ends everything that belongs to a mount whose name is gone.
 func (m *Mount) finish(ctx context.Context) error {
+	m.ending.Lock()
+	defer m.ending.Unlock()
+	defer context.AfterFunc(ctx, m.fs.over)()
 	idle := make(chan struct{})
 	go func() { // ends with the work, which f.stop bounds
 		m.fs.drain()
@@ -250,5 +256,7 @@ func (m *Mount) finish(ctx context.Context) error {
 	}
 	m.fs.work.Wait() // for what the last requests began
 	m.fs.keepAll()
+	m.fs.work.Wait()
+	m.fs.over()
 	return m.fs.notifier.close()
 }

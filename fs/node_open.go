@@ -136,7 +136,7 @@ func (f *fileSystem) stageNew(rec meta.Inode, name string) (*handle, syscall.Err
 
 // unreserve takes back the name of a file that got no version.
 func (f *fileSystem) unreserve(l *live) {
-	if f.ctx.Err() != nil || l.name == "" {
+	if l.name == "" {
 		return
 	}
 	ino := l.node.ino()
@@ -144,7 +144,7 @@ func (f *fileSystem) unreserve(l *live) {
 		return
 	}
 	f.work.Go(func() {
-		res, err := f.propose(f.ctx, &meta.Unlink{Parent: l.parent, Name: l.name, Ino: ino})
+		res, err := f.propose(f.late, &meta.Unlink{Parent: l.parent, Name: l.name, Ino: ino})
 		f.outcome("unreserve "+l.name, ino, res, err)
 	})
 }

@@ -50,13 +50,16 @@ func (f *fileSystem) keepAll() {
 	for _, l := range f.allLive() {
 		<-l.ready
 		f.nodes.mu.Lock()
-		ended := l.ended
+		ended, attrs := l.ended, l.attrsLeftLocked()
 		l.ended = true
 		f.nodes.mu.Unlock()
 		if ended {
 			continue
 		}
 		f.keepUnpublished(l)
+		if attrs {
+			_ = f.publishLeft(f.late, l) // it is logged
+		}
 		f.endLive(l)
 	}
 	for _, v := range f.allReading() {
