@@ -275,6 +275,9 @@ func (f *fileSystem) change(ctx context.Context, n *node, patch meta.AttrPatch, 
 		defer f.unhold(l)
 	}
 	if l != nil && f.rides(l) {
+		if no := f.makeRoom(ctx, l, patch); no != 0 {
+			return no
+		}
 		if err := f.setTimes(l, t); err != nil {
 			return f.fail("set times", n.ino(), err)
 		}
@@ -291,6 +294,39 @@ func (f *fileSystem) change(ctx context.Context, n *node, patch meta.AttrPatch, 
 		return 0
 	}
 	return f.fail("set times", n.ino(), l.timesSet(t))
+}
+
+// attrBytesMax bounds what waits for one publish: an entry of the log has to hold it.
+const attrBytesMax = 512 << 10
+
+// makeRoom brings what waits to the log if it would be too much together with patch.
+func (f *fileSystem) makeRoom(ctx context.Context, l *live, patch meta.AttrPatch) syscall.Errno {
+	l.mu.Lock()
+	fits := xattrBytes(l.shownAttrLocked())+xattrBytes(patch) <= attrBytesMax
+	named := l.tmp == nil
+	l.mu.Unlock()
+	switch {
+	case fits:
+		return 0
+	case !named:
+		return syscall.ENOSPC // the log does not know it yet
+	}
+	f.nodes.mu.Lock()
+	r := f.roundLocked(l, true)
+	f.nodes.mu.Unlock()
+	select {
+	case <-r.done:
+		return f.fail("set attributes", l.node.ino(), r.err)
+	case <-ctx.Done():
+		return syscall.EIO
+	}
+}
+
+func xattrBytes(p meta.AttrPatch) (n int) {
+	for name, value := range p.SetXattr {
+		n += len(name) + len(value)
+	}
+	return n
 }
 
 // timesSet gives a staged file the times that the log has now.

@@ -328,8 +328,8 @@ func (l *live) attrsLeftLocked() bool {
 	return !l.reserved && l.tmp == nil && l.pendingAttrLocked()
 }
 
-// publishLeft is publishAttr when nobody may write any more: what the log does not take then is lost. Times go with the bytes that
-// they were set on, also where those are kept unpublished.
+// publishLeft is publishAttr of what waits for no publish. When nobody may write any more, what the log does not take then is lost. Times
+// go with the bytes that they were set on, also where those are kept unpublished.
 func (f *fileSystem) publishLeft(ctx context.Context, l *live) error {
 	l.mu.Lock()
 	if l.kept != "" {
@@ -337,8 +337,11 @@ func (f *fileSystem) publishLeft(ctx context.Context, l *live) error {
 	}
 	l.mu.Unlock()
 	err := f.publishAttr(ctx, l)
-	if err == nil {
-		return nil
+	f.nodes.mu.Lock()
+	last := l.writers == 0 || l.ended
+	f.nodes.mu.Unlock()
+	if err == nil || !last {
+		return err
 	}
 	f.log.Error("changes of attributes are lost", "inode", uint64(l.node.ino()), "err", err)
 	l.mu.Lock()

@@ -1,6 +1,7 @@
 package fs_test
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"io/fs"
@@ -198,5 +199,48 @@ func TestAttributesWithoutQuorum(t *testing.T) {
 			}
 			return nil
 		})
+	})
+}
+
+// TestManyAttributesOfAnOpenFile: more extended attributes than one entry of the log can hold are set before a file is closed.
+func TestManyAttributesOfAnOpenFile(t *testing.T) {
+	const count = 20
+	eachPair(t, func(t *testing.T, c *fstest.Cluster, a, b string) {
+		for i, flags := range []int{os.O_CREATE, 0} {
+			path := filepath.Join(a, fmt.Sprint("f", i))
+			if flags == 0 {
+				write(t, path, []byte("old"))
+			}
+			f, err := os.OpenFile(path, os.O_WRONLY|flags, 0o644)
+			must(t, err)
+			_, err = f.WriteString("bytes")
+			must(t, err)
+			for k := range count {
+				must(t, unix.Fsetxattr(int(f.Fd()), fmt.Sprint("user.", k), pattern(uint64(k), 64<<10), 0))
+			}
+			must(t, f.Close())
+			got := make([]byte, 64<<10)
+			for _, mnt := range []string{a, b} {
+				for k := range count {
+					n, err := unix.Getxattr(filepath.Join(mnt, filepath.Base(path)), fmt.Sprint("user.", k), got)
+					if err != nil || !bytes.Equal(got[:n], pattern(uint64(k), 64<<10)) {
+						t.Errorf("%s: attribute %d: %d bytes, %v", mnt, k, n, err)
+					}
+				}
+			}
+			wantBytes(t, filepath.Join(b, filepath.Base(path)), []byte("bytes"))
+		}
+		fd, err := unix.Open(a, unix.O_TMPFILE|unix.O_RDWR|unix.O_CLOEXEC, 0o640)
+		must(t, err)
+		defer unix.Close(fd)
+		for k := range count {
+			if err = unix.Fsetxattr(fd, fmt.Sprint("user.", k), pattern(uint64(k), 64<<10), 0); err != nil {
+				break
+			}
+		}
+		if err != unix.ENOSPC {
+			t.Errorf("attributes of a file without a name: %v", err)
+		}
+		must(t, unix.Linkat(unix.AT_FDCWD, fmt.Sprintf("/proc/self/fd/%d", fd), unix.AT_FDCWD, filepath.Join(a, "named"), unix.AT_SYMLINK_FOLLOW))
 	})
 }
