@@ -156,14 +156,17 @@ func (o *Overlay) WriteAt(p []byte, off int64) (int, error) {
 	}
 	if _, err := o.st.file.WriteAt(p, off); err != nil {
 		o.spoiledLocked(off, end)
-		return 0, fmt.Errorf("content: write overlay: %w", noSpace(err))
+		return 0, errors.Join(fmt.Errorf("content: write overlay: %w", noSpace(err)), o.cutBackLocked(end))
 	}
-	if end > o.size {
-		if err := o.growLocked(end); err != nil {
-			return 0, err
-		}
+	err := o.tookLocked(off, end)
+	if err == nil && end > o.size {
+		err = o.growLocked(end)
 	}
-	return len(p), o.tookLocked(off, end)
+	if err != nil {
+		o.spoiledLocked(off, end)
+		return 0, errors.Join(err, o.cutBackLocked(end))
+	}
+	return len(p), nil
 }
 
 // ownEdgesLocked copies the pages at both ends of a change up, as far as it covers them in part.
@@ -199,16 +202,22 @@ func (o *Overlay) ownPageLocked(page int64) error {
 // tookLocked notes that a range changed.
 func (o *Overlay) tookLocked(off, end int64) error {
 	first, stop := off/PageBytes, (end-1)/PageBytes+1
+	if err := o.noteLocked(first, stop); err != nil {
+		return err
+	}
 	o.fresh.setPages(first, stop)
-	return o.noteLocked(first, stop)
+	return nil
 }
 
-// noteLocked makes pages the staging file's, in memory and in the journal. The bytes are written first, so
-// that after the daemon's death every noted page is whole.
+// noteLocked makes pages the staging file's, in the journal and in memory. The bytes are written first, so
+// that after the daemon's death every noted page is whole. Pages without a note stay the base's.
 func (o *Overlay) noteLocked(first, stop int64) error {
 	at := o.own.next(first, stop, false)
 	if at == stop {
 		return nil
+	}
+	if err := o.st.note(ownRecord(first*PageBytes, (stop-first)*PageBytes)); err != nil {
+		return fmt.Errorf("content: note overlay change: %w", noSpace(err))
 	}
 	for at < stop {
 		end := o.own.next(at, stop, true)
@@ -216,9 +225,6 @@ func (o *Overlay) noteLocked(first, stop int64) error {
 		at = o.own.next(end, stop, false)
 	}
 	o.own.setPages(first, stop)
-	if _, err := o.st.journal.Write(ownRecord(first*PageBytes, (stop-first)*PageBytes)); err != nil {
-		return fmt.Errorf("content: note overlay change: %w", noSpace(err))
-	}
 	return nil
 }
 
@@ -246,9 +252,17 @@ func (o *Overlay) spoiledLocked(off, end int64) {
 	}
 }
 
+// cutBackLocked takes away what a failed write up to end has left behind the size: it is zero when the file grows.
+func (o *Overlay) cutBackLocked(end int64) error {
+	if end <= o.size {
+		return nil
+	}
+	return o.st.file.Truncate(o.size)
+}
+
 // growLocked makes the file longer; what is new is zero.
 func (o *Overlay) growLocked(size int64) error {
-	if _, err := o.st.journal.Write(sizeRecord(size)); err != nil {
+	if err := o.st.note(sizeRecord(size)); err != nil {
 		return fmt.Errorf("content: note overlay size: %w", noSpace(err))
 	}
 	o.size = size
@@ -267,13 +281,18 @@ func (o *Overlay) Truncate(size int64) error {
 			return err
 		}
 	}
-	if err := o.st.file.Truncate(size); err != nil {
-		return fmt.Errorf("content: truncate overlay: %w", noSpace(err))
+	if size > o.size {
+		if err := o.st.file.Truncate(size); err != nil {
+			return fmt.Errorf("content: truncate overlay: %w", noSpace(err))
+		}
 	}
-	if _, err := o.st.journal.Write(sizeRecord(size)); err != nil {
-		return fmt.Errorf("content: note overlay size: %w", noSpace(err))
+	if err := o.st.note(sizeRecord(size)); err != nil {
+		return errors.Join(fmt.Errorf("content: note overlay size: %w", noSpace(err)), o.cutBackLocked(size))
 	}
-	if size < o.size {
+	if size < o.size { // only now: without the note the bytes stay
+		if err := o.st.file.Truncate(size); err != nil {
+			return fmt.Errorf("content: truncate overlay: %w", err)
+		}
 		o.limit = min(o.limit, pageEnd(size))
 		o.cut = min(o.cut, size)
 	}
@@ -299,7 +318,11 @@ func (o *Overlay) Punch(off, n int64) error {
 	if err := unix.Fallocate(int(o.st.file.Fd()), mode, off, end-off); err != nil {
 		return fmt.Errorf("content: punch overlay: %w", noSpace(err))
 	}
-	return o.tookLocked(off, end)
+	err := o.tookLocked(off, end)
+	if err != nil {
+		o.spoiledLocked(off, end)
+	}
+	return err
 }
 
 // pageEnd rounds up to whole pages.

@@ -5,9 +5,11 @@ import (
 	"encoding/binary"
 	"errors"
 	"io"
+	"os"
 	"slices"
 	"testing"
 
+	"golang.org/x/sys/unix"
 	"pgregory.net/rapid"
 )
 
@@ -233,6 +235,158 @@ func TestStagingListedAfterClose(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := again.Drop(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// smallDisk is a file system of 8 MiB.
+func smallDisk(t *testing.T) (dir string) {
+	dir = t.TempDir()
+	if err := unix.Mount("tmpfs", dir, "tmpfs", 0, "size=8m"); err != nil {
+		t.Skipf("mount tmpfs: %v (needs root)", err)
+	}
+	t.Cleanup(func() {
+		if err := unix.Unmount(dir, 0); err != nil {
+			t.Error(err)
+		}
+	})
+	return dir
+}
+
+// fillDisk takes all that is free on a file system, by one file, as another program would.
+func fillDisk(t *testing.T, dir string) *os.File {
+	filler, err := os.Create(dir + "/filler")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for err == nil {
+		_, err = filler.Write(make([]byte, PageBytes))
+	}
+	return filler
+}
+
+// TestOverlayWriteThatFailed: of a write behind the end that the disk had no room for nothing shows when the file is made longer.
+func TestOverlayWriteThatFailed(t *testing.T) {
+	dir := smallDisk(t)
+	s := openStore(t, dir, Options{})
+	want := randomBytes(1, BlockBytes+100)
+	put(t, s, testID(1), Shape{Size: int64(len(want))}, want)
+	o, err := s.NewOverlay(testID(1), Origin{Ino: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	filler := fillDisk(t, dir)
+	if err := filler.Truncate(5 << 20); err != nil { // but for a part of what is written next
+		t.Fatal(err)
+	}
+	if n, err := o.WriteAt(bytes.Repeat([]byte{7}, 4<<20), 2*BlockBytes); !errors.Is(err, ErrNoSpace) || n != 0 {
+		t.Fatalf("overlay write on a full disk: %d, %v", n, err)
+	}
+	if err := errors.Join(filler.Close(), os.Remove(filler.Name())); err != nil {
+		t.Fatal(err)
+	}
+	if o.Size() != int64(len(want)) {
+		t.Fatalf("size %d", o.Size())
+	}
+	if err := o.Truncate(4 * BlockBytes); err != nil {
+		t.Fatal(err)
+	}
+	want = append(want, make([]byte, 4*BlockBytes-len(want))...)
+	got := make([]byte, len(want))
+	if _, err := o.ReadAt(got, 0); err != nil || !bytes.Equal(got, want) {
+		t.Errorf("overlay after a failed write differs at %d: %v", firstDiff(got, want), err)
+	}
+	if err := o.Drop(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestOverlayNotesOnAFullDisk: what is noted when there is room again is found after a crash, although a note before it was cut short.
+func TestOverlayNotesOnAFullDisk(t *testing.T) {
+	s := openStore(t, smallDisk(t), Options{})
+	want := randomBytes(1, 2*BlockBytes)
+	put(t, s, testID(1), Shape{Size: int64(len(want))}, want)
+	o, err := s.NewOverlay(testID(1), Origin{Ino: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Fallocate(int(o.st.file.Fd()), 0, 0, o.size); err != nil {
+		t.Fatal(err)
+	}
+	filler := fillDisk(t, s.dir)
+	page, failed := randomBytes(2, PageBytes), 0
+	for off := int64(0); off < o.size; off += 2 * PageBytes {
+		if _, err := o.WriteAt(page, off); err == nil {
+			copy(want[off:], page)
+		} else if failed++; failed == 1 {
+			if err := errors.Join(filler.Close(), os.Remove(filler.Name())); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	if failed != 1 {
+		t.Fatalf("%d writes failed", failed)
+	}
+	if err := o.KeepUnpublished("test"); err != nil {
+		t.Fatal(err)
+	}
+	if o, err = s.OpenOverlay(o.Token()); err != nil {
+		t.Fatal(err)
+	}
+	got := make([]byte, len(want))
+	if _, err := o.ReadAt(got, 0); err != nil || !bytes.Equal(got, want) {
+		t.Errorf("differs at %d: %v", firstDiff(got, want), err)
+	}
+	if err := o.Drop(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestOverlayChangesThatCannotBeNoted: a write or cut that fails since its note finds no room leaves the file as it was.
+func TestOverlayChangesThatCannotBeNoted(t *testing.T) {
+	s := openStore(t, t.TempDir(), Options{})
+	want := randomBytes(1, BlockBytes+100)
+	put(t, s, testID(1), Shape{Size: int64(len(want))}, want)
+	o, err := s.NewOverlay(testID(1), Origin{Ino: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	copy(want[500_000:], randomBytes(2, 10_000))
+	if _, err := o.WriteAt(want[500_000:510_000], 500_000); err != nil {
+		t.Fatal(err)
+	}
+	full, err := os.OpenFile("/dev/full", os.O_WRONLY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer full.Close()
+	for name, fail := range map[string]func() error{
+		"write":                func() error { _, err := o.WriteAt(randomBytes(4, 10_000), 700_000); return err },
+		"punch":                func() error { return o.Punch(700_000, 100_000) },
+		"write behind the end": func() error { _, err := o.WriteAt(randomBytes(3, 10_000), 2*BlockBytes); return err },
+		"cut":                  func() error { return o.Truncate(2 * PageBytes) },
+		"made longer":          func() error { return o.Truncate(3 * BlockBytes) },
+	} {
+		journal := o.st.journal
+		o.st.journal = full
+		if err := fail(); !errors.Is(err, ErrNoSpace) {
+			t.Errorf("%s: %v", name, err)
+		}
+		o.st.journal, o.st.torn = journal, false
+		got := make([]byte, len(want))
+		if _, err := o.ReadAt(got, 0); err != nil || !bytes.Equal(got, want) || o.Size() != int64(len(want)) {
+			t.Errorf("%s: %d bytes, differs at %d: %v", name, o.Size(), firstDiff(got, want), err)
+		}
+	}
+	if err := o.Truncate(4 * BlockBytes); err != nil {
+		t.Fatal(err)
+	}
+	want = append(want, make([]byte, 4*BlockBytes-len(want))...)
+	got := make([]byte, len(want))
+	if _, err := o.ReadAt(got, 0); err != nil || !bytes.Equal(got, want) {
+		t.Errorf("made longer: differs at %d: %v", firstDiff(got, want), err)
+	}
+	if err := o.Drop(); err != nil {
 		t.Fatal(err)
 	}
 }

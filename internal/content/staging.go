@@ -31,6 +31,8 @@ type Staging struct {
 	created time.Time
 	file    *os.File
 	journal *os.File // the .stage file: what changed in an overlay; nil where the tag of the file says all
+	noted   int64    // bytes of whole records in it
+	torn    bool     // others may follow
 
 	mu     sync.Mutex
 	closed bool
@@ -130,8 +132,23 @@ func (st *Staging) createJournal(head stageHead) (err error) {
 	if err != nil {
 		return err
 	}
-	_, err = st.journal.Write(appendRecord(nil, recordHead, head.append(nil)))
-	return err
+	return st.note(appendRecord(nil, recordHead, head.append(nil)))
+}
+
+// note appends a record to the .stage file. What an earlier one that failed has left is taken back first: nothing behind it would be read.
+func (st *Staging) note(record []byte) error {
+	if st.torn {
+		if err := st.journal.Truncate(st.noted); err != nil {
+			return err
+		}
+		st.torn = false
+	}
+	if _, err := st.journal.Write(record); err != nil {
+		st.torn = true
+		return err
+	}
+	st.noted += int64(len(record))
+	return nil
 }
 
 // File is the staging file, for passthrough and for reading back. It belongs to the Staging.
@@ -177,7 +194,7 @@ func (st *Staging) KeepUnpublished(reason string) error {
 		err = st.createJournal(stageHead{origin: st.origin, created: st.created})
 	}
 	if err == nil {
-		_, err = st.journal.Write(appendRecord(nil, recordReason, []byte(reason[:min(len(reason), reasonBytesMax)])))
+		err = st.note(appendRecord(nil, recordReason, []byte(reason[:min(len(reason), reasonBytesMax)])))
 	}
 	if err == nil {
 		err = errors.Join(st.file.Sync(), st.journal.Sync(), durable.Sync(filepath.Join(st.s.dir, "staging")))
@@ -336,6 +353,7 @@ func (st *Staging) reopen() (log stageLog, err error) {
 	if err != nil {
 		return log, err
 	}
+	st.noted = log.whole
 	return log, st.journal.Truncate(log.whole) // drop a torn last record before others follow it
 }
 
