@@ -123,6 +123,7 @@ type stageLog struct {
 	limit  int64   // the base counts below this only
 	own    pageMap // pages that lie in the staging file
 	whole  int64   // bytes of whole records
+	tagged bool    // there is no usable .stage file: the tag says all
 }
 
 // readStage reads and replays a .stage file.

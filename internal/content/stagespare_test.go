@@ -1,12 +1,15 @@
 package content
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // A recycled file comes back empty, with a new description and new times, and is not listed meanwhile.
@@ -148,4 +151,37 @@ func FuzzDecodeTag(f *testing.F) {
 			t.Fatalf("%+v became %+v, %v", h, again, err)
 		}
 	})
+}
+
+// TestKeepOnAFullDisk: staged bytes whose reason finds no room any more are listed all the same, and can be taken up again.
+func TestKeepOnAFullDisk(t *testing.T) {
+	s := openStore(t, smallDisk(t), Options{})
+	st, err := s.NewStaging(Origin{Ino: 7, Name: "f"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := st.File().WriteString("bytes"); err != nil {
+		t.Fatal(err)
+	}
+	filler := fillDisk(t, s.dir)
+	if err := st.KeepUnpublished("why"); !errors.Is(err, unix.ENOSPC) {
+		t.Fatalf("keep on a full disk: %v", err)
+	}
+	if err := errors.Join(filler.Close(), os.Remove(filler.Name())); err != nil {
+		t.Fatal(err)
+	}
+	list, err := s.Stagings()
+	if err != nil || len(list) != 1 || list[0].Damaged || list[0].Origin.Ino != 7 {
+		t.Fatalf("staged: %+v, %v", list, err)
+	}
+	if st, err = s.OpenStaging(st.Token()); err != nil {
+		t.Fatal(err)
+	}
+	got := make([]byte, 5)
+	if _, err := st.File().ReadAt(got, 0); err != nil || string(got) != "bytes" {
+		t.Errorf("staged bytes: %q, %v", got, err)
+	}
+	if err := st.Drop(); err != nil {
+		t.Fatal(err)
+	}
 }

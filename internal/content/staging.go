@@ -196,10 +196,11 @@ func (st *Staging) KeepUnpublished(reason string) error {
 	if err == nil {
 		err = st.note(appendRecord(nil, recordReason, []byte(reason[:min(len(reason), reasonBytesMax)])))
 	}
-	if err == nil {
-		err = errors.Join(st.file.Sync(), st.journal.Sync(), durable.Sync(filepath.Join(st.s.dir, "staging")))
+	err = errors.Join(err, st.file.Sync()) // the bytes stay also where the reason finds no room
+	if st.journal != nil {
+		err = errors.Join(err, st.journal.Sync())
 	}
-	if err != nil {
+	if err = errors.Join(err, durable.Sync(filepath.Join(st.s.dir, "staging"))); err != nil {
 		err = fmt.Errorf("content: keep staged inode %d: %w", st.origin.Ino, err)
 	}
 	return errors.Join(err, st.Close())
@@ -345,29 +346,28 @@ func (st *Staging) reopen() (log stageLog, err error) {
 		return log, err
 	}
 	st.origin, st.created = log.head.origin, log.head.created
-	st.journal, err = openFile(path, os.O_RDWR|os.O_APPEND)
-	if errors.Is(err, os.ErrNotExist) {
-		st.journal = nil
-		return log, nil // its tag says all
+	if log.tagged {
+		return log, st.s.unlink(path)
 	}
-	if err != nil {
+	if st.journal, err = openFile(path, os.O_RDWR|os.O_APPEND); err != nil {
 		return log, err
 	}
 	st.noted = log.whole
 	return log, st.journal.Truncate(log.whole) // drop a torn last record before others follow it
 }
 
-// readDescription reads what is known of a staging: from its .stage file, or else from the tag of its file.
+// readDescription reads what is known of a staging: from its .stage file, or else from the tag of its file, which is older.
 func (s *Store) readDescription(token uint64) (stageLog, error) {
 	log, err := readStage(s.stagePath(token, ".stage"))
-	if !errors.Is(err, os.ErrNotExist) {
+	if !errors.Is(err, os.ErrNotExist) && !errors.Is(err, ErrCorrupt) {
 		return log, err
 	}
-	tag, err := readTag(s.stagePath(token, ".file"))
-	if err != nil {
-		return log, err
+	tag, tagErr := readTag(s.stagePath(token, ".file"))
+	if tagErr != nil {
+		return log, errors.Join(err, tagErr)
 	}
 	log.head, err = decodeTag(tag)
+	log.tagged = err == nil
 	return log, err
 }
 
