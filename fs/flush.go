@@ -97,6 +97,9 @@ func (f *fileSystem) publishOnce(ctx context.Context, l *live) error {
 	if f.isRemoved(l.node) {
 		return nil
 	}
+	if err := l.awaitLinked(ctx); err != nil {
+		return err
+	}
 	if l.isTmp() {
 		return l.stage.Sync()
 	}

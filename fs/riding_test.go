@@ -244,3 +244,38 @@ func TestManyAttributesOfAnOpenFile(t *testing.T) {
 		must(t, unix.Linkat(unix.AT_FDCWD, fmt.Sprintf("/proc/self/fd/%d", fd), unix.AT_FDCWD, filepath.Join(a, "named"), unix.AT_SYMLINK_FOLLOW))
 	})
 }
+
+// TestTmpfileClosedWhileItIsLinked: another descriptor of a file that is being given its first name is closed.
+func TestTmpfileClosedWhileItIsLinked(t *testing.T) {
+	eachPair(t, func(t *testing.T, c *fstest.Cluster, a, b string) {
+		fd, err := unix.Open(a, unix.O_TMPFILE|unix.O_RDWR|unix.O_CLOEXEC, 0o640)
+		must(t, err)
+		defer unix.Close(fd)
+		_, err = unix.Write(fd, []byte("bytes"))
+		must(t, err)
+		closed := make(chan error, 1)
+		c.Node(1).Before(func(_ context.Context, p replicate.Push) error {
+			if p.LinkName == "" {
+				t.Errorf("inode %d is published without its name", p.Ino)
+				return nil
+			}
+			dup, err := unix.Dup(fd)
+			if err != nil {
+				t.Error(err)
+			}
+			go func() { closed <- unix.Close(dup) }()
+			select {
+			case err := <-closed:
+				closed <- err
+			case <-time.After(100 * time.Millisecond): // it may wait for this
+			}
+			return nil
+		})
+		must(t, unix.Linkat(unix.AT_FDCWD, fmt.Sprintf("/proc/self/fd/%d", fd), unix.AT_FDCWD, filepath.Join(a, "named"), unix.AT_SYMLINK_FOLLOW))
+		must(t, <-closed)
+		wantBytes(t, filepath.Join(b, "named"), []byte("bytes"))
+		if n := c.Node(1).Publishes.Load(); n != 1 {
+			t.Errorf("%d publishes", n)
+		}
+	})
+}

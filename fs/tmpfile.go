@@ -10,7 +10,9 @@ import (
 )
 
 // tmpfile marks the live file of an O_TMPFILE: it is not in the log until linkat gives it a name.
-type tmpfile struct{ linking bool }
+type tmpfile struct {
+	linking chan struct{} // closed when the linkat that is under way has ended; nil if none is
+}
 
 // tmpName is the name that a publish gives to an O_TMPFILE.
 type tmpName struct {
@@ -24,7 +26,27 @@ const tmpInoBase = uint64(1) << 63
 func (l *live) isTmp() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.tmp != nil && !l.tmp.linking
+	return l.tmp != nil && l.tmp.linking == nil
+}
+
+// awaitLinked waits while a file is being given its first name.
+func (l *live) awaitLinked(ctx context.Context) error {
+	for {
+		l.mu.Lock()
+		var linking chan struct{}
+		if l.tmp != nil {
+			linking = l.tmp.linking
+		}
+		l.mu.Unlock()
+		if linking == nil {
+			return nil
+		}
+		select {
+		case <-linking:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
 }
 
 // tmpOf is the live file of an O_TMPFILE that has no name yet, or nil.
@@ -73,10 +95,11 @@ func (f *fileSystem) Tmpfile(_ <-chan struct{}, in *fuse.CreateIn, out *fuse.Cre
 
 // linkTmp publishes an O_TMPFILE under its first name.
 func (f *fileSystem) linkTmp(ctx context.Context, l *live, dir meta.Ino, name string, out *fuse.EntryOut) syscall.Errno {
+	linked := make(chan struct{})
 	l.mu.Lock()
-	busy := l.tmp == nil || l.tmp.linking
+	busy := l.tmp == nil || l.tmp.linking != nil
 	if !busy {
-		l.tmp.linking = true
+		l.tmp.linking = linked
 	}
 	l.mu.Unlock()
 	if busy {
@@ -90,21 +113,29 @@ func (f *fileSystem) linkTmp(ctx context.Context, l *live, dir meta.Ino, name st
 		}
 		return f.push(ctx, l, c, tmpName{parent: dir, name: name})
 	})
+	if err == nil {
+		f.nodes.rename(l.node, l.linkedAs())
+	}
 	l.mu.Lock()
-	l.tmp.linking = false
-	rec := l.linked
 	if err == nil {
 		l.tmp = nil
 	} else {
-		l.kept = ""
+		l.tmp.linking, l.kept = nil, ""
 	}
 	l.mu.Unlock()
+	close(linked)
 	if err != nil {
 		return f.fail("link "+name, dir, err)
 	}
-	f.nodes.rename(l.node, rec)
-	f.entry(rec, out)
+	f.entry(l.linkedAs(), out)
 	return 0
+}
+
+// linkedAs is what an O_TMPFILE became.
+func (l *live) linkedAs() meta.Inode {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.linked
 }
 
 // rename gives a node the inode number that the log gave its file.
