@@ -397,8 +397,11 @@ func (f *fileSystem) defers(l *live, pid uint32) bool {
 	return true
 }
 
-// keepForKilled marks what a killed process had written as kept and not published.
+// keepForKilled marks what a killed process had written as kept and not published. A file without a name goes with it.
 func (f *fileSystem) keepForKilled(l *live) syscall.Errno {
+	if l.isTmp() {
+		return 0
+	}
 	c, err := f.changes(l)
 	c.end(meta.ContentID{}, false)
 	if err == nil && !c.any {

@@ -215,15 +215,29 @@ func runChild(mode, path string) int {
 	if mode == "map" {
 		return runMapper()
 	}
-	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR|os.O_TRUNC, 0o644)
+	flags := os.O_CREATE | os.O_RDWR | os.O_TRUNC
+	if mode == "tmpfile" {
+		flags = unix.O_TMPFILE | os.O_RDWR
+	}
+	f, err := os.OpenFile(path, flags, 0o644)
 	if err == nil {
 		_, err = f.WriteString("written by a child")
 	}
 	fmt.Println("ready", err)
-	if mode == "wait" {
+	if mode == "wait" || mode == "tmpfile" {
 		time.Sleep(time.Minute) // tidy: until it is killed
 	}
 	return 0 // with the file open, and several threads
+}
+
+// TestKilledWriterOfATmpfile: a file without a name goes with the process that had it open.
+func TestKilledWriterOfATmpfile(t *testing.T) {
+	eachMode(t, func(t *testing.T, n *fstest.Node, mnt string) {
+		cmd := child(t, "tmpfile", mnt)
+		must(t, cmd.Process.Kill())
+		_ = cmd.Wait()
+		idle(t, n)
+	})
 }
 
 func TestKilledWriterPublishesNothing(t *testing.T) {
