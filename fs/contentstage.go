@@ -44,7 +44,7 @@ func (s *storeStaging) Create(info StageInfo) (Staged, error) {
 	return newPlainStage(st), nil
 }
 
-// CopyUp clones or copies a content of this store, lays an overlay over a large one, and copies one that is only held elsewhere.
+// CopyUp clones or copies a content of this store, lays an overlay over a large one, and copies one that is held, or whole, only elsewhere.
 func (s *storeStaging) CopyUp(ctx context.Context, info StageInfo, base replicate.ContentReader) (Staged, error) {
 	id := content.ID(info.Base.Bytes())
 	st, err := s.store.CopyUp(id, s.origin(info))
@@ -57,7 +57,7 @@ func (s *storeStaging) CopyUp(ctx context.Context, info StageInfo, base replicat
 			return nil, err
 		}
 		return newOverlayStage(o, info.Holes), nil
-	case !errors.Is(err, content.ErrNotFound):
+	case !errors.Is(err, content.ErrNotFound) && !errors.Is(err, content.ErrCorrupt): // base reads what is damaged here elsewhere
 		return nil, err
 	}
 	return s.copyForeign(ctx, info, base)
