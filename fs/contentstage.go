@@ -29,8 +29,12 @@ func NewStaging(store *content.Store, self func() meta.Lease) Staging {
 
 func (s *storeStaging) origin(info StageInfo) content.Origin {
 	lease := s.self()
+	name := path.Base(info.Path)
+	if name == "/" {
+		name = "" // it has none yet
+	}
 	return content.Origin{
-		Ino: uint64(info.Ino), Parent: uint64(info.Parent), Name: path.Base(info.Path),
+		Ino: uint64(info.Ino), Parent: uint64(info.Parent), Name: name,
 		Node: uint32(lease.Node), Incarnation: lease.Incarnation,
 	}
 }

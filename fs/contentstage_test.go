@@ -53,3 +53,18 @@ func TestCopyUpOfDamagedBytes(t *testing.T) {
 	}
 	must(t, staged.Drop())
 }
+
+// TestStagedNames: what has no name yet is listed without one, and is not taken for the root.
+func TestStagedNames(t *testing.T) {
+	store := openStore(t, t.TempDir())
+	staging := fs.NewStaging(store, func() meta.Lease { return meta.Lease{Node: 1, Incarnation: 1} })
+	for path, want := range map[string]string{"/": "", "/f": "f", "/d/e": "e"} {
+		staged, err := staging.Create(fs.StageInfo{Ino: 2, Path: path})
+		must(t, err)
+		list, err := store.Stagings()
+		if err != nil || len(list) != 1 || list[0].Origin.Name != want {
+			t.Errorf("%s: %+v, %v", path, list, err)
+		}
+		must(t, staged.Drop())
+	}
+}
