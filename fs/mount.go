@@ -53,6 +53,14 @@ const (
 	maxReadAhead  = 1 << 20
 )
 
+// CheckMountPoint looks at the mount point as NewMount does. It waits for as long as what is mounted there does not answer.
+func CheckMountPoint(o Options) error {
+	if _, err := mountPoint(o.Dir, o.Keep); err != nil {
+		return fmt.Errorf("fs: mount: %w", err)
+	}
+	return nil
+}
+
 // NewMount mounts the file system and serves it until Unmount, or until it is unmounted by somebody else (see Done). A mount that a dead
 // daemon left behind at the mount point is detached first.
 func NewMount(ctx context.Context, o Options) (*Mount, error) {

@@ -54,9 +54,11 @@ func (s *mounts) mount(ctx context.Context, req admin.MountRequest) (admin.Mount
 	if err := s.reserve(p); err != nil {
 		return admin.Mount{}, err
 	}
-	s.fsLock.Lock() // no entry is applied between the first look at the state and the first Apply
-	p.m, err = fs.NewMount(s.n.ctx, opts)
-	s.fsLock.Unlock()
+	if err = fs.CheckMountPoint(opts); err == nil { // it may hang, on what others have mounted there: not under the lock
+		s.fsLock.Lock() // no entry is applied between the first look at the state and the first Apply
+		p.m, err = fs.NewMount(s.n.ctx, opts)
+		s.fsLock.Unlock()
+	}
 	if err != nil {
 		s.remove(p)
 		return admin.Mount{}, mountError(err)

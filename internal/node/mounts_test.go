@@ -3,7 +3,12 @@ package node
 import (
 	"context"
 	"errors"
+	"fmt"
 	"testing"
+	"time"
+
+	"github.com/rdmcfs/rdmcfs/internal/control/admin"
+	"golang.org/x/sys/unix"
 )
 
 // A mount that has ended is no error, though the call was cancelled too: a daemon in the foreground ends with its mount.
@@ -19,5 +24,50 @@ func TestMountThatHasEnded(t *testing.T) {
 		if err := p.awaitGone(ctx); err != nil {
 			t.Fatal(err)
 		}
+	}
+}
+
+// TestMountPointThatHangs: entries are applied and status answers while a mount point is looked at that does not.
+func TestMountPointThatHangs(t *testing.T) {
+	dir := t.TempDir()
+	dev, err := unix.Open("/dev/fuse", unix.O_RDWR|unix.O_CLOEXEC, 0)
+	if err != nil {
+		t.Skipf("needs /dev/fuse: %v", err)
+	}
+	data := fmt.Sprintf("fd=%d,rootmode=40000,user_id=0,group_id=0", dev)
+	if err := unix.Mount("hung", dir, "fuse.hung", 0, data); err != nil {
+		t.Skipf("mount: %v (needs root)", errors.Join(err, unix.Close(dev)))
+	}
+	s := newMounts(&node{ctx: t.Context()})
+	ended := make(chan error, 1)
+	go func() {
+		_, err := s.mount(t.Context(), admin.MountRequest{Dir: dir})
+		ended <- err
+	}()
+	applied := make(chan struct{})
+	go func() {
+		defer close(applied)
+		for range 20 {
+			s.apply(nil)
+			<-time.After(10 * time.Millisecond)
+		}
+	}()
+	select {
+	case <-applied:
+	case err := <-ended:
+		t.Errorf("the mount point answered: %v", err)
+		ended <- err
+	case <-time.After(10 * time.Second):
+		t.Error("nothing is applied")
+	}
+	if err := unix.Close(dev); err != nil {
+		t.Error(err)
+	}
+	if err := <-ended; err == nil {
+		t.Error("mounted")
+	}
+	<-applied
+	if err := unix.Unmount(dir, unix.MNT_DETACH); err != nil {
+		t.Error(err)
 	}
 }
