@@ -5,9 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"os"
 	"sync"
+	"syscall"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 const (
@@ -145,15 +147,28 @@ func (d *door) checkLocked(rank int) error {
 	return nil
 }
 
-// leftTime is how long a look takes whether a member has left.
-const leftTime = 10 * time.Millisecond
-
-// hasLeft reports whether a member that is in, and has nothing to say yet, has left: it may be started again.
+// hasLeft reports whether a member that is in, and has nothing to say yet, has left: it may be started again. It looks without waiting, and
+// takes nothing. Of a connection that is no socket it cannot tell.
 func hasLeft(conn net.Conn) bool {
-	conn.SetReadDeadline(time.Now().Add(leftTime)) // if it fails, so does the read
-	_, err := conn.Read(make([]byte, 1))
-	conn.SetReadDeadline(time.Time{})
-	return !errors.Is(err, os.ErrDeadlineExceeded)
+	socket, ok := conn.(syscall.Conn)
+	if !ok {
+		return false
+	}
+	rc, err := socket.SyscallConn()
+	if err != nil {
+		return true
+	}
+	var n int
+	var failed error
+	if err := rc.Control(func(fd uintptr) {
+		n, _, failed = unix.Recvfrom(int(fd), make([]byte, 1), unix.MSG_PEEK|unix.MSG_DONTWAIT)
+	}); err != nil {
+		return true
+	}
+	if failed != nil {
+		return failed != unix.EAGAIN && failed != unix.EINTR
+	}
+	return n == 0
 }
 
 func (d *door) admit(rank int, conn net.Conn) error {
