@@ -41,6 +41,7 @@ type Engine struct {
 	ctx    context.Context // done when the engine closes
 	stop   context.CancelFunc
 	done   sync.WaitGroup // poller and ticker
+	ends   sync.WaitGroup // ends of groups that their own goroutines have aborted; added to under mu
 	wake   chan struct{}  // holds one; the ticker has groups to tick
 	turns  turns          // whose turn it is to send
 	passed chan struct{}  // holds one; the ticker has turns to pass on
@@ -83,20 +84,40 @@ func NewEngine(cfg EngineConfig) (*Engine, error) {
 	return e, nil
 }
 
-// Close aborts all groups and waits for the poller to end.
+// Close aborts all groups and waits for them and the poller to end. A callback, Source or Sink of one of them gets ErrWithin, and nothing
+// happens.
 func (e *Engine) Close() error {
-	e.mu.Lock()
-	e.closed = true
-	groups := slices.Collect(maps.Keys(e.groups))
-	e.mu.Unlock()
+	id := goroutineID()
+	if slices.ContainsFunc(e.list(false), func(g *Group) bool { return g.within.has(id) }) {
+		return fmt.Errorf("rdmc: close engine on %s: %w", e.device.Name(), ErrWithin)
+	}
+	groups := e.list(true)
 	var aborts sync.WaitGroup
 	for _, g := range groups {
 		aborts.Go(g.Abort)
 	}
 	aborts.Wait()
+	e.ends.Wait()
 	e.stop()
 	e.done.Wait()
 	return e.cq.Close()
+}
+
+// list gives all groups. With last there are no more from then on.
+func (e *Engine) list(last bool) []*Group {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.closed = e.closed || last
+	return slices.Collect(maps.Keys(e.groups))
+}
+
+// endLater ends a group that one of its own goroutines has aborted. Once the engine closes, that does it.
+func (e *Engine) endLater(g *Group) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if !e.closed {
+		e.ends.Go(g.end)
+	}
 }
 
 // tick tells the time to the groups that need it, and rests while there are none. Between, it wakes those whose turn it became by a

@@ -59,8 +59,7 @@ type GroupConfig struct {
 	// Slow says what happens when the root finds a member that is a straggler: slower than the others by SlowFactor, in each quarter of
 	// SlowTime (straggler.go); to be sure it may send in pulses for as much time, or the time of four of them (slowpulse.go). Members
 	// measure where it is not SlowIgnore, and should have the same times. 0 means DefaultSlowFactor and DefaultSlowTime. OnSlow is
-	// called at the root with the evidence by a goroutine of the group, at most once in SlowTime; it may call anything but Close and
-	// Abort.
+	// called at the root with the evidence by a goroutine of the group, at most once in SlowTime; it may call anything.
 	Slow       SlowPolicy
 	SlowFactor float64
 	SlowTime   time.Duration
@@ -79,14 +78,14 @@ type GroupConfig struct {
 	// DefaultSmallBytes in an unannounced group and none in another; negative means none. At most MaxSmallBytes.
 	SmallBytes int
 	// Small is called at a member for each small message, in the order of sending, also between large ones: when the
-	// messages before it have ended here. It is called by a goroutine of the group, one at a time, may call anything but
-	// Close and Abort, and must not keep data. That it has returned is what the root waits for. In an unannounced group
-	// without Small such messages come by Incoming and its Sink.
+	// messages before it have ended here. It is called by a goroutine of the group, one at a time, may call anything, and must
+	// not keep data. That it has returned is what the root waits for. In an unannounced group without Small such messages
+	// come by Incoming and its Sink.
 	Small func(seq uint64, data []byte)
 
 	// Unannounced makes a group for plain use, as in the papers: nothing is told out of band, the first block tells the
 	// size of its message. The following callbacks are for it; they are called by a goroutine of the group, one
-	// at a time, and may call anything but Close and Abort. Empty messages cannot be sent.
+	// at a time, and may call anything. Empty messages cannot be sent.
 	Unannounced bool
 	// Incoming is called at a member when a message begins, in the order of sending; it returns where its
 	// blocks go. An error fails the group.
@@ -194,6 +193,7 @@ type Group struct {
 	calls  callbacks
 	jobs   chan job // written under mu, room for one per slot; closed by end
 	work   sync.WaitGroup
+	within within
 	ending sync.Once
 	ended  chan struct{} // closed when nothing of the group is in use any more
 
@@ -289,9 +289,9 @@ func (g *Group) open() error {
 		return err
 	}
 	g.calls.wake = make(chan struct{}, 1)
-	g.work.Go(g.runCallbacks)
+	g.work.Go(func() { g.within.run(g.runCallbacks) })
 	for range workers {
-		g.work.Go(g.runJobs)
+		g.work.Go(func() { g.within.run(g.runJobs) })
 	}
 	return nil
 }
@@ -425,8 +425,12 @@ func (g *Group) Fail(suspects []int, cause error) {
 
 // Close waits until all queued messages are delivered to all members, which all of them learn, then
 // ends the group. All members call it. If it returns nil, every message reached every member whole.
-// It returns the group's failure, or ctx's error, in which case the group is aborted. A Source or Sink must not call it.
+// It returns the group's failure, or ctx's error, in which case the group is aborted. A callback, Source or Sink of the group, for which it
+// would wait, gets ErrWithin, and nothing happens.
 func (g *Group) Close(ctx context.Context) error {
+	if g.within.has(goroutineID()) {
+		return fmt.Errorf("rdmc: close group %d: %w", g.cfg.Number, ErrWithin)
+	}
 	g.mu.Lock()
 	if g.cfg.Rank == 0 {
 		g.core.closeWhenDone()
@@ -456,9 +460,14 @@ func (g *Group) Close(ctx context.Context) error {
 }
 
 // Abort ends the group at once; the other members see it fail, with this member as the suspect unless it is the root.
-// It waits until no buffer, Source or Sink of the group is in use any more. A Source or Sink must not call it.
+// It waits until no buffer, Source or Sink of the group is in use any more, unless one of them, or a callback of the group, calls it: then
+// the rest is done when that has returned, at the latest by Engine.Close.
 func (g *Group) Abort() {
 	g.Fail(g.leaver(), ErrClosed)
+	if g.within.has(goroutineID()) {
+		g.engine.endLater(g)
+		return
+	}
 	g.end()
 }
 
