@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math"
 	"os"
 	"path/filepath"
 	"slices"
@@ -83,7 +84,7 @@ func (c *benchMulticastCmd) plan() (bench.Plan, error) {
 		}
 		p.LinkRate = float64(rate)
 	}
-	if slices.Contains(c.Algorithms, "all") {
+	if slices.ContainsFunc(c.Algorithms, func(name string) bool { return strings.EqualFold(name, "all") }) {
 		p.Algorithms = p.AllAlgorithms()
 	}
 	_, err = p.Cases()
@@ -131,6 +132,10 @@ func (c *benchMulticastCmd) check() error {
 		return withCode(exitcode.Usage, "--csv and --json: give one of them")
 	case c.Explain && (c.CSV || c.JSON):
 		return withCode(exitcode.Usage, "--explain prints text: leave out --csv and --json, or --explain to measure")
+	case c.Fault == "" && c.benchFaultFlags != (benchFaultFlags{}):
+		return withCode(exitcode.Usage, "--victim, --at, --detect, --slow-factor and --slow-time say how to --fault: give that too")
+	case c.SlowFactor == 0 && c.SlowTime != 0:
+		return withCode(exitcode.Usage, "--slow-time is that of --slow-factor: give that too")
 	case c.Rank < 0 && several:
 		return withCode(exitcode.Usage, "--room and --listen are for several machines: give --rank 0 to %d too, each once", c.Members-1)
 	case c.Rank >= c.Members || c.Rank < -1:
@@ -239,13 +244,16 @@ func (c *benchMulticastCmd) namespaces(ctx context.Context) (*bench.Links, error
 	return bench.NewLinks(ctx, script, c.Namespaces, c.Members, cmp.Or(c.Rate, "200mbit"), "")
 }
 
+// processBytes is what a member's process takes beside its messages, at least.
+const processBytes = 24 << 20
+
 // checkMemory refuses what would not fit, with some room for block buffers.
 func checkMemory(p bench.Plan, processes int) error {
 	need, err := p.Memory(processes)
 	if err != nil {
 		return err
 	}
-	return fits(need, "take smaller --sizes, a smaller --batch, or fewer --senders")
+	return fits(min(need, math.MaxInt64/2)+uint64(processes)*processBytes, "take smaller --sizes, a smaller --batch, fewer --senders or --members")
 }
 
 // fits refuses messages that need more memory than is free here.

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"os"
@@ -15,11 +16,11 @@ import (
 // benchFaultFlags are the flags of 'bench multicast' with a member that fails.
 type benchFaultFlags struct {
 	Fault      string        `help:"Strike a member in mid-message: kill, stop (SIGSTOP), cut its link, or slow (half its rate; wants --namespaces); none sends --count messages and tells who was put out by mistake." placeholder:"KIND"`
-	Victim     string        `help:"With --fault: leaf (sends the fewest blocks on), relay (the most) or root." default:"leaf" placeholder:"WHO"`
-	At         string        `help:"With --fault: the part of the message that has been sent when the victim is struck." default:"50%" placeholder:"PERCENT"`
+	Victim     string        `help:"With --fault: leaf (sends the fewest blocks on), relay (the most) or root. Default leaf." placeholder:"WHO"`
+	At         string        `help:"With --fault: the part of the message that has been sent when the victim is struck. Default 50%." placeholder:"PERCENT"`
 	SlowFactor float64       `help:"With --fault: eject who is slower than the others by this factor for --slow-time." placeholder:"FACTOR"`
-	SlowTime   time.Duration `help:"With --slow-factor: for how long." default:"2s"`
-	Detect     time.Duration `help:"With --fault: the bound within which all others must have heard." default:"2s"`
+	SlowTime   time.Duration `help:"With --slow-factor: for how long. Default 2s." placeholder:"TIME"`
+	Detect     time.Duration `help:"With --fault: the bound within which all others must have heard. Default 2s." placeholder:"TIME"`
 }
 
 // faultPlan is what the flags ask for: one case.
@@ -28,7 +29,7 @@ func (c *benchMulticastCmd) faultPlan(p bench.Plan) (bench.FaultPlan, error) {
 	if err != nil {
 		return bench.FaultPlan{}, err
 	}
-	at, err := parsePercent(c.At)
+	at, err := parsePercent(cmp.Or(c.At, "50%"))
 	switch {
 	case err != nil:
 		return bench.FaultPlan{}, err
@@ -42,8 +43,8 @@ func (c *benchMulticastCmd) faultPlan(p bench.Plan) (bench.FaultPlan, error) {
 	one := cases[0]
 	plan := bench.FaultPlan{
 		Members: one.Members, Size: one.Size, BlockSize: one.BlockSize, Algorithm: one.Algorithm, Window: one.Window, Grants: one.Grants,
-		MaxSends: one.MaxSends, Congestion: c.Congestion, Fault: c.Fault, Victim: c.Victim, At: at, Detect: c.Detect, Rounds: c.Count,
-		SlowFactor: c.SlowFactor, SlowTime: c.SlowTime,
+		MaxSends: one.MaxSends, Congestion: c.Congestion, Fault: c.Fault, Victim: cmp.Or(c.Victim, bench.VictimLeaf), At: at, Detect: cmp.Or(c.Detect, 2*time.Second), Rounds: c.Count,
+		SlowFactor: c.SlowFactor, SlowTime: cmp.Or(c.SlowTime, 2*time.Second),
 	}
 	plan.Hold = plan.Size < holdBelow
 	return plan, plan.Check()

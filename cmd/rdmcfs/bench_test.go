@@ -91,6 +91,9 @@ func TestBenchRefuses(t *testing.T) {
 		{exitcode.Usage, "give one of them", "--csv --json"},
 		{exitcode.Usage, "prints text", "--explain --json"},
 		{exitcode.Usage, "prints text", "--explain --csv"},
+		{exitcode.Usage, "say how to --fault", "--victim relay"},
+		{exitcode.Usage, "say how to --fault", "--at 10%"},
+		{exitcode.Usage, "that of --slow-factor", "--fault kill --slow-time 3s"},
 		{exitcode.Usage, "above 0", "--wait 0s"},
 		{exitcode.Usage, "for one machine", "--rank 0 --room 10.0.0.1:7500 --listen 10.0.0.1:0 --namespaces x"},
 		{exitcode.Usage, "give 0 to 3", "--rank=-2"},
@@ -98,6 +101,7 @@ func TestBenchRefuses(t *testing.T) {
 		{exitcode.Usage, "tcp_available_congestion_control", "--congestion carousel"},
 		{exitcode.Full, "smaller --sizes", "--sizes 1TiB"},
 		{exitcode.Full, "smaller --sizes", "--sizes 256TiB --batch 2048 --members 32"}, // 2^64 bytes in all
+		{exitcode.Full, "fewer --senders or --members", "--members 1024 --batch 4000 --sizes 256KiB"},
 		{exitcode.NotFound, "netns.sh", "--namespaces x --script /nowhere"},
 		{exitcode.Timeout, "ranks [1 2 3] did not come", "--rank 0 --room 127.0.0.1:0 --listen 127.0.0.1:0 --wait 50ms"},
 		{exitcode.Timeout, "rank 0 does not answer", "--rank 1 --room 127.0.0.1:1 --listen 127.0.0.1:0 --wait 50ms"},
