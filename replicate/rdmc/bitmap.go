@@ -20,12 +20,32 @@ func NewBitmap(blocks uint64) *Bitmap {
 // BitmapOf makes a bitmap with the given blocks set; blocks at or beyond the size are left out.
 func BitmapOf(blocks uint64, set Ranges) *Bitmap {
 	m := NewBitmap(blocks)
+	m.eachWord(set, func(word *uint64, of uint64) {
+		m.count += uint64(bits.OnesCount64(of &^ *word))
+		*word |= of
+	})
+	return m
+}
+
+// countIn is how many blocks of a set are set.
+func (m *Bitmap) countIn(set Ranges) (n uint64) {
+	m.eachWord(set, func(word *uint64, of uint64) { n += uint64(bits.OnesCount64(of & *word)) })
+	return n
+}
+
+// eachWord gives the words that have blocks of a set, each with the bits of those: 64 blocks at a time, as there may be 2^32.
+func (m *Bitmap) eachWord(set Ranges, do func(word *uint64, of uint64)) {
 	for _, r := range set {
-		for b := r.First; b < min(r.end(), blocks); b++ {
-			m.Set(b)
+		for at, end := r.First, min(r.end(), m.size); at < end; {
+			next := min((at|63)+1, end)
+			of := ^uint64(0) << (at % 64)
+			if next%64 != 0 {
+				of &= 1<<(next%64) - 1
+			}
+			do(&m.words[at/64], of)
+			at = next
 		}
 	}
-	return m
 }
 
 // Blocks is the number of blocks of the message.

@@ -124,15 +124,7 @@ func overlap(have *Bitmap, blocks Ranges) uint64 {
 	if have.Count() == 0 {
 		return 0
 	}
-	var n uint64
-	for _, r := range blocks {
-		for b := r.First; b < r.end(); b++ {
-			if have.Has(b) {
-				n++
-			}
-		}
-	}
-	return n
+	return have.countIn(blocks)
 }
 
 // message is the message with the number, or nil if it has not begun. It has not finished.
