@@ -10,6 +10,10 @@ const (
 	// eagerMin and eagerMax bound the arrivals in a row that have to come within pollFor until the watch polls.
 	eagerMin = 8
 	eagerMax = 4096
+	// deferAfter is how many looks more have to be in vain than not until others run first, deferProbe how many times they do until a look
+	// is made right then again.
+	deferAfter = 32
+	deferProbe = 16
 )
 
 // eagerness decides whether the watch polls before it waits: a wake-up costs several times what polling for a few µs does, but polling
@@ -18,6 +22,8 @@ const (
 type eagerness struct {
 	soon int // arrivals within pollFor, up to need; a late one takes half of it away
 	need int // from eagerMin to eagerMax; 0 is eagerMin
+	vain int // looks right after something was served that found nothing, less those that did, from 0 to 2*deferAfter
+	left int // times that others run first until a look is made right then
 }
 
 // came notes an arrival, after a time in which nothing else had come.
@@ -44,4 +50,34 @@ func (e *eagerness) lost() {
 // polls reports whether to poll when nothing has come for a while.
 func (e *eagerness) polls(silent time.Duration) bool {
 	return e.need > 0 && e.soon == e.need && silent < pollFor
+}
+
+// looked notes whether there was something right after something else had been served.
+func (e *eagerness) looked(found bool) {
+	if found {
+		e.vain = max(e.vain-1, 0)
+	} else {
+		e.vain = min(e.vain+1, 2*deferAfter)
+	}
+}
+
+// defers reports whether other processes should run before a first look: where each waits for what another one makes of what it was sent,
+// nothing has come by then, and it takes a few µs to learn that while they wait for the processor.
+func (e *eagerness) defers() bool {
+	if !e.polls(0) || e.vain < deferAfter {
+		return false
+	}
+	if e.left == 0 {
+		e.left = deferProbe
+		return false
+	}
+	e.left--
+	return true
+}
+
+// deferred notes for how long others ran first. If they have more to do than to answer, they get the processor only when nothing has come.
+func (e *eagerness) deferred(silent time.Duration) {
+	if silent > pollFor {
+		e.vain = 0
+	}
 }

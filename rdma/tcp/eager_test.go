@@ -52,3 +52,44 @@ func TestEagerAmongOthers(t *testing.T) {
 		t.Errorf("after polling well %d arrivals are needed", e.need)
 	}
 }
+
+// TestEagerDefers: others run first where most first looks are in vain, until probes find that this is over, or others take long.
+func TestEagerDefers(t *testing.T) {
+	var e eagerness
+	defers := func(looks int, found bool) (n int) {
+		for range looks {
+			if e.defers() {
+				n++
+				e.deferred(pollFor)
+			} else {
+				e.looked(found)
+			}
+		}
+		return n
+	}
+	if defers(2*deferAfter, false) != 0 {
+		t.Error("others run first though nothing has come soon")
+	}
+	e = eagerness{}
+	e.hear(eagerMin, 0, false)
+	if defers(100, true) != 0 {
+		t.Error("others run first though there is something each time")
+	}
+	if defers(deferAfter, false) != 0 {
+		t.Error("others run first before enough looks were in vain")
+	}
+	if n := defers(deferProbe*10, false); n < deferProbe*9 || n >= deferProbe*10 {
+		t.Errorf("others ran first %d times of %d, want most but not all", n, deferProbe*10)
+	}
+	if n := defers(deferProbe*100, true); n > deferProbe*2*deferAfter || e.defers() {
+		t.Errorf("others ran first %d times of %d after there was something again, and run first on: %v", n, deferProbe*100, e.defers())
+	}
+	defers(2*deferAfter, false)
+	if e.calm(); e.defers() {
+		t.Error("others run first though the watch does not poll")
+	}
+	e.hear(eagerMin, 0, false)
+	if e.deferred(pollFor + 1); defers(deferAfter, false) != 0 {
+		t.Error("others run first soon after they took long")
+	}
+}

@@ -217,11 +217,8 @@ func (w *watch) empty() {
 // tryAwait is called by the poller's wait: false waits.
 func (w *watch) tryAwait(fd uintptr) bool {
 	var polled time.Time // when nothing had come yet
-	if w.waiting {
-		w.waiting, w.looked = false, time.Now()
-	}
-	for {
-		if w.n = events(fd, w.event[:]); w.n != 0 {
+	for w.n = w.look(fd); ; w.n = events(fd, w.event[:]) {
+		if w.n != 0 {
 			w.eager.came(time.Since(w.since), !polled.IsZero())
 			return true
 		}
@@ -242,9 +239,28 @@ func (w *watch) tryAwait(fd uintptr) bool {
 		}
 		polled = now
 		runtime.Gosched()
-		unix.RawSyscall(unix.SYS_SCHED_YIELD, 0, 0, 0)
+		yield()
 	}
 }
+
+// look is the first look after something was served, or after the runtime's poller has woken the watch.
+func (w *watch) look(fd uintptr) int {
+	switch {
+	case w.waiting:
+		w.waiting, w.looked = false, time.Now()
+		return events(fd, w.event[:])
+	case w.eager.defers():
+		yield()
+		w.eager.deferred(time.Since(w.since))
+		return events(fd, w.event[:])
+	}
+	n := events(fd, w.event[:])
+	w.eager.looked(n != 0)
+	return n
+}
+
+// yield lets other processes have the processor.
+func yield() { unix.RawSyscall(unix.SYS_SCHED_YIELD, 0, 0, 0) }
 
 // idle has what was executed acknowledged, by frames that answer it if some are about to be sent.
 func (w *watch) idle() {
