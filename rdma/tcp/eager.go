@@ -10,9 +10,10 @@ const (
 	// eagerMin and eagerMax bound the arrivals in a row that have to come within pollFor until the watch polls.
 	eagerMin = 8
 	eagerMax = 4096
-	// deferAfter is how many looks more have to be in vain than not until others run first, deferProbe how many times they do until a look
-	// is made right then again.
-	deferAfter = 32
+	// deferMin and deferMax bound how many looks more have to be in vain than not until others run first, deferProbe is how many times
+	// they do until a look is made right then again.
+	deferMin   = 32
+	deferMax   = 4096
 	deferProbe = 16
 )
 
@@ -22,8 +23,10 @@ const (
 type eagerness struct {
 	soon int // arrivals within pollFor, up to need; a late one takes half of it away
 	need int // from eagerMin to eagerMax; 0 is eagerMin
-	vain int // looks right after something was served that found nothing, less those that did, from 0 to 2*deferAfter
-	left int // times that others run first until a look is made right then
+
+	vain  int // looks right after something was served that found nothing, less those that did, from 0 to 2*after
+	after int // from deferMin to deferMax; 0 is deferMin
+	left  int // times that others run first until a look is made right then
 }
 
 // came notes an arrival, after a time in which nothing else had come.
@@ -54,17 +57,18 @@ func (e *eagerness) polls(silent time.Duration) bool {
 
 // looked notes whether there was something right after something else had been served.
 func (e *eagerness) looked(found bool) {
+	e.after = max(e.after, deferMin)
 	if found {
 		e.vain = max(e.vain-1, 0)
 	} else {
-		e.vain = min(e.vain+1, 2*deferAfter)
+		e.vain = min(e.vain+1, 2*e.after)
 	}
 }
 
 // defers reports whether other processes should run before a first look: where each waits for what another one makes of what it was sent,
 // nothing has come by then, and it takes a few µs to learn that while they wait for the processor.
 func (e *eagerness) defers() bool {
-	if !e.polls(0) || e.vain < deferAfter {
+	if !e.polls(0) || e.after == 0 || e.vain < e.after {
 		return false
 	}
 	if e.left == 0 {
@@ -75,9 +79,12 @@ func (e *eagerness) defers() bool {
 	return true
 }
 
-// deferred notes for how long others ran first. If they have more to do than to answer, they get the processor only when nothing has come.
+// deferred notes for how long others ran first. Where they have more to do than to answer they run when nothing has come, as always, and
+// each time it takes four times as many looks in vain until they run first again.
 func (e *eagerness) deferred(silent time.Duration) {
 	if silent > pollFor {
-		e.vain = 0
+		e.vain, e.after = 0, min(4*e.after, deferMax)
+	} else {
+		e.after = max(e.after-1, deferMin)
 	}
 }

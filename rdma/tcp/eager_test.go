@@ -67,7 +67,7 @@ func TestEagerDefers(t *testing.T) {
 		}
 		return n
 	}
-	if defers(2*deferAfter, false) != 0 {
+	if defers(2*deferMin, false) != 0 {
 		t.Error("others run first though nothing has come soon")
 	}
 	e = eagerness{}
@@ -75,21 +75,31 @@ func TestEagerDefers(t *testing.T) {
 	if defers(100, true) != 0 {
 		t.Error("others run first though there is something each time")
 	}
-	if defers(deferAfter, false) != 0 {
+	if defers(deferMin, false) != 0 {
 		t.Error("others run first before enough looks were in vain")
 	}
 	if n := defers(deferProbe*10, false); n < deferProbe*9 || n >= deferProbe*10 {
 		t.Errorf("others ran first %d times of %d, want most but not all", n, deferProbe*10)
 	}
-	if n := defers(deferProbe*100, true); n > deferProbe*2*deferAfter || e.defers() {
+	if n := defers(deferProbe*100, true); n > deferProbe*2*deferMin || e.defers() {
 		t.Errorf("others ran first %d times of %d after there was something again, and run first on: %v", n, deferProbe*100, e.defers())
 	}
-	defers(2*deferAfter, false)
+	defers(2*deferMin, false)
 	if e.calm(); e.defers() {
 		t.Error("others run first though the watch does not poll")
 	}
 	e.hear(eagerMin, 0, false)
-	if e.deferred(pollFor + 1); defers(deferAfter, false) != 0 {
-		t.Error("others run first soon after they took long")
+	for range 6 {
+		need := min(4*e.after, deferMax)
+		e.deferred(pollFor + 1)
+		if defers(need, false) != 0 {
+			t.Fatalf("others run first after %d looks in vain, soon after they took long", need)
+		}
+		if defers(2, false) == 0 {
+			t.Fatalf("others do not run first after %d looks in vain", need)
+		}
+	}
+	if defers(2*deferMax, false); e.after != deferMin {
+		t.Errorf("%d looks are needed after others took little time", e.after)
 	}
 }
