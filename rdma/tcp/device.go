@@ -252,6 +252,7 @@ func (d *Device) receiveHello(conn net.Conn) error {
 	if err := free(); err != nil {
 		return fmt.Errorf("tcp: hello: %w", err)
 	}
+	d.release(conn) // from now on the pair's: Close, which closes guests' under the lock, would wait for who reads it
 	return q.park(parked{conn: conn, hello: h})
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"io"
 	"net"
+	"runtime"
 	"testing"
 	"time"
 
@@ -101,6 +102,45 @@ func (b *bed) raw() net.Conn {
 		b.t.Fatal(err)
 	}
 	return conn
+}
+
+// TestHandedOverIsNoGuest: once a pair may take a connection the device does not close it as one that still shakes hands. To close what
+// a pair reads waits for that reader, and Close did so under the lock that the hand-over needs.
+func TestHandedOverIsNoGuest(t *testing.T) {
+	b := newBed(t, Config{})
+	remote, err := decodeAddress(b.qp.Address())
+	if err != nil {
+		t.Fatal(err)
+	}
+	conn, err := net.Dial("tcp", b.addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	q := b.qp.(*queuePair)
+	q.mu.Lock() // the hand-over waits for it
+	defer q.mu.Unlock()
+	hello := encodeHello(remote.token, token{1}, [nonceBytes]byte{}, remote.secret[:])
+	var was bool
+	guests := func() int {
+		b.dev.mu.Lock()
+		defer b.dev.mu.Unlock()
+		return len(b.dev.guestConns)
+	}
+	for end := time.Now().Add(patience); ; {
+		n := guests()
+		if n == 1 && !was {
+			was = true
+			b.write(conn, hello[:])
+		}
+		if n == 0 && was {
+			return
+		}
+		if time.Now().After(end) {
+			t.Fatalf("%d connections still shake hands while one is handed over", n)
+		}
+		runtime.Gosched()
+	}
 }
 
 func (b *bed) write(conn net.Conn, data []byte) {
