@@ -19,7 +19,8 @@ const (
 
 // eagerness decides whether the watch polls before it waits: a wake-up costs several times what polling for a few µs does, but polling
 // for what does not come, or while others want the processor, is waste. So it polls as long as what it waits for mostly comes soon, and
-// after others have had the processor meanwhile, each time four times as much has to come soon before it polls again.
+// after others have had the processor meanwhile, each time four times as much has to come soon before it polls again. It also decides
+// whether others have the processor before the first look (defers).
 type eagerness struct {
 	soon int // arrivals within pollFor, up to need; a late one takes half of it away
 	need int // from eagerMin to eagerMax; 0 is eagerMin
