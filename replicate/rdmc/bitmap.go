@@ -3,24 +3,48 @@ package rdmc
 import (
 	"fmt"
 	"math/bits"
+	"slices"
 )
 
+// pageBlocks is how many blocks a page of a bitmap is for: 64 KiB of words.
+const pageBlocks = 1 << 19
+
 // Bitmap tells which of a message's blocks a member has. It is not safe for concurrent use.
+// Its memory grows with the blocks that are set: what only claims to be large takes 200 KiB at most.
 type Bitmap struct {
 	size  uint64
 	count uint64
-	words []uint64
+	pages [][]uint64 // nil where no block is set
 }
 
-// NewBitmap makes an empty bitmap for a message of the given number of blocks.
+// NewBitmap makes an empty bitmap for a message of the given number of blocks, at most MaxMessageBlocks.
 func NewBitmap(blocks uint64) *Bitmap {
-	return &Bitmap{size: blocks, words: make([]uint64, (blocks+63)/64)}
+	return &Bitmap{size: blocks, pages: make([][]uint64, (blocks+pageBlocks-1)/pageBlocks)}
+}
+
+// word has the block's bit; it is 0 where there is no page yet.
+func (m *Bitmap) word(block uint64) uint64 {
+	if page := m.pages[block/pageBlocks]; page != nil {
+		return page[block%pageBlocks/64]
+	}
+	return 0
+}
+
+// make is that word to be changed.
+func (m *Bitmap) make(block uint64) *uint64 {
+	page := &m.pages[block/pageBlocks]
+	if *page == nil {
+		blocks := min(pageBlocks, m.size-block/pageBlocks*pageBlocks)
+		*page = make([]uint64, (blocks+63)/64)
+	}
+	return &(*page)[block%pageBlocks/64]
 }
 
 // BitmapOf makes a bitmap with the given blocks set; blocks at or beyond the size are left out.
 func BitmapOf(blocks uint64, set Ranges) *Bitmap {
 	m := NewBitmap(blocks)
-	m.eachWord(set, func(word *uint64, of uint64) {
+	m.eachWord(set, func(block, of uint64) {
+		word := m.make(block)
 		m.count += uint64(bits.OnesCount64(of &^ *word))
 		*word |= of
 	})
@@ -29,12 +53,15 @@ func BitmapOf(blocks uint64, set Ranges) *Bitmap {
 
 // countIn is how many blocks of a set are set.
 func (m *Bitmap) countIn(set Ranges) (n uint64) {
-	m.eachWord(set, func(word *uint64, of uint64) { n += uint64(bits.OnesCount64(of & *word)) })
+	if m.count == 0 {
+		return 0
+	}
+	m.eachWord(set, func(block, of uint64) { n += uint64(bits.OnesCount64(of & m.word(block))) })
 	return n
 }
 
-// eachWord gives the words that have blocks of a set, each with the bits of those: 64 blocks at a time, as there may be 2^32.
-func (m *Bitmap) eachWord(set Ranges, do func(word *uint64, of uint64)) {
+// eachWord gives, for each word that has blocks of a set, one of its blocks and the bits of those: 64 blocks at a time, as there may be 2^32.
+func (m *Bitmap) eachWord(set Ranges, do func(block, of uint64)) {
 	for _, r := range set {
 		for at, end := r.First, min(r.end(), m.size); at < end; {
 			next := min((at|63)+1, end)
@@ -42,7 +69,7 @@ func (m *Bitmap) eachWord(set Ranges, do func(word *uint64, of uint64)) {
 			if next%64 != 0 {
 				of &= 1<<(next%64) - 1
 			}
-			do(&m.words[at/64], of)
+			do(at, of)
 			at = next
 		}
 	}
@@ -59,7 +86,7 @@ func (m *Bitmap) Full() bool { return m.count == m.size }
 
 // Has reports whether the block is set; a block beyond the size is not.
 func (m *Bitmap) Has(block uint64) bool {
-	return block < m.size && m.words[block/64]&(1<<(block%64)) != 0
+	return block < m.size && m.word(block)&(1<<(block%64)) != 0
 }
 
 // Set sets the block; a block beyond the size is ignored.
@@ -67,13 +94,17 @@ func (m *Bitmap) Set(block uint64) {
 	if block >= m.size || m.Has(block) {
 		return
 	}
-	m.words[block/64] |= 1 << (block % 64)
+	*m.make(block) |= 1 << (block % 64)
 	m.count++
 }
 
 // Clone is a copy.
 func (m *Bitmap) Clone() *Bitmap {
-	return &Bitmap{size: m.size, count: m.count, words: append([]uint64(nil), m.words...)}
+	c := &Bitmap{size: m.size, count: m.count, pages: make([][]uint64, len(m.pages))}
+	for i, page := range m.pages {
+		c.pages[i] = slices.Clone(page)
+	}
+	return c
 }
 
 // Present is the set of blocks that are set.
@@ -95,7 +126,11 @@ func (m *Bitmap) runs(set bool) Ranges {
 // next is the first block from at on that is set (or not set), or the size.
 func (m *Bitmap) next(at uint64, set bool) uint64 {
 	for at < m.size {
-		word := m.words[at/64]
+		if set && m.pages[at/pageBlocks] == nil {
+			at = (at/pageBlocks + 1) * pageBlocks
+			continue
+		}
+		word := m.word(at)
 		if !set {
 			word = ^word
 		}

@@ -138,6 +138,46 @@ func TestDSN_4_1_IncomingRefuses(t *testing.T) {
 	})
 }
 
+// TestHugeClaimRefused has members refuse the largest message there is: until Incoming has said yes it must not cost them memory for its blocks.
+func TestHugeClaimRefused(t *testing.T) {
+	const block = MaxMessageBytes / MaxMessageBlocks
+	c := newCluster(t, tcpDevices(t, 2))
+	before := allocated()
+	var groups []*Group
+	for rank, e := range c.engines {
+		g, err := e.NewGroup(GroupConfig{
+			Members: make([]string, 2), Rank: rank, Unannounced: true, BlockSize: block, SilenceTimeout: starved,
+			Incoming: func(size uint64) (Sink, error) {
+				if size != MaxMessageBytes {
+					t.Errorf("asked for %d bytes", size)
+				}
+				return nil, errTest
+			},
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		groups = append(groups, g)
+	}
+	connect(t, groups)
+	if _, err := groups[0].Send(Outgoing{Size: MaxMessageBytes, Source: endless{}}); err != nil {
+		t.Fatal(err)
+	}
+	for rank, g := range groups {
+		if err := g.Close(testContext(t)); !errors.Is(err, ErrMemberFailed) {
+			t.Fatalf("rank %d: %v", rank, err)
+		}
+	}
+	if took := allocated() - before; took > 64<<20 {
+		t.Errorf("%d bytes for a message that was refused", took)
+	}
+}
+
+// endless is a source of any size.
+type endless struct{}
+
+func (endless) ReadBlock(uint64, []byte) error { return nil }
+
 func TestUnannouncedInvalid(t *testing.T) {
 	c := newCluster(t, tcpDevices(t, 2))
 	if _, err := c.engines[1].NewGroup(GroupConfig{Members: make([]string, 2), Rank: 1, Unannounced: true}); !errors.Is(err, ErrInvalid) {
