@@ -19,7 +19,7 @@ const (
 	maxFrame      = 64 << 20
 	helloTimeout  = 5 * time.Second
 	redialAfter   = 50 * time.Millisecond
-	meetingFormat = 2 // of what members say to each other: bursts and round trips as well
+	meetingFormat = 3 // of what members say to each other: bursts, and round trips with all, as well
 )
 
 // meeting joins the processes of a run in a star around rank 0. It serves groups of any root, and brings results
@@ -191,51 +191,75 @@ func (m *meeting) barrier(ctx context.Context) error {
 	return err
 }
 
-// Round trips that are measured before each round, and their bytes. Where they take long there are fewer.
+// Round trips that are measured before each round, of all members together, and their bytes. Where they take long there are fewer.
 const (
-	pings     = 101
-	pingBytes = 64
-	pingTime  = 100 * time.Millisecond
+	pings      = 101
+	pingsLeast = 8 // for each member
+	pingBytes  = 64
+	pingTime   = 100 * time.Millisecond
 )
 
-// roundTrips measures, at rank 0, messages there and back over TCP, with rank 1, and appends the seconds of each. Others return at once.
-func (m *meeting) roundTrips(ctx context.Context, seconds []float64) ([]float64, error) {
-	if m.rank > 1 {
-		return nil, nil
-	}
+// roundTrips measures at rank 0 messages there and back over TCP, with each member in turn, as what one of them takes depends on the core
+// where the system has it. It appends the seconds of each to those of its member.
+func (m *meeting) roundTrips(ctx context.Context, seconds [][]float64) error {
 	stop := context.AfterFunc(ctx, m.close)
 	defer stop()
-	conn := m.conns[(m.rank+1)%2]
+	others := m.conns[1:]
+	if m.rank != 0 {
+		return pingError(ctx, answerPings(m.conns[0]))
+	}
+	for i, conn := range others {
+		var err error
+		seconds[i], err = pingMember(conn, len(others), seconds[i])
+		if err != nil {
+			return pingError(ctx, err)
+		}
+	}
+	return nil
+}
+
+func pingError(ctx context.Context, err error) error {
+	if err == nil {
+		return nil
+	}
+	return fmt.Errorf("%w: round trip: %w", ErrLeft, errors.Join(ctx.Err(), err))
+}
+
+// pingMember appends the seconds of round trips with one of so many members.
+func pingMember(conn net.Conn, members int, seconds []float64) ([]float64, error) {
 	buf := make([]byte, pingBytes)
+	count, bound := max(pings/members, pingsLeast), pingTime/time.Duration(members)
 	begin := time.Now()
 	for i, more := 0, true; more; i++ {
-		if m.rank == 0 {
-			buf[0] = 0
-			if i < pings-1 && time.Since(begin) < pingTime {
-				buf[0] = 1 // another follows
-			}
+		more = i < count-1 && time.Since(begin) < bound
+		buf[0] = 0
+		if more {
+			buf[0] = 1 // another follows
 		}
 		start := time.Now()
-		if err := ping(conn, buf, m.rank == 0); err != nil {
-			return seconds, fmt.Errorf("%w: round trip: %w", ErrLeft, errors.Join(ctx.Err(), err))
+		if _, err := conn.Write(buf); err != nil {
+			return seconds, err
+		}
+		if _, err := io.ReadFull(conn, buf); err != nil {
+			return seconds, err
 		}
 		seconds = append(seconds, time.Since(start).Seconds())
-		more = buf[0] != 0
 	}
 	return seconds, nil
 }
 
-func ping(conn net.Conn, buf []byte, first bool) error {
-	if first {
+// answerPings gives back what rank 0 sends, until it says that no more follows.
+func answerPings(conn net.Conn) error {
+	buf := make([]byte, pingBytes)
+	for buf[0] = 1; buf[0] != 0; {
+		if _, err := io.ReadFull(conn, buf); err != nil {
+			return err
+		}
 		if _, err := conn.Write(buf); err != nil {
 			return err
 		}
 	}
-	if _, err := io.ReadFull(conn, buf); err != nil || first {
-		return err
-	}
-	_, err := conn.Write(buf)
-	return err
+	return nil
 }
 
 func (m *meeting) close() {

@@ -36,7 +36,7 @@ func TestLocal(t *testing.T) {
 	}
 	for _, r := range results {
 		if len(r.Seconds) != 2 || r.Median <= 0 || r.Worst < r.Median || r.BytesPerSec <= 0 || r.CPUPerGB <= 0 ||
-			r.Small != (r.Size == 1) || (r.LinkRate > 0) != (r.Size > 1) || r.Latency <= 0 || r.Latency > r.Worst || r.RoundTrip <= 0 || r.Shares < 1 || r.Spread < 0 || r.Spread > 1 {
+			r.Small != (r.Size == 1) || (r.LinkRate > 0) != (r.Size > 1) || r.Latency <= 0 || r.Latency > r.Worst || r.RoundTripLow <= 0 || r.RoundTrip < r.RoundTripLow || r.Shares < 1 || r.Spread < 0 || r.Spread > 1 {
 			t.Errorf("%+v", r)
 		}
 	}

@@ -229,7 +229,7 @@ func TestExplain(t *testing.T) {
 func sampleReports() (Case, []report) {
 	c := Case{Members: 3, Senders: 2, Size: 1e6, Choice: schedule.Choice{Algorithm: schedule.Chain, BlockSize: 1000, Window: 4}, Rounds: 2, Batch: 2, Depth: 2}
 	return c, []report{
-		{Done: []float64{2, 4}, Stored: []float64{1, 3}, CPUSeconds: 1, Idle: 0.5, Latency: 1, LatencyHigh: 2, RoundTrip: 0.001},
+		{Done: []float64{2, 4}, Stored: []float64{1, 3}, CPUSeconds: 1, Idle: 0.5, Latency: 1, LatencyHigh: 2, RoundTrips: []float64{0.0005, 0.0015}},
 		{Done: []float64{1, 5}, Stored: []float64{1.5, 4}, CPUSeconds: 2, Idle: 0.25, Latency: 1.5},
 		{Stored: []float64{2, 3}, CPUSeconds: 1, Idle: 1},
 	}
@@ -239,7 +239,7 @@ func TestSummarize(t *testing.T) {
 	c, reports := sampleReports()
 	perSec := 4 / Median([]float64{2, 5})
 	want := Result{Case: c, Seconds: []float64{2, 5}, Median: 3.5, Worst: 5, MessagesPerSec: perSec, BytesPerSec: perSec * 1e6,
-		Latency: 1.5, LatencyHigh: 2, RoundTrip: 0.001, Spread: 0.5, Shares: (2 + 1.25) / 2, SenderSeconds: []float64{3, 3}, CPUPerGB: 4 / (8e6 * 2 / 1e9), Idle: 0.25}
+		Latency: 1.5, LatencyHigh: 2, RoundTrip: 0.001, RoundTripLow: 0.0005, Spread: 0.5, Shares: (2 + 1.25) / 2, SenderSeconds: []float64{3, 3}, CPUPerGB: 4 / (8e6 * 2 / 1e9), Idle: 0.25}
 	if diff := cmp.Diff(want, summarize(c, reports)); diff != "" {
 		t.Error(diff)
 	}

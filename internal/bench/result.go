@@ -24,11 +24,13 @@ type Result struct {
 	BytesPerSec    float64 `json:"bytes_per_second"`
 	MessagesPerSec float64 `json:"messages_per_second"`
 	// Latency is the median, LatencyHigh the 99th percentile of the seconds from the send of a message until every member
-	// has it, at the slowest sender; with a depth above 1 messages wait for each other. RoundTrip is the median of
-	// 64 bytes there and back by TCP between ranks 0 and 1, of some before each round.
+	// has it, at the slowest sender; with a depth above 1 messages wait for each other.
 	Latency     float64 `json:"latency_seconds"`
 	LatencyHigh float64 `json:"latency_99_seconds"`
-	RoundTrip   float64 `json:"tcp_round_trip_seconds"`
+	// RoundTrip is the mean of the members' round trips: the median for each, of some before each round, of 64 bytes there and
+	// back by TCP between rank 0 and the member. RoundTripLow is the lowest of them.
+	RoundTrip    float64 `json:"tcp_round_trip_seconds"`
+	RoundTripLow float64 `json:"tcp_round_trip_lowest_seconds"`
 	// Spread is the worst round's (last member's end - first member's end) / last member's end.
 	Spread float64 `json:"spread"`
 	// Shares is the median round's time of the slowest sender over the fastest's; 1 if all have the same share of the links.
@@ -67,7 +69,7 @@ func summarize(c Case, reports []report) Result {
 		r.Idle = min(r.Idle, m.Idle)
 		r.Latency, r.LatencyHigh = max(r.Latency, m.Latency), max(r.LatencyHigh, m.LatencyHigh)
 	}
-	r.RoundTrip = reports[0].RoundTrip
+	r.RoundTrip, r.RoundTripLow = mean(reports[0].RoundTrips), slices.Min(reports[0].RoundTrips)
 	messages := float64(c.Senders) * float64(c.Batch)
 	r.Median, r.Worst, r.Shares = Median(r.Seconds), slices.Max(r.Seconds), Median(shares)
 	r.MessagesPerSec = messages / r.Median
@@ -144,6 +146,7 @@ var columns = []column{
 	figure("latency", "latency_seconds", 9, secondsText, func(r *Result) float64 { return r.Latency }),
 	figure("", "latency_99_seconds", 0, nil, func(r *Result) float64 { return r.LatencyHigh }),
 	figure("TCP rtt", "tcp_round_trip_seconds", 7, secondsText, func(r *Result) float64 { return r.RoundTrip }),
+	figure("", "tcp_round_trip_lowest_seconds", 0, nil, func(r *Result) float64 { return r.RoundTripLow }),
 	figure("spread", "spread", 6, percentText, func(r *Result) float64 { return r.Spread }),
 	figure("shares", "slowest_to_fastest_sender", 6, threeDigits, func(r *Result) float64 { return r.Shares }),
 	figure("CPU s/GB", "cpu_seconds_per_gb", 8, cpuText, func(r *Result) float64 { return r.CPUPerGB }),

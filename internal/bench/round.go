@@ -25,8 +25,8 @@ type report struct {
 	// Latency and LatencyHigh are the median and the 99th percentile of a message's, at a sender.
 	Latency     float64 `json:"latency,omitempty"`
 	LatencyHigh float64 `json:"latency_high,omitempty"`
-	// RoundTrip is the median of 64 bytes there and back between ranks 0 and 1 by TCP, some before each round, at rank 0.
-	RoundTrip float64 `json:"round_trip,omitempty"`
+	// RoundTrips are, at rank 0, the medians of 64 bytes there and back by TCP, some before each round, by member.
+	RoundTrips []float64 `json:"round_trips,omitempty"`
 	// Digests are those of all messages of a round, by sender.
 	Digests [][]byte `json:"digests,omitempty"`
 }
@@ -176,9 +176,9 @@ func (r *runner) rounds(ctx context.Context, c Case, streams []*stream, out *rep
 	if err != nil {
 		return err
 	}
-	var trips []float64
+	trips := make([][]float64, len(r.room.conns)-1)
 	for range c.Rounds {
-		if trips, err = r.room.roundTrips(ctx, trips); err != nil {
+		if err := r.room.roundTrips(ctx, trips); err != nil {
 			return err
 		}
 		cpu := cpuSeconds()
@@ -190,7 +190,9 @@ func (r *runner) rounds(ctx context.Context, c Case, streams []*stream, out *rep
 		}
 	}
 	if r.rank == 0 {
-		out.RoundTrip = Median(trips)
+		for _, member := range trips {
+			out.RoundTrips = append(out.RoundTrips, Median(member))
+		}
 	}
 	after, err := ReadProcessorTimes()
 	out.Idle = after.IdleSince(times)

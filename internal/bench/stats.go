@@ -18,6 +18,15 @@ func Median(values []float64) float64 {
 	return (sorted[half-1] + sorted[half]) / 2
 }
 
+// mean is the mean of the values, of which there is at least one.
+func mean(values []float64) float64 {
+	sum := 0.0
+	for _, v := range values {
+		sum += v
+	}
+	return sum / float64(len(values))
+}
+
 // Quantile is the smallest value that is at least as large as the share q of the values; NaN without values.
 func Quantile(values []float64, q float64) float64 {
 	if len(values) == 0 {
