@@ -17,7 +17,7 @@ func init() {
 	openVerbs = func(t testing.TB) (a, b rdma.Device) {
 		var d [2]rdma.Device
 		for i, gid := range []string{"10.77.0.1", "10.77.0.2"} {
-			dev, err := verbs.Open(verbs.Config{Device: os.Getenv("RDMCFS_TEST_VERBS"), GID: gid, AssumeOrdered: true,
+			dev, err := verbs.Open(verbs.Config{Device: os.Getenv("RDMCFS_TEST_VERBS"), GID: gid,
 				PeerTimeout: time.Second, ReceiverTimeout: 2 * time.Second})
 			if err != nil {
 				t.Fatal(err)
