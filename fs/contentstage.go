@@ -45,7 +45,7 @@ func (s *storeStaging) Create(info StageInfo) (Staged, error) {
 	if err != nil {
 		return nil, err
 	}
-	return newPlainStage(st), nil
+	return s.plain(st), nil
 }
 
 // CopyUp clones or copies a content of this store, lays an overlay over a large one, and copies one that is held, or whole, only elsewhere.
@@ -54,7 +54,7 @@ func (s *storeStaging) CopyUp(ctx context.Context, info StageInfo, base replicat
 	st, err := s.store.CopyUp(id, s.origin(info))
 	switch {
 	case err == nil:
-		return newPlainStage(st), nil
+		return s.plain(st), nil
 	case errors.Is(err, content.ErrTooLarge):
 		o, err := s.store.NewOverlay(id, s.origin(info))
 		if err != nil {
@@ -77,7 +77,7 @@ func (s *storeStaging) copyForeign(ctx context.Context, info StageInfo, base rep
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("fs: stage inode %d: %w", info.Ino, err), st.Drop())
 	}
-	return newPlainStage(st), nil
+	return s.plain(st), nil
 }
 
 func copyBytes(ctx context.Context, dst *os.File, src io.ReaderAt, size int64) error {
@@ -121,16 +121,19 @@ func (s *storeStaging) Space() (Space, error) {
 // plainStage is a staged plain file.
 type plainStage struct {
 	PlainFile
+	s  *storeStaging
 	st *content.Staging
 }
 
-func newPlainStage(st *content.Staging) *plainStage {
-	return &plainStage{PlainFile: NewPlainFile(st.File()), st: st}
+func (s *storeStaging) plain(st *content.Staging) *plainStage {
+	return &plainStage{PlainFile: NewPlainFile(st.File()), s: s, st: st}
 }
 
 func (p *plainStage) Keep(reason string) error { return p.st.KeepUnpublished(reason) }
 func (p *plainStage) Drop() error              { return p.st.Drop() }
 func (p *plainStage) Recycle() error           { return p.st.Recycle() }
+
+func (p *plainStage) Linked(info StageInfo) error { return p.st.SetOrigin(p.s.origin(info)) }
 
 // overlayStage is a staged overlay: it is read and written through the daemon and knows what changed.
 type overlayStage struct {

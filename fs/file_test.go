@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rdmcfs/rdmcfs/fs"
 	"github.com/rdmcfs/rdmcfs/fs/fstest"
 	"golang.org/x/sys/unix"
 )
@@ -395,6 +396,26 @@ func TestReadAtEndAndAppend(t *testing.T) {
 		got, err := io.ReadAll(f)
 		if err != nil || !bytes.Equal(got, want) {
 			t.Errorf("log has %d bytes, want %d; %v", len(got), len(want), err)
+		}
+	})
+}
+
+// TestLinkedTmpfileIsListedByItsName: what is written to an O_TMPFILE that got a name belongs to that, should the daemon die.
+func TestLinkedTmpfileIsListedByItsName(t *testing.T) {
+	eachMode(t, func(t *testing.T, n *fstest.Node, mnt string) {
+		fd, err := unix.Open(mnt, unix.O_TMPFILE|unix.O_RDWR|unix.O_CLOEXEC, 0o640)
+		must(t, err)
+		f := os.NewFile(uintptr(fd), "tmpfile")
+		defer f.Close()
+		_, err = f.WriteString("bytes")
+		must(t, err)
+		if list, err := n.Store().Stagings(); err != nil || len(list) != 1 || !fs.Unnamed(list[0].Origin.Ino) {
+			t.Errorf("without a name: %+v, %v", list, err)
+		}
+		must(t, unix.Linkat(unix.AT_FDCWD, fmt.Sprintf("/proc/self/fd/%d", fd), unix.AT_FDCWD, filepath.Join(mnt, "named"), unix.AT_SYMLINK_FOLLOW))
+		list, err := n.Store().Stagings()
+		if err != nil || len(list) != 1 || list[0].Origin.Ino != inode(t, filepath.Join(mnt, "named")) || list[0].Origin.Name != "named" {
+			t.Errorf("linked: %+v, %v", list, err)
 		}
 	})
 }

@@ -23,6 +23,10 @@ type tmpName struct {
 // tmpInoBase is where inode numbers of files without a name begin; the log gives none that high.
 const tmpInoBase = uint64(1) << 63
 
+// Unnamed reports whether an inode number in the description of staged bytes is that of a file without a name. When the daemon
+// that gave it has ended nothing leads to those bytes any more.
+func Unnamed(ino uint64) bool { return ino >= tmpInoBase }
+
 func (l *live) isTmp() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -115,6 +119,7 @@ func (f *fileSystem) linkTmp(ctx context.Context, l *live, dir meta.Ino, name st
 	})
 	if err == nil {
 		f.nodes.rename(l.node, l.linkedAs())
+		f.describeLinked(l)
 	}
 	l.mu.Lock()
 	if err == nil {
@@ -129,6 +134,21 @@ func (f *fileSystem) linkTmp(ctx context.Context, l *live, dir meta.Ino, name st
 	}
 	f.entry(l.linkedAs(), out)
 	return 0
+}
+
+// linker is a staged file that can be told what it belongs to since it got a name.
+type linker interface{ Linked(info StageInfo) error }
+
+// describeLinked has what is written from now on listed under the name that an O_TMPFILE got.
+func (f *fileSystem) describeLinked(l *live) {
+	s, ok := l.stage.(linker)
+	if !ok {
+		return
+	}
+	rec := l.linkedAs()
+	if err := s.Linked(StageInfo{Ino: rec.Ino, Parent: rec.Parent, Path: f.path(rec)}); err != nil {
+		f.log.Warn("describe a linked file", "inode", uint64(rec.Ino), "err", err)
+	}
 }
 
 // linkedAs is what an O_TMPFILE became.

@@ -9,7 +9,7 @@ import (
 
 // A .stage file is a sequence of records: u32 CRC32C of the rest, u8 kind, u16 length, payload.
 const (
-	recordHead   = 1 // stageHead
+	recordHead   = 1 // stageHead; of a later one only the origin counts
 	recordOwn    = 2 // overlay: off, len: this range lies in the staging file now
 	recordSize   = 3 // overlay: the size is this; ranges of the base behind it are gone
 	recordReason = 4 // why it was not published
@@ -159,6 +159,10 @@ func decodeStage(b []byte) (stageLog, error) {
 // apply replays one record; it is false for one that makes no sense.
 func (l *stageLog) apply(kind byte, p []byte) bool {
 	switch kind {
+	case recordHead:
+		head, ok := decodeStageHead(p)
+		l.head.origin = head.origin
+		return ok
 	case recordReason:
 		l.reason = string(p)
 		return true

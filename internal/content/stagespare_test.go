@@ -185,3 +185,46 @@ func TestKeepOnAFullDisk(t *testing.T) {
 		t.Fatal(err)
 	}
 }
+
+// TestSetOrigin: staged bytes that belong to something else now are listed so, also by the next daemon and when they are kept.
+func TestSetOrigin(t *testing.T) {
+	for _, tags := range []bool{true, false} {
+		for _, keep := range []bool{true, false} {
+			dir := t.TempDir()
+			s := openStore(t, dir, Options{})
+			if !tags {
+				s.stage.setWithoutTags()
+			}
+			st, err := s.NewStaging(Origin{Ino: 1 << 63, Parent: 1})
+			if err != nil {
+				t.Fatal(err)
+			}
+			want := Origin{Ino: 7, Parent: 2, Name: "named", Node: 3, Incarnation: 4}
+			if err := errors.Join(stage(st, "bytes", time.Now()), st.SetOrigin(want)); err != nil {
+				t.Fatal(err)
+			}
+			if keep {
+				err = st.KeepUnpublished("why")
+			} else {
+				err = st.Close()
+			}
+			if err := errors.Join(err, s.Close()); err != nil {
+				t.Fatal(err)
+			}
+			if err := st.SetOrigin(Origin{}); !errors.Is(err, ErrClosed) {
+				t.Errorf("after the end: %v", err)
+			}
+			s = openStore(t, dir, Options{})
+			list, err := s.Stagings()
+			if err != nil || len(list) != 1 || list[0].Origin != want || (list[0].Reason == "why") != keep || list[0].Damaged {
+				t.Fatalf("tags %t, kept %t: %+v, %v", tags, keep, list, err)
+			}
+			if st, err = s.OpenStaging(list[0].Token); err != nil || st.Origin() != want {
+				t.Fatalf("tags %t, kept %t: opened again: %+v, %v", tags, keep, st.Origin(), err)
+			}
+			if err := st.Drop(); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+}

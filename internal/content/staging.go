@@ -27,7 +27,6 @@ type Origin struct {
 type Staging struct {
 	s       *Store
 	token   uint64
-	origin  Origin
 	created time.Time
 	file    *os.File
 	journal *os.File // the .stage file: what changed in an overlay; nil where the tag of the file says all
@@ -35,6 +34,7 @@ type Staging struct {
 	torn    bool     // others may follow
 
 	mu     sync.Mutex
+	origin Origin
 	closed bool
 }
 
@@ -158,7 +158,32 @@ func (st *Staging) File() *os.File { return st.file }
 func (st *Staging) Token() uint64 { return st.token }
 
 // Origin is what the bytes belong to.
-func (st *Staging) Origin() Origin { return st.origin }
+func (st *Staging) Origin() Origin {
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	return st.origin
+}
+
+// SetOrigin notes what the bytes belong to from now on, as if they had been staged for that.
+func (st *Staging) SetOrigin(origin Origin) error {
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	if st.closed {
+		return fmt.Errorf("content: staged inode %d is now %d: %w", st.origin.Ino, origin.Ino, ErrClosed)
+	}
+	var err error
+	head := stageHead{origin: origin, created: st.created}
+	if st.journal != nil {
+		err = st.note(appendRecord(nil, recordHead, head.append(nil)))
+	} else {
+		err = setTag(st.file, appendTag(nil, &head))
+	}
+	if err != nil {
+		return fmt.Errorf("content: staged inode %d is now %d: %w", st.origin.Ino, origin.Ino, noSpace(err))
+	}
+	st.origin = origin
+	return nil
+}
 
 // Drop removes the staged bytes: they are published, or not wanted.
 func (st *Staging) Drop() error {

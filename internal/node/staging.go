@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"log/slog"
 
+	"github.com/rdmcfs/rdmcfs/fs"
 	"github.com/rdmcfs/rdmcfs/internal/content"
 	"github.com/rdmcfs/rdmcfs/replicate"
 	"golang.org/x/sys/unix"
@@ -32,11 +33,11 @@ func (s *staging) unpublished() []content.Unpublished {
 	return out
 }
 
-// sweep drops what a crash left of files that were opened and never written.
+// sweep drops what a crash left of files that were opened and never written, or had no name.
 func (s *staging) sweep() error {
 	var errs error
 	for _, u := range s.unpublished() {
-		if u.Size == 0 && u.Base.IsZero() {
+		if u.Size == 0 && u.Base.IsZero() || fs.Unnamed(u.Origin.Ino) {
 			errs = errors.Join(errs, s.store.DropStaging(u.Token))
 		}
 	}

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/rdmcfs/rdmcfs/test/integration/cluster"
+	"golang.org/x/sys/unix"
 )
 
 // What a daemon that died left unpublished is listed with the directory that it was written in, and goes back there.
@@ -143,4 +144,41 @@ func TestRestoreOfAVersionBesideTheFile(t *testing.T) {
 		}
 	}
 	c.AwaitAgreement(60 * time.Second)
+}
+
+// Bytes of a file that never had a name go with the daemon; those of one that has got its name are listed under it.
+func TestFilesWithoutANameGoWithTheDaemon(t *testing.T) {
+	c := start(t, cluster.Options{Nodes: 1})
+	w := c.Nodes[0]
+	for _, name := range []string{"", "linked"} {
+		fd, err := unix.Open(w.Path(""), unix.O_TMPFILE|unix.O_RDWR|unix.O_CLOEXEC, 0o640)
+		if err != nil {
+			t.Fatal(err)
+		}
+		f := os.NewFile(uintptr(fd), name)
+		defer f.Close()
+		if _, err := f.WriteString("bytes"); err != nil {
+			t.Fatal(err)
+		}
+		if name == "" {
+			continue
+		}
+		if err := unix.Linkat(unix.AT_FDCWD, fmt.Sprintf("/proc/self/fd/%d", fd), unix.AT_FDCWD, w.Path(name), unix.AT_SYMLINK_FOLLOW); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := f.WriteString(" and more"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	w.Kill()
+	w.Start()
+	c.AwaitUp(w)
+	left := w.Status().Unpublished
+	if len(left) != 1 || left[0].Path != "/linked" || left[0].SizeBytes != int64(len("bytes and more")) {
+		t.Fatalf("listed as unpublished: %+v", left)
+	}
+	w.MustCLI("restore", "--content", left[0].ID)
+	if got, err := os.ReadFile(w.Path("linked")); err != nil || string(got) != "bytes and more" {
+		t.Errorf("restored: %q, %v", got, err)
+	}
 }
