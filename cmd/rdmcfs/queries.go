@@ -142,6 +142,9 @@ func (c *restoreCmd) Run(a *app) error {
 		return a.printJSON(v)
 	}
 	fmt.Fprintf(a.out, "%s is version %d now, %s.\n", v.Path, v.Version, bytesText(v.SizeBytes))
+	if v.Displaced != 0 {
+		fmt.Fprintf(a.out, "Version %d, which was current before, is kept: see 'rdmcfs versions'.\n", v.Displaced)
+	}
 	return nil
 }
 

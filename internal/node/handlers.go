@@ -159,6 +159,7 @@ func (n *node) restore(ctx context.Context, req admin.RestoreRequest) (admin.Ver
 		}
 		op.Parent, op.Name = dir.Ino, name
 	}
+	before, _ := n.db.Inode(c.Ino) // none where the file is gone
 	res, err := n.proposer.propose(ctx, op)
 	if err == nil && res.Errno != 0 {
 		err = restoreRefused(res.Errno)
@@ -169,7 +170,16 @@ func (n *node) restore(ctx context.Context, req admin.RestoreRequest) (admin.Ver
 	if c, err = n.db.Content(c.ID); err != nil {
 		return admin.Version{}, err
 	}
-	return n.version(c), nil
+	return n.displacing(n.version(c), before.Content), nil
+}
+
+// displacing adds to a version that was restored which one it replaced, if that is kept.
+func (n *node) displacing(v admin.Version, before meta.ContentID) admin.Version {
+	old, err := n.db.Content(before)
+	if err == nil && (old.State == meta.ContentConflict || old.State == meta.ContentRetained) {
+		v.Displaced = old.Version
+	}
+	return v
 }
 
 // restoreBeside publishes a copy of a kept version under another name, with owner and mode of its file, which stays as it is.
@@ -264,13 +274,14 @@ func (n *node) publishStaged(ctx context.Context, u content.Unpublished, as stri
 		return admin.Version{}, err
 	}
 	push.Path = orDefault(as, n.pathOf(u))
-	if err := n.aimStaged(&push, u, as); err != nil {
+	before, err := n.aimStaged(&push, u, as)
+	if err != nil {
 		return admin.Version{}, errors.Join(err, done(false))
 	}
 	push.Attr.Mask |= meta.AttrMtime
 	push.Attr.Mtime = u.Modified.UnixNano()
 	v, err := n.publishVersion(ctx, push)
-	return v, errors.Join(err, done(err == nil))
+	return n.displacing(v, before), errors.Join(err, done(err == nil))
 }
 
 // publishVersion publishes what is restored.
@@ -331,22 +342,23 @@ func dropOrClose(drop, leave func() error) func(bool) error {
 	}
 }
 
-// aimStaged says where staged bytes go: to the inode that they belong to, or a new one, which gets its name with the publish.
-func (n *node) aimStaged(push *replicate.Push, u content.Unpublished, as string) error {
+// aimStaged says where staged bytes go: to the inode that they belong to, or a new one, which gets its name with the publish. The
+// version that the inode has now, before, is kept unless it is known to be what they were written over.
+func (n *node) aimStaged(push *replicate.Push, u content.Unpublished, as string) (before meta.ContentID, err error) {
 	if as == "" {
 		if ino, err := n.db.Inode(meta.Ino(u.Origin.Ino)); err == nil {
-			push.Ino, push.Base = ino.Ino, ino.Content
-			return nil
+			push.Ino, push.Base = ino.Ino, meta.ContentIDFromBytes(u.Base)
+			return ino.Content, nil
 		}
 	}
 	dir, name, err := n.restorePlace(u, as)
 	if err != nil {
-		return err
+		return before, err
 	}
 	const mode = 0o600 // nobody else's eyes until the owner decides
 	push.LinkParent, push.LinkName = dir.Ino, name
 	push.Attr.Mask, push.Attr.Mode = meta.AttrMode, mode
-	return nil
+	return before, nil
 }
 
 // restorePlace is the directory and name for staged bytes whose inode is gone: what as says, else the directory that they

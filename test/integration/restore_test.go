@@ -182,3 +182,49 @@ func TestFilesWithoutANameGoWithTheDaemon(t *testing.T) {
 		t.Errorf("restored: %q, %v", got, err)
 	}
 }
+
+// Unpublished bytes over a file that has a newer version by now become the next one; the newer one is kept beside, and said to be.
+func TestRestoreOverANewerVersion(t *testing.T) {
+	c := start(t, cluster.Options{Nodes: 3})
+	w, other := c.Nodes[1], c.Nodes[2]
+	for name, size := range map[string]int{"small": 1000, "overlay": 20 << 20} {
+		old := []byte(strings.Repeat("o", size))
+		if err := os.WriteFile(w.Path(name), old, 0o644); err != nil {
+			t.Fatal(err)
+		}
+		f, err := os.OpenFile(w.Path(name), os.O_RDWR, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer f.Close()
+		if _, err := f.WriteAt([]byte("staged"), 5000%int64(size)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	w.Kill()
+	for _, name := range []string{"small", "overlay"} {
+		if err := os.WriteFile(other.Path(name), []byte("newer"), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	w.Start()
+	c.AwaitUp(c.Nodes...)
+	left := w.Status().Unpublished
+	if len(left) != 2 {
+		t.Fatalf("listed as unpublished: %+v", left)
+	}
+	for _, u := range left {
+		if out := w.MustCLI("restore", "--content", u.ID); !strings.Contains(out, "Version 2, which was current before, is kept") {
+			t.Errorf("restore of %s says %q", u.Path, out)
+		}
+		file := other.Path(u.Path[1:])
+		if got, err := os.ReadFile(file); err != nil || int64(len(got)) != u.SizeBytes || !strings.Contains(string(got), "staged") {
+			t.Errorf("%s: %d bytes, %v", u.Path, len(got), err)
+		}
+		other.MustCLI("restore", file, "--version", "2", "--as", file+".newer")
+		if got, err := os.ReadFile(w.Path(u.Path[1:] + ".newer")); err != nil || string(got) != "newer" {
+			t.Errorf("the version that was displaced: %q, %v", got, err)
+		}
+	}
+	c.AwaitAgreement(60 * time.Second)
+}

@@ -190,6 +190,7 @@ type Version struct {
 	State     string    `json:"state"` // current, retained, conflict, orphan, unpublished
 	Reason    string    `json:"reason,omitempty"`
 	Expires   time.Time `json:"expires,omitzero"`
+	Displaced uint64    `json:"displaced,omitempty"` // by a restore: the version that was current before, which is kept
 }
 
 // RestoreRequest makes a kept version current again, or publishes or drops unpublished content.
