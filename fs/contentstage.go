@@ -60,7 +60,7 @@ func (s *storeStaging) CopyUp(ctx context.Context, info StageInfo, base replicat
 		if err != nil {
 			return nil, err
 		}
-		return newOverlayStage(o, info.Holes), nil
+		return newOverlayStage(o, base, info.Holes), nil
 	case !errors.Is(err, content.ErrNotFound) && !errors.Is(err, content.ErrCorrupt): // base reads what is damaged here elsewhere
 		return nil, err
 	}
@@ -138,14 +138,15 @@ func (p *plainStage) Linked(info StageInfo) error { return p.st.SetOrigin(p.s.or
 // overlayStage is a staged overlay: it is read and written through the daemon and knows what changed.
 type overlayStage struct {
 	o     *content.Overlay
-	holes int64 // of the base
+	base  io.ReaderAt // reads what is damaged here from other holders
+	holes int64       // of the base
 
 	mu    sync.Mutex
 	times StageStat // its sizes are not used
 }
 
-func newOverlayStage(o *content.Overlay, holes int64) *overlayStage {
-	s := &overlayStage{o: o, holes: holes}
+func newOverlayStage(o *content.Overlay, base io.ReaderAt, holes int64) *overlayStage {
+	s := &overlayStage{o: o, base: base, holes: holes}
 	s.wrote()
 	s.times.Atime = s.times.Mtime
 	return s
@@ -159,18 +160,48 @@ func (s *overlayStage) wrote() {
 	s.times.Mtime, s.times.Ctime = now, now
 }
 
+// sound does what reads the base, and again with the bytes of another holder where they are damaged here.
+func (s *overlayStage) sound(do func() error) error {
+	met := int64(-1)
+	for {
+		err := do()
+		var damage *content.BaseDamage
+		if !errors.As(err, &damage) || !errors.Is(err, content.ErrCorrupt) || damage.Off == met {
+			return err
+		}
+		met = damage.Off
+		p := make([]byte, damage.Len)
+		if _, readErr := io.ReadFull(io.NewSectionReader(s.base, damage.Off, damage.Len), p); readErr != nil {
+			return errors.Join(err, readErr)
+		}
+		if adoptErr := s.o.Adopt(p, damage.Off); adoptErr != nil {
+			return errors.Join(err, adoptErr)
+		}
+	}
+}
+
 func (s *overlayStage) Fd() int { return -1 }
 
-func (s *overlayStage) ReadAt(p []byte, off int64) (int, error) { return s.o.ReadAt(p, off) }
+func (s *overlayStage) ReadAt(p []byte, off int64) (n int, err error) {
+	err = s.sound(func() (err error) {
+		n, err = s.o.ReadAt(p, off)
+		return err
+	})
+	return n, err
+}
 
-func (s *overlayStage) WriteAt(p []byte, off int64) (int, error) {
+func (s *overlayStage) WriteAt(p []byte, off int64) (n int, err error) {
 	s.wrote()
-	return s.o.WriteAt(p, off)
+	err = s.sound(func() (err error) {
+		n, err = s.o.WriteAt(p, off)
+		return err
+	})
+	return n, err
 }
 
 func (s *overlayStage) Truncate(size int64) error {
 	s.wrote()
-	return s.o.Truncate(size)
+	return s.sound(func() error { return s.o.Truncate(size) })
 }
 
 func (s *overlayStage) Keep(reason string) error { return s.o.KeepUnpublished(reason) }
@@ -205,7 +236,7 @@ func (s *overlayStage) Allocate(mode uint32, offset, length int64) error {
 	const keep = unix.FALLOC_FL_KEEP_SIZE
 	switch mode &^ keep {
 	case unix.FALLOC_FL_PUNCH_HOLE, unix.FALLOC_FL_ZERO_RANGE:
-		if err := s.o.Punch(offset, length); err != nil {
+		if err := s.sound(func() error { return s.o.Punch(offset, length) }); err != nil {
 			return err
 		}
 	case 0:
@@ -213,7 +244,7 @@ func (s *overlayStage) Allocate(mode uint32, offset, length int64) error {
 		return unix.EOPNOTSUPP
 	}
 	if mode&keep == 0 && offset+length > s.o.Size() {
-		return s.o.Truncate(offset + length)
+		return s.Truncate(offset + length)
 	}
 	return nil
 }
@@ -238,7 +269,7 @@ func (s *overlayStage) Snapshot() (Snapshot, error) {
 		dirty = appendExtent(dirty, replicate.Extent{Offset: e.Off, Length: e.Len})
 	}
 	return Snapshot{
-		Size: shape.Size, Holes: s.o.Holes(s.holes), Data: withoutZeros(shape.Extents, shape.Size), Exact: true, Changed: changed, Dirty: dirty, Source: snap,
+		Size: shape.Size, Holes: s.o.Holes(s.holes), Data: withoutZeros(shape.Extents, shape.Size), Exact: true, Changed: changed, Dirty: dirty, Source: s,
 		Done: func(published meta.ContentID, ok bool) {
 			if ok {
 				snap.Published(content.ID(published.Bytes()))

@@ -88,7 +88,8 @@ func (o *Overlay) Size() int64 {
 	return o.size
 }
 
-// ReadAt reads as io.ReaderAt; bytes of the base are checked.
+// ReadAt reads as io.ReaderAt; bytes of the base are checked. Where they are damaged the error is, as of all that reads them, a
+// *BaseDamage.
 func (o *Overlay) ReadAt(p []byte, off int64) (int, error) {
 	o.content.RLock()
 	defer o.content.RUnlock()
@@ -114,8 +115,7 @@ func (o *Overlay) readLocked(p []byte, off int64) error {
 		case own:
 			err = readZeroFilled(o.st.file, p[:n], off)
 		case off < o.base.Size():
-			n = min(n, o.base.Size()-off)
-			_, err = o.base.ReadAt(p[:n], off)
+			n, err = o.readBase(p[:n], off)
 		default:
 			clear(p[:n])
 		}

@@ -109,6 +109,39 @@ func TestDamagedContent(t *testing.T) {
 	heldByEach(t, c, want)
 }
 
+// A large file that is damaged here can be read and written while it is open for writing, and every node gets the right bytes.
+func TestWriteOverDamagedContent(t *testing.T) {
+	c := start(t, cluster.Options{Nodes: 3})
+	victim := c.Nodes[1]
+	src := filepath.Join(c.Dir, "src")
+	cluster.Random(t, src, 40<<20, 1)
+	run(t, "cp", src, c.Nodes[0].Path("file"))
+	c.AwaitNothingOwed(60 * time.Second)
+	victim.Stop()
+	for _, path := range filesUnder(t, filepath.Join(victim.Data, "content", "held"), ".data") {
+		flip(t, path, 3<<20)
+	}
+	victim.Start()
+	c.AwaitUp(c.Nodes...)
+	for _, name := range []string{src, victim.Path("file")} {
+		f, err := os.OpenFile(name, os.O_RDWR, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i := range int64(6) {
+			if _, err := f.WriteAt([]byte("changed"), 19<<20+i*345_678); err != nil {
+				t.Errorf("write to %s: %v", name, err)
+			}
+		}
+		if err := f.Close(); err != nil {
+			t.Errorf("close of %s: %v", name, err)
+		}
+	}
+	sameEverywhere(t, c, src, "file")
+	c.AwaitNothingOwed(60 * time.Second)
+	sameEverywhere(t, c, src, "file")
+}
+
 // contentDigests are the digests of the data files, by path.
 func contentDigests(t *testing.T, dir string) map[string]string {
 	t.Helper()
