@@ -133,6 +133,8 @@ func (p *plainStage) Keep(reason string) error { return p.st.KeepUnpublished(rea
 func (p *plainStage) Drop() error              { return p.st.Drop() }
 func (p *plainStage) Recycle() error           { return p.st.Recycle() }
 
+func (p *plainStage) Sound() error { return p.st.Sound() }
+
 func (p *plainStage) Linked(info StageInfo) error { return p.st.SetOrigin(p.s.origin(info)) }
 
 // overlayStage is a staged overlay: it is read and written through the daemon and knows what changed.

@@ -3,12 +3,16 @@ package fs_test
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"io"
 	"os"
 	"path/filepath"
+	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/rdmcfs/rdmcfs/fs"
+	"github.com/rdmcfs/rdmcfs/fs/fstest"
 	"github.com/rdmcfs/rdmcfs/internal/content"
 	"github.com/rdmcfs/rdmcfs/meta"
 	"golang.org/x/sys/unix"
@@ -145,4 +149,51 @@ func storeRotten(t *testing.T, store *content.Store, dir string, p []byte) meta.
 	must(t, err)
 	must(t, f.Close())
 	return id
+}
+
+// TestRotOfACloneIsNotPublished: staged bytes that share the disk's blocks with the version they were made from share its damage. That is no
+// change by anybody: close fails and the bytes are kept.
+func TestRotOfACloneIsNotPublished(t *testing.T) {
+	for mode, change := range modes {
+		t.Run(mode, func(t *testing.T) {
+			var files []string // that share their blocks
+			n := fstest.NewWith(t, 1, content.Options{Clone: func(dst, src *os.File) error {
+				files = []string{dst.Name(), src.Name()}
+				_, err := io.Copy(dst, io.NewSectionReader(src, 0, 1<<40))
+				return err
+			}}).Node(1)
+			mnt := n.Mount(t, change)
+			want := pattern(1, 3<<20)
+			write(t, filepath.Join(mnt, "f"), want)
+			idle(t, n)
+			f, err := os.OpenFile(filepath.Join(mnt, "f"), os.O_RDWR, 0)
+			must(t, err)
+			_, err = f.WriteAt([]byte("changed"), 100)
+			must(t, err)
+			if len(files) != 2 {
+				t.Fatal("not cloned")
+			}
+			for _, name := range files {
+				g, err := os.OpenFile(name, os.O_WRONLY, 0)
+				must(t, err)
+				_, err = g.WriteAt([]byte("rotten"), 2<<20)
+				must(t, err)
+				must(t, g.Close())
+			}
+			n.Elsewhere(bytes.NewReader(want))
+			if err := f.Close(); !errors.Is(err, syscall.EIO) {
+				t.Errorf("close: %v", err)
+			}
+			if got := n.Publishes.Load(); got != 1 {
+				t.Errorf("%d publishes, want 1", got)
+			}
+			eventually(t, func() error {
+				list, err := n.Store().Stagings()
+				if err != nil || len(list) != 1 || !strings.Contains(list[0].Reason, "damaged") {
+					return fmt.Errorf("kept: %+v, %v", list, err)
+				}
+				return nil
+			})
+		})
+	}
 }

@@ -126,6 +126,9 @@ func (f *fileSystem) take(ctx context.Context, l *live) error {
 		c.end(meta.ContentID{}, false)
 	}
 	if err != nil {
+		l.mu.Lock()
+		l.kept = fmt.Sprintf("compare: %v", err)
+		l.mu.Unlock()
 		return fmt.Errorf("fs: compare inode %d: %w", l.node.ino(), err)
 	}
 	if !c.any {
@@ -214,12 +217,19 @@ func (f *fileSystem) changes(l *live) (change, error) {
 	return c, err
 }
 
+// clone is a staged file that may share the bytes of what it was made from. Sound fails if those were found damaged: what differs from
+// their sums then need not be what somebody wrote.
+type clone interface{ Sound() error }
+
 // baseSums reads what the staged file was made from, as long as nothing newer was published. nil means unknown.
 func (f *fileSystem) baseSums(l *live) (*leafSums, error) {
 	if l.base == nil {
 		return nil, nil
 	}
 	sums, err := sumsOf(l.base, l.base.Size())
+	if s, ok := l.stage.(clone); ok && err == nil {
+		err = s.Sound()
+	}
 	if err != nil {
 		return nil, err
 	}

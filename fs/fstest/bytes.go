@@ -18,7 +18,18 @@ func (b inline) Fd() int                                 { return -1 }
 func (b inline) Size() int64                             { return int64(len(b)) }
 
 // reader is a content that lies in a store.
-type reader struct{ *content.Reader }
+type reader struct {
+	*content.Reader
+	n *Node
+}
+
+func (r reader) ReadAt(p []byte, off int64) (int, error) {
+	got, err := r.Reader.ReadAt(p, off)
+	if other := r.n.elsewhere(); other != nil && errors.Is(err, content.ErrCorrupt) {
+		return other.ReadAt(p, off)
+	}
+	return got, err
+}
 
 func (r reader) Fd() int {
 	if f := r.File(); f != nil {

@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"io"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -47,12 +48,16 @@ type Node struct {
 	after    func()
 	instant  bool
 	readOnly bool
+	other    io.ReaderAt
 }
 
 var _ fs.Cluster = (*Node)(nil)
 
 // New makes a cluster of n nodes that ends with the test.
-func New(tb testing.TB, n int) *Cluster {
+func New(tb testing.TB, n int) *Cluster { return NewWith(tb, n, content.Options{}) }
+
+// NewWith is New with stores of some options.
+func NewWith(tb testing.TB, n int, opt content.Options) *Cluster {
 	tb.Helper()
 	c := &Cluster{db: meta.OpenMemory(), seq: map[meta.Lease]uint64{}}
 	for i := 1; i <= n; i++ {
@@ -65,7 +70,7 @@ func New(tb testing.TB, n int) *Cluster {
 		boot := &meta.Boot{Node: id}
 		boot.Store[0] = byte(i)
 		c.must(tb, id, boot)
-		store, err := content.Open(tb.TempDir(), content.Options{})
+		store, err := content.Open(tb.TempDir(), opt)
 		if err != nil {
 			tb.Fatal(err)
 		}
@@ -132,6 +137,20 @@ func (n *Node) Before(f func(ctx context.Context, p replicate.Push) error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.before = f
+}
+
+// Elsewhere makes what is damaged in contents of stores be read from another holder, as the replicator does.
+func (n *Node) Elsewhere(r io.ReaderAt) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.other = r
+}
+
+// elsewhere is what Elsewhere was told.
+func (n *Node) elsewhere() io.ReaderAt {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.other
 }
 
 // Instant makes publishes take no time: bytes beyond the inline limit are read and thrown away.
@@ -250,7 +269,7 @@ func (n *Node) OpenContent(_ context.Context, id meta.ContentID) (replicate.Cont
 	for _, holder := range n.c.nodes {
 		r, err := holder.store.Open(content.ID(id.Bytes()))
 		if err == nil {
-			return reader{r}, nil
+			return reader{r, n}, nil
 		}
 		if !errors.Is(err, content.ErrNotFound) {
 			return nil, err

@@ -5,8 +5,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-
-	"golang.org/x/sys/unix"
 )
 
 // copyChecked copies a content into a file, holes left out.
@@ -33,8 +31,8 @@ func copyChecked(dst *os.File, r *Reader) error {
 	return nil
 }
 
-// CopyUp makes a staging file that begins as the committed content id: by FICLONE where the file system can, else by a
-// checked copy if the content has at most [CopyUpBytesMax] of data. ErrTooLarge: take an [Overlay].
+// CopyUp makes a staging file that begins as the committed content id: by FICLONE where the file system can and all of the content
+// was checked, else by a checked copy if it has at most [CopyUpBytesMax] of data. ErrTooLarge: take an [Overlay].
 func (s *Store) CopyUp(id ID, origin Origin) (*Staging, error) {
 	r, err := s.Open(id)
 	if err != nil {
@@ -45,20 +43,45 @@ func (s *Store) CopyUp(id ID, origin Origin) (*Staging, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := copyUp(st.file, r); err != nil {
+	if err := st.copyUp(r); err != nil {
 		return nil, errors.Join(fmt.Errorf("content: copy up %s: %w", id, noSpace(err)), st.Drop())
 	}
 	return st, nil
 }
 
-func copyUp(dst *os.File, r *Reader) error {
-	if src := r.File(); src != nil {
-		if err := unix.IoctlFileClone(int(dst.Fd()), int(src.Fd())); err == nil {
-			return nil
+func (st *Staging) copyUp(r *Reader) error {
+	if src := r.File(); src != nil && r.Checked() {
+		rot, _ := st.s.rotOf(r.ID())
+		if st.s.opt.Clone(st.file, src) == nil {
+			st.clone, st.cloneRot = r.ID(), rot
+			return st.Sound() // what was found meanwhile
 		}
 	}
 	if r.Size() > CopyUpBytesMax && (r.body.base != nil || r.body.layout.stream > CopyUpBytesMax) {
 		return ErrTooLarge
 	}
-	return copyChecked(dst, r)
+	return copyChecked(st.file, r)
+}
+
+// Sound reports, as ErrCorrupt, that damage was found in what the staging file was cloned from, since then: the file has it too, though
+// the content may have been mended. nil if it was not cloned. The caller keeps that content open, and has read all of it.
+func (st *Staging) Sound() error {
+	if st.clone.IsZero() {
+		return nil
+	}
+	if rot, ok := st.s.rotOf(st.clone); !ok || rot != st.cloneRot {
+		return fmt.Errorf("content: staged inode %d was cloned from %s, which was damaged: %w", st.Origin().Ino, st.clone, ErrCorrupt)
+	}
+	return nil
+}
+
+// rotOf tells how often a content was found damaged since the store was opened.
+func (s *Store) rotOf(id ID) (uint32, bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	e := s.index[id]
+	if e == nil {
+		return 0, false
+	}
+	return e.rot, true
 }

@@ -196,6 +196,7 @@ func (s *Store) markDamaged(id ID, why error) {
 	fresh := e != nil && !e.damaged
 	if fresh {
 		e.damaged, e.checked = true, false
+		e.rot++
 	}
 	s.mu.Unlock()
 	if fresh {

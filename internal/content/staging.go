@@ -33,6 +33,9 @@ type Staging struct {
 	noted   int64    // bytes of whole records in it
 	torn    bool     // others may follow
 
+	clone    ID     // what the file was cloned from; zero if it was not
+	cloneRot uint32 // of that, then
+
 	mu     sync.Mutex
 	origin Origin
 	closed bool

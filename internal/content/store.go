@@ -27,6 +27,8 @@ type Options struct {
 	ReserveBytes int64
 	// OnLevel is called, without locks, when a space check finds another [Level] than the last one did.
 	OnLevel func(Space)
+	// Clone makes dst share the bytes of src, if the file system can; nil is FICLONE. Tests change it.
+	Clone func(dst, src *os.File) error
 }
 
 // Store is a directory of contents. Its methods are safe for concurrent use. No lock is held across disk calls.
@@ -59,6 +61,7 @@ type entry struct {
 	dead    bool          // to be removed once nothing needs it
 	damaged bool          // a read or scrub found it so, or its sidecar is unreadable
 	checked bool          // all of it was checked since the store was opened
+	rot     uint32        // how often it was found damaged since then
 	busy    bool          // a Receiving, a decision or a removal owns its files
 	folding bool          // another form of it is being written
 	idle    chan struct{} // closed when a claim, which is short, ends; nil if there is none
@@ -70,6 +73,9 @@ type entry struct {
 func Open(dir string, opt Options) (*Store, error) {
 	if opt.Log == nil {
 		opt.Log = slog.New(slog.DiscardHandler)
+	}
+	if opt.Clone == nil {
+		opt.Clone = func(dst, src *os.File) error { return unix.IoctlFileClone(int(dst.Fd()), int(src.Fd())) }
 	}
 	if opt.ReserveBytes < 0 {
 		return nil, fmt.Errorf("content: open %s: negative reserve", dir)
