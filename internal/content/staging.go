@@ -96,6 +96,12 @@ func (b *stagingBook) giveBack(token uint64) {
 	b.mu.Unlock()
 }
 
+func (b *stagingBook) isOpen(token uint64) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.open[token]
+}
+
 func (s *Store) stagePath(token uint64, suffix string) string {
 	return filepath.Join(s.dir, "staging", fmt.Sprintf("%016x", token)+suffix)
 }
@@ -270,6 +276,17 @@ type Unpublished struct {
 
 // Stagings lists all staged bytes, open ones too, by age of their token.
 func (s *Store) Stagings() ([]Unpublished, error) {
+	return s.stagings(func(uint64) bool { return true })
+}
+
+// Unused lists the staged bytes that no Staging has, by age of their token. Unlike [Store.Stagings] it does not read what is known of
+// the others, which may be much of an overlay that is being written.
+func (s *Store) Unused() ([]Unpublished, error) {
+	return s.stagings(func(token uint64) bool { return !s.stage.isOpen(token) })
+}
+
+// stagings lists those of some tokens.
+func (s *Store) stagings(asked func(token uint64) bool) ([]Unpublished, error) {
 	if err := s.enter(); err != nil {
 		return nil, err
 	}
@@ -280,7 +297,7 @@ func (s *Store) Stagings() ([]Unpublished, error) {
 	}
 	var list []Unpublished
 	for _, token := range tokens {
-		if s.stage.isSpare(token) {
+		if s.stage.isSpare(token) || !asked(token) {
 			continue
 		}
 		if u, ok := s.describe(token); ok {
@@ -312,9 +329,7 @@ func (s *Store) describe(token uint64) (u Unpublished, ok bool) {
 	if err != nil {
 		return u, false
 	}
-	s.stage.mu.Lock()
-	u = Unpublished{Token: token, Modified: st.ModTime(), Size: st.Size(), Open: s.stage.open[token]}
-	s.stage.mu.Unlock()
+	u = Unpublished{Token: token, Modified: st.ModTime(), Size: st.Size(), Open: s.stage.isOpen(token)}
 	log, err := s.readDescription(token)
 	if err != nil {
 		u.Damaged = true
@@ -405,10 +420,7 @@ func (s *Store) DropStaging(token uint64) error {
 		return err
 	}
 	defer s.leave()
-	s.stage.mu.Lock()
-	busy := s.stage.open[token]
-	s.stage.mu.Unlock()
-	if busy {
+	if s.stage.isOpen(token) {
 		return fmt.Errorf("content: drop staging %x: %w", token, ErrBusy)
 	}
 	return errors.Join(s.unlink(s.stagePath(token, ".file")), s.unlink(s.stagePath(token, ".stage")))

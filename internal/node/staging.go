@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 
 	"github.com/rdmcfs/rdmcfs/fs"
 	"github.com/rdmcfs/rdmcfs/internal/content"
@@ -19,18 +20,12 @@ type staging struct {
 
 // unpublished lists the staged bytes that no open file uses.
 func (s *staging) unpublished() []content.Unpublished {
-	list, err := s.store.Stagings()
+	list, err := s.store.Unused()
 	if err != nil {
 		s.log.Warn("list staged bytes", "err", err)
 		return nil
 	}
-	var out []content.Unpublished
-	for _, u := range list {
-		if !u.Open {
-			out = append(out, u)
-		}
-	}
-	return out
+	return slices.DeleteFunc(list, func(u content.Unpublished) bool { return u.Open }) // since it was asked for
 }
 
 // sweep drops what a crash left of files that were opened and never written, or had no name.
