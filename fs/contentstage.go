@@ -114,7 +114,7 @@ func (s *storeStaging) Space() (Space, error) {
 		return Space{}, err
 	}
 	return Space{
-		Total: uint64(sp.TotalBytes), Free: uint64(sp.FreeBytes), Available: uint64(max(sp.AvailableBytes, 0)),
+		Total: uint64(sp.TotalBytes), Free: uint64(sp.UnusedBytes), Available: uint64(max(sp.AvailableBytes, 0)),
 	}, nil
 }
 

@@ -13,6 +13,7 @@ import (
 	"github.com/hanwen/go-fuse/v2/posixtest"
 	"github.com/rdmcfs/rdmcfs/fs"
 	"github.com/rdmcfs/rdmcfs/fs/fstest"
+	"golang.org/x/sys/unix"
 )
 
 // modes are the two ways in which bytes move.
@@ -154,4 +155,28 @@ func TestUnmountBusy(t *testing.T) {
 	if _, err := f.Write([]byte("still there")); err != nil {
 		t.Errorf("write after a refused unmount: %v", err)
 	}
+}
+
+// TestStatFs: df of the mount says what df of the disk says, but for what is available, of which some is held back.
+func TestStatFs(t *testing.T) {
+	eachMode(t, func(t *testing.T, n *fstest.Node, mnt string) {
+		dir := t.TempDir() // on the disk of the stores
+		eventually(t, func() error {
+			var disk, here unix.Statfs_t
+			must(t, unix.Statfs(dir, &disk))
+			must(t, unix.Statfs(mnt, &here))
+			bytes := func(blocks uint64, st *unix.Statfs_t) int64 { return int64(blocks) * st.Frsize }
+			const others = 64 << 20 // what they may write in between
+			total := bytes(disk.Blocks, &disk) - bytes(here.Blocks, &here)
+			used := bytes(disk.Blocks-disk.Bfree, &disk) - bytes(here.Blocks-here.Bfree, &here)
+			available := bytes(disk.Bavail, &disk) - bytes(here.Bavail, &here)
+			if total < 0 || total >= here.Frsize || max(used, -used) > others || max(available, -available) > others {
+				return fmt.Errorf("%d bytes total, %d used, %d available differ", total, used, available)
+			}
+			if here.Bsize != here.Frsize || here.Namelen != 255 {
+				return fmt.Errorf("%+v", here)
+			}
+			return nil
+		})
+	})
 }

@@ -28,7 +28,7 @@ type StageInfo struct {
 	Holes  int64 // of Base
 }
 
-// Space is the room for data.
+// Space is the room for data. Free is what no file takes, Available what files here may take of it.
 type Space struct{ Total, Free, Available uint64 }
 
 // StageStat is what a staged file looks like now. Times are nanoseconds since 1970.

@@ -36,7 +36,8 @@ func (l Level) String() string {
 // Space is the room on the store's file system.
 type Space struct {
 	TotalBytes     int64
-	FreeBytes      int64 // as the file system says, for unprivileged users
+	UnusedBytes    int64 // what no file takes
+	FreeBytes      int64 // of that, what unprivileged users may take
 	PromisedBytes  int64 // to open Receivings, not taken yet
 	ReserveBytes   int64
 	AvailableBytes int64 // what a new content may take: free - promised - reserve, at least 0
@@ -108,8 +109,9 @@ func (s *Store) checkSpace(need int64) (Space, error) {
 }
 
 func spaceOf(st *unix.Statfs_t, promised, reserve int64) Space {
+	unit := st.Frsize // blocks are counted in these; some file systems prefer larger ones to be read and written, Bsize
 	sp := Space{
-		TotalBytes: int64(st.Blocks) * st.Bsize, FreeBytes: int64(st.Bavail) * st.Bsize,
+		TotalBytes: int64(st.Blocks) * unit, UnusedBytes: int64(st.Bfree) * unit, FreeBytes: int64(st.Bavail) * unit,
 		PromisedBytes: promised, ReserveBytes: reserve, FreeInodes: int64(st.Ffree), Level: LevelOK,
 	}
 	sp.AvailableBytes = max(0, sp.FreeBytes-promised-reserve)

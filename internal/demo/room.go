@@ -29,7 +29,7 @@ func (d *demo) checkRoom(dir string) error {
 		}
 		size, copies = fi.Size(), d.opts.Nodes
 	}
-	need, free := roomFor(size, d.opts.Nodes, copies), int64(st.Bavail)*st.Bsize
+	need, free := roomFor(size, d.opts.Nodes, copies), int64(st.Bavail)*st.Frsize
 	if need > free {
 		return fmt.Errorf("demo: %d nodes and %d copies of %d MiB take %d MiB in %s, where %d MiB are free: choose a smaller --size or --file, or fewer --nodes: %w",
 			d.opts.Nodes, copies, size>>20, need>>20, dir, free>>20, unix.ENOSPC)

@@ -76,7 +76,7 @@ func freeDisk(path string) (free, total uint64, fsType int64, err error) {
 		var st unix.Statfs_t
 		err = unix.Statfs(path, &st)
 		if err == nil {
-			return st.Bavail * uint64(st.Bsize), st.Blocks * uint64(st.Bsize), int64(st.Type), nil
+			return st.Bavail * uint64(st.Frsize), st.Blocks * uint64(st.Frsize), int64(st.Type), nil
 		}
 		if err != unix.ENOENT || path == filepath.Dir(path) {
 			return 0, 0, 0, fmt.Errorf("doctor: %s: %w", path, err)
