@@ -171,6 +171,9 @@ func (l *Log) load(seqs []uint64) (*State, error) {
 		return nil, fmt.Errorf("raftlog: open %s: %w", last.name, err)
 	}
 	_ = l.opts.FS.Remove(filepath.Join(l.opts.Dir, spareName))
+	if l.opts.FS.SyncDir(l.opts.Dir) != nil { // a segment that was taken back must not come again
+		l.broken = true
+	}
 	_ = l.Prepare()
 	return &r.state, nil
 }
@@ -281,7 +284,9 @@ func (l *Log) roll(need int64) error {
 	}
 	next := Log{opts: l.opts, cur: l.spare, seq: l.seq + 1, next: l.next}
 	if err = next.writeFrame(kindHead, payload); err == nil {
-		err = l.publishSpare(next.seq)
+		if err = l.publishSpare(next.seq); err != nil {
+			l.broken = true // the disk may show that segment after a crash: it hides what this one would get now
+		}
 	}
 	if err != nil {
 		l.dropSpare()

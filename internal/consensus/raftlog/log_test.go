@@ -203,7 +203,7 @@ func TestPowerLossAfterEveryWrite(t *testing.T) {
 			list := entries(from, to, term, 1+rng.IntN(3000))
 			pending = append(append([]string(nil), acked[:from-1]...), describe(list)...)
 			disk.Fail(func(op simfs.Op, _ string) error {
-				if op == simfs.OpSync && rng.IntN(3) == 0 {
+				if (op == simfs.OpSync || op == simfs.OpSyncDir) && rng.IntN(3) == 0 {
 					return syscall.EIO
 				}
 				return nil
@@ -217,6 +217,42 @@ func TestPowerLossAfterEveryWrite(t *testing.T) {
 			check(disk)
 		}
 		log.Close()
+	}
+}
+
+// TestPowerLossAfterAFailedSyncOfTheDirectory: a segment whose name may or may not be on the disk, and was taken back, does not hide what
+// was acknowledged since, by this process or the next one.
+func TestPowerLossAfterAFailedSyncOfTheDirectory(t *testing.T) {
+	for seed := range uint64(50) {
+		for _, restart := range []bool{false, true} {
+			rng := rand.New(rand.NewPCG(seed, 1))
+			disk, log := newLog(t)
+			mustAppend(t, log, &raftlog.Batch{Entries: entries(1, 20, 1, 1000), Hard: hard(1, 5, 0)})
+			disk.Fail(func(op simfs.Op, _ string) error {
+				if op == simfs.OpSyncDir {
+					return syscall.EIO
+				}
+				return nil
+			})
+			if err := log.Append(&raftlog.Batch{Entries: entries(21, 80, 1, 1000)}); !errors.Is(err, syscall.EIO) {
+				t.Fatalf("append without a sync: %v", err)
+			}
+			disk.Fail(nil)
+			if restart {
+				log.Close()
+				log, _ = mustOpen(t, disk)
+			}
+			mustAppend(t, log, &raftlog.Batch{Entries: entries(21, 25, 1, 100)})
+			again, state, err := raftlog.Open(options(disk.PowerLoss(rng.IntN)))
+			if err != nil {
+				t.Fatalf("seed %d, restart %t: %v", seed, restart, err)
+			}
+			if state.LastIndex() != 25 {
+				t.Fatalf("seed %d, restart %t: the log ends at %d, 25 were acknowledged", seed, restart, state.LastIndex())
+			}
+			again.Close()
+			log.Close()
+		}
 	}
 }
 

@@ -1,7 +1,7 @@
 // Package simfs is a file system in memory for raft logs: it can lose power and fail operations, both as a seed says.
 //
 // What was written and not synced is lost sector by sector at a power loss, each sector on its own; names that were
-// not synced are lost name by name.
+// not synced are lost name by name. A sync of a directory that fails may have brought some of its names to the disk.
 //
 //	disk := simfs.New()
 //	... use it ...
@@ -43,8 +43,9 @@ type inode struct {
 type Disk struct {
 	mu     sync.Mutex // protects all below
 	dirs   map[string]bool
-	names  map[string]*inode // as the processes see them
-	synced map[string]*inode // as the disk holds them
+	names  map[string]*inode   // as the processes see them
+	synced map[string]*inode   // as the disk holds them
+	maybe  map[string][]*inode // as it may hold them too, since a sync failed; nil for no file
 	locks  map[string]bool
 	fail   func(op Op, path string) error
 	writes int
@@ -54,7 +55,7 @@ var _ raftlog.FS = (*Disk)(nil)
 
 // New returns an empty disk.
 func New() *Disk {
-	return &Disk{dirs: map[string]bool{}, names: map[string]*inode{}, synced: map[string]*inode{}, locks: map[string]bool{}}
+	return &Disk{dirs: map[string]bool{}, names: map[string]*inode{}, synced: map[string]*inode{}, maybe: map[string][]*inode{}, locks: map[string]bool{}}
 }
 
 // Fail makes operations fail with the error fail returns; nil ends that.
@@ -81,10 +82,15 @@ func (d *Disk) PowerLoss(intn func(n int) int) *Disk {
 		after.dirs[dir] = true
 	}
 	copies := map[*inode]*inode{}
-	for _, name := range sortedKeys(d.names, d.synced) {
+	for _, name := range d.everyNameLocked() {
 		node := d.synced[name]
 		if live := d.names[name]; live != node && intn(2) == 1 {
 			node = live
+		}
+		for _, other := range d.maybe[name] {
+			if intn(2) == 1 {
+				node = other
+			}
 		}
 		if node == nil {
 			continue
@@ -95,6 +101,15 @@ func (d *Disk) PowerLoss(intn func(n int) int) *Disk {
 		after.names[name], after.synced[name] = copies[node], copies[node]
 	}
 	return after
+}
+
+// everyNameLocked lists what there is or may be after a power loss.
+func (d *Disk) everyNameLocked() []string {
+	all := map[string]*inode{}
+	for name := range d.maybe {
+		all[name] = nil
+	}
+	return sortedKeys(d.names, d.synced, all)
 }
 
 func sortedKeys(maps ...map[string]*inode) []string {
@@ -216,7 +231,17 @@ func (d *Disk) SyncDir(dir string) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if err := d.failing(OpSyncDir, dir); err != nil {
+		for _, path := range sortedKeys(d.names, d.synced) {
+			if filepath.Dir(path) == dir && d.names[path] != d.synced[path] {
+				d.maybe[path] = append(d.maybe[path], d.names[path])
+			}
+		}
 		return err
+	}
+	for path := range d.maybe {
+		if filepath.Dir(path) == dir {
+			delete(d.maybe, path)
+		}
 	}
 	d.writes++
 	for path := range d.synced {
