@@ -17,6 +17,7 @@ const (
 	workRetryMax  = time.Minute
 	workOrderSize = 512 // contents of one order
 	ordersAtOnce  = 16  // under way from this leader
+	lookShare     = 50  // looks at what is owed take at most this part of the time, or one comes each CatchUpEvery
 )
 
 // assigner is the leader's part of catch-up: it looks at what is owed to nodes that are up, and asks holders to
@@ -67,17 +68,14 @@ func (a *assigner) nudge() {
 func (a *assigner) run(ctx context.Context) {
 	defer a.wg.Wait()
 	for {
-		more := false
+		began := a.cfg.Clock.Now()
 		if a.cfg.IsLeader() {
-			more = a.round(ctx)
+			a.round(ctx)
 		} else {
 			a.forgetAll()
 		}
-		wait := a.cfg.Tuning.CatchUpEvery
-		if more {
-			wait = 10 * time.Millisecond
-		}
-		timer, stop := a.cfg.Clock.After(wait)
+		rest := min(lookShare*a.cfg.Clock.Now().Sub(began), a.cfg.Tuning.CatchUpEvery) // of many thousands a look takes long
+		timer, stop := a.cfg.Clock.After(a.cfg.Tuning.CatchUpEvery)
 		select {
 		case <-ctx.Done():
 			stop()
@@ -85,7 +83,7 @@ func (a *assigner) run(ctx context.Context) {
 		case <-timer:
 		case <-a.wake:
 			stop()
-			pause(ctx, a.cfg.Clock, 10*time.Millisecond) // let what comes together come together
+			pause(ctx, a.cfg.Clock, max(rest, 10*time.Millisecond)) // let what comes together come together
 		}
 	}
 }
@@ -100,14 +98,17 @@ func (a *assigner) forgetAll() {
 	}
 }
 
-// round hands out what is owed now; it reports whether there may be more to hand out soon.
-func (a *assigner) round(ctx context.Context) (more bool) {
+// round hands out what is owed now, as far as there are slots. The end of an order nudges.
+func (a *assigner) round(ctx context.Context) {
+	if len(a.free) == cap(a.free) {
+		return
+	}
 	orders, err := a.look()
 	if err != nil {
 		a.cfg.Logger.Warn("catch-up: nodes", "err", err)
-		return false
+		return
 	}
-	return a.handOut(ctx, orders)
+	a.handOut(ctx, orders)
 }
 
 // look makes orders of what is owed now.
@@ -261,12 +262,12 @@ func (a *assigner) avoided(id meta.ContentID, targets []meta.NodeID) meta.NodeID
 }
 
 // handOut sends the orders for which there are slots.
-func (a *assigner) handOut(ctx context.Context, orders []*order) (more bool) {
-	for i, o := range orders {
+func (a *assigner) handOut(ctx context.Context, orders []*order) {
+	for _, o := range orders {
 		select {
 		case a.free <- struct{}{}:
 		default:
-			return i < len(orders) // the rest comes in a later round
+			return // the rest comes in a later round
 		}
 		a.begin(o)
 		a.wg.Go(func() {
@@ -274,7 +275,6 @@ func (a *assigner) handOut(ctx context.Context, orders []*order) (more bool) {
 			a.carry(ctx, o)
 		})
 	}
-	return false
 }
 
 func (a *assigner) begin(o *order) {

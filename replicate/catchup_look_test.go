@@ -1,0 +1,145 @@
+package replicate
+
+import (
+	"context"
+	"log/slog"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/rdmcfs/rdmcfs/meta"
+)
+
+// owedState is a state in which count contents of nodes 1 and 2 are owed to node 3.
+func owedState(tb testing.TB, count int) *meta.DB {
+	tb.Helper()
+	db, err := meta.Open(tb.TempDir(), meta.Options{})
+	if err != nil {
+		tb.Fatal(err)
+	}
+	tb.Cleanup(func() {
+		if err := db.Close(); err != nil {
+			tb.Error(err)
+		}
+	})
+	var index uint64
+	seq := map[meta.NodeID]uint64{}
+	apply := func(node meta.NodeID, op meta.Op) meta.Result {
+		index++
+		seq[node]++
+		e := meta.Entry{Node: node, Seq: seq[node], Acked: seq[node] - 1, Generation: meta.FirstGeneration, Op: op}
+		if n, err := db.Node(node); err == nil {
+			e.Incarnation = n.Incarnation
+		}
+		res, _, err := db.Apply(index, time.Now().UnixNano(), meta.EncodeEntry(e))
+		if err != nil || res.Errno != 0 {
+			tb.Fatalf("%T: %v %v", op, err, res.Errno)
+		}
+		return res
+	}
+	for i := range meta.NodeID(3) {
+		join := &meta.Join{Name: string(rune('a' + i)), Addr: string(rune('a'+i)) + ":1"}
+		from := meta.NodeID(0)
+		if i > 0 {
+			join.TokenHash[0] = byte(i)
+			apply(1, &meta.AddToken{Hash: join.TokenHash, Expires: 1 << 62})
+			from = 1
+		}
+		apply(from, join)
+		boot := &meta.Boot{Node: i + 1}
+		boot.Store[0] = byte(i + 1)
+		apply(i+1, boot)
+	}
+	for i := range count {
+		name := time.Duration(i).String()
+		ino := apply(1, &meta.Create{Parent: meta.RootIno, Name: name, Kind: meta.KindFile}).Ino
+		p := &meta.Publish{Ino: ino, Session: meta.ContentID{Node: 1, Incarnation: 1, Seq: uint64(i + 1)}, Size: 1 << 20,
+			Votes: meta.Votes{View: db.View()}, Missing: []meta.Missed{{Node: 3, Reason: meta.OwedSlow}}}
+		p.Votes.Add(1)
+		p.Votes.Add(2)
+		apply(1, p)
+	}
+	return db
+}
+
+// countedNames counts how often it is asked what is owed.
+type countedNames struct {
+	*meta.DB
+	asked atomic.Int64
+}
+
+func (n *countedNames) OwedTo(node meta.NodeID, after uint64, limit int) ([]meta.Owed, error) {
+	n.asked.Add(1)
+	return n.DB.OwedTo(node, after, limit)
+}
+
+// While all slots are taken, by a node that takes long for what it missed, the leader does not look for what it could not hand out.
+func TestNoLookWithoutASlot(t *testing.T) {
+	names := &countedNames{DB: owedState(t, (ordersAtOnce+4)*workOrderSize)}
+	ctx, stop := context.WithCancel(t.Context())
+	var busy atomic.Int64
+	a := newAssigner(Config{
+		Names: names, Logger: slog.New(slog.DiscardHandler), Clock: SystemClock(), Tuning: Tuning{CatchUpEvery: time.Millisecond},
+		IsLeader: func() bool { return true }, Self: func() meta.Lease { return meta.Lease{Node: 4} },
+		Peers: callFunc(func(ctx context.Context) error {
+			busy.Add(1)
+			<-ctx.Done()
+			return ctx.Err()
+		}),
+	})
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		a.run(ctx)
+	}()
+	for busy.Load() < ordersAtOnce {
+		<-time.After(time.Millisecond)
+	}
+	<-time.After(50 * time.Millisecond) // the look that was under way
+	before := names.asked.Load()
+	<-time.After(300 * time.Millisecond)
+	if n := names.asked.Load() - before; n != 0 {
+		t.Errorf("asked %d times what is owed, with no slot free", n)
+	}
+	stop()
+	<-done
+}
+
+// callFunc is Peers that answer nothing.
+type callFunc func(ctx context.Context) error
+
+func (f callFunc) Call(ctx context.Context, _ meta.NodeID, _ Kind, _ []byte) ([]byte, error) {
+	return nil, f(ctx)
+}
+
+// BenchmarkLook is one look of the leader at 10,000 contents that are owed to a node.
+func BenchmarkLook(b *testing.B) {
+	db := owedState(b, 10_000)
+	owed, err := db.OwedTo(3, 0, 10_000)
+	if err != nil {
+		b.Fatal(err)
+	}
+	for name, state := range map[string]struct {
+		of   int
+		then try
+	}{
+		"none under way": {0, try{}}, "all slots taken": {ordersAtOnce * workOrderSize, try{running: true}},
+		"all tried in vain": {len(owed), try{next: time.Now().Add(time.Hour)}},
+	} {
+		b.Run(name, func(b *testing.B) {
+			a := newAssigner(Config{Names: db, Logger: slog.New(slog.DiscardHandler), Clock: SystemClock()})
+			if _, err := a.look(); err != nil { // which finds that the node has started
+				b.Fatal(err)
+			}
+			for _, o := range owed[:state.of] {
+				t := state.then
+				a.tries[owedItem{3, o.Content}] = &t
+			}
+			for b.Loop() {
+				if _, err := a.look(); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
+	}
+}
