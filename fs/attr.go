@@ -221,6 +221,7 @@ func (f *fileSystem) SetAttr(cancel <-chan struct{}, in *fuse.SetAttrIn, out *fu
 		}
 		patch.Mask &^= meta.AttrKillPriv
 	}
+	f.chmodACL(n, &patch)
 	if patch.Mask != 0 {
 		if no := f.change(ctx, n, patch, times, 0); no != 0 {
 			return fuse.Status(no)

@@ -97,10 +97,14 @@ func (m *Mount) attach(o Options) error {
 	f := m.fs
 	f.notifier = &notifier{queue: make(chan uint64, notifyQueue), dev: own}
 	f.nodes.dropAttr = f.notifier.attr
+	var more uint64
+	if o.ACL {
+		more = fuse.CAP_DONT_MASK | fuse.CAP_SETXATTR_EXT
+	}
 	server, err := fuse.NewServer(f, fmt.Sprintf("/dev/fd/%d", dev), &fuse.MountOptions{
 		MaxWrite: maxWrite, MaxBackground: maxBackground, MaxReadAhead: maxReadAhead,
 		ExplicitDataCacheControl: true, EnableAcl: o.ACL, Debug: o.Debug, DisableReadDirPlus: true,
-		ExtraCapabilities: capHandleKillprivV2 | fuse.CAP_ATOMIC_O_TRUNC,
+		ExtraCapabilities: capHandleKillprivV2 | fuse.CAP_ATOMIC_O_TRUNC | more,
 		Logger:            slog.NewLogLogger(o.Log.Handler(), slog.LevelWarn),
 	})
 	if err != nil {

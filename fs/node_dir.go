@@ -112,18 +112,20 @@ func (f *fileSystem) lookup(dir meta.Ino, name string) (meta.Inode, error) {
 // Forget answers FUSE_FORGET.
 func (f *fileSystem) Forget(id, count uint64) { f.nodes.forget(id, count) }
 
-// creation proposes a new name. Directories with setgid give their group on, and the bit to directories.
-func (f *fileSystem) creation(cancel <-chan struct{}, header *fuse.InHeader, op *meta.Create) (meta.Inode, syscall.Errno) {
+// creation proposes a new name. Directories with setgid give their group on, and the bit to directories; all give on their default access
+// list, which a file gets with its first publish, as attr says.
+func (f *fileSystem) creation(cancel <-chan struct{}, header *fuse.InHeader, op *meta.Create, umask uint32) (
+	rec meta.Inode, attr meta.AttrPatch, no syscall.Errno) {
 	dir, no := f.directory(header.NodeId)
 	if no == 0 {
 		no = checkName(op.Name)
 	}
 	if no != 0 {
-		return meta.Inode{}, no
+		return rec, attr, no
 	}
 	parent, err := f.names().Inode(dir)
 	if err != nil {
-		return meta.Inode{}, f.fail("create", dir, err)
+		return rec, attr, f.fail("create", dir, err)
 	}
 	op.Parent = dir
 	op.Mode &= 07777
@@ -134,25 +136,33 @@ func (f *fileSystem) creation(cancel <-chan struct{}, header *fuse.InHeader, op 
 			op.Mode |= syscall.S_ISGID
 		}
 	}
+	attr, op.Mode = f.inheritACL(dir, op.Kind, op.Mode, umask)
+	mode := op.Mode
+	if op.Kind != meta.KindFile && !isEmpty(attr) {
+		op.Mode &^= 0o070 // until it has its list
+	}
 	ctx, stop := f.callContext(cancel, header.Pid)
 	defer stop()
 	defer f.ownName(dir, op.Name)()
 	res, err := f.propose(ctx, op)
 	if no := f.outcome("create "+op.Name, dir, res, err); no != 0 {
-		return meta.Inode{}, no
+		return rec, attr, no
 	}
 	if res.Existed {
-		return res.Inode, syscall.ESTALE // the kernel looks it up and checks the permissions
+		return res.Inode, attr, syscall.ESTALE // the kernel looks it up and checks the permissions
 	}
-	if op.Kind != meta.KindFile { // a file shows when it has a version
-		f.show(ctx)
+	if rec = res.Inode; op.Kind == meta.KindFile {
+		return rec, attr, 0 // it shows when it has a version
 	}
-	return res.Inode, 0
+	rec, no = f.giveACL(ctx, rec, attr, mode)
+	f.show(ctx)
+	return rec, attr, no
 }
 
 // Mkdir answers FUSE_MKDIR.
 func (f *fileSystem) Mkdir(cancel <-chan struct{}, in *fuse.MkdirIn, name string, out *fuse.EntryOut) fuse.Status {
-	rec, no := f.creation(cancel, &in.InHeader, &meta.Create{Name: name, Kind: meta.KindDir, Mode: in.Mode, Excl: true})
+	op := &meta.Create{Name: name, Kind: meta.KindDir, Mode: in.Mode, Excl: true}
+	rec, _, no := f.creation(cancel, &in.InHeader, op, in.Umask)
 	if no == 0 {
 		f.entry(rec, out)
 	}
@@ -165,7 +175,7 @@ func (f *fileSystem) Symlink(cancel <-chan struct{}, header *fuse.InHeader, targ
 		return fuse.Status(syscall.ENAMETOOLONG)
 	}
 	op := &meta.Create{Name: name, Kind: meta.KindSymlink, Mode: 0o777, Target: target, Excl: true}
-	rec, no := f.creation(cancel, header, op)
+	rec, _, no := f.creation(cancel, header, op, 0)
 	if no == 0 {
 		f.entry(rec, out)
 	}
@@ -196,12 +206,12 @@ func (f *fileSystem) Mknod(cancel <-chan struct{}, in *fuse.MknodIn, name string
 		return fuse.EINVAL
 	}
 	op := &meta.Create{Name: name, Kind: kind, Mode: in.Mode, Rdev: in.Rdev, Excl: true}
-	rec, no := f.creation(cancel, &in.InHeader, op)
+	rec, attr, no := f.creation(cancel, &in.InHeader, op, in.Umask)
 	if no != 0 {
 		return fuse.Status(no)
 	}
 	if kind == meta.KindFile {
-		if no := f.publishEmpty(cancel, in.Pid, rec); no != 0 {
+		if no := f.publishEmpty(cancel, in.Pid, rec, attr); no != 0 {
 			return fuse.Status(no)
 		}
 		rec, _ = f.refresh(rec)

@@ -89,7 +89,7 @@ func (f *fileSystem) killPrivOf(ctx context.Context, n *node) {
 // Create answers FUSE_CREATE: the name is reserved for this node until the first publish.
 func (f *fileSystem) Create(cancel <-chan struct{}, in *fuse.CreateIn, name string, out *fuse.CreateOut) fuse.Status {
 	op := &meta.Create{Name: name, Kind: meta.KindFile, Mode: in.Mode, Excl: in.Flags&syscall.O_EXCL != 0}
-	rec, no := f.creation(cancel, &in.InHeader, op)
+	rec, attr, no := f.creation(cancel, &in.InHeader, op, in.Umask)
 	if no == syscall.EEXIST && !op.Excl {
 		return fuse.Status(syscall.ESTALE) // a directory or the like has taken the name since the kernel looked: it looks again
 	}
@@ -104,6 +104,7 @@ func (f *fileSystem) Create(cancel <-chan struct{}, in *fuse.CreateIn, name stri
 		return fuse.Status(no)
 	}
 	h.live.mayMap = mayMap(in.Flags)
+	h.live.attr = attr
 	f.fillEntry(h.node, rec, &out.EntryOut)
 	f.opened(h, &out.OpenOut)
 	return fuse.OK
@@ -150,13 +151,14 @@ func (f *fileSystem) unreserve(l *live) {
 }
 
 // publishEmpty gives a reserved file its first version without bytes.
-func (f *fileSystem) publishEmpty(cancel <-chan struct{}, pid uint32, rec meta.Inode) syscall.Errno {
+func (f *fileSystem) publishEmpty(cancel <-chan struct{}, pid uint32, rec meta.Inode, attr meta.AttrPatch) syscall.Errno {
 	h, no := f.stageNew(rec, rec.Name)
 	if no != 0 {
 		return no
 	}
 	defer f.nodes.forget(h.node.id, 1)
 	defer f.release(h, 0)
+	h.live.attr = attr
 	return f.flushLive(cancel, pid, h.live, false)
 }
 

@@ -75,8 +75,9 @@ func (f *fileSystem) Tmpfile(_ <-chan struct{}, in *fuse.CreateIn, out *fuse.Cre
 		return fuse.Status(f.fail("create", dir, err))
 	}
 	now := time.Now().UnixNano()
+	attr, mode := f.inheritACL(dir, meta.KindFile, in.Mode&07777, in.Umask)
 	rec := meta.Inode{
-		Ino: meta.Ino(tmpInoBase + f.tmpInos.Add(1)), Kind: meta.KindFile, Mode: in.Mode & 07777,
+		Ino: meta.Ino(tmpInoBase + f.tmpInos.Add(1)), Kind: meta.KindFile, Mode: mode,
 		UID: in.Uid, GID: in.Gid, Atime: now, Mtime: now, Ctime: now,
 	}
 	if parent.Mode&syscall.S_ISGID != 0 {
@@ -90,7 +91,8 @@ func (f *fileSystem) Tmpfile(_ <-chan struct{}, in *fuse.CreateIn, out *fuse.Cre
 	l.mu.Lock()
 	l.tmp = &tmpfile{}
 	l.mayMap = mayMap(in.Flags)
-	l.attr = meta.AttrPatch{Mask: meta.AttrMode | meta.AttrUID | meta.AttrGID, Mode: rec.Mode, UID: rec.UID, GID: rec.GID}
+	l.attr = attr
+	l.attr.Mask, l.attr.Mode, l.attr.UID, l.attr.GID = meta.AttrMode|meta.AttrUID|meta.AttrGID, rec.Mode, rec.UID, rec.GID
 	l.mu.Unlock()
 	f.fillEntry(h.node, rec, &out.EntryOut)
 	f.opened(h, &out.OpenOut)

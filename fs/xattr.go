@@ -27,7 +27,7 @@ func (f *fileSystem) xattrSpace(name string) bool {
 			return true
 		}
 	}
-	return f.opts.ACL && (name == "system.posix_acl_access" || name == "system.posix_acl_default")
+	return f.opts.ACL && (name == aclAccess || name == aclDefault)
 }
 
 // pendingXattrs is what rides in publishes of a node.
@@ -125,7 +125,18 @@ func (f *fileSystem) SetXAttr(cancel <-chan struct{}, in *fuse.SetXAttrIn, name 
 	case len(data) > xattrValueMax:
 		return fuse.Status(syscall.E2BIG)
 	}
-	return f.changeXattr(cancel, &in.InHeader, name, in.Flags, meta.AttrPatch{SetXattr: map[string][]byte{name: slices.Clone(data)}})
+	patch := meta.AttrPatch{SetXattr: map[string][]byte{name: slices.Clone(data)}}
+	if name == aclAccess {
+		n := f.nodes.get(in.NodeId)
+		if n == nil {
+			return fuse.Status(syscall.ESTALE)
+		}
+		var no syscall.Errno
+		if patch, no = f.setACL(n, in, data); no != 0 {
+			return fuse.Status(no)
+		}
+	}
+	return f.changeXattr(cancel, &in.InHeader, name, in.Flags, patch)
 }
 
 // RemoveXAttr answers FUSE_REMOVEXATTR.
