@@ -44,7 +44,7 @@ func (s *Store) Abort(id ID) error {
 	return s.kill(id, Partial, Undecided)
 }
 
-// Delete removes a content in any state; bytes that an open Reader or a delta over it needs stay until those
+// Delete removes a content in any state; bytes that an open Reader, or a delta or staged bytes over it, need stay until those
 // are gone. From this call on it can't be opened. A content that is not there is no error.
 func (s *Store) Delete(id ID) error {
 	return s.kill(id, Partial, Undecided, Committed)

@@ -68,7 +68,7 @@ func (s *Store) OpenOverlay(token uint64) (*Overlay, error) {
 	if log.head.base.IsZero() {
 		return nil, errors.Join(fmt.Errorf("content: open staging %x: no overlay: %w", token, ErrShape), st.Close())
 	}
-	r, err := s.Open(log.head.base)
+	r, err := s.openBase(token, log.head.base)
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("content: open staging %x: %w: %w", token, ErrNoBase, err), st.Close())
 	}

@@ -390,3 +390,52 @@ func TestOverlayChangesThatCannotBeNoted(t *testing.T) {
 		t.Fatal(err)
 	}
 }
+
+// TestBaseOfStagedBytesStays: a version that bytes were staged over is deleted when newer ones come, but not from under those bytes.
+func TestBaseOfStagedBytesStays(t *testing.T) {
+	dir := t.TempDir()
+	s := openStore(t, dir, Options{})
+	want := randomBytes(1, 3*BlockBytes)
+	put(t, s, testID(1), Shape{Size: int64(len(want))}, want)
+	o, err := s.NewOverlay(testID(1), Origin{Ino: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	copy(want[5000:], "staged")
+	if _, err := o.WriteAt([]byte("staged"), 5000); err != nil {
+		t.Fatal(err)
+	}
+	token := o.Token()
+	if err := errors.Join(o.KeepUnpublished("why"), s.Delete(testID(1))); err != nil {
+		t.Fatal(err)
+	}
+	for restart := range 3 {
+		if _, here := s.State(testID(1)); here != (restart == 1) { // a restart undoes a deletion that waits
+			t.Errorf("restart %d: the base is listed: %t", restart, here)
+		}
+		if o, err = s.OpenOverlay(token); err != nil {
+			t.Fatalf("restart %d: %v", restart, err)
+		}
+		if got, err := io.ReadAll(io.NewSectionReader(o, 0, 1<<40)); err != nil || !bytes.Equal(got, want) {
+			t.Errorf("restart %d: differs at %d, %v", restart, firstDiff(got, want), err)
+		}
+		if restart == 2 {
+			break
+		}
+		if err := errors.Join(o.Close(), s.Close()); err != nil {
+			t.Fatal(err)
+		}
+		s = openStore(t, dir, Options{})
+		if restart == 1 {
+			if err := s.Delete(testID(1)); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	if err := o.Drop(); err != nil {
+		t.Fatal(err)
+	}
+	if left := append(heldFiles(t, dir), staged(t, dir)...); len(left) != 0 {
+		t.Errorf("left: %v", left)
+	}
+}

@@ -22,11 +22,35 @@ func (s *Store) Open(id ID) (*Reader, error) { return s.openIn(id, Committed) }
 // OpenUndecided is [Store.Open] for contents that may not be decided yet, for relays and resumption.
 func (s *Store) OpenUndecided(id ID) (*Reader, error) { return s.openIn(id, Undecided, Committed) }
 
+// openBase is [Store.Open] of what staged bytes are over, also if it was deleted: they keep it.
+func (s *Store) openBase(token uint64, id ID) (*Reader, error) {
+	s.mu.Lock()
+	e := s.index[id]
+	if e == nil || !e.dead || s.stage.bases[token] != id {
+		s.mu.Unlock()
+		return s.Open(id)
+	}
+	err := s.enterLocked()
+	if err == nil {
+		e.pins++
+	}
+	s.mu.Unlock()
+	if err != nil {
+		return nil, fmt.Errorf("content: open: %w", err)
+	}
+	return s.openPinned(id, e)
+}
+
 func (s *Store) openIn(id ID, states ...State) (*Reader, error) {
 	e, err := s.pin(id, states...)
 	if err != nil {
 		return nil, fmt.Errorf("content: open: %w", err)
 	}
+	return s.openPinned(id, e)
+}
+
+// openPinned opens a content that the caller has pinned, for as long as it is read.
+func (s *Store) openPinned(id ID, e *entry) (*Reader, error) {
 	b, err := s.openBody(id, e, os.O_RDONLY)
 	if err != nil {
 		if errors.Is(err, ErrCorrupt) || errors.Is(err, os.ErrNotExist) {

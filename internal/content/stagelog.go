@@ -135,6 +135,20 @@ func readStage(path string) (stageLog, error) {
 	return decodeStage(b)
 }
 
+// readBase reads of a .stage file what an overlay is over; zero if it is none, or can't be read.
+func readBase(path string) ID {
+	b, err := readBounded(path, recordHeadBytes+stageHeadBytes+nameBytesMax)
+	if err != nil {
+		return ID{}
+	}
+	kind, payload, _, ok := nextRecord(b)
+	if !ok || kind != recordHead {
+		return ID{}
+	}
+	h, _ := decodeStageHead(payload)
+	return h.base
+}
+
 // decodeStage replays records; what follows the first torn one is ignored.
 func decodeStage(b []byte) (stageLog, error) {
 	kind, payload, rest, ok := nextRecord(b)

@@ -46,8 +46,9 @@ type stagingBook struct {
 	mu     sync.Mutex
 	next   uint64
 	open   map[uint64]bool
-	spare  []uint64 // empty files, see Staging.Recycle
-	noTag  bool     // the file system keeps no attributes: all that is staged gets a .stage file
+	spare  []uint64      // empty files, see Staging.Recycle
+	bases  map[uint64]ID // of the overlays, open or not; guarded by Store.mu
+	noTag  bool          // the file system keeps no attributes: all that is staged gets a .stage file
 	closed bool
 }
 
@@ -64,6 +65,7 @@ func (s *Store) newStaging(head stageHead) (*Staging, error) {
 		return nil, err
 	}
 	token, spare := s.stage.take(head.base.IsZero())
+	s.needBase(token, head.base)
 	head.created = time.Now()
 	st := &Staging{s: s, token: token, origin: head.origin, created: head.created}
 	if err := st.create(head, spare); err != nil {
@@ -205,6 +207,7 @@ func (st *Staging) Drop() error {
 	} else {
 		err = errors.Join(err, st.s.unlink(st.s.stagePath(st.token, ".file")))
 	}
+	err = errors.Join(err, st.s.dropBase(st.token))
 	st.s.stage.giveBack(st.token)
 	st.s.leave()
 	return err
@@ -423,12 +426,39 @@ func (s *Store) DropStaging(token uint64) error {
 	if s.stage.isOpen(token) {
 		return fmt.Errorf("content: drop staging %x: %w", token, ErrBusy)
 	}
-	return errors.Join(s.unlink(s.stagePath(token, ".file")), s.unlink(s.stagePath(token, ".stage")))
+	return errors.Join(s.unlink(s.stagePath(token, ".file")), s.unlink(s.stagePath(token, ".stage")), s.dropBase(token))
 }
 
-// recoverStaging finds the next token, and removes descriptions whose bytes are gone and files that nothing was staged in.
+// needBase keeps the base of an overlay for as long as its staged bytes are there: they are nothing without it.
+func (s *Store) needBase(token uint64, base ID) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if e := s.index[base]; e != nil {
+		e.deps++
+		s.stage.bases[token] = base
+	}
+}
+
+// dropBase undoes needBase.
+func (s *Store) dropBase(token uint64) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	base, ok := s.stage.bases[token]
+	if !ok {
+		return nil
+	}
+	delete(s.stage.bases, token)
+	if e := s.index[base]; e != nil {
+		e.deps--
+	}
+	return s.reapLocked(base)
+}
+
+// recoverStaging finds the next token and the bases of overlays, and removes descriptions whose bytes are gone and files that nothing was
+// staged in.
 func (s *Store) recoverStaging() error {
 	s.stage.open = make(map[uint64]bool)
+	s.stage.bases = make(map[uint64]ID)
 	entries, err := os.ReadDir(filepath.Join(s.dir, "staging"))
 	if err != nil {
 		return err
@@ -442,7 +472,9 @@ func (s *Store) recoverStaging() error {
 		s.stage.next = max(s.stage.next, token)
 		switch suffix {
 		case "stage":
-			err = s.dropWithout(token, ".stage", ".file")
+			if err = s.dropWithout(token, ".stage", ".file"); err == nil {
+				s.needBase(token, readBase(s.stagePath(token, ".stage")))
+			}
 		case "file":
 			if info, statErr := e.Info(); statErr == nil && info.Size() == 0 {
 				err = s.dropWithout(token, ".file", ".stage")
