@@ -37,7 +37,7 @@ type mounts struct {
 // mountPoint is one mount; m is nil while it is being made.
 type mountPoint struct {
 	dir  string
-	m    *fs.Mount
+	m    atomic.Pointer[fs.Mount]
 	gone chan struct{} // closed when the mount has ended
 	ends atomic.Bool   // by this node
 }
@@ -56,7 +56,10 @@ func (s *mounts) mount(ctx context.Context, req admin.MountRequest) (admin.Mount
 	}
 	if err = fs.CheckMountPoint(opts); err == nil { // it may hang, on what others have mounted there: not under the lock
 		s.fsLock.Lock() // no entry is applied between the first look at the state and the first Apply
-		p.m, err = fs.NewMount(s.n.ctx, opts)
+		var m *fs.Mount
+		if m, err = fs.NewMount(s.n.ctx, opts); err == nil {
+			p.m.Store(m)
+		}
 		s.fsLock.Unlock()
 	}
 	if err != nil {
@@ -114,13 +117,14 @@ func (s *mounts) remove(p *mountPoint) {
 
 // follow cleans up after a mount that ended, by whomever.
 func (s *mounts) follow(p *mountPoint) {
-	<-p.m.Done()
+	m := p.m.Load()
+	<-m.Done()
 	if !p.ends.Load() {
 		s.n.log.Warn("unmounted by another program", "dir", p.dir)
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)
 	defer cancel()
-	if err := p.m.Unmount(ctx); err != nil {
+	if err := m.Unmount(ctx); err != nil {
 		s.n.log.Warn("end of mount", "dir", p.dir, "err", err)
 	}
 	s.remove(p)
@@ -128,9 +132,9 @@ func (s *mounts) follow(p *mountPoint) {
 
 func (p *mountPoint) status() admin.Mount {
 	st := admin.Mount{Dir: p.dir, State: "mounting"}
-	if p.m != nil {
+	if m := p.m.Load(); m != nil {
 		st.State = "mounted"
-		st.Passthrough, _ = p.m.Passthrough()
+		st.Passthrough, _ = m.Passthrough()
 	}
 	return st
 }
@@ -144,7 +148,7 @@ func (s *mounts) list() []admin.Mount {
 	return out
 }
 
-// all copies the mount points, by directory. Reading m is safe: it is set under fsLock before the mount is told about.
+// all copies the mount points, by directory.
 func (s *mounts) all() []*mountPoint {
 	s.fsLock.RLock()
 	defer s.fsLock.RUnlock()
@@ -161,8 +165,8 @@ func (s *mounts) all() []*mountPoint {
 // apply shows the effects of applied entries in all mounts.
 func (s *mounts) apply(events []meta.Event) {
 	for _, p := range s.all() {
-		if p.m != nil {
-			p.m.Apply(events)
+		if m := p.m.Load(); m != nil {
+			m.Apply(events)
 		}
 	}
 }
@@ -170,8 +174,8 @@ func (s *mounts) apply(events []meta.Event) {
 // dropCaches is for a state that was replaced as a whole.
 func (s *mounts) dropCaches() {
 	for _, p := range s.all() {
-		if p.m != nil {
-			p.m.DropCaches()
+		if m := p.m.Load(); m != nil {
+			m.DropCaches()
 		}
 	}
 }
@@ -181,7 +185,7 @@ func (s *mounts) unmount(ctx context.Context, req admin.UnmountRequest) error {
 	var errs error
 	found := false
 	for _, p := range s.all() {
-		if p.m == nil || req.Dir != "" && p.dir != filepath.Clean(req.Dir) {
+		if p.m.Load() == nil || req.Dir != "" && p.dir != filepath.Clean(req.Dir) {
 			continue
 		}
 		found = true
@@ -194,9 +198,9 @@ func (s *mounts) unmount(ctx context.Context, req admin.UnmountRequest) error {
 }
 
 func (s *mounts) end(ctx context.Context, p *mountPoint, lazy bool) error {
-	end := p.m.Unmount
+	end := p.m.Load().Unmount
 	if lazy {
-		end = p.m.Detach
+		end = p.m.Load().Detach
 	}
 	var busy *fs.BusyError
 	p.ends.Store(true)
@@ -244,7 +248,7 @@ func (s *mounts) wait(ctx context.Context, dir string) error {
 func (s *mounts) closeAll(ctx context.Context) error {
 	var errs error
 	for _, p := range s.all() {
-		if p.m == nil {
+		if p.m.Load() == nil {
 			continue
 		}
 		if err := s.end(ctx, p, false); err != nil {
@@ -259,10 +263,11 @@ func (s *mounts) closeAll(ctx context.Context) error {
 func (s *mounts) passthrough() admin.Feature {
 	f := admin.Feature{Why: "nothing is mounted"}
 	for _, p := range s.all() {
-		if p.m == nil {
+		m := p.m.Load()
+		if m == nil {
 			continue
 		}
-		if f.On, f.Why = p.m.Passthrough(); !f.On {
+		if f.On, f.Why = m.Passthrough(); !f.On {
 			f.Cost = "every read and write goes through the daemon: about a third of the speed for large ones, a tenth for small ones"
 			return f
 		}

@@ -4,10 +4,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
+	"os"
 	"testing"
 	"time"
 
+	"github.com/rdmcfs/rdmcfs/internal/content"
 	"github.com/rdmcfs/rdmcfs/internal/control/admin"
+	"github.com/rdmcfs/rdmcfs/meta"
 	"golang.org/x/sys/unix"
 )
 
@@ -70,4 +74,42 @@ func TestMountPointThatHangs(t *testing.T) {
 	if err := unix.Unmount(dir, unix.MNT_DETACH); err != nil {
 		t.Error(err)
 	}
+}
+
+// TestMountsAreListedWhileOneIsMade: status and the log look at mounts while one is being made. Run it with -race.
+func TestMountsAreListedWhileOneIsMade(t *testing.T) {
+	if _, err := os.Stat("/dev/fuse"); err != nil || os.Geteuid() != 0 {
+		t.Skip("needs root and /dev/fuse")
+	}
+	store, err := content.Open(t.TempDir(), content.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	n := &node{ctx: t.Context(), db: meta.OpenMemory(), store: store, log: slog.New(slog.DiscardHandler)}
+	n.proposer = newProposer(n.ctx, nil, 1, 1)
+	s := newMounts(n)
+	dir, mounted := t.TempDir(), make(chan error)
+	go func() {
+		_, err := s.mount(t.Context(), admin.MountRequest{Dir: dir})
+		mounted <- err
+	}()
+	for looking := true; looking; {
+		select {
+		case err := <-mounted:
+			if err != nil {
+				t.Skip(err)
+			}
+			looking = false
+		default:
+			s.apply(nil)
+			s.list()
+		}
+	}
+	if list := s.list(); len(list) != 1 || list[0].State != "mounted" {
+		t.Errorf("%+v", list)
+	}
+	if err := errors.Join(s.closeAll(t.Context()), store.Close()); err != nil {
+		t.Error(err)
+	}
+	n.tasks.Wait()
 }
