@@ -151,8 +151,8 @@ func storeRotten(t *testing.T, store *content.Store, dir string, p []byte) meta.
 	return id
 }
 
-// TestRotOfACloneIsNotPublished: staged bytes that share the disk's blocks with the version they were made from share its damage. That is no
-// change by anybody: close fails and the bytes are kept.
+// TestRotOfACloneIsNotPublished: staged bytes that share the disk's blocks with the version they were made from share its damage. That is
+// no change by anybody: close fails and the bytes are kept.
 func TestRotOfACloneIsNotPublished(t *testing.T) {
 	for mode, change := range modes {
 		t.Run(mode, func(t *testing.T) {
