@@ -60,7 +60,7 @@ func (m *Bitmap) countIn(set Ranges) (n uint64) {
 	return n
 }
 
-// eachWord gives, for each word that has blocks of a set, one of its blocks and the bits of those: 64 blocks at a time, as there may be 2^32.
+// eachWord gives, for each word that has blocks of a set, one of its blocks and their bits: 64 blocks at a time, as there may be 2^32.
 func (m *Bitmap) eachWord(set Ranges, do func(block, of uint64)) {
 	for _, r := range set {
 		for at, end := r.First, min(r.end(), m.size); at < end; {

@@ -138,7 +138,7 @@ func TestDSN_4_1_IncomingRefuses(t *testing.T) {
 	})
 }
 
-// TestHugeClaimRefused has members refuse the largest message there is: until Incoming has said yes it must not cost them memory for its blocks.
+// TestHugeClaimRefused has a member refuse the largest message there is, which must not cost it memory for the blocks before.
 func TestHugeClaimRefused(t *testing.T) {
 	const block = MaxMessageBytes / MaxMessageBlocks
 	c := newCluster(t, tcpDevices(t, 2))
