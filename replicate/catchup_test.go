@@ -3,6 +3,7 @@ package replicate
 import (
 	"bytes"
 	"context"
+	"fmt"
 	"maps"
 	"os"
 	"path/filepath"
@@ -529,7 +530,32 @@ func manyFiles() int {
 }
 
 func TestDeltaOverDeltasReachesANodeThatHasOnlyTheFirstBase(t *testing.T) {
-	c := newCluster(t, 3, 1)
+	deltaOverDeltas(t, newCluster(t, 3, 1))
+}
+
+// TestDeltasThatCannotBeMergedYet: who has them is merging them already, or has still to hear that they are published. It is tried
+// again: to send the whole would take 12 MiB in place of 16 KiB.
+func TestDeltasThatCannotBeMergedYet(t *testing.T) {
+	for _, fault := range []error{content.ErrBusy, content.ErrNotFound} {
+		c := newCluster(t, 3, 1)
+		for _, n := range c.all() {
+			var times atomic.Int32
+			n.mu.Lock()
+			n.merge = func() error {
+				if times.Add(1) > 1 {
+					return nil
+				}
+				return fmt.Errorf("content: merge: %w", fault)
+			}
+			n.mu.Unlock()
+		}
+		deltaOverDeltas(t, c)
+	}
+}
+
+// deltaOverDeltas changes a file while a node is down, which then gets no more than what changed.
+func deltaOverDeltas(t *testing.T, c *cluster) {
+	t.Helper()
 	ino := c.create(1, "f")
 	b := randomBytes(5, 12<<20)
 	cur, err := c.node(1).publish(ino, meta.ContentID{}, b)

@@ -55,6 +55,7 @@ type testNode struct {
 	rep     *Replicator
 	point   func(string)
 	propose func(op meta.Op) error // fault injection; may be nil
+	merge   func() error           // the same, for the store; may be nil
 	tuning  Tuning
 	groups  Groups
 	full    bool // the store takes nothing
@@ -216,7 +217,7 @@ func (n *testNode) config() Config {
 	}
 	logger := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: level})).With("node", n.id)
 	return Config{
-		Self: n.self, Names: n.db, Log: nodeLog{n}, Peers: nodePeers{n}, Groups: n.groups, Store: n.store,
+		Self: n.self, Names: n.db, Log: nodeLog{n}, Peers: nodePeers{n}, Groups: n.groups, Store: testStore{n.store, n},
 		IsLeader: func() bool { return n.c.leads(n.id) }, Logger: logger, Tuning: n.tuning,
 		Point: func(name string) {
 			n.mu.Lock()
@@ -227,6 +228,24 @@ func (n *testNode) config() Config {
 			}
 		},
 	}
+}
+
+// testStore is a node's store, some of whose calls may fail.
+type testStore struct {
+	*content.Store
+	n *testNode
+}
+
+func (s testStore) Merge(ctx context.Context, id content.ID) error {
+	s.n.mu.Lock()
+	fault := s.n.merge
+	s.n.mu.Unlock()
+	if fault != nil {
+		if err := fault(); err != nil {
+			return err
+		}
+	}
+	return s.Store.Merge(ctx, id)
 }
 
 func (n *testNode) self() meta.Lease {

@@ -327,7 +327,11 @@ const (
 // pushForm pushes a content in one form and closes the reader, which is opened here if it is nil.
 func (s *supplier) pushForm(j *supply, reader *content.Reader, form int, targets []meta.NodeID) ([]meta.Missed, error) {
 	if form == formMerged {
-		if err := s.cfg.Store.Merge(s.ctx, storeID(j.id)); err != nil {
+		err := s.cfg.Store.Merge(s.ctx, storeID(j.id))
+		if errors.Is(err, content.ErrBusy) || errors.Is(err, content.ErrNotFound) {
+			return nil, err // it is being merged, or about to be committed: later it takes less than the whole
+		}
+		if err != nil {
 			s.cfg.Logger.Debug("catch-up: deltas not merged", "content", j.id, "err", err)
 		}
 	}
