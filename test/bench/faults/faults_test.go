@@ -63,26 +63,35 @@ func TestFaults(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	matched := false
+	chosen := func(name string) bool {
+		is := wanted.MatchString(name)
+		matched = matched || is
+		return is
+	}
 	var rows []string
 	for _, victim := range []string{bench.VictimLeaf, bench.VictimRelay, bench.VictimRoot} {
 		for _, fault := range []string{bench.FaultKill, bench.FaultStop, bench.FaultCut} {
-			if name := fault + " " + victim; wanted.MatchString(name) {
+			if name := fault + " " + victim; chosen(name) {
 				t.Run(name, func(t *testing.T) { rows = append(rows, row(name, strike(t, plan(fault, victim), nil))) })
 			}
 		}
 	}
 	for _, victim := range []string{bench.VictimLeaf, bench.VictimRelay} {
-		if name := bench.FaultSlow + " " + victim; wanted.MatchString(name) {
+		if name := bench.FaultSlow + " " + victim; chosen(name) {
 			t.Run(name, func(t *testing.T) {
 				rows = append(rows, row(name, strike(t, withPolicy(plan(bench.FaultSlow, victim)), nil)))
 			})
 		}
 	}
-	if wanted.MatchString("one link") {
+	if chosen("one link") {
 		t.Run("one link", oneSlowLink)
 	}
-	if wanted.MatchString(bench.FaultNone) {
+	if chosen(bench.FaultNone) {
 		t.Run(bench.FaultNone, besideLoad)
+	}
+	if !matched {
+		t.Fatalf("-only %q names no case: give a part of kill, stop or cut and leaf, relay or root, of slow leaf or relay, one link or none", *only)
 	}
 	t.Logf("%d nodes, %s, %d MiB, detection bound %v\n%s", *nodes, *rate, *sizeMiB, *detect, table(rows))
 }
