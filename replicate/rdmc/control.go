@@ -194,10 +194,10 @@ func (c *core) hear(lane int, m controlMessage) {
 	c.pump()
 }
 
-// learn takes in a report on a member, and passes it on: at once if a message was completed there, else
+// learn takes in a report on a member below, and passes it on: at once if a message was completed there, else
 // with the next report.
 func (c *core) learn(from int, r report) {
-	if int64(r.rank) >= int64(len(c.members)) || r.rank == 0 || c.isRoot() && r.done >= c.next() {
+	if int64(r.rank) >= int64(len(c.members)) || r.rank == 0 || int(r.rank) == c.rank || c.isRoot() && r.done >= c.next() {
 		c.fail(ReasonCorrupt, c.rank, []int{from}, ErrCorrupt)
 		return
 	}

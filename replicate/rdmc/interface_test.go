@@ -450,3 +450,16 @@ func TestDSN_4_1_QueueOfARelay(t *testing.T) {
 		t.Error("messages are announced without bound")
 	}
 }
+
+// TestReportsOnTheHearerAreRefused has a neighbour tell a member how far that member itself is: nobody else counts what is stored here.
+func TestReportsOnTheHearerAreRefused(t *testing.T) {
+	c := newCore(simPlan(4), 1, simBlock, 7, false, simLimits(1))
+	c.connected(0)
+	c.hear(0, controlMessage{epoch: 7, reports: []report{{rank: 1, done: 1<<64 - 1}}})
+	if done := c.members[1].done; done != 0 {
+		t.Errorf("messages up to %d count as stored, though none came", done)
+	}
+	if f := c.failure; f == nil || f.reason != ReasonCorrupt || !slices.Equal(f.suspects, []int{c.lanes[0].peer}) {
+		t.Errorf("%+v, want a corrupt message of the neighbour", f)
+	}
+}
