@@ -334,6 +334,9 @@ func (g *Group) Receive(a Announcement, r Receiver) (*Transfer, error) {
 	if err := a.validate(g.cfg.BlockSize); err != nil {
 		return nil, err
 	}
+	if r.Sink == nil && len(a.Blocks) > 0 {
+		return nil, fmt.Errorf("%w: a message without a sink", ErrInvalid)
+	}
 	blocks := BlockCount(a.Size, g.cfg.BlockSize)
 	have := NewBitmap(blocks)
 	if r.Have != nil {

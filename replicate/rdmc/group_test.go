@@ -423,6 +423,9 @@ func TestInvalidUse(t *testing.T) {
 	if _, err := groups[1].Receive(Announcement{Seq: 1, Size: 10, Blocks: AllBlocks(2)}, Receiver{}); !errors.Is(err, ErrInvalid) {
 		t.Errorf("receive of blocks that are not there: %v", err)
 	}
+	if _, err := groups[1].Receive(Announcement{Seq: 1, Size: 10, Blocks: AllBlocks(1)}, Receiver{}); !errors.Is(err, ErrInvalid) {
+		t.Errorf("receive of blocks without a sink: %v", err)
+	}
 	if _, err := groups[1].Receive(Announcement{Seq: 1}, Receiver{Have: NewBitmap(3)}); !errors.Is(err, ErrInvalid) {
 		t.Errorf("receive with a wrong bitmap: %v", err)
 	}

@@ -110,7 +110,7 @@ type Outgoing struct {
 
 // Receiver is a message at a member.
 type Receiver struct {
-	// Sink takes the blocks.
+	// Sink takes the blocks; nil will do if none move.
 	Sink Sink
 	// Have holds the blocks that the member has already; they are relayed when they come and
 	// not given to WriteBlock. Nil for none. It is copied.
