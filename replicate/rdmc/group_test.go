@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"math"
 	"slices"
 	"testing"
 	"time"
@@ -392,6 +393,9 @@ func TestInvalidUse(t *testing.T) {
 		{Members: []string{"a"}, Rank: 1},
 		{Members: []string{"a"}, BlockSize: -1},
 		{Members: []string{"a"}, Window: 1},
+		{Members: []string{"a"}, Window: 1 << 50},
+		{Members: []string{"a"}, MaxSends: 1 << 50},
+		{Members: []string{"a"}, SlowFactor: math.NaN()},
 		{Members: []string{"a"}, Algorithm: 77},
 		{Members: []string{"a"}, SilenceTimeout: tickInterval - 1},
 		{Members: []string{"a"}, SilenceTimeout: -1},

@@ -274,7 +274,7 @@ const (
 )
 
 func (cfg *GroupConfig) checkSlow() error {
-	if cfg.Slow > SlowEject || cfg.SlowFactor <= 1 || cfg.SlowTime < 0 {
+	if cfg.Slow > SlowEject || !(cfg.SlowFactor > 1) || cfg.SlowTime < 0 {
 		return fmt.Errorf("%w: slow policy %d, factor %v, time %v", ErrInvalid, cfg.Slow, cfg.SlowFactor, cfg.SlowTime)
 	}
 	return nil
