@@ -263,3 +263,35 @@ func TestDSN_4_6_OneRefusalEndsConnect(t *testing.T) {
 		}
 	}
 }
+
+// TestEngineClosesOnNewGroups has an engine close while groups are made: each is refused, or ends with the engine.
+func TestEngineClosesOnNewGroups(t *testing.T) {
+	device := tcpDevices(t, 1)[0]
+	for range 100 {
+		e, err := NewEngine(EngineConfig{Device: device})
+		if err != nil {
+			t.Fatal(err)
+		}
+		var making sync.WaitGroup
+		begun := make(chan struct{}, 2)
+		for range cap(begun) {
+			making.Go(func() {
+				var err error
+				for number := uint64(1); err == nil; number++ {
+					_, err = e.NewGroup(GroupConfig{Number: number, Members: []string{"a", "b"}, SilenceTimeout: tickInterval})
+					if number == 1 {
+						begun <- struct{}{}
+					}
+				}
+				if !errors.Is(err, ErrClosed) {
+					t.Error(err)
+				}
+			})
+		}
+		<-begun
+		if err := e.Close(); err != nil {
+			t.Error(err)
+		}
+		making.Wait()
+	}
+}

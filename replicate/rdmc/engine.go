@@ -203,6 +203,7 @@ func (e *Engine) attend(g *Group) {
 	}
 }
 
+// add takes a group in and starts it: Close may end it from then on.
 func (e *Engine) add(g *Group) error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -210,6 +211,7 @@ func (e *Engine) add(g *Group) error {
 		return ErrClosed
 	}
 	e.groups[g] = struct{}{}
+	g.start()
 	return nil
 }
 

@@ -279,7 +279,7 @@ func (e *Engine) NewGroup(cfg GroupConfig) (*Group, error) {
 	return g, nil
 }
 
-// open makes the queue pairs and starts the workers.
+// open makes the queue pairs and has the engine take the group in.
 func (g *Group) open() error {
 	if err := g.openLanes(); err != nil {
 		return err
@@ -287,15 +287,16 @@ func (g *Group) open() error {
 	if err := g.openStanding(); err != nil {
 		return err
 	}
-	if err := g.engine.add(g); err != nil {
-		return err
-	}
 	g.calls.wake = make(chan struct{}, 1)
+	return g.engine.add(g)
+}
+
+// start starts the workers.
+func (g *Group) start() {
 	g.work.Go(func() { g.within.run(g.runCallbacks) })
 	for range workers {
 		g.work.Go(func() { g.within.run(g.runJobs) })
 	}
-	return nil
 }
 
 // Send queues a message at the root and does not wait. The transfer ends when every member has stored every
