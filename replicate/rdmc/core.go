@@ -269,12 +269,16 @@ type failure struct {
 	cause    error
 }
 
-// fail ends the group, unless it has ended. Its neighbours will be told.
+// fail ends the group, unless it has ended. Its neighbours will be told. Ranks that the group does not have are left out.
 func (c *core) fail(reason Reason, reporter int, suspects []int, cause error) {
 	if c.ended() {
 		return
 	}
-	c.failure = &failure{reason: reason, reporter: reporter, suspects: slices.Clone(suspects), cause: cause}
+	outside := func(rank int) bool { return rank < 0 || rank >= len(c.members) }
+	if outside(reporter) {
+		reporter = -1
+	}
+	c.failure = &failure{reason: reason, reporter: reporter, suspects: slices.DeleteFunc(slices.Clone(suspects), outside), cause: cause}
 	for i := range c.lanes {
 		c.lanes[i].dirty = true
 	}

@@ -463,3 +463,20 @@ func TestReportsOnTheHearerAreRefused(t *testing.T) {
 		t.Errorf("%+v, want a corrupt message of the neighbour", f)
 	}
 }
+
+// TestFailuresNameMembers has a failure blame ranks that the group does not have, by a neighbour's word and by the caller's: who looks up
+// the suspects' names finds them.
+func TestFailuresNameMembers(t *testing.T) {
+	told := failure{reason: ReasonSilent, reporter: 1 << 20, suspects: []int{2, 4, 1<<32 - 1}}
+	c := newCore(simPlan(4), 1, simBlock, 7, false, simLimits(1))
+	c.connected(0)
+	c.hear(0, controlMessage{epoch: 7, failure: &told})
+	if f := c.failure; f.reporter != -1 || !slices.Equal(f.suspects, []int{2}) {
+		t.Errorf("heard of %v by %d, want rank 2 and nobody known", f.suspects, f.reporter)
+	}
+	c = newCore(simPlan(4), 1, simBlock, 7, false, simLimits(1))
+	c.fail(ReasonAborted, 1, []int{-1, 3}, nil)
+	if f := c.failure; f.reporter != 1 || !slices.Equal(f.suspects, []int{3}) {
+		t.Errorf("failed by %v, reported by %d", f.suspects, f.reporter)
+	}
+}
