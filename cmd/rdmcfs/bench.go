@@ -84,8 +84,11 @@ func (c *benchMulticastCmd) plan() (bench.Plan, error) {
 		}
 		p.LinkRate = float64(rate)
 	}
-	if slices.ContainsFunc(c.Algorithms, func(name string) bool { return strings.EqualFold(name, "all") }) {
-		p.Algorithms = p.AllAlgorithms()
+	if isAll := func(name string) bool { return strings.EqualFold(name, "all") }; slices.ContainsFunc(c.Algorithms, isAll) {
+		all := p.AllAlgorithms()
+		p.Algorithms = append(all, slices.DeleteFunc(slices.Clone(c.Algorithms), func(name string) bool {
+			return isAll(name) || slices.ContainsFunc(all, func(known string) bool { return strings.EqualFold(name, known) })
+		})...)
 	}
 	_, err = p.Cases()
 	return p, err

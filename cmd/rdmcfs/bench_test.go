@@ -80,6 +80,7 @@ func TestBenchRefuses(t *testing.T) {
 		{exitcode.Usage, "or auto", "--blocks 0"},
 		{exitcode.Usage, "like 64KiB", "--link-rate fast"},
 		{exitcode.Usage, "binomial-tree", "--algorithms carousel"},
+		{exitcode.Usage, "binomial-tree", "--algorithms all,carousel"},
 		{exitcode.Usage, "power of two", "--members 5 --algorithms hypercube"},
 		{exitcode.Usage, "racks of the members", "--members 4 --algorithms hybrid"},
 		{exitcode.Usage, "one, half or all", "--senders some"},
