@@ -30,6 +30,8 @@ func TestBenchFaultRefuses(t *testing.T) {
 		{"like 50%", "--fault kill --at noon"},
 		{"0% to 100%", "--fault kill --at 150%"},
 		{"--detect", "--fault kill --detect 1ms"},
+		{"--slow-factor", "--fault kill --slow-factor inf"},
+		{"--slow-factor", "--fault kill --slow-factor nan"},
 		{"one case", "--fault kill --blocks 1KiB,2KiB"},
 		{"one case", "--fault kill --senders all"},
 		{"for one machine", "--fault kill --rank 0 --room 10.0.0.1:7500 --listen 10.0.0.1:0"},

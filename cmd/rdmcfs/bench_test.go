@@ -81,6 +81,8 @@ func TestBenchRefuses(t *testing.T) {
 		{exitcode.Usage, "like 64KiB", "--link-rate fast"},
 		{exitcode.Usage, "binomial-tree", "--algorithms carousel"},
 		{exitcode.Usage, "binomial-tree", "--algorithms all,carousel"},
+		{exitcode.Usage, "--window", "--window 100000000000"},
+		{exitcode.Usage, "--sends", "--sends 16385"},
 		{exitcode.Usage, "power of two", "--members 5 --algorithms hypercube"},
 		{exitcode.Usage, "racks of the members", "--members 4 --algorithms hybrid"},
 		{exitcode.Usage, "one, half or all", "--senders some"},

@@ -3,6 +3,7 @@ package bench
 import (
 	"context"
 	"fmt"
+	"math"
 	"slices"
 	"strconv"
 	"strings"
@@ -78,7 +79,7 @@ func (p FaultPlan) Check() error {
 		return usage("--fault needs an algorithm that has a schedule for any number of survivors: not %v", p.Algorithm)
 	case !slices.Contains([]string{FaultKill, FaultStop, FaultCut, FaultSlow, FaultNone}, p.Fault):
 		return usage("--fault %q: give kill, stop, cut, slow or none", p.Fault)
-	case p.SlowFactor != 0 && p.SlowFactor <= 1 || p.SlowTime < 0 || p.SlowFactor != 0 && p.SlowTime < minSlowTime:
+	case p.SlowFactor != 0 && !(p.SlowFactor > 1 && p.SlowFactor <= math.MaxFloat64) || p.SlowTime < 0 || p.SlowFactor != 0 && p.SlowTime < minSlowTime:
 		return usage("--slow-factor %g, --slow-time %v: give more than 1, and at least %v", p.SlowFactor, p.SlowTime, minSlowTime)
 	case p.Fault == FaultSlow && (p.SlowFactor == 0 || p.Victim == VictimRoot):
 		return usage("--fault slow needs a policy, and a victim that can be ejected: give --slow-factor, and --victim leaf or relay")

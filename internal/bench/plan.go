@@ -22,6 +22,8 @@ const (
 	maxRounds    = 1_000_000
 	// maxBatch is a little below what a group queues.
 	maxBatch = 4000
+	// maxQueue is what a queue pair holds over TCP; it bounds a window and the sends outstanding.
+	maxQueue = 1 << 14
 )
 
 // Auto is the algorithm that stands for the choice of [schedule.Choose].
@@ -170,8 +172,8 @@ func (p Plan) check() error {
 		return usage("%d messages under way at once: give --depth 1 or more; 0 is all of the batch", p.Depth)
 	case !(p.LinkRate >= 0) || math.IsInf(p.LinkRate, 0):
 		return usage("links of %g bytes a second: give --link-rate a size like 25MB; without it links are measured", p.LinkRate)
-	case p.Window == 1 || p.Window < 0 || p.Grants < 0 || p.MaxSends < 0:
-		return usage("--window must be at least 2, --grants and --sends at least 1; 0 leaves the choice to the program")
+	case p.Window == 1 || p.Window < 0 || p.Grants < 0 || p.MaxSends < 0 || max(p.Window, p.MaxSends) > maxQueue:
+		return usage("--window must be 2 to %d, --grants at least 1, --sends 1 to %[1]d; 0 leaves the choice to the program", maxQueue)
 	}
 	for _, n := range p.GroupSizes {
 		if n < 2 || n > p.Members {
