@@ -54,7 +54,7 @@ func hostMeeting(ctx context.Context, listener net.Listener, plan Plan, refused 
 			return nil, fmt.Errorf("bench: ranks %[2]v did not come to %[1]s in time: start them, and check that they reach that address: %[3]w",
 				listener.Addr(), missing, errors.Join(ctx.Err(), err))
 		}
-		if err := m.admit(conn, plan); err != nil {
+		if err := untilDone(ctx, conn, func() error { return m.admit(conn, plan) }); err != nil {
 			conn.Close()
 			refused(fmt.Errorf("%v refused: %w", conn.RemoteAddr(), err))
 			continue
@@ -115,11 +115,13 @@ func joinMeeting(ctx context.Context, addr string, rank int, plan Plan) (*meetin
 		conn, err := d.DialContext(ctx, "tcp", addr)
 		if err == nil {
 			m := &meeting{rank: rank, conns: []net.Conn{conn}}
-			if err := m.introduce(plan); err != nil {
-				conn.Close()
+			if err = untilDone(ctx, conn, func() error { return m.introduce(plan) }); err == nil {
+				return m, nil
+			}
+			conn.Close()
+			if ctx.Err() == nil {
 				return nil, err
 			}
-			return m, nil
 		}
 		select {
 		case <-ctx.Done():
@@ -130,10 +132,19 @@ func joinMeeting(ctx context.Context, addr string, rank int, plan Plan) (*meetin
 	}
 }
 
+// untilDone has talk use a connection, which ends with ctx.
+func untilDone(ctx context.Context, conn net.Conn, talk func() error) error {
+	stop := context.AfterFunc(ctx, func() { conn.Close() })
+	err := talk()
+	if !stop() {
+		return errors.Join(ctx.Err(), err)
+	}
+	return err
+}
+
+// introduce waits as long as rank 0 has strangers to listen to.
 func (m *meeting) introduce(plan Plan) error {
 	conn := m.conns[0]
-	conn.SetDeadline(time.Now().Add(2 * helloTimeout)) // rank 0 may be reading a stranger's hello
-	defer conn.SetDeadline(time.Time{})
 	var answer welcome
 	err := writeJSON(conn, hello{Format: meetingFormat, Rank: m.rank, Plan: plan})
 	if err == nil {

@@ -200,6 +200,32 @@ func TestNobodyThere(t *testing.T) {
 	}
 }
 
+// TestWaitIsOver has the other end of the meeting say nothing: neither side waits for it longer than it was told to.
+func TestWaitIsOver(t *testing.T) {
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer listener.Close() // connections wait in its backlog
+	p := Process{Plan: smallPlan(), Rank: 1, Room: listener.Addr().String(), Listen: "127.0.0.1:0", Wait: 100 * time.Millisecond}
+	began := time.Now()
+	if err := p.Run(t.Context()); !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "rank 0 does not answer") {
+		t.Error(err)
+	}
+	p.Rank, p.RoomListener = 0, listener
+	conn, err := net.Dial("tcp", p.Room)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	if err := p.Run(t.Context()); !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "did not come") {
+		t.Error(err)
+	}
+	if took := time.Since(began); took >= helloTimeout {
+		t.Errorf("waited for %v", took)
+	}
+}
+
 // TestStrangers sends rubbish to the room: it is turned away, and the run goes on.
 func TestStrangers(t *testing.T) {
 	errs := together(t, smallPlan(), func(p *Process) {
