@@ -138,6 +138,7 @@ func TestBadFrames(t *testing.T) {
 		{kind: kindForm, members: []int{1, 2}},
 		{kind: kindForm, members: []int{0, 2, 2}},
 		{kind: kindForm, members: []int{0, 3, 2}},
+		{kind: kindAddresses, parts: map[int][]byte{1: make([]byte, 2<<10)}},
 	} {
 		if f, err := decodeFrame(bad.appendBinary(nil)); err == nil {
 			t.Errorf("%+v was taken for %+v", bad, f)

@@ -23,8 +23,12 @@ import (
 // ErrProtocol is returned when the other side says something that makes no sense.
 var ErrProtocol = errors.New("rendezvous: protocol error")
 
-// maxFrame bounds a frame.
-const maxFrame = 16 << 20
+const (
+	// maxFrame bounds a frame.
+	maxFrame = 16 << 20
+	// maxPart bounds what a member has handed on to another: the addresses of two queue pairs, of up to 256 bytes each.
+	maxPart = 1 << 10
+)
 
 func writeFrame(w io.Writer, b []byte) error {
 	frame := binary.LittleEndian.AppendUint32(make([]byte, 0, 4+len(b)), uint32(len(b)))
@@ -64,7 +68,7 @@ func decodeParts(b []byte) (map[int][]byte, error) {
 		}
 		rank, n := binary.LittleEndian.Uint32(b), binary.LittleEndian.Uint32(b[4:])
 		b = b[8:]
-		if uint64(n) > uint64(len(b)) || rank > rdmc.MaxMembers {
+		if uint64(n) > uint64(min(len(b), maxPart)) || rank >= rdmc.MaxMembers {
 			return nil, fmt.Errorf("%w: part of %d bytes for %d", ErrProtocol, n, rank)
 		}
 		parts[int(rank)] = b[:n:n]
