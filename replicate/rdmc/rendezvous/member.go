@@ -400,8 +400,15 @@ func (p *Message) Size() uint64 { return p.size }
 
 // Receive stores the message in the sink and returns nil when all members that are left have it whole. Until then the sink may be read,
 // to relay blocks to others. It blocks through failures of others. Its errors are those of Next; when it returns one, the sink is not
-// in use any more, and this member is out of the session. Each message must be received, once.
+// in use any more, and this member is out of the session. Each message must be received, once. Only an empty one needs no sink; without one
+// another is refused with rdmc.ErrInvalid, and has not been received yet.
 func (p *Message) Receive(ctx context.Context, sink rdmc.Sink) error {
+	if sink == nil {
+		if p.size > 0 {
+			return fmt.Errorf("%w: a message without a sink", rdmc.ErrInvalid)
+		}
+		sink = rdmc.Buffer{}
+	}
 	m := p.member
 	select {
 	case m.taken <- taking{p, sink}:

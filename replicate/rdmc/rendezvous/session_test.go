@@ -469,6 +469,42 @@ func TestMemberLeaves(t *testing.T) {
 	checkSame(t, source.data, sinks, d.Members)
 }
 
+// TestReceiveWithoutASink has a member not say where a message goes: it is refused and may say it yet, and an empty message needs no
+// place.
+func TestReceiveWithoutASink(t *testing.T) {
+	p := newParty(t, 2, func(*Config) {})
+	p.open()
+	source, sinks := &store{data: randomBytes(8, 3*sessionBlock)}, p.sinks(3*sessionBlock)
+	var member sync.WaitGroup
+	member.Go(func() {
+		message, err := p.sessions[1].Next(testContext(t))
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		if err := message.Receive(testContext(t), nil); !errors.Is(err, rdmc.ErrInvalid) {
+			t.Errorf("received into nothing: %v", err)
+			return
+		}
+		if err := message.Receive(testContext(t), sinks[1]); err != nil {
+			t.Error(err)
+		}
+		if message, err = p.sessions[1].Next(testContext(t)); err == nil {
+			err = message.Receive(testContext(t), nil)
+		}
+		if err != nil {
+			t.Errorf("the empty message: %v", err)
+		}
+	})
+	for _, m := range []*store{source, {}} {
+		if d, err := p.sessions[0].Send(testContext(t), uint64(len(m.data)), m); err != nil || len(d.Members) != 2 {
+			t.Errorf("%+v, %v", d, err)
+		}
+	}
+	member.Wait()
+	checkSame(t, source.data, sinks, []int{1})
+}
+
 // TestAlgorithmsForTheSurvivors re-forms a hypercube, which has no schedule for three.
 func TestAlgorithmsForTheSurvivors(t *testing.T) {
 	p := newParty(t, 4, func(cfg *Config) { cfg.Algorithm = schedule.Hypercube })
