@@ -88,8 +88,11 @@ func perSecond(bytes uint64, over time.Duration) uint32 {
 // elsewhere reports whether a link carried much more than the group's bytes.
 func elsewhere(link, own uint64) bool { return link > own+own*slowElsewhere/100 }
 
-// learnFigures takes a member's figures in: to be passed on, or at the root to be judged.
+// learnFigures takes a member's figures in: to be passed on, or at the root to be judged, unless it ignores them.
 func (c *core) learnFigures(rank int, f figures) {
+	if c.isRoot() && c.limits.slow == SlowIgnore {
+		return
+	}
 	m := &c.members[rank]
 	m.figures = f
 	if !c.isRoot() {

@@ -165,3 +165,23 @@ func TestAskedAgainAfterProof(t *testing.T) {
 	}
 	t.Fatalf("told of %v only", told)
 }
+
+// TestIgnoredAreNotAskedAbout has members tell their figures to a root that ignores stragglers: it sends as ever, and names nobody.
+func TestIgnoredAreNotAskedAbout(t *testing.T) {
+	const slowTime = 10 * time.Second
+	c := newCore(simPlan(6), 0, simBlock, 1, false, coreLimits{slow: SlowIgnore, slowFactor: 8, slowTime: slowTime, sends: 1})
+	c.now = simStart
+	for range 3 * paceRounds {
+		c.now = c.now.Add(slowTime / paceRounds)
+		for rank := 1; rank < len(c.members); rank++ {
+			f := figures{pace: 90000, rate: 9000, busy: 5, peers: 3}
+			if rank == 3 {
+				f = figures{pace: 9000, rate: 9000, busy: 90, peers: 3}
+			}
+			c.hear(c.laneOf[1], controlMessage{epoch: 1, figures: []memberFigures{{uint32(rank), f}}})
+		}
+		if c.pulses.suspect != 0 || c.members[3].figures != (figures{}) {
+			t.Fatalf("asks about rank %d, by %+v", c.pulses.suspect, c.members[3].figures)
+		}
+	}
+}
