@@ -70,7 +70,7 @@ type Choice struct {
 // the same conditions choose the same. It returns ErrInvalid for conditions that cannot be.
 func Choose(c Conditions) (Choice, error) {
 	if c.Members < 1 || c.Members > MaxMembers || c.Racks != nil && len(c.Racks) != c.Members ||
-		c.Oversubscription < 0 || !(c.LinkRate >= 0) || !(c.LinkBusy >= 0) || c.BlockSize < 0 || c.Window < 0 {
+		!(c.Oversubscription >= 0) || !(c.LinkRate >= 0) || !(c.LinkBusy >= 0) || c.BlockSize < 0 || c.Window < 0 {
 		return Choice{}, fmt.Errorf("%w: %d members, racks of %d, oversubscription %g, links of %g bytes a second that take %g of a processor, blocks of %d bytes, window of %d",
 			ErrInvalid, c.Members, len(c.Racks), c.Oversubscription, c.LinkRate, c.LinkBusy, c.BlockSize, c.Window)
 	}

@@ -131,6 +131,7 @@ func TestAlgorithmAsText(t *testing.T) {
 
 func TestChooseInvalid(t *testing.T) {
 	for _, c := range []Conditions{{}, {Members: MaxMembers + 1}, {Members: 3, Racks: []int{1}}, {Members: 3, Oversubscription: -1},
+		{Members: 4, Racks: []int{1, 1, 2, 2}, Oversubscription: math.NaN()},
 		{Members: 3, LinkRate: -1}, {Members: 3, LinkRate: math.NaN()}, {Members: 3, BlockSize: -1}, {Members: 3, Window: -1},
 		{Members: 3, Algorithm: 99}, {Members: 3, Algorithm: Hypercube}, {Members: 3, Algorithm: Hybrid}} {
 		if _, err := Choose(c); !errors.Is(err, ErrInvalid) {
