@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"log/slog"
 	"math"
+	"net"
 	"os"
 	"path/filepath"
 	"slices"
@@ -146,6 +147,8 @@ func (c *benchMulticastCmd) check() error {
 	case c.Rank >= 0 && (c.Room == "" || c.Listen == ""):
 		return withCode(exitcode.Usage,
 			"--rank needs --room HOST:PORT, where rank 0 waits for the others, and --listen IP:PORT, an address of this host")
+	case c.Rank >= 0 && isAnyAddress(c.Listen):
+		return withCode(exitcode.Usage, "--listen %s: the others dial it, so give an address of this host", c.Listen)
 	case c.Rank >= 0 && c.Namespaces != "":
 		return withCode(exitcode.Usage, "--namespaces is for one machine, --rank for several: give one of them")
 	case c.Rate != "" && c.Namespaces == "":
@@ -156,6 +159,12 @@ func (c *benchMulticastCmd) check() error {
 		return withCode(exitcode.Usage, "--wait %v: give a time above 0", c.Wait)
 	}
 	return bench.CheckCongestion(c.Congestion)
+}
+
+// isAnyAddress reports whether an address to listen at is that of all interfaces, which nobody can dial.
+func isAnyAddress(addr string) bool {
+	host, _, err := net.SplitHostPort(addr)
+	return err == nil && (host == "" || net.ParseIP(host).IsUnspecified())
 }
 
 func (c *benchMulticastCmd) explain(a *app, p bench.Plan) error {
