@@ -170,6 +170,9 @@ func TestSessionsAreChecked(t *testing.T) {
 		{Members: 3, Detect: time.Millisecond},
 		{Members: 3, Detect: time.Hour},
 		{Members: 3, Algorithm: schedule.Hybrid},
+		{Members: 3, Listen: "0.0.0.0:0"},
+		{Members: 3, Listen: "[::]:7401"},
+		{Rank: 1, Listen: ":7401"},
 	} {
 		if _, err := Open(t.Context(), cfg); !errors.Is(err, rdmc.ErrInvalid) {
 			t.Errorf("%+v: %v", cfg, err)

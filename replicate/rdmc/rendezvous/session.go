@@ -105,10 +105,18 @@ func (cfg Config) check() (Config, error) {
 		return cfg, fmt.Errorf("%w: block size %d", rdmc.ErrInvalid, cfg.BlockSize)
 	case cfg.Detect < MinDetect || cfg.Detect > MaxDetect:
 		return cfg, fmt.Errorf("%w: a failure heard of within %v: give %v to %v", rdmc.ErrInvalid, cfg.Detect, MinDetect, MaxDetect)
+	case cfg.Engine == nil && isAnyAddress(cfg.Listen):
+		return cfg, fmt.Errorf("%w: data at %s: the others dial it: give an address of this host", rdmc.ErrInvalid, cfg.Listen)
 	case cfg.Algorithm == schedule.Hybrid:
 		return cfg, fmt.Errorf("%w: a session knows no racks: take another algorithm than %v", rdmc.ErrInvalid, cfg.Algorithm)
 	}
 	return cfg, nil
+}
+
+// isAnyAddress reports whether an address to listen at is that of all interfaces, which nobody can dial.
+func isAnyAddress(addr string) bool {
+	host, _, err := net.SplitHostPort(addr)
+	return err == nil && (host == "" || net.ParseIP(host).IsUnspecified())
 }
 
 // Session is one member's part in a series of groups, one at a time, that bring messages from the root to all members
