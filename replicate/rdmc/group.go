@@ -191,6 +191,7 @@ type Group struct {
 	cfg    GroupConfig
 	log    *slog.Logger
 	busy   atomic.Bool // the engine ticks this group
+	joined atomic.Bool // Connect was called
 	turn   *turn
 	calls  callbacks
 	jobs   chan job // written under mu, room for one per slot; closed by end

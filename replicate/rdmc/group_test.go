@@ -411,6 +411,9 @@ func TestInvalidUse(t *testing.T) {
 	if _, err := groups[0].Send(Outgoing{Size: 1}); !errors.Is(err, ErrInvalid) {
 		t.Errorf("a message without a source: %v", err)
 	}
+	if err := groups[0].Connect(t.Context(), nil); !errors.Is(err, ErrInvalid) || groups[0].Err() != nil {
+		t.Errorf("connect twice: %v, and the group: %v", err, groups[0].Err())
+	}
 	runs := make(Ranges, MaxRanges+1)
 	for i := range runs {
 		runs[i] = Range{First: 2 * uint64(i), Count: 1}

@@ -150,8 +150,11 @@ func splitAddress(b []byte) (blocks, control []byte, err error) {
 // Connect joins this end with its neighbours, whose addresses for this member are given by rank. All members
 // call it at the same time. It returns when all neighbours are connected; when one is not, or ctx is done, the group has failed.
 // It also ends when the group fails otherwise, such as at another member: then the error wraps the *GroupError. Whoever cancels ctx gives
-// up, as by Abort: that is held against no neighbour.
+// up, as by Abort: that is held against no neighbour. A second call is refused, and changes nothing.
 func (g *Group) Connect(ctx context.Context, remote map[int][]byte) error {
+	if g.joined.Swap(true) {
+		return fmt.Errorf("rdmc: connect group %d: %w: it was called before", g.cfg.Number, ErrInvalid)
+	}
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	errs := make([]error, len(g.lanes))
