@@ -46,9 +46,9 @@ func (q *queuePair) beginConnect(cancel context.CancelCauseFunc) error {
 
 // endConnect makes the pair ready, or ends it.
 func (q *queuePair) endConnect(conn net.Conn, credit uint32, err error) error {
-	q.dropParked()
 	q.mu.Lock()
 	defer q.mu.Unlock()
+	q.dropParked() // under the lock: nobody is parked once the state has changed
 	if q.state == stateConnecting && err == nil {
 		q.startLocked(conn, credit)
 		return nil
