@@ -35,6 +35,8 @@ func (c *benchMulticastCmd) faultPlan(p bench.Plan) (bench.FaultPlan, error) {
 		return bench.FaultPlan{}, err
 	case len(cases) != 1 || cases[0].Senders != 1 || cases[0].Members != c.Members:
 		return bench.FaultPlan{}, withCode(exitcode.Usage, "--fault measures one case: give one size, block size and algorithm, and neither --groups nor --senders")
+	case c.Batch != 1 || c.Depth != 0:
+		return bench.FaultPlan{}, withCode(exitcode.Usage, "--fault sends one message at a time: leave out --batch and --depth; with --fault none, --count says how many")
 	case c.Rank >= 0:
 		return bench.FaultPlan{}, withCode(exitcode.Usage, "--fault is for one machine, --rank for several: give one of them")
 	case c.CSV:

@@ -34,6 +34,8 @@ func TestBenchFaultRefuses(t *testing.T) {
 		{"--slow-factor", "--fault kill --slow-factor nan"},
 		{"one case", "--fault kill --blocks 1KiB,2KiB"},
 		{"one case", "--fault kill --senders all"},
+		{"one message at a time", "--fault kill --batch 2"},
+		{"one message at a time", "--fault kill --depth 1"},
 		{"for one machine", "--fault kill --rank 0 --room 10.0.0.1:7500 --listen 10.0.0.1:0"},
 		{"--csv", "--fault kill --csv"},
 	} {
