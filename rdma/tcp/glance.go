@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"syscall"
+	"unsafe"
 
 	"golang.org/x/sys/unix"
 )
@@ -41,12 +42,13 @@ func (g *glance) look() {
 	_ = g.rc.Read(g.fn) // without the poller it returns at once
 }
 
-// tryLook is called by the poller's wait: false waits. Each write is an event.
+// tryLook is called by the poller's wait: false waits. Each write is an event. The scheduler is not told of the call: that would wake the
+// runtime's monitor, a thread which then interrupts whatever runs every 70 µs.
 func (g *glance) tryLook(fd uintptr) bool {
 	if g.rung {
 		return true
 	}
 	g.rung = true
-	n, err := unix.Write(int(fd), bell)
-	return err != nil || n != len(bell)
+	n, _, errno := unix.RawSyscall(unix.SYS_WRITE, fd, uintptr(unsafe.Pointer(unsafe.SliceData(bell))), uintptr(len(bell)))
+	return errno != 0 || int(n) != len(bell)
 }
