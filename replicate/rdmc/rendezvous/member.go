@@ -8,6 +8,7 @@ import (
 	"net"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/rdmcfs/rdmcfs/replicate/rdmc"
@@ -54,6 +55,7 @@ type Message struct {
 	number uint64
 	size   uint64
 	done   chan error // holds one: how it ended; written by serve
+	asked  atomic.Bool
 
 	// Of serve.
 	sink     rdmc.Sink
@@ -400,14 +402,17 @@ func (p *Message) Size() uint64 { return p.size }
 
 // Receive stores the message in the sink and returns nil when all members that are left have it whole. Until then the sink may be read,
 // to relay blocks to others. It blocks through failures of others. Its errors are those of Next; when it returns one, the sink is not
-// in use any more, and this member is out of the session. Each message must be received, once. Only an empty one needs no sink; without one
-// another is refused with rdmc.ErrInvalid, and has not been received yet.
+// in use any more, and this member is out of the session. Each message must be received, once: a second call is refused with
+// rdmc.ErrInvalid. Only an empty one needs no sink; without one another is refused in the same way, and has not been received yet.
 func (p *Message) Receive(ctx context.Context, sink rdmc.Sink) error {
 	if sink == nil {
 		if p.size > 0 {
 			return fmt.Errorf("%w: a message without a sink", rdmc.ErrInvalid)
 		}
 		sink = rdmc.Buffer{}
+	}
+	if p.asked.Swap(true) {
+		return fmt.Errorf("%w: message %d is received twice", rdmc.ErrInvalid, p.number)
 	}
 	m := p.member
 	select {

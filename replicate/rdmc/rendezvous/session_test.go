@@ -505,6 +505,42 @@ func TestReceiveWithoutASink(t *testing.T) {
 	checkSame(t, source.data, sinks, []int{1})
 }
 
+// TestReceiveTwice has a member ask for one message again, while it comes and afterwards: it is told so, and stays in the session.
+func TestReceiveTwice(t *testing.T) {
+	p := newParty(t, 2, func(*Config) {})
+	p.open()
+	source, sinks := &store{data: randomBytes(8, 3*sessionBlock)}, p.sinks(3*sessionBlock)
+	var member sync.WaitGroup
+	member.Go(func() {
+		for range 2 {
+			message, err := p.sessions[1].Next(testContext(t))
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			first := make(chan error, 1)
+			go func() { first <- message.Receive(testContext(t), sinks[1]) }()
+			one, other := message.Receive(testContext(t), sinks[1]), <-first
+			if one == nil {
+				one, other = other, one
+			}
+			if other != nil || !errors.Is(one, rdmc.ErrInvalid) {
+				t.Errorf("received by two at once: %v, %v", one, other)
+			}
+			if err := message.Receive(testContext(t), sinks[1]); !errors.Is(err, rdmc.ErrInvalid) {
+				t.Errorf("received again: %v", err)
+			}
+		}
+	})
+	for range 2 {
+		if d, err := p.sessions[0].Send(testContext(t), uint64(len(source.data)), source); err != nil || len(d.Members) != 2 {
+			t.Errorf("%+v, %v", d, err)
+		}
+	}
+	member.Wait()
+	checkSame(t, source.data, sinks, []int{1})
+}
+
 // TestAlgorithmsForTheSurvivors re-forms a hypercube, which has no schedule for three.
 func TestAlgorithmsForTheSurvivors(t *testing.T) {
 	p := newParty(t, 4, func(cfg *Config) { cfg.Algorithm = schedule.Hypercube })
