@@ -11,6 +11,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -55,7 +56,7 @@ type benchMulticastCmd struct {
 
 	Namespaces string `help:"As root: put the members in network namespaces PREFIX-0, -1, … with shaped links." placeholder:"PREFIX"`
 	Rate       string `help:"Rate of each link with --namespaces, as tc(8) has it, or unshaped; 200mbit if not given." placeholder:"RATE"`
-	Script     string `help:"With --namespaces: the script that makes them." default:"test/netns/netns.sh" placeholder:"PATH"`
+	Script     string `help:"With --namespaces: the script that makes them; test/netns/netns.sh if not given." placeholder:"PATH"`
 
 	benchFaultFlags
 	rdmaFlags
@@ -151,6 +152,12 @@ func (c *benchMulticastCmd) check() error {
 		return withCode(exitcode.Usage, "--listen %s: the others dial it, so give an address of this host", c.Listen)
 	case c.Rank >= 0 && c.Namespaces != "":
 		return withCode(exitcode.Usage, "--namespaces is for one machine, --rank for several: give one of them")
+	case c.Rank >= 0 && !isAddress(c.Room):
+		return withCode(exitcode.Usage, "--room %s: give HOST:PORT, where rank 0 waits for the others", c.Room)
+	case c.Rank >= 0 && !isAddress(c.Listen):
+		return withCode(exitcode.Usage, "--listen %s: give IP:PORT, an address of this host; port 0 picks one", c.Listen)
+	case c.Script != "" && c.Namespaces == "":
+		return withCode(exitcode.Usage, "--script makes --namespaces: give these too")
 	case c.Rate != "" && c.Namespaces == "":
 		return withCode(exitcode.Usage, "--rate shapes links between --namespaces: give these too, or --link-rate if that is what the links have")
 	case c.Fabric == string(node.FabricVerbs) && (c.Namespaces != "" || c.Fault != ""):
@@ -159,6 +166,13 @@ func (c *benchMulticastCmd) check() error {
 		return withCode(exitcode.Usage, "--wait %v: give a time above 0", c.Wait)
 	}
 	return bench.CheckCongestion(c.Congestion)
+}
+
+// isAddress reports whether an address is a host and the number of a port.
+func isAddress(addr string) bool {
+	_, port, err := net.SplitHostPort(addr)
+	_, bad := strconv.ParseUint(port, 10, 16)
+	return err == nil && bad == nil
 }
 
 // isAnyAddress reports whether an address to listen at is that of all interfaces, which nobody can dial.
@@ -238,7 +252,7 @@ func (c *benchMulticastCmd) prepare(a *app, p bench.Plan) (program string, nodes
 
 // namespaces makes the namespaces by the script of the source tree.
 func (c *benchMulticastCmd) namespaces(ctx context.Context) (*bench.Links, error) {
-	script, err := filepath.Abs(c.Script)
+	script, err := filepath.Abs(cmp.Or(c.Script, "test/netns/netns.sh"))
 	if err != nil {
 		return nil, err
 	}
