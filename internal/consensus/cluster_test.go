@@ -293,6 +293,10 @@ func (c *cluster) dial(ctx context.Context, from, to ID) (net.Conn, error) {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	if c.cut[[2]ID{from, to}] {
+		_ = conn.Close()
+		return nil, fmt.Errorf("test: no way from %d to %d any more", from, to)
+	}
 	c.conns[conn] = [2]ID{from, to}
 	return conn, nil
 }
@@ -363,9 +367,12 @@ func (c *cluster) stop(id ID) {
 	tn.accepted.Wait()
 }
 
-// crash ends a node as a power loss would: unsynced state and log sectors are gone.
+// crash ends a node as a power loss would: unsynced state and log sectors are gone. It is cut off first, as what it syncs until it has ended
+// is not on the disk that it gets back, and nobody may hear of that.
 func (c *cluster) crash(id ID, intn func(int) int) {
 	tn := c.nodes[id]
+	c.isolate(id, true)
+	defer c.isolate(id, false)
 	sm := tn.sm.crash()
 	var disk *simfs.Disk
 	if tn.disk != nil {

@@ -18,6 +18,7 @@ type followTarget struct {
 	peer   ID
 	stream *stream
 	cancel context.CancelFunc
+	begun  bool // the stream's request is sent: the peer takes reports
 }
 
 var errTruncated = errors.New("consensus: the log does not reach back to what is needed")
@@ -131,7 +132,8 @@ func (n *Node) follow(peer ID) error {
 	defer s.close()
 	stop := context.AfterFunc(ctx, func() { _ = conn.Close() })
 	defer stop()
-	if !n.setFollower(&followTarget{peer: peer, stream: s, cancel: cancel}) {
+	target := &followTarget{peer: peer, stream: s, cancel: cancel}
+	if !n.setFollower(target) {
 		return nil
 	}
 	defer n.setFollower(nil)
@@ -145,7 +147,7 @@ func (n *Node) follow(peer ID) error {
 	if n.feed.next() == applied && !n.skipLast {
 		f.next = applied // of an earlier life: its term is wanted
 	}
-	s.send(frameFollow, func(b []byte) []byte { return appendU64s(b, f.next) })
+	n.begin(target, f.next)
 	n.reportAll()
 	for {
 		kind, body, err := s.read()
@@ -156,6 +158,14 @@ func (n *Node) follow(peer ID) error {
 			return err
 		}
 	}
+}
+
+// begin asks the peer for entries from next on.
+func (n *Node) begin(t *followTarget, next uint64) {
+	t.stream.send(frameFollow, func(b []byte) []byte { return appendU64s(b, next) })
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	t.begun = true
 }
 
 func (f *followSession) handle(kind uint8, body []byte) error {

@@ -2,6 +2,7 @@ package consensus
 
 import (
 	"context"
+	"net"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -38,6 +39,28 @@ func TestObserversPassOnNoHearsay(t *testing.T) {
 	n.state.role = RoleFollower
 	if got := n.clusterState().leader; got != 1 {
 		t.Errorf("a voter speaks of leader %x", got)
+	}
+}
+
+// TestReportsFollowTheRequest has something be reported while a follow stream is begun: the request is the stream's first frame.
+func TestReportsFollowTheRequest(t *testing.T) {
+	n := newNode(Config{Identity: Identity{ID: 7}})
+	defer n.cancel(ErrClosed)
+	conn, far := net.Pipe()
+	target, peer := &followTarget{peer: 2, stream: newStream(conn, 2)}, newStream(far, 7)
+	defer target.stream.close()
+	defer peer.close()
+	n.state.role, n.state.leader, n.state.progress[7] = RoleObserver, 1, &nodeProgress{fresh: true}
+	n.setFollower(target)
+	if n.passOn(); !n.state.progress[7].fresh {
+		t.Error("reported to a peer that has not been asked for entries")
+	}
+	n.begin(target, 5)
+	if n.passOn(); n.state.progress[7].fresh {
+		t.Error("not reported afterwards")
+	}
+	if kind, _, err := peer.read(); kind != frameFollow || err != nil {
+		t.Errorf("the first frame is of type %d, %v", kind, err)
 	}
 }
 

@@ -163,7 +163,7 @@ func (n *Node) passOn() {
 	}
 	switch {
 	case s.leader == n.id:
-	case s.role == RoleObserver && s.follower != nil:
+	case s.role == RoleObserver && s.follower != nil && s.follower.begun:
 		via = s.follower.stream
 	case s.role != RoleObserver && s.links[s.leader] != nil:
 		via = s.links[s.leader]
