@@ -367,8 +367,8 @@ func (c *cluster) stop(id ID) {
 	tn.accepted.Wait()
 }
 
-// crash ends a node as a power loss would: unsynced state and log sectors are gone. It is cut off first, as what it syncs until it has ended
-// is not on the disk that it gets back, and nobody may hear of that.
+// crash ends a node as a power loss would: unsynced state and log sectors are gone. It is cut off first, as what it syncs until it has
+// ended is not on the disk that it gets back, and nobody may hear of that.
 func (c *cluster) crash(id ID, intn func(int) int) {
 	tn := c.nodes[id]
 	c.isolate(id, true)
