@@ -17,7 +17,7 @@ func init() {
 		for i, gid := range []string{"10.77.0.1", "10.77.0.2"} {
 			dev, err := verbs.Open(verbs.Config{Device: os.Getenv("RDMCFS_TEST_VERBS"), GID: gid,
 				AssumeOrdered: *figures || os.Getenv("RDMCFS_TEST_ORDERED") != "", // figures are of one write for a message, as on a card
-				PeerTimeout:   time.Second, ReceiverTimeout: time.Second})
+				PeerTimeout:   3 * time.Second, ReceiverTimeout: time.Second})
 			if err != nil {
 				t.Fatal(err)
 			}
