@@ -2,6 +2,7 @@ package rdmc
 
 import (
 	"fmt"
+	"math"
 	"math/bits"
 	"slices"
 )
@@ -108,14 +109,17 @@ func (m *Bitmap) Clone() *Bitmap {
 }
 
 // Present is the set of blocks that are set.
-func (m *Bitmap) Present() Ranges { return m.runs(true) }
+func (m *Bitmap) Present() Ranges { return m.runs(true, math.MaxInt) }
+
+// PresentFirst is the part of Present that lies in its first most runs, for where a bitmap in pieces would take too much.
+func (m *Bitmap) PresentFirst(most int) Ranges { return m.runs(true, most) }
 
 // Missing is the set of blocks that are not set.
-func (m *Bitmap) Missing() Ranges { return m.runs(false) }
+func (m *Bitmap) Missing() Ranges { return m.runs(false, math.MaxInt) }
 
-func (m *Bitmap) runs(set bool) Ranges {
+func (m *Bitmap) runs(set bool, most int) Ranges {
 	var s Ranges
-	for at := m.next(0, set); at < m.size; {
+	for at := m.next(0, set); at < m.size && len(s) < most; {
 		end := m.next(at, !set)
 		s = append(s, Range{First: at, Count: end - at})
 		at = m.next(end, set)

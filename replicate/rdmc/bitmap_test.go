@@ -36,6 +36,11 @@ func TestBitmapOfRanges(t *testing.T) {
 		if !slices.Equal(m.Present(), slow.Present()) || m.Count() != slow.Count() {
 			t.Fatalf("seed %d: %d blocks with %v have %v, %d of them", seed, blocks, set, m.Present(), m.Count())
 		}
+		for most := range len(slow.Present()) + 2 {
+			if got, want := m.PresentFirst(most), slow.Present()[:min(most, len(slow.Present()))]; !slices.Equal(got, want) {
+				t.Fatalf("seed %d: the first %d runs of %v are %v", seed, most, set, got)
+			}
+		}
 		var want uint64
 		for _, r := range asked {
 			for b := r.First; b < r.end(); b++ {
@@ -67,6 +72,22 @@ func TestEmptyBitmapTakesLittle(t *testing.T) {
 	}
 	if got := copied.Missing().Count(); got != MaxMessageBlocks-3 {
 		t.Errorf("lacks %d", got)
+	}
+}
+
+// TestFirstRunsTakeLittle bounds what telling of some runs takes by these, not by all there are.
+func TestFirstRunsTakeLittle(t *testing.T) {
+	m := NewBitmap(1 << 21)
+	for b := uint64(0); b < m.Blocks(); b += 2 {
+		m.Set(b)
+	}
+	before := allocated()
+	got := m.PresentFirst(100)
+	if took := allocated() - before; took > 16<<10 {
+		t.Errorf("%d bytes for 100 runs of %d", took, m.Count())
+	}
+	if len(got) != 100 || got[99] != (Range{First: 198, Count: 1}) {
+		t.Errorf("%d runs: %v", len(got), got)
 	}
 }
 

@@ -240,8 +240,7 @@ func (m *member) meet(f frame) error {
 	m.epoch = f.epoch
 	answer := frame{kind: kindMeet, epoch: f.epoch, number: f.number}
 	if m.message != nil && m.message.have != nil {
-		answer.have = m.message.have.Present()
-		answer.have = answer.have[:min(len(answer.have), maxRuns)]
+		answer.have = m.message.have.PresentFirst(maxRuns)
 	}
 	m.expect(3 * m.common.detect)
 	return m.say(answer)
