@@ -44,6 +44,7 @@ func Local(ctx context.Context, plan Plan, command []string, nodes *Links, onRes
 	if nodes != nil && nodes.Nodes() < plan.Members {
 		return usage("%d members on %d nodes", plan.Members, nodes.Nodes())
 	}
+	caller := ctx
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	room, file, err := localRoom(nodes)
@@ -74,7 +75,11 @@ func Local(ctx context.Context, plan Plan, command []string, nodes *Links, onRes
 		})
 	}
 	wg.Wait()
-	return firstCause(errs)
+	err = firstCause(errs)
+	if err != nil && caller.Err() != nil {
+		return fmt.Errorf("bench: stopped before all was measured: %w", context.Cause(caller)) // the members were killed
+	}
+	return err
 }
 
 // localRoom is the address of the room, and on the loopback device its listener.

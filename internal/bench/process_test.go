@@ -8,6 +8,7 @@ import (
 	"net"
 	"os"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -45,6 +46,19 @@ func TestLocal(t *testing.T) {
 func TestLocalTellsWhatAMemberSaid(t *testing.T) {
 	err := Local(t.Context(), smallPlan(), []string{"sh", "-c", "echo no such luck >&2; exit 7"}, nil, func(Result) {})
 	if code, ok := ExitCode(err); !ok || code != 7 || !strings.Contains(err.Error(), "no such luck") {
+		t.Errorf("%v", err)
+	}
+}
+
+// TestLocalTellsThatItWasStopped: the members are killed then, which says nothing.
+func TestLocalTellsThatItWasStopped(t *testing.T) {
+	ctx, cancel := context.WithCancelCause(t.Context())
+	why := errors.New("enough")
+	plan := smallPlan()
+	plan.Rounds = 1000
+	var once sync.Once
+	err := Local(ctx, plan, []string{os.Args[0], childFlag}, nil, func(Result) { once.Do(func() { cancel(why) }) })
+	if !errors.Is(err, why) || strings.Contains(err.Error(), "killed") {
 		t.Errorf("%v", err)
 	}
 }

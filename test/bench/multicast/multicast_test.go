@@ -29,8 +29,10 @@ var (
 )
 
 const (
-	childFlag  = "-multicast-child"
-	runTimeout = 5 * time.Minute
+	childFlag = "-multicast-child"
+	// startTimeout and slowest bound a plan: what it takes beside its bytes, and the bytes of its links each second.
+	startTimeout = 5 * time.Minute
+	slowest      = 100e6 / 8
 	// idleMin is the idle share of the machine below which a run says nothing about links.
 	idleMin = 0.10
 	// tries of a run before the machine is called busy
@@ -103,10 +105,20 @@ func one(n int, size uint64, algorithm string) bench.Plan {
 		Senders: []string{"one"}, Rounds: 1, Batch: 1, Congestion: "cubic"}
 }
 
+// patience bounds how long a plan takes, as if in each case all members sent, one after the other.
+func patience(plan bench.Plan) time.Duration {
+	var bytes float64
+	for _, size := range plan.Sizes {
+		bytes += float64(size)
+	}
+	bytes *= float64(plan.Rounds * plan.Batch * plan.Members * len(plan.Senders))
+	return startTimeout + time.Duration(bytes/slowest*float64(time.Second))
+}
+
 // run measures a plan, in processes of its own, and returns the results of its cases.
 func run(t *testing.T, links *bench.Links, plan bench.Plan) []bench.Result {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), runTimeout)
+	ctx, cancel := context.WithTimeout(t.Context(), patience(plan))
 	defer cancel()
 	var results []bench.Result
 	if err := bench.Local(ctx, plan, []string{os.Args[0], childFlag}, links, func(r bench.Result) { results = append(results, r) }); err != nil {

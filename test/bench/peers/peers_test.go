@@ -30,10 +30,10 @@ var (
 )
 
 const (
-	childFlag   = "-peers-child"
-	trackerFlag = "-peers-tracker"
-	confidence  = 0.95
-	runTimeout  = 5 * time.Minute
+	childFlag    = "-peers-child"
+	trackerFlag  = "-peers-tracker"
+	confidence   = 0.95
+	startTimeout = 5 * time.Minute
 )
 
 func TestMain(m *testing.M) {
@@ -117,7 +117,7 @@ func compare(t *testing.T, site *site, wanted *regexp.Regexp) {
 // add runs the row's program once; before is our run that it is compared with.
 func (r *row) add(t *testing.T, s *site, before *outcome) (outcome, bool) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), runTimeout)
+	ctx, cancel := context.WithTimeout(t.Context(), s.patience())
 	defer cancel()
 	times, err := bench.ReadProcessorTimes()
 	if err != nil {

@@ -104,6 +104,16 @@ func (s *site) peers() []program {
 	)
 }
 
+// patience bounds a run: a program that sends to one node after the other takes so long at two thirds of the rate, and some minutes.
+func (s *site) patience() time.Duration {
+	rate := 1000.0 // of links that are not shaped
+	if s.mbit > 0 {
+		rate = s.mbit
+	}
+	bits := 8 * float64(s.size) * float64(s.n-1) * float64(*repeat)
+	return startTimeout + time.Duration(1.5*bits/rate*float64(time.Microsecond))
+}
+
 // ours is one multicast; what is not given is chosen as by rdmcfs bench multicast.
 func (s *site) ours(ctx context.Context) (outcome, error) {
 	plan := bench.Plan{Members: s.n, Sizes: []uint64{s.size}, BlockSizes: []int{s.block},
