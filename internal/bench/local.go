@@ -76,10 +76,13 @@ func Local(ctx context.Context, plan Plan, command []string, nodes *Links, onRes
 	}
 	wg.Wait()
 	err = firstCause(errs)
-	if err != nil && caller.Err() != nil {
-		return fmt.Errorf("bench: stopped before all was measured: %w", context.Cause(caller)) // the members were killed
+	switch {
+	case err == nil || caller.Err() == nil:
+		return err
+	case causeGrade(err) < 3: // killed, or left by one that was
+		return fmt.Errorf("bench: stopped before all was measured: %w", context.Cause(caller))
 	}
-	return err
+	return fmt.Errorf("bench: stopped before all was measured: %w; %w", context.Cause(caller), err)
 }
 
 // localRoom is the address of the room, and on the loopback device its listener.
