@@ -3,7 +3,7 @@ GO ?= go
 RDMCFS = bin/rdmcfs
 UNIT = $(shell $(GO) list ./... | grep -v /test/) ./test/bench/peers ./test/bench/multicast
 
-.PHONY: build demo test test-unit test-models test-schedule test-sim test-integration test-rdma test-long bench bench-peers bench-multicast bench-faults lint clean
+.PHONY: mutants build demo test test-unit test-models test-schedule test-sim test-integration test-rdma test-long bench bench-peers bench-multicast bench-faults lint clean
 
 build:
 	CGO_ENABLED=0 $(GO) build -trimpath -o $(RDMCFS) ./cmd/rdmcfs
@@ -16,7 +16,7 @@ test: lint test-unit test-models test-integration test-rdma
 
 lint:
 	$(GO) vet ./...
-	$(GO) test ./internal/tidy
+	$(GO) test ./internal/tidy ./test/mutants
 
 # Packages whose tests have larger sizes than those that run under the race detector; schedules have no concurrency.
 WHOLE = ./fs ./meta ./internal/consensus ./internal/content ./replicate ./replicate/rdmc ./replicate/schedule
@@ -64,6 +64,10 @@ test-long: build
 	test/setup.sh test
 	$(GO) test -count=1 -timeout 120m -p 1 ./test/integration/... -long
 	$(GO) test -count=1 -timeout 120m -p 1 ./test/integration -long -no-passthrough -run '$(WITHOUT)'
+
+# Deliberate faults, one at a time, against the suites that should notice: about an hour. RUN=expression picks some by name.
+mutants:
+	$(GO) run ./test/mutants $(if $(RUN),-run "$(RUN)")
 
 bench: build
 	test/setup.sh bench

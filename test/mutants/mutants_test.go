@@ -1,0 +1,34 @@
+package main
+
+import (
+	"go/parser"
+	"go/token"
+	"path/filepath"
+	"testing"
+)
+
+// The table must fit the tree: each text is found once, the changed file is Go, and names are not used twice.
+func TestTableFitsTheTree(t *testing.T) {
+	root := filepath.Join("..", "..")
+	seen := map[string]bool{}
+	for _, m := range all() {
+		if seen[m.name] {
+			t.Errorf("two mutants are named %q", m.name)
+		}
+		seen[m.name] = true
+		if len(m.suites) == 0 || m.old == m.new {
+			t.Errorf("%s: no suite, or no change", m.name)
+		}
+		text, err := m.apply(root)
+		if err != nil {
+			t.Error(err)
+			continue
+		}
+		if _, err := parser.ParseFile(token.NewFileSet(), m.file, text, 0); err != nil {
+			t.Errorf("%s: the changed file is no Go: %v", m.name, err)
+		}
+	}
+	if len(seen) < 40 {
+		t.Errorf("%d mutants, wanted at least 40", len(seen))
+	}
+}

@@ -1,0 +1,57 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+)
+
+// mutant is one deliberate fault.
+type mutant struct {
+	name   string
+	file   string // from the root of the tree
+	old    string // occurs once in the file
+	new    string // takes its place
+	suites []suite
+}
+
+// suite is what is run against a mutant: a package, and flags behind it.
+type suite struct {
+	pkg  string
+	args []string
+}
+
+// Suites, the nearest to the fault first.
+var (
+	metaTests      = suite{pkg: "./meta"}
+	contentTests   = suite{pkg: "./internal/content"}
+	replicateTests = suite{pkg: "./replicate"}
+	consensusTests = suite{pkg: "./internal/consensus"}
+	raftlogTests   = suite{pkg: "./internal/consensus/raftlog"}
+	nodeTests      = suite{pkg: "./internal/node"}
+	fsTests        = suite{pkg: "./fs", args: []string{"-short"}}
+	simulator      = suite{pkg: "./internal/sim", args: []string{"-args", "-sim.seeds", "1000"}}
+)
+
+// all is the whole table.
+func all() []mutant {
+	var out []mutant
+	for _, part := range [][]mutant{ofMeta, ofReplicate, ofContent, ofConsensus} {
+		out = append(out, part...)
+	}
+	return out
+}
+
+// apply gives the text of the mutant's file with the fault in it.
+func (m *mutant) apply(root string) ([]byte, error) {
+	text, err := os.ReadFile(filepath.Join(root, m.file))
+	if err != nil {
+		return nil, err
+	}
+	if n := strings.Count(string(text), m.old); n != 1 {
+		return nil, fmt.Errorf("%s: the text to replace occurs %d times in %s, wanted once: bring the table up to date",
+			m.name, n, m.file)
+	}
+	return []byte(strings.Replace(string(text), m.old, m.new, 1)), nil
+}
