@@ -111,6 +111,44 @@ func mountType(dir string) string { return mountAt(dir).kind }
 // mountedDevice is the device number of the topmost file system mounted at dir, or "".
 func mountedDevice(dir string) string { return mountAt(dir).dev }
 
+// MountAbove is the mount of rdmcfs, of this node or another one, that a path lies on, or "". The path need not be there: the nearest
+// directory above it that is counts. It asks nobody but for the links on the path, so a mount whose daemon is dead is found too.
+func MountAbove(path string) string {
+	abs, err := filepath.Abs(path)
+	if err != nil {
+		return ""
+	}
+	return mountAbove(realPrefix(abs), readMounts())
+}
+
+// mountAbove looks for the mount that holds a path: the innermost one, and of several at one place the last.
+func mountAbove(path string, mounts []mountLine) string {
+	var top mountLine
+	for _, m := range mounts {
+		if within(path, m.dir) && len(m.dir) >= len(top.dir) {
+			top = m
+		}
+	}
+	if top.kind != fsType {
+		return ""
+	}
+	return top.dir
+}
+
+// realPrefix resolves the links of a path as far as it exists.
+func realPrefix(abs string) string {
+	rest := ""
+	for dir := abs; ; dir = filepath.Dir(dir) {
+		if real, err := filepath.EvalSymlinks(dir); err == nil {
+			return filepath.Join(real, rest)
+		}
+		if dir == filepath.Dir(dir) {
+			return abs
+		}
+		rest = filepath.Join(filepath.Base(dir), rest)
+	}
+}
+
 func mountAt(dir string) (top mountLine) {
 	for _, m := range readMounts() {
 		if m.dir == dir {

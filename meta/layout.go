@@ -34,7 +34,7 @@ type layout struct {
 }
 
 func openLayout(root string) (*layout, error) {
-	if err := os.MkdirAll(root, 0o700); err != nil {
+	if err := durable.MakeDir(root); err != nil {
 		return nil, err
 	}
 	f, err := os.OpenFile(filepath.Join(root, lockName), os.O_RDWR|os.O_CREATE, 0o600)

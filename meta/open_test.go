@@ -2,8 +2,11 @@ package meta_test
 
 import (
 	"errors"
+	"path/filepath"
+	"slices"
 	"testing"
 
+	"github.com/rdmcfs/rdmcfs/internal/durable"
 	"github.com/rdmcfs/rdmcfs/meta"
 	"github.com/rdmcfs/rdmcfs/meta/metatest"
 )
@@ -57,4 +60,17 @@ func mustInode(tb testing.TB, db meta.Reader, ino meta.Ino) meta.Inode {
 		tb.Fatal(err)
 	}
 	return i
+}
+
+// The state's directory outlives a power failure, with its name in the data directory.
+func TestOpenSyncsTheDirectory(t *testing.T) {
+	stop := durable.Record()
+	dir := filepath.Join(t.TempDir(), "state")
+	openDisk(t, dir)
+	synced := stop()
+	for _, want := range []string{dir, filepath.Dir(dir)} {
+		if !slices.Contains(synced, want) {
+			t.Errorf("%s was not synced, only %q", want, synced)
+		}
+	}
 }

@@ -71,6 +71,8 @@ var nodeErrors = []errorCode{
 	{node.ErrNotMember, exitcode.NotFound},
 	{node.ErrMember, exitcode.Exists},
 	{node.ErrInUse, exitcode.Exists},
+	{node.ErrPortInUse, exitcode.Exists},
+	{node.ErrOnMount, exitcode.Usage},
 	{node.ErrStoreReplaced, exitcode.Denied},
 	{node.ErrEvicted, exitcode.Denied},
 	{node.ErrCloned, exitcode.Denied},

@@ -97,8 +97,8 @@ func Open(dir string, opt Options) (*Store, error) {
 
 // prepare makes the directories and takes the lock.
 func (s *Store) prepare() error {
-	for _, sub := range []string{"held", "staging"} {
-		if err := os.MkdirAll(filepath.Join(s.dir, sub), 0o700); err != nil {
+	for _, dir := range []string{s.dir, filepath.Join(s.dir, "held"), filepath.Join(s.dir, "staging")} {
+		if err := durable.MakeDir(dir); err != nil {
 			return err
 		}
 	}

@@ -160,7 +160,7 @@ func (d Dir) remove(name string) error {
 }
 
 func (d Dir) write(name string, data []byte) error {
-	if err := os.MkdirAll(string(d), 0o700); err != nil {
+	if err := durable.MakeDir(string(d)); err != nil {
 		return fmt.Errorf("credentials: %w", err)
 	}
 	if err := durable.WriteFile(d.path(name), data); err != nil {

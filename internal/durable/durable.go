@@ -5,7 +5,35 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"sync"
 )
+
+// recorded is what Sync made durable since Record, while a test asks.
+var recorded struct {
+	sync.Mutex
+	on    bool
+	paths []string
+}
+
+// Record begins to note every path that Sync makes durable; stop ends that and returns them: for tests that ask what was synced.
+func Record() (stop func() []string) {
+	note := func(on bool) (paths []string) {
+		recorded.Lock()
+		defer recorded.Unlock()
+		paths, recorded.paths, recorded.on = recorded.paths, nil, on
+		return paths
+	}
+	note(true)
+	return func() []string { return note(false) }
+}
+
+func record(path string) {
+	recorded.Lock()
+	defer recorded.Unlock()
+	if recorded.on {
+		recorded.paths = append(recorded.paths, path)
+	}
+}
 
 // Sync makes the bytes of a file, or the entries of a directory, durable. It blocks until they are. The file system gathers calls that
 // run at the same time into one journal commit, so no batching of our own is needed.
@@ -14,7 +42,33 @@ func Sync(path string) error {
 	if err != nil {
 		return err
 	}
-	return errors.Join(f.Sync(), f.Close())
+	if err := errors.Join(f.Sync(), f.Close()); err != nil {
+		return err
+	}
+	record(path)
+	return nil
+}
+
+// MakeDir makes a directory (mode 0700) and those above it that lack, and makes durable what names them: it syncs the directory, the one
+// above it, and the one above each that it made. The one above is left alone where this process may not read it: somebody else made it.
+// A directory that is there already is synced too, for a crash may have come between its making and its sync.
+func MakeDir(path string) error {
+	toSync := []string{path, filepath.Dir(path)}
+	for dir := filepath.Dir(path); ; dir = filepath.Dir(dir) {
+		if _, err := os.Stat(dir); !errors.Is(err, os.ErrNotExist) || dir == filepath.Dir(dir) {
+			break
+		}
+		toSync = append(toSync, filepath.Dir(dir))
+	}
+	if err := os.MkdirAll(path, 0o700); err != nil {
+		return err
+	}
+	for i, dir := range toSync {
+		if err := Sync(dir); err != nil && !(i > 0 && errors.Is(err, os.ErrPermission)) {
+			return err
+		}
+	}
+	return nil
 }
 
 // newSuffix is of the name under which WriteFile writes.

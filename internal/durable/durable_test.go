@@ -60,3 +60,40 @@ func TestSync(t *testing.T) {
 		t.Errorf("error %v of a file that is not there", err)
 	}
 }
+
+// A directory is durable with its name, and with those of the directories made above it.
+func TestMakeDir(t *testing.T) {
+	top := t.TempDir()
+	stop := Record()
+	dir := filepath.Join(top, "a", "b", "c")
+	for range 2 {
+		if err := MakeDir(dir); err != nil {
+			t.Fatal(err)
+		}
+	}
+	synced := stop()
+	for path, times := range map[string]int{dir: 2, filepath.Dir(dir): 2, filepath.Join(top, "a"): 1, top: 1} {
+		got := 0
+		for _, s := range synced {
+			if s == path {
+				got++
+			}
+		}
+		if got != times {
+			t.Errorf("%s was synced %d times, want %d: %q", path, got, times, synced)
+		}
+	}
+	if st, err := os.Stat(dir); err != nil || st.Mode().Perm() != 0o700 {
+		t.Errorf("mode %v, %v", st.Mode(), err)
+	}
+}
+
+func TestMakeDirFails(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "f")
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := MakeDir(filepath.Join(file, "below-a-file")); err == nil {
+		t.Error("no error below a file")
+	}
+}

@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 
+	"github.com/rdmcfs/rdmcfs/fs"
 	"github.com/rdmcfs/rdmcfs/internal/control"
 	"github.com/rdmcfs/rdmcfs/internal/credentials"
 	"github.com/rdmcfs/rdmcfs/internal/durable"
@@ -25,6 +26,8 @@ var (
 	ErrMember = errors.New("a node lives in this data directory already: use another --data, or remove it if that node is given up")
 	// ErrInUse is returned while another process runs the node of a directory.
 	ErrInUse = errors.New("another rdmcfs daemon runs on this data directory: stop it with 'rdmcfs stop', or use another --data")
+	// ErrOnMount is returned for a directory on a mount of rdmcfs.
+	ErrOnMount = errors.New("rdmcfs can't keep its own data on rdmcfs: give --data a directory on a local disk")
 )
 
 const (
@@ -139,10 +142,26 @@ func (d dataDir) save(id identity) error {
 	return nil
 }
 
-// vacant makes sure that the directory can become a node: it exists or is made, and nobody lives in it.
-func (d dataDir) vacant() error {
-	if err := os.MkdirAll(string(d), 0o700); err != nil {
+// local refuses a directory on a mount of rdmcfs: a node that keeps its data there would wait for itself, or for another node.
+func (d dataDir) local() error {
+	if dir := fs.MountAbove(string(d)); dir != "" {
+		return fmt.Errorf("node: data directory %s lies on the mount %s: %w", string(d), dir, ErrOnMount)
+	}
+	return nil
+}
+
+// make makes the directory, durably.
+func (d dataDir) make() error {
+	if err := durable.MakeDir(string(d)); err != nil {
 		return fmt.Errorf("node: data directory: %w", err)
+	}
+	return nil
+}
+
+// vacant makes sure that the directory can become a node: it lies on a local disk, and nobody lives in it. It makes nothing.
+func (d dataDir) vacant() error {
+	if err := d.local(); err != nil {
+		return err
 	}
 	if _, err := os.Stat(d.path(identityFile)); err == nil {
 		return fmt.Errorf("node: %s: %w", string(d), ErrMember)

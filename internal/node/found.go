@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/rand"
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -55,11 +56,11 @@ func Init(cfg InitConfig) (admin.Token, error) {
 		return admin.Token{}, err
 	}
 	d := dataDir(cfg.DataDir)
-	unlock, err := d.claim()
+	claimed, err := d.claim(cfg.Listen)
 	if err != nil {
 		return admin.Token{}, err
 	}
-	defer unlock.Close()
+	defer claimed.Close()
 	now := time.Now()
 	authority, err := newAuthority(d, now)
 	if err != nil {
@@ -107,11 +108,11 @@ func Join(ctx context.Context, cfg JoinConfig) (name string, err error) {
 		return "", err
 	}
 	d := dataDir(cfg.DataDir)
-	unlock, err := d.claim()
+	claimed, err := d.claim(cfg.Listen)
 	if err != nil {
 		return "", err
 	}
-	defer unlock.Close()
+	defer claimed.Close()
 	req, err := d.tls().JoinRequest()
 	if err != nil {
 		return "", err
@@ -146,24 +147,38 @@ func checkNode(listen, advertise, name string, labels map[string]string) (addr s
 	return addr, control.CheckLabels(labels)
 }
 
-// claim takes a directory that no node lives in. What an init or join that was cut short left there is removed, but
-// for the key of the join.
-func (d dataDir) claim() (io.Closer, error) {
+// claim takes the port, then a directory that no node lives in: nothing is made for a node that could not serve. What an init or join
+// that was cut short left there is removed, but for the key of the join.
+func (d dataDir) claim(listen string) (io.Closer, error) {
 	if err := d.vacant(); err != nil {
 		return nil, err
 	}
+	var claimed closer
+	port, err := bind(listen)
+	if err != nil {
+		return nil, err
+	}
+	claimed.add(port.Close)
+	if err := d.take(&claimed); err != nil {
+		return nil, errors.Join(err, claimed.Close())
+	}
+	return &claimed, nil
+}
+
+// take makes the directory and locks it.
+func (d dataDir) take(claimed *closer) error {
+	if err := d.make(); err != nil {
+		return err
+	}
 	lock, err := d.lock()
 	if err != nil {
-		return nil, err
+		return err
 	}
-	if err = d.vacant(); err == nil {
-		err = os.RemoveAll(d.path("raft"))
+	claimed.add(lock.Close)
+	if err := d.vacant(); err != nil {
+		return err
 	}
-	if err != nil {
-		lock.Close()
-		return nil, err
-	}
-	return lock, nil
+	return os.RemoveAll(d.path("raft"))
 }
 
 func newIdentity(cluster credentials.ClusterID, node meta.NodeID, generation uint32) identity {

@@ -194,6 +194,9 @@ func (n *node) open() error {
 }
 
 func (n *node) openDirectory() error {
+	if err := n.dir.local(); err != nil {
+		return err
+	}
 	id, err := n.dir.load()
 	if err != nil {
 		return err
