@@ -100,6 +100,7 @@ func (r *rootRun) run(ctx context.Context) {
 		}
 	}
 	r.status.show(r.sess)
+	r.countMoved()
 }
 
 func (r *rootRun) viewChange() <-chan struct{} {

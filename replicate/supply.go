@@ -249,14 +249,15 @@ func (s *supplier) put(batch []*supply, items []putItem) {
 	wg.Wait()
 	for i, j := range batch {
 		j.failed = failed[i]
+		s.moved.Add(uint64(len(items[i].Bytes)) * uint64(len(targets)-len(failed[i])))
 		s.count(int64(len(items[i].Bytes)), len(targets)-len(failed[i]))
 		s.finish(j)
 	}
 }
 
+// count counts a content that targets have got, and the bytes that each of them has got for it.
 func (s *supplier) count(bytes int64, targets int) {
 	if targets > 0 {
-		s.moved.Add(uint64(bytes) * uint64(targets))
 		s.counters.caughtUp.Add(1)
 		s.counters.caughtUpBytes.Add(uint64(bytes) * uint64(targets))
 	}
@@ -308,7 +309,7 @@ func (s *supplier) pushLarge(j *supply, reader *content.Reader) {
 			form++
 		}
 	}
-	s.count(0, len(j.targets)-len(j.failed))
+	s.count(0, len(j.targets)-len(j.failed)) // multicast has counted the bytes
 }
 
 // deep reports whether a content is a delta over deltas.
@@ -379,7 +380,8 @@ func (s *supplier) multicast(j *supply, reader *content.Reader, layout *content.
 	if err := src.failure(); err != nil {
 		return nil, err
 	}
-	_, missed := run.votes()
+	votes, missed := run.votes()
+	s.counters.caughtUpBytes.Add(uint64(stream) * uint64(len(votes)))
 	s.transfers.leftOut(s.cfg.Logger, "catch-up: node left out", j.id, sess.members)
 	return missed, s.ctx.Err()
 }
