@@ -146,11 +146,15 @@ func Run(ctx context.Context, cfg Config) error {
 	}
 	n.ctx, n.cancel = context.WithCancel(ctx)
 	err := n.open()
-	if err == nil {
+	served := err == nil
+	if served {
 		err = n.serve()
 	}
 	n.cancel()
 	n.tasks.Wait()
+	if served {
+		n.sayGoodbye()
+	}
 	return errors.Join(err, n.closer.Close())
 }
 
