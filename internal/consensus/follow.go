@@ -19,6 +19,10 @@ type followTarget struct {
 	stream *stream
 	cancel context.CancelFunc
 	begun  bool // the stream's request is sent: the peer takes reports
+	// wanted is sent on when somebody wants an index of this node; buffered 1.
+	wanted  chan struct{}
+	hello   time.Duration // that its connection took
+	changes int           // peers that were left before it, none of which brought anything new
 }
 
 var errTruncated = errors.New("consensus: the log does not reach back to what is needed")
@@ -29,7 +33,7 @@ var errNoLeaderThere = errors.New("consensus: peer is no voter and knows no lead
 
 // runFollow keeps an observer's stream of committed entries, from one voter or the next.
 func (n *Node) runFollow() {
-	failures := 0
+	failures, changes := 0, 0
 	for n.ctx.Err() == nil {
 		n.mu.Lock()
 		observer, changed := n.state.role == RoleObserver, n.state.changed
@@ -41,27 +45,35 @@ func (n *Node) runFollow() {
 			}
 			continue
 		}
-		target, ok := n.followable(failures)
-		if !ok {
+		peers := n.followables(failures)
+		if len(peers) == 0 {
 			n.pause(changed, redialMax)
 			continue
 		}
-		began := time.Now()
-		err := n.follow(target)
+		began, had := time.Now(), n.feed.next()
+		peer, err := n.follow(peers[:min(followTry, len(peers))], changes)
 		if errors.Is(err, errTruncated) {
-			_, err = n.fetchSnapshot(n.ctx, target)
+			_, err = n.fetchSnapshot(n.ctx, peer)
 		}
 		if err == nil {
-			failures = 0
+			failures, changes = 0, 0
 			continue
 		}
-		if time.Since(began) > 5*time.Second {
-			failures = 0
+		if n.feed.next() > had || time.Since(began) > 5*time.Second {
+			failures, changes = n.turn(failures), 0
 		}
-		failures++
-		n.log.Debug("follow", "peer", fmt.Sprintf("%x", target), "error", err)
-		n.pause(nil, min(redialMin<<min(failures, 6), redialMax))
+		failures += max(slices.Index(peers, peer), 0) + 1 // the next one is another
+		changes++
+		n.log.Debug("follow", "peer", fmt.Sprintf("%x", peer), "error", err)
+		n.pause(nil, min(redialMin<<min(changes-1, 6), redialMax))
 	}
+}
+
+// turn is the count of failures at which the same peer is followed, as if none of the others had failed.
+func (n *Node) turn(failures int) int {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return failures % max(len(votersOf(n.state.conf)), 1)
 }
 
 func (n *Node) pause(changed <-chan struct{}, d time.Duration) {
@@ -72,8 +84,9 @@ func (n *Node) pause(changed <-chan struct{}, d time.Duration) {
 	}
 }
 
-// followable picks the voter to follow: each observer has its own order of them, so that they share the work.
-func (n *Node) followable(failures int) (ID, bool) {
+// followables are the peers to follow, the first one first: each observer has its own order of the voters, so that they share
+// the work.
+func (n *Node) followables(failures int) []ID {
 	n.mu.Lock()
 	ids, others := votersOf(n.state.conf), raftMembersOf(n.state.conf) // what was a learner then may be a voter now
 	n.mu.Unlock()
@@ -86,10 +99,11 @@ func (n *Node) followable(failures int) (ID, bool) {
 	}
 	ids = slices.DeleteFunc(ids, func(id ID) bool { return id == n.id || id == 0 })
 	if len(ids) == 0 {
-		return 0, false
+		return nil
 	}
 	slices.SortFunc(ids, func(a, b ID) int { return cmp.Compare(mix(a^n.id), mix(b^n.id)) })
-	return ids[failures%len(ids)], true
+	first := failures % len(ids)
+	return append(ids[first:len(ids):len(ids)], ids[:first]...)
 }
 
 // peers are the nodes that the upper layer knows.
@@ -120,37 +134,45 @@ type followSession struct {
 	member *clusterState
 }
 
-// follow takes entries from a peer until the stream ends.
-func (n *Node) follow(peer ID) error {
+// follow takes entries from the first of the peers that answers, until the stream ends. It returns which one that was.
+func (n *Node) follow(peers []ID, changes int) (ID, error) {
 	ctx, cancel := context.WithCancel(n.ctx)
 	defer cancel()
-	conn, err := n.open(ctx, peer, purposeFollow)
-	if err != nil {
-		return err
+	a := n.openFirst(ctx, peers, purposeFollow)
+	if a.err != nil {
+		return a.peer, a.err
 	}
-	s := newStream(conn, peer)
+	s := newStream(a.conn, a.peer)
 	defer s.close()
-	stop := context.AfterFunc(ctx, func() { _ = conn.Close() })
+	s.silence = min(followSilence<<min(changes, 4), silenceMax)
+	stop := context.AfterFunc(ctx, func() { _ = a.conn.Close() })
 	defer stop()
-	target := &followTarget{peer: peer, stream: s, cancel: cancel}
+	target := &followTarget{peer: a.peer, stream: s, cancel: cancel, wanted: make(chan struct{}, 1), hello: a.took, changes: changes}
 	if !n.setFollower(target) {
-		return nil
+		return a.peer, nil
 	}
 	defer n.setFollower(nil)
+	return a.peer, n.followStream(ctx, target)
+}
+
+// followStream asks for entries and takes them.
+func (n *Node) followStream(ctx context.Context, target *followTarget) error {
 	applied, err := n.queuedApplied(ctx)
 	if err != nil {
 		return err
 	}
-	f := &followSession{n: n, ctx: ctx, peer: peer, number: n.followSession.Add(1), applied: applied, next: applied + 1,
-		leaderless: time.AfterFunc(leaderlessMax, cancel)}
+	f := &followSession{n: n, ctx: ctx, peer: target.peer, number: n.followSession.Add(1), applied: applied, next: applied + 1,
+		leaderless: time.AfterFunc(leaderlessMax, target.cancel)}
 	defer f.leaderless.Stop()
 	if n.feed.next() == applied && !n.skipLast {
 		f.next = applied // of an earlier life: its term is wanted
 	}
 	n.begin(target, f.next)
 	n.reportAll()
+	n.wg.Go(func() { n.watchLag(ctx, target) })
+	signal(target.wanted) // it may be behind from the start
 	for {
-		kind, body, err := s.read()
+		kind, body, err := target.stream.read()
 		if err == nil {
 			err = f.handle(kind, body)
 		}

@@ -110,13 +110,12 @@ func TestFollowsLearnersOfOldVoters(t *testing.T) {
 	n := newNode(Config{Identity: Identity{ID: 7}, Peers: func() []ID { return []ID{1, 9} }})
 	defer n.cancel(ErrClosed)
 	n.state.conf = &raftpb.ConfState{Voters: []uint64{1}, Learners: []uint64{2, 3}}
-	if id, ok := n.followable(0); !ok || id != 1 {
-		t.Fatalf("follows %d first, want the voter", id)
+	if ids := n.followables(0); len(ids) != 1 || ids[0] != 1 {
+		t.Fatalf("follows %d, want the voter", ids)
 	}
 	seen := map[ID]bool{}
 	for failures := 3; failures < 11; failures++ {
-		id, _ := n.followable(failures)
-		seen[id] = true
+		seen[n.followables(failures)[0]] = true
 	}
 	for _, id := range []ID{1, 2, 3, 9} {
 		if !seen[id] {

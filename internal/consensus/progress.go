@@ -148,6 +148,7 @@ func (n *Node) runReports() {
 		case <-gather.C:
 		case <-alive.C:
 			n.reportSelf(false)
+			n.tellCommitted()
 		}
 		n.passOn()
 	}
@@ -205,6 +206,9 @@ func (n *Node) want(index uint64) {
 	n.state.wanted = index
 	for s := range n.state.streams {
 		s.send(frameWant, func(b []byte) []byte { return appendU64s(b, index) })
+	}
+	if f := n.state.follower; f != nil {
+		signal(f.wanted)
 	}
 	if p := n.state.progress[n.id]; p != nil && p.Visible > p.passed.visible {
 		n.passOnLocked(true)
@@ -306,7 +310,7 @@ func (n *Node) beginBarrier(index uint64, nodes []ID) (*barrier, error) {
 func (n *Node) waitBarrier(ctx context.Context, b *barrier, timeout time.Duration) []ID {
 	deadline := time.NewTimer(timeout)
 	defer deadline.Stop()
-	check := time.NewTicker(200 * time.Millisecond)
+	check := time.NewTicker(100 * time.Millisecond)
 	defer check.Stop()
 	for waiting := !n.allStale(b); waiting; {
 		select {
@@ -319,6 +323,7 @@ func (n *Node) waitBarrier(ctx context.Context, b *barrier, timeout time.Duratio
 		case <-deadline.C:
 			waiting = false
 		case <-check.C:
+			n.remindBarrier(b)
 			waiting = !n.allStale(b)
 		}
 	}

@@ -36,9 +36,9 @@ func (n *Node) Serve(conn net.Conn, authentic func(ID) bool) error {
 	peer := h.from
 	switch h.purpose {
 	case purposePeer:
-		err = n.serveStream(conn, peer, n.servePeer)
+		err = n.serveStream(newStream(conn, peer), n.servePeer)
 	case purposeFollow:
-		err = n.serveStream(conn, peer, n.serveFollow)
+		err = n.serveStream(newStreamPinging(conn, peer, followPing), n.serveFollow)
 	case purposeBulk:
 		err = n.serveSnapshot(conn, peer)
 	default:
@@ -61,8 +61,8 @@ func (n *Node) enter() bool {
 	return true
 }
 
-func (n *Node) serveStream(conn net.Conn, peer ID, serve func(*stream) error) error {
-	s := newStream(conn, peer)
+func (n *Node) serveStream(s *stream, serve func(*stream) error) error {
+	peer := s.peer
 	defer s.close()
 	n.mu.Lock()
 	n.state.streams[s] = struct{}{}

@@ -7,21 +7,28 @@ import (
 	"io"
 	"net"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
 const (
 	pingInterval   = time.Second
 	silenceMax     = 4 * time.Second // a peer that says nothing for so long is gone
+	followPing     = 250 * time.Millisecond
+	followSilence  = 1500 * time.Millisecond // the same of a peer that is followed: there are others to follow
 	writeTimeout   = 4 * time.Second
+	writePiece     = 64 << 10 // is written in writeTimeout by a link that is only slow
 	helloTimeout   = 4 * time.Second
 	streamBufBytes = 64 << 20 // of frames waiting to be written
 )
 
 // stream is one connection with a goroutine that writes. Frames are queued by send and written together.
 type stream struct {
-	conn net.Conn
-	peer ID
+	conn    net.Conn
+	peer    ID
+	ping    time.Duration // after so long without a frame one is sent
+	silence time.Duration // so long read waits for the next bytes; changed before the first read
+	got     atomic.Uint64 // bytes that were read, but pings
 
 	mu     sync.Mutex // protects buf, closed
 	buf    []byte
@@ -32,8 +39,10 @@ type stream struct {
 	done chan struct{} // closed by the writer
 }
 
-func newStream(conn net.Conn, peer ID) *stream {
-	s := &stream{conn: conn, peer: peer, wake: make(chan struct{}, 1), gone: make(chan struct{}), done: make(chan struct{})}
+func newStream(conn net.Conn, peer ID) *stream { return newStreamPinging(conn, peer, pingInterval) }
+
+func newStreamPinging(conn net.Conn, peer ID, ping time.Duration) *stream {
+	s := &stream{conn: conn, peer: peer, ping: ping, silence: silenceMax, wake: make(chan struct{}, 1), gone: make(chan struct{}), done: make(chan struct{})}
 	go s.write()
 	return s
 }
@@ -64,7 +73,7 @@ func (s *stream) queued() int {
 // write is the writer: it ends when the stream is closed or the connection fails.
 func (s *stream) write() {
 	defer close(s.done)
-	ping := time.NewTicker(pingInterval)
+	ping := time.NewTicker(s.ping)
 	defer ping.Stop()
 	var spare []byte
 	for {
@@ -87,8 +96,7 @@ func (s *stream) write() {
 		}
 		s.buf, spare = spare[:0], nil // two buffers take turns: one is filled while the other is written
 		s.mu.Unlock()
-		_ = s.conn.SetWriteDeadline(time.Now().Add(writeTimeout + time.Duration(len(out)>>20)*100*time.Millisecond))
-		if _, err := s.conn.Write(out); err != nil {
+		if err := s.writeOut(out); err != nil {
 			_ = s.conn.Close() // the reader notices
 			return
 		}
@@ -98,15 +106,38 @@ func (s *stream) write() {
 	}
 }
 
+// writeOut writes bytes to the connection. It fails when a piece is not taken in writeTimeout, however many there are.
+func (s *stream) writeOut(out []byte) error {
+	for len(out) > 0 {
+		piece := out[:min(len(out), writePiece)]
+		_ = s.conn.SetWriteDeadline(time.Now().Add(writeTimeout))
+		if _, err := s.conn.Write(piece); err != nil {
+			return err
+		}
+		out = out[len(piece):]
+	}
+	return nil
+}
+
 // read returns the next frame that is no ping.
 func (s *stream) read() (kind uint8, body []byte, err error) {
 	for {
-		_ = s.conn.SetReadDeadline(time.Now().Add(silenceMax))
-		kind, body, err = readFrame(s.conn, maxFrame)
+		kind, body, err = readFrame((*patientReader)(s), maxFrame)
 		if err != nil || kind != framePing {
 			return kind, body, err
 		}
+		s.got.Add(^uint64(frameHeader - 1)) // less the ping
 	}
+}
+
+// patientReader reads a stream's connection. It fails when nothing comes for a while, however long a frame takes.
+type patientReader stream
+
+func (s *patientReader) Read(b []byte) (int, error) {
+	_ = s.conn.SetReadDeadline(time.Now().Add(s.silence))
+	n, err := s.conn.Read(b)
+	s.got.Add(uint64(n))
+	return n, err
 }
 
 // close ends the stream and waits for the writer.

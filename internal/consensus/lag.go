@@ -1,0 +1,153 @@
+package consensus
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"time"
+)
+
+const (
+	lagLook    = 50 * time.Millisecond
+	lagMin     = 200 * time.Millisecond
+	lagMax     = silenceMax
+	followNext = 500 * time.Millisecond // a voter that has not answered a hello by then is no longer waited for alone
+	followTry  = 3                      // voters that are dialled in one round
+)
+
+// lagJudge finds a voter that does not send what others say is committed. It counts the time in which nothing comes: a voter
+// that sends, however slowly, is kept.
+type lagJudge struct {
+	patience time.Duration
+	since    time.Time // since when nothing has come that is due; zero if nothing is due
+	next     uint64    // entry that was due at that time
+	got      uint64    // bytes that had come
+}
+
+// late looks at a stream: an index that is wanted, the entry that is due next, and the bytes that have come so far.
+func (j *lagJudge) late(now time.Time, wanted, next, got uint64) bool {
+	if wanted < next {
+		j.since = time.Time{}
+		return false
+	}
+	if j.since.IsZero() || next != j.next || got > j.got {
+		j.since, j.next, j.got = now, next, got
+		return false
+	}
+	return now.Sub(j.since) >= j.patience
+}
+
+// lagPatience is how long nothing may come: longer over a link that took long for a hello, and after changes that did not help.
+func lagPatience(hello time.Duration, changes int) time.Duration {
+	return min(max(lagMin, hello)<<min(max(changes-1, 0), 5), lagMax)
+}
+
+// watchLag ends a follow stream that lags.
+func (n *Node) watchLag(ctx context.Context, t *followTarget) {
+	j := lagJudge{patience: lagPatience(t.hello, t.changes)}
+	look := time.NewTicker(lagLook)
+	defer look.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-t.wanted:
+		}
+		for due := true; due; {
+			wanted, next := n.wantedIndex(), n.feed.next()
+			if n.applyQ.full() {
+				j.since = time.Time{} // it is this node that is slow
+			} else if j.late(time.Now(), wanted, next, t.stream.got.Load()) {
+				n.log.Info("the voter that is followed lags", "peer", fmt.Sprintf("%x", t.peer), "has", next-1, "wanted", wanted)
+				t.cancel()
+				return
+			}
+			if due = wanted >= next; !due {
+				break
+			}
+			select {
+			case <-ctx.Done():
+				return
+			case <-look.C:
+			}
+		}
+	}
+}
+
+func (n *Node) wantedIndex() uint64 {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.state.wanted
+}
+
+// remindBarrier tells the nodes that a barrier waits for which index that is. Those that have not got it look for another voter.
+func (n *Node) remindBarrier(b *barrier) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for id := range b.pending {
+		if s := n.state.inbound[id]; s != nil {
+			s.send(frameWant, func(to []byte) []byte { return appendU64s(to, b.index) })
+		}
+	}
+}
+
+// tellCommitted tells observers how far the log is. It runs on the leader, now and then.
+func (n *Node) tellCommitted() {
+	n.mu.Lock()
+	index, leads := n.state.commit, n.state.leader == n.id
+	n.mu.Unlock()
+	if leads {
+		n.want(index)
+	}
+}
+
+// helloAnswer is what came of a dial.
+type helloAnswer struct {
+	conn net.Conn
+	peer ID
+	took time.Duration
+	err  error
+}
+
+// openFirst dials peers in their order, the next one when the last has failed or has not answered in a while. The first that
+// answers is taken.
+func (n *Node) openFirst(ctx context.Context, peers []ID, purpose uint8) helloAnswer {
+	ctx, cancel := context.WithCancel(ctx)
+	answers := make(chan helloAnswer)
+	dial := func(peer ID) {
+		began := time.Now()
+		conn, err := n.open(ctx, peer, purpose)
+		a := helloAnswer{conn: conn, peer: peer, took: time.Since(began), err: err}
+		select {
+		case answers <- a:
+		case <-ctx.Done():
+			if err == nil {
+				_ = conn.Close()
+			}
+		}
+	}
+	defer cancel()
+	next := time.NewTimer(followNext)
+	defer next.Stop()
+	last := helloAnswer{err: errNoLink}
+	for dialled, open := 0, 0; dialled < len(peers) || open > 0; {
+		var more <-chan time.Time
+		if dialled < len(peers) {
+			peer := peers[dialled]
+			n.wg.Go(func() { dial(peer) })
+			dialled, open = dialled+1, open+1
+			next.Reset(followNext)
+			more = next.C
+		}
+		select {
+		case last = <-answers:
+			if open--; last.err == nil {
+				return last
+			}
+		case <-more:
+		case <-ctx.Done():
+			return helloAnswer{err: ctx.Err()}
+		}
+	}
+	return last
+}

@@ -1,0 +1,201 @@
+package consensus
+
+import (
+	"context"
+	"io"
+	"net"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"go.etcd.io/raft/v3/raftpb"
+
+	"github.com/rdmcfs/rdmcfs/internal/consensus/raftlog"
+	"github.com/rdmcfs/rdmcfs/internal/consensus/raftlog/simfs"
+)
+
+// TestObserverLeavesAVoterThatLags: the disk of a voter stands still, so that it learns of no commit. It still speaks with
+// everybody. An observer that follows it goes to another voter when a barrier waits for it.
+func TestObserverLeavesAVoterThatLags(t *testing.T) {
+	c := newCluster(t, 6, nil)
+	leader := c.waitVoters(3)
+	var observer, voter ID
+	looks := 0
+	eventually(t, 30*time.Second, "an observer that follows another voter than the leader", func() bool {
+		leader, looks = c.leader(), looks+1
+		voters := c.nodes[leader].node.Status().Voters
+		for _, tn := range c.running() {
+			st := tn.node.Status()
+			switch {
+			case st.Role != RoleObserver || st.Following == 0:
+			case st.Following != leader && contains(voters, st.Following):
+				observer, voter = tn.id, st.Following
+			case looks%100 == 0:
+				tn.node.leaveFollowed() // it takes another
+			}
+		}
+		return observer != 0
+	})
+	free := make(chan struct{})
+	t.Cleanup(func() { close(free) })
+	c.nodes[voter].disk.Fail(func(op simfs.Op, _ string) error {
+		if op == simfs.OpSync {
+			<-free
+		}
+		return nil
+	})
+	opts := ProposeOptions{WaitVisible: true, Nodes: []ID{observer}, BarrierTimeout: 15 * time.Second}
+	for _, command := range []string{"stands", "again"} {
+		p, err := c.nodes[leader].node.Propose(context.Background(), []byte(command), opts)
+		if err != nil || p.BarrierErr != nil || len(p.Behind) > 0 {
+			t.Fatalf("%+v, %v: observer %d follows %d", p, err, observer, c.nodes[observer].node.Status().Following)
+		}
+	}
+	if at := c.nodes[observer].node.Status().Following; at == voter {
+		t.Errorf("observer %d still follows %d", observer, voter)
+	}
+}
+
+// TestObserverLeavesASilentVoter: a voter that loses its power says nothing more. Who follows it looks for another before
+// it has itself been silent for so long that a leader takes it for dead.
+func TestObserverLeavesASilentVoter(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ours, far := net.Pipe()
+		dialled := false
+		n := newNode(Config{Identity: Identity{ID: 7}, Dial: func(context.Context, ID) (net.Conn, error) {
+			if dialled {
+				return nil, errNoLink
+			}
+			dialled = true
+			return ours, nil
+		}})
+		defer n.wg.Wait()
+		defer n.cancel(ErrClosed)
+		n.feed = newFeed(raftlog.Base{})
+		n.state.conf = &raftpb.ConfState{Voters: []uint64{2}}
+		voter := newNode(Config{Identity: Identity{ID: 2}})
+		defer voter.cancel(ErrClosed)
+		go func() {
+			if _, err := voter.accept(far, func(ID) bool { return true }); err != nil {
+				t.Error(err)
+			}
+			state := clusterState{leader: 2, term: 1, conf: n.state.conf}
+			_, _ = far.Write(appendFrame(nil, frameState, state.append))
+			for { // what it is sent goes nowhere
+				if _, _, err := readFrame(far, maxFrame); err != nil {
+					return
+				}
+			}
+		}()
+		go func() {
+			<-n.applyQ.wake
+			j, _ := n.applyQ.take()
+			j.where <- 0
+		}()
+		began := time.Now()
+		peer, err := n.follow([]ID{2}, 0)
+		if took := time.Since(began); peer != 2 || err == nil || took >= n.tune.StaleAfter-time.Second {
+			t.Errorf("left %d after %v: %v", peer, took, err)
+		}
+	})
+}
+
+// TestLagIsJudgedByProgress: a voter that sends is not left, however far behind it is.
+func TestLagIsJudgedByProgress(t *testing.T) {
+	now := time.Unix(0, 0)
+	j := lagJudge{patience: 200 * time.Millisecond}
+	for i, c := range []struct {
+		after             time.Duration
+		wanted, next, got uint64
+		late              bool
+	}{
+		{0, 10, 11, 0, false},                         // nothing is due
+		{time.Hour, 20, 11, 0, false},                 // due from now on
+		{150 * time.Millisecond, 20, 11, 0, false},    // not for long
+		{50 * time.Millisecond, 20, 12, 100, false},   // an entry came
+		{199 * time.Millisecond, 20, 12, 100, false},  //
+		{time.Millisecond, 20, 12, 4196, false},       // part of a large one came
+		{150 * time.Millisecond, 30, 12, 4196, false}, // more is wanted
+		{50 * time.Millisecond, 30, 12, 4196, true},   // nothing came
+	} {
+		now = now.Add(c.after)
+		if got := j.late(now, c.wanted, c.next, c.got); got != c.late {
+			t.Errorf("look %d: late %v, want %v", i, got, c.late)
+		}
+	}
+	if p := lagPatience(time.Millisecond, 1); p != lagMin {
+		t.Errorf("patience %v at first, want %v", p, lagMin)
+	}
+	if p := lagPatience(3*time.Second, 9); p != lagMax {
+		t.Errorf("patience %v after many changes, want %v", p, lagMax)
+	}
+}
+
+// TestNextVoterIsDialledBeside: a voter that does not answer is not waited for alone.
+func TestNextVoterIsDialledBeside(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var dead net.Conn // takes the hello and answers nothing
+		n := newNode(Config{Identity: Identity{ID: 7}, Dial: func(ctx context.Context, peer ID) (net.Conn, error) {
+			ours, far := net.Pipe()
+			if peer == 2 {
+				dead = far
+				go func() { _, _, _ = readFrame(far, maxHello) }()
+				return ours, nil
+			}
+			go func() {
+				_, _ = newNode(Config{Identity: Identity{ID: peer}}).accept(far, func(ID) bool { return true })
+			}()
+			return ours, nil
+		}})
+		defer n.wg.Wait()
+		defer n.cancel(ErrClosed)
+		began := time.Now()
+		a := n.openFirst(context.Background(), []ID{2, 3}, purposeFollow)
+		if took := time.Since(began); a.err != nil || a.peer != 3 || took >= 2*followNext {
+			t.Errorf("opened %d after %v: %v", a.peer, took, a.err)
+		}
+		_ = a.conn.Close()
+		_ = dead.Close()
+	})
+}
+
+// TestLongFramesOverSlowLinks: a frame that takes longer than any silence is read whole, and sent whole.
+func TestLongFramesOverSlowLinks(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		near, link := net.Pipe()
+		end, far := net.Pipe()
+		go func() { // 64 KiB in a second
+			piece := make([]byte, 8<<10)
+			for {
+				n, err := link.Read(piece)
+				if err != nil {
+					_ = end.Close()
+					return
+				}
+				time.Sleep(time.Second / 8) // tidy: virtual time
+				_, _ = end.Write(piece[:n])
+			}
+		}()
+		go func() { _, _ = io.Copy(io.Discard, end) }() // pings
+		s, r := newStream(near, 2), newStream(far, 1)
+		body := make([]byte, 1<<20)
+		s.send(frameEntries, func(b []byte) []byte { return append(b, body...) })
+		kind, got, err := r.read()
+		if kind != frameEntries || len(got) != len(body) || err != nil {
+			t.Errorf("read a frame of type %d, %d bytes: %v", kind, len(got), err)
+		}
+		s.close()
+		r.close()
+		synctest.Wait()
+		time.Sleep(time.Second) // tidy: virtual time, in which the link ends
+	})
+}
+
+// leaveFollowed ends the follow stream.
+func (n *Node) leaveFollowed() {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if f := n.state.follower; f != nil {
+		f.cancel()
+	}
+}
