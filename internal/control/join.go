@@ -28,7 +28,7 @@ type JoinConfig struct {
 	Labels  map[string]string
 	Replace bool
 	Now     func() time.Time
-	Dial    DialFunc // nil = net.Dialer
+	Dial    DialFunc // nil = plain TCP
 }
 
 // Joined is what the machine is now.
@@ -122,7 +122,7 @@ func askSigners[R any](ctx context.Context, dial DialFunc, addrs []string, conf 
 // askOnce makes one call over a connection of its own.
 func askOnce(ctx context.Context, dial DialFunc, addr string, conf *tls.Config, kind uint32, payload []byte) ([]byte, error) {
 	if dial == nil {
-		dial = (&net.Dialer{}).DialContext
+		dial = dialTCP
 	}
 	dialCtx, cancel := context.WithTimeout(ctx, joinDialTimeout)
 	defer cancel()

@@ -26,7 +26,7 @@ type PeersConfig struct {
 	Generation uint32
 	// Resolve is the address book, from the log. It must not block.
 	Resolve     func(node uint32) (addr string, ok bool)
-	Dial        DialFunc      // nil = net.Dialer
+	Dial        DialFunc      // nil = plain TCP
 	DialTimeout time.Duration // TCP, TLS and greeting together; 0 = 2 s
 	Fabric      Fabric        // tried first; nil = TCP only
 	Log         *slog.Logger
@@ -66,7 +66,7 @@ type dialing struct {
 // NewPeers makes an empty connection cache.
 func NewPeers(cfg PeersConfig) *Peers {
 	if cfg.Dial == nil {
-		cfg.Dial = (&net.Dialer{}).DialContext
+		cfg.Dial = dialTCP
 	}
 	if cfg.DialTimeout == 0 {
 		cfg.DialTimeout = defaultDialTimeout

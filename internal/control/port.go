@@ -29,7 +29,7 @@ const (
 type PortConfig struct {
 	Addr       string // host:port to listen on
 	Listener   *net.TCPListener
-	Control    func(network, address string, c syscall.RawConn) error // of the socket that listens on Addr, as in net.ListenConfig
+	Control    func(network, address string, c syscall.RawConn) error // of the socket that listens on Addr, as in net.ListenConfig; nil sets our congestion control
 	Identity   *credentials.Identity
 	Generation uint32 // of the cluster
 
@@ -114,8 +114,11 @@ func Listen(cfg PortConfig) (*Port, error) {
 }
 
 func listenTCP(addr string, control func(network, address string, c syscall.RawConn) error) (*net.TCPListener, error) {
-	lc := net.ListenConfig{Control: control}
-	lc.SetMultipathTCP(false) // what control sets would not reach the connections
+	if control == nil {
+		control = setCongestion
+	}
+	lc := net.ListenConfig{Control: control} // accepted connections have what the listener has
+	lc.SetMultipathTCP(false)                // what control sets would not reach the connections
 	ln, err := lc.Listen(context.Background(), "tcp", addr)
 	if err != nil {
 		return nil, fmt.Errorf("control: listen on %q: %w", addr, err)

@@ -22,7 +22,7 @@ type RenewalConfig struct {
 	Authority func() *credentials.Authority // nil value where this node does not sign
 	Addrs     func() []string               // of nodes to ask, signers first
 	Now       func() time.Time
-	Dial      DialFunc // nil = net.Dialer
+	Dial      DialFunc // nil = plain TCP
 	Log       *slog.Logger
 }
 

@@ -1,7 +1,9 @@
 package control
 
 import (
+	"context"
 	"net"
+	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -13,7 +15,23 @@ const (
 	keepAliveIdle     = 5 * time.Second
 	keepAliveInterval = 2 * time.Second
 	keepAliveCount    = 3
+	// congestion is the congestion control of our connections, as of those that carry data (rdma/tcp). Beside those, connections with the
+	// machine's default, such as bbr, starve on a slow link, and nodes that are well look silent.
+	congestion = "cubic"
 )
+
+// setCongestion sets the congestion control of a socket that does not connect or listen yet: a connection that begins with another one
+// may keep its pacing. Failures do no harm: the machine's default stays.
+func setCongestion(_, _ string, c syscall.RawConn) error {
+	return c.Control(func(fd uintptr) {
+		_ = unix.SetsockoptString(int(fd), unix.IPPROTO_TCP, unix.TCP_CONGESTION, congestion)
+	})
+}
+
+// dialTCP is the DialFunc that is taken when none is given.
+func dialTCP(ctx context.Context, network, addr string) (net.Conn, error) {
+	return (&net.Dialer{Control: setCongestion}).DialContext(ctx, network, addr)
+}
 
 // tune makes the kernel notice a host that is gone: within deadAfter of sending, within twice that when idle. A
 // process that is only stopped still acknowledges. Failures do no harm: calls have deadlines of their own.
