@@ -3,7 +3,7 @@ GO ?= go
 RDMCFS = bin/rdmcfs
 UNIT = $(shell $(GO) list ./... | grep -v /test/) ./test/bench/peers ./test/bench/multicast
 
-.PHONY: mutants build demo test test-unit test-models test-schedule test-sim test-integration test-rdma test-long bench bench-peers bench-multicast bench-faults lint clean
+.PHONY: release mutants build demo test test-unit test-models test-schedule test-sim test-integration test-rdma test-long bench bench-peers bench-multicast bench-faults lint clean
 
 build:
 	CGO_ENABLED=0 $(GO) build -trimpath -o $(RDMCFS) ./cmd/rdmcfs
@@ -88,5 +88,9 @@ bench-faults:
 	test/setup.sh bench
 	$(GO) test -count=1 -timeout 60m ./test/bench/faults -v -args -faults $(FAULTS)
 
+# Tarballs, deb, rpm, a bill of materials and checksums in dist/. VERSION=0.1.0
+release:
+	packaging/release.sh "$(VERSION)"
+
 clean:
-	rm -rf bin .cache
+	rm -rf bin .cache dist

@@ -192,7 +192,8 @@ func TestUsageErrorsDoNothing(t *testing.T) {
 	}
 	expect(t, exitcode.OK, "Usage:", "--help")
 	expect(t, exitcode.OK, "--token", "join", "--help")
-	expect(t, exitcode.OK, "rdmcfs", "version")
+	expect(t, exitcode.OK, "rdmcfs "+versionString(), "version")
+	expect(t, exitcode.OK, "rdmcfs "+versionString(), "--version")
 }
 
 func TestPolicyChangesOnlyWhatIsSaid(t *testing.T) {

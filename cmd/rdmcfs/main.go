@@ -49,14 +49,14 @@ func run(args []string, stdout, stderr io.Writer) int {
 		kong.Writers(stdout, stderr),
 		kong.Exit(func(code int) { exited = code }),
 		kong.ConfigureHelp(kong.HelpOptions{Compact: true}),
-		kong.Vars{"data": defaultData},
+		kong.Vars{"data": defaultData, "version": "rdmcfs " + versionString()},
 	)
 	if err != nil {
 		fmt.Fprintln(stderr, "rdmcfs:", err)
 		return exitcode.Failure
 	}
 	kctx, err := parser.Parse(words)
-	if exited >= 0 { // --help
+	if exited >= 0 { // --help, --version
 		return exited
 	}
 	if err != nil {
