@@ -7,8 +7,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/alecthomas/kong"
-
 	"github.com/rdmcfs/rdmcfs/internal/exitcode"
 )
 
@@ -20,8 +18,6 @@ var version = ""
 // cli is the command line. Each command is a struct with a Run method; its flags are the fields.
 type cli struct {
 	Data string `help:"Data directory of the node; tells several nodes of one machine apart." default:"${data}" env:"RDMCFS_DATA" placeholder:"DIR"`
-
-	PrintVersion kong.VersionFlag `name:"version" help:"Print the version."`
 
 	Init     initCmd     `cmd:"" help:"Make a cluster with this machine as its first node."`
 	Join     joinCmd     `cmd:"" help:"Make this machine a node of a cluster."`

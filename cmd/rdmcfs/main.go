@@ -41,6 +41,9 @@ func run(args []string, stdout, stderr io.Writer) int {
 		fmt.Fprintln(stderr, "rdmcfs:", err)
 		return exitcode.Usage
 	}
+	if len(words) == 1 && words[0] == "--version" { // no flag of its own: restore has one of this name
+		words[0] = "version"
+	}
 	var c cli
 	exited := -1
 	parser, err := kong.New(&c,
@@ -49,14 +52,14 @@ func run(args []string, stdout, stderr io.Writer) int {
 		kong.Writers(stdout, stderr),
 		kong.Exit(func(code int) { exited = code }),
 		kong.ConfigureHelp(kong.HelpOptions{Compact: true}),
-		kong.Vars{"data": defaultData, "version": "rdmcfs " + versionString()},
+		kong.Vars{"data": defaultData},
 	)
 	if err != nil {
 		fmt.Fprintln(stderr, "rdmcfs:", err)
 		return exitcode.Failure
 	}
 	kctx, err := parser.Parse(words)
-	if exited >= 0 { // --help, --version
+	if exited >= 0 { // --help
 		return exited
 	}
 	if err != nil {
