@@ -30,6 +30,6 @@ for arch in amd64 arm64; do
       go run "$nfpm" package --config packaging/nfpm.yaml --packager "$kind" --target "$dist/"
   done
 done
-go run "$sbom" app -json -main cmd/rdmcfs -output "$dist/rdmcfs-$version.cdx.json" .
+go run "$sbom" bin -json -version "v$version" -output "$dist/rdmcfs-$version.cdx.json" "$work/rdmcfs-$version-linux-amd64/rdmcfs"
 (cd "$dist" && sha256sum -- * >SHA256SUMS)
 ls -l "$dist"
