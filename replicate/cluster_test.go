@@ -58,7 +58,8 @@ type testNode struct {
 	merge   func() error           // the same, for the store; may be nil
 	tuning  Tuning
 	groups  Groups
-	full    bool // the store takes nothing
+	full    bool  // the store takes nothing
+	peers   Peers // nodePeers when nil
 }
 
 func testTuning() Tuning {
@@ -216,8 +217,12 @@ func (n *testNode) config() Config {
 		level = slog.LevelDebug
 	}
 	logger := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: level})).With("node", n.id)
+	var peers Peers = nodePeers{n}
+	if n.peers != nil {
+		peers = n.peers
+	}
 	return Config{
-		Self: n.self, Names: n.db, Log: nodeLog{n}, Peers: nodePeers{n}, Groups: n.groups, Store: testStore{n.store, n},
+		Self: n.self, Names: n.db, Log: nodeLog{n}, Peers: peers, Groups: n.groups, Store: testStore{n.store, n},
 		IsLeader: func() bool { return n.c.leads(n.id) }, Logger: logger, Tuning: n.tuning,
 		Point: func(name string) {
 			n.mu.Lock()

@@ -3,6 +3,7 @@ package replicate
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"time"
 
@@ -40,6 +41,57 @@ type Peers interface {
 	// may have been handled even when Call fails. Requests and answers are at most MaxMessageBytes long. The payload stays the caller's
 	// after Call has returned.
 	Call(ctx context.Context, node meta.NodeID, kind Kind, payload []byte) ([]byte, error)
+}
+
+// MovingPeers is implemented by Peers that can tell how the bytes of a call move.
+type MovingPeers interface {
+	// CallMoving is Call for requests and answers of many bytes. moved is called from another goroutine, not any more when CallMoving has
+	// returned, whenever bytes went that have to go before the call's end: of the request and of what is queued ahead of it, with
+	// how many of them are left (below 0: all, they wait for room), or of answers.
+	CallMoving(ctx context.Context, node meta.NodeID, kind Kind, payload []byte, moved func(left int64)) ([]byte, error)
+}
+
+// callMoving calls with moved if the peers can tell.
+func callMoving(ctx context.Context, peers Peers, node meta.NodeID, kind Kind, payload []byte, moved func(left int64)) ([]byte, error) {
+	if p, ok := peers.(MovingPeers); ok {
+		return p.CallMoving(ctx, node, kind, payload, moved)
+	}
+	return peers.Call(ctx, node, kind, payload)
+}
+
+// errSilent ends a call of which nothing moves.
+var errSilent = errors.New("replicate: no bytes and no answer")
+
+// callWhileMoving calls, and gives up when nothing of the call has moved for a while.
+func callWhileMoving(ctx context.Context, cfg *Config, node meta.NodeID, kind Kind, payload []byte, idle time.Duration) ([]byte, error) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	beat := make(chan struct{}, 1)
+	go func() {
+		for {
+			silent, stop := cfg.Clock.After(idle)
+			select {
+			case <-beat:
+				stop()
+			case <-silent:
+				cancel(errSilent)
+				return
+			case <-ctx.Done():
+				stop()
+				return
+			}
+		}
+	}()
+	answer, err := callMoving(ctx, cfg.Peers, node, kind, payload, func(int64) {
+		select {
+		case beat <- struct{}{}:
+		default:
+		}
+	})
+	if err != nil && context.Cause(ctx) == errSilent {
+		err = fmt.Errorf("%w for %v", errSilent, idle)
+	}
+	return answer, err
 }
 
 // Log proposes to the replicated log. Implemented over internal/consensus by internal/node.

@@ -14,10 +14,10 @@ import (
 )
 
 const (
-	// smallDeadline bounds the puts of one content.
-	smallDeadline = 20 * time.Second
 	// askAgain is how often members that were lost and are needed are asked again.
 	askAgain = time.Second
+	// smallTick is how often the paces of puts are looked at.
+	smallTick = 200 * time.Millisecond
 )
 
 // smallAnswer is what came of a put at one member, or of this node's own copy.
@@ -44,12 +44,13 @@ func (s *pushSession) putAll(ctx context.Context, it putItem, store func(context
 	if s.targets.policy.AckLocal && s.targets.self {
 		others = nil
 	}
-	ctx, cancel := context.WithTimeout(ctx, smallDeadline)
+	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	answers := make(chan smallAnswer, len(others)+1)
 	request := encodePut([]putItem{it})
+	w := newSmallWatch(s.p.cfg.Clock)
 	for _, n := range others {
-		s.p.background(func() { answers <- s.putAt(ctx, n, request) })
+		s.p.background(func() { answers <- s.putAt(ctx, n, request, func(left int64) { w.moved(n, left) }) })
 	}
 	if s.targets.self {
 		s.p.background(func() { answers <- s.putHere(ctx, store) })
@@ -57,12 +58,12 @@ func (s *pushSession) putAll(ctx context.Context, it putItem, store func(context
 	put := func(n meta.NodeID) {
 		s.p.background(func() {
 			select {
-			case answers <- s.putAt(ctx, n, request):
+			case answers <- s.putAt(ctx, n, request, nil): // what is sent again is no progress
 			case <-ctx.Done():
 			}
 		})
 	}
-	p, err := s.collect(ctx, answers, others, put)
+	p, err := s.collect(ctx, answers, others, put, w)
 	if err != nil {
 		return err
 	}
@@ -117,10 +118,11 @@ func (p *Pusher) background(f func()) {
 	p.wg.Go(f)
 }
 
-func (s *pushSession) putAt(ctx context.Context, node meta.NodeID, request []byte) smallAnswer {
-	answer, err := s.p.cfg.Peers.Call(ctx, node, KindPut, request)
+// putAt asks a member to store a content. moved, if not nil, is told how the bytes go that are sent for the first time.
+func (s *pushSession) putAt(ctx context.Context, node meta.NodeID, request []byte, moved func(left int64)) smallAnswer {
+	answer, err := callMoving(ctx, s.p.cfg.Peers, node, KindPut, request, moved)
 	if err != nil && ctx.Err() == nil {
-		answer, err = s.p.cfg.Peers.Call(ctx, node, KindPut, request) // the connection may be the fault
+		answer, err = callMoving(ctx, s.p.cfg.Peers, node, KindPut, request, nil) // the connection may be the fault
 	}
 	if err != nil {
 		return smallAnswer{node: node, err: err}
@@ -156,52 +158,87 @@ func (s *pushSession) storeSmall(ctx context.Context, buf []byte) error {
 // poll is the counting of the answers to a put.
 type poll struct {
 	s      *pushSession
+	watch  *smallWatch
 	open   map[meta.NodeID]bool // asked, and neither answered nor declared down
 	votes  []meta.NodeID
 	missed []meta.Missed
 	gaveUp bool
 }
 
-// collect waits for the answers of others and of this node itself. Once enough have voted, those that stay silent are
-// waited for only so long; those that the log declares down are not waited for at all. If too few have voted, those that were
-// lost are asked again with put.
-func (s *pushSession) collect(ctx context.Context, answers <-chan smallAnswer, others []meta.NodeID, put func(meta.NodeID)) (*poll, error) {
-	p := &poll{s: s, open: make(map[meta.NodeID]bool, len(others)+1)}
+// collect waits for the answers of others and of this node itself, as long as bytes go or votes come, and then for a
+// while (poll.patience). It does not wait for a member whose bytes go much slower than those of the others, nor for one that
+// the log declares down. If too few have voted, those that were lost are asked again with put.
+func (s *pushSession) collect(ctx context.Context, answers <-chan smallAnswer, others []meta.NodeID, put func(meta.NodeID), w *smallWatch) (*poll, error) {
+	p := &poll{s: s, watch: w, open: make(map[meta.NodeID]bool, len(others)+1)}
 	for _, n := range others {
 		p.open[n] = true
 	}
 	if s.targets.self {
 		p.open[s.id.Node] = true
 	}
-	patience, stop := s.p.cfg.Clock.After(s.p.cfg.Tuning.Stuck)
-	defer func() { stop() }()
+	last := s.p.cfg.Clock.Now()
 	for {
 		changed := s.p.viewChange() // before the look at the view
 		if p.dropDown(); p.over() {
 			return p, nil
 		}
+		now := s.p.cfg.Clock.Now()
+		if w.progressed() {
+			last = now
+		}
+		p.leaveSlow(now)
+		if now.Sub(last) >= p.patience(now) {
+			p.giveUp(meta.OwedSlow)
+			continue
+		}
 		again, stopAgain := p.againTimer()
+		tick, stopTick := s.p.cfg.Clock.After(min(smallTick, last.Add(p.patience(now)).Sub(now)))
 		select {
 		case a := <-answers:
 			if err := p.take(a); err != nil {
 				return nil, err
 			}
-			if len(p.votes) >= s.targets.minCopies() {
-				stop()
-				patience, stop = s.p.cfg.Clock.After(s.p.cfg.Tuning.Silent)
+			if a.err == nil && a.st.Status == statusVoted {
+				last = s.p.cfg.Clock.Now()
 			}
 		case <-changed:
 		case <-again:
 			p.askAgain(put)
-		case <-patience:
-			p.giveUp(meta.OwedSlow)
+		case <-tick:
 		case <-ctx.Done():
-			if !errors.Is(ctx.Err(), context.DeadlineExceeded) {
-				return nil, ctx.Err()
-			}
-			p.giveUp(meta.OwedSlow)
+			return nil, ctx.Err()
 		}
 		stopAgain()
+		stopTick()
+	}
+}
+
+// patience is for how long nothing may move: longest while too few have voted. The last answers may take a part of the time that the
+// content took so far.
+func (p *poll) patience(now time.Time) time.Duration {
+	t := &p.s.p.cfg.Tuning
+	if len(p.votes) < p.s.targets.minCopies() {
+		return t.Stuck
+	}
+	rest := max(t.Silent, now.Sub(p.watch.began)/4)
+	if p.watch.underWay(p.open) {
+		rest = max(rest, 3*t.Silent) // a connection of which nothing is acknowledged for so long has ended
+	}
+	return min(rest, t.Stuck)
+}
+
+// leaveSlow does not wait for members, beyond those that are needed, whose bytes go much slower than those of the others did.
+func (p *poll) leaveSlow(now time.Time) {
+	t := &p.s.p.cfg.Tuning
+	if len(p.votes) < p.s.targets.minCopies() {
+		return
+	}
+	slow := p.watch.slow(now, p.open, t.SlowPart, 2*t.Silent)
+	for n, text := range slow {
+		delete(p.open, n)
+		p.missed = append(p.missed, meta.Missed{Node: n, Reason: meta.OwedSlow})
+		out := &rootMember{node: n, phase: memberOut, reason: meta.OwedSlow, text: text}
+		p.s.p.transfers.leftOut(p.s.p.cfg.Logger, "node left out", p.s.id, []*rootMember{out})
 	}
 }
 
@@ -236,6 +273,9 @@ func (p *poll) take(a smallAnswer) error {
 	switch {
 	case a.err == nil && a.st.Status == statusVoted:
 		p.votes = append(p.votes, a.node)
+		if a.node != p.s.id.Node {
+			p.watch.voted(p.s.p.cfg.Clock.Now())
+		}
 	case a.node == p.s.id.Node && errors.Is(a.err, content.ErrNoSpace):
 		return fmt.Errorf("%w: %w", ErrNoSpace, a.err)
 	default:

@@ -18,6 +18,7 @@ const (
 // client makes calls over one connection. It fails all of them when the connection does.
 type client struct {
 	conn net.Conn
+	in   *inbox
 	out  *outbox
 	done chan struct{} // closed once, with err set
 
@@ -43,7 +44,7 @@ type answer struct {
 
 // newClient takes over the connection, after the greeting.
 func newClient(conn net.Conn) *client {
-	c := &client{conn: conn, done: make(chan struct{}), calls: map[uint64]*outgoing{}}
+	c := &client{conn: conn, in: newInbox(conn, frameTimeout), done: make(chan struct{}), calls: map[uint64]*outgoing{}}
 	c.out = newOutbox(conn, writeTimeout, c.done)
 	c.tasks.Go(func() { c.fail(c.out.run()) })
 	c.tasks.Go(func() { c.fail(c.read()) })
@@ -106,7 +107,12 @@ func (c *client) forget(id uint64) {
 
 // call sends a request and waits for its reply. The payload may be reused when it returns.
 func (c *client) call(ctx context.Context, kind uint32, payload []byte) ([]byte, error) {
-	id, o, err := c.start(ctx, frameCall, kind, payload)
+	return c.callWatched(ctx, kind, payload, nil)
+}
+
+// callWatched is call, watched by w if that is not nil.
+func (c *client) callWatched(ctx context.Context, kind uint32, payload []byte, w *watch) ([]byte, error) {
+	id, o, err := c.start(ctx, frameCall, kind, payload, w)
 	if err != nil {
 		return nil, err
 	}
@@ -123,7 +129,7 @@ func (c *client) call(ctx context.Context, kind uint32, payload []byte) ([]byte,
 }
 
 // start sends the opening frame of a call or stream.
-func (c *client) start(ctx context.Context, t frameType, kind uint32, payload []byte) (uint64, *outgoing, error) {
+func (c *client) start(ctx context.Context, t frameType, kind uint32, payload []byte, w *watch) (uint64, *outgoing, error) {
 	if len(payload) > MaxPayload {
 		return 0, nil, fmt.Errorf("control: call of %d bytes: %w", len(payload), ErrTooLarge)
 	}
@@ -135,9 +141,13 @@ func (c *client) start(ctx context.Context, t frameType, kind uint32, payload []
 	if err != nil {
 		return 0, nil, err
 	}
-	if err := c.out.put(ctx, header{kind: t, id: id, argument: kind, timeoutMS: timeoutMS}, payload); err != nil {
+	end, err := c.out.putAt(ctx, header{kind: t, id: id, argument: kind, timeoutMS: timeoutMS}, payload)
+	if err != nil {
 		c.forget(id)
 		return 0, nil, err
+	}
+	if w != nil {
+		w.end.Store(end)
 	}
 	return id, o, nil
 }
@@ -174,13 +184,12 @@ func timeoutOf(ctx context.Context) (uint32, error) {
 
 // read takes frames until the connection ends.
 func (c *client) read() error {
-	in := newInbox(c.conn, frameTimeout)
 	for {
-		h, err := in.header()
+		h, err := c.in.header()
 		if err != nil {
 			return err
 		}
-		if err := c.receive(in, h); err != nil {
+		if err := c.receive(c.in, h); err != nil {
 			return err
 		}
 	}
@@ -253,7 +262,7 @@ type Stream struct {
 
 // stream opens a stream that lives until its end, Close, or the end of ctx.
 func (c *client) stream(ctx context.Context, kind uint32, payload []byte) (*Stream, error) {
-	id, o, err := c.start(ctx, frameStream, kind, payload)
+	id, o, err := c.start(ctx, frameStream, kind, payload, nil)
 	if err != nil {
 		return nil, err
 	}

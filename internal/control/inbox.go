@@ -5,18 +5,27 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"slices"
+	"sync/atomic"
 	"time"
 )
 
-const inboxBufferBytes = 32 << 10
+const (
+	inboxBufferBytes = 32 << 10
+	// readBytes of a frame that has begun come within frameTimeout. A frame that a slow link takes long for is read as long as it moves.
+	readBytes = 32 << 10
+	// bulkBytes is how long a payload must be for its bytes to count as progress.
+	bulkBytes = 4 << 10
+)
 
-// inbox reads frames from a connection. It waits for a frame to begin without limit, for its rest only until
-// frameTimeout.
+// inbox reads frames from a connection. It waits for a frame to begin without limit, for each readBytes of its rest
+// only until frameTimeout.
 type inbox struct {
 	conn         net.Conn
 	buf          *bufio.Reader
 	frameTimeout time.Duration
-	limited      bool // a read deadline is set
+	limited      bool         // a read deadline is set
+	came         atomic.Int64 // bytes of long payloads
 }
 
 func newInbox(conn net.Conn, frameTimeout time.Duration) *inbox {
@@ -51,23 +60,31 @@ func (in *inbox) payload(h header) ([]byte, error) {
 	if h.length == 0 {
 		return nil, nil
 	}
-	if err := in.limit(int(h.length)); err != nil {
-		return nil, err
-	}
 	b := make([]byte, h.length)
-	if _, err := io.ReadFull(in.buf, b); err != nil {
-		return nil, noEOF(err)
+	for part := range slices.Chunk(b, readBytes) {
+		if err := in.limit(len(part)); err != nil {
+			return nil, err
+		}
+		if _, err := io.ReadFull(in.buf, part); err != nil {
+			return nil, noEOF(err)
+		}
+		if h.length >= bulkBytes {
+			in.came.Add(int64(len(part)))
+		}
 	}
 	return b, nil
 }
 
 // skip drops the payload of h.
 func (in *inbox) skip(h header) error {
-	if err := in.limit(int(h.length)); err != nil {
-		return err
-	}
-	if _, err := in.buf.Discard(int(h.length)); err != nil {
-		return noEOF(err)
+	for left := int(h.length); left > 0; left -= readBytes {
+		n := min(left, readBytes)
+		if err := in.limit(n); err != nil {
+			return err
+		}
+		if _, err := in.buf.Discard(n); err != nil {
+			return noEOF(err)
+		}
 	}
 	return nil
 }

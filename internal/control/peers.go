@@ -2,6 +2,7 @@ package control
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -41,12 +42,18 @@ type Peers struct {
 	tasks  sync.WaitGroup
 
 	mu      sync.Mutex
-	nodes   map[uint32]*peer
+	nodes   map[way]*peer
 	without map[uint32]time.Time // nodes not to be tried over the fabric until then
 	closed  bool
 }
 
-// peer is what is known of one node. Fields are protected by Peers.mu.
+// way is one of the two connections to a node: for short calls, and over TCP for those that move many bytes.
+type way struct {
+	node uint32
+	bulk bool
+}
+
+// peer is what is known of one node, on one way. Fields are protected by Peers.mu.
 type peer struct {
 	addr     string // that client or dialing is for
 	client   *client
@@ -74,7 +81,7 @@ func NewPeers(cfg PeersConfig) *Peers {
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}
-	p := &Peers{cfg: cfg, nodes: map[uint32]*peer{}, without: map[uint32]time.Time{}}
+	p := &Peers{cfg: cfg, nodes: map[way]*peer{}, without: map[uint32]time.Time{}}
 	p.ctx, p.cancel = context.WithCancel(context.Background())
 	return p
 }
@@ -89,7 +96,7 @@ func (p *Peers) Close() error {
 			clients = append(clients, n.client)
 		}
 	}
-	p.nodes = map[uint32]*peer{}
+	p.nodes = map[way]*peer{}
 	p.mu.Unlock()
 	p.cancel()
 	for _, c := range clients {
@@ -110,9 +117,13 @@ func (p *Peers) Call(ctx context.Context, node, kind uint32, payload []byte) ([]
 	}
 	answer, err := c.call(ctx, kind, payload)
 	if err != nil {
-		return nil, fmt.Errorf("control: call %#x to node %d: %w", kind, node, err)
+		return nil, explainCall(kind, node, err)
 	}
 	return answer, nil
+}
+
+func explainCall(kind, node uint32, err error) error {
+	return fmt.Errorf("control: call %#x to node %d: %w", kind, node, err)
 }
 
 // Stream opens a stream to a node. It lives until its end, its Close, or the end of ctx.
@@ -159,8 +170,10 @@ func (p *Peers) Twin(ctx context.Context, addr string) bool {
 func (p *Peers) Seen(node uint32) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if n := p.nodes[node]; n != nil && n.client == nil {
-		n.failures, n.retryAt = 0, time.Time{}
+	for _, w := range []way{{node, false}, {node, true}} {
+		if n := p.nodes[w]; n != nil && n.client == nil {
+			n.failures, n.retryAt = 0, time.Time{}
+		}
 	}
 }
 
@@ -168,18 +181,20 @@ func (p *Peers) Seen(node uint32) {
 func (p *Peers) Connected(node uint32) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	n := p.nodes[node]
+	n := p.nodes[way{node, false}]
 	return n != nil && n.client != nil && n.client.alive()
 }
 
 // Drop closes the connection to a node, such as one just evicted, and forgets what is known of it.
 func (p *Peers) Drop(node uint32) {
-	p.mu.Lock()
-	n := p.nodes[node]
-	delete(p.nodes, node)
-	p.mu.Unlock()
-	if n != nil && n.client != nil {
-		n.client.close()
+	for _, w := range []way{{node, false}, {node, true}} {
+		p.mu.Lock()
+		n := p.nodes[w]
+		delete(p.nodes, w)
+		p.mu.Unlock()
+		if n != nil && n.client != nil {
+			n.client.close()
+		}
 	}
 }
 
@@ -196,6 +211,11 @@ func (p *Peers) address(node uint32) (string, error) {
 
 // client returns the open connection to a node, or makes it.
 func (p *Peers) client(ctx context.Context, node uint32) (*client, error) {
+	return p.clientOf(ctx, way{node, false})
+}
+
+func (p *Peers) clientOf(ctx context.Context, w way) (*client, error) {
+	node := w.node
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
@@ -203,7 +223,7 @@ func (p *Peers) client(ctx context.Context, node uint32) (*client, error) {
 	if err != nil {
 		return nil, err
 	}
-	c, attempt, patience, err := p.clientOrDial(node, addr)
+	c, attempt, patience, err := p.clientOrDial(w, addr)
 	if attempt == nil {
 		return c, err
 	}
@@ -221,20 +241,20 @@ func (p *Peers) client(ctx context.Context, node uint32) (*client, error) {
 }
 
 // clientOrDial answers from what is known, or returns the attempt to wait for, and how long at most.
-func (p *Peers) clientOrDial(node uint32, addr string) (*client, *dialing, time.Duration, error) {
+func (p *Peers) clientOrDial(w way, addr string) (*client, *dialing, time.Duration, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.closed {
 		return nil, nil, 0, ErrClosed
 	}
-	n := p.nodes[node]
+	n := p.nodes[w]
 	if n == nil || n.addr != addr {
 		if n != nil && n.client != nil {
 			old := n.client
 			p.tasks.Go(old.close)
 		}
 		n = &peer{addr: addr}
-		p.nodes[node] = n
+		p.nodes[w] = n
 	}
 	if n.client != nil {
 		if n.client.alive() {
@@ -246,10 +266,10 @@ func (p *Peers) clientOrDial(node uint32, addr string) (*client, *dialing, time.
 	}
 	if n.dialing == nil {
 		if time.Now().Before(n.retryAt) {
-			return nil, nil, 0, fmt.Errorf("control: node %d: %w: %w", node, ErrPeerDown, n.lastErr)
+			return nil, nil, 0, fmt.Errorf("control: node %d: %w: %w", w.node, ErrPeerDown, n.lastErr)
 		}
 		n.dialing = &dialing{done: make(chan struct{})}
-		p.tasks.Go(func() { p.dial(node, n, n.addr) })
+		p.tasks.Go(func() { p.dial(w, n, n.addr) })
 	}
 	var patience time.Duration
 	if n.failures > 0 {
@@ -258,18 +278,27 @@ func (p *Peers) clientOrDial(node uint32, addr string) (*client, *dialing, time.
 	return nil, n.dialing, patience, nil
 }
 
+// openWay opens a connection for calls. That for many bytes is made where the other one is TCP.
+func (p *Peers) openWay(ctx context.Context, w way, addr string) (*tls.Conn, error) {
+	if w.bulk {
+		return dialTLS(ctx, p.cfg.Dial, addr, p.cfg.Identity.ClientConfig(w.node, ProtocolPeer), p.cfg.Generation)
+	}
+	return p.open(ctx, w.node, addr, ProtocolPeer)
+}
+
 // dial makes one attempt and records how it went.
-func (p *Peers) dial(node uint32, n *peer, addr string) {
+func (p *Peers) dial(w way, n *peer, addr string) {
+	node := w.node
 	ctx, cancel := context.WithTimeout(p.ctx, p.cfg.DialTimeout)
 	defer cancel()
-	conn, err := p.open(ctx, node, addr, ProtocolPeer)
+	conn, err := p.openWay(ctx, w, addr)
 
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	attempt := n.dialing
 	n.dialing = nil
 	defer close(attempt.done)
-	if err == nil && (p.closed || p.nodes[node] != n) { // closed, dropped or moved meanwhile
+	if err == nil && (p.closed || p.nodes[w] != n) { // closed, dropped or moved meanwhile
 		conn.NetConn().Close()
 		err = ErrClosed
 	}

@@ -27,9 +27,10 @@ const (
 
 // PortConfig is what a Port needs. Addr or Listener, and Identity, must be set.
 type PortConfig struct {
-	Addr       string // host:port to listen on
-	Listener   *net.TCPListener
-	Control    func(network, address string, c syscall.RawConn) error // of the socket that listens on Addr, as in net.ListenConfig; nil sets our congestion control
+	Addr     string // host:port to listen on
+	Listener *net.TCPListener
+	// Control is of the socket that listens on Addr, as in net.ListenConfig; nil sets our congestion control.
+	Control    func(network, address string, c syscall.RawConn) error
 	Identity   *credentials.Identity
 	Generation uint32 // of the cluster
 

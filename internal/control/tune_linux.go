@@ -2,6 +2,7 @@ package control
 
 import (
 	"context"
+	"crypto/tls"
 	"net"
 	"syscall"
 	"time"
@@ -47,6 +48,25 @@ func tune(conn net.Conn) {
 			unix.SetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT, int(deadAfter.Milliseconds()))
 		})
 	}
+}
+
+// unacknowledged is how many bytes the kernel still keeps of those that were written to a connection; 0 if that is not known.
+func unacknowledged(conn net.Conn) (n int64) {
+	if over, ok := conn.(*tls.Conn); ok {
+		conn = over.NetConn()
+	}
+	tcp, ok := conn.(*net.TCPConn)
+	if !ok {
+		return 0
+	}
+	if raw, err := tcp.SyscallConn(); err == nil {
+		_ = raw.Control(func(fd uintptr) {
+			if kept, err := unix.IoctlGetInt(int(fd), unix.SIOCOUTQ); err == nil {
+				n = int64(kept)
+			}
+		})
+	}
+	return n
 }
 
 // peekByte waits for the first byte of a connection and leaves it there.

@@ -20,10 +20,18 @@ type replicaPeers struct{ peers *control.Peers }
 
 // Call implements replicate.Peers.
 func (p replicaPeers) Call(ctx context.Context, node meta.NodeID, kind replicate.Kind, payload []byte) ([]byte, error) {
-	framed := make([]byte, 1+len(payload))
-	framed[0] = byte(kind)
-	copy(framed[1:], payload)
-	return p.peers.Call(ctx, uint32(node), kindReplicate, framed)
+	return p.peers.Call(ctx, uint32(node), kindReplicate, framed(kind, payload))
+}
+
+// CallMoving implements replicate.MovingPeers.
+func (p replicaPeers) CallMoving(ctx context.Context, node meta.NodeID, kind replicate.Kind, payload []byte, moved func(left int64)) ([]byte, error) {
+	return p.peers.CallMoving(ctx, uint32(node), kindReplicate, framed(kind, payload), moved)
+}
+
+var _ replicate.MovingPeers = replicaPeers{}
+
+func framed(kind replicate.Kind, payload []byte) []byte {
+	return append(append(make([]byte, 0, 1+len(payload)), byte(kind)), payload...)
 }
 
 func (n *node) handleReplicate(ctx context.Context, from control.Caller, payload []byte) ([]byte, error) {

@@ -1,0 +1,152 @@
+package replicate
+
+import (
+	"context"
+	"errors"
+	"maps"
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/rdmcfs/rdmcfs/meta"
+)
+
+// pacedPeers tells of the puts of a node how their bytes go; steps of a put come each 300 ms. Other calls go through.
+type pacedPeers struct {
+	nodePeers
+	steps func(to meta.NodeID) []int64 // what is left after each step
+}
+
+func (p *pacedPeers) CallMoving(ctx context.Context, node meta.NodeID, kind Kind, payload []byte, moved func(left int64)) ([]byte, error) {
+	for _, left := range p.steps(node) {
+		select {
+		case <-time.After(300 * time.Millisecond):
+			if moved != nil {
+				moved(left)
+			}
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
+	}
+	return p.Call(ctx, node, kind, payload)
+}
+
+// pace gives a node's puts a pace. It starts the node's Replicator again.
+func (n *testNode) pace(steps func(to meta.NodeID) []int64) {
+	n.stop()
+	n.peers = &pacedPeers{nodePeers: nodePeers{n}, steps: steps}
+	n.start()
+}
+
+// holdersAre fails the test unless the log holds these nodes for the holders of a content.
+func (c *cluster) holdersAre(id meta.ContentID, want ...meta.NodeID) {
+	c.t.Helper()
+	got, err := c.node(1).db.Holders(id)
+	slices.Sort(got)
+	if err != nil || !slices.Equal(got, want) {
+		c.t.Errorf("holders of %v are %v, %v; want %v", id, got, err, want)
+	}
+}
+
+// falling is a way from 1 MiB to nothing, in steps.
+func falling(steps int) (out []int64) {
+	for i := steps - 1; i >= 0; i-- {
+		out = append(out, int64(i)<<20/int64(steps))
+	}
+	return out
+}
+
+// TestSmallContentIsJudgedByItsProgress: it takes as long as its bytes go, beyond all the times of a session in which nothing moves.
+func TestSmallContentIsJudgedByItsProgress(t *testing.T) {
+	c := newCluster(t, 3, 3)
+	c.setLeaderless()
+	c.node(1).tuning.Stuck = 2 * time.Second
+	c.node(1).pace(func(meta.NodeID) []int64 { return falling(16) }) // 4.8 s
+	ino := c.create(1, "f")
+	out, err := c.node(1).publish(ino, meta.ContentID{}, randomBytes(1, 50_000))
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.holdersAre(out.Content, 1, 2, 3)
+}
+
+// TestSlowLinkHoldsNoSmallContent: the others have it at once, one link would take 2 minutes.
+func TestSlowLinkHoldsNoSmallContent(t *testing.T) {
+	c := newCluster(t, 4, 3)
+	c.setLeaderless()
+	c.node(1).pace(func(to meta.NodeID) []int64 {
+		if to == 3 {
+			return falling(400)
+		}
+		return nil
+	})
+	ino := c.create(1, "f")
+	began := time.Now()
+	out, err := c.node(1).publish(ino, meta.ContentID{}, randomBytes(1, 50_000))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if took := time.Since(began); took > time.Minute {
+		t.Errorf("close took %v", took)
+	}
+	c.holdersAre(out.Content, 1, 2, 4)
+	if why := c.node(1).rep.transfers.whySlow(3); why == "" {
+		t.Error("nobody knows why node 3 is owed the content")
+	}
+}
+
+// TestBytesSentAgainAreNoProgress: a member whose connection breaks again and again does not hold close for ever.
+func TestBytesSentAgainAreNoProgress(t *testing.T) {
+	c := newCluster(t, 2, 1)
+	c.setLeaderless()
+	c.node(1).tuning.Stuck = 2 * time.Second
+	c.node(1).pace(func(meta.NodeID) []int64 { return falling(4) })
+	c.setCalls(func(_, _ meta.NodeID, kind Kind) error {
+		if kind == KindPut {
+			return errNoSuchNode
+		}
+		return nil
+	})
+	ino := c.create(1, "f")
+	if _, err := c.node(1).publish(ino, meta.ContentID{}, randomBytes(1, 50_000)); !errors.Is(err, ErrCopies) {
+		t.Fatalf("%v, want too few copies", err)
+	}
+}
+
+func TestWhoIsSlowWithASmallContent(t *testing.T) {
+	const mib = 1 << 20
+	for name, tc := range map[string]struct {
+		votes []time.Duration
+		after time.Duration
+		left  map[meta.NodeID]int64
+		want  []meta.NodeID
+	}{
+		"nobody has voted":           {after: 10 * time.Second, left: map[meta.NodeID]int64{2: mib / 2}},
+		"as fast as the others":      {votes: []time.Duration{3 * time.Second}, after: 4 * time.Second, left: map[meta.NodeID]int64{2: mib / 4}},
+		"a twentieth of their pace":  {votes: []time.Duration{time.Second}, after: 2 * time.Second, left: map[meta.NodeID]int64{2: mib * 9 / 10, 3: 0}, want: []meta.NodeID{2}},
+		"slow, but done in a moment": {votes: []time.Duration{10 * time.Millisecond}, after: time.Second, left: map[meta.NodeID]int64{2: mib / 2}},
+		"waits for room":             {votes: []time.Duration{time.Second}, after: 2 * time.Second, left: map[meta.NodeID]int64{2: -1}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w := newSmallWatch(SystemClock())
+				open := make(map[meta.NodeID]bool)
+				for n, left := range tc.left {
+					open[n] = true
+					if left >= 0 {
+						w.moved(n, mib)
+					}
+					w.moved(n, left)
+				}
+				for _, v := range tc.votes {
+					w.voted(w.began.Add(v))
+				}
+				got := slices.Sorted(maps.Keys(w.slow(w.began.Add(tc.after), open, 8, 4*time.Second)))
+				if !slices.Equal(got, tc.want) {
+					t.Errorf("slow are %v, want %v", got, tc.want)
+				}
+			})
+		})
+	}
+}
