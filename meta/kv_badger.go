@@ -56,6 +56,8 @@ func badgerOptions(dir string, opts Options) badger.Options {
 	o.DetectConflicts = false
 	o.MetricsEnabled = false
 	o.SyncWrites = false
+	o.VerifyValueChecksum = true
+	o.ChecksumVerificationMode = options.OnBlockRead // and tables when they are opened, by verifyStore
 	o.Logger = badgerLog{opts.Log}
 	if opts.memTable > 0 {
 		o.MemTableSize, o.BaseTableSize, o.ValueThreshold = opts.memTable, opts.memTable/4, opts.memTable/10
@@ -72,9 +74,16 @@ func openBadger(dir string, opts Options) (*badgerStore, uint64, error) {
 	if err := dropEmptyLogs(dir); err != nil {
 		return nil, 0, fmt.Errorf("meta: open %s: %w", dir, err)
 	}
-	db, err := badger.OpenManaged(badgerOptions(dir, opts))
-	if err != nil {
+	if err := verifyStore(dir); err != nil {
 		return nil, 0, fmt.Errorf("meta: open %s: %w", dir, err)
+	}
+	var db *badger.DB
+	err := contained("open", func() (err error) {
+		db, err = badger.OpenManaged(badgerOptions(dir, opts))
+		return err
+	})
+	if err != nil {
+		return nil, 0, fmt.Errorf("meta: open %s: %w", dir, asDamage("open", err))
 	}
 	s := &badgerStore{db: db, dir: dir}
 	index, err := s.begin()

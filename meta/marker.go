@@ -2,9 +2,9 @@ package meta
 
 import (
 	"encoding/binary"
-	"fmt"
 	"hash/crc32"
 	"os"
+	"path/filepath"
 )
 
 // marker is the small file that remembers up to which index a store is durable. Two slots are written in turn, so that
@@ -45,7 +45,7 @@ func openMarker(name string) (m *marker, index uint64, found bool, err error) {
 	}
 	if n > 0 && !found {
 		f.Close()
-		return nil, 0, false, fmt.Errorf("%s: %w", name, errMalformed)
+		return nil, 0, false, damagef("%s", filepath.Base(name))
 	}
 	if n == 0 { // take the space now: it must not be missing on a full disk
 		_, err = f.WriteAt(make([]byte, 2*markerSlots), 0)

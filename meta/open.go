@@ -4,6 +4,8 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"os"
+	"path/filepath"
 	"sync"
 	"sync/atomic"
 )
@@ -65,7 +67,7 @@ func OpenMemory() *DB {
 }
 
 // Open opens or makes a database in a directory. After a crash it begins at the last synced index: whoever drives it
-// applies the log again from there.
+// applies the log again from there. The error wraps ErrDamaged where the bytes on disk are not those that were written.
 func Open(dir string, opts Options) (*DB, error) {
 	l, err := openLayout(dir)
 	if err != nil {
@@ -78,6 +80,41 @@ func Open(dir string, opts Options) (*DB, error) {
 	return db, nil
 }
 
+// OpenEmpty takes a directory whose state is damaged. The database is empty and in memory until Restore or StartOver has put
+// another state into the directory; the damaged one stays there until then. promised is the index that the damaged state had
+// reached, 0 if that can't be read.
+func OpenEmpty(dir string, opts Options) (db *DB, promised uint64, err error) {
+	l, err := openLayout(dir)
+	if err != nil {
+		return nil, 0, fmt.Errorf("meta: open %s: %w", dir, err)
+	}
+	if m, index, found, err := openMarker(filepath.Join(l.path(l.num), markerName)); err == nil {
+		if found {
+			promised = index
+		}
+		_ = m.close()
+	}
+	db = OpenMemory()
+	db.layout, db.opts = l, opts
+	if db.opts.ReserveBytes == 0 {
+		db.opts.ReserveBytes = DefaultReserveBytes
+	}
+	if db.opts.ReserveBytes > 0 {
+		db.disk = newDisk(l.root, db.opts.ReserveBytes, opts.Log)
+	}
+	return db, promised, nil
+}
+
+// StartOver makes the state that of index 0, on disk: all of the log is applied again.
+func (db *DB) StartOver() error {
+	r, _, err := OpenMemory().Snapshot()
+	if err != nil {
+		return err
+	}
+	defer r.Close()
+	return db.Restore(r)
+}
+
 // openState opens the current state directory, or makes the first one.
 func openState(l *layout, opts Options) (*DB, error) {
 	var d *disk
@@ -88,6 +125,9 @@ func openState(l *layout, opts Options) (*DB, error) {
 		d = newDisk(l.root, opts.ReserveBytes, opts.Log)
 	}
 	num := max(1, l.num)
+	if _, err := os.Stat(filepath.Join(l.path(num), markerName)); l.num > 0 && errors.Is(err, os.ErrNotExist) {
+		return nil, damagef("%s of the current state is missing", markerName)
+	}
 	if err := d.prepare(l.path(num), false); err != nil {
 		return nil, err
 	}
@@ -130,17 +170,17 @@ func loadVersion(s kvStore, index uint64) (*version, error) {
 	defer view.close()
 	raw, err := view.get(headKey)
 	if err != nil {
-		return nil, fmt.Errorf("meta: open: read head: %w", err)
+		return nil, fmt.Errorf("meta: open: read head: %w", asDamage("head", err))
 	}
 	v := new(version)
 	if err := decodeRecord(raw, &v.head); err != nil {
-		return nil, fmt.Errorf("meta: open: head at index %d: %w", index, err)
+		return nil, fmt.Errorf("meta: open: head at index %d: %w: %w", index, ErrDamaged, err)
 	}
 	if v.head.Index != index {
-		return nil, fmt.Errorf("meta: open: head is of index %d, not %d: %w", v.head.Index, index, errMalformed)
+		return nil, fmt.Errorf("meta: open: head is of index %d, not %d: %w", v.head.Index, index, ErrDamaged)
 	}
 	if v.cl, err = loadCluster(view, v.head.DefaultPolicy); err != nil {
-		return nil, fmt.Errorf("meta: open: nodes and policies: %w", err)
+		return nil, fmt.Errorf("meta: open: nodes and policies: %w", asDamage("nodes and policies", err))
 	}
 	return v, nil
 }

@@ -106,25 +106,13 @@ func (n *Node) servesSnapshot(peer ID) bool {
 // fetchSnapshot replaces the state machine by a peer's state. The log learns of it before it begins, so that a crash in the
 // middle is understood.
 func (n *Node) fetchSnapshot(ctx context.Context, peer ID) (raftlog.Base, error) {
-	conn, err := n.open(ctx, peer, purposeBulk)
+	conn, head, err := n.openSnapshot(ctx, peer)
 	if err != nil {
 		return raftlog.Base{}, err
 	}
 	defer conn.Close()
 	stop := context.AfterFunc(ctx, func() { _ = conn.Close() })
 	defer stop()
-	_ = conn.SetReadDeadline(time.Now().Add(chunkTimeout))
-	kind, body, err := readFrame(conn, maxFrame)
-	if err != nil {
-		return raftlog.Base{}, fmt.Errorf("consensus: snapshot of %x: %w", peer, err)
-	}
-	if kind != frameSnapBegin {
-		return raftlog.Base{}, fmt.Errorf("consensus: snapshot of %x: %w", peer, snapshotRefusal(kind, body))
-	}
-	head, err := decodeSnapHead(body)
-	if err != nil {
-		return raftlog.Base{}, err
-	}
 	base := head.base()
 	if err := n.persistNow(ctx, &raftlog.Batch{Intent: &base}); err != nil {
 		return base, err
@@ -142,6 +130,30 @@ func (n *Node) fetchSnapshot(ctx context.Context, peer ID) (raftlog.Base, error)
 	}
 	n.box.event(func() { n.restoredObserver(base) })
 	return base, nil
+}
+
+// openSnapshot asks a peer for its state. The chunks are to be read from conn, which is the caller's.
+func (n *Node) openSnapshot(ctx context.Context, peer ID) (conn net.Conn, head snapHead, err error) {
+	if conn, err = n.open(ctx, peer, purposeBulk); err != nil {
+		return nil, head, err
+	}
+	defer func() {
+		if err != nil {
+			_ = conn.Close()
+		}
+	}()
+	stop := context.AfterFunc(ctx, func() { _ = conn.Close() })
+	defer stop()
+	_ = conn.SetReadDeadline(time.Now().Add(chunkTimeout))
+	kind, body, err := readFrame(conn, maxFrame)
+	if err != nil {
+		return nil, head, fmt.Errorf("consensus: snapshot of %x: %w", peer, err)
+	}
+	if kind != frameSnapBegin {
+		return nil, head, fmt.Errorf("consensus: snapshot of %x: %w", peer, snapshotRefusal(kind, body))
+	}
+	head, err = decodeSnapHead(body)
+	return conn, head, err
 }
 
 // restoredObserver makes an observer's log begin at a snapshot it has taken; it runs in the loop.

@@ -91,6 +91,7 @@ func (id identity) check() error {
 // dataDir is the directory of one node:
 //
 //	node.json   who this is
+//	peers.json  where the other nodes are, should the state be lost
 //	lock        held while a daemon runs
 //	tls/        certificates and keys
 //	raft/       the log

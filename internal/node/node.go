@@ -86,6 +86,9 @@ type node struct {
 	port     *control.Port
 	mounts   *mounts
 
+	rebuilding *rebuilding              // the state was damaged at the start
+	keptPeers  map[meta.NodeID]peerAddr // as in the peers file; the applying goroutine's
+
 	ready   atomic.Bool
 	putOut  atomic.Bool           // a peer says that this node was evicted
 	failure atomic.Pointer[error] // why the node ends by itself
@@ -184,8 +187,8 @@ func (n *node) serve() error {
 // open opens everything in order. What was opened is closed by the caller, also after an error.
 func (n *node) open() error {
 	for _, step := range []func() error{
-		n.openDirectory, n.openStores, n.openFabric, n.openReplication, n.openLog, n.openPort, n.openAdmin,
-		n.enter, n.startWork, n.firstMounts,
+		n.openDirectory, n.openStores, n.openFabric, n.rebuild, n.openReplication, n.openLog, n.openPort, n.openAdmin,
+		n.awaitRebuilt, n.enter, n.startWork, n.firstMounts,
 	} {
 		if err := n.ctx.Err(); err != nil {
 			return err
@@ -223,11 +226,11 @@ func (n *node) openStores() (err error) {
 		return err
 	}
 	n.closer.add(n.store.Close)
-	if n.db, err = meta.Open(n.dir.path("state"), meta.Options{Log: n.log}); err != nil {
+	if err = n.openState(); err != nil {
 		return err
 	}
 	n.closer.add(n.db.Close)
-	if n.members, err = newMembers(n.db, n.id.Peers, time.Now); err != nil {
+	if n.members, err = newMembers(n.db, n.dir.loadPeers(n.id.Peers), time.Now); err != nil {
 		return err
 	}
 	n.proposer = newProposer(n.ctx, &n.raft, n.id.Node, n.id.Generation)
@@ -274,13 +277,11 @@ func (n *node) openReplication() error {
 }
 
 func (n *node) openLog() error {
+	n.keepPeers()
 	n.machine = &machine{db: n.db, point: n.crash.point, changed: n.changed, restored: n.restored}
-	raft, err := consensus.Open(consensus.Config{
-		Dir: n.dir.path("raft"), Identity: n.id.raft(), StateMachine: n.machine, Logger: n.log,
-		Dial:    n.dialRaft,
-		Peers:   func() []consensus.ID { return n.members.known(n.id.Node) },
-		Members: n.members.consensusMembers,
-	})
+	cfg := n.consensusConfig()
+	cfg.StateMachine = n.machine
+	raft, err := consensus.Open(cfg)
 	if err != nil {
 		return err
 	}
@@ -288,6 +289,16 @@ func (n *node) openLog() error {
 	n.closer.add(raft.Close)
 	raft.SetVisible(n.db.Index())
 	return nil
+}
+
+// consensusConfig is that of the log, over a state machine that nobody else watches.
+func (n *node) consensusConfig() consensus.Config {
+	return consensus.Config{
+		Dir: n.dir.path("raft"), Identity: n.id.raft(), StateMachine: &machine{db: n.db, point: n.crash.point}, Logger: n.log,
+		Dial:    n.dialRaft,
+		Peers:   func() []consensus.ID { return n.members.known(n.id.Node) },
+		Members: n.members.consensusMembers,
+	}
 }
 
 func (n *node) openPort() error {
@@ -376,6 +387,7 @@ func (n *node) viewChanged() {
 		n.log.Error("read node records", "err", err)
 		return
 	}
+	n.keepPeers()
 	n.groups.viewChanged()
 	if raft := n.raft.node.Load(); raft != nil {
 		raft.MembersChanged()

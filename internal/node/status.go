@@ -46,6 +46,8 @@ func (n *node) state(log consensus.Status) string {
 	switch {
 	case n.ctx.Err() != nil:
 		return "stopping"
+	case !n.ready.Load() && n.rebuilding != nil:
+		return stateRebuilding
 	case !n.ready.Load():
 		return "starting"
 	case log.NoQuorum || n.proposer.lease().Incarnation == 0:
@@ -227,6 +229,9 @@ func (n *node) warnings(st admin.Status) []string {
 	var out []string
 	if len(st.Voters) == 1 && len(st.Nodes) > 1 {
 		out = append(out, fmt.Sprintf("one voter: while node %d is down nothing can be changed; a third node makes it three voters", st.Voters[0]))
+	}
+	if n.rebuilding != nil {
+		out = append(out, n.rebuilding.warning(st.State != stateRebuilding))
 	}
 	if st.State == "cut-off" {
 		out = append(out, "cut off: no quorum of voters answers; reads show the state as of the applied index, changes fail")

@@ -10,7 +10,7 @@ type Status struct {
 	Node         uint32    `json:"node"`
 	Name         string    `json:"name"`
 	Listen       string    `json:"listen"`
-	State        string    `json:"state"` // starting, serving, cut-off, stopping
+	State        string    `json:"state"` // starting, rebuilding, serving, cut-off, stopping
 	Incarnation  uint32    `json:"incarnation"`
 	Started      time.Time `json:"started"`
 	Leader       uint32    `json:"leader"` // 0 = none known

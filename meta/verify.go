@@ -1,0 +1,240 @@
+package meta
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"runtime/debug"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/dgraph-io/badger/v4"
+	"github.com/dgraph-io/badger/v4/pb"
+	"github.com/dgraph-io/badger/v4/table"
+	"github.com/dgraph-io/badger/v4/y"
+	"github.com/dgraph-io/ristretto/v2/z"
+	"google.golang.org/protobuf/proto"
+)
+
+// ErrDamaged is the class of errors of a database whose bytes on disk are not those that were written. Its state must not be
+// served: it is remade from the other nodes, or from the log, see OpenEmpty.
+var ErrDamaged = errors.New("meta: the state database is damaged")
+
+func damagef(format string, args ...any) error {
+	return fmt.Errorf("%w: %s", ErrDamaged, fmt.Sprintf(format, args...))
+}
+
+// Badger must not be the first to see a damaged table. At its opening it panics in a goroutine of its own, or exits. A read
+// that meets a damaged block finds nothing, without an error, and a compaction leaves out the rest of the table. So all tables
+// are checked here before badger opens them, and again from time to time.
+
+// verifyStore checks the manifest and all tables that it names. It is called while badger has the store closed.
+func verifyStore(dir string) error {
+	f, err := os.Open(filepath.Join(dir, badger.ManifestFilename))
+	if errors.Is(err, os.ErrNotExist) {
+		return nil // a new store
+	}
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	var m badger.Manifest
+	err = contained("manifest", func() (err error) {
+		m, _, err = badger.ReplayManifestFile(f, 0, badgerOptions(dir, Options{}))
+		return err
+	})
+	if err != nil {
+		return asDamage("manifest", err)
+	}
+	for id := range m.Tables {
+		name := table.NewFilename(id, dir)
+		if _, err := os.Stat(name); errors.Is(err, os.ErrNotExist) {
+			return damagef("table %s is missing", filepath.Base(name))
+		}
+		if err := verifyTable(name); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// verifyTable checks every block of a table. One that has been removed meanwhile, by a compaction, is whole.
+func verifyTable(name string) error {
+	file, err := z.OpenMmapFile(name, os.O_RDONLY, 0)
+	if err != nil {
+		if _, serr := os.Stat(name); errors.Is(serr, os.ErrNotExist) {
+			return nil
+		}
+		return asDamage(filepath.Base(name), err)
+	}
+	defer file.Close(-1) // as long as it is
+	base := filepath.Base(name)
+	return contained(base, func() error {
+		if err := verifyFooter(file.Data); err != nil {
+			return damagef("table %s: %v", base, err)
+		}
+		t, err := table.OpenTable(file, table.Options{ReadOnly: true})
+		if err == nil {
+			err = t.VerifyChecksum()
+		}
+		if err != nil {
+			return damagef("table %s: %v", base, err)
+		}
+		return nil
+	})
+}
+
+var errFooter = errors.New("the index is damaged")
+
+// verifyFooter checks a table's index, from its end: index | its length, 4 bytes | checksum | its length, 4 bytes. Badger exits
+// where lengths make no sense.
+func verifyFooter(b []byte) error {
+	cut := func(n int) (part []byte) {
+		if n < 0 || n > len(b) {
+			n = len(b)
+		}
+		part, b = b[len(b)-n:], b[:len(b)-n]
+		return part
+	}
+	cutLength := func() int {
+		if part := cut(4); len(part) == 4 {
+			return int(binary.BigEndian.Uint32(part))
+		}
+		return -1
+	}
+	var want pb.Checksum
+	if n := cutLength(); n < 0 || n > len(b) || proto.Unmarshal(cut(n), &want) != nil {
+		return errFooter
+	}
+	n := cutLength()
+	if n < 0 || n > len(b) || want.Algo != pb.Checksum_CRC32C || y.VerifyChecksum(cut(n), &want) != nil {
+		return errFooter
+	}
+	return nil
+}
+
+// contained turns a panic over damaged bytes into an error, also where they can't be read from the disk at all.
+func contained(what string, do func() error) (err error) {
+	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
+	defer func() {
+		if r := recover(); r != nil {
+			text, _, _ := strings.Cut(strings.TrimSpace(fmt.Sprint(r)), "\n")
+			err = damagef("%s: %s", what, text)
+		}
+	}()
+	return do()
+}
+
+// notDamage are errors of the system that say nothing about the bytes on disk.
+var notDamage = []syscall.Errno{
+	syscall.ENOSPC, syscall.EDQUOT, syscall.EMFILE, syscall.ENFILE, syscall.EACCES, syscall.EPERM, syscall.ENOMEM, syscall.EROFS, syscall.EAGAIN,
+}
+
+// asDamage says of an error of badger that the store is damaged, unless the system had a reason of its own. Badger keeps only
+// the text of that.
+func asDamage(what string, err error) error {
+	if err == nil || errors.Is(err, ErrDamaged) {
+		return err
+	}
+	for _, errno := range notDamage {
+		if errors.Is(err, errno) || strings.Contains(err.Error(), errno.Error()) {
+			return err
+		}
+	}
+	return damagef("%s: %v", what, err)
+}
+
+// verify checks the blocks of all tables that are in use, while others read and write.
+func (s *badgerStore) verify(ctx context.Context, pace func(time.Duration) error) error {
+	for _, t := range s.db.Tables() {
+		began := time.Now()
+		if err := verifyTable(table.NewFilename(t.ID, s.dir)); err != nil {
+			return err
+		}
+		if err := pace(time.Since(began)); err != nil {
+			return err
+		}
+	}
+	return ctx.Err()
+}
+
+// verifier is a store that can check what it has on disk.
+type verifier interface {
+	verify(ctx context.Context, pace func(time.Duration) error) error
+}
+
+// Verify checks that the state is what was applied: each block on disk against its checksum, and the sum of all pairs of one
+// version against the digest that apply keeps. It takes part, a number up to 1, of one processor's time while others go on. The
+// error wraps ErrDamaged if something differs.
+func (db *DB) Verify(ctx context.Context, part float64) error {
+	pace := func(busy time.Duration) error {
+		if part >= 1 {
+			return ctx.Err()
+		}
+		timer := time.NewTimer(time.Duration(float64(busy) * (1 - part) / part))
+		defer timer.Stop()
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-timer.C:
+			return nil
+		}
+	}
+	db.life.RLock()
+	v, ok := db.store.(verifier)
+	closed := db.closed
+	db.life.RUnlock()
+	if closed {
+		return ErrClosed
+	}
+	if ok {
+		if err := v.verify(ctx, pace); err != nil {
+			return fmt.Errorf("meta: verify: %w", err)
+		}
+	}
+	return db.verifySum(pace)
+}
+
+// verifySum adds up the pairs of the current version, as a snapshot brings them.
+func (db *DB) verifySum(pace func(time.Duration) error) error {
+	r, index, err := db.Snapshot()
+	if err != nil {
+		return err
+	}
+	defer r.Close()
+	in, err := newSnapshotReader(r)
+	if err != nil {
+		return fmt.Errorf("meta: verify: %w", err)
+	}
+	var sum sum128
+	var h head
+	for {
+		began := time.Now()
+		pairs, err := in.frame()
+		if err != nil {
+			return fmt.Errorf("meta: verify: %w", err)
+		}
+		if pairs == nil {
+			break
+		}
+		for _, p := range pairs {
+			if !bytes.Equal(p.key, headKey) {
+				sum.add(hashPair(p.key, p.value))
+			} else if err := decodeRecord(p.value, &h); err != nil {
+				return damagef("head at index %d: %v", index, err)
+			}
+		}
+		if err := pace(time.Since(began)); err != nil {
+			return err
+		}
+	}
+	if h.Index != index || h.Sum != sum {
+		return damagef("records at index %d do not add up to their digest", index)
+	}
+	return nil
+}

@@ -1,0 +1,75 @@
+package integration
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/rdmcfs/rdmcfs/test/integration/cluster"
+)
+
+// Damage in the state database: one bit flips in a table of a stopped node, of a voter and of an observer. No name vanishes and no size
+// is wrong at any moment, the node takes the state of another by itself, status says so, and all nodes agree.
+func TestRottenState(t *testing.T) {
+	c := start(t, cluster.Options{Nodes: 4})
+	want := map[string]int64{}
+	for i := range 120 {
+		name := fmt.Sprintf("file%03d", i)
+		want[name] = int64(100 + 75*i)
+		cluster.Random(t, c.Nodes[i%4].Path(name), want[name], uint64(i))
+	}
+	c.AwaitNothingOwed(60 * time.Second)
+	for round, i := range []int{1, 3} {
+		victim := c.Nodes[i]
+		victim.Stop()
+		tables := filesUnder(t, filepath.Join(victim.Data, "state"), ".sst")
+		if len(tables) == 0 {
+			t.Fatal("no tables")
+		}
+		for _, table := range tables {
+			flip(t, table, 1)
+		}
+		late := fmt.Sprintf("late%d", round)
+		want[late] = 3000
+		cluster.Random(t, c.Nodes[0].Path(late), want[late], uint64(200+round))
+		victim.Start()
+		c.AwaitUp(victim)
+		allNames(t, victim, want)
+		if text := strings.Join(victim.Status().Warnings, "\n"); !strings.Contains(text, "state was damaged") || !strings.Contains(text, "rebuilt") {
+			t.Errorf("status of %s says nothing of the damage: %q", victim.Name(), text)
+		}
+		own := fmt.Sprintf("own%d", round)
+		want[own] = 9000
+		cluster.Random(t, victim.Path(own), want[own], uint64(300+round))
+	}
+	c.AwaitNothingOwed(60 * time.Second)
+	c.AwaitAgreement(60 * time.Second)
+	for _, n := range c.Nodes {
+		allNames(t, n, want)
+		n.Restart() // what was rebuilt is there for good
+	}
+	for _, n := range c.Nodes {
+		allNames(t, n, want)
+		if text := strings.Join(n.Status().Warnings, "\n"); strings.Contains(text, "damaged") {
+			t.Errorf("%s after another start: %q", n.Name(), text)
+		}
+	}
+}
+
+// allNames holds the listing of a node against the names and sizes that were closed.
+func allNames(t *testing.T, n *cluster.Node, want map[string]int64) {
+	t.Helper()
+	entries, err := os.ReadDir(n.Mount)
+	must(t, err)
+	if len(entries) != len(want) {
+		t.Errorf("%s lists %d names, want %d", n.Name(), len(entries), len(want))
+	}
+	for name, size := range want {
+		if st, err := os.Stat(n.Path(name)); err != nil || st.Size() != size {
+			t.Errorf("%s: %s: %v, want %d bytes: %v", n.Name(), name, st, size, err)
+		}
+	}
+}
