@@ -1,6 +1,7 @@
 package integration
 
 import (
+	"bytes"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -30,7 +31,7 @@ func TestRottenState(t *testing.T) {
 			t.Fatal("no tables")
 		}
 		for _, table := range tables {
-			flip(t, table, 1)
+			flipName(t, table)
 		}
 		late := fmt.Sprintf("late%d", round)
 		want[late] = 3000
@@ -57,6 +58,18 @@ func TestRottenState(t *testing.T) {
 			t.Errorf("%s after another start: %q", n.Name(), text)
 		}
 	}
+}
+
+// flipName inverts one bit in the first name that a table spells out.
+func flipName(t *testing.T, table string) {
+	t.Helper()
+	raw, err := os.ReadFile(table)
+	must(t, err)
+	if !bytes.Contains(raw, []byte("file")) {
+		flip(t, table, 1)
+		return
+	}
+	must(t, os.WriteFile(table, bytes.Replace(raw, []byte("file"), []byte("gile"), 1), 0o600))
 }
 
 // allNames holds the listing of a node against the names and sizes that were closed.
