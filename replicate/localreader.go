@@ -2,7 +2,6 @@ package replicate
 
 import (
 	"bytes"
-	"context"
 	"errors"
 	"sync"
 
@@ -55,9 +54,7 @@ func (r *localReader) others() (*remoteReader, error) {
 	if other != nil {
 		return other, nil
 	}
-	ctx, cancel := context.WithTimeout(r.m.ctx, fetchTimeout)
-	defer cancel()
-	other, err := r.m.remote.open(ctx, r.id, r.m.cfg.Self().Node)
+	other, err := r.m.remote.open(r.m.ctx, r.id, r.m.cfg.Self().Node)
 	if err != nil {
 		return nil, err
 	}

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"sync"
 	"time"
 
@@ -14,8 +15,10 @@ import (
 )
 
 const (
-	// fetchTimeout bounds one question to a holder.
-	fetchTimeout = 10 * time.Second
+	// silentFor is how long a holder that was silent is asked after all others.
+	silentFor = time.Minute
+	// fetchAgain is how long a reader waits before it asks holders again that could not be reached.
+	fetchAgain = 300 * time.Millisecond
 	// leavesAtOnce is how many leaf hashes are asked for in one message.
 	leavesAtOnce = maxLeavesReply
 )
@@ -26,10 +29,41 @@ type remoteReads struct {
 	cfg      Config
 	counters *counters
 	cache    *blockCache
+
+	mu     sync.Mutex
+	silent map[meta.NodeID]time.Time // holders that gave nothing when they were last asked
 }
 
 func newRemoteReads(cfg Config, c *counters) *remoteReads {
-	return &remoteReads{cfg: cfg, counters: c, cache: newBlockCache(cfg.Tuning.CacheBytes)}
+	return &remoteReads{cfg: cfg, counters: c, cache: newBlockCache(cfg.Tuning.CacheBytes), silent: make(map[meta.NodeID]time.Time)}
+}
+
+// fetchSilent is for how long nothing of a question to a holder may move; 10 s.
+func (t *Tuning) fetchSilent() time.Duration { return t.Stuck * 2 / 5 }
+
+// noteSilent notes whether a holder gave nothing.
+func (r *remoteReads) noteSilent(n meta.NodeID, silent bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if silent {
+		r.silent[n] = r.cfg.Clock.Now()
+	} else {
+		delete(r.silent, n)
+	}
+}
+
+// silentLast sorts holders that were silent lately behind the others.
+func (r *remoteReads) silentLast(list []meta.NodeID) {
+	now := r.cfg.Clock.Now()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	quiet := func(n meta.NodeID) int {
+		if at, ok := r.silent[n]; ok && now.Sub(at) < silentFor {
+			return 1
+		}
+		return 0
+	}
+	slices.SortStableFunc(list, func(a, b meta.NodeID) int { return quiet(a) - quiet(b) })
 }
 
 // remoteReader is an open content of other nodes.
@@ -62,29 +96,42 @@ func (r *remoteReads) open(ctx context.Context, id meta.ContentID, exclude meta.
 	return rr, nil
 }
 
-// fromHolders asks holders that are up, one after the other, until one serves.
+// fromHolders asks holders that are up, one after the other, until one serves. Those that can't be reached are asked again, until the
+// log declares them down, or for as long as a session may be stuck.
 func (rr *remoteReader) fromHolders(ctx context.Context, ask func(context.Context, meta.NodeID) error) error {
+	clock := rr.r.cfg.Clock
+	began := clock.Now()
+	for {
+		again, err := rr.askRound(ctx, ask)
+		if err == nil || ctx.Err() != nil || !again || clock.Now().Sub(began) >= rr.r.cfg.Tuning.Stuck {
+			return err
+		}
+		pause(ctx, clock, fetchAgain)
+	}
+}
+
+// askRound asks each holder once. again tells that some might be reached a moment later.
+func (rr *remoteReader) askRound(ctx context.Context, ask func(context.Context, meta.NodeID) error) (again bool, err error) {
 	holders, err := rr.holders()
 	if err != nil {
-		return err
+		return false, err
 	}
 	errs := []error{ErrUnavailable}
 	for _, n := range holders {
-		call, cancel := context.WithTimeout(ctx, fetchTimeout)
-		err := ask(call, n)
-		cancel()
+		err := ask(ctx, n)
 		if err == nil {
 			rr.mu.Lock()
 			rr.good = n
 			rr.mu.Unlock()
-			return nil
+			return false, nil
 		}
 		if ctx.Err() != nil {
-			return ctx.Err()
+			return false, ctx.Err()
 		}
+		again = again || !errors.Is(err, errNotGiven) && !errors.Is(err, ErrDamaged)
 		errs = append(errs, fmt.Errorf("node %d: %w", n, err))
 	}
-	return errors.Join(errs...)
+	return again, errors.Join(errs...)
 }
 
 // holders lists who to ask, the one that served last first. Those that had a content which was replaced or removed since keep its bytes for
@@ -114,6 +161,7 @@ func (rr *remoteReader) holders() ([]meta.NodeID, error) {
 			out = append(out, n)
 		}
 	}
+	rr.r.silentLast(out)
 	return out, nil
 }
 
@@ -141,9 +189,13 @@ func (rr *remoteReader) loadLeaves(ctx context.Context, node meta.NodeID) error 
 	return nil
 }
 
+// errNotGiven says that a holder answered, and gives nothing.
+var errNotGiven = errors.New("refused")
+
 // call asks for bytes and checks that they came over whole.
 func (r *remoteReads) call(ctx context.Context, node meta.NodeID, kind Kind, m fetch) ([]byte, error) {
-	answer, err := r.cfg.Peers.Call(ctx, node, kind, m.encode())
+	answer, err := callWhileMoving(ctx, &r.cfg, node, kind, m.encode(), r.cfg.Tuning.fetchSilent())
+	r.noteSilent(node, errors.Is(err, errSilent))
 	if err != nil {
 		return nil, err
 	}
@@ -152,7 +204,7 @@ func (r *remoteReads) call(ctx context.Context, node meta.NodeID, kind Kind, m f
 		return nil, err
 	}
 	if reply.Status != statusVoted {
-		return nil, fmt.Errorf("refused: %s", reply.Text)
+		return nil, fmt.Errorf("%w: %s", errNotGiven, reply.Text)
 	}
 	if content.Checksum(reply.Bytes) != reply.CRC {
 		return nil, fmt.Errorf("%w: checksum", errWire)
@@ -187,7 +239,7 @@ func (rr *remoteReader) block(ctx context.Context, i int64) ([]byte, error) {
 	return block, nil
 }
 
-// ReadAt implements io.ReaderAt. It ends when every holder was asked, or with Close.
+// ReadAt implements io.ReaderAt. It waits as long as bytes come, and ends when no holder can give them, or with Close.
 func (rr *remoteReader) ReadAt(p []byte, off int64) (n int, err error) {
 	if off < 0 {
 		return 0, fmt.Errorf("replicate: read content %v at %d", rr.content.ID, off)

@@ -16,7 +16,7 @@ const (
 	suppliesAtOnce = 4         // orders carried out at the same time
 	putBatchBytes  = 512 << 10 // of one message to a target
 	putBatchItems  = 128
-	batchDeadline  = 30 * time.Second
+	batchSilent    = 30 * time.Second // of which nothing may move of one message
 )
 
 // supplier is the holder's part of catch-up: it pushes contents to the nodes that the leader named. An order
@@ -227,8 +227,6 @@ func readSmall(id meta.ContentID, r *content.Reader) (putItem, error) {
 
 // put sends small contents to all targets at once.
 func (s *supplier) put(batch []*supply, items []putItem) {
-	ctx, cancel := context.WithTimeout(s.ctx, batchDeadline)
-	defer cancel()
 	request := encodePut(items)
 	targets := batch[0].targets
 	failed := make([][]meta.NodeID, len(batch))
@@ -236,7 +234,7 @@ func (s *supplier) put(batch []*supply, items []putItem) {
 	var wg sync.WaitGroup
 	for _, n := range targets {
 		wg.Go(func() {
-			ok := s.putAt(ctx, n, request, len(items))
+			ok := s.putAt(s.ctx, n, request, len(items))
 			mu.Lock()
 			defer mu.Unlock()
 			for i := range failed {
@@ -266,7 +264,7 @@ func (s *supplier) count(bytes int64, targets int) {
 // putAt tells for each item whether the target is done with it.
 func (s *supplier) putAt(ctx context.Context, node meta.NodeID, request []byte, n int) []bool {
 	ok := make([]bool, n)
-	answer, err := s.cfg.Peers.Call(ctx, node, KindPut, request)
+	answer, err := callWhileMoving(ctx, &s.cfg, node, KindPut, request, batchSilent)
 	if err != nil {
 		s.cfg.Logger.Debug("catch-up: put", "node", node, "err", err)
 		return ok
