@@ -82,7 +82,7 @@ func (s *rootSession) stalledMembers(now time.Time) (list []suspect) {
 func (s *rootSession) blamable(now time.Time, m *rootMember) bool {
 	idle := now.Sub(m.moved)
 	if m.phase == memberChecking {
-		return s.rootKnown && s.local == localStored && idle >= s.lim.checking && s.othersDone(m)
+		return s.rootKnown && s.local == localStored && idle >= s.checkingLimit() && s.othersDone(m)
 	}
 	if s.waitsForSilent(now, m) {
 		return false
@@ -95,6 +95,21 @@ func (s *rootSession) blamable(now time.Time, m *rootMember) bool {
 		return s.furthestBehind(m)
 	}
 	return idle >= 2*s.lim.stalled && s.furthestBehind(m)
+}
+
+// checkingLimit is how long a member may check and sync when all others are done: twice as long as they took, but not less than a while.
+func (s *rootSession) checkingLimit() time.Duration {
+	var took []float64
+	for _, m := range s.members {
+		if m.phase == memberVoted && m.checked > 0 {
+			took = append(took, float64(m.checked))
+		}
+	}
+	if len(took) == 0 || s.count(memberVoted) < s.need {
+		return s.lim.checking
+	}
+	slices.Sort(took)
+	return max(s.lim.checking/2, time.Duration(2*median(took)))
 }
 
 // waitsForSilent reports whether a member that answers may lack blocks only because another one of the group, which does

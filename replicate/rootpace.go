@@ -19,6 +19,9 @@ import (
 //	                                                                                          v
 //	                                                                                        out: owed, slow
 //
+// As long as nothing is known of others, a slow pace may just be that of the links: the group stays together for 20 s, and longer if it is
+// done soon at its pace. What is found out then is known of the groups that follow.
+//
 // The paces that decide were measured at the same time in groups that do not touch each other. A machine that is loaded slows all
 // of them down, and nobody is left out for that.
 type paceWatch struct {
@@ -27,6 +30,7 @@ type paceWatch struct {
 	suspects []meta.NodeID // on trial, or apart
 	cleared  []meta.NodeID // were apart, and are as fast as the others
 	trials   int
+	looks    int       // at a group whose pace can't be compared with anything
 	since    time.Time // begin of the present comparison; zero while not all groups flow
 	together float64   // pace of the group before the trial
 
@@ -49,6 +53,8 @@ const (
 	trialGroupsMax = 15
 	// unknownPace is what is fast enough, in bytes a second, as long as nothing is known to compare with.
 	unknownPace = 8 << 20
+	// unknownLooks is for how many comparisons a group stays together that is slower, as long as nothing is known.
+	unknownLooks = 2
 	// learnFor is how long a group has to flow for its pace to be remembered.
 	learnFor = time.Second
 )
@@ -105,7 +111,7 @@ func (s *rootSession) watchPace(now time.Time) []rootAction {
 		return s.judgeTrial(now)
 	case w.mode == paceApart:
 		s.noteOthersDone(now)
-		if took >= s.lim.slowFor {
+		if took >= s.lim.slowFor || took >= s.lim.trial && !w.othersDone.IsZero() {
 			return s.judgeApart(now)
 		}
 	}
@@ -156,7 +162,7 @@ func (s *rootSession) judgeTogether(now time.Time) []rootAction {
 	if enough {
 		w.known = max(w.known, w.together)
 	}
-	if enough || w.trials >= trialsMax || s.count(memberReady) < 2 {
+	if enough || s.mayBeItsLinks() || w.trials >= trialsMax || s.count(memberReady) < 2 {
 		s.restartPace(now)
 		return nil
 	}
@@ -168,6 +174,34 @@ func (s *rootSession) judgeTogether(now time.Time) []rootAction {
 		}
 	}
 	return s.regroup(now, paceTrial, suspects)
+}
+
+// mayBeItsLinks reports whether a slow group stays together for now because nothing is known of others: it was not looked at for long, or
+// it is done soon at its pace.
+func (s *rootSession) mayBeItsLinks() bool {
+	w := &s.pace
+	if w.known > 0 {
+		return false
+	}
+	w.looks++
+	return w.looks < unknownLooks || s.restOf(func(meta.NodeID) bool { return true }, w.together) < s.lim.slowFor
+}
+
+// restOf is how long the members of the present groups that a filter takes still need for their blocks, at most, at a pace.
+func (s *rootSession) restOf(take func(meta.NodeID) bool, pace float64) time.Duration {
+	most := int64(0)
+	for _, p := range s.parts {
+		for _, n := range p.members {
+			if m := s.member(n); p.up && m.phase == memberReady && take(n) {
+				most = max(most, p.bytes-m.bytes)
+			}
+		}
+	}
+	const forEver = 1000 * time.Hour
+	if pace <= 0 {
+		return forEver
+	}
+	return time.Duration(min(float64(most)/pace*float64(time.Second), float64(forEver)))
 }
 
 // judgeTrial looks whose group was the slowest. Those of a trial share the root's link, so no more can be said than who it is.
@@ -217,12 +251,18 @@ func (s *rootSession) judgeApart(now time.Time) []rootAction {
 	pace, overlap := s.paceOf(m, now), now.Sub(w.since)
 	if !w.othersDone.IsZero() {
 		overlap = w.othersDone.Sub(w.since)
-		pace = max(pace, perSecond(w.bytesByThen-m.mark, overlap))
 	}
+	spare := s.count(memberVoted)+s.liveCount()-1 >= s.need
 	switch {
-	case m.phase != memberReady || overlap < s.lim.trial:
-		return nil // it is done, or there was no time to compare
-	case pace*s.lim.slowPart < others && s.count(memberVoted)+s.liveCount()-1 >= s.need:
+	case m.phase != memberReady:
+		return nil // it is done
+	case overlap < s.lim.trial: // the others were done before their pace could be measured
+		if rest := s.restOf(func(n meta.NodeID) bool { return n == m.node }, pace); spare && s.muchLonger(now.Sub(w.since)+rest, overlap) {
+			text := fmt.Sprintf("%s a second, %v to go when the others were done", bytesText(pace), rest.Round(time.Second))
+			return s.out(now, nil, []suspect{{m.node, meta.OwedSlow}}, text)
+		}
+		return nil
+	case s.isSlow(m, pace, others, overlap) && spare:
 		w.known = others
 		text := fmt.Sprintf("%s a second while the others had %s, over %v", bytesText(pace), bytesText(others), now.Sub(w.since).Round(time.Second))
 		return s.out(now, nil, []suspect{{m.node, meta.OwedSlow}}, text)
@@ -234,6 +274,21 @@ func (s *rootSession) judgeApart(now time.Time) []rootAction {
 	}
 	s.restartPace(now)
 	return nil
+}
+
+// isSlow reports whether a suspect is slow beside the others, and whether they go faster without it: a share of the root's link that
+// is small by chance speeds nobody up.
+func (s *rootSession) isSlow(m *rootMember, pace, others float64, overlap time.Duration) bool {
+	w := &s.pace
+	if !w.othersDone.IsZero() {
+		pace = max(pace, perSecond(w.bytesByThen-m.mark, overlap))
+	}
+	return pace*s.lim.slowPart < others && others*2 >= s.lim.slowPart*w.together
+}
+
+// muchLonger reports whether a member takes much longer than the others, and than a moment.
+func (s *rootSession) muchLonger(whole, others time.Duration) bool {
+	return whole > time.Duration(s.lim.slowPart*float64(max(others, s.lim.trial/3)))
 }
 
 // learnPace remembers how fast a group was that has ended well and that was not slow.

@@ -16,8 +16,9 @@ type paceSim struct {
 	s      *rootSession
 	now    time.Time
 	blocks int
-	rates  map[meta.NodeID]float64             // bytes a second
-	load   func(elapsed time.Duration) float64 // part of their rates that the machines give
+	rates  map[meta.NodeID]float64                 // bytes a second
+	load   func(elapsed time.Duration) float64     // part of their rates that the machines give
+	share  func(n meta.NodeID, groups int) float64 // of the root's link, for the group of a member; nil: all have the same
 	have   map[meta.NodeID]bitmap
 	groups map[int]*paceGroup
 	queue  []rootEvent
@@ -92,6 +93,9 @@ func (x *paceSim) move(d time.Duration, elapsed time.Duration) {
 	for _, i := range parts {
 		g := x.groups[i]
 		pace := paceLink / float64(len(parts))
+		if x.share != nil {
+			pace = paceLink * x.share(g.members[0], len(parts))
+		}
 		for _, n := range g.members {
 			pace = min(pace, x.rates[n])
 		}
@@ -222,5 +226,47 @@ func TestHealthyGroupIsNotTried(t *testing.T) {
 	slow.wantOut()
 	if slow.trials != 1 || slow.s.pace.known < paceLink/20 {
 		t.Errorf("%d trials of slow links, known pace %.0f", slow.trials, slow.s.pace.known)
+	}
+}
+
+// The first transfer on slow links: nothing is known to compare its pace with, which may be that of the links.
+func TestFirstTransferOnSlowLinksStaysTogether(t *testing.T) {
+	for _, blocks := range []int{60, 90, 120} { // 13, 20 and 26 s
+		x := newPaceSim(t, blocks, 0.4, 0.4, 0.4, 0.4)
+		x.run(2 * time.Minute)
+		x.wantOut()
+		if x.trials != 0 {
+			t.Errorf("%d blocks: %d trials", blocks, x.trials)
+		}
+	}
+}
+
+// A member whose connection has a small share of the root's link by chance, in a trial and after it, is not slow: nobody goes
+// faster without it.
+func TestSmallShareOfTheRootsLinkIsNotSlow(t *testing.T) {
+	x := newPaceSim(t, 400, 0.4, 0.4, 0.4, 0.4)
+	x.share = func(n meta.NodeID, groups int) float64 {
+		switch {
+		case groups == 1:
+			return 1
+		case n == 3:
+			return 0.01
+		}
+		return 0.99 / float64(groups-1)
+	}
+	x.run(20 * time.Minute)
+	x.wantOut()
+}
+
+// When the others are done soon after the slow one was set apart, nobody waits for it as long as it takes, nor for a comparison
+// that can't be made.
+func TestSlowMemberDoesNotHoldOthersThatAreDone(t *testing.T) {
+	for _, blocks := range []int{22, 26, 30, 36, 45, 60, 90} {
+		x := newPaceSim(t, blocks, 1, 0.05, 1, 1)
+		took := x.run(5 * time.Minute)
+		x.wantOut(3)
+		if took > 40*time.Second { // 20 s together, a trial of 3 s, and the rest without the slow one, at most 12 s
+			t.Errorf("%d blocks took %v", blocks, took)
+		}
 	}
 }

@@ -68,19 +68,21 @@ const (
 
 // rootMember is what the root knows of one member.
 type rootMember struct {
-	node   meta.NodeID
-	phase  memberPhase
-	have   bitmap    // as of the announcement of this epoch
-	held   int       // blocks held, as last told
-	bytes  int64     // of this epoch's blocks that it has stored, as the group knows: finer than held
-	mark   int64     // bytes when the comparison of paces began
-	done   time.Time // when its group brought everything, in this epoch
-	moved  time.Time
-	heard  time.Time
-	asked  bool // a finish with the root was sent in this epoch
-	polled bool // a finish is under way
-	reason meta.OwedReason
-	text   string
+	node    meta.NodeID
+	phase   memberPhase
+	have    bitmap    // as of the announcement of this epoch
+	held    int       // blocks held, as last told
+	bytes   int64     // of this epoch's blocks that it has stored, as the group knows: finer than held
+	mark    int64     // bytes when the comparison of paces began
+	done    time.Time // when its group brought everything, in this epoch
+	moved   time.Time
+	whole   time.Time     // when it was found to have every block, in this epoch
+	checked time.Duration // what it took from then to its vote
+	heard   time.Time
+	asked   bool // a finish with the root was sent in this epoch
+	polled  bool // a finish is under way
+	reason  meta.OwedReason
+	text    string
 
 	up          bool   // as the log says
 	incarnation uint32 // likewise; 0 until it was looked at
@@ -94,7 +96,7 @@ type sessionLimits struct {
 	announce time.Duration // for the answers to an announcement once one has come
 	silent   time.Duration // without any answer while others answer
 	stalled  time.Duration // without progress while others progress
-	checking time.Duration // for the last check and sync when all others are done
+	checking time.Duration // for the last check and sync when all others are done, while it is not known how long those take
 	stuck    time.Duration // without progress of anybody: the session ends
 	pollWait time.Duration // a member answers a poll within this
 	again    time.Duration // members that were lost and are needed are asked again this often
@@ -195,7 +197,7 @@ func (s *rootSession) onAnswer(now time.Time, e evAnswer) []rootAction {
 		m.phase, m.have = memberReady, e.Have.clip(s.blocks)
 		m.held = m.have.count()
 		if m.held == s.blocks {
-			m.phase = memberChecking
+			m.phase, m.whole = memberChecking, now
 		}
 	case statusVoted:
 		m.phase, s.moved, s.gained = memberVoted, now, now
@@ -221,6 +223,9 @@ func (s *rootSession) onStanding(now time.Time, e evStanding) []rootAction {
 	m.heard, m.polled = now, false
 	switch e.Status {
 	case statusVoted:
+		if m.phase == memberChecking {
+			m.checked = now.Sub(m.whole)
+		}
 		m.phase, m.moved, s.moved, s.gained = memberVoted, now, now, now
 		m.held = s.blocks
 		return nil
@@ -229,7 +234,7 @@ func (s *rootSession) onStanding(now time.Time, e evStanding) []rootAction {
 	}
 	s.setHeld(now, m, int(e.Held))
 	if e.Status == statusChecking && m.phase != memberChecking {
-		m.phase, m.moved, s.moved = memberChecking, now, now
+		m.phase, m.whole, m.moved, s.moved = memberChecking, now, now, now
 	}
 	return s.poll(m, nil)
 }
@@ -281,7 +286,7 @@ func (s *rootSession) onGroupDone(now time.Time, e evGroupDone) []rootAction {
 		m.bytes, m.done = max(m.bytes, p.bytes), now
 		if m.live() {
 			m.held, m.moved = s.blocks, now
-			m.phase = memberChecking
+			m.phase, m.whole = memberChecking, now
 		}
 	}
 	s.learnPace(now)

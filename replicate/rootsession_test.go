@@ -355,3 +355,33 @@ func TestOldEpochsAreNotHeard(t *testing.T) {
 		t.Errorf("an answer of epoch 0 counts in epoch 1: %v", s.member(2).phase)
 	}
 }
+
+// A member that checks and syncs much longer than the others is owed the content; one that takes as long as they did is not.
+func TestChecksAreComparedWithThoseOfTheOthers(t *testing.T) {
+	for _, tc := range []struct{ others, most time.Duration }{{200 * time.Millisecond, 6 * time.Second}, {8 * time.Second, 17 * time.Second}} {
+		s, now := newTestSession(3, 1)
+		s.need = 2
+		for i := range 3 {
+			s.step(now, ready(meta.NodeID(i+2), 0, 1))
+		}
+		s.step(now, evFlowing{epoch: 0})
+		s.step(now, evRoot{})
+		s.step(now, evLocal{})
+		s.step(now, evGroupDone{epoch: 0})
+		began := now
+		for s.member(4).phase != memberOut && now.Sub(began) < time.Minute {
+			now = now.Add(100 * time.Millisecond)
+			for _, n := range []meta.NodeID{2, 3, 4} {
+				st := standing{Status: statusChecking, Held: 1}
+				if n != 4 && now.Sub(began) >= tc.others {
+					st.Status = statusVoted
+				}
+				s.step(now, evStanding{n, st})
+			}
+			s.step(now, evTick{})
+		}
+		if took := now.Sub(began); took > tc.most || took < 2*tc.others || took < 3*time.Second || s.count(memberVoted) != 2 {
+			t.Errorf("others took %v: the last one was left out after %v, %d have voted", tc.others, took, s.count(memberVoted))
+		}
+	}
+}
