@@ -48,3 +48,36 @@ func TestSmallFilesOnSlowLinks(t *testing.T) {
 		})
 	}
 }
+
+// G6: as long as no pace is known, that of a group may be the pace of its links: a first transfer of more than 10 s stays together, and
+// nobody is left out.
+func TestFirstTransferOnSlowLinksStaysTogether(t *testing.T) {
+	c := start(t, cluster.Options{Nodes: 4, Rate: "40mbit"})
+	writer := c.Nodes[0]
+	src := filepath.Join(c.Dir, "image")
+	cluster.Random(t, src, 64<<20, 7) // 13.4 s at the rate of the links
+	cp := startCopy(t, src, writer.Path("image"))
+	epoch := uint32(0)
+	for running := true; running; {
+		select {
+		case err := <-cp.done:
+			if running = false; err != nil {
+				t.Fatalf("cp: %v", err)
+			}
+		case <-time.After(100 * time.Millisecond):
+		}
+		for _, tr := range writer.Status().Transfers {
+			epoch = max(epoch, tr.Epoch)
+		}
+	}
+	t.Logf("cp took %v", time.Since(cp.start))
+	if epoch != 0 {
+		t.Errorf("the members were regrouped %d times", epoch)
+	}
+	for _, n := range writer.Status().Nodes {
+		if n.OwedCount > 0 {
+			t.Errorf("%s is owed %d: %s", n.Name, n.OwedCount, n.OwedReason)
+		}
+	}
+	sameEverywhere(t, c, src, "image")
+}
