@@ -154,3 +154,41 @@ func TestVerifyAddsUp(t *testing.T) {
 		t.Fatalf("a forged record: %v", err)
 	}
 }
+
+// A state that is distrusted is not read, given to others or opened any more, until another is in its place.
+func TestDistrusted(t *testing.T) {
+	dir, twin := filled(t)
+	db := openSmall(t, dir)
+	for range 2 {
+		db.Distrust(errors.New("outvoted"))
+		_, errRead := db.Inode(meta.RootIno)
+		_, _, errApply := db.Apply(db.Index()+1, 1, nil)
+		_, _, errSnapshot := db.Snapshot()
+		for _, err := range []error{errRead, errApply, errSnapshot, db.Distrusted()} {
+			if !errors.Is(err, meta.ErrDamaged) {
+				t.Fatalf("went on: %v", err)
+			}
+		}
+		if err := db.Close(); err != nil {
+			t.Fatal(err)
+		}
+		var err error
+		if _, err = meta.Open(dir, small()); !errors.Is(err, meta.ErrDamaged) {
+			t.Fatalf("opened: %v", err)
+		}
+		if db, _, err = meta.OpenEmpty(dir, small()); err != nil {
+			t.Fatal(err)
+		}
+		s, _, err := twin.Snapshot()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := errors.Join(db.Restore(s), s.Close(), db.Distrusted()); err != nil {
+			t.Fatal(err)
+		}
+		sameState(t, twin, db)
+	}
+	if err := db.Close(); err != nil {
+		t.Fatal(err)
+	}
+}

@@ -34,6 +34,8 @@ type DB struct {
 	synced atomic.Uint64
 	oldest atomic.Uint64 // versions below may be gone: a read that began there starts again
 
+	distrust atomic.Pointer[error] // why nothing is read or applied, see Distrust
+
 	pins struct {
 		sync.Mutex
 		open map[*snapshot]struct{} // under way: their versions are kept
@@ -128,6 +130,9 @@ func openState(l *layout, opts Options) (*DB, error) {
 	if _, err := os.Stat(filepath.Join(l.path(num), markerName)); l.num > 0 && errors.Is(err, os.ErrNotExist) {
 		return nil, damagef("%s of the current state is missing", markerName)
 	}
+	if why, err := os.ReadFile(filepath.Join(l.path(num), distrustName)); err == nil {
+		return nil, damagef("%s", why)
+	}
 	if err := d.prepare(l.path(num), false); err != nil {
 		return nil, err
 	}
@@ -206,6 +211,9 @@ func (db *DB) Apply(index uint64, now int64, data []byte) (Result, []Event, erro
 	if db.closed {
 		return Result{}, nil, ErrClosed
 	}
+	if err := db.Distrusted(); err != nil {
+		return Result{}, nil, err
+	}
 	cur := db.cur.Load()
 	if index <= cur.head.Index {
 		return Result{Index: index, Duplicate: true}, nil, nil
@@ -222,7 +230,7 @@ func (db *DB) Apply(index uint64, now int64, data []byte) (Result, []Event, erro
 	res := t.run(data)
 	writes := t.finish()
 	if t.err != nil {
-		return Result{}, nil, fmt.Errorf("meta: apply entry %d: %w", index, t.err)
+		return Result{}, nil, fmt.Errorf("meta: apply entry %d: %w", index, asDamage("records", t.err))
 	}
 	if err := db.store.commit(index, writes); err != nil {
 		return Result{}, nil, fmt.Errorf("meta: commit entry %d: %w", index, err)

@@ -19,6 +19,9 @@ func (db *DB) read(fn func(s snap) error) error {
 	if db.closed {
 		return ErrClosed
 	}
+	if err := db.Distrusted(); err != nil {
+		return err
+	}
 	for {
 		v := db.cur.Load()
 		view := db.store.view(v.head.Index)

@@ -48,6 +48,9 @@ func (db *DB) Snapshot() (io.ReadCloser, uint64, error) {
 	if db.closed {
 		return nil, 0, ErrClosed
 	}
+	if err := db.Distrusted(); err != nil {
+		return nil, 0, err
+	}
 	db.pins.Lock()
 	defer db.pins.Unlock()
 	s := &snapshot{db: db, index: db.Index()}
@@ -179,6 +182,7 @@ func (db *DB) switchTo(fresh kvStore, v *version) error {
 		}
 	}
 	db.abandonSnapshots()
+	db.distrust.Store(nil)
 	db.store = fresh
 	db.publishVersion(v)
 	db.synced.Store(v.head.Index)

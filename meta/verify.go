@@ -19,6 +19,8 @@ import (
 	"github.com/dgraph-io/badger/v4/y"
 	"github.com/dgraph-io/ristretto/v2/z"
 	"google.golang.org/protobuf/proto"
+
+	"github.com/rdmcfs/rdmcfs/internal/durable"
 )
 
 // ErrDamaged is the class of errors of a database whose bytes on disk are not those that were written. Its state must not be
@@ -235,6 +237,34 @@ func (db *DB) verifySum(pace func(time.Duration) error) error {
 	}
 	if h.Index != index || h.Sum != sum {
 		return damagef("records at index %d do not add up to their digest", index)
+	}
+	return nil
+}
+
+// distrustName is a file in a state directory that must not be opened any more: why.
+const distrustName = "DISTRUSTED"
+
+// Distrust ends the use of a state that has turned out to be wrong: reads, snapshots and Apply return an error that wraps
+// ErrDamaged, also after another start, until Restore has put another state in its place.
+func (db *DB) Distrust(why error) {
+	if !errors.Is(why, ErrDamaged) {
+		why = damagef("%v", why)
+	}
+	db.life.RLock()
+	defer db.life.RUnlock()
+	if db.closed || !db.distrust.CompareAndSwap(nil, &why) || db.layout == nil {
+		return
+	}
+	name := filepath.Join(db.layout.path(db.layout.num), distrustName)
+	if err := durable.WriteFile(name, []byte(why.Error())); err != nil && db.opts.Log != nil {
+		db.opts.Log.Warn("meta: the distrusted state is not marked", "err", err) // it is checked again at the next start
+	}
+}
+
+// Distrusted is why nothing can be read, nil normally.
+func (db *DB) Distrusted() error {
+	if why := db.distrust.Load(); why != nil {
+		return *why
 	}
 	return nil
 }

@@ -1,6 +1,7 @@
 package consensus
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"sync"
@@ -27,9 +28,10 @@ type applyJob struct {
 }
 
 type restoreJob struct {
-	head snapHead
-	data io.Reader
-	done chan error // buffered 1
+	head    snapHead
+	data    io.Reader
+	replace bool       // also at the index that is applied
+	done    chan error // buffered 1
 }
 
 func (j *applyJob) bytes() (n uint64) {
@@ -95,6 +97,8 @@ type applier struct {
 	// promoted is the follow session in which this observer was asked to join raft: the rest of its entries is not applied,
 	// raft will bring them.
 	promoted uint64
+	// held are the jobs that wait while the state is being replaced.
+	held []applyJob
 }
 
 // runApply is the only caller of Apply, Sync and Restore.
@@ -119,7 +123,7 @@ func (n *Node) runApply() {
 			if !ok {
 				break
 			}
-			if err := a.do(&j); err != nil {
+			if err := a.take(j); err != nil {
 				n.fail(err)
 				break
 			}
@@ -144,6 +148,26 @@ func (a *applier) end() {
 			a.n.log.Error("sync of the state at close", "error", err)
 		}
 	}
+}
+
+// take does a job, or holds it while the state is being replaced.
+func (a *applier) take(j applyJob) error {
+	if a.n.rebuilding() != nil && j.restore == nil && j.where == nil {
+		a.held = append(a.held, j)
+		return nil
+	}
+	err := a.do(&j)
+	if errors.Is(err, ErrStateWrong) {
+		a.n.Rebuild(err)
+		a.held = append(a.held, j)
+		return nil
+	}
+	for err == nil && len(a.held) > 0 && a.n.rebuilding() == nil {
+		next := a.held[0]
+		a.held = a.held[1:]
+		err = a.take(next)
+	}
+	return err
 }
 
 func (a *applier) do(j *applyJob) error {
@@ -273,7 +297,7 @@ func (a *applier) promote(base raftlog.Base, conf *raftpb.ConfState, session uin
 }
 
 func (a *applier) restore(r *restoreJob) error {
-	if r.head.index <= a.applied {
+	if r.head.index < a.applied || r.head.index == a.applied && !r.replace {
 		return fmt.Errorf("consensus: snapshot at %d is not newer than %d", r.head.index, a.applied)
 	}
 	if err := a.sm.Restore(r.head.index, r.head.term, r.data); err != nil {
@@ -283,6 +307,7 @@ func (a *applier) restore(r *restoreJob) error {
 	if _, ok := a.n.feed.at(r.head.index); !ok {
 		a.n.feed.reset(r.head.base())
 	}
+	a.n.rebuilt()
 	a.n.showRestored(r.head.index)
 	return nil
 }

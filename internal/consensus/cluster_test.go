@@ -139,7 +139,7 @@ func (m *toy) Restore(index, _ uint64, r io.Reader) error {
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.now, m.synced = s, s.clone()
+	m.now, m.synced, m.fail = s, s.clone(), nil
 	return nil
 }
 

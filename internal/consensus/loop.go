@@ -386,10 +386,10 @@ func (n *Node) tendRaft() {
 			l.core.SnapshotFailed(peer)
 		}
 	}
-	if st.Role == RoleLeader && n.readOnlyErr() != nil && now.Sub(l.transferAt) > 3*time.Second {
+	if st.Role == RoleLeader && (n.readOnlyErr() != nil || n.rebuilding() != nil) && now.Sub(l.transferAt) > 3*time.Second {
 		l.transferAt = now
 		if to := n.healthyVoter(); to != 0 {
-			n.log.Warn("handing leadership over: the log can't be written", "to", to)
+			n.log.Warn("handing leadership over: the log can't be written, or the state is wrong", "to", to)
 			l.core.TransferLeader(to)
 		}
 	}

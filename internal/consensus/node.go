@@ -70,6 +70,7 @@ type nodeState struct {
 	lostSince time.Time // since when no leader is known
 	noQuorum  bool      // and that has been too long
 	readOnly  error
+	wrong     error // why the state is being replaced, see Rebuild
 
 	applied, synced, visible uint64
 	wanted                   uint64 // progress up to here is reported at once

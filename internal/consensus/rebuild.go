@@ -84,13 +84,62 @@ func (r *rebuilder) run(ctx context.Context) error {
 
 // peers are the other nodes, voters first.
 func (r *rebuilder) peers() []ID {
-	ids := votersOf(r.state.Base.Conf)
-	for _, id := range append(raftMembersOf(r.state.Base.Conf), r.n.peers()...) {
-		if !contains(ids, id) {
-			ids = append(ids, id)
+	conf := r.state.Base.Conf
+	return otherThan(r.n.id, votersOf(conf), raftMembersOf(conf), r.n.peers())
+}
+
+// Rebuild replaces a state that has turned out to be wrong by another node's, while the log goes on: nothing is applied until then. It
+// returns at once; the end is that the state machine's Restore has succeeded.
+func (n *Node) Rebuild(why error) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.state.wrong != nil || n.state.closed || n.ctx.Err() != nil {
+		return
+	}
+	n.state.wrong = why
+	n.log.Error("the state is wrong: it is replaced by another node's", "error", why)
+	n.wg.Go(n.runRebuild)
+}
+
+// rebuilding is why the state is being replaced, nil normally.
+func (n *Node) rebuilding() error {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.state.wrong
+}
+
+// rebuilt is called by the applier when the state has been replaced.
+func (n *Node) rebuilt() {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.state.wrong = nil
+}
+
+// runRebuild asks all others for their states in turn, until one was taken.
+func (n *Node) runRebuild() {
+	for n.ctx.Err() == nil {
+		n.mu.Lock()
+		ids := votersOf(n.state.conf)
+		n.mu.Unlock()
+		for _, peer := range otherThan(n.id, ids, n.peers()) {
+			_, err := n.fetchSnapshot(n.ctx, peer)
+			if n.rebuilding() == nil {
+				return
+			}
+			n.log.Warn("rebuild", "peer", fmt.Sprintf("%x", peer), "error", err)
+		}
+		n.pause(nil, rebuildPause)
+	}
+}
+
+// otherThan joins lists of nodes, in order, without self.
+func otherThan(self ID, lists ...[]ID) (out []ID) {
+	for _, id := range slices.Concat(lists...) {
+		if id != self && id != 0 && !contains(out, id) {
+			out = append(out, id)
 		}
 	}
-	return slices.DeleteFunc(ids, func(id ID) bool { return id == r.n.id || id == 0 })
+	return out
 }
 
 // take replaces the state by a peer's, if that is not below least. The log learns of it before, as in fetchSnapshot.

@@ -104,3 +104,34 @@ func TestRebuildAlone(t *testing.T) {
 		}
 	}
 }
+
+// A state that turns out to be wrong while the node runs is replaced by another node's: on an observer, a voter and the leader. Nothing is
+// applied until then, and no command is lost.
+func TestRebuildWhileRunning(t *testing.T) {
+	c := newCluster(t, 5, nil)
+	leader := c.waitVoters(3)
+	c.propose(leader, "first")
+	c.converge()
+	for i, by := range []string{"apply", "verdict"} {
+		for _, tn := range c.running() {
+			wrong := fmt.Errorf("test: %w", ErrStateWrong)
+			tn.sm.mu.Lock()
+			tn.sm.fail = wrong
+			tn.sm.mu.Unlock()
+			if by == "verdict" {
+				tn.node.Rebuild(wrong)
+			}
+			c.propose(1+tn.id%5, fmt.Sprint("during", i, tn.id))
+			c.propose(tn.id, fmt.Sprint("own", i, tn.id))
+			eventually(t, 20*time.Second, "the state is replaced", func() bool {
+				tn.sm.mu.Lock()
+				defer tn.sm.mu.Unlock()
+				return tn.sm.fail == nil && tn.node.rebuilding() == nil
+			})
+		}
+	}
+	c.converge()
+	if got := c.nodes[1].sm.state(); got.Count != 1+2*2*5 {
+		t.Fatalf("%d commands", got.Count)
+	}
+}

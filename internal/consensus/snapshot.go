@@ -118,7 +118,7 @@ func (n *Node) fetchSnapshot(ctx context.Context, peer ID) (raftlog.Base, error)
 		return base, err
 	}
 	n.log.Info("taking a snapshot", "peer", fmt.Sprintf("%x", peer), "index", head.index)
-	job := &restoreJob{head: head, data: &chunkReader{conn: conn}, done: make(chan error, 1)}
+	job := &restoreJob{head: head, data: &chunkReader{conn: conn}, replace: n.rebuilding() != nil, done: make(chan error, 1)}
 	n.applyQ.add(applyJob{restore: job})
 	select {
 	case err = <-job.done:

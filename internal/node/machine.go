@@ -1,6 +1,7 @@
 package node
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"sync"
@@ -18,6 +19,10 @@ type machine struct {
 	// entry's. All mounts show the entries when it returns.
 	changed func(index uint64, events []meta.Event)
 
+	// distrust is called when the state turns out to be damaged; may be nil.
+	distrust func(error)
+	marks    marks
+
 	mu       sync.Mutex
 	restored func() // called after a snapshot replaced the state
 }
@@ -29,9 +34,17 @@ func (m *machine) Apply(entries []consensus.Entry) ([]any, error) {
 	for i, e := range entries {
 		m.point("apply")
 		res, events, err := m.db.Apply(e.Index, e.Time, e.Data)
+		if errors.Is(err, meta.ErrDamaged) {
+			if m.distrust != nil {
+				m.distrust(err)
+			}
+			return results[:i], fmt.Errorf("node: apply entry %d: %w: %w", e.Index, consensus.ErrStateWrong, err)
+		}
 		if err != nil {
 			return results[:i], fmt.Errorf("node: apply entry %d: %w", e.Index, err)
 		}
+		_, digest := m.db.Digest()
+		m.marks.note(e.Index, digest)
 		if e.Data != nil {
 			results[i] = res
 		}
@@ -66,6 +79,7 @@ func (m *machine) Restore(index, _ uint64, r io.Reader) error {
 	if got := m.db.Index(); got != index {
 		return fmt.Errorf("node: restore snapshot: state is at %d, want %d", got, index)
 	}
+	m.marks.forget()
 	m.mu.Lock()
 	restored := m.restored
 	m.mu.Unlock()

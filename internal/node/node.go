@@ -83,11 +83,12 @@ type node struct {
 	groups   *liveGroups
 	repl     *replicate.Replicator
 	machine  *machine
+	digests  *digests
 	port     *control.Port
 	mounts   *mounts
 
-	rebuilding *rebuilding              // the state was damaged at the start
-	keptPeers  map[meta.NodeID]peerAddr // as in the peers file; the applying goroutine's
+	rebuilding atomic.Pointer[rebuilding] // the state was damaged: at the start, or since
+	keptPeers  map[meta.NodeID]peerAddr   // as in the peers file; the applying goroutine's
 
 	ready   atomic.Bool
 	putOut  atomic.Bool           // a peer says that this node was evicted
@@ -278,7 +279,9 @@ func (n *node) openReplication() error {
 
 func (n *node) openLog() error {
 	n.keepPeers()
-	n.machine = &machine{db: n.db, point: n.crash.point, changed: n.changed, restored: n.restored}
+	n.machine = &machine{db: n.db, point: n.crash.point, changed: n.changed, restored: n.restored, distrust: n.distrust}
+	n.digests = newDigests(n, &n.machine.marks)
+	n.server.HandleCall(kindDigest, n.digests.handle)
 	cfg := n.consensusConfig()
 	cfg.StateMachine = n.machine
 	raft, err := consensus.Open(cfg)
@@ -350,6 +353,8 @@ func (n *node) startWork() error {
 	n.tasks.Go(func() { n.keepCertificate(n.ctx) })
 	n.tasks.Go(func() { n.keepSigning(n.ctx) })
 	n.tasks.Go(func() { n.scrub(n.ctx) })
+	n.tasks.Go(func() { n.digests.run(n.ctx) })
+	n.tasks.Go(func() { n.digests.verify(n.ctx) })
 	n.tasks.Go(func() { n.keepFlat(n.ctx) })
 	return nil
 }
@@ -396,6 +401,9 @@ func (n *node) viewChanged() {
 
 // restored is called when a snapshot has replaced the state.
 func (n *node) restored() {
+	if r := n.rebuilding.Load(); r != nil {
+		r.done.Store(true)
+	}
 	n.viewChanged()
 	n.mounts.dropCaches()
 	n.repl.Restored()

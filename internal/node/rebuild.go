@@ -26,18 +26,24 @@ type rebuilding struct {
 	why      error
 	promised uint64 // the damaged state had reached this index
 	doing    atomic.Pointer[string]
+	done     atomic.Bool
 }
 
 func (r *rebuilding) say(text string) { r.doing.Store(&text) }
 
+func (n *node) isRebuilding() bool {
+	r := n.rebuilding.Load()
+	return r != nil && !r.done.Load()
+}
+
 // warning is what status says: also afterwards, until the next start, since a disk that damages one file may damage others.
-func (r *rebuilding) warning(done bool) string {
+func (r *rebuilding) warning() string {
 	doing := "starting"
 	if text := r.doing.Load(); text != nil {
 		doing = *text
 	}
-	if done {
-		return fmt.Sprintf("the state was damaged when this node started, and was rebuilt (%s); check the disk and the memory of this machine: %v", doing, r.why)
+	if r.done.Load() {
+		return fmt.Sprintf("the state was damaged, and was rebuilt (%s); check the disk and the memory of this machine: %v", doing, r.why)
 	}
 	return fmt.Sprintf("this node serves nothing while it rebuilds its state from the others: %v; now: %s", r.why, doing)
 }
@@ -50,14 +56,15 @@ func (n *node) openState() (err error) {
 		return err
 	}
 	n.log.Error("the state is damaged: this node serves nothing until it has taken another node's", "err", err)
-	n.rebuilding = &rebuilding{why: err}
-	n.db, n.rebuilding.promised, err = meta.OpenEmpty(dir, opts)
+	r := &rebuilding{why: err}
+	n.rebuilding.Store(r)
+	n.db, r.promised, err = meta.OpenEmpty(dir, opts)
 	return err
 }
 
 // rebuild remakes a damaged state. Meanwhile the command line gets to know why nothing else works.
 func (n *node) rebuild() error {
-	r := n.rebuilding
+	r := n.rebuilding.Load()
 	if r == nil {
 		return nil
 	}
@@ -81,7 +88,7 @@ func (n *node) rebuild() error {
 
 // awaitRebuilt waits until a rebuilt state is no older than the one it replaces: nothing is served before.
 func (n *node) awaitRebuilt() error {
-	r := n.rebuilding
+	r := n.rebuilding.Load()
 	if r == nil {
 		return nil
 	}
@@ -95,6 +102,7 @@ func (n *node) awaitRebuilt() error {
 	if err := raft.WaitApplied(n.ctx, r.promised); err != nil {
 		return fmt.Errorf("node: rebuild: %w", err)
 	}
+	r.done.Store(true)
 	return nil
 }
 
@@ -104,7 +112,7 @@ func (n *node) rebuildStatus() admin.Status {
 		Listen: n.id.Listen, State: stateRebuilding, Started: n.started, Fabric: n.device.String(), Space: n.space(),
 		Unpublished: n.unpublished(),
 	}
-	st.Warnings = append(st.Warnings, n.rebuilding.warning(false))
+	st.Warnings = append(st.Warnings, n.rebuilding.Load().warning())
 	return st
 }
 

@@ -87,6 +87,9 @@ func (c cluster) Show(ctx context.Context, index uint64) error {
 
 // Propose implements fs.Cluster.
 func (c cluster) Propose(ctx context.Context, op meta.Op) (meta.Result, error) {
+	if err := c.n.db.Distrusted(); err != nil {
+		return meta.Result{}, fmt.Errorf("%w: %w", fs.ErrReadOnly, err)
+	}
 	if !c.n.db.SpaceFor(op) {
 		return meta.Result{}, fmt.Errorf("node: the disk of %s is full: %w", c.n.cfg.DataDir, replicate.ErrNoSpace)
 	}
@@ -115,6 +118,9 @@ func readOnly(err error) error {
 
 // Publish implements fs.Cluster.
 func (c cluster) Publish(ctx context.Context, p replicate.Push) (replicate.Outcome, error) {
+	if err := c.n.db.Distrusted(); err != nil {
+		return replicate.Outcome{}, fmt.Errorf("%w: %w", fs.ErrReadOnly, err)
+	}
 	out, err := c.n.repl.Publish(ctx, p)
 	return out, readOnly(err)
 }

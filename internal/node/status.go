@@ -2,6 +2,7 @@ package node
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"path"
 	"strings"
@@ -34,7 +35,7 @@ func (n *node) status(context.Context) (admin.Status, error) {
 		st.Voters = append(st.Voters, uint32(v))
 	}
 	nodes, err := n.nodeStatus(log)
-	if err != nil {
+	if err != nil && !errors.Is(err, meta.ErrDamaged) {
 		return st, err
 	}
 	st.Nodes = nodes
@@ -46,7 +47,7 @@ func (n *node) state(log consensus.Status) string {
 	switch {
 	case n.ctx.Err() != nil:
 		return "stopping"
-	case !n.ready.Load() && n.rebuilding != nil:
+	case n.isRebuilding():
 		return stateRebuilding
 	case !n.ready.Load():
 		return "starting"
@@ -230,8 +231,11 @@ func (n *node) warnings(st admin.Status) []string {
 	if len(st.Voters) == 1 && len(st.Nodes) > 1 {
 		out = append(out, fmt.Sprintf("one voter: while node %d is down nothing can be changed; a third node makes it three voters", st.Voters[0]))
 	}
-	if n.rebuilding != nil {
-		out = append(out, n.rebuilding.warning(st.State != stateRebuilding))
+	if r := n.rebuilding.Load(); r != nil {
+		out = append(out, r.warning())
+	}
+	if text := n.digests.words.Load(); text != nil {
+		out = append(out, *text)
 	}
 	if st.State == "cut-off" {
 		out = append(out, "cut off: no quorum of voters answers; reads show the state as of the applied index, changes fail")

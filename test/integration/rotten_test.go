@@ -3,6 +3,7 @@ package integration
 import (
 	"bytes"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"strings"
@@ -46,6 +47,7 @@ func TestRottenState(t *testing.T) {
 		want[own] = 9000
 		cluster.Random(t, victim.Path(own), want[own], uint64(300+round))
 	}
+	rotWhileRunning(t, c, c.Nodes[1], want)
 	c.AwaitNothingOwed(60 * time.Second)
 	c.AwaitAgreement(60 * time.Second)
 	for _, n := range c.Nodes {
@@ -58,6 +60,28 @@ func TestRottenState(t *testing.T) {
 			t.Errorf("%s after another start: %q", n.Name(), text)
 		}
 	}
+}
+
+// rotWhileRunning damages the tables of a running node, and changes what is in them: the node differs from the others from then on, finds
+// that out by itself, and takes another's state while its mount stays.
+func rotWhileRunning(t *testing.T, c *cluster.Cluster, victim *cluster.Node, want map[string]int64) {
+	t.Helper()
+	victim.Restart() // its state is in tables then
+	c.AwaitUp(victim)
+	for _, table := range filesUnder(t, filepath.Join(victim.Data, "state"), ".sst") {
+		flipName(t, table)
+	}
+	for name, size := range maps.Clone(want) {
+		must(t, os.Rename(c.Nodes[0].Path(name), c.Nodes[0].Path("renamed-"+name)))
+		delete(want, name)
+		want["renamed-"+name] = size
+	}
+	c.Await(60*time.Second, "the damage is found and mended", func() (bool, string) {
+		st := victim.Status()
+		text := strings.Join(st.Warnings, "\n")
+		return st.State == "serving" && strings.Contains(text, "rebuilt"), st.State + text
+	})
+	allNames(t, victim, want)
 }
 
 // flipName inverts one bit in the first name that a table spells out.

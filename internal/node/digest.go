@@ -1,0 +1,260 @@
+package node
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/rdmcfs/rdmcfs/internal/consensus"
+	"github.com/rdmcfs/rdmcfs/internal/control"
+	"github.com/rdmcfs/rdmcfs/meta"
+)
+
+// The digests of the state are compared between the nodes at equal index all the time. A node judges only itself: one that differs
+// from another reads all its state, and if that does not add up, or if a majority of three voters or more has one other digest and
+// has read all of its own, this node's state is wrong.
+
+const (
+	// kindDigest is the kind of the call that asks a node for its digest at an index. The payload is index u64 · digest 16; the answer
+	// known u8 · digest 16 · index u64 at which the answering node last found its state whole.
+	kindDigest = 4
+	// digestEvery is the pause between two comparisons.
+	digestEvery = 2 * time.Second
+	// digestTimeout bounds a comparison.
+	digestTimeout = 5 * time.Second
+	// digestPeers are asked each time, voters first.
+	digestPeers = 8
+	// verifyEvery is the pause between two looks at all of the state, verifyPart how much of a processor they take.
+	verifyEvery = time.Hour
+	verifyPart  = 0.1
+	marksKept   = 4096
+)
+
+// marks are the digests at the last applied indexes.
+type marks struct {
+	mu   sync.Mutex
+	list [marksKept]mark // by index modulo marksKept
+}
+
+type mark struct {
+	index  uint64
+	digest [16]byte
+}
+
+func (m *marks) note(index uint64, digest [16]byte) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.list[index%marksKept] = mark{index, digest}
+}
+
+// forget drops all: the state was replaced.
+func (m *marks) forget() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	clear(m.list[:])
+}
+
+func (m *marks) at(index uint64) (digest [16]byte, ok bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	got := m.list[index%marksKept]
+	return got.digest, got.index == index && index > 0
+}
+
+// digestAnswer is what a node says of one index.
+type digestAnswer struct {
+	node   meta.NodeID
+	digest [16]byte
+	whole  bool // it has read all of its state since that index
+}
+
+// verdict is what a node finds out about its own state.
+type verdict uint8
+
+const (
+	agrees verdict = iota
+	// differs: somebody has another digest, and nobody can say yet who is right.
+	differs
+	// outvoted: a majority of three voters or more has one other digest, and each of them has read all of its state.
+	outvoted
+)
+
+// judge compares the own digest with what others have at the same index. with names a node that has another one.
+func judge(own [16]byte, answers []digestAnswer, voters []meta.NodeID) (v verdict, with meta.NodeID) {
+	count := map[[16]byte]int{}
+	for _, a := range answers {
+		if a.digest == own {
+			continue
+		}
+		v, with = differs, a.node
+		if a.whole && slices.Contains(voters, a.node) {
+			count[a.digest]++
+		}
+	}
+	for _, n := range count {
+		if len(voters) >= 3 && n > len(voters)/2 {
+			return outvoted, with
+		}
+	}
+	return v, with
+}
+
+// digests compares this node's state with the others'.
+type digests struct {
+	n     *node
+	marks *marks
+	whole atomic.Uint64 // the state was read whole when this index was applied
+	alarm chan struct{} // buffered 1: somebody has another digest
+	words atomic.Pointer[string]
+}
+
+func newDigests(n *node, m *marks) *digests {
+	return &digests{n: n, marks: m, alarm: make(chan struct{}, 1)}
+}
+
+// run compares until ctx ends.
+func (d *digests) run(ctx context.Context) {
+	tick := time.NewTicker(digestEvery)
+	defer tick.Stop()
+	last := uint64(0)
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+		// Others have applied by now what was applied here a round ago.
+		if own, ok := d.marks.at(last); ok && d.n.db.Distrusted() == nil {
+			d.compare(ctx, last, own)
+		}
+		last = d.n.db.Index()
+	}
+}
+
+func (d *digests) compare(ctx context.Context, index uint64, own [16]byte) {
+	ctx, cancel := context.WithTimeout(ctx, digestTimeout)
+	defer cancel()
+	voters := numbers(d.n.raft.status().Voters)
+	v, with := judge(own, d.ask(ctx, index, own, voters), voters)
+	switch {
+	case v == agrees:
+		d.words.Store(nil)
+		return
+	case d.whole.Load() < index:
+		signalAlarm(d.alarm) // verify says next whether it is this node's fault
+	case v == outvoted:
+		d.n.distrust(fmt.Errorf("at log index %d most voters have another digest, among them node %d", index, with))
+		return
+	}
+	text := fmt.Sprintf("the state of this node differs from that of node %d at log index %d, and no majority of three voters says which is right: "+
+		"change nothing until the wrong one is found, evict it and join it again", with, index)
+	if d.words.Swap(&text) == nil {
+		d.n.log.Error("digests differ", "with", with, "index", index)
+	}
+}
+
+// ask gathers what others say of an index.
+func (d *digests) ask(ctx context.Context, index uint64, own [16]byte, voters []meta.NodeID) (out []digestAnswer) {
+	payload := append(binary.LittleEndian.AppendUint64(nil, index), own[:]...)
+	b := d.n.members.book()
+	peers := slices.Clone(voters)
+	for id := range b.nodes {
+		if !slices.Contains(peers, id) {
+			peers = append(peers, id)
+		}
+	}
+	peers = slices.DeleteFunc(peers, func(id meta.NodeID) bool { return id == d.n.id.Node || b.nodes[id].State != meta.NodeUp })
+	got := make(chan digestAnswer, digestPeers)
+	var calls sync.WaitGroup
+	for _, id := range peers[:min(len(peers), digestPeers)] {
+		calls.Go(func() {
+			body, err := d.n.peers.Call(ctx, uint32(id), kindDigest, payload)
+			if err != nil || len(body) != 1+16+8 || body[0] == 0 {
+				return
+			}
+			got <- digestAnswer{node: id, digest: [16]byte(body[1:17]), whole: binary.LittleEndian.Uint64(body[17:]) >= index}
+		})
+	}
+	calls.Wait()
+	close(got)
+	for a := range got {
+		out = append(out, a)
+	}
+	return out
+}
+
+// handle answers another node, and looks at this node's own state where the two differ.
+func (d *digests) handle(_ context.Context, _ control.Caller, payload []byte) ([]byte, error) {
+	if len(payload) != 8+16 {
+		return nil, fmt.Errorf("node: digest call of %d bytes: %w", len(payload), control.ErrProtocol)
+	}
+	index := binary.LittleEndian.Uint64(payload)
+	own, known := d.marks.at(index)
+	out := make([]byte, 1+16+8)
+	if !known || d.n.db.Distrusted() != nil {
+		return out, nil
+	}
+	whole := d.whole.Load()
+	if own != [16]byte(payload[8:]) && whole < index {
+		signalAlarm(d.alarm)
+	}
+	out[0] = 1
+	copy(out[1:], own[:])
+	binary.LittleEndian.PutUint64(out[17:], whole)
+	return out, nil
+}
+
+func signalAlarm(c chan struct{}) {
+	select {
+	case c <- struct{}{}:
+	default:
+	}
+}
+
+// verify reads all of the state: after the start, now and then, and at once when somebody has another digest.
+func (d *digests) verify(ctx context.Context) {
+	part := verifyPart
+	for {
+		index := d.n.db.Index()
+		err := d.n.db.Verify(ctx, part)
+		switch {
+		case err == nil:
+			d.whole.Store(index)
+		case errors.Is(err, meta.ErrDamaged) && d.n.db.Distrusted() == nil:
+			d.n.distrust(err)
+		case ctx.Err() == nil:
+			d.n.log.Debug("verify the state", "err", err)
+		}
+		timer := time.NewTimer(verifyEvery)
+		select {
+		case <-ctx.Done():
+			timer.Stop()
+			return
+		case <-d.alarm:
+			part = 1
+		case <-timer.C:
+			part = verifyPart
+		}
+		timer.Stop()
+	}
+}
+
+// distrust ends the use of this node's state, and has another node's put in its place. The mounts stay, and answer EIO until then.
+func (n *node) distrust(why error) {
+	if n.isRebuilding() {
+		return
+	}
+	n.db.Distrust(why)
+	r := &rebuilding{why: why}
+	r.say("taking the state of another node")
+	n.rebuilding.Store(r)
+	n.log.Error("the state is wrong: this node serves nothing until it has taken another node's", "err", why)
+	if raft, err := n.raft.get(); err == nil {
+		raft.Rebuild(fmt.Errorf("%w: %w", consensus.ErrStateWrong, why))
+	}
+}

@@ -1,0 +1,58 @@
+package node
+
+import (
+	"testing"
+
+	"github.com/rdmcfs/rdmcfs/meta"
+)
+
+// A node is wrong if most voters say so, who have read all of their own states. One damaged node never puts out a healthy one.
+func TestJudge(t *testing.T) {
+	good, bad, other := [16]byte{1}, [16]byte{2}, [16]byte{3}
+	three, five := []meta.NodeID{1, 2, 3}, []meta.NodeID{1, 2, 3, 4, 5}
+	say := func(node meta.NodeID, digest [16]byte) digestAnswer { return digestAnswer{node, digest, true} }
+	for _, c := range []struct {
+		name    string
+		own     [16]byte
+		answers []digestAnswer
+		voters  []meta.NodeID
+		want    verdict
+	}{
+		{"all agree", good, []digestAnswer{say(2, good), say(3, good)}, three, agrees},
+		{"nobody answers", good, nil, three, agrees},
+		{"one damaged voter", good, []digestAnswer{say(2, bad), say(3, good)}, three, differs},
+		{"this voter is damaged", bad, []digestAnswer{say(2, good), say(3, good)}, three, outvoted},
+		{"this leader is damaged, and one does not answer", bad, []digestAnswer{say(3, good)}, three, differs},
+		{"this observer is damaged", bad, []digestAnswer{say(1, good), say(2, good), say(4, good)}, three, outvoted},
+		{"many damaged observers", good, []digestAnswer{say(2, good), say(4, bad), say(5, bad), say(6, bad)}, three, differs},
+		{"they have not read their states", bad, []digestAnswer{{2, good, false}, {3, good, false}}, three, differs},
+		{"they differ from each other", bad, []digestAnswer{say(2, good), say(3, other)}, three, differs},
+		{"two of five", good, []digestAnswer{say(2, bad), say(3, bad), say(4, good), say(5, good)}, five, differs},
+		{"three of five", bad, []digestAnswer{say(2, good), say(3, good), say(4, good), say(5, bad)}, five, outvoted},
+		{"one voter", bad, []digestAnswer{say(1, good)}, []meta.NodeID{1}, differs},
+	} {
+		if got, _ := judge(c.own, c.answers, c.voters); got != c.want {
+			t.Errorf("%s: %d, want %d", c.name, got, c.want)
+		}
+	}
+}
+
+func TestMarks(t *testing.T) {
+	var m marks
+	if _, ok := m.at(0); ok {
+		t.Error("a mark of nothing")
+	}
+	for i := uint64(1); i <= marksKept+10; i++ {
+		m.note(i, [16]byte{byte(i)})
+	}
+	if _, ok := m.at(10); ok {
+		t.Error("a mark that was overwritten")
+	}
+	if got, ok := m.at(11); !ok || got != [16]byte{11} {
+		t.Error(got, ok)
+	}
+	m.forget()
+	if _, ok := m.at(11); ok {
+		t.Error("a mark of the state before")
+	}
+}
