@@ -136,16 +136,16 @@ func mergeDone(a, b context.Context) (context.Context, context.CancelFunc) {
 // publish tries once, and again where another form of the push can do better.
 func (p *Pusher) publish(ctx context.Context, push *Push) (Outcome, error) {
 	p.counters.pushes.Add(1)
-	out, err := p.attempt(ctx, push)
+	out, err := p.attempt(ctx, push, false)
 	var again errAgain
-	for range 2 {
+	for i := range 2 {
 		if !errors.As(err, &again) || ctx.Err() != nil {
 			break
 		}
 		if again.whole {
 			push.Dirty = nil // members lack the base
 		}
-		out, err = p.attempt(ctx, push)
+		out, err = p.attempt(ctx, push, i == 1)
 	}
 	if err != nil {
 		p.counters.failures.Add(1)
@@ -164,8 +164,8 @@ func (e errAgain) Error() string { return e.err.Error() }
 
 func (e errAgain) Unwrap() error { return e.err }
 
-// attempt is one session, from its number to its end in the log.
-func (p *Pusher) attempt(ctx context.Context, push *Push) (Outcome, error) {
+// attempt is one session, from its number to its end in the log. None follows the last one.
+func (p *Pusher) attempt(ctx context.Context, push *Push, last bool) (Outcome, error) {
 	t, err := p.choose(push)
 	if err != nil {
 		return Outcome{}, err
@@ -184,7 +184,17 @@ func (p *Pusher) attempt(ctx context.Context, push *Push) (Outcome, error) {
 	s.status = p.transfers.begin(p.cfg.Clock, TransferStatus{
 		Content: s.id, Ino: push.Ino, Path: push.Path, Size: push.Size, Stream: push.Size, Phase: PhaseProposing,
 	})
-	defer s.status.end()
+	out, err := s.carry(ctx)
+	how, text := ending(out, err)
+	if how == EndRepeated && (last || ctx.Err() != nil) {
+		how = EndFailed
+	}
+	s.status.end(how, text)
+	return out, err
+}
+
+// carry brings the bytes to the members and the version into the log.
+func (s *pushSession) carry(ctx context.Context) (Outcome, error) {
 	if err := s.gather(ctx); err != nil {
 		s.giveUp()
 		return Outcome{}, err
@@ -268,6 +278,7 @@ func (s *pushSession) count(votes []meta.NodeID, missed []meta.Missed) error {
 		}
 	}
 	s.op.Votes.View, s.op.Missing = s.targets.view, missed
+	s.status.counted(s.id.Node, votes, missed)
 	if want := s.targets.minCopies(); have < want {
 		return fmt.Errorf("%d of %d copies stored: %w%s", have, want, ErrCopies, s.reasons(missed))
 	}
@@ -353,9 +364,25 @@ func (s *pushSession) show(ctx context.Context, res meta.Result) (Outcome, error
 		behind = s.targets.others
 	}
 	out.Behind = behind
+	s.shown(res.Index, behind)
 	p.counters.published.Add(1)
 	p.counters.publishedBytes.Add(uint64(s.push.Size))
 	return out, nil
+}
+
+// shown notes who shows the version and who was not waited for any longer.
+func (s *pushSession) shown(index uint64, behind []meta.NodeID) {
+	if len(s.op.Inline) > 0 {
+		s.status.rides(s.targets.others, behind)
+	}
+	if len(behind) == 0 {
+		return
+	}
+	p := s.p
+	p.cfg.Logger.Warn("a version was published and these nodes have not shown it in time", "path", s.push.Path, "content", s.id,
+		"index", index, "nodes", behind)
+	p.transfers.leftBehind(behind, lateShow{index: index, path: s.push.Path, at: p.cfg.Clock.Now()})
+	s.status.behind(behind)
 }
 
 func (s *pushSession) remember() {

@@ -28,46 +28,54 @@ const (
 
 // TransferStatus is one push or catch-up as it runs.
 type TransferStatus struct {
-	Content  meta.ContentID
-	Ino      meta.Ino
-	Path     string
-	Size     int64
-	Stream   int64 // bytes that have to be sent: less than Size for deltas and files with holes
-	CatchUp  bool
-	Phase    Phase
-	Epoch    uint32
-	Began    time.Time
-	Members  []MemberStatus
-	Rate     float64 // bytes a second that the slowest member gets, since the beginning
-	Unproven bool    // the outcome is unknown
+	Content meta.ContentID
+	Ino     meta.Ino
+	Path    string
+	Size    int64
+	Stream  int64 // bytes that have to be sent: less than Size for deltas and files with holes
+	CatchUp bool
+	Phase   Phase
+	Epoch   uint32
+	Began   time.Time
+	Members []MemberStatus
+	Rate    float64 // bytes a second that the slowest member gets now
+	Ended   time.Time
+	Ending  Ending // "" while it runs
+	Text    string // why it failed, or another session follows
 }
 
 // MemberStatus is one member of a transfer.
 type MemberStatus struct {
 	Node   meta.NodeID
 	State  string // asked, receiving, checking, stored, out
-	Bytes  int64  // of Stream, that it has
+	Bytes  int64  // of Stream, the most that it has had
 	Reason meta.OwedReason
-	Text   string // why it is out
+	Text   string  // why it is out
+	Rate   float64 // bytes a second, over the last seconds
+	Behind bool    // it had not shown the version when the close that published it returned
 }
 
 // transfers are the pushes and catch-ups that run, for status.
 type transfers struct {
 	mu   sync.Mutex
 	all  map[*transfer]struct{}
-	slow map[meta.NodeID]string  // why a node was last left out as slow, by this node
-	took map[Phase]time.Duration // by pushes, since the start
+	slow map[meta.NodeID]string   // why a node was last left out as slow, by this node
+	late map[meta.NodeID]lateShow // the last version that a close did not wait for any longer
+	took map[Phase]time.Duration  // by pushes, since the start
+
+	feeds []*TransferFeed
 }
 
 type transfer struct {
 	owner *transfers
 	clock Clock
-	st    TransferStatus // guarded by owner.mu
-	since time.Time      // when its phase began; guarded by owner.mu
+	st    TransferStatus               // guarded by owner.mu
+	since time.Time                    // when its phase began; guarded by owner.mu
+	seen  map[meta.NodeID]*memberTrack // of the session's goroutine
 }
 
 func newTransfers() *transfers {
-	return &transfers{all: make(map[*transfer]struct{}), slow: make(map[meta.NodeID]string), took: make(map[Phase]time.Duration)}
+	return &transfers{all: make(map[*transfer]struct{}), slow: make(map[meta.NodeID]string), late: make(map[meta.NodeID]lateShow), took: make(map[Phase]time.Duration)}
 }
 
 // leftOut logs the members that a session has left out, and remembers why one was too slow.
@@ -94,18 +102,25 @@ func (t *transfers) whySlow(node meta.NodeID) string {
 
 func (t *transfers) begin(clock Clock, st TransferStatus) *transfer {
 	st.Began = clock.Now()
-	tr := &transfer{owner: t, clock: clock, st: st, since: st.Began}
+	tr := &transfer{owner: t, clock: clock, st: st, since: st.Began, seen: make(map[meta.NodeID]*memberTrack)}
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.all[tr] = struct{}{}
 	return tr
 }
 
-func (t *transfer) end() {
+// end is called once, with the outcome; every follower gets the last state.
+func (t *transfer) end(how Ending, text string) {
 	t.owner.mu.Lock()
 	defer t.owner.mu.Unlock()
+	last := t.st
 	t.enterLocked("")
 	delete(t.owner.all, t)
+	last.Ended, last.Ending, last.Text, last.Rate = t.since, how, text, 0
+	for i := range last.Members {
+		last.Members[i].Rate = 0
+	}
+	t.owner.tellLocked(last)
 }
 
 func (t *transfer) phase(p Phase) {
@@ -132,14 +147,20 @@ func (t *transfers) phaseTimes() map[Phase]time.Duration {
 
 // show copies what the session knows.
 func (t *transfer) show(s *rootSession) {
+	now := t.clock.Now()
 	members := make([]MemberStatus, len(s.members))
-	slowest := t.st.Stream
+	slowest := -1.0
 	for i, m := range s.members {
-		bytes := min(max(int64(m.held)*content.BlockBytes, int64(m.have.count())*content.BlockBytes+m.bytes), t.st.Stream)
-		if m.phase != memberOut {
-			slowest = min(slowest, bytes)
+		bytes, rate := t.track(m.node).look(now, s.epoch, m.phase == memberAsked, min(m.present(), t.st.Stream))
+		if m.phase == memberVoted {
+			bytes = t.st.Stream
 		}
-		members[i] = MemberStatus{m.node, m.phase.String(), bytes, m.reason, m.text}
+		if !m.live() {
+			rate = 0
+		} else if slowest < 0 || rate < slowest {
+			slowest = rate
+		}
+		members[i] = MemberStatus{Node: m.node, State: m.phase.String(), Bytes: bytes, Reason: m.reason, Text: m.text, Rate: rate}
 	}
 	t.owner.mu.Lock()
 	defer t.owner.mu.Unlock()
@@ -147,9 +168,19 @@ func (t *transfer) show(s *rootSession) {
 	if p := s.phase.status(); p != t.st.Phase {
 		t.enterLocked(p)
 	}
-	if d := t.clock.Now().Sub(t.st.Began); d > 0 {
-		t.st.Rate = float64(slowest) / d.Seconds()
+	t.st.Rate = max(slowest, 0)
+}
+
+func (t *transfer) track(n meta.NodeID) *memberTrack {
+	if t.seen[n] == nil {
+		t.seen[n] = &memberTrack{asked: true}
 	}
+	return t.seen[n]
+}
+
+// present is how many bytes a member has, as far as the root knows.
+func (m *rootMember) present() int64 {
+	return max(int64(m.held)*content.BlockBytes, int64(m.have.count())*content.BlockBytes+m.bytes)
 }
 
 func (p rootPhase) status() Phase {
@@ -181,6 +212,10 @@ func (p memberPhase) String() string {
 func (t *transfers) list() []TransferStatus {
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	return t.listLocked()
+}
+
+func (t *transfers) listLocked() []TransferStatus {
 	out := make([]TransferStatus, 0, len(t.all))
 	for tr := range t.all {
 		st := tr.st

@@ -351,7 +351,7 @@ func (s *supplier) pushForm(j *supply, reader *content.Reader, form int, targets
 }
 
 // multicast runs one session for a published content; it returns who did not take it.
-func (s *supplier) multicast(j *supply, reader *content.Reader, layout *content.Layout, targets []meta.NodeID) ([]meta.Missed, error) {
+func (s *supplier) multicast(j *supply, reader *content.Reader, layout *content.Layout, targets []meta.NodeID) (missed []meta.Missed, err error) {
 	shape, err := layout.Shape().AppendBinary(nil)
 	if err != nil {
 		return nil, err
@@ -364,7 +364,8 @@ func (s *supplier) multicast(j *supply, reader *content.Reader, layout *content.
 	status := s.transfers.begin(s.cfg.Clock, TransferStatus{
 		Content: j.id, Ino: c.Ino, Size: reader.Size(), Stream: stream, CatchUp: true, Phase: PhaseAnnouncing,
 	})
-	defer status.end()
+	var votes []meta.NodeID
+	defer func() { status.end(delivery(len(votes), err)) }()
 	groupBlock := groupBlockBytes(stream)
 	src := &storedSource{reader: reader, layout: layout, groupBlock: groupBlock}
 	sess := newRootSession(targets, int(layout.Blocks()), s.cfg.Tuning.limits(groupBlock))
@@ -378,8 +379,19 @@ func (s *supplier) multicast(j *supply, reader *content.Reader, layout *content.
 	if err := src.failure(); err != nil {
 		return nil, err
 	}
-	votes, missed := run.votes()
+	votes, missed = run.votes()
 	s.counters.caughtUpBytes.Add(uint64(stream) * uint64(len(votes)))
 	s.transfers.leftOut(s.cfg.Logger, "catch-up: node left out", j.id, sess.members)
 	return missed, s.ctx.Err()
+}
+
+// delivery is what the multicast of a published content came to.
+func delivery(votes int, err error) (Ending, string) {
+	switch {
+	case votes > 0:
+		return EndDelivered, ""
+	case err != nil:
+		return EndFailed, err.Error()
+	}
+	return EndFailed, "no node took it"
 }

@@ -72,13 +72,14 @@ func TestProgressWithoutATerminalIsSparse(t *testing.T) {
 		p.event(admin.Event{Time: printTime.Add(time.Duration(i) * 100 * time.Millisecond), Kind: "transfer", Transfer: &tr})
 	}
 	done := sampleTransfer(1000 << 20)
-	done.Members[1].State = "stored"
+	done.Members[1].State, done.Members[1].Reason = "stored", ""
+	done.Outcome, done.Started, done.Ended = "published", printTime, printTime.Add(3*time.Second)
 	p.event(admin.Event{Time: printTime.Add(3 * time.Second), Kind: "transfer-end", Transfer: &done})
 	want := []string{
 		"image.qcow2, 0.98 GiB: node2 50%, node3 0% ejected",
 		"image.qcow2, 0.98 GiB: node2 50%, node3 30% ejected",
 		"image.qcow2, 0.98 GiB: node2 50%, node3 60% ejected",
-		"image.qcow2, 0.98 GiB: node2 50%, node3 100%",
+		"published in 3s: image.qcow2, 0.98 GiB: node2 50%, node3 100%",
 	}
 	if diff := cmp.Diff(want, strings.Split(strings.TrimSpace(b.String()), "\n")); diff != "" {
 		t.Error(diff)
@@ -97,9 +98,10 @@ func TestProgressOnATerminalDrawsInPlace(t *testing.T) {
 		t.Errorf("%d times over 3 lines: %q", n, b.String())
 	}
 	b.Reset()
+	tr.Outcome, tr.Reason, tr.Started, tr.Ended = "failed", "1 of 2 copies stored", printTime, printTime.Add(time.Second)
 	p.event(admin.Event{Time: printTime, Kind: "transfer-end", Transfer: &tr})
 	p.event(admin.Event{Time: printTime, Kind: "message", Message: "hello"})
-	if want := "\x1b[3A\x1b[Jimage.qcow2, 0.98 GiB: node2 50%, node3 0% ejected\nhello\n"; b.String() != want {
+	if want := "\x1b[3A\x1b[Jfailed in 1s (1 of 2 copies stored): image.qcow2, 0.98 GiB: node2 50%, node3 0% ejected (no progress for 2s)\nhello\n"; b.String() != want {
 		t.Errorf("%q", b.String())
 	}
 }

@@ -84,7 +84,7 @@ func (p *progress) end(tr admin.Transfer) {
 		}
 	}
 	p.order = kept
-	p.line(summaryLine(tr))
+	p.line(endLine(tr))
 }
 
 // line prints text above the transfers.
@@ -139,11 +139,30 @@ func summaryLine(tr admin.Transfer) string {
 	parts := make([]string, len(tr.Members))
 	for i, m := range tr.Members {
 		parts[i] = fmt.Sprintf("%s %d%%", m.Name, share(m.Bytes, tr.SizeBytes, 100))
-		if m.State == "ejected" || m.State == "failed" {
+		if m.State == "ejected" {
 			parts[i] += " " + m.State
 		}
+		if m.Reason != "" && tr.Outcome != "" {
+			parts[i] += " (" + m.Reason + ")"
+		}
+		if m.Behind {
+			parts[i] += ", behind"
+		}
 	}
-	return fmt.Sprintf("%s, %s: %s", tr.Path, bytesText(tr.SizeBytes), strings.Join(parts, ", "))
+	text := fmt.Sprintf("%s, %s", tr.Path, bytesText(tr.SizeBytes))
+	if len(parts) > 0 {
+		text += ": " + strings.Join(parts, ", ")
+	}
+	return text
+}
+
+// endLine is the last state of a transfer: its outcome, and each member's share.
+func endLine(tr admin.Transfer) string {
+	text := fmt.Sprintf("%s in %v", tr.Outcome, tr.Ended.Sub(tr.Started).Round(time.Millisecond))
+	if tr.Reason != "" {
+		text += " (" + tr.Reason + ")"
+	}
+	return text + ": " + summaryLine(tr)
 }
 
 // share is the whole part of n that done is of all; it is n only when all is done.

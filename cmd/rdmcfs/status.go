@@ -44,6 +44,11 @@ func printStatus(w io.Writer, st admin.Status, now time.Time) {
 	fmt.Fprintf(w, "this is %s, %s; log index %d, namespace digest %s at %d\n", nodeText(st, st.Node), st.State,
 		st.AppliedIndex, st.Digest, st.DigestIndex)
 	printNodes(w, st, now)
+	for _, n := range st.Nodes {
+		if n.BehindReason != "" {
+			fmt.Fprintf(w, "%s is behind: it %s\n", nodeText(st, n.ID), n.BehindReason)
+		}
+	}
 	printTransfers(w, st)
 	for _, u := range st.Unpublished {
 		fmt.Fprintf(w, "unpublished: %s, %s, id %s: %s\n", u.Path, bytesText(u.SizeBytes), u.ID, u.Reason)

@@ -78,7 +78,7 @@ func (n *node) nodeStatus(log consensus.Status) ([]admin.Node, error) {
 		if p, ok := progressKnown(log, raftID(rec.ID, rec.Store), time.Now()); ok {
 			line.LastSeen = p.LastSeen
 			if log.Commit > p.Visible {
-				line.BehindIndex = log.Commit - p.Visible
+				line.BehindIndex, line.BehindReason = log.Commit-p.Visible, n.repl.WhyBehind(rec.ID, p.Visible)
 			}
 		}
 		out = append(out, line)
@@ -119,26 +119,37 @@ func (n *node) owedReason(rec meta.Node) string {
 // transfers are the sessions that this node pushes now.
 func (n *node) transfers() []admin.Transfer {
 	var out []admin.Transfer
-	names := n.members.book().nodes
 	for _, t := range n.repl.Transfers() {
-		line := admin.Transfer{
-			Session: t.Content.String(), Path: t.Path, SizeBytes: t.Stream, Writer: uint32(n.id.Node), Epoch: t.Epoch,
-			CatchUp: t.CatchUp, Started: t.Began,
-		}
-		for _, m := range t.Members {
-			line.Members = append(line.Members, transferMember(t, m, names[m.Node].Name))
-		}
-		out = append(out, line)
+		out = append(out, n.transfer(t))
 	}
 	return out
 }
 
-func transferMember(t replicate.TransferStatus, m replicate.MemberStatus, name string) admin.TransferMember {
-	out := admin.TransferMember{Node: uint32(m.Node), Name: name, Bytes: m.Bytes, State: m.State, Reason: m.Text}
-	if took := time.Since(t.Began).Seconds(); took > 0 {
-		out.BytesPerSec = int64(float64(m.Bytes) / took)
+// transfer is what status and watch show of a transfer.
+func (n *node) transfer(t replicate.TransferStatus) admin.Transfer {
+	line := admin.Transfer{
+		Session: t.Content.String(), Path: t.Path, SizeBytes: t.Stream, Writer: uint32(n.id.Node), Epoch: t.Epoch,
+		CatchUp: t.CatchUp, Started: t.Began, Phase: string(t.Phase), Ended: t.Ended, Outcome: string(t.Ending), Reason: t.Text,
 	}
-	return out
+	if t.Ending != "" {
+		line.Phase = ""
+	}
+	if p, err := n.inodePath(t.Ino); err == nil && t.Path == "" {
+		line.Path = p
+	}
+	names := n.members.book().nodes
+	for _, m := range t.Members {
+		line.Members = append(line.Members, admin.TransferMember{
+			Node: uint32(m.Node), Name: names[m.Node].Name, Bytes: m.Bytes, BytesPerSec: int64(m.Rate),
+			State: memberWords[m.State], Reason: m.Text, Behind: m.Behind,
+		})
+	}
+	return line
+}
+
+// memberWords are the states of a member of a transfer in the words of status.
+var memberWords = map[string]string{
+	"asked": "waiting", "receiving": "receiving", "checking": "syncing", "stored": "stored", "out": "ejected",
 }
 
 // unpublished lists staged bytes that no open file has any more.

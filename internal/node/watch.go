@@ -2,11 +2,13 @@ package node
 
 import (
 	"context"
+	"fmt"
 	"sync"
 	"time"
 
 	"github.com/rdmcfs/rdmcfs/internal/control/admin"
 	"github.com/rdmcfs/rdmcfs/meta"
+	"github.com/rdmcfs/rdmcfs/replicate"
 )
 
 const (
@@ -55,58 +57,66 @@ func (w *watchers) tell(events []meta.Event) {
 	}
 }
 
-// watch tells about transfers as they run, new versions, and changes of nodes, until the client goes.
+// watch tells about transfers as they run, the end of each of them, new versions, and changes of nodes, until the client goes.
 func (n *node) watch(ctx context.Context, req admin.WatchRequest, each func(admin.Event) error) error {
 	interval := max(orDefault(req.Interval, watchInterval), watchIntervalMin)
 	events := n.watched.join()
 	defer n.watched.leave(events)
+	feed := n.repl.FollowTransfers()
+	defer feed.Close()
 	tick := time.NewTicker(interval)
 	defer tick.Stop()
-	running := map[string]admin.Transfer{}
 	for {
+		var err error
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
 		case <-n.ctx.Done():
-			return nil
+			return n.tellTransfers(req, feed, false, each)
 		case ev := <-events:
 			if out, ok := n.describe(ev); ok {
-				if err := each(out); err != nil {
-					return err
-				}
+				err = each(out)
 			}
+		case <-feed.Ready():
+			err = n.tellTransfers(req, feed, false, each)
 		case <-tick.C:
-			if err := n.tellTransfers(req, running, each); err != nil {
-				return err
-			}
+			err = n.tellTransfers(req, feed, true, each)
+		}
+		if err != nil {
+			return err
 		}
 	}
 }
 
-// tellTransfers sends the state of each transfer, and the last one of those that have ended.
-func (n *node) tellTransfers(req admin.WatchRequest, running map[string]admin.Transfer, each func(admin.Event) error) error {
+// tellTransfers sends the last state of each transfer that has ended, and, if asked to, the present one of those that run.
+func (n *node) tellTransfers(req admin.WatchRequest, feed *replicate.TransferFeed, present bool, each func(admin.Event) error) error {
 	now := time.Now()
-	seen := map[string]bool{}
-	for _, t := range n.transfers() {
-		if !below(t.Path, req.Path) {
-			continue
+	ended, missed, running := feed.Take()
+	if !present {
+		running = nil
+	}
+	tell := func(kind string, list []replicate.TransferStatus) error {
+		for _, t := range list {
+			line := n.transfer(t)
+			if !below(line.Path, req.Path) {
+				continue
+			}
+			if err := each(admin.Event{Time: now, Kind: kind, Transfer: &line}); err != nil {
+				return err
+			}
 		}
-		seen[t.Session] = true
-		running[t.Session] = t
-		if err := each(admin.Event{Time: now, Kind: "transfer", Transfer: &t}); err != nil {
+		return nil
+	}
+	if err := tell("transfer-end", ended); err != nil {
+		return err
+	}
+	if missed > 0 {
+		text := fmt.Sprintf("%d more transfers have ended: this watch was too slow to be told of each", missed)
+		if err := each(admin.Event{Time: now, Kind: "message", Message: text}); err != nil {
 			return err
 		}
 	}
-	for session, t := range running {
-		if seen[session] {
-			continue
-		}
-		delete(running, session)
-		if err := each(admin.Event{Time: now, Kind: "transfer-end", Transfer: &t}); err != nil {
-			return err
-		}
-	}
-	return nil
+	return tell("transfer", running)
 }
 
 func (n *node) describe(ev meta.Event) (admin.Event, bool) {

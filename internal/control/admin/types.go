@@ -50,11 +50,13 @@ type Node struct {
 	OwedBytes   int64             `json:"owed_bytes"`
 	OwedReason  string            `json:"owed_reason,omitempty"`
 	BehindIndex uint64            `json:"behind_index"` // log entries it has not shown yet; 0 = in step
-	LastSeen    time.Time         `json:"last_seen,omitzero"`
-	Connected   bool              `json:"connected"` // from this node
+	// BehindReason says which version of this node's it has not shown although the close waited as long as it may.
+	BehindReason string    `json:"behind_reason,omitempty"`
+	LastSeen     time.Time `json:"last_seen,omitzero"`
+	Connected    bool      `json:"connected"` // from this node
 }
 
-// Transfer is one session that runs now.
+// Transfer is one session that runs now, or in a transfer-end the last state of one.
 type Transfer struct {
 	Session   string           `json:"session"`
 	Path      string           `json:"path"`
@@ -64,16 +66,21 @@ type Transfer struct {
 	CatchUp   bool             `json:"catch_up"`
 	Started   time.Time        `json:"started"`
 	Members   []TransferMember `json:"members"`
+	Phase     string           `json:"phase,omitempty"` // announcing, sending, voting, proposing, visible
+	Ended     time.Time        `json:"ended,omitzero"`
+	Outcome   string           `json:"outcome,omitempty"` // once ended: published, delivered, repeated, unknown, failed
+	Reason    string           `json:"reason,omitempty"`  // why it failed or another session follows
 }
 
 // TransferMember is the progress of one receiving member.
 type TransferMember struct {
 	Node        uint32 `json:"node"`
 	Name        string `json:"name"`
-	Bytes       int64  `json:"bytes"` // held and checked
-	BytesPerSec int64  `json:"bytes_per_sec"`
-	State       string `json:"state"` // waiting, receiving, syncing, stored, ejected, failed
+	Bytes       int64  `json:"bytes"`         // the most that it has had; never falls
+	BytesPerSec int64  `json:"bytes_per_sec"` // over the last seconds; 0 once ended
+	State       string `json:"state"`         // waiting, receiving, syncing, stored, ejected
 	Reason      string `json:"reason,omitempty"`
+	Behind      bool   `json:"behind,omitempty"` // it had not shown the version when the close returned
 }
 
 // Unpublished is staged content that no version names: its writer failed, was killed or lost its quorum.

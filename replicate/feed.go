@@ -1,0 +1,183 @@
+package replicate
+
+import (
+	"errors"
+	"slices"
+	"time"
+
+	"github.com/rdmcfs/rdmcfs/meta"
+)
+
+// Ending is how a transfer ended.
+type Ending string
+
+// Endings of a transfer. A transfer that runs has none.
+const (
+	EndPublished Ending = "published" // the log took the version
+	EndDelivered Ending = "delivered" // catch-up: at least one node has got the content
+	EndRepeated  Ending = "repeated"  // another session follows
+	EndUnknown   Ending = "unknown"   // the log's answer has not come
+	EndFailed    Ending = "failed"
+)
+
+// ending is what a push came to.
+func ending(out Outcome, err error) (Ending, string) {
+	var again errAgain
+	switch {
+	case err == nil && out.Result.Orphan:
+		return EndPublished, "its file was gone: kept as a version without a file"
+	case err == nil && out.Result.Conflict:
+		return EndPublished, "another version had come in between: that one is kept"
+	case err == nil:
+		return EndPublished, ""
+	case errors.As(err, &again):
+		return EndRepeated, err.Error()
+	case errors.Is(err, ErrUnknown):
+		return EndUnknown, err.Error()
+	}
+	return EndFailed, err.Error()
+}
+
+// feedMax bounds the ends that wait for one follower.
+const feedMax = 4096
+
+// TransferFeed gives one follower the last state of each transfer that ends, once.
+type TransferFeed struct {
+	owner  *transfers
+	wake   chan struct{}
+	ended  []TransferStatus // guarded by owner.mu, as is missed
+	missed int
+}
+
+// FollowTransfers begins a feed. The caller closes it.
+func (r *Replicator) FollowTransfers() *TransferFeed { return r.transfers.follow() }
+
+func (t *transfers) follow() *TransferFeed {
+	f := &TransferFeed{owner: t, wake: make(chan struct{}, 1)}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.feeds = append(t.feeds, f)
+	return f
+}
+
+// Ready gets a value when a transfer has ended since the last Take.
+func (f *TransferFeed) Ready() <-chan struct{} { return f.wake }
+
+// Take returns the transfers that ended since the last Take, in the order of their ends, how many more ended than could be kept,
+// and those that run. A transfer that has been returned as ended is not among those that run, then or later.
+func (f *TransferFeed) Take() (ended []TransferStatus, missed int, running []TransferStatus) {
+	f.owner.mu.Lock()
+	defer f.owner.mu.Unlock()
+	ended, missed = f.ended, f.missed
+	f.ended, f.missed = nil, 0
+	return ended, missed, f.owner.listLocked()
+}
+
+// Close ends the feed.
+func (f *TransferFeed) Close() {
+	f.owner.mu.Lock()
+	defer f.owner.mu.Unlock()
+	f.owner.feeds = slices.DeleteFunc(f.owner.feeds, func(o *TransferFeed) bool { return o == f })
+}
+
+// tellLocked hands the last state of a transfer to all followers. mu is held.
+func (t *transfers) tellLocked(st TransferStatus) {
+	for _, f := range t.feeds {
+		if len(f.ended) >= feedMax {
+			f.missed++
+			continue
+		}
+		own := st
+		own.Members = slices.Clone(st.Members)
+		f.ended = append(f.ended, own)
+		select {
+		case f.wake <- struct{}{}:
+		default:
+		}
+	}
+}
+
+// counted takes the votes of a session and the members that missed it: the last word on each member but self.
+func (t *transfer) counted(self meta.NodeID, votes []meta.NodeID, missed []meta.Missed) {
+	t.owner.mu.Lock()
+	defer t.owner.mu.Unlock()
+	for _, n := range votes {
+		if n != self {
+			m := t.memberLocked(n)
+			m.State, m.Bytes, m.Reason, m.Text = memberVoted.String(), t.st.Stream, 0, ""
+		}
+	}
+	for _, x := range missed {
+		if x.Node != self {
+			m := t.memberLocked(x.Node)
+			if m.State != memberOut.String() || m.Text == "" {
+				m.Text = x.Reason.String()
+			}
+			m.State, m.Reason = memberOut.String(), x.Reason
+		}
+	}
+}
+
+// behind notes the members that had not shown the version when the barrier's time was over.
+func (t *transfer) behind(nodes []meta.NodeID) {
+	t.owner.mu.Lock()
+	defer t.owner.mu.Unlock()
+	for _, n := range nodes {
+		t.memberLocked(n).Behind = true
+	}
+}
+
+// rides shows the members of a push whose bytes ride in the log: who shows the entry has them.
+func (t *transfer) rides(members, behind []meta.NodeID) {
+	var have []meta.NodeID
+	for _, n := range members {
+		if !slices.Contains(behind, n) {
+			have = append(have, n)
+		}
+	}
+	t.counted(0, have, nil)
+}
+
+// memberLocked finds a member, or adds it. owner.mu is held; the pointer is good until then.
+func (t *transfer) memberLocked(n meta.NodeID) *MemberStatus {
+	for i := range t.st.Members {
+		if t.st.Members[i].Node == n {
+			return &t.st.Members[i]
+		}
+	}
+	t.st.Members = append(t.st.Members, MemberStatus{Node: n, State: memberAsked.String()})
+	return &t.st.Members[len(t.st.Members)-1]
+}
+
+// lateShow says which published version a node had not shown when its barrier's time was over.
+type lateShow struct {
+	index uint64
+	path  string
+	at    time.Time
+}
+
+// leftBehind remembers who had not shown an index in time.
+func (t *transfers) leftBehind(nodes []meta.NodeID, late lateShow) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for _, n := range nodes {
+		t.late[n] = late
+	}
+}
+
+// whyBehind says which close did not wait for a node any longer; "" if the node has shown that since, or there was none.
+func (t *transfers) whyBehind(node meta.NodeID, shown uint64) string {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	late, ok := t.late[node]
+	if !ok || shown >= late.index {
+		return ""
+	}
+	return "has not shown " + late.path + ", which was published here at " + late.at.Format(time.TimeOnly)
+}
+
+// WhyBehind says which version of this node's a node that has shown the log up to an index lacks, after a close waited for it as
+// long as it may; "" if there is none.
+func (r *Replicator) WhyBehind(node meta.NodeID, shown uint64) string {
+	return r.transfers.whyBehind(node, shown)
+}
