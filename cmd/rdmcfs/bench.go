@@ -18,6 +18,7 @@ import (
 	"github.com/rdmcfs/rdmcfs/internal/bench"
 	"github.com/rdmcfs/rdmcfs/internal/exitcode"
 	"github.com/rdmcfs/rdmcfs/internal/node"
+	"github.com/rdmcfs/rdmcfs/internal/terminal"
 	"github.com/rdmcfs/rdmcfs/rdma"
 )
 
@@ -192,7 +193,7 @@ func (c *benchMulticastCmd) explain(a *app, p bench.Plan) error {
 				return benchError(err)
 			}
 		}
-		fmt.Fprint(a.out, bench.Explain(one))
+		fmt.Fprint(a.out, bench.Explain(one)) // tidy: many lines, of numbers and the program's own words
 	}
 	return nil
 }
@@ -208,7 +209,7 @@ func (c *benchMulticastCmd) member(a *app, p bench.Plan, onResult func(bench.Res
 	}
 	return bench.Process{
 		OpenRDMA: open, Plan: p, Rank: c.Rank, Room: c.Room, Listen: c.Listen, Wait: c.Wait, OnResult: onResult,
-		OnRefused: func(err error) { fmt.Fprintln(a.err, "rdmcfs:", err) },
+		OnRefused: func(err error) { terminal.Println(a.err, "rdmcfs:", err) },
 	}.Run(a.ctx)
 }
 
@@ -222,7 +223,7 @@ func (c *benchMulticastCmd) local(a *app, p bench.Plan, onResult func(bench.Resu
 	if nodes != nil && p.LinkRate == 0 {
 		pace, err := bench.IperfPace(a.ctx, nodes, 0, 1)
 		if p.LinkRate, p.LinkBusy = pace.Rate, pace.Busy; err != nil {
-			fmt.Fprintln(a.err, "rdmcfs: the links are measured by a burst, without iperf3:", err)
+			terminal.Println(a.err, "rdmcfs: the links are measured by a burst, without iperf3:", err)
 		}
 	}
 	flags := c.rdmaFlags
@@ -245,7 +246,7 @@ func (c *benchMulticastCmd) prepare(a *app, p bench.Plan) (program string, nodes
 	}
 	return program, nodes, func() {
 		if err := nodes.Close(); err != nil {
-			fmt.Fprintln(a.err, "rdmcfs:", err)
+			terminal.Println(a.err, "rdmcfs:", err)
 		}
 	}, nil
 }

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/rdmcfs/rdmcfs/internal/exitcode"
+	"github.com/rdmcfs/rdmcfs/internal/terminal"
 )
 
 const defaultData = "/var/lib/rdmcfs"
@@ -53,7 +54,7 @@ func (c *versionCmd) Run(a *app) error {
 	if c.JSON {
 		return a.printJSON(map[string]string{"version": versionString()})
 	}
-	fmt.Fprintln(a.out, "rdmcfs", versionString())
+	terminal.Println(a.out, "rdmcfs", versionString())
 	return nil
 }
 

@@ -1,10 +1,9 @@
 package main
 
 import (
-	"fmt"
-
 	"github.com/rdmcfs/rdmcfs/internal/doctor"
 	"github.com/rdmcfs/rdmcfs/internal/exitcode"
+	"github.com/rdmcfs/rdmcfs/internal/terminal"
 )
 
 type doctorCmd struct {
@@ -41,11 +40,11 @@ func (c *doctorCmd) Run(a *app) error {
 }
 
 func printFinding(a *app, f doctor.Finding) {
-	fmt.Fprintf(a.out, "%-8s%s: %s\n", f.Level, f.Topic, f.Text)
+	terminal.Printf(a.out, "%-8s%s: %s\n", f.Level, f.Topic, f.Text)
 	if f.Cost != "" {
-		fmt.Fprintf(a.out, "        costs: %s\n", f.Cost)
+		terminal.Printf(a.out, "        costs: %s\n", f.Cost)
 	}
 	if f.Advice != "" {
-		fmt.Fprintf(a.out, "        do: %s\n", f.Advice)
+		terminal.Printf(a.out, "        do: %s\n", f.Advice)
 	}
 }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/rdmcfs/rdmcfs/internal/control/admin"
 	"github.com/rdmcfs/rdmcfs/internal/exitcode"
+	"github.com/rdmcfs/rdmcfs/internal/terminal"
 )
 
 const (
@@ -61,14 +62,14 @@ func (c *initCmd) Run(a *app) error {
 	if c.JSON {
 		return a.printJSON(token)
 	}
-	fmt.Fprintf(a.out, "On each other machine, with an address of its own, until %s ('rdmcfs token' makes a new line):\n", token.Expires.Local().Format(time.DateTime))
+	terminal.Printf(a.out, "On each other machine, with an address of its own, until %s ('rdmcfs token' makes a new line):\n", token.Expires.Local().Format(time.DateTime))
 	a.printJoinLine(token)
 	return nil
 }
 
 // printJoinLine prints what to type on the machine that joins.
 func (a *app) printJoinLine(t admin.Token) {
-	fmt.Fprintf(a.out, "  rdmcfs join %s --token %s --listen HOST:PORT\n", t.Listen, t.Token)
+	terminal.Printf(a.out, "  rdmcfs join %s --token %s --listen HOST:PORT\n", t.Listen, t.Token)
 }
 
 type joinCmd struct {
@@ -93,7 +94,7 @@ func (c *joinCmd) Run(a *app) error {
 	if c.JSON {
 		return a.printJSON(map[string]string{"name": name})
 	}
-	fmt.Fprintf(a.out, "This machine is %s of the cluster. Next: rdmcfs mount DIR\n", name)
+	terminal.Printf(a.out, "This machine is %s of the cluster. Next: rdmcfs mount DIR\n", name)
 	return nil
 }
 

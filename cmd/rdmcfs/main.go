@@ -8,7 +8,6 @@ package main
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io"
 	"os"
 	"os/signal"
@@ -19,6 +18,7 @@ import (
 
 	"github.com/rdmcfs/rdmcfs/internal/control/admin"
 	"github.com/rdmcfs/rdmcfs/internal/exitcode"
+	"github.com/rdmcfs/rdmcfs/internal/terminal"
 )
 
 func main() {
@@ -38,7 +38,7 @@ type app struct {
 func run(args []string, stdout, stderr io.Writer) int {
 	words, err := helperWords(filepath.Base(args[0]), args[1:])
 	if err != nil {
-		fmt.Fprintln(stderr, "rdmcfs:", err)
+		terminal.Println(stderr, "rdmcfs:", err)
 		return exitcode.Usage
 	}
 	if len(words) == 1 && words[0] == "--version" { // no flag of its own: restore has one of this name
@@ -55,7 +55,7 @@ func run(args []string, stdout, stderr io.Writer) int {
 		kong.Vars{"data": defaultData},
 	)
 	if err != nil {
-		fmt.Fprintln(stderr, "rdmcfs:", err)
+		terminal.Println(stderr, "rdmcfs:", err)
 		return exitcode.Failure
 	}
 	kctx, err := parser.Parse(words)
@@ -63,8 +63,8 @@ func run(args []string, stdout, stderr io.Writer) int {
 		return exited
 	}
 	if err != nil {
-		fmt.Fprintln(stderr, "rdmcfs:", err)
-		fmt.Fprintln(stderr, "Try 'rdmcfs --help'.")
+		terminal.Println(stderr, "rdmcfs:", err)
+		terminal.Println(stderr, "Try 'rdmcfs --help'.")
 		return exitcode.Usage
 	}
 	return finish(stderr, runCommand(kctx, &c, stdout, stderr))
@@ -91,6 +91,6 @@ func finish(stderr io.Writer, err error) int {
 	if errors.As(err, &silent) && silent.err == nil {
 		return silent.code
 	}
-	fmt.Fprintln(stderr, "rdmcfs:", err)
+	terminal.Println(stderr, "rdmcfs:", err)
 	return codeOf(err)
 }

@@ -14,6 +14,7 @@ import (
 
 	"github.com/rdmcfs/rdmcfs/internal/control/admin"
 	"github.com/rdmcfs/rdmcfs/internal/exitcode"
+	"github.com/rdmcfs/rdmcfs/internal/terminal"
 )
 
 type mountCmd struct {
@@ -69,7 +70,7 @@ func (c *mountCmd) ask(a *app, req admin.MountRequest) error {
 	if c.Background {
 		return nil
 	}
-	fmt.Fprintf(a.err, "Mounted on %s. Ctrl-C unmounts.\n", req.Dir)
+	terminal.Printf(a.err, "Mounted on %s. Ctrl-C unmounts.\n", req.Dir)
 	err := a.untilUnmounted(a.ctx, req.Dir)
 	if a.ctx.Err() == nil {
 		return err
@@ -88,7 +89,7 @@ func (c *mountCmd) become(a *app, req admin.MountRequest) error {
 		if _, err := a.client.Ready(ctx); err != nil {
 			return
 		}
-		fmt.Fprintf(a.err, "Mounted on %s. Ctrl-C unmounts.\n", req.Dir)
+		terminal.Printf(a.err, "Mounted on %s. Ctrl-C unmounts.\n", req.Dir)
 		if err := a.untilUnmounted(ctx, req.Dir); err == nil {
 			cancel() // nothing is left to do here
 		}

@@ -2,10 +2,12 @@ package main
 
 import (
 	"bytes"
+	"fmt"
 	"strconv"
 	"strings"
 	"testing"
 	"time"
+	"unicode/utf8"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -123,4 +125,52 @@ func TestSizesForPeople(t *testing.T) {
 			t.Errorf("%d: %s, want %s", n, got, want)
 		}
 	}
+}
+
+// Nothing that users or peers name reaches the terminal raw: no escape sequence, no line of its own, no byte that is not UTF-8.
+func TestNamesAreEscaped(t *testing.T) {
+	const evil = "x\x1b]0;owned\x07\n! forged\r\xff"
+	tr := admin.Transfer{Session: "s", Path: evil, SizeBytes: 10, Outcome: "failed", Reason: evil, Members: []admin.TransferMember{{Name: evil, Reason: evil, State: "ejected"}}}
+	st := admin.Status{Cluster: evil, Warnings: []string{evil}, Transfers: []admin.Transfer{tr}, Fabric: evil,
+		Nodes:       []admin.Node{{ID: 1, Name: evil, Addr: evil, State: "down", Reason: evil, OwedCount: 1, OwedReason: evil, BehindReason: evil}},
+		Unpublished: []admin.Unpublished{{ID: "1", Path: evil, Reason: evil}}, Unresolved: []admin.Unresolved{{What: evil}},
+		Mounts: []admin.Mount{{Dir: evil}}, Passthrough: admin.Feature{Why: evil, Cost: evil}}
+	where := admin.Where{Policy: admin.Policy{From: evil}, Holders: []admin.Holder{{Name: evil, Reason: evil}}}
+	versions := []admin.Version{{Path: evil, Reason: evil, Content: evil, State: evil}}
+	var b bytes.Buffer
+	want := func(what string, lines int) {
+		t.Helper()
+		text := b.String()
+		if strings.ContainsAny(text, "\x1b\x07\r\xff") || !utf8.ValidString(text) || strings.Contains(text, "\n!") && what != "status" {
+			t.Errorf("%s: %q", what, text)
+		}
+		if n := strings.Count(text, "\n"); lines > 0 && n != lines {
+			t.Errorf("%s: %d lines, want %d: %q", what, n, lines, text)
+		}
+		b.Reset()
+	}
+	printStatus(&b, st, printTime)
+	want("status", 14)
+	p := newProgress(&b)
+	p.event(admin.Event{Kind: "transfer", Transfer: &tr, Time: printTime})
+	p.event(admin.Event{Kind: "transfer-end", Transfer: &tr})
+	p.event(admin.Event{Kind: "node", Node: &st.Nodes[0]})
+	p.event(admin.Event{Kind: "version", Version: &versions[0]})
+	p.event(admin.Event{Kind: "message", Message: evil})
+	want("watch", 5)
+	a := &app{out: &b}
+	printWhere(a, evil, where)
+	want("where", 3)
+	printVersions(a, versions)
+	want("versions", 2)
+	finish(&b, fmt.Errorf("open %s", evil))
+	want("error", 1)
+	if err := a.printJSON(versions); err != nil {
+		t.Fatal(err)
+	}
+	var got []admin.Version
+	if err := admin.Unmarshal(b.Bytes(), &got); err != nil || got[0].Path != evil {
+		t.Errorf("JSON: %q, %v", b.String(), err)
+	}
+	want("JSON", 0)
 }

@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/rdmcfs/rdmcfs/internal/control/admin"
+	"github.com/rdmcfs/rdmcfs/internal/terminal"
 )
 
 const (
@@ -69,7 +70,7 @@ func (p *progress) update(tr admin.Transfer, at time.Time) {
 	}
 	if at.Sub(p.said[tr.Session]) >= plainEvery {
 		p.said[tr.Session] = at
-		fmt.Fprintln(p.out, summaryLine(tr))
+		terminal.Println(p.out, summaryLine(tr))
 	}
 }
 
@@ -90,13 +91,13 @@ func (p *progress) end(tr admin.Transfer) {
 // line prints text above the transfers.
 func (p *progress) line(text string) {
 	p.erase()
-	fmt.Fprintln(p.out, strings.TrimSpace(text))
+	terminal.Println(p.out, strings.TrimSpace(text))
 	p.draw()
 }
 
 func (p *progress) erase() {
 	if p.drawn > 0 {
-		fmt.Fprintf(p.out, "\x1b[%dA\x1b[J", p.drawn)
+		terminal.Printf(p.out, "\x1b[%dA\x1b[J", p.drawn)
 		p.drawn = 0
 	}
 }
@@ -107,9 +108,9 @@ func (p *progress) draw() {
 	}
 	for _, s := range p.order {
 		tr := p.now[s]
-		fmt.Fprintf(p.out, "%s, %s\n", tr.Path, bytesText(tr.SizeBytes))
+		terminal.Printf(p.out, "%s, %s\n", tr.Path, bytesText(tr.SizeBytes))
 		for _, m := range tr.Members {
-			fmt.Fprintf(p.out, "  %s\n", memberLine(tr, m, barWidth))
+			terminal.Printf(p.out, "  %s\n", memberLine(tr, m, barWidth))
 		}
 		p.drawn += 1 + len(tr.Members)
 	}

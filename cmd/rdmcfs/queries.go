@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -13,20 +14,35 @@ import (
 
 	"github.com/rdmcfs/rdmcfs/internal/control/admin"
 	"github.com/rdmcfs/rdmcfs/internal/exitcode"
+	"github.com/rdmcfs/rdmcfs/internal/terminal"
 )
 
 // printJSON prints one value, indented, as every --json does.
 func (a *app) printJSON(v any) error {
-	enc := json.NewEncoder(a.out)
-	enc.SetIndent("", "  ")
-	return enc.Encode(v)
+	raw, err := admin.Marshal(v)
+	if err != nil {
+		return err
+	}
+	var b bytes.Buffer
+	if err := json.Indent(&b, append(raw, '\n'), "", "  "); err != nil {
+		return err
+	}
+	_, err = b.WriteTo(a.out)
+	return err
 }
 
 // table prints rows in columns.
 func (a *app) table(rows [][]string) {
 	w := tabwriter.NewWriter(a.out, 0, 0, 2, ' ', 0)
 	for _, row := range rows {
-		fmt.Fprintln(w, strings.Join(row, "\t"))
+		for i, cell := range row {
+			format := "\t%s"
+			if i == 0 {
+				format = "%s"
+			}
+			terminal.Printf(w, format, cell)
+		}
+		terminal.Println(w)
 	}
 	w.Flush()
 }
@@ -56,7 +72,12 @@ func (c *whereCmd) Run(a *app) error {
 	if c.JSON {
 		return a.printJSON(w)
 	}
-	fmt.Fprintf(a.out, "%s: version %d, %s, policy %s\n", c.File, w.Version, bytesText(w.SizeBytes), policyText(w.Policy))
+	printWhere(a, c.File, w)
+	return nil
+}
+
+func printWhere(a *app, file string, w admin.Where) {
+	terminal.Printf(a.out, "%s: version %d, %s, policy %s\n", file, w.Version, bytesText(w.SizeBytes), policyText(w.Policy))
 	rows := [][]string{{"NODE", "NAME", "HOLDS"}}
 	for _, h := range w.Holders {
 		holds := "yes"
@@ -66,7 +87,6 @@ func (c *whereCmd) Run(a *app) error {
 		rows = append(rows, []string{strconv.Itoa(int(h.Node)), h.Name, holds})
 	}
 	a.table(rows)
-	return nil
 }
 
 type versionsCmd struct {
@@ -91,16 +111,20 @@ func (c *versionsCmd) Run(a *app) error {
 		return a.printJSON(list)
 	}
 	if len(list) == 0 {
-		fmt.Fprintln(a.out, "No versions are kept.")
+		terminal.Println(a.out, "No versions are kept.")
 		return nil
 	}
+	printVersions(a, list)
+	return nil
+}
+
+func printVersions(a *app, list []admin.Version) {
 	rows := [][]string{{"FILE", "VERSION", "STATE", "SIZE", "MODIFIED", "CONTENT", "WHY"}}
 	for _, v := range list {
 		rows = append(rows, []string{v.Path, strconv.FormatUint(v.Version, 10), v.State, bytesText(v.SizeBytes),
 			v.Modified.Local().Format(time.DateTime), v.Content, v.Reason})
 	}
 	a.table(rows)
-	return nil
 }
 
 type restoreCmd struct {
@@ -141,9 +165,9 @@ func (c *restoreCmd) Run(a *app) error {
 	if c.JSON {
 		return a.printJSON(v)
 	}
-	fmt.Fprintf(a.out, "%s is version %d now, %s.\n", v.Path, v.Version, bytesText(v.SizeBytes))
+	terminal.Printf(a.out, "%s is version %d now, %s.\n", v.Path, v.Version, bytesText(v.SizeBytes))
 	if v.Displaced != 0 {
-		fmt.Fprintf(a.out, "Version %d, which was current before, is kept: see 'rdmcfs versions'.\n", v.Displaced)
+		terminal.Printf(a.out, "Version %d, which was current before, is kept: see 'rdmcfs versions'.\n", v.Displaced)
 	}
 	return nil
 }
@@ -187,7 +211,7 @@ func (c *policyCmd) Run(a *app) error {
 	if now.From != "" {
 		from = " (from " + now.From + ")"
 	}
-	fmt.Fprintf(a.out, "%s: %s%s\n", c.Dir, policyText(now), from)
+	terminal.Printf(a.out, "%s: %s%s\n", c.Dir, policyText(now), from)
 	return nil
 }
 
@@ -263,7 +287,7 @@ func (c *tokenCmd) Run(a *app) error {
 		return a.printJSON(t)
 	}
 	if c.Replace != "" {
-		fmt.Fprintf(a.out, "  rdmcfs join %s --token %s --replace --name %s --listen HOST:PORT\n", t.Listen, t.Token, c.Replace)
+		terminal.Printf(a.out, "  rdmcfs join %s --token %s --replace --name %s --listen HOST:PORT\n", t.Listen, t.Token, c.Replace)
 		return nil
 	}
 	a.printJoinLine(t)
@@ -337,7 +361,7 @@ func (c *waitCmd) Run(a *app) error {
 		return err
 	}
 	for _, n := range res.Nodes {
-		fmt.Fprintf(a.err, "%s is owed %s (%s): %s\n", n.Name, countText(n.OwedCount, "content"), bytesText(n.OwedBytes), n.OwedReason)
+		terminal.Printf(a.err, "%s is owed %s (%s): %s\n", n.Name, countText(n.OwedCount, "content"), bytesText(n.OwedBytes), n.OwedReason)
 	}
 	return withCode(exitcode.Timeout, "not delivered within %v", c.Timeout)
 }

@@ -6,6 +6,7 @@ import (
 
 	"github.com/rdmcfs/rdmcfs/internal/exitcode"
 	"github.com/rdmcfs/rdmcfs/internal/sim"
+	"github.com/rdmcfs/rdmcfs/internal/terminal"
 )
 
 type simCmd struct {
@@ -31,7 +32,7 @@ func (c *simCmd) Run(a *app) error {
 	for seed := c.Seed; seed < c.Seed+c.Seeds && a.ctx.Err() == nil; seed++ {
 		o := sim.Options{Seed: seed, Nodes: c.Nodes}
 		if c.Trace && !c.JSON {
-			o.Trace = func(line string) { fmt.Fprintln(a.out, line) }
+			o.Trace = func(line string) { terminal.Println(a.out, line) }
 		}
 		r := sim.Run(o)
 		if err := c.print(a, r); err != nil {
@@ -53,7 +54,7 @@ func (c *simCmd) print(a *app, r sim.Result) error {
 		return json.NewEncoder(a.out).Encode(line)
 	}
 	s := &r.Stats
-	_, err := fmt.Fprintf(a.out, "seed %d: %d nodes, %.0f s, %d entries, %d closes, %d kills, %d power losses, %d partitions, %d joins, trace %016x\n",
+	err := terminal.Printf(a.out, "seed %d: %d nodes, %.0f s, %d entries, %d closes, %d kills, %d power losses, %d partitions, %d joins, trace %016x\n",
 		r.Seed, r.Nodes, r.Virtual.Seconds(), s.Entries, s.Acked, s.Kills, s.PowerLosses, s.Partitions, s.Joins, r.Hash)
 	return err
 }

@@ -140,7 +140,7 @@ func (r *readiness) tell(line string) {
 	if r.parent == nil {
 		return
 	}
-	fmt.Fprintln(r.parent, line)
+	fmt.Fprintln(r.parent, line) // tidy: a pipe to the parent, which escapes what it prints of it
 	r.close()
 }
 

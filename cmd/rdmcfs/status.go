@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/rdmcfs/rdmcfs/internal/control/admin"
+	"github.com/rdmcfs/rdmcfs/internal/terminal"
 )
 
 type statusCmd struct{ jsonFlag }
@@ -29,9 +30,9 @@ func (c *statusCmd) Run(a *app) error {
 // printStatus is status for people: what is wrong first, then nodes, then what moves.
 func printStatus(w io.Writer, st admin.Status, now time.Time) {
 	for _, warning := range st.Warnings {
-		fmt.Fprintf(w, "! %s\n", warning)
+		terminal.Printf(w, "! %s\n", warning)
 	}
-	fmt.Fprintf(w, "cluster %s, %s, %s of %s\n", st.Cluster, countText(len(st.Nodes), "node"),
+	terminal.Printf(w, "cluster %s, %s, %s of %s\n", st.Cluster, countText(len(st.Nodes), "node"),
 		countText(int(st.Files), "file"), bytesText(int64(st.Bytes)))
 	quorum := "changes are possible"
 	switch {
@@ -40,28 +41,28 @@ func printStatus(w io.Writer, st admin.Status, now time.Time) {
 	case !st.Quorum:
 		quorum = "NO QUORUM: changes fail until more voters are back; reads go on"
 	}
-	fmt.Fprintf(w, "leader %s, voters %s; %s\n", nodeText(st, st.Leader), voterText(st), quorum)
-	fmt.Fprintf(w, "this is %s, %s; log index %d, namespace digest %s at %d\n", nodeText(st, st.Node), st.State,
+	terminal.Printf(w, "leader %s, voters %s; %s\n", nodeText(st, st.Leader), voterText(st), quorum)
+	terminal.Printf(w, "this is %s, %s; log index %d, namespace digest %s at %d\n", nodeText(st, st.Node), st.State,
 		st.AppliedIndex, st.Digest, st.DigestIndex)
 	printNodes(w, st, now)
 	for _, n := range st.Nodes {
 		if n.BehindReason != "" {
-			fmt.Fprintf(w, "%s is behind: it %s\n", nodeText(st, n.ID), n.BehindReason)
+			terminal.Printf(w, "%s is behind: it %s\n", nodeText(st, n.ID), n.BehindReason)
 		}
 	}
 	printTransfers(w, st)
 	for _, u := range st.Unpublished {
-		fmt.Fprintf(w, "unpublished: %s, %s, id %s: %s\n", u.Path, bytesText(u.SizeBytes), u.ID, u.Reason)
+		terminal.Printf(w, "unpublished: %s, %s, id %s: %s\n", u.Path, bytesText(u.SizeBytes), u.ID, u.Reason)
 	}
 	for _, u := range st.Unresolved {
-		fmt.Fprintf(w, "outcome unknown since %s: %s\n", sinceText(u.Since, now), u.What)
+		terminal.Printf(w, "outcome unknown since %s: %s\n", sinceText(u.Since, now), u.What)
 	}
 	printLocal(w, st)
 }
 
 func printNodes(w io.Writer, st admin.Status, now time.Time) {
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(t, "NODE\tNAME\tADDRESS\tSTATE\tSEEN\tBEHIND\tOWED")
+	terminal.Printf(t, "NODE\tNAME\tADDRESS\tSTATE\tSEEN\tBEHIND\tOWED\n")
 	for _, n := range st.Nodes {
 		state := n.State
 		if n.Reason != "" {
@@ -74,7 +75,7 @@ func printNodes(w io.Writer, st admin.Status, now time.Time) {
 		case !n.LastSeen.IsZero():
 			seen = sinceText(n.LastSeen, now)
 		}
-		fmt.Fprintf(t, "%d\t%s\t%s\t%s\t%s\t%s\t%s\n", n.ID, n.Name, n.Addr, state, seen, behindText(n.BehindIndex), owedText(n))
+		terminal.Printf(t, "%d\t%s\t%s\t%s\t%s\t%s\t%s\n", n.ID, n.Name, n.Addr, state, seen, behindText(n.BehindIndex), owedText(n))
 	}
 	t.Flush()
 }
@@ -104,9 +105,9 @@ func printTransfers(w io.Writer, st admin.Status) {
 		if tr.CatchUp {
 			what = "catching up, from"
 		}
-		fmt.Fprintf(w, "transfer %s, %s, %s %s\n", tr.Path, bytesText(tr.SizeBytes), what, nodeText(st, tr.Writer))
+		terminal.Printf(w, "transfer %s, %s, %s %s\n", tr.Path, bytesText(tr.SizeBytes), what, nodeText(st, tr.Writer))
 		for _, m := range tr.Members {
-			fmt.Fprintf(w, "  %s\n", memberLine(tr, m, barWidth))
+			terminal.Printf(w, "  %s\n", memberLine(tr, m, barWidth))
 		}
 	}
 }
@@ -117,16 +118,16 @@ func printLocal(w io.Writer, st admin.Status) {
 		if !m.Passthrough {
 			how = "through the daemon"
 		}
-		fmt.Fprintf(w, "mount %s: %s, %s\n", m.Dir, m.State, how)
+		terminal.Printf(w, "mount %s: %s, %s\n", m.Dir, m.State, how)
 	}
 	if !st.Passthrough.On && st.Passthrough.Why != "" && len(st.Mounts) > 0 {
-		fmt.Fprintf(w, "passthrough is off: %s; %s\n", st.Passthrough.Why, st.Passthrough.Cost)
+		terminal.Printf(w, "passthrough is off: %s; %s\n", st.Passthrough.Why, st.Passthrough.Cost)
 	}
 	fabric := st.Fabric
 	if st.ControlRings > 0 {
 		fabric += fmt.Sprintf(", %d connections of control over RDMA", st.ControlRings)
 	}
-	fmt.Fprintf(w, "fabric %s; disk %s free of %s (%s)\n", fabric, bytesText(int64(st.Space.FreeBytes)),
+	terminal.Printf(w, "fabric %s; disk %s free of %s (%s)\n", fabric, bytesText(int64(st.Space.FreeBytes)),
 		bytesText(int64(st.Space.TotalBytes)), st.Space.State)
 }
 

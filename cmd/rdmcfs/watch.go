@@ -1,7 +1,6 @@
 package main
 
 import (
-	"encoding/json"
 	"errors"
 	"time"
 
@@ -26,10 +25,13 @@ func (c *watchCmd) Run(a *app) error {
 		}
 	}
 	bars := newProgress(a.out)
-	enc := json.NewEncoder(a.out)
 	err := a.client.Watch(a.ctx, req, func(ev admin.Event) error {
 		if c.JSON {
-			return enc.Encode(ev)
+			raw, err := admin.Marshal(ev)
+			if err == nil {
+				_, err = a.out.Write(append(raw, '\n'))
+			}
+			return err
 		}
 		bars.event(ev)
 		return nil

@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/rdmcfs/rdmcfs/internal/control/admin"
+	"github.com/rdmcfs/rdmcfs/internal/terminal"
 )
 
 // Options say what to show.
@@ -94,7 +95,7 @@ type node struct {
 	done                    chan struct{} // closed when cmd has ended
 }
 
-func (d *demo) say(format string, args ...any) { fmt.Fprintf(d.opts.Out, format, args...) }
+func (d *demo) say(format string, args ...any) { terminal.Printf(d.opts.Out, format, args...) }
 
 // start makes the cluster and waits until all nodes are up.
 func (d *demo) start(ctx context.Context) error {

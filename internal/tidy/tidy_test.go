@@ -33,6 +33,7 @@ var mayImport = map[string][]string{
 	"internal/doctor":        {},
 	"internal/durable":       {},
 	"internal/exitcode":      {},
+	"internal/terminal":      {},
 	"internal/tidy":          {},
 	"fs":                     {"replicate", "meta", "internal/content"},
 	"replicate":              {"rdma", "meta", "internal/content", "replicate/rdmc", "replicate/schedule"},
@@ -239,6 +240,8 @@ func banned(s source, name string) string {
 		return "await a condition instead"
 	case strings.HasPrefix(name, "fmt.Print") && !inCmd && !s.test():
 		return "only cmd prints"
+	case (strings.HasPrefix(name, "fmt.Fprint") || strings.HasPrefix(name, "fmt.Print")) && strings.HasPrefix(s.path, "cmd/") && !s.test():
+		return "names may hold escape sequences: print with internal/terminal"
 	case name == "panic" && !s.test():
 		return "panics are for broken invariants; say which on the line"
 	case (name == "time.Now" || strings.HasPrefix(name, "rand.") || strings.HasPrefix(name, "os.")) && pure(s):

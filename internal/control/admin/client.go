@@ -119,7 +119,7 @@ func (c *Client) Metrics(ctx context.Context, w io.Writer) error {
 // Watch calls each for every event until the context or the daemon ends, or each returns an error, which
 // is then returned.
 func (c *Client) Watch(ctx context.Context, req WatchRequest, each func(Event) error) error {
-	body, err := json.Marshal(req)
+	body, err := Marshal(req)
 	if err != nil {
 		return fmt.Errorf("admin: watch: %w", err)
 	}
@@ -137,7 +137,7 @@ func (c *Client) Watch(ctx context.Context, req WatchRequest, each func(Event) e
 			Event
 			Error *Error `json:"error"`
 		}
-		switch err := dec.Decode(&line); {
+		switch err := decodeJSON(dec, &line); {
 		case ctx.Err() != nil:
 			return ctx.Err()
 		case errors.Is(err, io.EOF):
@@ -197,7 +197,7 @@ func call[Req, Resp any](ctx context.Context, c *Client, method, path string, re
 	var body []byte
 	if method != http.MethodGet {
 		var err error
-		if body, err = json.Marshal(req); err != nil {
+		if body, err = Marshal(req); err != nil {
 			return out, fmt.Errorf("admin: request %s: %w", path, err)
 		}
 	}
@@ -209,7 +209,7 @@ func call[Req, Resp any](ctx context.Context, c *Client, method, path string, re
 	if resp.StatusCode != http.StatusOK {
 		return out, decodeError(resp)
 	}
-	if err := json.NewDecoder(io.LimitReader(resp.Body, responseBytesMax)).Decode(&out); err != nil {
+	if err := decodeJSON(json.NewDecoder(io.LimitReader(resp.Body, responseBytesMax)), &out); err != nil {
 		return out, fmt.Errorf("admin: answer %s: %w", path, err)
 	}
 	return out, nil
@@ -238,7 +238,7 @@ func (c *Client) do(ctx context.Context, method, path string, body []byte) (*htt
 
 func decodeError(resp *http.Response) error {
 	var e Error
-	if err := json.NewDecoder(io.LimitReader(resp.Body, requestBytesMax)).Decode(&e); err != nil || e.Code == "" {
+	if err := decodeJSON(json.NewDecoder(io.LimitReader(resp.Body, requestBytesMax)), &e); err != nil || e.Code == "" {
 		return Errorf(CodeFailed, "the daemon answered %s", resp.Status)
 	}
 	return &e

@@ -179,7 +179,7 @@ func readRequest(w http.ResponseWriter, r *http.Request, offered bool, req any) 
 	}
 	dec := json.NewDecoder(http.MaxBytesReader(w, r.Body, requestBytesMax))
 	dec.DisallowUnknownFields()
-	if err := dec.Decode(req); err != nil && !errors.Is(err, io.EOF) {
+	if err := decodeJSON(dec, req); err != nil && !errors.Is(err, io.EOF) {
 		return Errorf(CodeInvalid, "request %s: %v", r.URL.Path, err)
 	}
 	return nil
@@ -194,10 +194,9 @@ func (h Handlers) watch(log *slog.Logger) http.Handler {
 		}
 		w.Header().Set("Content-Type", "application/x-ndjson")
 		out := http.NewResponseController(w)
-		enc := json.NewEncoder(w)
 		send := func(ev Event) error {
 			out.SetWriteDeadline(time.Now().Add(eventWriteTimeout))
-			if err := enc.Encode(watchLine{Event: &ev}); err != nil {
+			if err := encodeLine(w, watchLine{Event: &ev}); err != nil {
 				return err
 			}
 			return out.Flush()
@@ -207,7 +206,7 @@ func (h Handlers) watch(log *slog.Logger) http.Handler {
 			err = h.Watch(r.Context(), req, send)
 		}
 		if err != nil && r.Context().Err() == nil {
-			enc.Encode(watchLine{Error: asError(err)})
+			encodeLine(w, watchLine{Error: asError(err)})
 			log.Debug("admin: watch ended", "err", err)
 		}
 	})
@@ -227,5 +226,5 @@ func writeError(w http.ResponseWriter, err error) {
 func writeJSON(w http.ResponseWriter, status int, v any) {
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(status)
-	json.NewEncoder(w).Encode(v)
+	encodeLine(w, v)
 }
