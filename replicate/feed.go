@@ -97,8 +97,12 @@ func (t *transfers) tellLocked(st TransferStatus) {
 	}
 }
 
-// counted takes the votes of a session and the members that missed it: the last word on each member but self.
+// counted takes the votes of a session and the members that missed it: the last word on each member but self. A nil transfer, as
+// in the simulator, shows nothing.
 func (t *transfer) counted(self meta.NodeID, votes []meta.NodeID, missed []meta.Missed) {
+	if t == nil {
+		return
+	}
 	t.owner.mu.Lock()
 	defer t.owner.mu.Unlock()
 	for _, n := range votes {

@@ -36,6 +36,7 @@ var metrics = []metric{
 	counter("remote_reads", "Blocks fetched from other nodes for readers here.", func(n *node) float64 { return float64(n.repl.Counters().RemoteReads) }),
 	counter("damaged", "Contents found damaged here.", func(n *node) float64 { return float64(n.repl.Counters().Damaged) }),
 	counter("mended", "Damaged contents that were made good.", func(n *node) float64 { return float64(n.repl.Counters().Mended) }),
+	gauge("damaged_contents", "Contents that failed a check here and are not mended yet.", func(n *node) float64 { return float64(len(n.store.Damaged())) }),
 	gauge("applied_index", "Last log entry applied here.", func(n *node) float64 { return float64(n.db.Index()) }),
 	gauge("commit_index", "Last log entry known to be committed.", func(n *node) float64 { return float64(n.raft.status().Commit) }),
 	gauge("quorum", "1 while changes are possible.", func(n *node) float64 { return truth(!n.raft.status().NoQuorum) }),

@@ -94,6 +94,7 @@ type node struct {
 	putOut  atomic.Bool           // a peer says that this node was evicted
 	failure atomic.Pointer[error] // why the node ends by itself
 	watched watchers
+	damage  damage
 }
 
 // closer runs what was deferred, last first.
@@ -274,6 +275,7 @@ func (n *node) openReplication() error {
 	n.closer.add(n.repl.Close)
 	n.server.HandleCall(kindReplicate, n.handleReplicate)
 	n.server.HandleCall(kindBoot, n.handleBoot)
+	n.server.HandleCall(kindDamage, n.handleDamage)
 	return nil
 }
 
@@ -355,6 +357,7 @@ func (n *node) startWork() error {
 	n.tasks.Go(func() { n.scrub(n.ctx) })
 	n.tasks.Go(func() { n.digests.run(n.ctx) })
 	n.tasks.Go(func() { n.digests.verify(n.ctx) })
+	n.tasks.Go(func() { n.watchDamage(n.ctx) })
 	n.tasks.Go(func() { n.keepFlat(n.ctx) })
 	return nil
 }

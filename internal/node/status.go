@@ -38,7 +38,7 @@ func (n *node) status(context.Context) (admin.Status, error) {
 	if err != nil && !errors.Is(err, meta.ErrDamaged) {
 		return st, err
 	}
-	st.Nodes = nodes
+	st.Nodes, st.Damaged = nodes, n.damageKnown()
 	st.Warnings = n.warnings(st)
 	return st, nil
 }
@@ -253,6 +253,9 @@ func (n *node) warnings(st admin.Status) []string {
 	}
 	if st.Space.State != "ok" {
 		out = append(out, "the disk of the data directory has hardly any bytes or inodes left: free some space")
+	}
+	for _, d := range st.Damaged {
+		out = append(out, damageWarning(d))
 	}
 	if len(st.Unpublished) > 0 {
 		out = append(out, "there are unpublished files: see 'rdmcfs restore' to publish or drop them")

@@ -3,6 +3,7 @@ package integration
 import (
 	"bufio"
 	"bytes"
+	"context"
 	"encoding/json"
 	"fmt"
 	"os"
@@ -22,6 +23,7 @@ import (
 func TestG10Told(t *testing.T) {
 	c := start(t, cluster.Options{Nodes: 3, Rate: "80mbit"})
 	t.Run("ends", func(t *testing.T) { endsAreTold(t, c) })
+	t.Run("damage", func(t *testing.T) { damageIsTold(t, c) })
 	t.Run("stopped", func(t *testing.T) { stopIsTold(t, c) })
 }
 
@@ -139,6 +141,55 @@ func endsAreTold(t *testing.T, c *cluster.Cluster) {
 		}
 	}
 	t.Error("no watch began in mid-transfer")
+}
+
+// damageIsTold damages a file at all its holders: the read fails, and status says on each node what is damaged where.
+func damageIsTold(t *testing.T, c *cluster.Cluster) {
+	const name = "rotten"
+	src := filepath.Join(c.Dir, name)
+	cluster.Random(t, src, 2<<20, 1)
+	before := map[string]bool{}
+	held := func(n *cluster.Node) []string {
+		return filesUnder(t, filepath.Join(n.Data, "content", "held"), ".data")
+	}
+	for _, n := range c.Nodes {
+		for _, path := range held(n) {
+			before[path] = true
+		}
+	}
+	run(t, "cp", src, c.Nodes[0].Path(name))
+	c.AwaitNothingOwed(60 * time.Second)
+	for _, n := range c.Nodes {
+		n.Stop()
+		for _, path := range held(n) {
+			if !before[path] {
+				flip(t, path, 5000)
+			}
+		}
+	}
+	for _, n := range c.Nodes {
+		n.Launch()
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+	defer cancel()
+	for _, n := range c.Nodes {
+		n.AwaitMounted(ctx)
+	}
+	c.AwaitUp(c.Nodes...)
+	if _, err := os.ReadFile(c.Nodes[0].Path(name)); err == nil {
+		t.Fatal("a file that is damaged everywhere can be read")
+	}
+	for _, seer := range c.Nodes {
+		c.Await(60*time.Second, "the damage on node1 is told by "+seer.Name(), func() (bool, string) {
+			st := seer.Status()
+			for _, d := range st.Damaged {
+				if d.Name == c.Nodes[0].Name() && d.Count == 1 && slices.Equal(d.Names, []string{"/" + name}) {
+					return strings.Contains(strings.Join(st.Warnings, "\n"), name), "no warning"
+				}
+			}
+			return false, fmt.Sprintf("damaged: %+v", st.Damaged)
+		})
+	}
 }
 
 // stopIsTold stops one node as planned and kills it another time: the others say which it was.

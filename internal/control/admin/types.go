@@ -25,6 +25,7 @@ type Status struct {
 
 	Nodes       []Node        `json:"nodes"`
 	Transfers   []Transfer    `json:"transfers"`
+	Damaged     []Damage      `json:"damaged,omitempty"` // of the nodes where something is
 	Unpublished []Unpublished `json:"unpublished"`
 	Unresolved  []Unresolved  `json:"unresolved"`
 	Mounts      []Mount       `json:"mounts"`
@@ -81,6 +82,15 @@ type TransferMember struct {
 	State       string `json:"state"`         // waiting, receiving, syncing, stored, ejected
 	Reason      string `json:"reason,omitempty"`
 	Behind      bool   `json:"behind,omitempty"` // it had not shown the version when the close returned
+}
+
+// Damage is what failed a check at a node and is not mended yet.
+type Damage struct {
+	Node  uint32   `json:"node"`
+	Name  string   `json:"name"`
+	Count int      `json:"count"` // contents
+	Lost  int      `json:"lost"`  // of these, which no node holds any more
+	Names []string `json:"names"` // some of their files
 }
 
 // Unpublished is staged content that no version names: its writer failed, was killed or lost its quorum.

@@ -1,0 +1,145 @@
+package node
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/rdmcfs/rdmcfs/internal/content"
+	"github.com/rdmcfs/rdmcfs/internal/control"
+	"github.com/rdmcfs/rdmcfs/internal/control/admin"
+	"github.com/rdmcfs/rdmcfs/meta"
+)
+
+const (
+	// kindDamage is the kind of the call that asks a member what is damaged there. The answer is an admin.Damage in JSON.
+	kindDamage = 8
+	// damageEvery is how often a node asks the others.
+	damageEvery = 5 * time.Second
+	// damageTimeout bounds the question to one of them.
+	damageTimeout = 2 * time.Second
+	// damageNames is how many files a report names.
+	damageNames = 8
+)
+
+// damage is what this node knows of damaged contents elsewhere.
+type damage struct {
+	others atomic.Pointer[[]admin.Damage]
+}
+
+// damageReport describes contents that failed their checks; ok is false if there are none. pathOf names a content, and lost
+// reports whether the log knows no node that holds it.
+func damageReport(ids []content.ID, pathOf func(content.ID) string, lost func(content.ID) bool) (d admin.Damage, ok bool) {
+	d.Count = len(ids)
+	for _, id := range ids {
+		if lost(id) {
+			d.Lost++
+		}
+		d.Names = append(d.Names, pathOf(id))
+	}
+	slices.Sort(d.Names)
+	d.Names = d.Names[:min(len(d.Names), damageNames)]
+	return d, d.Count > 0
+}
+
+// damageHere is what reads and scrubs of this node have found damaged and nobody has mended since.
+func (n *node) damageHere() (admin.Damage, bool) {
+	pathOf := func(id content.ID) string {
+		c, err := n.db.Content(meta.ContentIDFromBytes(id))
+		if err == nil {
+			if p, err := n.inodePath(c.Ino); err == nil {
+				return p
+			}
+		}
+		return "content " + id.String()
+	}
+	lost := func(id content.ID) bool {
+		holders, err := n.db.Holders(meta.ContentIDFromBytes(id))
+		return err == nil && len(holders) == 0
+	}
+	d, ok := damageReport(n.store.Damaged(), pathOf, lost)
+	d.Node, d.Name = uint32(n.id.Node), n.id.Name
+	return d, ok
+}
+
+// handleDamage answers what is damaged here.
+func (n *node) handleDamage(context.Context, control.Caller, []byte) ([]byte, error) {
+	d, _ := n.damageHere()
+	return admin.Marshal(d)
+}
+
+// watchDamage asks the other nodes now and then what is damaged there, until ctx ends.
+func (n *node) watchDamage(ctx context.Context) {
+	tick := time.NewTicker(damageEvery)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+		n.askDamage(ctx)
+	}
+}
+
+// askDamage asks all nodes that are up. Of those that do not answer, nothing is known.
+func (n *node) askDamage(ctx context.Context) {
+	var mu sync.Mutex
+	var wg sync.WaitGroup
+	var found []admin.Damage
+	for id, rec := range n.members.book().nodes {
+		if id == n.id.Node || rec.State != meta.NodeUp {
+			continue
+		}
+		wg.Go(func() {
+			call, cancel := context.WithTimeout(ctx, damageTimeout)
+			defer cancel()
+			var d admin.Damage
+			answer, err := n.peers.Call(call, uint32(id), kindDamage, nil)
+			if err == nil {
+				err = admin.Unmarshal(answer, &d)
+			}
+			if err != nil || d.Count == 0 {
+				return
+			}
+			d.Node, d.Name, d.Names = uint32(id), rec.Name, d.Names[:min(len(d.Names), damageNames)]
+			mu.Lock()
+			defer mu.Unlock()
+			found = append(found, d)
+		})
+	}
+	wg.Wait()
+	n.damage.others.Store(&found)
+}
+
+// damageKnown is the damage here and, as of the last question, elsewhere, by node.
+func (n *node) damageKnown() (out []admin.Damage) {
+	if d, ok := n.damageHere(); ok {
+		out = append(out, d)
+	}
+	if others := n.damage.others.Load(); others != nil {
+		out = append(out, *others...)
+	}
+	slices.SortFunc(out, func(a, b admin.Damage) int { return int(a.Node) - int(b.Node) })
+	return out
+}
+
+// damageWarning says what is damaged at a node and what becomes of it.
+func damageWarning(d admin.Damage) string {
+	names := strings.Join(d.Names, ", ")
+	if d.Count > len(d.Names) {
+		names += ", ..."
+	}
+	text := fmt.Sprintf("damaged on %s: %d contents failed their checks: %s; ", orDefault(d.Name, fmt.Sprintf("node %d", d.Node)), d.Count, names)
+	switch {
+	case d.Lost == 0:
+		return text + "they are mended from other holders"
+	case d.Lost < d.Count:
+		return text + fmt.Sprintf("no node holds %d of them any more: restore another version of these, or copy them in again; the rest is mended from other holders", d.Lost)
+	}
+	return text + "no node holds them any more: restore another version, or copy the files in again"
+}

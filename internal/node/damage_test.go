@@ -1,0 +1,34 @@
+package node
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/rdmcfs/rdmcfs/internal/content"
+)
+
+// G10: damage is counted whole and named in part, and what no node holds any more is said.
+func TestDamageReport(t *testing.T) {
+	pathOf := func(id content.ID) string { return fmt.Sprintf("/f%02d", id[0]) }
+	if d, ok := damageReport(nil, pathOf, nil); ok {
+		t.Errorf("of nothing: %+v", d)
+	}
+	var ids []content.ID
+	for i := range 20 {
+		ids = append(ids, content.ID{byte(20 - i)})
+	}
+	for lost, says := range map[int]string{0: "are mended from other holders", 5: "holds 5 of them", 20: "holds them any more"} {
+		d, ok := damageReport(ids, pathOf, func(id content.ID) bool { return int(id[0]) <= lost })
+		if !ok || d.Count != 20 || d.Lost != lost || len(d.Names) != damageNames || d.Names[0] != "/f01" {
+			t.Errorf("%+v", d)
+		}
+		d.Name = "node2"
+		text := damageWarning(d)
+		for _, part := range []string{"damaged on node2", "20 contents", "/f08, ...", says} {
+			if !strings.Contains(text, part) {
+				t.Errorf("%q lacks %q", text, part)
+			}
+		}
+	}
+}
