@@ -32,6 +32,7 @@ type Pusher struct {
 	transfers *transfers
 	aborts    *abortQueue
 	counters  *counters
+	putting   putting
 	settle    func(meta.ContentID) bool // carries out a decision that came before the bytes were stored
 
 	ctx  context.Context

@@ -120,6 +120,8 @@ func (p *Pusher) background(f func()) {
 
 // putAt asks a member to store a content. moved, if not nil, is told how the bytes go that are sent for the first time.
 func (s *pushSession) putAt(ctx context.Context, node meta.NodeID, request []byte, moved func(left int64)) smallAnswer {
+	s.p.putting.begin(node, s.p.cfg.Clock.Now())
+	defer func() { s.p.putting.end(node, s.p.cfg.Clock.Now()) }()
 	answer, err := callMoving(ctx, s.p.cfg.Peers, node, KindPut, request, moved)
 	if err != nil && ctx.Err() == nil {
 		answer, err = callMoving(ctx, s.p.cfg.Peers, node, KindPut, request, nil) // the connection may be the fault
@@ -227,19 +229,21 @@ func (p *poll) patience(now time.Time) time.Duration {
 	return min(rest, t.Stuck)
 }
 
-// leaveSlow does not wait for members, beyond those that are needed, whose bytes go much slower than those of the others did.
+// leaveSlow does not wait for a member, beyond those that are needed, whose link is much slower than those of the others.
 func (p *poll) leaveSlow(now time.Time) {
 	t := &p.s.p.cfg.Tuning
-	if len(p.votes) < p.s.targets.minCopies() {
+	n, since := p.s.p.putting.alone()
+	if !p.open[n] || n == p.s.id.Node || len(p.votes) < p.s.targets.minCopies() {
 		return
 	}
-	slow := p.watch.slow(now, p.open, t.SlowPart, 2*t.Silent)
-	for n, text := range slow {
-		delete(p.open, n)
-		p.missed = append(p.missed, meta.Missed{Node: n, Reason: meta.OwedSlow})
-		out := &rootMember{node: n, phase: memberOut, reason: meta.OwedSlow, text: text}
-		p.s.p.transfers.leftOut(p.s.p.cfg.Logger, "node left out", p.s.id, []*rootMember{out})
+	text := p.watch.slow(now, n, since, t.SlowPart, 2*t.Silent)
+	if text == "" {
+		return
 	}
+	delete(p.open, n)
+	p.missed = append(p.missed, meta.Missed{Node: n, Reason: meta.OwedSlow})
+	out := &rootMember{node: n, phase: memberOut, reason: meta.OwedSlow, text: text}
+	p.s.p.transfers.leftOut(p.s.p.cfg.Logger, "node left out", p.s.id, []*rootMember{out})
 }
 
 // over reports whether there is nobody to wait for.

@@ -3,10 +3,8 @@ package replicate
 import (
 	"context"
 	"errors"
-	"maps"
 	"slices"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/rdmcfs/rdmcfs/meta"
@@ -116,37 +114,33 @@ func TestBytesSentAgainAreNoProgress(t *testing.T) {
 
 func TestWhoIsSlowWithASmallContent(t *testing.T) {
 	const mib = 1 << 20
+	began := time.Unix(1000, 0)
+	at := func(d time.Duration) time.Time { return began.Add(d) }
 	for name, tc := range map[string]struct {
-		votes []time.Duration
-		after time.Duration
-		left  map[meta.NodeID]int64
-		want  []meta.NodeID
+		vote     time.Duration // of another member; 0: none
+		since    time.Duration // when the others were done
+		from, to int64         // bytes that were left then, and 2 s later
+		slow     bool
 	}{
-		"nobody has voted":           {after: 10 * time.Second, left: map[meta.NodeID]int64{2: mib / 2}},
-		"as fast as the others":      {votes: []time.Duration{3 * time.Second}, after: 4 * time.Second, left: map[meta.NodeID]int64{2: mib / 4}},
-		"a twentieth of their pace":  {votes: []time.Duration{time.Second}, after: 2 * time.Second, left: map[meta.NodeID]int64{2: mib * 9 / 10, 3: 0}, want: []meta.NodeID{2}},
-		"slow, but done in a moment": {votes: []time.Duration{10 * time.Millisecond}, after: time.Second, left: map[meta.NodeID]int64{2: mib / 2}},
-		"waits for room":             {votes: []time.Duration{time.Second}, after: 2 * time.Second, left: map[meta.NodeID]int64{2: -1}},
+		"nobody has voted":                 {since: time.Second, from: mib, to: mib * 9 / 10},
+		"as fast as the others":            {vote: 3 * time.Second, since: 3 * time.Second, from: mib / 2, to: mib / 4},
+		"a twentieth of their pace":        {vote: time.Second, since: time.Second, from: mib, to: mib * 9 / 10, slow: true},
+		"slow, but done in a moment":       {vote: 10 * time.Millisecond, since: time.Second, from: mib, to: mib / 2},
+		"waits for room":                   {vote: time.Second, since: time.Second, from: -1, to: -1},
+		"its share was small, now it goes": {vote: time.Second, since: 30 * time.Second, from: mib, to: mib / 3},
 	} {
 		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				w := newSmallWatch(SystemClock())
-				open := make(map[meta.NodeID]bool)
-				for n, left := range tc.left {
-					open[n] = true
-					if left >= 0 {
-						w.moved(n, mib)
-					}
-					w.moved(n, left)
-				}
-				for _, v := range tc.votes {
-					w.voted(w.began.Add(v))
-				}
-				got := slices.Sorted(maps.Keys(w.slow(w.began.Add(tc.after), open, 8, 4*time.Second)))
-				if !slices.Equal(got, tc.want) {
-					t.Errorf("slow are %v, want %v", got, tc.want)
-				}
-			})
+			w := &smallWatch{clock: SystemClock(), began: began, lanes: map[meta.NodeID]*smallLane{2: {since: began, most: mib, left: tc.from}}}
+			if tc.vote > 0 {
+				w.voted(at(tc.vote))
+			}
+			if why := w.slow(at(tc.since), 2, at(tc.since), 8, 4*time.Second); why != "" {
+				t.Errorf("judged by what went beside others: %s", why)
+			}
+			w.moved(2, tc.to)
+			if why := w.slow(at(tc.since+2*time.Second), 2, at(tc.since), 8, 4*time.Second); (why != "") != tc.slow {
+				t.Errorf("%q, want slow: %v", why, tc.slow)
+			}
 		})
 	}
 }

@@ -72,25 +72,66 @@ func (w *smallWatch) underWay(open map[meta.NodeID]bool) bool {
 	return false
 }
 
-// slow are the members whose bytes take part times as long, at their pace so far, as the median of the votes took, and longer than floor.
-func (w *smallWatch) slow(now time.Time, open map[meta.NodeID]bool, part float64, floor time.Duration) map[meta.NodeID]string {
+// slow tells why a member is slow that nobody shares this node's link with since a time: the rest of its bytes takes part times
+// as long, at its pace since then, as the median of the votes took, and longer than floor. "" if it is not slow, or if that is not known.
+func (w *smallWatch) slow(now time.Time, alone meta.NodeID, since time.Time, part float64, floor time.Duration) string {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	spent := now.Sub(w.began)
-	if len(w.votes) == 0 || spent < floor/4 {
-		return nil
+	l := w.lanes[alone]
+	if l == nil || l.left <= 0 || len(w.votes) == 0 {
+		return ""
+	}
+	if l.since.Before(since) { // what went before went beside others
+		l.since, l.most = now, l.left
+	}
+	spent := now.Sub(l.since)
+	if spent < floor/4 || l.most == l.left {
+		return ""
 	}
 	others := w.votes[(len(w.votes)-1)/2]
-	limit := max(floor, time.Duration(part*float64(others)))
-	out := make(map[meta.NodeID]string)
-	for n, l := range w.lanes {
-		if !open[n] || l.left <= 0 || l.most == l.left {
-			continue
-		}
-		rest := time.Duration(float64(now.Sub(l.since)) * float64(l.left) / float64(l.most-l.left))
-		if whole := spent + rest; whole > limit {
-			out[n] = fmt.Sprintf("it takes %v at its pace, the others took %v", whole.Round(100*time.Millisecond), others.Round(100*time.Millisecond))
+	rest := time.Duration(float64(spent) * float64(l.left) / float64(l.most-l.left))
+	if rest <= max(floor, time.Duration(part*float64(others))) {
+		return ""
+	}
+	return fmt.Sprintf("it takes %v more at its pace, the others took %v", rest.Round(100*time.Millisecond), others.Round(100*time.Millisecond))
+}
+
+// putting counts the members that puts of this node are under way to: with several they share its link, whose parts may be very unequal.
+type putting struct {
+	mu    sync.Mutex
+	to    map[meta.NodeID]int
+	since time.Time // when the set of members last changed
+}
+
+// begin counts a put; the caller calls end behind it.
+func (p *putting) begin(n meta.NodeID, now time.Time) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.to == nil {
+		p.to = make(map[meta.NodeID]int)
+	}
+	if p.to[n]++; p.to[n] == 1 {
+		p.since = now
+	}
+}
+
+func (p *putting) end(n meta.NodeID, now time.Time) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.to[n]--; p.to[n] == 0 {
+		delete(p.to, n)
+		p.since = now
+	}
+}
+
+// alone is the one member that puts are under way to, and since when; 0 if there are several or none.
+func (p *putting) alone() (meta.NodeID, time.Time) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for n := range p.to {
+		if len(p.to) == 1 {
+			return n, p.since
 		}
 	}
-	return out
+	return 0, time.Time{}
 }
