@@ -15,8 +15,11 @@ import (
 
 const (
 	defaultDialTimeout = 2 * time.Second
-	backoffFirst       = 50 * time.Millisecond
-	backoffMost        = 2 * time.Second
+	// bulkPatience is how many times as long the connection for many bytes may take: the other one says that the node is there, and
+	// its handshake may wait behind much that other connections have queued for a slow link.
+	bulkPatience = 5
+	backoffFirst = 50 * time.Millisecond
+	backoffMost  = 2 * time.Second
 	// redialWait is how long a call waits for a fresh attempt at a peer whose last attempt failed.
 	redialWait = 100 * time.Millisecond
 )
@@ -289,7 +292,11 @@ func (p *Peers) openWay(ctx context.Context, w way, addr string) (*tls.Conn, err
 // dial makes one attempt and records how it went.
 func (p *Peers) dial(w way, n *peer, addr string) {
 	node := w.node
-	ctx, cancel := context.WithTimeout(p.ctx, p.cfg.DialTimeout)
+	timeout := p.cfg.DialTimeout
+	if w.bulk {
+		timeout *= bulkPatience
+	}
+	ctx, cancel := context.WithTimeout(p.ctx, timeout)
 	defer cancel()
 	conn, err := p.openWay(ctx, w, addr)
 
