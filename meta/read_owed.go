@@ -192,6 +192,73 @@ func (s snap) countEach(n *nodeRecord, r IndexRange, add func(int, int64)) error
 	})
 }
 
+// Believed lists the contents that the log believes the node holds, but for inline ones, in the order of their ids after
+// one. It looks at up to limit records. next is where to go on; zero means that there are no more.
+func (db *DB) Believed(node NodeID, after ContentID, limit int) (list []Content, next ContentID, err error) {
+	err = db.read(func(s snap) error {
+		list, next = nil, ContentID{}
+		looked, last := 0, ContentID{}
+		from := append(keyContent(tableContent, after), 0)
+		return s.each([]byte{tableContent}, from, func(key, value []byte) (bool, error) {
+			if looked == limit {
+				next = last
+				return false, nil
+			}
+			var rec contentRecord
+			if err := decodeRecord(value, &rec); err != nil {
+				return false, fmt.Errorf("meta: record %x: %w", key, err)
+			}
+			looked, last = looked+1, rec.ID
+			if !rec.Inline && s.cl.believes(s.cl.node(node), &rec) {
+				list = append(list, rec.Content)
+			}
+			return true, nil
+		})
+	})
+	return list, next, err
+}
+
+// Nowhere lists live contents that were lost and that no node is believed to hold any more, at most limit. It looks at
+// what is owed by rows, up to nowhereRows of them.
+func (db *DB) Nowhere(limit int) ([]Content, error) {
+	var out []Content
+	err := db.read(func(s snap) error {
+		out = nil
+		rows, seen := 0, map[ContentID]bool{}
+		return s.each([]byte{tableOwed}, []byte{tableOwed}, func(key, value []byte) (bool, error) {
+			var r owedRecord
+			if err := decodeRecord(value, &r); err != nil {
+				return false, fmt.Errorf("meta: record %x: %w", key, err)
+			}
+			if rows++; r.Reason != OwedLost || seen[r.Content] {
+				return rows < nowhereRows, nil
+			}
+			seen[r.Content] = true
+			var rec contentRecord
+			if err := s.load(keyContent(tableContent, r.Content), &rec); err != nil {
+				return false, err
+			}
+			if !s.heldByAny(&rec) {
+				out = append(out, rec.Content)
+			}
+			return len(out) < limit && rows < nowhereRows, nil
+		})
+	})
+	return out, err
+}
+
+// nowhereRows bounds what Nowhere reads.
+const nowhereRows = 4096
+
+func (s snap) heldByAny(rec *contentRecord) bool {
+	for _, n := range s.cl.nodes {
+		if s.cl.believes(n, rec) {
+			return true
+		}
+	}
+	return false
+}
+
 // OnlyOn lists live contents that nobody but the node is believed to hold, at most limit: what an eviction would lose. It
 // looks at every content that is not inline.
 func (db *DB) OnlyOn(node NodeID, limit int) ([]Content, error) {

@@ -6,6 +6,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -326,5 +327,39 @@ func TestOnlyOn(t *testing.T) {
 	}
 	if list, err := db.OnlyOn(2, 10); err != nil || len(list) != 0 {
 		t.Fatal(list, err)
+	}
+}
+
+// Believed lists what Holds is true for, page by page, without inline contents, whatever was lost or is owed.
+func TestBelieved(t *testing.T) {
+	c := metatest.New(t, 3)
+	var want []meta.ContentID
+	for i := range 40 {
+		p := push(c, 1, newFile(c, fmt.Sprint("f", i)), meta.ContentID{}, votes(c, 1, 2))
+		if i%3 == 0 {
+			p.Votes = votes(c, 1, 2, 3)
+			want = append(want, p.Session)
+		}
+		c.Do(1, p)
+	}
+	c.Do(3, &meta.Unheld{Node: 3, Contents: want[:1], Reason: meta.OwedLost})
+	want = want[1:]
+	for _, limit := range []int{1, 7, 100} {
+		var got []meta.ContentID
+		for after := (meta.ContentID{}); ; {
+			list, next, err := c.DB.Believed(3, after, limit)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, rec := range list {
+				got = append(got, rec.ID)
+			}
+			if after = next; next.IsZero() {
+				break
+			}
+		}
+		if !slices.Equal(got, want) {
+			t.Errorf("pages of %d: %v, want %v", limit, got, want)
+		}
 	}
 }

@@ -25,6 +25,8 @@ type Member struct {
 	ends *ends
 	held *reports // contents that the log does not know to be here
 	lost *reports // contents that the log believes to be here in vain
+	// compared is the look at whether the log's belief is right.
+	compared comparison
 	// retired holds what is deleted later.
 	retired *retirements
 	remote  *remoteReads
@@ -48,11 +50,14 @@ type Member struct {
 
 func newMember(cfg Config, remote *remoteReads) *Member {
 	ctx, stop := context.WithCancel(context.Background())
-	return &Member{
+	m := &Member{
 		cfg: cfg, ends: newEnds(cfg.Groups, cfg.Logger), held: newHeldReports(cfg), lost: newLostReports(cfg), retired: newRetirements(), remote: remote, stock: make(chan struct{}, 1), deep: make(chan meta.ContentID, 256), unchecked: make(chan meta.ContentID, 256),
 		ctx: ctx, stop: stop, quit: make(chan struct{}), putSlots: make(chan struct{}, putsAtOnce),
 		holds: make(map[meta.ContentID]*hold), roots: make(map[meta.ContentID][32]byte),
 	}
+	m.lost.keep = m.stillLost
+	m.compared.due.Store(1)
+	return m
 }
 
 // close ends all sessions; what they have stays in the store. No request may come in any more.
@@ -172,7 +177,7 @@ func (m *Member) already(id meta.ContentID, published bool) (standing, bool) {
 
 func (m *Member) damaged(id meta.ContentID) bool {
 	info, err := m.cfg.Store.Stat(storeID(id))
-	return err != nil || info.Damaged
+	return err != nil || info.Damaged || !m.cfg.Store.Whole(storeID(id), info.Size)
 }
 
 // beginStore opens the bytes of a session, in place of what a session of another shape or damage left.

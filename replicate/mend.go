@@ -113,6 +113,9 @@ func (m *Member) keepChecking(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case id := <-m.unchecked:
+			if info, err := m.cfg.Store.Stat(storeID(id)); err == nil && info.Checked {
+				continue // asked for twice
+			}
 			_, err := m.cfg.Store.Check(ctx, storeID(id)) // damage is mended by keepWhole
 			if err != nil && ctx.Err() == nil {
 				m.cfg.Logger.Warn("check of a content", "content", id, "err", err)

@@ -40,7 +40,7 @@ func (m *Member) takeStock(n meta.Node, index uint64) (b standingBook, err error
 		for _, o := range page {
 			backlog := inBacklog(n, o.Published)
 			switch {
-			case damaged[storeID(o.Content)] || !m.hasWhole(o.Content):
+			case damaged[storeID(o.Content)] || !m.hasWhole(o.Content) || !m.sound(o):
 				if (backlog || o.Since == 0) && !blocked { // also what a change of the members brought: no row remembers it
 					blocked, b.upTo = true, min(index, o.Published-1)
 				}
@@ -145,6 +145,7 @@ func (m *Member) reconcile(ctx context.Context) {
 }
 
 func (m *Member) reconcileOnce(ctx context.Context) {
+	m.compare(ctx)
 	self := m.cfg.Self()
 	view, index := m.cfg.Names.View(), m.cfg.Names.Index()
 	n, err := m.cfg.Names.Node(self.Node)

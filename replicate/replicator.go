@@ -159,6 +159,7 @@ func (r *Replicator) carryOut(e meta.Event) {
 
 // Restored tells that the state was replaced by a snapshot: there are no events for what it skipped.
 func (r *Replicator) Restored() {
+	r.member.compared.due.Add(1)
 	r.member.startUp()
 	r.assigner.nudge()
 }

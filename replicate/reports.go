@@ -25,6 +25,7 @@ type reports struct {
 	op     func(ids []meta.ContentID) meta.Op
 	clock  Clock
 	logger *slog.Logger
+	keep   func(meta.ContentID) bool // a report for which it is false is no longer so; may be nil
 
 	mu   sync.Mutex
 	set  map[meta.ContentID]struct{}
@@ -73,12 +74,45 @@ func (r *reports) waiting(id meta.ContentID) bool {
 	return ok
 }
 
-// take copies out up to a batch of reports, in order.
-func (r *reports) take() []meta.ContentID {
+// empty reports whether the log has taken all.
+func (r *reports) empty() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	ids := slices.SortedFunc(maps.Keys(r.set), compareIDs)
-	return ids[:min(len(ids), reportBatch)]
+	return len(r.set) == 0
+}
+
+// take copies out up to a batch of reports, in order, and drops those that are no longer so.
+func (r *reports) take() []meta.ContentID {
+	for {
+		ids := r.batch()
+		n := len(ids)
+		if r.keep != nil {
+			var over []meta.ContentID
+			ids = slices.DeleteFunc(ids, func(id meta.ContentID) bool {
+				if r.keep(id) {
+					return false
+				}
+				over = append(over, id)
+				return true
+			})
+			r.done(over)
+		}
+		if len(ids) > 0 || n == 0 {
+			return ids
+		}
+	}
+}
+
+func (r *reports) batch() (ids []meta.ContentID) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for id := range maps.Keys(r.set) {
+		if ids = append(ids, id); len(ids) == reportBatch {
+			break
+		}
+	}
+	slices.SortFunc(ids, compareIDs)
+	return ids
 }
 
 func (r *reports) done(ids []meta.ContentID) {
@@ -104,7 +138,7 @@ func (r *reports) run(ctx context.Context) {
 				break
 			}
 			res, err := r.log.Propose(ctx, r.op(ids))
-			if err != nil || res.Errno == syscall.EAGAIN {
+			if err != nil || res.Errno != 0 && res.Errno != syscall.EINVAL { // also when the incarnation ended meanwhile
 				r.logger.Debug("contents not told to the log yet", "contents", len(ids), "errno", res.Errno, "err", err)
 				pause(ctx, r.clock, reportRetry)
 				continue

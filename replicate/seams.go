@@ -116,6 +116,7 @@ type Store interface {
 	Stat(id content.ID) (content.Info, error)
 	List(state content.State) []content.ID
 	Damaged() []content.ID
+	Whole(id content.ID, size int64) bool
 	Check(ctx context.Context, id content.ID) (*content.Damage, error)
 	Mend(ctx context.Context, id content.ID, i int64, p []byte) error
 	Merge(ctx context.Context, id content.ID) error

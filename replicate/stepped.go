@@ -101,6 +101,7 @@ func (s *Stepped) Restored() {
 			s.decided(id, v == verdictPublished)
 		}
 	}
+	s.member.compared.due.Add(1)
 	s.member.startUp()
 }
 

@@ -17,6 +17,7 @@ type Info struct {
 	Depth       int   // deltas in its chain, itself included
 	Root        Hash  // zero while partial
 	Damaged     bool  // a read or a scrub found it so
+	Checked     bool  // all of it was received or checked since the store was opened
 }
 
 // Commit makes an undecided content live, as the log decided. A content that is committed already is left
@@ -150,7 +151,7 @@ func (s *Store) Stat(id ID) (Info, error) {
 			s.mu.Unlock()
 			return Info{}, fmt.Errorf("content: stat %s: %w", id, ErrNotFound)
 		}
-		info := Info{ID: id, State: e.state, Base: e.base, Damaged: e.damaged, Depth: s.depthLocked(id)}
+		info := Info{ID: id, State: e.state, Base: e.base, Damaged: e.damaged, Checked: e.checked, Depth: s.depthLocked(id)}
 		s.mu.Unlock()
 		h, err := readHeader(s.sidecarPath(id, info.Base, info.State), id)
 		if errors.Is(err, os.ErrNotExist) && s.changed(id, info.State, info.Base) {

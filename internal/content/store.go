@@ -61,6 +61,7 @@ type entry struct {
 	dead    bool          // to be removed once nothing needs it
 	damaged bool          // a read or scrub found it so, or its sidecar is unreadable
 	checked bool          // all of it was checked since the store was opened
+	looked  bool          // its files were found there, with their lengths, since then
 	rot     uint32        // how often it was found damaged since then
 	busy    bool          // a Receiving, a decision or a removal owns its files
 	folding bool          // another form of it is being written

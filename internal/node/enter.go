@@ -43,7 +43,9 @@ func (n *node) enter() error {
 	}
 	if err != nil {
 		n.log.Warn("cut off: no quorum of voters answers; reads work, changes do not", "err", err)
+		return n.ctx.Err()
 	}
+	n.repl.Settle(ctx) // what is not taken in time is told behind
 	return n.ctx.Err()
 }
 

@@ -236,6 +236,32 @@ func (n *node) space() admin.Space {
 	return out
 }
 
+// nowhereShown bounds the files that a warning names.
+const nowhereShown = 3
+
+// nowhere warns of files whose last holder has lost their bytes.
+func (n *node) nowhere() string {
+	const most = 1000
+	list, err := n.db.Nowhere(most)
+	if err != nil || len(list) == 0 {
+		return ""
+	}
+	var names []string
+	for _, c := range list[:min(len(list), nowhereShown)] {
+		name, err := n.inodePath(c.Ino)
+		if err != nil {
+			name = c.ID.String()
+		}
+		names = append(names, fmt.Sprintf("%q, version %d", name, c.Version))
+	}
+	count := fmt.Sprint(len(list))
+	if len(list) == most {
+		count = "at least " + count
+	}
+	return fmt.Sprintf("no node has the bytes of %s files any more, such as %s: bring back the data directory of a node that had them",
+		count, strings.Join(names, "; "))
+}
+
 // warnings are what the user should do something about.
 func (n *node) warnings(st admin.Status) []string {
 	var out []string
@@ -256,6 +282,9 @@ func (n *node) warnings(st admin.Status) []string {
 	}
 	for _, d := range st.Damaged {
 		out = append(out, damageWarning(d))
+	}
+	if lost := n.nowhere(); lost != "" {
+		out = append(out, lost)
 	}
 	if len(st.Unpublished) > 0 {
 		out = append(out, "there are unpublished files: see 'rdmcfs restore' to publish or drop them")

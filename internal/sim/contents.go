@@ -235,7 +235,13 @@ func (c *contents) Stat(id content.ID) (content.Info, error) {
 	if b == nil {
 		return content.Info{}, content.ErrNotFound
 	}
-	return content.Info{ID: id, State: b.state, Size: b.size, StreamBytes: b.size, Root: b.root, Damaged: b.damaged}, nil
+	return content.Info{ID: id, State: b.state, Size: b.size, StreamBytes: b.size, Root: b.root, Damaged: b.damaged, Checked: !b.damaged}, nil
+}
+
+// Whole implements replicate.Store.
+func (c *contents) Whole(id content.ID, size int64) bool {
+	b := c.blobs[id]
+	return b != nil && b.state != content.Partial && !b.damaged && b.size == size
 }
 
 // List implements replicate.Store.

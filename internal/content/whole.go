@@ -1,0 +1,102 @@
+package content
+
+import (
+	"errors"
+	"fmt"
+	"os"
+
+	"golang.org/x/sys/unix"
+)
+
+// Whole reports whether the files of a stored content, and of those it is a delta over, are there with their lengths.
+// size is the content's length as the log has it. No bytes are read. A content that is not whole counts as damaged from
+// then on. The files of each content are looked at once after Open: what comes later was synced before it got its name.
+func (s *Store) Whole(id ID, size int64) bool {
+	layer := id
+	for range DepthMax + 1 {
+		base, ok := s.wholeLayer(layer, size)
+		switch {
+		case !ok && layer != id:
+			s.markDamaged(id, fmt.Errorf("content: %s: base %s: %w", id, layer, ErrCorrupt))
+			return false
+		case !ok || base.IsZero():
+			return ok
+		}
+		layer, size = base, -1
+	}
+	return false
+}
+
+// wholeLayer is Whole of one content without its bases. A negative size is not known.
+func (s *Store) wholeLayer(id ID, size int64) (base ID, ok bool) {
+	for {
+		s.mu.Lock()
+		e := s.index[id]
+		if e == nil || e.state == Partial || e.damaged || e.dead && size >= 0 {
+			s.mu.Unlock()
+			return ID{}, false
+		}
+		state, base, looked := e.state, e.base, e.checked || e.looked
+		s.mu.Unlock()
+		if looked {
+			return base, true
+		}
+		err := s.lookAtFiles(id, base, state, size)
+		if err != nil && s.changed(id, state, base) {
+			continue // a commit or a fold moved it meanwhile
+		}
+		if errors.Is(err, ErrCorrupt) || errors.Is(err, os.ErrNotExist) {
+			s.markDamaged(id, err)
+			return base, false
+		}
+		if err != nil {
+			return base, true // it can't be looked at now: a read tells
+		}
+		s.mu.Lock()
+		if e := s.index[id]; e != nil {
+			e.looked = true
+		}
+		s.mu.Unlock()
+		return base, true
+	}
+}
+
+// lookAtFiles compares the lengths of a content's files with what they should be.
+func (s *Store) lookAtFiles(id, base ID, state State, size int64) error {
+	sidecar := s.sidecarPath(id, base, state)
+	bytes, err := fileLength(sidecar)
+	if err == nil && bytes < headerBytes {
+		err = fmt.Errorf("content: sidecar of %s: %d bytes: %w", id, bytes, ErrCorrupt)
+	}
+	if err != nil || base.IsZero() && 0 <= size && size <= InlineBytesMax {
+		return err
+	}
+	want := size
+	if size < 0 || !base.IsZero() {
+		h, err := readHeader(sidecar, id)
+		if err != nil || h.has(flagInline) {
+			return err
+		}
+		if want = h.size; !base.IsZero() {
+			want = h.streamBytes
+		}
+	}
+	bytes, err = fileLength(s.streamPath(id, base))
+	if errors.Is(err, os.ErrNotExist) && base.IsZero() {
+		if h, herr := readHeader(sidecar, id); herr == nil && h.has(flagInline) {
+			return nil // few bytes between holes
+		}
+	}
+	if err == nil && bytes != want {
+		err = fmt.Errorf("content: data file of %s has %d bytes, not %d: %w", id, bytes, want, ErrCorrupt)
+	}
+	return err
+}
+
+func fileLength(path string) (int64, error) {
+	var st unix.Stat_t
+	if err := unix.Stat(path, &st); err != nil {
+		return 0, fmt.Errorf("content: %s: %w", path, err)
+	}
+	return st.Size, nil
+}

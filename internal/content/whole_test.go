@@ -1,0 +1,99 @@
+package content
+
+import (
+	"os"
+	"strings"
+	"testing"
+)
+
+// A content without its bytes, or with fewer or more of them, is not whole, at each start anew, and neither is a delta
+// over it. What was not touched is whole.
+func TestHollowContentIsNotWhole(t *testing.T) {
+	for _, harm := range []struct {
+		name, file string
+		do         func(path string) error
+		hollow     []byte // ids
+	}{
+		{"nothing", "", nil, nil},
+		{"data gone", testID(1).String() + ".data", os.Remove, []byte{1, 4, 5}},
+		{"data cut", testID(1).String() + ".data", func(p string) error { return os.Truncate(p, 4096) }, []byte{1, 4, 5}},
+		{"data grown", testID(2).String() + ".data", func(p string) error { return os.Truncate(p, 9<<20) }, []byte{2}},
+		{"sidecar empty", testID(3).String() + ".meta", func(p string) error { return os.Truncate(p, 0) }, []byte{3}},
+		{"delta gone", testID(5).String() + "+" + testID(1).String() + ".delta", os.Remove, []byte{5}},
+	} {
+		dir := t.TempDir()
+		want := damagedStore(t, dir)
+		for _, path := range heldFiles(t, dir) {
+			if harm.do != nil && strings.HasSuffix(path, "/"+harm.file) {
+				if err := harm.do(path); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+		for range 2 { // it stays so over a restart
+			s, err := Open(dir, Options{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			for id, b := range want {
+				whole := !strings.ContainsRune(string(harm.hollow), rune(id[15]))
+				if got := s.Whole(id, int64(len(b))); got != whole {
+					t.Errorf("%s: content %d whole: %v", harm.name, id[15], got)
+				}
+				if got := s.Whole(id, int64(len(b))); got != whole {
+					t.Errorf("%s: content %d whole at the second look: %v", harm.name, id[15], got)
+				}
+				if info, _ := s.Stat(id); info.Damaged == whole {
+					t.Errorf("%s: content %d damaged: %v", harm.name, id[15], info.Damaged)
+				}
+			}
+			if s.Whole(testID(9), 1) {
+				t.Errorf("%s: a content that never was is whole", harm.name)
+			}
+			if err := s.Close(); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+}
+
+// BenchmarkWhole is the look at the files of 10,000 contents of 100,000 bytes at a start.
+func BenchmarkWhole(b *testing.B) {
+	const contents, bytes = 10_000, 100_000
+	dir := b.TempDir()
+	s, err := Open(dir, Options{})
+	if err != nil {
+		b.Fatal(err)
+	}
+	id := func(i int) ID { return ID{0: 7, 13: byte(i >> 16), 14: byte(i >> 8), 15: byte(i)} }
+	for i := range contents { // names and lengths are all that is looked at
+		if err := os.MkdirAll(s.shardDir(id(i)), 0o700); err != nil {
+			b.Fatal(err)
+		}
+		for path, n := range map[string]int64{s.sidecarPath(id(i), ID{}, Committed): 1000, s.streamPath(id(i), ID{}): bytes} {
+			if err := os.WriteFile(path, nil, 0o600); err != nil {
+				b.Fatal(err)
+			}
+			if err := os.Truncate(path, n); err != nil {
+				b.Fatal(err)
+			}
+		}
+	}
+	if err := s.Close(); err != nil {
+		b.Fatal(err)
+	}
+	for b.Loop() {
+		s, err := Open(dir, Options{})
+		if err != nil {
+			b.Fatal(err)
+		}
+		for i := range contents {
+			if !s.Whole(id(i), bytes) {
+				b.Fatal(i)
+			}
+		}
+		if err := s.Close(); err != nil {
+			b.Fatal(err)
+		}
+	}
+}

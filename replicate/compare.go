@@ -1,0 +1,132 @@
+package replicate
+
+import (
+	"context"
+	"slices"
+	"sync"
+	"sync/atomic"
+
+	"github.com/rdmcfs/rdmcfs/internal/content"
+	"github.com/rdmcfs/rdmcfs/meta"
+)
+
+// comparePage bounds the records of the log's state that are read at once.
+const comparePage = 4096
+
+// comparison is the look at whether this node has what the log believes it to have. It is made once after the start,
+// when the log has let this node in, and again when the state was replaced. From then on every change is reported as it
+// comes.
+type comparison struct {
+	due  atomic.Uint64 // grows with each reason to compare
+	mu   sync.Mutex    // one look at a time: held over it
+	done uint64        // what due was at the last look
+}
+
+// compare looks at the store and the log in both directions, if that is due. What lacks here goes to the log as lost:
+// it is owed then, and fetched. What no node is believed to hold and is here goes to the log as held.
+func (m *Member) compare(ctx context.Context) {
+	m.compared.mu.Lock()
+	defer m.compared.mu.Unlock()
+	due := m.compared.due.Load()
+	self := m.cfg.Self()
+	n, err := m.cfg.Names.Node(self.Node)
+	if due == m.compared.done || err != nil || n.State != meta.NodeUp || n.Incarnation != self.Incarnation {
+		return
+	}
+	here := m.cfg.Store.List(content.Committed)
+	slices.SortFunc(here, func(a, b content.ID) int { return slices.Compare(a[:], b[:]) })
+	var after meta.ContentID
+	lacking, bytes := 0, int64(0)
+	for ctx.Err() == nil {
+		page, next, err := m.cfg.Names.Believed(self.Node, after, comparePage)
+		if err != nil {
+			m.cfg.Logger.Warn("compare store and log", "err", err)
+			return
+		}
+		for _, c := range page {
+			if !m.cfg.Store.Whole(storeID(c.ID), c.Size) {
+				m.lost.add(c.ID)
+				lacking, bytes = lacking+1, bytes+c.Size
+			}
+		}
+		here = m.claim(here, page, next)
+		if after = next; next.IsZero() {
+			m.compared.done = due
+			break
+		}
+	}
+	if lacking > 0 {
+		m.cfg.Logger.Error("contents are missing here that the log holds to be here: they are fetched from other nodes",
+			"contents", lacking, "bytes", bytes)
+	}
+}
+
+// claim looks at contents of the store, in order, that are not in a page of what the log believes to be here. It returns
+// those that come after the page.
+func (m *Member) claim(here []content.ID, page []meta.Content, next meta.ContentID) []content.ID {
+	for len(here) > 0 {
+		id := metaID(here[0])
+		if !next.IsZero() && compareIDs(id, next) > 0 {
+			break
+		}
+		for len(page) > 0 && compareIDs(page[0].ID, id) < 0 {
+			page = page[1:]
+		}
+		if len(page) == 0 || page[0].ID != id {
+			m.claimOrphan(id)
+		}
+		here = here[1:]
+	}
+	return here
+}
+
+// claimOrphan reports a content that is here and that no node is believed to hold, if nothing is owed to this node that
+// would have it reported.
+func (m *Member) claimOrphan(id meta.ContentID) {
+	c, err := m.cfg.Names.Content(id)
+	if err != nil || c.Inline || !m.placed(id) || m.assigned(c) || !m.cfg.Store.Whole(storeID(id), c.Size) {
+		return
+	}
+	if holders, err := m.cfg.Names.Holders(id); err == nil && len(holders) == 0 {
+		m.cfg.Logger.Warn("a content that no other node holds is here", "content", id)
+		m.held.add(id)
+	}
+}
+
+// stillLost reports whether the log is still to be told that a content is not here. It may have come back meanwhile: a
+// report from before must not take away what is here again.
+func (m *Member) stillLost(id meta.ContentID) bool {
+	c, err := m.cfg.Names.Content(id)
+	if err != nil {
+		return !isNotFound(err)
+	}
+	holds, err := m.cfg.Names.Holds(m.cfg.Self().Node, id)
+	return (err != nil || holds) && !m.cfg.Store.Whole(storeID(id), c.Size)
+}
+
+// sound reports whether what the store has of an owed content may be reported as held. One that was given up as lost is
+// read whole first, in the background, unless it was received since the start.
+func (m *Member) sound(o meta.Owed) bool {
+	if !m.cfg.Store.Whole(storeID(o.Content), o.Size) {
+		return false
+	}
+	if o.Reason != meta.OwedLost {
+		return true
+	}
+	info, err := m.cfg.Store.Stat(storeID(o.Content))
+	if err != nil || info.Damaged {
+		return false
+	}
+	if !info.Checked {
+		m.checkSoon(o.Content)
+	}
+	return info.Checked
+}
+
+// Settle compares store and log if that is due, and waits until the log has taken what differs or ctx ends.
+func (r *Replicator) Settle(ctx context.Context) {
+	r.member.compare(ctx)
+	for ctx.Err() == nil && !r.member.lost.empty() {
+		pause(ctx, r.cfg.Clock, reportGather)
+	}
+}
