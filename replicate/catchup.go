@@ -15,9 +15,11 @@ const (
 	workWait      = 15 * time.Second // an order is answered within this
 	workRetryMin  = time.Second      // a content that could not be moved waits this long, then longer
 	workRetryMax  = time.Minute
-	workOrderSize = 512 // contents of one order
-	ordersAtOnce  = 16  // under way from this leader
-	lookShare     = 50  // looks at what is owed take at most this part of the time, or one comes each CatchUpEvery
+	workOrderSize = 512             // contents of one order
+	ordersAtOnce  = 16              // under way from this leader
+	ordersOfOne   = 8               // of them at one source, so that one that does not answer leaves room for the others
+	stoodStill    = 2 * time.Second // a look that comes so much later than it should: this process was stopped
+	lookShare     = 50              // looks at what is owed take at most this part of the time, or one comes each CatchUpEvery
 )
 
 // assigner is the leader's part of catch-up: it looks at what is owed to nodes that are up, and asks holders to
@@ -29,9 +31,12 @@ type assigner struct {
 	wake chan struct{}
 	wg   sync.WaitGroup
 	free chan struct{} // slots of orders
+	// views gives a channel that is closed when the log's view of the nodes changes; may be nil.
+	views func() <-chan struct{}
 
 	mu    sync.Mutex
 	tries map[owedItem]*try
+	busy  map[meta.NodeID]int    // orders under way, by source
 	seen  map[meta.NodeID]uint32 // incarnations of the nodes that were up
 }
 
@@ -47,11 +52,13 @@ type try struct {
 	next    time.Time
 	avoid   meta.NodeID // the source that failed last
 	nowhere bool        // no holder was up
+	source  meta.NodeID // while it runs
+	of, by  uint32      // incarnations of the target and of the source when it began
 }
 
 func newAssigner(cfg Config) *assigner {
 	return &assigner{
-		cfg: cfg, wake: make(chan struct{}, 1), free: make(chan struct{}, ordersAtOnce), tries: make(map[owedItem]*try),
+		cfg: cfg, wake: make(chan struct{}, 1), free: make(chan struct{}, ordersAtOnce), tries: make(map[owedItem]*try), busy: make(map[meta.NodeID]int),
 		seen: make(map[meta.NodeID]uint32),
 	}
 }
@@ -76,6 +83,7 @@ func (a *assigner) run(ctx context.Context) {
 		}
 		rest := min(lookShare*a.cfg.Clock.Now().Sub(began), a.cfg.Tuning.CatchUpEvery) // of many thousands a look takes long
 		timer, stop := a.cfg.Clock.After(a.cfg.Tuning.CatchUpEvery)
+		began = a.cfg.Clock.Now()
 		select {
 		case <-ctx.Done():
 			stop()
@@ -85,8 +93,23 @@ func (a *assigner) run(ctx context.Context) {
 			stop()
 			pause(ctx, a.cfg.Clock, max(rest, 10*time.Millisecond)) // let what comes together come together
 		}
+		if a.cfg.Clock.Now().Sub(began) > a.cfg.Tuning.CatchUpEvery+rest+stoodStill {
+			a.resume()
+		}
 	}
 }
+
+// resume forgets what failed: this process stood still, and so did its calls.
+func (a *assigner) resume() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for _, t := range a.tries {
+		t.again()
+	}
+}
+
+// again has an item tried at once, from any source.
+func (t *try) again() { t.fails, t.next, t.avoid = 0, time.Time{}, 0 }
 
 func (a *assigner) forgetAll() {
 	a.mu.Lock()
@@ -101,6 +124,9 @@ func (a *assigner) forgetAll() {
 // round hands out what is owed now, as far as there are slots. The end of an order nudges.
 func (a *assigner) round(ctx context.Context) {
 	if len(a.free) == cap(a.free) {
+		if nodes, err := a.cfg.Names.Nodes(); err == nil {
+			a.returned(nodes)
+		}
 		return
 	}
 	orders, err := a.look()
@@ -138,8 +164,8 @@ func (a *assigner) look() ([]*order, error) {
 	return a.plan(ids, wanted, up), nil
 }
 
-// returned forgets how often it failed to bring something to a node before that started anew, and what waits for any
-// holder to be up: a node that is back is served at once, however often it came and went.
+// returned forgets how often it failed to bring something to a node before that started anew, or to get it from there, and
+// what waits for any holder to be up: a node that is back is served at once, however often it came and went.
 func (a *assigner) returned(nodes []meta.Node) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -153,8 +179,8 @@ func (a *assigner) returned(nodes []meta.Node) {
 		return
 	}
 	for item, t := range a.tries {
-		if back[item.node] || t.nowhere {
-			t.fails, t.next, t.avoid = 0, time.Time{}, 0
+		if back[item.node] || back[t.avoid] || t.nowhere {
+			t.again()
 		}
 	}
 }
@@ -264,6 +290,9 @@ func (a *assigner) avoided(id meta.ContentID, targets []meta.NodeID) meta.NodeID
 // handOut sends the orders for which there are slots.
 func (a *assigner) handOut(ctx context.Context, orders []*order) {
 	for _, o := range orders {
+		if a.busyAt(o.source) >= ordersOfOne {
+			continue // the end of one of them nudges
+		}
 		select {
 		case a.free <- struct{}{}:
 		default:
@@ -271,28 +300,46 @@ func (a *assigner) handOut(ctx context.Context, orders []*order) {
 		}
 		a.begin(o)
 		a.wg.Go(func() {
-			defer func() { <-a.free; a.nudge() }()
+			defer func() { a.end(o); <-a.free; a.nudge() }()
 			a.carry(ctx, o)
 		})
+	}
+}
+
+func (a *assigner) busyAt(source meta.NodeID) int {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.busy[source]
+}
+
+func (a *assigner) end(o *order) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.busy[o.source]--; a.busy[o.source] == 0 {
+		delete(a.busy, o.source)
 	}
 }
 
 func (a *assigner) begin(o *order) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
+	a.busy[o.source]++
 	for _, n := range o.targets {
 		for _, id := range o.contents {
 			item := owedItem{n, id}
 			if a.tries[item] == nil {
 				a.tries[item] = &try{}
 			}
-			a.tries[item].running = true
+			t := a.tries[item]
+			t.running, t.source, t.of, t.by = true, o.source, a.seen[n], a.seen[o.source]
 		}
 	}
 }
 
-// carry asks the source until the order is done or the source fails.
+// carry asks the source until the order is done or the source fails, goes down or starts anew.
 func (a *assigner) carry(ctx context.Context, o *order) {
+	ctx, cancel := whileUp(ctx, &a.wg, a.cfg, a.views, o.source)
+	defer cancel()
 	left := o.contents
 	for ctx.Err() == nil && len(left) > 0 && a.cfg.IsLeader() {
 		reply, err := a.ask(ctx, o, left)
@@ -350,7 +397,8 @@ func (a *assigner) done(targets []meta.NodeID, ids []meta.ContentID, unreached [
 	a.prune(now)
 }
 
-// failed makes items wait, longer each time.
+// failed makes items wait, longer each time. Where the source went down, or it or the target started anew meanwhile, that
+// says nothing of the next try, which comes at once.
 func (a *assigner) failed(targets []meta.NodeID, ids []meta.ContentID, source meta.NodeID) {
 	now := a.cfg.Clock.Now()
 	a.mu.Lock()
@@ -363,11 +411,21 @@ func (a *assigner) failed(targets []meta.NodeID, ids []meta.ContentID, source me
 				t = &try{}
 				a.tries[item] = t
 			}
+			past := t.running && (a.seen[n] != t.of || a.seen[t.source] != t.by || !a.isUp(t.source))
 			t.running, t.avoid, t.nowhere = false, source, false
+			if past {
+				t.again()
+				continue
+			}
 			t.next = now.Add(min(workRetryMin<<min(t.fails, 6), workRetryMax))
 			t.fails++
 		}
 	}
+}
+
+func (a *assigner) isUp(node meta.NodeID) bool {
+	n, err := a.cfg.Names.Node(node)
+	return err == nil && n.State == meta.NodeUp
 }
 
 // waitForHolder notes that no holder of a content is up.

@@ -135,6 +135,7 @@ func (m *Member) announce(ctx context.Context, from meta.NodeID, a announce) (st
 		st.Epoch = a.Epoch
 		return st, nil
 	}
+	m.awaitKnown(ctx, []putItem{{Content: a.Content, Published: a.Published, Root: a.Root}})
 	if a.Published && !m.known(a.Content, a.Root) {
 		refused.Reason, refused.Text = meta.OwedSlow, errNotKnown.Error()
 		return refused, nil

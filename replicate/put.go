@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"time"
 
 	"github.com/rdmcfs/rdmcfs/internal/content"
 	"github.com/rdmcfs/rdmcfs/meta"
@@ -15,6 +16,7 @@ import (
 func (m *Member) put(ctx context.Context, from meta.NodeID, items []putItem) []standing {
 	out := make([]standing, len(items))
 	var wg sync.WaitGroup
+	m.awaitKnown(ctx, items)
 	for i := range items {
 		select {
 		case m.putSlots <- struct{}{}:
@@ -53,6 +55,25 @@ func (m *Member) putOne(from meta.NodeID, it *putItem) standing {
 }
 
 var errNotKnown = errors.New("replicate: not published by the log as far as it was applied here")
+
+const (
+	knownWait = 2 * time.Second // a node that is back may be a moment behind the log
+	knownPoll = 20 * time.Millisecond
+)
+
+// awaitKnown waits a moment for contents that the log has published, but not yet as far as it was applied here.
+func (m *Member) awaitKnown(ctx context.Context, items []putItem) {
+	limit := m.cfg.Clock.Now().Add(knownWait)
+	for i := range items {
+		it := &items[i]
+		for it.Published && !m.known(it.Content, it.Root) && m.judge(it.Content) == verdictOpen {
+			if ctx.Err() != nil || m.cfg.Clock.Now().After(limit) {
+				return
+			}
+			pause(ctx, m.cfg.Clock, knownPoll)
+		}
+	}
+}
 
 // known reports whether the log has published a content with this root. Catch-up brings nothing else.
 func (m *Member) known(id meta.ContentID, root [32]byte) bool {

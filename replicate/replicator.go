@@ -57,6 +57,7 @@ func New(cfg Config) (*Replicator, error) {
 	r.pusher = newPusher(cfg, r.lanes, r.transfers, r.counters, r.member.settle)
 	r.supplier = newSupplier(cfg, r.lanes, r.transfers, r.counters, r.member.missing)
 	r.assigner.own = r.supplier.work
+	r.assigner.views, r.supplier.views = r.pusher.viewChange, r.pusher.viewChange
 	r.member.startUp()
 	ctx, stop := context.WithCancel(context.Background())
 	r.stop = stop

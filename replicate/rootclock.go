@@ -74,9 +74,18 @@ func (s *rootSession) stalledMembers(now time.Time) (list []suspect) {
 		if !m.live() || !s.blamable(now, m) {
 			continue
 		}
-		list = append(list, suspect{m.node, meta.OwedSlow})
+		list = append(list, suspect{m.node, s.stallReason(now, m)})
 	}
 	return list
+}
+
+// stallReason is why a member that makes no progress is owed a content: one that answers no poll either was stopped or cut
+// off, and is not slow.
+func (s *rootSession) stallReason(now time.Time, m *rootMember) meta.OwedReason {
+	if now.Sub(m.heard) >= 2*s.lim.pollWait {
+		return meta.OwedUnreachable
+	}
+	return meta.OwedSlow
 }
 
 func (s *rootSession) blamable(now time.Time, m *rootMember) bool {

@@ -13,7 +13,8 @@ import (
 )
 
 const (
-	suppliesAtOnce = 4         // orders carried out at the same time
+	suppliesAtOnce = 4         // orders for one set of targets carried out at the same time
+	suppliesMost   = 16        // for all sets: one that does not answer leaves room for the others
 	putBatchBytes  = 512 << 10 // of one message to a target
 	putBatchItems  = 128
 	batchSilent    = 30 * time.Second // of which nothing may move of one message
@@ -28,6 +29,8 @@ type supplier struct {
 	counters  *counters
 	moved     atomic.Uint64        // bytes
 	missing   func(meta.ContentID) // tells of a content that should be here
+	// views gives a channel that is closed when the log's view of the nodes changes; may be nil.
+	views func() <-chan struct{}
 
 	ctx  context.Context
 	stop context.CancelFunc
@@ -36,7 +39,14 @@ type supplier struct {
 
 	mu     sync.Mutex
 	jobs   map[supplyKey]*supply
+	sets   map[string]*supplySet // with orders under way
 	closed bool
+}
+
+// supplySet is the slots of one set of targets.
+type supplySet struct {
+	free  chan struct{}
+	users int
 }
 
 type supplyKey struct {
@@ -57,7 +67,8 @@ func newSupplier(cfg Config, ln *lanes, tr *transfers, c *counters, missing func
 	ctx, stop := context.WithCancel(context.Background())
 	return &supplier{
 		cfg: cfg, lanes: ln, transfers: tr, counters: c, missing: missing, ctx: ctx, stop: stop,
-		free: make(chan struct{}, suppliesAtOnce), jobs: make(map[supplyKey]*supply),
+		free: make(chan struct{}, suppliesMost), jobs: make(map[supplyKey]*supply),
+		sets: make(map[string]*supplySet),
 	}
 }
 
@@ -144,11 +155,8 @@ func (s *supplier) collect(jobs []*supply) (r workReply) {
 
 // carry pushes the contents of an order: small ones in batches, large ones by multicast.
 func (s *supplier) carry(jobs []*supply) {
-	select {
-	case s.free <- struct{}{}:
-		defer func() { <-s.free }()
-	case <-s.ctx.Done():
-	}
+	leave := s.enter(laneKey(jobs[0].targets))
+	defer leave()
 	b := &putBatch{s: s}
 	for _, j := range jobs {
 		if s.ctx.Err() != nil {
@@ -165,6 +173,36 @@ func (s *supplier) carry(jobs []*supply) {
 		}
 	}
 	b.flush()
+}
+
+// enter takes a slot of a set of targets, and one of all, as long as the supplier is not closed.
+func (s *supplier) enter(key string) (leave func()) {
+	s.mu.Lock()
+	set := s.sets[key]
+	if set == nil {
+		set = &supplySet{free: make(chan struct{}, suppliesAtOnce)}
+		s.sets[key] = set
+	}
+	set.users++
+	s.mu.Unlock()
+	var taken []chan struct{}
+	for _, free := range []chan struct{}{set.free, s.free} {
+		select {
+		case free <- struct{}{}:
+			taken = append(taken, free)
+		case <-s.ctx.Done():
+		}
+	}
+	return func() {
+		for _, free := range taken {
+			<-free
+		}
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if set.users--; set.users == 0 {
+			delete(s.sets, key)
+		}
+	}
 }
 
 // putBatch gathers small contents for one message.
@@ -264,6 +302,8 @@ func (s *supplier) count(bytes int64, targets int) {
 // putAt tells for each item whether the target is done with it.
 func (s *supplier) putAt(ctx context.Context, node meta.NodeID, request []byte, n int) []bool {
 	ok := make([]bool, n)
+	ctx, cancel := whileUp(ctx, &s.wg, s.cfg, s.views, node)
+	defer cancel()
 	answer, err := callWhileMoving(ctx, &s.cfg, node, KindPut, request, batchSilent)
 	if err != nil {
 		s.cfg.Logger.Debug("catch-up: put", "node", node, "err", err)
@@ -372,7 +412,7 @@ func (s *supplier) multicast(j *supply, reader *content.Reader, layout *content.
 	sess.rootKnown, sess.root, sess.local = true, reader.Root(), localStored
 	run := &rootRun{
 		cfg: s.cfg, lanes: s.lanes, after: &s.wg, id: j.id, ino: c.Ino, layout: layout, shape: shape, published: true,
-		source: src, groupBlock: groupBlock, status: status, sess: sess, events: make(chan rootEvent, 64), moved: &s.moved,
+		source: src, groupBlock: groupBlock, status: status, sess: sess, events: make(chan rootEvent, 64), moved: &s.moved, views: s.views,
 		look: func() evView { return looked(s.cfg.Names, targets) },
 	}
 	run.run(s.ctx)

@@ -1,0 +1,290 @@
+package replicate
+
+import (
+	"context"
+	"errors"
+	"maps"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/rdmcfs/rdmcfs/meta"
+)
+
+// owing is a cluster whose node 4 missed files while it was down, and an assigner that hands out nothing by itself.
+func owing(t *testing.T) (*cluster, *assigner, []meta.ContentID) {
+	c := newCluster(t, 4, 1)
+	c.setLeaderless()
+	c.node(4).stop()
+	c.declareDown(4)
+	ids := slices.Collect(maps.Keys(c.writeFiles(3, 9000)))
+	c.node(4).start()
+	cfg, err := c.node(1).config().withDefaults()
+	if err != nil {
+		t.Fatal(err)
+	}
+	a := newAssigner(cfg)
+	a.look() // which finds who is up
+	return c, a, ids
+}
+
+func (c *cluster) restart(id meta.NodeID) {
+	c.node(id).stop()
+	c.declareDown(id)
+	c.node(id).start()
+}
+
+// offers checks how many contents are offered to node 4 now.
+func offers(t *testing.T, a *assigner, when string, want int) {
+	t.Helper()
+	nodes, err := a.cfg.Names.Nodes()
+	if err != nil {
+		t.Fatal(err)
+	}
+	a.returned(nodes)
+	if got := a.owed(4); len(got) != want {
+		t.Errorf("%s: %d contents are offered, want %d", when, len(got), want)
+	}
+}
+
+// A try that began in an earlier life of the target or the source, or whose source went down meanwhile, says nothing of the
+// next one: that comes at once.
+func TestTryOfAnEarlierLifeCostsNoWait(t *testing.T) {
+	c, a, ids := owing(t)
+	four := []meta.NodeID{4}
+	for _, x := range []struct {
+		when    string
+		happens func()
+		offered int
+	}{
+		{"nothing happened", func() {}, 0},
+		{"the target started anew", func() { c.restart(4) }, len(ids)},
+		{"the source started anew", func() { c.restart(2) }, len(ids)},
+		{"another node started anew", func() { c.restart(3) }, 0},
+		{"the source went down", func() { c.node(2).stop(); c.declareDown(2) }, len(ids)},
+	} {
+		a.resume()
+		a.begin(&order{source: 2, targets: four, contents: ids})
+		offers(t, a, x.when+", under way", 0)
+		x.happens()
+		offers(t, a, x.when+", still under way", 0)
+		a.failed(four, ids, 2)
+		offers(t, a, x.when+", failed", x.offered)
+	}
+	c.node(2).start()
+	a.resume()
+	offers(t, a, "all up", len(ids))
+	for range 8 {
+		a.failed(four, ids, 2)
+	}
+	offers(t, a, "failed often", 0)
+	c.restart(2)
+	offers(t, a, "the source that failed is back", len(ids))
+}
+
+// leapClock is the machine's clock, put forward.
+type leapClock struct {
+	systemClock
+	ahead atomic.Int64
+}
+
+func (c *leapClock) Now() time.Time { return time.Now().Add(time.Duration(c.ahead.Load())) }
+
+// A leader that stood still, and its calls with it, tries again at once.
+func TestLeaderThatStoodStillTriesAgain(t *testing.T) {
+	_, a, ids := owing(t)
+	clock := &leapClock{}
+	var asked atomic.Int64
+	a.cfg.Clock, a.cfg.IsLeader, a.cfg.Tuning.CatchUpEvery = clock, func() bool { return true }, time.Millisecond
+	a.own = func(context.Context, work) workReply { asked.Add(1); return workReply{} }
+	a.cfg.Peers = callFunc(func(context.Context) error { asked.Add(1); return errors.New("no answer") })
+	for range 8 { // each waits a minute from now on
+		a.failed([]meta.NodeID{4}, ids, 2)
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	done := make(chan struct{})
+	go func() { defer close(done); a.run(ctx) }()
+	<-time.After(100 * time.Millisecond)
+	if n := asked.Load(); n != 0 {
+		t.Errorf("asked %d times before it stood still", n)
+	}
+	for deadline := time.Now().Add(neverComes); asked.Load() == 0 && time.Now().Before(deadline); {
+		clock.ahead.Add(int64(10 * time.Second)) // six such leaps are the minute, and one must do
+		<-time.After(50 * time.Millisecond)
+		if clock.ahead.Load() > int64(40*time.Second) {
+			break
+		}
+	}
+	if asked.Load() == 0 {
+		t.Error("it did not try again")
+	}
+	stop()
+	<-done
+}
+
+// changes are the views of an assigner.
+type changes struct {
+	mu sync.Mutex
+	c  chan struct{}
+}
+
+func (v *changes) next() <-chan struct{} {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	return v.c
+}
+
+func (v *changes) tell() {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	close(v.c)
+	v.c = make(chan struct{})
+}
+
+// A source that does not answer any more is waited for until the log declares it down, and not longer.
+func TestSourceThatIsDownIsNotWaitedFor(t *testing.T) {
+	c, a, ids := owing(t)
+	views := &changes{c: make(chan struct{})}
+	a.views, a.cfg.IsLeader = views.next, func() bool { return true }
+	asked := make(chan struct{})
+	a.cfg.Peers = callFunc(func(ctx context.Context) error { close(asked); <-ctx.Done(); return ctx.Err() })
+	o := &order{source: 2, targets: []meta.NodeID{4}, contents: ids}
+	a.begin(o)
+	done := make(chan struct{})
+	began := time.Now()
+	a.wg.Go(func() { defer close(done); a.carry(t.Context(), o) })
+	<-asked
+	c.node(2).cut()
+	c.declareDown(2)
+	views.tell()
+	<-done
+	if took := time.Since(began); took > workWait/2 {
+		t.Errorf("took %v", took)
+	}
+	offers(t, a, "the source is down", len(ids))
+	a.wg.Wait()
+}
+
+// A target that does not answer holds up neither what others are owed, nor longer than until it is declared down what is
+// tried with it.
+func TestTargetThatDoesNotAnswerHoldsUpNobody(t *testing.T) {
+	c := newCluster(t, 4, 1)
+	c.setLeaderless()
+	for _, id := range []meta.NodeID{3, 4} {
+		c.node(id).stop()
+		c.declareDown(id)
+	}
+	files := c.writeFiles(2*suppliesAtOnce, 9000)
+	ids := slices.SortedFunc(maps.Keys(files), compareIDs)
+	release := make(chan struct{})
+	var once sync.Once
+	defer once.Do(func() { close(release) })
+	var hung atomic.Int64
+	c.setCalls(func(_, to meta.NodeID, kind Kind) error {
+		if to == 3 && kind == KindPut {
+			hung.Add(1)
+			<-release
+		}
+		return nil
+	})
+	c.node(3).start()
+	c.node(4).start()
+	s := c.node(1).replicator().supplier
+	var wg sync.WaitGroup
+	began := time.Now()
+	for _, id := range ids {
+		wg.Go(func() {
+			s.work(t.Context(), work{WaitMs: uint32(workWait / time.Millisecond), Targets: []meta.NodeID{3}, Contents: []meta.ContentID{id}})
+		})
+	}
+	c.eventually("calls hang", func() bool { return hung.Load() >= suppliesAtOnce })
+	reply := s.work(t.Context(), work{WaitMs: uint32(workWait / time.Millisecond), Targets: []meta.NodeID{4}, Contents: ids})
+	if len(reply.Done) != len(ids) || len(reply.Failed) > 0 {
+		t.Errorf("node 4, beside a node that does not answer: %d of %d, failed at %v", len(reply.Done), len(ids), reply.Failed)
+	}
+	c.node(3).cut()
+	c.declareDown(3)
+	wg.Wait()
+	if took := time.Since(began); took >= workWait {
+		t.Errorf("what was tried with the node that is down took %v", took)
+	}
+}
+
+// laterNames shows a content only after some questions.
+type laterNames struct {
+	meta.Reader
+	left atomic.Int64
+}
+
+func (n *laterNames) Content(id meta.ContentID) (meta.Content, error) {
+	if n.left.Add(-1) >= 0 {
+		return meta.Content{}, meta.ErrNotFound
+	}
+	return n.Reader.Content(id)
+}
+
+func (n *laterNames) Decided(id meta.ContentID) (bool, error) {
+	if n.left.Load() >= 0 {
+		return false, nil
+	}
+	return n.Reader.Decided(id)
+}
+
+// A node that is just back, and a moment behind the log, takes what is brought when it knows it, instead of refusing.
+func TestNodeAMomentBehindTheLogTakesWhatIsBrought(t *testing.T) {
+	c := newCluster(t, 3, 1)
+	c.setLeaderless()
+	c.node(3).stop()
+	c.declareDown(3)
+	files := c.writeFiles(1, 9000)
+	c.node(3).start()
+	m := c.node(3).replicator().member
+	behind := &laterNames{Reader: m.cfg.Names}
+	behind.left.Store(8)
+	cfg := m.cfg
+	cfg.Names = behind
+	late := newMember(cfg, m.remote)
+	defer late.close()
+	for id, b := range files {
+		rec, err := c.node(1).db.Content(id)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got := late.put(t.Context(), 1, []putItem{{Content: id, Published: true, Root: rec.Root, Bytes: b}})
+		if len(got) != 1 || got[0].Status != statusVoted {
+			t.Errorf("answered %+v", got)
+		}
+	}
+}
+
+// A member that was stopped in mid-transfer is owed the file as unreachable: it is not slow.
+func TestStoppedMemberIsNotCalledSlow(t *testing.T) {
+	for _, answers := range []bool{true, false} {
+		now := time.Unix(1000, 0)
+		s := newRootSession([]meta.NodeID{2, 3}, 8, defaultLimits())
+		s.rootKnown = true
+		s.start(now)
+		for _, n := range []meta.NodeID{2, 3} {
+			s.step(now, evAnswer{n, standing{Epoch: s.epoch, Status: statusReady, Have: newBitmap(8)}})
+		}
+		s.step(now, evFlowing{s.epoch, 0})
+		for i := 1; s.member(3).phase != memberOut && i < 100; i++ {
+			now = now.Add(100 * time.Millisecond)
+			s.step(now, evStanding{2, standing{Epoch: s.epoch, Status: statusReceiving, Held: 1}})
+			s.step(now, evProgress{2, s.epoch, int64(i) << 16})
+			if answers {
+				s.step(now, evStanding{3, standing{Epoch: s.epoch, Status: statusReceiving}})
+			}
+			s.step(now, evTick{})
+		}
+		want := meta.OwedUnreachable
+		if answers {
+			want = meta.OwedSlow
+		}
+		if m := s.member(3); m.phase != memberOut || m.reason != want {
+			t.Errorf("answers %v: phase %v, %v (%s), want %v", answers, m.phase, m.reason, m.text, want)
+		}
+	}
+}

@@ -1,0 +1,52 @@
+package replicate
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"github.com/rdmcfs/rdmcfs/meta"
+)
+
+// upWait is how far this node may be behind another one that knows a third one up.
+const upWait = time.Second
+
+// whileUp is ctx until the log declares a node down or the node starts anew: who waits for an answer of the process of
+// before waits in vain. A node that is not up as far as the log was applied here gets upWait to be so. views gives a
+// channel that is closed when that may have changed; nil means that nobody looks. The caller calls cancel.
+func whileUp(ctx context.Context, wg *sync.WaitGroup, cfg Config, views func() <-chan struct{}, node meta.NodeID) (context.Context, context.CancelFunc) {
+	ctx, cancel := context.WithCancel(ctx)
+	if views == nil {
+		return ctx, cancel
+	}
+	changed := views() // before the look, so that no change is missed
+	before, err := cfg.Names.Node(node)
+	if err != nil {
+		return ctx, cancel
+	}
+	late, stop := cfg.Clock.After(upWait)
+	wg.Go(func() {
+		defer stop()
+		for {
+			select {
+			case <-ctx.Done():
+				return
+			case <-late:
+				late = nil
+			case <-changed:
+			}
+			changed = views()
+			now, err := cfg.Names.Node(node)
+			if late == nil && err == nil && now.State != meta.NodeUp {
+				cancel()
+				return
+			}
+			if err != nil || before.State == meta.NodeUp && (now.State != meta.NodeUp || now.Incarnation != before.Incarnation) {
+				cancel()
+				return
+			}
+			before = now
+		}
+	})
+	return ctx, cancel
+}
