@@ -30,7 +30,7 @@ func (n *node) handlers() admin.Handlers {
 		Unmount:   func(ctx context.Context, req admin.UnmountRequest) error { return n.mounts.unmount(ctx, req) },
 		MountWait: func(ctx context.Context, req admin.MountWaitRequest) error { return n.mounts.wait(ctx, req.Dir) },
 		Where:     n.where, Versions: n.versions, Restore: n.restore, Policy: n.policy, Wait: n.wait,
-		Token: n.token, Evict: n.evict,
+		Token: n.token, Evict: n.evict, Drain: n.drain,
 		Stop:    func(context.Context) error { n.cancel(); return nil },
 		Metrics: n.metricsHandler(),
 	}
