@@ -60,10 +60,9 @@ func (n *node) drainState(ctx context.Context, id meta.NodeID) (admin.DrainState
 	return out, nil
 }
 
-const (
-	drainLookEvery = time.Second // status looks anew what depends on a node that is draining
-	drainLookShare = 10          // and spends at most this part of the time on it
-)
+// drainLookShare is the part of the time that status spends at most on what depends on a node that is draining: one look is good for this
+// many times as long as it took.
+const drainLookShare = 10
 
 // drainLooks remembers for status what depended on the nodes that are draining.
 type drainLooks struct {
@@ -92,6 +91,6 @@ func (l *drainLooks) of(db *meta.DB, id meta.NodeID) (meta.Depending, error) {
 		l.looks = map[meta.NodeID]drainLook{}
 	}
 	now := time.Now()
-	l.looks[id] = drainLook{d, now.Add(max(drainLookEvery, drainLookShare*now.Sub(began)))}
+	l.looks[id] = drainLook{d, now.Add(drainLookShare * now.Sub(began))}
 	return d, nil
 }
