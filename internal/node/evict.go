@@ -28,6 +28,10 @@ func (n *node) evict(ctx context.Context, req admin.EvictRequest) (admin.EvictRe
 	}
 	id := meta.NodeID(req.Node)
 	name := n.nodeName(id)
+	if !req.Lose && !othersTake(id, n.members.book().nodes) {
+		return admin.EvictResult{}, admin.Errorf(admin.CodeNeeded, "%s is not evicted: all nodes that would be left are draining and take no files; "+
+			"end that with 'rdmcfs drain NODE --undo' first", name)
+	}
 	l, err := n.lossOf(ctx, id)
 	if err != nil {
 		return admin.EvictResult{}, err
@@ -91,6 +95,16 @@ func (n *node) evictSpare(ctx context.Context, req admin.EvictRequest, name stri
 		}
 	}
 	return admin.Errorf(admin.CodeUnavailable, "%s is not evicted: members of the cluster come and go, or lose copies; try again", name)
+}
+
+// othersTake reports whether a node is left that takes new files when one goes.
+func othersTake(leaver meta.NodeID, nodes map[meta.NodeID]meta.Node) bool {
+	for id, n := range nodes {
+		if id != leaver && n.DrainIndex == 0 && n.State != meta.NodeJoined && n.State != meta.NodeEvicted {
+			return true
+		}
+	}
+	return false
 }
 
 func evictErrno(node uint32, errno syscall.Errno) error {
