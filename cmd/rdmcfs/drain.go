@@ -4,12 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strconv"
 	"strings"
 	"time"
 
 	"github.com/rdmcfs/rdmcfs/internal/control/admin"
 	"github.com/rdmcfs/rdmcfs/internal/exitcode"
+	"github.com/rdmcfs/rdmcfs/internal/terminal"
 )
 
 const (
@@ -47,13 +47,13 @@ func (c *drainCmd) Run(a *app) error {
 		return drained(state)
 	}
 	if c.Undo {
-		fmt.Fprintf(a.out, "%s takes new files.\n", state.Name)
+		terminal.Printf(a.out, "%s takes new files.\n", state.Name)
 		return nil
 	}
 	if err := drained(state); err != nil {
 		return err
 	}
-	fmt.Fprintf(a.out, "Nothing depends on %s any more. Next: rdmcfs evict %s, or drain --undo\n", state.Name, state.Name)
+	terminal.Printf(a.out, "Nothing depends on %s any more. Next: rdmcfs evict %s, or drain --undo\n", state.Name, state.Name)
 	return nil
 }
 
@@ -63,7 +63,7 @@ func (a *app) awaitDrain(state admin.DrainState) (admin.DrainState, error) {
 	for state.Draining && state.NeededCount > state.StuckCount {
 		if state.NeededCount != said.NeededCount || state.NeededBytes != said.NeededBytes {
 			said = state
-			fmt.Fprintf(a.err, "%s: %s, %s still depend on it\n", state.Name, countText(state.NeededCount, "file version"), bytesText(state.NeededBytes))
+			terminal.Printf(a.err, "%s: %s, %s still depend on it\n", state.Name, countText(state.NeededCount, "file version"), bytesText(state.NeededBytes))
 		}
 		began := time.Now()
 		next, err := a.client.Drain(a.ctx, admin.DrainRequest{Node: state.Node, Look: true})
@@ -72,7 +72,7 @@ func (a *app) awaitDrain(state admin.DrainState) (admin.DrainState, error) {
 		}
 		if err != nil {
 			if a.ctx.Err() != nil {
-				fmt.Fprintf(a.err, "%s goes on draining: run the command again to wait for the end, or with --undo\n", state.Name)
+				terminal.Printf(a.err, "%s goes on draining: run the command again to wait for the end, or with --undo\n", state.Name)
 			}
 			return state, err
 		}
@@ -110,31 +110,21 @@ func drained(st admin.DrainState) error {
 		words = append(words, listed(names, st.UnpublishedCount)...)
 	}
 	if st.Unasked != "" {
-		words = append(words, fmt.Sprintf("%s could not be asked for unpublished files: %s", st.Name, shown(st.Unasked)))
+		words = append(words, fmt.Sprintf("%s could not be asked for unpublished files: %s", st.Name, terminal.Escape(st.Unasked)))
 	}
 	if len(words) == 0 {
 		return nil
 	}
-	return &exitError{code: exitcode.Needed, err: errors.New(strings.Join(words, "\n"))}
+	return &exitError{code: exitcode.Needed, err: errors.New(strings.Join(words, "; "))}
 }
 
 // listed is a line for each name, and how many more there are.
 func listed(names []string, count int) (lines []string) {
 	for _, name := range names {
-		lines = append(lines, "  "+shown(name))
+		lines = append(lines, terminal.Escape(name))
 	}
 	if count > len(names) {
-		lines = append(lines, fmt.Sprintf("  and %d more", count-len(names)))
+		lines = append(lines, fmt.Sprintf("and %d more", count-len(names)))
 	}
 	return lines
-}
-
-// shown is a name as a terminal may show it: quoted if it has anything that does not print.
-func shown(name string) string {
-	for _, r := range name {
-		if !strconv.IsPrint(r) || r == '\uFFFD' {
-			return strconv.Quote(name)
-		}
-	}
-	return name
 }

@@ -17,9 +17,9 @@ func TestDrainedSaysWhatIsLeft(t *testing.T) {
 		{state: admin.DrainState{Draining: true}},
 		{state: admin.DrainState{Name: "n2"}, says: []string{"n2 does not drain any more"}},
 		{state: admin.DrainState{Draining: true, NeededCount: 3, StuckCount: 3, Needed: []string{"/a", "/b\n"}},
-			says: []string{"3 file versions", "\n  /a\n", `  "/b\n"`, "and 1 more"}},
+			says: []string{"3 file versions", "; /a; ", `/b\n; `, "and 1 more"}},
 		{state: admin.DrainState{Name: "n2", Draining: true, UnpublishedCount: 1, Unpublished: []admin.Unpublished{{Path: "/\x1b[2J"}}},
-			says: []string{"1 unpublished file on n2", `"/\x1b[2J"`}},
+			says: []string{"1 unpublished file on n2", `/\x1b[2J`}},
 		{state: admin.DrainState{Name: "n2", Draining: true, Unasked: "it does not run"}, says: []string{"n2 could not be asked", "it does not run"}},
 	} {
 		err := drained(c.state)

@@ -312,7 +312,7 @@ func (c *evictCmd) Run(a *app) error {
 	}
 	res, err := a.client.Evict(a.ctx, admin.EvictRequest{Node: id, Reason: c.Reason, Lose: c.Lose}) // its waits are bounded by the daemon
 	if err == nil && res.Notice != "" {
-		fmt.Fprintln(a.err, res.Notice)
+		terminal.Println(a.err, res.Notice)
 	}
 	return err
 }

@@ -119,7 +119,7 @@ func evictErrno(node uint32, errno syscall.Errno) error {
 
 // evictRefused says what would be lost and what to do.
 func (n *node) evictRefused(name string, l loss) error {
-	return admin.Errorf(admin.CodeNeeded, "%s is not evicted: %s\n'rdmcfs drain %s' has the others fetch copies; unpublished files are published or dropped "+
+	return admin.Errorf(admin.CodeNeeded, "%s is not evicted: %s. 'rdmcfs drain %s' has the others fetch copies; unpublished files are published or dropped "+
 		"on %s with 'rdmcfs restore'; 'rdmcfs evict %s --lose' gives them up", name, n.lossText(name, l), name, name, name)
 }
 

@@ -5,16 +5,14 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"strconv"
 	"strings"
 	"time"
-	"unicode"
-	"unicode/utf8"
 
 	"github.com/rdmcfs/rdmcfs/fs"
 	"github.com/rdmcfs/rdmcfs/internal/content"
 	"github.com/rdmcfs/rdmcfs/internal/control"
 	"github.com/rdmcfs/rdmcfs/internal/control/admin"
+	"github.com/rdmcfs/rdmcfs/internal/terminal"
 	"github.com/rdmcfs/rdmcfs/meta"
 )
 
@@ -106,32 +104,32 @@ func (n *node) lossOf(ctx context.Context, id meta.NodeID) (l loss, err error) {
 	return l, nil
 }
 
-// lossText names what goes with a node: counts, and the first of each kind, a line each.
+// lossText names what goes with a node: counts, and the first of each kind, on one line.
 func (n *node) lossText(name string, l loss) string {
 	var b strings.Builder
 	if l.Contents > 0 {
-		fmt.Fprintf(&b, "no other node that is up has a copy of %d file versions (%d bytes) on %s:\n", l.Contents, l.Bytes, name)
+		fmt.Fprintf(&b, "no other node that is up has a copy of %d file versions (%d bytes) on %s: ", l.Contents, l.Bytes, name)
 		for _, c := range l.List {
-			fmt.Fprintf(&b, "  %s, %d bytes%s\n", printable(n.contentPath(c)), c.Size, stateNote(c))
+			fmt.Fprintf(&b, "%s, %d bytes%s; ", terminal.Escape(n.contentPath(c)), c.Size, stateNote(c))
 		}
 		more(&b, l.Contents-len(l.List))
 	}
 	if l.strays.Count > 0 {
-		fmt.Fprintf(&b, "%s has %d unpublished files:\n", name, l.strays.Count)
+		fmt.Fprintf(&b, "%s has %d unpublished files: ", name, l.strays.Count)
 		for _, u := range l.strays.First {
-			fmt.Fprintf(&b, "  %s, %d bytes, id %s: %s\n", printable(u.Path), u.SizeBytes, printable(u.ID), printable(u.Reason))
+			fmt.Fprintf(&b, "%s, %d bytes, id %s: %s; ", terminal.Escape(u.Path), u.SizeBytes, terminal.Escape(u.ID), terminal.Escape(u.Reason))
 		}
 		more(&b, l.strays.Count-len(l.strays.First))
 	}
 	if l.unread != nil {
-		fmt.Fprintf(&b, "%s could not be asked for unpublished files (%s): its data directory may have some\n", name, printable(l.unread.Error()))
+		fmt.Fprintf(&b, "%s could not be asked for unpublished files (%s): its data directory may have some; ", name, terminal.Escape(l.unread.Error()))
 	}
-	return strings.TrimSuffix(b.String(), "\n")
+	return strings.TrimSuffix(b.String(), "; ")
 }
 
 func more(b *strings.Builder, count int) {
 	if count > 0 {
-		fmt.Fprintf(b, "  and %d more\n", count)
+		fmt.Fprintf(b, "and %d more; ", count)
 	}
 }
 
@@ -148,16 +146,6 @@ func stateNote(c meta.Content) string {
 		return ""
 	}
 	return ", " + contentWords[c.State] + " version"
-}
-
-// printable is a name as a terminal may show it: quoted if it has anything that does not print.
-func printable(s string) string {
-	for _, r := range s {
-		if !unicode.IsPrint(r) || r == utf8.RuneError {
-			return strconv.Quote(s)
-		}
-	}
-	return s
 }
 
 // wasEvicted is the end of a node that was evicted. It says what is in the data directory that the others may lack.
@@ -179,5 +167,5 @@ func (n *node) wasEvicted() error {
 		return fmt.Errorf("node: %w: nothing is known to be in its data directory %s alone; remove it and join again with a new token", ErrEvicted, n.cfg.DataDir)
 	}
 	return fmt.Errorf("node: %w, and it may have the last copies of files. Copy out of content/ what you need before you remove anything "+
-		"(docs/OPERATIONS.md, Nodes); then join again with an empty directory and a new token.\n%s", ErrEvicted, n.lossText(name, l))
+		"(docs/OPERATIONS.md, Nodes); then join again with an empty directory and a new token. %s", ErrEvicted, n.lossText(name, l))
 }

@@ -9,17 +9,6 @@ import (
 	"github.com/rdmcfs/rdmcfs/meta"
 )
 
-// A name never reaches a terminal raw.
-func TestPrintable(t *testing.T) {
-	for name, want := range map[string]string{
-		"/a/b c": "/a/b c", "größe": "größe", "a\nb": `"a\nb"`, "\x1b[31mred": `"\x1b[31mred"`, "\xff": `"\xff"`, "a\u202eb": `"a\u202eb"`,
-	} {
-		if got := printable(name); got != want {
-			t.Errorf("%q is shown as %s, want %s", name, got, want)
-		}
-	}
-}
-
 // What goes with a node is named, as far as the list goes, and what is not known is said.
 func TestLossText(t *testing.T) {
 	db := meta.OpenMemory()
