@@ -36,7 +36,7 @@ func (t *tx) run(data []byte) Result {
 // runAnonymous runs the operations that are harmless to repeat and need no booted proposer.
 func (t *tx) runAnonymous() (Result, syscall.Errno) {
 	switch t.entry.Op.(type) {
-	case *Join, *Boot, *Down, *Evict, *Expire, *AddToken, *SetVoters, *SetGlobal:
+	case *Join, *Boot, *Down, *Evict, *EvictSpare, *Drain, *Expire, *AddToken, *SetVoters, *SetGlobal:
 		return t.dispatch()
 	}
 	return Result{}, syscall.ESTALE
@@ -138,6 +138,10 @@ func (t *tx) dispatchCluster() (Result, syscall.Errno) {
 		return t.down(o)
 	case *Evict:
 		return t.evict(o)
+	case *EvictSpare:
+		return t.evictSpare(o)
+	case *Drain:
+		return t.drain(o)
 	case *SetPolicy:
 		return t.setPolicy(o)
 	case *AddToken:

@@ -65,7 +65,7 @@ func askedAgain(known *nodeRecord, o *Join) bool {
 func (t *tx) admit(n nodeRecord, o *Join) {
 	fenced := n.Incarnation
 	n.Addr, n.Labels, n.State, n.Reason = o.Addr, maps.Clone(o.Labels), NodeJoined, ""
-	n.Store, n.BootNonce, n.JoinKey = [16]byte{}, 0, o.KeyHash
+	n.Store, n.BootNonce, n.JoinKey, n.DrainIndex = [16]byte{}, 0, o.KeyHash, 0
 	n.JoinIndex, n.DownIndex = t.head.Index, t.head.Index
 	n.Backlog, n.Recheck = []IndexRange{{0, t.head.Index}}, IndexRange{}
 	t.changed(n)
@@ -207,6 +207,7 @@ func (t *tx) evict(o *Evict) (Result, syscall.Errno) {
 	}
 	n := *old
 	n.State, n.Reason, n.Backlog, n.Recheck, n.Voter = NodeEvicted, clip(o.Reason), nil, IndexRange{}, false
+	n.DrainIndex = 0
 	t.changed(n)
 	if n.Incarnation > 0 {
 		t.fence(n.ID, n.Incarnation)

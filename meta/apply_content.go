@@ -185,6 +185,7 @@ func (t *tx) unheld(o *Unheld) (Result, syscall.Errno) {
 	}
 	p := t.progressOf(o.Node)
 	p.LastUnheld = max(p.LastUnheld, t.entry.Seq)
+	lost := false
 	for _, id := range o.Contents {
 		r := t.contentRec(id)
 		if r == nil || r.Inline || contains(r.Owed, o.Node) || !t.cl.assigned(t.cl.node(o.Node), r) {
@@ -193,6 +194,10 @@ func (t *tx) unheld(o *Unheld) (Result, syscall.Errno) {
 		r.Owed = with(r.Owed, o.Node)
 		t.saveContent(r)
 		t.owe(o.Node, &r.Content, o.Reason)
+		lost = true
+	}
+	if lost {
+		t.head.View++ // who counted on that copy looks again
 	}
 	return Result{}, ok
 }
@@ -204,6 +209,7 @@ func (t *tx) release(o *Release) (Result, syscall.Errno) {
 	}
 	p := t.progressOf(o.Node)
 	p.LastUnheld = max(p.LastUnheld, t.entry.Seq) // a Held made before may come later
+	released := false
 	for _, id := range o.Contents {
 		r := t.contentRec(id)
 		if r == nil || !contains(r.Placed, o.Node) || !t.dispensable(o.Node, r) {
@@ -216,6 +222,10 @@ func (t *tx) release(o *Release) (Result, syscall.Errno) {
 		}
 		t.saveContent(r)
 		t.emit(Event{Kind: EventRetired, Ino: r.Ino, Content: r.ID, Node: o.Node})
+		released = true
+	}
+	if released {
+		t.head.View++ // who counted on that copy looks again
 	}
 	return Result{}, ok
 }

@@ -142,11 +142,16 @@ func (t *tx) tally(p *publication) syscall.Errno {
 			p.rec.Owed = append(p.rec.Owed, id)
 		}
 	}
+	leaving := t.votedDraining(p)
+	valid += len(leaving)
 	if valid < t.cl.minVotes(p.policy, members) {
 		return syscall.EIO
 	}
 	if p.policy.Placement == PlaceCopies {
 		p.rec.Placed = members
+		for _, id := range leaving {
+			p.rec.Placed = with(p.rec.Placed, id)
+		}
 	}
 	for _, id := range p.rec.Owed {
 		t.owe(id, &p.rec.Content, p.reason(id))

@@ -84,6 +84,8 @@ var opMakers = map[uint8]func() codedOp{
 	19: func() codedOp { return new(SetVoters) },
 	20: func() codedOp { return new(SetGlobal) },
 	21: func() codedOp { return new(Release) },
+	22: func() codedOp { return new(Drain) },
+	23: func() codedOp { return new(EvictSpare) },
 }
 
 func newOp(code uint8) codedOp {
@@ -206,6 +208,18 @@ func (o *Down) code(c *coder) {
 func (o *Evict) code(c *coder) {
 	c.node(&o.Node)
 	c.str(&o.Reason)
+}
+
+func (o *EvictSpare) code(c *coder) {
+	c.node(&o.Node)
+	c.str(&o.Reason)
+	c.u64(&o.View)
+	c.u64(&o.Checked)
+}
+
+func (o *Drain) code(c *coder) {
+	c.node(&o.Node)
+	c.flag(&o.Undo)
 }
 
 func (o *Held) code(c *coder) {

@@ -180,6 +180,7 @@ func (r *nodeRecord) code(c *coder) {
 	c.u64(&r.BootNonce)
 	c.u64(&r.RecheckView)
 	c.fixed(r.JoinKey[:])
+	c.last64(&r.DrainIndex)
 }
 
 func (r *Result) code(c *coder) {

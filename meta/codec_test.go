@@ -14,7 +14,7 @@ import (
 func anyOp() *rapid.Generator[Op] {
 	return rapid.OneOf(
 		opOf[Create](), opOf[Link](), opOf[Unlink](), opOf[Rmdir](), opOf[Rename](), opOf[SetAttr](), opOf[Publish](),
-		opOf[Abort](), opOf[Join](), opOf[Boot](), opOf[Down](), opOf[Evict](), opOf[Held](), opOf[Unheld](),
+		opOf[Abort](), opOf[Join](), opOf[Boot](), opOf[Down](), opOf[Evict](), opOf[EvictSpare](), opOf[Drain](), opOf[Held](), opOf[Unheld](),
 		opOf[SetPolicy](), opOf[Restore](), rapid.Just(Op(&Expire{})), opOf[AddToken](), opOf[SetVoters](), opOf[SetGlobal](), opOf[Release](),
 	)
 }

@@ -56,6 +56,19 @@ func (c *coder) u64(p *uint64) {
 	}
 }
 
+// last64 is a number at the end that is left out when it is 0, as in records from before it was added.
+func (c *coder) last64(p *uint64) {
+	switch {
+	case !c.reading && *p == 0:
+	case c.reading && c.err == nil && len(c.buf) == 0:
+		*p = 0
+	default:
+		if c.u64(p); c.reading && *p == 0 {
+			c.fail()
+		}
+	}
+}
+
 func (c *coder) u32(p *uint32) {
 	v := c.uvarint(uint64(*p))
 	if v > math.MaxUint32 {

@@ -60,7 +60,9 @@ type modelEntry struct {
 }
 
 // modelBudget bounds the rare events of one run.
-type modelBudget struct{ downs, boots, losses, replaces, evicts, joins, fetches, pushes, aborts, unlinks, retries int }
+type modelBudget struct {
+	downs, boots, losses, replaces, evicts, joins, fetches, pushes, aborts, unlinks, retries, drains, looks int
+}
 
 const modelFile = Ino(1)<<40 | 1
 
@@ -94,6 +96,7 @@ func (w *world) key() sum128 {
 type modelCheck struct {
 	t       *testing.T
 	policy  *Policy
+	leaving bool // nodes drain, and are evicted if spare
 	visited map[sum128]int8
 	states  int
 	applied int
@@ -138,6 +141,9 @@ func (m *modelCheck) boot(w *world, n NodeID) {
 func (m *modelCheck) start(nodes int) *world {
 	w := &world{db: OpenMemory()}
 	w.budget = modelBudget{downs: 1, boots: 2, losses: 1, replaces: 1, evicts: 1, joins: 1, fetches: 3, pushes: 2, aborts: 1, unlinks: 1, retries: 1}
+	if m.leaving {
+		w.budget.drains, w.budget.looks, w.budget.evicts, w.budget.replaces, w.budget.aborts, w.budget.unlinks = 2, 1, 0, 0, 0, 0
+	}
 	for n := NodeID(1); n <= 3; n++ {
 		w.nodes[n].gone, w.nodes[n].unborn = true, true
 	}
@@ -230,6 +236,7 @@ func (m *modelCheck) nodeActions(w *world, n NodeID, add func(string, func(*worl
 	if w.budget.replaces > 0 && w.spare(n, ^uint64(0)) {
 		add(fmt.Sprint("replace ", n), func(w *world) { w.budget.replaces--; m.join(w, n, true) })
 	}
+	m.leaveActions(w, n, rec, add)
 	if node.incarnation == 0 || len(w.flight) >= 3 {
 		return
 	}
@@ -239,6 +246,59 @@ func (m *modelCheck) nodeActions(w *world, n NodeID, add func(string, func(*worl
 	if !w.flying(n, "held") {
 		m.fetchActions(w, n, add)
 	}
+}
+
+// leaveActions are drains and their ends, and the look that comes before an eviction.
+func (m *modelCheck) leaveActions(w *world, n NodeID, rec *nodeRecord, add func(string, func(*world))) {
+	if w.budget.drains > 0 {
+		add(fmt.Sprintf("drain %d, undo %v", n, rec.draining()), func(w *world) {
+			w.budget.drains--
+			m.apply(w, Entry{Op: &Drain{Node: n, Undo: rec.draining()}})
+		})
+	}
+	if w.budget.looks == 0 || len(w.flight) >= 3 {
+		return
+	}
+	d, err := w.db.OnlyOn(n, 0, 1)
+	if err != nil {
+		m.fail(w, "only on %d: %v", n, err)
+	}
+	if d.Contents == 0 {
+		add(fmt.Sprint("look before the eviction of ", n), func(w *world) {
+			w.budget.looks--
+			e := Entry{Op: &EvictSpare{Node: n, View: d.View, Checked: d.Checked}}
+			w.flight = append(w.flight, modelEntry{name: fmt.Sprint("eviction of ", n), e: e, push: -1, left: 1})
+		})
+	}
+}
+
+// evictArrives lets an eviction arrive that was looked for before. A loss that its node has not told of is nobody's to know.
+func (m *modelCheck) evictArrives(w *world, e Entry, op *EvictSpare) {
+	for _, n := range w.nodes {
+		if n.lost != 0 {
+			return
+		}
+	}
+	if res := m.apply(w, e); res.Errno != 0 {
+		return
+	}
+	if !w.spare(op.Node, ^uint64(0)) {
+		for i := range w.pushes {
+			if _, err := w.db.Content(w.pushes[i].id); err == nil && !w.hasBeside(op.Node, i) {
+				m.fail(w, "node %d was evicted with the last copy of push %d", op.Node, i)
+			}
+		}
+	}
+	w.nodes[op.Node].gone = true
+}
+
+func (w *world) hasBeside(n NodeID, push int) bool {
+	for o := range w.nodes {
+		if NodeID(o) != n && !w.nodes[o].gone && w.nodes[o].has&(1<<push) != 0 {
+			return true
+		}
+	}
+	return false
 }
 
 // spare reports whether each of the pushes is durable on another member too, so that this node's copies may go.
@@ -403,6 +463,10 @@ func (m *modelCheck) deliver(w *world, i int) {
 	if f.left--; f.left == 0 {
 		w.flight = append(append([]modelEntry(nil), w.flight[:i]...), w.flight[i+1:]...)
 	}
+	if op, ok := entry.e.Op.(*EvictSpare); ok {
+		m.evictArrives(w, entry.e, op)
+		return
+	}
 	before := w.db.cur.Load().cl
 	res := m.apply(w, entry.e)
 	if res.Errno != 0 || res.Duplicate {
@@ -449,6 +513,11 @@ func (m *modelCheck) checkVotes(w *world, cl *cluster, p *Publish, res Result) {
 		}
 		up++
 		if p.Votes.Has(id) && n.BootView <= p.Votes.View {
+			valid++
+		}
+	}
+	for _, n := range cl.nodes { // began to drain while it took the content
+		if policy.Placement == PlaceCopies && n != nil && n.draining() && n.State == NodeUp && p.Votes.Has(n.ID) && n.BootView <= p.Votes.View {
 			valid++
 		}
 	}
@@ -586,6 +655,8 @@ func TestModelCheck(t *testing.T) {
 		"all, join":         {nil, 2, []string{"begin push at 1", "vote of 1 for 0", "vote of 2 for 0", "propose publish 0"}},
 		"all, published":    {nil, 3, []string{"begin push at 1", "vote of 1 for 0", "vote of 2 for 0", "propose publish 0", "arrives: publish 0"}},
 		"all, caught up":    {nil, 3, []string{"begin push at 1", "vote of 1 for 0", "vote of 2 for 0", "propose publish 0", "arrives: publish 0", "fetch all at 3"}},
+		"all, leaving":      {nil, 3, []string{"begin push at 1", "vote of 1 for 0", "vote of 2 for 0", "propose publish 0"}},
+		"copies, leaving":   {&Policy{Placement: PlaceCopies, Copies: 1}, 3, []string{"begin push at 1", "vote of 1 for 0", "vote of 2 for 0", "vote of 3 for 0", "propose publish 0"}},
 		"copies":            {&Policy{Placement: PlaceCopies, Copies: 2}, 3, []string{"begin push at 1", "vote of 1 for 0", "vote of 2 for 0", "vote of 3 for 0", "propose publish 0"}},
 		"copies, published": {&Policy{Placement: PlaceCopies, Copies: 2}, 3, []string{"begin push at 1", "vote of 1 for 0", "vote of 2 for 0", "vote of 3 for 0", "propose publish 0", "arrives: publish 0"}},
 	}
@@ -593,7 +664,7 @@ func TestModelCheck(t *testing.T) {
 	for _, name := range names {
 		c := cases[name]
 		t.Run(name, func(t *testing.T) {
-			m := &modelCheck{t: t, policy: c.policy, visited: map[sum128]int8{}}
+			m := &modelCheck{t: t, policy: c.policy, leaving: strings.HasSuffix(name, "leaving"), visited: map[sum128]int8{}}
 			w := m.start(c.nodes)
 			for _, step := range c.prefix {
 				m.take(w, step)

@@ -164,10 +164,25 @@ type Down struct {
 	Reason      string
 }
 
-// Evict removes a node for good.
+// Evict removes a node for good, with whatever it alone holds.
 type Evict struct {
 	Node   NodeID
 	Reason string
+}
+
+// EvictSpare removes a node for good unless it is the only one that is up and holds some content: EBUSY. The proposer looks through the
+// contents first (DB.OnlyOn) and says up to which log index, and in which view; apply looks at what came later. EAGAIN: look again.
+type EvictSpare struct {
+	Node    NodeID
+	Reason  string
+	View    uint64
+	Checked uint64
+}
+
+// Drain has a node take no new contents, and the others fetch what depends on it; Undo ends that. EBUSY: no other node takes contents.
+type Drain struct {
+	Node NodeID
+	Undo bool
 }
 
 // Release asks that a node need not keep contents it is no longer assigned to (PlaceCopies). apply grants it for each
@@ -301,3 +316,6 @@ func (*AddToken) opcode() uint8  { return 18 }
 func (*SetVoters) opcode() uint8 { return 19 }
 func (*SetGlobal) opcode() uint8 { return 20 }
 func (*Release) opcode() uint8   { return 21 }
+func (*Drain) opcode() uint8     { return 22 }
+
+func (*EvictSpare) opcode() uint8 { return 23 }

@@ -21,7 +21,8 @@ import "sort"
 // What is owed to a node is what it is assigned to and not believed to hold, and further, for PlaceCopies, what it
 // is a member for now without being in Placed, for contents in its backlog (it joined or came back) or below
 // its Recheck mark (another was evicted). A down node's substitute thus gets new contents, but a mere restart moves
-// no old ones; an eviction makes the others look.
+// no old ones; an eviction makes the others look, and so does a drain. A node that is draining is a member of nothing, is owed nothing,
+// and is believed to hold what it held; see apply_drain.go.
 
 // matches reports whether the labels of a node satisfy those a policy asks for.
 func (p *Policy) matches(n *nodeRecord) bool {
@@ -41,11 +42,11 @@ func (p *Policy) eligible(n *nodeRecord) bool {
 	return p.Placement == PlaceAll || p.matches(n)
 }
 
-// members is the placement of a policy for an inode over the present nodes, ascending.
+// members is the placement of a policy for an inode over the present nodes but those that are draining, ascending.
 func (c *cluster) members(p *Policy, ino Ino) []NodeID {
 	var out []NodeID
 	for _, n := range c.nodes {
-		if p.eligible(n) {
+		if p.eligible(n) && !n.draining() {
 			out = append(out, n.ID)
 		}
 	}
@@ -149,13 +150,15 @@ func (c *cluster) believes(n *nodeRecord, rec *contentRecord) bool {
 		return n.State != NodeJoined
 	case !c.assigned(n, rec) || contains(rec.Owed, n.ID) || inRanges(n.Backlog, rec.Published):
 		return false
+	case n.draining() && rec.Published > n.DrainIndex && !contains(rec.Placed, n.ID):
+		return false
 	}
 	return n.State == NodeUp || rec.Published <= n.DownIndex
 }
 
 // owes reports whether the content is owed to the node other than by a row.
 func (c *cluster) owes(n *nodeRecord, rec *contentRecord) bool {
-	if rec.Inline || contains(rec.Owed, n.ID) {
+	if rec.Inline || contains(rec.Owed, n.ID) || n.draining() {
 		return false
 	}
 	missed := inRanges(n.Backlog, rec.Published) || n.State != NodeUp && rec.Published > n.DownIndex

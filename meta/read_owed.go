@@ -27,8 +27,8 @@ func (s snap) owed(id NodeID, from uint64, limit int, fn func(Owed)) error {
 	if n == nil {
 		return ErrNotFound
 	}
-	if n.State == NodeEvicted {
-		return nil
+	if n.State == NodeEvicted || n.draining() {
+		return nil // the rows of a node that is draining wait for the end of that
 	}
 	found := 0
 	err := s.owedRows(id, from, func(o Owed) (bool, error) {
@@ -114,7 +114,7 @@ func (db *DB) OwedCount(node NodeID) (contents int, bytes int64, err error) {
 		switch {
 		case n == nil:
 			return ErrNotFound
-		case n.State == NodeEvicted:
+		case n.State == NodeEvicted || n.draining():
 			return nil
 		case s.head.HasCopies:
 			return s.owed(node, 0, 1<<62, func(o Owed) { add(1, o.Size) })
@@ -257,32 +257,4 @@ func (s snap) heldByAny(rec *contentRecord) bool {
 		}
 	}
 	return false
-}
-
-// OnlyOn lists live contents that nobody but the node is believed to hold, at most limit: what an eviction would lose. It
-// looks at every content that is not inline.
-func (db *DB) OnlyOn(node NodeID, limit int) ([]Content, error) {
-	var out []Content
-	err := db.read(func(s snap) error {
-		out = nil
-		return s.published(IndexRange{0, s.head.Index}, func(rec *contentRecord) bool {
-			if s.onlyOn(node, rec) {
-				out = append(out, rec.Content)
-			}
-			return len(out) < limit
-		})
-	})
-	return out, err
-}
-
-func (s snap) onlyOn(node NodeID, rec *contentRecord) bool {
-	if !s.cl.believes(s.cl.node(node), rec) {
-		return false
-	}
-	for _, n := range s.cl.nodes {
-		if n != nil && n.ID != node && s.cl.believes(n, rec) {
-			return false
-		}
-	}
-	return true
 }

@@ -318,15 +318,15 @@ func TestOnlyOn(t *testing.T) {
 	f := newFile(c, "f")
 	p := push(c, 1, f, meta.ContentID{}, votes(c, 1, 2))
 	c.Do(1, p)
-	if list, err := db.OnlyOn(1, 10); err != nil || len(list) != 0 {
-		t.Fatal(list, err)
+	if d, err := db.OnlyOn(1, 0, 10); err != nil || d.Contents != 0 || d.Checked != db.Index() || d.View != db.View() {
+		t.Fatal(d, err)
 	}
 	c.Do(2, &meta.Unheld{Node: 2, Contents: []meta.ContentID{p.Session}, Reason: meta.OwedLost})
-	if list, err := db.OnlyOn(1, 10); err != nil || len(list) != 1 || list[0].ID != p.Session {
-		t.Fatal(list, err)
+	if d, err := db.OnlyOn(1, 0, 10); err != nil || d.Contents != 1 || d.Bytes != p.Size || len(d.List) != 1 || d.List[0].ID != p.Session {
+		t.Fatal(d, err)
 	}
-	if list, err := db.OnlyOn(2, 10); err != nil || len(list) != 0 {
-		t.Fatal(list, err)
+	if d, err := db.OnlyOn(2, 0, 10); err != nil || d.Contents != 0 {
+		t.Fatal(d, err)
 	}
 }
 

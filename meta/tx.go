@@ -75,9 +75,15 @@ func (t *tx) load(key []byte, r record) bool {
 func (t *tx) save(key []byte, r record) { t.set(key, encodeRecord(r)) }
 
 // scan calls fn with the present pairs that begin with prefix, in order, until it returns false. fn may write.
-func (t *tx) scan(prefix []byte, fn func(key, value []byte) bool) {
+func (t *tx) scan(prefix []byte, fn func(key, value []byte) bool) { t.scanFrom(prefix, prefix, fn) }
+
+// scanFrom is scan from a key on.
+func (t *tx) scanFrom(prefix, from []byte, fn func(key, value []byte) bool) {
 	added := t.addedUnder(prefix)
-	cur := t.view.scan(prefix, prefix)
+	for len(added) > 0 && bytes.Compare(added[0].key, from) < 0 {
+		added = added[1:]
+	}
+	cur := t.view.scan(prefix, from)
 	defer cur.close()
 	for cur.next() {
 		key := append([]byte(nil), cur.key()...)

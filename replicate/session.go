@@ -95,7 +95,7 @@ func (p *Pusher) choose(push *Push) (targets, error) {
 		if n.Voter {
 			t.voters++
 		}
-		if everybody {
+		if everybody && n.DrainIndex == 0 {
 			t.members = append(t.members, n.ID)
 		}
 		t.add(n, self)

@@ -32,6 +32,7 @@ type cli struct {
 	Restore  restoreCmd  `cmd:"" help:"Make a kept version current, or publish or drop what was never published."`
 	Policy   policyCmd   `cmd:"" help:"Show or set where the files of a directory live."`
 	Token    tokenCmd    `cmd:"" help:"Make a token for one machine to join."`
+	Drain    drainCmd    `cmd:"" help:"Have the others fetch what depends on a node, before it is evicted."`
 	Evict    evictCmd    `cmd:"" help:"Remove a node for good."`
 	Demo     demoCmd     `cmd:"" help:"Run a small cluster on this machine and copy a file in."`
 	Doctor   doctorCmd   `cmd:"" help:"Check this machine: what works, what is off, and what that costs."`

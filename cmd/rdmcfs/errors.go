@@ -43,6 +43,7 @@ var adminCodes = map[admin.Code]int{
 	admin.CodeFull:        exitcode.Full,
 	admin.CodeDenied:      exitcode.Denied,
 	admin.CodeNotRunning:  exitcode.NotRunning,
+	admin.CodeNeeded:      exitcode.Needed,
 }
 
 // errorCode pairs an error with its exit code.

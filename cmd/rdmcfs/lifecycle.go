@@ -16,7 +16,6 @@ const (
 	startTimeout = 60 * time.Second
 	stopTimeout  = 60 * time.Second
 	askTimeout   = 10 * time.Second
-	evictTimeout = time.Minute // the daemon waits up to 20 s until the others are a quorum, and then for the log
 )
 
 // nodeFlags are common to init and join.

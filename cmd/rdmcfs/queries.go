@@ -297,6 +297,7 @@ func (c *tokenCmd) Run(a *app) error {
 type evictCmd struct {
 	Node   string `arg:"" help:"Number or name of the node."`
 	Reason string `help:"For the others to read." default:"by command"`
+	Lose   bool   `help:"Go on although the node has the last copy of files, or unpublished ones, and lose them."`
 }
 
 // Run removes a node.
@@ -309,9 +310,11 @@ func (c *evictCmd) Run(a *app) error {
 	if err != nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(a.ctx, evictTimeout)
-	defer cancel()
-	return a.client.Evict(ctx, admin.EvictRequest{Node: id, Reason: c.Reason})
+	res, err := a.client.Evict(a.ctx, admin.EvictRequest{Node: id, Reason: c.Reason, Lose: c.Lose}) // its waits are bounded by the daemon
+	if err == nil && res.Notice != "" {
+		terminal.Println(a.err, res.Notice)
+	}
+	return err
 }
 
 // findNode finds a node by number or name.

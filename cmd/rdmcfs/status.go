@@ -68,6 +68,7 @@ func printNodes(w io.Writer, st admin.Status, now time.Time) {
 		if n.Reason != "" {
 			state += " (" + n.Reason + ")"
 		}
+		state += drainText(n)
 		seen := "-"
 		switch {
 		case n.ID == st.Node:
@@ -78,6 +79,17 @@ func printNodes(w io.Writer, st admin.Status, now time.Time) {
 		terminal.Printf(t, "%d\t%s\t%s\t%s\t%s\t%s\t%s\n", n.ID, n.Name, n.Addr, state, seen, behindText(n.BehindIndex), owedText(n))
 	}
 	t.Flush()
+}
+
+// drainText says what still depends on a node that is draining.
+func drainText(n admin.Node) string {
+	switch {
+	case !n.Draining:
+		return ""
+	case n.NeededCount == 0:
+		return ", drained"
+	}
+	return fmt.Sprintf(", draining: %s, %s", countText(n.NeededCount, "content"), bytesText(n.NeededBytes))
 }
 
 func behindText(entries uint64) string {

@@ -30,6 +30,8 @@ const (
 	Differs = 11
 	// Problem is a doctor who found something that keeps rdmcfs from working.
 	Problem = 12
+	// Needed is a node that is not evicted, or not drained, because files depend on it.
+	Needed = 13
 )
 
 // All lists each code with its name, in order, for documentation and tests.
@@ -39,5 +41,5 @@ var All = []struct {
 }{
 	{OK, "ok"}, {Failure, "failure"}, {Usage, "usage"}, {NotRunning, "not-running"}, {Timeout, "timeout"},
 	{Unavailable, "unavailable"}, {NotFound, "not-found"}, {Denied, "denied"}, {Exists, "exists"}, {Busy, "busy"},
-	{Full, "full"}, {Differs, "differs"}, {Problem, "problem"},
+	{Full, "full"}, {Differs, "differs"}, {Problem, "problem"}, {Needed, "needed"},
 }

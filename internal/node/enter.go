@@ -18,7 +18,7 @@ var (
 	// ErrStoreReplaced means that the log knows another store under this node's number.
 	ErrStoreReplaced = errors.New("the cluster knows another data directory under this node's name: this one was replaced, or is a copy; remove it and join again")
 	// ErrEvicted means that the node was removed for good.
-	ErrEvicted = errors.New("this node was evicted: remove the data directory and join again with a new token")
+	ErrEvicted = errors.New("this node was evicted")
 	// ErrCloned means that another process runs as this node.
 	ErrCloned = errors.New("another machine runs as this node, from a copy of its data directory: stop one of them; let the copy join anew")
 )
@@ -32,7 +32,7 @@ func (n *node) enter() error {
 	ctx, cancel := context.WithTimeout(n.ctx, enterPatience)
 	defer cancel()
 	if n.members.evicted(uint32(n.id.Node)) {
-		return fmt.Errorf("node: %w", ErrEvicted)
+		return n.wasEvicted()
 	}
 	if old, moved := n.movedFrom(); moved && n.peers.Twin(ctx, old) {
 		return fmt.Errorf("node: %w", ErrCloned)
@@ -95,7 +95,7 @@ func (n *node) bootOnce(ctx context.Context, op *meta.Boot) error {
 	case res.Errno == syscall.EEXIST:
 		return fmt.Errorf("node: %w", ErrStoreReplaced)
 	case res.Errno == syscall.EPERM || res.Errno == syscall.ENOENT:
-		return fmt.Errorf("node: %w", ErrEvicted)
+		return n.wasEvicted()
 	case res.Errno != 0:
 		return fmt.Errorf("node: boot: %w", res.Errno)
 	}
@@ -154,7 +154,7 @@ func (n *node) stayIn(ctx context.Context) {
 		lease := n.proposer.lease()
 		switch {
 		case n.members.evicted(uint32(n.id.Node)), n.putOut.Load():
-			n.fail(fmt.Errorf("node: %w", ErrEvicted))
+			n.fail(n.wasEvicted())
 			return
 		case n.raft.status().NoQuorum:
 			continue

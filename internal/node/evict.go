@@ -18,26 +18,117 @@ import (
 // evictPatience is how long an eviction waits until the others are a quorum without the node.
 const evictPatience = 20 * time.Second
 
-// evict removes a node for good.
-func (n *node) evict(ctx context.Context, req admin.EvictRequest) error {
+// evictTries is how often the log is asked to evict a node while copies and members change meanwhile.
+const evictTries = 100
+
+// evict removes a node for good. One that has what no other node has goes only if that is said to be lost.
+func (n *node) evict(ctx context.Context, req admin.EvictRequest) (admin.EvictResult, error) {
 	if req.Node == uint32(n.id.Node) {
-		return admin.Errorf(admin.CodeInvalid, "a node can't evict itself: run the command on another one")
+		return admin.EvictResult{}, admin.Errorf(admin.CodeInvalid, "a node can't evict itself: run the command on another one")
 	}
-	if err := n.spareVoter(ctx, meta.NodeID(req.Node)); err != nil {
-		return err
+	id := meta.NodeID(req.Node)
+	name := n.nodeName(id)
+	if !req.Lose && !othersTake(id, n.members.book().nodes) {
+		return admin.EvictResult{}, admin.Errorf(admin.CodeNeeded, "%s is not evicted: all nodes that would be left are draining and take no files; "+
+			"end that with 'rdmcfs drain NODE --undo' first", name)
 	}
-	res, err := n.proposeAnonymous(ctx, &meta.Evict{Node: meta.NodeID(req.Node), Reason: req.Reason})
-	switch {
-	case err != nil:
-		return adminError("evict", err)
-	case res.Errno == syscall.ENOENT:
-		return admin.Errorf(admin.CodeNotFound, "there is no node %d", req.Node)
-	case res.Errno != 0:
-		return fmt.Errorf("evict node %d: %w", req.Node, res.Errno)
+	l, err := n.lossOf(ctx, id)
+	if err != nil {
+		return admin.EvictResult{}, err
+	}
+	if !req.Lose && !l.nothing() {
+		return admin.EvictResult{}, n.evictRefused(name, l)
+	}
+	if err := n.spareVoter(ctx, id); err != nil {
+		return admin.EvictResult{}, err
+	}
+	if req.Lose {
+		res, err := n.proposeAnonymous(ctx, &meta.Evict{Node: id, Reason: req.Reason})
+		if err == nil {
+			err = evictErrno(req.Node, res.Errno)
+		}
+		if err != nil {
+			return admin.EvictResult{}, adminError("evict", err)
+		}
+	} else if err := n.evictSpare(ctx, req, name, l); err != nil {
+		return admin.EvictResult{}, err
 	}
 	n.port.Drop(req.Node)
 	n.peers.Drop(req.Node)
-	return nil
+	return admin.EvictResult{Lost: l.Contents, Unpublished: l.strays.Count, Notice: n.lossText(name, l)}, nil
+}
+
+// evictSpare has the log evict a node that nothing depends on. The log refuses if something came since, and asks for another look if the
+// members or their copies changed.
+func (n *node) evictSpare(ctx context.Context, req admin.EvictRequest, name string, l loss) error {
+	id, d := meta.NodeID(req.Node), l.Depending
+	for range evictTries {
+		from := d
+		if from.View != n.db.View() {
+			from = meta.Depending{} // begin anew
+		}
+		look, err := n.db.OnlyOn(id, from.Checked, lossesListed)
+		if err != nil {
+			return err
+		}
+		if from.Checked > 0 && look.View != from.View {
+			d = meta.Depending{} // what was looked at before was of another view
+			continue
+		}
+		if look.Contents > 0 {
+			l.Depending = look
+			return n.evictRefused(name, l)
+		}
+		d = look
+		res, err := n.proposeAnonymous(ctx, &meta.EvictSpare{Node: id, Reason: req.Reason, View: d.View, Checked: d.Checked})
+		if err != nil {
+			return adminError("evict", err)
+		}
+		if res.Errno != syscall.EAGAIN && res.Errno != syscall.EBUSY {
+			return evictErrno(req.Node, res.Errno)
+		}
+		d = meta.Depending{}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(dutyInterval):
+		}
+	}
+	return admin.Errorf(admin.CodeUnavailable, "%s is not evicted: members of the cluster come and go, or lose copies; try again", name)
+}
+
+// othersTake reports whether a node is left that takes new files when one goes.
+func othersTake(leaver meta.NodeID, nodes map[meta.NodeID]meta.Node) bool {
+	for id, n := range nodes {
+		if id != leaver && n.DrainIndex == 0 && n.State != meta.NodeJoined && n.State != meta.NodeEvicted {
+			return true
+		}
+	}
+	return false
+}
+
+func evictErrno(node uint32, errno syscall.Errno) error {
+	switch errno {
+	case 0:
+		return nil
+	case syscall.ENOENT:
+		return admin.Errorf(admin.CodeNotFound, "there is no node %d", node)
+	}
+	return fmt.Errorf("evict node %d: %w", node, errno)
+}
+
+// evictRefused says what would be lost and what to do.
+func (n *node) evictRefused(name string, l loss) error {
+	return admin.Errorf(admin.CodeNeeded, "%s is not evicted: %s. 'rdmcfs drain %s' has the others fetch copies; unpublished files are published or dropped "+
+		"on %s with 'rdmcfs restore'; 'rdmcfs evict %s --lose' gives them up", name, n.lossText(name, l), name, name, name)
+}
+
+// nodeName is a node's name, or its number.
+func (n *node) nodeName(id meta.NodeID) string {
+	if rec, err := n.db.Node(id); err == nil && rec.Name != "" {
+		return rec.Name
+	}
+	return fmt.Sprintf("node %d", id)
 }
 
 // spareVoter waits until the cluster can do without a node's vote: an evicted node ends at once, and voters that are no quorum then

@@ -38,3 +38,21 @@ func TestVotersWithout(t *testing.T) {
 		}
 	}
 }
+
+// Somebody has to take files when a node has gone.
+func TestOthersTake(t *testing.T) {
+	up, draining, joined := meta.Node{State: meta.NodeUp}, meta.Node{State: meta.NodeUp, DrainIndex: 9}, meta.Node{State: meta.NodeJoined}
+	for _, c := range []struct {
+		nodes map[meta.NodeID]meta.Node
+		want  bool
+	}{
+		{map[meta.NodeID]meta.Node{1: up, 2: up}, true},
+		{map[meta.NodeID]meta.Node{1: up, 2: draining}, false},
+		{map[meta.NodeID]meta.Node{1: draining, 2: {State: meta.NodeDown}}, true},
+		{map[meta.NodeID]meta.Node{1: up, 2: joined}, false},
+	} {
+		if got := othersTake(1, c.nodes); got != c.want {
+			t.Errorf("%+v: %v, want %v", c.nodes, got, c.want)
+		}
+	}
+}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"path"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -30,7 +31,7 @@ func (n *node) handlers() admin.Handlers {
 		Unmount:   func(ctx context.Context, req admin.UnmountRequest) error { return n.mounts.unmount(ctx, req) },
 		MountWait: func(ctx context.Context, req admin.MountWaitRequest) error { return n.mounts.wait(ctx, req.Dir) },
 		Where:     n.where, Versions: n.versions, Restore: n.restore, Policy: n.policy, Wait: n.wait,
-		Token: n.token, Evict: n.evict,
+		Token: n.token, Evict: n.evict, Drain: n.drain,
 		Stop:    func(context.Context) error { n.cancel(); return nil },
 		Metrics: n.metricsHandler(),
 	}
@@ -56,11 +57,11 @@ func (n *node) where(_ context.Context, req admin.WhereRequest) (admin.Where, er
 		}
 		out.Root = fmt.Sprintf("%x", c.Root)
 	}
-	members, err := n.db.Members(ino.Policy, ino.Ino)
+	nodes, err := n.holdersOf(ino)
 	if err != nil {
 		return out, err
 	}
-	for _, m := range members {
+	for _, m := range nodes {
 		h, err := n.holder(m, ino.Content)
 		if err != nil {
 			return out, err
@@ -68,6 +69,21 @@ func (n *node) where(_ context.Context, req admin.WhereRequest) (admin.Where, er
 		out.Holders = append(out.Holders, h)
 	}
 	return out, nil
+}
+
+// holdersOf lists who is to hold a file's current version, and who holds it beside them: a node that is draining, or stood in for another.
+func (n *node) holdersOf(ino meta.Inode) ([]meta.NodeID, error) {
+	nodes, err := n.db.Members(ino.Policy, ino.Ino)
+	if err != nil || ino.Content.IsZero() {
+		return nodes, err
+	}
+	holders, err := n.db.Holders(ino.Content)
+	for _, h := range holders {
+		if !slices.Contains(nodes, h) {
+			nodes = append(nodes, h)
+		}
+	}
+	return nodes, err
 }
 
 func (n *node) holder(m meta.NodeID, c meta.ContentID) (admin.Holder, error) {

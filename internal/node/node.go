@@ -95,6 +95,7 @@ type node struct {
 	failure atomic.Pointer[error] // why the node ends by itself
 	watched watchers
 	damage  damage
+	drains  drainLooks
 }
 
 // closer runs what was deferred, last first.
@@ -276,6 +277,7 @@ func (n *node) openReplication() error {
 	n.server.HandleCall(kindReplicate, n.handleReplicate)
 	n.server.HandleCall(kindBoot, n.handleBoot)
 	n.server.HandleCall(kindDamage, n.handleDamage)
+	n.server.HandleCall(kindUnpublished, n.handleUnpublished)
 	return nil
 }
 

@@ -81,6 +81,13 @@ func (n *node) nodeStatus(log consensus.Status) ([]admin.Node, error) {
 				line.BehindIndex, line.BehindReason = log.Commit-p.Visible, n.repl.WhyBehind(rec.ID, p.Visible)
 			}
 		}
+		if line.Draining = rec.DrainIndex != 0; line.Draining {
+			d, err := n.drains.of(n.db, rec.ID)
+			if err != nil {
+				return nil, err
+			}
+			line.NeededCount, line.NeededBytes = d.Contents, d.Bytes
+		}
 		out = append(out, line)
 	}
 	return out, nil

@@ -35,6 +35,10 @@ func describeOp(op meta.Op) string {
 		return fmt.Sprintf("boot %d", o.Node)
 	case *meta.Down:
 		return fmt.Sprintf("down %d.%d", o.Node, o.Incarnation)
+	case *meta.Drain:
+		return fmt.Sprintf("drain %d undo=%v", o.Node, o.Undo)
+	case *meta.EvictSpare:
+		return fmt.Sprintf("evict %d if spare, checked to %d", o.Node, o.Checked)
 	case *meta.Evict:
 		return fmt.Sprintf("evict %d", o.Node)
 	case *meta.Held:

@@ -48,7 +48,13 @@ func Over(tb testing.TB, db meta.StateMachine, n int) *Cluster {
 // Join adds a node of a name and returns its number.
 func (c *Cluster) Join(name string) meta.NodeID {
 	c.tb.Helper()
-	join := &meta.Join{Name: name, Addr: name + ":7400"}
+	return c.JoinWith(name, nil)
+}
+
+// JoinWith is Join with labels.
+func (c *Cluster) JoinWith(name string, labels map[string]string) meta.NodeID {
+	c.tb.Helper()
+	join := &meta.Join{Name: name, Addr: name + ":7400", Labels: labels}
 	if nodes, _ := c.DB.Nodes(); len(nodes) > 0 {
 		copy(join.TokenHash[:], "token of "+name)
 		c.must(c.apply(meta.Entry{Op: &meta.AddToken{Hash: join.TokenHash, Expires: 1 << 62, Replace: true}}))

@@ -49,9 +49,15 @@ func TestQueriesCarryRequestAndAnswer(t *testing.T) {
 		Transfers: []Transfer{{Session: "s", SizeBytes: 1 << 40, Members: []TransferMember{{Node: 1, Bytes: 7}}}}, Passthrough: Feature{Why: "old", Cost: "slow"}}
 	var got any
 	c, _, _ := serve(t, Handlers{
-		Status:   func(context.Context) (Status, error) { return want, nil },
-		Mount:    func(_ context.Context, r MountRequest) (Mount, error) { got = r; return Mount{Dir: r.Dir}, nil },
-		Evict:    func(_ context.Context, r EvictRequest) error { got = r; return nil },
+		Status: func(context.Context) (Status, error) { return want, nil },
+		Mount:  func(_ context.Context, r MountRequest) (Mount, error) { got = r; return Mount{Dir: r.Dir}, nil },
+		Evict: func(_ context.Context, r EvictRequest) (EvictResult, error) {
+			got = r
+			return EvictResult{Lost: 2}, nil
+		},
+		Drain: func(_ context.Context, r DrainRequest) (DrainState, error) {
+			return DrainState{Node: r.Node, NeededCount: 3}, nil
+		},
 		Versions: func(context.Context, VersionsRequest) ([]Version, error) { return []Version{{Version: 3}}, nil },
 	})
 	st, err := c.Status(bounded(t))
@@ -63,8 +69,12 @@ func TestQueriesCarryRequestAndAnswer(t *testing.T) {
 	if diff := cmp.Diff(any(req), got); err != nil || m.Dir != "/m" || diff != "" {
 		t.Errorf("%+v, %v, %s", m, err, diff)
 	}
-	if err := c.Evict(bounded(t), EvictRequest{Node: 4, Reason: "gone"}); err != nil || got != (EvictRequest{Node: 4, Reason: "gone"}) {
-		t.Errorf("%v, %v", got, err)
+	lost, err := c.Evict(bounded(t), EvictRequest{Node: 4, Reason: "gone"})
+	if err != nil || lost.Lost != 2 || got != (EvictRequest{Node: 4, Reason: "gone"}) {
+		t.Errorf("%v, %v, %v", got, lost, err)
+	}
+	if st, err := c.Drain(bounded(t), DrainRequest{Node: 4}); err != nil || st.Node != 4 || st.NeededCount != 3 {
+		t.Errorf("%v, %v", st, err)
 	}
 	if vs, err := c.Versions(bounded(t), VersionsRequest{}); err != nil || len(vs) != 1 || vs[0].Version != 3 {
 		t.Errorf("%v, %v", vs, err)

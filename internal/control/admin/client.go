@@ -91,9 +91,13 @@ func (c *Client) Token(ctx context.Context, req TokenRequest) (Token, error) {
 }
 
 // Evict removes a node for good.
-func (c *Client) Evict(ctx context.Context, req EvictRequest) error {
-	_, err := call[EvictRequest, Done](ctx, c, http.MethodPost, "/v1/evict", req)
-	return err
+func (c *Client) Evict(ctx context.Context, req EvictRequest) (EvictResult, error) {
+	return call[EvictRequest, EvictResult](ctx, c, http.MethodPost, "/v1/evict", req)
+}
+
+// Drain begins or ends the drain of a node, or looks how far it is. It does not wait.
+func (c *Client) Drain(ctx context.Context, req DrainRequest) (DrainState, error) {
+	return call[DrainRequest, DrainState](ctx, c, http.MethodPost, "/v1/drain", req)
 }
 
 // Stop begins the end of the daemon. StopAndWait also waits for it.

@@ -20,6 +20,7 @@ const (
 	CodeUnavailable Code = "unavailable" // no quorum, or the node is starting
 	CodeFull        Code = "full"        // no disk space
 	CodeDenied      Code = "denied"      // evicted, or the operating system refused
+	CodeNeeded      Code = "needed"      // files depend on the node
 	CodeNotOffered  Code = "not-offered" // this node has no such function
 	CodeNotRunning  Code = "not-running" // client side: no daemon answers on the socket
 )

@@ -44,7 +44,8 @@ type Handlers struct {
 	Policy    func(context.Context, PolicyRequest) (Policy, error)
 	Wait      func(context.Context, WaitRequest) (WaitResult, error)
 	Token     func(context.Context, TokenRequest) (Token, error)
-	Evict     func(context.Context, EvictRequest) error
+	Evict     func(context.Context, EvictRequest) (EvictResult, error)
+	Drain     func(context.Context, DrainRequest) (DrainState, error)
 	Stop      func(context.Context) error // begins the end of the daemon and returns
 	Metrics   http.Handler                // GET /metrics, Prometheus text
 	Page      http.Handler                // GET /, a status page
@@ -136,7 +137,8 @@ func (h Handlers) mux(log *slog.Logger) *http.ServeMux {
 	mux.Handle("POST /v1/policy", query(h.Policy != nil, h.Policy))
 	mux.Handle("POST /v1/wait", query(h.Wait != nil, h.Wait))
 	mux.Handle("POST /v1/token", query(h.Token != nil, h.Token))
-	mux.Handle("POST /v1/evict", query(h.Evict != nil, noResult(h.Evict)))
+	mux.Handle("POST /v1/evict", query(h.Evict != nil, h.Evict))
+	mux.Handle("POST /v1/drain", query(h.Drain != nil, h.Drain))
 	mux.Handle("POST /v1/stop", query(h.Stop != nil, func(ctx context.Context, _ Done) (Done, error) { return Done{}, h.Stop(ctx) }))
 	mux.Handle("POST /v1/watch", h.watch(log))
 	if h.Metrics != nil {

@@ -55,6 +55,10 @@ type Node struct {
 	BehindReason string    `json:"behind_reason,omitempty"`
 	LastSeen     time.Time `json:"last_seen,omitzero"`
 	Connected    bool      `json:"connected"` // from this node
+	// Draining: it takes no new files, and Needed is what still depends on it.
+	Draining    bool  `json:"draining,omitempty"`
+	NeededCount int   `json:"needed_count,omitempty"`
+	NeededBytes int64 `json:"needed_bytes,omitempty"`
 }
 
 // Transfer is one session that runs now, or in a transfer-end the last state of one.
@@ -264,10 +268,40 @@ type Token struct {
 	Listen  string    `json:"listen"` // address to join at
 }
 
-// EvictRequest removes a node for good.
+// EvictRequest removes a node for good. Without Lose it is refused (CodeNeeded) while the node has what no other one has.
 type EvictRequest struct {
 	Node   uint32 `json:"node"`
 	Reason string `json:"reason,omitempty"`
+	Lose   bool   `json:"lose,omitempty"`
+}
+
+// EvictResult tells what went with the node.
+type EvictResult struct {
+	Lost        int    `json:"lost"`             // file versions of which it had the last copy that is up
+	Unpublished int    `json:"unpublished"`      // files, as far as it could be asked
+	Notice      string `json:"notice,omitempty"` // the same in words, and what is not known
+}
+
+// DrainRequest has a node take no new files and the others fetch what depends on it. Undo ends that; Look changes nothing.
+type DrainRequest struct {
+	Node uint32 `json:"node"`
+	Undo bool   `json:"undo,omitempty"`
+	Look bool   `json:"look,omitempty"`
+}
+
+// DrainState is how far a drain is. Nothing depends on the node when NeededCount and UnpublishedCount are 0.
+type DrainState struct {
+	Node        uint32   `json:"node"`
+	Name        string   `json:"name"`
+	Draining    bool     `json:"draining"`
+	NeededCount int      `json:"needed_count"` // file versions that the others have not fetched yet
+	NeededBytes int64    `json:"needed_bytes"`
+	StuckCount  int      `json:"stuck_count"`      // of them, those that may be on no other node by their policy
+	Needed      []string `json:"needed,omitempty"` // the first of them
+	// Unpublished files of the node are looked for when nothing else depends on it. Unasked says why it could not be asked.
+	UnpublishedCount int           `json:"unpublished_count"`
+	Unpublished      []Unpublished `json:"unpublished,omitempty"` // the first of them
+	Unasked          string        `json:"unasked,omitempty"`
 }
 
 // StopRequest ends the daemon after unmounting.
