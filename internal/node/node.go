@@ -303,6 +303,7 @@ func (n *node) consensusConfig() consensus.Config {
 		Dial:    n.dialRaft,
 		Peers:   func() []consensus.ID { return n.members.known(n.id.Node) },
 		Members: n.members.consensusMembers,
+		LogTime: n.db.Time,
 	}
 }
 
