@@ -226,9 +226,9 @@ func (n *Node) clocksOffLocked() map[ID]time.Duration {
 
 // ClockStatus is what a node knows of the cluster's clocks.
 type ClockStatus struct {
-	// Time is the cluster's, and Sure says that a majority of two clocks or more agrees on it.
-	Time time.Time
-	Sure bool
+	// Time is the cluster's. Known says that clocks were compared, and Sure that a majority of two clocks or more agrees on it.
+	Time        time.Time
+	Known, Sure bool
 	// Off are the clocks that differ from it by more than [ClockAgree], and by how much they are ahead.
 	Off map[ID]time.Duration
 	// First and Last are two nodes whose clocks differ by Apart, for when nobody can tell which is right.
@@ -243,7 +243,7 @@ func (n *Node) Clocks() ClockStatus {
 	defer k.mu.Unlock()
 	mono, wall := n.mono(), n.wall()
 	st := ClockStatus{Time: time.Unix(0, k.clock.Now(mono, wall)), Off: n.clocksOffLocked()}
-	_, st.Sure = k.clock.Known()
+	st.Known, st.Sure = k.clock.Known()
 	st.First, st.Last, st.Apart = k.clock.Apart(mono, wall)
 	return st
 }

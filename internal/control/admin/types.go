@@ -55,6 +55,9 @@ type Node struct {
 	BehindReason string    `json:"behind_reason,omitempty"`
 	LastSeen     time.Time `json:"last_seen,omitzero"`
 	Connected    bool      `json:"connected"` // from this node
+	// ClockAhead is by how much the node's clock is ahead of the cluster's time, in ns, negative if it is behind; 0 = less than 10 s, or
+	// not known.
+	ClockAhead time.Duration `json:"clock_ahead,omitempty"`
 }
 
 // Transfer is one session that runs now, or in a transfer-end the last state of one.
