@@ -3,6 +3,8 @@ package sim
 import (
 	"math/rand/v2"
 	"time"
+
+	"github.com/rdmcfs/rdmcfs/internal/consensus"
 )
 
 // wrongClocks makes one machine's wall clock wrong at a time, by days or years, for one start or while it runs. It has randomness of
@@ -18,17 +20,16 @@ const (
 	stampAhead = 15 * time.Second
 	// stampBehind is how far it may be behind: a leader that has not heard of other clocks begins at the log's last time.
 	stampBehind = 10 * time.Minute
-	// clockQuiet is how long the clocks are right at first: a log without a time says nothing about them.
-	clockQuiet = 5 * time.Second
 )
 
 func newWrongClocks(seed uint64) *wrongClocks {
 	return &wrongClocks{rng: rand.New(rand.NewPCG(seed, 0x636c6f636b))}
 }
 
-// change steps a machine's clock, or puts the wrong one right again; once in so many times.
+// change steps a machine's clock, or puts the wrong one right again; once in so many times. At first all are right: a single node
+// has nobody to ask.
 func (c *wrongClocks) change(w *world, m *machine, once int) {
-	if !w.flaky || w.opt.Calm || w.now-epoch < int64(clockQuiet) || c.rng.IntN(once) > 0 {
+	if !w.flaky || w.opt.Calm || !w.gathered || c.rng.IntN(once) > 0 {
 		return
 	}
 	if c.at == m {
@@ -75,7 +76,7 @@ func (l *life) tendClock() {
 		}
 	}
 	if l.raft.core != nil {
-		l.clock.Judge(l.mono(), l.m.now(), append(l.know.conf.GetVoters(), l.know.conf.GetVotersOutgoing()...), others)
+		l.clock.Judge(l.mono(), l.m.now(), consensus.Voters(l.know.conf), others)
 	}
 }
 
