@@ -195,16 +195,16 @@ func (c *counter) show(p admin.Progress) {
 	c.last = p
 	text := fmt.Sprintf("%s: %s of %s", c.what, bytesText(p.Bytes), bytesText(p.SizeBytes))
 	if !c.tty {
-		fmt.Fprintln(c.out, text)
+		terminal.Println(c.out, text)
 		return
 	}
-	fmt.Fprintf(c.out, "\r\x1b[K%s", text)
+	terminal.Printf(c.out, "\r\x1b[K%s", text)
 	c.drawn = true
 }
 
 // end takes the line away.
 func (c *counter) end() {
 	if c.drawn {
-		fmt.Fprint(c.out, "\r\x1b[K")
+		terminal.Printf(c.out, "\r\x1b[K")
 	}
 }
