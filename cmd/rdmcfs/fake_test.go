@@ -58,6 +58,17 @@ func fakeNode() {
 	nodeRun = runFake
 }
 
+// restoreSlowly takes longer than any other request may.
+func restoreSlowly(ctx context.Context, req admin.RestoreRequest, tell func(admin.Progress)) (admin.Version, error) {
+	tell(admin.Progress{Bytes: 1 << 20, SizeBytes: 4 << 20})
+	select {
+	case <-time.After(askTimeout + time.Second):
+		return admin.Version{Path: "a/b", Version: 3, Content: req.Content}, nil
+	case <-ctx.Done():
+		return admin.Version{}, ctx.Err()
+	}
+}
+
 // fakeDaemon answers on the socket like a node without content.
 type fakeDaemon struct {
 	mu     sync.Mutex
@@ -76,7 +87,7 @@ func runFake(ctx context.Context, p runParams) error {
 		d.mount(ctx, m)
 	}
 	s, err := admin.Serve(admin.SocketPath(p.Data), admin.Handlers{Status: d.status, Mount: d.mount, Unmount: d.unmount,
-		MountWait: d.wait, Stop: func(context.Context) error { stop(); return nil }, Where: d.where,
+		Restore: restoreSlowly, MountWait: d.wait, Stop: func(context.Context) error { stop(); return nil }, Where: d.where,
 		Wait: func(_ context.Context, r admin.WaitRequest) (admin.WaitResult, error) {
 			return admin.WaitResult{Nodes: []admin.Node{{Name: "n2", OwedCount: 3, OwedBytes: 4096, OwedReason: "down"}}}, nil
 		}}, slog.New(slog.DiscardHandler))

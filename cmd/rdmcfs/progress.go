@@ -173,3 +173,38 @@ func share(done, all int64, n int) int {
 	}
 	return max(0, int(float64(done)/float64(all)*float64(n)))
 }
+
+// counter shows how far one request is, on a line that is drawn over on a terminal; else on a new line when there is news.
+type counter struct {
+	out   io.Writer
+	what  string
+	tty   bool
+	last  admin.Progress
+	drawn bool
+}
+
+func newCounter(out io.Writer, what string) *counter {
+	return &counter{out: out, what: what, tty: isTerminal(out)}
+}
+
+// show takes news of the progress.
+func (c *counter) show(p admin.Progress) {
+	if p == c.last {
+		return
+	}
+	c.last = p
+	text := fmt.Sprintf("%s: %s of %s", c.what, bytesText(p.Bytes), bytesText(p.SizeBytes))
+	if !c.tty {
+		terminal.Println(c.out, text)
+		return
+	}
+	terminal.Printf(c.out, "\r\x1b[K%s", text)
+	c.drawn = true
+}
+
+// end takes the line away.
+func (c *counter) end() {
+	if c.drawn {
+		terminal.Printf(c.out, "\r\x1b[K")
+	}
+}

@@ -158,7 +158,9 @@ func (c *restoreCmd) Run(a *app) error {
 		}
 		*p.to = inside
 	}
-	v, err := ask(a, a.client.Restore, req)
+	line := newCounter(a.err, "restore")
+	v, err := a.client.Restore(a.ctx, req, line.show)
+	line.end()
 	if err != nil || c.Drop {
 		return err
 	}

@@ -80,6 +80,10 @@ type Config struct {
 	// Members returns the nodes the voter policy chooses from, and those a barrier without a list waits for (the ones
 	// that are up). It is called on the leader, from goroutines of the node. Nil switches the policy off.
 	Members func() []Member
+	// LogTime is the time of the last entry that the state machine has applied, 0 if none. Nil: not known.
+	LogTime func() int64
+	// Wall is the machine's clock; nil is time.Now.
+	Wall func() time.Time
 	// AutoVisible makes every applied index visible at once: for nodes without a mount. Otherwise see [Node.SetVisible].
 	AutoVisible bool
 	// Logger gets rare events: changes of role, damaged logs, full disks. Nil discards them.
@@ -107,6 +111,7 @@ type Tuning struct {
 	TailBytes        uint64        // and at most this many bytes of them: 64 MiB
 	SegmentBytes     int64         // preallocated log segments: 16 MiB
 	MaxProposalBytes int           // 4 MiB
+	ClockInterval    time.Duration // between readings of the voters' clocks: 1 s; an observer reads five times less often
 	ReportInterval   time.Duration // progress reports nobody waits for are gathered for: 50 ms
 }
 

@@ -180,16 +180,17 @@ type cluster struct {
 	conns map[net.Conn][2]ID
 	down  map[ID]bool // as the members callback tells
 	since map[ID]time.Time
+	wrong map[ID]time.Duration // how far a node's clock is ahead
 }
 
 func fastTuning() Tuning {
 	return Tuning{Tick: 20 * time.Millisecond, LeaderLost: 15 * time.Second, PolicyInterval: 50 * time.Millisecond,
-		SyncInterval: 50 * time.Millisecond, SegmentBytes: 256 << 10, StaleAfter: time.Second}
+		SyncInterval: 50 * time.Millisecond, SegmentBytes: 256 << 10, StaleAfter: time.Second, ClockInterval: 100 * time.Millisecond}
 }
 
 func newCluster(t testing.TB, n int, adjust func(c *cluster)) *cluster {
 	c := &cluster{t: t, tune: fastTuning(), auto: true, nodes: map[ID]*testNode{}, cut: map[[2]ID]bool{}, conns: map[net.Conn][2]ID{},
-		down: map[ID]bool{}, since: map[ID]time.Time{}}
+		down: map[ID]bool{}, since: map[ID]time.Time{}, wrong: map[ID]time.Duration{}}
 	if adjust != nil {
 		adjust(c)
 	}
@@ -231,6 +232,8 @@ func (c *cluster) add(id ID, first bool) *testNode {
 func (c *cluster) config(tn *testNode) Config {
 	cfg := Config{Dir: "/raft", Identity: c.identity(tn.id), StateMachine: tn.sm, AutoVisible: c.auto, Tuning: c.tune,
 		Dial: func(ctx context.Context, peer ID) (net.Conn, error) { return c.dial(ctx, tn.id, peer) }, Peers: c.ids, Members: c.members}
+	cfg.LogTime = func() int64 { return tn.sm.state().Time }
+	cfg.Wall = func() time.Time { return c.wall(tn.id) }
 	if c.real {
 		cfg.Dir = filepath.Join(c.dir, fmt.Sprint(tn.id))
 	} else {
@@ -240,6 +243,20 @@ func (c *cluster) config(tn *testNode) Config {
 		cfg.Logger = slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelDebug})).With("node", tn.id)
 	}
 	return cfg
+}
+
+// wall is what a node's clock shows.
+func (c *cluster) wall(id ID) time.Time {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return time.Now().Add(c.wrong[id])
+}
+
+// setWrong steps a node's clock.
+func (c *cluster) setWrong(id ID, by time.Duration) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.wrong[id] = by
 }
 
 func (c *cluster) ids() []ID {

@@ -243,6 +243,7 @@ func (n *Node) linkUp(l *link) {
 	n.mu.Lock()
 	leader := n.state.leader
 	n.mu.Unlock()
+	signal(n.clockNews)
 	if l.peer == leader {
 		n.redispatch()
 		n.reportAll()

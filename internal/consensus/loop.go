@@ -220,7 +220,7 @@ func (n *Node) offerBatch(part []arrival) (reason uint8, text string) {
 	for i := range part {
 		list[i] = part[i].Proposal
 	}
-	err := core.Propose(time.Now().UnixNano(), list)
+	err := core.Propose(n.Now().UnixNano(), list)
 	switch {
 	case err == nil:
 		return 0, ""

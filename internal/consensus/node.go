@@ -26,6 +26,7 @@ import (
 //	link      one for each peer this node dials: redials, reads answers (link.go)
 //	Serve     the caller's, one for each accepted connection (serve.go)
 //	policy    the leader's choice of voters (members.go)
+//	clocks    readings of the peers' clocks (clocks.go)
 //
 // They meet in the mailbox, the persist and apply queues, and the state below, whose lock is never held while waiting.
 type Node struct {
@@ -40,12 +41,13 @@ type Node struct {
 	wg     sync.WaitGroup
 	done   chan struct{} // closed when ctx is cancelled
 
-	box     mailbox
-	persist persistQueue
-	applyQ  applyQueue
-	feed    *feed
-	policy  chan struct{} // buffered 1: run the policy now
-	reports struct {
+	box       mailbox
+	persist   persistQueue
+	applyQ    applyQueue
+	feed      *feed
+	policy    chan struct{} // buffered 1: run the policy now
+	clockNews chan struct{} // buffered 1: look at the clocks now
+	reports   struct {
 		urgent, lazy chan struct{} // buffered 1
 	}
 	raftMember    atomic.Bool // written by the loop
@@ -53,6 +55,8 @@ type Node struct {
 
 	loop     loopState // the loop's own
 	skipLast bool      // the follow goroutine's own
+
+	clocks clocks // its lock is taken before mu
 
 	mu    sync.Mutex // protects state
 	state nodeState
@@ -146,6 +150,8 @@ func newNode(cfg Config) *Node {
 		n.log = slog.New(slog.DiscardHandler)
 	}
 	n.ctx, n.cancel = context.WithCancelCause(context.Background())
+	n.clocks = newClocks(n.id)
+	n.clockNews = make(chan struct{}, 1)
 	n.box.wake = make(chan struct{}, 1)
 	n.persist.wake = make(chan struct{}, 1)
 	n.applyQ.wake = make(chan struct{}, 1)
@@ -201,12 +207,14 @@ func (n *Node) recover(disk *raftlog.Log, s *raftlog.State) error {
 }
 
 func (n *Node) start() {
+	n.seeLogLocked() // nobody else is there yet
 	n.wg.Go(n.runLoop)
 	n.wg.Go(n.runPersist)
 	n.wg.Go(n.runApply)
 	n.wg.Go(n.runFollow)
 	n.wg.Go(n.runPolicy)
 	n.wg.Go(n.runReports)
+	n.wg.Go(n.runClocks)
 	context.AfterFunc(n.ctx, func() { close(n.done) })
 }
 
@@ -275,6 +283,7 @@ func (t Tuning) filled() Tuning {
 	def(&t.DeadVoterAfter, 10*time.Minute)
 	def(&t.SyncInterval, time.Second)
 	def(&t.ReportInterval, 50*time.Millisecond)
+	def(&t.ClockInterval, time.Second)
 	t.ElectionTicks = orInt(t.ElectionTicks, 10)
 	t.HeartbeatTicks = orInt(t.HeartbeatTicks, 2)
 	t.MaxProposalBytes = min(orInt(t.MaxProposalBytes, 4<<20), maxFrame/2)

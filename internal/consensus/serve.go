@@ -106,7 +106,9 @@ func (n *Node) servePeer(s *stream) error {
 			err = n.reportsFrame(body)
 		case frameRequest:
 			var c call
-			if c, err = decodeCall(body); err == nil {
+			if c, err = decodeCall(body); err == nil && c.op == callClock { // here, so that the answer does not wait for others
+				n.respond(ctx, s, &c)
+			} else if err == nil {
 				select {
 				case slots <- struct{}{}:
 					calls.Go(func() {
@@ -151,7 +153,13 @@ func (n *Node) proposeFrame(s *stream, body []byte) error {
 }
 
 func (n *Node) respond(ctx context.Context, s *stream, c *call) {
-	body, err := n.answer(ctx, c.op, c.body)
+	var body []byte
+	var err error
+	if c.op == callClock {
+		body, err = n.answerClock(s.peer, c.body)
+	} else {
+		body, err = n.answer(ctx, c.op, c.body)
+	}
 	code := uint8(codeOK)
 	switch {
 	case err == nil:

@@ -24,6 +24,9 @@ func (c *Committed) Time() int64 {
 // Members are all that take part in raft under a configuration: voters and learners.
 func Members(c *raftpb.ConfState) []ID { return raftMembersOf(c) }
 
+// Voters are those that vote under a configuration: both halves of a joint one, each once.
+func Voters(c *raftpb.ConfState) []ID { return votersOf(c) }
+
 // WithBase is raft's snapshot message for a state that was fetched on its own and may be newer than the one that the
 // message spoke of.
 func WithBase(m *raftpb.Message, base raftlog.Base) *raftpb.Message {

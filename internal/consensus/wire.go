@@ -276,6 +276,7 @@ const (
 	callReadIndex = 2
 	callVoters    = 3
 	callState     = 4
+	callClock     = 5
 )
 
 type call struct {

@@ -15,14 +15,15 @@ const (
 	renewRetry = 10 * time.Minute // after a renewal that failed
 )
 
-// RenewalConfig is what keeps a node's certificate fresh. All but Dial must be set.
+// RenewalConfig is what keeps a node's certificate fresh. All but Dial and Lost must be set.
 type RenewalConfig struct {
 	Identity  *credentials.Identity
 	Dir       credentials.Dir
 	Authority func() *credentials.Authority // nil value where this node does not sign
 	Addrs     func() []string               // of nodes to ask, signers first
 	Now       func() time.Time
-	Dial      DialFunc // nil = plain TCP
+	Lost      func() bool // no peer talks to this node: it may be that its certificate is over and its clock does not say so; nil = never
+	Dial      DialFunc    // nil = plain TCP
 	Log       *slog.Logger
 }
 
@@ -69,7 +70,11 @@ func KeepRenewed(ctx context.Context, cfg RenewalConfig) {
 		case <-timer.C:
 		}
 		wait := renewCheck
-		if !cfg.Now().Before(cfg.Identity.RenewAt()) {
+		lost := cfg.Lost != nil && cfg.Lost()
+		if lost {
+			wait = renewRetry
+		}
+		if lost || cfg.Identity.RenewDue(cfg.Now()) {
 			if err := Renew(ctx, cfg); err != nil {
 				cfg.Log.Warn("control: certificate not renewed; trying again", "expires", cfg.Identity.Expires(), "err", err)
 				wait = renewRetry

@@ -17,7 +17,6 @@ import (
 type Identity struct {
 	name      Name
 	authority *x509.Certificate
-	roots     *x509.CertPool
 	leaf      atomic.Pointer[tls.Certificate]
 	now       func() time.Time
 }
@@ -29,8 +28,7 @@ func NewIdentity(authorityDER, leafDER []byte, key crypto.Signer, now func() tim
 	if err != nil {
 		return nil, err
 	}
-	id := &Identity{authority: authority, roots: x509.NewCertPool(), now: now}
-	id.roots.AddCert(authority)
+	id := &Identity{authority: authority, now: now}
 	leaf, name, err := id.pair(leafDER, key)
 	if err != nil {
 		return nil, err
@@ -88,6 +86,12 @@ func (id *Identity) Expired() bool { return id.now().After(id.Expires()) }
 
 // RenewAt is when the present certificate should be renewed.
 func (id *Identity) RenewAt() time.Time { return id.Expires().Add(-RenewBefore) }
+
+// RenewDue reports whether that time has come, or the certificate lasts longer than one that is signed now: then the clock of its
+// signer was ahead.
+func (id *Identity) RenewDue(now time.Time) bool {
+	return !now.Before(id.RenewAt()) || id.Expires().After(now.Add(LeafValidity+ClockSkew))
+}
 
 // Install swaps in a renewed certificate. Connections that exist go on; new ones show the new certificate.
 func (id *Identity) Install(leafDER []byte, req *Request) error {
@@ -158,7 +162,8 @@ func (id *Identity) ClientConfig(node uint32, protocol string) *tls.Config {
 }
 
 // JoinClientConfig is the TLS side of a join: the server must show a chain up to the authority that the token
-// pins, for the token's cluster. now is the joining machine's clock.
+// pins, for the token's cluster. now is the joining machine's clock; it is not believed beyond the end of the token, of which the log
+// decides whether it is over.
 func JoinClientConfig(token Token, protocol string, now func() time.Time) *tls.Config {
 	return &tls.Config{
 		MinVersion:         tls.VersionTLS13,
@@ -169,9 +174,11 @@ func JoinClientConfig(token Token, protocol string, now func() time.Time) *tls.C
 			if len(certs) != 2 || sha256.Sum256(certs[1].RawSubjectPublicKeyInfo) != token.KeyHash {
 				return fmt.Errorf("credentials: the node that answered %w", ErrForeignCluster)
 			}
-			roots := x509.NewCertPool()
-			roots.AddCert(certs[1])
-			peer, err := checkLeaf(certs[0], roots, now())
+			at := now()
+			if at.After(token.Expires) {
+				at = token.Expires
+			}
+			peer, err := checkLeaf(certs[0], certs[1], at)
 			if err == nil && peer.Name.Cluster != token.Cluster {
 				err = fmt.Errorf("credentials: the node that answered %w", ErrForeignCluster)
 			}
@@ -191,14 +198,23 @@ func (id *Identity) Check(cs tls.ConnectionState, allowExpired bool) (Peer, erro
 	if allowExpired && at.After(leaf.NotAfter) && at.Before(leaf.NotAfter.Add(RenewGrace)) {
 		at = leaf.NotAfter
 	}
-	peer, err := checkLeaf(leaf, id.roots, at)
+	peer, err := checkLeaf(leaf, id.authority, at)
 	if err == nil && peer.Name.Cluster != id.name.Cluster {
 		err = fmt.Errorf("credentials: node %d %w", peer.Name.Node, ErrForeignCluster)
 	}
 	return peer, err
 }
 
-func checkLeaf(leaf *x509.Certificate, roots *x509.CertPool, at time.Time) (Peer, error) {
+// checkLeaf verifies a certificate at a time. A certificate that begins later counts as begun: the clock of its signer was ahead, or this
+// one is behind. Its end is what bounds the use of a stolen key.
+func checkLeaf(leaf, authority *x509.Certificate, at time.Time) (Peer, error) {
+	for _, begin := range []time.Time{leaf.NotBefore, authority.NotBefore} {
+		if at.Before(begin) {
+			at = begin
+		}
+	}
+	roots := x509.NewCertPool()
+	roots.AddCert(authority)
 	_, err := leaf.Verify(x509.VerifyOptions{
 		Roots:       roots,
 		CurrentTime: at,

@@ -7,6 +7,7 @@ import (
 	"path"
 	"slices"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
 
@@ -150,12 +151,12 @@ func (n *node) version(c meta.Content) admin.Version {
 }
 
 // restore makes a kept version current, or publishes or drops unpublished bytes.
-func (n *node) restore(ctx context.Context, req admin.RestoreRequest) (admin.Version, error) {
+func (n *node) restore(ctx context.Context, req admin.RestoreRequest, tell func(admin.Progress)) (admin.Version, error) {
 	if u, ok := n.findUnpublished(req); ok {
 		if req.Drop {
 			return admin.Version{Path: n.pathOf(u), Content: unpublishedID(u), State: "dropped"}, n.store.DropStaging(u.Token)
 		}
-		return n.publishStaged(ctx, u, req.As)
+		return n.publishStaged(ctx, u, req.As, tell)
 	}
 	if req.Drop {
 		return admin.Version{}, admin.Errorf(admin.CodeNotFound, "no unpublished bytes named %q; kept versions expire by themselves", req.Content+req.Path)
@@ -167,7 +168,7 @@ func (n *node) restore(ctx context.Context, req admin.RestoreRequest) (admin.Ver
 	op := &meta.Restore{Ino: c.Ino, Content: c.ID}
 	if req.As != "" {
 		if old, err := n.db.Inode(c.Ino); err == nil {
-			return n.restoreBeside(ctx, c, old, req.As)
+			return n.restoreBeside(ctx, c, old, req.As, tell)
 		}
 		dir, name, err := n.parentOf(req.As)
 		if err != nil {
@@ -199,7 +200,7 @@ func (n *node) displacing(v admin.Version, before meta.ContentID) admin.Version 
 }
 
 // restoreBeside publishes a copy of a kept version under another name, with owner and mode of its file, which stays as it is.
-func (n *node) restoreBeside(ctx context.Context, c meta.Content, old meta.Inode, as string) (admin.Version, error) {
+func (n *node) restoreBeside(ctx context.Context, c meta.Content, old meta.Inode, as string, tell func(admin.Progress)) (admin.Version, error) {
 	dir, name, err := n.parentOf(as)
 	if err != nil {
 		return admin.Version{}, err
@@ -218,7 +219,7 @@ func (n *node) restoreBeside(ctx context.Context, c meta.Content, old meta.Inode
 	}
 	push.Attr = meta.AttrPatch{Mode: old.Mode, UID: old.UID, GID: old.GID, Mtime: c.Mtime}
 	push.Attr.Mask = meta.AttrMode | meta.AttrUID | meta.AttrGID | meta.AttrMtime
-	return n.publishVersion(ctx, push)
+	return n.publishVersion(ctx, push, tell)
 }
 
 func restoreRefused(errno syscall.Errno) error {
@@ -284,7 +285,7 @@ func (n *node) parentOf(name string) (meta.Inode, string, error) {
 }
 
 // publishStaged publishes bytes that a killed program or daemon left, under their old name or another one.
-func (n *node) publishStaged(ctx context.Context, u content.Unpublished, as string) (admin.Version, error) {
+func (n *node) publishStaged(ctx context.Context, u content.Unpublished, as string, tell func(admin.Progress)) (admin.Version, error) {
 	push, done, err := n.stagedPush(u)
 	if err != nil {
 		return admin.Version{}, err
@@ -296,13 +297,53 @@ func (n *node) publishStaged(ctx context.Context, u content.Unpublished, as stri
 	}
 	push.Attr.Mask |= meta.AttrMtime
 	push.Attr.Mtime = u.Modified.UnixNano()
-	v, err := n.publishVersion(ctx, push)
+	v, err := n.publishVersion(ctx, push, tell)
 	return n.displacing(v, before), errors.Join(err, done(err == nil))
 }
 
+// restoreTells is how often a restore tells how far it is.
+const restoreTells = 500 * time.Millisecond
+
+// tellRestore tells how far the transfer of a path is, until the function that it returns is called.
+func (n *node) tellRestore(path string, tell func(admin.Progress)) (stop func()) {
+	done := make(chan struct{})
+	var telling sync.WaitGroup
+	telling.Go(func() {
+		tick := time.NewTicker(restoreTells)
+		defer tick.Stop()
+		for {
+			select {
+			case <-done:
+				return
+			case <-tick.C:
+			}
+			for _, t := range n.repl.Transfers() {
+				if t.Path == path && !t.CatchUp {
+					tell(slowest(t))
+				}
+			}
+		}
+	})
+	return func() {
+		close(done)
+		telling.Wait()
+	}
+}
+
+// slowest is how far the member is that has the least.
+func slowest(t replicate.TransferStatus) admin.Progress {
+	p := admin.Progress{Bytes: t.Stream, SizeBytes: t.Stream}
+	for _, m := range t.Members {
+		p.Bytes = min(p.Bytes, m.Bytes)
+	}
+	return p
+}
+
 // publishVersion publishes what is restored.
-func (n *node) publishVersion(ctx context.Context, push replicate.Push) (admin.Version, error) {
+func (n *node) publishVersion(ctx context.Context, push replicate.Push, tell func(admin.Progress)) (admin.Version, error) {
+	stop := n.tellRestore(push.Path, tell)
 	out, err := n.repl.Publish(ctx, push)
+	stop()
 	if errors.Is(err, syscall.EEXIST) {
 		err = restoreRefused(syscall.EEXIST)
 	}

@@ -38,6 +38,8 @@ type Config struct {
 	// CrashAt names a labelled point (docs/TESTING.md) at which the process kills itself, as NAME, NAME:COUNT or
 	// CrashByFile; for tests.
 	CrashAt string
+	// wall is the machine's clock; nil is time.Now. Elapsed times are never taken from it.
+	wall func() time.Time
 }
 
 const (
@@ -217,7 +219,7 @@ func (n *node) openDirectory() error {
 		return err
 	}
 	n.closer.add(lock.Close)
-	if n.creds, err = n.dir.tls().LoadIdentity(time.Now); err != nil {
+	if n.creds, err = n.dir.tls().LoadIdentity(n.now); err != nil {
 		return err
 	}
 	n.signing, err = loadSigning(n.dir.tls())
@@ -305,6 +307,8 @@ func (n *node) consensusConfig() consensus.Config {
 		Dial:    n.dialRaft,
 		Peers:   func() []consensus.ID { return n.members.known(n.id.Node) },
 		Members: n.members.consensusMembers,
+		LogTime: n.db.Time,
+		Wall:    n.wall,
 	}
 }
 

@@ -79,7 +79,8 @@ func (n *node) fetchSigning(ctx context.Context) {
 // keepCertificate renews this node's certificate in time.
 func (n *node) keepCertificate(ctx context.Context) {
 	control.KeepRenewed(ctx, control.RenewalConfig{
-		Identity: n.creds, Dir: n.dir.tls(), Authority: n.signing.authority.Load, Addrs: n.addresses, Now: time.Now, Log: n.log,
+		Identity: n.creds, Dir: n.dir.tls(), Authority: n.signing.authority.Load, Addrs: n.addresses, Now: n.renewalTime,
+		Lost: n.lost, Log: n.log,
 	})
 }
 
@@ -106,7 +107,7 @@ func (n *node) serveCluster() {
 		Signers:   n.addresses,
 		Register:  n.register,
 		MaySign:   func(node uint32) bool { return n.members.book().nodes[meta.NodeID(node)].Voter },
-		Now:       time.Now, Log: n.log,
+		Now:       n.now, Log: n.log,
 	})
 }
 
@@ -172,7 +173,7 @@ func (n *node) token(ctx context.Context, req admin.TokenRequest) (admin.Token, 
 	if ttl < 0 {
 		return admin.Token{}, admin.Errorf(admin.CodeInvalid, "a token can't be good for %v", ttl)
 	}
-	token := credentials.NewToken(n.creds.Name().Cluster, n.creds.AuthorityKeyHash(), time.Now().Add(ttl))
+	token := credentials.NewToken(n.creds.Name().Cluster, n.creds.AuthorityKeyHash(), n.tokenTime().Add(ttl))
 	res, err := n.proposeAnonymous(ctx, &meta.AddToken{
 		Hash: token.SecretHash(req.Replace), Expires: token.Expires.UnixNano(), Replace: req.Replace != "", Uses: 1,
 	})

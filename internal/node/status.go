@@ -39,7 +39,7 @@ func (n *node) status(context.Context) (admin.Status, error) {
 		return st, err
 	}
 	st.Nodes, st.Damaged = nodes, n.damageKnown()
-	st.Warnings = n.warnings(st)
+	st.Warnings = append(n.warnings(st), clockWarnings(st, n.clockStatus())...)
 	return st, nil
 }
 
@@ -59,6 +59,7 @@ func (n *node) state(log consensus.Status) string {
 
 // nodeStatus is a line per member.
 func (n *node) nodeStatus(log consensus.Status) ([]admin.Node, error) {
+	clocks := n.clockStatus()
 	records, err := n.db.Nodes()
 	if err != nil {
 		return nil, err
@@ -68,6 +69,7 @@ func (n *node) nodeStatus(log consensus.Status) ([]admin.Node, error) {
 		line := admin.Node{
 			ID: uint32(rec.ID), Name: rec.Name, Addr: rec.Addr, Labels: rec.Labels, State: stateWords[rec.State], Reason: rec.Reason,
 			Voter: rec.Voter, Incarnation: rec.Incarnation, Connected: rec.ID == n.id.Node || n.peers.Connected(uint32(rec.ID)),
+			ClockAhead: clocks.Off[raftID(rec.ID, rec.Store)],
 		}
 		if line.OwedCount, line.OwedBytes, err = n.db.OwedCount(rec.ID); err != nil {
 			return nil, err

@@ -89,7 +89,7 @@ func (s *Stats) add(o *Stats) {
 		{&s.Kills, &o.Kills}, {&s.PowerLosses, &o.PowerLosses}, {&s.Partitions, &o.Partitions}, {&s.Joins, &o.Joins},
 		{&s.Evictions, &o.Evictions}, {&s.Replacements, &o.Replacements}, {&s.Pushes, &o.Pushes}, {&s.Inline, &o.Inline},
 		{&s.Small, &o.Small}, {&s.Large, &o.Large}, {&s.Conflicts, &o.Conflicts}, {&s.CaughtUp, &o.CaughtUp},
-		{&s.Snapshots, &o.Snapshots}, {&s.VoterChanges, &o.VoterChanges}, {&s.Elections, &o.Elections},
+		{&s.Snapshots, &o.Snapshots}, {&s.VoterChanges, &o.VoterChanges}, {&s.Elections, &o.Elections}, {&s.WrongClocks, &o.WrongClocks},
 	} {
 		*x.to += *x.from
 	}

@@ -2,7 +2,8 @@
 //
 // A run is named by its seed and nothing else: the same seed gives the same trace, event by event. The seed chooses the
 // number of nodes, what clients do, and what goes wrong: processes killed at labelled points, power losses in the
-// middle of a write, links that delay, lose and reorder, partitions, nodes that join, are evicted or replaced.
+// middle of a write, links that delay, lose and reorder, partitions, nodes that join, are evicted or replaced, a clock
+// that is wrong by days or years. Reading another's clock takes no time here.
 //
 //	clients ── push, names ──┐                 what is real                    what is modelled
 //	                         v

@@ -19,6 +19,8 @@ type life struct {
 	alive bool
 	run   uint64
 	id    consensus.ID
+	born  int64
+	clock *consensus.Clock
 
 	log   *raftlog.Log
 	raft  raftShell
@@ -63,12 +65,14 @@ func confOf(voters []consensus.ID) *raftpb.ConfState { return &raftpb.ConfState{
 func newLife(m *machine) *life {
 	w := m.w
 	l := &life{
-		w: w, m: m, alive: true, run: uint64(m.lives), id: m.raftID, db: m.db, store: m.contents,
+		w: w, m: m, alive: true, run: uint64(m.lives), id: m.raftID, born: w.now, clock: consensus.NewClock(m.raftID), db: m.db, store: m.contents,
 		holds: map[meta.ContentID]*hold{}, supplies: map[string]*supply{}, serving: map[*call]uint64{},
 		progress: map[consensus.ID]*progress{}, lastRetry: map[meta.ContentID]bool{}, nonce: w.rng.Uint64(),
 	}
 	l.proposer = proposer{l: l, next: 1, pending: map[uint64]bool{}, waiters: map[uint64]*waiter{}, self: meta.Lease{Node: m.node}}
 	l.know.lostSince = w.now
+	w.clocks.change(w, m, 4)
+	l.clock.SeeLog(0, m.db.Time())
 	return l
 }
 
@@ -189,9 +193,6 @@ func (l *life) leads() bool {
 
 // readBook rereads the node records.
 func (l *life) readBook() { l.book, _ = l.db.Nodes() }
-
-// now is the clock of the machine.
-func (l *life) now() int64 { return l.w.now + int64(l.m.skew) }
 
 func contains[T comparable](list []T, x T) bool {
 	for _, y := range list {

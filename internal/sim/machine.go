@@ -22,7 +22,7 @@ type machine struct {
 	store   [16]byte
 	raftID  consensus.ID
 	founder bool
-	skew    time.Duration // of its clock
+	skew    time.Duration // of its clock while that is right
 
 	disk     *simfs.Disk
 	db       *meta.DB // as the next process finds it; the running one's is in life

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"hash/fnv"
 	"slices"
+	"time"
 
 	"github.com/rdmcfs/rdmcfs/internal/consensus"
 	"github.com/rdmcfs/rdmcfs/internal/content"
@@ -108,6 +109,9 @@ func (o *oracle) restored(l *life) {
 func (o *oracle) first(l *life, e *consensus.Entry, res *meta.Result, events []meta.Event) {
 	if len(e.Data) == 0 {
 		return
+	}
+	if by := time.Duration(e.Time - o.w.now); by > stampAhead {
+		o.w.fail("entry %d, applied by %s, is %v ahead of the truth", e.Index, l.m.name, by)
 	}
 	entry, err := meta.DecodeEntry(e.Data)
 	if err != nil {

@@ -111,6 +111,7 @@ func (l *life) offer(p consensus.Proposal, from *life) {
 		err = l.raft.core.Propose(l.now(), []consensus.Proposal{p})
 	}
 	if err == nil {
+		l.w.oracle.stamped(l, l.now())
 		l.pump()
 		return
 	}

@@ -260,6 +260,7 @@ func (l *life) onlyCommit(b *raftlog.Batch) bool {
 
 // tendRaft runs once a second.
 func (l *life) tendRaft() {
+	l.tendClock()
 	r := &l.raft
 	if r.core == nil {
 		return

@@ -41,7 +41,7 @@ type Crash struct {
 // Stats counts what happened.
 type Stats struct {
 	Events, Entries, Acked, Failed, Unknown, Kills, PowerLosses, Partitions, Joins, Evictions, Replacements int
-	Pushes, Inline, Small, Large, Conflicts, CaughtUp, Snapshots, VoterChanges, Elections                   int
+	Pushes, Inline, Small, Large, Conflicts, CaughtUp, Snapshots, VoterChanges, Elections, WrongClocks      int
 	// Passed counts the moments a Crash can name.
 	Passed map[string]int
 }
@@ -77,6 +77,7 @@ type world struct {
 	gathered bool   // the first nodes are in: clients run
 	tail     uint64 // log entries kept for followers
 	delete   time.Duration
+	clocks   *wrongClocks
 }
 
 type pair struct{ a, b *machine }
@@ -116,7 +117,7 @@ const eventsMax = 3_000_000
 
 func newWorld(o Options) *world {
 	w := &world{
-		opt: o, rng: rand.New(rand.NewPCG(o.Seed, 0x726d6466)), now: epoch, cut: map[pair]bool{}, hash: 14695981039346656037,
+		opt: o, rng: rand.New(rand.NewPCG(o.Seed, 0x726d6466)), now: epoch, cut: map[pair]bool{}, hash: 14695981039346656037, clocks: newWrongClocks(o.Seed),
 	}
 	w.stats.Passed = map[string]int{}
 	w.oracle = newOracle(w)

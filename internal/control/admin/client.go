@@ -22,8 +22,9 @@ const (
 
 // Client talks to the node of one data directory. Its methods block until the answer or the context's end.
 type Client struct {
-	path string
-	http *http.Client
+	path    string
+	http    *http.Client
+	silence time.Duration // how long a daemon may say nothing during a long answer; 0 = silenceMax
 }
 
 // NewClient makes a client for the socket at path. It connects at each call.
@@ -70,9 +71,10 @@ func (c *Client) Versions(ctx context.Context, req VersionsRequest) ([]Version, 
 	return call[VersionsRequest, []Version](ctx, c, http.MethodPost, "/v1/versions", req)
 }
 
-// Restore makes a kept version current, or publishes or drops unpublished content.
-func (c *Client) Restore(ctx context.Context, req RestoreRequest) (Version, error) {
-	return call[RestoreRequest, Version](ctx, c, http.MethodPost, "/v1/restore", req)
+// Restore makes a kept version current, or publishes or drops unpublished content. It has no limit of its own: bytes may have to move.
+// each, which may be nil, hears of the progress about once a second.
+func (c *Client) Restore(ctx context.Context, req RestoreRequest, each func(Progress)) (Version, error) {
+	return longCall[RestoreRequest, Version](ctx, c, "/v1/restore", req, each)
 }
 
 // Policy reads or changes the policy of a path.

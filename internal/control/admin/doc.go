@@ -3,7 +3,8 @@
 //
 // The socket has mode 0600, so whoever can open it owns the node; there is no other authentication. The node
 // registers its answers in a Handlers value; a nil function answers CodeNotOffered. Queries answer one JSON
-// value. Watch answers one JSON value per line (NDJSON) until either side ends it. Errors are a JSON Error with
+// value. Watch answers one JSON value per line (NDJSON) until either side ends it; so does Restore, a line a second, the
+// last with the answer or the error. Errors are a JSON Error with
 // a code that scripts can rely on, a message, and a hint that says what to do.
 //
 //	rdmcfs status ──> DATA/admin.sock ──> Server ──> Handlers.Status (internal/node)

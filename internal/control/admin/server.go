@@ -40,7 +40,7 @@ type Handlers struct {
 	MountWait func(context.Context, MountWaitRequest) error // returns when the mount has ended
 	Where     func(context.Context, WhereRequest) (Where, error)
 	Versions  func(context.Context, VersionsRequest) ([]Version, error)
-	Restore   func(context.Context, RestoreRequest) (Version, error)
+	Restore   func(context.Context, RestoreRequest, func(Progress)) (Version, error) // the function may be called from time to time
 	Policy    func(context.Context, PolicyRequest) (Policy, error)
 	Wait      func(context.Context, WaitRequest) (WaitResult, error)
 	Token     func(context.Context, TokenRequest) (Token, error)
@@ -133,7 +133,7 @@ func (h Handlers) mux(log *slog.Logger) *http.ServeMux {
 	mux.Handle("POST /v1/mount-wait", query(h.MountWait != nil, noResult(h.MountWait)))
 	mux.Handle("POST /v1/where", query(h.Where != nil, h.Where))
 	mux.Handle("POST /v1/versions", query(h.Versions != nil, h.Versions))
-	mux.Handle("POST /v1/restore", query(h.Restore != nil, h.Restore))
+	mux.Handle("POST /v1/restore", long(h.Restore != nil, h.Restore))
 	mux.Handle("POST /v1/policy", query(h.Policy != nil, h.Policy))
 	mux.Handle("POST /v1/wait", query(h.Wait != nil, h.Wait))
 	mux.Handle("POST /v1/token", query(h.Token != nil, h.Token))

@@ -59,6 +59,9 @@ type Node struct {
 	Draining    bool  `json:"draining,omitempty"`
 	NeededCount int   `json:"needed_count,omitempty"`
 	NeededBytes int64 `json:"needed_bytes,omitempty"`
+	// ClockAhead is by how much the node's clock is ahead of the cluster's time, in ns, negative if it is behind; 0 = less than 10 s, or
+	// not known.
+	ClockAhead time.Duration `json:"clock_ahead,omitempty"`
 }
 
 // Transfer is one session that runs now, or in a transfer-end the last state of one.

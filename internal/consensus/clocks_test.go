@@ -1,0 +1,148 @@
+package consensus
+
+import (
+	"context"
+	"fmt"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+)
+
+// stampError proposes through a node and tells how far the stamp in the log is from the truth.
+func stampError(t *testing.T, c *cluster, via ID, what string) time.Duration {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	res, err := c.nodes[via].node.Propose(ctx, []byte(what), ProposeOptions{})
+	if err != nil {
+		t.Fatalf("propose %s: %v", what, err)
+	}
+	return time.Since(time.Unix(0, res.Time))
+}
+
+// leadBy waits until a voter leads, which the others hand leadership to.
+func (c *cluster) leadBy(id ID) {
+	c.t.Helper()
+	eventually(c.t, 30*time.Second, fmt.Sprintf("node %d leads", id), func() bool {
+		now := c.leader()
+		node := c.nodes[now].node
+		if now != id {
+			node.box.event(func() {
+				if core := node.loop.core; core != nil {
+					core.TransferLeader(id)
+				}
+			})
+		}
+		return now == id
+	})
+}
+
+// onlyNamed waits until a node names one clock and no other, by about as much as it is wrong.
+func onlyNamed(t *testing.T, c *cluster, at, wrong ID, by time.Duration) {
+	t.Helper()
+	var st ClockStatus
+	defer func() {
+		if t.Failed() {
+			t.Logf("node %d: %+v", at, st)
+		}
+	}()
+	eventually(t, 30*time.Second, fmt.Sprintf("node %d names the clock of %d alone", at, wrong), func() bool {
+		st = c.nodes[at].node.Clocks()
+		return len(st.Off) == 1 && (st.Off[wrong]-by).Abs() < ClockAgree
+	})
+}
+
+// The clock of the leader jumps by years while it leads, or is wrong from its start on: the log's time does not follow it, all nodes
+// name this clock and no other, and once it is right again nothing is left of it.
+func TestWrongClockOfTheLeader(t *testing.T) {
+	c := newCluster(t, 4, nil)
+	c.waitVoters(3)
+	for round, by := range []time.Duration{10 * day, -20 * year, 30 * year} {
+		leader := c.leader()
+		if round == 1 {
+			c.stop(leader)
+			c.setWrong(leader, by)
+			c.start(leader)
+			c.leadBy(leader)
+		} else {
+			c.setWrong(leader, by)
+		}
+		if e := stampError(t, c, leader, fmt.Sprint("jumped", round)); e.Abs() > time.Minute {
+			t.Fatalf("leader's clock %v ahead: the log's time is %v behind the truth", by, e)
+		}
+		for _, id := range c.ids() {
+			onlyNamed(t, c, id, leader, by)
+		}
+		c.setWrong(leader, 0)
+		if e := stampError(t, c, leader, fmt.Sprint("mended", round)); e.Abs() > time.Minute {
+			t.Fatalf("leader's clock is right again: the log's time is %v behind the truth", e)
+		}
+		eventually(t, 30*time.Second, "no clock is named", func() bool { return len(c.nodes[leader].node.Clocks().Off) == 0 })
+	}
+}
+
+// A single voter starts with a clock far ahead, or behind: the clock of the observer beside it keeps that out of the log.
+func TestWrongClockOfTheOnlyVoter(t *testing.T) {
+	c := newCluster(t, 2, nil)
+	c.leader()
+	stampError(t, c, 1, "before")
+	for _, by := range []time.Duration{40 * day, -5 * year} {
+		c.stop(1)
+		c.setWrong(1, by)
+		c.start(1)
+		c.leader()
+		if e := stampError(t, c, 1, fmt.Sprint("wrong by ", by)); e.Abs() > time.Minute {
+			t.Fatalf("voter's clock %v ahead: the log's time is %v behind the truth", by, e)
+		}
+		eventually(t, 30*time.Second, "the two clocks are known to differ", func() bool {
+			st := c.nodes[1].node.Clocks()
+			return st.Apart > 30*day && len(st.Off) == 0
+		})
+		c.setWrong(1, 0)
+	}
+}
+
+// An observer's wrong clock is named by all, and changes nothing.
+func TestWrongClockOfAnObserver(t *testing.T) {
+	c := newCluster(t, 5, nil)
+	c.waitVoters(3)
+	voters := c.nodes[c.leader()].node.Status().Voters
+	observer := ID(0)
+	for _, id := range c.ids() {
+		if !contains(voters, id) {
+			observer = id
+		}
+	}
+	c.setWrong(observer, -3*year)
+	if e := stampError(t, c, observer, "proposed there"); e.Abs() > time.Minute {
+		t.Fatalf("the log's time is %v behind the truth", e)
+	}
+	for _, id := range c.ids() {
+		onlyNamed(t, c, id, observer, -3*year)
+	}
+	if e := time.Since(c.nodes[observer].node.Now()); e.Abs() > ClockAgree {
+		t.Fatalf("its own idea of the time is %v behind", e)
+	}
+}
+
+func TestClockWire(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		call := clockCall{wall: rapid.Int64().Draw(t, "wall"), run: rapid.Uint64().Draw(t, "run"), mono: rapid.Int64().Draw(t, "mono")}
+		if got, err := decodeClockCall(call.append(nil)); err != nil || got != call {
+			t.Fatalf("%+v, %v", got, err)
+		}
+		a := clockAnswer{run: call.run, mono: call.mono, wall: call.wall, time: rapid.Int64().Draw(t, "time"), flags: rapid.Uint8().Draw(t, "flags"), off: map[ID]time.Duration{}}
+		for _, id := range rapid.SliceOfN(rapid.Uint64(), 0, 300).Draw(t, "off") {
+			a.off[id] = time.Duration(id)
+		}
+		b := a.append(nil)
+		got, err := decodeClockAnswer(b)
+		if err != nil || got.run != a.run || got.time != a.time || len(got.off) != min(len(a.off), maxClocksOff) {
+			t.Fatalf("%+v, %v", got, err)
+		}
+		if _, err := decodeClockAnswer(b[:rapid.IntRange(0, len(b)-1).Draw(t, "cut")]); err == nil {
+			t.Fatal("a cut answer was taken")
+		}
+	})
+}

@@ -1,0 +1,89 @@
+package node
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/rdmcfs/rdmcfs/internal/consensus"
+	"github.com/rdmcfs/rdmcfs/internal/control/admin"
+	"github.com/rdmcfs/rdmcfs/meta"
+)
+
+// wall is what the machine's clock shows.
+func (n *node) wall() time.Time {
+	if n.cfg.wall != nil {
+		return n.cfg.wall()
+	}
+	return time.Now()
+}
+
+// now is the cluster's time as this node knows it: tokens and certificates go by it. Before the log is open it is the machine's.
+func (n *node) now() time.Time {
+	if raft := n.raft.node.Load(); raft != nil {
+		return raft.Now()
+	}
+	return n.wall()
+}
+
+// renewalTime is the time by which this node's certificate is renewed. While the cluster's is not known it is the later of the log's and
+// the machine's: a renewal too many does no harm.
+func (n *node) renewalTime() time.Time {
+	now, wall := n.now(), n.wall()
+	if raft := n.raft.node.Load(); raft != nil && !raft.Clocks().Known && wall.After(now) {
+		return wall
+	}
+	return now
+}
+
+// lost tells whether no voter has let this node in since it started.
+func (n *node) lost() bool { return n.proposer.lease().Incarnation == 0 }
+
+// tokenTime is the time from which a token counts: the log decides about it, and its time may be ahead.
+func (n *node) tokenTime() time.Time {
+	now := n.now()
+	if log := time.Unix(0, n.db.Time()); log.After(now) {
+		return log
+	}
+	return now
+}
+
+// clockStatus is what this node knows of the clocks.
+func (n *node) clockStatus() consensus.ClockStatus {
+	if raft := n.raft.node.Load(); raft != nil {
+		return raft.Clocks()
+	}
+	return consensus.ClockStatus{}
+}
+
+// clockWarnings says whose clock is to be set. If no majority agrees on the time, nobody can tell which clock is right.
+func clockWarnings(st admin.Status, clocks consensus.ClockStatus) []string {
+	var out []string
+	for _, node := range st.Nodes {
+		if node.ClockAhead != 0 {
+			out = append(out, fmt.Sprintf("the clock of %s is %s: set it; the cluster goes by the others' meanwhile", nameOf(st, meta.NodeID(node.ID)),
+				aheadText(node.ClockAhead)))
+		}
+	}
+	if !clocks.Sure && clocks.Apart > consensus.ClockAgree && clocks.First != clocks.Last {
+		out = append(out, fmt.Sprintf("the clock of %s is %v behind that of %s: set the wrong one", nameOf(st, nodeOf(clocks.First)),
+			clocks.Apart.Round(time.Second), nameOf(st, nodeOf(clocks.Last))))
+	}
+	return out
+}
+
+func aheadText(by time.Duration) string {
+	if by < 0 {
+		return fmt.Sprintf("%v behind", -by.Round(time.Second))
+	}
+	return fmt.Sprintf("%v ahead", by.Round(time.Second))
+}
+
+// nameOf is a node's name, or its number.
+func nameOf(st admin.Status, id meta.NodeID) string {
+	for _, n := range st.Nodes {
+		if n.ID == uint32(id) && n.Name != "" {
+			return n.Name
+		}
+	}
+	return fmt.Sprintf("node %d", id)
+}
