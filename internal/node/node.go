@@ -232,7 +232,9 @@ func (n *node) openStores() (err error) {
 		return err
 	}
 	n.closer.add(n.db.Close)
-	if n.members, err = newMembers(n.db, n.dir.loadPeers(n.id.Peers), time.Now); err != nil {
+	id := n.id
+	id.Peers = n.dir.loadPeers(n.id.Peers)
+	if n.members, err = newMembers(n.db, id, time.Now); err != nil {
 		return err
 	}
 	n.proposer = newProposer(n.ctx, &n.raft, n.id.Node, n.id.Generation)
