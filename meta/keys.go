@@ -129,7 +129,9 @@ func resultKey(node NodeID, seq uint64) []byte {
 
 func globalKey(key string) []byte { return append([]byte{tableGlobal}, key...) }
 
-func formerKey(node NodeID, store [16]byte) []byte { return append(key32(tableFormer, uint32(node)), store[:]...) }
+func formerKey(node NodeID, store [16]byte) []byte {
+	return append(key32(tableFormer, uint32(node)), store[:]...)
+}
 
 func tokenKey(hash [32]byte) []byte { return append([]byte{tableToken}, hash[:]...) }
 
