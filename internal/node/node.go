@@ -287,7 +287,7 @@ func (n *node) openLog() error {
 	n.digests = newDigests(n, &n.machine.marks)
 	n.server.HandleCall(kindDigest, n.digests.handle)
 	cfg := n.consensusConfig()
-	cfg.StateMachine = n.machine
+	cfg.StateMachine, cfg.Digest = n.machine, n.machine.digestAt
 	raft, err := consensus.Open(cfg)
 	if err != nil {
 		return err
