@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// Two nodes, one voter, and the voter's directory is put back to an older copy: the observer, which has more, does not follow it, whether it
-// comes before or after the voter has made other entries at its index. Both say so.
+// Two nodes, one voter, and the voter's directory is put back to an older copy: the observer, which has more, does not follow it,
+// whether it comes before or after the voter has made other entries at its index. Both say so.
 func TestVoterPutBackIsNotFollowed(t *testing.T) {
 	for _, more := range []int{0, 40} {
 		c := newCluster(t, 2, nil)
