@@ -61,9 +61,13 @@ func askedAgain(known *nodeRecord, o *Join) bool {
 		(o.KeyHash != [32]byte{} || known.Addr == o.Addr)
 }
 
-// admit stores the record of a node that joined: it holds nothing and has no store yet.
+// admit stores the record of a node that joined: it holds nothing and has no store yet. The store that it had is remembered: a
+// boot of it may still be on its way.
 func (t *tx) admit(n nodeRecord, o *Join) {
 	fenced := n.Incarnation
+	if n.Store != [16]byte{} {
+		t.set(formerKey(n.ID, n.Store), present)
+	}
 	n.Addr, n.Labels, n.State, n.Reason = o.Addr, maps.Clone(o.Labels), NodeJoined, ""
 	n.Store, n.BootNonce, n.JoinKey, n.DrainIndex = [16]byte{}, 0, o.KeyHash, 0
 	n.JoinIndex, n.DownIndex = t.head.Index, t.head.Index
@@ -147,7 +151,7 @@ func (t *tx) boot(o *Boot) (Result, syscall.Errno) {
 		return Result{}, syscall.EPERM
 	case o.Store == [16]byte{} || len(o.Addr) > stringMax:
 		return Result{}, syscall.EINVAL
-	case old.Store != [16]byte{} && old.Store != o.Store:
+	case old.Store != [16]byte{} && old.Store != o.Store, t.former(o.Node, o.Store):
 		return Result{}, syscall.EEXIST
 	case old.BootNonce == o.Nonce && o.Nonce != 0:
 		return t.booted(old), ok // asked again: also when it was declared down since, for the process must not find two incarnations
@@ -169,6 +173,15 @@ func (t *tx) boot(o *Boot) (Result, syscall.Errno) {
 	}
 	t.restart(n.ID, n.Incarnation)
 	return t.booted(&n), ok
+}
+
+// former reports whether a node has been replaced that had a store.
+func (t *tx) former(id NodeID, store [16]byte) (found bool) {
+	t.scan(formerKey(id, store), func(_, _ []byte) bool {
+		found = true
+		return false
+	})
+	return found
 }
 
 func (t *tx) booted(n *nodeRecord) Result {

@@ -19,6 +19,7 @@ import "encoding/binary"
 //	r node incarnation ino         inodes reserved under a lease
 //	f node                         reservations of dead leases of the node remain to be freed
 //	m node                         Node
+//	s node store                   a store that the node had before it was replaced
 //	w node                         progress: numbers of the node's incarnation that change with every entry
 //	x node seq                     Result in the exactly-once window
 //	q policy                       Policy
@@ -40,6 +41,7 @@ const (
 	tableReserved = 'r'
 	tableFree     = 'f'
 	tableNode     = 'm'
+	tableFormer   = 's'
 	tableProgress = 'w'
 	tableResult   = 'x'
 	tablePolicy   = 'q'
@@ -126,6 +128,10 @@ func resultKey(node NodeID, seq uint64) []byte {
 }
 
 func globalKey(key string) []byte { return append([]byte{tableGlobal}, key...) }
+
+func formerKey(node NodeID, store [16]byte) []byte {
+	return append(key32(tableFormer, uint32(node)), store[:]...)
+}
 
 func tokenKey(hash [32]byte) []byte { return append([]byte{tableToken}, hash[:]...) }
 

@@ -550,10 +550,16 @@ func TestJoinTokens(t *testing.T) {
 	f := newFile(c, "f")
 	p := push(c, 1, f, meta.ContentID{}, votes(c, 1, 2))
 	c.Do(1, p)
+	was, err := c.DB.Node(2)
+	if err != nil {
+		t.Fatal(err)
+	}
 	c.Do(1, &meta.AddToken{Hash: [32]byte{4}, Expires: 1 << 62, Replace: true})
 	if res := c.Do(1, &meta.Join{Name: "b", TokenHash: [32]byte{4}, Replace: true}); res.Node != 2 {
 		t.Fatalf("%+v", res)
 	}
+	// A boot of the disk that was replaced was on its way: it must not take the place of the new one.
+	wantErrno(t, c.ProposeAs(meta.Lease{Node: 2}, &meta.Boot{Node: 2, Store: was.Store, Nonce: 77}), syscall.EEXIST)
 	if holds(t, c, 2, p.Session) || len(owed(t, c, 2)) != 1 {
 		t.Fatal("a replaced node holds nothing")
 	}

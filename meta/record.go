@@ -155,6 +155,8 @@ type Owed struct {
 	// Published is the index of the content's publish, the order in which OwedTo lists.
 	Published uint64
 	Size      int64
+	// Unplaced says that a change of the members made the node one: only a Held that names the content settles it.
+	Unplaced bool
 }
 
 // OwedReason says why a node lacks a content.

@@ -39,11 +39,13 @@ func (m *Member) takeStock(n meta.Node, index uint64) (b standingBook, err error
 		}
 		for _, o := range page {
 			backlog := inBacklog(n, o.Published)
+			lacks := damaged[storeID(o.Content)] || !m.hasWhole(o.Content) || !m.sound(o)
+			if (lacks && (backlog || o.Since == 0) || o.Unplaced) && !blocked {
+				// No row remembers what a change of the members brought. It stays owed until its own report is in the log.
+				blocked, b.upTo = true, min(index, o.Published-1)
+			}
 			switch {
-			case damaged[storeID(o.Content)] || !m.hasWhole(o.Content) || !m.sound(o):
-				if (backlog || o.Since == 0) && !blocked { // also what a change of the members brought: no row remembers it
-					blocked, b.upTo = true, min(index, o.Published-1)
-				}
+			case lacks:
 			case len(b.report) < reconcileReport && (!backlog || m.placed(o.Content)) && !m.held.waiting(o.Content):
 				b.report = append(b.report, o.Content)
 			}
@@ -144,12 +146,20 @@ func (m *Member) reconcile(ctx context.Context) {
 	}
 }
 
+// letIn tells whether the state here has the log's word that this process is up. All that earlier processes of this node have
+// reported is before that word.
+func (m *Member) letIn() (meta.Node, bool) {
+	self := m.cfg.Self()
+	n, err := m.cfg.Names.Node(self.Node)
+	return n, err == nil && n.State == meta.NodeUp && n.Incarnation == self.Incarnation
+}
+
 func (m *Member) reconcileOnce(ctx context.Context) {
 	m.compare(ctx)
 	self := m.cfg.Self()
 	view, index := m.cfg.Names.View(), m.cfg.Names.Index()
-	n, err := m.cfg.Names.Node(self.Node)
-	if err != nil || n.State != meta.NodeUp || n.Incarnation != self.Incarnation {
+	n, in := m.letIn()
+	if !in {
 		return
 	}
 	count, _, err := m.cfg.Names.OwedCount(self.Node)

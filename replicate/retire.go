@@ -67,8 +67,13 @@ func (m *Member) keeps(c meta.Content) bool {
 	return err != nil || holds
 }
 
-// sweep deletes what was retired long enough ago. The store keeps the bytes as long as a reader or a delta needs them.
+// sweep deletes what was retired long enough ago. The store keeps the bytes as long as a reader or a delta needs them. Nothing is
+// deleted before the log has let this process in: a report of an earlier process may be in the log and not in the state here
+// yet, and the log believes it.
 func (m *Member) sweep() {
+	if _, in := m.letIn(); !in {
+		return
+	}
 	now := m.cfg.Clock.Now()
 	for _, id := range m.retired.due(now.Add(-m.cfg.Tuning.DeleteAfter)) {
 		if m.wanted(id) {

@@ -129,9 +129,39 @@ func TestKeepsWhatIsBeingReported(t *testing.T) {
 }
 
 // TestBacklogDoesNotSettleAChangeOfMembers: a node has become a member for old contents by an eviction, and has a backlog of its
-// own. Reporting the backlog must not make the log forget what it lacks of the others.
+// own. Reporting the backlog must not make the log forget what it lacks of the others, and not what it has of them before that
+// is reported by name: the report may be lost with the process.
 func TestBacklogDoesNotSettleAChangeOfMembers(t *testing.T) {
-	c := metatest.New(t, 4)
+	for _, holds := range []bool{false, true} {
+		c, id, published, fresh := evictedHolder(t)
+		s, ops := steppedNode(t, c, fresh, &onlyStates{committed: map[content.ID]bool{storeID(id): holds}}, &handClock{now: time.Unix(1, 0)})
+		s.Reconcile()
+		for _, op := range *ops {
+			if h, ok := op.(*meta.Held); ok && h.UpTo >= published {
+				t.Fatalf("holds %t: node %d says that it has all up to %d, what was published at %d is not settled", holds, fresh, h.UpTo, published)
+			}
+		}
+		if !holds {
+			continue
+		}
+		if held := s.Held(); len(held) != 1 || held[0] != id {
+			t.Fatalf("node %d reports %v, want %v", fresh, held, id)
+		}
+		c.Do(fresh, &meta.Held{Node: fresh, Contents: []meta.ContentID{id}})
+		s.HeldTold([]meta.ContentID{id})
+		*ops = nil
+		s.Reconcile()
+		if h, ok := (*ops)[0].(*meta.Held); len(*ops) != 1 || !ok || h.UpTo < published {
+			t.Fatalf("node %d goes on with %+v", fresh, *ops)
+		}
+	}
+}
+
+// evictedHolder has a content of two copies, one of whose holders is evicted. It returns the node that is to hold it now, which
+// was down meanwhile.
+func evictedHolder(t *testing.T) (c *metatest.Cluster, id meta.ContentID, published uint64, fresh meta.NodeID) {
+	t.Helper()
+	c = metatest.New(t, 4)
 	c.Do(1, &meta.SetPolicy{Policy: &meta.Policy{Placement: meta.PlaceCopies, Copies: 2}})
 	res := c.Do(1, &meta.Create{Parent: meta.RootIno, Name: "f", Kind: meta.KindFile})
 	placed, err := c.DB.Members(res.Inode.Policy, res.Ino)
@@ -142,23 +172,44 @@ func TestBacklogDoesNotSettleAChangeOfMembers(t *testing.T) {
 	for _, n := range placed {
 		p.Votes.Add(n)
 	}
-	published := c.Do(1, p).Index
+	published = c.Do(1, p).Index
 	c.Do(placed[0]%4+1, &meta.Evict{Node: placed[0]})
 	members, err := c.DB.Members(res.Inode.Policy, res.Ino)
 	if err != nil {
 		t.Fatal(err)
 	}
-	fresh := members[0]
+	fresh = members[0]
 	if fresh == placed[1] {
 		fresh = members[1]
 	}
 	c.Do(placed[1], &meta.Down{Node: fresh, Incarnation: 1})
 	c.Boot(fresh)
-	s, ops := steppedNode(t, c, fresh, &onlyStates{committed: map[content.ID]bool{}}, &handClock{now: time.Unix(1, 0)})
-	s.Reconcile()
-	for _, op := range *ops {
-		if h, ok := op.(*meta.Held); ok && h.UpTo >= published {
-			t.Fatalf("node %d says that it has all up to %d, and lacks what was published at %d", fresh, h.UpTo, published)
-		}
+	return c, p.Session, published, fresh
+}
+
+// TestDeletesNothingBeforeItIsLetIn: a process reported a content as held, and was killed before its state was synced. The next
+// one begins before that report. What the state says of the content is old until the log has let the process in.
+func TestDeletesNothingBeforeItIsLetIn(t *testing.T) {
+	c := metatest.New(t, 2)
+	id := c.Session(1)
+	c.Do(1, &meta.Abort{Session: id}) // nobody wants it, by the state as it is now
+	lease := c.Lease(1)
+	lease.Incarnation++ // the boot of this process is not applied yet
+	store := &onlyStates{committed: map[content.ID]bool{storeID(id): true}}
+	clock := &handClock{now: time.Unix(1, 0)}
+	s, err := NewStepped(Config{
+		Self: func() meta.Lease { return lease }, Names: c.DB, Log: noLog{}, Peers: noLog{}, Groups: noLog{}, Store: store,
+		IsLeader: func() bool { return false }, Clock: clock,
+	}, func(meta.ContentID, bool) bool { return false })
+	if err != nil {
+		t.Fatal(err)
+	}
+	clock.now = clock.now.Add(time.Hour)
+	if s.Sweep(); !store.committed[storeID(id)] {
+		t.Fatal("deleted a content by a state that is behind the reports of the process before")
+	}
+	c.Boot(1)
+	if s.Sweep(); store.committed[storeID(id)] {
+		t.Fatal("kept for ever")
 	}
 }

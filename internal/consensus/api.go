@@ -86,6 +86,8 @@ type Config struct {
 	Wall func() time.Time
 	// AutoVisible makes every applied index visible at once: for nodes without a mount. Otherwise see [Node.SetVisible].
 	AutoVisible bool
+	// Digest returns the digest of the state at an index, if it is known: followers and followed compare. May be nil.
+	Digest func(index uint64) (digest [16]byte, ok bool)
 	// Logger gets rare events: changes of role, damaged logs, full disks. Nil discards them.
 	Logger *slog.Logger
 	// FS is the file system that holds Dir; nil is the real one.
@@ -184,6 +186,8 @@ type Status struct {
 	Following ID
 	// ReadOnly says why the log can't be written, "" if it can.
 	ReadOnly string
+	// Diverged says whose history differs from this node's, "" normally: one refuses to follow the other.
+	Diverged string
 	// NoQuorum says that proposals fail at once.
 	NoQuorum bool
 	// Progress of all nodes, on the leader; of this node and those that follow it elsewhere.

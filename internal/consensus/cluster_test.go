@@ -49,6 +49,8 @@ type toy struct {
 	now    *toyState
 	synced *toyState
 	fail   error
+
+	digests map[uint64]uint64
 }
 
 func newToy() *toy {
@@ -68,6 +70,7 @@ func (m *toy) Apply(entries []Entry) ([]any, error) {
 		}
 		m.now.Index = e.Index
 		if e.Data == nil {
+			m.note()
 			continue
 		}
 		if e.Time <= m.now.Time {
@@ -75,8 +78,16 @@ func (m *toy) Apply(entries []Entry) ([]any, error) {
 		}
 		m.now.Time = e.Time
 		results[i] = m.now.command(string(e.Data))
+		m.note()
 	}
 	return results, nil
+}
+
+func (m *toy) note() {
+	if m.digests == nil {
+		m.digests = map[uint64]uint64{}
+	}
+	m.digests[m.now.Index] = m.now.Digest
 }
 
 func (s *toyState) command(c string) uint64 {
@@ -103,6 +114,18 @@ func (m *toy) Synced() uint64 {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.synced.Index
+}
+
+// digestAt knows the digests of what was applied in this life.
+func (m *toy) digestAt(index uint64) (d [16]byte, ok bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	sum, ok := m.digests[index]
+	if index == m.now.Index {
+		sum, ok = m.now.Digest, true
+	}
+	binary.LittleEndian.PutUint64(d[:], sum)
+	return d, ok
 }
 
 func (m *toy) Sync() error {
@@ -234,6 +257,8 @@ func (c *cluster) config(tn *testNode) Config {
 		Dial: func(ctx context.Context, peer ID) (net.Conn, error) { return c.dial(ctx, tn.id, peer) }, Peers: c.ids, Members: c.members}
 	cfg.LogTime = func() int64 { return tn.sm.state().Time }
 	cfg.Wall = func() time.Time { return c.wall(tn.id) }
+	sm := tn.sm
+	cfg.Digest = sm.digestAt
 	if c.real {
 		cfg.Dir = filepath.Join(c.dir, fmt.Sprint(tn.id))
 	} else {

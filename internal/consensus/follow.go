@@ -184,7 +184,7 @@ func (n *Node) followStream(ctx context.Context, target *followTarget) error {
 
 // begin asks the peer for entries from next on.
 func (n *Node) begin(t *followTarget, next uint64) {
-	t.stream.send(frameFollow, func(b []byte) []byte { return appendU64s(b, next) })
+	t.stream.send(frameFollow, func(b []byte) []byte { return n.appendProof(appendU64s(b, next)) })
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	t.begun = true
@@ -193,7 +193,12 @@ func (n *Node) begin(t *followTarget, next uint64) {
 func (f *followSession) handle(kind uint8, body []byte) error {
 	n := f.n
 	switch kind {
+	case frameDiverged:
+		why := string(body[:min(len(body), 1000)])
+		n.noteDiverged(f.peer, why)
+		return fmt.Errorf("%w: %s", errDiverged, why)
 	case frameEntries:
+		n.noteDiverged(f.peer, "")
 		if err := n.followEntries(f.ctx, body, f.number); err != nil {
 			return err
 		}

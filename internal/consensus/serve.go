@@ -220,12 +220,20 @@ func (n *Node) serveFollow(s *stream) error {
 		return err
 	}
 	r := reader{b: body}
-	index := r.u64()
+	index, proof := r.u64(), r.proof()
 	if err := r.done(); err != nil || kind != frameFollow {
 		return errors.Join(err, fmt.Errorf("%w: type %d for a follow request", errFrame, kind))
 	}
+	why := n.divergence(s.peer, proof)
+	n.noteDiverged(s.peer, why)
 	var sender sync.WaitGroup
-	sender.Go(func() { n.sendFollow(s, index) })
+	sender.Go(func() {
+		if why != "" {
+			s.send(frameDiverged, func(b []byte) []byte { return append(b, why...) })
+			return
+		}
+		n.sendFollow(s, index)
+	})
 	defer sender.Wait()
 	defer s.conn.Close()
 	defer func() { // let the sender see the end before waiting for it

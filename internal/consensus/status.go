@@ -18,6 +18,9 @@ func (n *Node) Status() Status {
 	if s.readOnly != nil {
 		st.ReadOnly = s.readOnly.Error()
 	}
+	for _, why := range s.diverged {
+		st.Diverged = why
+	}
 	for id, p := range s.progress {
 		st.Progress[id] = p.Progress
 	}

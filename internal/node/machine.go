@@ -88,3 +88,12 @@ func (m *machine) Restore(index, _ uint64, r io.Reader) error {
 	}
 	return nil
 }
+
+// digestAt is the digest of the state at an index that was applied not long ago.
+func (m *machine) digestAt(index uint64) ([16]byte, bool) {
+	if digest, ok := m.marks.at(index); ok {
+		return digest, true
+	}
+	at, digest := m.db.Digest()
+	return digest, at == index
+}

@@ -2,6 +2,7 @@ package node
 
 import (
 	"encoding/binary"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -30,14 +31,16 @@ type book struct {
 // members keeps the current book and since when each node is down, by this machine's clock.
 type members struct {
 	names   meta.Reader
-	initial map[meta.NodeID]peerAddr // from the join, until the log says more
+	self    meta.NodeID
+	store   [16]byte                 // this node's
+	initial map[meta.NodeID]peerAddr // from the join, until this node was let in: what is applied before is older
 	now     func() time.Time
 	current atomic.Pointer[book]
 	down    atomic.Pointer[map[meta.NodeID]time.Time]
 }
 
-func newMembers(names meta.Reader, initial map[meta.NodeID]peerAddr, now func() time.Time) (*members, error) {
-	m := &members{names: names, initial: initial, now: now}
+func newMembers(names meta.Reader, id identity, now func() time.Time) (*members, error) {
+	m := &members{names: names, self: id.Node, store: decodeID(id.Store), initial: id.Peers, now: now}
 	m.down.Store(&map[meta.NodeID]time.Time{})
 	return m, m.refresh()
 }
@@ -54,7 +57,11 @@ func (m *members) refresh() error {
 	for id, peer := range m.initial {
 		b.add(meta.Node{ID: id, Addr: peer.Addr, Store: decodeID(peer.Store)})
 	}
+	letIn := slices.ContainsFunc(nodes, func(n meta.Node) bool { return n.ID == m.self && n.Store == m.store })
 	for _, n := range nodes {
+		if peer := m.initial[n.ID]; !letIn && decodeID(peer.Store) != ([16]byte{}) {
+			n.Addr, n.Store = peer.Addr, decodeID(peer.Store)
+		}
 		b.add(n)
 		if n.State == meta.NodeUp {
 			continue

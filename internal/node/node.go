@@ -235,7 +235,9 @@ func (n *node) openStores() (err error) {
 		return err
 	}
 	n.closer.add(n.db.Close)
-	if n.members, err = newMembers(n.db, n.dir.loadPeers(n.id.Peers), time.Now); err != nil {
+	id := n.id
+	id.Peers = n.dir.loadPeers(n.id.Peers)
+	if n.members, err = newMembers(n.db, id, time.Now); err != nil {
 		return err
 	}
 	n.proposer = newProposer(n.ctx, &n.raft, n.id.Node, n.id.Generation)
@@ -289,7 +291,7 @@ func (n *node) openLog() error {
 	n.digests = newDigests(n, &n.machine.marks)
 	n.server.HandleCall(kindDigest, n.digests.handle)
 	cfg := n.consensusConfig()
-	cfg.StateMachine = n.machine
+	cfg.StateMachine, cfg.Digest = n.machine, n.machine.digestAt
 	raft, err := consensus.Open(cfg)
 	if err != nil {
 		return err

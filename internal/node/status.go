@@ -280,6 +280,9 @@ func (n *node) warnings(st admin.Status) []string {
 	if r := n.rebuilding.Load(); r != nil {
 		out = append(out, r.warning())
 	}
+	if why := n.raft.status().Diverged; why != "" {
+		out = append(out, why)
+	}
 	if text := n.digests.words.Load(); text != nil {
 		out = append(out, *text)
 	}

@@ -98,17 +98,19 @@ func (l *life) followable() (consensus.ID, bool) {
 	return ids[f.failures%len(ids)], true
 }
 
-// knownPeers are the nodes of the log, and at first those that the one that let this node in named.
+// knownPeers are the nodes of the log, and before this one is let in those that its join named.
 func (l *life) knownPeers() []consensus.ID {
 	var out []consensus.ID
+	letIn := false
 	for _, n := range l.book {
+		letIn = letIn || n.ID == l.m.node && n.Store == l.m.store
 		if n.Store != ([16]byte{}) && n.ID != l.m.node {
 			out = append(out, raftID(n.ID, n.Store))
 		}
 	}
-	if len(out) == 0 {
+	if !letIn {
 		for _, m := range l.w.machines {
-			if m != l.m && !m.gone {
+			if m != l.m && !m.gone && !contains(out, m.raftID) {
 				out = append(out, m.raftID)
 			}
 		}

@@ -389,7 +389,8 @@ func (o *oracle) spare(m *machine) bool {
 	return true
 }
 
-// quorumWithout reports whether the voters can do without a machine for ever.
+// quorumWithout reports whether the voters can do without a machine for ever. Those that stay must know from their disks that the
+// last change of the voters is committed: raft votes by the configuration that a log is known to have committed.
 func (o *oracle) quorumWithout(m *machine) bool {
 	var conf []consensus.ID
 	newest := uint64(0)
@@ -407,7 +408,7 @@ func (o *oracle) quorumWithout(m *machine) bool {
 	left := 0
 	for _, id := range conf {
 		for _, x := range o.w.machines {
-			if x.raftID == id && x != m && !x.gone && !o.depart[x] {
+			if x.raftID == id && x != m && !x.gone && !o.depart[x] && x.life != nil && x.life.log.Hard().GetCommit() >= newest {
 				left++
 			}
 		}

@@ -36,6 +36,8 @@ var ofConsensus = []mutant{
 		"case h.generation != id.Generation:", "case h.generation != id.Generation && h.to == 0:", inConsensus},
 	{"a gap in the stream of a follower is taken", "internal/consensus/feed.go",
 		"if list[0].Index != last+1 {", "if list[0].Index < last+1 {", inConsensus},
+	{"a voter that lags is followed for ever", "internal/consensus/lag.go",
+		"return now.Sub(j.since) >= j.patience", "return now.Sub(j.since) >= j.patience && j.next == 0", inConsensus},
 	{"stamps go back", "internal/consensus/core.go",
 		"at = max(at+1, nowNanos)", "at = nowNanos", inConsensus},
 }

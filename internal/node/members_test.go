@@ -1,0 +1,48 @@
+package node
+
+import (
+	"encoding/hex"
+	"testing"
+	"time"
+
+	"github.com/rdmcfs/rdmcfs/internal/consensus"
+	"github.com/rdmcfs/rdmcfs/meta"
+	"github.com/rdmcfs/rdmcfs/meta/metatest"
+)
+
+// TestPeersOfTheJoinAreNewerThanAnEarlyState: a new node applies the log from its beginning, where another node still has the
+// store and the address it had before it was replaced. Killed there, it must find the others again.
+func TestPeersOfTheJoinAreNewerThanAnEarlyState(t *testing.T) {
+	c := metatest.New(t, 2)
+	moved, own := [16]byte{7, 7}, [16]byte{8, 8}
+	three := c.Join("n3")
+	id := identity{Node: three, Store: hex.EncodeToString(own[:]),
+		Peers: map[meta.NodeID]peerAddr{2: {Addr: "there:1", Store: hex.EncodeToString(moved[:])}}}
+	m, err := newMembers(c.DB, id, time.Now)
+	if err != nil {
+		t.Fatal(err)
+	}
+	knows := func(want consensus.ID) {
+		t.Helper()
+		found := false
+		for _, peer := range m.known(three) {
+			found = found || peer == want
+		}
+		if !found || !m.authentic(2, want) {
+			t.Fatalf("peers %x, want %x among them, authentic %t", m.known(three), want, m.authentic(2, want))
+		}
+	}
+	knows(raftID(2, moved))
+	if addr, ok := m.address(2); addr != "there:1" || !ok {
+		t.Fatalf("node 2 is at %q, %t", addr, ok)
+	}
+	c.Do(three, &meta.Boot{Node: three, Store: own, Addr: "here:1", Nonce: 5})
+	if err := m.refresh(); err != nil {
+		t.Fatal(err)
+	}
+	rec, err := c.DB.Node(2)
+	if err != nil {
+		t.Fatal(err)
+	}
+	knows(raftID(2, rec.Store)) // the log is newer from here on
+}
