@@ -55,10 +55,13 @@ func (f *fileSystem) roundLocked(l *live, attrs bool) *round {
 // runRounds publishes until no round is waiting.
 func (f *fileSystem) runRounds(l *live, r *round) {
 	for r != nil {
-		if r.attrs {
-			r.err = f.publishLeft(f.late, l)
-		} else {
+		switch {
+		case !r.attrs:
 			r.err = f.publishOnce(f.ctx, l)
+		default:
+			if r.err = f.reserveAgain(f.late, l); r.err == nil {
+				r.err = f.publishLeft(f.late, l)
+			}
 		}
 		l.mu.Lock()
 		done := r
@@ -103,16 +106,21 @@ func (f *fileSystem) publishOnce(ctx context.Context, l *live) error {
 	if l.isTmp() {
 		return l.stage.Sync()
 	}
-	return retaken(func() error { return f.take(ctx, l) })
+	return retaken(func() error {
+		if err := f.reserveAgain(ctx, l); err != nil {
+			return err
+		}
+		return f.take(ctx, l)
+	})
 }
 
-// takesMax bounds how often a publish is begun anew. It takes a cut in an attempt to publish that is not the first.
+// takesMax bounds how often a publish is begun anew. It takes a cut, or a fence, in an attempt to publish that is not the first.
 const takesMax = 3
 
-// retaken does what takes the bytes of a live file, and again if they were cut away under it.
+// retaken does what takes the bytes of a live file, and again if they were cut away under it or the file has lost its name.
 func retaken(do func() error) (err error) {
 	for range takesMax {
-		if err = do(); !errors.Is(err, replicate.ErrCut) {
+		if err = do(); !errors.Is(err, replicate.ErrCut) && !errors.Is(err, errNameless) {
 			break
 		}
 	}
@@ -136,7 +144,7 @@ func (f *fileSystem) take(ctx context.Context, l *live) error {
 		return f.publishAttr(ctx, l)
 	}
 	err = f.push(ctx, l, c, tmpName{})
-	if errors.Is(err, syscall.ENOENT) && f.isRemoved(l.node) {
+	if (errors.Is(err, syscall.ENOENT) || errors.Is(err, errNameless)) && f.isRemoved(l.node) {
 		return nil // removed here while it was being pushed
 	}
 	return err
@@ -249,6 +257,9 @@ func (f *fileSystem) push(ctx context.Context, l *live, c change, link tmpName) 
 	own()
 	if err == nil && out.Result.Errno != 0 {
 		err = out.Result.Errno
+	}
+	if err == nil && out.Result.Orphan && l.wasReserved() {
+		err = errNameless
 	}
 	c.end(out.Content, err == nil)
 	f.nodes.mu.Lock()

@@ -144,7 +144,11 @@ func (f *fileSystem) creation(cancel <-chan struct{}, header *fuse.InHeader, op 
 	ctx, stop := f.callContext(cancel, header.Pid)
 	defer stop()
 	defer f.ownName(dir, op.Name)()
-	res, err := f.propose(ctx, op)
+	put := f.propose
+	if op.Kind == meta.KindFile {
+		put = f.reserve
+	}
+	res, err := put(ctx, op)
 	if no := f.outcome("create "+op.Name, dir, res, err); no != 0 {
 		return rec, attr, no
 	}

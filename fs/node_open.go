@@ -144,10 +144,7 @@ func (f *fileSystem) unreserve(l *live) {
 	if rec, err := f.names().Inode(ino); err != nil || rec.Version != 0 {
 		return
 	}
-	f.work.Go(func() {
-		res, err := f.propose(f.late, &meta.Unlink{Parent: l.parent, Name: l.name, Ino: ino})
-		f.outcome("unreserve "+l.name, ino, res, err)
-	})
+	f.work.Go(func() { f.giveBack(l.parent, l.name, ino, l) })
 }
 
 // publishEmpty gives a reserved file its first version without bytes.

@@ -160,12 +160,15 @@ func (l *live) linkedAs() meta.Inode {
 	return l.linked
 }
 
-// rename gives a node the inode number that the log gave its file.
+// rename gives a node the inode number that the log gave its file, now or again.
 func (t *table) rename(n *node, rec meta.Inode) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.current[n.ino()] == n {
 		delete(t.current, n.ino())
+	}
+	if other := t.current[rec.Ino]; other != nil && other != n {
+		t.detachLocked(other) // a lookup was faster
 	}
 	n.inoNow.Store(uint64(rec.Ino))
 	n.last = rec

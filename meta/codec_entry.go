@@ -84,6 +84,7 @@ var opMakers = map[uint8]func() codedOp{
 	19: func() codedOp { return new(SetVoters) },
 	20: func() codedOp { return new(SetGlobal) },
 	21: func() codedOp { return new(Release) },
+	22: func() codedOp { return &Unlink{GiveBack: true} },
 }
 
 func newOp(code uint8) codedOp {

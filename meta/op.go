@@ -45,6 +45,8 @@ type Unlink struct {
 	Parent Ino
 	Name   string
 	Ino    Ino // precondition when not zero
+	// GiveBack removes a reserved name only: ESTALE once its file has a version.
+	GiveBack bool
 }
 
 // Rmdir removes an empty directory.
@@ -282,7 +284,6 @@ const (
 
 func (*Create) opcode() uint8    { return 1 }
 func (*Link) opcode() uint8      { return 2 }
-func (*Unlink) opcode() uint8    { return 3 }
 func (*Rmdir) opcode() uint8     { return 4 }
 func (*Rename) opcode() uint8    { return 5 }
 func (*SetAttr) opcode() uint8   { return 6 }
@@ -301,3 +302,10 @@ func (*AddToken) opcode() uint8  { return 18 }
 func (*SetVoters) opcode() uint8 { return 19 }
 func (*SetGlobal) opcode() uint8 { return 20 }
 func (*Release) opcode() uint8   { return 21 }
+
+func (o *Unlink) opcode() uint8 {
+	if o.GiveBack {
+		return 22
+	}
+	return 3
+}
