@@ -375,8 +375,8 @@ func (f *fileSystem) publishLeft(ctx context.Context, l *live) error {
 	return err
 }
 
-// flushLive is FLUSH and FSYNC of a handle that may write.
-func (f *fileSystem) flushLive(cancel <-chan struct{}, pid uint32, l *live, closing bool) syscall.Errno {
+// flushLive is FLUSH and FSYNC of a handle that may write; closing is the handle if a descriptor of it is closed.
+func (f *fileSystem) flushLive(cancel <-chan struct{}, pid uint32, l *live, closing *handle) syscall.Errno {
 	st, err := l.stage.Stat()
 	if err != nil {
 		return f.fail("flush", l.node.ino(), err)
@@ -385,10 +385,10 @@ func (f *fileSystem) flushLive(cancel <-chan struct{}, pid uint32, l *live, clos
 		f.showFor(cancel, pid)
 		return 0
 	}
-	if closing && wasKilled(pid) {
+	if closing != nil && wasKilled(pid) {
 		return f.keepForKilled(l)
 	}
-	if closing && st.Size == 0 && f.defers(l, pid) {
+	if closing != nil && f.defers(closing, pid, st.Size) {
 		return 0
 	}
 	r := f.publish(l)
@@ -402,14 +402,14 @@ func (f *fileSystem) flushLive(cancel <-chan struct{}, pid uint32, l *live, clos
 	return 0
 }
 
-// defers reports whether a new file that nothing was written to need not be published yet, since the process that closes a
-// descriptor has another one of it: dup2 and close are how a shell or dd opens its output. If no other FLUSH follows, the file
-// is published after its last close.
-func (f *fileSystem) defers(l *live, pid uint32) bool {
-	l.mu.Lock()
-	never := l.reserved && !l.published.valid
-	l.mu.Unlock()
-	if !never || !holdsInode(pid, uint64(l.node.ino())) {
+// defers reports whether a file need not be published when a process closes a descriptor of it, since it is not finished: nobody is shown
+// a version before its writer is done. That is so while the process that opened it has it open, and another one closes what it
+// inherited; and while the file is empty and the process itself has another descriptor of it, for dup2 and close are how a shell or
+// dd opens its output. If no other FLUSH follows, the file is published after its last close.
+func (f *fileSystem) defers(h *handle, pid uint32, size int64) bool {
+	l := h.live
+	ino := uint64(l.node.ino())
+	if !(size == 0 && holdsInode(pid, ino)) && !(otherProcess(pid, h.opener) && holdsInode(h.opener, ino)) {
 		return false
 	}
 	l.mu.Lock()

@@ -106,7 +106,11 @@ func (f *fileSystem) lookup(dir meta.Ino, name string) (meta.Inode, error) {
 		}
 		return f.names().Inode(rec.Parent)
 	}
-	return f.names().Lookup(dir, name, f.cluster.Self())
+	rec, err := f.names().Lookup(dir, name, f.cluster.Self())
+	if err == nil && rec.Kind == meta.KindFile && rec.Version == 0 && f.reserving.wait(f.ctx, ownKey{ino: dir, name: name}) {
+		return f.names().Lookup(dir, name, f.cluster.Self())
+	}
+	return rec, err
 }
 
 // Forget answers FUSE_FORGET.
@@ -371,7 +375,7 @@ func (f *fileSystem) publishStaged(ctx context.Context, cancel <-chan struct{}, 
 		return 0
 	}
 	defer f.unhold(l)
-	return f.flushLive(cancel, pid, l, false)
+	return f.flushLive(cancel, pid, l, nil)
 }
 
 // path is the name of an inode for progress and lists of the unpublished.

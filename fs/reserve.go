@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 	"syscall"
 	"time"
 
@@ -45,6 +46,7 @@ func (f *fileSystem) reserveAgain(ctx context.Context, l *live) error {
 		Parent: l.parent, Name: l.name, Kind: meta.KindFile, Mode: last.Mode, Cred: meta.Cred{UID: last.UID, GID: last.GID}, Excl: true,
 	}
 	l.mu.Unlock()
+	defer f.reserving.begin(ownKey{ino: op.Parent, name: op.Name})()
 	res, err := f.propose(ctx, op)
 	if err == nil && res.Errno != 0 {
 		err = res.Errno
@@ -60,6 +62,44 @@ func (f *fileSystem) reserveAgain(ctx context.Context, l *live) error {
 	f.notifier.attr(l.node.id) // it has another number now
 	f.log.Info("a fence freed a reserved name; it is reserved again", "inode", uint64(res.Ino), "name", op.Name)
 	return nil
+}
+
+// reserving lists the names that are being reserved again. Who finds such a name waits until it leads to the node that has the file open.
+type reserving struct {
+	mu    sync.Mutex
+	names map[ownKey]chan struct{} // closed at the end
+}
+
+// begin lists a name until the returned function is called.
+func (r *reserving) begin(k ownKey) (end func()) {
+	over := make(chan struct{})
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.names == nil {
+		r.names = map[ownKey]chan struct{}{}
+	}
+	r.names[k] = over
+	return func() {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		delete(r.names, k)
+		close(over)
+	}
+}
+
+// wait waits until a name is not listed, and reports whether it was.
+func (r *reserving) wait(ctx context.Context, k ownKey) bool {
+	r.mu.Lock()
+	over := r.names[k]
+	r.mu.Unlock()
+	if over == nil {
+		return false
+	}
+	select {
+	case <-over:
+	case <-ctx.Done():
+	}
+	return true
 }
 
 // lostName reports whether the reserved name of a file is gone and no program of this node removed it.

@@ -95,7 +95,7 @@ func (f *fileSystem) Tmpfile(_ <-chan struct{}, in *fuse.CreateIn, out *fuse.Cre
 	l.attr.Mask, l.attr.Mode, l.attr.UID, l.attr.GID = meta.AttrMode|meta.AttrUID|meta.AttrGID, rec.Mode, rec.UID, rec.GID
 	l.mu.Unlock()
 	f.fillEntry(h.node, rec, &out.EntryOut)
-	f.opened(h, &out.OpenOut)
+	f.opened(h, in.Pid, &out.OpenOut)
 	return fuse.OK
 }
 
