@@ -202,15 +202,16 @@ func (p *Pusher) attempt(ctx context.Context, push *Push, last bool) (Outcome, e
 // carry brings the bytes to the members and the version into the log.
 func (s *pushSession) carry(ctx context.Context) (Outcome, error) {
 	if err := s.gather(ctx); err != nil {
-		return Outcome{}, s.fenced(ctx, err, s.giveUp())
+		s.giveUp()
+		return Outcome{}, s.fenced(ctx, err)
 	}
 	return s.propose(ctx)
 }
 
 // fenced looks whether a session that failed was one of an incarnation that has ended: then its members dropped what they had, for the
-// cluster took this node for dead, and another session may succeed. ended is closed when the log has ended the session: what came before
-// is applied here then.
-func (s *pushSession) fenced(ctx context.Context, err error, ended <-chan struct{}) error {
+// cluster took this node for dead, and another session may succeed. It is known when the log has ended the session: what came before is
+// applied here then.
+func (s *pushSession) fenced(ctx context.Context, err error) error {
 	var again errAgain
 	if errors.As(err, &again) || errors.Is(err, ErrCut) || errors.Is(err, ErrNoSpace) || ctx.Err() != nil {
 		return err
@@ -218,7 +219,7 @@ func (s *pushSession) fenced(ctx context.Context, err error, ended <-chan struct
 	patience, stop := s.p.cfg.Clock.After(endWait)
 	defer stop()
 	select {
-	case <-ended:
+	case <-s.ended:
 	case <-patience:
 	case <-ctx.Done():
 	}
@@ -239,6 +240,7 @@ type pushSession struct {
 	id      meta.ContentID
 	op      *meta.Publish
 	status  *transfer
+	ended   <-chan struct{} // closed when the log has ended a session that was given up; nil before
 }
 
 // gather brings the bytes to the members, by the cheapest way for their size, and fills the votes in.
@@ -320,8 +322,8 @@ func (s *pushSession) reasons(missed []meta.Missed) string {
 	return out
 }
 
-// giveUp ends the session in the log, in the background. ended is closed when the log has it.
-func (s *pushSession) giveUp() (ended <-chan struct{}) { return s.p.aborts.add(s.id) }
+// giveUp ends the session in the log, in the background, until the log has it.
+func (s *pushSession) giveUp() { s.ended = s.p.aborts.add(s.id) }
 
 // propose lets the log decide, and waits until every node shows the result.
 func (s *pushSession) propose(ctx context.Context) (Outcome, error) {
