@@ -25,6 +25,8 @@ const (
 	// endWait bounds how long a push that failed waits until the log has ended its session, to learn whether it was fenced. It is as
 	// long as the log lets a proposal wait for its node's next incarnation.
 	endWait = 10 * time.Second
+	// bootPoll is how often a push looks whether its node has its next incarnation.
+	bootPoll = 50 * time.Millisecond
 	// extentsMax bounds the extents of a delta; closer ones are joined beyond it.
 	extentsMax = 1 << 16
 )
@@ -223,8 +225,15 @@ func (s *pushSession) fenced(ctx context.Context, err error) error {
 	case <-patience:
 	case <-ctx.Done():
 	}
-	if s.p.cfg.Self() == (meta.Lease{Node: s.id.Node, Incarnation: s.id.Incarnation}) {
+	old := meta.Lease{Node: s.id.Node, Incarnation: s.id.Incarnation}
+	n, readErr := s.p.cfg.Names.Node(old.Node)
+	if s.p.cfg.Self() == old && (readErr != nil || n.State == meta.NodeUp && n.Incarnation == old.Incarnation) {
 		return err
+	}
+	for until := s.p.cfg.Clock.Now().Add(endWait); s.p.cfg.Self() == old; pause(ctx, s.p.cfg.Clock, bootPoll) {
+		if ctx.Err() != nil || s.p.cfg.Clock.Now().After(until) {
+			return err
+		}
 	}
 	return errAgain{err: err}
 }
