@@ -29,6 +29,8 @@ type fileSystem struct {
 	shown   shown
 	tmpInos atomic.Uint64
 
+	reserving reserving
+
 	entryTimeout   time.Duration
 	fineTimes      bool
 	passthrough    atomic.Bool

@@ -55,10 +55,13 @@ func (f *fileSystem) roundLocked(l *live, attrs bool) *round {
 // runRounds publishes until no round is waiting.
 func (f *fileSystem) runRounds(l *live, r *round) {
 	for r != nil {
-		if r.attrs {
-			r.err = f.publishLeft(f.late, l)
-		} else {
+		switch {
+		case !r.attrs:
 			r.err = f.publishOnce(f.ctx, l)
+		default:
+			if r.err = f.reserveAgain(f.late, l); r.err == nil {
+				r.err = f.publishLeft(f.late, l)
+			}
 		}
 		l.mu.Lock()
 		done := r
@@ -103,16 +106,21 @@ func (f *fileSystem) publishOnce(ctx context.Context, l *live) error {
 	if l.isTmp() {
 		return l.stage.Sync()
 	}
-	return retaken(func() error { return f.take(ctx, l) })
+	return retaken(func() error {
+		if err := f.reserveAgain(ctx, l); err != nil {
+			return err
+		}
+		return f.take(ctx, l)
+	})
 }
 
-// takesMax bounds how often a publish is begun anew. It takes a cut in an attempt to publish that is not the first.
+// takesMax bounds how often a publish is begun anew. It takes a cut, or a fence, in an attempt to publish that is not the first.
 const takesMax = 3
 
-// retaken does what takes the bytes of a live file, and again if they were cut away under it.
+// retaken does what takes the bytes of a live file, and again if they were cut away under it or the file has lost its name.
 func retaken(do func() error) (err error) {
 	for range takesMax {
-		if err = do(); !errors.Is(err, replicate.ErrCut) {
+		if err = do(); !errors.Is(err, replicate.ErrCut) && !errors.Is(err, errNameless) {
 			break
 		}
 	}
@@ -136,7 +144,7 @@ func (f *fileSystem) take(ctx context.Context, l *live) error {
 		return f.publishAttr(ctx, l)
 	}
 	err = f.push(ctx, l, c, tmpName{})
-	if errors.Is(err, syscall.ENOENT) && f.isRemoved(l.node) {
+	if (errors.Is(err, syscall.ENOENT) || errors.Is(err, errNameless)) && f.isRemoved(l.node) {
 		return nil // removed here while it was being pushed
 	}
 	return err
@@ -249,6 +257,9 @@ func (f *fileSystem) push(ctx context.Context, l *live, c change, link tmpName) 
 	own()
 	if err == nil && out.Result.Errno != 0 {
 		err = out.Result.Errno
+	}
+	if err == nil && out.Result.Orphan && l.wasReserved() {
+		err = errNameless
 	}
 	c.end(out.Content, err == nil)
 	f.nodes.mu.Lock()
@@ -364,8 +375,8 @@ func (f *fileSystem) publishLeft(ctx context.Context, l *live) error {
 	return err
 }
 
-// flushLive is FLUSH and FSYNC of a handle that may write.
-func (f *fileSystem) flushLive(cancel <-chan struct{}, pid uint32, l *live, closing bool) syscall.Errno {
+// flushLive is FLUSH and FSYNC of a handle that may write; closing is the handle if a descriptor of it is closed.
+func (f *fileSystem) flushLive(cancel <-chan struct{}, pid uint32, l *live, closing *handle) syscall.Errno {
 	st, err := l.stage.Stat()
 	if err != nil {
 		return f.fail("flush", l.node.ino(), err)
@@ -374,10 +385,10 @@ func (f *fileSystem) flushLive(cancel <-chan struct{}, pid uint32, l *live, clos
 		f.showFor(cancel, pid)
 		return 0
 	}
-	if closing && wasKilled(pid) {
+	if closing != nil && wasKilled(pid) {
 		return f.keepForKilled(l)
 	}
-	if closing && st.Size == 0 && f.defers(l, pid) {
+	if closing != nil && f.defers(closing, pid, st.Size) {
 		return 0
 	}
 	r := f.publish(l)
@@ -391,14 +402,14 @@ func (f *fileSystem) flushLive(cancel <-chan struct{}, pid uint32, l *live, clos
 	return 0
 }
 
-// defers reports whether a new file that nothing was written to need not be published yet, since the process that closes a
-// descriptor has another one of it: dup2 and close are how a shell or dd opens its output. If no other FLUSH follows, the file
-// is published after its last close.
-func (f *fileSystem) defers(l *live, pid uint32) bool {
-	l.mu.Lock()
-	never := l.reserved && !l.published.valid
-	l.mu.Unlock()
-	if !never || !holdsInode(pid, uint64(l.node.ino())) {
+// defers reports whether a file need not be published when a process closes a descriptor of it, since it is not finished: nobody is shown
+// a version before its writer is done. That is so while the process that opened it has it open, and another one closes what it
+// inherited; and while the file is empty and the process itself has another descriptor of it, for dup2 and close are how a shell or
+// dd opens its output. If no other FLUSH follows, the file is published after its last close.
+func (f *fileSystem) defers(h *handle, pid uint32, size int64) bool {
+	l := h.live
+	ino := uint64(l.node.ino())
+	if !(size == 0 && holdsInode(pid, ino)) && !(otherProcess(pid, h.opener) && holdsInode(h.opener, ino)) {
 		return false
 	}
 	l.mu.Lock()

@@ -12,7 +12,8 @@ type handle struct {
 	version *version
 	live    *live
 	writer  bool
-	flushed bool // a descriptor of it was closed, perhaps the last; protected by table.mu
+	opener  uint32 // the thread that opened it; constant
+	flushed bool   // a descriptor of it was closed, perhaps the last; protected by table.mu
 
 	dir *dirStream
 }

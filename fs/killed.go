@@ -113,6 +113,26 @@ func signalIn(status []byte, line string) bool {
 	return err == nil && mask&(1<<(sigkill-1)) != 0
 }
 
+// otherProcess reports whether two threads are of two processes. No for certain is not known from not known.
+func otherProcess(a, b uint32) bool {
+	if a == b || a == 0 || b == 0 {
+		return false
+	}
+	of, by := processOf(a), processOf(b)
+	return of != "" && by != "" && of != by
+}
+
+// processOf is the number of a thread's process, as /proc has it; empty if it is not known in time.
+func processOf(tid uint32) string {
+	raw, err := readProc(tid, "status")
+	if err != nil {
+		return ""
+	}
+	_, rest, _ := bytes.Cut(raw, []byte("\nTgid:"))
+	word, _, _ := bytes.Cut(rest, []byte("\n"))
+	return string(bytes.TrimSpace(word))
+}
+
 // holdsInode reports whether a task has a descriptor of an inode of that number, by what /proc tells without touching
 // it. No for certain is not known from no in time.
 func holdsInode(tid uint32, ino uint64) bool {

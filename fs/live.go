@@ -50,7 +50,7 @@ type live struct {
 	sums      *leafSums      // of the published bytes; nil when unknown
 	kept      string         // why the bytes have to be kept when the last handle goes; "" = they need not
 	cur, next *round         // publishes under way and waiting
-	deferred  bool           // a FLUSH of an empty new file was answered without a publish
+	deferred  bool           // a FLUSH of a file that is not finished was answered without a publish
 	unknown   bool           // the last publish may still have happened
 	tmp       *tmpfile       // an O_TMPFILE without a name
 	linked    meta.Inode     // what it became when it got one

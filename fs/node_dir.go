@@ -106,7 +106,11 @@ func (f *fileSystem) lookup(dir meta.Ino, name string) (meta.Inode, error) {
 		}
 		return f.names().Inode(rec.Parent)
 	}
-	return f.names().Lookup(dir, name, f.cluster.Self())
+	rec, err := f.names().Lookup(dir, name, f.cluster.Self())
+	if err == nil && rec.Kind == meta.KindFile && rec.Version == 0 && f.reserving.wait(f.ctx, ownKey{ino: dir, name: name}) {
+		return f.names().Lookup(dir, name, f.cluster.Self())
+	}
+	return rec, err
 }
 
 // Forget answers FUSE_FORGET.
@@ -144,7 +148,11 @@ func (f *fileSystem) creation(cancel <-chan struct{}, header *fuse.InHeader, op 
 	ctx, stop := f.callContext(cancel, header.Pid)
 	defer stop()
 	defer f.ownName(dir, op.Name)()
-	res, err := f.propose(ctx, op)
+	put := f.propose
+	if op.Kind == meta.KindFile {
+		put = f.reserve
+	}
+	res, err := put(ctx, op)
 	if no := f.outcome("create "+op.Name, dir, res, err); no != 0 {
 		return rec, attr, no
 	}
@@ -367,7 +375,7 @@ func (f *fileSystem) publishStaged(ctx context.Context, cancel <-chan struct{}, 
 		return 0
 	}
 	defer f.unhold(l)
-	return f.flushLive(cancel, pid, l, false)
+	return f.flushLive(cancel, pid, l, nil)
 }
 
 // path is the name of an inode for progress and lists of the unpublished.

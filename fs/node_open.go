@@ -36,12 +36,13 @@ func (f *fileSystem) Open(cancel <-chan struct{}, in *fuse.OpenIn, out *fuse.Ope
 	if in.Mode&fuse.OPEN_KILL_SUIDGID != 0 {
 		f.killPrivOf(ctx, n)
 	}
-	f.opened(h, out)
+	f.opened(h, in.Pid, out)
 	return fuse.OK
 }
 
 // opened tells the kernel how a new handle is read, written and closed.
-func (f *fileSystem) opened(h *handle, out *fuse.OpenOut) {
+func (f *fileSystem) opened(h *handle, tid uint32, out *fuse.OpenOut) {
+	h.opener = tid
 	if h.live != nil {
 		f.attachBacking(&h.live.backing, h.live.stage.Fd(), out)
 		if h.writer && h.live.mapsUnseen() {
@@ -106,7 +107,7 @@ func (f *fileSystem) Create(cancel <-chan struct{}, in *fuse.CreateIn, name stri
 	h.live.mayMap = mayMap(in.Flags)
 	h.live.attr = attr
 	f.fillEntry(h.node, rec, &out.EntryOut)
-	f.opened(h, &out.OpenOut)
+	f.opened(h, in.Pid, &out.OpenOut)
 	return fuse.OK
 }
 
@@ -144,10 +145,7 @@ func (f *fileSystem) unreserve(l *live) {
 	if rec, err := f.names().Inode(ino); err != nil || rec.Version != 0 {
 		return
 	}
-	f.work.Go(func() {
-		res, err := f.propose(f.late, &meta.Unlink{Parent: l.parent, Name: l.name, Ino: ino})
-		f.outcome("unreserve "+l.name, ino, res, err)
-	})
+	f.work.Go(func() { f.giveBack(l.parent, l.name, ino, l) })
 }
 
 // publishEmpty gives a reserved file its first version without bytes.
@@ -159,7 +157,7 @@ func (f *fileSystem) publishEmpty(cancel <-chan struct{}, pid uint32, rec meta.I
 	defer f.nodes.forget(h.node.id, 1)
 	defer f.release(h, 0)
 	h.live.attr = attr
-	return f.flushLive(cancel, pid, h.live, false)
+	return f.flushLive(cancel, pid, h.live, nil)
 }
 
 // truncate sets the size of a file, by its handle or by name. By name it is published before it answers.
@@ -183,7 +181,7 @@ func (f *fileSystem) truncate(ctx context.Context, cancel <-chan struct{}, in *f
 	if no := f.setSize(ctx, h.live, size, patch); no != 0 {
 		return no
 	}
-	return f.flushLive(cancel, in.Pid, h.live, false)
+	return f.flushLive(cancel, in.Pid, h.live, nil)
 }
 
 func (f *fileSystem) setSize(ctx context.Context, l *live, size int64, patch meta.AttrPatch) syscall.Errno {
@@ -203,7 +201,7 @@ func (f *fileSystem) Flush(cancel <-chan struct{}, in *fuse.FlushIn) fuse.Status
 	if h == nil || h.live == nil || !h.writer {
 		return fuse.OK
 	}
-	status := f.flushLive(cancel, in.Pid, h.live, true)
+	status := f.flushLive(cancel, in.Pid, h.live, h)
 	f.noteClosing(h)
 	return fuse.Status(status)
 }
@@ -214,7 +212,7 @@ func (f *fileSystem) Fsync(cancel <-chan struct{}, in *fuse.FsyncIn) fuse.Status
 	if h == nil || h.live == nil {
 		return fuse.OK
 	}
-	return fuse.Status(f.flushLive(cancel, in.Pid, h.live, false))
+	return fuse.Status(f.flushLive(cancel, in.Pid, h.live, nil))
 }
 
 // Release answers FUSE_RELEASE.

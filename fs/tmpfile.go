@@ -95,7 +95,7 @@ func (f *fileSystem) Tmpfile(_ <-chan struct{}, in *fuse.CreateIn, out *fuse.Cre
 	l.attr.Mask, l.attr.Mode, l.attr.UID, l.attr.GID = meta.AttrMode|meta.AttrUID|meta.AttrGID, rec.Mode, rec.UID, rec.GID
 	l.mu.Unlock()
 	f.fillEntry(h.node, rec, &out.EntryOut)
-	f.opened(h, &out.OpenOut)
+	f.opened(h, in.Pid, &out.OpenOut)
 	return fuse.OK
 }
 
@@ -160,12 +160,15 @@ func (l *live) linkedAs() meta.Inode {
 	return l.linked
 }
 
-// rename gives a node the inode number that the log gave its file.
+// rename gives a node the inode number that the log gave its file, now or again.
 func (t *table) rename(n *node, rec meta.Inode) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.current[n.ino()] == n {
 		delete(t.current, n.ino())
+	}
+	if other := t.current[rec.Ino]; other != nil && other != n {
+		t.detachLocked(other) // a lookup was faster
 	}
 	n.inoNow.Store(uint64(rec.Ino))
 	n.last = rec

@@ -271,7 +271,7 @@ func (t *tx) unlink(o *Unlink) (Result, syscall.Errno) {
 		return Result{}, syscall.ENOENT
 	case d.Kind == KindDir:
 		return Result{}, syscall.EISDIR
-	case o.Ino != 0 && o.Ino != d.Ino:
+	case o.Ino != 0 && o.Ino != d.Ino, o.GiveBack && !d.Reserved:
 		return Result{}, syscall.ESTALE
 	}
 	removed := t.dropName(dir, o.Name, d)

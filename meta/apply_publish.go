@@ -66,7 +66,7 @@ func (t *tx) target(p *publication) (errno syscall.Errno) {
 	case p.LinkName != "":
 		p.inode, errno = t.linkNew(p.Publish)
 	default:
-		p.inode = t.inode(p.Ino)
+		p.inode = t.reservedOrShown(p.Ino)
 	}
 	if errno != ok {
 		return errno
@@ -86,6 +86,16 @@ func (t *tx) target(p *publication) (errno syscall.Errno) {
 		return syscall.EIO
 	}
 	return ok
+}
+
+// reservedOrShown loads the inode of a publish. One that a dead lease reserved does not exist any more.
+func (t *tx) reservedOrShown(ino Ino) *Inode {
+	i := t.inode(ino)
+	if i == nil || i.Reserved == (Lease{}) || t.cl.alive(i.Reserved) {
+		return i
+	}
+	t.freeReserved(ino)
+	return nil
 }
 
 // linkNew makes the inode and the name of an O_TMPFILE.

@@ -86,6 +86,7 @@ var opMakers = map[uint8]func() codedOp{
 	21: func() codedOp { return new(Release) },
 	22: func() codedOp { return new(Drain) },
 	23: func() codedOp { return new(EvictSpare) },
+	24: func() codedOp { return &Unlink{GiveBack: true} },
 }
 
 func newOp(code uint8) codedOp {

@@ -63,6 +63,24 @@ func TestReservedNameIsSeenByItsWriterOnly(t *testing.T) {
 	}
 }
 
+// A name is given back only while its file has no version.
+func TestGiveBackOfAReservedName(t *testing.T) {
+	c := metatest.New(t, 2)
+	create := &meta.Create{Parent: meta.RootIno, Name: "f", Kind: meta.KindFile, Excl: true}
+	ino := c.Do(1, create).Ino
+	back := &meta.Unlink{Parent: meta.RootIno, Name: "f", Ino: ino, GiveBack: true}
+	if res := c.Do(1, back); res.Removed != ino {
+		t.Fatalf("give back: %+v", res)
+	}
+	ino = c.Do(1, create).Ino
+	wantErrno(t, c.Propose(1, back), syscall.ESTALE) // another file
+	c.Inline(1, ino, []byte("x"))
+	wantErrno(t, c.Propose(1, &meta.Unlink{Parent: meta.RootIno, Name: "f", Ino: ino, GiveBack: true}), syscall.ESTALE)
+	if _, err := c.DB.Inode(ino); err != nil {
+		t.Fatal(err)
+	}
+}
+
 func TestFenceFreesReservations(t *testing.T) {
 	c := metatest.New(t, 2)
 	old := c.Lease(1)

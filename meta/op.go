@@ -45,6 +45,8 @@ type Unlink struct {
 	Parent Ino
 	Name   string
 	Ino    Ino // precondition when not zero
+	// GiveBack removes a reserved name only: ESTALE once its file has a version.
+	GiveBack bool
 }
 
 // Rmdir removes an empty directory.
@@ -297,7 +299,6 @@ const (
 
 func (*Create) opcode() uint8    { return 1 }
 func (*Link) opcode() uint8      { return 2 }
-func (*Unlink) opcode() uint8    { return 3 }
 func (*Rmdir) opcode() uint8     { return 4 }
 func (*Rename) opcode() uint8    { return 5 }
 func (*SetAttr) opcode() uint8   { return 6 }
@@ -319,3 +320,10 @@ func (*Release) opcode() uint8   { return 21 }
 func (*Drain) opcode() uint8     { return 22 }
 
 func (*EvictSpare) opcode() uint8 { return 23 }
+
+func (o *Unlink) opcode() uint8 {
+	if o.GiveBack {
+		return 24
+	}
+	return 3
+}

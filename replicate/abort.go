@@ -12,13 +12,19 @@ import (
 // abortRetry is how long an abort that the log did not take waits.
 const abortRetry = time.Second
 
+// givenUp is a session that was given up. ended is closed when the log has ended it.
+type givenUp struct {
+	id    meta.ContentID
+	ended chan struct{}
+}
+
 // abortQueue tells the log which sessions of this node were given up, until it has taken them. What is lost
 // with the process is fenced with its incarnation.
 type abortQueue struct {
 	cfg Config
 
 	mu   sync.Mutex
-	list []meta.ContentID
+	list []givenUp
 	wake chan struct{}
 }
 
@@ -26,14 +32,17 @@ func newAbortQueue(cfg Config) *abortQueue {
 	return &abortQueue{cfg: cfg, wake: make(chan struct{}, 1)}
 }
 
-func (q *abortQueue) add(id meta.ContentID) {
+// add takes a session in. The channel is closed when the log has ended it.
+func (q *abortQueue) add(id meta.ContentID) <-chan struct{} {
+	ended := make(chan struct{})
 	q.mu.Lock()
-	q.list = append(q.list, id)
+	q.list = append(q.list, givenUp{id, ended})
 	q.mu.Unlock()
 	select {
 	case q.wake <- struct{}{}:
 	default:
 	}
+	return ended
 }
 
 func (q *abortQueue) first() (meta.ContentID, bool) {
@@ -42,12 +51,13 @@ func (q *abortQueue) first() (meta.ContentID, bool) {
 	if len(q.list) == 0 {
 		return meta.ContentID{}, false
 	}
-	return q.list[0], true
+	return q.list[0].id, true
 }
 
 func (q *abortQueue) pop() {
 	q.mu.Lock()
 	defer q.mu.Unlock()
+	close(q.list[0].ended)
 	q.list = q.list[1:]
 }
 

@@ -20,6 +20,13 @@ const (
 	inlineVoters = 3
 	// proposeMax bounds the wait for the log, beyond the log's own time limit.
 	proposeMax = 31 * time.Second
+	// attemptsMax bounds the sessions of one push.
+	attemptsMax = 6
+	// endWait bounds how long a push that failed waits until the log has ended its session, to learn whether it was fenced. It is as
+	// long as the log lets a proposal wait for its node's next incarnation.
+	endWait = 10 * time.Second
+	// bootPoll is how often a push looks whether its node has its next incarnation.
+	bootPoll = 50 * time.Millisecond
 	// extentsMax bounds the extents of a delta; closer ones are joined beyond it.
 	extentsMax = 1 << 16
 )
@@ -139,14 +146,14 @@ func (p *Pusher) publish(ctx context.Context, push *Push) (Outcome, error) {
 	p.counters.pushes.Add(1)
 	out, err := p.attempt(ctx, push, false)
 	var again errAgain
-	for i := range 2 {
+	for i := range attemptsMax - 1 {
 		if !errors.As(err, &again) || ctx.Err() != nil {
 			break
 		}
 		if again.whole {
 			push.Dirty = nil // members lack the base
 		}
-		out, err = p.attempt(ctx, push, i == 1)
+		out, err = p.attempt(ctx, push, i == attemptsMax-2)
 	}
 	if err != nil {
 		p.counters.failures.Add(1)
@@ -198,9 +205,37 @@ func (p *Pusher) attempt(ctx context.Context, push *Push, last bool) (Outcome, e
 func (s *pushSession) carry(ctx context.Context) (Outcome, error) {
 	if err := s.gather(ctx); err != nil {
 		s.giveUp()
-		return Outcome{}, err
+		return Outcome{}, s.fenced(ctx, err)
 	}
 	return s.propose(ctx)
+}
+
+// fenced looks whether a session that failed was one of an incarnation that has ended: then its members dropped what they had, for the
+// cluster took this node for dead, and another session may succeed. It is known when the log has ended the session: what came before is
+// applied here then.
+func (s *pushSession) fenced(ctx context.Context, err error) error {
+	var again errAgain
+	if errors.As(err, &again) || errors.Is(err, ErrCut) || errors.Is(err, ErrNoSpace) || ctx.Err() != nil {
+		return err
+	}
+	patience, stop := s.p.cfg.Clock.After(endWait)
+	defer stop()
+	select {
+	case <-s.ended:
+	case <-patience:
+	case <-ctx.Done():
+	}
+	old := meta.Lease{Node: s.id.Node, Incarnation: s.id.Incarnation}
+	n, readErr := s.p.cfg.Names.Node(old.Node)
+	if s.p.cfg.Self() == old && (readErr != nil || n.State == meta.NodeUp && n.Incarnation == old.Incarnation) {
+		return err
+	}
+	for until := s.p.cfg.Clock.Now().Add(endWait); s.p.cfg.Self() == old; pause(ctx, s.p.cfg.Clock, bootPoll) {
+		if ctx.Err() != nil || s.p.cfg.Clock.Now().After(until) {
+			return err
+		}
+	}
+	return errAgain{err: err}
 }
 
 // hintOf is what an orphan is remembered by.
@@ -214,6 +249,7 @@ type pushSession struct {
 	id      meta.ContentID
 	op      *meta.Publish
 	status  *transfer
+	ended   <-chan struct{} // closed when the log has ended a session that was given up; nil before
 }
 
 // gather brings the bytes to the members, by the cheapest way for their size, and fills the votes in.
@@ -296,7 +332,7 @@ func (s *pushSession) reasons(missed []meta.Missed) string {
 }
 
 // giveUp ends the session in the log, in the background, until the log has it.
-func (s *pushSession) giveUp() { s.p.aborts.add(s.id) }
+func (s *pushSession) giveUp() { s.ended = s.p.aborts.add(s.id) }
 
 // propose lets the log decide, and waits until every node shows the result.
 func (s *pushSession) propose(ctx context.Context) (Outcome, error) {

@@ -46,6 +46,7 @@ type Node struct {
 	before   func(ctx context.Context, p replicate.Push) error
 	skip     int
 	after    func()
+	slow     func(op meta.Op) <-chan struct{}
 	instant  bool
 	readOnly bool
 	other    io.ReaderAt
@@ -100,6 +101,10 @@ func (c *Cluster) must(tb testing.TB, node meta.NodeID, op meta.Op) meta.Result 
 func (c *Cluster) apply(l meta.Lease, op meta.Op) (meta.Result, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	return c.applyLocked(l, op)
+}
+
+func (c *Cluster) applyLocked(l meta.Lease, op meta.Op) (meta.Result, error) {
 	c.index++
 	c.seq[l]++
 	e := meta.Entry{
@@ -182,16 +187,71 @@ func (n *Node) Self() meta.Lease {
 // Names is the shared namespace.
 func (n *Node) Names() meta.Reader { return names{n.c.db, n} }
 
-// Propose applies an operation at once.
-func (n *Node) Propose(_ context.Context, op meta.Op) (meta.Result, error) {
+// Propose applies an operation at once, or when Slow lets it. As the log does, it applies it then too if the caller has not waited.
+func (n *Node) Propose(ctx context.Context, op meta.Op) (meta.Result, error) {
 	n.mu.Lock()
-	readOnly := n.readOnly
+	readOnly, slow := n.readOnly, n.slow
 	n.mu.Unlock()
 	if readOnly {
 		return meta.Result{}, fs.ErrReadOnly
 	}
 	n.Proposals.Add(1)
-	return n.c.apply(n.Self(), op)
+	var wait <-chan struct{}
+	if slow != nil {
+		wait = slow(op)
+	}
+	if wait == nil {
+		return n.put(op)
+	}
+	type answer struct {
+		res meta.Result
+		err error
+	}
+	done := make(chan answer, 1)
+	go func() { // ends when the test lets the operation go on
+		<-wait
+		res, err := n.put(op)
+		done <- answer{res, err}
+	}()
+	select {
+	case a := <-done:
+		return a.res, a.err
+	case <-ctx.Done():
+		return meta.Result{}, fmt.Errorf("%w: %w", fs.ErrUnknown, ctx.Err())
+	}
+}
+
+// put applies an operation under the present incarnation, and again if that has just ended.
+func (n *Node) put(op meta.Op) (res meta.Result, err error) {
+	for range 5 {
+		if res, err = n.c.apply(n.Self(), op); err != nil || !res.Fenced {
+			break
+		}
+	}
+	return res, err
+}
+
+// Slow makes proposals wait for the channel that f gives for them, if it gives one.
+func (n *Node) Slow(f func(op meta.Op) <-chan struct{}) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.slow = f
+}
+
+// Fence ends the node's incarnation, as when it was silent for too long, and begins another. Nothing is applied in between: a node
+// proposes nothing until it has the next one.
+func (c *Cluster) Fence(tb testing.TB, i int) {
+	tb.Helper()
+	self := c.Node(i).Self()
+	boot := &meta.Boot{Node: self.Node, Nonce: uint64(self.Incarnation) + 1}
+	boot.Store[0] = byte(i)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, op := range []meta.Op{&meta.Down{Node: self.Node, Incarnation: self.Incarnation, Reason: "silent"}, boot} {
+		if res, err := c.applyLocked(meta.Lease{}, op); err != nil || res.Errno != 0 {
+			tb.Errorf("fence node %d: %T: %v %v", i, op, err, res.Errno)
+		}
+	}
 }
 
 // Show has nothing to wait for: an operation is applied on all nodes when it returns.

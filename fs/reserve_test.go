@@ -1,0 +1,143 @@
+package fs_test
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"sync"
+	"syscall"
+	"testing"
+
+	"github.com/rdmcfs/rdmcfs/fs/fstest"
+	"github.com/rdmcfs/rdmcfs/meta"
+	"github.com/rdmcfs/rdmcfs/replicate"
+)
+
+// A new file that is open while its node is taken for dead keeps its name: close and fsync do not say 0 for a file that is nowhere.
+func TestFencedNameIsReservedAgain(t *testing.T) {
+	bytesOf := map[string][]byte{"empty": nil, "inline": []byte("inline"), "large": pattern(1, 100_000)}
+	eachPair(t, func(t *testing.T, c *fstest.Cluster, a, b string) {
+		must(t, os.Mkdir(filepath.Join(a, "d"), 0o755))
+		for name, want := range bytesOf {
+			path := filepath.Join("d", name)
+			f, err := os.OpenFile(filepath.Join(a, path), os.O_CREATE|os.O_EXCL|os.O_RDWR, 0o640)
+			must(t, err)
+			c.Fence(t, 1)
+			_, err = f.Write(want)
+			must(t, err)
+			if name == "inline" {
+				must(t, f.Sync())
+				wantBytes(t, filepath.Join(b, path), want)
+			}
+			must(t, f.Close())
+			for _, mnt := range []string{a, b} {
+				wantBytes(t, filepath.Join(mnt, path), want)
+				if st, err := os.Stat(filepath.Join(mnt, path)); err != nil || st.Mode() != 0o640 {
+					t.Errorf("%s: %v %v", path, st, err)
+				}
+			}
+		}
+	})
+}
+
+// The fence comes while the file is being pushed: the publish finds no name.
+func TestFencedInMidPushIsPublishedAgain(t *testing.T) {
+	eachPair(t, func(t *testing.T, c *fstest.Cluster, a, b string) {
+		var once sync.Once
+		c.Node(1).Before(func(context.Context, replicate.Push) error {
+			once.Do(func() { c.Fence(t, 1) })
+			return nil
+		})
+		write(t, filepath.Join(a, "f"), pattern(1, 9000))
+		wantBytes(t, filepath.Join(b, "f"), pattern(1, 9000))
+		write(t, filepath.Join(a, "f"), []byte("again"))
+		wantBytes(t, filepath.Join(b, "f"), []byte("again"))
+	})
+}
+
+// G7: another node has made a file of that name meanwhile. Its file stays, close says so, and the bytes are kept.
+func TestG7FencedNameIsTaken(t *testing.T) {
+	eachPair(t, func(t *testing.T, c *fstest.Cluster, a, b string) {
+		f, err := os.Create(filepath.Join(a, "f"))
+		must(t, err)
+		_, err = f.WriteString("mine")
+		must(t, err)
+		open := make(chan struct{})
+		c.Node(1).Slow(func(op meta.Op) <-chan struct{} { return open }) // it can't reserve the name at once
+		c.Fence(t, 1)
+		write(t, filepath.Join(b, "f"), []byte("yours"))
+		close(open)
+		if err := f.Sync(); !isErrno(err, syscall.EEXIST) {
+			t.Errorf("fsync: %v, want %v", err, syscall.EEXIST)
+		}
+		if err := f.Close(); !isErrno(err, syscall.EEXIST) {
+			t.Errorf("close: %v, want %v", err, syscall.EEXIST)
+		}
+		wantBytes(t, filepath.Join(a, "f"), []byte("yours"))
+		wantBytes(t, filepath.Join(b, "f"), []byte("yours"))
+		eventually(t, func() error {
+			list, err := c.Node(1).Store().Stagings()
+			if err != nil || len(list) != 1 || list[0].Reason == "" {
+				return fmt.Errorf("unpublished: %+v %v", list, err)
+			}
+			return nil
+		})
+	})
+}
+
+// A fence does not bring back what a program has removed, also if its unlink is under way.
+func TestFencedAndRemovedStaysRemoved(t *testing.T) {
+	eachPair(t, func(t *testing.T, c *fstest.Cluster, a, b string) {
+		for i := range 20 {
+			path := filepath.Join(a, "f")
+			f, err := os.Create(path)
+			must(t, err)
+			c.Fence(t, 1)
+			eventually(t, func() error { _, err := os.Stat(path); return err })
+			removed := make(chan error)
+			go func() { removed <- os.Remove(path) }()
+			_, err = fmt.Fprint(f, i)
+			must(t, err)
+			if i%2 == 0 {
+				must(t, f.Sync())
+			}
+			must(t, <-removed)
+			must(t, f.Close())
+			if _, err := os.Stat(path); !os.IsNotExist(err) {
+				t.Fatalf("a removed file: %v", err)
+			}
+		}
+	})
+}
+
+// Who is killed inside open(O_CREAT) leaves no name, once the log has taken it after all.
+func TestKilledInsideCreateLeavesNoName(t *testing.T) {
+	eachMode(t, func(t *testing.T, n *fstest.Node, mnt string) {
+		open, entered := make(chan struct{}), make(chan struct{}, 10)
+		n.Slow(func(op meta.Op) <-chan struct{} {
+			if _, ok := op.(*meta.Create); !ok {
+				return nil
+			}
+			entered <- struct{}{}
+			return open
+		})
+		cmd := exec.Command("sh", "-c", "exec > f")
+		cmd.Dir = mnt
+		must(t, cmd.Start())
+		<-entered
+		must(t, cmd.Process.Kill())
+		_ = cmd.Wait()
+		close(open)
+		eventually(t, func() error {
+			if n.Proposals.Load() < 2 {
+				return fmt.Errorf("the name was not given back")
+			}
+			if _, err := os.Stat(filepath.Join(mnt, "f")); !os.IsNotExist(err) {
+				return fmt.Errorf("a name that nobody has: %v", err)
+			}
+			return nil
+		})
+	})
+}

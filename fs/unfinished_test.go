@@ -1,0 +1,119 @@
+package fs_test
+
+import (
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"testing"
+
+	"github.com/rdmcfs/rdmcfs/fs/fstest"
+	"github.com/rdmcfs/rdmcfs/internal/content"
+)
+
+// piped starts a script that gets its input from the test.
+func piped(t *testing.T, dir, script string) (*exec.Cmd, io.WriteCloser) {
+	t.Helper()
+	cmd := exec.Command("sh", "-euc", script)
+	cmd.Dir = dir
+	in, err := cmd.StdinPipe()
+	must(t, err)
+	must(t, cmd.Start())
+	t.Cleanup(func() { _ = cmd.Process.Kill() })
+	return cmd, in
+}
+
+func awaitSize(t *testing.T, path string, size int64) {
+	t.Helper()
+	eventually(t, func() error {
+		st, err := os.Stat(path)
+		if err != nil || st.Size() != size {
+			return fmt.Errorf("%v %v, want %d bytes", st, err, size)
+		}
+		return nil
+	})
+}
+
+// overwrites are ways to write over a file in which a descriptor is closed long before the file is finished.
+var overwrites = map[string]string{
+	"dd":       "exec dd of=f bs=4 2>/dev/null",
+	"redirect": "exec cat > f",
+	"shell":    "exec > f; read -r line; printf %s \"$line\"; /bin/true; (exit 0); read -r line; printf %s \"$line\"",
+}
+
+// An overwrite shows nothing on any node before it is finished, however many descriptors of the file are closed meanwhile.
+func TestG1UnfinishedOverwriteIsShownToNobody(t *testing.T) {
+	skipWithout(t, "dd")
+	eachPair(t, func(t *testing.T, c *fstest.Cluster, a, b string) {
+		for name, script := range overwrites {
+			write(t, filepath.Join(a, "f"), []byte("the old version"))
+			before := c.Node(1).Publishes.Load()
+			cmd, in := piped(t, a, script)
+			_, err := io.WriteString(in, "half\n")
+			must(t, err)
+			want := "half\nhole\n"
+			if name == "shell" {
+				want = "halfhole"
+			}
+			awaitSize(t, filepath.Join(a, "f"), int64(len(want)/2))
+			wantBytes(t, filepath.Join(b, "f"), []byte("the old version"))
+			_, err = io.WriteString(in, "hole\n")
+			must(t, err)
+			must(t, in.Close())
+			must(t, cmd.Wait())
+			wantBytes(t, filepath.Join(b, "f"), []byte(want))
+			if got := c.Node(1).Publishes.Load() - before; got != 1 {
+				t.Errorf("%s: %d publishes of one overwrite", name, got)
+			}
+		}
+	})
+}
+
+// An overwrite whose program is killed leaves the old version, and what was written is listed.
+func TestG1KilledOverwriteLeavesTheOldVersion(t *testing.T) {
+	skipWithout(t, "dd")
+	eachPair(t, func(t *testing.T, c *fstest.Cluster, a, b string) {
+		for i, script := range []string{overwrites["dd"], overwrites["redirect"]} {
+			write(t, filepath.Join(a, "f"), []byte("the old version"))
+			cmd, in := piped(t, a, script)
+			_, err := io.WriteString(in, "half")
+			must(t, err)
+			awaitSize(t, filepath.Join(a, "f"), 4)
+			must(t, cmd.Process.Kill())
+			_ = cmd.Wait()
+			eventually(t, func() error {
+				list, err := c.Node(1).Store().Stagings()
+				kept := slices.DeleteFunc(list, func(s content.Unpublished) bool { return s.Reason == "" })
+				if err != nil || len(kept) != i+1 {
+					return fmt.Errorf("unpublished: %+v %v", kept, err)
+				}
+				return nil
+			})
+			wantBytes(t, filepath.Join(a, "f"), []byte("the old version"))
+			wantBytes(t, filepath.Join(b, "f"), []byte("the old version"))
+		}
+	})
+}
+
+// What a command wrote is everywhere before the shell goes on to the next one; so is what a child wrote whose parent has closed the file.
+func TestG2RedirectedOutputIsThereForTheNextCommand(t *testing.T) {
+	eachPair(t, func(t *testing.T, c *fstest.Cluster, a, b string) {
+		out := shell(t, a, `
+			for i in 1 2 3; do
+				/bin/echo "old $i" > f; cat "`+b+`/f"
+				{ /bin/echo "a $i"; echo "b $i"; } > f; cat "`+b+`/f"
+				(/bin/echo "c $i") >> f; tail -n 1 "`+b+`/f"
+			done
+			: > f; stat -c %s "`+b+`/f"
+			exec 3> f; sh -c '/bin/sleep 0.2; echo late' >&3 & exec 3>&-; wait; cat "`+b+`/f"`)
+		want := ""
+		for i := 1; i <= 3; i++ {
+			want += fmt.Sprintf("old %d\na %d\nb %d\nc %d\n", i, i, i, i)
+		}
+		if want += "0\nlate\n"; out != want {
+			t.Errorf("the shell said %q, want %q", out, want)
+		}
+	})
+}
