@@ -29,7 +29,7 @@ var ofConsensus = []mutant{
 	{"a barrier is answered by applied, not by visible", "internal/consensus/progress.go",
 		"n.reachedLocked(r.id, r.visible)", "n.reachedLocked(r.id, r.applied)", inConsensus},
 	{"a snapshot older than the state is taken", "internal/consensus/apply.go",
-		"if r.head.index <= a.applied {", "if r.head.index == 0 {", inConsensus},
+		"if r.head.index < a.applied || r.head.index == a.applied && !r.replace {", "if r.head.index == 0 {", inConsensus},
 	{"a node of another cluster is welcome", "internal/consensus/stream.go",
 		"case h.cluster != id.Cluster:", "case h.cluster != id.Cluster && h.to == 0:", inConsensus},
 	{"a node of another generation is welcome", "internal/consensus/stream.go",

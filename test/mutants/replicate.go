@@ -50,7 +50,7 @@ var ofReplicate = []mutant{
 	{"undecided contents of a state that was put back are deleted", "replicate/retire.go",
 		"return err != nil || !over", "return err != nil", inReplicate},
 	{"a report is forgotten before the log has taken it", "replicate/reports.go",
-		"if err != nil || res.Errno == syscall.EAGAIN {", "if err != nil && res.Errno == syscall.EAGAIN {", inReplicate},
+		"if err != nil || res.Errno != 0 && res.Errno != syscall.EINVAL {", "if err != nil && res.Errno != syscall.EINVAL {", inReplicate},
 	{"a member that restarted keeps its vote at the root", "replicate/rootview.go",
 		"if m.phase == memberVoted {", "if m.phase == memberVoted && m.node == 0 {", inReplicate},
 	{"an answer of an older epoch counts", "replicate/rootsession.go",
