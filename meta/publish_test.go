@@ -105,6 +105,19 @@ func TestVotesOfFormerIncarnationsDoNotCount(t *testing.T) {
 	wantErrno(t, c.Propose(1, push(c, 1, f, meta.ContentID{}, v)), syscall.EINVAL)
 }
 
+// A file that its writer has not published yet is that writer's alone, whatever another node says of it.
+func TestOnlyItsWriterPublishesAReservedFile(t *testing.T) {
+	c := metatest.New(t, 3)
+	f := newFile(c, "f")
+	wantErrno(t, c.Propose(2, push(c, 2, f, meta.ContentID{}, votes(c, 1, 2))), syscall.ESTALE)
+	if _, err := c.DB.Lookup(meta.RootIno, "f", c.Lease(2)); err != meta.ErrNotFound {
+		t.Fatalf("another node sees the name: %v", err)
+	}
+	if res := c.Do(1, push(c, 1, f, meta.ContentID{}, votes(c, 1, 2))); res.Version != 1 || res.Conflict {
+		t.Fatalf("%+v", res)
+	}
+}
+
 func TestOneDecisionPerSession(t *testing.T) {
 	c := metatest.New(t, 2)
 	f := newFile(c, "f")
