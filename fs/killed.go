@@ -133,11 +133,11 @@ func processOf(tid uint32) string {
 	return string(bytes.TrimSpace(word))
 }
 
-// holdsInode reports whether a task has a descriptor of an inode of that number, by what /proc tells without touching
+// holdsWriter reports whether a task has a descriptor that may write of an inode of that number, by what /proc tells without touching
 // it. No for certain is not known from no in time.
-func holdsInode(tid uint32, ino uint64) bool {
+func holdsWriter(tid uint32, ino uint64) bool {
 	got := make(chan bool, 1)
-	go func() { got <- findInode(tid, ino) }() // ends at the latest when the task has been answered
+	go func() { got <- findWriter(tid, ino) }() // ends at the latest when the task has been answered
 	timer := time.NewTimer(procWait)
 	defer timer.Stop()
 	select {
@@ -148,7 +148,7 @@ func holdsInode(tid uint32, ino uint64) bool {
 	}
 }
 
-func findInode(tid uint32, ino uint64) bool {
+func findWriter(tid uint32, ino uint64) bool {
 	const descriptorsMax = 256
 	dir, err := os.Open("/proc/" + strconv.FormatUint(uint64(tid), 10) + "/fdinfo")
 	if err != nil {
@@ -156,14 +156,24 @@ func findInode(tid uint32, ino uint64) bool {
 	}
 	defer dir.Close()
 	names, _ := dir.Readdirnames(descriptorsMax)
-	line := fmt.Appendf(nil, "\nino:\t%d\n", ino)
 	for _, name := range names {
 		raw, err := os.ReadFile(dir.Name() + "/" + name)
-		if err == nil && bytes.Contains(raw, line) {
+		if err == nil && isWriter(raw, ino) {
 			return true
 		}
 	}
 	return false
+}
+
+// isWriter reports whether the text of /proc/PID/fdinfo/N is that of a descriptor that may write an inode of that number.
+func isWriter(raw []byte, ino uint64) bool {
+	if !bytes.Contains(raw, fmt.Appendf(nil, "\nino:\t%d\n", ino)) {
+		return false
+	}
+	_, rest, _ := bytes.Cut(raw, []byte("\nflags:"))
+	word, _, _ := bytes.Cut(rest, []byte("\n"))
+	flags, err := strconv.ParseUint(string(bytes.TrimSpace(word)), 8, 64)
+	return err == nil && flags&unix.O_ACCMODE != unix.O_RDONLY
 }
 
 // callContext ends when the caller of an operation is being killed, or the file system is closed. Other signals do not end it.
