@@ -260,7 +260,7 @@ func (f *fileSystem) push(ctx context.Context, l *live, c change, link tmpName) 
 	if err == nil && out.Result.Errno != 0 {
 		err = out.Result.Errno
 	}
-	if err == nil && out.Result.Orphan && l.wasReserved() {
+	if err == nil && out.Result.Orphan && f.fenced(l) {
 		err = errNameless
 	}
 	c.end(out.Content, err == nil)

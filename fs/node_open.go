@@ -119,7 +119,7 @@ func (f *fileSystem) stageNew(rec meta.Inode, name string) (*handle, syscall.Err
 		f.nodes.forget(n.id, 1)
 		return nil, syscall.EIO // nobody can have had it open
 	}
-	l.reserved = true
+	l.reserved, l.lease = true, rec.Reserved
 	l.parent, l.name = rec.Parent, name
 	stage, err := f.staging.Create(StageInfo{Ino: rec.Ino, Parent: rec.Parent, Path: f.path(rec)})
 	h := &handle{node: n, live: l, writer: true}

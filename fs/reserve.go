@@ -28,6 +28,40 @@ func (l *live) wasReserved() bool {
 	return l.reserved && l.tmp == nil && l.name != ""
 }
 
+// fenced reports whether a fence has freed the reserved name of a file, if the name is gone: the lease that it was reserved under has ended,
+// and no program had removed it before.
+func (f *fileSystem) fenced(l *live) bool {
+	if !l.wasReserved() {
+		return false
+	}
+	l.mu.Lock()
+	lease, unlinked := l.lease, l.unlinked
+	l.mu.Unlock()
+	return !unlinked && f.leaseEnded(lease)
+}
+
+// leaseEnded reports whether an incarnation of this node has ended.
+func (f *fileSystem) leaseEnded(lease meta.Lease) bool {
+	if f.cluster.Self() != lease {
+		return true
+	}
+	rec, err := f.names().Node(lease.Node)
+	return err != nil || rec.State != meta.NodeUp || rec.Incarnation != lease.Incarnation
+}
+
+// nameRemoved handles that the inode of a reserved name is gone. If a fence did it the name is reserved again at once. table.mu is held.
+func (f *fileSystem) nameRemoved(l *live) {
+	switch ino := l.node.ino(); {
+	case l.ended || !l.wasReserved():
+	case !f.fenced(l):
+		l.mu.Lock()
+		l.unlinked = true
+		l.mu.Unlock()
+	case !f.own.has(ownKey{ino: ino}):
+		f.roundLocked(l, true)
+	}
+}
+
 // reserveAgain sees to it that a file without a version has a name to be published under. It reserves the name again if a fence freed it.
 // An error says that there is none, most often that somebody else has the name now: then both files are kept.
 func (f *fileSystem) reserveAgain(ctx context.Context, l *live) error {
@@ -56,7 +90,7 @@ func (f *fileSystem) reserveAgain(ctx context.Context, l *live) error {
 	}
 	f.nodes.rename(l.node, res.Inode)
 	l.mu.Lock()
-	l.linked = res.Inode
+	l.linked, l.lease = res.Inode, res.Inode.Reserved
 	l.mu.Unlock()
 	f.describeLinked(l)
 	f.notifier.attr(l.node.id) // it has another number now
@@ -102,7 +136,7 @@ func (r *reserving) wait(ctx context.Context, k ownKey) bool {
 	return true
 }
 
-// lostName reports whether the reserved name of a file is gone and no program of this node removed it.
+// lostName reports whether the reserved name of a file is gone and no program removed it.
 func (f *fileSystem) lostName(ctx context.Context, l *live) (bool, error) {
 	ino := l.node.ino()
 	rec, err := f.names().Inode(ino)
@@ -111,6 +145,9 @@ func (f *fileSystem) lostName(ctx context.Context, l *live) (bool, error) {
 		return false, nil
 	case err != nil && !errors.Is(err, meta.ErrNotFound):
 		return false, err
+	}
+	if !f.fenced(l) {
+		return false, nil
 	}
 	if err := f.awaitRemoval(ctx, ino); err != nil {
 		return false, err

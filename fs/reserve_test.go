@@ -87,6 +87,31 @@ func TestG7FencedNameIsTaken(t *testing.T) {
 	})
 }
 
+// A program of another node gives a name that is only reserved here to its own file. No fence did it: close says 0, as for any file that
+// was removed while it was written, and the bytes are an orphan version.
+func TestReservedNameIsTakenByARename(t *testing.T) {
+	for _, fence := range []bool{false, true} {
+		eachPair(t, func(t *testing.T, c *fstest.Cluster, a, b string) {
+			f, err := os.Create(filepath.Join(a, "f"))
+			must(t, err)
+			_, err = f.Write(pattern(1, 9000))
+			must(t, err)
+			write(t, filepath.Join(b, "t"), []byte("other"))
+			must(t, os.Rename(filepath.Join(b, "t"), filepath.Join(b, "f")))
+			if fence {
+				c.Fence(t, 1)
+			}
+			must(t, f.Close())
+			for _, mnt := range []string{a, b} {
+				wantBytes(t, filepath.Join(mnt, "f"), []byte("other"))
+			}
+			if got := len(c.Node(1).Pushes()); got != 1 {
+				t.Errorf("%d publishes", got)
+			}
+		})
+	}
+}
+
 // A fence does not bring back what a program has removed, also if its unlink is under way.
 func TestFencedAndRemovedStaysRemoved(t *testing.T) {
 	eachPair(t, func(t *testing.T, c *fstest.Cluster, a, b string) {
