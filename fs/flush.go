@@ -412,7 +412,7 @@ func (f *fileSystem) flushLive(cancel <-chan struct{}, pid uint32, l *live, clos
 func (f *fileSystem) defers(h *handle, pid uint32, size int64) bool {
 	l := h.live
 	ino := uint64(l.node.ino())
-	if !(size == 0 && holdsWriter(pid, ino)) && !(otherProcess(pid, h.opener) && holdsWriter(h.opener, ino)) {
+	if !(size == 0 && holdsWriter(pid, ino, procWait)) && !(otherProcess(pid, h.opener) && holdsWriter(h.opener, ino, openerWait)) {
 		return false
 	}
 	if !f.onlyWriter(h) {
