@@ -61,9 +61,7 @@ func (f *fileSystem) runRounds(l *live, r *round) {
 		case !r.attrs:
 			r.err = f.publishOnce(f.ctx, l)
 		default:
-			if r.err = f.reserveAgain(f.late, l); r.err == nil {
-				r.err = f.publishLeft(f.late, l)
-			}
+			r.err = f.attrsOnce(f.late, l)
 		}
 		l.mu.Lock()
 		done := r
@@ -73,6 +71,15 @@ func (f *fileSystem) runRounds(l *live, r *round) {
 		close(done.done)
 	}
 	f.unbusy(l)
+}
+
+// attrsOnce sees to it that a file has a name, and that attributes which wait for no publish are in the log. Those of a file without a
+// version go with its first one: with a reserved name they would be lost in the next fence.
+func (f *fileSystem) attrsOnce(ctx context.Context, l *live) error {
+	if err := f.reserveAgain(ctx, l); err != nil || l.wasReserved() {
+		return err
+	}
+	return f.publishLeft(ctx, l)
 }
 
 // change is what a live file holds that was not published.

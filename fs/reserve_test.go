@@ -9,10 +9,12 @@ import (
 	"sync"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/rdmcfs/rdmcfs/fs/fstest"
 	"github.com/rdmcfs/rdmcfs/meta"
 	"github.com/rdmcfs/rdmcfs/replicate"
+	"golang.org/x/sys/unix"
 )
 
 // A new file that is open while its node is taken for dead keeps its name: close and fsync do not say 0 for a file that is nowhere.
@@ -38,6 +40,31 @@ func TestFencedNameIsReservedAgain(t *testing.T) {
 					t.Errorf("%s: %v %v", path, st, err)
 				}
 			}
+		}
+	})
+}
+
+// What was set on a new file before it has a version outlasts each fence: it goes with the first version.
+func TestFencedTwiceKeepsAttributes(t *testing.T) {
+	eachPair(t, func(t *testing.T, c *fstest.Cluster, a, b string) {
+		path := filepath.Join(a, "f")
+		f, err := os.Create(path)
+		must(t, err)
+		must(t, unix.Fsetxattr(int(f.Fd()), "user.color", []byte("blue"), 0))
+		must(t, f.Chmod(0o604))
+		for range 2 {
+			c.Fence(t, 1)
+			eventually(t, func() error { _, err := os.Stat(path); return err })
+			time.Sleep(10 * time.Millisecond) // what is done after the name is reserved again, if anything
+		}
+		must(t, f.Close())
+		buf := make([]byte, 10)
+		n, err := unix.Getxattr(filepath.Join(b, "f"), "user.color", buf)
+		if err != nil || string(buf[:n]) != "blue" {
+			t.Errorf("attribute %q %v", buf[:max(n, 0)], err)
+		}
+		if st, err := os.Stat(filepath.Join(b, "f")); err != nil || st.Mode() != 0o604 {
+			t.Errorf("%v %v", st, err)
 		}
 	})
 }
