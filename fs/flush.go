@@ -116,7 +116,7 @@ func (f *fileSystem) publishOnce(ctx context.Context, l *live) error {
 		return l.stage.Sync()
 	}
 	return retaken(func() error {
-		if err := f.reserveAgain(ctx, l); err != nil {
+		if err := f.reserveAgain(ctx, l); err != nil || f.isRemoved(l.node) {
 			return err
 		}
 		return f.take(ctx, l)
