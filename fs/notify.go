@@ -139,6 +139,8 @@ func (f *fileSystem) effect(e *meta.Event, mine bool, out *effects) {
 			if n.live != nil {
 				f.nameRemoved(n.live)
 			}
+		} else {
+			f.reserving.removed(e.Ino, false)
 		}
 	}
 }

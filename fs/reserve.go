@@ -92,16 +92,52 @@ func (f *fileSystem) reserveAgain(ctx context.Context, l *live) error {
 	l.mu.Lock()
 	l.linked, l.lease = res.Inode, res.Inode.Reserved
 	l.mu.Unlock()
+	f.removedMeanwhile(l)
 	f.describeLinked(l)
 	f.notifier.attr(l.node.id) // it has another number now
 	f.log.Info("a fence freed a reserved name; it is reserved again", "inode", uint64(res.Ino), "name", op.Name)
 	return nil
 }
 
+// removedMeanwhile handles that a file which has just got its node was removed before.
+func (f *fileSystem) removedMeanwhile(l *live) {
+	f.nodes.mu.Lock()
+	defer f.nodes.mu.Unlock()
+	here, gone := f.reserving.wasRemoved(l.node.ino())
+	if !gone {
+		return
+	}
+	l.node.gone, l.node.removed = true, l.node.removed || here
+	l.node.last.Nlink = 0
+	f.nameRemoved(l)
+}
+
 // reserving lists the names that are being reserved again. Who finds such a name waits until it leads to the node that has the file open.
 type reserving struct {
 	mu    sync.Mutex
 	names map[ownKey]chan struct{} // closed at the end
+	gone  map[meta.Ino]bool        // inodes that were removed meanwhile and that no node has; true: through this mount
+}
+
+// removed notes that an inode is gone which no node has: it may be one whose answer is on its way. table.mu is held.
+func (r *reserving) removed(ino meta.Ino, here bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if len(r.names) == 0 {
+		return
+	}
+	if r.gone == nil {
+		r.gone = map[meta.Ino]bool{}
+	}
+	r.gone[ino] = r.gone[ino] || here
+}
+
+// wasRemoved reports what removed has noted.
+func (r *reserving) wasRemoved(ino meta.Ino) (here, gone bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	here, gone = r.gone[ino]
+	return here, gone
 }
 
 // begin lists a name until the returned function is called.
@@ -117,6 +153,9 @@ func (r *reserving) begin(k ownKey) (end func()) {
 		r.mu.Lock()
 		defer r.mu.Unlock()
 		delete(r.names, k)
+		if len(r.names) == 0 {
+			r.gone = nil
+		}
 		close(over)
 	}
 }

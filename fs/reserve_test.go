@@ -164,6 +164,59 @@ func TestFencedAndRemovedStaysRemoved(t *testing.T) {
 	})
 }
 
+// The program's unlink finds the file reserved again already, and its node does not know that yet.
+func TestRemovedWhileReservedAgainStaysRemoved(t *testing.T) {
+	eachPair(t, func(t *testing.T, c *fstest.Cluster, a, b string) {
+		path := filepath.Join(a, "f")
+		f, err := os.Create(path)
+		must(t, err)
+		_, err = f.WriteString("bytes")
+		must(t, err)
+		n := c.Node(1)
+		create, answer, unlink := make(chan struct{}), make(chan struct{}), make(chan struct{})
+		unlinking, created := make(chan struct{}), make(chan struct{})
+		n.Slow(func(op meta.Op) <-chan struct{} {
+			switch op.(type) {
+			case *meta.Create:
+				return create
+			case *meta.Unlink:
+				close(unlinking)
+				return unlink
+			}
+			return nil
+		})
+		n.Late(func(op meta.Op) <-chan struct{} {
+			if _, ok := op.(*meta.Create); !ok {
+				return nil
+			}
+			close(created)
+			return answer
+		})
+		st, err := f.Stat()
+		must(t, err)
+		n.Mounted().DropCaches()
+		n.AfterInode(meta.Ino(st.Sys().(*syscall.Stat_t).Ino), func() { c.Fence(t, 1) }) // between the kernel's lookup of the name and its unlink
+		removed := make(chan error)
+		go func() { removed <- os.Remove(path) }()
+		<-unlinking
+		close(create)
+		<-created
+		close(unlink)
+		must(t, <-removed)
+		n.Slow(nil)
+		n.Late(nil)
+		close(answer)
+		c.Fence(t, 1)
+		must(t, f.Close())
+		if _, err := os.Stat(path); !os.IsNotExist(err) {
+			t.Errorf("a removed file: %v", err)
+		}
+		if got := n.Pushes(); len(got) != 0 {
+			t.Errorf("%d publishes of a removed file", len(got))
+		}
+	})
+}
+
 // Who is killed inside open(O_CREAT) leaves no name, once the log has taken it after all.
 func TestKilledInsideCreateLeavesNoName(t *testing.T) {
 	eachMode(t, func(t *testing.T, n *fstest.Node, mnt string) {
