@@ -2,6 +2,7 @@ package replicate
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	"github.com/rdmcfs/rdmcfs/internal/content"
@@ -154,12 +155,18 @@ func (m *Member) letIn() (meta.Node, bool) {
 	return n, err == nil && n.State == meta.NodeUp && n.Incarnation == self.Incarnation
 }
 
+// drainedSince tells whether this node has drained at a time after an index: what is owed to it could not be seen then.
+func (m *Member) drainedSince(index uint64) bool {
+	n, in := m.letIn()
+	return !in || n.DrainIndex != 0 || slices.ContainsFunc(n.Backlog, func(r meta.IndexRange) bool { return r.Hi > index })
+}
+
 func (m *Member) reconcileOnce(ctx context.Context) {
 	m.compare(ctx)
 	self := m.cfg.Self()
 	view, index := m.cfg.Names.View(), m.cfg.Names.Index()
 	n, in := m.letIn()
-	if !in {
+	if !in || n.DrainIndex != 0 {
 		return
 	}
 	count, _, err := m.cfg.Names.OwedCount(self.Node)
@@ -174,7 +181,7 @@ func (m *Member) reconcileOnce(ctx context.Context) {
 	if len(b.report) > 0 {
 		m.held.add(b.report...)
 	}
-	if len(n.Backlog) == 0 || b.upTo <= n.Backlog[0].Lo {
+	if len(n.Backlog) == 0 || b.upTo <= n.Backlog[0].Lo || m.drainedSince(index) {
 		return
 	}
 	ctx, cancel := context.WithTimeout(ctx, proposeMax)

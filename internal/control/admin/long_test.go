@@ -24,7 +24,7 @@ func TestLongAnswerOutlivesTheSilenceLimit(t *testing.T) {
 	}})
 	c.silence = 2 * aliveEvery
 	told := 0
-	v, err := c.Restore(t.Context(), RestoreRequest{Path: "/a"}, func(p Progress) {
+	v, err := c.Restore(t.Context(), RestoreRequest{Path: "/a\xff"}, func(p Progress) {
 		if p != (Progress{Bytes: 7, SizeBytes: 9}) {
 			t.Errorf("progress %+v", p)
 		}
@@ -32,7 +32,7 @@ func TestLongAnswerOutlivesTheSilenceLimit(t *testing.T) {
 			close(goOn)
 		}
 	})
-	if err != nil || v.Path != "/a" || told < 4 {
+	if err != nil || v.Path != "/a\xff" || told < 4 {
 		t.Fatalf("%+v, %v after %d reports", v, err, told)
 	}
 }
