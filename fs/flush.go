@@ -16,6 +16,8 @@ const (
 	timesTick = 20 * time.Millisecond
 	// deltaBytesMin is the size from which only the changed leaves of a staged file are published.
 	deltaBytesMin = 4 << 20
+	// releasePoll is how often a close looks whether writers that have closed before are released.
+	releasePoll = time.Millisecond
 )
 
 // round is one publish that any number of callers wait for. err is set before done is closed.
@@ -59,9 +61,7 @@ func (f *fileSystem) runRounds(l *live, r *round) {
 		case !r.attrs:
 			r.err = f.publishOnce(f.ctx, l)
 		default:
-			if r.err = f.reserveAgain(f.late, l); r.err == nil {
-				r.err = f.publishLeft(f.late, l)
-			}
+			r.err = f.attrsOnce(f.late, l)
 		}
 		l.mu.Lock()
 		done := r
@@ -71,6 +71,15 @@ func (f *fileSystem) runRounds(l *live, r *round) {
 		close(done.done)
 	}
 	f.unbusy(l)
+}
+
+// attrsOnce sees to it that a file has a name, and that attributes which wait for no publish are in the log. Those of a file without a
+// version go with its first one: with a reserved name they would be lost in the next fence.
+func (f *fileSystem) attrsOnce(ctx context.Context, l *live) error {
+	if err := f.reserveAgain(ctx, l); err != nil || l.wasReserved() {
+		return err
+	}
+	return f.publishLeft(ctx, l)
 }
 
 // change is what a live file holds that was not published.
@@ -107,7 +116,7 @@ func (f *fileSystem) publishOnce(ctx context.Context, l *live) error {
 		return l.stage.Sync()
 	}
 	return retaken(func() error {
-		if err := f.reserveAgain(ctx, l); err != nil {
+		if err := f.reserveAgain(ctx, l); err != nil || f.isRemoved(l.node) {
 			return err
 		}
 		return f.take(ctx, l)
@@ -258,7 +267,7 @@ func (f *fileSystem) push(ctx context.Context, l *live, c change, link tmpName) 
 	if err == nil && out.Result.Errno != 0 {
 		err = out.Result.Errno
 	}
-	if err == nil && out.Result.Orphan && l.wasReserved() {
+	if err == nil && out.Result.Orphan && f.fenced(l) {
 		err = errNameless
 	}
 	c.end(out.Content, err == nil)
@@ -405,17 +414,50 @@ func (f *fileSystem) flushLive(cancel <-chan struct{}, pid uint32, l *live, clos
 // defers reports whether a file need not be published when a process closes a descriptor of it, since it is not finished: nobody is shown
 // a version before its writer is done. That is so while the process that opened it has it open, and another one closes what it
 // inherited; and while the file is empty and the process itself has another descriptor of it, for dup2 and close are how a shell or
-// dd opens its output. If no other FLUSH follows, the file is published after its last close.
+// dd opens its output. If no other FLUSH follows, the file is published after its last close. What the process still has must be the open
+// that is closed here: a descriptor that may write, of a file that was opened for writing once.
 func (f *fileSystem) defers(h *handle, pid uint32, size int64) bool {
 	l := h.live
 	ino := uint64(l.node.ino())
-	if !(size == 0 && holdsInode(pid, ino)) && !(otherProcess(pid, h.opener) && holdsInode(h.opener, ino)) {
+	if !(size == 0 && holdsWriter(pid, ino, procWait)) && !(otherProcess(pid, h.opener) && holdsWriter(h.opener, ino, openerWait)) {
+		return false
+	}
+	if !f.onlyWriter(h) {
 		return false
 	}
 	l.mu.Lock()
 	l.deferred = true
 	l.mu.Unlock()
 	return true
+}
+
+// onlyWriter reports whether a handle is the only one of its live file that may write. Others that have closed may not be released yet: it
+// waits for them, in vain once for a live file at most.
+func (f *fileSystem) onlyWriter(h *handle) bool {
+	l := h.live
+	deadline := time.Now().Add(releaseLag)
+	tick := time.NewTicker(releasePoll)
+	defer tick.Stop()
+	for {
+		f.nodes.mu.Lock()
+		others, closing := l.writers-1, l.closing
+		if h.flushed {
+			closing--
+		}
+		wait := others > 0 && closing == others && !l.dups
+		if wait && time.Now().After(deadline) {
+			l.dups, wait = true, false
+		}
+		f.nodes.mu.Unlock()
+		if !wait {
+			return others == 0
+		}
+		select {
+		case <-tick.C:
+		case <-f.ctx.Done():
+			return false
+		}
+	}
 }
 
 // keepForKilled marks what a killed process had written as kept and not published. A file without a name goes with it.

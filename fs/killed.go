@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"runtime"
 	"strconv"
 	"sync"
 	"time"
@@ -22,32 +23,52 @@ const pfExiting = 0x4
 // reading its /proc/PID/stat waits for, while it waits for our answer to that FLUSH.
 const procWait = 50 * time.Millisecond
 
+// openerWait is procWait for a look at the process that opened a file that another one closes. It is seldom in execve itself, and a wrong
+// answer shows a file before it is finished.
+const openerWait = time.Second
+
+// inTime does what may wait for a task, and gives what came of it if that is there in time. An answer that is there counts, also if this
+// process was stopped meanwhile and the time is over too.
+func inTime[T any](limit time.Duration, look func() T) (out T, ok bool) {
+	got := make(chan T, 1)
+	go func() { got <- look() }() // ends at the latest when the task has been answered
+	timer := time.NewTimer(limit)
+	defer timer.Stop()
+	select {
+	case out = <-got:
+		return out, true
+	case <-timer.C:
+	}
+	runtime.Gosched()
+	select {
+	case out = <-got:
+		return out, true
+	default:
+		return out, false
+	}
+}
+
 // readProc reads a file of a task in /proc, in bounded time.
-func readProc(tid uint32, name string) (raw []byte, err error) {
+func readProc(tid uint32, name string, limit time.Duration) ([]byte, error) {
 	type answer struct {
 		raw []byte
 		err error
 	}
-	got := make(chan answer, 1)
-	go func() { // ends at the latest when the task has been answered
+	a, ok := inTime(limit, func() answer {
 		raw, err := readSmall("/proc/" + strconv.FormatUint(uint64(tid), 10) + "/" + name)
-		got <- answer{raw, err}
-	}()
-	timer := time.NewTimer(procWait)
-	defer timer.Stop()
-	select {
-	case a := <-got:
-		return a.raw, a.err
-	case <-timer.C:
+		return answer{raw, err}
+	})
+	if !ok {
 		return nil, os.ErrDeadlineExceeded
 	}
+	return a.raw, a.err
 }
 
 // wasKilled reports whether a task is on its way out because of a signal. exit_code tells a process that was killed
 // from one whose threads end since it returned from main; PF_SIGNALED is set for both. A task that cannot be looked at is in
 // execve and alive.
 func wasKilled(tid uint32) bool {
-	raw, err := readProc(tid, "stat")
+	raw, err := readProc(tid, "stat", procWait)
 	if err != nil {
 		return false
 	}
@@ -94,7 +115,7 @@ func killPending(tid uint32) bool {
 	if tid == 0 {
 		return false
 	}
-	raw, err := readProc(tid, "status")
+	raw, err := readProc(tid, "status", procWait)
 	if err != nil {
 		return os.IsNotExist(err)
 	}
@@ -113,18 +134,23 @@ func signalIn(status []byte, line string) bool {
 	return err == nil && mask&(1<<(sigkill-1)) != 0
 }
 
-// otherProcess reports whether two threads are of two processes. No for certain is not known from not known.
-func otherProcess(a, b uint32) bool {
-	if a == b || a == 0 || b == 0 {
+// otherProcess reports whether the thread that closes a file is of another process than the one that opened it. No for certain is not
+// known from not known.
+func otherProcess(closer, opener uint32) bool {
+	if closer == opener || closer == 0 || opener == 0 {
 		return false
 	}
-	of, by := processOf(a), processOf(b)
-	return of != "" && by != "" && of != by
+	of := processOf(closer, procWait)
+	if of == "" {
+		return false
+	}
+	by := processOf(opener, openerWait)
+	return by != "" && of != by
 }
 
 // processOf is the number of a thread's process, as /proc has it; empty if it is not known in time.
-func processOf(tid uint32) string {
-	raw, err := readProc(tid, "status")
+func processOf(tid uint32, limit time.Duration) string {
+	raw, err := readProc(tid, "status", limit)
 	if err != nil {
 		return ""
 	}
@@ -133,22 +159,14 @@ func processOf(tid uint32) string {
 	return string(bytes.TrimSpace(word))
 }
 
-// holdsInode reports whether a task has a descriptor of an inode of that number, by what /proc tells without touching
+// holdsWriter reports whether a task has a descriptor that may write of an inode of that number, by what /proc tells without touching
 // it. No for certain is not known from no in time.
-func holdsInode(tid uint32, ino uint64) bool {
-	got := make(chan bool, 1)
-	go func() { got <- findInode(tid, ino) }() // ends at the latest when the task has been answered
-	timer := time.NewTimer(procWait)
-	defer timer.Stop()
-	select {
-	case held := <-got:
-		return held
-	case <-timer.C:
-		return false
-	}
+func holdsWriter(tid uint32, ino uint64, limit time.Duration) bool {
+	held, _ := inTime(limit, func() bool { return findWriter(tid, ino) })
+	return held
 }
 
-func findInode(tid uint32, ino uint64) bool {
+func findWriter(tid uint32, ino uint64) bool {
 	const descriptorsMax = 256
 	dir, err := os.Open("/proc/" + strconv.FormatUint(uint64(tid), 10) + "/fdinfo")
 	if err != nil {
@@ -156,14 +174,24 @@ func findInode(tid uint32, ino uint64) bool {
 	}
 	defer dir.Close()
 	names, _ := dir.Readdirnames(descriptorsMax)
-	line := fmt.Appendf(nil, "\nino:\t%d\n", ino)
 	for _, name := range names {
 		raw, err := os.ReadFile(dir.Name() + "/" + name)
-		if err == nil && bytes.Contains(raw, line) {
+		if err == nil && isWriter(raw, ino) {
 			return true
 		}
 	}
 	return false
+}
+
+// isWriter reports whether the text of /proc/PID/fdinfo/N is that of a descriptor that may write an inode of that number.
+func isWriter(raw []byte, ino uint64) bool {
+	if !bytes.Contains(raw, fmt.Appendf(nil, "\nino:\t%d\n", ino)) {
+		return false
+	}
+	_, rest, _ := bytes.Cut(raw, []byte("\nflags:"))
+	word, _, _ := bytes.Cut(rest, []byte("\n"))
+	flags, err := strconv.ParseUint(string(bytes.TrimSpace(word)), 8, 64)
+	return err == nil && flags&unix.O_ACCMODE != unix.O_RDONLY
 }
 
 // callContext ends when the caller of an operation is being killed, or the file system is closed. Other signals do not end it.

@@ -41,6 +41,8 @@ type live struct {
 
 	mu        sync.Mutex
 	reserved  bool           // no version was ever published
+	lease     meta.Lease     // under which its name was reserved
+	unlinked  bool           // the reserved name was removed by a program, perhaps of another node
 	mayMap    bool           // a handle could be mapped for writing: times prove nothing
 	dirty     uint64         // counts writes through the daemon, at least
 	published state          // what was published last
@@ -264,7 +266,7 @@ func (f *fileSystem) stageFrom(ctx context.Context, l *live, v *version, rec met
 		f.closeBase(l)
 		return err
 	}
-	l.reserved = rec.Version == 0
+	l.reserved, l.lease = rec.Version == 0, rec.Reserved
 	l.parent, l.name = rec.Parent, rec.Name
 	l.current = rec.Content
 	if trunc && rec.Size != 0 {

@@ -286,6 +286,8 @@ func (f *fileSystem) markRemoved(ino meta.Ino) {
 	if n := f.nodes.current[ino]; n != nil {
 		n.removed = true
 		n.last.Nlink = 0
+	} else {
+		f.reserving.removed(ino, true)
 	}
 }
 

@@ -104,8 +104,7 @@ func (f *fileSystem) Create(cancel <-chan struct{}, in *fuse.CreateIn, name stri
 	if no != 0 {
 		return fuse.Status(no)
 	}
-	h.live.mayMap = mayMap(in.Flags)
-	h.live.attr = attr
+	h.live.begin(attr, mayMap(in.Flags))
 	f.fillEntry(h.node, rec, &out.EntryOut)
 	f.opened(h, in.Pid, &out.OpenOut)
 	return fuse.OK
@@ -119,7 +118,7 @@ func (f *fileSystem) stageNew(rec meta.Inode, name string) (*handle, syscall.Err
 		f.nodes.forget(n.id, 1)
 		return nil, syscall.EIO // nobody can have had it open
 	}
-	l.reserved = true
+	l.reserved, l.lease = true, rec.Reserved
 	l.parent, l.name = rec.Parent, name
 	stage, err := f.staging.Create(StageInfo{Ino: rec.Ino, Parent: rec.Parent, Path: f.path(rec)})
 	h := &handle{node: n, live: l, writer: true}
@@ -134,6 +133,14 @@ func (f *fileSystem) stageNew(rec meta.Inode, name string) (*handle, syscall.Err
 	l.stage = stage
 	close(l.ready)
 	return h, 0
+}
+
+// begin gives a new file the attributes of its first version. Others may have opened and changed it since it was ready.
+func (l *live) begin(attr meta.AttrPatch, mayMap bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.mayMap = l.mayMap || mayMap
+	l.attr = mergePatch(attr, l.attr)
 }
 
 // unreserve takes back the name of a file that got no version.
@@ -156,7 +163,7 @@ func (f *fileSystem) publishEmpty(cancel <-chan struct{}, pid uint32, rec meta.I
 	}
 	defer f.nodes.forget(h.node.id, 1)
 	defer f.release(h, 0)
-	h.live.attr = attr
+	h.live.begin(attr, false)
 	return f.flushLive(cancel, pid, h.live, nil)
 }
 

@@ -136,9 +136,11 @@ func (f *fileSystem) effect(e *meta.Event, mine bool, out *effects) {
 			n.gone, n.last = true, *e.Inode
 			n.last.Nlink = 0
 			out.attrs = append(out.attrs, n.id)
-			if l := n.live; l != nil && !l.ended && l.wasReserved() && !f.own.has(ownKey{ino: e.Ino}) {
-				f.roundLocked(l, true) // a fence did it: the name is reserved again at once
+			if n.live != nil {
+				f.nameRemoved(n.live)
 			}
+		} else {
+			f.reserving.removed(e.Ino, false)
 		}
 	}
 }

@@ -3,6 +3,7 @@ package fs
 import (
 	"os"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/rdmcfs/rdmcfs/meta"
@@ -33,6 +34,26 @@ func TestSignalIn(t *testing.T) {
 	status := []byte("Name:\tx\nSigPnd:\t0000000000000100\nShdPnd:\t0000000000004000\n")
 	if !signalIn(status, "SigPnd:") || signalIn(status, "ShdPnd:") || signalIn(status, "SigIgn:") {
 		t.Error("SIGKILL is bit 8")
+	}
+}
+
+func TestIsWriter(t *testing.T) {
+	for flags, want := range map[string]bool{"0100000": false, "0100001": true, "02102001": true, "0100002": true, "010000000": false, "x": false} {
+		raw := []byte("pos:\t0\nflags:\t" + flags + "\nmnt_id:\t30\nino:\t71\n")
+		if isWriter(raw, 71) != want || isWriter(raw, 1) || isWriter(raw, 7) {
+			t.Errorf("flags %s: %v, want %v", flags, !want, want)
+		}
+	}
+}
+
+func TestInTime(t *testing.T) {
+	if got, ok := inTime(time.Minute, func() int { return 7 }); !ok || got != 7 {
+		t.Errorf("%d %v", got, ok)
+	}
+	never := make(chan int)
+	defer close(never)
+	if got, ok := inTime(time.Millisecond, func() int { return <-never }); ok {
+		t.Errorf("%d in time", got)
 	}
 }
 

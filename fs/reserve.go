@@ -28,6 +28,40 @@ func (l *live) wasReserved() bool {
 	return l.reserved && l.tmp == nil && l.name != ""
 }
 
+// fenced reports whether a fence has freed the reserved name of a file, if the name is gone: the lease that it was reserved under has ended,
+// and no program had removed it before.
+func (f *fileSystem) fenced(l *live) bool {
+	if !l.wasReserved() {
+		return false
+	}
+	l.mu.Lock()
+	lease, unlinked := l.lease, l.unlinked
+	l.mu.Unlock()
+	return !unlinked && f.leaseEnded(lease)
+}
+
+// leaseEnded reports whether an incarnation of this node has ended.
+func (f *fileSystem) leaseEnded(lease meta.Lease) bool {
+	if f.cluster.Self() != lease {
+		return true
+	}
+	rec, err := f.names().Node(lease.Node)
+	return err != nil || rec.State != meta.NodeUp || rec.Incarnation != lease.Incarnation
+}
+
+// nameRemoved handles that the inode of a reserved name is gone. If a fence did it the name is reserved again at once. table.mu is held.
+func (f *fileSystem) nameRemoved(l *live) {
+	switch ino := l.node.ino(); {
+	case l.ended || !l.wasReserved():
+	case !f.fenced(l):
+		l.mu.Lock()
+		l.unlinked = true
+		l.mu.Unlock()
+	case !f.own.has(ownKey{ino: ino}):
+		f.roundLocked(l, true)
+	}
+}
+
 // reserveAgain sees to it that a file without a version has a name to be published under. It reserves the name again if a fence freed it.
 // An error says that there is none, most often that somebody else has the name now: then both files are kept.
 func (f *fileSystem) reserveAgain(ctx context.Context, l *live) error {
@@ -56,18 +90,54 @@ func (f *fileSystem) reserveAgain(ctx context.Context, l *live) error {
 	}
 	f.nodes.rename(l.node, res.Inode)
 	l.mu.Lock()
-	l.linked = res.Inode
+	l.linked, l.lease = res.Inode, res.Inode.Reserved
 	l.mu.Unlock()
+	f.removedMeanwhile(l)
 	f.describeLinked(l)
 	f.notifier.attr(l.node.id) // it has another number now
 	f.log.Info("a fence freed a reserved name; it is reserved again", "inode", uint64(res.Ino), "name", op.Name)
 	return nil
 }
 
+// removedMeanwhile handles that a file which has just got its node was removed before.
+func (f *fileSystem) removedMeanwhile(l *live) {
+	f.nodes.mu.Lock()
+	defer f.nodes.mu.Unlock()
+	here, gone := f.reserving.wasRemoved(l.node.ino())
+	if !gone {
+		return
+	}
+	l.node.gone, l.node.removed = true, l.node.removed || here
+	l.node.last.Nlink = 0
+	f.nameRemoved(l)
+}
+
 // reserving lists the names that are being reserved again. Who finds such a name waits until it leads to the node that has the file open.
 type reserving struct {
 	mu    sync.Mutex
 	names map[ownKey]chan struct{} // closed at the end
+	gone  map[meta.Ino]bool        // inodes that were removed meanwhile and that no node has; true: through this mount
+}
+
+// removed notes that an inode is gone which no node has: it may be one whose answer is on its way. table.mu is held.
+func (r *reserving) removed(ino meta.Ino, here bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if len(r.names) == 0 {
+		return
+	}
+	if r.gone == nil {
+		r.gone = map[meta.Ino]bool{}
+	}
+	r.gone[ino] = r.gone[ino] || here
+}
+
+// wasRemoved reports what removed has noted.
+func (r *reserving) wasRemoved(ino meta.Ino) (here, gone bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	here, gone = r.gone[ino]
+	return here, gone
 }
 
 // begin lists a name until the returned function is called.
@@ -83,6 +153,9 @@ func (r *reserving) begin(k ownKey) (end func()) {
 		r.mu.Lock()
 		defer r.mu.Unlock()
 		delete(r.names, k)
+		if len(r.names) == 0 {
+			r.gone = nil
+		}
 		close(over)
 	}
 }
@@ -102,7 +175,7 @@ func (r *reserving) wait(ctx context.Context, k ownKey) bool {
 	return true
 }
 
-// lostName reports whether the reserved name of a file is gone and no program of this node removed it.
+// lostName reports whether the reserved name of a file is gone and no program removed it.
 func (f *fileSystem) lostName(ctx context.Context, l *live) (bool, error) {
 	ino := l.node.ino()
 	rec, err := f.names().Inode(ino)
@@ -111,6 +184,9 @@ func (f *fileSystem) lostName(ctx context.Context, l *live) (bool, error) {
 		return false, nil
 	case err != nil && !errors.Is(err, meta.ErrNotFound):
 		return false, err
+	}
+	if !f.fenced(l) {
+		return false, nil
 	}
 	if err := f.awaitRemoval(ctx, ino); err != nil {
 		return false, err

@@ -9,10 +9,12 @@ import (
 	"sync"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/rdmcfs/rdmcfs/fs/fstest"
 	"github.com/rdmcfs/rdmcfs/meta"
 	"github.com/rdmcfs/rdmcfs/replicate"
+	"golang.org/x/sys/unix"
 )
 
 // A new file that is open while its node is taken for dead keeps its name: close and fsync do not say 0 for a file that is nowhere.
@@ -38,6 +40,31 @@ func TestFencedNameIsReservedAgain(t *testing.T) {
 					t.Errorf("%s: %v %v", path, st, err)
 				}
 			}
+		}
+	})
+}
+
+// What was set on a new file before it has a version outlasts each fence: it goes with the first version.
+func TestFencedTwiceKeepsAttributes(t *testing.T) {
+	eachPair(t, func(t *testing.T, c *fstest.Cluster, a, b string) {
+		path := filepath.Join(a, "f")
+		f, err := os.Create(path)
+		must(t, err)
+		must(t, unix.Fsetxattr(int(f.Fd()), "user.color", []byte("blue"), 0))
+		must(t, f.Chmod(0o604))
+		for range 2 {
+			c.Fence(t, 1)
+			eventually(t, func() error { _, err := os.Stat(path); return err })
+			time.Sleep(10 * time.Millisecond) // what is done after the name is reserved again, if anything
+		}
+		must(t, f.Close())
+		buf := make([]byte, 10)
+		n, err := unix.Getxattr(filepath.Join(b, "f"), "user.color", buf)
+		if err != nil || string(buf[:n]) != "blue" {
+			t.Errorf("attribute %q %v", buf[:max(n, 0)], err)
+		}
+		if st, err := os.Stat(filepath.Join(b, "f")); err != nil || st.Mode() != 0o604 {
+			t.Errorf("%v %v", st, err)
 		}
 	})
 }
@@ -87,6 +114,31 @@ func TestG7FencedNameIsTaken(t *testing.T) {
 	})
 }
 
+// A program of another node gives a name that is only reserved here to its own file. No fence did it: close says 0, as for any file that
+// was removed while it was written, and the bytes are an orphan version.
+func TestReservedNameIsTakenByARename(t *testing.T) {
+	for _, fence := range []bool{false, true} {
+		eachPair(t, func(t *testing.T, c *fstest.Cluster, a, b string) {
+			f, err := os.Create(filepath.Join(a, "f"))
+			must(t, err)
+			_, err = f.Write(pattern(1, 9000))
+			must(t, err)
+			write(t, filepath.Join(b, "t"), []byte("other"))
+			must(t, os.Rename(filepath.Join(b, "t"), filepath.Join(b, "f")))
+			if fence {
+				c.Fence(t, 1)
+			}
+			must(t, f.Close())
+			for _, mnt := range []string{a, b} {
+				wantBytes(t, filepath.Join(mnt, "f"), []byte("other"))
+			}
+			if got := len(c.Node(1).Pushes()); got != 1 {
+				t.Errorf("%d publishes", got)
+			}
+		})
+	}
+}
+
 // A fence does not bring back what a program has removed, also if its unlink is under way.
 func TestFencedAndRemovedStaysRemoved(t *testing.T) {
 	eachPair(t, func(t *testing.T, c *fstest.Cluster, a, b string) {
@@ -108,6 +160,59 @@ func TestFencedAndRemovedStaysRemoved(t *testing.T) {
 			if _, err := os.Stat(path); !os.IsNotExist(err) {
 				t.Fatalf("a removed file: %v", err)
 			}
+		}
+	})
+}
+
+// The program's unlink finds the file reserved again already, and its node does not know that yet.
+func TestRemovedWhileReservedAgainStaysRemoved(t *testing.T) {
+	eachPair(t, func(t *testing.T, c *fstest.Cluster, a, b string) {
+		path := filepath.Join(a, "f")
+		f, err := os.Create(path)
+		must(t, err)
+		_, err = f.WriteString("bytes")
+		must(t, err)
+		n := c.Node(1)
+		create, answer, unlink := make(chan struct{}), make(chan struct{}), make(chan struct{})
+		unlinking, created := make(chan struct{}), make(chan struct{})
+		n.Slow(func(op meta.Op) <-chan struct{} {
+			switch op.(type) {
+			case *meta.Create:
+				return create
+			case *meta.Unlink:
+				close(unlinking)
+				return unlink
+			}
+			return nil
+		})
+		n.Late(func(op meta.Op) <-chan struct{} {
+			if _, ok := op.(*meta.Create); !ok {
+				return nil
+			}
+			close(created)
+			return answer
+		})
+		st, err := f.Stat()
+		must(t, err)
+		n.Mounted().DropCaches()
+		n.AfterInode(meta.Ino(st.Sys().(*syscall.Stat_t).Ino), func() { c.Fence(t, 1) }) // between the kernel's lookup of the name and its unlink
+		removed := make(chan error)
+		go func() { removed <- os.Remove(path) }()
+		<-unlinking
+		close(create)
+		<-created
+		close(unlink)
+		must(t, <-removed)
+		n.Slow(nil)
+		n.Late(nil)
+		close(answer)
+		c.Fence(t, 1)
+		must(t, f.Close())
+		if _, err := os.Stat(path); !os.IsNotExist(err) {
+			t.Errorf("a removed file: %v", err)
+		}
+		if got := n.Pushes(); len(got) != 0 {
+			t.Errorf("%d publishes of a removed file", len(got))
 		}
 	})
 }

@@ -117,3 +117,20 @@ func TestG2RedirectedOutputIsThereForTheNextCommand(t *testing.T) {
 		}
 	})
 }
+
+// A close is not put off for another open of the same process: what it has otherwise only reads, or is another open for writing.
+func TestG2CutIsThereAfterCloseWhateverElseIsOpen(t *testing.T) {
+	eachPair(t, func(t *testing.T, c *fstest.Cluster, a, b string) {
+		for _, flags := range []int{os.O_RDONLY, os.O_WRONLY | os.O_APPEND} {
+			path := filepath.Join(a, "f")
+			write(t, path, []byte("the old version"))
+			held, err := os.OpenFile(path, flags, 0)
+			must(t, err)
+			w, err := os.Create(path)
+			must(t, err)
+			must(t, w.Close())
+			wantBytes(t, filepath.Join(b, "f"), nil)
+			must(t, held.Close())
+		}
+	})
+}

@@ -46,10 +46,14 @@ type Node struct {
 	before   func(ctx context.Context, p replicate.Push) error
 	skip     int
 	after    func()
+	inode    meta.Ino
 	slow     func(op meta.Op) <-chan struct{}
+	late     func(op meta.Op) <-chan struct{}
 	instant  bool
 	readOnly bool
 	other    io.ReaderAt
+
+	afterInode func()
 }
 
 var _ fs.Cluster = (*Node)(nil)
@@ -228,7 +232,22 @@ func (n *Node) put(op meta.Op) (res meta.Result, err error) {
 			break
 		}
 	}
+	n.mu.Lock()
+	late := n.late
+	n.mu.Unlock()
+	if late != nil {
+		if wait := late(op); wait != nil {
+			<-wait
+		}
+	}
 	return res, err
+}
+
+// Late makes the answers to proposals that are applied wait for the channel that f gives for them, if it gives one.
+func (n *Node) Late(f func(op meta.Op) <-chan struct{}) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.late = f
 }
 
 // Slow makes proposals wait for the channel that f gives for them, if it gives one.

@@ -18,6 +18,7 @@ func (n *Node) AfterRead(skip int, f func()) {
 func (r names) Inode(ino meta.Ino) (meta.Inode, error) {
 	rec, err := r.Reader.Inode(ino)
 	r.n.wasRead()
+	r.n.inodeWasRead(ino)
 	return rec, err
 }
 
@@ -35,6 +36,27 @@ func (n *Node) wasRead() {
 		f = nil
 	} else {
 		n.after = nil
+	}
+	n.mu.Unlock()
+	if f != nil {
+		f()
+	}
+}
+
+// AfterInode makes a function run once, after the mount has read the record of an inode.
+func (n *Node) AfterInode(ino meta.Ino, f func()) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.inode, n.afterInode = ino, f
+}
+
+func (n *Node) inodeWasRead(ino meta.Ino) {
+	n.mu.Lock()
+	f := n.afterInode
+	if ino != n.inode {
+		f = nil
+	} else {
+		n.afterInode = nil
 	}
 	n.mu.Unlock()
 	if f != nil {
