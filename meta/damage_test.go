@@ -104,6 +104,40 @@ func TestFlippedBitIsNoticed(t *testing.T) {
 	}
 }
 
+// A table that a compaction deletes while it is checked is no damage.
+func TestVerifyBesideCompaction(t *testing.T) {
+	dir, _ := filled(t)
+	db := openSmall(t, dir)
+	gone, err := db.VerifyBesideCompaction()
+	if err != nil || gone == 0 {
+		t.Fatalf("%d tables were deleted meanwhile: %v", gone, err)
+	}
+	c := metatest.Over(t, db, 1)
+	rnd := rand.New(rand.NewPCG(17, 18))
+	stop, done := make(chan struct{}), make(chan error, 1)
+	go func() {
+		for {
+			select {
+			case <-stop:
+				done <- nil
+				return
+			default:
+			}
+			if err := db.Verify(context.Background(), 1); errors.Is(err, meta.ErrDamaged) {
+				done <- err
+				return
+			}
+		}
+	}()
+	for range 10 {
+		churn(c, rnd, 200)
+	}
+	close(stop)
+	if err := <-done; err != nil {
+		t.Fatal(err)
+	}
+}
+
 // A damaged state stays on disk until the one that takes its place is there whole.
 func TestDamagedStateIsReplaced(t *testing.T) {
 	dir, twin := filled(t)
