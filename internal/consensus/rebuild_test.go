@@ -135,3 +135,40 @@ func TestRebuildWhileRunning(t *testing.T) {
 		t.Fatalf("%d commands", got.Count)
 	}
 }
+
+// A state that takes the place of a wrong one may be wrong too: another is taken, though nothing is applied that would show it.
+func TestRebuildAgain(t *testing.T) {
+	c := newCluster(t, 3, nil)
+	leader := c.waitVoters(3)
+	c.propose(leader, "first")
+	c.converge()
+	tn := c.nodes[1+leader%3]
+	wrong := fmt.Errorf("test: %w", ErrStateWrong)
+	tn.sm.mu.Lock()
+	tn.sm.fail, tn.sm.bad = wrong, 2
+	tn.sm.mu.Unlock()
+	tn.node.Rebuild(wrong)
+	eventually(t, 20*time.Second, "the third state is whole", func() bool { return tn.sm.isWrong() == nil && tn.node.rebuilding() == nil })
+	c.propose(tn.id, "second")
+	c.converge()
+}
+
+// A node that refuses to send its state does the one that asks no harm.
+func TestRefusedSnapshot(t *testing.T) {
+	c := newCluster(t, 2, nil)
+	leader := c.waitVoters(1)
+	c.propose(leader, "first")
+	other := 3 - leader
+	if !c.nodes[leader].node.beginSnapshot(other) {
+		t.Fatal("busy")
+	}
+	if _, _, err := c.nodes[other].node.openSnapshot(t.Context(), leader); err == nil {
+		t.Fatal("two at once")
+	}
+	c.nodes[leader].node.endSnapshot(other)
+	conn, _, err := c.nodes[other].node.openSnapshot(t.Context(), leader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	conn.Close()
+}

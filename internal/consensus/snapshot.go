@@ -137,12 +137,13 @@ func (n *Node) openSnapshot(ctx context.Context, peer ID) (conn net.Conn, head s
 	if conn, err = n.open(ctx, peer, purposeBulk); err != nil {
 		return nil, head, err
 	}
+	opened := conn // a return without it sets conn to nil
 	defer func() {
 		if err != nil {
-			_ = conn.Close()
+			_ = opened.Close()
 		}
 	}()
-	stop := context.AfterFunc(ctx, func() { _ = conn.Close() })
+	stop := context.AfterFunc(ctx, func() { _ = opened.Close() })
 	defer stop()
 	_ = conn.SetReadDeadline(time.Now().Add(chunkTimeout))
 	kind, body, err := readFrame(conn, maxFrame)
