@@ -194,7 +194,10 @@ func TestDistrusted(t *testing.T) {
 	dir, twin := filled(t)
 	db := openSmall(t, dir)
 	for range 2 {
-		db.Distrust(errors.New("outvoted"))
+		state := db.State()
+		if !db.Distrust(state, errors.New("outvoted")) || db.Distrust(state, errors.New("again")) {
+			t.Fatal("distrusted not at all, or twice")
+		}
 		_, errRead := db.Inode(meta.RootIno)
 		_, _, errApply := db.Apply(db.Index()+1, 1, nil)
 		_, _, errSnapshot := db.Snapshot()
@@ -217,7 +220,12 @@ func TestDistrusted(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := errors.Join(db.Restore(s), s.Close(), db.Distrusted()); err != nil {
+		state = db.State()
+		err = db.Restore(s)
+		if db.Distrust(state, errors.New("too late")) {
+			t.Fatal("a verdict about the old state hits the new one")
+		}
+		if err := errors.Join(err, s.Close(), db.Distrusted()); err != nil {
 			t.Fatal(err)
 		}
 		sameState(t, twin, db)

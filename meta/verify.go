@@ -284,21 +284,29 @@ func (db *DB) verifySum(pace func(time.Duration) error) error {
 // distrustName is a file in a state directory that must not be opened any more: why.
 const distrustName = "DISTRUSTED"
 
+// State is the number of the state in use, from 1 on: it grows when Restore puts another state in its place.
+func (db *DB) State() uint64 { return 1 + db.restores.Load() }
+
 // Distrust ends the use of a state that has turned out to be wrong: reads, snapshots and Apply return an error that wraps
-// ErrDamaged, also after another start, until Restore has put another state in its place.
-func (db *DB) Distrust(why error) {
+// ErrDamaged, also after another start, until Restore has put another state in its place. It does nothing and returns false if state,
+// see State, has been replaced, or is distrusted already.
+func (db *DB) Distrust(state uint64, why error) bool {
 	if !errors.Is(why, ErrDamaged) {
 		why = damagef("%v", why)
 	}
 	db.life.RLock()
 	defer db.life.RUnlock()
-	if db.closed || !db.distrust.CompareAndSwap(nil, &why) || db.layout == nil {
-		return
+	if db.closed || db.State() != state || !db.distrust.CompareAndSwap(nil, &why) {
+		return false
+	}
+	if db.layout == nil {
+		return true
 	}
 	name := filepath.Join(db.layout.path(db.layout.num), distrustName)
 	if err := durable.WriteFile(name, []byte(why.Error())); err != nil && db.opts.Log != nil {
 		db.opts.Log.Warn("meta: the distrusted state is not marked", "err", err) // it is checked again at the next start
 	}
+	return true
 }
 
 // Distrusted is why nothing can be read, nil normally.

@@ -74,7 +74,8 @@ type nodeState struct {
 	lostSince time.Time // since when no leader is known
 	noQuorum  bool      // and that has been too long
 	readOnly  error
-	wrong     error // why the state is being replaced, see Rebuild
+	wrong     error  // why the state is being replaced, see Rebuild
+	rebuilds  uint64 // how often wrong was set
 	diverged  map[ID]string
 
 	applied, synced, visible uint64

@@ -97,8 +97,10 @@ func (n *Node) Rebuild(why error) {
 		return
 	}
 	n.state.wrong = why
+	n.state.rebuilds++
+	number := n.state.rebuilds
 	n.log.Error("the state is wrong: it is replaced by another node's", "error", why)
-	n.wg.Go(n.runRebuild)
+	n.wg.Go(func() { n.runRebuild(number) })
 }
 
 // rebuilding is why the state is being replaced, nil normally.
@@ -115,15 +117,22 @@ func (n *Node) rebuilt() {
 	n.state.wrong = nil
 }
 
+// rebuilds says whether the state is still to be replaced for the reason with this number.
+func (n *Node) rebuilds(number uint64) bool {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.state.wrong != nil && n.state.rebuilds == number
+}
+
 // runRebuild asks all others for their states in turn, until one was taken.
-func (n *Node) runRebuild() {
+func (n *Node) runRebuild(number uint64) {
 	for n.ctx.Err() == nil {
 		n.mu.Lock()
 		ids := votersOf(n.state.conf)
 		n.mu.Unlock()
 		for _, peer := range otherThan(n.id, ids, n.peers()) {
 			_, err := n.fetchSnapshot(n.ctx, peer)
-			if n.rebuilding() == nil {
+			if !n.rebuilds(number) {
 				return
 			}
 			n.log.Warn("rebuild", "peer", fmt.Sprintf("%x", peer), "error", err)
