@@ -115,6 +115,7 @@ func (n *Node) rebuilt() {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.state.wrong = nil
+	clear(n.state.diverged) // what others found about the state before
 }
 
 // rebuilds says whether the state is still to be replaced for the reason with this number.
