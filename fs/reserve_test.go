@@ -55,7 +55,7 @@ func TestFencedTwiceKeepsAttributes(t *testing.T) {
 		for range 2 {
 			c.Fence(t, 1)
 			eventually(t, func() error { _, err := os.Stat(path); return err })
-			time.Sleep(10 * time.Millisecond) // what is done after the name is reserved again, if anything
+			<-time.After(10 * time.Millisecond) // what is done after the name is reserved again, if anything
 		}
 		must(t, f.Close())
 		buf := make([]byte, 10)

@@ -177,7 +177,8 @@ func TestRefusedSnapshot(t *testing.T) {
 	conn.Close()
 }
 
-// Two nodes were stopped, and the state of the only voter is lost, its log cut. The observer, which has got nothing since its start, has all.
+// Two nodes were stopped, and the state of the only voter is lost, its log cut. The observer has got nothing since its
+// start, and has all.
 func TestRebuildVoterFromObserver(t *testing.T) {
 	c := newCluster(t, 2, func(c *cluster) { c.tune.TailEntries, c.tune.SyncEntries = 50, 10 })
 	voter := c.waitVoters(1)
