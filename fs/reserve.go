@@ -28,8 +28,8 @@ func (l *live) wasReserved() bool {
 	return l.reserved && l.tmp == nil && l.name != ""
 }
 
-// fenced reports whether a fence has freed the reserved name of a file, if the name is gone: the lease that it was reserved under has
-// ended, and no program had removed it before.
+// fenced reports whether a fence has freed the reserved name of a file, if the name is gone: the lease that it was
+// reserved under has ended, and no program had removed it before.
 func (f *fileSystem) fenced(l *live) bool {
 	if !l.wasReserved() {
 		return false

@@ -104,6 +104,40 @@ func TestFlippedBitIsNoticed(t *testing.T) {
 	}
 }
 
+// A table that a compaction deletes while it is checked is no damage.
+func TestVerifyBesideCompaction(t *testing.T) {
+	dir, _ := filled(t)
+	db := openSmall(t, dir)
+	gone, err := db.VerifyBesideCompaction()
+	if err != nil || gone == 0 {
+		t.Fatalf("%d tables were deleted meanwhile: %v", gone, err)
+	}
+	c := metatest.Over(t, db, 1)
+	rnd := rand.New(rand.NewPCG(17, 18))
+	stop, done := make(chan struct{}), make(chan error, 1)
+	go func() {
+		for {
+			select {
+			case <-stop:
+				done <- nil
+				return
+			default:
+			}
+			if err := db.Verify(context.Background(), 1); errors.Is(err, meta.ErrDamaged) {
+				done <- err
+				return
+			}
+		}
+	}()
+	for range 10 {
+		churn(c, rnd, 200)
+	}
+	close(stop)
+	if err := <-done; err != nil {
+		t.Fatal(err)
+	}
+}
+
 // A damaged state stays on disk until the one that takes its place is there whole.
 func TestDamagedStateIsReplaced(t *testing.T) {
 	dir, twin := filled(t)
@@ -160,7 +194,10 @@ func TestDistrusted(t *testing.T) {
 	dir, twin := filled(t)
 	db := openSmall(t, dir)
 	for range 2 {
-		db.Distrust(errors.New("outvoted"))
+		state := db.State()
+		if !db.Distrust(state, errors.New("outvoted")) || db.Distrust(state, errors.New("again")) {
+			t.Fatal("distrusted not at all, or twice")
+		}
 		_, errRead := db.Inode(meta.RootIno)
 		_, _, errApply := db.Apply(db.Index()+1, 1, nil)
 		_, _, errSnapshot := db.Snapshot()
@@ -183,7 +220,12 @@ func TestDistrusted(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := errors.Join(db.Restore(s), s.Close(), db.Distrusted()); err != nil {
+		state = db.State()
+		err = db.Restore(s)
+		if db.Distrust(state, errors.New("too late")) {
+			t.Fatal("a verdict about the old state hits the new one")
+		}
+		if err := errors.Join(err, s.Close(), db.Distrusted()); err != nil {
 			t.Fatal(err)
 		}
 		sameState(t, twin, db)

@@ -174,6 +174,24 @@ func TestDrainTakesNothingNew(t *testing.T) {
 	}
 }
 
+// A node that drains sees nothing that is owed to it: what it says of its backlog then tells nothing.
+func TestDrainSettlesNoBacklog(t *testing.T) {
+	c := metatest.New(t, 2)
+	f := newFile(c, "f")
+	p := push(c, 1, f, meta.ContentID{}, votes(c, 1, 2))
+	c.Do(1, p)
+	c.Boot(c.Join("three"))
+	if holds(t, c, 3, p.Session) {
+		t.Fatal("a node that has just joined is believed to hold")
+	}
+	c.Do(1, &meta.Drain{Node: 3})
+	c.Do(3, &meta.Held{Node: 3, UpTo: c.DB.Index(), View: c.DB.View()})
+	c.Do(1, &meta.Drain{Node: 3, Undo: true})
+	if l := owed(t, c, 3); holds(t, c, 3, p.Session) || len(l) != 1 || l[0].Content != p.Session {
+		t.Fatalf("a content that never came is believed held: owed %+v", l)
+	}
+}
+
 // What a member that is up lacks depends on the node that drains, also where another node has it.
 func TestDrainWaitsForTheMembers(t *testing.T) {
 	c := metatest.New(t, 4)

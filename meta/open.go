@@ -35,6 +35,7 @@ type DB struct {
 	oldest atomic.Uint64 // versions below may be gone: a read that began there starts again
 
 	distrust atomic.Pointer[error] // why nothing is read or applied, see Distrust
+	restores atomic.Uint64         // how often the state was replaced; changed while life is held alone
 
 	pins struct {
 		sync.Mutex

@@ -183,6 +183,7 @@ func (db *DB) switchTo(fresh kvStore, v *version) error {
 	}
 	db.abandonSnapshots()
 	db.distrust.Store(nil)
+	db.restores.Add(1)
 	db.store = fresh
 	db.publishVersion(v)
 	db.synced.Store(v.head.Index)

@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime/debug"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -151,12 +152,35 @@ func asDamage(what string, err error) error {
 	return damagef("%s: %v", what, err)
 }
 
-// verify checks the blocks of all tables that are in use, while others read and write.
-func (s *badgerStore) verify(ctx context.Context, pace func(time.Duration) error) error {
-	for _, t := range s.db.Tables() {
+// errReplaced ends the check of a store that is no longer in use.
+var errReplaced = errors.New("meta: the state was replaced")
+
+// verify checks the blocks of all tables that are in use, while others read and write. inUse calls a function while the store can't be
+// closed, and returns an error if it has been.
+func (s *badgerStore) verify(ctx context.Context, pace func(time.Duration) error, inUse func(func()) error) error {
+	var tables []badger.TableInfo
+	list := func() { tables = s.db.Tables() }
+	if err := inUse(list); err != nil {
+		return err
+	}
+	for _, t := range slices.Clone(tables) {
 		began := time.Now()
-		if err := verifyTable(table.NewFilename(t.ID, s.dir)); err != nil {
-			return err
+		// A compaction takes a table off the list, cuts its file to nothing and removes it. So an error counts only if the table is on
+		// the list afterwards, and then only if it comes again.
+		for first := true; ; first = false {
+			bad := verifyTable(table.NewFilename(t.ID, s.dir))
+			if bad == nil {
+				break
+			}
+			if err := inUse(list); err != nil {
+				return err
+			}
+			if !slices.ContainsFunc(tables, func(other badger.TableInfo) bool { return other.ID == t.ID }) {
+				break
+			}
+			if !first {
+				return bad
+			}
 		}
 		if err := pace(time.Since(began)); err != nil {
 			return err
@@ -167,7 +191,23 @@ func (s *badgerStore) verify(ctx context.Context, pace func(time.Duration) error
 
 // verifier is a store that can check what it has on disk.
 type verifier interface {
-	verify(ctx context.Context, pace func(time.Duration) error) error
+	verify(ctx context.Context, pace func(time.Duration) error, inUse func(func()) error) error
+}
+
+// whileInUse returns a function that calls another while store is the one in use, and can't be closed.
+func (db *DB) whileInUse(store kvStore) func(func()) error {
+	return func(do func()) error {
+		db.life.RLock()
+		defer db.life.RUnlock()
+		switch {
+		case db.closed:
+			return ErrClosed
+		case db.store != store:
+			return errReplaced
+		}
+		do()
+		return nil
+	}
 }
 
 // Verify checks that the state is what was applied: each block on disk against its checksum, and the sum of all pairs of one
@@ -188,14 +228,14 @@ func (db *DB) Verify(ctx context.Context, part float64) error {
 		}
 	}
 	db.life.RLock()
-	v, ok := db.store.(verifier)
+	store := db.store
 	closed := db.closed
 	db.life.RUnlock()
 	if closed {
 		return ErrClosed
 	}
-	if ok {
-		if err := v.verify(ctx, pace); err != nil {
+	if v, ok := store.(verifier); ok {
+		if err := v.verify(ctx, pace, db.whileInUse(store)); err != nil {
 			return fmt.Errorf("meta: verify: %w", err)
 		}
 	}
@@ -244,21 +284,29 @@ func (db *DB) verifySum(pace func(time.Duration) error) error {
 // distrustName is a file in a state directory that must not be opened any more: why.
 const distrustName = "DISTRUSTED"
 
+// State is the number of the state in use, from 1 on: it grows when Restore puts another state in its place.
+func (db *DB) State() uint64 { return 1 + db.restores.Load() }
+
 // Distrust ends the use of a state that has turned out to be wrong: reads, snapshots and Apply return an error that wraps
-// ErrDamaged, also after another start, until Restore has put another state in its place.
-func (db *DB) Distrust(why error) {
+// ErrDamaged, also after another start, until Restore has put another state in its place. It does nothing and returns false if state,
+// see State, has been replaced, or is distrusted already.
+func (db *DB) Distrust(state uint64, why error) bool {
 	if !errors.Is(why, ErrDamaged) {
 		why = damagef("%v", why)
 	}
 	db.life.RLock()
 	defer db.life.RUnlock()
-	if db.closed || !db.distrust.CompareAndSwap(nil, &why) || db.layout == nil {
-		return
+	if db.closed || db.State() != state || !db.distrust.CompareAndSwap(nil, &why) {
+		return false
+	}
+	if db.layout == nil {
+		return true
 	}
 	name := filepath.Join(db.layout.path(db.layout.num), distrustName)
 	if err := durable.WriteFile(name, []byte(why.Error())); err != nil && db.opts.Log != nil {
 		db.opts.Log.Warn("meta: the distrusted state is not marked", "err", err) // it is checked again at the next start
 	}
+	return true
 }
 
 // Distrusted is why nothing can be read, nil normally.

@@ -44,6 +44,9 @@ func (m *Member) compare(ctx context.Context) {
 			return
 		}
 		for _, c := range page {
+			if ctx.Err() != nil {
+				return
+			}
 			if !m.cfg.Store.Whole(storeID(c.ID), c.Size) {
 				m.lost.add(c.ID)
 				lacking, bytes = lacking+1, bytes+c.Size

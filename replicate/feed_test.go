@@ -15,6 +15,9 @@ func TestG10EachTransferEndsOnceForEachFollower(t *testing.T) {
 	c.node(4).stop()
 	c.declareDown(4)
 	n := c.node(1)
+	n.stop()
+	n.tuning.Silent = 5 * time.Second // a slow disk here leaves nobody out
+	n.start()
 	feeds := []*TransferFeed{n.replicator().FollowTransfers(), n.replicator().FollowTransfers()}
 	for i, size := range []int{100, 100_000, 5<<20 + 3} {
 		if _, err := n.publish(c.create(1, string(rune('a'+i))), meta.ContentID{}, randomBytes(1, size)); err != nil {

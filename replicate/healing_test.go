@@ -97,7 +97,7 @@ func TestLeaderThatStoodStillTriesAgain(t *testing.T) {
 	_, a, ids := owing(t)
 	clock := &leapClock{}
 	var asked atomic.Int64
-	a.cfg.Clock, a.cfg.IsLeader, a.cfg.Tuning.CatchUpEvery = clock, func() bool { return true }, time.Millisecond
+	a.cfg.Clock, a.cfg.IsLeader, a.cfg.Tuning.CatchUpEvery = clock, func() bool { return true }, 20*time.Millisecond
 	a.own = func(context.Context, work) workReply { asked.Add(1); return workReply{} }
 	a.cfg.Peers = callFunc(func(context.Context) error { asked.Add(1); return errors.New("no answer") })
 	for range 8 { // each waits a minute from now on

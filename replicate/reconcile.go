@@ -2,6 +2,7 @@ package replicate
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	"github.com/rdmcfs/rdmcfs/internal/content"
@@ -46,7 +47,7 @@ func (m *Member) takeStock(n meta.Node, index uint64) (b standingBook, err error
 			}
 			switch {
 			case lacks:
-			case len(b.report) < reconcileReport && (!backlog || m.placed(o.Content)) && !m.held.waiting(o.Content):
+			case len(b.report) < reconcileReport && (!backlog || o.Unplaced || o.Since != 0) && !m.held.waiting(o.Content):
 				b.report = append(b.report, o.Content)
 			}
 		}
@@ -154,16 +155,27 @@ func (m *Member) letIn() (meta.Node, bool) {
 	return n, err == nil && n.State == meta.NodeUp && n.Incarnation == self.Incarnation
 }
 
+// settles tells whether a node's word that it has everything up to an index changes what the log holds for owed.
+func settles(n meta.Node, upTo uint64) bool {
+	return len(n.Backlog) > 0 && upTo > n.Backlog[0].Lo || n.Recheck.Hi > 0 && upTo > n.Recheck.Lo
+}
+
+// drainedSince tells whether this node has drained at a time after an index: what is owed to it could not be seen then.
+func (m *Member) drainedSince(index uint64) bool {
+	n, in := m.letIn()
+	return !in || n.DrainIndex != 0 || slices.ContainsFunc(n.Backlog, func(r meta.IndexRange) bool { return r.Hi > index })
+}
+
 func (m *Member) reconcileOnce(ctx context.Context) {
 	m.compare(ctx)
 	self := m.cfg.Self()
 	view, index := m.cfg.Names.View(), m.cfg.Names.Index()
 	n, in := m.letIn()
-	if !in {
+	if !in || n.DrainIndex != 0 {
 		return
 	}
 	count, _, err := m.cfg.Names.OwedCount(self.Node)
-	if err != nil || count == 0 && len(n.Backlog) == 0 {
+	if err != nil || count == 0 && len(n.Backlog) == 0 && n.Recheck.Hi == 0 {
 		return
 	}
 	b, err := m.takeStock(n, index)
@@ -174,7 +186,7 @@ func (m *Member) reconcileOnce(ctx context.Context) {
 	if len(b.report) > 0 {
 		m.held.add(b.report...)
 	}
-	if len(n.Backlog) == 0 || b.upTo <= n.Backlog[0].Lo {
+	if !settles(n, b.upTo) || m.drainedSince(index) {
 		return
 	}
 	ctx, cancel := context.WithTimeout(ctx, proposeMax)

@@ -76,12 +76,12 @@ func (m *Member) sweep() {
 	}
 	now := m.cfg.Clock.Now()
 	for _, id := range m.retired.due(now.Add(-m.cfg.Tuning.DeleteAfter)) {
-		if m.wanted(id) {
-			continue // it came back
-		}
-		if m.held.waiting(id) {
+		if m.held.waiting(id) { // looked at first: once it is in the log, the content is wanted
 			m.retired.add(id, now) // the log is about to believe that it is here
 			continue
+		}
+		if m.wanted(id) {
+			continue // it came back
 		}
 		if h := m.find(id); h != nil { // catch-up that ended half way: its bytes are open until it is over
 			h.post(func() { h.take(mvDecided{verdictAborted}) })

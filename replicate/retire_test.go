@@ -32,6 +32,8 @@ func (s *onlyStates) List(state content.State) (ids []content.ID) {
 
 func (s *onlyStates) Damaged() []content.ID { return nil }
 
+func (s *onlyStates) Whole(id content.ID, _ int64) bool { return s.committed[id] }
+
 func (s *onlyStates) Delete(id content.ID) error {
 	delete(s.committed, id)
 	return nil

@@ -229,17 +229,32 @@ func (p *poll) patience(now time.Time) time.Duration {
 	return min(rest, t.Stuck)
 }
 
-// leaveSlow does not wait for a member, beyond those that are needed, whose link is much slower than those of the others.
+// leaveSlow does not wait for members, beyond those that are needed, whose links are much slower than those of the others.
 func (p *poll) leaveSlow(now time.Time) {
 	t := &p.s.p.cfg.Tuning
-	n, since := p.s.p.putting.alone()
-	if !p.open[n] || n == p.s.id.Node || len(p.votes) < p.s.targets.minCopies() {
+	if len(p.votes) < p.s.targets.minCopies() {
 		return
 	}
-	text := p.watch.slow(now, n, since, t.SlowPart, 2*t.Silent)
-	if text == "" {
-		return
+	alone, since := p.s.p.putting.alone()
+	for _, n := range slices.Sorted(maps.Keys(p.open)) {
+		text := ""
+		switch n {
+		case p.s.id.Node:
+			continue
+		case alone:
+			text = p.watch.slow(now, n, since, t.SlowPart, 2*t.Silent)
+		}
+		if text == "" {
+			text = p.watch.crowded(now, n, t.SlowPart, 2*t.Silent)
+		}
+		if text != "" {
+			p.leave(n, text)
+		}
 	}
+}
+
+// leave leaves a slow member to catch-up.
+func (p *poll) leave(n meta.NodeID, text string) {
 	delete(p.open, n)
 	p.missed = append(p.missed, meta.Missed{Node: n, Reason: meta.OwedSlow})
 	out := &rootMember{node: n, phase: memberOut, reason: meta.OwedSlow, text: text}

@@ -59,7 +59,7 @@ func falling(steps int) (out []int64) {
 func TestSmallContentIsJudgedByItsProgress(t *testing.T) {
 	c := newCluster(t, 3, 3)
 	c.setLeaderless()
-	c.node(1).tuning.Stuck = 2 * time.Second
+	c.node(1).tuning.Stuck, c.node(1).tuning.Silent = 2*time.Second, 5*time.Second
 	c.node(1).pace(func(meta.NodeID) []int64 { return falling(16) }) // 4.8 s
 	ino := c.create(1, "f")
 	out, err := c.node(1).publish(ino, meta.ContentID{}, randomBytes(1, 50_000))

@@ -96,6 +96,22 @@ func (w *smallWatch) slow(now time.Time, alone meta.NodeID, since time.Time, par
 	return fmt.Sprintf("it takes %v more at its pace, the others took %v", rest.Round(100*time.Millisecond), others.Round(100*time.Millisecond))
 }
 
+// crowded tells why a member is slow whose bytes still wait for room in a full queue, of which only what went before them moves: they
+// have waited part times as long as the median of the votes took, and longer than floor. "" if it is not slow.
+func (w *smallWatch) crowded(now time.Time, n meta.NodeID, part float64, floor time.Duration) string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	l := w.lanes[n]
+	if l == nil || l.left >= 0 || len(w.votes) == 0 {
+		return ""
+	}
+	waited, others := now.Sub(w.began), w.votes[(len(w.votes)-1)/2]
+	if waited <= max(floor, time.Duration(part*float64(others))) {
+		return ""
+	}
+	return fmt.Sprintf("its queue has been full for %v, the others took %v", waited.Round(100*time.Millisecond), others.Round(100*time.Millisecond))
+}
+
 // putting counts the members that puts of this node are under way to: with several they share its link, whose parts may be very unequal.
 type putting struct {
 	mu    sync.Mutex

@@ -88,6 +88,8 @@ type Config struct {
 	AutoVisible bool
 	// Digest returns the digest of the state at an index, if it is known: followers and followed compare. May be nil.
 	Digest func(index uint64) (digest [16]byte, ok bool)
+	// Wrong is why the state machine's state is known to be wrong and must be replaced, nil normally. May be nil.
+	Wrong func() error
 	// Logger gets rare events: changes of role, damaged logs, full disks. Nil discards them.
 	Logger *slog.Logger
 	// FS is the file system that holds Dir; nil is the real one.

@@ -308,6 +308,11 @@ func (a *applier) restore(r *restoreJob) error {
 		a.n.feed.reset(r.head.base())
 	}
 	a.n.rebuilt()
+	if a.n.cfg.Wrong != nil {
+		if err := a.n.cfg.Wrong(); err != nil { // the new state too: a call of Rebuild meanwhile had no effect
+			a.n.Rebuild(fmt.Errorf("%w: %w", ErrStateWrong, err))
+		}
+	}
 	a.n.showRestored(r.head.index)
 	return nil
 }

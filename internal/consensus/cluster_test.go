@@ -49,6 +49,7 @@ type toy struct {
 	now    *toyState
 	synced *toyState
 	fail   error
+	bad    int // so many snapshots more bring a state that is wrong
 
 	digests map[uint64]uint64
 }
@@ -128,6 +129,15 @@ func (m *toy) digestAt(index uint64) (d [16]byte, ok bool) {
 	return d, ok
 }
 
+func (m *toy) isWrong() error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if errors.Is(m.fail, ErrStateWrong) {
+		return m.fail
+	}
+	return nil
+}
+
 func (m *toy) Sync() error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -162,7 +172,10 @@ func (m *toy) Restore(index, _ uint64, r io.Reader) error {
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.now, m.synced, m.fail = s, s.clone(), nil
+	m.now, m.synced = s, s.clone()
+	if m.bad--; m.bad < 0 {
+		m.bad, m.fail = 0, nil
+	}
 	return nil
 }
 
@@ -258,7 +271,7 @@ func (c *cluster) config(tn *testNode) Config {
 	cfg.LogTime = func() int64 { return tn.sm.state().Time }
 	cfg.Wall = func() time.Time { return c.wall(tn.id) }
 	sm := tn.sm
-	cfg.Digest = sm.digestAt
+	cfg.Digest, cfg.Wrong = sm.digestAt, sm.isWrong
 	if c.real {
 		cfg.Dir = filepath.Join(c.dir, fmt.Sprint(tn.id))
 	} else {

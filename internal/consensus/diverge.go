@@ -24,14 +24,24 @@ func (n *Node) appendProof(b []byte) []byte {
 	n.mu.Lock()
 	p := proof{applied: n.state.applied}
 	n.mu.Unlock()
-	if n.cfg.Digest != nil {
-		p.digest, p.known = n.cfg.Digest(p.applied)
-	}
+	p.digest, p.known = n.digestAt(p.applied)
 	known := byte(0)
 	if p.known {
 		known = 1
 	}
 	return append(append(appendU64s(b, p.applied), known), p.digest[:]...)
+}
+
+// digestAt is the digest of the state at an index, if it is known. That of a state that is known to be wrong says nothing about histories.
+func (n *Node) digestAt(index uint64) (digest [16]byte, ok bool) {
+	if n.cfg.Digest == nil {
+		return digest, false
+	}
+	digest, ok = n.cfg.Digest(index)
+	if n.rebuilding() != nil || n.cfg.Wrong != nil && n.cfg.Wrong() != nil {
+		return [16]byte{}, false
+	}
+	return digest, ok
 }
 
 func (r *reader) proof() (p proof) {
@@ -47,11 +57,19 @@ func (n *Node) divergence(peer ID, p proof) string {
 	if last, alone := n.lastAlone(); alone && p.applied > last {
 		return fmt.Sprintf("node %d has applied log index %d, and the log of node %d, the only voter, ends at %d: %s", peer>>32, p.applied, n.id>>32, last, what)
 	}
-	if !p.known || n.cfg.Digest == nil {
+	if why := n.divergenceOfDigest(peer, p); why != "" {
+		return why + ": " + what
+	}
+	return ""
+}
+
+// divergenceOfDigest compares digests of the states at the follower's index.
+func (n *Node) divergenceOfDigest(peer ID, p proof) string {
+	if !p.known {
 		return ""
 	}
-	if own, ok := n.cfg.Digest(p.applied); ok && own != p.digest {
-		return fmt.Sprintf("nodes %d and %d have different states at log index %d: %s", peer>>32, n.id>>32, p.applied, what)
+	if own, ok := n.digestAt(p.applied); ok && own != p.digest {
+		return fmt.Sprintf("nodes %d and %d have different states at log index %d", peer>>32, n.id>>32, p.applied)
 	}
 	return ""
 }
@@ -85,6 +103,12 @@ func (n *Node) lastAlone() (last uint64, alone bool) {
 	return 0, false
 }
 
+// divergent is a peer with another history.
+type divergent struct {
+	why   string
+	known bool // the upper layer knew the peer: one that it does not know any more was evicted
+}
+
 // noteDiverged remembers for status what is between this node and a peer; "" is nothing.
 func (n *Node) noteDiverged(peer ID, why string) {
 	n.mu.Lock()
@@ -93,8 +117,29 @@ func (n *Node) noteDiverged(peer ID, why string) {
 		delete(n.state.diverged, peer)
 		return
 	}
-	if n.state.diverged[peer] == "" {
+	d, old := n.state.diverged[peer]
+	if !old {
 		n.log.Error("histories differ", "peer", fmt.Sprintf("%x", peer), "why", why)
 	}
-	n.state.diverged[peer] = why
+	d.why = why
+	n.state.diverged[peer] = d
+}
+
+// stillDiverged is what status says. It forgets peers that were evicted, or have joined under another id. A peer that was never known
+// stays: the state that knew it may be what was put back.
+func (n *Node) stillDiverged() (why string) {
+	peers := n.peers()
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for id, d := range n.state.diverged {
+		now := contains(peers, id) || contains(raftMembersOf(n.state.conf), id)
+		if d.known && !now {
+			delete(n.state.diverged, id)
+			continue
+		}
+		d.known = d.known || now
+		n.state.diverged[id] = d
+		why = d.why
+	}
+	return why
 }

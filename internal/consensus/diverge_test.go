@@ -5,6 +5,10 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"go.etcd.io/raft/v3/raftpb"
+
+	"github.com/rdmcfs/rdmcfs/internal/consensus/raftlog"
 )
 
 // Two nodes, one voter, and the voter's directory is put back to an older copy: the observer, which has more, does not follow it,
@@ -41,5 +45,43 @@ func TestVoterPutBackIsNotFollowed(t *testing.T) {
 			t.Fatalf("the observer took entries of another history: at %d, was at %d", got.Index, had)
 		}
 		c.propose(voter, "goes on")
+	}
+}
+
+// What was found about a state that has been replaced, or a peer that was evicted, is forgotten. A state that is known to be wrong says
+// nothing about histories.
+func TestDivergenceIsForgotten(t *testing.T) {
+	peers, wrong := []ID{2, 3}, error(nil)
+	n := newNode(Config{Identity: Identity{ID: 1}, Peers: func() []ID { return peers }, Wrong: func() error { return wrong },
+		Digest: func(uint64) ([16]byte, bool) { return [16]byte{1}, true }})
+	defer n.cancel(ErrClosed)
+	n.feed = newFeed(raftlog.Base{})
+	n.state.conf = &raftpb.ConfState{Voters: []uint64{2, 3}}
+	other := proof{applied: 7, known: true, digest: [16]byte{2}}
+	if _, known := n.digestAt(7); !known || n.divergenceOfDigest(4, other) == "" {
+		t.Fatal("another state is the same")
+	}
+	n.noteDiverged(2, "replaced")
+	if n.Status().Diverged == "" {
+		t.Fatal("not said")
+	}
+	if n.rebuilt(); n.Status().Diverged != "" {
+		t.Fatal("said of the state before")
+	}
+	n.noteDiverged(4, "not known here")
+	n.Status()
+	if n.Status().Diverged == "" {
+		t.Fatal("a peer that was never known is forgotten")
+	}
+	peers = append(peers, 4)
+	n.Status()
+	if peers = peers[:2]; n.Status().Diverged != "" {
+		t.Fatal("said of an evicted peer")
+	}
+	for _, set := range []func(){func() { n.state.wrong = ErrStateWrong }, func() { n.state.wrong, wrong = nil, ErrStateWrong }} {
+		set()
+		if _, known := n.digestAt(7); known || n.divergenceOfDigest(4, other) != "" {
+			t.Fatal("a wrong state is compared")
+		}
 	}
 }

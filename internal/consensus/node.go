@@ -74,8 +74,9 @@ type nodeState struct {
 	lostSince time.Time // since when no leader is known
 	noQuorum  bool      // and that has been too long
 	readOnly  error
-	wrong     error // why the state is being replaced, see Rebuild
-	diverged  map[ID]string
+	wrong     error  // why the state is being replaced, see Rebuild
+	rebuilds  uint64 // how often wrong was set
+	diverged  map[ID]divergent
 
 	applied, synced, visible uint64
 	wanted                   uint64 // progress up to here is reported at once
@@ -158,7 +159,7 @@ func newNode(cfg Config) *Node {
 	n.applyQ.wake = make(chan struct{}, 1)
 	n.applyQ.room = make(chan struct{}, 1)
 	n.reports.urgent, n.reports.lazy = make(chan struct{}, 1), make(chan struct{}, 1)
-	n.state = nodeState{serving: map[ID]bool{}, diverged: map[ID]string{}, role: RoleObserver, lostSince: time.Now(), progress: map[ID]*nodeProgress{}, barriers: map[*barrier]struct{}{},
+	n.state = nodeState{serving: map[ID]bool{}, diverged: map[ID]divergent{}, role: RoleObserver, lostSince: time.Now(), progress: map[ID]*nodeProgress{}, barriers: map[*barrier]struct{}{},
 		waiters: map[uint64]*waiter{}, links: map[ID]*link{}, inbound: map[ID]*stream{}, streams: map[*stream]struct{}{},
 		changed: make(chan struct{})}
 	return n

@@ -7,6 +7,8 @@ import (
 	"slices"
 	"time"
 
+	"go.etcd.io/raft/v3/raftpb"
+
 	"github.com/rdmcfs/rdmcfs/internal/consensus/raftlog"
 )
 
@@ -97,8 +99,10 @@ func (n *Node) Rebuild(why error) {
 		return
 	}
 	n.state.wrong = why
+	n.state.rebuilds++
+	number := n.state.rebuilds
 	n.log.Error("the state is wrong: it is replaced by another node's", "error", why)
-	n.wg.Go(n.runRebuild)
+	n.wg.Go(func() { n.runRebuild(number) })
 }
 
 // rebuilding is why the state is being replaced, nil normally.
@@ -113,17 +117,25 @@ func (n *Node) rebuilt() {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.state.wrong = nil
+	clear(n.state.diverged) // what others found about the state before
+}
+
+// rebuilds says whether the state is still to be replaced for the reason with this number.
+func (n *Node) rebuilds(number uint64) bool {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.state.wrong != nil && n.state.rebuilds == number
 }
 
 // runRebuild asks all others for their states in turn, until one was taken.
-func (n *Node) runRebuild() {
+func (n *Node) runRebuild(number uint64) {
 	for n.ctx.Err() == nil {
 		n.mu.Lock()
 		ids := votersOf(n.state.conf)
 		n.mu.Unlock()
 		for _, peer := range otherThan(n.id, ids, n.peers()) {
 			_, err := n.fetchSnapshot(n.ctx, peer)
-			if n.rebuilding() == nil {
+			if !n.rebuilds(number) {
 				return
 			}
 			n.log.Warn("rebuild", "peer", fmt.Sprintf("%x", peer), "error", err)
@@ -154,6 +166,12 @@ func (r *rebuilder) take(ctx context.Context, peer ID, least uint64) error {
 	if head.index < least {
 		return fmt.Errorf("consensus: snapshot of %x is at %d, %d is needed", peer, head.index, least)
 	}
+	if head.term == 0 {
+		head.term, head.conf = r.termOf(&head), r.state.Base.Conf // the log stays, and with it what it says of the voters
+	}
+	if head.term == 0 {
+		return fmt.Errorf("consensus: snapshot of %x at %d: %w", peer, head.index, errNoTerm)
+	}
 	base := head.base()
 	if err := r.disk.Append(&raftlog.Batch{Intent: &base}); err != nil {
 		return err
@@ -163,4 +181,29 @@ func (r *rebuilder) take(ctx context.Context, peer ID, least uint64) error {
 	}
 	r.n.log.Info("state rebuilt", "peer", fmt.Sprintf("%x", peer), "index", head.index)
 	return nil
+}
+
+// termOf finds the term of a snapshot in this node's own log, 0 if the log does not surely hold the snapshot's entry. The time of the last
+// proposal tells whether both are of one history: it is different for each. An entry behind that must be known to be committed.
+func (r *rebuilder) termOf(head *snapHead) uint64 {
+	s := r.state
+	if !contains(raftMembersOf(s.Base.Conf), r.n.id) || head.index < s.Base.Index || head.index > s.LastIndex() {
+		return 0
+	}
+	entries := s.Entries[:head.index-s.Base.Index]
+	term, last := s.Base.Term, s.Base.Time
+	alone := len(votersOf(s.Base.Conf)) == 1 // what the only voter has written is committed
+	certain := true
+	for _, e := range entries {
+		term = e.GetTerm()
+		alone = alone && e.GetType() == raftpb.EntryNormal
+		certain = alone || e.GetIndex() <= s.Hard.GetCommit() || timeOf(e) > 0
+		if at := timeOf(e); at > 0 {
+			last = at
+		}
+	}
+	if !certain || last != head.timeNanos {
+		return 0
+	}
+	return term
 }

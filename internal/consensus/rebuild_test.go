@@ -6,6 +6,10 @@ import (
 	"fmt"
 	"testing"
 	"time"
+
+	"go.etcd.io/raft/v3/raftpb"
+
+	"github.com/rdmcfs/rdmcfs/internal/consensus/raftlog"
 )
 
 // rebuild remakes the state of a node that has none any more, and starts the node.
@@ -133,5 +137,106 @@ func TestRebuildWhileRunning(t *testing.T) {
 	c.converge()
 	if got := c.nodes[1].sm.state(); got.Count != 1+2*2*5 {
 		t.Fatalf("%d commands", got.Count)
+	}
+}
+
+// A state that takes the place of a wrong one may be wrong too: another is taken, though nothing is applied that would show it.
+func TestRebuildAgain(t *testing.T) {
+	c := newCluster(t, 3, nil)
+	leader := c.waitVoters(3)
+	c.propose(leader, "first")
+	c.converge()
+	tn := c.nodes[1+leader%3]
+	wrong := fmt.Errorf("test: %w", ErrStateWrong)
+	tn.sm.mu.Lock()
+	tn.sm.fail, tn.sm.bad = wrong, 2
+	tn.sm.mu.Unlock()
+	tn.node.Rebuild(wrong)
+	eventually(t, 20*time.Second, "the third state is whole", func() bool { return tn.sm.isWrong() == nil && tn.node.rebuilding() == nil })
+	c.propose(tn.id, "second")
+	c.converge()
+}
+
+// A node that refuses to send its state does the one that asks no harm.
+func TestRefusedSnapshot(t *testing.T) {
+	c := newCluster(t, 2, nil)
+	leader := c.waitVoters(1)
+	c.propose(leader, "first")
+	other := 3 - leader
+	if !c.nodes[leader].node.beginSnapshot(other) {
+		t.Fatal("busy")
+	}
+	if _, _, err := c.nodes[other].node.openSnapshot(t.Context(), leader); err == nil {
+		t.Fatal("two at once")
+	}
+	c.nodes[leader].node.endSnapshot(other)
+	conn, _, err := c.nodes[other].node.openSnapshot(t.Context(), leader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	conn.Close()
+}
+
+// Two nodes were stopped, and the state of the only voter is lost, its log cut. The observer has got nothing since its
+// start, and has all.
+func TestRebuildVoterFromObserver(t *testing.T) {
+	c := newCluster(t, 2, func(c *cluster) { c.tune.TailEntries, c.tune.SyncEntries = 50, 10 })
+	voter := c.waitVoters(1)
+	observer := 3 - voter
+	for i := range 400 {
+		c.propose(voter, fmt.Sprint("s", i))
+	}
+	eventually(t, 10*time.Second, "the log is cut", func() bool { return c.nodes[voter].node.Status().LogFirst > 300 })
+	c.converge()
+	c.stop(observer)
+	for i := range 7 { // the observer has missed these
+		c.propose(voter, fmt.Sprint("m", i))
+	}
+	want := c.nodes[voter].sm.state()
+	c.stop(voter)
+	c.start(observer)
+	if c.rebuild(voter, want.Index) {
+		t.Fatal("started over")
+	}
+	c.propose(voter, "again")
+	c.converge()
+	if got := c.nodes[voter].sm.state(); got.Results["s399"] != want.Results["s399"] || got.Count != want.Count+1 {
+		t.Fatalf("state %+v, want %+v", got, want)
+	}
+}
+
+// A snapshot without a term is used only if the own log holds its entry.
+func TestTermOfSnapshot(t *testing.T) {
+	entry := func(index, term uint64, at int64) *raftpb.Entry {
+		e := &raftpb.Entry{Index: new(index), Term: new(term)}
+		if at > 0 {
+			e.Data = (&Proposal{}).envelope(at)
+		}
+		return e
+	}
+	conf := &raftpb.ConfState{Voters: []uint64{1}}
+	r := &rebuilder{n: &Node{id: 1}, state: &raftlog.State{Base: raftlog.Base{Index: 10, Term: 2, Time: 100, Conf: conf},
+		Entries: []*raftpb.Entry{entry(11, 3, 0), entry(12, 3, 110), entry(13, 4, 0)}}}
+	for _, c := range []struct {
+		index uint64
+		time  int64
+		want  uint64
+	}{{9, 90, 0}, {10, 100, 2}, {11, 100, 3}, {12, 110, 3}, {12, 111, 0}, {13, 110, 4}, {13, 100, 0}, {14, 110, 0}} {
+		if got := r.termOf(&snapHead{index: c.index, timeNanos: c.time}); got != c.want {
+			t.Errorf("at %d, time %d: term %d, want %d", c.index, c.time, got, c.want)
+		}
+	}
+	conf.Voters, r.state.Hard = []uint64{1, 2, 3}, &raftpb.HardState{Commit: new(uint64(12))}
+	if got := r.termOf(&snapHead{index: 13, timeNanos: 110}); got != 0 {
+		t.Errorf("an entry that may not be committed gives term %d", got)
+	}
+	r.state.Hard.Commit = new(uint64(13))
+	if got := r.termOf(&snapHead{index: 13, timeNanos: 110}); got != 4 {
+		t.Errorf("a committed entry gives term %d", got)
+	}
+	conf.Voters = []uint64{1}
+	r.n.id = 2
+	if got := r.termOf(&snapHead{index: 12, timeNanos: 110}); got != 0 {
+		t.Errorf("an observer takes term %d", got)
 	}
 }

@@ -20,6 +20,8 @@ const (
 	chunkTimeout    = 30 * time.Second
 )
 
+var errNoTerm = errors.New("its term is not known")
+
 func (h *snapHead) base() raftlog.Base {
 	return raftlog.Base{Index: h.index, Term: h.term, Time: h.timeNanos, Conf: h.conf}
 }
@@ -36,11 +38,10 @@ func (n *Node) serveSnapshot(conn net.Conn, peer ID) error {
 			writeFrame(conn, frameSnapFailed, func(b []byte) []byte { return append(b, err.Error()...) }))
 	}
 	defer data.Close()
-	base, ok := n.feed.at(index)
-	if !ok || base.Term == 0 || base.Conf == nil {
+	head, ok := n.snapshotHead(index)
+	if !ok {
 		return writeFrame(conn, frameSnapFailed, func(b []byte) []byte { return append(b, "term or voters are not known yet"...) })
 	}
-	head := snapHead{index: index, term: base.Term, timeNanos: base.Time, conf: base.Conf}
 	if err := writeFrame(conn, frameSnapBegin, head.append); err != nil {
 		return err
 	}
@@ -66,6 +67,20 @@ func (n *Node) serveSnapshot(conn net.Conn, peer ID) error {
 				writeFrame(conn, frameSnapFailed, func(b []byte) []byte { return append(b, err.Error()...) }))
 		}
 	}
+}
+
+// snapshotHead is the head of a snapshot of the state at index. An observer that has got nothing since its start knows neither the term
+// nor, for sure, the voters.
+func (n *Node) snapshotHead(index uint64) (h snapHead, ok bool) {
+	base, ok := n.feed.at(index)
+	if ok && base.Term > 0 && base.Conf != nil {
+		return snapHead{index: index, term: base.Term, timeNanos: base.Time, conf: base.Conf}, true
+	}
+	if n.cfg.LogTime == nil {
+		return h, false
+	}
+	h = snapHead{index: index, timeNanos: n.cfg.LogTime()}
+	return h, index > 0 && h.timeNanos > 0 && n.cfg.StateMachine.Applied() == index // the time is that of this index
 }
 
 func ignoreEOF(err error) error {
@@ -114,6 +129,9 @@ func (n *Node) fetchSnapshot(ctx context.Context, peer ID) (raftlog.Base, error)
 	stop := context.AfterFunc(ctx, func() { _ = conn.Close() })
 	defer stop()
 	base := head.base()
+	if base.Term == 0 {
+		return base, fmt.Errorf("consensus: snapshot of %x: %w", peer, errNoTerm)
+	}
 	if err := n.persistNow(ctx, &raftlog.Batch{Intent: &base}); err != nil {
 		return base, err
 	}
@@ -137,12 +155,13 @@ func (n *Node) openSnapshot(ctx context.Context, peer ID) (conn net.Conn, head s
 	if conn, err = n.open(ctx, peer, purposeBulk); err != nil {
 		return nil, head, err
 	}
+	opened := conn // a return without it sets conn to nil
 	defer func() {
 		if err != nil {
-			_ = conn.Close()
+			_ = opened.Close()
 		}
 	}()
-	stop := context.AfterFunc(ctx, func() { _ = conn.Close() })
+	stop := context.AfterFunc(ctx, func() { _ = opened.Close() })
 	defer stop()
 	_ = conn.SetReadDeadline(time.Now().Add(chunkTimeout))
 	kind, body, err := readFrame(conn, maxFrame)

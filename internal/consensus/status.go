@@ -3,6 +3,7 @@ package consensus
 // Status returns what the node knows.
 func (n *Node) Status() Status {
 	first := n.feed.first()
+	diverged := n.stillDiverged()
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	s := &n.state
@@ -10,16 +11,13 @@ func (n *Node) Status() Status {
 		ID: n.id, Role: s.role, Leader: s.leader, Term: s.term, Commit: s.commit,
 		Applied: s.applied, Synced: s.synced, Visible: s.visible, LogFirst: first,
 		Voters: votersOf(s.conf), Learners: append([]ID(nil), s.conf.GetLearners()...), Joint: len(s.conf.GetVotersOutgoing()) > 0,
-		NoQuorum: s.noQuorum, Progress: map[ID]Progress{},
+		NoQuorum: s.noQuorum, Progress: map[ID]Progress{}, Diverged: diverged,
 	}
 	if s.follower != nil {
 		st.Following = s.follower.peer
 	}
 	if s.readOnly != nil {
 		st.ReadOnly = s.readOnly.Error()
-	}
-	for _, why := range s.diverged {
-		st.Diverged = why
 	}
 	for id, p := range s.progress {
 		st.Progress[id] = p.Progress

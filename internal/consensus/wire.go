@@ -385,7 +385,8 @@ func decodeEntries(b []byte) ([]Committed, error) {
 	return list, r.done()
 }
 
-// snapHead says what a snapshot holds.
+// snapHead says what a snapshot holds. With term 0 neither the term nor conf is known: only who has the entry in its own log can use
+// that, see rebuilder.take.
 type snapHead struct {
 	index, term uint64
 	timeNanos   int64
@@ -402,7 +403,7 @@ func decodeSnapHead(b []byte) (snapHead, error) {
 	if err := r.done(); err != nil {
 		return s, err
 	}
-	if s.index == 0 || s.term == 0 || s.conf == nil {
+	if s.index == 0 || s.term > 0 && s.conf == nil {
 		return s, fmt.Errorf("%w: snapshot at %d of term %d", errFrame, s.index, s.term)
 	}
 	return s, nil

@@ -165,11 +165,25 @@ func (s *Store) Stat(id ID) (Info, error) {
 	}
 }
 
-// changed tells whether a content has gone on from a state and a base. A decision that is being carried out counts, and is
-// waited for.
+// changed tells whether a content has gone on from a state and a base, or is about to be removed. A decision that is being carried
+// out counts, and is waited for.
 func (s *Store) changed(id ID, state State, base ID) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	e := s.settledLocked(id)
+	return e == nil || e.dead || e.state != state || e.base != base
+}
+
+// moved is changed of a content that may have been deleted and be kept for what is over it.
+func (s *Store) moved(id ID, state State, base ID) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	e := s.settledLocked(id)
+	return e == nil || e.state != state || e.base != base
+}
+
+// settledLocked waits for the decision on a content that is being carried out, and returns its entry.
+func (s *Store) settledLocked(id ID) *entry {
 	e := s.index[id]
 	if e != nil && e.idle != nil {
 		idle := e.idle
@@ -178,7 +192,7 @@ func (s *Store) changed(id ID, state State, base ID) bool {
 		s.mu.Lock()
 		e = s.index[id]
 	}
-	return e == nil || e.dead || e.state != state || e.base != base
+	return e
 }
 
 // depthLocked counts the deltas from id down to a plain content.

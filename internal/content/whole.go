@@ -12,19 +12,31 @@ import (
 // size is the content's length as the log has it. No bytes are read. A content that is not whole counts as damaged from
 // then on. The files of each content are looked at once after Open: what comes later was synced before it got its name.
 func (s *Store) Whole(id ID, size int64) bool {
-	layer := id
+	above, layer := ID{}, id
 	for range DepthMax + 1 {
 		base, ok := s.wholeLayer(layer, size)
 		switch {
+		case !ok && layer != id && s.baseOf(above) != layer:
+			return true // it was folded meanwhile, which reads all of it
 		case !ok && layer != id:
 			s.markDamaged(id, fmt.Errorf("content: %s: base %s: %w", id, layer, ErrCorrupt))
 			return false
 		case !ok || base.IsZero():
 			return ok
 		}
-		layer, size = base, -1
+		above, layer, size = layer, base, -1
 	}
 	return false
+}
+
+// baseOf is what a content is a delta over; zero for a plain one, and for one that is not here.
+func (s *Store) baseOf(id ID) ID {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if e := s.index[id]; e != nil {
+		return e.base
+	}
+	return ID{}
 }
 
 // wholeLayer is Whole of one content without its bases. A negative size is not known.
@@ -42,7 +54,7 @@ func (s *Store) wholeLayer(id ID, size int64) (base ID, ok bool) {
 			return base, true
 		}
 		err := s.lookAtFiles(id, base, state, size)
-		if err != nil && s.changed(id, state, base) {
+		if err != nil && s.moved(id, state, base) {
 			continue // a commit or a fold moved it meanwhile
 		}
 		if errors.Is(err, ErrCorrupt) || errors.Is(err, os.ErrNotExist) {

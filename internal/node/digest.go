@@ -129,14 +129,16 @@ func (d *digests) run(ctx context.Context) {
 		case <-tick.C:
 		}
 		// Others have applied by now what was applied here a round ago.
+		state := d.n.db.State() // before the mark, which is not an older state's then
 		if own, ok := d.marks.at(last); ok && d.n.db.Distrusted() == nil {
-			d.compare(ctx, last, own)
+			d.compare(ctx, state, last, own)
 		}
 		last = d.n.db.Index()
 	}
 }
 
-func (d *digests) compare(ctx context.Context, index uint64, own [16]byte) {
+// compare compares a digest of a state with what others have at the same index.
+func (d *digests) compare(ctx context.Context, state, index uint64, own [16]byte) {
 	ctx, cancel := context.WithTimeout(ctx, digestTimeout)
 	defer cancel()
 	voters := numbers(d.n.raft.status().Voters)
@@ -145,10 +147,12 @@ func (d *digests) compare(ctx context.Context, index uint64, own [16]byte) {
 	case v == agrees:
 		d.words.Store(nil)
 		return
+	case d.n.db.State() != state:
+		return
 	case d.whole.Load() < index:
 		signalAlarm(d.alarm) // verify says next whether it is this node's fault
 	case v == outvoted:
-		d.n.distrust(fmt.Errorf("at log index %d most voters have another digest, among them node %d", index, with))
+		d.n.distrust(state, fmt.Errorf("at log index %d most voters have another digest, among them node %d", index, with))
 		return
 	}
 	text := fmt.Sprintf("the state of this node differs from that of node %d at log index %d, and no majority of three voters says which is right: "+
@@ -220,13 +224,16 @@ func signalAlarm(c chan struct{}) {
 func (d *digests) verify(ctx context.Context) {
 	part := verifyPart
 	for {
+		state := d.n.db.State()
 		index := d.n.db.Index()
 		err := d.n.db.Verify(ctx, part)
 		switch {
+		case ctx.Err() == nil && d.n.db.State() != state:
+			continue // what was read was partly the state before
 		case err == nil:
 			d.whole.Store(index)
 		case errors.Is(err, meta.ErrDamaged) && d.n.db.Distrusted() == nil:
-			d.n.distrust(err)
+			d.n.distrust(state, err)
 		case ctx.Err() == nil:
 			d.n.log.Debug("verify the state", "err", err)
 		}
@@ -244,13 +251,18 @@ func (d *digests) verify(ctx context.Context) {
 	}
 }
 
-// distrust ends the use of this node's state, and has another node's put in its place. The mounts stay, and answer EIO until then.
-func (n *node) distrust(why error) {
-	if n.isRebuilding() {
+// distrust ends the use of a state of this node, and has another node's put in its place. The mounts stay, and answer EIO until then.
+// A verdict about a state that is no longer in use changes nothing.
+func (n *node) distrust(state uint64, why error) {
+	n.verdicts.Lock()
+	defer n.verdicts.Unlock()
+	if !n.db.Distrust(state, why) {
 		return
 	}
-	n.db.Distrust(why)
-	r := &rebuilding{why: why}
+	r := &rebuilding{why: why, state: state}
+	if before := n.rebuilding.Load(); before != nil {
+		r.promised = before.promised
+	}
 	r.say("taking the state of another node")
 	n.rebuilding.Store(r)
 	n.log.Error("the state is wrong: this node serves nothing until it has taken another node's", "err", why)

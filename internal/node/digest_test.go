@@ -1,6 +1,8 @@
 package node
 
 import (
+	"errors"
+	"log/slog"
 	"testing"
 
 	"github.com/rdmcfs/rdmcfs/meta"
@@ -54,5 +56,34 @@ func TestMarks(t *testing.T) {
 	m.forget()
 	if _, ok := m.at(11); ok {
 		t.Error("a mark of the state before")
+	}
+}
+
+// A verdict counts for the state that it was found about, not for the one that has taken its place. Each state has its own.
+func TestVerdictOfAnOldState(t *testing.T) {
+	n := &node{db: meta.OpenMemory(), log: slog.New(slog.DiscardHandler)}
+	whole, _, err := meta.OpenMemory().Snapshot()
+	if err != nil {
+		t.Fatal(err)
+	}
+	state := n.db.State()
+	n.distrust(state, errors.New("outvoted"))
+	if n.db.Distrusted() == nil || !n.isRebuilding() {
+		t.Fatal("the state is trusted")
+	}
+	n.rebuilt()
+	if !n.isRebuilding() {
+		t.Fatal("rebuilt without another state")
+	}
+	if err := n.db.Restore(whole); err != nil {
+		t.Fatal(err)
+	}
+	n.distrust(state, errors.New("outvoted"))
+	if n.rebuilt(); n.db.Distrusted() != nil || n.isRebuilding() {
+		t.Fatalf("the new state is distrusted: %v", n.db.Distrusted())
+	}
+	n.distrust(n.db.State(), errors.New("this one too"))
+	if n.rebuilt(); n.db.Distrusted() == nil || !n.isRebuilding() {
+		t.Fatal("the new state is trusted")
 	}
 }

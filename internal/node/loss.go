@@ -2,7 +2,6 @@ package node
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"strings"
@@ -63,7 +62,7 @@ func (n *node) handleUnpublished(context.Context, control.Caller, []byte) ([]byt
 	if err != nil {
 		return nil, err
 	}
-	return json.Marshal(s)
+	return admin.Marshal(s)
 }
 
 // straysOf asks a node for its unpublished files.
@@ -80,7 +79,7 @@ func (n *node) straysOf(ctx context.Context, id meta.NodeID) (s strays, err erro
 	if err != nil {
 		return s, err
 	}
-	if err := json.Unmarshal(raw, &s); err != nil || s.Count < len(s.First) || len(s.First) > lossesListed {
+	if err := admin.Unmarshal(raw, &s); err != nil || s.Count < len(s.First) || len(s.First) > lossesListed {
 		return strays{}, fmt.Errorf("node: unpublished files of node %d: %w", id, control.ErrProtocol)
 	}
 	return s, nil

@@ -19,7 +19,7 @@ type machine struct {
 	// entry's. All mounts show the entries when it returns.
 	changed func(index uint64, events []meta.Event)
 
-	// distrust is called when the state turns out to be damaged; may be nil.
+	// distrust is called when the state in use turns out to be damaged; may be nil.
 	distrust func(error)
 	marks    marks
 
@@ -73,13 +73,13 @@ func (m *machine) Snapshot() (io.ReadCloser, uint64, error) { return m.db.Snapsh
 
 // Restore implements consensus.StateMachine.
 func (m *machine) Restore(index, _ uint64, r io.Reader) error {
+	m.marks.forget() // before: who finds a mark of the old state knows it by the old state's number
 	if err := m.db.Restore(r); err != nil {
 		return fmt.Errorf("node: restore snapshot at %d: %w", index, err)
 	}
 	if got := m.db.Index(); got != index {
 		return fmt.Errorf("node: restore snapshot: state is at %d, want %d", got, index)
 	}
-	m.marks.forget()
 	m.mu.Lock()
 	restored := m.restored
 	m.mu.Unlock()

@@ -90,6 +90,7 @@ type node struct {
 	mounts   *mounts
 
 	rebuilding atomic.Pointer[rebuilding] // the state was damaged: at the start, or since
+	verdicts   sync.Mutex                 // held to distrust a state, and to note that another is in its place
 	keptPeers  map[meta.NodeID]peerAddr   // as in the peers file; the applying goroutine's
 
 	ready   atomic.Bool
@@ -287,11 +288,12 @@ func (n *node) openReplication() error {
 
 func (n *node) openLog() error {
 	n.keepPeers()
-	n.machine = &machine{db: n.db, point: n.crash.point, changed: n.changed, restored: n.restored, distrust: n.distrust}
+	n.machine = &machine{db: n.db, point: n.crash.point, changed: n.changed, restored: n.restored}
+	n.machine.distrust = func(why error) { n.distrust(n.db.State(), why) } // called by the applier, who alone replaces the state
 	n.digests = newDigests(n, &n.machine.marks)
 	n.server.HandleCall(kindDigest, n.digests.handle)
 	cfg := n.consensusConfig()
-	cfg.StateMachine, cfg.Digest = n.machine, n.machine.digestAt
+	cfg.StateMachine, cfg.Digest, cfg.Wrong = n.machine, n.machine.digestAt, n.db.Distrusted
 	raft, err := consensus.Open(cfg)
 	if err != nil {
 		return err
@@ -412,13 +414,11 @@ func (n *node) viewChanged() {
 
 // restored is called when a snapshot has replaced the state.
 func (n *node) restored() {
-	if r := n.rebuilding.Load(); r != nil {
-		r.done.Store(true)
-	}
 	n.viewChanged()
 	n.mounts.dropCaches()
 	n.repl.Restored()
 	if raft := n.raft.node.Load(); raft != nil {
 		raft.SetVisible(n.db.Index())
 	}
+	n.rebuilt()
 }

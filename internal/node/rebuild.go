@@ -24,6 +24,7 @@ const stateRebuilding = "rebuilding"
 // rebuilding is why a state is remade and how far that is.
 type rebuilding struct {
 	why      error
+	state    uint64 // the number of the wrong state, see meta.DB.State; 0: it was not opened
 	promised uint64 // the damaged state had reached this index
 	doing    atomic.Pointer[string]
 	done     atomic.Bool
@@ -34,6 +35,15 @@ func (r *rebuilding) say(text string) { r.doing.Store(&text) }
 func (n *node) isRebuilding() bool {
 	r := n.rebuilding.Load()
 	return r != nil && !r.done.Load()
+}
+
+// rebuilt notes that the wrong state is replaced, unless the one in its place is known to be wrong too.
+func (n *node) rebuilt() {
+	n.verdicts.Lock()
+	defer n.verdicts.Unlock()
+	if r := n.rebuilding.Load(); r != nil && r.state < n.db.State() {
+		r.done.Store(true)
+	}
 }
 
 // warning is what status says: also afterwards, until the next start, since a disk that damages one file may damage others.
@@ -102,7 +112,7 @@ func (n *node) awaitRebuilt() error {
 	if err := raft.WaitApplied(n.ctx, r.promised); err != nil {
 		return fmt.Errorf("node: rebuild: %w", err)
 	}
-	r.done.Store(true)
+	n.rebuilt()
 	return nil
 }
 

@@ -42,10 +42,10 @@ func long[Req, Resp any](offered bool, f func(context.Context, Req, func(Progres
 			return
 		}
 		w.Header().Set("Content-Type", "application/x-ndjson")
-		out, enc := http.NewResponseController(w), json.NewEncoder(w)
+		out := http.NewResponseController(w)
 		send := func(line longLine[Resp]) error {
 			out.SetWriteDeadline(time.Now().Add(eventWriteTimeout))
-			return errors.Join(enc.Encode(line), out.Flush())
+			return errors.Join(encodeLine(w, line), out.Flush())
 		}
 		var latest atomic.Pointer[Progress]
 		var last longLine[Resp]
@@ -79,7 +79,7 @@ func long[Req, Resp any](offered bool, f func(context.Context, Req, func(Progres
 // longCall makes a request that may take any time. Only a daemon that is silent for too long ends it, or the context.
 func longCall[Req, Resp any](ctx context.Context, c *Client, path string, req Req, each func(Progress)) (Resp, error) {
 	var none Resp
-	body, err := json.Marshal(req)
+	body, err := Marshal(req)
 	if err != nil {
 		return none, fmt.Errorf("admin: request %s: %w", path, err)
 	}
@@ -108,7 +108,7 @@ func longCall[Req, Resp any](ctx context.Context, c *Client, path string, req Re
 	dec := json.NewDecoder(resp.Body)
 	for {
 		var line longLine[Resp]
-		switch err := dec.Decode(&line); {
+		switch err := decodeJSON(dec, &line); {
 		case ctx.Err() != nil:
 			return none, ctx.Err()
 		case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
