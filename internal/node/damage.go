@@ -61,9 +61,26 @@ func (n *node) damageHere() (admin.Damage, bool) {
 		holders, err := n.db.Holders(meta.ContentIDFromBytes(id))
 		return err == nil && len(holders) == 0
 	}
-	d, ok := damageReport(n.store.Damaged(), pathOf, lost)
+	d, ok := damageReport(n.damagedHere(), pathOf, lost)
 	d.Node, d.Name = uint32(n.id.Node), n.id.Name
 	return d, ok
+}
+
+// damagedHere lists what failed its checks here, and what this node should have and no node has any more: what was damaged everywhere may
+// have been removed to make room for a copy that did not come.
+func (n *node) damagedHere() []content.ID {
+	ids := n.store.Damaged()
+	nowhere, err := n.db.Nowhere(nowhereMost)
+	if err != nil {
+		return ids
+	}
+	for _, c := range nowhere {
+		members, err := n.db.Members(c.Policy, c.Ino)
+		if id := content.ID(c.ID.Bytes()); err == nil && slices.Contains(members, n.id.Node) && !slices.Contains(ids, id) {
+			ids = append(ids, id)
+		}
+	}
+	return ids
 }
 
 // handleDamage answers what is damaged here.

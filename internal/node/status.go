@@ -245,13 +245,14 @@ func (n *node) space() admin.Space {
 	return out
 }
 
-// nowhereShown bounds the files that a warning names.
-const nowhereShown = 3
+const (
+	nowhereShown = 3    // files that a warning names
+	nowhereMost  = 1000 // that are looked for
+)
 
 // nowhere warns of files whose last holder has lost their bytes.
 func (n *node) nowhere() string {
-	const most = 1000
-	list, err := n.db.Nowhere(most)
+	list, err := n.db.Nowhere(nowhereMost)
 	if err != nil || len(list) == 0 {
 		return ""
 	}
@@ -264,7 +265,7 @@ func (n *node) nowhere() string {
 		names = append(names, fmt.Sprintf("%q, version %d", name, c.Version))
 	}
 	count := fmt.Sprint(len(list))
-	if len(list) == most {
+	if len(list) == nowhereMost {
 		count = "at least " + count
 	}
 	return fmt.Sprintf("no node has the bytes of %s files any more, such as %s: bring back the data directory of a node that had them",
