@@ -305,6 +305,7 @@ func (f *fileSystem) makeRoom(ctx context.Context, l *live, patch meta.AttrPatch
 	l.mu.Lock()
 	fits := xattrBytes(l.shownAttrLocked())+xattrBytes(patch) <= attrBytesMax
 	named := l.tmp == nil
+	l.crowded = l.crowded || !fits
 	l.mu.Unlock()
 	switch {
 	case fits:

@@ -74,10 +74,17 @@ func (f *fileSystem) runRounds(l *live, r *round) {
 }
 
 // attrsOnce sees to it that a file has a name, and that attributes which wait for no publish are in the log. Those of a file without a
-// version go with its first one: with a reserved name they would be lost in the next fence.
+// version go with its first one, unless they are too many: with a reserved name they would be lost in the next fence.
 func (f *fileSystem) attrsOnce(ctx context.Context, l *live) error {
-	if err := f.reserveAgain(ctx, l); err != nil || l.wasReserved() {
+	if err := f.reserveAgain(ctx, l); err != nil {
 		return err
+	}
+	l.mu.Lock()
+	crowded := l.crowded
+	l.crowded = false
+	l.mu.Unlock()
+	if l.wasReserved() && !crowded {
+		return nil
 	}
 	return f.publishLeft(ctx, l)
 }

@@ -42,6 +42,7 @@ type live struct {
 	mu        sync.Mutex
 	reserved  bool           // no version was ever published
 	lease     meta.Lease     // under which its name was reserved
+	crowded   bool           // more attributes wait than one entry of the log holds
 	unlinked  bool           // the reserved name was removed by a program, perhaps of another node
 	mayMap    bool           // a handle could be mapped for writing: times prove nothing
 	dirty     uint64         // counts writes through the daemon, at least
