@@ -61,9 +61,11 @@ func (c *mountCmd) Run(a *app) error {
 func (c *mountCmd) ask(a *app, req admin.MountRequest) error {
 	ctx, cancel := context.WithTimeout(a.ctx, startTimeout)
 	defer cancel()
-	if _, err := a.client.Ready(ctx); err != nil {
+	st, err := a.client.Ready(ctx)
+	if err != nil {
 		return err
 	}
+	warnNotServing(a, st)
 	if _, err := a.client.Mount(ctx, req); err != nil {
 		return err
 	}
@@ -71,7 +73,7 @@ func (c *mountCmd) ask(a *app, req admin.MountRequest) error {
 		return nil
 	}
 	terminal.Printf(a.err, "Mounted on %s. Ctrl-C unmounts.\n", req.Dir)
-	err := a.untilUnmounted(a.ctx, req.Dir)
+	err = a.untilUnmounted(a.ctx, req.Dir)
 	if a.ctx.Err() == nil {
 		return err
 	}
@@ -80,15 +82,27 @@ func (c *mountCmd) ask(a *app, req admin.MountRequest) error {
 	return a.client.Unmount(end, admin.UnmountRequest{Dir: req.Dir})
 }
 
+// warnNotServing says at a mount why the node is not well: such a mount shows old state, and changes fail.
+func warnNotServing(a *app, st admin.Status) {
+	if st.State == "serving" {
+		return
+	}
+	for _, warning := range st.Warnings {
+		terminal.Printf(a.err, "! %s\n", warning)
+	}
+}
+
 // become runs the daemon in this process until the mount ends.
 func (c *mountCmd) become(a *app, req admin.MountRequest) error {
 	ctx, cancel := context.WithCancel(a.ctx)
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
-		if _, err := a.client.Ready(ctx); err != nil {
+		st, err := a.client.Ready(ctx)
+		if err != nil {
 			return
 		}
+		warnNotServing(a, st)
 		terminal.Printf(a.err, "Mounted on %s. Ctrl-C unmounts.\n", req.Dir)
 		if err := a.untilUnmounted(ctx, req.Dir); err == nil {
 			cancel() // nothing is left to do here

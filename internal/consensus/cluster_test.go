@@ -537,10 +537,10 @@ func (c *cluster) propose(id ID, command string) Proposed {
 func (c *cluster) converge() {
 	c.t.Helper()
 	eventually(c.t, 30*time.Second, "all nodes at one index", func() bool {
-		index := uint64(0)
-		for _, tn := range c.running() {
+		var index uint64
+		for i, tn := range c.running() {
 			st := tn.sm.state()
-			if index == 0 {
+			if i == 0 {
 				index = st.Index
 			}
 			if st.Index != index {

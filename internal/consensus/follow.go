@@ -184,7 +184,8 @@ func (n *Node) followStream(ctx context.Context, target *followTarget) error {
 
 // begin asks the peer for entries from next on.
 func (n *Node) begin(t *followTarget, next uint64) {
-	t.stream.send(frameFollow, func(b []byte) []byte { return n.appendProof(appendU64s(b, next)) })
+	p := n.ownProof()
+	t.stream.send(frameFollow, func(b []byte) []byte { return p.append(appendU64s(b, next)) })
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	t.begun = true

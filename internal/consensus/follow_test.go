@@ -46,6 +46,7 @@ func TestObserversPassOnNoHearsay(t *testing.T) {
 func TestReportsFollowTheRequest(t *testing.T) {
 	n := newNode(Config{Identity: Identity{ID: 7}})
 	defer n.cancel(ErrClosed)
+	n.feed = newFeed(raftlog.Base{})
 	conn, far := net.Pipe()
 	target, peer := &followTarget{peer: 2, stream: newStream(conn, 2)}, newStream(far, 7)
 	defer target.stream.close()

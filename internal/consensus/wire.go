@@ -15,7 +15,7 @@ import (
 // A connection carries frames: u32 length of the body, u8 type, 3 zero bytes, u32 CRC32C of type and body, body.
 // All integers are little-endian.
 const (
-	wireVersion     = 2
+	wireVersion     = 3
 	frameHeader     = 12
 	maxFrame        = 16 << 20
 	maxHello        = 4 << 10
@@ -37,7 +37,7 @@ const (
 	frameResponse   = 14 // its answer
 	frameReports    = 15 // progress of nodes
 	frameWant       = 16 // progress up to an index is wanted at once
-	frameFollow     = 20 // follower: send entries from this index; applied index and digest of what it has
+	frameFollow     = 20 // follower: send entries from this index; proof of what it has
 	frameEntries    = 21 // committed entries
 	frameState      = 22 // leader, term, commit, voters
 	frameTruncated  = 23 // the index asked for is not in the log any more

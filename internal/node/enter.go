@@ -42,7 +42,10 @@ func (n *node) enter() error {
 		return err
 	}
 	if err != nil {
-		n.log.Warn("cut off: no quorum of voters answers; reads work, changes do not", "err", err)
+		if why := n.raft.status().Diverged; why != "" {
+			err = errors.New(why)
+		}
+		n.log.Warn("cut off: no quorum of voters lets this node in; reads work, changes do not", "err", err)
 		return n.ctx.Err()
 	}
 	n.repl.Settle(ctx) // what is not taken in time is told behind

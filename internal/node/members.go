@@ -55,6 +55,9 @@ func (m *members) refresh() error {
 	down := map[meta.NodeID]time.Time{}
 	was := *m.down.Load()
 	for id, peer := range m.initial {
+		if m.evicted(uint32(id)) {
+			continue // for good
+		}
 		b.add(meta.Node{ID: id, Addr: peer.Addr, Store: decodeID(peer.Store)})
 	}
 	letIn := slices.ContainsFunc(nodes, func(n meta.Node) bool { return n.ID == m.self && n.Store == m.store })

@@ -46,3 +46,33 @@ func TestPeersOfTheJoinAreNewerThanAnEarlyState(t *testing.T) {
 	}
 	knows(raftID(2, rec.Store)) // the log is newer from here on
 }
+
+// A node that was evicted is nobody's peer any more, though the peers file still names it.
+func TestEvictedPeerIsForgotten(t *testing.T) {
+	c := metatest.New(t, 2)
+	one, two := meta.NodeID(1), meta.NodeID(2)
+	rec, err := c.DB.Node(two)
+	if err != nil {
+		t.Fatal(err)
+	}
+	self, err := c.DB.Node(one)
+	if err != nil {
+		t.Fatal(err)
+	}
+	id := identity{Node: one, Store: hex.EncodeToString(self.Store[:]),
+		Peers: map[meta.NodeID]peerAddr{two: {Addr: "there:1", Store: hex.EncodeToString(rec.Store[:])}}}
+	m, err := newMembers(c.DB, id, time.Now)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := m.known(one); len(got) != 1 {
+		t.Fatalf("peers %x", got)
+	}
+	c.Do(one, &meta.Evict{Node: two})
+	if err := m.refresh(); err != nil {
+		t.Fatal(err)
+	}
+	if got := m.known(one); len(got) != 0 {
+		t.Fatalf("an evicted node is still a peer: %x", got)
+	}
+}

@@ -287,7 +287,7 @@ func (n *node) warnings(st admin.Status) []string {
 	if text := n.digests.words.Load(); text != nil {
 		out = append(out, *text)
 	}
-	if st.State == "cut-off" {
+	if st.State == "cut-off" && n.raft.status().Diverged == "" {
 		out = append(out, "cut off: no quorum of voters answers; reads show the state as of the applied index, changes fail")
 	}
 	if st.Space.State != "ok" {
