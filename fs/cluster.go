@@ -19,6 +19,9 @@ type Cluster interface {
 	// the caller sees its own writes. It is exactly-once. Errors: ErrReadOnly at once while there is no quorum (EROFS),
 	// ErrUnknown when the outcome is not known after its time limit (EIO).
 	Propose(ctx context.Context, op meta.Op) (meta.Result, error)
+	// ProposePatient is Propose for what a close or fsync needs: ErrReadOnly comes when no quorum has answered for 25 s, for the
+	// node may be back any moment. Publish waits like it. It must not be called under a directory's lock.
+	ProposePatient(ctx context.Context, op meta.Op) (meta.Result, error)
 	// Show waits until each live node shows what is in the log up to index: the barrier of G3, bounded as there. An error says
 	// that somebody may not.
 	Show(ctx context.Context, index uint64) error

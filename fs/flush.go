@@ -345,7 +345,7 @@ func (f *fileSystem) publishAttr(ctx context.Context, l *live) error {
 	attr := l.takeAttrsLocked()
 	l.mu.Unlock()
 	defer f.ownInode(l.node.ino())()
-	res, err := f.propose(ctx, &meta.SetAttr{Ino: l.node.ino(), Patch: attr})
+	res, err := f.proposePatient(ctx, &meta.SetAttr{Ino: l.node.ino(), Patch: attr})
 	if err == nil && res.Errno != 0 {
 		err = res.Errno
 	}

@@ -234,9 +234,18 @@ const proposeMax = time.Minute
 
 // propose puts an operation into the log and waits for it, at most proposeMax.
 func (f *fileSystem) propose(ctx context.Context, op meta.Op) (meta.Result, error) {
+	return f.proposeBy(f.cluster.Propose, ctx, op)
+}
+
+// proposePatient is propose for what an open file needs: it waits for a quorum.
+func (f *fileSystem) proposePatient(ctx context.Context, op meta.Op) (meta.Result, error) {
+	return f.proposeBy(f.cluster.ProposePatient, ctx, op)
+}
+
+func (f *fileSystem) proposeBy(do func(context.Context, meta.Op) (meta.Result, error), ctx context.Context, op meta.Op) (meta.Result, error) {
 	ctx, stop := context.WithTimeout(ctx, proposeMax)
 	defer stop()
-	res, err := f.cluster.Propose(ctx, op)
+	res, err := do(ctx, op)
 	if err == nil {
 		raise(&f.shown.changed, res.Index)
 	}

@@ -81,7 +81,7 @@ func (f *fileSystem) reserveAgain(ctx context.Context, l *live) error {
 	}
 	l.mu.Unlock()
 	defer f.reserving.begin(ownKey{ino: op.Parent, name: op.Name})()
-	res, err := f.propose(ctx, op)
+	res, err := f.proposePatient(ctx, op)
 	if err == nil && res.Errno != 0 {
 		err = res.Errno
 	}

@@ -191,6 +191,11 @@ func (n *Node) Self() meta.Lease {
 // Names is the shared namespace.
 func (n *Node) Names() meta.Reader { return names{n.c.db, n} }
 
+// ProposePatient implements fs.Cluster.
+func (n *Node) ProposePatient(ctx context.Context, op meta.Op) (meta.Result, error) {
+	return n.Propose(ctx, op)
+}
+
 // Propose applies an operation at once, or when Slow lets it. As the log does, it applies it then too if the caller has not waited.
 func (n *Node) Propose(ctx context.Context, op meta.Op) (meta.Result, error) {
 	n.mu.Lock()

@@ -104,6 +104,7 @@ type Tuning struct {
 	ElectionTicks    int           // 10
 	HeartbeatTicks   int           // 2
 	LeaderLost       time.Duration // without a leader for so long, proposals fail at once: 4 s
+	LeaderAwaited    time.Duration // for so long a patient proposal waits for a leader: 25 s
 	ProposeTimeout   time.Duration // outcome unknown after: 30 s
 	BarrierTimeout   time.Duration // nodes that are not visible by then are behind: 5 s
 	StaleAfter       time.Duration // a node not heard of for so long is behind at once: 3 s
@@ -125,6 +126,9 @@ type ProposeOptions struct {
 	Announce bool
 	// Announced says to Barrier that the entry was proposed with Announce.
 	Announced bool
+	// Patient makes a proposal wait for a leader also when none has been known for long, for Tuning.LeaderAwaited. It is for callers
+	// that lose much by a refusal and hold up nobody else: a close may come just before this node is reached again.
+	Patient bool
 	// WaitVisible makes Propose wait, after the apply, until the nodes have made the index visible.
 	WaitVisible bool
 	// Nodes are those waited for; nil means all that are up by the leader's Config.Members.
@@ -190,7 +194,7 @@ type Status struct {
 	ReadOnly string
 	// Diverged says whose history differs from this node's, "" normally: one refuses to follow the other.
 	Diverged string
-	// NoQuorum says that proposals fail at once.
+	// NoQuorum says that proposals fail at once, unless they are patient.
 	NoQuorum bool
 	// Progress of all nodes, on the leader; of this node and those that follow it elsewhere.
 	Progress map[ID]Progress

@@ -278,6 +278,7 @@ func (t Tuning) filled() Tuning {
 	}
 	def(&t.Tick, 100*time.Millisecond)
 	def(&t.LeaderLost, 4*time.Second)
+	def(&t.LeaderAwaited, 25*time.Second)
 	def(&t.ProposeTimeout, 30*time.Second)
 	def(&t.BarrierTimeout, 5*time.Second)
 	def(&t.StaleAfter, 3*time.Second)

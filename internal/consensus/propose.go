@@ -22,6 +22,8 @@ type waiter struct {
 	again time.Time // when to propose again
 	open  int       // how often it was sent to a leader that has not refused it: that may have it
 	born  time.Time
+	// patient is for how long it waits for a leader when all others are refused at once; 0 if it is refused like them.
+	patient time.Duration
 	// skipped says that the state was replaced while a leader might have it.
 	skipped bool
 }
@@ -90,13 +92,16 @@ func (n *Node) addWaiter(data []byte, opts ProposeOptions) (*waiter, error) {
 	switch {
 	case n.state.closed || n.ctx.Err() != nil:
 		return nil, n.stopped()
-	case n.state.noQuorum:
+	case n.state.noQuorum && !opts.Patient:
 		return nil, fmt.Errorf("%w since %v", ErrNoQuorum, time.Since(n.state.lostSince).Round(time.Second))
 	case len(n.state.waiters) >= maxWaiters:
 		return nil, ErrBusy
 	}
 	n.state.nextSeq++
 	w := &waiter{p: Proposal{Origin: n.id, Run: n.run, Seq: n.state.nextSeq, Data: data}, done: make(chan outcome, 1), born: time.Now()}
+	if opts.Patient {
+		w.patient = n.tune.LeaderAwaited
+	}
 	if opts.WaitVisible || opts.Announce {
 		w.p.Flags |= flagWaitVisible
 	}
@@ -168,7 +173,8 @@ func (n *Node) nacked(refuse *nack) {
 	w.again = time.Now().Add(proposeRefused)
 }
 
-// tendProposals proposes again what has no answer, and gives up when there is no leader; the loop calls it at each tick.
+// tendProposals proposes again what has no answer, and gives up when there is no leader, at once or when the patience of a proposal
+// has ended; the loop calls it at each tick.
 func (n *Node) tendProposals(now time.Time) {
 	n.mu.Lock()
 	if n.state.leader == 0 && !n.state.noQuorum && n.quorumLostLocked(now) {
@@ -178,7 +184,7 @@ func (n *Node) tendProposals(now time.Time) {
 	var again []*waiter
 	for seq, w := range n.state.waiters {
 		switch {
-		case n.state.noQuorum:
+		case n.state.noQuorum && now.Sub(w.born) >= w.patient:
 			w.fail(ErrNoQuorum)
 			delete(n.state.waiters, seq)
 		case n.state.leader != 0 && now.After(w.again):
@@ -199,7 +205,7 @@ func (n *Node) quorumLostLocked(now time.Time) bool {
 		return true
 	}
 	for _, w := range n.state.waiters {
-		if lost >= n.tune.LeaderLost/2 && now.Sub(w.born) >= n.tune.LeaderLost+n.tune.LeaderLost/16 {
+		if w.patient == 0 && lost >= n.tune.LeaderLost/2 && now.Sub(w.born) >= n.tune.LeaderLost+n.tune.LeaderLost/16 {
 			return true
 		}
 	}

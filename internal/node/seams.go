@@ -46,9 +46,15 @@ type replicaLog struct{ n *node }
 
 // Propose implements replicate.Log.
 func (l replicaLog) Propose(ctx context.Context, op meta.Op) (meta.Result, error) {
-	_, publish := op.(*meta.Publish)
-	res, _, err := l.n.proposer.proposeVisible(ctx, op, consensus.ProposeOptions{Announce: publish}) // its barrier comes next
+	res, _, err := l.n.proposer.proposeVisible(ctx, op, forReplicate(op))
 	return res, err
+}
+
+// forReplicate is how an operation of package replicate is proposed: a publish, whose barrier comes next, waits for a quorum. One that
+// gives a file its first name comes from link(2), which holds the directory's lock: it is refused like other changes of names.
+func forReplicate(op meta.Op) consensus.ProposeOptions {
+	publish, ok := op.(*meta.Publish)
+	return consensus.ProposeOptions{Announce: ok, Patient: ok && publish.LinkName == ""}
 }
 
 // Barrier implements replicate.Log.
@@ -87,13 +93,22 @@ func (c cluster) Show(ctx context.Context, index uint64) error {
 
 // Propose implements fs.Cluster.
 func (c cluster) Propose(ctx context.Context, op meta.Op) (meta.Result, error) {
+	return c.propose(ctx, op, consensus.ProposeOptions{Announce: showsNext(op)})
+}
+
+// ProposePatient implements fs.Cluster.
+func (c cluster) ProposePatient(ctx context.Context, op meta.Op) (meta.Result, error) {
+	return c.propose(ctx, op, consensus.ProposeOptions{Announce: showsNext(op), Patient: true})
+}
+
+func (c cluster) propose(ctx context.Context, op meta.Op, opts consensus.ProposeOptions) (meta.Result, error) {
 	if err := c.n.db.Distrusted(); err != nil {
 		return meta.Result{}, fmt.Errorf("%w: %w", fs.ErrReadOnly, err)
 	}
 	if !c.n.db.SpaceFor(op) {
 		return meta.Result{}, fmt.Errorf("node: the disk of %s is full: %w", c.n.cfg.DataDir, replicate.ErrNoSpace)
 	}
-	res, _, err := c.n.proposer.proposeVisible(ctx, op, consensus.ProposeOptions{Announce: showsNext(op)})
+	res, _, err := c.n.proposer.proposeVisible(ctx, op, opts)
 	return res, readOnly(err)
 }
 

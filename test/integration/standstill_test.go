@@ -28,26 +28,18 @@ func TestWriterWasTakenForDead(t *testing.T) {
 	c := start(t, cluster.Options{Nodes: 4, Rate: "200mbit"})
 	src := filepath.Join(c.Dir, "image")
 	cluster.Random(t, src, size[int64](48<<20, 256<<20), 1)
-	for _, outage := range []struct {
-		name       string
-		writer     func() *cluster.Node
-		begin, end func(n *cluster.Node)
-	}{
-		{"stop", func() *cluster.Node { return c.Nodes[0] }, func(n *cluster.Node) { n.Signal(syscall.SIGSTOP) }, func(n *cluster.Node) { n.Signal(syscall.SIGCONT) }},
-		{"cut", func() *cluster.Node { return follower(c) }, func(n *cluster.Node) { c.Net().Cut(n.Index, true) }, func(n *cluster.Node) { c.Net().Cut(n.Index, false) }},
-	} {
+	for _, outage := range outages() {
 		t.Run(outage.name, func(t *testing.T) {
-			w := outage.writer()
+			w := c.Nodes[0]
+			if outage.leads {
+				w = leaderOf(t, c)
+			}
 			must(t, os.Mkdir(w.Path(outage.name), 0o755))
 			files := openAll(t, w, outage.name)
 			image := filepath.Join(outage.name, "image")
 			cp := startCopy(t, src, w.Path(image))
 			awaitMoving(t, c, w, 0.1)
-			outage.begin(w)
-			func() {
-				defer outage.end(w)
-				c.AwaitState(60*time.Second, c.Nodes[3], w, "down")
-			}()
+			outage.pass(c, w)
 			for _, f := range files {
 				f.finish(t, w)
 			}
@@ -67,15 +59,41 @@ func TestWriterWasTakenForDead(t *testing.T) {
 	}
 }
 
-// follower is a node among the first three that does not lead: a leader that is cut off is declared down by the next one, so late that it
-// knows by then that no quorum answers, and refuses changes with EROFS.
-func follower(c *cluster.Cluster) *cluster.Node {
-	for _, n := range c.Nodes[1:3] {
-		if st := n.Status(); st.Leader != 0 && st.Leader != st.Node {
-			return n
-		}
+// outage is what a writer's node goes through.
+type outage struct {
+	name  string
+	leads bool          // the node leads
+	cut   bool          // its link is down; otherwise it stands still
+	lasts time.Duration // 0: until the others have declared it down
+}
+
+// outages are those of TestWriterWasTakenForDead. A leader that is cut off knows after some seconds that it has no quorum, and is declared
+// down late, by the next one.
+func outages() []outage {
+	all := []outage{{name: "stop"}, {name: "cut", cut: true, leads: true}, {name: "cut6s", cut: true, leads: true, lasts: 6 * time.Second}}
+	if *long {
+		all = append(all, outage{name: "cut12s", cut: true, leads: true, lasts: 12 * time.Second}, outage{name: "stop30s", leads: true, lasts: 30 * time.Second})
 	}
-	return c.Nodes[0]
+	return all
+}
+
+// pass lets an outage come and go.
+func (o *outage) pass(c *cluster.Cluster, w *cluster.Node) {
+	begin, end := func() { w.Signal(syscall.SIGSTOP) }, func() { w.Signal(syscall.SIGCONT) }
+	if o.cut {
+		begin, end = func() { c.Net().Cut(w.Index, true) }, func() { c.Net().Cut(w.Index, false) }
+	}
+	begin()
+	defer end()
+	if o.lasts == 0 {
+		seer := c.Nodes[3]
+		if w == seer {
+			seer = c.Nodes[2]
+		}
+		c.AwaitState(60*time.Second, seer, w, "down")
+		return
+	}
+	<-time.After(o.lasts)
 }
 
 // openAll opens files of all kinds and sizes.
