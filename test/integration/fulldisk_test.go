@@ -24,7 +24,7 @@ func startOnDisks(t *testing.T, nodes int, rate string) *cluster.Cluster {
 	t.Helper()
 	c := start(t, cluster.Options{Nodes: nodes, Rate: rate, Manual: true})
 	for i, n := range c.Nodes {
-		ownDisk(t, c, n)
+		ownDisk(t, n, diskBytes)
 		if i == 0 {
 			n.Init()
 		} else {
@@ -37,10 +37,10 @@ func startOnDisks(t *testing.T, nodes int, rate string) *cluster.Cluster {
 }
 
 // ownDisk mounts a new file system at the node's data directory until the test's end.
-func ownDisk(t *testing.T, c *cluster.Cluster, n *cluster.Node) {
+func ownDisk(t *testing.T, n *cluster.Node, bytes int64) {
 	t.Helper()
 	image := n.Data + ".img"
-	run(t, "truncate", "-s", fmt.Sprint(diskBytes), image)
+	run(t, "truncate", "-s", fmt.Sprint(bytes), image)
 	run(t, "mke2fs", "-q", "-t", "ext4", "-O", "^has_journal", "-m", "0", image)
 	run(t, "mkdir", n.Data)
 	run(t, "mount", "-o", "loop", image, n.Data)

@@ -87,6 +87,18 @@ func (net *Net) Cut(i int, down bool) {
 	net.ip("-n", net.prefix+"sw", "link", "set", fmt.Sprintf("p%d", i), state)
 }
 
+// Drop loses the packets that host i sends ("output") or that come to it ("input"), or no longer. The link stays up.
+func (net *Net) Drop(i int, hook string, on bool) {
+	net.tb.Helper()
+	table := "inet drop_" + hook
+	rules := "delete table " + table
+	if on {
+		dev := map[string]string{"output": "oifname", "input": "iifname"}[hook]
+		rules = fmt.Sprintf("add table %s; add chain %s c { type filter hook %s priority 0; }; add rule %s c %s eth0 drop", table, table, hook, table, dev)
+	}
+	net.ip("netns", "exec", net.Name(i), "nft", rules)
+}
+
 // Name is the namespace of host i.
 func (net *Net) Name(i int) string { return fmt.Sprintf("%s%d", net.prefix, i) }
 

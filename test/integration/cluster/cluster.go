@@ -180,6 +180,18 @@ func (n *Node) Join() {
 	n.MustCLI(args...)
 }
 
+// JoinAt makes this node a member through another one, with a new token.
+func (n *Node) JoinAt(at *Node) {
+	t := n.cluster.TB
+	t.Helper()
+	out := at.MustCLI("token", "--json")
+	var token admin.Token
+	if err := json.Unmarshal([]byte(out), &token); err != nil || token.Token == "" {
+		t.Fatalf("token --json printed %q: %v", out, err)
+	}
+	n.MustCLI("join", token.Listen, "--token", token.Token, "--no-start", "--listen", n.Addr, "--name", n.Name())
+}
+
 // Net is the network between the nodes.
 func (c *Cluster) Net() *netns.Net { return c.net }
 
