@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"os"
+	"regexp"
 	"sync"
 	"testing"
 	"time"
@@ -15,6 +16,7 @@ import (
 var (
 	stormTime   = flag.Duration("storm", 0, "how long the faults of each storm go on; 0 = 45 s, or 10 min with -long")
 	stormSeed   = flag.Uint64("storm.seed", 1, "what the faults of a storm, and what its writers do, are drawn from")
+	stormOnly   = flag.String("storm.only", "", "strike with these kinds of faults only: a regular expression")
 	stormWrites = flag.Bool("storm.writes", false, "print each change that a storm's writers make")
 )
 
@@ -72,8 +74,13 @@ func runStorm(t *testing.T, damage bool) {
 	s := startStorm(t, nodes, spares, lasts)
 	plan := newPlanner(*stormSeed, nodes, spares, stormDisks, damage)
 	t.Logf("seed %d: go test ./test/integration -run '%s$' -v -storm %v -storm.seed %d", *stormSeed, t.Name(), lasts, *stormSeed)
+	only := regexp.MustCompile(*stormOnly)
 	for i := 0; time.Since(s.began) < lasts || damage && i < 11; i++ {
-		s.strike(plan.next())
+		k := plan.next()
+		for !only.MatchString(k.kind) {
+			k = plan.next()
+		}
+		s.strike(k)
 	}
 	s.end()
 	s.verify()
@@ -261,6 +268,14 @@ func (s *storm) counts(home, reader *cluster.Node) bool {
 	return row != nil && row.State == "up" && row.OwedCount == 0 && row.BehindReason == ""
 }
 
+// isStruck reports whether a fault of a node goes on, or ended after some time.
+func (s *storm) isStruck(n *cluster.Node, since time.Time) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	until, ok := s.struck[n.Index]
+	return ok && until.After(since)
+}
+
 func (s *storm) note(format string, args ...any) {
 	s.t.Helper()
 	if *stormWrites {
@@ -276,11 +291,10 @@ func (s *storm) say(format string, args ...any) {
 // failure prints a change that failed. Where no fault was under way, none may fail.
 func (s *storm) failure(w *writer, what, path string, began time.Time, err error) {
 	s.mu.Lock()
-	home, struck := s.struck[w.home.Index]
-	here, any := struck && home.After(began), s.last.After(began)
+	any := s.last.After(began)
 	s.mu.Unlock()
 	where := "beside a fault"
-	if here {
+	if s.isStruck(w.home, began) {
 		where = "in a fault"
 	}
 	s.say("writer %d at %s: %s %s failed %s after %v: %v", w.id, w.home.Name(), what, path, where, time.Since(began).Round(time.Millisecond), err)
