@@ -158,8 +158,8 @@ func wait(d time.Duration) {
 	}
 }
 
-// stateShown says which of the states a name shows on a mount, as a number, or in words what is wrong. The second value describes all that is to
-// be equal on all nodes.
+// stateShown says which of the states a name shows on a mount, as a number, or in words what is wrong. The second value describes all
+// that is to be equal on all nodes.
 func stateShown(mount, path string, may []state) (which int, all string, err error) {
 	full := filepath.Join(mount, path)
 	var st syscall.Stat_t

@@ -296,8 +296,8 @@ func (w *writer) share() {
 	}
 }
 
-// look reads what was acknowledged on another node, now and then: every node that is up, and not named as owed or behind, shows it (G3). One
-// that is struck, or was until just now, may have been named to the writer only.
+// look reads what was acknowledged on another node, now and then: every node that is up, and not named as owed or behind, shows it
+// (G3). One that is struck, or was until just now, may have been named to the writer only.
 func (w *writer) look(n *name) {
 	if !n.known() || w.rand.IntN(3) > 0 {
 		return
