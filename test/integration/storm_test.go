@@ -47,9 +47,9 @@ type storm struct {
 	last    time.Time         // when the last fault of any node was healed; in the future: it is not
 }
 
-// G1 to G6: nodes of a cluster on shaped links are killed, stopped, cut off one way or both, have a disk that stands still, are started anew,
-// join and leave, while four programs write. In the end every change that was acknowledged is on every node, byte for byte, and nothing else
-// differs between nodes. A change that failed is there or not, but the same everywhere.
+// G1 to G6: nodes of a cluster on shaped links are killed, stopped, cut off one way or both, have a disk that stands still, are started
+// anew, join and leave, while four programs write. In the end every change that was acknowledged is on every node, byte for byte, and
+// nothing else differs between nodes. A change that failed is there or not, but the same everywhere.
 func TestStorm(t *testing.T) {
 	runStorm(t, false)
 }
