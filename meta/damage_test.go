@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"syscall"
 	"testing"
 
 	"github.com/rdmcfs/rdmcfs/meta"
@@ -232,5 +233,17 @@ func TestDistrusted(t *testing.T) {
 	}
 	if err := db.Close(); err != nil {
 		t.Fatal(err)
+	}
+}
+
+// A panic of badger for want of memory or of files says nothing about the bytes on disk.
+func TestPanicForWantOfMemoryIsNoDamage(t *testing.T) {
+	for cause, damaged := range map[any]bool{
+		fmt.Errorf("mmap: %w", syscall.ENOMEM): false, "open: " + syscall.EMFILE.Error(): false, "index out of range": true, errors.New("bad block"): true,
+	} {
+		err := meta.Contained("table", func() error { panic(cause) })
+		if err == nil || errors.Is(err, meta.ErrDamaged) != damaged {
+			t.Errorf("%v: %v", cause, err)
+		}
 	}
 }

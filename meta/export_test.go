@@ -74,3 +74,6 @@ func (db *DB) VerifyBesideCompaction() (gone int, err error) {
 	err = s.verify(context.Background(), pace, db.whileInUse(s))
 	return len(empty), err
 }
+
+// Contained is contained.
+func Contained(what string, do func() error) error { return contained(what, do) }

@@ -85,10 +85,7 @@ func verifyTable(name string) error {
 		if err == nil {
 			err = t.VerifyChecksum()
 		}
-		if err != nil {
-			return damagef("table %s: %v", base, err)
-		}
-		return nil
+		return asDamage("table "+base, err)
 	})
 }
 
@@ -127,7 +124,7 @@ func contained(what string, do func() error) (err error) {
 	defer func() {
 		if r := recover(); r != nil {
 			text, _, _ := strings.Cut(strings.TrimSpace(fmt.Sprint(r)), "\n")
-			err = damagef("%s: %s", what, text)
+			err = asDamage(what, errors.New(text)) // a panic for want of memory says nothing about the bytes
 		}
 	}()
 	return do()

@@ -194,6 +194,8 @@ type Status struct {
 	ReadOnly string
 	// Diverged says whose history differs from this node's, "" normally: one refuses to follow the other.
 	Diverged string
+	// Rebuild says why a wrong state could not be replaced by another node's yet, "" normally.
+	Rebuild string
 	// NoQuorum says that proposals fail at once, unless they are patient.
 	NoQuorum bool
 	// Progress of all nodes, on the leader; of this node and those that follow it elsewhere.

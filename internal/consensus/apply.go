@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"sync"
 	"time"
 
@@ -68,6 +69,24 @@ func (q *applyQueue) full() bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	return q.queued > applyHighBytes
+}
+
+// hold counts a job that was taken and waits.
+func (q *applyQueue) hold(j *applyJob) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.queued += j.bytes()
+}
+
+// unhold ends that.
+func (q *applyQueue) unhold(j *applyJob) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.queued -= j.bytes()
+	select {
+	case q.room <- struct{}{}:
+	default:
+	}
 }
 
 func (q *applyQueue) take() (applyJob, bool) {
@@ -153,19 +172,32 @@ func (a *applier) end() {
 // take does a job, or holds it while the state is being replaced.
 func (a *applier) take(j applyJob) error {
 	if a.n.rebuilding() != nil && j.restore == nil && j.where == nil {
-		a.held = append(a.held, j)
+		a.hold(len(a.held), j)
 		return nil
 	}
+	err := a.doOrHold(j)
+	for err == nil && len(a.held) > 0 && a.n.rebuilding() == nil && a.n.ctx.Err() == nil {
+		next := a.held[0]
+		a.held = a.held[1:]
+		a.n.applyQ.unhold(&next)
+		err = a.doOrHold(next)
+	}
+	return err
+}
+
+// hold puts a job at a place of those that wait. They count as queued, so that a follow stream waits too.
+func (a *applier) hold(place int, j applyJob) {
+	a.held = slices.Insert(a.held, place, j)
+	a.n.applyQ.hold(&j)
+}
+
+// doOrHold does a job. One that shows that the state is wrong is held, before those that came after it.
+func (a *applier) doOrHold(j applyJob) error {
 	err := a.do(&j)
 	if errors.Is(err, ErrStateWrong) {
 		a.n.Rebuild(err)
-		a.held = append(a.held, j)
+		a.hold(0, j)
 		return nil
-	}
-	for err == nil && len(a.held) > 0 && a.n.rebuilding() == nil {
-		next := a.held[0]
-		a.held = a.held[1:]
-		err = a.take(next)
 	}
 	return err
 }

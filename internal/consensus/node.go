@@ -78,6 +78,8 @@ type nodeState struct {
 	rebuilds  uint64 // how often wrong was set
 	diverged  map[ID]divergent
 
+	rebuildSays string // how the last round of asking for another state went, "" if none failed
+
 	applied, synced, visible uint64
 	wanted                   uint64 // progress up to here is reported at once
 	progress                 map[ID]*nodeProgress

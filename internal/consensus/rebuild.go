@@ -19,6 +19,7 @@ const (
 	// rebuildPatience is how long the other nodes are asked before a log that holds everything is applied again.
 	rebuildPatience = 10 * time.Second
 	rebuildPause    = time.Second // between two rounds of asking
+	rebuildPauseMax = 15 * time.Second
 )
 
 // RebuildOptions say how to remake a state.
@@ -116,7 +117,7 @@ func (n *Node) rebuilding() error {
 func (n *Node) rebuilt() {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	n.state.wrong = nil
+	n.state.wrong, n.state.rebuildSays = nil, ""
 	clear(n.state.diverged) // what others found about the state before
 }
 
@@ -127,21 +128,39 @@ func (n *Node) rebuilds(number uint64) bool {
 	return n.state.wrong != nil && n.state.rebuilds == number
 }
 
-// runRebuild asks all others for their states in turn, until one was taken.
+// runRebuild asks all others for their states in turn, until one was taken: again after a second, then less and less often.
 func (n *Node) runRebuild(number uint64) {
-	for n.ctx.Err() == nil {
+	for round := 0; n.ctx.Err() == nil; round++ {
 		n.mu.Lock()
 		ids := votersOf(n.state.conf)
 		n.mu.Unlock()
-		for _, peer := range otherThan(n.id, ids, n.peers()) {
+		peers := otherThan(n.id, ids, n.peers())
+		said := noOtherNode
+		for _, peer := range peers {
 			_, err := n.fetchSnapshot(n.ctx, peer)
 			if !n.rebuilds(number) {
 				return
 			}
-			n.log.Warn("rebuild", "peer", fmt.Sprintf("%x", peer), "error", err)
+			said = fmt.Sprintf("node %d: %v", peer>>32, err)
+			if round == 0 {
+				n.log.Warn("rebuild", "peer", fmt.Sprintf("%x", peer), "error", err)
+			}
 		}
-		n.pause(nil, rebuildPause)
+		pause := min(rebuildPause<<min(round, 5), rebuildPauseMax)
+		n.sayRebuild(fmt.Sprintf("%s; asked again in %v", said, pause))
+		n.pause(nil, pause)
 	}
+}
+
+// noOtherNode is said where a wrong state can't be taken from anybody.
+const noOtherNode = "there is no other node to take it from: start this one again, it then applies its own log if that still holds everything; " +
+	"else restore the data directory from a backup"
+
+// sayRebuild notes for status how the last round went.
+func (n *Node) sayRebuild(text string) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.state.rebuildSays = text
 }
 
 // otherThan joins lists of nodes, in order, without self.

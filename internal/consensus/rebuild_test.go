@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -138,6 +139,16 @@ func TestRebuildWhileRunning(t *testing.T) {
 	if got := c.nodes[1].sm.state(); got.Count != 1+2*2*5 {
 		t.Fatalf("%d commands", got.Count)
 	}
+}
+
+// A lone node whose state is wrong says what to do, and does not ask without a pause.
+func TestRebuildOfALoneNodeSaysWhatToDo(t *testing.T) {
+	c := newCluster(t, 1, nil)
+	voter := c.waitVoters(1)
+	c.propose(voter, "first")
+	tn := c.nodes[voter]
+	tn.node.Rebuild(fmt.Errorf("test: %w", ErrStateWrong))
+	eventually(t, 20*time.Second, "it is said", func() bool { return strings.Contains(tn.node.Status().Rebuild, "start this one again") })
 }
 
 // A state that takes the place of a wrong one may be wrong too: another is taken, though nothing is applied that would show it.

@@ -5,10 +5,13 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"runtime"
 	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/rdmcfs/rdmcfs/internal/consensus"
 	"github.com/rdmcfs/rdmcfs/internal/control"
@@ -29,10 +32,12 @@ const (
 	digestTimeout = 5 * time.Second
 	// digestPeers are asked each time, voters first.
 	digestPeers = 8
-	// verifyEvery is the pause between two looks at all of the state, verifyPart how much of a processor they take.
-	verifyEvery = time.Hour
+	// verifyEvery is the time from one look at all of the state to the next, verifyPart how much of a processor's and the disk's time it
+	// takes: what takes longer than that goes on all the time. verifyPause is left between two in any case.
+	verifyEvery = 10 * time.Minute
 	verifyPart  = 0.1
-	marksKept   = 4096
+	verifyPause = 30 * time.Second
+	marksKept   = 1 << 16
 )
 
 // marks are the digests at the last applied indexes.
@@ -121,24 +126,33 @@ func newDigests(n *node, m *marks) *digests {
 func (d *digests) run(ctx context.Context) {
 	tick := time.NewTicker(digestEvery)
 	defer tick.Stop()
-	last := uint64(0)
+	var r rounds
 	for {
 		select {
 		case <-ctx.Done():
 			return
 		case <-tick.C:
 		}
-		// Others have applied by now what was applied here a round ago.
 		state := d.n.db.State() // before the mark, which is not an older state's then
-		if own, ok := d.marks.at(last); ok && d.n.db.Distrusted() == nil {
-			d.compare(ctx, state, last, own)
-		}
-		last = d.n.db.Index()
+		own, ok := d.marks.at(r.due)
+		ok = ok && d.n.db.Distrusted() == nil
+		r.done(ok && d.compare(ctx, state, r.due, own), d.n.db.Index())
 	}
 }
 
-// compare compares a digest of a state with what others have at the same index.
-func (d *digests) compare(ctx context.Context, state, index uint64, own [16]byte) {
+// rounds says which index is compared next.
+type rounds struct{ due uint64 }
+
+// done ends a round. Where digests differed, the same index is compared again: the nodes read all their states meanwhile, and that
+// takes longer than it takes the log to go on. Else it is the one that is applied now: others have applied it by the next round.
+func (r *rounds) done(differed bool, applied uint64) {
+	if !differed {
+		r.due = applied
+	}
+}
+
+// compare compares a digest of a state with what others have at the same index, and says whether it differs.
+func (d *digests) compare(ctx context.Context, state, index uint64, own [16]byte) bool {
 	ctx, cancel := context.WithTimeout(ctx, digestTimeout)
 	defer cancel()
 	voters := numbers(d.n.raft.status().Voters)
@@ -146,20 +160,41 @@ func (d *digests) compare(ctx context.Context, state, index uint64, own [16]byte
 	switch {
 	case v == agrees:
 		d.words.Store(nil)
-		return
+		return false
 	case d.n.db.State() != state:
-		return
+		return false
 	case d.whole.Load() < index:
 		signalAlarm(d.alarm) // verify says next whether it is this node's fault
 	case v == outvoted:
 		d.n.distrust(state, fmt.Errorf("at log index %d most voters have another digest, among them node %d", index, with))
-		return
+		return false
 	}
-	text := fmt.Sprintf("the state of this node differs from that of node %d at log index %d, and no majority of three voters says which is right: "+
-		"change nothing until the wrong one is found, evict it and join it again", with, index)
+	text := differWords(d.n.id.Node, with, nodeOf(d.n.raft.status().Leader), voters, index)
 	if d.words.Swap(&text) == nil {
-		d.n.log.Error("digests differ", "with", with, "index", index)
+		d.n.log.Error("digests differ", "with", with, "index", index, "why", text)
 	}
+	return true
+}
+
+// differWords says what to do about two nodes whose states differ while nobody can tell which is right. One of them begins again: one that
+// does not vote, else one that does not lead, since the others go on without it.
+func differWords(self, with, leader meta.NodeID, voters []meta.NodeID, index uint64) string {
+	stays, again := min(self, with), max(self, with)
+	rank := func(n meta.NodeID) (r int) {
+		if slices.Contains(voters, n) {
+			r++
+		}
+		if n == leader {
+			r++
+		}
+		return r
+	}
+	if rank(again) > rank(stays) {
+		stays, again = again, stays
+	}
+	return fmt.Sprintf("nodes %[1]d and %[2]d differ in their states at log index %[3]d, and no majority of three voters says which is right: until this is mended, "+
+		"each may show names and versions that the other does not. Node %[2]d has to begin again: compare the mounts of both, copy away what only node %[2]d shows and "+
+		"is right; then stop node %[2]d, run 'rdmcfs evict' for it on node %[1]d, and join it again with an empty data directory", stays, again, index)
 }
 
 // ask gathers what others say of an index.
@@ -223,7 +258,10 @@ func signalAlarm(c chan struct{}) {
 // verify reads all of the state: after the start, now and then, and at once when somebody has another digest.
 func (d *digests) verify(ctx context.Context) {
 	part := verifyPart
+	runtime.LockOSThread() // never unlocked: the thread ends with the goroutine
+	lowDiskPriority()
 	for {
+		began := time.Now()
 		state := d.n.db.State()
 		index := d.n.db.Index()
 		err := d.n.db.Verify(ctx, part)
@@ -237,7 +275,7 @@ func (d *digests) verify(ctx context.Context) {
 		case ctx.Err() == nil:
 			d.n.log.Debug("verify the state", "err", err)
 		}
-		timer := time.NewTimer(verifyEvery)
+		timer := time.NewTimer(nextVerify(time.Since(began)))
 		select {
 		case <-ctx.Done():
 			timer.Stop()
@@ -249,6 +287,15 @@ func (d *digests) verify(ctx context.Context) {
 		}
 		timer.Stop()
 	}
+}
+
+// nextVerify is the pause after a look that took a while.
+func nextVerify(took time.Duration) time.Duration { return max(verifyEvery-took, verifyPause) }
+
+// lowDiskPriority lets all others go first where the disk's scheduler knows of priorities.
+func lowDiskPriority() {
+	const process, bestEffort, lowest = 1, 2 << 13, 7
+	_, _, _ = unix.Syscall(unix.SYS_IOPRIO_SET, process, 0, bestEffort|lowest) // where there are none, nothing is lost
 }
 
 // distrust ends the use of a state of this node, and has another node's put in its place. The mounts stay, and answer EIO until then.

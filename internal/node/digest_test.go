@@ -2,8 +2,11 @@ package node
 
 import (
 	"errors"
+	"fmt"
 	"log/slog"
+	"strings"
 	"testing"
+	"time"
 
 	"github.com/rdmcfs/rdmcfs/meta"
 )
@@ -85,5 +88,66 @@ func TestVerdictOfAnOldState(t *testing.T) {
 	n.distrust(n.db.State(), errors.New("this one too"))
 	if n.rebuilt(); n.db.Distrusted() == nil || !n.isRebuilding() {
 		t.Fatal("the new state is trusted")
+	}
+}
+
+// Under steady writes the log goes on faster than a state is read: a node that differs comes to a verdict all the same, as the same index is
+// compared until both have read theirs.
+func TestDifferenceIsDecidedUnderSteadyWrites(t *testing.T) {
+	var r rounds
+	var applied, whole, reading uint64
+	left := 0 // rounds until the look that began at reading ends
+	for range 50 {
+		applied += 3000
+		differs := r.due > 0
+		if differs && whole >= r.due {
+			return
+		}
+		if left--; left == 0 {
+			whole = reading
+		}
+		if differs && left < 0 {
+			reading, left = applied, 4
+		}
+		if r.due > 0 && applied-r.due >= marksKept {
+			t.Fatal("the mark is gone")
+		}
+		r.done(differs, applied)
+	}
+	t.Fatal("no verdict")
+}
+
+// Every byte of the state is read again within ten minutes, unless the disk is too slow for that.
+func TestStateIsReadEveryTenMinutes(t *testing.T) {
+	for _, took := range []time.Duration{0, time.Second, 5 * time.Minute, 9 * time.Minute} {
+		if next := took + nextVerify(took); next > 10*time.Minute {
+			t.Errorf("a look of %v is followed by another after %v", took, next)
+		}
+	}
+	if nextVerify(time.Hour) <= 0 {
+		t.Error("no pause after a long look")
+	}
+}
+
+// Both nodes that differ say the same: which one begins again, by which command. It is never the one that the others need.
+func TestDifferWords(t *testing.T) {
+	for _, c := range []struct {
+		a, b, leader, again meta.NodeID
+		voters              []meta.NodeID
+	}{
+		{1, 2, 1, 2, []meta.NodeID{1}},
+		{1, 2, 2, 1, []meta.NodeID{2}},
+		{1, 2, 2, 1, []meta.NodeID{1, 2, 3}},
+		{2, 5, 1, 5, []meta.NodeID{1, 2, 3}},
+		{3, 4, 1, 3, []meta.NodeID{1, 2, 4}},
+		{5, 6, 1, 6, []meta.NodeID{1, 2, 3}},
+	} {
+		text := differWords(c.a, c.b, c.leader, c.voters, 9)
+		if text != differWords(c.b, c.a, c.leader, c.voters, 9) {
+			t.Errorf("%+v: the two nodes say different things", c)
+		}
+		if !strings.Contains(text, fmt.Sprintf("then stop node %d, run 'rdmcfs evict'", c.again)) {
+			t.Errorf("%+v: %s", c, text)
+		}
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"maps"
 	"os"
 	"sync/atomic"
+	"time"
 
 	"github.com/rdmcfs/rdmcfs/internal/consensus"
 	"github.com/rdmcfs/rdmcfs/internal/control/admin"
@@ -46,11 +47,15 @@ func (n *node) rebuilt() {
 	}
 }
 
-// warning is what status says: also afterwards, until the next start, since a disk that damages one file may damage others.
-func (r *rebuilding) warning() string {
+// warning is what status says: also afterwards, until the next start, since a disk that damages one file may damage others. trouble is
+// what the log says of the last try.
+func (r *rebuilding) warning(trouble string) string {
 	doing := "starting"
 	if text := r.doing.Load(); text != nil {
 		doing = *text
+	}
+	if trouble != "" {
+		doing = trouble
 	}
 	if r.done.Load() {
 		return fmt.Sprintf("the state was damaged, and was rebuilt (%s); check the disk and the memory of this machine: %v", doing, r.why)
@@ -106,6 +111,9 @@ func (n *node) awaitRebuilt() error {
 	if err != nil {
 		return err
 	}
+	if err := r.learnPromised(n.ctx, raft.ReadBarrier, raft.Err); err != nil {
+		return err
+	}
 	if n.db.Index() < r.promised {
 		r.say(fmt.Sprintf("applying the log up to %d", r.promised))
 	}
@@ -116,13 +124,42 @@ func (n *node) awaitRebuilt() error {
 	return nil
 }
 
+// learnPromised finds an index that is no older than the damaged state's, where that can't be read any more: what is committed now.
+func (r *rebuilding) learnPromised(ctx context.Context, barrier func(context.Context) (uint64, error), failed func() error) error {
+	for r.promised == 0 {
+		r.say("asking the voters how far the log is")
+		index, err := barrier(ctx)
+		if err == nil {
+			r.promised = index
+			return nil
+		}
+		if err := errors.Join(ctx.Err(), failed()); err != nil {
+			return fmt.Errorf("node: rebuild: %w", err)
+		}
+		pause(ctx, rebuildRetry)
+	}
+	return nil
+}
+
+// rebuildRetry is the pause between two questions of how far the log is.
+const rebuildRetry = time.Second
+
+func pause(ctx context.Context, d time.Duration) {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+	case <-timer.C:
+	}
+}
+
 func (n *node) rebuildStatus() admin.Status {
 	st := admin.Status{
 		Version: n.cfg.Version, Cluster: n.id.Cluster, Generation: n.id.Generation, Node: uint32(n.id.Node), Name: n.id.Name,
 		Listen: n.id.Listen, State: stateRebuilding, Started: n.started, Fabric: n.device.String(), Space: n.space(),
 		Unpublished: n.unpublished(),
 	}
-	st.Warnings = append(st.Warnings, n.rebuilding.Load().warning())
+	st.Warnings = append(st.Warnings, n.rebuilding.Load().warning(""))
 	return st
 }
 

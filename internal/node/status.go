@@ -279,7 +279,7 @@ func (n *node) warnings(st admin.Status) []string {
 		out = append(out, fmt.Sprintf("one voter: while node %d is down nothing can be changed; a third node makes it three voters", st.Voters[0]))
 	}
 	if r := n.rebuilding.Load(); r != nil {
-		out = append(out, r.warning())
+		out = append(out, r.warning(n.raft.status().Rebuild))
 	}
 	if why := n.raft.status().Diverged; why != "" {
 		out = append(out, why)
