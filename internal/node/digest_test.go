@@ -91,7 +91,7 @@ func TestVerdictOfAnOldState(t *testing.T) {
 	}
 }
 
-// Under steady writes the log goes on faster than a state is read: a node that differs comes to a verdict all the same, as the same index is
+// Under steady writes the log goes on faster than a state is read. A node that differs comes to a verdict all the same: the same index is
 // compared until both have read theirs.
 func TestDifferenceIsDecidedUnderSteadyWrites(t *testing.T) {
 	var r rounds
