@@ -17,7 +17,7 @@ type Cluster interface {
 	Names() meta.Reader
 	// Propose puts an operation into the log and returns its result once this node has applied it, so that
 	// the caller sees its own writes. It is exactly-once. Errors: ErrReadOnly at once while there is no quorum (EROFS),
-	// ErrUnknown when the outcome is not known after its time limit (EIO).
+	// ErrUnknown when the outcome is not known after its time limit (EIO), as an UnknownError if it may be known later.
 	Propose(ctx context.Context, op meta.Op) (meta.Result, error)
 	// ProposePatient is Propose for what a close or fsync needs: ErrReadOnly comes when no quorum has answered for 25 s, for the
 	// node may be back any moment. Publish waits like it. It must not be called under a directory's lock.

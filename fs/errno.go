@@ -18,6 +18,18 @@ var (
 	ErrUnknown = replicate.ErrUnknown
 )
 
+// UnknownError is ErrUnknown of a change that the node still tries to learn the outcome of.
+type UnknownError struct {
+	Err error
+	// Outcome gets the result when it is known, and is closed; it is closed without one when nobody will know.
+	Outcome <-chan meta.Result
+}
+
+func (e *UnknownError) Error() string { return e.Err.Error() }
+
+// Unwrap makes errors.Is(err, ErrUnknown) true.
+func (e *UnknownError) Unwrap() error { return e.Err }
+
 // errno maps an error to what the caller of a system call gets. Unknown errors are EIO.
 func errno(err error) syscall.Errno {
 	var no syscall.Errno

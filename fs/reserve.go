@@ -86,6 +86,7 @@ func (f *fileSystem) reserveAgain(ctx context.Context, l *live) error {
 		err = res.Errno
 	}
 	if err != nil {
+		f.giveBackLate(err)
 		return f.nameless(l, err)
 	}
 	f.nodes.rename(l.node, res.Inode)
@@ -235,6 +236,24 @@ func (f *fileSystem) giveBack(parent meta.Ino, name string, ino meta.Ino, last *
 	f.outcome("give back "+name, ino, res, err)
 }
 
+// giveBackLate frees a name whose reservation turns out to have been made after its caller was told that this is unknown. giveBack keeps
+// one that was opened meanwhile.
+func (f *fileSystem) giveBackLate(err error) {
+	var unknown *UnknownError
+	if !errors.As(err, &unknown) {
+		return
+	}
+	f.work.Go(func() {
+		select {
+		case res, ok := <-unknown.Outcome:
+			if ok && res.Errno == 0 && !res.Fenced && !res.Existed {
+				f.giveBack(res.Inode.Parent, res.Inode.Name, res.Ino, nil)
+			}
+		case <-f.ctx.Done():
+		}
+	})
+}
+
 // reserve proposes a new file. When the caller is killed meanwhile, the name is given back as soon as the log has it.
 func (f *fileSystem) reserve(ctx context.Context, op meta.Op) (meta.Result, error) {
 	type answer struct {
@@ -244,6 +263,7 @@ func (f *fileSystem) reserve(ctx context.Context, op meta.Op) (meta.Result, erro
 	got := make(chan answer)
 	f.work.Go(func() {
 		res, err := f.propose(f.ctx, op)
+		f.giveBackLate(err)
 		select {
 		case got <- answer{res, err}:
 			return

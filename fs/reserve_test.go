@@ -2,6 +2,7 @@ package fs_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -252,6 +253,32 @@ func TestKilledInsideCreateLeavesNoName(t *testing.T) {
 				return fmt.Errorf("a name that nobody has: %v", err)
 			}
 			return nil
+		})
+	})
+}
+
+// A create whose outcome is unknown, as the leader died on the way, is EIO. The log has it after all: the name, which nobody
+// has open, is given back.
+func TestUnknownCreateLeavesNoName(t *testing.T) {
+	eachPair(t, func(t *testing.T, c *fstest.Cluster, a, b string) {
+		applied := make(chan struct{})
+		c.Node(1).Unknown(func(op meta.Op) <-chan struct{} {
+			if _, ok := op.(*meta.Create); ok {
+				return applied
+			}
+			return nil
+		})
+		if _, err := os.Create(filepath.Join(a, "f")); !errors.Is(err, syscall.EIO) {
+			t.Fatalf("a create of unknown outcome: %v", err)
+		}
+		c.Node(1).Unknown(nil)
+		close(applied)
+		eventually(t, func() error {
+			f, err := os.OpenFile(filepath.Join(b, "f"), os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o644)
+			if err != nil {
+				return fmt.Errorf("the name was not given back: %w", err)
+			}
+			return f.Close()
 		})
 	})
 }

@@ -49,6 +49,7 @@ type Node struct {
 	inode    meta.Ino
 	slow     func(op meta.Op) <-chan struct{}
 	late     func(op meta.Op) <-chan struct{}
+	unknown  func(op meta.Op) <-chan struct{}
 	instant  bool
 	readOnly bool
 	other    io.ReaderAt
@@ -199,12 +200,17 @@ func (n *Node) ProposePatient(ctx context.Context, op meta.Op) (meta.Result, err
 // Propose applies an operation at once, or when Slow lets it. As the log does, it applies it then too if the caller has not waited.
 func (n *Node) Propose(ctx context.Context, op meta.Op) (meta.Result, error) {
 	n.mu.Lock()
-	readOnly, slow := n.readOnly, n.slow
+	readOnly, slow, unknown := n.readOnly, n.slow, n.unknown
 	n.mu.Unlock()
 	if readOnly {
 		return meta.Result{}, fs.ErrReadOnly
 	}
 	n.Proposals.Add(1)
+	if unknown != nil {
+		if wait := unknown(op); wait != nil {
+			return meta.Result{}, n.putLate(op, wait)
+		}
+	}
 	var wait <-chan struct{}
 	if slow != nil {
 		wait = slow(op)
@@ -246,6 +252,26 @@ func (n *Node) put(op meta.Op) (res meta.Result, err error) {
 		}
 	}
 	return res, err
+}
+
+// putLate applies an operation when wait is closed, as the log may do after the caller was told that the outcome is unknown.
+func (n *Node) putLate(op meta.Op, wait <-chan struct{}) error {
+	outcome := make(chan meta.Result, 1)
+	go func() { // ends when the test lets the operation go on
+		defer close(outcome)
+		<-wait
+		if res, err := n.put(op); err == nil {
+			outcome <- res
+		}
+	}()
+	return &fs.UnknownError{Err: fs.ErrUnknown, Outcome: outcome}
+}
+
+// Unknown makes the outcome of proposals unknown that f gives a channel for. They are applied when it is closed.
+func (n *Node) Unknown(f func(op meta.Op) <-chan struct{}) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.unknown = f
 }
 
 // Late makes the answers to proposals that are applied wait for the channel that f gives for them, if it gives one.

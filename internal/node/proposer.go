@@ -8,6 +8,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/rdmcfs/rdmcfs/fs"
 	"github.com/rdmcfs/rdmcfs/internal/consensus"
 	"github.com/rdmcfs/rdmcfs/internal/control/admin"
 	"github.com/rdmcfs/rdmcfs/meta"
@@ -148,14 +149,20 @@ func (p *proposer) once(ctx context.Context, lease meta.Lease, op meta.Op, opts 
 	}
 	out, err := p.log.Propose(ctx, data, opts) // bounded by the log
 	if errors.Is(err, consensus.ErrUnknown) {
+		outcome := make(chan meta.Result, 1)
 		p.work.Go(func() {
+			defer close(outcome)
 			out, err := p.resolve(lease, seq, data)
 			p.settle(lease, seq)
-			if err == nil {
-				p.endRefused(op, out)
+			if err != nil {
+				return
+			}
+			p.endRefused(op, out)
+			if res, ok := out.Result.(meta.Result); ok {
+				outcome <- res
 			}
 		})
-		return meta.Result{}, out, wrapUnknown(err)
+		return meta.Result{}, out, &fs.UnknownError{Err: wrapUnknown(err), Outcome: outcome}
 	}
 	p.settle(lease, seq)
 	if err != nil {

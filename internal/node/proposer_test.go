@@ -8,6 +8,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/rdmcfs/rdmcfs/fs"
 	"github.com/rdmcfs/rdmcfs/internal/consensus"
 	"github.com/rdmcfs/rdmcfs/meta"
 	"github.com/rdmcfs/rdmcfs/replicate"
@@ -52,10 +53,15 @@ func TestRefusalAfterUnknownEndsTheSession(t *testing.T) {
 	p.beginIncarnation(1)
 	log.answers <- consensus.ErrUnknown
 	session := meta.ContentID{Node: 1, Incarnation: 1, Seq: 5}
-	if _, err := p.propose(ctx, &meta.Publish{Ino: 9, Session: session}); err == nil {
-		t.Fatal("the outcome was unknown")
+	_, err := p.propose(ctx, &meta.Publish{Ino: 9, Session: session})
+	var unknown *fs.UnknownError
+	if !errors.As(err, &unknown) || !errors.Is(err, replicate.ErrUnknown) {
+		t.Fatalf("the outcome was unknown: %v", err)
 	}
 	log.answers <- nil
+	if res, ok := <-unknown.Outcome; !ok || res.Errno != syscall.EIO {
+		t.Fatalf("the outcome in the end: %v %v", res.Errno, ok)
+	}
 	for range 2 {
 		select {
 		case op := <-log.others:
