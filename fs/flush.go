@@ -136,11 +136,16 @@ const takesMax = 3
 // retaken does what takes the bytes of a live file, and again if they were cut away under it or the file has lost its name.
 func retaken(do func() error) (err error) {
 	for range takesMax {
-		if err = do(); !errors.Is(err, replicate.ErrCut) && !errors.Is(err, errNameless) {
+		if err = do(); !errors.Is(err, replicate.ErrCut) && !isNameless(err) {
 			break
 		}
 	}
 	return err
+}
+
+// isNameless reports whether a new file had no name in mid-publish.
+func isNameless(err error) bool {
+	return errors.Is(err, errNameless) || errors.Is(err, replicate.ErrNoInode)
 }
 
 // take publishes what has changed by now.
@@ -160,7 +165,7 @@ func (f *fileSystem) take(ctx context.Context, l *live) error {
 		return f.publishAttr(ctx, l)
 	}
 	err = f.push(ctx, l, c, tmpName{})
-	if (errors.Is(err, syscall.ENOENT) || errors.Is(err, errNameless)) && f.isRemoved(l.node) {
+	if (errors.Is(err, syscall.ENOENT) || isNameless(err)) && f.isRemoved(l.node) {
 		return nil // removed here while it was being pushed
 	}
 	return err

@@ -282,3 +282,28 @@ func TestUnknownCreateLeavesNoName(t *testing.T) {
 		})
 	})
 }
+
+// A fence in mid-push of a new file ends the push, since the inode is gone. The name is reserved again, and the file pushed under it.
+func TestFencedInMidPushIsPushedUnderItsName(t *testing.T) {
+	eachPair(t, func(t *testing.T, c *fstest.Cluster, a, b string) {
+		path := filepath.Join(a, "f")
+		f, err := os.Create(path)
+		must(t, err)
+		want := pattern(1, 100_000)
+		_, err = f.Write(want)
+		must(t, err)
+		var once sync.Once
+		c.Node(1).Before(func(context.Context, replicate.Push) (err error) {
+			once.Do(func() {
+				c.Fence(t, 1)
+				err = fmt.Errorf("test: %w", replicate.ErrNoInode)
+			})
+			return err
+		})
+		must(t, f.Close())
+		wantBytes(t, filepath.Join(b, "f"), want)
+		if got := c.Node(1).Pushes(); len(got) != 2 || got[0].Ino == got[1].Ino {
+			t.Errorf("%d pushes", len(got))
+		}
+	})
+}

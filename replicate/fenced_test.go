@@ -1,9 +1,13 @@
 package replicate
 
 import (
+	"context"
+	"errors"
 	"math/rand/v2"
 	"sync"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/rdmcfs/rdmcfs/meta"
 )
@@ -74,6 +78,68 @@ func TestFencedPushIsMadeAgain(t *testing.T) {
 			c.settled()
 			for id := meta.NodeID(1); id <= 4; id++ {
 				c.node(id).wantBytes(a.out.Content, b)
+			}
+		})
+	}
+}
+
+// A fence frees the name of a new file whose push is under way. Nothing more is pushed for an inode that is gone: it would be an orphan,
+// on the members of a default placement. The file gets a new inode first.
+func TestFencedPushOfANewFileEndsWithoutAnOrphan(t *testing.T) {
+	c := newCluster(t, 4, 3)
+	ino := c.create(1, "f")
+	reached, fenced := make(chan struct{}), make(chan struct{})
+	var once sync.Once
+	c.hub.setBlock(func(_ meta.NodeID, i uint64) error {
+		if i >= 60 {
+			once.Do(func() { close(reached) })
+			<-fenced
+		}
+		return nil
+	})
+	done := make(chan error)
+	b := randomBytes(1, 10<<20)
+	go func() {
+		_, err := c.node(1).publish(ino, meta.ContentID{}, b)
+		done <- err
+	}()
+	<-reached
+	c.fence(1)
+	close(fenced)
+	if err := <-done; !errors.Is(err, ErrNoInode) {
+		t.Fatalf("a push of a file whose name was freed: %v", err)
+	}
+	if _, err := c.node(1).db.Content(meta.ContentID{Node: 1, Incarnation: 2, Seq: 1}); !isNotFound(err) {
+		t.Errorf("a content that no file has: %v", err)
+	}
+	out, err := c.node(1).publish(c.create(1, "f"), meta.ContentID{}, b)
+	if err != nil || out.Result.Orphan {
+		t.Fatalf("published under the name that was reserved again: %+v, %v", out.Result, err)
+	}
+	c.settled()
+	c.node(4).wantBytes(out.Content, b)
+}
+
+// downNames is a log that holds its own node down.
+type downNames struct{ meta.Reader }
+
+func (downNames) Node(id meta.NodeID) (meta.Node, error) {
+	return meta.Node{ID: id, State: meta.NodeDown, Incarnation: 1}, nil
+}
+
+// A push that failed waits for the end of its session and for its node's next incarnation, with one limit for both. A close has then taken
+// 30 s at most since bytes or votes last came.
+func TestFencedPushWaitsForALimitedTime(t *testing.T) {
+	for still, limit := range map[time.Duration]time.Duration{0: 10 * time.Second, 25 * time.Second: 5 * time.Second} {
+		synctest.Test(t, func(t *testing.T) {
+			lease := meta.Lease{Node: 1, Incarnation: 1}
+			cfg := Config{Self: func() meta.Lease { return lease }, Names: downNames{}, Clock: SystemClock()}
+			cfg.Tuning = cfg.Tuning.withDefaults()
+			s := &pushSession{p: &Pusher{cfg: cfg}, id: meta.ContentID{Node: 1, Incarnation: 1, Seq: 1}, ended: make(chan struct{}), moved: time.Now().Add(-still)}
+			began := time.Now()
+			err := s.fenced(context.Background(), ErrCopies)
+			if took := time.Since(began); !errors.Is(err, ErrCopies) || took > limit+bootPoll {
+				t.Errorf("nothing came for %v: %v after %v more, limit %v", still, err, took, limit)
 			}
 		})
 	}

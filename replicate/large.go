@@ -39,6 +39,7 @@ func (s *pushSession) large(ctx context.Context) error {
 		s.storeHere(localCtx, run, src, local)
 	}()
 	run.run(ctx)
+	s.moved = run.sess.gained
 	cancel()
 	<-keep
 	src.release()

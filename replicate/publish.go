@@ -22,9 +22,10 @@ const (
 	proposeMax = 31 * time.Second
 	// attemptsMax bounds the sessions of one push.
 	attemptsMax = 6
-	// endWait bounds how long a push that failed waits until the log has ended its session, to learn whether it was fenced. It is as
-	// long as the log lets a proposal wait for its node's next incarnation.
+	// endWait bounds how long a push that failed waits to learn whether its session was fenced, and for its node's next incarnation.
 	endWait = 10 * time.Second
+	// endWaitMin is what is left of that for a push that has stood still for long: a close ends 30 s after bytes or votes last came.
+	endWaitMin = 5 * time.Second
 	// bootPoll is how often a push looks whether its node has its next incarnation.
 	bootPoll = 50 * time.Millisecond
 	// extentsMax bounds the extents of a delta; closer ones are joined beyond it.
@@ -150,6 +151,10 @@ func (p *Pusher) publish(ctx context.Context, push *Push) (Outcome, error) {
 		if !errors.As(err, &again) || ctx.Err() != nil {
 			break
 		}
+		if p.nameless(push) {
+			err = errors.Join(ErrNoInode, again.err)
+			break
+		}
 		if again.whole {
 			push.Dirty = nil // members lack the base
 		}
@@ -160,6 +165,16 @@ func (p *Pusher) publish(ctx context.Context, push *Push) (Outcome, error) {
 		return out, fmt.Errorf("replicate: publish inode %d: %w", push.Ino, err)
 	}
 	return out, nil
+}
+
+// nameless reports whether a new file has lost its inode, most often by the fence that ended the session before: what would be pushed
+// now would be an orphan, and its placement that of no directory.
+func (p *Pusher) nameless(push *Push) bool {
+	if push.LinkName != "" || !push.Base.IsZero() {
+		return false
+	}
+	_, err := p.cfg.Names.Inode(push.Ino)
+	return isNotFound(err)
 }
 
 // errAgain says that another attempt, in a new session, may succeed.
@@ -212,13 +227,18 @@ func (s *pushSession) carry(ctx context.Context) (Outcome, error) {
 
 // fenced looks whether a session that failed was one of an incarnation that has ended: then its members dropped what they had, for the
 // cluster took this node for dead, and another session may succeed. It is known when the log has ended the session: what came before is
-// applied here then.
+// applied here then. All that waits for at most endWait.
 func (s *pushSession) fenced(ctx context.Context, err error) error {
 	var again errAgain
 	if errors.As(err, &again) || errors.Is(err, ErrCut) || errors.Is(err, ErrNoSpace) || ctx.Err() != nil {
 		return err
 	}
-	patience, stop := s.p.cfg.Clock.After(endWait)
+	now := s.p.cfg.Clock.Now()
+	wait := endWait
+	if !s.moved.IsZero() {
+		wait = min(endWait, max(endWaitMin, s.p.cfg.Tuning.Stuck+endWaitMin-now.Sub(s.moved)))
+	}
+	patience, stop := s.p.cfg.Clock.After(wait)
 	defer stop()
 	select {
 	case <-s.ended:
@@ -230,7 +250,7 @@ func (s *pushSession) fenced(ctx context.Context, err error) error {
 	if s.p.cfg.Self() == old && (readErr != nil || n.State == meta.NodeUp && n.Incarnation == old.Incarnation) {
 		return err
 	}
-	for until := s.p.cfg.Clock.Now().Add(endWait); s.p.cfg.Self() == old; pause(ctx, s.p.cfg.Clock, bootPoll) {
+	for until := now.Add(wait); s.p.cfg.Self() == old; pause(ctx, s.p.cfg.Clock, bootPoll) {
 		if ctx.Err() != nil || s.p.cfg.Clock.Now().After(until) {
 			return err
 		}
@@ -249,6 +269,7 @@ type pushSession struct {
 	id      meta.ContentID
 	op      *meta.Publish
 	status  *transfer
+	moved   time.Time       // when bytes or votes last came to a gathering that has ended; zero if that is not known
 	ended   <-chan struct{} // closed when the log has ended a session that was given up; nil before
 }
 

@@ -24,6 +24,9 @@ var (
 	ErrNoSpace = errors.New("replicate: no space in the local store")
 	// ErrFenced is returned when this node's incarnation ended in mid-push and no newer one has begun.
 	ErrFenced = errors.New("replicate: incarnation fenced")
+	// ErrNoInode is returned when the inode of a new file is gone in mid-push, and nothing was published: a fence freed its name, or a
+	// program removed it.
+	ErrNoInode = errors.New("replicate: the new file has no inode any more")
 	// ErrUnavailable is returned when no reachable node holds a content.
 	ErrUnavailable = errors.New("replicate: no holder reachable")
 	// ErrDamaged is returned when bytes do not match the root that the log committed.

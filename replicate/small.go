@@ -179,6 +179,7 @@ func (s *pushSession) collect(ctx context.Context, answers <-chan smallAnswer, o
 		p.open[s.id.Node] = true
 	}
 	last := s.p.cfg.Clock.Now()
+	defer func() { s.moved = last }()
 	for {
 		changed := s.p.viewChange() // before the look at the view
 		if p.dropDown(); p.over() {
