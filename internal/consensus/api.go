@@ -84,6 +84,8 @@ type Config struct {
 	LogTime func() int64
 	// Wall is the machine's clock; nil is time.Now.
 	Wall func() time.Time
+	// WallSynced tells whether a time service keeps that clock. Nil: not known.
+	WallSynced func() bool
 	// AutoVisible makes every applied index visible at once: for nodes without a mount. Otherwise see [Node.SetVisible].
 	AutoVisible bool
 	// Digest returns the digest of the state at an index, if it is known: followers and followed compare. May be nil.

@@ -11,8 +11,10 @@ const (
 	ClockAgree = 10 * time.Second
 	// clockLeap is how far beyond the log's last time a clock is believed that no other clock confirms.
 	clockLeap = time.Hour
-	// clockHold is how long a clock that no other confirms must have stood still at a new time until it is believed after all.
-	clockHold = 10 * time.Minute
+	// clockHold is how long a clock that no other confirms must have stood still at a new time until it is believed after all. For a large
+	// jump it is the hundredth part of that, clockHoldMax at most: time enough to set a wrong clock right.
+	clockHold    = 10 * time.Minute
+	clockHoldMax = 24 * time.Hour
 	// clockFresh is how long the reading of a peer's clock counts.
 	clockFresh = 20 * time.Second
 	clockMax   = int64(1) << 62
@@ -36,6 +38,8 @@ type Clock struct {
 	peers map[ID]clockReading
 	// A lone clock shows another time since steppedAt (0: it does not), and is stepped ahead of the monotonic clock.
 	stepped, steppedAt int64
+	// synced says that a time service keeps this machine's clock.
+	synced bool
 }
 
 // clockReading is a peer's wall clock less this node's monotonic clock, read at a time.
@@ -65,6 +69,9 @@ func (c *Clock) Read(peer ID, mono, wall int64) {
 func (c *Clock) Follow(mono, clusterTime int64, sure bool) {
 	c.ahead, c.known, c.sure = min(max(clusterTime, 0), clockMax)-mono, true, sure
 }
+
+// Synced takes note of whether a time service keeps this machine's clock: that confirms a clock which no other node can.
+func (c *Clock) Synced(yes bool) { c.synced = yes }
 
 // Judge compares the clocks of the voters, this node being one of them. others says that the cluster has further nodes, whose clocks
 // can be read sooner or later: with fewer than three voters they count like voters.
@@ -133,25 +140,48 @@ func (c *Clock) judgeMany(mono int64, list []int64) {
 
 func near(a, b int64) bool { return a-b <= int64(ClockAgree) && b-a <= int64(ClockAgree) }
 
-// judgeAlone takes the only clock there is. One that continues the log, or what was known, is believed at once, as is that of a node
-// which has nobody to ask when it starts. Any other has to stand for a while: others may answer yet.
+// judgeAlone takes the only clock there is. One that continues the log, or what was known, is believed at once; so is that of a node
+// which has nobody to ask, if a time service keeps it. Any other has to stand for a while: others may answer yet, or it may be set
+// right. Until then the time goes on from what was known, or from the log's last.
 func (c *Clock) judgeAlone(mono, own int64, others bool) {
-	believed := c.known && near(own, c.ahead)
+	believed := c.known && near(own, c.ahead) || c.synced && !others
 	if !c.known {
 		behind := own+mono < c.lowest(mono)-int64(ClockAgree)
 		beyond := c.floor > 0 && own+mono > c.lowest(mono)+int64(clockLeap)
-		believed = !behind && (!beyond || !others)
+		believed = !behind && !beyond || believed
 	}
 	if !believed {
 		if c.steppedAt == 0 || !near(own, c.stepped) {
 			c.stepped, c.steppedAt = own, max(mono, 1)
 		}
-		if mono-c.steppedAt < int64(clockHold) {
+		if mono-c.steppedAt < int64(c.hold(mono)) {
 			return
 		}
 		c.sure = false
 	}
 	c.ahead, c.known, c.steppedAt = own, true, 0
+}
+
+// jump is how far the lone clock's new time is ahead.
+func (c *Clock) jump(mono int64) time.Duration {
+	if c.known {
+		return time.Duration(c.stepped - c.ahead)
+	}
+	return time.Duration(c.stepped + mono - c.lowest(mono))
+}
+
+// hold is how long the lone clock must stand at its new time.
+func (c *Clock) hold(mono int64) time.Duration {
+	return min(max(c.jump(mono).Abs()/100, clockHold), clockHoldMax)
+}
+
+// Unconfirmed is how far this machine's clock, the only one there is, is ahead of the time that counts, and for how long it must stay so
+// until it is believed. Both are 0 if it is believed.
+func (c *Clock) Unconfirmed(mono int64) (by, left time.Duration) {
+	if c.steppedAt == 0 {
+		return 0, 0
+	}
+	return c.jump(mono), max(c.hold(mono)-time.Duration(mono-c.steppedAt), 0)
 }
 
 // Now is the cluster's time. While it is not known it is this machine's if that continues the log, else the log's.

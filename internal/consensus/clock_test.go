@@ -131,12 +131,27 @@ func TestClockCutOff(t *testing.T) {
 	}
 }
 
-// The only node of a cluster believes its clock when it starts. While it runs, a step counts only once it has stood for ten minutes.
+// The only node of a cluster is off for a weekend. Its clock is believed at once if a time service keeps it, else once it has stood for
+// the hundredth part of that. A step while it runs has to stand for ten minutes.
 func TestClockAlone(t *testing.T) {
 	s := newScene(3*day, map[ID]time.Duration{})
+	s.clock.Synced(true)
 	s.round(ids(1), nil, false)
 	if e := s.error(); e != 0 {
-		t.Fatalf("after a weekend off: %v", e)
+		t.Fatalf("after a weekend off, with a time service: %v", e)
+	}
+	s = newScene(3*day, map[ID]time.Duration{})
+	for range 43 * 60 {
+		s.round(ids(1), nil, false)
+		if by, left := s.clock.Unconfirmed(s.mono); s.error() != -3*day || (by-3*day).Abs() > time.Second || left <= 0 {
+			t.Fatalf("after a weekend off: %v, unconfirmed %v for %v", s.error(), by, left)
+		}
+	}
+	for range 30 {
+		s.round(ids(1), nil, false)
+	}
+	if by, _ := s.clock.Unconfirmed(s.mono); s.error() != 0 || by != 0 {
+		t.Fatalf("a clock that has stood: %v, unconfirmed %v", s.error(), by)
 	}
 	s.wrong[1] = 10 * year
 	for range 500 {
@@ -153,6 +168,31 @@ func TestClockAlone(t *testing.T) {
 	}
 	if e := s.error(); e != -time.Hour {
 		t.Fatalf("a step that stands: %v", e)
+	}
+}
+
+// The only node of a cluster starts with a clock that is ten days ahead, and is set right an hour later: nothing of that gets into the log.
+func TestLoneWrongClockAtAStart(t *testing.T) {
+	for _, wrong := range []time.Duration{10 * day, 40 * day, 5 * year, -10 * day} {
+		s := newScene(time.Minute, map[ID]time.Duration{1: wrong})
+		check := func(when string, limit time.Duration) {
+			t.Helper()
+			if e := s.error(); e > ClockAgree || e < -limit {
+				t.Fatalf("%v: %s it is off by %v", wrong, when, e)
+			}
+		}
+		check("before the first look", 2*time.Minute)
+		for range 3600 {
+			s.round(ids(1), nil, false)
+			check("while the clock is wrong", 2*time.Minute)
+			s.clock.SeeLog(s.mono, s.clock.Now(s.mono, s.wall())) // entries carry it
+		}
+		s.wrong[1] = 0
+		s.round(ids(1), nil, false)
+		check("afterwards", 0)
+		if by, _ := s.clock.Unconfirmed(s.mono); by != 0 {
+			t.Fatalf("a right clock is %v off", by)
+		}
 	}
 }
 

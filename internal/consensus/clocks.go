@@ -87,6 +87,7 @@ func (n *Node) judgeClocks() {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	n.seeLogLocked()
+	k.clock.Synced(n.cfg.WallSynced != nil && n.cfg.WallSynced())
 	if member {
 		k.clock.Judge(n.mono(), n.wall(), voters, others)
 	}
@@ -234,6 +235,8 @@ type ClockStatus struct {
 	// First and Last are two nodes whose clocks differ by Apart, for when nobody can tell which is right.
 	First, Last ID
 	Apart       time.Duration
+	// Unconfirmed is how far the only clock there is is ahead of Time, 0 if it is believed; ConfirmedIn is how long it must stay so.
+	Unconfirmed, ConfirmedIn time.Duration
 }
 
 // Clocks tells what the node knows of the clocks.
@@ -245,6 +248,7 @@ func (n *Node) Clocks() ClockStatus {
 	st := ClockStatus{Time: time.Unix(0, k.clock.Now(mono, wall)), Off: n.clocksOffLocked()}
 	st.Known, st.Sure = k.clock.Known()
 	st.First, st.Last, st.Apart = k.clock.Apart(mono, wall)
+	st.Unconfirmed, st.ConfirmedIn = k.clock.Unconfirmed(mono)
 	return st
 }
 

@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/rdmcfs/rdmcfs/internal/consensus"
 	"github.com/rdmcfs/rdmcfs/internal/control/admin"
 	"github.com/rdmcfs/rdmcfs/meta"
@@ -15,6 +17,13 @@ func (n *node) wall() time.Time {
 		return n.cfg.wall()
 	}
 	return time.Now()
+}
+
+// clockSynced tells whether the kernel says that a time service keeps its clock. One that was set by hand since does not count.
+func clockSynced() bool {
+	var state unix.Timex
+	got, err := unix.Adjtimex(&state)
+	return err == nil && got != unix.TIME_ERROR && state.Status&unix.STA_UNSYNC == 0
 }
 
 // now is the cluster's time as this node knows it: tokens and certificates go by it. Before the log is open it is the machine's.
@@ -67,6 +76,11 @@ func clockWarnings(st admin.Status, clocks consensus.ClockStatus) []string {
 	if !clocks.Sure && clocks.Apart > consensus.ClockAgree && clocks.First != clocks.Last {
 		out = append(out, fmt.Sprintf("the clock of %s is %v behind that of %s: set the wrong one", nameOf(st, nodeOf(clocks.First)),
 			clocks.Apart.Round(time.Second), nameOf(st, nodeOf(clocks.Last))))
+	}
+	if clocks.Unconfirmed != 0 {
+		out = append(out, fmt.Sprintf("the clock of this machine is %s of the last time in the log, and no other clock and no time service confirms it: kept versions, tokens "+
+			"and certificates go by the log's time for another %v. If the clock is right, nothing is to be done; else set it",
+			aheadText(clocks.Unconfirmed), clocks.ConfirmedIn.Round(time.Second)))
 	}
 	return out
 }

@@ -192,3 +192,31 @@ func TestClockWarnings(t *testing.T) {
 		t.Errorf("%q", got)
 	}
 }
+
+// The only node of a cluster starts with a clock that is ten days ahead, and later with a right one. Tokens end when they should all the
+// time, status says that the clock is not believed yet, and nothing is left of it.
+func TestLoneNodeWithAWrongClock(t *testing.T) {
+	c := &clocked{t: t, dir: t.TempDir(), nodes: map[string]*clockedNode{}}
+	t.Cleanup(func() { c.stop("n1") })
+	n := c.add("n1", func(dir, listen string) error {
+		_, err := Init(InitConfig{DataDir: dir, Listen: listen, Name: "n1"})
+		return err
+	})
+	c.until("n1", "serving", serving)
+	for _, ahead := range []time.Duration{0, 10 * day, 0} {
+		c.stop("n1")
+		n.ahead.Store(int64(ahead))
+		c.start("n1")
+		st := c.until("n1", "serving", func(st admin.Status) bool {
+			text := strings.Join(st.Warnings, "\n")
+			return serving(st) && strings.Contains(text, "no other clock and no time service confirms it") == (ahead != 0)
+		})
+		token, err := n.admin.Token(t.Context(), admin.TokenRequest{TTL: time.Hour})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if by := time.Until(token.Expires) - time.Hour; by.Abs() > 5*time.Minute {
+			t.Errorf("clock ahead by %v: a token ends %v late; %v", ahead, by, st.Warnings)
+		}
+	}
+}

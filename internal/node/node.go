@@ -313,6 +313,8 @@ func (n *node) consensusConfig() consensus.Config {
 		Members: n.members.consensusMembers,
 		LogTime: n.db.Time,
 		Wall:    n.wall,
+
+		WallSynced: func() bool { return n.cfg.wall == nil && clockSynced() },
 	}
 }
 
