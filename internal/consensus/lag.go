@@ -13,15 +13,25 @@ const (
 	lagMax     = silenceMax
 	followNext = 500 * time.Millisecond // a voter that has not answered a hello by then is no longer waited for alone
 	followTry  = 3                      // voters that are dialled in one round
+
+	lagSlow      = 1500 * time.Millisecond // what is due must come within, from a voter that sends little
+	lagSlowMax   = time.Minute
+	lagSlowBytes = 64 << 10 // a second: one that sends as much is not slow, there is much to send
 )
 
-// lagJudge finds a voter that does not send what others say is committed. It counts the time in which nothing comes: a voter
-// that sends, however slowly, is kept.
+// lagJudge finds a voter that does not send what others say is committed. It counts the time in which nothing comes. A voter that sends
+// is kept while it sends much, or what was wanted comes in a while: one that only trickles leaves its followers further and further
+// behind.
 type lagJudge struct {
 	patience time.Duration
 	since    time.Time // since when nothing has come that is due; zero if nothing is due
 	next     uint64    // entry that was due at that time
 	got      uint64    // bytes that had come
+
+	slow      time.Duration
+	goal      uint64    // index that was wanted at goalSince
+	goalSince time.Time // counts while something is due
+	goalGot   uint64    // bytes that had come
 }
 
 // late looks at a stream: an index that is wanted, the entry that is due next, and the bytes that have come so far.
@@ -30,11 +40,25 @@ func (j *lagJudge) late(now time.Time, wanted, next, got uint64) bool {
 		j.since = time.Time{}
 		return false
 	}
+	if j.since.IsZero() || next > j.goal {
+		j.goal, j.goalSince, j.goalGot = wanted, now, got
+	}
 	if j.since.IsZero() || next != j.next || got > j.got {
 		j.since, j.next, j.got = now, next, got
-		return false
+		return j.trickles(now, got)
 	}
 	return now.Sub(j.since) >= j.patience
+}
+
+// trickles tells whether what was wanted some time ago is still due, and little has come since.
+func (j *lagJudge) trickles(now time.Time, got uint64) bool {
+	took := now.Sub(j.goalSince)
+	return j.slow > 0 && took >= j.slow && float64(got-j.goalGot) < lagSlowBytes*took.Seconds()
+}
+
+// slowPatience is how long what is due may take from a voter that trickles: longer over a slow link, and after changes that did not help.
+func slowPatience(hello time.Duration, changes int) time.Duration {
+	return min(max(lagSlow, 8*hello)<<min(changes, 6), lagSlowMax)
 }
 
 // lagPatience is how long nothing may come: longer over a link that took long for a hello, and after changes that did not help.
@@ -44,7 +68,7 @@ func lagPatience(hello time.Duration, changes int) time.Duration {
 
 // watchLag ends a follow stream that lags.
 func (n *Node) watchLag(ctx context.Context, t *followTarget) {
-	j := lagJudge{patience: lagPatience(t.hello, t.changes)}
+	j := lagJudge{patience: lagPatience(t.hello, t.changes), slow: slowPatience(t.hello, int(n.lagged.Load()))}
 	look := time.NewTicker(lagLook)
 	defer look.Stop()
 	for {
@@ -59,10 +83,12 @@ func (n *Node) watchLag(ctx context.Context, t *followTarget) {
 				j.since = time.Time{} // it is this node that is slow
 			} else if j.late(time.Now(), wanted, next, t.stream.got.Load()) {
 				n.log.Info("the voter that is followed lags", "peer", fmt.Sprintf("%x", t.peer), "has", next-1, "wanted", wanted)
+				n.lagged.Add(1)
 				t.cancel()
 				return
 			}
 			if due = wanted >= next; !due {
+				n.lagged.Store(0)
 				break
 			}
 			select {

@@ -199,3 +199,45 @@ func (n *Node) leaveFollowed() {
 		f.cancel()
 	}
 }
+
+// A voter that sends an entry now and then, so that something always comes in time, and never what is wanted, is left; one that has much
+// to send over a thin link is kept.
+func TestTricklingVoterIsLeft(t *testing.T) {
+	now := time.Unix(0, 0)
+	start := func() *lagJudge { return &lagJudge{patience: lagMin, slow: slowPatience(time.Millisecond, 0)} }
+	step := 50 * time.Millisecond
+	run := func(entriesEvery, bytes, rounds int) (after time.Duration) {
+		j, next, got, wanted := start(), uint64(1), uint64(0), uint64(100)
+		for i := range rounds {
+			now = now.Add(step)
+			wanted++
+			if i%entriesEvery == 0 {
+				next++
+			}
+			got += uint64(bytes)
+			if j.late(now, wanted, next, got) {
+				return time.Duration(i) * step
+			}
+		}
+		return 0
+	}
+	if after := run(3, 20, 1000); after == 0 || after > 2*time.Second {
+		t.Errorf("a voter that trickles is left after %v", after)
+	}
+	if after := run(3, 8<<10, 1000); after != 0 {
+		t.Errorf("a voter that sends 160 KiB a second is left after %v", after)
+	}
+	if after := run(1, 20, 1000); after > 0 && after < time.Second {
+		t.Errorf("left after %v", after)
+	}
+	j, next := start(), uint64(10) // busy, but never behind for long
+	for i := range uint64(1000) {
+		now = now.Add(step)
+		if next += 2; j.late(now, 20+2*i, next, i*40) {
+			t.Fatal("a voter that brings what is wanted within a second is left")
+		}
+	}
+	if p := slowPatience(time.Second, 9); p != lagSlowMax {
+		t.Errorf("patience %v", p)
+	}
+}

@@ -52,6 +52,7 @@ type Node struct {
 	}
 	raftMember    atomic.Bool // written by the loop
 	followSession atomic.Uint64
+	lagged        atomic.Int32 // voters that were left because they lag, since this observer had all that was wanted
 
 	loop     loopState // the loop's own
 	skipLast bool      // the follow goroutine's own

@@ -99,6 +99,23 @@ func (net *Net) Drop(i int, hook string, on bool) {
 	net.ip("netns", "exec", net.Name(i), "nft", rules)
 }
 
+// DropTo loses packets that host i sends to host j: all of them, or what goes beyond perSec a second if that is not 0. Undrop ends it.
+func (net *Net) DropTo(i, j, perSec int) {
+	net.tb.Helper()
+	limit := ""
+	if perSec > 0 {
+		limit = fmt.Sprintf("limit rate over %d/second ", perSec)
+	}
+	net.ip("netns", "exec", net.Name(i), "nft", "add table ip drop_to; add chain ip drop_to c { type filter hook output priority 0; }; "+
+		fmt.Sprintf("add rule ip drop_to c ip daddr %s %sdrop", net.IP(j), limit))
+}
+
+// Undrop ends DropTo of host i.
+func (net *Net) Undrop(i int) {
+	net.tb.Helper()
+	net.ip("netns", "exec", net.Name(i), "nft", "delete table ip drop_to")
+}
+
 // Name is the namespace of host i.
 func (net *Net) Name(i int) string { return fmt.Sprintf("%s%d", net.prefix, i) }
 
