@@ -13,6 +13,9 @@ import (
 // comparePage bounds the records of the log's state that are read at once.
 const comparePage = 4096
 
+// comparesAtOnce is how many contents are looked at at once.
+const comparesAtOnce = 16
+
 // comparison is the look at whether this node has what the log believes it to have. It is made once after the start,
 // when the log has let this node in, and again when the state was replaced. From then on every change is reported as it
 // comes.
@@ -43,14 +46,13 @@ func (m *Member) compare(ctx context.Context) {
 			m.cfg.Logger.Warn("compare store and log", "err", err)
 			return
 		}
-		for _, c := range page {
-			if ctx.Err() != nil {
-				return
-			}
-			if !m.cfg.Store.Whole(storeID(c.ID), c.Size) {
-				m.lost.add(c.ID)
-				lacking, bytes = lacking+1, bytes+c.Size
-			}
+		missing := m.lacking(ctx, page)
+		if ctx.Err() != nil {
+			return
+		}
+		for _, c := range missing {
+			m.lost.add(c.ID)
+			lacking, bytes = lacking+1, bytes+c.Size
 		}
 		here = m.claim(here, page, next)
 		if after = next; next.IsZero() {
@@ -62,6 +64,28 @@ func (m *Member) compare(ctx context.Context) {
 		m.cfg.Logger.Error("contents are missing here that the log holds to be here: they are fetched from other nodes",
 			"contents", lacking, "bytes", bytes)
 	}
+}
+
+// lacking lists the contents of a page whose files are not here whole. It looks at many at once: they lie anywhere on the disk. The
+// list is not complete if ctx ends.
+func (m *Member) lacking(ctx context.Context, page []meta.Content) (list []meta.Content) {
+	absent := make([]bool, len(page))
+	var taken atomic.Int64
+	var looks sync.WaitGroup
+	for range min(comparesAtOnce, len(page)) {
+		looks.Go(func() {
+			for i := taken.Add(1) - 1; i < int64(len(page)) && ctx.Err() == nil; i = taken.Add(1) - 1 {
+				absent[i] = !m.cfg.Store.Whole(storeID(page[i].ID), page[i].Size)
+			}
+		})
+	}
+	looks.Wait()
+	for i, c := range page {
+		if absent[i] {
+			list = append(list, c)
+		}
+	}
+	return list
 }
 
 // claim looks at contents of the store, in order, that are not in a page of what the log believes to be here. It returns

@@ -1,11 +1,16 @@
 package replicate
 
 import (
+	"context"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"slices"
 	"testing"
+	"testing/synctest"
+	"time"
 
+	"github.com/rdmcfs/rdmcfs/internal/content"
 	"github.com/rdmcfs/rdmcfs/meta"
 )
 
@@ -208,5 +213,73 @@ func BenchmarkBelieved(b *testing.B) {
 		if got != contents {
 			b.Fatal(got)
 		}
+	}
+}
+
+// manyNames believes this node to hold made-up contents; manyStore has them, but for one in a thousand.
+type manyNames struct {
+	meta.Reader
+	contents uint64
+}
+
+func (n manyNames) Node(id meta.NodeID) (meta.Node, error) {
+	return meta.Node{ID: id, State: meta.NodeUp, Incarnation: 1}, nil
+}
+
+func (n manyNames) Believed(_ meta.NodeID, after meta.ContentID, limit int) (list []meta.Content, next meta.ContentID, err error) {
+	for seq := after.Seq + 1; seq <= n.contents && len(list) < limit; seq++ {
+		list = append(list, meta.Content{ID: meta.ContentID{Node: 1, Incarnation: 1, Seq: seq}, Size: 100_000})
+	}
+	if last := list[len(list)-1].ID; last.Seq < n.contents {
+		next = last
+	}
+	return list, next, nil
+}
+
+type manyStore struct {
+	Store
+	contents uint64
+	wait     func()
+}
+
+func (s *manyStore) List(content.State) (list []content.ID) {
+	for seq := s.contents; seq > 0; seq-- {
+		list = append(list, storeID(meta.ContentID{Node: 1, Incarnation: 1, Seq: seq}))
+	}
+	return list
+}
+
+func (s *manyStore) Whole(id content.ID, _ int64) bool {
+	s.wait()
+	return metaID(id).Seq%1000 != 0
+}
+
+func compareMany(contents uint64, wait func()) *Member {
+	m := newMember(Config{Names: manyNames{contents: contents}, Store: &manyStore{contents: contents, wait: wait}, Logger: slog.New(slog.DiscardHandler),
+		Self: func() meta.Lease { return meta.Lease{Node: 1, Incarnation: 1} }}, nil)
+	m.compare(context.Background())
+	return m
+}
+
+// The look at the store at a start has many files under way at once, and finds what lacks among many pages.
+func TestStartLooksAtManyContentsAtOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		began := time.Now()
+		const contents = 20_000
+		m := compareMany(contents, func() { <-time.After(time.Millisecond) }) // as long as a disk takes
+		if lost := len(m.lost.set); lost != contents/1000 || m.compared.done == 0 {
+			t.Fatalf("%d lost", lost)
+		}
+		if took := time.Since(began); took > contents*time.Millisecond/10 {
+			t.Errorf("took %v", took)
+		}
+		m.stop()
+	})
+}
+
+// BenchmarkCompare is the comparison of a million contents, but for the disk.
+func BenchmarkCompare(b *testing.B) {
+	for b.Loop() {
+		compareMany(1_000_000, func() {})
 	}
 }

@@ -3,6 +3,7 @@ package content
 import (
 	"os"
 	"strings"
+	"sync"
 	"testing"
 )
 
@@ -87,11 +88,17 @@ func BenchmarkWhole(b *testing.B) {
 		if err != nil {
 			b.Fatal(err)
 		}
-		for i := range contents {
-			if !s.Whole(id(i), bytes) {
-				b.Fatal(i)
-			}
+		var looks sync.WaitGroup
+		for first := range 16 { // at once, as at a start
+			looks.Go(func() {
+				for i := first; i < contents; i += 16 {
+					if !s.Whole(id(i), bytes) {
+						b.Error(i)
+					}
+				}
+			})
 		}
+		looks.Wait()
 		if err := s.Close(); err != nil {
 			b.Fatal(err)
 		}
