@@ -226,7 +226,7 @@ func (a *assigner) plan(ids []meta.ContentID, wanted map[meta.ContentID][]meta.N
 	}
 	orders := make(map[key]*order)
 	parts := make(map[key]int)
-	load := make(map[meta.NodeID]int)
+	load := a.underWay()
 	var list []*order
 	for _, id := range ids {
 		targets := wanted[id]
@@ -255,6 +255,17 @@ func (a *assigner) plan(ids []meta.ContentID, wanted map[meta.ContentID][]meta.N
 		o.contents = append(o.contents, id)
 	}
 	return list
+}
+
+// underWay is how many contents each source has to push already, at most: one that has nothing to do is asked first.
+func (a *assigner) underWay() map[meta.NodeID]int {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	load := make(map[meta.NodeID]int)
+	for source, orders := range a.busy {
+		load[source] = orders * workOrderSize
+	}
+	return load
 }
 
 // source is a holder that is up, the one with the least to do, other than the one that failed last.

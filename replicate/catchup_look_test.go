@@ -143,3 +143,18 @@ func BenchmarkLook(b *testing.B) {
 		})
 	}
 }
+
+// A holder that has as many orders as it may have gets no further content while another holder has nothing to do: it would wait there.
+func TestIdleHolderIsAskedFirst(t *testing.T) {
+	a := newAssigner(Config{Names: owedState(t, 40), Logger: slog.New(slog.DiscardHandler), Clock: SystemClock()})
+	a.busy[1] = ordersOfOne
+	orders, err := a.look()
+	if err != nil || len(orders) == 0 {
+		t.Fatal(orders, err)
+	}
+	for _, o := range orders {
+		if o.source != 2 {
+			t.Errorf("node %d, which is busy, is to push %d contents", o.source, len(o.contents))
+		}
+	}
+}
