@@ -273,9 +273,14 @@ func (f *fileSystem) baseSums(l *live) (*leafSums, error) {
 // push publishes one snapshot and ends it.
 func (f *fileSystem) push(ctx context.Context, l *live, c change, link tmpName) error {
 	p, sums := f.preparePush(l, c, link)
-	own := f.ownPublish(l, p)
+	own := &pushOwn{f: f, l: l}
+	own.begin(p)
+	p.Rename = own.rename
+	if p.LinkName != "" {
+		p.Rename = nil
+	}
 	out, err := f.cluster.Publish(ctx, p)
-	own()
+	own.over()
 	if err == nil && out.Result.Errno != 0 {
 		err = out.Result.Errno
 	}

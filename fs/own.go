@@ -1,6 +1,7 @@
 package fs
 
 import (
+	"context"
 	"sync"
 
 	"github.com/rdmcfs/rdmcfs/meta"
@@ -50,6 +51,58 @@ func (f *fileSystem) ownInode(ino meta.Ino) (end func()) { return f.own.begin(ow
 
 func (f *fileSystem) ownName(dir meta.Ino, name string) (end func()) {
 	return f.own.begin(ownKey{ino: dir}, ownKey{ino: dir, name: name})
+}
+
+// pushOwn counts the keys of a push, whose inode may change on the way.
+type pushOwn struct {
+	f *fileSystem
+	l *live
+
+	mu    sync.Mutex
+	end   func()
+	ended bool // the push has: nothing more is counted
+}
+
+// begin counts the keys of a push of an inode.
+func (o *pushOwn) begin(p replicate.Push) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if !o.ended {
+		o.end = o.f.ownPublish(o.l, p)
+	}
+}
+
+// pause ends the count.
+func (o *pushOwn) pause() {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.end != nil {
+		o.end()
+		o.end = nil
+	}
+}
+
+// over ends the count for good.
+func (o *pushOwn) over() {
+	o.mu.Lock()
+	o.ended = true
+	o.mu.Unlock()
+	o.pause()
+}
+
+// rename reserves the name of the file again whose inode went in mid-push, and gives the inode that it has then. A file that a program
+// of this node removed meanwhile has none. Nothing is counted meanwhile: who looks for removals that are under way would wait for the push.
+func (o *pushOwn) rename(ctx context.Context) (meta.Ino, error) {
+	o.pause()
+	if err := o.f.reserveAgain(ctx, o.l); err != nil {
+		return 0, err
+	}
+	if o.f.isRemoved(o.l.node) {
+		return 0, errNameless
+	}
+	ino := o.l.node.ino()
+	o.begin(replicate.Push{Ino: ino})
+	return ino, nil
 }
 
 // ownPublish also counts the name that appears for others with the first version.

@@ -293,9 +293,13 @@ func TestFencedInMidPushIsPushedUnderItsName(t *testing.T) {
 		_, err = f.Write(want)
 		must(t, err)
 		var once sync.Once
-		c.Node(1).Before(func(context.Context, replicate.Push) (err error) {
+		c.Node(1).Before(func(ctx context.Context, p replicate.Push) (err error) {
 			once.Do(func() {
 				c.Fence(t, 1)
+				ino, err2 := p.Rename(ctx)
+				if _, gone := c.Node(1).Names().Inode(ino); err2 != nil || gone != nil || ino == p.Ino {
+					t.Errorf("the file is inode %d, %v: %v", ino, gone, err2)
+				}
 				err = fmt.Errorf("test: %w", replicate.ErrNoInode)
 			})
 			return err

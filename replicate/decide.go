@@ -120,7 +120,7 @@ func (m *Member) fenced(node meta.NodeID, incarnation uint32) {
 	m.ends.rootGone(node)
 	for _, id := range m.undecided() {
 		if id.Node == node && id.Incarnation <= incarnation && m.judge(id) == verdictAborted {
-			m.decided(id, verdictAborted)
+			m.ended(id)
 		}
 	}
 }

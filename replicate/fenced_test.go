@@ -1,10 +1,12 @@
 package replicate
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"math/rand/v2"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -142,5 +144,74 @@ func TestFencedPushWaitsForALimitedTime(t *testing.T) {
 				t.Errorf("nothing came for %v: %v after %v more, limit %v", still, err, took, limit)
 			}
 		})
+	}
+}
+
+// The session behind a fence goes on from the blocks that its members kept, as the next epoch of a session does: a new file of 48 MiB that
+// was fenced at half is under its new inode after 60% of its bytes, and is the same everywhere. Nobody keeps anything of the session
+// before.
+func TestFencedPushGoesOnFromWhatMembersKept(t *testing.T) {
+	c := newCluster(t, 4, 3)
+	ino := c.create(1, "f")
+	b := randomBytes(1, 48<<20)
+	groupBlock := groupBlockBytes(int64(len(b)))
+	half := uint64(int64(len(b)) / groupBlock / 2)
+	reached, fenced := make(chan struct{}), make(chan struct{})
+	var once sync.Once
+	var sent atomic.Int64
+	c.hub.setBlock(func(_ meta.NodeID, i uint64) error {
+		select {
+		case <-fenced:
+			sent.Add(groupBlock)
+		default:
+			if i >= half {
+				once.Do(func() { close(reached) })
+				<-fenced
+			}
+		}
+		return nil
+	})
+	type answer struct {
+		out Outcome
+		err error
+	}
+	done := make(chan answer)
+	go func() {
+		push := Push{Ino: ino, Path: "/f", Size: int64(len(b)), Source: bytes.NewReader(b), Data: []Extent{{0, int64(len(b))}}}
+		push.Rename = func(context.Context) (meta.Ino, error) { return c.create(1, "f"), nil }
+		out, err := c.node(1).rep.Publish(context.Background(), push)
+		done <- answer{out, err}
+	}()
+	<-reached
+	c.fence(1)
+	first := meta.ContentID{Node: 1, Incarnation: 1, Seq: 1}
+	c.eventually("members keep what they have", func() bool {
+		for id := meta.NodeID(2); id <= 4; id++ {
+			m := c.node(id).rep.member
+			m.mu.Lock()
+			_, kept := m.kept[first]
+			m.mu.Unlock()
+			if !kept {
+				return false
+			}
+		}
+		return true
+	})
+	close(fenced)
+	a := <-done
+	if a.err != nil || a.out.Content.Incarnation != 2 || a.out.Result.Orphan {
+		t.Fatalf("published %v: %v", a.out.Content, a.err)
+	}
+	share := float64(sent.Load()) / 3 / float64(len(b))
+	t.Logf("sent again: %.0f%% of the file to each member", 100*share)
+	if share > 0.6 {
+		t.Errorf("%.0f%% of the file was sent again", 100*share)
+	}
+	c.settled()
+	for id := meta.NodeID(1); id <= 4; id++ {
+		c.node(id).wantBytes(a.out.Content, b)
+		if state, here := c.node(id).store.State(storeID(first)); here {
+			t.Errorf("node %d has the bytes of the session before: %v", id, state)
+		}
 	}
 }

@@ -142,6 +142,9 @@ func (h *hold) take(ev memberEvent) {
 			h.spoiled = true // relays may still read it
 		case maRelease:
 			h.letGo(false, false)
+		case maKeep:
+			h.letGo(false, false)
+			h.m.keep(h.id)
 		}
 	}
 	h.mu.Lock()
@@ -202,7 +205,7 @@ func (h *hold) announce(a announce, shape content.Shape) standing {
 		return h.standing()
 	}
 	h.take(mvAnnounced{a.Epoch, a.Published, a.Root})
-	if refused := h.begin(shape); refused != nil {
+	if refused := h.begin(a.Follows, shape); refused != nil {
 		refused.Epoch = a.Epoch
 		h.s.phase = holdGone // nothing is here
 		return *refused
@@ -218,14 +221,14 @@ func (h *hold) announce(a announce, shape content.Shape) standing {
 }
 
 // begin opens the bytes for a shape; a refusal says why not.
-func (h *hold) begin(shape content.Shape) *standing {
+func (h *hold) begin(follows meta.ContentID, shape content.Shape) *standing {
 	if h.copy != nil && (h.s.phase == holdRefused || h.copy.sealedNow() || !h.copy.layout.Shape().Equal(shape)) {
 		h.letGo(true, false) // what is there is not what was wanted
 	}
 	if h.copy != nil {
 		return nil
 	}
-	recv, err := h.m.beginStore(h.id, shape)
+	recv, err := h.m.beginStore(h.id, follows, shape)
 	if errors.Is(err, content.ErrExists) {
 		h.s.phase, h.s.whole = holdVoted, true // by an earlier life of this session
 		return nil

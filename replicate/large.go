@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"time"
 
 	"github.com/rdmcfs/rdmcfs/internal/content"
@@ -12,7 +13,7 @@ import (
 
 // large pushes the bytes by multicast, and stores this node's own copy from the same blocks.
 func (s *pushSession) large(ctx context.Context) error {
-	recv, err := s.beginCopy()
+	recv, continued, err := s.beginCopy()
 	if err != nil {
 		if errors.Is(err, content.ErrNoSpace) {
 			return fmt.Errorf("%w: %w", ErrNoSpace, err)
@@ -27,9 +28,15 @@ func (s *pushSession) large(ctx context.Context) error {
 		}
 	}
 	local := newLocalCopy(s.p.cfg.Store, recv)
-	run, err := s.newRun(local)
+	defer s.dropBefore()
+	staged, kept, done := s.stagedOrKept()
+	defer done()
+	run, err := s.newRun(local, staged)
 	if err != nil {
 		return errors.Join(err, local.close(true))
+	}
+	if continued || kept {
+		run.follows = s.before
 	}
 	src := run.source.(*copySource)
 	keep := make(chan struct{})
@@ -47,26 +54,58 @@ func (s *pushSession) large(ctx context.Context) error {
 	s.p.counters.epochs.Add(uint64(run.sess.epoch))
 	s.p.counters.ejected.Add(uint64(run.sess.count(memberOut)))
 	err = s.concluded(ctx, run, src)
-	if closeErr := local.close(err != nil); closeErr != nil {
+	if closeErr := local.close(err != nil && !s.mayFollow(ctx, run)); closeErr != nil {
 		s.p.cfg.Logger.Warn("own copy let go with error", "content", s.id, "err", closeErr)
 	}
 	return err
 }
 
-// beginCopy opens this node's copy in the best shape that its store takes.
-func (s *pushSession) beginCopy() (*content.Receiving, error) {
+// beginCopy opens this node's copy in the best shape that its store takes. It continues that of a session before, if one was left: then
+// all members get the bytes that were read there.
+func (s *pushSession) beginCopy() (recv *content.Receiving, continued bool, err error) {
 	shape, delta := s.deltaShape()
 	if delta {
-		recv, err := s.p.cfg.Store.Begin(storeID(s.id), shape)
+		recv, continued, err = s.p.cfg.Store.BeginFrom(storeID(s.id), storeID(s.before), shape)
 		if err == nil || !errors.Is(err, content.ErrNoBase) && !errors.Is(err, content.ErrTooDeep) && !errors.Is(err, content.ErrBusy) {
-			return recv, err
+			return recv, continued, err
 		}
 	}
-	return s.p.cfg.Store.Begin(storeID(s.id), plainShape(s.push.Size, s.push.Data))
+	return s.p.cfg.Store.BeginFrom(storeID(s.id), storeID(s.before), plainShape(s.push.Size, s.push.Data))
+}
+
+// stagedOrKept gives the bytes to be sent: those that a session before has read, if its copy here was whole. The caller calls done.
+func (s *pushSession) stagedOrKept() (staged io.ReaderAt, kept bool, done func()) {
+	if s.before.IsZero() {
+		return s.staged(), false, func() {}
+	}
+	r, err := s.p.cfg.Store.OpenUndecided(storeID(s.before))
+	if err != nil {
+		return s.staged(), false, func() {}
+	}
+	return r, true, func() {
+		if err := r.Close(); err != nil {
+			s.p.cfg.Logger.Warn("own copy of the session before let go with error", "content", s.before, "err", err)
+		}
+	}
+}
+
+// mayFollow reports whether another session may go on with this node's copy: the log drops it, if that is not fenced.
+func (s *pushSession) mayFollow(ctx context.Context, run *rootRun) bool {
+	return run.sess.local == localReading && ctx.Err() == nil
+}
+
+// dropBefore removes what the session before has left here, if that was not taken.
+func (s *pushSession) dropBefore() {
+	if s.before.IsZero() {
+		return
+	}
+	if err := s.p.cfg.Store.Abort(storeID(s.before)); err != nil {
+		s.p.cfg.Logger.Debug("own copy of the session before", "content", s.before, "err", err)
+	}
 }
 
 // newRun makes the shell of the session.
-func (s *pushSession) newRun(local *localCopy) (*rootRun, error) {
+func (s *pushSession) newRun(local *localCopy, staged io.ReaderAt) (*rootRun, error) {
 	shape, err := local.layout.Shape().AppendBinary(nil)
 	if err != nil {
 		return nil, err
@@ -84,7 +123,7 @@ func (s *pushSession) newRun(local *localCopy) (*rootRun, error) {
 	stream := local.layout.StreamBytes()
 	s.status.stream(stream)
 	groupBlock := groupBlockBytes(stream)
-	src := newCopySource(local, s.staged(), groupBlock)
+	src := newCopySource(local, staged, groupBlock)
 	return &rootRun{
 		cfg: s.p.cfg, lanes: s.p.lanes, after: &s.p.wg, id: s.id, ino: s.push.Ino,
 		layout: local.layout, shape: shape, source: src, groupBlock: groupBlock, status: s.status,

@@ -45,6 +45,7 @@ type Member struct {
 	mu     sync.Mutex
 	holds  map[meta.ContentID]*hold
 	roots  map[meta.ContentID][32]byte // of the votes of this process that are not decided
+	kept   map[meta.ContentID]struct{} // bytes of sessions that were fenced
 	closed bool
 }
 
@@ -54,6 +55,7 @@ func newMember(cfg Config, remote *remoteReads) *Member {
 		cfg: cfg, ends: newEnds(cfg.Groups, cfg.Logger), held: newHeldReports(cfg), lost: newLostReports(cfg), retired: newRetirements(), remote: remote, stock: make(chan struct{}, 1), deep: make(chan meta.ContentID, 256), unchecked: make(chan meta.ContentID, 256),
 		ctx: ctx, stop: stop, quit: make(chan struct{}), putSlots: make(chan struct{}, putsAtOnce),
 		holds: make(map[meta.ContentID]*hold), roots: make(map[meta.ContentID][32]byte),
+		kept: make(map[meta.ContentID]struct{}),
 	}
 	m.lost.keep = m.stillLost
 	m.compared.due.Store(1)
@@ -140,6 +142,7 @@ func (m *Member) announce(ctx context.Context, from meta.NodeID, a announce) (st
 		refused.Reason, refused.Text = meta.OwedSlow, errNotKnown.Error()
 		return refused, nil
 	}
+	m.awaitLeft(ctx, from, &a)
 	h, err := m.enter(a.Content, from, a.Ino)
 	if err != nil {
 		refused.Text = err.Error()
@@ -182,9 +185,12 @@ func (m *Member) damaged(id meta.ContentID) bool {
 }
 
 // beginStore opens the bytes of a session, in place of what a session of another shape or damage left.
-func (m *Member) beginStore(id meta.ContentID, shape content.Shape) (*content.Receiving, error) {
+func (m *Member) beginStore(id, follows meta.ContentID, shape content.Shape) (*content.Receiving, error) {
 	sid := storeID(id)
-	recv, err := m.cfg.Store.Begin(sid, shape)
+	recv, _, err := m.cfg.Store.BeginFrom(sid, storeID(follows), shape)
+	if errors.Is(err, content.ErrNoSpace) && m.dropKept() {
+		recv, err = m.cfg.Store.Begin(sid, shape)
+	}
 	state, ok := m.cfg.Store.State(sid)
 	again := errors.Is(err, content.ErrBusy) && ok && state == content.Partial ||
 		errors.Is(err, content.ErrExists) && state == content.Committed && m.damaged(id)

@@ -73,6 +73,8 @@ type (
 		epoch uint32
 		drop  bool
 	}
+	// mvFenced says that the log has ended the session with its root's incarnation.
+	mvFenced struct{}
 	// mvDecided is the log's word.
 	mvDecided struct{ verdict verdict }
 )
@@ -91,6 +93,8 @@ type (
 	maDiscard struct{}
 	// maRelease keeps what was received of a published content, for catch-up, and lets go of the session.
 	maRelease struct{}
+	// maKeep keeps what was received of a session that was fenced for the next session of its push, and lets go of it.
+	maKeep struct{}
 )
 
 type (
@@ -119,6 +123,8 @@ func (s *memberSession) step(ev memberEvent) []memberAction {
 		}
 	case mvStopped:
 		return s.onStopped(e)
+	case mvFenced:
+		return s.onFenced()
 	case mvDecided:
 		return s.onDecided(e)
 	}
@@ -180,6 +186,16 @@ func (s *memberSession) onStopped(e mvStopped) []memberAction {
 func (s *memberSession) onDecided(e mvDecided) []memberAction {
 	s.verdict = e.verdict
 	return s.settle()
+}
+
+// onFenced ends the session: a vote goes, for it counts no more, and so does all that is being checked. Only blocks that are on their way
+// to a vote may be of use.
+func (s *memberSession) onFenced() []memberAction {
+	if s.phase != holdReceiving || s.published {
+		return s.onDecided(mvDecided{verdictAborted})
+	}
+	s.phase, s.verdict = holdGone, verdictAborted
+	return []memberAction{maEndTransfer{}, maKeep{}}
 }
 
 // settle acts on the log's word as far as the phase allows.

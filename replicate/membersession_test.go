@@ -17,7 +17,7 @@ func TestAVoteIsReleasedByTheLogAlone(t *testing.T) {
 		for range rapid.IntRange(1, 40).Draw(t, "events") {
 			var ev memberEvent
 			epoch := uint32(rapid.IntRange(0, 3).Draw(t, "epoch"))
-			switch rapid.IntRange(0, 6).Draw(t, "event") {
+			switch rapid.IntRange(0, 7).Draw(t, "event") {
 			case 0:
 				ev = mvAnnounced{epoch, published, [32]byte{1}}
 			case 1:
@@ -44,10 +44,20 @@ func TestAVoteIsReleasedByTheLogAlone(t *testing.T) {
 				}
 				decided = rapid.SampledFrom([]verdict{verdictPublished, verdictAborted}).Draw(t, "verdict")
 				ev = mvDecided{decided}
+			case 7:
+				if decided != verdictOpen || published {
+					continue
+				}
+				decided = verdictAborted
+				ev = mvFenced{}
 			}
 			before := s.phase
 			for _, act := range s.step(ev) {
 				switch act.(type) {
+				case maKeep:
+					if voted || checking || s.phase != holdGone {
+						t.Fatal("what a fence leaves is more than blocks")
+					}
 				case maCheck:
 					if checking {
 						t.Fatal("two checks at a time")

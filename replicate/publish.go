@@ -145,20 +145,24 @@ func mergeDone(a, b context.Context) (context.Context, context.CancelFunc) {
 // publish tries once, and again where another form of the push can do better.
 func (p *Pusher) publish(ctx context.Context, push *Push) (Outcome, error) {
 	p.counters.pushes.Add(1)
-	out, err := p.attempt(ctx, push, false)
+	out, before, err := p.attempt(ctx, push, meta.ContentID{}, false)
 	var again errAgain
 	for i := range attemptsMax - 1 {
 		if !errors.As(err, &again) || ctx.Err() != nil {
 			break
 		}
 		if p.nameless(push) {
-			err = errors.Join(ErrNoInode, again.err)
-			break
+			ino, noName := push.named(ctx)
+			if noName != nil {
+				err = errors.Join(noName, again.err)
+				break
+			}
+			push.Ino = ino
 		}
 		if again.whole {
 			push.Dirty = nil // members lack the base
 		}
-		out, err = p.attempt(ctx, push, i == attemptsMax-2)
+		out, before, err = p.attempt(ctx, push, before, i == attemptsMax-2)
 	}
 	if err != nil {
 		p.counters.failures.Add(1)
@@ -187,14 +191,15 @@ func (e errAgain) Error() string { return e.err.Error() }
 
 func (e errAgain) Unwrap() error { return e.err }
 
-// attempt is one session, from its number to its end in the log. None follows the last one.
-func (p *Pusher) attempt(ctx context.Context, push *Push, last bool) (Outcome, error) {
+// attempt is one session, from its number to its end in the log. It goes on from where the session before came to, if that was fenced.
+// None follows the last one.
+func (p *Pusher) attempt(ctx context.Context, push *Push, before meta.ContentID, last bool) (Outcome, meta.ContentID, error) {
 	t, err := p.choose(push)
 	if err != nil {
-		return Outcome{}, err
+		return Outcome{}, before, err
 	}
 	s := &pushSession{
-		p: p, push: push, targets: t, id: p.numbers.next(),
+		p: p, push: push, targets: t, id: p.numbers.next(), before: before,
 		op: &meta.Publish{
 			Ino: push.Ino, Base: push.Base, Size: push.Size, Holes: min(push.Holes, push.Size), Attr: push.Attr, Hint: hintOf(push.Path),
 			LinkParent: push.LinkParent, LinkName: push.LinkName,
@@ -213,7 +218,7 @@ func (p *Pusher) attempt(ctx context.Context, push *Push, last bool) (Outcome, e
 		how = EndFailed
 	}
 	s.status.end(how, text)
-	return out, err
+	return out, s.id, err
 }
 
 // carry brings the bytes to the members and the version into the log.
@@ -267,6 +272,7 @@ type pushSession struct {
 	push    *Push
 	targets targets
 	id      meta.ContentID
+	before  meta.ContentID // the session of this push before; zero for the first
 	op      *meta.Publish
 	status  *transfer
 	moved   time.Time       // when bytes or votes last came to a gathering that has ended; zero if that is not known

@@ -37,6 +37,17 @@ type Push struct {
 	// LinkParent and LinkName give an O_TMPFILE its name with the publish.
 	LinkParent meta.Ino
 	LinkName   string
+	// Rename, if not nil, is called when a new file's inode is gone in mid-push: it gives the file another one, which it may be
+	// published under, or says why there is none. Without it the push ends with ErrNoInode then.
+	Rename func(ctx context.Context) (meta.Ino, error)
+}
+
+// named gives a new file whose inode is gone another one.
+func (p *Push) named(ctx context.Context) (meta.Ino, error) {
+	if p.Rename == nil {
+		return 0, ErrNoInode
+	}
+	return p.Rename(ctx)
 }
 
 // Outcome is what became of a Push that was published.

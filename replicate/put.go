@@ -108,7 +108,7 @@ func (m *Member) putShaped(it *putItem) error {
 	if err != nil {
 		return err
 	}
-	recv, err := m.beginStore(it.Content, shape)
+	recv, err := m.beginStore(it.Content, meta.ContentID{}, shape)
 	if err != nil {
 		return err
 	}

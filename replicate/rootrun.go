@@ -38,6 +38,7 @@ type rootRun struct {
 	layout     *content.Layout
 	shape      []byte
 	published  bool
+	follows    meta.ContentID // the session before, whose blocks members may have kept; zero if none
 	source     blockSource
 	groupBlock int64
 	status     *transfer
@@ -166,7 +167,7 @@ func (r *rootRun) ask(ctx context.Context, node meta.NodeID, kind Kind, request 
 
 func (r *rootRun) announce(ctx context.Context, a actAnnounce) {
 	m := announce{
-		Content: r.id, Ino: r.ino, Epoch: a.epoch, Published: r.published, Shape: r.shape,
+		Content: r.id, Ino: r.ino, Epoch: a.epoch, Published: r.published, Shape: r.shape, Follows: r.follows,
 	}
 	if r.published {
 		m.Root = r.sess.root

@@ -111,6 +111,7 @@ type Log interface {
 // Store is the local store of contents: content.Store, or one that fails on command.
 type Store interface {
 	Begin(id content.ID, shape content.Shape) (*content.Receiving, error)
+	BeginFrom(id, left content.ID, shape content.Shape) (r *content.Receiving, from bool, err error)
 	Put(ctx context.Context, id content.ID, shape content.Shape, src io.ReaderAt) (content.Hash, error)
 	Commit(id content.ID) error
 	Abort(id content.ID) error

@@ -22,7 +22,7 @@ const (
 	maxLeavesReply   = 1 << 15
 	maxFetchBytes    = content.BlockBytes
 
-	wireVersion = 1
+	wireVersion = 2
 )
 
 // Kinds of messages. Numbers are part of the wire format.
@@ -71,10 +71,13 @@ type announce struct {
 	Published bool // catch-up: the log holds the publish, Root is known
 	Root      [32]byte
 	Shape     []byte // content.Shape, encoded
+	// Follows is the session before of the same push, which ended with its root's incarnation; zero if there is none. The root sends the
+	// bytes that it sent there.
+	Follows meta.ContentID
 }
 
 func (m *announce) encode() []byte {
-	w := writer{make([]byte, 0, 96+len(m.Shape))}
+	w := writer{make([]byte, 0, 112+len(m.Shape))}
 	w.u8(wireVersion)
 	w.id(m.Content)
 	w.u64(uint64(m.Ino))
@@ -82,6 +85,7 @@ func (m *announce) encode() []byte {
 	w.flag(m.Published)
 	w.fixed(m.Root[:])
 	w.bytes(m.Shape)
+	w.id(m.Follows)
 	return w.b
 }
 
@@ -101,6 +105,7 @@ func decodeAnnounce(b []byte) (m announce, err error) {
 	m.Published = r.flag()
 	m.Root = r.root()
 	m.Shape = r.bytes(maxShapeBytes)
+	m.Follows = r.id()
 	return m, r.done()
 }
 

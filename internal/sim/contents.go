@@ -165,6 +165,11 @@ func (c *contents) Begin(content.ID, content.Shape) (*content.Receiving, error) 
 	return nil, content.ErrNotFound
 }
 
+// BeginFrom implements replicate.Store; sessions use receive.
+func (c *contents) BeginFrom(content.ID, content.ID, content.Shape) (*content.Receiving, bool, error) {
+	return nil, false, content.ErrNotFound
+}
+
 // Put implements replicate.Store.
 func (c *contents) Put(_ context.Context, id content.ID, shape content.Shape, src io.ReaderAt) (content.Hash, error) {
 	if b := c.blobs[id]; b != nil {
