@@ -58,7 +58,7 @@ func (s *pushSession) putAll(ctx context.Context, it putItem, store func(context
 	put := func(n meta.NodeID) {
 		s.p.background(func() {
 			select {
-			case answers <- s.putAt(ctx, n, request, nil): // what is sent again is no progress
+			case answers <- s.putAt(ctx, n, request, func(left int64) { w.moved(n, left) }):
 			case <-ctx.Done():
 			}
 		})
@@ -118,13 +118,13 @@ func (p *Pusher) background(f func()) {
 	p.wg.Go(f)
 }
 
-// putAt asks a member to store a content. moved, if not nil, is told how the bytes go that are sent for the first time.
+// putAt asks a member to store a content. moved is told how the bytes go.
 func (s *pushSession) putAt(ctx context.Context, node meta.NodeID, request []byte, moved func(left int64)) smallAnswer {
 	s.p.putting.begin(node, s.p.cfg.Clock.Now())
 	defer func() { s.p.putting.end(node, s.p.cfg.Clock.Now()) }()
 	answer, err := callMoving(ctx, s.p.cfg.Peers, node, KindPut, request, moved)
 	if err != nil && ctx.Err() == nil {
-		answer, err = callMoving(ctx, s.p.cfg.Peers, node, KindPut, request, nil) // the connection may be the fault
+		answer, err = callMoving(ctx, s.p.cfg.Peers, node, KindPut, request, moved) // the connection may be the fault
 	}
 	if err != nil {
 		return smallAnswer{node: node, err: err}
@@ -236,15 +236,11 @@ func (p *poll) leaveSlow(now time.Time) {
 	if len(p.votes) < p.s.targets.minCopies() {
 		return
 	}
-	alone, since := p.s.p.putting.alone()
 	for _, n := range slices.Sorted(maps.Keys(p.open)) {
-		text := ""
-		switch n {
-		case p.s.id.Node:
+		if n == p.s.id.Node {
 			continue
-		case alone:
-			text = p.watch.slow(now, n, since, t.SlowPart, 2*t.Silent)
 		}
+		text := p.watch.slow(n, p.s.p.putting.aloneFor(n, now), t.SlowPart, 2*t.Silent)
 		if text == "" {
 			text = p.watch.crowded(now, n, t.SlowPart, 2*t.Silent)
 		}

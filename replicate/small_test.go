@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"sync"
 	"testing"
 	"time"
 
@@ -94,6 +95,52 @@ func TestSlowLinkHoldsNoSmallContent(t *testing.T) {
 	}
 }
 
+// TestSlowLinkIsLeftOutBesideOtherPuts: short puts to another member come and go all the time. They do not hide that one link would take 2
+// minutes.
+func TestSlowLinkIsLeftOutBesideOtherPuts(t *testing.T) {
+	c := newCluster(t, 4, 3)
+	c.setLeaderless()
+	c.node(1).pace(func(to meta.NodeID) []int64 {
+		if to == 3 {
+			return falling(400)
+		}
+		return nil
+	})
+	ino := c.create(1, "f")
+	ctx, cancel := context.WithCancel(context.Background())
+	var others sync.WaitGroup
+	defer others.Wait()
+	defer cancel()
+	others.Go(func() {
+		p := &c.node(1).rep.pusher.putting
+		for ctx.Err() == nil {
+			p.begin(2, time.Now())
+			pause(ctx, SystemClock(), 50*time.Millisecond)
+			p.end(2, time.Now())
+			pause(ctx, SystemClock(), 100*time.Millisecond)
+		}
+	})
+	out, err := c.node(1).publish(ino, meta.ContentID{}, randomBytes(1, 50_000))
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.holdersAre(out.Content, 1, 2, 4)
+}
+
+// TestBytesSentAgainCountOnce: what is sent for the second time is progress from where the first time had come to.
+func TestBytesSentAgainCountOnce(t *testing.T) {
+	w := newSmallWatch(SystemClock())
+	for _, step := range []struct {
+		left int64
+		beat bool
+	}{{-1, true}, {900, true}, {500, true}, {-1, false}, {900, false}, {500, false}, {400, true}, {0, true}, {100, false}} {
+		w.moved(2, step.left)
+		if got := w.progressed(); got != step.beat {
+			t.Errorf("%d left: progress %v, want %v", step.left, got, step.beat)
+		}
+	}
+}
+
 // TestBytesSentAgainAreNoProgress: a member whose connection breaks again and again does not hold close for ever.
 func TestBytesSentAgainAreNoProgress(t *testing.T) {
 	c := newCluster(t, 2, 1)
@@ -118,7 +165,7 @@ func TestWhoIsSlowWithASmallContent(t *testing.T) {
 	at := func(d time.Duration) time.Time { return began.Add(d) }
 	for name, tc := range map[string]struct {
 		vote     time.Duration // of another member; 0: none
-		since    time.Duration // when the others were done
+		since    time.Duration // for how long it had been alone when it was first looked at
 		from, to int64         // bytes that were left then, and 2 s later
 		slow     bool
 	}{
@@ -130,15 +177,15 @@ func TestWhoIsSlowWithASmallContent(t *testing.T) {
 		"its share was small, now it goes": {vote: time.Second, since: 30 * time.Second, from: mib, to: mib / 3},
 	} {
 		t.Run(name, func(t *testing.T) {
-			w := &smallWatch{clock: SystemClock(), began: began, lanes: map[meta.NodeID]*smallLane{2: {since: began, most: mib, left: tc.from}}}
+			w := &smallWatch{clock: SystemClock(), began: began, lanes: map[meta.NodeID]*smallLane{2: {going: tc.from >= 0, left: tc.from}}}
 			if tc.vote > 0 {
 				w.voted(at(tc.vote))
 			}
-			if why := w.slow(at(tc.since), 2, at(tc.since), 8, 4*time.Second); why != "" {
+			if why := w.slow(2, tc.since, 8, 4*time.Second); why != "" {
 				t.Errorf("judged by what went beside others: %s", why)
 			}
 			w.moved(2, tc.to)
-			if why := w.slow(at(tc.since+2*time.Second), 2, at(tc.since), 8, 4*time.Second); (why != "") != tc.slow {
+			if why := w.slow(2, tc.since+2*time.Second, 8, 4*time.Second); (why != "") != tc.slow {
 				t.Errorf("%q, want slow: %v", why, tc.slow)
 			}
 		})

@@ -19,17 +19,21 @@ type smallWatch struct {
 	votes []time.Duration // since it began, in order
 }
 
-// smallLane is how the bytes for one member go, with what is queued ahead of them, since they were first looked at.
+// smallLane is how the bytes for one member go, with what is queued ahead of them.
 type smallLane struct {
-	since      time.Time // zero as long as they wait for room in the queue
-	most, left int64
+	going  bool  // they have had room in the queue
+	left   int64 // the least that was left so far; below 0: they wait for room
+	looked bool  // slow has looked at it: most was left then, and the member had been alone for so long
+	most   int64
+	alone  time.Duration
 }
 
 func newSmallWatch(clock Clock) *smallWatch {
 	return &smallWatch{clock: clock, began: clock.Now(), lanes: make(map[meta.NodeID]*smallLane)}
 }
 
-// moved notes that bytes for a member went, and how many are left; below 0: all, they wait for room.
+// moved notes that bytes for a member went, and how many are left; below 0: all, they wait for room. Bytes that are sent again count
+// when they come to where the first had come.
 func (w *smallWatch) moved(n meta.NodeID, left int64) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -38,9 +42,10 @@ func (w *smallWatch) moved(n meta.NodeID, left int64) {
 		l = &smallLane{}
 		w.lanes[n] = l
 	}
-	if l.since.IsZero() && left >= 0 {
-		l.since, l.most = w.clock.Now(), left
+	if l.going && (left < 0 || left >= l.left) {
+		return
 	}
+	l.going = l.going || left >= 0
 	l.left, w.beat = left, true
 }
 
@@ -72,19 +77,20 @@ func (w *smallWatch) underWay(open map[meta.NodeID]bool) bool {
 	return false
 }
 
-// slow tells why a member is slow that nobody shares this node's link with since a time: the rest of its bytes takes part times
-// as long, at its pace since then, as the median of the votes took, and longer than floor. "" if it is not slow, or if that is not known.
-func (w *smallWatch) slow(now time.Time, alone meta.NodeID, since time.Time, part float64, floor time.Duration) string {
+// slow tells why a member is slow: the rest of its bytes takes part times as long, at its pace, as the median of the votes took, and
+// longer than floor. alone is for how long puts were under way to no other member; only that time counts, and all bytes. "" if it is not
+// slow, or if that is not known.
+func (w *smallWatch) slow(n meta.NodeID, alone time.Duration, part float64, floor time.Duration) string {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	l := w.lanes[alone]
+	l := w.lanes[n]
 	if l == nil || l.left <= 0 || len(w.votes) == 0 {
 		return ""
 	}
-	if l.since.Before(since) { // what went before went beside others
-		l.since, l.most = now, l.left
+	if !l.looked {
+		l.looked, l.alone, l.most = true, alone, l.left
 	}
-	spent := now.Sub(l.since)
+	spent := alone - l.alone
 	if spent < floor/4 || l.most == l.left {
 		return ""
 	}
@@ -116,7 +122,8 @@ func (w *smallWatch) crowded(now time.Time, n meta.NodeID, part float64, floor t
 type putting struct {
 	mu    sync.Mutex
 	to    map[meta.NodeID]int
-	since time.Time // when the set of members last changed
+	since time.Time                     // when the set of members last changed
+	alone map[meta.NodeID]time.Duration // for how long a member was the only one, until then
 }
 
 // begin counts a put; the caller calls end behind it.
@@ -124,30 +131,41 @@ func (p *putting) begin(n meta.NodeID, now time.Time) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.to == nil {
-		p.to = make(map[meta.NodeID]int)
+		p.to, p.alone = make(map[meta.NodeID]int), make(map[meta.NodeID]time.Duration)
 	}
-	if p.to[n]++; p.to[n] == 1 {
-		p.since = now
+	if p.to[n] == 0 {
+		p.changeLocked(now)
 	}
+	p.to[n]++
 }
 
 func (p *putting) end(n meta.NodeID, now time.Time) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.to[n]--; p.to[n] == 0 {
+	if p.to[n] == 1 {
+		p.changeLocked(now)
 		delete(p.to, n)
-		p.since = now
+		return
 	}
+	p.to[n]--
 }
 
-// alone is the one member that puts are under way to, and since when; 0 if there are several or none.
-func (p *putting) alone() (meta.NodeID, time.Time) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	for n := range p.to {
-		if len(p.to) == 1 {
-			return n, p.since
+// changeLocked counts the time of the set of members that changes now. mu is held.
+func (p *putting) changeLocked(now time.Time) {
+	if len(p.to) == 1 {
+		for n := range p.to {
+			p.alone[n] += now.Sub(p.since)
 		}
 	}
-	return 0, time.Time{}
+	p.since = now
+}
+
+// aloneFor is for how long, in all, a member was the only one that puts were under way to. Other puts may come and go meanwhile.
+func (p *putting) aloneFor(n meta.NodeID, now time.Time) time.Duration {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if len(p.to) == 1 && p.to[n] > 0 {
+		return p.alone[n] + now.Sub(p.since)
+	}
+	return p.alone[n]
 }
