@@ -30,6 +30,7 @@ type fileSystem struct {
 	tmpInos atomic.Uint64
 
 	reserving reserving
+	given     givenBack
 
 	entryTimeout   time.Duration
 	fineTimes      bool

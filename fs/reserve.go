@@ -29,7 +29,7 @@ func (l *live) wasReserved() bool {
 }
 
 // fenced reports whether a fence has freed the reserved name of a file, if the name is gone: the lease that it was
-// reserved under has ended, and no program had removed it before.
+// reserved under has ended, or this mount gave it back, and no program had removed it before.
 func (f *fileSystem) fenced(l *live) bool {
 	if !l.wasReserved() {
 		return false
@@ -37,7 +37,40 @@ func (f *fileSystem) fenced(l *live) bool {
 	l.mu.Lock()
 	lease, unlinked := l.lease, l.unlinked
 	l.mu.Unlock()
-	return !unlinked && f.leaseEnded(lease)
+	return !unlinked && (f.given.has(l.node.ino()) || f.leaseEnded(lease))
+}
+
+// givenMax bounds the inodes whose names were given back that are remembered.
+const givenMax = 1024
+
+// givenBack lists inodes whose reserved names this mount gives back, or has given back lately: an open may have come to one just before.
+// Its file has lost its name as by a fence.
+type givenBack struct {
+	mu   sync.Mutex
+	inos map[meta.Ino]struct{}
+}
+
+// add notes an inode before its name goes; room is made by forgetting any other.
+func (g *givenBack) add(ino meta.Ino) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.inos == nil {
+		g.inos = map[meta.Ino]struct{}{}
+	}
+	for old := range g.inos {
+		if len(g.inos) < givenMax {
+			break
+		}
+		delete(g.inos, old)
+	}
+	g.inos[ino] = struct{}{}
+}
+
+func (g *givenBack) has(ino meta.Ino) bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	_, ok := g.inos[ino]
+	return ok
 }
 
 // leaseEnded reports whether an incarnation of this node has ended.
@@ -232,6 +265,7 @@ func (f *fileSystem) giveBack(parent meta.Ino, name string, ino meta.Ino, last *
 	if used {
 		return
 	}
+	f.given.add(ino)
 	res, err := f.propose(f.late, &meta.Unlink{Parent: parent, Name: name, Ino: ino, GiveBack: true})
 	f.outcome("give back "+name, ino, res, err)
 }

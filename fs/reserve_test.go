@@ -311,3 +311,48 @@ func TestFencedInMidPushIsPushedUnderItsName(t *testing.T) {
 		}
 	})
 }
+
+// A name is given back, for its program was killed inside open(O_CREAT), while another program opens it. That one's file has its name: nobody
+// removed it.
+func TestNameGivenBackWhileItIsOpened(t *testing.T) {
+	eachPair(t, func(t *testing.T, c *fstest.Cluster, a, b string) {
+		create, unlink := make(chan struct{}), make(chan struct{})
+		entered, unlinking := make(chan struct{}, 10), make(chan struct{}, 10)
+		c.Node(1).Slow(func(op meta.Op) <-chan struct{} {
+			switch op.(type) {
+			case *meta.Create:
+				entered <- struct{}{}
+				return create
+			case *meta.Unlink:
+				unlinking <- struct{}{}
+				return unlink
+			}
+			return nil
+		})
+		cmd := exec.Command("sh", "-c", "exec > f")
+		cmd.Dir = a
+		must(t, cmd.Start())
+		<-entered
+		must(t, cmd.Process.Kill())
+		_ = cmd.Wait()
+		close(create)
+		<-unlinking
+		f, err := os.OpenFile(filepath.Join(a, "f"), os.O_CREATE|os.O_WRONLY, 0o644)
+		must(t, err)
+		st, err := f.Stat()
+		must(t, err)
+		close(unlink)
+		_, err = f.WriteString("bytes")
+		must(t, err)
+		eventually(t, func() error {
+			if _, err := c.Node(1).Names().Inode(meta.Ino(st.Sys().(*syscall.Stat_t).Ino)); !errors.Is(err, meta.ErrNotFound) {
+				return fmt.Errorf("the name is still there (%v)", err)
+			}
+			return nil
+		})
+		must(t, f.Close())
+		for _, mnt := range []string{a, b} {
+			wantBytes(t, filepath.Join(mnt, "f"), []byte("bytes"))
+		}
+	})
+}
