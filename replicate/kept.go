@@ -2,15 +2,10 @@ package replicate
 
 import (
 	"context"
-	"time"
 
 	"github.com/rdmcfs/rdmcfs/internal/content"
 	"github.com/rdmcfs/rdmcfs/meta"
 )
-
-// keptFor is how long the blocks of a session that was fenced are kept. A root that lives has its next incarnation and announces the next
-// session of its push within seconds; its close ends 30 s after progress stopped.
-const keptFor = 2 * time.Minute
 
 // ended ends a session whose root's incarnation has ended. Blocks that were received on the way to a vote are kept for a while: they are
 // nobody's vote, and the next session of the same push may go on from them.
@@ -35,7 +30,7 @@ func (m *Member) ownLarge(id meta.ContentID) bool {
 	return err == nil && id.Node == m.cfg.Self().Node && info.Size > smallMax
 }
 
-// keep keeps what was received of a session that was fenced, for keptFor or until its space is needed.
+// keep keeps what was received of a session that was fenced, for Tuning.KeepFenced or until its space is needed.
 func (m *Member) keep(id meta.ContentID) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -44,7 +39,7 @@ func (m *Member) keep(id meta.ContentID) {
 	}
 	m.kept[id] = struct{}{}
 	m.wg.Go(func() {
-		over, stop := m.cfg.Clock.After(keptFor)
+		over, stop := m.cfg.Clock.After(m.cfg.Tuning.KeepFenced)
 		defer stop()
 		select {
 		case <-over:
