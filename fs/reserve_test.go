@@ -312,8 +312,8 @@ func TestFencedInMidPushIsPushedUnderItsName(t *testing.T) {
 	})
 }
 
-// A name is given back, for its program was killed inside open(O_CREAT), while another program opens it. That one's file has its name: nobody
-// removed it.
+// A name is given back, for its program was killed inside open(O_CREAT), while another program opens it. That one's file has its name:
+// nobody removed it.
 func TestNameGivenBackWhileItIsOpened(t *testing.T) {
 	eachPair(t, func(t *testing.T, c *fstest.Cluster, a, b string) {
 		create, unlink := make(chan struct{}), make(chan struct{})
