@@ -33,7 +33,7 @@ func (f *fileSystem) attachBacking(b *backing, fd int, out *fuse.OpenOut) {
 
 // registerBacking gives 0 for a file the kernel will not take; only that file goes without.
 func (f *fileSystem) registerBacking(fd int) int32 {
-	id, no := f.server.RegisterBackingFd(&fuse.BackingMap{Fd: int32(fd)})
+	id, no := f.notifier.backing().RegisterBackingFd(&fuse.BackingMap{Fd: int32(fd)})
 	if no == 0 {
 		return id
 	}
@@ -59,7 +59,7 @@ func (f *fileSystem) detachBacking(b *backing) {
 	if id == 0 {
 		return
 	}
-	if no := f.server.UnregisterBackingFd(id); no != 0 && no != syscall.EBADF && no != syscall.ENOTCONN {
+	if no := f.notifier.backing().UnregisterBackingFd(id); no != 0 && no != syscall.EBADF && no != syscall.ENOTCONN {
 		f.log.Warn("close passthrough", "errno", no)
 	}
 }

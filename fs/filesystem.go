@@ -19,7 +19,6 @@ type fileSystem struct {
 	staging  Staging
 	log      *slog.Logger
 	opts     Options
-	server   *fuse.Server
 	notifier *notifier
 
 	nodes   *table

@@ -2,12 +2,9 @@ package fs
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
-	"os"
 	"sync"
-	"time"
 
 	"github.com/hanwen/go-fuse/v2/fuse"
 	"github.com/rdmcfs/rdmcfs/meta"
@@ -34,15 +31,17 @@ type Options struct {
 	ACL bool
 	// Debug prints each request by the standard logger.
 	Debug bool
+	// Attach gives a file system the kernel that sends it requests; nil mounts it at Dir with Linux's.
+	Attach func(requests fuse.RawFileSystem) (Kernel, error)
 }
 
 // Mount is a mounted file system.
 type Mount struct {
-	dir  string
-	fs   *fileSystem
-	why  string
-	dev  string        // of the mount, as in mountinfo: 0:MINOR
-	done chan struct{} // closed when the kernel's connection has ended
+	dir    string
+	fs     *fileSystem
+	kernel Kernel
+	why    string
+	done   chan struct{} // closed when the kernel's connection has ended
 
 	ending sync.Mutex // held by finish: one at a time
 }
@@ -55,10 +54,19 @@ const (
 
 // CheckMountPoint looks at the mount point as NewMount does. It waits for as long as what is mounted there does not answer.
 func CheckMountPoint(o Options) error {
-	if _, err := mountPoint(o.Dir, o.Keep); err != nil {
-		return fmt.Errorf("fs: mount: %w", err)
+	_, err := o.mountPoint()
+	return err
+}
+
+func (o Options) mountPoint() (string, error) {
+	if o.Attach != nil {
+		return o.Dir, nil
 	}
-	return nil
+	dir, err := mountPoint(o.Dir, o.Keep)
+	if err != nil {
+		return "", fmt.Errorf("fs: mount: %w", err)
+	}
+	return dir, nil
 }
 
 // NewMount mounts the file system and serves it until Unmount, or until it is unmounted by somebody else (see Done). A mount that a dead
@@ -67,93 +75,46 @@ func NewMount(ctx context.Context, o Options) (*Mount, error) {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
-	dir, err := mountPoint(o.Dir, o.Keep)
-	if err != nil {
-		return nil, fmt.Errorf("fs: mount: %w", err)
+	var err error
+	if o.Dir, err = o.mountPoint(); err != nil {
+		return nil, err
 	}
 	root, err := o.Cluster.Names().Inode(meta.RootIno)
 	if err != nil {
-		return nil, fmt.Errorf("fs: mount %s: root directory: %w", dir, err)
+		return nil, fmt.Errorf("fs: mount %s: root directory: %w", o.Dir, err)
 	}
-	m := &Mount{dir: dir, fs: newFileSystem(ctx, o, root), done: make(chan struct{})}
+	if o.Attach == nil {
+		o.Attach = func(requests fuse.RawFileSystem) (Kernel, error) { return mountLinux(o, requests) }
+	}
+	m := &Mount{dir: o.Dir, fs: newFileSystem(ctx, o, root), done: make(chan struct{})}
 	if err := m.attach(o); err != nil {
 		m.fs.over()
-		return nil, fmt.Errorf("fs: mount %s: %w", dir, err)
+		return nil, fmt.Errorf("fs: mount %s: %w", o.Dir, err)
 	}
 	return m, nil
 }
 
 // attach mounts and begins to serve.
-func (m *Mount) attach(o Options) error {
-	dev, err := mountDevice(m.dir, o)
-	if err != nil {
+func (m *Mount) attach(o Options) (err error) {
+	f := m.fs
+	f.notifier = &notifier{queue: make(chan uint64, notifyQueue)}
+	f.nodes.dropAttr = f.notifier.attr
+	f.fineTimes = fineTimes(o.Staging)
+	if m.kernel, err = o.Attach(f); err != nil {
 		return err
 	}
-	m.dev = mountedDevice(m.dir)
-	own, err := unix.FcntlInt(uintptr(dev), unix.F_DUPFD_CLOEXEC, 3)
-	if err != nil {
-		return errors.Join(err, unix.Close(dev), detach(m.dir))
-	}
-	f := m.fs
-	f.notifier = &notifier{queue: make(chan uint64, notifyQueue), dev: own}
-	f.nodes.dropAttr = f.notifier.attr
-	var more uint64
-	if o.ACL {
-		more = fuse.CAP_DONT_MASK | fuse.CAP_SETXATTR_EXT
-	}
-	server, err := fuse.NewServer(f, fmt.Sprintf("/dev/fd/%d", dev), &fuse.MountOptions{
-		MaxWrite: maxWrite, MaxBackground: maxBackground, MaxReadAhead: maxReadAhead,
-		ExplicitDataCacheControl: true, EnableAcl: o.ACL, Debug: o.Debug, DisableReadDirPlus: true,
-		ExtraCapabilities: capHandleKillprivV2 | fuse.CAP_ATOMIC_O_TRUNC | more,
-		Logger:            slog.NewLogLogger(o.Log.Handler(), slog.LevelWarn),
-	})
-	if err != nil {
-		return errors.Join(err, f.notifier.close(), detach(m.dir))
-	}
-	f.server, f.notifier.server = server, server
+	f.notifier.attach(m.kernel)
 	if f.notifier.epoch() && !o.NoNameCache {
 		f.entryTimeout = cacheForever
 	}
-	f.fineTimes = fineTimes(o.Staging)
 	m.probePassthrough(o)
 	f.work.Go(func() { f.notifier.run(f.ctx) })
 	go func() { // ends when the file system is unmounted
 		defer close(m.done)
-		server.Serve()
+		m.kernel.Serve()
 	}()
 	return nil
 }
-
-// capHandleKillprivV2 makes the kernel leave the clearing of setuid and file capabilities to us, instead of
-// asking for an attribute on every write.
-const capHandleKillprivV2 = 1 << 28
-
-// mountDevice opens a connection to the kernel and mounts it.
-func mountDevice(dir string, o Options) (int, error) {
-	dev, err := unix.Open("/dev/fuse", unix.O_RDWR|unix.O_CLOEXEC, 0)
-	if err != nil {
-		return -1, fmt.Errorf("/dev/fuse: %w (is the fuse module loaded, and does this container have the device?)", err)
-	}
-	source := o.Source
-	if source == "" {
-		source = "rdmcfs"
-	}
-	var flags uintptr
-	if !o.AllowSuid {
-		flags |= unix.MS_NOSUID
-	}
-	if !o.AllowDev {
-		flags |= unix.MS_NODEV
-	}
-	data := fmt.Sprintf("fd=%d,rootmode=40000,user_id=%d,group_id=%d,default_permissions,allow_other,max_read=%d",
-		dev, os.Geteuid(), os.Getegid(), maxWrite)
-	if err := unix.Mount(source, dir, fsType, flags, data); err != nil {
-		return -1, errors.Join(fmt.Errorf("mount(2): %w", err), unix.Close(dev))
-	}
-	return dev, nil
-}
-
-const fsType = "fuse.rdmcfs"
 
 // probePassthrough finds out whether the kernel can read and write staged files by itself.
 func (m *Mount) probePassthrough(o Options) {
@@ -161,7 +122,7 @@ func (m *Mount) probePassthrough(o Options) {
 	case o.NoPassthrough:
 		m.why = "switched off by option"
 		return
-	case m.fs.server.KernelSettings().Flags64()&fuse.CAP_PASSTHROUGH == 0:
+	case !m.kernel.Passthrough():
 		m.why = "this kernel has no FUSE passthrough (6.9 and later have)"
 		return
 	}
@@ -171,12 +132,12 @@ func (m *Mount) probePassthrough(o Options) {
 		return
 	}
 	defer unix.Close(fd)
-	id, no := m.fs.server.RegisterBackingFd(&fuse.BackingMap{Fd: int32(fd)})
+	id, no := m.kernel.RegisterBackingFd(&fuse.BackingMap{Fd: int32(fd)})
 	if no != 0 {
 		m.why = fmt.Sprintf("kernel refuses it: %v (it needs CAP_SYS_ADMIN)", no)
 		return
 	}
-	m.fs.server.UnregisterBackingFd(id)
+	m.kernel.UnregisterBackingFd(id)
 	m.fs.passthrough.Store(true)
 }
 
@@ -202,7 +163,7 @@ func (m *Mount) DropCaches() { m.fs.dropAll() }
 // Unmount unmounts, waits for what is being published, and keeps what could not be. While the mount is in use it returns
 // a *BusyError and the mount goes on.
 func (m *Mount) Unmount(ctx context.Context) error {
-	if err := m.unmountBusy(ctx); err != nil {
+	if err := m.kernel.Unmount(ctx); err != nil {
 		return err
 	}
 	return m.finish(ctx)
@@ -211,40 +172,10 @@ func (m *Mount) Unmount(ctx context.Context) error {
 // Detach unmounts even while files are open: the name goes at once, open files get errors from now on. What they had
 // staged is kept as unpublished.
 func (m *Mount) Detach(ctx context.Context) error {
-	if err := detach(m.dir); err != nil && !errors.Is(err, unix.EINVAL) {
-		return fmt.Errorf("fs: unmount %s: %w", m.dir, err)
+	if err := m.kernel.Detach(); err != nil {
+		return err
 	}
 	return m.finish(ctx)
-}
-
-// unmountRetry is how long a mount that looks busy is tried again: a close that has returned may not have reached us.
-const unmountRetry = 500 * time.Millisecond
-
-func (m *Mount) unmountBusy(ctx context.Context) error {
-	deadline := time.Now().Add(unmountRetry)
-	for {
-		select {
-		case <-m.done:
-			return nil
-		default:
-		}
-		err := unix.Unmount(m.dir, unix.UMOUNT_NOFOLLOW)
-		switch {
-		case err == nil, errors.Is(err, unix.EINVAL) && !isMounted(m.dir):
-			return nil
-		case !errors.Is(err, unix.EBUSY):
-			return fmt.Errorf("fs: unmount %s: %w", m.dir, err)
-		case time.Now().After(deadline):
-			return &BusyError{Dir: m.dir, Users: usersOf(m.dir)}
-		}
-		timer := time.NewTimer(20 * time.Millisecond)
-		select {
-		case <-timer.C:
-		case <-ctx.Done():
-			timer.Stop()
-			return ctx.Err()
-		}
-	}
 }
 
 // finish ends everything that belongs to a mount whose name is gone.
@@ -270,5 +201,5 @@ func (m *Mount) finish(ctx context.Context) error {
 	m.fs.keepAll()
 	m.fs.work.Wait()
 	m.fs.over()
-	return m.fs.notifier.close()
+	return m.kernel.Close()
 }

@@ -3,11 +3,10 @@ package fs
 import (
 	"context"
 	"encoding/binary"
-	"sync"
+	"sync/atomic"
 
 	"github.com/hanwen/go-fuse/v2/fuse"
 	"github.com/rdmcfs/rdmcfs/meta"
-	"golang.org/x/sys/unix"
 )
 
 // notifyQueue bounds what handlers may have waiting; what does not fit is only cached a little longer than it should be.
@@ -15,12 +14,14 @@ const notifyQueue = 1024
 
 // notifier tells the kernel what not to cache. The two notifications it uses take no lock of a directory or a file.
 type notifier struct {
-	server *fuse.Server
-	queue  chan uint64 // nodeids; never closed
-
-	mu  sync.Mutex
-	dev int // our own descriptor of the connection; -1 when closed
+	kernel atomic.Pointer[Kernel] // nil until it is attached: requests may come before
+	queue  chan uint64            // nodeids; never closed
 }
+
+func (n *notifier) attach(k Kernel) { n.kernel.Store(&k) }
+
+// backing is the kernel that backing files are registered with: passthrough is only switched on after it is attached.
+func (n *notifier) backing() Kernel { return *n.kernel.Load() }
 
 // epochMessage is FUSE_NOTIFY_INC_EPOCH: length, code, and the unique of a notification.
 func epochMessage() []byte {
@@ -32,30 +33,15 @@ func epochMessage() []byte {
 
 // epoch makes the kernel look up every name again that it uses from now on. ok is false where it knows no epochs.
 func (n *notifier) epoch() (ok bool) {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	if n.dev < 0 {
-		return false
-	}
-	_, err := unix.Write(n.dev, epochMessage())
-	return err == nil
-}
-
-func (n *notifier) close() error {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	dev := n.dev
-	n.dev = -1
-	if dev < 0 {
-		return nil
-	}
-	return unix.Close(dev)
+	k := n.kernel.Load()
+	return k != nil && (*k).Epoch()
 }
 
 // attrNow drops the cached attributes of a node. A handler may call it only for the node of its own request, which the kernel holds.
 // The kernel may not know the node, or not yet.
 func (n *notifier) attrNow(id uint64) (known bool) {
-	return n.server.InodeNotify(id, -1, 0) != fuse.ENOENT
+	k := n.kernel.Load()
+	return k == nil || (*k).InodeNotify(id, -1, 0) != fuse.ENOENT
 }
 
 // attr does the same soon; a handler may call it.

@@ -3,12 +3,7 @@ package fs
 import (
 	"errors"
 	"fmt"
-	"os"
-	"path/filepath"
-	"strings"
 	"time"
-
-	"golang.org/x/sys/unix"
 )
 
 // drain waits until no publish is under way.
@@ -107,7 +102,7 @@ func (m *Mount) disconnect() error {
 		return nil
 	default:
 	}
-	err := m.abort()
+	err := m.kernel.Abort()
 	timer := time.NewTimer(abortWait)
 	defer timer.Stop()
 	select {
@@ -116,28 +111,6 @@ func (m *Mount) disconnect() error {
 	case <-timer.C:
 		return errors.Join(fmt.Errorf("fs: unmount %s: it is still mounted in another mount namespace", m.dir), err)
 	}
-}
-
-// fuseControl is where the kernel lists its connections.
-const fuseControl = "/sys/fs/fuse/connections"
-
-// abort cuts the kernel's connection: whoever still uses the file system gets errors.
-func (m *Mount) abort() error {
-	_, minor, ok := strings.Cut(m.dev, ":")
-	if !ok {
-		return fmt.Errorf("fs: abort %s: device not known", m.dir)
-	}
-	path := filepath.Join(fuseControl, minor, "abort")
-	err := os.WriteFile(path, []byte("1"), 0)
-	if errors.Is(err, os.ErrNotExist) && mountType(fuseControl) == "" {
-		if err = unix.Mount("fusectl", fuseControl, "fusectl", 0, ""); err == nil {
-			err = errors.Join(os.WriteFile(path, []byte("1"), 0), unix.Unmount(fuseControl, 0))
-		}
-	}
-	if err != nil {
-		return fmt.Errorf("fs: abort %s: %w", m.dir, err)
-	}
-	return nil
 }
 
 // fineTimes reports whether a change of a staged file always gives another ctime than the last one that was looked at

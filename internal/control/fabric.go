@@ -43,13 +43,16 @@ func (p *Port) serveFabric(ctx context.Context, conn net.Conn, from Caller) {
 		return
 	}
 	better.SetDeadline(time.Now().Add(p.cfg.HandshakeTimeout))
-	p.serveTLS(better, entry)
+	p.serveTLS(fabricConn{better}, entry)
 }
 
-// nested reports whether a caller wants to agree on a fabric within a connection that is no TCP.
+// fabricConn is a connection over a fabric.
+type fabricConn struct{ net.Conn }
+
+// nested reports whether a caller wants to agree on a fabric within a connection over one.
 func nested(raw net.Conn, conn *tls.Conn) bool {
-	_, plain := raw.(*net.TCPConn)
-	return !plain && conn.ConnectionState().NegotiatedProtocol == ProtocolFabric
+	_, within := raw.(fabricConn)
+	return within && conn.ConnectionState().NegotiatedProtocol == ProtocolFabric
 }
 
 // open dials a node for a protocol: over the fabric if both have one, else by TCP.
@@ -83,7 +86,7 @@ func (p *Peers) overFabric(ctx context.Context, raw net.Conn, node uint32, addr 
 	if err != nil {
 		return nil, err
 	}
-	return shakeHands(ctx, better, addr, conf, p.cfg.Generation)
+	return shakeHands(ctx, fabricConn{better}, addr, conf, p.cfg.Generation)
 }
 
 // triesFabric reports whether a node is to be dialed over the fabric.

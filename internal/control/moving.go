@@ -3,7 +3,6 @@ package control
 import (
 	"context"
 	"crypto/tls"
-	"net"
 	"sync/atomic"
 	"time"
 )
@@ -45,8 +44,8 @@ func (c *client) overTCP() bool {
 	if !ok {
 		return false
 	}
-	_, ok = over.NetConn().(*net.TCPConn)
-	return ok
+	_, fabric := over.NetConn().(fabricConn)
+	return !fabric
 }
 
 // callMoving is call, with moved as for CallMoving.

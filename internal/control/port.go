@@ -28,7 +28,7 @@ const (
 // PortConfig is what a Port needs. Addr or Listener, and Identity, must be set.
 type PortConfig struct {
 	Addr     string // host:port to listen on
-	Listener *net.TCPListener
+	Listener net.Listener // instead of Addr
 	// Control is of the socket that listens on Addr, as in net.ListenConfig; nil sets our congestion control.
 	Control    func(network, address string, c syscall.RawConn) error
 	Identity   *credentials.Identity
@@ -65,7 +65,7 @@ type protocol struct {
 // Port is the one listening port of a node.
 type Port struct {
 	cfg    PortConfig
-	ln     *net.TCPListener
+	ln     net.Listener
 	ctx    context.Context
 	cancel context.CancelFunc
 	tasks  sync.WaitGroup
@@ -114,7 +114,7 @@ func Listen(cfg PortConfig) (*Port, error) {
 	return p, nil
 }
 
-func listenTCP(addr string, control func(network, address string, c syscall.RawConn) error) (*net.TCPListener, error) {
+func listenTCP(addr string, control func(network, address string, c syscall.RawConn) error) (net.Listener, error) {
 	if control == nil {
 		control = setCongestion
 	}
@@ -124,7 +124,7 @@ func listenTCP(addr string, control func(network, address string, c syscall.RawC
 	if err != nil {
 		return nil, fmt.Errorf("control: listen on %q: %w", addr, err)
 	}
-	return ln.(*net.TCPListener), nil
+	return ln, nil
 }
 
 // register adds an application protocol.
@@ -175,7 +175,7 @@ func (p *Port) Drop(node uint32) {
 
 func (p *Port) accept() {
 	for {
-		conn, err := p.ln.AcceptTCP()
+		conn, err := p.ln.Accept()
 		if err == nil {
 			entry := p.enter(conn) // here, so that the order is that of their coming
 			p.tasks.Go(func() { p.serve(conn, entry) })
@@ -193,14 +193,19 @@ func (p *Port) accept() {
 	}
 }
 
-// serve takes one connection from its first byte to its end.
-func (p *Port) serve(conn *net.TCPConn, entry *list.Element) {
+// serve takes one connection from its first byte to its end. Data connections are TCP.
+func (p *Port) serve(conn net.Conn, entry *list.Element) {
 	if entry == nil {
 		conn.Close()
 		return
 	}
 	conn.SetDeadline(time.Now().Add(p.cfg.HandshakeTimeout))
-	first, err := peekByte(conn)
+	tcp, ok := conn.(*net.TCPConn)
+	if !ok {
+		p.serveTLS(conn, entry)
+		return
+	}
+	first, err := peekByte(tcp)
 	switch {
 	case err != nil:
 		p.leave(entry)
@@ -209,7 +214,7 @@ func (p *Port) serve(conn *net.TCPConn, entry *list.Element) {
 		p.serveTLS(conn, entry)
 	default:
 		p.leave(entry)
-		p.serveRaw(conn)
+		p.serveRaw(tcp)
 	}
 }
 

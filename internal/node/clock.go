@@ -13,8 +13,8 @@ import (
 
 // wall is what the machine's clock shows.
 func (n *node) wall() time.Time {
-	if n.cfg.wall != nil {
-		return n.cfg.wall()
+	if n.cfg.Host.Wall != nil {
+		return n.cfg.Host.Wall()
 	}
 	return time.Now()
 }

@@ -77,7 +77,7 @@ func (c *clocked) start(name string) {
 	ctx, cancel := context.WithCancel(context.Background())
 	n.cancel = cancel
 	n.done.Go(func() {
-		n.err = Run(ctx, Config{DataDir: n.dir, Version: "test", wall: func() time.Time { return time.Now().Add(time.Duration(n.ahead.Load())) }})
+		n.err = Run(ctx, Config{DataDir: n.dir, Version: "test", Host: Host{Wall: func() time.Time { return time.Now().Add(time.Duration(n.ahead.Load())) }}})
 	})
 }
 

@@ -19,6 +19,8 @@ type crasher struct {
 	at   string // NAME, NAME:COUNT, CrashByFile or ""
 	file string
 	log  *slog.Logger
+	// passed is called at each point, nil for nobody.
+	passed func(name string)
 
 	mu    sync.Mutex
 	asked string // what count belongs to
@@ -27,6 +29,9 @@ type crasher struct {
 
 // point is called at each labelled point.
 func (c *crasher) point(name string) {
+	if c.passed != nil {
+		c.passed(name)
+	}
 	if c.at == "" || !c.reached(name) {
 		return
 	}

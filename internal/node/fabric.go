@@ -46,6 +46,9 @@ func (f Fabric) OpenVerbs(log *slog.Logger) (rdma.Device, error) {
 
 // openDevice makes the fabric of this node: RDMA, if it is wanted and there, and TCP.
 func (n *node) openDevice() error {
+	if n.cfg.Host.Device != nil {
+		return n.openHostDevice()
+	}
 	card, err := n.cfg.Fabric.OpenWanted(n.id.Advertise, n.log)
 	if err != nil {
 		return err
@@ -69,6 +72,19 @@ func (n *node) openDevice() error {
 	if card != nil {
 		n.openRings(card)
 	}
+	return nil
+}
+
+// openHostDevice makes the fabric of a host that brings its own.
+func (n *node) openHostDevice() error {
+	device, err := n.cfg.Host.Device()
+	if err != nil {
+		return fmt.Errorf("node: fabric: %w", err)
+	}
+	if n.device, err = mixed.New(mixed.Config{Devices: []rdma.Device{device}, Log: n.log}); err != nil {
+		return errors.Join(err, device.Close())
+	}
+	n.closer.add(n.device.Close)
 	return nil
 }
 

@@ -34,6 +34,7 @@ type InitConfig struct {
 	Name      string // "" = the host's name
 	Labels    map[string]string
 	TokenTTL  time.Duration // 0 = DefaultTokenTTL
+	Host      Host
 }
 
 // JoinConfig says how to become a member.
@@ -46,6 +47,7 @@ type JoinConfig struct {
 	Name      string
 	Labels    map[string]string
 	Replace   bool
+	Host      Host
 }
 
 // Init makes the data directory of a new cluster's first node. It starts nothing. The token lets other machines join
@@ -56,7 +58,7 @@ func Init(cfg InitConfig) (admin.Token, error) {
 		return admin.Token{}, err
 	}
 	d := dataDir(cfg.DataDir)
-	claimed, err := d.claim(cfg.Listen)
+	claimed, err := d.claim(cfg.Host, cfg.Listen)
 	if err != nil {
 		return admin.Token{}, err
 	}
@@ -71,7 +73,7 @@ func Init(cfg InitConfig) (admin.Token, error) {
 	id := newIdentity(authority.Cluster(), firstNode, firstGeneration)
 	id.Name, id.Listen, id.Advertise, id.Labels = orHostname(cfg.Name), cfg.Listen, addr, cfg.Labels
 	id.Founder, id.TokenHash, id.TokenExpires = true, hex.EncodeToString(hash[:]), token.Expires.UnixNano()
-	if err := d.createLog(id, []consensus.ID{raftID(id.Node, id.store())}); err != nil {
+	if err := d.createLog(cfg.Host, id, []consensus.ID{raftID(id.Node, id.store())}); err != nil {
 		return admin.Token{}, err
 	}
 	if err := d.save(id); err != nil {
@@ -108,7 +110,7 @@ func Join(ctx context.Context, cfg JoinConfig) (name string, err error) {
 		return "", err
 	}
 	d := dataDir(cfg.DataDir)
-	claimed, err := d.claim(cfg.Listen)
+	claimed, err := d.claim(cfg.Host, cfg.Listen)
 	if err != nil {
 		return "", err
 	}
@@ -118,7 +120,7 @@ func Join(ctx context.Context, cfg JoinConfig) (name string, err error) {
 		return "", err
 	}
 	joined, err := control.Join(ctx, control.JoinConfig{Addr: cfg.Seed, Token: cfg.Token, Request: req, Listen: addr,
-		Name: orHostname(cfg.Name), Labels: cfg.Labels, Replace: cfg.Replace, Now: time.Now})
+		Name: orHostname(cfg.Name), Labels: cfg.Labels, Replace: cfg.Replace, Dial: cfg.Host.Dial, Now: time.Now})
 	if err != nil {
 		return "", err
 	}
@@ -131,7 +133,7 @@ func Join(ctx context.Context, cfg JoinConfig) (name string, err error) {
 	for _, p := range joined.Peers {
 		id.Peers[meta.NodeID(p.Node)] = peerAddr{Addr: p.Addr, Store: p.Store}
 	}
-	if err := d.createLog(id, nil); err != nil {
+	if err := d.createLog(cfg.Host, id, nil); err != nil {
 		return "", err
 	}
 	return joined.Name, d.save(id)
@@ -149,12 +151,12 @@ func checkNode(listen, advertise, name string, labels map[string]string) (addr s
 
 // claim takes the port, then a directory that no node lives in: nothing is made for a node that could not serve. What an init or join
 // that was cut short left there is removed, but for the key of the join.
-func (d dataDir) claim(listen string) (io.Closer, error) {
+func (d dataDir) claim(h Host, listen string) (io.Closer, error) {
 	if err := d.vacant(); err != nil {
 		return nil, err
 	}
 	var claimed closer
-	port, err := bind(listen)
+	port, err := h.bind(listen)
 	if err != nil {
 		return nil, err
 	}
@@ -187,8 +189,8 @@ func newIdentity(cluster credentials.ClusterID, node meta.NodeID, generation uin
 	return identity{Format: identityFormat, Cluster: cluster.String(), Node: node, Store: hex.EncodeToString(store[:]), Generation: generation}
 }
 
-func (d dataDir) createLog(id identity, voters []consensus.ID) error {
-	return consensus.Create(consensus.Config{Dir: d.path("raft"), Identity: id.raft()}, consensus.CreateOptions{Voters: voters})
+func (d dataDir) createLog(h Host, id identity, voters []consensus.ID) error {
+	return consensus.Create(consensus.Config{Dir: d.path("raft"), FS: h.Log, Identity: id.raft()}, consensus.CreateOptions{Voters: voters})
 }
 
 // raft is what the raft log says about its owner.

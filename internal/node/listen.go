@@ -16,7 +16,10 @@ var ErrPortInUse = errors.New("another program uses this port: stop it, or give 
 
 // bind takes the address of --listen, so that a node that could not serve there is refused before anything is written or anybody is asked.
 // The caller closes it when the node is made.
-func bind(listen string) (io.Closer, error) {
+func (h Host) bind(listen string) (io.Closer, error) {
+	if h.Listen != nil {
+		return h.Listen(listen)
+	}
 	lc := net.ListenConfig{}
 	lc.SetMultipathTCP(false)
 	ln, err := lc.Listen(context.Background(), "tcp", listen)

@@ -73,7 +73,7 @@ func (s *mounts) mount(ctx context.Context, req admin.MountRequest) (admin.Mount
 func (s *mounts) options(req admin.MountRequest) (fs.Options, error) {
 	o := fs.Options{
 		Dir: req.Dir, Cluster: cluster{s.n}, Staging: fs.NewStaging(s.n.store, s.n.proposer.lease), Log: s.n.log,
-		Keep: []string{s.n.cfg.DataDir},
+		Keep: []string{s.n.cfg.DataDir}, Attach: s.n.cfg.Host.Attach,
 	}
 	if !filepath.IsAbs(req.Dir) {
 		return o, admin.Errorf(admin.CodeInvalid, "mount point %q: want an absolute path", req.Dir)

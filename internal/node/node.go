@@ -38,8 +38,7 @@ type Config struct {
 	// CrashAt names a labelled point (docs/TESTING.md) at which the process kills itself, as NAME, NAME:COUNT or
 	// CrashByFile; for tests.
 	CrashAt string
-	// wall is the machine's clock; nil is time.Now. Elapsed times are never taken from it.
-	wall func() time.Time
+	Host Host
 }
 
 const (
@@ -149,7 +148,7 @@ func Run(ctx context.Context, cfg Config) error {
 	if n.log == nil {
 		n.log = slog.New(slog.DiscardHandler)
 	}
-	n.crash.at, n.crash.file, n.crash.log = cfg.CrashAt, n.dir.path(crashFile), n.log
+	n.crash.at, n.crash.file, n.crash.log, n.crash.passed = cfg.CrashAt, n.dir.path(crashFile), n.log, cfg.Host.Passed
 	if os.Getenv("GOMEMLIMIT") == "" {
 		debug.SetMemoryLimit(heapBytes)
 	}
@@ -256,7 +255,7 @@ func (n *node) openFabric() error {
 		return err
 	}
 	n.peers = control.NewPeers(control.PeersConfig{
-		Identity: n.creds, Generation: n.id.Generation, Resolve: n.members.address, Fabric: n.controlFabric(), Log: n.log,
+		Identity: n.creds, Generation: n.id.Generation, Resolve: n.members.address, Dial: n.cfg.Host.Dial, Fabric: n.controlFabric(), Log: n.log,
 	})
 	n.closer.add(n.peers.Close)
 	n.server = control.NewServer(n.log)
@@ -308,7 +307,7 @@ func (n *node) openLog() error {
 func (n *node) consensusConfig() consensus.Config {
 	return consensus.Config{
 		Dir: n.dir.path("raft"), Identity: n.id.raft(), StateMachine: &machine{db: n.db, point: n.crash.point}, Logger: n.log,
-		Dial:    n.dialRaft,
+		FS: n.cfg.Host.Log, Dial: n.dialRaft,
 		Peers:   func() []consensus.ID { return n.members.known(n.id.Node) },
 		Members: n.members.consensusMembers,
 		LogTime: n.db.Time,
@@ -319,8 +318,12 @@ func (n *node) consensusConfig() consensus.Config {
 }
 
 func (n *node) openPort() error {
+	ln, err := n.cfg.Host.listen(n.id.Listen)
+	if err != nil {
+		return err
+	}
 	port, err := control.Listen(control.PortConfig{
-		Addr: n.id.Listen, Control: tcp.Control(""), Identity: n.creds, Generation: n.id.Generation, Server: n.server, Log: n.log,
+		Addr: n.id.Listen, Listener: ln, Control: tcp.Control(""), Identity: n.creds, Generation: n.id.Generation, Server: n.server, Log: n.log,
 		Raft: n.serveRaft, Fabric: n.controlFabric(),
 		Raw: func(conn *net.TCPConn) {
 			if err := n.tcp.Serve(conn); err != nil {
@@ -352,7 +355,7 @@ func (n *node) serveRaft(conn net.Conn, from control.Caller) {
 }
 
 func (n *node) openAdmin() error {
-	server, err := admin.Serve(admin.SocketPath(n.cfg.DataDir), n.handlers(), n.log)
+	server, err := n.serveAdmin(n.handlers())
 	if err != nil {
 		return err
 	}

@@ -66,7 +66,7 @@ func (r *rebuilding) warning(trouble string) string {
 // openState opens the state. A damaged one is noted, to be rebuilt.
 func (n *node) openState() (err error) {
 	dir, opts := n.dir.path("state"), meta.Options{Log: n.log}
-	n.db, err = meta.Open(dir, opts)
+	n.db, err = n.cfg.Host.openState(dir, opts)
 	if !errors.Is(err, meta.ErrDamaged) {
 		return err
 	}
@@ -83,10 +83,10 @@ func (n *node) rebuild() error {
 	if r == nil {
 		return nil
 	}
-	server, err := admin.Serve(admin.SocketPath(n.cfg.DataDir), admin.Handlers{
+	server, err := n.serveAdmin(admin.Handlers{
 		Status: func(context.Context) (admin.Status, error) { return n.rebuildStatus(), nil },
 		Stop:   func(context.Context) error { n.cancel(); return nil },
-	}, n.log)
+	})
 	if err != nil {
 		return err
 	}

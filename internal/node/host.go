@@ -1,0 +1,59 @@
+package node
+
+import (
+	"io"
+	"net"
+	"time"
+
+	"github.com/hanwen/go-fuse/v2/fuse"
+	"github.com/rdmcfs/rdmcfs/fs"
+	"github.com/rdmcfs/rdmcfs/internal/consensus/raftlog"
+	"github.com/rdmcfs/rdmcfs/internal/control"
+	"github.com/rdmcfs/rdmcfs/internal/control/admin"
+	"github.com/rdmcfs/rdmcfs/meta"
+	"github.com/rdmcfs/rdmcfs/rdma"
+)
+
+// Host is what a node stands on. The zero value is the machine that the process runs on.
+type Host struct {
+	// Listen and Dial carry control; nil is TCP.
+	Listen func(addr string) (net.Listener, error)
+	Dial   control.DialFunc
+	// Device is the whole fabric; nil is that of Config.Fabric.
+	Device func() (rdma.Device, error)
+	// State opens the replicated state; nil is badger in a directory.
+	State func() (*meta.DB, error)
+	// Log holds the directory of the raft log; nil is the machine's file system.
+	Log raftlog.FS
+	// Attach sends a mount its requests; nil is the kernel.
+	Attach func(requests fuse.RawFileSystem) (fs.Kernel, error)
+	// Admin is given the answers to the command line; nil is a socket in the data directory.
+	Admin func(admin.Handlers) (io.Closer, error)
+	// Wall is the machine's clock; nil is time.Now. Elapsed times are never taken from it.
+	Wall func() time.Time
+	// Passed is called at each labelled point (docs/TESTING.md). It may be nil.
+	Passed func(point string)
+}
+
+// listen answers nil where the port is to be opened by package control.
+func (h Host) listen(addr string) (net.Listener, error) {
+	if h.Listen == nil {
+		return nil, nil
+	}
+	return h.Listen(addr)
+}
+
+func (h Host) openState(dir string, opts meta.Options) (*meta.DB, error) {
+	if h.State == nil {
+		return meta.Open(dir, opts)
+	}
+	return h.State()
+}
+
+// serveAdmin answers the command line until the returned server is closed.
+func (n *node) serveAdmin(h admin.Handlers) (io.Closer, error) {
+	if n.cfg.Host.Admin != nil {
+		return n.cfg.Host.Admin(h)
+	}
+	return admin.Serve(admin.SocketPath(n.cfg.DataDir), h, n.log)
+}
