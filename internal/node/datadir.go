@@ -160,8 +160,8 @@ func (d dataDir) make() error {
 }
 
 // vacant makes sure that the directory can become a node: it lies on a local disk, and nobody lives in it. It makes nothing.
-func (d dataDir) vacant() error {
-	if err := d.local(); err != nil {
+func (d dataDir) vacant(h Host) error {
+	if err := h.local(d); err != nil {
 		return err
 	}
 	if _, err := os.Stat(d.path(identityFile)); err == nil {

@@ -152,7 +152,7 @@ func checkNode(listen, advertise, name string, labels map[string]string) (addr s
 // claim takes the port, then a directory that no node lives in: nothing is made for a node that could not serve. What an init or join
 // that was cut short left there is removed, but for the key of the join.
 func (d dataDir) claim(h Host, listen string) (io.Closer, error) {
-	if err := d.vacant(); err != nil {
+	if err := d.vacant(h); err != nil {
 		return nil, err
 	}
 	var claimed closer
@@ -161,14 +161,14 @@ func (d dataDir) claim(h Host, listen string) (io.Closer, error) {
 		return nil, err
 	}
 	claimed.add(port.Close)
-	if err := d.take(&claimed); err != nil {
+	if err := d.take(h, &claimed); err != nil {
 		return nil, errors.Join(err, claimed.Close())
 	}
 	return &claimed, nil
 }
 
 // take makes the directory and locks it.
-func (d dataDir) take(claimed *closer) error {
+func (d dataDir) take(h Host, claimed *closer) error {
 	if err := d.make(); err != nil {
 		return err
 	}
@@ -177,7 +177,7 @@ func (d dataDir) take(claimed *closer) error {
 		return err
 	}
 	claimed.add(lock.Close)
-	if err := d.vacant(); err != nil {
+	if err := d.vacant(h); err != nil {
 		return err
 	}
 	return os.RemoveAll(d.path("raft"))

@@ -35,6 +35,14 @@ type Host struct {
 	Passed func(point string)
 }
 
+// local refuses a data directory on a mount of rdmcfs. Where another kernel serves the mounts none can be above it.
+func (h Host) local(d dataDir) error {
+	if h.Attach != nil {
+		return nil
+	}
+	return d.local()
+}
+
 // listen answers nil where the port is to be opened by package control.
 func (h Host) listen(addr string) (net.Listener, error) {
 	if h.Listen == nil {

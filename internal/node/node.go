@@ -206,7 +206,7 @@ func (n *node) open() error {
 }
 
 func (n *node) openDirectory() error {
-	if err := n.dir.local(); err != nil {
+	if err := n.cfg.Host.local(n.dir); err != nil {
 		return err
 	}
 	id, err := n.dir.load()

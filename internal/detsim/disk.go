@@ -1,0 +1,43 @@
+package detsim
+
+import (
+	"strings"
+
+	"github.com/rdmcfs/rdmcfs/internal/consensus/raftlog"
+)
+
+// logDisk is the disk of a raft log, the same whatever directory a process has.
+type logDisk struct {
+	raftlog.FS
+	dir string
+}
+
+func (d logDisk) at(path string) string {
+	return "/" + strings.TrimPrefix(strings.TrimPrefix(path, d.dir), "/")
+}
+
+// MakeDir implements raftlog.FS.
+func (d logDisk) MakeDir(dir string) error { return d.FS.MakeDir(d.at(dir)) }
+
+// List implements raftlog.FS.
+func (d logDisk) List(dir string) ([]string, error) { return d.FS.List(d.at(dir)) }
+
+// Create implements raftlog.FS.
+func (d logDisk) Create(path string) (raftlog.File, error) { return d.FS.Create(d.at(path)) }
+
+// Open implements raftlog.FS.
+func (d logDisk) Open(path string) (raftlog.File, error) { return d.FS.Open(d.at(path)) }
+
+// Rename implements raftlog.FS.
+func (d logDisk) Rename(oldPath, newPath string) error {
+	return d.FS.Rename(d.at(oldPath), d.at(newPath))
+}
+
+// Remove implements raftlog.FS.
+func (d logDisk) Remove(path string) error { return d.FS.Remove(d.at(path)) }
+
+// SyncDir implements raftlog.FS.
+func (d logDisk) SyncDir(dir string) error { return d.FS.SyncDir(d.at(dir)) }
+
+// Lock implements raftlog.FS.
+func (d logDisk) Lock(dir string) (func() error, error) { return d.FS.Lock(d.at(dir)) }

@@ -1,0 +1,159 @@
+package detsim
+
+import "time"
+
+// faults has things go wrong until end.
+func (w *world) faults(end time.Time) {
+	for time.Now().Before(end) && !w.failed() {
+		time.Sleep(w.between(200*time.Millisecond, 6*time.Second))
+		w.fault()
+	}
+}
+
+// fault does one thing wrong, and starts what takes it back.
+func (w *world) fault() {
+	m := w.machines[w.intn(len(w.machines))]
+	switch r := w.intn(100); {
+	case r < 30:
+		w.crash(m)
+	case r < 50:
+		w.pause(m)
+	case r < 85:
+		w.part(m)
+	default:
+		w.jump(m)
+	}
+}
+
+// crash kills a process, and starts it again some time later.
+func (w *world) crash(m *machine) {
+	if m.p == nil {
+		return
+	}
+	power := w.chance(2)
+	if power {
+		w.stats.PowerLosses++
+	} else {
+		w.stats.Kills++
+	}
+	m.kill(power, "at random")
+	down := w.between(50*time.Millisecond, 8*time.Second)
+	w.hold(down, func() {
+		if m.p == nil && !m.gone {
+			m.start()
+		}
+	}, m)
+}
+
+// hold has a fault last for a time, or until faults are to end, and then be taken back.
+func (w *world) hold(d time.Duration, back func(), on ...*machine) {
+	for _, m := range on {
+		m.faults++
+	}
+	w.work.Go(func() {
+		t := time.NewTimer(d)
+		defer t.Stop()
+		select {
+		case <-t.C:
+		case <-w.quiet:
+		}
+		back()
+		for _, m := range on {
+			m.faults--
+			m.touch()
+		}
+	})
+}
+
+// pause stops a process, as SIGSTOP does, for up to several leases.
+func (w *world) pause(m *machine) {
+	if m.p == nil || m.stopped {
+		return
+	}
+	w.stats.Stops++
+	d := w.between(100*time.Millisecond, 12*time.Second)
+	w.tell("%s stands still for %v", m.host, d)
+	m.stopped = true
+	p := m.p
+	w.net.stop(m.host)
+	w.fabric.Stop(m.host)
+	w.hold(d, func() {
+		if m.p == p && m.stopped {
+			m.goOn()
+		}
+	}, m)
+}
+
+func (m *machine) goOn() {
+	m.w.tell("%s goes on", m.host)
+	m.stopped = false
+	m.w.fabric.Resume(m.host)
+	m.w.net.resume(m.host)
+}
+
+// part cuts a machine off from some or all others, in one or both directions.
+func (w *world) part(m *machine) {
+	w.stats.Cuts++
+	d := w.between(100*time.Millisecond, 12*time.Second)
+	way := w.intn(3)
+	all := w.chance(2)
+	cut := []*machine{m}
+	for _, x := range w.machines {
+		if x == m || !all && w.chance(2) {
+			continue
+		}
+		cut = append(cut, x)
+		w.lines(way, m, x, w.net.cut)
+		w.fabric.Cut(m.host, x.host)
+	}
+	held := cut
+	if all && len(cut) > 2 {
+		held = cut[:1] // the others are well
+	}
+	w.tell("%s is cut off from %d (way %d) for %v", m.host, len(cut)-1, way, d)
+	w.hold(d, func() {
+		w.tell("the lines of %s are whole", m.host)
+		for _, x := range cut[1:] {
+			w.lines(way, m, x, func(from, to string) {
+				if w.net.heal(from, to) {
+					w.fabric.Heal(from, to)
+				}
+			})
+		}
+	}, held...)
+}
+
+// lines does something with a line: way 0 is both directions, 1 what others send to m, 2 what it sends.
+func (w *world) lines(way int, m, x *machine, do func(from, to string)) {
+	if way != 1 {
+		do(m.host, x.host)
+	}
+	if way != 2 {
+		do(x.host, m.host)
+	}
+}
+
+// jump sets a machine's clock wrong, by up to years, or right again.
+func (w *world) jump(m *machine) {
+	w.stats.Jumps++
+	switch w.intn(4) {
+	case 0:
+		m.ahead = 0
+	case 1:
+		m.ahead = w.between(-5*time.Second, 5*time.Second)
+	case 2:
+		m.ahead = w.between(-40*24*time.Hour, 40*24*time.Hour)
+	default:
+		m.ahead = w.between(-5*365*24*time.Hour, 5*365*24*time.Hour)
+	}
+	w.tell("the clock of %s is %v ahead", m.host, m.ahead)
+}
+
+// stopFaults takes all faults back.
+func (w *world) stopFaults() {
+	w.tell("no faults from now on")
+	close(w.quiet)
+	for _, m := range w.machines {
+		m.ahead = 0
+	}
+}

@@ -1,0 +1,130 @@
+package detsim
+
+import (
+	"slices"
+	"syscall"
+	"time"
+)
+
+// calmFor is for how long no fault may have touched a machine that must show what was acknowledged.
+const calmFor = 2 * time.Second
+
+func sorted(list []string) []string {
+	slices.Sort(list)
+	return list
+}
+
+// look reads a name on a machine, as a new program there does.
+func (w *world) look(m *machine, name string) (state, syscall.Errno) {
+	p := m.p
+	if p == nil || !p.ready() {
+		return state{}, syscall.ENOTCONN
+	}
+	w.mu.Lock()
+	w.pids++
+	prog := &program{k: p.kernel.Load(), pid: 1<<22 + w.pids}
+	w.mu.Unlock()
+	h, no := prog.open(name, syscall.O_RDONLY)
+	if no == syscall.ENOENT {
+		return state{gone: true}, 0
+	}
+	if no != 0 {
+		return state{}, no
+	}
+	data, no := h.read()
+	h.close()
+	if no != 0 {
+		return state{}, no
+	}
+	return stateOf(data), 0
+}
+
+// check holds that each node that lives shows what a close has acknowledged, at that moment (G1, G3).
+func (w *world) check(f *written, s state, by *machine, began time.Time) {
+	for _, m := range w.machines {
+		if !w.mustShow(m, by, began) {
+			continue
+		}
+		p := m.p
+		got, no := w.look(m, f.name)
+		if m.p != p || !w.mustShow(m, by, began) {
+			continue
+		}
+		w.stats.Checked++
+		if no != 0 {
+			w.fail("%s: %s is acknowledged by %s, and reading it here: %v", m.host, f.name, by.host, no)
+		} else if got != s {
+			w.fail("%s: %s is acknowledged by %s as %v, and is %v here", m.host, f.name, by.host, s, got)
+		}
+	}
+}
+
+// mustShow tells whether a machine, and the one of who wrote, have been well since before the writer began: what is wrong with others
+// is no excuse.
+func (w *world) mustShow(m, by *machine, began time.Time) bool {
+	since := began.Add(-calmFor)
+	for _, x := range []*machine{m, by} {
+		if x.p == nil || !x.p.ready() || x.faults > 0 || x.calm.After(since) {
+			return false
+		}
+	}
+	return true
+}
+
+// settled tells what is still to do, "" if nothing.
+func (w *world) unsettled() string {
+	for _, m := range w.machines {
+		if m.gone {
+			continue
+		}
+		if m.p == nil || !m.p.ready() || m.handlers() == nil {
+			return m.host + " does not run"
+		}
+	}
+	for _, m := range w.machines {
+		if m.gone {
+			continue
+		}
+		if m.db.Index() != w.machines[0].db.Index() {
+			return m.host + " has not applied all"
+		}
+		nodes, err := m.db.Nodes()
+		if err != nil {
+			return err.Error()
+		}
+		for _, n := range nodes {
+			if owed, _, err := m.db.OwedCount(n.ID); err != nil || owed > 0 {
+				return "something is owed to " + n.Name
+			}
+			if len(n.Backlog) > 0 {
+				return n.Name + " has a backlog"
+			}
+		}
+	}
+	return ""
+}
+
+// compare holds, at the end, that all nodes show the same and what was acknowledged, whole.
+func (w *world) compare() {
+	for _, name := range w.files.names() {
+		f := w.files.file(name)
+		var first state
+		for i, m := range w.machines {
+			if m.gone {
+				continue
+			}
+			got, no := w.look(m, name)
+			switch {
+			case no != 0:
+				w.fail("at the end %s can't read %s: %v", m.host, name, no)
+			case !f.allows(got):
+				w.fail("at the end %s shows %s as %v; it may be %v", m.host, name, got, f.may)
+			case i > 0 && got != first:
+				w.fail("at the end %s shows %s as %v, and %s as %v", m.host, name, got, w.machines[0].host, first)
+			}
+			if i == 0 {
+				first = got
+			}
+		}
+	}
+}

@@ -1,0 +1,118 @@
+package detsim
+
+import (
+	"fmt"
+	"runtime"
+	"time"
+)
+
+// Options choose a run.
+type Options struct {
+	Seed  uint64
+	Nodes int // 0: by the seed
+	Dir   string
+	// Calm is for a run without faults.
+	Calm  bool
+	Trace func(string)
+}
+
+// Result is what came of a run.
+type Result struct {
+	Seed    uint64
+	Nodes   int
+	Hash    uint64
+	Events  int
+	Virtual time.Duration
+	Stats   Stats
+	Err     error
+}
+
+const (
+	gatherMax = 2 * time.Minute
+	settleMax = 3 * time.Minute
+)
+
+// Run runs one seed to its end, or to the first guarantee that does not hold. It is to be called in a bubble of testing/synctest.
+func Run(o Options) Result {
+	w := newWorld(o.Seed, o.Dir, o.Trace)
+	nodes := o.Nodes
+	if nodes == 0 {
+		nodes = []int{2, 3, 3, 3, 4, 5, 5, 7}[w.intn(8)]
+	}
+	w.work.Go(w.collect)
+	w.gather(nodes)
+	if !w.failed() {
+		for _, m := range w.machines {
+			w.startClients(m, 1+w.intn(2))
+		}
+		end := time.Now().Add(w.between(15*time.Second, 40*time.Second))
+		if o.Calm {
+			time.Sleep(time.Until(end))
+		} else {
+			w.faults(end)
+		}
+		w.settle()
+	}
+	w.over = true
+	for _, m := range w.machines {
+		m.stop()
+	}
+	w.work.Wait()
+	return Result{Seed: o.Seed, Nodes: nodes, Hash: w.hash, Events: w.events, Virtual: time.Since(w.start), Stats: w.stats, Err: w.err}
+}
+
+// gather makes the cluster.
+func (w *world) gather(nodes int) {
+	first := w.newMachine()
+	w.found(first)
+	w.until(gatherMax, 50*time.Millisecond, func() bool { return first.p != nil && first.p.ready() })
+	for len(w.machines) < nodes && !w.failed() {
+		m := w.newMachine()
+		if !w.until(gatherMax, time.Second, func() bool {
+			err := w.join(m, first)
+			if err != nil {
+				w.tell("%s joins: %v", m.host, err)
+			}
+			return err == nil
+		}) {
+			w.fail("%s can't join", m.host)
+		}
+	}
+	if !w.until(gatherMax, 50*time.Millisecond, func() bool { return len(w.live()) == nodes }) && !w.failed() {
+		w.fail("not all nodes run after %v", gatherMax)
+	}
+	w.tell("%d nodes are in", len(w.live()))
+}
+
+// settle takes all faults back, waits until nothing is owed, and compares.
+func (w *world) settle() {
+	w.stopFaults()
+	began := time.Now()
+	why := ""
+	if !w.until(settleMax, 100*time.Millisecond, func() bool { why = w.unsettled(); return why == "" }) && !w.failed() {
+		w.fail("not settled %v after the last fault: %s", settleMax, why)
+	}
+	w.tell("settled after %v", time.Since(began))
+	w.over = true
+	time.Sleep(20 * time.Second) // programs end what they are at
+	if !w.until(settleMax, 100*time.Millisecond, func() bool { why = w.unsettled(); return why == "" }) && !w.failed() {
+		w.fail("not settled after the programs' end: %s", why)
+	}
+	if !w.failed() {
+		w.compare()
+	}
+}
+
+func (r Result) String() string {
+	return fmt.Sprintf("seed %d: %d nodes, %v of virtual time, %d events, trace %016x, %+v", r.Seed, r.Nodes, r.Virtual, r.Events, r.Hash, r.Stats)
+}
+
+// collectEvery is how often the heap is collected: at moments of virtual time, so that a run does not depend on the machine.
+const collectEvery = 10 * time.Second
+
+func (w *world) collect() {
+	for !w.over {
+		time.Sleep(collectEvery)
+		runtime.GC()
+	}
+}

@@ -1,0 +1,119 @@
+package detsim
+
+import (
+	"flag"
+	"fmt"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	"github.com/rdmcfs/rdmcfs/internal/detsim/replay"
+)
+
+var (
+	seedsFlag = flag.Uint64("sim.seeds", 0, "how many seeds TestSeeds runs (0: as many as CI)")
+	fromFlag  = flag.Uint64("sim.from", 1, "the first seed of TestSeeds")
+	seedFlag  = flag.Uint64("sim.seed", 0, "run this seed alone; with -v its trace is printed")
+)
+
+const (
+	seedsUsual = 60
+	shortShare = 10
+)
+
+// TestSeeds runs clusters of real daemons in which everything goes wrong, one for each seed, and holds them against the guarantees.
+func TestSeeds(t *testing.T) {
+	program := build(t)
+	if *seedFlag != 0 {
+		out, err := run(t, program, *seedFlag, testing.Verbose())
+		t.Logf("%s", out)
+		if err != nil {
+			t.Fatalf("seed %d: %v", *seedFlag, err)
+		}
+		return
+	}
+	seeds := *seedsFlag
+	if seeds == 0 {
+		seeds = seedsUsual
+		if testing.Short() {
+			seeds /= shortShare
+		}
+	}
+	var next atomic.Uint64
+	next.Store(*fromFlag)
+	var workers sync.WaitGroup
+	for range runtime.NumCPU() {
+		workers.Go(func() {
+			for seed := next.Add(1) - 1; seed < *fromFlag+seeds; seed = next.Add(1) - 1 {
+				if out, err := run(t, program, seed, false); err != nil {
+					t.Errorf("seed %d: %v\n%s\n  replay: go test ./internal/detsim -run TestSeeds -sim.seed=%d -v", seed, err, lastLines(out), seed)
+				}
+			}
+		})
+	}
+	workers.Wait()
+}
+
+// TestSameSeedSameTrace holds that a seed says everything: each run of it is the same, event by event.
+func TestSameSeedSameTrace(t *testing.T) {
+	program := build(t)
+	for seed := *fromFlag; seed < *fromFlag+3; seed++ {
+		first := ""
+		for range 3 {
+			out, err := run(t, program, seed, false)
+			line, _, _ := strings.Cut(out, "\n")
+			if err != nil && !strings.HasPrefix(line, "seed ") {
+				t.Fatalf("seed %d: %v: %s", seed, err, lastLines(out))
+			}
+			if first == "" {
+				first = line
+			} else if line != first {
+				t.Errorf("two runs of one seed:\n%s\n%s", first, line)
+			}
+		}
+	}
+}
+
+// build makes the program that replays.
+func build(t *testing.T) string {
+	t.Helper()
+	program := filepath.Join(t.TempDir(), "detsim.test")
+	if err := replay.Build(".", program); err != nil {
+		t.Fatal(err)
+	}
+	return program
+}
+
+// run runs one seed. All of its files are in memory if the machine can do that.
+func run(t *testing.T, program string, seed uint64, verbose bool) (string, error) {
+	t.Helper()
+	dir := filepath.Join(memory(), fmt.Sprintf("rdmcfs-sim-%d", seed)) // its length counts: the same each time
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	defer os.RemoveAll(dir)
+	args := []string{"-test.run=^TestOneSeed$", "-test.timeout=0"}
+	if verbose {
+		args = append(args, "-test.v")
+	}
+	out, err := replay.Output(replay.Command(t.Context(), program, fmt.Sprint(seed), dir, args...))
+	return string(out), err
+}
+
+func memory() string {
+	const shm = "/dev/shm"
+	if st, err := os.Stat(shm); err == nil && st.IsDir() {
+		return shm
+	}
+	return os.TempDir()
+}
+
+// lastLines are those that say what went wrong.
+func lastLines(out string) string {
+	const most = 4000
+	return out[max(0, len(out)-most):]
+}

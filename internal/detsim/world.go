@@ -1,0 +1,227 @@
+package detsim
+
+import (
+	"context"
+	"fmt"
+	"hash/fnv"
+	"log/slog"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/rdmcfs/rdmcfs/internal/consensus/raftlog/simfs"
+	"github.com/rdmcfs/rdmcfs/internal/node"
+	"github.com/rdmcfs/rdmcfs/meta"
+	"github.com/rdmcfs/rdmcfs/rdma/mem"
+)
+
+// world is one run: machines, the lines between them, programs, and what is known of their files.
+type world struct {
+	seed   uint64
+	dir    string // of all machines' files
+	trace  func(string)
+	detail bool // each message is in the trace
+	start  time.Time
+
+	mu     sync.Mutex // protects what follows; taken last
+	rng    *rand.Rand
+	hash   uint64
+	events int
+	err    error
+	quiet  chan struct{} // closed when faults are to end
+	over   bool          // no work any more
+
+	net      *network
+	fabric   *mem.Fabric
+	machines []*machine
+	token    string
+	ports    int
+	pids     uint32
+	files    *record
+	stats    Stats
+	work     sync.WaitGroup // programs, faults and processes
+}
+
+// Stats counts what a run has seen.
+type Stats struct {
+	Acked, Failed, Unknown, Checked        int
+	Kills, PowerLosses, Stops, Cuts, Jumps int
+	Emptied, PutBack                       int
+}
+
+func newWorld(seed uint64, dir string, trace func(string)) *world {
+	w := &world{seed: seed, dir: dir, trace: trace, quiet: make(chan struct{}), detail: os.Getenv("SIM_DETAIL") != "", start: time.Now(), rng: rand.New(rand.NewPCG(seed, 1)), hash: fnv.New64a().Sum64()}
+	w.net = newNetwork(w)
+	w.fabric = mem.NewFabric(mem.Config{Seed: seed, DelayMin: latencyMin, DelayMax: latencyMax})
+	w.files = newRecord(w)
+	return w
+}
+
+func itoa(n int) string { return strconv.Itoa(n) }
+
+// tell adds a line to the trace.
+func (w *world) tell(format string, args ...any) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	line := fmt.Sprintf("%11.6f ", time.Since(w.start).Seconds()) + fmt.Sprintf(format, args...)
+	for _, b := range []byte(line) {
+		w.hash = (w.hash ^ uint64(b)) * 1099511628211
+	}
+	w.events++
+	if w.trace != nil {
+		w.trace(line)
+	}
+}
+
+// fail ends the run with the first guarantee that does not hold.
+func (w *world) fail(format string, args ...any) {
+	w.mu.Lock()
+	if w.err == nil {
+		w.err = fmt.Errorf(format, args...)
+	}
+	w.mu.Unlock()
+	w.tell("FAILED: "+format, args...)
+}
+
+func (w *world) failed() bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.err != nil
+}
+
+func (w *world) intn(n int) int {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.rng.IntN(n)
+}
+
+func (w *world) chance(oneIn int) bool { return w.intn(oneIn) == 0 }
+
+func (w *world) between(a, b time.Duration) time.Duration {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return a + time.Duration(w.rng.Int64N(int64(b-a)+1))
+}
+
+func (w *world) latency() time.Duration { return w.between(latencyMin, latencyMax) }
+
+// machine is what outlives a process: its disks, its clock, and who it is.
+type machine struct {
+	w       *world
+	host    string
+	dir     string // of the present process: each has its own copy
+	db      *meta.DB
+	disk    *simfs.Disk
+	ahead   time.Duration // of its clock
+	lives   int
+	gone    bool
+	p       *process  // nil while it does not run
+	faults  int       // that hold it now
+	calm    time.Time // no fault has touched it since
+	older   *disks    // as they were some time ago
+	dark    bool      // its power is off
+	stopped bool
+}
+
+// disks is a copy of what a machine keeps.
+type disks struct {
+	dir  string
+	db   *meta.DB
+	disk *simfs.Disk
+}
+
+func (w *world) powerless(host string) bool {
+	for _, m := range w.machines {
+		if m.host == host {
+			return m.dark
+		}
+	}
+	return false
+}
+
+func (m *machine) addr() string { return m.host + ":7400" }
+
+func (w *world) newMachine() *machine {
+	m := &machine{w: w, host: "n" + itoa(len(w.machines)+1), db: meta.OpenMemory(), disk: simfs.New(), calm: time.Now()}
+	m.dir = filepath.Join(w.dir, m.host+".0")
+	w.machines = append(w.machines, m)
+	return m
+}
+
+// copyDir copies the files of a machine: what a process that ended writes later is not seen.
+func (w *world) copyDir(from, to string) {
+	if err := os.CopyFS(to, os.DirFS(from)); err != nil {
+		w.fail("copy of %s: %v", from, err)
+	}
+}
+
+// logger prints a node's log lines beside the trace of a run that is watched. Who does not watch has the same lines made.
+func (m *machine) logger() *slog.Logger {
+	return slog.New(slog.NewTextHandler(lineWriter{m}, &slog.HandlerOptions{Level: slog.LevelInfo, ReplaceAttr: func(_ []string, a slog.Attr) slog.Attr {
+		if a.Key == slog.TimeKey {
+			return slog.Attr{}
+		}
+		return a
+	}}))
+}
+
+type lineWriter struct{ m *machine }
+
+func (l lineWriter) Write(b []byte) (int, error) {
+	line := fmt.Sprintf("%11.6f      %s: %s", time.Since(l.m.w.start).Seconds(), l.m.host, strings.TrimSpace(string(b)))
+	if l.m.w.trace != nil {
+		l.m.w.trace(line)
+	}
+	return len(b), nil
+}
+
+// live lists the machines with a running process, in order.
+func (w *world) live() []*machine {
+	var out []*machine
+	for _, m := range w.machines {
+		if m.p != nil && m.p.ready() {
+			out = append(out, m)
+		}
+	}
+	return out
+}
+
+// until waits for a condition, in steps, for a bounded time.
+func (w *world) until(limit, step time.Duration, cond func() bool) bool {
+	for end := time.Now().Add(limit); time.Now().Before(end); time.Sleep(step) {
+		if w.failed() {
+			return false
+		}
+		if cond() {
+			return true
+		}
+	}
+	return false
+}
+
+// found makes the first machine's node, and join makes another one's.
+func (w *world) found(m *machine) {
+	p := m.newProcess()
+	token, err := node.Init(node.InitConfig{DataDir: m.dir, Listen: m.addr(), Name: m.host, Host: p.world()})
+	if err != nil {
+		w.fail("init: %v", err)
+		return
+	}
+	w.token = token.Token
+	m.start()
+}
+
+func (w *world) join(m *machine, seed *machine) error {
+	p := m.newProcess()
+	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	defer cancel()
+	_, err := node.Join(ctx, node.JoinConfig{DataDir: m.dir, Seed: seed.addr(), Token: w.token, Listen: m.addr(), Name: m.host, Host: p.world()})
+	if err == nil {
+		m.start()
+	}
+	return err
+}
