@@ -313,7 +313,7 @@ func (n *node) consensusConfig() consensus.Config {
 		LogTime: n.db.Time,
 		Wall:    n.wall,
 
-		WallSynced: func() bool { return n.cfg.wall == nil && clockSynced() },
+		WallSynced: func() bool { return n.cfg.Host.Wall == nil && clockSynced() },
 	}
 }
 
