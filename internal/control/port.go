@@ -27,7 +27,7 @@ const (
 
 // PortConfig is what a Port needs. Addr or Listener, and Identity, must be set.
 type PortConfig struct {
-	Addr     string // host:port to listen on
+	Addr     string       // host:port to listen on
 	Listener net.Listener // instead of Addr
 	// Control is of the socket that listens on Addr, as in net.ListenConfig; nil sets our congestion control.
 	Control    func(network, address string, c syscall.RawConn) error

@@ -101,7 +101,7 @@ func (w *world) startClients(m *machine, count int) {
 func (c *client) run() {
 	w := c.w
 	for !w.over && !w.failed() && !c.m.gone {
-		time.Sleep(w.between(5*time.Millisecond, 700*time.Millisecond))
+		pass(w.between(5*time.Millisecond, 700*time.Millisecond))
 		p := c.m.p
 		if p == nil || !p.ready() {
 			continue
@@ -167,7 +167,7 @@ func (c *client) write(prog *program, p *process, name string) {
 	if no := h.write(data[:len(data)/2], 0); no != 0 {
 		w.tell("%s: write %s: %v", c.m.host, name, no)
 	}
-	time.Sleep(c.hold())
+	pass(c.hold())
 	if no := h.write(data[len(data)/2:], int64(len(data)/2)); no != 0 && c.m.p == p {
 		w.tell("%s: write %s: %v", c.m.host, name, no)
 	}

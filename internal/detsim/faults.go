@@ -5,7 +5,7 @@ import "time"
 // faults has things go wrong until end.
 func (w *world) faults(end time.Time) {
 	for time.Now().Before(end) && !w.failed() {
-		time.Sleep(w.between(200*time.Millisecond, 6*time.Second))
+		pass(w.between(200*time.Millisecond, 6*time.Second))
 		w.fault()
 	}
 }

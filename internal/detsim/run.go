@@ -47,7 +47,7 @@ func Run(o Options) Result {
 		}
 		end := time.Now().Add(w.between(15*time.Second, 40*time.Second))
 		if o.Calm {
-			time.Sleep(time.Until(end))
+			pass(time.Until(end))
 		} else {
 			w.faults(end)
 		}
@@ -94,7 +94,7 @@ func (w *world) settle() {
 	}
 	w.tell("settled after %v", time.Since(began))
 	w.over = true
-	time.Sleep(20 * time.Second) // programs end what they are at
+	pass(20 * time.Second) // programs end what they are at
 	if !w.until(settleMax, 100*time.Millisecond, func() bool { why = w.unsettled(); return why == "" }) && !w.failed() {
 		w.fail("not settled after the programs' end: %s", why)
 	}
@@ -112,7 +112,7 @@ const collectEvery = 10 * time.Second
 
 func (w *world) collect() {
 	for !w.over {
-		time.Sleep(collectEvery)
+		pass(collectEvery)
 		runtime.GC()
 	}
 }

@@ -38,7 +38,7 @@ type Config struct {
 	// CrashAt names a labelled point (docs/TESTING.md) at which the process kills itself, as NAME, NAME:COUNT or
 	// CrashByFile; for tests.
 	CrashAt string
-	Host Host
+	Host    Host
 }
 
 const (

@@ -24,6 +24,7 @@ var mayImport = map[string][]string{
 	"internal/node":          {"internal", "fs", "replicate", "rdma", "meta"},
 	"internal/demo":          {"internal"},
 	"internal/sim":           {"internal", "replicate", "rdma", "meta"},
+	"internal/detsim":        {"internal", "fs", "replicate", "rdma", "meta"},
 	"internal/bench":         {"internal", "replicate", "rdma"},
 	"internal/content":       {"internal/durable"},
 	"internal/consensus":     {"internal/durable"},
