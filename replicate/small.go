@@ -165,6 +165,7 @@ type poll struct {
 	votes  []meta.NodeID
 	missed []meta.Missed
 	gaveUp bool
+	again  time.Time // when to ask those that were lost again; zero while answers are open
 }
 
 // collect waits for the answers of others and of this node itself, as long as bytes go or votes come, and then for a
@@ -194,7 +195,9 @@ func (s *pushSession) collect(ctx context.Context, answers <-chan smallAnswer, o
 			p.giveUp(meta.OwedSlow)
 			continue
 		}
-		again, stopAgain := p.againTimer()
+		if p.againDue(now) {
+			p.askAgain(put)
+		}
 		tick, stopTick := s.p.cfg.Clock.After(min(smallTick, last.Add(p.patience(now)).Sub(now)))
 		select {
 		case a := <-answers:
@@ -205,13 +208,10 @@ func (s *pushSession) collect(ctx context.Context, answers <-chan smallAnswer, o
 				last = s.p.cfg.Clock.Now()
 			}
 		case <-changed:
-		case <-again:
-			p.askAgain(put)
 		case <-tick:
 		case <-ctx.Done():
 			return nil, ctx.Err()
 		}
-		stopAgain()
 		stopTick()
 	}
 }
@@ -263,12 +263,15 @@ func (p *poll) over() bool {
 	return p.gaveUp || len(p.open) == 0 && len(p.s.targets.lost(p.votes, p.missed)) == 0
 }
 
-// againTimer tells when to ask members again that were lost and are needed; never while answers are open.
-func (p *poll) againTimer() (<-chan time.Time, func()) {
-	if len(p.open) > 0 {
-		return nil, func() {}
+// againDue tells when to ask members again that were lost and are needed: some time after the last answer, never while answers are open.
+func (p *poll) againDue(now time.Time) bool {
+	switch {
+	case len(p.open) > 0:
+		p.again = time.Time{}
+	case p.again.IsZero():
+		p.again = now.Add(askAgain)
 	}
-	return p.s.p.cfg.Clock.After(askAgain)
+	return !p.again.IsZero() && !now.Before(p.again)
 }
 
 // askAgain puts once more to the members that were lost.

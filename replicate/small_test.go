@@ -5,6 +5,7 @@ import (
 	"errors"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -190,4 +191,26 @@ func TestWhoIsSlowWithASmallContent(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestSmallIsAskedAgain: a member that is needed and could not be reached for a moment is asked again, and the close goes on.
+func TestSmallIsAskedAgain(t *testing.T) {
+	c := newCluster(t, 2, 2)
+	ino := c.create(1, "f")
+	var refused atomic.Int32
+	c.setCalls(func(from, to meta.NodeID, kind Kind) error {
+		if kind == KindPut && from == 1 && to == 2 && refused.Add(1) <= 4 {
+			return errors.New("no route for a moment")
+		}
+		return nil
+	})
+	b := randomBytes(1, 100_000)
+	out, err := c.node(1).publish(ino, meta.ContentID{}, b)
+	if err != nil {
+		t.Fatalf("after %d puts: %v", refused.Load(), err)
+	}
+	if n := refused.Load(); n < 5 {
+		t.Errorf("%d puts", n)
+	}
+	c.node(2).wantBytes(out.Content, b)
 }

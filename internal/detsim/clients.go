@@ -94,7 +94,11 @@ func (w *world) startClients(m *machine, count int) {
 		for k := range filesOfClient {
 			c.names = append(c.names, fmt.Sprintf("%s-c%d-f%d", m.host, i, k))
 		}
-		w.work.Go(c.run)
+		w.programs.Add(1)
+		w.work.Go(func() {
+			defer w.programs.Add(-1)
+			c.run()
+		})
 	}
 }
 

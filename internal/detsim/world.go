@@ -8,9 +8,11 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/rdmcfs/rdmcfs/internal/consensus/raftlog/simfs"
@@ -43,6 +45,7 @@ type world struct {
 	pids     uint32
 	files    *record
 	stats    Stats
+	programs atomic.Int32   // that run
 	work     sync.WaitGroup // programs, faults and processes
 }
 
@@ -80,13 +83,21 @@ func (w *world) tell(format string, args ...any) {
 	}
 }
 
+// stacksMax bounds what is printed of the goroutines of a run that fails.
+const stacksMax = 16 << 20
+
 // fail ends the run with the first guarantee that does not hold.
 func (w *world) fail(format string, args ...any) {
 	w.mu.Lock()
-	if w.err == nil {
+	first := w.err == nil
+	if first {
 		w.err = fmt.Errorf(format, args...)
 	}
 	w.mu.Unlock()
+	if first && w.trace != nil {
+		buf := make([]byte, stacksMax)
+		w.trace(string(buf[:runtime.Stack(buf, true)]))
+	}
 	w.tell("FAILED: "+format, args...)
 }
 
