@@ -133,21 +133,33 @@ func (w *world) lines(way int, m, x *machine, do func(from, to string)) {
 	}
 }
 
-// jump sets a machine's clock wrong, by up to years, or right again.
+// jump sets a machine's clock wrong, by up to years, or right again. Those of most machines stay right: the cluster's time is theirs.
 func (w *world) jump(m *machine) {
+	wrong := 0
+	for _, x := range w.machines {
+		if x != m && x.ahead.Abs() > skewMax {
+			wrong++
+		}
+	}
 	w.stats.Jumps++
-	switch w.intn(4) {
-	case 0:
+	switch kind := w.intn(4); {
+	case kind == 0:
 		m.ahead = 0
-	case 1:
-		m.ahead = w.between(-5*time.Second, 5*time.Second)
-	case 2:
-		m.ahead = w.between(-40*24*time.Hour, 40*24*time.Hour)
+	case kind == 1 || 2*(wrong+1) >= len(w.machines):
+		m.ahead = w.between(-skewMax, skewMax)
+	case kind == 2:
+		m.ahead = w.between(-40*day, 40*day)
 	default:
-		m.ahead = w.between(-5*365*24*time.Hour, 5*365*24*time.Hour)
+		m.ahead = w.between(-5*365*day, 5*365*day)
 	}
 	w.tell("the clock of %s is %v ahead", m.host, m.ahead)
 }
+
+// skewMax is how far a clock is off that counts as right.
+const (
+	skewMax = 5 * time.Second
+	day     = 24 * time.Hour
+)
 
 // stopFaults takes all faults back.
 func (w *world) stopFaults() {
