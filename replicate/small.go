@@ -270,8 +270,11 @@ func (p *poll) againDue(now time.Time) bool {
 		p.again = time.Time{}
 	case p.again.IsZero():
 		p.again = now.Add(askAgain)
+	case !now.Before(p.again):
+		p.again = time.Time{}
+		return true
 	}
-	return !p.again.IsZero() && !now.Before(p.again)
+	return false
 }
 
 // askAgain puts once more to the members that were lost.

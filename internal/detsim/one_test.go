@@ -19,6 +19,8 @@ import (
 //go:linkname simRand runtime.simRand
 var simRand uint64
 
+const traceBytes = 64 << 20
+
 // TestOneSeed is one run. TestSeeds has it built and run for each seed, in a process of its own.
 func TestOneSeed(t *testing.T) {
 	seed, err := strconv.ParseUint(os.Getenv(replay.SeedVariable), 10, 64)
@@ -26,14 +28,20 @@ func TestOneSeed(t *testing.T) {
 		t.Fatal(err)
 	}
 	cryptotest.SetGlobalRandom(t, seed)
-	o := Options{Seed: seed, Dir: os.Getenv("TMPDIR")}
-	if testing.Verbose() {
-		o.Trace = func(line string) { fmt.Println(line) }
-	}
+	trace := make([]byte, 0, traceBytes) // made in each run, printed in some: what is printed changes nothing
+	o := Options{Seed: seed, Dir: os.Getenv("TMPDIR"), Trace: func(line string) {
+		if len(trace)+len(line) < cap(trace) {
+			trace = append(append(trace, line...), '\n')
+		}
+	}}
+	wanted := os.Getenv(replay.TraceVariable) == "1"
 	const odd = 0x9e3779b97f4a7c15
 	simRand = seed*odd | 1
 	synctest.Test(t, func(t *testing.T) {
 		r := Run(o)
+		if wanted {
+			fmt.Printf("%s", trace)
+		}
 		fmt.Println(r)
 		if r.Err != nil {
 			t.Errorf("seed %d: %v", r.Seed, r.Err)

@@ -12,7 +12,8 @@ type Options struct {
 	Nodes int // 0: by the seed
 	Dir   string
 	// Calm is for a run without faults.
-	Calm  bool
+	Calm bool
+	// Trace is given what happens, line by line.
 	Trace func(string)
 }
 

@@ -96,11 +96,7 @@ func run(t *testing.T, program string, seed uint64, verbose bool) (string, error
 		t.Fatal(err)
 	}
 	defer os.RemoveAll(dir)
-	args := []string{"-test.run=^TestOneSeed$", "-test.timeout=0"}
-	if verbose {
-		args = append(args, "-test.v")
-	}
-	out, err := replay.Output(replay.Command(t.Context(), program, fmt.Sprint(seed), dir, args...))
+	out, err := replay.Output(replay.Command(t.Context(), program, fmt.Sprint(seed), dir, verbose, "-test.run=^TestOneSeed$", "-test.timeout=0"))
 	return string(out), err
 }
 

@@ -78,9 +78,7 @@ func (w *world) tell(format string, args ...any) {
 		w.hash = (w.hash ^ uint64(b)) * 1099511628211
 	}
 	w.events++
-	if w.trace != nil {
-		w.trace(line)
-	}
+	w.trace(line)
 }
 
 // stacksMax bounds what is printed of the goroutines of a run that fails.
@@ -94,9 +92,9 @@ func (w *world) fail(format string, args ...any) {
 		w.err = fmt.Errorf(format, args...)
 	}
 	w.mu.Unlock()
-	if first && w.trace != nil {
+	if first {
 		buf := make([]byte, stacksMax)
-		w.trace(string(buf[:runtime.Stack(buf, true)]))
+		defer w.trace(string(buf[:runtime.Stack(buf, true)]))
 	}
 	w.tell("FAILED: "+format, args...)
 }
@@ -173,7 +171,7 @@ func (w *world) copyDir(from, to string) {
 	}
 }
 
-// logger prints a node's log lines beside the trace of a run that is watched. Who does not watch has the same lines made.
+// logger puts a node's log lines beside the trace.
 func (m *machine) logger() *slog.Logger {
 	return slog.New(slog.NewTextHandler(lineWriter{m}, &slog.HandlerOptions{Level: slog.LevelInfo, ReplaceAttr: func(_ []string, a slog.Attr) slog.Attr {
 		if a.Key == slog.TimeKey {
@@ -187,9 +185,7 @@ type lineWriter struct{ m *machine }
 
 func (l lineWriter) Write(b []byte) (int, error) {
 	line := fmt.Sprintf("%11.6f      %s: %s", time.Since(l.m.w.start).Seconds(), l.m.host, strings.TrimSpace(string(b)))
-	if l.m.w.trace != nil {
-		l.m.w.trace(line)
-	}
+	l.m.w.trace(line)
 	return len(b), nil
 }
 

@@ -258,8 +258,10 @@ func signalAlarm(c chan struct{}) {
 // verify reads all of the state: after the start, now and then, and at once when somebody has another digest.
 func (d *digests) verify(ctx context.Context) {
 	part := verifyPart
-	runtime.LockOSThread() // never unlocked: the thread ends with the goroutine
-	lowDiskPriority()
+	if d.n.cfg.Host.State == nil { // else it lies on no disk of this machine
+		runtime.LockOSThread() // never unlocked: the thread ends with the goroutine
+		lowDiskPriority()
+	}
 	for {
 		began := time.Now()
 		state := d.n.db.State()

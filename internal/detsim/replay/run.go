@@ -9,16 +9,24 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// SeedVariable of the environment tells a program its seed.
-const SeedVariable = "REPLAY_SEED"
+// SeedVariable of the environment tells a program its seed, and TraceVariable whether to print what it did: 0 or 1.
+const (
+	SeedVariable  = "REPLAY_SEED"
+	TraceVariable = "REPLAY_TRACE"
+)
 
 // noRandomAddresses is ADDR_NO_RANDOMIZE of personality(2): addresses are keys of maps.
 const noRandomAddresses = 0x0040000
 
-// Command is a run of a program that Build has made, by a seed, in a directory of its own for its files.
-func Command(ctx context.Context, program, seed, dir string, args ...string) *exec.Cmd {
+// Command is a run of a program that Build has made, by a seed, in a directory of its own for its files. The environment is the same for
+// all runs of a seed but for one digit: it lies in the memory of the program.
+func Command(ctx context.Context, program, seed, dir string, trace bool, args ...string) *exec.Cmd {
+	digit := "0"
+	if trace {
+		digit = "1"
+	}
 	cmd := exec.CommandContext(ctx, program, args...)
-	cmd.Env = append(os.Environ(), SeedVariable+"="+seed, "TMPDIR="+dir,
+	cmd.Env = append(os.Environ(), SeedVariable+"="+seed, TraceVariable+"="+digit, "TMPDIR="+dir,
 		"GOMAXPROCS=1", "GOGC=off", "GOMEMLIMIT=off", // a collection begins when the program says so
 		"GODEBUG=asyncpreemptoff=1,gcstoptheworld=2,memprofilerate=0")
 	return cmd
