@@ -137,8 +137,11 @@ func (p *program) open(name string, flags uint32) (*file, syscall.Errno) {
 	return nil, syscall.ESTALE
 }
 
-// chunk is the most that one request reads or writes.
-const chunk = 1 << 20
+// chunk is the most that one request writes, and readBytes what one reads.
+const (
+	chunk     = 1 << 20
+	readBytes = 128 << 10
+)
 
 func (f *file) write(data []byte, off int64) syscall.Errno {
 	for len(data) > 0 {
@@ -156,9 +159,9 @@ func (f *file) write(data []byte, off int64) syscall.Errno {
 // read reads the whole file.
 func (f *file) read() ([]byte, syscall.Errno) {
 	var all []byte
-	buf := make([]byte, chunk)
+	buf := make([]byte, readBytes)
 	for {
-		in := fuse.ReadIn{InHeader: f.p.header(f.node), Fh: f.fh, Offset: uint64(len(all)), Size: chunk}
+		in := fuse.ReadIn{InHeader: f.p.header(f.node), Fh: f.fh, Offset: uint64(len(all)), Size: readBytes}
 		res, st := f.p.k.requests.Read(nil, &in, buf)
 		if st != fuse.OK {
 			return nil, syscall.Errno(st)
@@ -169,7 +172,7 @@ func (f *file) read() ([]byte, syscall.Errno) {
 		}
 		all = append(all, part...)
 		res.Done()
-		if len(part) < chunk {
+		if len(part) < readBytes {
 			return all, 0
 		}
 	}

@@ -34,6 +34,9 @@ func (m *machine) newProcess() *process {
 	return &process{m: m, host: m.host, done: make(chan struct{})}
 }
 
+// logSegment is small: a power loss looks at each sector of it.
+const logSegment = 64 << 10
+
 // world is what the process stands on.
 func (p *process) world() node.Host {
 	m := p.m
@@ -43,7 +46,7 @@ func (p *process) world() node.Host {
 		Dial:   func(ctx context.Context, _, to string) (net.Conn, error) { return n.dial(ctx, p, to) },
 		Device: func() (rdma.Device, error) { return m.w.fabric.Device(p.host), nil },
 		State:  func() (*meta.DB, error) { return m.db, nil },
-		Log:    logDisk{m.disk, m.dir},
+		Log:    logDisk{m.disk, m.dir}, LogSegment: logSegment,
 		Attach: func(requests fuse.RawFileSystem) (fs.Kernel, error) {
 			k := newKernel(requests)
 			p.kernel.Store(k)

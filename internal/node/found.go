@@ -190,7 +190,7 @@ func newIdentity(cluster credentials.ClusterID, node meta.NodeID, generation uin
 }
 
 func (d dataDir) createLog(h Host, id identity, voters []consensus.ID) error {
-	return consensus.Create(consensus.Config{Dir: d.path("raft"), FS: h.Log, Identity: id.raft()}, consensus.CreateOptions{Voters: voters})
+	return consensus.Create(consensus.Config{Dir: d.path("raft"), FS: h.Log, Tuning: consensus.Tuning{SegmentBytes: h.LogSegment}, Identity: id.raft()}, consensus.CreateOptions{Voters: voters})
 }
 
 // raft is what the raft log says about its owner.

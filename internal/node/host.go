@@ -25,6 +25,8 @@ type Host struct {
 	State func() (*meta.DB, error)
 	// Log holds the directory of the raft log; nil is the machine's file system.
 	Log raftlog.FS
+	// LogSegment is how much a file of it is made for, in bytes; 0 is the usual.
+	LogSegment int64
 	// Attach sends a mount its requests; nil is the kernel.
 	Attach func(requests fuse.RawFileSystem) (fs.Kernel, error)
 	// Admin is given the answers to the command line; nil is a socket in the data directory.

@@ -307,7 +307,7 @@ func (n *node) openLog() error {
 func (n *node) consensusConfig() consensus.Config {
 	return consensus.Config{
 		Dir: n.dir.path("raft"), Identity: n.id.raft(), StateMachine: &machine{db: n.db, point: n.crash.point}, Logger: n.log,
-		FS: n.cfg.Host.Log, Dial: n.dialRaft,
+		FS: n.cfg.Host.Log, Tuning: consensus.Tuning{SegmentBytes: n.cfg.Host.LogSegment}, Dial: n.dialRaft,
 		Peers:   func() []consensus.ID { return n.members.known(n.id.Node) },
 		Members: n.members.consensusMembers,
 		LogTime: n.db.Time,
