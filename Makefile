@@ -70,9 +70,10 @@ test-long: build
 	$(GO) test -count=1 -timeout 120m -p 1 ./test/integration/... -long
 	$(GO) test -count=1 -timeout 120m -p 1 ./test/integration -long -no-passthrough -run '$(WITHOUT)'
 
-# Deliberate faults, one at a time, against the suites that should notice: about an hour. RUN=expression picks some by name.
+# Deliberate faults, one at a time, against the suites that should notice; what killed each goes to docs/TESTING.md.
+# RUN=expression picks some by name.
 mutants:
-	$(GO) run ./test/mutants $(if $(RUN),-run "$(RUN)")
+	$(GO) run ./test/mutants -table $(if $(RUN),-run "$(RUN)")
 
 bench: build
 	test/setup.sh bench

@@ -1,15 +1,18 @@
 package main
 
-var inConsensus = []suite{consensusTests, raftlogTests, simulator}
+var (
+	inConsensus = []string{consensusTests}
+	inRaftlog   = []string{raftlogTests, consensusTests}
+)
 
 var ofConsensus = []mutant{
 	{"raft answers before it is durable", "internal/consensus/core.go",
 		"\t\t\tout.Append = appendOf(m)\n",
 		"\t\t\tout.Append = appendOf(m)\n\t\t\tfor _, r := range m.GetResponses() {\n\t\t\t\tif r.GetTo() != c.cfg.ID {\n\t\t\t\t\tout.Messages = append(out.Messages, r)\n\t\t\t\t}\n\t\t\t}\n", inConsensus},
 	{"the log is not synced", "internal/consensus/raftlog/log.go",
-		"if err := l.cur.Sync(); err != nil {", "if err := error(nil); err != nil {", []suite{raftlogTests, consensusTests, simulator}},
+		"if err := l.cur.Sync(); err != nil {", "if err := error(nil); err != nil {", inRaftlog},
 	{"a new segment's name is not synced", "internal/consensus/raftlog/log.go",
-		"if err := l.opts.FS.SyncDir(l.opts.Dir); err != nil {\n\t\treturn errors.Join", "if err := error(nil); err != nil {\n\t\treturn errors.Join", []suite{raftlogTests, simulator}},
+		"if err := l.opts.FS.SyncDir(l.opts.Dir); err != nil {\n\t\treturn errors.Join", "if err := error(nil); err != nil {\n\t\treturn errors.Join", inRaftlog},
 	{"the log is cut before the state is synced", "internal/consensus/apply.go",
 		"if err := a.sm.Sync(); err != nil {\n\t\treturn fmt.Errorf(\"consensus: sync state", "if err := error(nil); err != nil {\n\t\treturn fmt.Errorf(\"consensus: sync state", inConsensus},
 	{"a snapshot is taken in without its intent", "internal/consensus/snapshot.go",

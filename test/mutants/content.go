@@ -1,6 +1,6 @@
 package main
 
-var inContent = []suite{contentTests, replicateTests}
+var inContent = []string{contentTests, replicateTests}
 
 var ofContent = []mutant{
 	{"a content's bytes are not synced before the vote", "internal/content/finish.go",

@@ -2,59 +2,99 @@ package main
 
 import (
 	"context"
+	"errors"
 	"flag"
 	"fmt"
 	"os"
 	"os/signal"
+	"path/filepath"
 	"regexp"
+	"strings"
 )
 
+// options are the flags.
+type options struct {
+	root  string
+	which *regexp.Regexp
+	list  bool
+	table bool
+	exec  string
+}
+
 func main() {
-	root := flag.String("root", ".", "the `folder` with go.mod")
-	which := flag.String("run", "", "only mutants whose name matches this regular `expression`")
-	list := flag.Bool("list", false, "print the names and stop")
+	var o options
+	var which string
+	flag.StringVar(&o.root, "root", ".", "the `folder` with go.mod")
+	flag.StringVar(&which, "run", "", "only mutants whose name matches this regular `expression`")
+	flag.BoolVar(&o.list, "list", false, "print the names and stop")
+	flag.BoolVar(&o.table, "table", false, "write what killed each into "+docsFile)
+	flag.StringVar(&o.exec, "exec", "", "run test binaries with this `command`")
 	flag.Parse()
-	match, err := regexp.Compile(*which)
-	if err != nil {
+	var err error
+	if o.which, err = regexp.Compile(which); err != nil {
 		fmt.Fprintln(os.Stderr, "mutants: -run:", err)
 		os.Exit(2)
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()
-	if !runAll(ctx, *root, match, *list) {
+	if err := runAll(ctx, &o); err != nil {
+		fmt.Fprintln(os.Stderr, "mutants:", err)
 		os.Exit(1)
 	}
 }
 
-// runAll tries the mutants that match, prints a line for each, and reports whether all were killed.
-func runAll(ctx context.Context, root string, match *regexp.Regexp, list bool) bool {
-	killed, bad := 0, 0
+// chosen gives the mutants that match.
+func (o *options) chosen() (out []mutant) {
 	for _, m := range all() {
-		switch {
-		case !match.MatchString(m.name):
-			continue
-		case list:
+		if o.which.MatchString(m.name) {
+			out = append(out, m)
+		}
+	}
+	return out
+}
+
+// runAll tries the mutants that match and prints a line for each. It fails if one survives or cannot be tried.
+func runAll(ctx context.Context, o *options) error {
+	if o.list {
+		for _, m := range o.chosen() {
 			fmt.Fprintln(os.Stdout, m.name)
-			continue
 		}
-		v := try(ctx, root, &m)
+		return nil
+	}
+	docs := filepath.Join(o.root, docsFile)
+	text, err := os.ReadFile(docs)
+	if err != nil {
+		return err
+	}
+	dir, err := os.MkdirTemp("", "mutants-")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(dir)
+	r := runner{root: o.root, dir: dir, launch: strings.Fields(o.exec), last: readTable(string(text))}
+	killed, bad := 0, 0
+	for _, m := range o.chosen() {
+		v := r.try(ctx, &m)
 		if ctx.Err() != nil {
-			return false
+			return ctx.Err()
 		}
-		switch {
-		case v.broken != "":
+		v.report(os.Stdout, m.name)
+		if v.killer.test == "" {
 			bad++
-			fmt.Fprintf(os.Stdout, "BROKEN    %s: %s\n", m.name, v.broken)
-		case v.killer == "":
-			bad++
-			fmt.Fprintf(os.Stdout, "SURVIVOR  %s (%.0f s)\n", m.name, v.took.Seconds())
-		default:
+			delete(r.last, m.name)
+		} else {
 			killed++
-			fmt.Fprintf(os.Stdout, "killed    %s | %s (%.0f s)\n", m.name, v.killer, v.took.Seconds())
+			r.last[m.name] = v.killer
+		}
+		if o.table {
+			if err := saveTable(docs, r.last); err != nil {
+				return err
+			}
 		}
 	}
-	if !list {
-		fmt.Fprintf(os.Stdout, "%d killed, %d survivors or broken\n", killed, bad)
+	fmt.Fprintf(os.Stdout, "%d killed, %d survivors or broken\n", killed, bad)
+	if bad > 0 {
+		return errors.New("not every mutant was killed")
 	}
-	return bad == 0
+	return nil
 }

@@ -1,6 +1,6 @@
 package main
 
-var inApply = []suite{metaTests, simulator}
+var inApply = []string{metaTests}
 
 var ofMeta = []mutant{
 	{"votes of ended incarnations count", "meta/apply_publish.go",

@@ -1,6 +1,6 @@
 package main
 
-var inReplicate = []suite{replicateTests, simulator}
+var inReplicate = []string{replicateTests}
 
 var ofReplicate = []mutant{
 	{"a root's stop releases a vote", "replicate/membersession.go",
