@@ -25,7 +25,7 @@ func main() {
 	var o options
 	var which string
 	flag.StringVar(&o.root, "root", ".", "the `folder` with go.mod")
-	flag.StringVar(&which, "run", "", "only mutants whose name matches this regular `expression`")
+	flag.StringVar(&which, "run", "", "only mutants whose name or file matches this regular `expression`")
 	flag.BoolVar(&o.list, "list", false, "print the names and stop")
 	flag.BoolVar(&o.table, "table", false, "write what killed each into "+docsFile)
 	flag.StringVar(&o.exec, "exec", "", "run test binaries with this `command`")
@@ -46,7 +46,7 @@ func main() {
 // chosen gives the mutants that match.
 func (o *options) chosen() (out []mutant) {
 	for _, m := range all() {
-		if o.which.MatchString(m.name) {
+		if o.which.MatchString(m.name) || o.which.MatchString(m.file) {
 			out = append(out, m)
 		}
 	}
