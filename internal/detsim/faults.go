@@ -13,15 +13,28 @@ func (w *world) faults(end time.Time) {
 // fault does one thing wrong, and starts what takes it back.
 func (w *world) fault() {
 	m := w.machines[w.intn(len(w.machines))]
+	if m.gone {
+		return
+	}
 	switch r := w.intn(100); {
-	case r < 30:
+	case r < 22:
 		w.crash(m)
-	case r < 50:
+	case r < 38:
 		w.pause(m)
-	case r < 85:
+	case r < 62:
 		w.part(m)
-	default:
+	case r < 70:
 		w.jump(m)
+	case r < 76:
+		w.slow(m)
+	case r < 82:
+		w.empty(m)
+	case r < 90:
+		w.putBack(m)
+	case r < 95:
+		w.grow()
+	default:
+		w.shrink(m)
 	}
 }
 
@@ -37,12 +50,7 @@ func (w *world) crash(m *machine) {
 		w.stats.Kills++
 	}
 	m.kill(power, "at random")
-	down := w.between(50*time.Millisecond, 8*time.Second)
-	w.hold(down, func() {
-		if m.p == nil && !m.gone {
-			m.start()
-		}
-	}, m)
+	w.startLater(m)
 }
 
 // hold has a fault last for a time, or until faults are to end, and then be taken back.

@@ -72,6 +72,13 @@ func (n *network) heal(from, to string) bool {
 	return n.cuts[[2]string{from, to}] == 0 && n.cuts[[2]string{to, from}] == 0
 }
 
+// setRate bounds what a host sends, in bytes a second; 0 is no bound.
+func (n *network) setRate(host string, rate float64) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.rate[host] = rate
+}
+
 // stop holds a host: its programs get nothing and send nothing until go on.
 func (n *network) stop(host string) {
 	n.mu.Lock()

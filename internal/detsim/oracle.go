@@ -4,6 +4,8 @@ import (
 	"slices"
 	"syscall"
 	"time"
+
+	"github.com/rdmcfs/rdmcfs/meta"
 )
 
 // calmFor is for how long no fault may have touched a machine that must show what was acknowledged.
@@ -71,8 +73,11 @@ func (w *world) mustShow(m, by *machine, began time.Time) bool {
 	return true
 }
 
-// settled tells what is still to do, "" if nothing.
+// unsettled tells what is still to do, "" if nothing.
 func (w *world) unsettled() string {
+	if w.joining || w.leaving {
+		return "a machine comes or goes"
+	}
 	for _, m := range w.machines {
 		if m.gone {
 			continue
@@ -85,7 +90,7 @@ func (w *world) unsettled() string {
 		if m.gone {
 			continue
 		}
-		if m.db.Index() != w.machines[0].db.Index() {
+		if m.db.Index() != w.staying()[0].db.Index() {
 			return m.host + " has not applied all"
 		}
 		nodes, err := m.db.Nodes()
@@ -93,6 +98,9 @@ func (w *world) unsettled() string {
 			return err.Error()
 		}
 		for _, n := range nodes {
+			if n.State == meta.NodeEvicted {
+				continue
+			}
 			if owed, _, err := m.db.OwedCount(n.ID); err != nil || owed > 0 {
 				return "something is owed to " + n.Name
 			}
@@ -106,13 +114,11 @@ func (w *world) unsettled() string {
 
 // compare holds, at the end, that all nodes show the same and what was acknowledged, whole.
 func (w *world) compare() {
+	stay := w.staying()
 	for _, name := range w.files.names() {
 		f := w.files.file(name)
 		var first state
-		for i, m := range w.machines {
-			if m.gone {
-				continue
-			}
+		for i, m := range stay {
 			got, no := w.look(m, name)
 			switch {
 			case no != 0:
@@ -120,7 +126,7 @@ func (w *world) compare() {
 			case !f.allows(got):
 				w.fail("at the end %s shows %s as %v; it may be %v", m.host, name, got, f.may)
 			case i > 0 && got != first:
-				w.fail("at the end %s shows %s as %v, and %s as %v", m.host, name, got, w.machines[0].host, first)
+				w.fail("at the end %s shows %s as %v, and %s as %v", m.host, name, got, stay[0].host, first)
 			}
 			if i == 0 {
 				first = got

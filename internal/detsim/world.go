@@ -37,23 +37,24 @@ type world struct {
 	quiet  chan struct{} // closed when faults are to end
 	over   bool          // no work any more
 
-	net      *network
-	fabric   *mem.Fabric
-	machines []*machine
-	token    string
-	ports    int
-	pids     uint32
-	files    *record
-	stats    Stats
-	programs atomic.Int32   // that run
-	work     sync.WaitGroup // programs, faults and processes
+	net              *network
+	fabric           *mem.Fabric
+	machines         []*machine
+	token            string
+	ports            int
+	joining, leaving bool
+	pids             uint32
+	files            *record
+	stats            Stats
+	programs         atomic.Int32   // that run
+	work             sync.WaitGroup // programs, faults and processes
 }
 
 // Stats counts what a run has seen.
 type Stats struct {
 	Acked, Failed, Unknown, Checked        int
 	Kills, PowerLosses, Stops, Cuts, Jumps int
-	Emptied, PutBack                       int
+	Emptied, PutBack, Joins, Evictions     int
 }
 
 func newWorld(seed uint64, dir string, trace func(string)) *world {
@@ -123,20 +124,23 @@ func (w *world) latency() time.Duration { return w.between(latencyMin, latencyMa
 
 // machine is what outlives a process: its disks, its clock, and who it is.
 type machine struct {
-	w       *world
-	host    string
-	dir     string // of the present process: each has its own copy
-	db      *meta.DB
-	disk    *simfs.Disk
-	ahead   time.Duration // of its clock
-	lives   int
-	gone    bool
-	p       *process  // nil while it does not run
-	faults  int       // that hold it now
-	calm    time.Time // no fault has touched it since
-	older   *disks    // as they were some time ago
-	dark    bool      // its power is off
-	stopped bool
+	w        *world
+	index    int // in world.machines
+	host     string
+	dir      string // of the present process: each has its own copy
+	db       *meta.DB
+	disk     *simfs.Disk
+	ahead    time.Duration // of its clock
+	lives    int
+	gone     bool // for good: evicted
+	leaves   bool // it is to be evicted
+	draining bool
+	p        *process  // nil while it does not run
+	faults   int       // that hold it now
+	calm     time.Time // no fault has touched it since
+	older    *disks    // as they were some time ago
+	dark     bool      // its power is off
+	stopped  bool
 }
 
 // disks is a copy of what a machine keeps.
@@ -158,7 +162,7 @@ func (w *world) powerless(host string) bool {
 func (m *machine) addr() string { return m.host + ":7400" }
 
 func (w *world) newMachine() *machine {
-	m := &machine{w: w, host: "n" + itoa(len(w.machines)+1), db: meta.OpenMemory(), disk: simfs.New(), calm: time.Now()}
+	m := &machine{w: w, index: len(w.machines), host: "n" + itoa(len(w.machines)+1), db: meta.OpenMemory(), disk: simfs.New(), calm: time.Now()}
 	m.dir = filepath.Join(w.dir, m.host+".0")
 	w.machines = append(w.machines, m)
 	return m
