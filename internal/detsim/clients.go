@@ -104,7 +104,7 @@ func (w *world) startClients(m *machine, count int) {
 
 func (c *client) run() {
 	w := c.w
-	for !w.over && !w.failed() && !c.m.gone {
+	for !w.over && !w.failed() && !c.m.leaves {
 		pass(w.between(5*time.Millisecond, 700*time.Millisecond))
 		p := c.m.p
 		if p == nil || !p.ready() {
@@ -152,7 +152,7 @@ func (c *client) bytes() []byte {
 // hold is how long a program keeps a file open.
 func (c *client) hold() time.Duration {
 	if c.w.chance(8) {
-		return c.w.between(3*time.Second, 16*time.Second)
+		return c.w.between(3*time.Second, 25*time.Second)
 	}
 	return c.w.between(0, 300*time.Millisecond)
 }
@@ -177,15 +177,18 @@ func (c *client) write(prog *program, p *process, name string) {
 	}
 	f.tried(s)
 	if w.chance(4) {
+		well := w.allWell()
 		no := h.fsync()
-		c.answered("fsync", p, f, s, no, began)
+		c.answered("fsync", p, f, s, no, began, well)
 	}
+	well := w.allWell()
 	no = h.close()
-	c.answered("close", p, f, s, no, began)
+	c.answered("close", p, f, s, no, began, well)
 }
 
 // answered notes what a close or fsync has said. The daemon of a program that was killed says nothing that counts.
-func (c *client) answered(what string, p *process, f *written, s state, no syscall.Errno, began time.Time) {
+// One that fails although all have been well for a while, before and since, is wrong: the copies could be had.
+func (c *client) answered(what string, p *process, f *written, s state, no syscall.Errno, began time.Time, well bool) {
 	w := c.w
 	if c.m.p != p {
 		w.stats.Unknown++
@@ -194,6 +197,9 @@ func (c *client) answered(what string, p *process, f *written, s state, no sysca
 	}
 	w.tell("%s: %s %s (%v): %d after %v", c.m.host, what, f.name, s, no, time.Since(began))
 	if no != 0 {
+		if well && w.allWell() {
+			w.fail("%s: %s of %s failed with %v, and nothing is wrong", c.m.host, what, f.name, no)
+		}
 		w.stats.Failed++
 		return
 	}

@@ -16,6 +16,20 @@ func sorted(list []string) []string {
 	return list
 }
 
+// wellFor is how long after the last fault a close may fail for its sake: nodes find each other again, and are let in.
+const wellFor = 8 * time.Second
+
+// allWell tells whether nothing has been wrong with any machine for that long.
+func (w *world) allWell() bool {
+	since := time.Now().Add(-wellFor)
+	for _, m := range w.staying() {
+		if m.faults > 0 || m.p == nil || !m.p.ready() || m.calm.After(since) {
+			return false
+		}
+	}
+	return true
+}
+
 // look reads a name on a machine, as a new program there does.
 func (w *world) look(m *machine, name string) (state, syscall.Errno) {
 	p := m.p
@@ -66,7 +80,7 @@ func (w *world) check(f *written, s state, by *machine, began time.Time) {
 func (w *world) mustShow(m, by *machine, began time.Time) bool {
 	since := began.Add(-calmFor)
 	for _, x := range []*machine{m, by} {
-		if x.p == nil || !x.p.ready() || x.faults > 0 || x.calm.After(since) {
+		if x.p == nil || !x.p.ready() || x.leaves || x.faults > 0 || x.calm.After(since) {
 			return false
 		}
 	}

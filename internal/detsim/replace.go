@@ -140,10 +140,12 @@ func (w *world) evict(m *machine) bool {
 			return false
 		}
 		m.draining = true
-		if st.NeededCount > 0 || st.UnpublishedCount > 0 || st.Unasked != "" {
+		if st.NeededCount > 0 {
 			return false
 		}
-		if _, err = h.Evict(ctx, admin.EvictRequest{Node: uint32(m.number()), Reason: "it leaves"}); err != nil {
+		// What killed programs left there was acknowledged to nobody.
+		lose := st.UnpublishedCount > 0 || st.Unasked != ""
+		if _, err = h.Evict(ctx, admin.EvictRequest{Node: uint32(m.number()), Reason: "it leaves", Lose: lose}); err != nil {
 			w.tell("evict %s: %v", m.host, err)
 			return false
 		}
