@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 )
 
@@ -25,6 +26,7 @@ const (
 	raftlogTests   = "./internal/consensus/raftlog"
 	nodeTests      = "./internal/node"
 	fsTests        = "./fs"
+	simulator      = "./internal/sim" // asked last, for every mutant
 )
 
 // all is the whole table.
@@ -32,6 +34,9 @@ func all() []mutant {
 	var out []mutant
 	for _, part := range [][]mutant{ofMeta, ofReplicate, ofContent, ofConsensus} {
 		out = append(out, part...)
+	}
+	for i := range out {
+		out[i].suites = append(slices.Clone(out[i].suites), simulator)
 	}
 	return out
 }
