@@ -147,6 +147,7 @@ func (n *node) proposeAnonymous(ctx context.Context, op meta.Op) (meta.Result, e
 func (n *node) stayIn(ctx context.Context) {
 	tick := time.NewTicker(bootRetry)
 	defer tick.Stop()
+	var overtaken Overtaken
 	for {
 		select {
 		case <-ctx.Done():
@@ -163,7 +164,7 @@ func (n *node) stayIn(ctx context.Context) {
 			continue
 		case ok && rec.State == meta.NodeUp && rec.Incarnation == lease.Incarnation:
 			continue
-		case rec.Incarnation > lease.Incarnation && lease.Incarnation > 0:
+		case rec.Incarnation > lease.Incarnation && lease.Incarnation > 0 && overtaken.Cloned(time.Now()):
 			n.fail(fmt.Errorf("node: %w", ErrCloned))
 			return
 		}

@@ -446,7 +446,10 @@ func (l *life) stayIn() {
 	case err == nil && n.State == meta.NodeUp && n.Incarnation == lease.Incarnation:
 	case err == nil && n.Incarnation > lease.Incarnation && lease.Incarnation > 0:
 		l.w.tell("%s: the log has incarnation %d, this process %d", l.m.name, n.Incarnation, lease.Incarnation)
-		l.w.oracle.cloned(l)
+		if l.overtaken.Cloned(l.w.time()) {
+			l.w.oracle.cloned(l)
+		}
+		l.boot()
 	default:
 		l.boot()
 	}

@@ -8,6 +8,7 @@ import (
 
 	"github.com/rdmcfs/rdmcfs/internal/consensus"
 	"github.com/rdmcfs/rdmcfs/internal/consensus/raftlog"
+	"github.com/rdmcfs/rdmcfs/internal/node"
 	"github.com/rdmcfs/rdmcfs/meta"
 	"github.com/rdmcfs/rdmcfs/replicate"
 )
@@ -46,7 +47,9 @@ type life struct {
 	progress map[consensus.ID]*progress
 	duty     duties
 	ready    bool // the log has let this process in at least once
-	nonce    uint64
+
+	overtaken node.Overtaken
+	nonce     uint64
 }
 
 // knowledge is what a process knows of the cluster, from its raft or from whom it follows.
