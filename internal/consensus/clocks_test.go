@@ -103,6 +103,24 @@ func TestWrongClockOfTheOnlyVoter(t *testing.T) {
 	}
 }
 
+// A lone node whose state lost its last entries starts with a clock years behind: its log knows the time, though the state does not yet.
+func TestClockGoesByTheLogOnDisk(t *testing.T) {
+	c := newCluster(t, 1, nil)
+	c.leader()
+	stampError(t, c, 1, "before")
+	c.crash(1, func(int) int { return 1 })
+	if at := c.nodes[1].sm.state().Time; at != 0 {
+		t.Fatalf("the state was synced, and has time %d: nothing is shown", at)
+	}
+	c.setWrong(1, -5*year)
+	c.start(1)
+	c.leader()
+	stampError(t, c, 1, "after")
+	if e := time.Since(c.nodes[1].node.Now()); e > time.Minute {
+		t.Fatalf("its idea of the time is %v behind", e)
+	}
+}
+
 // An observer's wrong clock is named by all, and changes nothing.
 func TestWrongClockOfAnObserver(t *testing.T) {
 	c := newCluster(t, 5, nil)

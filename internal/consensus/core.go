@@ -222,6 +222,9 @@ func (c *Core) step(m *raftpb.Message) error {
 	return nil
 }
 
+// LastTime is the highest stamp in the log, 0 if there is none: the state may not have applied it yet.
+func (c *Core) LastTime() int64 { return c.lastTime }
+
 // Propose appends proposals to the log of a leader, stamped with nowNanos or later. All or none are taken.
 func (c *Core) Propose(nowNanos int64, list []Proposal) error {
 	if c.raft.BasicStatus().RaftState != raft.StateLeader {

@@ -109,6 +109,9 @@ func (n *Node) newCore(s *raftlog.State) error {
 		return err
 	}
 	n.loop.core = core
+	n.clocks.mu.Lock()
+	n.clocks.clock.SeeLog(n.mono(), core.LastTime())
+	n.clocks.mu.Unlock()
 	n.loop.out = newOutgoing(n.id, s.LastIndex())
 	n.loop.leaving = false
 	n.loop.snapSent = map[ID]time.Time{}

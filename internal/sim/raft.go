@@ -40,6 +40,7 @@ func (l *life) newCore(s *raftlog.State) error {
 	if err != nil {
 		return err
 	}
+	l.clock.SeeLog(l.mono(), core.LastTime())
 	l.raft.core, l.raft.leaving, l.raft.snapSent = core, false, map[consensus.ID]int64{}
 	if v := s.Base.Conf.GetVoters(); len(v) == 1 && v[0] == l.id && len(s.Base.Conf.GetVotersOutgoing()) == 0 {
 		core.Campaign()
