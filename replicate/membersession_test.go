@@ -92,3 +92,47 @@ func TestAVoteIsReleasedByTheLogAlone(t *testing.T) {
 		}
 	})
 }
+
+// votedSession is a session at a member that has voted in its second epoch.
+func votedSession(t *testing.T) *memberSession {
+	t.Helper()
+	s := &memberSession{}
+	s.step(mvAnnounced{epoch: 1})
+	s.step(mvWhole{})
+	s.step(mvRoot{1, [32]byte{1}})
+	if s.step(mvChecked{}); s.phase != holdVoted {
+		t.Fatalf("no vote, phase %d", s.phase)
+	}
+	return s
+}
+
+// The root gives the session up. Its publish may be in the log all the same.
+func TestStopOfTheRootLeavesTheVote(t *testing.T) {
+	s := votedSession(t)
+	for _, act := range s.step(mvStopped{epoch: 1, drop: true}) {
+		if _, drops := act.(maDrop); drops {
+			t.Error("the root's stop dropped a vote")
+		}
+	}
+	if s.status() != statusVoted {
+		t.Fatalf("answers %d after the root's stop", s.status())
+	}
+	if acts := s.step(mvDecided{verdictPublished}); len(acts) != 1 || acts[0] != (maCommit{}) {
+		t.Errorf("published after the root's stop: %#v", acts)
+	}
+}
+
+// A member checks by the root's word of the epoch that it is in.
+func TestRootsWordOfAnotherEpochIsNotTaken(t *testing.T) {
+	for _, epoch := range []uint32{0, 2} {
+		s := &memberSession{}
+		s.step(mvAnnounced{epoch: 1})
+		s.step(mvWhole{})
+		if acts := s.step(mvRoot{epoch, [32]byte{9}}); len(acts) != 0 || s.rootKnown {
+			t.Errorf("the word of epoch %d is taken in epoch 1: %#v", epoch, acts)
+		}
+		if acts := s.step(mvRoot{1, [32]byte{1}}); len(acts) != 1 || acts[0] != (maCheck{[32]byte{1}}) {
+			t.Errorf("the word of epoch 1 leads to %#v", acts)
+		}
+	}
+}

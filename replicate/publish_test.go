@@ -2,9 +2,14 @@ package replicate
 
 import (
 	"bytes"
+	"context"
+	"io"
+	"slices"
+	"syscall"
 	"testing"
 
 	"github.com/rdmcfs/rdmcfs/meta"
+	"github.com/rdmcfs/rdmcfs/meta/metatest"
 )
 
 func TestPublishReachesEveryMember(t *testing.T) {
@@ -124,5 +129,78 @@ func TestDeltaMovesOnlyWhatChanged(t *testing.T) {
 		if err := r.Close(); err != nil {
 			t.Error(err)
 		}
+	}
+}
+
+// waitingBarrier is a log whose barrier waits for a word of the test.
+type waitingBarrier struct {
+	nodeLog
+	index  chan uint64
+	behind chan []meta.NodeID
+}
+
+func (l *waitingBarrier) Barrier(_ context.Context, index uint64) ([]meta.NodeID, error) {
+	l.index <- index
+	return <-l.behind, nil
+}
+
+// G3: close returns when the others show the version, and names those that do not.
+func TestCloseWaitsForTheBarrier(t *testing.T) {
+	c := newCluster(t, 2, 1)
+	n := c.node(1)
+	log := &waitingBarrier{nodeLog: nodeLog{n}, index: make(chan uint64), behind: make(chan []meta.NodeID)}
+	n.rep.pusher.cfg.Log = log
+	ino := c.create(1, "f")
+	done := make(chan Outcome, 1)
+	go func() {
+		out, err := n.publish(ino, meta.ContentID{}, []byte("bytes"))
+		if err != nil {
+			t.Error(err)
+		}
+		done <- out
+	}()
+	select {
+	case <-done:
+		t.Fatal("close has returned without the barrier")
+	case index := <-log.index:
+		log.behind <- []meta.NodeID{2}
+		if out := <-done; index != out.Result.Index || !slices.Equal(out.Behind, []meta.NodeID{2}) {
+			t.Errorf("barrier at %d, published at %d, behind %v", index, out.Result.Index, out.Behind)
+		}
+	}
+}
+
+// refusingLog is a log that refuses every publish.
+type refusingLog struct{ noLog }
+
+func (refusingLog) Propose(context.Context, meta.Op) (meta.Result, error) {
+	return meta.Result{Errno: syscall.EIO}, nil
+}
+
+// Members keep what they have of a session until the log has ended it, so each one that failed is ended there.
+func TestPushThatFailedIsEndedInTheLog(t *testing.T) {
+	over, cancel := context.WithCancel(t.Context())
+	cancel()
+	for name, tc := range map[string]struct {
+		ctx context.Context
+		src io.ReaderAt
+	}{
+		"refused":        {t.Context(), bytes.NewReader([]byte("bytes"))},
+		"not read":       {over, bytes.NewReader(nil)},
+		"given up first": {over, bytes.NewReader([]byte("bytes"))},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := metatest.New(t, 3)
+			c.Do(1, &meta.SetVoters{Voters: []meta.NodeID{1, 2, 3}})
+			ino := c.Do(1, &meta.Create{Parent: meta.RootIno, Name: "f", Kind: meta.KindFile}).Ino
+			s, _ := steppedNode(t, c, 1, &onlyStates{}, SystemClock())
+			s.pusher.cfg.Log = refusingLog{}
+			if _, err := s.pusher.publish(tc.ctx, &Push{Ino: ino, Size: 5, Source: tc.src, Data: []Extent{{0, 5}}}); err == nil {
+				t.Fatal("published")
+			}
+			if id, waits := s.pusher.aborts.first(); !waits || id.Seq != 1 {
+				t.Errorf("its session is not ended in the log: %v", id)
+			}
+		})
 	}
 }

@@ -215,3 +215,18 @@ func TestDeletesNothingBeforeItIsLetIn(t *testing.T) {
 		t.Fatal("kept for ever")
 	}
 }
+
+// A content was retired and is wanted again before it was deleted: its version was restored, or this node is to hold it again.
+func TestKeepsWhatCameBack(t *testing.T) {
+	c := metatest.New(t, 3)
+	id, b := c.Session(1), []byte("wanted")
+	publishFor(c, id, b, 1, 2)
+	store := &onlyStates{committed: map[content.ID]bool{storeID(id): true}}
+	clock := &handClock{now: time.Unix(1, 0)}
+	s, _ := steppedNode(t, c, 2, store, clock)
+	s.member.retired.add(id, clock.now)
+	clock.now = clock.now.Add(time.Hour)
+	if s.Sweep(); !store.committed[storeID(id)] {
+		t.Fatal("deleted a content that this node is to hold")
+	}
+}

@@ -385,3 +385,44 @@ func TestChecksAreComparedWithThoseOfTheOthers(t *testing.T) {
 		}
 	}
 }
+
+// A member answered the announcement of an epoch that is over: it is not in the present one yet.
+func TestAnswerOfAnOlderEpochIsNotHeard(t *testing.T) {
+	s, now := newTestSession(2, 4)
+	s.step(now, ready(2, 0, 4))
+	s.step(now, ready(3, 0, 4))
+	s.step(now, evGroupFailed{epoch: 0, suspects: []suspect{{3, meta.OwedUnreachable}}})
+	for _, st := range []status{statusReady, statusVoted, statusRefused} {
+		s.step(now, evAnswer{2, standing{Epoch: 0, Status: st, Have: newBitmap(4)}})
+		if m := s.member(2); s.epoch != 1 || m.phase != memberAsked {
+			t.Fatalf("an answer of epoch 0, status %d, counts in epoch %d: %v", st, s.epoch, m.phase)
+		}
+	}
+}
+
+// A member voted and was started anew: apply takes no vote of its incarnation before. It is asked again, as too few have voted
+// without it, and its vote of now counts.
+func TestVoteOfAMemberThatRestartedDoesNotCount(t *testing.T) {
+	s, now := newTestSession(2, 1)
+	view := func(incarnation uint32) evView {
+		return evView{need: 2, nodes: []nodeView{{2, true, 1}, {3, true, incarnation}}}
+	}
+	s.step(now, view(1))
+	s.step(now, evAnswer{2, standing{Status: statusVoted}})
+	s.step(now, evAnswer{3, standing{Status: statusVoted}})
+	s.step(now, evRoot{})
+	s.step(now, view(2))
+	if m := s.member(3); m.phase != memberOut || s.count(memberVoted) != 1 {
+		t.Fatalf("%d votes count, the member that restarted is %v", s.count(memberVoted), m.phase)
+	}
+	s.step(now, evLocal{})
+	if s.phase == rootEnded {
+		t.Fatal("ended without the votes that it needs")
+	}
+	now = now.Add(s.lim.again)
+	s.step(now, evTick{})
+	s.step(now, evAnswer{3, standing{Epoch: s.epoch, Status: statusVoted}})
+	if s.phase != rootEnded || s.count(memberVoted) != 2 {
+		t.Errorf("phase %d, %d votes", s.phase, s.count(memberVoted))
+	}
+}

@@ -1,0 +1,44 @@
+package replicate
+
+import (
+	"testing"
+
+	"github.com/rdmcfs/rdmcfs/internal/content"
+	"github.com/rdmcfs/rdmcfs/meta/metatest"
+)
+
+func TestNoVoteForASmallContentOfAnotherRoot(t *testing.T) {
+	c := metatest.New(t, 2)
+	s, store := storingNode(t, c, 2)
+	id := c.Session(1)
+	if st := s.Put(1, &PutItem{Content: id, Root: contentRoot([]byte("what was sent")), Bytes: []byte("what came")}); st.Status != statusRefused {
+		t.Errorf("answers with status %d", st.Status)
+	}
+	if state, ok := store.State(storeID(id)); ok {
+		t.Errorf("wrong bytes are kept: %v", state)
+	}
+}
+
+// Only the node that a session is named after may bring its bytes before the log has published them.
+func TestTakesSessionsOfTheirOwnWriterOnly(t *testing.T) {
+	c := metatest.New(t, 3)
+	s, store := storingNode(t, c, 2)
+	small, large := c.Session(1), c.Session(1)
+	b := []byte("another node's")
+	if st := s.Put(3, &PutItem{Content: small, Root: contentRoot(b), Bytes: b}); st.Status != statusRefused {
+		t.Errorf("node 3 puts a content of node 1: status %d", st.Status)
+	}
+	shape, err := content.Shape{Size: 4 << 20}.AppendBinary(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if st, err := s.member.announce(t.Context(), 3, announce{Content: large, Shape: shape}); err == nil || st.Status != statusRefused {
+		t.Errorf("node 3 announces a session of node 1: status %d, %v", st.Status, err)
+	}
+	for _, state := range []content.State{content.Partial, content.Undecided, content.Committed} {
+		if ids := store.List(state); len(ids) != 0 {
+			t.Errorf("%v: %v", state, ids)
+		}
+	}
+	vote(t, s, small, b)
+}
