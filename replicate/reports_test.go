@@ -39,12 +39,12 @@ func TestReportIsRepeatedUntilTheLogHasTakenIt(t *testing.T) {
 			Self: func() meta.Lease { return meta.Lease{Node: 1, Incarnation: 1} }, Log: log, Clock: SystemClock(), Logger: slog.New(slog.DiscardHandler),
 		})
 		ctx, cancel := context.WithCancel(t.Context())
-		defer synctest.Wait()
 		defer cancel()
 		go r.run(ctx)
 		id := meta.ContentID{Node: 2, Incarnation: 1, Seq: 7}
 		r.add(id)
 		<-time.After(time.Minute)
+		synctest.Wait()
 		if len(log.asked) != 4 || slices.ContainsFunc(log.asked, func(ids []meta.ContentID) bool { return !slices.Equal(ids, []meta.ContentID{id}) }) {
 			t.Errorf("reported %v, want the same four times", log.asked)
 		}
