@@ -1,6 +1,7 @@
 package meta_test
 
 import (
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -91,6 +92,25 @@ func TestFenceFreesReservations(t *testing.T) {
 	}
 	c.Do(2, &meta.Create{Parent: meta.RootIno, Name: "f", Kind: meta.KindFile, Excl: true})
 	wantErrno(t, c.ProposeAs(old, &meta.Publish{Ino: ino, Session: meta.ContentID{Node: 1, Incarnation: old.Incarnation, Seq: 1}}), syscall.ESTALE)
+}
+
+// A boot ends what the incarnation before had open: all hear of it, and its reserved names are free.
+func TestBootFencesTheIncarnationBefore(t *testing.T) {
+	c := metatest.New(t, 2)
+	old := c.Lease(1)
+	inodes, _ := c.DB.StatFS()
+	c.Do(1, &meta.Create{Parent: meta.RootIno, Name: "f", Kind: meta.KindFile})
+	c.Events()
+	c.Boot(1)
+	ev := c.Events()
+	if !slices.ContainsFunc(ev, func(e meta.Event) bool {
+		return e.Kind == meta.EventFenced && e.Node == 1 && e.Incarnation == old.Incarnation
+	}) {
+		t.Fatalf("nobody hears that %v is fenced: %+v", old, ev)
+	}
+	if now, _ := c.DB.StatFS(); now != inodes {
+		t.Fatalf("%d inodes, %d before the reservation", now, inodes)
+	}
 }
 
 func TestManyReservationsAreFreedInSteps(t *testing.T) {

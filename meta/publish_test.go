@@ -600,3 +600,92 @@ func TestJoinTokens(t *testing.T) {
 	}
 	wantErrno(t, c.ProposeAs(meta.Lease{Node: 2}, &meta.Boot{Node: 2, Store: [16]byte{8}}), syscall.EEXIST)
 }
+
+// An orphan is kept for days, so that somebody can still ask for it, and no longer.
+func TestOrphanOutlivesTheSweeps(t *testing.T) {
+	c := metatest.New(t, 2)
+	f := newFile(c, "f")
+	base := push(c, 1, f, meta.ContentID{}, votes(c, 1, 2))
+	c.Do(1, base)
+	c.Do(2, &meta.Unlink{Parent: meta.RootIno, Name: "f"})
+	p := push(c, 1, f, base.Session, votes(c, 1, 2))
+	c.Do(1, p)
+	for day := range 7 {
+		c.Do(1, &meta.Expire{})
+		if _, err := c.DB.Content(p.Session); err != nil {
+			t.Fatalf("the orphan after %d days: %v", day, err)
+		}
+		c.Advance(24 * 3600 * 1e9)
+	}
+	c.Do(1, &meta.Expire{})
+	if _, err := c.DB.Content(p.Session); err != meta.ErrNotFound {
+		t.Fatalf("the orphan after a week: %v", err)
+	}
+}
+
+// An operation that fails half way has changed nothing: here a publish has made its inode and name before its votes are counted.
+func TestFailedOperationHasNoEffect(t *testing.T) {
+	c := metatest.New(t, 3)
+	inodes, _ := c.DB.StatFS()
+	p := push(c, 1, 0, meta.ContentID{}, votes(c, 1))
+	p.LinkParent, p.LinkName = meta.RootIno, "f"
+	c.Events()
+	wantErrno(t, c.Propose(1, p), syscall.EIO)
+	if _, err := c.DB.Lookup(meta.RootIno, "f", c.Lease(1)); err != meta.ErrNotFound {
+		t.Fatalf("the name of a publish that failed: %v", err)
+	}
+	if now, _ := c.DB.StatFS(); now != inodes {
+		t.Fatalf("%d inodes after a publish that failed, %d before", now, inodes)
+	}
+	if ev := c.Events(); len(ev) != 0 {
+		t.Fatalf("events of a publish that failed: %+v", ev)
+	}
+	p.Votes = votes(c, 1, 2)
+	if res := c.Do(1, p); res.Version != 1 {
+		t.Fatalf("%+v", res)
+	}
+}
+
+// A node loses a content that it has voted for and that is not published yet: the report is refused, so that the node repeats it. A
+// report that was taken would be forgotten, and the publish after it would count the vote.
+func TestLossBeforeThePublishIsRefused(t *testing.T) {
+	c := metatest.New(t, 3)
+	f := newFile(c, "f")
+	p := push(c, 1, f, meta.ContentID{}, votes(c, 1, 2, 3))
+	loss := &meta.Unheld{Node: 3, Contents: []meta.ContentID{p.Session}, Reason: meta.OwedLost}
+	wantErrno(t, c.Propose(3, loss), syscall.ENOENT)
+	c.Do(1, p)
+	c.Do(3, loss)
+	if holds(t, c, 3, p.Session) || len(owed(t, c, 3)) != 1 {
+		t.Fatal("the loss is not known once the content is published")
+	}
+	aborted := c.Session(1)
+	c.Do(1, &meta.Abort{Session: aborted})
+	c.Do(3, &meta.Unheld{Node: 3, Contents: []meta.ContentID{aborted}, Reason: meta.OwedLost}) // nothing will come of it
+}
+
+// A substitute is let go only when every member has what it holds.
+func TestReleaseWaitsForEveryMember(t *testing.T) {
+	c, f, p, members := copies(t, 3, 1)
+	home := members[0]
+	writer := home%3 + 1
+	c.Do(writer, &meta.Down{Node: home, Incarnation: c.Lease(home).Incarnation})
+	with, err := c.DB.Members(mustInode(t, c.DB, f).Policy, f)
+	if err != nil || len(with) != 2 {
+		t.Fatalf("members %v, %v: wanted a substitute", with, err)
+	}
+	sub := with[0] + with[1] - home
+	q := push(c, writer, f, p.Session, votes(c, sub))
+	c.Do(writer, q)
+	c.Boot(home)
+	release := &meta.Release{Node: sub, Contents: []meta.ContentID{q.Session}}
+	c.Do(sub, release)
+	if !holds(t, c, sub, q.Session) {
+		t.Fatal("the only copy is let go")
+	}
+	c.Do(home, &meta.Held{Node: home, Contents: []meta.ContentID{q.Session}, UpTo: c.DB.Index()})
+	c.Do(sub, release)
+	if holds(t, c, sub, q.Session) || !holds(t, c, home, q.Session) {
+		t.Fatal("the substitute is not let go")
+	}
+}

@@ -1,6 +1,7 @@
 package meta_test
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"math/rand/v2"
@@ -13,6 +14,7 @@ import (
 
 	"go.uber.org/goleak"
 
+	"github.com/rdmcfs/rdmcfs/internal/durable"
 	"github.com/rdmcfs/rdmcfs/meta"
 	"github.com/rdmcfs/rdmcfs/meta/metatest"
 )
@@ -363,6 +365,62 @@ func TestBelieved(t *testing.T) {
 		}
 		if !slices.Equal(got, want) {
 			t.Errorf("pages of %d: %v, want %v", limit, got, want)
+		}
+	}
+}
+
+// What the marker says is durable was synced before: the logs of all memtables, also of those that are not the active one, and the
+// directory that names them.
+func TestSyncedMeansSynced(t *testing.T) {
+	dir := t.TempDir()
+	db := openSmall(t, dir)
+	c := metatest.Over(t, db, 1)
+	file(c, meta.RootIno, "f")
+	states, err := filepath.Glob(filepath.Join(dir, "state-*"))
+	if err != nil || len(states) != 1 {
+		t.Fatal(states, err)
+	}
+	older := filepath.Join(states[0], "90000.mem") // stands for the log of a memtable that is not flushed yet
+	if err := os.WriteFile(older, []byte("older"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	logs, err := filepath.Glob(filepath.Join(states[0], "*.mem"))
+	if err != nil || len(logs) < 2 {
+		t.Fatal(logs, err)
+	}
+	stop := durable.Record()
+	index, err := db.Sync()
+	synced := stop()
+	if err != nil || index != db.Index() {
+		t.Fatalf("synced %d of %d, %v", index, db.Index(), err)
+	}
+	for _, name := range append(logs, states[0]) {
+		if _, err := os.Stat(name); err == nil && !slices.Contains(synced, name) {
+			t.Errorf("%s is not synced; synced are %v", name, synced)
+		}
+	}
+	if err := os.Remove(older); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// A snapshot whose records were changed is refused, though every frame of it is whole: the digest of the head does not fit.
+func TestSnapshotOfAChangedStateIsRefused(t *testing.T) {
+	db := meta.OpenMemory()
+	c := metatest.Over(t, db, 1)
+	f := file(c, meta.RootIno, "f")
+	for _, changed := range []bool{false, true} {
+		if changed {
+			db.Forge(f)
+		}
+		s, _, err := db.Snapshot()
+		if err != nil {
+			t.Fatal(err)
+		}
+		err = meta.OpenMemory().Restore(s)
+		s.Close()
+		if changed != errors.Is(err, meta.ErrSnapshot) || !changed && err != nil {
+			t.Fatalf("changed %v: restore says %v", changed, err)
 		}
 	}
 }

@@ -50,6 +50,8 @@ type toy struct {
 	synced *toyState
 	fail   error
 	bad    int // so many snapshots more bring a state that is wrong
+	// restoring, if not nil, is called before a snapshot takes the place of the state.
+	restoring func(index uint64)
 
 	digests map[uint64]uint64
 }
@@ -169,6 +171,9 @@ func (m *toy) Restore(index, _ uint64, r io.Reader) error {
 	}
 	if s.Results == nil {
 		s.Results = map[string]uint64{}
+	}
+	if m.restoring != nil {
+		m.restoring(index)
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()

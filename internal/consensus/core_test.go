@@ -348,3 +348,29 @@ func randomMessage(rng *rand.Rand) *raftpb.Message {
 	}
 	return m
 }
+
+// TestCoreRefusesALogBelowItsPromise: a log that ends before what it has promised to be committed is refused with words, and with no panic
+// of raft's. One that ends there is taken.
+func TestCoreRefusesALogBelowItsPromise(t *testing.T) {
+	for commit := uint64(10); commit < 14; commit++ {
+		state := &raftlog.State{Base: raftlog.Base{Index: 10, Term: 2, Conf: &raftpb.ConfState{Voters: []uint64{1}}},
+			Entries: []*raftpb.Entry{{Index: new(uint64(11)), Term: new(uint64(2)), Type: raftpb.EntryNormal.Enum()}},
+			Hard:    &raftpb.HardState{Term: new(uint64(2)), Commit: new(commit)}}
+		var err error
+		func() {
+			defer func() {
+				if why := recover(); why != nil {
+					t.Errorf("commit %d of a log up to 11: %v", commit, why)
+				}
+			}()
+			_, err = NewCore(CoreConfig{ID: 1, State: state, ElectionTicks: 10, HeartbeatTicks: 2, Intn: func(int) int { return 0 }})
+		}()
+		var short *ShortError
+		switch isShort := errors.As(err, &short); {
+		case commit <= 11 && err != nil, commit > 11 && !isShort:
+			t.Errorf("commit %d of a log up to 11: %v", commit, err)
+		case isShort && (short.LastIndex != 11 || short.Promised != commit):
+			t.Errorf("%+v", short)
+		}
+	}
+}

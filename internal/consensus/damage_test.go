@@ -193,6 +193,45 @@ func TestCrashInTheMiddleOfASnapshot(t *testing.T) {
 	tn.sm = kept // back to a sane history for the cluster's end
 }
 
+// TestSnapshotIsAnnouncedOnDisk: when a snapshot takes the place of the state, the log on disk knows of it already, whatever a power loss
+// takes: a state that is found ahead of its log is understood by that alone.
+func TestSnapshotIsAnnouncedOnDisk(t *testing.T) {
+	c := newCluster(t, 2, func(c *cluster) { c.tune.TailEntries, c.tune.SyncEntries = 50, 10 })
+	voter := c.waitVoters(1)
+	tn := c.nodes[3-voter]
+	c.stop(tn.id)
+	for i := range 400 {
+		c.propose(voter, fmt.Sprint("s", i))
+	}
+	eventually(t, 20*time.Second, "the log is cut", func() bool { return c.nodes[voter].node.Status().LogFirst > 300 })
+	took := make(chan error, 100)
+	tn.sm.restoring = func(index uint64) {
+		opts := raftlog.Options{Dir: "/raft", Identity: c.identity(tn.id), FS: tn.disk.PowerLoss(func(int) int { return 0 }), SegmentBytes: 256 << 10}
+		log, state, err := raftlog.Open(opts)
+		if err == nil {
+			err = log.Close()
+		}
+		if err == nil && (state.Intent == nil || state.Intent.Index != index) {
+			err = fmt.Errorf("the state goes to %d, the log's intent is %+v", index, state.Intent)
+		}
+		select {
+		case took <- err:
+		default:
+		}
+	}
+	c.start(tn.id)
+	c.propose(tn.id, "o")
+	c.converge()
+	select {
+	case err := <-took:
+		if err != nil {
+			t.Fatal(err)
+		}
+	default:
+		t.Fatal("no snapshot was taken")
+	}
+}
+
 // TestCrashInTheMiddleOfASnapshotOverALongerLog: the log reaches beyond the snapshot, but with entries that were never committed. They
 // must not be taken for what the snapshot holds.
 func TestCrashInTheMiddleOfASnapshotOverALongerLog(t *testing.T) {

@@ -124,3 +124,26 @@ func TestFollowsLearnersOfOldVoters(t *testing.T) {
 		}
 	}
 }
+
+// TestFeedRefusesAGap: a follower takes entries that follow its last, skips those that it has, and takes nothing that comes after a gap.
+func TestFeedRefusesAGap(t *testing.T) {
+	f := newFeed(raftlog.Base{Index: 10, Term: 1})
+	entries := func(from, to uint64) (list []Committed) {
+		for i := from; i <= to; i++ {
+			list = append(list, Committed{Index: i, Term: 1})
+		}
+		return list
+	}
+	for _, step := range []struct {
+		from, to uint64
+		taken    bool
+		next     uint64
+	}{{11, 12, true, 13}, {14, 15, false, 13}, {12, 13, true, 14}, {9, 10, true, 14}, {20, 20, false, 14}, {14, 14, true, 15}} {
+		if taken := f.push(entries(step.from, step.to), true); taken != step.taken || f.next() != step.next {
+			t.Fatalf("entries %d to %d: taken %v, next is %d; wanted %v and %d", step.from, step.to, taken, f.next(), step.taken, step.next)
+		}
+	}
+	if list, _, ok := f.after(11, 1<<20); !ok || len(list) != 4 || list[3].Index != 14 {
+		t.Fatalf("the feed has %v", list)
+	}
+}

@@ -111,3 +111,38 @@ func TestNewMemberSavesItsTerm(t *testing.T) {
 		return
 	}
 }
+
+// TestVoteIsOnDisk: a vote in the term that is written already is no move of the commit index alone. A voter that forgot it might vote
+// twice in a term.
+func TestVoteIsOnDisk(t *testing.T) {
+	disk := simfs.New()
+	options := simOptions(1, disk)
+	if err := raftlog.Create(options, raftlog.Base{Conf: &raftpb.ConfState{Voters: []uint64{1, 2, 3}}}); err != nil {
+		t.Fatal(err)
+	}
+	log, _, err := raftlog.Open(options)
+	if err != nil {
+		t.Fatal(err)
+	}
+	n := newNode(Config{Identity: Identity{ID: 1}})
+	defer n.cancel(ErrClosed)
+	n.persist.disk = log
+	for _, want := range []struct{ term, vote uint64 }{{5, 0}, {5, 3}, {6, 0}, {7, 2}} {
+		hard := &raftpb.HardState{Term: new(want.term), Vote: new(want.vote), Commit: new(uint64(0))}
+		if err := n.write(&raftlog.Batch{Hard: hard}); err != nil {
+			t.Fatal(err)
+		}
+		options.FS = disk.PowerLoss(func(int) int { return 0 })
+		log, state, err := raftlog.Open(options)
+		if err != nil {
+			t.Fatal(err)
+		}
+		log.Close()
+		if state.Hard.GetTerm() != want.term || state.Hard.GetVote() != want.vote {
+			t.Fatalf("term %d and vote %d are acknowledged, on disk is %v", want.term, want.vote, state.Hard)
+		}
+	}
+	if err := log.Close(); err != nil {
+		t.Fatal(err)
+	}
+}

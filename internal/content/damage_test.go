@@ -186,3 +186,36 @@ func mendAll(t *testing.T, s *Store, d Damage, p []byte) {
 		}
 	}
 }
+
+// A data file that was cut, or that grew, is not opened: who reads the file itself would see the wrong length. This holds for plain
+// contents and for the extents of a delta.
+func TestDataFileOfAnotherLengthIsNotServed(t *testing.T) {
+	dir := t.TempDir()
+	want := damagedStore(t, dir)
+	for _, path := range heldFiles(t, dir) {
+		if !strings.HasSuffix(path, ".data") && !strings.HasSuffix(path, ".delta") {
+			continue
+		}
+		st, err := os.Stat(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, by := range []int64{-1, 1} {
+			s := openStore(t, dir, Options{})
+			must(t, os.Truncate(path, st.Size()+by)) // under an open store: nothing has looked at it since
+			refused := 0
+			for id := range want {
+				if r, err := s.Open(id); errors.Is(err, ErrCorrupt) {
+					refused++
+				} else if must(t, err); r != nil {
+					must(t, r.Close())
+				}
+			}
+			if refused == 0 {
+				t.Errorf("%s is served with %d bytes more", filepath.Base(path), by)
+			}
+			must(t, s.Close())
+			must(t, os.Truncate(path, st.Size()))
+		}
+	}
+}

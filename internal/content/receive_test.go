@@ -315,3 +315,51 @@ func TestNoAllocationPerBlock(t *testing.T) {
 		t.Errorf("%v allocations per leaf", got)
 	}
 }
+
+// A content that was deleted while it is read is still there under its name: a second store of it must not begin before the reader has
+// ended, and a delta below it keeps its base. Only with the last reader its files go.
+func TestReadersKeepTheFiles(t *testing.T) {
+	s := openStore(t, t.TempDir(), Options{})
+	want := randomBytes(1, BlockBytes+5)
+	shape := Shape{Size: int64(len(want))}
+	put(t, s, testID(1), shape, want)
+	var readers []*Reader
+	for range 2 {
+		r, err := s.Open(testID(1))
+		must(t, err)
+		readers = append(readers, r)
+	}
+	must(t, s.Delete(testID(1)))
+	for i, r := range readers {
+		if files := heldFiles(t, s.dir); len(files) == 0 {
+			t.Fatalf("the files went with %d readers left", len(readers)-i)
+		}
+		if _, err := s.Put(t.Context(), testID(1), shape, bytes.NewReader(want)); err == nil {
+			t.Fatal("stored a second time while the first is read")
+		}
+		must(t, r.Close())
+	}
+	if files := heldFiles(t, s.dir); len(files) != 0 {
+		t.Fatalf("left over: %v", files)
+	}
+	put(t, s, testID(1), shape, want)
+	wantContent(t, s, testID(1), want)
+}
+
+// An abort that comes late, or is applied again, must not take what the log has committed.
+func TestAbortLeavesCommittedContents(t *testing.T) {
+	s := openStore(t, t.TempDir(), Options{})
+	want := randomBytes(1, 5000)
+	put(t, s, testID(1), Shape{Size: int64(len(want))}, want)
+	if err := s.Abort(testID(1)); !errors.Is(err, ErrExists) {
+		t.Fatalf("abort of a committed content: %v", err)
+	}
+	wantContent(t, s, testID(1), want)
+	if _, err := s.Put(t.Context(), testID(2), Shape{Size: int64(len(want))}, bytes.NewReader(want)); err != nil {
+		t.Fatal(err)
+	}
+	must(t, s.Abort(testID(2)))
+	if _, ok := s.State(testID(2)); ok {
+		t.Fatal("an undecided content outlives its abort")
+	}
+}

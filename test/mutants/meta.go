@@ -86,9 +86,9 @@ var ofMeta = []mutant{
 	{"a backlog is believed held", "meta/placement.go",
 		"|| inRanges(n.Backlog, rec.Published):", ":", inApply},
 	{"SYNCED moves without syncing badger", "meta/kv_badger.go",
-		"if err := s.db.Sync(); err != nil {", "if err := error(nil); err != nil {", inApply},
+		"if err := s.db.Sync(); err != nil {", "if index > 0 {\n\t\treturn s.marker.write(index)\n\t}\n\tif err := s.db.Sync(); err != nil {", inApply},
 	{"SYNCED moves without syncing the older logs", "meta/kv_badger.go",
-		"if err := durable.Sync(name); err != nil && !errors.Is(err, os.ErrNotExist) {", "if err := error(nil); err != nil && !errors.Is(err, os.ErrNotExist) {", inApply},
+		"for _, name := range logs {", "for _, name := range logs[:0] {", inApply},
 	{"a snapshot's digest is not checked", "meta/snapshot.go",
 		"if v.head.Sum != sum {", "if v.head.Sum == (sum128{}) && false {", inApply},
 }

@@ -50,7 +50,7 @@ var ofReplicate = []mutant{
 	{"a content that is about to be reported is deleted", "replicate/retire.go",
 		"if m.held.waiting(id) {", "if id.IsZero() {", inReplicate},
 	{"undecided contents of a state that was put back are deleted", "replicate/retire.go",
-		"return err != nil || !over", "return err != nil && !over", inReplicate},
+		"return err != nil || !over", "return err != nil || !over && id.IsZero()", inReplicate},
 	{"a report is forgotten before the log has taken it", "replicate/reports.go",
 		"if err != nil || res.Errno != 0 && res.Errno != syscall.EINVAL {", "if err != nil && res.Errno != syscall.EINVAL {", inReplicate},
 	{"a member that restarted keeps its vote at the root", "replicate/rootview.go",
