@@ -689,3 +689,56 @@ func TestReleaseWaitsForEveryMember(t *testing.T) {
 		t.Fatal("the substitute is not let go")
 	}
 }
+
+// A published file is everybody's: its writer's reservation is over, in the inode, in the name, and when the writer is fenced.
+func TestPublishEndsTheReservation(t *testing.T) {
+	c := metatest.New(t, 2)
+	f := newFile(c, "f")
+	p := push(c, 1, f, meta.ContentID{}, votes(c, 1, 2))
+	if res := c.Do(1, p); res.Inode.Reserved != (meta.Lease{}) {
+		t.Fatalf("reserved for %v after its publish", res.Inode.Reserved)
+	}
+	if i, err := c.DB.Lookup(meta.RootIno, "f", c.Lease(2)); err != nil || i.Ino != f || i.Reserved != (meta.Lease{}) {
+		t.Fatalf("another node sees %+v, %v", i, err)
+	}
+	if res := c.Do(2, push(c, 2, f, p.Session, votes(c, 1, 2))); res.Version != 2 || res.Conflict {
+		t.Fatalf("another node's publish: %+v", res)
+	}
+	c.Boot(1)
+	if i := mustInode(t, c.DB, f); i.Version != 2 {
+		t.Fatalf("after the writer's fence: %+v", i)
+	}
+}
+
+// Proposals of a new incarnation are counted from 1 again: what the incarnation before had proposed under these numbers, and what it had
+// acknowledged, says nothing about them.
+func TestBootBeginsANewWindow(t *testing.T) {
+	c := metatest.New(t, 1)
+	propose := func(l meta.Lease, seq, acked uint64, name string) meta.Result {
+		op := &meta.Create{Parent: meta.RootIno, Name: name, Kind: meta.KindDir, Mode: 0o755}
+		e := meta.Entry{Node: l.Node, Incarnation: l.Incarnation, Seq: seq, Acked: acked, Generation: meta.FirstGeneration, Op: op}
+		res, _, err := c.DB.Apply(c.DB.Index()+1, int64(seq), meta.EncodeEntry(e))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return res
+	}
+	life := c.Lease(1)
+	for n, names := range [][3]string{{"a", "b", "c"}, {"d", "e", "f"}} {
+		for i, name := range names {
+			res := propose(life, uint64(i)+1, uint64(min(i, 1)), name)
+			wantErrno(t, res, 0)
+			if i, err := c.DB.Lookup(meta.RootIno, name, life); err != nil || res.Duplicate || res.Ino != i.Ino {
+				t.Fatalf("life %d makes %s: %+v, %v", n, name, res, err)
+			}
+		}
+		if n == 0 {
+			boot := meta.Entry{Node: 1, Generation: meta.FirstGeneration, Op: &meta.Boot{Node: 1, Store: [16]byte{15: 1}}}
+			res, _, err := c.DB.Apply(c.DB.Index()+1, 9, meta.EncodeEntry(boot))
+			if err != nil || res.Errno != 0 {
+				t.Fatal(res.Errno, err)
+			}
+			life.Incarnation = res.Incarnation
+		}
+	}
+}

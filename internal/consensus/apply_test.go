@@ -3,6 +3,7 @@ package consensus
 import (
 	"fmt"
 	"io"
+	"slices"
 	"testing"
 
 	"go.etcd.io/raft/v3/raftpb"
@@ -65,5 +66,26 @@ func TestHeldJobsKeepTheirOrder(t *testing.T) {
 	}
 	if len(sm.order) != jobs || n.applyQ.queued != 0 || len(a.held) != 0 {
 		t.Fatalf("%d applied, %d held, %d bytes count as queued", len(sm.order), len(a.held), n.applyQ.queued)
+	}
+}
+
+// Entries come again, after a start from the log's base or when a follower changes its voter: the state machine gets each once.
+func TestEntriesThatComeAgainAreAppliedOnce(t *testing.T) {
+	sm := &shaky{}
+	n := newNode(Config{Identity: Identity{ID: 1}, StateMachine: sm})
+	defer n.cancel(ErrClosed)
+	a := &applier{n: n, sm: sm}
+	p := Proposal{Origin: 8, Data: []byte("x")}
+	for _, part := range [][2]uint64{{1, 3}, {3, 5}, {2, 4}, {5, 5}, {5, 7}, {1, 9}} {
+		var list []Committed
+		for i := part[0]; i <= part[1]; i++ {
+			list = append(list, Committed{Index: i, Term: 1, Raw: p.envelope(int64(i))})
+		}
+		if err := a.take(applyJob{session: 1, entries: list}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if want := []uint64{1, 2, 3, 4, 5, 6, 7, 8, 9}; !slices.Equal(sm.order, want) {
+		t.Fatalf("applied %v, want %v", sm.order, want)
 	}
 }
