@@ -1,5 +1,5 @@
-// Package control carries what nodes say to each other apart from file data: one listening port, calls and
-// streams between members, raw connections for consensus, and how a machine becomes a node.
+// Package control carries what nodes say to each other apart from file data: one listening port, calls
+// between members, raw connections for consensus, and how a machine becomes a node.
 //
 // # One port
 //
@@ -7,7 +7,7 @@
 // 0x16 begins TLS; anything else is a data connection of the fabric and goes to the raw handler as it is. Within
 // TLS 1.3 the application protocol (ALPN) decides:
 //
-//	rdmcfs-peer/1    calls and streams                 mutual TLS
+//	rdmcfs-peer/1    calls                             mutual TLS
 //	rdmcfs-raft/1    bytes, handed to consensus        mutual TLS
 //	rdmcfs-renew/1   a new certificate                 mutual TLS; the caller's certificate may have expired
 //	rdmcfs-fabric/1  agreement on a better connection  mutual TLS; then one of the first two within it, see Fabric
@@ -22,17 +22,17 @@
 // goodbye with a reason instead. Then raft's connection is bytes; the others exchange frames, big endian:
 //
 //	 0  length   u32  bytes of payload after the header
-//	 4  type     u8   1 hello, 2 goodbye, 3 call, 4 stream, 5 reply, 6 error, 7 item, 8 end, 9 credit, 10 cancel
+//	 4  type     u8   1 hello, 2 goodbye, 3 call, 5 reply, 6 error, 10 cancel
 //	 5  zero     u8x3
 //	 8  id       u64  of the call, given by the caller, not that of a running one; 0 in hello and goodbye
-//	16  argument u32  call, stream: kind; error, goodbye: code; credit: number of items; else 0
-//	20  timeout  u32  call, stream: milliseconds the caller waits, 0 = no limit; else 0
-//	24  payload       hello: version u32, generation u32; error, goodbye: text; call, stream, reply, item: opaque
+//	16  argument u32  call: kind; error, goodbye: code; else 0
+//	20  timeout  u32  call: milliseconds the caller waits, 0 = no limit; else 0
+//	24  payload       hello: version u32, generation u32; error, goodbye: text; call, reply: opaque
 //
 // A connection carries calls one way only, so a server may stop reading while its handlers are busy without
-// holding up answers. Calls run at the same time and end in any order. A stream is a call with many answers: the
-// acceptor sends at most StreamWindow items beyond what the caller has credited. Nothing here is worth a retry on
-// another connection by itself: a call on a connection that broke fails, and the caller knows whether to repeat it.
+// holding up answers. Calls run at the same time and end in any order. Nothing here is
+// worth a retry on another connection by itself: a call on a connection that broke fails, and the caller knows whether
+// to repeat it.
 //
 // Why not HTTP/2: docs/decisions/003-peer-rpc.md.
 //

@@ -21,7 +21,7 @@ var (
 	ErrProtocol = errors.New("peer broke the protocol: check that both run the same release of rdmcfs")
 	// ErrRefused is a peer that did not accept our certificate.
 	ErrRefused = errors.New("peer refused our certificate: this node may be of another cluster, or a clock may be wrong")
-	// ErrTooLarge is a payload beyond MaxPayload or MaxItem; nothing was sent.
+	// ErrTooLarge is a payload beyond MaxPayload; nothing was sent.
 	ErrTooLarge = errors.New("message too large")
 	// ErrNoHandler is a kind of call that the peer does not know.
 	ErrNoHandler = errors.New("peer does not know this kind of call: upgrade it")

@@ -10,10 +10,6 @@ import (
 const (
 	// MaxPayload is the most bytes that a call or its reply can carry.
 	MaxPayload = 4 << 20
-	// MaxItem is the most bytes of one item of a stream: a 1 MiB block and its description.
-	MaxItem = 1<<20 + 64<<10
-	// StreamWindow is how many items the sender of a stream may be ahead of its receiver.
-	StreamWindow = 8
 
 	headerBytes     = 24
 	textBytesMax    = 4 << 10
@@ -27,17 +23,14 @@ var errFrame = errors.New("malformed frame")
 
 type frameType uint8
 
+// Types 4, 7, 8 and 9 were those of streams of answers, which nothing used. They are not given another meaning.
 const (
-	frameHello frameType = iota + 1
-	frameGoodbye
-	frameCall
-	frameStream
-	frameReply
-	frameError
-	frameItem
-	frameEnd
-	frameCredit
-	frameCancel
+	frameHello   frameType = 1
+	frameGoodbye frameType = 2
+	frameCall    frameType = 3
+	frameReply   frameType = 5
+	frameError   frameType = 6
+	frameCancel  frameType = 10
 )
 
 // header is the fixed part of a frame.
@@ -56,11 +49,9 @@ func payloadMax(t frameType) (uint32, bool) {
 		return helloBytesMax, true
 	case frameGoodbye, frameError:
 		return textBytesMax, true
-	case frameCall, frameStream, frameReply:
+	case frameCall, frameReply:
 		return MaxPayload, true
-	case frameItem:
-		return MaxItem, true
-	case frameEnd, frameCredit, frameCancel:
+	case frameCancel:
 		return 0, true
 	}
 	return 0, false
@@ -87,7 +78,6 @@ func decodeHeader(b []byte) (header, error) {
 		timeoutMS: binary.BigEndian.Uint32(b[20:]),
 	}
 	limit, known := payloadMax(h.kind)
-	opens := h.kind == frameCall || h.kind == frameStream
 	greets := h.kind == frameHello || h.kind == frameGoodbye
 	switch {
 	case !known:
@@ -98,7 +88,7 @@ func decodeHeader(b []byte) (header, error) {
 		return header{}, fmt.Errorf("%w: %d bytes in a frame of type %d, at most %d allowed", errFrame, h.length, h.kind, limit)
 	case greets != (h.id == 0):
 		return header{}, fmt.Errorf("%w: type %d with id %d", errFrame, h.kind, h.id)
-	case h.timeoutMS != 0 && !opens:
+	case h.timeoutMS != 0 && h.kind != frameCall:
 		return header{}, fmt.Errorf("%w: type %d with a timeout", errFrame, h.kind)
 	}
 	return h, nil

@@ -129,19 +129,6 @@ func explainCall(kind, node uint32, err error) error {
 	return fmt.Errorf("control: call %#x to node %d: %w", kind, node, err)
 }
 
-// Stream opens a stream to a node. It lives until its end, its Close, or the end of ctx.
-func (p *Peers) Stream(ctx context.Context, node, kind uint32, payload []byte) (*Stream, error) {
-	c, err := p.client(ctx, node)
-	if err != nil {
-		return nil, err
-	}
-	s, err := c.stream(ctx, kind, payload)
-	if err != nil {
-		return nil, fmt.Errorf("control: stream %#x to node %d: %w", kind, node, err)
-	}
-	return s, nil
-}
-
 // DialRaft opens a connection to the node's Raft handler. The caller owns it.
 func (p *Peers) DialRaft(ctx context.Context, node uint32) (net.Conn, error) {
 	addr, err := p.address(node)

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"crypto/rand"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
@@ -110,9 +109,6 @@ func TestErrorsKeepTheirMeaning(t *testing.T) {
 	}
 	if _, err := peers.Call(bounded(t), 1, kindTest+1, nil); !errors.Is(err, ErrNoHandler) {
 		t.Errorf("unknown kind: %v", err)
-	}
-	if _, err := peers.Stream(bounded(t), 1, kindTest, nil); err != nil {
-		t.Errorf("opening a stream of a kind of calls: %v", err)
 	}
 }
 
@@ -233,123 +229,6 @@ func TestRequestsInHandlersAreBounded(t *testing.T) {
 	wg.Wait()
 	if most.Load() > requestBytesMax {
 		t.Errorf("%d bytes of requests at a time", most.Load())
-	}
-}
-
-func TestStreamInOrderToItsEnd(t *testing.T) {
-	const items = 500
-	peers, _ := pair(t, func(s *Server) {
-		s.HandleStream(kindTest, func(_ context.Context, _ Caller, p []byte, send func([]byte) error) error {
-			for i := range uint32(items) {
-				if err := send(binary.BigEndian.AppendUint32(p, i)); err != nil {
-					return err
-				}
-			}
-			return nil
-		})
-	})
-	st, err := peers.Stream(bounded(t), 1, kindTest, []byte("x"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer st.Close()
-	for i := range uint32(items) {
-		item, err := st.Recv()
-		if err != nil || item[0] != 'x' || binary.BigEndian.Uint32(item[1:]) != i {
-			t.Fatalf("item %d: %x, %v", i, item, err)
-		}
-	}
-	for range 2 {
-		if _, err := st.Recv(); err != io.EOF {
-			t.Fatalf("after the end: %v", err)
-		}
-	}
-}
-
-func TestStreamSenderWaitsForItsReceiver(t *testing.T) {
-	var sent atomic.Int32
-	peers, _ := pair(t, func(s *Server) {
-		s.HandleStream(kindTest, func(_ context.Context, _ Caller, _ []byte, send func([]byte) error) error {
-			for {
-				if err := send(nil); err != nil {
-					return err
-				}
-				sent.Add(1)
-			}
-		})
-		s.HandleCall(kindTest, echo)
-	})
-	st, err := peers.Stream(bounded(t), 1, kindTest, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for i := range int32(100) {
-		if _, err := st.Recv(); err != nil {
-			t.Fatal(err)
-		}
-		if ahead := sent.Load() - i; ahead > 2*StreamWindow {
-			t.Fatalf("sender is %d items ahead", ahead)
-		}
-	}
-	// a stream that nobody reads does not hold up calls
-	if _, err := peers.Call(bounded(t), 1, kindTest, nil); err != nil {
-		t.Error(err)
-	}
-	st.Close()
-}
-
-func TestStreamEndsEarly(t *testing.T) {
-	ended := make(chan error, 1)
-	peers, _ := pair(t, func(s *Server) {
-		s.HandleStream(kindTest, func(_ context.Context, _ Caller, p []byte, send func([]byte) error) error {
-			if len(p) > 0 {
-				send(p)
-				return ErrUnavailable
-			}
-			var err error
-			for err == nil {
-				err = send([]byte("x"))
-			}
-			ended <- err
-			return err
-		})
-	})
-	st, err := peers.Stream(bounded(t), 1, kindTest, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := st.Recv(); err != nil {
-		t.Fatal(err)
-	}
-	st.Close()
-	if err := await(t, "handler's end", ended); !errors.Is(err, context.Canceled) {
-		t.Errorf("handler after Close: %v", err)
-	}
-	if _, err := st.Recv(); !errors.Is(err, ErrClosed) {
-		t.Errorf("Recv after Close: %v", err)
-	}
-
-	ctx, cancel := context.WithCancel(bounded(t))
-	if st, err = peers.Stream(ctx, 1, kindTest, nil); err != nil {
-		t.Fatal(err)
-	}
-	cancel()
-	for err == nil {
-		_, err = st.Recv()
-	}
-	if !errors.Is(err, context.Canceled) {
-		t.Errorf("Recv after cancel: %v", err)
-	}
-	await(t, "handler's end", ended)
-
-	if st, err = peers.Stream(bounded(t), 1, kindTest, []byte("one")); err != nil {
-		t.Fatal(err)
-	}
-	if item, err := st.Recv(); string(item) != "one" || err != nil {
-		t.Errorf("item before the error: %q, %v", item, err)
-	}
-	if _, err := st.Recv(); !errors.Is(err, ErrUnavailable) {
-		t.Errorf("error of the handler: %v", err)
 	}
 }
 

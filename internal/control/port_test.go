@@ -151,15 +151,13 @@ func TestGarbageAfterTheHandshakeIsNamed(t *testing.T) {
 		return conn
 	}
 	for name, frame := range map[string][]byte{
-		"text":             []byte("GET / HTTP/1.1\r\nHost: x\r\n\r\n"),
-		"a reply":          appendHeader(nil, header{kind: frameReply, id: 1}),
-		"a second hello":   appendHello(nil, hello{version: 1}),
-		"too long":         appendHeader(nil, header{kind: frameCall, id: 1, length: MaxPayload + 1}),
-		"too much credit":  appendHeader(nil, header{kind: frameCredit, id: 1, argument: StreamWindow + 1}),
-		"credit of zero":   append(appendHeader(nil, header{kind: frameStream, id: 1, argument: kindTest}), appendHeader(nil, header{kind: frameCredit, id: 1})...),
-		"reserved bytes":   {0, 0, 0, 0, 3, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0},
-		"call with id 0":   appendHeader(nil, header{kind: frameCall}),
-		"credit for calls": append(appendHeader(nil, header{kind: frameCall, id: 1, argument: kindTest + 1}), appendHeader(nil, header{kind: frameCredit, id: 1})...),
+		"text":           []byte("GET / HTTP/1.1\r\nHost: x\r\n\r\n"),
+		"a reply":        appendHeader(nil, header{kind: frameReply, id: 1}),
+		"a second hello": appendHello(nil, hello{version: 1}),
+		"too long":       appendHeader(nil, header{kind: frameCall, id: 1, length: MaxPayload + 1}),
+		"an unused type": appendHeader(nil, header{kind: 4, id: 1, argument: kindTest}),
+		"reserved bytes": {0, 0, 0, 0, 3, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0},
+		"call with id 0": appendHeader(nil, header{kind: frameCall}),
 	} {
 		conn := greeted()
 		if _, err := conn.Write(frame); err != nil {

@@ -24,23 +24,18 @@ const (
 // the handler does not keep it: it is copied right after the handler returns.
 type CallHandler func(ctx context.Context, from Caller, payload []byte) ([]byte, error)
 
-// StreamHandler answers streams of one kind. send copies the item and waits while the caller is StreamWindow items
-// behind; its error ends the stream and should be returned.
-type StreamHandler func(ctx context.Context, from Caller, payload []byte, send func(item []byte) error) error
-
 // Server is a set of handlers by kind. Kinds from KindReserved on belong to this package. Handlers may be added
 // while it serves.
 type Server struct {
 	log *slog.Logger
 
-	mu      sync.RWMutex
-	calls   map[uint32]CallHandler
-	streams map[uint32]StreamHandler
+	mu    sync.RWMutex
+	calls map[uint32]CallHandler
 }
 
 // NewServer makes a server without handlers.
 func NewServer(log *slog.Logger) *Server {
-	return &Server{log: log, calls: map[uint32]CallHandler{}, streams: map[uint32]StreamHandler{}}
+	return &Server{log: log, calls: map[uint32]CallHandler{}}
 }
 
 // HandleCall registers the handler of a kind of call. A kind has one handler.
@@ -53,26 +48,10 @@ func (s *Server) HandleCall(kind uint32, h CallHandler) {
 	s.calls[kind] = h
 }
 
-// HandleStream registers the handler of a kind of stream.
-func (s *Server) HandleStream(kind uint32, h StreamHandler) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.streams[kind] != nil {
-		panic(fmt.Sprintf("control: two handlers for streams of kind %d", kind)) // tidy: two owners of one kind is a programming error
-	}
-	s.streams[kind] = h
-}
-
 func (s *Server) callHandler(kind uint32) CallHandler {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
 	return s.calls[kind]
-}
-
-func (s *Server) streamHandler(kind uint32) StreamHandler {
-	s.mu.RLock()
-	defer s.mu.RUnlock()
-	return s.streams[kind]
 }
 
 // serving is one connection being served.
@@ -87,22 +66,15 @@ type serving struct {
 	tasks  sync.WaitGroup
 
 	mu     sync.Mutex
-	active map[uint64]*incoming
-	held   int           // bytes of requests in handlers
-	freed  chan struct{} // capacity 1: held shrank
-}
-
-// incoming is a call that runs here.
-type incoming struct {
-	cancel context.CancelFunc
-	stream bool
-	credit chan uint32 // streams: capacity 1, items granted and not taken yet
+	active map[uint64]context.CancelFunc // by id, of the calls that run here
+	held   int                           // bytes of requests in handlers
+	freed  chan struct{}                 // capacity 1: held shrank
 }
 
 // ServeConn serves a greeted connection until it ends, then waits for its handlers.
 func (s *Server) ServeConn(ctx context.Context, conn net.Conn, from Caller) error {
 	v := &serving{server: s, conn: conn, from: from, done: make(chan struct{}),
-		active: map[uint64]*incoming{}, freed: make(chan struct{}, 1)}
+		active: map[uint64]context.CancelFunc{}, freed: make(chan struct{}, 1)}
 	v.ctx, v.cancel = context.WithCancel(ctx)
 	v.out = newOutbox(conn, writeTimeout, v.done)
 	stop := context.AfterFunc(v.ctx, func() { conn.Close() })
@@ -130,12 +102,10 @@ func (v *serving) read() error {
 			return err
 		}
 		switch h.kind {
-		case frameCall, frameStream:
+		case frameCall:
 			err = v.accept(in, h)
 		case frameCancel:
 			v.cancelled(h.id)
-		case frameCredit:
-			err = v.credited(h)
 		default:
 			err = fmt.Errorf("%w: frame of type %d from the calling side", ErrProtocol, h.kind)
 		}
@@ -154,53 +124,46 @@ func (v *serving) accept(in *inbox, h header) error {
 	if err != nil {
 		return err
 	}
-	ctx, call, err := v.begin(h)
+	ctx, err := v.begin(h)
 	if err != nil {
 		return err
 	}
-	if call == nil {
+	if ctx == nil {
 		v.release(len(payload))
 		return v.reply(h.id, nil, fmt.Errorf("control: %d calls are running: %w", callsMax, ErrBusy))
 	}
 	v.tasks.Go(func() {
 		defer v.release(len(payload))
-		defer v.end(h.id, call)
-		if call.stream {
-			v.runStream(ctx, h, call, payload)
-			return
-		}
+		defer v.end(h.id)
 		v.runCall(ctx, h, payload)
 	})
 	return nil
 }
 
-// begin enters a call into the table; nil when that is full.
-func (v *serving) begin(h header) (context.Context, *incoming, error) {
+// begin enters a call into the table and makes its context, nil when the table is full.
+func (v *serving) begin(h header) (context.Context, error) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	if v.active[h.id] != nil {
-		return nil, nil, fmt.Errorf("%w: call %d is running already", ErrProtocol, h.id)
+		return nil, fmt.Errorf("%w: call %d is running already", ErrProtocol, h.id)
 	}
 	if len(v.active) >= callsMax {
-		return nil, nil, nil
+		return nil, nil
 	}
-	call := &incoming{stream: h.kind == frameStream}
 	var ctx context.Context
+	var cancel context.CancelFunc
 	if h.timeoutMS == 0 {
-		ctx, call.cancel = context.WithCancel(v.ctx)
+		ctx, cancel = context.WithCancel(v.ctx)
 	} else {
-		ctx, call.cancel = context.WithTimeout(v.ctx, time.Duration(h.timeoutMS)*time.Millisecond)
+		ctx, cancel = context.WithTimeout(v.ctx, time.Duration(h.timeoutMS)*time.Millisecond)
 	}
-	if call.stream {
-		call.credit = make(chan uint32, 1)
-	}
-	v.active[h.id] = call
-	return ctx, call, nil
+	v.active[h.id] = cancel
+	return ctx, nil
 }
 
-func (v *serving) end(id uint64, call *incoming) {
-	call.cancel()
+func (v *serving) end(id uint64) {
 	v.mu.Lock()
+	v.active[id]()
 	delete(v.active, id)
 	v.mu.Unlock()
 }
@@ -218,34 +181,6 @@ func (v *serving) runCall(ctx context.Context, h header, payload []byte) {
 	v.reply(h.id, answer, err)
 }
 
-func (v *serving) runStream(ctx context.Context, h header, call *incoming, payload []byte) {
-	handler := v.server.streamHandler(h.argument)
-	if handler == nil {
-		v.reply(h.id, nil, fmt.Errorf("control: stream of kind %d: %w", h.argument, ErrNoHandler))
-		return
-	}
-	window := uint32(StreamWindow)
-	send := func(item []byte) error {
-		if len(item) > MaxItem {
-			return fmt.Errorf("control: item of %d bytes: %w", len(item), ErrTooLarge)
-		}
-		if window == 0 {
-			select {
-			case window = <-call.credit:
-			case <-ctx.Done():
-				return ctx.Err()
-			}
-		}
-		window--
-		return v.out.put(ctx, header{kind: frameItem, id: h.id}, item)
-	}
-	if err := handler(ctx, v.from, payload, send); err != nil {
-		v.reply(h.id, nil, err)
-		return
-	}
-	v.out.put(v.ctx, header{kind: frameEnd, id: h.id}, nil)
-}
-
 // reply sends the end of a call. It waits only for room in the outbox, which the connection's end frees.
 func (v *serving) reply(id uint64, answer []byte, err error) error {
 	if err == nil {
@@ -260,33 +195,9 @@ func (v *serving) reply(id uint64, answer []byte, err error) error {
 func (v *serving) cancelled(id uint64) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	if call := v.active[id]; call != nil {
-		call.cancel()
+	if cancel := v.active[id]; cancel != nil {
+		cancel()
 	}
-}
-
-// credited adds to what a stream may send. A peer that grants more than it can have consumed is wrong.
-func (v *serving) credited(h header) error {
-	v.mu.Lock()
-	call := v.active[h.id]
-	v.mu.Unlock()
-	switch {
-	case h.argument == 0, h.argument > StreamWindow, call != nil && !call.stream:
-		return fmt.Errorf("%w: credit of %d for call %d", ErrProtocol, h.argument, h.id)
-	case call == nil:
-		return nil
-	}
-	grant := h.argument
-	select {
-	case earlier := <-call.credit:
-		grant += earlier
-	default:
-	}
-	if grant > StreamWindow {
-		return fmt.Errorf("%w: credit of %d for call %d", ErrProtocol, grant, h.id)
-	}
-	call.credit <- grant // only this goroutine sends, and it has just emptied it
-	return nil
 }
 
 // reserve waits until n more bytes of requests may be held.
