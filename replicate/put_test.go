@@ -1,9 +1,11 @@
 package replicate
 
 import (
+	"errors"
 	"testing"
 
 	"github.com/rdmcfs/rdmcfs/internal/content"
+	"github.com/rdmcfs/rdmcfs/meta"
 	"github.com/rdmcfs/rdmcfs/meta/metatest"
 )
 
@@ -41,4 +43,24 @@ func TestTakesSessionsOfTheirOwnWriterOnly(t *testing.T) {
 		}
 	}
 	vote(t, s, small, b)
+}
+
+// A session is given up by the node that began it, and by no other.
+func TestSessionIsStoppedByItsRootOnly(t *testing.T) {
+	s, id, _ := keptBlocks(t, randomBytes(1, 2<<20), 0)
+	h := s.member.find(id)
+	end := func(from meta.NodeID) {
+		t.Helper()
+		if err := s.member.stopped(t.Context(), from, stop{Content: id, Drop: true}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	end(3)
+	if phase, err := ask(t.Context(), h, func() holdPhase { return h.s.phase }); err != nil || phase != holdReceiving {
+		t.Fatalf("stopped by another node than its root: phase %d, %v", phase, err)
+	}
+	end(1)
+	if _, err := ask(t.Context(), h, func() holdPhase { return h.s.phase }); !errors.Is(err, errSessionOver) {
+		t.Errorf("stopped by its root: %v", err)
+	}
 }

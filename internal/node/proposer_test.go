@@ -180,3 +180,19 @@ func TestWhatASnapshotMayHoldIsNotMadeTwice(t *testing.T) {
 		t.Errorf("a reservation, which ends with its incarnation: errno %v, %v", res.Errno, err)
 	}
 }
+
+// What was to be proposed under an incarnation that has ended meanwhile is not: its sequence would be one of the next.
+func TestNothingIsProposedUnderAnEndedIncarnation(t *testing.T) {
+	p := newProposer(t.Context(), nil, 1, 1)
+	p.beginIncarnation(1)
+	old := p.lease()
+	p.beginIncarnation(2)
+	p.beginIncarnation(1) // heard of late
+	if _, _, ok := p.admit(old, &meta.Expire{}); ok {
+		t.Error("proposed under the incarnation that has ended")
+	}
+	data, seq, ok := p.admit(p.lease(), &meta.Expire{})
+	if e, err := meta.DecodeEntry(data); !ok || err != nil || seq != 1 || e.Incarnation != 2 || e.Seq != 1 {
+		t.Errorf("the first proposal of incarnation 2: %+v %v %v", e, ok, err)
+	}
+}

@@ -32,7 +32,7 @@ const (
 // all is the whole table.
 func all() []mutant {
 	var out []mutant
-	for _, part := range [][]mutant{ofMeta, ofReplicate, ofContent, ofConsensus} {
+	for _, part := range [][]mutant{ofMeta, ofReplicate, ofContent, ofConsensus, ofFs, ofNode} {
 		out = append(out, part...)
 	}
 	for i := range out {

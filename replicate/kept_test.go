@@ -1,0 +1,78 @@
+package replicate
+
+import (
+	"context"
+	"slices"
+	"testing"
+
+	"github.com/rdmcfs/rdmcfs/internal/content"
+	"github.com/rdmcfs/rdmcfs/meta"
+	"github.com/rdmcfs/rdmcfs/meta/metatest"
+)
+
+// keptBlocks gives a member the blocks of a session that has ended with its root's incarnation, and announces the session that follows it.
+func keptBlocks(t *testing.T, b []byte, blocks ...int) (*Stepped, meta.ContentID, standing) {
+	t.Helper()
+	c := metatest.New(t, 3)
+	s, store := storingNode(t, c, 2)
+	before, shape := c.Session(1), content.Shape{Size: int64(len(b))}
+	recv, err := store.Begin(storeID(before), shape)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, i := range blocks {
+		if err := recv.WriteBlock(int64(i), b[i*content.BlockBytes:][:recv.Layout().BlockLen(int64(i))], nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := recv.Close(); err != nil {
+		t.Fatal(err)
+	}
+	c.Boot(1)
+	s.member.fenced(1, before.Incarnation)
+	id := c.Session(1)
+	encoded, err := shape.AppendBinary(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	st, err := s.member.announce(t.Context(), 1, announce{Content: id, Shape: encoded, Follows: before})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s, id, st
+}
+
+// The session that follows one that was fenced has the blocks that were kept, and no others.
+func TestSessionAfterAFenceClaimsTheKeptBlocksOnly(t *testing.T) {
+	b := randomBytes(1, 3<<20+1000)
+	for _, kept := range [][]int{nil, {1}, {0, 3}, {0, 1, 2}} {
+		_, _, st := keptBlocks(t, b, kept...)
+		var have []int
+		for i := range 8 {
+			if st.Have.has(i) {
+				have = append(have, i)
+			}
+		}
+		if st.Status != statusReady || !slices.Equal(have, kept) {
+			t.Errorf("kept %v: answers %d with blocks %v", kept, st.Status, have)
+		}
+	}
+}
+
+// All blocks of a session that was fenced are no vote for the session that follows: that needs its root's word, and the check.
+func TestKeptBlocksAreNoVote(t *testing.T) {
+	b := randomBytes(1, 2<<20)
+	right := content.Root(int64(len(b)), []content.Hash{content.Leaf(b[:1<<20]), content.Leaf(b[1<<20:])})
+	for root, want := range map[[32]byte]status{right: statusVoted, {1}: statusRefused} {
+		s, id, st := keptBlocks(t, b, 0, 1)
+		if st.Status == statusVoted || st.Have.count() != 2 {
+			t.Fatalf("answers %d with %d blocks before the root's word", st.Status, st.Have.count())
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), neverComes)
+		got, err := s.member.finish(ctx, finish{Content: id, HasRoot: true, Root: root, WaitMs: 1000})
+		cancel()
+		if err != nil || got.Status != want {
+			t.Errorf("answers %d, want %d: %s %v", got.Status, want, got.Text, err)
+		}
+	}
+}

@@ -1,0 +1,18 @@
+package main
+
+var inFs = []string{fsTests}
+
+var ofFs = []mutant{
+	{"a freed name is not reserved again", "fs/reserve.go",
+		"if err != nil || !lost {", "if err != nil || !lost || l != nil {", inFs},
+	{"an orphan of a fence is taken for delivered", "fs/flush.go",
+		"if err == nil && out.Result.Orphan && f.fenced(l) {", "if err == nil && out.Result.Orphan && l == nil {", inFs},
+	{"a removed file is reserved again", "fs/reserve.go",
+		"return !unlinked && (", "return (!unlinked || l != nil) && (", inFs},
+	{"a freed name is taken from who has it now", "fs/reserve.go",
+		"Excl: true,", "Excl: false,", inFs},
+	{"an overwrite shows its empty version", "fs/flush.go",
+		"!(size == 0 && holdsWriter(pid, ino, procWait)) && !(otherProcess", "!(otherProcess", inFs},
+	{"what a killed program wrote is published", "fs/flush.go",
+		"if closing != nil && wasKilled(pid) {", "if closing == nil && wasKilled(pid) {", inFs},
+}
