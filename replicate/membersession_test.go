@@ -122,6 +122,27 @@ func TestStopOfTheRootLeavesTheVote(t *testing.T) {
 	}
 }
 
+// What the log has aborted is dropped, also with a vote.
+func TestAbortDropsTheVote(t *testing.T) {
+	s := votedSession(t)
+	acts := s.step(mvDecided{verdictAborted})
+	if len(acts) != 2 || acts[0] != (maEndTransfer{}) || acts[1] != (maDrop{}) || s.status() != statusGone {
+		t.Errorf("aborted after the vote: %#v, answers %d", acts, s.status())
+	}
+}
+
+// The root's word comes before the last block.
+func TestNoVoteBeforeEveryBlockIsHere(t *testing.T) {
+	s := &memberSession{}
+	s.step(mvAnnounced{epoch: 1})
+	if acts := s.step(mvRoot{1, [32]byte{1}}); len(acts) != 0 || s.status() != statusReceiving {
+		t.Errorf("the root's word alone leads to %#v, answers %d", acts, s.status())
+	}
+	if acts := s.step(mvWhole{}); len(acts) != 1 || acts[0] != (maCheck{[32]byte{1}}) || s.status() != statusChecking {
+		t.Errorf("the last block leads to %#v, answers %d", acts, s.status())
+	}
+}
+
 // A member checks by the root's word of the epoch that it is in.
 func TestRootsWordOfAnotherEpochIsNotTaken(t *testing.T) {
 	for _, epoch := range []uint32{0, 2} {

@@ -31,4 +31,7 @@ func TestNoSessionNumberIsGivenTwice(t *testing.T) {
 	}
 	take()
 	take()
+	if want := (meta.ContentID{Node: 1, Incarnation: 2, Seq: 4}); numbers.next() != want {
+		t.Errorf("the numbers of an incarnation have gaps")
+	}
 }
