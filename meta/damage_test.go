@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"slices"
 	"syscall"
 	"testing"
 
@@ -103,6 +104,36 @@ func TestFlippedBitIsNoticed(t *testing.T) {
 	if noticed < 40 {
 		t.Fatalf("only %d of 60 were noticed", noticed)
 	}
+}
+
+// A damaged block of records keeps the database from being opened, in whichever table it lies. Found by the check of all records only, it
+// would be read, and passed on, until then.
+func TestDamagedBlockIsNoticedAtTheOpening(t *testing.T) {
+	dir, _ := filled(t)
+	tables, err := filepath.Glob(filepath.Join(dir, "state-*/*.sst"))
+	if err != nil || len(tables) == 0 {
+		t.Fatal(tables, err)
+	}
+	for _, name := range tables {
+		whole, err := os.ReadFile(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, at := range []int{100, len(whole) / 2} { // the index is at the end
+			raw := slices.Clone(whole)
+			raw[at] ^= 4
+			if err := os.WriteFile(name, raw, 0o600); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := meta.Open(dir, small()); !errors.Is(err, meta.ErrDamaged) {
+				t.Fatalf("%s with a wrong byte %d of %d: %v", filepath.Base(name), at, len(raw), err)
+			}
+		}
+		if err := os.WriteFile(name, whole, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	openSmall(t, dir)
 }
 
 // A table that a compaction deletes while it is checked is no damage.

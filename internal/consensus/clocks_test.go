@@ -6,7 +6,10 @@ import (
 	"testing"
 	"time"
 
+	"go.etcd.io/raft/v3/raftpb"
 	"pgregory.net/rapid"
+
+	"github.com/rdmcfs/rdmcfs/internal/consensus/raftlog"
 )
 
 // stampError proposes through a node and tells how far the stamp in the log is from the truth.
@@ -163,4 +166,50 @@ func TestClockWire(t *testing.T) {
 			t.Fatal("a cut answer was taken")
 		}
 	})
+}
+
+// A peer's question tells what its clock showed only if it names a recent time of this run of this node: one that was on its way for long,
+// or was meant for an earlier run, would be taken for a clock that is wrong.
+func TestOldReadingsOfClocksDoNotCount(t *testing.T) {
+	for _, c := range []struct {
+		run    uint64 // more than this node's
+		mono   time.Duration
+		counts bool
+	}{{0, 0, true}, {0, -clockFresh / 2, true}, {0, -2 * clockFresh, false}, {0, 2 * clockTrip, false}, {1, 0, false}} {
+		n := newNode(Config{Identity: Identity{ID: 1}})
+		n.clocks.born = n.clocks.born.Add(-time.Hour)
+		ask := clockCall{wall: n.wall(), run: n.run + c.run, mono: n.mono() + int64(c.mono)}
+		if _, err := n.answerClock(2, ask.append(nil)); err != nil {
+			t.Fatal(err)
+		}
+		if got := n.clocks.clock.Has(2); got != c.counts {
+			t.Errorf("%+v: counts %v", c, got)
+		}
+		n.cancel(ErrClosed)
+	}
+}
+
+// A node that begins from a log knows the last time in it before anything is applied, whether that is of an entry or of the log's base.
+// With a wall clock years behind, its time is not before that.
+func TestStartKnowsTheTimesOfItsLog(t *testing.T) {
+	last := time.Now().UnixNano()
+	entry := &raftpb.Entry{Index: new(uint64(11)), Term: new(uint64(2)), Type: raftpb.EntryNormal.Enum(), Data: (&Proposal{Origin: 1, Seq: 1}).envelope(last)}
+	conf := &raftpb.ConfState{Voters: []uint64{1, 2, 3}}
+	for name, state := range map[string]*raftlog.State{
+		"entry": {Base: raftlog.Base{Index: 10, Term: 2, Time: last - 5, Conf: conf}, Entries: []*raftpb.Entry{entry}},
+		"base":  {Base: raftlog.Base{Index: 11, Term: 2, Time: last, Conf: conf}},
+	} {
+		n := newNode(Config{Identity: Identity{ID: 1}, Wall: func() time.Time { return time.Unix(0, last).Add(-5 * year) }})
+		state.Hard = &raftpb.HardState{Term: new(uint64(2)), Commit: new(uint64(11))}
+		if err := n.newCore(state); err != nil {
+			t.Fatal(err)
+		}
+		if at := n.loop.core.LastTime(); at != last {
+			t.Errorf("%s: the log ends at %d, its core says %d", name, last, at)
+		}
+		if at := n.Now().UnixNano(); at < last {
+			t.Errorf("%s: the node's time is %v before its log's", name, time.Duration(last-at))
+		}
+		n.cancel(ErrClosed)
+	}
 }

@@ -125,3 +125,28 @@ func TestDivergenceIsForgotten(t *testing.T) {
 		}
 	}
 }
+
+// A follower's last entry is compared with this node's of the same index by term and by time, each if both know it, and by nothing at an
+// index that this node's log does not reach.
+func TestProofIsComparedWithTheLog(t *testing.T) {
+	n := newNode(Config{Identity: Identity{ID: 1}})
+	defer n.cancel(ErrClosed)
+	n.feed = newFeed(raftlog.Base{Index: 7, Term: 3, Time: 500})
+	for _, c := range []struct {
+		proof   proof
+		differs bool
+	}{
+		{proof{applied: 7, term: 3, timeNanos: 500}, false},
+		{proof{applied: 7, term: 2, timeNanos: 500}, true},
+		{proof{applied: 7, term: 3, timeNanos: 501}, true},
+		{proof{applied: 7, timeNanos: 501}, true},
+		{proof{applied: 7, term: 2}, true},
+		{proof{applied: 7}, false},
+		{proof{applied: 6, term: 2, timeNanos: 400}, false},
+		{proof{applied: 8, term: 2, timeNanos: 400}, false},
+	} {
+		if why := n.divergenceOfLog(2, c.proof); (why != "") != c.differs {
+			t.Errorf("%+v: %q", c.proof, why)
+		}
+	}
+}

@@ -241,3 +241,30 @@ func TestTricklingVoterIsLeft(t *testing.T) {
 		t.Errorf("patience %v", p)
 	}
 }
+
+// A follower whose own state machine is slow has no reason to leave its voter: what is due waits here. Once that is over, a voter that
+// sends nothing is left.
+func TestSlowFollowerBlamesNobody(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(Config{Identity: Identity{ID: 1}})
+		defer n.cancel(ErrClosed)
+		n.feed = newFeed(raftlog.Base{Index: 10})
+		n.state.wanted = 20
+		n.applyQ.queued = applyHighBytes + 1
+		ctx, cancel := context.WithCancel(t.Context())
+		target := &followTarget{peer: 2, stream: &stream{}, cancel: cancel, wanted: make(chan struct{}, 1)}
+		done := make(chan struct{})
+		go func() { defer close(done); n.watchLag(ctx, target) }()
+		signal(target.wanted)
+		time.Sleep(time.Minute) // tidy: virtual time
+		if ctx.Err() != nil {
+			t.Error("the voter is left while this node is behind with what it has got")
+		}
+		n.applyQ.unhold(&applyJob{entries: []Committed{{Raw: make([]byte, 1000)}}})
+		<-done
+		if ctx.Err() == nil {
+			t.Error("a voter that sends nothing is not left")
+		}
+		cancel()
+	})
+}

@@ -3,6 +3,7 @@ package content
 import (
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/rdmcfs/rdmcfs/internal/durable"
@@ -21,6 +22,24 @@ func TestOpenSyncsTheDirectories(t *testing.T) {
 	for _, want := range []string{dir, filepath.Join(dir, "held"), filepath.Join(dir, "staging"), filepath.Dir(dir)} {
 		if !slices.Contains(synced, want) {
 			t.Errorf("%s was not synced, only %q", want, synced)
+		}
+	}
+}
+
+// The directory that a content's files are in is made with the first of them: its name is durable before the content counts as stored.
+func TestNewShardIsSynced(t *testing.T) {
+	s := openStore(t, t.TempDir(), Options{})
+	for n := range byte(20) {
+		id := ID{0: n + 1, 15: n}
+		stop := durable.Record()
+		_, err := s.Put(t.Context(), id, Shape{Size: 5}, strings.NewReader("hello"))
+		synced := stop()
+		must(t, err)
+		if held := filepath.Join(s.dir, "held"); n == 0 && !slices.Contains(synced, held) {
+			t.Errorf("%s was not synced, only %q", held, synced)
+		}
+		if dir := s.shardDir(id); !slices.Contains(synced, dir) {
+			t.Errorf("%s was not synced, only %q", dir, synced)
 		}
 	}
 }
