@@ -144,9 +144,6 @@ func (m *Mount) probePassthrough(o Options) {
 // Passthrough reports whether staged files are read and written by the kernel itself, and if not, why.
 func (m *Mount) Passthrough() (on bool, why string) { return m.fs.passthrough.Load(), m.why }
 
-// Epochs reports whether the kernel can drop all cached names at once; if not, it caches none.
-func (m *Mount) Epochs() bool { return m.fs.entryTimeout > 0 }
-
 // Dir is the mount point.
 func (m *Mount) Dir() string { return m.dir }
 

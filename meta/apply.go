@@ -36,7 +36,7 @@ func (t *tx) run(data []byte) Result {
 // runAnonymous runs the operations that are harmless to repeat and need no booted proposer.
 func (t *tx) runAnonymous() (Result, syscall.Errno) {
 	switch t.entry.Op.(type) {
-	case *Join, *Boot, *Down, *Evict, *EvictSpare, *Drain, *Expire, *AddToken, *SetVoters, *SetGlobal:
+	case *Join, *Boot, *Down, *Evict, *EvictSpare, *Drain, *Expire, *AddToken, *SetVoters:
 		return t.dispatch()
 	}
 	return Result{}, syscall.ESTALE
@@ -148,8 +148,6 @@ func (t *tx) dispatchCluster() (Result, syscall.Errno) {
 		return t.addToken(o)
 	case *SetVoters:
 		return t.setVoters(o)
-	case *SetGlobal:
-		return t.setGlobal(o)
 	}
 	return Result{}, syscall.ENOSYS
 }

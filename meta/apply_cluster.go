@@ -13,7 +13,6 @@ const (
 	policiesMax  = 4096
 	labelsMax    = 64
 	stringMax    = 1024
-	globalMax    = 256 << 10
 	minCopiesMax = nodesMax
 )
 
@@ -397,20 +396,6 @@ func (t *tx) setVoters(o *SetVoters) (Result, syscall.Errno) {
 		n.Voter = !n.Voter
 		t.saveNode(n)
 		t.emit(Event{Kind: EventNode, Node: n.ID, Incarnation: n.Incarnation})
-	}
-	return Result{}, ok
-}
-
-func (t *tx) setGlobal(o *SetGlobal) (Result, syscall.Errno) {
-	switch {
-	case o.Key == "" || len(o.Key) > NameMax:
-		return Result{}, syscall.EINVAL
-	case len(o.Value) > globalMax:
-		return Result{}, syscall.E2BIG
-	case o.Value == nil:
-		t.del(globalKey(o.Key))
-	default:
-		t.set(globalKey(o.Key), rawValue(o.Value))
 	}
 	return Result{}, ok
 }

@@ -82,7 +82,6 @@ var opMakers = map[uint8]func() codedOp{
 	17: func() codedOp { return new(Expire) },
 	18: func() codedOp { return new(AddToken) },
 	19: func() codedOp { return new(SetVoters) },
-	20: func() codedOp { return new(SetGlobal) },
 	21: func() codedOp { return new(Release) },
 	22: func() codedOp { return new(Drain) },
 	23: func() codedOp { return new(EvictSpare) },
@@ -274,8 +273,3 @@ func (o *AddToken) code(c *coder) {
 }
 
 func (o *SetVoters) code(c *coder) { c.nodes(&o.Voters) }
-
-func (o *SetGlobal) code(c *coder) {
-	c.str(&o.Key)
-	c.bytes(&o.Value)
-}

@@ -50,7 +50,6 @@ type Reader interface {
 	Decided(session ContentID) (bool, error)
 	// Token reports whether a join token's hash is known and when it expires; used tokens are remembered.
 	Token(hash [32]byte) (expires int64, used bool, err error)
-	Global(key string) ([]byte, error)
 	StatFS() (files uint64, bytes uint64)
 	Digest() (index uint64, sum [16]byte)
 }

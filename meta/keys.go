@@ -24,7 +24,6 @@ import "encoding/binary"
 //	x node seq                     Result in the exactly-once window
 //	q policy                       Policy
 //	t hash                         token
-//	g key                          global value
 const (
 	tableHead     = 'H'
 	tableInode    = 'i'
@@ -46,7 +45,6 @@ const (
 	tableResult   = 'x'
 	tablePolicy   = 'q'
 	tableToken    = 't'
-	tableGlobal   = 'g'
 )
 
 var headKey = []byte{tableHead}
@@ -126,8 +124,6 @@ func reservedKey(l Lease, ino Ino) []byte {
 func resultKey(node NodeID, seq uint64) []byte {
 	return binary.BigEndian.AppendUint64(key32(tableResult, uint32(node)), seq)
 }
-
-func globalKey(key string) []byte { return append([]byte{tableGlobal}, key...) }
 
 func formerKey(node NodeID, store [16]byte) []byte {
 	return append(key32(tableFormer, uint32(node)), store[:]...)

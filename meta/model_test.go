@@ -433,7 +433,7 @@ func (m *modelCheck) pushActions(w *world, i int, add func(string, func(*world))
 			})
 		}
 	}
-	if p.votes.Count() > 0 && p.seq == 0 && len(w.flight) < 3 {
+	if len(p.votes.Bitmap) > 0 && p.seq == 0 && len(w.flight) < 3 {
 		add(fmt.Sprint("propose publish ", i), func(w *world) { m.proposePublish(w, i) })
 	}
 	if p.seq > 0 && w.budget.retries > 0 && len(w.flight) < 3 {

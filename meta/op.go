@@ -241,12 +241,6 @@ type AddToken struct {
 // SetVoters records which nodes vote, for status and for choosing peers.
 type SetVoters struct{ Voters []NodeID }
 
-// SetGlobal stores a small opaque cluster value under a key.
-type SetGlobal struct {
-	Key   string
-	Value []byte
-}
-
 // Result answers one operation.
 type Result struct {
 	Index       uint64
@@ -315,7 +309,6 @@ func (*Restore) opcode() uint8   { return 16 }
 func (*Expire) opcode() uint8    { return 17 }
 func (*AddToken) opcode() uint8  { return 18 }
 func (*SetVoters) opcode() uint8 { return 19 }
-func (*SetGlobal) opcode() uint8 { return 20 }
 func (*Release) opcode() uint8   { return 21 }
 func (*Drain) opcode() uint8     { return 22 }
 

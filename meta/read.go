@@ -409,6 +409,3 @@ func (db *DB) Token(hash [32]byte) (expires int64, used bool, err error) {
 	})
 	return k.Expires, err == nil && k.Left == 0, err
 }
-
-// Global reads a cluster value.
-func (db *DB) Global(key string) ([]byte, error) { return db.value(globalKey(key)) }

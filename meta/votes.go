@@ -1,7 +1,5 @@
 package meta
 
-import "math/bits"
-
 // Add records the vote of a node.
 func (v *Votes) Add(n NodeID) {
 	if n == 0 {
@@ -18,13 +16,4 @@ func (v *Votes) Add(n NodeID) {
 func (v *Votes) Has(n NodeID) bool {
 	i := int(n-1) / 8
 	return n != 0 && i < len(v.Bitmap) && v.Bitmap[i]&(1<<((n-1)%8)) != 0
-}
-
-// Count is the number of votes.
-func (v *Votes) Count() int {
-	n := 0
-	for _, b := range v.Bitmap {
-		n += bits.OnesCount8(b)
-	}
-	return n
 }

@@ -64,12 +64,3 @@ func (l *Links) Slow(ctx context.Context, from, to int, rate string) error {
 	}
 	return nil
 }
-
-// Status is the script's account of bytes and drops.
-func (l *Links) Status(ctx context.Context) string {
-	out, err := l.command(ctx, "status").Output()
-	if err != nil {
-		return err.Error()
-	}
-	return string(out)
-}

@@ -61,8 +61,6 @@ type Member struct {
 	Up bool
 	// DownFor is for how long it has been down (0 if up).
 	DownFor time.Duration
-	// NeverVote excludes the node from the policy's choice.
-	NeverVote bool
 }
 
 // Config tells Open about a node. Dir, Identity, StateMachine and Dial are required.
@@ -131,9 +129,7 @@ type ProposeOptions struct {
 	// Patient makes a proposal wait for a leader also when none has been known for long, for Tuning.LeaderAwaited. It is for callers
 	// that lose much by a refusal and hold up nobody else: a close may come just before this node is reached again.
 	Patient bool
-	// WaitVisible makes Propose wait, after the apply, until the nodes have made the index visible.
-	WaitVisible bool
-	// Nodes are those waited for; nil means all that are up by the leader's Config.Members.
+	// Nodes are those that Barrier waits for; nil means all that are up by the leader's Config.Members.
 	Nodes []ID
 	// BarrierTimeout bounds that wait; 0 means the tuning's.
 	BarrierTimeout time.Duration
@@ -148,10 +144,6 @@ type Proposed struct {
 	// Skipped says that this node took a snapshot while the proposal was under way: it may have been applied within that
 	// before, and Result is of another time.
 	Skipped bool
-	// Behind are the nodes of a WaitVisible that were not known to show the index in time.
-	Behind []ID
-	// BarrierErr says why the wait could not be done (no leader to ask); then nothing is known of the other nodes.
-	BarrierErr error
 }
 
 // Role is what a node is to raft.

@@ -405,7 +405,7 @@ func (n *Node) showApplied(entries []Entry, proposals []Proposal, results []any)
 	n.mu.Lock()
 	for i := range entries {
 		p := &proposals[i]
-		if p.Flags&flagWaitVisible != 0 {
+		if p.Flags&flagAnnounce != 0 {
 			n.state.wanted = max(n.state.wanted, entries[i].Index)
 		}
 		if p.Origin == n.id && p.Run == n.run {

@@ -27,7 +27,7 @@ func percentiles(took []time.Duration) (p50, p99 time.Duration) {
 	return took[len(took)/2], took[len(took)*99/100]
 }
 
-func benchPropose(b *testing.B, pick func(leader, observer ID) ID, proposers int, opts ProposeOptions) {
+func benchPropose(b *testing.B, pick func(leader, observer ID) ID, proposers int, visible bool) {
 	c, leader, observer := benchCluster(b)
 	node := c.nodes[pick(leader, observer)].node
 	payload := make([]byte, 256)
@@ -47,9 +47,16 @@ func benchPropose(b *testing.B, pick func(leader, observer ID) ID, proposers int
 					return
 				}
 				began := time.Now()
-				p, err := node.Propose(context.Background(), append([]byte(fmt.Sprintf("%08d", i)), payload...), opts)
-				if err != nil || p.BarrierErr != nil || len(p.Behind) > 0 {
-					b.Errorf("propose: %v %v %v", err, p.BarrierErr, p.Behind)
+				command := fmt.Sprintf("%08d%s", i, payload)
+				var behind []ID
+				var err error
+				if visible {
+					_, behind, err = proposeVisible(node, command, ProposeOptions{})
+				} else {
+					_, err = node.Propose(context.Background(), []byte(command), ProposeOptions{})
+				}
+				if err != nil || len(behind) > 0 {
+					b.Errorf("propose: %v, behind %v", err, behind)
 					return
 				}
 				mu.Lock()
@@ -69,25 +76,25 @@ func benchPropose(b *testing.B, pick func(leader, observer ID) ID, proposers int
 }
 
 func BenchmarkProposeLeader(b *testing.B) {
-	benchPropose(b, func(l, _ ID) ID { return l }, 1, ProposeOptions{})
+	benchPropose(b, func(l, _ ID) ID { return l }, 1, false)
 }
 
 func BenchmarkProposeObserver(b *testing.B) {
-	benchPropose(b, func(_, o ID) ID { return o }, 1, ProposeOptions{})
+	benchPropose(b, func(_, o ID) ID { return o }, 1, false)
 }
 
 func BenchmarkProposeObserverVisible(b *testing.B) {
-	benchPropose(b, func(_, o ID) ID { return o }, 1, ProposeOptions{WaitVisible: true})
+	benchPropose(b, func(_, o ID) ID { return o }, 1, true)
 }
 
 func BenchmarkProposeObserver16(b *testing.B) {
-	benchPropose(b, func(_, o ID) ID { return o }, 16, ProposeOptions{})
+	benchPropose(b, func(_, o ID) ID { return o }, 16, false)
 }
 
 func BenchmarkProposeObserver16Visible(b *testing.B) {
-	benchPropose(b, func(_, o ID) ID { return o }, 16, ProposeOptions{WaitVisible: true})
+	benchPropose(b, func(_, o ID) ID { return o }, 16, true)
 }
 
 func BenchmarkProposeObserver128(b *testing.B) {
-	benchPropose(b, func(_, o ID) ID { return o }, 128, ProposeOptions{})
+	benchPropose(b, func(_, o ID) ID { return o }, 128, false)
 }

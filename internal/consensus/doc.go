@@ -29,6 +29,8 @@
 //
 //	n, err := consensus.Open(consensus.Config{Dir: dir, Identity: id, StateMachine: sm, Dial: dial})
 //	...
-//	p, err := n.Propose(ctx, data, consensus.ProposeOptions{WaitVisible: true})
-//	// p.Result is what Apply returned here; p.Behind names the nodes that have not made it visible.
+//	p, err := n.Propose(ctx, data, consensus.ProposeOptions{Announce: true})
+//	// p.Result is what Apply returned here.
+//	behind, err := n.Barrier(ctx, p.Index, consensus.ProposeOptions{Announced: true})
+//	// behind names the nodes that have not made it visible.
 package consensus

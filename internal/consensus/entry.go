@@ -11,8 +11,8 @@ const (
 	envelopeVersion = 1
 	envelopeBytes   = 2 + 8 + 8 + 8 + 8
 
-	// flagWaitVisible on an entry asks every node to report at once when it has made the entry visible.
-	flagWaitVisible = 1
+	// flagAnnounce on an entry asks every node to report at once when it has made the entry visible.
+	flagAnnounce = 1
 )
 
 // Proposal is one proposal on its way to the log. Origin, Run and Seq name the waiting call: Run differs in each life

@@ -44,11 +44,11 @@ func TestObserverLeavesAVoterThatLags(t *testing.T) {
 		}
 		return nil
 	})
-	opts := ProposeOptions{WaitVisible: true, Nodes: []ID{observer}, BarrierTimeout: 15 * time.Second}
+	opts := ProposeOptions{Nodes: []ID{observer}, BarrierTimeout: 15 * time.Second}
 	for _, command := range []string{"stands", "again"} {
-		p, err := c.nodes[leader].node.Propose(context.Background(), []byte(command), opts)
-		if err != nil || p.BarrierErr != nil || len(p.Behind) > 0 {
-			t.Fatalf("%+v, %v: observer %d follows %d", p, err, observer, c.nodes[observer].node.Status().Following)
+		p, behind, err := proposeVisible(c.nodes[leader].node, command, opts)
+		if err != nil || len(behind) > 0 {
+			t.Fatalf("%+v, behind %v, %v: observer %d follows %d", p, behind, err, observer, c.nodes[observer].node.Status().Following)
 		}
 	}
 	if at := c.nodes[observer].node.Status().Following; at == voter {

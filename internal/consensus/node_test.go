@@ -150,10 +150,9 @@ func TestBarrierNamesThoseBehind(t *testing.T) {
 	}()
 	defer func() { close(stop); <-done }()
 	for _, tn := range c.running() {
-		opts := ProposeOptions{WaitVisible: true, Nodes: []ID{1, 2, 3, 4}}
-		p, err := tn.node.Propose(context.Background(), []byte(fmt.Sprint("w", tn.id)), opts)
-		if err != nil || p.BarrierErr != nil || len(p.Behind) > 0 {
-			t.Fatalf("node %d: %+v, %v", tn.id, p, err)
+		p, behind, err := proposeVisible(tn.node, fmt.Sprint("w", tn.id), ProposeOptions{Nodes: []ID{1, 2, 3, 4}})
+		if err != nil || len(behind) > 0 {
+			t.Fatalf("node %d: %+v, behind %v, %v", tn.id, p, behind, err)
 		}
 		for id := ID(1); id <= 4; id++ {
 			if c.nodes[id].node.Status().Visible < p.Index {
@@ -162,11 +161,11 @@ func TestBarrierNamesThoseBehind(t *testing.T) {
 		}
 	}
 	node := c.nodes[4].node
-	p, err := node.Propose(context.Background(), []byte("late"), ProposeOptions{WaitVisible: true, BarrierTimeout: 300 * time.Millisecond})
-	if err != nil || p.BarrierErr != nil || !contains(p.Behind, lagging) { // on a late machine others may be behind too
-		t.Fatalf("%+v, %v", p, err)
+	p, behind, err := proposeVisible(node, "late", ProposeOptions{BarrierTimeout: 300 * time.Millisecond})
+	if err != nil || !contains(behind, lagging) { // on a late machine others may be behind too
+		t.Fatalf("%+v, behind %v, %v", p, behind, err)
 	}
-	behind, err := node.Barrier(context.Background(), p.Index, ProposeOptions{Nodes: []ID{1, 2, 3, 4}, BarrierTimeout: time.Minute})
+	behind, err = node.Barrier(context.Background(), p.Index, ProposeOptions{Nodes: []ID{1, 2, 3, 4}, BarrierTimeout: time.Minute})
 	if err != nil || len(behind) > 0 {
 		t.Fatalf("barrier: %v, %v", behind, err)
 	}
@@ -176,9 +175,9 @@ func TestBarrierNamesThoseBehind(t *testing.T) {
 	}
 	began := time.Now()
 	c.stop(lagging)
-	p, err = node.Propose(context.Background(), []byte("gone"), ProposeOptions{WaitVisible: true, BarrierTimeout: time.Minute})
-	if err != nil || len(p.Behind) != 1 || time.Since(began) > time.Minute/2 {
-		t.Fatalf("%+v, %v after %v", p, err, time.Since(began))
+	p, behind, err = proposeVisible(node, "gone", ProposeOptions{BarrierTimeout: time.Minute})
+	if err != nil || len(behind) != 1 || time.Since(began) > time.Minute/2 {
+		t.Fatalf("%+v, behind %v, %v after %v", p, behind, err, time.Since(began))
 	}
 	behind, err = node.Barrier(context.Background(), p.Index, ProposeOptions{Nodes: []ID{1, 2, 3}})
 	if err != nil || len(behind) > 0 {

@@ -55,7 +55,7 @@ func promptOf(kind raftpb.EntryType, data []byte) (all bool, origin ID) {
 	if len(data) < envelopeBytes {
 		return false, 0
 	}
-	return data[1]&flagWaitVisible != 0, binary.LittleEndian.Uint64(data[10:])
+	return data[1]&flagAnnounce != 0, binary.LittleEndian.Uint64(data[10:])
 }
 
 // pass returns the message if it is to be sent now.

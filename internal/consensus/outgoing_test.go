@@ -39,7 +39,7 @@ func TestCommitNewsIsHeldBack(t *testing.T) {
 	if len(o.held) != 1 {
 		t.Fatalf("%d messages held", len(o.held))
 	}
-	e = entryAt(12, 1, flagWaitVisible)
+	e = entryAt(12, 1, flagAnnounce)
 	o.note([]*raftpb.Entry{e})
 	if !send(appendMessage(2, 11, e)) || len(o.held) != 0 {
 		t.Error("the next entries did not take the news along")

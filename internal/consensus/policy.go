@@ -73,7 +73,7 @@ func PlanVoters(members []Member, voters []ID, self ID, deadAfter time.Duration)
 func candidates(members []Member, voters []ID) []ID {
 	var list []ID
 	for _, m := range members {
-		if m.Up && !m.NeverVote && !slices.Contains(voters, m.ID) {
+		if m.Up && !slices.Contains(voters, m.ID) {
 			list = append(list, m.ID)
 		}
 	}

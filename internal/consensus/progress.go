@@ -217,10 +217,6 @@ func (n *Node) want(index uint64) {
 
 // Barrier waits until the nodes (nil: all that are up) have made index visible, and names those that have not in time.
 func (n *Node) Barrier(ctx context.Context, index uint64, opts ProposeOptions) (behind []ID, err error) {
-	return n.barrier(ctx, index, opts, opts.Announced)
-}
-
-func (n *Node) barrier(ctx context.Context, index uint64, opts ProposeOptions, announced bool) ([]ID, error) {
 	timeout := opts.BarrierTimeout
 	if timeout <= 0 {
 		timeout = n.tune.BarrierTimeout
@@ -228,19 +224,19 @@ func (n *Node) barrier(ctx context.Context, index uint64, opts ProposeOptions, a
 	ctx, cancel := context.WithTimeout(ctx, timeout+time.Second)
 	defer cancel()
 	flags := uint8(0)
-	if announced {
+	if opts.Announced {
 		flags |= 1
 	}
 	if opts.Nodes == nil {
 		flags |= 2
 	}
 	body := append(appendU64s(nil, index, uint64(timeout.Milliseconds())), flags)
-	body, err := n.askLeader(ctx, callBarrier, appendIDs(body, opts.Nodes))
+	body, err = n.askLeader(ctx, callBarrier, appendIDs(body, opts.Nodes))
 	if err != nil {
 		return opts.Nodes, fmt.Errorf("consensus: barrier at %d: %w", index, err)
 	}
 	r := reader{b: body}
-	behind := r.ids(maxBarrierNodes)
+	behind = r.ids(maxBarrierNodes)
 	if err := r.done(); err != nil {
 		return opts.Nodes, fmt.Errorf("consensus: barrier at %d: %w", index, err)
 	}

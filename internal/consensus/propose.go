@@ -80,9 +80,6 @@ func (n *Node) Propose(ctx context.Context, data []byte, opts ProposeOptions) (P
 		n.dropWaiter(w)
 		return Proposed{}, fmt.Errorf("consensus: propose: %w", out.err)
 	}
-	if opts.WaitVisible {
-		out.Behind, out.BarrierErr = n.barrier(ctx, out.Index, opts, true)
-	}
 	return out.Proposed, nil
 }
 
@@ -102,8 +99,8 @@ func (n *Node) addWaiter(data []byte, opts ProposeOptions) (*waiter, error) {
 	if opts.Patient {
 		w.patient = n.tune.LeaderAwaited
 	}
-	if opts.WaitVisible || opts.Announce {
-		w.p.Flags |= flagWaitVisible
+	if opts.Announce {
+		w.p.Flags |= flagAnnounce
 	}
 	n.state.waiters[w.p.Seq] = w
 	return w, nil

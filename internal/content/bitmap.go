@@ -1,7 +1,5 @@
 package content
 
-import "math/bits"
-
 // Bitmap is a set of stream blocks: bit i%64 of word i/64 is block i.
 type Bitmap []uint64
 
@@ -15,15 +13,3 @@ func (b Bitmap) Has(i int64) bool {
 
 // Set adds block i, which must be in range.
 func (b Bitmap) Set(i int64) { b[i/64] |= 1 << (i % 64) }
-
-// Clear takes block i, which must be in range, out.
-func (b Bitmap) Clear(i int64) { b[i/64] &^= 1 << (i % 64) }
-
-// Count is the number of blocks in the set.
-func (b Bitmap) Count() int64 {
-	n := 0
-	for _, w := range b {
-		n += bits.OnesCount64(w)
-	}
-	return int64(n)
-}

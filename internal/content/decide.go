@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"time"
 )
 
 // Info describes a held content.
@@ -72,22 +71,6 @@ func (s *Store) kill(id ID, states ...State) error {
 	return fmt.Errorf("content: remove %s: it is %s: %w", id, e.state, ErrExists)
 }
 
-// Sweep deletes every committed content that keep does not want and returns how many that were. Contents
-// that are only needed as a base stay on disk until they are not. keep is called without locks.
-func (s *Store) Sweep(keep func(ID) bool) (int, error) {
-	n := 0
-	for _, id := range s.List(Committed) {
-		if keep(id) {
-			continue
-		}
-		if err := s.Delete(id); err != nil {
-			return n, err
-		}
-		n++
-	}
-	return n, nil
-}
-
 // List returns the ids of the live contents in a state, in no order.
 func (s *Store) List(state State) []ID {
 	s.mu.Lock()
@@ -101,9 +84,6 @@ func (s *Store) List(state State) []ID {
 	return ids
 }
 
-// Undecided lists the contents that wait for the log's decision.
-func (s *Store) Undecided() []ID { return s.List(Undecided) }
-
 // State tells how far a content is; ok is false if it is not here or about to be removed.
 func (s *Store) State(id ID) (state State, ok bool) {
 	s.mu.Lock()
@@ -113,33 +93,6 @@ func (s *Store) State(id ID) (state State, ok bool) {
 		return 0, false
 	}
 	return e.state, true
-}
-
-// Temporary is a partial content that was left by an earlier Receiving.
-type Temporary struct {
-	ID   ID
-	Age  time.Duration // since it was last written, by the wall clock
-	Open bool          // a Receiving has it now
-}
-
-// Temporary lists the partial contents. [Store.Resume] or [Store.Begin] continue one, [Store.Abort] drops it.
-func (s *Store) Temporary(now time.Time) []Temporary {
-	var list []Temporary
-	for _, id := range s.List(Partial) {
-		s.mu.Lock()
-		e := s.index[id]
-		if e == nil {
-			s.mu.Unlock()
-			continue
-		}
-		t, path := Temporary{ID: id, Open: e.busy}, s.sidecarPath(id, e.base, Partial)
-		s.mu.Unlock()
-		if st, err := os.Stat(path); err == nil {
-			t.Age = max(0, now.Sub(st.ModTime()))
-		}
-		list = append(list, t)
-	}
-	return list
 }
 
 // Stat describes a content. A sidecar that can't be read gives ErrCorrupt.

@@ -25,7 +25,7 @@
 //	Begin ──> Receiving ──Finish──> undecided ──Commit──> committed ──Delete──> gone
 //	            │  ^                    │
 //	          crash, Close:           Abort
-//	          Temporary()
+//	          List(Partial)
 //
 // [Store.Begin] checks and takes the space first. [Receiving.WriteBlock] may be called for any block in
 // any order from any goroutine. [Receiving.Finish] checks the root, makes everything durable and leaves the

@@ -31,7 +31,7 @@ func TestKillChild(t *testing.T) {
 	}
 	var previous ID
 	var was []byte
-	for n := uint32(len(s.List(Committed)) + len(s.Undecided())); ; n++ {
+	for n := uint32(len(s.List(Committed)) + len(s.List(Undecided))); ; n++ {
 		if _, err := st.File().Write([]byte("staged bytes ")); err != nil {
 			t.Fatal(err)
 		}
@@ -91,10 +91,10 @@ func TestKill(t *testing.T) {
 		if err != nil || len(list) != round+1 || list[round].Origin.Ino != 77 || list[round].Size == 0 {
 			t.Fatalf("round %d: stagings: %+v, %v", round, list, err)
 		}
-		for _, left := range s.Temporary(list[0].Created) {
-			r, err := s.Resume(left.ID)
+		for _, left := range s.List(Partial) {
+			r, err := s.Resume(left)
 			if err != nil {
-				t.Fatalf("round %d: resume %s: %v", round, left.ID, err)
+				t.Fatalf("round %d: resume %s: %v", round, left, err)
 			}
 			if err := r.Discard(); err != nil {
 				t.Fatal(err)

@@ -423,15 +423,6 @@ func coarsen(list []Extent) []Extent {
 	return out
 }
 
-// Token names the staging in listings.
-func (o *Overlay) Token() uint64 { return o.st.token }
-
-// Origin is what the bytes belong to.
-func (o *Overlay) Origin() Origin { return o.st.origin }
-
-// Base is the content below.
-func (o *Overlay) Base() ID { return o.base.ID() }
-
 // Close lets go of the files and leaves them to be listed by [Store.Stagings].
 func (o *Overlay) Close() error { return errors.Join(o.st.Close(), o.base.Close()) }
 

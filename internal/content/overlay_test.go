@@ -138,8 +138,10 @@ func TestOverlayModel(t *testing.T) {
 			if list, err := s.Stagings(); err != nil || len(list) != 0 {
 				t.Errorf("stagings after drop: %v, %v", list, err)
 			}
-			if _, err := s.Sweep(func(ID) bool { return false }); err != nil {
-				t.Error(err)
+			for _, id := range s.List(Committed) {
+				if err := s.Delete(id); err != nil {
+					t.Error(err)
+				}
 			}
 		}()
 		t.Repeat(map[string]func(*rapid.T){
@@ -186,7 +188,7 @@ func TestOverlayModel(t *testing.T) {
 				wantStored(t, m.s, id, m.newest)
 			},
 			"reopen": func(t *rapid.T) {
-				token := m.o.Token()
+				token := m.o.st.token
 				if err := m.o.Close(); err != nil {
 					t.Fatal(err)
 				}
@@ -229,7 +231,7 @@ func TestStagingListedAfterClose(t *testing.T) {
 	if _, err := s.OpenStaging(list[0].Token); !errors.Is(err, ErrBusy) {
 		t.Fatalf("open twice: %v", err)
 	}
-	if next, err := s.NewStaging(Origin{}); err != nil || next.Token() <= again.Token() {
+	if next, err := s.NewStaging(Origin{}); err != nil || next.token <= again.token {
 		t.Fatalf("token reused: %v", err)
 	} else if err := next.Drop(); err != nil {
 		t.Fatal(err)
@@ -330,7 +332,7 @@ func TestOverlayNotesOnAFullDisk(t *testing.T) {
 	if err := o.KeepUnpublished("test"); err != nil {
 		t.Fatal(err)
 	}
-	if o, err = s.OpenOverlay(o.Token()); err != nil {
+	if o, err = s.OpenOverlay(o.st.token); err != nil {
 		t.Fatal(err)
 	}
 	got := make([]byte, len(want))
@@ -405,7 +407,7 @@ func TestBaseOfStagedBytesStays(t *testing.T) {
 	if _, err := o.WriteAt([]byte("staged"), 5000); err != nil {
 		t.Fatal(err)
 	}
-	token := o.Token()
+	token := o.st.token
 	if err := errors.Join(o.KeepUnpublished("why"), s.Delete(testID(1))); err != nil {
 		t.Fatal(err)
 	}

@@ -386,16 +386,3 @@ func (r *Receiving) ReadBlock(i int64, p []byte) error {
 	}
 	return r.body.readStream(p[:l.BlockLen(i)], i*BlockBytes)
 }
-
-// Leaf is the hash of stream block i, which must be here.
-func (r *Receiving) Leaf(i int64) (Hash, error) {
-	if !r.Has(i) {
-		return Hash{}, fmt.Errorf("content: leaf of block %d of %s: %w", i, r.body.id, ErrNotFound)
-	}
-	sc := scratches.Get().(*scratch)
-	defer scratches.Put(sc)
-	if !r.body.readRow(i, sc) {
-		return Hash{}, fmt.Errorf("content: row %d of %s: %w", i, r.body.id, ErrCorrupt)
-	}
-	return sc.row.leaf, nil
-}

@@ -7,9 +7,9 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"os"
+	"slices"
 	"sync"
 	"testing"
-	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -131,15 +131,14 @@ func TestResume(t *testing.T) {
 		t.Fatal(err)
 	}
 	s = openStore(t, dir, Options{})
-	list := s.Temporary(time.Now().Add(time.Hour))
-	if len(list) != 1 || list[0].ID != testID(1) || list[0].Open || list[0].Age < time.Hour {
-		t.Fatalf("temporary: %+v", list)
+	if list := s.List(Partial); !slices.Equal(list, []ID{testID(1)}) {
+		t.Fatalf("partial: %v", list)
 	}
 	r, err = s.Begin(testID(1), shape)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if have := r.Have(); !have.Has(0) || have.Has(2) || !have.Has(5) || r.Missing() != 4 || have.Count() != 2 {
+	if have := r.Have(); !have.Has(0) || have.Has(2) || !have.Has(5) || r.Missing() != 4 {
 		t.Fatalf("have %b, missing %d", have, r.Missing())
 	}
 	if _, err := r.fill(t.Context(), bytes.NewReader(want)); err != nil {
@@ -152,7 +151,7 @@ func TestResume(t *testing.T) {
 		t.Fatal(err)
 	}
 	s = openStore(t, dir, Options{})
-	if ids := s.Undecided(); len(ids) != 1 || ids[0] != testID(1) {
+	if ids := s.List(Undecided); len(ids) != 1 || ids[0] != testID(1) {
 		t.Fatalf("undecided: %v", ids)
 	}
 	if _, err := s.Open(testID(1)); !errors.Is(err, ErrNotFound) {
@@ -195,8 +194,11 @@ func TestDeleteWaitsForReaders(t *testing.T) {
 		t.Fatal(err)
 	}
 	wantContent(t, s, testID(2), changed)
-	if n, err := s.Sweep(func(ID) bool { return false }); n != 1 || err != nil {
-		t.Fatalf("sweep: %d, %v", n, err)
+	if list := s.List(Committed); !slices.Equal(list, []ID{testID(2)}) {
+		t.Fatalf("committed: %v", list)
+	}
+	if err := s.Delete(testID(2)); err != nil {
+		t.Fatal(err)
 	}
 	if files := heldFiles(t, s.dir); len(files) != 0 {
 		t.Fatalf("left over: %v", files)
@@ -237,8 +239,7 @@ func TestFullDisk(t *testing.T) {
 			t.Error(err)
 		}
 	})
-	var levels []Level
-	s := openStore(t, dir, Options{ReserveBytes: 1 << 20, OnLevel: func(sp Space) { levels = append(levels, sp.Level) }})
+	s := openStore(t, dir, Options{ReserveBytes: 1 << 20})
 	base := randomBytes(1, 4*BlockBytes)
 	put(t, s, testID(1), Shape{Size: int64(len(base))}, base)
 	if _, err := s.Put(t.Context(), testID(2), Shape{Size: 14 << 20}, bytes.NewReader(nil)); !errors.Is(err, ErrNoSpace) {
@@ -278,8 +279,8 @@ func TestFullDisk(t *testing.T) {
 	if err := o.Drop(); err != nil {
 		t.Fatal(err)
 	}
-	if len(levels) == 0 || levels[len(levels)-1] == LevelFull {
-		t.Fatalf("levels: %v", levels)
+	if sp, err := s.checkSpace(0); err != nil || sp.Level == LevelFull {
+		t.Fatalf("space: %+v, %v", sp, err)
 	}
 }
 

@@ -64,7 +64,6 @@ func (e *NoSpaceError) Unwrap() []error { return []error{ErrNoSpace, unix.ENOSPC
 type spaceBook struct {
 	mu       sync.Mutex
 	promised int64
-	level    Level
 }
 
 // Space asks the file system and accounts for promises.
@@ -96,12 +95,7 @@ func (s *Store) checkSpace(need int64) (Space, error) {
 	if !refused {
 		b.promised += need
 	}
-	changed := b.level != sp.Level && !(b.level == 0 && sp.Level == LevelOK)
-	b.level = sp.Level
 	b.mu.Unlock()
-	if changed && s.opt.OnLevel != nil {
-		s.opt.OnLevel(sp)
-	}
 	if refused {
 		return sp, &NoSpaceError{NeedBytes: need, Space: sp}
 	}

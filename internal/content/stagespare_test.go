@@ -23,7 +23,7 @@ func TestStagingRecycled(t *testing.T) {
 	if err := stage(first, "the first bytes", time.Unix(1000, 0)); err != nil {
 		t.Fatal(err)
 	}
-	token := first.Token()
+	token := first.token
 	if err := first.Recycle(); err != nil {
 		t.Fatal(err)
 	}
@@ -36,8 +36,8 @@ func TestStagingRecycled(t *testing.T) {
 		t.Fatal(err)
 	}
 	info, err := second.File().Stat()
-	if err != nil || second.Token() != token || info.Size() != 0 || time.Since(info.ModTime()) > time.Minute {
-		t.Fatalf("token %x, was %x; %+v %v", second.Token(), token, info, err)
+	if err != nil || second.token != token || info.Size() != 0 || time.Since(info.ModTime()) > time.Minute {
+		t.Fatalf("token %x, was %x; %+v %v", second.token, token, info, err)
 	}
 	if err := stage(second, "others", time.Now()); err != nil {
 		t.Fatal(err)
@@ -98,8 +98,8 @@ func TestSparesGo(t *testing.T) {
 	if left := staged(t, dir); len(left) != 0 {
 		t.Fatalf("left by a crash: %v", left)
 	}
-	if st, err := s.NewStaging(Origin{}); err != nil || st.Token() != 0x9a {
-		t.Fatalf("token %x %v", st.Token(), err)
+	if st, err := s.NewStaging(Origin{}); err != nil || st.token != 0x9a {
+		t.Fatalf("token %x %v", st.token, err)
 	} else if err := st.Drop(); err != nil {
 		t.Fatal(err)
 	}
@@ -174,7 +174,7 @@ func TestKeepOnAFullDisk(t *testing.T) {
 	if err != nil || len(list) != 1 || list[0].Damaged || list[0].Origin.Ino != 7 {
 		t.Fatalf("staged: %+v, %v", list, err)
 	}
-	if st, err = s.OpenStaging(st.Token()); err != nil {
+	if st, err = s.OpenStaging(st.token); err != nil {
 		t.Fatal(err)
 	}
 	got := make([]byte, 5)

@@ -165,9 +165,6 @@ func (st *Staging) note(record []byte) error {
 // File is the staging file, for passthrough and for reading back. It belongs to the Staging.
 func (st *Staging) File() *os.File { return st.file }
 
-// Token names the staging in listings.
-func (st *Staging) Token() uint64 { return st.token }
-
 // Origin is what the bytes belong to.
 func (st *Staging) Origin() Origin {
 	st.mu.Lock()

@@ -25,8 +25,6 @@ type Options struct {
 	Log *slog.Logger
 	// ReserveBytes stay free on the file system: contents that would go below it are refused.
 	ReserveBytes int64
-	// OnLevel is called, without locks, when a space check finds another [Level] than the last one did.
-	OnLevel func(Space)
 	// Clone makes dst share the bytes of src, if the file system can; nil is FICLONE. Tests change it.
 	Clone func(dst, src *os.File) error
 }

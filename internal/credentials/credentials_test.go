@@ -337,12 +337,6 @@ func TestDirKeepsIdentityAndAuthority(t *testing.T) {
 		t.Errorf("authority: %v", err)
 	}
 	checkModes(t, d)
-	if err := d.RemoveAuthority(); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := d.LoadAuthority(); !errors.Is(err, fs.ErrNotExist) {
-		t.Errorf("removed authority: %v", err)
-	}
 }
 
 func checkModes(t *testing.T, d Dir) {

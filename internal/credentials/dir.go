@@ -98,9 +98,6 @@ func (d Dir) LoadAuthority() (*Authority, error) {
 	return NewAuthorityFrom(cert[0], key[0])
 }
 
-// RemoveAuthority forgets the key on a node that may no longer sign.
-func (d Dir) RemoveAuthority() error { return d.remove(fileAuthorityKey) }
-
 // JoinRequest returns the request of an unfinished join, or begins one: the same key is used until
 // SaveIdentity, so that a repeated join is recognised as the same machine's.
 func (d Dir) JoinRequest() (*Request, error) {

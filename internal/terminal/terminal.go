@@ -60,9 +60,6 @@ func Text(err error) string {
 	return Escape(err.Error())
 }
 
-// Sprintf is fmt.Sprintf with the strings, errors and Stringers among args escaped. The format is the program's own.
-func Sprintf(format string, args ...any) string { return fmt.Sprintf(format, fit(args)...) }
-
 // Printf is fmt.Fprintf with the strings, errors and Stringers among args escaped. The format is the program's own.
 func Printf(w io.Writer, format string, args ...any) error {
 	_, err := fmt.Fprintf(w, format, fit(args)...)

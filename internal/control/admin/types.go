@@ -307,8 +307,5 @@ type DrainState struct {
 	Unasked          string        `json:"unasked,omitempty"`
 }
 
-// StopRequest ends the daemon after unmounting.
-type StopRequest struct{}
-
 // Done answers requests that have nothing to tell.
 type Done struct{}
