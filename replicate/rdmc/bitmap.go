@@ -1,7 +1,6 @@
 package rdmc
 
 import (
-	"fmt"
 	"math"
 	"math/bits"
 	"slices"
@@ -109,20 +108,15 @@ func (m *Bitmap) Clone() *Bitmap {
 }
 
 // Present is the set of blocks that are set.
-func (m *Bitmap) Present() Ranges { return m.runs(true, math.MaxInt) }
+func (m *Bitmap) Present() Ranges { return m.PresentFirst(math.MaxInt) }
 
 // PresentFirst is the part of Present that lies in its first most runs, for where a bitmap in pieces would take too much.
-func (m *Bitmap) PresentFirst(most int) Ranges { return m.runs(true, most) }
-
-// Missing is the set of blocks that are not set.
-func (m *Bitmap) Missing() Ranges { return m.runs(false, math.MaxInt) }
-
-func (m *Bitmap) runs(set bool, most int) Ranges {
+func (m *Bitmap) PresentFirst(most int) Ranges {
 	var s Ranges
-	for at := m.next(0, set); at < m.size && len(s) < most; {
-		end := m.next(at, !set)
+	for at := m.next(0, true); at < m.size && len(s) < most; {
+		end := m.next(at, false)
 		s = append(s, Range{First: at, Count: end - at})
-		at = m.next(end, set)
+		at = m.next(end, true)
 	}
 	return s
 }
@@ -144,19 +138,4 @@ func (m *Bitmap) next(at uint64, set bool) uint64 {
 		at = (at/64 + 1) * 64
 	}
 	return m.size
-}
-
-// AppendBinary appends the bitmap's encoding, that of its present blocks.
-func (m *Bitmap) AppendBinary(b []byte) []byte { return m.Present().AppendBinary(b) }
-
-// DecodeBitmap decodes the bitmap of a message whose number of blocks the caller knows and has bounded.
-func DecodeBitmap(b []byte, blocks uint64) (*Bitmap, error) {
-	set, rest, err := DecodeRanges(b, blocks)
-	if err != nil {
-		return nil, err
-	}
-	if len(rest) != 0 {
-		return nil, fmt.Errorf("%w: %d bytes behind a bitmap", ErrInvalid, len(rest))
-	}
-	return BitmapOf(blocks, set), nil
 }

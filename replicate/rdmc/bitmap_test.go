@@ -70,7 +70,7 @@ func TestEmptyBitmapTakesLittle(t *testing.T) {
 	if got := copied.Present(); !slices.Equal(got, want) {
 		t.Errorf("has %v", got)
 	}
-	if got := copied.Missing().Count(); got != MaxMessageBlocks-3 {
+	if got := copied.Present().Missing(copied.Blocks()).Count(); got != MaxMessageBlocks-3 {
 		t.Errorf("lacks %d", got)
 	}
 }

@@ -43,8 +43,7 @@
 // order no set of finite pools can deadlock: see core.go for the argument, and the simulation that tests it.
 //
 // [GroupConfig.SendRate] caps what a member sends, by a token bucket (rate.go). Groups of one engine take turns, by bytes and by
-// [GroupConfig.Priority] (share.go). [Group.Pace] tells how fast those take blocks that a member sends to, and [GroupConfig.Slow] what
-// happens to stragglers (pace.go).
+// [GroupConfig.Priority] (share.go). [GroupConfig.Slow] says what happens to stragglers (pace.go).
 //
 // [GroupConfig.Offload] posts a window of a member's data-flow graph ahead, where the fabric's queue pairs can wait for each other, so
 // that it relays blocks without the poller (offload.go).

@@ -263,7 +263,7 @@ func (fg *faultGroup) moveRest(groups []*Group, left []*faultEnd, i int, src *me
 		} else if len(e.sinks) <= i {
 			e.sink(len(src.data))
 		}
-		missing = append(missing, haves[k+1].Missing())
+		missing = append(missing, haves[k+1].Present().Missing(blocks))
 	}
 	root, err := groups[0].Send(Outgoing{Size: size, Partial: true, Blocks: Union(missing...), Source: src})
 	if err != nil {

@@ -192,7 +192,7 @@ func resume(t *testing.T, c *cluster, victim int, transfers []*Transfer, sinks [
 	for rank := range transfers {
 		if rank != victim {
 			engines = append(engines, rank)
-			missing = append(missing, transfers[rank].Have().Missing())
+			missing = append(missing, transfers[rank].Have().Present().Missing(transfers[rank].Have().Blocks()))
 		}
 	}
 	cfg := transfers[0].group.cfg

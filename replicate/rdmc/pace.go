@@ -14,26 +14,6 @@ const (
 	paceUnit    = 1024 // of paces in messages, in bytes a second
 )
 
-// PeerPace is what a member measured of one that it sends blocks to, over the last GroupConfig.SlowTime.
-type PeerPace struct {
-	Rank  int
-	Bytes uint64 // of blocks, with their trailers, that it took
-	// Sending is the time with a block on its way there.
-	Sending time.Duration
-	// Waiting is the time in which none was, the next block was ready, and the peer had no room for it.
-	Waiting time.Duration
-	// Excused is the time of such waiting for which the peer had said that it was held up by others itself.
-	Excused time.Duration
-}
-
-// PerSecond is the mean pace, in bytes a second, by the time spent on the peer and not excused. It is 0 if there was none.
-func (p PeerPace) PerSecond() float64 {
-	if took := p.Sending + p.Waiting; took > 0 {
-		return float64(p.Bytes) / took.Seconds()
-	}
-	return 0
-}
-
 // pace measures how fast a member's peers take its blocks. It is a part of the core: values in, values out.
 type pace struct {
 	at    time.Time
@@ -169,15 +149,4 @@ func percent(part, of time.Duration) uint8 {
 		return 0
 	}
 	return uint8(min(100*part/of, 100))
-}
-
-// total is the sum of all rounds.
-func (l *lanePace) total() (t paceSum) {
-	for _, s := range l.sums {
-		t.bytes += s.bytes
-		t.sending += s.sending
-		t.waiting += s.waiting
-		t.excused += s.excused
-	}
-	return t
 }

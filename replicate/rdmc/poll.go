@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"runtime"
-	"strings"
 	"time"
 
 	"github.com/rdmcfs/rdmcfs/rdma"
@@ -28,22 +27,12 @@ const SpinTime = 50 * time.Millisecond
 
 var completionModes = [...]string{CompletionEvents: "events", CompletionHybrid: "hybrid", CompletionPolling: "polling"}
 
-// String is the name that ParseCompletionMode takes.
+// String is the name of the mode.
 func (m CompletionMode) String() string {
 	if int(m) >= len(completionModes) {
 		return fmt.Sprintf("completion mode %d", uint8(m))
 	}
 	return completionModes[m]
-}
-
-// ParseCompletionMode finds a mode by its name; an unknown one is ErrInvalid.
-func ParseCompletionMode(name string) (CompletionMode, error) {
-	for m, known := range completionModes {
-		if name == known {
-			return CompletionMode(m), nil
-		}
-	}
-	return 0, fmt.Errorf("%w: completion mode %q, want one of %s", ErrInvalid, name, strings.Join(completionModes[:], ", "))
 }
 
 // poller takes completions from a queue until its context is done.

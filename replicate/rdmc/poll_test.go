@@ -100,16 +100,7 @@ func TestDSN_5_2_CompletionModesDeliver(t *testing.T) {
 	})
 }
 
-func TestCompletionModeNames(t *testing.T) {
-	for m := range completionModes {
-		mode := CompletionMode(m)
-		if got, err := ParseCompletionMode(mode.String()); err != nil || got != mode {
-			t.Errorf("%v: parsed as %v, %v", mode, got, err)
-		}
-	}
-	if _, err := ParseCompletionMode("interrupts"); !errors.Is(err, ErrInvalid) {
-		t.Errorf("interrupts: %v", err)
-	}
+func TestCompletionModeUnknown(t *testing.T) {
 	if _, err := NewEngine(EngineConfig{Device: tcpDevices(t, 1)[0], Completion: 9}); !errors.Is(err, ErrInvalid) {
 		t.Errorf("mode 9: %v", err)
 	}

@@ -524,7 +524,7 @@ func TestSimResume(t *testing.T) {
 					haves[rank].Set(b)
 				}
 			}
-			missing = append(missing, haves[rank].Missing())
+			missing = append(missing, haves[rank].Present().Missing(haves[rank].Blocks()))
 		}
 		have := func(rank int) *Bitmap { return haves[rank].Clone() }
 		a := Announcement{Seq: 1, Size: k*simBlock - 1, Blocks: Union(missing...)}

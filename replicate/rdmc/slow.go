@@ -205,49 +205,6 @@ func (c *core) sentTo(lane, i int) {
 	c.sent(i)
 }
 
-// peerPaces are the figures of the peers that blocks were sent to.
-func (c *core) peerPaces() []PeerPace {
-	var all []PeerPace
-	for i := range c.lanes {
-		l := &c.pace.lanes[i]
-		s := l.total()
-		if s.bytes > 0 || s.waiting+s.excused > 0 {
-			all = append(all, PeerPace{Rank: c.lanes[i].peer, Bytes: uint64(s.bytes), Sending: s.sending, Waiting: s.waiting, Excused: s.excused})
-		}
-	}
-	return all
-}
-
-// Pace is what this member measured of those that it sends blocks to, over the last GroupConfig.SlowTime.
-func (g *Group) Pace() []PeerPace {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	g.look()
-	g.core.pace.to(g.core.now)
-	return g.core.peerPaces()
-}
-
-// Stragglers are, at the root, the members that stood out by GroupConfig.SlowFactor in the last round, a quarter of
-// GroupConfig.SlowTime, with the evidence. Through token buckets that may be one that is slower than the others by next to nothing;
-// OnSlow is told who is slow.
-func (g *Group) Stragglers() (found []Straggler) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	g.look()
-	c := g.core
-	if !c.isRoot() {
-		return nil
-	}
-	all := c.freshFigures()
-	for rank := 1; rank < len(all); rank++ {
-		if s, slow := straggler(all, rank, c.limits.slowFactor, c.block); slow {
-			s.Over = c.limits.slowTime / paceRounds
-			found = append(found, s)
-		}
-	}
-	return found
-}
-
 // slow tells the caller of a straggler. The lock is held.
 func (g *Group) slow(s Straggler) {
 	g.log.Info("a member is slow", "evidence", s.String())
@@ -261,8 +218,7 @@ type SlowPolicy uint8
 
 // The policies.
 const (
-	// SlowIgnore does nothing: members do not tell each other their figures, so Group.Stragglers names nobody; Group.Pace tells this
-	// member's own.
+	// SlowIgnore does nothing: members do not tell each other their figures.
 	SlowIgnore SlowPolicy = iota
 	// SlowReport calls GroupConfig.OnSlow.
 	SlowReport

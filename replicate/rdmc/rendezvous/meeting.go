@@ -88,29 +88,13 @@ func (r *roll) present() []int {
 func (r *roll) lacking(blocks uint64) rdmc.Ranges {
 	var sets []rdmc.Ranges
 	for _, have := range r.came {
-		sets = append(sets, complement(have, blocks))
+		sets = append(sets, have.Missing(blocks))
 	}
 	all := rdmc.Union(sets...)
 	if len(all) > maxRuns {
 		return rdmc.AllBlocks(blocks)
 	}
 	return all
-}
-
-// complement is the blocks below the limit that are not in the set, which is valid.
-func complement(set rdmc.Ranges, limit uint64) rdmc.Ranges {
-	var out rdmc.Ranges
-	at := uint64(0)
-	for _, r := range set {
-		if r.First > at {
-			out = append(out, rdmc.Range{First: at, Count: r.First - at})
-		}
-		at = r.First + r.Count
-	}
-	if at < limit {
-		out = append(out, rdmc.Range{First: at, Count: limit - at})
-	}
-	return out
 }
 
 // algorithmFor is the algorithm for a group of n: the one asked for, where it has a schedule for n.

@@ -11,8 +11,6 @@ import (
 	"testing"
 	"time"
 
-	"pgregory.net/rapid"
-
 	"github.com/rdmcfs/rdmcfs/replicate/rdmc"
 	"github.com/rdmcfs/rdmcfs/replicate/schedule"
 )
@@ -72,19 +70,6 @@ func TestTooManyRunsMoveAll(t *testing.T) {
 	if got := r.lacking(4 * maxRuns); !slices.Equal(got, rdmc.AllBlocks(4*maxRuns)) {
 		t.Errorf("%d runs", len(got))
 	}
-}
-
-func TestComplement(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) {
-		n := rapid.Uint64Range(0, 70).Draw(t, "blocks")
-		m := rdmc.NewBitmap(n)
-		for _, b := range rapid.SliceOf(rapid.Uint64Range(0, 80)).Draw(t, "set") {
-			m.Set(b)
-		}
-		if got, want := complement(m.Present(), n), m.Missing(); !slices.Equal(got, want) {
-			t.Fatalf("%v, want %v", got, want)
-		}
-	})
 }
 
 func TestAlgorithmFor(t *testing.T) {
