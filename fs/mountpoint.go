@@ -103,6 +103,9 @@ func clearStale(dir string) error {
 
 func detach(dir string) error { return unix.Unmount(dir, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW) }
 
+// IsMount reports whether the topmost file system mounted at dir is a mount of rdmcfs, of this node or another one.
+func IsMount(dir string) bool { return mountType(dir) == fsType }
+
 func isMounted(dir string) bool { return mountType(dir) != "" }
 
 // mountType is the type of the topmost file system mounted at dir, or "".

@@ -164,18 +164,6 @@ func TestPathsBelowMounts(t *testing.T) {
 	}
 }
 
-func TestMountinfo(t *testing.T) {
-	const text = `22 1 8:1 / / rw - ext4 /dev/sda1 rw
-36 22 0:45 / /mnt/a\040b rw,nosuid shared:1 - fuse.rdmcfs rdmcfs rw
-37 22 0:46 / /mnt/other rw - fuse.sshfs x rw
-broken line`
-	for dir, want := range map[string]bool{"/mnt/a b": true, "/mnt/other": false, "/": false, "/mnt/a": false} {
-		if got, err := isMount(strings.NewReader(text), dir); got != want || err != nil {
-			t.Errorf("%s: %v, %v", dir, got, err)
-		}
-	}
-}
-
 func TestUmountWithoutADaemon(t *testing.T) {
 	expect(t, exitcode.NotFound, "no mount of rdmcfs", "umount", "/tmp", "--data", dataDir(t))
 	expect(t, exitcode.NotRunning, "no daemon", "umount", "--data", dataDir(t))

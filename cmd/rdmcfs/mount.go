@@ -1,17 +1,13 @@
 package main
 
 import (
-	"bufio"
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
-	"os"
-	"strconv"
-	"strings"
 	"syscall"
 
+	"github.com/rdmcfs/rdmcfs/fs"
 	"github.com/rdmcfs/rdmcfs/internal/control/admin"
 	"github.com/rdmcfs/rdmcfs/internal/exitcode"
 	"github.com/rdmcfs/rdmcfs/internal/terminal"
@@ -148,55 +144,11 @@ func (c *umountCmd) Run(a *app) error {
 
 // unmountDead detaches a mount whose daemon is gone.
 func unmountDead(dir string, notRunning error) error {
-	f, err := os.Open("/proc/self/mountinfo")
-	if err != nil {
-		return err
-	}
-	defer f.Close()
-	ours, err := isMount(f, dir)
-	if err != nil {
-		return err
-	}
-	if !ours {
+	if !fs.IsMount(dir) {
 		return errors.Join(withCode(exitcode.NotFound, "%s is no mount of rdmcfs", dir), notRunning)
 	}
 	if err := syscall.Unmount(dir, syscall.MNT_DETACH); err != nil {
 		return fmt.Errorf("unmount %s: %w", dir, err)
 	}
 	return nil
-}
-
-// mountType is what /proc/self/mountinfo calls our mounts.
-const mountType = "fuse.rdmcfs"
-
-// isMount looks for a mount of ours in the text of /proc/self/mountinfo.
-func isMount(mountinfo io.Reader, dir string) (bool, error) {
-	lines := bufio.NewScanner(mountinfo)
-	for lines.Scan() {
-		before, after, ok := strings.Cut(lines.Text(), " - ")
-		fields := strings.Fields(before)
-		if !ok || len(fields) < 5 {
-			continue
-		}
-		if unescapeMount(fields[4]) == dir && strings.HasPrefix(after, mountType+" ") {
-			return true, nil
-		}
-	}
-	return false, lines.Err()
-}
-
-// unescapeMount undoes the octal escapes of /proc/self/mountinfo.
-func unescapeMount(s string) string {
-	var b strings.Builder
-	for i := 0; i < len(s); i++ {
-		if s[i] == '\\' && i+3 < len(s) {
-			if n, err := strconv.ParseUint(s[i+1:i+4], 8, 8); err == nil {
-				b.WriteByte(byte(n))
-				i += 3
-				continue
-			}
-		}
-		b.WriteByte(s[i])
-	}
-	return b.String()
 }

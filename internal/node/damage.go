@@ -91,14 +91,7 @@ func (n *node) handleDamage(context.Context, control.Caller, []byte) ([]byte, er
 
 // watchDamage asks the other nodes now and then what is damaged there, until ctx ends.
 func (n *node) watchDamage(ctx context.Context) {
-	tick := time.NewTicker(damageEvery)
-	defer tick.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-tick.C:
-		}
+	for range ticks(ctx, damageEvery) {
 		n.askDamage(ctx)
 	}
 }

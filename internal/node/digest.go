@@ -124,15 +124,8 @@ func newDigests(n *node, m *marks) *digests {
 
 // run compares until ctx ends.
 func (d *digests) run(ctx context.Context) {
-	tick := time.NewTicker(digestEvery)
-	defer tick.Stop()
 	var r rounds
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-tick.C:
-		}
+	for range ticks(ctx, digestEvery) {
 		state := d.n.db.State() // before the mark, which is not an older state's then
 		own, ok := d.marks.at(r.due)
 		ok = ok && d.n.db.Distrusted() == nil

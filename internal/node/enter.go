@@ -145,15 +145,8 @@ func (n *node) proposeAnonymous(ctx context.Context, op meta.Op) (meta.Result, e
 
 // stayIn makes a new incarnation whenever the log has ended the current one although this node lives.
 func (n *node) stayIn(ctx context.Context) {
-	tick := time.NewTicker(bootRetry)
-	defer tick.Stop()
 	var overtaken Overtaken
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-tick.C:
-		}
+	for range ticks(ctx, bootRetry) {
 		rec, ok := n.members.book().nodes[n.id.Node]
 		lease := n.proposer.lease()
 		switch {

@@ -10,14 +10,7 @@ const foldEvery = time.Minute
 
 // keepFlat folds what nobody has open, until ctx ends.
 func (n *node) keepFlat(ctx context.Context) {
-	tick := time.NewTicker(foldEvery)
-	defer tick.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-tick.C:
-		}
+	for range ticks(ctx, foldEvery) {
 		folded, err := n.store.FoldIdle(ctx)
 		if err != nil && ctx.Err() == nil {
 			n.log.Warn("deltas not folded", "err", err)

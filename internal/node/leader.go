@@ -49,14 +49,7 @@ type upSince struct {
 
 // run works until ctx ends.
 func (d *duties) run(ctx context.Context) {
-	tick := time.NewTicker(dutyInterval)
-	defer tick.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-tick.C:
-		}
+	for range ticks(ctx, dutyInterval) {
 		d.look(ctx)
 	}
 }

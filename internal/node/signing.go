@@ -41,14 +41,7 @@ const signingCheck = 2 * time.Second
 
 // keepSigning gets the signing key once this node votes, so that any voter can take nodes in.
 func (n *node) keepSigning(ctx context.Context) {
-	tick := time.NewTicker(signingCheck)
-	defer tick.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-tick.C:
-		}
+	for range ticks(ctx, signingCheck) {
 		if rec := n.members.book().nodes[n.id.Node]; rec.Voter && n.signing.authority.Load() == nil {
 			n.fetchSigning(ctx)
 		}
