@@ -2,6 +2,7 @@ package replicate
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"testing"
 
@@ -74,5 +75,65 @@ func TestKeptBlocksAreNoVote(t *testing.T) {
 		if err != nil || got.Status != want {
 			t.Errorf("answers %d, want %d: %s %v", got.Status, want, got.Text, err)
 		}
+	}
+}
+
+// A session goes on from blocks of its own root's sessions only, whatever it is announced to follow.
+func TestSessionFollowsItsOwnRootOnly(t *testing.T) {
+	c := metatest.New(t, 3)
+	s, store := storingNode(t, c, 2)
+	b := randomBytes(1, 2<<20)
+	other, shape := c.Session(3), content.Shape{Size: int64(len(b))}
+	recv, err := store.Begin(storeID(other), shape)
+	if err == nil {
+		err = errors.Join(recv.WriteBlock(0, b[:content.BlockBytes], nil), recv.Close())
+	}
+	encoded, shapeErr := shape.AppendBinary(nil)
+	if err = errors.Join(err, shapeErr); err != nil {
+		t.Fatal(err)
+	}
+	st, err := s.member.announce(t.Context(), 1, announce{Content: c.Session(1), Shape: encoded, Follows: other})
+	if err != nil || st.Status != statusReady || st.Have.count() != 0 {
+		t.Errorf("answers %d with %d blocks of another node's session: %v", st.Status, st.Have.count(), err)
+	}
+	if state, here := store.State(storeID(other)); !here || state != content.Partial {
+		t.Errorf("the other node's session has lost its blocks: %v %v", state, here)
+	}
+}
+
+// tightStore has no room for a new content as long as another one is there.
+type tightStore struct {
+	Store
+	other content.ID
+}
+
+func (s *tightStore) BeginFrom(id, left content.ID, shape content.Shape) (*content.Receiving, bool, error) {
+	if _, here := s.State(s.other); here {
+		return nil, false, content.ErrNoSpace
+	}
+	return s.Store.BeginFrom(id, left, shape)
+}
+
+// What is kept of sessions that were fenced goes when its space is needed.
+func TestKeptBlocksMakeRoom(t *testing.T) {
+	c := metatest.New(t, 3)
+	s, store := storingNode(t, c, 2)
+	before, shape := c.Session(1), content.Shape{Size: 2 << 20}
+	recv, err := store.Begin(storeID(before), shape)
+	if err == nil {
+		err = recv.Close()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.member.cfg.Store = &tightStore{Store: store, other: storeID(before)}
+	c.Boot(1)
+	s.member.fenced(1, before.Incarnation)
+	recv, err = s.member.beginStore(c.Session(3), meta.ContentID{}, shape)
+	if err != nil {
+		t.Fatalf("no room beside what is kept of a fenced session: %v", err)
+	}
+	if err := recv.Discard(); err != nil {
+		t.Error(err)
 	}
 }

@@ -131,6 +131,19 @@ func TestAbortDropsTheVote(t *testing.T) {
 	}
 }
 
+// An announcement begins nothing anew where the session is in a later epoch, or has voted.
+func TestAnnouncementTakesNothingBack(t *testing.T) {
+	s := &memberSession{}
+	s.step(mvAnnounced{epoch: 2})
+	if acts := s.step(mvAnnounced{epoch: 1}); len(acts) != 0 || s.epoch != 2 {
+		t.Errorf("announced with an older epoch: %#v, epoch %d", acts, s.epoch)
+	}
+	s = votedSession(t)
+	if acts := s.step(mvAnnounced{epoch: 2}); len(acts) != 0 || s.status() != statusVoted {
+		t.Errorf("announced after the vote: %#v, answers %d", acts, s.status())
+	}
+}
+
 // The root's word comes before the last block.
 func TestNoVoteBeforeEveryBlockIsHere(t *testing.T) {
 	s := &memberSession{}

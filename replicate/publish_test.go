@@ -204,3 +204,65 @@ func TestPushThatFailedIsEndedInTheLog(t *testing.T) {
 		})
 	}
 }
+
+// refusingOnce is a log that refuses the first publish, behind what it does meanwhile, and takes the next.
+type refusingOnce struct {
+	noLog
+	meanwhile func() syscall.Errno
+	asked     []meta.Publish
+}
+
+func (l *refusingOnce) Propose(_ context.Context, op meta.Op) (res meta.Result, err error) {
+	l.asked = append(l.asked, *op.(*meta.Publish))
+	if len(l.asked) == 1 {
+		res.Errno = l.meanwhile()
+	}
+	return res, nil
+}
+
+// A publish that apply refused for what came between the votes and the log is made again, in a new session.
+func TestRefusedByWhatCameBetweenIsMadeAgain(t *testing.T) {
+	for name, meanwhile := range map[string]func(c *metatest.Cluster) syscall.Errno{
+		"this node was fenced": func(c *metatest.Cluster) syscall.Errno { c.Boot(1); return syscall.ESTALE },
+		"a member restarted":   func(c *metatest.Cluster) syscall.Errno { c.Boot(2); return syscall.EIO },
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := metatest.New(t, 3)
+			c.Do(1, &meta.SetVoters{Voters: []meta.NodeID{1, 2, 3}})
+			ino := c.Do(1, &meta.Create{Parent: meta.RootIno, Name: "f", Kind: meta.KindFile}).Ino
+			base := c.Inline(1, ino, []byte("before")).Inode.Content
+			s, _ := steppedNode(t, c, 1, &onlyStates{}, SystemClock())
+			log := &refusingOnce{meanwhile: func() syscall.Errno { return meanwhile(c) }}
+			s.pusher.cfg.Log = log
+			push := &Push{Ino: ino, Base: base, Size: 5, Source: bytes.NewReader([]byte("bytes")), Data: []Extent{{0, 5}}}
+			if _, err := s.pusher.publish(t.Context(), push); err != nil {
+				t.Fatal(err)
+			}
+			if len(log.asked) != 2 || log.asked[0].Session == log.asked[1].Session || log.asked[1].Session.Incarnation != c.Lease(1).Incarnation {
+				t.Errorf("proposed %+v", log.asked)
+			}
+		})
+	}
+}
+
+// Votes are proposed as of a view. One of a member that has restarted before that view is none: what it had stored may be gone.
+func TestVoteOfBeforeARestartIsNotProposed(t *testing.T) {
+	c := metatest.New(t, 3)
+	ino := c.Do(1, &meta.Create{Parent: meta.RootIno, Name: "f", Kind: meta.KindFile}).Ino
+	s, _ := steppedNode(t, c, 1, &onlyStates{}, SystemClock())
+	op := &meta.Publish{Ino: ino, Session: c.Session(1)}
+	targets, err := s.Choose(&Push{Ino: ino, Size: 100_000}, op)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.Boot(3)
+	if err := targets.Count([]meta.NodeID{1, 2, 3}, nil); err != nil {
+		t.Fatal(err)
+	}
+	if op.Votes.View != c.DB.View() || op.Votes.Has(3) || !op.Votes.Has(1) || !op.Votes.Has(2) {
+		t.Errorf("proposed %+v in view %d", op.Votes, c.DB.View())
+	}
+	if len(op.Missing) != 1 || op.Missing[0] != (meta.Missed{Node: 3, Reason: meta.OwedDown}) {
+		t.Errorf("missing %+v", op.Missing)
+	}
+}
