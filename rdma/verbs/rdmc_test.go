@@ -127,7 +127,7 @@ func send(t *testing.T, groups []*rdmc.Group, members []*member, have []*rdmc.Bi
 	out := rdmc.Outgoing{Size: imageBytes, Source: members[0].image}
 	for _, h := range have[1:] {
 		if h != nil {
-			out.Partial, out.Blocks = true, rdmc.Union(out.Blocks, h.Missing())
+			out.Partial, out.Blocks = true, rdmc.Union(out.Blocks, h.Present().Missing(h.Blocks()))
 		}
 	}
 	root, err := groups[0].Send(out)
