@@ -14,7 +14,7 @@ import (
 const docsWidth = 120
 
 // wideStill are beginnings of lines that were wider when the check was made and are still to be wrapped.
-var wideStill = []string{"| 2 | whole daemons", "| whole daemons", "Whole daemons", "The table is that of a run"}
+var wideStill = []string{"| 2 | whole daemons", "| whole daemons", "Whole daemons"}
 
 func TestDocsAreNotTooWide(t *testing.T) {
 	root := filepath.Join("..", "..")
