@@ -7,6 +7,7 @@ import (
 	"sync/atomic"
 
 	"github.com/rdmcfs/rdmcfs/rdma"
+	"github.com/rdmcfs/rdmcfs/rdma/internal/pages"
 )
 
 // region is memory that several devices have registered. For local use each has a registration without remote
@@ -17,15 +18,11 @@ type region struct {
 	mem    []byte
 	key    rdma.RegionKey
 	locals []atomic.Pointer[registration] // by member; that of the last owns the memory
-	stale  atomic.Bool
+	uses   pages.Uses                     // by requests that are held here
 
 	mu      sync.Mutex    // protects all below, and the making of registrations
 	remotes []rdma.Region // by member; empty without remote rights
 	listed  bool          // the key has a slot in the directory
-	users   int           // requests that are held here
-	closing bool
-	idle    chan struct{} // closed by the last user of a closing region
-	closed  chan struct{} // closed when Close is done
 	err     error         // of Close
 }
 
@@ -39,8 +36,8 @@ func (d *Device) region(own rdma.Region, access rdma.Access, err error) (rdma.Re
 	if err != nil {
 		return nil, err
 	}
-	r := &region{dev: d, mem: own.Bytes(), locals: make([]atomic.Pointer[registration], len(d.members)),
-		idle: make(chan struct{}), closed: make(chan struct{})}
+	r := &region{dev: d, mem: own.Bytes(), locals: make([]atomic.Pointer[registration], len(d.members))}
+	r.uses.Init()
 	r.locals[len(d.members)-1].Store(&registration{own})
 	if access == 0 {
 		return r, nil
@@ -110,7 +107,7 @@ func (r *region) Key() rdma.RegionKey { return r.key }
 
 // Invalidate withdraws the region from peers and refuses later posts.
 func (r *region) Invalidate() {
-	r.stale.Store(true)
+	r.uses.Invalidate()
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for _, remote := range r.remotes {
@@ -130,7 +127,7 @@ func (r *region) on(i int) (rdma.Region, error) {
 	if local := r.locals[i].Load(); local != nil {
 		return local.Region, nil
 	}
-	if r.closing && r.users == 0 {
+	if r.uses.Over() {
 		return nil, fmt.Errorf("mixed: region is closed: %w", rdma.ErrState)
 	}
 	local, err := r.dev.members[i].Register(r.mem, 0)
@@ -147,49 +144,26 @@ func (r *region) check(e *rdma.SGE) error {
 	if e.Offset < 0 || e.Length < 0 || e.Offset > len(r.mem) || e.Length > len(r.mem)-e.Offset {
 		return fmt.Errorf("mixed: %d bytes at %d of a region with %d: %w", e.Length, e.Offset, len(r.mem), rdma.ErrBounds)
 	}
-	if r.stale.Load() {
+	if r.uses.Stale() {
 		return fmt.Errorf("mixed: region is stale: %w", rdma.ErrState)
 	}
 	return nil
 }
 
 // acquire makes a held request a user of the region, until release.
-func (r *region) acquire() bool {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.stale.Load() {
-		return false
-	}
-	r.users++
-	return true
-}
+func (r *region) acquire() bool { return r.uses.Acquire() }
 
-func (r *region) release() {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.users--
-	if r.closing && r.users == 0 {
-		close(r.idle)
-	}
-}
+func (r *region) release() { r.uses.Release() }
 
 // Close waits for the users of the region, and ends all its registrations.
 func (r *region) Close() error {
-	r.mu.Lock()
-	if r.closing {
-		r.mu.Unlock()
-		<-r.closed
+	if !r.uses.Close() {
+		<-r.uses.Ended()
 		return r.err
 	}
-	r.closing = true
-	r.stale.Store(true)
-	if r.users == 0 {
-		close(r.idle)
-	}
-	r.mu.Unlock()
-	<-r.idle
-	defer close(r.closed)
-	r.Invalidate()
+	<-r.uses.Idle()
+	defer r.uses.End()
+	r.Invalidate()            // it waits for a registration that is being made, too: what comes later finds the region over
 	for i := range r.locals { // the last one frees the memory: peers must have let go of it
 		if i == len(r.locals)-1 {
 			r.unpublish()

@@ -28,7 +28,9 @@ func shadowPair(t testing.TB, depth int) (*queuePair, *completionQueue) {
 }
 
 func testRegion(d *device, bytes int) *region {
-	return &region{dev: d, mem: make([]byte, bytes), idle: make(chan struct{}), closed: make(chan struct{})}
+	r := &region{dev: d, mem: make([]byte, bytes)}
+	r.uses.Init()
+	return r
 }
 
 // TestSignals: whatever is posted, the device reports often enough that slots and regions come free; and as
@@ -65,15 +67,15 @@ func TestSignals(t *testing.T) {
 			q.sq.tail += uint64(n)
 		}
 		drainShadow(r, q)
-		if mem.users > 0 != q.sq.ask() {
-			r.Fatalf("%d silent requests hold the region, and asked is %v", mem.users, q.sq.asked)
+		if mem.uses.Users() > 0 != q.sq.ask() {
+			r.Fatalf("%d silent requests hold the region, and asked is %v", mem.uses.Users(), q.sq.asked)
 		}
 		if q.sq.asked {
 			q.sq.tail++
 			drainShadow(r, q)
 		}
-		if mem.users != 0 {
-			r.Fatalf("%d requests hold the region after all was reported", mem.users)
+		if mem.uses.Users() != 0 {
+			r.Fatalf("%d requests hold the region after all was reported", mem.uses.Users())
 		}
 		if q.sq.len() > depth/2 {
 			r.Fatalf("%d of %d slots are not reported", q.sq.len(), depth)
@@ -134,8 +136,8 @@ func TestSilentMemoryIsAskedFor(t *testing.T) {
 		t.Fatalf("%v, or two under way, or the second forgotten", err)
 	}
 	q.sentLocked(&workCompletion{id: requestID(0, 0, 3)}) // asks again, of a pair that has no device: in vain
-	if mem.users != 1 || q.sq.asked {
-		t.Fatalf("%d users", mem.users)
+	if mem.uses.Users() != 1 || q.sq.asked {
+		t.Fatalf("%d users", mem.uses.Users())
 	}
 	if !q.sq.ask() {
 		t.Fatal("not asked")
@@ -224,14 +226,14 @@ func TestRequestsAreChecked(t *testing.T) {
 		if err := q.sq.takeSends([]rdma.SendWR{good, c.wr}); !errors.Is(err, c.want) {
 			t.Errorf("%s: %v, want %v", name, err, c.want)
 		}
-		if mem.users != 0 {
-			t.Fatalf("%s: the region has %d users after a refused post", name, mem.users)
+		if mem.uses.Users() != 0 {
+			t.Fatalf("%s: the region has %d users after a refused post", name, mem.uses.Users())
 		}
 	}
 	if err := q.rq.takeRecvs(make([]rdma.RecvWR, 3)); !errors.Is(err, rdma.ErrQueueFull) {
 		t.Errorf("three receives in a queue of two: %v", err)
 	}
-	mem.stale = true
+	mem.uses.Invalidate()
 	if err := q.rq.takeRecvs([]rdma.RecvWR{{List: []rdma.SGE{piece}}}); !errors.Is(err, rdma.ErrState) {
 		t.Errorf("stale region: %v", err)
 	}

@@ -12,10 +12,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/rdmcfs/rdmcfs/rdma"
+	"github.com/rdmcfs/rdmcfs/rdma/internal/pages"
 )
-
-// hugeBytes is the size from which mapped regions ask for huge pages: fewer entries in the device's tables.
-const hugeBytes = 4 << 20
 
 // keyShift is where a key holds the offset of the region in its first page. Peers address the region from
 // zero, but devices want addresses and memory at the same place in a page.
@@ -35,27 +33,18 @@ type region struct {
 	localKey uint32
 	key      rdma.RegionKey
 
-	mu       sync.Mutex // protects all below
+	uses pages.Uses
+
+	mu       sync.Mutex // protects remoteMR
 	remoteMR uintptr    // 0: none, or withdrawn
-	users    int
-	stale    bool
-	closing  bool
-	idle     chan struct{} // closed by the last user of a closing region
-	closed   chan struct{} // closed when Close is done
 }
 
 var _ rdma.Region = (*region)(nil)
 
 func (d *device) alloc(size int, access rdma.Access) (*region, error) {
-	if size <= 0 {
-		return nil, fmt.Errorf("verbs: alloc region of %d bytes: %w", size, rdma.ErrRequest)
-	}
-	mem, err := unix.Mmap(-1, 0, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS)
+	mem, err := pages.Map(size)
 	if err != nil {
-		return nil, fmt.Errorf("verbs: map region of %d bytes: %w", size, err)
-	}
-	if size >= hugeBytes {
-		_ = unix.Madvise(mem, unix.MADV_HUGEPAGE) // only a hint: kernels without it serve small pages
+		return nil, fmt.Errorf("verbs: %w", err)
 	}
 	r, err := d.register(mem, access, true)
 	if err != nil {
@@ -72,8 +61,8 @@ func (d *device) register(mem []byte, access rdma.Access, mapped bool) (*region,
 	if limit := d.info.Limits.RegionBytes; uint64(len(mem)) > limit {
 		return nil, fmt.Errorf("verbs: register %d bytes, limit of the device %d: %w", len(mem), limit, rdma.ErrRequest)
 	}
-	r := &region{dev: d, mem: mem, mapped: mapped, base: uint64(uintptr(unsafe.Pointer(&mem[0]))),
-		idle: make(chan struct{}), closed: make(chan struct{})}
+	r := &region{dev: d, mem: mem, mapped: mapped, base: uint64(uintptr(unsafe.Pointer(&mem[0])))}
+	r.uses.Init()
 	if err := d.enter(); err != nil {
 		return nil, err
 	}
@@ -172,29 +161,20 @@ func (r *region) acquire(offset, n int) error {
 	if offset < 0 || n < 0 || offset > len(r.mem) || n > len(r.mem)-offset {
 		return fmt.Errorf("verbs: %d bytes at %d of a region with %d: %w", n, offset, len(r.mem), rdma.ErrBounds)
 	}
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.stale {
+	if !r.uses.Acquire() {
 		return fmt.Errorf("verbs: region is stale: %w", rdma.ErrState)
 	}
-	r.users++
 	return nil
 }
 
-func (r *region) release() {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.users--
-	if r.closing && r.users == 0 {
-		close(r.idle)
-	}
-}
+func (r *region) release() { r.uses.Release() }
 
 // Invalidate withdraws the region from peers and refuses later posts. It does not wait for posted work.
 func (r *region) Invalidate() {
+	r.uses.Invalidate()
 	r.mu.Lock()
 	mr := r.remoteMR
-	r.stale, r.remoteMR = true, 0
+	r.remoteMR = 0
 	r.mu.Unlock()
 	if err := r.unpin(mr); err != nil {
 		r.dev.cfg.Log.Warn("invalidate region", "error", err)
@@ -215,23 +195,15 @@ func (r *region) unpin(mr uintptr) error {
 
 // Close waits for the users of the region, deregisters it, and unmaps what AllocRegion mapped.
 func (r *region) Close() error {
-	r.mu.Lock()
-	if r.closing {
-		r.mu.Unlock()
-		<-r.closed
+	if !r.uses.Close() {
+		<-r.uses.Ended()
 		return nil
 	}
-	r.closing, r.stale = true, true
-	used := r.users > 0
-	if !used {
-		close(r.idle)
-	}
-	r.mu.Unlock()
-	if used {
+	if r.uses.Users() > 0 {
 		r.dev.ask()
 	}
-	<-r.idle
-	defer close(r.closed)
+	<-r.uses.Idle()
+	defer r.uses.End()
 	r.Invalidate()
 	err := r.unpin(r.localMR)
 	if r.mapped {

@@ -7,10 +7,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/rdmcfs/rdmcfs/rdma"
+	"github.com/rdmcfs/rdmcfs/rdma/internal/pages"
 )
-
-// hugeBytes is the size from which mapped regions ask for huge pages.
-const hugeBytes = 4 << 20
 
 // Table is the protection domain of a device: all its regions by key.
 type Table struct {
@@ -31,15 +29,9 @@ func NewTable(nextKey func() uint64) *Table {
 
 // Alloc maps size bytes of anonymous memory and registers them.
 func (t *Table) Alloc(size int, access rdma.Access) (rdma.Region, error) {
-	if size <= 0 {
-		return nil, fmt.Errorf("soft: alloc region of %d bytes: %w", size, rdma.ErrRequest)
-	}
-	mem, err := unix.Mmap(-1, 0, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS)
+	mem, err := pages.Map(size)
 	if err != nil {
-		return nil, fmt.Errorf("soft: map region of %d bytes: %w", size, err)
-	}
-	if size >= hugeBytes {
-		_ = unix.Madvise(mem, unix.MADV_HUGEPAGE) // only a hint: kernels without it serve small pages
+		return nil, fmt.Errorf("soft: %w", err)
 	}
 	r, err := t.add(mem, access, true)
 	if err != nil {
@@ -62,8 +54,8 @@ func (t *Table) Register(mem []byte, access rdma.Access) (rdma.Region, error) {
 }
 
 func (t *Table) add(mem []byte, access rdma.Access, mapped bool) (*Region, error) {
-	r := &Region{table: t, mem: mem, access: access, mapped: mapped,
-		idle: make(chan struct{}), closed: make(chan struct{})}
+	r := &Region{table: t, mem: mem, access: access, mapped: mapped}
+	r.uses.Init()
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.closed {
@@ -91,7 +83,7 @@ func (t *Table) Acquire(key rdma.RegionKey, need rdma.Access, addr uint64, n int
 	if r == nil || r.access&need != need || addr > uint64(len(r.mem)) || uint64(n) > uint64(len(r.mem))-addr {
 		return nil, nil
 	}
-	if !r.acquire() {
+	if !r.uses.Acquire() {
 		return nil, nil
 	}
 	return r, r.mem[addr : addr+uint64(n) : addr+uint64(n)]
@@ -144,7 +136,7 @@ func (t *Table) piece(e rdma.SGE) (Piece, error) {
 		return Piece{}, fmt.Errorf("soft: %d bytes at %d of region %#x with %d: %w",
 			e.Length, e.Offset, uint64(r.key), len(r.mem), rdma.ErrBounds)
 	}
-	if !r.acquire() {
+	if !r.uses.Acquire() {
 		return Piece{}, fmt.Errorf("soft: region %#x is stale: %w", uint64(r.key), rdma.ErrState)
 	}
 	return Piece{Mem: r.mem[e.Offset : e.Offset+e.Length : e.Offset+e.Length], region: r}, nil

@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/rdmcfs/rdmcfs/rdma"
+	"github.com/rdmcfs/rdmcfs/rdma/internal/pages"
 )
 
 // tableSlots bounds the regions of a device, pairsMax its queue pairs.
@@ -91,9 +92,9 @@ type region struct {
 
 // AllocRegion maps and pins anonymous memory.
 func (d *Device) AllocRegion(size int, access rdma.Access) (rdma.Region, error) {
-	mem, err := unix.Mmap(-1, 0, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS)
+	mem, err := pages.Map(size)
 	if err != nil {
-		return nil, fmt.Errorf("uring: map %d bytes: %w", size, err)
+		return nil, fmt.Errorf("uring: %w", err)
 	}
 	r, err := d.Register(mem, access)
 	if err != nil {
