@@ -46,14 +46,17 @@ type proposer struct {
 	next    uint64
 	pending map[uint64]admin.Unresolved // by sequence: every proposal not answered yet
 	unknown map[uint64]bool             // those whose caller was told so
-	heard   chan struct{}               // closed and replaced when the log has answered while some are unknown
+	heard   chan struct{}               // closed and replaced when those are to be proposed again
+	known   chan struct{}               // closed and replaced when none of them is left
+	refused error                       // why the log refused the last attempt
 }
 
 func newProposer(ctx context.Context, log raftLog, node meta.NodeID, generation uint32) *proposer {
 	return &proposer{
 		log: log, generation: generation, ctx: ctx,
 		self: meta.Lease{Node: node}, booted: make(chan struct{}),
-		next: 1, pending: map[uint64]admin.Unresolved{}, unknown: map[uint64]bool{}, heard: make(chan struct{}),
+		next: 1, pending: map[uint64]admin.Unresolved{}, unknown: map[uint64]bool{},
+		heard: make(chan struct{}), known: make(chan struct{}),
 	}
 }
 
@@ -75,6 +78,7 @@ func (p *proposer) beginIncarnation(incarnation uint32) {
 	p.next = 1
 	p.pending = map[uint64]admin.Unresolved{}
 	p.unknown = map[uint64]bool{}
+	p.tellLocked()
 	close(p.booted)
 	p.booted = make(chan struct{})
 }
@@ -143,16 +147,20 @@ func (p *proposer) awaitBoot(ctx context.Context, booted chan struct{}) error {
 // once proposes under one incarnation. The caller's context does not cancel the proposal, which goes on until its
 // outcome is known: it only ends the caller's wait.
 func (p *proposer) once(ctx context.Context, lease meta.Lease, op meta.Op, opts consensus.ProposeOptions) (meta.Result, consensus.Proposed, error) {
+	if err := p.awaitKnown(ctx, lease, opts.Patient); err != nil {
+		return meta.Result{}, consensus.Proposed{}, err
+	}
 	data, seq, ok := p.admit(lease, op)
 	if !ok {
 		return meta.Result{Fenced: true}, consensus.Proposed{}, nil
 	}
 	out, err := p.log.Propose(ctx, data, opts) // bounded by the log
 	if errors.Is(err, consensus.ErrUnknown) {
+		p.noteUnknown(lease, seq)
 		outcome := make(chan meta.Result, 1)
 		p.work.Go(func() {
 			defer close(outcome)
-			out, err := p.resolve(lease, seq, data)
+			out, err := p.resolve(data)
 			p.settle(lease, seq)
 			if err != nil {
 				return
@@ -235,15 +243,15 @@ func (p *proposer) settle(lease meta.Lease, seq uint64) {
 	if lease == p.self {
 		delete(p.pending, seq)
 		delete(p.unknown, seq)
+		if len(p.unknown) == 0 {
+			p.tellLocked()
+		}
 	}
 }
 
 // resolve proposes the same bytes until their outcome is known: exactly-once makes that harmless.
-func (p *proposer) resolve(lease meta.Lease, seq uint64, data []byte) (consensus.Proposed, error) {
+func (p *proposer) resolve(data []byte) (consensus.Proposed, error) {
 	p.mu.Lock()
-	if lease == p.self {
-		p.unknown[seq] = true
-	}
 	heard := p.heard
 	p.mu.Unlock()
 	for wait := time.Second; ; wait = min(2*wait, unknownAfter) {
@@ -263,6 +271,7 @@ func (p *proposer) resolve(lease meta.Lease, seq uint64, data []byte) (consensus
 		if err == nil || errors.Is(err, consensus.ErrClosed) {
 			return out, err
 		}
+		p.noteRefusal(err)
 	}
 }
 
@@ -271,8 +280,7 @@ func (p *proposer) wakeResolvers() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if len(p.unknown) > 0 {
-		close(p.heard)
-		p.heard = make(chan struct{})
+		p.wakeLocked()
 	}
 }
 

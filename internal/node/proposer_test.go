@@ -3,6 +3,7 @@ package node
 import (
 	"context"
 	"errors"
+	"sync"
 	"syscall"
 	"testing"
 	"testing/synctest"
@@ -195,4 +196,120 @@ func TestNothingIsProposedUnderAnEndedIncarnation(t *testing.T) {
 	if e, err := meta.DecodeEntry(data); !ok || err != nil || seq != 1 || e.Incarnation != 2 || e.Seq != 1 {
 		t.Errorf("the first proposal of incarnation 2: %+v %v %v", e, ok, err)
 	}
+}
+
+// orderLog answers the first try of each unlink with an error of its choice, and takes all else in the order in which it comes.
+type orderLog struct {
+	mu     sync.Mutex
+	refuse []error // of the next proposals, one after the other
+	taken  []meta.Op
+}
+
+// Propose implements raftLog.
+func (l *orderLog) Propose(_ context.Context, data []byte, _ consensus.ProposeOptions) (consensus.Proposed, error) {
+	e, err := meta.DecodeEntry(data)
+	if err != nil {
+		return consensus.Proposed{}, err
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if len(l.refuse) > 0 {
+		err, l.refuse = l.refuse[0], l.refuse[1:]
+		if err != nil {
+			return consensus.Proposed{}, err
+		}
+	}
+	l.taken = append(l.taken, e.Op)
+	return consensus.Proposed{Result: meta.Result{}}, nil
+}
+
+// TestUnknownIsNotOvertaken: a program whose unlink failed with an unknown outcome makes the file again. The log takes the unlink first, or
+// the new file would be removed by it although its close was answered with 0.
+func TestUnknownIsNotOvertaken(t *testing.T) {
+	unlink := &meta.Unlink{Parent: meta.RootIno, Name: "f"}
+	create := &meta.Create{Parent: meta.RootIno, Name: "f", Kind: meta.KindFile}
+	for _, c := range []struct {
+		name    string
+		patient bool
+		refuse  []error       // after the unlink's first try
+		wait    time.Duration // at most, for the create's answer
+		want    error
+		order   int // operations that the log has taken at the end
+	}{
+		{"the log answers", false, nil, time.Second, nil, 2},
+		{"the log answers after a while", false, []error{consensus.ErrUnknown, consensus.ErrUnknown}, time.Second, nil, 2},
+		{"no quorum", false, repeat(consensus.ErrNoQuorum, 40), time.Second, consensus.ErrNoQuorum, 0},
+		{"no quorum for a while, a patient caller", true, repeat(consensus.ErrNoQuorum, 40), 15 * time.Second, nil, 2},
+		{"no answer", false, repeat(consensus.ErrUnknown, 400), orderWait, consensus.ErrNoQuorum, 0},
+		{"no answer, a patient caller", true, repeat(consensus.ErrUnknown, 400), orderWaitPatient, consensus.ErrNoQuorum, 0},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				ctx, cancel := context.WithCancel(t.Context())
+				log := &orderLog{refuse: append([]error{consensus.ErrUnknown}, c.refuse...)}
+				p := newProposer(ctx, log, 1, 1)
+				defer p.work.Wait()
+				defer cancel()
+				p.beginIncarnation(1)
+				if _, err := p.propose(ctx, unlink); !errors.Is(err, replicate.ErrUnknown) {
+					t.Fatalf("the unlink: %v", err)
+				}
+				began := time.Now()
+				_, _, err := p.proposeVisible(ctx, create, consensus.ProposeOptions{Patient: c.patient})
+				if !errors.Is(err, c.want) || errors.Is(err, consensus.ErrUnknown) {
+					t.Errorf("the create: %v, want %v", err, c.want)
+				}
+				if took := time.Since(began); took > c.wait {
+					t.Errorf("the create took %v, want %v", took, c.wait)
+				}
+				log.mu.Lock()
+				defer log.mu.Unlock()
+				if len(log.taken) != c.order {
+					t.Fatalf("the log took %d operations, want %d", len(log.taken), c.order)
+				}
+				if c.order > 0 {
+					if _, ok := log.taken[0].(*meta.Unlink); !ok {
+						t.Errorf("the log took %T first", log.taken[0])
+					}
+				}
+			})
+		})
+	}
+}
+
+// TestNextIncarnationWaitsForNothing: what an ended incarnation proposed is not applied after the boot of the next one.
+func TestNextIncarnationWaitsForNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		log := &orderLog{refuse: repeat(consensus.ErrUnknown, 20)}
+		p := newProposer(ctx, log, 1, 1)
+		defer p.work.Wait()
+		defer cancel()
+		p.beginIncarnation(1)
+		if _, err := p.propose(ctx, &meta.Unlink{Parent: meta.RootIno, Name: "f"}); !errors.Is(err, replicate.ErrUnknown) {
+			t.Fatalf("the unlink: %v", err)
+		}
+		done := make(chan error)
+		go func() {
+			_, err := p.propose(ctx, &meta.Create{Parent: meta.RootIno, Name: "f", Kind: meta.KindFile})
+			done <- err
+		}()
+		<-time.After(time.Second)
+		log.mu.Lock()
+		log.refuse = nil
+		log.mu.Unlock()
+		began := time.Now()
+		p.beginIncarnation(2)
+		if err := <-done; err != nil || time.Since(began) > 0 {
+			t.Errorf("answered %v after %v", err, time.Since(began))
+		}
+	})
+}
+
+func repeat(err error, times int) []error {
+	out := make([]error, times)
+	for i := range out {
+		out[i] = err
+	}
+	return out
 }

@@ -1,0 +1,103 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/rdmcfs/rdmcfs/internal/consensus"
+	"github.com/rdmcfs/rdmcfs/meta"
+)
+
+// A program that was answered "unknown" goes on, and must not be overtaken by what it did before: an unlink that failed
+// with EIO must not remove the file that the same program makes under that name afterwards. So a node proposes nothing
+// while the outcome of an earlier proposal is unknown. This costs no time: a log that can take a new proposal can also
+// answer the old ones.
+
+const (
+	// orderWait and orderWaitPatient are how long a proposal waits for the outcome of earlier ones that are unknown.
+	orderWait        = 5 * time.Second
+	orderWaitPatient = 25 * time.Second
+	// orderRetry is how often the earlier ones are proposed again meanwhile.
+	orderRetry = 250 * time.Millisecond
+)
+
+// noteUnknown notes, before its caller hears of it, that the outcome of a proposal is unknown.
+func (p *proposer) noteUnknown(lease meta.Lease, seq uint64) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if lease == p.self {
+		p.unknown[seq] = true
+	}
+}
+
+// awaitKnown waits until no outcome of an incarnation's proposals is unknown. It fails when the log refuses the earlier
+// ones, or takes too long: nothing has been proposed then. A patient caller waits longer, and through refusals.
+func (p *proposer) awaitKnown(ctx context.Context, lease meta.Lease, patient bool) error {
+	bound := orderWait
+	if patient {
+		bound = orderWaitPatient
+	}
+	known, _ := p.askAgain(lease, true)
+	if known == nil {
+		return nil
+	}
+	end, again := time.NewTimer(bound), time.NewTicker(orderRetry)
+	defer end.Stop()
+	defer again.Stop()
+	for known != nil {
+		select {
+		case <-known:
+		case <-again.C:
+		case <-end.C:
+			return fmt.Errorf("node: an earlier change has not been decided in %v: %w", bound, consensus.ErrNoQuorum)
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-p.ctx.Done():
+			return consensus.ErrClosed
+		}
+		var refused error
+		known, refused = p.askAgain(lease, false)
+		if refused != nil && !patient {
+			return fmt.Errorf("node: an earlier change is not decided: %w", refused)
+		}
+	}
+	return nil
+}
+
+// askAgain has what is unknown proposed again. It returns a channel that is closed when nothing is, nil if nothing
+// is already, and the last refusal since the first call.
+func (p *proposer) askAgain(lease meta.Lease, first bool) (known <-chan struct{}, refused error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if lease != p.self || len(p.unknown) == 0 {
+		return nil, nil
+	}
+	if first {
+		p.refused = nil
+	}
+	p.wakeLocked()
+	return p.known, p.refused
+}
+
+// wakeLocked has what is unknown proposed again at once.
+func (p *proposer) wakeLocked() {
+	close(p.heard)
+	p.heard = make(chan struct{})
+}
+
+// noteRefusal notes that the log refused an attempt to learn an outcome. Who waits sees it at its next look.
+func (p *proposer) noteRefusal(err error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if !errors.Is(err, consensus.ErrUnknown) {
+		p.refused = err
+	}
+}
+
+// tellLocked wakes those who wait in awaitKnown: nothing is unknown any more.
+func (p *proposer) tellLocked() {
+	close(p.known)
+	p.known = make(chan struct{})
+}
