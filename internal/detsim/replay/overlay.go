@@ -52,7 +52,7 @@ func Build(pkg, program string) error {
 	if err != nil {
 		return err
 	}
-	cmd := exec.Command("go", "test", "-c", "-overlay", list, "-tags", Tag, "-ldflags=-checklinkname=0", "-o", program, pkg)
+	cmd := exec.Command("go", "test", "-c", "-trimpath", "-overlay", list, "-tags", Tag, "-ldflags=-checklinkname=0", "-o", program, pkg)
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return fmt.Errorf("replay: build of %s: %w: %s", pkg, err, out)

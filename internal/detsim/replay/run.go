@@ -2,7 +2,6 @@ package replay
 
 import (
 	"context"
-	"os"
 	"os/exec"
 	"runtime"
 
@@ -18,17 +17,19 @@ const (
 // noRandomAddresses is ADDR_NO_RANDOMIZE of personality(2): addresses are keys of maps.
 const noRandomAddresses = 0x0040000
 
-// Command is a run of a program that Build has made, by a seed, in a directory of its own for its files. The environment is the same for
-// all runs of a seed but for one digit: it lies in the memory of the program.
+// Command is a run of a program that Build has made, by a seed, in a directory of its own for its files. Its arguments and
+// its environment lie in its memory, so they are the same for all runs of a seed on all machines, except for one digit.
 func Command(ctx context.Context, program, seed, dir string, trace bool, args ...string) *exec.Cmd {
 	digit := "0"
 	if trace {
 		digit = "1"
 	}
 	cmd := exec.CommandContext(ctx, program, args...)
-	cmd.Env = append(os.Environ(), SeedVariable+"="+seed, TraceVariable+"="+digit, "TMPDIR="+dir,
+	cmd.Args[0] = "replay"
+	cmd.Dir = dir
+	cmd.Env = []string{SeedVariable + "=" + seed, TraceVariable + "=" + digit, "TMPDIR=" + dir, "PWD=" + dir,
 		"GOMAXPROCS=1", "GOGC=off", "GOMEMLIMIT=off", // a collection begins when the program says so
-		"GODEBUG=asyncpreemptoff=1,gcstoptheworld=2,memprofilerate=0")
+		"GODEBUG=asyncpreemptoff=1,gcstoptheworld=2,memprofilerate=0"}
 	return cmd
 }
 
