@@ -179,6 +179,9 @@ func (n *Node) followStream(ctx context.Context, target *followTarget) error {
 		if err != nil {
 			return err
 		}
+		if kind == frameEntries {
+			target.stream.silence = followSilence // the link can do that: what was allowed after failures is over
+		}
 	}
 }
 

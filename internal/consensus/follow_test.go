@@ -147,3 +147,32 @@ func TestFeedRefusesAGap(t *testing.T) {
 		t.Fatalf("the feed has %v", list)
 	}
 }
+
+// TestNewLeaderAwaitsObservers: an observer may still follow the leader before, from which it has heard nothing for a moment. The new
+// leader does not take it for dead because it has no connection of it yet, and does so with a voter.
+func TestNewLeaderAwaitsObservers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(Config{Identity: Identity{ID: 1}})
+		defer n.cancel(ErrClosed)
+		n.state.conf = &raftpb.ConfState{Voters: []uint64{1, 2, 3}}
+		n.state.ledSince = time.Now()
+		stale := func(id ID) time.Duration {
+			began := time.Now()
+			for b := (&barrier{index: 9, pending: map[ID]struct{}{id: {}}}); !n.allStale(b); {
+				<-time.After(10 * time.Millisecond)
+			}
+			return time.Since(began)
+		}
+		if took := stale(2); took > n.tune.StaleAfter/2 {
+			t.Errorf("a voter without a connection is waited for for %v", took)
+		}
+		n.state.ledSince = time.Now()
+		if took := stale(7); took < n.tune.StaleAfter {
+			t.Errorf("an observer is waited for for %v", took)
+		}
+		n.state.progress[7] = &nodeProgress{Progress: Progress{LastSeen: time.Now()}}
+		if took := stale(7); took > n.tune.StaleAfter/2 {
+			t.Errorf("an observer that was here and is gone is waited for for %v", took)
+		}
+	})
+}

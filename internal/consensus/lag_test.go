@@ -59,6 +59,12 @@ func TestObserverLeavesAVoterThatLags(t *testing.T) {
 // TestObserverLeavesASilentVoter: a voter that loses its power says nothing more. Who follows it looks for another before
 // it has itself been silent for so long that a leader takes it for dead.
 func TestObserverLeavesASilentVoter(t *testing.T) {
+	t.Run("from the start", func(t *testing.T) { observerLeavesASilentVoter(t, 0, 0) })
+	// Voters that bring nothing are given more and more time, as the link may be slow. One that has sent entries is not.
+	t.Run("once it has sent entries", func(t *testing.T) { observerLeavesASilentVoter(t, 4, 3) })
+}
+
+func observerLeavesASilentVoter(t *testing.T, changes int, entries uint64) {
 	synctest.Test(t, func(t *testing.T) {
 		ours, far := net.Pipe()
 		dialled := false
@@ -81,6 +87,13 @@ func TestObserverLeavesASilentVoter(t *testing.T) {
 			}
 			state := clusterState{leader: 2, term: 1, conf: n.state.conf}
 			_, _ = far.Write(appendFrame(nil, frameState, state.append))
+			var list []Committed
+			for i := range entries {
+				list = append(list, Committed{Index: i + 1, Term: 1})
+			}
+			if len(list) > 0 {
+				_, _ = far.Write(appendFrame(nil, frameEntries, func(b []byte) []byte { return appendEntries(b, list) }))
+			}
 			for { // what it is sent goes nowhere
 				if _, _, err := readFrame(far, maxFrame); err != nil {
 					return
@@ -93,7 +106,10 @@ func TestObserverLeavesASilentVoter(t *testing.T) {
 			j.where <- 0
 		}()
 		began := time.Now()
-		peer, err := n.follow([]ID{2}, 0)
+		peer, err := n.follow([]ID{2}, changes)
+		if got := n.feed.next() - 1; got != entries {
+			t.Errorf("took %d entries, want %d", got, entries)
+		}
 		if took := time.Since(began); peer != 2 || err == nil || took >= n.tune.StaleAfter-time.Second {
 			t.Errorf("left %d after %v: %v", peer, took, err)
 		}

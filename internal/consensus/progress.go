@@ -330,17 +330,21 @@ func (n *Node) waitBarrier(ctx context.Context, b *barrier, timeout time.Duratio
 }
 
 // allStale tells whether only nodes are pending that have been silent for too long: a third of StaleAfter is enough for those whose
-// connections are gone, as they are when a process dies. Who lives connects again in less.
+// connections are gone, as they are when a process dies. A node that lives connects again in less, except to a new leader: an observer
+// hears of it only once it has left the old one, or a voter that follows that.
 func (n *Node) allStale(b *barrier) bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	connected := map[ID]bool{}
+	voters, connected := map[ID]bool{}, map[ID]bool{}
+	for _, id := range votersOf(n.state.conf) {
+		voters[id] = true
+	}
 	for s := range n.state.streams {
 		connected[s.peer] = true
 	}
 	for id := range b.pending {
 		limit := n.tune.StaleAfter
-		if !connected[id] {
+		if !connected[id] && (voters[id] || time.Since(n.state.ledSince) >= n.tune.StaleAfter) {
 			limit /= 3
 		}
 		seen := n.state.ledSince

@@ -27,7 +27,7 @@ type stream struct {
 	conn    net.Conn
 	peer    ID
 	ping    time.Duration // after so long without a frame one is sent
-	silence time.Duration // so long read waits for the next bytes; changed before the first read
+	silence time.Duration // so long read waits for the next bytes; changed by who reads, between reads
 	got     atomic.Uint64 // bytes that were read, but pings
 
 	mu     sync.Mutex // protects buf, closed
