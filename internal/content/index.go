@@ -187,8 +187,10 @@ func (s *Store) syncFile(f *os.File) error {
 }
 
 // syncShard makes the directory entries of a content durable.
-func (s *Store) syncShard(id ID) error {
-	dir := s.shardDir(id)
+func (s *Store) syncShard(id ID) error { return s.syncDir(s.shardDir(id)) }
+
+// syncDir makes the entries of a directory durable.
+func (s *Store) syncDir(dir string) error {
 	if err := s.step("fsync dir", dir); err != nil {
 		return err
 	}
@@ -207,7 +209,7 @@ func (s *Store) ensureShard(id ID) error {
 	if err := os.MkdirAll(s.shardDir(id), 0o700); err != nil {
 		return err
 	}
-	if err := durable.Sync(filepath.Join(s.dir, "held")); err != nil {
+	if err := s.syncDir(filepath.Join(s.dir, "held")); err != nil {
 		return err
 	}
 	made.Store(true)

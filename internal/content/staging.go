@@ -9,8 +9,6 @@ import (
 	"strings"
 	"sync"
 	"time"
-
-	"github.com/rdmcfs/rdmcfs/internal/durable"
 )
 
 // Origin says what staged bytes belong to, for the listing after a crash.
@@ -230,11 +228,11 @@ func (st *Staging) KeepUnpublished(reason string) error {
 	if err == nil {
 		err = st.note(appendRecord(nil, recordReason, []byte(reason[:min(len(reason), reasonBytesMax)])))
 	}
-	err = errors.Join(err, st.file.Sync()) // the bytes stay also where the reason finds no room
+	err = errors.Join(err, st.s.syncFile(st.file)) // the bytes stay also where the reason finds no room
 	if st.journal != nil {
-		err = errors.Join(err, st.journal.Sync())
+		err = errors.Join(err, st.s.syncFile(st.journal))
 	}
-	if err = errors.Join(err, durable.Sync(filepath.Join(st.s.dir, "staging"))); err != nil {
+	if err = errors.Join(err, st.s.syncDir(filepath.Join(st.s.dir, "staging"))); err != nil {
 		err = fmt.Errorf("content: keep staged inode %d: %w", st.origin.Ino, err)
 	}
 	return errors.Join(err, st.Close())

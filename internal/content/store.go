@@ -27,6 +27,9 @@ type Options struct {
 	ReserveBytes int64
 	// Clone makes dst share the bytes of src, if the file system can; nil is FICLONE. Tests change it.
 	Clone func(dst, src *os.File) error
+	// Step is called before each change that a power loss may undo, with the step (create, rename, unlink, apply, fsync, fsync dir) and the
+	// path, "from -> to" for a rename. An error ends the operation. Tests crash there; nil is nobody.
+	Step func(step, path string) error
 }
 
 // Store is a directory of contents. Its methods are safe for concurrent use. No lock is held across disk calls.
@@ -48,8 +51,7 @@ type Store struct {
 	stage stagingBook
 	trees treeCache
 
-	// step is called before each durable step; tests crash there. It is set before use, never changed.
-	step func(step string, path string) error
+	step func(step, path string) error // Options.Step, never nil
 }
 
 // entry is what is known of a content without reading its sidecar. Guarded by Store.mu.
@@ -76,13 +78,16 @@ func Open(dir string, opt Options) (*Store, error) {
 	if opt.Clone == nil {
 		opt.Clone = func(dst, src *os.File) error { return unix.IoctlFileClone(int(dst.Fd()), int(src.Fd())) }
 	}
+	if opt.Step == nil {
+		opt.Step = func(string, string) error { return nil }
+	}
 	if opt.ReserveBytes < 0 {
 		return nil, fmt.Errorf("content: open %s: negative reserve", dir)
 	}
 	s := &Store{
 		dir: dir, opt: opt, log: opt.Log,
 		index: make(map[ID]*entry), drained: make(chan struct{}),
-		step: func(string, string) error { return nil },
+		step: opt.Step,
 	}
 	if err := s.prepare(); err != nil {
 		return nil, fmt.Errorf("content: open %s: %w", dir, err)

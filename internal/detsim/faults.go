@@ -1,6 +1,10 @@
 package detsim
 
-import "time"
+import (
+	"time"
+
+	"github.com/rdmcfs/rdmcfs/replicate"
+)
 
 // faults has things go wrong until end.
 func (w *world) faults(end time.Time) {
@@ -17,9 +21,13 @@ func (w *world) fault() {
 		return
 	}
 	switch r := w.intn(100); {
+	case r < 11:
+		w.crash(m, w.chance(2), "at random")
 	case r < 22:
-		w.crash(m)
-	case r < 38:
+		w.crashLater(m)
+	case r < 26:
+		w.slowDisk(m)
+	case r < 40:
 		w.pause(m)
 	case r < 62:
 		w.part(m)
@@ -39,18 +47,57 @@ func (w *world) fault() {
 }
 
 // crash kills a process, and starts it again some time later.
-func (w *world) crash(m *machine) {
+func (w *world) crash(m *machine, power bool, why string) {
 	if m.p == nil {
 		return
 	}
-	power := w.chance(2)
 	if power {
 		w.stats.PowerLosses++
 	} else {
 		w.stats.Kills++
 	}
-	m.kill(power, "at random")
+	m.kill(power, why)
 	w.startLater(m)
+}
+
+// contentPoint precedes the steps of the content store in the list of points.
+const contentPoint = "content "
+
+// points are where a process can be killed (docs/TESTING.md).
+var points = []string{
+	replicate.PointVote, replicate.PointPropose, replicate.PointCommit, replicate.PointVisible, replicate.PointReply, replicate.PointApply,
+	contentPoint + "create", contentPoint + "rename", contentPoint + "unlink", contentPoint + "apply",
+	contentPoint + "fsync", contentPoint + "fsync dir",
+}
+
+// wishFor is how long a process is given to reach a point.
+const wishFor = 5 * time.Second
+
+// crashLater has a process be killed where it passes a point.
+func (w *world) crashLater(m *machine) {
+	if m.p == nil || m.wish != nil {
+		return
+	}
+	wish := &wish{point: points[w.intn(len(points))], count: 1 + w.intn(4), power: w.chance(2)}
+	m.wish = wish
+	w.work.Go(func() {
+		w.until(wishFor, 100*time.Millisecond, func() bool { return m.wish != wish || w.calm() })
+		if m.wish == wish {
+			m.wish = nil
+		} else if !w.failed() {
+			w.stats.AtPoints++
+		}
+	})
+}
+
+// calm tells whether no faults are to come.
+func (w *world) calm() bool {
+	select {
+	case <-w.quiet:
+		return true
+	default:
+		return false
+	}
 }
 
 // hold has a fault last for a time, or until faults are to end, and then be taken back.

@@ -2,6 +2,7 @@ package detsim
 
 import (
 	"context"
+	"crypto/sha256"
 	"encoding/binary"
 	"sync"
 	"syscall"
@@ -156,24 +157,24 @@ func (f *file) write(data []byte, off int64) syscall.Errno {
 	return 0
 }
 
-// read reads the whole file.
-func (f *file) read() ([]byte, syscall.Errno) {
-	var all []byte
-	buf := make([]byte, readBytes)
+// read reads the whole file, a buffer of readBytes at a time.
+func (f *file) read(buf []byte) (state, syscall.Errno) {
+	sum, size := sha256.New(), 0
 	for {
-		in := fuse.ReadIn{InHeader: f.p.header(f.node), Fh: f.fh, Offset: uint64(len(all)), Size: readBytes}
+		in := fuse.ReadIn{InHeader: f.p.header(f.node), Fh: f.fh, Offset: uint64(size), Size: readBytes}
 		res, st := f.p.k.requests.Read(nil, &in, buf)
 		if st != fuse.OK {
-			return nil, syscall.Errno(st)
+			return state{}, syscall.Errno(st)
 		}
 		part, st := res.Bytes(buf)
 		if st != fuse.OK {
-			return nil, syscall.Errno(st)
+			return state{}, syscall.Errno(st)
 		}
-		all = append(all, part...)
+		sum.Write(part)
+		size += len(part)
 		res.Done()
 		if len(part) < readBytes {
-			return all, 0
+			return state{size: size, sum: [sha256.Size]byte(sum.Sum(nil))}, 0
 		}
 	}
 }

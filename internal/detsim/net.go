@@ -430,9 +430,6 @@ func (c *conn) writeSome(b []byte) (int, error) {
 			c.peer.in = append(c.peer.in, segment{part, at})
 			c.peer.inBytes += len(part)
 			c.peer.wakeLocked()
-			if n.w.detail {
-				n.w.tell("net %s > %s: %d bytes at %v", c.local, c.remote, len(part), at.Sub(n.w.start))
-			}
 			if !c.openLocked() || !c.peer.openLocked() || c.mute {
 				c.watchLocked()
 			}
@@ -469,26 +466,16 @@ func (c *conn) Close() error {
 func (c *conn) LocalAddr() net.Addr  { return c.local }
 func (c *conn) RemoteAddr() net.Addr { return c.remote }
 
-func (c *conn) SetDeadline(t time.Time) error {
-	c.n.mu.Lock()
-	defer c.n.mu.Unlock()
-	c.readBy, c.writeBy = t, t
-	c.wakeLocked()
-	return nil
-}
+func (c *conn) SetDeadline(t time.Time) error      { return c.setDeadlines(t, &c.readBy, &c.writeBy) }
+func (c *conn) SetReadDeadline(t time.Time) error  { return c.setDeadlines(t, &c.readBy) }
+func (c *conn) SetWriteDeadline(t time.Time) error { return c.setDeadlines(t, &c.writeBy) }
 
-func (c *conn) SetReadDeadline(t time.Time) error {
+func (c *conn) setDeadlines(t time.Time, of ...*time.Time) error {
 	c.n.mu.Lock()
 	defer c.n.mu.Unlock()
-	c.readBy = t
-	c.wakeLocked()
-	return nil
-}
-
-func (c *conn) SetWriteDeadline(t time.Time) error {
-	c.n.mu.Lock()
-	defer c.n.mu.Unlock()
-	c.writeBy = t
+	for _, at := range of {
+		*at = t
+	}
 	c.wakeLocked()
 	return nil
 }

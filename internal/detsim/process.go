@@ -2,9 +2,12 @@ package detsim
 
 import (
 	"context"
+	"errors"
 	"io"
 	"net"
+	"os"
 	"path/filepath"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -46,7 +49,7 @@ func (p *process) world() node.Host {
 		Dial:   func(ctx context.Context, _, to string) (net.Conn, error) { return n.dial(ctx, p, to) },
 		Device: func() (rdma.Device, error) { return m.w.fabric.Device(p.host), nil },
 		State:  func() (*meta.DB, error) { return m.db, nil },
-		Log:    logDisk{m.disk, m.dir}, LogSegment: logSegment,
+		Log:    logDisk{m.disk, m.dir, m}, LogSegment: logSegment,
 		Attach: func(requests fuse.RawFileSystem) (fs.Kernel, error) {
 			k := newKernel(requests)
 			p.kernel.Store(k)
@@ -56,8 +59,41 @@ func (p *process) world() node.Host {
 			p.admin.Store(&h)
 			return nothing{}, nil
 		},
-		Wall: func() time.Time { return time.Now().Add(m.ahead) },
+		Wall:   func() time.Time { return time.Now().Add(m.ahead) },
+		Passed: p.passed,
+		Step:   p.step,
 	}
+}
+
+// passed is called at each labelled point of the product.
+func (p *process) passed(point string) {
+	m := p.m
+	if m.p != p || m.wish == nil || m.wish.point != point {
+		return
+	}
+	if m.wish.count--; m.wish.count > 0 {
+		return
+	}
+	m.w.crash(m, m.wish.power, "at "+point)
+}
+
+// step is called before each change of the contents.
+func (p *process) step(step, path string) error {
+	p.passed(contentPoint + step)
+	m := p.m
+	if m.p != p {
+		return nil // it is gone: nobody sees what it does
+	}
+	if m.slowDisk > 0 && strings.HasPrefix(step, "fsync") {
+		pass(m.w.between(0, m.slowDisk))
+		if m.p != p {
+			return nil
+		}
+	}
+	if err := m.remains.step(step, path); err != nil && !errors.Is(err, os.ErrNotExist) {
+		m.w.fail("%s: %s of %s: %v", m.host, step, path, err)
+	}
+	return nil
 }
 
 type nothing struct{}
@@ -79,6 +115,9 @@ func (m *machine) start() {
 	p.cancel = cancel
 	cfg := node.Config{DataDir: m.dir, Version: "sim", Mounts: []admin.MountRequest{{Dir: "/mnt"}}, Log: m.logger(), Host: p.world()}
 	w.tell("%s starts, state at %d", m.host, m.db.Index())
+	if m.remains == nil {
+		m.allDurable()
+	}
 	w.work.Go(func() {
 		defer close(p.done)
 		p.err = node.Run(ctx, cfg)
@@ -126,7 +165,8 @@ func (m *machine) kill(power bool, why string) {
 	m.disk = m.disk.PowerLoss(lost)
 	dir := filepath.Join(w.dir, m.host+"."+itoa(m.lives))
 	w.copyDir(m.dir, dir)
-	m.dir = dir
+	m.dir, m.wish = dir, nil
+	m.keepContents(power)
 	w.fabric.Kill(p.host)
 	w.net.kill(p, power)
 	if m.stopped {
@@ -134,6 +174,32 @@ func (m *machine) kill(power bool, why string) {
 	}
 	p.cancel()
 	w.tell("%s is killed (power %t, %s): applied %d synced %d keeps %d", m.host, power, why, applied, synced, keep)
+}
+
+// keepContents has the machine's directory, a copy, hold what is left of the contents.
+func (m *machine) keepContents(power bool) {
+	content := filepath.Join(m.dir, "content")
+	if !power {
+		m.remains = m.remains.copied(content)
+		return
+	}
+	left, err := m.remains.lose(content, m.w.intn)
+	if err != nil {
+		m.w.fail("%s: contents after a power loss: %v", m.host, err)
+		return
+	}
+	m.remains = left
+}
+
+// allDurable says that the contents are durable as they are in the machine's directory.
+func (m *machine) allDurable() {
+	content := filepath.Join(m.dir, "content")
+	m.remains = newRemains(content)
+	if err := os.MkdirAll(content, 0o700); err != nil {
+		m.w.fail("%v", err)
+	} else if err := m.remains.durable(); err != nil {
+		m.w.fail("%v", err)
+	}
 }
 
 // touch notes that a fault has touched a machine.

@@ -32,6 +32,7 @@ func (w *world) empty(m *machine) {
 	if err := os.RemoveAll(filepath.Join(m.dir, "content")); err != nil {
 		w.fail("%v", err)
 	}
+	m.allDurable()
 	w.startLater(m)
 }
 
@@ -56,6 +57,7 @@ func (w *world) putBack(m *machine) {
 		m.kill(false, "its disks are put back")
 		m.dir, m.db, m.disk = m.older.dir, m.older.db, m.older.disk
 		m.older = nil
+		m.allDurable()
 		w.startLater(m)
 	}
 }
@@ -163,6 +165,15 @@ func (w *world) staying() (out []*machine) {
 		}
 	}
 	return out
+}
+
+// slowDisk makes each fsync of a machine take long, for a while.
+func (w *world) slowDisk(m *machine) {
+	w.stats.SlowDisks++
+	m.slowDisk = w.between(20*time.Millisecond, 2*time.Second)
+	d := w.between(time.Second, 8*time.Second)
+	w.tell("the disk of %s is slow for %v: up to %v for an fsync", m.host, d, m.slowDisk)
+	w.hold(d, func() { m.slowDisk = 0 }, m)
 }
 
 // slow makes a machine's line slow for control, for a while.

@@ -11,8 +11,6 @@ type Options struct {
 	Seed  uint64
 	Nodes int // 0: by the seed
 	Dir   string
-	// Calm is for a run without faults.
-	Calm bool
 	// Trace is given what happens, line by line.
 	Trace func(string)
 }
@@ -48,12 +46,7 @@ func Run(o Options) Result {
 		for _, m := range w.machines {
 			w.startClients(m, 1+w.intn(2))
 		}
-		end := time.Now().Add(w.between(15*time.Second, 40*time.Second))
-		if o.Calm {
-			pass(time.Until(end))
-		} else {
-			w.faults(end)
-		}
+		w.faults(time.Now().Add(w.between(15*time.Second, 40*time.Second)))
 		w.settle()
 	}
 	w.over = true

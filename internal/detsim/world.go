@@ -23,19 +23,19 @@ import (
 
 // world is one run: machines, the lines between them, programs, and what is known of their files.
 type world struct {
-	seed   uint64
-	dir    string // of all machines' files
-	trace  func(string)
-	detail bool // each message is in the trace
-	start  time.Time
+	seed  uint64
+	dir   string // of all machines' files
+	trace func(string)
+	start time.Time
 
-	mu     sync.Mutex // protects what follows; taken last
-	rng    *rand.Rand
-	hash   uint64
-	events int
-	err    error
-	quiet  chan struct{} // closed when faults are to end
-	over   bool          // no work any more
+	mu      sync.Mutex // protects what follows; taken last
+	rng     *rand.Rand
+	hash    uint64
+	events  int
+	err     error
+	buffers [][]byte      // to read into
+	quiet   chan struct{} // closed when faults are to end
+	over    bool          // no work any more
 
 	net              *network
 	fabric           *mem.Fabric
@@ -55,10 +55,11 @@ type Stats struct {
 	Acked, Failed, Unknown, Checked        int
 	Kills, PowerLosses, Stops, Cuts, Jumps int
 	Emptied, PutBack, Joins, Evictions     int
+	AtPoints, SlowDisks, Rotten            int
 }
 
 func newWorld(seed uint64, dir string, trace func(string)) *world {
-	w := &world{seed: seed, dir: dir, trace: trace, quiet: make(chan struct{}), detail: os.Getenv("SIM_DETAIL") != "", start: time.Now(), rng: rand.New(rand.NewPCG(seed, 1)), hash: fnv.New64a().Sum64()}
+	w := &world{seed: seed, dir: dir, trace: trace, quiet: make(chan struct{}), start: time.Now(), rng: rand.New(rand.NewPCG(seed, 1)), hash: fnv.New64a().Sum64()}
 	w.net = newNetwork(w)
 	w.fabric = mem.NewFabric(mem.Config{Seed: seed, DelayMin: latencyMin, DelayMax: latencyMax})
 	w.files = newRecord(w)
@@ -141,6 +142,16 @@ type machine struct {
 	older    *disks    // as they were some time ago
 	dark     bool      // its power is off
 	stopped  bool
+	remains  *remains      // of its contents after a power loss
+	wish     *wish         // where it is to be killed, nil for nowhere
+	slowDisk time.Duration // an fsync takes up to this
+}
+
+// wish is a point at which a process is to be killed, when it has passed it count times.
+type wish struct {
+	point string
+	count int
+	power bool
 }
 
 // disks is a copy of what a machine keeps.

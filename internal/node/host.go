@@ -33,8 +33,10 @@ type Host struct {
 	Admin func(admin.Handlers) (io.Closer, error)
 	// Wall is the machine's clock; nil is time.Now. Elapsed times are never taken from it.
 	Wall func() time.Time
-	// Passed is called at each labelled point (docs/TESTING.md). It may be nil.
+	// Passed is called at each labelled point (docs/TESTING.md), and Step before each change of the contents that a power loss may undo
+	// ([content.Options]). They may be nil.
 	Passed func(point string)
+	Step   func(step, path string) error
 }
 
 // local refuses a data directory on a mount of rdmcfs. Where another kernel serves the mounts none can be above it.

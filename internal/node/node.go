@@ -227,7 +227,7 @@ func (n *node) openDirectory() error {
 }
 
 func (n *node) openStores() (err error) {
-	if n.store, err = content.Open(n.dir.path("content"), content.Options{Log: n.log, ReserveBytes: contentReserveBytes}); err != nil {
+	if n.store, err = content.Open(n.dir.path("content"), content.Options{Log: n.log, ReserveBytes: contentReserveBytes, Step: n.cfg.Host.Step}); err != nil {
 		return err
 	}
 	n.closer.add(n.store.Close)

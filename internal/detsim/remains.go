@@ -1,0 +1,258 @@
+package detsim
+
+import (
+	"bytes"
+	"errors"
+	"io/fs"
+	"os"
+	"path"
+	"path/filepath"
+	"slices"
+	"strings"
+)
+
+// remains is what a power loss would leave for certain of a machine's contents: the bytes of files as they were at their
+// last fsync, and the names of directories as they were at theirs. Directories themselves stay.
+type remains struct {
+	dir   string // of the contents; all paths are relative to it
+	here  map[string]*extent
+	names map[string]map[string]*extent // by directory, as durable
+}
+
+// extent is a file, whatever its names are.
+type extent struct {
+	synced []byte // as at its last fsync
+	ever   bool   // there was one
+}
+
+func newRemains(dir string) *remains {
+	return &remains{dir: dir, here: map[string]*extent{}, names: map[string]map[string]*extent{}}
+}
+
+func (r *remains) rel(p string) string { return strings.TrimPrefix(strings.TrimPrefix(p, r.dir), "/") }
+
+// at is the file that has a name now.
+func (r *remains) at(name string) *extent {
+	e := r.here[name]
+	if e == nil {
+		e = &extent{}
+		r.here[name] = e
+	}
+	return e
+}
+
+// step notes a step of the content store before it is done ([content.Options]).
+func (r *remains) step(step, p string) error {
+	switch step {
+	case "rename":
+		from, to, _ := strings.Cut(p, " -> ")
+		r.here[r.rel(to)] = r.at(r.rel(from))
+		delete(r.here, r.rel(from))
+	case "unlink":
+		delete(r.here, r.rel(p))
+	case "fsync":
+		data, err := os.ReadFile(p)
+		if err != nil {
+			return err
+		}
+		e := r.at(r.rel(p))
+		e.synced, e.ever = data, true
+	case "fsync dir":
+		entries, err := os.ReadDir(p)
+		if err != nil {
+			return err
+		}
+		list := map[string]*extent{}
+		for _, e := range entries {
+			if !e.IsDir() {
+				list[e.Name()] = r.at(path.Join(r.rel(p), e.Name()))
+			}
+		}
+		r.names[r.rel(p)] = list
+	}
+	return nil
+}
+
+// present lists the files by directory.
+func (r *remains) present() (map[string]map[string]*extent, error) {
+	out := map[string]map[string]*extent{}
+	err := filepath.WalkDir(r.dir, func(p string, d fs.DirEntry, err error) error {
+		if err != nil || d.IsDir() {
+			return err
+		}
+		dir, name := path.Split(r.rel(p))
+		dir = path.Clean(dir)
+		if out[dir] == nil {
+			out[dir] = map[string]*extent{}
+		}
+		out[dir][name] = r.at(r.rel(p))
+		return nil
+	})
+	return out, err
+}
+
+// durable makes all that is there durable.
+func (r *remains) durable() error {
+	now, err := r.present()
+	for dir, names := range now {
+		for name := range names {
+			err = errors.Join(err, r.step("fsync", filepath.Join(r.dir, dir, name)))
+		}
+		err = errors.Join(err, r.step("fsync dir", filepath.Join(r.dir, dir)))
+	}
+	return err
+}
+
+// copied is the same of a copy of the directory.
+func (r *remains) copied(dir string) *remains {
+	return &remains{dir: dir, here: r.here, names: r.names}
+}
+
+// lose makes a copy of the directory into what a power loss leaves. Each file has its old names or its new ones, one that took
+// another's place is there or the other one is, and what was not synced of its bytes is there, or not, or in part.
+// intn chooses. The files beside held and staging, which are written once, stay.
+func (r *remains) lose(to string, intn func(int) int) (*remains, error) {
+	now, err := r.present()
+	if err == nil {
+		err = removeFiles(to)
+	}
+	if err != nil {
+		return nil, err
+	}
+	out := newRemains(to)
+	moved := map[*extent]bool{} // has its new names
+	chosen := func(e *extent) bool {
+		is, ok := moved[e]
+		if !ok {
+			is = intn(2) == 0
+			moved[e] = is
+		}
+		return is
+	}
+	for _, p := range union(now, r.names) {
+		dir, name := path.Split(p)
+		dir = path.Clean(dir)
+		before, after := r.names[dir][name], now[dir][name]
+		e := after
+		switch {
+		case dir == "." || before == after:
+		case before == nil:
+			if !chosen(after) {
+				e = nil
+			}
+		case after == nil:
+			if e = before; chosen(before) {
+				e = nil
+			}
+		case !chosen(after):
+			e = before
+		}
+		if e == nil {
+			continue
+		}
+		if err := r.write(out, p, e, dir == ".", intn); err != nil {
+			return nil, err
+		}
+	}
+	return out, nil
+}
+
+// removeFiles empties a tree, whose directories stay.
+func removeFiles(dir string) error {
+	return filepath.WalkDir(dir, func(p string, d fs.DirEntry, err error) error {
+		if err != nil || d.IsDir() {
+			return err
+		}
+		return os.Remove(p)
+	})
+}
+
+// write writes a file as a power loss leaves it. What is on a disk afterwards is durable.
+func (r *remains) write(out *remains, p string, e *extent, safe bool, intn func(int) int) error {
+	data := e.synced
+	if name := r.nameOf(e, p); name != "" {
+		now, err := os.ReadFile(filepath.Join(r.dir, name))
+		if err != nil {
+			return err
+		}
+		if safe || e.ever && bytes.Equal(now, data) {
+			data = now
+		} else {
+			data = torn(data, now, intn)
+		}
+	}
+	to := filepath.Join(out.dir, p)
+	if err := os.MkdirAll(filepath.Dir(to), 0o700); err != nil {
+		return err
+	}
+	left := &extent{synced: data, ever: true}
+	out.here[p] = left
+	dir, name := path.Split(p)
+	dir = path.Clean(dir)
+	if out.names[dir] == nil {
+		out.names[dir] = map[string]*extent{}
+	}
+	out.names[dir][name] = left
+	return os.WriteFile(to, data, 0o600)
+}
+
+// nameOf is a name that a file has now, "" if it has none: p if that is one.
+func (r *remains) nameOf(e *extent, p string) string {
+	if r.here[p] == e {
+		return p
+	}
+	found := ""
+	for name, x := range r.here {
+		if x == e && (found == "" || name < found) {
+			found = name
+		}
+	}
+	return found
+}
+
+// torn is a file of which some pages were written since its last fsync: all of them, none, or some.
+func torn(synced, now []byte, intn func(int) int) []byte {
+	const page = 4096
+	kind := intn(3)
+	if kind == 0 {
+		return synced
+	}
+	if kind == 1 {
+		return now
+	}
+	size := len(now)
+	if intn(2) == 0 {
+		size = len(synced)
+	}
+	data := make([]byte, size)
+	copy(data, synced)
+	for at := 0; at < min(size, len(now)); at += page {
+		if intn(2) == 0 {
+			copy(data[at:min(at+page, size)], now[at:])
+		}
+	}
+	return data
+}
+
+// forget lets go of files that have no name any more.
+func (r *remains) forget() {
+	for p := range r.here {
+		if _, err := os.Lstat(filepath.Join(r.dir, p)); errors.Is(err, fs.ErrNotExist) {
+			delete(r.here, p)
+		}
+	}
+}
+
+// union lists the paths of both, in order.
+func union(a, b map[string]map[string]*extent) []string {
+	var out []string
+	for _, m := range []map[string]map[string]*extent{a, b} {
+		for dir, names := range m {
+			for name := range names {
+				out = append(out, path.Join(dir, name))
+			}
+		}
+	}
+	slices.Sort(out)
+	return slices.Compact(out)
+}
