@@ -17,19 +17,29 @@ type remains struct {
 	dir   string // of the contents; all paths are relative to it
 	here  map[string]*extent
 	names map[string]map[string]*extent // by directory, as durable
+
+	stashed int
 }
 
 // extent is a file, whatever its names are.
 type extent struct {
-	synced []byte // as at its last fsync
-	ever   bool   // there was one
+	ever   bool   // it was synced
+	whole  bool   // it is large, and as it was at its last fsync: the content store changes none after that without a step
+	synced []byte // as at its last fsync, unless it is whole
+	stash  string // another link of a whole file that was removed, in stashDir
 }
+
+// wholeBytes is from what size on a file's bytes are not kept at an fsync.
+const wholeBytes = 64 << 10
 
 func newRemains(dir string) *remains {
 	return &remains{dir: dir, here: map[string]*extent{}, names: map[string]map[string]*extent{}}
 }
 
 func (r *remains) rel(p string) string { return strings.TrimPrefix(strings.TrimPrefix(p, r.dir), "/") }
+
+// stashDir holds links of files that were removed, beside the contents.
+func (r *remains) stashDir() string { return r.dir + ".stash" }
 
 // at is the file that has a name now.
 func (r *remains) at(name string) *extent {
@@ -46,17 +56,16 @@ func (r *remains) step(step, p string) error {
 	switch step {
 	case "rename":
 		from, to, _ := strings.Cut(p, " -> ")
+		err := r.remove(to)
 		r.here[r.rel(to)] = r.at(r.rel(from))
 		delete(r.here, r.rel(from))
+		return err
 	case "unlink":
-		delete(r.here, r.rel(p))
+		return r.remove(p)
+	case "create", "apply":
+		return r.keep(p)
 	case "fsync":
-		data, err := os.ReadFile(p)
-		if err != nil {
-			return err
-		}
-		e := r.at(r.rel(p))
-		e.synced, e.ever = data, true
+		return r.sync(p)
 	case "fsync dir":
 		entries, err := os.ReadDir(p)
 		if err != nil {
@@ -68,9 +77,54 @@ func (r *remains) step(step, p string) error {
 				list[e.Name()] = r.at(path.Join(r.rel(p), e.Name()))
 			}
 		}
+		for name, e := range r.names[r.rel(p)] {
+			if list[name] != e && e.stash != "" {
+				if err := os.Remove(filepath.Join(r.stashDir(), e.stash)); err != nil {
+					return err
+				}
+				e.stash = ""
+			}
+		}
 		r.names[r.rel(p)] = list
 	}
 	return nil
+}
+
+// sync notes that the bytes of a file are durable as they are now.
+func (r *remains) sync(p string) error {
+	e := r.at(r.rel(p))
+	st, err := os.Stat(p)
+	if err == nil && st.Size() < wholeBytes {
+		e.synced, err = os.ReadFile(p)
+	}
+	e.ever, e.whole = err == nil, err == nil && st.Size() >= wholeBytes
+	return err
+}
+
+// keep takes the bytes of a whole file, which is to be changed.
+func (r *remains) keep(p string) (err error) {
+	e := r.here[r.rel(p)]
+	if e == nil || !e.whole {
+		return nil
+	}
+	e.whole = false
+	e.synced, err = os.ReadFile(p)
+	return err
+}
+
+// remove notes that a name is to go. A whole file, which may come back, gets another link.
+func (r *remains) remove(p string) error {
+	e := r.here[r.rel(p)]
+	delete(r.here, r.rel(p))
+	if e == nil || !e.whole || e.stash != "" {
+		return nil
+	}
+	r.stashed++
+	e.stash = itoa(r.stashed)
+	if err := os.MkdirAll(r.stashDir(), 0o700); err != nil {
+		return err
+	}
+	return os.Link(p, filepath.Join(r.stashDir(), e.stash))
 }
 
 // present lists the files by directory.
@@ -94,6 +148,7 @@ func (r *remains) present() (map[string]map[string]*extent, error) {
 // durable makes all that is there durable.
 func (r *remains) durable() error {
 	now, err := r.present()
+	err = errors.Join(err, os.RemoveAll(r.stashDir()))
 	for dir, names := range now {
 		for name := range names {
 			err = errors.Join(err, r.step("fsync", filepath.Join(r.dir, dir, name)))
@@ -105,21 +160,24 @@ func (r *remains) durable() error {
 
 // copied is the same of a copy of the directory.
 func (r *remains) copied(dir string) *remains {
-	return &remains{dir: dir, here: r.here, names: r.names}
+	return &remains{dir: dir, here: r.here, names: r.names, stashed: r.stashed}
 }
 
 // lose makes a copy of the directory into what a power loss leaves. Each file has its old names or its new ones, one that took
 // another's place is there or the other one is, and what was not synced of its bytes is there, or not, or in part.
 // intn chooses. The files beside held and staging, which are written once, stay.
 func (r *remains) lose(to string, intn func(int) int) (*remains, error) {
+	out := newRemains(to)
 	now, err := r.present()
 	if err == nil {
 		err = removeFiles(to)
 	}
+	if err == nil {
+		err = os.RemoveAll(out.stashDir())
+	}
 	if err != nil {
 		return nil, err
 	}
-	out := newRemains(to)
 	moved := map[*extent]bool{} // has its new names
 	chosen := func(e *extent) bool {
 		is, ok := moved[e]
@@ -169,13 +227,19 @@ func removeFiles(dir string) error {
 
 // write writes a file as a power loss leaves it. What is on a disk afterwards is durable.
 func (r *remains) write(out *remains, p string, e *extent, safe bool, intn func(int) int) error {
-	data := e.synced
+	data, err := e.synced, error(nil)
+	if e.stash != "" {
+		data, err = os.ReadFile(filepath.Join(r.stashDir(), e.stash))
+	}
+	if err != nil {
+		return err
+	}
 	if name := r.nameOf(e, p); name != "" {
 		now, err := os.ReadFile(filepath.Join(r.dir, name))
 		if err != nil {
 			return err
 		}
-		if safe || e.ever && bytes.Equal(now, data) {
+		if safe || e.whole || e.ever && bytes.Equal(now, data) {
 			data = now
 		} else {
 			data = torn(data, now, intn)
@@ -185,7 +249,10 @@ func (r *remains) write(out *remains, p string, e *extent, safe bool, intn func(
 	if err := os.MkdirAll(filepath.Dir(to), 0o700); err != nil {
 		return err
 	}
-	left := &extent{synced: data, ever: true}
+	left := &extent{ever: true, whole: len(data) >= wholeBytes}
+	if !left.whole {
+		left.synced = data
+	}
 	out.here[p] = left
 	dir, name := path.Split(p)
 	dir = path.Clean(dir)

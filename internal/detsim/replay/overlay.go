@@ -7,6 +7,7 @@
 //   - no background thread preempts goroutines by the clock, as on GOARCH=wasm (haveSysmon);
 //   - the runtime's randomness comes from one generator, which the program seeds (randinit, rand, cheaprand);
 //   - a mutex does not look at the clock (starvationThresholdNs), and neither does the scheduler (nanotime);
+//   - no background thread gives memory back to the machine (bgscavenge);
 //   - who waits for a mutex counts as idle in a bubble, so that another may hold it while virtual time passes (isIdleInSynctest).
 //
 // The texts that are replaced are looked for in the sources of the Go that builds. Where one is not found the build fails and says so: it
@@ -34,6 +35,7 @@ var changes = []change{
 	{"runtime/runtime2.go", "\twaitReasonSyncCondWait:          true,\n",
 		"\twaitReasonSyncCondWait:          true,\n\twaitReasonSyncMutexLock:         true,\n\twaitReasonSyncRWMutexLock:       true,\n\twaitReasonSyncRWMutexRLock:      true,\n"},
 	{"runtime/time_nofake.go", "func nanotime() int64 {\n\treturn nanotime1()\n}", "func nanotime() int64 {\n\tsimNow += 100\n\treturn simNow\n}\n\nvar simNow int64 = 1e9"},
+	{"runtime/mgcscavenge.go", "\tc <- 1\n\tscavenger.park()\n", "\tc <- 1\n\tfor {\n\t\tscavenger.park()\n\t}\n"},
 	{"runtime/rand.go", "\tif len(startupRand) >= 16 &&", "\tif seed[0] = 1; true {\n\t} else if len(startupRand) >= 16 &&"},
 	{"runtime/rand.go", "var readRandomFailed bool", "var readRandomFailed bool\n\n//go:linkname simRand\nvar simRand uint64 = 1\n"},
 	{"runtime/rand.go", "\t\tmp.cheaprand += 0xa0761d6478bd642f\n\t\thi, lo := math.Mul64(mp.cheaprand, mp.cheaprand^0xe7037ed1a0b428db)\n",
