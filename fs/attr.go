@@ -216,6 +216,11 @@ func (f *fileSystem) SetAttr(cancel <-chan struct{}, in *fuse.SetAttrIn, out *fu
 	defer stop()
 	patch, times := patchOf(in, n.kind)
 	if size, ok := in.GetSize(); ok {
+		if _, open := in.GetFh(); !open {
+			if no := f.settle(ctx, n); no != 0 {
+				return fuse.Status(no)
+			}
+		}
 		if no := f.truncate(ctx, cancel, in, n, int64(size), patch); no != 0 {
 			return fuse.Status(no)
 		}

@@ -29,6 +29,13 @@ func (f *fileSystem) Open(cancel <-chan struct{}, in *fuse.OpenIn, out *fuse.Ope
 	}
 	ctx, stop := f.callContext(cancel, in.Pid)
 	defer stop()
+	no := syscall.Errno(0)
+	if mayWrite(in.Flags) {
+		no = f.settle(ctx, n)
+	}
+	if no != 0 {
+		return fuse.Status(no)
+	}
 	h, no := f.acquire(ctx, n, in)
 	if no != 0 {
 		return fuse.Status(no)
@@ -38,6 +45,20 @@ func (f *fileSystem) Open(cancel <-chan struct{}, in *fuse.OpenIn, out *fuse.Ope
 	}
 	f.opened(h, in.Pid, out)
 	return fuse.OK
+}
+
+// settle waits until it is known what earlier changes did that were answered with EIO. A program whose unlink or rename failed
+// so may go on and write the file under that name: the change must come first, or it would take the name of what is written now.
+// ESTALE makes the kernel look the name up again.
+func (f *fileSystem) settle(ctx context.Context, n *node) syscall.Errno {
+	waited, err := f.cluster.Settle(ctx)
+	switch {
+	case err != nil:
+		return f.fail("open", n.ino(), err)
+	case waited:
+		return syscall.ESTALE
+	}
+	return 0
 }
 
 // opened tells the kernel how a new handle is read, written and closed.

@@ -11,6 +11,7 @@ import (
 	"sync/atomic"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/rdmcfs/rdmcfs/fs/fstest"
 	"github.com/rdmcfs/rdmcfs/meta"
@@ -281,6 +282,57 @@ func TestUnknownCreateLeavesNoName(t *testing.T) {
 			return f.Close()
 		})
 	})
+}
+
+// TestUnknownChangeComesFirst: an unlink or rename fails with an unknown outcome, and the program goes on and writes the file under
+// that name. The change comes first, whenever the log takes it: the file that was closed with 0 has its name.
+func TestUnknownChangeComesFirst(t *testing.T) {
+	want := pattern(7, 50_000)
+	write := func(path string) error { return os.WriteFile(path, want, 0o644) }
+	for name, c := range map[string]struct {
+		change func(dir string) error
+		write  func(path string) error
+	}{
+		"unlink, write":      {func(dir string) error { return os.Remove(filepath.Join(dir, "f")) }, write},
+		"rename to, write":   {func(dir string) error { return os.Rename(filepath.Join(dir, "g"), filepath.Join(dir, "f")) }, write},
+		"rename from, write": {func(dir string) error { return os.Rename(filepath.Join(dir, "f"), filepath.Join(dir, "g")) }, write},
+		"rename to, truncate": {func(dir string) error { return os.Rename(filepath.Join(dir, "g"), filepath.Join(dir, "f")) }, func(path string) error {
+			want := pattern(7, 50_000)
+			if err := os.Truncate(path, 0); err != nil {
+				return err
+			}
+			f, err := os.OpenFile(path, os.O_WRONLY, 0)
+			if err != nil {
+				return err
+			}
+			_, err = f.Write(want)
+			return errors.Join(err, f.Close())
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			eachPair(t, func(t *testing.T, c2 *fstest.Cluster, a, b string) {
+				must(t, os.WriteFile(filepath.Join(a, "f"), []byte("old f"), 0o644))
+				must(t, os.WriteFile(filepath.Join(a, "g"), []byte("old g"), 0o644))
+				applied := make(chan struct{})
+				c2.Node(1).Unknown(func(op meta.Op) <-chan struct{} { return applied })
+				if err := c.change(a); !errors.Is(err, syscall.EIO) {
+					t.Fatalf("a change of unknown outcome: %v", err)
+				}
+				c2.Node(1).Unknown(nil)
+				done := make(chan error, 1)
+				go func() { done <- c.write(filepath.Join(a, "f")) }()
+				select {
+				case err := <-done:
+					done <- err
+				case <-time.After(300 * time.Millisecond): // it waits for the change
+				}
+				close(applied)
+				must(t, <-done)
+				wantBytes(t, filepath.Join(b, "f"), want)
+				wantBytes(t, filepath.Join(a, "f"), want)
+			})
+		})
+	}
 }
 
 // A fence in mid-push of a new file ends the push, since the inode is gone. The name is reserved again, and the file pushed under it.

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -41,18 +42,20 @@ type Node struct {
 	// Proposals and Publishes count what the file system asked for.
 	Proposals, Publishes atomic.Int64
 
-	mu       sync.Mutex
-	pushes   []replicate.Push
-	before   func(ctx context.Context, p replicate.Push) error
-	skip     int
-	after    func()
-	inode    meta.Ino
-	slow     func(op meta.Op) <-chan struct{}
-	late     func(op meta.Op) <-chan struct{}
-	unknown  func(op meta.Op) <-chan struct{}
-	instant  bool
-	readOnly bool
-	other    io.ReaderAt
+	mu      sync.Mutex
+	pushes  []replicate.Push
+	before  func(ctx context.Context, p replicate.Push) error
+	skip    int
+	after   func()
+	inode   meta.Ino
+	slow    func(op meta.Op) <-chan struct{}
+	late    func(op meta.Op) <-chan struct{}
+	unknown func(op meta.Op) <-chan struct{}
+	// unsettled are closed when what unknown chose is applied.
+	unsettled []chan struct{}
+	instant   bool
+	readOnly  bool
+	other     io.ReaderAt
 
 	afterInode func()
 }
@@ -197,6 +200,24 @@ func (n *Node) ProposePatient(ctx context.Context, op meta.Op) (meta.Result, err
 	return n.Propose(ctx, op)
 }
 
+// Settle implements fs.Cluster: it waits for the proposals that Unknown chose.
+func (n *Node) Settle(ctx context.Context) (waited bool, err error) {
+	n.mu.Lock()
+	late := n.unsettled
+	n.mu.Unlock()
+	for _, applied := range late {
+		select {
+		case <-applied:
+		case <-ctx.Done():
+			return true, fs.ErrReadOnly
+		}
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.unsettled = slices.DeleteFunc(n.unsettled, func(c chan struct{}) bool { return slices.Contains(late, c) })
+	return len(late) > 0, nil
+}
+
 // Propose applies an operation at once, or when Slow lets it. As the log does, it applies it then too if the caller has not waited.
 func (n *Node) Propose(ctx context.Context, op meta.Op) (meta.Result, error) {
 	n.mu.Lock()
@@ -256,9 +277,13 @@ func (n *Node) put(op meta.Op) (res meta.Result, err error) {
 
 // putLate applies an operation when wait is closed, as the log may do after the caller was told that the outcome is unknown.
 func (n *Node) putLate(op meta.Op, wait <-chan struct{}) error {
-	outcome := make(chan meta.Result, 1)
+	outcome, applied := make(chan meta.Result, 1), make(chan struct{})
+	n.mu.Lock()
+	n.unsettled = append(n.unsettled, applied)
+	n.mu.Unlock()
 	go func() { // ends when the test lets the operation go on
 		defer close(outcome)
+		defer close(applied)
 		<-wait
 		if res, err := n.put(op); err == nil {
 			outcome <- res

@@ -31,16 +31,22 @@ func (w *world) fault() {
 		w.pause(m)
 	case r < 62:
 		w.part(m)
-	case r < 70:
+	case r < 67:
 		w.jump(m)
+	case r < 70:
+		w.rot(m)
 	case r < 76:
 		w.slow(m)
 	case r < 82:
 		w.empty(m)
 	case r < 90:
 		w.putBack(m)
-	case r < 95:
+	case r < 93:
 		w.grow()
+	case r < 95:
+		w.replace(m)
+	case r < 96:
+		w.dark()
 	default:
 		w.shrink(m)
 	}
@@ -97,6 +103,16 @@ func (w *world) calm() bool {
 		return true
 	default:
 		return false
+	}
+}
+
+// dark is a power loss of all machines.
+func (w *world) dark() {
+	w.tell("the power of all is lost")
+	for _, m := range w.machines {
+		if !m.gone {
+			w.crash(m, true, "with all")
+		}
 	}
 }
 

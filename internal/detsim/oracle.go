@@ -165,3 +165,38 @@ func (w *world) compare() {
 		}
 	}
 }
+
+// alone cuts all machines off from each other and reads all files on each: it shows who really has the bytes. Each file is on
+// all machines, or on as many as the policy says.
+func (w *world) alone() {
+	stay := w.staying()
+	for _, m := range w.machines {
+		for _, x := range w.machines {
+			if m != x {
+				w.net.cut(m.host, x.host)
+				w.fabric.Cut(m.host, x.host)
+			}
+		}
+	}
+	for _, name := range w.files.names() {
+		f := w.files.file(name)
+		wanted, have := len(stay), 0
+		if w.copies > 0 {
+			wanted = min(w.copies, len(stay))
+		}
+		for _, m := range stay {
+			got, no := w.look(m, name)
+			if no == 0 && !f.allows(got) {
+				w.fail("alone, %s shows %s as %v; it may be %v", m.host, name, got, f.may)
+			}
+			if no == 0 {
+				have++
+			} else {
+				w.tell("alone, %s can't read %s: %v", m.host, name, no)
+			}
+		}
+		if have < wanted {
+			w.fail("alone, %d machines can read %s, %d are to have it", have, name, wanted)
+		}
+	}
+}

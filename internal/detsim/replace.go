@@ -4,9 +4,12 @@ import (
 	"context"
 	"os"
 	"path/filepath"
+	"slices"
 	"time"
 
+	"github.com/rdmcfs/rdmcfs/internal/consensus/raftlog/simfs"
 	"github.com/rdmcfs/rdmcfs/internal/control/admin"
+	"github.com/rdmcfs/rdmcfs/internal/node"
 	"github.com/rdmcfs/rdmcfs/meta"
 )
 
@@ -34,6 +37,68 @@ func (w *world) empty(m *machine) {
 	}
 	m.allDurable()
 	w.startLater(m)
+}
+
+// rot changes one byte of a content on a machine's disk while its process runs, and has programs there read all files. What
+// they get is what was acknowledged: a damaged copy is noticed, and the bytes come from another node.
+func (w *world) rot(m *machine) {
+	if m.p == nil || len(w.staying()) < 3 || m.leaves || !w.whole() {
+		return
+	}
+	var files []string
+	for _, pattern := range []string{"held/*/*.data", "held/*/*.meta"} {
+		found, err := filepath.Glob(filepath.Join(m.dir, "content", pattern))
+		if err != nil {
+			w.fail("%v", err)
+		}
+		files = append(files, found...)
+	}
+	if len(files) == 0 {
+		return
+	}
+	w.stats.Rotten++
+	path := files[w.intn(len(files))]
+	if err := w.flip(path); err != nil {
+		w.fail("%v", err)
+	}
+	w.tell("%s has damaged %s", m.host, filepath.Base(path))
+	p := m.p
+	w.work.Go(func() {
+		for _, name := range w.files.names() {
+			f := w.files.file(name)
+			before, well := slices.Clone(f.may), w.allWell()
+			got, no := w.look(m, name)
+			switch {
+			case m.p != p || m.faults > 0 || w.failed():
+				return
+			case !slices.Equal(before, f.may): // it was written meanwhile
+			case no == 0 && !f.allows(got):
+				w.fail("%s, with a damaged disk, shows %s as %v; it may be %v", m.host, name, got, f.may)
+			case no != 0 && well && w.allWell():
+				w.fail("%s, with a damaged disk, can't read %s: %v", m.host, name, no)
+			}
+		}
+	})
+}
+
+// flip changes one byte of a file.
+func (w *world) flip(path string) error {
+	f, err := os.OpenFile(path, os.O_RDWR, 0)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	st, err := f.Stat()
+	if err != nil || st.Size() == 0 {
+		return err
+	}
+	at, b := int64(w.intn(int(st.Size()))), make([]byte, 1)
+	if _, err := f.ReadAt(b, at); err != nil {
+		return err
+	}
+	b[0] ^= 1 << w.intn(8)
+	_, err = f.WriteAt(b, at)
+	return err
 }
 
 // startLater starts the process of a machine again some time later.
@@ -108,6 +173,51 @@ func (w *world) grow() {
 }
 
 const machinesMax = 9
+
+// replace takes a machine away for good, and has an empty one join in its place.
+func (w *world) replace(m *machine) {
+	if m.p == nil || m.leaves || w.joining || len(w.staying()) < 3 || !w.whole() {
+		return
+	}
+	w.joining = true
+	w.stats.Replaced++
+	m.kill(false, "it is replaced")
+	m.lives++
+	m.dir = filepath.Join(w.dir, m.host+"."+itoa(m.lives))
+	m.db, m.disk, m.remains, m.older = meta.OpenMemory(), simfs.New(), nil, nil
+	m.faults++
+	w.work.Go(func() {
+		joined := w.until(gatherMax, time.Second, func() bool { return w.joinInPlace(m) })
+		m.faults--
+		m.touch()
+		w.joining = false
+		w.tell("%s is replaced: %t", m.host, joined)
+		if !joined && !w.failed() {
+			w.fail("%s could not be replaced in %v", m.host, gatherMax)
+		}
+	})
+}
+
+// joinInPlace asks the other machines for a token, and joins with it.
+func (w *world) joinInPlace(m *machine) bool {
+	for _, seed := range w.live() {
+		h := seed.handlers()
+		if h == nil {
+			continue
+		}
+		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+		token, err := h.Token(ctx, admin.TokenRequest{Replace: m.host})
+		cancel()
+		if err == nil {
+			err = w.joinWith(m, node.JoinConfig{Seed: seed.addr(), Token: token.Token, Replace: true})
+		}
+		if err == nil {
+			return true
+		}
+		w.tell("%s in its place: %v", m.host, err)
+	}
+	return false
+}
 
 // shrink drains a machine and evicts it when the others need it no more.
 func (w *world) shrink(m *machine) {

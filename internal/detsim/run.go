@@ -1,9 +1,12 @@
 package detsim
 
 import (
+	"context"
 	"fmt"
 	"runtime"
 	"time"
+
+	"github.com/rdmcfs/rdmcfs/internal/control/admin"
 )
 
 // Options choose a run.
@@ -78,6 +81,27 @@ func (w *world) gather(nodes int) {
 		w.fail("not all nodes run after %v", gatherMax)
 	}
 	w.tell("%d nodes are in", len(w.live()))
+	if !w.failed() && nodes > 3 && w.chance(3) {
+		w.setCopies(first, 2+w.intn(2))
+	}
+}
+
+// setCopies has each file be on some nodes only.
+func (w *world) setCopies(by *machine, copies int) {
+	set := w.until(gatherMax, time.Second, func() bool {
+		h := by.handlers()
+		if h == nil {
+			return false
+		}
+		policy := admin.Policy{Placement: "copies", Copies: uint32(copies)}
+		_, err := h.Policy(context.Background(), admin.PolicyRequest{Path: "/", Set: &policy})
+		return err == nil
+	})
+	if !set && !w.failed() {
+		w.fail("the policy can't be set")
+	}
+	w.copies = copies
+	w.tell("%d copies of each file", copies)
 }
 
 // settle takes all faults back, waits until nothing is owed, and compares.
@@ -98,6 +122,7 @@ func (w *world) settle() {
 	}
 	if !w.failed() {
 		w.compare()
+		w.alone()
 	}
 }
 

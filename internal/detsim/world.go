@@ -46,6 +46,7 @@ type world struct {
 	pids             uint32
 	files            *record
 	stats            Stats
+	copies           int            // that the policy asks for; 0: on every node
 	programs         atomic.Int32   // that run
 	work             sync.WaitGroup // programs, faults and processes
 }
@@ -55,7 +56,7 @@ type Stats struct {
 	Acked, Failed, Unknown, Checked        int
 	Kills, PowerLosses, Stops, Cuts, Jumps int
 	Emptied, PutBack, Joins, Evictions     int
-	AtPoints, SlowDisks, Rotten            int
+	AtPoints, SlowDisks, Rotten, Replaced  int
 }
 
 func newWorld(seed uint64, dir string, trace func(string)) *world {
@@ -241,10 +242,14 @@ func (w *world) found(m *machine) {
 }
 
 func (w *world) join(m *machine, seed *machine) error {
-	p := m.newProcess()
+	return w.joinWith(m, node.JoinConfig{Seed: seed.addr(), Token: w.token})
+}
+
+func (w *world) joinWith(m *machine, cfg node.JoinConfig) error {
 	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
 	defer cancel()
-	_, err := node.Join(ctx, node.JoinConfig{DataDir: m.dir, Seed: seed.addr(), Token: w.token, Listen: m.addr(), Name: m.host, Host: p.world()})
+	cfg.DataDir, cfg.Listen, cfg.Name, cfg.Host = m.dir, m.addr(), m.host, m.newProcess().world()
+	_, err := node.Join(ctx, cfg)
 	if err == nil {
 		m.start()
 	}

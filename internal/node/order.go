@@ -12,7 +12,7 @@ import (
 
 // A program that was answered "unknown" goes on, and must not be overtaken by what it did before: an unlink that failed
 // with EIO must not remove the file that the same program makes under that name afterwards. So a node proposes nothing
-// while the outcome of an earlier proposal is unknown. This costs no time: a log that can take a new proposal can also
+// while the outcome of an earlier proposal is unknown, and opens no file for writing. This costs no time: a log that can take a new proposal can also
 // answer the old ones.
 
 const (
@@ -33,15 +33,16 @@ func (p *proposer) noteUnknown(lease meta.Lease, seq uint64) {
 }
 
 // awaitKnown waits until no outcome of an incarnation's proposals is unknown. It fails when the log refuses the earlier
-// ones, or takes too long: nothing has been proposed then. A patient caller waits longer, and through refusals.
-func (p *proposer) awaitKnown(ctx context.Context, lease meta.Lease, patient bool) error {
+// ones, or takes too long: nothing has been proposed then. A patient caller waits longer, and
+// through refusals. It reports whether it had to wait.
+func (p *proposer) awaitKnown(ctx context.Context, lease meta.Lease, patient bool) (waited bool, err error) {
 	bound := orderWait
 	if patient {
 		bound = orderWaitPatient
 	}
 	known, _ := p.askAgain(lease, true)
 	if known == nil {
-		return nil
+		return false, nil
 	}
 	end, again := time.NewTimer(bound), time.NewTicker(orderRetry)
 	defer end.Stop()
@@ -51,19 +52,19 @@ func (p *proposer) awaitKnown(ctx context.Context, lease meta.Lease, patient boo
 		case <-known:
 		case <-again.C:
 		case <-end.C:
-			return fmt.Errorf("node: an earlier change has not been decided in %v: %w", bound, consensus.ErrNoQuorum)
+			return true, fmt.Errorf("node: an earlier change has not been decided in %v: %w", bound, consensus.ErrNoQuorum)
 		case <-ctx.Done():
-			return ctx.Err()
+			return true, ctx.Err()
 		case <-p.ctx.Done():
-			return consensus.ErrClosed
+			return true, consensus.ErrClosed
 		}
 		var refused error
 		known, refused = p.askAgain(lease, false)
 		if refused != nil && !patient {
-			return fmt.Errorf("node: an earlier change is not decided: %w", refused)
+			return true, fmt.Errorf("node: an earlier change is not decided: %w", refused)
 		}
 	}
-	return nil
+	return true, nil
 }
 
 // askAgain has what is unknown proposed again. It returns a channel that is closed when nothing is, nil if nothing

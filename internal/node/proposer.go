@@ -147,7 +147,7 @@ func (p *proposer) awaitBoot(ctx context.Context, booted chan struct{}) error {
 // once proposes under one incarnation. The caller's context does not cancel the proposal, which goes on until its
 // outcome is known: it only ends the caller's wait.
 func (p *proposer) once(ctx context.Context, lease meta.Lease, op meta.Op, opts consensus.ProposeOptions) (meta.Result, consensus.Proposed, error) {
-	if err := p.awaitKnown(ctx, lease, opts.Patient); err != nil {
+	if _, err := p.awaitKnown(ctx, lease, opts.Patient); err != nil {
 		return meta.Result{}, consensus.Proposed{}, err
 	}
 	data, seq, ok := p.admit(lease, op)

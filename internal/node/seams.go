@@ -101,6 +101,12 @@ func (c cluster) ProposePatient(ctx context.Context, op meta.Op) (meta.Result, e
 	return c.propose(ctx, op, consensus.ProposeOptions{Announce: showsNext(op), Patient: true})
 }
 
+// Settle implements fs.Cluster.
+func (c cluster) Settle(ctx context.Context) (waited bool, err error) {
+	waited, err = c.n.proposer.awaitKnown(ctx, c.n.proposer.lease(), false)
+	return waited, readOnly(err)
+}
+
 func (c cluster) propose(ctx context.Context, op meta.Op, opts consensus.ProposeOptions) (meta.Result, error) {
 	if err := c.n.db.Distrusted(); err != nil {
 		return meta.Result{}, fmt.Errorf("%w: %w", fs.ErrReadOnly, err)
