@@ -5,6 +5,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/rdmcfs/rdmcfs/internal/consensus/raftlog/simfs"
@@ -65,6 +66,9 @@ func (w *world) rot(m *machine) {
 	p := m.p
 	w.work.Go(func() {
 		for _, name := range w.files.names() {
+			if strings.HasPrefix(name, m.host+"-") {
+				continue // a program there may be writing it: others there see that
+			}
 			f := w.files.file(name)
 			before, well := slices.Clone(f.may), w.allWell()
 			got, no := w.look(m, name)
