@@ -144,6 +144,16 @@ func (w *world) votes(m *machine) bool {
 	return false
 }
 
+// voters is how many machines vote, as far as anybody knows.
+func (w *world) voters() (n int) {
+	for _, m := range w.staying() {
+		if w.votes(m) {
+			n++
+		}
+	}
+	return n
+}
+
 // number is what the log calls a machine: they join in order.
 func (m *machine) number() meta.NodeID { return meta.NodeID(m.index + 1) }
 
@@ -180,7 +190,7 @@ const machinesMax = 9
 
 // replace takes a machine away for good, and has an empty one join in its place.
 func (w *world) replace(m *machine) {
-	if m.p == nil || m.leaves || w.joining || len(w.staying()) < 3 || !w.whole() {
+	if m.p == nil || m.leaves || w.joining || !w.whole() || w.votes(m) && w.voters() < 3 {
 		return
 	}
 	w.joining = true

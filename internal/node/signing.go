@@ -71,7 +71,7 @@ func (n *node) fetchSigning(ctx context.Context) {
 
 // keepCertificate renews this node's certificate in time.
 func (n *node) keepCertificate(ctx context.Context) {
-	control.KeepRenewed(ctx, control.RenewalConfig{
+	control.KeepRenewed(ctx, control.RenewalConfig{Dial: n.cfg.Host.Dial,
 		Identity: n.creds, Dir: n.dir.tls(), Authority: n.signing.authority.Load, Addrs: n.addresses, Now: n.renewalTime,
 		Lost: n.lost, Log: n.log,
 	})
