@@ -28,7 +28,7 @@ var ofContent = []mutant{
 	{"a delta over a hollow base is whole", "internal/content/whole.go",
 		"case !ok && layer != id:\n", "case !ok && layer != id:\n\t\t\treturn true\n\t\tcase !ok && above == id:\n", inContent},
 	{"a new shard's name is not synced", "internal/content/index.go",
-		"if err := durable.Sync(filepath.Join(s.dir, \"held\")); err != nil {", "if err := error(nil); err != nil && filepath.Join() == \"\" {", inContent},
+		"if err := s.syncDir(filepath.Join(s.dir, \"held\")); err != nil {", "if err := error(nil); err != nil && filepath.Join() == \"\" {", inContent},
 	{"a block is mended with other bytes", "internal/content/mend.go",
 		"if want != leaf {", "if want == (Hash{}) {", inContent},
 	{"bytes are read without their checksum", "internal/content/body.go",
