@@ -84,6 +84,8 @@ func (b *book) add(n meta.Node) {
 	b.nodes[n.ID] = n
 	if n.Store != ([16]byte{}) {
 		b.raft[n.ID] = raftID(n.ID, n.Store)
+	} else {
+		delete(b.raft, n.ID) // it was replaced since this node joined, and has not booted
 	}
 }
 

@@ -76,3 +76,36 @@ func TestEvictedPeerIsForgotten(t *testing.T) {
 		t.Fatalf("an evicted node is still a peer: %x", got)
 	}
 }
+
+// A node that others knew when they joined is replaced. The log has no store of it then until it boots: the new machine must be
+// able to connect for that.
+func TestReplacedPeerCanConnect(t *testing.T) {
+	c := metatest.New(t, 2)
+	one, two := meta.NodeID(1), meta.NodeID(2)
+	of := func(node meta.NodeID) meta.Node {
+		rec, err := c.DB.Node(node)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return rec
+	}
+	own, old := of(two).Store, of(one).Store
+	id := identity{Node: two, Store: hex.EncodeToString(own[:]),
+		Peers: map[meta.NodeID]peerAddr{one: {Addr: "there:1", Store: hex.EncodeToString(old[:])}}}
+	m, err := newMembers(c.DB, id, time.Now)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if m.authentic(1, raftID(one, [16]byte{9})) {
+		t.Error("any store is taken for that of node 1")
+	}
+	token := [32]byte{5}
+	c.Do(two, &meta.AddToken{Hash: token, Expires: 1 << 62, Replace: true})
+	c.Do(two, &meta.Join{Name: of(one).Name, Addr: "new:1", TokenHash: token, Replace: true})
+	if err := m.refresh(); err != nil {
+		t.Fatal(err)
+	}
+	if !m.authentic(1, raftID(one, [16]byte{9})) {
+		t.Error("the machine that replaces node 1 is refused")
+	}
+}
