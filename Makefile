@@ -3,7 +3,7 @@ GO ?= go
 RDMCFS = bin/rdmcfs
 UNIT = $(shell $(GO) list ./... | grep -v -e /test/ -e /internal/detsim$$) ./test/bench/peers ./test/bench/multicast
 
-.PHONY: release mutants build demo test test-unit test-models test-schedule test-sim test-detsim test-integration test-rdma test-long bench bench-peers bench-multicast bench-faults lint clean
+.PHONY: release mutants build demo test test-unit test-models test-schedule test-detsim test-integration test-rdma test-long bench bench-peers bench-multicast bench-faults lint clean
 
 build:
 	CGO_ENABLED=0 $(GO) build -trimpath -o $(RDMCFS) ./cmd/rdmcfs
@@ -26,18 +26,11 @@ test-unit:
 	$(GO) test -race -short -p 2 -timeout 20m $(filter-out %/replicate/schedule,$(UNIT))
 	$(GO) test -p 2 -timeout 20m $(WHOLE)
 
-# Each has one thread, but for the last, which runs two.
-test-models:
-	$(MAKE) --no-print-directory -j2 --output-sync=target test-schedule test-sim
-	$(MAKE) --no-print-directory test-detsim
+test-models: test-schedule test-detsim
 
 # Exhaustive: too slow under the race detector, and without concurrency.
 test-schedule:
 	$(GO) test -timeout 5m -run Exhaustive ./replicate/schedule -exhaustive
-
-# 1,000 seeds of the simulator of the cores, and power loss after each write: one goroutine a run, so no race detector. SEEDS=n, FROM=s.
-test-sim:
-	$(GO) test -timeout 10m ./internal/sim -args $(if $(SEEDS),-sim.seeds $(SEEDS)) $(if $(FROM),-sim.from $(FROM))
 
 # Whole daemons in virtual time, a process for each seed; the first time the standard library is built for it. SEEDS=n, FROM=s.
 test-detsim:

@@ -10,7 +10,7 @@ import (
 )
 
 // storingNode is a stepped node over a store on disk.
-func storingNode(t *testing.T, c *metatest.Cluster, node meta.NodeID) (*Stepped, *content.Store) {
+func storingNode(t *testing.T, c *metatest.Cluster, node meta.NodeID) (*stepped, *content.Store) {
 	t.Helper()
 	store, err := content.Open(t.TempDir(), content.Options{})
 	if err != nil {
@@ -27,9 +27,9 @@ func storingNode(t *testing.T, c *metatest.Cluster, node meta.NodeID) (*Stepped,
 }
 
 // vote has a node take a small content of another one.
-func vote(t *testing.T, s *Stepped, id meta.ContentID, b []byte) {
+func vote(t *testing.T, s *stepped, id meta.ContentID, b []byte) {
 	t.Helper()
-	if st := s.Put(id.Node, &PutItem{Content: id, Root: contentRoot(b), Bytes: b}); st.Status != statusVoted {
+	if st := s.Put(id.Node, &putItem{Content: id, Root: contentRoot(b), Bytes: b}); st.Status != statusVoted {
 		t.Fatalf("no vote for %v: status %d, %s", id, st.Status, st.Text)
 	}
 }

@@ -12,7 +12,7 @@ import (
 )
 
 // keptBlocks gives a member the blocks of a session that has ended with its root's incarnation, and announces the session that follows it.
-func keptBlocks(t *testing.T, b []byte, blocks ...int) (*Stepped, meta.ContentID, standing) {
+func keptBlocks(t *testing.T, b []byte, blocks ...int) (*stepped, meta.ContentID, standing) {
 	t.Helper()
 	c := metatest.New(t, 3)
 	s, store := storingNode(t, c, 2)

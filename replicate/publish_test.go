@@ -251,12 +251,14 @@ func TestVoteOfBeforeARestartIsNotProposed(t *testing.T) {
 	ino := c.Do(1, &meta.Create{Parent: meta.RootIno, Name: "f", Kind: meta.KindFile}).Ino
 	s, _ := steppedNode(t, c, 1, &onlyStates{}, SystemClock())
 	op := &meta.Publish{Ino: ino, Session: c.Session(1)}
-	targets, err := s.Choose(&Push{Ino: ino, Size: 100_000}, op)
+	push := &Push{Ino: ino, Size: 100_000}
+	chosen, err := s.pusher.choose(push)
 	if err != nil {
 		t.Fatal(err)
 	}
+	session := &pushSession{p: s.pusher, push: push, targets: chosen, id: op.Session, op: op}
 	c.Boot(3)
-	if err := targets.Count([]meta.NodeID{1, 2, 3}, nil); err != nil {
+	if err := session.count([]meta.NodeID{1, 2, 3}, nil); err != nil {
 		t.Fatal(err)
 	}
 	if op.Votes.View != c.DB.View() || op.Votes.Has(3) || !op.Votes.Has(1) || !op.Votes.Has(2) {

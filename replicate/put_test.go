@@ -13,7 +13,7 @@ func TestNoVoteForASmallContentOfAnotherRoot(t *testing.T) {
 	c := metatest.New(t, 2)
 	s, store := storingNode(t, c, 2)
 	id := c.Session(1)
-	if st := s.Put(1, &PutItem{Content: id, Root: contentRoot([]byte("what was sent")), Bytes: []byte("what came")}); st.Status != statusRefused {
+	if st := s.Put(1, &putItem{Content: id, Root: contentRoot([]byte("what was sent")), Bytes: []byte("what came")}); st.Status != statusRefused {
 		t.Errorf("answers with status %d", st.Status)
 	}
 	if state, ok := store.State(storeID(id)); ok {
@@ -27,7 +27,7 @@ func TestTakesSessionsOfTheirOwnWriterOnly(t *testing.T) {
 	s, store := storingNode(t, c, 2)
 	small, large := c.Session(1), c.Session(1)
 	b := []byte("another node's")
-	if st := s.Put(3, &PutItem{Content: small, Root: contentRoot(b), Bytes: b}); st.Status != statusRefused {
+	if st := s.Put(3, &putItem{Content: small, Root: contentRoot(b), Bytes: b}); st.Status != statusRefused {
 		t.Errorf("node 3 puts a content of node 1: status %d", st.Status)
 	}
 	shape, err := content.Shape{Size: 4 << 20}.AppendBinary(nil)

@@ -60,7 +60,7 @@ func TestKeepsWhatTheLogHasNotDecidedHere(t *testing.T) {
 	ahead := c.Session(1)
 	store := &onlyStates{committed: map[content.ID]bool{storeID(ahead): true}}
 	clock := &handClock{now: time.Unix(1, 0)}
-	s, err := NewStepped(Config{
+	s, err := newStepped(Config{
 		Self: func() meta.Lease { return c.Lease(1) }, Names: c.DB, Log: noLog{}, Peers: noLog{}, Groups: noLog{}, Store: store,
 		IsLeader: func() bool { return false }, Clock: clock,
 	}, func(meta.ContentID, bool) bool { return false })
@@ -92,10 +92,10 @@ func (l notingLog) Propose(_ context.Context, op meta.Op) (meta.Result, error) {
 	return meta.Result{}, ErrUnknown
 }
 
-func steppedNode(t *testing.T, c *metatest.Cluster, node meta.NodeID, store Store, clock Clock) (*Stepped, *[]meta.Op) {
+func steppedNode(t *testing.T, c *metatest.Cluster, node meta.NodeID, store Store, clock Clock) (*stepped, *[]meta.Op) {
 	t.Helper()
 	var ops []meta.Op
-	s, err := NewStepped(Config{
+	s, err := newStepped(Config{
 		Self: func() meta.Lease { return c.Lease(node) }, Names: c.DB, Log: notingLog{ops: &ops}, Peers: noLog{}, Groups: noLog{}, Store: store,
 		IsLeader: func() bool { return false }, Clock: clock,
 	}, func(meta.ContentID, bool) bool { return false })
@@ -199,7 +199,7 @@ func TestDeletesNothingBeforeItIsLetIn(t *testing.T) {
 	lease.Incarnation++ // the boot of this process is not applied yet
 	store := &onlyStates{committed: map[content.ID]bool{storeID(id): true}}
 	clock := &handClock{now: time.Unix(1, 0)}
-	s, err := NewStepped(Config{
+	s, err := newStepped(Config{
 		Self: func() meta.Lease { return lease }, Names: c.DB, Log: noLog{}, Peers: noLog{}, Groups: noLog{}, Store: store,
 		IsLeader: func() bool { return false }, Clock: clock,
 	}, func(meta.ContentID, bool) bool { return false })

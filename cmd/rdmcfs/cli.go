@@ -36,7 +36,6 @@ type cli struct {
 	Evict    evictCmd    `cmd:"" help:"Remove a node for good."`
 	Demo     demoCmd     `cmd:"" help:"Run a small cluster on this machine and copy a file in."`
 	Doctor   doctorCmd   `cmd:"" help:"Check this machine: what works, what is off, and what that costs."`
-	Sim      simCmd      `cmd:"" help:"Run simulated clusters in which everything goes wrong, and hold them against the guarantees."`
 	Bench    benchCmd    `cmd:"" help:"Measure the multicast."`
 	Daemon   daemonCmd   `cmd:"" help:"Run the node in the foreground without a mount (systemd)."`
 	Stop     stopCmd     `cmd:"" help:"Unmount and end the daemon."`

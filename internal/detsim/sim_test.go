@@ -21,8 +21,8 @@ var (
 )
 
 const (
-	seedsUsual = 60
-	shortShare = 10
+	seedsUsual = 200
+	shortShare = 20
 )
 
 // TestSeeds runs clusters of real daemons in which everything goes wrong, one for each seed, and holds them against the guarantees.

@@ -23,7 +23,6 @@ var mayImport = map[string][]string{
 	"cmd":                    {"internal", "fs", "replicate", "rdma", "meta"},
 	"internal/node":          {"internal", "fs", "replicate", "rdma", "meta"},
 	"internal/demo":          {"internal"},
-	"internal/sim":           {"internal", "replicate", "rdma", "meta"},
 	"internal/detsim":        {"internal", "fs", "replicate", "rdma", "meta"},
 	"internal/bench":         {"internal", "replicate", "rdma"},
 	"internal/content":       {"internal/durable"},

@@ -12,6 +12,8 @@ import (
 	"regexp"
 	"strings"
 	"time"
+
+	"github.com/rdmcfs/rdmcfs/internal/detsim/replay"
 )
 
 // verdict is what became of a mutant. Without a killer and a complaint it survived.
@@ -141,6 +143,9 @@ func (r *runner) run(ctx context.Context, bin, pkg string, args ...string) (stri
 	line = append(line, args...)
 	cmd := exec.CommandContext(ctx, line[0], line[1:]...)
 	cmd.Dir = filepath.Join(r.root, pkg)
+	if overlay := filepath.Join(filepath.Dir(bin), overlayFile); exists(overlay) {
+		cmd.Env = append(os.Environ(), replay.OverlayVariable+"="+overlay) // for what the test itself builds
+	}
 	cmd.WaitDelay = time.Second // children of a test that hung may hold the pipe
 	out, err := cmd.CombinedOutput()
 	if errors.Is(err, exec.ErrWaitDelay) {
@@ -177,6 +182,9 @@ func lastLines(s string, n int) string {
 	return strings.Join(lines[max(0, len(lines)-n):], "; ")
 }
 
+// overlayFile is the list of a mutant in its folder.
+const overlayFile = "overlay.json"
+
 // writeOverlay writes the changed file into dir, and the file that tells the go command where it belongs.
 func (m *mutant) writeOverlay(root, dir string) (string, error) {
 	text, err := m.apply(root)
@@ -192,8 +200,13 @@ func (m *mutant) writeOverlay(root, dir string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	overlay := filepath.Join(dir, "overlay.json")
+	overlay := filepath.Join(dir, overlayFile)
 	return overlay, errors.Join(os.WriteFile(changed, text, 0o600), os.WriteFile(overlay, list, 0o600))
+}
+
+func exists(path string) bool {
+	_, err := os.Stat(path)
+	return err == nil
 }
 
 // report prints what became of a mutant, in one line.

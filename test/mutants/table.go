@@ -26,7 +26,7 @@ const (
 	raftlogTests   = "./internal/consensus/raftlog"
 	nodeTests      = "./internal/node"
 	fsTests        = "./fs"
-	simulator      = "./internal/sim" // asked last, for every mutant
+	simulator      = "./internal/detsim" // asked last, for every mutant
 )
 
 // all is the whole table.

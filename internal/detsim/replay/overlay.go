@@ -15,6 +15,7 @@
 package replay
 
 import (
+	"crypto/sha256"
 	"encoding/json"
 	"fmt"
 	"os"
@@ -43,6 +44,9 @@ var changes = []change{
 	{"runtime/rand.go", "\tmp := getg().m\n\tc := &mp.chacha8\n\tfor {\n\t\t// Note: c.Next is",
 		"\tif simRand != 0 {\n\t\treturn uint64(cheaprand())<<32 | uint64(cheaprand())\n\t}\n\tmp := getg().m\n\tc := &mp.chacha8\n\tfor {\n\t\t// Note: c.Next is"},
 }
+
+// OverlayVariable of the environment names an overlay of the go command that Build adds to its own.
+const OverlayVariable = "REPLAY_OVERLAY"
 
 // Tag is the build tag of files that use what the overlay adds to the runtime.
 const Tag = "replay"
@@ -76,7 +80,10 @@ func overlay(dir string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	replace := map[string]string{}
+	replace, err := given()
+	if err != nil {
+		return "", err
+	}
 	for file, text := range texts {
 		to := filepath.Join(dir, strings.ReplaceAll(file, "/", "_"))
 		if err := writeNew(to, text); err != nil {
@@ -88,8 +95,25 @@ func overlay(dir string) (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("replay: %w", err)
 	}
-	list := filepath.Join(dir, "overlay.json")
+	list := filepath.Join(dir, fmt.Sprintf("overlay.%x.json", sha256.Sum256(raw)))
 	return list, writeNew(list, string(raw))
+}
+
+// given are the replacements that the caller's environment asks for, besides: a program with a fault in it, say.
+func given() (map[string]string, error) {
+	path := os.Getenv(OverlayVariable)
+	if path == "" {
+		return map[string]string{}, nil
+	}
+	raw, err := os.ReadFile(path)
+	if err != nil {
+		return nil, fmt.Errorf("replay: %w", err)
+	}
+	var list struct{ Replace map[string]string }
+	if err := json.Unmarshal(raw, &list); err != nil || list.Replace == nil {
+		return nil, fmt.Errorf("replay: %s is no overlay: %w", path, err)
+	}
+	return list.Replace, nil
 }
 
 // changed makes all changes, by file.
