@@ -176,3 +176,32 @@ func TestNewLeaderAwaitsObservers(t *testing.T) {
 		}
 	})
 }
+
+// TestObserverAnswersTheLeaderItself: the voter that is followed sends entries, and what it sends to the leader is lost. The leader asks
+// for progress, and gets it from the observer itself: or it would take that for dead.
+func TestObserverAnswersTheLeaderItself(t *testing.T) {
+	n := newNode(Config{Identity: Identity{ID: 7}})
+	defer n.cancel(ErrClosed)
+	ours, far := net.Pipe()
+	l := &link{n: n, peer: 1, stream: newStream(ours, 1)}
+	defer l.stream.close()
+	leader := newStream(far, 7)
+	defer leader.close()
+	voter, _ := net.Pipe() // passes nothing on
+	n.state.role, n.state.leader, n.state.visible, n.state.links[1] = RoleObserver, 1, 41, l
+	n.setFollower(&followTarget{peer: 2, stream: newStream(voter, 2), begun: true, wanted: make(chan struct{}, 1)})
+	n.mu.Lock()
+	n.state.leader = 1
+	n.mu.Unlock()
+	if err := l.handle(frameWant, appendU64s(nil, 41)); err != nil {
+		t.Fatal(err)
+	}
+	kind, body, err := leader.read()
+	if err != nil || kind != frameReports {
+		t.Fatalf("a frame of type %d, %v", kind, err)
+	}
+	list, err := decodeReports(body)
+	if err != nil || len(list) != 1 || list[0].id != 7 || list[0].visible != 41 {
+		t.Errorf("reported %+v, %v", list, err)
+	}
+}

@@ -162,6 +162,7 @@ func (l *link) handle(kind uint8, body []byte) error {
 		}
 		return nil
 	case frameWant:
+		defer l.n.reportDirect()
 		return l.n.wantFrame(body)
 	default:
 		return fmt.Errorf("%w: type %d from an acceptor", errFrame, kind)
@@ -247,6 +248,7 @@ func (n *Node) linkUp(l *link) {
 	if l.peer == leader {
 		n.redispatch()
 		n.reportAll()
+		n.reportDirect()
 	}
 }
 

@@ -148,6 +148,7 @@ func (n *Node) runReports() {
 		case <-gather.C:
 		case <-alive.C:
 			n.reportSelf(false)
+			n.reportDirect()
 			n.tellCommitted()
 		}
 		n.passOn()
@@ -194,6 +195,24 @@ func (n *Node) passOn() {
 	if len(list) > 0 {
 		via.send(frameReports, func(b []byte) []byte { return appendReports(b, list) })
 	}
+}
+
+// reportDirect sends an observer's own progress to the leader itself, as a sign of life and where the leader asks for it: the voter
+// that is followed may be heard, and not be able to pass anything on.
+func (n *Node) reportDirect() {
+	n.mu.Lock()
+	s := &n.state
+	l := s.links[s.leader]
+	if s.role != RoleObserver || l == nil {
+		n.mu.Unlock()
+		return
+	}
+	r := report{id: n.id, applied: s.applied, synced: s.synced, visible: s.visible}
+	if s.readOnly != nil {
+		r.flags |= reportReadOnly
+	}
+	n.mu.Unlock()
+	l.send(frameReports, func(b []byte) []byte { return appendReports(b, []report{r}) })
 }
 
 // want asks for progress up to index at once, here and from those who report to this node.
