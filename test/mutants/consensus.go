@@ -77,4 +77,10 @@ var ofConsensus = []mutant{
 		"return j.trickles(now, got)", "return false", inConsensus},
 	{"a follower that is slow itself blames its voter", "internal/consensus/lag.go",
 		"if n.applyQ.full() {", "if n.applyQ.full() && j.patience == 0 {", inConsensus},
+	{"a voter that went silent is followed for long after failures", "internal/consensus/follow.go",
+		"if kind == frameEntries {", "if kind == frameEntries && f.peer == 0 {", inConsensus},
+	{"a new leader takes observers for dead at once", "internal/consensus/progress.go",
+		"if !connected[id] && (voters[id] || time.Since(n.state.ledSince) >= n.tune.StaleAfter) {", "if !connected[id] {", inConsensus},
+	{"an observer answers the leader by its voter alone", "internal/consensus/link.go",
+		"\t\tdefer l.n.reportDirect()\n", "", inConsensus},
 }

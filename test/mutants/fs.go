@@ -15,4 +15,6 @@ var ofFs = []mutant{
 		"!(size == 0 && holdsWriter(pid, ino, procWait)) && !(otherProcess", "!(otherProcess", inFs},
 	{"what a killed program wrote is published", "fs/flush.go",
 		"if closing != nil && wasKilled(pid) {", "if closing == nil && wasKilled(pid) {", inFs},
+	{"a file is opened for writing though a change is unknown", "fs/node_open.go",
+		"no = f.settle(ctx, n)", "no = 0", inFs},
 }

@@ -25,4 +25,10 @@ var ofNode = []mutant{
 		"return twice", "return !o.last.IsZero() || twice", inNode},
 	{"a node that failed says that it was stopped", "internal/node/goodbye.go",
 		"if lease.Incarnation == 0 || failed {", "if lease.Incarnation == 0 {", inNode},
+	{"a proposal overtakes one of unknown outcome", "internal/node/proposer.go",
+		"if _, err := p.awaitKnown(ctx, lease, opts.Patient); err != nil {", "if err := ctx.Err(); err != nil {", inNode},
+	{"an ended incarnation is waited for", "internal/node/proposer.go",
+		"\tp.unknown = map[uint64]bool{}\n\tp.tellLocked()\n", "", inNode},
+	{"a replaced node keeps its old store", "internal/node/members.go",
+		"\t\tdelete(b.raft, n.ID) //", "\t\t_ = n.ID //", inNode},
 }
