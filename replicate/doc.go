@@ -49,5 +49,5 @@
 //	out, err := r.Publish(ctx, replicate.Push{Ino: ino, Base: base, Size: size, Source: file, Data: data})
 //	err = r.Close()
 //
-// docs/wire-replicate.md has the messages.
+// docs/WIRE.md (Replication) has the messages.
 package replicate

@@ -415,6 +415,9 @@ func (c *conn) writeSome(b []byte) (int, error) {
 			return 0, c.opError("write", c.err)
 		case c.eof && c.peer.err != nil:
 			return 0, c.opError("write", syscall.EPIPE)
+		case c.mute && !n.w.powerless(c.remote.host()): // the machine runs again, and knows nothing of the connection
+			c.failLocked(syscall.ECONNRESET)
+			return 0, c.opError("write", c.err)
 		case !c.writeBy.IsZero() && !now.Before(c.writeBy):
 			return 0, c.opError("write", os.ErrDeadlineExceeded)
 		}

@@ -82,6 +82,8 @@ func (n *node) nodeStatus(log consensus.Status) ([]admin.Node, error) {
 			if log.Commit > p.Visible {
 				line.BehindIndex, line.BehindReason = log.Commit-p.Visible, n.repl.WhyBehind(rec.ID, p.Visible)
 			}
+		} else if unheard(log, rec) {
+			line.BehindReason = n.repl.WhyBehind(rec.ID, 0)
 		}
 		if line.Draining = rec.DrainIndex != 0; line.Draining {
 			d, err := n.drains.of(n.db, rec.ID)
@@ -103,6 +105,12 @@ func progressKnown(log consensus.Status, id consensus.ID, now time.Time) (consen
 		return consensus.Progress{}, false
 	}
 	return p, ok
+}
+
+// unheard tells whether this node leads and a node that is up has not reported to it: it may be behind in anything.
+func unheard(log consensus.Status, rec meta.Node) bool {
+	_, heard := log.Progress[raftID(rec.ID, rec.Store)]
+	return log.Leader == log.ID && rec.State == meta.NodeUp && !heard
 }
 
 var stateWords = map[meta.NodeState]string{

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/rdmcfs/rdmcfs/internal/consensus"
+	"github.com/rdmcfs/rdmcfs/meta"
 )
 
 // A node that does not lead tells nothing of others that it heard long ago (G10); the leader's old news says who is silent.
@@ -26,5 +27,20 @@ func TestProgressKnown(t *testing.T) {
 		if ok != c.known || ok && p != progress[c.id] {
 			t.Errorf("node 1 while %d leads knows of %d: %v, %+v", c.leader, c.id, ok, p)
 		}
+	}
+}
+
+// A leader names a node that is up and has never reported to it: nobody else would know of it.
+func TestLeaderMissesReports(t *testing.T) {
+	two := meta.Node{ID: 2, Store: [16]byte{2}, State: meta.NodeUp}
+	down := meta.Node{ID: 3, Store: [16]byte{3}, State: meta.NodeDown}
+	lead := consensus.Status{ID: 7, Leader: 7, Progress: map[consensus.ID]consensus.Progress{}}
+	follow := consensus.Status{ID: 8, Leader: 7}
+	if !unheard(lead, two) || unheard(lead, down) || unheard(follow, two) {
+		t.Error("who is missed is wrong")
+	}
+	lead.Progress[raftID(2, two.Store)] = consensus.Progress{Visible: 5}
+	if unheard(lead, two) {
+		t.Error("who has reported is missed")
 	}
 }
