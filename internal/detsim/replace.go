@@ -66,16 +66,13 @@ func (w *world) rot(m *machine) {
 	p := m.p
 	w.work.Go(func() {
 		for _, name := range w.files.names() {
-			if strings.HasPrefix(name, m.host+"-") {
-				continue // a program there may be writing it: others there see that
-			}
 			f := w.files.file(name)
 			before, well := slices.Clone(f.may), w.allWell()
 			got, no := w.look(m, name)
 			switch {
 			case m.p != p || m.faults > 0 || w.failed():
 				return
-			case !slices.Equal(before, f.may): // it was written meanwhile
+			case !slices.Equal(before, f.may) || strings.HasPrefix(name, m.host+"-"): // it is or was being written
 			case no == 0 && !f.allows(got):
 				w.fail("%s, with a damaged disk, shows %s as %v; it may be %v", m.host, name, got, f.may)
 			case no != 0 && well && w.allWell():

@@ -32,6 +32,8 @@ type Result struct {
 const (
 	gatherMax = 2 * time.Minute
 	settleMax = 3 * time.Minute
+	// repairTime is how long a node is given to say that a content is damaged which it has read.
+	repairTime = 3 * time.Second
 	// closeMax is how long a program may be at what it began: it holds a file open for a while, and a close that fails takes up to a minute.
 	closeMax = 2 * time.Minute
 )
@@ -122,6 +124,10 @@ func (w *world) settle() {
 	}
 	if !w.failed() {
 		w.compare()
+		pass(repairTime)
+		if !w.until(settleMax, 100*time.Millisecond, func() bool { why = w.unsettled(); return why == "" }) && !w.failed() {
+			w.fail("not settled after all files were read: %s", why)
+		}
 		w.alone()
 	}
 }
