@@ -148,7 +148,7 @@ func TestVerifyBesideCompaction(t *testing.T) {
 			t.Fatal("badger was first each time")
 		}
 		db = openSmall(t, dir)
-		churn(metatest.Over(t, db, 1), rnd, 200)
+		churn(metatest.Resume(t, db, 3), rnd, 200)
 		if err := db.Close(); err != nil {
 			t.Fatal(err)
 		}
@@ -161,7 +161,7 @@ func TestVerifyBesideCompaction(t *testing.T) {
 			db.Close()
 		}
 	}
-	c := metatest.Over(t, db, 1)
+	c := metatest.Resume(t, db, 3)
 	stop, done := make(chan struct{}), make(chan error, 1)
 	go func() {
 		for {

@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/rdmcfs/rdmcfs/meta"
 )
@@ -36,13 +37,33 @@ func New(tb testing.TB, n int) *Cluster {
 // Over makes a cluster of n booted nodes over an empty database.
 func Over(tb testing.TB, db meta.StateMachine, n int) *Cluster {
 	tb.Helper()
-	c := &Cluster{tb: tb, DB: db, now: 1_700_000_000_000_000_000, seq: map[meta.Lease]uint64{}}
+	if db.Index() != 0 {
+		tb.Fatalf("metatest: the database is at entry %d, and Over begins at 1: use Resume", db.Index())
+	}
+	c := newCluster(tb, db)
 	for i := 1; i <= n; i++ {
 		c.Join(fmt.Sprintf("node%d", i))
 		c.Boot(meta.NodeID(i))
 	}
 	c.Events()
 	return c
+}
+
+// Resume is a cluster over a database that another one filled with n nodes: each boots again, a day later.
+func Resume(tb testing.TB, db meta.StateMachine, n int) *Cluster {
+	tb.Helper()
+	c := newCluster(tb, db)
+	c.index = db.Index()
+	c.Advance(24 * time.Hour.Nanoseconds())
+	for i := 1; i <= n; i++ {
+		c.Boot(meta.NodeID(i))
+	}
+	c.Events()
+	return c
+}
+
+func newCluster(tb testing.TB, db meta.StateMachine) *Cluster {
+	return &Cluster{tb: tb, DB: db, now: 1_700_000_000_000_000_000, seq: map[meta.Lease]uint64{}}
 }
 
 // Join adds a node of a name and returns its number.
