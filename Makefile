@@ -49,7 +49,7 @@ test-integration: build
 KERNELS = 6.1 6.12
 OF_GROUPS = CloseMeansDelivered|TestConnect|MemberAborts|EachAlgorithm|QueuedMessages|SinkError|SourceError|StoppedMember
 test-rdma: build
-	for p in rdma/verbs rdma/mixed rdma/ring rdma/pin replicate/rdmc test/vm; do CGO_ENABLED=0 $(GO) test -c -o bin/$${p##*/}.test ./$$p || exit 1; done
+	for p in rdma/verbs rdma/mixed rdma/ring lab/pin replicate/rdmc test/vm; do CGO_ENABLED=0 $(GO) test -c -o bin/$${p##*/}.test ./$$p || exit 1; done
 	for k in $(KERNELS); do \
 		test/vm/run.sh -k $$k -t 1200 bin/verbs.test : bin/mixed.test -test.run TestVerbs : bin/ring.test -test.run ./verbs : bin/pin.test -test.run ./verbs : \
 			bin/rdmc.test -test.run '$(OF_GROUPS)' || exit 1; \

@@ -11,7 +11,6 @@ import (
 	"github.com/rdmcfs/rdmcfs/meta"
 	"github.com/rdmcfs/rdmcfs/rdma"
 	"github.com/rdmcfs/rdmcfs/rdma/mem"
-	"github.com/rdmcfs/rdmcfs/rdma/pin"
 	"github.com/rdmcfs/rdmcfs/rdma/tcp"
 	"github.com/rdmcfs/rdmcfs/replicate/rdmc"
 )
@@ -43,8 +42,7 @@ func onFabricWithin(t testing.TB, fabric string, n int, budget int64) (*cluster,
 			}
 			d = td
 		}
-		counted := &allocating{Device: d}
-		counted.memory = pin.NewDomain(counted, pin.Config{Budget: budget})
+		counted := &allocating{Device: d, memory: rdmc.NewMemory(budget)}
 		devices = append(devices, counted)
 		engine, err := rdmc.NewEngine(rdmc.EngineConfig{Device: counted, Memory: counted.memory})
 		if err != nil {
@@ -72,7 +70,7 @@ func onFabricWithin(t testing.TB, fabric string, n int, budget int64) (*cluster,
 // allocating is a device that counts the bytes of all regions that it ever made.
 type allocating struct {
 	rdma.Device
-	memory *pin.Domain
+	memory *rdmc.Memory
 	bytes  atomic.Int64
 }
 
@@ -103,8 +101,8 @@ func TestFileLargerThanTheRegisteredBudget(t *testing.T) {
 			if n := d.bytes.Load(); n == 0 || n > budget {
 				t.Errorf("node %d: regions of %d bytes were made, budget %d", i+1, n, budget)
 			}
-			if s := d.memory.Stats(); s.Peak < d.bytes.Load() || s.Peak > budget {
-				t.Errorf("node %d: %+v for regions of %d bytes", i+1, s, d.bytes.Load())
+			if peak := d.memory.Peak(); peak < d.bytes.Load() || peak > budget {
+				t.Errorf("node %d: reserved %d bytes for regions of %d", i+1, peak, d.bytes.Load())
 			}
 		}
 	})

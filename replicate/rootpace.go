@@ -5,6 +5,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/rdmcfs/rdmcfs/internal/units"
 	"github.com/rdmcfs/rdmcfs/meta"
 )
 
@@ -124,14 +125,7 @@ func (s *rootSession) paceOf(m *rootMember, now time.Time) float64 {
 	if m.done.After(s.pace.since) {
 		end = m.done
 	}
-	return perSecond(m.bytes-m.mark, end.Sub(s.pace.since))
-}
-
-func perSecond(bytes int64, d time.Duration) float64 {
-	if d <= 0 {
-		return 0
-	}
-	return float64(bytes) / d.Seconds()
+	return units.PerSecond(m.bytes-m.mark, end.Sub(s.pace.since))
 }
 
 // paces are those of the members of the present groups that a filter takes and that were not left out.
@@ -258,13 +252,13 @@ func (s *rootSession) judgeApart(now time.Time) []rootAction {
 		return nil // it is done
 	case overlap < s.lim.trial: // the others were done before their pace could be measured
 		if rest := s.restOf(func(n meta.NodeID) bool { return n == m.node }, pace); spare && s.muchLonger(now.Sub(w.since)+rest, overlap) {
-			text := fmt.Sprintf("%s a second, %v to go when the others were done", bytesText(pace), rest.Round(time.Second))
+			text := fmt.Sprintf("%s a second, %v to go when the others were done", units.Bytes(int64(pace)), rest.Round(time.Second))
 			return s.out(now, nil, []suspect{{m.node, meta.OwedSlow}}, text)
 		}
 		return nil
 	case s.isSlow(m, pace, others, overlap) && spare:
 		w.known = others
-		text := fmt.Sprintf("%s a second while the others had %s, over %v", bytesText(pace), bytesText(others), now.Sub(w.since).Round(time.Second))
+		text := fmt.Sprintf("%s a second while the others had %s, over %v", units.Bytes(int64(pace)), units.Bytes(int64(others)), now.Sub(w.since).Round(time.Second))
 		return s.out(now, nil, []suspect{{m.node, meta.OwedSlow}}, text)
 	case !w.othersDone.IsZero():
 		return nil
@@ -281,7 +275,7 @@ func (s *rootSession) judgeApart(now time.Time) []rootAction {
 func (s *rootSession) isSlow(m *rootMember, pace, others float64, overlap time.Duration) bool {
 	w := &s.pace
 	if !w.othersDone.IsZero() {
-		pace = max(pace, perSecond(w.bytesByThen-m.mark, overlap))
+		pace = max(pace, units.PerSecond(w.bytesByThen-m.mark, overlap))
 	}
 	return pace*s.lim.slowPart < others && others*2 >= s.lim.slowPart*w.together
 }
@@ -297,13 +291,6 @@ func (s *rootSession) learnPace(now time.Time) {
 	if w.mode == paceTogether && !w.since.IsZero() && now.Sub(w.since) >= learnFor {
 		w.known = max(w.known, median(s.paces(now, func(meta.NodeID) bool { return true })))
 	}
-}
-
-func bytesText(b float64) string {
-	if b < 1e6 {
-		return fmt.Sprintf("%.0f kB", b/1e3)
-	}
-	return fmt.Sprintf("%.1f MB", b/1e6)
 }
 
 // regroup goes on in other groups.

@@ -19,15 +19,13 @@ import (
 	"github.com/rdmcfs/rdmcfs/internal/exitcode"
 	"github.com/rdmcfs/rdmcfs/internal/node"
 	"github.com/rdmcfs/rdmcfs/internal/terminal"
+	"github.com/rdmcfs/rdmcfs/internal/units"
 	"github.com/rdmcfs/rdmcfs/rdma"
 )
 
 type benchCmd struct {
 	Multicast benchMulticastCmd `cmd:"" help:"Measure the multicast alone, memory to memory between processes, on this machine or on many."`
 	Member    benchMemberCmd    `cmd:"" hidden:"" help:"A member process that 'bench multicast' started."`
-
-	Pin       benchPinCmd       `cmd:"" help:"Measure what registering memory costs, and the ways to hide it, over TCP from pinned memory (io_uring) on this machine."`
-	PinMember benchPinMemberCmd `cmd:"" hidden:"" help:"The receiving process that 'bench pin' started."`
 
 	FaultMember benchFaultMemberCmd `cmd:"" hidden:"" help:"A member process that 'bench multicast --fault' started."`
 }
@@ -288,7 +286,7 @@ func fits(need uint64, advice string) error {
 	have, err := bench.FreeMemory()
 	if err == nil && need > have-have/8 {
 		return withCode(exitcode.Full, "the messages need %s of memory, of which %s are free here: %s",
-			bytesText(int64(need)), bytesText(int64(have)), advice)
+			units.Bytes(int64(need)), units.Bytes(int64(have)), advice)
 	}
 	return nil
 }

@@ -121,33 +121,7 @@ func TestBenchRefuses(t *testing.T) {
 	}
 }
 
-func TestBenchPinRefuses(t *testing.T) {
-	for _, c := range []struct {
-		code int
-		text string
-		args string
-	}{
-		{exitcode.Usage, "1 byte to 1 GiB", "--sizes 0"},
-		{exitcode.Usage, "1 byte to 1 GiB", "--sizes 2GiB"},
-		{exitcode.Usage, "like 64KiB", "--sizes=-1"},
-		{exitcode.Usage, "nothing to measure", "--sizes= --reuse 0"},
-		{exitcode.Usage, "caching-pipeline", "--strategies hope"},
-		{exitcode.Usage, "twice", "--strategies copy,copy"},
-		{exitcode.Usage, "1MB or more", "--rate 0,1"},
-		{exitcode.Usage, "like 64KiB", "--rate=-1GB"},
-		{exitcode.Usage, "one or more", "--rate="},
-		{exitcode.Usage, "makes no sense", "--depth 0"},
-		{exitcode.Usage, "1 to 64", "--depth 65"},
-		{exitcode.Usage, "1 to 64", "--depth=-1"},
-		{exitcode.Usage, "4096 at least", "--fragment 1"},
-		{exitcode.Usage, "makes no sense", "--fragment 0"},
-		{exitcode.Usage, "makes no sense", "--eager 0"},
-		{exitcode.Usage, "1 to 10000", "--count 0"},
-		{exitcode.Usage, "1 to 10000", "--reuse=-1"},
-		{exitcode.Usage, "give one of them", "--csv --json"},
-	} {
-		expect(t, c.code, c.text, append([]string{"bench", "pin"}, strings.Fields(c.args)...)...)
-	}
+func TestTooLittleMemory(t *testing.T) {
 	if err := fits(1<<60, "smaller"); codeOf(err) != exitcode.Full {
 		t.Error(err)
 	}

@@ -167,24 +167,6 @@ func sinceText(t, now time.Time) string {
 	return fmt.Sprintf("%dd ago", int(d.Hours()/24))
 }
 
-// bytesText is a size for people: three digits and a binary unit.
-func bytesText(n int64) string {
-	units := []string{"B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"}
-	f, i := float64(n), 0
-	for f >= 1000 && i < len(units)-1 {
-		f, i = f/1024, i+1
-	}
-	switch {
-	case i == 0:
-		return fmt.Sprintf("%d B", n)
-	case f < 10:
-		return fmt.Sprintf("%.2f %s", f, units[i])
-	case f < 100:
-		return fmt.Sprintf("%.1f %s", f, units[i])
-	}
-	return fmt.Sprintf("%.0f %s", f, units[i])
-}
-
 // countText is a count with its noun.
 func countText(n int, one string) string {
 	if n == 1 {

@@ -10,6 +10,7 @@ import (
 	"github.com/rdmcfs/rdmcfs/internal/control/admin"
 	"github.com/rdmcfs/rdmcfs/internal/exitcode"
 	"github.com/rdmcfs/rdmcfs/internal/terminal"
+	"github.com/rdmcfs/rdmcfs/internal/units"
 )
 
 const (
@@ -63,7 +64,7 @@ func (a *app) awaitDrain(state admin.DrainState) (admin.DrainState, error) {
 	for state.Draining && state.NeededCount > state.StuckCount {
 		if state.NeededCount != said.NeededCount || state.NeededBytes != said.NeededBytes {
 			said = state
-			terminal.Printf(a.err, "%s: %s, %s still depend on it\n", state.Name, countText(state.NeededCount, "file version"), bytesText(state.NeededBytes))
+			terminal.Printf(a.err, "%s: %s, %s still depend on it\n", state.Name, countText(state.NeededCount, "file version"), units.Bytes(state.NeededBytes))
 		}
 		began := time.Now()
 		next, err := a.client.Drain(a.ctx, admin.DrainRequest{Node: state.Node, Look: true})

@@ -6,9 +6,9 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/rdmcfs/rdmcfs/internal/bench"
 	"github.com/rdmcfs/rdmcfs/internal/exitcode"
 	"github.com/rdmcfs/rdmcfs/internal/node"
+	"github.com/rdmcfs/rdmcfs/internal/units"
 )
 
 // rdmaFlags are common to all that carries data.
@@ -33,9 +33,9 @@ func (f fabricFlags) fabric() (node.Fabric, error) {
 	if err != nil {
 		return out, err
 	}
-	registered, err := bench.ParseBytes(cmp.Or(f.Registered, "0"))
+	registered, err := units.ParseBytes(cmp.Or(f.Registered, "0"))
 	if err != nil || registered > 0 && registered < registeredMin {
-		return out, withCode(exitcode.Usage, "--registered-memory %q: give a size like 64MiB, at least %s, or 0", f.Registered, bytesText(registeredMin))
+		return out, withCode(exitcode.Usage, "--registered-memory %q: give a size like 64MiB, at least %s, or 0", f.Registered, units.Bytes(registeredMin))
 	}
 	out.Registered = int64(registered)
 	return out, nil

@@ -12,6 +12,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/rdmcfs/rdmcfs/internal/control/admin"
+	"github.com/rdmcfs/rdmcfs/internal/units"
 )
 
 func itoa(n int) string { return strconv.Itoa(n) }
@@ -121,7 +122,7 @@ func TestSharesAreNeverRoundedUpToDone(t *testing.T) {
 
 func TestSizesForPeople(t *testing.T) {
 	for n, want := range map[int64]string{0: "0 B", 999: "999 B", 1000: "0.98 KiB", 1 << 20: "1.00 MiB", 15 << 30: "15.0 GiB", 999 << 30: "999 GiB", 1 << 62: "4.00 EiB"} {
-		if got := bytesText(n); got != want {
+		if got := units.Bytes(n); got != want {
 			t.Errorf("%d: %s, want %s", n, got, want)
 		}
 	}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/rdmcfs/rdmcfs/internal/control/admin"
 	"github.com/rdmcfs/rdmcfs/internal/terminal"
+	"github.com/rdmcfs/rdmcfs/internal/units"
 )
 
 const (
@@ -52,7 +53,7 @@ func (p *progress) event(ev admin.Event) {
 	case ev.Node != nil:
 		p.line(fmt.Sprintf("%s is %s %s", ev.Node.Name, ev.Node.State, ev.Node.Reason))
 	case ev.Version != nil:
-		p.line(fmt.Sprintf("%s: version %d, %s", ev.Version.Path, ev.Version.Version, bytesText(ev.Version.SizeBytes)))
+		p.line(fmt.Sprintf("%s: version %d, %s", ev.Version.Path, ev.Version.Version, units.Bytes(ev.Version.SizeBytes)))
 	case ev.Message != "":
 		p.line(ev.Message)
 	}
@@ -108,7 +109,7 @@ func (p *progress) draw() {
 	}
 	for _, s := range p.order {
 		tr := p.now[s]
-		terminal.Printf(p.out, "%s, %s\n", tr.Path, bytesText(tr.SizeBytes))
+		terminal.Printf(p.out, "%s, %s\n", tr.Path, units.Bytes(tr.SizeBytes))
 		for _, m := range tr.Members {
 			terminal.Printf(p.out, "  %s\n", memberLine(tr, m, barWidth))
 		}
@@ -124,7 +125,7 @@ func memberLine(tr admin.Transfer, m admin.TransferMember, width int) string {
 	}
 	filled := share(m.Bytes, tr.SizeBytes, width)
 	bar := strings.Repeat("#", filled) + strings.Repeat(".", width-filled)
-	text := fmt.Sprintf("%-12s %s %3d%% %10s/s", name, bar, share(m.Bytes, tr.SizeBytes, 100), bytesText(m.BytesPerSec))
+	text := fmt.Sprintf("%-12s %s %3d%% %10s/s", name, bar, share(m.Bytes, tr.SizeBytes, 100), units.Bytes(m.BytesPerSec))
 	if left := tr.SizeBytes - m.Bytes; left > 0 && m.BytesPerSec > 0 {
 		text += fmt.Sprintf(" %5s", (time.Duration(left/m.BytesPerSec) * time.Second).String())
 	}
@@ -150,7 +151,7 @@ func summaryLine(tr admin.Transfer) string {
 			parts[i] += ", behind"
 		}
 	}
-	text := fmt.Sprintf("%s, %s", tr.Path, bytesText(tr.SizeBytes))
+	text := fmt.Sprintf("%s, %s", tr.Path, units.Bytes(tr.SizeBytes))
 	if len(parts) > 0 {
 		text += ": " + strings.Join(parts, ", ")
 	}
@@ -193,7 +194,7 @@ func (c *counter) show(p admin.Progress) {
 		return
 	}
 	c.last = p
-	text := fmt.Sprintf("%s: %s of %s", c.what, bytesText(p.Bytes), bytesText(p.SizeBytes))
+	text := fmt.Sprintf("%s: %s of %s", c.what, units.Bytes(p.Bytes), units.Bytes(p.SizeBytes))
 	if !c.tty {
 		terminal.Println(c.out, text)
 		return

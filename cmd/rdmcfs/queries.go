@@ -15,6 +15,7 @@ import (
 	"github.com/rdmcfs/rdmcfs/internal/control/admin"
 	"github.com/rdmcfs/rdmcfs/internal/exitcode"
 	"github.com/rdmcfs/rdmcfs/internal/terminal"
+	"github.com/rdmcfs/rdmcfs/internal/units"
 )
 
 // printJSON prints one value, indented, as every --json does.
@@ -77,7 +78,7 @@ func (c *whereCmd) Run(a *app) error {
 }
 
 func printWhere(a *app, file string, w admin.Where) {
-	terminal.Printf(a.out, "%s: version %d, %s, policy %s\n", file, w.Version, bytesText(w.SizeBytes), policyText(w.Policy))
+	terminal.Printf(a.out, "%s: version %d, %s, policy %s\n", file, w.Version, units.Bytes(w.SizeBytes), policyText(w.Policy))
 	rows := [][]string{{"NODE", "NAME", "HOLDS"}}
 	for _, h := range w.Holders {
 		holds := "yes"
@@ -121,7 +122,7 @@ func (c *versionsCmd) Run(a *app) error {
 func printVersions(a *app, list []admin.Version) {
 	rows := [][]string{{"FILE", "VERSION", "STATE", "SIZE", "MODIFIED", "CONTENT", "WHY"}}
 	for _, v := range list {
-		rows = append(rows, []string{v.Path, strconv.FormatUint(v.Version, 10), v.State, bytesText(v.SizeBytes),
+		rows = append(rows, []string{v.Path, strconv.FormatUint(v.Version, 10), v.State, units.Bytes(v.SizeBytes),
 			v.Modified.Local().Format(time.DateTime), v.Content, v.Reason})
 	}
 	a.table(rows)
@@ -167,7 +168,7 @@ func (c *restoreCmd) Run(a *app) error {
 	if c.JSON {
 		return a.printJSON(v)
 	}
-	terminal.Printf(a.out, "%s is version %d now, %s.\n", v.Path, v.Version, bytesText(v.SizeBytes))
+	terminal.Printf(a.out, "%s is version %d now, %s.\n", v.Path, v.Version, units.Bytes(v.SizeBytes))
 	if v.Displaced != 0 {
 		terminal.Printf(a.out, "Version %d, which was current before, is kept: see 'rdmcfs versions'.\n", v.Displaced)
 	}
@@ -366,7 +367,7 @@ func (c *waitCmd) Run(a *app) error {
 		return err
 	}
 	for _, n := range res.Nodes {
-		terminal.Printf(a.err, "%s is owed %s (%s): %s\n", n.Name, countText(n.OwedCount, "content"), bytesText(n.OwedBytes), n.OwedReason)
+		terminal.Printf(a.err, "%s is owed %s (%s): %s\n", n.Name, countText(n.OwedCount, "content"), units.Bytes(n.OwedBytes), n.OwedReason)
 	}
 	return withCode(exitcode.Timeout, "not delivered within %v", c.Timeout)
 }

@@ -8,6 +8,7 @@ import (
 
 	"github.com/rdmcfs/rdmcfs/internal/doctor"
 	"github.com/rdmcfs/rdmcfs/internal/node"
+	"github.com/rdmcfs/rdmcfs/internal/units"
 	"github.com/rdmcfs/rdmcfs/rdma"
 	"github.com/rdmcfs/rdmcfs/rdma/verbs"
 )
@@ -41,7 +42,7 @@ func lookAtRDMA(fabric node.Fabric) doctor.RDMA {
 // usedText are the limits that the fabric keeps to.
 func usedText(l rdma.Limits) string {
 	return fmt.Sprintf("uses queues of up to %d requests of %d entries, %d bytes inline, messages of up to %s",
-		l.MaxQueueDepth, l.MaxSGE, l.MaxInline, bytesText(int64(l.MaxMessage)))
+		l.MaxQueueDepth, l.MaxSGE, l.MaxInline, units.Bytes(int64(l.MaxMessage)))
 }
 
 func describeRDMA(d *verbs.DeviceInfo) doctor.RDMADevice {
@@ -49,7 +50,7 @@ func describeRDMA(d *verbs.DeviceInfo) doctor.RDMADevice {
 	out := doctor.RDMADevice{Name: d.Name, Problems: d.Problems}
 	if l.QueuePairs > 0 {
 		out.Limits = fmt.Sprintf("%d queue pairs of %d requests of %d entries, %d completion queues of %d, %d regions of up to %s",
-			l.QueuePairs, l.QueueDepth, l.SGE, l.CompletionQueues, l.CompletionDepth, l.Regions, bytesText(int64(min(l.RegionBytes, 1<<62))))
+			l.QueuePairs, l.QueueDepth, l.SGE, l.CompletionQueues, l.CompletionDepth, l.Regions, units.Bytes(int64(min(l.RegionBytes, 1<<62))))
 	}
 	for i := range d.Ports {
 		out.Ports = append(out.Ports, describePort(&d.Ports[i]))

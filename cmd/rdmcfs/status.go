@@ -10,6 +10,7 @@ import (
 
 	"github.com/rdmcfs/rdmcfs/internal/control/admin"
 	"github.com/rdmcfs/rdmcfs/internal/terminal"
+	"github.com/rdmcfs/rdmcfs/internal/units"
 )
 
 type statusCmd struct{ jsonFlag }
@@ -33,7 +34,7 @@ func printStatus(w io.Writer, st admin.Status, now time.Time) {
 		terminal.Printf(w, "! %s\n", warning)
 	}
 	terminal.Printf(w, "cluster %s, %s, %s of %s\n", st.Cluster, countText(len(st.Nodes), "node"),
-		countText(int(st.Files), "file"), bytesText(int64(st.Bytes)))
+		countText(int(st.Files), "file"), units.Bytes(int64(st.Bytes)))
 	quorum := "changes are possible"
 	switch {
 	case st.Quorum && st.Leader == 0:
@@ -52,7 +53,7 @@ func printStatus(w io.Writer, st admin.Status, now time.Time) {
 	}
 	printTransfers(w, st)
 	for _, u := range st.Unpublished {
-		terminal.Printf(w, "unpublished: %s, %s, id %s: %s\n", u.Path, bytesText(u.SizeBytes), u.ID, u.Reason)
+		terminal.Printf(w, "unpublished: %s, %s, id %s: %s\n", u.Path, units.Bytes(u.SizeBytes), u.ID, u.Reason)
 	}
 	for _, u := range st.Unresolved {
 		terminal.Printf(w, "outcome unknown since %s: %s\n", sinceText(u.Since, now), u.What)
@@ -89,7 +90,7 @@ func drainText(n admin.Node) string {
 	case n.NeededCount == 0:
 		return ", drained"
 	}
-	return fmt.Sprintf(", draining: %s, %s", countText(n.NeededCount, "content"), bytesText(n.NeededBytes))
+	return fmt.Sprintf(", draining: %s, %s", countText(n.NeededCount, "content"), units.Bytes(n.NeededBytes))
 }
 
 func behindText(entries uint64) string {
@@ -104,7 +105,7 @@ func owedText(n admin.Node) string {
 	if n.OwedCount == 0 {
 		return "-"
 	}
-	text := fmt.Sprintf("%s, %s", countText(n.OwedCount, "content"), bytesText(n.OwedBytes))
+	text := fmt.Sprintf("%s, %s", countText(n.OwedCount, "content"), units.Bytes(n.OwedBytes))
 	if n.OwedReason != "" {
 		text += " (" + n.OwedReason + ")"
 	}
@@ -117,7 +118,7 @@ func printTransfers(w io.Writer, st admin.Status) {
 		if tr.CatchUp {
 			what = "catching up, from"
 		}
-		terminal.Printf(w, "transfer %s, %s, %s %s\n", tr.Path, bytesText(tr.SizeBytes), what, nodeText(st, tr.Writer))
+		terminal.Printf(w, "transfer %s, %s, %s %s\n", tr.Path, units.Bytes(tr.SizeBytes), what, nodeText(st, tr.Writer))
 		for _, m := range tr.Members {
 			terminal.Printf(w, "  %s\n", memberLine(tr, m, barWidth))
 		}
@@ -139,8 +140,8 @@ func printLocal(w io.Writer, st admin.Status) {
 	if st.ControlRings > 0 {
 		fabric += fmt.Sprintf(", %d connections of control over RDMA", st.ControlRings)
 	}
-	terminal.Printf(w, "fabric %s; disk %s free of %s (%s)\n", fabric, bytesText(int64(st.Space.FreeBytes)),
-		bytesText(int64(st.Space.TotalBytes)), st.Space.State)
+	terminal.Printf(w, "fabric %s; disk %s free of %s (%s)\n", fabric, units.Bytes(int64(st.Space.FreeBytes)),
+		units.Bytes(int64(st.Space.TotalBytes)), st.Space.State)
 }
 
 // nodeText is a node's name, or its number.

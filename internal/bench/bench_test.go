@@ -16,13 +16,6 @@ func TestMain(m *testing.M) {
 		}
 		os.Exit(0)
 	}
-	if slices.Contains(os.Args, pinMemberArg) {
-		if err := RunPinMember(context.Background(), os.Stdin, os.Stdout); err != nil {
-			fmt.Fprintln(os.Stderr, err)
-			os.Exit(1)
-		}
-		os.Exit(0)
-	}
 	if slices.Contains(os.Args, childFlag) {
 		if err := RunChild(context.Background(), os.Stdin, os.Stdout, nil); err != nil {
 			fmt.Fprintln(os.Stderr, err)

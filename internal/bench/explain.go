@@ -5,6 +5,7 @@ import (
 	"math/bits"
 	"strings"
 
+	"github.com/rdmcfs/rdmcfs/internal/units"
 	"github.com/rdmcfs/rdmcfs/replicate/rdmc"
 	"github.com/rdmcfs/rdmcfs/replicate/schedule"
 )
@@ -37,7 +38,7 @@ const (
 // Explain tells why a case is sent as it is, and shows the first steps of its schedule in small groups.
 func Explain(c Case) string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "%d members, messages of %s, senders %d:\n", c.Members, bytesText(c.Size), c.Senders)
+	fmt.Fprintf(&b, "%d members, messages of %s, senders %d:\n", c.Members, units.Exact(c.Size), c.Senders)
 	for _, why := range c.Reasons {
 		fmt.Fprintf(&b, "  %s\n", why)
 	}

@@ -6,6 +6,8 @@ import (
 	"maps"
 	"slices"
 	"strings"
+
+	"github.com/rdmcfs/rdmcfs/internal/units"
 )
 
 // Print writes the result for people.
@@ -18,20 +20,20 @@ func (r FaultResult) Print(w io.Writer) error {
 	if r.VictimRank >= 0 {
 		what = fmt.Sprintf("%s %s, rank %d, at %.0f%%", r.Fault, r.Victim, r.VictimRank, 100*r.At)
 	}
-	line("run", "%d members, %s in blocks of %s: %s; detection bound %v", r.Members, bytesText(r.Size), bytesText(uint64(r.BlockSize)), what, r.Detect)
+	line("run", "%d members, %s in blocks of %s: %s; detection bound %v", r.Members, units.Exact(r.Size), units.Exact(uint64(r.BlockSize)), what, r.Detect)
 	if r.SlowFactor > 0 {
 		line("policy", "eject who is slower than the others by %g for %v", r.SlowFactor, r.SlowTime)
 	}
-	line("undisturbed", "%s, median of %d", secondsText(Median(r.Undisturbed)), len(r.Undisturbed))
+	line("undisturbed", "%s, median of %d", units.Seconds(Median(r.Undisturbed)), len(r.Undisturbed))
 	if r.VictimRank >= 0 {
-		line("heard", "%s; the last after %s, bound %v", rankTimes(r.Told), secondsText(r.ToldLast()), r.bound())
+		line("heard", "%s; the last after %s, bound %v", rankTimes(r.Told), units.Seconds(r.ToldLast()), r.bound())
 	}
 	if r.VictimRank > 0 {
 		beside := "the bound"
 		if r.Fault == FaultSlow {
 			beside = "the detection"
 		}
-		line("total", "%s: %.3f of undisturbed, %.3f of undisturbed and %s; %d groups", secondsText(r.Total), r.Ratio(), r.RatioToBound(), beside, r.Epochs)
+		line("total", "%s: %.3f of undisturbed, %.3f of undisturbed and %s; %d groups", units.Seconds(r.Total), r.Ratio(), r.RatioToBound(), beside, r.Epochs)
 	}
 	if r.VictimRank == 0 {
 		line("ended", "%s", rankTimes(r.Ended))
@@ -61,7 +63,7 @@ func (r FaultResult) outText() string {
 func rankTimes(times map[int]float64) string {
 	var all []string
 	for _, rank := range slices.Sorted(maps.Keys(times)) {
-		all = append(all, fmt.Sprintf("%d: %s", rank, secondsText(times[rank])))
+		all = append(all, fmt.Sprintf("%d: %s", rank, units.Seconds(times[rank])))
 	}
 	return strings.Join(all, ", ")
 }

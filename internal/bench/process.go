@@ -8,6 +8,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/rdmcfs/rdmcfs/internal/units"
 	"github.com/rdmcfs/rdmcfs/rdma"
 	"github.com/rdmcfs/rdmcfs/rdma/mixed"
 	"github.com/rdmcfs/rdmcfs/rdma/tcp"
@@ -132,7 +133,7 @@ func (p Process) measureAll(ctx context.Context, r *runner, cases []Case) error 
 		}
 		own, err := r.measure(ctx, c)
 		if err != nil {
-			return fmt.Errorf("bench: %d members, %s, %s: %w", c.Members, bytesText(c.Size), c.Algorithm, err)
+			return fmt.Errorf("bench: %d members, %s, %s: %w", c.Members, units.Exact(c.Size), c.Algorithm, err)
 		}
 		reports, err := gather(ctx, r.room, own)
 		if err != nil {

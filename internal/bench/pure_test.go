@@ -14,6 +14,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"pgregory.net/rapid"
 
+	"github.com/rdmcfs/rdmcfs/internal/units"
 	"github.com/rdmcfs/rdmcfs/replicate/rdmc"
 	"github.com/rdmcfs/rdmcfs/replicate/schedule"
 )
@@ -78,8 +79,8 @@ func TestParseBytes(t *testing.T) {
 	}
 	rapid.Check(t, func(t *rapid.T) {
 		n := rapid.Uint64Range(0, 1<<50).Draw(t, "bytes")
-		if got, err := ParseBytes(bytesText(n)); err != nil || got != n {
-			t.Fatalf("%d is %q, read as %d, %v", n, bytesText(n), got, err)
+		if got, err := ParseBytes(units.Exact(n)); err != nil || got != n {
+			t.Fatalf("%d is %q, read as %d, %v", n, units.Exact(n), got, err)
 		}
 	})
 	if got, err := ParseBlocks([]string{"auto", "64KiB"}); err != nil || !slices.Equal(got, []int{0, 65536}) {
@@ -307,8 +308,8 @@ func TestPrinter(t *testing.T) {
 
 func TestTexts(t *testing.T) {
 	for got, want := range map[string]string{
-		secondsText(12.3456): "12.346 s", secondsText(0.0123): "12.30 ms", secondsText(12e-6): "12 µs", rateText(5): "5.00 B/s",
-		rateText(2.5e9): "2.50 GB/s", cpuText(0.421): "0.42", cpuText(1e5): "-", percentText(0.0123): "1.2%",
+		units.Seconds(12.3456): "12.346 s", units.Seconds(0.0123): "12.30 ms", units.Seconds(12e-6): "12 µs", units.Rate(5): "5.00 B/s",
+		units.Rate(2.5e9): "2.50 GB/s", cpuText(0.421): "0.42", cpuText(1e5): "-", percentText(0.0123): "1.2%",
 	} {
 		if got != want {
 			t.Errorf("%q, want %q", got, want)

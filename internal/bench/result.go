@@ -8,6 +8,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/rdmcfs/rdmcfs/internal/units"
 )
 
 // Result is what was measured of a case.
@@ -128,27 +130,27 @@ type column struct {
 var columns = []column{
 	{"n", "members", 4, func(r *Result) string { return strconv.Itoa(r.Members) }, nil},
 	{"senders", "senders", 7, func(r *Result) string { return strconv.Itoa(r.Senders) }, nil},
-	{"size", "message_bytes", 8, func(r *Result) string { return bytesText(r.Size) },
+	{"size", "message_bytes", 8, func(r *Result) string { return units.Exact(r.Size) },
 		func(r *Result) string { return strconv.FormatUint(r.Size, 10) }},
-	{"block", "block_bytes", 8, func(r *Result) string { return bytesText(uint64(r.BlockSize)) },
+	{"block", "block_bytes", 8, func(r *Result) string { return units.Exact(uint64(r.BlockSize)) },
 		func(r *Result) string { return strconv.Itoa(r.BlockSize) }},
 	{"algorithm", "algorithm", -17, algorithmText, nil},
 	{"", "window", 0, nil, func(r *Result) string { return strconv.Itoa(r.Window) }},
 	{"rounds", "rounds", 6, func(r *Result) string { return strconv.Itoa(r.Rounds) }, nil},
 	{"batch", "batch", 5, func(r *Result) string { return strconv.Itoa(r.Batch) }, nil},
 	{"", "depth", 0, nil, func(r *Result) string { return strconv.Itoa(r.Depth) }},
-	figure("median", "median_seconds", 10, secondsText, func(r *Result) float64 { return r.Median }),
-	figure("worst", "worst_seconds", 10, secondsText, func(r *Result) float64 { return r.Worst }),
-	figure("rate", "bytes_per_second", 10, rateText, func(r *Result) float64 { return r.BytesPerSec }),
+	figure("median", "median_seconds", 10, units.Seconds, func(r *Result) float64 { return r.Median }),
+	figure("worst", "worst_seconds", 10, units.Seconds, func(r *Result) float64 { return r.Worst }),
+	figure("rate", "bytes_per_second", 10, units.Rate, func(r *Result) float64 { return r.BytesPerSec }),
 	figure("of links", "of_links", 8, linksText, func(r *Result) float64 { return r.OfLinks }),
 	figure("", "link_bytes_per_second", 0, nil, func(r *Result) float64 { return r.LinkRate }),
-	figure("messages/s", "messages_per_second", 10, threeDigits, func(r *Result) float64 { return r.MessagesPerSec }),
-	figure("latency", "latency_seconds", 9, secondsText, func(r *Result) float64 { return r.Latency }),
+	figure("messages/s", "messages_per_second", 10, units.Digits, func(r *Result) float64 { return r.MessagesPerSec }),
+	figure("latency", "latency_seconds", 9, units.Seconds, func(r *Result) float64 { return r.Latency }),
 	figure("", "latency_99_seconds", 0, nil, func(r *Result) float64 { return r.LatencyHigh }),
-	figure("TCP rtt", "tcp_round_trip_seconds", 7, secondsText, func(r *Result) float64 { return r.RoundTrip }),
+	figure("TCP rtt", "tcp_round_trip_seconds", 7, units.Seconds, func(r *Result) float64 { return r.RoundTrip }),
 	figure("", "tcp_round_trip_lowest_seconds", 0, nil, func(r *Result) float64 { return r.RoundTripLow }),
 	figure("spread", "spread", 6, percentText, func(r *Result) float64 { return r.Spread }),
-	figure("shares", "slowest_to_fastest_sender", 6, threeDigits, func(r *Result) float64 { return r.Shares }),
+	figure("shares", "slowest_to_fastest_sender", 6, units.Digits, func(r *Result) float64 { return r.Shares }),
 	figure("CPU s/GB", "cpu_seconds_per_gb", 8, cpuText, func(r *Result) float64 { return r.CPUPerGB }),
 	figure("idle", "idle", 6, percentText, func(r *Result) float64 { return r.Idle }),
 	{"over", "fabric", -5, fabricText, func(r *Result) string { return r.Fabric }},
@@ -191,7 +193,7 @@ func cpuText(perGB float64) string {
 	if perGB >= 1000 {
 		return "-"
 	}
-	return threeDigits(perGB)
+	return units.Digits(perGB)
 }
 
 // Printer prints results one by one.

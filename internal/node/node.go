@@ -21,7 +21,6 @@ import (
 	"github.com/rdmcfs/rdmcfs/internal/credentials"
 	"github.com/rdmcfs/rdmcfs/meta"
 	"github.com/rdmcfs/rdmcfs/rdma/mixed"
-	"github.com/rdmcfs/rdmcfs/rdma/pin"
 	"github.com/rdmcfs/rdmcfs/rdma/tcp"
 	"github.com/rdmcfs/rdmcfs/replicate"
 	"github.com/rdmcfs/rdmcfs/replicate/rdmc"
@@ -78,7 +77,7 @@ type node struct {
 	tcp      *tcp.Device // one of device's
 	device   *mixed.Device
 	rings    *rings.Fabric // over the RDMA device, if there is one
-	memory   *pin.Domain   // of the device
+	memory   *rdmc.Memory  // what transfers register together
 	peers    *control.Peers
 	server   *control.Server
 	groups   *liveGroups
@@ -263,7 +262,7 @@ func (n *node) openFabric() error {
 }
 
 func (n *node) openReplication() error {
-	n.memory = pin.NewDomain(n.device, pin.Config{Budget: n.cfg.Fabric.Registered})
+	n.memory = rdmc.NewMemory(n.cfg.Fabric.Registered)
 	engine, err := rdmc.NewEngine(rdmc.EngineConfig{Device: n.device, Memory: n.memory, Logger: n.log})
 	if err != nil {
 		return err

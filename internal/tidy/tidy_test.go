@@ -34,15 +34,18 @@ var mayImport = map[string][]string{
 	"internal/durable":       {},
 	"internal/exitcode":      {},
 	"internal/terminal":      {},
+	"internal/pages":         {"rdma"},
+	"internal/units":         {},
 	"internal/tidy":          {},
 	"fs":                     {"replicate", "meta", "internal/content"},
-	"replicate":              {"rdma", "meta", "internal/content", "replicate/rdmc", "replicate/schedule"},
+	"replicate":              {"rdma", "meta", "internal/content", "internal/units", "replicate/rdmc", "replicate/schedule"},
 	"replicate/rdmc":         {"rdma", "replicate/schedule"},
 	"replicate/schedule":     {},
-	"rdma":                   {"rdma"},
+	"rdma":                   {"rdma", "internal/pages"},
 	"meta":                   {"meta", "internal/durable"},
 	"test":                   {"internal", "fs", "replicate", "rdma", "meta", "test"},
 	"examples":               {"rdma", "replicate"},
+	"lab":                    {"internal", "rdma", "replicate"},
 }
 
 type source struct {
@@ -130,6 +133,27 @@ func TestImportsRunOneWay(t *testing.T) {
 				t.Errorf("%s: %s may not import %s", fset.Position(imp.Pos()), layer(dir), to)
 			}
 		}
+	}
+}
+
+// TestLabIsOnlyLab: lab/ has what no daemon runs, so nothing outside it imports it, not even tests: neither the command, nor what the
+// command is made of.
+func TestLabIsOnlyLab(t *testing.T) {
+	fset, files := tree(t)
+	inLab := 0
+	for _, s := range files {
+		if strings.HasPrefix(s.path, "lab/") {
+			inLab++
+			continue
+		}
+		for _, imp := range s.file.Imports {
+			if to, ours := strings.CutPrefix(strings.Trim(imp.Path.Value, `"`), module); ours && (to == "lab" || strings.HasPrefix(to, "lab/")) {
+				t.Errorf("%s: imports %s", fset.Position(imp.Pos()), to)
+			}
+		}
+	}
+	if inLab == 0 {
+		t.Error("no file in lab/: the test looks for the wrong folder")
 	}
 }
 

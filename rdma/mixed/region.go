@@ -6,8 +6,8 @@ import (
 	"sync"
 	"sync/atomic"
 
+	"github.com/rdmcfs/rdmcfs/internal/pages"
 	"github.com/rdmcfs/rdmcfs/rdma"
-	"github.com/rdmcfs/rdmcfs/rdma/internal/pages"
 )
 
 // region is memory that several devices have registered. For local use each has a registration without remote

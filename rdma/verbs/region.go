@@ -11,8 +11,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/rdmcfs/rdmcfs/internal/pages"
 	"github.com/rdmcfs/rdmcfs/rdma"
-	"github.com/rdmcfs/rdmcfs/rdma/internal/pages"
 )
 
 // keyShift is where a key holds the offset of the region in its first page. Peers address the region from

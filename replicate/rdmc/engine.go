@@ -12,7 +12,6 @@ import (
 	"time"
 
 	"github.com/rdmcfs/rdmcfs/rdma"
-	"github.com/rdmcfs/rdmcfs/rdma/pin"
 )
 
 // tickInterval is how often groups with messages under way are told the time.
@@ -22,9 +21,8 @@ const tickInterval = 50 * time.Millisecond
 type EngineConfig struct {
 	// Device is the fabric. The engine does not close it.
 	Device rdma.Device
-	// Memory bounds the registered bytes of all groups together: with little of it they have fewer block buffers. Default: a domain of
-	// the device without a bound.
-	Memory *pin.Domain
+	// Memory bounds the registered bytes of all groups together: with little of it they have fewer block buffers. Default: no bound.
+	Memory *Memory
 	// Logger may be nil.
 	Logger *slog.Logger
 	// Completion is how the engine learns of completions.
@@ -34,7 +32,7 @@ type EngineConfig struct {
 // Engine drives all groups of one device with one poller. Its methods may be called from several goroutines.
 type Engine struct {
 	device rdma.Device
-	memory *pin.Domain
+	memory *Memory
 	mode   CompletionMode
 	log    *slog.Logger
 	cq     rdma.CompletionQueue
@@ -68,7 +66,7 @@ func NewEngine(cfg EngineConfig) (*Engine, error) {
 	}
 	e := &Engine{
 		device: cfg.Device,
-		memory: cfg.memory(),
+		memory: cmp.Or(cfg.Memory, NewMemory(0)),
 		mode:   cfg.Completion,
 		log:    cfg.Logger,
 		cq:     cq,

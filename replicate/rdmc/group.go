@@ -12,7 +12,6 @@ import (
 	"time"
 
 	"github.com/rdmcfs/rdmcfs/rdma"
-	"github.com/rdmcfs/rdmcfs/rdma/pin"
 	"github.com/rdmcfs/rdmcfs/replicate/schedule"
 )
 
@@ -215,7 +214,7 @@ type Group struct {
 	timer       *time.Timer // of pace, nil until needed
 	posted      []posted    // receives that no message has taken yet
 	unmatched   []*Transfer // messages for which none was posted yet
-	reserved    *pin.Block  // of the engine's memory
+	reserved    int64       // bytes of the engine's memory
 	pool        rdma.Region // block buffers, nil while there are no messages
 	places      []rdma.SGE  // by slot: where its block lies if not in the pool
 	toldStored  uint64      // messages for which Stored was called
@@ -261,10 +260,7 @@ func (e *Engine) NewGroup(cfg GroupConfig) (*Group, error) {
 		transfers: make(map[uint64]*Transfer),
 	}
 	if err := g.reserve(plan); err != nil {
-		if errors.Is(err, pin.ErrBudget) {
-			e.yield(int64(g.registeredMax()))
-			err = fmt.Errorf("%w: %w", ErrMemory, err)
-		}
+		e.yield(int64(g.registeredMax()))
 		return nil, fmt.Errorf("rdmc: new group %d: %w", cfg.Number, err)
 	}
 	g.core.now = time.Now()

@@ -96,7 +96,7 @@ func (g *Group) closeLanes() {
 			g.logClose(r.Close())
 		}
 	}
-	g.logClose(g.reserved.Close())
+	g.engine.memory.release(g.reserved)
 }
 
 func (g *Group) logClose(err error) {

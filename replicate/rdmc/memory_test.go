@@ -5,7 +5,6 @@ import (
 	"testing"
 
 	"github.com/rdmcfs/rdmcfs/rdma"
-	"github.com/rdmcfs/rdmcfs/rdma/pin"
 )
 
 // TestGroupsShareTheRegisteredBudget: each new group takes at most half of what is free, in fewer buffers; messages larger than the
@@ -15,7 +14,7 @@ func TestGroupsShareTheRegisteredBudget(t *testing.T) {
 		const budget = 1 << 20
 		c := &cluster{t: t}
 		for _, d := range devices(3) {
-			e, err := NewEngine(EngineConfig{Device: d, Memory: pin.NewDomain(d, pin.Config{Budget: budget})})
+			e, err := NewEngine(EngineConfig{Device: d, Memory: NewMemory(budget)})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -36,15 +35,15 @@ func TestGroupsShareTheRegisteredBudget(t *testing.T) {
 			verify(t, transfers, sinks)
 		}
 		_, err := c.engines[0].NewGroup(GroupConfig{Number: 9, Members: []string{"a", "b"}, BlockSize: budget})
-		if !errors.Is(err, pin.ErrBudget) {
+		if !errors.Is(err, ErrMemory) {
 			t.Errorf("a group whose two blocks are more than the budget: %v", err)
 		}
 		for _, groups := range all {
 			closeAll(t, groups)
 		}
 		for i, e := range c.engines {
-			if s := e.memory.Stats(); s.Peak > budget || s.Bytes != 0 {
-				t.Errorf("engine %d: %+v", i, s)
+			if peak, used := e.memory.Peak(), e.memory.Used(); peak > budget || used != 0 {
+				t.Errorf("engine %d: %d bytes reserved, %d at the peak", i, used, peak)
 			}
 		}
 	})

@@ -38,7 +38,7 @@ func (c *core) idleFrom() (since time.Time, idle bool) {
 
 // yield has idle groups end until so many bytes are free, or will be when those that have ended are closed. It waits for nothing.
 func (e *Engine) yield(need int64) {
-	if need > e.memory.Budget() {
+	if need > e.memory.Bound() {
 		return // there never is room
 	}
 	now, coming := time.Now(), int64(0)

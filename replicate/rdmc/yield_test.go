@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/rdmcfs/rdmcfs/rdma/mem"
-	"github.com/rdmcfs/rdmcfs/rdma/pin"
 )
 
 const yieldBudget = 1 << 20
@@ -19,7 +18,7 @@ func yieldCluster(t *testing.T, n int) *cluster {
 	devices, _ := memDevices(t, n, mem.Config{Seed: 1})
 	c := &cluster{t: t}
 	for _, d := range devices {
-		e, err := NewEngine(EngineConfig{Device: d, Memory: pin.NewDomain(d, pin.Config{Budget: yieldBudget})})
+		e, err := NewEngine(EngineConfig{Device: d, Memory: NewMemory(yieldBudget)})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -49,7 +48,7 @@ func (c *cluster) fillWith(cfg GroupConfig, used bool, engines ...int) (all [][]
 func refusedGroup(t *testing.T, e *Engine, cfg GroupConfig) {
 	t.Helper()
 	cfg.Number, cfg.Members, cfg.BlockSize = 99, []string{"a", "b"}, 2*cfg.BlockSize
-	if _, err := e.NewGroup(cfg); !errors.Is(err, ErrMemory) || !errors.Is(err, pin.ErrBudget) {
+	if _, err := e.NewGroup(cfg); !errors.Is(err, ErrMemory) {
 		t.Fatalf("a group beyond the budget: %v", err)
 	}
 }

@@ -5,8 +5,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/rdmcfs/rdmcfs/internal/pages"
 	"github.com/rdmcfs/rdmcfs/rdma"
-	"github.com/rdmcfs/rdmcfs/rdma/internal/pages"
 )
 
 // Region is registered memory of a software provider.

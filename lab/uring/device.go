@@ -10,8 +10,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/rdmcfs/rdmcfs/internal/pages"
 	"github.com/rdmcfs/rdmcfs/rdma"
-	"github.com/rdmcfs/rdmcfs/rdma/internal/pages"
 )
 
 // tableSlots bounds the regions of a device, pairsMax its queue pairs.

@@ -1,4 +1,4 @@
-package bench
+package main
 
 import (
 	"encoding/csv"
@@ -8,7 +8,9 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/rdmcfs/rdmcfs/rdma/pin"
+	"github.com/rdmcfs/rdmcfs/internal/bench"
+	"github.com/rdmcfs/rdmcfs/internal/units"
+	"github.com/rdmcfs/rdmcfs/lab/pin"
 )
 
 // paperCrossing is how often a buffer of 8 MB had to be used until the cache was as fast as the pipeline (Woodall et al., section 6.1).
@@ -21,9 +23,9 @@ type PinRun struct {
 }
 
 // PinPrint prints runs, one for each rate, as tables, CSV, or a line of JSON for each point.
-func PinPrint(w io.Writer, format Format, runs []PinRun) error {
+func PinPrint(w io.Writer, format bench.Format, runs []PinRun) error {
 	switch format {
-	case JSON:
+	case bench.JSON:
 		encoder := json.NewEncoder(w)
 		for _, run := range runs {
 			for _, r := range run.Results {
@@ -33,7 +35,7 @@ func PinPrint(w io.Writer, format Format, runs []PinRun) error {
 			}
 		}
 		return nil
-	case CSV:
+	case bench.CSV:
 		return pinCSV(w, runs)
 	}
 	var b strings.Builder
@@ -49,16 +51,16 @@ func PinPrint(w io.Writer, format Format, runs []PinRun) error {
 func pinText(b *strings.Builder, p PinPlan, results []PinResult) {
 	link := "The socket is not paced: the processors that register are also what carries the bytes."
 	if p.Rate > 0 {
-		link = fmt.Sprintf("The socket is paced to %s.", rateText(float64(p.Rate)))
+		link = fmt.Sprintf("The socket is paced to %s.", units.Rate(float64(p.Rate)))
 	}
-	fmt.Fprintf(b, "%s Fragments of %s, %d at a time.\n", link, bytesText(uint64(p.Link.Fragment)), p.Link.Depth)
+	fmt.Fprintf(b, "%s Fragments of %s, %d at a time.\n", link, units.Exact(uint64(p.Link.Fragment)), p.Link.Depth)
 	n := len(p.Sizes) * len(p.Strategies)
 	if n > 0 {
 		fmt.Fprintf(b, "Each buffer used once; median of %d rounds.\n\n", p.Rounds)
-		pinTable(b, "size", results[:n], len(p.Strategies), func(r *PinResult) string { return bytesText(r.Size) })
+		pinTable(b, "size", results[:n], len(p.Strategies), func(r *PinResult) string { return units.Exact(r.Size) })
 	}
 	if len(p.Reuses) > 0 {
-		fmt.Fprintf(b, "\nMessages of %s, by the number of uses of a buffer.\n\n", bytesText(p.ReuseSize))
+		fmt.Fprintf(b, "\nMessages of %s, by the number of uses of a buffer.\n\n", units.Exact(p.ReuseSize))
 		pinTable(b, "uses", results[n:], len(p.Strategies), func(r *PinResult) string { return strconv.Itoa(r.Reuse) })
 	}
 	fmt.Fprintln(b)
@@ -69,11 +71,11 @@ func pinCrossings(b *strings.Builder, runs []PinRun) {
 	if len(runs) == 0 || len(runs[0].Plan.Reuses) == 0 {
 		return
 	}
-	fmt.Fprintf(b, "The cache is as fast as the pipeline, messages of %s:\n\n", bytesText(runs[0].Plan.ReuseSize))
+	fmt.Fprintf(b, "The cache is as fast as the pipeline, messages of %s:\n\n", units.Exact(runs[0].Plan.ReuseSize))
 	for _, run := range runs {
 		rate := "not paced"
 		if run.Plan.Rate > 0 {
-			rate = rateText(float64(run.Plan.Rate))
+			rate = units.Rate(float64(run.Plan.Rate))
 		}
 		after := run.Results[len(run.Plan.Sizes)*len(run.Plan.Strategies):]
 		fmt.Fprintf(b, "%12s  %s; %s\n", rate, crossing(after), cachingAhead(after))
@@ -93,11 +95,11 @@ func pinTable(b *strings.Builder, head string, results []PinResult, strategies i
 		results = results[strategies:]
 		fmt.Fprintf(b, "%8s", name(&row[0]))
 		for i := range row {
-			fmt.Fprintf(b, "  %16s", rateText(row[i].BytesPerSec))
+			fmt.Fprintf(b, "  %16s", units.Rate(row[i].BytesPerSec))
 		}
 		fmt.Fprint(b, "  ")
 		for i := range row {
-			fmt.Fprintf(b, " %s+%s", secondsText(row[i].Registering[0]), secondsText(row[i].Registering[1]))
+			fmt.Fprintf(b, " %s+%s", units.Seconds(row[i].Registering[0]), units.Seconds(row[i].Registering[1]))
 		}
 		fmt.Fprintln(b)
 	}
@@ -158,7 +160,7 @@ func pinCSV(w io.Writer, runs []PinRun) error {
 	for _, run := range runs {
 		for _, r := range run.Results {
 			_ = out.Write([]string{strconv.FormatUint(r.Rate, 10), r.Strategy, strconv.FormatUint(r.Size, 10), strconv.Itoa(r.Reuse),
-				number(Median(r.Seconds)), number(r.BytesPerSec), number(r.GivingUp), number(r.Registering[0]), number(r.Registering[1])})
+				number(bench.Median(r.Seconds)), number(r.BytesPerSec), number(r.GivingUp), number(r.Registering[0]), number(r.Registering[1])})
 		}
 	}
 	out.Flush()

@@ -1,4 +1,4 @@
-package bench
+package main
 
 import (
 	"bufio"
@@ -18,8 +18,9 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/rdmcfs/rdmcfs/rdma/pin"
-	"github.com/rdmcfs/rdmcfs/rdma/pin/uring"
+	"github.com/rdmcfs/rdmcfs/internal/bench"
+	"github.com/rdmcfs/rdmcfs/lab/pin"
+	"github.com/rdmcfs/rdmcfs/lab/uring"
 )
 
 // PinPlan says what of the registration strategies is measured.
@@ -60,28 +61,28 @@ const pinRateMin = 1e6
 // Memory is how many bytes of messages the two processes hold together: the source, what the receiver compares with, and what it gets.
 func (p *PinPlan) Memory() uint64 { return 3 * p.largest() }
 
-// Check refuses what makes no sense, with ErrUsage.
+// Check refuses what makes no sense, with bench.ErrUsage.
 func (p *PinPlan) Check() error {
 	if p.Rounds < 1 || p.Rounds > 10000 || len(p.Strategies) == 0 {
-		return usage("%d rounds of %d strategies: give 1 to 10000 rounds of one or more", p.Rounds, len(p.Strategies))
+		return bad("%d rounds of %d strategies: give 1 to 10000 rounds of one or more", p.Rounds, len(p.Strategies))
 	}
 	for i, s := range p.Strategies {
 		if slices.Contains(p.Strategies[:i], s) {
-			return usage("strategy %v is there twice", s)
+			return bad("strategy %v is there twice", s)
 		}
 	}
 	if len(p.cases()) == 0 {
-		return usage("no sizes and no reuse: there is nothing to measure")
+		return bad("no sizes and no reuse: there is nothing to measure")
 	}
 	if p.Rate > 0 && p.Rate < pinRateMin {
-		return usage("%d bytes a second: give 1MB or more, or 0 for no pacing", p.Rate)
+		return bad("%d bytes a second: give 1MB or more, or 0 for no pacing", p.Rate)
 	}
 	if err := p.Link.Check(); err != nil {
-		return usage("%v", err)
+		return bad("%v", err)
 	}
 	for _, c := range p.cases() {
 		if c.Size == 0 || c.Size > 1<<30 || c.Reuse < 1 || c.Reuse > 10000 {
-			return usage("messages of %d bytes, buffers used %d times: give 1 byte to 1 GiB, 1 to 10000 times", c.Size, c.Reuse)
+			return bad("messages of %d bytes, buffers used %d times: give 1 byte to 1 GiB, 1 to 10000 times", c.Size, c.Reuse)
 		}
 	}
 	return nil
@@ -204,13 +205,34 @@ func Pin(ctx context.Context, p PinPlan, command []string) (results []PinResult,
 		cancel()
 	}
 	if waitErr := cmd.Wait(); waitErr != nil {
-		err = pinCause(err, &childError{rank: 1, text: strings.TrimSpace(stderr.String()), code: cmd.ProcessState.ExitCode(), err: waitErr})
+		err = pinCause(err, &receiverError{text: strings.TrimSpace(stderr.String()), code: cmd.ProcessState.ExitCode(), err: waitErr})
 	}
 	return results, err
 }
 
+// bad is an error that matches bench.ErrUsage.
+func bad(format string, args ...any) error {
+	return fmt.Errorf("%w: "+format, append([]any{bench.ErrUsage}, args...)...)
+}
+
+// receiverError is the receiving process's end, with the last thing it said. Its exit code is negative if it was killed.
+type receiverError struct {
+	text string
+	code int
+	err  error
+}
+
+func (e *receiverError) Error() string {
+	if e.text != "" {
+		return "receiver: " + e.text
+	}
+	return fmt.Sprintf("receiver: %v", e.err)
+}
+
+func (e *receiverError) Unwrap() error { return e.err }
+
 // pinCause is why both ends ended: what they said, unless the receiver was only killed because of the sender.
-func pinCause(sender error, receiver *childError) error {
+func pinCause(sender error, receiver *receiverError) error {
 	if sender != nil && receiver.code < 0 {
 		return sender
 	}
@@ -262,8 +284,8 @@ func pinSender(ctx context.Context, p PinPlan, in io.Writer, out *json.Decoder) 
 	for i := range results {
 		r := &results[i]
 		r.Registering[1] = report.Registering[i]
-		r.GivingUp = Median(giving[i])
-		r.BytesPerSec = float64(r.Size) * float64(r.Reuse) / Median(r.Seconds)
+		r.GivingUp = bench.Median(giving[i])
+		r.BytesPerSec = float64(r.Size) * float64(r.Reuse) / bench.Median(r.Seconds)
 	}
 	return results, nil
 }
@@ -378,7 +400,7 @@ func (e *pinEnd) receiveRound(ctx context.Context, c PinCase, want []byte) error
 		}
 	}
 	if want != nil && !bytes.Equal(mem, want) {
-		return fmt.Errorf("bench: %s of %d bytes: %w", c.Strategy, c.Size, ErrDiffers)
+		return fmt.Errorf("bench: %s of %d bytes: %w", c.Strategy, c.Size, bench.ErrDiffers)
 	}
 	err = e.dom.Invalidate(mem)
 	if err == nil {

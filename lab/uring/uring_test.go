@@ -16,8 +16,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/rdmcfs/rdmcfs/lab/pin"
 	"github.com/rdmcfs/rdmcfs/rdma"
-	"github.com/rdmcfs/rdmcfs/rdma/pin"
 )
 
 const patience = 30 * time.Second

@@ -1,21 +1,30 @@
-package bench
+package main
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"errors"
+	"io"
 	"os"
 	"strings"
 	"testing"
 
 	"golang.org/x/sys/unix"
 
-	"github.com/rdmcfs/rdmcfs/rdma/pin"
-	"github.com/rdmcfs/rdmcfs/rdma/pin/uring"
+	"github.com/rdmcfs/rdmcfs/internal/bench"
+	"github.com/rdmcfs/rdmcfs/internal/exitcode"
+	"github.com/rdmcfs/rdmcfs/lab/pin"
+	"github.com/rdmcfs/rdmcfs/lab/uring"
 )
 
-// pinMemberArg makes the test binary the receiving process.
-const pinMemberArg = "-pin-member"
+// TestMain makes the test binary the receiving process.
+func TestMain(m *testing.M) {
+	if len(os.Args) == 2 && os.Args[1] == memberWord {
+		os.Exit(run(context.Background(), os.Args[1:], os.Stdout, os.Stderr))
+	}
+	os.Exit(m.Run())
+}
 
 // TestPinMeasures runs a small plan between two processes: all strategies move the bytes, and those that register do.
 func TestPinMeasures(t *testing.T) {
@@ -33,7 +42,7 @@ func TestPinMeasures(t *testing.T) {
 		t.Fatal(err)
 	}
 	p := PinPlan{Strategies: pin.Strategies(), Sizes: []uint64{10, 300 << 10}, ReuseSize: 1 << 20, Reuses: []int{1, 4}, Rounds: 2}
-	results, err := Pin(t.Context(), p, []string{program, pinMemberArg})
+	results, err := Pin(t.Context(), p, []string{program, memberWord})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -47,14 +56,14 @@ func TestPinMeasures(t *testing.T) {
 			t.Errorf("%+v", r)
 		}
 	}
-	for format, head := range map[Format]string{Table: "The socket is not paced", CSV: "paced_to_bytes_per_second,strategy,message_bytes"} {
+	for format, head := range map[bench.Format]string{bench.Table: "The socket is not paced", bench.CSV: "paced_to_bytes_per_second,strategy,message_bytes"} {
 		var out bytes.Buffer
 		if err := PinPrint(&out, format, []PinRun{{p, results}}); err != nil || !strings.HasPrefix(out.String(), head) {
 			t.Errorf("%v: %s", err, out.String())
 		}
 	}
 	var out bytes.Buffer
-	if err := PinPrint(&out, JSON, []PinRun{{p, results}}); err != nil {
+	if err := PinPrint(&out, bench.JSON, []PinRun{{p, results}}); err != nil {
 		t.Fatal(err)
 	}
 	var again PinResult
@@ -95,7 +104,7 @@ func TestPinCrossings(t *testing.T) {
 		return out
 	}
 	var out strings.Builder
-	if err := PinPrint(&out, Table, []PinRun{run(2e9, 9, 9, 9, 10, 20, 30, 21, 20, 42), run(0, 9, 9, 9, 30, 20, 15, 20, 10, 20)}); err != nil {
+	if err := PinPrint(&out, bench.Table, []PinRun{run(2e9, 9, 9, 9, 10, 20, 30, 21, 20, 42), run(0, 9, 9, 9, 30, 20, 15, 20, 10, 20)}); err != nil {
 		t.Fatal(err)
 	}
 	for _, want := range []string{
@@ -127,7 +136,7 @@ func TestPinRefusesNonsense(t *testing.T) {
 	} {
 		p := good
 		change(&p)
-		if _, err := Pin(t.Context(), p, nil); !errors.Is(err, ErrUsage) {
+		if _, err := Pin(t.Context(), p, nil); !errors.Is(err, bench.ErrUsage) {
 			t.Errorf("%s: %v", what, err)
 		}
 	}
@@ -136,14 +145,48 @@ func TestPinRefusesNonsense(t *testing.T) {
 // TestPinCause: who only was killed is no cause, and the receiver's exit code counts, as where it got other bytes.
 func TestPinCause(t *testing.T) {
 	sender := errors.New("sender")
-	if err := pinCause(sender, &childError{code: -1}); err != sender {
+	if err := pinCause(sender, &receiverError{code: -1}); err != sender {
 		t.Error(err)
 	}
-	err := pinCause(sender, &childError{rank: 1, text: "bytes differ", code: 11})
-	if code, ok := ExitCode(err); !ok || code != 11 || !errors.Is(err, sender) || !strings.Contains(err.Error(), "bytes differ") {
+	err := pinCause(sender, &receiverError{text: "bytes differ", code: 11})
+	var receiver *receiverError
+	if !errors.As(err, &receiver) || receiver.code != 11 || !errors.Is(err, sender) || !strings.Contains(err.Error(), "bytes differ") {
 		t.Error(err)
 	}
-	if err := pinCause(nil, &childError{rank: 1, code: -1, err: errors.New("killed")}); err == nil || !strings.Contains(err.Error(), "killed") {
+	if err := pinCause(nil, &receiverError{code: -1, err: errors.New("killed")}); err == nil || !strings.Contains(err.Error(), "killed") {
 		t.Error(err)
+	}
+}
+
+// TestRefuses: options that make no sense are refused before anything is measured.
+func TestRefuses(t *testing.T) {
+	for _, c := range []struct {
+		code int
+		text string
+		args string
+	}{
+		{exitcode.Usage, "1 byte to 1 GiB", "--sizes 0"},
+		{exitcode.Usage, "1 byte to 1 GiB", "--sizes 2GiB"},
+		{exitcode.Usage, "like 64KiB", "--sizes=-1"},
+		{exitcode.Usage, "nothing to measure", "--sizes= --reuse 0"},
+		{exitcode.Usage, "caching-pipeline", "--strategies hope"},
+		{exitcode.Usage, "twice", "--strategies copy,copy"},
+		{exitcode.Usage, "1MB or more", "--rate 0,1"},
+		{exitcode.Usage, "like 64KiB", "--rate=-1GB"},
+		{exitcode.Usage, "one or more", "--rate="},
+		{exitcode.Usage, "makes no sense", "--depth 0"},
+		{exitcode.Usage, "1 to 64", "--depth 65"},
+		{exitcode.Usage, "1 to 64", "--depth=-1"},
+		{exitcode.Usage, "4096 at least", "--fragment 1"},
+		{exitcode.Usage, "makes no sense", "--fragment 0"},
+		{exitcode.Usage, "makes no sense", "--eager 0"},
+		{exitcode.Usage, "1 to 10000", "--count 0"},
+		{exitcode.Usage, "1 to 10000", "--reuse=-1"},
+		{exitcode.Usage, "give one of them", "--csv --json"},
+	} {
+		var stderr strings.Builder
+		if code := run(t.Context(), strings.Fields(c.args), io.Discard, &stderr); code != c.code || !strings.Contains(stderr.String(), c.text) {
+			t.Errorf("%s: exit code %d, %s", c.args, code, stderr.String())
+		}
 	}
 }
