@@ -137,7 +137,6 @@ const (
 	StatusReceiverNotReady        // the peer had no receive posted for the time the retry count allows
 	StatusDisconnected            // the peer aborted or died, or the path to it did: the oldest send has it
 	StatusLocal                   // local protection or bounds error
-	StatusAwaited                 // the queue pair whose receives it came after went into error, see Waiter
 )
 
 // Completion tells the end of one work request.

@@ -4,7 +4,7 @@ import "fmt"
 
 // String names the status as it is written in logs and errors.
 func (s Status) String() string {
-	names := [...]string{"ok", "flushed", "length", "remote access", "receiver not ready", "disconnected", "local", "awaited"}
+	names := [...]string{"ok", "flushed", "length", "remote access", "receiver not ready", "disconnected", "local"}
 	if int(s) < len(names) {
 		return names[s]
 	}

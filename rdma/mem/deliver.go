@@ -43,7 +43,7 @@ func (q *queuePair) heldUp() bool {
 }
 
 func (q *queuePair) canExecute() bool {
-	return q.executed < q.sq.Tail && q.nak == rdma.StatusOK && q.peer.state == stateReady && !q.heldUp() && !q.waits()
+	return q.executed < q.sq.Tail && q.nak == rdma.StatusOK && q.peer.state == stateReady && !q.heldUp()
 }
 
 // starved reports whether the next request needs a receive that the peer has not posted.
@@ -58,11 +58,7 @@ func (q *queuePair) armLocked() {
 		return
 	}
 	f := q.dev.fabric
-	q.endWaitLocked()
 	if q.heldUp() {
-		if q.nak == rdma.StatusAwaited && q.sq.Head == q.executed && !q.dev.stopped {
-			q.failLocked(q.nak) // takes no answer of the peer's
-		}
 		return
 	}
 	switch acked := q.sq.Head < q.executed; {
@@ -101,7 +97,6 @@ func (q *queuePair) executeLocked() {
 	}
 	s.At = q.lastBack
 	q.executed++
-	q.peer.wakeWaitersLocked()
 }
 
 // perform moves the bytes of a request and answers its status. Registered memory may have lost its pages (a file that was cut): a device

@@ -18,9 +18,6 @@
 //		... poll, let the programs under test react ...
 //	}
 //
-// Queue pairs are [rdma.Waiter]s: what is posted to come after receives of another pair begins when they are done, in the same event and
-// without any goroutine of a program taking part, as cards do that have cross-channel requests.
-//
 // A simulator with timers of its own compares them with Next: the earlier one is done first, by Step or by
 // Advance and its own means.
 package mem

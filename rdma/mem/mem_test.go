@@ -18,7 +18,6 @@ func TestConformance(t *testing.T) {
 				return rdmatest.Pair{
 					Devices: []rdma.Device{f.Device("a"), f.Device("b")},
 					Kill:    func(i int) { f.Kill(names[i]) },
-					Waits:   true,
 				}
 			})
 		})

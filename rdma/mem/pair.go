@@ -47,8 +47,7 @@ type queuePair struct {
 	ackArmed bool          // an eventAck is scheduled
 	lateFor  uint64        // one more than the number of the request that waits for a receive
 	lossTold bool          // the peer will notice our end
-	nak      rdma.Status   // request executed failed so at the peer, or waits in vain
-	waiters  []*queuePair  // that have posted something that comes after receives of this pair
+	nak      rdma.Status   // request executed failed so at the peer
 }
 
 var _ rdma.QueuePair = (*queuePair)(nil)
@@ -145,11 +144,6 @@ func (q *queuePair) PostSend(wrs ...rdma.SendWR) error {
 	f := q.dev.fabric
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return q.postSendLocked(rdma.Receipts{}, wrs)
-}
-
-func (q *queuePair) postSendLocked(after rdma.Receipts, wrs []rdma.SendWR) error {
-	f := q.dev.fabric
 	if q.state != stateReady && (q.state != stateConnecting || !f.cfg.Stepped) {
 		return fmt.Errorf("mem: post send on %s: %w", q.dev.name, q.stateError())
 	}
@@ -161,9 +155,6 @@ func (q *queuePair) postSendLocked(after rdma.Receipts, wrs []rdma.SendWR) error
 	for i := first; i < q.sq.Tail; i++ {
 		q.lastOut = max(q.lastOut, f.now+f.delayLocked())
 		q.sq.At(i).At = q.lastOut
-	}
-	if first < q.sq.Tail {
-		q.sq.At(first).After = after
 	}
 	q.armLocked()
 	return nil
@@ -220,7 +211,6 @@ func (q *queuePair) failLocked(status rdma.Status) {
 	q.sq.Flush(status)
 	q.rq.Flush(rdma.StatusFlushed)
 	q.peerLossLocked(0)
-	q.wakeWaitersLocked()
 }
 
 // peerLossLocked lets the peer notice the end of this pair after the time given and one delay, unless the

@@ -20,8 +20,6 @@ type Pair struct {
 	Patience time.Duration
 	// Allocates tells that the provider allocates per request; the allocation tests are left out.
 	Allocates bool
-	// Waits tells that queue pairs are rdma.Waiters; the suite fails if that is not so.
-	Waits bool
 }
 
 // Maker makes the devices of one test. Clean-up beyond closing them goes by t.Cleanup.
@@ -35,7 +33,7 @@ type check struct {
 
 // Run runs the whole suite, one subtest per promise.
 func Run(t *testing.T, maker Maker) {
-	groups := [][]check{connectChecks, messageChecks, oneSidedChecks, refusalChecks, flowChecks, waitChecks, endChecks, costChecks}
+	groups := [][]check{connectChecks, messageChecks, oneSidedChecks, refusalChecks, flowChecks, endChecks, costChecks}
 	for _, g := range groups {
 		for _, c := range g {
 			t.Run(c.name, func(t *testing.T) { runOne(t, maker, c) })

@@ -20,8 +20,7 @@ type lane struct {
 	blocks bool // a neighbour of the schedule: has a queue pair for blocks
 	child  bool // reports to this member
 	up     bool // the queue pairs are connected
-	broken bool // a queue pair is in error; where blocks are offloaded, that for control messages
-	cut    bool // there, the one for blocks
+	broken bool // a queue pair is in error
 
 	sent    uint64 // blocks posted to the neighbour, in all
 	credit  uint64 // blocks that the neighbour has granted, in all

@@ -53,7 +53,6 @@ type core struct {
 	out     cursor // next send to prepare
 	queue   sendQueue
 	small   smallState
-	offload offload
 	flight  int // sends posted and not completed, whose blocks are here
 	rereads uint64
 
@@ -147,8 +146,7 @@ type action struct {
 	slot   int
 	seq    uint64
 	block  uint64
-	length int // of the block on the wire, trailer included
-	after  receipts
+	length int    // of the block on the wire, trailer included
 	blocks uint32 // of the message that move
 	size   uint64 // of the message
 	rides  bool   // a small message takes the control message along, and that goes with the small message
@@ -253,7 +251,6 @@ func (c *core) pump() {
 		c.grant()
 		c.stand()
 		c.send()
-		c.postAhead()
 		c.retire()
 		c.handSmall() // whose turn it is now
 	}
@@ -299,7 +296,7 @@ func (c *core) broken(lane int, cause error) {
 	c.control()
 }
 
-// lose notes that queue pairs with a neighbour ended, and why the first of all did.
+// lose notes that a neighbour was lost, and why the first of all was.
 func (c *core) lose(peer int, cause error) {
 	if c.closing && !c.isRoot() {
 		c.close() // everything was delivered; only the ends of some sends were not told
@@ -319,7 +316,7 @@ func (c *core) lose(peer int, cause error) {
 
 // graceOver fails the group if neighbours were lost and the time to hear why is over.
 func (c *core) graceOver() {
-	if len(c.lost) > 0 && c.now.Sub(c.lostAt) >= c.patience() {
-		c.fail(ReasonDisconnected, c.rank, c.suspects(), c.lostWhy)
+	if len(c.lost) > 0 && c.now.Sub(c.lostAt) >= c.limits.grace {
+		c.fail(ReasonDisconnected, c.rank, c.lost, c.lostWhy)
 	}
 }

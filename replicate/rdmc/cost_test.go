@@ -1,7 +1,6 @@
 package rdmc
 
 import (
-	"fmt"
 	"runtime"
 	"testing"
 
@@ -39,15 +38,13 @@ func runOne(t testing.TB, groups []*Group, blocks, blockSize int) {
 // TestDSN_4_6_NoAllocationPerBlock counts what a long message allocates beyond a short one.
 func TestDSN_4_6_NoAllocationPerBlock(t *testing.T) {
 	eachFabric(t, func(t *testing.T, devices func(int) []rdma.Device) {
-		for _, offload := range []bool{false, true} {
-			t.Run(fmt.Sprintf("Offload=%t", offload), func(t *testing.T) { allocations(t, devices(4), offload) })
-		}
+		allocations(t, devices(4))
 	})
 }
 
-func allocations(t *testing.T, devices []rdma.Device, offload bool) {
+func allocations(t *testing.T, devices []rdma.Device) {
 	c := newCluster(t, devices)
-	groups := c.all(GroupConfig{Number: 1, BlockSize: 4096, Offload: offload})
+	groups := c.all(GroupConfig{Number: 1, BlockSize: 4096})
 	runOne(t, groups, 200, 4096) // fill pools and scratch
 	mallocs := func(blocks int) uint64 {
 		var before, after runtime.MemStats

@@ -45,9 +45,6 @@
 // [GroupConfig.SendRate] caps what a member sends, by a token bucket (rate.go). Groups of one engine take turns, by bytes and by
 // [GroupConfig.Priority] (share.go). [GroupConfig.Slow] says what happens to stragglers (pace.go).
 //
-// [GroupConfig.Offload] posts a window of a member's data-flow graph ahead, where the fabric's queue pairs can wait for each other, so
-// that it relays blocks without the poller (offload.go).
-//
 // # Failure
 //
 // A broken queue pair, a silent neighbour, a block that fails its check, a Source or Sink that fails, or

@@ -19,7 +19,7 @@ func (c *core) prepare() {
 		if i < 0 {
 			i = c.load(m, t.Block)
 		}
-		if i < 0 || !c.mayPrepare(&c.slots[i]) {
+		if i < 0 || c.slots[i].state == slotPosted {
 			return
 		}
 		s := &c.slots[i]
@@ -73,28 +73,29 @@ func (c *core) send() {
 	for c.queue.len > 0 {
 		p := c.queue.front()
 		s, l := &c.slots[p.slot], &c.lanes[p.lane]
-		if c.enough(s) {
+		if s.state == slotFull && c.flight >= c.limits.sends {
 			return
 		}
 		if s.state == slotFull && l.sent == l.credit && l.up {
 			c.pace.wait(c.now, p.lane)
 		}
-		if !c.mayPost(s) || l.sent == l.credit || !l.up { // credit may come before this end is connected
+		if s.state != slotFull || l.sent == l.credit || !l.up { // credit may come before this end is connected
 			return
 		}
 		if !c.inPulse(s.m.seq, s.pos) || !c.maySend() || !c.myTurn(c.lengthOf(s), c.costs.of(s.m.count())) {
 			return
 		}
 		c.bucket.take(c.lengthOf(s))
-		after := c.beginSend(p)
 		c.queue.pop()
+		c.flight++
+		c.pace.post(c.now, p.lane)
 		c.unpin(s)
 		c.use(s)
 		s.sending++
 		s.m.queued--
 		s.m.flight++
 		l.sent++
-		c.act(action{kind: actSend, lane: p.lane, slot: p.slot, seq: s.m.seq, block: c.blockOf(s), length: c.lengthOf(s), blocks: uint32(s.m.count()), after: after})
+		c.act(action{kind: actSend, lane: p.lane, slot: p.slot, seq: s.m.seq, block: c.blockOf(s), length: c.lengthOf(s), blocks: uint32(s.m.count())})
 	}
 }
 
@@ -201,7 +202,6 @@ func (c *core) accept(lane, i int, got trailer) {
 		return
 	}
 	s.state = slotFull
-	c.arrivedFor(i)
 	c.use(s)
 	c.pace.pulse.arrived(c.now, s.m.received, int(got.length))
 	s.m.received++

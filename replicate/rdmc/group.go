@@ -46,9 +46,6 @@ type GroupConfig struct {
 	Grants int
 	// MaxSends bounds the block sends that are outstanding at once; 0 means DefaultMaxSends, in a chain twice that.
 	MaxSends int
-	// Offload has members' queue pairs relay blocks by themselves where they can (offload.go), a window ahead of the poller: relays then hand
-	// on blocks before they have checked them. It is for chains: see docs/decisions/026. Not with SendRate.
-	Offload bool
 	// SendRate caps what this member sends of the group's messages, in bytes a second; 0 means no cap. A relay's cap slows down
 	// those below it, and so in time the whole group.
 	SendRate uint64
@@ -150,7 +147,7 @@ func (cfg *GroupConfig) check(limits rdma.Limits) error {
 	case cfg.SilenceTimeout < tickInterval:
 		return fmt.Errorf("%w: silence of %v, want %v or more", ErrInvalid, cfg.SilenceTimeout, tickInterval)
 	}
-	return errors.Join(cfg.Priority.check(), cfg.checkSlow(), cfg.checkOffload())
+	return errors.Join(cfg.Priority.check(), cfg.checkSlow())
 }
 
 func (cfg *GroupConfig) plan() (*schedule.Plan, error) {

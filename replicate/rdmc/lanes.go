@@ -42,7 +42,6 @@ func (g *Group) openLanes() error {
 			return fmt.Errorf("neighbour %d: %w", g.core.lanes[i].peer, err)
 		}
 	}
-	g.openOffload()
 	return nil
 }
 
@@ -51,7 +50,7 @@ func (g *Group) openLane(i int) error {
 	l.blocks = laneEnd{group: g, lane: i}
 	l.control = laneEnd{group: g, lane: i, isControl: true}
 	if g.core.lanes[i].blocks {
-		if err := l.blocks.open(g.sendDepth(), g.cfg.Window); err != nil {
+		if err := l.blocks.open(g.cfg.MaxSends, g.cfg.Window); err != nil {
 			return err
 		}
 	}

@@ -114,10 +114,6 @@ func (g *Group) sendBlock(a *action) {
 		t := trailer{seq: a.seq, block: a.block, size: m.size, epoch: g.cfg.Epoch, length: uint32(a.length - trailerSize)}
 		t.put(g.pool.Bytes()[at : at+trailerSize])
 	}
-	if a.after.count > 0 {
-		g.check(&g.lanes[a.lane].blocks, g.postAfter(a, g.slotList(a.slot, a.length, at)))
-		return
-	}
 	qp := g.lanes[a.lane].blocks.qp
 	g.check(&g.lanes[a.lane].blocks, g.postSend(qp, a.slot, a.blocks, g.unsealed[a.slot], g.slotList(a.slot, a.length, at)))
 }

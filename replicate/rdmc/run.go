@@ -163,11 +163,7 @@ func (g *Group) check(l *laneEnd, err error) {
 
 // lose tells the core that one of a lane's queue pairs is in error.
 func (g *Group) lose(l *laneEnd, cause error) {
-	if g.core.offload.on && !l.isControl {
-		g.core.cut(l.lane, cause)
-	} else {
-		g.core.broken(l.lane, cause)
-	}
+	g.core.broken(l.lane, cause)
 	g.engine.attend(g)
 }
 
@@ -239,8 +235,6 @@ func (l *laneEnd) complete(c *rdma.Completion) {
 	}
 	g.look()
 	switch {
-	case c.Status == rdma.StatusAwaited:
-		g.core.waitedInVain(l.lane)
 	case c.Status != rdma.StatusOK:
 		g.lose(l, fmt.Errorf("%v on %v: %v", c.Op, l.kind(), c.Status))
 	case l.isControl && c.Op == rdma.OpRecv && c.Imm == immSmall:

@@ -40,7 +40,6 @@ type gate interface {
 	ask(bytes int, cost int64, now time.Time) bool // may be posted, and then is booked, each byte at cost
 	done(bytes int, now time.Time)                 // has completed
 	rest(now time.Time)                            // was refused, and is not ready any more
-	alone() bool                                   // there is nobody to take turns with
 }
 
 // myTurn reports whether the engine's other groups leave a send of so many bytes to this one now, all else allowing it.

@@ -31,9 +31,8 @@ type world struct {
 	// slowSink is how much longer a store takes, by rank.
 	slowSink map[int]time.Duration
 	// late is how long after its time a completion of blocks is handled, by rank; they stay in order.
-	late  func(rank int) time.Duration
-	sees  func(*simNode, action) // is told of each send that is posted
-	ahead int                    // sends that were posted before their blocks were there
+	late func(rank int) time.Duration
+	sees func(*simNode, action) // is told of each send that is posted
 	// flip corrupts the next block that this rank sends.
 	flip map[int]bool
 }
@@ -57,8 +56,6 @@ type simNode struct {
 	sent    []simSend
 	order   []uint64        // messages in order of their ends here, small ones when they were handed over
 	lastOut []time.Duration // by lane: when the last block arrives, to keep order
-	queued  [][]action      // by lane: sends posted that have not begun, as the first waits for a receipt
-	came    []uint64        // by lane: blocks
 	lastCtl []time.Duration
 	polled  time.Duration // when the last late completion is handled
 	stored  map[uint64]bool
@@ -124,7 +121,6 @@ func newWorldWith(seed uint64, plan *schedule.Plan, plain bool, block int, limit
 		n.content = make([]trailer, len(n.core.slots))
 		n.recvs, n.ctl = make([][]int, lanes), make([][]int, lanes)
 		n.lastOut, n.lastCtl = make([]time.Duration, lanes), make([]time.Duration, lanes)
-		n.queued, n.came = make([][]action, lanes), make([]uint64, lanes)
 		for i := range n.ctl {
 			receives := controlWindow
 			if i == n.core.parent {
@@ -188,8 +184,8 @@ func (w *world) advance(n *simNode) {
 
 func (w *world) checkBounds(n *simNode) {
 	c := n.core
-	if c.posted > c.limits.posted || c.pinned > c.limits.pins || c.flight+len(c.offload.waiting) > c.limits.sends+c.offload.ahead {
-		w.fault("rank %d exceeds its limits: posted %d pinned %d flight %d, %d waiting", n.rank, c.posted, c.pinned, c.flight, len(c.offload.waiting))
+	if c.posted > c.limits.posted || c.pinned > c.limits.pins || c.flight > c.limits.sends {
+		w.fault("rank %d exceeds its limits: posted %d pinned %d flight %d", n.rank, c.posted, c.pinned, c.flight)
 	}
 }
 
@@ -198,12 +194,10 @@ func (w *world) act(n *simNode, a action) {
 	case actPostRecv:
 		n.recvs[a.lane] = append(n.recvs[a.lane], a.slot)
 	case actSend:
-		n.queued[a.lane] = append(n.queued[a.lane], a)
-		w.checkAhead(n, a)
 		if w.sees != nil {
 			w.sees(n, a)
 		}
-		w.begin(n, a.lane)
+		w.sendBlock(n, a)
 	case actLoad:
 		if n.rank != 0 && n.disk[[2]uint64{a.seq, a.block}] == 0 {
 			w.fault("rank %d loads block %d that it has not stored", n.rank, a.block)
@@ -259,26 +253,6 @@ func (w *world) run(n *simNode, f func()) {
 	w.drain(n)
 }
 
-// begin begins the sends of a lane that do not wait for a receipt, nor come behind one that does.
-func (w *world) begin(n *simNode, lane int) {
-	for len(n.queued[lane]) > 0 {
-		a := n.queued[lane][0]
-		if a.after.count > n.came[a.after.lane] {
-			return
-		}
-		n.queued[lane] = n.queued[lane][1:]
-		w.sendBlock(n, a)
-	}
-}
-
-// arrived counts a block that came to a node, and begins what waited for it.
-func (w *world) arrived(n *simNode, lane int) {
-	n.came[lane]++
-	for l := range n.queued {
-		w.begin(n, l)
-	}
-}
-
 func (w *world) sendBlock(n *simNode, a action) {
 	if !n.core.lanes[a.lane].up {
 		w.fault("rank %d sends a block on a lane that is not connected", n.rank)
@@ -307,7 +281,6 @@ func (w *world) sendBlock(n *simNode, a action) {
 		slot := peer.recvs[back][0]
 		peer.recvs[back] = peer.recvs[back][1:]
 		peer.content[slot] = block
-		w.arrived(peer, back)
 		w.after(w.delay(actPostRecv), func() { w.complete(n, func() { n.core.sentTo(a.lane, a.slot) }) })
 		w.complete(peer, func() { peer.core.received(back, slot, block, nil) })
 	}
@@ -452,14 +425,38 @@ func TestSimNoDeadlock(t *testing.T) {
 		seeds = 60
 	}
 	for seed := range seeds {
-		if _, err := simOnce(seed, false); err != nil {
+		if err := simOnce(seed, false); err != nil {
 			t.Fatalf("seed %d: %v", seed, err)
 		}
 	}
 }
 
-// simOnce runs one such group; with offload members post sends ahead, and it tells how many.
-func simOnce(seed uint64, offload bool) (ahead int, err error) {
+// TestSimLatePollers runs random groups as TestSimNoDeadlock does, with pollers that are late.
+func TestSimLatePollers(t *testing.T) {
+	seeds := uint64(600)
+	if testing.Short() {
+		seeds = 100
+	}
+	for seed := range seeds {
+		if err := simOnce(seed, true); err != nil {
+			t.Fatalf("seed %d: %v", seed, err)
+		}
+	}
+}
+
+// lag has some of a world's pollers be late.
+func (w *world) lag(rng *rand.Rand) {
+	late := make([]time.Duration, len(w.nodes))
+	w.late = func(rank int) time.Duration { return late[rank] }
+	for rank := range late {
+		if rng.IntN(3) == 0 {
+			late[rank] = time.Duration(rng.IntN(20_000))
+		}
+	}
+}
+
+// simOnce runs one such group, with pollers that are late if so told.
+func simOnce(seed uint64, late bool) error {
 	rng := rand.New(rand.NewPCG(seed, 2))
 	n := 1 + rng.IntN(20)
 	algorithm := schedule.Algorithms()[rng.IntN(len(schedule.Algorithms()))]
@@ -472,12 +469,12 @@ func simOnce(seed uint64, offload bool) (ahead int, err error) {
 		plan, err = schedule.NewHybridPlan(racks)
 	}
 	if errors.Is(err, schedule.ErrInvalid) {
-		return 0, nil // a hypercube of this size
+		return nil // a hypercube of this size
 	}
 	plain := rng.IntN(3) == 0
 	w := newWorldOf(seed, plan, plain, tiny(rng))
-	if offload {
-		w.offload(rng)
+	if late {
+		w.lag(rng)
 	}
 	messages := 1 + rng.IntN(4)
 	var all []Announcement
@@ -503,9 +500,9 @@ func simOnce(seed uint64, offload bool) (ahead int, err error) {
 		}
 	}
 	if w.err != nil {
-		return 0, fmt.Errorf("%v n=%d plain %t: %w", algorithm, n, plain, w.err)
+		return fmt.Errorf("%v n=%d plain %t: %w", algorithm, n, plain, w.err)
 	}
-	return w.ahead, nil
+	return nil
 }
 
 // TestSimResume moves only the blocks that some member lacks, and stores each once.

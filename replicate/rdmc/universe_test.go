@@ -142,7 +142,6 @@ type simGate struct {
 	arbiter *arbiter
 }
 
-func (g *simGate) alone() bool { return len(g.arbiter.all) == 1 }
 func (g *simGate) ask(bytes int, cost int64, now time.Time) bool {
 	return g.arbiter.ask(&g.share, bytes, cost, now)
 }

@@ -23,7 +23,7 @@ func (c *core) idleFrom() (since time.Time, idle bool) {
 	since = c.quiet
 	for i := range c.lanes {
 		l := &c.lanes[i]
-		if !l.up || l.broken || l.cut {
+		if !l.up || l.broken {
 			return time.Time{}, false
 		}
 		if l.peerActive.After(since) {

@@ -26,6 +26,4 @@
 //			send(t.Peer, t.Block)
 //		}
 //	}
-//
-// [Plan.Graph] says the same as a graph of work requests: what each send waits for, for providers that can run it by themselves.
 package schedule

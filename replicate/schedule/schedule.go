@@ -54,10 +54,6 @@ type moves interface {
 	steps(k uint64) uint64
 	outgoing(rank int, step, k uint64) (Transfer, bool)
 	incoming(rank int, step, k uint64) (Transfer, bool)
-	// arrival is the step in which a rank that is not the root receives the block.
-	arrival(rank int, block, k uint64) uint64
-	// before counts the blocks that rank receives from peer in the steps before the given one.
-	before(rank, peer int, step, k uint64) uint64
 }
 
 // spans is what moves have whose ranks are idle for as many steps as there are blocks, or more.

@@ -26,7 +26,6 @@ type SendSlot struct {
 	Length     int
 	Pieces     []Piece
 	Inline     []byte
-	After      rdma.Receipts     // nothing to wait for without a QP; for providers that can wait
 	At         time.Duration     // for providers with a virtual clock
 	Header     [HeaderBytes]byte // for providers with a wire
 }
@@ -90,7 +89,6 @@ func (q *SendQueue) fill(s *SendSlot, wr *rdma.SendWR) error {
 	}
 	s.ID, s.Op, s.Unsignaled, s.Answered, s.Seal = wr.ID, wr.Op, wr.Unsignaled, false, wr.SealCRC
 	s.Imm, s.RemoteKey, s.RemoteAddr = wr.Imm, wr.RemoteKey, wr.RemoteAddr
-	s.After = rdma.Receipts{}
 	return nil
 }
 
