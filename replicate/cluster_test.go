@@ -26,9 +26,10 @@ var errNoSuchNode = errors.New("no route to node")
 
 // cluster is N nodes in one process: one shared log, calls by function, contents on disk.
 type cluster struct {
-	t   testing.TB
-	dir string
-	hub *groupHub
+	t      testing.TB
+	dir    string
+	hub    *groupHub
+	labels func(id meta.NodeID) map[string]string // of nodes that join
 
 	logMu   sync.Mutex // orders entries
 	entries [][]byte
@@ -72,7 +73,13 @@ func testTuning() Tuning {
 // newCluster makes a cluster with n nodes up. The first voters of them vote.
 func newCluster(t testing.TB, n, voters int) *cluster {
 	t.Helper()
-	c := &cluster{t: t, dir: t.TempDir(), nodes: make(map[meta.NodeID]*testNode), hub: newGroupHub()}
+	return newClusterWith(t, n, voters, func(id meta.NodeID) map[string]string { return map[string]string{"rack": fmt.Sprint(id % 2)} })
+}
+
+// newClusterWith is newCluster with labels for the nodes.
+func newClusterWith(t testing.TB, n, voters int, labels func(id meta.NodeID) map[string]string) *cluster {
+	t.Helper()
+	c := &cluster{t: t, dir: t.TempDir(), nodes: make(map[meta.NodeID]*testNode), hub: newGroupHub(), labels: labels}
 	t.Cleanup(c.close) // before the directory goes
 	for i := 1; i <= n; i++ {
 		c.join(meta.NodeID(i))
@@ -100,7 +107,7 @@ func (c *cluster) join(id meta.NodeID) *testNode {
 	c.nodes[id] = n
 	c.mu.Unlock()
 	c.logMu.Unlock()
-	join := &meta.Join{Name: fmt.Sprintf("n%d", id), Addr: fmt.Sprintf("10.0.0.%d:7400", id), Labels: map[string]string{"rack": fmt.Sprint(id % 2)}}
+	join := &meta.Join{Name: fmt.Sprintf("n%d", id), Addr: fmt.Sprintf("10.0.0.%d:7400", id), Labels: c.labels(id)}
 	proposer := id
 	if id > 1 {
 		join.TokenHash = [32]byte{byte(id)}

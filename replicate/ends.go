@@ -57,8 +57,8 @@ func (e *ends) open(self, from meta.NodeID, m groupOpen) (map[int][]byte, error)
 	if err := e.reserve(from, m.Number); err != nil {
 		return nil, err
 	}
-	group, err := e.groups.NewGroup(groupConfig(m.Number, m.Members, rank, m.BlockBytes, m.Algorithm))
-	end := &groupEndpoint{number: m.Number, root: from, group: group, blockBytes: int64(m.BlockBytes), gone: make(chan struct{})}
+	group, err := e.groups.NewGroup(groupConfig(m.Number, m.Members, rank, m.Form))
+	end := &groupEndpoint{number: m.Number, root: from, group: group, blockBytes: m.Form.BlockBytes, gone: make(chan struct{})}
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if err != nil || e.closed {

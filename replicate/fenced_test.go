@@ -159,7 +159,11 @@ func TestFencedPushGoesOnFromWhatMembersKept(t *testing.T) {
 	}
 	ino := c.create(1, "f")
 	b := randomBytes(1, 48<<20)
-	groupBlock := groupBlockBytes(int64(len(b)))
+	form, _, err := chooseForm(c.node(1).db, []meta.NodeID{1, 2, 3}, int64(len(b)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	groupBlock := form.BlockBytes
 	half := uint64(int64(len(b)) / groupBlock / 2)
 	reached, fenced := make(chan struct{}), make(chan struct{})
 	var once sync.Once

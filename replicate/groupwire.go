@@ -8,6 +8,7 @@ import (
 
 	"github.com/rdmcfs/rdmcfs/meta"
 	"github.com/rdmcfs/rdmcfs/replicate/rdmc"
+	"github.com/rdmcfs/rdmcfs/replicate/schedule"
 )
 
 const (
@@ -66,10 +67,9 @@ func (f *refusal) get(r *reader) {
 
 // groupOpen asks a member to make its end of a group. Its rank is its place in Members, the root first.
 type groupOpen struct {
-	Number     uint64
-	Members    []meta.NodeID
-	BlockBytes uint32
-	Algorithm  uint8
+	Number  uint64
+	Members []meta.NodeID
+	Form    groupForm
 }
 
 func (m *groupOpen) encode() []byte {
@@ -77,16 +77,33 @@ func (m *groupOpen) encode() []byte {
 	w.u8(wireVersion)
 	w.u64(m.Number)
 	w.nodes(m.Members)
-	w.u32(m.BlockBytes)
-	w.u8(m.Algorithm)
+	w.u32(uint32(m.Form.BlockBytes))
+	w.u8(uint8(m.Form.Algorithm))
+	for _, rack := range m.Form.Racks {
+		w.varint(uint64(rack))
+	}
 	return w.b
 }
 
 func decodeGroupOpen(b []byte) (m groupOpen, err error) {
 	r := open(b)
-	m.Number, m.Members, m.BlockBytes, m.Algorithm = r.u64(), r.nodes(maxMembers), r.u32(), r.u8()
-	if r.err == nil && (len(m.Members) < 2 || m.BlockBytes == 0 || m.BlockBytes > maxSmallBytes) {
-		r.fail("group of %d members, blocks of %d bytes", len(m.Members), m.BlockBytes)
+	m.Number, m.Members = r.u64(), r.nodes(maxMembers)
+	m.Form.BlockBytes, m.Form.Algorithm = int64(r.u32()), schedule.Algorithm(r.u8())
+	if r.err == nil && (len(m.Members) < 2 || m.Form.BlockBytes == 0 || m.Form.BlockBytes > maxSmallBytes) {
+		r.fail("group of %d members, blocks of %d bytes", len(m.Members), m.Form.BlockBytes)
+	}
+	if m.Form.Algorithm != schedule.Hybrid || r.err != nil {
+		return m, r.done()
+	}
+	for range m.Members {
+		rack := r.varint()
+		if r.err == nil && rack >= maxMembers {
+			r.fail("rack %d", rack)
+		}
+		if r.err != nil {
+			break
+		}
+		m.Form.Racks = append(m.Form.Racks, int(rack))
 	}
 	return m, r.done()
 }

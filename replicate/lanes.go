@@ -20,14 +20,11 @@ const (
 	lanesMax = 64
 	// laneIdle is how long an unused group is kept.
 	laneIdle = time.Minute
-	// windowBytes is about what a group keeps in memory to relay from while messages are under way: enough that
-	// blocks are seldom read back from the disk.
-	windowBytes = 8 << 20
 	// groupSetup bounds the making of a group.
 	groupSetup = 5 * time.Second
 )
 
-// lanes keeps the groups that have this node as root, by member set and block size. A group carries many sessions, first in
+// lanes keeps the groups that have this node as root, by member set, block size and algorithm. A group carries many sessions, first in
 // first out; several groups of one set let a small file pass a big one.
 type lanes struct {
 	peers  Peers
@@ -49,15 +46,15 @@ type lanes struct {
 
 // lane is one group at its root.
 type lane struct {
-	key        string
-	number     uint64
-	members    []meta.NodeID // root first
-	blockBytes int64
-	made       chan struct{} // closed when group or err is set
-	group      Group
-	err        error
-	gaveWay    bool          // with err: no memory, but the set has another lane
-	over       chan struct{} // closed when the group was closed in good order
+	key     string
+	number  uint64
+	members []meta.NodeID // root first
+	form    groupForm
+	made    chan struct{} // closed when group or err is set
+	group   Group
+	err     error
+	gaveWay bool          // with err: no memory, but the set has another lane
+	over    chan struct{} // closed when the group was closed in good order
 
 	// Guarded by lanes.mu.
 	busy  int
@@ -81,13 +78,11 @@ func laneKey(members []meta.NodeID) string {
 	return string(b)
 }
 
-// acquire gives a connected group with this node as root and the members, in rising order. The error is a
+// acquire gives a connected group of the form, with this node as root and then the members. The error is a
 // *groupFault where members are to blame. Each success is followed by one release.
-func (l *lanes) acquire(ctx context.Context, self meta.Lease, members []meta.NodeID, bytes, groupBlock int64) (*lane, error) {
-	sorted := slices.Clone(members)
-	slices.Sort(sorted)
+func (l *lanes) acquire(ctx context.Context, self meta.Lease, members []meta.NodeID, bytes int64, form groupForm) (*lane, error) {
 	for {
-		ln, make, err := l.choose(self, append([]meta.NodeID{self.Node}, sorted...), bytes, groupBlock)
+		ln, make, err := l.choose(self, members, bytes, form)
 		if err != nil {
 			return nil, err
 		}
@@ -111,13 +106,13 @@ func (l *lanes) acquire(ctx context.Context, self meta.Lease, members []meta.Nod
 }
 
 // choose takes an idle lane, or room for a new one, or the lane with the least to do.
-func (l *lanes) choose(self meta.Lease, members []meta.NodeID, bytes, groupBlock int64) (ln *lane, make bool, err error) {
+func (l *lanes) choose(self meta.Lease, members []meta.NodeID, bytes int64, form groupForm) (ln *lane, make bool, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.closed {
 		return nil, false, ErrClosed
 	}
-	key := fmt.Sprintf("%s/%d/%d", laneKey(members), self.Incarnation, groupBlock)
+	key := fmt.Sprintf("%s/%d/%d/%d", laneKey(members), self.Incarnation, form.BlockBytes, form.Algorithm)
 	for _, c := range slices.Clone(l.sets[key]) {
 		if c.spoiled() {
 			l.dropLocked(c) // of an earlier incarnation of a member, perhaps
@@ -128,16 +123,16 @@ func (l *lanes) choose(self meta.Lease, members []meta.NodeID, bytes, groupBlock
 		}
 	}
 	if ln == nil || ln.busy > 0 && len(l.sets[key]) < lanesPerSet && l.total < lanesMax && !l.scarceLocked(key) {
-		ln, make = l.addLocked(key, self, members, groupBlock), true
+		ln, make = l.addLocked(key, self, members, form), true
 	}
 	ln.busy++
 	ln.bytes += bytes
 	return ln, make, nil
 }
 
-func (l *lanes) addLocked(key string, self meta.Lease, members []meta.NodeID, groupBlock int64) *lane {
+func (l *lanes) addLocked(key string, self meta.Lease, members []meta.NodeID, form groupForm) *lane {
 	number := l.numberLocked(uint64(self.Node)<<40 | uint64(self.Incarnation&0xffff)<<24)
-	ln := &lane{key: key, number: number, members: members, blockBytes: groupBlock, made: make(chan struct{}), over: make(chan struct{})}
+	ln := &lane{key: key, number: number, members: members, form: form, made: make(chan struct{}), over: make(chan struct{})}
 	l.sets[key] = append(l.sets[key], ln)
 	l.total++
 	return ln

@@ -36,15 +36,15 @@ func (l *lanes) make(ctx context.Context, ln *lane) {
 	close(ln.made)
 }
 
-func groupConfig(number uint64, members []meta.NodeID, rank int, blockBytes uint32, algorithm uint8) rdmc.GroupConfig {
+func groupConfig(number uint64, members []meta.NodeID, rank int, form groupForm) rdmc.GroupConfig {
 	names := make([]string, len(members))
 	for i, n := range members {
 		names[i] = strconv.FormatUint(uint64(n), 10)
 	}
 	return rdmc.GroupConfig{
 		Number: number, Epoch: 1, Members: names, Rank: rank,
-		BlockSize: int(blockBytes), Algorithm: schedule.Algorithm(algorithm), Yields: true,
-		Window: min(max(windowBytes/int(blockBytes), 16), 64),
+		BlockSize: int(form.BlockBytes), Algorithm: form.Algorithm, Racks: form.Racks, Yields: true,
+		Window: schedule.WindowOf(windowBytes, int(form.BlockBytes)),
 	}
 }
 
@@ -52,7 +52,7 @@ func groupConfig(number uint64, members []meta.NodeID, rank int, blockBytes uint
 func (l *lanes) setUp(ctx context.Context, ln *lane) (Group, error) {
 	ctx, cancel := context.WithTimeout(ctx, groupSetup)
 	defer cancel()
-	group, err := l.groups.NewGroup(groupConfig(ln.number, ln.members, 0, uint32(ln.blockBytes), uint8(schedule.BinomialPipeline)))
+	group, err := l.groups.NewGroup(groupConfig(ln.number, ln.members, 0, ln.form))
 	if err != nil {
 		return nil, fmt.Errorf("replicate: group %x: %w", ln.number, err)
 	}
@@ -71,7 +71,7 @@ func (l *lanes) setUp(ctx context.Context, ln *lane) (Group, error) {
 // openEnds asks each member to make its end, and gathers the addresses: [rank][neighbour].
 func (l *lanes) openEnds(ctx context.Context, ln *lane) ([]map[int][]byte, error) {
 	byRank := make([]map[int][]byte, len(ln.members))
-	open := groupOpen{ln.number, ln.members, uint32(ln.blockBytes), uint8(schedule.BinomialPipeline)}
+	open := groupOpen{ln.number, ln.members, ln.form}
 	request := open.encode()
 	err := l.each(ln, func(rank int, node meta.NodeID) error {
 		answer, err := l.peers.Call(ctx, node, KindGroup, request)

@@ -122,7 +122,11 @@ func (s *pushSession) newRun(local *localCopy, staged io.ReaderAt) (*rootRun, er
 	}
 	stream := local.layout.StreamBytes()
 	s.status.stream(stream)
-	groupBlock := groupBlockBytes(stream)
+	form, _, err := chooseForm(s.p.cfg.Names, append([]meta.NodeID{s.id.Node}, others...), stream)
+	if err != nil {
+		return nil, err
+	}
+	groupBlock := form.BlockBytes
 	src := newCopySource(local, staged, groupBlock)
 	return &rootRun{
 		cfg: s.p.cfg, lanes: s.p.lanes, after: &s.p.wg, id: s.id, ino: s.push.Ino,

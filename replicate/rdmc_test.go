@@ -25,6 +25,14 @@ func onFabric(t testing.TB, fabric string, n int) (*cluster, []*rdmc.Engine) {
 func onFabricWithin(t testing.TB, fabric string, n int, budget int64) (*cluster, []*rdmc.Engine, []*allocating) {
 	t.Helper()
 	c := newCluster(t, n, 1)
+	engines, devices := c.useFabric(fabric, budget)
+	return c, engines, devices
+}
+
+// useFabric gives all nodes groups of rdmc over a provider.
+func (c *cluster) useFabric(fabric string, budget int64) ([]*rdmc.Engine, []*allocating) {
+	t := c.t
+	t.Helper()
 	var engines []*rdmc.Engine
 	var devices []*allocating
 	f := mem.NewFabric(mem.Config{Seed: 1})
@@ -64,7 +72,7 @@ func onFabricWithin(t testing.TB, fabric string, n int, budget int64) (*cluster,
 		engines = append(engines, engine)
 	}
 	c.settled()
-	return c, engines, devices
+	return engines, devices
 }
 
 // allocating is a device that counts the bytes of all regions that it ever made.

@@ -240,7 +240,14 @@ func (r *rootRun) send(ctx context.Context, a actSend) {
 func (r *rootRun) multicast(ctx context.Context, e *epochRun, a actSend) error {
 	blocks := groupBlocks(r.layout, a.blocks, r.groupBlock)
 	bytes := int64(blocks.Count()) * r.groupBlock
-	ln, err := r.lanes.acquire(ctx, r.cfg.Self(), a.members, bytes, r.groupBlock)
+	self := r.cfg.Self()
+	members := append([]meta.NodeID{self.Node}, slices.Sorted(slices.Values(a.members))...)
+	form, choice, err := chooseForm(r.cfg.Names, members, r.layout.StreamBytes())
+	if err != nil {
+		return err
+	}
+	r.status.chose(choice)
+	ln, err := r.lanes.acquire(ctx, self, members, bytes, form)
 	if err != nil {
 		return err
 	}

@@ -160,19 +160,6 @@ func readPart(read func(int64, []byte) error, l *content.Layout, off int64, p []
 	return nil
 }
 
-// groupBlockMax bounds the blocks of a group: beyond it the overhead of a block is next to nothing.
-const groupBlockMax = 256 << 10
-
-// groupBlockBytes chooses the block size of a group by the bytes to be sent: so many blocks that what the members drift apart, some
-// twenty of them, is under 1% (docs/decisions/001).
-func groupBlockBytes(stream int64) int64 {
-	b := int64(content.ChunkBytes)
-	for b < groupBlockMax && stream/b > 2048 {
-		b *= 2
-	}
-	return b
-}
-
 // groupHave tells in blocks of the group what is here in blocks of the content.
 func groupHave(l *content.Layout, have func(int64) bool, groupBlock int64) *rdmc.Bitmap {
 	stream := l.StreamBytes()

@@ -11,6 +11,7 @@ import (
 
 	"github.com/rdmcfs/rdmcfs/internal/content"
 	"github.com/rdmcfs/rdmcfs/meta"
+	"github.com/rdmcfs/rdmcfs/replicate/schedule"
 )
 
 // Phase is what a transfer is doing.
@@ -38,7 +39,8 @@ type TransferStatus struct {
 	Epoch   uint32
 	Began   time.Time
 	Members []MemberStatus
-	Rate    float64 // bytes a second that the slowest member gets now
+	Choice  schedule.Choice // how the last group of it was chosen to send; zero before the first
+	Rate    float64         // bytes a second that the slowest member gets now
 	Ended   time.Time
 	Ending  Ending // "" while it runs
 	Text    string // why it failed, or another session follows
@@ -121,6 +123,12 @@ func (t *transfer) end(how Ending, text string) {
 		last.Members[i].Rate = 0
 	}
 	t.owner.tellLocked(last)
+}
+
+func (t *transfer) chose(c schedule.Choice) {
+	t.owner.mu.Lock()
+	defer t.owner.mu.Unlock()
+	t.st.Choice = c
 }
 
 func (t *transfer) phase(p Phase) {

@@ -406,7 +406,11 @@ func (s *supplier) multicast(j *supply, reader *content.Reader, layout *content.
 	})
 	var votes []meta.NodeID
 	defer func() { status.end(delivery(len(votes), err)) }()
-	groupBlock := groupBlockBytes(stream)
+	form, _, err := chooseForm(s.cfg.Names, append([]meta.NodeID{s.cfg.Self().Node}, targets...), stream)
+	if err != nil {
+		return nil, err
+	}
+	groupBlock := form.BlockBytes
 	src := &storedSource{reader: reader, layout: layout, groupBlock: groupBlock}
 	sess := newRootSession(targets, int(layout.Blocks()), s.cfg.Tuning.limits(groupBlock))
 	sess.rootKnown, sess.root, sess.local = true, reader.Root(), localStored

@@ -8,6 +8,7 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"github.com/rdmcfs/rdmcfs/meta"
+	"github.com/rdmcfs/rdmcfs/replicate/schedule"
 )
 
 var someID = meta.ContentID{Node: 7, Incarnation: 3, Seq: 99}
@@ -25,7 +26,8 @@ func roundTrips() map[string][2]any {
 	rep := fetchReply{statusVoted, "t", 42, []byte("abc")}
 	wrk := work{100, []meta.NodeID{1, 2}, []meta.ContentID{someID}}
 	wr := workReply{[]meta.ContentID{someID}, nil, []meta.ContentID{{Seq: 1}}, []meta.NodeID{9}, 12}
-	grp := groupOpen{1 << 40, []meta.NodeID{1, 2, 3}, 1 << 18, 4}
+	grp := groupOpen{1 << 40, []meta.NodeID{1, 2, 3}, groupForm{1 << 18, schedule.Chain, nil}}
+	racked := groupOpen{1 << 40, []meta.NodeID{1, 2, 3}, groupForm{1 << 18, schedule.Hybrid, []int{0, 300, 0}}}
 	adr := groupAddresses{5, refusal{}, map[int][]byte{0: {1}, 3: {2, 2}}}
 	end := groupEnd{8, true}
 	no := refusal{refusedMemory, "no"}
@@ -36,7 +38,7 @@ func roundTrips() map[string][2]any {
 		"standings": {[]standing{st}, first(decodeStandings(encodeStandings([]standing{st})))},
 		"fetch":     {fet, first(decodeFetch(fet.encode()))}, "fetch reply": {rep, first(decodeFetchReply(rep.encode()))},
 		"work": {wrk, first(decodeWork(wrk.encode()))}, "work reply": {wr, first(decodeWorkReply(wr.encode()))},
-		"group": {grp, first(decodeGroupOpen(grp.encode()))}, "addresses": {adr, first(decodeGroupAddresses(adr.encode()))},
+		"group": {grp, first(decodeGroupOpen(grp.encode()))}, "group in racks": {racked, first(decodeGroupOpen(racked.encode()))}, "addresses": {adr, first(decodeGroupAddresses(adr.encode()))},
 		"group end": {end, first(decodeGroupEnd(end.encode()))}, "outcome": {no, first(decodeOutcome(encodeOutcome(no)))},
 	}
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/rdmcfs/rdmcfs/internal/control/admin"
 	"github.com/rdmcfs/rdmcfs/meta"
 	"github.com/rdmcfs/rdmcfs/replicate"
+	"github.com/rdmcfs/rdmcfs/replicate/schedule"
 )
 
 // status is what this node knows of itself and the cluster.
@@ -147,6 +148,7 @@ func (n *node) transfer(t replicate.TransferStatus) admin.Transfer {
 	line := admin.Transfer{
 		Session: t.Content.String(), Path: t.Path, SizeBytes: t.Stream, Writer: uint32(n.id.Node), Epoch: t.Epoch,
 		CatchUp: t.CatchUp, Started: t.Began, Phase: string(t.Phase), Ended: t.Ended, Outcome: string(t.Ending), Reason: t.Text,
+		Choice: shownChoice(t.Choice),
 	}
 	if t.Ending != "" {
 		line.Phase = ""
@@ -162,6 +164,14 @@ func (n *node) transfer(t replicate.TransferStatus) admin.Transfer {
 		})
 	}
 	return line
+}
+
+// shownChoice is how the blocks of a transfer go, nil if that was not chosen yet.
+func shownChoice(c schedule.Choice) *admin.Choice {
+	if c.Algorithm == 0 {
+		return nil
+	}
+	return &admin.Choice{Algorithm: c.Algorithm.String(), BlockBytes: c.BlockSize, Window: c.Window, Reasons: c.Reasons}
 }
 
 // memberWords are the states of a member of a transfer in the words of status.

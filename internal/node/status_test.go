@@ -1,11 +1,14 @@
 package node
 
 import (
+	"encoding/json"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/rdmcfs/rdmcfs/internal/consensus"
 	"github.com/rdmcfs/rdmcfs/meta"
+	"github.com/rdmcfs/rdmcfs/replicate/schedule"
 )
 
 // A node that does not lead tells nothing of others that it heard long ago (G10); the leader's old news says who is silent.
@@ -27,6 +30,21 @@ func TestProgressKnown(t *testing.T) {
 		if ok != c.known || ok && p != progress[c.id] {
 			t.Errorf("node 1 while %d leads knows of %d: %v, %+v", c.leader, c.id, ok, p)
 		}
+	}
+}
+
+// Status says how the blocks of a transfer go, and why, once that was chosen.
+func TestShownChoice(t *testing.T) {
+	if c := shownChoice(schedule.Choice{}); c != nil {
+		t.Errorf("%+v before there is a group", c)
+	}
+	chosen, err := schedule.Choose(schedule.Conditions{Members: 4, Size: 1 << 30, BlockMax: 256 << 10, WindowBytes: 8 << 20})
+	if err != nil {
+		t.Fatal(err)
+	}
+	text, err := json.Marshal(shownChoice(chosen))
+	if err != nil || !strings.HasPrefix(string(text), `{"algorithm":"binomial-pipeline","block_bytes":262144,"window":32,"reasons":["binomial-pipeline as a hypercube`) {
+		t.Errorf("%s, %v", text, err)
 	}
 }
 

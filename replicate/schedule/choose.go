@@ -17,6 +17,12 @@ const (
 	slowRate = 2e9 / 8
 	// blocksPerSecond is the pace of blocks on faster links: each takes a millisecond.
 	blocksPerSecond = 1000
+	// driftBlocks is how many blocks larger than DefaultBlockSize a message should have where the pace of the links is not known: members
+	// drift apart by some twenty, which is under 1% of it (docs/decisions/001-tcp-congestion.md).
+	driftBlocks = 2048
+	// windowMin and windowMax bound a window that is given in bytes.
+	windowMin = 16
+	windowMax = 64
 	// blocksMin is how many blocks larger than DefaultBlockSize a message should have, for the fill of the pipeline to stay small.
 	blocksMin = 32
 	// fastRate is the pace, in bytes a second, from which the processor and not the link bounds what a relay moves if it has to copy.
@@ -45,6 +51,10 @@ type Conditions struct {
 	// Oversubscription is how many times more the members of a rack can send together than its uplink carries; 0 means 1, an
 	// uplink that is never in the way.
 	Oversubscription float64
+	// BlockMax is how many bytes the blocks of a long message may have where LinkRate is not known; 0 means DefaultBlockSize.
+	BlockMax int
+	// WindowBytes is the memory in which a group should have room to relay from; 0 leaves it to the number of neighbours.
+	WindowBytes int
 
 	// Algorithm, BlockSize and Window are what the caller has chosen itself; 0 leaves it to Choose. With an algorithm of the
 	// caller's no message is small.
@@ -70,9 +80,10 @@ type Choice struct {
 // the same conditions choose the same. It returns ErrInvalid for conditions that cannot be.
 func Choose(c Conditions) (Choice, error) {
 	if c.Members < 1 || c.Members > MaxMembers || c.Racks != nil && len(c.Racks) != c.Members ||
-		!(c.Oversubscription >= 0) || !(c.LinkRate >= 0) || !(c.LinkBusy >= 0) || c.BlockSize < 0 || c.Window < 0 {
-		return Choice{}, fmt.Errorf("%w: %d members, racks of %d, oversubscription %g, links of %g bytes a second that take %g of a processor, blocks of %d bytes, window of %d",
-			ErrInvalid, c.Members, len(c.Racks), c.Oversubscription, c.LinkRate, c.LinkBusy, c.BlockSize, c.Window)
+		!(c.Oversubscription >= 0) || !(c.LinkRate >= 0) || !(c.LinkBusy >= 0) || c.BlockSize < 0 || c.Window < 0 ||
+		c.BlockMax < 0 || c.WindowBytes < 0 {
+		return Choice{}, fmt.Errorf("%w: %d members, racks of %d, oversubscription %g, links of %g bytes a second that take %g of a processor, blocks of %d (%d at most) bytes, window of %d (%d bytes)",
+			ErrInvalid, c.Members, len(c.Racks), c.Oversubscription, c.LinkRate, c.LinkBusy, c.BlockSize, c.BlockMax, c.Window, c.WindowBytes)
 	}
 	var choice Choice
 	if err := choice.algorithm(c); err != nil {
@@ -111,6 +122,10 @@ func (c *Choice) block(of Conditions) {
 		c.because("blocks of %d bytes: as asked for", of.BlockSize)
 	case c.Small || of.Size <= DefaultBlockSize:
 		c.because("blocks of %d KiB: the message is no longer than one", DefaultBlockSize>>10)
+	case of.LinkRate == 0 && of.BlockMax > DefaultBlockSize:
+		c.BlockSize = longBlock(of)
+		c.because("blocks of %d KiB: the pace of the links is not known; they grow with the message, up to %d KiB, while it has more than %d of them, "+
+			"so that what members drift apart stays under 1%% of it", c.BlockSize>>10, of.BlockMax>>10, driftBlocks)
 	case of.LinkRate == 0:
 		c.because("blocks of %d KiB: the pace of the links is not known, and small blocks keep close to a slow link's time, "+
 			"as the pipeline is filled and drained in block times", DefaultBlockSize>>10)
@@ -122,6 +137,15 @@ func (c *Choice) block(of Conditions) {
 		c.because("blocks of %d KiB: on links of %.3g MB/s the processor's time for each block counts; they are about a millisecond's bytes, "+
 			"at most %d KiB, and no larger than a part in %d of the message", c.BlockSize>>10, of.LinkRate/1e6, blockSizeMax>>10, blocksMin)
 	}
+}
+
+// longBlock is the size of blocks that grow with the message.
+func longBlock(of Conditions) int {
+	size := DefaultBlockSize
+	for size*2 <= of.BlockMax && of.Size/uint64(size) > driftBlocks {
+		size *= 2
+	}
+	return size
 }
 
 // pacedBlock is the size of blocks on links that are fast.
@@ -139,11 +163,19 @@ func (c *Choice) window(of Conditions) {
 		c.because("window of %d blocks: as asked for", c.Window)
 		return
 	}
+	if of.WindowBytes > 0 {
+		c.Window = WindowOf(of.WindowBytes, c.BlockSize)
+		c.because("window of %d blocks: about %d KiB to relay from, so that blocks are seldom read back", c.Window, of.WindowBytes>>10)
+		return
+	}
 	neighbours := bits.Len(uint(of.Members))
 	c.Window = 8 + 2*neighbours
 	c.because("window of %d blocks, %d KiB of memory a group: two for each of %d neighbours and 8 for delays, so that relays read nothing back",
 		c.Window, uint64(c.Window)*uint64(c.BlockSize)>>10, neighbours)
 }
+
+// WindowOf is how many blocks of a size have room in so many bytes of window: 16 to 64.
+func WindowOf(bytes, blockSize int) int { return min(max(bytes/blockSize, windowMin), windowMax) }
 
 func (c *Choice) because(format string, args ...any) {
 	c.Reasons = append(c.Reasons, fmt.Sprintf(format, args...))

@@ -103,6 +103,25 @@ func TestChooseBlocks(t *testing.T) {
 	}
 }
 
+// TestChooseLongBlocks: without a known pace blocks grow with the message as far as the caller lets them.
+func TestChooseLongBlocks(t *testing.T) {
+	for _, c := range []struct {
+		size   uint64
+		max    int
+		block  int
+		window int
+	}{
+		{1 << 20, 256 << 10, 64 << 10, 64}, {128<<20 + 65535, 256 << 10, 64 << 10, 64}, {128<<20 + 65536, 256 << 10, 128 << 10, 64},
+		{256<<20 + 131072, 256 << 10, 256 << 10, 32}, {1 << 40, 256 << 10, 256 << 10, 32}, {1 << 40, 2 << 20, 2 << 20, 16},
+		{1 << 40, 0, 64 << 10, 64}, {1 << 40, 100 << 10, 64 << 10, 64},
+	} {
+		got, err := Choose(Conditions{Members: 4, Size: c.size, BlockMax: c.max, WindowBytes: 8 << 20})
+		if err != nil || got.BlockSize != c.block || got.Window != c.window || len(got.Reasons) != 3 {
+			t.Errorf("%d bytes, blocks of %d at most: %+v, %v", c.size, c.max, got, err)
+		}
+	}
+}
+
 // TestChooseAsAsked: what the caller has chosen stays, whatever else is known.
 func TestChooseAsAsked(t *testing.T) {
 	asked := Conditions{Members: 5, Size: 64, SmallBytes: 100, LinkRate: 1e9, Algorithm: Chain, BlockSize: 40, Window: 3}
@@ -132,7 +151,7 @@ func TestAlgorithmAsText(t *testing.T) {
 func TestChooseInvalid(t *testing.T) {
 	for _, c := range []Conditions{{}, {Members: MaxMembers + 1}, {Members: 3, Racks: []int{1}}, {Members: 3, Oversubscription: -1},
 		{Members: 4, Racks: []int{1, 1, 2, 2}, Oversubscription: math.NaN()},
-		{Members: 3, LinkRate: -1}, {Members: 3, LinkRate: math.NaN()}, {Members: 3, BlockSize: -1}, {Members: 3, Window: -1},
+		{Members: 3, LinkRate: -1}, {Members: 3, LinkRate: math.NaN()}, {Members: 3, BlockSize: -1}, {Members: 3, Window: -1}, {Members: 3, BlockMax: -1}, {Members: 3, WindowBytes: -1},
 		{Members: 3, Algorithm: 99}, {Members: 3, Algorithm: Hypercube}, {Members: 3, Algorithm: Hybrid}} {
 		if _, err := Choose(c); !errors.Is(err, ErrInvalid) {
 			t.Errorf("%+v: %v", c, err)

@@ -57,7 +57,7 @@ func TestFirstTransferOnSlowLinksStaysTogether(t *testing.T) {
 	src := filepath.Join(c.Dir, "image")
 	cluster.Random(t, src, 64<<20, 7) // 13.4 s at the rate of the links
 	cp := startCopy(t, src, writer.Path("image"))
-	epoch := uint32(0)
+	epoch, chosen := uint32(0), ""
 	for running := true; running; {
 		select {
 		case err := <-cp.done:
@@ -68,9 +68,15 @@ func TestFirstTransferOnSlowLinksStaysTogether(t *testing.T) {
 		}
 		for _, tr := range writer.Status().Transfers {
 			epoch = max(epoch, tr.Epoch)
+			if tr.Choice != nil {
+				chosen = tr.Choice.Algorithm
+			}
 		}
 	}
 	t.Logf("cp took %v", time.Since(cp.start))
+	if chosen != "binomial-pipeline" {
+		t.Errorf("status shows the algorithm %q", chosen)
+	}
 	if epoch != 0 {
 		t.Errorf("the members were regrouped %d times", epoch)
 	}

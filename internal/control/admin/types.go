@@ -74,10 +74,19 @@ type Transfer struct {
 	CatchUp   bool             `json:"catch_up"`
 	Started   time.Time        `json:"started"`
 	Members   []TransferMember `json:"members"`
-	Phase     string           `json:"phase,omitempty"` // announcing, sending, voting, proposing, visible
+	Choice    *Choice          `json:"choice,omitempty"` // how blocks go; nil before there is a group, and where none is needed
+	Phase     string           `json:"phase,omitempty"`  // announcing, sending, voting, proposing, visible
 	Ended     time.Time        `json:"ended,omitzero"`
 	Outcome   string           `json:"outcome,omitempty"` // once ended: published, delivered, repeated, unknown, failed
 	Reason    string           `json:"reason,omitempty"`  // why it failed or another session follows
+}
+
+// Choice is how the blocks of a transfer go, and why.
+type Choice struct {
+	Algorithm  string   `json:"algorithm"`
+	BlockBytes int      `json:"block_bytes"`
+	Window     int      `json:"window"`  // blocks that a member keeps to relay from, if memory allows
+	Reasons    []string `json:"reasons"` // a sentence for each part of the choice
 }
 
 // TransferMember is the progress of one receiving member.

@@ -1,0 +1,73 @@
+package replicate
+
+import (
+	"slices"
+	"strconv"
+
+	"github.com/rdmcfs/rdmcfs/internal/content"
+	"github.com/rdmcfs/rdmcfs/meta"
+	"github.com/rdmcfs/rdmcfs/replicate/schedule"
+)
+
+// How a session sends is chosen by schedule.Choose, as in the benchmark. This file gathers what the choice goes by.
+
+// Labels of nodes that the choice looks at.
+const (
+	// rackLabel names the rack that a node is in.
+	rackLabel = "rack"
+	// oversubscriptionLabel says how many times more the nodes of a node's rack can send together than the rack's uplink carries.
+	oversubscriptionLabel = "oversubscription"
+)
+
+const (
+	// groupBlockMax bounds the blocks of a group: beyond it the overhead of a block is next to nothing.
+	groupBlockMax = 256 << 10
+	// windowBytes is about what a group keeps in memory to relay from while messages are under way: enough that
+	// blocks are seldom read back from the disk.
+	windowBytes = 8 << 20
+)
+
+// Blocks of a group are whole chunks of a content, and a part of its blocks.
+var _ = [1]struct{}{}[schedule.DefaultBlockSize-content.ChunkBytes]
+
+// groupForm is what the ends of a group have in common. Racks are those of its members by rank, for schedule.Hybrid, else nil.
+type groupForm struct {
+	BlockBytes int64
+	Algorithm  schedule.Algorithm
+	Racks      []int
+}
+
+// chooseForm chooses how the members, the root first, are sent so many bytes. The pace of the links is not known, and the small way is
+// not a group's here. Without racks for all of them, or a label of how far uplinks are oversubscribed, it is not the hybrid.
+func chooseForm(names meta.Reader, members []meta.NodeID, stream int64) (groupForm, schedule.Choice, error) {
+	racks, oversubscription := racksOf(names, members)
+	choice, err := schedule.Choose(schedule.Conditions{
+		Members: len(members), Size: uint64(stream), Racks: racks, Oversubscription: oversubscription,
+		BlockMax: groupBlockMax, WindowBytes: windowBytes,
+	})
+	form := groupForm{BlockBytes: int64(choice.BlockSize), Algorithm: choice.Algorithm}
+	if choice.Algorithm == schedule.Hybrid {
+		form.Racks = racks
+	}
+	return form, choice, err
+}
+
+// racksOf numbers the racks of members by their labels, nil if a member has none, and tells the largest oversubscription of them.
+func racksOf(names meta.Reader, members []meta.NodeID) (racks []int, oversubscription float64) {
+	var known []string
+	for _, id := range members {
+		n, err := names.Node(id)
+		if err != nil || n.Labels[rackLabel] == "" {
+			return nil, 0
+		}
+		rack := slices.Index(known, n.Labels[rackLabel])
+		if rack < 0 {
+			rack, known = len(known), append(known, n.Labels[rackLabel])
+		}
+		racks = append(racks, rack)
+		if over, err := strconv.ParseFloat(n.Labels[oversubscriptionLabel], 64); err == nil && over > 1 && over < 1e6 {
+			oversubscription = max(oversubscription, over)
+		}
+	}
+	return racks, oversubscription
+}
