@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rdmcfs/rdmcfs/internal/content"
 	"github.com/rdmcfs/rdmcfs/meta"
 )
 
@@ -267,7 +268,7 @@ func TestStoppedMemberIsNotCalledSlow(t *testing.T) {
 		s.rootKnown = true
 		s.start(now)
 		for _, n := range []meta.NodeID{2, 3} {
-			s.step(now, evAnswer{n, standing{Epoch: s.epoch, Status: statusReady, Have: newBitmap(8)}})
+			s.step(now, evAnswer{n, standing{Epoch: s.epoch, Status: statusReady, Have: content.NewBitmap(8)}})
 		}
 		s.step(now, evFlowing{s.epoch, 0})
 		for i := 1; s.member(3).phase != memberOut && i < 100; i++ {

@@ -215,7 +215,7 @@ func (h *hold) announce(a announce, shape content.Shape) standing {
 	}
 	st := h.standing()
 	if st.Status == statusReceiving {
-		st.Status, st.Have = statusReady, packBitmap(h.copy.recv.Have(), int(h.copy.layout.Blocks()))
+		st.Status, st.Have = statusReady, h.copy.recv.Have()
 	}
 	return st
 }

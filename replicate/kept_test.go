@@ -50,7 +50,7 @@ func TestSessionAfterAFenceClaimsTheKeptBlocksOnly(t *testing.T) {
 		_, _, st := keptBlocks(t, b, kept...)
 		var have []int
 		for i := range 8 {
-			if st.Have.has(i) {
+			if st.Have.Has(int64(i)) {
 				have = append(have, i)
 			}
 		}
@@ -66,8 +66,8 @@ func TestKeptBlocksAreNoVote(t *testing.T) {
 	right := content.Root(int64(len(b)), []content.Hash{content.Leaf(b[:1<<20]), content.Leaf(b[1<<20:])})
 	for root, want := range map[[32]byte]status{right: statusVoted, {1}: statusRefused} {
 		s, id, st := keptBlocks(t, b, 0, 1)
-		if st.Status == statusVoted || st.Have.count() != 2 {
-			t.Fatalf("answers %d with %d blocks before the root's word", st.Status, st.Have.count())
+		if st.Status == statusVoted || st.Have.Count() != 2 {
+			t.Fatalf("answers %d with %d blocks before the root's word", st.Status, st.Have.Count())
 		}
 		ctx, cancel := context.WithTimeout(t.Context(), neverComes)
 		got, err := s.member.finish(ctx, finish{Content: id, HasRoot: true, Root: root, WaitMs: 1000})
@@ -93,8 +93,8 @@ func TestSessionFollowsItsOwnRootOnly(t *testing.T) {
 		t.Fatal(err)
 	}
 	st, err := s.member.announce(t.Context(), 1, announce{Content: c.Session(1), Shape: encoded, Follows: other})
-	if err != nil || st.Status != statusReady || st.Have.count() != 0 {
-		t.Errorf("answers %d with %d blocks of another node's session: %v", st.Status, st.Have.count(), err)
+	if err != nil || st.Status != statusReady || st.Have.Count() != 0 {
+		t.Errorf("answers %d with %d blocks of another node's session: %v", st.Status, st.Have.Count(), err)
 	}
 	if state, here := store.State(storeID(other)); !here || state != content.Partial {
 		t.Errorf("the other node's session has lost its blocks: %v %v", state, here)

@@ -26,14 +26,14 @@ func (s *rootSession) beginEpoch(now time.Time, acts []rootAction) []rootAction 
 func (s *rootSession) beginSending(now time.Time, acts []rootAction) []rootAction {
 	s.phase, s.parts = rootSettling, nil
 	for i, members := range s.arrange() {
-		var haves []bitmap
+		var haves []content.Bitmap
 		for _, n := range members {
 			m := s.member(n)
 			m.moved, m.heard = now, now
 			haves = append(haves, m.have)
 		}
-		blocks := unionMissing(s.blocks, haves)
-		s.parts = append(s.parts, sendPart{members: members, bytes: int64(blocks.count()) * content.BlockBytes, up: true})
+		blocks := content.MissingIn(int64(s.blocks), haves)
+		s.parts = append(s.parts, sendPart{members: members, bytes: int64(blocks.Count()) * content.BlockBytes, up: true})
 		s.phase = rootSending
 		acts = append(acts, actSend{s.epoch, i, slices.Clone(members), haves, blocks})
 	}

@@ -1,6 +1,9 @@
 package replicate
 
-import "github.com/rdmcfs/rdmcfs/meta"
+import (
+	"github.com/rdmcfs/rdmcfs/internal/content"
+	"github.com/rdmcfs/rdmcfs/meta"
+)
 
 // Events of a root session.
 type (
@@ -88,8 +91,8 @@ type (
 		epoch   uint32
 		part    int // an epoch may have several groups
 		members []meta.NodeID
-		have    []bitmap // by member
-		blocks  bitmap
+		have    []content.Bitmap // by member
+		blocks  content.Bitmap
 	}
 	// actEndGroup ends a group of an epoch; no event of it counts any more.
 	actEndGroup struct {

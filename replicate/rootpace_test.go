@@ -19,7 +19,7 @@ type paceSim struct {
 	rates  map[meta.NodeID]float64                 // bytes a second
 	load   func(elapsed time.Duration) float64     // part of their rates that the machines give
 	share  func(n meta.NodeID, groups int) float64 // of the root's link, for the group of a member; nil: all have the same
-	have   map[meta.NodeID]bitmap
+	have   map[meta.NodeID]content.Bitmap
 	groups map[int]*paceGroup
 	queue  []rootEvent
 	sent   map[meta.NodeID]int // blocks
@@ -39,12 +39,12 @@ const paceLink = 12e6
 func newPaceSim(t *testing.T, blocks int, rates ...float64) *paceSim {
 	x := &paceSim{
 		t: t, now: time.Unix(1000, 0), blocks: blocks, rates: map[meta.NodeID]float64{}, load: func(time.Duration) float64 { return 1 },
-		have: map[meta.NodeID]bitmap{}, groups: map[int]*paceGroup{}, sent: map[meta.NodeID]int{},
+		have: map[meta.NodeID]content.Bitmap{}, groups: map[int]*paceGroup{}, sent: map[meta.NodeID]int{},
 	}
 	var nodes []meta.NodeID
 	for i, r := range rates {
 		n := meta.NodeID(i + 2)
-		nodes, x.rates[n], x.have[n] = append(nodes, n), r*paceLink, newBitmap(blocks)
+		nodes, x.rates[n], x.have[n] = append(nodes, n), r*paceLink, content.NewBitmap(int64(blocks))
 	}
 	x.s = newRootSession(nodes, blocks, defaultLimits())
 	x.s.need = 1
@@ -57,7 +57,7 @@ func (x *paceSim) perform(acts []rootAction) {
 		case actAnnounce:
 			x.queue = append(x.queue, evAnswer{a.node, standing{Epoch: a.epoch, Status: statusReady, Have: slices.Clone(x.have[a.node])}})
 		case actFinish:
-			st := standing{Epoch: a.epoch, Status: statusReceiving, Held: uint32(x.have[a.node].count())}
+			st := standing{Epoch: a.epoch, Status: statusReceiving, Held: uint32(x.have[a.node].Count())}
 			if int(st.Held) == x.blocks {
 				st.Status = statusVoted
 			}
@@ -65,7 +65,7 @@ func (x *paceSim) perform(acts []rootAction) {
 		case actSend:
 			g := &paceGroup{actSend: a}
 			for b := range x.blocks {
-				if a.blocks.has(b) {
+				if a.blocks.Has(int64(b)) {
 					g.list = append(g.list, b)
 				}
 			}
@@ -103,8 +103,8 @@ func (x *paceSim) move(d time.Duration, elapsed time.Duration) {
 		whole := min(int(g.bytes/content.BlockBytes), len(g.list))
 		for _, n := range g.members {
 			for _, b := range g.list[g.moved:whole] {
-				if !x.have[n].has(b) {
-					x.have[n].set(b)
+				if !x.have[n].Has(int64(b)) {
+					x.have[n].Set(int64(b))
 				}
 				x.sent[n]++
 			}

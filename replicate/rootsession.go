@@ -70,11 +70,11 @@ const (
 type rootMember struct {
 	node    meta.NodeID
 	phase   memberPhase
-	have    bitmap    // as of the announcement of this epoch
-	held    int       // blocks held, as last told
-	bytes   int64     // of this epoch's blocks that it has stored, as the group knows: finer than held
-	mark    int64     // bytes when the comparison of paces began
-	done    time.Time // when its group brought everything, in this epoch
+	have    content.Bitmap // as of the announcement of this epoch
+	held    int            // blocks held, as last told
+	bytes   int64          // of this epoch's blocks that it has stored, as the group knows: finer than held
+	mark    int64          // bytes when the comparison of paces began
+	done    time.Time      // when its group brought everything, in this epoch
 	moved   time.Time
 	whole   time.Time     // when it was found to have every block, in this epoch
 	checked time.Duration // what it took from then to its vote
@@ -194,8 +194,8 @@ func (s *rootSession) onAnswer(now time.Time, e evAnswer) []rootAction {
 	m.heard, m.moved = now, now
 	switch e.Status {
 	case statusReady, statusReceiving, statusChecking:
-		m.phase, m.have = memberReady, e.Have.clip(s.blocks)
-		m.held = m.have.count()
+		m.phase, m.have = memberReady, e.Have.Clip(int64(s.blocks))
+		m.held = m.have.Count()
 		if m.held == s.blocks {
 			m.phase, m.whole = memberChecking, now
 		}
@@ -250,7 +250,7 @@ func (s *rootSession) onProgress(now time.Time, e evProgress) {
 		if e.bytes > m.bytes {
 			m.bytes, m.moved, s.moved, s.gained = e.bytes, now, now, now
 		}
-		s.setHeld(now, m, m.have.count()+int(e.bytes/content.BlockBytes))
+		s.setHeld(now, m, m.have.Count()+int(e.bytes/content.BlockBytes))
 	}
 }
 

@@ -8,6 +8,7 @@ import (
 
 	"pgregory.net/rapid"
 
+	"github.com/rdmcfs/rdmcfs/internal/content"
 	"github.com/rdmcfs/rdmcfs/meta"
 )
 
@@ -33,7 +34,7 @@ type simEvent struct {
 
 type simMember struct {
 	node     meta.NodeID
-	have     bitmap
+	have     content.Bitmap
 	dies     time.Time // answers nothing from then on
 	refuses  bool
 	fails    bool // its check fails
@@ -90,10 +91,10 @@ func (x *rootSim) finish(a actFinish) {
 	if m.dead(x.now) {
 		return
 	}
-	st := standing{Epoch: a.epoch, Status: statusReceiving, Held: uint32(m.have.count())}
+	st := standing{Epoch: a.epoch, Status: statusReceiving, Held: uint32(m.have.Count())}
 	m.rootSeen = m.rootSeen || a.hasRoot
 	wait := x.delay()
-	if m.have.count() == x.blocks {
+	if m.have.Count() == x.blocks {
 		st.Status = statusChecking
 		if m.rootSeen {
 			st.Status = statusVoted
@@ -117,13 +118,13 @@ func (x *rootSim) send(a actSend) {
 			x.t.Fatalf("member %d is sent to in phase %v", n, x.s.member(n).phase)
 		}
 		for b := range x.blocks {
-			if !a.have[i].has(b) && !a.blocks.has(b) {
+			if !a.have[i].Has(int64(b)) && !a.blocks.Has(int64(b)) {
 				x.t.Fatalf("block %d is missing at %d and not sent", b, n)
 			}
 		}
 	}
 	for b := range x.blocks {
-		if a.blocks.has(b) && !slices.ContainsFunc(a.have, func(h bitmap) bool { return !h.has(b) }) {
+		if a.blocks.Has(int64(b)) && !slices.ContainsFunc(a.have, func(h content.Bitmap) bool { return !h.Has(int64(b)) }) {
 			x.t.Fatalf("block %d is sent, and missing nowhere", b)
 		}
 	}
@@ -148,8 +149,8 @@ func (x *rootSim) settle(ev rootEvent) rootEvent {
 		}
 		part := rapid.IntRange(0, x.blocks).Draw(x.t, "part")
 		for b := range x.blocks {
-			if a.blocks.has(b) && b < part {
-				m.have.set(b)
+			if a.blocks.Has(int64(b)) && b < part {
+				m.have.Set(int64(b))
 			}
 		}
 	}
@@ -161,8 +162,8 @@ func (x *rootSim) settle(ev rootEvent) rootEvent {
 	}
 	for _, n := range a.members {
 		for b := range x.blocks {
-			if a.blocks.has(b) {
-				x.members[n].have.set(b)
+			if a.blocks.Has(int64(b)) {
+				x.members[n].have.Set(int64(b))
 			}
 		}
 	}
@@ -199,7 +200,7 @@ func TestRootSessionEndsAndCountsOnlyTrueVotes(t *testing.T) {
 		began := x.now
 		var nodes []meta.NodeID
 		for i := range n {
-			m := &simMember{node: meta.NodeID(i + 2), have: newBitmap(blocks)}
+			m := &simMember{node: meta.NodeID(i + 2), have: content.NewBitmap(int64(blocks))}
 			switch rapid.IntRange(0, 5).Draw(t, "kind") {
 			case 0:
 				m.dies = x.now.Add(time.Duration(rapid.IntRange(0, 2000).Draw(t, "dies")) * time.Millisecond)
@@ -259,7 +260,7 @@ func newTestSession(n, blocks int) (*rootSession, time.Time) {
 }
 
 func ready(n meta.NodeID, epoch uint32, blocks int) evAnswer {
-	return evAnswer{n, standing{Epoch: epoch, Status: statusReady, Have: newBitmap(blocks)}}
+	return evAnswer{n, standing{Epoch: epoch, Status: statusReady, Have: content.NewBitmap(int64(blocks))}}
 }
 
 func TestSilentMemberIsNotEjectedWhileNobodyElseSpeaks(t *testing.T) {
@@ -393,7 +394,7 @@ func TestAnswerOfAnOlderEpochIsNotHeard(t *testing.T) {
 	s.step(now, ready(3, 0, 4))
 	s.step(now, evGroupFailed{epoch: 0, suspects: []suspect{{3, meta.OwedUnreachable}}})
 	for _, st := range []status{statusReady, statusVoted, statusRefused} {
-		s.step(now, evAnswer{2, standing{Epoch: 0, Status: st, Have: newBitmap(4)}})
+		s.step(now, evAnswer{2, standing{Epoch: 0, Status: st, Have: content.NewBitmap(4)}})
 		if m := s.member(2); s.epoch != 1 || m.phase != memberAsked {
 			t.Fatalf("an answer of epoch 0, status %d, counts in epoch %d: %v", st, s.epoch, m.phase)
 		}

@@ -118,14 +118,14 @@ func TestGroupBlocksAndHavesAgreeWithContentBlocks(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		have := newBitmap(int(l.Blocks()))
+		have := content.NewBitmap(l.Blocks())
 		for i := range int(l.Blocks()) {
 			if rapid.Bool().Draw(t, "have") {
-				have.set(i)
+				have.Set(int64(i))
 			}
 		}
-		missing := unionMissing(int(l.Blocks()), []bitmap{have})
-		here := groupHave(l, func(i int64) bool { return have.has(int(i)) }, groupBlock)
+		missing := content.MissingIn(l.Blocks(), []content.Bitmap{have})
+		here := groupHave(l, func(i int64) bool { return have.Has(i) }, groupBlock)
 		sent := groupBlocks(l, missing, groupBlock)
 		bytes := int64(0)
 		for b := range uint64((size + groupBlock - 1) / groupBlock) {
@@ -138,7 +138,7 @@ func TestGroupBlocksAndHavesAgreeWithContentBlocks(t *testing.T) {
 		}
 		want := int64(0)
 		for i := range l.Blocks() {
-			if missing.has(int(i)) {
+			if missing.Has(i) {
 				want += l.BlockLen(i)
 			}
 		}

@@ -181,10 +181,10 @@ func setGroupBlocks(out *rdmc.Bitmap, l *content.Layout, i, groupBlock int64) {
 }
 
 // groupBlocks are the group's blocks of a set of content blocks.
-func groupBlocks(l *content.Layout, blocks bitmap, groupBlock int64) rdmc.Ranges {
+func groupBlocks(l *content.Layout, blocks content.Bitmap, groupBlock int64) rdmc.Ranges {
 	out := rdmc.NewBitmap(rdmc.BlockCount(uint64(l.StreamBytes()), int(groupBlock)))
 	for i := range l.Blocks() {
-		if blocks.has(int(i)) {
+		if blocks.Has(i) {
 			setGroupBlocks(out, l, i, groupBlock)
 		}
 	}

@@ -188,7 +188,7 @@ func (t *transfer) track(n meta.NodeID) *memberTrack {
 
 // present is how many bytes a member has, as far as the root knows.
 func (m *rootMember) present() int64 {
-	return max(int64(m.held)*content.BlockBytes, int64(m.have.count())*content.BlockBytes+m.bytes)
+	return max(int64(m.held)*content.BlockBytes, int64(m.have.Count())*content.BlockBytes+m.bytes)
 }
 
 func (p rootPhase) status() Phase {

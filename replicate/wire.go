@@ -116,8 +116,8 @@ type standing struct {
 	Status  status
 	Reason  meta.OwedReason // when refused
 	Text    string
-	Held    uint32 // blocks of the stream that are here
-	Have    bitmap // announce: which
+	Held    uint32         // blocks of the stream that are here
+	Have    content.Bitmap // announce: which
 }
 
 func (m *standing) put(w *writer) {
@@ -137,7 +137,7 @@ func (m *standing) get(r *reader) {
 	m.Reason = meta.OwedReason(r.u8())
 	m.Text = r.str(maxTextBytes)
 	m.Held = r.u32()
-	m.Have = bitmap(r.bytes(maxBlocks / 8))
+	m.Have = content.Bitmap(r.bytes(maxBlocks / 8))
 	if r.err == nil && (m.Status == 0 || m.Status >= statusMax) {
 		r.fail("status %d", m.Status)
 	}

@@ -7,6 +7,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 
+	"github.com/rdmcfs/rdmcfs/internal/content"
 	"github.com/rdmcfs/rdmcfs/meta"
 	"github.com/rdmcfs/rdmcfs/replicate/schedule"
 )
@@ -17,7 +18,7 @@ var someID = meta.ContentID{Node: 7, Incarnation: 3, Seq: 99}
 func roundTrips() map[string][2]any {
 	first := func(v any, _ error) any { return v }
 	ann := announce{Content: someID, Ino: 5, Epoch: 2, Published: true, Root: [32]byte{1}, Shape: []byte{9, 9}, Follows: someID}
-	st := standing{Content: someID, Epoch: 4, Status: statusRefused, Reason: meta.OwedFull, Text: "full", Held: 3, Have: bitmap{5}}
+	st := standing{Content: someID, Epoch: 4, Status: statusRefused, Reason: meta.OwedFull, Text: "full", Held: 3, Have: content.Bitmap{5}}
 	beg := begin{someID, 1, 77, []byte{1, 2}}
 	fin := finish{someID, 1, 300, true, [32]byte{3}}
 	stp := stop{someID, 6, true}
