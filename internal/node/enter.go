@@ -75,12 +75,8 @@ func (n *node) boot(ctx context.Context) error {
 		if _, moved := n.movedFrom(); moved {
 			n.askIn(ctx, op)
 		}
-		timer := time.NewTimer(bootRetry)
-		select {
-		case <-ctx.Done():
-			timer.Stop()
+		if !pause(ctx, bootRetry) {
 			return errors.Join(ctx.Err(), err)
-		case <-timer.C:
 		}
 	}
 }

@@ -88,10 +88,8 @@ func (n *node) evictSpare(ctx context.Context, req admin.EvictRequest, name stri
 			return evictErrno(req.Node, res.Errno)
 		}
 		d = meta.Depending{}
-		select {
-		case <-ctx.Done():
+		if !pause(ctx, dutyInterval) {
 			return ctx.Err()
-		case <-time.After(dutyInterval):
 		}
 	}
 	return admin.Errorf(admin.CodeUnavailable, "%s is not evicted: members of the cluster come and go, or lose copies; try again", name)
@@ -136,8 +134,6 @@ func (n *node) nodeName(id meta.NodeID) string {
 func (n *node) spareVoter(ctx context.Context, leaver meta.NodeID) error {
 	ctx, cancel := context.WithTimeout(ctx, evictPatience)
 	defer cancel()
-	tick := time.NewTicker(dutyInterval)
-	defer tick.Stop()
 	for {
 		st := n.raft.status()
 		step := votersWithout(leaver, n.id.Node, numbers(st.Voters), n.members.book().nodes)
@@ -149,11 +145,9 @@ func (n *node) spareVoter(ctx context.Context, leaver meta.NodeID) error {
 				n.log.Info("voters change before an eviction", "node", leaver, "err", err)
 			}
 		}
-		select {
-		case <-ctx.Done():
+		if !pause(ctx, dutyInterval) {
 			return admin.Errorf(admin.CodeUnavailable,
 				"without node %d the voters that are up are no quorum: not evicted; see 'rdmcfs status', try again when all are up", leaver)
-		case <-tick.C:
 		}
 	}
 }

@@ -306,17 +306,10 @@ const restoreTells = 500 * time.Millisecond
 
 // tellRestore tells how far the transfer of a path is, until the function that it returns is called.
 func (n *node) tellRestore(path string, tell func(admin.Progress)) (stop func()) {
-	done := make(chan struct{})
+	ctx, cancel := context.WithCancel(n.ctx)
 	var telling sync.WaitGroup
 	telling.Go(func() {
-		tick := time.NewTicker(restoreTells)
-		defer tick.Stop()
-		for {
-			select {
-			case <-done:
-				return
-			case <-tick.C:
-			}
+		for range ticks(ctx, restoreTells) {
 			for _, t := range n.repl.Transfers() {
 				if t.Path == path && !t.CatchUp {
 					tell(slowest(t))
@@ -325,7 +318,7 @@ func (n *node) tellRestore(path string, tell func(admin.Progress)) (stop func())
 		}
 	})
 	return func() {
-		close(done)
+		cancel()
 		telling.Wait()
 	}
 }

@@ -198,11 +198,7 @@ func (p *proposer) endRefused(op meta.Op, out consensus.Proposed) {
 			if err == nil && res.Errno != syscall.EAGAIN || errors.Is(err, replicate.ErrUnknown) || errors.Is(err, consensus.ErrClosed) {
 				return // what is unknown is proposed again by itself
 			}
-			timer := time.NewTimer(endRetry)
-			select {
-			case <-timer.C:
-			case <-p.ctx.Done():
-				timer.Stop()
+			if !pause(p.ctx, endRetry) {
 				return
 			}
 		}

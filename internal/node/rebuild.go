@@ -144,15 +144,6 @@ func (r *rebuilding) learnPromised(ctx context.Context, barrier func(context.Con
 // rebuildRetry is the pause between two questions of how far the log is.
 const rebuildRetry = time.Second
 
-func pause(ctx context.Context, d time.Duration) {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-	case <-timer.C:
-	}
-}
-
 func (n *node) rebuildStatus() admin.Status {
 	st := admin.Status{
 		Version: n.cfg.Version, Cluster: n.id.Cluster, Generation: n.id.Generation, Node: uint32(n.id.Node), Name: n.id.Name,

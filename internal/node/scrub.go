@@ -18,14 +18,7 @@ const (
 // scrub reads all stored bytes now and then and compares them with their checksums: what the kernel reads past the daemon
 // is checked by nobody else. Damaged contents are reported to the log and mended from other holders.
 func (n *node) scrub(ctx context.Context) {
-	for wait := scrubFirst; ; wait = scrubEvery {
-		timer := time.NewTimer(wait)
-		select {
-		case <-ctx.Done():
-			timer.Stop()
-			return
-		case <-timer.C:
-		}
+	for wait := scrubFirst; pause(ctx, wait); wait = scrubEvery {
 		report, err := n.store.Scrub(ctx, scrubBytesPerSec)
 		if err != nil && !errors.Is(err, context.Canceled) {
 			n.log.Warn("scrub", "err", err)

@@ -23,3 +23,15 @@ func ticks(ctx context.Context, interval time.Duration) iter.Seq[time.Time] {
 		}
 	}
 }
+
+// pause waits for so long, or until ctx ends: false.
+func pause(ctx context.Context, d time.Duration) bool {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+		return false
+	case <-timer.C:
+		return true
+	}
+}

@@ -17,6 +17,7 @@ const (
 
 // Device is one endpoint of a fabric.
 type Device struct {
+	soft.Base
 	fabric *Fabric
 	name   string
 	table  *soft.Table
@@ -31,9 +32,9 @@ type Device struct {
 var _ rdma.Device = (*Device)(nil)
 
 func newDevice(f *Fabric, name string) *Device {
-	d := &Device{fabric: f, name: name, table: soft.NewTable(f.nextKey)}
-	d.table.NoWait = f.cfg.Stepped
-	return d
+	table := soft.NewTable(f.nextKey)
+	table.NoWait = f.cfg.Stepped
+	return &Device{Base: soft.NewBase(table), fabric: f, name: name, table: table}
 }
 
 // Name is "mem:" and the name in the fabric.
@@ -42,28 +43,6 @@ func (d *Device) Name() string { return "mem:" + d.name }
 // Limits are those of software verbs.
 func (d *Device) Limits() rdma.Limits {
 	return rdma.Limits{MaxQueueDepth: maxQueueDepth, MaxSGE: maxSGE, MaxInline: maxInline, MaxMessage: maxMessage}
-}
-
-// OrderedWrites is true.
-func (d *Device) OrderedWrites() bool { return true }
-
-// AllocRegion maps anonymous memory.
-func (d *Device) AllocRegion(size int, access rdma.Access) (rdma.Region, error) {
-	return d.table.Alloc(size, access)
-}
-
-// Register registers the caller's memory.
-func (d *Device) Register(mem []byte, access rdma.Access) (rdma.Region, error) {
-	return d.table.Register(mem, access)
-}
-
-// NewCQ makes a completion queue.
-func (d *Device) NewCQ(depth int) (rdma.CompletionQueue, error) {
-	q, err := soft.NewCQ(depth)
-	if err != nil {
-		return nil, err
-	}
-	return q, nil
 }
 
 // NewQP makes a queue pair.

@@ -21,6 +21,7 @@ const handshakesMax = 256
 
 // Device is the TCP fabric endpoint of a process.
 type Device struct {
+	soft.Base
 	cfg   Config
 	log   *slog.Logger
 	table *soft.Table
@@ -47,8 +48,9 @@ func New(cfg Config) (*Device, error) {
 	if err != nil {
 		return nil, err
 	}
+	table := soft.NewTable(randomKey)
 	return &Device{
-		cfg: cfg, log: cfg.Log, table: soft.NewTable(randomKey),
+		Base: soft.NewBase(table), cfg: cfg, log: cfg.Log, table: table,
 		pairs: make(map[token]*queuePair), guestConns: make(map[net.Conn]struct{}),
 	}, nil
 }
@@ -66,28 +68,6 @@ func (d *Device) Name() string { return "tcp" }
 // Limits are the same on every machine.
 func (d *Device) Limits() rdma.Limits {
 	return rdma.Limits{MaxQueueDepth: maxQueueDepth, MaxSGE: maxSGE, MaxInline: maxInline, MaxMessage: maxMessage, SealsCRC: true}
-}
-
-// OrderedWrites is true: the last aligned word of a write is stored after all else.
-func (d *Device) OrderedWrites() bool { return true }
-
-// AllocRegion maps anonymous memory.
-func (d *Device) AllocRegion(size int, access rdma.Access) (rdma.Region, error) {
-	return d.table.Alloc(size, access)
-}
-
-// Register registers the caller's memory.
-func (d *Device) Register(mem []byte, access rdma.Access) (rdma.Region, error) {
-	return d.table.Register(mem, access)
-}
-
-// NewCQ makes a completion queue.
-func (d *Device) NewCQ(depth int) (rdma.CompletionQueue, error) {
-	q, err := soft.NewCQ(depth)
-	if err != nil {
-		return nil, err
-	}
-	return q, nil
 }
 
 // NewQP makes a queue pair. It can be dialled from now on.
