@@ -268,7 +268,7 @@ func (s *overlayStage) Snapshot() (Snapshot, error) {
 	shape := snap.Shape()
 	dirty := make([]replicate.Extent, 0, len(shape.Extents))
 	for _, e := range shape.Extents {
-		dirty = appendExtent(dirty, replicate.Extent{Offset: e.Off, Length: e.Len})
+		dirty = replicate.AppendExtent(dirty, replicate.Extent{Offset: e.Off, Length: e.Len})
 	}
 	return Snapshot{
 		Size: shape.Size, Holes: s.o.Holes(s.holes), Data: withoutZeros(shape.Extents, shape.Size), Exact: true, Changed: changed, Dirty: dirty, Source: s,

@@ -149,7 +149,7 @@ func (s *leafSums) diffLeaves(out []replicate.Extent, p []byte, off, size int64)
 	for at := int64(0); at < int64(len(p)); at += s.unit {
 		leaf := p[at:min(at+s.unit, int64(len(p)))]
 		if !s.same((off+at)/s.unit, sumLeaf(leaf), size) {
-			out = appendExtent(out, replicate.Extent{Offset: off + at, Length: int64(len(leaf))})
+			out = replicate.AppendExtent(out, replicate.Extent{Offset: off + at, Length: int64(len(leaf))})
 		}
 	}
 	return out
@@ -187,29 +187,6 @@ func readFull(src io.ReaderAt, p []byte, off int64) (int, error) {
 		err = nil
 	}
 	return n, err
-}
-
-// appendExtent adds an extent behind the last one, joining them when they touch.
-func appendExtent(list []replicate.Extent, e replicate.Extent) []replicate.Extent {
-	if n := len(list); n > 0 && list[n-1].Offset+list[n-1].Length >= e.Offset {
-		list[n-1].Length = max(list[n-1].Length, e.Offset+e.Length-list[n-1].Offset)
-		return list
-	}
-	return append(list, e)
-}
-
-// alignExtents widens ascending extents to whole leaves of any size, within size.
-func alignExtents(list []replicate.Extent, size int64) []replicate.Extent {
-	const unit = largeLeafBytes
-	out := make([]replicate.Extent, 0, len(list))
-	for _, e := range list {
-		start := e.Offset / unit * unit
-		end := min((e.Offset+e.Length+unit-1)/unit*unit, size)
-		if end > start {
-			out = appendExtent(out, replicate.Extent{Offset: start, Length: end - start})
-		}
-	}
-	return out
 }
 
 func extentBytes(list []replicate.Extent) (total int64) {

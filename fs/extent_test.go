@@ -119,7 +119,7 @@ func TestSeekExtents(t *testing.T) {
 
 func TestAlignExtents(t *testing.T) {
 	const unit = largeLeafBytes
-	got := alignExtents([]replicate.Extent{{Offset: 1, Length: 1}, {Offset: unit, Length: 1}, {Offset: 5 * unit, Length: 9}}, 5*unit+9)
+	got := replicate.AlignExtents([]replicate.Extent{{Offset: 1, Length: 1}, {Offset: unit, Length: 1}, {Offset: 5 * unit, Length: 9}}, unit, 5*unit+9)
 	want := []replicate.Extent{{Offset: 0, Length: 2 * unit}, {Offset: 5 * unit, Length: 9}}
 	if len(got) != 2 || got[0] != want[0] || got[1] != want[1] {
 		t.Errorf("got %v, want %v", got, want)

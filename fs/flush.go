@@ -221,7 +221,7 @@ func (f *fileSystem) changes(l *live) (change, error) {
 		return c, err
 	}
 	c.snap.Source = uncut{c.snap.Source, c.taking}
-	c.snap.Data = alignExtents(c.snap.Data, c.snap.Size)
+	c.snap.Data = replicate.AlignExtents(c.snap.Data, largeLeafBytes, c.snap.Size)
 	size := c.snap.Size
 	if c.snap.Exact {
 		c.dirty = c.snap.Dirty

@@ -70,7 +70,7 @@ func (p PlainFile) Data(size int64) ([]replicate.Extent, error) {
 			return nil, err
 		}
 		off = min(hole, size)
-		out = appendExtent(out, replicate.Extent{Offset: data, Length: off - data})
+		out = replicate.AppendExtent(out, replicate.Extent{Offset: data, Length: off - data})
 	}
 	return out, nil
 }

@@ -10,6 +10,28 @@ import (
 // Extent is a run of bytes.
 type Extent struct{ Offset, Length int64 }
 
+// AppendExtent adds an extent that begins at the last one or behind it, and joins the two where they touch.
+func AppendExtent(list []Extent, e Extent) []Extent {
+	if n := len(list); n > 0 && list[n-1].Offset+list[n-1].Length >= e.Offset {
+		list[n-1].Length = max(list[n-1].Length, e.Offset+e.Length-list[n-1].Offset)
+		return list
+	}
+	return append(list, e)
+}
+
+// AlignExtents widens ascending extents to whole units within size, and joins those that touch then. Empty ones are left out.
+func AlignExtents(list []Extent, unit, size int64) []Extent {
+	out := make([]Extent, 0, len(list))
+	for _, e := range list {
+		start := e.Offset / unit * unit
+		end := min((e.Offset+e.Length+unit-1)/unit*unit, size)
+		if e.Length > 0 && end > start {
+			out = AppendExtent(out, Extent{start, end - start})
+		}
+	}
+	return out
+}
+
 // Push is one closed (or synced) file to be replicated and published.
 type Push struct {
 	Ino  meta.Ino

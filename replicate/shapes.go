@@ -78,7 +78,7 @@ func (s *pushSession) deltaShape() (content.Shape, bool) {
 // dirtyExtents are the dirty ranges, on whole pages, with those marked zero that lie in holes. When there are too
 // many, the ones closest together become one.
 func dirtyExtents(dirty, data []Extent, size int64) []content.Extent {
-	pages := bounded(onPages(dirty, size), extentsMax)
+	pages := bounded(AlignExtents(dirty, content.PageBytes, size), extentsMax)
 	var out []content.Extent
 	for _, d := range pages {
 		out = splitByData(out, d, data)
@@ -89,24 +89,6 @@ func dirtyExtents(dirty, data []Extent, size int64) []content.Extent {
 	out = out[:0]
 	for _, d := range pages {
 		out = append(out, content.Extent{Off: d.Offset, Len: d.Length})
-	}
-	return out
-}
-
-// onPages widens ranges to whole pages within size, and joins those that touch.
-func onPages(xs []Extent, size int64) []Extent {
-	var out []Extent
-	for _, x := range xs {
-		off := x.Offset / content.PageBytes * content.PageBytes
-		end := min((x.Offset+x.Length+content.PageBytes-1)/content.PageBytes*content.PageBytes, size)
-		if x.Length <= 0 || off >= end {
-			continue
-		}
-		if n := len(out); n > 0 && off <= out[n-1].Offset+out[n-1].Length {
-			out[n-1].Length = max(out[n-1].Length, end-out[n-1].Offset)
-			continue
-		}
-		out = append(out, Extent{off, end - off})
 	}
 	return out
 }
