@@ -36,8 +36,9 @@ func TestBitmapOfRanges(t *testing.T) {
 		if !slices.Equal(m.Present(), slow.Present()) || m.Count() != slow.Count() {
 			t.Fatalf("seed %d: %d blocks with %v have %v, %d of them", seed, blocks, set, m.Present(), m.Count())
 		}
-		for most := range len(slow.Present()) + 2 {
-			if got, want := m.PresentFirst(most), slow.Present()[:min(most, len(slow.Present()))]; !slices.Equal(got, want) {
+		runs := slow.Present()
+		for most := 0; most < len(runs)+2; most += 1 + len(runs)/50 { // each number, of the few runs that most seeds have
+			if got, want := m.PresentFirst(most), runs[:min(most, len(runs))]; !slices.Equal(got, want) {
 				t.Fatalf("seed %d: the first %d runs of %v are %v", seed, most, set, got)
 			}
 		}

@@ -48,6 +48,7 @@ func TestSimOverlap(t *testing.T) {
 	for n := 3; n <= 8; n++ {
 		for _, senders := range []int{(n + 1) / 2, n} {
 			t.Run(fmt.Sprintf("n=%d/senders=%d", n, senders), func(t *testing.T) {
+				t.Parallel()
 				links, shares := overlapping(t, n, senders, 1, 100)
 				t.Logf("%.3f of the links, shares %.3f", links, shares)
 				if links < 0.94 || shares < 0.9 {
@@ -64,6 +65,7 @@ func TestSimOverlapOfSingleBlocks(t *testing.T) {
 	for n := 3; n <= 8; n++ {
 		for _, senders := range []int{(n + 1) / 2, n} {
 			t.Run(fmt.Sprintf("n=%d/senders=%d", n, senders), func(t *testing.T) {
+				t.Parallel()
 				links, shares := overlapping(t, n, senders, 200, 1)
 				t.Logf("%.3f of the links, shares %.3f", links, shares)
 				if links < 0.8 || shares < 0.87 {

@@ -104,6 +104,7 @@ func TestSimStragglers(t *testing.T) {
 	for _, c := range paceCases {
 		for _, n := range []int{3, 4, 8, 13} {
 			t.Run(fmt.Sprintf("%s/n=%d", c.name, n), func(t *testing.T) {
+				t.Parallel()
 				for seed := range *paceSeeds {
 					paceOnce(t, c, n, seed)
 				}
