@@ -107,6 +107,10 @@ func TestG1LocalReaderKeepsItsVersion(t *testing.T) {
 
 // An open for reading, and truncate(2), are not ESTALE, whoever opens, rewrites and cuts the file meanwhile.
 func TestNobodyIsStale(t *testing.T) {
+	rounds := 300
+	if testing.Short() {
+		rounds = 60
+	}
 	eachMode(t, func(t *testing.T, _ *fstest.Node, mnt string) {
 		path := filepath.Join(mnt, "f")
 		write(t, path, make([]byte, 9000))
@@ -124,7 +128,7 @@ func TestNobodyIsStale(t *testing.T) {
 				}
 			})
 		}
-		for i := range 300 {
+		for i := range rounds {
 			must(t, os.Truncate(path, int64(100+i)))
 			if st, err := os.Stat(path); err != nil || st.Size() != int64(100+i) {
 				t.Fatalf("%v, %v", st, err)

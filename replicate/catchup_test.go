@@ -306,6 +306,7 @@ func TestVoteSurvivesRestartAndIsJudgedByTheLog(t *testing.T) {
 }
 
 func TestFencedWriterLeavesNothing(t *testing.T) {
+	t.Parallel() // waits for seconds
 	c := newCluster(t, 3, 1)
 	ino := c.create(1, "f")
 	b := randomBytes(1, 4<<20)
@@ -536,6 +537,7 @@ func TestDeltaOverDeltasReachesANodeThatHasOnlyTheFirstBase(t *testing.T) {
 // TestDeltasThatCannotBeMergedYet: who has them is merging them already, or has still to hear that they are published. It is tried
 // again: to send the whole would take 12 MiB in place of 16 KiB.
 func TestDeltasThatCannotBeMergedYet(t *testing.T) {
+	t.Parallel() // waits for seconds
 	for _, fault := range []error{content.ErrBusy, content.ErrNotFound} {
 		c := newCluster(t, 3, 1)
 		for _, n := range c.all() {

@@ -304,6 +304,9 @@ func TestWhateverDiesNothingAcknowledgedIsLostAndNobodyIsBelievedInVain(t *testi
 		if *chaosSeed != 0 {
 			seed = *chaosSeed
 		}
-		t.Run(fmt.Sprint(seed), func(t *testing.T) { chaosRun(t, seed) })
+		t.Run(fmt.Sprint(seed), func(t *testing.T) {
+			t.Parallel() // half of the time it waits for the dead
+			chaosRun(t, seed)
+		})
 	}
 }

@@ -152,6 +152,7 @@ func TestStalledMemberIsEjectedAndOthersFinish(t *testing.T) {
 }
 
 func TestTooFewCopiesIsAnErrorAndAborts(t *testing.T) {
+	t.Parallel() // waits for seconds
 	for _, size := range []int{5000, 3 << 20} {
 		c := newCluster(t, 3, 3)
 		c.setLeaderless()

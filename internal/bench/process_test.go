@@ -157,6 +157,7 @@ func TestOverADeviceBesideTCP(t *testing.T) {
 }
 
 func TestADemandedDeviceIsNotThere(t *testing.T) {
+	t.Parallel() // waits for those that do not come
 	errs := together(t, smallPlan(), func(p *Process) {
 		p.Wait = shortWait
 		if p.Rank == 1 {
@@ -169,6 +170,7 @@ func TestADemandedDeviceIsNotThere(t *testing.T) {
 }
 
 func TestOtherOptionsAreRefused(t *testing.T) {
+	t.Parallel() // waits for those that do not come
 	refused := 0
 	errs := together(t, smallPlan(), func(p *Process) {
 		p.OnRefused, p.Wait = func(error) { refused++ }, shortWait
@@ -188,6 +190,7 @@ func TestOtherOptionsAreRefused(t *testing.T) {
 }
 
 func TestRankIsTaken(t *testing.T) {
+	t.Parallel() // waits for those that do not come
 	errs := together(t, smallPlan(), func(p *Process) {
 		p.Wait = shortWait
 		if p.Rank == 2 {
