@@ -1,9 +1,10 @@
-# The two commands: make demo, make test. The rest is in docs/TESTING.md.
+# To begin with: make demo, make check, make test. The rest is in docs/TESTING.md.
 GO ?= go
 RDMCFS = bin/rdmcfs
-UNIT = $(shell $(GO) list ./... | grep -v -e /test/ -e /internal/detsim$$) ./test/bench/peers ./test/bench/multicast
+# All packages but those with a target of their own, the slowest first: they take as long as many others.
+UNIT = ./replicate/rdmc ./replicate ./fs $(shell $(GO) list ./... | grep -v -e /test/ -e /internal/detsim$$) ./test/bench/peers ./test/bench/multicast
 
-.PHONY: release mutants build demo test test-unit test-models test-schedule test-detsim test-integration test-rdma test-long bench bench-peers bench-multicast bench-faults lint clean
+.PHONY: release mutants build demo check test test-unit test-whole test-schedule test-detsim test-integration test-rdma test-rdma-devices test-long bench bench-peers bench-multicast bench-faults lint clean
 
 build:
 	CGO_ENABLED=0 $(GO) build -trimpath -o $(RDMCFS) ./cmd/rdmcfs
@@ -12,25 +13,36 @@ build:
 demo: build
 	$(RDMCFS) demo $(if $(FILE),--file "$(FILE)") $(if $(NODES),--nodes $(NODES)) $(if $(ONCE),--once)
 
-test: lint test-unit test-models test-integration test-rdma
+# While you work: everything that is quick, and one cluster with real mounts. Under 3 minutes on two processors.
+check: build lint
+	test/setup.sh test
+	$(GO) test -short -p 4 -timeout 5m $(UNIT)
+	$(GO) test -count=1 -timeout 5m ./test/integration -run 'TestCopyIsEverywhereWhenCpReturns$$'
+
+# Everything that guards a guarantee. docs/TESTING.md says how long each part takes, and why.
+test: lint test-unit test-whole test-schedule test-detsim test-integration test-rdma
 
 lint:
 	$(GO) vet ./...
 	$(GO) test ./internal/tidy ./test/mutants
 
-# Packages whose tests have larger sizes than those that run under the race detector; schedules have no concurrency.
-WHOLE = ./fs ./meta ./internal/consensus ./internal/content ./replicate ./replicate/rdmc ./replicate/schedule
+# Tests of one goroutine: cores and models by themselves. The race detector would find nothing in them and make them ten times slower.
+ALONE = ^Test(Sim|ModelCheck)
 
+# With the race detector, at small sizes. Schedules have no concurrency. Many tests wait for connections and timers, hence three packages.
 test-unit:
 	test/setup.sh test
-	$(GO) test -race -short -p 2 -timeout 20m $(filter-out %/replicate/schedule,$(UNIT))
-	$(GO) test -p 2 -timeout 20m $(WHOLE)
+	$(GO) test -race -short -p 3 -timeout 20m -skip '$(ALONE)' $(filter-out %/replicate/schedule,$(UNIT))
 
-test-models: test-schedule test-detsim
+# What has a larger size, or is left out above, and allocations, which the race detector adds to. No test of one size is run twice.
+test-whole:
+	test/setup.sh test
+	GO="$(GO)" test/whole.sh '$(ALONE)' -p 3 -timeout 20m
+	$(GO) test -run 'TestNoAllocationPerMessage|TestConformance.*//Cost' ./rdma/mem ./rdma/tcp ./rdma/mixed ./rdma/ring
 
-# Exhaustive: too slow under the race detector, and without concurrency.
+# All tests of schedules, with all sizes that they promise: no race detector, since they have no concurrency.
 test-schedule:
-	$(GO) test -timeout 5m -run Exhaustive ./replicate/schedule -exhaustive
+	$(GO) test -timeout 10m ./replicate/schedule -exhaustive
 
 # Whole daemons in virtual time, a process for each seed; the first time the standard library is built for it. SEEDS=n, FROM=s.
 test-detsim:
@@ -44,22 +56,26 @@ test-integration: build
 	$(GO) test -count=1 -timeout 40m -p 1 ./test/integration/...
 	$(GO) test -count=1 -timeout 15m -p 1 ./test/integration -no-passthrough -run '$(WITHOUT)'
 
-# On a software RDMA device in VMs, one part after the other: the fabric, the rings and the multicast over libibverbs on both kernels
-# (KERNELS=6.1 6.12), a cluster with real mounts, and two machines on a wire that is recorded.
-KERNELS = 6.1 6.12
+# On a software RDMA device in VMs, one part after the other: the fabric, the rings and the multicast over libibverbs, a cluster with
+# real mounts, and two machines of both kernels on a wire that is recorded. test-long has the first part on the other kernel.
+KERNELS = 6.12
 OF_GROUPS = CloseMeansDelivered|TestConnect|MemberAborts|EachAlgorithm|QueuedMessages|SinkError|SourceError|StoppedMember
-test-rdma: build
-	for p in rdma/verbs rdma/mixed rdma/ring lab/pin replicate/rdmc test/vm; do CGO_ENABLED=0 $(GO) test -c -o bin/$${p##*/}.test ./$$p || exit 1; done
+test-rdma: build test-rdma-devices
+	CGO_ENABLED=0 $(GO) test -c -o bin/vm.test ./test/vm
+	RDMCFS_TEST_DIR=/scratch test/vm/run.sh -k 6.12 -t 2400 -m 3072 -e RDMCFS_TEST_DIR bin/vm.test -test.v -test.run 'TestBench|TestCluster'
+	bin/vm.test -test.v -test.run 'TestWire$$|TestFlow|TestPackets' -wire
+
+test-rdma-devices:
+	for p in rdma/verbs rdma/mixed rdma/ring lab/pin replicate/rdmc; do CGO_ENABLED=0 $(GO) test -c -o bin/$${p##*/}.test ./$$p || exit 1; done
 	for k in $(KERNELS); do \
 		test/vm/run.sh -k $$k -t 1200 bin/verbs.test : bin/mixed.test -test.run TestVerbs : bin/ring.test -test.run ./verbs : bin/pin.test -test.run ./verbs : \
 			bin/rdmc.test -test.run '$(OF_GROUPS)' || exit 1; \
 	done
-	RDMCFS_TEST_DIR=/scratch test/vm/run.sh -k 6.12 -t 2400 -m 3072 -e RDMCFS_TEST_DIR bin/vm.test -test.v -test.run 'TestBench|TestCluster'
-	bin/vm.test -test.v -test.run 'TestWire$$|TestFlow|TestPackets' -wire
 
 # The full sizes of docs/TESTING.md.
 test-long: build
 	test/setup.sh test
+	$(MAKE) test-rdma-devices KERNELS=6.1
 	$(GO) test -count=1 -timeout 120m -p 1 ./test/integration/... -long
 	$(GO) test -count=1 -timeout 120m -p 1 ./test/integration -long -no-passthrough -run '$(WITHOUT)'
 
