@@ -80,6 +80,7 @@ func newToken(t *testing.T, n *cluster.Node, args ...string) string {
 
 // Done when 12: wrong, used and expired tokens, other clusters. A refused machine can join with a good token.
 func TestJoinRefused(t *testing.T) {
+	t.Parallel()
 	c := start(t, cluster.Options{Nodes: 4, Manual: true})
 	one, two, three, foreign := c.Nodes[0], c.Nodes[1], c.Nodes[2], c.Nodes[3]
 	one.Init()
@@ -122,6 +123,7 @@ func TestJoinRefused(t *testing.T) {
 // A join whose answer was lost is repeated at another member: the machine is known by its key, and its token, good for
 // one, lets nobody else in.
 func TestJoinAnswerLost(t *testing.T) {
+	t.Parallel()
 	c := start(t, cluster.Options{Nodes: 5, Manual: true})
 	for i, n := range c.Nodes[:3] {
 		if i == 0 {
@@ -164,6 +166,7 @@ func TestJoinAnswerLost(t *testing.T) {
 
 // A member is called where none is, or where something else answers.
 func TestJoinAtAWrongAddress(t *testing.T) {
+	t.Parallel()
 	c := start(t, cluster.Options{Nodes: 2, Manual: true})
 	one, two := c.Nodes[0], c.Nodes[1]
 	one.Init()
@@ -182,6 +185,7 @@ func TestJoinAtAWrongAddress(t *testing.T) {
 
 // Done when 12: names of 255 and 256 bytes.
 func TestLongNames(t *testing.T) {
+	t.Parallel()
 	c := start(t, cluster.Options{Nodes: 3})
 	longest, over := strings.Repeat("é", 127)+"x", strings.Repeat("é", 128)
 	n := c.Nodes[1]
@@ -216,6 +220,7 @@ func TestLongNames(t *testing.T) {
 
 // Done when 12: busy, non-empty and missing mount points; a second daemon on one directory.
 func TestMountPointsAndSecondDaemons(t *testing.T) {
+	t.Parallel()
 	c := start(t, cluster.Options{Nodes: 1})
 	n := c.Nodes[0]
 	dir := func(name string) string { return filepath.Join(c.Dir, name) }
@@ -275,6 +280,7 @@ func TestMountPointsAndSecondDaemons(t *testing.T) {
 // Done when 12: a process that truncates and extends a file in a loop while others close it. Nobody gets SIGBUS, no
 // daemon dies, and in the end all nodes show one version.
 func TestTruncatedWhileClosed(t *testing.T) {
+	t.Parallel()
 	c := start(t, cluster.Options{Nodes: 3})
 	path := c.Nodes[0].Path("shaken")
 	run(t, "sh", "-c", fmt.Sprintf("head -c 8M /dev/urandom > %q", path))

@@ -13,6 +13,7 @@ import (
 
 // G9: init and join take their port before they write or ask anything, and no node lives on a mount of rdmcfs.
 func TestNothingIsMadeForANodeThatCannotServe(t *testing.T) {
+	t.Parallel()
 	c := start(t, cluster.Options{Nodes: 2, Manual: true})
 	one, two := c.Nodes[0], c.Nodes[1]
 	one.Init()

@@ -57,6 +57,7 @@ func sameEverywhere(t *testing.T, c *cluster.Cluster, source, name string) {
 
 // G2, G3: when cp returns, every node shows the bytes, at once.
 func TestCopyIsEverywhereWhenCpReturns(t *testing.T) {
+	t.Parallel()
 	c := start(t, cluster.Options{Nodes: 3})
 	for i, size := range []int64{0, 1, 4096, 4097, 70_000, 1 << 20, 3<<20 + 17, 40 << 20} {
 		name := fmt.Sprintf("file%d", i)
@@ -71,6 +72,7 @@ func TestCopyIsEverywhereWhenCpReturns(t *testing.T) {
 
 // Done when 3: a real tree, with names, bytes, modes, times, symbolic and hard links.
 func TestCopyOfATree(t *testing.T) {
+	t.Parallel()
 	c := start(t, cluster.Options{Nodes: 5})
 	src := size(filepath.Join(goroot(t), "src", "net"), goroot(t))
 	run(t, "cp", "-a", src, c.Nodes[0].Path("tree"))
@@ -114,6 +116,7 @@ func firstFile(t *testing.T, root string) string {
 
 // Done when 3: a sparse disk image stays an image, and sparse.
 func TestCopyOfASparseImage(t *testing.T) {
+	t.Parallel()
 	c := start(t, cluster.Options{Nodes: 5})
 	image := filepath.Join(c.Dir, "disk.img")
 	run(t, "truncate", "-s", size("256M", "2G"), image)
@@ -140,6 +143,7 @@ func blocks(t *testing.T, path string) int64 {
 
 // Done when 3: what is written through one name is read through another, here and elsewhere.
 func TestHardLinksShareBytes(t *testing.T) {
+	t.Parallel()
 	c := start(t, cluster.Options{Nodes: 3})
 	writer, reader := c.Nodes[0], c.Nodes[2]
 	if err := os.WriteFile(writer.Path("a"), []byte("first"), 0o644); err != nil {

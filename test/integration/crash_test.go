@@ -172,6 +172,7 @@ func (r crashRole) cast(t *testing.T, c *cluster.Cluster) (writer, victim *clust
 // Done when 11: a node is killed at each labelled point of a write, as its writer, as a member and as the leader.
 // Names are new or have a version already. Reduced, every fifth of the combinations.
 func TestKilledAtEachPoint(t *testing.T) {
+	t.Parallel()
 	c := start(t, cluster.Options{Nodes: 3, Env: []string{crashByFile}})
 	kinds := []string{"tiny", "small", "large"} // each travels in its own way
 	source := func(word string) string { return filepath.Join(c.Dir, word) }

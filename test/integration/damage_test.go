@@ -58,6 +58,7 @@ func filesUnder(t *testing.T, dir, suffix string) (out []string) {
 
 // Done when 12: a damaged content file. No node gives wrong bytes, and the damage is mended from the others.
 func TestDamagedContent(t *testing.T) {
+	t.Parallel()
 	c := start(t, cluster.Options{Nodes: 3})
 	victim := c.Nodes[1]
 	sources := map[string]string{}
@@ -111,6 +112,7 @@ func TestDamagedContent(t *testing.T) {
 
 // A large file that is damaged here can be read and written while it is open for writing, and every node gets the right bytes.
 func TestWriteOverDamagedContent(t *testing.T) {
+	t.Parallel()
 	c := start(t, cluster.Options{Nodes: 3})
 	victim := c.Nodes[1]
 	src := filepath.Join(c.Dir, "src")
@@ -157,6 +159,7 @@ func contentDigests(t *testing.T, dir string) map[string]string {
 
 // Done when 12: a damaged, missing or shortened raft log never votes again; the node comes back as a new one.
 func TestDamagedRaftLog(t *testing.T) {
+	t.Parallel()
 	c := start(t, cluster.Options{Nodes: 3})
 	seed, victim := c.Nodes[0], c.Nodes[2]
 	raft := filepath.Join(victim.Data, "raft")
@@ -239,6 +242,7 @@ func rejoin(t *testing.T, c *cluster.Cluster, seed, lost *cluster.Node) {
 
 // Done when 12: a copied data directory started beside the original. The copy ends and says why; nothing is lost.
 func TestCopiedDataDirectory(t *testing.T) {
+	t.Parallel()
 	c := start(t, cluster.Options{Nodes: 4, Manual: true})
 	for i, n := range c.Nodes[:3] {
 		if i == 0 {

@@ -121,6 +121,7 @@ func nodeOf(t *testing.T, st admin.Status, n *cluster.Node) admin.Node {
 
 // Done when 5 (a): a killed cp publishes nothing; what it staged is listed.
 func TestWriterProgramKilledWhileWriting(t *testing.T) {
+	t.Parallel()
 	c := start(t, cluster.Options{Nodes: 3})
 	w, r := c.Nodes[0], c.Nodes[1]
 	cmd := exec.Command("cp", "/dev/zero", w.Path("partial"))
@@ -150,6 +151,7 @@ func TestWriterProgramKilledWhileWriting(t *testing.T) {
 
 // Done when 5 (b): cp is killed inside close; either the file is whole everywhere, or nowhere.
 func TestWriterProgramKilledInsideClose(t *testing.T) {
+	t.Parallel()
 	c := start(t, cluster.Options{Nodes: 3, Rate: "100mbit"})
 	src := filepath.Join(c.Dir, "image")
 	cluster.Random(t, src, 32<<20, 2)
@@ -195,6 +197,7 @@ func wholeOrAbsent(t *testing.T, c *cluster.Cluster, source, name string) {
 
 // Done when 5 (c): the writer's daemon dies; cp fails, mounting works again, the staged bytes are listed.
 func TestWriterDaemonDies(t *testing.T) {
+	t.Parallel()
 	c := start(t, cluster.Options{Nodes: 4, Rate: "100mbit"})
 	src := filepath.Join(c.Dir, "image")
 	cluster.Random(t, src, 64<<20, 3)
@@ -311,6 +314,7 @@ func TestQuorumLost(t *testing.T) {
 
 // An open descriptor goes on reading its version when another node publishes a newer one.
 func TestOpenFilesKeepTheirVersion(t *testing.T) {
+	t.Parallel()
 	c := start(t, cluster.Options{Nodes: 3})
 	old, recent := bytes.Repeat([]byte("old "), 50_000), bytes.Repeat([]byte("new!"), 70_000)
 	if err := os.WriteFile(c.Nodes[0].Path("f"), old, 0o644); err != nil {

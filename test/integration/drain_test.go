@@ -18,6 +18,7 @@ import (
 // G4: files of one copy. A node that has the only one of some is not evicted; a drain moves them, whatever is interrupted and
 // whoever leads; then it is evicted and nothing is lost. With --lose a node goes with what it has, and both sides say what that is.
 func TestDrainAndEvict(t *testing.T) {
+	t.Parallel()
 	d := startDrain(t)
 	stays, leaves, lost := d.Nodes[0], d.Nodes[1], d.Nodes[2]
 	d.write(t, stays, "f", leaves, lost)

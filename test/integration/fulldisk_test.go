@@ -113,6 +113,7 @@ func allRun(t *testing.T, c *cluster.Cluster) {
 // Done when 12: a disk filled by another program on one member, idle and in mid-transfer. The others go on, the
 // member is owed and says why, and catches up when there is space.
 func TestOneFullDisk(t *testing.T) {
+	t.Parallel()
 	c := startOnDisks(t, 3, "200mbit")
 	writer, victim := c.Nodes[0], c.Nodes[2]
 	src := filepath.Join(c.Dir, "src")
@@ -172,6 +173,7 @@ func refusedWrite(t *testing.T, n *cluster.Node, name string) {
 
 // Done when 12: all disks full. Reads go on, changes are refused; with space again all works, and nothing is lost.
 func TestAllDisksFull(t *testing.T) {
+	t.Parallel()
 	c := startOnDisks(t, 3, "")
 	src := filepath.Join(c.Dir, "src")
 	cluster.Random(t, src, 8<<20, 1)
@@ -206,6 +208,7 @@ func TestAllDisksFull(t *testing.T) {
 
 // Removing works while all disks are full, on each node, as on ext4; it is how space is made.
 func TestRemoveOnFullDisks(t *testing.T) {
+	t.Parallel()
 	const files = 200
 	c := startOnDisks(t, 3, "")
 	src := filepath.Join(c.Dir, "src")
@@ -248,6 +251,7 @@ func TestRemoveOnFullDisks(t *testing.T) {
 
 // Done when 12: a daemon starts on a full disk. It serves, or ends with the code of a full disk; with space it starts.
 func TestStartOnAFullDisk(t *testing.T) {
+	t.Parallel()
 	c := startOnDisks(t, 3, "")
 	victim := c.Nodes[2]
 	src := filepath.Join(c.Dir, "src")

@@ -114,6 +114,7 @@ func membersNoise(r *rand.Rand) [][]byte {
 
 // Done when 12: garbage on the port, before and after a valid handshake.
 func TestGarbageOnThePort(t *testing.T) {
+	t.Parallel()
 	c := start(t, cluster.Options{Nodes: 3})
 	const seed = 12
 	t.Logf("seed %d", seed)

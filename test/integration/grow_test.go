@@ -12,6 +12,7 @@ import (
 // G6: what a node wrote while it was the only one is brought to those who join later, and what one of two wrote while the other was
 // away: by the leader, which nobody else can do.
 func TestAClusterGrowsFromOne(t *testing.T) {
+	t.Parallel()
 	c := start(t, cluster.Options{Nodes: 3, Manual: true})
 	one, two, three := c.Nodes[0], c.Nodes[1], c.Nodes[2]
 	one.Init()
@@ -44,6 +45,7 @@ func TestAClusterGrowsFromOne(t *testing.T) {
 
 // G4: nodes can be evicted one after the other without a pause, down to the last, whoever votes.
 func TestAClusterShrinksToOne(t *testing.T) {
+	t.Parallel()
 	for _, nodes := range []int{2, 4} {
 		t.Run(strconv.Itoa(nodes), func(t *testing.T) {
 			c := start(t, cluster.Options{Nodes: nodes})

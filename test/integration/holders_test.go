@@ -18,6 +18,7 @@ var lackingFiles = []int64{9_000, 300_000, 3<<20 + 17}
 // truth; then it has the bytes itself. The content store was emptied; an observer's directory was put back to an older
 // copy; all nodes were restarted, and one has hollow files.
 func TestNodeThatLacksWhatItIsBelievedToHold(t *testing.T) {
+	t.Parallel()
 	c := start(t, cluster.Options{Nodes: 4})
 	want := map[string]string{}
 	add := func(round string) {

@@ -10,6 +10,7 @@ import (
 
 // G9: a machine that joined and lost its data directory before its first start is told what to do, and that works.
 func TestDirectoryLostBeforeTheFirstStart(t *testing.T) {
+	t.Parallel()
 	c := start(t, cluster.Options{Nodes: 2, Manual: true})
 	one, two := c.Nodes[0], c.Nodes[1]
 	one.Init()

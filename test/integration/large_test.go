@@ -301,6 +301,7 @@ func TestManyFsyncsInARow(t *testing.T) {
 
 // Done when 8: a store through a mapping reaches every node, also when it comes after a close.
 func TestStoreAfterCloseOfADup(t *testing.T) {
+	t.Parallel()
 	c := start(t, cluster.Options{Nodes: 3})
 	writer := c.Nodes[0]
 	if err := os.WriteFile(writer.Path("mapped"), bytes.Repeat([]byte{'a'}, 2*imagePage), 0o644); err != nil {

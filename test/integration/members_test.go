@@ -78,6 +78,7 @@ func (m *movingCluster) running() (out []*cluster.Node) {
 
 // Done when 11: partition, join, same-name replacement and eviction in mid-transfer.
 func TestMembersChangeInMidTransfer(t *testing.T) {
+	t.Parallel()
 	m := startMoving(t)
 	writer, member, newcomer := m.Nodes[0], m.Nodes[2], m.Nodes[3]
 

@@ -17,6 +17,7 @@ import (
 
 // Done when 7: everyday programs work on the mount, and the others see what they made.
 func TestGitOnTheMount(t *testing.T) {
+	t.Parallel()
 	c := start(t, cluster.Options{Nodes: 3})
 	source := filepath.Join(c.Dir, "source")
 	makeRepository(t, source)
@@ -57,6 +58,7 @@ func git(t *testing.T, dir string, args ...string) string {
 }
 
 func TestTarAndRsync(t *testing.T) {
+	t.Parallel()
 	c := start(t, cluster.Options{Nodes: 3})
 	src := filepath.Join(goroot(t), "src", size("encoding", "net"))
 	archive := filepath.Join(c.Dir, "a.tar")
@@ -75,6 +77,7 @@ func TestTarAndRsync(t *testing.T) {
 }
 
 func TestGoBuildOnTheMount(t *testing.T) {
+	t.Parallel()
 	c := start(t, cluster.Options{Nodes: 3})
 	dir := c.Nodes[0].Path("module")
 	for name, text := range map[string]string{
@@ -101,6 +104,7 @@ func TestGoBuildOnTheMount(t *testing.T) {
 
 // An editor saves by writing a new file and renaming it over the old one.
 func TestEditorsSaveByRename(t *testing.T) {
+	t.Parallel()
 	c := start(t, cluster.Options{Nodes: 3})
 	for i := range 50 {
 		text := fmt.Sprintf("revision %d\n", i)
@@ -130,6 +134,7 @@ func TestEditorsSaveByRename(t *testing.T) {
 
 // Two processes on one node share a database that is held open.
 func TestSqliteByTwoProcesses(t *testing.T) {
+	t.Parallel()
 	c := start(t, cluster.Options{Nodes: 3})
 	db := c.Nodes[0].Path("data.db")
 	run(t, "sqlite3", db, "create table t(who int, n int)")
@@ -164,6 +169,7 @@ func TestSqliteByTwoProcesses(t *testing.T) {
 }
 
 func TestShellsAppending(t *testing.T) {
+	t.Parallel()
 	c := start(t, cluster.Options{Nodes: 3})
 	log := c.Nodes[0].Path("log")
 	lines := size(100, 500)
@@ -202,6 +208,7 @@ func TestShellsAppending(t *testing.T) {
 
 // 500 children of one script write to its log: at most one version per FLUSH that found changes.
 func TestScriptWithManyChildren(t *testing.T) {
+	t.Parallel()
 	c := start(t, cluster.Options{Nodes: 3})
 	log := c.Nodes[0].Path("log")
 	before := c.Nodes[0].Status().AppliedIndex

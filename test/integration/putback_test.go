@@ -17,6 +17,7 @@ import (
 // Neither follows the other in silence, also after both were started again: status of both, the log and the words of mount say so and what
 // to do. What is shown meanwhile is each one's own history, whole. Both ways that the words name bring the cluster back.
 func TestVoterIsPutBack(t *testing.T) {
+	t.Parallel()
 	c := start(t, cluster.Options{Nodes: 2})
 	voter, other := c.Nodes[0], c.Nodes[1]
 	p := &putBack{t: t, c: c, older: voter.Data + ".older", newer: voter.Data + ".newer", sums: map[string]string{}}

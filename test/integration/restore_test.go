@@ -13,6 +13,7 @@ import (
 
 // What a daemon that died left unpublished is listed with the directory that it was written in, and goes back there.
 func TestRestorePutsUnpublishedFilesBack(t *testing.T) {
+	t.Parallel()
 	c := start(t, cluster.Options{Nodes: 3})
 	w := c.Nodes[2]
 	for _, dir := range []string{"deep/er", "gone"} {
@@ -68,6 +69,7 @@ func TestRestorePutsUnpublishedFilesBack(t *testing.T) {
 
 // A restore that fails can be repeated: it leaves nothing of the name.
 func TestRestoreCanBeRepeated(t *testing.T) {
+	t.Parallel()
 	c := start(t, cluster.Options{Nodes: 3})
 	w := c.Nodes[1]
 	dir := w.Path("dir")
@@ -109,6 +111,7 @@ func TestRestoreCanBeRepeated(t *testing.T) {
 
 // An older version comes back beside the file, which stays as it is.
 func TestRestoreOfAVersionBesideTheFile(t *testing.T) {
+	t.Parallel()
 	c := start(t, cluster.Options{Nodes: 3})
 	n := c.Nodes[1]
 	name := n.Path("file")
@@ -148,6 +151,7 @@ func TestRestoreOfAVersionBesideTheFile(t *testing.T) {
 
 // Bytes of a file that never had a name go with the daemon; those of one that has got its name are listed under it.
 func TestFilesWithoutANameGoWithTheDaemon(t *testing.T) {
+	t.Parallel()
 	c := start(t, cluster.Options{Nodes: 1})
 	w := c.Nodes[0]
 	for _, name := range []string{"", "linked"} {
@@ -185,6 +189,7 @@ func TestFilesWithoutANameGoWithTheDaemon(t *testing.T) {
 
 // Unpublished bytes over a file that has a newer version by now become the next one; the newer one is kept beside, and said to be.
 func TestRestoreOverANewerVersion(t *testing.T) {
+	t.Parallel()
 	c := start(t, cluster.Options{Nodes: 3})
 	w, other := c.Nodes[1], c.Nodes[2]
 	for name, size := range map[string]int{"small": 1000, "overlay": 20 << 20} {

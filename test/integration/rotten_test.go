@@ -17,6 +17,7 @@ import (
 // Damage in the state database: one bit flips in a table of a stopped node, of a voter and of an observer. No name vanishes and no size
 // is wrong at any moment, the node takes the state of another by itself, status says so, and all nodes agree.
 func TestRottenState(t *testing.T) {
+	t.Parallel()
 	c := start(t, cluster.Options{Nodes: 4})
 	want := map[string]int64{}
 	for i := range 120 {

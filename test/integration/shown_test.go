@@ -13,6 +13,7 @@ import (
 // G3: when a change of names has returned every node shows it; fsync and close, also of a file that was not changed, show the
 // changes of attributes before them.
 func TestNamesAreSeenEverywhere(t *testing.T) {
+	t.Parallel()
 	c := start(t, cluster.Options{Nodes: 4})
 	here := c.Nodes[3]
 	must(t, os.WriteFile(here.Path("file"), []byte("1"), 0o600))

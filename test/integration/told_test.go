@@ -21,6 +21,7 @@ import (
 
 // G10: what status and watch say is so.
 func TestG10Told(t *testing.T) {
+	t.Parallel()
 	c := start(t, cluster.Options{Nodes: 3, Rate: "80mbit"})
 	t.Run("ends", func(t *testing.T) { endsAreTold(t, c) })
 	t.Run("damage", func(t *testing.T) { damageIsTold(t, c) })

@@ -14,6 +14,7 @@ import (
 // G1: while a program writes over a file every node shows the version before, whatever descriptors are closed on the way. Is the program
 // killed that version stays, and what it wrote is listed.
 func TestUnfinishedOverwrite(t *testing.T) {
+	t.Parallel()
 	c := start(t, cluster.Options{Nodes: 3})
 	w, r := c.Nodes[0], c.Nodes[1]
 	for name, script := range map[string]string{
