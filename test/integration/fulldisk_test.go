@@ -45,12 +45,7 @@ func ownDisk(t *testing.T, n *cluster.Node, bytes int64) {
 	run(t, "mkdir", n.Data)
 	run(t, "mount", "-o", "loop", image, n.Data)
 	t.Cleanup(func() {
-		n.Signal(syscall.SIGTERM)
-		select {
-		case <-n.Exited():
-		case <-time.After(15 * time.Second):
-			n.Kill()
-		}
+		n.Kill()
 		if out, err := exec.Command("umount", n.Data).CombinedOutput(); err != nil {
 			t.Errorf("umount %s: %v: %s", n.Data, err, out)
 			exec.Command("umount", "-l", n.Data).Run()

@@ -362,17 +362,12 @@ func (n *Node) Log() string {
 	return string(raw)
 }
 
+// cleanup kills the node: an orderly end, which is up to a test, waits for seconds for the others, which are gone too.
 func (n *Node) cleanup() {
 	if n.cluster.TB.Failed() {
 		n.cluster.TB.Logf("log of %s:\n%s", n.Name(), n.Log())
 	}
-	n.Signal(syscall.SIGCONT)
-	n.Signal(syscall.SIGTERM)
-	select {
-	case <-n.Exited():
-	case <-time.After(15 * time.Second):
-		n.Kill()
-	}
+	n.Kill()
 	for detach(n.Mount) == nil {
 	}
 }
