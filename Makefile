@@ -51,10 +51,11 @@ test-detsim:
 # What is run again as in a container, where the kernel may not pass reads and writes through.
 WITHOUT = TestCopyOf|TestReceiverDies|TestWriter|TestGit|TestTar|TestGoBuild|TestEditors|TestSqlite|TestShells|TestScript
 
+# Three at a time of the tests that bound no time: they wait for processes, links and timers.
 test-integration: build
 	test/setup.sh test
-	$(GO) test -count=1 -timeout 40m -p 1 ./test/integration/...
-	$(GO) test -count=1 -timeout 15m -p 1 ./test/integration -no-passthrough -run '$(WITHOUT)'
+	$(GO) test -count=1 -timeout 40m -p 1 -parallel 3 ./test/integration/...
+	$(GO) test -count=1 -timeout 15m -p 1 -parallel 3 ./test/integration -no-passthrough -run '$(WITHOUT)'
 
 # On a software RDMA device in VMs, one part after the other: the fabric, the rings and the multicast over libibverbs, a cluster with
 # real mounts, and two machines of both kernels on a wire that is recorded. test-long has the first part on the other kernel.
@@ -76,8 +77,8 @@ test-rdma-devices:
 test-long: build
 	test/setup.sh test
 	$(MAKE) test-rdma-devices KERNELS=6.1
-	$(GO) test -count=1 -timeout 120m -p 1 ./test/integration/... -long
-	$(GO) test -count=1 -timeout 120m -p 1 ./test/integration -long -no-passthrough -run '$(WITHOUT)'
+	$(GO) test -count=1 -timeout 120m -p 1 -parallel 1 ./test/integration/... -long
+	$(GO) test -count=1 -timeout 120m -p 1 -parallel 1 ./test/integration -long -no-passthrough -run '$(WITHOUT)'
 
 # Deliberate faults, one at a time, against the suites that should notice; what killed each goes to docs/TESTING.md.
 # RUN=expression picks some by name.
