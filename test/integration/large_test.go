@@ -274,6 +274,7 @@ const perPublishMax = 4096
 
 // Done when 8: deltas above each other are merged, also when nodes die meanwhile: the length of a chain has no end in sight.
 func TestManyFsyncsInARow(t *testing.T) {
+	t.Parallel()
 	m := newImage(t, 3)
 	m.open()
 	rounds := size(4, 10)

@@ -44,6 +44,7 @@ func TestOneComesBackInMidTransferAndTheOtherDies(t *testing.T) {
 
 // G2: both members die and come back at once, before the log notices: cp waits for them.
 func TestEveryMemberRestartsInMidTransfer(t *testing.T) {
+	t.Parallel()
 	c := start(t, cluster.Options{Nodes: 3, Rate: "100mbit"})
 	src := filepath.Join(c.Dir, "image")
 	cluster.Random(t, src, 64<<20, 5)

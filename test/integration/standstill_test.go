@@ -25,6 +25,7 @@ type openFile struct {
 // G2, G4: the node of a program that has files open stands still, or its link is down, until the others have declared it down, and goes on.
 // What the program writes, syncs, closes and links then is on every node under its name; a cp that ran meanwhile ends with 0.
 func TestWriterWasTakenForDead(t *testing.T) {
+	t.Parallel()
 	c := start(t, cluster.Options{Nodes: 4, Rate: "200mbit"})
 	src := filepath.Join(c.Dir, "image")
 	cluster.Random(t, src, size[int64](48<<20, 256<<20), 1)
