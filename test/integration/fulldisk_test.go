@@ -45,7 +45,12 @@ func ownDisk(t *testing.T, n *cluster.Node, bytes int64) {
 	run(t, "mkdir", n.Data)
 	run(t, "mount", "-o", "loop", image, n.Data)
 	t.Cleanup(func() {
-		n.Kill()
+		n.Signal(syscall.SIGTERM) // a mount that is left by a kill keeps files of the disk open
+		select {
+		case <-n.Exited():
+		case <-time.After(15 * time.Second):
+			n.Kill()
+		}
 		if out, err := exec.Command("umount", n.Data).CombinedOutput(); err != nil {
 			t.Errorf("umount %s: %v: %s", n.Data, err, out)
 			exec.Command("umount", "-l", n.Data).Run()

@@ -11,6 +11,7 @@ import (
 
 // G2, G10: files of up to 1 MiB are judged by their progress. What a slow link takes long for fails no close, and nobody is owed anything.
 func TestSmallFilesOnSlowLinks(t *testing.T) {
+	t.Parallel()
 	for _, tc := range []struct {
 		rate         string
 		nodes, files int
@@ -20,6 +21,7 @@ func TestSmallFilesOnSlowLinks(t *testing.T) {
 		{"1mbit", 3, 6, 256 << 10}, // 3 MiB: 25 s
 	} {
 		t.Run(tc.rate, func(t *testing.T) {
+			t.Parallel()
 			c := start(t, cluster.Options{Nodes: tc.nodes, Rate: tc.rate})
 			writer := c.Nodes[0]
 			var copies []*copying
