@@ -12,7 +12,6 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/rdmcfs/rdmcfs/internal/control/admin"
-	"github.com/rdmcfs/rdmcfs/internal/units"
 )
 
 func itoa(n int) string { return strconv.Itoa(n) }
@@ -116,14 +115,6 @@ func TestSharesAreNeverRoundedUpToDone(t *testing.T) {
 	}{{0, 100, 0}, {999999999999, 1000000000000, 99}, {5, 5, 100}, {0, 0, 100}, {6, 5, 100}, {1 << 60, 1 << 61, 50}} {
 		if got := share(c.done, c.all, 100); got != c.want {
 			t.Errorf("%d of %d: %d%%", c.done, c.all, got)
-		}
-	}
-}
-
-func TestSizesForPeople(t *testing.T) {
-	for n, want := range map[int64]string{0: "0 B", 999: "999 B", 1000: "0.98 KiB", 1 << 20: "1.00 MiB", 15 << 30: "15.0 GiB", 999 << 30: "999 GiB", 1 << 62: "4.00 EiB"} {
-		if got := units.Bytes(n); got != want {
-			t.Errorf("%d: %s, want %s", n, got, want)
 		}
 	}
 }

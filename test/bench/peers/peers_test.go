@@ -105,8 +105,8 @@ func compare(t *testing.T, site *site, wanted *regexp.Regexp) {
 	}
 	t.Logf("%s, %d MiB, %d rounds, our blocks %s\n%s", t.Name(), *sizeMiB, *rounds, *block, table(ours, link, rows))
 	for _, r := range rows {
-		if bounds := bench.MedianBounds(r.ratios, confidence); r.moves == "memory" && bounds.High < 1 {
-			t.Errorf("%s is faster: its time is %.3f to %.3f of ours", r.name, bounds.Low, bounds.High)
+		if bounds := medianBounds(r.ratios, confidence); r.moves == "memory" && bounds.high < 1 {
+			t.Errorf("%s is faster: its time is %.3f to %.3f of ours", r.name, bounds.low, bounds.high)
 		}
 		for _, failure := range r.failures {
 			t.Errorf("%s: %s", r.name, failure)

@@ -77,8 +77,8 @@ func (r *row) ratioText() string {
 	if len(r.ratios) == 0 {
 		return "-"
 	}
-	bounds := bench.MedianBounds(r.ratios, confidence)
-	return fmt.Sprintf("%.3f (%.3f to %.3f, %.1f%%)", bench.Median(r.ratios), bounds.Low, bounds.High, 100*bounds.Confidence)
+	bounds := medianBounds(r.ratios, confidence)
+	return fmt.Sprintf("%.3f (%.3f to %.3f, %.1f%%)", bench.Median(r.ratios), bounds.low, bounds.high, 100*bounds.confidence)
 }
 
 func cpuText(perGB float64) string {
