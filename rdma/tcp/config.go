@@ -32,12 +32,6 @@ type Config struct {
 	// machine's. Where it cannot be set the machine's is used: Device.Info tells. Connections that the device
 	// does not open itself should have it before they are connected: see Control.
 	Congestion string
-	// SendBuffer and ReceiveBuffer are SO_SNDBUF and SO_RCVBUF in bytes; 0 leaves the kernel's tuning.
-	SendBuffer, ReceiveBuffer int
-	// NotSentLowat is TCP_NOTSENT_LOWAT in bytes; 0 leaves it off.
-	NotSentLowat int
-	// PacingBytesPerSec is SO_MAX_PACING_RATE; 0 leaves it off.
-	PacingBytesPerSec uint64
 	// InlineBytes is the largest batch that PostSend writes to the socket itself; larger ones go to the
 	// pair's writer goroutine. Default 16 KiB; negative: none.
 	InlineBytes int
@@ -63,9 +57,8 @@ func (c Config) withDefaults() (Config, error) {
 	if len(c.Advertise) > maxHostPort {
 		return c, fmt.Errorf("tcp: advertised address of %d bytes, limit %d", len(c.Advertise), maxHostPort)
 	}
-	if c.HandshakeTimeout < 0 || c.PeerTimeout < 0 || c.ReceiverTimeout < 0 || c.SendBuffer < 0 ||
-		c.ReceiveBuffer < 0 || c.NotSentLowat < 0 {
-		return c, fmt.Errorf("tcp: negative time or size in the configuration")
+	if c.HandshakeTimeout < 0 || c.PeerTimeout < 0 || c.ReceiverTimeout < 0 {
+		return c, fmt.Errorf("tcp: negative time in the configuration")
 	}
 	if c.Log == nil {
 		c.Log = slog.New(slog.DiscardHandler)

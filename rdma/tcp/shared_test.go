@@ -182,8 +182,7 @@ func TestOneSideCannotBeDialled(t *testing.T) {
 // TestCongestionControlIsTold: Info and String tell what the sockets really use.
 func TestCongestionControlIsTold(t *testing.T) {
 	for _, ask := range []string{"", "reno", "default", "no-such-control"} {
-		d := testDevice(t, Config{Congestion: ask, SendBuffer: 1 << 20, ReceiveBuffer: 1 << 20, NotSentLowat: 1 << 17,
-			PacingBytesPerSec: 1 << 30})
+		d := testDevice(t, Config{Congestion: ask})
 		connectBoth(t, pairOf(t, d), pairOf(t, d))
 		got := d.Info().Congestion
 		if got == "" || slices.Contains([]string{"default", "no-such-control"}, got) || !strings.Contains(d.String(), got) {
@@ -194,7 +193,7 @@ func TestCongestionControlIsTold(t *testing.T) {
 }
 
 func TestConfigIsChecked(t *testing.T) {
-	for _, cfg := range []Config{{PeerTimeout: -1}, {SendBuffer: -1}, {Advertise: strings.Repeat("x", maxHostPort+1)}} {
+	for _, cfg := range []Config{{PeerTimeout: -1}, {ReceiverTimeout: -1}, {Advertise: strings.Repeat("x", maxHostPort+1)}} {
 		if _, err := New(cfg); err == nil {
 			t.Errorf("configuration %+v was taken", cfg)
 		}
