@@ -2,7 +2,7 @@
 GO ?= go
 RDMCFS = bin/rdmcfs
 # All packages but those with a target of their own, the slowest first: they take as long as many others.
-UNIT = ./replicate/rdmc ./replicate ./fs $(shell $(GO) list ./... | grep -v -e /test/ -e /internal/detsim$$) ./test/bench/peers ./test/bench/multicast
+UNIT = ./replicate/rdmc ./replicate ./fs ./rdma/mixed ./replicate/rdmc/rendezvous $(shell $(GO) list ./... | grep -v -e /test/ -e /internal/detsim$$) ./test/bench/peers ./test/bench/multicast
 
 .PHONY: release mutants build demo check test test-nodes test-models test-unit test-whole test-schedule test-detsim test-integration test-rdma test-rdma-devices test-long bench bench-peers bench-multicast bench-faults lint clean
 
@@ -13,14 +13,14 @@ build:
 demo: build
 	$(RDMCFS) demo $(if $(FILE),--file "$(FILE)") $(if $(NODES),--nodes $(NODES)) $(if $(ONCE),--once)
 
-# While you work: everything that is quick, and one cluster with real mounts. Under 3 minutes on two processors.
+# While you work: everything that is quick, and one cluster with real mounts.
 check: build lint
 	test/setup.sh test
-	$(GO) test -short -p 4 -timeout 5m $(UNIT)
+	$(GO) test -short -p 4 -timeout 10m $(UNIT)
 	$(GO) test -count=1 -timeout 5m ./test/integration -run 'TestCopyIsEverywhereWhenCpReturns$$'
 
 # Everything that guards a guarantee. docs/TESTING.md says how long each part takes, and why. Real nodes wait for links and timers half of
-# the time. What needs processors only, and knows no real time, has what they leave: at the lowest priority, it takes none from them.
+# the time. What needs processors only, and knows no real time, has what they leave, at the lowest priority.
 test: lint test-unit test-whole
 	$(MAKE) --no-print-directory -j2 -Oline test-nodes test-models
 
