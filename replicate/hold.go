@@ -241,7 +241,10 @@ func (h *hold) begin(follows meta.ContentID, shape content.Shape) *standing {
 }
 
 // begun attaches the message of a group that brings the missing blocks of this epoch.
-func (h *hold) begun(b begin, ann rdmc.Announcement, end *groupEndpoint) error {
+func (h *hold) begun(from meta.NodeID, b begin, ann rdmc.Announcement, end *groupEndpoint) error {
+	if h.root != from {
+		return errors.New("replicate: session of another root")
+	}
 	if b.Epoch != h.s.epoch || h.s.phase != holdReceiving || h.copy == nil {
 		return errors.New("replicate: session is not in this epoch")
 	}
@@ -291,7 +294,7 @@ func (h *hold) standing() standing {
 }
 
 // answer waits until the session has voted or failed, or the time is over.
-func (h *hold) answer(ctx context.Context, f finish) (standing, error) {
+func (h *hold) answer(ctx context.Context, from meta.NodeID, f finish) (standing, error) {
 	wait, stop := h.m.cfg.Clock.After(min(time.Duration(f.WaitMs)*time.Millisecond, pollWaitMax))
 	defer stop()
 	root := f.HasRoot
@@ -301,7 +304,7 @@ func (h *hold) answer(ctx context.Context, f finish) (standing, error) {
 		h.mu.Unlock()
 		withRoot := root
 		st, err := ask(ctx, h, func() standing {
-			if withRoot {
+			if withRoot && h.root == from {
 				h.take(mvRoot{f.Epoch, f.Root})
 			}
 			return h.standing()
@@ -313,7 +316,7 @@ func (h *hold) answer(ctx context.Context, f finish) (standing, error) {
 			return st, nil
 		}
 		if root {
-			root = false // it was taken, which closed changed
+			root = false // if it was taken, that closed changed
 			continue
 		}
 		select {

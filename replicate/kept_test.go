@@ -70,7 +70,7 @@ func TestKeptBlocksAreNoVote(t *testing.T) {
 			t.Fatalf("answers %d with %d blocks before the root's word", st.Status, st.Have.Count())
 		}
 		ctx, cancel := context.WithTimeout(t.Context(), neverComes)
-		got, err := s.member.finish(ctx, finish{Content: id, HasRoot: true, Root: root, WaitMs: 1000})
+		got, err := s.member.finish(ctx, 1, finish{Content: id, HasRoot: true, Root: root, WaitMs: 1000})
 		cancel()
 		if err != nil || got.Status != want {
 			t.Errorf("answers %d, want %d: %s %v", got.Status, want, got.Text, err)

@@ -230,14 +230,14 @@ func (m *Member) begin(ctx context.Context, from meta.NodeID, b begin) error {
 	if h == nil {
 		return errSessionOver
 	}
-	refused, err := ask(ctx, h, func() error { return h.begun(b, ann, end) })
+	refused, err := ask(ctx, h, func() error { return h.begun(from, b, ann, end) })
 	return errors.Join(refused, err)
 }
 
-// finish handles KindFinish.
-func (m *Member) finish(ctx context.Context, f finish) (standing, error) {
+// finish handles KindFinish. It answers any node, but takes the word on the root of the bytes only from the session's root.
+func (m *Member) finish(ctx context.Context, from meta.NodeID, f finish) (standing, error) {
 	if h := m.find(f.Content); h != nil {
-		st, err := h.answer(ctx, f)
+		st, err := h.answer(ctx, from, f)
 		if !errors.Is(err, errSessionOver) {
 			return st, err
 		}

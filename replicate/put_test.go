@@ -1,12 +1,15 @@
 package replicate
 
 import (
+	"context"
 	"errors"
 	"testing"
+	"time"
 
 	"github.com/rdmcfs/rdmcfs/internal/content"
 	"github.com/rdmcfs/rdmcfs/meta"
 	"github.com/rdmcfs/rdmcfs/meta/metatest"
+	"github.com/rdmcfs/rdmcfs/replicate/rdmc"
 )
 
 func TestNoVoteForASmallContentOfAnotherRoot(t *testing.T) {
@@ -62,5 +65,32 @@ func TestSessionIsStoppedByItsRootOnly(t *testing.T) {
 	end(1)
 	if _, err := ask(t.Context(), h, func() holdPhase { return h.s.phase }); !errors.Is(err, errSessionOver) {
 		t.Errorf("stopped by its root: %v", err)
+	}
+}
+
+// What the bytes of a session must be is said by the node that began it, and by no other; no other brings blocks either.
+func TestSessionIsFinishedByItsRootOnly(t *testing.T) {
+	b := randomBytes(1, 2<<20)
+	s, id, _ := keptBlocks(t, b, 0, 1)
+	h := s.member.find(id)
+	right := content.Root(int64(len(b)), []content.Hash{content.Leaf(b[:1<<20]), content.Leaf(b[1<<20:])})
+	for _, root := range [][32]byte{{1}, right} {
+		ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond) // nothing ends the wait for a vote
+		_, err := s.member.finish(ctx, 3, finish{Content: id, HasRoot: true, Root: root, WaitMs: 1000})
+		cancel()
+		known, askErr := ask(t.Context(), h, func() bool { return h.s.rootKnown })
+		if known || askErr != nil || !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("finished by another node than its root: taken %v, %v %v", known, err, askErr)
+		}
+	}
+	err := h.begun(3, begin{Content: id}, rdmc.Announcement{Size: uint64(len(b))}, nil)
+	if err == nil || h.transfer != nil {
+		t.Errorf("blocks are taken from another node than the root: %v", err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), neverComes)
+	defer cancel()
+	st, err := s.member.finish(ctx, 1, finish{Content: id, HasRoot: true, Root: right, WaitMs: 1000})
+	if err != nil || st.Status != statusVoted {
+		t.Errorf("finished by its root: answers %d, want %d: %s %v", st.Status, statusVoted, st.Text, err)
 	}
 }

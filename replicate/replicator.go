@@ -191,7 +191,7 @@ func (r *Replicator) dispatch(ctx context.Context, from meta.NodeID, kind Kind, 
 	case KindAnnounce:
 		return answer(payload, decodeAnnounce, func(m announce) (standing, error) { return r.member.announce(ctx, from, m) })
 	case KindFinish:
-		return answer(payload, decodeFinish, func(m finish) (standing, error) { return r.member.finish(ctx, m) })
+		return answer(payload, decodeFinish, func(m finish) (standing, error) { return r.member.finish(ctx, from, m) })
 	case KindStop:
 		return outcome(payload, decodeStop, func(m stop) error { return r.member.stopped(ctx, from, m) })
 	case KindBegin:

@@ -5,6 +5,10 @@ var inReplicate = []string{replicateTests}
 var ofReplicate = []mutant{
 	{"a root's stop releases a vote", "replicate/membersession.go",
 		"(s.phase == holdReceiving || s.phase == holdRefused) {", "(s.phase == holdReceiving || s.phase == holdRefused || s.phase == holdVoted) {", inReplicate},
+	{"another node's word on the root is taken", "replicate/hold.go",
+		"if withRoot && h.root == from {", "if withRoot {", inReplicate},
+	{"another node's blocks are taken", "replicate/hold.go",
+		"if h.root != from {", "if h.root == 0 {", inReplicate},
 	{"a root's word of an older epoch is taken", "replicate/membersession.go",
 		"if e.epoch != s.epoch {\n\t\treturn nil\n\t}\n\ts.rootKnown", "if e.epoch > s.epoch {\n\t\treturn nil\n\t}\n\ts.rootKnown", inReplicate},
 	{"a vote before every block is here", "replicate/membersession.go",
