@@ -14,6 +14,10 @@ import (
 // pollWaitMax bounds how long a poll may wait at a member.
 const pollWaitMax = 2 * time.Second
 
+// prepareWait is how long an announcement waits for the bytes of its session to be opened before it is answered with preparing. To go on
+// from what an earlier session left takes a while: all of that is read.
+const prepareWait = 500 * time.Millisecond
+
 // epochEnd bounds the wait for the transfer of an older epoch to let go of the bytes.
 const epochEnd = 2 * time.Second
 
@@ -104,6 +108,11 @@ func (h *hold) letGo(discard, patient bool) {
 
 // ask runs f in the session's goroutine and waits for what it returns. When ctx ends first f may still run.
 func ask[T any](ctx context.Context, h *hold, f func() T) (T, error) {
+	return askUntil(ctx, h, nil, f)
+}
+
+// askUntil is ask that waits no longer than until late comes: then the error is errLate, and f still runs.
+func askUntil[T any](ctx context.Context, h *hold, late <-chan time.Time, f func() T) (T, error) {
 	done := make(chan T, 1)
 	h.post(func() { done <- f() })
 	var none T
@@ -111,6 +120,8 @@ func ask[T any](ctx context.Context, h *hold, f func() T) (T, error) {
 	case v := <-done:
 		return v, nil
 	case <-h.over:
+	case <-late:
+		return none, errLate
 	case <-ctx.Done():
 		return none, ctx.Err()
 	}
@@ -122,7 +133,10 @@ func ask[T any](ctx context.Context, h *hold, f func() T) (T, error) {
 	}
 }
 
-var errSessionOver = errors.New("replicate: session is over")
+var (
+	errSessionOver = errors.New("replicate: session is over")
+	errLate        = errors.New("replicate: session has not answered yet")
+)
 
 // take steps the machine and carries out what it says.
 func (h *hold) take(ev memberEvent) {

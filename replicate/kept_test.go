@@ -5,6 +5,7 @@ import (
 	"errors"
 	"slices"
 	"testing"
+	"time"
 
 	"github.com/rdmcfs/rdmcfs/internal/content"
 	"github.com/rdmcfs/rdmcfs/meta"
@@ -135,5 +136,60 @@ func TestKeptBlocksMakeRoom(t *testing.T) {
 	}
 	if err := recv.Discard(); err != nil {
 		t.Error(err)
+	}
+}
+
+// slowStore begins contents only when it may.
+type slowStore struct {
+	Store
+	begun, may chan struct{}
+}
+
+func (s *slowStore) BeginFrom(id, left content.ID, shape content.Shape) (*content.Receiving, bool, error) {
+	close(s.begun)
+	<-s.may
+	return s.Store.BeginFrom(id, left, shape)
+}
+
+// lateClock is a clock whose waits end when the test says so.
+type lateClock struct {
+	systemClock
+	late chan time.Time
+}
+
+func (c *lateClock) After(time.Duration) (<-chan time.Time, func()) { return c.late, func() {} }
+
+// An announcement is answered while the blocks that were kept are still being read; asked again, the member is ready with them.
+func TestAnnouncementIsAnsweredWhileKeptBlocksAreRead(t *testing.T) {
+	c := metatest.New(t, 3)
+	s, store := storingNode(t, c, 2)
+	slow := &slowStore{Store: store, begun: make(chan struct{}), may: make(chan struct{})}
+	late := &lateClock{late: make(chan time.Time)}
+	s.member.cfg.Store, s.member.cfg.Clock = slow, late
+	shape, err := content.Shape{Size: 2 << 20}.AppendBinary(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), neverComes)
+	defer cancel()
+	a := announce{Content: c.Session(1), Epoch: 1, Shape: shape}
+	var st standing
+	answered := make(chan struct{})
+	go func() {
+		defer close(answered)
+		st, err = s.member.announce(ctx, 1, a)
+	}()
+	<-slow.begun
+	select {
+	case late.late <- time.Time{}:
+	case <-ctx.Done():
+	}
+	<-answered
+	if err != nil || st.Status != statusPreparing || st.Epoch != 1 {
+		t.Errorf("answers %d in epoch %d while it reads: %v", st.Status, st.Epoch, err)
+	}
+	close(slow.may)
+	if st, err = s.member.announce(ctx, 1, a); err != nil || st.Status != statusReady {
+		t.Errorf("answers %d when asked again: %v", st.Status, err)
 	}
 }

@@ -148,7 +148,12 @@ func (m *Member) announce(ctx context.Context, from meta.NodeID, a announce) (st
 		refused.Text = err.Error()
 		return refused, nil
 	}
-	st, err = ask(ctx, h, func() standing { return h.join(from, a, shape) })
+	late, stop := m.cfg.Clock.After(prepareWait)
+	defer stop()
+	st, err = askUntil(ctx, h, late, func() standing { return h.join(from, a, shape) })
+	if errors.Is(err, errLate) {
+		return standing{Content: a.Content, Epoch: a.Epoch, Status: statusPreparing}, nil
+	}
 	if !errors.Is(err, errSessionOver) {
 		return st, err
 	}

@@ -38,14 +38,14 @@ func (s *rootSession) ejectUnanswered(now time.Time) []rootAction {
 	if s.count(memberAsked) == s.liveCount() && s.count(memberVoted) == 0 {
 		wait *= 3 // nobody has answered: the fault may be ours
 	}
-	if now.Sub(s.began) < wait {
-		return nil
-	}
 	var list []suspect
 	for _, m := range s.members {
-		if m.phase == memberAsked {
+		if m.phase == memberAsked && now.Sub(m.heard) >= wait {
 			list = append(list, suspect{m.node, meta.OwedUnreachable})
 		}
+	}
+	if len(list) == 0 {
+		return nil
 	}
 	return s.out(now, nil, list, "no answer to the announcement")
 }

@@ -201,6 +201,8 @@ func (s *rootSession) onAnswer(now time.Time, e evAnswer) []rootAction {
 		}
 	case statusVoted:
 		m.phase, s.moved, s.gained = memberVoted, now, now
+	case statusPreparing:
+		return []rootAction{actAnnounce{m.node, s.epoch}} // it answers after a while
 	default:
 		return s.out(now, nil, []suspect{{m.node, owedReasonOf(e.standing)}}, e.Text)
 	}

@@ -387,6 +387,27 @@ func TestChecksAreComparedWithThoseOfTheOthers(t *testing.T) {
 	}
 }
 
+// A member that reads what an earlier session left says so each time it is asked, and is not taken for silent. One that stops saying so is.
+func TestMemberThatPreparesIsWaitedFor(t *testing.T) {
+	s, now := newTestSession(2, 4)
+	s.step(now, ready(2, 0, 4))
+	for range 16 {
+		now = now.Add(500 * time.Millisecond)
+		acts := s.step(now, evAnswer{3, standing{Status: statusPreparing}})
+		if !slices.Contains(acts, rootAction(actAnnounce{3, 0})) {
+			t.Fatalf("a member that prepares is not asked again: %v", acts)
+		}
+		s.step(now, evTick{})
+	}
+	if m := s.member(3); m.phase != memberAsked || s.epoch != 0 {
+		t.Fatalf("the member that prepares is %v in epoch %d: %s", m.phase, s.epoch, m.text)
+	}
+	s.step(now.Add(3*time.Second), evTick{})
+	if m := s.member(3); m.phase != memberOut || m.reason != meta.OwedUnreachable {
+		t.Errorf("a member that says nothing any more is %v, reason %d", m.phase, m.reason)
+	}
+}
+
 // A member answered the announcement of an epoch that is over: it is not in the present one yet.
 func TestAnswerOfAnOlderEpochIsNotHeard(t *testing.T) {
 	s, now := newTestSession(2, 4)

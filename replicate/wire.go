@@ -60,6 +60,7 @@ const (
 	statusVoted                       // stored, durable: a vote
 	statusRefused                     // not taken, with a reason
 	statusGone                        // the log has decided that nobody wants this content
+	statusPreparing                   // announce: what was left here is being looked at; announce it again
 	statusMax
 )
 

@@ -2,6 +2,7 @@ package content
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"testing"
 )
@@ -55,6 +56,30 @@ func TestBeginFrom(t *testing.T) {
 		}
 		must(t, errors.Join(got.Close(), s.Close()))
 	}
+}
+
+// Blocks that were not looked at in time are missing; those that are there can still be brought.
+func TestLeftBlocksOutOfTimeAreMissing(t *testing.T) {
+	s := openStore(t, t.TempDir(), Options{})
+	want := randomBytes(1, 3*BlockBytes)
+	r, err := s.Begin(testID(1), Shape{Size: int64(len(want))})
+	must(t, err)
+	must(t, r.WriteBlock(1, blockOf(want, 1), nil))
+	must(t, r.Close())
+	r, err = s.Resume(testID(1))
+	must(t, err)
+	r.have, r.missing = NewBitmap(3), 3
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	must(t, r.verifyLeft(ctx))
+	if r.Missing() != 3 {
+		t.Errorf("%d blocks are missing without a look", r.Missing())
+	}
+	must(t, r.verifyLeft(t.Context()))
+	if r.Missing() != 2 || !r.Has(1) {
+		t.Errorf("%d blocks are missing after a look", r.Missing())
+	}
+	must(t, errors.Join(r.Discard(), s.Close()))
 }
 
 func blockOf(b []byte, i int64) []byte { return b[i*BlockBytes:][:blockLen(int64(len(b)), i)] }

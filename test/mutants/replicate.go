@@ -9,6 +9,8 @@ var ofReplicate = []mutant{
 		"if withRoot && h.root == from {", "if withRoot {", inReplicate},
 	{"another node's blocks are taken", "replicate/hold.go",
 		"if h.root != from {", "if h.root == 0 {", inReplicate},
+	{"a member that prepares is taken for silent", "replicate/rootclock.go",
+		"m.phase == memberAsked && now.Sub(m.heard) >= wait {", "m.phase == memberAsked && now.Sub(s.began) >= wait {", inReplicate},
 	{"a root's word of an older epoch is taken", "replicate/membersession.go",
 		"if e.epoch != s.epoch {\n\t\treturn nil\n\t}\n\ts.rootKnown", "if e.epoch > s.epoch {\n\t\treturn nil\n\t}\n\ts.rootKnown", inReplicate},
 	{"a vote before every block is here", "replicate/membersession.go",
