@@ -3,6 +3,7 @@ package replicate
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"os"
@@ -414,6 +415,50 @@ func TestDamagedBlockIsMendedFromAnotherHolder(t *testing.T) {
 	if n.rep.Counters().Mended != 1 {
 		t.Errorf("counters %+v", n.rep.Counters())
 	}
+}
+
+// What is damaged here is mended where it lies when it is brought again. With no other holder, its right blocks stay.
+func TestDamagedContentStaysUntilItIsMended(t *testing.T) {
+	c := newCluster(t, 3, 1)
+	b := randomBytes(4, 3<<20)
+	out, err := c.node(1).publish(c.create(1, "f"), meta.ContentID{}, b)
+	if err != nil {
+		t.Fatal(err)
+	}
+	n := c.node(2)
+	c.eventually("committed", func() bool { return n.heldHere(out.Content) })
+	n.tuning.Stuck = 300 * time.Millisecond // for reads that no holder answers
+	n.stop()
+	n.start()
+	damage(t, n.dir, out.Content)
+	if d, err := n.store.Check(t.Context(), storeID(out.Content)); err != nil || d == nil {
+		t.Fatalf("the damage is not found: %v %v", d, err)
+	}
+	m, shape := n.rep.member, content.Shape{Size: int64(len(b))}
+	c.node(1).stop()
+	c.node(3).stop()
+	if _, err := m.beginStore(out.Content, meta.ContentID{}, shape); !errors.Is(err, errNoHolder) {
+		t.Errorf("without other holders: %v", err)
+	}
+	r, err := n.store.Open(storeID(out.Content))
+	if err != nil {
+		t.Fatalf("what was right is gone: %v", err)
+	}
+	right := 0
+	for i := range 3 {
+		if _, err := r.ReadAt(make([]byte, content.BlockBytes), int64(i)*content.BlockBytes); err == nil {
+			right++
+		}
+	}
+	if err := r.Close(); err != nil || right != 2 {
+		t.Errorf("%d of 2 right blocks are left: %v", right, err)
+	}
+	c.node(1).start()
+	c.eventually("mended", func() bool {
+		_, err := m.beginStore(out.Content, meta.ContentID{}, shape)
+		return errors.Is(err, content.ErrExists) && !m.damaged(out.Content)
+	})
+	n.wantBytes(out.Content, b)
 }
 
 func TestLostContentIsToldAndBroughtAnew(t *testing.T) {

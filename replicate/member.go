@@ -189,7 +189,8 @@ func (m *Member) damaged(id meta.ContentID) bool {
 	return err != nil || info.Damaged || !m.cfg.Store.Whole(storeID(id), info.Size)
 }
 
-// beginStore opens the bytes of a session, in place of what a session of another shape or damage left.
+// beginStore opens the bytes of a session, in place of what a session of another shape or damage left. A stored content is mended where
+// it lies, which ends with ErrExists. It is deleted only if it can't be mended though the other holders answer.
 func (m *Member) beginStore(id, follows meta.ContentID, shape content.Shape) (*content.Receiving, error) {
 	sid := storeID(id)
 	recv, _, err := m.cfg.Store.BeginFrom(sid, storeID(follows), shape)
@@ -201,6 +202,16 @@ func (m *Member) beginStore(id, follows meta.ContentID, shape content.Shape) (*c
 		errors.Is(err, content.ErrExists) && state == content.Committed && m.damaged(id)
 	if !again {
 		return recv, err
+	}
+	if state == content.Committed {
+		mended := m.mendBlocks(m.ctx, id)
+		if mended == nil && !m.damaged(id) {
+			return nil, err
+		}
+		if errors.Is(mended, errNoHolder) || m.ctx.Err() != nil {
+			return nil, mended // what is right here may be the last of it
+		}
+		m.cfg.Logger.Warn("damaged content is fetched anew", "content", id, "err", mended)
 	}
 	if err := m.cfg.Store.Delete(sid); err != nil {
 		return nil, err

@@ -65,7 +65,10 @@ func (m *Member) missing(id meta.ContentID) {
 	}
 }
 
-var errUnmendable = errors.New("replicate: not to be mended block by block")
+var (
+	errUnmendable = errors.New("replicate: not to be mended block by block")
+	errNoHolder   = errors.New("replicate: no other holder has what is damaged here")
+)
 
 func (m *Member) mendBlocks(ctx context.Context, id meta.ContentID) error {
 	damage, err := m.cfg.Store.Check(ctx, storeID(id))
@@ -80,15 +83,15 @@ func (m *Member) mendBlocks(ctx context.Context, id meta.ContentID) error {
 	}
 	r, err := m.remote.open(ctx, id, m.cfg.Self().Node)
 	if err != nil {
-		return err
+		return errors.Join(errNoHolder, err)
 	}
 	defer r.Close()
 	for _, i := range damage.Blocks {
 		block, err := r.block(ctx, i)
-		if err == nil {
-			err = m.cfg.Store.Mend(ctx, storeID(id), i, block)
-		}
 		if err != nil {
+			return errors.Join(errNoHolder, err)
+		}
+		if err := m.cfg.Store.Mend(ctx, storeID(id), i, block); err != nil {
 			return err
 		}
 	}

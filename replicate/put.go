@@ -84,12 +84,16 @@ func (m *Member) known(id meta.ContentID, root [32]byte) bool {
 // putStore stores a small content durably and checks its root.
 func (m *Member) putStore(it *putItem) error {
 	id := storeID(it.Content)
-	if it.Published && m.committedDamaged(it.Content) {
+	plain := len(it.Shape) == 0
+	if plain && it.Published && m.committedDamaged(it.Content) {
+		if contentRoot(it.Bytes) != it.Root {
+			return content.ErrMismatch // what is here stays until right bytes have come
+		}
 		if err := m.cfg.Store.Delete(id); err != nil {
 			return err
 		}
 	}
-	if len(it.Shape) > 0 {
+	if !plain {
 		return m.putShaped(it)
 	}
 	root, err := m.cfg.Store.Put(m.ctx, id, content.Shape{Size: int64(len(it.Bytes))}, bytes.NewReader(it.Bytes))

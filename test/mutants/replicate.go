@@ -11,6 +11,8 @@ var ofReplicate = []mutant{
 		"if h.root != from {", "if h.root == 0 {", inReplicate},
 	{"a member that prepares is taken for silent", "replicate/rootclock.go",
 		"m.phase == memberAsked && now.Sub(m.heard) >= wait {", "m.phase == memberAsked && now.Sub(s.began) >= wait {", inReplicate},
+	{"what is damaged is deleted before it is brought again", "replicate/member.go",
+		"if errors.Is(mended, errNoHolder) || m.ctx.Err() != nil {", "if m.ctx.Err() != nil {", inReplicate},
 	{"a root's word of an older epoch is taken", "replicate/membersession.go",
 		"if e.epoch != s.epoch {\n\t\treturn nil\n\t}\n\ts.rootKnown", "if e.epoch > s.epoch {\n\t\treturn nil\n\t}\n\ts.rootKnown", inReplicate},
 	{"a vote before every block is here", "replicate/membersession.go",
