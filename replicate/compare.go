@@ -114,7 +114,7 @@ func (m *Member) claimOrphan(id meta.ContentID) {
 	if err != nil || c.Inline || !m.placed(id) || m.assigned(c) || !m.cfg.Store.Whole(storeID(id), c.Size) {
 		return
 	}
-	if holders, err := m.cfg.Names.Holders(id); err == nil && len(holders) == 0 {
+	if m.nowhere(id) {
 		m.cfg.Logger.Warn("a content that no other node holds is here", "content", id)
 		m.held.add(id)
 	}
@@ -128,7 +128,7 @@ func (m *Member) stillLost(id meta.ContentID) bool {
 		return !isNotFound(err)
 	}
 	holds, err := m.cfg.Names.Holds(m.cfg.Self().Node, id)
-	return (err != nil || holds) && !m.cfg.Store.Whole(storeID(id), c.Size)
+	return (err != nil || holds || m.nowhere(id)) && !m.cfg.Store.Whole(storeID(id), c.Size)
 }
 
 // sound reports whether what the store has of an owed content may be reported as held. One that was given up as lost is

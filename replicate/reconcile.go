@@ -13,6 +13,7 @@ const (
 	reconcileEvery  = time.Second
 	reconcilePage   = 1024
 	reconcileReport = 4 * reportBatch // reports of one pass
+	nowhereLooks    = 256             // contents of a backlog that are looked for on other nodes in one pass
 	mendEvery       = 5 * time.Second
 	mergeDepth      = 8 // deltas above each other that are merged in the background
 )
@@ -27,7 +28,7 @@ type standingBook struct {
 // lost with a process are made again, and how a backlog shrinks from below.
 func (m *Member) takeStock(n meta.Node, index uint64) (b standingBook, err error) {
 	b.upTo = index
-	blocked := false
+	blocked, looks := false, 0
 	damaged := make(map[content.ID]bool)
 	for _, id := range m.cfg.Store.Damaged() {
 		damaged[id] = true
@@ -41,8 +42,13 @@ func (m *Member) takeStock(n meta.Node, index uint64) (b standingBook, err error
 		for _, o := range page {
 			backlog := inBacklog(n, o.Published)
 			lacks := damaged[storeID(o.Content)] || !m.hasWhole(o.Content) || !m.sound(o)
-			if (lacks && (backlog || o.Since == 0) || o.Unplaced) && !blocked {
-				// No row remembers what a change of the members brought. It stays owed until its own report is in the log.
+			if lacks && o.Since == 0 && backlog && !o.Unplaced && looks < nowhereLooks {
+				if looks++; m.nowhere(o.Content) {
+					m.lost.add(o.Content) // it gets a row of its own, and the backlog no longer waits for it
+				}
+			}
+			if (lacks && o.Since == 0 || o.Unplaced) && !blocked {
+				// No row remembers this, or what a change of the members brought. It stays owed until its own report is in the log.
 				blocked, b.upTo = true, min(index, o.Published-1)
 			}
 			switch {
@@ -53,6 +59,12 @@ func (m *Member) takeStock(n meta.Node, index uint64) (b standingBook, err error
 		}
 		after = page[len(page)-1].Published
 	}
+}
+
+// nowhere reports whether no node is believed to hold a content any more.
+func (m *Member) nowhere(id meta.ContentID) bool {
+	holders, err := m.cfg.Names.Holders(id)
+	return err == nil && len(holders) == 0
 }
 
 func inBacklog(n meta.Node, index uint64) bool {

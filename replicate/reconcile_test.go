@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"os"
 	"path/filepath"
+	"slices"
 	"testing"
 	"time"
 
@@ -106,5 +107,56 @@ func TestLostContentIsReadBeforeItIsReported(t *testing.T) {
 	s.Reconcile()
 	if held := s.Held(); len(held) != 1 || held[0] != id {
 		t.Errorf("reported as held: %v, want %v", held, id)
+	}
+}
+
+// A content whose holders have all lost it, or left, is told to the log as lost by a node that joined later. All else in that node's
+// backlog is settled without it, and it stays owed and listed as lost.
+func TestBacklogDoesNotWaitForWhatNoNodeHas(t *testing.T) {
+	db := meta.OpenMemory()
+	c := metatest.Over(t, db, 2)
+	b := randomBytes(1, 1<<20)
+	before, gone, after := c.Session(1), c.Session(1), c.Session(1)
+	for _, id := range []meta.ContentID{before, gone, after} {
+		publishFor(c, id, b, 1, 2)
+	}
+	for _, n := range []meta.NodeID{1, 2} {
+		c.Do(n, &meta.Unheld{Node: n, Contents: []meta.ContentID{gone}, Reason: meta.OwedLost})
+	}
+	joined := c.Join("n3")
+	c.Boot(joined)
+	store, err := content.Open(t.TempDir(), content.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = store.Close() })
+	s, ops := steppedNode(t, c, joined, store, &handClock{now: time.Unix(1, 0)})
+	bringWhole(t, store, "", before, b)
+	bringWhole(t, store, "", after, b)
+	s.Reconcile()
+	lost := s.member.lost.take()
+	if !slices.Equal(lost, []meta.ContentID{gone}) {
+		t.Fatalf("told as lost: %v, want %v", lost, gone)
+	}
+	c.Do(joined, &meta.Unheld{Node: joined, Contents: lost, Reason: meta.OwedLost})
+	s.member.lost.done(lost)
+	*ops = nil
+	s.Reconcile()
+	for _, op := range *ops {
+		c.Do(joined, op)
+	}
+	n, err := c.DB.Node(joined)
+	if err != nil || len(n.Backlog) != 0 {
+		t.Errorf("the backlog is still %v: %v", n.Backlog, err)
+	}
+	owed, err := c.DB.OwedTo(joined, 0, 10)
+	if err != nil || len(owed) != 1 || owed[0].Content != gone || owed[0].Reason != meta.OwedLost {
+		t.Errorf("owed: %v %v", owed, err)
+	}
+	if list, err := db.Nowhere(10); err != nil || len(list) != 1 || list[0].ID != gone {
+		t.Errorf("on no node: %v %v", list, err)
+	}
+	if again := s.member.lost.take(); len(again) != 0 {
+		t.Errorf("told again: %v", again)
 	}
 }

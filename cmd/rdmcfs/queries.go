@@ -363,6 +363,9 @@ func (c *waitCmd) Run(a *app) error {
 	if c.JSON {
 		err = a.printJSON(res)
 	}
+	if res.Lost > 0 {
+		terminal.Printf(a.err, "no node has the bytes of %s any more; these are not waited for: see 'rdmcfs status'\n", countText(res.Lost, "content"))
+	}
 	if res.Done || err != nil {
 		return err
 	}

@@ -437,9 +437,9 @@ func (n *node) wait(ctx context.Context, req admin.WaitRequest) (admin.WaitResul
 	tick := time.NewTicker(waitPoll)
 	defer tick.Stop()
 	for {
-		owed, err := n.stillOwed(req)
+		owed, lost, err := n.stillOwed(req)
 		if err != nil || len(owed) == 0 {
-			return admin.WaitResult{Done: err == nil}, err
+			return admin.WaitResult{Done: err == nil, Lost: lost}, err
 		}
 		select {
 		case <-ctx.Done():
@@ -447,22 +447,27 @@ func (n *node) wait(ctx context.Context, req admin.WaitRequest) (admin.WaitResul
 		case <-n.ctx.Done():
 			return admin.WaitResult{}, admin.Errorf(admin.CodeUnavailable, "the node ends")
 		case <-over:
-			return admin.WaitResult{Nodes: owed}, nil
+			return admin.WaitResult{Nodes: owed, Lost: lost}, nil
 		case <-tick.C:
 		}
 	}
 }
 
-func (n *node) stillOwed(req admin.WaitRequest) ([]admin.Node, error) {
+// stillOwed lists the nodes that a wait waits for, and counts what no node has any more.
+func (n *node) stillOwed(req admin.WaitRequest) (out []admin.Node, lost int, err error) {
 	nodes, err := n.nodeStatus(n.raft.status())
 	if err != nil {
-		return nil, err
+		return nil, 0, err
+	}
+	nowhere, err := n.db.Nowhere(nowhereMost)
+	if err != nil {
+		return nil, 0, err
 	}
 	lacking := func(admin.Node) bool { return true }
 	if req.Path != "" {
 		w, err := n.where(n.ctx, admin.WhereRequest{Path: req.Path})
 		if err != nil {
-			return nil, err
+			return nil, 0, err
 		}
 		lacks := map[uint32]bool{}
 		for _, h := range w.Holders {
@@ -470,13 +475,41 @@ func (n *node) stillOwed(req admin.WaitRequest) ([]admin.Node, error) {
 		}
 		lacking = func(line admin.Node) bool { return lacks[line.ID] }
 	}
-	var out []admin.Node
 	for _, line := range nodes {
-		if line.OwedCount > 0 && asked(req.Nodes, line.ID) && lacking(line) {
-			out = append(out, line)
+		if line.OwedCount == 0 || !asked(req.Nodes, line.ID) || !lacking(line) {
+			continue
+		}
+		if req.Path == "" {
+			if only, err := owedLostOnly(n.db, line, nowhere); only || err != nil {
+				if err != nil {
+					return nil, 0, err
+				}
+				continue
+			}
+		}
+		out = append(out, line)
+	}
+	return out, len(nowhere), nil
+}
+
+// owedLostOnly reports whether a node is owed nothing but contents that no node has.
+func owedLostOnly(db interface {
+	OwedTo(meta.NodeID, uint64, int) ([]meta.Owed, error)
+}, line admin.Node, nowhere []meta.Content) (bool, error) {
+	if line.OwedCount > len(nowhere) {
+		return false, nil
+	}
+	lost := make(map[meta.ContentID]bool, len(nowhere))
+	for _, c := range nowhere {
+		lost[c.ID] = true
+	}
+	owed, err := db.OwedTo(meta.NodeID(line.ID), 0, len(nowhere)+1)
+	for _, o := range owed {
+		if !lost[o.Content] {
+			return false, err
 		}
 	}
-	return out, nil
+	return err == nil, err
 }
 
 func asked(nodes []uint32, id uint32) bool {

@@ -265,6 +265,8 @@ type WaitRequest struct {
 type WaitResult struct {
 	Done  bool   `json:"done"`
 	Nodes []Node `json:"nodes"` // still owed something
+	// Lost counts contents that no node has any more. They are owed for ever and not waited for, unless a path was given.
+	Lost int `json:"lost,omitempty"`
 }
 
 // TokenRequest makes a join token.
