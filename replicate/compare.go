@@ -1,6 +1,7 @@
 package replicate
 
 import (
+	"bytes"
 	"context"
 	"slices"
 	"sync"
@@ -37,14 +38,17 @@ func (m *Member) compare(ctx context.Context) {
 		return
 	}
 	here := m.cfg.Store.List(content.Committed)
-	slices.SortFunc(here, func(a, b content.ID) int { return slices.Compare(a[:], b[:]) })
-	var after meta.ContentID
-	lacking, bytes := 0, int64(0)
-	for ctx.Err() == nil {
-		page, next, err := m.cfg.Names.Believed(self.Node, after, comparePage)
-		if err != nil {
-			m.cfg.Logger.Warn("compare store and log", "err", err)
+	slices.SortFunc(here, func(a, b content.ID) int { return bytes.Compare(a[:], b[:]) })
+	lacking, size := 0, int64(0)
+	for read := m.believed(meta.ContentID{}); ctx.Err() == nil; {
+		p := <-read
+		page, next := p.list, p.next
+		if p.err != nil {
+			m.cfg.Logger.Warn("compare store and log", "err", p.err)
 			return
+		}
+		if !next.IsZero() {
+			read = m.believed(next) // while the files of this page are looked at
 		}
 		missing := m.lacking(ctx, page)
 		if ctx.Err() != nil {
@@ -52,18 +56,36 @@ func (m *Member) compare(ctx context.Context) {
 		}
 		for _, c := range missing {
 			m.lost.add(c.ID)
-			lacking, bytes = lacking+1, bytes+c.Size
+			lacking, size = lacking+1, size+c.Size
 		}
 		here = m.claim(here, page, next)
-		if after = next; next.IsZero() {
+		if next.IsZero() {
 			m.compared.done = due
 			break
 		}
 	}
 	if lacking > 0 {
 		m.cfg.Logger.Error("contents are missing here that the log holds to be here: they are fetched from other nodes",
-			"contents", lacking, "bytes", bytes)
+			"contents", lacking, "bytes", size)
 	}
+}
+
+// believedPage is a page of what the log believes this node to have.
+type believedPage struct {
+	list []meta.Content
+	next meta.ContentID
+	err  error
+}
+
+// believed reads the page after a content in the background. The channel has room for it.
+func (m *Member) believed(after meta.ContentID) <-chan believedPage {
+	out := make(chan believedPage, 1)
+	go func() {
+		var p believedPage
+		p.list, p.next, p.err = m.cfg.Names.Believed(m.cfg.Self().Node, after, comparePage)
+		out <- p
+	}()
+	return out
 }
 
 // lacking lists the contents of a page whose files are not here whole. It looks at many at once: they lie anywhere on the disk. The

@@ -2,6 +2,9 @@ package replicate
 
 import (
 	"context"
+	"errors"
+	"flag"
+	"fmt"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -282,4 +285,57 @@ func BenchmarkCompare(b *testing.B) {
 	for b.Loop() {
 		compareMany(1_000_000, func() {})
 	}
+}
+
+var compareContents = flag.Int("compare.contents", 20_000, "contents of BenchmarkStart")
+
+// BenchmarkStart is the comparison of store and log at a start, with the state in badger and two files for each content. With TMPDIR on
+// tmpfs it shows what the processor needs. The opening of the store, which reads the names of all files, is counted apart.
+func BenchmarkStart(b *testing.B) {
+	db, dir := owedState(b, *compareContents), b.TempDir()
+	var page []meta.Content
+	for after := (meta.ContentID{}); ; {
+		list, next, err := db.Believed(1, after, comparePage)
+		if err != nil {
+			b.Fatal(err)
+		}
+		page = append(page, list...)
+		if after = next; next.IsZero() {
+			break
+		}
+	}
+	for _, c := range page { // names and lengths are all that is looked at
+		id := storeID(c.ID)
+		path := filepath.Join(dir, "held", fmt.Sprintf("%02x", content.Checksum(id[:len(id)-1])%256), id.String())
+		err := os.MkdirAll(filepath.Dir(path), 0o700)
+		for suffix, bytes := range map[string]int64{".meta": 1000, ".data": c.Size} {
+			err = errors.Join(err, os.WriteFile(path+suffix, nil, 0o600), os.Truncate(path+suffix, bytes))
+		}
+		if err != nil {
+			b.Fatal(err)
+		}
+	}
+	var opened, compared time.Duration
+	for b.Loop() {
+		began := time.Now()
+		store, err := content.Open(dir, content.Options{})
+		if err != nil {
+			b.Fatal(err)
+		}
+		opened += time.Since(began)
+		began = time.Now()
+		m := newMember(Config{Names: db, Store: store, Logger: slog.New(slog.DiscardHandler),
+			Self: func() meta.Lease { return meta.Lease{Node: 1, Incarnation: 1} }}, nil)
+		m.compare(b.Context())
+		compared += time.Since(began)
+		if m.compared.done == 0 || len(m.lost.set) != 0 || len(page) != *compareContents {
+			b.Fatalf("of %d contents %d are missing", len(page), len(m.lost.set))
+		}
+		m.stop()
+		if err := store.Close(); err != nil {
+			b.Fatal(err)
+		}
+	}
+	b.ReportMetric(opened.Seconds()/float64(b.N), "s-to-open")
+	b.ReportMetric(compared.Seconds()/float64(b.N), "s-to-compare")
 }

@@ -55,6 +55,10 @@ func (s *Store) shardDir(id ID) string {
 
 // sidecarPath is where the sidecar of a content in a state lies.
 func (s *Store) sidecarPath(id, base ID, state State) string {
+	return filepath.Join(s.shardDir(id), sidecarName(id, base, state))
+}
+
+func sidecarName(id, base ID, state State) string {
 	name := id.String()
 	if !base.IsZero() {
 		name += "+" + base.String()
@@ -67,7 +71,7 @@ func (s *Store) sidecarPath(id, base ID, state State) string {
 	case Committed:
 		name += suffixMeta
 	}
-	return filepath.Join(s.shardDir(id), name)
+	return name
 }
 
 // foldPath is where the sidecar of a new form of a content lies while it is made.
@@ -78,10 +82,14 @@ func (s *Store) foldPath(id, base ID) string {
 // streamPath is where the stream of a content lies if it is not inline. A delta's names its base, so that the
 // forms of one content over different bases do not meet.
 func (s *Store) streamPath(id, base ID) string {
+	return filepath.Join(s.shardDir(id), streamName(id, base))
+}
+
+func streamName(id, base ID) string {
 	if base.IsZero() {
-		return filepath.Join(s.shardDir(id), id.String()+suffixData)
+		return id.String() + suffixData
 	}
-	return filepath.Join(s.shardDir(id), id.String()+"+"+base.String()+suffixDelta)
+	return id.String() + "+" + base.String() + suffixDelta
 }
 
 // heldName is a parsed file name of a held directory.

@@ -46,6 +46,8 @@ type Store struct {
 	drained chan struct{} // closed when open gets 0 after Close
 
 	shards [heldDirs]atomic.Bool // directories that are there, durably
+	// handles are open directories, for looks at many files; nil until the first look. They are closed when the store is given free.
+	handles [heldDirs]atomic.Pointer[openDir]
 
 	space spaceBook
 	stage stagingBook
@@ -174,6 +176,11 @@ func (s *Store) Close() error {
 
 // releaseLocked gives the directory free.
 func (s *Store) releaseLocked() {
+	for i := range s.handles {
+		if h := s.handles[i].Swap(nil); h != nil {
+			_ = h.file.Close() // a directory that was only looked through
+		}
+	}
 	_ = s.lock.Close() // closing the descriptor drops the flock; nothing was written to it
 	close(s.drained)
 }

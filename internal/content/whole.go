@@ -4,6 +4,8 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
+	"syscall"
 
 	"golang.org/x/sys/unix"
 )
@@ -75,8 +77,7 @@ func (s *Store) wholeLayer(id ID, size int64) (base ID, ok bool) {
 
 // lookAtFiles compares the lengths of a content's files with what they should be.
 func (s *Store) lookAtFiles(id, base ID, state State, size int64) error {
-	sidecar := s.sidecarPath(id, base, state)
-	bytes, err := fileLength(sidecar)
+	bytes, err := s.fileLength(id, sidecarName(id, base, state))
 	if err == nil && bytes < headerBytes {
 		err = fmt.Errorf("content: sidecar of %s: %d bytes: %w", id, bytes, ErrCorrupt)
 	}
@@ -85,7 +86,7 @@ func (s *Store) lookAtFiles(id, base ID, state State, size int64) error {
 	}
 	want := size
 	if size < 0 || !base.IsZero() {
-		h, err := readHeader(sidecar, id)
+		h, err := readHeader(s.sidecarPath(id, base, state), id)
 		if err != nil || h.has(flagInline) {
 			return err
 		}
@@ -93,9 +94,9 @@ func (s *Store) lookAtFiles(id, base ID, state State, size int64) error {
 			want = h.streamBytes
 		}
 	}
-	bytes, err = fileLength(s.streamPath(id, base))
+	bytes, err = s.fileLength(id, streamName(id, base))
 	if errors.Is(err, os.ErrNotExist) && base.IsZero() {
-		if h, herr := readHeader(sidecar, id); herr == nil && h.has(flagInline) {
+		if h, herr := readHeader(s.sidecarPath(id, base, state), id); herr == nil && h.has(flagInline) {
 			return nil // few bytes between holes
 		}
 	}
@@ -105,10 +106,51 @@ func (s *Store) lookAtFiles(id, base ID, state State, size int64) error {
 	return err
 }
 
-func fileLength(path string) (int64, error) {
+// fileLength is the length of a file of a content. It goes by the open directory of the shard: a start looks at very many files, and most
+// of the time of a look by its whole path would go into the path.
+func (s *Store) fileLength(id ID, name string) (int64, error) {
+	dir, err := s.shardHandle(shard(id))
+	if err != nil {
+		return 0, err
+	}
 	var st unix.Stat_t
-	if err := unix.Stat(path, &st); err != nil {
-		return 0, fmt.Errorf("content: %s: %w", path, err)
+	var looked error
+	if err := dir.Control(func(fd uintptr) { looked = unix.Fstatat(int(fd), name, &st, 0) }); err != nil {
+		return 0, fmt.Errorf("content: %s: %w", name, err)
+	}
+	if looked != nil {
+		return 0, fmt.Errorf("content: %s: %w", name, looked)
 	}
 	return st.Size, nil
+}
+
+// shardHandle is the open directory of a shard. It is opened once and stays so until the store is given free.
+func (s *Store) shardHandle(i int) (syscall.RawConn, error) {
+	if h := s.handles[i].Load(); h != nil {
+		return h.conn, nil
+	}
+	f, err := os.OpenFile(filepath.Join(s.dir, "held", fmt.Sprintf("%02x", i)), unix.O_PATH|unix.O_DIRECTORY, 0)
+	if err != nil {
+		return nil, err
+	}
+	conn, err := f.SyscallConn()
+	if err != nil {
+		return nil, errors.Join(err, f.Close())
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if h := s.handles[i].Load(); h != nil {
+		return h.conn, f.Close()
+	}
+	if s.closed && s.open == 0 {
+		return nil, errors.Join(ErrClosed, f.Close())
+	}
+	s.handles[i].Store(&openDir{f, conn})
+	return conn, nil
+}
+
+// openDir is an open directory.
+type openDir struct {
+	file *os.File
+	conn syscall.RawConn
 }
