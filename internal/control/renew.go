@@ -11,8 +11,8 @@ import (
 )
 
 const (
-	renewCheck = time.Hour        // between looks at the clock
-	renewRetry = 10 * time.Minute // after a renewal that failed
+	renewCheck = 5 * time.Second  // between looks at the clock: the cluster's time jumps when wrong clocks are set right
+	renewRetry = 10 * time.Minute // after renewals that failed, at most, and after one that changed nothing
 )
 
 // RenewalConfig is what keeps a node's certificate fresh. All but Dial and Lost must be set.
@@ -63,23 +63,45 @@ func renewedLeaf(ctx context.Context, cfg RenewalConfig, req *credentials.Reques
 func KeepRenewed(ctx context.Context, cfg RenewalConfig) {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
+	var r renewals
 	for {
 		select {
 		case <-ctx.Done():
 			return
 		case <-timer.C:
 		}
-		wait := renewCheck
-		lost := cfg.Lost != nil && cfg.Lost()
-		if lost {
-			wait = renewRetry
-		}
-		if lost || cfg.Identity.RenewDue(cfg.Now()) {
-			if err := Renew(ctx, cfg); err != nil {
+		due := func() bool { return cfg.Identity.RenewDue(cfg.Now()) }
+		if r.wanted(time.Now(), due(), cfg.Lost != nil && cfg.Lost()) {
+			err := Renew(ctx, cfg)
+			if err != nil && ctx.Err() == nil {
 				cfg.Log.Warn("control: certificate not renewed; trying again", "expires", cfg.Identity.Expires(), "err", err)
-				wait = renewRetry
 			}
+			r.tried(time.Now(), err == nil, due())
 		}
-		timer.Reset(wait)
+		timer.Reset(renewCheck)
+	}
+}
+
+// renewals decides when a certificate is renewed. The zero value has tried nothing.
+type renewals struct {
+	pause   time.Duration // after a try that failed, or one while no peer talks to this node
+	again   time.Time     // no try before, if the last one failed or left the certificate due
+	forLost time.Time     // no try before for the reason alone that no peer talks to this node
+}
+
+// wanted says whether to try now.
+func (r *renewals) wanted(now time.Time, due, lost bool) bool {
+	if !lost && !due {
+		r.pause, r.forLost = 0, time.Time{}
+	}
+	return due && !now.Before(r.again) || lost && !now.Before(r.forLost)
+}
+
+// tried takes how a try went, and whether a renewal is due after it.
+func (r *renewals) tried(now time.Time, renewed, due bool) {
+	r.pause = min(max(2*r.pause, renewCheck), renewRetry)
+	r.again, r.forLost = now.Add(r.pause), now.Add(r.pause)
+	if renewed && !due {
+		r.again = time.Time{}
 	}
 }

@@ -37,17 +37,19 @@ func (n *node) now() time.Time {
 // renewalTime is the time by which this node's certificate is renewed. While the cluster's is not known it is the later of the log's and
 // the machine's: a renewal too many does no harm.
 func (n *node) renewalTime() time.Time {
-	now, wall := n.now(), n.wall()
+	now, wall := n.tokenTime(), n.wall()
 	if raft := n.raft.node.Load(); raft != nil && !raft.Clocks().Known && wall.After(now) {
 		return wall
 	}
 	return now
 }
 
-// lost tells whether no voter has let this node in since it started.
-func (n *node) lost() bool { return n.proposer.lease().Incarnation == 0 }
+// lost tells whether no voter has let this node in since it started, or none answers it now. It may be that they take its certificate to
+// have ended: their time is not always this node's, as when clocks that were wrong were set right.
+func (n *node) lost() bool { return n.proposer.lease().Incarnation == 0 || n.raft.status().NoQuorum }
 
-// tokenTime is the time from which a token counts: the log decides about it, and its time may be ahead.
+// tokenTime is the time from which a token and a certificate count: the log decides about a token, and its time may be ahead. A certificate
+// that is signed by the later of both has not ended for a node that goes by the other, as some do when all clocks were wrong.
 func (n *node) tokenTime() time.Time {
 	now := n.now()
 	if log := time.Unix(0, n.db.Time()); log.After(now) {

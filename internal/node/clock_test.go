@@ -220,3 +220,58 @@ func TestLoneNodeWithAWrongClock(t *testing.T) {
 		}
 	}
 }
+
+// The clocks of both nodes are wrong by more than a year, while they run and for a start, and then right again. Whatever their certificates
+// say then, both are let in by themselves, and a node that was off all the while is, too.
+func TestTwoNodesWhoseClocksWereWrong(t *testing.T) {
+	for _, by := range []time.Duration{400 * day, -400 * day} {
+		t.Run(by.String(), func(t *testing.T) {
+			t.Parallel()
+			c := &clocked{t: t, dir: t.TempDir(), nodes: map[string]*clockedNode{}}
+			t.Cleanup(func() {
+				for name := range c.nodes {
+					c.stop(name)
+				}
+			})
+			c.add("n1", func(dir, listen string) error {
+				_, err := Init(InitConfig{DataDir: dir, Listen: listen, Name: "n1"})
+				return err
+			})
+			c.until("n1", "serving", serving)
+			c.join("n2", "n1")
+			c.until("n2", "serving", serving)
+			for _, ahead := range []time.Duration{by, 0} {
+				for _, n := range c.nodes {
+					n.ahead.Store(int64(ahead)) // while they run
+				}
+				for _, again := range [][]string{{"n2"}, {"n1"}, {"n1", "n2"}} {
+					for _, name := range again {
+						c.stop(name)
+					}
+					for _, name := range again {
+						c.start(name)
+					}
+					began := time.Now()
+					for _, name := range []string{"n1", "n2"} {
+						c.until(name, "serving", func(st admin.Status) bool {
+							up := 0
+							for _, n := range st.Nodes {
+								if n.State == "up" && n.Connected {
+									up++
+								}
+							}
+							return serving(st) && up == 2
+						})
+					}
+					for _, name := range []string{"n1", "n2"} {
+						id, err := dataDir(c.nodes[name].dir).tls().LoadIdentity(time.Now)
+						if err != nil {
+							t.Fatal(err)
+						}
+						t.Logf("clocks %v, %v started again: up after %v, certificate of %s ends in %v", ahead, again, time.Since(began), name, time.Until(id.Expires()))
+					}
+				}
+			}
+		})
+	}
+}
