@@ -85,6 +85,8 @@ const (
 	agrees verdict = iota
 	// differs: somebody has another digest, and nobody can say yet who is right.
 	differs
+	// split: somebody who has read all of its state has another digest, and fewer than three voters can't say who is right.
+	split
 	// outvoted: a majority of three voters or more has one other digest, and each of them has read all of its state.
 	outvoted
 )
@@ -96,7 +98,12 @@ func judge(own [16]byte, answers []digestAnswer, voters []meta.NodeID) (v verdic
 		if a.digest == own {
 			continue
 		}
-		v, with = differs, a.node
+		if v != split {
+			v, with = differs, a.node
+		}
+		if a.whole && len(voters) < 3 {
+			v, with = split, a.node
+		}
 		if a.whole && slices.Contains(voters, a.node) {
 			count[a.digest]++
 		}
@@ -116,6 +123,33 @@ type digests struct {
 	whole atomic.Uint64 // the state was read whole when this index was applied
 	alarm chan struct{} // buffered 1: somebody has another digest
 	words atomic.Pointer[string]
+	split splitState
+}
+
+// splitState holds changes back while this node's state and another's differ, both are sound, and nobody can say which is right.
+type splitState struct{ with atomic.Uint32 }
+
+// errSplit says that two nodes differ.
+var errSplit = errors.New("the states of two nodes differ, and nothing is changed until one of them begins again: see 'rdmcfs status'")
+
+// err is the reason why nothing may be changed now, or nil.
+func (s *splitState) err() error {
+	if s.with.Load() != 0 {
+		return errSplit
+	}
+	return nil
+}
+
+// note takes what a comparison found. That the other node does not answer ends nothing; that it agrees, or is no member any more, does.
+func (s *splitState) note(v verdict, with meta.NodeID, own [16]byte, answers []digestAnswer, member func(meta.NodeID) bool) {
+	other := meta.NodeID(s.with.Load())
+	agreed := slices.ContainsFunc(answers, func(a digestAnswer) bool { return a.node == other && a.digest == own })
+	switch {
+	case v == split:
+		s.with.Store(uint32(with))
+	case agreed || !member(other):
+		s.with.Store(0)
+	}
 }
 
 func newDigests(n *node, m *marks) *digests {
@@ -149,12 +183,19 @@ func (d *digests) compare(ctx context.Context, state, index uint64, own [16]byte
 	ctx, cancel := context.WithTimeout(ctx, digestTimeout)
 	defer cancel()
 	voters := numbers(d.n.raft.status().Voters)
-	v, with := judge(own, d.ask(ctx, index, own, voters), voters)
+	answers := d.ask(ctx, index, own, voters)
+	v, with := judge(own, answers, voters)
+	if d.n.db.State() != state {
+		return false
+	}
+	if v != split || d.whole.Load() >= index {
+		d.split.note(v, with, own, answers, d.n.isMember)
+	}
 	switch {
 	case v == agrees:
-		d.words.Store(nil)
-		return false
-	case d.n.db.State() != state:
+		if d.split.err() == nil {
+			d.words.Store(nil)
+		}
 		return false
 	case d.whole.Load() < index:
 		signalAlarm(d.alarm) // verify says next whether it is this node's fault
@@ -167,6 +208,12 @@ func (d *digests) compare(ctx context.Context, state, index uint64, own [16]byte
 		d.n.log.Error("digests differ", "with", with, "index", index, "why", text)
 	}
 	return true
+}
+
+// isMember tells whether a node is in the cluster and was not evicted.
+func (n *node) isMember(id meta.NodeID) bool {
+	rec, ok := n.members.book().nodes[id]
+	return ok && rec.State != meta.NodeEvicted
 }
 
 // differWords says what to do about two nodes whose states differ while nobody can tell which is right. One of them begins again: one that
@@ -186,7 +233,7 @@ func differWords(self, with, leader meta.NodeID, voters []meta.NodeID, index uin
 		stays, again = again, stays
 	}
 	return fmt.Sprintf("nodes %[1]d and %[2]d differ in their states at log index %[3]d, and no majority of three voters says which is right: until this is mended, "+
-		"each may show names and versions that the other does not. Node %[2]d has to begin again: compare the mounts of both, copy away what only node %[2]d shows and "+
+		"each may show names and versions that the other does not, and neither takes changes. Node %[2]d has to begin again: compare the mounts of both, copy away what only node %[2]d shows and "+
 		"is right; then stop node %[2]d, run 'rdmcfs evict' for it on node %[1]d, and join it again with an empty data directory", stays, again, index)
 }
 

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rdmcfs/rdmcfs/fs"
 	"github.com/rdmcfs/rdmcfs/meta"
 )
 
@@ -34,7 +35,10 @@ func TestJudge(t *testing.T) {
 		{"they differ from each other", bad, []digestAnswer{say(2, good), say(3, other)}, three, differs},
 		{"two of five", good, []digestAnswer{say(2, bad), say(3, bad), say(4, good), say(5, good)}, five, differs},
 		{"three of five", bad, []digestAnswer{say(2, good), say(3, good), say(4, good), say(5, bad)}, five, outvoted},
-		{"one voter", bad, []digestAnswer{say(1, good)}, []meta.NodeID{1}, differs},
+		{"one voter", bad, []digestAnswer{say(1, good)}, []meta.NodeID{1}, split},
+		{"one voter that has not read its state", bad, []digestAnswer{{1, good, false}}, []meta.NodeID{1}, differs},
+		{"two of two voters", bad, []digestAnswer{say(1, good)}, []meta.NodeID{1, 2}, split},
+		{"a sound one and one that has not read its state", bad, []digestAnswer{say(1, good), {3, other, false}}, []meta.NodeID{1}, split},
 	} {
 		if got, _ := judge(c.own, c.answers, c.voters); got != c.want {
 			t.Errorf("%s: %d, want %d", c.name, got, c.want)
@@ -148,6 +152,37 @@ func TestDifferWords(t *testing.T) {
 		}
 		if !strings.Contains(text, fmt.Sprintf("then stop node %d, run 'rdmcfs evict'", c.again)) {
 			t.Errorf("%+v: %s", c, text)
+		}
+	}
+}
+
+// Two sound states that differ hold changes back until the other node agrees or is evicted; its silence ends nothing.
+func TestSplitHoldsChangesBack(t *testing.T) {
+	own, other := [16]byte{1}, [16]byte{2}
+	in, out := func(meta.NodeID) bool { return true }, func(meta.NodeID) bool { return false }
+	for name, end := range map[string]func(s *splitState){
+		"it agrees":   func(s *splitState) { s.note(agrees, 0, own, []digestAnswer{{2, own, false}}, in) },
+		"it is out":   func(s *splitState) { s.note(agrees, 0, own, nil, out) },
+		"it is wrong": func(s *splitState) { s.note(agrees, 0, own, []digestAnswer{{2, own, true}}, in) },
+	} {
+		n := &node{db: meta.OpenMemory(), log: slog.New(slog.DiscardHandler)}
+		n.digests = newDigests(n, &marks{})
+		c, s := cluster{n}, &n.digests.split
+		s.note(differs, 2, own, []digestAnswer{{2, other, false}}, in)
+		if err := c.unsound(); err != nil {
+			t.Errorf("%s: before both have read their states: %v", name, err)
+		}
+		s.note(split, 2, own, []digestAnswer{{2, other, true}}, in)
+		s.note(agrees, 0, own, []digestAnswer{{3, own, true}}, in)
+		if err := c.unsound(); !errors.Is(err, errSplit) {
+			t.Errorf("%s: while they differ: %v", name, err)
+		}
+		if _, err := c.Propose(t.Context(), &meta.Create{}); !errors.Is(err, fs.ErrReadOnly) {
+			t.Errorf("%s: a change while they differ: %v", name, err)
+		}
+		end(s)
+		if err := c.unsound(); err != nil {
+			t.Errorf("%s: afterwards: %v", name, err)
 		}
 	}
 }

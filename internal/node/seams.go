@@ -108,7 +108,7 @@ func (c cluster) Settle(ctx context.Context) (waited bool, err error) {
 }
 
 func (c cluster) propose(ctx context.Context, op meta.Op, opts consensus.ProposeOptions) (meta.Result, error) {
-	if err := c.n.db.Distrusted(); err != nil {
+	if err := c.unsound(); err != nil {
 		return meta.Result{}, fmt.Errorf("%w: %w", fs.ErrReadOnly, err)
 	}
 	if !c.n.db.SpaceFor(op) {
@@ -116,6 +116,11 @@ func (c cluster) propose(ctx context.Context, op meta.Op, opts consensus.Propose
 	}
 	res, _, err := c.n.proposer.proposeVisible(ctx, op, opts)
 	return res, readOnly(err)
+}
+
+// unsound is why nothing may be changed by this node's mounts now: its state is wrong, or another sound state differs from it.
+func (c cluster) unsound() error {
+	return errors.Join(c.n.db.Distrusted(), c.n.digests.split.err())
 }
 
 // showsNext tells whether the file system waits, after an operation, until all show it.
@@ -139,7 +144,7 @@ func readOnly(err error) error {
 
 // Publish implements fs.Cluster.
 func (c cluster) Publish(ctx context.Context, p replicate.Push) (replicate.Outcome, error) {
-	if err := c.n.db.Distrusted(); err != nil {
+	if err := c.unsound(); err != nil {
 		return replicate.Outcome{}, fmt.Errorf("%w: %w", fs.ErrReadOnly, err)
 	}
 	out, err := c.n.repl.Publish(ctx, p)

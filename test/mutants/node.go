@@ -21,6 +21,8 @@ var ofNode = []mutant{
 		"d.upFor(n, now) < leaseTime ||", "d.upFor(n, now) < 0 ||", inNode},
 	{"voters that have not read their states outvote one", "internal/node/digest.go",
 		"if a.whole && slices.Contains(voters, a.node) {", "if slices.Contains(voters, a.node) {", inNode},
+	{"two sound states that differ are changed", "internal/node/digest.go",
+		"case v == split:\n\t\ts.with", "case v == split && member == nil:\n\t\ts.with", inNode},
 	{"a late boot is taken for another process", "internal/node/overtaken.go",
 		"return twice", "return !o.last.IsZero() || twice", inNode},
 	{"a node that failed says that it was stopped", "internal/node/goodbye.go",
