@@ -78,6 +78,7 @@ func NewPeers(cfg PeersConfig) *Peers {
 	if cfg.Dial == nil {
 		cfg.Dial = dialTCP
 	}
+	cfg.Dial = insisting(cfg.Dial)
 	if cfg.DialTimeout == 0 {
 		cfg.DialTimeout = defaultDialTimeout
 	}
@@ -156,13 +157,22 @@ func (p *Peers) Twin(ctx context.Context, addr string) bool {
 	return err == nil || errors.Is(err, ErrSameNode)
 }
 
-// Seen tells that a node is alive, such as when it has connected to us: the next call tries it at once.
+// Seen tells that a node is alive, such as when it has connected to us, or the log has let it in: the next call tries it at once. A
+// connection over which the kernel sends again and again in vain ends. It is of the time when the line was cut, and the kernel's next
+// attempt may be seconds away.
 func (p *Peers) Seen(node uint32) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for _, w := range []way{{node, false}, {node, true}} {
-		if n := p.nodes[w]; n != nil && n.client == nil {
+		n := p.nodes[w]
+		switch {
+		case n == nil:
+		case n.client == nil:
 			n.failures, n.retryAt = 0, time.Time{}
+		case sendsInVain(n.client.conn):
+			old := n.client
+			n.client = nil
+			p.tasks.Go(old.close)
 		}
 	}
 }

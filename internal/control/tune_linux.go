@@ -16,6 +16,9 @@ const (
 	keepAliveIdle     = 5 * time.Second
 	keepAliveInterval = 2 * time.Second
 	keepAliveCount    = 3
+	// backoffsInVain are the doublings of the kernel's pause after which a connection counts as one that sends in vain: the next
+	// attempt comes after eight times the usual pause, 1.6 s or more.
+	backoffsInVain = 3
 	// congestion is the congestion control of our connections, as of those that carry data (rdma/tcp). Beside those, connections with the
 	// machine's default, such as bbr, starve on a slow link, and nodes that are well look silent.
 	congestion = "cubic"
@@ -52,14 +55,7 @@ func tune(conn net.Conn) {
 
 // unacknowledged is how many bytes the kernel still keeps of those that were written to a connection; 0 if that is not known.
 func unacknowledged(conn net.Conn) (n int64) {
-	if over, ok := conn.(*tls.Conn); ok {
-		conn = over.NetConn()
-	}
-	tcp, ok := conn.(*net.TCPConn)
-	if !ok {
-		return 0
-	}
-	if raw, err := tcp.SyscallConn(); err == nil {
+	if raw := rawConn(conn); raw != nil {
 		_ = raw.Control(func(fd uintptr) {
 			if kept, err := unix.IoctlGetInt(int(fd), unix.SIOCOUTQ); err == nil {
 				n = int64(kept)
@@ -67,6 +63,34 @@ func unacknowledged(conn net.Conn) (n int64) {
 		})
 	}
 	return n
+}
+
+// sendsInVain reports whether the kernel has sent the same bytes of a connection several times, each time after a longer pause, and no
+// acknowledgement has come; false if that is not known.
+func sendsInVain(conn net.Conn) (is bool) {
+	if raw := rawConn(conn); raw != nil {
+		_ = raw.Control(func(fd uintptr) {
+			info, err := unix.GetsockoptTCPInfo(int(fd), unix.IPPROTO_TCP, unix.TCP_INFO)
+			is = err == nil && info.Backoff >= backoffsInVain
+		})
+	}
+	return is
+}
+
+// rawConn is the socket below a connection, nil if it is none of TCP.
+func rawConn(conn net.Conn) syscall.RawConn {
+	if over, ok := conn.(*tls.Conn); ok {
+		conn = over.NetConn()
+	}
+	tcp, ok := conn.(*net.TCPConn)
+	if !ok {
+		return nil
+	}
+	raw, err := tcp.SyscallConn()
+	if err != nil {
+		return nil
+	}
+	return raw
 }
 
 // peekByte waits for the first byte of a connection and leaves it there.

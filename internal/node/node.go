@@ -9,6 +9,7 @@ import (
 	"net"
 	"os"
 	"runtime/debug"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -389,11 +390,9 @@ func (n *node) isLeader() bool { return n.raft.status().Role == consensus.RoleLe
 
 // changed is called by the machine after each batch of applied entries.
 func (n *node) changed(index uint64, events []meta.Event) {
-	for _, ev := range events {
-		if ev.Kind == meta.EventNode {
-			n.viewChanged()
-			break
-		}
+	if slices.ContainsFunc(events, func(ev meta.Event) bool { return ev.Kind == meta.EventNode }) {
+		n.viewChanged()
+		n.sawReturned(events)
 	}
 	n.mounts.apply(events)
 	n.repl.Applied(events)
@@ -401,6 +400,16 @@ func (n *node) changed(index uint64, events []meta.Event) {
 		raft.SetVisible(index)
 	}
 	n.watched.tell(events)
+}
+
+// sawReturned tells the calls to nodes that the log has let in that they are there again.
+func (n *node) sawReturned(events []meta.Event) {
+	nodes := n.members.book().nodes
+	for _, ev := range events {
+		if ev.Kind == meta.EventNode && ev.Node != n.id.Node && nodes[ev.Node].State == meta.NodeUp {
+			n.peers.Seen(uint32(ev.Node))
+		}
+	}
 }
 
 // viewChanged rereads the node records.
