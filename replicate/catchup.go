@@ -36,7 +36,7 @@ type assigner struct {
 
 	mu    sync.Mutex
 	tries map[owedItem]*try
-	busy  map[meta.NodeID]int    // orders under way, by source
+	busy  map[meta.NodeID]load   // what is under way, by source
 	seen  map[meta.NodeID]uint32 // incarnations of the nodes that were up
 }
 
@@ -58,7 +58,7 @@ type try struct {
 
 func newAssigner(cfg Config) *assigner {
 	return &assigner{
-		cfg: cfg, wake: make(chan struct{}, 1), free: make(chan struct{}, ordersAtOnce), tries: make(map[owedItem]*try), busy: make(map[meta.NodeID]int),
+		cfg: cfg, wake: make(chan struct{}, 1), free: make(chan struct{}, ordersAtOnce), tries: make(map[owedItem]*try), busy: make(map[meta.NodeID]load),
 		seen: make(map[meta.NodeID]uint32),
 	}
 }
@@ -139,6 +139,7 @@ func (a *assigner) round(ctx context.Context) {
 
 // look makes orders of what is owed now.
 func (a *assigner) look() ([]*order, error) {
+	view := a.cfg.Names.View() // before the nodes: they are of this view or a later one
 	nodes, err := a.cfg.Names.Nodes()
 	if err != nil {
 		return nil, err
@@ -161,7 +162,11 @@ func (a *assigner) look() ([]*order, error) {
 			wanted[o.Content] = append(wanted[o.Content], n.ID)
 		}
 	}
-	return a.plan(ids, wanted, up), nil
+	orders := a.plan(ids, wanted, up)
+	for _, o := range orders {
+		o.view = view
+	}
+	return orders, nil
 }
 
 // returned forgets how often it failed to bring something to a node before that started anew, or to get it from there, and
@@ -213,6 +218,7 @@ func (a *assigner) owed(node meta.NodeID) (out []meta.Owed) {
 // order is work for one source.
 type order struct {
 	source   meta.NodeID
+	view     uint64 // of the log when it was made
 	targets  []meta.NodeID
 	contents []meta.ContentID
 }
@@ -257,15 +263,22 @@ func (a *assigner) plan(ids []meta.ContentID, wanted map[meta.ContentID][]meta.N
 	return list
 }
 
-// underWay is how many contents each source has to push already, at most: one that has nothing to do is asked first.
+// load is what a source has to do.
+type load struct{ orders, contents int }
+
+// underWay is how many contents each source has to push already, at most: the one with the fewest is asked first. One that takes no more
+// orders is asked last.
 func (a *assigner) underWay() map[meta.NodeID]int {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	load := make(map[meta.NodeID]int)
-	for source, orders := range a.busy {
-		load[source] = orders * workOrderSize
+	contents := make(map[meta.NodeID]int)
+	for source, l := range a.busy {
+		contents[source] = l.contents
+		if l.orders >= ordersOfOne {
+			contents[source] += ordersAtOnce * workOrderSize
+		}
 	}
-	return load
+	return contents
 }
 
 // source is a holder that is up, the one with the least to do, other than the one that failed last.
@@ -310,9 +323,13 @@ func (a *assigner) handOut(ctx context.Context, orders []*order) {
 			return // the rest comes in a later round
 		}
 		a.begin(o)
+		a.cfg.Logger.Debug("catch-up: order", "source", o.source, "targets", o.targets, "contents", len(o.contents), "first", o.contents[0])
+		began := a.cfg.Clock.Now()
 		a.wg.Go(func() {
 			defer func() { a.end(o); <-a.free; a.nudge() }()
 			a.carry(ctx, o)
+			a.cfg.Logger.Debug("catch-up: order is over", "source", o.source, "targets", o.targets, "first", o.contents[0],
+				"took", a.cfg.Clock.Now().Sub(began))
 		})
 	}
 }
@@ -320,21 +337,25 @@ func (a *assigner) handOut(ctx context.Context, orders []*order) {
 func (a *assigner) busyAt(source meta.NodeID) int {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	return a.busy[source]
+	return a.busy[source].orders
 }
 
 func (a *assigner) end(o *order) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if a.busy[o.source]--; a.busy[o.source] == 0 {
+	l := a.busy[o.source]
+	if l.orders == 1 {
 		delete(a.busy, o.source)
+		return
 	}
+	a.busy[o.source] = load{l.orders - 1, l.contents - len(o.contents)}
 }
 
 func (a *assigner) begin(o *order) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.busy[o.source]++
+	l := a.busy[o.source]
+	a.busy[o.source] = load{l.orders + 1, l.contents + len(o.contents)}
 	for _, n := range o.targets {
 		for _, id := range o.contents {
 			item := owedItem{n, id}
@@ -371,7 +392,7 @@ func (a *assigner) carry(ctx context.Context, o *order) {
 func (a *assigner) ask(ctx context.Context, o *order, left []meta.ContentID) (workReply, error) {
 	ctx, cancel := context.WithTimeout(ctx, workWait+5*time.Second)
 	defer cancel()
-	m := work{WaitMs: uint32(workWait / time.Millisecond), Targets: o.targets, Contents: left}
+	m := work{WaitMs: uint32(workWait / time.Millisecond), View: o.view, Targets: o.targets, Contents: left}
 	if o.source == a.cfg.Self().Node {
 		return a.own(ctx, m), nil
 	}

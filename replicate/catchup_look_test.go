@@ -147,7 +147,7 @@ func BenchmarkLook(b *testing.B) {
 // A holder that has as many orders as it may have gets no further content while another holder has nothing to do: it would wait there.
 func TestIdleHolderIsAskedFirst(t *testing.T) {
 	a := newAssigner(Config{Names: owedState(t, 40), Logger: slog.New(slog.DiscardHandler), Clock: SystemClock()})
-	a.busy[1] = ordersOfOne
+	a.busy[1] = load{ordersOfOne, ordersOfOne}
 	orders, err := a.look()
 	if err != nil || len(orders) == 0 {
 		t.Fatal(orders, err)
@@ -156,5 +156,27 @@ func TestIdleHolderIsAskedFirst(t *testing.T) {
 		if o.source != 2 {
 			t.Errorf("node %d, which is busy, is to push %d contents", o.source, len(o.contents))
 		}
+	}
+}
+
+// What a second node is owed goes to all holders, also while they serve a first one: in the end each has as much to do.
+func TestHoldersThatServeShareWhatComesNext(t *testing.T) {
+	a := newAssigner(Config{Names: owedState(t, 40), Logger: slog.New(slog.DiscardHandler), Clock: SystemClock()})
+	a.busy[1], a.busy[2] = load{1, 20}, load{2, 10}
+	orders, err := a.look()
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := map[meta.NodeID]int{}
+	for _, o := range orders {
+		got[o.source] += len(o.contents)
+	}
+	if got[1]+got[2] != 40 || got[1] != 15 {
+		t.Errorf("contents by holder: %v, want 15 of 40 at node 1", got)
+	}
+	o := &order{source: 2, contents: make([]meta.ContentID, 3)}
+	a.begin(o)
+	if a.end(o); a.busy[2] != (load{2, 10}) {
+		t.Errorf("after an order: %+v", a.busy[2])
 	}
 }

@@ -289,3 +289,66 @@ func TestStoppedMemberIsNotCalledSlow(t *testing.T) {
 		}
 	}
 }
+
+// lateView shows nodes as of the moment when it was made, until it is told to catch up.
+type lateView struct {
+	meta.Reader
+	view  uint64
+	nodes map[meta.NodeID]meta.Node
+	now   atomic.Bool
+}
+
+func newLateView(t *testing.T, r meta.Reader) *lateView {
+	nodes, err := r.Nodes()
+	if err != nil {
+		t.Fatal(err)
+	}
+	v := &lateView{Reader: r, view: r.View(), nodes: map[meta.NodeID]meta.Node{}}
+	for _, n := range nodes {
+		v.nodes[n.ID] = n
+	}
+	return v
+}
+
+func (v *lateView) View() uint64 {
+	if v.now.Load() {
+		return v.Reader.View()
+	}
+	return v.view
+}
+
+func (v *lateView) Node(id meta.NodeID) (meta.Node, error) {
+	if v.now.Load() {
+		return v.Reader.Node(id)
+	}
+	return v.nodes[id], nil
+}
+
+// A holder that is a moment behind the leader's log serves a node that has just come back, instead of taking it for one that is down:
+// the leader would try again a second later.
+func TestHolderAMomentBehindTheLogServesWhoIsBack(t *testing.T) {
+	c := newCluster(t, 3, 1)
+	c.setLeaderless()
+	c.node(3).stop()
+	c.declareDown(3)
+	ids := slices.Collect(maps.Keys(c.writeFiles(1, 3*smallMax))) // more than a call carries
+	s := c.node(1).replicator().supplier
+	behind := newLateView(t, s.cfg.Names)
+	c.node(3).start()
+	cfg := s.cfg
+	cfg.Names = behind
+	late := newSupplier(cfg, s.lanes, s.transfers, s.counters, s.missing)
+	defer late.close()
+	time.AfterFunc(100*time.Millisecond, func() { behind.now.Store(true); late.sawView() })
+	reply := late.work(t.Context(), work{
+		WaitMs: uint32(workWait / time.Millisecond), View: s.cfg.Names.View(), Targets: []meta.NodeID{3}, Contents: ids,
+	})
+	if len(reply.Done) != len(ids) || len(reply.Failed) > 0 {
+		t.Errorf("done %d of %d, failed at %v", len(reply.Done), len(ids), reply.Failed)
+	}
+	began := time.Now()
+	late.awaitView(1 << 62)
+	if took := time.Since(began); took < upWait || took > upWait+neverComes/2 {
+		t.Errorf("a view that does not come was awaited for %v", took)
+	}
+}

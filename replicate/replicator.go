@@ -126,6 +126,7 @@ func (r *Replicator) Pending() []Pending {
 
 // Applied takes the events of an applied entry, after the state shows them. It does not wait.
 func (r *Replicator) Applied(events []meta.Event) {
+	r.supplier.sawView() // before those who wait for it are woken
 	for i := range events {
 		switch e := &events[i]; e.Kind {
 		case meta.EventDecided, meta.EventFenced, meta.EventRetired:
@@ -162,6 +163,7 @@ func (r *Replicator) carryOut(e meta.Event) {
 func (r *Replicator) Restored() {
 	r.member.compared.due.Add(1)
 	r.member.startUp()
+	r.supplier.sawView()
 	r.assigner.nudge()
 }
 

@@ -28,6 +28,7 @@ type supplier struct {
 	transfers *transfers
 	counters  *counters
 	moved     atomic.Uint64        // bytes
+	view      atomic.Uint64        // of the log, as far as this node has acted on it
 	missing   func(meta.ContentID) // tells of a content that should be here
 	// views gives a channel that is closed when the log's view of the nodes changes; may be nil.
 	views func() <-chan struct{}
@@ -65,12 +66,17 @@ type supply struct {
 
 func newSupplier(cfg Config, ln *lanes, tr *transfers, c *counters, missing func(meta.ContentID)) *supplier {
 	ctx, stop := context.WithCancel(context.Background())
-	return &supplier{
+	s := &supplier{
 		cfg: cfg, lanes: ln, transfers: tr, counters: c, missing: missing, ctx: ctx, stop: stop,
 		free: make(chan struct{}, suppliesMost), jobs: make(map[supplyKey]*supply),
 		sets: make(map[string]*supplySet),
 	}
+	s.sawView()
+	return s
 }
+
+// sawView notes that what was applied is known here, and to the calls to other nodes.
+func (s *supplier) sawView() { s.view.Store(s.cfg.Names.View()) }
 
 func (s *supplier) close() {
 	s.mu.Lock()
@@ -122,7 +128,7 @@ func (s *supplier) take(m work) []*supply {
 		all = append(all, j)
 	}
 	if len(fresh) > 0 {
-		s.wg.Go(func() { s.carry(fresh) })
+		s.wg.Go(func() { s.carry(fresh, m.View) })
 	}
 	return all
 }
@@ -154,9 +160,10 @@ func (s *supplier) collect(jobs []*supply) (r workReply) {
 }
 
 // carry pushes the contents of an order: small ones in batches, large ones by multicast.
-func (s *supplier) carry(jobs []*supply) {
+func (s *supplier) carry(jobs []*supply, view uint64) {
 	leave := s.enter(laneKey(jobs[0].targets))
 	defer leave()
+	s.awaitView(view)
 	b := &putBatch{s: s}
 	for _, j := range jobs {
 		if s.ctx.Err() != nil {
@@ -173,6 +180,34 @@ func (s *supplier) carry(jobs []*supply) {
 		}
 	}
 	b.flush()
+}
+
+// awaitView waits until this node has applied, and acted on, what the leader went by when it gave an order, for upWait at most. Who begins
+// earlier takes a target that has just come back for one that is down or can't be reached, or for its process of before, and leaves it out.
+func (s *supplier) awaitView(view uint64) {
+	late, stop := s.cfg.Clock.After(upWait)
+	defer stop()
+	for {
+		var changed <-chan struct{}
+		if s.views != nil {
+			changed = s.views() // before the look, so that no change is missed
+		}
+		if s.view.Load() >= view {
+			return
+		}
+		again, stop := s.cfg.Clock.After(viewLook)
+		select {
+		case <-changed:
+		case <-again: // not every change of the view is told
+		case <-late:
+			stop()
+			return
+		case <-s.ctx.Done():
+			stop()
+			return
+		}
+		stop()
+	}
 }
 
 // enter takes a slot of a set of targets, and one of all, as long as the supplier is not closed.
@@ -234,7 +269,10 @@ func (b *putBatch) flush() {
 	b.jobs, b.items, b.bytes = nil, nil, 0
 }
 
-func (s *supplier) finish(j *supply) { close(j.done) }
+func (s *supplier) finish(j *supply) {
+	s.cfg.Logger.Debug("catch-up: pushed", "content", j.id, "targets", j.targets, "failed", j.failed, "absent", j.absent)
+	close(j.done)
+}
 
 // open opens a content that is still wanted; otherwise the job is over.
 func (s *supplier) open(j *supply) (*content.Reader, bool) {

@@ -11,6 +11,9 @@ import (
 // upWait is how far this node may be behind another one that knows a third one up.
 const upWait = time.Second
 
+// viewLook is how often who waits for a view looks whether it is there.
+const viewLook = 20 * time.Millisecond
+
 // whileUp is ctx until the log declares a node down or the node starts anew: who waits for an answer of the process of
 // before waits in vain. A node that is not up as far as the log was applied here gets upWait to be so. views gives a
 // channel that is closed when that may have changed; nil means that nobody looks. The caller calls cancel.

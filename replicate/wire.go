@@ -22,7 +22,7 @@ const (
 	maxLeavesReply   = 1 << 15
 	maxFetchBytes    = content.BlockBytes
 
-	wireVersion = 2
+	wireVersion = 3
 )
 
 // Kinds of messages. Numbers are part of the wire format.
@@ -356,14 +356,16 @@ func decodeFetchReply(b []byte) (m fetchReply, err error) {
 // work asks a holder to push contents to nodes that are owed them.
 type work struct {
 	WaitMs   uint32 // answer at the latest after this time; what runs then goes on
+	View     uint64 // by which the leader gave the order; the holder begins when it has applied that
 	Targets  []meta.NodeID
 	Contents []meta.ContentID
 }
 
 func (m *work) encode() []byte {
-	w := writer{make([]byte, 0, 24+4*len(m.Targets)+16*len(m.Contents))}
+	w := writer{make([]byte, 0, 32+4*len(m.Targets)+16*len(m.Contents))}
 	w.u8(wireVersion)
 	w.u32(m.WaitMs)
+	w.u64(m.View)
 	w.nodes(m.Targets)
 	w.ids(m.Contents)
 	return w.b
@@ -371,7 +373,7 @@ func (m *work) encode() []byte {
 
 func decodeWork(b []byte) (m work, err error) {
 	r := open(b)
-	m.WaitMs, m.Targets, m.Contents = r.u32(), r.nodes(maxMembers), r.ids(maxWorkItems)
+	m.WaitMs, m.View, m.Targets, m.Contents = r.u32(), r.u64(), r.nodes(maxMembers), r.ids(maxWorkItems)
 	return m, r.done()
 }
 

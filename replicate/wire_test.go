@@ -25,7 +25,7 @@ func roundTrips() map[string][2]any {
 	put := []putItem{{someID, 4, true, [32]byte{2}, []byte("bytes"), []byte("shape")}, {Content: someID, Bytes: []byte("x")}}
 	fet := fetch{someID, 1 << 40, 1 << 20}
 	rep := fetchReply{statusVoted, "t", 42, []byte("abc")}
-	wrk := work{100, []meta.NodeID{1, 2}, []meta.ContentID{someID}}
+	wrk := work{100, 7, []meta.NodeID{1, 2}, []meta.ContentID{someID}}
 	wr := workReply{[]meta.ContentID{someID}, nil, []meta.ContentID{{Seq: 1}}, []meta.NodeID{9}, 12}
 	grp := groupOpen{1 << 40, []meta.NodeID{1, 2, 3}, groupForm{1 << 18, schedule.Chain, nil}}
 	racked := groupOpen{1 << 40, []meta.NodeID{1, 2, 3}, groupForm{1 << 18, schedule.Hybrid, []int{0, 300, 0}}}
