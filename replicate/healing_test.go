@@ -352,3 +352,28 @@ func TestHolderAMomentBehindTheLogServesWhoIsBack(t *testing.T) {
 		t.Errorf("a view that does not come was awaited for %v", took)
 	}
 }
+
+// What the log lists one by one is owed as long as a backlog holds it, also when its own report is in the log. That is looked at as soon as
+// the report was taken, not with the next pass a second later.
+func TestBacklogIsLookedAtWhenReportsAreTaken(t *testing.T) {
+	c := newCluster(t, 3, 1)
+	c.setLeaderless()
+	c.must(1, &meta.SetPolicy{Dir: 0, Policy: &meta.Policy{Placement: meta.PlaceCopies, Copies: 3}})
+	c.node(3).stop()
+	c.declareDown(3)
+	ids := slices.Collect(maps.Keys(c.writeFiles(1, 9000)))
+	c.node(3).start()
+	m := c.node(3).replicator().member
+	late := newMember(m.cfg, m.remote)
+	defer late.close()
+	late.wg.Go(func() { late.held.run(late.ctx) })
+	late.report(ids[0])
+	select {
+	case <-late.stock:
+	case <-time.After(10 * time.Second):
+		t.Error("the backlog is not looked at")
+	}
+	if !late.held.empty() {
+		t.Error("it was looked at before the report was taken")
+	}
+}

@@ -58,6 +58,7 @@ func newMember(cfg Config, remote *remoteReads) *Member {
 		kept: make(map[meta.ContentID]struct{}),
 	}
 	m.lost.keep = m.stillLost
+	m.held.taken = m.lookAtBacklog
 	m.compared.due.Store(1)
 	return m
 }

@@ -104,13 +104,26 @@ func (m *Member) report(id meta.ContentID) {
 	n, err := m.cfg.Names.Node(m.cfg.Self().Node)
 	c, cerr := m.cfg.Names.Content(id)
 	if err == nil && cerr == nil && inBacklog(n, c.Published) && !m.placed(id) {
-		select {
-		case m.stock <- struct{}{}:
-		default:
-		}
+		m.takeStockSoon()
 		return
 	}
 	m.held.add(id)
+}
+
+// takeStockSoon asks for a pass over what is owed to this node; it does not wait.
+func (m *Member) takeStockSoon() {
+	select {
+	case m.stock <- struct{}{}:
+	default:
+	}
+}
+
+// lookAtBacklog asks for a pass where this node has a backlog: what the log lists one by one stays owed, when its own report was taken,
+// until the backlog is dropped.
+func (m *Member) lookAtBacklog() {
+	if n, err := m.cfg.Names.Node(m.cfg.Self().Node); err == nil && len(n.Backlog) > 0 {
+		m.takeStockSoon()
+	}
 }
 
 // spares lists contents that are written down as held here though other nodes are to hold them: this node stood in

@@ -26,6 +26,7 @@ type reports struct {
 	clock  Clock
 	logger *slog.Logger
 	keep   func(meta.ContentID) bool // a report for which it is false is no longer so; may be nil
+	taken  func()                    // called when the log has taken a batch; may be nil
 
 	mu   sync.Mutex
 	set  map[meta.ContentID]struct{}
@@ -144,6 +145,9 @@ func (r *reports) run(ctx context.Context) {
 				continue
 			}
 			r.done(ids)
+			if r.taken != nil {
+				r.taken()
+			}
 		}
 	}
 }
