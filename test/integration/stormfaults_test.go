@@ -303,6 +303,7 @@ func (s *storm) heal(k strike, nodes ...int) {
 	for !s.healed(&m, began, target, k.calm, nodes...) {
 		if m.what != last {
 			last, since = m.what, time.Now()
+			s.note("%v: %.1f s after its end: %s", k, time.Since(began).Seconds(), last)
 		}
 		if time.Since(since) > stormStandMax || time.Since(began) > stormHealMax {
 			s.figure(k, &m, "not healed", time.Since(began), 0)

@@ -162,7 +162,7 @@ func (w *writer) do(what, path string, change func(path string) outcome) outcome
 	w.longest = max(w.longest, took)
 	if o.err == nil {
 		w.acked++
-		w.s.note("writer %d at %s: %s %s: %v", w.id, w.home.Name(), what, path, took.Round(time.Millisecond))
+		w.s.note("writer %d at %s: %s %s: %v, %.1f MB", w.id, w.home.Name(), what, path, took.Round(time.Millisecond), float64(w.bytes)/1e6)
 		return o
 	}
 	w.failed++

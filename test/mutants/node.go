@@ -3,6 +3,10 @@ package main
 var inNode = []string{nodeTests}
 
 var ofNode = []mutant{
+	{"a connection of before the cut is kept", "internal/control/peers.go",
+		"case sendsInVain(n.client.conn):", "case sendsInVain(n.client.conn) && n.failures > 0:", []string{controlTests}},
+	{"a lost attempt to connect is waited for", "internal/control/insist.go",
+		"if d.open == dialsMost {", "if d.open == 1 {", []string{controlTests}},
 	{"what a snapshot may hold is made twice", "internal/node/proposer.go",
 		"if out.Skipped && !endsWithIncarnation(op) {", "if out.Skipped && p == nil {", inNode},
 	{"a refusal after an unknown outcome leaves its session open", "internal/node/proposer.go",

@@ -25,6 +25,7 @@ const (
 	consensusTests = "./internal/consensus"
 	raftlogTests   = "./internal/consensus/raftlog"
 	nodeTests      = "./internal/node"
+	controlTests   = "./internal/control"
 	fsTests        = "./fs"
 	simulator      = "./internal/detsim" // asked last, for every mutant
 )

@@ -152,7 +152,7 @@ func workDir(t testing.TB) string {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		if t.Failed() && os.Getenv("RDMCFS_TEST_KEEP") != "" {
+		if keep := os.Getenv("RDMCFS_TEST_KEEP"); keep == "always" || keep != "" && t.Failed() {
 			t.Logf("kept %s", dir)
 			return
 		}
@@ -217,6 +217,9 @@ func (n *Node) Launch() {
 	t := n.cluster.TB
 	t.Helper()
 	args := append([]string{"mount", n.Mount, "--data", n.Data}, n.cluster.opts.MountArgs...)
+	if level := os.Getenv("RDMCFS_TEST_LOG_LEVEL"); level != "" {
+		args = append(args, "--log-level", level)
+	}
 	cmd := n.Command(Binary(t), args...)
 	cmd.Env = append(append(os.Environ(), n.cluster.opts.Env...), n.Env...)
 	logf, err := os.OpenFile(n.logPath(), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
