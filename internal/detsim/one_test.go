@@ -22,7 +22,12 @@ var simRand uint64
 const traceBytes = 64 << 20
 
 // TestOneSeed is one run. TestSeeds has it built and run for each seed, in a process of its own.
-func TestOneSeed(t *testing.T) {
+func TestOneSeed(t *testing.T) { oneSeed(t, Run) }
+
+// TestOneComeback is the same for TestNodesThatAreBackAreHealedInTime.
+func TestOneComeback(t *testing.T) { oneSeed(t, RunComeback) }
+
+func oneSeed(t *testing.T, run func(Options) Result) {
 	seed, err := strconv.ParseUint(os.Getenv(replay.SeedVariable), 10, 64)
 	if err != nil {
 		t.Fatal(err)
@@ -38,7 +43,7 @@ func TestOneSeed(t *testing.T) {
 	const odd = 0x9e3779b97f4a7c15
 	simRand = seed*odd | 1
 	synctest.Test(t, func(t *testing.T) {
-		r := Run(o)
+		r := run(o)
 		if wanted {
 			fmt.Printf("%s", trace)
 		}

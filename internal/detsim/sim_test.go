@@ -23,6 +23,8 @@ var (
 const (
 	seedsUsual = 200
 	shortShare = 20
+
+	comebackSeeds = 20
 )
 
 // TestSeeds runs clusters of real daemons in which everything goes wrong, one for each seed, and holds them against the guarantees.
@@ -78,6 +80,21 @@ func TestSameSeedSameTrace(t *testing.T) {
 	}
 }
 
+// G6: nodes that were gone, alone or two at a time, are up and owed nothing within two seconds of their return, beside what their lines
+// need.
+func TestNodesThatAreBackAreHealedInTime(t *testing.T) {
+	program := build(t)
+	seeds := uint64(comebackSeeds)
+	if testing.Short() {
+		seeds /= shortShare
+	}
+	for seed := *fromFlag; seed < *fromFlag+seeds; seed++ {
+		if out, err := runTest(t, program, "TestOneComeback", seed, testing.Verbose()); err != nil {
+			t.Errorf("seed %d: %v\n%s", seed, err, lastLines(out))
+		}
+	}
+}
+
 // build makes the program that replays.
 func build(t *testing.T) string {
 	t.Helper()
@@ -91,12 +108,18 @@ func build(t *testing.T) string {
 // run runs one seed. All of its files are in memory if the machine can do that.
 func run(t *testing.T, program string, seed uint64, verbose bool) (string, error) {
 	t.Helper()
+	return runTest(t, program, "TestOneSeed", seed, verbose)
+}
+
+// runTest runs one seed of a test.
+func runTest(t *testing.T, program, test string, seed uint64, verbose bool) (string, error) {
+	t.Helper()
 	dir := filepath.Join(memory(), fmt.Sprintf("rdmcfs-sim-%d", seed)) // its length counts: the same each time
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		t.Fatal(err)
 	}
 	defer os.RemoveAll(dir)
-	out, err := replay.Output(replay.Command(t.Context(), program, fmt.Sprint(seed), dir, verbose, "-test.run=^TestOneSeed$", "-test.timeout=0"))
+	out, err := replay.Output(replay.Command(t.Context(), program, fmt.Sprint(seed), dir, verbose, "-test.run=^"+test+"$", "-test.timeout=0"))
 	return string(out), err
 }
 

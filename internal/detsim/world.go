@@ -57,6 +57,7 @@ type Stats struct {
 	Kills, PowerLosses, Stops, Cuts, Jumps int
 	Emptied, PutBack, Joins, Evictions     int
 	AtPoints, SlowDisks, Rotten, Replaced  int
+	Healed                                 []time.Duration // of RunComeback: how long it took each time
 }
 
 func newWorld(seed uint64, dir string, trace func(string)) *world {
