@@ -296,7 +296,8 @@ type mending struct {
 // heal waits until the members see each other up, nothing is owed, and all have applied what was committed; without a pause of the writers,
 // until that is so of the nodes that were struck. It prints how long that took.
 func (s *storm) heal(k strike, nodes ...int) {
-	began, received := time.Now(), s.received(nodes...)
+	how, links := s.beside(k, nodes)
+	began, received := time.Now(), s.received(links...)
 	target := s.committed(nodes...)
 	var m mending
 	last, since := "", began
@@ -315,27 +316,38 @@ func (s *storm) heal(k strike, nodes ...int) {
 		wait(50 * time.Millisecond)
 	}
 	s.mark(false, nodes...)
-	how := "calm"
-	if !k.calm {
-		how = "beside writers"
-	}
 	most := int64(0)
-	for i, now := range s.received(nodes...) {
+	for i, now := range s.received(links...) {
 		most = max(most, now-received[i])
 	}
 	s.figure(k, &m, how, time.Since(began), most)
 }
 
+// beside says what goes on while a fault is healed, and over whose links that comes. The writers of a calm one pause, but for one in
+// the midst of a change at a node that was struck: what it sends now goes to all, and its end is waited for.
+func (s *storm) beside(k strike, struck []int) (how string, links []int) {
+	switch {
+	case !k.calm:
+		return "beside writers", struck
+	case !s.anyBusy():
+		return "calm", struck
+	}
+	for _, n := range s.all() {
+		links = append(links, n.Index)
+	}
+	return "beside a writer", links
+}
+
 // figure prints how a fault healed. Beside writers, what else came over the link counts as if it was owed.
 func (s *storm) figure(k strike, m *mending, how string, took time.Duration, received int64) {
 	link, late := float64(m.owed)/stormPerSec, ""
-	if !k.calm {
+	if how != "calm" {
 		link = float64(max(m.owed, received)) / stormPerSec
 	}
 	if bound := 2 + 1.2*link; took.Seconds() > bound {
 		late = " LATE"
 	}
-	line := fmt.Sprintf("%-34s %4.1f s, %-14s owed %6.1f MB, received %6.1f MB: up %5.1f s, healed %5.1f s, bound %5.1f s%s",
+	line := fmt.Sprintf("%-34s %4.1f s, %-15s owed %6.1f MB, received %6.1f MB: up %5.1f s, healed %5.1f s, bound %5.1f s%s",
 		k, k.lasts.Seconds(), how, float64(m.owed)/1e6, float64(received)/1e6, m.up.Seconds(), took.Seconds(), 2+1.2*link, late)
 	s.figures = append(s.figures, line)
 	s.say("%s", line)
