@@ -82,8 +82,8 @@ func (a *assigner) run(ctx context.Context) {
 			a.forgetAll()
 		}
 		rest := min(lookShare*a.cfg.Clock.Now().Sub(began), a.cfg.Tuning.CatchUpEvery) // of many thousands a look takes long
-		timer, stop := a.cfg.Clock.After(a.cfg.Tuning.CatchUpEvery)
 		began = a.cfg.Clock.Now()
+		timer, stop := a.cfg.Clock.After(max(rest, a.untilNextTry(began)))
 		select {
 		case <-ctx.Done():
 			stop()
@@ -97,6 +97,19 @@ func (a *assigner) run(ctx context.Context) {
 			a.resume()
 		}
 	}
+}
+
+// untilNextTry is how long it takes until something that failed is to be tried again, or CatchUpEvery if that is less.
+func (a *assigner) untilNextTry(now time.Time) time.Duration {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	wait := a.cfg.Tuning.CatchUpEvery
+	for _, t := range a.tries {
+		if left := t.next.Sub(now); !t.running && left > 0 && left < wait {
+			wait = left
+		}
+	}
+	return wait
 }
 
 // resume forgets what failed: this process stood still, and so did its calls.

@@ -377,3 +377,24 @@ func TestBacklogIsLookedAtWhenReportsAreTaken(t *testing.T) {
 		t.Error("it was looked at before the report was taken")
 	}
 }
+
+// What failed is tried again when its time has come, not up to a second later.
+func TestNextTryComesInTime(t *testing.T) {
+	a := newAssigner(Config{Tuning: Tuning{CatchUpEvery: time.Second}})
+	now := time.Now()
+	item := func(n int) owedItem { return owedItem{node: meta.NodeID(n)} }
+	expect := func(when string, want time.Duration) {
+		t.Helper()
+		if got := a.untilNextTry(now); got != want {
+			t.Errorf("%s: the next look comes after %v, want %v", when, got, want)
+		}
+	}
+	expect("nothing failed", time.Second)
+	a.tries[item(1)] = &try{next: now.Add(time.Minute)}
+	a.tries[item(2)] = &try{next: now.Add(-time.Second)} // looked at before: it waits for a slot
+	a.tries[item(3)] = &try{next: now.Add(50 * time.Millisecond), running: true}
+	expect("all of it waits long, or runs", time.Second)
+	a.tries[item(4)] = &try{next: now.Add(300 * time.Millisecond)}
+	a.tries[item(5)] = &try{next: now.Add(700 * time.Millisecond)}
+	expect("one is due soon", 300*time.Millisecond)
+}
