@@ -89,7 +89,7 @@ func TestNodesThatAreBackAreHealedInTime(t *testing.T) {
 		seeds /= shortShare
 	}
 	for seed := *fromFlag; seed < *fromFlag+seeds; seed++ {
-		if out, err := runTest(t, program, "TestOneComeback", seed, testing.Verbose()); err != nil {
+		if out, err := runTest(t, program, "TestOneComeback", "back", seed, testing.Verbose()); err != nil {
 			t.Errorf("seed %d: %v\n%s", seed, err, lastLines(out))
 		}
 	}
@@ -108,13 +108,13 @@ func build(t *testing.T) string {
 // run runs one seed. All of its files are in memory if the machine can do that.
 func run(t *testing.T, program string, seed uint64, verbose bool) (string, error) {
 	t.Helper()
-	return runTest(t, program, "TestOneSeed", seed, verbose)
+	return runTest(t, program, "TestOneSeed", "sim", seed, verbose)
 }
 
-// runTest runs one seed of a test.
-func runTest(t *testing.T, program, test string, seed uint64, verbose bool) (string, error) {
+// runTest runs one seed of a test, in a directory of its own name: runs of two tests at the same time do not share one.
+func runTest(t *testing.T, program, test, name string, seed uint64, verbose bool) (string, error) {
 	t.Helper()
-	dir := filepath.Join(memory(), fmt.Sprintf("rdmcfs-sim-%d", seed)) // its length counts: the same each time
+	dir := filepath.Join(memory(), fmt.Sprintf("rdmcfs-%s-%d", name, seed)) // its length counts: the same each time
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		t.Fatal(err)
 	}
