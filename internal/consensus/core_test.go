@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"strings"
 	"testing"
 
 	"go.etcd.io/raft/v3/raftpb"
@@ -313,18 +314,7 @@ func TestGuardKeepsRaftFromPanicking(t *testing.T) {
 	for range 200000 {
 		m := randomMessage(rng)
 		_ = core.Step(m)
-		for {
-			out, ok := core.Ready()
-			if !ok {
-				break
-			}
-			if out.Append != nil {
-				core.Persisted(out.Append)
-			}
-			if n := len(out.Apply); n > 0 {
-				core.Applied(out.Apply[n-1].Index)
-			}
-		}
+		drain(core)
 		if rng.IntN(50) == 0 {
 			core.Tick()
 		}
@@ -371,6 +361,82 @@ func TestCoreRefusesALogBelowItsPromise(t *testing.T) {
 			t.Errorf("commit %d of a log up to 11: %v", commit, err)
 		case isShort && (short.LastIndex != 11 || short.Promised != commit):
 			t.Errorf("%+v", short)
+		}
+	}
+}
+
+// TestOlderCopyGivesWay: a node that was put back to a copy of the time when it was the only voter leads by itself, in the same term as
+// the leader of the others. Each hears the other. The one with less ends with words that say what to do, and the other goes on.
+func TestOlderCopyGivesWay(t *testing.T) {
+	const term, older, newer = 2, 3, 9
+	entries := func(n uint64, term uint64) (list []*raftpb.Entry) {
+		for i := range n {
+			list = append(list, &raftpb.Entry{Index: new(i + 1), Term: new(term), Type: raftpb.EntryNormal.Enum()})
+		}
+		return list
+	}
+	// leads is a core that has elected itself, and committed n entries and that of its election.
+	leads := func(id uint64, n uint64) *Core {
+		state := &raftlog.State{Base: raftlog.Base{Conf: &raftpb.ConfState{Voters: []uint64{id}}}, Entries: entries(n, 1),
+			Hard: &raftpb.HardState{Term: new(uint64(term - 1)), Commit: new(n)}}
+		core, err := NewCore(CoreConfig{ID: id, State: state, ElectionTicks: 10, HeartbeatTicks: 2, Intn: func(int) int { return 0 }})
+		if err != nil {
+			t.Fatal(err)
+		}
+		core.Campaign()
+		drain(core)
+		if s := core.Status(); s.Role != RoleLeader || s.Term != term || s.Commit != n+1 {
+			t.Fatalf("node %d: %+v", id, s)
+		}
+		return core
+	}
+	message := func(kind raftpb.MessageType, from, to, term, commit uint64) *raftpb.Message {
+		return &raftpb.Message{Type: kind.Enum(), From: new(from), To: new(to), Term: new(term), Commit: new(commit)}
+	}
+	put, other := leads(1, older), leads(2, newer)
+	if err := other.Step(message(raftpb.MsgApp, 1, 2, term, older+1)); err == nil || isFatal(err) {
+		t.Fatalf("the leader of the others hears of one with less: %v", err)
+	}
+	if err := put.Step(message(raftpb.MsgHeartbeat, 2, 1, term, 0)); err == nil || isFatal(err) {
+		t.Fatalf("a heartbeat says nothing of histories: %v", err)
+	}
+	if out := drain(put); len(out) != 1 || out[0].GetType() != raftpb.MsgHeartbeatResp || out[0].GetTo() != 2 {
+		t.Fatalf("it is answered with %v: the other one sends what it has committed after that", out)
+	}
+	if err := put.Step(message(raftpb.MsgApp, 2, 1, term, newer+1)); !errors.Is(err, ErrLogShort) || !strings.Contains(err.Error(), "join it again") {
+		t.Fatalf("the older copy hears of a leader in its term: %v", err)
+	}
+	if err := leads(1, older).Step(message(raftpb.MsgApp, 2, 1, term+1, newer+1)); !errors.Is(err, ErrLogShort) {
+		t.Fatalf("the only voter hears of a leader with more: %v", err)
+	}
+	// A log of the same length with other entries.
+	with := message(raftpb.MsgApp, 2, 1, term+1, older)
+	with.Index, with.LogTerm, with.Entries = new(uint64(0)), new(uint64(0)), entries(older, 2)
+	if err := leads(1, older).Step(with); err == nil || isFatal(err) {
+		t.Fatalf("other entries of a leader that has committed no more: %v", err)
+	}
+	with.Entries, with.Commit = entries(older+3, 2), new(uint64(older+3))
+	if err := leads(1, older+1).Step(with); !isFatal(err) {
+		t.Fatalf("other entries of a leader that has committed more: %v", err)
+	}
+	if s := other.Status(); s.Role != RoleLeader {
+		t.Fatalf("the one with more is %v", s.Role)
+	}
+}
+
+// drain lets a core do all that it wants, and gives what it sends.
+func drain(core *Core) (sent []*raftpb.Message) {
+	for {
+		out, ok := core.Ready()
+		if !ok {
+			return sent
+		}
+		sent = append(sent, out.Messages...)
+		if out.Append != nil {
+			core.Persisted(out.Append)
+		}
+		if n := len(out.Apply); n > 0 {
+			core.Applied(out.Apply[n-1].Index)
 		}
 	}
 }

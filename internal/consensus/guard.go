@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"log/slog"
 
+	"go.etcd.io/raft/v3"
 	"go.etcd.io/raft/v3/confchange"
 	"go.etcd.io/raft/v3/raftpb"
 	"go.etcd.io/raft/v3/tracker"
@@ -31,6 +32,9 @@ func (c *Core) check(m *raftpb.Message) error {
 	}
 	s := c.raft.BasicStatus()
 	current := m.GetTerm() >= s.HardState.GetTerm()
+	if err := c.checkHistory(m, s.RaftState == raft.StateLeader, s.HardState); err != nil {
+		return err
+	}
 	switch m.GetType() {
 	case raftpb.MsgApp:
 		return c.checkAppend(m)
@@ -68,6 +72,59 @@ func (c *Core) checkAppend(m *raftpb.Message) error {
 		}
 	}
 	return nil
+}
+
+// checkHistory refuses the word of a leader that has another history than this node: one of the two was put back to an older copy
+// of its data directory, and has gone on from there. The one that has committed less gives way: it is an error that ends it there, and
+// a message that is dropped at the other.
+func (c *Core) checkHistory(m *raftpb.Message, leads bool, own *raftpb.HardState) error {
+	fromLeader := m.GetType() == raftpb.MsgApp || m.GetType() == raftpb.MsgHeartbeat || m.GetType() == raftpb.MsgSnap
+	if !fromLeader || m.GetTerm() < own.GetTerm() {
+		return nil
+	}
+	why := ""
+	theirs := max(m.GetCommit(), m.GetSnapshot().GetMetadata().GetIndex())
+	switch at := c.conflict(m.GetEntries(), own.GetCommit()); {
+	case leads && m.GetTerm() == own.GetTerm():
+		why = "leads in the same term"
+	case c.onlyVoter() && c.last < theirs: // it has acknowledged all that was committed
+		why = "leads, and this node is the only voter"
+	case at > 0:
+		why = fmt.Sprintf("has another entry at %d", at)
+	default:
+		return nil
+	}
+	switch {
+	case m.GetType() == raftpb.MsgHeartbeat:
+		// It does not say what it has committed: an answer makes it send that.
+		c.after = append(c.after, &raftpb.Message{Type: raftpb.MsgHeartbeatResp.Enum(), From: new(c.cfg.ID), To: new(m.GetFrom()), Term: new(m.GetTerm())})
+		return badMessage(m, "it %s", why)
+	case theirs <= own.GetCommit():
+		return badMessage(m, "it %s, and has committed %d entries; this node has %d", why, theirs, own.GetCommit())
+	case c.last < theirs:
+		return &ShortError{LastIndex: c.last, Promised: theirs, Witness: fmt.Sprintf("node %d, which %s,", m.GetFrom()>>32, why)}
+	}
+	return fmt.Errorf("%w: node %d %s, and has committed %d entries; this node has %d. Its data directory is an older copy: remove it from "+
+		"the cluster and join it again with an empty one", ErrSafety, m.GetFrom()>>32, why, theirs, own.GetCommit())
+}
+
+// conflict is the index of the first entry that differs from a committed one of this log, 0 if none does.
+func (c *Core) conflict(entries []*raftpb.Entry, commit uint64) uint64 {
+	for _, e := range entries {
+		if e.GetIndex() > commit {
+			return 0
+		}
+		if own, err := c.log.Term(e.GetIndex()); err == nil && own != e.GetTerm() {
+			return e.GetIndex()
+		}
+	}
+	return 0
+}
+
+// onlyVoter tells whether this node is the only voter that it knows.
+func (c *Core) onlyVoter() bool {
+	conf := c.Conf()
+	return len(conf.GetVoters()) == 1 && conf.GetVoters()[0] == c.cfg.ID && len(conf.GetVotersOutgoing()) == 0
 }
 
 func checkEntry(e *raftpb.Entry) error {

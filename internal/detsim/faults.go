@@ -204,19 +204,27 @@ func (w *world) lines(way int, m, x *machine, do func(from, to string)) {
 	}
 }
 
-// jump sets a machine's clock wrong, by up to years, or right again. Those of most machines stay right: the cluster's time is theirs.
+// jump sets a machine's clock wrong, by up to years, or right again. Those of most machines, and of most voters, stay right: the
+// cluster's time is theirs.
 func (w *world) jump(m *machine) {
-	wrong := 0
-	for _, x := range w.machines {
-		if x != m && x.ahead.Abs() > skewMax {
+	wrong, voters, wrongVoters := 0, 0, 0
+	for _, x := range w.staying() {
+		bad := x != m && x.ahead.Abs() > skewMax
+		if bad {
 			wrong++
+		}
+		if w.votes(x) {
+			voters++
+			if bad {
+				wrongVoters++
+			}
 		}
 	}
 	w.stats.Jumps++
 	switch kind := w.intn(4); {
 	case kind == 0:
 		m.ahead = 0
-	case kind == 1 || 2*(wrong+1) >= len(w.machines):
+	case kind == 1 || 2*(wrong+1) >= len(w.staying()) || 2*(wrongVoters+1) >= voters:
 		m.ahead = w.between(-skewMax, skewMax)
 	case kind == 2:
 		m.ahead = w.between(-40*day, 40*day)

@@ -75,12 +75,12 @@ func (w *world) giveBack(buf []byte) {
 // check holds that each node that lives shows what a close has acknowledged, at that moment (G1, G3).
 func (w *world) check(f *written, s state, by *machine, began time.Time) {
 	for _, m := range w.machines {
-		if !w.mustShow(m, by, began) {
+		if !w.mustShow(m, began) {
 			continue
 		}
 		p := m.p
 		got, no := w.look(m, f.name)
-		if m.p != p || !w.mustShow(m, by, began) {
+		if m.p != p || !w.mustShow(m, began) || by.leaves || len(f.may) != 1 || f.may[0] != s {
 			continue
 		}
 		w.stats.Checked++
@@ -92,16 +92,11 @@ func (w *world) check(f *written, s state, by *machine, began time.Time) {
 	}
 }
 
-// mustShow tells whether a machine, and the one of who wrote, have been well since before the writer began: what is wrong with others
-// is no excuse.
-func (w *world) mustShow(m, by *machine, began time.Time) bool {
+// mustShow tells whether a machine has been well since before the writer began: what is wrong with others, or with who wrote, is no
+// excuse.
+func (w *world) mustShow(m *machine, began time.Time) bool {
 	since := began.Add(-calmFor)
-	for _, x := range []*machine{m, by} {
-		if x.p == nil || !x.p.ready() || x.leaves || x.faults > 0 || x.calm.After(since) {
-			return false
-		}
-	}
-	return true
+	return m.p != nil && m.p.ready() && !m.leaves && m.faults == 0 && !m.calm.After(since)
 }
 
 // unsettled tells what is still to do, "" if nothing.

@@ -110,7 +110,7 @@ func (m *machine) start() {
 	m.dark = false
 	m.touch()
 	p := m.newProcess()
-	m.p = p
+	m.p, m.ended = p, nil
 	ctx, cancel := context.WithCancel(context.Background())
 	p.cancel = cancel
 	cfg := node.Config{DataDir: m.dir, Version: "sim", Mounts: []admin.MountRequest{{Dir: "/mnt"}}, Log: m.logger(), Host: p.world()}
@@ -122,7 +122,7 @@ func (m *machine) start() {
 		defer close(p.done)
 		p.err = node.Run(ctx, cfg)
 		if m.p == p {
-			m.p = nil
+			m.p, m.ended = nil, p.err
 			w.tell("%s has ended: %v", m.host, p.err)
 		}
 	})

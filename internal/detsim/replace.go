@@ -2,12 +2,14 @@ package detsim
 
 import (
 	"context"
+	"errors"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"time"
 
+	"github.com/rdmcfs/rdmcfs/internal/consensus"
 	"github.com/rdmcfs/rdmcfs/internal/consensus/raftlog/simfs"
 	"github.com/rdmcfs/rdmcfs/internal/control/admin"
 	"github.com/rdmcfs/rdmcfs/internal/node"
@@ -26,9 +28,16 @@ func (w *world) whole() bool {
 	return w.unsettled() == ""
 }
 
+// lullMax is how long a fault is put off that others must be whole for.
+const lullMax = 10 * time.Second
+
+// lull lets the faults that last end, and the nodes repair what they owe, before something is taken away for good. It reports whether
+// all are whole.
+func (w *world) lull() bool { return w.until(lullMax, 50*time.Millisecond, w.whole) }
+
 // empty kills a process and removes all of its contents: the disk they were on was changed for an empty one.
 func (w *world) empty(m *machine) {
-	if m.p == nil || !w.whole() {
+	if !w.lull() || m.p == nil {
 		return
 	}
 	w.stats.Emptied++
@@ -43,7 +52,7 @@ func (w *world) empty(m *machine) {
 // rot changes one byte of a content on a machine's disk while its process runs, and has programs there read all files. What
 // they get is what was acknowledged: a damaged copy is noticed, and the bytes come from another node.
 func (w *world) rot(m *machine) {
-	if m.p == nil || len(w.staying()) < 3 || m.leaves || !w.whole() {
+	if len(w.staying()) < 3 || m.leaves || !w.lull() || m.p == nil {
 		return
 	}
 	var files []string
@@ -111,21 +120,58 @@ func (w *world) startLater(m *machine) {
 	}, m)
 }
 
-// putBack keeps a copy of an observer's disks, or puts the copy in the place of its disks: a machine restored from a backup.
+// putBack keeps a copy of a machine's disks, or puts the copy in the place of its disks: a machine restored from a backup. A voter is
+// put back only while there are two others: it has forgotten what it promised, is refused for that, and has to be replaced.
 func (w *world) putBack(m *machine) {
-	switch {
-	case m.p == nil || w.votes(m):
-	case m.older == nil:
+	if m.p == nil || m.leaves {
+		return
+	}
+	if m.older == nil {
 		w.tell("the disks of %s are copied", m.host)
 		m.older = m.keep(filepath.Join(w.dir, m.host+".old"))
-	case w.whole():
-		w.stats.PutBack++
-		m.kill(false, "its disks are put back")
-		m.dir, m.db, m.disk = m.older.dir, m.older.db, m.older.disk
-		m.older = nil
-		m.allDurable()
-		w.startLater(m)
+		return
 	}
+	if !w.lull() || m.p == nil || m.older == nil || w.joining {
+		return
+	}
+	voter := w.votes(m)
+	if voter && w.voters() < 3 {
+		return
+	}
+	w.stats.PutBack++
+	m.kill(false, "its disks are put back")
+	had := m.db.Index()
+	m.restore(m.older)
+	m.older = nil
+	w.startLater(m)
+	if voter {
+		w.joining = true
+		w.work.Go(func() { w.afterPutBack(m, had) })
+	}
+}
+
+// restore puts a copy in the place of a machine's disks. No process runs.
+func (m *machine) restore(d *disks) {
+	m.dir, m.db, m.disk = d.dir, d.db, d.disk
+	m.allDurable()
+}
+
+// afterPutBack waits until a voter that was put back is refused, and replaces it, or has applied more than it had before: it has then
+// forgotten nothing, or nothing that the others miss.
+func (w *world) afterPutBack(m *machine, had uint64) {
+	refused := false
+	w.until(gatherMax, 100*time.Millisecond, func() bool {
+		short := errors.Is(m.ended, consensus.ErrLogShort) || errors.Is(m.ended, consensus.ErrSafety)
+		refused = short && m.p == nil && m.faults == 0
+		return refused || m.p != nil && m.db.Index() > had
+	})
+	if refused && !w.failed() {
+		w.tell("%s was put back, and is refused", m.host)
+		w.stats.Refused++
+		m.changeDisks()
+		w.inPlace(m)
+	}
+	w.joining = false
 }
 
 // votes tells whether a machine is a voter, as far as anybody knows.
@@ -183,30 +229,40 @@ func (w *world) grow() {
 	})
 }
 
-const machinesMax = 9
+const machinesMax = 13
 
 // replace takes a machine away for good, and has an empty one join in its place.
 func (w *world) replace(m *machine) {
-	if m.p == nil || m.leaves || w.joining || !w.whole() || w.votes(m) && w.voters() < 3 {
+	if m.leaves || !w.lull() || m.p == nil || w.joining || w.votes(m) && w.voters() < 3 {
 		return
 	}
 	w.joining = true
 	w.stats.Replaced++
 	m.kill(false, "it is replaced")
-	m.lives++
-	m.dir = filepath.Join(w.dir, m.host+"."+itoa(m.lives))
-	m.db, m.disk, m.remains, m.older = meta.OpenMemory(), simfs.New(), nil, nil
-	m.faults++
+	m.changeDisks()
 	w.work.Go(func() {
-		joined := w.until(gatherMax, time.Second, func() bool { return w.joinInPlace(m) })
-		m.faults--
-		m.touch()
+		w.inPlace(m)
 		w.joining = false
-		w.tell("%s is replaced: %t", m.host, joined)
-		if !joined && !w.failed() {
-			w.fail("%s could not be replaced in %v", m.host, gatherMax)
-		}
 	})
+}
+
+// changeDisks gives a machine empty disks. No process runs.
+func (m *machine) changeDisks() {
+	m.lives++
+	m.dir = filepath.Join(m.w.dir, m.host+"."+itoa(m.lives))
+	m.db, m.disk, m.remains, m.older = meta.OpenMemory(), simfs.New(), nil, nil
+}
+
+// inPlace has an empty machine join in the place of the node that it was.
+func (w *world) inPlace(m *machine) {
+	m.faults++
+	joined := w.until(gatherMax, time.Second, func() bool { return w.joinInPlace(m) })
+	m.faults--
+	m.touch()
+	w.tell("%s is replaced: %t", m.host, joined)
+	if !joined && !w.failed() {
+		w.fail("%s could not be replaced in %v", m.host, gatherMax)
+	}
 }
 
 // joinInPlace asks the other machines for a token, and joins with it.

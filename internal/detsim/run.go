@@ -38,12 +38,15 @@ const (
 	closeMax = 2 * time.Minute
 )
 
+// sizes of clusters, as often as they are chosen.
+var sizes = []int{2, 2, 3, 3, 3, 3, 3, 4, 4, 5, 5, 5, 7, 7, 9, 12}
+
 // Run runs one seed to its end, or to the first guarantee that does not hold. It is to be called in a bubble of testing/synctest.
 func Run(o Options) Result {
 	w := newWorld(o.Seed, o.Dir, o.Trace)
 	nodes := o.Nodes
 	if nodes == 0 {
-		nodes = []int{2, 3, 3, 3, 4, 5, 5, 7}[w.intn(8)]
+		nodes = sizes[w.intn(len(sizes))]
 	}
 	w.work.Go(w.collect)
 	w.gather(nodes)

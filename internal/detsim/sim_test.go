@@ -50,7 +50,7 @@ func TestSeeds(t *testing.T) {
 	var workers sync.WaitGroup
 	for range runtime.NumCPU() {
 		workers.Go(func() {
-			for seed := next.Add(1) - 1; seed < *fromFlag+seeds; seed = next.Add(1) - 1 {
+			for seed := next.Add(1) - 1; seed < *fromFlag+seeds && !(t.Failed() && failFast()); seed = next.Add(1) - 1 {
 				if out, err := run(t, program, seed, false); err != nil {
 					t.Errorf("seed %d: %v\n%s\n  replay: go test ./internal/detsim -run TestSeeds -sim.seed=%d -v", seed, err, lastLines(out), seed)
 				}
@@ -58,6 +58,12 @@ func TestSeeds(t *testing.T) {
 		})
 	}
 	workers.Wait()
+}
+
+// failFast tells whether one seed that fails is enough.
+func failFast() bool {
+	f := flag.Lookup("test.failfast")
+	return f != nil && f.Value.String() == "true"
 }
 
 // TestSameSeedSameTrace holds that a seed says everything: each run of it is the same, event by event.

@@ -58,6 +58,7 @@ type Stats struct {
 	Emptied, PutBack, Joins, Evictions     int
 	AtPoints, SlowDisks, Rotten, Replaced  int
 	Healed                                 []time.Duration // of RunComeback: how long it took each time
+	Refused                                int
 }
 
 func newWorld(seed uint64, dir string, trace func(string)) *world {
@@ -139,6 +140,7 @@ type machine struct {
 	leaves   bool // it is to be evicted
 	draining bool
 	p        *process  // nil while it does not run
+	ended    error     // of the process that ended by itself last
 	faults   int       // that hold it now
 	calm     time.Time // no fault has touched it since
 	older    *disks    // as they were some time ago
