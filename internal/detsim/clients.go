@@ -106,14 +106,10 @@ func (c *client) run() {
 	w := c.w
 	for !w.over && !w.failed() && !c.m.leaves {
 		pass(w.between(5*time.Millisecond, 700*time.Millisecond))
-		p := c.m.p
-		if p == nil || !p.ready() {
+		p, prog := c.m.p, w.program(c.m)
+		if prog == nil {
 			continue
 		}
-		w.mu.Lock()
-		w.pids++
-		prog := &program{k: p.kernel.Load(), pid: 1<<22 + w.pids}
-		w.mu.Unlock()
 		name := c.names[w.intn(len(c.names))]
 		switch r := w.intn(100); {
 		case r < 75:

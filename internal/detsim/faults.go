@@ -10,7 +10,9 @@ import (
 func (w *world) faults(end time.Time) {
 	for time.Now().Before(end) && !w.failed() {
 		pass(w.between(200*time.Millisecond, 6*time.Second))
+		w.clocks()
 		w.fault()
+		w.clocks()
 	}
 }
 

@@ -5,6 +5,8 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/hanwen/go-fuse/v2/fuse"
+
 	"github.com/rdmcfs/rdmcfs/meta"
 )
 
@@ -32,14 +34,10 @@ func (w *world) allWell() bool {
 
 // look reads a name on a machine, as a new program there does.
 func (w *world) look(m *machine, name string) (state, syscall.Errno) {
-	p := m.p
-	if p == nil || !p.ready() {
+	prog := w.program(m)
+	if prog == nil {
 		return state{}, syscall.ENOTCONN
 	}
-	w.mu.Lock()
-	w.pids++
-	prog := &program{k: p.kernel.Load(), pid: 1<<22 + w.pids}
-	w.mu.Unlock()
 	h, no := prog.open(name, syscall.O_RDONLY)
 	if no == syscall.ENOENT {
 		return state{gone: true}, 0
@@ -52,6 +50,18 @@ func (w *world) look(m *machine, name string) (state, syscall.Errno) {
 	w.giveBack(buf)
 	h.close()
 	return got, no
+}
+
+// program begins a program on a machine; nil while it has no mount.
+func (w *world) program(m *machine) *program {
+	p := m.p
+	if p == nil || !p.ready() {
+		return nil
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.pids++
+	return &program{k: p.kernel.Load(), pid: 1<<22 + w.pids}
 }
 
 // buffer gives a buffer of readBytes to read into.
@@ -159,6 +169,44 @@ func (w *world) compare() {
 			}
 		}
 	}
+}
+
+// times holds that the root directory, which the log dates, is dated right by the clocks of most voters, however wrong others are.
+// Files are dated by their writers.
+func (w *world) times() {
+	if w.wrongTime {
+		return
+	}
+	const slack = 2 * skewMax
+	first, last := w.start.Add(-slack), time.Now().Add(slack)
+	for _, m := range w.staying() {
+		prog := w.program(m)
+		if prog == nil {
+			continue
+		}
+		var out fuse.AttrOut
+		in := fuse.GetAttrIn{InHeader: prog.header(fuse.FUSE_ROOT_ID)}
+		if st := prog.k.requests.GetAttr(nil, &in, &out); st != fuse.OK {
+			w.fail("at the end %s can't tell the times of its root: %v", m.host, st)
+		} else if at := time.Unix(int64(out.Ctime), 0); at.Before(first) || at.After(last) {
+			w.fail("%s says that the root was changed at %v; the world began at %v, and it is %v", m.host, at, w.start, time.Now())
+		}
+	}
+}
+
+// clocks notes whether most voters' clocks are wrong: then the cluster's time may be.
+func (w *world) clocks() {
+	voters, wrong := 0, 0
+	for _, m := range w.staying() {
+		if !w.votes(m) {
+			continue
+		}
+		voters++
+		if m.ahead.Abs() > skewMax {
+			wrong++
+		}
+	}
+	w.wrongTime = w.wrongTime || 2*wrong >= voters && wrong > 0
 }
 
 // alone cuts all machines off from each other and reads all files on each: it shows who really has the bytes. Each file is on

@@ -127,6 +127,7 @@ func (w *world) settle() {
 	}
 	if !w.failed() {
 		w.compare()
+		w.times()
 		pass(repairTime)
 		if !w.until(settleMax, 100*time.Millisecond, func() bool { why = w.unsettled(); return why == "" }) && !w.failed() {
 			w.fail("not settled after all files were read: %s", why)

@@ -51,7 +51,11 @@ func TestSeeds(t *testing.T) {
 	for range runtime.NumCPU() {
 		workers.Go(func() {
 			for seed := next.Add(1) - 1; seed < *fromFlag+seeds && !(t.Failed() && failFast()); seed = next.Add(1) - 1 {
-				if out, err := run(t, program, seed, false); err != nil {
+				out, err := run(t, program, seed, false)
+				if first, _, _ := strings.Cut(out, "\n"); testing.Verbose() {
+					fmt.Println(first)
+				}
+				if err != nil {
 					t.Errorf("seed %d: %v\n%s\n  replay: go test ./internal/detsim -run TestSeeds -sim.seed=%d -v", seed, err, lastLines(out), seed)
 				}
 			}

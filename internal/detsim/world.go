@@ -46,6 +46,7 @@ type world struct {
 	pids             uint32
 	files            *record
 	stats            Stats
+	wrongTime        bool           // most voters' clocks were wrong at some time
 	copies           int            // that the policy asks for; 0: on every node
 	programs         atomic.Int32   // that run
 	work             sync.WaitGroup // programs, faults and processes
