@@ -2,11 +2,12 @@ package detsim
 
 import (
 	"slices"
+	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
 	"github.com/hanwen/go-fuse/v2/fuse"
-
 	"github.com/rdmcfs/rdmcfs/meta"
 )
 
@@ -221,25 +222,39 @@ func (w *world) alone() {
 			}
 		}
 	}
+	wanted := len(stay)
+	if w.copies > 0 {
+		wanted = min(w.copies, len(stay))
+	}
+	var looking sync.WaitGroup // a read that finds no holder takes a while
 	for _, name := range w.files.names() {
-		f := w.files.file(name)
-		wanted, have := len(stay), 0
-		if w.copies > 0 {
-			wanted = min(w.copies, len(stay))
-		}
-		for _, m := range stay {
+		looking.Go(func() {
+			if have := w.aloneCan(stay, name); have < wanted {
+				w.fail("alone, %d machines can read %s, %d are to have it", have, name, wanted)
+			}
+		})
+	}
+	looking.Wait()
+}
+
+// aloneCan is how many machines that are cut off from each other can read a file.
+func (w *world) aloneCan(stay []*machine, name string) int {
+	f := w.files.file(name)
+	var have atomic.Int64
+	var looking sync.WaitGroup
+	for _, m := range stay {
+		looking.Go(func() {
 			got, no := w.look(m, name)
-			if no == 0 && !f.allows(got) {
+			switch {
+			case no != 0:
+				w.tell("alone, %s can't read %s: %v", m.host, name, no)
+				return
+			case !f.allows(got):
 				w.fail("alone, %s shows %s as %v; it may be %v", m.host, name, got, f.may)
 			}
-			if no == 0 {
-				have++
-			} else {
-				w.tell("alone, %s can't read %s: %v", m.host, name, no)
-			}
-		}
-		if have < wanted {
-			w.fail("alone, %d machines can read %s, %d are to have it", have, name, wanted)
-		}
+			have.Add(1)
+		})
 	}
+	looking.Wait()
+	return int(have.Load())
 }
