@@ -94,6 +94,9 @@ func (w *world) check(f *written, s state, by *machine, began time.Time) {
 		if m.p != p || !w.mustShow(m, began) || by.leaves || len(f.may) != 1 || f.may[0] != s {
 			continue
 		}
+		if !w.mustShow(by, began) && (no != 0 && w.copies > 0 || by.stopped || by.takesForDown(m)) {
+			continue // no machine that is well has a copy, or by was alone: the other way round, m was
+		}
 		w.stats.Checked++
 		if no != 0 {
 			w.fail("%s: %s is acknowledged by %s, and reading it here: %v", m.host, f.name, by.host, no)
@@ -103,11 +106,18 @@ func (w *world) check(f *written, s state, by *machine, began time.Time) {
 	}
 }
 
-// mustShow tells whether a machine has been well since before the writer began: what is wrong with others, or with who wrote, is no
-// excuse.
+// mustShow tells whether a machine has been well since before the writer began. What is wrong with others, or with who wrote, is no
+// excuse for it.
 func (w *world) mustShow(m *machine, began time.Time) bool {
 	since := began.Add(-calmFor)
 	return m.p != nil && m.p.ready() && !m.leaves && m.faults == 0 && !m.calm.After(since)
+}
+
+// takesForDown tells whether a machine has heard that another one is down. One that stood still may have been alone long enough to
+// decide that itself, since its timers went on.
+func (m *machine) takesForDown(other *machine) bool {
+	n, err := m.db.Node(other.number())
+	return err == nil && n.State == meta.NodeDown
 }
 
 // unsettled tells what is still to do, "" if nothing.
