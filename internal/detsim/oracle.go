@@ -224,14 +224,10 @@ func (w *world) clocks() {
 // all machines, or on as many as the policy says.
 func (w *world) alone() {
 	stay := w.staying()
-	for _, m := range w.machines {
-		for _, x := range w.machines {
-			if m != x {
-				w.net.cut(m.host, x.host)
-				w.fabric.Cut(m.host, x.host)
-			}
-		}
-	}
+	w.eachLine(func(from, to string) {
+		w.net.cut(from, to)
+		w.fabric.Cut(from, to)
+	})
 	wanted := len(stay)
 	if w.copies > 0 {
 		wanted = min(w.copies, len(stay))
@@ -245,6 +241,17 @@ func (w *world) alone() {
 		})
 	}
 	looking.Wait()
+}
+
+// eachLine does something with the line from each machine to each other one.
+func (w *world) eachLine(do func(from, to string)) {
+	for _, m := range w.machines {
+		for _, x := range w.machines {
+			if m != x {
+				do(m.host, x.host)
+			}
+		}
+	}
 }
 
 // aloneCan is how many machines that are cut off from each other can read a file.

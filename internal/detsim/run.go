@@ -133,6 +133,7 @@ func (w *world) settle() {
 			w.fail("not settled after all files were read: %s", why)
 		}
 		w.alone()
+		w.fork()
 	}
 }
 

@@ -19,6 +19,8 @@ type options struct {
 	list  bool
 	table bool
 	exec  string
+	seeds uint64
+	from  uint64
 }
 
 func main() {
@@ -29,6 +31,8 @@ func main() {
 	flag.BoolVar(&o.list, "list", false, "print the names and stop")
 	flag.BoolVar(&o.table, "table", false, "write what killed each into "+docsFile)
 	flag.StringVar(&o.exec, "exec", "", "run test binaries with this `command`")
+	flag.Uint64Var(&o.seeds, "seeds", 0, "instead, take back whole mends, and run whole daemons for up to this `number` of seeds")
+	flag.Uint64Var(&o.from, "from", 1, "the first of the seeds")
 	flag.Parse()
 	var err error
 	if o.which, err = regexp.Compile(which); err != nil {
@@ -72,6 +76,9 @@ func runAll(ctx context.Context, o *options) error {
 	}
 	defer os.RemoveAll(dir)
 	r := runner{root: o.root, dir: dir, launch: strings.Fields(o.exec), last: readTable(string(text))}
+	if o.seeds > 0 {
+		return runReverts(ctx, o, &r)
+	}
 	killed, bad := 0, 0
 	for _, m := range o.chosen() {
 		v := r.try(ctx, &m)

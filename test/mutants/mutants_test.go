@@ -32,3 +32,12 @@ func TestTableFitsTheTree(t *testing.T) {
 		t.Errorf("%d mutants, wanted at least 40", len(seen))
 	}
 }
+
+// The reverts must fit the tree too: their mutants exist, and the texts are still there when several of a file are changed.
+func TestRevertsFitTheTree(t *testing.T) {
+	for _, back := range reverts {
+		if _, err := back.writeOverlay(filepath.Join("..", ".."), t.TempDir()); err != nil {
+			t.Error(err)
+		}
+	}
+}

@@ -48,9 +48,15 @@ func (m *mutant) apply(root string) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	if n := strings.Count(string(text), m.old); n != 1 {
-		return nil, fmt.Errorf("%s: the text to replace occurs %d times in %s, wanted once: bring the table up to date",
+	changed, err := m.change(string(text))
+	return []byte(changed), err
+}
+
+// change gives a text of the mutant's file with the fault in it.
+func (m *mutant) change(text string) (string, error) {
+	if n := strings.Count(text, m.old); n != 1 {
+		return "", fmt.Errorf("%s: the text to replace occurs %d times in %s, wanted once: bring the table up to date",
 			m.name, n, m.file)
 	}
-	return []byte(strings.Replace(string(text), m.old, m.new, 1)), nil
+	return strings.Replace(text, m.old, m.new, 1), nil
 }
