@@ -56,7 +56,7 @@ test-schedule:
 
 # Whole daemons in virtual time, a process for each seed; the first time the standard library is built for it. SEEDS=n, FROM=s.
 test-detsim:
-	$(GO) test -timeout 60m ./internal/detsim -args -sim.seeds $(or $(SEEDS),200) $(if $(FROM),-sim.from $(FROM))
+	$(GO) test -timeout 60m ./internal/detsim -args -sim.seeds $(or $(SEEDS),500) $(if $(FROM),-sim.from $(FROM))
 
 # What is run again as in a container, where the kernel may not pass reads and writes through.
 WITHOUT = TestCopyOf|TestReceiverDies|TestWriter|TestGit|TestTar|TestGoBuild|TestEditors|TestSqlite|TestShells|TestScript

@@ -35,18 +35,45 @@ const lullMax = 10 * time.Second
 // all are whole.
 func (w *world) lull() bool { return w.until(lullMax, 50*time.Millisecond, w.whole) }
 
-// empty kills a process and removes all of its contents: the disk they were on was changed for an empty one.
+// empty kills a process and removes its contents: all, as if the disk they were on had been changed for an empty one, or some.
 func (w *world) empty(m *machine) {
 	if !w.lull() || m.p == nil {
 		return
 	}
 	w.stats.Emptied++
 	m.kill(false, "its contents are lost")
-	if err := os.RemoveAll(filepath.Join(m.dir, "content")); err != nil {
+	content := filepath.Join(m.dir, "content")
+	err := error(nil)
+	if w.chance(3) {
+		err = os.RemoveAll(content)
+	} else {
+		err = w.removeSome(content)
+	}
+	if err != nil {
 		w.fail("%v", err)
 	}
 	m.allDurable()
 	w.startLater(m)
+}
+
+// removeSome removes the files of some contents.
+func (w *world) removeSome(content string) error {
+	files, err := filepath.Glob(filepath.Join(content, "held/*/*.*"))
+	if err != nil {
+		return err
+	}
+	goes := map[string]bool{}
+	for _, path := range files {
+		id := strings.TrimSuffix(path, filepath.Ext(path))
+		if _, known := goes[id]; !known {
+			goes[id] = w.chance(2)
+		}
+		if goes[id] {
+			w.tell("%s is lost", filepath.Base(path))
+			err = errors.Join(err, os.Remove(path))
+		}
+	}
+	return err
 }
 
 // rot changes one byte of a content on a machine's disk while its process runs, and has programs there read all files. What
@@ -120,9 +147,14 @@ func (w *world) startLater(m *machine) {
 	}, m)
 }
 
-// putBack keeps a copy of a machine's disks, or puts the copy in the place of its disks: a machine restored from a backup. A voter is
+// putBack keeps a copy of a machine's disks, or puts the copy that there is in the place of the disks: a restore from a backup. A voter is
 // put back only while there are two others: it has forgotten what it promised, is refused for that, and has to be replaced.
 func (w *world) putBack(m *machine) {
+	for _, x := range w.staying() {
+		if x.older != nil {
+			m = x
+		}
+	}
 	if m.p == nil || m.leaves {
 		return
 	}

@@ -21,7 +21,7 @@ var (
 )
 
 const (
-	seedsUsual = 200
+	seedsUsual = 500
 	shortShare = 20
 
 	comebackSeeds = 20
