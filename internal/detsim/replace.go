@@ -160,7 +160,7 @@ func (w *world) putBack(m *machine) {
 	}
 	if m.older == nil {
 		w.tell("the disks of %s are copied", m.host)
-		m.older = m.keep(filepath.Join(w.dir, m.host+".old"))
+		m.older = m.keep(filepath.Join(w.dir, m.host+"."+itoa(m.lives)+".old"))
 		return
 	}
 	if !w.lull() || m.p == nil || m.older == nil || w.joining {
