@@ -148,7 +148,8 @@ func (w *world) startLater(m *machine) {
 }
 
 // putBack keeps a copy of a machine's disks, or puts the copy that there is in the place of the disks: a restore from a backup. A voter is
-// put back only while there are two others: it has forgotten what it promised, is refused for that, and has to be replaced.
+// put back only while there are two others: it has forgotten what it promised, is refused for that, and has to be replaced. With
+// fewer copies than nodes it may be the only one that has what it got in between, which goes with it.
 func (w *world) putBack(m *machine) {
 	for _, x := range w.staying() {
 		if x.older != nil {
@@ -167,7 +168,7 @@ func (w *world) putBack(m *machine) {
 		return
 	}
 	voter := w.votes(m)
-	if voter && w.voters() < 3 {
+	if voter && (w.voters() < 3 || w.copies > 0) {
 		return
 	}
 	w.stats.PutBack++
