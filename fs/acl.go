@@ -10,8 +10,8 @@ import (
 	"github.com/rdmcfs/rdmcfs/meta"
 )
 
-// POSIX access control lists, see acl(5). The kernel evaluates them. That they and the permission bits say the same, and that what is made
-// in a directory gets its default list, is left to us.
+// POSIX access control lists, see acl(5). The kernel evaluates them. That they and the permission bits say the same,
+// and that what is made in a directory gets its default list, is left to us.
 const (
 	aclAccess  = "system.posix_acl_access"
 	aclDefault = "system.posix_acl_default"
@@ -91,7 +91,8 @@ func (a acl) inherited(mode uint32) (acl, uint32) {
 	return a.changed(mode), mode
 }
 
-// chmodACL lets the access list of a node follow a change of its mode. It does so without the option too: other nodes may have it.
+// chmodACL lets the access list of a node follow a change of its mode. It does so without the option too: other nodes
+// may have it.
 func (f *fileSystem) chmodACL(n *node, patch *meta.AttrPatch) {
 	if patch.Mask&meta.AttrMode == 0 {
 		return
@@ -101,7 +102,8 @@ func (f *fileSystem) chmodACL(n *node, patch *meta.AttrPatch) {
 	}
 }
 
-// setACL is the change that setting an access list makes: the mode follows, and a list that says no more than the mode is none.
+// setACL is the change that setting an access list makes: the mode follows, and a list that says no more than the
+// mode is none.
 func (f *fileSystem) setACL(n *node, in *fuse.SetXAttrIn, a acl) (meta.AttrPatch, syscall.Errno) {
 	if !a.valid() {
 		return meta.AttrPatch{}, syscall.EINVAL
@@ -121,7 +123,8 @@ func (f *fileSystem) setACL(n *node, in *fuse.SetXAttrIn, a acl) (meta.AttrPatch
 	return patch, 0
 }
 
-// inheritACL gives what is made in a directory its lists, and its mode. The caller's umask counts only where there is no default list.
+// inheritACL gives what is made in a directory its lists, and its mode. The caller's umask counts only where there is
+// no default list.
 func (f *fileSystem) inheritACL(dir meta.Ino, kind meta.Kind, mode, umask uint32) (meta.AttrPatch, uint32) {
 	if !f.opts.ACL || kind == meta.KindSymlink {
 		return meta.AttrPatch{}, mode

@@ -117,7 +117,8 @@ func aclsIn(t *testing.T, dir string) string {
 	return out.String()
 }
 
-// TestAccessLists: access control lists and permission bits go together as on the disk's own file system, on every node.
+// TestAccessLists: access control lists and permission bits go together as on the disk's own file system, on every
+// node.
 func TestAccessLists(t *testing.T) {
 	for mode, change := range modes {
 		t.Run(mode, func(t *testing.T) {

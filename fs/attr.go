@@ -37,7 +37,8 @@ func (f *fileSystem) record(n *node) meta.Inode {
 	return n.last
 }
 
-// fillAttr gives the attributes that the handles of a node see, and how long they may be cached. Of anything but a file they are rec's.
+// fillAttr gives the attributes that the handles of a node see, and how long they may be cached. Of anything but a
+// file they are rec's.
 func (f *fileSystem) fillAttr(n *node, rec meta.Inode, out *fuse.Attr) time.Duration {
 	if n.kind == meta.KindFile {
 		return f.fileAttr(n, out)
@@ -46,7 +47,8 @@ func (f *fileSystem) fillAttr(n *node, rec meta.Inode, out *fuse.Attr) time.Dura
 	return cacheForever
 }
 
-// fileAttr is fillAttr of a file. The record is read last: what is not staged any more when this looks is in the log by then.
+// fileAttr is fillAttr of a file. The record is read last: what is not staged any more when this looks is in the log
+// by then.
 func (f *fileSystem) fileAttr(n *node, out *fuse.Attr) time.Duration {
 	f.nodes.mu.Lock()
 	l, v := n.live, n.reading
@@ -433,8 +435,8 @@ func (l *live) awaitReady(ctx context.Context) bool {
 	}
 }
 
-// rides reports whether a change of attributes can wait for the next publish of a live file. It has to while an earlier one waits or is
-// under way.
+// rides reports whether a change of attributes can wait for the next publish of a live file. It has to while an
+// earlier one waits or is under way.
 func (f *fileSystem) rides(l *live) bool {
 	l.mu.Lock()
 	waiting := l.reserved || l.tmp != nil || !isEmpty(l.shownAttrLocked())

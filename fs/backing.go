@@ -7,8 +7,8 @@ import (
 	"github.com/hanwen/go-fuse/v2/fuse"
 )
 
-// backing is the passthrough of one version or live file: all its opens use the same one, or none does. The kernel refuses
-// an inode that is open in both ways.
+// backing is the passthrough of one version or live file: all its opens use the same one, or none does. The kernel
+// refuses an inode that is open in both ways.
 type backing struct {
 	mu      sync.Mutex
 	decided bool

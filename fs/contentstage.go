@@ -48,7 +48,8 @@ func (s *storeStaging) Create(info StageInfo) (Staged, error) {
 	return s.plain(st), nil
 }
 
-// CopyUp clones or copies a content of this store, lays an overlay over a large one, and copies one that is held, or whole, only elsewhere.
+// CopyUp clones or copies a content of this store, lays an overlay over a large one, and copies one that is held, or
+// whole, only elsewhere.
 func (s *storeStaging) CopyUp(ctx context.Context, info StageInfo, base replicate.ContentReader) (Staged, error) {
 	id := content.ID(info.Base.Bytes())
 	st, err := s.store.CopyUp(id, s.origin(info))

@@ -76,8 +76,8 @@ func TestStagedNames(t *testing.T) {
 	}
 }
 
-// TestOverlayOverDamagedBytes: what is damaged of a large file here is read from another holder also while the file is open for writing,
-// and counts as no change.
+// TestOverlayOverDamagedBytes: what is damaged of a large file here is read from another holder also while the file
+// is open for writing, and counts as no change.
 func TestOverlayOverDamagedBytes(t *testing.T) {
 	for name, use := range map[string]func(want []byte, s fs.Staged) error{
 		"read": func([]byte, fs.Staged) error { return nil },
@@ -151,8 +151,8 @@ func storeRotten(t *testing.T, store *content.Store, dir string, p []byte) meta.
 	return id
 }
 
-// TestRotOfACloneIsNotPublished: staged bytes that share the disk's blocks with the version they were made from share its damage. That is
-// no change by anybody: close fails and the bytes are kept.
+// TestRotOfACloneIsNotPublished: staged bytes that share the disk's blocks with the version they were made from share
+// its damage. That is no change by anybody: close fails and the bytes are kept.
 func TestRotOfACloneIsNotPublished(t *testing.T) {
 	for mode, change := range modes {
 		t.Run(mode, func(t *testing.T) {

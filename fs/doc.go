@@ -19,21 +19,22 @@
 //	    and its locks. FLUSH and FSYNC publish a snapshot of it.
 //
 // A node never changes the bytes under an open handle. When a reading node would have to become live, or a commit of
-// another member arrives while it is reading, it is detached: its handles go on with what they have, the next lookup makes a new node
-// with the same inode number. An open that comes by the old node is answered ESTALE, which makes the kernel look up again; one that
-// comes by a descriptor (/proc/self/fd) has no name to look up, comes again at once, and reads what the descriptor reads.
+// another member arrives while it is reading, it is detached: its handles go on with what they have, the next lookup
+// makes a new node with the same inode number. An open that comes by the old node is answered ESTALE, which makes the
+// kernel look up again; one that comes by a descriptor (/proc/self/fd) has no name to look up, comes again at once,
+// and reads what the descriptor reads.
 //
-// What is published is the file as it was when the publish began, but for writes since. Bytes that are to go away from a live file are
-// read first by the publishes that need them (takings).
+// What is published is the file as it was when the publish began, but for writes since. Bytes that are to go away
+// from a live file are read first by the publishes that need them (takings).
 //
 // # Caches
 //
-// Names and attributes are cached by the kernel without limit of time. [Mount.Apply] is told every applied entry before it
-// counts as visible, and drops what it changes: all names at once by a new epoch (FUSE_NOTIFY_INC_EPOCH, which
-// takes no lock), attributes by inode. Kernels without epochs get no name caching at all.
+// Names and attributes are cached by the kernel without limit of time. [Mount.Apply] is told every applied entry
+// before it counts as visible, and drops what it changes: all names at once by a new epoch (FUSE_NOTIFY_INC_EPOCH,
+// which takes no lock), attributes by inode. Kernels without epochs get no name caching at all.
 //
 // # Lock order
 //
-// table.mu, then live.mu; takings.mu alone; none is held across Propose, Publish, disk or kernel notification. Nothing here is
-// notified from a handler but through the notifier's queue.
+// table.mu, then live.mu; takings.mu alone; none is held across Propose, Publish, disk or kernel notification.
+// Nothing here is notified from a handler but through the notifier's queue.
 package fs

@@ -56,9 +56,9 @@ func errno(err error) syscall.Errno {
 	return syscall.EIO
 }
 
-// known keeps errnos that would mislead the kernel from reaching it: EINTR and ERESTART would be retried for
-// ever or make close lose its file, ENOSYS switches an operation off for the life of the mount, ESTALE and EAGAIN mean something
-// else there.
+// known keeps errnos that would mislead the kernel from reaching it: EINTR and ERESTART would be retried for ever or
+// make close lose its file, ENOSYS switches an operation off for the life of the mount, ESTALE and EAGAIN mean
+// something else there.
 func known(no syscall.Errno) syscall.Errno {
 	switch no {
 	case syscall.EINTR, syscall.EAGAIN, syscall.ESTALE, syscall.ENOTCONN, syscall.ECONNREFUSED, syscall.ECONNRESET,

@@ -121,8 +121,8 @@ func (r *recorder) ReadAt(p []byte, off int64) (int, error) {
 // diffChunk is how much is read at once for a comparison; a multiple of all leaves.
 const diffChunk = 256 << 10
 
-// diff lists, ascending and in whole leaves, where src of size bytes with data in the given extents differs from what was
-// published.
+// diff lists, ascending and in whole leaves, where src of size bytes with data in the given extents differs from what
+// was published.
 func (s *leafSums) diff(src io.ReaderAt, size int64, data []replicate.Extent) ([]replicate.Extent, error) {
 	var out []replicate.Extent
 	buf := make([]byte, min(diffChunk, max(size, 1)))

@@ -400,7 +400,8 @@ func TestReadAtEndAndAppend(t *testing.T) {
 	})
 }
 
-// TestLinkedTmpfileIsListedByItsName: what is written to an O_TMPFILE that got a name belongs to that, should the daemon die.
+// TestLinkedTmpfileIsListedByItsName: what is written to an O_TMPFILE that got a name belongs to that, should the
+// daemon die.
 func TestLinkedTmpfileIsListedByItsName(t *testing.T) {
 	eachMode(t, func(t *testing.T, n *fstest.Node, mnt string) {
 		fd, err := unix.Open(mnt, unix.O_TMPFILE|unix.O_RDWR|unix.O_CLOEXEC, 0o640)

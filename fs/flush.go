@@ -73,8 +73,9 @@ func (f *fileSystem) runRounds(l *live, r *round) {
 	f.unbusy(l)
 }
 
-// attrsOnce sees to it that a file has a name, and that attributes which wait for no publish are in the log. Those of a file without a
-// version go with its first one, unless they are too many: with a reserved name they would be lost in the next fence.
+// attrsOnce sees to it that a file has a name, and that attributes which wait for no publish are in the log. Those of
+// a file without a version go with its first one, unless they are too many: with a reserved name they would be lost
+// in the next fence.
 func (f *fileSystem) attrsOnce(ctx context.Context, l *live) error {
 	if err := f.reserveAgain(ctx, l); err != nil {
 		return err
@@ -130,10 +131,12 @@ func (f *fileSystem) publishOnce(ctx context.Context, l *live) error {
 	})
 }
 
-// takesMax bounds how often a publish is begun anew. It takes a cut, or a fence, in an attempt to publish that is not the first.
+// takesMax bounds how often a publish is begun anew. It takes a cut, or a fence, in an attempt to publish that is not
+// the first.
 const takesMax = 3
 
-// retaken does what takes the bytes of a live file, and again if they were cut away under it or the file has lost its name.
+// retaken does what takes the bytes of a live file, and again if they were cut away under it or the file has lost its
+// name.
 func retaken(do func() error) (err error) {
 	for range takesMax {
 		if err = do(); !errors.Is(err, replicate.ErrCut) && !isNameless(err) {
@@ -171,8 +174,8 @@ func (f *fileSystem) take(ctx context.Context, l *live) error {
 	return err
 }
 
-// rewritten notes the times of a live file that was written and holds the bytes that it had: they are changed all the same. Times that
-// were set since it was looked at stay.
+// rewritten notes the times of a live file that was written and holds the bytes that it had: they are changed all the
+// same. Times that were set since it was looked at stay.
 func (f *fileSystem) rewritten(l *live, c change) {
 	f.nodes.mu.Lock()
 	defer f.nodes.mu.Unlock()
@@ -246,8 +249,8 @@ func (f *fileSystem) changes(l *live) (change, error) {
 	return c, err
 }
 
-// clone is a staged file that may share the bytes of what it was made from. Sound fails if those were found damaged: what differs from
-// their sums then need not be what somebody wrote.
+// clone is a staged file that may share the bytes of what it was made from. Sound fails if those were found damaged:
+// what differs from their sums then need not be what somebody wrote.
 type clone interface{ Sound() error }
 
 // baseSums reads what the staged file was made from, as long as nothing newer was published. nil means unknown.
@@ -378,8 +381,8 @@ func (l *live) attrsLeftLocked() bool {
 	return !l.reserved && l.tmp == nil && l.pendingAttrLocked()
 }
 
-// publishLeft is publishAttr of what waits for no publish. When nobody may write any more, what the log does not take then is lost. Times
-// go with the bytes that they were set on, also where those are kept unpublished.
+// publishLeft is publishAttr of what waits for no publish. When nobody may write any more, what the log does not take
+// then is lost. Times go with the bytes that they were set on, also where those are kept unpublished.
 func (f *fileSystem) publishLeft(ctx context.Context, l *live) error {
 	l.mu.Lock()
 	if l.kept != "" {
@@ -428,11 +431,12 @@ func (f *fileSystem) flushLive(cancel <-chan struct{}, pid uint32, l *live, clos
 	return 0
 }
 
-// defers reports whether a file need not be published when a process closes a descriptor of it, since it is not finished: nobody is shown
-// a version before its writer is done. That is so while the process that opened it has it open, and another one closes what it
-// inherited; and while the file is empty and the process itself has another descriptor of it, for dup2 and close are how a shell or
-// dd opens its output. If no other FLUSH follows, the file is published after its last close. What the process still has must be the open
-// that is closed here: a descriptor that may write, of a file that was opened for writing once.
+// defers reports whether a file need not be published when a process closes a descriptor of it, since it is not
+// finished: nobody is shown a version before its writer is done. That is so while the process that opened it has it
+// open, and another one closes what it inherited; and while the file is empty and the process itself has another
+// descriptor of it, for dup2 and close are how a shell or dd opens its output. If no other FLUSH follows, the file is
+// published after its last close. What the process still has must be the open that is closed here: a descriptor that
+// may write, of a file that was opened for writing once.
 func (f *fileSystem) defers(h *handle, pid uint32, size int64) bool {
 	l := h.live
 	ino := uint64(l.node.ino())
@@ -448,8 +452,8 @@ func (f *fileSystem) defers(h *handle, pid uint32, size int64) bool {
 	return true
 }
 
-// onlyWriter reports whether a handle is the only one of its live file that may write. Others that have closed may not be released yet: it
-// waits for them, in vain once for a live file at most.
+// onlyWriter reports whether a handle is the only one of its live file that may write. Others that have closed may
+// not be released yet: it waits for them, in vain once for a live file at most.
 func (f *fileSystem) onlyWriter(h *handle) bool {
 	l := h.live
 	deadline := time.Now().Add(releaseLag)

@@ -16,7 +16,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Kernel is who sends requests to a file system, as the file system sees him. All methods may be called from several goroutines.
+// Kernel is who sends requests to a file system, as the file system sees him. All methods may be called from several
+// goroutines.
 type Kernel interface {
 	// Serve sends requests, and returns when no more will come.
 	Serve()
@@ -26,7 +27,8 @@ type Kernel interface {
 	UnregisterBackingFd(id int32) syscall.Errno
 	// InodeNotify drops the cached attributes of a node (offset -1), and answers ENOENT for one that he does not know.
 	InodeNotify(node uint64, offset, length int64) fuse.Status
-	// Epoch has all cached names looked up again. It answers false where that can't be done: then no name may be cached.
+	// Epoch has all cached names looked up again. It answers false where that can't be done: then no name may be
+	// cached.
 	Epoch() bool
 	// Unmount ends the mount. While it is in use it returns a *BusyError and changes nothing.
 	Unmount(ctx context.Context) error

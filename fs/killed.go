@@ -19,16 +19,16 @@ const killPoll = 200 * time.Millisecond
 // pfExiting is PF_EXITING of the kernel's task flags.
 const pfExiting = 0x4
 
-// procWait bounds a look into /proc. A process that closes a file because it calls execve (close-on-exec) holds a lock that
-// reading its /proc/PID/stat waits for, while it waits for our answer to that FLUSH.
+// procWait bounds a look into /proc. A process that closes a file because it calls execve (close-on-exec) holds a
+// lock that reading its /proc/PID/stat waits for, while it waits for our answer to that FLUSH.
 const procWait = 50 * time.Millisecond
 
-// openerWait is procWait for a look at the process that opened a file that another one closes. It is seldom in execve itself, and a wrong
-// answer shows a file before it is finished.
+// openerWait is procWait for a look at the process that opened a file that another one closes. It is seldom in execve
+// itself, and a wrong answer shows a file before it is finished.
 const openerWait = time.Second
 
-// inTime does what may wait for a task, and gives what came of it if that is there in time. An answer that is there counts, also if this
-// process was stopped meanwhile and the time is over too.
+// inTime does what may wait for a task, and gives what came of it if that is there in time. An answer that is there
+// counts, also if this process was stopped meanwhile and the time is over too.
 func inTime[T any](limit time.Duration, look func() T) (out T, ok bool) {
 	got := make(chan T, 1)
 	go func() { got <- look() }() // ends at the latest when the task has been answered
@@ -65,8 +65,8 @@ func readProc(tid uint32, name string, limit time.Duration) ([]byte, error) {
 }
 
 // wasKilled reports whether a task is on its way out because of a signal. exit_code tells a process that was killed
-// from one whose threads end since it returned from main; PF_SIGNALED is set for both. A task that cannot be looked at is in
-// execve and alive.
+// from one whose threads end since it returned from main; PF_SIGNALED is set for both. A task that cannot be looked
+// at is in execve and alive.
 func wasKilled(tid uint32) bool {
 	raw, err := readProc(tid, "stat", procWait)
 	if err != nil {
@@ -76,8 +76,8 @@ func wasKilled(tid uint32) bool {
 	return ok && flags&pfExiting != 0 && code&0x7f != 0
 }
 
-// readSmall reads the beginning of a file, enough for what is looked for in /proc, by as few calls as can be: it is done at
-// each close.
+// readSmall reads the beginning of a file, enough for what is looked for in /proc, by as few calls as can be: it is
+// done at each close.
 func readSmall(path string) ([]byte, error) {
 	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -134,8 +134,8 @@ func signalIn(status []byte, line string) bool {
 	return err == nil && mask&(1<<(sigkill-1)) != 0
 }
 
-// otherProcess reports whether the thread that closes a file is of another process than the one that opened it. No for certain is not
-// known from not known.
+// otherProcess reports whether the thread that closes a file is of another process than the one that opened it. No
+// for certain is not known from not known.
 func otherProcess(closer, opener uint32) bool {
 	if closer == opener || closer == 0 || opener == 0 {
 		return false
@@ -159,8 +159,8 @@ func processOf(tid uint32, limit time.Duration) string {
 	return string(bytes.TrimSpace(word))
 }
 
-// holdsWriter reports whether a task has a descriptor that may write of an inode of that number, by what /proc tells without touching
-// it. No for certain is not known from no in time.
+// holdsWriter reports whether a task has a descriptor that may write of an inode of that number, by what /proc tells
+// without touching it. No for certain is not known from no in time.
 func holdsWriter(tid uint32, ino uint64, limit time.Duration) bool {
 	held, _ := inTime(limit, func() bool { return findWriter(tid, ino) })
 	return held
@@ -183,7 +183,8 @@ func findWriter(tid uint32, ino uint64) bool {
 	return false
 }
 
-// isWriter reports whether the text of /proc/PID/fdinfo/N is that of a descriptor that may write an inode of that number.
+// isWriter reports whether the text of /proc/PID/fdinfo/N is that of a descriptor that may write an inode of that
+// number.
 func isWriter(raw []byte, ino uint64) bool {
 	if !bytes.Contains(raw, fmt.Appendf(nil, "\nino:\t%d\n", ino)) {
 		return false
@@ -194,8 +195,8 @@ func isWriter(raw []byte, ino uint64) bool {
 	return err == nil && flags&unix.O_ACCMODE != unix.O_RDONLY
 }
 
-// callContext ends when the caller of an operation is being killed, or the file system is closed. Other signals do not end it.
-// Most operations wait for nothing: only when somebody asks when it ends is the caller watched.
+// callContext ends when the caller of an operation is being killed, or the file system is closed. Other signals do
+// not end it. Most operations wait for nothing: only when somebody asks when it ends is the caller watched.
 func (f *fileSystem) callContext(cancel <-chan struct{}, tid uint32) (context.Context, context.CancelFunc) {
 	c := &callContext{Context: f.ctx, interrupted: cancel, tid: tid}
 	return c, c.over

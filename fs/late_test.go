@@ -10,7 +10,8 @@ import (
 	"github.com/rdmcfs/rdmcfs/fs/fstest"
 )
 
-// TestDetachWhileFilesAreOpen: a mount that is taken away leaves no name behind that nobody will ever publish, and no change of attributes.
+// TestDetachWhileFilesAreOpen: a mount that is taken away leaves no name behind that nobody will ever publish, and no
+// change of attributes.
 func TestDetachWhileFilesAreOpen(t *testing.T) {
 	eachPair(t, func(t *testing.T, c *fstest.Cluster, a, b string) {
 		write(t, filepath.Join(a, "old"), []byte("old"))

@@ -155,13 +155,13 @@ func (f *fileSystem) awaitSettled(ctx context.Context, n *node) {
 	}
 }
 
-// releaseLag is how long an open for writing waits for the RELEASE of writers that have closed, if somebody has read the staged file.
-// The kernel sent it before the open, but it may be handled later; and who reads the file since keeps that version only if the new writer
-// does not join the old ones. Tests change it, before they mount.
+// releaseLag is how long an open for writing waits for the RELEASE of writers that have closed, if somebody has read
+// the staged file. The kernel sent it before the open, but it may be handled later; and who reads the file since
+// keeps that version only if the new writer does not join the old ones. Tests change it, before they mount.
 var releaseLag = time.Second
 
-// awaitReleased waits while all writers of a node that readers know have closed and are not released, or what that brought about is not
-// done; in vain once for a live file at most.
+// awaitReleased waits while all writers of a node that readers know have closed and are not released, or what that
+// brought about is not done; in vain once for a live file at most.
 func (f *fileSystem) awaitReleased(ctx context.Context, n *node) {
 	var timer *time.Timer
 	for {
@@ -202,12 +202,14 @@ func (f *fileSystem) noteClosing(h *handle) {
 
 func (l *live) settle() { l.settleOnce.Do(func() { close(l.settled) }) }
 
-// endingTries bounds how often an open finds the live file that has just ended when another one has ended since. It is not left to
-// the kernel, which looks a name up again once only: two programs that append in turns would see ESTALE.
+// endingTries bounds how often an open finds the live file that has just ended when another one has ended since. It
+// is not left to the kernel, which looks a name up again once only: two programs that append in turns would see
+// ESTALE.
 const endingTries = 100
 
-// joinOrBegin gives the live file of a node, counted for one more writer; mine says that the caller has to prepare it. EAGAIN: there
-// is one that is ending. ESTALE: who has the file open keeps what he has, and the name has to be looked up again.
+// joinOrBegin gives the live file of a node, counted for one more writer; mine says that the caller has to prepare
+// it. EAGAIN: there is one that is ending. ESTALE: who has the file open keeps what he has, and the name has to be
+// looked up again.
 func (f *fileSystem) joinOrBegin(n *node) (l *live, mine bool, no syscall.Errno) {
 	f.nodes.mu.Lock()
 	defer f.nodes.mu.Unlock()
@@ -361,8 +363,8 @@ func (f *fileSystem) unbusy(l *live) { f.letGo(l, &l.busy) }
 // unhold gives one count of holds back.
 func (f *fileSystem) unhold(l *live) { f.letGo(l, &l.holds) }
 
-// letGo takes one off a count and ends the live file if that was the last that held it, once all its attributes are in the log. One
-// that only readers hold, and that a newer commit superseded, is left to them.
+// letGo takes one off a count and ends the live file if that was the last that held it, once all its attributes are
+// in the log. One that only readers hold, and that a newer commit superseded, is left to them.
 func (f *fileSystem) letGo(l *live, count *int) {
 	f.nodes.mu.Lock()
 	*count--

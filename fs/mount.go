@@ -52,7 +52,8 @@ const (
 	maxReadAhead  = 1 << 20
 )
 
-// CheckMountPoint looks at the mount point as NewMount does. It waits for as long as what is mounted there does not answer.
+// CheckMountPoint looks at the mount point as NewMount does. It waits for as long as what is mounted there does not
+// answer.
 func CheckMountPoint(o Options) error {
 	_, err := o.mountPoint()
 	return err
@@ -69,8 +70,8 @@ func (o Options) mountPoint() (string, error) {
 	return dir, nil
 }
 
-// NewMount mounts the file system and serves it until Unmount, or until it is unmounted by somebody else (see Done). A mount that a dead
-// daemon left behind at the mount point is detached first.
+// NewMount mounts the file system and serves it until Unmount, or until it is unmounted by somebody else (see Done).
+// A mount that a dead daemon left behind at the mount point is detached first.
 func NewMount(ctx context.Context, o Options) (*Mount, error) {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
@@ -157,8 +158,8 @@ func (m *Mount) Apply(events []meta.Event) { m.fs.apply(events) }
 // DropCaches is to be called instead of Apply when the whole state was replaced by a snapshot.
 func (m *Mount) DropCaches() { m.fs.dropAll() }
 
-// Unmount unmounts, waits for what is being published, and keeps what could not be. While the mount is in use it returns
-// a *BusyError and the mount goes on.
+// Unmount unmounts, waits for what is being published, and keeps what could not be. While the mount is in use it
+// returns a *BusyError and the mount goes on.
 func (m *Mount) Unmount(ctx context.Context) error {
 	if err := m.kernel.Unmount(ctx); err != nil {
 		return err

@@ -22,8 +22,8 @@ func (f *fileSystem) entry(rec meta.Inode, out *fuse.EntryOut) *node {
 	return n
 }
 
-// entryAhead answers a lookup with the node that was opened for it, also if others have superseded it since: the open that comes finds its
-// handle there. openAhead has counted the reference of the kernel.
+// entryAhead answers a lookup with the node that was opened for it, also if others have superseded it since: the open
+// that comes finds its handle there. openAhead has counted the reference of the kernel.
 func (f *fileSystem) entryAhead(n *node, rec meta.Inode, out *fuse.EntryOut) {
 	f.fillEntry(n, rec, out)
 	if f.nodes.isDetached(n) {
@@ -116,8 +116,8 @@ func (f *fileSystem) lookup(dir meta.Ino, name string) (meta.Inode, error) {
 // Forget answers FUSE_FORGET.
 func (f *fileSystem) Forget(id, count uint64) { f.nodes.forget(id, count) }
 
-// creation proposes a new name. Directories with setgid give their group on, and the bit to directories; all give on their default access
-// list, which a file gets with its first publish, as attr says.
+// creation proposes a new name. Directories with setgid give their group on, and the bit to directories; all give on
+// their default access list, which a file gets with its first publish, as attr says.
 func (f *fileSystem) creation(cancel <-chan struct{}, header *fuse.InHeader, op *meta.Create, umask uint32) (
 	rec meta.Inode, attr meta.AttrPatch, no syscall.Errno) {
 	dir, no := f.directory(header.NodeId)

@@ -47,9 +47,9 @@ func (f *fileSystem) Open(cancel <-chan struct{}, in *fuse.OpenIn, out *fuse.Ope
 	return fuse.OK
 }
 
-// settle waits until it is known what earlier changes did that were answered with EIO. A program whose unlink or rename failed
-// so may go on and write the file under that name: the change must come first, or it would take the name of what is written now.
-// ESTALE makes the kernel look the name up again.
+// settle waits until it is known what earlier changes did that were answered with EIO. A program whose unlink or
+// rename failed so may go on and write the file under that name: the change must come first, or it would take the
+// name of what is written now. ESTALE makes the kernel look the name up again.
 func (f *fileSystem) settle(ctx context.Context, n *node) syscall.Errno {
 	waited, err := f.cluster.Settle(ctx)
 	switch {

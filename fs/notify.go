@@ -9,7 +9,8 @@ import (
 	"github.com/rdmcfs/rdmcfs/meta"
 )
 
-// notifyQueue bounds what handlers may have waiting; what does not fit is only cached a little longer than it should be.
+// notifyQueue bounds what handlers may have waiting; what does not fit is only cached a little longer than it should
+// be.
 const notifyQueue = 1024
 
 // notifier tells the kernel what not to cache. The two notifications it uses take no lock of a directory or a file.
@@ -37,8 +38,8 @@ func (n *notifier) epoch() (ok bool) {
 	return k != nil && (*k).Epoch()
 }
 
-// attrNow drops the cached attributes of a node. A handler may call it only for the node of its own request, which the kernel holds.
-// The kernel may not know the node, or not yet.
+// attrNow drops the cached attributes of a node. A handler may call it only for the node of its own request, which
+// the kernel holds. The kernel may not know the node, or not yet.
 func (n *notifier) attrNow(id uint64) (known bool) {
 	k := n.kernel.Load()
 	return k == nil || (*k).InodeNotify(id, -1, 0) != fuse.ENOENT

@@ -90,8 +90,9 @@ func (o *pushOwn) over() {
 	o.pause()
 }
 
-// rename reserves the name of the file again whose inode went in mid-push, and gives the inode that it has then. A file that a program
-// of this node removed meanwhile has none. Nothing is counted meanwhile: who looks for removals that are under way would wait for the push.
+// rename reserves the name of the file again whose inode went in mid-push, and gives the inode that it has then. A
+// file that a program of this node removed meanwhile has none. Nothing is counted meanwhile: who looks for removals
+// that are under way would wait for the push.
 func (o *pushOwn) rename(ctx context.Context) (meta.Ino, error) {
 	o.pause()
 	if err := o.f.reserveAgain(ctx, o.l); err != nil {

@@ -130,7 +130,8 @@ const (
 	childPath = "RDMCFS_TEST_PATH"
 )
 
-// mapper is another process that stores through mappings. A page fault on a mount of this very process could wait for itself.
+// mapper is another process that stores through mappings. A page fault on a mount of this very process could wait for
+// itself.
 type mapper struct {
 	in  io.WriteCloser
 	out *bufio.Reader
@@ -155,7 +156,8 @@ func newMapper(t testing.TB) *mapper {
 	return &mapper{in, bufio.NewReader(out)}
 }
 
-// do maps a file, closes it, stores data at an offset, and unmaps it only if told so. It returns the bytes that were there.
+// do maps a file, closes it, stores data at an offset, and unmaps it only if told so. It returns the bytes that were
+// there.
 func (m *mapper) do(t testing.TB, path string, off int, data []byte, unmap bool) []byte {
 	t.Helper()
 	if _, err := fmt.Fprintf(m.in, "%d %x %t %s\n", off, data, unmap, path); err != nil {

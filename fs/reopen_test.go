@@ -11,7 +11,8 @@ import (
 	"github.com/rdmcfs/rdmcfs/fs/fstest"
 )
 
-// A descriptor can be opened again by /proc/self/fd, as `cat /dev/stdin` does, when its file has a newer version or no name any more.
+// A descriptor can be opened again by /proc/self/fd, as `cat /dev/stdin` does, when its file has a newer version or
+// no name any more.
 func TestReopenByDescriptor(t *testing.T) {
 	eachPair(t, func(t *testing.T, c *fstest.Cluster, a, b string) {
 		for name, change := range map[string]func(path string) error{

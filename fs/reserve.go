@@ -11,8 +11,8 @@ import (
 	"github.com/rdmcfs/rdmcfs/meta"
 )
 
-// errNameless says that a new file lost its reserved name before it was published, and that no program removed it: the cluster took
-// this node for dead and freed what it had reserved.
+// errNameless says that a new file lost its reserved name before it was published, and that no program removed it:
+// the cluster took this node for dead and freed what it had reserved.
 var errNameless = errors.New("fs: the reserved name was freed by a fence")
 
 // removalPoll is how often a removal by this mount is looked at until it has ended.
@@ -43,8 +43,8 @@ func (f *fileSystem) fenced(l *live) bool {
 // givenMax bounds the inodes whose names were given back that are remembered.
 const givenMax = 1024
 
-// givenBack lists inodes whose reserved names this mount gives back, or has given back lately: an open may have come to one just before.
-// Its file has lost its name as by a fence.
+// givenBack lists inodes whose reserved names this mount gives back, or has given back lately: an open may have come
+// to one just before. Its file has lost its name as by a fence.
 type givenBack struct {
 	mu   sync.Mutex
 	inos map[meta.Ino]struct{}
@@ -82,7 +82,8 @@ func (f *fileSystem) leaseEnded(lease meta.Lease) bool {
 	return err != nil || rec.State != meta.NodeUp || rec.Incarnation != lease.Incarnation
 }
 
-// nameRemoved handles that the inode of a reserved name is gone. If a fence did it the name is reserved again at once. table.mu is held.
+// nameRemoved handles that the inode of a reserved name is gone. If a fence did it the name is reserved again at
+// once. table.mu is held.
 func (f *fileSystem) nameRemoved(l *live) {
 	switch ino := l.node.ino(); {
 	case l.ended || !l.wasReserved():
@@ -95,8 +96,9 @@ func (f *fileSystem) nameRemoved(l *live) {
 	}
 }
 
-// reserveAgain sees to it that a file without a version has a name to be published under. It reserves the name again if a fence freed it.
-// An error says that there is none, most often that somebody else has the name now: then both files are kept.
+// reserveAgain sees to it that a file without a version has a name to be published under. It reserves the name again
+// if a fence freed it. An error says that there is none, most often that somebody else has the name now: then both
+// files are kept.
 func (f *fileSystem) reserveAgain(ctx context.Context, l *live) error {
 	if !l.wasReserved() {
 		return nil
@@ -146,7 +148,8 @@ func (f *fileSystem) removedMeanwhile(l *live) {
 	f.nameRemoved(l)
 }
 
-// reserving lists the names that are being reserved again. Who finds such a name waits until it leads to the node that has the file open.
+// reserving lists the names that are being reserved again. Who finds such a name waits until it leads to the node
+// that has the file open.
 type reserving struct {
 	mu    sync.Mutex
 	names map[ownKey]chan struct{} // closed at the end
@@ -256,7 +259,8 @@ func (f *fileSystem) nameless(l *live, err error) error {
 	return fmt.Errorf("fs: reserve %s again: %w", name, err)
 }
 
-// giveBack frees a reserved name that got no version. Another open of the file keeps it; last is the live file that does not count.
+// giveBack frees a reserved name that got no version. Another open of the file keeps it; last is the live file that
+// does not count.
 func (f *fileSystem) giveBack(parent meta.Ino, name string, ino meta.Ino, last *live) {
 	f.nodes.mu.Lock()
 	n := f.nodes.current[ino]
@@ -270,8 +274,8 @@ func (f *fileSystem) giveBack(parent meta.Ino, name string, ino meta.Ino, last *
 	f.outcome("give back "+name, ino, res, err)
 }
 
-// giveBackLate frees a name whose reservation turns out to have been made after its caller was told that this is unknown. giveBack keeps
-// one that was opened meanwhile.
+// giveBackLate frees a name whose reservation turns out to have been made after its caller was told that this is
+// unknown. giveBack keeps one that was opened meanwhile.
 func (f *fileSystem) giveBackLate(err error) {
 	var unknown *UnknownError
 	if !errors.As(err, &unknown) {

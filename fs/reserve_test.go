@@ -19,7 +19,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A new file that is open while its node is taken for dead keeps its name: close and fsync do not say 0 for a file that is nowhere.
+// A new file that is open while its node is taken for dead keeps its name: close and fsync do not say 0 for a file
+// that is nowhere.
 func TestFencedNameIsReservedAgain(t *testing.T) {
 	bytesOf := map[string][]byte{"empty": nil, "inline": []byte("inline"), "large": pattern(1, 100_000)}
 	eachPair(t, func(t *testing.T, c *fstest.Cluster, a, b string) {
@@ -125,8 +126,8 @@ func TestG7FencedNameIsTaken(t *testing.T) {
 	})
 }
 
-// A program of another node gives a name that is only reserved here to its own file. No fence did it: close says 0, as for any file that
-// was removed while it was written, and the bytes are an orphan version.
+// A program of another node gives a name that is only reserved here to its own file. No fence did it: close says 0,
+// as for any file that was removed while it was written, and the bytes are an orphan version.
 func TestReservedNameIsTakenByARename(t *testing.T) {
 	for _, fence := range []bool{false, true} {
 		eachPair(t, func(t *testing.T, c *fstest.Cluster, a, b string) {
@@ -258,8 +259,8 @@ func TestKilledInsideCreateLeavesNoName(t *testing.T) {
 	})
 }
 
-// A create whose outcome is unknown, as the leader died on the way, is EIO. The log has it after all: the name, which nobody
-// has open, is given back.
+// A create whose outcome is unknown, as the leader died on the way, is EIO. The log has it after all: the name, which
+// nobody has open, is given back.
 func TestUnknownCreateLeavesNoName(t *testing.T) {
 	eachPair(t, func(t *testing.T, c *fstest.Cluster, a, b string) {
 		applied := make(chan struct{})
@@ -284,8 +285,9 @@ func TestUnknownCreateLeavesNoName(t *testing.T) {
 	})
 }
 
-// TestUnknownChangeComesFirst: an unlink or rename fails with an unknown outcome, and the program goes on and writes the file under
-// that name. The change comes first, whenever the log takes it: the file that was closed with 0 has its name.
+// TestUnknownChangeComesFirst: an unlink or rename fails with an unknown outcome, and the program goes on and writes
+// the file under that name. The change comes first, whenever the log takes it: the file that was closed with 0 has
+// its name.
 func TestUnknownChangeComesFirst(t *testing.T) {
 	want := pattern(7, 50_000)
 	write := func(path string) error { return os.WriteFile(path, want, 0o644) }
@@ -335,7 +337,8 @@ func TestUnknownChangeComesFirst(t *testing.T) {
 	}
 }
 
-// A fence in mid-push of a new file ends the push, since the inode is gone. The name is reserved again, and the file pushed under it.
+// A fence in mid-push of a new file ends the push, since the inode is gone. The name is reserved again, and the file
+// pushed under it.
 func TestFencedInMidPushIsPushedUnderItsName(t *testing.T) {
 	eachPair(t, func(t *testing.T, c *fstest.Cluster, a, b string) {
 		path := filepath.Join(a, "f")
@@ -364,8 +367,8 @@ func TestFencedInMidPushIsPushedUnderItsName(t *testing.T) {
 	})
 }
 
-// A name is given back, for its program was killed inside open(O_CREAT), while another program opens it. That one's file has its name:
-// nobody removed it.
+// A name is given back, for its program was killed inside open(O_CREAT), while another program opens it. That one's
+// file has its name: nobody removed it.
 func TestNameGivenBackWhileItIsOpened(t *testing.T) {
 	eachPair(t, func(t *testing.T, c *fstest.Cluster, a, b string) {
 		create, unlink := make(chan struct{}), make(chan struct{})

@@ -11,9 +11,9 @@ import (
 	"github.com/rdmcfs/rdmcfs/meta"
 )
 
-// The kernel tries an open, or truncate(2), that was answered with ESTALE again, once: it looks the name up and opens what it got. In
-// between others may have opened and closed the file, so that this open would be ESTALE too, and the program would see it. So the lookup
-// of that thread opens the file already, and the open takes what it finds.
+// The kernel tries an open, or truncate(2), that was answered with ESTALE again, once: it looks the name up and opens
+// what it got. In between others may have opened and closed the file, so that this open would be ESTALE too, and the
+// program would see it. So the lookup of that thread opens the file already, and the open takes what it finds.
 const (
 	retryTime  = time.Second // from ESTALE to the lookup, and from there to the open
 	aheadTries = 20          // by the lookup, against others that open and close
@@ -86,8 +86,9 @@ func (r *retries) back(k retryKey) bool {
 	return time.Since(s.at) <= retryTime
 }
 
-// second says what an open is to the one before: again is one of the same node without a lookup, as a descriptor is opened by /proc, last
-// one that was sent back and has looked up the name, or shared the lookup of another thread. The kernel does not come a third time.
+// second says what an open is to the one before: again is one of the same node without a lookup, as a descriptor is
+// opened by /proc, last one that was sent back and has looked up the name, or shared the lookup of another thread.
+// The kernel does not come a third time.
 func (r *retries) second(k retryKey, n *node) (again, last bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -100,8 +101,8 @@ func (r *retries) second(k retryKey, n *node) (again, last bool) {
 	return again, !again
 }
 
-// openAhead opens a file for a thread that looks it up because its open was sent back; lookup does it again. It gives the node that the
-// open has to come to, with one more reference of the kernel, or nil.
+// openAhead opens a file for a thread that looks it up because its open was sent back; lookup does it again. It gives
+// the node that the open has to come to, with one more reference of the kernel, or nil.
 func (f *fileSystem) openAhead(ctx context.Context, tid uint32, rec meta.Inode, lookup func() (meta.Inode, error)) *node {
 	if rec.Kind != meta.KindFile {
 		return nil
@@ -190,8 +191,8 @@ func (f *fileSystem) keepAhead(k retryKey, h *handle) {
 	})
 }
 
-// takeAhead gives the handle that the lookup before an open made, or nil; also if it is of another node, as two threads that look up one
-// name at a time share an answer.
+// takeAhead gives the handle that the lookup before an open made, or nil; also if it is of another node, as two
+// threads that look up one name at a time share an answer.
 func (f *fileSystem) takeAhead(k retryKey, n *node) *handle {
 	f.retries.mu.Lock()
 	a := f.retries.ahead[k]
@@ -254,8 +255,8 @@ func (f *fileSystem) acquireToCut(ctx context.Context, n *node, tid uint32, empt
 	return h, no
 }
 
-// reopen gives the handles of a node that names lead to no more another one that reads the same. Where there are none, one that was looked
-// up just now gives the newest version.
+// reopen gives the handles of a node that names lead to no more another one that reads the same. Where there are
+// none, one that was looked up just now gives the newest version.
 func (f *fileSystem) reopen(ctx context.Context, n *node, looked bool) (*handle, syscall.Errno) {
 	f.awaitSettled(ctx, n)
 	f.nodes.mu.Lock()
@@ -278,7 +279,8 @@ func (f *fileSystem) reopen(ctx context.Context, n *node, looked bool) (*handle,
 	return nil, syscall.ESTALE
 }
 
-// openNewest opens the newest version on a node that nothing is open on. The kernel forgets what it knows of the bytes before.
+// openNewest opens the newest version on a node that nothing is open on. The kernel forgets what it knows of the
+// bytes before.
 func (f *fileSystem) openNewest(ctx context.Context, n *node) (*handle, syscall.Errno) {
 	f.nodes.mu.Lock()
 	last := n.last

@@ -15,7 +15,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// changedFile is a file of one mount that was written and changed, and not closed yet. The kernel asks for its attributes again.
+// changedFile is a file of one mount that was written and changed, and not closed yet. The kernel asks for its
+// attributes again.
 func changedFile(t *testing.T, path string) *os.File {
 	t.Helper()
 	write(t, path, []byte("old"))
@@ -145,8 +146,8 @@ func TestAttributesInTheLastPublish(t *testing.T) {
 	}
 }
 
-// TestAttributesOfAFailedPublish: what others change while a file is open for writing stays, whatever becomes of what is written. The times
-// are those of the bytes.
+// TestAttributesOfAFailedPublish: what others change while a file is open for writing stays, whatever becomes of what
+// is written. The times are those of the bytes.
 func TestAttributesOfAFailedPublish(t *testing.T) {
 	for name, change := range attrChanges {
 		t.Run(name, func(t *testing.T) {
@@ -177,7 +178,8 @@ func TestAttributesOfAFailedPublish(t *testing.T) {
 	}
 }
 
-// TestAttributesWithoutQuorum: what the log does not take when nobody writes the file any more is given up, and not shown.
+// TestAttributesWithoutQuorum: what the log does not take when nobody writes the file any more is given up, and not
+// shown.
 func TestAttributesWithoutQuorum(t *testing.T) {
 	eachPair(t, func(t *testing.T, c *fstest.Cluster, a, _ string) {
 		path := filepath.Join(a, "f")
@@ -202,7 +204,8 @@ func TestAttributesWithoutQuorum(t *testing.T) {
 	})
 }
 
-// TestManyAttributesOfAnOpenFile: more extended attributes than one entry of the log can hold are set before a file is closed.
+// TestManyAttributesOfAnOpenFile: more extended attributes than one entry of the log can hold are set before a file
+// is closed.
 func TestManyAttributesOfAnOpenFile(t *testing.T) {
 	const count = 20
 	eachPair(t, func(t *testing.T, c *fstest.Cluster, a, b string) {

@@ -23,9 +23,10 @@ func (f *fileSystem) showFor(cancel <-chan struct{}, pid uint32) {
 	f.show(ctx)
 }
 
-// show waits until each live node shows all that this mount has changed: after each change of names, and with close and fsync
-// also when they have nothing to publish. Changes of attributes do not wait; they ride along with the next of these. A node that
-// does not answer is waited for as long as at a publish, and then is behind: that is no error of the call.
+// show waits until each live node shows all that this mount has changed: after each change of names, and with close
+// and fsync also when they have nothing to publish. Changes of attributes do not wait; they ride along with the next
+// of these. A node that does not answer is waited for as long as at a publish, and then is behind: that is no error
+// of the call.
 func (f *fileSystem) show(ctx context.Context) {
 	index := f.shown.changed.Load()
 	if index <= f.shown.visible.Load() {

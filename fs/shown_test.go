@@ -18,8 +18,8 @@ func (b *barrier) Show(ctx context.Context, _ uint64) error {
 	return errors.Join(ctx.Err(), errors.New("behind"))
 }
 
-// A wait that ended because its caller was killed is not taken for one: the next caller waits. One that ended because a node did
-// not answer in time is not repeated.
+// A wait that ended because its caller was killed is not taken for one: the next caller waits. One that ended because
+// a node did not answer in time is not repeated.
 func TestShowIsWaitedForOnce(t *testing.T) {
 	b := &barrier{}
 	f := &fileSystem{cluster: b, log: slog.New(slog.DiscardHandler)}

@@ -41,7 +41,8 @@ type StageStat struct {
 type Staged interface {
 	io.ReaderAt
 	io.WriterAt
-	// Fd is a descriptor, open for reading and writing, of a plain file with exactly the staged bytes, or -1 for an overlay.
+	// Fd is a descriptor, open for reading and writing, of a plain file with exactly the staged bytes, or -1 for an
+	// overlay.
 	Fd() int
 	Stat() (StageStat, error)
 	Truncate(size int64) error

@@ -130,8 +130,8 @@ func (t *table) addLocked(rec meta.Inode) *node {
 	return n
 }
 
-// detachLocked makes the next lookup of n's inode number give another node. From now on nobody tells the kernel what changes of n: it has
-// to ask.
+// detachLocked makes the next lookup of n's inode number give another node. From now on nobody tells the kernel what
+// changes of n: it has to ask.
 func (t *table) detachLocked(n *node) {
 	if t.current[n.ino()] == n {
 		delete(t.current, n.ino())

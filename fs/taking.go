@@ -10,9 +10,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// takings are the publishes that read one staged file. Bytes of it go away (a cut, a punched hole) only by the daemon, also where
-// writes pass it by, and only when each of them has read all that it announced: a version is what the file was when it was taken.
-// What a publish reads afterwards, because it has to begin again, fails with [replicate.ErrCut].
+// takings are the publishes that read one staged file. Bytes of it go away (a cut, a punched hole) only by the
+// daemon, also where writes pass it by, and only when each of them has read all that it announced: a version is what
+// the file was when it was taken. What a publish reads afterwards, because it has to begin again, fails with
+// [replicate.ErrCut].
 type takings struct {
 	mu      sync.Mutex
 	all     map[*taking]struct{}
@@ -80,8 +81,8 @@ func (k *taking) end() {
 	k.of.tellLocked()
 }
 
-// cut has do take bytes away when no publish needs them any more. It waits until those that are under way have read them, which it
-// has them do at once, and ends with ctx.
+// cut has do take bytes away when no publish needs them any more. It waits until those that are under way have read
+// them, which it has them do at once, and ends with ctx.
 func (t *takings) cut(ctx context.Context, do func() error) error {
 	for {
 		t.mu.Lock()

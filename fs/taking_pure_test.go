@@ -11,7 +11,8 @@ import (
 	"github.com/rdmcfs/rdmcfs/replicate"
 )
 
-// TestG1CutWaitsUntilPublishesHaveRead: bytes go away when all that announced them have read them or ended, and not while one begins.
+// TestG1CutWaitsUntilPublishesHaveRead: bytes go away when all that announced them have read them or ended, and not
+// while one begins.
 func TestG1CutWaitsUntilPublishesHaveRead(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var ts takings

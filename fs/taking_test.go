@@ -40,7 +40,8 @@ var cuts = map[string]func(t *testing.T, path string, f *os.File, data []byte) [
 	},
 }
 
-// TestG1CutInMidSend: bytes of a closed version go away before any of them was read. It is published whole, and then what is left.
+// TestG1CutInMidSend: bytes of a closed version go away before any of them was read. It is published whole, and then
+// what is left.
 func TestG1CutInMidSend(t *testing.T) {
 	for name, cut := range cuts {
 		for _, size := range []int{3<<20 + 1, 20 << 20} { // the latter is written over in place, in an overlay
@@ -93,8 +94,8 @@ func cutInMidSend(t *testing.T, c *fstest.Cluster, a, b string, size int, cut fu
 	}
 }
 
-// TestCutUnderAnotherAttempt: a publish has read all bytes, is to read them again, and they are gone. What was announced is shown to
-// nobody, and what is left is published instead.
+// TestCutUnderAnotherAttempt: a publish has read all bytes, is to read them again, and they are gone. What was
+// announced is shown to nobody, and what is left is published instead.
 func TestCutUnderAnotherAttempt(t *testing.T) {
 	eachPair(t, func(t *testing.T, c *fstest.Cluster, a, b string) {
 		path := filepath.Join(a, "f")

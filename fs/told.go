@@ -2,8 +2,9 @@ package fs
 
 import "github.com/rdmcfs/rdmcfs/meta"
 
-// told is which bytes the attributes belong to that the kernel may keep of a node. A commit is applied before the kernel is told: an
-// open in between would have the new bytes, but be read and appended to by the old size. It is sent back to look the name up again.
+// told is which bytes the attributes belong to that the kernel may keep of a node. A commit is applied before the
+// kernel is told: an open in between would have the new bytes, but be read and appended to by the old size. It is
+// sent back to look the name up again.
 type told struct {
 	known bool // else the kernel keeps none, or those of what handles share
 	id    meta.ContentID
@@ -16,8 +17,8 @@ func (n *node) tellLocked(id meta.ContentID, size int64) {
 	n.told = told{known: true, id: id, size: size, count: n.told.count + 1}
 }
 
-// toldOtherLocked reports whether the kernel may keep attributes of other bytes, and then sees to it that the node is looked up anew.
-// table.mu is held.
+// toldOtherLocked reports whether the kernel may keep attributes of other bytes, and then sees to it that the node is
+// looked up anew. table.mu is held.
 func (t *table) toldOtherLocked(n *node, id meta.ContentID, size int64) bool {
 	other := n.told.known && (n.told.id != id || n.told.size != size)
 	if other {

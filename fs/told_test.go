@@ -11,8 +11,8 @@ import (
 	"github.com/rdmcfs/rdmcfs/fs/fstest"
 )
 
-// A file that is opened when a commit is applied and the kernel was not told of it yet: the kernel remembers the size, and perhaps
-// pages, of the version before.
+// A file that is opened when a commit is applied and the kernel was not told of it yet: the kernel remembers the
+// size, and perhaps pages, of the version before.
 func TestG1OpenBeforeTheKernelIsTold(t *testing.T) {
 	eachPair(t, func(t *testing.T, c *fstest.Cluster, a, b string) {
 		for i, sizes := range [][2]int{{754, 1801}, {3000, 100}, {100, 9000}, {9000, 100}, {70_000, 80_000}, {100, 0}, {0, 100}} {
@@ -68,7 +68,8 @@ func TestG7AppendBeforeTheKernelIsTold(t *testing.T) {
 	})
 }
 
-// A commit that comes while the kernel looks a file up for the first time: the answer may be of before, but must not stay.
+// A commit that comes while the kernel looks a file up for the first time: the answer may be of before, but must not
+// stay.
 func TestG3CommitDuringLookup(t *testing.T) {
 	eachPair(t, func(t *testing.T, c *fstest.Cluster, a, b string) {
 		for i := range 6 {

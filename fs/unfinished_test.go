@@ -43,7 +43,8 @@ var overwrites = map[string]string{
 	"shell":    "exec > f; read -r line; printf %s \"$line\"; /bin/true; (exit 0); read -r line; printf %s \"$line\"",
 }
 
-// An overwrite shows nothing on any node before it is finished, however many descriptors of the file are closed meanwhile.
+// An overwrite shows nothing on any node before it is finished, however many descriptors of the file are closed
+// meanwhile.
 func TestG1UnfinishedOverwriteIsShownToNobody(t *testing.T) {
 	skipWithout(t, "dd")
 	eachPair(t, func(t *testing.T, c *fstest.Cluster, a, b string) {
@@ -97,7 +98,8 @@ func TestG1KilledOverwriteLeavesTheOldVersion(t *testing.T) {
 	})
 }
 
-// What a command wrote is everywhere before the shell goes on to the next one; so is what a child wrote whose parent has closed the file.
+// What a command wrote is everywhere before the shell goes on to the next one; so is what a child wrote whose parent
+// has closed the file.
 func TestG2RedirectedOutputIsThereForTheNextCommand(t *testing.T) {
 	eachPair(t, func(t *testing.T, c *fstest.Cluster, a, b string) {
 		out := shell(t, a, `
@@ -118,7 +120,8 @@ func TestG2RedirectedOutputIsThereForTheNextCommand(t *testing.T) {
 	})
 }
 
-// A close is not put off for another open of the same process: what it has otherwise only reads, or is another open for writing.
+// A close is not put off for another open of the same process: what it has otherwise only reads, or is another open
+// for writing.
 func TestG2CutIsThereAfterCloseWhateverElseIsOpen(t *testing.T) {
 	eachPair(t, func(t *testing.T, c *fstest.Cluster, a, b string) {
 		for _, flags := range []int{os.O_RDONLY, os.O_WRONLY | os.O_APPEND} {

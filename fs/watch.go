@@ -15,8 +15,8 @@ const (
 	watchShare = 20
 )
 
-// watch looks after a live file whose last writer is gone: stores through a mapping that is still there, and writes that came after
-// the last FLUSH, are published. It reports whether it took over the caller's count of busy.
+// watch looks after a live file whose last writer is gone: stores through a mapping that is still there, and writes
+// that came after the last FLUSH, are published. It reports whether it took over the caller's count of busy.
 func (f *fileSystem) watch(l *live) bool {
 	l.mu.Lock()
 	skip := l.kept != "" || l.tmp != nil || !l.published.valid && !l.deferred // there was no FLUSH, or it failed and said so
@@ -63,10 +63,10 @@ func (f *fileSystem) watchMapping(l *live) {
 	}
 }
 
-// mayStore reports whether anybody but us may have the staged file open or mapped for writing. Only a write lease on our own
-// descriptor tells: it is refused while there is another one. An open that meets the lease fails, if it does not wait or a signal
-// comes; so there must be no handle, whose open the kernel may not have ended yet, and no new one until the lease is gone. known is
-// false where there are no leases.
+// mayStore reports whether anybody but us may have the staged file open or mapped for writing. Only a write lease on
+// our own descriptor tells: it is refused while there is another one. An open that meets the lease fails, if it does
+// not wait or a signal comes; so there must be no handle, whose open the kernel may not have ended yet, and no new
+// one until the lease is gone. known is false where there are no leases.
 func (f *fileSystem) mayStore(l *live) (may, known bool) {
 	fd := l.stage.Fd()
 	if fd < 0 || !l.backing.on() {

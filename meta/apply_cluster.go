@@ -53,15 +53,15 @@ func (t *tx) join(o *Join) (Result, syscall.Errno) {
 	return Result{Node: n.ID, View: t.head.View}, ok
 }
 
-// askedAgain reports whether a join is that of a node which has joined already and did not hear of it: the same key, or,
-// of machines that name none, the same address.
+// askedAgain reports whether a join is that of a node which has joined already and did not hear of it: the same key,
+// or, of machines that name none, the same address.
 func askedAgain(known *nodeRecord, o *Join) bool {
 	return known != nil && known.State == NodeJoined && known.JoinKey == o.KeyHash &&
 		(o.KeyHash != [32]byte{} || known.Addr == o.Addr)
 }
 
-// admit stores the record of a node that joined: it holds nothing and has no store yet. The store that it had is remembered: a
-// boot of it may still be on its way.
+// admit stores the record of a node that joined: it holds nothing and has no store yet. The store that it had is
+// remembered: a boot of it may still be on its way.
 func (t *tx) admit(n nodeRecord, o *Join) {
 	fenced := n.Incarnation
 	if n.Store != [16]byte{} {
@@ -99,7 +99,8 @@ func (t *tx) token(o *Join) (*tokenRecord, syscall.Errno) {
 	return k, ok
 }
 
-// tokensKept is how long a token is remembered after its end: for that time a join with it is told whether it was used or too late.
+// tokensKept is how long a token is remembered after its end: for that time a join with it is told whether it was
+// used or too late.
 const tokensKept = int64(24 * time.Hour)
 
 // expireTokens forgets tokens that are over.

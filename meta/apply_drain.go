@@ -2,10 +2,10 @@ package meta
 
 import "syscall"
 
-// A node that is draining takes no new contents, and the others fetch what depends on it. It goes on to hold what it held, to read and
-// to write. nodeRecord.DrainIndex is the mark: for policies other than PlaceCopies the log believes that the node holds what it held of
-// the contents published up to that index, and nothing of what came later. The end of a drain puts the time between into the backlog, as
-// a return from being down does.
+// A node that is draining takes no new contents, and the others fetch what depends on it. It goes on to hold what it
+// held, to read and to write. nodeRecord.DrainIndex is the mark: for policies other than PlaceCopies the log believes
+// that the node holds what it held of the contents published up to that index, and nothing of what came later. The
+// end of a drain puts the time between into the backlog, as a return from being down does.
 
 // uncheckedMax bounds the log indexes that apply looks through for an eviction that was checked before.
 const uncheckedMax = 4096
@@ -59,9 +59,9 @@ func (t *tx) evictSpare(o *EvictSpare) (Result, syscall.Errno) {
 	return t.evict(&Evict{Node: o.Node, Reason: o.Reason})
 }
 
-// mayLeave looks for a last copy. The proposer has looked through all contents published up to o.Checked, in the view o.View: whatever
-// makes the log believe less of a node begins another view. So apply only looks at what was published since. EAGAIN asks the proposer to
-// look again.
+// mayLeave looks for a last copy. The proposer has looked through all contents published up to o.Checked, in the view
+// o.View: whatever makes the log believe less of a node begins another view. So apply only looks at what was
+// published since. EAGAIN asks the proposer to look again.
 func (t *tx) mayLeave(o *EvictSpare) syscall.Errno {
 	if o.View != t.head.View || o.Checked >= t.head.Index || t.head.Index-o.Checked > uncheckedMax {
 		return syscall.EAGAIN
@@ -76,8 +76,9 @@ func (t *tx) mayLeave(o *EvictSpare) syscall.Errno {
 	return errno
 }
 
-// votedDraining lists the nodes that began to drain while a content of PlaceCopies was on its way to them: their votes are as good as
-// those of members, and what they have is written down as placed on them, until the members hold it.
+// votedDraining lists the nodes that began to drain while a content of PlaceCopies was on its way to them: their
+// votes are as good as those of members, and what they have is written down as placed on them, until the members hold
+// it.
 func (t *tx) votedDraining(p *publication) (out []NodeID) {
 	if p.policy.Placement != PlaceCopies {
 		return nil

@@ -301,8 +301,8 @@ func (t *tx) rmdir(o *Rmdir) (Result, syscall.Errno) {
 	return Result{Ino: d.Ino, Removed: d.Ino}, ok
 }
 
-// emptied reports whether a directory has no entry, after freeing reservations of dead leases in it. One that only holds
-// live reservations, which its caller may not see, is not empty.
+// emptied reports whether a directory has no entry, after freeing reservations of dead leases in it. One that only
+// holds live reservations, which its caller may not see, is not empty.
 func (t *tx) emptied(ino Ino) bool {
 	dir := t.inode(ino)
 	if dir == nil {

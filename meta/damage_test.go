@@ -60,8 +60,8 @@ func flipBit(t *testing.T, name string, rnd *rand.Rand) string {
 	return fmt.Sprintf("bit %d of byte %d of %d of %s", bit, at, len(raw), filepath.Base(name))
 }
 
-// Whatever bit of the state's files flips while the node is stopped: it is noticed when the database is opened, or nothing that was
-// written has changed.
+// Whatever bit of the state's files flips while the node is stopped: it is noticed when the database is opened, or
+// nothing that was written has changed.
 func TestFlippedBitIsNoticed(t *testing.T) {
 	dir, twin := filled(t)
 	rnd := rand.New(rand.NewPCG(11, 12))
@@ -106,8 +106,8 @@ func TestFlippedBitIsNoticed(t *testing.T) {
 	}
 }
 
-// A damaged block of records keeps the database from being opened, in whichever table it lies. Found by the check of all records only, it
-// would be read, and passed on, until then.
+// A damaged block of records keeps the database from being opened, in whichever table it lies. Found by the check of
+// all records only, it would be read, and passed on, until then.
 func TestDamagedBlockIsNoticedAtTheOpening(t *testing.T) {
 	dir, _ := filled(t)
 	tables, err := filepath.Glob(filepath.Join(dir, "state-*/*.sst"))
@@ -139,8 +139,8 @@ func TestDamagedBlockIsNoticedAtTheOpening(t *testing.T) {
 // A table that a compaction deletes while it is checked is no damage.
 func TestVerifyBesideCompaction(t *testing.T) {
 	dir, _ := filled(t)
-	// Closing writes what was changed to a table of level 0, which the compaction merges with the others, unless badger has done so by
-	// itself before the check began.
+	// Closing writes what was changed to a table of level 0, which the compaction merges with the others, unless
+	// badger has done so by itself before the check began.
 	var db *meta.DB
 	rnd := rand.New(rand.NewPCG(17, 18))
 	for gone, try := 0, 0; gone == 0; try++ {

@@ -73,6 +73,6 @@ type StateMachine interface {
 // ErrClosed is returned by calls on a closed database.
 var ErrClosed = errors.New("meta: database is closed")
 
-// ErrNoSpace is returned by Apply, Open and Restore while the disk is too full to go on safely. Nothing was done; the same
-// call works again once there is space.
+// ErrNoSpace is returned by Apply, Open and Restore while the disk is too full to go on safely. Nothing was done; the
+// same call works again once there is space.
 var ErrNoSpace = errors.New("meta: the disk of the data directory is full; free space on it")

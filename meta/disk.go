@@ -31,8 +31,8 @@ const reserveName = "RESERVE"
 
 // disk keeps badger from stores into mapped files that a full disk can't back, which end in SIGBUS:
 //
-//   - The next memtable's log is created ahead, empty but with its blocks allocated (FALLOC_FL_KEEP_SIZE). Badger opens the
-//     empty file as if it had made it, extends it, and finds the space there.
+//   - The next memtable's log is created ahead, empty but with its blocks allocated (FALLOC_FL_KEEP_SIZE). Badger
+//     opens the empty file as if it had made it, extends it, and finds the space there.
 //   - Tables are written when a memtable is full. There must be space for them before more is applied, if need be
 //     from the reserve file.
 //

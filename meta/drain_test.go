@@ -20,7 +20,8 @@ func copies(t *testing.T, nodes int, k uint32) (c *metatest.Cluster, f meta.Ino,
 	return c, f, p, members
 }
 
-// checked is an eviction as its proposer makes it, of a node that nothing depended on when it looked, or of one that it did.
+// checked is an eviction as its proposer makes it, of a node that nothing depended on when it looked, or of one that
+// it did.
 func checked(t *testing.T, c *metatest.Cluster, n meta.NodeID) (*meta.EvictSpare, meta.Depending) {
 	t.Helper()
 	d, err := c.DB.(*meta.DB).OnlyOn(n, 0, 10)
@@ -116,7 +117,8 @@ func dependOn(t *testing.T, c *metatest.Cluster, n meta.NodeID) meta.Depending {
 	return d
 }
 
-// A drain makes the next node of the order fetch what the draining one holds; then nothing depends on it, and it may let go.
+// A drain makes the next node of the order fetch what the draining one holds; then nothing depends on it, and it may
+// let go.
 func TestDrainMovesCopies(t *testing.T) {
 	c, f, p, members := copies(t, 3, 1)
 	leaver := members[0]
@@ -209,7 +211,8 @@ func TestDrainWaitsForTheMembers(t *testing.T) {
 	}
 }
 
-// A drain that begins while a file is on its way takes no vote from it: what the draining node stored counts until the members have it.
+// A drain that begins while a file is on its way takes no vote from it: what the draining node stored counts until
+// the members have it.
 func TestDrainInMidTransfer(t *testing.T) {
 	c, f, p, members := copies(t, 4, 2)
 	next := push(c, 1, f, p.Session, votes(c, members...))

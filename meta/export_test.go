@@ -42,7 +42,8 @@ func (db *DB) Forge(ino Ino) {
 	}
 }
 
-// VerifyBesideCompaction checks the tables while a compaction deletes them, and has only cut their files to nothing so far.
+// VerifyBesideCompaction checks the tables while a compaction deletes them, and has only cut their files to nothing
+// so far.
 func (db *DB) VerifyBesideCompaction() (gone int, err error) {
 	s := db.store.(*badgerStore)
 	before, done := s.db.Tables(), false

@@ -28,11 +28,11 @@ const (
 
 // badgerStore keeps versions as badger's own: a version's timestamp is its index + 1.
 //
-// Durability needs care, because badger does not sync as it goes, and because after power loss a later memtable's log may
-// be whole while an earlier one's lost its end. So openings never trust what they find: they begin from the
-// index in the marker file, written after everything up to it was synced. Reads at that timestamp don't see
-// later versions; applying the log again from there writes the same keys at the same timestamps, which fills
-// every gap. For that the versions at the marker must not be compacted away: see keepFrom.
+// Durability needs care, because badger does not sync as it goes, and because after power loss a later memtable's log
+// may be whole while an earlier one's lost its end. So openings never trust what they find: they begin from the index
+// in the marker file, written after everything up to it was synced. Reads at that timestamp don't see later versions;
+// applying the log again from there writes the same keys at the same timestamps, which fills every gap. For that the
+// versions at the marker must not be compacted away: see keepFrom.
 type badgerStore struct {
 	db     *badger.DB
 	dir    string
@@ -93,7 +93,8 @@ func openBadger(dir string, opts Options) (*badgerStore, uint64, error) {
 	return s, index, nil
 }
 
-// dropEmptyLogs removes the logs that a crash left between their creation and their first byte: badger refuses to open them.
+// dropEmptyLogs removes the logs that a crash left between their creation and their first byte: badger refuses to
+// open them.
 func dropEmptyLogs(dir string) error {
 	files, err := os.ReadDir(dir)
 	if err != nil {

@@ -272,7 +272,8 @@ func (m *modelCheck) leaveActions(w *world, n NodeID, rec *nodeRecord, add func(
 	}
 }
 
-// evictArrives lets an eviction arrive that was looked for before. A loss that its node has not told of is nobody's to know.
+// evictArrives lets an eviction arrive that was looked for before. A loss that its node has not told of is nobody's
+// to know.
 func (m *modelCheck) evictArrives(w *world, e Entry, op *EvictSpare) {
 	for _, n := range w.nodes {
 		if n.lost != 0 {

@@ -172,8 +172,9 @@ type Evict struct {
 	Reason string
 }
 
-// EvictSpare removes a node for good unless it is the only one that is up and holds some content: EBUSY. The proposer looks through the
-// contents first (DB.OnlyOn) and says up to which log index, and in which view; apply looks at what came later. EAGAIN: look again.
+// EvictSpare removes a node for good unless it is the only one that is up and holds some content: EBUSY. The proposer
+// looks through the contents first (DB.OnlyOn) and says up to which log index, and in which view; apply looks at what
+// came later. EAGAIN: look again.
 type EvictSpare struct {
 	Node    NodeID
 	Reason  string
@@ -181,7 +182,8 @@ type EvictSpare struct {
 	Checked uint64
 }
 
-// Drain has a node take no new contents, and the others fetch what depends on it; Undo ends that. EBUSY: no other node takes contents.
+// Drain has a node take no new contents, and the others fetch what depends on it; Undo ends that. EBUSY: no other
+// node takes contents.
 type Drain struct {
 	Node NodeID
 	Undo bool

@@ -83,9 +83,9 @@ func Open(dir string, opts Options) (*DB, error) {
 	return db, nil
 }
 
-// OpenEmpty takes a directory whose state is damaged. The database is empty and in memory until Restore or StartOver has put
-// another state into the directory; the damaged one stays there until then. promised is the index that the damaged state had
-// reached, 0 if that can't be read.
+// OpenEmpty takes a directory whose state is damaged. The database is empty and in memory until Restore or StartOver
+// has put another state into the directory; the damaged one stays there until then. promised is the index that the
+// damaged state had reached, 0 if that can't be read.
 func OpenEmpty(dir string, opts Options) (db *DB, promised uint64, err error) {
 	l, err := openLayout(dir)
 	if err != nil {
@@ -276,8 +276,8 @@ func (db *DB) Synced() uint64 { return db.synced.Load() }
 // SpaceLow reports whether the disk is so full that changes must be refused before they are proposed.
 func (db *DB) SpaceLow() bool { return db.disk.low() }
 
-// SpaceFor reports whether an operation may be proposed as far as the disk is concerned. Removing names is how users make space: it may
-// use the reserve, but for the part that is kept for what other nodes change.
+// SpaceFor reports whether an operation may be proposed as far as the disk is concerned. Removing names is how users
+// make space: it may use the reserve, but for the part that is kept for what other nodes change.
 func (db *DB) SpaceFor(op Op) bool {
 	switch op.(type) {
 	case *Unlink, *Rmdir:

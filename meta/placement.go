@@ -18,11 +18,11 @@ import "sort"
 // Said otherwise, in this order: an owed row (node up at publish, no vote; or lost later); the backlog, ranges of
 // publish indexes the node was not up for; published after the node went down, while it is down.
 //
-// What is owed to a node is what it is assigned to and not believed to hold, and further, for PlaceCopies, what it
-// is a member for now without being in Placed, for contents in its backlog (it joined or came back) or below
-// its Recheck mark (another was evicted). A down node's substitute thus gets new contents, but a mere restart moves
-// no old ones; an eviction makes the others look, and so does a drain. A node that is draining is a member of nothing, is owed nothing,
-// and is believed to hold what it held; see apply_drain.go.
+// What is owed to a node is what it is assigned to and not believed to hold, and further, for PlaceCopies, what it is
+// a member for now without being in Placed, for contents in its backlog (it joined or came back) or below its Recheck
+// mark (another was evicted). A down node's substitute thus gets new contents, but a mere restart moves no old ones;
+// an eviction makes the others look, and so does a drain. A node that is draining is a member of nothing, is owed
+// nothing, and is believed to hold what it held; see apply_drain.go.
 
 // matches reports whether the labels of a node satisfy those a policy asks for.
 func (p *Policy) matches(n *nodeRecord) bool {

@@ -623,7 +623,8 @@ func TestOrphanOutlivesTheSweeps(t *testing.T) {
 	}
 }
 
-// An operation that fails half way has changed nothing: here a publish has made its inode and name before its votes are counted.
+// An operation that fails half way has changed nothing: here a publish has made its inode and name before its votes
+// are counted.
 func TestFailedOperationHasNoEffect(t *testing.T) {
 	c := metatest.New(t, 3)
 	inodes, _ := c.DB.StatFS()
@@ -646,8 +647,8 @@ func TestFailedOperationHasNoEffect(t *testing.T) {
 	}
 }
 
-// A node loses a content that it has voted for and that is not published yet: the report is refused, so that the node repeats it. A
-// report that was taken would be forgotten, and the publish after it would count the vote.
+// A node loses a content that it has voted for and that is not published yet: the report is refused, so that the node
+// repeats it. A report that was taken would be forgotten, and the publish after it would count the vote.
 func TestLossBeforeThePublishIsRefused(t *testing.T) {
 	c := metatest.New(t, 3)
 	f := newFile(c, "f")
@@ -690,7 +691,8 @@ func TestReleaseWaitsForEveryMember(t *testing.T) {
 	}
 }
 
-// A published file is everybody's: its writer's reservation is over, in the inode, in the name, and when the writer is fenced.
+// A published file is everybody's: its writer's reservation is over, in the inode, in the name, and when the writer
+// is fenced.
 func TestPublishEndsTheReservation(t *testing.T) {
 	c := metatest.New(t, 2)
 	f := newFile(c, "f")
@@ -710,8 +712,8 @@ func TestPublishEndsTheReservation(t *testing.T) {
 	}
 }
 
-// Proposals of a new incarnation are counted from 1 again: what the incarnation before had proposed under these numbers, and what it had
-// acknowledged, says nothing about them.
+// Proposals of a new incarnation are counted from 1 again: what the incarnation before had proposed under these
+// numbers, and what it had acknowledged, says nothing about them.
 func TestBootBeginsANewWindow(t *testing.T) {
 	c := metatest.New(t, 1)
 	propose := func(l meta.Lease, seq, acked uint64, name string) meta.Result {

@@ -11,24 +11,25 @@ type Depending struct {
 	Stuck int
 	// List holds the first of them.
 	List []Content
-	// Checked and View say as of when: Evict takes them. View is 0 when it changed while the contents were looked through.
+	// Checked and View say as of when: Evict takes them. View is 0 when it changed while the contents were looked
+	// through.
 	Checked, View uint64
 }
 
-// DependOn finds the live contents that make a drained node needed still, listing at most limit: those of which no other node that is up
-// has a copy, or which a member that is up lacks. It looks at every content that is not inline.
+// DependOn finds the live contents that make a drained node needed still, listing at most limit: those of which no
+// other node that is up has a copy, or which a member that is up lacks. It looks at every content that is not inline.
 func (db *DB) DependOn(node NodeID, limit int) (Depending, error) {
 	return db.depending(node, 0, limit, (*cluster).needs)
 }
 
-// OnlyOn finds the live contents published after an index that no other node that is up is believed to hold, listing at most limit: what
-// an eviction would lose.
+// OnlyOn finds the live contents published after an index that no other node that is up is believed to hold, listing
+// at most limit: what an eviction would lose.
 func (db *DB) OnlyOn(node NodeID, after uint64, limit int) (Depending, error) {
 	return db.depending(node, after, limit, (*cluster).onlyCopy)
 }
 
-// NowhereElse finds the live contents that no other node, up or not, is believed to hold and that has reports to be here, listing at most
-// limit: what may be lost with the store of a node that was evicted.
+// NowhereElse finds the live contents that no other node, up or not, is believed to hold and that has reports to be
+// here, listing at most limit: what may be lost with the store of a node that was evicted.
 func (db *DB) NowhereElse(node NodeID, limit int, has func(ContentID) bool) (Depending, error) {
 	return db.depending(node, 0, limit, func(c *cluster, id NodeID, rec *contentRecord) bool {
 		for _, n := range c.nodes {
@@ -103,7 +104,8 @@ func (c *cluster) onlyCopy(id NodeID, rec *contentRecord) bool {
 	return true
 }
 
-// needs reports whether a content depends on a node that is draining: it is the only copy, or a member that is up lacks it still.
+// needs reports whether a content depends on a node that is draining: it is the only copy, or a member that is up
+// lacks it still.
 func (c *cluster) needs(id NodeID, rec *contentRecord) bool {
 	if !c.believes(c.node(id), rec) {
 		return false

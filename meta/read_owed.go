@@ -193,8 +193,8 @@ func (s snap) countEach(n *nodeRecord, r IndexRange, add func(int, int64)) error
 	})
 }
 
-// Believed lists the contents that the log believes the node holds, but for inline ones, in the order of their ids after
-// one. It looks at up to limit records. next is where to go on; zero means that there are no more.
+// Believed lists the contents that the log believes the node holds, but for inline ones, in the order of their ids
+// after one. It looks at up to limit records. next is where to go on; zero means that there are no more.
 func (db *DB) Believed(node NodeID, after ContentID, limit int) (list []Content, next ContentID, err error) {
 	err = db.read(func(s snap) error {
 		list, next = nil, ContentID{}

@@ -139,7 +139,8 @@ type Node struct {
 	// node because another was evicted; see placement.go.
 	Recheck IndexRange
 	Voter   bool
-	// DrainIndex is the log index at which the node began to drain: it takes no contents published later. 0: it does not drain.
+	// DrainIndex is the log index at which the node began to drain: it takes no contents published later. 0: it does
+	// not drain.
 	DrainIndex uint64
 }
 

@@ -40,8 +40,8 @@ type snapshot struct {
 	err   error
 }
 
-// Snapshot streams the whole state at the current index, while apply goes on. The reader must be closed; when the database
-// is closed or restored meanwhile, it fails with ErrClosed.
+// Snapshot streams the whole state at the current index, while apply goes on. The reader must be closed; when the
+// database is closed or restored meanwhile, it fails with ErrClosed.
 func (db *DB) Snapshot() (io.ReadCloser, uint64, error) {
 	db.life.RLock()
 	defer db.life.RUnlock()

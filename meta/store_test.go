@@ -21,7 +21,8 @@ import (
 
 func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m, goleak.IgnoreTopFunction("github.com/golang/glog.(*fileSink).flushDaemon"),
-		// Badger leaves these two behind when it refuses to open a damaged store. A store that is not closed leaves others, too.
+		// Badger leaves these two behind when it refuses to open a damaged store. A store that is not closed leaves
+		// others, too.
 		goleak.IgnoreTopFunction("github.com/dgraph-io/badger/v4.(*DB).monitorCache"),
 		goleak.IgnoreTopFunction("github.com/dgraph-io/ristretto/v2/z.(*AllocatorPool).freeupAllocators"))
 }
@@ -369,8 +370,8 @@ func TestBelieved(t *testing.T) {
 	}
 }
 
-// What the marker says is durable was synced before: the logs of all memtables, also of those that are not the active one, and the
-// directory that names them.
+// What the marker says is durable was synced before: the logs of all memtables, also of those that are not the active
+// one, and the directory that names them.
 func TestSyncedMeansSynced(t *testing.T) {
 	dir := t.TempDir()
 	db := openSmall(t, dir)
@@ -404,7 +405,8 @@ func TestSyncedMeansSynced(t *testing.T) {
 	}
 }
 
-// A snapshot whose records were changed is refused, though every frame of it is whole: the digest of the head does not fit.
+// A snapshot whose records were changed is refused, though every frame of it is whole: the digest of the head does
+// not fit.
 func TestSnapshotOfAChangedStateIsRefused(t *testing.T) {
 	db := meta.OpenMemory()
 	c := metatest.Over(t, db, 1)

@@ -24,17 +24,17 @@ import (
 	"github.com/rdmcfs/rdmcfs/internal/durable"
 )
 
-// ErrDamaged is the class of errors of a database whose bytes on disk are not those that were written. Its state must not be
-// served: it is remade from the other nodes, or from the log, see OpenEmpty.
+// ErrDamaged is the class of errors of a database whose bytes on disk are not those that were written. Its state must
+// not be served: it is remade from the other nodes, or from the log, see OpenEmpty.
 var ErrDamaged = errors.New("meta: the state database is damaged")
 
 func damagef(format string, args ...any) error {
 	return fmt.Errorf("%w: %s", ErrDamaged, fmt.Sprintf(format, args...))
 }
 
-// Badger must not be the first to see a damaged table. At its opening it panics in a goroutine of its own, or exits. A read
-// that meets a damaged block finds nothing, without an error, and a compaction leaves out the rest of the table. So all tables
-// are checked here before badger opens them, and again from time to time.
+// Badger must not be the first to see a damaged table. At its opening it panics in a goroutine of its own, or exits.
+// A read that meets a damaged block finds nothing, without an error, and a compaction leaves out the rest of the
+// table. So all tables are checked here before badger opens them, and again from time to time.
 
 // verifyStore checks the manifest and all tables that it names. It is called while badger has the store closed.
 func verifyStore(dir string) error {
@@ -91,8 +91,8 @@ func verifyTable(name string) error {
 
 var errFooter = errors.New("the index is damaged")
 
-// verifyFooter checks a table's index, from its end: index | its length, 4 bytes | checksum | its length, 4 bytes. Badger exits
-// where lengths make no sense.
+// verifyFooter checks a table's index, from its end: index | its length, 4 bytes | checksum | its length, 4 bytes.
+// Badger exits where lengths make no sense.
 func verifyFooter(b []byte) error {
 	cut := func(n int) (part []byte) {
 		if n < 0 || n > len(b) {
@@ -135,8 +135,8 @@ var notDamage = []syscall.Errno{
 	syscall.ENOSPC, syscall.EDQUOT, syscall.EMFILE, syscall.ENFILE, syscall.EACCES, syscall.EPERM, syscall.ENOMEM, syscall.EROFS, syscall.EAGAIN,
 }
 
-// asDamage says of an error of badger that the store is damaged, unless the system had a reason of its own. Badger keeps only
-// the text of that.
+// asDamage says of an error of badger that the store is damaged, unless the system had a reason of its own. Badger
+// keeps only the text of that.
 func asDamage(what string, err error) error {
 	if err == nil || errors.Is(err, ErrDamaged) {
 		return err
@@ -152,8 +152,8 @@ func asDamage(what string, err error) error {
 // errReplaced ends the check of a store that is no longer in use.
 var errReplaced = errors.New("meta: the state was replaced")
 
-// verify checks the blocks of all tables that are in use, while others read and write. inUse calls a function while the store can't be
-// closed, and returns an error if it has been.
+// verify checks the blocks of all tables that are in use, while others read and write. inUse calls a function while
+// the store can't be closed, and returns an error if it has been.
 func (s *badgerStore) verify(ctx context.Context, pace func(time.Duration) error, inUse func(func()) error) error {
 	var tables []badger.TableInfo
 	list := func() { tables = s.db.Tables() }
@@ -162,8 +162,8 @@ func (s *badgerStore) verify(ctx context.Context, pace func(time.Duration) error
 	}
 	for _, t := range slices.Clone(tables) {
 		began := time.Now()
-		// A compaction takes a table off the list, cuts its file to nothing and removes it. So an error counts only if the table is on
-		// the list afterwards, and then only if it comes again.
+		// A compaction takes a table off the list, cuts its file to nothing and removes it. So an error counts only
+		// if the table is on the list afterwards, and then only if it comes again.
 		for first := true; ; first = false {
 			bad := verifyTable(table.NewFilename(t.ID, s.dir))
 			if bad == nil {
@@ -207,9 +207,9 @@ func (db *DB) whileInUse(store kvStore) func(func()) error {
 	}
 }
 
-// Verify checks that the state is what was applied: each block on disk against its checksum, and the sum of all pairs of one
-// version against the digest that apply keeps. It takes part, a number up to 1, of one processor's time while others go on. The
-// error wraps ErrDamaged if something differs.
+// Verify checks that the state is what was applied: each block on disk against its checksum, and the sum of all pairs
+// of one version against the digest that apply keeps. It takes part, a number up to 1, of one processor's time while
+// others go on. The error wraps ErrDamaged if something differs.
 func (db *DB) Verify(ctx context.Context, part float64) error {
 	pace := func(busy time.Duration) error {
 		if part >= 1 {
@@ -284,9 +284,9 @@ const distrustName = "DISTRUSTED"
 // State is the number of the state in use, from 1 on: it grows when Restore puts another state in its place.
 func (db *DB) State() uint64 { return 1 + db.restores.Load() }
 
-// Distrust ends the use of a state that has turned out to be wrong: reads, snapshots and Apply return an error that wraps
-// ErrDamaged, also after another start, until Restore has put another state in its place. It does nothing and returns false if state,
-// see State, has been replaced, or is distrusted already.
+// Distrust ends the use of a state that has turned out to be wrong: reads, snapshots and Apply return an error that
+// wraps ErrDamaged, also after another start, until Restore has put another state in its place. It does nothing and
+// returns false if state, see State, has been replaced, or is distrusted already.
 func (db *DB) Distrust(state uint64, why error) bool {
 	if !errors.Is(why, ErrDamaged) {
 		why = damagef("%v", why)

@@ -112,9 +112,9 @@ type SendWR struct {
 	RemoteKey  RegionKey
 	RemoteAddr uint64 // offset into the remote region, in bytes
 	Unsignaled bool   // no completion unless it fails or is flushed
-	// SealCRC has the last 8 bytes of List's memory, which must lie in its last entry, overwritten with the CRC-64/NVME of all bytes
-	// before them, little endian, before they leave. Only for OpSend, and where Limits.SealsCRC says so: by a provider that
-	// touches the bytes anyway.
+	// SealCRC has the last 8 bytes of List's memory, which must lie in its last entry, overwritten with the
+	// CRC-64/NVME of all bytes before them, little endian, before they leave. Only for OpSend, and where
+	// Limits.SealsCRC says so: by a provider that touches the bytes anyway.
 	SealCRC bool
 }
 
@@ -148,8 +148,9 @@ type Completion struct {
 	Bytes  int    // of the message: received, written, or read
 	Imm    uint32 // for OpRecv and OpRecvWriteImm
 	HasImm bool
-	// CRC is the CRC-64/NVME of the message's bytes if HasCRC is set, which a provider does that touches them anyway, while they are in
-	// the processor's cache, for OpRecv of queue pairs with QPConfig.WantCRC. Providers with hardware leave it to the caller.
+	// CRC is the CRC-64/NVME of the message's bytes if HasCRC is set, which a provider does that touches them anyway,
+	// while they are in the processor's cache, for OpRecv of queue pairs with QPConfig.WantCRC. Providers with
+	// hardware leave it to the caller.
 	CRC    uint64
 	HasCRC bool
 }

@@ -182,8 +182,9 @@ func (a *assigner) look() ([]*order, error) {
 	return orders, nil
 }
 
-// returned forgets how often it failed to bring something to a node before that started anew, or to get it from there, and
-// what waits for any holder to be up: a node that is back is served at once, however often it came and went.
+// returned forgets how often it failed to bring something to a node before that started anew, or to get it from
+// there, and what waits for any holder to be up: a node that is back is served at once, however often it came and
+// went.
 func (a *assigner) returned(nodes []meta.Node) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -279,8 +280,8 @@ func (a *assigner) plan(ids []meta.ContentID, wanted map[meta.ContentID][]meta.N
 // load is what a source has to do.
 type load struct{ orders, contents int }
 
-// underWay is how many contents each source has to push already, at most: the one with the fewest is asked first. One that takes no more
-// orders is asked last.
+// underWay is how many contents each source has to push already, at most: the one with the fewest is asked first. One
+// that takes no more orders is asked last.
 func (a *assigner) underWay() map[meta.NodeID]int {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -442,8 +443,8 @@ func (a *assigner) done(targets []meta.NodeID, ids []meta.ContentID, unreached [
 	a.prune(now)
 }
 
-// failed makes items wait, longer each time. Where the source went down, or it or the target started anew meanwhile, that
-// says nothing of the next try, which comes at once.
+// failed makes items wait, longer each time. Where the source went down, or it or the target started anew meanwhile,
+// that says nothing of the next try, which comes at once.
 func (a *assigner) failed(targets []meta.NodeID, ids []meta.ContentID, source meta.NodeID) {
 	now := a.cfg.Clock.Now()
 	a.mu.Lock()

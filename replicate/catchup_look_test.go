@@ -73,7 +73,8 @@ func (n *countedNames) OwedTo(node meta.NodeID, after uint64, limit int) ([]meta
 	return n.DB.OwedTo(node, after, limit)
 }
 
-// While all slots are taken, by a node that takes long for what it missed, the leader does not look for what it could not hand out.
+// While all slots are taken, by a node that takes long for what it missed, the leader does not look for what it could
+// not hand out.
 func TestNoLookWithoutASlot(t *testing.T) {
 	names := &countedNames{DB: owedState(t, (ordersAtOnce+4)*workOrderSize)}
 	ctx, stop := context.WithCancel(t.Context())
@@ -144,7 +145,8 @@ func BenchmarkLook(b *testing.B) {
 	}
 }
 
-// A holder that has as many orders as it may have gets no further content while another holder has nothing to do: it would wait there.
+// A holder that has as many orders as it may have gets no further content while another holder has nothing to do: it
+// would wait there.
 func TestIdleHolderIsAskedFirst(t *testing.T) {
 	a := newAssigner(Config{Names: owedState(t, 40), Logger: slog.New(slog.DiscardHandler), Clock: SystemClock()})
 	a.busy[1] = load{ordersOfOne, ordersOfOne}

@@ -513,8 +513,8 @@ func TestRetiredContentIsDeletedLater(t *testing.T) {
 	}
 }
 
-// TestHalfOfARetiredContentIsLetGo: catch-up ended half way, and the file was written anew before it was tried again. The bytes that
-// came must not stay open, or their room is not free before the next start.
+// TestHalfOfARetiredContentIsLetGo: catch-up ended half way, and the file was written anew before it was tried again.
+// The bytes that came must not stay open, or their room is not free before the next start.
 func TestHalfOfARetiredContentIsLetGo(t *testing.T) {
 	c := newCluster(t, 2, 1)
 	ino := c.create(1, "f")
@@ -579,8 +579,8 @@ func TestDeltaOverDeltasReachesANodeThatHasOnlyTheFirstBase(t *testing.T) {
 	deltaOverDeltas(t, newCluster(t, 3, 1))
 }
 
-// TestDeltasThatCannotBeMergedYet: who has them is merging them already, or has still to hear that they are published. It is tried
-// again: to send the whole would take 12 MiB in place of 16 KiB.
+// TestDeltasThatCannotBeMergedYet: who has them is merging them already, or has still to hear that they are
+// published. It is tried again: to send the whole would take 12 MiB in place of 16 KiB.
 func TestDeltasThatCannotBeMergedYet(t *testing.T) {
 	t.Parallel() // waits for seconds
 	for _, fault := range []error{content.ErrBusy, content.ErrNotFound} {

@@ -15,7 +15,8 @@ import (
 const (
 	// rackLabel names the rack that a node is in.
 	rackLabel = "rack"
-	// oversubscriptionLabel says how many times more the nodes of a node's rack can send together than the rack's uplink carries.
+	// oversubscriptionLabel says how many times more the nodes of a node's rack can send together than the rack's
+	// uplink carries.
 	oversubscriptionLabel = "oversubscription"
 )
 
@@ -30,15 +31,17 @@ const (
 // Blocks of a group are whole chunks of a content, and a part of its blocks.
 var _ = [1]struct{}{}[schedule.DefaultBlockSize-content.ChunkBytes]
 
-// groupForm is what the ends of a group have in common. Racks are those of its members by rank, for schedule.Hybrid, else nil.
+// groupForm is what the ends of a group have in common. Racks are those of its members by rank, for schedule.Hybrid,
+// else nil.
 type groupForm struct {
 	BlockBytes int64
 	Algorithm  schedule.Algorithm
 	Racks      []int
 }
 
-// chooseForm chooses how the members, the root first, are sent so many bytes. The pace of the links is not known, and the small way is
-// not a group's here. Without racks for all of them, or a label of how far uplinks are oversubscribed, it is not the hybrid.
+// chooseForm chooses how the members, the root first, are sent so many bytes. The pace of the links is not known, and
+// the small way is not a group's here. Without racks for all of them, or a label of how far uplinks are
+// oversubscribed, it is not the hybrid.
 func chooseForm(names meta.Reader, members []meta.NodeID, stream int64) (groupForm, schedule.Choice, error) {
 	racks, oversubscription := racksOf(names, members)
 	choice, err := schedule.Choose(schedule.Conditions{
@@ -52,7 +55,8 @@ func chooseForm(names meta.Reader, members []meta.NodeID, stream int64) (groupFo
 	return form, choice, err
 }
 
-// racksOf numbers the racks of members by their labels, nil if a member has none, and tells the largest oversubscription of them.
+// racksOf numbers the racks of members by their labels, nil if a member has none, and tells the largest
+// oversubscription of them.
 func racksOf(names meta.Reader, members []meta.NodeID) (racks []int, oversubscription float64) {
 	var known []string
 	for _, id := range members {

@@ -28,8 +28,8 @@ func inRacks(id meta.NodeID) map[string]string {
 	return map[string]string{"rack": fmt.Sprint(id % 2), "oversubscription": "8"}
 }
 
-// TestHybridNeedsTheRacksOfAll: a member without a rack, or racks without an oversubscription, leave it at the flat pipeline, and the
-// reasons say so where racks are known.
+// TestHybridNeedsTheRacksOfAll: a member without a rack, or racks without an oversubscription, leave it at the flat
+// pipeline, and the reasons say so where racks are known.
 func TestHybridNeedsTheRacksOfAll(t *testing.T) {
 	all := []meta.NodeID{1, 2, 3, 4, 5, 6}
 	for name, c := range map[string]struct {
@@ -73,8 +73,8 @@ func (s seenGroups) NewGroup(cfg rdmc.GroupConfig) (Group, error) {
 	return s.Groups.NewGroup(cfg)
 }
 
-// TestHybridInOversubscribedRacks: files go by the hybrid to nodes in such racks, and to those that are left when a leader of a rack has
-// died; all ends of a group have the same racks.
+// TestHybridInOversubscribedRacks: files go by the hybrid to nodes in such racks, and to those that are left when a
+// leader of a rack has died; all ends of a group have the same racks.
 func TestHybridInOversubscribedRacks(t *testing.T) {
 	eachFabric(t, func(t *testing.T, fabric string) {
 		c := newClusterWith(t, 6, 1, inRacks)

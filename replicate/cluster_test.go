@@ -367,7 +367,8 @@ func (l nodeLog) Barrier(ctx context.Context, index uint64) (behind []meta.NodeI
 	return behind, err
 }
 
-// nodePeers is the Peers of a node: the other's Handle, called directly. As with internal/control no node can call itself.
+// nodePeers is the Peers of a node: the other's Handle, called directly. As with internal/control no node can call
+// itself.
 type nodePeers struct{ n *testNode }
 
 func (p nodePeers) Call(ctx context.Context, to meta.NodeID, kind Kind, payload []byte) ([]byte, error) {
@@ -426,7 +427,8 @@ func (c *cluster) create(node meta.NodeID, name string) meta.Ino {
 	return c.must(node, &meta.Create{Parent: meta.RootIno, Name: name, Kind: meta.KindFile, Mode: 0o644}).Inode.Ino
 }
 
-// neverComes is how long tests wait for what has no bound of its own; with many of them and the race detector, pushes may take half of it.
+// neverComes is how long tests wait for what has no bound of its own; with many of them and the race detector, pushes
+// may take half of it.
 const neverComes = time.Minute
 
 // publish pushes bytes as a new version of an inode.

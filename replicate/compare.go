@@ -88,8 +88,8 @@ func (m *Member) believed(after meta.ContentID) <-chan believedPage {
 	return out
 }
 
-// lacking lists the contents of a page whose files are not here whole. It looks at many at once: they lie anywhere on the disk. The
-// list is not complete if ctx ends.
+// lacking lists the contents of a page whose files are not here whole. It looks at many at once: they lie anywhere on
+// the disk. The list is not complete if ctx ends.
 func (m *Member) lacking(ctx context.Context, page []meta.Content) (list []meta.Content) {
 	absent := make([]bool, len(page))
 	var taken atomic.Int64
@@ -110,8 +110,8 @@ func (m *Member) lacking(ctx context.Context, page []meta.Content) (list []meta.
 	return list
 }
 
-// claim looks at contents of the store, in order, that are not in a page of what the log believes to be here. It returns
-// those that come after the page.
+// claim looks at contents of the store, in order, that are not in a page of what the log believes to be here. It
+// returns those that come after the page.
 func (m *Member) claim(here []content.ID, page []meta.Content, next meta.ContentID) []content.ID {
 	for len(here) > 0 {
 		id := metaID(here[0])

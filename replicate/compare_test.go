@@ -55,8 +55,8 @@ func lossy(t *testing.T, nodes int) (*cluster, []meta.ContentID, map[meta.Conten
 	return c, ids, files
 }
 
-// A node that starts without some of what the log holds to be there, or with files that are hollow, says so: it is owed that, as
-// lost, and stays so over another start until it has it. Then it is brought.
+// A node that starts without some of what the log holds to be there, or with files that are hollow, says so: it is
+// owed that, as lost, and stays so over another start until it has it. Then it is brought.
 func TestStartComparesStoreAndLog(t *testing.T) {
 	c, ids, files := lossy(t, 3)
 	n := c.node(2)
@@ -289,8 +289,9 @@ func BenchmarkCompare(b *testing.B) {
 
 var compareContents = flag.Int("compare.contents", 20_000, "contents of BenchmarkStart")
 
-// BenchmarkStart is the comparison of store and log at a start, with the state in badger and two files for each content. With TMPDIR on
-// tmpfs it shows what the processor needs. The opening of the store, which reads the names of all files, is counted apart.
+// BenchmarkStart is the comparison of store and log at a start, with the state in badger and two files for each
+// content. With TMPDIR on tmpfs it shows what the processor needs. The opening of the store, which reads the names of
+// all files, is counted apart.
 func BenchmarkStart(b *testing.B) {
 	db, dir := owedState(b, *compareContents), b.TempDir()
 	var page []meta.Content

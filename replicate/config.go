@@ -43,8 +43,9 @@ type Tuning struct {
 	DeleteAfter  time.Duration // retired contents are deleted after this; 10 min
 	CatchUpEvery time.Duration // the leader looks for owed contents this often, and when told; 1 s
 	ReleaseEvery time.Duration // a node that stood in for another offers what it holds to be let go this often; 1 min
-	// KeepFenced is how long the blocks of a session that was fenced are kept. A root that lives has its next incarnation and announces the
-	// next session of its push within seconds; its close ends 30 s after progress stopped. 2 min.
+	// KeepFenced is how long the blocks of a session that was fenced are kept. A root that lives has its next
+	// incarnation and announces the next session of its push within seconds; its close ends 30 s after progress
+	// stopped. 2 min.
 	KeepFenced time.Duration
 	CacheBytes int64 // memory for blocks read from other nodes; 64 MiB
 }

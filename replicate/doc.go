@@ -25,20 +25,20 @@
 // whose answer is the vote; more are announced and then multicast in groups that are kept per set of members. A version
 // made from a base that the members hold travels as the pages that differ.
 //
-// rootSession and memberSession are pure state machines, values in and values out. rootRun and hold are their shells: they
-// own the goroutines, the transfers and the bytes.
+// rootSession and memberSession are pure state machines, values in and values out. rootRun and hold are their shells:
+// they own the goroutines, the transfers and the bytes.
 //
-// A member that fails, stalls or answers nothing while others do is out of its session: the root begins the next epoch
-// with the others, which tell what they have, and only what somebody lacks is sent again. The publish names who is out,
-// with the reason; the log owes it the content, and catch-up brings it, however long that takes and whoever restarts.
-// Only when too few are left for the publish, members that were lost and that the log holds up are asked again, after the
-// others: a member that is back does not slow down those that are well.
+// A member that fails, stalls or answers nothing while others do is out of its session: the root begins the next
+// epoch with the others, which tell what they have, and only what somebody lacks is sent again. The publish names who
+// is out, with the reason; the log owes it the content, and catch-up brings it, however long that takes and whoever
+// restarts. Only when too few are left for the publish, members that were lost and that the log holds up are asked
+// again, after the others: a member that is back does not slow down those that are well.
 //
 // # Votes
 //
-// "Stored" is a vote: the bytes are checked against the root and durable before it is said, and kept until the log decides the
-// session, across restarts. Nothing else releases it. What the log decides is carried out behind [Replicator.Applied] by one
-// goroutine, in order; what a crash interrupts is judged again by [New].
+// "Stored" is a vote: the bytes are checked against the root and durable before it is said, and kept until the log
+// decides the session, across restarts. Nothing else releases it. What the log decides is carried out behind
+// [Replicator.Applied] by one goroutine, in order; what a crash interrupts is judged again by [New].
 //
 // # Example
 //

@@ -63,8 +63,9 @@ func (t *transfers) follow() *TransferFeed {
 // Ready gets a value when a transfer has ended since the last Take.
 func (f *TransferFeed) Ready() <-chan struct{} { return f.wake }
 
-// Take returns the transfers that ended since the last Take, in the order of their ends, how many more ended than could be kept,
-// and those that run. A transfer that has been returned as ended is not among those that run, then or later.
+// Take returns the transfers that ended since the last Take, in the order of their ends, how many more ended than
+// could be kept, and those that run. A transfer that has been returned as ended is not among those that run, then or
+// later.
 func (f *TransferFeed) Take() (ended []TransferStatus, missed int, running []TransferStatus) {
 	f.owner.mu.Lock()
 	defer f.owner.mu.Unlock()
@@ -97,8 +98,8 @@ func (t *transfers) tellLocked(st TransferStatus) {
 	}
 }
 
-// counted takes the votes of a session and the members that missed it: the last word on each member but self. A nil transfer, as
-// in the simulator, shows nothing.
+// counted takes the votes of a session and the members that missed it: the last word on each member but self. A nil
+// transfer, as in the simulator, shows nothing.
 func (t *transfer) counted(self meta.NodeID, votes []meta.NodeID, missed []meta.Missed) {
 	if t == nil {
 		return
@@ -169,7 +170,8 @@ func (t *transfers) leftBehind(nodes []meta.NodeID, late lateShow) {
 	}
 }
 
-// whyBehind says which close did not wait for a node any longer; "" if the node has shown that since, or there was none.
+// whyBehind says which close did not wait for a node any longer; "" if the node has shown that since, or there was
+// none.
 func (t *transfers) whyBehind(node meta.NodeID, shown uint64) string {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -180,8 +182,8 @@ func (t *transfers) whyBehind(node meta.NodeID, shown uint64) string {
 	return "has not shown " + late.path + ", which was published here at " + late.at.Format(time.TimeOnly)
 }
 
-// WhyBehind says which version of this node's a node that has shown the log up to an index lacks, after a close waited for it as
-// long as it may; "" if there is none.
+// WhyBehind says which version of this node's a node that has shown the log up to an index lacks, after a close
+// waited for it as long as it may; "" if there is none.
 func (r *Replicator) WhyBehind(node meta.NodeID, shown uint64) string {
 	return r.transfers.whyBehind(node, shown)
 }

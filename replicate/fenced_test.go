@@ -32,7 +32,8 @@ func (c *cluster) fence(id meta.NodeID) {
 	n.mu.Unlock()
 }
 
-// A writer that was taken for dead in mid-push, and lives, pushes again under its next incarnation: its members dropped what they had.
+// A writer that was taken for dead in mid-push, and lives, pushes again under its next incarnation: its members
+// dropped what they had.
 func TestFencedPushIsMadeAgain(t *testing.T) {
 	for name, size := range map[string]int{"small": 100_000, "large": 10 << 20} {
 		t.Run(name, func(t *testing.T) {
@@ -85,8 +86,8 @@ func TestFencedPushIsMadeAgain(t *testing.T) {
 	}
 }
 
-// A fence frees the name of a new file whose push is under way. Nothing more is pushed for an inode that is gone: it would be an orphan,
-// on the members of a default placement. The file gets a new inode first.
+// A fence frees the name of a new file whose push is under way. Nothing more is pushed for an inode that is gone: it
+// would be an orphan, on the members of a default placement. The file gets a new inode first.
 func TestFencedPushOfANewFileEndsWithoutAnOrphan(t *testing.T) {
 	c := newCluster(t, 4, 3)
 	ino := c.create(1, "f")
@@ -129,8 +130,8 @@ func (downNames) Node(id meta.NodeID) (meta.Node, error) {
 	return meta.Node{ID: id, State: meta.NodeDown, Incarnation: 1}, nil
 }
 
-// A push that failed waits for the end of its session and for its node's next incarnation, with one limit for both. A close has then taken
-// 30 s at most since bytes or votes last came.
+// A push that failed waits for the end of its session and for its node's next incarnation, with one limit for both. A
+// close has then taken 30 s at most since bytes or votes last came.
 func TestFencedPushWaitsForALimitedTime(t *testing.T) {
 	for still, limit := range map[time.Duration]time.Duration{0: 10 * time.Second, 25 * time.Second: 5 * time.Second} {
 		synctest.Test(t, func(t *testing.T) {
@@ -147,9 +148,9 @@ func TestFencedPushWaitsForALimitedTime(t *testing.T) {
 	}
 }
 
-// The session behind a fence goes on from the blocks that its members kept, as the next epoch of a session does: a new file of 48 MiB that
-// was fenced at half is under its new inode after 60% of its bytes, and is the same everywhere. Nobody keeps anything of the session
-// before.
+// The session behind a fence goes on from the blocks that its members kept, as the next epoch of a session does: a
+// new file of 48 MiB that was fenced at half is under its new inode after 60% of its bytes, and is the same
+// everywhere. Nobody keeps anything of the session before.
 func TestFencedPushGoesOnFromWhatMembersKept(t *testing.T) {
 	c := newCluster(t, 4, 3)
 	for _, n := range c.all() {

@@ -50,8 +50,8 @@ func offers(t *testing.T, a *assigner, when string, want int) {
 	}
 }
 
-// A try that began in an earlier life of the target or the source, or whose source went down meanwhile, says nothing of the
-// next one: that comes at once.
+// A try that began in an earlier life of the target or the source, or whose source went down meanwhile, says nothing
+// of the next one: that comes at once.
 func TestTryOfAnEarlierLifeCostsNoWait(t *testing.T) {
 	c, a, ids := owing(t)
 	four := []meta.NodeID{4}
@@ -168,8 +168,8 @@ func TestSourceThatIsDownIsNotWaitedFor(t *testing.T) {
 	a.wg.Wait()
 }
 
-// A target that does not answer holds up neither what others are owed, nor longer than until it is declared down what is
-// tried with it.
+// A target that does not answer holds up neither what others are owed, nor longer than until it is declared down what
+// is tried with it.
 func TestTargetThatDoesNotAnswerHoldsUpNobody(t *testing.T) {
 	c := newCluster(t, 4, 1)
 	c.setLeaderless()
@@ -324,8 +324,8 @@ func (v *lateView) Node(id meta.NodeID) (meta.Node, error) {
 	return v.nodes[id], nil
 }
 
-// A holder that is a moment behind the leader's log serves a node that has just come back, instead of taking it for one that is down:
-// the leader would try again a second later.
+// A holder that is a moment behind the leader's log serves a node that has just come back, instead of taking it for
+// one that is down: the leader would try again a second later.
 func TestHolderAMomentBehindTheLogServesWhoIsBack(t *testing.T) {
 	c := newCluster(t, 3, 1)
 	c.setLeaderless()
@@ -353,8 +353,8 @@ func TestHolderAMomentBehindTheLogServesWhoIsBack(t *testing.T) {
 	}
 }
 
-// What the log lists one by one is owed as long as a backlog holds it, also when its own report is in the log. That is looked at as soon as
-// the report was taken, not with the next pass a second later.
+// What the log lists one by one is owed as long as a backlog holds it, also when its own report is in the log. That
+// is looked at as soon as the report was taken, not with the next pass a second later.
 func TestBacklogIsLookedAtWhenReportsAreTaken(t *testing.T) {
 	c := newCluster(t, 3, 1)
 	c.setLeaderless()

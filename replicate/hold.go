@@ -14,8 +14,8 @@ import (
 // pollWaitMax bounds how long a poll may wait at a member.
 const pollWaitMax = 2 * time.Second
 
-// prepareWait is how long an announcement waits for the bytes of its session to be opened before it is answered with preparing. To go on
-// from what an earlier session left takes a while: all of that is read.
+// prepareWait is how long an announcement waits for the bytes of its session to be opened before it is answered with
+// preparing. To go on from what an earlier session left takes a while: all of that is read.
 const prepareWait = 500 * time.Millisecond
 
 // epochEnd bounds the wait for the transfer of an older epoch to let go of the bytes.

@@ -16,8 +16,8 @@ type groupHub struct {
 	mu     sync.Mutex
 	groups map[uint64]*hubGroup
 	dead   map[meta.NodeID]bool
-	// block is called before a block is given to a member; an error breaks the group with that member as suspect. It may
-	// wait. It may be nil.
+	// block is called before a block is given to a member; an error breaks the group with that member as suspect. It
+	// may wait. It may be nil.
 	block func(to meta.NodeID, i uint64) error
 }
 

@@ -7,8 +7,8 @@ import (
 	"github.com/rdmcfs/rdmcfs/meta"
 )
 
-// ended ends a session whose root's incarnation has ended. Blocks that were received on the way to a vote are kept for a while: they are
-// nobody's vote, and the next session of the same push may go on from them.
+// ended ends a session whose root's incarnation has ended. Blocks that were received on the way to a vote are kept
+// for a while: they are nobody's vote, and the next session of the same push may go on from them.
 func (m *Member) ended(id meta.ContentID) {
 	if h := m.find(id); h != nil {
 		h.post(func() { h.take(mvFenced{}) })
@@ -23,8 +23,8 @@ func (m *Member) ended(id meta.ContentID) {
 	}
 }
 
-// ownLarge reports whether a content is this node's own copy of what its push sends by multicast. It may be whole by now; the next session
-// sends the same bytes.
+// ownLarge reports whether a content is this node's own copy of what its push sends by multicast. It may be whole by
+// now; the next session sends the same bytes.
 func (m *Member) ownLarge(id meta.ContentID) bool {
 	info, err := m.cfg.Store.Stat(storeID(id))
 	return err == nil && id.Node == m.cfg.Self().Node && info.Size > smallMax
@@ -71,8 +71,8 @@ func (m *Member) dropKept() bool {
 	return len(list) > 0
 }
 
-// awaitLeft waits a moment until the session that an announcement follows has ended here: its root knows of the fence a little before. What
-// is no session of the same root is followed by nothing.
+// awaitLeft waits a moment until the session that an announcement follows has ended here: its root knows of the fence
+// a little before. What is no session of the same root is followed by nothing.
 func (m *Member) awaitLeft(ctx context.Context, from meta.NodeID, a *announce) {
 	f := a.Follows
 	if f.IsZero() || a.Published || f.Node != from || f == a.Content {

@@ -12,7 +12,8 @@ import (
 	"github.com/rdmcfs/rdmcfs/meta/metatest"
 )
 
-// keptBlocks gives a member the blocks of a session that has ended with its root's incarnation, and announces the session that follows it.
+// keptBlocks gives a member the blocks of a session that has ended with its root's incarnation, and announces the
+// session that follows it.
 func keptBlocks(t *testing.T, b []byte, blocks ...int) (*stepped, meta.ContentID, standing) {
 	t.Helper()
 	c := metatest.New(t, 3)
@@ -61,7 +62,8 @@ func TestSessionAfterAFenceClaimsTheKeptBlocksOnly(t *testing.T) {
 	}
 }
 
-// All blocks of a session that was fenced are no vote for the session that follows: that needs its root's word, and the check.
+// All blocks of a session that was fenced are no vote for the session that follows: that needs its root's word, and
+// the check.
 func TestKeptBlocksAreNoVote(t *testing.T) {
 	b := randomBytes(1, 2<<20)
 	right := content.Root(int64(len(b)), []content.Hash{content.Leaf(b[:1<<20]), content.Leaf(b[1<<20:])})
@@ -159,7 +161,8 @@ type lateClock struct {
 
 func (c *lateClock) After(time.Duration) (<-chan time.Time, func()) { return c.late, func() {} }
 
-// An announcement is answered while the blocks that were kept are still being read; asked again, the member is ready with them.
+// An announcement is answered while the blocks that were kept are still being read; asked again, the member is ready
+// with them.
 func TestAnnouncementIsAnsweredWhileKeptBlocksAreRead(t *testing.T) {
 	c := metatest.New(t, 3)
 	s, store := storingNode(t, c, 2)

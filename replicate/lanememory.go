@@ -8,9 +8,10 @@ import (
 	"github.com/rdmcfs/rdmcfs/replicate/rdmc"
 )
 
-// Groups and registered memory. Groups that are kept for the next file hold their part of each member's budget. A member that has none
-// for another group has idle ones end (rdmc.GroupConfig.Yields) and refuses; the root makes the group anew until all have room. Where
-// the set has a lane already, a session goes behind the others on that one instead.
+// Groups and registered memory. Groups that are kept for the next file hold their part of each member's budget. A
+// member that has none for another group has idle ones end (rdmc.GroupConfig.Yields) and refuses; the root makes the
+// group anew until all have room. Where the set has a lane already, a session goes behind the others on that one
+// instead.
 
 const (
 	// memoryWait is how long a group waits for memory at its members. Those that have none then are left out, as slow.
@@ -18,7 +19,8 @@ const (
 	// memoryRetry is the first pause between two attempts, which get longer up to memoryRetryMax.
 	memoryRetry    = 50 * time.Millisecond
 	memoryRetryMax = 500 * time.Millisecond
-	// yieldNotice is how long a root waits to hear that its group has yielded, when a member has refused a message of it.
+	// yieldNotice is how long a root waits to hear that its group has yielded, when a member has refused a message of
+	// it.
 	yieldNotice = 250 * time.Millisecond
 )
 
@@ -27,7 +29,8 @@ var errRefused = errors.New("refused")
 
 func outOfMemory(err error) bool { return errors.Is(err, rdmc.ErrMemory) }
 
-// setUpInTime sets the group up, again and again while this node or members have no memory for it, unless the set has another lane.
+// setUpInTime sets the group up, again and again while this node or members have no memory for it, unless the set has
+// another lane.
 func (l *lanes) setUpInTime(ctx context.Context, ln *lane) (Group, error) {
 	began := l.now()
 	for wait := memoryRetry; ; wait = min(2*wait, memoryRetryMax) {
@@ -69,8 +72,8 @@ func after(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// giveWay takes a lane out if its set has another one that is or will be of use, and has the set try for no further one for a while.
-// Of two that are made at the same time one stays.
+// giveWay takes a lane out if its set has another one that is or will be of use, and has the set try for no further
+// one for a while. Of two that are made at the same time one stays.
 func (l *lanes) giveWay(ln *lane) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -104,8 +107,8 @@ func (l *lanes) watch(ln *lane) {
 	}
 }
 
-// yielded reports whether the group of a made lane has ended for another's want of memory. A member that has seen to that refuses the
-// message that was to come, perhaps before this node hears why.
+// yielded reports whether the group of a made lane has ended for another's want of memory. A member that has seen to
+// that refuses the message that was to come, perhaps before this node hears why.
 func (ln *lane) yielded() bool {
 	if ln.group == nil {
 		return false

@@ -30,7 +30,8 @@ func publishAll(t *testing.T, c *cluster, node meta.NodeID, name string) {
 	}
 }
 
-// scarce is four nodes with a budget of registered memory. They wait for it, and for each other, as long as a late machine may take.
+// scarce is four nodes with a budget of registered memory. They wait for it, and for each other, as long as a late
+// machine may take.
 func scarce(t *testing.T, fabric string, budget int64) (*cluster, []*allocating) {
 	c, _, devices := onFabricWithin(t, fabric, 4, budget)
 	c.setLeaderless()
@@ -43,8 +44,8 @@ func scarce(t *testing.T, fabric string, budget int64) (*cluster, []*allocating)
 	return c, devices
 }
 
-// TestIdleGroupsMakeRoom: each node in turn sends a file to all. There is memory for the groups of some of them only: the idle ones of
-// others go, and nobody is owed anything.
+// TestIdleGroupsMakeRoom: each node in turn sends a file to all. There is memory for the groups of some of them only:
+// the idle ones of others go, and nobody is owed anything.
 func TestIdleGroupsMakeRoom(t *testing.T) {
 	eachFabric(t, func(t *testing.T, fabric string) {
 		c, devices := scarce(t, fabric, 700<<10)
@@ -61,8 +62,8 @@ func TestIdleGroupsMakeRoom(t *testing.T) {
 	})
 }
 
-// TestGoesOnWithTheLaneItHas: there is memory for one group of a member set. A session that would take a further one while another
-// session is on the first goes behind that, and does not wait for memory.
+// TestGoesOnWithTheLaneItHas: there is memory for one group of a member set. A session that would take a further one
+// while another session is on the first goes behind that, and does not wait for memory.
 func TestGoesOnWithTheLaneItHas(t *testing.T) {
 	eachFabric(t, func(t *testing.T, fabric string) {
 		c, _ := scarce(t, fabric, 300<<10)
@@ -138,8 +139,8 @@ func TestRefusedForMemoryIsAskedAgain(t *testing.T) {
 	}
 }
 
-// TestRefusedForMemoryIsNotDead: a member that has no memory for long is owed the file with that as the evidence, not as one that
-// can't be reached; the others have it.
+// TestRefusedForMemoryIsNotDead: a member that has no memory for long is owed the file with that as the evidence, not
+// as one that can't be reached; the others have it.
 func TestRefusedForMemoryIsNotDead(t *testing.T) {
 	c := refuse(t, 3, 1<<30)
 	c.node(1).rep.lanes.patience = 300 * time.Millisecond

@@ -24,8 +24,8 @@ const (
 	groupSetup = 5 * time.Second
 )
 
-// lanes keeps the groups that have this node as root, by member set, block size and algorithm. A group carries many sessions, first in
-// first out; several groups of one set let a small file pass a big one.
+// lanes keeps the groups that have this node as root, by member set, block size and algorithm. A group carries many
+// sessions, first in first out; several groups of one set let a small file pass a big one.
 type lanes struct {
 	peers  Peers
 	groups Groups
@@ -138,7 +138,8 @@ func (l *lanes) addLocked(key string, self meta.Lease, members []meta.NodeID, fo
 	return ln
 }
 
-// numberLocked is the number of the next group that this incarnation makes. The lower bits of the one given do not count.
+// numberLocked is the number of the next group that this incarnation makes. The lower bits of the one given do not
+// count.
 func (l *lanes) numberLocked(like uint64) uint64 {
 	l.count++
 	return like&^0xffffff | uint64(l.count&0xffffff)

@@ -140,7 +140,8 @@ func (l *lanes) each(ln *lane, do func(rank int, node meta.NodeID) error) error 
 	return blame(ln, errs)
 }
 
-// blame makes a fault of what members answered, by rank; nil if all is well. Those that only lack memory are blamed if no others are.
+// blame makes a fault of what members answered, by rank; nil if all is well. Those that only lack memory are blamed
+// if no others are.
 func blame(ln *lane, errs []error) error {
 	var fault *groupFault
 	for rank, err := range errs {

@@ -60,8 +60,8 @@ func (s *pushSession) large(ctx context.Context) error {
 	return err
 }
 
-// beginCopy opens this node's copy in the best shape that its store takes. It continues that of a session before, if one was left: then
-// all members get the bytes that were read there.
+// beginCopy opens this node's copy in the best shape that its store takes. It continues that of a session before, if
+// one was left: then all members get the bytes that were read there.
 func (s *pushSession) beginCopy() (recv *content.Receiving, continued bool, err error) {
 	shape, delta := s.deltaShape()
 	if delta {
@@ -73,7 +73,8 @@ func (s *pushSession) beginCopy() (recv *content.Receiving, continued bool, err 
 	return s.p.cfg.Store.BeginFrom(storeID(s.id), storeID(s.before), plainShape(s.push.Size, s.push.Data))
 }
 
-// stagedOrKept gives the bytes to be sent: those that a session before has read, if its copy here was whole. The caller calls done.
+// stagedOrKept gives the bytes to be sent: those that a session before has read, if its copy here was whole. The
+// caller calls done.
 func (s *pushSession) stagedOrKept() (staged io.ReaderAt, kept bool, done func()) {
 	if s.before.IsZero() {
 		return s.staged(), false, func() {}
@@ -137,8 +138,8 @@ func (s *pushSession) newRun(local *localCopy, staged io.ReaderAt) (*rootRun, er
 	}, nil
 }
 
-// storeHere finishes this node's own copy as soon as every block was read, while members still receive. It reads them itself when
-// that is urgent.
+// storeHere finishes this node's own copy as soon as every block was read, while members still receive. It reads them
+// itself when that is urgent.
 func (s *pushSession) storeHere(ctx context.Context, run *rootRun, src *copySource, local *localCopy) {
 	select {
 	case <-s.push.Urgent:

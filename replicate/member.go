@@ -190,8 +190,9 @@ func (m *Member) damaged(id meta.ContentID) bool {
 	return err != nil || info.Damaged || !m.cfg.Store.Whole(storeID(id), info.Size)
 }
 
-// beginStore opens the bytes of a session, in place of what a session of another shape or damage left. A stored content is mended where
-// it lies, which ends with ErrExists. It is deleted only if it can't be mended though the other holders answer.
+// beginStore opens the bytes of a session, in place of what a session of another shape or damage left. A stored
+// content is mended where it lies, which ends with ErrExists. It is deleted only if it can't be mended though the
+// other holders answer.
 func (m *Member) beginStore(id, follows meta.ContentID, shape content.Shape) (*content.Receiving, error) {
 	sid := storeID(id)
 	recv, _, err := m.cfg.Store.BeginFrom(sid, storeID(follows), shape)
@@ -251,7 +252,8 @@ func (m *Member) begin(ctx context.Context, from meta.NodeID, b begin) error {
 	return errors.Join(refused, err)
 }
 
-// finish handles KindFinish. It answers any node, but takes the word on the root of the bytes only from the session's root.
+// finish handles KindFinish. It answers any node, but takes the word on the root of the bytes only from the session's
+// root.
 func (m *Member) finish(ctx context.Context, from meta.NodeID, f finish) (standing, error) {
 	if h := m.find(f.Content); h != nil {
 		st, err := h.answer(ctx, from, f)

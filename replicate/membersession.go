@@ -188,8 +188,8 @@ func (s *memberSession) onDecided(e mvDecided) []memberAction {
 	return s.settle()
 }
 
-// onFenced ends the session: a vote goes, for it counts no more, and so does all that is being checked. Only blocks that are on their way
-// to a vote may be of use.
+// onFenced ends the session: a vote goes, for it counts no more, and so does all that is being checked. Only blocks
+// that are on their way to a vote may be of use.
 func (s *memberSession) onFenced() []memberAction {
 	if s.phase != holdReceiving || s.published {
 		return s.onDecided(mvDecided{verdictAborted})

@@ -22,9 +22,11 @@ const (
 	proposeMax = 31 * time.Second
 	// attemptsMax bounds the sessions of one push.
 	attemptsMax = 6
-	// endWait bounds how long a push that failed waits to learn whether its session was fenced, and for its node's next incarnation.
+	// endWait bounds how long a push that failed waits to learn whether its session was fenced, and for its node's
+	// next incarnation.
 	endWait = 10 * time.Second
-	// endWaitMin is what is left of that for a push that has stood still for long: a close ends 30 s after bytes or votes last came.
+	// endWaitMin is what is left of that for a push that has stood still for long: a close ends 30 s after bytes or
+	// votes last came.
 	endWaitMin = 5 * time.Second
 	// bootPoll is how often a push looks whether its node has its next incarnation.
 	bootPoll = 50 * time.Millisecond
@@ -171,8 +173,8 @@ func (p *Pusher) publish(ctx context.Context, push *Push) (Outcome, error) {
 	return out, nil
 }
 
-// nameless reports whether a new file has lost its inode, most often by the fence that ended the session before: what would be pushed
-// now would be an orphan, and its placement that of no directory.
+// nameless reports whether a new file has lost its inode, most often by the fence that ended the session before: what
+// would be pushed now would be an orphan, and its placement that of no directory.
 func (p *Pusher) nameless(push *Push) bool {
 	if push.LinkName != "" || !push.Base.IsZero() {
 		return false
@@ -191,8 +193,8 @@ func (e errAgain) Error() string { return e.err.Error() }
 
 func (e errAgain) Unwrap() error { return e.err }
 
-// attempt is one session, from its number to its end in the log. It goes on from where the session before came to, if that was fenced.
-// None follows the last one.
+// attempt is one session, from its number to its end in the log. It goes on from where the session before came to, if
+// that was fenced. None follows the last one.
 func (p *Pusher) attempt(ctx context.Context, push *Push, before meta.ContentID, last bool) (Outcome, meta.ContentID, error) {
 	t, err := p.choose(push)
 	if err != nil {
@@ -230,9 +232,9 @@ func (s *pushSession) carry(ctx context.Context) (Outcome, error) {
 	return s.propose(ctx)
 }
 
-// fenced looks whether a session that failed was one of an incarnation that has ended: then its members dropped what they had, for the
-// cluster took this node for dead, and another session may succeed. It is known when the log has ended the session: what came before is
-// applied here then. All that waits for at most endWait.
+// fenced looks whether a session that failed was one of an incarnation that has ended: then its members dropped what
+// they had, for the cluster took this node for dead, and another session may succeed. It is known when the log has
+// ended the session: what came before is applied here then. All that waits for at most endWait.
 func (s *pushSession) fenced(ctx context.Context, err error) error {
 	var again errAgain
 	if errors.As(err, &again) || errors.Is(err, ErrCut) || errors.Is(err, ErrNoSpace) || ctx.Err() != nil {

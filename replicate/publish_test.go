@@ -245,7 +245,8 @@ func TestRefusedByWhatCameBetweenIsMadeAgain(t *testing.T) {
 	}
 }
 
-// Votes are proposed as of a view. One of a member that has restarted before that view is none: what it had stored may be gone.
+// Votes are proposed as of a view. One of a member that has restarted before that view is none: what it had stored
+// may be gone.
 func TestVoteOfBeforeARestartIsNotProposed(t *testing.T) {
 	c := metatest.New(t, 3)
 	ino := c.Do(1, &meta.Create{Parent: meta.RootIno, Name: "f", Kind: meta.KindFile}).Ino

@@ -19,7 +19,8 @@ func AppendExtent(list []Extent, e Extent) []Extent {
 	return append(list, e)
 }
 
-// AlignExtents widens ascending extents to whole units within size, and joins those that touch then. Empty ones are left out.
+// AlignExtents widens ascending extents to whole units within size, and joins those that touch then. Empty ones are
+// left out.
 func AlignExtents(list []Extent, unit, size int64) []Extent {
 	out := make([]Extent, 0, len(list))
 	for _, e := range list {
@@ -41,26 +42,29 @@ type Push struct {
 	Size int64
 	// Holes is how much of Size takes no room, for what stat shows.
 	Holes int64
-	// Source yields the staged bytes. It is read by several goroutines, each block at most once unless it has to
-	// be sent again and is no longer kept; what was read first is what counts, on every member. Bytes may be written over meanwhile.
-	// They must not go away: a read that ends before Size, or fails with ErrCut, fails the push with ErrCut, and nobody is shown
-	// anything of it. It never maps memory that an application can shrink.
+	// Source yields the staged bytes. It is read by several goroutines, each block at most once unless it has to be
+	// sent again and is no longer kept; what was read first is what counts, on every member. Bytes may be written
+	// over meanwhile. They must not go away: a read that ends before Size, or fails with ErrCut, fails the push with
+	// ErrCut, and nobody is shown anything of it. It never maps memory that an application can shrink.
 	Source io.ReaderAt
-	// Urgent, if not nil, is closed when bytes are to go away: those that were not read yet are then read at once, at the disk's pace.
+	// Urgent, if not nil, is closed when bytes are to go away: those that were not read yet are then read at once, at
+	// the disk's pace.
 	Urgent <-chan struct{}
-	// Taken, if not nil, is called when all bytes were read. If the push has to begin again they are read once more, and it is called again.
+	// Taken, if not nil, is called when all bytes were read. If the push has to begin again they are read once more,
+	// and it is called again.
 	Taken func()
 	// Data lists, ascending, where Source may hold other bytes than zeros; the rest of Size is holes.
 	Data []Extent
-	// Dirty lists, ascending, where Source may differ from Base; nil means everywhere (then Base only serves to find conflicts).
+	// Dirty lists, ascending, where Source may differ from Base; nil means everywhere (then Base only serves to find
+	// conflicts).
 	Dirty []Extent
 	// Attr rides in the publish entry.
 	Attr meta.AttrPatch
 	// LinkParent and LinkName give an O_TMPFILE its name with the publish.
 	LinkParent meta.Ino
 	LinkName   string
-	// Rename, if not nil, is called when a new file's inode is gone in mid-push: it gives the file another one, which it may be
-	// published under, or says why there is none. Without it the push ends with ErrNoInode then.
+	// Rename, if not nil, is called when a new file's inode is gone in mid-push: it gives the file another one, which
+	// it may be published under, or says why there is none. Without it the push ends with ErrNoInode then.
 	Rename func(ctx context.Context) (meta.Ino, error)
 }
 

@@ -68,7 +68,8 @@ func TestSessionIsStoppedByItsRootOnly(t *testing.T) {
 	}
 }
 
-// What the bytes of a session must be is said by the node that began it, and by no other; no other brings blocks either.
+// What the bytes of a session must be is said by the node that began it, and by no other; no other brings blocks
+// either.
 func TestSessionIsFinishedByItsRootOnly(t *testing.T) {
 	b := randomBytes(1, 2<<20)
 	s, id, _ := keptBlocks(t, b, 0, 1)

@@ -52,8 +52,8 @@ type memberTrack struct {
 	most   int64 // bytes that it has had
 }
 
-// look takes what a member has now. It returns what status shows: the most that the member has had, and the present rate. What
-// the answer to an announcement says was there before, so it counts as no progress.
+// look takes what a member has now. It returns what status shows: the most that the member has had, and the present
+// rate. What the answer to an announcement says was there before, so it counts as no progress.
 func (t *memberTrack) look(now time.Time, epoch uint32, asked bool, bytes int64) (most int64, rate float64) {
 	if epoch != t.epoch || asked != t.asked {
 		t.recent.restart(now, bytes)

@@ -48,7 +48,8 @@ func (m *Member) takeStock(n meta.Node, index uint64) (b standingBook, err error
 				}
 			}
 			if (lacks && o.Since == 0 || o.Unplaced) && !blocked {
-				// No row remembers this, or what a change of the members brought. It stays owed until its own report is in the log.
+				// No row remembers this, or what a change of the members brought. It stays owed until its own report
+				// is in the log.
 				blocked, b.upTo = true, min(index, o.Published-1)
 			}
 			switch {
@@ -118,8 +119,8 @@ func (m *Member) takeStockSoon() {
 	}
 }
 
-// lookAtBacklog asks for a pass where this node has a backlog: what the log lists one by one stays owed, when its own report was taken,
-// until the backlog is dropped.
+// lookAtBacklog asks for a pass where this node has a backlog: what the log lists one by one stays owed, when its own
+// report was taken, until the backlog is dropped.
 func (m *Member) lookAtBacklog() {
 	if n, err := m.cfg.Names.Node(m.cfg.Self().Node); err == nil && len(n.Backlog) > 0 {
 		m.takeStockSoon()
@@ -172,8 +173,8 @@ func (m *Member) reconcile(ctx context.Context) {
 	}
 }
 
-// letIn tells whether the state here has the log's word that this process is up. All that earlier processes of this node have
-// reported is before that word.
+// letIn tells whether the state here has the log's word that this process is up. All that earlier processes of this
+// node have reported is before that word.
 func (m *Member) letIn() (meta.Node, bool) {
 	self := m.cfg.Self()
 	n, err := m.cfg.Names.Node(self.Node)

@@ -69,7 +69,8 @@ func bringWhole(t *testing.T, store *content.Store, _ string, id meta.ContentID,
 	}
 }
 
-// What this node has given up as lost is reported as held again when it was read whole, not as soon as its files have their lengths.
+// What this node has given up as lost is reported as held again when it was read whole, not as soon as its files have
+// their lengths.
 func TestLostContentIsReadBeforeItIsReported(t *testing.T) {
 	c := metatest.New(t, 3)
 	dir := filepath.Join(t.TempDir(), "store")
@@ -110,8 +111,8 @@ func TestLostContentIsReadBeforeItIsReported(t *testing.T) {
 	}
 }
 
-// A content whose holders have all lost it, or left, is told to the log as lost by a node that joined later. All else in that node's
-// backlog is settled without it, and it stays owed and listed as lost.
+// A content whose holders have all lost it, or left, is told to the log as lost by a node that joined later. All else
+// in that node's backlog is settled without it, and it stays owed and listed as lost.
 func TestBacklogDoesNotWaitForWhatNoNodeHas(t *testing.T) {
 	db := meta.OpenMemory()
 	c := metatest.Over(t, db, 2)

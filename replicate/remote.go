@@ -96,8 +96,8 @@ func (r *remoteReads) open(ctx context.Context, id meta.ContentID, exclude meta.
 	return rr, nil
 }
 
-// fromHolders asks holders that are up, one after the other, until one serves. Those that can't be reached are asked again, until the
-// log declares them down, or for as long as a session may be stuck.
+// fromHolders asks holders that are up, one after the other, until one serves. Those that can't be reached are asked
+// again, until the log declares them down, or for as long as a session may be stuck.
 func (rr *remoteReader) fromHolders(ctx context.Context, ask func(context.Context, meta.NodeID) error) error {
 	clock := rr.r.cfg.Clock
 	began := clock.Now()
@@ -134,8 +134,8 @@ func (rr *remoteReader) askRound(ctx context.Context, ask func(context.Context, 
 	return again, errors.Join(errs...)
 }
 
-// holders lists who to ask, the one that served last first. Those that had a content which was replaced or removed since keep its bytes for
-// a while.
+// holders lists who to ask, the one that served last first. Those that had a content which was replaced or removed
+// since keep its bytes for a while.
 func (rr *remoteReader) holders() ([]meta.NodeID, error) {
 	all, err := rr.r.cfg.Names.Holders(rr.content.ID)
 	rr.mu.Lock()

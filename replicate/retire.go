@@ -47,8 +47,9 @@ func (m *Member) retiredNow(id meta.ContentID) {
 	}
 }
 
-// wanted reports whether the log still gives this node a reason to keep a content. The state of a process that was killed may
-// begin before publishes whose contents are committed here already: what the log has not decided yet is kept.
+// wanted reports whether the log still gives this node a reason to keep a content. The state of a process that was
+// killed may begin before publishes whose contents are committed here already: what the log has not decided yet is
+// kept.
 func (m *Member) wanted(id meta.ContentID) bool {
 	c, err := m.cfg.Names.Content(id)
 	if isNotFound(err) {
@@ -67,9 +68,9 @@ func (m *Member) keeps(c meta.Content) bool {
 	return err != nil || holds
 }
 
-// sweep deletes what was retired long enough ago. The store keeps the bytes as long as a reader or a delta needs them. Nothing is
-// deleted before the log has let this process in: a report of an earlier process may be in the log and not in the state here
-// yet, and the log believes it.
+// sweep deletes what was retired long enough ago. The store keeps the bytes as long as a reader or a delta needs
+// them. Nothing is deleted before the log has let this process in: a report of an earlier process may be in the log
+// and not in the state here yet, and the log believes it.
 func (m *Member) sweep() {
 	if _, in := m.letIn(); !in {
 		return

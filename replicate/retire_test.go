@@ -53,8 +53,8 @@ func (noLog) Barrier(context.Context, uint64) ([]meta.NodeID, error)          { 
 func (noLog) NewGroup(rdmc.GroupConfig) (Group, error)                        { return nil, ErrClosed }
 func (noLog) Call(context.Context, meta.NodeID, Kind, []byte) ([]byte, error) { return nil, ErrClosed }
 
-// TestKeepsWhatTheLogHasNotDecidedHere: a process committed a content and was killed before its state was synced. The next one
-// begins before the publish, and may be cut off from the log for longer than retired contents are kept.
+// TestKeepsWhatTheLogHasNotDecidedHere: a process committed a content and was killed before its state was synced. The
+// next one begins before the publish, and may be cut off from the log for longer than retired contents are kept.
 func TestKeepsWhatTheLogHasNotDecidedHere(t *testing.T) {
 	c := metatest.New(t, 2)
 	ahead := c.Session(1)
@@ -105,8 +105,8 @@ func steppedNode(t *testing.T, c *metatest.Cluster, node meta.NodeID, store Stor
 	return s, &ops
 }
 
-// TestKeepsWhatIsBeingReported: the log is about to believe that a content is here. A report may be under way for longer than
-// retired contents are kept, while the node is cut off.
+// TestKeepsWhatIsBeingReported: the log is about to believe that a content is here. A report may be under way for
+// longer than retired contents are kept, while the node is cut off.
 func TestKeepsWhatIsBeingReported(t *testing.T) {
 	c := metatest.New(t, 2)
 	id := c.Session(1)
@@ -130,9 +130,9 @@ func TestKeepsWhatIsBeingReported(t *testing.T) {
 	}
 }
 
-// TestBacklogDoesNotSettleAChangeOfMembers: a node has become a member for old contents by an eviction, and has a backlog of its
-// own. Reporting the backlog must not make the log forget what it lacks of the others, and not what it has of them before that
-// is reported by name: the report may be lost with the process.
+// TestBacklogDoesNotSettleAChangeOfMembers: a node has become a member for old contents by an eviction, and has a
+// backlog of its own. Reporting the backlog must not make the log forget what it lacks of the others, and not what it
+// has of them before that is reported by name: the report may be lost with the process.
 func TestBacklogDoesNotSettleAChangeOfMembers(t *testing.T) {
 	for _, holds := range []bool{false, true} {
 		c, id, published, fresh := evictedHolder(t)
@@ -159,8 +159,8 @@ func TestBacklogDoesNotSettleAChangeOfMembers(t *testing.T) {
 	}
 }
 
-// evictedHolder has a content of two copies, one of whose holders is evicted. It returns the node that is to hold it now, which
-// was down meanwhile.
+// evictedHolder has a content of two copies, one of whose holders is evicted. It returns the node that is to hold it
+// now, which was down meanwhile.
 func evictedHolder(t *testing.T) (c *metatest.Cluster, id meta.ContentID, published uint64, fresh meta.NodeID) {
 	t.Helper()
 	c = metatest.New(t, 4)
@@ -189,8 +189,9 @@ func evictedHolder(t *testing.T) (c *metatest.Cluster, id meta.ContentID, publis
 	return c, p.Session, published, fresh
 }
 
-// TestDeletesNothingBeforeItIsLetIn: a process reported a content as held, and was killed before its state was synced. The next
-// one begins before that report. What the state says of the content is old until the log has let the process in.
+// TestDeletesNothingBeforeItIsLetIn: a process reported a content as held, and was killed before its state was
+// synced. The next one begins before that report. What the state says of the content is old until the log has let the
+// process in.
 func TestDeletesNothingBeforeItIsLetIn(t *testing.T) {
 	c := metatest.New(t, 2)
 	id := c.Session(1)
@@ -216,7 +217,8 @@ func TestDeletesNothingBeforeItIsLetIn(t *testing.T) {
 	}
 }
 
-// A content was retired and is wanted again before it was deleted: its version was restored, or this node is to hold it again.
+// A content was retired and is wanted again before it was deleted: its version was restored, or this node is to hold
+// it again.
 func TestKeepsWhatCameBack(t *testing.T) {
 	c := metatest.New(t, 3)
 	id, b := c.Session(1), []byte("wanted")

@@ -79,8 +79,8 @@ func (s *rootSession) stalledMembers(now time.Time) (list []suspect) {
 	return list
 }
 
-// stallReason is why a member that makes no progress is owed a content: one that answers no poll either was stopped or cut
-// off, and is not slow.
+// stallReason is why a member that makes no progress is owed a content: one that answers no poll either was stopped
+// or cut off, and is not slow.
 func (s *rootSession) stallReason(now time.Time, m *rootMember) meta.OwedReason {
 	if now.Sub(m.heard) >= 2*s.lim.pollWait {
 		return meta.OwedUnreachable
@@ -106,7 +106,8 @@ func (s *rootSession) blamable(now time.Time, m *rootMember) bool {
 	return idle >= 2*s.lim.stalled && s.furthestBehind(m)
 }
 
-// checkingLimit is how long a member may check and sync when all others are done: twice as long as they took, but not less than a while.
+// checkingLimit is how long a member may check and sync when all others are done: twice as long as they took, but not
+// less than a while.
 func (s *rootSession) checkingLimit() time.Duration {
 	var took []float64
 	for _, m := range s.members {
@@ -121,8 +122,8 @@ func (s *rootSession) checkingLimit() time.Duration {
 	return max(s.lim.checking/2, time.Duration(2*median(took)))
 }
 
-// waitsForSilent reports whether a member that answers may lack blocks only because another one of the group, which does
-// not answer any more, should have relayed them. That one's time is over soon.
+// waitsForSilent reports whether a member that answers may lack blocks only because another one of the group, which
+// does not answer any more, should have relayed them. That one's time is over soon.
 func (s *rootSession) waitsForSilent(now time.Time, m *rootMember) bool {
 	quiet := func(o *rootMember) bool { return now.Sub(o.heard) >= 2*s.lim.pollWait }
 	return !quiet(m) && slices.ContainsFunc(s.members, func(o *rootMember) bool {

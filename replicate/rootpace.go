@@ -9,22 +9,22 @@ import (
 	"github.com/rdmcfs/rdmcfs/meta"
 )
 
-// Relaying couples the members of a group: all go at the pace of the slowest, so their paces say nothing about who that is. A group
-// that is slow for long is therefore taken apart, without losing a block:
+// Relaying couples the members of a group: all go at the pace of the slowest, so their paces say nothing about who
+// that is. A group that is slow for long is therefore taken apart, without losing a block:
 //
 //	together ──slow for 10 s, by what is known of others──> trial: each suspect in a group of its own, for 3 s
 //	   ^                                                       │ nobody stands out            │ one does
 //	   └───────────────────────────────────────────────────────┘                              v
-//	   ^                                                       apart: the suspect alone, the others in one group, for 10 s
+//	   ^                                                       apart: the suspect alone, the others together, for 10 s
 //	   └── it is as fast as the others: it is cleared ────────────┘                           │ below 1/8 of their median
 //	                                                                                          v
 //	                                                                                        out: owed, slow
 //
-// As long as nothing is known of others, a slow pace may just be that of the links: the group stays together for 20 s, and longer if it is
-// done soon at its pace. What is found out then is known of the groups that follow.
+// As long as nothing is known of others, a slow pace may just be that of the links: the group stays together for 20
+// s, and longer if it is done soon at its pace. What is found out then is known of the groups that follow.
 //
-// The paces that decide were measured at the same time in groups that do not touch each other. A machine that is loaded slows all
-// of them down, and nobody is left out for that.
+// The paces that decide were measured at the same time in groups that do not touch each other. A machine that is
+// loaded slows all of them down, and nobody is left out for that.
 type paceWatch struct {
 	known    float64 // bytes a second that groups without a slow member reached last; 0 is unknown
 	mode     paceMode
@@ -50,7 +50,8 @@ const (
 const (
 	// trialsMax bounds the trials of one session.
 	trialsMax = 2
-	// trialGroupsMax bounds the groups of a trial; more suspects share groups, and those of the slowest are tried again.
+	// trialGroupsMax bounds the groups of a trial; more suspects share groups, and those of the slowest are tried
+	// again.
 	trialGroupsMax = 15
 	// unknownPace is what is fast enough, in bytes a second, as long as nothing is known to compare with.
 	unknownPace = 8 << 20
@@ -170,8 +171,8 @@ func (s *rootSession) judgeTogether(now time.Time) []rootAction {
 	return s.regroup(now, paceTrial, suspects)
 }
 
-// mayBeItsLinks reports whether a slow group stays together for now because nothing is known of others: it was not looked at for long, or
-// it is done soon at its pace.
+// mayBeItsLinks reports whether a slow group stays together for now because nothing is known of others: it was not
+// looked at for long, or it is done soon at its pace.
 func (s *rootSession) mayBeItsLinks() bool {
 	w := &s.pace
 	if w.known > 0 {
@@ -181,7 +182,8 @@ func (s *rootSession) mayBeItsLinks() bool {
 	return w.looks < unknownLooks || s.restOf(func(meta.NodeID) bool { return true }, w.together) < s.lim.slowFor
 }
 
-// restOf is how long the members of the present groups that a filter takes still need for their blocks, at most, at a pace.
+// restOf is how long the members of the present groups that a filter takes still need for their blocks, at most, at a
+// pace.
 func (s *rootSession) restOf(take func(meta.NodeID) bool, pace float64) time.Duration {
 	most := int64(0)
 	for _, p := range s.parts {
@@ -198,7 +200,8 @@ func (s *rootSession) restOf(take func(meta.NodeID) bool, pace float64) time.Dur
 	return time.Duration(min(float64(most)/pace*float64(time.Second), float64(forEver)))
 }
 
-// judgeTrial looks whose group was the slowest. Those of a trial share the root's link, so no more can be said than who it is.
+// judgeTrial looks whose group was the slowest. Those of a trial share the root's link, so no more can be said than
+// who it is.
 func (s *rootSession) judgeTrial(now time.Time) []rootAction {
 	var slowest []meta.NodeID
 	least := 0.0
@@ -270,8 +273,8 @@ func (s *rootSession) judgeApart(now time.Time) []rootAction {
 	return nil
 }
 
-// isSlow reports whether a suspect is slow beside the others, and whether they go faster without it: a share of the root's link that
-// is small by chance speeds nobody up.
+// isSlow reports whether a suspect is slow beside the others, and whether they go faster without it: a share of the
+// root's link that is small by chance speeds nobody up.
 func (s *rootSession) isSlow(m *rootMember, pace, others float64, overlap time.Duration) bool {
 	w := &s.pace
 	if !w.othersDone.IsZero() {

@@ -10,7 +10,8 @@ import (
 	"github.com/rdmcfs/rdmcfs/meta"
 )
 
-// paceSim is a session whose groups go, in virtual time, at the pace of their slowest member; groups share the root's link.
+// paceSim is a session whose groups go, in virtual time, at the pace of their slowest member; groups share the root's
+// link.
 type paceSim struct {
 	t      *testing.T
 	s      *rootSession
@@ -241,8 +242,8 @@ func TestFirstTransferOnSlowLinksStaysTogether(t *testing.T) {
 	}
 }
 
-// A member whose connection has a small share of the root's link by chance, in a trial and after it, is not slow: nobody goes
-// faster without it.
+// A member whose connection has a small share of the root's link by chance, in a trial and after it, is not slow:
+// nobody goes faster without it.
 func TestSmallShareOfTheRootsLinkIsNotSlow(t *testing.T) {
 	x := newPaceSim(t, 400, 0.4, 0.4, 0.4, 0.4)
 	x.share = func(n meta.NodeID, groups int) float64 {
@@ -258,8 +259,8 @@ func TestSmallShareOfTheRootsLinkIsNotSlow(t *testing.T) {
 	x.wantOut()
 }
 
-// When the others are done soon after the slow one was set apart, nobody waits for it as long as it takes, nor for a comparison
-// that can't be made.
+// When the others are done soon after the slow one was set apart, nobody waits for it as long as it takes, nor for a
+// comparison that can't be made.
 func TestSlowMemberDoesNotHoldOthersThatAreDone(t *testing.T) {
 	for _, blocks := range []int{22, 26, 30, 36, 45, 60, 90} {
 		x := newPaceSim(t, blocks, 1, 0.05, 1, 1)

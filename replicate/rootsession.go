@@ -14,9 +14,9 @@ import (
 //	     ^                          │                                          │
 //	     └──────── epoch + 1 ───────┴─────────── a member failed ──────────────┘
 //
-// Each epoch asks the members that have not voted which blocks they have and sends, in one group, what
-// some of them lack. A member that fails is out: it is owed the content, with the reason, and the others go on. When too few
-// are left for the publish, those that were lost are asked again (rootview.go).
+// Each epoch asks the members that have not voted which blocks they have and sends, in one group, what some of them
+// lack. A member that fails is out: it is owed the content, with the reason, and the others go on. When too few are
+// left for the publish, those that were lost are asked again (rootview.go).
 type rootSession struct {
 	lim    sessionLimits
 	blocks int

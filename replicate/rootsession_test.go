@@ -357,7 +357,8 @@ func TestOldEpochsAreNotHeard(t *testing.T) {
 	}
 }
 
-// A member that checks and syncs much longer than the others is owed the content; one that takes as long as they did is not.
+// A member that checks and syncs much longer than the others is owed the content; one that takes as long as they did
+// is not.
 func TestChecksAreComparedWithThoseOfTheOthers(t *testing.T) {
 	for _, tc := range []struct{ others, most time.Duration }{{200 * time.Millisecond, 6 * time.Second}, {8 * time.Second, 17 * time.Second}} {
 		s, now := newTestSession(3, 1)
@@ -387,7 +388,8 @@ func TestChecksAreComparedWithThoseOfTheOthers(t *testing.T) {
 	}
 }
 
-// A member that reads what an earlier session left says so each time it is asked, and is not taken for silent. One that stops saying so is.
+// A member that reads what an earlier session left says so each time it is asked, and is not taken for silent. One
+// that stops saying so is.
 func TestMemberThatPreparesIsWaitedFor(t *testing.T) {
 	s, now := newTestSession(2, 4)
 	s.step(now, ready(2, 0, 4))
@@ -422,8 +424,8 @@ func TestAnswerOfAnOlderEpochIsNotHeard(t *testing.T) {
 	}
 }
 
-// A member voted and was started anew: apply takes no vote of its incarnation before. It is asked again, as too few have voted
-// without it, and its vote of now counts.
+// A member voted and was started anew: apply takes no vote of its incarnation before. It is asked again, as too few
+// have voted without it, and its vote of now counts.
 func TestVoteOfAMemberThatRestartedDoesNotCount(t *testing.T) {
 	s, now := newTestSession(2, 1)
 	view := func(incarnation uint32) evView {

@@ -6,8 +6,8 @@ import (
 	"github.com/rdmcfs/rdmcfs/meta"
 )
 
-// onView takes the log's word on the members. One that is down, or in a new incarnation, is out: apply takes no vote of an
-// incarnation that ended. One that was down when the session began and is up now may be asked if it is needed.
+// onView takes the log's word on the members. One that is down, or in a new incarnation, is out: apply takes no vote
+// of an incarnation that ended. One that was down when the session began and is up now may be asked if it is needed.
 func (s *rootSession) onView(now time.Time, e evView) []rootAction {
 	s.need = e.need
 	var lost []suspect
@@ -39,9 +39,10 @@ func (s *rootSession) onView(now time.Time, e evView) []rootAction {
 
 const downText = "down or restarted, as the log says"
 
-// wantedBack are the members that were lost on the way, that the log holds up, and without which too few have voted: they were
-// killed and are back, or will be back or be declared down soon. What they have stored counts. Nobody waits for them
-// for longer than a session may be stuck, and those that are well have had their turn: none of their blocks is sent again.
+// wantedBack are the members that were lost on the way, that the log holds up, and without which too few have voted:
+// they were killed and are back, or will be back or be declared down soon. What they have stored counts. Nobody waits
+// for them for longer than a session may be stuck, and those that are well have had their turn: none of their blocks
+// is sent again.
 func (s *rootSession) wantedBack(now time.Time) (list []*rootMember) {
 	if s.count(memberVoted) >= s.need || now.Sub(s.gained) >= s.lim.stuck {
 		return nil

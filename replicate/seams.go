@@ -24,8 +24,8 @@ var (
 	ErrNoSpace = errors.New("replicate: no space in the local store")
 	// ErrFenced is returned when this node's incarnation ended in mid-push and no newer one has begun.
 	ErrFenced = errors.New("replicate: incarnation fenced")
-	// ErrNoInode is returned when the inode of a new file is gone in mid-push, and nothing was published: a fence freed its name, or a
-	// program removed it.
+	// ErrNoInode is returned when the inode of a new file is gone in mid-push, and nothing was published: a fence
+	// freed its name, or a program removed it.
 	ErrNoInode = errors.New("replicate: the new file has no inode any more")
 	// ErrUnavailable is returned when no reachable node holds a content.
 	ErrUnavailable = errors.New("replicate: no holder reachable")
@@ -40,17 +40,17 @@ type Kind uint8
 
 // Peers calls other nodes. Implemented over internal/control by internal/node.
 type Peers interface {
-	// Call sends one request and waits for its answer, ctx's end, or the loss of the connection. The request
-	// may have been handled even when Call fails. Requests and answers are at most MaxMessageBytes long. The payload stays the caller's
-	// after Call has returned.
+	// Call sends one request and waits for its answer, ctx's end, or the loss of the connection. The request may have
+	// been handled even when Call fails. Requests and answers are at most MaxMessageBytes long. The payload stays the
+	// caller's after Call has returned.
 	Call(ctx context.Context, node meta.NodeID, kind Kind, payload []byte) ([]byte, error)
 }
 
 // MovingPeers is implemented by Peers that can tell how the bytes of a call move.
 type MovingPeers interface {
-	// CallMoving is Call for requests and answers of many bytes. moved is called from another goroutine, not any more when CallMoving has
-	// returned, whenever bytes went that have to go before the call's end: of the request and of what is queued ahead of it, with
-	// how many of them are left (below 0: all, they wait for room), or of answers.
+	// CallMoving is Call for requests and answers of many bytes. moved is called from another goroutine, not any more
+	// when CallMoving has returned, whenever bytes went that have to go before the call's end: of the request and of
+	// what is queued ahead of it, with how many of them are left (below 0: all, they wait for room), or of answers.
 	CallMoving(ctx context.Context, node meta.NodeID, kind Kind, payload []byte, moved func(left int64)) ([]byte, error)
 }
 

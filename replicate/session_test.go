@@ -6,8 +6,8 @@ import (
 	"github.com/rdmcfs/rdmcfs/meta"
 )
 
-// TestNoSessionNumberIsGivenTwice: of two pushes one has read the incarnation that ends, and takes its number when the other one has
-// taken the first number of the next.
+// TestNoSessionNumberIsGivenTwice: of two pushes one has read the incarnation that ends, and takes its number when
+// the other one has taken the first number of the next.
 func TestNoSessionNumberIsGivenTwice(t *testing.T) {
 	now := meta.Lease{Node: 1, Incarnation: 1}
 	var numbers sessionNumbers

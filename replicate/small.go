@@ -169,8 +169,8 @@ type poll struct {
 }
 
 // collect waits for the answers of others and of this node itself, as long as bytes go or votes come, and then for a
-// while (poll.patience). It does not wait for a member whose bytes go much slower than those of the others, nor for one that
-// the log declares down. If too few have voted, those that were lost are asked again with put.
+// while (poll.patience). It does not wait for a member whose bytes go much slower than those of the others, nor for
+// one that the log declares down. If too few have voted, those that were lost are asked again with put.
 func (s *pushSession) collect(ctx context.Context, answers <-chan smallAnswer, others []meta.NodeID, put func(meta.NodeID), w *smallWatch) (*poll, error) {
 	p := &poll{s: s, watch: w, open: make(map[meta.NodeID]bool, len(others)+1)}
 	for _, n := range others {
@@ -216,8 +216,8 @@ func (s *pushSession) collect(ctx context.Context, answers <-chan smallAnswer, o
 	}
 }
 
-// patience is for how long nothing may move: longest while too few have voted. The last answers may take a part of the time that the
-// content took so far.
+// patience is for how long nothing may move: longest while too few have voted. The last answers may take a part of
+// the time that the content took so far.
 func (p *poll) patience(now time.Time) time.Duration {
 	t := &p.s.p.cfg.Tuning
 	if len(p.votes) < p.s.targets.minCopies() {
@@ -230,7 +230,8 @@ func (p *poll) patience(now time.Time) time.Duration {
 	return min(rest, t.Stuck)
 }
 
-// leaveSlow does not wait for members, beyond those that are needed, whose links are much slower than those of the others.
+// leaveSlow does not wait for members, beyond those that are needed, whose links are much slower than those of the
+// others.
 func (p *poll) leaveSlow(now time.Time) {
 	t := &p.s.p.cfg.Tuning
 	if len(p.votes) < p.s.targets.minCopies() {
@@ -263,7 +264,8 @@ func (p *poll) over() bool {
 	return p.gaveUp || len(p.open) == 0 && len(p.s.targets.lost(p.votes, p.missed)) == 0
 }
 
-// againDue tells when to ask members again that were lost and are needed: some time after the last answer, never while answers are open.
+// againDue tells when to ask members again that were lost and are needed: some time after the last answer, never
+// while answers are open.
 func (p *poll) againDue(now time.Time) bool {
 	switch {
 	case len(p.open) > 0:

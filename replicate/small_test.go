@@ -57,7 +57,8 @@ func falling(steps int) (out []int64) {
 	return out
 }
 
-// TestSmallContentIsJudgedByItsProgress: it takes as long as its bytes go, beyond all the times of a session in which nothing moves.
+// TestSmallContentIsJudgedByItsProgress: it takes as long as its bytes go, beyond all the times of a session in which
+// nothing moves.
 func TestSmallContentIsJudgedByItsProgress(t *testing.T) {
 	c := newCluster(t, 3, 3)
 	c.setLeaderless()
@@ -96,8 +97,8 @@ func TestSlowLinkHoldsNoSmallContent(t *testing.T) {
 	}
 }
 
-// TestSlowLinkIsLeftOutBesideOtherPuts: short puts to another member come and go all the time. They do not hide that one link would take 2
-// minutes.
+// TestSlowLinkIsLeftOutBesideOtherPuts: short puts to another member come and go all the time. They do not hide that
+// one link would take 2 minutes.
 func TestSlowLinkIsLeftOutBesideOtherPuts(t *testing.T) {
 	c := newCluster(t, 4, 3)
 	c.setLeaderless()
@@ -193,7 +194,8 @@ func TestWhoIsSlowWithASmallContent(t *testing.T) {
 	}
 }
 
-// TestSmallIsAskedAgain: a member that is needed and could not be reached for a moment is asked again, and the close goes on.
+// TestSmallIsAskedAgain: a member that is needed and could not be reached for a moment is asked again, and the close
+// goes on.
 func TestSmallIsAskedAgain(t *testing.T) {
 	c := newCluster(t, 2, 2)
 	ino := c.create(1, "f")

@@ -32,8 +32,8 @@ func newSmallWatch(clock Clock) *smallWatch {
 	return &smallWatch{clock: clock, began: clock.Now(), lanes: make(map[meta.NodeID]*smallLane)}
 }
 
-// moved notes that bytes for a member went, and how many are left; below 0: all, they wait for room. Bytes that are sent again count
-// when they come to where the first had come.
+// moved notes that bytes for a member went, and how many are left; below 0: all, they wait for room. Bytes that are
+// sent again count when they come to where the first had come.
 func (w *smallWatch) moved(n meta.NodeID, left int64) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -77,9 +77,9 @@ func (w *smallWatch) underWay(open map[meta.NodeID]bool) bool {
 	return false
 }
 
-// slow tells why a member is slow: the rest of its bytes takes part times as long, at its pace, as the median of the votes took, and
-// longer than floor. alone is for how long puts were under way to no other member; only that time counts, and all bytes. "" if it is not
-// slow, or if that is not known.
+// slow tells why a member is slow: the rest of its bytes takes part times as long, at its pace, as the median of the
+// votes took, and longer than floor. alone is for how long puts were under way to no other member; only that time
+// counts, and all bytes. "" if it is not slow, or if that is not known.
 func (w *smallWatch) slow(n meta.NodeID, alone time.Duration, part float64, floor time.Duration) string {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -102,8 +102,9 @@ func (w *smallWatch) slow(n meta.NodeID, alone time.Duration, part float64, floo
 	return fmt.Sprintf("it takes %v more at its pace, the others took %v", rest.Round(100*time.Millisecond), others.Round(100*time.Millisecond))
 }
 
-// crowded tells why a member is slow whose bytes still wait for room in a full queue, of which only what went before them moves: they
-// have waited part times as long as the median of the votes took, and longer than floor. "" if it is not slow.
+// crowded tells why a member is slow whose bytes still wait for room in a full queue, of which only what went before
+// them moves: they have waited part times as long as the median of the votes took, and longer than floor. "" if it is
+// not slow.
 func (w *smallWatch) crowded(now time.Time, n meta.NodeID, part float64, floor time.Duration) string {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -118,7 +119,8 @@ func (w *smallWatch) crowded(now time.Time, n meta.NodeID, part float64, floor t
 	return fmt.Sprintf("its queue has been full for %v, the others took %v", waited.Round(100*time.Millisecond), others.Round(100*time.Millisecond))
 }
 
-// putting counts the members that puts of this node are under way to: with several they share its link, whose parts may be very unequal.
+// putting counts the members that puts of this node are under way to: with several they share its link, whose parts
+// may be very unequal.
 type putting struct {
 	mu    sync.Mutex
 	to    map[meta.NodeID]int
@@ -160,7 +162,8 @@ func (p *putting) changeLocked(now time.Time) {
 	p.since = now
 }
 
-// aloneFor is for how long, in all, a member was the only one that puts were under way to. Other puts may come and go meanwhile.
+// aloneFor is for how long, in all, a member was the only one that puts were under way to. Other puts may come and go
+// meanwhile.
 func (p *putting) aloneFor(n meta.NodeID, now time.Time) time.Duration {
 	p.mu.Lock()
 	defer p.mu.Unlock()

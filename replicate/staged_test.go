@@ -12,8 +12,8 @@ import (
 	"github.com/rdmcfs/rdmcfs/meta"
 )
 
-// TestG1CutSourceIsShownToNobody: bytes go away in mid-send without a word. Nobody gets a version that nobody wrote: the push fails, its
-// session is aborted, and the file is what it was.
+// TestG1CutSourceIsShownToNobody: bytes go away in mid-send without a word. Nobody gets a version that nobody wrote:
+// the push fails, its session is aborted, and the file is what it was.
 func TestG1CutSourceIsShownToNobody(t *testing.T) {
 	for _, size := range []int{4096, 500_000, 6 << 20} {
 		c := newCluster(t, 3, 3)
@@ -55,8 +55,8 @@ func (s *shrinking) ReadAt(p []byte, off int64) (int, error) {
 	return bytes.NewReader(b).ReadAt(p, off)
 }
 
-// TestUrgentBytesAreReadWhileMembersLag: somebody waits to cut the file. All of it is read at once, though a member takes nothing; then it
-// may go, and every member gets what was there.
+// TestUrgentBytesAreReadWhileMembersLag: somebody waits to cut the file. All of it is read at once, though a member
+// takes nothing; then it may go, and every member gets what was there.
 func TestUrgentBytesAreReadWhileMembersLag(t *testing.T) {
 	c := newCluster(t, 3, 3)
 	ino := c.create(1, "f")

@@ -6,7 +6,8 @@ import (
 	"github.com/rdmcfs/rdmcfs/meta"
 )
 
-// stepped is the member's part of a node without goroutines: its calls return at once. It is not safe for concurrent use.
+// stepped is the member's part of a node without goroutines: its calls return at once. It is not safe for concurrent
+// use.
 type stepped struct {
 	cfg      Config
 	member   *Member

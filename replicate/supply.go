@@ -182,8 +182,9 @@ func (s *supplier) carry(jobs []*supply, view uint64) {
 	b.flush()
 }
 
-// awaitView waits until this node has applied, and acted on, what the leader went by when it gave an order, for upWait at most. Who begins
-// earlier takes a target that has just come back for one that is down or can't be reached, or for its process of before, and leaves it out.
+// awaitView waits until this node has applied, and acted on, what the leader went by when it gave an order, for
+// upWait at most. Who begins earlier takes a target that has just come back for one that is down or can't be reached,
+// or for its process of before, and leaves it out.
 func (s *supplier) awaitView(view uint64) {
 	late, stop := s.cfg.Clock.After(upWait)
 	defer stop()

@@ -72,8 +72,8 @@ type announce struct {
 	Published bool // catch-up: the log holds the publish, Root is known
 	Root      [32]byte
 	Shape     []byte // content.Shape, encoded
-	// Follows is the session before of the same push, which ended with its root's incarnation; zero if there is none. The root sends the
-	// bytes that it sent there.
+	// Follows is the session before of the same push, which ended with its root's incarnation; zero if there is none.
+	// The root sends the bytes that it sent there.
 	Follows meta.ContentID
 }
 

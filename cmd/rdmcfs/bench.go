@@ -231,7 +231,8 @@ func (c *benchMulticastCmd) local(a *app, p bench.Plan, onResult func(bench.Resu
 	return bench.Local(a.ctx, p, append([]string{program, "bench", "member"}, flags.words()...), nodes, onResult)
 }
 
-// prepare looks for what members on this machine need: memory, the program and, if they are asked for, namespaces, which end removes.
+// prepare looks for what members on this machine need: memory, the program and, if they are asked for, namespaces,
+// which end removes.
 func (c *benchMulticastCmd) prepare(a *app, p bench.Plan) (program string, nodes *bench.Links, end func(), err error) {
 	if err := checkMemory(p, p.Members); err != nil {
 		return "", nil, nil, err

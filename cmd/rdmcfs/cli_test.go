@@ -88,7 +88,8 @@ func TestForegroundMountOfARunningDaemon(t *testing.T) {
 	ends(t, cmd)
 }
 
-// G10: a mount that has ended before its end could be waited for keeps nobody in the foreground, neither the daemon nor who asked it.
+// G10: a mount that has ended before its end could be waited for keeps nobody in the foreground, neither the daemon
+// nor who asked it.
 func TestMountThatEndsAtOnce(t *testing.T) {
 	d := dataDir(t)
 	expect(t, exitcode.OK, "", "init", "--no-start", "--listen", "10.0.0.1:7400", "--data", d)

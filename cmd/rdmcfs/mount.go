@@ -110,7 +110,8 @@ func (c *mountCmd) become(a *app, req admin.MountRequest) error {
 	return err
 }
 
-// untilUnmounted waits for the end of a mount that was there. One that the daemon does not know any more has ended already.
+// untilUnmounted waits for the end of a mount that was there. One that the daemon does not know any more has ended
+// already.
 func (a *app) untilUnmounted(ctx context.Context, dir string) error {
 	err := a.client.MountWait(ctx, admin.MountWaitRequest{Dir: dir})
 	if admin.CodeOf(err) == admin.CodeNotFound {

@@ -119,7 +119,8 @@ func TestSharesAreNeverRoundedUpToDone(t *testing.T) {
 	}
 }
 
-// Nothing that users or peers name reaches the terminal raw: no escape sequence, no line of its own, no byte that is not UTF-8.
+// Nothing that users or peers name reaches the terminal raw: no escape sequence, no line of its own, no byte that is
+// not UTF-8.
 func TestNamesAreEscaped(t *testing.T) {
 	const evil = "x\x1b]0;owned\x07\n! forged\r\xff"
 	tr := admin.Transfer{Session: "s", Path: evil, SizeBytes: 10, Outcome: "failed", Reason: evil, Members: []admin.TransferMember{{Name: evil, Reason: evil, State: "ejected"}}}

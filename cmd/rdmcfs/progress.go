@@ -175,7 +175,8 @@ func share(done, all int64, n int) int {
 	return max(0, int(float64(done)/float64(all)*float64(n)))
 }
 
-// counter shows how far one request is, on a line that is drawn over on a terminal; else on a new line when there is news.
+// counter shows how far one request is, on a line that is drawn over on a terminal; else on a new line when there is
+// news.
 type counter struct {
 	out   io.Writer
 	what  string

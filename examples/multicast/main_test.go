@@ -36,7 +36,8 @@ func member(ctx context.Context, rank int, room, file string) (string, error) {
 	return string(out), err
 }
 
-// freeRoom is an address that nobody listens at. Connections of other tests beside do not take its port: they have another address.
+// freeRoom is an address that nobody listens at. Connections of other tests beside do not take its port: they have
+// another address.
 func freeRoom(t *testing.T) string {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.77.0.1:0")

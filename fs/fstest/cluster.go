@@ -135,7 +135,8 @@ func (c *Cluster) applyLocked(l meta.Lease, op meta.Op) (meta.Result, error) {
 	return res, nil
 }
 
-// Unseen makes a function run once, when the next publish is applied and no kernel was told of it. It must change nothing.
+// Unseen makes a function run once, when the next publish is applied and no kernel was told of it. It must change
+// nothing.
 func (c *Cluster) Unseen(f func()) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -218,7 +219,8 @@ func (n *Node) Settle(ctx context.Context) (waited bool, err error) {
 	return len(late) > 0, nil
 }
 
-// Propose applies an operation at once, or when Slow lets it. As the log does, it applies it then too if the caller has not waited.
+// Propose applies an operation at once, or when Slow lets it. As the log does, it applies it then too if the caller
+// has not waited.
 func (n *Node) Propose(ctx context.Context, op meta.Op) (meta.Result, error) {
 	n.mu.Lock()
 	readOnly, slow, unknown := n.readOnly, n.slow, n.unknown
@@ -275,7 +277,8 @@ func (n *Node) put(op meta.Op) (res meta.Result, err error) {
 	return res, err
 }
 
-// putLate applies an operation when wait is closed, as the log may do after the caller was told that the outcome is unknown.
+// putLate applies an operation when wait is closed, as the log may do after the caller was told that the outcome is
+// unknown.
 func (n *Node) putLate(op meta.Op, wait <-chan struct{}) error {
 	outcome, applied := make(chan meta.Result, 1), make(chan struct{})
 	n.mu.Lock()
@@ -313,8 +316,8 @@ func (n *Node) Slow(f func(op meta.Op) <-chan struct{}) {
 	n.slow = f
 }
 
-// Fence ends the node's incarnation, as when it was silent for too long, and begins another. Nothing is applied in between: a node
-// proposes nothing until it has the next one.
+// Fence ends the node's incarnation, as when it was silent for too long, and begins another. Nothing is applied in
+// between: a node proposes nothing until it has the next one.
 func (c *Cluster) Fence(tb testing.TB, i int) {
 	tb.Helper()
 	self := c.Node(i).Self()

@@ -61,8 +61,8 @@ func (n *Node) Unmount(tb testing.TB) {
 // Mounted is the present mount.
 func (n *Node) Mounted() *fs.Mount { return n.mount.Load() }
 
-// switchOffPoll makes the kernel learn that there is no FUSE_POLL. Otherwise the Go runtime's first epoll_ctl on a file of a mount in
-// this very process would wait for this process.
+// switchOffPoll makes the kernel learn that there is no FUSE_POLL. Otherwise the Go runtime's first epoll_ctl on a
+// file of a mount in this very process would wait for this process.
 func switchOffPoll(tb testing.TB, dir string) {
 	tb.Helper()
 	fd, err := unix.Open(filepath.Join(dir, ".go-fuse-epoll-hack"), unix.O_RDONLY|unix.O_CLOEXEC, 0)

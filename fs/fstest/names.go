@@ -8,7 +8,8 @@ type names struct {
 	n *Node
 }
 
-// AfterRead makes a function run once, after the mount has read the namespace for an inode or name skip times and once more.
+// AfterRead makes a function run once, after the mount has read the namespace for an inode or name skip times and
+// once more.
 func (n *Node) AfterRead(skip int, f func()) {
 	n.mu.Lock()
 	defer n.mu.Unlock()

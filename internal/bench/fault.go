@@ -50,12 +50,14 @@ type FaultPlan struct {
 	// Congestion is the congestion control of our sockets, as tcp.Config has it.
 	Congestion string `json:"congestion,omitempty"`
 
-	// Fault is one of FaultKill, FaultStop, FaultCut, FaultSlow, FaultNone; Victim one of VictimLeaf, VictimRelay, VictimRoot.
+	// Fault is one of FaultKill, FaultStop, FaultCut, FaultSlow, FaultNone; Victim one of VictimLeaf, VictimRelay,
+	// VictimRoot.
 	Fault  string `json:"fault"`
 	Victim string `json:"victim"`
 	// At is the part of the message that the root has begun to send when the victim is struck, 0 to 1.
 	At float64 `json:"at"`
-	// Hold has the root wait at that point until the victim has been struck, so that a short message is not over before.
+	// Hold has the root wait at that point until the victim has been struck, so that a short message is not over
+	// before.
 	Hold bool `json:"hold,omitempty"`
 	// Detect bounds the time until all have heard.
 	Detect time.Duration `json:"detect_ns"`
@@ -101,8 +103,9 @@ func (p FaultPlan) Check() error {
 // minSlowTime is the least time of the policy that a run may have.
 const minSlowTime = 500 * time.Millisecond
 
-// bound is the time within which all survivors must have heard of the fault: a straggler must have been slow in each quarter of
-// SlowTime; beside these it may take the quarters in which it was struck and in which its last figures reach the root.
+// bound is the time within which all survivors must have heard of the fault: a straggler must have been slow in each
+// quarter of SlowTime; beside these it may take the quarters in which it was struck and in which its last figures
+// reach the root.
 func (p FaultPlan) bound() time.Duration {
 	if p.Fault == FaultSlow {
 		return p.SlowTime*7/4 + p.Detect
@@ -145,8 +148,8 @@ func (p FaultPlan) victim() (int, error) {
 	return relay, nil
 }
 
-// leafAndRelay are the members that send the fewest and the most blocks of a message that is long enough to tell. Of equals the
-// leaf is the last and the relay the first.
+// leafAndRelay are the members that send the fewest and the most blocks of a message that is long enough to tell. Of
+// equals the leaf is the last and the relay the first.
 func leafAndRelay(plan *schedule.Plan) (leaf, relay int) {
 	const blocks = 64
 	s := plan.Schedule(blocks)
@@ -170,7 +173,8 @@ func leafAndRelay(plan *schedule.Plan) (leaf, relay int) {
 	return leaf, relay
 }
 
-// FaultResult is what was measured of a plan. Times are in seconds from when the victim was struck, unless they say otherwise.
+// FaultResult is what was measured of a plan. Times are in seconds from when the victim was struck, unless they say
+// otherwise.
 type FaultResult struct {
 	FaultPlan
 	// VictimRank is -1 if nobody was struck.
@@ -203,7 +207,8 @@ func (r FaultResult) ToldLast() float64 {
 // Ratio is the total time to the undisturbed one.
 func (r FaultResult) Ratio() float64 { return r.Total / Median(r.Undisturbed) }
 
-// RatioToBound is the total time to the undisturbed one and the detection bound; for a slow victim and the time that it took to detect it.
+// RatioToBound is the total time to the undisturbed one and the detection bound; for a slow victim and the time that
+// it took to detect it.
 func (r FaultResult) RatioToBound() float64 {
 	detected := r.Detect.Seconds()
 	if r.Fault == FaultSlow {

@@ -22,8 +22,8 @@ func smallFault(fault, victim string) FaultPlan {
 		Fault: fault, Victim: victim, At: 0.5, Hold: true, Detect: 2 * time.Second, Rounds: 3}
 }
 
-// TestFaults kills, stops and cuts off real processes in mid-message: the survivors hear of it and get every byte, also after a stopped one
-// has gone on. Times are not looked at: see test/bench/faults.
+// TestFaults kills, stops and cuts off real processes in mid-message: the survivors hear of it and get every byte,
+// also after a stopped one has gone on. Times are not looked at: see test/bench/faults.
 func TestFaults(t *testing.T) {
 	for _, fault := range []string{FaultKill, FaultStop, FaultCut} {
 		for _, victim := range []string{VictimLeaf, VictimRelay, VictimRoot} {

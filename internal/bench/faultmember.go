@@ -19,7 +19,8 @@ import (
 	"github.com/rdmcfs/rdmcfs/replicate/rdmc/rendezvous"
 )
 
-// faultTask is what a member process of Fault reads first from its input. One order a line follows; the input's end is the last.
+// faultTask is what a member process of Fault reads first from its input. One order a line follows; the input's end
+// is the last.
 type faultTask struct {
 	Plan         FaultPlan
 	Rank         int
@@ -72,8 +73,8 @@ type faultMember struct {
 	out *json.Encoder
 }
 
-// RunFaultMember is a member process that Fault started: it reads its task and orders from in, prints events to out, and ends when
-// in ends.
+// RunFaultMember is a member process that Fault started: it reads its task and orders from in, prints events to out,
+// and ends when in ends.
 func RunFaultMember(ctx context.Context, in io.Reader, out io.Writer) error {
 	input := bufio.NewReader(in)
 	line, err := input.ReadBytes('\n')

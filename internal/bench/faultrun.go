@@ -50,10 +50,10 @@ type faultProcess struct {
 	err    error         // how; set before exited is closed
 }
 
-// Fault runs a session of processes on this machine in which the plan's victim is struck in mid-message, after one message that is
-// not disturbed, or with FaultNone only such. command is the program with the arguments that make it call RunFaultMember;
-// nodes are where the members run, nil for the loopback device. It returns when all processes have ended. An error is of the run; what
-// the session did wrong is FaultResult.Check's.
+// Fault runs a session of processes on this machine in which the plan's victim is struck in mid-message, after one
+// message that is not disturbed, or with FaultNone only such. command is the program with the arguments that make it
+// call RunFaultMember; nodes are where the members run, nil for the loopback device. It returns when all processes
+// have ended. An error is of the run; what the session did wrong is FaultResult.Check's.
 func Fault(ctx context.Context, plan FaultPlan, command []string, nodes *Links) (FaultResult, error) {
 	if err := plan.Check(); err != nil {
 		return FaultResult{}, err
@@ -378,8 +378,8 @@ func (r *faultRun) order(rank int, order string) error {
 	return nil
 }
 
-// await notes events until want has been true of one of each rank, or that rank's session has ended. The root's end, unless it was
-// struck, is an error.
+// await notes events until want has been true of one of each rank, or that rank's session has ended. The root's end,
+// unless it was struck, is an error.
 func (r *faultRun) await(ranks []int, within time.Duration, want func(faultEvent) bool) error {
 	timer := time.NewTimer(within)
 	defer timer.Stop()

@@ -10,8 +10,9 @@ import (
 )
 
 // Iperf sends bytes by one TCP stream of iperf3 from one node to another, with the given congestion control (empty:
-// the node's default), and returns the receiver's time for them. iperf3 stops its clocks when the last byte has been handed to the
-// sender's kernel, up to some hundred KB before the receiver has it; so the time is that of what was received, scaled to all.
+// the node's default), and returns the receiver's time for them. iperf3 stops its clocks when the last byte has been
+// handed to the sender's kernel, up to some hundred KB before the receiver has it; so the time is that of what was
+// received, scaled to all.
 func Iperf(ctx context.Context, l *Links, from, to int, size uint64, congestion string) (time.Duration, error) {
 	args := []string{"-n", strconv.FormatUint(size, 10)}
 	if congestion != "" {

@@ -194,8 +194,8 @@ func readResults(r io.Reader, onResult func(Result)) error {
 	}
 }
 
-// RunChild is a member process that Local started: it reads its task from in, prints results as JSON to out, and ends early
-// when in ends.
+// RunChild is a member process that Local started: it reads its task from in, prints results as JSON to out, and ends
+// early when in ends.
 //
 // openRDMA is as in Process.
 func RunChild(ctx context.Context, in io.Reader, out io.Writer, openRDMA func() (rdma.Device, error)) error {

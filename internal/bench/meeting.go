@@ -202,7 +202,8 @@ func (m *meeting) barrier(ctx context.Context) error {
 	return err
 }
 
-// Round trips that are measured before each round, of all members together, and their bytes. Where they take long there are fewer.
+// Round trips that are measured before each round, of all members together, and their bytes. Where they take long
+// there are fewer.
 const (
 	pings      = 101
 	pingsLeast = 8 // for each member
@@ -210,8 +211,8 @@ const (
 	pingTime   = 100 * time.Millisecond
 )
 
-// roundTrips measures at rank 0 messages there and back over TCP, with each member in turn, as what one of them takes depends on the core
-// where the system has it. It appends the seconds of each to those of its member.
+// roundTrips measures at rank 0 messages there and back over TCP, with each member in turn, as what one of them takes
+// depends on the core where the system has it. It appends the seconds of each to those of its member.
 func (m *meeting) roundTrips(ctx context.Context, seconds [][]float64) error {
 	stop := context.AfterFunc(ctx, m.close)
 	defer stop()

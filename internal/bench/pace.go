@@ -13,7 +13,8 @@ import (
 	"github.com/rdmcfs/rdmcfs/replicate/schedule"
 )
 
-// The burst by which a link's rate is measured: chunks for some time, at most so many. 128 MiB are long beside the start of a connection.
+// The burst by which a link's rate is measured: chunks for some time, at most so many. 128 MiB are long beside the
+// start of a connection.
 const (
 	burstChunk     = 64 << 10
 	burstChunksMax = 2048
@@ -54,8 +55,8 @@ func (r *runner) settle(ctx context.Context, c Case) (Case, error) {
 	return c, nil
 }
 
-// OverRDMA is the case where cards move the bytes: each member makes the same choice, by the rate of the links that it was told; a
-// burst over TCP says nothing of theirs.
+// OverRDMA is the case where cards move the bytes: each member makes the same choice, by the rate of the links that
+// it was told; a burst over TCP says nothing of theirs.
 func (c Case) OverRDMA() (Case, error) {
 	c.Asked.Copies = false
 	var err error

@@ -49,7 +49,8 @@ type Plan struct {
 	Batch  int `json:"batch"`
 	Depth  int `json:"depth,omitempty"`
 
-	// LinkRate is how many bytes a second a link carries; 0 if it is to be measured where the choice of blocks needs it.
+	// LinkRate is how many bytes a second a link carries; 0 if it is to be measured where the choice of blocks needs
+	// it.
 	LinkRate float64 `json:"link_rate,omitempty"`
 	// LinkBusy is the part of a processor's time that the busier end of such a link spends; 0 if it is not known.
 	LinkBusy float64 `json:"link_busy,omitempty"`
@@ -70,7 +71,8 @@ type Case struct {
 	schedule.Choice
 	// LinkRate is how many bytes a second a link carries, told or measured; 0 if that is not known.
 	LinkRate float64 `json:"link_bytes_per_second,omitempty"`
-	// LinkBusy is the part of a processor's time that the busier end of a link spent when LinkRate was measured; 0 if that is not known.
+	// LinkBusy is the part of a processor's time that the busier end of a link spent when LinkRate was measured; 0 if
+	// that is not known.
 	LinkBusy float64 `json:"link_busy,omitempty"`
 
 	Grants   int `json:"grants,omitempty"`
@@ -234,7 +236,8 @@ func (p Plan) AllAlgorithms() []string {
 	})
 }
 
-// Memory is how many bytes of messages so many members hold in the plan's largest case; the largest int64 stands for all that is more.
+// Memory is how many bytes of messages so many members hold in the plan's largest case; the largest int64 stands for
+// all that is more.
 func (p Plan) Memory(members int) (uint64, error) {
 	cases, err := p.Cases()
 	if err != nil {

@@ -29,7 +29,8 @@ type Process struct {
 	Listen string
 	// Wait bounds the time until all members are there.
 	Wait time.Duration
-	// OpenRDMA may be set; it opens what carries the data where all members have it, beside TCP. Nil without an error: TCP alone.
+	// OpenRDMA may be set; it opens what carries the data where all members have it, beside TCP. Nil without an
+	// error: TCP alone.
 	OpenRDMA func() (rdma.Device, error)
 	// OnResult is called at rank 0 after each case.
 	OnResult func(Result)

@@ -25,22 +25,23 @@ type Result struct {
 	// MessagesPerSec counts messages.
 	BytesPerSec    float64 `json:"bytes_per_second"`
 	MessagesPerSec float64 `json:"messages_per_second"`
-	// Latency is the median, LatencyHigh the 99th percentile of the seconds from the send of a message until every member
-	// has it, at the slowest sender; with a depth above 1 messages wait for each other.
+	// Latency is the median, LatencyHigh the 99th percentile of the seconds from the send of a message until every
+	// member has it, at the slowest sender; with a depth above 1 messages wait for each other.
 	Latency     float64 `json:"latency_seconds"`
 	LatencyHigh float64 `json:"latency_99_seconds"`
-	// RoundTrip is the mean of the members' round trips: the median for each, of some before each round, of 64 bytes there and
-	// back by TCP between rank 0 and the member. RoundTripLow is the lowest of them.
+	// RoundTrip is the mean of the members' round trips: the median for each, of some before each round, of 64 bytes
+	// there and back by TCP between rank 0 and the member. RoundTripLow is the lowest of them.
 	RoundTrip    float64 `json:"tcp_round_trip_seconds"`
 	RoundTripLow float64 `json:"tcp_round_trip_lowest_seconds"`
 	// Spread is the worst round's (last member's end - first member's end) / last member's end.
 	Spread float64 `json:"spread"`
-	// Shares is the median round's time of the slowest sender over the fastest's; 1 if all have the same share of the links.
+	// Shares is the median round's time of the slowest sender over the fastest's; 1 if all have the same share of the
+	// links.
 	Shares float64 `json:"slowest_to_fastest_sender"`
 	// SenderSeconds are the median times by sender, until all members have its messages.
 	SenderSeconds []float64 `json:"sender_seconds"`
-	// OfLinks is the time that the busiest link needs at least over the median, 0 if the rate of the links is not known: 1 is as fast
-	// as they can be.
+	// OfLinks is the time that the busiest link needs at least over the median, 0 if the rate of the links is not
+	// known: 1 is as fast as they can be.
 	OfLinks float64 `json:"of_links,omitempty"`
 	// CPUPerGB are the processor seconds of all members for 1e9 bytes that reached a member.
 	CPUPerGB float64 `json:"cpu_seconds_per_gb"`
@@ -83,9 +84,9 @@ func summarize(c Case, reports []report) Result {
 	return r
 }
 
-// linkBytes is what the busiest direction of a link carries in a round at least. A member takes in the messages of all senders but
-// itself, so one that sends nothing is the busiest if there is one. What goes out need not be more: senders*(members-1) copies, shared
-// out evenly, are less than that for each member.
+// linkBytes is what the busiest direction of a link carries in a round at least. A member takes in the messages of
+// all senders but itself, so one that sends nothing is the busiest if there is one. What goes out need not be more:
+// senders*(members-1) copies, shared out evenly, are less than that for each member.
 func (c Case) linkBytes() float64 {
 	messages := c.Batch * min(c.Senders, c.Members-1)
 	return float64(messages) * float64(c.Size)

@@ -9,8 +9,8 @@ import (
 	"github.com/rdmcfs/rdmcfs/replicate/rdmc"
 )
 
-// sendAllSmall sends the messages of a round by SendSmall, at most Depth of them on their way at once, and returns when all members
-// have all.
+// sendAllSmall sends the messages of a round by SendSmall, at most Depth of them on their way at once, and returns
+// when all members have all.
 func (s *stream) sendAllSmall(ctx context.Context) error {
 	r := s.now.Load()
 	var first uint64 // number of the round's first message; those after it follow

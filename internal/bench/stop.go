@@ -10,8 +10,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// stop stops a child process and waits until it has stopped as a whole, or ended: its threads stop one after another, and on a busy machine
-// some run on for a while.
+// stop stops a child process and waits until it has stopped as a whole, or ended: its threads stop one after another,
+// and on a busy machine some run on for a while.
 func stop(ctx context.Context, process *os.Process) error {
 	if err := process.Signal(syscall.SIGSTOP); err != nil {
 		return err

@@ -84,7 +84,8 @@ type Config struct {
 	Wall func() time.Time
 	// WallSynced tells whether a time service keeps that clock. Nil: not known.
 	WallSynced func() bool
-	// AutoVisible makes every applied index visible at once: for nodes without a mount. Otherwise see [Node.SetVisible].
+	// AutoVisible makes every applied index visible at once: for nodes without a mount. Otherwise see
+	// [Node.SetVisible].
 	AutoVisible bool
 	// Digest returns the digest of the state at an index, if it is known: followers and followed compare. May be nil.
 	Digest func(index uint64) (digest [16]byte, ok bool)
@@ -122,12 +123,14 @@ type Tuning struct {
 
 // ProposeOptions changes what Propose waits for.
 type ProposeOptions struct {
-	// Announce makes all nodes report at once when they have made the entry visible: a [Node.Barrier] for it comes next.
+	// Announce makes all nodes report at once when they have made the entry visible: a [Node.Barrier] for it comes
+	// next.
 	Announce bool
 	// Announced says to Barrier that the entry was proposed with Announce.
 	Announced bool
-	// Patient makes a proposal wait for a leader also when none has been known for long, for Tuning.LeaderAwaited. It is for callers
-	// that lose much by a refusal and hold up nobody else: a close may come just before this node is reached again.
+	// Patient makes a proposal wait for a leader also when none has been known for long, for Tuning.LeaderAwaited. It
+	// is for callers that lose much by a refusal and hold up nobody else: a close may come just before this node is
+	// reached again.
 	Patient bool
 	// Nodes are those that Barrier waits for; nil means all that are up by the leader's Config.Members.
 	Nodes []ID
@@ -141,8 +144,8 @@ type Proposed struct {
 	Time  int64
 	// Result is what the state machine's Apply returned for it on this node.
 	Result any
-	// Skipped says that this node took a snapshot while the proposal was under way: it may have been applied within that
-	// before, and Result is of another time.
+	// Skipped says that this node took a snapshot while the proposal was under way: it may have been applied within
+	// that before, and Result is of another time.
 	Skipped bool
 }
 

@@ -113,8 +113,8 @@ type applier struct {
 	applied   uint64
 	synced    uint64
 	dirtyFrom time.Time // when the first unsynced entry was applied; zero if all is synced
-	// promoted is the follow session in which this observer was asked to join raft: the rest of its entries is not applied,
-	// raft will bring them.
+	// promoted is the follow session in which this observer was asked to join raft: the rest of its entries is not
+	// applied, raft will bring them.
 	promoted uint64
 	// held are the jobs that wait while the state is being replaced.
 	held []applyJob
@@ -239,8 +239,8 @@ func cutBatch(list []Committed) []Committed {
 	return list
 }
 
-// apply hands entries to the state machine, and the results to those who wait. An observer stops at the entry that makes it
-// a member of raft.
+// apply hands entries to the state machine, and the results to those who wait. An observer stops at the entry that
+// makes it a member of raft.
 func (a *applier) apply(list []Committed, observer bool, session uint64) error {
 	for len(list) > 0 && list[0].Index <= a.applied {
 		list = list[1:]
@@ -437,7 +437,8 @@ func (n *Node) setAppliedLocked(index uint64) {
 	n.state.waits = keep
 }
 
-// showRestored publishes a restored snapshot. Results of proposals inside it are not known here: they are proposed again.
+// showRestored publishes a restored snapshot. Results of proposals inside it are not known here: they are proposed
+// again.
 func (n *Node) showRestored(index uint64) {
 	n.mu.Lock()
 	n.setAppliedLocked(index)

@@ -31,8 +31,8 @@ func (m *shaky) Apply(entries []Entry) ([]any, error) {
 
 func (m *shaky) Restore(uint64, uint64, io.Reader) error { return nil }
 
-// While the state is replaced, jobs wait, count as queued, and are done in their order afterwards, also when the state that took its place
-// turns out to be wrong in the middle of them.
+// While the state is replaced, jobs wait, count as queued, and are done in their order afterwards, also when the
+// state that took its place turns out to be wrong in the middle of them.
 func TestHeldJobsKeepTheirOrder(t *testing.T) {
 	sm := &shaky{wrongAt: map[uint64]bool{1: true, 3: true}}
 	n := newNode(Config{Identity: Identity{ID: 1}, StateMachine: sm})
@@ -69,7 +69,8 @@ func TestHeldJobsKeepTheirOrder(t *testing.T) {
 	}
 }
 
-// Entries come again, after a start from the log's base or when a follower changes its voter: the state machine gets each once.
+// Entries come again, after a start from the log's base or when a follower changes its voter: the state machine gets
+// each once.
 func TestEntriesThatComeAgainAreAppliedOnce(t *testing.T) {
 	sm := &shaky{}
 	n := newNode(Config{Identity: Identity{ID: 1}, StateMachine: sm})

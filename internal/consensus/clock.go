@@ -7,12 +7,14 @@ import (
 
 // Limits of the cluster's clock.
 const (
-	// ClockAgree is how far two clocks may differ and still count as equal. A clock that differs more from the cluster's is named.
+	// ClockAgree is how far two clocks may differ and still count as equal. A clock that differs more from the
+	// cluster's is named.
 	ClockAgree = 10 * time.Second
 	// clockLeap is how far beyond the log's last time a clock is believed that no other clock confirms.
 	clockLeap = time.Hour
-	// clockHold is how long a clock that no other confirms must have stood still at a new time until it is believed after all. For a large
-	// jump it is the hundredth part of that, clockHoldMax at most: time enough to set a wrong clock right.
+	// clockHold is how long a clock that no other confirms must have stood still at a new time until it is believed
+	// after all. For a large jump it is the hundredth part of that, clockHoldMax at most: time enough to set a wrong
+	// clock right.
 	clockHold    = 10 * time.Minute
 	clockHoldMax = 24 * time.Hour
 	// clockFresh is how long the reading of a peer's clock counts.
@@ -20,18 +22,19 @@ const (
 	clockMax   = int64(1) << 62
 )
 
-// Clock is the time of the cluster as one node knows it: the median of the voters' wall clocks, carried on by this node's
-// monotonic clock. It is a value without a clock of its own: each call says what the monotonic clock (mono) and the wall clock
-// of this machine show, in nanoseconds. It is not safe for concurrent use.
+// Clock is the time of the cluster as one node knows it: the median of the voters' wall clocks, carried on by this
+// node's monotonic clock. It is a value without a clock of its own: each call says what the monotonic clock (mono)
+// and the wall clock of this machine show, in nanoseconds. It is not safe for concurrent use.
 //
-// A wall clock that jumps, by years, or for one start only, does not move it while more than half of the voters agree. Where
-// no majority agrees, the time goes on as it was. Where nothing is known yet, it begins at the last time of the log.
+// A wall clock that jumps, by years, or for one start only, does not move it while more than half of the voters
+// agree. Where no majority agrees, the time goes on as it was. Where nothing is known yet, it begins at the last time
+// of the log.
 type Clock struct {
 	self ID
 	// The log's time was floor when the monotonic clock showed floorAt: the cluster's time is not before.
 	floor, floorAt int64
-	// ahead is the cluster's time less this node's monotonic clock. It counts if known; sure says that a majority of two clocks
-	// or more confirmed it.
+	// ahead is the cluster's time less this node's monotonic clock. It counts if known; sure says that a majority of
+	// two clocks or more confirmed it.
 	ahead       int64
 	known, sure bool
 	// peers are the last readings.
@@ -70,11 +73,12 @@ func (c *Clock) Follow(mono, clusterTime int64, sure bool) {
 	c.ahead, c.known, c.sure = min(max(clusterTime, 0), clockMax)-mono, true, sure
 }
 
-// Synced takes note of whether a time service keeps this machine's clock: that confirms a clock which no other node can.
+// Synced takes note of whether a time service keeps this machine's clock: that confirms a clock which no other node
+// can.
 func (c *Clock) Synced(yes bool) { c.synced = yes }
 
-// Judge compares the clocks of the voters, this node being one of them. others says that the cluster has further nodes, whose clocks
-// can be read sooner or later: with fewer than three voters they count like voters.
+// Judge compares the clocks of the voters, this node being one of them. others says that the cluster has further
+// nodes, whose clocks can be read sooner or later: with fewer than three voters they count like voters.
 func (c *Clock) Judge(mono, wall int64, voters []ID, others bool) {
 	for id, r := range c.peers {
 		if mono-r.at > int64(clockFresh) {
@@ -108,9 +112,9 @@ func (c *Clock) Judge(mono, wall int64, voters []ID, others bool) {
 	c.judgeMany(mono, list)
 }
 
-// judgeMany takes the median of clocks of which more than half agree. Without such a majority, what was known stays: the clock next to
-// it, if there is one, only carries it on. If nothing was, the earliest clock is taken that is not behind the log: a time too
-// early does little harm, one too late poisons.
+// judgeMany takes the median of clocks of which more than half agree. Without such a majority, what was known stays:
+// the clock next to it, if there is one, only carries it on. If nothing was, the earliest clock is taken that is not
+// behind the log: a time too early does little harm, one too late poisons.
 func (c *Clock) judgeMany(mono int64, list []int64) {
 	slices.Sort(list)
 	most := len(list)/2 + 1
@@ -140,9 +144,9 @@ func (c *Clock) judgeMany(mono int64, list []int64) {
 
 func near(a, b int64) bool { return a-b <= int64(ClockAgree) && b-a <= int64(ClockAgree) }
 
-// judgeAlone takes the only clock there is. One that continues the log, or what was known, is believed at once; so is that of a node
-// which has nobody to ask, if a time service keeps it. Any other has to stand for a while: others may answer yet, or it may be set
-// right. Until then the time goes on from what was known, or from the log's last.
+// judgeAlone takes the only clock there is. One that continues the log, or what was known, is believed at once; so is
+// that of a node which has nobody to ask, if a time service keeps it. Any other has to stand for a while: others may
+// answer yet, or it may be set right. Until then the time goes on from what was known, or from the log's last.
 func (c *Clock) judgeAlone(mono, own int64, others bool) {
 	believed := c.known && near(own, c.ahead) || c.synced && !others
 	if !c.known {
@@ -175,8 +179,8 @@ func (c *Clock) hold(mono int64) time.Duration {
 	return min(max(c.jump(mono).Abs()/100, clockHold), clockHoldMax)
 }
 
-// Unconfirmed is how far this machine's clock, the only one there is, is ahead of the time that counts, and for how long it must stay so
-// until it is believed. Both are 0 if it is believed.
+// Unconfirmed is how far this machine's clock, the only one there is, is ahead of the time that counts, and for how
+// long it must stay so until it is believed. Both are 0 if it is believed.
 func (c *Clock) Unconfirmed(mono int64) (by, left time.Duration) {
 	if c.steppedAt == 0 {
 		return 0, 0
@@ -219,8 +223,8 @@ func (c *Clock) Off(mono, wall int64) map[ID]time.Duration {
 	return off
 }
 
-// Apart is by how much the clocks that can be read differ, and which of them are the first and the last: for when nobody can tell who is
-// right.
+// Apart is by how much the clocks that can be read differ, and which of them are the first and the last: for when
+// nobody can tell who is right.
 func (c *Clock) Apart(mono, wall int64) (first, last ID, by time.Duration) {
 	low, high := clockMax, -clockMax
 	c.each(mono, wall, func(id ID, ahead int64) {

@@ -53,7 +53,8 @@ func ids(n int) (list []ID) {
 	return list
 }
 
-// A minority of wrong clocks does not move the cluster's time, whatever they show and when they begin to; and only they are named.
+// A minority of wrong clocks does not move the cluster's time, whatever they show and when they begin to; and only
+// they are named.
 func TestClockMinorityIsOutvoted(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		voters := ids(rapid.SampledFrom([]int{3, 5, 7}).Draw(t, "voters"))
@@ -131,8 +132,8 @@ func TestClockCutOff(t *testing.T) {
 	}
 }
 
-// The only node of a cluster is off for a weekend. Its clock is believed at once if a time service keeps it, else once it has stood for
-// the hundredth part of that. A step while it runs has to stand for ten minutes.
+// The only node of a cluster is off for a weekend. Its clock is believed at once if a time service keeps it, else
+// once it has stood for the hundredth part of that. A step while it runs has to stand for ten minutes.
 func TestClockAlone(t *testing.T) {
 	s := newScene(3*day, map[ID]time.Duration{})
 	s.clock.Synced(true)
@@ -171,7 +172,8 @@ func TestClockAlone(t *testing.T) {
 	}
 }
 
-// The only node of a cluster starts with a clock that is ten days ahead, and is set right an hour later: nothing of that gets into the log.
+// The only node of a cluster starts with a clock that is ten days ahead, and is set right an hour later: nothing of
+// that gets into the log.
 func TestLoneWrongClockAtAStart(t *testing.T) {
 	for _, wrong := range []time.Duration{10 * day, 40 * day, 5 * year, -10 * day} {
 		s := newScene(time.Minute, map[ID]time.Duration{1: wrong})

@@ -48,8 +48,8 @@ func (n *Node) wall() int64 {
 	return time.Now().UnixNano()
 }
 
-// Now is the time of the cluster: the median of the voters' clocks as far as this node knows it. It does not follow a step of this
-// machine's clock alone.
+// Now is the time of the cluster: the median of the voters' clocks as far as this node knows it. It does not follow a
+// step of this machine's clock alone.
 func (n *Node) Now() time.Time {
 	n.clocks.mu.Lock()
 	defer n.clocks.mu.Unlock()
@@ -184,8 +184,8 @@ func (n *Node) takeClockLocked(peer ID, middle int64, a *clockAnswer) {
 	}
 }
 
-// answerClock tells a peer what the clocks show here, and takes note of what its own showed. The peer says at what time of this node's
-// monotonic clock that was: its question may have been on the way for long.
+// answerClock tells a peer what the clocks show here, and takes note of what its own showed. The peer says at what
+// time of this node's monotonic clock that was: its question may have been on the way for long.
 func (n *Node) answerClock(peer ID, body []byte) ([]byte, error) {
 	c, err := decodeClockCall(body)
 	if err != nil {
@@ -227,7 +227,8 @@ func (n *Node) clocksOffLocked() map[ID]time.Duration {
 
 // ClockStatus is what a node knows of the cluster's clocks.
 type ClockStatus struct {
-	// Time is the cluster's. Known says that clocks were compared, and Sure that a majority of two clocks or more agrees on it.
+	// Time is the cluster's. Known says that clocks were compared, and Sure that a majority of two clocks or more
+	// agrees on it.
 	Time        time.Time
 	Known, Sure bool
 	// Off are the clocks that differ from it by more than [ClockAgree], and by how much they are ahead.
@@ -235,7 +236,8 @@ type ClockStatus struct {
 	// First and Last are two nodes whose clocks differ by Apart, for when nobody can tell which is right.
 	First, Last ID
 	Apart       time.Duration
-	// Unconfirmed is how far the only clock there is is ahead of Time, 0 if it is believed; ConfirmedIn is how long it must stay so.
+	// Unconfirmed is how far the only clock there is is ahead of Time, 0 if it is believed; ConfirmedIn is how long
+	// it must stay so.
 	Unconfirmed, ConfirmedIn time.Duration
 }
 

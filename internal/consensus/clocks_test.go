@@ -56,8 +56,8 @@ func onlyNamed(t *testing.T, c *cluster, at, wrong ID, by time.Duration) {
 	})
 }
 
-// The clock of the leader jumps by years while it leads, or is wrong from its start on: the log's time does not follow it, all nodes
-// name this clock and no other, and once it is right again nothing is left of it.
+// The clock of the leader jumps by years while it leads, or is wrong from its start on: the log's time does not
+// follow it, all nodes name this clock and no other, and once it is right again nothing is left of it.
 func TestWrongClockOfTheLeader(t *testing.T) {
 	c := newCluster(t, 4, nil)
 	c.waitVoters(3)
@@ -85,7 +85,8 @@ func TestWrongClockOfTheLeader(t *testing.T) {
 	}
 }
 
-// A single voter starts with a clock far ahead, or behind: the clock of the observer beside it keeps that out of the log.
+// A single voter starts with a clock far ahead, or behind: the clock of the observer beside it keeps that out of the
+// log.
 func TestWrongClockOfTheOnlyVoter(t *testing.T) {
 	c := newCluster(t, 2, nil)
 	c.leader()
@@ -106,7 +107,8 @@ func TestWrongClockOfTheOnlyVoter(t *testing.T) {
 	}
 }
 
-// A lone node whose state lost its last entries starts with a clock years behind: its log knows the time, though the state does not yet.
+// A lone node whose state lost its last entries starts with a clock years behind: its log knows the time, though the
+// state does not yet.
 func TestClockGoesByTheLogOnDisk(t *testing.T) {
 	c := newCluster(t, 1, nil)
 	c.leader()
@@ -168,8 +170,8 @@ func TestClockWire(t *testing.T) {
 	})
 }
 
-// A peer's question tells what its clock showed only if it names a recent time of this run of this node: one that was on its way for long,
-// or was meant for an earlier run, would be taken for a clock that is wrong.
+// A peer's question tells what its clock showed only if it names a recent time of this run of this node: one that was
+// on its way for long, or was meant for an earlier run, would be taken for a clock that is wrong.
 func TestOldReadingsOfClocksDoNotCount(t *testing.T) {
 	for _, c := range []struct {
 		run    uint64 // more than this node's
@@ -189,8 +191,8 @@ func TestOldReadingsOfClocksDoNotCount(t *testing.T) {
 	}
 }
 
-// A node that begins from a log knows the last time in it before anything is applied, whether that is of an entry or of the log's base.
-// With a wall clock years behind, its time is not before that.
+// A node that begins from a log knows the last time in it before anything is applied, whether that is of an entry or
+// of the log's base. With a wall clock years behind, its time is not before that.
 func TestStartKnowsTheTimesOfItsLog(t *testing.T) {
 	last := time.Now().UnixNano()
 	entry := &raftpb.Entry{Index: new(uint64(11)), Term: new(uint64(2)), Type: raftpb.EntryNormal.Enum(), Data: (&Proposal{Origin: 1, Seq: 1}).envelope(last)}

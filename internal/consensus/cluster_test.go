@@ -427,8 +427,8 @@ func (c *cluster) stop(id ID) {
 	tn.accepted.Wait()
 }
 
-// crash ends a node as a power loss would: unsynced state and log sectors are gone. It is cut off first, as what it syncs until it has
-// ended is not on the disk that it gets back, and nobody may hear of that.
+// crash ends a node as a power loss would: unsynced state and log sectors are gone. It is cut off first, as what it
+// syncs until it has ended is not on the disk that it gets back, and nobody may hear of that.
 func (c *cluster) crash(id ID, intn func(int) int) {
 	tn := c.nodes[id]
 	c.isolate(id, true)
@@ -570,7 +570,8 @@ func (c *cluster) converge() {
 	}
 }
 
-// proposeVisible proposes a command and waits until the nodes of the options show it; behind are those that do not in time.
+// proposeVisible proposes a command and waits until the nodes of the options show it; behind are those that do not in
+// time.
 func proposeVisible(n *Node, command string, opts ProposeOptions) (p Proposed, behind []ID, err error) {
 	opts.Announce, opts.Announced = true, true
 	if p, err = n.Propose(context.Background(), []byte(command), opts); err == nil {

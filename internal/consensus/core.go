@@ -73,10 +73,11 @@ type Core struct {
 	log  *memLog
 
 	lastTime int64 // highest stamp in the log
-	// last is the last index handed out to be persisted. What peers may speak of is not beyond it: they only know of entries
-	// this node has acknowledged, or sent.
+	// last is the last index handed out to be persisted. What peers may speak of is not beyond it: they only know of
+	// entries this node has acknowledged, or sent.
 	last uint64
-	// unsaved is a hard state that the log on disk lacks, and raft does not know to be missing: it goes with the next append.
+	// unsaved is a hard state that the log on disk lacks, and raft does not know to be missing: it goes with the next
+	// append.
 	unsaved *raftpb.HardState
 	// after are messages that became ready by a Persisted.
 	after []*raftpb.Message
@@ -298,9 +299,9 @@ func (c *Core) Persisted(a *Append) {
 	}
 }
 
-// Unpersisted tells that an append which moves no more than the commit index was not written: it goes with the next one. What a
-// node appends after it has applied a change of the voters must not be found without the knowledge that the change was
-// committed, or a node could begin again, and elect itself, under voters that are no more.
+// Unpersisted tells that an append which moves no more than the commit index was not written: it goes with the next
+// one. What a node appends after it has applied a change of the voters must not be found without the knowledge that
+// the change was committed, or a node could begin again, and elect itself, under voters that are no more.
 func (c *Core) Unpersisted(a *Append) {
 	if a.Hard != nil {
 		c.unsaved = a.Hard

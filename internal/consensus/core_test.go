@@ -17,7 +17,8 @@ import (
 
 const simSteps = 6000
 
-// simCore is a core with its simulated disk: what is appended reaches the disk later, in order; a power loss takes the rest.
+// simCore is a core with its simulated disk: what is appended reaches the disk later, in order; a power loss takes
+// the rest.
 type simCore struct {
 	id      ID
 	disk    *simfs.Disk
@@ -238,8 +239,9 @@ func (s *sim) busy() bool {
 	return false
 }
 
-// TestSimulatedCoresAgree drives three cores with seeded schedules with message loss, reordering, duplication and power loss.
-// Every index is applied with the same content everywhere, nothing that was committed is lost, the cluster recovers.
+// TestSimulatedCoresAgree drives three cores with seeded schedules with message loss, reordering, duplication and
+// power loss. Every index is applied with the same content everywhere, nothing that was committed is lost, the
+// cluster recovers.
 func TestSimulatedCoresAgree(t *testing.T) {
 	seeds := uint64(150)
 	if testing.Short() {
@@ -339,8 +341,8 @@ func randomMessage(rng *rand.Rand) *raftpb.Message {
 	return m
 }
 
-// TestCoreRefusesALogBelowItsPromise: a log that ends before what it has promised to be committed is refused with words, and with no panic
-// of raft's. One that ends there is taken.
+// TestCoreRefusesALogBelowItsPromise: a log that ends before what it has promised to be committed is refused with
+// words, and with no panic of raft's. One that ends there is taken.
 func TestCoreRefusesALogBelowItsPromise(t *testing.T) {
 	for commit := uint64(10); commit < 14; commit++ {
 		state := &raftlog.State{Base: raftlog.Base{Index: 10, Term: 2, Conf: &raftpb.ConfState{Voters: []uint64{1}}},
@@ -365,8 +367,9 @@ func TestCoreRefusesALogBelowItsPromise(t *testing.T) {
 	}
 }
 
-// TestOlderCopyGivesWay: a node that was put back to a copy of the time when it was the only voter leads by itself, in the same term as
-// the leader of the others. Each hears the other. The one with less ends with words that say what to do, and the other goes on.
+// TestOlderCopyGivesWay: a node that was put back to a copy of the time when it was the only voter leads by itself,
+// in the same term as the leader of the others. Each hears the other. The one with less ends with words that say what
+// to do, and the other goes on.
 func TestOlderCopyGivesWay(t *testing.T) {
 	const term, older, newer = 2, 3, 9
 	entries := func(n uint64, term uint64) (list []*raftpb.Entry) {

@@ -130,8 +130,8 @@ func TestLogOfAnotherStoreOrOldStateNeverStarts(t *testing.T) {
 	}
 }
 
-// TestShortenedLogIsFoundByTheLeader restarts a voter whose log and state were both set back: only the leader knows, so no other may
-// follow it because this machine is late.
+// TestShortenedLogIsFoundByTheLeader restarts a voter whose log and state were both set back: only the leader knows,
+// so no other may follow it because this machine is late.
 func TestShortenedLogIsFoundByTheLeader(t *testing.T) {
 	c, tn := voterWithHistory(t, func(c *cluster) { c.tune.ElectionTicks = 200 })
 	old, oldState := tn.disk.PowerLoss(func(int) int { return 1 }), tn.sm.crash()
@@ -193,8 +193,8 @@ func TestCrashInTheMiddleOfASnapshot(t *testing.T) {
 	tn.sm = kept // back to a sane history for the cluster's end
 }
 
-// TestSnapshotIsAnnouncedOnDisk: when a snapshot takes the place of the state, the log on disk knows of it already, whatever a power loss
-// takes: a state that is found ahead of its log is understood by that alone.
+// TestSnapshotIsAnnouncedOnDisk: when a snapshot takes the place of the state, the log on disk knows of it already,
+// whatever a power loss takes: a state that is found ahead of its log is understood by that alone.
 func TestSnapshotIsAnnouncedOnDisk(t *testing.T) {
 	c := newCluster(t, 2, func(c *cluster) { c.tune.TailEntries, c.tune.SyncEntries = 50, 10 })
 	voter := c.waitVoters(1)
@@ -232,8 +232,8 @@ func TestSnapshotIsAnnouncedOnDisk(t *testing.T) {
 	}
 }
 
-// TestCrashInTheMiddleOfASnapshotOverALongerLog: the log reaches beyond the snapshot, but with entries that were never committed. They
-// must not be taken for what the snapshot holds.
+// TestCrashInTheMiddleOfASnapshotOverALongerLog: the log reaches beyond the snapshot, but with entries that were
+// never committed. They must not be taken for what the snapshot holds.
 func TestCrashInTheMiddleOfASnapshotOverALongerLog(t *testing.T) {
 	c, tn := voterWithHistory(t, nil)
 	leader := c.leader()
@@ -302,8 +302,8 @@ func TestFullDiskMakesReadOnlyAndRecovers(t *testing.T) {
 	c.propose(1, "again")
 }
 
-// TestProposalTakenBeforeTheDiskFailedIsUnknown: the leader has a proposal in its log already when its disk fails. Its refusal of the same
-// bytes, proposed again, must not be told as if nothing had been proposed.
+// TestProposalTakenBeforeTheDiskFailedIsUnknown: the leader has a proposal in its log already when its disk fails.
+// Its refusal of the same bytes, proposed again, must not be told as if nothing had been proposed.
 func TestProposalTakenBeforeTheDiskFailedIsUnknown(t *testing.T) {
 	c := newCluster(t, 1, nil)
 	c.propose(1, "before")
@@ -394,7 +394,8 @@ func TestForeignPeersAreRefused(t *testing.T) {
 	}
 }
 
-// TestGarbageAfterAGoodHello sends junk on each kind of connection: the connection ends with an error, the node goes on.
+// TestGarbageAfterAGoodHello sends junk on each kind of connection: the connection ends with an error, the node goes
+// on.
 func TestGarbageAfterAGoodHello(t *testing.T) {
 	c := newCluster(t, 1, nil)
 	n := c.nodes[1].node

@@ -7,10 +7,11 @@ import (
 	"time"
 )
 
-// A follower begins with a proof of what it has: the index it has applied, term and time of the last entry there, and the digest of its
-// state. A voter whose directory was put back to an older copy goes on with another history under the same indexes; who has the first one
-// must not follow it in silence. Terms and times are in the log, and the time of the last entry is in the state: they are compared also
-// when both have been started again and know no old digest any more.
+// A follower begins with a proof of what it has: the index it has applied, term and time of the last entry there, and
+// the digest of its state. A voter whose directory was put back to an older copy goes on with another history under
+// the same indexes; who has the first one must not follow it in silence. Terms and times are in the log, and the time
+// of the last entry is in the state: they are compared also when both have been started again and know no old digest
+// any more.
 
 var errDiverged = errors.New("consensus: the peer has another history")
 
@@ -49,7 +50,8 @@ func (p *proof) append(b []byte) []byte {
 	return append(append(appendU64s(b, p.applied, p.term, uint64(p.timeNanos)), known), p.digest[:]...)
 }
 
-// digestAt is the digest of the state at an index, if it is known. That of a state that is known to be wrong says nothing about histories.
+// digestAt is the digest of the state at an index, if it is known. That of a state that is known to be wrong says
+// nothing about histories.
 func (n *Node) digestAt(index uint64) (digest [16]byte, ok bool) {
 	if n.cfg.Digest == nil {
 		return digest, false
@@ -67,7 +69,8 @@ func (r *reader) proof() (p proof) {
 	return p
 }
 
-// divergence says why a follower's history is another one than this node's and what to do, "" if nothing speaks for that.
+// divergence says why a follower's history is another one than this node's and what to do, "" if nothing speaks for
+// that.
 func (n *Node) divergence(peer ID, p proof) string {
 	why := ""
 	if last, alone := n.lastAlone(); alone && p.applied > last {
@@ -83,7 +86,8 @@ func (n *Node) divergence(peer ID, p proof) string {
 		"of its mount; then stop it, run 'rdmcfs evict' for it on node %[3]d, and join it again with an empty data directory", why, peer>>32, n.id>>32)
 }
 
-// divergenceOfLog compares the follower's last entry with the one of the same index in this node's log, if that still reaches back so far.
+// divergenceOfLog compares the follower's last entry with the one of the same index in this node's log, if that still
+// reaches back so far.
 func (n *Node) divergenceOfLog(peer ID, p proof) string {
 	own, ok := n.feed.at(p.applied)
 	if !ok || p.applied == 0 {
@@ -107,8 +111,8 @@ func (n *Node) divergenceOfDigest(peer ID, p proof) string {
 	return ""
 }
 
-// lastAlone is the end of the log of a leader that is the only voter: nothing can have been committed beyond it. One that does not lead
-// yet may not know of other voters: it is given time.
+// lastAlone is the end of the log of a leader that is the only voter: nothing can have been committed beyond it. One
+// that does not lead yet may not know of other voters: it is given time.
 func (n *Node) lastAlone() (last uint64, alone bool) {
 	for began := time.Now(); n.ctx.Err() == nil && time.Since(began) < leaderlessMax; { // the follower waits no longer either
 		got := make(chan uint64, 1)
@@ -158,8 +162,8 @@ func (n *Node) noteDiverged(peer ID, why string) {
 	n.state.diverged[peer] = d
 }
 
-// stillDiverged is what status says. It forgets peers that were evicted, or have joined under another id. A peer that was never known
-// stays: the state that knew it may be what was put back.
+// stillDiverged is what status says. It forgets peers that were evicted, or have joined under another id. A peer that
+// was never known stays: the state that knew it may be what was put back.
 func (n *Node) stillDiverged() (why string) {
 	peers := n.peers()
 	n.mu.Lock()

@@ -11,8 +11,8 @@ import (
 	"github.com/rdmcfs/rdmcfs/internal/consensus/raftlog"
 )
 
-// Two nodes, one voter, and the voter's directory is put back to an older copy: the observer, which has more, does not follow it,
-// whether it comes before or after the voter has made other entries at its index. Both say so.
+// Two nodes, one voter, and the voter's directory is put back to an older copy: the observer, which has more, does
+// not follow it, whether it comes before or after the voter has made other entries at its index. Both say so.
 func TestVoterPutBackIsNotFollowed(t *testing.T) {
 	for _, more := range []int{0, 40} {
 		c := newCluster(t, 2, nil)
@@ -48,7 +48,8 @@ func TestVoterPutBackIsNotFollowed(t *testing.T) {
 	}
 }
 
-// The same after both have been started again: neither knows an old digest any more, and the voter has gone beyond the observer's index.
+// The same after both have been started again: neither knows an old digest any more, and the voter has gone beyond
+// the observer's index.
 func TestVoterPutBackIsNotFollowedAfterRestarts(t *testing.T) {
 	c := newCluster(t, 2, nil)
 	voter := c.waitVoters(1)
@@ -88,8 +89,8 @@ func TestVoterPutBackIsNotFollowedAfterRestarts(t *testing.T) {
 	}
 }
 
-// What was found about a state that has been replaced, or a peer that was evicted, is forgotten. A state that is known to be wrong says
-// nothing about histories.
+// What was found about a state that has been replaced, or a peer that was evicted, is forgotten. A state that is
+// known to be wrong says nothing about histories.
 func TestDivergenceIsForgotten(t *testing.T) {
 	peers, wrong := []ID{2, 3}, error(nil)
 	n := newNode(Config{Identity: Identity{ID: 1}, Peers: func() []ID { return peers }, Wrong: func() error { return wrong },
@@ -126,8 +127,8 @@ func TestDivergenceIsForgotten(t *testing.T) {
 	}
 }
 
-// A follower's last entry is compared with this node's of the same index by term and by time, each if both know it, and by nothing at an
-// index that this node's log does not reach.
+// A follower's last entry is compared with this node's of the same index by term and by time, each if both know it,
+// and by nothing at an index that this node's log does not reach.
 func TestProofIsComparedWithTheLog(t *testing.T) {
 	n := newNode(Config{Identity: Identity{ID: 1}})
 	defer n.cancel(ErrClosed)

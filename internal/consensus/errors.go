@@ -30,10 +30,11 @@ var (
 	ErrConfChange = errors.New("consensus: change of voters refused")
 	// ErrStateBehind means that the state database lost what the log does not hold any more.
 	ErrStateBehind = errors.New("consensus: state database is older than the log's beginning: remove this node and join it again")
-	// ErrStateWrong is what a state machine's Apply returns for a state that is damaged: the node goes on, and replaces it, see
-	// [Node.Rebuild].
+	// ErrStateWrong is what a state machine's Apply returns for a state that is damaged: the node goes on, and
+	// replaces it, see [Node.Rebuild].
 	ErrStateWrong = errors.New("consensus: the state is damaged")
-	// ErrSafety means that a peer's message contradicts this node's log. The node stops voting: one of the two logs is wrong.
+	// ErrSafety means that a peer's message contradicts this node's log. The node stops voting: one of the two logs
+	// is wrong.
 	ErrSafety = errors.New("consensus: log contradicts a peer's")
 )
 

@@ -22,8 +22,8 @@ func newFeed(base raftlog.Base) *feed {
 	return &feed{base: base, changed: make(chan struct{})}
 }
 
-// push adds entries that follow the last one; those already there are skipped. It reports a gap. Who follows is told now, or
-// by the next announce.
+// push adds entries that follow the last one; those already there are skipped. It reports a gap. Who follows is told
+// now, or by the next announce.
 func (f *feed) push(list []Committed, now bool) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -102,7 +102,8 @@ func (f *feed) after(index uint64, limit uint64) (list []Committed, changed <-ch
 	return f.entries[from:to:to], f.changed, true
 }
 
-// trim drops entries up to index, as long as more than the limits stay; it returns the index before the first that stays.
+// trim drops entries up to index, as long as more than the limits stay; it returns the index before the first that
+// stays.
 func (f *feed) trim(index, keepEntries, keepBytes uint64) uint64 {
 	f.mu.Lock()
 	defer f.mu.Unlock()

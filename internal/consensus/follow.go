@@ -84,8 +84,8 @@ func (n *Node) pause(changed <-chan struct{}, d time.Duration) {
 	}
 }
 
-// followables are the peers to follow, the first one first: each observer has its own order of the voters, so that they share
-// the work.
+// followables are the peers to follow, the first one first: each observer has its own order of the voters, so that
+// they share the work.
 func (n *Node) followables(failures int) []ID {
 	n.mu.Lock()
 	ids, others := votersOf(n.state.conf), raftMembersOf(n.state.conf) // what was a learner then may be a voter now
@@ -227,7 +227,8 @@ func (f *followSession) handle(kind uint8, body []byte) error {
 	}
 }
 
-// learn takes news of leader and voters. A peer that knows no leader is left: at once if it is no voter, else after a while.
+// learn takes news of leader and voters. A peer that knows no leader is left: at once if it is no voter, else after a
+// while.
 func (f *followSession) learn(body []byte) error {
 	state, err := decodeState(body)
 	if err != nil {
@@ -248,8 +249,8 @@ func (f *followSession) learn(body []byte) error {
 	return nil
 }
 
-// setFollower notes the follow stream; false if this node is no observer any more. Those who follow this node are told, as
-// it may know no leader now.
+// setFollower notes the follow stream; false if this node is no observer any more. Those who follow this node are
+// told, as it may know no leader now.
 func (n *Node) setFollower(t *followTarget) bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()

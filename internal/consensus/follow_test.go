@@ -12,8 +12,8 @@ import (
 	"github.com/rdmcfs/rdmcfs/internal/consensus/raftlog"
 )
 
-// TestObserversPassOnNoHearsay: an observer that follows another observer speaks of no leader, so that a ring of observers
-// does not go on believing in one.
+// TestObserversPassOnNoHearsay: an observer that follows another observer speaks of no leader, so that a ring of
+// observers does not go on believing in one.
 func TestObserversPassOnNoHearsay(t *testing.T) {
 	n := newNode(Config{Identity: Identity{ID: 7}})
 	defer n.cancel(ErrClosed)
@@ -42,7 +42,8 @@ func TestObserversPassOnNoHearsay(t *testing.T) {
 	}
 }
 
-// TestReportsFollowTheRequest has something be reported while a follow stream is begun: the request is the stream's first frame.
+// TestReportsFollowTheRequest has something be reported while a follow stream is begun: the request is the stream's
+// first frame.
 func TestReportsFollowTheRequest(t *testing.T) {
 	n := newNode(Config{Identity: Identity{ID: 7}})
 	defer n.cancel(ErrClosed)
@@ -65,8 +66,8 @@ func TestReportsFollowTheRequest(t *testing.T) {
 	}
 }
 
-// TestBarrierKnowsWhoIsUpAtItsIndex: a leader whose state machine is behind does not choose the nodes of a barrier before it has
-// applied the index. Time is virtual: the barrier's 50 ms are over when nothing else is to be done.
+// TestBarrierKnowsWhoIsUpAtItsIndex: a leader whose state machine is behind does not choose the nodes of a barrier
+// before it has applied the index. Time is virtual: the barrier's 50 ms are over when nothing else is to be done.
 func TestBarrierKnowsWhoIsUpAtItsIndex(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var n *Node
@@ -106,7 +107,8 @@ func TestBarrierKnowsWhoIsUpAtItsIndex(t *testing.T) {
 	})
 }
 
-// TestFollowsLearnersOfOldVoters: a node whose state is old may know no voter that still lives, but learners that became voters.
+// TestFollowsLearnersOfOldVoters: a node whose state is old may know no voter that still lives, but learners that
+// became voters.
 func TestFollowsLearnersOfOldVoters(t *testing.T) {
 	n := newNode(Config{Identity: Identity{ID: 7}, Peers: func() []ID { return []ID{1, 9} }})
 	defer n.cancel(ErrClosed)
@@ -125,7 +127,8 @@ func TestFollowsLearnersOfOldVoters(t *testing.T) {
 	}
 }
 
-// TestFeedRefusesAGap: a follower takes entries that follow its last, skips those that it has, and takes nothing that comes after a gap.
+// TestFeedRefusesAGap: a follower takes entries that follow its last, skips those that it has, and takes nothing that
+// comes after a gap.
 func TestFeedRefusesAGap(t *testing.T) {
 	f := newFeed(raftlog.Base{Index: 10, Term: 1})
 	entries := func(from, to uint64) (list []Committed) {
@@ -148,8 +151,8 @@ func TestFeedRefusesAGap(t *testing.T) {
 	}
 }
 
-// TestNewLeaderAwaitsObservers: an observer may still follow the leader before, from which it has heard nothing for a moment. The new
-// leader does not take it for dead because it has no connection of it yet, and does so with a voter.
+// TestNewLeaderAwaitsObservers: an observer may still follow the leader before, from which it has heard nothing for a
+// moment. The new leader does not take it for dead because it has no connection of it yet, and does so with a voter.
 func TestNewLeaderAwaitsObservers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(Config{Identity: Identity{ID: 1}})
@@ -177,8 +180,8 @@ func TestNewLeaderAwaitsObservers(t *testing.T) {
 	})
 }
 
-// TestObserverAnswersTheLeaderItself: the voter that is followed sends entries, and what it sends to the leader is lost. The leader asks
-// for progress, and gets it from the observer itself: or it would take that for dead.
+// TestObserverAnswersTheLeaderItself: the voter that is followed sends entries, and what it sends to the leader is
+// lost. The leader asks for progress, and gets it from the observer itself: or it would take that for dead.
 func TestObserverAnswersTheLeaderItself(t *testing.T) {
 	n := newNode(Config{Identity: Identity{ID: 7}})
 	defer n.cancel(ErrClosed)

@@ -24,8 +24,8 @@ func badMessage(m *raftpb.Message, format string, args ...any) error {
 	return fmt.Errorf("%w: %v of %x: %s", errMessage, m.GetType(), m.GetFrom(), fmt.Sprintf(format, args...))
 }
 
-// check refuses what raft must not see: local messages, malformed ones, and those that contradict this log, on which raft
-// would panic.
+// check refuses what raft must not see: local messages, malformed ones, and those that contradict this log, on which
+// raft would panic.
 func (c *Core) check(m *raftpb.Message) error {
 	if m.GetTo() != c.cfg.ID || m.GetFrom() == 0 || m.GetFrom() == c.cfg.ID || m.GetTerm() == 0 {
 		return badMessage(m, "from %x to %x of term %d", m.GetFrom(), m.GetTo(), m.GetTerm())
@@ -74,9 +74,9 @@ func (c *Core) checkAppend(m *raftpb.Message) error {
 	return nil
 }
 
-// checkHistory refuses the word of a leader that has another history than this node: one of the two was put back to an older copy
-// of its data directory, and has gone on from there. The one that has committed less gives way: it is an error that ends it there, and
-// a message that is dropped at the other.
+// checkHistory refuses the word of a leader that has another history than this node: one of the two was put back to
+// an older copy of its data directory, and has gone on from there. The one that has committed less gives way: it is
+// an error that ends it there, and a message that is dropped at the other.
 func (c *Core) checkHistory(m *raftpb.Message, leads bool, own *raftpb.HardState) error {
 	fromLeader := m.GetType() == raftpb.MsgApp || m.GetType() == raftpb.MsgHeartbeat || m.GetType() == raftpb.MsgSnap
 	if !fromLeader || m.GetTerm() < own.GetTerm() {

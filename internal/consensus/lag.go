@@ -19,9 +19,9 @@ const (
 	lagSlowBytes = 64 << 10 // a second: one that sends as much is not slow, there is much to send
 )
 
-// lagJudge finds a voter that does not send what others say is committed. It counts the time in which nothing comes. A voter that sends
-// is kept while it sends much, or what was wanted comes in a while: one that only trickles leaves its followers further and further
-// behind.
+// lagJudge finds a voter that does not send what others say is committed. It counts the time in which nothing comes.
+// A voter that sends is kept while it sends much, or what was wanted comes in a while: one that only trickles leaves
+// its followers further and further behind.
 type lagJudge struct {
 	patience time.Duration
 	since    time.Time // since when nothing has come that is due; zero if nothing is due
@@ -56,12 +56,14 @@ func (j *lagJudge) trickles(now time.Time, got uint64) bool {
 	return j.slow > 0 && took >= j.slow && float64(got-j.goalGot) < lagSlowBytes*took.Seconds()
 }
 
-// slowPatience is how long what is due may take from a voter that trickles: longer over a slow link, and after changes that did not help.
+// slowPatience is how long what is due may take from a voter that trickles: longer over a slow link, and after
+// changes that did not help.
 func slowPatience(hello time.Duration, changes int) time.Duration {
 	return min(max(lagSlow, 8*hello)<<min(changes, 6), lagSlowMax)
 }
 
-// lagPatience is how long nothing may come: longer over a link that took long for a hello, and after changes that did not help.
+// lagPatience is how long nothing may come: longer over a link that took long for a hello, and after changes that did
+// not help.
 func lagPatience(hello time.Duration, changes int) time.Duration {
 	return min(max(lagMin, hello)<<min(max(changes-1, 0), 5), lagMax)
 }
@@ -106,7 +108,8 @@ func (n *Node) wantedIndex() uint64 {
 	return n.state.wanted
 }
 
-// remindBarrier tells the nodes that a barrier waits for which index that is. Those that have not got it look for another voter.
+// remindBarrier tells the nodes that a barrier waits for which index that is. Those that have not got it look for
+// another voter.
 func (n *Node) remindBarrier(b *barrier) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -135,8 +138,8 @@ type helloAnswer struct {
 	err  error
 }
 
-// openFirst dials peers in their order, the next one when the last has failed or has not answered in a while. The first that
-// answers is taken.
+// openFirst dials peers in their order, the next one when the last has failed or has not answered in a while. The
+// first that answers is taken.
 func (n *Node) openFirst(ctx context.Context, peers []ID, purpose uint8) helloAnswer {
 	ctx, cancel := context.WithCancel(ctx)
 	answers := make(chan helloAnswer)

@@ -14,8 +14,8 @@ import (
 	"github.com/rdmcfs/rdmcfs/internal/consensus/raftlog/simfs"
 )
 
-// TestObserverLeavesAVoterThatLags: the disk of a voter stands still, so that it learns of no commit. It still speaks with
-// everybody. An observer that follows it goes to another voter when a barrier waits for it.
+// TestObserverLeavesAVoterThatLags: the disk of a voter stands still, so that it learns of no commit. It still speaks
+// with everybody. An observer that follows it goes to another voter when a barrier waits for it.
 func TestObserverLeavesAVoterThatLags(t *testing.T) {
 	c := newCluster(t, 6, func(c *cluster) { c.tune.StaleAfter = 5 * time.Second }) // a loaded machine may be late
 	leader := c.waitVoters(3)
@@ -56,11 +56,12 @@ func TestObserverLeavesAVoterThatLags(t *testing.T) {
 	}
 }
 
-// TestObserverLeavesASilentVoter: a voter that loses its power says nothing more. Who follows it looks for another before
-// it has itself been silent for so long that a leader takes it for dead.
+// TestObserverLeavesASilentVoter: a voter that loses its power says nothing more. Who follows it looks for another
+// before it has itself been silent for so long that a leader takes it for dead.
 func TestObserverLeavesASilentVoter(t *testing.T) {
 	t.Run("from the start", func(t *testing.T) { observerLeavesASilentVoter(t, 0, 0) })
-	// Voters that bring nothing are given more and more time, as the link may be slow. One that has sent entries is not.
+	// Voters that bring nothing are given more and more time, as the link may be slow. One that has sent entries is
+	// not.
 	t.Run("once it has sent entries", func(t *testing.T) { observerLeavesASilentVoter(t, 4, 3) })
 }
 
@@ -216,8 +217,8 @@ func (n *Node) leaveFollowed() {
 	}
 }
 
-// A voter that sends an entry now and then, so that something always comes in time, and never what is wanted, is left; one that has much
-// to send over a thin link is kept.
+// A voter that sends an entry now and then, so that something always comes in time, and never what is wanted, is
+// left; one that has much to send over a thin link is kept.
 func TestTricklingVoterIsLeft(t *testing.T) {
 	now := time.Unix(0, 0)
 	start := func() *lagJudge { return &lagJudge{patience: lagMin, slow: slowPatience(time.Millisecond, 0)} }
@@ -258,8 +259,8 @@ func TestTricklingVoterIsLeft(t *testing.T) {
 	}
 }
 
-// A follower whose own state machine is slow has no reason to leave its voter: what is due waits here. Once that is over, a voter that
-// sends nothing is left.
+// A follower whose own state machine is slow has no reason to leave its voter: what is due waits here. Once that is
+// over, a voter that sends nothing is left.
 func TestSlowFollowerBlamesNobody(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(Config{Identity: Identity{ID: 1}})

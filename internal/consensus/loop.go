@@ -263,7 +263,8 @@ func (n *Node) pump() {
 	n.publish(core)
 }
 
-// append has an append persisted. One that only moves the commit index goes with the next and, with nothing before it, needs no wait.
+// append has an append persisted. One that only moves the commit index goes with the next and, with nothing before
+// it, needs no wait.
 func (n *Node) append(core *Core, a *Append) {
 	n.loop.out.note(a.Entries)
 	if n.loop.appends == 0 && core.onlyCommit(a) {

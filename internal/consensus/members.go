@@ -17,8 +17,8 @@ const (
 	confStepMax    = 30 * time.Second
 )
 
-// learn takes news of leader, term, commit and voters, from this node's raft or from the voter it follows. Role "" means:
-// unchanged, and only the configuration is told.
+// learn takes news of leader, term, commit and voters, from this node's raft or from the voter it follows. Role ""
+// means: unchanged, and only the configuration is told.
 func (n *Node) learn(s clusterState, role Role) {
 	n.mu.Lock()
 	st := &n.state
@@ -78,8 +78,8 @@ func (n *Node) setLeaderLocked(leader ID) {
 	}
 }
 
-// joinsWith tells whether an observer that comes to a configuration has to join raft: it is in it, and not known to be out
-// of it again.
+// joinsWith tells whether an observer that comes to a configuration has to join raft: it is in it, and not known to
+// be out of it again.
 func (n *Node) joinsWith(index uint64, conf *raftpb.ConfState) bool {
 	if !contains(raftMembersOf(conf), n.id) {
 		return false
@@ -168,8 +168,8 @@ func (n *Node) askWhetherRemoved() {
 	})
 }
 
-// ChangeVoters adds and removes voters in one step: new ones catch up as learners first, then joint consensus.
-// It can be called on any node; the leader does it. ErrConfChange: another change is under way, or this one makes no sense.
+// ChangeVoters adds and removes voters in one step: new ones catch up as learners first, then joint consensus. It can
+// be called on any node; the leader does it. ErrConfChange: another change is under way, or this one makes no sense.
 func (n *Node) ChangeVoters(ctx context.Context, add, remove []ID) error {
 	if _, err := n.askLeader(ctx, callVoters, appendIDs(appendIDs(nil, add), remove)); err != nil {
 		return fmt.Errorf("consensus: change voters: %w", err)

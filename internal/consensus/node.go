@@ -128,8 +128,8 @@ func Create(cfg Config, opts CreateOptions) error {
 	return nil
 }
 
-// Open starts a node from its log. It returns ErrLogMissing, ErrLogDamaged, ErrLogIdentity, ErrLogShort or ErrStateBehind
-// for a node that must not run under its identity, and then has started nothing.
+// Open starts a node from its log. It returns ErrLogMissing, ErrLogDamaged, ErrLogIdentity, ErrLogShort or
+// ErrStateBehind for a node that must not run under its identity, and then has started nothing.
 func Open(cfg Config) (*Node, error) {
 	if cfg.Identity.ID == 0 || cfg.StateMachine == nil || cfg.Dial == nil {
 		return nil, errors.New("consensus: open: Identity, StateMachine and Dial are required")

@@ -75,8 +75,8 @@ func TestLeaderKilledStopsNobodyForLong(t *testing.T) {
 	c.converge()
 }
 
-// TestNoQuorumFailsFastAndRecovers has half of the usual time, so that a late machine does not reach the bound; the other half is in
-// the default.
+// TestNoQuorumFailsFastAndRecovers has half of the usual time, so that a late machine does not reach the bound; the
+// other half is in the default.
 func TestNoQuorumFailsFastAndRecovers(t *testing.T) {
 	const bound = 5 * time.Second
 	if lost := (Tuning{}).filled().LeaderLost; lost+lost/16 > bound-bound/10 {
@@ -124,7 +124,8 @@ func TestNoQuorumFailsFastAndRecovers(t *testing.T) {
 	c.converge()
 }
 
-// TestBarrierNamesThoseBehind has nodes that live miss from a leader's sight for some seconds: so long they may connect on a late machine.
+// TestBarrierNamesThoseBehind has nodes that live miss from a leader's sight for some seconds: so long they may
+// connect on a late machine.
 func TestBarrierNamesThoseBehind(t *testing.T) {
 	c := newCluster(t, 5, func(c *cluster) { c.auto, c.tune.StaleAfter = false, 9*time.Second })
 	c.waitVoters(3)
@@ -393,8 +394,8 @@ func TestProposalsSurviveLeaderChangesExactlyOnce(t *testing.T) {
 	t.Logf("%d commands acknowledged, %d proposed again", len(acked), final.Repeated)
 }
 
-// TestObserverThatMissedItsPromotionJoins restarts a node between having applied its own promotion and having begun a raft
-// log: what it applied says that it is a voter, its log does not.
+// TestObserverThatMissedItsPromotionJoins restarts a node between having applied its own promotion and having begun a
+// raft log: what it applied says that it is a voter, its log does not.
 func TestObserverThatMissedItsPromotionJoins(t *testing.T) {
 	c := newCluster(t, 3, nil)
 	leader := c.waitVoters(3)
@@ -474,7 +475,8 @@ func TestObserverSwitchesVoters(t *testing.T) {
 	}
 }
 
-// TestIdleNodeUsesLittleCPU measures a cluster of 3 voters and 2 observers that does nothing, at the timers of real use.
+// TestIdleNodeUsesLittleCPU measures a cluster of 3 voters and 2 observers that does nothing, at the timers of real
+// use.
 func TestIdleNodeUsesLittleCPU(t *testing.T) {
 	if testing.Short() {
 		t.Skip("takes 5 s")

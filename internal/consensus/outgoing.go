@@ -8,18 +8,19 @@ import (
 )
 
 const (
-	// commitGather is how long news of the commit index is held back where nobody waits for it: most often the next entry
-	// takes it along, and a message, its answer and two wake-ups are saved at each voter.
+	// commitGather is how long news of the commit index is held back where nobody waits for it: most often the next
+	// entry takes it along, and a message, its answer and two wake-ups are saved at each voter.
 	commitGather = 5 * time.Millisecond
-	// ackAgain is how soon the same acknowledgement is not sent again. A leader that lost it and asks gets it after that.
+	// ackAgain is how soon the same acknowledgement is not sent again. A leader that lost it and asks gets it after
+	// that.
 	ackAgain = 100 * time.Millisecond
 )
 
 // outgoing decides which of raft's messages go out now. It belongs to the loop.
 type outgoing struct {
 	self ID
-	// prompt is the highest index whose commit everyone is to hear of at once, promptFor the same for single peers: those
-	// whose callers wait for it.
+	// prompt is the highest index whose commit everyone is to hear of at once, promptFor the same for single peers:
+	// those whose callers wait for it.
 	prompt    uint64
 	promptFor map[ID]uint64
 	told      map[ID]uint64          // commit index that was sent to a peer

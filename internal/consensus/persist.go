@@ -95,8 +95,8 @@ func (q *persistQueue) drop(jobs []persistJob) {
 
 func (q *persistQueue) close() error { return q.disk.Close() }
 
-// runPersist writes appends in order, many with one sync. When the disk is full or broken it tries again every second: nothing
-// is acknowledged meanwhile, and the node is read-only.
+// runPersist writes appends in order, many with one sync. When the disk is full or broken it tries again every
+// second: nothing is acknowledged meanwhile, and the node is read-only.
 func (n *Node) runPersist() {
 	q := &n.persist
 	retry := time.NewTicker(persistRetry)

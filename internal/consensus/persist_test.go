@@ -10,8 +10,9 @@ import (
 	"github.com/rdmcfs/rdmcfs/internal/consensus/raftlog/simfs"
 )
 
-// TestCommitIndexIsWrittenBeforeWhatFollowsIt: a move of the commit index alone is not written, but what is written later must
-// not be found without it. A leader that had let two voters in, and lost its power, once began again as the only voter.
+// TestCommitIndexIsWrittenBeforeWhatFollowsIt: a move of the commit index alone is not written, but what is written
+// later must not be found without it. A leader that had let two voters in, and lost its power, once began again as
+// the only voter.
 func TestCommitIndexIsWrittenBeforeWhatFollowsIt(t *testing.T) {
 	disk := simfs.New()
 	options := simOptions(1, disk)
@@ -47,7 +48,8 @@ func TestCommitIndexIsWrittenBeforeWhatFollowsIt(t *testing.T) {
 	}
 }
 
-// TestEntriesAreWrittenWithTheCommitsBefore is the same for a whole node, whose moves of the commit index alone go by no disk.
+// TestEntriesAreWrittenWithTheCommitsBefore is the same for a whole node, whose moves of the commit index alone go by
+// no disk.
 func TestEntriesAreWrittenWithTheCommitsBefore(t *testing.T) {
 	c := newCluster(t, 1, nil)
 	for i := range 10 {
@@ -64,8 +66,8 @@ func TestEntriesAreWrittenWithTheCommitsBefore(t *testing.T) {
 	}
 }
 
-// TestOldestVoterBeginsAgainUnderTheNewVoters: the first voter dies when two more have been let in, and these elect one of them. When it
-// is back it must not elect itself, as the only voter that it once was.
+// TestOldestVoterBeginsAgainUnderTheNewVoters: the first voter dies when two more have been let in, and these elect
+// one of them. When it is back it must not elect itself, as the only voter that it once was.
 func TestOldestVoterBeginsAgainUnderTheNewVoters(t *testing.T) {
 	for round := range 5 {
 		c := newCluster(t, 3, nil)
@@ -84,8 +86,8 @@ func TestOldestVoterBeginsAgainUnderTheNewVoters(t *testing.T) {
 	}
 }
 
-// TestNewMemberSavesItsTerm: a log that begins after a base says nothing of terms; the first entries must not be found without
-// their term in the hard state.
+// TestNewMemberSavesItsTerm: a log that begins after a base says nothing of terms; the first entries must not be
+// found without their term in the hard state.
 func TestNewMemberSavesItsTerm(t *testing.T) {
 	state := &raftlog.State{Hard: &raftpb.HardState{}, Base: raftlog.Base{Index: 10, Term: 3, Conf: &raftpb.ConfState{Voters: []uint64{1, 2}}}}
 	core, err := NewCore(CoreConfig{ID: 2, State: state, ElectionTicks: 10, HeartbeatTicks: 2, Intn: func(int) int { return 0 }})
@@ -112,8 +114,8 @@ func TestNewMemberSavesItsTerm(t *testing.T) {
 	}
 }
 
-// TestVoteIsOnDisk: a vote in the term that is written already is no move of the commit index alone. A voter that forgot it might vote
-// twice in a term.
+// TestVoteIsOnDisk: a vote in the term that is written already is no move of the commit index alone. A voter that
+// forgot it might vote twice in a term.
 func TestVoteIsOnDisk(t *testing.T) {
 	disk := simfs.New()
 	options := simOptions(1, disk)

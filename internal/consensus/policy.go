@@ -25,9 +25,10 @@ type Plan struct {
 // Empty tells whether there is nothing to do.
 func (p Plan) Empty() bool { return len(p.Add) == 0 && len(p.Remove) == 0 }
 
-// PlanVoters decides the next change of the voters: pure, so that it can be tested and simulated. Growth goes to the wanted number
-// at once (from one voter to three in one step); a voter that has been down for deadAfter, or is no member any more, is
-// replaced one at a time, and only while the others are a quorum without it. Nothing is done that needs a dead node to answer.
+// PlanVoters decides the next change of the voters: pure, so that it can be tested and simulated. Growth goes to the
+// wanted number at once (from one voter to three in one step); a voter that has been down for deadAfter, or is no
+// member any more, is replaced one at a time, and only while the others are a quorum without it. Nothing is done that
+// needs a dead node to answer.
 func PlanVoters(members []Member, voters []ID, self ID, deadAfter time.Duration) Plan {
 	byID := map[ID]Member{}
 	for _, m := range members {

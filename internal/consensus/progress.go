@@ -197,8 +197,8 @@ func (n *Node) passOn() {
 	}
 }
 
-// reportDirect sends an observer's own progress to the leader itself, as a sign of life and where the leader asks for it: the voter
-// that is followed may be heard, and not be able to pass anything on.
+// reportDirect sends an observer's own progress to the leader itself, as a sign of life and where the leader asks for
+// it: the voter that is followed may be heard, and not be able to pass anything on.
 func (n *Node) reportDirect() {
 	n.mu.Lock()
 	s := &n.state
@@ -348,9 +348,9 @@ func (n *Node) waitBarrier(ctx context.Context, b *barrier, timeout time.Duratio
 	return slices.Sorted(maps.Keys(b.pending))
 }
 
-// allStale tells whether only nodes are pending that have been silent for too long: a third of StaleAfter is enough for those whose
-// connections are gone, as they are when a process dies. A node that lives connects again in less, except to a new leader: an observer
-// hears of it only once it has left the old one, or a voter that follows that.
+// allStale tells whether only nodes are pending that have been silent for too long: a third of StaleAfter is enough
+// for those whose connections are gone, as they are when a process dies. A node that lives connects again in less,
+// except to a new leader: an observer hears of it only once it has left the old one, or a voter that follows that.
 func (n *Node) allStale(b *barrier) bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()

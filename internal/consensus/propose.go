@@ -170,8 +170,8 @@ func (n *Node) nacked(refuse *nack) {
 	w.again = time.Now().Add(proposeRefused)
 }
 
-// tendProposals proposes again what has no answer, and gives up when there is no leader, at once or when the patience of a proposal
-// has ended; the loop calls it at each tick.
+// tendProposals proposes again what has no answer, and gives up when there is no leader, at once or when the patience
+// of a proposal has ended; the loop calls it at each tick.
 func (n *Node) tendProposals(now time.Time) {
 	n.mu.Lock()
 	if n.state.leader == 0 && !n.state.noQuorum && n.quorumLostLocked(now) {
@@ -194,8 +194,8 @@ func (n *Node) tendProposals(now time.Time) {
 	}
 }
 
-// quorumLostLocked decides that no leader will come. An election may take several rounds and is given time, but less when a
-// caller has waited long already, most of it for a leader that had lost its quorum and did not know.
+// quorumLostLocked decides that no leader will come. An election may take several rounds and is given time, but less
+// when a caller has waited long already, most of it for a leader that had lost its quorum and did not know.
 func (n *Node) quorumLostLocked(now time.Time) bool {
 	lost := now.Sub(n.state.lostSince)
 	if lost >= n.tune.LeaderLost {

@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// TestResultAfterASnapshotSaysSo: a proposal was under way when the state was replaced by a snapshot, which may hold it. What a
-// repetition of it is answered with is not the result of the first time.
+// TestResultAfterASnapshotSaysSo: a proposal was under way when the state was replaced by a snapshot, which may hold
+// it. What a repetition of it is answered with is not the result of the first time.
 func TestResultAfterASnapshotSaysSo(t *testing.T) {
 	n := newNode(Config{Identity: Identity{ID: 1}})
 	defer n.cancel(ErrClosed)
@@ -29,8 +29,9 @@ func TestResultAfterASnapshotSaysSo(t *testing.T) {
 	}
 }
 
-// TestPatientProposalWaitsForALeader: a program closes a file in the moment after the link of its node, which led, is back. The node knows
-// by then that it has no quorum. A patient proposal waits until the node hears of a leader; without one it ends in its time.
+// TestPatientProposalWaitsForALeader: a program closes a file in the moment after the link of its node, which led, is
+// back. The node knows by then that it has no quorum. A patient proposal waits until the node hears of a leader;
+// without one it ends in its time.
 func TestPatientProposalWaitsForALeader(t *testing.T) {
 	c := newCluster(t, 3, func(c *cluster) { c.tune.LeaderLost, c.tune.LeaderAwaited = 300*time.Millisecond, 20*time.Second })
 	cut := c.waitVoters(3)
@@ -57,7 +58,8 @@ func TestPatientProposalWaitsForALeader(t *testing.T) {
 	c.converge()
 }
 
-// TestPatienceEnds: no leader comes, and a patient proposal ends with ErrNoQuorum in its time, neither at once nor later.
+// TestPatienceEnds: no leader comes, and a patient proposal ends with ErrNoQuorum in its time, neither at once nor
+// later.
 func TestPatienceEnds(t *testing.T) {
 	n := newNode(Config{Identity: Identity{ID: 1}})
 	defer n.cancel(ErrClosed)

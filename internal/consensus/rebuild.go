@@ -12,7 +12,8 @@ import (
 	"github.com/rdmcfs/rdmcfs/internal/consensus/raftlog"
 )
 
-// ErrNoCopy means that a damaged state can't be remade: no other node has one, and the log does not reach back to the beginning.
+// ErrNoCopy means that a damaged state can't be remade: no other node has one, and the log does not reach back to the
+// beginning.
 var ErrNoCopy = errors.New("consensus: no other node has the state, and the log does not hold all of it any more: restore the data directory from a backup")
 
 const (
@@ -24,7 +25,8 @@ const (
 
 // RebuildOptions say how to remake a state.
 type RebuildOptions struct {
-	// Promised is the index that the lost state had reached. An observer takes no older one, since it has no log to go on from.
+	// Promised is the index that the lost state had reached. An observer takes no older one, since it has no log to
+	// go on from.
 	Promised uint64
 	// StartOver makes the state machine that of index 0, durably.
 	StartOver func() error
@@ -32,9 +34,9 @@ type RebuildOptions struct {
 	Say func(text string)
 }
 
-// Rebuild replaces a state machine that has lost its state, before Open: by a snapshot of another node, or from this node's own log if
-// that still holds everything. The log is kept, and so is what this node has promised with it. Rebuild tries until ctx ends or it is
-// clear that nobody has the state.
+// Rebuild replaces a state machine that has lost its state, before Open: by a snapshot of another node, or from this
+// node's own log if that still holds everything. The log is kept, and so is what this node has promised with it.
+// Rebuild tries until ctx ends or it is clear that nobody has the state.
 func Rebuild(ctx context.Context, cfg Config, opts RebuildOptions) error {
 	disk, state, err := raftlog.Open(cfg.logOptions())
 	if err != nil {
@@ -91,8 +93,8 @@ func (r *rebuilder) peers() []ID {
 	return otherThan(r.n.id, votersOf(conf), raftMembersOf(conf), r.n.peers())
 }
 
-// Rebuild replaces a state that has turned out to be wrong by another node's, while the log goes on: nothing is applied until then. It
-// returns at once; the end is that the state machine's Restore has succeeded.
+// Rebuild replaces a state that has turned out to be wrong by another node's, while the log goes on: nothing is
+// applied until then. It returns at once; the end is that the state machine's Restore has succeeded.
 func (n *Node) Rebuild(why error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -128,7 +130,8 @@ func (n *Node) rebuilds(number uint64) bool {
 	return n.state.wrong != nil && n.state.rebuilds == number
 }
 
-// runRebuild asks all others for their states in turn, until one was taken: again after a second, then less and less often.
+// runRebuild asks all others for their states in turn, until one was taken: again after a second, then less and less
+// often.
 func (n *Node) runRebuild(number uint64) {
 	for round := 0; n.ctx.Err() == nil; round++ {
 		n.mu.Lock()
@@ -202,8 +205,9 @@ func (r *rebuilder) take(ctx context.Context, peer ID, least uint64) error {
 	return nil
 }
 
-// termOf finds the term of a snapshot in this node's own log, 0 if the log does not surely hold the snapshot's entry. The time of the last
-// proposal tells whether both are of one history: it is different for each. An entry behind that must be known to be committed.
+// termOf finds the term of a snapshot in this node's own log, 0 if the log does not surely hold the snapshot's entry.
+// The time of the last proposal tells whether both are of one history: it is different for each. An entry behind that
+// must be known to be committed.
 func (r *rebuilder) termOf(head *snapHead) uint64 {
 	s := r.state
 	if !contains(raftMembersOf(s.Base.Conf), r.n.id) || head.index < s.Base.Index || head.index > s.LastIndex() {

@@ -110,8 +110,8 @@ func TestRebuildAlone(t *testing.T) {
 	}
 }
 
-// A state that turns out to be wrong while the node runs is replaced by another node's: on an observer, a voter and the leader. Nothing is
-// applied until then, and no command is lost.
+// A state that turns out to be wrong while the node runs is replaced by another node's: on an observer, a voter and
+// the leader. Nothing is applied until then, and no command is lost.
 func TestRebuildWhileRunning(t *testing.T) {
 	c := newCluster(t, 5, nil)
 	leader := c.waitVoters(3)
@@ -151,7 +151,8 @@ func TestRebuildOfALoneNodeSaysWhatToDo(t *testing.T) {
 	eventually(t, 20*time.Second, "it is said", func() bool { return strings.Contains(tn.node.Status().Rebuild, "start this one again") })
 }
 
-// A state that takes the place of a wrong one may be wrong too: another is taken, though nothing is applied that would show it.
+// A state that takes the place of a wrong one may be wrong too: another is taken, though nothing is applied that
+// would show it.
 func TestRebuildAgain(t *testing.T) {
 	c := newCluster(t, 3, nil)
 	leader := c.waitVoters(3)

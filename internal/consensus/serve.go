@@ -19,8 +19,8 @@ const (
 )
 
 // Serve handles a connection that a peer has dialled until it ends or the node is closed; it closes conn. authentic
-// reports whether the authenticated caller may speak as an id. The error says why it ended; io.EOF and net.ErrClosed are
-// not reported.
+// reports whether the authenticated caller may speak as an id. The error says why it ended; io.EOF and net.ErrClosed
+// are not reported.
 func (n *Node) Serve(conn net.Conn, authentic func(ID) bool) error {
 	defer conn.Close()
 	if !n.enter() {
@@ -200,8 +200,9 @@ func (n *Node) answer(ctx context.Context, op uint8, body []byte) ([]byte, error
 	}
 }
 
-// clusterState is what this node tells others. An observer speaks of a leader only while it follows a voter itself: what it has
-// from another observer may have come from those it would tell, who would go on believing each other when all voters are gone.
+// clusterState is what this node tells others. An observer speaks of a leader only while it follows a voter itself:
+// what it has from another observer may have come from those it would tell, who would go on believing each other when
+// all voters are gone.
 func (n *Node) clusterState() clusterState {
 	n.mu.Lock()
 	defer n.mu.Unlock()

@@ -69,8 +69,8 @@ func (n *Node) serveSnapshot(conn net.Conn, peer ID) error {
 	}
 }
 
-// snapshotHead is the head of a snapshot of the state at index. An observer that has got nothing since its start knows neither the term
-// nor, for sure, the voters.
+// snapshotHead is the head of a snapshot of the state at index. An observer that has got nothing since its start
+// knows neither the term nor, for sure, the voters.
 func (n *Node) snapshotHead(index uint64) (h snapHead, ok bool) {
 	base, ok := n.feed.at(index)
 	if ok && base.Term > 0 && base.Conf != nil {
@@ -118,8 +118,8 @@ func (n *Node) servesSnapshot(peer ID) bool {
 	return n.state.serving[peer]
 }
 
-// fetchSnapshot replaces the state machine by a peer's state. The log learns of it before it begins, so that a crash in the
-// middle is understood.
+// fetchSnapshot replaces the state machine by a peer's state. The log learns of it before it begins, so that a crash
+// in the middle is understood.
 func (n *Node) fetchSnapshot(ctx context.Context, peer ID) (raftlog.Base, error) {
 	conn, head, err := n.openSnapshot(ctx, peer)
 	if err != nil {
@@ -247,8 +247,8 @@ func (r *chunkReader) next() {
 	}
 }
 
-// receiveSnapshot handles raft's snapshot message: the state is fetched first, then raft is told of what was fetched, which
-// may be newer than what the message spoke of.
+// receiveSnapshot handles raft's snapshot message: the state is fetched first, then raft is told of what was fetched,
+// which may be newer than what the message spoke of.
 func (n *Node) receiveSnapshot(m *raftpb.Message) {
 	l := &n.loop
 	if err := l.core.check(m); err != nil {

@@ -385,8 +385,8 @@ func decodeEntries(b []byte) ([]Committed, error) {
 	return list, r.done()
 }
 
-// snapHead says what a snapshot holds. With term 0 neither the term nor conf is known: only who has the entry in its own log can use
-// that, see rebuilder.take.
+// snapHead says what a snapshot holds. With term 0 neither the term nor conf is known: only who has the entry in its
+// own log can use that, see rebuilder.take.
 type snapHead struct {
 	index, term uint64
 	timeNanos   int64

@@ -31,8 +31,9 @@ func copyChecked(dst *os.File, r *Reader) error {
 	return nil
 }
 
-// CopyUp makes a staging file that begins as the committed content id: by FICLONE where the file system can and all of the content
-// was checked, else by a checked copy if it has at most [CopyUpBytesMax] of data. ErrTooLarge: take an [Overlay].
+// CopyUp makes a staging file that begins as the committed content id: by FICLONE where the file system can and all
+// of the content was checked, else by a checked copy if it has at most [CopyUpBytesMax] of data. ErrTooLarge: take an
+// [Overlay].
 func (s *Store) CopyUp(id ID, origin Origin) (*Staging, error) {
 	r, err := s.Open(id)
 	if err != nil {
@@ -63,8 +64,9 @@ func (st *Staging) copyUp(r *Reader) error {
 	return copyChecked(st.file, r)
 }
 
-// Sound reports, as ErrCorrupt, that damage was found in what the staging file was cloned from, since then: the file has it too, though
-// the content may have been mended. nil if it was not cloned. The caller keeps that content open, and has read all of it.
+// Sound reports, as ErrCorrupt, that damage was found in what the staging file was cloned from, since then: the file
+// has it too, though the content may have been mended. nil if it was not cloned. The caller keeps that content open,
+// and has read all of it.
 func (st *Staging) Sound() error {
 	if st.clone.IsZero() {
 		return nil

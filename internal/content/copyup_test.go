@@ -15,7 +15,8 @@ func shareBytes(dst, src *os.File) error {
 	return err
 }
 
-// TestCloneOfDamagedBytes: what is damaged on the disk never becomes staged bytes, and what turns out damaged after it was cloned is told.
+// TestCloneOfDamagedBytes: what is damaged on the disk never becomes staged bytes, and what turns out damaged after
+// it was cloned is told.
 func TestCloneOfDamagedBytes(t *testing.T) {
 	for _, size := range []int64{3 << 20, CopyUpBytesMax + 1<<20} {
 		dir := t.TempDir()

@@ -44,8 +44,8 @@ func (s *Store) Abort(id ID) error {
 	return s.kill(id, Partial, Undecided)
 }
 
-// Delete removes a content in any state; bytes that an open Reader, or a delta or staged bytes over it, need stay until those
-// are gone. From this call on it can't be opened. A content that is not there is no error.
+// Delete removes a content in any state; bytes that an open Reader, or a delta or staged bytes over it, need stay
+// until those are gone. From this call on it can't be opened. A content that is not there is no error.
 func (s *Store) Delete(id ID) error {
 	return s.kill(id, Partial, Undecided, Committed)
 }
@@ -118,8 +118,8 @@ func (s *Store) Stat(id ID) (Info, error) {
 	}
 }
 
-// changed tells whether a content has gone on from a state and a base, or is about to be removed. A decision that is being carried
-// out counts, and is waited for.
+// changed tells whether a content has gone on from a state and a base, or is about to be removed. A decision that is
+// being carried out counts, and is waited for.
 func (s *Store) changed(id ID, state State, base ID) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()

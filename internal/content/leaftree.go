@@ -5,9 +5,9 @@ import (
 	"sync"
 )
 
-// leafTree is the whole Merkle tree of a content: levels[0] are the leaves, each further level the nodes over pairs of the one
-// below, the last one taken over as it is if their number is odd. That is the tree of [Root], kept so that a few changed
-// blocks cost a few nodes and not a look at each leaf.
+// leafTree is the whole Merkle tree of a content: levels[0] are the leaves, each further level the nodes over pairs
+// of the one below, the last one taken over as it is if their number is odd. That is the tree of [Root], kept so that
+// a few changed blocks cost a few nodes and not a look at each leaf.
 type leafTree struct {
 	levels [][]Hash
 }
@@ -109,7 +109,8 @@ func (c *treeCache) put(id ID, t *leafTree) {
 	c.next = (c.next + 1) % treesKept
 }
 
-// treeOf gives the tree of a content that is whole, nil if it is too large to be kept or its leaves do not make its root.
+// treeOf gives the tree of a content that is whole, nil if it is too large to be kept or its leaves do not make its
+// root.
 func (s *Store) treeOf(ctx context.Context, b *body) (*leafTree, error) {
 	count := blockCount(b.head.size)
 	if count == 0 || count > treeLeavesMax {

@@ -26,7 +26,8 @@ func TestOpenSyncsTheDirectories(t *testing.T) {
 	}
 }
 
-// The directory that a content's files are in is made with the first of them: its name is durable before the content counts as stored.
+// The directory that a content's files are in is made with the first of them: its name is durable before the content
+// counts as stored.
 func TestNewShardIsSynced(t *testing.T) {
 	s := openStore(t, t.TempDir(), Options{})
 	for n := range byte(20) {

@@ -88,8 +88,8 @@ func (o *Overlay) Size() int64 {
 	return o.size
 }
 
-// ReadAt reads as io.ReaderAt; bytes of the base are checked. Where they are damaged the error is, as of all that reads them, a
-// *BaseDamage.
+// ReadAt reads as io.ReaderAt; bytes of the base are checked. Where they are damaged the error is, as of all that
+// reads them, a *BaseDamage.
 func (o *Overlay) ReadAt(p []byte, off int64) (int, error) {
 	o.content.RLock()
 	defer o.content.RUnlock()

@@ -267,7 +267,8 @@ func fillDisk(t *testing.T, dir string) *os.File {
 	return filler
 }
 
-// TestOverlayWriteThatFailed: of a write behind the end that the disk had no room for nothing shows when the file is made longer.
+// TestOverlayWriteThatFailed: of a write behind the end that the disk had no room for nothing shows when the file is
+// made longer.
 func TestOverlayWriteThatFailed(t *testing.T) {
 	dir := smallDisk(t)
 	s := openStore(t, dir, Options{})
@@ -303,7 +304,8 @@ func TestOverlayWriteThatFailed(t *testing.T) {
 	}
 }
 
-// TestOverlayNotesOnAFullDisk: what is noted when there is room again is found after a crash, although a note before it was cut short.
+// TestOverlayNotesOnAFullDisk: what is noted when there is room again is found after a crash, although a note before
+// it was cut short.
 func TestOverlayNotesOnAFullDisk(t *testing.T) {
 	s := openStore(t, smallDisk(t), Options{})
 	want := randomBytes(1, 2*BlockBytes)
@@ -344,7 +346,8 @@ func TestOverlayNotesOnAFullDisk(t *testing.T) {
 	}
 }
 
-// TestOverlayChangesThatCannotBeNoted: a write or cut that fails since its note finds no room leaves the file as it was.
+// TestOverlayChangesThatCannotBeNoted: a write or cut that fails since its note finds no room leaves the file as it
+// was.
 func TestOverlayChangesThatCannotBeNoted(t *testing.T) {
 	s := openStore(t, t.TempDir(), Options{})
 	want := randomBytes(1, BlockBytes+100)
@@ -393,7 +396,8 @@ func TestOverlayChangesThatCannotBeNoted(t *testing.T) {
 	}
 }
 
-// TestBaseOfStagedBytesStays: a version that bytes were staged over is deleted when newer ones come, but not from under those bytes.
+// TestBaseOfStagedBytesStays: a version that bytes were staged over is deleted when newer ones come, but not from
+// under those bytes.
 func TestBaseOfStagedBytesStays(t *testing.T) {
 	dir := t.TempDir()
 	s := openStore(t, dir, Options{})

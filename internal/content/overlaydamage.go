@@ -2,8 +2,8 @@ package content
 
 import "fmt"
 
-// BaseDamage is an error of an [Overlay] that met damage in its base: Len bytes at Off, of one block of it. [Overlay.Adopt] makes up
-// for it.
+// BaseDamage is an error of an [Overlay] that met damage in its base: Len bytes at Off, of one block of it.
+// [Overlay.Adopt] makes up for it.
 type BaseDamage struct {
 	Off, Len int64
 	Err      error
@@ -25,8 +25,9 @@ func (o *Overlay) readBase(p []byte, off int64) (int64, error) {
 	return n, nil
 }
 
-// Adopt gives the overlay bytes of the base, as other holders have them, at off, where a page begins. From now on they are read from
-// the staging file and not from the base. They are no change, and do not replace what was written meanwhile.
+// Adopt gives the overlay bytes of the base, as other holders have them, at off, where a page begins. From now on
+// they are read from the staging file and not from the base. They are no change, and do not replace what was written
+// meanwhile.
 func (o *Overlay) Adopt(p []byte, off int64) error {
 	if off < 0 || off%PageBytes != 0 || int64(len(p)) > o.base.Size()-off {
 		return fmt.Errorf("content: adopt %d bytes at %d: %w", len(p), off, ErrShape)

@@ -317,8 +317,8 @@ func TestNoAllocationPerBlock(t *testing.T) {
 	}
 }
 
-// A content that was deleted while it is read is still there under its name: a second store of it must not begin before the reader has
-// ended, and a delta below it keeps its base. Only with the last reader its files go.
+// A content that was deleted while it is read is still there under its name: a second store of it must not begin
+// before the reader has ended, and a delta below it keeps its base. Only with the last reader its files go.
 func TestReadersKeepTheFiles(t *testing.T) {
 	s := openStore(t, t.TempDir(), Options{})
 	want := randomBytes(1, BlockBytes+5)

@@ -56,8 +56,8 @@ func decodeStageHead(b []byte) (h stageHead, ok bool) {
 	return h, h.baseSize >= 0 && h.baseSize <= SizeMax
 }
 
-// appendTag encodes the description of a plain staged file as its tag: u8 version, u32 CRC32C of the rest, varints inode,
-// parent, node, incarnation, i64 created, name.
+// appendTag encodes the description of a plain staged file as its tag: u8 version, u32 CRC32C of the rest, varints
+// inode, parent, node, incarnation, i64 created, name.
 func appendTag(b []byte, h *stageHead) []byte {
 	b = append(b, tagVersion, 0, 0, 0, 0)
 	b = binary.AppendUvarint(b, h.origin.Ino)

@@ -10,9 +10,9 @@ import (
 // sparesMax bounds the empty files that are kept to be staged in again.
 const sparesMax = 16
 
-// Recycle ends the Staging like [Staging.Drop] and keeps its file, emptied, for another one: that costs the file system far less
-// than a new inode each time. The caller vouches that nobody can still have the file open or mapped but for the Staging, and
-// that nobody could ever read it but by the Staging.
+// Recycle ends the Staging like [Staging.Drop] and keeps its file, emptied, for another one: that costs the file
+// system far less than a new inode each time. The caller vouches that nobody can still have the file open or mapped
+// but for the Staging, and that nobody could ever read it but by the Staging.
 func (st *Staging) Recycle() error {
 	if st.journal != nil || !st.s.stage.wantsSpare() {
 		return st.Drop()
@@ -84,7 +84,8 @@ func (s *Store) dropSpares() error {
 	return errs
 }
 
-// tagName is the extended attribute of a staged file that says what it belongs to. With most names it fits into the inode.
+// tagName is the extended attribute of a staged file that says what it belongs to. With most names it fits into the
+// inode.
 const tagName = "user.rdmcfs"
 
 // tagBytesMax bounds it.
@@ -115,8 +116,8 @@ func freshTimes(f *os.File) error {
 	return unix.UtimesNanoAt(int(f.Fd()), "", now, unix.AT_EMPTY_PATH)
 }
 
-// openFile opens a plain file. Unlike os.OpenFile it does not try to have it watched for readiness, which costs five calls
-// and fails for plain files.
+// openFile opens a plain file. Unlike os.OpenFile it does not try to have it watched for readiness, which costs five
+// calls and fails for plain files.
 func openFile(path string, flag int) (*os.File, error) {
 	for {
 		fd, err := unix.Open(path, flag|unix.O_CLOEXEC, 0o600)

@@ -153,7 +153,8 @@ func FuzzDecodeTag(f *testing.F) {
 	})
 }
 
-// TestKeepOnAFullDisk: staged bytes whose reason finds no room any more are listed all the same, and can be taken up again.
+// TestKeepOnAFullDisk: staged bytes whose reason finds no room any more are listed all the same, and can be taken up
+// again.
 func TestKeepOnAFullDisk(t *testing.T) {
 	s := openStore(t, smallDisk(t), Options{})
 	st, err := s.NewStaging(Origin{Ino: 7, Name: "f"})
@@ -186,7 +187,8 @@ func TestKeepOnAFullDisk(t *testing.T) {
 	}
 }
 
-// TestSetOrigin: staged bytes that belong to something else now are listed so, also by the next daemon and when they are kept.
+// TestSetOrigin: staged bytes that belong to something else now are listed so, also by the next daemon and when they
+// are kept.
 func TestSetOrigin(t *testing.T) {
 	for _, tags := range []bool{true, false} {
 		for _, keep := range []bool{true, false} {

@@ -144,7 +144,8 @@ func (st *Staging) createJournal(head stageHead) (err error) {
 	return st.note(appendRecord(nil, recordHead, head.append(nil)))
 }
 
-// note appends a record to the .stage file. What an earlier one that failed has left is taken back first: nothing behind it would be read.
+// note appends a record to the .stage file. What an earlier one that failed has left is taken back first: nothing
+// behind it would be read.
 func (st *Staging) note(record []byte) error {
 	if st.torn {
 		if err := st.journal.Truncate(st.noted); err != nil {
@@ -277,8 +278,8 @@ func (s *Store) Stagings() ([]Unpublished, error) {
 	return s.stagings(func(uint64) bool { return true })
 }
 
-// Unused lists the staged bytes that no Staging has, by age of their token. Unlike [Store.Stagings] it does not read what is known of
-// the others, which may be much of an overlay that is being written.
+// Unused lists the staged bytes that no Staging has, by age of their token. Unlike [Store.Stagings] it does not read
+// what is known of the others, which may be much of an overlay that is being written.
 func (s *Store) Unused() ([]Unpublished, error) {
 	return s.stagings(func(token uint64) bool { return !s.stage.isOpen(token) })
 }
@@ -397,7 +398,8 @@ func (st *Staging) reopen() (log stageLog, err error) {
 	return log, st.journal.Truncate(log.whole) // drop a torn last record before others follow it
 }
 
-// readDescription reads what is known of a staging: from its .stage file, or else from the tag of its file, which is older.
+// readDescription reads what is known of a staging: from its .stage file, or else from the tag of its file, which is
+// older.
 func (s *Store) readDescription(token uint64) (stageLog, error) {
 	log, err := readStage(s.stagePath(token, ".stage"))
 	if !errors.Is(err, os.ErrNotExist) && !errors.Is(err, ErrCorrupt) {
@@ -449,8 +451,8 @@ func (s *Store) dropBase(token uint64) error {
 	return s.reapLocked(base)
 }
 
-// recoverStaging finds the next token and the bases of overlays, and removes descriptions whose bytes are gone and files that nothing was
-// staged in.
+// recoverStaging finds the next token and the bases of overlays, and removes descriptions whose bytes are gone and
+// files that nothing was staged in.
 func (s *Store) recoverStaging() error {
 	s.stage.open = make(map[uint64]bool)
 	s.stage.bases = make(map[uint64]ID)

@@ -27,8 +27,9 @@ type Options struct {
 	ReserveBytes int64
 	// Clone makes dst share the bytes of src, if the file system can; nil is FICLONE. Tests change it.
 	Clone func(dst, src *os.File) error
-	// Step is called before each change that a power loss may undo, with the step (create, rename, unlink, apply, fsync, fsync dir) and the
-	// path, "from -> to" for a rename. An error ends the operation. Tests crash there; nil is nobody.
+	// Step is called before each change that a power loss may undo, with the step (create, rename, unlink, apply,
+	// fsync, fsync dir) and the path, "from -> to" for a rename. An error ends the operation. Tests crash there; nil
+	// is nobody.
 	Step func(step, path string) error
 }
 
@@ -46,7 +47,8 @@ type Store struct {
 	drained chan struct{} // closed when open gets 0 after Close
 
 	shards [heldDirs]atomic.Bool // directories that are there, durably
-	// handles are open directories, for looks at many files; nil until the first look. They are closed when the store is given free.
+	// handles are open directories, for looks at many files; nil until the first look. They are closed when the store
+	// is given free.
 	handles [heldDirs]atomic.Pointer[openDir]
 
 	space spaceBook

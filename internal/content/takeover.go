@@ -6,9 +6,9 @@ import (
 	"os"
 )
 
-// BeginFrom is Begin that takes over what a Receiving of another content has left, as the same bytes are sent under another name. left must
-// be of the same shape, and nobody may have it open; it is gone then. The blocks are checked and hashed like those that Begin continues.
-// from says whether it was taken; if it can't be, this is Begin.
+// BeginFrom is Begin that takes over what a Receiving of another content has left, as the same bytes are sent under
+// another name. left must be of the same shape, and nobody may have it open; it is gone then. The blocks are checked
+// and hashed like those that Begin continues. from says whether it was taken; if it can't be, this is Begin.
 func (s *Store) BeginFrom(id, left ID, shape Shape) (r *Receiving, from bool, err error) {
 	if old := s.leftFor(id, left, shape); old != nil {
 		if r, err = s.takeOver(id, old, shape.Base); err == nil {
@@ -38,8 +38,8 @@ func (s *Store) leftFor(id, left ID, shape Shape) *Receiving {
 	return nil
 }
 
-// takeOver makes a Receiving of id of another one, which ends. The stream file moves first: a stream without a sidecar is dropped at
-// Open, and so is a sidecar without one.
+// takeOver makes a Receiving of id of another one, which ends. The stream file moves first: a stream without a
+// sidecar is dropped at Open, and so is a sidecar without one.
 func (s *Store) takeOver(id ID, old *Receiving, base ID) (*Receiving, error) {
 	again, err := s.reserveID(id, base)
 	if err == nil && again {
@@ -65,8 +65,8 @@ func (s *Store) takeOver(id ID, old *Receiving, base ID) (*Receiving, error) {
 	return r, nil
 }
 
-// adopt opens the moved stream under its new id, with a sidecar that has the rows of the blocks that old holds. It closes what it opened
-// when it fails.
+// adopt opens the moved stream under its new id, with a sidecar that has the rows of the blocks that old holds. It
+// closes what it opened when it fails.
 func (s *Store) adopt(id ID, old *Receiving) (_ *Receiving, err error) {
 	b, shape, err := newBody(id, old.body.layout)
 	if err != nil {

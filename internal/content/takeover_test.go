@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// What a session left is taken over by the next one of the same bytes: blocks that are there need not come again, and the content in
-// the end is the same, also after the process has ended in between. Another shape takes nothing.
+// What a session left is taken over by the next one of the same bytes: blocks that are there need not come again, and
+// the content in the end is the same, also after the process has ended in between. Another shape takes nothing.
 func TestBeginFrom(t *testing.T) {
 	for _, reopen := range []bool{false, true} {
 		dir := t.TempDir()

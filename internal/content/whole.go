@@ -106,8 +106,8 @@ func (s *Store) lookAtFiles(id, base ID, state State, size int64) error {
 	return err
 }
 
-// fileLength is the length of a file of a content. It goes by the open directory of the shard: a start looks at very many files, and most
-// of the time of a look by its whole path would go into the path.
+// fileLength is the length of a file of a content. It goes by the open directory of the shard: a start looks at very
+// many files, and most of the time of a look by its whole path would go into the path.
 func (s *Store) fileLength(id ID, name string) (int64, error) {
 	dir, err := s.shardHandle(shard(id))
 	if err != nil {

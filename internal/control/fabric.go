@@ -14,17 +14,17 @@ const fabricRetry = 30 * time.Second
 // errNested refuses to agree on a fabric within a connection of one.
 var errNested = errors.New("control: already over the fabric")
 
-// Fabric carries the traffic of control between two nodes better than TCP does, where both have it. Dial and Accept are the two ends of
-// an agreement: each is given a greeted connection to the other, which belongs to it from then on, also after an error. What
-// they return ends when that connection does, so that the death of a process is noticed as fast as ever. TLS and the greeting
-// are repeated inside: the fabric need not be trusted.
+// Fabric carries the traffic of control between two nodes better than TCP does, where both have it. Dial and Accept
+// are the two ends of an agreement: each is given a greeted connection to the other, which belongs to it from then
+// on, also after an error. What they return ends when that connection does, so that the death of a process is noticed
+// as fast as ever. TLS and the greeting are repeated inside: the fabric need not be trusted.
 type Fabric interface {
 	Dial(ctx context.Context, agreed net.Conn) (net.Conn, error)
 	Accept(ctx context.Context, agreed net.Conn) (net.Conn, error)
 }
 
-// serveFabric agrees with a caller, and serves the connection that comes of it as if it had been accepted. Without a fabric the caller
-// finds the end of the connection, and uses TCP.
+// serveFabric agrees with a caller, and serves the connection that comes of it as if it had been accepted. Without a
+// fabric the caller finds the end of the connection, and uses TCP.
 func (p *Port) serveFabric(ctx context.Context, conn net.Conn, from Caller) {
 	if p.cfg.Fabric == nil {
 		conn.Close()

@@ -7,14 +7,15 @@ import (
 )
 
 const (
-	// dialAgain is how long an attempt to connect is alone before the next one begins beside it. The kernel repeats a lost first packet
-	// after 1, 3 and 7 s only, so that a node whose line is whole again would be found late.
+	// dialAgain is how long an attempt to connect is alone before the next one begins beside it. The kernel repeats a
+	// lost first packet after 1, 3 and 7 s only, so that a node whose line is whole again would be found late.
 	dialAgain = 250 * time.Millisecond
 	// dialsMost are the attempts at a time. The kernel goes on with them.
 	dialsMost = 8
 )
 
-// insisting makes a dial function that begins anew beside an attempt which has no answer. The first answer counts, also a refusal.
+// insisting makes a dial function that begins anew beside an attempt which has no answer. The first answer counts,
+// also a refusal.
 func insisting(dial DialFunc) DialFunc {
 	return func(ctx context.Context, network, addr string) (net.Conn, error) {
 		ctx, cancel := context.WithCancel(ctx)

@@ -14,7 +14,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A line that is whole again is found within a quarter of a second, however long the attempts to connect that were lost would still wait.
+// A line that is whole again is found within a quarter of a second, however long the attempts to connect that were
+// lost would still wait.
 func TestDialFindsALineThatIsWholeAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		whole := time.Now().Add(1700 * time.Millisecond)
@@ -81,7 +82,8 @@ func TestDialThatInsistsEnds(t *testing.T) {
 	})
 }
 
-// A connection on which the kernel waits for seconds until it sends again is not used for a node that was seen: its line is whole.
+// A connection on which the kernel waits for seconds until it sends again is not used for a node that was seen: its
+// line is whole.
 func TestSeenEndsAConnectionThatSendsInVain(t *testing.T) {
 	f := newFabricated(t)
 	server := NewServer(quiet())

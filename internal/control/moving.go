@@ -10,7 +10,8 @@ import (
 const (
 	// watchEvery is how often the bytes of a watched call are looked at.
 	watchEvery = 200 * time.Millisecond
-	// answersAheadMax bounds the bytes of other answers that count as the progress of a call: more can't be ahead of its own.
+	// answersAheadMax bounds the bytes of other answers that count as the progress of a call: more can't be ahead of
+	// its own.
 	answersAheadMax = 24 << 20
 )
 
@@ -20,10 +21,11 @@ type watch struct {
 	end   atomic.Int64 // of the request, in bytes of the connection; 0 while it waits for room in the outbox
 }
 
-// CallMoving is Call for requests and answers of many bytes. Over TCP they have a connection of their own: short calls do not wait
-// behind them. moved may be nil. It is called from another goroutine whenever bytes went that have to go before the call's end:
-// of the request and of what is queued ahead of it, or of answers. left is how many of the former are still to go; below 0 it is
-// all of them, and they wait for room. moved is not called any more when CallMoving has returned.
+// CallMoving is Call for requests and answers of many bytes. Over TCP they have a connection of their own: short
+// calls do not wait behind them. moved may be nil. It is called from another goroutine whenever bytes went that have
+// to go before the call's end: of the request and of what is queued ahead of it, or of answers. left is how many of
+// the former are still to go; below 0 it is all of them, and they wait for room. moved is not called any more when
+// CallMoving has returned.
 func (p *Peers) CallMoving(ctx context.Context, node, kind uint32, payload []byte, moved func(left int64)) ([]byte, error) {
 	c, err := p.client(ctx, node)
 	if err == nil && c.overTCP() {

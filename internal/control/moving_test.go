@@ -29,7 +29,8 @@ func slowly(t *testing.T, bytes int) (conn net.Conn, read chan int) {
 	return near, read
 }
 
-// TestSlowLinkEndsNoFrame: a frame of 1 MiB takes 256 s, much longer than a write or the rest of a frame may stand still.
+// TestSlowLinkEndsNoFrame: a frame of 1 MiB takes 256 s, much longer than a write or the rest of a frame may stand
+// still.
 func TestSlowLinkEndsNoFrame(t *testing.T) {
 	const size = 1 << 20
 	t.Run("written", func(t *testing.T) {
@@ -77,7 +78,8 @@ func TestSlowLinkEndsNoFrame(t *testing.T) {
 	})
 }
 
-// TestCallThatMovesSaysSo: while bytes of the request go, and not any more when they are all across and no answer comes.
+// TestCallThatMovesSaysSo: while bytes of the request go, and not any more when they are all across and no answer
+// comes.
 func TestCallThatMovesSaysSo(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const size = 256 << 10

@@ -15,8 +15,8 @@ import (
 
 const (
 	defaultDialTimeout = 2 * time.Second
-	// bulkPatience is how many times as long the connection for many bytes may take: the other one says that the node is there, and
-	// its handshake may wait behind much that other connections have queued for a slow link.
+	// bulkPatience is how many times as long the connection for many bytes may take: the other one says that the node
+	// is there, and its handshake may wait behind much that other connections have queued for a slow link.
 	bulkPatience = 5
 	backoffFirst = 50 * time.Millisecond
 	backoffMost  = 2 * time.Second
@@ -157,9 +157,9 @@ func (p *Peers) Twin(ctx context.Context, addr string) bool {
 	return err == nil || errors.Is(err, ErrSameNode)
 }
 
-// Seen tells that a node is alive, such as when it has connected to us, or the log has let it in: the next call tries it at once. A
-// connection over which the kernel sends again and again in vain ends. It is of the time when the line was cut, and the kernel's next
-// attempt may be seconds away.
+// Seen tells that a node is alive, such as when it has connected to us, or the log has let it in: the next call tries
+// it at once. A connection over which the kernel sends again and again in vain ends. It is of the time when the line
+// was cut, and the kernel's next attempt may be seconds away.
 func (p *Peers) Seen(node uint32) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

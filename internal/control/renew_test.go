@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// A certificate that is due because the cluster's time has jumped is renewed at the next look. Tries that fail or change nothing come
-// less and less often.
+// A certificate that is due because the cluster's time has jumped is renewed at the next look. Tries that fail or
+// change nothing come less and less often.
 func TestRenewalsAreTriedInTime(t *testing.T) {
 	now := time.Unix(1000, 0)
 	var r renewals

@@ -16,16 +16,17 @@ const (
 	keepAliveIdle     = 5 * time.Second
 	keepAliveInterval = 2 * time.Second
 	keepAliveCount    = 3
-	// backoffsInVain are the doublings of the kernel's pause after which a connection counts as one that sends in vain: the next
-	// attempt comes after eight times the usual pause, 1.6 s or more.
+	// backoffsInVain are the doublings of the kernel's pause after which a connection counts as one that sends in
+	// vain: the next attempt comes after eight times the usual pause, 1.6 s or more.
 	backoffsInVain = 3
-	// congestion is the congestion control of our connections, as of those that carry data (rdma/tcp). Beside those, connections with the
-	// machine's default, such as bbr, starve on a slow link, and nodes that are well look silent.
+	// congestion is the congestion control of our connections, as of those that carry data (rdma/tcp). Beside those,
+	// connections with the machine's default, such as bbr, starve on a slow link, and nodes that are well look
+	// silent.
 	congestion = "cubic"
 )
 
-// setCongestion sets the congestion control of a socket that does not connect or listen yet: a connection that begins with another one
-// may keep its pacing. Failures do no harm: the machine's default stays.
+// setCongestion sets the congestion control of a socket that does not connect or listen yet: a connection that begins
+// with another one may keep its pacing. Failures do no harm: the machine's default stays.
 func setCongestion(_, _ string, c syscall.RawConn) error {
 	return c.Control(func(fd uintptr) {
 		_ = unix.SetsockoptString(int(fd), unix.IPPROTO_TCP, unix.TCP_CONGESTION, congestion)
@@ -53,7 +54,8 @@ func tune(conn net.Conn) {
 	}
 }
 
-// unacknowledged is how many bytes the kernel still keeps of those that were written to a connection; 0 if that is not known.
+// unacknowledged is how many bytes the kernel still keeps of those that were written to a connection; 0 if that is
+// not known.
 func unacknowledged(conn net.Conn) (n int64) {
 	if raw := rawConn(conn); raw != nil {
 		_ = raw.Control(func(fd uintptr) {
@@ -65,8 +67,8 @@ func unacknowledged(conn net.Conn) (n int64) {
 	return n
 }
 
-// sendsInVain reports whether the kernel has sent the same bytes of a connection several times, each time after a longer pause, and no
-// acknowledgement has come; false if that is not known.
+// sendsInVain reports whether the kernel has sent the same bytes of a connection several times, each time after a
+// longer pause, and no acknowledgement has come; false if that is not known.
 func sendsInVain(conn net.Conn) (is bool) {
 	if raw := rawConn(conn); raw != nil {
 		_ = raw.Control(func(fd uintptr) {

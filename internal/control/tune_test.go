@@ -11,7 +11,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestBothEndsHaveTheCongestionControlOfTheDataConnections: with the machine's default, calls beside bulk data starve on a slow link.
+// TestBothEndsHaveTheCongestionControlOfTheDataConnections: with the machine's default, calls beside bulk data starve
+// on a slow link.
 func TestBothEndsHaveTheCongestionControlOfTheDataConnections(t *testing.T) {
 	have, err := os.ReadFile("/proc/sys/net/ipv4/tcp_available_congestion_control")
 	if err != nil || !slices.Contains(strings.Fields(string(have)), congestion) {

@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// A certificate that was signed by a clock far ahead serves those whose clocks are right, and the other way round: its beginning says
-// nothing, only its end counts. The same for the authority.
+// A certificate that was signed by a clock far ahead serves those whose clocks are right, and the other way round:
+// its beginning says nothing, only its end counts. The same for the authority.
 func TestCertificateFromTheFuture(t *testing.T) {
 	for _, ahead := range []time.Duration{40 * 24 * time.Hour, 10 * 365 * 24 * time.Hour} {
 		a := newTestAuthority(t, NewClusterID())

@@ -87,8 +87,8 @@ func (id *Identity) Expired() bool { return id.now().After(id.Expires()) }
 // RenewAt is when the present certificate should be renewed.
 func (id *Identity) RenewAt() time.Time { return id.Expires().Add(-RenewBefore) }
 
-// RenewDue reports whether that time has come, or the certificate lasts longer than one that is signed now: then the clock of its
-// signer was ahead.
+// RenewDue reports whether that time has come, or the certificate lasts longer than one that is signed now: then the
+// clock of its signer was ahead.
 func (id *Identity) RenewDue(now time.Time) bool {
 	return !now.Before(id.RenewAt()) || id.Expires().After(now.Add(LeafValidity+ClockSkew))
 }
@@ -161,9 +161,9 @@ func (id *Identity) ClientConfig(node uint32, protocol string) *tls.Config {
 	}
 }
 
-// JoinClientConfig is the TLS side of a join: the server must show a chain up to the authority that the token
-// pins, for the token's cluster. now is the joining machine's clock; it is not believed beyond the end of the token, of which the log
-// decides whether it is over.
+// JoinClientConfig is the TLS side of a join: the server must show a chain up to the authority that the token pins,
+// for the token's cluster. now is the joining machine's clock; it is not believed beyond the end of the token, of
+// which the log decides whether it is over.
 func JoinClientConfig(token Token, protocol string, now func() time.Time) *tls.Config {
 	return &tls.Config{
 		MinVersion:         tls.VersionTLS13,
@@ -205,8 +205,8 @@ func (id *Identity) Check(cs tls.ConnectionState, allowExpired bool) (Peer, erro
 	return peer, err
 }
 
-// checkLeaf verifies a certificate at a time. A certificate that begins later counts as begun: the clock of its signer was ahead, or this
-// one is behind. Its end is what bounds the use of a stolen key.
+// checkLeaf verifies a certificate at a time. A certificate that begins later counts as begun: the clock of its
+// signer was ahead, or this one is behind. Its end is what bounds the use of a stolen key.
 func checkLeaf(leaf, authority *x509.Certificate, at time.Time) (Peer, error) {
 	for _, begin := range []time.Time{leaf.NotBefore, authority.NotBefore} {
 		if at.Before(begin) {

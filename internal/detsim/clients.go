@@ -8,7 +8,8 @@ import (
 	"time"
 )
 
-// record is what is known of the files from outside: what was written, and what close answered. It shares nothing with the code.
+// record is what is known of the files from outside: what was written, and what close answered. It shares nothing
+// with the code.
 type record struct {
 	w  *world
 	mu sync.Mutex
@@ -183,8 +184,8 @@ func (c *client) write(prog *program, p *process, name string) {
 }
 
 // answered notes what a close or fsync has said. The daemon of a program that was killed says nothing that counts.
-// One that fails although all have been well for a while, before and since, is wrong: the copies could be had. A machine
-// that leaves is let go with what it has not published.
+// One that fails although all have been well for a while, before and since, is wrong: the copies could be had. A
+// machine that leaves is let go with what it has not published.
 func (c *client) answered(what string, p *process, f *written, s state, no syscall.Errno, began time.Time, well bool) {
 	w := c.w
 	if c.m.p != p {

@@ -11,8 +11,8 @@ import (
 const (
 	comebackNodes  = 5
 	comebackRounds = 4
-	// healMax is how long nodes that are back may take until they are up everywhere and owed nothing. Lines carry contents in no time here, so
-	// this is what daemons wait for.
+	// healMax is how long nodes that are back may take until they are up everywhere and owed nothing. Lines carry
+	// contents in no time here, so this is what daemons wait for.
 	healMax = 2 * time.Second
 )
 
@@ -59,8 +59,8 @@ func (w *world) joinToAll(way int, m *machine) {
 	}
 }
 
-// RunComeback has one or two nodes at a time go while others write, and come back together, and holds that all is well again in time. It is
-// to be called in a bubble of testing/synctest.
+// RunComeback has one or two nodes at a time go while others write, and come back together, and holds that all is
+// well again in time. It is to be called in a bubble of testing/synctest.
 func RunComeback(o Options) Result {
 	w := newWorld(o.Seed, o.Dir, o.Trace)
 	w.work.Go(w.collect)
@@ -130,8 +130,8 @@ func (w *world) unhealed() string {
 	return ""
 }
 
-// startWriters has a program at each machine write file after file. The returned function has them begin no more, and waits a moment for
-// those under way.
+// startWriters has a program at each machine write file after file. The returned function has them begin no more, and
+// waits a moment for those under way.
 func (w *world) startWriters() (stop func()) {
 	over := false
 	for i, m := range w.machines {

@@ -206,8 +206,8 @@ func (w *world) lines(way int, m, x *machine, do func(from, to string)) {
 	}
 }
 
-// jump sets a machine's clock wrong, by up to years, or right again. Those of most machines, and of most voters, stay right: the
-// cluster's time is theirs.
+// jump sets a machine's clock wrong, by up to years, or right again. Those of most machines, and of most voters, stay
+// right: the cluster's time is theirs.
 func (w *world) jump(m *machine) {
 	wrong, voters, wrongVoters := 0, 0, 0
 	for _, x := range w.staying() {

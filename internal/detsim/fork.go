@@ -14,9 +14,9 @@ const (
 	forkedMax      = time.Minute
 )
 
-// fork is the end of a run of two nodes of which one votes: the voter is put back to an older copy of its disks, and goes on from there
-// while the other node is away. Both histories have been acknowledged. When the two meet, neither follows the other: both say what is
-// wrong, and each shows its own files.
+// fork is the end of a run of two nodes of which one votes: the voter is put back to an older copy of its disks, and
+// goes on from there while the other node is away. Both histories have been acknowledged. When the two meet, neither
+// follows the other: both say what is wrong, and each shows its own files.
 func (w *world) fork() {
 	stay := w.staying()
 	if len(stay) != 2 || w.voters() != 1 || w.failed() {

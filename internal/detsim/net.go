@@ -14,7 +14,8 @@ import (
 const (
 	// windowBytes is how much a connection takes that the other end has not read.
 	windowBytes = 256 << 10
-	// userTimeout is for how long sent bytes may lie on a cut line, as TCP_USER_TIMEOUT; keepAlive is the same of an idle connection.
+	// userTimeout is for how long sent bytes may lie on a cut line, as TCP_USER_TIMEOUT; keepAlive is the same of an
+	// idle connection.
 	userTimeout = 5 * time.Second
 	keepAlive   = 11 * time.Second
 	// Bounds of the time of one way.
@@ -22,8 +23,9 @@ const (
 	latencyMax = 2 * time.Millisecond
 )
 
-// network joins hosts by connections in memory, in order and with the time that lines take. Lines can be cut in each direction, slowed
-// and healed; what was sent on a cut line arrives when it is whole again, unless the connection has ended by then.
+// network joins hosts by connections in memory, in order and with the time that lines take. Lines can be cut in each
+// direction, slowed and healed; what was sent on a cut line arrives when it is whole again, unless the connection has
+// ended by then.
 type network struct {
 	w *world
 

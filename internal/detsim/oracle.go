@@ -106,15 +106,15 @@ func (w *world) check(f *written, s state, by *machine, began time.Time) {
 	}
 }
 
-// mustShow tells whether a machine has been well since before the writer began. What is wrong with others, or with who wrote, is no
-// excuse for it.
+// mustShow tells whether a machine has been well since before the writer began. What is wrong with others, or with
+// who wrote, is no excuse for it.
 func (w *world) mustShow(m *machine, began time.Time) bool {
 	since := began.Add(-calmFor)
 	return m.p != nil && m.p.ready() && !m.leaves && m.faults == 0 && !m.calm.After(since)
 }
 
-// takesForDown tells whether a machine has heard that another one is down. One that stood still may have been alone long enough to
-// decide that itself, since its timers went on.
+// takesForDown tells whether a machine has heard that another one is down. One that stood still may have been alone
+// long enough to decide that itself, since its timers went on.
 func (m *machine) takesForDown(other *machine) bool {
 	n, err := m.db.Node(other.number())
 	return err == nil && n.State == meta.NodeDown
@@ -182,8 +182,8 @@ func (w *world) compare() {
 	}
 }
 
-// times holds that the root directory, which the log dates, is dated right by the clocks of most voters, however wrong others are.
-// Files are dated by their writers.
+// times holds that the root directory, which the log dates, is dated right by the clocks of most voters, however
+// wrong others are. Files are dated by their writers.
 func (w *world) times() {
 	if w.wrongTime {
 		return
@@ -220,8 +220,8 @@ func (w *world) clocks() {
 	w.wrongTime = w.wrongTime || 2*wrong >= voters && wrong > 0
 }
 
-// alone cuts all machines off from each other and reads all files on each: it shows who really has the bytes. Each file is on
-// all machines, or on as many as the policy says.
+// alone cuts all machines off from each other and reads all files on each: it shows who really has the bytes. Each
+// file is on all machines, or on as many as the policy says.
 func (w *world) alone() {
 	stay := w.staying()
 	w.eachLine(func(from, to string) {

@@ -19,8 +19,8 @@ import (
 	"github.com/rdmcfs/rdmcfs/rdma"
 )
 
-// process is a daemon: node.Run with the world below it. One that was killed goes on without a world: its lines are cut, and nothing
-// reads the files it writes.
+// process is a daemon: node.Run with the world below it. One that was killed goes on without a world: its lines are
+// cut, and nothing reads the files it writes.
 type process struct {
 	m      *machine
 	host   string
@@ -144,7 +144,8 @@ func (m *machine) keep(to string) *disks {
 	return &disks{dir: to, db: m.db.Clone(), disk: m.disk.PowerLoss(func(int) int { return 1 })}
 }
 
-// kill ends a process as kill -9 does, or with the power of its machine. What was written and not synced may be lost then.
+// kill ends a process as kill -9 does, or with the power of its machine. What was written and not synced may be lost
+// then.
 func (m *machine) kill(power bool, why string) {
 	p, w := m.p, m.w
 	if p == nil {

@@ -11,8 +11,8 @@ import (
 	"strings"
 )
 
-// remains is what a power loss would leave for certain of a machine's contents: the bytes of files as they were at their
-// last fsync, and the names of directories as they were at theirs. Directories themselves stay.
+// remains is what a power loss would leave for certain of a machine's contents: the bytes of files as they were at
+// their last fsync, and the names of directories as they were at theirs. Directories themselves stay.
 type remains struct {
 	dir   string // of the contents; all paths are relative to it
 	here  map[string]*extent
@@ -163,9 +163,9 @@ func (r *remains) copied(dir string) *remains {
 	return &remains{dir: dir, here: r.here, names: r.names, stashed: r.stashed}
 }
 
-// lose makes a copy of the directory into what a power loss leaves. Each file has its old names or its new ones, one that took
-// another's place is there or the other one is, and what was not synced of its bytes is there, or not, or in part.
-// intn chooses. The files beside held and staging, which are written once, stay.
+// lose makes a copy of the directory into what a power loss leaves. Each file has its old names or its new ones, one
+// that took another's place is there or the other one is, and what was not synced of its bytes is there, or not, or
+// in part. intn chooses. The files beside held and staging, which are written once, stay.
 func (r *remains) lose(to string, intn func(int) int) (*remains, error) {
 	out := newRemains(to)
 	now, err := r.present()

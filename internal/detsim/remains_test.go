@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// TestPowerLossLeavesWhatIsDurable: a name and bytes that were synced stay; what was not may be there or not, and a file that takes
-// another's name is there, or the other one is.
+// TestPowerLossLeavesWhatIsDurable: a name and bytes that were synced stay; what was not may be there or not, and a
+// file that takes another's name is there, or the other one is.
 func TestPowerLossLeavesWhatIsDurable(t *testing.T) {
 	seen := map[string]int{}
 	large := strings.Repeat("stays", wholeBytes)

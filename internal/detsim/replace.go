@@ -16,7 +16,8 @@ import (
 	"github.com/rdmcfs/rdmcfs/meta"
 )
 
-// Faults that take something away for good, and changes of the members. Each is made only where the others can do without.
+// Faults that take something away for good, and changes of the members. Each is made only where the others can do
+// without.
 
 // whole tells whether nothing is owed to anybody and all run: then each content is where its placement wants it.
 func (w *world) whole() bool {
@@ -31,11 +32,12 @@ func (w *world) whole() bool {
 // lullMax is how long a fault is put off that others must be whole for.
 const lullMax = 10 * time.Second
 
-// lull lets the faults that last end, and the nodes repair what they owe, before something is taken away for good. It reports whether
-// all are whole.
+// lull lets the faults that last end, and the nodes repair what they owe, before something is taken away for good. It
+// reports whether all are whole.
 func (w *world) lull() bool { return w.until(lullMax, 50*time.Millisecond, w.whole) }
 
-// empty kills a process and removes its contents: all, as if the disk they were on had been changed for an empty one, or some.
+// empty kills a process and removes its contents: all, as if the disk they were on had been changed for an empty one,
+// or some.
 func (w *world) empty(m *machine) {
 	if !w.lull() || m.p == nil {
 		return
@@ -76,8 +78,8 @@ func (w *world) removeSome(content string) error {
 	return err
 }
 
-// rot changes one byte of a content on a machine's disk while its process runs, and has programs there read all files. What
-// they get is what was acknowledged: a damaged copy is noticed, and the bytes come from another node.
+// rot changes one byte of a content on a machine's disk while its process runs, and has programs there read all
+// files. What they get is what was acknowledged: a damaged copy is noticed, and the bytes come from another node.
 func (w *world) rot(m *machine) {
 	if len(w.staying()) < 3 || m.leaves || !w.lull() || m.p == nil {
 		return
@@ -147,9 +149,10 @@ func (w *world) startLater(m *machine) {
 	}, m)
 }
 
-// putBack keeps a copy of a machine's disks, or puts the copy that there is in the place of the disks: a restore from a backup. A voter is
-// put back only while there are two others: it has forgotten what it promised, is refused for that, and has to be replaced. With
-// fewer copies than nodes it may be the only one that has what it got in between, which goes with it.
+// putBack keeps a copy of a machine's disks, or puts the copy that there is in the place of the disks: a restore from
+// a backup. A voter is put back only while there are two others: it has forgotten what it promised, is refused for
+// that, and has to be replaced. With fewer copies than nodes it may be the only one that has what it got in between,
+// which goes with it.
 func (w *world) putBack(m *machine) {
 	for _, x := range w.staying() {
 		if x.older != nil {
@@ -189,8 +192,8 @@ func (m *machine) restore(d *disks) {
 	m.allDurable()
 }
 
-// afterPutBack waits until a voter that was put back is refused, and replaces it, or has applied more than it had before: it has then
-// forgotten nothing, or nothing that the others miss.
+// afterPutBack waits until a voter that was put back is refused, and replaces it, or has applied more than it had
+// before: it has then forgotten nothing, or nothing that the others miss.
 func (w *world) afterPutBack(m *machine, had uint64) {
 	refused := false
 	w.until(gatherMax, 100*time.Millisecond, func() bool {

@@ -34,14 +34,16 @@ const (
 	settleMax = 3 * time.Minute
 	// repairTime is how long a node is given to say that a content is damaged which it has read.
 	repairTime = 3 * time.Second
-	// closeMax is how long a program may be at what it began: it holds a file open for a while, and a close that fails takes up to a minute.
+	// closeMax is how long a program may be at what it began: it holds a file open for a while, and a close that
+	// fails takes up to a minute.
 	closeMax = 2 * time.Minute
 )
 
 // sizes of clusters, as often as they are chosen.
 var sizes = []int{2, 2, 3, 3, 3, 3, 3, 4, 4, 5, 5, 5, 7, 7, 9, 12}
 
-// Run runs one seed to its end, or to the first guarantee that does not hold. It is to be called in a bubble of testing/synctest.
+// Run runs one seed to its end, or to the first guarantee that does not hold. It is to be called in a bubble of
+// testing/synctest.
 func Run(o Options) Result {
 	w := newWorld(o.Seed, o.Dir, o.Trace)
 	nodes := o.Nodes
@@ -141,7 +143,8 @@ func (r Result) String() string {
 	return fmt.Sprintf("seed %d: %d nodes, %v of virtual time, %d events, trace %016x, %+v", r.Seed, r.Nodes, r.Virtual, r.Events, r.Hash, r.Stats)
 }
 
-// collectEvery is how often the heap is collected: at moments of virtual time, so that a run does not depend on the machine.
+// collectEvery is how often the heap is collected: at moments of virtual time, so that a run does not depend on the
+// machine.
 const collectEvery = 10 * time.Second
 
 func (w *world) collect() {

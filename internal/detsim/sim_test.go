@@ -27,7 +27,8 @@ const (
 	comebackSeeds = 20
 )
 
-// TestSeeds runs clusters of real daemons in which everything goes wrong, one for each seed, and holds them against the guarantees.
+// TestSeeds runs clusters of real daemons in which everything goes wrong, one for each seed, and holds them against
+// the guarantees.
 func TestSeeds(t *testing.T) {
 	program := build(t)
 	if *seedFlag != 0 {
@@ -90,8 +91,8 @@ func TestSameSeedSameTrace(t *testing.T) {
 	}
 }
 
-// G6: nodes that were gone, alone or two at a time, are up and owed nothing within two seconds of their return, beside what their lines
-// need.
+// G6: nodes that were gone, alone or two at a time, are up and owed nothing within two seconds of their return,
+// beside what their lines need.
 func TestNodesThatAreBackAreHealedInTime(t *testing.T) {
 	program := build(t)
 	seeds := uint64(comebackSeeds)

@@ -15,7 +15,8 @@ var recorded struct {
 	paths []string
 }
 
-// Record begins to note every path that Sync makes durable; stop ends that and returns them: for tests that ask what was synced.
+// Record begins to note every path that Sync makes durable; stop ends that and returns them: for tests that ask what
+// was synced.
 func Record() (stop func() []string) {
 	note := func(on bool) (paths []string) {
 		recorded.Lock()
@@ -35,8 +36,8 @@ func record(path string) {
 	}
 }
 
-// Sync makes the bytes of a file, or the entries of a directory, durable. It blocks until they are. The file system gathers calls that
-// run at the same time into one journal commit, so no batching of our own is needed.
+// Sync makes the bytes of a file, or the entries of a directory, durable. It blocks until they are. The file system
+// gathers calls that run at the same time into one journal commit, so no batching of our own is needed.
 func Sync(path string) error {
 	f, err := os.Open(path)
 	if err != nil {
@@ -49,9 +50,10 @@ func Sync(path string) error {
 	return nil
 }
 
-// MakeDir makes a directory (mode 0700) and those above it that lack, and makes durable what names them: it syncs the directory, the one
-// above it, and the one above each that it made. The one above is left alone where this process may not read it: somebody else made it.
-// A directory that is there already is synced too, for a crash may have come between its making and its sync.
+// MakeDir makes a directory (mode 0700) and those above it that lack, and makes durable what names them: it syncs the
+// directory, the one above it, and the one above each that it made. The one above is left alone where this process
+// may not read it: somebody else made it. A directory that is there already is synced too, for a crash may have come
+// between its making and its sync.
 func MakeDir(path string) error {
 	toSync := []string{path, filepath.Dir(path)}
 	for dir := filepath.Dir(path); ; dir = filepath.Dir(dir) {
@@ -74,8 +76,9 @@ func MakeDir(path string) error {
 // newSuffix is of the name under which WriteFile writes.
 const newSuffix = ".new"
 
-// WriteFile makes or replaces a file (mode 0600) that is whole, old or new, whenever the power fails, and durable with its name when
-// WriteFile returns nil. It is written as path+".new", which an error may leave and the next WriteFile replaces. Errors name the file.
+// WriteFile makes or replaces a file (mode 0600) that is whole, old or new, whenever the power fails, and durable
+// with its name when WriteFile returns nil. It is written as path+".new", which an error may leave and the next
+// WriteFile replaces. Errors name the file.
 func WriteFile(path string, data []byte) error {
 	if err := writeSynced(path+newSuffix, data); err != nil {
 		return err

@@ -19,14 +19,16 @@ func (n *node) wall() time.Time {
 	return time.Now()
 }
 
-// clockSynced tells whether the kernel says that a time service keeps its clock. One that was set by hand since does not count.
+// clockSynced tells whether the kernel says that a time service keeps its clock. One that was set by hand since does
+// not count.
 func clockSynced() bool {
 	var state unix.Timex
 	got, err := unix.Adjtimex(&state)
 	return err == nil && got != unix.TIME_ERROR && state.Status&unix.STA_UNSYNC == 0
 }
 
-// now is the cluster's time as this node knows it: tokens and certificates go by it. Before the log is open it is the machine's.
+// now is the cluster's time as this node knows it: tokens and certificates go by it. Before the log is open it is the
+// machine's.
 func (n *node) now() time.Time {
 	if raft := n.raft.node.Load(); raft != nil {
 		return raft.Now()
@@ -34,8 +36,8 @@ func (n *node) now() time.Time {
 	return n.wall()
 }
 
-// renewalTime is the time by which this node's certificate is renewed. While the cluster's is not known it is the later of the log's and
-// the machine's: a renewal too many does no harm.
+// renewalTime is the time by which this node's certificate is renewed. While the cluster's is not known it is the
+// later of the log's and the machine's: a renewal too many does no harm.
 func (n *node) renewalTime() time.Time {
 	now, wall := n.tokenTime(), n.wall()
 	if raft := n.raft.node.Load(); raft != nil && !raft.Clocks().Known && wall.After(now) {
@@ -44,12 +46,13 @@ func (n *node) renewalTime() time.Time {
 	return now
 }
 
-// lost tells whether no voter has let this node in since it started, or none answers it now. It may be that they take its certificate to
-// have ended: their time is not always this node's, as when clocks that were wrong were set right.
+// lost tells whether no voter has let this node in since it started, or none answers it now. It may be that they take
+// its certificate to have ended: their time is not always this node's, as when clocks that were wrong were set right.
 func (n *node) lost() bool { return n.proposer.lease().Incarnation == 0 || n.raft.status().NoQuorum }
 
-// tokenTime is the time from which a token and a certificate count: the log decides about a token, and its time may be ahead. A certificate
-// that is signed by the later of both has not ended for a node that goes by the other, as some do when all clocks were wrong.
+// tokenTime is the time from which a token and a certificate count: the log decides about a token, and its time may
+// be ahead. A certificate that is signed by the later of both has not ended for a node that goes by the other, as
+// some do when all clocks were wrong.
 func (n *node) tokenTime() time.Time {
 	now := n.now()
 	if log := time.Unix(0, n.db.Time()); log.After(now) {

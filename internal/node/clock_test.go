@@ -127,9 +127,9 @@ func (c *clocked) names(at, wrong string, by time.Duration) {
 	}
 }
 
-// The clock of the leader is 40 days ahead while it leads, then for a start; then two years behind. Members that start meanwhile are let
-// in, tokens work and end when they should, certificates last as they should, each node names that clock and no other; and once it
-// is right nothing is left.
+// The clock of the leader is 40 days ahead while it leads, then for a start; then two years behind. Members that
+// start meanwhile are let in, tokens work and end when they should, certificates last as they should, each node names
+// that clock and no other; and once it is right nothing is left.
 func TestWrongClockLeavesTheClusterWhole(t *testing.T) {
 	c := &clocked{t: t, dir: t.TempDir(), nodes: map[string]*clockedNode{}}
 	t.Cleanup(func() {
@@ -193,8 +193,8 @@ func TestClockWarnings(t *testing.T) {
 	}
 }
 
-// The only node of a cluster starts with a clock that is ten days ahead, and later with a right one. Tokens end when they should all the
-// time, status says that the clock is not believed yet, and nothing is left of it.
+// The only node of a cluster starts with a clock that is ten days ahead, and later with a right one. Tokens end when
+// they should all the time, status says that the clock is not believed yet, and nothing is left of it.
 func TestLoneNodeWithAWrongClock(t *testing.T) {
 	c := &clocked{t: t, dir: t.TempDir(), nodes: map[string]*clockedNode{}}
 	t.Cleanup(func() { c.stop("n1") })
@@ -221,8 +221,8 @@ func TestLoneNodeWithAWrongClock(t *testing.T) {
 	}
 }
 
-// The clocks of both nodes are wrong by more than a year, while they run and for a start, and then right again. Whatever their certificates
-// say then, both are let in by themselves, and a node that was off all the while is, too.
+// The clocks of both nodes are wrong by more than a year, while they run and for a start, and then right again.
+// Whatever their certificates say then, both are let in by themselves, and a node that was off all the while is, too.
 func TestTwoNodesWhoseClocksWereWrong(t *testing.T) {
 	for _, by := range []time.Duration{400 * day, -400 * day} {
 		t.Run(by.String(), func(t *testing.T) {

@@ -16,7 +16,8 @@ import (
 )
 
 const (
-	// kindDamage is the kind of the call that asks a member what is damaged there. The answer is an admin.Damage in JSON.
+	// kindDamage is the kind of the call that asks a member what is damaged there. The answer is an admin.Damage in
+	// JSON.
 	kindDamage = 8
 	// damageEvery is how often a node asks the others.
 	damageEvery = 5 * time.Second
@@ -31,8 +32,8 @@ type damage struct {
 	others atomic.Pointer[[]admin.Damage]
 }
 
-// damageReport describes contents that failed their checks; ok is false if there are none. pathOf names a content, and lost
-// reports whether the log knows no node that holds it.
+// damageReport describes contents that failed their checks; ok is false if there are none. pathOf names a content,
+// and lost reports whether the log knows no node that holds it.
 func damageReport(ids []content.ID, pathOf func(content.ID) string, lost func(content.ID) bool) (d admin.Damage, ok bool) {
 	d.Count = len(ids)
 	for _, id := range ids {
@@ -66,8 +67,8 @@ func (n *node) damageHere() (admin.Damage, bool) {
 	return d, ok
 }
 
-// damagedHere lists what failed its checks here, and what this node should have and no node has any more: what was damaged everywhere may
-// have been removed to make room for a copy that did not come.
+// damagedHere lists what failed its checks here, and what this node should have and no node has any more: what was
+// damaged everywhere may have been removed to make room for a copy that did not come.
 func (n *node) damagedHere() []content.ID {
 	ids := n.store.Damaged()
 	nowhere, err := n.db.Nowhere(nowhereMost)

@@ -143,7 +143,8 @@ func (d dataDir) save(id identity) error {
 	return nil
 }
 
-// local refuses a directory on a mount of rdmcfs: a node that keeps its data there would wait for itself, or for another node.
+// local refuses a directory on a mount of rdmcfs: a node that keeps its data there would wait for itself, or for
+// another node.
 func (d dataDir) local() error {
 	if dir := fs.MountAbove(string(d)); dir != "" {
 		return fmt.Errorf("node: data directory %s lies on the mount %s: %w", string(d), dir, ErrOnMount)
@@ -159,7 +160,8 @@ func (d dataDir) make() error {
 	return nil
 }
 
-// vacant makes sure that the directory can become a node: it lies on a local disk, and nobody lives in it. It makes nothing.
+// vacant makes sure that the directory can become a node: it lies on a local disk, and nobody lives in it. It makes
+// nothing.
 func (d dataDir) vacant(h Host) error {
 	if err := h.local(d); err != nil {
 		return err

@@ -18,13 +18,13 @@ import (
 	"github.com/rdmcfs/rdmcfs/meta"
 )
 
-// The digests of the state are compared between the nodes at equal index all the time. A node judges only itself: one that differs
-// from another reads all its state, and if that does not add up, or if a majority of three voters or more has one other digest and
-// has read all of its own, this node's state is wrong.
+// The digests of the state are compared between the nodes at equal index all the time. A node judges only itself: one
+// that differs from another reads all its state, and if that does not add up, or if a majority of three voters or
+// more has one other digest and has read all of its own, this node's state is wrong.
 
 const (
-	// kindDigest is the kind of the call that asks a node for its digest at an index. The payload is index u64 · digest 16; the answer
-	// known u8 · digest 16 · index u64 at which the answering node last found its state whole.
+	// kindDigest is the kind of the call that asks a node for its digest at an index. The payload is index u64 ·
+	// digest 16; the answer known u8 · digest 16 · index u64 at which the answering node last found its state whole.
 	kindDigest = 4
 	// digestEvery is the pause between two comparisons.
 	digestEvery = 2 * time.Second
@@ -32,8 +32,9 @@ const (
 	digestTimeout = 5 * time.Second
 	// digestPeers are asked each time, voters first.
 	digestPeers = 8
-	// verifyEvery is the time from one look at all of the state to the next, verifyPart how much of a processor's and the disk's time it
-	// takes: what takes longer than that goes on all the time. verifyPause is left between two in any case.
+	// verifyEvery is the time from one look at all of the state to the next, verifyPart how much of a processor's and
+	// the disk's time it takes: what takes longer than that goes on all the time. verifyPause is left between two in
+	// any case.
 	verifyEvery = 10 * time.Minute
 	verifyPart  = 0.1
 	verifyPause = 30 * time.Second
@@ -85,7 +86,8 @@ const (
 	agrees verdict = iota
 	// differs: somebody has another digest, and nobody can say yet who is right.
 	differs
-	// split: somebody who has read all of its state has another digest, and fewer than three voters can't say who is right.
+	// split: somebody who has read all of its state has another digest, and fewer than three voters can't say who is
+	// right.
 	split
 	// outvoted: a majority of three voters or more has one other digest, and each of them has read all of its state.
 	outvoted
@@ -126,7 +128,8 @@ type digests struct {
 	split splitState
 }
 
-// splitState holds changes back while this node's state and another's differ, both are sound, and nobody can say which is right.
+// splitState holds changes back while this node's state and another's differ, both are sound, and nobody can say
+// which is right.
 type splitState struct{ with atomic.Uint32 }
 
 // errSplit says that two nodes differ.
@@ -140,7 +143,8 @@ func (s *splitState) err() error {
 	return nil
 }
 
-// note takes what a comparison found. That the other node does not answer ends nothing; that it agrees, or is no member any more, does.
+// note takes what a comparison found. That the other node does not answer ends nothing; that it agrees, or is no
+// member any more, does.
 func (s *splitState) note(v verdict, with meta.NodeID, own [16]byte, answers []digestAnswer, member func(meta.NodeID) bool) {
 	other := meta.NodeID(s.with.Load())
 	agreed := slices.ContainsFunc(answers, func(a digestAnswer) bool { return a.node == other && a.digest == own })
@@ -170,8 +174,9 @@ func (d *digests) run(ctx context.Context) {
 // rounds says which index is compared next.
 type rounds struct{ due uint64 }
 
-// done ends a round. Where digests differed, the same index is compared again: the nodes read all their states meanwhile, and that
-// takes longer than it takes the log to go on. Else it is the one that is applied now: others have applied it by the next round.
+// done ends a round. Where digests differed, the same index is compared again: the nodes read all their states
+// meanwhile, and that takes longer than it takes the log to go on. Else it is the one that is applied now: others
+// have applied it by the next round.
 func (r *rounds) done(differed bool, applied uint64) {
 	if !differed {
 		r.due = applied
@@ -216,8 +221,8 @@ func (n *node) isMember(id meta.NodeID) bool {
 	return ok && rec.State != meta.NodeEvicted
 }
 
-// differWords says what to do about two nodes whose states differ while nobody can tell which is right. One of them begins again: one that
-// does not vote, else one that does not lead, since the others go on without it.
+// differWords says what to do about two nodes whose states differ while nobody can tell which is right. One of them
+// begins again: one that does not vote, else one that does not lead, since the others go on without it.
 func differWords(self, with, leader meta.NodeID, voters []meta.NodeID, index uint64) string {
 	stays, again := min(self, with), max(self, with)
 	rank := func(n meta.NodeID) (r int) {
@@ -340,8 +345,8 @@ func lowDiskPriority() {
 	_, _, _ = unix.Syscall(unix.SYS_IOPRIO_SET, process, 0, bestEffort|lowest) // where there are none, nothing is lost
 }
 
-// distrust ends the use of a state of this node, and has another node's put in its place. The mounts stay, and answer EIO until then.
-// A verdict about a state that is no longer in use changes nothing.
+// distrust ends the use of a state of this node, and has another node's put in its place. The mounts stay, and answer
+// EIO until then. A verdict about a state that is no longer in use changes nothing.
 func (n *node) distrust(state uint64, why error) {
 	n.verdicts.Lock()
 	defer n.verdicts.Unlock()

@@ -12,7 +12,8 @@ import (
 	"github.com/rdmcfs/rdmcfs/meta"
 )
 
-// A node is wrong if most voters say so, who have read all of their own states. One damaged node never puts out a healthy one.
+// A node is wrong if most voters say so, who have read all of their own states. One damaged node never puts out a
+// healthy one.
 func TestJudge(t *testing.T) {
 	good, bad, other := [16]byte{1}, [16]byte{2}, [16]byte{3}
 	three, five := []meta.NodeID{1, 2, 3}, []meta.NodeID{1, 2, 3, 4, 5}
@@ -66,7 +67,8 @@ func TestMarks(t *testing.T) {
 	}
 }
 
-// A verdict counts for the state that it was found about, not for the one that has taken its place. Each state has its own.
+// A verdict counts for the state that it was found about, not for the one that has taken its place. Each state has
+// its own.
 func TestVerdictOfAnOldState(t *testing.T) {
 	n := &node{db: meta.OpenMemory(), log: slog.New(slog.DiscardHandler)}
 	whole, _, err := meta.OpenMemory().Snapshot()
@@ -95,8 +97,8 @@ func TestVerdictOfAnOldState(t *testing.T) {
 	}
 }
 
-// Under steady writes the log goes on faster than a state is read. A node that differs comes to a verdict all the same: the same index is
-// compared until both have read theirs.
+// Under steady writes the log goes on faster than a state is read. A node that differs comes to a verdict all the
+// same: the same index is compared until both have read theirs.
 func TestDifferenceIsDecidedUnderSteadyWrites(t *testing.T) {
 	var r rounds
 	var applied, whole, reading uint64
@@ -133,7 +135,8 @@ func TestStateIsReadEveryTenMinutes(t *testing.T) {
 	}
 }
 
-// Both nodes that differ say the same: which one begins again, by which command. It is never the one that the others need.
+// Both nodes that differ say the same: which one begins again, by which command. It is never the one that the others
+// need.
 func TestDifferWords(t *testing.T) {
 	for _, c := range []struct {
 		a, b, leader, again meta.NodeID

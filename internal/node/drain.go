@@ -11,8 +11,8 @@ import (
 	"github.com/rdmcfs/rdmcfs/meta"
 )
 
-// drain begins or ends the drain of a node, or looks how far it is. It keeps nothing here: the drain is in the log, and what depends on
-// the node is found by looking at what the log says.
+// drain begins or ends the drain of a node, or looks how far it is. It keeps nothing here: the drain is in the log,
+// and what depends on the node is found by looking at what the log says.
 func (n *node) drain(ctx context.Context, req admin.DrainRequest) (admin.DrainState, error) {
 	id := meta.NodeID(req.Node)
 	if !req.Look {
@@ -60,8 +60,8 @@ func (n *node) drainState(ctx context.Context, id meta.NodeID) (admin.DrainState
 	return out, nil
 }
 
-// drainLookShare is the part of the time that status spends at most on what depends on a node that is draining: one look is good for this
-// many times as long as it took.
+// drainLookShare is the part of the time that status spends at most on what depends on a node that is draining: one
+// look is good for this many times as long as it took.
 const drainLookShare = 10
 
 // drainLooks remembers for status what depended on the nodes that are draining.

@@ -58,8 +58,8 @@ func (n *node) evict(ctx context.Context, req admin.EvictRequest) (admin.EvictRe
 	return admin.EvictResult{Lost: l.Contents, Unpublished: l.strays.Count, Notice: n.lossText(name, l)}, nil
 }
 
-// evictSpare has the log evict a node that nothing depends on. The log refuses if something came since, and asks for another look if the
-// members or their copies changed.
+// evictSpare has the log evict a node that nothing depends on. The log refuses if something came since, and asks for
+// another look if the members or their copies changed.
 func (n *node) evictSpare(ctx context.Context, req admin.EvictRequest, name string, l loss) error {
 	id, d := meta.NodeID(req.Node), l.Depending
 	for range evictTries {
@@ -129,8 +129,8 @@ func (n *node) nodeName(id meta.NodeID) string {
 	return fmt.Sprintf("node %d", id)
 }
 
-// spareVoter waits until the cluster can do without a node's vote: an evicted node ends at once, and voters that are no quorum then
-// could never be changed again.
+// spareVoter waits until the cluster can do without a node's vote: an evicted node ends at once, and voters that are
+// no quorum then could never be changed again.
 func (n *node) spareVoter(ctx context.Context, leaver meta.NodeID) error {
 	ctx, cancel := context.WithTimeout(ctx, evictPatience)
 	defer cancel()
@@ -159,7 +159,8 @@ type leaveStep struct {
 	add    []meta.NodeID // to those who take it over
 }
 
-// votersWithout judges the voters for the case that one leaves. While others of them are gone the policy's change comes first.
+// votersWithout judges the voters for the case that one leaves. While others of them are gone the policy's change
+// comes first.
 func votersWithout(leaver, self meta.NodeID, voters []meta.NodeID, nodes map[meta.NodeID]meta.Node) leaveStep {
 	up := 0
 	for _, v := range voters {
@@ -191,8 +192,8 @@ func (n *node) handOver(ctx context.Context, add []meta.NodeID, leaver meta.Node
 	return raft.ChangeVoters(ctx, more, []consensus.ID{ids[leaver]})
 }
 
-// dialRaft makes a connection to a peer for the log. Who was evicted while it was away, or on its way from voter to follower, is told only
-// by that it is refused: no entry of the log comes to it any more.
+// dialRaft makes a connection to a peer for the log. Who was evicted while it was away, or on its way from voter to
+// follower, is told only by that it is refused: no entry of the log comes to it any more.
 func (n *node) dialRaft(ctx context.Context, peer consensus.ID) (net.Conn, error) {
 	conn, err := n.peers.DialRaft(ctx, uint32(nodeOf(peer)))
 	if errors.Is(err, credentials.ErrEvicted) {

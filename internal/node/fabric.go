@@ -36,7 +36,8 @@ const (
 // ErrFabric is returned by Run, with the reason, where RDMA is demanded and can't be had.
 var ErrFabric = errors.New("node: no RDMA, which was asked for")
 
-// advertiseMax is how long an advertised address may be with RDMA: the address of a queue pair holds both (decision 017).
+// advertiseMax is how long an advertised address may be with RDMA: the address of a queue pair holds both (decision
+// 017).
 const advertiseMax = 79
 
 // OpenVerbs opens the RDMA device that f asks for, whatever its mode. The caller closes it.
@@ -115,7 +116,8 @@ func (n *node) overRings() int {
 	return n.rings.Connections()
 }
 
-// tryPair makes a queue pair and closes it: an address that is too long is told at the start, not in the first transfer.
+// tryPair makes a queue pair and closes it: an address that is too long is told at the start, not in the first
+// transfer.
 func tryPair(d rdma.Device) error {
 	cq, err := d.NewCQ(1)
 	if err != nil {
@@ -128,8 +130,8 @@ func tryPair(d rdma.Device) error {
 	return errors.Join(err, cq.Close())
 }
 
-// OpenWanted opens the RDMA device that f asks for, for a node with an advertised address. It answers nil where RDMA is not wanted, or
-// can't be had and is not demanded; ErrFabric where it is. The caller closes it.
+// OpenWanted opens the RDMA device that f asks for, for a node with an advertised address. It answers nil where RDMA
+// is not wanted, or can't be had and is not demanded; ErrFabric where it is. The caller closes it.
 func (f Fabric) OpenWanted(advertise string, log *slog.Logger) (rdma.Device, error) {
 	if f.Mode == FabricTCP {
 		return nil, nil

@@ -72,7 +72,8 @@ func (n *node) where(_ context.Context, req admin.WhereRequest) (admin.Where, er
 	return out, nil
 }
 
-// holdersOf lists who is to hold a file's current version, and who holds it beside them: a node that is draining, or stood in for another.
+// holdersOf lists who is to hold a file's current version, and who holds it beside them: a node that is draining, or
+// stood in for another.
 func (n *node) holdersOf(ino meta.Inode) ([]meta.NodeID, error) {
 	nodes, err := n.db.Members(ino.Policy, ino.Ino)
 	if err != nil || ino.Content.IsZero() {
@@ -199,7 +200,8 @@ func (n *node) displacing(v admin.Version, before meta.ContentID) admin.Version 
 	return v
 }
 
-// restoreBeside publishes a copy of a kept version under another name, with owner and mode of its file, which stays as it is.
+// restoreBeside publishes a copy of a kept version under another name, with owner and mode of its file, which stays
+// as it is.
 func (n *node) restoreBeside(ctx context.Context, c meta.Content, old meta.Inode, as string, tell func(admin.Progress)) (admin.Version, error) {
 	dir, name, err := n.parentOf(as)
 	if err != nil {
@@ -352,7 +354,8 @@ func (n *node) publishVersion(ctx context.Context, push replicate.Push, tell fun
 	return v, nil
 }
 
-// unlisted is what was published and is not in the log's list of contents: an empty file, or one that another version has replaced already.
+// unlisted is what was published and is not in the log's list of contents: an empty file, or one that another version
+// has replaced already.
 func unlisted(out replicate.Outcome, push replicate.Push) meta.Content {
 	c := meta.Content{ID: out.Content, Ino: out.Result.Ino, Version: out.Result.Version, Size: push.Size, Mtime: push.Attr.Mtime,
 		Published: out.Result.Index, State: meta.ContentCurrent}
@@ -392,8 +395,8 @@ func dropOrClose(drop, leave func() error) func(bool) error {
 	}
 }
 
-// aimStaged says where staged bytes go: to the inode that they belong to, or a new one, which gets its name with the publish. The
-// version that the inode has now, before, is kept unless it is known to be what they were written over.
+// aimStaged says where staged bytes go: to the inode that they belong to, or a new one, which gets its name with the
+// publish. The version that the inode has now, before, is kept unless it is known to be what they were written over.
 func (n *node) aimStaged(push *replicate.Push, u content.Unpublished, as string) (before meta.ContentID, err error) {
 	if as == "" {
 		if ino, err := n.db.Inode(meta.Ino(u.Origin.Ino)); err == nil {
@@ -411,8 +414,8 @@ func (n *node) aimStaged(push *replicate.Push, u content.Unpublished, as string)
 	return before, nil
 }
 
-// restorePlace is the directory and name for staged bytes whose inode is gone: what as says, else the directory that they
-// were written in, and the root where that is gone too.
+// restorePlace is the directory and name for staged bytes whose inode is gone: what as says, else the directory that
+// they were written in, and the root where that is gone too.
 func (n *node) restorePlace(u content.Unpublished, as string) (meta.Inode, string, error) {
 	if as != "" {
 		return n.parentOf(as)

@@ -10,7 +10,8 @@ import (
 	"github.com/rdmcfs/rdmcfs/replicate"
 )
 
-// What was published and replaced before the log was asked for it is no error: else its bytes would be listed as unpublished.
+// What was published and replaced before the log was asked for it is no error: else its bytes would be listed as
+// unpublished.
 func TestRestoredAndReplaced(t *testing.T) {
 	out := replicate.Outcome{Result: meta.Result{Index: 9, Ino: 7, Version: 3}}
 	for size, state := range map[int64]meta.ContentState{0: meta.ContentCurrent, 5: meta.ContentRetired} {

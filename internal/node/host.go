@@ -33,8 +33,8 @@ type Host struct {
 	Admin func(admin.Handlers) (io.Closer, error)
 	// Wall is the machine's clock; nil is time.Now. Elapsed times are never taken from it.
 	Wall func() time.Time
-	// Passed is called at each labelled point (docs/TESTING.md), and Step before each change of the contents that a power loss may undo
-	// ([content.Options]). They may be nil.
+	// Passed is called at each labelled point (docs/TESTING.md), and Step before each change of the contents that a
+	// power loss may undo ([content.Options]). They may be nil.
 	Passed func(point string)
 	Step   func(step, path string) error
 }

@@ -85,7 +85,8 @@ func TestStoppedLeaderDeclaresNobodyDown(t *testing.T) {
 	l.wantDown("one is silent", 3)
 }
 
-// A node that is back is up in the log before its first sign of life comes to the leader; that incarnation is not ended at once.
+// A node that is back is up in the log before its first sign of life comes to the leader; that incarnation is not
+// ended at once.
 func TestNodeThatCameUpHasTimeToBeHeard(t *testing.T) {
 	l := newDutyLeader(t)
 	l.pass(10*time.Second, 2)

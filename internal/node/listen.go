@@ -14,8 +14,8 @@ import (
 // ErrPortInUse means that another program listens on the address of --listen.
 var ErrPortInUse = errors.New("another program uses this port: stop it, or give --listen another one")
 
-// bind takes the address of --listen, so that a node that could not serve there is refused before anything is written or anybody is asked.
-// The caller closes it when the node is made.
+// bind takes the address of --listen, so that a node that could not serve there is refused before anything is written
+// or anybody is asked. The caller closes it when the node is made.
 func (h Host) bind(listen string) (io.Closer, error) {
 	if h.Listen != nil {
 		return h.Listen(listen)

@@ -15,10 +15,11 @@ import (
 	"github.com/rdmcfs/rdmcfs/meta"
 )
 
-// What a node has that nobody else has: the last copies that the log knows of, and bytes that were never published, which only the node
-// itself knows of.
+// What a node has that nobody else has: the last copies that the log knows of, and bytes that were never published,
+// which only the node itself knows of.
 
-// kindUnpublished is the kind of the call that asks a node for its unpublished files. The payload is empty, the answer JSON.
+// kindUnpublished is the kind of the call that asks a node for its unpublished files. The payload is empty, the
+// answer JSON.
 const kindUnpublished = 3
 
 const (

@@ -10,8 +10,8 @@ import (
 	"github.com/rdmcfs/rdmcfs/meta/metatest"
 )
 
-// TestPeersOfTheJoinAreNewerThanAnEarlyState: a new node applies the log from its beginning, where another node still has the
-// store and the address it had before it was replaced. Killed there, it must find the others again.
+// TestPeersOfTheJoinAreNewerThanAnEarlyState: a new node applies the log from its beginning, where another node still
+// has the store and the address it had before it was replaced. Killed there, it must find the others again.
 func TestPeersOfTheJoinAreNewerThanAnEarlyState(t *testing.T) {
 	c := metatest.New(t, 2)
 	moved, own := [16]byte{7, 7}, [16]byte{8, 8}
@@ -77,8 +77,8 @@ func TestEvictedPeerIsForgotten(t *testing.T) {
 	}
 }
 
-// A node that others knew when they joined is replaced. The log has no store of it then until it boots: the new machine must be
-// able to connect for that.
+// A node that others knew when they joined is replaced. The log has no store of it then until it boots: the new
+// machine must be able to connect for that.
 func TestReplacedPeerCanConnect(t *testing.T) {
 	c := metatest.New(t, 2)
 	one, two := meta.NodeID(1), meta.NodeID(2)

@@ -213,7 +213,8 @@ func (s *mounts) end(ctx context.Context, p *mountPoint, lazy bool) error {
 	return p.awaitGone(ctx)
 }
 
-// awaitGone waits for the end of a mount. One that has ended is no error, also where its daemon ends with it and takes the call along.
+// awaitGone waits for the end of a mount. One that has ended is no error, also where its daemon ends with it and
+// takes the call along.
 func (p *mountPoint) awaitGone(ctx context.Context) error {
 	select {
 	case <-p.gone:

@@ -15,7 +15,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A mount that has ended is no error, though the call was cancelled too: a daemon in the foreground ends with its mount.
+// A mount that has ended is no error, though the call was cancelled too: a daemon in the foreground ends with its
+// mount.
 func TestMountThatHasEnded(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()

@@ -46,8 +46,8 @@ const (
 	contentReserveBytes = 512 << 20
 	// bootRetry is the pause between attempts to be let in.
 	bootRetry = 200 * time.Millisecond
-	// heapBytes is where the garbage collector begins to work harder, so that a node stays well below 512 MiB. Block buffers
-	// are not in the heap.
+	// heapBytes is where the garbage collector begins to work harder, so that a node stays well below 512 MiB. Block
+	// buffers are not in the heap.
 	heapBytes = 320 << 20
 	// closeTimeout bounds the wait for mounts at the end.
 	closeTimeout = 20 * time.Second

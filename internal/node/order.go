@@ -10,10 +10,10 @@ import (
 	"github.com/rdmcfs/rdmcfs/meta"
 )
 
-// A program that was answered "unknown" goes on, and must not be overtaken by what it did before: an unlink that failed
-// with EIO must not remove the file that the same program makes under that name afterwards. So a node proposes nothing
-// while the outcome of an earlier proposal is unknown, and opens no file for writing. This costs no time: a log that can take
-// a new proposal can also answer the old ones.
+// A program that was answered "unknown" goes on, and must not be overtaken by what it did before: an unlink that
+// failed with EIO must not remove the file that the same program makes under that name afterwards. So a node proposes
+// nothing while the outcome of an earlier proposal is unknown, and opens no file for writing. This costs no time: a
+// log that can take a new proposal can also answer the old ones.
 
 const (
 	// orderWait and orderWaitPatient are how long a proposal waits for the outcome of earlier ones that are unknown.

@@ -112,7 +112,8 @@ func (p *proposer) proposeVisible(ctx context.Context, op meta.Op, opts consensu
 	}
 }
 
-// endsWithIncarnation tells whether nothing is left of an operation, or can be made of it again, under the next incarnation.
+// endsWithIncarnation tells whether nothing is left of an operation, or can be made of it again, under the next
+// incarnation.
 func endsWithIncarnation(op meta.Op) bool {
 	switch op := op.(type) {
 	case *meta.Publish:
@@ -184,8 +185,8 @@ func (p *proposer) once(ctx context.Context, lease meta.Lease, op meta.Op, opts 
 	return res, out, nil
 }
 
-// endRefused ends the session of a publish that was refused after its writer had been told that the outcome is unknown: nobody
-// else would, and the members keep their votes until the log has decided.
+// endRefused ends the session of a publish that was refused after its writer had been told that the outcome is
+// unknown: nobody else would, and the members keep their votes until the log has decided.
 func (p *proposer) endRefused(op meta.Op, out consensus.Proposed) {
 	publish, isPublish := op.(*meta.Publish)
 	res, ok := out.Result.(meta.Result)
@@ -271,7 +272,8 @@ func (p *proposer) resolve(data []byte) (consensus.Proposed, error) {
 	}
 }
 
-// wakeResolvers has what is unknown proposed again at once, as the log answers: one that is left bounds how many others the log takes.
+// wakeResolvers has what is unknown proposed again at once, as the log answers: one that is left bounds how many
+// others the log takes.
 func (p *proposer) wakeResolvers() {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -42,9 +42,9 @@ func (l *scriptedLog) Propose(_ context.Context, data []byte, _ consensus.Propos
 	return consensus.Proposed{Result: meta.Result{Errno: syscall.EIO}}, nil
 }
 
-// TestRefusalAfterUnknownEndsTheSession: the writer was told that the outcome is unknown, then apply refused the publish. The
-// session must end in the log, or the members keep their votes until the writer starts again. A log whose window of this node is full is
-// asked again.
+// TestRefusalAfterUnknownEndsTheSession: the writer was told that the outcome is unknown, then apply refused the
+// publish. The session must end in the log, or the members keep their votes until the writer starts again. A log
+// whose window of this node is full is asked again.
 func TestRefusalAfterUnknownEndsTheSession(t *testing.T) {
 	ctx, cancel := context.WithCancel(context.Background())
 	log := &scriptedLog{answers: make(chan error, 2), others: make(chan meta.Op, 1), full: true}
@@ -75,8 +75,8 @@ func TestRefusalAfterUnknownEndsTheSession(t *testing.T) {
 	}
 }
 
-// TestUnknownIsResolvedWhenTheLogAnswers: a proposal whose outcome is unknown is made again as soon as the log answers another one, however
-// long it was silent.
+// TestUnknownIsResolvedWhenTheLogAnswers: a proposal whose outcome is unknown is made again as soon as the log
+// answers another one, however long it was silent.
 func TestUnknownIsResolvedWhenTheLogAnswers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
@@ -110,8 +110,8 @@ func TestUnknownIsResolvedWhenTheLogAnswers(t *testing.T) {
 	})
 }
 
-// snapshotLog is a log whose state this node once takes from a snapshot while a proposal is under way: the proposal was applied within
-// it, its result is not known here, and the node was declared down and has begun anew meanwhile.
+// snapshotLog is a log whose state this node once takes from a snapshot while a proposal is under way: the proposal
+// was applied within it, its result is not known here, and the node was declared down and has begun anew meanwhile.
 type snapshotLog struct {
 	t     *testing.T
 	db    *meta.DB
@@ -152,8 +152,8 @@ func (l *snapshotLog) Propose(_ context.Context, data []byte, _ consensus.Propos
 	return consensus.Proposed{Index: l.index, Result: l.take(data), Skipped: true}, nil
 }
 
-// TestWhatASnapshotMayHoldIsNotMadeTwice: the log refuses a repeated proposal because its incarnation is over, which does not say that
-// it was never applied.
+// TestWhatASnapshotMayHoldIsNotMadeTwice: the log refuses a repeated proposal because its incarnation is over, which
+// does not say that it was never applied.
 func TestWhatASnapshotMayHoldIsNotMadeTwice(t *testing.T) {
 	ctx, cancel := context.WithCancel(context.Background())
 	db := meta.OpenMemory()
@@ -198,7 +198,8 @@ func TestNothingIsProposedUnderAnEndedIncarnation(t *testing.T) {
 	}
 }
 
-// orderLog answers the first try of each unlink with an error of its choice, and takes all else in the order in which it comes.
+// orderLog answers the first try of each unlink with an error of its choice, and takes all else in the order in which
+// it comes.
 type orderLog struct {
 	mu     sync.Mutex
 	refuse []error // of the next proposals, one after the other
@@ -223,8 +224,8 @@ func (l *orderLog) Propose(_ context.Context, data []byte, _ consensus.ProposeOp
 	return consensus.Proposed{Result: meta.Result{}}, nil
 }
 
-// TestUnknownIsNotOvertaken: a program whose unlink failed with an unknown outcome makes the file again. The log takes the unlink first, or
-// the new file would be removed by it although its close was answered with 0.
+// TestUnknownIsNotOvertaken: a program whose unlink failed with an unknown outcome makes the file again. The log
+// takes the unlink first, or the new file would be removed by it although its close was answered with 0.
 func TestUnknownIsNotOvertaken(t *testing.T) {
 	unlink := &meta.Unlink{Parent: meta.RootIno, Name: "f"}
 	create := &meta.Create{Parent: meta.RootIno, Name: "f", Kind: meta.KindFile}

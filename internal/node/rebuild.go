@@ -16,8 +16,8 @@ import (
 	"github.com/rdmcfs/rdmcfs/meta"
 )
 
-// A node whose state is damaged serves nothing. It takes the state of another node; its log, its votes, its contents and its
-// unpublished files stay, as none of them is in the state.
+// A node whose state is damaged serves nothing. It takes the state of another node; its log, its votes, its contents
+// and its unpublished files stay, as none of them is in the state.
 
 // stateRebuilding is the state of such a node, as status shows it.
 const stateRebuilding = "rebuilding"
@@ -47,8 +47,8 @@ func (n *node) rebuilt() {
 	}
 }
 
-// warning is what status says: also afterwards, until the next start, since a disk that damages one file may damage others. trouble is
-// what the log says of the last try.
+// warning is what status says: also afterwards, until the next start, since a disk that damages one file may damage
+// others. trouble is what the log says of the last try.
 func (r *rebuilding) warning(trouble string) string {
 	doing := "starting"
 	if text := r.doing.Load(); text != nil {
@@ -124,7 +124,8 @@ func (n *node) awaitRebuilt() error {
 	return nil
 }
 
-// learnPromised finds an index that is no older than the damaged state's, where that can't be read any more: what is committed now.
+// learnPromised finds an index that is no older than the damaged state's, where that can't be read any more: what is
+// committed now.
 func (r *rebuilding) learnPromised(ctx context.Context, barrier func(context.Context) (uint64, error), failed func() error) error {
 	for r.promised == 0 {
 		r.say("asking the voters how far the log is")

@@ -7,7 +7,8 @@ import (
 	"testing/synctest"
 )
 
-// A damaged state whose index can't be read any more is replaced by one that has all that is committed now: an older one is not served.
+// A damaged state whose index can't be read any more is replaced by one that has all that is committed now: an older
+// one is not served.
 func TestRebuiltStateWithoutAKnownIndexIsCurrent(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := &rebuilding{}

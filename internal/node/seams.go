@@ -50,8 +50,9 @@ func (l replicaLog) Propose(ctx context.Context, op meta.Op) (meta.Result, error
 	return res, err
 }
 
-// forReplicate is how an operation of package replicate is proposed: a publish, whose barrier comes next, waits for a quorum. One that
-// gives a file its first name comes from link(2), which holds the directory's lock: it is refused like other changes of names.
+// forReplicate is how an operation of package replicate is proposed: a publish, whose barrier comes next, waits for a
+// quorum. One that gives a file its first name comes from link(2), which holds the directory's lock: it is refused
+// like other changes of names.
 func forReplicate(op meta.Op) consensus.ProposeOptions {
 	publish, ok := op.(*meta.Publish)
 	return consensus.ProposeOptions{Announce: ok, Patient: ok && publish.LinkName == ""}
@@ -118,7 +119,8 @@ func (c cluster) propose(ctx context.Context, op meta.Op, opts consensus.Propose
 	return res, readOnly(err)
 }
 
-// unsound is why nothing may be changed by this node's mounts now: its state is wrong, or another sound state differs from it.
+// unsound is why nothing may be changed by this node's mounts now: its state is wrong, or another sound state differs
+// from it.
 func (c cluster) unsound() error {
 	return errors.Join(c.n.db.Distrusted(), c.n.digests.split.err())
 }

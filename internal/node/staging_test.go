@@ -30,7 +30,8 @@ func afterCrash(t testing.TB, dir string) string {
 	return left
 }
 
-// What a daemon that died left of files without a name goes at the next start: nobody can ever ask for it. Written bytes of others stay.
+// What a daemon that died left of files without a name goes at the next start: nobody can ever ask for it. Written
+// bytes of others stay.
 func TestSweepOfUnnamedFiles(t *testing.T) {
 	dir := t.TempDir()
 	_, files := openStaging(t, dir)

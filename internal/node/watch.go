@@ -57,7 +57,8 @@ func (w *watchers) tell(events []meta.Event) {
 	}
 }
 
-// watch tells about transfers as they run, the end of each of them, new versions, and changes of nodes, until the client goes.
+// watch tells about transfers as they run, the end of each of them, new versions, and changes of nodes, until the
+// client goes.
 func (n *node) watch(ctx context.Context, req admin.WatchRequest, each func(admin.Event) error) error {
 	interval := max(orDefault(req.Interval, watchInterval), watchIntervalMin)
 	events := n.watched.join()
@@ -88,7 +89,8 @@ func (n *node) watch(ctx context.Context, req admin.WatchRequest, each func(admi
 	}
 }
 
-// tellTransfers sends the last state of each transfer that has ended, and, if asked to, the present one of those that run.
+// tellTransfers sends the last state of each transfer that has ended, and, if asked to, the present one of those that
+// run.
 func (n *node) tellTransfers(req admin.WatchRequest, feed *replicate.TransferFeed, present bool, each func(admin.Event) error) error {
 	now := time.Now()
 	ended, missed, running := feed.Take()

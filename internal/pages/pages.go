@@ -81,8 +81,8 @@ func (u *Uses) Over() bool {
 	return s&stateClosing != 0 && s&stateUsers == 0
 }
 
-// Close makes the region stale and reports whether this call was the first to do so. The first caller waits for Idle, frees
-// what the region holds, and calls End; all others wait for Ended.
+// Close makes the region stale and reports whether this call was the first to do so. The first caller waits for Idle,
+// frees what the region holds, and calls End; all others wait for Ended.
 func (u *Uses) Close() (first bool) {
 	for {
 		s := u.state.Load()

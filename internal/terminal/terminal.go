@@ -9,8 +9,9 @@ import (
 	"unicode/utf8"
 )
 
-// Escape makes text fit for one line of a terminal: what is not printable, and each byte that is not UTF-8, is written as Go
-// writes it in a string, such as \x1b or \n. Backslashes stay, so text that has been escaped stays as it is.
+// Escape makes text fit for one line of a terminal: what is not printable, and each byte that is not UTF-8, is
+// written as Go writes it in a string, such as \x1b or \n. Backslashes stay, so text that has been escaped stays as
+// it is.
 func Escape(s string) string {
 	if !strings.ContainsFunc(s, unfit) {
 		return s

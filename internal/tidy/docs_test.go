@@ -38,7 +38,8 @@ func TestDocsAreNotTooWide(t *testing.T) {
 	}
 }
 
-// checkDocsWidth reports the wide lines of a document. A table that a program writes is between two comments and may be wider.
+// checkDocsWidth reports the wide lines of a document. A table that a program writes is between two comments and may
+// be wider.
 func checkDocsWidth(t *testing.T, path, text string) {
 	t.Helper()
 	written := false

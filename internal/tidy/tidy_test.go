@@ -13,6 +13,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"unicode/utf8"
 )
 
 const module = "github.com/rdmcfs/rdmcfs/"
@@ -136,8 +137,8 @@ func TestImportsRunOneWay(t *testing.T) {
 	}
 }
 
-// TestLabIsOnlyLab: lab/ has what no daemon runs, so nothing outside it imports it, not even tests: neither the command, nor what the
-// command is made of.
+// TestLabIsOnlyLab: lab/ has what no daemon runs, so nothing outside it imports it, not even tests: neither the
+// command, nor what the command is made of.
 func TestLabIsOnlyLab(t *testing.T) {
 	fset, files := tree(t)
 	inLab := 0
@@ -284,15 +285,15 @@ func pure(s source) bool {
 }
 
 // commentWidth bounds the lines of comments: longer ones are read by nobody.
-const commentWidth = 140
+const commentWidth = 120
 
 func TestCommentsAreNotTooWide(t *testing.T) {
 	_, files := tree(t)
 	for _, s := range files {
 		for i, line := range strings.Split(string(s.text), "\n") {
 			text := strings.TrimLeft(line, "\t")
-			if strings.HasPrefix(text, "// ") && len(line) > commentWidth && !s.generated() {
-				t.Errorf("%s:%d: a comment of %d bytes in a line, at most %d", s.path, i+1, len(line), commentWidth)
+			if n := utf8.RuneCountInString(line); strings.HasPrefix(text, "//") && n > commentWidth && !s.generated() {
+				t.Errorf("%s:%d: a comment of %d characters in a line, at most %d", s.path, i+1, n, commentWidth)
 			}
 		}
 	}

@@ -17,8 +17,8 @@ var byteUnits = []struct {
 	{"TB", 1e12}, {"GB", 1e9}, {"MB", 1e6}, {"KB", 1e3}, {"B", 1}, {"", 1},
 }
 
-// ParseBytes reads a size like 64KiB, 1.5MiB, 10KB or 512. KiB, MiB, GiB and TiB are powers of 1024, KB, MB, GB and TB of 1000.
-// The result is a whole number of bytes, at most 1<<60.
+// ParseBytes reads a size like 64KiB, 1.5MiB, 10KB or 512. KiB, MiB, GiB and TiB are powers of 1024, KB, MB, GB and
+// TB of 1000. The result is a whole number of bytes, at most 1<<60.
 func ParseBytes(s string) (uint64, error) {
 	for _, u := range byteUnits {
 		digits, ok := cutSuffixFold(strings.TrimSpace(s), u.name)

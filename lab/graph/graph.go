@@ -1,11 +1,13 @@
-// Package graph is the data-flow graph of one member in one message of the multicast (DSN paper, section 2): all its receives and sends,
-// as work requests on the queue pairs to its peers, with what each has to wait for. Posted as it is, on hardware whose send queues can
-// wait for the receives of another queue pair (CORE-Direct's cross-channel requests), it would run without any software action between
-// blocks. No fabric here has such requests (docs/decisions/026-offload.md).
+// Package graph is the data-flow graph of one member in one message of the multicast (DSN paper, section 2): all its
+// receives and sends, as work requests on the queue pairs to its peers, with what each has to wait for. Posted as it
+// is, on hardware whose send queues can wait for the receives of another queue pair (CORE-Direct's cross-channel
+// requests), it would run without any software action between blocks. No fabric here has such requests
+// (docs/decisions/026-offload.md).
 //
-// The requests of one queue of one queue pair follow each other by Number, which is also the order of steps. Beyond that a receive
-// waits for nothing, and a send for the receive that brings its block. So it is a partial order, looser than the steps: sends to
-// different peers may overtake each other. It has no cycle, as all that a request waits for is of an earlier step.
+// The requests of one queue of one queue pair follow each other by Number, which is also the order of steps. Beyond
+// that a receive waits for nothing, and a send for the receive that brings its block. So it is a partial order,
+// looser than the steps: sends to different peers may overtake each other. It has no cycle, as all that a request
+// waits for is of an earlier step.
 package graph
 
 import (
@@ -22,20 +24,23 @@ type Request struct {
 	Sends bool
 	// Step is the schedule's. A graph has at most one receive and one send in each.
 	Step uint64
-	// Number is the request's place in its queue: how many of the message's blocks go the same way between the two before it.
+	// Number is the request's place in its queue: how many of the message's blocks go the same way between the two
+	// before it.
 	Number uint64
 	// Awaits is, for a send of a member that is not the root, the receive that brings the block.
 	Awaits Receipt
 }
 
-// Receipt names a receive of the same member: number Number, from 0, of those from Peer. At the root there is none: Peer is -1.
+// Receipt names a receive of the same member: number Number, from 0, of those from Peer. At the root there is none:
+// Peer is -1.
 type Receipt struct {
 	Peer   int
 	Number uint64
 }
 
-// Requests goes over a rank's requests in a message of the given number and length in blocks (see schedule.Plan.Message), in an order in
-// which they may be posted: by steps, receives first. It remembers a receipt for each block that came.
+// Requests goes over a rank's requests in a message of the given number and length in blocks (see
+// schedule.Plan.Message), in an order in which they may be posted: by steps, receives first. It remembers a receipt
+// for each block that came.
 func Requests(plan *schedule.Plan, rank int, number, blocks uint64) iter.Seq[Request] {
 	return func(yield func(Request) bool) {
 		s := plan.Message(number, blocks)

@@ -9,7 +9,8 @@ import (
 	"github.com/rdmcfs/rdmcfs/replicate/schedule"
 )
 
-// plansOf makes all plans for n members, the hybrid with racks of two, three and half of them, and with racks at random.
+// plansOf makes all plans for n members, the hybrid with racks of two, three and half of them, and with racks at
+// random.
 func plansOf(t *testing.T, n int) []*schedule.Plan {
 	t.Helper()
 	var plans []*schedule.Plan
@@ -40,7 +41,8 @@ func plansOf(t *testing.T, n int) []*schedule.Plan {
 	return plans
 }
 
-// TestDSN_2_GraphIsAnOrder holds that each send waits for a receive of its block that stands before it, and that a walk can end early.
+// TestDSN_2_GraphIsAnOrder holds that each send waits for a receive of its block that stands before it, and that a
+// walk can end early.
 func TestDSN_2_GraphIsAnOrder(t *testing.T) {
 	const k = 20
 	for n := 2; n <= 13; n++ {
@@ -68,8 +70,9 @@ func TestDSN_2_GraphIsAnOrder(t *testing.T) {
 	}
 }
 
-// machine runs the graphs of all ranks as hardware would: every queue pair by itself, each send as soon as those before it on its queue
-// pair are gone, its block has come, and the peer has posted the receive. What takes how long is decided by rng.
+// machine runs the graphs of all ranks as hardware would: every queue pair by itself, each send as soon as those
+// before it on its queue pair are gone, its block has come, and the peer has posted the receive. What takes how long
+// is decided by rng.
 type machine struct {
 	plan  *schedule.Plan
 	k     uint64
@@ -189,8 +192,8 @@ func (m *machine) ended() error {
 	return nil
 }
 
-// TestDSN_2_GraphsRunByThemselves runs the graphs of all members with delays at random, with all receives posted before the start and
-// with few at a time: each block comes to each member once, and nothing waits for ever.
+// TestDSN_2_GraphsRunByThemselves runs the graphs of all members with delays at random, with all receives posted
+// before the start and with few at a time: each block comes to each member once, and nothing waits for ever.
 func TestDSN_2_GraphsRunByThemselves(t *testing.T) {
 	seeds := uint64(3)
 	if testing.Short() {

@@ -33,8 +33,8 @@ func (r *stuckRegion) Close() error {
 	return nil
 }
 
-// TestNobodyWaitsForeverForRoom: a device that does not end a registration costs who needs its bytes a bounded time and an error, also
-// Try; when it has ended there is room.
+// TestNobodyWaitsForeverForRoom: a device that does not end a registration costs who needs its bytes a bounded time
+// and an error, also Try; when it has ended there is room.
 func TestNobodyWaitsForeverForRoom(t *testing.T) {
 	memory := pages(t, 4096)
 	synctest.Test(t, func(t *testing.T) {

@@ -1,11 +1,12 @@
-// Package pin registers memory for transfers in the ways of Woodall, Shipman, Bosilca and Maccabe, "High performance RDMA protocols
-// in HPC": copy in and out of registered buffers, registration on demand, a cache of registrations, the pipeline that registers the
-// next fragments while this one is written, and the pipeline that keeps its registrations.
+// Package pin registers memory for transfers in the ways of Woodall, Shipman, Bosilca and Maccabe, "High performance
+// RDMA protocols in HPC": copy in and out of registered buffers, registration on demand, a cache of registrations,
+// the pipeline that registers the next fragments while this one is written, and the pipeline that keeps its
+// registrations.
 //
 // A [Domain] holds all registrations of a device within a budget of bytes. A registration is used until its [Pin] is
-// released; kept ones then stay, until others need the bytes (those unused for longest go first) or Invalidate tells that
-// their memory is changed: unmapped, or a file that gets shorter. One in use is only marked then; its users hear of it, and when the last
-// one ends it goes.
+// released; kept ones then stay, until others need the bytes (those unused for longest go first) or Invalidate tells
+// that their memory is changed: unmapped, or a file that gets shorter. One in use is only marked then; its users hear
+// of it, and when the last one ends it goes.
 //
 // A [Link] carries messages over a queue pair by any [Strategy]. Without one end's registration nothing is written:
 //
@@ -17,8 +18,8 @@
 //	registers, writes fragment 0   ->     deregisters, registers the next, READY ...
 //	                               <-     DONE
 //
-// What is registered already is announced at once, with the ACK or in one READY for several fragments, of which only the last is written
-// with an immediate. What the sender finds registered too, in one piece at both ends, goes in one write. Memory of messages that was
-// found in several pieces for the second time is registered as one, and the pieces go. If a receiver finds that, fragments begin as early
-// as they can, and the sender stops its copies.
+// What is registered already is announced at once, with the ACK or in one READY for several fragments, of which only
+// the last is written with an immediate. What the sender finds registered too, in one piece at both ends, goes in one
+// write. Memory of messages that was found in several pieces for the second time is registered as one, and the pieces
+// go. If a receiver finds that, fragments begin as early as they can, and the sender stops its copies.
 package pin

@@ -12,10 +12,11 @@ import (
 )
 
 var (
-	// ErrBudget is returned where others use so many registered bytes that these do not fit, or the budget is smaller than them: send by
-	// the pipeline, with smaller fragments, or raise the budget.
+	// ErrBudget is returned where others use so many registered bytes that these do not fit, or the budget is smaller
+	// than them: send by the pipeline, with smaller fragments, or raise the budget.
 	ErrBudget = errors.New("pin: budget of registered memory is used up")
-	// ErrStale is what users of a registration hear when its memory changed: it was unmapped, or its file became shorter.
+	// ErrStale is what users of a registration hear when its memory changed: it was unmapped, or its file became
+	// shorter.
 	ErrStale = errors.New("pin: registered memory was changed under a transfer")
 )
 
@@ -58,7 +59,8 @@ type Stats struct {
 	Invalidations int64 `json:"invalidations"` // registrations whose memory changed
 }
 
-// NewDomain makes the domain of a device, which stays the caller's. All that is registered elsewhere on it is not counted.
+// NewDomain makes the domain of a device, which stays the caller's. All that is registered elsewhere on it is not
+// counted.
 func NewDomain(dev rdma.Device, cfg Config) *Domain {
 	return &Domain{
 		dev: dev, budget: cfg.Budget, book: ledger{budget: uint64(max(cfg.Budget, 0))},
@@ -114,8 +116,8 @@ type Ask struct {
 	Keep bool
 	// Claim bounds the part of the budget.
 	Claim Claim
-	// Lost, if set, is called when the memory is invalidated while it is used: the user has its transfer fail and releases the pin. It must
-	// not block, nor call the domain.
+	// Lost, if set, is called when the memory is invalidated while it is used: the user has its transfer fail and
+	// releases the pin. It must not block, nor call the domain.
 	Lost func()
 }
 
@@ -129,7 +131,8 @@ func (d *Domain) Try(a Ask) (*Pin, error) {
 	return d.get(context.Background(), &a, false)
 }
 
-// Find is Try for what is registered already: nil if it is not, or is more than the claim may hold now. It does not wait.
+// Find is Try for what is registered already: nil if it is not, or is more than the claim may hold now. It does not
+// wait.
 func (d *Domain) Find(a Ask) *Pin {
 	w := want{span: a.span(), access: a.Access, keep: a.Keep, claim: a.Claim}
 	d.mu.Lock()
@@ -161,7 +164,8 @@ func (d *Domain) Room(claim Claim) int64 {
 	return int64(d.book.share(want{claim: claim}))
 }
 
-// Register is Try that waits until the budget has room, or ctx is done. Memory larger than the budget is refused at once.
+// Register is Try that waits until the budget has room, or ctx is done. Memory larger than the budget is refused at
+// once.
 func (d *Domain) Register(ctx context.Context, a Ask) (*Pin, error) {
 	return d.get(ctx, &a, true)
 }
@@ -239,7 +243,8 @@ func (d *Domain) foundLocked(e *entry, a *Ask) *Pin {
 	return p
 }
 
-// made waits until the device has registered, and gives up the use of what it has not, or what was invalidated meanwhile.
+// made waits until the device has registered, and gives up the use of what it has not, or what was invalidated
+// meanwhile.
 func (d *Domain) made(p *Pin) (*Pin, error) {
 	<-p.l.ready // for one registration
 	err := p.l.err
@@ -257,8 +262,8 @@ func (d *Domain) made(p *Pin) (*Pin, error) {
 	return nil, fmt.Errorf("pin: register %d bytes: %w", p.length, err)
 }
 
-// Release ends the use. A registration that is not kept, or whose memory changed, is deregistered by its last user: the device must not
-// work on it any more, or Release waits for that.
+// Release ends the use. A registration that is not kept, or whose memory changed, is deregistered by its last user:
+// the device must not work on it any more, or Release waits for that.
 func (p *Pin) Release() (err error) {
 	p.once.Do(func() {
 		d := p.d
@@ -305,9 +310,10 @@ func (d *Domain) deregister(entries []*entry) error {
 	return nil
 }
 
-// Invalidate tells that memory is about to change in a way that registrations do not follow: it will be unmapped, or the file behind it
-// becomes shorter. Registrations that share a byte with it are found no more; those in use are withdrawn from peers, their users are
-// told, and they go when these have ended. Invalidate does not wait for that: Drain does.
+// Invalidate tells that memory is about to change in a way that registrations do not follow: it will be unmapped, or
+// the file behind it becomes shorter. Registrations that share a byte with it are found no more; those in use are
+// withdrawn from peers, their users are told, and they go when these have ended. Invalidate does not wait for that:
+// Drain does.
 func (d *Domain) Invalidate(memory []byte) error {
 	a := Ask{Memory: memory}
 	d.mu.Lock()
@@ -335,7 +341,8 @@ func (d *Domain) Invalidate(memory []byte) error {
 	return d.deregister(leave)
 }
 
-// Drain waits until no registration shares a byte with memory, or ctx is done. Then it may be unmapped, and its file cut.
+// Drain waits until no registration shares a byte with memory, or ctx is done. Then it may be unmapped, and its file
+// cut.
 func (d *Domain) Drain(ctx context.Context, memory []byte) error {
 	a := Ask{Memory: memory}
 	for {

@@ -2,8 +2,8 @@ package pin
 
 import "github.com/rdmcfs/rdmcfs/rdma"
 
-// gather lists the memory of the next fragments that one write can take, and counts them: those behind the first that lie behind it in a
-// region of the receiver's too, and are registered here.
+// gather lists the memory of the next fragments that one write can take, and counts them: those behind the first that
+// lie behind it in a region of the receiver's too, and are registered here.
 func (e *sending) gather() (n int64) {
 	l := e.l
 	pins := e.pins[e.posted-e.w.done]

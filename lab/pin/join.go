@@ -23,20 +23,20 @@ func (u *use) note(p *Pin) {
 	}
 }
 
-// joinAfter is the message among those that found all their memory registered, in pieces, during which it is registered as one: that
-// costs about as much as so many messages save whose bytes go in one write.
+// joinAfter is the message among those that found all their memory registered, in pieces, during which it is
+// registered as one: that costs about as much as so many messages save whose bytes go in one write.
 const joinAfter = 2
 
 // joinRetry is how many such messages there are between attempts where the first had no room or failed.
 const joinRetry = 64
 
-// joinShare is the part of what a claim may take that one such registration may have: a large one that is in use for a small part of it
-// keeps others waiting, and one larger than a claim is of no use to it.
+// joinShare is the part of what a claim may take that one such registration may have: a large one that is in use for
+// a small part of it keeps others waiting, and one larger than a claim is of no use to it.
 const joinShare = 4
 
-// join registers the memory of a message as one piece if it was found in several often enough, and has the registrations of the pieces
-// end with their last use. Where there is no room beside them it does nothing: nobody's memory has to go for it. It is called when all
-// has been posted or announced, to work while the link does.
+// join registers the memory of a message as one piece if it was found in several often enough, and has the
+// registrations of the pieces end with their last use. Where there is no room beside them it does nothing: nobody's
+// memory has to go for it. It is called when all has been posted or announced, to work while the link does.
 func (d *Domain) join(u *use, a Ask) error {
 	u.over = true
 	if u.made || u.pieces < 2 || int64(len(a.Memory)) > d.Room(a.Claim)/joinShare {

@@ -52,8 +52,9 @@ func (q *talliedPair) PostSend(wrs ...rdma.SendWR) error {
 	return q.QueuePair.PostSend(wrs...)
 }
 
-// TestFoundMemoryIsAnnouncedAtOnce: what both ends have registered is announced with the answer and ends with one immediate; once it is
-// registered as one piece it is written as one, and nothing more than what was on its way is copied.
+// TestFoundMemoryIsAnnouncedAtOnce: what both ends have registered is announced with the answer and ends with one
+// immediate; once it is registered as one piece it is written as one, and nothing more than what was on its way is
+// copied.
 func TestFoundMemoryIsAnnouncedAtOnce(t *testing.T) {
 	each(t, func(t *testing.T, a, b rdma.Device) {
 		from, to := &tallied{Device: a}, &tallied{Device: b}
@@ -104,8 +105,8 @@ func TestFoundMemoryIsAnnouncedAtOnce(t *testing.T) {
 	})
 }
 
-// TestJoinTakesNobodysRoom: memory stays registered in pieces where one piece would have others deregistered, or is too large a part of
-// the budget.
+// TestJoinTakesNobodysRoom: memory stays registered in pieces where one piece would have others deregistered, or is
+// too large a part of the budget.
 func TestJoinTakesNobodysRoom(t *testing.T) {
 	const size = 1 << 20
 	each(t, func(t *testing.T, a, b rdma.Device) {
@@ -133,7 +134,8 @@ func TestJoinTakesNobodysRoom(t *testing.T) {
 	})
 }
 
-// TestJoinRefused: a device without room for pieces and whole goes on with the pieces, and is not asked with each message.
+// TestJoinRefused: a device without room for pieces and whole goes on with the pieces, and is not asked with each
+// message.
 func TestJoinRefused(t *testing.T) {
 	each(t, func(t *testing.T, a, b rdma.Device) {
 		const size = 1 << 20
@@ -178,8 +180,8 @@ func TestLedgerReplace(t *testing.T) {
 	}
 }
 
-// TestSenderSkipsWhatItSent: the receiver may have fragments begin behind less than was sent by copies, if it tells where all behind that
-// is written.
+// TestSenderSkipsWhatItSent: the receiver may have fragments begin behind less than was sent by copies, if it tells
+// where all behind that is written.
 func TestSenderSkipsWhatItSent(t *testing.T) {
 	dev := newCounted(t)
 	l, err := NewLink(NewDomain(dev, Config{}), small)

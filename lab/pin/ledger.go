@@ -24,8 +24,9 @@ type want struct {
 	claim  Claim
 }
 
-// Claim says what a use of registered memory waits for. Whoever is waited for may take more of the budget than who waits, so that users of
-// several domains, each with others' transfers in both directions, cannot wait for each other in a circle.
+// Claim says what a use of registered memory waits for. Whoever is waited for may take more of the budget than who
+// waits, so that users of several domains, each with others' transfers in both directions, cannot wait for each other
+// in a circle.
 type Claim uint8
 
 const (
@@ -66,8 +67,8 @@ func (e *entry) serves(w want) bool {
 	return e.findable() && e.covers(w.span) && e.access&w.access == w.access
 }
 
-// ledger is the book of registrations: pure, it registers nothing itself. What it answers has to be done by its owner, outside
-// of locks, and told by gone.
+// ledger is the book of registrations: pure, it registers nothing itself. What it answers has to be done by its
+// owner, outside of locks, and told by gone.
 type ledger struct {
 	budget  uint64 // bytes, 0 is without bounds
 	used    uint64 // bytes of all entries: registered, about to be, or about to go
@@ -134,8 +135,8 @@ func (l *ledger) reuse(w want) *entry {
 	return e
 }
 
-// find looks for an entry that serves a want and that its claim may hold: also one that others use, as they may let go of it before. One
-// that does begins at most the longest entry before the end of the want.
+// find looks for an entry that serves a want and that its claim may hold: also one that others use, as they may let
+// go of it before. One that does begins at most the longest entry before the end of the want.
 func (l *ledger) find(w want) *entry {
 	after, _ := slices.BinarySearchFunc(l.entries, w.lo+1, (*entry).less)
 	for i := after - 1; i >= 0 && l.entries[i].lo+l.longest >= w.hi; i-- {
@@ -206,7 +207,8 @@ func (l *ledger) victims(n uint64) []*entry {
 	return idle
 }
 
-// replace has e found where others are that it serves as well. They go with their last user; those without one are to be deregistered now.
+// replace has e found where others are that it serves as well. They go with their last user; those without one are to
+// be deregistered now.
 func (l *ledger) replace(e *entry) (leave []*entry) {
 	for _, o := range l.entries {
 		if o == e || !o.findable() || !e.serves(want{span: o.span, access: o.access}) {
@@ -243,8 +245,8 @@ func (l *ledger) gone(e *entry) {
 	}
 }
 
-// invalidate marks all entries that share a byte with s. Those that nobody uses are to be deregistered now, those in use when their
-// last user ends.
+// invalidate marks all entries that share a byte with s. Those that nobody uses are to be deregistered now, those in
+// use when their last user ends.
 func (l *ledger) invalidate(s span) (leave, inUse []*entry) {
 	for _, e := range l.entries {
 		if !e.overlaps(s) || e.stale || e.leaving {

@@ -22,17 +22,18 @@ const (
 	depthMax    = 64
 )
 
-// LinkConfig says how messages of a link are cut. Zero values are the defaults. Both ends may differ but for SlotBytes and Slots.
+// LinkConfig says how messages of a link are cut. Zero values are the defaults. Both ends may differ but for
+// SlotBytes and Slots.
 type LinkConfig struct {
 	// SlotBytes is the size of a registered buffer, with 64 bytes for a head; default 32 KiB.
 	SlotBytes int
 	// Slots is how many of them carry data at a time; default 8.
 	Slots int
-	// Eager bounds the bytes that go with the first message, and Offset where the pipelines begin to write. Default: what fits into a
-	// buffer, and four times that.
+	// Eager bounds the bytes that go with the first message, and Offset where the pipelines begin to write. Default:
+	// what fits into a buffer, and four times that.
 	Eager, Offset int64
-	// Fragment is the size of a piece that the pipelines register and write; default 256 KiB. It is up to four times that in long messages,
-	// and smaller where a budget has no room.
+	// Fragment is the size of a piece that the pipelines register and write; default 256 KiB. It is up to four times
+	// that in long messages, and smaller where a budget has no room.
 	Fragment int64
 	// Depth is how many of them are registered at a time, at each end; default 4.
 	Depth int
@@ -68,8 +69,8 @@ func or[T comparable](v, def T) T {
 	return v
 }
 
-// Link is one end of a connection that carries messages one at a time, either way. Its methods are not for several goroutines at once,
-// but for Abort. After an error of Send or Receive the link is broken, and only that link.
+// Link is one end of a connection that carries messages one at a time, either way. Its methods are not for several
+// goroutines at once, but for Abort. After an error of Send or Receive the link is broken, and only that link.
 type Link struct {
 	d     *Domain
 	cfg   LinkConfig
@@ -158,7 +159,8 @@ func (l *Link) postRecv(i int) error {
 // writeID marks the number of a fragment in the ID of its write.
 const writeID = 1 << 63
 
-// post sends a frame; fill, if not nil, puts length bytes of payload behind it. The caller has made sure of a free slot.
+// post sends a frame; fill, if not nil, puts length bytes of payload behind it. The caller has made sure of a free
+// slot.
 func (l *Link) post(f frame, fill func(payload []byte) error) error {
 	i := l.free[len(l.free)-1]
 	f.seq = l.seq
@@ -262,7 +264,8 @@ func (l *Link) withReason(cause error, after []rdma.Completion) error {
 	return cause
 }
 
-// budgetPatience is how long an end that holds nothing waits for the budget before it looks whether the peer is still there.
+// budgetPatience is how long an end that holds nothing waits for the budget before it looks whether the peer is still
+// there.
 const budgetPatience = 20 * time.Millisecond
 
 // awaitRoom waits for others to let go of registered memory. An end that holds some itself goes on when that has ended.

@@ -62,9 +62,9 @@ func TestStrategiesMoveBytes(t *testing.T) {
 	})
 }
 
-// TestReuseRegistersOnce: what is kept is found again, also for a part of the memory; what is not is registered each time. The caching
-// pipeline joins what it found in pieces, once, in the second such message or, where that was over before there was time for it, in a
-// later one.
+// TestReuseRegistersOnce: what is kept is found again, also for a part of the memory; what is not is registered each
+// time. The caching pipeline joins what it found in pieces, once, in the second such message or, where that was over
+// before there was time for it, in a later one.
 func TestReuseRegistersOnce(t *testing.T) {
 	each(t, func(t *testing.T, a, b rdma.Device) {
 		p := newPair(t, a, b, 0, small)
@@ -108,7 +108,8 @@ func TestReuseRegistersOnce(t *testing.T) {
 	})
 }
 
-// TestPipelineIsBounded: a message larger than the budget goes by the pipelines, never with more than the budget registered.
+// TestPipelineIsBounded: a message larger than the budget goes by the pipelines, never with more than the budget
+// registered.
 func TestPipelineIsBounded(t *testing.T) {
 	each(t, func(t *testing.T, a, b rdma.Device) {
 		const budget = 640 << 10
@@ -158,7 +159,8 @@ func TestReceiverCutsFragments(t *testing.T) {
 	})
 }
 
-// TestManyLinksShareABudget: links both ways between two domains that have room for two fragments each, or for many that are found again.
+// TestManyLinksShareABudget: links both ways between two domains that have room for two fragments each, or for many
+// that are found again.
 func TestManyLinksShareABudget(t *testing.T) {
 	each(t, func(t *testing.T, a, b rdma.Device) {
 		for _, fragments := range []int64{2, 7, 40} {
@@ -208,8 +210,8 @@ func shareBudget(t *testing.T, a, b rdma.Device, fragments int64) {
 	}
 }
 
-// TestNextMessageComesEarly: a receiver that is late to end one message loses nothing of the next, whose sender does not wait with its
-// first data.
+// TestNextMessageComesEarly: a receiver that is late to end one message loses nothing of the next, whose sender does
+// not wait with its first data.
 func TestNextMessageComesEarly(t *testing.T) {
 	each(t, func(t *testing.T, a, b rdma.Device) {
 		p := newPair(t, a, b, 0, small)

@@ -43,9 +43,9 @@ func (b Bytes) WriteAt(p []byte, off int64) (int, error) {
 	return n, nil
 }
 
-// File is a file as memory: mapped, so that it can be registered, and never touched through the mapping by this program, as a file that
-// gets shorter takes its pages away. What goes by send/receive is read and written by pread and pwrite. Only files whose pages may be
-// pinned for long can be received into on every device: memfd and tmpfs.
+// File is a file as memory: mapped, so that it can be registered, and never touched through the mapping by this
+// program, as a file that gets shorter takes its pages away. What goes by send/receive is read and written by pread
+// and pwrite. Only files whose pages may be pinned for long can be received into on every device: memfd and tmpfs.
 type File struct {
 	*os.File
 	d   *Domain
@@ -62,8 +62,8 @@ type watch struct{ _ byte } // of a size, so that each has an address of its own
 
 // watched is memory that can be changed by others while it is used.
 type watched interface {
-	// watch has lost called, from another goroutine, when the memory is about to change, and ErrStale returned if it has. The user calls end
-	// when nothing works on the memory any more.
+	// watch has lost called, from another goroutine, when the memory is about to change, and ErrStale returned if it
+	// has. The user calls end when nothing works on the memory any more.
 	watch(lost func()) (end func(), err error)
 }
 
@@ -132,8 +132,9 @@ func (f *File) Check() error {
 	return nil
 }
 
-// Shrink makes the file shorter: transfers that use it fail, with ErrStale, whatever part of it they are at; when they have let go of it
-// the file is cut. The mapping is of no use afterwards. If ctx is done before, the file keeps its length.
+// Shrink makes the file shorter: transfers that use it fail, with ErrStale, whatever part of it they are at; when
+// they have let go of it the file is cut. The mapping is of no use afterwards. If ctx is done before, the file keeps
+// its length.
 func (f *File) Shrink(ctx context.Context, size int64) error {
 	if size < int64(len(f.mem)) {
 		if err := f.retire(ctx); err != nil {

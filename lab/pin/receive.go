@@ -34,9 +34,9 @@ type mark struct {
 	pins int   // of its fragments
 }
 
-// Receive receives the next message. place gives the memory for it, of exactly that size; its error refuses the message. Receive blocks
-// until all is there and the sender has been told, or has left. After an error, also of ctx, the link is broken, and nothing works on the
-// memory any more.
+// Receive receives the next message. place gives the memory for it, of exactly that size; its error refuses the
+// message. Receive blocks until all is there and the sender has been told, or has left. After an error, also of ctx,
+// the link is broken, and nothing works on the memory any more.
 func (l *Link) Receive(ctx context.Context, place func(size int64) (Memory, error)) (Memory, error) {
 	if l.err != nil {
 		return nil, l.err
@@ -89,7 +89,8 @@ func (e *receiving) unpark() error {
 	return nil
 }
 
-// advance announces what is registered of the next fragments, or registers one, if the window is open, and reports whether it did.
+// advance announces what is registered of the next fragments, or registers one, if the window is open, and reports
+// whether it did.
 func (e *receiving) advance(ctx context.Context) (bool, error) {
 	if e.begun && e.w.next == e.w.count() && !e.use.over {
 		return true, e.l.d.join(&e.use, Ask{Memory: e.m.Bytes(), Access: rdma.RemoteWrite, Keep: true, Claim: ClaimAhead})
@@ -113,8 +114,8 @@ func (e *receiving) ask(i int64) Ask {
 	return Ask{Memory: e.m.Bytes()[from:to], Access: rdma.RemoteWrite, Keep: e.s.keeps(), Claim: ClaimPeer, Lost: e.lost}
 }
 
-// find takes what is registered of the next fragments, as much as one announcement tells: it is not bounded by the depth, but as all else
-// by the claim.
+// find takes what is registered of the next fragments, as much as one announcement tells: it is not bounded by the
+// depth, but as all else by the claim.
 func (e *receiving) find() {
 	room := (e.l.cfg.SlotBytes - headBytes) / keyBytes
 	for e.s.keeps() && e.w.next < e.w.count() && e.w.held() < announcedMax && len(e.places) < room {
@@ -142,7 +143,8 @@ func (e *receiving) extend() bool {
 	return true
 }
 
-// register registers the next fragment, and reports whether the budget had room for that; if not, and nothing is held here, it has waited.
+// register registers the next fragment, and reports whether the budget had room for that; if not, and nothing is held
+// here, it has waited.
 func (e *receiving) register(ctx context.Context) (bool, error) {
 	a := e.ask(e.w.next)
 	p, err := e.l.d.Try(a)
@@ -224,8 +226,9 @@ func (e *receiving) match(f *frame, payload []byte) (err error) {
 	return e.keep(payload, 0)
 }
 
-// plan cuts the message, and takes what is registered of it. Where that reaches behind all that the sender may send by copies, fragments
-// begin as early as they can: no time has to be filled by copies, and the sender stops when it hears of that.
+// plan cuts the message, and takes what is registered of it. Where that reaches behind all that the sender may send
+// by copies, fragments begin as early as they can: no time has to be filled by copies, and the sender stops when it
+// hears of that.
 func (e *receiving) plan(f *frame, depth int64) error {
 	a := Ask{Memory: e.m.Bytes()}
 	fragment := f.fragment

@@ -28,9 +28,9 @@ type sending struct {
 	use    use
 }
 
-// Send sends a message with a strategy. It blocks until the receiver has all of it. After an error, also of ctx, the link is broken, and
-// nothing works on the memory any more. ErrBudget: the strategy needs more registered bytes than the domain may have. ErrStale: the memory
-// changed meanwhile.
+// Send sends a message with a strategy. It blocks until the receiver has all of it. After an error, also of ctx, the
+// link is broken, and nothing works on the memory any more. ErrBudget: the strategy needs more registered bytes than
+// the domain may have. ErrStale: the memory changed meanwhile.
 func (l *Link) Send(ctx context.Context, s Strategy, m Memory) error {
 	if l.err != nil {
 		return l.err
@@ -92,8 +92,8 @@ func (e *sending) match(size int64) error {
 	return e.l.post(f, func(p []byte) error { return readFull(e.m, p, 0) })
 }
 
-// found reports whether all the memory is registered as one piece. The receiver's may be, too, so its answer is worth more than bytes
-// with the first message.
+// found reports whether all the memory is registered as one piece. The receiver's may be, too, so its answer is worth
+// more than bytes with the first message.
 func (e *sending) found() bool {
 	p := e.l.d.Find(Ask{Memory: e.m.Bytes(), Keep: true, Claim: ClaimAhead})
 	return p != nil && p.Release() == nil
@@ -166,7 +166,8 @@ func (e *sending) take(pins []*Pin) {
 	}
 }
 
-// extend takes the next fragment, of n bytes, if it lies in the registration that the one before ends in, with which it goes in one write.
+// extend takes the next fragment, of n bytes, if it lies in the registration that the one before ends in, with which
+// it goes in one write.
 func (e *sending) extend(p *Pin, n int64) bool {
 	if !e.s.keeps() || !p.extend(n) {
 		return false
@@ -198,7 +199,8 @@ func (e *sending) find() bool {
 	return err == nil
 }
 
-// pinPieces gets [from, to) of the memory: as one piece, or in pieces that end on boundaries if they are to be found again.
+// pinPieces gets [from, to) of the memory: as one piece, or in pieces that end on boundaries if they are to be found
+// again.
 func (e *sending) pinPieces(from, to int64, get func(Ask) (*Pin, error)) (pins []*Pin, err error) {
 	if e.s != CachedPipeline {
 		return e.pin(nil, from, from, to, e.s.keeps(), get)
@@ -242,8 +244,8 @@ func releaseAll(pins []*Pin) error {
 	return errors.Join(errs...)
 }
 
-// write writes what was announced first, and reports whether it did: its registration may have to wait for the budget. The last fragment of
-// an announcement tells the receiver that all of them are there.
+// write writes what was announced first, and reports whether it did: its registration may have to wait for the
+// budget. The last fragment of an announcement tells the receiver that all of them are there.
 func (e *sending) write(ctx context.Context) (bool, error) {
 	if e.posted == e.w.next { // not ahead
 		done, err := e.register(ClaimNow)
@@ -314,7 +316,8 @@ func (e *sending) announced(payload []byte) (err error) {
 	return nil
 }
 
-// skip leaves out what was sent by copies while the receiver found out that nothing had to be: it may be written from an earlier byte on.
+// skip leaves out what was sent by copies while the receiver found out that nothing had to be: it may be written from
+// an earlier byte on.
 func (e *sending) skip() error {
 	for n := 0; e.copied > e.w.offset; n++ {
 		from, to := e.w.at(int64(n))

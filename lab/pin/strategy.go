@@ -16,10 +16,11 @@ const (
 	OnDemand
 	// Cached is OnDemand that keeps registrations and finds them again (section 5.1).
 	Cached
-	// Pipeline sends the first part, and writes fragments that are registered meanwhile, a bounded number at a time (section 4).
+	// Pipeline sends the first part, and writes fragments that are registered meanwhile, a bounded number at a time
+	// (section 4).
 	Pipeline
-	// CachedPipeline is Pipeline that keeps the registrations of its fragments, which begin on boundaries of their size (section 5.2), and
-	// joins those of a message that is sent again and again.
+	// CachedPipeline is Pipeline that keeps the registrations of its fragments, which begin on boundaries of their
+	// size (section 5.2), and joins those of a message that is sent again and again.
 	CachedPipeline
 )
 

@@ -43,8 +43,8 @@ func pinnedKiB(t *testing.T) int {
 	return n
 }
 
-// TestVerbsPins: a file's pages are pinned while they are registered, kept registrations go before the file is cut or unmapped, and their
-// pages with them.
+// TestVerbsPins: a file's pages are pinned while they are registered, kept registrations go before the file is cut or
+// unmapped, and their pages with them.
 func TestVerbsPins(t *testing.T) {
 	if openVerbs == nil || os.Getenv("RDMCFS_TEST_VERBS") == "" {
 		t.Skip("needs an RDMA device: run the test binary by test/vm/run.sh")

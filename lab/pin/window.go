@@ -9,8 +9,9 @@ type plan struct {
 	fragment int64 // bytes of all others but the last
 }
 
-// Fragments of a long message are longer, as each costs a message, two wake-ups and a request: up to fragmentGrowth times as long, while
-// there are more than fragmentsEnough of them, which are what a pipeline needs, and while the budget has room for many.
+// Fragments of a long message are longer, as each costs a message, two wake-ups and a request: up to fragmentGrowth
+// times as long, while there are more than fragmentsEnough of them, which are what a pipeline needs, and while the
+// budget has room for many.
 const (
 	fragmentGrowth  = 4
 	fragmentsEnough = 8
@@ -60,8 +61,8 @@ func (p plan) at(i int64) (from, to int64) {
 	return from, min(from+p.fragment, p.size)
 }
 
-// window is how far one end is in the fragments of a message: those in [done, next) are registered here, at most depth of them.
-// Fragments end in order.
+// window is how far one end is in the fragments of a message: those in [done, next) are registered here, at most
+// depth of them. Fragments end in order.
 type window struct {
 	plan
 	depth int64

@@ -1,5 +1,5 @@
-// Command pinbench measures what registering memory costs, and the ways to hide it, between two processes on this machine, over TCP
-// from pinned memory (io_uring).
+// Command pinbench measures what registering memory costs, and the ways to hide it, between two processes on this
+// machine, over TCP from pinned memory (io_uring).
 package main
 
 import (
@@ -145,7 +145,8 @@ func main() {
 	os.Exit(run(ctx, os.Args[1:], os.Stdout, os.Stderr))
 }
 
-// run is main with everything as an argument; it returns the exit code: 2 for usage, 11 for bytes that differ, 1 for what else went wrong.
+// run is main with everything as an argument; it returns the exit code: 2 for usage, 11 for bytes that differ, 1 for
+// what else went wrong.
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	err := do(ctx, args, stdout)
 	if err == nil {

@@ -47,7 +47,8 @@ type PinResult struct {
 	PinCase
 	// Seconds are, by round, the time of all uses of one buffer, each until the receiver had the message.
 	Seconds []float64 `json:"seconds"`
-	// GivingUp is the median time that it took the sender to give the buffer up afterwards: to deregister what was kept, and unmap.
+	// GivingUp is the median time that it took the sender to give the buffer up afterwards: to deregister what was
+	// kept, and unmap.
 	GivingUp float64 `json:"giving_up_seconds"`
 	// BytesPerSec is the rate of the median round.
 	BytesPerSec float64 `json:"bytes_per_second"`
@@ -58,7 +59,8 @@ type PinResult struct {
 // pinRateMin is the least rate: below it a run would not end.
 const pinRateMin = 1e6
 
-// Memory is how many bytes of messages the two processes hold together: the source, what the receiver compares with, and what it gets.
+// Memory is how many bytes of messages the two processes hold together: the source, what the receiver compares with,
+// and what it gets.
 func (p *PinPlan) Memory() uint64 { return 3 * p.largest() }
 
 // Check refuses what makes no sense, with bench.ErrUsage.
@@ -215,7 +217,8 @@ func bad(format string, args ...any) error {
 	return fmt.Errorf("%w: "+format, append([]any{bench.ErrUsage}, args...)...)
 }
 
-// receiverError is the receiving process's end, with the last thing it said. Its exit code is negative if it was killed.
+// receiverError is the receiving process's end, with the last thing it said. Its exit code is negative if it was
+// killed.
 type receiverError struct {
 	text string
 	code int

@@ -13,7 +13,8 @@ import (
 	"github.com/rdmcfs/rdmcfs/lab/pin"
 )
 
-// paperCrossing is how often a buffer of 8 MB had to be used until the cache was as fast as the pipeline (Woodall et al., section 6.1).
+// paperCrossing is how often a buffer of 8 MB had to be used until the cache was as fast as the pipeline (Woodall et
+// al., section 6.1).
 const paperCrossing = "40 to 50"
 
 // PinRun is a plan and what was measured of it.

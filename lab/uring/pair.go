@@ -21,8 +21,9 @@ import (
 // headBytes is the size of a request's head on the wire: op, immediate, length, key, address.
 const headBytes = 32
 
-// stepBytes bounds one operation on a socket. A write of megabytes to a paced socket leaves it idle while the processor copies, and a
-// read of them holds back acknowledgements; a card cuts what it sends into packets by itself, whatever the length of the request.
+// stepBytes bounds one operation on a socket. A write of megabytes to a paced socket leaves it idle while the
+// processor copies, and a read of them holds back acknowledgements; a card cuts what it sends into packets by itself,
+// whatever the length of the request.
 const stepBytes = 256 << 10
 
 // user_data of requests: the pair's number, and which side of it.

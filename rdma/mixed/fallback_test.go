@@ -79,7 +79,8 @@ func carriers(t *testing.T, a, b *Device) [2]string {
 	return [2]string{carrierOf(x.qp), carrierOf(y.qp)}
 }
 
-// connectInVain joins two sides whose second one fails, or hangs until it may be blamed, which hanging tells; the first gives up then.
+// connectInVain joins two sides whose second one fails, or hangs until it may be blamed, which hanging tells; the
+// first gives up then.
 func connectInVain(x, y *side, hanging <-chan struct{}) error {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()

@@ -134,7 +134,8 @@ func pairsOf(d *Device) []int {
 	return n
 }
 
-// carriesBoth checks that the pairs among the first devices are carried by the preferred provider, and all others by tcp.
+// carriesBoth checks that the pairs among the first devices are carried by the preferred provider, and all others by
+// tcp.
 func carriesBoth(t *testing.T, devices []*Device) {
 	t.Helper()
 	var preferred, tcp int

@@ -198,8 +198,8 @@ func diesInOneSided(t *testing.T, p *Pair, op rdma.Opcode) {
 	a.endedInMidst(1)
 }
 
-// endedInMidst checks that of the requests from number first on some ended well, the next with the death of the peer, and the others as
-// flushed, like the receive that is posted.
+// endedInMidst checks that of the requests from number first on some ended well, the next with the death of the peer,
+// and the others as flushed, like the receive that is posted.
 func (e *end) endedInMidst(first uint64) {
 	e.t.Helper()
 	worst := rdma.StatusOK

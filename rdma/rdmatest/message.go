@@ -175,7 +175,8 @@ func messageRegistered(t *testing.T, p *Pair) {
 	wantBytes(t, b.bytes(0, 1000), a.bytes(64<<10+1, 1000), "memory after deregistration")
 }
 
-// messageCRC holds checksums that the provider tells against the bytes that lie in memory, which need not lie in one piece.
+// messageCRC holds checksums that the provider tells against the bytes that lie in memory, which need not lie in one
+// piece.
 func messageCRC(t *testing.T, p *Pair) {
 	a, b := p.link(t, options{wantCRC: true})
 	random(a.mem.Bytes(), 11)
@@ -194,7 +195,8 @@ func messageCRC(t *testing.T, p *Pair) {
 	}
 }
 
-// messageSeal has the provider put checksums behind messages, many at a time between others; one that can't must say so.
+// messageSeal has the provider put checksums behind messages, many at a time between others; one that can't must say
+// so.
 func messageSeal(t *testing.T, p *Pair) {
 	a, b := p.link(t, options{})
 	random(a.mem.Bytes(), 12)

@@ -60,8 +60,8 @@ func BenchmarkBandwidth(b *testing.B) {
 	}
 }
 
-// BenchmarkPolling is figure 20: a look at all channels of the set, none of which has a message, beside a look at the completion
-// queue (figure 3).
+// BenchmarkPolling is figure 20: a look at all channels of the set, none of which has a message, beside a look at the
+// completion queue (figure 3).
 func BenchmarkPolling(b *testing.B) {
 	for n := 1; n <= 128; n *= 2 {
 		b.Run(fmt.Sprintf("channels/%d", n), func(b *testing.B) {
@@ -119,8 +119,8 @@ func both(a, b func() error) error {
 	return errB
 }
 
-// pingPong makes n round trips. One thread does both ends: with a processor for each, and those of the device, figures would be of the
-// machine's scheduling where there are two.
+// pingPong makes n round trips. One thread does both ends: with a processor for each, and those of the device,
+// figures would be of the machine's scheduling where there are two.
 func (l *link) pingPong(size, n int) error {
 	ctx := context.Background()
 	msg, buf := make([]byte, size), make([]byte, size)
@@ -167,7 +167,8 @@ func (l *link) push(size, n int) error {
 	return nil
 }
 
-// large makes n round trips of a message in registered memory, by rendezvous or copied in and out, a thread at each end, as both wait.
+// large makes n round trips of a message in registered memory, by rendezvous or copied in and out, a thread at each
+// end, as both wait.
 func (l *link) large(mem [2]rdma.Region, size, n int) error {
 	ctx := context.Background()
 	program := func(i int) func() error {
@@ -247,8 +248,8 @@ func switchPair(t *testing.T, p provider) pair {
 	return pair{newLink(t, p, few), newLink(t, p, most)}
 }
 
-// largeRows is the right part of figure 11: rendezvous, the control messages of which go by the ring or not. Both write the bytes
-// without a copy.
+// largeRows is the right part of figure 11: rendezvous, the control messages of which go by the ring or not. Both
+// write the bytes without a copy.
 func largeRows(t *testing.T, l pair, n int, sizes ...int) {
 	t.Helper()
 	var mem [2][2]rdma.Region
@@ -275,7 +276,8 @@ func title(first, second string) {
 	fmt.Printf("%8s %12s %12s %12s %12s %12s %7s\n", "bytes", "median", "best", "median", "best", "median", "best")
 }
 
-// row measures one size both ways, by turns, and prints how far the first is ahead. sense is 1 where less is better, else -1.
+// row measures one size both ways, by turns, and prints how far the first is ahead. sense is 1 where less is better,
+// else -1.
 func row(t *testing.T, l pair, size, sense int, measure func(*link) (float64, error)) {
 	t.Helper()
 	var got [2][]float64

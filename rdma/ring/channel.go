@@ -17,8 +17,8 @@ var (
 	ErrBroken = errors.New("ring: connection lost")
 )
 
-// Channel is a connection that keeps messages whole and in order. Send and Recv may be called at the same time, and each from several
-// goroutines.
+// Channel is a connection that keeps messages whole and in order. Send and Recv may be called at the same time, and
+// each from several goroutines.
 type Channel struct {
 	e      *Endpoint
 	id     int // in e.channels

@@ -42,8 +42,8 @@ func stream(t *testing.T, from, to *Channel, seed uint64, n int) {
 	wg.Wait()
 }
 
-// TestMessagesBothWays: callers that poll for a while, and perhaps in vain, then callers that poll until something comes, whose peers find
-// a ring. Who does not poll is sent nothing by it.
+// TestMessagesBothWays: callers that poll for a while, and perhaps in vain, then callers that poll until something
+// comes, whose peers find a ring. Who does not poll is sent nothing by it.
 func TestMessagesBothWays(t *testing.T) {
 	each(t, func(t *testing.T, p provider, cfg Config) {
 		if n := bothWays(t, p, cfg); n.Written > 0 && cfg.Spin < 0 {
@@ -114,8 +114,8 @@ func TestManyChannelsBoundedSet(t *testing.T) {
 	}
 }
 
-// TestCreditExhaustion: a receiver that does not read stops the sender, at the number of buffers, and reading sets it free, over and
-// over.
+// TestCreditExhaustion: a receiver that does not read stops the sender, at the number of buffers, and reading sets it
+// free, over and over.
 func TestCreditExhaustion(t *testing.T) {
 	each(t, func(t *testing.T, p provider, cfg Config) {
 		cfg.Slots, cfg.Receives = 4, 3
@@ -209,7 +209,8 @@ func TestStatesRefuse(t *testing.T) {
 	}
 }
 
-// TestCloseDelivers: what was sent before Close arrives, then io.EOF, again and again; the other side cannot send any more.
+// TestCloseDelivers: what was sent before Close arrives, then io.EOF, again and again; the other side cannot send any
+// more.
 func TestCloseDelivers(t *testing.T) {
 	each(t, func(t *testing.T, p provider, cfg Config) {
 		cfg.CloseTimeout = patience

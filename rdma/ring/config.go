@@ -11,20 +11,22 @@ import (
 
 // Config says how an endpoint works. The zero value is for a device with hardware of its own.
 type Config struct {
-	// EagerBytes is the largest message that is copied. Default 2048, the paper's; each buffer of a channel is that large. At most 64
-	// KiB less 40.
+	// EagerBytes is the largest message that is copied. Default 2048, the paper's; each buffer of a channel is that
+	// large. At most 64 KiB less 40.
 	EagerBytes int
-	// Slots and Receives are the buffers of each channel here: of its ring, and of its send/receive way. Default 16 each.
+	// Slots and Receives are the buffers of each channel here: of its ring, and of its send/receive way. Default 16
+	// each.
 	Slots, Receives int
 	// SetLimit is how many channels are polled at most. Default 16; negative: none, all goes by send/receive.
 	SetLimit int
 	// Policy says which channels are polled when they are more.
 	Policy Policy
-	// Spin is how long a caller that waits polls before it sleeps. Without it rings are not used. Default 50 µs; none with fewer
-	// than 4 processors, and none on a tcp device, whose writes need a processor to arrive. Negative: none.
+	// Spin is how long a caller that waits polls before it sleeps. Without it rings are not used. Default 50 µs; none
+	// with fewer than 4 processors, and none on a tcp device, whose writes need a processor to arrive. Negative:
+	// none.
 	Spin time.Duration
-	// Linger is how long polling may pause, when callers that polled got what they waited for, until channels are told to use
-	// send/receive. A message that comes by a ring in the pause is seen that much later. Default 500 µs.
+	// Linger is how long polling may pause, when callers that polled got what they waited for, until channels are
+	// told to use send/receive. A message that comes by a ring in the pause is seen that much later. Default 500 µs.
 	Linger time.Duration
 	// Keepalive is how long a channel stays silent until it looks whether the peer is there. Default 1 s.
 	Keepalive time.Duration
@@ -47,8 +49,9 @@ const (
 	largeDefault        = 1 << 30
 )
 
-// stateReceives are receives beyond those granted, for messages without a number: each side has one of them under way at a time, and
-// few follow each other without a message of the peer's. A peer that is stopped uses them up by keepalives, and counts as dead then.
+// stateReceives are receives beyond those granted, for messages without a number: each side has one of them under way
+// at a time, and few follow each other without a message of the peer's. A peer that is stopped uses them up by
+// keepalives, and counts as dead then.
 const stateReceives = 16
 
 func (c Config) withDefaults(dev rdma.Device) (Config, error) {

@@ -13,8 +13,8 @@ import (
 	"github.com/rdmcfs/rdmcfs/rdma"
 )
 
-// Conn is a channel as a stream of bytes: Write cuts it into messages, Read takes what has come of one or several. It follows
-// net.Conn: deadlines, concurrent calls, errors of type *net.OpError.
+// Conn is a channel as a stream of bytes: Write cuts it into messages, Read takes what has come of one or several. It
+// follows net.Conn: deadlines, concurrent calls, errors of type *net.OpError.
 type Conn struct {
 	c             *Channel
 	local, remote net.Addr
@@ -33,8 +33,8 @@ func (a Addr) Network() string { return "ring" }
 
 func (a Addr) String() string { return string(a) }
 
-// NewConn makes a stream of a connected channel, which belongs to it from now on. remote is what RemoteAddr answers; nil for the name of
-// the device.
+// NewConn makes a stream of a connected channel, which belongs to it from now on. remote is what RemoteAddr answers;
+// nil for the name of the device.
 func NewConn(c *Channel, remote net.Addr) *Conn {
 	local := Addr(c.e.dev.Name())
 	if remote == nil {

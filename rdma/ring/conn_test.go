@@ -163,7 +163,8 @@ func TestConnPastDeadline(t *testing.T) {
 	})
 }
 
-// TestConnDeadlineMovesUnderWaiters: calls that wait obey a deadline set, moved or removed meanwhile, and time-outs do no harm.
+// TestConnDeadlineMovesUnderWaiters: calls that wait obey a deadline set, moved or removed meanwhile, and time-outs
+// do no harm.
 func TestConnDeadlineMovesUnderWaiters(t *testing.T) {
 	eachConn(t, func(t *testing.T, a, b *Conn) {
 		failed := make(chan error, 1)
@@ -203,7 +204,8 @@ func TestConnDeadlineMovesUnderWaiters(t *testing.T) {
 	})
 }
 
-// TestConnWriteDeadline: a write that waits for a peer that does not read tells how much went, and the stream goes on where it was.
+// TestConnWriteDeadline: a write that waits for a peer that does not read tells how much went, and the stream goes on
+// where it was.
 func TestConnWriteDeadline(t *testing.T) {
 	eachConn(t, func(t *testing.T, a, b *Conn) {
 		data := make([]byte, 1<<20)

@@ -41,9 +41,9 @@ func TestFrameComesBack(t *testing.T) {
 	})
 }
 
-// TestNoPartOfAWriteIsAMessage: in the slot of a receiver that has cleared the head word, whatever was there before, a write that
-// has come in part, words in any order but the last at the end, bytes of a word in any order, is not taken for a message
-// (section 4.2: the secondary flag).
+// TestNoPartOfAWriteIsAMessage: in the slot of a receiver that has cleared the head word, whatever was there before,
+// a write that has come in part, words in any order but the last at the end, bytes of a word in any order, is not
+// taken for a message (section 4.2: the secondary flag).
 func TestNoPartOfAWriteIsAMessage(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		mine, theirs := slotOf(128), slotOf(128)
@@ -253,8 +253,8 @@ func TestOrderRefusesWrongNumbers(t *testing.T) {
 	}
 }
 
-// TestCreditsNeverExceedBuffers: whatever is told in whatever order, no more is under way than the peer has buffers, and nothing stays
-// untold for ever.
+// TestCreditsNeverExceedBuffers: whatever is told in whatever order, no more is under way than the peer has buffers,
+// and nothing stays untold for ever.
 func TestCreditsNeverExceedBuffers(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		slots, receives := uint32(rapid.IntRange(2, 6).Draw(t, "slots")), uint32(rapid.IntRange(2, 6).Draw(t, "receives"))

@@ -20,8 +20,8 @@ const (
 	channelsMax     = 1 << 16
 )
 
-// Endpoint is all channels of one device, with their completion queue and their polling set. All methods may be called from several
-// goroutines.
+// Endpoint is all channels of one device, with their completion queue and their polling set. All methods may be
+// called from several goroutines.
 type Endpoint struct {
 	dev    rdma.Device
 	cfg    Config
@@ -153,8 +153,8 @@ func (e *Endpoint) run() {
 	}
 }
 
-// progressLocked looks once at all rings of the set, and at the completion queue if asked to, or if it is time: callers who always find
-// something in a ring at once must not keep others from theirs.
+// progressLocked looks once at all rings of the set, and at the completion queue if asked to, or if it is time:
+// callers who always find something in a ring at once must not keep others from theirs.
 func (e *Endpoint) progressLocked(queue bool) {
 	rounds := e.rounds.Add(1)
 	e.pollSetLocked()
@@ -234,8 +234,8 @@ func (e *Endpoint) sleepLocked() {
 	}
 }
 
-// spin polls for a caller that waits for c to become ready, for Config.Spin at most. seen is the count of events when it
-// was not.
+// spin polls for a caller that waits for c to become ready, for Config.Spin at most. seen is the count of events when
+// it was not.
 func (e *Endpoint) spin(c *Channel, done <-chan struct{}, ready func(*Channel) bool, seen uint32) {
 	e.spinners.Add(1)
 	won := e.spinUntil(c, done, ready, seen)

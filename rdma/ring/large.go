@@ -92,10 +92,10 @@ func boolWord(b bool) uint32 {
 	return 0
 }
 
-// SendFrom sends a message of any size from registered memory: up to MaxEager as Send does, a larger one without a copy, when the
-// receiver has granted memory for it (rendezvous by RDMA write, section 3). It blocks until the memory may be used again, which for
-// a large message means that all is there; ErrRefused tells that it was not wanted. When ctx ends before memory is granted the
-// message is taken back.
+// SendFrom sends a message of any size from registered memory: up to MaxEager as Send does, a larger one without a
+// copy, when the receiver has granted memory for it (rendezvous by RDMA write, section 3). It blocks until the memory
+// may be used again, which for a large message means that all is there; ErrRefused tells that it was not wanted. When
+// ctx ends before memory is granted the message is taken back.
 func (c *Channel) SendFrom(ctx context.Context, source rdma.SGE) error {
 	mem := source.Region.Bytes()
 	if source.Offset < 0 || source.Length < 0 || source.Offset > len(mem) || source.Length > len(mem)-source.Offset {
@@ -165,7 +165,8 @@ func (c *Channel) offerOverLocked() bool {
 	return c.err != nil || c.offered.state == offerWritten && c.sends.done >= c.offered.seq
 }
 
-// writeGrantedLocked has a large message written whose memory was granted: the end follows it in the queue, and mostly in the same post.
+// writeGrantedLocked has a large message written whose memory was granted: the end follows it in the queue, and
+// mostly in the same post.
 func (c *Channel) writeGrantedLocked() {
 	o := &c.offered
 	if o.state != offerGranted || o.doneDue || !c.sends.room(1) {
@@ -237,8 +238,8 @@ func (c *Channel) takeOfferLocked(a arrival) (Message, bool, error) {
 	return Message{Size: int(size), Large: true}, true, nil
 }
 
-// Accept receives the large message of which Recv has told last into a piece of a region with the right RemoteWrite. It blocks until all
-// is there. When ctx is done before, the channel ends: the peer may still write there.
+// Accept receives the large message of which Recv has told last into a piece of a region with the right RemoteWrite.
+// It blocks until all is there. When ctx is done before, the channel ends: the peer may still write there.
 func (c *Channel) Accept(ctx context.Context, into rdma.SGE) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()

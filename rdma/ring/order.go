@@ -11,8 +11,8 @@ type arrival struct {
 	number uint32
 }
 
-// order puts the arrivals of both ways into the order of their numbers (section 4.5): the next message of the ring, and those of
-// send/receive that are early.
+// order puts the arrivals of both ways into the order of their numbers (section 4.5): the next message of the ring,
+// and those of send/receive that are early.
 type order struct {
 	expected uint32
 	window   uint32 // messages that can be under way

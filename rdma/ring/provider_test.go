@@ -15,7 +15,8 @@ import (
 // patience bounds every wait of the tests, also in an emulated machine.
 const patience = 30 * time.Second
 
-// provider makes two devices that reach each other. killB, if not nil, ends the second as the death of its process would.
+// provider makes two devices that reach each other. killB, if not nil, ends the second as the death of its process
+// would.
 type provider struct {
 	name string
 	open func(t testing.TB) (a, b rdma.Device, killB func())

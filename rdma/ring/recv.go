@@ -189,8 +189,8 @@ type Message struct {
 	Large bool // it is still at the sender: Accept or Refuse it
 }
 
-// Recv copies the next message into buf. It blocks until there is one, or ctx is done. io.EOF means that the peer has closed the
-// channel, io.ErrShortBuffer that buf is too small, of which the Message tells; the message stays then.
+// Recv copies the next message into buf. It blocks until there is one, or ctx is done. io.EOF means that the peer has
+// closed the channel, io.ErrShortBuffer that buf is too small, of which the Message tells; the message stays then.
 func (c *Channel) Recv(ctx context.Context, buf []byte) (Message, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -260,7 +260,8 @@ func (c *Channel) bytesLocked(a arrival) []byte {
 	return mem.Bytes()[at : at+a.size]
 }
 
-// consumeLocked gives the buffer of the first message back, and of the answers behind it: slots come free in their order.
+// consumeLocked gives the buffer of the first message back, and of the answers behind it: slots come free in their
+// order.
 func (c *Channel) consumeLocked(a arrival) {
 	c.read = 0
 	for again := true; again; {

@@ -96,7 +96,8 @@ func (s *sends) add(wr rdma.SendWR) {
 	s.batched++
 }
 
-// signals reports whether message count of a way with n buffers is to be reported when it is complete: one in half of them.
+// signals reports whether message count of a way with n buffers is to be reported when it is complete: one in half of
+// them.
 func (s *sends) signals(count uint32, n int) bool {
 	return count%uint32(max(min(n, s.depth/4)/2, 1)) == 0
 }
@@ -149,8 +150,8 @@ func (c *Channel) postNumberedLocked(k kind, p []byte) bool {
 	return true
 }
 
-// postWantedLocked is postNumberedLocked for a caller: when the ring seems full it polls once, letting go of the lock, as credit that
-// has come is seen by those who poll, and who only sends does not.
+// postWantedLocked is postNumberedLocked for a caller: when the ring seems full it polls once, letting go of the
+// lock, as credit that has come is seen by those who poll, and who only sends does not.
 func (c *Channel) postWantedLocked(k kind, p []byte) bool {
 	if c.e.cfg.Spin > 0 && c.out.fallsBack() {
 		c.mu.Unlock()
@@ -216,7 +217,8 @@ func (c *Channel) answerDueLocked(body []byte) (k kind, size int) {
 	return kindState, 0
 }
 
-// answerByRingLocked sends answers by the ring while the peer polls it and has a slot; nothing numbered follows the end.
+// answerByRingLocked sends answers by the ring while the peer polls it and has a slot; nothing numbered follows the
+// end.
 func (c *Channel) answerByRingLocked() {
 	var body [grantBytes]byte
 	for c.state == stateReady && !c.ended && c.err == nil && c.out.route() == routeRing && c.sends.room(2) {
@@ -240,8 +242,8 @@ func (c *Channel) flushStateLocked() {
 	}
 }
 
-// tellOwedLocked sends what is owed and has no message to ride in, if the last such message is complete: so there is one under way at a
-// time, whatever happens.
+// tellOwedLocked sends what is owed and has no message to ride in, if the last such message is complete: so there is
+// one under way at a time, whatever happens.
 func (c *Channel) tellOwedLocked() {
 	s := &c.sends
 	c.answerByRingLocked()
@@ -278,8 +280,8 @@ func (c *Channel) completed(id uint64) {
 	c.larges.wake()
 }
 
-// Send sends a message of at most MaxEager bytes; p is free again when it returns. It blocks while the peer has no buffer for it, until
-// ctx is done. When it returns the message is on its way, not there.
+// Send sends a message of at most MaxEager bytes; p is free again when it returns. It blocks while the peer has no
+// buffer for it, until ctx is done. When it returns the message is on its way, not there.
 func (c *Channel) Send(ctx context.Context, p []byte) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -9,7 +9,8 @@ import (
 	"github.com/rdmcfs/rdmcfs/rdma/mem"
 )
 
-// polledPairs are n pairs of channels between two endpoints that move only by calls; the first pair polls and is polled.
+// polledPairs are n pairs of channels between two endpoints that move only by calls; the first pair polls and is
+// polled.
 func polledPairs(t *testing.T, n int, cfg Config) (f *mem.Fabric, a, b []*Channel) {
 	t.Helper()
 	f = mem.NewFabric(mem.Config{Seed: 3, Stepped: true})
@@ -78,8 +79,8 @@ func pass(t *testing.T, f *mem.Fabric, x, y *Channel) {
 	}
 }
 
-// TestBusyRingLeavesTheQueueToOthers: a caller who finds each message in a ring at once looks at the completion queue all the same,
-// where messages for others are.
+// TestBusyRingLeavesTheQueueToOthers: a caller who finds each message in a ring at once looks at the completion queue
+// all the same, where messages for others are.
 func TestBusyRingLeavesTheQueueToOthers(t *testing.T) {
 	f, a, b := polledPairs(t, 2, Config{SetLimit: 1, Policy: FirstN, Slots: 64})
 	if err := a[1].Send(bound(t), []byte{7}); err != nil {
@@ -93,7 +94,8 @@ func TestBusyRingLeavesTheQueueToOthers(t *testing.T) {
 	}
 }
 
-// TestStreamStaysInTheRing: credits of a receiver that keeps up come in time, and the sender looks for them before it takes the other way.
+// TestStreamStaysInTheRing: credits of a receiver that keeps up come in time, and the sender looks for them before it
+// takes the other way.
 func TestStreamStaysInTheRing(t *testing.T) {
 	f, a, b := polledPairs(t, 1, Config{Slots: 8, Receives: 8})
 	before := a[0].Counts()
@@ -116,8 +118,8 @@ func TestStreamStaysInTheRing(t *testing.T) {
 	}
 }
 
-// TestAnswersGoByTheRing: all control messages of a rendezvous take the ring while both sides poll (sections 3.2 and 6.3.1), also behind
-// messages that nobody reads, and the slots come back.
+// TestAnswersGoByTheRing: all control messages of a rendezvous take the ring while both sides poll (sections 3.2 and
+// 6.3.1), also behind messages that nobody reads, and the slots come back.
 func TestAnswersGoByTheRing(t *testing.T) {
 	cfg := Config{Spin: patience, Linger: patience, Keepalive: time.Hour}
 	l := newLink(t, provider{"mem", memDevices}, cfg)
@@ -164,8 +166,8 @@ func TestAnswersGoByTheRing(t *testing.T) {
 	}
 }
 
-// TestSlotsComeFreeInTheirOrder: an answer behind a message that nobody has read is heard at once, but its slot is free after that of the
-// message.
+// TestSlotsComeFreeInTheirOrder: an answer behind a message that nobody has read is heard at once, but its slot is
+// free after that of the message.
 func TestSlotsComeFreeInTheirOrder(t *testing.T) {
 	f, as, bs := polledPairs(t, 1, Config{Slots: 8})
 	a, b := as[0], bs[0]

@@ -202,8 +202,8 @@ func closeSides(t *rapid.T, f *mem.Fabric, s [2]*side) {
 	}
 }
 
-// TestOrderAndBytesUnderFallBack: whatever is polled, delayed, full or asleep, messages come whole, once and in order, over both ways, and
-// nothing is stuck: when all has been read there is room again.
+// TestOrderAndBytesUnderFallBack: whatever is polled, delayed, full or asleep, messages come whole, once and in
+// order, over both ways, and nothing is stuck: when all has been read there is room again.
 func TestOrderAndBytesUnderFallBack(t *testing.T) {
 	var total Counts
 	larges := 0
@@ -240,8 +240,8 @@ func TestOrderAndBytesUnderFallBack(t *testing.T) {
 	t.Logf("%+v, %d large messages", total, larges)
 }
 
-// TestPeerDiesInAnyState: what was received is a beginning of what was sent, and then both reading and writing say that the connection
-// is lost.
+// TestPeerDiesInAnyState: what was received is a beginning of what was sent, and then both reading and writing say
+// that the connection is lost.
 func TestPeerDiesInAnyState(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		f, s := steppedPair(t)

@@ -5,15 +5,17 @@ import (
 	"time"
 )
 
-// When the peer is told of what was executed: a frame that is sent anyway carries that for nothing, one for it alone wakes the peer.
+// When the peer is told of what was executed: a frame that is sent anyway carries that for nothing, one for it alone
+// wakes the peer.
 const (
 	// ackEvery and ackBytes bound what a busy stream leaves unacknowledged.
 	ackEvery = 16
 	ackBytes = 1 << 20
 	// idleYields is how often others run before an acknowledgement goes out alone.
 	idleYields = 3
-	// turnsEnough is how often in a row an answer has to be followed by a request within a fifth of answerDelay until acknowledgements wait.
-	// Of up to turnsMax a later request takes turnsLate away: a talk that falters now and then goes on.
+	// turnsEnough is how often in a row an answer has to be followed by a request within a fifth of answerDelay until
+	// acknowledgements wait. Of up to turnsMax a later request takes turnsLate away: a talk that falters now and then
+	// goes on.
 	turnsEnough = 8
 	turnsMax    = 16
 	turnsLate   = 4
@@ -43,7 +45,8 @@ func (q *queuePair) owesAck() bool {
 	return q.told != q.executed && q.state == stateReady
 }
 
-// idle runs before readLoop blocks: what was executed is acknowledged, by a frame that answers it if one is about to be sent.
+// idle runs before readLoop blocks: what was executed is acknowledged, by a frame that answers it if one is about to
+// be sent.
 func (q *queuePair) idle() {
 	for range idleYields {
 		if !q.owesAck() {
@@ -67,8 +70,9 @@ func (q *queuePair) ackNow() {
 	q.kickLocked()
 }
 
-// delayAck leaves it to ackTimer to acknowledge an answer, a frame that also acknowledged a request of this side, if the two have been
-// talking in turns: then this side soon sends again, and a frame for the acknowledgement alone would wake the peer for nothing.
+// delayAck leaves it to ackTimer to acknowledge an answer, a frame that also acknowledged a request of this side, if
+// the two have been talking in turns: then this side soon sends again, and a frame for the acknowledgement alone
+// would wake the peer for nothing.
 func (q *queuePair) delayAck() bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -105,8 +109,8 @@ func (q *queuePair) takeTurnLocked() {
 	q.answeredAt = time.Time{}
 }
 
-// ackLate acknowledges what nothing has carried the acknowledgement of. It leaves an answer its time that came after the one that the
-// timer was set for.
+// ackLate acknowledges what nothing has carried the acknowledgement of. It leaves an answer its time that came after
+// the one that the timer was set for.
 func (q *queuePair) ackLate() {
 	q.mu.Lock()
 	q.ackArmed = false
@@ -125,7 +129,8 @@ func (q *queuePair) ackLate() {
 	q.ackNow()
 }
 
-// lastAck tells what was executed before an abort, if the socket takes it at once; a stream that can only block has a second.
+// lastAck tells what was executed before an abort, if the socket takes it at once; a stream that can only block has a
+// second.
 func (q *queuePair) lastAck() {
 	q.mu.Lock()
 	q.out.rewind()

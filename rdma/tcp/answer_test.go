@@ -32,7 +32,8 @@ func nextFrame(t testing.TB, conn net.Conn) frame {
 	return f
 }
 
-// request sends one, and reads it and what comes before it: acknowledgements, of which it tells how many there were of answers.
+// request sends one, and reads it and what comes before it: acknowledgements, of which it tells how many there were
+// of answers.
 func (b *bed) request(conn net.Conn, n uint32) (f frame, alone int) {
 	b.t.Helper()
 	if err := b.qp.PostSend(rdma.SendWR{ID: uint64(n), Op: rdma.OpSend, List: []rdma.SGE{{Region: b.mem, Length: answerSize}}}); err != nil {
@@ -59,7 +60,8 @@ func (b *bed) answer(conn net.Conn, n uint32) {
 	}
 }
 
-// talk has the pair send requests that are answered, and returns how many answers of them had acknowledgements of their own.
+// talk has the pair send requests that are answered, and returns how many answers of them had acknowledgements of
+// their own.
 func (b *bed) talk(conn net.Conn, times uint32) (alone int) {
 	b.t.Helper()
 	b.write(conn, header(frame{kind: frameAck, credit: 100}))
@@ -93,7 +95,8 @@ func TestAnswersAreAcknowledgedByWhatFollows(t *testing.T) {
 	}
 }
 
-// TestLastAnswerIsAcknowledged: where nothing follows the acknowledgement comes alone, later, and those of the next answers at once.
+// TestLastAnswerIsAcknowledged: where nothing follows the acknowledgement comes alone, later, and those of the next
+// answers at once.
 func TestLastAnswerIsAcknowledged(t *testing.T) {
 	b := newBed(t, Config{answerDelay: 2 * time.Second})
 	q, conn := b.qp.(*queuePair), b.raw()
@@ -154,7 +157,8 @@ func TestTimerOfAnEarlierAnswer(t *testing.T) {
 	}
 }
 
-// TestReaderWokenForNothing: looking again before it waits, with nothing new, the reader goes on waiting with the acknowledgement.
+// TestReaderWokenForNothing: looking again before it waits, with nothing new, the reader goes on waiting with the
+// acknowledgement.
 func TestReaderWokenForNothing(t *testing.T) {
 	q := &queuePair{dev: &Device{cfg: Config{answerDelay: time.Hour}}, state: stateReady, executed: 1, answered: true, inTurn: turnsMax}
 	q.ackTimer = time.AfterFunc(time.Hour, func() {})
@@ -168,7 +172,8 @@ func TestReaderWokenForNothing(t *testing.T) {
 	}
 }
 
-// TestTalkThatFalters: after a long talk one late request does not end the waiting of acknowledgements, a few in a row do.
+// TestTalkThatFalters: after a long talk one late request does not end the waiting of acknowledgements, a few in a
+// row do.
 func TestTalkThatFalters(t *testing.T) {
 	q := &queuePair{dev: &Device{cfg: Config{answerDelay: time.Hour}}}
 	turn := func(ago time.Duration) bool {

@@ -9,7 +9,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// attendMax bounds the reads between two looks at the socket's deadline, which ends a pair whose peer never stops sending.
+// attendMax bounds the reads between two looks at the socket's deadline, which ends a pair whose peer never stops
+// sending.
 const attendMax = 64
 
 // attention is how a rawStream waits for small frames: they are served in one stay in the runtime's poller.
@@ -22,8 +23,8 @@ type attention struct {
 	read int // calls in this stay
 }
 
-// attend reads into buf and has take use the n bytes that came, until take has had enough, or the stream ends or fails, or a while has
-// passed. It calls idle before it waits.
+// attend reads into buf and has take use the n bytes that came, until take has had enough, or the stream ends or
+// fails, or a while has passed. It calls idle before it waits.
 func (s *rawStream) attend(buf []byte, take func(n int) bool, idle func()) error {
 	a := &s.a
 	a.buf, a.take, a.idle, a.err, a.read = buf, take, idle, nil, 0
@@ -54,8 +55,8 @@ func (s *rawStream) tryAttend(fd uintptr) bool {
 	}
 }
 
-// serveWhole serves the frames that come in one piece, until one does not: of that the buffer has the beginning. Who talks only in small
-// frames may be read by the device's watch.
+// serveWhole serves the frames that come in one piece, until one does not: of that the buffer has the beginning. Who
+// talks only in small frames may be read by the device's watch.
 func (q *queuePair) serveWhole(s *rawStream) error {
 	in := &q.in
 	in.lo, in.hi, in.err = 0, 0, nil
@@ -70,8 +71,8 @@ func (q *queuePair) serveWhole(s *rawStream) error {
 	return err
 }
 
-// takeWhole serves the frames that are whole in the first n bytes of the buffer, and reports whether those were all of them and the
-// pair's own goroutine is to read on.
+// takeWhole serves the frames that are whole in the first n bytes of the buffer, and reports whether those were all
+// of them and the pair's own goroutine is to read on.
 func (q *queuePair) takeWhole(n int) bool {
 	in := &q.in
 	in.lo, in.hi = 0, n

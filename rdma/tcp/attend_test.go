@@ -56,7 +56,8 @@ func (b *bed) isWatched() bool {
 	return q.seat.number != 0
 }
 
-// TestSmallTalkIsWatched: who talks in small frames is read by the device's watch, until a large one comes, and again later.
+// TestSmallTalkIsWatched: who talks in small frames is read by the device's watch, until a large one comes, and again
+// later.
 func TestSmallTalkIsWatched(t *testing.T) {
 	b := newBed(t, Config{answerDelay: time.Hour, watch: true})
 	conn := b.raw()
@@ -120,8 +121,8 @@ func TestWatchedPairCloses(t *testing.T) {
 	}
 }
 
-// TestEndBehindTheLastBytes: the end of a connection is seen also where it came together with the last frame, so that the poller told
-// of both at once.
+// TestEndBehindTheLastBytes: the end of a connection is seen also where it came together with the last frame, so that
+// the poller told of both at once.
 func TestEndBehindTheLastBytes(t *testing.T) {
 	const turns = 2 * joinAfter
 	b := newBed(t, Config{answerDelay: time.Hour, watch: true})

@@ -174,9 +174,9 @@ func (d *Device) acceptLoop(l net.Listener) {
 	}
 }
 
-// Serve takes over an accepted connection whose first byte is (or will be) PreambleByte. It reads the
-// dialer's hello, within HandshakeTimeout, gives the connection to its queue pair, and returns. On an
-// error the connection is closed. A *net.TCPConn nothing was read from is served without copies; any other net.Conn works too.
+// Serve takes over an accepted connection whose first byte is (or will be) PreambleByte. It reads the dialer's hello,
+// within HandshakeTimeout, gives the connection to its queue pair, and returns. On an error the connection is closed.
+// A *net.TCPConn nothing was read from is served without copies; any other net.Conn works too.
 func (d *Device) Serve(conn net.Conn) error {
 	if err := d.admit(conn); err != nil {
 		_ = conn.Close()

@@ -16,9 +16,10 @@
 //
 // # Waiting
 //
-// Each pair has a goroutine that reads; it waits in the runtime's poller. In a process with one processor a pair that talks only in small
-// frames is read by the device's watch instead: one goroutine for all of them, which polls before it waits as long as answers come soon
-// (watch.go, eager.go). Once in a while it lets the runtime look for what other connections wait for (glance.go).
+// Each pair has a goroutine that reads; it waits in the runtime's poller. In a process with one processor a pair that
+// talks only in small frames is read by the device's watch instead: one goroutine for all of them, which polls before
+// it waits as long as answers come soon (watch.go, eager.go). Once in a while it lets the runtime look for what other
+// connections wait for (glance.go).
 //
 // # Failure
 //

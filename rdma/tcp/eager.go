@@ -3,24 +3,26 @@ package tcp
 import "time"
 
 const (
-	// pollFor is how long the watch polls: as long as a round trip to another machine takes, or two wake-ups on a slow one.
+	// pollFor is how long the watch polls: as long as a round trip to another machine takes, or two wake-ups on a
+	// slow one.
 	pollFor = 200 * time.Microsecond
 	// pollLost is how long others have the processor when there are too many of them for polling.
 	pollLost = 500 * time.Microsecond
 	// eagerMin and eagerMax bound the arrivals in a row that have to come within pollFor until the watch polls.
 	eagerMin = 8
 	eagerMax = 4096
-	// deferMin and deferMax bound how many looks more have to be in vain than not until others run first, deferProbe is how many times
-	// they do until a look is made right then again.
+	// deferMin and deferMax bound how many looks more have to be in vain than not until others run first, deferProbe
+	// is how many times they do until a look is made right then again.
 	deferMin   = 32
 	deferMax   = 4096
 	deferProbe = 16
 )
 
-// eagerness decides whether the watch polls before it waits: a wake-up costs several times what polling for a few µs does, but polling
-// for what does not come, or while others want the processor, is waste. So it polls as long as what it waits for mostly comes soon, and
-// after others have had the processor meanwhile, each time four times as much has to come soon before it polls again. It also decides
-// whether others have the processor before the first look (defers).
+// eagerness decides whether the watch polls before it waits: a wake-up costs several times what polling for a few µs
+// does, but polling for what does not come, or while others want the processor, is waste. So it polls as long as what
+// it waits for mostly comes soon, and after others have had the processor meanwhile, each time four times as much has
+// to come soon before it polls again. It also decides whether others have the processor before the first look
+// (defers).
 type eagerness struct {
 	soon int // arrivals within pollFor, up to need; a late one takes half of it away
 	need int // from eagerMin to eagerMax; 0 is eagerMin
@@ -66,8 +68,9 @@ func (e *eagerness) looked(found bool) {
 	}
 }
 
-// defers reports whether other processes should run before a first look: where each waits for what another one makes of what it was sent,
-// nothing has come by then, and it takes a few µs to learn that while they wait for the processor.
+// defers reports whether other processes should run before a first look: where each waits for what another one makes
+// of what it was sent, nothing has come by then, and it takes a few µs to learn that while they wait for the
+// processor.
 func (e *eagerness) defers() bool {
 	if !e.polls(0) || e.after == 0 || e.vain < e.after {
 		return false
@@ -80,8 +83,8 @@ func (e *eagerness) defers() bool {
 	return true
 }
 
-// deferred notes for how long others ran first. Where they have more to do than to answer they run when nothing has come, as always, and
-// each time it takes four times as many looks in vain until they run first again.
+// deferred notes for how long others ran first. Where they have more to do than to answer they run when nothing has
+// come, as always, and each time it takes four times as many looks in vain until they run first again.
 func (e *eagerness) deferred(silent time.Duration) {
 	if silent > pollFor {
 		e.vain, e.after = 0, min(4*e.after, deferMax)

@@ -36,8 +36,8 @@ func TestEagerWhereArrivalsComeSoon(t *testing.T) {
 	}
 }
 
-// TestEagerAmongOthers: each time that others take the processor it takes longer until the watch polls again, up to a bound, and less so
-// after it has polled well.
+// TestEagerAmongOthers: each time that others take the processor it takes longer until the watch polls again, up to a
+// bound, and less so after it has polled well.
 func TestEagerAmongOthers(t *testing.T) {
 	var e eagerness
 	e.hear(eagerMin, 0, false)
@@ -53,7 +53,8 @@ func TestEagerAmongOthers(t *testing.T) {
 	}
 }
 
-// TestEagerDefers: others run first where most first looks are in vain, until probes find that this is over, or others take long.
+// TestEagerDefers: others run first where most first looks are in vain, until probes find that this is over, or
+// others take long.
 func TestEagerDefers(t *testing.T) {
 	var e eagerness
 	defers := func(looks int, found bool) (n int) {

@@ -35,7 +35,8 @@ const (
 
 // frame is a decoded header:
 //
-//	0 kind | 1 status | 2 zero (2) | 4 length | 8 imm | 12 ack | 16 key (8) | 24 addr (8) | 32 credit | 36 CRC32C of 0..35
+//	0 kind | 1 status | 2 zero (2) | 4 length | 8 imm | 12 ack | 16 key (8) | 24 addr (8) | 32 credit |
+//	36 CRC32C of 0..35
 //
 // All numbers are little endian. ack counts the requests of the receiver of this frame that its sender
 // has executed, credit the receives its sender has posted, both since the connection began, modulo 2^32.

@@ -10,8 +10,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// glance has the runtime look into its poller. A scheduler that always has a goroutine to run leaves that to a thread which does it every
-// 10 to 20 ms: as long as the watch runs on, the other connections of a process with one processor would wait for that.
+// glance has the runtime look into its poller. A scheduler that always has a goroutine to run leaves that to a thread
+// which does it every 10 to 20 ms: as long as the watch runs on, the other connections of a process with one
+// processor would wait for that.
 type glance struct {
 	file *os.File // an eventfd
 	rc   syscall.RawConn
@@ -42,8 +43,9 @@ func (g *glance) look() {
 	_ = g.rc.Read(g.fn) // without the poller it returns at once
 }
 
-// tryLook is called by the poller's wait: false waits. Each write is an event. The scheduler is not told of the call: that would wake the
-// runtime's monitor, a thread which then wakes for 50 times with 20 µs of sleep between, and interrupts whatever runs (decisions/025).
+// tryLook is called by the poller's wait: false waits. Each write is an event. The scheduler is not told of the call:
+// that would wake the runtime's monitor, a thread which then wakes for 50 times with 20 µs of sleep between, and
+// interrupts whatever runs (decisions/025).
 func (g *glance) tryLook(fd uintptr) bool {
 	if g.rung {
 		return true

@@ -15,7 +15,8 @@ import (
 	"github.com/rdmcfs/rdmcfs/rdma"
 )
 
-// TestOthersAreSeen: while a watch always has something to do, another connection of a process with one processor does not wait for long.
+// TestOthersAreSeen: while a watch always has something to do, another connection of a process with one processor
+// does not wait for long.
 func TestOthersAreSeen(t *testing.T) {
 	const pairs, turns, most = 4, 41, 6 * time.Millisecond // without a glance 10 to 20 ms
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))

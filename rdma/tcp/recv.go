@@ -19,7 +19,8 @@ const (
 	inboxBytes = 4 << 10
 	// inboxCopyBytes is the buffer of a stream all of whose bytes go through it.
 	inboxCopyBytes = 64 << 10
-	// sumBytes is read or written at once of a message that is summed up: it must still be in the processor's cache afterwards.
+	// sumBytes is read or written at once of a message that is summed up: it must still be in the processor's cache
+	// afterwards.
 	sumBytes = 1 << 20
 	// lingerMax is how long a pair that told the peer of an error waits for it to hang up.
 	lingerMax = 250 * time.Millisecond
@@ -107,7 +108,8 @@ func (q *queuePair) readFrame() error {
 	return q.serve(&f)
 }
 
-// hold and release enclose what readLoop does to complete work: it hands the completions over itself. No lock is held around them.
+// hold and release enclose what readLoop does to complete work: it hands the completions over itself. No lock is held
+// around them.
 func (q *queuePair) hold() {
 	q.sq.CQ().Hold()
 	if q.rq.CQ() != q.sq.CQ() {

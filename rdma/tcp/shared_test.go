@@ -232,7 +232,8 @@ func TestChecksumsAreTold(t *testing.T) {
 	}
 }
 
-// TestChecksumsOverTLS: messages larger than what is summed up at once come whole also where all bytes go through the buffer.
+// TestChecksumsOverTLS: messages larger than what is summed up at once come whole also where all bytes go through the
+// buffer.
 func TestChecksumsOverTLS(t *testing.T) {
 	const size = 3*sumBytes + 7
 	server, client := selfSigned(t)

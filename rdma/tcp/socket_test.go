@@ -7,7 +7,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestSocketsBeginWithTheirCongestionControl: it is there when a connection is made, at both ends, not set after another one has begun.
+// TestSocketsBeginWithTheirCongestionControl: it is there when a connection is made, at both ends, not set after
+// another one has begun.
 func TestSocketsBeginWithTheirCongestionControl(t *testing.T) {
 	const want = "reno" // each kernel has it, and it is nobody's default
 	l, err := listen("127.0.0.1:0", want)

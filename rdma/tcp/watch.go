@@ -29,13 +29,14 @@ const (
 	othersMax = time.Millisecond
 )
 
-// watch reads the pairs of a device that talk in small frames, all of them on one goroutine. What comes for one pair is mostly followed
-// by something for another, or by an answer: it is seen without a goroutine that wakes up, and by polling if that pays (eagerness).
-// The sockets stay known to the runtime's poller, so a pair comes and goes without a trace, and the watch itself waits there for its
-// epoll instance. A pair leaves when a frame comes that does not fit its buffer.
+// watch reads the pairs of a device that talk in small frames, all of them on one goroutine. What comes for one pair
+// is mostly followed by something for another, or by an answer: it is seen without a goroutine that wakes up, and by
+// polling if that pays (eagerness). The sockets stay known to the runtime's poller, so a pair comes and goes without
+// a trace, and the watch itself waits there for its epoll instance. A pair leaves when a frame comes that does not
+// fit its buffer.
 //
-// That is for processes with one processor. With more the runtime wakes threads for each arrival and each goroutine that has work, so
-// polling gains nothing, and there is a processor for each pair's own goroutine.
+// That is for processes with one processor. With more the runtime wakes threads for each arrival and each goroutine
+// that has work, so polling gains nothing, and there is a processor for each pair's own goroutine.
 //
 // The goroutine begins with the first pair and is ended by close.
 type watch struct {
@@ -80,8 +81,9 @@ type seat struct {
 	owing  bool          // it is in watch.owing; belongs to the watch's goroutine
 }
 
-// stay has the watch read the pair until a frame does not fit its buffer, the stream ends or fails, or the pair fails. It reports whether
-// the pair was there at all. The buffer then has the beginning of what the watch could not serve.
+// stay has the watch read the pair until a frame does not fit its buffer, the stream ends or fails, or the pair
+// fails. It reports whether the pair was there at all. The buffer then has the beginning of what the watch could not
+// serve.
 func (q *queuePair) stay(s *rawStream) (was bool) {
 	q.idle() // the watch acknowledges what it has served
 	if q.in.shared == nil {

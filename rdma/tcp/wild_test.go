@@ -104,8 +104,8 @@ func (b *bed) raw() net.Conn {
 	return conn
 }
 
-// TestHandedOverIsNoGuest: once a pair may take a connection the device does not close it as one that still shakes hands. To close what
-// a pair reads waits for that reader, and Close did so under the lock that the hand-over needs.
+// TestHandedOverIsNoGuest: once a pair may take a connection the device does not close it as one that still shakes
+// hands. To close what a pair reads waits for that reader, and Close did so under the lock that the hand-over needs.
 func TestHandedOverIsNoGuest(t *testing.T) {
 	b := newBed(t, Config{})
 	remote, err := decodeAddress(b.qp.Address())

@@ -202,7 +202,8 @@ func (b *bell) leaveRoute(r *bellRoute, stale bool) {
 	}
 }
 
-// forgetRoutes has later pairs look for all ways anew: they hold on to the port's addresses, and to those of its neighbours.
+// forgetRoutes has later pairs look for all ways anew: they hold on to the port's addresses, and to those of its
+// neighbours.
 func (b *bell) forgetRoutes() {
 	b.mu.Lock()
 	defer b.mu.Unlock()

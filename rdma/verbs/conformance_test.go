@@ -20,7 +20,8 @@ func deviceName(t testing.TB) string {
 	return name
 }
 
-// testDevice opens the device of the VM. Its copies are of whole words, on one of the kernels in order: see test/vm/run.sh.
+// testDevice opens the device of the VM. Its copies are of whole words, on one of the kernels in order: see
+// test/vm/run.sh.
 func testDevice(t testing.TB, cfg Config) *device {
 	t.Helper()
 	cfg.Device, cfg.AssumeOrdered = deviceName(t), os.Getenv("RDMCFS_TEST_ORDERED") != ""

@@ -123,7 +123,8 @@ func (d *device) happened(e *asyncEvent, pair *queuePair) {
 	}
 }
 
-// lookAgain finds out where the device is reached now. New pairs use that; the others stay as they are, and fail if that is nowhere.
+// lookAgain finds out where the device is reached now. New pairs use that; the others stay as they are, and fail if
+// that is nowhere.
 func (d *device) lookAgain() {
 	was := d.at.Load()
 	port, err := d.lib.portOf(d.context, d.info.Name, d.port)

@@ -53,8 +53,8 @@ func exchange(t *testing.T, x, y *side) {
 	}
 }
 
-// TestAddressMoves: an address that goes and comes back lies elsewhere in the port's table, as pairs still hold the old place;
-// new pairs use the new one.
+// TestAddressMoves: an address that goes and comes back lies elsewhere in the port's table, as pairs still hold the
+// old place; new pairs use the new one.
 func TestAddressMoves(t *testing.T) {
 	deviceName(t)
 	const moving, other = "10.78.0.1", "10.78.0.2"
@@ -135,8 +135,8 @@ func TestOpenWhileAddressesChange(t *testing.T) {
 	}
 }
 
-// TestNextDevice: a device that can't be set up, as cards without reliable queue pairs or datagrams, does not keep the next one from
-// being used.
+// TestNextDevice: a device that can't be set up, as cards without reliable queue pairs or datagrams, does not keep
+// the next one from being used.
 func TestNextDevice(t *testing.T) {
 	deviceName(t)
 	command(t, "ip", "link", "add", "dummy9", "type", "dummy")

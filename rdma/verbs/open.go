@@ -15,8 +15,8 @@ import (
 	"github.com/rdmcfs/rdmcfs/rdma"
 )
 
-// Open opens the device, port and GID that the configuration asks for: the first that works. Errors: ErrNoLibrary, ErrNoDevice,
-// beside it ErrLockedMemory or the system's.
+// Open opens the device, port and GID that the configuration asks for: the first that works. Errors: ErrNoLibrary,
+// ErrNoDevice, beside it ErrLockedMemory or the system's.
 func Open(cfg Config) (rdma.Device, error) {
 	cfg, err := cfg.withDefaults()
 	if err != nil {

@@ -31,8 +31,8 @@ const (
 // pingText is the line that both sides of ibv_rc_pingpong exchange over TCP, with the zero byte of C.
 const pingText = 4 + 1 + 6 + 1 + 6 + 1 + 32 + 1
 
-// TestPingPong exchanges messages with ibv_rc_pingpong of rdma-core (Debian: ibverbs-utils), a program that knows nothing of
-// ours. RDMCFS_TEST_PINGPONG names the machine where it waits; else it is started here.
+// TestPingPong exchanges messages with ibv_rc_pingpong of rdma-core (Debian: ibverbs-utils), a program that knows
+// nothing of ours. RDMCFS_TEST_PINGPONG names the machine where it waits; else it is started here.
 func TestPingPong(t *testing.T) {
 	name := deviceName(t)
 	server := os.Getenv("RDMCFS_TEST_PINGPONG")
@@ -101,7 +101,8 @@ func (s *side) pingPong(t *testing.T, i uint64) {
 	}
 }
 
-// joinPingPong exchanges with the program, over TCP, what its queue pair and this one need of each other, as its client does.
+// joinPingPong exchanges with the program, over TCP, what its queue pair and this one need of each other, as its
+// client does.
 func (q *queuePair) joinPingPong(server string) error {
 	conn, err := dialUntil(net.JoinHostPort(server, pingPort), time.Now().Add(patience))
 	if err != nil {

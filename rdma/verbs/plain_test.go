@@ -54,7 +54,8 @@ func TestMachineWithoutDevice(t *testing.T) {
 	}
 }
 
-// TestNoneIsExplained: what is missing where the library finds no device: the driver, the files, or the library's own part.
+// TestNoneIsExplained: what is missing where the library finds no device: the driver, the files, or the library's own
+// part.
 func TestNoneIsExplained(t *testing.T) {
 	for want, c := range map[string]struct{ devices, nodes []string }{
 		"the kernel lists none":             {},
@@ -195,7 +196,8 @@ func TestChoosePlace(t *testing.T) {
 	}
 }
 
-// TestMovedPlace: after a change of addresses the one in use is found again, wherever it is now, unless there is a better one.
+// TestMovedPlace: after a change of addresses the one in use is found again, wherever it is now, unless there is a
+// better one.
 func TestMovedPlace(t *testing.T) {
 	local, a, b := gid(0, "fe80::1", "RoCE v2"), gid(1, "10.0.0.1", "RoCE v2"), gid(2, "10.0.0.2", "RoCE v2")
 	at := func(g GIDInfo, index int) GIDInfo { g.Index = index; return g }
@@ -299,7 +301,8 @@ func TestErrorsAreExplained(t *testing.T) {
 	}
 }
 
-// TestLockedError: where the kernel has no memory and locked memory has a limit, that is told, with what to do; of queues as of regions.
+// TestLockedError: where the kernel has no memory and locked memory has a limit, that is told, with what to do; of
+// queues as of regions.
 func TestLockedError(t *testing.T) {
 	none := fmt.Errorf("verbs: create queue pair: %w", syscall.ENOMEM)
 	limit := func(n uint64, err error) func() (uint64, error) { return func() (uint64, error) { return n, err } }

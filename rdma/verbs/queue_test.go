@@ -106,8 +106,8 @@ func drainShadow(r *rapid.T, q *queuePair) {
 	}
 }
 
-// TestSilentMemoryIsAskedFor: silent writes of memory are reported once in half a queue, or when asked for, by one request at a time that
-// takes nobody's place and that nobody hears of.
+// TestSilentMemoryIsAskedFor: silent writes of memory are reported once in half a queue, or when asked for, by one
+// request at a time that takes nobody's place and that nobody hears of.
 func TestSilentMemoryIsAskedFor(t *testing.T) {
 	const depth = 8
 	q, cq := shadowPair(t, depth)

@@ -60,7 +60,8 @@ func (m *Bitmap) countIn(set Ranges) (n uint64) {
 	return n
 }
 
-// eachWord gives, for each word that has blocks of a set, one of its blocks and their bits: 64 blocks at a time, as there may be 2^32.
+// eachWord gives, for each word that has blocks of a set, one of its blocks and their bits: 64 blocks at a time, as
+// there may be 2^32.
 func (m *Bitmap) eachWord(set Ranges, do func(block, of uint64)) {
 	for _, r := range set {
 		for at, end := r.First, min(r.end(), m.size); at < end; {
@@ -110,7 +111,8 @@ func (m *Bitmap) Clone() *Bitmap {
 // Present is the set of blocks that are set.
 func (m *Bitmap) Present() Ranges { return m.PresentFirst(math.MaxInt) }
 
-// PresentFirst is the part of Present that lies in its first most runs, for where a bitmap in pieces would take too much.
+// PresentFirst is the part of Present that lies in its first most runs, for where a bitmap in pieces would take too
+// much.
 func (m *Bitmap) PresentFirst(most int) Ranges {
 	var s Ranges
 	for at := m.next(0, true); at < m.size && len(s) < most; {

@@ -56,7 +56,8 @@ func TestBitmapOfRanges(t *testing.T) {
 	}
 }
 
-// TestEmptyBitmapTakesLittle bounds what a bitmap takes by the blocks that are set: its size may be a claim of the network.
+// TestEmptyBitmapTakesLittle bounds what a bitmap takes by the blocks that are set: its size may be a claim of the
+// network.
 func TestEmptyBitmapTakesLittle(t *testing.T) {
 	before := allocated()
 	m := NewBitmap(MaxMessageBlocks)

@@ -24,7 +24,8 @@ func (l *slowEnd) add(_, to, _, _ int, arrive func()) {
 	l.w.at(l.free[to], arrive)
 }
 
-// chainOf runs a message of k blocks along a chain with a slow link, and tells how far members ran ahead of what they had sent on.
+// chainOf runs a message of k blocks along a chain with a slow link, and tells how far members ran ahead of what they
+// had sent on.
 func chainOf(t *testing.T, n int, k uint64, limits coreLimits) (ahead uint64, w *world) {
 	plan, err := schedule.NewPlan(schedule.Chain, n)
 	if err != nil {
@@ -56,7 +57,8 @@ func chainOf(t *testing.T, n int, k uint64, limits coreLimits) (ahead uint64, w 
 	return ahead, w
 }
 
-// TestChainKeepsStep: members before a slow link take no more blocks than they can hand on soon, so that no block loses its slot.
+// TestChainKeepsStep: members before a slow link take no more blocks than they can hand on soon, so that no block
+// loses its slot.
 func TestChainKeepsStep(t *testing.T) {
 	limits := coreLimits{slots: 16, posted: 6, pins: 4, sends: 2, silence: time.Hour, interval: time.Hour}
 	ahead, w := chainOf(t, 6, 300, limits)
@@ -81,7 +83,8 @@ func TestCreditIsToldSeldom(t *testing.T) {
 	}
 }
 
-// TestChainGoesOnToTheNextMessage: receives for the blocks of the next messages are posted while the one before is still sent on.
+// TestChainGoesOnToTheNextMessage: receives for the blocks of the next messages are posted while the one before is
+// still sent on.
 func TestChainGoesOnToTheNextMessage(t *testing.T) {
 	const n, messages = 8, 20
 	plan, err := schedule.NewPlan(schedule.Chain, n)

@@ -100,8 +100,8 @@ func newCluster(t testing.TB, devices []rdma.Device) *cluster {
 	return c
 }
 
-// starved is the SilenceTimeout of groups whose tests are not about silence: a busy machine leaves a thread without a processor for
-// seconds.
+// starved is the SilenceTimeout of groups whose tests are not about silence: a busy machine leaves a thread without a
+// processor for seconds.
 const starved = 20 * time.Second
 
 // group makes and connects a group over the engines with the given indexes.

@@ -48,7 +48,8 @@ type lane struct {
 	peerActive time.Time // when the neighbour last said that it is active
 }
 
-// offer has the neighbour told of its credit when half of what it may know of is used up: a control message for some blocks, not for each.
+// offer has the neighbour told of its credit when half of what it may know of is used up: a control message for some
+// blocks, not for each.
 func (l *lane) offer() {
 	used := l.granted - uint64(len(l.ring))
 	if left := l.offered - used; l.offered < l.granted && 2*left <= uint64(len(l.ring)) {
@@ -86,8 +87,8 @@ func (c *core) control() {
 	}
 }
 
-// canBeTold reports whether a neighbour is expected to take a control message in. One that sent what is corrupt is: it must hear
-// of that before its queue pairs break, lest it suspect this member.
+// canBeTold reports whether a neighbour is expected to take a control message in. One that sent what is corrupt is:
+// it must hear of that before its queue pairs break, lest it suspect this member.
 func (c *core) canBeTold(l *lane) bool {
 	if !l.up || l.broken {
 		return false
@@ -278,8 +279,8 @@ func (c *core) wake() {
 	}
 }
 
-// lagMax is the most silence that one look at the clock adds. Ticks come every tickInterval: a member that looks later than this was
-// not running itself, and what it has not watched it holds against nobody.
+// lagMax is the most silence that one look at the clock adds. Ticks come every tickInterval: a member that looks
+// later than this was not running itself, and what it has not watched it holds against nobody.
 const lagMax = 2 * tickInterval
 
 // clock sets the time, and moves that of silence only by what was watched.
@@ -319,8 +320,8 @@ func (c *core) tick(now time.Time) bool {
 	return attentive
 }
 
-// awaits reports whether a neighbour that reports to this member lacks a message that is done here. Nobody else may miss it: the root
-// need not be its neighbour, and the others are done too.
+// awaits reports whether a neighbour that reports to this member lacks a message that is done here. Nobody else may
+// miss it: the root need not be its neighbour, and the others are done too.
 func (c *core) awaits(l *lane) bool {
 	return l.child && !c.ended() && c.members[l.peer].done < c.members[c.rank].done
 }

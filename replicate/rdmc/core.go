@@ -266,7 +266,8 @@ type failure struct {
 	cause    error
 }
 
-// fail ends the group, unless it has ended. Its neighbours will be told. Ranks that the group does not have are left out.
+// fail ends the group, unless it has ended. Its neighbours will be told. Ranks that the group does not have are left
+// out.
 func (c *core) fail(reason Reason, reporter int, suspects []int, cause error) {
 	if c.ended() {
 		return

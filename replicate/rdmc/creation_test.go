@@ -14,8 +14,8 @@ import (
 
 const faultBlock = 4 << 10
 
-// TestDSN_4_6_DeathDuringCreation has a member die before the group is connected: the Connect of each other member ends with an error,
-// its group has failed and is closed by Abort without delay.
+// TestDSN_4_6_DeathDuringCreation has a member die before the group is connected: the Connect of each other member
+// ends with an error, its group has failed and is closed by Abort without delay.
 func TestDSN_4_6_DeathDuringCreation(t *testing.T) {
 	eachFabric(t, func(t *testing.T, devices func(int) []rdma.Device) {
 		const n = 6
@@ -47,8 +47,8 @@ func TestDSN_4_6_DeathDuringCreation(t *testing.T) {
 	})
 }
 
-// TestDSN_4_6_FailureEndsConnect has one member give up while all wait for another that never connects: each Connect ends when the
-// failure is told, not when its own time is over.
+// TestDSN_4_6_FailureEndsConnect has one member give up while all wait for another that never connects: each Connect
+// ends when the failure is told, not when its own time is over.
 func TestDSN_4_6_FailureEndsConnect(t *testing.T) {
 	eachFabric(t, func(t *testing.T, devices func(int) []rdma.Device) {
 		c := newCluster(t, devices(6))
@@ -172,8 +172,8 @@ func (q *latePair) Connect(ctx context.Context, remote []byte) error {
 	return err
 }
 
-// TestEndWhileConnecting ends a group between the moment in which its queue pairs are connected and the one in which it takes notice: by
-// then its memory is gone.
+// TestEndWhileConnecting ends a group between the moment in which its queue pairs are connected and the one in which
+// it takes notice: by then its memory is gone.
 func TestEndWhileConnecting(t *testing.T) {
 	devices := tcpDevices(t, 2)
 	late := &lateDevice{Device: devices[0], joined: make(chan struct{}, 2), gate: make(chan struct{})}
@@ -195,7 +195,8 @@ func TestEndWhileConnecting(t *testing.T) {
 	groups[1].Abort()
 }
 
-// TestGivingUpBlamesNobodyElse has a member give up while it waits for another that never connects: it is the suspect, as with Abort.
+// TestGivingUpBlamesNobodyElse has a member give up while it waits for another that never connects: it is the
+// suspect, as with Abort.
 func TestGivingUpBlamesNobodyElse(t *testing.T) {
 	c := newCluster(t, tcpDevices(t, 3))
 	groups, remote := unconnected(t, c)
@@ -221,7 +222,8 @@ func TestGivingUpBlamesNobodyElse(t *testing.T) {
 	}
 }
 
-// halfDevice is a device to whose queue pairs for blocks, or for control messages, the peer does not answer, while the others are refused.
+// halfDevice is a device to whose queue pairs for blocks, or for control messages, the peer does not answer, while
+// the others are refused.
 type halfDevice struct {
 	rdma.Device
 	refused bool // those for control messages
@@ -245,8 +247,8 @@ func (q halfPair) Connect(ctx context.Context, remote []byte) error {
 	return q.QueuePair.Connect(ctx, remote)
 }
 
-// TestDSN_4_6_OneRefusalEndsConnect has one of the two queue pairs with a neighbour that has ended be refused, as whoever dials is, while
-// the other would wait to be dialled: Connect waits for neither.
+// TestDSN_4_6_OneRefusalEndsConnect has one of the two queue pairs with a neighbour that has ended be refused, as
+// whoever dials is, while the other would wait to be dialled: Connect waits for neither.
 func TestDSN_4_6_OneRefusalEndsConnect(t *testing.T) {
 	for _, refused := range []bool{true, false} {
 		devices := tcpDevices(t, 2)

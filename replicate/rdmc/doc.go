@@ -25,13 +25,14 @@
 //
 // [Group.Close] is a barrier: if it succeeds, every message of the group was delivered to every member.
 //
-// In an unannounced group, which is the papers' interface, members are told of nothing: [GroupConfig.Incoming] is asked for a sink
-// when a message begins, or [Group.PostReceive] has said before where the next goes.
+// In an unannounced group, which is the papers' interface, members are told of nothing: [GroupConfig.Incoming] is
+// asked for a sink when a message begins, or [Group.PostReceive] has said before where the next goes.
 //
 // # Small messages
 //
-// [Group.SendSmall] brings up to some KiB to all members without an announcement or a credit to wait for, in the order of the
-// group's messages; [GroupConfig.Small] takes them, and [Group.WaitDelivered] tells the root. See small.go and docs/decisions/014.
+// [Group.SendSmall] brings up to some KiB to all members without an announcement or a credit to wait for, in the
+// order of the group's messages; [GroupConfig.Small] takes them, and [Group.WaitDelivered] tells the root. See
+// small.go and docs/decisions/014.
 //
 // # Credits and buffers
 //
@@ -42,8 +43,8 @@
 // longer cached is read back from the Source or Sink. Sends are done in the order of the schedule. By that
 // order no set of finite pools can deadlock: see core.go for the argument, and the simulation that tests it.
 //
-// [GroupConfig.SendRate] caps what a member sends, by a token bucket (rate.go). Groups of one engine take turns, by bytes and by
-// [GroupConfig.Priority] (share.go). [GroupConfig.Slow] says what happens to stragglers (pace.go).
+// [GroupConfig.SendRate] caps what a member sends, by a token bucket (rate.go). Groups of one engine take turns, by
+// bytes and by [GroupConfig.Priority] (share.go). [GroupConfig.Slow] says what happens to stragglers (pace.go).
 //
 // # Failure
 //

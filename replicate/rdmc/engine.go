@@ -21,7 +21,8 @@ const tickInterval = 50 * time.Millisecond
 type EngineConfig struct {
 	// Device is the fabric. The engine does not close it.
 	Device rdma.Device
-	// Memory bounds the registered bytes of all groups together: with little of it they have fewer block buffers. Default: no bound.
+	// Memory bounds the registered bytes of all groups together: with little of it they have fewer block buffers.
+	// Default: no bound.
 	Memory *Memory
 	// Logger may be nil.
 	Logger *slog.Logger
@@ -82,8 +83,8 @@ func NewEngine(cfg EngineConfig) (*Engine, error) {
 	return e, nil
 }
 
-// Close aborts all groups and waits for them and the poller to end. A callback, Source or Sink of one of them gets ErrWithin, and nothing
-// happens.
+// Close aborts all groups and waits for them and the poller to end. A callback, Source or Sink of one of them gets
+// ErrWithin, and nothing happens.
 func (e *Engine) Close() error {
 	id := goroutineID()
 	if slices.ContainsFunc(e.list(false), func(g *Group) bool { return g.within.has(id) }) {
@@ -118,8 +119,8 @@ func (e *Engine) endLater(g *Group) {
 	}
 }
 
-// tick tells the time to the groups that need it, and rests while there are none. Between, it wakes those whose turn it became by a
-// user's call.
+// tick tells the time to the groups that need it, and rests while there are none. Between, it wakes those whose turn
+// it became by a user's call.
 func (e *Engine) tick() {
 	ticker := time.NewTicker(tickInterval)
 	defer ticker.Stop()
@@ -153,8 +154,8 @@ func (e *Engine) tick() {
 	}
 }
 
-// passTurns has the ticker wake those whose turn it has become. A user's call does not do so itself: it may hold a lock that a Placed
-// of another group takes.
+// passTurns has the ticker wake those whose turn it has become. A user's call does not do so itself: it may hold a
+// lock that a Placed of another group takes.
 func (e *Engine) passTurns() {
 	if !e.turns.due.Load() {
 		return

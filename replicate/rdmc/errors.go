@@ -9,15 +9,16 @@ import (
 var (
 	// ErrClosed is returned by calls on a closed engine or group.
 	ErrClosed = errors.New("rdmc: closed")
-	// ErrFull is returned by Group.SendSmall when as many small messages are under way as there is memory for; see WaitRoom.
+	// ErrFull is returned by Group.SendSmall when as many small messages are under way as there is memory for; see
+	// WaitRoom.
 	ErrFull = errors.New("rdmc: too many small messages under way")
 	// ErrInvalid is returned for a configuration or argument that can never work.
 	ErrInvalid = errors.New("rdmc: invalid")
-	// ErrWithin is returned by Group.Close and Engine.Close to a callback, Source or Sink, which they would wait for: call them from
-	// another goroutine, or Group.Abort, which does not wait there.
+	// ErrWithin is returned by Group.Close and Engine.Close to a callback, Source or Sink, which they would wait for:
+	// call them from another goroutine, or Group.Abort, which does not wait there.
 	ErrWithin = errors.New("rdmc: called by a callback, Source or Sink, which it would wait for")
-	// ErrMemory is returned for a group for which there is no registered memory now. Idle groups that may yield have been ended for it:
-	// try again when that is over.
+	// ErrMemory is returned for a group for which there is no registered memory now. Idle groups that may yield have
+	// been ended for it: try again when that is over.
 	ErrMemory = errors.New("rdmc: no registered memory for a group now")
 	// ErrFailed is matched by every GroupError.
 	ErrFailed = errors.New("rdmc: group failed")
@@ -46,8 +47,8 @@ const (
 	ReasonAborted
 	// ReasonSlow is a member that GroupConfig.Slow ejects; the cause is a *SlowError at the member that measured it.
 	ReasonSlow
-	// ReasonYielded is a group that ended while it carried nothing, as its memory was needed for another: nobody is to blame. See
-	// GroupConfig.Yields.
+	// ReasonYielded is a group that ended while it carried nothing, as its memory was needed for another: nobody is
+	// to blame. See GroupConfig.Yields.
 	ReasonYielded
 )
 

@@ -43,8 +43,8 @@ func (k faultKind) String() string {
 	return [...]string{"none", "kill", "stop", "cut", "line", "flip", "repeat", "epoch", "sink", "abort", "slow"}[k]
 }
 
-// Times of a run, all virtual. No time-out is a multiple of another or of the engines' ticks: of what is due at the same moment the order
-// is random, not the seed's.
+// Times of a run, all virtual. No time-out is a multiple of another or of the engines' ticks: of what is due at the
+// same moment the order is random, not the seed's.
 const (
 	faultDelay   = 300 * time.Microsecond // at most, of each way of a request
 	faultPeer    = 203 * time.Millisecond // until the fabric notices that a device is dead or cut off
@@ -52,13 +52,13 @@ const (
 	faultConnect = 509 * time.Millisecond
 	faultStagger = 3 * time.Millisecond // members connect within it
 	faultClose   = 20 * time.Second
-	// faultBound is the time from a fault to the moment at which the last survivor knows: the slowest way of noticing it, which is
-	// silence, two ticks of the engine, and the telling.
+	// faultBound is the time from a fault to the moment at which the last survivor knows: the slowest way of noticing
+	// it, which is silence, two ticks of the engine, and the telling.
 	faultBound = faultSilence + 2*tickInterval + 100*time.Millisecond
 )
 
-// TestFaults runs groups of all kinds on engines that they share, over a fabric with random delays, in virtual time; one device is the
-// victim of a fault at a random moment. See checkFaults for what must hold.
+// TestFaults runs groups of all kinds on engines that they share, over a fabric with random delays, in virtual time;
+// one device is the victim of a fault at a random moment. See checkFaults for what must hold.
 func TestFaults(t *testing.T) {
 	seeds, from := *faultSeeds, *faultFrom
 	if testing.Short() {

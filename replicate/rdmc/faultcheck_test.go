@@ -11,10 +11,10 @@ import (
 	"github.com/rdmcfs/rdmcfs/replicate/schedule"
 )
 
-// checkFaults holds what must be so after any run: each member has a prefix of the messages, in order, once, with the right bytes;
-// a member whose Close succeeded is in a group in which all members have everything; a group without the victim, and any group
-// without a fault, closes well everywhere; in one that failed each survivor that waits for it knows within faultBound,
-// and whom to suspect; and no device had more memory registered than its groups may have.
+// checkFaults holds what must be so after any run: each member has a prefix of the messages, in order, once, with the
+// right bytes; a member whose Close succeeded is in a group in which all members have everything; a group without the
+// victim, and any group without a fault, closes well everywhere; in one that failed each survivor that waits for it
+// knows within faultBound, and whom to suspect; and no device had more memory registered than its groups may have.
 func (r *faultRun) checkFaults() {
 	for _, fg := range r.groups {
 		closed := false

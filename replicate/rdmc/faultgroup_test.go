@@ -285,8 +285,8 @@ func (fg *faultGroup) sendOne(g *Group, size int, src *memory) error {
 	return nil
 }
 
-// receive is the part of a member that is told of messages; it hears of them late. Nobody watches a group that has nothing under way: that
-// the root is gone is found out by who tells of messages, too.
+// receive is the part of a member that is told of messages; it hears of them late. Nobody watches a group that has
+// nothing under way: that the root is gone is found out by who tells of messages, too.
 func (e *faultEnd) receive() {
 	large := 0
 	for _, size := range e.in.script {

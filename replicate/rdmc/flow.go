@@ -139,9 +139,10 @@ func (c *core) grant() {
 // chainLead is how many blocks that came may wait to be sent on in a chain, more than the one that is next.
 const chainLead = 2
 
-// ahead reports whether blocks come here faster than they are sent on. In a chain there is no use in that: the members behind wait, and a
-// block has left the cache, or its slot, when its turn comes. (In the pipeline it is the slack that makes up for a slow link.) It does not
-// stop the first transfer that is not complete: of the blocks before its own only the last is not sent on.
+// ahead reports whether blocks come here faster than they are sent on. In a chain there is no use in that: the
+// members behind wait, and a block has left the cache, or its slot, when its turn comes. (In the pipeline it is the
+// slack that makes up for a slow link.) It does not stop the first transfer that is not complete: of the blocks
+// before its own only the last is not sent on.
 func (c *core) ahead() bool {
 	if c.plan.Algorithm() != schedule.Chain || c.isRoot() || c.rank == len(c.members)-1 {
 		return false

@@ -116,9 +116,9 @@ func runFluid(t *testing.T, a schedule.Algorithm, n int, k uint64, limits coreLi
 	return float64(w.now) / float64(f.unit)
 }
 
-// TestFluidOrder holds what docs/decisions/001 found: when a member does one send at a time, links that are shared fairly
-// carry the hypercube in its optimal time, plus what control messages take. Several sends at a time bring blocks
-// out of the order of the schedule, which costs many block times; how many is only printed.
+// TestFluidOrder holds what docs/decisions/001 found: when a member does one send at a time, links that are shared
+// fairly carry the hypercube in its optimal time, plus what control messages take. Several sends at a time bring
+// blocks out of the order of the schedule, which costs many block times; how many is only printed.
 func TestFluidOrder(t *testing.T) {
 	const k = 64
 	for _, n := range []int{4, 8, 16} {

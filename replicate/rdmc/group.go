@@ -46,22 +46,24 @@ type GroupConfig struct {
 	Grants int
 	// MaxSends bounds the block sends that are outstanding at once; 0 means DefaultMaxSends, in a chain twice that.
 	MaxSends int
-	// SendRate caps what this member sends of the group's messages, in bytes a second; 0 means no cap. A relay's cap slows down
-	// those below it, and so in time the whole group.
+	// SendRate caps what this member sends of the group's messages, in bytes a second; 0 means no cap. A relay's cap
+	// slows down those below it, and so in time the whole group.
 	SendRate uint64
-	// Priority is the group's class at this member: groups of the same class share what the member sends by bytes, a higher class goes
-	// ahead of a lower one (share.go).
+	// Priority is the group's class at this member: groups of the same class share what the member sends by bytes, a
+	// higher class goes ahead of a lower one (share.go).
 	Priority Priority
-	// Slow says what happens when the root finds a member that is a straggler: slower than the others by SlowFactor, in each quarter of
-	// SlowTime (straggler.go); to be sure it may send in pulses for as much time, or the time of four of them (slowpulse.go). Members
-	// measure where it is not SlowIgnore, and should have the same times. 0 means DefaultSlowFactor and DefaultSlowTime. OnSlow is
-	// called at the root with the evidence by a goroutine of the group, at most once in SlowTime; it may call anything.
+	// Slow says what happens when the root finds a member that is a straggler: slower than the others by SlowFactor,
+	// in each quarter of SlowTime (straggler.go); to be sure it may send in pulses for as much time, or the time of
+	// four of them (slowpulse.go). Members measure where it is not SlowIgnore, and should have the same times. 0
+	// means DefaultSlowFactor and DefaultSlowTime. OnSlow is called at the root with the evidence by a goroutine of
+	// the group, at most once in SlowTime; it may call anything.
 	Slow       SlowPolicy
 	SlowFactor float64
 	SlowTime   time.Duration
 	OnSlow     func(Straggler)
-	// Yields has the group end, at all members, when it has carried nothing for a moment and the engine of one of them has no memory
-	// for another group: with ReasonYielded, and no suspects. Then Close or Abort it, and make another one for the next message.
+	// Yields has the group end, at all members, when it has carried nothing for a moment and the engine of one of
+	// them has no memory for another group: with ReasonYielded, and no suspects. Then Close or Abort it, and make
+	// another one for the next message.
 	Yields bool
 	// ReportInterval is how often a member reports progress; 0 means DefaultReportInterval.
 	ReportInterval time.Duration
@@ -69,14 +71,15 @@ type GroupConfig struct {
 	// under way or this member waits in Close, 50 ms or more; 0 means DefaultSilenceTimeout.
 	SilenceTimeout time.Duration
 
-	// SmallBytes bounds small messages, which go from the root straight to the members (to all of them itself in groups of
-	// up to 16, else along the tree of reports) into memory that is posted beforehand; see Group.SendSmall. 0 means
-	// DefaultSmallBytes in an unannounced group and none in another; negative means none. At most MaxSmallBytes.
+	// SmallBytes bounds small messages, which go from the root straight to the members (to all of them itself in
+	// groups of up to 16, else along the tree of reports) into memory that is posted beforehand; see Group.SendSmall.
+	// 0 means DefaultSmallBytes in an unannounced group and none in another; negative means none. At most
+	// MaxSmallBytes.
 	SmallBytes int
 	// Small is called at a member for each small message, in the order of sending, also between large ones: when the
-	// messages before it have ended here. It is called by a goroutine of the group, one at a time, may call anything, and must
-	// not keep data. That it has returned is what the root waits for. In an unannounced group without Small such messages
-	// come by Incoming and its Sink.
+	// messages before it have ended here. It is called by a goroutine of the group, one at a time, may call anything,
+	// and must not keep data. That it has returned is what the root waits for. In an unannounced group without Small
+	// such messages come by Incoming and its Sink.
 	Small func(seq uint64, data []byte)
 
 	// Unannounced makes a group for plain use, as in the papers: nothing is told out of band, the first block tells the
@@ -86,7 +89,8 @@ type GroupConfig struct {
 	// Incoming is called at a member when a message begins, in the order of sending; it returns where its
 	// blocks go. An error fails the group.
 	Incoming func(size uint64) (Sink, error)
-	// PostedReceives says that the member posts where messages go before they come, by PostReceive; Incoming is not called.
+	// PostedReceives says that the member posts where messages go before they come, by PostReceive; Incoming is not
+	// called.
 	PostedReceives bool
 	// Stored is called at a member when a message is stored whole, in the order of sending, before it is relayed whole.
 	Stored func(t *Transfer)
@@ -423,10 +427,10 @@ func (g *Group) Fail(suspects []int, cause error) {
 	g.drain()
 }
 
-// Close waits until all queued messages are delivered to all members, which all of them learn, then
-// ends the group. All members call it. If it returns nil, every message reached every member whole.
-// It returns the group's failure, or ctx's error, in which case the group is aborted. A callback, Source or Sink of the group, for which it
-// would wait, gets ErrWithin, and nothing happens.
+// Close waits until all queued messages are delivered to all members, which all of them learn, then ends the group.
+// All members call it. If it returns nil, every message reached every member whole. It returns the group's failure,
+// or ctx's error, in which case the group is aborted. A callback, Source or Sink of the group, for which it would
+// wait, gets ErrWithin, and nothing happens.
 func (g *Group) Close(ctx context.Context) error {
 	if g.within.has(goroutineID()) {
 		return fmt.Errorf("rdmc: close group %d: %w", g.cfg.Number, ErrWithin)
@@ -460,8 +464,8 @@ func (g *Group) Close(ctx context.Context) error {
 }
 
 // Abort ends the group at once; the other members see it fail, with this member as the suspect unless it is the root.
-// It waits until no buffer, Source or Sink of the group is in use any more, unless one of them, or a callback of the group, calls it: then
-// the rest is done when that has returned, at the latest by Engine.Close.
+// It waits until no buffer, Source or Sink of the group is in use any more, unless one of them, or a callback of the
+// group, calls it: then the rest is done when that has returned, at the latest by Engine.Close.
 func (g *Group) Abort() {
 	g.Fail(g.leaver(), ErrClosed)
 	if g.within.has(goroutineID()) {

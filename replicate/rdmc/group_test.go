@@ -52,7 +52,8 @@ func TestDSN_4_3_Hybrid(t *testing.T) {
 	}
 }
 
-// TestFailedPostIsNoticedByTheNeighbour has a member unable to post work: its neighbour hears of it by the queue pair, not by silence.
+// TestFailedPostIsNoticedByTheNeighbour has a member unable to post work: its neighbour hears of it by the queue
+// pair, not by silence.
 func TestFailedPostIsNoticedByTheNeighbour(t *testing.T) {
 	eachFabric(t, func(t *testing.T, devices func(int) []rdma.Device) {
 		c := newCluster(t, devices(2))
@@ -150,8 +151,8 @@ func TestDSN_4_6_CloseMeansDelivered(t *testing.T) {
 	})
 }
 
-// TestDSN_4_6_MemberAbortsAndSurvivorsResume has a member leave in mid-transfer: all are told, with the suspect; then the survivors form
-// the next epoch and only what some of them lacks moves.
+// TestDSN_4_6_MemberAbortsAndSurvivorsResume has a member leave in mid-transfer: all are told, with the suspect; then
+// the survivors form the next epoch and only what some of them lacks moves.
 func TestDSN_4_6_MemberAbortsAndSurvivorsResume(t *testing.T) {
 	eachFabric(t, func(t *testing.T, devices func(int) []rdma.Device) {
 		const size, block = 4 << 20, 16 << 10
@@ -444,7 +445,8 @@ func TestInvalidUse(t *testing.T) {
 	}
 }
 
-// TestClosedIsClosed closes a group that has closed well again, by who has no time left: everything was delivered all the same.
+// TestClosedIsClosed closes a group that has closed well again, by who has no time left: everything was delivered all
+// the same.
 func TestClosedIsClosed(t *testing.T) {
 	c := newCluster(t, tcpDevices(t, 2))
 	groups := c.all(GroupConfig{Number: 1})

@@ -24,8 +24,8 @@ func (b blocked) WriteBlock(uint64, []byte) error {
 	return nil
 }
 
-// TestDSN_4_1_SendDoesNotWait holds that sends are queued: while no source can be read and no sink written, all calls that
-// begin messages return, up to a bound that the caller is told of; and memory does not grow with what is queued.
+// TestDSN_4_1_SendDoesNotWait holds that sends are queued: while no source can be read and no sink written, all calls
+// that begin messages return, up to a bound that the caller is told of; and memory does not grow with what is queued.
 func TestDSN_4_1_SendDoesNotWait(t *testing.T) {
 	eachFabric(t, func(t *testing.T, devices func(int) []rdma.Device) {
 		all := devices(3)
@@ -75,8 +75,9 @@ func mostRegistered(devices []rdma.Device) (bytes []int) {
 	return bytes
 }
 
-// TestDSN_4_1_CallbacksCallTheLibrary has every callback call what it may: the root's Completed sends the next message, by blocks and
-// by the small way; the members' callbacks post receives, ask, make groups on the same engine, and end others; nothing deadlocks.
+// TestDSN_4_1_CallbacksCallTheLibrary has every callback call what it may: the root's Completed sends the next
+// message, by blocks and by the small way; the members' callbacks post receives, ask, make groups on the same engine,
+// and end others; nothing deadlocks.
 func TestDSN_4_1_CallbacksCallTheLibrary(t *testing.T) {
 	eachFabric(t, func(t *testing.T, devices func(int) []rdma.Device) {
 		for _, post := range []bool{false, true} {
@@ -237,8 +238,8 @@ func (l *library) failFromCallback() {
 	}
 }
 
-// TestDSN_4_2_CallersCodeIsNotOnThePoller blocks every callback, source and sink of one group; another group of the same engines,
-// which share their poller, goes on.
+// TestDSN_4_2_CallersCodeIsNotOnThePoller blocks every callback, source and sink of one group; another group of the
+// same engines, which share their poller, goes on.
 func TestDSN_4_2_CallersCodeIsNotOnThePoller(t *testing.T) {
 	eachFabric(t, func(t *testing.T, devices func(int) []rdma.Device) {
 		c := newCluster(t, devices(3))
@@ -306,7 +307,8 @@ func (q *immPair) PostSend(wrs ...rdma.SendWR) error {
 	return q.QueuePair.PostSend(wrs...)
 }
 
-// TestDSN_4_2_ImmediateTellsTheSize holds that each block carries, as its immediate value, how many blocks its message has.
+// TestDSN_4_2_ImmediateTellsTheSize holds that each block carries, as its immediate value, how many blocks its
+// message has.
 func TestDSN_4_2_ImmediateTellsTheSize(t *testing.T) {
 	eachFabric(t, func(t *testing.T, devices func(int) []rdma.Device) {
 		all := devices(3)
@@ -351,8 +353,8 @@ func (e *ends) WriteBlock(i uint64, buf []byte) error {
 	return nil
 }
 
-// TestDSN_4_1_LargestMessage moves the first and last blocks of a message of 2^48 bytes: in 2^32 blocks, but with the race detector, whose
-// memory that would take. One byte or block more is refused.
+// TestDSN_4_1_LargestMessage moves the first and last blocks of a message of 2^48 bytes: in 2^32 blocks, but with the
+// race detector, whose memory that would take. One byte or block more is refused.
 func TestDSN_4_1_LargestMessage(t *testing.T) {
 	block, blocks := 64<<10, uint64(MaxMessageBlocks)
 	if testing.Short() {
@@ -393,7 +395,8 @@ func TestDSN_4_1_LargestMessage(t *testing.T) {
 	}
 }
 
-// TestDSN_4_2_RelayInTheSameTurn holds that a member which has credit sends a block on when it has received it, before it is stored.
+// TestDSN_4_2_RelayInTheSameTurn holds that a member which has credit sends a block on when it has received it,
+// before it is stored.
 func TestDSN_4_2_RelayInTheSameTurn(t *testing.T) {
 	plan, err := schedule.NewPlan(schedule.Chain, 3)
 	if err != nil {
@@ -415,8 +418,8 @@ func TestDSN_4_2_RelayInTheSameTurn(t *testing.T) {
 	}
 }
 
-// TestDSN_4_1_QueueOfARelay has the root's queue full again as soon as all members have its oldest message: a relay that has not heard
-// yet that its last send of that one arrived takes the announcement of the newest all the same.
+// TestDSN_4_1_QueueOfARelay has the root's queue full again as soon as all members have its oldest message: a relay
+// that has not heard yet that its last send of that one arrived takes the announcement of the newest all the same.
 func TestDSN_4_1_QueueOfARelay(t *testing.T) {
 	plan, err := schedule.NewPlan(schedule.Chain, 3)
 	if err != nil {
@@ -451,7 +454,8 @@ func TestDSN_4_1_QueueOfARelay(t *testing.T) {
 	}
 }
 
-// TestReportsOnTheHearerAreRefused has a neighbour tell a member how far that member itself is: nobody else counts what is stored here.
+// TestReportsOnTheHearerAreRefused has a neighbour tell a member how far that member itself is: nobody else counts
+// what is stored here.
 func TestReportsOnTheHearerAreRefused(t *testing.T) {
 	c := newCore(simPlan(4), 1, simBlock, 7, false, simLimits(1))
 	c.connected(0)
@@ -464,8 +468,8 @@ func TestReportsOnTheHearerAreRefused(t *testing.T) {
 	}
 }
 
-// TestFailuresNameMembers has a failure blame ranks that the group does not have, by a neighbour's word and by the caller's: who looks up
-// the suspects' names finds them.
+// TestFailuresNameMembers has a failure blame ranks that the group does not have, by a neighbour's word and by the
+// caller's: who looks up the suspects' names finds them.
 func TestFailuresNameMembers(t *testing.T) {
 	told := failure{reason: ReasonSilent, reporter: 1 << 20, suspects: []int{2, 4, 1<<32 - 1}}
 	c := newCore(simPlan(4), 1, simBlock, 7, false, simLimits(1))

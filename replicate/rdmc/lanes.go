@@ -146,10 +146,11 @@ func splitAddress(b []byte) (blocks, control []byte, err error) {
 	return parts[0], parts[1], nil
 }
 
-// Connect joins this end with its neighbours, whose addresses for this member are given by rank. All members
-// call it at the same time. It returns when all neighbours are connected; when one is not, or ctx is done, the group has failed.
-// It also ends when the group fails otherwise, such as at another member: then the error wraps the *GroupError. Whoever cancels ctx gives
-// up, as by Abort: that is held against no neighbour. A second call is refused, and changes nothing.
+// Connect joins this end with its neighbours, whose addresses for this member are given by rank. All members call it
+// at the same time. It returns when all neighbours are connected; when one is not, or ctx is done, the group has
+// failed. It also ends when the group fails otherwise, such as at another member: then the error wraps the
+// *GroupError. Whoever cancels ctx gives up, as by Abort: that is held against no neighbour. A second call is
+// refused, and changes nothing.
 func (g *Group) Connect(ctx context.Context, remote map[int][]byte) error {
 	if g.joined.Swap(true) {
 		return fmt.Errorf("rdmc: connect group %d: %w: it was called before", g.cfg.Number, ErrInvalid)
@@ -182,7 +183,8 @@ func (g *Group) Connect(ctx context.Context, remote map[int][]byte) error {
 	return g.Err()
 }
 
-// errLaneFailed is why connecting a lane is given up when another has failed, or the group; otherwise the caller gave up.
+// errLaneFailed is why connecting a lane is given up when another has failed, or the group; otherwise the caller gave
+// up.
 var errLaneFailed = errors.New("rdmc: another neighbour was not connected")
 
 func (g *Group) connectLane(ctx context.Context, i int, remote map[int][]byte) error {
@@ -208,8 +210,8 @@ func (g *Group) connectLane(ctx context.Context, i int, remote map[int][]byte) e
 	return err
 }
 
-// connectBoth joins both queue pairs of a lane. When one is refused the other waits no longer: who dials notices that the neighbour has
-// ended, who is dialled would not.
+// connectBoth joins both queue pairs of a lane. When one is refused the other waits no longer: who dials notices that
+// the neighbour has ended, who is dialled would not.
 func connectBoth(ctx context.Context, l *laneEnds, blocks, control []byte) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()

@@ -22,7 +22,8 @@ func (a *asked) Incoming(rank int, step uint64) (schedule.Transfer, bool) {
 	return a.Schedule.Incoming(rank, step)
 }
 
-// TestLeafGoesOverNoSteps has those who hand nothing on begin a long message without a look at each of its steps, under the group's lock.
+// TestLeafGoesOverNoSteps has those who hand nothing on begin a long message without a look at each of its steps,
+// under the group's lock.
 func TestLeafGoesOverNoSteps(t *testing.T) {
 	const k = 1 << 20
 	for _, a := range []schedule.Algorithm{schedule.BinomialPipeline, schedule.Chain, schedule.BinomialTree, schedule.Sequential} {
@@ -41,8 +42,8 @@ func TestLeafGoesOverNoSteps(t *testing.T) {
 	}
 }
 
-// TestNobodyGoesOverTheTurnsOfOthers has all members begin and end a long message, of the algorithms that serve some of them after others,
-// without a look at each of the steps in which they have nothing to do.
+// TestNobodyGoesOverTheTurnsOfOthers has all members begin and end a long message, of the algorithms that serve some
+// of them after others, without a look at each of the steps in which they have nothing to do.
 func TestNobodyGoesOverTheTurnsOfOthers(t *testing.T) {
 	const n, k = 9, 1 << 20
 	for _, a := range []schedule.Algorithm{schedule.Sequential, schedule.BinomialTree} {

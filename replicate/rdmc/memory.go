@@ -8,12 +8,13 @@ import (
 	"github.com/rdmcfs/rdmcfs/replicate/schedule"
 )
 
-// A message is never registered as a whole, but for one that is placed: its blocks pass through the group's buffers, a window of
-// registered memory that moves over it. So a message of any size needs no more than that. What the groups of an engine may register
-// together is its Memory: each group reserves what it can need when it is made, so that no message fails for want of memory later.
+// A message is never registered as a whole, but for one that is placed: its blocks pass through the group's buffers,
+// a window of registered memory that moves over it. So a message of any size needs no more than that. What the groups
+// of an engine may register together is its Memory: each group reserves what it can need when it is made, so that no
+// message fails for want of memory later.
 
-// Memory counts the registered bytes of groups against a bound. It registers nothing itself. Its methods may be called from several
-// goroutines, and none waits.
+// Memory counts the registered bytes of groups against a bound. It registers nothing itself. Its methods may be
+// called from several goroutines, and none waits.
 type Memory struct {
 	bound int64
 
@@ -73,8 +74,9 @@ func (m *Memory) release(bytes int64) {
 	m.used -= bytes
 }
 
-// reserve makes the group's core with as many block buffers as the configuration says, or half as many, and so on, until they take no
-// more than half of what is free; two there must be. With an error, ErrMemory, nothing is reserved.
+// reserve makes the group's core with as many block buffers as the configuration says, or half as many, and so on,
+// until they take no more than half of what is free; two there must be. With an error, ErrMemory, nothing is
+// reserved.
 func (g *Group) reserve(plan *schedule.Plan) error {
 	cfg, memory := &g.cfg, g.engine.memory
 	for {
@@ -94,7 +96,8 @@ func (g *Group) reserve(plan *schedule.Plan) error {
 	}
 }
 
-// registeredMax is how many bytes the group registers at most: block buffers with their trailers, small messages, control messages.
+// registeredMax is how many bytes the group registers at most: block buffers with their trailers, small messages,
+// control messages.
 func (g *Group) registeredMax() int {
 	return g.trailerOffset(len(g.core.slots), 0) + g.smallBuffers()*g.smallStride() + len(g.core.lanes)*(controlWindow+1)*maxControl
 }

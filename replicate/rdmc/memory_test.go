@@ -7,8 +7,9 @@ import (
 	"github.com/rdmcfs/rdmcfs/rdma"
 )
 
-// TestGroupsShareTheRegisteredBudget: each new group takes at most half of what is free, in fewer buffers; messages larger than the
-// budget arrive through them; what is reserved comes back; and a group that does not fit is refused when it is made.
+// TestGroupsShareTheRegisteredBudget: each new group takes at most half of what is free, in fewer buffers; messages
+// larger than the budget arrive through them; what is reserved comes back; and a group that does not fit is refused
+// when it is made.
 func TestGroupsShareTheRegisteredBudget(t *testing.T) {
 	eachFabric(t, func(t *testing.T, devices func(n int) []rdma.Device) {
 		const budget = 1 << 20

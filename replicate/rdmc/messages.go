@@ -6,8 +6,8 @@ import (
 	"github.com/rdmcfs/rdmcfs/replicate/schedule"
 )
 
-// maxQueued bounds the messages that are announced and not finished: at the root, which sends no more. A member may have to end some yet
-// that are over for the root, and takes queuedBehind more.
+// maxQueued bounds the messages that are announced and not finished: at the root, which sends no more. A member may
+// have to end some yet that are over for the root, and takes queuedBehind more.
 const (
 	maxQueued    = 4096
 	queuedBehind = maxQueued

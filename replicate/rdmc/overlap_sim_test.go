@@ -7,8 +7,9 @@ import (
 	"time"
 )
 
-// overlapping runs n groups of n machines, of which the first are senders, each with the next machines in turn, and returns the part
-// of the links that they use together and the fastest sender's time over the slowest's. Each sends so many messages of so many blocks.
+// overlapping runs n groups of n machines, of which the first are senders, each with the next machines in turn, and
+// returns the part of the links that they use together and the fastest sender's time over the slowest's. Each sends
+// so many messages of so many blocks.
 func overlapping(t *testing.T, n, senders, messages int, blocks uint64) (links, shares float64) {
 	t.Helper()
 	const block = 64 << 10
@@ -42,8 +43,9 @@ func overlapping(t *testing.T, n, senders, messages int, blocks uint64) (links, 
 	return incoming / shareLink / slices.Max(ends), 1 / ratio(ends)
 }
 
-// TestSimOverlap has half or all of n machines send to all others. The links are full, though each machine hands on unequal parts of
-// its groups' blocks: who counts bytes alone waits for those that need fewer, and gets 0.81 to 0.86 of the links when all send.
+// TestSimOverlap has half or all of n machines send to all others. The links are full, though each machine hands on
+// unequal parts of its groups' blocks: who counts bytes alone waits for those that need fewer, and gets 0.81 to 0.86
+// of the links when all send.
 func TestSimOverlap(t *testing.T) {
 	for n := 3; n <= 8; n++ {
 		for _, senders := range []int{(n + 1) / 2, n} {
@@ -59,8 +61,8 @@ func TestSimOverlap(t *testing.T) {
 	}
 }
 
-// TestSimOverlapOfSingleBlocks does that with messages of one block: by the trees of the long ones' order, and with their costs, shares
-// were down to 0.61 and the links 0.57 full where half of the machines send.
+// TestSimOverlapOfSingleBlocks does that with messages of one block: by the trees of the long ones' order, and with
+// their costs, shares were down to 0.61 and the links 0.57 full where half of the machines send.
 func TestSimOverlapOfSingleBlocks(t *testing.T) {
 	for n := 3; n <= 8; n++ {
 		for _, senders := range []int{(n + 1) / 2, n} {

@@ -132,7 +132,8 @@ func (p *pace) next(now time.Time) {
 	}
 }
 
-// tell makes what the lane's peer is told at the end of a round that took so long, and reports whether there is anything.
+// tell makes what the lane's peer is told at the end of a round that took so long, and reports whether there is
+// anything.
 func (l *lanePace) tell(s paceSum, over time.Duration) bool {
 	if l.run.blocks >= paceSamples {
 		l.told.pace, l.age = uint32(min(l.run.perSecond()/paceUnit, math.MaxUint32)), 0

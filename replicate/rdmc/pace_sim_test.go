@@ -15,7 +15,8 @@ type paceCase struct {
 	name string
 	// disturb makes something slow and returns who is to be blamed; -1 if nobody.
 	disturb func(rng *rand.Rand, u *universe, w *world) int
-	// coupled is up to how many members nobody gets ahead of who is slow, not even in a pulse, so that nothing is proven.
+	// coupled is up to how many members nobody gets ahead of who is slow, not even in a pulse, so that nothing is
+	// proven.
 	coupled int
 }
 
@@ -99,7 +100,8 @@ var paceCases = []paceCase{
 
 var paceSeeds = flag.Uint64("pace.seeds", 1, "seeds of TestSimStragglers")
 
-// TestSimStragglers slows one thing down, and holds who is blamed by whom: the right one in all seeds, nobody where nobody is slow.
+// TestSimStragglers slows one thing down, and holds who is blamed by whom: the right one in all seeds, nobody where
+// nobody is slow.
 func TestSimStragglers(t *testing.T) {
 	for _, c := range paceCases {
 		for _, n := range []int{3, 4, 8, 13} {

@@ -10,8 +10,8 @@ import (
 	"github.com/rdmcfs/rdmcfs/rdma"
 )
 
-// TestSlowSinkIsEjected has a member of a real group store slowly: the group fails with that member as the suspect, and who measured it
-// has the evidence.
+// TestSlowSinkIsEjected has a member of a real group store slowly: the group fails with that member as the suspect,
+// and who measured it has the evidence.
 func TestSlowSinkIsEjected(t *testing.T) {
 	eachFabric(t, func(t *testing.T, devices func(int) []rdma.Device) {
 		const n, victim, block = 4, 2, 4096

@@ -73,8 +73,8 @@ func TestPlacedMessages(t *testing.T) {
 	})
 }
 
-// TestPlacedKeepsWhatIsThere: blocks that a member has are relayed from where they are, and not received over it, which is seen by
-// memory that cannot be written.
+// TestPlacedKeepsWhatIsThere: blocks that a member has are relayed from where they are, and not received over it,
+// which is seen by memory that cannot be written.
 func TestPlacedKeepsWhatIsThere(t *testing.T) {
 	eachFabric(t, func(t *testing.T, devices func(int) []rdma.Device) {
 		const block, n, size = 1 << 16, 4, 20<<16 + 5
@@ -116,7 +116,8 @@ func TestPlacedKeepsWhatIsThere(t *testing.T) {
 	})
 }
 
-// TestPlacedWithoutAnnouncement: only the first block on a queue pair, which comes before it is known where it goes, is copied.
+// TestPlacedWithoutAnnouncement: only the first block on a queue pair, which comes before it is known where it goes,
+// is copied.
 func TestPlacedWithoutAnnouncement(t *testing.T) {
 	eachFabric(t, func(t *testing.T, devices func(int) []rdma.Device) {
 		const block, n, size, messages = 1000, 5, 50_500, 6
@@ -204,8 +205,8 @@ func TestPlacedOutsideIsRefused(t *testing.T) {
 	})
 }
 
-// TestBufferInRegionIsBounded has a message come that is larger than the buffer posted for it, whose region goes on behind it: the group
-// fails, and what is behind the buffer stays as it was.
+// TestBufferInRegionIsBounded has a message come that is larger than the buffer posted for it, whose region goes on
+// behind it: the group fails, and what is behind the buffer stays as it was.
 func TestBufferInRegionIsBounded(t *testing.T) {
 	eachFabric(t, func(t *testing.T, devices func(int) []rdma.Device) {
 		const block, room, size = 1000, 12_500, 20_000

@@ -67,7 +67,8 @@ func plainGroup(t *testing.T, c *cluster, cfg GroupConfig) ([]*Group, []*inbox) 
 	return groups, inboxes
 }
 
-// TestDSN_4_2_FirstBlockTellsTheSize sends as in the papers: members learn of a message and its size from the first block.
+// TestDSN_4_2_FirstBlockTellsTheSize sends as in the papers: members learn of a message and its size from the first
+// block.
 func TestDSN_4_2_FirstBlockTellsTheSize(t *testing.T) {
 	eachFabric(t, func(t *testing.T, devices func(int) []rdma.Device) {
 		for _, n := range []int{2, 3, 5, 8} {
@@ -138,7 +139,8 @@ func TestDSN_4_1_IncomingRefuses(t *testing.T) {
 	})
 }
 
-// TestHugeClaimRefused has a member refuse the largest message there is, which must not cost it memory for the blocks before.
+// TestHugeClaimRefused has a member refuse the largest message there is, which must not cost it memory for the blocks
+// before.
 func TestHugeClaimRefused(t *testing.T) {
 	const block = MaxMessageBytes / MaxMessageBlocks
 	c := newCluster(t, tcpDevices(t, 2))
@@ -192,7 +194,8 @@ func TestUnannouncedInvalid(t *testing.T) {
 	}
 }
 
-// TestStoredInOrder has the last block of a message stored after all of the next message: Stored is called in the order of sending.
+// TestStoredInOrder has the last block of a message stored after all of the next message: Stored is called in the
+// order of sending.
 func TestStoredInOrder(t *testing.T) {
 	eachFabric(t, func(t *testing.T, devices func(int) []rdma.Device) {
 		const block, blocks, messages = 1000, 3, 3
@@ -246,8 +249,8 @@ func TestStoredInOrder(t *testing.T) {
 	})
 }
 
-// TestIncomingMayWaitForTheMessageBefore has Incoming wait until the message before is stored, as who has one buffer does, while small
-// messages behind it are here already: they keep no worker from it.
+// TestIncomingMayWaitForTheMessageBefore has Incoming wait until the message before is stored, as who has one buffer
+// does, while small messages behind it are here already: they keep no worker from it.
 func TestIncomingMayWaitForTheMessageBefore(t *testing.T) {
 	eachFabric(t, func(t *testing.T, devices func(int) []rdma.Device) {
 		const block, size, smalls = 1 << 10, 64 << 10, 40

@@ -9,12 +9,14 @@ import (
 	"github.com/rdmcfs/rdmcfs/rdma"
 )
 
-// CompletionMode is how an engine learns of completions (DSN paper, section 5.2.3: polling, interrupts, and the hybrid of both).
+// CompletionMode is how an engine learns of completions (DSN paper, section 5.2.3: polling, interrupts, and the
+// hybrid of both).
 type CompletionMode uint8
 
 // The ways to learn of completions.
 const (
-	// CompletionEvents waits for the fabric's events: no CPU while nothing happens. It is the default, see docs/decisions/014.
+	// CompletionEvents waits for the fabric's events: no CPU while nothing happens. It is the default, see
+	// docs/decisions/014.
 	CompletionEvents CompletionMode = iota
 	// CompletionHybrid polls until nothing has come for SpinTime, then waits.
 	CompletionHybrid
@@ -81,8 +83,8 @@ func (p *poller) spins(idle *time.Time) bool {
 	return false
 }
 
-// poll runs the core of each group on completions; it checks blocks and posts work, and runs no code of a caller's but Placed.Place. Where
-// completions come as events and the fabric can, its own goroutines do that.
+// poll runs the core of each group on completions; it checks blocks and posts work, and runs no code of a caller's
+// but Placed.Place. Where completions come as events and the fabric can, its own goroutines do that.
 func (e *Engine) poll() {
 	take := func(c *rdma.Completion) {
 		c.QP.User().(*laneEnd).complete(c)

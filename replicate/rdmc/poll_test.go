@@ -10,7 +10,8 @@ import (
 	"github.com/rdmcfs/rdmcfs/rdma"
 )
 
-// script is a completion queue that gives what it is told and writes down how it is asked. Each poll takes 10 ms of its clock.
+// script is a completion queue that gives what it is told and writes down how it is asked. Each poll takes 10 ms of
+// its clock.
 type script struct {
 	calls []string
 	polls []int // what the next polls find
@@ -54,8 +55,9 @@ func (s *script) run(mode CompletionMode) {
 	p.run(ctx)
 }
 
-// TestDSN_5_2_CompletionModes holds what each mode calls: events wait as soon as nothing is there, polling never waits, the hybrid
-// polls for SpinTime after the last completion and then waits, and after a wait that brought nothing polls anew.
+// TestDSN_5_2_CompletionModes holds what each mode calls: events wait as soon as nothing is there, polling never
+// waits, the hybrid polls for SpinTime after the last completion and then waits, and after a wait that brought
+// nothing polls anew.
 func TestDSN_5_2_CompletionModes(t *testing.T) {
 	spin := []string{"poll", "yield", "poll", "yield", "poll", "yield", "poll", "yield", "poll", "yield"}
 	for _, c := range []struct {

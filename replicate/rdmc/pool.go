@@ -6,19 +6,21 @@ import (
 	"github.com/rdmcfs/rdmcfs/rdma"
 )
 
-// Placed is a Source or Sink whose message lies in registered memory: blocks are sent from there and received into it, without a
-// copy, and ReadBlock and WriteBlock are called for few blocks or none. At a member whose Receiver.Have has a block, and for
-// the first block on each queue pair of a message that was not announced, the memory of the group is used all the same.
+// Placed is a Source or Sink whose message lies in registered memory: blocks are sent from there and received into
+// it, without a copy, and ReadBlock and WriteBlock are called for few blocks or none. At a member whose Receiver.Have
+// has a block, and for the first block on each queue pair of a message that was not announced, the memory of the
+// group is used all the same.
 type Placed interface {
-	// Place is where block i of length bytes lies: that many bytes of a region of the engine's device. The memory belongs
-	// to the group until the transfer has ended well, or Abort or Close has returned. A block that fails its check may
-	// have changed it. With a nil Region the block goes by ReadBlock and WriteBlock. Place is called with the group's lock
-	// held, also by the poller: it must not wait, nor call the group.
+	// Place is where block i of length bytes lies: that many bytes of a region of the engine's device. The memory
+	// belongs to the group until the transfer has ended well, or Abort or Close has returned. A block that fails its
+	// check may have changed it. With a nil Region the block goes by ReadBlock and WriteBlock. Place is called with
+	// the group's lock held, also by the poller: it must not wait, nor call the group.
 	Place(i uint64, length int) rdma.SGE
 }
 
-// A slot's block lies in the pool, which has room for a block and its trailer on pages of its own for each slot, or where the message is
-// placed, and then only its trailer is in the pool, behind the blocks of all slots. Pages that are not used cost nothing.
+// A slot's block lies in the pool, which has room for a block and its trailer on pages of its own for each slot, or
+// where the message is placed, and then only its trailer is in the pool, behind the blocks of all slots. Pages that
+// are not used cost nothing.
 
 func (g *Group) stride() int { return (g.cfg.BlockSize + trailerSize + 4095) &^ 4095 }
 
@@ -39,8 +41,8 @@ func (g *Group) openPool() error {
 // trailerStride keeps each trailer in a cache line of its own.
 const trailerStride = 64
 
-// trailerOffset is where the trailer of a placed block lies: the first of the slot's is what came with it, the others are what goes to each
-// lane, where the provider makes the sum.
+// trailerOffset is where the trailer of a placed block lies: the first of the slot's is what came with it, the others
+// are what goes to each lane, where the provider makes the sum.
 func (g *Group) trailerOffset(slot, n int) int {
 	return len(g.core.slots)*g.stride() + (slot*(1+len(g.core.lanes))+n)*trailerStride
 }
@@ -84,8 +86,8 @@ func (p *postScratch) one(sge rdma.SGE) []rdma.SGE {
 	return p.sge[:1]
 }
 
-// slotList is the memory of a slot for length bytes on the wire, with the trailer at an offset of the pool if the block is placed. It is
-// valid until the next post.
+// slotList is the memory of a slot for length bytes on the wire, with the trailer at an offset of the pool if the
+// block is placed. It is valid until the next post.
 func (g *Group) slotList(slot, length, trailerAt int) []rdma.SGE {
 	if !g.isPlaced(slot) {
 		return g.posts.one(rdma.SGE{Region: g.pool, Offset: slot * g.stride(), Length: length})
@@ -95,7 +97,8 @@ func (g *Group) slotList(slot, length, trailerAt int) []rdma.SGE {
 	return g.posts.sge[:2]
 }
 
-// loadBlock gets a block from the Source or Sink: nothing is to be done where it lies in its place and the provider sums it up.
+// loadBlock gets a block from the Source or Sink: nothing is to be done where it lies in its place and the provider
+// sums it up.
 func (g *Group) loadBlock(a *action) {
 	g.place(a)
 	if g.unsealed[a.slot] {
@@ -128,7 +131,8 @@ func (g *Group) slotBytes(slot, length int) (block, b []byte) {
 	return p.Region.Bytes()[p.Offset : p.Offset+p.Length : p.Offset+p.Length], g.pool.Bytes()[at : at+trailerSize : at+trailerSize]
 }
 
-// slotReceived is slotBytes of what a receive of length bytes brought; without a trailer if it is not as long as it has to be.
+// slotReceived is slotBytes of what a receive of length bytes brought; without a trailer if it is not as long as it
+// has to be.
 func (g *Group) slotReceived(slot, length int) (block, b []byte) {
 	if g.isPlaced(slot) && length != g.places[slot].Length+trailerSize {
 		return nil, nil

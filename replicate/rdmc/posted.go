@@ -6,9 +6,9 @@ import (
 	"github.com/rdmcfs/rdmcfs/rdma"
 )
 
-// Receives posted ahead: the technical report's variant of the interface (post_receive_buffer in its figure 1). A member of an
-// unannounced group says where the next messages go before they come, instead of being asked by Incoming. A message for
-// which nothing is posted yet stays in the block buffers, and the root waits for credit.
+// Receives posted ahead: the technical report's variant of the interface (post_receive_buffer in its figure 1). A
+// member of an unannounced group says where the next messages go before they come, instead of being asked by
+// Incoming. A message for which nothing is posted yet stays in the block buffers, and the root waits for credit.
 
 // posted is where a message goes.
 type posted struct {
@@ -17,8 +17,8 @@ type posted struct {
 }
 
 // PostReceive says where the next message goes for which nothing is posted yet, at a member of a group with
-// GroupConfig.PostedReceives. Messages take what is posted in the order of sending. A message larger than limit bytes fails the
-// group, as its sender can't be told otherwise. It does not wait; with very many posted it returns ErrFull.
+// GroupConfig.PostedReceives. Messages take what is posted in the order of sending. A message larger than limit bytes
+// fails the group, as its sender can't be told otherwise. It does not wait; with very many posted it returns ErrFull.
 func (g *Group) PostReceive(sink Sink, limit uint64) error {
 	g.mu.Lock()
 	defer g.unlock()
@@ -51,7 +51,8 @@ func (g *Group) match() {
 	}
 }
 
-// store has a block written by a worker; if its message has nowhere to go yet, when it has, so that it keeps no worker from others.
+// store has a block written by a worker; if its message has nowhere to go yet, when it has, so that it keeps no
+// worker from others.
 func (g *Group) store(j job) {
 	if g.cfg.Unannounced && j.transfer.sink == nil {
 		j.transfer.held = append(j.transfer.held, j)
@@ -66,7 +67,8 @@ type Buffer struct {
 	Data []byte
 	// BlockSize is that of the group.
 	BlockSize int
-	// Region, if not nil, is registered memory of the engine's device that has Data at Offset: then blocks move without a copy.
+	// Region, if not nil, is registered memory of the engine's device that has Data at Offset: then blocks move
+	// without a copy.
 	Region rdma.Region
 	Offset int
 }

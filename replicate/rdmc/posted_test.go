@@ -27,8 +27,9 @@ func postedGroup(t *testing.T, c *cluster, cfg GroupConfig, completed func(rank 
 	return groups
 }
 
-// TestReport_3_PostedReceives is the report's interface: each member posts one buffer, and the next when a message has come. Sizes go
-// by blocks and by the small way, and the root sends all of it at once, with windows as small as can be.
+// TestReport_3_PostedReceives is the report's interface: each member posts one buffer, and the next when a message
+// has come. Sizes go by blocks and by the small way, and the root sends all of it at once, with windows as small as
+// can be.
 func TestReport_3_PostedReceives(t *testing.T) {
 	eachFabric(t, func(t *testing.T, devices func(int) []rdma.Device) {
 		const block, n, messages = 1000, 5, 20

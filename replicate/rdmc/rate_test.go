@@ -7,8 +7,8 @@ import (
 	"github.com/rdmcfs/rdmcfs/rdma"
 )
 
-// TestSimSendRate caps the root, a relay, or all: nobody exceeds his cap in any stretch of time, the capped ones use it up, and
-// everything arrives.
+// TestSimSendRate caps the root, a relay, or all: nobody exceeds his cap in any stretch of time, the capped ones use
+// it up, and everything arrives.
 func TestSimSendRate(t *testing.T) {
 	const (
 		k    = 400
@@ -116,7 +116,8 @@ func TestSendRate(t *testing.T) {
 			t.Fatal(err)
 		}
 		took := time.Since(began).Seconds()
-		// The root sends at least the large message once and each small one twice; a burst of 10 ms and two blocks are free.
+		// The root sends at least the large message once and each small one twice; a burst of 10 ms and two blocks
+		// are free.
 		if least := float64(size+2*50*1000)/rate - 0.03; took < least {
 			t.Errorf("took %.3f s, the cap allows no less than %.3f", took, least)
 		}

@@ -32,8 +32,8 @@ func (q *talliedPair) PostSend(wrs ...rdma.SendWR) error {
 	return q.QueuePair.PostSend(wrs...)
 }
 
-// TestAcknowledgementsRide: in a talk of one small message and its reports after another the root posts once for each member and message:
-// that it has received the reports goes with the messages.
+// TestAcknowledgementsRide: in a talk of one small message and its reports after another the root posts once for each
+// member and message: that it has received the reports goes with the messages.
 func TestAcknowledgementsRide(t *testing.T) {
 	eachFabric(t, func(t *testing.T, devices func(int) []rdma.Device) {
 		const members, messages = 4, 400

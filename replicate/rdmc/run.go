@@ -9,8 +9,8 @@ import (
 
 // Times of the shell.
 const (
-	// settleTimeout bounds how long an ending group waits for its neighbours to be told, and half of the time of silence: others may wait
-	// for this member.
+	// settleTimeout bounds how long an ending group waits for its neighbours to be told, and half of the time of
+	// silence: others may wait for this member.
 	settleTimeout = time.Second
 	// lossGrace is how long a member whose neighbour's queue pair broke waits for a better account of it.
 	lossGrace = 100 * time.Millisecond
@@ -117,7 +117,8 @@ func (g *Group) markFailed() {
 	}
 }
 
-// markStored closes the transfer's Stored, and has Stored called for it and those behind it if all before are stored. The lock is held.
+// markStored closes the transfer's Stored, and has Stored called for it and those behind it if all before are stored.
+// The lock is held.
 func (g *Group) markStored(seq uint64) {
 	if t := g.transfers[seq]; t != nil { // else it is a small message
 		t.markStored()

@@ -5,8 +5,8 @@ import "time"
 // Priority is the class of a group among the groups of one engine; see docs/decisions/018.
 type Priority int8
 
-// The classes. While groups of several compete for a member's outgoing link, a lower class gets a seventeenth of what the next
-// higher one gets; what a class does not ask for goes to the others.
+// The classes. While groups of several compete for a member's outgoing link, a lower class gets a seventeenth of what
+// the next higher one gets; what a class does not ask for goes to the others.
 const (
 	PriorityLow    Priority = -1
 	PriorityNormal Priority = 0
@@ -35,8 +35,8 @@ const (
 // classCost is what a byte costs on the scale of the classes' tags, by class from low to high.
 var classCost = [shareClasses]int64{256, 16, 1}
 
-// arbiter says which groups of an engine may send now: start-time fair queueing by bytes, in classes. It is a pure value; times are
-// told to it.
+// arbiter says which groups of an engine may send now: start-time fair queueing by bytes, in classes. It is a pure
+// value; times are told to it.
 type arbiter struct {
 	all      []*share
 	tags     [shareClasses]int64
@@ -93,8 +93,8 @@ func (s *share) scaled(bytes int) int64 {
 	return (int64(bytes)*s.cost + shareUnit - 1) / shareUnit
 }
 
-// lead is how far the group may be ahead of another: of one whose blocks are as large by some, as neither posts them evenly, and of one
-// with small blocks by one of its own.
+// lead is how far the group may be ahead of another: of one whose blocks are as large by some, as neither posts them
+// evenly, and of one with small blocks by one of its own.
 func (s *share) lead(o *share) int64 {
 	own := s.scaled(s.largest)
 	return max(own, shareAhead*min(own, o.scaled(o.largest)))
@@ -116,8 +116,8 @@ func (a *arbiter) contended(s *share) bool {
 	return a.busy > 1 || a.busy == 1 && !s.isBusy()
 }
 
-// ask reports whether the group may post a send of so many bytes, and books it, each byte at a cost. If not, it is woken when it is worth
-// asking again.
+// ask reports whether the group may post a send of so many bytes, and books it, each byte at a cost. If not, it is
+// woken when it is worth asking again.
 func (a *arbiter) ask(s *share, bytes int, cost int64, now time.Time) bool {
 	a.progress(now)
 	grown := bytes > s.largest
@@ -218,8 +218,8 @@ func (a *arbiter) lowest(s *share, own int64) int64 {
 	return own
 }
 
-// lift raises tags that lag behind by more than a moment's absence: what was not asked for is not given later. It reports whether
-// there were any.
+// lift raises tags that lag behind by more than a moment's absence: what was not asked for is not given later. It
+// reports whether there were any.
 func (a *arbiter) lift(s *share) bool {
 	tag, ofClass := s.tag, a.tags[s.class]
 	arrears := int64(0)
@@ -245,8 +245,8 @@ func (a *arbiter) largestOf(s *share) int64 {
 	return most
 }
 
-// eligible reports whether it is the turn of a group: it is at most its lead ahead of each other of its class, and its class at most
-// one send of each lower class, and not ahead of a higher one.
+// eligible reports whether it is the turn of a group: it is at most its lead ahead of each other of its class, and
+// its class at most one send of each lower class, and not ahead of a higher one.
 func (a *arbiter) eligible(s *share) bool {
 	for _, o := range a.all {
 		if o == s || !o.competes() {

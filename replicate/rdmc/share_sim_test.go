@@ -23,8 +23,8 @@ func sentBetween(n *simNode, from, to time.Duration) (bytes float64) {
 	return bytes
 }
 
-// compete has groups of these block sizes send from machine 0 to machines of their own for so long, and returns the bytes of each
-// after a first moment.
+// compete has groups of these block sizes send from machine 0 to machines of their own for so long, and returns the
+// bytes of each after a first moment.
 func compete(t *testing.T, u *universe, classes []Priority, blocks []int, members int) (sent []float64) {
 	t.Helper()
 	const begin, end = 200 * time.Millisecond, 3 * time.Second
@@ -128,7 +128,8 @@ func TestSimShareLowest(t *testing.T) {
 	}
 }
 
-// TestSimShareNothingReserved has a group that gets on badly beside one that could take the whole link: the other is not held up.
+// TestSimShareNothingReserved has a group that gets on badly beside one that could take the whole link: the other is
+// not held up.
 func TestSimShareNothingReserved(t *testing.T) {
 	for name, trouble := range map[string]func(u *universe, bad *world){
 		"stopped":   func(u *universe, bad *world) { u.net.pair[[2]int{0, 2}] = 1 },
@@ -185,7 +186,8 @@ func TestSimShareRelay(t *testing.T) {
 	}
 }
 
-// TestSimShareLateComer has a group come when the other is long under way, and one come back after a pause: neither is owed anything.
+// TestSimShareLateComer has a group come when the other is long under way, and one come back after a pause: neither
+// is owed anything.
 func TestSimShareLateComer(t *testing.T) {
 	u := newUniverse(4, 10*shareLink)
 	u.net.out[0] = shareLink

@@ -35,7 +35,8 @@ func TestArbiterAlone(t *testing.T) {
 	}
 }
 
-// TestArbiterTurns follows two groups by hand: who is ahead waits, and is woken when the other has caught up, has nothing, or leaves.
+// TestArbiterTurns follows two groups by hand: who is ahead waits, and is woken when the other has caught up, has
+// nothing, or leaves.
 func TestArbiterTurns(t *testing.T) {
 	for name, end := range map[string]func(a *arbiter, small *share){
 		"catches up": func(a *arbiter, small *share) {
@@ -168,8 +169,8 @@ func (c *counting) WriteBlock(_ uint64, buf []byte) error {
 
 var sharesFlag = flag.Bool("shares", false, "measure shares on rdma/tcp, in real time: for a machine with nothing else to do")
 
-// TestSharesOnTCP has two groups with other block sizes compete for the capped link of their root. It measures, so it runs on demand;
-// TestSimShares holds the same in virtual time.
+// TestSharesOnTCP has two groups with other block sizes compete for the capped link of their root. It measures, so it
+// runs on demand; TestSimShares holds the same in virtual time.
 func TestSharesOnTCP(t *testing.T) {
 	if !*sharesFlag {
 		t.Skip("measures in real time: run it with -args -shares")
@@ -222,8 +223,8 @@ func TestSharesOnTCP(t *testing.T) {
 	aborts.Wait()
 }
 
-// TestCostsOfManyChildren: who sends a block, or a small message, many times still takes turns with others, and of long messages gets
-// no more bytes.
+// TestCostsOfManyChildren: who sends a block, or a small message, many times still takes turns with others, and of
+// long messages gets no more bytes.
 func TestCostsOfManyChildren(t *testing.T) {
 	turns := func(cost int64, size int) (own, other int) {
 		var a arbiter

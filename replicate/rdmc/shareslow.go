@@ -2,9 +2,9 @@ package rdmc
 
 import "time"
 
-// Who is waited for must be worth it. A group whose neighbour is slow or has stopped takes as long as it takes also when others
-// stand back, and they would leave the link idle for nothing. So the arbiter compares the pace of all completions while somebody
-// waits with nothing outstanding with that while nobody does.
+// Who is waited for must be worth it. A group whose neighbour is slow or has stopped takes as long as it takes also
+// when others stand back, and they would leave the link idle for nothing. So the arbiter compares the pace of all
+// completions while somebody waits with nothing outstanding with that while nobody does.
 
 // progress moves the meters on.
 func (a *arbiter) progress(now time.Time) {
@@ -101,7 +101,8 @@ func (s *share) findSlow(now time.Time, waited time.Duration) {
 	s.until = now.Add(s.backoff)
 }
 
-// tick finds those whose neighbour has stopped, and gives those who were slow another chance. It is called every now and then.
+// tick finds those whose neighbour has stopped, and gives those who were slow another chance. It is called every now
+// and then.
 func (a *arbiter) tick(now time.Time) {
 	if now.Sub(a.ticked) >= tickInterval {
 		a.ticks++

@@ -6,10 +6,11 @@ import (
 	"time"
 )
 
-// How the root learns who is slow. Each member measures those that it sends to (pace.go), and in each round tells them how fast they
-// take its blocks; each makes one account of what it heard and of its own sends, which goes to the root along the tree of reports; the
-// root compares all (straggler.go), and asks about who stands out by sending in pulses (slowpulse.go). One that makes room late because
-// others hold it up says so in its control messages, every now and then, and is excused meanwhile. See docs/decisions/022.
+// How the root learns who is slow. Each member measures those that it sends to (pace.go), and in each round tells
+// them how fast they take its blocks; each makes one account of what it heard and of its own sends, which goes to the
+// root along the tree of reports; the root compares all (straggler.go), and asks about who stands out by sending in
+// pulses (slowpulse.go). One that makes room late because others hold it up says so in its control messages, every
+// now and then, and is excused meanwhile. See docs/decisions/022.
 
 // slowCount is what the root knows of a member.
 type slowCount struct {
@@ -170,8 +171,8 @@ func (c *core) dirtyFigures() (list []memberFigures, more bool) {
 	return list, false
 }
 
-// heldUp reports whether this member can't make room for no fault of its own: all that it may post is posted, for blocks that have not
-// come, or its buffers are full of blocks that others do not take.
+// heldUp reports whether this member can't make room for no fault of its own: all that it may post is posted, for
+// blocks that have not come, or its buffers are full of blocks that others do not take.
 func (c *core) heldUp() bool {
 	if c.isRoot() || len(c.messages) == 0 {
 		return false
@@ -187,7 +188,8 @@ func (c *core) heldUp() bool {
 	return c.takeSlot() < 0
 }
 
-// excuse tells those who have no credit left that this member is held up, again before the last word on it is out of date.
+// excuse tells those who have no credit left that this member is held up, again before the last word on it is out of
+// date.
 func (c *core) excuse() {
 	if !c.active() || !c.heldUp() {
 		return
@@ -222,7 +224,8 @@ const (
 	SlowIgnore SlowPolicy = iota
 	// SlowReport calls GroupConfig.OnSlow.
 	SlowReport
-	// SlowEject calls it too, and fails the group with ReasonSlow and the straggler as the suspect, for the caller to go on without it.
+	// SlowEject calls it too, and fails the group with ReasonSlow and the straggler as the suspect, for the caller to
+	// go on without it.
 	SlowEject
 )
 

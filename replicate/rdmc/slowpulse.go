@@ -2,15 +2,16 @@ package rdmc
 
 import "time"
 
-// Whether who stands out is slow. Token buckets let an idle link pass a burst at any pace, so at full pace who is the slowest by a little
-// looks as if all queued up for a slow link. So the root asks: for a short while it sends in pulses, at a pace that the group has shown it
-// keeps, with pauses in which all catch up. Within a pulse members take blocks at the pace of their own links, until windows are
-// full; the first blocks, which bursts carry, do not count. See docs/decisions/022.
+// Whether who stands out is slow. Token buckets let an idle link pass a burst at any pace, so at full pace who is the
+// slowest by a little looks as if all queued up for a slow link. So the root asks: for a short while it sends in
+// pulses, at a pace that the group has shown it keeps, with pauses in which all catch up. Within a pulse members take
+// blocks at the pace of their own links, until windows are full; the first blocks, which bursts carry, do not count.
+// See docs/decisions/022.
 
 // Constants of the pulses.
 const (
-	// pulseBlocks is how many blocks a pulse has: less than windows hold, so that who is quick gets ahead; a prime, so that pulses meet all
-	// phases of the schedule.
+	// pulseBlocks is how many blocks a pulse has: less than windows hold, so that who is quick gets ahead; a prime,
+	// so that pulses meet all phases of the schedule.
 	pulseBlocks = 11
 	pulseSlack  = 1.3 // the time of a pulse with its pause, by what its blocks took before
 	pulseRounds = 4   // of pulses, in which a straggler is proven or cleared; the first is not all pulses
@@ -20,18 +21,20 @@ const (
 	pulseRest   = 16  // SlowTime without pulses after someone was cleared, unless the group gets slower
 	pulseShare  = 2.5 // the part of SlowFactor beyond 1 by which others must have been quicker: they soon wait for who is slow
 	pulseMost   = 1.5 // and at the most
-	// burstBytes and burstTime, at the pace of the group, are the block size from which bursts do not count: what shapers let pass at any
-	// pace is no larger.
+	// burstBytes and burstTime, at the pace of the group, are the block size from which bursts do not count: what
+	// shapers let pass at any pace is no larger.
 	burstBytes = 256 << 10
 	burstTime  = 10 * time.Millisecond
 )
 
-// bursts reports whether bursts may carry blocks of a size, so that sources of who is not slow have next to nothing to do.
+// bursts reports whether bursts may carry blocks of a size, so that sources of who is not slow have next to nothing
+// to do.
 func (f *figures) bursts(block int) bool {
 	return float64(block) < max(burstBytes, burstTime.Seconds()*float64(f.rate)*paceUnit)
 }
 
-// pulsePace is how fast a member takes blocks within pulses, since it was last told. Outside of pulses it is the group's pace.
+// pulsePace is how fast a member takes blocks within pulses, since it was last told. Outside of pulses it is the
+// group's pace.
 type pulsePace struct {
 	first time.Time // arrival of the pulse's first block
 	sum   time.Duration
@@ -39,8 +42,8 @@ type pulsePace struct {
 	took  time.Duration
 }
 
-// arrived says that the n-th block of a message has come, from 0. The measure is the time from the mean arrival of the second and the third
-// block to that of the sixth to the eighth, which is that of four and a half.
+// arrived says that the n-th block of a message has come, from 0. The measure is the time from the mean arrival of
+// the second and the third block to that of the sixth to the eighth, which is that of four and a half.
 func (p *pulsePace) arrived(now time.Time, n uint64, bytes int) {
 	after := now.Sub(p.first)
 	switch n % pulseBlocks {
@@ -114,8 +117,8 @@ func (c *core) pulsesOver() {
 	}
 }
 
-// inPulse reports whether the root may send the block at a position of a message now; if not, the shell is asked to call advance when it
-// may.
+// inPulse reports whether the root may send the block at a position of a message now; if not, the shell is asked to
+// call advance when it may.
 func (c *core) inPulse(seq, pos uint64) bool {
 	p := &c.pulses
 	if p.suspect == 0 {
@@ -163,7 +166,8 @@ func (c *core) proven(s *Straggler) bool {
 	return p.proofs >= pulseProofs
 }
 
-// inPulses is a member's pace in pulses and the one that a third of the others had or exceeded, in paceUnit; 0 if it is not known.
+// inPulses is a member's pace in pulses and the one that a third of the others had or exceeded, in paceUnit; 0 if it
+// is not known.
 func inPulses(all []figures, rank int) (own, others float64) {
 	list := known(all, rank, func(f *figures) float64 { return float64(f.pulse) })
 	if len(list) == 0 {

@@ -6,7 +6,8 @@ import (
 	"time"
 )
 
-// TestSimPulses has the root ask about a member: pulses prove one that gets half of what others can get, and clear a healthy one.
+// TestSimPulses has the root ask about a member: pulses prove one that gets half of what others can get, and clear a
+// healthy one.
 func TestSimPulses(t *testing.T) {
 	const suspect = 5
 	for _, n := range []int{8, 13} {
@@ -97,7 +98,8 @@ func TestPulsesRest(t *testing.T) {
 	}
 }
 
-// TestSimPulsesEndWhenHealed: pulses at the pace of a link that was nearly down do not hold a group back that is well again.
+// TestSimPulsesEndWhenHealed: pulses at the pace of a link that was nearly down do not hold a group back that is well
+// again.
 func TestSimPulsesEndWhenHealed(t *testing.T) {
 	const slowTime = 2 * time.Second
 	u := newUniverse(8, paceLink)
@@ -166,7 +168,8 @@ func TestAskedAgainAfterProof(t *testing.T) {
 	t.Fatalf("told of %v only", told)
 }
 
-// TestIgnoredAreNotAskedAbout has members tell their figures to a root that ignores stragglers: it sends as ever, and names nobody.
+// TestIgnoredAreNotAskedAbout has members tell their figures to a root that ignores stragglers: it sends as ever, and
+// names nobody.
 func TestIgnoredAreNotAskedAbout(t *testing.T) {
 	const slowTime = 10 * time.Second
 	c := newCore(simPlan(6), 0, simBlock, 1, false, coreLimits{slow: SlowIgnore, slowFactor: 8, slowTime: slowTime, sends: 1})

@@ -2,19 +2,20 @@ package rdmc
 
 import "fmt"
 
-// Small messages: the technical report's special path for very small sends, which costs one send per edge and no round trip
-// (section 3.1 there, section 4.6 of the DSN paper). They go on control queue pairs, from the root to each member
-// if the group has at most starMembers, else along the tree of reports; the receiving ends of those edges post window
-// more receives than control messages need, large enough for either. What comes tells its place in the order of the
-// group's messages. That the application has it is told by the cumulative count of messages done, as for large ones.
+// Small messages: the technical report's special path for very small sends, which costs one send per edge and no
+// round trip (section 3.1 there, section 4.6 of the DSN paper). They go on control queue pairs, from the root to each
+// member if the group has at most starMembers, else along the tree of reports; the receiving ends of those edges post
+// window more receives than control messages need, large enough for either. What comes tells its place in the order
+// of the group's messages. That the application has it is told by the cumulative count of messages done, as for large
+// ones.
 //
 // All small messages of a group are in one order, so each member keeps those under way in a ring, by their count. A
 // place is free again when the message was given to the application and sent to all below; then its receive is posted
 // anew. Small messages wait for nothing but earlier messages, and large ones never wait for later small ones, so
 // the argument of core.go stands.
 
-// starMembers is the size of groups up to which the root sends small messages to each member itself: the DSN paper found that
-// the direct way wins up to about 16.
+// starMembers is the size of groups up to which the root sends small messages to each member itself: the DSN paper
+// found that the direct way wins up to about 16.
 const starMembers = 16
 
 // smallState is the core's part for small messages.

@@ -67,8 +67,8 @@ func smallGroup(b testing.TB, mode CompletionMode) []*Group {
 	return c.all(GroupConfig{Number: 1, BlockSize: 4096, SmallBytes: DefaultSmallBytes, Small: func(uint64, []byte) {}})
 }
 
-// BenchmarkSmallSend measures issue 3's figures: the latency of 64 bytes to 4 members, until the root has every member's
-// acknowledgement, beside the raw round trip between two processes; and 1-byte messages per second.
+// BenchmarkSmallSend measures issue 3's figures: the latency of 64 bytes to 4 members, until the root has every
+// member's acknowledgement, beside the raw round trip between two processes; and 1-byte messages per second.
 func BenchmarkSmallSend(b *testing.B) {
 	b.Run("raw round trip", rawRoundTrip)
 	for mode := range completionModes {
@@ -108,7 +108,8 @@ func smallRate(b *testing.B, size int) {
 	b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "messages/s")
 }
 
-// BenchmarkSmallByBlocks is the same latency by the schedule of large messages, announced, for the size up to which the small way pays.
+// BenchmarkSmallByBlocks is the same latency by the schedule of large messages, announced, for the size up to which
+// the small way pays.
 func BenchmarkSmallByBlocks(b *testing.B) {
 	for _, size := range []int{64, 1 << 10, 8 << 10, 32 << 10, 64 << 10} {
 		b.Run(fmt.Sprintf("%d bytes by blocks", size), func(b *testing.B) {

@@ -70,8 +70,8 @@ func (w *world) putSmall(n *simNode, size int) bool {
 	return true
 }
 
-// TestSimSmallMessages mixes small and large messages in one group, with random delays and small windows: each member is given
-// each message once and in order, and the closing barrier holds.
+// TestSimSmallMessages mixes small and large messages in one group, with random delays and small windows: each member
+// is given each message once and in order, and the closing barrier holds.
 func TestSimSmallMessages(t *testing.T) {
 	seeds := uint64(400)
 	if testing.Short() {
@@ -168,8 +168,8 @@ func (w *world) announceNow(a Announcement) {
 	}
 }
 
-// TestSimSmallRefused has a member get small messages that it must not: wrong place, number, size, epoch, lane. It fails, with
-// the sender as the suspect, and does not panic.
+// TestSimSmallRefused has a member get small messages that it must not: wrong place, number, size, epoch, lane. It
+// fails, with the sender as the suspect, and does not panic.
 func TestSimSmallRefused(t *testing.T) {
 	good := smallTrailer(1, 0, 100+trailerSize)
 	for name, change := range map[string]func(*trailer){

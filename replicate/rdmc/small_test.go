@@ -80,8 +80,9 @@ func numbered(i int) []byte {
 	return b
 }
 
-// TestReport_3_1_SmallMessagesKeepTheOrder mixes small and announced large messages, in a group where the root sends to all members itself
-// and in one with a tree: each member is given each message whole, once, in order, and large ones end between.
+// TestReport_3_1_SmallMessagesKeepTheOrder mixes small and announced large messages, in a group where the root sends
+// to all members itself and in one with a tree: each member is given each message whole, once, in order, and large
+// ones end between.
 func TestReport_3_1_SmallMessagesKeepTheOrder(t *testing.T) {
 	eachFabric(t, func(t *testing.T, devices func(int) []rdma.Device) {
 		for _, n := range []int{1, 2, 5, starMembers + 3} {
@@ -116,8 +117,9 @@ func TestReport_3_1_SmallMessagesKeepTheOrder(t *testing.T) {
 	})
 }
 
-// TestReport_3_1_SmallMessagesAreBounded has a member whose callback does not return: a large message behind small ones still comes; the
-// root can send as many small ones as there is memory for and is told so; and when the callback returns all goes on.
+// TestReport_3_1_SmallMessagesAreBounded has a member whose callback does not return: a large message behind small
+// ones still comes; the root can send as many small ones as there is memory for and is told so; and when the callback
+// returns all goes on.
 func TestReport_3_1_SmallMessagesAreBounded(t *testing.T) {
 	eachFabric(t, func(t *testing.T, devices func(int) []rdma.Device) {
 		c := newCluster(t, devices(3))
@@ -148,8 +150,8 @@ func TestReport_3_1_SmallMessagesAreBounded(t *testing.T) {
 	})
 }
 
-// TestNothingIsDeliveredAtOnce waits for the number of a message before the first, as who has sent none does: in a group without small
-// messages, and in one that has no room for more of them.
+// TestNothingIsDeliveredAtOnce waits for the number of a message before the first, as who has sent none does: in a
+// group without small messages, and in one that has no room for more of them.
 func TestNothingIsDeliveredAtOnce(t *testing.T) {
 	c := newCluster(t, tcpDevices(t, 2))
 	large := c.group(GroupConfig{Number: 2}, 0, 1)
@@ -189,8 +191,8 @@ func fill(t *testing.T, g *Group) {
 	t.Fatal("a member that takes nothing is sent messages without bound")
 }
 
-// TestEarlyAnnouncementKeepsItsBuffers has a member hear of a large message before the small one that precedes it, in a group that was
-// idle: the buffers that were made for it are there when the small one lets it begin.
+// TestEarlyAnnouncementKeepsItsBuffers has a member hear of a large message before the small one that precedes it, in
+// a group that was idle: the buffers that were made for it are there when the small one lets it begin.
 func TestEarlyAnnouncementKeepsItsBuffers(t *testing.T) {
 	c := newCluster(t, fabrics["mem"](t, 2))
 	groups, _ := smallGroups(t, c, GroupConfig{BlockSize: 1000, SmallBytes: 100})
@@ -209,7 +211,8 @@ func TestEarlyAnnouncementKeepsItsBuffers(t *testing.T) {
 	closeAll(t, groups)
 }
 
-// TestReport_3_1_SmallCloseMeansDelivered closes right behind small messages: a successful close means that the callbacks have returned.
+// TestReport_3_1_SmallCloseMeansDelivered closes right behind small messages: a successful close means that the
+// callbacks have returned.
 func TestReport_3_1_SmallCloseMeansDelivered(t *testing.T) {
 	eachFabric(t, func(t *testing.T, devices func(int) []rdma.Device) {
 		c := newCluster(t, devices(4))
@@ -231,8 +234,8 @@ func TestReport_3_1_SmallCloseMeansDelivered(t *testing.T) {
 	})
 }
 
-// TestReport_3_1_SmallFailure kills a member while small messages flow, with the root's star and with the tree: the root's waits end with
-// the failure, and all others are told, with the dead member as the suspect.
+// TestReport_3_1_SmallFailure kills a member while small messages flow, with the root's star and with the tree: the
+// root's waits end with the failure, and all others are told, with the dead member as the suspect.
 func TestReport_3_1_SmallFailure(t *testing.T) {
 	for _, n := range []int{4, starMembers + 4} {
 		devices, fabric := memDevices(t, n, mem.Config{Seed: 5, DelayMax: 100 * time.Microsecond, PeerTimeout: 200 * time.Millisecond})
@@ -340,7 +343,8 @@ func TestSmallInvalid(t *testing.T) {
 	}
 }
 
-// TestReport_3_1_SmallNoAllocation counts what sending, taking and acknowledging small messages allocates, on all members.
+// TestReport_3_1_SmallNoAllocation counts what sending, taking and acknowledging small messages allocates, on all
+// members.
 func TestReport_3_1_SmallNoAllocation(t *testing.T) {
 	eachFabric(t, func(t *testing.T, devices func(int) []rdma.Device) {
 		c := newCluster(t, devices(5))
@@ -395,7 +399,8 @@ func (p *pieces) WriteBlock(i uint64, buf []byte) error {
 	return p.memory.WriteBlock(i, buf)
 }
 
-// TestSmallMessageOfSeveralBlocks sends a small message that is longer than a block to a member that takes it by a Sink.
+// TestSmallMessageOfSeveralBlocks sends a small message that is longer than a block to a member that takes it by a
+// Sink.
 func TestSmallMessageOfSeveralBlocks(t *testing.T) {
 	const size = 2500
 	c := newCluster(t, tcpDevices(t, 2))

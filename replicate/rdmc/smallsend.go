@@ -26,8 +26,8 @@ func (cfg *GroupConfig) smallWindow() int {
 	return smallWindow
 }
 
-// SendSmall sends a message of at most GroupConfig.SmallBytes at the root, which the members need not be told of, and returns
-// its number. It does not wait: if too many are under way it returns ErrFull, and WaitRoom tells when to try
+// SendSmall sends a message of at most GroupConfig.SmallBytes at the root, which the members need not be told of, and
+// returns its number. It does not wait: if too many are under way it returns ErrFull, and WaitRoom tells when to try
 // again. data is copied. WaitDelivered tells when all members have it.
 func (g *Group) SendSmall(data []byte) (uint64, error) {
 	g.mu.Lock()
@@ -144,8 +144,8 @@ func (g *Group) smallJob(a *action) job {
 	return j
 }
 
-// sendSmall posts a small message, and with it the control message that rides: on a fabric of software both go in one write, and wake
-// the neighbour once.
+// sendSmall posts a small message, and with it the control message that rides: on a fabric of software both go in one
+// write, and wake the neighbour once.
 func (g *Group) sendSmall(a *action) error {
 	p := &g.posts
 	wrs := p.send[:1]

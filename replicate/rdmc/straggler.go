@@ -8,16 +8,20 @@ import (
 
 // Constants of the judgement.
 const (
-	// slowIdle is the pace with the best of its sources, over what a member gets, above which its link idles now and then: it is not slow.
+	// slowIdle is the pace with the best of its sources, over what a member gets, above which its link idles now and
+	// then: it is not slow.
 	slowIdle = 1.1
-	// slowRatio is how many times as much of a round each of a straggler's sources must have spent on it as on others: they queue up for it.
+	// slowRatio is how many times as much of a round each of a straggler's sources must have spent on it as on
+	// others: they queue up for it.
 	slowRatio = 2
 	// slowSurely is the percent from which half as much again as with the others is enough.
 	slowSurely = 80
-	// slowRoom and slowRoomRatio are the same for who makes room late: a healthy member on a busy machine does that now and then.
+	// slowRoom and slowRoomRatio are the same for who makes room late: a healthy member on a busy machine does that
+	// now and then.
 	slowRoom      = 60
 	slowRoomRatio = 4
-	// slowElsewhere is the part of a group's bytes, in percent, that a machine may receive for others and still be judged.
+	// slowElsewhere is the part of a group's bytes, in percent, that a machine may receive for others and still be
+	// judged.
 	slowElsewhere = 25
 )
 
@@ -37,19 +41,19 @@ type figures struct {
 	elsewhere  bool   // its link was also used by others
 }
 
-// Straggler is a member that takes blocks from each of its sources more slowly than the others do from the best of theirs, while all its
-// sources queue up for it.
+// Straggler is a member that takes blocks from each of its sources more slowly than the others do from the best of
+// theirs, while all its sources queue up for it.
 type Straggler struct {
 	Rank int
-	// Pace is that with the best of its sources by the time that this one spent on it, Others the median of the other members' such
-	// paces, the lower one of two, and Group the pace at which it gets blocks, all in bytes a second.
+	// Pace is that with the best of its sources by the time that this one spent on it, Others the median of the other
+	// members' such paces, the lower one of two, and Group the pace at which it gets blocks, all in bytes a second.
 	Pace, Others, Group float64
-	// Peers is by how many members it was measured; each was Busy with it for at least this part of the time, and for the part Waiting
-	// of it waited for room.
+	// Peers is by how many members it was measured; each was Busy with it for at least this part of the time, and for
+	// the part Waiting of it waited for room.
 	Peers         int
 	Busy, Waiting float64
-	// Pulse is its pace in pulses, when the root sent in some to know, and OthersPulse what a third of the others reached in them. 0 if
-	// there were none.
+	// Pulse is its pace in pulses, when the root sent in some to know, and OthersPulse what a third of the others
+	// reached in them. 0 if there were none.
 	Pulse, OthersPulse float64
 	// Over is how long it was measured.
 	Over time.Duration
@@ -77,8 +81,8 @@ type SlowError struct{ Straggler Straggler }
 // Error is the evidence.
 func (e *SlowError) Error() string { return "rdmc: " + e.Straggler.String() }
 
-// straggler judges a member by the figures of all, by rank, of blocks of a size. Two sources or more must have measured it, as one slow
-// link is no slow member.
+// straggler judges a member by the figures of all, by rank, of blocks of a size. Two sources or more must have
+// measured it, as one slow link is no slow member.
 func straggler(all []figures, rank int, factor float64, block int) (Straggler, bool) {
 	f := &all[rank]
 	if f.pace == 0 || f.busy == 0 || f.elsewhere || f.peers < 2 || float64(f.pace) > slowIdle*float64(f.rate) {

@@ -7,8 +7,9 @@ import (
 	"time"
 )
 
-// linkRound is what members of a group told the root in a round, on links of 200 Mbit/s through token buckets of 128 KiB: the pace with the
-// best source in MB a second and the percent of the least busy one, by rank from 1. slow is who had half the rate, 0 if nobody.
+// linkRound is what members of a group told the root in a round, on links of 200 Mbit/s through token buckets of 128
+// KiB: the pace with the best source in MB a second and the percent of the least busy one, by rank from 1. slow is
+// who had half the rate, 0 if nobody.
 type linkRound struct {
 	name  string
 	block int     // KiB
@@ -95,7 +96,8 @@ func TestPulsesOnLinks(t *testing.T) {
 	}
 }
 
-// TestPulsePace measures pulses as they came to three members on such links, in ms: a slow relay, a member that it feeds, and another.
+// TestPulsePace measures pulses as they came to three members on such links, in ms: a slow relay, a member that it
+// feeds, and another.
 func TestPulsePace(t *testing.T) {
 	for _, c := range []struct {
 		arrivals    [pulseBlocks]int

@@ -75,7 +75,8 @@ func TestFiguresOnTheWire(t *testing.T) {
 	}
 }
 
-// TestOldFiguresAreForgotten has a straggler's rounds not count together over a pause, and figures of long ago count for nothing.
+// TestOldFiguresAreForgotten has a straggler's rounds not count together over a pause, and figures of long ago count
+// for nothing.
 func TestOldFiguresAreForgotten(t *testing.T) {
 	c := newCore(simPlan(4), 0, burstBytes, 1, false, coreLimits{slow: SlowReport, slowFactor: 1.6, slowTime: time.Second, sends: 1})
 	all := fourFigures()

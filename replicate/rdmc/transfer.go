@@ -88,7 +88,8 @@ func (t *Transfer) writeSmall(data []byte) error {
 // Announcement is what members must be told of the message.
 func (t *Transfer) Announcement() Announcement { return t.announcement }
 
-// Stored is closed when all blocks of the message that had to move are stored here (at the root: at once), or when it failed.
+// Stored is closed when all blocks of the message that had to move are stored here (at the root: at once), or when it
+// failed.
 func (t *Transfer) Stored() <-chan struct{} { return t.storedHere }
 
 // Done is closed when the transfer has ended. At the root that is when every member has stored all

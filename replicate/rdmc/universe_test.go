@@ -9,8 +9,8 @@ import (
 	"github.com/rdmcfs/rdmcfs/replicate/schedule"
 )
 
-// universe runs several groups (worlds) on the same machines and links, in one virtual time. Each machine has an arbiter, as an
-// engine has one, for its ends of all groups.
+// universe runs several groups (worlds) on the same machines and links, in one virtual time. Each machine has an
+// arbiter, as an engine has one, for its ends of all groups.
 type universe struct {
 	net      *simNet
 	worlds   []*world
@@ -20,9 +20,9 @@ type universe struct {
 	ticked   time.Duration
 }
 
-// simNet carries blocks between machines, each of which sends and receives no more than its links allow. Those of a lane go one after
-// another. Lanes share a link fairly, as TCP's do in the long run, or, with fifo, one block after another in the order of posting, as on
-// a link with a deep queue.
+// simNet carries blocks between machines, each of which sends and receives no more than its links allow. Those of a
+// lane go one after another. Lanes share a link fairly, as TCP's do in the long run, or, with fifo, one block after
+// another in the order of posting, as on a link with a deep queue.
 type simNet struct {
 	u       *universe
 	out, in []float64          // bytes a second, by machine

@@ -13,8 +13,8 @@ func (g *Group) Delivered() uint64 {
 	return g.core.first - 1
 }
 
-// WaitDelivered waits, at the root, until all members have the message with the number, and all before it: for a small one
-// until GroupConfig.Small has returned there. It returns the group's failure, or ctx's error.
+// WaitDelivered waits, at the root, until all members have the message with the number, and all before it: for a
+// small one until GroupConfig.Small has returned there. It returns the group's failure, or ctx's error.
 func (g *Group) WaitDelivered(ctx context.Context, seq uint64) error {
 	if seq == 0 {
 		return nil // before the first
@@ -22,7 +22,8 @@ func (g *Group) WaitDelivered(ctx context.Context, seq uint64) error {
 	return g.wait(ctx, seq)
 }
 
-// WaitRoom waits, at the root of a group with small messages, until SendSmall finds room. It returns the group's failure, or ctx's error.
+// WaitRoom waits, at the root of a group with small messages, until SendSmall finds room. It returns the group's
+// failure, or ctx's error.
 func (g *Group) WaitRoom(ctx context.Context) error {
 	if g.cfg.Rank != 0 || g.cfg.SmallBytes == 0 {
 		return fmt.Errorf("%w: wait for room by rank %d, for small messages of up to %d bytes", ErrInvalid, g.cfg.Rank, g.cfg.SmallBytes)

@@ -13,8 +13,8 @@ import (
 	"github.com/rdmcfs/rdmcfs/replicate/schedule"
 )
 
-// TestArbiterWakesAllWhoseTurnItIs asks, completes, rests, joins and leaves at random: whoever may send after a step, and waits, is
-// woken by it.
+// TestArbiterWakesAllWhoseTurnItIs asks, completes, rests, joins and leaves at random: whoever may send after a step,
+// and waits, is woken by it.
 func TestArbiterWakesAllWhoseTurnItIs(t *testing.T) {
 	costs, sizes := []int64{shareUnit, 2 * shareUnit, 4 * shareUnit}, []int{48, 1000, 16 << 10, 1 << 20}
 	for seed := range uint64(1000) {
@@ -167,9 +167,9 @@ func wakeCases() map[string]wakeCase {
 	}
 }
 
-// TestOthersAreWokenAtOnce: what a call, a callback or the rate timer of a group gives or frees wakes the group of the same engine
-// that waits for it then and there, not at the next tick, and nobody else. Time is virtual, and stands still while anybody can do
-// something.
+// TestOthersAreWokenAtOnce: what a call, a callback or the rate timer of a group gives or frees wakes the group of
+// the same engine that waits for it then and there, not at the next tick, and nobody else. Time is virtual, and
+// stands still while anybody can do something.
 func TestOthersAreWokenAtOnce(t *testing.T) {
 	for name, c := range wakeCases() {
 		t.Run(name, func(t *testing.T) {

@@ -13,8 +13,8 @@ import (
 	"github.com/rdmcfs/rdmcfs/replicate/schedule"
 )
 
-// toldBound is how long survivors are waited for in real time. What they are promised, some hundred milliseconds, TestFaults
-// holds in virtual time, where a busy machine does not count.
+// toldBound is how long survivors are waited for in real time. What they are promised, some hundred milliseconds,
+// TestFaults holds in virtual time, where a busy machine does not count.
 const toldBound = 20 * time.Second
 
 // suspectOf waits until a member knows that its group failed, and tells whom it suspects.
@@ -32,8 +32,8 @@ func suspectOf(t *testing.T, g *Group) (*GroupError, []int) {
 	return failure, failure.Suspects
 }
 
-// TestDSN_4_6_WhoeverDies kills the root, relays and leaves in mid-transfer, in every algorithm: all others are told, with the dead one as
-// the suspect, and what they have is right.
+// TestDSN_4_6_WhoeverDies kills the root, relays and leaves in mid-transfer, in every algorithm: all others are told,
+// with the dead one as the suspect, and what they have is right.
 func TestDSN_4_6_WhoeverDies(t *testing.T) {
 	eachFabric(t, func(t *testing.T, devices func(int) []rdma.Device) {
 		const n, blocks = 8, 200
@@ -154,8 +154,9 @@ func (b *mailbox) checkPrefix(t *testing.T, what string) {
 	}
 }
 
-// TestReport_3_1_SmallPeerDies has a member die, or stop, in the middle of a stream of small messages with large ones between, in the
-// root's star and in the tree: the root's calls end, all others are told whom to suspect, and each has a prefix.
+// TestReport_3_1_SmallPeerDies has a member die, or stop, in the middle of a stream of small messages with large ones
+// between, in the root's star and in the tree: the root's calls end, all others are told whom to suspect, and each
+// has a prefix.
 func TestReport_3_1_SmallPeerDies(t *testing.T) {
 	eachFabric(t, func(t *testing.T, devices func(int) []rdma.Device) {
 		for _, n := range []int{4, starMembers + 3} {
@@ -202,8 +203,8 @@ func TestReport_3_1_SmallPeerDies(t *testing.T) {
 	})
 }
 
-// TestReport_3_1_SmallPeerDiesWhenAllIsFull has a member die whose application takes nothing, when all places are taken: who waits for room
-// is told.
+// TestReport_3_1_SmallPeerDiesWhenAllIsFull has a member die whose application takes nothing, when all places are
+// taken: who waits for room is told.
 func TestReport_3_1_SmallPeerDiesWhenAllIsFull(t *testing.T) {
 	eachFabric(t, func(t *testing.T, devices func(int) []rdma.Device) {
 		c := newCluster(t, devices(3))

@@ -40,7 +40,8 @@ const (
 //	   with flagSmall: small messages that the receiver of this message may have sent, in all 8
 //	   with flagFailed: reason 1, reserved 1, suspects n 2, reporter 4, n ranks of 4
 //	   with flagPaced: how fast the receiver of this message took blocks: pace 4, busy 1, waited 1, reserved 2
-//	   with flagFigures: n 1, reserved 3, n figures of members of 20: rank 4, rate 4, pace 4, pulse 4, busy 1, waited 1, sources 1, flags 1
+//	   with flagFigures: n 1, reserved 3, n figures of members of 20:
+//	     rank 4, rate 4, pace 4, pulse 4, busy 1, waited 1, sources 1, flags 1
 //	   reports to the end, 20 each: rank 4, messages done 8, blocks of the next 8
 type controlMessage struct {
 	epoch    uint32

@@ -7,8 +7,8 @@ import (
 	"sync"
 )
 
-// within knows the goroutines that call a group's callbacks, Sources and Sinks. One of them that waits for the end of the group waits for
-// itself, so they are told from all others.
+// within knows the goroutines that call a group's callbacks, Sources and Sinks. One of them that waits for the end of
+// the group waits for itself, so they are told from all others.
 type within struct {
 	mu  sync.Mutex
 	ids []uint64 // a few
@@ -35,7 +35,8 @@ func (w *within) has(id uint64) bool {
 	return false
 }
 
-// goroutineID is the number of the calling goroutine, which no other ever gets; 0 if the runtime does not tell. It takes a microsecond.
+// goroutineID is the number of the calling goroutine, which no other ever gets; 0 if the runtime does not tell. It
+// takes a microsecond.
 func goroutineID() uint64 {
 	var trace [40]byte // goroutine 18 [running]:...
 	words := bytes.Fields(trace[:runtime.Stack(trace[:], false)])

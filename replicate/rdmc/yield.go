@@ -2,10 +2,10 @@ package rdmc
 
 import "time"
 
-// Groups that yield. A group that is kept for the next message keeps its part of the registered memory too. When there is none for a
-// new group, those with GroupConfig.Yields that carry nothing end, the one that is idle for longest first, as many as it takes: all
-// their members hear of it as of a failure, with ReasonYielded and no suspects. So the new one is refused, with ErrMemory, and finds
-// room when they were ended by their owners.
+// Groups that yield. A group that is kept for the next message keeps its part of the registered memory too. When
+// there is none for a new group, those with GroupConfig.Yields that carry nothing end, the one that is idle for
+// longest first, as many as it takes: all their members hear of it as of a failure, with ReasonYielded and no
+// suspects. So the new one is refused, with ErrMemory, and finds room when they were ended by their owners.
 
 const (
 	// yieldAfter is how long nothing must have been under way in a group before it yields.
@@ -14,8 +14,8 @@ const (
 	yieldUnused = 10 * time.Second
 )
 
-// idleFrom is since when nothing has been under way in a group, as far as this member knows: others may still receive what is done
-// here, and their neighbours hear that they are active.
+// idleFrom is since when nothing has been under way in a group, as far as this member knows: others may still receive
+// what is done here, and their neighbours hear that they are active.
 func (c *core) idleFrom() (since time.Time, idle bool) {
 	if c.ended() || c.closing || c.waiting || len(c.messages)+len(c.early) > 0 {
 		return time.Time{}, false
@@ -36,7 +36,8 @@ func (c *core) idleFrom() (since time.Time, idle bool) {
 	return since, true
 }
 
-// yield has idle groups end until so many bytes are free, or will be when those that have ended are closed. It waits for nothing.
+// yield has idle groups end until so many bytes are free, or will be when those that have ended are closed. It waits
+// for nothing.
 func (e *Engine) yield(need int64) {
 	if need > e.memory.Bound() {
 		return // there never is room

@@ -28,7 +28,8 @@ func yieldCluster(t *testing.T, n int) *cluster {
 	return c
 }
 
-// fillWith makes groups over the engines until there is no memory for another one, and has each carry a message unless told otherwise.
+// fillWith makes groups over the engines until there is no memory for another one, and has each carry a message
+// unless told otherwise.
 func (c *cluster) fillWith(cfg GroupConfig, used bool, engines ...int) (all [][]*Group) {
 	c.t.Helper()
 	for c.engines[engines[0]].memory.Free() >= 3*int64(cfg.BlockSize) {
@@ -78,8 +79,9 @@ func abortAll(groups []*Group) {
 	}
 }
 
-// TestIdleGroupsYieldTheirMemory: a group that finds no memory has the one end that is idle for longest, at its root or at a member,
-// on all of its members and without a suspect, and no more of them than it needs. When its owners have ended it there is room.
+// TestIdleGroupsYieldTheirMemory: a group that finds no memory has the one end that is idle for longest, at its root
+// or at a member, on all of its members and without a suspect, and no more of them than it needs. When its owners
+// have ended it there is room.
 func TestIdleGroupsYieldTheirMemory(t *testing.T) {
 	for name, at := range map[string]int{"root": 0, "member": 2} {
 		t.Run(name, func(t *testing.T) {
@@ -114,8 +116,8 @@ func TestIdleGroupsYieldTheirMemory(t *testing.T) {
 	}
 }
 
-// TestWhoIsNeededYieldsNothing: a group keeps its memory that has a message under way, also where it is done but not at another
-// member; whose members may still be connecting; or that was not made to yield.
+// TestWhoIsNeededYieldsNothing: a group keeps its memory that has a message under way, also where it is done but not
+// at another member; whose members may still be connecting; or that was not made to yield.
 func TestWhoIsNeededYieldsNothing(t *testing.T) {
 	run := func(name string, cfg GroupConfig, used bool, idle time.Duration) {
 		t.Run(name, func(t *testing.T) {

@@ -5,9 +5,10 @@ import (
 	"math/bits"
 )
 
-// DefaultBlockSize is the block size that Choose takes for links that are slow, or whose pace is not known: of those measured the
-// one with the best order over shaped links, 1.02 of iperf3's time for 8 members (docs/BENCHMARKS.md), as filling and draining the
-// pipeline is counted in block times. At this size a message of 2^48 bytes has 2^32 blocks.
+// DefaultBlockSize is the block size that Choose takes for links that are slow, or whose pace is not known: of those
+// measured the one with the best order over shaped links, 1.02 of iperf3's time for 8 members (docs/BENCHMARKS.md),
+// as filling and draining the pipeline is counted in block times. At this size a message of 2^48 bytes has 2^32
+// blocks.
 const DefaultBlockSize = 64 << 10
 
 // What blocks are chosen by.
@@ -17,18 +18,21 @@ const (
 	slowRate = 2e9 / 8
 	// blocksPerSecond is the pace of blocks on faster links: each takes a millisecond.
 	blocksPerSecond = 1000
-	// driftBlocks is how many blocks larger than DefaultBlockSize a message should have where the pace of the links is not known: members
-	// drift apart by some twenty, which is under 1% of it (docs/decisions/001-tcp-congestion.md).
+	// driftBlocks is how many blocks larger than DefaultBlockSize a message should have where the pace of the links
+	// is not known: members drift apart by some twenty, which is under 1% of it
+	// (docs/decisions/001-tcp-congestion.md).
 	driftBlocks = 2048
 	// windowMin and windowMax bound a window that is given in bytes.
 	windowMin = 16
 	windowMax = 64
-	// blocksMin is how many blocks larger than DefaultBlockSize a message should have, for the fill of the pipeline to stay small.
+	// blocksMin is how many blocks larger than DefaultBlockSize a message should have, for the fill of the pipeline
+	// to stay small.
 	blocksMin = 32
-	// fastRate is the pace, in bytes a second, from which the processor and not the link bounds what a relay moves if it has to copy.
+	// fastRate is the pace, in bytes a second, from which the processor and not the link bounds what a relay moves if
+	// it has to copy.
 	fastRate = 20e9 / 8
-	// busyShare is the part of a processor's time that one end of a link spends on it, from which the processor bounds the link: a relay
-	// receives and sends.
+	// busyShare is the part of a processor's time that one end of a link spends on it, from which the processor
+	// bounds the link: a relay receives and sends.
 	busyShare = 0.4
 )
 
@@ -42,22 +46,25 @@ type Conditions struct {
 	SmallBytes int
 	// LinkRate is how many bytes a second a link carries from one member to another; 0 if it is not known.
 	LinkRate float64
-	// LinkBusy is the part of a processor's time that the busier end of such a link spends at LinkRate; 0 if it is not known.
+	// LinkBusy is the part of a processor's time that the busier end of such a link spends at LinkRate; 0 if it is
+	// not known.
 	LinkBusy float64
 	// Copies says that the processor moves the bytes, as with TCP, not the network card.
 	Copies bool
 	// Racks are the members' racks by rank, or nil if they are not known.
 	Racks []int
-	// Oversubscription is how many times more the members of a rack can send together than its uplink carries; 0 means 1, an
-	// uplink that is never in the way.
+	// Oversubscription is how many times more the members of a rack can send together than its uplink carries; 0
+	// means 1, an uplink that is never in the way.
 	Oversubscription float64
-	// BlockMax is how many bytes the blocks of a long message may have where LinkRate is not known; 0 means DefaultBlockSize.
+	// BlockMax is how many bytes the blocks of a long message may have where LinkRate is not known; 0 means
+	// DefaultBlockSize.
 	BlockMax int
-	// WindowBytes is the memory in which a group should have room to relay from; 0 leaves it to the number of neighbours.
+	// WindowBytes is the memory in which a group should have room to relay from; 0 leaves it to the number of
+	// neighbours.
 	WindowBytes int
 
-	// Algorithm, BlockSize and Window are what the caller has chosen itself; 0 leaves it to Choose. With an algorithm of the
-	// caller's no message is small.
+	// Algorithm, BlockSize and Window are what the caller has chosen itself; 0 leaves it to Choose. With an algorithm
+	// of the caller's no message is small.
 	Algorithm Algorithm
 	BlockSize int
 	Window    int
@@ -76,8 +83,8 @@ type Choice struct {
 	Reasons []string `json:"-"`
 }
 
-// Choose picks the way to send a message, which the caller is free not to follow. It is a pure function: all members that know
-// the same conditions choose the same. It returns ErrInvalid for conditions that cannot be.
+// Choose picks the way to send a message, which the caller is free not to follow. It is a pure function: all members
+// that know the same conditions choose the same. It returns ErrInvalid for conditions that cannot be.
 func Choose(c Conditions) (Choice, error) {
 	if c.Members < 1 || c.Members > MaxMembers || c.Racks != nil && len(c.Racks) != c.Members ||
 		!(c.Oversubscription >= 0) || !(c.LinkRate >= 0) || !(c.LinkBusy >= 0) || c.BlockSize < 0 || c.Window < 0 ||
@@ -112,8 +119,9 @@ func (c *Choice) algorithm(of Conditions) error {
 	return err
 }
 
-// block takes blocks that are small beside the message and the link, as log2 n of them fill the pipeline and members drift apart by
-// some twenty (docs/decisions/001-tcp-congestion.md), and no smaller than that, since each costs processor time.
+// block takes blocks that are small beside the message and the link, as log2 n of them fill the pipeline and members
+// drift apart by some twenty (docs/decisions/001-tcp-congestion.md), and no smaller than that, since each costs
+// processor time.
 func (c *Choice) block(of Conditions) {
 	c.BlockSize = DefaultBlockSize
 	switch {
@@ -192,8 +200,9 @@ func (c *Choice) small(of Conditions) bool {
 	return true
 }
 
-// hybrid takes the hybrid if racks and their uplinks make it the faster one. In block times for each block, the flat pipeline takes
-// as long as its share of sends between racks makes the uplinks busy; the hybrid two, or what one crossing in and one out take.
+// hybrid takes the hybrid if racks and their uplinks make it the faster one. In block times for each block, the flat
+// pipeline takes as long as its share of sends between racks makes the uplinks busy; the hybrid two, or what one
+// crossing in and one out take.
 func (c *Choice) hybrid(of Conditions) bool {
 	racks, largest := rackShape(of.Racks)
 	if racks < 2 || largest < 2 {
@@ -222,7 +231,8 @@ func rackShape(racks []int) (count, largest int) {
 	return len(sizes), largest
 }
 
-// crossing is the share of the flat pipeline's sends that go from one rack to another, found by going through a short message.
+// crossing is the share of the flat pipeline's sends that go from one rack to another, found by going through a short
+// message.
 func crossing(racks []int) float64 {
 	const blocks = 32
 	p := Plan{algorithm: BinomialPipeline, members: len(racks), rule: pipeline(len(racks))}
@@ -238,8 +248,8 @@ func crossing(racks []int) float64 {
 	return float64(cross) / float64(blocks*(len(racks)-1))
 }
 
-// chain takes the chain where the processor's copies bound the pace and not the links, and the message has blocks enough: each
-// member then hands on what it has just received, while it is in the cache, which costs the least.
+// chain takes the chain where the processor's copies bound the pace and not the links, and the message has blocks
+// enough: each member then hands on what it has just received, while it is in the cache, which costs the least.
 func (c *Choice) chain(of Conditions) bool {
 	if !of.Copies || !of.copiesBound() || of.Members <= 2 {
 		return false

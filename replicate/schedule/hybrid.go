@@ -2,18 +2,19 @@ package schedule
 
 import "fmt"
 
-// hybrid is the DSN paper's hybrid (section 4.3): one binomial pipeline among the leaders of the racks, and one in each rack
-// with its leader as the root. Blocks are relayed one by one: the rack's pipeline takes up a block in the step after the one
-// by which it has reached all leaders.
+// hybrid is the DSN paper's hybrid (section 4.3): one binomial pipeline among the leaders of the racks, and one in
+// each rack with its leader as the root. Blocks are relayed one by one: the rack's pipeline takes up a block in the
+// step after the one by which it has reached all leaders.
 //
-// A leader has two jobs and one link, so the two levels take turns: even steps belong to the leaders, odd ones to the racks.
-// Step 2j is step j of the leaders' pipeline, and step 2j+1 is step j-d of each rack's pipeline, whose root then sends block j-d.
-// d is the most steps that a block takes to all leaders after the step in which the root can first send it: log2 r if the number of
-// racks r is a power of two above 2, 0 for two racks, and below 2ceil(log2 r) for other numbers.
+// A leader has two jobs and one link, so the two levels take turns: even steps belong to the leaders, odd ones to the
+// racks. Step 2j is step j of the leaders' pipeline, and step 2j+1 is step j-d of each rack's pipeline, whose root
+// then sends block j-d. d is the most steps that a block takes to all leaders after the step in which the root can
+// first send it: log2 r if the number of racks r is a power of two above 2, 0 for two racks, and below 2ceil(log2 r)
+// for other numbers.
 //
-// So it takes 2(k-1+ceil(log2 m)+d) steps, m being the size of the largest rack: a leader has to send each block about
-// twice, and nothing can be faster by much if only leaders send between racks. What it saves is the links between the racks:
-// each block crosses them r-1 times, where a pipeline that knows no racks has up to n-1 crossings.
+// So it takes 2(k-1+ceil(log2 m)+d) steps, m being the size of the largest rack: a leader has to send each block
+// about twice, and nothing can be faster by much if only leaders send between racks. What it saves is the links
+// between the racks: each block crosses them r-1 times, where a pipeline that knows no racks has up to n-1 crossings.
 type hybrid struct {
 	leaders level   // of all racks, the root's first
 	racks   []level // the leader first
@@ -105,7 +106,8 @@ func (h *hybrid) steps(k uint64) uint64 {
 	return 2 * (longest + h.lag)
 }
 
-// turn is the pipeline that the step belongs to for a rank, with the rank's place and the step in it; false if there is none.
+// turn is the pipeline that the step belongs to for a rank, with the rank's place and the step in it; false if there
+// is none.
 func (h *hybrid) turn(rank int, step, k uint64) (l *level, place int, at uint64, ok bool) {
 	rack, place := h.rackOf[rank], h.placeOf[rank]
 	if step%2 == 0 {

@@ -17,7 +17,8 @@ func racksOf(n, size int) []int {
 	return racks
 }
 
-// layouts are ways to put n members into racks: full racks of several sizes, members dealt out in turn, and sizes at random.
+// layouts are ways to put n members into racks: full racks of several sizes, members dealt out in turn, and sizes at
+// random.
 func layouts(n int) [][]int {
 	all := [][]int{racksOf(n, 2), racksOf(n, 3), racksOf(n, 8), racksOf(n, (n+1)/2)}
 	dealt, random := make([]int, n), make([]int, n)
@@ -66,8 +67,9 @@ func leaderDelay(racks int) uint64 {
 	return most
 }
 
-// TestDSN_4_3_ExhaustiveHybrid checks the hybrid as TestDSN_4_4_Exhaustive does the others, and that each block crosses between racks
-// once for each rack but the root's: for several layouts of racks, beyond the small sizes for one of them in turn.
+// TestDSN_4_3_ExhaustiveHybrid checks the hybrid as TestDSN_4_4_Exhaustive does the others, and that each block
+// crosses between racks once for each rack but the root's: for several layouts of racks, beyond the small sizes for
+// one of them in turn.
 func TestDSN_4_3_ExhaustiveHybrid(t *testing.T) {
 	nMax, kMax := 40, uint64(48)
 	if testing.Short() {
@@ -196,8 +198,8 @@ func TestHybridNeighbours(t *testing.T) {
 	}
 }
 
-// TestHybridOverATor runs the paper's case: racks whose common uplink carries one block at a time. A pipeline that knows no racks
-// waits for the uplinks; the hybrid does not.
+// TestHybridOverATor runs the paper's case: racks whose common uplink carries one block at a time. A pipeline that
+// knows no racks waits for the uplinks; the hybrid does not.
 func TestHybridOverATor(t *testing.T) {
 	racks := racksOf(32, 8)
 	rand.New(rand.NewPCG(1, 1)).Shuffle(32, func(i, j int) { racks[i], racks[j] = racks[j], racks[i] })
@@ -211,7 +213,8 @@ func TestHybridOverATor(t *testing.T) {
 	}
 }
 
-// uplinks runs 100 blocks where each rack has one uplink, which carries one block after another, each in the given block times.
+// uplinks runs 100 blocks where each rack has one uplink, which carries one block after another, each in the given
+// block times.
 func uplinks(t *testing.T, plan *Plan, racks []int, each float64) float64 {
 	t.Helper()
 	n := newNetwork(plan.Schedule(100), nil)

@@ -6,9 +6,9 @@ import (
 	"testing"
 )
 
-// TestDSN_4_4_BlocksOfEachStep runs the pipeline as section 4.4 describes it, without its formula: in step j each member exchanges
-// with its neighbour along direction j mod l the block with the highest number that it held before, the root sends block j, and
-// after k the last one. The schedule must say the same of every step.
+// TestDSN_4_4_BlocksOfEachStep runs the pipeline as section 4.4 describes it, without its formula: in step j each
+// member exchanges with its neighbour along direction j mod l the block with the highest number that it held before,
+// the root sends block j, and after k the last one. The schedule must say the same of every step.
 func TestDSN_4_4_BlocksOfEachStep(t *testing.T) {
 	for l := 1; l <= 6; l++ {
 		for _, k := range []uint64{1, 2, 3, 7, 20, 65} {
@@ -48,8 +48,8 @@ func exchange(t *testing.T, s Schedule, l int) {
 	}
 }
 
-// TestReport_3_PairsStayTogether holds what the report says of members that share a vertex: at the end of every step each lacks at most
-// one block that the other has, and the last step settles that.
+// TestReport_3_PairsStayTogether holds what the report says of members that share a vertex: at the end of every step
+// each lacks at most one block that the other has, and the last step settles that.
 func TestReport_3_PairsStayTogether(t *testing.T) {
 	for n := 3; n <= 40; n++ {
 		s, err := New(Twin, n, 30)
@@ -117,8 +117,9 @@ func TestDSN_4_5_OneDelay(t *testing.T) {
 	}
 }
 
-// TestDSN_4_3_ExhaustiveDelays runs every algorithm asynchronously, with random durations, for every group size: each side goes by its
-// own steps, a member sends when it has the block, and all end. With -exhaustive to 128 members and 256 blocks.
+// TestDSN_4_3_ExhaustiveDelays runs every algorithm asynchronously, with random durations, for every group size: each
+// side goes by its own steps, a member sends when it has the block, and all end. With -exhaustive to 128 members and
+// 256 blocks.
 func TestDSN_4_3_ExhaustiveDelays(t *testing.T) {
 	t.Parallel()
 	nMax, kMax := 40, uint64(48)

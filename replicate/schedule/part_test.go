@@ -46,7 +46,8 @@ func TestPartsOfPipelines(t *testing.T) {
 	}
 }
 
-// TestPartOfOneBlock holds what ranks hand on of messages of one block: the members that follow the root hand on the least.
+// TestPartOfOneBlock holds what ranks hand on of messages of one block: the members that follow the root hand on the
+// least.
 func TestPartOfOneBlock(t *testing.T) {
 	for n, want := range map[int][]float64{
 		4: {2, 0, 1, 0},

@@ -39,8 +39,9 @@ type Schedule interface {
 	Outgoing(rank int, step uint64) (Transfer, bool)
 	// Incoming tells what rank receives in the step, or false if it receives nothing.
 	Incoming(rank int, step uint64) (Transfer, bool)
-	// Sends are steps that hold all those in which rank sends, Receives those in which it receives: outside of them nobody has to look. They
-	// leave out what would take long to go over; a few idle steps, and all of a leaf of a pipeline, may be within.
+	// Sends are steps that hold all those in which rank sends, Receives those in which it receives: outside of them
+	// nobody has to look. They leave out what would take long to go over; a few idle steps, and all of a leaf of a
+	// pipeline, may be within.
 	Sends(rank int) Span
 	Receives(rank int) Span
 }
@@ -140,8 +141,8 @@ func (p *Plan) Members() int { return p.members }
 // No blocks make no steps.
 func (p *Plan) Schedule(blocks uint64) Schedule { return p.Message(0, blocks) }
 
-// Message is the schedule of a message with a number that all members know: those of one block may take turns among several trees, so that
-// relays share the work.
+// Message is the schedule of a message with a number that all members know: those of one block may take turns among
+// several trees, so that relays share the work.
 func (p *Plan) Message(number, blocks uint64) Schedule { return p.message(number, blocks) }
 
 func (p *Plan) message(number, blocks uint64) message {
@@ -192,8 +193,9 @@ func (p *Plan) Tree() []int {
 // PartBlocks is the message that stands for all longer ones in Part: the filling of a pipeline is a small part of it.
 const PartBlocks = 240
 
-// Part is how many times a rank sends each block of a message of so many blocks on average: of a long one 1 for the root of a pipeline, of
-// a single block as often as the root has children, 0 for who hands nothing on. It goes through the steps of at most PartBlocks blocks.
+// Part is how many times a rank sends each block of a message of so many blocks on average: of a long one 1 for the
+// root of a pipeline, of a single block as often as the root has children, 0 for who hands nothing on. It goes
+// through the steps of at most PartBlocks blocks.
 func (p *Plan) Part(rank int, blocks uint64) float64 {
 	switch {
 	case blocks == 0 || p.algorithm == Sequential && rank > 0:

@@ -146,8 +146,9 @@ func checkAll(t *testing.T, a Algorithm, nMax int, kMax uint64) {
 	}
 }
 
-// checkSequential checks all transfers of a sequential schedule, and of the members that do nothing in a step, which are all others,
-// two neighbours of the receiver and one that changes with the step: asking all in all of the k(n-1) steps would take hours.
+// checkSequential checks all transfers of a sequential schedule, and of the members that do nothing in a step, which
+// are all others, two neighbours of the receiver and one that changes with the step: asking all in all of the k(n-1)
+// steps would take hours.
 func checkSequential(s, receivers Schedule) error {
 	n, k := s.Members(), s.Blocks()
 	got := make([]uint64, n) // blocks come to each in order, so that their count tells which
@@ -176,8 +177,9 @@ func checkSequential(s, receivers Schedule) error {
 	return nil
 }
 
-// TestDSN_4_4_Exhaustive checks every schedule for all small groups and messages; with -exhaustive for all of 2 to 128
-// members and 1 to 256 blocks. Receivers go by a plan of their own. Of Sequential, between 24 and 256 blocks, see checkSequential.
+// TestDSN_4_4_Exhaustive checks every schedule for all small groups and messages; with -exhaustive for all of 2 to
+// 128 members and 1 to 256 blocks. Receivers go by a plan of their own. Of Sequential, between 24 and 256 blocks, see
+// checkSequential.
 func TestDSN_4_4_Exhaustive(t *testing.T) {
 	nMax, kMax := 40, uint64(48)
 	if *exhaustive {
@@ -194,8 +196,8 @@ func TestDSN_4_4_Exhaustive(t *testing.T) {
 	}
 }
 
-// TestMessagesOfOneBlock checks all trees that messages of one block take in turn: each is as short as can be and keeps to the plan's
-// links.
+// TestMessagesOfOneBlock checks all trees that messages of one block take in turn: each is as short as can be and
+// keeps to the plan's links.
 func TestMessagesOfOneBlock(t *testing.T) {
 	var c checker
 	for n := 2; n <= 128; n++ {

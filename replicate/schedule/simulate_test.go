@@ -164,9 +164,9 @@ func TestDSN_4_5_SlowLink(t *testing.T) {
 	}
 }
 
-// TestDSN_4_5_SlowLinkBound holds the paper's formula for more than half speed: with one link at bandwidth T' and the others at T
-// the hypercube of 2^l members keeps at least lT'/(T+(l-1)T') of its bandwidth, whichever link it is, less what filling and
-// draining the pipeline over the slow link takes in a message of finite length.
+// TestDSN_4_5_SlowLinkBound holds the paper's formula for more than half speed: with one link at bandwidth T' and the
+// others at T the hypercube of 2^l members keeps at least lT'/(T+(l-1)T') of its bandwidth, whichever link it is,
+// less what filling and draining the pipeline over the slow link takes in a message of finite length.
 func TestDSN_4_5_SlowLinkBound(t *testing.T) {
 	for _, l := range []int{2, 3, 4, 5, 6} {
 		for _, slow := range []float64{0.9, 0.75, 0.5, 0.25} {

@@ -1,9 +1,10 @@
 package schedule
 
-// single is the binomial pipeline with trees of their own for messages of one block. The pipeline's order is that of ascending skips (or
-// dimensions); these go by the largest skip first, so that relays are far from the root in rank. Where neighbours are roots of groups that
-// overlap, each with the next members in turn, other machines than theirs then hand on the most. In groups of odd size, where
-// that is still uneven, every other message goes by the smallest skip first (docs/decisions/018).
+// single is the binomial pipeline with trees of their own for messages of one block. The pipeline's order is that of
+// ascending skips (or dimensions); these go by the largest skip first, so that relays are far from the root in rank.
+// Where neighbours are roots of groups that overlap, each with the next members in turn, other machines than theirs
+// then hand on the most. In groups of odd size, where that is still uneven, every other message goes by the smallest
+// skip first (docs/decisions/018).
 type single struct {
 	rule
 	trees []moves // that messages take in turn, each a tree
@@ -33,8 +34,8 @@ func newSingle(members int) rule {
 // of is the tree that a message of one block takes.
 func (s single) of(message uint64) moves { return s.trees[message%uint64(len(s.trees))] }
 
-// tree brings one block to all: in step i who has it sends it to the rank that is skips[i] higher, if that is to have it then. The sums of
-// skips reach all ranks.
+// tree brings one block to all: in step i who has it sends it to the rank that is skips[i] higher, if that is to have
+// it then. The sums of skips reach all ranks.
 type tree struct {
 	skips []int
 	taken []int // by rank: in which it takes the block in; -1 for the root

@@ -264,8 +264,8 @@ func TestMountPointsAndSecondDaemons(t *testing.T) {
 	n.Start()
 	worksEverywhere(t, c, "again")
 
-	// By another program: the daemon that was the mount ends in order, and says why. With -f that does not depend on who else has the mount
-	// in a namespace of its own.
+	// By another program: the daemon that was the mount ends in order, and says why. With -f that does not depend on
+	// who else has the mount in a namespace of its own.
 	run(t, "umount", "-f", n.Mount)
 	select {
 	case <-n.Exited():

@@ -110,7 +110,8 @@ func TestDamagedContent(t *testing.T) {
 	heldByEach(t, c, want)
 }
 
-// A large file that is damaged here can be read and written while it is open for writing, and every node gets the right bytes.
+// A large file that is damaged here can be read and written while it is open for writing, and every node gets the
+// right bytes.
 func TestWriteOverDamagedContent(t *testing.T) {
 	t.Parallel()
 	c := start(t, cluster.Options{Nodes: 3})

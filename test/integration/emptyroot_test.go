@@ -178,7 +178,8 @@ func (r *root) node() (st admin.Status) {
 	return st
 }
 
-// freeAddr is an address that nobody listens at, and that no connection of another program takes meanwhile: those have another address.
+// freeAddr is an address that nobody listens at, and that no connection of another program takes meanwhile: those
+// have another address.
 func freeAddr(t *testing.T) string {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.77.0.1:0")

@@ -20,8 +20,8 @@ import (
 	"github.com/rdmcfs/rdmcfs/test/integration/cluster"
 )
 
-// The main thread stays where it is: it is what the process as a whole is taken for, so that one left on a node by onHost
-// would have the whole test killed with the node's processes.
+// The main thread stays where it is: it is what the process as a whole is taken for, so that one left on a node by
+// onHost would have the whole test killed with the node's processes.
 func init() { runtime.LockOSThread() }
 
 // onHost runs f on a thread in the network namespace of a node. Sockets that f makes stay there.

@@ -9,8 +9,8 @@ import (
 	"github.com/rdmcfs/rdmcfs/test/integration/cluster"
 )
 
-// G6: what a node wrote while it was the only one is brought to those who join later, and what one of two wrote while the other was
-// away: by the leader, which nobody else can do.
+// G6: what a node wrote while it was the only one is brought to those who join later, and what one of two wrote while
+// the other was away: by the leader, which nobody else can do.
 func TestAClusterGrowsFromOne(t *testing.T) {
 	t.Parallel()
 	c := start(t, cluster.Options{Nodes: 3, Manual: true})

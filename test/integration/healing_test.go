@@ -18,9 +18,9 @@ const (
 	healAllowed = 20 * time.Second // what a loaded machine is allowed, beside four times what the link takes
 )
 
-// G6: a node comes back: it was down, was killed in the midst of what it is owed, was stopped there, and its holder was stopped
-// there. Each time it gets what it lacks at once, at the pace of its link, however often that failed before; and it is not
-// called slow.
+// G6: a node comes back: it was down, was killed in the midst of what it is owed, was stopped there, and its holder
+// was stopped there. Each time it gets what it lacks at once, at the pace of its link, however often that failed
+// before; and it is not called slow.
 func TestReturningNodeIsHealedAtThePaceOfItsLink(t *testing.T) {
 	c := start(t, cluster.Options{Nodes: 3, Rate: healRate})
 	writer, back := c.Nodes[0], c.Nodes[2]
@@ -74,7 +74,8 @@ func midway(t *testing.T, c *cluster.Cluster, at, n *cluster.Node) {
 	})
 }
 
-// healed waits until a node that is back is owed nothing, prints how long that took, and bounds it by what the link takes.
+// healed waits until a node that is back is owed nothing, prints how long that took, and bounds it by what the link
+// takes.
 func healed(t *testing.T, c *cluster.Cluster, at, n *cluster.Node, what string) {
 	t.Helper()
 	began := time.Now()

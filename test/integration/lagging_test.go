@@ -10,8 +10,9 @@ import (
 	"github.com/rdmcfs/rdmcfs/test/integration/cluster"
 )
 
-// G3: packets of a voter to an observer are lost, all of them or most; the voter, the observer and all others reach everybody else. When
-// cp has returned 0, every node shows the file at once: whichever voter the observer had followed.
+// G3: packets of a voter to an observer are lost, all of them or most; the voter, the observer and all others reach
+// everybody else. When cp has returned 0, every node shows the file at once: whichever voter the observer had
+// followed.
 func TestObserverSeesPastALaggingVoter(t *testing.T) {
 	c := start(t, cluster.Options{Nodes: 5})
 	leader := leaderOf(t, c)

@@ -46,8 +46,8 @@ func TestFileLargerThanMemory(t *testing.T) {
 	}
 }
 
-// watchMemory samples what the daemons have resident that is not page cache; the function it returns ends that and gives
-// the largest of each.
+// watchMemory samples what the daemons have resident that is not page cache; the function it returns ends that and
+// gives the largest of each.
 func watchMemory(c *cluster.Cluster) (stop func() []int64) {
 	peaks := make([]int64, len(c.Nodes))
 	end := make(chan struct{})
@@ -135,7 +135,8 @@ func (m *image) fill(p []byte) {
 	}
 }
 
-// open opens the image for reading and writing. Its data, 256 MiB and more, are not touched: that is why it takes no time.
+// open opens the image for reading and writing. Its data, 256 MiB and more, are not touched: that is why it takes no
+// time.
 func (m *image) open() {
 	m.t.Helper()
 	moved := ioBytes(m.t, m.c.Nodes[0])
@@ -269,10 +270,12 @@ func TestRandomWritesInALargeImage(t *testing.T) {
 	sameEverywhere(t, m.c, m.twin.Name(), "image")
 }
 
-// perPublishMax is what a publish may cost at each member beside its bytes: announcement, answers, log entries, reports.
+// perPublishMax is what a publish may cost at each member beside its bytes: announcement, answers, log entries,
+// reports.
 const perPublishMax = 4096
 
-// Done when 8: deltas above each other are merged, also when nodes die meanwhile: the length of a chain has no end in sight.
+// Done when 8: deltas above each other are merged, also when nodes die meanwhile: the length of a chain has no end in
+// sight.
 func TestManyFsyncsInARow(t *testing.T) {
 	t.Parallel()
 	m := newImage(t, 3)

@@ -13,9 +13,10 @@ import (
 	"github.com/rdmcfs/rdmcfs/test/integration/cluster"
 )
 
-// Two nodes, one voter, and the voter's directory is put back to an older copy. It goes on from there, beyond what the other node has.
-// Neither follows the other in silence, also after both were started again: status of both, the log and the words of mount say so and what
-// to do. What is shown meanwhile is each one's own history, whole. Both ways that the words name bring the cluster back.
+// Two nodes, one voter, and the voter's directory is put back to an older copy. It goes on from there, beyond what
+// the other node has. Neither follows the other in silence, also after both were started again: status of both, the
+// log and the words of mount say so and what to do. What is shown meanwhile is each one's own history, whole. Both
+// ways that the words name bring the cluster back.
 func TestVoterIsPutBack(t *testing.T) {
 	t.Parallel()
 	c := start(t, cluster.Options{Nodes: 2})

@@ -8,8 +8,8 @@ import (
 	"github.com/rdmcfs/rdmcfs/test/integration/cluster"
 )
 
-// G2, G6: a member dies in mid-transfer and comes back, then the only other one dies: cp succeeds with the one that is back, in
-// the same session, and blocks that it held are not sent again.
+// G2, G6: a member dies in mid-transfer and comes back, then the only other one dies: cp succeeds with the one that
+// is back, in the same session, and blocks that it held are not sent again.
 func TestOneComesBackInMidTransferAndTheOtherDies(t *testing.T) {
 	c := start(t, cluster.Options{Nodes: 3, Rate: "100mbit"})
 	src := filepath.Join(c.Dir, "image")

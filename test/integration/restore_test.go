@@ -187,7 +187,8 @@ func TestFilesWithoutANameGoWithTheDaemon(t *testing.T) {
 	}
 }
 
-// Unpublished bytes over a file that has a newer version by now become the next one; the newer one is kept beside, and said to be.
+// Unpublished bytes over a file that has a newer version by now become the next one; the newer one is kept beside,
+// and said to be.
 func TestRestoreOverANewerVersion(t *testing.T) {
 	t.Parallel()
 	c := start(t, cluster.Options{Nodes: 3})

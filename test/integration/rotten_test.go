@@ -14,8 +14,9 @@ import (
 	"github.com/rdmcfs/rdmcfs/test/integration/cluster"
 )
 
-// Damage in the state database: one bit flips in a table of a stopped node, of a voter and of an observer. No name vanishes and no size
-// is wrong at any moment, the node takes the state of another by itself, status says so, and all nodes agree.
+// Damage in the state database: one bit flips in a table of a stopped node, of a voter and of an observer. No name
+// vanishes and no size is wrong at any moment, the node takes the state of another by itself, status says so, and all
+// nodes agree.
 func TestRottenState(t *testing.T) {
 	t.Parallel()
 	c := start(t, cluster.Options{Nodes: 4})
@@ -64,8 +65,8 @@ func TestRottenState(t *testing.T) {
 	}
 }
 
-// rotWhileRunning damages the tables of a running node, and changes what is in them: the node differs from the others from then on, finds
-// that out by itself, and takes another's state while its mount stays.
+// rotWhileRunning damages the tables of a running node, and changes what is in them: the node differs from the others
+// from then on, finds that out by itself, and takes another's state while its mount stays.
 func rotWhileRunning(t *testing.T, c *cluster.Cluster, victim *cluster.Node, want map[string]int64) {
 	t.Helper()
 	victim.Restart() // its state is in tables then

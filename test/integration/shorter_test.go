@@ -24,9 +24,9 @@ const (
 	shorterLimit = time.Minute        // of any one call
 )
 
-// G3, G9: a file gets shorter while it is on its way to the other nodes, by a truncate of its name or by its writer. That ends nobody's
-// session: the copies that the same node and another one send meanwhile succeed, and every node has the shortened file when its writer
-// has closed it.
+// G3, G9: a file gets shorter while it is on its way to the other nodes, by a truncate of its name or by its writer.
+// That ends nobody's session: the copies that the same node and another one send meanwhile succeed, and every node
+// has the shortened file when its writer has closed it.
 func TestFileGetsShorterInMidSend(t *testing.T) {
 	c := start(t, cluster.Options{Nodes: 3, Rate: "200mbit"})
 	s := &shorter{c: c, src: filepath.Join(c.Dir, "source"), data: make([]byte, shorterBytes)}
@@ -105,8 +105,8 @@ func (s *shorter) imageByName(t *testing.T, name string) [][]byte {
 	return [][]byte{s.data, fresh, fresh[:shorterCut]}
 }
 
-// behindClose: a writer has closed one of two descriptors, and cuts the file by the other while that version is on its way. It gets
-// longer again, with zeros where bytes were.
+// behindClose: a writer has closed one of two descriptors, and cuts the file by the other while that version is on
+// its way. It gets longer again, with zeros where bytes were.
 func (s *shorter) behindClose(t *testing.T, name string) [][]byte {
 	others := s.begin(t)
 	f := s.halfSynced(t, name)
@@ -150,8 +150,8 @@ func (s *shorter) halfSynced(t *testing.T, name string) *os.File {
 	return f
 }
 
-// begin starts copies of other files, at the same node and at another. It comes before a file is opened here: a program that is started
-// has a copy of the descriptor until exec closes it, and each close publishes.
+// begin starts copies of other files, at the same node and at another. It comes before a file is opened here: a
+// program that is started has a copy of the descriptor until exec closes it, and each close publishes.
 func (s *shorter) begin(t *testing.T) (others []*copying) {
 	t.Helper()
 	for _, n := range s.c.Nodes[:2] {
@@ -206,7 +206,8 @@ func (s *shorter) moved() map[string]float64 {
 
 func isSender(tr admin.Transfer, n *cluster.Node) bool { return int(tr.Writer) == n.Index+1 }
 
-// cut has do make the file shorter in mid-send, and fails the test if the version that was on its way is not still when the cut is seen.
+// cut has do make the file shorter in mid-send, and fails the test if the version that was on its way is not still
+// when the cut is seen.
 func (s *shorter) cut(t *testing.T, name string, others []*copying, do func() error) {
 	t.Helper()
 	s.awaitMiddle(t, name, others)
@@ -221,7 +222,8 @@ func (s *shorter) cut(t *testing.T, name string, others []*copying, do func() er
 	ended(t, "truncate", cut)
 }
 
-// broken counts, on each node, members that left a session, sessions that lost a member, and pushes that came to nothing.
+// broken counts, on each node, members that left a session, sessions that lost a member, and pushes that came to
+// nothing.
 func (s *shorter) broken(t *testing.T) string {
 	t.Helper()
 	var out strings.Builder

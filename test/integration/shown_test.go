@@ -10,8 +10,8 @@ import (
 	"github.com/rdmcfs/rdmcfs/test/integration/cluster"
 )
 
-// G3: when a change of names has returned every node shows it; fsync and close, also of a file that was not changed, show the
-// changes of attributes before them.
+// G3: when a change of names has returned every node shows it; fsync and close, also of a file that was not changed,
+// show the changes of attributes before them.
 func TestNamesAreSeenEverywhere(t *testing.T) {
 	t.Parallel()
 	c := start(t, cluster.Options{Nodes: 4})

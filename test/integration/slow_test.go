@@ -10,8 +10,8 @@ import (
 	"github.com/rdmcfs/rdmcfs/test/integration/cluster"
 )
 
-// G2, G6: one link has a twentieth of the rate of the others. cp does not wait for it: the node is owed the file, status and the log say
-// why, and it gets the file afterwards.
+// G2, G6: one link has a twentieth of the rate of the others. cp does not wait for it: the node is owed the file,
+// status and the log say why, and it gets the file afterwards.
 func TestOneSlowLinkDoesNotHoldTheOthers(t *testing.T) {
 	c := start(t, cluster.Options{Nodes: 4, Rate: "100mbit"})
 	writer, slow := c.Nodes[0], c.Nodes[2]

@@ -9,7 +9,8 @@ import (
 	"github.com/rdmcfs/rdmcfs/test/integration/cluster"
 )
 
-// G2, G10: files of up to 1 MiB are judged by their progress. What a slow link takes long for fails no close, and nobody is owed anything.
+// G2, G10: files of up to 1 MiB are judged by their progress. What a slow link takes long for fails no close, and
+// nobody is owed anything.
 func TestSmallFilesOnSlowLinks(t *testing.T) {
 	t.Parallel()
 	for _, tc := range []struct {
@@ -51,8 +52,8 @@ func TestSmallFilesOnSlowLinks(t *testing.T) {
 	}
 }
 
-// G6: as long as no pace is known, that of a group may be the pace of its links: a first transfer of more than 10 s stays together, and
-// nobody is left out.
+// G6: as long as no pace is known, that of a group may be the pace of its links: a first transfer of more than 10 s
+// stays together, and nobody is left out.
 func TestFirstTransferOnSlowLinksStaysTogether(t *testing.T) {
 	c := start(t, cluster.Options{Nodes: 4, Rate: "40mbit"})
 	writer := c.Nodes[0]

@@ -22,8 +22,9 @@ type openFile struct {
 	want []byte
 }
 
-// G2, G4: the node of a program that has files open stands still, or its link is down, until the others have declared it down, and goes on.
-// What the program writes, syncs, closes and links then is on every node under its name; a cp that ran meanwhile ends with 0.
+// G2, G4: the node of a program that has files open stands still, or its link is down, until the others have declared
+// it down, and goes on. What the program writes, syncs, closes and links then is on every node under its name; a cp
+// that ran meanwhile ends with 0.
 func TestWriterWasTakenForDead(t *testing.T) {
 	t.Parallel()
 	c := start(t, cluster.Options{Nodes: 4, Rate: "200mbit"})
@@ -68,8 +69,8 @@ type outage struct {
 	lasts time.Duration // 0: until the others have declared it down
 }
 
-// outages are those of TestWriterWasTakenForDead. A leader that is cut off knows after some seconds that it has no quorum, and is declared
-// down late, by the next one.
+// outages are those of TestWriterWasTakenForDead. A leader that is cut off knows after some seconds that it has no
+// quorum, and is declared down late, by the next one.
 func outages() []outage {
 	all := []outage{{name: "stop"}, {name: "cut", cut: true, leads: true}, {name: "cut6s", cut: true, leads: true, lasts: 6 * time.Second}}
 	if *long {

@@ -2,8 +2,8 @@ package integration
 
 import "time"
 
-// stopwatch takes the time that something needs, without the times for which the machine ran nobody: a bound of seconds that the program
-// promises cannot be held while it stands still.
+// stopwatch takes the time that something needs, without the times for which the machine ran nobody: a bound of
+// seconds that the program promises cannot be held while it stands still.
 type stopwatch struct {
 	begin      time.Time
 	stop, done chan struct{}

@@ -8,8 +8,8 @@ import (
 	"os"
 )
 
-// blob is what a file holds: pieces of endless streams of pseudo-random bytes. Nothing of it is stored, so the oracle of a storm needs no
-// file system.
+// blob is what a file holds: pieces of endless streams of pseudo-random bytes. Nothing of it is stored, so the oracle
+// of a storm needs no file system.
 type blob []piece
 
 // piece is a part of the stream of a seed.

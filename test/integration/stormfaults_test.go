@@ -293,8 +293,8 @@ type mending struct {
 	what string        // what lacks
 }
 
-// heal waits until the members see each other up, nothing is owed, and all have applied what was committed; without a pause of the writers,
-// until that is so of the nodes that were struck. It prints how long that took.
+// heal waits until the members see each other up, nothing is owed, and all have applied what was committed; without a
+// pause of the writers, until that is so of the nodes that were struck. It prints how long that took.
 func (s *storm) heal(k strike, nodes ...int) {
 	how, links := s.beside(k, nodes)
 	began, received := time.Now(), s.received(links...)
@@ -323,8 +323,9 @@ func (s *storm) heal(k strike, nodes ...int) {
 	s.figure(k, &m, how, time.Since(began), most)
 }
 
-// beside says what goes on while a fault is healed, and over whose links that comes. The writers of a calm one pause, but for one in
-// the midst of a change at a node that was struck: what it sends now goes to all, and its end is waited for.
+// beside says what goes on while a fault is healed, and over whose links that comes. The writers of a calm one pause,
+// but for one in the midst of a change at a node that was struck: what it sends now goes to all, and its end is
+// waited for.
 func (s *storm) beside(k strike, struck []int) (how string, links []int) {
 	switch {
 	case !k.calm:
@@ -403,8 +404,8 @@ func (s *storm) healed(m *mending, began time.Time, target uint64, calm bool, no
 	return up && m2 == ""
 }
 
-// rejoined looks for members that have ended. One whose directory was put back, and that votes, ends by itself: its log is shorter than it
-// promised. An operator evicts it and joins it again. Any other end is a failure.
+// rejoined looks for members that have ended. One whose directory was put back, and that votes, ends by itself: its
+// log is shorter than it promised. An operator evicts it and joins it again. Any other end is a failure.
 func (s *storm) rejoined(nodes ...int) (did bool) {
 	for _, n := range s.all() {
 		if n.Running() {

@@ -21,8 +21,8 @@ type state struct {
 // name is one name of a writer's own directory. Only that writer changes it.
 type name struct {
 	path string
-	// may are the states that it may show. There are several after a change of which the writer was not told how it ended; nobody
-	// changes the name any more then.
+	// may are the states that it may show. There are several after a change of which the writer was not told how it
+	// ended; nobody changes the name any more then.
 	may []state
 	// or is the other name of a rename that may have happened or not: one of the two shows the file.
 	or *name
@@ -58,8 +58,8 @@ func (s *shared) end(path string, i int, acknowledged bool) {
 	s.attempts[path][i].ended, s.attempts[path][i].acknowledged = time.Now(), acknowledged
 }
 
-// states are those that a shared name may show in the end: a version is out if another was acknowledged that was begun after its end. One
-// whose end is not known may have come at any time.
+// states are those that a shared name may show in the end: a version is out if another was acknowledged that was
+// begun after its end. One whose end is not known may have come at any time.
 func (s *shared) states(path string) (may []state) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -83,7 +83,8 @@ func (s *shared) states(path string) (may []state) {
 // outcome is what a writer knows of a change after it.
 type outcome struct {
 	err error
-	// wrote is how much of the data was written, -1 if no write failed. What was written before a failure may have become a version.
+	// wrote is how much of the data was written, -1 if no write failed. What was written before a failure may have
+	// become a version.
 	wrote int64
 }
 
@@ -110,7 +111,8 @@ func (n *name) after(to state, o outcome) {
 
 func (b blob) same(other blob) bool { return slices.Equal(b, other) }
 
-// writeWhole opens a file and writes all of it, with a pause in the midst of it and a sync before the close if they are asked for.
+// writeWhole opens a file and writes all of it, with a pause in the midst of it and a sync before the close if they
+// are asked for.
 func writeWhole(path string, flags int, mode os.FileMode, data blob, pause time.Duration, sync bool) outcome {
 	f, err := os.OpenFile(path, flags|os.O_WRONLY, mode)
 	if err != nil {
@@ -158,8 +160,8 @@ func wait(d time.Duration) {
 	}
 }
 
-// stateShown says which of the states a name shows on a mount, as a number, or in words what is wrong. The second value describes all
-// that is to be equal on all nodes.
+// stateShown says which of the states a name shows on a mount, as a number, or in words what is wrong. The second
+// value describes all that is to be equal on all nodes.
 func stateShown(mount, path string, may []state) (which int, all string, err error) {
 	full := filepath.Join(mount, path)
 	var st syscall.Stat_t

@@ -107,7 +107,8 @@ func (p *planner) next() strike {
 	return k
 }
 
-// kind draws a kind that is possible now. With damage a directory is copied early and put back later, and a state database rots.
+// kind draws a kind that is possible now. With damage a directory is copied early and put back later, and a state
+// database rots.
 func (p *planner) kind() string {
 	if p.damage {
 		switch p.made {

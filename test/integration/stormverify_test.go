@@ -52,8 +52,8 @@ func (s *storm) agree() {
 	})
 }
 
-// verify holds what each node shows against what was acknowledged, and against what the others show; then each node alone against what it
-// is said to hold.
+// verify holds what each node shows against what was acknowledged, and against what the others show; then each node
+// alone against what it is said to hold.
 func (s *storm) verify() {
 	may := map[string][]state{}
 	for _, w := range s.writers {

@@ -14,8 +14,9 @@ import (
 	"github.com/rdmcfs/rdmcfs/test/integration/cluster"
 )
 
-// writer is one program of a storm: it makes, changes and removes files of its own directory, and overwrites some that all writers share,
-// through the mount of one node, until that fails. What it does depends on its seed, but for what fails.
+// writer is one program of a storm: it makes, changes and removes files of its own directory, and overwrites some
+// that all writers share, through the mount of one node, until that fails. What it does depends on its seed, but for
+// what fails.
 type writer struct {
 	s     *storm
 	id    int
@@ -51,8 +52,8 @@ func (w *writer) run() {
 	}
 }
 
-// settled makes sure that the home serves, and has applied all that was acknowledged anywhere: a name that was just made and removed there
-// is later in the log. It is false when the storm is over.
+// settled makes sure that the home serves, and has applied all that was acknowledged anywhere: a name that was just
+// made and removed there is later in the log. It is false when the storm is over.
 func (w *writer) settled() bool {
 	if !w.lost && !w.s.leaving(w.home) {
 		return !w.s.isOver()
@@ -296,8 +297,8 @@ func (w *writer) share() {
 	}
 }
 
-// look reads what was acknowledged on another node, now and then: every node that is up, and not named as owed or behind, shows it
-// (G3). One that is struck, or was until just now, may have been named to the writer only.
+// look reads what was acknowledged on another node, now and then: every node that is up, and not named as owed or
+// behind, shows it (G3). One that is struck, or was until just now, may have been named to the writer only.
 func (w *writer) look(n *name) {
 	if !n.known() || w.rand.IntN(3) > 0 {
 		return

@@ -11,8 +11,8 @@ import (
 	"github.com/rdmcfs/rdmcfs/test/integration/cluster"
 )
 
-// G1: while a program writes over a file every node shows the version before, whatever descriptors are closed on the way. Is the program
-// killed that version stays, and what it wrote is listed.
+// G1: while a program writes over a file every node shows the version before, whatever descriptors are closed on the
+// way. Is the program killed that version stays, and what it wrote is listed.
 func TestUnfinishedOverwrite(t *testing.T) {
 	t.Parallel()
 	c := start(t, cluster.Options{Nodes: 3})

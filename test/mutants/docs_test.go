@@ -7,7 +7,8 @@ import (
 	"testing"
 )
 
-// The table in the docs names every mutant, in the order of the list and no other, and its killers are tests that exist.
+// The table in the docs names every mutant, in the order of the list and no other, and its killers are tests that
+// exist.
 func TestEveryMutantHasItsKillerInTheDocs(t *testing.T) {
 	root := filepath.Join("..", "..")
 	raw, err := os.ReadFile(filepath.Join(root, docsFile))

@@ -33,7 +33,8 @@ func TestTableFitsTheTree(t *testing.T) {
 	}
 }
 
-// The reverts must fit the tree too: their mutants exist, and the texts are still there when several of a file are changed.
+// The reverts must fit the tree too: their mutants exist, and the texts are still there when several of a file are
+// changed.
 func TestRevertsFitTheTree(t *testing.T) {
 	for _, back := range reverts {
 		if _, err := back.writeOverlay(filepath.Join("..", ".."), t.TempDir()); err != nil {

@@ -11,8 +11,8 @@ import (
 	"time"
 )
 
-// revert takes back what mends a hole that was found on real nodes: several mutants at once. Whole daemons must notice it by themselves,
-// within some seeds, whatever other tests do.
+// revert takes back what mends a hole that was found on real nodes: several mutants at once. Whole daemons must
+// notice it by themselves, within some seeds, whatever other tests do.
 type revert struct {
 	name    string
 	mutants []string

@@ -99,7 +99,8 @@ func (net *Net) Drop(i int, hook string, on bool) {
 	net.ip("netns", "exec", net.Name(i), "nft", rules)
 }
 
-// DropTo loses packets that host i sends to host j: all of them, or what goes beyond perSec a second if that is not 0. Undrop ends it.
+// DropTo loses packets that host i sends to host j: all of them, or what goes beyond perSec a second if that is not
+// 0. Undrop ends it.
 func (net *Net) DropTo(i, j, perSec int) {
 	net.tb.Helper()
 	limit := ""

@@ -10,7 +10,8 @@ import (
 	"testing"
 )
 
-// Opcodes of a base transport header: those of reliable connections, and of the datagrams by which pairs greet each other.
+// Opcodes of a base transport header: those of reliable connections, and of the datagrams by which pairs greet each
+// other.
 const (
 	bthSendFirst = iota
 	bthSendMiddle

@@ -20,9 +20,10 @@ const (
 	blowsMax   = 4        // until one hits in mid-transfer
 )
 
-// TestCluster runs four nodes with real mounts over libibverbs, through what an evening may bring: files, an image, one that is cut on
-// its way, a member that is killed, one that comes back without RDMA, and the loss of the RDMA device itself. In an emulated machine with
-// little processor time a member may stall and be left out of a transfer: so what is owed is awaited before bytes are counted.
+// TestCluster runs four nodes with real mounts over libibverbs, through what an evening may bring: files, an image,
+// one that is cut on its way, a member that is killed, one that comes back without RDMA, and the loss of the RDMA
+// device itself. In an emulated machine with little processor time a member may stall and be left out of a transfer:
+// so what is owed is awaited before bytes are counted.
 func TestCluster(t *testing.T) {
 	device := rdmaDevice(t)
 	c := cluster.Start(t, cluster.Options{Nodes: 4, Patience: patience, Env: []string{"RDMCFS_FABRIC=verbs"}})
@@ -70,8 +71,9 @@ func doctorSays(t *testing.T, c *cluster.Cluster, device, _ string) {
 // startsMax is how often a node is started until some of its connections of control go over the device.
 const startsMax = 4
 
-// controlOverRings: each node has connections of control that go over the device. One for which two ends do not agree within a second, as
-// on a machine that has much else to do, stays on TCP; so a node that has none over the device is started again.
+// controlOverRings: each node has connections of control that go over the device. One for which two ends do not agree
+// within a second, as on a machine that has much else to do, stays on TCP; so a node that has none over the device is
+// started again.
 func controlOverRings(t *testing.T, c *cluster.Cluster, device, _ string) {
 	for _, n := range c.Nodes {
 		for starts := 1; !controlMoves(n); starts++ {
@@ -196,8 +198,8 @@ func memberWithoutRDMA(t *testing.T, c *cluster.Cluster, device, small string) {
 	same(t, c, small, "third")
 }
 
-// deviceIsLost: all nodes are on RDMA again, and the device is removed in mid-transfer. The nodes say so, the transfer is finished over
-// TCP, and who was suspected and left out has the file soon.
+// deviceIsLost: all nodes are on RDMA again, and the device is removed in mid-transfer. The nodes say so, the
+// transfer is finished over TCP, and who was suspected and left out has the file soon.
 func deviceIsLost(t *testing.T, c *cluster.Cluster, device, _ string) {
 	writer, last, image := c.Nodes[0], c.Nodes[3], filepath.Join(c.Dir, "image")
 	last.Env = nil

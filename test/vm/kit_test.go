@@ -143,8 +143,8 @@ func (c *copying) wait() {
 	c.t.Logf("the copy took %v", time.Since(c.start).Round(10*time.Millisecond))
 }
 
-// awaitMoving waits until all members of the writer's transfer are receiving and have a part of it, and none has all. It answers false if
-// the copy has ended before.
+// awaitMoving waits until all members of the writer's transfer are receiving and have a part of it, and none has all.
+// It answers false if the copy has ended before.
 func (c *copying) awaitMoving(cl *cluster.Cluster, writer *cluster.Node, part float64) (moving bool) {
 	c.t.Helper()
 	cl.Await(copyLimit, "transfer under way", func() (bool, string) {

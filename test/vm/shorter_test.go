@@ -13,8 +13,8 @@ import (
 // shorterCut is what is left of a file of smallBytes: amid a block and a page.
 const shorterCut = 9<<20 + 1234
 
-// getsShorter: a file is cut while the device carries it, and another node sends one too. No session ends for that: both copies succeed,
-// and all nodes have the shortened file. A cut that came too late is made again.
+// getsShorter: a file is cut while the device carries it, and another node sends one too. No session ends for that:
+// both copies succeed, and all nodes have the shortened file. A cut that came too late is made again.
 func getsShorter(t *testing.T, c *cluster.Cluster, device, small string) {
 	writer := c.Nodes[0]
 	want := filepath.Join(c.Dir, "shorter")
@@ -46,8 +46,8 @@ func getsShorter(t *testing.T, c *cluster.Cluster, device, small string) {
 	}
 }
 
-// cutInPlace cuts a file by a descriptor, which needs no other node, and publishes that by closing it. It reports whether the version
-// before was still on its way when the file was cut.
+// cutInPlace cuts a file by a descriptor, which needs no other node, and publishes that by closing it. It reports
+// whether the version before was still on its way when the file was cut.
 func cutInPlace(t *testing.T, writer *cluster.Node, name string) (struck bool) {
 	t.Helper()
 	f, err := os.OpenFile(writer.Path(name), os.O_WRONLY, 0)

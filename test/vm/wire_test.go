@@ -23,9 +23,9 @@ const wireLimit = 15 * time.Minute // of two emulated machines beside each other
 // kernelsOfWire are those of end 1 and end 2: so the kernels are held to each other too.
 var kernelsOfWire = [2]string{"6.12", "6.1"}
 
-// TestWire joins two machines by a wire that QEMU records. Their queue pairs exchange messages, writes and reads over RoCE,
-// first undisturbed and then with packets lost, and one exchanges messages with a program of rdma-core; see TestWireEnd. What went over
-// the wire is read by tshark, which knows nothing of ours.
+// TestWire joins two machines by a wire that QEMU records. Their queue pairs exchange messages, writes and reads over
+// RoCE, first undisturbed and then with packets lost, and one exchanges messages with a program of rdma-core; see
+// TestWireEnd. What went over the wire is read by tshark, which knows nothing of ours.
 func TestWire(t *testing.T) {
 	if !*wire {
 		t.Skip("starts virtual machines: run it with -wire, as 'make test-rdma' does")

@@ -200,8 +200,8 @@ func (l *Log) readHeads(seqs []uint64) ([]*segmentImage, error) {
 	return images, nil
 }
 
-// Append writes a batch and returns when it is on stable storage. After an error nothing of it is promised, and it may be
-// tried again, with more in it: the log goes on in a new segment, if it can.
+// Append writes a batch and returns when it is on stable storage. After an error nothing of it is promised, and it
+// may be tried again, with more in it: the log goes on in a new segment, if it can.
 func (l *Log) Append(b *Batch) error {
 	c := content{hard: b.Hard, base: b.Base, reset: b.Reset, intent: b.Intent, entries: b.Entries}
 	payload, err := c.append(l.buf[:0])

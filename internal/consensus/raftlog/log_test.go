@@ -220,8 +220,8 @@ func TestPowerLossAfterEveryWrite(t *testing.T) {
 	}
 }
 
-// TestPowerLossAfterAFailedSyncOfTheDirectory: a segment whose name may or may not be on the disk, and was taken back, does not hide what
-// was acknowledged since, by this process or the next one.
+// TestPowerLossAfterAFailedSyncOfTheDirectory: a segment whose name may or may not be on the disk, and was taken
+// back, does not hide what was acknowledged since, by this process or the next one.
 func TestPowerLossAfterAFailedSyncOfTheDirectory(t *testing.T) {
 	for seed := range uint64(50) {
 		for _, restart := range []bool{false, true} {
@@ -256,8 +256,8 @@ func TestPowerLossAfterAFailedSyncOfTheDirectory(t *testing.T) {
 	}
 }
 
-// TestDamageIsNotTakenForATornEnd flips each byte region of a log in turn: every damage to acknowledged data is found, except
-// that which can't be told from an unfinished last write.
+// TestDamageIsNotTakenForATornEnd flips each byte region of a log in turn: every damage to acknowledged data is
+// found, except that which can't be told from an unfinished last write.
 func TestDamageIsNotTakenForATornEnd(t *testing.T) {
 	disk, log := newLog(t)
 	for i := uint64(1); i <= 30; i++ {

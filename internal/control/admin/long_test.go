@@ -10,7 +10,8 @@ import (
 	"time"
 )
 
-// A restore takes as long as it takes: the client goes on while the daemon gives signs of life, and hears how far it is.
+// A restore takes as long as it takes: the client goes on while the daemon gives signs of life, and hears how far it
+// is.
 func TestLongAnswerOutlivesTheSilenceLimit(t *testing.T) {
 	goOn := make(chan struct{})
 	c, _, _ := serve(t, Handlers{Restore: func(ctx context.Context, req RestoreRequest, tell func(Progress)) (Version, error) {

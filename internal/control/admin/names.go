@@ -11,9 +11,10 @@ import (
 	"unicode/utf8"
 )
 
-// A name in Linux is any bytes, but a string in JSON is Unicode. A byte that is not part of valid UTF-8 is written as the
-// character rawFirst + byte, of Unicode's private use, and so are the bytes of such characters that a name has itself: each name
-// has one form, and each form is of one name. All names of valid UTF-8 without those characters stay as they are.
+// A name in Linux is any bytes, but a string in JSON is Unicode. A byte that is not part of valid UTF-8 is written as
+// the character rawFirst + byte, of Unicode's private use, and so are the bytes of such characters that a name has
+// itself: each name has one form, and each form is of one name. All names of valid UTF-8 without those characters
+// stay as they are.
 const (
 	rawBase  = 0xef00
 	rawFirst = rawBase + 0x80
@@ -58,8 +59,8 @@ func unpackName(s string) string {
 	return b.String()
 }
 
-// Marshal is json.Marshal that keeps strings of any bytes, and writes what is not printable as \uXXXX, so that the text can
-// go to a terminal. [Unmarshal] undoes it.
+// Marshal is json.Marshal that keeps strings of any bytes, and writes what is not printable as \uXXXX, so that the
+// text can go to a terminal. [Unmarshal] undoes it.
 func Marshal(v any) ([]byte, error) {
 	var packed any
 	if v != nil {

@@ -59,8 +59,8 @@ type Node struct {
 	Draining    bool  `json:"draining,omitempty"`
 	NeededCount int   `json:"needed_count,omitempty"`
 	NeededBytes int64 `json:"needed_bytes,omitempty"`
-	// ClockAhead is by how much the node's clock is ahead of the cluster's time, in ns, negative if it is behind; 0 = less than 10 s, or
-	// not known.
+	// ClockAhead is by how much the node's clock is ahead of the cluster's time, in ns, negative if it is behind; 0 =
+	// less than 10 s, or not known.
 	ClockAhead time.Duration `json:"clock_ahead,omitempty"`
 }
 
@@ -265,7 +265,8 @@ type WaitRequest struct {
 type WaitResult struct {
 	Done  bool   `json:"done"`
 	Nodes []Node `json:"nodes"` // still owed something
-	// Lost counts contents that no node has any more. They are owed for ever and not waited for, unless a path was given.
+	// Lost counts contents that no node has any more. They are owed for ever and not waited for, unless a path was
+	// given.
 	Lost int `json:"lost,omitempty"`
 }
 
@@ -282,7 +283,8 @@ type Token struct {
 	Listen  string    `json:"listen"` // address to join at
 }
 
-// EvictRequest removes a node for good. Without Lose it is refused (CodeNeeded) while the node has what no other one has.
+// EvictRequest removes a node for good. Without Lose it is refused (CodeNeeded) while the node has what no other one
+// has.
 type EvictRequest struct {
 	Node   uint32 `json:"node"`
 	Reason string `json:"reason,omitempty"`
@@ -296,7 +298,8 @@ type EvictResult struct {
 	Notice      string `json:"notice,omitempty"` // the same in words, and what is not known
 }
 
-// DrainRequest has a node take no new files and the others fetch what depends on it. Undo ends that; Look changes nothing.
+// DrainRequest has a node take no new files and the others fetch what depends on it. Undo ends that; Look changes
+// nothing.
 type DrainRequest struct {
 	Node uint32 `json:"node"`
 	Undo bool   `json:"undo,omitempty"`
@@ -312,7 +315,8 @@ type DrainState struct {
 	NeededBytes int64    `json:"needed_bytes"`
 	StuckCount  int      `json:"stuck_count"`      // of them, those that may be on no other node by their policy
 	Needed      []string `json:"needed,omitempty"` // the first of them
-	// Unpublished files of the node are looked for when nothing else depends on it. Unasked says why it could not be asked.
+	// Unpublished files of the node are looked for when nothing else depends on it. Unasked says why it could not be
+	// asked.
 	UnpublishedCount int           `json:"unpublished_count"`
 	Unpublished      []Unpublished `json:"unpublished,omitempty"` // the first of them
 	Unasked          string        `json:"unasked,omitempty"`

@@ -21,7 +21,8 @@ import (
 )
 
 const (
-	// ConnectionsMax bounds the streams of a fabric: each takes 170 KB of registered memory. Those beyond it stay on TCP.
+	// ConnectionsMax bounds the streams of a fabric: each takes 170 KB of registered memory. Those beyond it stay on
+	// TCP.
 	ConnectionsMax = 256
 	// addressMax bounds an address on the wire; it follows a length of two bytes, 0 for a refusal.
 	addressMax = 512

@@ -1,17 +1,19 @@
 // Package replay builds test programs whose goroutines replay by a seed.
 //
-// Go leaves three things to chance that a seed must decide: which goroutine goes on, what select and maps choose, and what
-// the time is. A program that runs on one thread, within a bubble of testing/synctest, has all three from a few lines of
-// the runtime and nowhere else. Those lines are replaced by the go command's -overlay, in the program that is built and nowhere else:
+// Go leaves three things to chance that a seed must decide: which goroutine goes on, what select and maps choose, and
+// what the time is. A program that runs on one thread, within a bubble of testing/synctest, has all three from a few
+// lines of the runtime and nowhere else. Those lines are replaced by the go command's -overlay, in the program that
+// is built and nowhere else:
 //
 //   - no background thread preempts goroutines by the clock, as on GOARCH=wasm (haveSysmon);
 //   - the runtime's randomness comes from one generator, which the program seeds (randinit, rand, cheaprand);
 //   - a mutex does not look at the clock (starvationThresholdNs), and neither does the scheduler (nanotime);
 //   - no background thread gives memory back to the machine (bgscavenge);
-//   - who waits for a mutex counts as idle in a bubble, so that another may hold it while virtual time passes (isIdleInSynctest).
+//   - who waits for a mutex counts as idle in a bubble, so that another may hold it while virtual time passes
+//     (isIdleInSynctest).
 //
-// The texts that are replaced are looked for in the sources of the Go that builds. Where one is not found the build fails and says so: it
-// is then to be looked up in the new runtime.
+// The texts that are replaced are looked for in the sources of the Go that builds. Where one is not found the build
+// fails and says so: it is then to be looked up in the new runtime.
 package replay
 
 import (
@@ -51,7 +53,8 @@ const OverlayVariable = "REPLAY_OVERLAY"
 // Tag is the build tag of files that use what the overlay adds to the runtime.
 const Tag = "replay"
 
-// Build builds the test program of a package. It takes a minute the first time, for all of the standard library, and seconds afterwards.
+// Build builds the test program of a package. It takes a minute the first time, for all of the standard library, and
+// seconds afterwards.
 func Build(pkg, program string) error {
 	dir := filepath.Join(os.TempDir(), "rdmcfs-replay") // the same each time: the go command's cache knows the files by their names
 	list, err := overlay(dir)

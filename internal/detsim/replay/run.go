@@ -17,8 +17,9 @@ const (
 // noRandomAddresses is ADDR_NO_RANDOMIZE of personality(2): addresses are keys of maps.
 const noRandomAddresses = 0x0040000
 
-// Command is a run of a program that Build has made, by a seed, in a directory of its own for its files. Its arguments and
-// its environment lie in its memory, so they are the same for all runs of a seed on all machines, except for one digit.
+// Command is a run of a program that Build has made, by a seed, in a directory of its own for its files. Its
+// arguments and its environment lie in its memory, so they are the same for all runs of a seed on all machines,
+// except for one digit.
 func Command(ctx context.Context, program, seed, dir string, trace bool, args ...string) *exec.Cmd {
 	digit := "0"
 	if trace {

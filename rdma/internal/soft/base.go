@@ -2,8 +2,8 @@ package soft
 
 import "github.com/rdmcfs/rdmcfs/rdma"
 
-// Base is what the devices of software providers have in common: their regions are those of a table, and the last aligned word of a write
-// is stored after all else.
+// Base is what the devices of software providers have in common: their regions are those of a table, and the last
+// aligned word of a write is stored after all else.
 type Base struct{ table *Table }
 
 // NewBase makes the base of a device with these regions.

@@ -25,11 +25,12 @@ type dispatch struct {
 	batch   [dispatchBatch]rdma.Completion
 }
 
-// Hold says that the caller will call Release in a moment, without waiting for anything until then: completions pushed meanwhile wake
-// nobody where Dispatch runs.
+// Hold says that the caller will call Release in a moment, without waiting for anything until then: completions
+// pushed meanwhile wake nobody where Dispatch runs.
 func (q *CQ) Hold() { q.holds.Add(1) }
 
-// Release ends a Hold and hands over what has been pushed, if Dispatch runs and nobody else does it. The caller holds no lock.
+// Release ends a Hold and hands over what has been pushed, if Dispatch runs and nobody else does it. The caller holds
+// no lock.
 func (q *CQ) Release() {
 	q.holds.Add(-1)
 	if q.handle.Load() == nil {

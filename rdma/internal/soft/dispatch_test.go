@@ -11,8 +11,8 @@ import (
 	"github.com/rdmcfs/rdmcfs/rdma"
 )
 
-// TestDispatchHandsOverAllInOrder: pushed with and without a Hold, from several goroutines, each completion is handed over once, those of
-// one goroutine in their order, one call at a time.
+// TestDispatchHandsOverAllInOrder: pushed with and without a Hold, from several goroutines, each completion is handed
+// over once, those of one goroutine in their order, one call at a time.
 func TestDispatchHandsOverAllInOrder(t *testing.T) {
 	const pushers, each = 4, 5000
 	q, err := NewCQ(1)

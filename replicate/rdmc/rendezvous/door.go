@@ -19,7 +19,8 @@ const (
 	guestsMax = 16
 )
 
-// door takes the connections to a session's room: members until all are in, then those who come too late, who are told so.
+// door takes the connections to a session's room: members until all are in, then those who come too late, who are
+// told so.
 type door struct {
 	listener net.Listener
 	common   welcome
@@ -147,8 +148,8 @@ func (d *door) checkLocked(rank int) error {
 	return nil
 }
 
-// hasLeft reports whether a member that is in, and has nothing to say yet, has left: it may be started again. It looks without waiting, and
-// takes nothing. Of a connection that is no socket it cannot tell.
+// hasLeft reports whether a member that is in, and has nothing to say yet, has left: it may be started again. It
+// looks without waiting, and takes nothing. Of a connection that is no socket it cannot tell.
 func hasLeft(conn net.Conn) bool {
 	socket, ok := conn.(syscall.Conn)
 	if !ok {

@@ -69,7 +69,8 @@ func TestDoorClosesOnAGuest(t *testing.T) {
 	}
 }
 
-// TestDoorLetsInWhoWasStartedAgain has a member leave while others are awaited, and come again: it is let in. A second of its rank is not.
+// TestDoorLetsInWhoWasStartedAgain has a member leave while others are awaited, and come again: it is let in. A
+// second of its rank is not.
 func TestDoorLetsInWhoWasStartedAgain(t *testing.T) {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

@@ -35,8 +35,8 @@ func (c *lateConn) dial(ctx context.Context, addr string) (net.Conn, error) {
 	return c, err
 }
 
-// TestFailureBeforeDelivered has a member leave as soon as it has a message, and another hear of that before it hears that the message is
-// delivered: the root owes it nothing then, and may be silent for as long as it likes.
+// TestFailureBeforeDelivered has a member leave as soon as it has a message, and another hear of that before it hears
+// that the message is delivered: the root owes it nothing then, and may be silent for as long as it likes.
 func TestFailureBeforeDelivered(t *testing.T) {
 	late := &lateConn{gate: make(chan struct{})}
 	open := sync.OnceFunc(func() { close(late.gate) })
@@ -79,7 +79,8 @@ func TestFailureBeforeDelivered(t *testing.T) {
 	p.again([]int{0, 2})
 }
 
-// TestTakenAfterFailure has a member say where a message goes after the group has failed and before the root calls to the next one.
+// TestTakenAfterFailure has a member say where a message goes after the group has failed and before the root calls to
+// the next one.
 func TestTakenAfterFailure(t *testing.T) {
 	late, failed := &lateConn{gate: make(chan struct{})}, make(chan struct{})
 	open := sync.OnceFunc(func() { close(late.gate) })
@@ -116,8 +117,8 @@ func TestTakenAfterFailure(t *testing.T) {
 	checkSame(t, source.data, []*store{nil, nil, sink}, []int{2})
 }
 
-// TestTwoStopAtOnce has two members stop as a whole, and one between them suspect one of them: it does not wait so long for the other to
-// hear of it that it misses the meeting.
+// TestTwoStopAtOnce has two members stop as a whole, and one between them suspect one of them: it does not wait so
+// long for the other to hear of it that it misses the meeting.
 func TestTwoStopAtOnce(t *testing.T) {
 	stopped := map[int]*lateConn{2: {gate: make(chan struct{})}, 4: {gate: make(chan struct{})}}
 	p := newParty(t, 5, func(cfg *Config) {

@@ -10,9 +10,9 @@ import (
 // bloodlessMax is how many epochs in a row may fail without costing a member.
 const bloodlessMax = 3
 
-// verdict is who is out after a group failed, as members of the session; ids are the group's by rank. The root asks it, so
-// the root lives: where it is a suspect, the member that reported it is out in its place. fatal says that no other group
-// would help: the root's source has an error.
+// verdict is who is out after a group failed, as members of the session; ids are the group's by rank. The root asks
+// it, so the root lives: where it is a suspect, the member that reported it is out in its place. fatal says that no
+// other group would help: the root's source has an error.
 func verdict(failure *rdmc.GroupError, ids []int) (out []int, fatal bool) {
 	if failure.Reason == rdmc.ReasonSource {
 		return nil, true

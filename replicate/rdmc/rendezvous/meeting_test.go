@@ -165,7 +165,8 @@ func TestSessionsAreChecked(t *testing.T) {
 	}
 }
 
-// TestTheRoomIsGuarded sends rubbish, a rank that is taken and one that is too large before the others come, and another member after them.
+// TestTheRoomIsGuarded sends rubbish, a rank that is taken and one that is too large before the others come, and
+// another member after them.
 func TestTheRoomIsGuarded(t *testing.T) {
 	p := newParty(t, 3, func(*Config) {})
 	p.open()

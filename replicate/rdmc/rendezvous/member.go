@@ -20,8 +20,8 @@ const redial = 50 * time.Millisecond
 // errCalled is the end of a group that the root gave up.
 var errCalled = errors.New("rendezvous: the root called to the next epoch")
 
-// member is a member's side of a session. One goroutine, serve, takes in what the root says and how the groups fare, also while the
-// application is busy with a message, so that it comes to meetings in time.
+// member is a member's side of a session. One goroutine, serve, takes in what the root says and how the groups fare,
+// also while the application is busy with a message, so that it comes to meetings in time.
 type member struct {
 	cfg    Config
 	common welcome
@@ -399,10 +399,11 @@ func (m *member) next(ctx context.Context) (*Message, error) {
 // Size is the message's length in bytes.
 func (p *Message) Size() uint64 { return p.size }
 
-// Receive stores the message in the sink and returns nil when all members that are left have it whole. Until then the sink may be read,
-// to relay blocks to others. It blocks through failures of others. Its errors are those of Next; when it returns one, the sink is not
-// in use any more, and this member is out of the session. Each message must be received, once: a second call is refused with
-// rdmc.ErrInvalid. Only an empty one needs no sink; without one another is refused in the same way, and has not been received yet.
+// Receive stores the message in the sink and returns nil when all members that are left have it whole. Until then the
+// sink may be read, to relay blocks to others. It blocks through failures of others. Its errors are those of Next;
+// when it returns one, the sink is not in use any more, and this member is out of the session. Each message must be
+// received, once: a second call is refused with rdmc.ErrInvalid. Only an empty one needs no sink; without one another
+// is refused in the same way, and has not been received yet.
 func (p *Message) Receive(ctx context.Context, sink rdmc.Sink) error {
 	if sink == nil {
 		if p.size > 0 {

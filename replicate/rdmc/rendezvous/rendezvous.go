@@ -3,7 +3,8 @@
 //
 // A [Session] does all of it, over TCP unless told otherwise, and goes on with the survivors when a member fails:
 //
-//	session, err := rendezvous.Open(ctx, rendezvous.Config{Rank: rank, Members: 4, Room: "root:7400", Listen: "10.0.0.1:0"})
+//	cfg := rendezvous.Config{Rank: rank, Members: 4, Room: "root:7400", Listen: "10.0.0.1:0"}
+//	session, err := rendezvous.Open(ctx, cfg)
 //	delivery, err := session.Send(ctx, size, source)   // at the root
 //	message, err := session.Next(ctx)                  // at the others
 //	err = message.Receive(ctx, sink)

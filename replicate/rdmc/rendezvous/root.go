@@ -163,7 +163,8 @@ func (r *root) attempt(ctx context.Context, m *outgoing) error {
 	}
 }
 
-// reform makes the group of the next epoch from those that are left, until one is connected. m is the message under way, if any.
+// reform makes the group of the next epoch from those that are left, until one is connected. m is the message under
+// way, if any.
 func (r *root) reform(ctx context.Context, m *outgoing) error {
 	for {
 		if err := r.bury(); err != nil {
@@ -326,8 +327,8 @@ func (r *root) awaitConnected(ctx context.Context) error {
 	})
 }
 
-// each waits for one frame of a kind of this epoch from each member of the group, and drops those that do not send it. It ends early
-// when the group fails.
+// each waits for one frame of a kind of this epoch from each member of the group, and drops those that do not send
+// it. It ends early when the group fails.
 func (r *root) each(ctx context.Context, kind frameKind, take func(rank int, f frame) error) error {
 	roll := newRoll(r.ids)
 	err := r.await(ctx, r.patience(), r.group.Failed(), roll.all, func(h heard) error {
@@ -351,7 +352,8 @@ func (r *root) each(ctx context.Context, kind frameKind, take func(rank int, f f
 	return err
 }
 
-// await hands on what members say until done, or for so long, or until the group fails. A member for which take has an error is dropped.
+// await hands on what members say until done, or for so long, or until the group fails. A member for which take has
+// an error is dropped.
 func (r *root) await(ctx context.Context, within time.Duration, failed <-chan struct{}, done func() bool, take func(heard) error) error {
 	timer := time.NewTimer(within)
 	defer timer.Stop()

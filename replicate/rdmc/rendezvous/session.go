@@ -38,21 +38,23 @@ type Config struct {
 	Rank int
 	// Room is where the root waits for the others, as host:port.
 	Room string
-	// Listen is this host's address for data, at which the others reach it; port 0 picks one. Empty means 127.0.0.1:0. It is not
-	// used with Engine.
+	// Listen is this host's address for data, at which the others reach it; port 0 picks one. Empty means
+	// 127.0.0.1:0. It is not used with Engine.
 	Listen string
 	// Engine carries the groups, and stays the caller's; nil makes one over TCP.
 	Engine *rdmc.Engine
 
-	// Members is how many take part, the root included. This and what follows up to Listener is for the root, which tells the others.
+	// Members is how many take part, the root included. This and what follows up to Listener is for the root, which
+	// tells the others.
 	Members int
 	// BlockSize is the bytes per block; 0 means rdmc.DefaultBlockSize.
 	BlockSize int
-	// Algorithm makes the schedules; 0 means schedule.BinomialPipeline, which also stands in where the algorithm has no schedule for
-	// as many as are left. schedule.Hybrid is refused.
+	// Algorithm makes the schedules; 0 means schedule.BinomialPipeline, which also stands in where the algorithm has
+	// no schedule for as many as are left. schedule.Hybrid is refused.
 	Algorithm schedule.Algorithm
-	// Detect bounds the time from a member's failure until all others have heard of it, and how long a meeting waits for a member;
-	// 0 means DefaultDetect. Silence counts while a message is under way: one that stops between two messages is found by the next one.
+	// Detect bounds the time from a member's failure until all others have heard of it, and how long a meeting waits
+	// for a member; 0 means DefaultDetect. Silence counts while a message is under way: one that stops between two
+	// messages is found by the next one.
 	Detect time.Duration
 	// Listener takes the place of Room; the session closes it.
 	Listener net.Listener
@@ -60,15 +62,16 @@ type Config struct {
 	// Window, Grants, MaxSends and SendRate are this member's, as in rdmc.GroupConfig.
 	Window, Grants, MaxSends int
 	SendRate                 uint64
-	// Slow, SlowFactor and SlowTime are what the groups do with stragglers, as in rdmc.GroupConfig; all members must measure for the root
-	// to know: rdmc.SlowReport does at a member. With rdmc.SlowEject at the root the others go on without a straggler.
+	// Slow, SlowFactor and SlowTime are what the groups do with stragglers, as in rdmc.GroupConfig; all members must
+	// measure for the root to know: rdmc.SlowReport does at a member. With rdmc.SlowEject at the root the others go
+	// on without a straggler.
 	Slow       rdmc.SlowPolicy
 	SlowFactor float64
 	SlowTime   time.Duration
 	// Dial, at a member, opens the connection to the room; nil means a net.Dialer.
 	Dial func(ctx context.Context, addr string) (net.Conn, error)
-	// OnFailure may be set; it is called as soon as this member hears that the group of an epoch has failed, at the root in Send. It must
-	// not block.
+	// OnFailure may be set; it is called as soon as this member hears that the group of an epoch has failed, at the
+	// root in Send. It must not block.
 	OnFailure func(epoch uint32, err error)
 	// Log may be nil.
 	Log *slog.Logger
@@ -120,8 +123,8 @@ func isAnyAddress(addr string) bool {
 }
 
 // Session is one member's part in a series of groups, one at a time, that bring messages from the root to all members
-// that are left: when the group of an epoch fails, the survivors meet at the root's room, and the root goes on with a group
-// of them and the next epoch, sending only what one of them lacks. See docs/decisions/019.
+// that are left: when the group of an epoch fails, the survivors meet at the root's room, and the root goes on with a
+// group of them and the next epoch, sending only what one of them lacks. See docs/decisions/019.
 //
 // The root calls Send, the others Next and Message.Receive, one call at a time. Close may be called at any time.
 type Session struct {
@@ -132,8 +135,8 @@ type Session struct {
 	device *tcp.Device // nil if the engine is the caller's
 }
 
-// Open joins a session: the root waits for all others, a member for the root. It returns when the first group is connected.
-// A session must be closed.
+// Open joins a session: the root waits for all others, a member for the root. It returns when the first group is
+// connected. A session must be closed.
 func Open(ctx context.Context, cfg Config) (*Session, error) {
 	cfg, err := cfg.check()
 	if err != nil {
@@ -198,9 +201,9 @@ type Lost struct {
 	Reason string `json:"reason"`
 }
 
-// Send brings a message of size bytes to all members that are left, and returns when they all have it: it blocks through failures of
-// members and leaves out those that fail. It returns ErrNobodyLeft, the source's error, or ctx's, and then the session has ended. At
-// the root only.
+// Send brings a message of size bytes to all members that are left, and returns when they all have it: it blocks
+// through failures of members and leaves out those that fail. It returns ErrNobodyLeft, the source's error, or ctx's,
+// and then the session has ended. At the root only.
 func (s *Session) Send(ctx context.Context, size uint64, source rdmc.Source) (Delivery, error) {
 	if s.root == nil {
 		return Delivery{}, fmt.Errorf("%w: send by rank %d, only the root can", rdmc.ErrInvalid, s.cfg.Rank)
@@ -216,8 +219,8 @@ func (s *Session) BlockSize() int {
 	return s.member.common.blockSize
 }
 
-// Next waits for the next message. It returns io.EOF when the root has closed the session, ErrOut, ErrRootLost, ErrEnded, or
-// ctx's error. At members only.
+// Next waits for the next message. It returns io.EOF when the root has closed the session, ErrOut, ErrRootLost,
+// ErrEnded, or ctx's error. At members only.
 func (s *Session) Next(ctx context.Context) (*Message, error) {
 	if s.member == nil {
 		return nil, fmt.Errorf("%w: the root receives nothing", rdmc.ErrInvalid)
@@ -225,8 +228,8 @@ func (s *Session) Next(ctx context.Context) (*Message, error) {
 	return s.member.next(ctx)
 }
 
-// Close leaves the session, and waits until no Source or Sink is in use. The root's Close ends the session for all: what Send
-// reported is delivered. A Source or Sink must not call it.
+// Close leaves the session, and waits until no Source or Sink is in use. The root's Close ends the session for all:
+// what Send reported is delivered. A Source or Sink must not call it.
 func (s *Session) Close() error {
 	if s.root != nil {
 		s.root.close("")

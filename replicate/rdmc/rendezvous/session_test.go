@@ -231,8 +231,8 @@ func TestSessionOverTCP(t *testing.T) {
 	}
 }
 
-// TestSurvivorsGetTheRest kills, stops or cuts off a member in mid-message: the others get the whole message and the next one; the
-// member is told that it is out, also when it wakes later, and changes nothing any more.
+// TestSurvivorsGetTheRest kills, stops or cuts off a member in mid-message: the others get the whole message and the
+// next one; the member is told that it is out, also when it wakes later, and changes nothing any more.
 func TestSurvivorsGetTheRest(t *testing.T) {
 	for _, kind := range []string{"kill", "stop", "cut"} {
 		for _, victim := range []int{1, 4, 5} {
@@ -312,7 +312,8 @@ func (p *party) again(members []int) {
 	checkSame(p.t, source.data, sinks, members)
 }
 
-// TestFailureAfterFailure has a second member die when the root hears of the first one's death, and a third in the second group.
+// TestFailureAfterFailure has a second member die when the root hears of the first one's death, and a third in the
+// second group.
 func TestFailureAfterFailure(t *testing.T) {
 	const n, blocks = 7, 400
 	var p *party
@@ -358,8 +359,8 @@ func TestTwoAtOnce(t *testing.T) {
 	checkSame(t, source.data, sinks, d.Members)
 }
 
-// TestRootDies has all members told within the bound. The root's own end hears of its death in two steps: a member's word may reach it
-// between them, and then it is its fabric that fails the next group.
+// TestRootDies has all members told within the bound. The root's own end hears of its death in two steps: a member's
+// word may reach it between them, and then it is its fabric that fails the next group.
 func TestRootDies(t *testing.T) {
 	const n, blocks = 6, 400
 	p := newParty(t, n, func(*Config) {})
@@ -469,8 +470,8 @@ func TestMemberLeaves(t *testing.T) {
 	checkSame(t, source.data, sinks, d.Members)
 }
 
-// TestReceiveWithoutASink has a member not say where a message goes: it is refused and may say it yet, and an empty message needs no
-// place.
+// TestReceiveWithoutASink has a member not say where a message goes: it is refused and may say it yet, and an empty
+// message needs no place.
 func TestReceiveWithoutASink(t *testing.T) {
 	p := newParty(t, 2, func(*Config) {})
 	p.open()
@@ -505,7 +506,8 @@ func TestReceiveWithoutASink(t *testing.T) {
 	checkSame(t, source.data, sinks, []int{1})
 }
 
-// TestReceiveTwice has a member ask for one message again, while it comes and afterwards: it is told so, and stays in the session.
+// TestReceiveTwice has a member ask for one message again, while it comes and afterwards: it is told so, and stays in
+// the session.
 func TestReceiveTwice(t *testing.T) {
 	p := newParty(t, 2, func(*Config) {})
 	p.open()
@@ -597,8 +599,8 @@ func TestBlocksOfAFile(t *testing.T) {
 	}
 }
 
-// TestGivenUpInTheMeeting has the root's application give up when a member is lost: the others hear that the session has ended, and are
-// not said to have missed the meeting.
+// TestGivenUpInTheMeeting has the root's application give up when a member is lost: the others hear that the session
+// has ended, and are not said to have missed the meeting.
 func TestGivenUpInTheMeeting(t *testing.T) {
 	ctx, giveUp := context.WithCancel(testContext(t))
 	p := newParty(t, 3, func(cfg *Config) {

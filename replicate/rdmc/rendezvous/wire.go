@@ -39,7 +39,8 @@ const (
 	kindDelivered                      // root: all members of the epoch's group have the message
 )
 
-// frame is what root and members say to each other on their connection. On the wire, little endian, behind its length of 4 bytes:
+// frame is what root and members say to each other on their connection. On the wire, little endian, behind its length
+// of 4 bytes:
 //
 //	0  kind 1
 //	1  epoch 4

@@ -1,5 +1,5 @@
-// Package faults measures what a failed member costs a session: n nodes on shaped links, a member killed, stopped or cut off in
-// mid-message, then undisturbed messages beside a busy processor. See README.md.
+// Package faults measures what a failed member costs a session: n nodes on shaped links, a member killed, stopped or
+// cut off in mid-message, then undisturbed messages beside a busy processor. See README.md.
 package faults
 
 import (

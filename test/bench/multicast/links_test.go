@@ -29,8 +29,8 @@ func shapeOf(n int) shape {
 	return shape{n, "200mbit", 128 << 20, 1.02}
 }
 
-// TestLinks is line 3 of the multicast's goals: its time over iperf3's for the same bytes, which runs in turns with it and whose best
-// time counts.
+// TestLinks is line 3 of the multicast's goals: its time over iperf3's for the same bytes, which runs in turns with
+// it and whose best time counts.
 func TestLinks(t *testing.T) {
 	measured(t)
 	for _, n := range counts(t, 4, 8, 16) {

@@ -1,5 +1,5 @@
-// Package multicast measures the multicast alone, memory to memory, between network namespaces: over shaped links beside iperf3, with
-// one slow link, and in overlapping groups. See README.md.
+// Package multicast measures the multicast alone, memory to memory, between network namespaces: over shaped links
+// beside iperf3, with one slow link, and in overlapping groups. See README.md.
 package multicast
 
 import (

@@ -19,8 +19,9 @@ const (
 	sharesGoal = 0.90
 )
 
-// TestOverlap is line 7 of the multicast's goals: several members send at once, each to all others. The links' share is the least time
-// in which each member's link, at iperf3's rate, takes in the messages of all others, over the time it took.
+// TestOverlap is line 7 of the multicast's goals: several members send at once, each to all others. The links' share
+// is the least time in which each member's link, at iperf3's rate, takes in the messages of all others, over the time
+// it took.
 func TestOverlap(t *testing.T) {
 	measured(t)
 	bytes, err := bench.ParseSizes(strings.Split(*sizes, ","))

@@ -17,9 +17,9 @@ type bounds struct {
 	confidence float64
 }
 
-// medianBounds gives bounds of the median with at least the confidence, by order statistics: a sample lies below the median
-// with probability one half, whatever the distribution. Fewer than 6 values cannot give 95%: then the bounds are the
-// extremes, and the confidence is less.
+// medianBounds gives bounds of the median with at least the confidence, by order statistics: a sample lies below the
+// median with probability one half, whatever the distribution. Fewer than 6 values cannot give 95%: then the bounds
+// are the extremes, and the confidence is less.
 func medianBounds(values []float64, confidence float64) bounds {
 	n := len(values)
 	if n == 0 {
@@ -33,7 +33,8 @@ func medianBounds(values []float64, confidence float64) bounds {
 	return bounds{sorted[drop], sorted[n-1-drop], coverage(n, drop)}
 }
 
-// coverage is the probability that the median lies between the values of n that remain when drop are left out at each end.
+// coverage is the probability that the median lies between the values of n that remain when drop are left out at each
+// end.
 func coverage(n, drop int) float64 {
 	tail := 0.0
 	for i := range drop + 1 {

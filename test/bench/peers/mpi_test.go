@@ -17,7 +17,8 @@ import (
 	"github.com/rdmcfs/rdmcfs/internal/bench"
 )
 
-// tuned are the algorithms of Open MPI's component coll/tuned by their numbers, and whether they cut messages in segments.
+// tuned are the algorithms of Open MPI's component coll/tuned by their numbers, and whether they cut messages in
+// segments.
 var tuned = []struct {
 	number    int
 	name      string

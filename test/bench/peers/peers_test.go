@@ -50,8 +50,8 @@ func TestMain(m *testing.M) {
 	}
 }
 
-// TestPeers prints a table of ratios for each number of nodes and rate. It fails where a peer that is timed as we are, memory to
-// memory, is faster beyond the bounds, and where a program fails.
+// TestPeers prints a table of ratios for each number of nodes and rate. It fails where a peer that is timed as we
+// are, memory to memory, is faster beyond the bounds, and where a program fails.
 func TestPeers(t *testing.T) {
 	if !*enabled {
 		t.Skip("run by 'make bench-peers'") // not a missing piece: timing has no place in tests

@@ -104,7 +104,8 @@ func (s *site) peers() []program {
 	)
 }
 
-// patience bounds a run: a program that sends to one node after the other takes so long at two thirds of the rate, and some minutes.
+// patience bounds a run: a program that sends to one node after the other takes so long at two thirds of the rate,
+// and some minutes.
 func (s *site) patience() time.Duration {
 	rate := 1000.0 // of links that are not shaped
 	if s.mbit > 0 {

@@ -13,8 +13,8 @@ import (
 // outcome is one run: seconds until all receivers had everything, and processor seconds of all processes, 0 if unknown.
 type outcome struct{ seconds, cpu float64 }
 
-// program is one way to bring the bytes to all nodes. It moves them from memory to memory, timed inside, or from file to
-// file, timed with the start of the program.
+// program is one way to bring the bytes to all nodes. It moves them from memory to memory, timed inside, or from file
+// to file, timed with the start of the program.
 type program struct {
 	name, moves string
 	run         func(context.Context) (outcome, error)

@@ -25,7 +25,8 @@ const (
 	pieceBytes  = 1 << 20
 )
 
-// aria2 shares the file by BitTorrent: node 0 seeds, the others load and share, a tracker of ours on node 0 brings them together.
+// aria2 shares the file by BitTorrent: node 0 seeds, the others load and share, a tracker of ours on node 0 brings
+// them together.
 func (s *site) aria2(ctx context.Context) (outcome, error) {
 	c := s.newCrew(ctx)
 	defer c.disband()
