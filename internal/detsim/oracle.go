@@ -94,8 +94,11 @@ func (w *world) check(f *written, s state, by *machine, began time.Time) {
 		if m.p != p || !w.mustShow(m, began) || by.leaves || len(f.may) != 1 || f.may[0] != s {
 			continue
 		}
-		if !w.mustShow(by, began) && (no != 0 && w.copies > 0 || by.stopped || by.takesForDown(m)) {
-			continue // no machine that is well has a copy, or by was alone: the other way round, m was
+		if !w.mustShow(by, began) && (no != 0 && w.copies > 0 || by.stopped) {
+			continue // no machine that is well has a copy, or nobody hears the answer
+		}
+		if by.takesForDown(m) && (!w.mustShow(by, began) || m.calm.After(began.Add(-wellFor))) {
+			continue // by was alone, and m with others; or m is on its way back
 		}
 		w.stats.Checked++
 		if no != 0 {

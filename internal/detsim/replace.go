@@ -162,6 +162,9 @@ func (w *world) putBack(m *machine) {
 	if m.p == nil || m.leaves {
 		return
 	}
+	if m.older == nil && w.votes(m) && w.voters() < 3 {
+		return // this copy would lead by itself (fork): nobody could tell it while the others are away
+	}
 	if m.older == nil {
 		w.tell("the disks of %s are copied", m.host)
 		m.older = m.keep(filepath.Join(w.dir, m.host+"."+itoa(m.lives)+".old"))
