@@ -14,7 +14,8 @@ const (
 	// healMax is how long nodes that are back may take until they are up everywhere and owed nothing. Lines carry
 	// contents in no time here, so this is what daemons wait for.
 	healMax = 2 * time.Second
-	// electMax is what a leader's election adds where none could be elected before: as many voters were away as were there.
+	// electMax is what a leader's election adds where none could be elected before: half of the voters were away, or
+	// more.
 	electMax = time.Second
 )
 

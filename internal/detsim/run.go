@@ -32,8 +32,9 @@ type Result struct {
 const (
 	gatherMax = 2 * time.Minute
 	settleMax = 3 * time.Minute
-	// repairTime is how long a node is given to say that a content is damaged which it has read.
-	repairTime = 3 * time.Second
+	// repairTime is how long a node is given to mend a content that it has read and found damaged, or to say that it
+	// can't. It looks for work every 5 s.
+	repairTime = 6 * time.Second
 	// closeMax is how long a program may be at what it began: it holds a file open for a while, and a close that
 	// fails takes up to a minute.
 	closeMax = 2 * time.Minute
