@@ -4,7 +4,7 @@ RDMCFS = bin/rdmcfs
 # All packages but those with a target of their own, the slowest first: they take as long as many others.
 UNIT = ./replicate/rdmc ./replicate ./fs ./rdma/mixed ./replicate/rdmc/rendezvous $(shell $(GO) list ./... | grep -v -e /test/ -e /internal/detsim$$) ./test/bench/peers ./test/bench/multicast
 
-.PHONY: release mutants build demo check test test-nodes test-models test-unit test-whole test-schedule test-detsim test-integration test-rdma test-rdma-devices test-long bench bench-peers bench-multicast bench-faults lint clean
+.PHONY: release mutants build demo check test test-models test-unit test-whole test-schedule test-detsim test-integration test-rdma test-rdma-devices test-long bench bench-peers bench-multicast bench-faults lint clean
 
 build:
 	CGO_ENABLED=0 $(GO) build -trimpath -o $(RDMCFS) ./cmd/rdmcfs
@@ -19,18 +19,11 @@ check: build lint
 	$(GO) test -short -p 4 -timeout 10m $(UNIT)
 	$(GO) test -count=1 -timeout 5m ./test/integration -run 'TestCopyIsEverywhereWhenCpReturns$$'
 
-# Everything that guards a guarantee. docs/TESTING.md says how long each part takes, and why. Real nodes wait for links and timers half of
-# the time. What needs processors only, and knows no real time, has what they leave, at the lowest priority.
-test: lint test-unit test-whole
-	$(MAKE) --no-print-directory -j2 -Oline test-nodes test-models
+# Everything that guards a guarantee. docs/TESTING.md says how long each part takes, and why. Nothing runs beside real nodes, which judge
+# each other by time.
+test: lint test-unit test-whole test-models test-integration test-rdma
 
-test-nodes:
-	$(MAKE) --no-print-directory test-integration
-	$(MAKE) --no-print-directory test-rdma
-
-test-models:
-	nice -n 19 $(MAKE) --no-print-directory test-schedule
-	nice -n 19 $(MAKE) --no-print-directory test-detsim
+test-models: test-schedule test-detsim
 
 lint:
 	$(GO) vet ./...

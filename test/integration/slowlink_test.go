@@ -12,7 +12,6 @@ import (
 // G2, G10: files of up to 1 MiB are judged by their progress. What a slow link takes long for fails no close, and
 // nobody is owed anything.
 func TestSmallFilesOnSlowLinks(t *testing.T) {
-	t.Parallel()
 	for _, tc := range []struct {
 		rate         string
 		nodes, files int
