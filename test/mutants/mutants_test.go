@@ -42,3 +42,12 @@ func TestRevertsFitTheTree(t *testing.T) {
 		}
 	}
 }
+
+// What TestSeeds prints of a seed that failed names the seed and why.
+func TestSeedThatFailed(t *testing.T) {
+	found := seedThatFailed.FindStringSubmatch("    sim_test.go:59: seed 54: exit status 1\n        seed 54: 4 nodes\n" +
+		"        --- FAIL: TestOneSeed (-1.00s)\n            one_test.go:52: seed 54: n1: a is gone\n        FAIL\n")
+	if len(found) != 3 || found[1] != "54" || found[2] != "n1: a is gone" {
+		t.Fatalf("%q", found)
+	}
+}

@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"strconv"
+	"strings"
 	"time"
 )
 
@@ -75,7 +76,7 @@ func (r *revert) writeOverlay(root, dir string) (string, error) {
 }
 
 // seedThatFailed is in what TestSeeds of the whole daemons prints.
-var seedThatFailed = regexp.MustCompile(`seed (\d+): exit status[^\n]*\n(?:[^\n]*\n)*?[^\n]*one_test\.go:\d+: ([^\n]*)`)
+var seedThatFailed = regexp.MustCompile(`seed (\d+): exit status[^\n]*\n(?:[^\n]*\n)*?[^\n]*one_test\.go:\d+: seed \d+: ([^\n]*)`)
 
 // tryRevert runs whole daemons with a revert, seed after seed, until one of them fails.
 func (r *runner) tryRevert(ctx context.Context, back *revert, from, seeds uint64) (string, error) {
@@ -100,7 +101,7 @@ func (r *runner) tryRevert(ctx context.Context, back *revert, from, seeds uint64
 		return "", ctx.Err()
 	case err == nil:
 		return "", nil
-	case found == nil:
+	case found == nil || strings.HasPrefix(found[2], "init: "): // another run uses the same directory
 		return "", fmt.Errorf("no seed failed: %w: %s", err, lastLines(out, 4))
 	}
 	return fmt.Sprintf("seed %s: %s", found[1], found[2]), nil
