@@ -93,23 +93,23 @@ func (a acl) inherited(mode uint32) (acl, uint32) {
 
 // chmodACL lets the access list of a node follow a change of its mode. It does so without the option too: other nodes
 // may have it.
-func (f *fileSystem) chmodACL(n *node, patch *meta.AttrPatch) {
+func (at *attributes) chmodACL(n *node, patch *meta.AttrPatch) {
 	if patch.Mask&meta.AttrMode == 0 {
 		return
 	}
-	if value, no := f.xattr(n, aclAccess); no == 0 && acl(value).valid() {
+	if value, no := at.xattr(n, aclAccess); no == 0 && acl(value).valid() {
 		patch.SetXattr = map[string][]byte{aclAccess: acl(value).changed(patch.Mode)}
 	}
 }
 
 // setACL is the change that setting an access list makes: the mode follows, and a list that says no more than the
 // mode is none.
-func (f *fileSystem) setACL(n *node, in *fuse.SetXAttrIn, a acl) (meta.AttrPatch, syscall.Errno) {
+func (at *attributes) setACL(n *node, in *fuse.SetXAttrIn, a acl) (meta.AttrPatch, syscall.Errno) {
 	if !a.valid() {
 		return meta.AttrPatch{}, syscall.EINVAL
 	}
 	var now fuse.Attr
-	f.fillAttr(n, f.record(n), &now)
+	at.fill(n, at.nodes.record(n), &now)
 	mode := a.mode(now.Mode & 07777)
 	if in.SetXAttrFlags&fuse.SETXATTR_ACL_KILL_SGID != 0 {
 		mode &^= syscall.S_ISGID
@@ -117,7 +117,7 @@ func (f *fileSystem) setACL(n *node, in *fuse.SetXAttrIn, a acl) (meta.AttrPatch
 	patch := meta.AttrPatch{Mask: meta.AttrMode, Mode: mode}
 	if a.entries() > aclMinimal {
 		patch.SetXattr = map[string][]byte{aclAccess: slices.Clone(a)}
-	} else if _, no := f.xattr(n, aclAccess); no == 0 {
+	} else if _, no := at.xattr(n, aclAccess); no == 0 {
 		patch.DelXattr = []string{aclAccess}
 	}
 	return patch, 0
@@ -125,11 +125,11 @@ func (f *fileSystem) setACL(n *node, in *fuse.SetXAttrIn, a acl) (meta.AttrPatch
 
 // inheritACL gives what is made in a directory its lists, and its mode. The caller's umask counts only where there is
 // no default list.
-func (f *fileSystem) inheritACL(dir meta.Ino, kind meta.Kind, mode, umask uint32) (meta.AttrPatch, uint32) {
-	if !f.opts.ACL || kind == meta.KindSymlink {
+func (at *attributes) inheritACL(dir meta.Ino, kind meta.Kind, mode, umask uint32) (meta.AttrPatch, uint32) {
+	if !at.acl || kind == meta.KindSymlink {
 		return meta.AttrPatch{}, mode
 	}
-	value, err := f.names().Xattr(dir, aclDefault)
+	value, err := at.names.state().Xattr(dir, aclDefault)
 	def := acl(value)
 	if err != nil || !def.valid() {
 		return meta.AttrPatch{}, mode &^ (umask & 0o777)
@@ -146,13 +146,13 @@ func (f *fileSystem) inheritACL(dir meta.Ino, kind meta.Kind, mode, umask uint32
 }
 
 // giveACL gives a new directory or the like the lists that it inherits. Until then its group has no rights.
-func (f *fileSystem) giveACL(ctx context.Context, rec meta.Inode, patch meta.AttrPatch, mode uint32) (meta.Inode, syscall.Errno) {
+func (at *attributes) giveACL(ctx context.Context, rec meta.Inode, patch meta.AttrPatch, mode uint32) (meta.Inode, syscall.Errno) {
 	if isEmpty(patch) {
 		return rec, 0
 	}
 	patch.Mask, patch.Mode = meta.AttrMode, mode
-	res, err := f.propose(ctx, &meta.SetAttr{Ino: rec.Ino, Patch: patch})
-	if no := f.outcome("set access list", rec.Ino, res, err); no != 0 {
+	res, err := at.names.propose(ctx, &meta.SetAttr{Ino: rec.Ino, Patch: patch})
+	if no := at.names.outcome("set access list", rec.Ino, res, err); no != 0 {
 		return rec, no
 	}
 	return res.Inode, 0

@@ -2,18 +2,13 @@ package fs
 
 import (
 	"context"
-	"errors"
-	"maps"
-	"slices"
+	"log/slog"
 	"syscall"
 	"time"
 
 	"github.com/hanwen/go-fuse/v2/fuse"
 	"github.com/rdmcfs/rdmcfs/meta"
 )
-
-// cacheForever is how long the kernel may keep what Apply invalidates.
-const cacheForever = time.Hour
 
 const blockBytes = 512 // of st_blocks
 
@@ -23,34 +18,29 @@ var typeBits = map[meta.Kind]uint32{
 	meta.KindChar: syscall.S_IFCHR, meta.KindBlock: syscall.S_IFBLK,
 }
 
-// record is the inode of a node as the log has it, or as it was last seen when it is gone.
-func (f *fileSystem) record(n *node) meta.Inode {
-	rec, err := f.names().Inode(n.ino())
-	f.nodes.mu.Lock()
-	defer f.nodes.mu.Unlock()
-	switch {
-	case err == nil && rec.Kind == n.kind:
-		n.last = rec
-	case err == nil || errors.Is(err, meta.ErrNotFound):
-		n.last.Nlink = 0
-	}
-	return n.last
+// attributes are what stat and getxattr show of files: those of the log, what is staged, and what waits for a publish.
+type attributes struct {
+	names *namespace
+	nodes *nodeTable
+	files *openFiles
+	log   *slog.Logger
+	acl   bool // POSIX access lists are kept
 }
 
-// fillAttr gives the attributes that the handles of a node see, and how long they may be cached. Of anything but a
+// fill gives the attributes that the handles of a node see, and how long they may be cached. Of anything but a
 // file they are rec's.
-func (f *fileSystem) fillAttr(n *node, rec meta.Inode, out *fuse.Attr) time.Duration {
+func (at *attributes) fill(n *node, rec meta.Inode, out *fuse.Attr) time.Duration {
 	if n.kind == meta.KindFile {
-		return f.fileAttr(n, out)
+		return at.file(n, out)
 	}
 	setAttr(out, rec)
 	return cacheForever
 }
 
-// fileAttr is fillAttr of a file. The record is read last: what is not staged any more when this looks is in the log
+// file is fill of a file. The record is read last: what is not staged any more when this looks is in the log
 // by then.
-func (f *fileSystem) fileAttr(n *node, out *fuse.Attr) time.Duration {
-	f.nodes.mu.Lock()
+func (at *attributes) file(n *node, out *fuse.Attr) time.Duration {
+	at.nodes.mu.Lock()
 	l, v := n.live, n.reading
 	superseded, valid := false, cacheForever
 	if n.detached {
@@ -62,24 +52,24 @@ func (f *fileSystem) fileAttr(n *node, out *fuse.Attr) time.Duration {
 		l.holds++
 		superseded = l.superseded
 	}
-	f.nodes.mu.Unlock()
+	at.nodes.mu.Unlock()
 	if l != nil {
-		defer f.unhold(l)
+		defer at.files.unhold(l)
 		if superseded {
 			valid = 0 // when it is closed the newer version shows
 		}
-		return min(valid, f.liveAttr(l, out))
+		return min(valid, at.live(l, out))
 	}
-	rec := f.record(n)
-	f.nodes.mu.Lock()
-	defer f.nodes.mu.Unlock()
+	rec := at.nodes.record(n)
+	at.nodes.mu.Lock()
+	defer at.nodes.mu.Unlock()
 	n.setAttrLocked(out, rec)
 	switch {
 	case n.live != nil: // one that ends tells it itself
 	case v == nil:
-		n.tellLocked(rec.Content, rec.Size)
+		n.noteKernelAttrsLocked(rec.Content, rec.Size)
 	default:
-		n.tellLocked(v.id, v.size)
+		n.noteKernelAttrsLocked(v.id, v.size)
 	}
 	if v != nil && (v.id != rec.Content || v.size != rec.Size) {
 		out.Size = uint64(v.size)
@@ -88,7 +78,7 @@ func (f *fileSystem) fileAttr(n *node, out *fuse.Attr) time.Duration {
 	return valid
 }
 
-// setAttrLocked gives the attributes of a record. table.mu is held.
+// setAttrLocked gives the attributes of a record. nodeTable.mu is held.
 func (n *node) setAttrLocked(out *fuse.Attr, rec meta.Inode) {
 	setAttr(out, rec)
 	if n.removed || n.gone {
@@ -96,30 +86,30 @@ func (n *node) setAttrLocked(out *fuse.Attr, rec meta.Inode) {
 	}
 }
 
-// liveAttr overlays what is staged. The kernel sees each write that changes it, but not the stores through mappings.
-func (f *fileSystem) liveAttr(l *live, out *fuse.Attr) time.Duration {
+// live overlays what is staged. The kernel sees each write that changes it, but not the stores through mappings.
+func (at *attributes) live(l *live, out *fuse.Attr) time.Duration {
 	var patch meta.AttrPatch
 	var p state
 	valid := cacheForever
 	ready := l.isReady()
 	if ready {
 		l.mu.Lock()
-		patch, p = l.shownAttrLocked(), l.published
+		patch, p = l.attrs.shown(), l.published
 		if l.mayMap {
 			valid = 0
 		}
 		l.mu.Unlock()
 	}
-	rec := f.record(l.node)
-	f.nodes.mu.Lock()
+	rec := at.nodes.record(l.node)
+	at.nodes.mu.Lock()
 	l.node.setAttrLocked(out, rec)
-	f.nodes.mu.Unlock()
+	at.nodes.mu.Unlock()
 	if !ready || l.err != 0 {
 		return 0 // still being prepared from rec, or that has failed
 	}
 	st, err := l.stage.Stat()
 	if err != nil {
-		f.log.Error("stat staged file", "inode", uint64(rec.Ino), "err", err)
+		at.log.Error("stat staged file", "inode", uint64(rec.Ino), "err", err)
 		return 0
 	}
 	out.Size = uint64(st.Size)
@@ -194,16 +184,16 @@ func (f *fileSystem) GetAttr(_ <-chan struct{}, in *fuse.GetAttrIn, out *fuse.At
 	if n == nil {
 		return fuse.Status(syscall.ESTALE)
 	}
-	f.awaitSettled(f.ctx, n)
-	f.answerAttr(n, out)
+	f.files.awaitSettled(f.life.ctx, n)
+	f.attrs.answer(n, out)
 	return fuse.OK
 }
 
-func (f *fileSystem) answerAttr(n *node, out *fuse.AttrOut) {
+func (at *attributes) answer(n *node, out *fuse.AttrOut) {
 	if n.kind == meta.KindFile {
-		out.SetTimeout(f.fileAttr(n, &out.Attr))
+		out.SetTimeout(at.file(n, &out.Attr))
 	} else {
-		out.SetTimeout(f.fillAttr(n, f.record(n), &out.Attr))
+		out.SetTimeout(at.fill(n, at.nodes.record(n), &out.Attr))
 	}
 }
 
@@ -214,12 +204,12 @@ func (f *fileSystem) SetAttr(cancel <-chan struct{}, in *fuse.SetAttrIn, out *fu
 		return fuse.Status(syscall.ESTALE)
 	}
 	defer f.nodes.unpin(n)
-	ctx, stop := f.callContext(cancel, in.Pid)
+	ctx, stop := f.life.callContext(cancel, in.Pid)
 	defer stop()
 	patch, times := patchOf(in, n.kind)
 	if size, ok := in.GetSize(); ok {
 		if _, open := in.GetFh(); !open {
-			if no := f.settle(ctx, n); no != 0 {
+			if no := f.names.settle(ctx, n); no != 0 {
 				return fuse.Status(no)
 			}
 		}
@@ -228,13 +218,13 @@ func (f *fileSystem) SetAttr(cancel <-chan struct{}, in *fuse.SetAttrIn, out *fu
 		}
 		patch.Mask &^= meta.AttrKillPriv
 	}
-	f.chmodACL(n, &patch)
+	f.attrs.chmodACL(n, &patch)
 	if patch.Mask != 0 {
-		if no := f.change(ctx, n, patch, times, 0); no != 0 {
+		if no := f.attrs.change(ctx, n, patch, times, 0); no != 0 {
 			return fuse.Status(no)
 		}
 	}
-	f.answerAttr(n, out)
+	f.attrs.answer(n, out)
 	return fuse.OK
 }
 
@@ -277,42 +267,38 @@ func patchOf(in *fuse.SetAttrIn, kind meta.Kind) (meta.AttrPatch, newTimes) {
 }
 
 // change applies a patch: to the live file when it is going to be published anyway, else by the log.
-func (f *fileSystem) change(ctx context.Context, n *node, patch meta.AttrPatch, t newTimes, xattrFlags uint32) syscall.Errno {
-	l := f.readyLive(ctx, n)
+func (at *attributes) change(ctx context.Context, n *node, patch meta.AttrPatch, t newTimes, xattrFlags uint32) syscall.Errno {
+	l := at.files.readyLive(ctx, n)
 	if l != nil {
-		defer f.unhold(l)
+		defer at.files.unhold(l)
 	}
-	if l != nil && f.rides(l) {
-		if no := f.makeRoom(ctx, l, patch); no != 0 {
+	if l != nil && at.rides(l) {
+		if no := at.makeRoom(ctx, l, patch); no != 0 {
 			return no
 		}
-		if err := f.setTimes(l, t); err != nil {
-			return f.fail("set times", n.ino(), err)
+		if err := at.setTimes(l, t); err != nil {
+			return fail(at.log, "set times", n.ino(), err)
 		}
 		l.mu.Lock()
 		defer l.mu.Unlock()
 		patch.Ctime = time.Now().UnixNano()
-		l.attr = mergePatch(l.attr, patch)
+		l.attrs.add(patch)
 		return 0
 	}
-	if no := f.proposePatch(ctx, n, patch, xattrFlags); no != 0 {
+	if no := at.proposePatch(ctx, n, patch, xattrFlags); no != 0 {
 		return no
 	}
 	if l == nil || t.atime == nil && t.mtime == nil {
 		return 0
 	}
-	return f.fail("set times", n.ino(), l.timesSet(t))
+	return fail(at.log, "set times", n.ino(), l.timesSet(t))
 }
 
-// attrBytesMax bounds what waits for one publish: an entry of the log has to hold it.
-const attrBytesMax = 512 << 10
-
 // makeRoom brings what waits to the log if it would be too much together with patch.
-func (f *fileSystem) makeRoom(ctx context.Context, l *live, patch meta.AttrPatch) syscall.Errno {
+func (at *attributes) makeRoom(ctx context.Context, l *live, patch meta.AttrPatch) syscall.Errno {
 	l.mu.Lock()
-	fits := xattrBytes(l.shownAttrLocked())+xattrBytes(patch) <= attrBytesMax
+	fits := l.attrs.fit(patch)
 	named := l.tmp == nil
-	l.crowded = l.crowded || !fits
 	l.mu.Unlock()
 	switch {
 	case fits:
@@ -320,22 +306,15 @@ func (f *fileSystem) makeRoom(ctx context.Context, l *live, patch meta.AttrPatch
 	case !named:
 		return syscall.ENOSPC // the log does not know it yet
 	}
-	f.nodes.mu.Lock()
-	r := f.roundLocked(l, true)
-	f.nodes.mu.Unlock()
+	at.nodes.mu.Lock()
+	r := at.files.publisher.roundLocked(l, true)
+	at.nodes.mu.Unlock()
 	select {
 	case <-r.done:
-		return f.fail("set attributes", l.node.ino(), r.err)
+		return fail(at.log, "set attributes", l.node.ino(), r.err)
 	case <-ctx.Done():
 		return syscall.EIO
 	}
-}
-
-func xattrBytes(p meta.AttrPatch) (n int) {
-	for name, value := range p.SetXattr {
-		n += len(name) + len(value)
-	}
-	return n
 }
 
 // timesSet gives a staged file the times that the log has now.
@@ -353,7 +332,7 @@ func (l *live) timesSet(t newTimes) error {
 	return nil
 }
 
-func (f *fileSystem) setTimes(l *live, t newTimes) error {
+func (at *attributes) setTimes(l *live, t newTimes) error {
 	if t.atime == nil && t.mtime == nil {
 		return nil
 	}
@@ -361,16 +340,16 @@ func (f *fileSystem) setTimes(l *live, t newTimes) error {
 }
 
 // proposePatch changes attributes by the log. Of a file without a name they change only here.
-func (f *fileSystem) proposePatch(ctx context.Context, n *node, patch meta.AttrPatch, xattrFlags uint32) syscall.Errno {
-	done := f.ownInode(n.ino())
-	res, err := f.propose(ctx, &meta.SetAttr{Ino: n.ino(), Patch: patch, XattrFlags: xattrFlags})
+func (at *attributes) proposePatch(ctx context.Context, n *node, patch meta.AttrPatch, xattrFlags uint32) syscall.Errno {
+	done := at.names.ownInode(n.ino())
+	res, err := at.names.propose(ctx, &meta.SetAttr{Ino: n.ino(), Patch: patch, XattrFlags: xattrFlags})
 	done()
-	no := f.outcome("set attributes", n.ino(), res, err)
+	no := at.names.outcome("set attributes", n.ino(), res, err)
 	if no != syscall.ENOENT {
 		return no
 	}
-	f.nodes.mu.Lock()
-	defer f.nodes.mu.Unlock()
+	at.nodes.mu.Lock()
+	defer at.nodes.mu.Unlock()
 	patchRecord(&n.last, patch)
 	return 0
 }
@@ -396,57 +375,18 @@ func patchRecord(rec *meta.Inode, p meta.AttrPatch) {
 	}
 }
 
-// readyLive is the prepared live file of a node, held, or nil.
-func (f *fileSystem) readyLive(ctx context.Context, n *node) *live {
-	f.nodes.mu.Lock()
-	l := n.live
-	if l == nil || l.ended {
-		f.nodes.mu.Unlock()
-		return nil
-	}
-	l.holds++
-	f.nodes.mu.Unlock()
-	if l.awaitReady(ctx) && l.err == 0 {
-		return l
-	}
-	f.unhold(l)
-	return nil
-}
-
-func (l *live) isReady() bool {
-	select {
-	case <-l.ready:
-		return true
-	default:
-		return false
-	}
-}
-
-// awaitReady waits until a live file is prepared; false if ctx ends before.
-func (l *live) awaitReady(ctx context.Context) bool {
-	if l.isReady() {
-		return true // most often, and then nobody need watch ctx
-	}
-	select {
-	case <-l.ready:
-		return true
-	case <-ctx.Done():
-		return false
-	}
-}
-
 // rides reports whether a change of attributes can wait for the next publish of a live file. It has to while an
 // earlier one waits or is under way.
-func (f *fileSystem) rides(l *live) bool {
+func (at *attributes) rides(l *live) bool {
 	l.mu.Lock()
-	waiting := l.reserved || l.tmp != nil || !isEmpty(l.shownAttrLocked())
+	waiting := l.reserved || l.tmp != nil || !isEmpty(l.attrs.shown())
 	l.mu.Unlock()
 	if waiting {
 		return true
 	}
-	f.nodes.mu.Lock()
+	at.nodes.mu.Lock()
 	frozen := l.writers == 0
-	f.nodes.mu.Unlock()
+	at.nodes.mu.Unlock()
 	if frozen {
 		return false
 	}
@@ -461,52 +401,4 @@ func (f *fileSystem) rides(l *live) bool {
 		return p.size != st.Size || p.ctime != st.Ctime
 	}
 	return p.size != st.Size || p.dirty != l.dirty
-}
-
-// mergePatch is older changed by newer.
-func mergePatch(older, newer meta.AttrPatch) meta.AttrPatch {
-	out := older
-	if newer.Mask&meta.AttrKillPriv != 0 && older.Mask&meta.AttrMode != 0 {
-		out.Mode = killPriv(older.Mode) // clears what was set before it
-	}
-	out.Mask |= newer.Mask
-	if newer.Mask&meta.AttrMode != 0 {
-		out.Mode = newer.Mode
-	}
-	if newer.Mask&meta.AttrUID != 0 {
-		out.UID = newer.UID
-	}
-	if newer.Mask&meta.AttrGID != 0 {
-		out.GID = newer.GID
-	}
-	if newer.Mask&meta.AttrAtime != 0 {
-		out.Atime = newer.Atime
-	}
-	if newer.Mask&meta.AttrMtime != 0 {
-		out.Mtime = newer.Mtime
-	}
-	out.Ctime = max(older.Ctime, newer.Ctime)
-	return mergeXattrs(out, newer)
-}
-
-func mergeXattrs(out, newer meta.AttrPatch) meta.AttrPatch {
-	if len(newer.SetXattr) == 0 && len(newer.DelXattr) == 0 {
-		return out
-	}
-	out.SetXattr = maps.Clone(out.SetXattr)
-	if out.SetXattr == nil {
-		out.SetXattr = map[string][]byte{}
-	}
-	out.DelXattr = slices.Clone(out.DelXattr)
-	for name, value := range newer.SetXattr {
-		out.SetXattr[name] = value
-		out.DelXattr = slices.DeleteFunc(out.DelXattr, func(s string) bool { return s == name })
-	}
-	for _, name := range newer.DelXattr {
-		delete(out.SetXattr, name)
-		if !slices.Contains(out.DelXattr, name) {
-			out.DelXattr = append(out.DelXattr, name)
-		}
-	}
-	return out
 }

@@ -25,7 +25,23 @@
 // and reads what the descriptor reads.
 //
 // What is published is the file as it was when the publish began, but for writes since. Bytes that are to go away
-// from a live file are read first by the publishes that need them (takings).
+// from a live file are read first by the publishes that need them (stageReads).
+//
+// # Types
+//
+// A request comes to fileSystem, which has one method for each and little else. Each of the others knows only those
+// below it; two calls go up, and are fields: reservations.renew and publisher.done.
+//
+//	fileSystem                      requests of the kernel
+//	  retries, attributes           opens that come again after ESTALE; what stat and getxattr show
+//	    openFiles                   handles, and the versions and live files behind them
+//	      publisher                 from live files to the log
+//	        reservations            names that have no version yet
+//	          namespace             reads and changes of the log's names, which are our own, and the barrier
+//	  applier                       from the log to nodes and caches
+//	    kernelCache                 what the kernel may cache of names and attributes
+//	      nodeTable                 what the kernel knows by its nodeids
+//	  passthrough, lifetime         the kernel's own reads and writes; when the mount's work ends
 //
 // # Caches
 //
@@ -35,6 +51,6 @@
 //
 // # Lock order
 //
-// table.mu, then live.mu; takings.mu alone; none is held across Propose, Publish, disk or kernel notification.
-// Nothing here is notified from a handler but through the notifier's queue.
+// nodeTable.mu, then live.mu; stageReads.mu alone; none is held across Propose, Publish, disk or kernel notification.
+// Nothing here is notified from a handler but through kernelCache's queue.
 package fs

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	iofs "io/fs"
+	"log/slog"
 	"syscall"
 
 	"github.com/rdmcfs/rdmcfs/meta"
@@ -69,6 +70,15 @@ func known(no syscall.Errno) syscall.Errno {
 	}
 	if no >= 512 {
 		return syscall.EIO
+	}
+	return no
+}
+
+// fail logs what a caller only sees as an errno and gives that errno.
+func fail(log *slog.Logger, what string, ino meta.Ino, err error) syscall.Errno {
+	no := errno(err)
+	if no == syscall.EIO && !errors.Is(err, context.Canceled) {
+		log.Error(what, "inode", uint64(ino), "err", err)
 	}
 	return no
 }

@@ -3,63 +3,61 @@ package fs
 import (
 	"context"
 	"log/slog"
-	"sync"
 	"sync/atomic"
-	"time"
 
 	"github.com/hanwen/go-fuse/v2/fuse"
 	"github.com/rdmcfs/rdmcfs/meta"
 )
 
-// fileSystem answers the kernel. Its methods are called from many goroutines.
+// fileSystem answers the kernel: one method for each request, called from many goroutines. What the answers are made
+// of is in the types below; see the package comment.
 type fileSystem struct {
 	fuse.RawFileSystem // answers ENOSYS to what is not implemented: locks, ioctl, statx
 
-	cluster  Cluster
-	staging  Staging
-	log      *slog.Logger
-	opts     Options
-	notifier *notifier
+	log  *slog.Logger
+	life *lifetime
 
-	nodes   *table
-	handles *handles
-	own     *ownOps
-	retries *retries
-	shown   shown
+	names     *namespace
+	nodes     *nodeTable
+	cache     *kernelCache
+	pass      *passthrough
+	reserved  *reservations
+	publisher *publisher
+	files     *openFiles
+	retries   *retries
+	attrs     *attributes
+	applier   *applier
+
 	tmpInos atomic.Uint64
-
-	reserving reserving
-	given     givenBack
-
-	entryTimeout   time.Duration
-	fineTimes      bool
-	passthrough    atomic.Bool
-	backingRefused sync.Once
-
-	ctx  context.Context // ends with the mount
-	stop context.CancelFunc
-	late context.Context // of what the log is still told then: ends a bounded time later
-	over context.CancelFunc
-	work workers // publishes and watches under way
 }
 
 var _ fuse.RawFileSystem = (*fileSystem)(nil)
 
 func newFileSystem(ctx context.Context, o Options, root meta.Inode) *fileSystem {
-	f := &fileSystem{
-		RawFileSystem: fuse.NewDefaultRawFileSystem(),
-		cluster:       o.Cluster, staging: o.Staging, log: o.Log, opts: o,
-		nodes: newTable(root), handles: newHandles(), own: newOwnOps(), retries: newRetries(),
+	life := newLifetime(ctx)
+	names := newNamespace(o.Cluster, life, o.Log)
+	nodes := newNodeTable(root, names.state)
+	cache := newKernelCache(nodes)
+	pass := &passthrough{log: o.Log}
+	reserved := &reservations{names: names, nodes: nodes, cache: cache, life: life, log: o.Log}
+	publisher := &publisher{names: names, reserved: reserved, nodes: nodes, cache: cache, life: life, log: o.Log}
+	files := &openFiles{
+		names: names, nodes: nodes, staging: o.Staging, publisher: publisher, reserved: reserved, cache: cache, pass: pass,
+		life: life, log: o.Log, handles: newHandles(),
 	}
-	f.late, f.over = context.WithCancel(context.WithoutCancel(ctx))
-	f.ctx, f.stop = context.WithCancel(f.late)
-	return f
+	reserved.renew = func(l *live) { publisher.roundLocked(l, true) }
+	publisher.done = files.unbusy
+	return &fileSystem{
+		RawFileSystem: fuse.NewDefaultRawFileSystem(),
+		log:           o.Log, life: life, names: names, nodes: nodes, cache: cache, pass: pass, reserved: reserved,
+		publisher: publisher, files: files, retries: newRetries(files),
+		attrs:   &attributes{names: names, nodes: nodes, files: files, log: o.Log, acl: o.ACL},
+		applier: &applier{names: names, nodes: nodes, cache: cache, reserved: reserved},
+	}
 }
 
 // String names the file system.
 func (f *fileSystem) String() string { return "rdmcfs" }
-
-func (f *fileSystem) names() meta.Reader { return f.cluster.Names() }
 
 // Access answers FUSE_ACCESS; the kernel checks permissions itself.
 func (f *fileSystem) Access(<-chan struct{}, *fuse.AccessIn) fuse.Status { return fuse.ENOSYS }

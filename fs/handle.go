@@ -13,7 +13,7 @@ type handle struct {
 	live    *live
 	writer  bool
 	opener  uint32 // the thread that opened it; constant
-	flushed bool   // a descriptor of it was closed, perhaps the last; protected by table.mu
+	flushed bool   // a descriptor of it was closed, perhaps the last; protected by nodeTable.mu
 
 	dir *dirStream
 }
@@ -55,17 +55,4 @@ type dirStream struct {
 	mu      sync.Mutex
 	entries []meta.Dirent
 	done    bool
-}
-
-// release ends an open file. id is its number, 0 when the kernel never had it.
-func (f *fileSystem) release(h *handle, id uint64) {
-	if id != 0 {
-		f.handles.remove(id)
-	}
-	switch {
-	case h.live != nil:
-		f.releaseLive(h)
-	case h.version != nil:
-		f.releaseVersion(h)
-	}
 }

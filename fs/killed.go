@@ -197,8 +197,8 @@ func isWriter(raw []byte, ino uint64) bool {
 
 // callContext ends when the caller of an operation is being killed, or the file system is closed. Other signals do
 // not end it. Most operations wait for nothing: only when somebody asks when it ends is the caller watched.
-func (f *fileSystem) callContext(cancel <-chan struct{}, tid uint32) (context.Context, context.CancelFunc) {
-	c := &callContext{Context: f.ctx, interrupted: cancel, tid: tid}
+func (lt *lifetime) callContext(cancel <-chan struct{}, tid uint32) (context.Context, context.CancelFunc) {
+	c := &callContext{Context: lt.ctx, interrupted: cancel, tid: tid}
 	return c, c.over
 }
 
@@ -213,8 +213,10 @@ type callContext struct {
 }
 
 func (c *callContext) Done() <-chan struct{} { return c.watched().Done() }
-func (c *callContext) Err() error            { return c.watched().Err() }
-func (c *callContext) Value(key any) any     { return c.watched().Value(key) }
+
+func (c *callContext) Err() error { return c.watched().Err() }
+
+func (c *callContext) Value(key any) any { return c.watched().Value(key) }
 
 // watched is the context that really ends.
 func (c *callContext) watched() context.Context {

@@ -8,7 +8,6 @@ import (
 
 	"github.com/hanwen/go-fuse/v2/fuse"
 	"github.com/rdmcfs/rdmcfs/meta"
-	"golang.org/x/sys/unix"
 )
 
 // Options of a mount.
@@ -40,7 +39,6 @@ type Mount struct {
 	dir    string
 	fs     *fileSystem
 	kernel Kernel
-	why    string
 	done   chan struct{} // closed when the kernel's connection has ended
 
 	ending sync.Mutex // held by finish: one at a time
@@ -89,7 +87,7 @@ func NewMount(ctx context.Context, o Options) (*Mount, error) {
 	}
 	m := &Mount{dir: o.Dir, fs: newFileSystem(ctx, o, root), done: make(chan struct{})}
 	if err := m.attach(o); err != nil {
-		m.fs.over()
+		m.fs.life.over()
 		return nil, fmt.Errorf("fs: mount %s: %w", o.Dir, err)
 	}
 	return m, nil
@@ -98,18 +96,13 @@ func NewMount(ctx context.Context, o Options) (*Mount, error) {
 // attach mounts and begins to serve.
 func (m *Mount) attach(o Options) (err error) {
 	f := m.fs
-	f.notifier = &notifier{queue: make(chan uint64, notifyQueue)}
-	f.nodes.dropAttr = f.notifier.attr
-	f.fineTimes = fineTimes(o.Staging)
+	f.files.fineTimes = fineTimes(o.Staging)
 	if m.kernel, err = o.Attach(f); err != nil {
 		return err
 	}
-	f.notifier.attach(m.kernel)
-	if f.notifier.epoch() && !o.NoNameCache {
-		f.entryTimeout = cacheForever
-	}
-	m.probePassthrough(o)
-	f.work.Go(func() { f.notifier.run(f.ctx) })
+	f.cache.attach(m.kernel, o.NoNameCache)
+	f.pass.probe(m.kernel, o.NoPassthrough)
+	f.life.work.Go(func() { f.cache.run(f.life.ctx) })
 	go func() { // ends when the file system is unmounted
 		defer close(m.done)
 		m.kernel.Serve()
@@ -117,33 +110,8 @@ func (m *Mount) attach(o Options) (err error) {
 	return nil
 }
 
-// probePassthrough finds out whether the kernel can read and write staged files by itself.
-func (m *Mount) probePassthrough(o Options) {
-	switch {
-	case o.NoPassthrough:
-		m.why = "switched off by option"
-		return
-	case !m.kernel.Passthrough():
-		m.why = "this kernel has no FUSE passthrough (6.9 and later have)"
-		return
-	}
-	fd, err := unix.MemfdCreate("rdmcfs-probe", unix.MFD_CLOEXEC)
-	if err != nil {
-		m.why = fmt.Sprintf("memfd_create: %v", err)
-		return
-	}
-	defer unix.Close(fd)
-	id, no := m.kernel.RegisterBackingFd(&fuse.BackingMap{Fd: int32(fd)})
-	if no != 0 {
-		m.why = fmt.Sprintf("kernel refuses it: %v (it needs CAP_SYS_ADMIN)", no)
-		return
-	}
-	m.kernel.UnregisterBackingFd(id)
-	m.fs.passthrough.Store(true)
-}
-
 // Passthrough reports whether staged files are read and written by the kernel itself, and if not, why.
-func (m *Mount) Passthrough() (on bool, why string) { return m.fs.passthrough.Load(), m.why }
+func (m *Mount) Passthrough() (on bool, why string) { return m.fs.pass.on.Load(), m.fs.pass.why }
 
 // Dir is the mount point.
 func (m *Mount) Dir() string { return m.dir }
@@ -153,10 +121,10 @@ func (m *Mount) Done() <-chan struct{} { return m.done }
 
 // Apply makes the effects of applied entries visible to the kernel. It is called in the order of the log, by one
 // goroutine, after each entry and before its index counts as visible. It waits for nothing.
-func (m *Mount) Apply(events []meta.Event) { m.fs.apply(events) }
+func (m *Mount) Apply(events []meta.Event) { m.fs.applier.apply(events) }
 
 // DropCaches is to be called instead of Apply when the whole state was replaced by a snapshot.
-func (m *Mount) DropCaches() { m.fs.dropAll() }
+func (m *Mount) DropCaches() { m.fs.applier.dropAll() }
 
 // Unmount unmounts, waits for what is being published, and keeps what could not be. While the mount is in use it
 // returns a *BusyError and the mount goes on.
@@ -180,24 +148,24 @@ func (m *Mount) Detach(ctx context.Context) error {
 func (m *Mount) finish(ctx context.Context) error {
 	m.ending.Lock()
 	defer m.ending.Unlock()
-	defer context.AfterFunc(ctx, m.fs.over)()
+	defer context.AfterFunc(ctx, m.fs.life.over)()
 	idle := make(chan struct{})
 	go func() { // ends with the work, which f.stop bounds
-		m.fs.drain()
+		m.fs.files.drain()
 		close(idle)
 	}()
 	select {
 	case <-idle:
 	case <-ctx.Done():
 	}
-	m.fs.stop()
-	m.fs.work.Wait()
+	m.fs.life.stop()
+	m.fs.life.work.Wait()
 	if err := m.disconnect(); err != nil {
 		return err
 	}
-	m.fs.work.Wait() // for what the last requests began
-	m.fs.keepAll()
-	m.fs.work.Wait()
-	m.fs.over()
+	m.fs.life.work.Wait() // for what the last requests began
+	m.fs.files.keepAll()
+	m.fs.life.work.Wait()
+	m.fs.life.over()
 	return m.kernel.Close()
 }

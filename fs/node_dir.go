@@ -1,7 +1,6 @@
 package fs
 
 import (
-	"context"
 	"errors"
 	"syscall"
 
@@ -34,8 +33,8 @@ func (f *fileSystem) entryAhead(n *node, rec meta.Inode, out *fuse.EntryOut) {
 func (f *fileSystem) fillEntry(n *node, rec meta.Inode, out *fuse.EntryOut) {
 	out.NodeId = n.id
 	out.Generation = 1
-	out.SetEntryTimeout(f.entryTimeout)
-	out.SetAttrTimeout(f.fillAttr(n, rec, &out.Attr))
+	out.SetEntryTimeout(f.cache.entryTimeout)
+	out.SetAttrTimeout(f.attrs.fill(n, rec, &out.Attr))
 }
 
 // directory finds the inode number of a directory the kernel names.
@@ -69,48 +68,30 @@ func (f *fileSystem) Lookup(cancel <-chan struct{}, header *fuse.InHeader, name 
 	if no != 0 {
 		return fuse.Status(no)
 	}
-	rec, err := f.lookup(dir, name)
+	rec, err := f.reserved.lookup(dir, name)
 	if errors.Is(err, meta.ErrNotFound) {
-		if f.entryTimeout == 0 {
+		if f.cache.entryTimeout == 0 {
 			return fuse.ENOENT
 		}
 		*out = fuse.EntryOut{}
-		out.SetEntryTimeout(f.entryTimeout)
+		out.SetEntryTimeout(f.cache.entryTimeout)
 		return fuse.OK
 	}
 	if err != nil {
-		return fuse.Status(f.fail("lookup", dir, err))
+		return fuse.Status(fail(f.log, "lookup", dir, err))
 	}
 	if n := f.nodes.known(rec.Ino); n != nil {
-		f.awaitSettled(f.ctx, n)
+		f.files.awaitSettled(f.life.ctx, n)
 	}
-	ctx, stop := f.callContext(cancel, header.Pid)
+	ctx, stop := f.life.callContext(cancel, header.Pid)
 	defer stop()
-	again := func() (meta.Inode, error) { return f.lookup(dir, name) }
-	if n := f.openAhead(ctx, header.Pid, rec, again); n != nil {
-		f.entryAhead(n, f.record(n), out)
+	again := func() (meta.Inode, error) { return f.reserved.lookup(dir, name) }
+	if n := f.retries.openAhead(ctx, header.Pid, rec, again); n != nil {
+		f.entryAhead(n, f.nodes.record(n), out)
 	} else {
 		f.entry(rec, out)
 	}
 	return fuse.OK
-}
-
-func (f *fileSystem) lookup(dir meta.Ino, name string) (meta.Inode, error) {
-	switch name {
-	case ".":
-		return f.names().Inode(dir)
-	case "..":
-		rec, err := f.names().Inode(dir)
-		if err != nil || rec.Parent == 0 {
-			return rec, err
-		}
-		return f.names().Inode(rec.Parent)
-	}
-	rec, err := f.names().Lookup(dir, name, f.cluster.Self())
-	if err == nil && rec.Kind == meta.KindFile && rec.Version == 0 && f.reserving.wait(f.ctx, ownKey{ino: dir, name: name}) {
-		return f.names().Lookup(dir, name, f.cluster.Self())
-	}
-	return rec, err
 }
 
 // Forget answers FUSE_FORGET.
@@ -127,9 +108,9 @@ func (f *fileSystem) creation(cancel <-chan struct{}, header *fuse.InHeader, op 
 	if no != 0 {
 		return rec, attr, no
 	}
-	parent, err := f.names().Inode(dir)
+	parent, err := f.names.state().Inode(dir)
 	if err != nil {
-		return rec, attr, f.fail("create", dir, err)
+		return rec, attr, fail(f.log, "create", dir, err)
 	}
 	op.Parent = dir
 	op.Mode &= 07777
@@ -140,20 +121,20 @@ func (f *fileSystem) creation(cancel <-chan struct{}, header *fuse.InHeader, op 
 			op.Mode |= syscall.S_ISGID
 		}
 	}
-	attr, op.Mode = f.inheritACL(dir, op.Kind, op.Mode, umask)
+	attr, op.Mode = f.attrs.inheritACL(dir, op.Kind, op.Mode, umask)
 	mode := op.Mode
 	if op.Kind != meta.KindFile && !isEmpty(attr) {
 		op.Mode &^= 0o070 // until it has its list
 	}
-	ctx, stop := f.callContext(cancel, header.Pid)
+	ctx, stop := f.life.callContext(cancel, header.Pid)
 	defer stop()
-	defer f.ownName(dir, op.Name)()
-	put := f.propose
+	defer f.names.ownName(dir, op.Name)()
+	put := f.names.propose
 	if op.Kind == meta.KindFile {
-		put = f.reserve
+		put = f.reserved.reserve
 	}
 	res, err := put(ctx, op)
-	if no := f.outcome("create "+op.Name, dir, res, err); no != 0 {
+	if no := f.names.outcome("create "+op.Name, dir, res, err); no != 0 {
 		return rec, attr, no
 	}
 	if res.Existed {
@@ -162,8 +143,8 @@ func (f *fileSystem) creation(cancel <-chan struct{}, header *fuse.InHeader, op 
 	if rec = res.Inode; op.Kind == meta.KindFile {
 		return rec, attr, 0 // it shows when it has a version
 	}
-	rec, no = f.giveACL(ctx, rec, attr, mode)
-	f.show(ctx)
+	rec, no = f.attrs.giveACL(ctx, rec, attr, mode)
+	f.names.show(ctx)
 	return rec, attr, no
 }
 
@@ -199,7 +180,7 @@ func (f *fileSystem) Readlink(_ <-chan struct{}, header *fuse.InHeader) ([]byte,
 	case n.kind != meta.KindSymlink:
 		return nil, fuse.EINVAL
 	}
-	return []byte(f.record(n).Target), fuse.OK
+	return []byte(f.nodes.record(n).Target), fuse.OK
 }
 
 var kindOfType = map[uint32]meta.Kind{
@@ -219,22 +200,13 @@ func (f *fileSystem) Mknod(cancel <-chan struct{}, in *fuse.MknodIn, name string
 		return fuse.Status(no)
 	}
 	if kind == meta.KindFile {
-		if no := f.publishEmpty(cancel, in.Pid, rec, attr); no != 0 {
+		if no := f.files.publishEmpty(cancel, in.Pid, rec, attr); no != 0 {
 			return fuse.Status(no)
 		}
-		rec, _ = f.refresh(rec)
+		rec, _ = f.names.refresh(rec)
 	}
 	f.entry(rec, out)
 	return fuse.OK
-}
-
-// refresh reads a record again; it stays as it was when it is gone.
-func (f *fileSystem) refresh(rec meta.Inode) (meta.Inode, error) {
-	now, err := f.names().Inode(rec.Ino)
-	if err != nil {
-		return rec, err
-	}
-	return now, nil
 }
 
 // Unlink answers FUSE_UNLINK.
@@ -259,36 +231,20 @@ func (f *fileSystem) remove(cancel <-chan struct{}, header *fuse.InHeader, dir m
 	if no := checkName(name); no != 0 {
 		return no
 	}
-	ctx, stop := f.callContext(cancel, header.Pid)
+	ctx, stop := f.life.callContext(cancel, header.Pid)
 	defer stop()
 	keys := []ownKey{{ino: dir}, {ino: dir, name: name}}
-	if rec, err := f.lookup(dir, name); err == nil {
+	if rec, err := f.reserved.lookup(dir, name); err == nil {
 		keys = append(keys, ownKey{ino: rec.Ino})
 	}
-	defer f.own.begin(keys...)()
-	res, err := f.propose(ctx, op)
-	no := f.outcome("remove "+name, dir, res, err)
+	defer f.names.own.begin(keys...)()
+	res, err := f.names.propose(ctx, op)
+	no := f.names.outcome("remove "+name, dir, res, err)
 	if no == 0 {
-		f.markRemoved(res.Removed)
-		f.show(ctx)
+		f.reserved.markRemoved(res.Removed)
+		f.names.show(ctx)
 	}
 	return no
-}
-
-// markRemoved notes that the last name of an inode was removed through this mount: what is staged of it
-// moves nowhere any more.
-func (f *fileSystem) markRemoved(ino meta.Ino) {
-	if ino == 0 {
-		return
-	}
-	f.nodes.mu.Lock()
-	defer f.nodes.mu.Unlock()
-	if n := f.nodes.current[ino]; n != nil {
-		n.removed = true
-		n.last.Nlink = 0
-	} else {
-		f.reserving.removed(ino, true)
-	}
 }
 
 // Rename answers FUSE_RENAME and FUSE_RENAME2. A staged file is published first, so that no name is ever without bytes.
@@ -307,29 +263,29 @@ func (f *fileSystem) Rename(cancel <-chan struct{}, in *fuse.RenameIn, oldName, 
 	if no != 0 {
 		return fuse.Status(no)
 	}
-	ctx, stop := f.callContext(cancel, in.Pid)
+	ctx, stop := f.life.callContext(cancel, in.Pid)
 	defer stop()
 	names := []ownKey{{ino: from, name: oldName}, {ino: to, name: newName}}
 	keys := []ownKey{{ino: from}, {ino: to}, names[0], names[1]}
 	for i, at := range names {
-		rec, err := f.lookup(at.ino, at.name)
+		rec, err := f.reserved.lookup(at.ino, at.name)
 		if err != nil {
 			continue
 		}
 		keys = append(keys, ownKey{ino: rec.Ino})
 		if i == 0 || in.Flags&unix.RENAME_EXCHANGE != 0 {
-			if no := f.publishStaged(ctx, cancel, in.Pid, rec.Ino); no != 0 {
+			if no := f.files.publishStaged(ctx, cancel, in.Pid, rec.Ino); no != 0 {
 				return fuse.Status(no)
 			}
 		}
 	}
-	defer f.own.begin(keys...)()
+	defer f.names.own.begin(keys...)()
 	op := &meta.Rename{OldParent: from, OldName: oldName, NewParent: to, NewName: newName, Flags: in.Flags}
-	res, err := f.propose(ctx, op)
-	no = f.outcome("rename "+oldName, from, res, err)
+	res, err := f.names.propose(ctx, op)
+	no = f.names.outcome("rename "+oldName, from, res, err)
 	if no == 0 {
-		f.markRemoved(res.Removed)
-		f.show(ctx)
+		f.reserved.markRemoved(res.Removed)
+		f.names.show(ctx)
 	}
 	return fuse.Status(no)
 }
@@ -348,52 +304,24 @@ func (f *fileSystem) Link(cancel <-chan struct{}, in *fuse.LinkIn, name string, 
 		return fuse.Status(syscall.ESTALE)
 	}
 	defer f.nodes.unpin(n)
-	ctx, stop := f.callContext(cancel, in.Pid)
+	ctx, stop := f.life.callContext(cancel, in.Pid)
 	defer stop()
-	if l := f.tmpOf(n); l != nil {
-		return fuse.Status(f.linkTmp(ctx, l, dir, name, out))
-	}
-	if no := f.publishStaged(ctx, cancel, in.Pid, n.ino()); no != 0 {
+	if l := f.files.tmpOf(n); l != nil {
+		rec, no := f.publisher.linkTmp(ctx, l, dir, name)
+		if no == 0 {
+			f.entry(rec, out)
+		}
 		return fuse.Status(no)
 	}
-	defer f.own.begin(ownKey{ino: n.ino()}, ownKey{ino: dir}, ownKey{ino: dir, name: name})()
-	res, err := f.propose(ctx, &meta.Link{Ino: n.ino(), Parent: dir, Name: name})
-	if no := f.outcome("link "+name, n.ino(), res, err); no != 0 {
+	if no := f.files.publishStaged(ctx, cancel, in.Pid, n.ino()); no != 0 {
+		return fuse.Status(no)
+	}
+	defer f.names.own.begin(ownKey{ino: n.ino()}, ownKey{ino: dir}, ownKey{ino: dir, name: name})()
+	res, err := f.names.propose(ctx, &meta.Link{Ino: n.ino(), Parent: dir, Name: name})
+	if no := f.names.outcome("link "+name, n.ino(), res, err); no != 0 {
 		return fuse.Status(no)
 	}
 	f.entry(res.Inode, out)
-	f.show(ctx)
+	f.names.show(ctx)
 	return fuse.OK
-}
-
-// publishStaged publishes a live file that holds unpublished bytes, if there is one.
-func (f *fileSystem) publishStaged(ctx context.Context, cancel <-chan struct{}, pid uint32, ino meta.Ino) syscall.Errno {
-	n := f.nodes.known(ino)
-	if n == nil {
-		return 0
-	}
-	l := f.readyLive(ctx, n)
-	if l == nil {
-		return 0
-	}
-	defer f.unhold(l)
-	return f.flushLive(cancel, pid, l, nil)
-}
-
-// path is the name of an inode for progress and lists of the unpublished.
-func (f *fileSystem) path(rec meta.Inode) string {
-	const depthMax = 64
-	path := rec.Name
-	for range depthMax {
-		if rec.Parent == 0 || rec.Parent == meta.RootIno {
-			break
-		}
-		up, err := f.names().Inode(rec.Parent)
-		if err != nil {
-			break
-		}
-		path = up.Name + "/" + path
-		rec = up
-	}
-	return "/" + path
 }

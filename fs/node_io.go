@@ -31,20 +31,20 @@ func (h *handle) fd() int {
 
 // Read answers FUSE_READ, of files that have no passthrough.
 func (f *fileSystem) Read(_ <-chan struct{}, in *fuse.ReadIn, buf []byte) (fuse.ReadResult, fuse.Status) {
-	h := f.handles.get(in.Fh)
+	h := f.files.handles.get(in.Fh)
 	if h == nil || h.dir != nil {
 		return nil, fuse.EBADF
 	}
 	n, err := readFull(h.source(), buf, int64(in.Offset))
 	if err != nil {
-		return nil, fuse.Status(f.fail("read", h.node.ino(), err))
+		return nil, fuse.Status(fail(f.log, "read", h.node.ino(), err))
 	}
 	return fuse.ReadResultData(buf[:n]), fuse.OK
 }
 
 // Write answers FUSE_WRITE, of files that have no passthrough.
 func (f *fileSystem) Write(cancel <-chan struct{}, in *fuse.WriteIn, data []byte) (uint32, fuse.Status) {
-	l := f.writable(in.Fh)
+	l := f.files.writable(in.Fh)
 	if l == nil {
 		return 0, fuse.EBADF
 	}
@@ -53,12 +53,12 @@ func (f *fileSystem) Write(cancel <-chan struct{}, in *fuse.WriteIn, data []byte
 		l.touched()
 	}
 	if in.WriteFlags&fuse.WRITE_KILL_SUIDGID != 0 {
-		ctx, stop := f.callContext(cancel, in.Pid)
+		ctx, stop := f.life.callContext(cancel, in.Pid)
 		defer stop()
-		f.killPrivOf(ctx, l.node)
+		f.attrs.killPrivOf(ctx, l.node)
 	}
 	if err != nil && n == 0 {
-		return 0, fuse.Status(f.fail("write", l.node.ino(), err))
+		return 0, fuse.Status(fail(f.log, "write", l.node.ino(), err))
 	}
 	return uint32(n), fuse.OK
 }
@@ -71,19 +71,9 @@ func (f *fileSystem) Writev(cancel <-chan struct{}, in *fuse.WriteIn, data [][]b
 	return 0, fuse.ENOSYS
 }
 
-// writable is the live file of a handle that may write, or nil. A mapping of a handle that is already closed writes
-// by whatever handle of the inode is open.
-func (f *fileSystem) writable(fh uint64) *live {
-	h := f.handles.get(fh)
-	if h == nil || h.live == nil {
-		return nil
-	}
-	return h.live
-}
-
 // Lseek answers FUSE_LSEEK for SEEK_DATA and SEEK_HOLE.
 func (f *fileSystem) Lseek(_ <-chan struct{}, in *fuse.LseekIn, out *fuse.LseekOut) fuse.Status {
-	h := f.handles.get(in.Fh)
+	h := f.files.handles.get(in.Fh)
 	if h == nil || h.dir != nil {
 		return fuse.EBADF
 	}
@@ -108,7 +98,7 @@ func (f *fileSystem) seekPlain(h *handle, off int64, whence uint32) (int64, sysc
 			data, err = h.live.stage.Data(size)
 		}
 		if err != nil {
-			return 0, f.fail("seek", h.node.ino(), err)
+			return 0, fail(f.log, "seek", h.node.ino(), err)
 		}
 	} else {
 		size = h.version.size
@@ -142,21 +132,21 @@ func seekExtents(data []replicate.Extent, size, off int64, whence uint32) (int64
 
 // Fallocate answers FUSE_FALLOCATE.
 func (f *fileSystem) Fallocate(cancel <-chan struct{}, in *fuse.FallocateIn) fuse.Status {
-	l := f.writable(in.Fh)
+	l := f.files.writable(in.Fh)
 	if l == nil {
 		return fuse.EBADF
 	}
-	ctx, stop := f.callContext(cancel, in.Pid)
+	ctx, stop := f.life.callContext(cancel, in.Pid)
 	defer stop()
 	err := l.allocate(ctx, in.Mode, int64(in.Offset), int64(in.Length))
 	l.touched()
-	return fuse.Status(f.fail("allocate", l.node.ino(), err))
+	return fuse.Status(fail(f.log, "allocate", l.node.ino(), err))
 }
 
 // CopyFileRange answers FUSE_COPY_FILE_RANGE.
 func (f *fileSystem) CopyFileRange(_ <-chan struct{}, in *fuse.CopyFileRangeIn) (uint32, fuse.Status) {
-	src := f.handles.get(in.FhIn)
-	dst := f.writable(in.FhOut)
+	src := f.files.handles.get(in.FhIn)
+	dst := f.files.writable(in.FhOut)
 	if src == nil || src.dir != nil || dst == nil {
 		return 0, fuse.EBADF
 	}
@@ -166,7 +156,7 @@ func (f *fileSystem) CopyFileRange(_ <-chan struct{}, in *fuse.CopyFileRangeIn) 
 		dst.touched()
 	}
 	if err != nil && n == 0 {
-		return 0, fuse.Status(f.fail("copy", dst.node.ino(), err))
+		return 0, fuse.Status(fail(f.log, "copy", dst.node.ino(), err))
 	}
 	return uint32(n), fuse.OK
 }
@@ -199,11 +189,11 @@ func copyRange(src *handle, offIn int64, dst Staged, offOut int64, length int) (
 // StatFs answers FUSE_STATFS.
 func (f *fileSystem) StatFs(_ <-chan struct{}, _ *fuse.InHeader, out *fuse.StatfsOut) fuse.Status {
 	const unit = 4096
-	space, err := f.staging.Space()
+	space, err := f.files.staging.Space()
 	if err != nil {
-		return fuse.Status(f.fail("statfs", 0, err))
+		return fuse.Status(fail(f.log, "statfs", 0, err))
 	}
-	files, _ := f.names().StatFS()
+	files, _ := f.names.state().StatFS()
 	*out = fuse.StatfsOut{
 		Blocks: space.Total / unit, Bfree: space.Free / unit, Bavail: space.Available / unit,
 		Files: files + space.Available/unit, Ffree: space.Available / unit,

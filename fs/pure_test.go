@@ -100,7 +100,7 @@ func TestSetTimeBeforeTheEpoch(t *testing.T) {
 
 func TestKernelHoldsWhatItLookedUp(t *testing.T) {
 	root := meta.Inode{Ino: meta.RootIno, Kind: meta.KindDir}
-	table := newTable(root)
+	table := newNodeTable(root, nil)
 	rec := meta.Inode{Ino: 7, Kind: meta.KindFile}
 	n := table.looked(rec)
 	if again := table.looked(rec); again != n {
@@ -143,9 +143,9 @@ func TestTimesSetBesideAClose(t *testing.T) {
 		{"set before", set, set, set, 0},
 	} {
 		l := &live{node: &node{}, published: state{valid: true, mtime: c.published}}
-		(&fileSystem{nodes: &table{}}).rewritten(l, change{mtime: c.before, stat: StageStat{Mtime: c.stat}})
-		if l.attr.Mask != c.want || c.want != 0 && l.attr.Mtime != c.stat {
-			t.Errorf("%s: patch %+v, want mask %v", c.name, l.attr, c.want)
+		(&publisher{nodes: &nodeTable{}}).rewritten(l, change{mtime: c.before, stat: StageStat{Mtime: c.stat}})
+		if l.attrs.waiting.Mask != c.want || c.want != 0 && l.attrs.waiting.Mtime != c.stat {
+			t.Errorf("%s: patch %+v, want mask %v", c.name, l.attrs.waiting, c.want)
 		}
 	}
 }

@@ -20,20 +20,20 @@ func (f *fileSystem) OpenDir(_ <-chan struct{}, in *fuse.OpenIn, out *fuse.OpenO
 		f.nodes.unpin(n)
 		return fuse.ENOTDIR
 	}
-	out.Fh = f.handles.add(&handle{node: n, dir: &dirStream{}})
+	out.Fh = f.files.handles.add(&handle{node: n, dir: &dirStream{}})
 	return fuse.OK
 }
 
 // ReleaseDir answers FUSE_RELEASEDIR.
 func (f *fileSystem) ReleaseDir(in *fuse.ReleaseIn) {
-	if h := f.handles.remove(in.Fh); h != nil {
+	if h := f.files.handles.remove(in.Fh); h != nil {
 		f.nodes.unpin(h.node)
 	}
 }
 
 // FsyncDir answers FUSE_FSYNCDIR: what was answered is in the log already, and now the other nodes show it.
 func (f *fileSystem) FsyncDir(cancel <-chan struct{}, in *fuse.FsyncIn) fuse.Status {
-	f.showFor(cancel, in.Pid)
+	f.names.showFor(cancel, in.Pid)
 	return fuse.OK
 }
 
@@ -53,7 +53,7 @@ func (f *fileSystem) dirAt(h *handle, off uint64) (e meta.Dirent, ok bool, err e
 		if len(d.entries) > 2 {
 			after = d.entries[len(d.entries)-1].Name
 		}
-		page, err := f.names().ReadDir(h.node.ino(), after, dirPage, f.cluster.Self())
+		page, err := f.names.state().ReadDir(h.node.ino(), after, dirPage, f.names.cluster.Self())
 		if err != nil {
 			return e, false, err
 		}
@@ -68,7 +68,7 @@ func (f *fileSystem) dirAt(h *handle, off uint64) (e meta.Dirent, ok bool, err e
 
 // dots begins the listing. A removed directory has nothing in it.
 func (f *fileSystem) dots(h *handle) error {
-	rec, err := f.names().Inode(h.node.ino())
+	rec, err := f.names.state().Inode(h.node.ino())
 	if err != nil {
 		h.dir.done = true
 		if errno(err) == syscall.ENOENT {
@@ -89,14 +89,14 @@ func (f *fileSystem) dots(h *handle) error {
 // which it reads the answer, whatever was renamed or removed since they were listed, and would show them until the
 // next change.
 func (f *fileSystem) ReadDir(_ <-chan struct{}, in *fuse.ReadIn, out *fuse.DirEntryList) fuse.Status {
-	h := f.handles.get(in.Fh)
+	h := f.files.handles.get(in.Fh)
 	if h == nil || h.dir == nil {
 		return fuse.EBADF
 	}
 	for off := in.Offset; ; off++ {
 		d, ok, err := f.dirAt(h, off)
 		if err != nil {
-			return fuse.Status(f.fail("read directory", h.node.ino(), err))
+			return fuse.Status(fail(f.log, "read directory", h.node.ino(), err))
 		}
 		if !ok || !out.AddDirEntry(fuse.DirEntry{Name: d.Name, Ino: uint64(d.Ino), Mode: typeBits[d.Kind], Off: off + 1}) {
 			return fuse.OK

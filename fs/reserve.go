@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"sync"
 	"syscall"
 	"time"
@@ -18,6 +19,20 @@ var errNameless = errors.New("fs: the reserved name was freed by a fence")
 // removalPoll is how often a removal by this mount is looked at until it has ended.
 const removalPoll = 10 * time.Millisecond
 
+// reservations are the names of files that have no version yet. They belong to this mount until the first publish, or
+// until a fence frees them: then they are reserved again.
+type reservations struct {
+	names *namespace
+	nodes *nodeTable
+	cache *kernelCache
+	life  *lifetime
+	log   *slog.Logger
+
+	reserving reserving
+	given     givenBack
+	renew     func(*live) // begins to reserve a name again; called with nodeTable.mu
+}
+
 // wasReserved reports whether a live file has a reserved name, or had one until a fence, and no version.
 func (l *live) wasReserved() bool {
 	if !l.isReady() {
@@ -30,14 +45,14 @@ func (l *live) wasReserved() bool {
 
 // fenced reports whether a fence has freed the reserved name of a file, if the name is gone: the lease that it was
 // reserved under has ended, or this mount gave it back, and no program had removed it before.
-func (f *fileSystem) fenced(l *live) bool {
+func (rs *reservations) fenced(l *live) bool {
 	if !l.wasReserved() {
 		return false
 	}
 	l.mu.Lock()
 	lease, unlinked := l.lease, l.unlinked
 	l.mu.Unlock()
-	return !unlinked && (f.given.has(l.node.ino()) || f.leaseEnded(lease))
+	return !unlinked && (rs.given.has(l.node.ino()) || rs.names.leaseEnded(lease))
 }
 
 // givenMax bounds the inodes whose names were given back that are remembered.
@@ -73,79 +88,70 @@ func (g *givenBack) has(ino meta.Ino) bool {
 	return ok
 }
 
-// leaseEnded reports whether an incarnation of this node has ended.
-func (f *fileSystem) leaseEnded(lease meta.Lease) bool {
-	if f.cluster.Self() != lease {
-		return true
-	}
-	rec, err := f.names().Node(lease.Node)
-	return err != nil || rec.State != meta.NodeUp || rec.Incarnation != lease.Incarnation
-}
-
 // nameRemoved handles that the inode of a reserved name is gone. If a fence did it the name is reserved again at
-// once. table.mu is held.
-func (f *fileSystem) nameRemoved(l *live) {
+// once. nodeTable.mu is held.
+func (rs *reservations) nameRemoved(l *live) {
 	switch ino := l.node.ino(); {
 	case l.ended || !l.wasReserved():
-	case !f.fenced(l):
+	case !rs.fenced(l):
 		l.mu.Lock()
 		l.unlinked = true
 		l.mu.Unlock()
-	case !f.own.has(ownKey{ino: ino}):
-		f.roundLocked(l, true)
+	case !rs.names.own.has(ownKey{ino: ino}):
+		rs.renew(l)
 	}
 }
 
 // reserveAgain sees to it that a file without a version has a name to be published under. It reserves the name again
 // if a fence freed it. An error says that there is none, most often that somebody else has the name now: then both
 // files are kept.
-func (f *fileSystem) reserveAgain(ctx context.Context, l *live) error {
+func (rs *reservations) reserveAgain(ctx context.Context, l *live) error {
 	if !l.wasReserved() {
 		return nil
 	}
-	lost, err := f.lostName(ctx, l)
+	lost, err := rs.lostName(ctx, l)
 	if err != nil || !lost {
 		return err
 	}
-	f.nodes.mu.Lock()
+	rs.nodes.mu.Lock()
 	last := l.node.last
-	f.nodes.mu.Unlock()
+	rs.nodes.mu.Unlock()
 	l.mu.Lock()
 	op := &meta.Create{
 		Parent: l.parent, Name: l.name, Kind: meta.KindFile, Mode: last.Mode, Cred: meta.Cred{UID: last.UID, GID: last.GID}, Excl: true,
 	}
 	l.mu.Unlock()
-	defer f.reserving.begin(ownKey{ino: op.Parent, name: op.Name})()
-	res, err := f.proposePatient(ctx, op)
+	defer rs.reserving.begin(ownKey{ino: op.Parent, name: op.Name})()
+	res, err := rs.names.proposePatient(ctx, op)
 	if err == nil && res.Errno != 0 {
 		err = res.Errno
 	}
 	if err != nil {
-		f.giveBackLate(err)
-		return f.nameless(l, err)
+		rs.giveBackLate(err)
+		return rs.nameless(l, err)
 	}
-	f.nodes.rename(l.node, res.Inode)
+	rs.nodes.rename(l.node, res.Inode)
 	l.mu.Lock()
 	l.linked, l.lease = res.Inode, res.Inode.Reserved
 	l.mu.Unlock()
-	f.removedMeanwhile(l)
-	f.describeLinked(l)
-	f.notifier.attr(l.node.id) // it has another number now
-	f.log.Info("a fence freed a reserved name; it is reserved again", "inode", uint64(res.Ino), "name", op.Name)
+	rs.removedMeanwhile(l)
+	rs.describeLinked(l)
+	rs.cache.dropAttrSoon(l.node.id) // it has another number now
+	rs.log.Info("a fence freed a reserved name; it is reserved again", "inode", uint64(res.Ino), "name", op.Name)
 	return nil
 }
 
 // removedMeanwhile handles that a file which has just got its node was removed before.
-func (f *fileSystem) removedMeanwhile(l *live) {
-	f.nodes.mu.Lock()
-	defer f.nodes.mu.Unlock()
-	here, gone := f.reserving.wasRemoved(l.node.ino())
+func (rs *reservations) removedMeanwhile(l *live) {
+	rs.nodes.mu.Lock()
+	defer rs.nodes.mu.Unlock()
+	here, gone := rs.reserving.wasRemoved(l.node.ino())
 	if !gone {
 		return
 	}
 	l.node.gone, l.node.removed = true, l.node.removed || here
 	l.node.last.Nlink = 0
-	f.nameRemoved(l)
+	rs.nameRemoved(l)
 }
 
 // reserving lists the names that are being reserved again. Who finds such a name waits until it leads to the node
@@ -156,7 +162,8 @@ type reserving struct {
 	gone  map[meta.Ino]bool        // inodes that were removed meanwhile and that no node has; true: through this mount
 }
 
-// removed notes that an inode is gone which no node has: it may be one whose answer is on its way. table.mu is held.
+// removed notes that an inode is gone which no node has: it may be one whose answer is on its way. nodeTable.mu is
+// held.
 func (r *reserving) removed(ino meta.Ino, here bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -213,29 +220,29 @@ func (r *reserving) wait(ctx context.Context, k ownKey) bool {
 }
 
 // lostName reports whether the reserved name of a file is gone and no program removed it.
-func (f *fileSystem) lostName(ctx context.Context, l *live) (bool, error) {
+func (rs *reservations) lostName(ctx context.Context, l *live) (bool, error) {
 	ino := l.node.ino()
-	rec, err := f.names().Inode(ino)
+	rec, err := rs.names.state().Inode(ino)
 	switch {
-	case err == nil && (rec.Reserved == meta.Lease{} || rec.Reserved == f.cluster.Self()):
+	case err == nil && (rec.Reserved == meta.Lease{} || rec.Reserved == rs.names.cluster.Self()):
 		return false, nil
 	case err != nil && !errors.Is(err, meta.ErrNotFound):
 		return false, err
 	}
-	if !f.fenced(l) {
+	if !rs.fenced(l) {
 		return false, nil
 	}
-	if err := f.awaitRemoval(ctx, ino); err != nil {
+	if err := rs.awaitRemoval(ctx, ino); err != nil {
 		return false, err
 	}
-	return !f.isRemoved(l.node), nil
+	return !rs.nodes.isRemoved(l.node), nil
 }
 
 // awaitRemoval waits until no operation of this mount on an inode is under way: one that removed it is noted then.
-func (f *fileSystem) awaitRemoval(ctx context.Context, ino meta.Ino) error {
+func (rs *reservations) awaitRemoval(ctx context.Context, ino meta.Ino) error {
 	tick := time.NewTicker(removalPoll)
 	defer tick.Stop()
-	for f.own.has(ownKey{ino: ino}) {
+	for rs.names.own.has(ownKey{ino: ino}) {
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
@@ -246,7 +253,7 @@ func (f *fileSystem) awaitRemoval(ctx context.Context, ino meta.Ino) error {
 }
 
 // nameless notes that the bytes of a file have no name to be published under: they are kept.
-func (f *fileSystem) nameless(l *live, err error) error {
+func (rs *reservations) nameless(l *live, err error) error {
 	why := fmt.Sprintf("the name was freed while this node was cut off or stood still, and can't be reserved again: %v", err)
 	if errors.Is(err, syscall.EEXIST) {
 		why = "the name was freed while this node was cut off or stood still, and was given to another file"
@@ -255,60 +262,60 @@ func (f *fileSystem) nameless(l *live, err error) error {
 	l.kept = why
 	name := l.name
 	l.mu.Unlock()
-	f.log.Warn("a new file has no name", "inode", uint64(l.node.ino()), "name", name, "err", err)
+	rs.log.Warn("a new file has no name", "inode", uint64(l.node.ino()), "name", name, "err", err)
 	return fmt.Errorf("fs: reserve %s again: %w", name, err)
 }
 
 // giveBack frees a reserved name that got no version. Another open of the file keeps it; last is the live file that
 // does not count.
-func (f *fileSystem) giveBack(parent meta.Ino, name string, ino meta.Ino, last *live) {
-	f.nodes.mu.Lock()
-	n := f.nodes.current[ino]
+func (rs *reservations) giveBack(parent meta.Ino, name string, ino meta.Ino, last *live) {
+	rs.nodes.mu.Lock()
+	n := rs.nodes.current[ino]
 	used := n != nil && n.live != nil && n.live != last && !n.live.ended
-	f.nodes.mu.Unlock()
+	rs.nodes.mu.Unlock()
 	if used {
 		return
 	}
-	f.given.add(ino)
-	res, err := f.propose(f.late, &meta.Unlink{Parent: parent, Name: name, Ino: ino, GiveBack: true})
-	f.outcome("give back "+name, ino, res, err)
+	rs.given.add(ino)
+	res, err := rs.names.propose(rs.life.late, &meta.Unlink{Parent: parent, Name: name, Ino: ino, GiveBack: true})
+	rs.names.outcome("give back "+name, ino, res, err)
 }
 
 // giveBackLate frees a name whose reservation turns out to have been made after its caller was told that this is
 // unknown. giveBack keeps one that was opened meanwhile.
-func (f *fileSystem) giveBackLate(err error) {
+func (rs *reservations) giveBackLate(err error) {
 	var unknown *UnknownError
 	if !errors.As(err, &unknown) {
 		return
 	}
-	f.work.Go(func() {
+	rs.life.work.Go(func() {
 		select {
 		case res, ok := <-unknown.Outcome:
 			if ok && res.Errno == 0 && !res.Fenced && !res.Existed {
-				f.giveBack(res.Inode.Parent, res.Inode.Name, res.Ino, nil)
+				rs.giveBack(res.Inode.Parent, res.Inode.Name, res.Ino, nil)
 			}
-		case <-f.ctx.Done():
+		case <-rs.life.ctx.Done():
 		}
 	})
 }
 
 // reserve proposes a new file. When the caller is killed meanwhile, the name is given back as soon as the log has it.
-func (f *fileSystem) reserve(ctx context.Context, op meta.Op) (meta.Result, error) {
+func (rs *reservations) reserve(ctx context.Context, op meta.Op) (meta.Result, error) {
 	type answer struct {
 		res meta.Result
 		err error
 	}
 	got := make(chan answer)
-	f.work.Go(func() {
-		res, err := f.propose(f.ctx, op)
-		f.giveBackLate(err)
+	rs.life.work.Go(func() {
+		res, err := rs.names.propose(rs.life.ctx, op)
+		rs.giveBackLate(err)
 		select {
 		case got <- answer{res, err}:
 			return
 		case <-ctx.Done():
 		}
 		if err == nil && res.Errno == 0 && !res.Existed {
-			f.giveBack(res.Inode.Parent, res.Inode.Name, res.Ino, nil)
+			rs.giveBack(res.Inode.Parent, res.Inode.Name, res.Ino, nil)
 		}
 	})
 	select {
@@ -316,5 +323,51 @@ func (f *fileSystem) reserve(ctx context.Context, op meta.Op) (meta.Result, erro
 		return a.res, a.err
 	case <-ctx.Done():
 		return meta.Result{}, fmt.Errorf("fs: the caller was killed: %w", ctx.Err())
+	}
+}
+
+// unreserve takes back the name of a file that got no version.
+func (rs *reservations) unreserve(l *live) {
+	if l.name == "" {
+		return
+	}
+	ino := l.node.ino()
+	if rec, err := rs.names.state().Inode(ino); err != nil || rec.Version != 0 {
+		return
+	}
+	rs.life.work.Go(func() { rs.giveBack(l.parent, l.name, ino, l) })
+}
+
+func (rs *reservations) lookup(dir meta.Ino, name string) (meta.Inode, error) {
+	switch name {
+	case ".":
+		return rs.names.state().Inode(dir)
+	case "..":
+		rec, err := rs.names.state().Inode(dir)
+		if err != nil || rec.Parent == 0 {
+			return rec, err
+		}
+		return rs.names.state().Inode(rec.Parent)
+	}
+	rec, err := rs.names.state().Lookup(dir, name, rs.names.cluster.Self())
+	if err == nil && rec.Kind == meta.KindFile && rec.Version == 0 && rs.reserving.wait(rs.life.ctx, ownKey{ino: dir, name: name}) {
+		return rs.names.state().Lookup(dir, name, rs.names.cluster.Self())
+	}
+	return rec, err
+}
+
+// markRemoved notes that the last name of an inode was removed through this mount: what is staged of it
+// moves nowhere any more.
+func (rs *reservations) markRemoved(ino meta.Ino) {
+	if ino == 0 {
+		return
+	}
+	rs.nodes.mu.Lock()
+	defer rs.nodes.mu.Unlock()
+	if n := rs.nodes.current[ino]; n != nil {
+		n.removed = true
+		n.last.Nlink = 0
+	} else {
+		rs.reserving.removed(ino, true)
 	}
 }

@@ -46,14 +46,18 @@ type sentBack struct {
 	looked bool  // that thread has looked the name up since
 }
 
+// retries are the opens that come again, and the files that are open for them already.
 type retries struct {
+	files *openFiles
+	nodes *nodeTable
+
 	mu    sync.Mutex
 	sent  map[retryKey]sentBack
 	ahead map[retryKey]*aheadOpen
 }
 
-func newRetries() *retries {
-	return &retries{sent: map[retryKey]sentBack{}, ahead: map[retryKey]*aheadOpen{}}
+func newRetries(files *openFiles) *retries {
+	return &retries{files: files, nodes: files.nodes, sent: map[retryKey]sentBack{}, ahead: map[retryKey]*aheadOpen{}}
 }
 
 // sendBack notes that an open gets ESTALE.
@@ -103,19 +107,19 @@ func (r *retries) second(k retryKey, n *node) (again, last bool) {
 
 // openAhead opens a file for a thread that looks it up because its open was sent back; lookup does it again. It gives
 // the node that the open has to come to, with one more reference of the kernel, or nil.
-func (f *fileSystem) openAhead(ctx context.Context, tid uint32, rec meta.Inode, lookup func() (meta.Inode, error)) *node {
+func (r *retries) openAhead(ctx context.Context, tid uint32, rec meta.Inode, lookup func() (meta.Inode, error)) *node {
 	if rec.Kind != meta.KindFile {
 		return nil
 	}
 	for _, write := range []bool{true, false} {
 		k := retryKey{tid, rec.Ino, write}
-		if n := f.aheadAgain(k); n != nil {
+		if n := r.aheadAgain(k); n != nil {
 			return n
 		}
-		if f.retries.back(k) || f.retries.back(k.anyInode()) {
-			if h := f.openAnew(ctx, rec, write, lookup); h != nil {
-				f.nodes.refer(h.node)
-				f.keepAhead(retryKey{tid, h.node.ino(), write}, h)
+		if r.back(k) || r.back(k.anyInode()) {
+			if h := r.openAnew(ctx, rec, write, lookup); h != nil {
+				r.nodes.refer(h.node)
+				r.keepAhead(retryKey{tid, h.node.ino(), write}, h)
 				return h.node
 			}
 		}
@@ -124,30 +128,30 @@ func (f *fileSystem) openAhead(ctx context.Context, tid uint32, rec meta.Inode, 
 }
 
 // aheadAgain gives the node of a file that the lookup before has opened for the same open.
-func (f *fileSystem) aheadAgain(k retryKey) *node {
-	f.retries.mu.Lock()
-	defer f.retries.mu.Unlock()
-	a := f.retries.ahead[k]
+func (r *retries) aheadAgain(k retryKey) *node {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	a := r.ahead[k]
 	if a == nil || a.lookups == aheadLookups {
 		return nil
 	}
 	a.lookups++
-	f.nodes.refer(a.h.node)
+	r.nodes.refer(a.h.node)
 	return a.h.node
 }
 
 // openAnew opens what a name leads to now; nil if it can't.
-func (f *fileSystem) openAnew(ctx context.Context, rec meta.Inode, write bool, lookup func() (meta.Inode, error)) *handle {
+func (r *retries) openAnew(ctx context.Context, rec meta.Inode, write bool, lookup func() (meta.Inode, error)) *handle {
 	for range aheadTries {
-		n := f.nodes.looked(rec)
+		n := r.nodes.looked(rec)
 		var h *handle
 		var no syscall.Errno
 		if write {
-			h, no = f.acquireWrite(ctx, n, false, false)
+			h, no = r.files.acquireWrite(ctx, n, false, false)
 		} else {
-			h, no = f.acquireRead(ctx, n)
+			h, no = r.files.acquireRead(ctx, n)
 		}
-		f.nodes.forget(n.id, 1)
+		r.nodes.forget(n.id, 1)
 		if no == 0 {
 			return h
 		}
@@ -160,151 +164,97 @@ func (f *fileSystem) openAnew(ctx context.Context, rec meta.Inode, write bool, l
 }
 
 // keepAhead keeps a handle until the open comes, or not.
-func (f *fileSystem) keepAhead(k retryKey, h *handle) {
+func (r *retries) keepAhead(k retryKey, h *handle) {
 	a := &aheadOpen{h: h, lookups: 1, taken: make(chan struct{})}
-	f.retries.mu.Lock()
-	old := f.retries.ahead[k]
-	f.retries.ahead[k] = a
-	f.retries.mu.Unlock()
+	r.mu.Lock()
+	old := r.ahead[k]
+	r.ahead[k] = a
+	r.mu.Unlock()
 	if old != nil {
-		f.release(old.h, 0)
+		r.files.release(old.h)
 		close(old.taken)
 	}
-	f.work.Go(func() {
+	r.files.life.work.Go(func() {
 		timer := time.NewTimer(retryTime)
 		defer timer.Stop()
 		select {
 		case <-a.taken:
 			return
 		case <-timer.C:
-		case <-f.ctx.Done():
+		case <-r.files.life.ctx.Done():
 		}
-		f.retries.mu.Lock()
-		mine := f.retries.ahead[k] == a
+		r.mu.Lock()
+		mine := r.ahead[k] == a
 		if mine {
-			delete(f.retries.ahead, k)
+			delete(r.ahead, k)
 		}
-		f.retries.mu.Unlock()
+		r.mu.Unlock()
 		if mine {
-			f.release(h, 0)
+			r.files.release(h)
 		}
 	})
 }
 
 // takeAhead gives the handle that the lookup before an open made, or nil; also if it is of another node, as two
 // threads that look up one name at a time share an answer.
-func (f *fileSystem) takeAhead(k retryKey, n *node) *handle {
-	f.retries.mu.Lock()
-	a := f.retries.ahead[k]
+func (r *retries) takeAhead(k retryKey, n *node) *handle {
+	r.mu.Lock()
+	a := r.ahead[k]
 	if a != nil {
-		delete(f.retries.ahead, k)
+		delete(r.ahead, k)
 		close(a.taken)
 	}
-	f.retries.mu.Unlock()
+	r.mu.Unlock()
 	switch {
 	case a == nil:
 		return nil
 	case a.h.node == n:
 		return a.h
 	}
-	f.release(a.h, 0)
+	r.files.release(a.h)
 	return nil
 }
 
 // acquire makes a handle for an open.
-func (f *fileSystem) acquire(ctx context.Context, n *node, in *fuse.OpenIn) (h *handle, no syscall.Errno) {
+func (r *retries) acquire(ctx context.Context, n *node, in *fuse.OpenIn) (h *handle, no syscall.Errno) {
 	k := retryKey{in.Pid, n.ino(), mayWrite(in.Flags)}
-	again, last := f.retries.second(k, n)
-	if _, other := f.retries.second(k.anyInode(), n); other {
+	again, last := r.second(k, n)
+	if _, other := r.second(k.anyInode(), n); other {
 		last = true
 	}
-	h = f.takeAhead(k, n)
+	h = r.takeAhead(k, n)
 	switch trunc := in.Flags&syscall.O_TRUNC != 0; {
 	case h != nil && k.write:
-		no = f.joined(ctx, h, mayMap(in.Flags), trunc)
+		no = r.files.joined(ctx, h, mayMap(in.Flags), trunc)
 	case h != nil:
 	case k.write:
-		h, no = f.acquireWrite(ctx, n, mayMap(in.Flags), trunc)
+		h, no = r.files.acquireWrite(ctx, n, mayMap(in.Flags), trunc)
 	default:
-		h, no = f.acquireRead(ctx, n)
+		h, no = r.files.acquireRead(ctx, n)
 	}
 	switch {
 	case no != syscall.ESTALE:
 	case !again && !last:
-		f.retries.sendBack(k, n)
-		if _, err := f.names().Inode(n.ino()); errors.Is(err, meta.ErrNotFound) {
-			f.retries.sendBack(k.anyInode(), n)
+		r.sendBack(k, n)
+		if _, err := r.files.names.state().Inode(n.ino()); errors.Is(err, meta.ErrNotFound) {
+			r.sendBack(k.anyInode(), n)
 		}
 	case !k.write:
-		return f.reopen(ctx, n, last)
+		return r.files.reopen(ctx, n, last)
 	}
 	return h, no
 }
 
 // acquireToCut makes a write handle for truncate(2), which the kernel tries again like an open.
-func (f *fileSystem) acquireToCut(ctx context.Context, n *node, tid uint32, empty bool) (*handle, syscall.Errno) {
+func (r *retries) acquireToCut(ctx context.Context, n *node, tid uint32, empty bool) (*handle, syscall.Errno) {
 	k := retryKey{tid, n.ino(), true}
-	again, last := f.retries.second(k, n)
-	if h := f.takeAhead(k, n); h != nil {
+	again, last := r.second(k, n)
+	if h := r.takeAhead(k, n); h != nil {
 		return h, 0
 	}
-	h, no := f.acquireWrite(ctx, n, false, empty)
+	h, no := r.files.acquireWrite(ctx, n, false, empty)
 	if no == syscall.ESTALE && !again && !last {
-		f.retries.sendBack(k, n)
+		r.sendBack(k, n)
 	}
 	return h, no
-}
-
-// reopen gives the handles of a node that names lead to no more another one that reads the same. Where there are
-// none, one that was looked up just now gives the newest version.
-func (f *fileSystem) reopen(ctx context.Context, n *node, looked bool) (*handle, syscall.Errno) {
-	f.awaitSettled(ctx, n)
-	f.nodes.mu.Lock()
-	l, h := n.live, n.shareLocked()
-	join := h == nil && l != nil && !l.ended
-	if join {
-		n.pins++
-		l.handles++
-		l.read = true
-	}
-	f.nodes.mu.Unlock()
-	switch {
-	case h != nil:
-		return h, 0
-	case join:
-		return f.awaitLive(ctx, l, false)
-	case looked:
-		return f.openNewest(ctx, n)
-	}
-	return nil, syscall.ESTALE
-}
-
-// openNewest opens the newest version on a node that nothing is open on. The kernel forgets what it knows of the
-// bytes before.
-func (f *fileSystem) openNewest(ctx context.Context, n *node) (*handle, syscall.Errno) {
-	f.nodes.mu.Lock()
-	last := n.last
-	n.pins++
-	f.nodes.mu.Unlock()
-	defer f.nodes.unpin(n)
-	v, rec, err := f.openVersion(ctx, n.ino(), last)
-	if err != nil {
-		return nil, f.fail("open", n.ino(), err)
-	}
-	f.nodes.mu.Lock()
-	free := n.live == nil && n.reading == nil
-	if free {
-		n.reading, n.last, n.told.known = v, rec, false
-	}
-	h := n.shareLocked()
-	f.nodes.mu.Unlock()
-	if !free {
-		f.closeVersion(v)
-	} else {
-		f.notifier.attrNow(n.id)
-	}
-	if h == nil {
-		return nil, syscall.ESTALE
-	}
-	return h, 0
 }

@@ -7,15 +7,15 @@ import (
 )
 
 // drain waits until no publish is under way.
-func (f *fileSystem) drain() {
-	for _, r := range f.running() {
+func (o *openFiles) drain() {
+	for _, r := range o.running() {
 		<-r.done
 	}
 }
 
-func (f *fileSystem) running() []*round {
+func (o *openFiles) running() []*round {
 	var rounds []*round
-	for _, l := range f.allLive() {
+	for _, l := range o.allLive() {
 		l.mu.Lock()
 		if l.next != nil {
 			rounds = append(rounds, l.next)
@@ -27,11 +27,11 @@ func (f *fileSystem) running() []*round {
 	return rounds
 }
 
-func (f *fileSystem) allLive() []*live {
-	f.nodes.mu.Lock()
-	defer f.nodes.mu.Unlock()
+func (o *openFiles) allLive() []*live {
+	o.nodes.mu.Lock()
+	defer o.nodes.mu.Unlock()
 	var all []*live
-	for _, n := range f.nodes.byID {
+	for _, n := range o.nodes.byID {
 		if n.live != nil && !n.live.ended {
 			all = append(all, n.live)
 		}
@@ -41,33 +41,33 @@ func (f *fileSystem) allLive() []*live {
 
 // keepAll ends what the kernel has left open: nobody will close it any more. Staged bytes that were not published
 // are kept.
-func (f *fileSystem) keepAll() {
-	for _, l := range f.allLive() {
+func (o *openFiles) keepAll() {
+	for _, l := range o.allLive() {
 		<-l.ready
-		f.nodes.mu.Lock()
+		o.nodes.mu.Lock()
 		ended, attrs := l.ended, l.attrsLeftLocked()
 		l.ended = true
-		f.nodes.mu.Unlock()
+		o.nodes.mu.Unlock()
 		if ended {
 			continue
 		}
-		f.keepUnpublished(l)
+		o.keepUnpublished(l)
 		if attrs {
-			_ = f.publishLeft(f.late, l) // it is logged
+			_ = o.publisher.publishLeft(o.life.late, l) // it is logged
 		}
-		f.endLive(l)
+		o.endLive(l)
 	}
-	for _, v := range f.allReading() {
-		f.closeVersion(v)
+	for _, v := range o.allReading() {
+		o.closeVersion(v)
 	}
 }
 
 // keepUnpublished marks a live file that has what was not published.
-func (f *fileSystem) keepUnpublished(l *live) {
+func (o *openFiles) keepUnpublished(l *live) {
 	if l.stage == nil || l.isTmp() {
 		return
 	}
-	c, err := f.changes(l)
+	c, err := l.changes()
 	c.end(l.current, false)
 	if err == nil && !c.any {
 		return
@@ -79,11 +79,11 @@ func (f *fileSystem) keepUnpublished(l *live) {
 	}
 }
 
-func (f *fileSystem) allReading() []*version {
-	f.nodes.mu.Lock()
-	defer f.nodes.mu.Unlock()
+func (o *openFiles) allReading() []*version {
+	o.nodes.mu.Lock()
+	defer o.nodes.mu.Unlock()
 	var all []*version
-	for _, n := range f.nodes.byID {
+	for _, n := range o.nodes.byID {
 		if n.reading != nil {
 			all = append(all, n.reading)
 			n.reading = nil

@@ -53,29 +53,18 @@ func (l *live) awaitLinked(ctx context.Context) error {
 	}
 }
 
-// tmpOf is the live file of an O_TMPFILE that has no name yet, or nil.
-func (f *fileSystem) tmpOf(n *node) *live {
-	f.nodes.mu.Lock()
-	l := n.live
-	f.nodes.mu.Unlock()
-	if l == nil || !l.isTmp() {
-		return nil
-	}
-	return l
-}
-
 // Tmpfile answers FUSE_TMPFILE.
 func (f *fileSystem) Tmpfile(_ <-chan struct{}, in *fuse.CreateIn, out *fuse.CreateOut) fuse.Status {
 	dir, no := f.directory(in.NodeId)
 	if no != 0 {
 		return fuse.Status(no)
 	}
-	parent, err := f.names().Inode(dir)
+	parent, err := f.names.state().Inode(dir)
 	if err != nil {
-		return fuse.Status(f.fail("create", dir, err))
+		return fuse.Status(fail(f.log, "create", dir, err))
 	}
 	now := time.Now().UnixNano()
-	attr, mode := f.inheritACL(dir, meta.KindFile, in.Mode&07777, in.Umask)
+	attr, mode := f.attrs.inheritACL(dir, meta.KindFile, in.Mode&07777, in.Umask)
 	rec := meta.Inode{
 		Ino: meta.Ino(tmpInoBase + f.tmpInos.Add(1)), Kind: meta.KindFile, Mode: mode,
 		UID: in.Uid, GID: in.Gid, Atime: now, Mtime: now, Ctime: now,
@@ -83,24 +72,24 @@ func (f *fileSystem) Tmpfile(_ <-chan struct{}, in *fuse.CreateIn, out *fuse.Cre
 	if parent.Mode&syscall.S_ISGID != 0 {
 		rec.GID = parent.GID
 	}
-	h, no := f.stageNew(rec, "")
+	h, no := f.files.stageNew(rec, "")
 	if no != 0 {
 		return fuse.Status(no)
 	}
+	attr.Mask, attr.Mode, attr.UID, attr.GID = meta.AttrMode|meta.AttrUID|meta.AttrGID, rec.Mode, rec.UID, rec.GID
 	l := h.live
 	l.mu.Lock()
 	l.tmp = &tmpfile{}
 	l.mayMap = mayMap(in.Flags)
-	l.attr = attr
-	l.attr.Mask, l.attr.Mode, l.attr.UID, l.attr.GID = meta.AttrMode|meta.AttrUID|meta.AttrGID, rec.Mode, rec.UID, rec.GID
+	l.attrs.waiting = attr
 	l.mu.Unlock()
 	f.fillEntry(h.node, rec, &out.EntryOut)
-	f.opened(h, in.Pid, &out.OpenOut)
+	f.files.opened(h, in.Pid, &out.OpenOut)
 	return fuse.OK
 }
 
 // linkTmp publishes an O_TMPFILE under its first name.
-func (f *fileSystem) linkTmp(ctx context.Context, l *live, dir meta.Ino, name string, out *fuse.EntryOut) syscall.Errno {
+func (pub *publisher) linkTmp(ctx context.Context, l *live, dir meta.Ino, name string) (meta.Inode, syscall.Errno) {
 	linked := make(chan struct{})
 	l.mu.Lock()
 	busy := l.tmp == nil || l.tmp.linking != nil
@@ -109,19 +98,19 @@ func (f *fileSystem) linkTmp(ctx context.Context, l *live, dir meta.Ino, name st
 	}
 	l.mu.Unlock()
 	if busy {
-		return syscall.EBUSY
+		return meta.Inode{}, syscall.EBUSY
 	}
 	err := retaken(func() error {
-		c, err := f.changes(l)
+		c, err := l.changes()
 		if err != nil {
 			c.end(meta.ContentID{}, false)
 			return err
 		}
-		return f.push(ctx, l, c, tmpName{parent: dir, name: name})
+		return pub.push(ctx, l, c, tmpName{parent: dir, name: name})
 	})
 	if err == nil {
-		f.nodes.rename(l.node, l.linkedAs())
-		f.describeLinked(l)
+		pub.nodes.rename(l.node, l.linkedAs())
+		pub.reserved.describeLinked(l)
 	}
 	l.mu.Lock()
 	if err == nil {
@@ -132,24 +121,23 @@ func (f *fileSystem) linkTmp(ctx context.Context, l *live, dir meta.Ino, name st
 	l.mu.Unlock()
 	close(linked)
 	if err != nil {
-		return f.fail("link "+name, dir, err)
+		return meta.Inode{}, fail(pub.log, "link "+name, dir, err)
 	}
-	f.entry(l.linkedAs(), out)
-	return 0
+	return l.linkedAs(), 0
 }
 
 // linker is a staged file that can be told what it belongs to since it got a name.
 type linker interface{ Linked(info StageInfo) error }
 
 // describeLinked has what is written from now on listed under the name that an O_TMPFILE got.
-func (f *fileSystem) describeLinked(l *live) {
+func (rs *reservations) describeLinked(l *live) {
 	s, ok := l.stage.(linker)
 	if !ok {
 		return
 	}
 	rec := l.linkedAs()
-	if err := s.Linked(StageInfo{Ino: rec.Ino, Parent: rec.Parent, Path: f.path(rec)}); err != nil {
-		f.log.Warn("describe a linked file", "inode", uint64(rec.Ino), "err", err)
+	if err := s.Linked(StageInfo{Ino: rec.Ino, Parent: rec.Parent, Path: rs.names.path(rec)}); err != nil {
+		rs.log.Warn("describe a linked file", "inode", uint64(rec.Ino), "err", err)
 	}
 }
 
@@ -158,20 +146,4 @@ func (l *live) linkedAs() meta.Inode {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.linked
-}
-
-// rename gives a node the inode number that the log gave its file, now or again.
-func (t *table) rename(n *node, rec meta.Inode) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if t.current[n.ino()] == n {
-		delete(t.current, n.ino())
-	}
-	if other := t.current[rec.Ino]; other != nil && other != n {
-		t.detachLocked(other) // a lookup was faster
-	}
-	n.inoNow.Store(uint64(rec.Ino))
-	n.last = rec
-	n.gone = false
-	t.current[rec.Ino] = n
 }

@@ -10,7 +10,7 @@ import (
 	"github.com/rdmcfs/rdmcfs/replicate"
 )
 
-// version is one committed version that read handles of one node share. handles is protected by table.mu.
+// version is one committed version that read handles of one node share. handles is protected by nodeTable.mu.
 type version struct {
 	id      meta.ContentID
 	size    int64
@@ -25,11 +25,11 @@ var errGone = fmt.Errorf("fs: removed with its bytes: %w", meta.ErrNotFound)
 
 // openVersion opens the current bytes of an inode. A version that is retired while it is being opened is tried
 // again with its successor.
-func (f *fileSystem) openVersion(ctx context.Context, ino meta.Ino, last meta.Inode) (*version, meta.Inode, error) {
+func (o *openFiles) openVersion(ctx context.Context, ino meta.Ino, last meta.Inode) (*version, meta.Inode, error) {
 	const tries = 5
 	var err error
 	for range tries {
-		rec, lookErr := f.names().Inode(ino)
+		rec, lookErr := o.names.state().Inode(ino)
 		if errors.Is(lookErr, meta.ErrNotFound) {
 			rec = last
 		} else if lookErr != nil {
@@ -39,7 +39,7 @@ func (f *fileSystem) openVersion(ctx context.Context, ino meta.Ino, last meta.In
 		if rec.Content.IsZero() {
 			return v, rec, nil
 		}
-		v.reader, err = f.cluster.OpenContent(ctx, rec.Content)
+		v.reader, err = o.names.cluster.OpenContent(ctx, rec.Content)
 		if err == nil {
 			return v, rec, nil
 		}
@@ -76,24 +76,24 @@ func (v *version) close() error {
 }
 
 // acquireRead makes a read handle on a node. ESTALE sends the kernel to look the name up again.
-func (f *fileSystem) acquireRead(ctx context.Context, n *node) (*handle, syscall.Errno) {
-	if h, no := f.joinForRead(ctx, n); h != nil || no != 0 {
+func (o *openFiles) acquireRead(ctx context.Context, n *node) (*handle, syscall.Errno) {
+	if h, no := o.joinForRead(ctx, n); h != nil || no != 0 {
 		return h, no
 	}
-	defer f.nodes.unpin(n)
-	f.nodes.mu.Lock()
+	defer o.nodes.unpin(n)
+	o.nodes.mu.Lock()
 	last := n.last
-	f.nodes.mu.Unlock()
-	v, rec, err := f.openVersion(ctx, n.ino(), last)
+	o.nodes.mu.Unlock()
+	v, rec, err := o.openVersion(ctx, n.ino(), last)
 	if errors.Is(err, errGone) {
 		return nil, syscall.ESTALE // its name may have been given to another file
 	}
 	if err != nil {
-		return nil, f.fail("open", n.ino(), err)
+		return nil, fail(o.log, "open", n.ino(), err)
 	}
-	h, spare := f.shareVersion(n, v, rec)
+	h, spare := o.shareVersion(n, v, rec)
 	if spare != nil {
-		f.closeVersion(spare)
+		o.closeVersion(spare)
 	}
 	if h == nil {
 		return nil, syscall.ESTALE
@@ -102,48 +102,48 @@ func (f *fileSystem) acquireRead(ctx context.Context, n *node) (*handle, syscall
 }
 
 // joinForRead gives a handle on the node's live file, or pins the node and returns nil.
-func (f *fileSystem) joinForRead(ctx context.Context, n *node) (*handle, syscall.Errno) {
-	f.awaitSettled(ctx, n)
-	f.nodes.mu.Lock()
+func (o *openFiles) joinForRead(ctx context.Context, n *node) (*handle, syscall.Errno) {
+	o.awaitSettled(ctx, n)
+	o.nodes.mu.Lock()
 	if n.live != nil && n.live.ended {
-		f.nodes.detachLocked(n)
+		o.nodes.detachLocked(n)
 	}
 	if n.detached {
-		f.nodes.mu.Unlock()
+		o.nodes.mu.Unlock()
 		return nil, syscall.ESTALE
 	}
 	if n.live == nil && (n.removed || n.gone) {
 		if h := n.shareLocked(); h != nil {
-			f.nodes.mu.Unlock()
+			o.nodes.mu.Unlock()
 			return h, 0
 		}
 	}
 	n.pins++
 	if n.live == nil {
-		f.nodes.mu.Unlock()
+		o.nodes.mu.Unlock()
 		return nil, 0
 	}
 	l := n.live
 	l.handles++
 	l.read = true
-	f.nodes.mu.Unlock()
-	return f.awaitLive(ctx, l, false)
+	o.nodes.mu.Unlock()
+	return o.awaitLive(ctx, l, false)
 }
 
 // shareVersion puts an opened version, or the equal one that is there, under a new handle. spare is to be closed.
-func (f *fileSystem) shareVersion(n *node, v *version, rec meta.Inode) (h *handle, spare *version) {
-	f.nodes.mu.Lock()
-	defer f.nodes.mu.Unlock()
+func (o *openFiles) shareVersion(n *node, v *version, rec meta.Inode) (h *handle, spare *version) {
+	o.nodes.mu.Lock()
+	defer o.nodes.mu.Unlock()
 	switch {
 	case n.live != nil || n.detached && n.reading == nil:
 		return nil, v // somebody began to write, or a commit came in between
-	case n.reading == nil && f.nodes.toldOtherLocked(n, v.id, v.size):
+	case n.reading == nil && o.nodes.kernelHasOtherLocked(n, v.id, v.size):
 		return nil, v
 	case n.reading == nil:
 		n.reading = v
 		n.last = rec
 	case n.reading.id != v.id || n.reading.size != v.size:
-		f.nodes.detachLocked(n)
+		o.nodes.detachLocked(n)
 		return nil, v
 	default:
 		spare = v
@@ -151,7 +151,8 @@ func (f *fileSystem) shareVersion(n *node, v *version, rec meta.Inode) (h *handl
 	return n.shareLocked(), spare
 }
 
-// shareLocked is one more handle on the version that handles of the node read; nil if there is none. table.mu is held.
+// shareLocked is one more handle on the version that handles of the node read; nil if there is none. nodeTable.mu is
+// held.
 func (n *node) shareLocked() *handle {
 	if n.reading == nil {
 		return nil
@@ -161,26 +162,56 @@ func (n *node) shareLocked() *handle {
 	return &handle{node: n, version: n.reading}
 }
 
-// releaseVersion ends a read handle.
-func (f *fileSystem) releaseVersion(h *handle) {
-	n, v := h.node, h.version
-	f.nodes.mu.Lock()
-	v.handles--
-	last := v.handles == 0
-	if last && n.reading == v {
-		n.reading = nil
+// reopen gives the handles of a node that names lead to no more another one that reads the same. Where there are
+// none, one that was looked up just now gives the newest version.
+func (o *openFiles) reopen(ctx context.Context, n *node, looked bool) (*handle, syscall.Errno) {
+	o.awaitSettled(ctx, n)
+	o.nodes.mu.Lock()
+	l, h := n.live, n.shareLocked()
+	join := h == nil && l != nil && !l.ended
+	if join {
+		n.pins++
+		l.handles++
+		l.read = true
 	}
-	n.pins--
-	f.nodes.dropLocked(n)
-	f.nodes.mu.Unlock()
-	if last {
-		f.closeVersion(v)
+	o.nodes.mu.Unlock()
+	switch {
+	case h != nil:
+		return h, 0
+	case join:
+		return o.awaitLive(ctx, l, false)
+	case looked:
+		return o.openNewest(ctx, n)
 	}
+	return nil, syscall.ESTALE
 }
 
-func (f *fileSystem) closeVersion(v *version) {
-	f.detachBacking(&v.backing)
-	if err := v.close(); err != nil {
-		f.log.Warn("close content", "content", v.id, "err", err)
+// openNewest opens the newest version on a node that nothing is open on. The kernel forgets what it knows of the
+// bytes before.
+func (o *openFiles) openNewest(ctx context.Context, n *node) (*handle, syscall.Errno) {
+	o.nodes.mu.Lock()
+	last := n.last
+	n.pins++
+	o.nodes.mu.Unlock()
+	defer o.nodes.unpin(n)
+	v, rec, err := o.openVersion(ctx, n.ino(), last)
+	if err != nil {
+		return nil, fail(o.log, "open", n.ino(), err)
 	}
+	o.nodes.mu.Lock()
+	free := n.live == nil && n.reading == nil
+	if free {
+		n.reading, n.last, n.kernel.known = v, rec, false
+	}
+	h := n.shareLocked()
+	o.nodes.mu.Unlock()
+	if !free {
+		o.closeVersion(v)
+	} else {
+		o.cache.notifyAttr(n.id)
+	}
+	if h == nil {
+		return nil, syscall.ESTALE
+	}
+	return h, 0
 }

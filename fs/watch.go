@@ -17,38 +17,38 @@ const (
 
 // watch looks after a live file whose last writer is gone: stores through a mapping that is still there, and writes
 // that came after the last FLUSH, are published. It reports whether it took over the caller's count of busy.
-func (f *fileSystem) watch(l *live) bool {
+func (pub *publisher) watch(l *live) bool {
 	l.mu.Lock()
 	skip := l.kept != "" || l.tmp != nil || !l.published.valid && !l.deferred // there was no FLUSH, or it failed and said so
 	l.mu.Unlock()
-	if skip || f.isRemoved(l.node) {
+	if skip || pub.nodes.isRemoved(l.node) {
 		return false
 	}
 	st, err := l.stage.Stat()
-	if err != nil || f.unchanged(l, st) {
+	if err != nil || l.unchanged(st) {
 		return false
 	}
-	f.work.Go(func() {
-		f.watchMapping(l)
-		f.unbusy(l)
+	pub.life.work.Go(func() {
+		pub.watchMapping(l)
+		pub.done(l)
 	})
 	return true
 }
 
 // watchMapping publishes what changes until nothing can change any more.
-func (f *fileSystem) watchMapping(l *live) {
+func (pub *publisher) watchMapping(l *live) {
 	began := time.Now()
 	for wait := watchFirst; ; wait = min(2*wait, watchMax) {
-		mapped, known := f.mayStore(l)
+		mapped, known := pub.mayStore(l)
 		look := time.Now()
-		r := f.publish(l)
+		r := pub.publish(l)
 		select {
 		case <-r.done:
-		case <-f.ctx.Done():
+		case <-pub.life.ctx.Done():
 			return
 		}
 		if r.err != nil {
-			f.log.Warn("publish what was written after close", "inode", uint64(l.node.ino()), "err", r.err)
+			pub.log.Warn("publish what was written after close", "inode", uint64(l.node.ino()), "err", r.err)
 		}
 		if !mapped || !known && time.Since(began) > watchBlind {
 			return
@@ -56,7 +56,7 @@ func (f *fileSystem) watchMapping(l *live) {
 		timer := time.NewTimer(max(wait, watchShare*time.Since(look)))
 		select {
 		case <-timer.C:
-		case <-f.ctx.Done():
+		case <-pub.life.ctx.Done():
 			timer.Stop()
 			return
 		}
@@ -67,13 +67,13 @@ func (f *fileSystem) watchMapping(l *live) {
 // our own descriptor tells: it is refused while there is another one. An open that meets the lease fails, if it does
 // not wait or a signal comes; so there must be no handle, whose open the kernel may not have ended yet, and no new
 // one until the lease is gone. known is false where there are no leases.
-func (f *fileSystem) mayStore(l *live) (may, known bool) {
+func (pub *publisher) mayStore(l *live) (may, known bool) {
 	fd := l.stage.Fd()
 	if fd < 0 || !l.backing.on() {
 		return false, true // a mapping would have kept its handle open
 	}
-	f.nodes.mu.Lock()
-	defer f.nodes.mu.Unlock()
+	pub.nodes.mu.Lock()
+	defer pub.nodes.mu.Unlock()
 	if l.handles > 0 {
 		return true, true
 	}

@@ -21,42 +21,42 @@ const (
 var xattrSpaces = [...]string{"user.", "security.", "trusted."}
 
 // xattrSpace reports whether attributes of that name can be stored here.
-func (f *fileSystem) xattrSpace(name string) bool {
+func (at *attributes) xattrSpace(name string) bool {
 	for _, prefix := range xattrSpaces {
 		if strings.HasPrefix(name, prefix) {
 			return true
 		}
 	}
-	return f.opts.ACL && (name == aclAccess || name == aclDefault)
+	return at.acl && (name == aclAccess || name == aclDefault)
 }
 
 // pendingXattrs is what rides in publishes of a node.
-func (f *fileSystem) pendingXattrs(n *node) meta.AttrPatch {
-	f.nodes.mu.Lock()
+func (at *attributes) pendingXattrs(n *node) meta.AttrPatch {
+	at.nodes.mu.Lock()
 	l := n.live
-	f.nodes.mu.Unlock()
+	at.nodes.mu.Unlock()
 	if l == nil {
 		return meta.AttrPatch{}
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.shownAttrLocked()
+	return l.attrs.shown()
 }
 
 // xattr reads one attribute.
-func (f *fileSystem) xattr(n *node, name string) ([]byte, syscall.Errno) {
-	p := f.pendingXattrs(n)
+func (at *attributes) xattr(n *node, name string) ([]byte, syscall.Errno) {
+	p := at.pendingXattrs(n)
 	if value, ok := p.SetXattr[name]; ok {
 		return value, 0
 	}
 	if slices.Contains(p.DelXattr, name) {
 		return nil, syscall.ENODATA
 	}
-	value, err := f.names().Xattr(n.ino(), name)
+	value, err := at.names.state().Xattr(n.ino(), name)
 	if errors.Is(err, meta.ErrNotFound) {
 		return nil, syscall.ENODATA
 	}
-	return value, f.fail("read attribute", n.ino(), err)
+	return value, fail(at.log, "read attribute", n.ino(), err)
 }
 
 // GetXAttr answers FUSE_GETXATTR.
@@ -65,10 +65,10 @@ func (f *fileSystem) GetXAttr(_ <-chan struct{}, header *fuse.InHeader, name str
 	if n == nil {
 		return 0, fuse.Status(syscall.ESTALE)
 	}
-	if !f.xattrSpace(name) {
+	if !f.attrs.xattrSpace(name) {
 		return 0, fuse.Status(syscall.EOPNOTSUPP)
 	}
-	value, no := f.xattr(n, name)
+	value, no := f.attrs.xattr(n, name)
 	if no != 0 {
 		return 0, fuse.Status(no)
 	}
@@ -88,15 +88,15 @@ func (f *fileSystem) ListXAttr(_ <-chan struct{}, header *fuse.InHeader, dest []
 	if n == nil {
 		return 0, fuse.Status(syscall.ESTALE)
 	}
-	list, err := f.names().Xattrs(n.ino())
+	list, err := f.names.state().Xattrs(n.ino())
 	if err != nil && !errors.Is(err, meta.ErrNotFound) {
-		return 0, fuse.Status(f.fail("list attributes", n.ino(), err))
+		return 0, fuse.Status(fail(f.log, "list attributes", n.ino(), err))
 	}
 	all := map[string]bool{}
 	for _, name := range list {
 		all[name] = true
 	}
-	p := f.pendingXattrs(n)
+	p := f.attrs.pendingXattrs(n)
 	for name := range p.SetXattr {
 		all[name] = true
 	}
@@ -116,7 +116,7 @@ func (f *fileSystem) ListXAttr(_ <-chan struct{}, header *fuse.InHeader, dest []
 // SetXAttr answers FUSE_SETXATTR.
 func (f *fileSystem) SetXAttr(cancel <-chan struct{}, in *fuse.SetXAttrIn, name string, data []byte) fuse.Status {
 	switch {
-	case !f.xattrSpace(name):
+	case !f.attrs.xattrSpace(name):
 		return fuse.Status(syscall.EOPNOTSUPP)
 	case slices.Contains(xattrSpaces[:], name):
 		return fuse.EINVAL
@@ -132,7 +132,7 @@ func (f *fileSystem) SetXAttr(cancel <-chan struct{}, in *fuse.SetXAttrIn, name 
 			return fuse.Status(syscall.ESTALE)
 		}
 		var no syscall.Errno
-		if patch, no = f.setACL(n, in, data); no != 0 {
+		if patch, no = f.attrs.setACL(n, in, data); no != 0 {
 			return fuse.Status(no)
 		}
 	}
@@ -142,7 +142,7 @@ func (f *fileSystem) SetXAttr(cancel <-chan struct{}, in *fuse.SetXAttrIn, name 
 // RemoveXAttr answers FUSE_REMOVEXATTR.
 func (f *fileSystem) RemoveXAttr(cancel <-chan struct{}, header *fuse.InHeader, name string) fuse.Status {
 	const replace = 2 // XATTR_REPLACE: it has to be there
-	if !f.xattrSpace(name) {
+	if !f.attrs.xattrSpace(name) {
 		return fuse.Status(syscall.EOPNOTSUPP)
 	}
 	return f.changeXattr(cancel, header, name, replace, meta.AttrPatch{DelXattr: []string{name}})
@@ -156,10 +156,10 @@ func (f *fileSystem) changeXattr(cancel <-chan struct{}, header *fuse.InHeader, 
 		return fuse.Status(syscall.ESTALE)
 	}
 	defer f.nodes.unpin(n)
-	ctx, stop := f.callContext(cancel, header.Pid)
+	ctx, stop := f.life.callContext(cancel, header.Pid)
 	defer stop()
 	if flags&(create|replace) != 0 {
-		_, no := f.xattr(n, name)
+		_, no := f.attrs.xattr(n, name)
 		switch {
 		case no == 0 && flags&create != 0:
 			return fuse.Status(syscall.EEXIST)
@@ -170,5 +170,5 @@ func (f *fileSystem) changeXattr(cancel <-chan struct{}, header *fuse.InHeader, 
 	if patch.DelXattr != nil {
 		flags = 0
 	}
-	return fuse.Status(f.change(ctx, n, patch, newTimes{}, flags))
+	return fuse.Status(f.attrs.change(ctx, n, patch, newTimes{}, flags))
 }

@@ -5,8 +5,8 @@ var inFs = []string{fsTests}
 var ofFs = []mutant{
 	{"a freed name is not reserved again", "fs/reserve.go",
 		"if err != nil || !lost {", "if err != nil || !lost || l != nil {", inFs},
-	{"an orphan of a fence is taken for delivered", "fs/flush.go",
-		"if err == nil && out.Result.Orphan && f.fenced(l) {", "if err == nil && out.Result.Orphan && l == nil {", inFs},
+	{"an orphan of a fence is taken for delivered", "fs/publisher.go",
+		"if err == nil && out.Result.Orphan && pub.reserved.fenced(l) {", "if err == nil && out.Result.Orphan && l == nil {", inFs},
 	{"a removed file is reserved again", "fs/reserve.go",
 		"return !unlinked && (", "return (!unlinked || l != nil) && (", inFs},
 	{"a freed name is taken from who has it now", "fs/reserve.go",
@@ -16,5 +16,5 @@ var ofFs = []mutant{
 	{"what a killed program wrote is published", "fs/flush.go",
 		"if closing != nil && wasKilled(pid) {", "if closing == nil && wasKilled(pid) {", inFs},
 	{"a file is opened for writing though a change is unknown", "fs/node_open.go",
-		"no = f.settle(ctx, n)", "no = 0", inFs},
+		"no = f.names.settle(ctx, n)", "no = 0", inFs},
 }

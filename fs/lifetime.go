@@ -1,6 +1,25 @@
 package fs
 
-import "sync"
+import (
+	"context"
+	"sync"
+)
+
+// lifetime is how long a mount works, and what works for it.
+type lifetime struct {
+	ctx  context.Context // ends with the mount
+	stop context.CancelFunc
+	late context.Context // of what the log is still told then: ends a bounded time later
+	over context.CancelFunc
+	work workers // publishes and watches under way
+}
+
+func newLifetime(ctx context.Context) *lifetime {
+	lt := &lifetime{}
+	lt.late, lt.over = context.WithCancel(context.WithoutCancel(ctx))
+	lt.ctx, lt.stop = context.WithCancel(lt.late)
+	return lt
+}
 
 // workers are the goroutines of a file system. Unlike with a WaitGroup, one may be started while somebody waits: a
 // RELEASE can come at any time until the kernel's connection has ended.

@@ -1,6 +1,7 @@
 package fs
 
 import (
+	"errors"
 	"sync"
 	"sync/atomic"
 
@@ -8,7 +9,7 @@ import (
 	"github.com/rdmcfs/rdmcfs/meta"
 )
 
-// node is what the kernel knows by one nodeid. Its fields are protected by table.mu, but for the constant ones.
+// node is what the kernel knows by one nodeid. Its fields are protected by nodeTable.mu, but for the constant ones.
 type node struct {
 	id   uint64    // constant
 	kind meta.Kind // constant
@@ -27,14 +28,16 @@ type node struct {
 
 	cached      meta.ContentID // whose bytes the kernel's page cache holds
 	cachedValid bool
-	told        told // not while the node is live
+	kernel      kernelAttrs // not while the node is live
 }
 
 // ino is the inode number of a node.
 func (n *node) ino() meta.Ino { return meta.Ino(n.inoNow.Load()) }
 
-// table holds the nodes.
-type table struct {
+// nodeTable holds the nodes.
+type nodeTable struct {
+	state func() meta.Reader // the applied state of this node
+
 	mu      sync.Mutex
 	byID    map[uint64]*node
 	current map[meta.Ino]*node
@@ -43,10 +46,11 @@ type table struct {
 	dropAttr func(id uint64)
 }
 
-func newTable(root meta.Inode) *table {
+func newNodeTable(root meta.Inode, state func() meta.Reader) *nodeTable {
 	n := &node{id: fuse.FUSE_ROOT_ID, kind: meta.KindDir, lookups: 1, last: root}
 	n.inoNow.Store(uint64(root.Ino))
-	return &table{
+	return &nodeTable{
+		state:   state,
 		byID:    map[uint64]*node{n.id: n},
 		current: map[meta.Ino]*node{n.ino(): n},
 		nextID:  fuse.FUSE_ROOT_ID + 1,
@@ -54,14 +58,14 @@ func newTable(root meta.Inode) *table {
 }
 
 // get finds a node by its nodeid; nil only if the kernel uses one it has forgotten.
-func (t *table) get(id uint64) *node {
+func (t *nodeTable) get(id uint64) *node {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.byID[id]
 }
 
 // pin finds a node and keeps it until unpin.
-func (t *table) pin(id uint64) *node {
+func (t *nodeTable) pin(id uint64) *node {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	n := t.byID[id]
@@ -71,7 +75,7 @@ func (t *table) pin(id uint64) *node {
 	return n
 }
 
-func (t *table) unpin(n *node) {
+func (t *nodeTable) unpin(n *node) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	n.pins--
@@ -79,7 +83,7 @@ func (t *table) unpin(n *node) {
 }
 
 // looked returns the current node of an inode with one more reference of the kernel.
-func (t *table) looked(rec meta.Inode) *node {
+func (t *nodeTable) looked(rec meta.Inode) *node {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	n := t.current[rec.Ino]
@@ -96,19 +100,19 @@ func (t *table) looked(rec meta.Inode) *node {
 }
 
 // refer gives a node that is pinned one more reference of the kernel.
-func (t *table) refer(n *node) {
+func (t *nodeTable) refer(n *node) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	n.lookups++
 }
 
-func (t *table) isDetached(n *node) bool {
+func (t *nodeTable) isDetached(n *node) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return n.detached
 }
 
-// stale reports whether n's open handles have other bytes than rec's and nobody here is writing. table.mu is held.
+// stale reports whether n's open handles have other bytes than rec's and nobody here is writing. nodeTable.mu is held.
 func (n *node) stale(rec meta.Inode) bool {
 	switch {
 	case rec.Kind != n.kind:
@@ -121,7 +125,7 @@ func (n *node) stale(rec meta.Inode) bool {
 	return false
 }
 
-func (t *table) addLocked(rec meta.Inode) *node {
+func (t *nodeTable) addLocked(rec meta.Inode) *node {
 	n := &node{id: t.nextID, kind: rec.Kind, last: rec}
 	n.inoNow.Store(uint64(rec.Ino))
 	t.nextID++
@@ -132,7 +136,7 @@ func (t *table) addLocked(rec meta.Inode) *node {
 
 // detachLocked makes the next lookup of n's inode number give another node. From now on nobody tells the kernel what
 // changes of n: it has to ask.
-func (t *table) detachLocked(n *node) {
+func (t *nodeTable) detachLocked(n *node) {
 	if t.current[n.ino()] == n {
 		delete(t.current, n.ino())
 	}
@@ -142,7 +146,7 @@ func (t *table) detachLocked(n *node) {
 	}
 }
 
-func (t *table) forget(id, count uint64) {
+func (t *nodeTable) forget(id, count uint64) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	n := t.byID[id]
@@ -153,7 +157,7 @@ func (t *table) forget(id, count uint64) {
 	t.dropLocked(n)
 }
 
-func (t *table) dropLocked(n *node) {
+func (t *nodeTable) dropLocked(n *node) {
 	if n.lookups > 0 || n.pins > 0 || n.live != nil || n.reading != nil || n.id == fuse.FUSE_ROOT_ID {
 		return
 	}
@@ -164,8 +168,44 @@ func (t *table) dropLocked(n *node) {
 }
 
 // known returns the current node of an inode if the kernel has it.
-func (t *table) known(ino meta.Ino) *node {
+func (t *nodeTable) known(ino meta.Ino) *node {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.current[ino]
+}
+
+func (t *nodeTable) isRemoved(n *node) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return n.removed
+}
+
+// record is the inode of a node as the log has it, or as it was last seen when it is gone.
+func (t *nodeTable) record(n *node) meta.Inode {
+	rec, err := t.state().Inode(n.ino())
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	switch {
+	case err == nil && rec.Kind == n.kind:
+		n.last = rec
+	case err == nil || errors.Is(err, meta.ErrNotFound):
+		n.last.Nlink = 0
+	}
+	return n.last
+}
+
+// rename gives a node the inode number that the log gave its file, now or again.
+func (t *nodeTable) rename(n *node, rec meta.Inode) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.current[n.ino()] == n {
+		delete(t.current, n.ino())
+	}
+	if other := t.current[rec.Ino]; other != nil && other != n {
+		t.detachLocked(other) // a lookup was faster
+	}
+	n.inoNow.Store(uint64(rec.Ino))
+	n.last = rec
+	n.gone = false
+	t.current[rec.Ino] = n
 }

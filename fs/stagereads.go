@@ -7,31 +7,30 @@ import (
 	"sync/atomic"
 
 	"github.com/rdmcfs/rdmcfs/replicate"
-	"golang.org/x/sys/unix"
 )
 
-// takings are the publishes that read one staged file. Bytes of it go away (a cut, a punched hole) only by the
+// stageReads are the publishes that read one staged file. Bytes of it go away (a cut, a punched hole) only by the
 // daemon, also where writes pass it by, and only when each of them has read all that it announced: a version is what
 // the file was when it was taken. What a publish reads afterwards, because it has to begin again, fails with
 // [replicate.ErrCut].
-type takings struct {
+type stageReads struct {
 	mu      sync.Mutex
-	all     map[*taking]struct{}
+	all     map[*stageRead]struct{}
 	cutting bool
-	changed chan struct{} // closed and made anew when something of the above, or taken of one, changes
+	changed chan struct{} // closed and made anew when something of the above, or whole of one, changes
 }
 
-// taking is one publish, from before its snapshot until the bytes are not needed any more.
-type taking struct {
-	of     *takings
+// stageRead is one publish, from before its snapshot until the bytes are not needed any more.
+type stageRead struct {
+	of     *stageReads
 	urgent chan struct{} // closed when somebody waits for the bytes to be read
-	asked  bool          // it is; like taken protected by takings.mu
-	taken  bool          // all of them were read
+	asked  bool          // it is; like whole protected by stageReads.mu
+	whole  bool          // all of them were read
 	cut    atomic.Bool   // set before the staged bytes change
 }
 
 // tellLocked wakes who waits. mu is held.
-func (t *takings) tellLocked() {
+func (t *stageReads) tellLocked() {
 	if t.changed != nil {
 		close(t.changed)
 		t.changed = nil
@@ -39,7 +38,7 @@ func (t *takings) tellLocked() {
 }
 
 // newsLocked is closed at the next change. mu is held.
-func (t *takings) newsLocked() <-chan struct{} {
+func (t *stageReads) newsLocked() <-chan struct{} {
 	if t.changed == nil {
 		t.changed = make(chan struct{})
 	}
@@ -47,13 +46,13 @@ func (t *takings) newsLocked() <-chan struct{} {
 }
 
 // begin counts a publish in, once no cut is under way: one takes as long as a truncate of the staged file.
-func (t *takings) begin() *taking {
-	k := &taking{of: t, urgent: make(chan struct{})}
+func (t *stageReads) begin() *stageRead {
+	k := &stageRead{of: t, urgent: make(chan struct{})}
 	for {
 		t.mu.Lock()
 		if !t.cutting {
 			if t.all == nil {
-				t.all = map[*taking]struct{}{}
+				t.all = map[*stageRead]struct{}{}
 			}
 			t.all[k] = struct{}{}
 			t.mu.Unlock()
@@ -65,16 +64,16 @@ func (t *takings) begin() *taking {
 	}
 }
 
-// read notes that all was read.
-func (k *taking) read() {
+// readAll notes that all was read.
+func (k *stageRead) readAll() {
 	k.of.mu.Lock()
 	defer k.of.mu.Unlock()
-	k.taken = true
+	k.whole = true
 	k.of.tellLocked()
 }
 
 // end counts a publish out.
-func (k *taking) end() {
+func (k *stageRead) end() {
 	k.of.mu.Lock()
 	defer k.of.mu.Unlock()
 	delete(k.of.all, k)
@@ -83,7 +82,7 @@ func (k *taking) end() {
 
 // cut has do take bytes away when no publish needs them any more. It waits until those that are under way have read
 // them, which it has them do at once, and ends with ctx.
-func (t *takings) cut(ctx context.Context, do func() error) error {
+func (t *stageReads) cut(ctx context.Context, do func() error) error {
 	for {
 		t.mu.Lock()
 		if t.claimLocked() {
@@ -107,33 +106,11 @@ func (t *takings) cut(ctx context.Context, do func() error) error {
 	return do()
 }
 
-// setSize makes a live file longer or shorter.
-func (l *live) setSize(ctx context.Context, size int64) error {
-	st, err := l.stage.Stat()
-	if err != nil {
-		return err
-	}
-	do := func() error { return l.stage.Truncate(size) }
-	if size >= st.Size {
-		return do() // the kernel lets nobody write meanwhile
-	}
-	return l.takings.cut(ctx, do)
-}
-
-// allocate is fallocate(2) on a live file.
-func (l *live) allocate(ctx context.Context, mode uint32, offset, length int64) error {
-	do := func() error { return l.stage.Allocate(mode, offset, length) }
-	if mode&^unix.FALLOC_FL_KEEP_SIZE == 0 {
-		return do()
-	}
-	return l.takings.cut(ctx, do)
-}
-
 // claimLocked keeps new publishes out if those that are in have read all, and hurries them else. mu is held.
-func (t *takings) claimLocked() bool {
+func (t *stageReads) claimLocked() bool {
 	free := !t.cutting
 	for k := range t.all {
-		if k.taken {
+		if k.whole {
 			continue
 		}
 		free = false
@@ -152,14 +129,14 @@ func (t *takings) claimLocked() bool {
 	return true
 }
 
-// uncut reads staged bytes as they were when they were taken, or not at all.
-type uncut struct {
+// unlessCut reads staged bytes as they were when they were taken, or not at all.
+type unlessCut struct {
 	src io.ReaderAt
-	by  *taking
+	by  *stageRead
 }
 
 // ReadAt looks for a cut behind the read: one that came before it or in it was noted before bytes went away.
-func (u uncut) ReadAt(p []byte, off int64) (int, error) {
+func (u unlessCut) ReadAt(p []byte, off int64) (int, error) {
 	n, err := u.src.ReadAt(p, off)
 	if u.by.cut.Load() {
 		return 0, replicate.ErrCut

@@ -14,17 +14,17 @@ type ownKey struct {
 	name string
 }
 
-// ownOps counts the changes that come from this mount's own kernel, which knows of them already: their events
+// ownChanges counts the changes that come from this mount's own kernel, which knows of them already: their events
 // need drop no cache.
-type ownOps struct {
+type ownChanges struct {
 	mu  sync.Mutex
 	all map[ownKey]int
 }
 
-func newOwnOps() *ownOps { return &ownOps{all: map[ownKey]int{}} }
+func newOwnChanges() *ownChanges { return &ownChanges{all: map[ownKey]int{}} }
 
 // begin counts keys until the returned function is called.
-func (o *ownOps) begin(keys ...ownKey) (end func()) {
+func (o *ownChanges) begin(keys ...ownKey) (end func()) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	for _, k := range keys {
@@ -41,22 +41,16 @@ func (o *ownOps) begin(keys ...ownKey) (end func()) {
 	}
 }
 
-func (o *ownOps) has(k ownKey) bool {
+func (o *ownChanges) has(k ownKey) bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	return o.all[k] > 0
 }
 
-func (f *fileSystem) ownInode(ino meta.Ino) (end func()) { return f.own.begin(ownKey{ino: ino}) }
-
-func (f *fileSystem) ownName(dir meta.Ino, name string) (end func()) {
-	return f.own.begin(ownKey{ino: dir}, ownKey{ino: dir, name: name})
-}
-
-// pushOwn counts the keys of a push, whose inode may change on the way.
-type pushOwn struct {
-	f *fileSystem
-	l *live
+// ownPush counts the keys of a push, whose inode may change on the way.
+type ownPush struct {
+	pub *publisher
+	l   *live
 
 	mu    sync.Mutex
 	end   func()
@@ -64,16 +58,16 @@ type pushOwn struct {
 }
 
 // begin counts the keys of a push of an inode.
-func (o *pushOwn) begin(p replicate.Push) {
+func (o *ownPush) begin(p replicate.Push) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if !o.ended {
-		o.end = o.f.ownPublish(o.l, p)
+		o.end = o.pub.ownPublish(o.l, p)
 	}
 }
 
 // pause ends the count.
-func (o *pushOwn) pause() {
+func (o *ownPush) pause() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if o.end != nil {
@@ -83,7 +77,7 @@ func (o *pushOwn) pause() {
 }
 
 // over ends the count for good.
-func (o *pushOwn) over() {
+func (o *ownPush) over() {
 	o.mu.Lock()
 	o.ended = true
 	o.mu.Unlock()
@@ -93,12 +87,12 @@ func (o *pushOwn) over() {
 // rename reserves the name of the file again whose inode went in mid-push, and gives the inode that it has then. A
 // file that a program of this node removed meanwhile has none. Nothing is counted meanwhile: who looks for removals
 // that are under way would wait for the push.
-func (o *pushOwn) rename(ctx context.Context) (meta.Ino, error) {
+func (o *ownPush) rename(ctx context.Context) (meta.Ino, error) {
 	o.pause()
-	if err := o.f.reserveAgain(ctx, o.l); err != nil {
+	if err := o.pub.reserved.reserveAgain(ctx, o.l); err != nil {
 		return 0, err
 	}
-	if o.f.isRemoved(o.l.node) {
+	if o.pub.nodes.isRemoved(o.l.node) {
 		return 0, errNameless
 	}
 	ino := o.l.node.ino()
@@ -106,8 +100,14 @@ func (o *pushOwn) rename(ctx context.Context) (meta.Ino, error) {
 	return ino, nil
 }
 
+func (ns *namespace) ownInode(ino meta.Ino) (end func()) { return ns.own.begin(ownKey{ino: ino}) }
+
+func (ns *namespace) ownName(dir meta.Ino, name string) (end func()) {
+	return ns.own.begin(ownKey{ino: dir}, ownKey{ino: dir, name: name})
+}
+
 // ownPublish also counts the name that appears for others with the first version.
-func (f *fileSystem) ownPublish(l *live, p replicate.Push) (end func()) {
+func (pub *publisher) ownPublish(l *live, p replicate.Push) (end func()) {
 	keys := []ownKey{{ino: p.Ino}}
 	l.mu.Lock()
 	if l.reserved {
@@ -117,5 +117,5 @@ func (f *fileSystem) ownPublish(l *live, p replicate.Push) (end func()) {
 	if p.LinkName != "" {
 		keys = append(keys, ownKey{ino: p.LinkParent}, ownKey{ino: p.LinkParent, name: p.LinkName})
 	}
-	return f.own.begin(keys...)
+	return pub.names.own.begin(keys...)
 }

@@ -15,7 +15,7 @@ import (
 // while one begins.
 func TestG1CutWaitsUntilPublishesHaveRead(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var ts takings
+		var ts stageReads
 		first, second := ts.begin(), ts.begin()
 		started, goOn := make(chan struct{}), make(chan struct{})
 		done := make(chan error, 1)
@@ -23,12 +23,12 @@ func TestG1CutWaitsUntilPublishesHaveRead(t *testing.T) {
 			done <- ts.cut(t.Context(), func() error { close(started); <-goOn; return io.ErrShortWrite })
 		}()
 		synctest.Wait()
-		for _, k := range []*taking{first, second} {
+		for _, k := range []*stageRead{first, second} {
 			if !closed(k.urgent) {
 				t.Error("not told that it is urgent")
 			}
 		}
-		first.read()
+		first.readAll()
 		synctest.Wait()
 		if closed(started) {
 			t.Fatal("cut, and one has not read its bytes")
@@ -38,7 +38,7 @@ func TestG1CutWaitsUntilPublishesHaveRead(t *testing.T) {
 		if !closed(started) {
 			t.Fatal("not cut")
 		}
-		third := make(chan *taking, 1)
+		third := make(chan *stageRead, 1)
 		go func() { third <- ts.begin() }()
 		synctest.Wait()
 		if len(third) > 0 {
@@ -49,10 +49,10 @@ func TestG1CutWaitsUntilPublishesHaveRead(t *testing.T) {
 			t.Errorf("cut: %v", err)
 		}
 		p := make([]byte, 3)
-		if n, err := (uncut{strings.NewReader("abc"), first}).ReadAt(p, 0); n != 0 || !errors.Is(err, replicate.ErrCut) {
+		if n, err := (unlessCut{strings.NewReader("abc"), first}).ReadAt(p, 0); n != 0 || !errors.Is(err, replicate.ErrCut) {
 			t.Errorf("read after the cut: %d %v", n, err)
 		}
-		if n, err := (uncut{strings.NewReader("abc"), <-third}).ReadAt(p, 0); n != 3 || err != nil {
+		if n, err := (unlessCut{strings.NewReader("abc"), <-third}).ReadAt(p, 0); n != 3 || err != nil {
 			t.Errorf("read of what is left: %d %v", n, err)
 		}
 	})
@@ -61,7 +61,7 @@ func TestG1CutWaitsUntilPublishesHaveRead(t *testing.T) {
 // TestCutEndsWithItsCaller: who is killed while he waits has cut nothing, and nobody was held up.
 func TestCutEndsWithItsCaller(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var ts takings
+		var ts stageReads
 		k := ts.begin()
 		ctx, stop := context.WithCancel(t.Context())
 		done := make(chan error, 1)
@@ -71,7 +71,7 @@ func TestCutEndsWithItsCaller(t *testing.T) {
 		if err := <-done; !errors.Is(err, context.Canceled) {
 			t.Errorf("cut: %v", err)
 		}
-		if _, err := (uncut{strings.NewReader("abc"), k}).ReadAt(make([]byte, 3), 0); err != nil {
+		if _, err := (unlessCut{strings.NewReader("abc"), k}).ReadAt(make([]byte, 3), 0); err != nil {
 			t.Errorf("read: %v", err)
 		}
 		ts.begin().end()

@@ -1,0 +1,52 @@
+package fs
+
+import "github.com/rdmcfs/rdmcfs/meta"
+
+// kernelAttrs is which bytes the attributes belong to that the kernel may keep of a node. A commit is applied before
+// the kernel is told: an open in between would have the new bytes, but be read and appended to by the old size. It is
+// sent back to look the name up again.
+type kernelAttrs struct {
+	known bool // else the kernel keeps none, or those of what handles share
+	id    meta.ContentID
+	size  int64
+	count uint64 // tells one time from another
+}
+
+// noteKernelAttrsLocked notes what attributes go to the kernel. nodeTable.mu is held.
+func (n *node) noteKernelAttrsLocked(id meta.ContentID, size int64) {
+	n.kernel = kernelAttrs{known: true, id: id, size: size, count: n.kernel.count + 1}
+}
+
+// kernelHasOtherLocked reports whether the kernel may keep attributes of other bytes, and then sees to it that the node
+// is looked up anew. nodeTable.mu is held.
+func (t *nodeTable) kernelHasOtherLocked(n *node, id meta.ContentID, size int64) bool {
+	other := n.kernel.known && (n.kernel.id != id || n.kernel.size != size)
+	if other {
+		t.detachLocked(n)
+	}
+	return other
+}
+
+// kernelHasOther reports the same of a version that is to be staged, and then closes it.
+func (o *openFiles) kernelHasOther(n *node, v *version) bool {
+	o.nodes.mu.Lock()
+	other := o.nodes.kernelHasOtherLocked(n, v.id, v.size)
+	o.nodes.mu.Unlock()
+	if other {
+		o.closeVersion(v)
+	}
+	return other
+}
+
+// noteKernelAttrsOfLiveLocked notes what the kernel keeps when a live file ends. nodeTable.mu is held.
+func (n *node) noteKernelAttrsOfLiveLocked(l *live) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	switch {
+	case l.stage == nil:
+	case l.kept != "" || !l.published.valid:
+		n.noteKernelAttrsLocked(meta.ContentID{}, -1) // what was staged, and is nowhere now
+	default:
+		n.noteKernelAttrsLocked(l.current, l.published.size)
+	}
+}

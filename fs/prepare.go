@@ -1,0 +1,122 @@
+package fs
+
+import (
+	"context"
+	"errors"
+	"syscall"
+	"time"
+
+	"github.com/rdmcfs/rdmcfs/meta"
+)
+
+// prepare stages the node's current bytes.
+func (o *openFiles) prepare(ctx context.Context, l *live, trunc bool) {
+	defer close(l.ready)
+	n := l.node
+	o.nodes.mu.Lock()
+	last := n.last
+	o.nodes.mu.Unlock()
+	v, rec, err := o.openVersion(ctx, n.ino(), last)
+	if errors.Is(err, errGone) || err == nil && !trunc && o.kernelHasOther(n, v) {
+		l.err = syscall.ESTALE
+		return
+	}
+	if err == nil {
+		err = o.stageFrom(ctx, l, v, rec, trunc)
+	}
+	if err != nil {
+		l.err = fail(o.log, "stage", n.ino(), err)
+	}
+}
+
+func (o *openFiles) stageFrom(ctx context.Context, l *live, v *version, rec meta.Inode, trunc bool) error {
+	info := StageInfo{Ino: rec.Ino, Parent: rec.Parent, Path: o.names.path(rec), Base: rec.Content, Holes: rec.Holes}
+	var err error
+	if trunc || v.reader == nil {
+		l.stage, err = o.staging.Create(info)
+		if closeErr := v.close(); err == nil {
+			err = closeErr
+		}
+	} else {
+		l.stage, err = o.staging.CopyUp(ctx, info, v.reader)
+		l.base = v.reader
+	}
+	if err != nil {
+		o.closeBase(l)
+		return err
+	}
+	l.reserved, l.lease = rec.Version == 0, rec.Reserved
+	l.parent, l.name = rec.Parent, rec.Name
+	l.current = rec.Content
+	if trunc && rec.Size != 0 {
+		l.published = state{valid: !l.reserved, size: rec.Size} // differs from what is staged
+		return nil
+	}
+	if err := l.settleNew(rec); err != nil || !trunc {
+		return err
+	}
+	l.touched()
+	now := time.Now().UnixNano()
+	return l.stage.SetTimes(nil, &now)
+}
+
+// settleNew gives a staged copy the times of what it was made from and remembers it as unchanged.
+func (l *live) settleNew(rec meta.Inode) error {
+	if l.reserved {
+		return nil
+	}
+	if err := l.stage.SetTimes(&rec.Atime, &rec.Mtime); err != nil {
+		return err
+	}
+	st, err := l.stage.Stat()
+	if err != nil {
+		return err
+	}
+	l.published = sample(st, 0)
+	return nil
+}
+
+// stageNew makes the live file of a reserved inode, referenced by the kernel.
+func (o *openFiles) stageNew(rec meta.Inode, name string) (*handle, syscall.Errno) {
+	n := o.nodes.looked(rec)
+	l, mine, no := o.joinOrBegin(n)
+	if no != 0 || !mine {
+		o.nodes.forget(n.id, 1)
+		return nil, syscall.EIO // nobody can have had it open
+	}
+	l.reserved, l.lease = true, rec.Reserved
+	l.parent, l.name = rec.Parent, name
+	stage, err := o.staging.Create(StageInfo{Ino: rec.Ino, Parent: rec.Parent, Path: o.names.path(rec)})
+	h := &handle{node: n, live: l, writer: true}
+	if err != nil {
+		l.err = fail(o.log, "stage", rec.Ino, err)
+		close(l.ready)
+		o.release(h)
+		o.reserved.unreserve(l)
+		o.nodes.forget(n.id, 1)
+		return nil, l.err
+	}
+	l.stage = stage
+	close(l.ready)
+	return h, 0
+}
+
+// publishEmpty gives a reserved file its first version without bytes.
+func (o *openFiles) publishEmpty(cancel <-chan struct{}, pid uint32, rec meta.Inode, attr meta.AttrPatch) syscall.Errno {
+	h, no := o.stageNew(rec, rec.Name)
+	if no != 0 {
+		return no
+	}
+	defer o.nodes.forget(h.node.id, 1)
+	defer o.release(h)
+	h.live.begin(attr, false)
+	return o.publisher.flush(cancel, pid, h.live, nil)
+}
+
+// begin gives a new file the attributes of its first version. Others may have opened and changed it since it was ready.
+func (l *live) begin(attr meta.AttrPatch, mayMap bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.mayMap = l.mayMap || mayMap
+	l.attrs.waiting = mergePatch(attr, l.attrs.waiting)
+}

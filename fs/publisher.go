@@ -1,0 +1,305 @@
+package fs
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"syscall"
+	"time"
+
+	"github.com/rdmcfs/rdmcfs/meta"
+	"github.com/rdmcfs/rdmcfs/replicate"
+)
+
+// round is one publish that any number of callers wait for. err is set before done is closed.
+type round struct {
+	done  chan struct{}
+	err   error
+	attrs bool // only attributes; protected by live.mu until it begins
+}
+
+// publisher brings what live files hold to the log: bytes as versions, and attributes. Each live file has one publish
+// under way at most, and one that waits.
+type publisher struct {
+	names    *namespace
+	reserved *reservations
+	nodes    *nodeTable
+	cache    *kernelCache
+	life     *lifetime
+	log      *slog.Logger
+
+	done func(*live) // takes back the count of busy that a publish or watch has of a live file
+}
+
+// publish sees to it that a snapshot taken after now is published: by a new round, or by the one that is queued
+// behind a running one.
+func (pub *publisher) publish(l *live) *round {
+	pub.nodes.mu.Lock()
+	defer pub.nodes.mu.Unlock()
+	return pub.roundLocked(l, false)
+}
+
+// roundLocked is publish; with attrs it is enough that attributes are. nodeTable.mu is held.
+func (pub *publisher) roundLocked(l *live, attrs bool) *round {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	switch {
+	case l.cur == nil:
+		r := &round{done: make(chan struct{}), attrs: attrs}
+		l.cur = r
+		l.busy++
+		pub.life.work.Go(func() { pub.runRounds(l, r) })
+		return r
+	case l.next == nil:
+		l.next = &round{done: make(chan struct{}), attrs: attrs}
+	case !attrs:
+		l.next.attrs = false
+	}
+	return l.next
+}
+
+// runRounds publishes until no round is waiting.
+func (pub *publisher) runRounds(l *live, r *round) {
+	for r != nil {
+		switch {
+		case !r.attrs:
+			r.err = pub.publishOnce(pub.life.ctx, l)
+		default:
+			r.err = pub.attrsOnce(pub.life.late, l)
+		}
+		l.mu.Lock()
+		done := r
+		l.cur, l.next = l.next, nil
+		r = l.cur
+		l.mu.Unlock()
+		close(done.done)
+	}
+	pub.done(l)
+}
+
+// attrsOnce sees to it that a file has a name, and that attributes which wait for no publish are in the log. Those of
+// a file without a version go with its first one, unless they are too many: with a reserved name they would be lost
+// in the next fence.
+func (pub *publisher) attrsOnce(ctx context.Context, l *live) error {
+	if err := pub.reserved.reserveAgain(ctx, l); err != nil {
+		return err
+	}
+	l.mu.Lock()
+	crowded := l.attrs.takeCrowded()
+	l.mu.Unlock()
+	if l.wasReserved() && !crowded {
+		return nil
+	}
+	return pub.publishLeft(ctx, l)
+}
+
+// publishOnce publishes what has changed, or only attributes, or nothing.
+func (pub *publisher) publishOnce(ctx context.Context, l *live) error {
+	if pub.nodes.isRemoved(l.node) {
+		return nil
+	}
+	if err := l.awaitLinked(ctx); err != nil {
+		return err
+	}
+	if l.isTmp() {
+		return l.stage.Sync()
+	}
+	return retaken(func() error {
+		if err := pub.reserved.reserveAgain(ctx, l); err != nil || pub.nodes.isRemoved(l.node) {
+			return err
+		}
+		return pub.take(ctx, l)
+	})
+}
+
+// takesMax bounds how often a publish is begun anew. It takes a cut, or a fence, in an attempt to publish that is not
+// the first.
+const takesMax = 3
+
+// retaken does what takes the bytes of a live file, and again if they were cut away under it or the file has lost its
+// name.
+func retaken(do func() error) (err error) {
+	for range takesMax {
+		if err = do(); !errors.Is(err, replicate.ErrCut) && !isNameless(err) {
+			break
+		}
+	}
+	return err
+}
+
+// isNameless reports whether a new file had no name in mid-publish.
+func isNameless(err error) bool {
+	return errors.Is(err, errNameless) || errors.Is(err, replicate.ErrNoInode)
+}
+
+// take publishes what has changed by now.
+func (pub *publisher) take(ctx context.Context, l *live) error {
+	c, err := l.changes()
+	if err != nil || !c.any {
+		c.end(meta.ContentID{}, false)
+	}
+	if err != nil {
+		l.mu.Lock()
+		l.kept = fmt.Sprintf("compare: %v", err)
+		l.mu.Unlock()
+		return fmt.Errorf("fs: compare inode %d: %w", l.node.ino(), err)
+	}
+	if !c.any {
+		pub.rewritten(l, c)
+		return pub.publishAttr(ctx, l)
+	}
+	err = pub.push(ctx, l, c, tmpName{})
+	if (errors.Is(err, syscall.ENOENT) || isNameless(err)) && pub.nodes.isRemoved(l.node) {
+		return nil // removed here while it was being pushed
+	}
+	return err
+}
+
+// push publishes one snapshot and ends it.
+func (pub *publisher) push(ctx context.Context, l *live, c change, link tmpName) error {
+	p, sums := pub.preparePush(l, c, link)
+	own := &ownPush{pub: pub, l: l}
+	own.begin(p)
+	p.Rename = own.rename
+	if p.LinkName != "" {
+		p.Rename = nil
+	}
+	out, err := pub.names.cluster.Publish(ctx, p)
+	own.over()
+	if err == nil && out.Result.Errno != 0 {
+		err = out.Result.Errno
+	}
+	if err == nil && out.Result.Orphan && pub.reserved.fenced(l) {
+		err = errNameless
+	}
+	c.end(out.Content, err == nil)
+	pub.nodes.mu.Lock()
+	defer pub.nodes.mu.Unlock()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.attrs.arrived(err == nil)
+	if err != nil {
+		l.kept = fmt.Sprintf("publish: %v", err)
+		l.unknown = errors.Is(err, ErrUnknown)
+		return fmt.Errorf("fs: publish inode %d: %w", l.node.ino(), err)
+	}
+	raise(&pub.names.barrier.visible, out.Result.Index)
+	l.reserved, l.kept, l.superseded = false, "", false
+	l.current, l.published, l.sums = out.Content, c.state, sums
+	l.linked = out.Result.Inode
+	return nil
+}
+
+// preparePush takes the pending attributes of a live file into a push.
+func (pub *publisher) preparePush(l *live, c change, link tmpName) (replicate.Push, *leafSums) {
+	path := link.name
+	if path == "" {
+		path = pub.names.path(pub.nodes.record(l.node))
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	p := replicate.Push{
+		Ino: l.node.ino(), Path: path, Base: l.current, Size: c.snap.Size, Holes: c.snap.Holes, Data: c.snap.Data, Source: c.snap.Source,
+		Attr: withTimes(l.attrs.board(), c.stat), LinkParent: link.parent, LinkName: link.name,
+		Urgent: c.read.urgent, Taken: c.read.readAll,
+	}
+	if link.name != "" {
+		p.Ino = 0 // it gets one by this publish
+	}
+	if !l.current.IsZero() && c.worthDelta() {
+		p.Dirty = c.dirty
+	}
+	if c.snap.Exact {
+		return p, nil
+	}
+	sums := newSums(p.Size, p.Data, p.Dirty, l.sums)
+	p.Source = &recorder{src: p.Source, sums: sums}
+	return p, sums
+}
+
+// withTimes makes a publish carry the times that stat showed here, so that all nodes show the same.
+func withTimes(attr meta.AttrPatch, st StageStat) meta.AttrPatch {
+	attr.Mask |= meta.AttrAtime | meta.AttrMtime | meta.AttrCtime
+	attr.Atime, attr.Mtime = st.Atime, st.Mtime
+	attr.Ctime = max(st.Ctime, attr.Ctime)
+	return attr
+}
+
+// publishAttr proposes attributes that were to ride in a publish which turned out not to be needed.
+func (pub *publisher) publishAttr(ctx context.Context, l *live) error {
+	l.mu.Lock()
+	if !l.attrs.any() {
+		l.mu.Unlock()
+		return nil
+	}
+	attr := l.attrs.board()
+	l.mu.Unlock()
+	defer pub.names.ownInode(l.node.ino())()
+	res, err := pub.names.proposePatient(ctx, &meta.SetAttr{Ino: l.node.ino(), Patch: attr})
+	if err == nil && res.Errno != 0 {
+		err = res.Errno
+	}
+	l.mu.Lock()
+	l.attrs.arrived(err == nil)
+	l.mu.Unlock()
+	if err == nil {
+		return nil
+	}
+	return fmt.Errorf("fs: set attributes of inode %d: %w", l.node.ino(), err)
+}
+
+// attrsLeftLocked reports whether attributes wait for a publish, of an inode that is in the log. nodeTable.mu is held.
+func (l *live) attrsLeftLocked() bool {
+	if l.node.removed || l.node.gone {
+		return false
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return !l.reserved && l.tmp == nil && l.attrs.any()
+}
+
+// publishLeft is publishAttr of what waits for no publish. When nobody may write any more, what the log does not take
+// then is lost. Times go with the bytes that they were set on, also where those are kept unpublished.
+func (pub *publisher) publishLeft(ctx context.Context, l *live) error {
+	l.mu.Lock()
+	if l.kept != "" {
+		l.attrs.waiting.Mask &^= meta.AttrAtime | meta.AttrMtime
+	}
+	l.mu.Unlock()
+	err := pub.publishAttr(ctx, l)
+	pub.nodes.mu.Lock()
+	last := l.writers == 0 || l.ended
+	pub.nodes.mu.Unlock()
+	if err == nil || !last {
+		return err
+	}
+	pub.log.Error("changes of attributes are lost", "inode", uint64(l.node.ino()), "err", err)
+	l.mu.Lock()
+	l.attrs.waiting = meta.AttrPatch{}
+	l.mu.Unlock()
+	pub.cache.dropAttrSoon(l.node.id) // the kernel remembers them
+	return err
+}
+
+// wait waits for a round and reports whether the caller was killed meanwhile; the round then goes on without
+// it. Other signals than SIGKILL do not end the wait: close would lose its descriptor and say EINTR.
+func (r *round) wait(ctx context.Context, cancel <-chan struct{}, pid uint32) (killed bool) {
+	select {
+	case <-r.done:
+		return false
+	case <-cancel:
+	}
+	tick := time.NewTicker(killPoll)
+	defer tick.Stop()
+	for {
+		if killPending(pid) || ctx.Err() != nil {
+			return true
+		}
+		select {
+		case <-r.done:
+			return false
+		case <-tick.C:
+		}
+	}
+}

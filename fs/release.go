@@ -1,0 +1,247 @@
+package fs
+
+import (
+	"context"
+	"time"
+)
+
+// release ends an open file, which has no number any more or never had one.
+func (o *openFiles) release(h *handle) {
+	switch {
+	case h.live != nil:
+		o.releaseLive(h)
+	case h.version != nil:
+		o.releaseVersion(h)
+	}
+}
+
+// releaseVersion ends a read handle.
+func (o *openFiles) releaseVersion(h *handle) {
+	n, v := h.node, h.version
+	o.nodes.mu.Lock()
+	v.handles--
+	last := v.handles == 0
+	if last && n.reading == v {
+		n.reading = nil
+	}
+	n.pins--
+	o.nodes.dropLocked(n)
+	o.nodes.mu.Unlock()
+	if last {
+		o.closeVersion(v)
+	}
+}
+
+func (o *openFiles) closeVersion(v *version) {
+	o.pass.detach(&v.backing)
+	if err := v.close(); err != nil {
+		o.log.Warn("close content", "content", v.id, "err", err)
+	}
+}
+
+// releaseLive ends a handle on a live file.
+func (o *openFiles) releaseLive(h *handle) {
+	l := h.live
+	o.nodes.mu.Lock()
+	l.handles--
+	lastWriter := false
+	if h.writer {
+		l.writers--
+		lastWriter = l.writers == 0
+		if h.flushed {
+			l.closing--
+		}
+	}
+	l.node.pins--
+	l.busy++ // until it is known what is left to do
+	o.nodes.mu.Unlock()
+	o.rest(l, lastWriter)
+}
+
+// rest does what is left when a handle or a publish of a live file has ended. It takes over one count of busy.
+func (o *openFiles) rest(l *live, lastWriter bool) {
+	if lastWriter && l.stage != nil && o.publisher.watch(l) {
+		return // the watch has the count now
+	}
+	o.unbusy(l)
+}
+
+// unbusy gives one count of busy back.
+func (o *openFiles) unbusy(l *live) { o.letGo(l, &l.busy) }
+
+// unhold gives one count of holds back.
+func (o *openFiles) unhold(l *live) { o.letGo(l, &l.holds) }
+
+// letGo takes one off a count and ends the live file if that was the last that held it, once all its attributes are
+// in the log. One that only readers hold, and that a newer commit superseded, is left to them.
+func (o *openFiles) letGo(l *live, count *int) {
+	o.nodes.mu.Lock()
+	*count--
+	if l.frozenLocked() {
+		close(l.released)
+		l.released = make(chan struct{})
+	}
+	if l.frozenLocked() && !l.ended && l.attrsLeftLocked() {
+		o.publisher.roundLocked(l, true)
+	}
+	end := l.busy == 0 && l.holds == 0 && l.handles == 0 && !l.ended
+	if end {
+		l.ended = true
+	}
+	left := !l.ended && l.superseded && l.frozenLocked()
+	detach := left && !l.node.detached
+	if detach {
+		o.nodes.detachLocked(l.node)
+	}
+	o.nodes.mu.Unlock()
+	if detach {
+		o.cache.dropNamesSoon()
+	}
+	if end {
+		o.endLive(l)
+	}
+	if left {
+		l.settle()
+	}
+}
+
+// endLive drops or keeps the staged bytes of a live file that nobody holds.
+func (o *openFiles) endLive(l *live) {
+	o.pass.detach(&l.backing)
+	o.closeStage(l)
+	o.closeBase(l)
+	o.nodes.mu.Lock()
+	n := l.node
+	if n.live == l {
+		n.live = nil
+	}
+	n.cachedValid = false
+	n.noteKernelAttrsOfLiveLocked(l)
+	o.nodes.dropLocked(n)
+	o.nodes.mu.Unlock()
+	l.settle()
+}
+
+func (o *openFiles) closeBase(l *live) {
+	if l.base == nil {
+		return
+	}
+	if err := l.base.Close(); err != nil {
+		o.log.Warn("close content", "inode", uint64(l.node.ino()), "err", err)
+	}
+	l.base = nil
+}
+
+// closeStage drops the staged bytes, or keeps them listed when they were to be published and were not.
+func (o *openFiles) closeStage(l *live) {
+	if l.stage == nil {
+		return
+	}
+	l.mu.Lock()
+	why, reserved := l.kept, l.reserved && !l.unknown
+	l.mu.Unlock()
+	if why != "" {
+		o.cache.dropAttrSoon(l.node.id) // the kernel remembers the size that was staged
+	}
+	var err error
+	if why != "" && !o.nodes.isRemoved(l.node) {
+		err = l.stage.Keep(why)
+	} else {
+		err = o.dropStage(l)
+	}
+	if err != nil {
+		o.log.Warn("close staged file", "inode", uint64(l.node.ino()), "err", err)
+	}
+	if reserved {
+		o.reserved.unreserve(l)
+	}
+}
+
+// recycler is a staged file that can be emptied and used again, when nobody can have kept it open or mapped.
+type recycler interface{ Recycle() error }
+
+func (o *openFiles) dropStage(l *live) error {
+	o.nodes.mu.Lock()
+	exposed := l.read
+	o.nodes.mu.Unlock()
+	if r, ok := l.stage.(recycler); ok && !exposed && !l.mapsUnseen() {
+		return r.Recycle()
+	}
+	return l.stage.Drop()
+}
+
+// releaseGrace is how long an open waits for the RELEASE of a file that was closed before a newer commit came: the
+// kernel sends it only after close has returned.
+const releaseGrace = 250 * time.Millisecond
+
+// awaitSettled lets a live file that is on its way out go, before an open or stat looks at the node.
+func (o *openFiles) awaitSettled(ctx context.Context, n *node) {
+	o.nodes.mu.Lock()
+	l := n.live
+	wait := l != nil && (l.ended || l.superseded && !l.graceOver)
+	grace := releaseGrace
+	if wait && l.ended {
+		grace = time.Second // only its files have to be closed
+	}
+	o.nodes.mu.Unlock()
+	if !wait {
+		return
+	}
+	timer := time.NewTimer(grace)
+	defer timer.Stop()
+	select {
+	case <-l.settled:
+	case <-ctx.Done():
+	case <-timer.C:
+		o.nodes.mu.Lock()
+		l.graceOver = true
+		o.nodes.mu.Unlock()
+	}
+}
+
+func (l *live) settle() { l.settleOnce.Do(func() { close(l.settled) }) }
+
+// releaseLag is how long an open for writing waits for the RELEASE of writers that have closed, if somebody has read
+// the staged file. The kernel sent it before the open, but it may be handled later; and who reads the file since
+// keeps that version only if the new writer does not join the old ones. Tests change it, before they mount.
+var releaseLag = time.Second
+
+// awaitReleased waits while all writers of a node that readers know have closed and are not released, or what that
+// brought about is not done; in vain once for a live file at most.
+func (o *openFiles) awaitReleased(ctx context.Context, n *node) {
+	var timer *time.Timer
+	for {
+		o.nodes.mu.Lock()
+		l := n.live
+		if l == nil || !l.read || l.ended || l.dups || l.frozenLocked() || l.closing < l.writers {
+			o.nodes.mu.Unlock()
+			return
+		}
+		released := l.released
+		o.nodes.mu.Unlock()
+		if timer == nil {
+			timer = time.NewTimer(releaseLag)
+			defer timer.Stop()
+		}
+		select {
+		case <-released:
+		case <-ctx.Done():
+			return
+		case <-timer.C:
+			o.nodes.mu.Lock()
+			l.dups = true
+			o.nodes.mu.Unlock()
+			return
+		}
+	}
+}
+
+// noteClosing notes that a descriptor of a handle was closed.
+func (o *openFiles) noteClosing(h *handle) {
+	o.nodes.mu.Lock()
+	defer o.nodes.mu.Unlock()
+	if !h.flushed {
+		h.flushed = true
+		h.live.closing++
+	}
+}
