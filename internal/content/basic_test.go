@@ -158,7 +158,7 @@ func TestDeltaFoldMerge(t *testing.T) {
 	}
 	wantContent(t, s, testID(2), want)
 	wantContent(t, s, testID(3), want2)
-	if _, err := os.Stat(s.streamPath(testID(1), ID{})); !errors.Is(err, os.ErrNotExist) {
+	if _, err := os.Stat(s.files.streamPath(testID(1), ID{})); !errors.Is(err, os.ErrNotExist) {
 		t.Fatalf("base is still there: %v", err)
 	}
 	if report, err := s.Scrub(t.Context(), 0); err != nil || len(report.Damaged) != 0 || report.Contents != 2 {

@@ -52,8 +52,8 @@ func (s *Store) CopyUp(id ID, origin Origin) (*Staging, error) {
 
 func (st *Staging) copyUp(r *Reader) error {
 	if src := r.File(); src != nil && r.Checked() {
-		rot, _ := st.s.rotOf(r.ID())
-		if st.s.opt.Clone(st.file, src) == nil {
+		rot, _ := st.s.index.rotOf(r.ID())
+		if st.s.clone(st.file, src) == nil {
 			st.clone, st.cloneRot = r.ID(), rot
 			return st.Sound() // what was found meanwhile
 		}
@@ -71,19 +71,8 @@ func (st *Staging) Sound() error {
 	if st.clone.IsZero() {
 		return nil
 	}
-	if rot, ok := st.s.rotOf(st.clone); !ok || rot != st.cloneRot {
+	if rot, ok := st.s.index.rotOf(st.clone); !ok || rot != st.cloneRot {
 		return fmt.Errorf("content: staged inode %d was cloned from %s, which was damaged: %w", st.Origin().Ino, st.clone, ErrCorrupt)
 	}
 	return nil
-}
-
-// rotOf tells how often a content was found damaged since the store was opened.
-func (s *Store) rotOf(id ID) (uint32, bool) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	e := s.index[id]
-	if e == nil {
-		return 0, false
-	}
-	return e.rot, true
 }

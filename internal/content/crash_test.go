@@ -221,7 +221,7 @@ func crashAt(t *testing.T, n int, power bool) bool {
 	}
 	c := &crasher{t: t, dir: dir, left: n, power: power, stash: stash,
 		synced: make(map[string]bool), before: make(map[string][]byte)}
-	s.step = c.step
+	s.files.step = c.step
 	h := &history{want: make(map[ID][]byte), acked: make(map[ID]bool), gone: make(map[ID]bool)}
 	err = h.play(t, s)
 	if err != nil && !errors.Is(err, errCrash) {

@@ -47,6 +47,17 @@
 // A stream of at most [InlineBytesMax] lies in the sidecar itself, so a small content costs one file and
 // one fsync. docs/FORMAT.md has the byte tables and the crash argument.
 //
+// # Types
+//
+// A [Store] consists of these, and each knows those below it:
+//
+//	forms, stagings   other forms of contents (fold, merge, mend); files that bytes are staged in
+//	opener            opens a content and what it is a delta over
+//	index             what is stored, and who needs it
+//	storeFiles        names of files, and the steps that a power loss may undo
+//	spaceBook         what is promised to Receivings
+//	recovery          at Open: from files to the index
+//
 // # Example
 //
 //	store, err := content.Open(dir, content.Options{Log: log, ReserveBytes: 1 << 30})

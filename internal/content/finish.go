@@ -16,14 +16,14 @@ var errOtherShape = errors.New("other shape")
 
 // resume opens what an earlier Receiving left and checks every block that it noted.
 func (s *Store) resume(id, base ID, want *Shape) (*Receiving, error) {
-	b, err := s.openFiles(id, base, Partial, os.O_RDWR)
+	b, err := s.files.open(id, base, Partial, os.O_RDWR)
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrCorrupt, err)
 	}
 	if want != nil && !want.Equal(b.layout.shape) {
 		return nil, errors.Join(errOtherShape, b.close())
 	}
-	if err := s.attachBase(b); err != nil {
+	if err := s.opener.attachBase(b); err != nil {
 		return nil, errors.Join(err, b.close())
 	}
 	b.head.flags &^= flagComplete
@@ -184,45 +184,29 @@ func (r *Receiving) persist(root Hash) error {
 	if err := b.writeHeader(root, flagComplete); err != nil {
 		return err
 	}
-	final := r.s.sidecarPath(b.id, b.head.base, Undecided)
+	final := r.s.files.sidecarPath(b.id, b.head.base, Undecided)
 	if m, inline := b.side.(image); inline {
-		if err := r.s.writeNew(final, m); err != nil {
+		if err := r.s.files.writeNew(final, m); err != nil {
 			return err
 		}
-		return r.s.syncShard(b.id)
+		return r.s.files.syncShard(b.id)
 	}
-	if err := r.s.syncFile(b.streamFile); err != nil {
+	if err := r.s.files.sync(b.streamFile); err != nil {
 		return err
 	}
-	if err := r.s.syncFile(b.sideFile); err != nil {
+	if err := r.s.files.sync(b.sideFile); err != nil {
 		return err
 	}
-	if err := r.s.rename(r.s.sidecarPath(b.id, b.head.base, Partial), final); err != nil {
+	if err := r.s.files.rename(r.s.files.sidecarPath(b.id, b.head.base, Partial), final); err != nil {
 		return err
 	}
-	return r.s.syncShard(b.id)
-}
-
-// writeNew writes a small sidecar durably. A torn one is found by its checksums at Open.
-func (s *Store) writeNew(path string, m image) error {
-	if err := s.step("create", path); err != nil {
-		return err
-	}
-	f, err := openFile(path, os.O_WRONLY|os.O_CREATE|os.O_TRUNC)
-	if err != nil {
-		return err
-	}
-	_, err = f.Write(m)
-	if err == nil {
-		err = s.syncFile(f)
-	}
-	return errors.Join(err, f.Close())
+	return r.s.files.syncShard(b.id)
 }
 
 // release closes the files and gives the entry free.
 func (r *Receiving) release(change func(*entry)) error {
 	r.settle()
-	return errors.Join(r.body.close(), r.s.unclaim(r.body.id, change))
+	return errors.Join(r.body.close(), r.s.index.unclaim(r.body.id, change))
 }
 
 // Close ends an unfinished Receiving and keeps what was received for [Store.Begin] or [Store.Resume]; small
@@ -257,7 +241,7 @@ func (r *Receiving) Discard() error {
 func (r *Receiving) drop(broken bool) error {
 	var err error
 	if broken {
-		err = r.s.unlink(r.s.sidecarPath(r.body.id, r.body.head.base, Undecided))
+		err = r.s.files.unlink(r.s.files.sidecarPath(r.body.id, r.body.head.base, Undecided))
 	}
 	return errors.Join(err, r.release(kill))
 }

@@ -7,23 +7,36 @@ import (
 	"os"
 )
 
+// forms gives contents other forms on the disk: plain ones of deltas, deltas over a lower base, and damaged blocks
+// their bytes. A content has one such change under way at most; see index.startFold.
+type forms struct {
+	index  *index
+	files  *storeFiles
+	opener *opener
+	space  *spaceBook
+}
+
 // Fold turns a committed delta into a plain content of the same id, and is done at once if it is plain. If its
 // base was deleted and is kept for it alone, and neither is open, only the changed bytes are written, into the
 // base's file, and opens wait for that. Else it writes a copy and readers go on meanwhile. A crash leaves one
 // form or the other.
-func (s *Store) Fold(ctx context.Context, id ID) error {
-	if done, err := s.foldInPlace(ctx, id); done || err != nil {
+func (s *Store) Fold(ctx context.Context, id ID) error { return s.forms.fold(ctx, id) }
+
+// Merge turns a committed delta over deltas into one delta over the lowest, plain content. It writes what
+// all of them changed, once; that keeps chains short when the base is large.
+func (s *Store) Merge(ctx context.Context, id ID) error { return s.forms.merge(ctx, id) }
+
+func (fo *forms) fold(ctx context.Context, id ID) error {
+	if done, err := fo.foldInPlace(ctx, id); done || err != nil {
 		return err
 	}
-	return s.reform(ctx, id, "fold", func(b *body) (Shape, bool) {
+	return fo.reform(ctx, id, "fold", func(b *body) (Shape, bool) {
 		return Shape{Size: b.head.size, Holes: b.zeroBlocks()}, b.base != nil
 	})
 }
 
-// Merge turns a committed delta over deltas into one delta over the lowest, plain content. It writes what
-// all of them changed, once; that keeps chains short when the base is large.
-func (s *Store) Merge(ctx context.Context, id ID) error {
-	return s.reform(ctx, id, "merge", func(b *body) (Shape, bool) {
+func (fo *forms) merge(ctx context.Context, id ID) error {
+	return fo.reform(ctx, id, "merge", func(b *body) (Shape, bool) {
 		if b.base == nil || b.base.base == nil {
 			return Shape{}, false
 		}
@@ -33,8 +46,8 @@ func (s *Store) Merge(ctx context.Context, id ID) error {
 }
 
 // reform gives a content another form on disk: the shape that plan chooses, if it wants one.
-func (s *Store) reform(ctx context.Context, id ID, verb string, plan func(*body) (Shape, bool)) error {
-	r, err := s.Open(id)
+func (fo *forms) reform(ctx context.Context, id ID, verb string, plan func(*body) (Shape, bool)) error {
+	r, err := fo.opener.openIn(id, Committed)
 	if err != nil {
 		return fmt.Errorf("content: %s: %w", verb, err)
 	}
@@ -43,33 +56,17 @@ func (s *Store) reform(ctx context.Context, id ID, verb string, plan func(*body)
 	if !wanted {
 		return nil
 	}
-	if err := s.startFold(id); err != nil {
+	if err := fo.index.startFold(id); err != nil {
 		return fmt.Errorf("content: %s %s: %w", verb, id, err)
 	}
-	err = s.writeForm(ctx, r.body, shape)
+	err = fo.write(ctx, r.body, shape)
 	if err == nil {
-		err = s.switchForm(id, r.body.head.base, shape.Base)
+		err = fo.switchTo(id, r.body.head.base, shape.Base)
 	}
-	s.mu.Lock()
-	if e := s.index[id]; e != nil {
-		e.folding = false
-	}
-	s.mu.Unlock()
+	fo.index.endFold(id)
 	if err != nil {
 		return fmt.Errorf("content: %s %s: %w", verb, id, noSpace(err))
 	}
-	return nil
-}
-
-// startFold allows one fold of a content at a time.
-func (s *Store) startFold(id ID) error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	e := s.index[id] // pinned by the caller's reader
-	if e.folding {
-		return ErrBusy
-	}
-	e.folding = true
 	return nil
 }
 
@@ -147,8 +144,8 @@ func (b *body) ReadAt(p []byte, off int64) (int, error) {
 	return len(p), nil
 }
 
-// writeForm writes the content of b in another shape beside it and makes it durable under its final name.
-func (s *Store) writeForm(ctx context.Context, b *body, shape Shape) (err error) {
+// write writes the content of b in another shape beside it and makes it durable under its final name.
+func (fo *forms) write(ctx context.Context, b *body, shape Shape) (err error) {
 	l, err := NewLayout(shape)
 	if err != nil {
 		return err
@@ -158,25 +155,25 @@ func (s *Store) writeForm(ctx context.Context, b *body, shape Shape) (err error)
 		return err
 	}
 	need := to.head.fileBytes() + l.stream
-	if err := s.promise(need); err != nil {
+	if err := fo.space.promise(need); err != nil {
 		return err
 	}
-	defer s.settle(need)
-	if err := s.createForm(to, encoded); err != nil {
-		return errors.Join(err, to.close(), s.dropForm(to))
+	defer fo.space.settle(need)
+	if err := fo.create(to, encoded); err != nil {
+		return errors.Join(err, to.close(), fo.drop(to))
 	}
 	if err = copyForm(ctx, to, b); err == nil {
-		err = s.persistForm(to, b.head.root)
+		err = fo.persist(to, b.head.root)
 	}
 	err = errors.Join(err, to.close())
 	if err != nil {
-		return errors.Join(err, s.dropForm(to))
+		return errors.Join(err, fo.drop(to))
 	}
 	return nil
 }
 
-// createForm makes the files of a new form.
-func (s *Store) createForm(to *body, encoded []byte) error {
+// create makes the files of a new form.
+func (fo *forms) create(to *body, encoded []byte) error {
 	if to.head.has(flagInline) {
 		m := make(image, to.head.fileBytes())
 		copy(m[headerBytes:], encoded)
@@ -184,7 +181,7 @@ func (s *Store) createForm(to *body, encoded []byte) error {
 		return nil
 	}
 	flag := os.O_RDWR | os.O_CREATE | os.O_TRUNC
-	f, err := os.OpenFile(s.streamPath(to.id, to.head.base), flag, 0o600)
+	f, err := os.OpenFile(fo.files.streamPath(to.id, to.head.base), flag, 0o600)
 	if err != nil {
 		return err
 	}
@@ -194,7 +191,7 @@ func (s *Store) createForm(to *body, encoded []byte) error {
 			return err
 		}
 	}
-	side, err := os.OpenFile(s.foldPath(to.id, to.head.base), flag, 0o600)
+	side, err := os.OpenFile(fo.files.foldPath(to.id, to.head.base), flag, 0o600)
 	if err != nil {
 		return err
 	}
@@ -247,53 +244,41 @@ func checkForm(ctx context.Context, to, from *body) error {
 	return err
 }
 
-// persistForm makes a new form durable under its final name.
-func (s *Store) persistForm(to *body, root Hash) error {
+// persist makes a new form durable under its final name.
+func (fo *forms) persist(to *body, root Hash) error {
 	if err := to.writeHeader(root, flagComplete); err != nil {
 		return err
 	}
-	path := s.foldPath(to.id, to.head.base)
+	path := fo.files.foldPath(to.id, to.head.base)
 	if m, inline := to.side.(image); inline {
-		if err := s.writeNew(path, m); err != nil {
+		if err := fo.files.writeNew(path, m); err != nil {
 			return err
 		}
 	} else {
-		if err := s.syncFile(to.streamFile); err != nil {
+		if err := fo.files.sync(to.streamFile); err != nil {
 			return err
 		}
-		if err := s.syncFile(to.sideFile); err != nil {
+		if err := fo.files.sync(to.sideFile); err != nil {
 			return err
 		}
 	}
-	if err := s.rename(path, s.sidecarPath(to.id, to.head.base, Committed)); err != nil {
+	if err := fo.files.rename(path, fo.files.sidecarPath(to.id, to.head.base, Committed)); err != nil {
 		return err
 	}
-	return s.syncShard(to.id)
+	return fo.files.syncShard(to.id)
 }
 
-// dropForm removes a new form that did not come to be.
-func (s *Store) dropForm(to *body) error {
+// drop removes a new form that did not come to be.
+func (fo *forms) drop(to *body) error {
 	return errors.Join(
-		s.unlink(s.foldPath(to.id, to.head.base)),
-		s.unlink(s.sidecarPath(to.id, to.head.base, Committed)),
-		s.unlink(s.streamPath(to.id, to.head.base)))
+		fo.files.unlink(fo.files.foldPath(to.id, to.head.base)),
+		fo.files.unlink(fo.files.sidecarPath(to.id, to.head.base, Committed)),
+		fo.files.unlink(fo.files.streamPath(to.id, to.head.base)))
 }
 
-// switchForm makes the new form the content's and removes the old one.
-func (s *Store) switchForm(id, from, to ID) error {
-	s.mu.Lock()
-	e := s.index[id]
-	e.base = to
-	e.damaged = false // all of it was read and checked
-	if b := s.index[to]; b != nil {
-		b.deps++
-	}
-	s.mu.Unlock()
-	err := s.removeFiles(id, from, Committed)
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if b := s.index[from]; b != nil {
-		b.deps--
-	}
-	return errors.Join(err, s.reapLocked(from))
+// switchTo makes the new form the content's and removes the old one.
+func (fo *forms) switchTo(id, from, to ID) error {
+	fo.index.rebase(id, to)
+	err := fo.files.remove(id, from, Committed)
+	return errors.Join(err, fo.index.letBase(from))
 }

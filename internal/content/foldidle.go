@@ -11,11 +11,15 @@ import (
 // changed and no more. It returns how many it has folded; one that fails does not keep the others. Who calls it now
 // and then keeps the store flat.
 func (s *Store) FoldIdle(ctx context.Context) (folded int, err error) {
-	for _, id := range s.idleDeltas() {
+	return s.forms.foldAllIdle(ctx)
+}
+
+func (fo *forms) foldAllIdle(ctx context.Context) (folded int, err error) {
+	for _, id := range fo.index.idleDeltas() {
 		if ctx.Err() != nil {
 			break
 		}
-		done, foldErr := s.foldIdle(ctx, id)
+		done, foldErr := fo.foldIdle(ctx, id)
 		if errors.Is(foldErr, ErrNotFound) || errors.Is(foldErr, ErrBusy) {
 			continue // it is in use now, or gone
 		}
@@ -30,39 +34,23 @@ func (s *Store) FoldIdle(ctx context.Context) (folded int, err error) {
 	return folded, err
 }
 
-// idleDeltas lists the deltas that are worth it.
-func (s *Store) idleDeltas() []ID {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	var list []ID
-	for id, e := range s.index {
-		if e.base.IsZero() || e.state != Committed || e.dead || e.busy || e.folding || e.damaged || e.pins > 0 || e.deps > 0 {
-			continue
-		}
-		if b := s.index[e.base]; b != nil && b.dead && b.pins == 0 && b.deps == 1 {
-			list = append(list, id)
-		}
-	}
-	return list
-}
-
 // foldIdle merges a chain into one delta, and folds that. What can't be done in place is copied if it is small.
-func (s *Store) foldIdle(ctx context.Context, id ID) (done bool, err error) {
-	info, err := s.Stat(id)
+func (fo *forms) foldIdle(ctx context.Context, id ID) (done bool, err error) {
+	info, err := fo.opener.stat(id)
 	if err != nil {
 		return false, err
 	}
 	if info.Depth > 1 {
-		if err := s.Merge(ctx, id); err != nil {
+		if err := fo.merge(ctx, id); err != nil {
 			return false, err
 		}
 	}
-	if done, err = s.foldInPlace(ctx, id); done || err != nil {
+	if done, err = fo.foldInPlace(ctx, id); done || err != nil {
 		return done && err == nil, err
 	}
 	if info.Size > CopyUpBytesMax || info.Depth > 1 {
 		return false, nil // the next time
 	}
-	err = s.Fold(ctx, id)
+	err = fo.fold(ctx, id)
 	return err == nil, err
 }

@@ -55,7 +55,7 @@ func TestFoldIdle(t *testing.T) {
 				t.Fatalf("depth %d, %v", info.Depth, err)
 			}
 			fold(0)
-			if files, _ := filepath.Glob(filepath.Join(s.dir, "held", "*", "*")); len(files) != 2 {
+			if files, _ := filepath.Glob(filepath.Join(s.files.dir, "held", "*", "*")); len(files) != 2 {
 				t.Fatalf("files left: %v", files)
 			}
 		})
@@ -83,7 +83,7 @@ func TestFoldIdleLeavesOverlays(t *testing.T) {
 		t.Fatalf("folded %d, %v", n, err)
 	}
 	wantContent(t, s, testID(2), data)
-	if _, err := os.Stat(s.streamPath(testID(1), ID{})); !os.IsNotExist(err) {
+	if _, err := os.Stat(s.files.streamPath(testID(1), ID{})); !os.IsNotExist(err) {
 		t.Fatalf("the base is left: %v", err)
 	}
 }

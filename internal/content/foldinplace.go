@@ -21,57 +21,23 @@ import (
 //	5 rename <id>.fold to <id>.meta; make it durable; remove the delta
 
 // foldInPlace folds a delta into its base's file if nothing else needs the base; done is false if not.
-func (s *Store) foldInPlace(ctx context.Context, id ID) (done bool, err error) {
-	base, ok := s.claimPair(id)
+func (fo *forms) foldInPlace(ctx context.Context, id ID) (done bool, err error) {
+	base, ok := fo.index.claimPair(id)
 	if !ok {
 		return false, nil
 	}
-	done, err = s.foldClaimed(ctx, id)
-	s.mu.Lock()
-	e, b := s.index[id], s.index[base]
-	if done && err == nil {
-		e.base, e.damaged = ID{}, false
-		b.unclaimLocked()
-		delete(s.index, base)
-	} else {
-		e.damaged = e.damaged || done
-		b.unclaimLocked()
-	}
-	s.mu.Unlock()
-	err = errors.Join(err, s.unclaim(id, nil))
+	done, err = fo.foldClaimed(ctx, id)
+	err = errors.Join(err, fo.index.unclaimPair(id, base, done, err))
 	if err != nil {
 		return done, fmt.Errorf("content: fold %s: %w", id, noSpace(err))
 	}
 	return done, nil
 }
 
-// claimPair claims a delta and its base if the base is dead but for this delta and nobody has either open.
-func (s *Store) claimPair(id ID) (base ID, ok bool) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	e := s.index[id]
-	if e == nil || e.dead || e.busy || e.folding || e.state != Committed || e.pins > 0 || e.deps > 0 {
-		return base, false
-	}
-	b := s.index[e.base]
-	if b == nil || !b.dead || b.busy || b.damaged || b.state != Committed || !b.base.IsZero() || b.pins > 0 || b.deps != 1 {
-		return base, false
-	}
-	if s.enterLocked() != nil {
-		return base, false
-	}
-	e.claimLocked()
-	b.claimLocked()
-	return e.base, true
-}
-
 // foldClaimed does the fold. done says that it went beyond step 2: then an error leaves it to be finished at
 // the next Open.
-func (s *Store) foldClaimed(ctx context.Context, id ID) (done bool, err error) {
-	s.mu.Lock()
-	e := s.index[id]
-	s.mu.Unlock()
-	b, err := s.openBody(id, e, os.O_RDWR)
+func (fo *forms) foldClaimed(ctx context.Context, id ID) (done bool, err error) {
+	b, err := fo.opener.openBody(id, fo.index.entry(id), os.O_RDWR)
 	if err != nil {
 		return false, err
 	}
@@ -82,14 +48,14 @@ func (s *Store) foldClaimed(ctx context.Context, id ID) (done bool, err error) {
 	if err := takeInPlace(b); err != nil {
 		return false, nil // no room or no fallocate here; a copy fails with a better error, or works
 	}
-	planned, err := s.planInPlace(ctx, b)
+	planned, err := fo.planInPlace(ctx, b)
 	if !planned || err != nil {
 		return false, err
 	}
-	if err := s.applyInPlace(b, b.base.streamFile); err != nil {
+	if err := fo.files.applyInPlace(b, b.base.streamFile); err != nil {
 		return true, err
 	}
-	return true, s.finishInPlace(id, b.base.id)
+	return true, fo.files.finishInPlace(id, b.base.id)
 }
 
 // takeInPlace allocates what the delta's data needs in the base's file.
@@ -107,7 +73,7 @@ func takeInPlace(b *body) error {
 }
 
 // planInPlace writes the .fold sidecar durably; planned is false if the plain form would be inline.
-func (s *Store) planInPlace(ctx context.Context, b *body) (planned bool, err error) {
+func (fo *forms) planInPlace(ctx context.Context, b *body) (planned bool, err error) {
 	l, err := NewLayout(Shape{Size: b.head.size, Holes: b.zeroBlocks()})
 	if err != nil {
 		return false, err
@@ -118,7 +84,7 @@ func (s *Store) planInPlace(ctx context.Context, b *body) (planned bool, err err
 	}
 	to.head.flags |= flagFoldInPlace
 	to.head.foldBase = b.base.id
-	path := s.foldPath(b.id, ID{})
+	path := fo.files.foldPath(b.id, ID{})
 	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|os.O_TRUNC, 0o600)
 	if err != nil {
 		return false, err
@@ -126,7 +92,7 @@ func (s *Store) planInPlace(ctx context.Context, b *body) (planned bool, err err
 	to.side, to.sideFile = f, f
 	defer func() {
 		if err = errors.Join(err, f.Close()); err != nil {
-			err = errors.Join(err, s.unlink(path))
+			err = errors.Join(err, fo.files.unlink(path))
 			planned = false
 		}
 	}()
@@ -142,10 +108,10 @@ func (s *Store) planInPlace(ctx context.Context, b *body) (planned bool, err err
 	if err := to.writeHeader(b.head.root, flagComplete); err != nil {
 		return false, err
 	}
-	if err := s.syncFile(f); err != nil {
+	if err := fo.files.sync(f); err != nil {
 		return false, err
 	}
-	return true, s.syncShard(b.id)
+	return true, fo.files.syncShard(b.id)
 }
 
 // planRows takes the rows of blocks that did not change from the base and hashes the others.
@@ -168,10 +134,10 @@ func planRows(ctx context.Context, to, b *body) error {
 }
 
 // applyInPlace writes a delta's bytes over the base's file. It may be done again after a crash at any point.
-func (s *Store) applyInPlace(b *body, file *os.File) error {
+func (sf *storeFiles) applyInPlace(b *body, file *os.File) error {
 	sc := scratches.Get().(*scratch)
 	defer scratches.Put(sc)
-	if err := s.step("apply", file.Name()); err != nil {
+	if err := sf.step("apply", file.Name()); err != nil {
 		return err
 	}
 	for i, p := range b.layout.pieces {
@@ -195,7 +161,7 @@ func (s *Store) applyInPlace(b *body, file *os.File) error {
 	if err := file.Truncate(b.head.size); err != nil {
 		return err
 	}
-	return s.syncFile(file)
+	return sf.sync(file)
 }
 
 // punch makes a range zero without changing the size.
@@ -204,32 +170,32 @@ func punch(file *os.File, e Extent) error {
 }
 
 // finishInPlace gives the base's file to the folded content: steps 4 and 5, as far as they are not done.
-func (s *Store) finishInPlace(id, base ID) error {
-	from, to := s.streamPath(base, ID{}), s.streamPath(id, ID{})
+func (sf *storeFiles) finishInPlace(id, base ID) error {
+	from, to := sf.streamPath(base, ID{}), sf.streamPath(id, ID{})
 	if _, err := os.Lstat(to); errors.Is(err, os.ErrNotExist) {
-		if err := s.rename(from, to); err != nil {
+		if err := sf.rename(from, to); err != nil {
 			return err
 		}
 	}
-	if err := errors.Join(s.syncShard(id), s.syncShard(base)); err != nil {
+	if err := errors.Join(sf.syncShard(id), sf.syncShard(base)); err != nil {
 		return err
 	}
-	if err := s.unlink(s.sidecarPath(base, ID{}, Committed)); err != nil {
+	if err := sf.unlink(sf.sidecarPath(base, ID{}, Committed)); err != nil {
 		return err
 	}
-	if err := s.rename(s.foldPath(id, ID{}), s.sidecarPath(id, ID{}, Committed)); err != nil {
+	if err := sf.rename(sf.foldPath(id, ID{}), sf.sidecarPath(id, ID{}, Committed)); err != nil {
 		return err
 	}
-	if err := s.syncShard(id); err != nil {
+	if err := sf.syncShard(id); err != nil {
 		return err
 	}
-	return s.removeFiles(id, base, Committed)
+	return sf.remove(id, base, Committed)
 }
 
 // recoverFolds finishes folds in place and drops other forms that were not finished.
-func (s *Store) recoverFolds(id ID, f *found, all map[ID]*found) error {
+func (re *recovery) recoverFolds(id ID, f *found, all map[ID]*found) error {
 	for _, over := range f.folds {
-		path := s.foldPath(id, over)
+		path := re.files.foldPath(id, over)
 		b, err := loadSidecar(path, id, os.O_RDONLY)
 		inPlace := err == nil && b.head.has(flagComplete) && b.head.has(flagFoldInPlace)
 		var base ID
@@ -238,20 +204,20 @@ func (s *Store) recoverFolds(id ID, f *found, all map[ID]*found) error {
 			_ = b.close() // it was only read
 		}
 		if !inPlace {
-			if err := s.unlink(path); err != nil {
+			if err := re.files.unlink(path); err != nil {
 				return err
 			}
 			continue
 		}
-		if err := s.redoInPlace(id, base); err != nil {
+		if err := re.redoInPlace(id, base); err != nil {
 			// The delta stays; what was overwritten below it fails its checks and is to be fetched again.
-			s.log.Error("fold that a crash interrupted can't be finished", "content", id.String(), "error", err)
-			if err := s.unlink(path); err != nil {
+			re.log.Error("fold that a crash interrupted can't be finished", "content", id.String(), "error", err)
+			if err := re.files.unlink(path); err != nil {
 				return err
 			}
 			continue
 		}
-		s.log.Info("fold that a crash interrupted is finished", "content", id.String())
+		re.log.Info("fold that a crash interrupted is finished", "content", id.String())
 		f.forms, f.streams = []form{{state: Committed}}, []ID{{}}
 		if old := all[base]; old != nil {
 			old.forms = slices.DeleteFunc(old.forms, func(x form) bool { return x.base.IsZero() })
@@ -262,21 +228,21 @@ func (s *Store) recoverFolds(id ID, f *found, all map[ID]*found) error {
 }
 
 // redoInPlace does a fold again from step 3.
-func (s *Store) redoInPlace(id, base ID) error {
-	if _, err := os.Lstat(s.streamPath(id, ID{})); err == nil {
-		return s.finishInPlace(id, base)
+func (re *recovery) redoInPlace(id, base ID) error {
+	if _, err := os.Lstat(re.files.streamPath(id, ID{})); err == nil {
+		return re.files.finishInPlace(id, base)
 	}
-	b, err := s.openFiles(id, base, Committed, os.O_RDONLY)
+	b, err := re.files.open(id, base, Committed, os.O_RDONLY)
 	if err != nil {
 		return err
 	}
-	file, err := os.OpenFile(s.streamPath(base, ID{}), os.O_RDWR, 0)
+	file, err := os.OpenFile(re.files.streamPath(base, ID{}), os.O_RDWR, 0)
 	if err != nil {
 		return errors.Join(err, b.close())
 	}
-	err = s.applyInPlace(b, file)
+	err = re.files.applyInPlace(b, file)
 	if err := errors.Join(err, file.Close(), b.close()); err != nil {
 		return err
 	}
-	return s.finishInPlace(id, base)
+	return re.files.finishInPlace(id, base)
 }

@@ -3,49 +3,129 @@ package content
 import (
 	"errors"
 	"fmt"
-	"os"
-	"path/filepath"
-
-	"github.com/rdmcfs/rdmcfs/internal/durable"
+	"log/slog"
+	"sync"
 )
 
-// pin finds a content in one of the states and keeps its files until unpin. It waits while another has
-// claimed the content.
-func (s *Store) pin(id ID, states ...State) (*entry, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	e, err := s.findIdleLocked(id, states...)
-	if err != nil {
-		return nil, err
+// entry is what is known of a content without reading its sidecar. Guarded by index.mu.
+type entry struct {
+	base    ID
+	state   State
+	dead    bool          // to be removed once nothing needs it
+	damaged bool          // a read or scrub found it so, or its sidecar is unreadable
+	checked bool          // all of it was checked since the store was opened
+	looked  bool          // its files were found there, with their lengths, since then
+	rot     uint32        // how often it was found damaged since then
+	busy    bool          // a Receiving, a decision or a removal owns its files
+	folding bool          // another form of it is being written
+	idle    chan struct{} // closed when a claim, which is short, ends; nil if there is none
+	pins    int32
+	deps    int32 // contents that have it as base
+}
+
+// index is what is stored, and who needs it: entries are pinned by readers, claimed by decisions, needed by deltas and
+// by staged bytes over them. One that is dead goes, with its files, when nobody needs it. It also counts who uses the
+// store.
+type index struct {
+	files *storeFiles
+	log   *slog.Logger
+
+	mu      sync.Mutex
+	all     map[ID]*entry
+	bases   map[uint64]ID // of staged overlays, open or not, by their tokens
+	closed  bool
+	open    int           // receivings, readers, stagings and running operations
+	drained chan struct{} // closed when open gets 0 after close
+}
+
+func newIndex(files *storeFiles, log *slog.Logger) *index {
+	return &index{
+		files: files, log: log, all: make(map[ID]*entry), bases: make(map[uint64]ID), drained: make(chan struct{}),
 	}
-	if err := s.enterLocked(); err != nil {
-		return nil, err
+}
+
+// entry is the entry of a content, which something keeps, or nil.
+func (ix *index) entry(id ID) *entry {
+	ix.mu.Lock()
+	defer ix.mu.Unlock()
+	return ix.all[id]
+}
+
+// form is how the content of an entry lies on the disk now.
+func (ix *index) form(e *entry) form {
+	ix.mu.Lock()
+	defer ix.mu.Unlock()
+	return form{e.state, e.base}
+}
+
+// list gives the ids of the live contents that are wanted, in no order.
+func (ix *index) list(wanted func(*entry) bool) []ID {
+	ix.mu.Lock()
+	defer ix.mu.Unlock()
+	var ids []ID
+	for id, e := range ix.all {
+		if !e.dead && wanted(e) {
+			ids = append(ids, id)
+		}
 	}
-	e.pins++
-	return e, nil
+	return ids
+}
+
+// state tells how far a live content is.
+func (ix *index) state(id ID) (state State, ok bool) {
+	ix.mu.Lock()
+	defer ix.mu.Unlock()
+	e := ix.all[id]
+	if e == nil || e.dead {
+		return 0, false
+	}
+	return e.state, true
+}
+
+// info is what is known of a live content without its sidecar.
+func (ix *index) info(id ID) (info Info, ok bool) {
+	ix.mu.Lock()
+	defer ix.mu.Unlock()
+	e := ix.all[id]
+	if e == nil || e.dead {
+		return Info{}, false
+	}
+	return Info{ID: id, State: e.state, Base: e.base, Damaged: e.damaged, Checked: e.checked, Depth: ix.depthLocked(id)}, true
+}
+
+// stored finds a content that is whole as far as is known, also a dead one if that will do. looked says that its files
+// were found there.
+func (ix *index) stored(id ID, orDead bool) (f form, looked, ok bool) {
+	ix.mu.Lock()
+	defer ix.mu.Unlock()
+	e := ix.all[id]
+	if e == nil || e.state == Partial || e.damaged || e.dead && !orDead {
+		return form{}, false, false
+	}
+	return form{e.state, e.base}, e.checked || e.looked, true
 }
 
 // findIdleLocked finds a live content in one of the states once no claim is on it; it gives the lock up while
 // it waits. A claim lasts as long as some file operations.
-func (s *Store) findIdleLocked(id ID, states ...State) (*entry, error) {
+func (ix *index) findIdleLocked(id ID, states ...State) (*entry, error) {
 	for {
-		e, err := s.findLocked(id, states...)
+		e, err := ix.findLocked(id, states...)
 		if !errors.Is(err, ErrBusy) {
 			return e, err
 		}
-		idle := s.index[id].idle
+		idle := ix.all[id].idle
 		if idle == nil {
 			return nil, err // a Receiving has it: that may take long
 		}
-		s.mu.Unlock()
+		ix.mu.Unlock()
 		<-idle
-		s.mu.Lock()
+		ix.mu.Lock()
 	}
 }
 
 // findLocked finds a live content in one of the states.
-func (s *Store) findLocked(id ID, states ...State) (*entry, error) {
-	e := s.index[id]
+func (ix *index) findLocked(id ID, states ...State) (*entry, error) {
+	e := ix.all[id]
 	if e == nil {
 		return nil, fmt.Errorf("content: %s: %w", id, ErrNotFound)
 	}
@@ -67,151 +147,182 @@ func (e *entry) stateName() string {
 	return e.state.String()
 }
 
-// unpin undoes pin and removes the content if that was all it waited for.
-func (s *Store) unpin(id ID) error {
-	s.mu.Lock()
-	if e := s.index[id]; e != nil {
-		e.pins--
-	}
-	err := s.reapLocked(id)
-	s.leaveLocked()
-	s.mu.Unlock()
-	return err
+// enter counts a user of the store in; each success is followed by one leave.
+func (ix *index) enter() error {
+	ix.mu.Lock()
+	defer ix.mu.Unlock()
+	return ix.enterLocked()
 }
 
-// claim takes the files of a content for one owner for a short time; see unclaim.
-func (s *Store) claim(id ID, states ...State) (*entry, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	e, err := s.findIdleLocked(id, states...)
-	if err != nil {
-		return nil, err
+func (ix *index) enterLocked() error {
+	if ix.closed {
+		return fmt.Errorf("content: store: %w", ErrClosed)
 	}
-	if err := s.enterLocked(); err != nil {
-		return nil, err
-	}
-	e.claimLocked()
-	return e, nil
+	ix.open++
+	return nil
 }
 
-func (e *entry) claimLocked() { e.busy, e.idle = true, make(chan struct{}) }
+// leave counts a user out and tells how many there are.
+func (ix *index) leave() int {
+	ix.mu.Lock()
+	defer ix.mu.Unlock()
+	ix.leaveLocked()
+	return ix.open
+}
 
-func (e *entry) unclaimLocked() {
-	e.busy = false
-	if e.idle != nil {
-		close(e.idle)
-		e.idle = nil
+// close keeps new users out, and counts one in for the end of the store; false if it was closed already.
+func (ix *index) close() bool {
+	ix.mu.Lock()
+	defer ix.mu.Unlock()
+	if ix.closed {
+		return false
+	}
+	ix.closed = true
+	ix.open++
+	return true
+}
+
+func (ix *index) leaveLocked() {
+	ix.open--
+	if ix.closed && ix.open == 0 {
+		ix.releaseLocked()
 	}
 }
 
-// unclaim ends a claim; change, if not nil, is applied to the entry under the lock.
-func (s *Store) unclaim(id ID, change func(*entry)) error {
-	s.mu.Lock()
-	if e := s.index[id]; e != nil {
-		if change != nil {
-			change(e)
+// releaseLocked gives the directory free.
+func (ix *index) releaseLocked() {
+	ix.files.close()
+	close(ix.drained)
+}
+
+// changed tells whether a content has gone on from a form, or is about to be removed. A decision that is
+// being carried out counts, and is waited for.
+func (ix *index) changed(id ID, f form) bool {
+	ix.mu.Lock()
+	defer ix.mu.Unlock()
+	e := ix.settledLocked(id)
+	return e == nil || e.dead || e.state != f.state || e.base != f.base
+}
+
+// moved is changed of a content that may have been deleted and be kept for what is over it.
+func (ix *index) moved(id ID, f form) bool {
+	ix.mu.Lock()
+	defer ix.mu.Unlock()
+	e := ix.settledLocked(id)
+	return e == nil || e.state != f.state || e.base != f.base
+}
+
+// settledLocked waits for the decision on a content that is being carried out, and returns its entry.
+func (ix *index) settledLocked(id ID) *entry {
+	e := ix.all[id]
+	if e != nil && e.idle != nil {
+		idle := e.idle
+		ix.mu.Unlock()
+		<-idle
+		ix.mu.Lock()
+		e = ix.all[id]
+	}
+	return e
+}
+
+// depthLocked counts the deltas from id down to a plain content.
+func (ix *index) depthLocked(id ID) int {
+	depth := 0
+	for e := ix.all[id]; e != nil && !e.base.IsZero() && depth <= DepthMax; e = ix.all[e.base] {
+		depth++
+	}
+	return depth
+}
+
+// markDamaged notes that a content failed a check.
+func (ix *index) markDamaged(id ID, why error) {
+	ix.mu.Lock()
+	e := ix.all[id]
+	fresh := e != nil && !e.damaged
+	if fresh {
+		e.damaged, e.checked = true, false
+		e.rot++
+	}
+	ix.mu.Unlock()
+	if fresh {
+		ix.log.Error("content is damaged", "content", id.String(), "error", why)
+	}
+}
+
+// rotOf tells how often a content was found damaged since the store was opened.
+func (ix *index) rotOf(id ID) (uint32, bool) {
+	ix.mu.Lock()
+	defer ix.mu.Unlock()
+	e := ix.all[id]
+	if e == nil {
+		return 0, false
+	}
+	return e.rot, true
+}
+
+// baseOf is what a content is a delta over; zero for a plain one, and for one that is not here.
+func (ix *index) baseOf(id ID) ID {
+	ix.mu.Lock()
+	defer ix.mu.Unlock()
+	if e := ix.all[id]; e != nil {
+		return e.base
+	}
+	return ID{}
+}
+
+// isChecked reports whether all of a content was checked since the store was opened, and no damage was met.
+func (ix *index) isChecked(id ID) bool {
+	ix.mu.Lock()
+	defer ix.mu.Unlock()
+	e := ix.all[id]
+	return e != nil && e.checked && !e.damaged
+}
+
+// markWhole notes that all of a content, which the caller has pinned, was checked.
+func (ix *index) markWhole(id ID) {
+	ix.mu.Lock()
+	defer ix.mu.Unlock()
+	e := ix.all[id]
+	e.damaged, e.checked = false, true
+}
+
+// markLooked notes that the files of a content are there.
+func (ix *index) markLooked(id ID) {
+	ix.mu.Lock()
+	defer ix.mu.Unlock()
+	if e := ix.all[id]; e != nil {
+		e.looked = true
+	}
+}
+
+// idleDeltas lists the deltas that are worth it.
+func (ix *index) idleDeltas() []ID {
+	ix.mu.Lock()
+	defer ix.mu.Unlock()
+	var list []ID
+	for id, e := range ix.all {
+		if e.base.IsZero() || e.state != Committed || e.dead || e.busy || e.folding || e.damaged || e.pins > 0 || e.deps > 0 {
+			continue
 		}
-		e.unclaimLocked()
-	}
-	err := s.reapLocked(id)
-	s.leaveLocked()
-	s.mu.Unlock()
-	return err
-}
-
-// reapLocked removes the content if it is dead and nothing needs it, then its base likewise. It gives the
-// lock up while files are removed.
-func (s *Store) reapLocked(id ID) error {
-	var errs error
-	for !id.IsZero() {
-		e := s.index[id]
-		if e == nil || !e.dead || e.busy || e.pins > 0 || e.deps > 0 {
-			return errs
+		if b := ix.all[e.base]; b != nil && b.dead && b.pins == 0 && b.deps == 1 {
+			list = append(list, id)
 		}
-		e.busy = true
-		base, state := e.base, e.state
-		s.mu.Unlock()
-		errs = errors.Join(errs, s.removeFiles(id, base, state))
-		s.mu.Lock()
-		delete(s.index, id)
-		if b := s.index[base]; b != nil {
-			b.deps--
+	}
+	return list
+}
+
+// linkBases counts the dependencies; a delta without its base is damaged, and a partial one useless.
+func (ix *index) linkBases() {
+	for id, e := range ix.all {
+		if e.base.IsZero() {
+			continue
 		}
-		id = base
+		base := ix.all[e.base]
+		if base == nil {
+			e.damaged = true
+			ix.log.Error("base of a content is missing", "content", id.String(), "base", e.base.String())
+			continue
+		}
+		base.deps++
 	}
-	return errs
-}
-
-// removeFiles unlinks a content, its sidecar first: bytes without a sidecar are dropped at Open.
-func (s *Store) removeFiles(id, base ID, state State) error {
-	var errs error
-	for _, path := range []string{
-		s.sidecarPath(id, base, state), s.streamPath(id, base),
-	} {
-		errs = errors.Join(errs, s.unlink(path))
-	}
-	return errs
-}
-
-// unlink removes a file that may be absent.
-func (s *Store) unlink(path string) error {
-	if err := s.step("unlink", path); err != nil {
-		return err
-	}
-	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
-		return fmt.Errorf("content: remove %s: %w", path, err)
-	}
-	return nil
-}
-
-// rename moves a file within its directory.
-func (s *Store) rename(from, to string) error {
-	if err := s.step("rename", from+" -> "+to); err != nil {
-		return err
-	}
-	if err := os.Rename(from, to); err != nil {
-		return fmt.Errorf("content: rename %s: %w", from, err)
-	}
-	return nil
-}
-
-// syncFile makes a file durable.
-func (s *Store) syncFile(f *os.File) error {
-	if err := s.step("fsync", f.Name()); err != nil {
-		return err
-	}
-	if err := f.Sync(); err != nil {
-		return fmt.Errorf("content: sync %s: %w", f.Name(), err)
-	}
-	return nil
-}
-
-// syncShard makes the directory entries of a content durable.
-func (s *Store) syncShard(id ID) error { return s.syncDir(s.shardDir(id)) }
-
-// syncDir makes the entries of a directory durable.
-func (s *Store) syncDir(dir string) error {
-	if err := s.step("fsync dir", dir); err != nil {
-		return err
-	}
-	if err := durable.Sync(dir); err != nil {
-		return fmt.Errorf("content: sync %s: %w", dir, err)
-	}
-	return nil
-}
-
-// ensureShard makes the directory of a content if it is not there.
-func (s *Store) ensureShard(id ID) error {
-	made := &s.shards[shard(id)]
-	if made.Load() {
-		return nil
-	}
-	if err := os.MkdirAll(s.shardDir(id), 0o700); err != nil {
-		return err
-	}
-	if err := s.syncDir(filepath.Join(s.dir, "held")); err != nil {
-		return err
-	}
-	made.Store(true)
-	return nil
 }

@@ -111,12 +111,12 @@ func (c *treeCache) put(id ID, t *leafTree) {
 
 // treeOf gives the tree of a content that is whole, nil if it is too large to be kept or its leaves do not make its
 // root.
-func (s *Store) treeOf(ctx context.Context, b *body) (*leafTree, error) {
+func (c *treeCache) of(ctx context.Context, b *body) (*leafTree, error) {
 	count := blockCount(b.head.size)
 	if count == 0 || count > treeLeavesMax {
 		return nil, nil
 	}
-	if t := s.trees.get(b.id); t != nil {
+	if t := c.get(b.id); t != nil {
 		return t, nil
 	}
 	sc := scratches.Get().(*scratch)
@@ -136,7 +136,7 @@ func (s *Store) treeOf(ctx context.Context, b *body) (*leafTree, error) {
 	if t.root(b.head.size) != b.head.root {
 		return nil, nil
 	}
-	s.trees.put(b.id, t)
+	c.put(b.id, t)
 	return t, nil
 }
 
@@ -147,7 +147,7 @@ func (r *Receiving) rootOver(ctx context.Context) (root Hash, ok bool, err error
 	if b.base == nil || count == 0 || count > treeLeavesMax {
 		return root, false, nil
 	}
-	base, err := r.s.treeOf(ctx, b.base)
+	base, err := r.s.trees.of(ctx, b.base)
 	if base == nil || err != nil {
 		return root, false, err
 	}

@@ -61,7 +61,7 @@ func TestRootsOfDeltasFromTrees(t *testing.T) {
 			shape.Extents = append(shape.Extents, Extent{Off: shape.BaseSize, Len: shape.Size - shape.BaseSize})
 		}
 		if i == 9 {
-			s.trees = treeCache{}
+			s.trees = new(treeCache)
 		}
 		root := put(t, s, testID(i), shape, data)
 		if want := rootOf(data); root != want {

@@ -12,29 +12,28 @@ import (
 // the block. Bytes that lie in a base are mended there. Whether the content is whole then, [Store.Check] tells.
 // A content whose sidecar can't be read is not to be mended but deleted and fetched anew.
 func (s *Store) Mend(ctx context.Context, id ID, i int64, p []byte) error {
-	r, err := s.Open(id)
+	return s.forms.mend(ctx, id, i, p)
+}
+
+func (fo *forms) mend(ctx context.Context, id ID, i int64, p []byte) error {
+	r, err := fo.opener.openIn(id, Committed)
 	if err != nil {
 		return fmt.Errorf("content: mend: %w", err)
 	}
 	defer r.Close()
-	if err := s.startFold(id); err != nil { // no other form may be made meanwhile
+	if err := fo.index.startFold(id); err != nil { // no other form may be made meanwhile
 		return fmt.Errorf("content: mend %s: %w", id, err)
 	}
-	err = s.mend(ctx, id, i, p)
-	s.mu.Lock()
-	s.index[id].folding = false // the reader keeps the entry
-	s.mu.Unlock()
+	err = fo.mendPinned(ctx, id, i, p)
+	fo.index.endFold(id)
 	if err != nil {
 		return fmt.Errorf("content: mend block %d of %s: %w", i, id, err)
 	}
 	return nil
 }
 
-func (s *Store) mend(ctx context.Context, id ID, i int64, p []byte) (err error) {
-	s.mu.Lock()
-	e := s.index[id]
-	s.mu.Unlock()
-	b, err := s.openBody(id, e, os.O_RDWR)
+func (fo *forms) mendPinned(ctx context.Context, id ID, i int64, p []byte) (err error) {
+	b, err := fo.opener.openBody(id, fo.index.entry(id), os.O_RDWR)
 	if err != nil {
 		return err
 	}
@@ -49,7 +48,7 @@ func (s *Store) mend(ctx context.Context, id ID, i int64, p []byte) (err error) 
 		return err
 	}
 	for layer := b; layer != nil; layer = layer.base {
-		if err := s.persistMended(layer); err != nil {
+		if err := fo.persistMended(layer); err != nil {
 			return err
 		}
 	}
@@ -160,24 +159,20 @@ func (b *body) blocksWhole(blocks []int64) bool {
 }
 
 // persistMended makes a mended layer durable; an inline one gets a new sidecar.
-func (s *Store) persistMended(b *body) error {
+func (fo *forms) persistMended(b *body) error {
 	m, inline := b.side.(image)
 	if !inline {
-		return errors.Join(s.syncFile(b.streamFile), s.syncFile(b.sideFile))
+		return errors.Join(fo.files.sync(b.streamFile), fo.files.sync(b.sideFile))
 	}
-	s.mu.Lock()
-	e := s.index[b.id]
-	state := e.state
-	s.mu.Unlock()
-	if state != Committed {
+	if fo.index.form(fo.index.entry(b.id)).state != Committed {
 		return nil // an undecided base: it is checked, and dropped if torn, at Open
 	}
-	path := s.foldPath(b.id, b.head.base)
-	if err := s.writeNew(path, m); err != nil {
+	path := fo.files.foldPath(b.id, b.head.base)
+	if err := fo.files.writeNew(path, m); err != nil {
 		return err
 	}
-	if err := s.rename(path, s.sidecarPath(b.id, b.head.base, Committed)); err != nil {
+	if err := fo.files.rename(path, fo.files.sidecarPath(b.id, b.head.base, Committed)); err != nil {
 		return err
 	}
-	return s.syncShard(b.id)
+	return fo.files.syncShard(b.id)
 }

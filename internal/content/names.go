@@ -49,13 +49,13 @@ const heldDirs = 256
 // contents in sequence, and files made together are synced faster in one directory.
 func shard(id ID) int { return int(Checksum(id[:len(id)-1]) % heldDirs) }
 
-func (s *Store) shardDir(id ID) string {
-	return filepath.Join(s.dir, "held", fmt.Sprintf("%02x", shard(id)))
+func (sf *storeFiles) shardDir(id ID) string {
+	return filepath.Join(sf.dir, "held", fmt.Sprintf("%02x", shard(id)))
 }
 
 // sidecarPath is where the sidecar of a content in a state lies.
-func (s *Store) sidecarPath(id, base ID, state State) string {
-	return filepath.Join(s.shardDir(id), sidecarName(id, base, state))
+func (sf *storeFiles) sidecarPath(id, base ID, state State) string {
+	return filepath.Join(sf.shardDir(id), sidecarName(id, base, state))
 }
 
 func sidecarName(id, base ID, state State) string {
@@ -75,14 +75,14 @@ func sidecarName(id, base ID, state State) string {
 }
 
 // foldPath is where the sidecar of a new form of a content lies while it is made.
-func (s *Store) foldPath(id, base ID) string {
-	return strings.TrimSuffix(s.sidecarPath(id, base, Committed), suffixMeta) + suffixFold
+func (sf *storeFiles) foldPath(id, base ID) string {
+	return strings.TrimSuffix(sf.sidecarPath(id, base, Committed), suffixMeta) + suffixFold
 }
 
 // streamPath is where the stream of a content lies if it is not inline. A delta's names its base, so that the
 // forms of one content over different bases do not meet.
-func (s *Store) streamPath(id, base ID) string {
-	return filepath.Join(s.shardDir(id), streamName(id, base))
+func (sf *storeFiles) streamPath(id, base ID) string {
+	return filepath.Join(sf.shardDir(id), streamName(id, base))
 }
 
 func streamName(id, base ID) string {

@@ -36,10 +36,10 @@ func TestNewShardIsSynced(t *testing.T) {
 		_, err := s.Put(t.Context(), id, Shape{Size: 5}, strings.NewReader("hello"))
 		synced := stop()
 		must(t, err)
-		if held := filepath.Join(s.dir, "held"); n == 0 && !slices.Contains(synced, held) {
+		if held := filepath.Join(s.files.dir, "held"); n == 0 && !slices.Contains(synced, held) {
 			t.Errorf("%s was not synced, only %q", held, synced)
 		}
-		if dir := s.shardDir(id); !slices.Contains(synced, dir) {
+		if dir := s.files.shardDir(id); !slices.Contains(synced, dir) {
 			t.Errorf("%s was not synced, only %q", dir, synced)
 		}
 	}

@@ -38,7 +38,7 @@ func (s *Store) NewOverlay(base ID, origin Origin) (*Overlay, error) {
 	if err != nil {
 		return nil, fmt.Errorf("content: overlay: %w", err)
 	}
-	st, err := s.newStaging(stageHead{origin: origin, base: base, baseSize: r.Size()})
+	st, err := s.staging.create(stageHead{origin: origin, base: base, baseSize: r.Size()})
 	if err != nil {
 		return nil, errors.Join(err, r.Close())
 	}
@@ -61,14 +61,14 @@ func newOverlay(st *Staging, r *Reader, log stageLog) *Overlay {
 // OpenOverlay takes up the staged bytes of an overlay after a restart: all that was ever written over the
 // base counts as changed.
 func (s *Store) OpenOverlay(token uint64) (*Overlay, error) {
-	st, log, err := s.reopenStaging(token)
+	st, log, err := s.staging.reopen(token)
 	if err != nil {
 		return nil, err
 	}
 	if log.head.base.IsZero() {
 		return nil, errors.Join(fmt.Errorf("content: open staging %x: no overlay: %w", token, ErrShape), st.Close())
 	}
-	r, err := s.openBase(token, log.head.base)
+	r, err := s.opener.openBase(token, log.head.base)
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("content: open staging %x: %w: %w", token, ErrNoBase, err), st.Close())
 	}

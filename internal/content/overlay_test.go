@@ -317,7 +317,7 @@ func TestOverlayNotesOnAFullDisk(t *testing.T) {
 	if err := unix.Fallocate(int(o.st.file.Fd()), 0, 0, o.size); err != nil {
 		t.Fatal(err)
 	}
-	filler := fillDisk(t, s.dir)
+	filler := fillDisk(t, s.files.dir)
 	page, failed := randomBytes(2, PageBytes), 0
 	for off := int64(0); off < o.size; off += 2 * PageBytes {
 		if _, err := o.WriteAt(page, off); err == nil {

@@ -11,126 +11,17 @@ import (
 // Reader reads one content. It keeps the content's bytes until Close, whatever is deleted meanwhile.
 // Its methods are safe for concurrent use, but for Close.
 type Reader struct {
-	s      *Store
+	index  *index
 	body   *body
 	closed atomic.Bool
 }
 
 // Open pins a committed content and opens it for reading.
-func (s *Store) Open(id ID) (*Reader, error) { return s.openIn(id, Committed) }
+func (s *Store) Open(id ID) (*Reader, error) { return s.opener.openIn(id, Committed) }
 
 // OpenUndecided is [Store.Open] for contents that may not be decided yet, for relays and resumption.
-func (s *Store) OpenUndecided(id ID) (*Reader, error) { return s.openIn(id, Undecided, Committed) }
-
-// openBase is [Store.Open] of what staged bytes are over, also if it was deleted: they keep it.
-func (s *Store) openBase(token uint64, id ID) (*Reader, error) {
-	s.mu.Lock()
-	e := s.index[id]
-	if e == nil || !e.dead || s.stage.bases[token] != id {
-		s.mu.Unlock()
-		return s.Open(id)
-	}
-	err := s.enterLocked()
-	if err == nil {
-		e.pins++
-	}
-	s.mu.Unlock()
-	if err != nil {
-		return nil, fmt.Errorf("content: open: %w", err)
-	}
-	return s.openPinned(id, e)
-}
-
-func (s *Store) openIn(id ID, states ...State) (*Reader, error) {
-	e, err := s.pin(id, states...)
-	if err != nil {
-		return nil, fmt.Errorf("content: open: %w", err)
-	}
-	return s.openPinned(id, e)
-}
-
-// openPinned opens a content that the caller has pinned, for as long as it is read.
-func (s *Store) openPinned(id ID, e *entry) (*Reader, error) {
-	b, err := s.openBody(id, e, os.O_RDONLY)
-	if err != nil {
-		if errors.Is(err, ErrCorrupt) || errors.Is(err, os.ErrNotExist) {
-			s.markDamaged(id, err)
-			err = fmt.Errorf("%w: %w", ErrCorrupt, err)
-		}
-		return nil, errors.Join(fmt.Errorf("content: open %s: %w", id, err), s.unpin(id))
-	}
-	return &Reader{s: s, body: b}, nil
-}
-
-// openBody opens the files of a pinned content and of its bases.
-func (s *Store) openBody(id ID, e *entry, flag int) (*body, error) {
-	top, err := s.openLayer(id, e, flag)
-	if err != nil {
-		return nil, err
-	}
-	last := top
-	for depth := 0; !last.head.base.IsZero(); depth++ {
-		if depth > DepthMax {
-			return nil, errors.Join(fmt.Errorf("content: %s: %w", id, ErrTooDeep), top.close())
-		}
-		s.mu.Lock()
-		e := s.index[last.head.base] // the dependency of the layer above keeps it
-		s.mu.Unlock()
-		if e == nil {
-			return nil, errors.Join(fmt.Errorf("content: %s: base %s: %w", id, last.head.base, ErrCorrupt), top.close())
-		}
-		next, err := s.openLayer(last.head.base, e, flag)
-		if err != nil {
-			return nil, errors.Join(err, top.close())
-		}
-		last.base = next
-		if next.head.size != last.layout.shape.BaseSize {
-			return nil, errors.Join(fmt.Errorf("content: %s: size of base: %w", id, ErrCorrupt), top.close())
-		}
-		last = next
-	}
-	return top, nil
-}
-
-// openLayer opens the sidecar and the stream of one content. A commit may rename the sidecar at any time.
-func (s *Store) openLayer(id ID, e *entry, flag int) (*body, error) {
-	for {
-		s.mu.Lock()
-		state, base := e.state, e.base
-		s.mu.Unlock()
-		b, err := s.openFiles(id, base, state, flag)
-		if !errors.Is(err, os.ErrNotExist) {
-			return b, err
-		}
-		s.mu.Lock()
-		same := e.state == state && e.base == base
-		s.mu.Unlock()
-		if same {
-			return nil, err
-		}
-	}
-}
-
-func (s *Store) openFiles(id, base ID, state State, flag int) (*body, error) {
-	b, err := loadSidecar(s.sidecarPath(id, base, state), id, flag)
-	if err != nil {
-		return nil, err
-	}
-	if b.head.base != base {
-		return nil, errors.Join(fmt.Errorf("content: %s: base in sidecar: %w", id, ErrCorrupt), b.close())
-	}
-	if b.head.has(flagInline) {
-		return b, nil
-	}
-	f, err := openFile(s.streamPath(id, b.head.base), flag)
-	if err != nil {
-		return nil, errors.Join(err, b.close())
-	}
-	b.stream, b.streamFile = f, f
-	if err := b.checkStreamFile(); err != nil {
-		return nil, errors.Join(err, b.close())
-	}
-	return b, nil
+func (s *Store) OpenUndecided(id ID) (*Reader, error) {
+	return s.opener.openIn(id, Undecided, Committed)
 }
 
 // checkStreamFile refuses a data file that was cut or grew: passthrough reads would show it.
@@ -187,10 +78,7 @@ func (r *Reader) File() *os.File {
 // Checked reports whether all of the content was received or checked since the store was opened, and no damage was
 // met: its file can be read without looking at every block again.
 func (r *Reader) Checked() bool {
-	r.s.mu.Lock()
-	defer r.s.mu.Unlock()
-	e := r.s.index[r.body.id]
-	return e != nil && e.checked && !e.damaged
+	return r.index.isChecked(r.body.id)
 }
 
 // ReadAt reads and checks the bytes at off, as io.ReaderAt. Damage gives ErrCorrupt and never wrong bytes:
@@ -222,7 +110,7 @@ func (r *Reader) ReadAt(p []byte, off int64) (int, error) {
 // checked notes damage that an operation met, on the content it lies in and on this one.
 func (r *Reader) checked(err error) error {
 	if errors.Is(err, ErrCorrupt) {
-		r.s.markDamaged(r.body.id, err)
+		r.index.markDamaged(r.body.id, err)
 	}
 	return err
 }
@@ -232,5 +120,5 @@ func (r *Reader) Close() error {
 	if !r.closed.CompareAndSwap(false, true) {
 		return nil
 	}
-	return errors.Join(r.body.close(), r.s.unpin(r.body.id))
+	return errors.Join(r.body.close(), r.index.unpin(r.body.id))
 }

@@ -45,95 +45,28 @@ func (s *Store) Begin(id ID, shape Shape) (*Receiving, error) {
 	if id.IsZero() || id == shape.Base {
 		return nil, fmt.Errorf("content: begin %s over %s: %w", id, shape.Base, ErrShape)
 	}
-	left, err := s.reserveID(id, shape.Base)
+	left, err := s.index.reserveID(id, shape.Base)
 	if err != nil {
 		return nil, fmt.Errorf("content: begin %s: %w", id, err)
 	}
 	r, err := s.begin(id, l, left)
 	if err != nil {
-		return nil, errors.Join(fmt.Errorf("content: begin %s: %w", id, err), s.unclaim(id, kill))
+		return nil, errors.Join(fmt.Errorf("content: begin %s: %w", id, err), s.index.unclaim(id, kill))
 	}
 	return r, nil
 }
 
 // Resume continues a partial content with the shape it was begun with.
 func (s *Store) Resume(id ID) (*Receiving, error) {
-	base, err := s.takePartial(id)
+	base, err := s.index.takePartial(id)
 	if err != nil {
 		return nil, fmt.Errorf("content: resume: %w", err)
 	}
 	r, err := s.resume(id, base, nil)
 	if err != nil {
-		return nil, errors.Join(fmt.Errorf("content: resume %s: %w", id, err), s.unclaim(id, kill))
+		return nil, errors.Join(fmt.Errorf("content: resume %s: %w", id, err), s.index.unclaim(id, kill))
 	}
 	return r, nil
-}
-
-// takePartial makes a partial content busy until its Receiving is closed.
-func (s *Store) takePartial(id ID) (base ID, err error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	e, err := s.findLocked(id, Partial)
-	if err == nil {
-		err = s.enterLocked()
-	}
-	if err != nil {
-		return ID{}, err
-	}
-	e.busy = true
-	return e.base, nil
-}
-
-func kill(e *entry) { e.dead = true }
-
-// reserveID enters a new or a partial content as busy. left says that files of an earlier Receiving are there.
-func (s *Store) reserveID(id, base ID) (left bool, err error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	old := s.index[id]
-	switch {
-	case old == nil:
-	case old.dead || old.busy:
-		return false, ErrBusy
-	case old.state != Partial:
-		return false, fmt.Errorf("it is %s: %w", old.state, ErrExists)
-	case old.base != base:
-		return false, fmt.Errorf("partial over another base: %w", ErrBusy)
-	}
-	if !base.IsZero() {
-		if err := s.checkBaseLocked(base); err != nil {
-			return false, err
-		}
-		if old != s.index[id] {
-			return false, ErrBusy // another began it while this waited for the base
-		}
-	}
-	if err := s.enterLocked(); err != nil {
-		return false, err
-	}
-	if old != nil {
-		old.busy = true
-		return true, nil
-	}
-	if b := s.index[base]; b != nil {
-		b.deps++
-	}
-	s.index[id] = &entry{state: Partial, base: base, busy: true}
-	return false, nil
-}
-
-// checkBaseLocked reports why base can't be a base. It may give the lock up for a while.
-func (s *Store) checkBaseLocked(base ID) error {
-	b, err := s.findIdleLocked(base, Undecided, Committed)
-	switch {
-	case err != nil:
-		return fmt.Errorf("base %s: %w: %w", base, ErrNoBase, err)
-	case b.damaged:
-		return fmt.Errorf("base %s: damaged: %w", base, ErrNoBase)
-	case s.depthLocked(base) >= DepthMax:
-		return fmt.Errorf("base %s: %w", base, ErrTooDeep)
-	}
-	return nil
 }
 
 // begin makes or continues the files of a content whose id is reserved.
@@ -144,7 +77,7 @@ func (s *Store) begin(id ID, l *Layout, left bool) (*Receiving, error) {
 			return r, err
 		}
 		s.log.Warn("partial content is started anew", "content", id.String(), "reason", err)
-		if err := s.removeFiles(id, l.shape.Base, Partial); err != nil {
+		if err := s.files.remove(id, l.shape.Base, Partial); err != nil {
 			return nil, err
 		}
 	}
@@ -152,18 +85,18 @@ func (s *Store) begin(id ID, l *Layout, left bool) (*Receiving, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := s.attachBase(b); err != nil {
+	if err := s.opener.attachBase(b); err != nil {
 		return nil, errors.Join(err, b.close())
 	}
 	r := s.newReceiving(b, shape)
 	if r.promised = l.stream + b.head.fileBytes() + 2*PageBytes; b.head.has(flagInline) {
 		r.promised = b.head.fileBytes() + 2*PageBytes
 	}
-	if err := s.promise(r.promised); err != nil {
+	if err := s.space.promise(r.promised); err != nil {
 		r.promised = 0
 		return nil, errors.Join(err, b.close())
 	}
-	err = s.ensureShard(id)
+	err = s.files.ensureShard(id)
 	if err == nil {
 		err = r.create()
 	}
@@ -182,28 +115,6 @@ func (s *Store) newReceiving(b *body, shape []byte) *Receiving {
 	return r
 }
 
-// attachBase opens the base of a delta; the entry's dependency keeps it.
-func (s *Store) attachBase(b *body) error {
-	if b.head.base.IsZero() {
-		return nil
-	}
-	s.mu.Lock()
-	e := s.index[b.head.base]
-	s.mu.Unlock()
-	if e == nil {
-		return ErrNoBase
-	}
-	base, err := s.openBody(b.head.base, e, os.O_RDONLY)
-	if err != nil {
-		return fmt.Errorf("%w: %w", ErrNoBase, err)
-	}
-	b.base = base
-	if base.head.size != b.layout.shape.BaseSize {
-		return fmt.Errorf("base %s has %d bytes, not %d: %w", b.head.base, base.head.size, b.layout.shape.BaseSize, ErrShape)
-	}
-	return nil
-}
-
 // create makes the files of a new Receiving and takes its space; an inline one lives in memory until Finish.
 func (r *Receiving) create() error {
 	b := r.body
@@ -214,7 +125,7 @@ func (r *Receiving) create() error {
 		return nil
 	}
 	flag := os.O_RDWR | os.O_CREATE | os.O_TRUNC
-	f, err := openFile(r.s.streamPath(b.id, b.head.base), flag)
+	f, err := openFile(r.s.files.streamPath(b.id, b.head.base), flag)
 	if err != nil {
 		return err
 	}
@@ -222,7 +133,7 @@ func (r *Receiving) create() error {
 	if err := r.preallocate(); err != nil {
 		return err
 	}
-	side, err := openFile(r.s.sidecarPath(b.id, b.head.base, Partial), flag)
+	side, err := openFile(r.s.files.sidecarPath(b.id, b.head.base, Partial), flag)
 	if err != nil {
 		return err
 	}
@@ -253,7 +164,7 @@ func (r *Receiving) preallocate() error {
 		off += n
 	}
 	r.promised -= b.layout.stream
-	r.s.settle(b.layout.stream)
+	r.s.space.settle(b.layout.stream)
 	return nil
 }
 
@@ -266,7 +177,7 @@ func noSpace(err error) error {
 }
 
 func (r *Receiving) settle() {
-	r.s.settle(r.promised)
+	r.s.space.settle(r.promised)
 	r.promised = 0
 }
 

@@ -97,7 +97,7 @@ func TestReceiveRefusesWrongBytes(t *testing.T) {
 		if err := r.Discard(); err != nil {
 			t.Fatal(err)
 		}
-		if files := heldFiles(t, s.dir); len(files) != 0 {
+		if files := heldFiles(t, s.files.dir); len(files) != 0 {
 			t.Fatalf("left over: %v", files)
 		}
 	}
@@ -118,7 +118,7 @@ func TestResume(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	path := s.streamPath(testID(1), ID{})
+	path := s.files.streamPath(testID(1), ID{})
 	if err := errors.Join(r.Close(), s.Close()); err != nil {
 		t.Fatal(err)
 	}
@@ -200,7 +200,7 @@ func TestDeleteWaitsForReaders(t *testing.T) {
 	if err := s.Delete(testID(2)); err != nil {
 		t.Fatal(err)
 	}
-	if files := heldFiles(t, s.dir); len(files) != 0 {
+	if files := heldFiles(t, s.files.dir); len(files) != 0 {
 		t.Fatalf("left over: %v", files)
 	}
 }
@@ -223,7 +223,7 @@ func TestReserveRefuses(t *testing.T) {
 	if sp, err := s.Space(); err != nil || sp.Level != LevelFull || sp.PromisedBytes != 0 {
 		t.Fatalf("space: %+v, %v", sp, err)
 	}
-	if _, ok := s.State(testID(1)); ok || len(heldFiles(t, s.dir)) != 0 {
+	if _, ok := s.State(testID(1)); ok || len(heldFiles(t, s.files.dir)) != 0 {
 		t.Fatal("something is left of what was refused")
 	}
 }
@@ -279,7 +279,7 @@ func TestFullDisk(t *testing.T) {
 	if err := o.Drop(); err != nil {
 		t.Fatal(err)
 	}
-	if sp, err := s.checkSpace(0); err != nil || sp.Level == LevelFull {
+	if sp, err := s.space.check(0); err != nil || sp.Level == LevelFull {
 		t.Fatalf("space: %+v, %v", sp, err)
 	}
 }
@@ -332,7 +332,7 @@ func TestReadersKeepTheFiles(t *testing.T) {
 	}
 	must(t, s.Delete(testID(1)))
 	for i, r := range readers {
-		if files := heldFiles(t, s.dir); len(files) == 0 {
+		if files := heldFiles(t, s.files.dir); len(files) == 0 {
 			t.Fatalf("the files went with %d readers left", len(readers)-i)
 		}
 		if _, err := s.Put(t.Context(), testID(1), shape, bytes.NewReader(want)); err == nil {
@@ -340,7 +340,7 @@ func TestReadersKeepTheFiles(t *testing.T) {
 		}
 		must(t, r.Close())
 	}
-	if files := heldFiles(t, s.dir); len(files) != 0 {
+	if files := heldFiles(t, s.files.dir); len(files) != 0 {
 		t.Fatalf("left over: %v", files)
 	}
 	put(t, s, testID(1), shape, want)

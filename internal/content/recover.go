@@ -3,6 +3,7 @@ package content
 import (
 	"errors"
 	"fmt"
+	"log/slog"
 	"os"
 	"path/filepath"
 )
@@ -20,30 +21,37 @@ type found struct {
 	streams []ID // the bases of stream files; zero is the plain one
 }
 
-// recover reads the directories and finishes or undoes what a crash left. It runs before the store is shared.
-func (s *Store) recover() error {
+// recovery makes the index of what is in the directories, and finishes or undoes what a crash left.
+type recovery struct {
+	files *storeFiles
+	index *index
+	log   *slog.Logger
+}
+
+// run runs before the store is shared.
+func (re *recovery) run() error {
 	contents := make(map[ID]*found)
 	for i := range heldDirs {
-		if err := s.scanShard(filepath.Join(s.dir, "held", fmt.Sprintf("%02x", i)), contents); err != nil {
+		if err := re.scanShard(filepath.Join(re.files.dir, "held", fmt.Sprintf("%02x", i)), contents); err != nil {
 			return err
 		}
 	}
 	for id, f := range contents {
-		if err := s.recoverFolds(id, f, contents); err != nil {
+		if err := re.recoverFolds(id, f, contents); err != nil {
 			return err
 		}
 	}
 	for id, f := range contents {
-		if err := s.recoverContent(id, f, contents); err != nil {
+		if err := re.recoverContent(id, f, contents); err != nil {
 			return err
 		}
 	}
-	s.linkBases()
-	return s.recoverStaging()
+	re.index.linkBases()
+	return nil
 }
 
 // scanShard sorts the names of one directory by content.
-func (s *Store) scanShard(dir string, contents map[ID]*found) error {
+func (re *recovery) scanShard(dir string, contents map[ID]*found) error {
 	d, err := os.Open(dir)
 	if errors.Is(err, os.ErrNotExist) {
 		return nil
@@ -57,8 +65,8 @@ func (s *Store) scanShard(dir string, contents map[ID]*found) error {
 	}
 	for _, name := range names {
 		h, ok := parseHeldName(name)
-		if !ok || filepath.Join(dir, name) != filepath.Join(s.shardDir(h.id), name) {
-			s.log.Warn("unknown file in the content store is left alone", "path", filepath.Join(dir, name))
+		if !ok || filepath.Join(dir, name) != filepath.Join(re.files.shardDir(h.id), name) {
+			re.log.Warn("unknown file in the content store is left alone", "path", filepath.Join(dir, name))
 			continue
 		}
 		f := contents[h.id]
@@ -87,15 +95,15 @@ func (f *found) note(h heldName) {
 }
 
 // recoverContent keeps the best form of a content and removes everything else of it.
-func (s *Store) recoverContent(id ID, f *found, all map[ID]*found) error {
+func (re *recovery) recoverContent(id ID, f *found, all map[ID]*found) error {
 	best, ok := f.best(all)
 	for ok {
-		why := s.usable(id, best)
+		why := re.usable(id, best)
 		if why == nil {
 			break
 		}
-		s.log.Warn("content that a crash left torn is dropped", "content", id.String(), "state", best.state.String(), "reason", why)
-		if err := s.removeFiles(id, best.base, best.state); err != nil {
+		re.log.Warn("content that a crash left torn is dropped", "content", id.String(), "state", best.state.String(), "reason", why)
+		if err := re.files.remove(id, best.base, best.state); err != nil {
 			return err
 		}
 		f.drop(best)
@@ -103,20 +111,20 @@ func (s *Store) recoverContent(id ID, f *found, all map[ID]*found) error {
 	}
 	for _, other := range f.forms {
 		if other != best {
-			if err := s.unlink(s.sidecarPath(id, other.base, other.state)); err != nil {
+			if err := re.files.unlink(re.files.sidecarPath(id, other.base, other.state)); err != nil {
 				return err
 			}
 		}
 	}
 	for _, base := range f.streams {
 		if !ok || base != best.base {
-			if err := s.unlink(s.streamPath(id, base)); err != nil {
+			if err := re.files.unlink(re.files.streamPath(id, base)); err != nil {
 				return err
 			}
 		}
 	}
 	if ok {
-		s.index[id] = &entry{state: best.state, base: best.base}
+		re.index.all[id] = &entry{state: best.state, base: best.base}
 	}
 	return nil
 }
@@ -152,11 +160,11 @@ func (f *found) drop(x form) {
 
 // usable reports why a form that was not committed can't be used. Committed sidecars are not read at Open:
 // they were durable before they got their name, and a store may have very many.
-func (s *Store) usable(id ID, x form) error {
+func (re *recovery) usable(id ID, x form) error {
 	if x.state == Committed {
 		return nil
 	}
-	b, err := s.openFiles(id, x.base, x.state, os.O_RDONLY)
+	b, err := re.files.open(id, x.base, x.state, os.O_RDONLY)
 	if err != nil {
 		return err
 	}
@@ -171,20 +179,4 @@ func (s *Store) usable(id ID, x form) error {
 		return b.readStream(make([]byte, b.head.streamBytes), 0)
 	}
 	return nil
-}
-
-// linkBases counts the dependencies; a delta without its base is damaged, and a partial one useless.
-func (s *Store) linkBases() {
-	for id, e := range s.index {
-		if e.base.IsZero() {
-			continue
-		}
-		base := s.index[e.base]
-		if base == nil {
-			e.damaged = true
-			s.log.Error("base of a content is missing", "content", id.String(), "base", e.base.String())
-			continue
-		}
-		base.deps++
-	}
 }

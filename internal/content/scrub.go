@@ -56,7 +56,7 @@ func (s *Store) Check(ctx context.Context, id ID) (*Damage, error) {
 }
 
 func (s *Store) scrubOne(ctx context.Context, id ID, pace *pace) (int64, *Damage, error) {
-	r, err := s.openIn(id, Undecided, Committed)
+	r, err := s.opener.openIn(id, Undecided, Committed)
 	switch {
 	case errors.Is(err, ErrCorrupt):
 		return 0, &Damage{ID: id, Err: err}, nil
@@ -72,13 +72,10 @@ func (s *Store) scrubOne(ctx context.Context, id ID, pace *pace) (int64, *Damage
 		return n, nil, err
 	}
 	if damage.Err == nil {
-		s.mu.Lock()
-		e := s.index[id] // the reader keeps the entry
-		e.damaged, e.checked = false, true
-		s.mu.Unlock()
+		s.index.markWhole(id) // the reader keeps the entry
 		return n, nil, nil
 	}
-	s.markDamaged(id, damage.Err)
+	s.index.markDamaged(id, damage.Err)
 	return n, damage, nil
 }
 

@@ -62,35 +62,38 @@ func (e *NoSpaceError) Unwrap() []error { return []error{ErrNoSpace, unix.ENOSPC
 
 // spaceBook keeps what was promised to Receivings and is not allocated yet.
 type spaceBook struct {
+	dir     string
+	reserve int64 // bytes that stay free
+
 	mu       sync.Mutex
 	promised int64
 }
 
 // Space asks the file system and accounts for promises.
 func (s *Store) Space() (Space, error) {
-	return s.checkSpace(0)
+	return s.space.check(0)
 }
 
 // promise takes need bytes or fails with a NoSpaceError. settle gives them back.
-func (s *Store) promise(need int64) error {
-	_, err := s.checkSpace(need)
+func (b *spaceBook) promise(need int64) error {
+	_, err := b.check(need)
 	return err
 }
 
-func (s *Store) settle(n int64) {
-	s.space.mu.Lock()
-	s.space.promised -= n
-	s.space.mu.Unlock()
+func (b *spaceBook) settle(n int64) {
+	b.mu.Lock()
+	b.promised -= n
+	b.mu.Unlock()
 }
 
-func (s *Store) checkSpace(need int64) (Space, error) {
+// check is Space, and takes need bytes if they are there.
+func (b *spaceBook) check(need int64) (Space, error) {
 	var st unix.Statfs_t
-	if err := unix.Statfs(s.dir, &st); err != nil {
-		return Space{}, fmt.Errorf("content: statfs %s: %w", s.dir, err)
+	if err := unix.Statfs(b.dir, &st); err != nil {
+		return Space{}, fmt.Errorf("content: statfs %s: %w", b.dir, err)
 	}
-	b := &s.space
 	b.mu.Lock()
-	sp := spaceOf(&st, b.promised, s.opt.ReserveBytes)
+	sp := spaceOf(&st, b.promised, b.reserve)
 	refused := need > 0 && (need > sp.AvailableBytes || sp.Level == LevelFull)
 	if !refused {
 		b.promised += need

@@ -14,7 +14,7 @@ const sparesMax = 16
 // system far less than a new inode each time. The caller vouches that nobody can still have the file open or mapped
 // but for the Staging, and that nobody could ever read it but by the Staging.
 func (st *Staging) Recycle() error {
-	if st.journal != nil || !st.s.stage.wantsSpare() {
+	if st.journal != nil || !st.s.wantsSpare() {
 		return st.Drop()
 	}
 	if !st.close() {
@@ -25,21 +25,21 @@ func (st *Staging) Recycle() error {
 	err := st.file.Truncate(0)
 	err = errors.Join(err, st.file.Close())
 	if err != nil {
-		err = errors.Join(err, st.s.unlink(st.s.stagePath(st.token, ".file")))
+		err = errors.Join(err, st.s.files.unlink(st.s.files.stagePath(st.token, ".file")))
 	}
-	st.s.stage.putSpare(st.token, err == nil)
-	st.s.leave()
+	st.s.putSpare(st.token, err == nil)
+	st.s.index.leave()
 	return err
 }
 
-func (b *stagingBook) wantsSpare() bool {
+func (b *stagings) wantsSpare() bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return len(b.spare) < sparesMax && !b.noTag && !b.closed
 }
 
 // putSpare ends the use of a token, whose file is empty if it is good.
-func (b *stagingBook) putSpare(token uint64, good bool) {
+func (b *stagings) putSpare(token uint64, good bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	delete(b.open, token)
@@ -48,7 +48,7 @@ func (b *stagingBook) putSpare(token uint64, good bool) {
 	}
 }
 
-func (b *stagingBook) isSpare(token uint64) bool {
+func (b *stagings) isSpare(token uint64) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	for _, t := range b.spare {
@@ -59,27 +59,27 @@ func (b *stagingBook) isSpare(token uint64) bool {
 	return false
 }
 
-func (b *stagingBook) withoutTags() bool {
+func (b *stagings) withoutTags() bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.noTag
 }
 
-func (b *stagingBook) setWithoutTags() {
+func (b *stagings) setWithoutTags() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.noTag = true
 }
 
 // dropSpares removes the empty files at the end; there will be no more.
-func (s *Store) dropSpares() error {
-	s.stage.mu.Lock()
-	list := s.stage.spare
-	s.stage.spare, s.stage.closed = nil, true
-	s.stage.mu.Unlock()
+func (b *stagings) dropSpares() error {
+	b.mu.Lock()
+	list := b.spare
+	b.spare, b.closed = nil, true
+	b.mu.Unlock()
 	var errs error
 	for _, token := range list {
-		errs = errors.Join(errs, s.unlink(s.stagePath(token, ".file")))
+		errs = errors.Join(errs, b.files.unlink(b.files.stagePath(token, ".file")))
 	}
 	return errs
 }
@@ -114,18 +114,4 @@ func readTag(path string) ([]byte, error) {
 func freshTimes(f *os.File) error {
 	now := []unix.Timespec{{Nsec: unix.UTIME_NOW}, {Nsec: unix.UTIME_NOW}}
 	return unix.UtimesNanoAt(int(f.Fd()), "", now, unix.AT_EMPTY_PATH)
-}
-
-// openFile opens a plain file. Unlike os.OpenFile it does not try to have it watched for readiness, which costs five
-// calls and fails for plain files.
-func openFile(path string, flag int) (*os.File, error) {
-	for {
-		fd, err := unix.Open(path, flag|unix.O_CLOEXEC, 0o600)
-		if err == nil {
-			return os.NewFile(uintptr(fd), path), nil
-		}
-		if !errors.Is(err, unix.EINTR) {
-			return nil, &os.PathError{Op: "open", Path: path, Err: err}
-		}
-	}
 }

@@ -121,7 +121,7 @@ func staged(t *testing.T, dir string) []string {
 func TestStagingWithoutTags(t *testing.T) {
 	dir := t.TempDir()
 	s := openStore(t, dir, Options{})
-	s.stage.setWithoutTags()
+	s.staging.setWithoutTags()
 	st, err := s.NewStaging(Origin{Ino: 5, Name: "x"})
 	if err != nil {
 		t.Fatal(err)
@@ -164,7 +164,7 @@ func TestKeepOnAFullDisk(t *testing.T) {
 	if _, err := st.File().WriteString("bytes"); err != nil {
 		t.Fatal(err)
 	}
-	filler := fillDisk(t, s.dir)
+	filler := fillDisk(t, s.files.dir)
 	if err := st.KeepUnpublished("why"); !errors.Is(err, unix.ENOSPC) {
 		t.Fatalf("keep on a full disk: %v", err)
 	}
@@ -195,7 +195,7 @@ func TestSetOrigin(t *testing.T) {
 			dir := t.TempDir()
 			s := openStore(t, dir, Options{})
 			if !tags {
-				s.stage.setWithoutTags()
+				s.staging.setWithoutTags()
 			}
 			st, err := s.NewStaging(Origin{Ino: 1 << 63, Parent: 1})
 			if err != nil {

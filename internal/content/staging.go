@@ -23,7 +23,7 @@ type Origin struct {
 // Staging is a file that takes the writes of an open file until they are published. It has a name in the
 // store, so that its bytes are found again if the daemon dies while applications go on writing to it.
 type Staging struct {
-	s       *Store
+	s       *stagings
 	token   uint64
 	created time.Time
 	file    *os.File
@@ -39,33 +39,36 @@ type Staging struct {
 	closed bool
 }
 
-// stagingBook numbers the staging files.
-type stagingBook struct {
+// stagings are the files of a store that bytes are staged in, open or left by a crash. It numbers them.
+type stagings struct {
+	index *index // keeps the bases of overlays
+	files *storeFiles
+	clone func(dst, src *os.File) error // Options.Clone, never nil
+
 	mu     sync.Mutex
 	next   uint64
 	open   map[uint64]bool
-	spare  []uint64      // empty files, see Staging.Recycle
-	bases  map[uint64]ID // of the overlays, open or not; guarded by Store.mu
-	noTag  bool          // the file system keeps no attributes: all that is staged gets a .stage file
+	spare  []uint64 // empty files, see Staging.Recycle
+	noTag  bool     // the file system keeps no attributes: all that is staged gets a .stage file
 	closed bool
 }
 
 // NewStaging makes an empty staging file.
 func (s *Store) NewStaging(origin Origin) (*Staging, error) {
-	return s.newStaging(stageHead{origin: origin})
+	return s.staging.create(stageHead{origin: origin})
 }
 
-func (s *Store) newStaging(head stageHead) (*Staging, error) {
+func (b *stagings) create(head stageHead) (*Staging, error) {
 	if len(head.origin.Name) > nameBytesMax {
 		return nil, fmt.Errorf("content: stage inode %d: name of %d bytes: %w", head.origin.Ino, len(head.origin.Name), ErrShape)
 	}
-	if err := s.enter(); err != nil {
+	if err := b.index.enter(); err != nil {
 		return nil, err
 	}
-	token, spare := s.stage.take(head.base.IsZero())
-	s.needBase(token, head.base)
+	token, spare := b.take(head.base.IsZero())
+	b.index.needBase(token, head.base)
 	head.created = time.Now()
-	st := &Staging{s: s, token: token, origin: head.origin, created: head.created}
+	st := &Staging{s: b, token: token, origin: head.origin, created: head.created}
 	if err := st.create(head, spare); err != nil {
 		err = errors.Join(err, st.Drop())
 		return nil, fmt.Errorf("content: stage inode %d: %w", head.origin.Ino, noSpace(err))
@@ -74,12 +77,9 @@ func (s *Store) newStaging(head stageHead) (*Staging, error) {
 }
 
 // take gives a token, one with an empty file if that will do and there is one.
-func (b *stagingBook) take(plain bool) (token uint64, spare bool) {
+func (b *stagings) take(plain bool) (token uint64, spare bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.open == nil {
-		b.open = make(map[uint64]bool)
-	}
 	if n := len(b.spare); plain && n > 0 {
 		token, b.spare, spare = b.spare[n-1], b.spare[:n-1], true
 	} else {
@@ -90,29 +90,29 @@ func (b *stagingBook) take(plain bool) (token uint64, spare bool) {
 	return token, spare
 }
 
-func (b *stagingBook) giveBack(token uint64) {
+func (b *stagings) giveBack(token uint64) {
 	b.mu.Lock()
 	delete(b.open, token)
 	b.mu.Unlock()
 }
 
-func (b *stagingBook) isOpen(token uint64) bool {
+func (b *stagings) isOpen(token uint64) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.open[token]
 }
 
-func (s *Store) stagePath(token uint64, suffix string) string {
-	return filepath.Join(s.dir, "staging", fmt.Sprintf("%016x", token)+suffix)
+func (sf *storeFiles) stagePath(token uint64, suffix string) string {
+	return filepath.Join(sf.dir, "staging", fmt.Sprintf("%016x", token)+suffix)
 }
 
 // create makes the file with its description. Nothing is staged before it has one.
 func (st *Staging) create(head stageHead, spare bool) (err error) {
-	path, flag := st.s.stagePath(st.token, ".file"), os.O_RDWR
+	path, flag := st.s.files.stagePath(st.token, ".file"), os.O_RDWR
 	if !spare {
 		flag |= os.O_CREATE | os.O_EXCL
 	}
-	if !head.base.IsZero() || st.s.stage.withoutTags() {
+	if !head.base.IsZero() || st.s.withoutTags() {
 		if err := st.createJournal(head); err != nil {
 			return err
 		}
@@ -129,7 +129,7 @@ func (st *Staging) create(head stageHead, spare bool) (err error) {
 		err = setTag(st.file, appendTag(nil, &head))
 	}
 	if errors.Is(err, errNoTags) {
-		st.s.stage.setWithoutTags()
+		st.s.setWithoutTags()
 		err = st.createJournal(head)
 	}
 	return err
@@ -137,7 +137,7 @@ func (st *Staging) create(head stageHead, spare bool) (err error) {
 
 // createJournal makes the .stage file.
 func (st *Staging) createJournal(head stageHead) (err error) {
-	st.journal, err = openFile(st.s.stagePath(st.token, ".stage"), os.O_RDWR|os.O_CREATE|os.O_EXCL|os.O_APPEND)
+	st.journal, err = openFile(st.s.files.stagePath(st.token, ".stage"), os.O_RDWR|os.O_CREATE|os.O_EXCL|os.O_APPEND)
 	if err != nil {
 		return err
 	}
@@ -199,13 +199,13 @@ func (st *Staging) Drop() error {
 	}
 	err := st.closeFiles()
 	if st.journal != nil || st.file == nil {
-		err = errors.Join(err, st.s.unlink(st.s.stagePath(st.token, ".file")), st.s.unlink(st.s.stagePath(st.token, ".stage")))
+		err = errors.Join(err, st.s.files.unlink(st.s.files.stagePath(st.token, ".file")), st.s.files.unlink(st.s.files.stagePath(st.token, ".stage")))
 	} else {
-		err = errors.Join(err, st.s.unlink(st.s.stagePath(st.token, ".file")))
+		err = errors.Join(err, st.s.files.unlink(st.s.files.stagePath(st.token, ".file")))
 	}
-	err = errors.Join(err, st.s.dropBase(st.token))
-	st.s.stage.giveBack(st.token)
-	st.s.leave()
+	err = errors.Join(err, st.s.index.dropBase(st.token))
+	st.s.giveBack(st.token)
+	st.s.index.leave()
 	return err
 }
 
@@ -215,8 +215,8 @@ func (st *Staging) Close() error {
 		return nil
 	}
 	err := st.closeFiles()
-	st.s.stage.giveBack(st.token)
-	st.s.leave()
+	st.s.giveBack(st.token)
+	st.s.index.leave()
 	return err
 }
 
@@ -229,11 +229,11 @@ func (st *Staging) KeepUnpublished(reason string) error {
 	if err == nil {
 		err = st.note(appendRecord(nil, recordReason, []byte(reason[:min(len(reason), reasonBytesMax)])))
 	}
-	err = errors.Join(err, st.s.syncFile(st.file)) // the bytes stay also where the reason finds no room
+	err = errors.Join(err, st.s.files.sync(st.file)) // the bytes stay also where the reason finds no room
 	if st.journal != nil {
-		err = errors.Join(err, st.s.syncFile(st.journal))
+		err = errors.Join(err, st.s.files.sync(st.journal))
 	}
-	if err = errors.Join(err, st.s.syncDir(filepath.Join(st.s.dir, "staging"))); err != nil {
+	if err = errors.Join(err, st.s.files.syncDir(filepath.Join(st.s.files.dir, "staging"))); err != nil {
 		err = fmt.Errorf("content: keep staged inode %d: %w", st.origin.Ino, err)
 	}
 	return errors.Join(err, st.Close())
@@ -275,40 +275,40 @@ type Unpublished struct {
 
 // Stagings lists all staged bytes, open ones too, by age of their token.
 func (s *Store) Stagings() ([]Unpublished, error) {
-	return s.stagings(func(uint64) bool { return true })
+	return s.staging.list(func(uint64) bool { return true })
 }
 
 // Unused lists the staged bytes that no Staging has, by age of their token. Unlike [Store.Stagings] it does not read
 // what is known of the others, which may be much of an overlay that is being written.
 func (s *Store) Unused() ([]Unpublished, error) {
-	return s.stagings(func(token uint64) bool { return !s.stage.isOpen(token) })
+	return s.staging.list(func(token uint64) bool { return !s.staging.isOpen(token) })
 }
 
-// stagings lists those of some tokens.
-func (s *Store) stagings(asked func(token uint64) bool) ([]Unpublished, error) {
-	if err := s.enter(); err != nil {
+// list lists those of some tokens.
+func (b *stagings) list(asked func(token uint64) bool) ([]Unpublished, error) {
+	if err := b.index.enter(); err != nil {
 		return nil, err
 	}
-	defer s.leave()
-	tokens, err := s.stageTokens()
+	defer b.index.leave()
+	tokens, err := b.tokens()
 	if err != nil {
 		return nil, fmt.Errorf("content: list staging: %w", err)
 	}
 	var list []Unpublished
 	for _, token := range tokens {
-		if s.stage.isSpare(token) || !asked(token) {
+		if b.isSpare(token) || !asked(token) {
 			continue
 		}
-		if u, ok := s.describe(token); ok {
+		if u, ok := b.describe(token); ok {
 			list = append(list, u)
 		}
 	}
 	return list, nil
 }
 
-// stageTokens lists the tokens that have a file, in order.
-func (s *Store) stageTokens() ([]uint64, error) {
-	entries, err := os.ReadDir(filepath.Join(s.dir, "staging")) // sorted by name
+// tokens lists the tokens that have a file, in order.
+func (b *stagings) tokens() ([]uint64, error) {
+	entries, err := os.ReadDir(filepath.Join(b.files.dir, "staging")) // sorted by name
 	if err != nil {
 		return nil, err
 	}
@@ -323,13 +323,13 @@ func (s *Store) stageTokens() ([]uint64, error) {
 }
 
 // describe reads what is known of a staging; ok is false if it went away meanwhile.
-func (s *Store) describe(token uint64) (u Unpublished, ok bool) {
-	st, err := os.Stat(s.stagePath(token, ".file"))
+func (b *stagings) describe(token uint64) (u Unpublished, ok bool) {
+	st, err := os.Stat(b.files.stagePath(token, ".file"))
 	if err != nil {
 		return u, false
 	}
-	u = Unpublished{Token: token, Modified: st.ModTime(), Size: st.Size(), Open: s.stage.isOpen(token)}
-	log, err := s.readDescription(token)
+	u = Unpublished{Token: token, Modified: st.ModTime(), Size: st.Size(), Open: b.isOpen(token)}
+	log, err := b.readDescription(token)
 	if err != nil {
 		u.Damaged = true
 		return u, true
@@ -343,7 +343,7 @@ func (s *Store) describe(token uint64) (u Unpublished, ok bool) {
 
 // OpenStaging takes staged bytes up again, to publish or drop them; an overlay's by [Store.OpenOverlay].
 func (s *Store) OpenStaging(token uint64) (*Staging, error) {
-	st, log, err := s.reopenStaging(token)
+	st, log, err := s.staging.reopen(token)
 	if err != nil {
 		return nil, err
 	}
@@ -353,21 +353,21 @@ func (s *Store) OpenStaging(token uint64) (*Staging, error) {
 	return st, nil
 }
 
-func (s *Store) reopenStaging(token uint64) (*Staging, stageLog, error) {
-	if err := s.enter(); err != nil {
+func (b *stagings) reopen(token uint64) (*Staging, stageLog, error) {
+	if err := b.index.enter(); err != nil {
 		return nil, stageLog{}, err
 	}
-	s.stage.mu.Lock()
-	busy := s.stage.open[token]
+	b.mu.Lock()
+	busy := b.open[token]
 	if !busy {
-		s.stage.open[token] = true
+		b.open[token] = true
 	}
-	s.stage.mu.Unlock()
+	b.mu.Unlock()
 	if busy {
-		s.leave()
+		b.index.leave()
 		return nil, stageLog{}, fmt.Errorf("content: open staging %x: %w", token, ErrBusy)
 	}
-	st := &Staging{s: s, token: token}
+	st := &Staging{s: b, token: token}
 	log, err := st.reopen()
 	if err != nil {
 		return nil, log, errors.Join(fmt.Errorf("content: open staging %x: %w", token, err), st.Close())
@@ -376,8 +376,8 @@ func (s *Store) reopenStaging(token uint64) (*Staging, stageLog, error) {
 }
 
 func (st *Staging) reopen() (log stageLog, err error) {
-	path := st.s.stagePath(st.token, ".stage")
-	st.file, err = openFile(st.s.stagePath(st.token, ".file"), os.O_RDWR)
+	path := st.s.files.stagePath(st.token, ".stage")
+	st.file, err = openFile(st.s.files.stagePath(st.token, ".file"), os.O_RDWR)
 	if errors.Is(err, os.ErrNotExist) {
 		return log, ErrNotFound
 	}
@@ -389,7 +389,7 @@ func (st *Staging) reopen() (log stageLog, err error) {
 	}
 	st.origin, st.created = log.head.origin, log.head.created
 	if log.tagged {
-		return log, st.s.unlink(path)
+		return log, st.s.files.unlink(path)
 	}
 	if st.journal, err = openFile(path, os.O_RDWR|os.O_APPEND); err != nil {
 		return log, err
@@ -400,12 +400,12 @@ func (st *Staging) reopen() (log stageLog, err error) {
 
 // readDescription reads what is known of a staging: from its .stage file, or else from the tag of its file, which is
 // older.
-func (s *Store) readDescription(token uint64) (stageLog, error) {
-	log, err := readStage(s.stagePath(token, ".stage"))
+func (b *stagings) readDescription(token uint64) (stageLog, error) {
+	log, err := readStage(b.files.stagePath(token, ".stage"))
 	if !errors.Is(err, os.ErrNotExist) && !errors.Is(err, ErrCorrupt) {
 		return log, err
 	}
-	tag, tagErr := readTag(s.stagePath(token, ".file"))
+	tag, tagErr := readTag(b.files.stagePath(token, ".file"))
 	if tagErr != nil {
 		return log, errors.Join(err, tagErr)
 	}
@@ -415,48 +415,23 @@ func (s *Store) readDescription(token uint64) (stageLog, error) {
 }
 
 // DropStaging removes staged bytes that are not open, whatever their state.
-func (s *Store) DropStaging(token uint64) error {
-	if err := s.enter(); err != nil {
+func (s *Store) DropStaging(token uint64) error { return s.staging.drop(token) }
+
+func (b *stagings) drop(token uint64) error {
+	if err := b.index.enter(); err != nil {
 		return err
 	}
-	defer s.leave()
-	if s.stage.isOpen(token) {
+	defer b.index.leave()
+	if b.isOpen(token) {
 		return fmt.Errorf("content: drop staging %x: %w", token, ErrBusy)
 	}
-	return errors.Join(s.unlink(s.stagePath(token, ".file")), s.unlink(s.stagePath(token, ".stage")), s.dropBase(token))
+	return errors.Join(b.files.unlink(b.files.stagePath(token, ".file")), b.files.unlink(b.files.stagePath(token, ".stage")), b.index.dropBase(token))
 }
 
-// needBase keeps the base of an overlay for as long as its staged bytes are there: they are nothing without it.
-func (s *Store) needBase(token uint64, base ID) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if e := s.index[base]; e != nil {
-		e.deps++
-		s.stage.bases[token] = base
-	}
-}
-
-// dropBase undoes needBase.
-func (s *Store) dropBase(token uint64) error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	base, ok := s.stage.bases[token]
-	if !ok {
-		return nil
-	}
-	delete(s.stage.bases, token)
-	if e := s.index[base]; e != nil {
-		e.deps--
-	}
-	return s.reapLocked(base)
-}
-
-// recoverStaging finds the next token and the bases of overlays, and removes descriptions whose bytes are gone and
+// recover finds the next token and the bases of overlays, and removes descriptions whose bytes are gone and
 // files that nothing was staged in.
-func (s *Store) recoverStaging() error {
-	s.stage.open = make(map[uint64]bool)
-	s.stage.bases = make(map[uint64]ID)
-	entries, err := os.ReadDir(filepath.Join(s.dir, "staging"))
+func (b *stagings) recover() error {
+	entries, err := os.ReadDir(filepath.Join(b.files.dir, "staging"))
 	if err != nil {
 		return err
 	}
@@ -466,15 +441,15 @@ func (s *Store) recoverStaging() error {
 		if err != nil {
 			continue
 		}
-		s.stage.next = max(s.stage.next, token)
+		b.next = max(b.next, token)
 		switch suffix {
 		case "stage":
-			if err = s.dropWithout(token, ".stage", ".file"); err == nil {
-				s.needBase(token, readBase(s.stagePath(token, ".stage")))
+			if err = b.dropWithout(token, ".stage", ".file"); err == nil {
+				b.index.needBase(token, readBase(b.files.stagePath(token, ".stage")))
 			}
 		case "file":
 			if info, statErr := e.Info(); statErr == nil && info.Size() == 0 {
-				err = s.dropWithout(token, ".file", ".stage")
+				err = b.dropWithout(token, ".file", ".stage")
 			}
 		}
 		if err != nil {
@@ -485,9 +460,9 @@ func (s *Store) recoverStaging() error {
 }
 
 // dropWithout removes one file of a staging if the other is not there.
-func (s *Store) dropWithout(token uint64, drop, without string) error {
-	if _, err := os.Stat(s.stagePath(token, without)); !errors.Is(err, os.ErrNotExist) {
+func (b *stagings) dropWithout(token uint64, drop, without string) error {
+	if _, err := os.Stat(b.files.stagePath(token, without)); !errors.Is(err, os.ErrNotExist) {
 		return nil
 	}
-	return s.unlink(s.stagePath(token, drop))
+	return b.files.unlink(b.files.stagePath(token, drop))
 }

@@ -1,23 +1,13 @@
 package content
 
 import (
-	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"os"
-	"path/filepath"
-	"sync"
-	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
-
-	"github.com/rdmcfs/rdmcfs/internal/durable"
 )
-
-// formatText is what FORMAT says.
-const formatText = "rdmcfs content store 1\n"
 
 // Options of a store.
 type Options struct {
@@ -33,45 +23,17 @@ type Options struct {
 	Step func(step, path string) error
 }
 
-// Store is a directory of contents. Its methods are safe for concurrent use. No lock is held across disk calls.
+// Store is a directory of contents. Its methods are safe for concurrent use. No lock is held across disk calls. What
+// it consists of is listed in the package comment.
 type Store struct {
-	dir  string
-	opt  Options
-	log  *slog.Logger
-	lock *os.File
-
-	mu      sync.Mutex
-	index   map[ID]*entry
-	closed  bool
-	open    int           // receivings, readers, stagings and running operations
-	drained chan struct{} // closed when open gets 0 after Close
-
-	shards [heldDirs]atomic.Bool // directories that are there, durably
-	// handles are open directories, for looks at many files; nil until the first look. They are closed when the store
-	// is given free.
-	handles [heldDirs]atomic.Pointer[openDir]
-
-	space spaceBook
-	stage stagingBook
-	trees treeCache
-
-	step func(step, path string) error // Options.Step, never nil
-}
-
-// entry is what is known of a content without reading its sidecar. Guarded by Store.mu.
-type entry struct {
-	base    ID
-	state   State
-	dead    bool          // to be removed once nothing needs it
-	damaged bool          // a read or scrub found it so, or its sidecar is unreadable
-	checked bool          // all of it was checked since the store was opened
-	looked  bool          // its files were found there, with their lengths, since then
-	rot     uint32        // how often it was found damaged since then
-	busy    bool          // a Receiving, a decision or a removal owns its files
-	folding bool          // another form of it is being written
-	idle    chan struct{} // closed when a claim, which is short, ends; nil if there is none
-	pins    int32
-	deps    int32 // contents that have it as base
+	log     *slog.Logger
+	files   *storeFiles
+	index   *index
+	opener  *opener
+	forms   *forms
+	staging *stagings
+	space   *spaceBook
+	trees   *treeCache
 }
 
 // Open opens the store in dir, makes it if it is not there, and finishes or undoes what a crash left.
@@ -88,60 +50,36 @@ func Open(dir string, opt Options) (*Store, error) {
 	if opt.ReserveBytes < 0 {
 		return nil, fmt.Errorf("content: open %s: negative reserve", dir)
 	}
-	s := &Store{
-		dir: dir, opt: opt, log: opt.Log,
-		index: make(map[ID]*entry), drained: make(chan struct{}),
-		step: opt.Step,
-	}
-	if err := s.prepare(); err != nil {
+	files := &storeFiles{dir: dir, step: opt.Step}
+	if err := files.prepare(); err != nil {
 		return nil, fmt.Errorf("content: open %s: %w", dir, err)
 	}
+	s := newStore(files, opt)
 	if err := s.recover(); err != nil {
-		_ = s.lock.Close()
+		files.close()
 		return nil, fmt.Errorf("content: open %s: %w", dir, err)
 	}
 	return s, nil
 }
 
-// prepare makes the directories and takes the lock.
-func (s *Store) prepare() error {
-	for _, dir := range []string{s.dir, filepath.Join(s.dir, "held"), filepath.Join(s.dir, "staging")} {
-		if err := durable.MakeDir(dir); err != nil {
-			return err
-		}
+func newStore(files *storeFiles, opt Options) *Store {
+	index := newIndex(files, opt.Log)
+	opener := &opener{index: index, files: files}
+	space := &spaceBook{dir: files.dir, reserve: opt.ReserveBytes}
+	return &Store{
+		log: opt.Log, files: files, index: index, opener: opener, space: space, trees: new(treeCache),
+		forms:   &forms{index: index, files: files, opener: opener, space: space},
+		staging: &stagings{index: index, files: files, clone: opt.Clone, open: make(map[uint64]bool)},
 	}
-	lock, err := os.OpenFile(filepath.Join(s.dir, "LOCK"), os.O_RDWR|os.O_CREATE, 0o600)
-	if err != nil {
-		return err
-	}
-	if err := unix.Flock(int(lock.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
-		_ = lock.Close()
-		if errors.Is(err, unix.EWOULDBLOCK) {
-			return ErrLocked
-		}
-		return fmt.Errorf("lock: %w", err)
-	}
-	if err := s.prepareFormat(); err != nil {
-		_ = lock.Close()
-		return err
-	}
-	s.lock = lock
-	return nil
 }
 
-func (s *Store) prepareFormat() error {
-	path := filepath.Join(s.dir, "FORMAT")
-	text, err := readBounded(path, 4096)
-	if err == nil && len(text) != 0 {
-		if string(text) != formatText {
-			return fmt.Errorf("FORMAT says %.40q: %w", text, ErrFormat)
-		}
-		return nil
-	}
-	if err != nil && !errors.Is(err, os.ErrNotExist) {
+// recover finishes or undoes what a crash left. It runs before the store is shared.
+func (s *Store) recover() error {
+	re := &recovery{files: s.files, index: s.index, log: s.log}
+	if err := re.run(); err != nil {
 		return err
 	}
-	return durable.WriteFile(path, []byte(formatText))
+	return s.staging.recover()
 }
 
 // closeWait bounds how long Close waits for what is still open.
@@ -151,76 +89,19 @@ const closeWait = 10 * time.Second
 // closed; then it fails with ErrBusy and the directory is released by the last of them. Undecided and
 // partial contents stay.
 func (s *Store) Close() error {
-	s.mu.Lock()
-	if s.closed {
-		s.mu.Unlock()
+	if !s.index.close() {
 		return nil
 	}
-	s.closed = true
-	s.open++ // until the empty files are gone
-	s.mu.Unlock()
-	if err := s.dropSpares(); err != nil {
+	if err := s.staging.dropSpares(); err != nil {
 		s.log.Warn("empty staged files are left", "error", err)
 	}
-	s.mu.Lock()
-	s.leaveLocked()
-	open := s.open
-	s.mu.Unlock()
+	open := s.index.leave()
 	timer := time.NewTimer(closeWait)
 	defer timer.Stop()
 	select {
-	case <-s.drained:
+	case <-s.index.drained:
 		return nil
 	case <-timer.C:
-		return fmt.Errorf("content: close %s: %d uses left: %w", s.dir, open, ErrBusy)
+		return fmt.Errorf("content: close %s: %d uses left: %w", s.files.dir, open, ErrBusy)
 	}
-}
-
-// releaseLocked gives the directory free.
-func (s *Store) releaseLocked() {
-	for i := range s.handles {
-		if h := s.handles[i].Swap(nil); h != nil {
-			_ = h.file.Close() // a directory that was only looked through
-		}
-	}
-	_ = s.lock.Close() // closing the descriptor drops the flock; nothing was written to it
-	close(s.drained)
-}
-
-// enter counts a user of the store in; each success is followed by one leave.
-func (s *Store) enter() error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.enterLocked()
-}
-
-func (s *Store) enterLocked() error {
-	if s.closed {
-		return fmt.Errorf("content: store: %w", ErrClosed)
-	}
-	s.open++
-	return nil
-}
-
-func (s *Store) leave() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.leaveLocked()
-}
-
-func (s *Store) leaveLocked() {
-	s.open--
-	if s.closed && s.open == 0 {
-		s.releaseLocked()
-	}
-}
-
-// readBounded reads a file of at most limit bytes.
-func readBounded(path string, limit int64) ([]byte, error) {
-	f, err := os.Open(path)
-	if err != nil {
-		return nil, err
-	}
-	defer f.Close()
-	return io.ReadAll(io.LimitReader(f, limit))
 }

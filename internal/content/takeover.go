@@ -41,16 +41,16 @@ func (s *Store) leftFor(id, left ID, shape Shape) *Receiving {
 // takeOver makes a Receiving of id of another one, which ends. The stream file moves first: a stream without a
 // sidecar is dropped at Open, and so is a sidecar without one.
 func (s *Store) takeOver(id ID, old *Receiving, base ID) (*Receiving, error) {
-	again, err := s.reserveID(id, base)
+	again, err := s.index.reserveID(id, base)
 	if err == nil && again {
-		err = errors.Join(ErrBusy, s.unclaim(id, nil))
+		err = errors.Join(ErrBusy, s.index.unclaim(id, nil))
 	}
 	if err != nil {
 		return nil, errors.Join(err, old.Close())
 	}
-	err = s.ensureShard(id)
+	err = s.files.ensureShard(id)
 	if err == nil {
-		err = s.rename(s.streamPath(old.body.id, base), s.streamPath(id, base))
+		err = s.files.rename(s.files.streamPath(old.body.id, base), s.files.streamPath(id, base))
 	}
 	var r *Receiving
 	if err == nil {
@@ -60,7 +60,7 @@ func (s *Store) takeOver(id ID, old *Receiving, base ID) (*Receiving, error) {
 		if r != nil {
 			err = errors.Join(err, r.body.close())
 		}
-		return nil, errors.Join(fmt.Errorf("content: begin %s from %s: %w", id, old.body.id, err), s.unclaim(id, kill))
+		return nil, errors.Join(fmt.Errorf("content: begin %s from %s: %w", id, old.body.id, err), s.index.unclaim(id, kill))
 	}
 	return r, nil
 }
@@ -77,15 +77,15 @@ func (s *Store) adopt(id ID, old *Receiving) (_ *Receiving, err error) {
 			err = errors.Join(err, b.close())
 		}
 	}()
-	if err = s.attachBase(b); err != nil {
+	if err = s.opener.attachBase(b); err != nil {
 		return nil, err
 	}
-	stream, err := openFile(s.streamPath(id, b.head.base), os.O_RDWR)
+	stream, err := openFile(s.files.streamPath(id, b.head.base), os.O_RDWR)
 	if err != nil {
 		return nil, err
 	}
 	b.stream, b.streamFile = stream, stream
-	side, err := openFile(s.sidecarPath(id, b.head.base, Partial), os.O_RDWR|os.O_CREATE|os.O_TRUNC)
+	side, err := openFile(s.files.sidecarPath(id, b.head.base, Partial), os.O_RDWR|os.O_CREATE|os.O_TRUNC)
 	if err != nil {
 		return nil, err
 	}

@@ -68,10 +68,10 @@ func BenchmarkWhole(b *testing.B) {
 	}
 	id := func(i int) ID { return ID{0: 7, 13: byte(i >> 16), 14: byte(i >> 8), 15: byte(i)} }
 	for i := range contents { // names and lengths are all that is looked at
-		if err := os.MkdirAll(s.shardDir(id(i)), 0o700); err != nil {
+		if err := os.MkdirAll(s.files.shardDir(id(i)), 0o700); err != nil {
 			b.Fatal(err)
 		}
-		for path, n := range map[string]int64{s.sidecarPath(id(i), ID{}, Committed): 1000, s.streamPath(id(i), ID{}): bytes} {
+		for path, n := range map[string]int64{s.files.sidecarPath(id(i), ID{}, Committed): 1000, s.files.streamPath(id(i), ID{}): bytes} {
 			if err := os.WriteFile(path, nil, 0o600); err != nil {
 				b.Fatal(err)
 			}
