@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/binary"
 	"fmt"
+	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -17,7 +18,15 @@ const (
 
 // clocks is what a node knows of the clocks of the others, and the cluster's time by them.
 type clocks struct {
-	born time.Time // the monotonic clock counts from here
+	self     ID
+	run      uint64 // this life of the process
+	cfg      *Config
+	interval time.Duration
+	born     time.Time     // the monotonic clock counts from here
+	news     chan struct{} // buffered 1: look at the clocks now
+	view     func() clockView
+	start    func(func()) // begins a goroutine that ends soon
+	ctx      context.Context
 
 	mu     sync.Mutex // protects all below
 	clock  *Clock
@@ -33,114 +42,136 @@ type clockEcho struct {
 	ahead int64
 }
 
-func newClocks(self ID) clocks {
-	return clocks{born: time.Now(), clock: NewClock(self), echoes: map[ID]clockEcho{}, asking: map[ID]bool{}, asked: map[ID]time.Duration{}}
+// clockView is what the clocks have to know of the cluster.
+type clockView struct {
+	role   Role
+	leader ID
+	voters []ID
+	links  map[ID]*link // the peers that this node dials; a copy
 }
 
-// mono is this run's monotonic clock.
-func (n *Node) mono() int64 { return int64(time.Since(n.clocks.born)) }
-
-// wall is what this machine's clock shows.
-func (n *Node) wall() int64 {
-	if n.cfg.Wall != nil {
-		return n.cfg.Wall().UnixNano()
+func newClocks(n *Node) *clocks {
+	return &clocks{
+		self: n.id, run: n.run, cfg: &n.cfg, interval: n.tune.ClockInterval, ctx: n.ctx, view: n.clockView, start: n.wg.Go,
+		born: time.Now(), news: make(chan struct{}, 1), clock: NewClock(n.id),
+		echoes: map[ID]clockEcho{}, asking: map[ID]bool{}, asked: map[ID]time.Duration{},
 	}
-	return time.Now().UnixNano()
+}
+
+// clockView tells the clocks of the cluster.
+func (n *Node) clockView() clockView {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return clockView{role: n.state.role, leader: n.state.leader, voters: votersOf(n.state.conf), links: maps.Clone(n.state.links)}
 }
 
 // Now is the time of the cluster: the median of the voters' clocks as far as this node knows it. It does not follow a
 // step of this machine's clock alone.
-func (n *Node) Now() time.Time {
-	n.clocks.mu.Lock()
-	defer n.clocks.mu.Unlock()
-	return time.Unix(0, n.clocks.clock.Now(n.mono(), n.wall()))
+func (n *Node) Now() time.Time { return n.clocks.now() }
+
+// Clocks tells what the node knows of the clocks.
+func (n *Node) Clocks() ClockStatus { return n.clocks.status() }
+
+// mono is this run's monotonic clock.
+func (k *clocks) mono() int64 { return int64(time.Since(k.born)) }
+
+// wall is what this machine's clock shows.
+func (k *clocks) wall() int64 {
+	if k.cfg.Wall != nil {
+		return k.cfg.Wall().UnixNano()
+	}
+	return time.Now().UnixNano()
 }
 
-// runClocks reads the clocks of the others, and judges.
-func (n *Node) runClocks() {
-	tick := time.NewTicker(n.tune.ClockInterval)
-	defer tick.Stop()
-	for {
-		n.judgeClocks()
-		n.readClocks()
-		select {
-		case <-n.ctx.Done():
-			return
-		case <-tick.C:
-		case <-n.clockNews:
-		}
-	}
-}
-
-// judgeClocks lets a raft member find the cluster's time from the clocks that it has read.
-func (n *Node) judgeClocks() {
-	others := false
-	if n.cfg.Members != nil {
-		for _, m := range n.cfg.Members() {
-			others = others || m.ID != n.id
-		}
-	}
-	n.mu.Lock()
-	voters, member := votersOf(n.state.conf), n.state.role != RoleObserver
-	n.mu.Unlock()
-	k := &n.clocks
+// now is the time of the cluster.
+func (k *clocks) now() time.Time {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	n.seeLogLocked()
-	k.clock.Synced(n.cfg.WallSynced != nil && n.cfg.WallSynced())
-	if member {
-		k.clock.Judge(n.mono(), n.wall(), voters, others)
+	return time.Unix(0, k.clock.Now(k.mono(), k.wall()))
+}
+
+// watch reads the clocks of the others, and judges.
+func (k *clocks) watch() {
+	tick := time.NewTicker(k.interval)
+	defer tick.Stop()
+	for {
+		k.judge()
+		k.readAll()
+		select {
+		case <-k.ctx.Done():
+			return
+		case <-tick.C:
+		case <-k.news:
+		}
 	}
 }
 
-func (n *Node) seeLogLocked() {
-	if n.cfg.LogTime != nil {
-		n.clocks.clock.SeeLog(n.mono(), n.cfg.LogTime())
+// judge lets a raft member find the cluster's time from the clocks that it has read.
+func (k *clocks) judge() {
+	others := false
+	if k.cfg.Members != nil {
+		for _, m := range k.cfg.Members() {
+			others = others || m.ID != k.self
+		}
+	}
+	v := k.view()
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.seeLogLocked()
+	k.clock.Synced(k.cfg.WallSynced != nil && k.cfg.WallSynced())
+	if v.role != RoleObserver {
+		k.clock.Judge(k.mono(), k.wall(), v.voters, others)
 	}
 }
 
-// readClocks asks the peers that this node dials what their clocks show. It does not wait for the answers.
-func (n *Node) readClocks() {
-	n.mu.Lock()
-	links := make([]*link, 0, len(n.state.links))
-	for _, l := range n.state.links {
-		links = append(links, l)
+// seeTime takes note of the time of an entry of the log, nanoseconds since 1970.
+func (k *clocks) seeTime(at int64) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.clock.SeeLog(k.mono(), at)
+}
+
+func (k *clocks) seeLogLocked() {
+	if k.cfg.LogTime != nil {
+		k.clock.SeeLog(k.mono(), k.cfg.LogTime())
 	}
-	every := n.tune.ClockInterval
-	if n.state.role == RoleObserver {
+}
+
+// readAll asks the peers that this node dials what their clocks show. It does not wait for the answers.
+func (k *clocks) readAll() {
+	v := k.view()
+	every := k.interval
+	if v.role == RoleObserver {
 		every *= clockObserver
 	}
-	n.mu.Unlock()
-	k := &n.clocks
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	known, _ := k.clock.Known()
-	for _, l := range links {
+	for _, l := range v.links {
 		wait := every
 		if !known {
-			wait = n.tune.ClockInterval
+			wait = k.interval
 		}
 		if _, answered := k.echoes[l.peer]; !answered {
 			wait = 0 // but one at a time
 		}
 		last, ever := k.asked[l.peer]
-		if since := time.Duration(n.mono()) - last; k.asking[l.peer] || ever && since < wait-n.tune.ClockInterval/2 {
+		if since := time.Duration(k.mono()) - last; k.asking[l.peer] || ever && since < wait-k.interval/2 {
 			continue
 		}
 		k.asking[l.peer] = true
-		k.asked[l.peer] = time.Duration(n.mono())
-		n.wg.Go(func() { n.readClock(l) })
+		k.asked[l.peer] = time.Duration(k.mono())
+		k.start(func() { k.read(l) })
 	}
 }
 
-// readClock reads one peer's clock: it showed what the answer says in the middle of the round trip.
-func (n *Node) readClock(l *link) {
-	ctx, cancel := context.WithTimeout(n.ctx, clockTrip)
+// read reads one peer's clock: it showed what the answer says in the middle of the round trip.
+func (k *clocks) read(l *link) {
+	ctx, cancel := context.WithTimeout(k.ctx, clockTrip)
 	defer cancel()
-	k := &n.clocks
 	k.mu.Lock()
-	began := n.mono()
-	ask := clockCall{wall: n.wall()}
+	began := k.mono()
+	ask := clockCall{wall: k.wall()}
 	if e, ok := k.echoes[l.peer]; ok {
 		ask.run, ask.mono = e.run, began+e.ahead
 	}
@@ -149,7 +180,7 @@ func (n *Node) readClock(l *link) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	delete(k.asking, l.peer)
-	took := n.mono() - began
+	took := k.mono() - began
 	if err != nil || took > int64(clockTrip) {
 		delete(k.echoes, l.peer)
 		return
@@ -158,21 +189,18 @@ func (n *Node) readClock(l *link) {
 	if err != nil {
 		return
 	}
-	n.takeClockLocked(l.peer, began+took/2, &a)
+	k.takeLocked(l.peer, began+took/2, &a)
 }
 
-// takeClockLocked uses a peer's answer, which it gave when the monotonic clock showed middle.
-func (n *Node) takeClockLocked(peer ID, middle int64, a *clockAnswer) {
-	k := &n.clocks
+// takeLocked uses a peer's answer, which it gave when the monotonic clock showed middle.
+func (k *clocks) takeLocked(peer ID, middle int64, a *clockAnswer) {
 	_, again := k.echoes[peer]
 	k.echoes[peer] = clockEcho{run: a.run, ahead: a.mono - middle}
-	n.mu.Lock()
-	observer, leader := n.state.role == RoleObserver, n.state.leader
-	n.mu.Unlock()
+	v := k.view()
 	k.clock.Read(peer, middle, a.wall)
-	if peer == leader {
+	if peer == v.leader {
 		k.learnt = a.off
-		if observer && a.flags&clockKnown != 0 {
+		if v.role == RoleObserver && a.flags&clockKnown != 0 {
 			k.clock.Follow(middle, a.time, a.flags&clockSure != 0)
 		}
 	}
@@ -180,28 +208,27 @@ func (n *Node) takeClockLocked(peer ID, middle int64, a *clockAnswer) {
 		delete(k.asked, peer)
 	}
 	if known, _ := k.clock.Known(); !known || !again {
-		signal(n.clockNews)
+		signal(k.news)
 	}
 }
 
-// answerClock tells a peer what the clocks show here, and takes note of what its own showed. The peer says at what
+// answer tells a peer what the clocks show here, and takes note of what its own showed. The peer says at what
 // time of this node's monotonic clock that was: its question may have been on the way for long.
-func (n *Node) answerClock(peer ID, body []byte) ([]byte, error) {
+func (k *clocks) answer(peer ID, body []byte) ([]byte, error) {
 	c, err := decodeClockCall(body)
 	if err != nil {
 		return nil, err
 	}
-	k := &n.clocks
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	now := n.mono()
-	if c.run == n.run && c.mono <= now+int64(clockTrip) && c.mono >= now-int64(clockFresh) && n.link(peer) == nil {
+	now := k.mono()
+	if c.run == k.run && c.mono <= now+int64(clockTrip) && c.mono >= now-int64(clockFresh) && k.view().links[peer] == nil {
 		k.clock.Read(peer, min(c.mono, now), c.wall)
 		if known, _ := k.clock.Known(); !known {
-			signal(n.clockNews)
+			signal(k.news)
 		}
 	}
-	a := clockAnswer{run: n.run, mono: now, wall: n.wall(), off: n.clocksOffLocked()}
+	a := clockAnswer{run: k.run, mono: now, wall: k.wall(), off: k.offLocked()}
 	a.time = k.clock.Now(now, a.wall)
 	known, sure := k.clock.Known()
 	if known {
@@ -213,10 +240,9 @@ func (n *Node) answerClock(peer ID, body []byte) ([]byte, error) {
 	return a.append(nil), nil
 }
 
-// clocksOffLocked are the wrong clocks: those that this node has read itself, and those that the leader names.
-func (n *Node) clocksOffLocked() map[ID]time.Duration {
-	k := &n.clocks
-	off := k.clock.Off(n.mono(), n.wall())
+// offLocked are the wrong clocks: those that this node has read itself, and those that the leader names.
+func (k *clocks) offLocked() map[ID]time.Duration {
+	off := k.clock.Off(k.mono(), k.wall())
 	for id, by := range k.learnt {
 		if _, own := off[id]; !own && !k.clock.Has(id) {
 			off[id] = by
@@ -241,13 +267,12 @@ type ClockStatus struct {
 	Unconfirmed, ConfirmedIn time.Duration
 }
 
-// Clocks tells what the node knows of the clocks.
-func (n *Node) Clocks() ClockStatus {
-	k := &n.clocks
+// status tells what the node knows of the clocks.
+func (k *clocks) status() ClockStatus {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	mono, wall := n.mono(), n.wall()
-	st := ClockStatus{Time: time.Unix(0, k.clock.Now(mono, wall)), Off: n.clocksOffLocked()}
+	mono, wall := k.mono(), k.wall()
+	st := ClockStatus{Time: time.Unix(0, k.clock.Now(mono, wall)), Off: k.offLocked()}
 	st.Known, st.Sure = k.clock.Known()
 	st.First, st.Last, st.Apart = k.clock.Apart(mono, wall)
 	st.Unconfirmed, st.ConfirmedIn = k.clock.Unconfirmed(mono)

@@ -180,8 +180,8 @@ func TestOldReadingsOfClocksDoNotCount(t *testing.T) {
 	}{{0, 0, true}, {0, -clockFresh / 2, true}, {0, -2 * clockFresh, false}, {0, 2 * clockTrip, false}, {1, 0, false}} {
 		n := newNode(Config{Identity: Identity{ID: 1}})
 		n.clocks.born = n.clocks.born.Add(-time.Hour)
-		ask := clockCall{wall: n.wall(), run: n.run + c.run, mono: n.mono() + int64(c.mono)}
-		if _, err := n.answerClock(2, ask.append(nil)); err != nil {
+		ask := clockCall{wall: n.clocks.wall(), run: n.run + c.run, mono: n.clocks.mono() + int64(c.mono)}
+		if _, err := n.clocks.answer(2, ask.append(nil)); err != nil {
 			t.Fatal(err)
 		}
 		if got := n.clocks.clock.Has(2); got != c.counts {

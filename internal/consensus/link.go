@@ -244,7 +244,7 @@ func (n *Node) linkUp(l *link) {
 	n.mu.Lock()
 	leader := n.state.leader
 	n.mu.Unlock()
-	signal(n.clockNews)
+	signal(n.clocks.news)
 	if l.peer == leader {
 		n.redispatch()
 		n.reportAll()

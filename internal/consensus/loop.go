@@ -109,9 +109,7 @@ func (n *Node) newCore(s *raftlog.State) error {
 		return err
 	}
 	n.loop.core = core
-	n.clocks.mu.Lock()
-	n.clocks.clock.SeeLog(n.mono(), core.LastTime())
-	n.clocks.mu.Unlock()
+	n.clocks.seeTime(core.LastTime())
 	n.loop.out = newOutgoing(n.id, s.LastIndex())
 	n.loop.leaving = false
 	n.loop.snapSent = map[ID]time.Time{}
@@ -223,7 +221,7 @@ func (n *Node) offerBatch(part []arrival) (reason uint8, text string) {
 	for i := range part {
 		list[i] = part[i].Proposal
 	}
-	err := core.Propose(n.Now().UnixNano(), list)
+	err := core.Propose(n.clocks.now().UnixNano(), list)
 	switch {
 	case err == nil:
 		return 0, ""

@@ -41,13 +41,12 @@ type Node struct {
 	wg     sync.WaitGroup
 	done   chan struct{} // closed when ctx is cancelled
 
-	box       mailbox
-	persist   persistQueue
-	applyQ    applyQueue
-	feed      *feed
-	policy    chan struct{} // buffered 1: run the policy now
-	clockNews chan struct{} // buffered 1: look at the clocks now
-	reports   struct {
+	box     mailbox
+	persist persistQueue
+	applyQ  applyQueue
+	feed    *feed
+	policy  chan struct{} // buffered 1: run the policy now
+	reports struct {
 		urgent, lazy chan struct{} // buffered 1
 	}
 	raftMember    atomic.Bool // written by the loop
@@ -57,7 +56,7 @@ type Node struct {
 	loop     loopState // the loop's own
 	skipLast bool      // the follow goroutine's own
 
-	clocks clocks // its lock is taken before mu
+	clocks *clocks // its lock is taken before mu
 
 	mu    sync.Mutex // protects state
 	state nodeState
@@ -155,8 +154,7 @@ func newNode(cfg Config) *Node {
 		n.log = slog.New(slog.DiscardHandler)
 	}
 	n.ctx, n.cancel = context.WithCancelCause(context.Background())
-	n.clocks = newClocks(n.id)
-	n.clockNews = make(chan struct{}, 1)
+	n.clocks = newClocks(n)
 	n.box.wake = make(chan struct{}, 1)
 	n.persist.wake = make(chan struct{}, 1)
 	n.applyQ.wake = make(chan struct{}, 1)
@@ -212,14 +210,14 @@ func (n *Node) recover(disk *raftlog.Log, s *raftlog.State) error {
 }
 
 func (n *Node) start() {
-	n.seeLogLocked() // nobody else is there yet
+	n.clocks.seeLogLocked() // nobody else is there yet
 	n.wg.Go(n.runLoop)
 	n.wg.Go(n.runPersist)
 	n.wg.Go(n.runApply)
 	n.wg.Go(n.runFollow)
 	n.wg.Go(n.runPolicy)
 	n.wg.Go(n.runReports)
-	n.wg.Go(n.runClocks)
+	n.wg.Go(n.clocks.watch)
 	context.AfterFunc(n.ctx, func() { close(n.done) })
 }
 

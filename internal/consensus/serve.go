@@ -156,7 +156,7 @@ func (n *Node) respond(ctx context.Context, s *stream, c *call) {
 	var body []byte
 	var err error
 	if c.op == callClock {
-		body, err = n.answerClock(s.peer, c.body)
+		body, err = n.clocks.answer(s.peer, c.body)
 	} else {
 		body, err = n.answer(ctx, c.op, c.body)
 	}
