@@ -224,7 +224,7 @@ func (a *applier) do(j *applyJob) error {
 		list = list[len(part):]
 	}
 	if core := j.core; core != nil {
-		a.n.box.event(func() { a.n.appliedRaft(core, last) })
+		a.n.box.event(func() { a.n.loop.applied(core, last) })
 	}
 	return nil
 }
@@ -373,29 +373,29 @@ func (a *applier) sync() error {
 	n.mu.Unlock()
 	n.reportSelf(false)
 	begin := n.feed.trim(a.synced, n.tune.TailEntries, n.tune.TailBytes)
-	n.box.event(func() { n.compact(begin) })
+	n.box.event(func() { n.loop.compact(begin) })
 	return nil
 }
 
 // compact drops the log up to index; it runs in the loop. The log on disk is moved in larger steps.
-func (n *Node) compact(index uint64) {
-	core := n.loop.core
-	if core == nil || index < core.Status().First+n.tune.TailEntries/8 {
+func (rl *raftLoop) compact(index uint64) {
+	core := rl.core
+	if core == nil || index < core.Status().First+rl.n.tune.TailEntries/8 {
 		return
 	}
 	if base, moved := core.Compact(index); moved {
-		n.persist.add(persistJob{batch: &raftlog.Batch{Base: &base}, done: func() {}})
+		rl.n.persist.add(persistJob{batch: &raftlog.Batch{Base: &base}, done: func() {}})
 	}
 }
 
-// appliedRaft runs in the loop when the core's entries are applied.
-func (n *Node) appliedRaft(core *Core, last uint64) {
-	if n.loop.core != core {
+// applied runs in the loop when the core's entries are applied.
+func (rl *raftLoop) applied(core *Core, last uint64) {
+	if rl.core != core {
 		return
 	}
 	core.Applied(last)
-	if n.loop.leaving && len(core.applying) == 0 && !contains(raftMembersOf(core.Conf()), n.id) {
-		n.leaveRaft(core.Conf(), core.ConfIndex())
+	if rl.leaving && len(core.applying) == 0 && !contains(raftMembersOf(core.Conf()), rl.n.id) {
+		rl.n.leaveRaft(core.Conf(), core.ConfIndex())
 	}
 }
 

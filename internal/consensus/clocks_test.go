@@ -203,7 +203,7 @@ func TestStartKnowsTheTimesOfItsLog(t *testing.T) {
 	} {
 		n := newNode(Config{Identity: Identity{ID: 1}, Wall: func() time.Time { return time.Unix(0, last).Add(-5 * year) }})
 		state.Hard = &raftpb.HardState{Term: new(uint64(2)), Commit: new(uint64(11))}
-		if err := n.newCore(state); err != nil {
+		if err := n.loop.newCore(state); err != nil {
 			t.Fatal(err)
 		}
 		if at := n.loop.core.LastTime(); at != last {

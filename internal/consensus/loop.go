@@ -77,8 +77,10 @@ func (b *mailbox) take() (messages []*raftpb.Message, proposals []arrival, event
 	return messages, proposals, events
 }
 
-// loopState belongs to the loop (and to Open before it starts).
-type loopState struct {
+// raftLoop runs raft: it hands the core what arrives, and carries out what the core wants. All of it belongs to one
+// goroutine (and to Open before that starts): its methods run there only.
+type raftLoop struct {
+	n    *Node
 	core *Core
 	// hard is the last hard state while there is no core.
 	hard       *raftpb.HardState
@@ -102,106 +104,105 @@ type readAnswer struct {
 	err   error
 }
 
-func (n *Node) newCore(s *raftlog.State) error {
-	core, err := NewCore(CoreConfig{ID: n.id, State: s, ElectionTicks: n.tune.ElectionTicks, HeartbeatTicks: n.tune.HeartbeatTicks,
-		Intn: rand.IntN, Logger: n.log})
+func (rl *raftLoop) newCore(s *raftlog.State) error {
+	core, err := NewCore(CoreConfig{ID: rl.n.id, State: s, ElectionTicks: rl.n.tune.ElectionTicks, HeartbeatTicks: rl.n.tune.HeartbeatTicks,
+		Intn: rand.IntN, Logger: rl.n.log})
 	if err != nil {
 		return err
 	}
-	n.loop.core = core
-	n.clocks.seeTime(core.LastTime())
-	n.loop.out = newOutgoing(n.id, s.LastIndex())
-	n.loop.leaving = false
-	n.loop.snapSent = map[ID]time.Time{}
-	if voters := votersOf(s.Base.Conf); len(voters) == 1 && voters[0] == n.id {
+	rl.core = core
+	rl.n.clocks.seeTime(core.LastTime())
+	rl.out = newOutgoing(rl.n.id, s.LastIndex())
+	rl.leaving = false
+	rl.snapSent = map[ID]time.Time{}
+	if voters := votersOf(s.Base.Conf); len(voters) == 1 && voters[0] == rl.n.id {
 		core.Campaign()
 	}
 	return nil
 }
 
-func (n *Node) runLoop() {
-	n.loop.reads = map[string]chan readAnswer{}
-	tick := time.NewTicker(n.tune.Tick)
+func (rl *raftLoop) run() {
+	rl.reads = map[string]chan readAnswer{}
+	tick := time.NewTicker(rl.n.tune.Tick)
 	defer tick.Stop()
-	n.loop.gather = time.NewTimer(time.Hour)
-	defer n.loop.gather.Stop()
-	n.pump()
+	rl.gather = time.NewTimer(time.Hour)
+	defer rl.gather.Stop()
+	rl.pump()
 	for {
 		select {
-		case <-n.ctx.Done():
-			n.failReads(n.stopped())
+		case <-rl.n.ctx.Done():
+			rl.failReads(rl.n.stopped())
 			return
 		case <-tick.C:
-			n.tick()
-		case <-n.loop.gather.C:
-			n.releaseHeld()
-		case <-n.box.wake:
+			rl.tick()
+		case <-rl.gather.C:
+			rl.releaseHeld()
+		case <-rl.n.box.wake:
 		}
-		messages, proposals, events := n.box.take()
+		messages, proposals, events := rl.n.box.take()
 		for _, f := range events {
 			f()
 		}
 		for _, m := range messages {
-			n.receive(m)
+			rl.receive(m)
 		}
-		n.offer(proposals)
-		n.pump()
+		rl.offer(proposals)
+		rl.pump()
 	}
 }
 
-func (n *Node) tick() {
-	l := &n.loop
-	l.ticks++
-	if l.core != nil {
-		l.core.Tick()
-		if l.ticks%10 == 0 {
-			n.tendRaft()
+func (rl *raftLoop) tick() {
+	rl.ticks++
+	if rl.core != nil {
+		rl.core.Tick()
+		if rl.ticks%10 == 0 {
+			rl.tend()
 		}
 	}
-	n.tendProposals(time.Now())
+	rl.n.tendProposals(time.Now())
 }
 
 // receive takes a raft message of a peer.
-func (n *Node) receive(m *raftpb.Message) {
-	core := n.loop.core
+func (rl *raftLoop) receive(m *raftpb.Message) {
+	core := rl.core
 	if core == nil {
 		return
 	}
 	switch m.GetType() {
 	case raftpb.MsgSnap:
-		n.receiveSnapshot(m)
+		rl.receiveSnapshot(m)
 		return
 	case raftpb.MsgApp:
-		if n.persist.bytes() > persistHighBytes {
+		if rl.n.persist.bytes() > persistHighBytes {
 			return
 		}
 	}
-	n.stepped(core.Step(m))
+	rl.stepped(core.Step(m))
 }
 
-func (n *Node) stepped(err error) {
+func (rl *raftLoop) stepped(err error) {
 	switch {
 	case err == nil:
 	case errors.Is(err, ErrLogShort), errors.Is(err, ErrSafety):
-		n.fail(err)
+		rl.n.fail(err)
 	case errors.Is(err, errMessage):
-		n.log.Warn("raft message dropped", "error", err)
+		rl.n.log.Warn("raft message dropped", "error", err)
 	}
 }
 
 // offer proposes what has arrived, or says why not.
-func (n *Node) offer(list []arrival) {
+func (rl *raftLoop) offer(list []arrival) {
 	for len(list) > 0 {
 		part := list[:min(len(list), loopBatch)]
 		list = list[len(part):]
-		reason, text := n.offerBatch(part)
+		reason, text := rl.offerBatch(part)
 		if reason == 0 {
 			continue
 		}
 		for i := range part {
 			refuse := nack{run: part[i].Run, seq: part[i].Seq, reason: reason, text: text}
 			if part[i].from == nil {
-				n.nacked(&refuse)
+				rl.n.nacked(&refuse)
 			} else {
 				part[i].from.send(frameNack, refuse.append)
 			}
@@ -209,19 +210,19 @@ func (n *Node) offer(list []arrival) {
 	}
 }
 
-func (n *Node) offerBatch(part []arrival) (reason uint8, text string) {
-	core := n.loop.core
+func (rl *raftLoop) offerBatch(part []arrival) (reason uint8, text string) {
+	core := rl.core
 	if core == nil || core.Status().Role != RoleLeader {
 		return nackNotLeader, ""
 	}
-	if err := n.readOnlyErr(); err != nil {
+	if err := rl.n.readOnlyErr(); err != nil {
 		return nackReadOnly, err.Error()
 	}
 	list := make([]Proposal, len(part))
 	for i := range part {
 		list[i] = part[i].Proposal
 	}
-	err := core.Propose(n.clocks.now().UnixNano(), list)
+	err := core.Propose(rl.n.clocks.now().UnixNano(), list)
 	switch {
 	case err == nil:
 		return 0, ""
@@ -233,8 +234,8 @@ func (n *Node) offerBatch(part []arrival) (reason uint8, text string) {
 }
 
 // pump carries out what the core wants until it wants nothing more.
-func (n *Node) pump() {
-	core := n.loop.core
+func (rl *raftLoop) pump() {
+	core := rl.core
 	if core == nil {
 		return
 	}
@@ -243,91 +244,90 @@ func (n *Node) pump() {
 		if !ok {
 			break
 		}
-		n.sendRaft(out.Messages)
+		rl.send(out.Messages)
 		if out.Append != nil {
-			n.append(core, out.Append)
+			rl.append(core, out.Append)
 		}
 		if len(out.Apply) > 0 {
-			n.commitRaft(core, out.Apply)
+			rl.commit(core, out.Apply)
 		}
 		for _, r := range out.Reads {
-			if c := n.loop.reads[r.Request]; c != nil {
-				delete(n.loop.reads, r.Request)
+			if c := rl.reads[r.Request]; c != nil {
+				delete(rl.reads, r.Request)
 				c <- readAnswer{index: r.Index}
 			}
 		}
 	}
-	n.armGather()
-	n.publish(core)
+	rl.armGather()
+	rl.publish(core)
 }
 
 // append has an append persisted. One that only moves the commit index goes with the next and, with nothing before
 // it, needs no wait.
-func (n *Node) append(core *Core, a *Append) {
-	n.loop.out.note(a.Entries)
-	if n.loop.appends == 0 && core.onlyCommit(a) {
+func (rl *raftLoop) append(core *Core, a *Append) {
+	rl.out.note(a.Entries)
+	if rl.appends == 0 && core.onlyCommit(a) {
 		core.Unpersisted(a)
 		return
 	}
-	n.loop.appends++
-	n.persist.add(persistJob{batch: a.Batch(), done: func() {
-		n.loop.appends--
-		if n.loop.core == core {
+	rl.appends++
+	rl.n.persist.add(persistJob{batch: a.Batch(), done: func() {
+		rl.appends--
+		if rl.core == core {
 			core.Persisted(a)
 		}
 	}})
 }
 
 // armGather sees to it that what is held back goes out soon.
-func (n *Node) armGather() {
-	l := &n.loop
-	due := len(l.out.held) > 0 || n.feed.quiet()
+func (rl *raftLoop) armGather() {
+	due := len(rl.out.held) > 0 || rl.n.feed.quiet()
 	switch {
-	case due && !l.gathering:
-		l.gather.Reset(commitGather)
-	case !due && l.gathering:
-		l.gather.Stop()
+	case due && !rl.gathering:
+		rl.gather.Reset(commitGather)
+	case !due && rl.gathering:
+		rl.gather.Stop()
 	}
-	l.gathering = due
+	rl.gathering = due
 }
 
 // tellCommit lets everyone hear of the commit of an index, for which somebody waits after all.
-func (n *Node) tellCommit(index uint64) {
-	if out := n.loop.out; out != nil && out.prompt < index {
+func (rl *raftLoop) tellCommit(index uint64) {
+	if out := rl.out; out != nil && out.prompt < index {
 		out.prompt = index
-		n.releaseHeld()
+		rl.releaseHeld()
 	}
 }
 
 // releaseHeld sends what was held back.
-func (n *Node) releaseHeld() {
-	n.loop.gathering = false
-	if n.loop.core != nil {
-		n.deliver(n.loop.out.release())
+func (rl *raftLoop) releaseHeld() {
+	rl.gathering = false
+	if rl.core != nil {
+		rl.deliver(rl.out.release())
 	}
-	n.feed.announce()
+	rl.n.feed.announce()
 }
 
-func (n *Node) commitRaft(core *Core, list []Committed) {
-	if !n.feed.push(list, n.prompt(list)) {
-		n.fail(errGap)
+func (rl *raftLoop) commit(core *Core, list []Committed) {
+	if !rl.n.feed.push(list, rl.prompt(list)) {
+		rl.n.fail(errGap)
 		return
 	}
 	for i := range list {
-		if list[i].Conf != nil && !contains(raftMembersOf(list[i].Conf), n.id) {
-			n.loop.leaving = true
+		if list[i].Conf != nil && !contains(raftMembersOf(list[i].Conf), rl.n.id) {
+			rl.leaving = true
 		}
 	}
-	n.applyQ.add(applyJob{entries: list, core: core})
+	rl.n.applyQ.add(applyJob{entries: list, core: core})
 }
 
 // prompt tells whether a follower may be waiting for one of the entries.
-func (n *Node) prompt(list []Committed) bool {
-	if n.loop.core.Status().Role != RoleLeader {
+func (rl *raftLoop) prompt(list []Committed) bool {
+	if rl.core.Status().Role != RoleLeader {
 		return true
 	}
 	for i := range list {
-		if all, origin := promptOf(list[i].Type, list[i].Raw); all || origin != 0 && origin != n.id {
+		if all, origin := promptOf(list[i].Type, list[i].Raw); all || origin != 0 && origin != rl.n.id {
 			return true
 		}
 	}
@@ -336,67 +336,66 @@ func (n *Node) prompt(list []Committed) bool {
 
 var errGap = errors.New("consensus: committed entries have a gap")
 
-// sendRaft sends raft's messages, but those that can wait.
-func (n *Node) sendRaft(list []*raftpb.Message) {
+// send sends raft's messages, but those that can wait.
+func (rl *raftLoop) send(list []*raftpb.Message) {
 	if len(list) == 0 {
 		return
 	}
 	now, keep := time.Now(), list[:0]
 	for _, m := range list {
-		if m = n.loop.out.pass(now, m); m != nil {
+		if m = rl.out.pass(now, m); m != nil {
 			keep = append(keep, m)
 		}
 	}
-	n.deliver(keep)
+	rl.deliver(keep)
 }
 
 // deliver sends messages to peers; those without a connection are lost.
-func (n *Node) deliver(list []*raftpb.Message) {
+func (rl *raftLoop) deliver(list []*raftpb.Message) {
 	for _, m := range list {
-		l := n.link(m.GetTo())
+		l := rl.n.link(m.GetTo())
 		if l == nil || !l.send(frameRaft, marshalRaft(m)) {
 			if m.GetType() == raftpb.MsgSnap {
-				n.loop.core.SnapshotFailed(m.GetTo())
+				rl.core.SnapshotFailed(m.GetTo())
 			} else if m.GetType() == raftpb.MsgApp {
-				n.loop.core.Unreachable(m.GetTo())
+				rl.core.Unreachable(m.GetTo())
 			}
 			continue
 		}
 		if m.GetType() == raftpb.MsgSnap {
-			n.loop.snapSent[m.GetTo()] = time.Now()
+			rl.snapSent[m.GetTo()] = time.Now()
 		}
 	}
 }
 
 // publish shows the core's state to the other goroutines.
-func (n *Node) publish(core *Core) {
+func (rl *raftLoop) publish(core *Core) {
 	st := core.Status()
 	s := clusterState{leader: st.Leader, term: st.Term, commit: st.Commit, confIndex: core.ConfIndex(), conf: core.Conf()}
-	n.learn(s, st.Role)
+	rl.n.learn(s, st.Role)
 }
 
-// tendRaft runs once a second in a raft member.
-func (n *Node) tendRaft() {
-	l := &n.loop
-	st := l.core.Status()
+// tend runs once a second in a raft member.
+func (rl *raftLoop) tend() {
+	st := rl.core.Status()
 	now := time.Now()
-	for peer, at := range l.snapSent {
-		if _, waiting := l.core.Match(peer); !waiting || st.Role != RoleLeader {
-			delete(l.snapSent, peer)
-		} else if now.Sub(at) > 10*time.Second && !n.servesSnapshot(peer) {
-			delete(l.snapSent, peer)
-			l.core.SnapshotFailed(peer)
+	for peer, at := range rl.snapSent {
+		if _, waiting := rl.core.Match(peer); !waiting || st.Role != RoleLeader {
+			delete(rl.snapSent, peer)
+		} else if now.Sub(at) > 10*time.Second && !rl.n.servesSnapshot(peer) {
+			delete(rl.snapSent, peer)
+			rl.core.SnapshotFailed(peer)
 		}
 	}
-	if st.Role == RoleLeader && (n.readOnlyErr() != nil || n.rebuilding() != nil) && now.Sub(l.transferAt) > 3*time.Second {
-		l.transferAt = now
-		if to := n.healthyVoter(); to != 0 {
-			n.log.Warn("handing leadership over: the log can't be written, or the state is wrong", "to", to)
-			l.core.TransferLeader(to)
+	if st.Role == RoleLeader && (rl.n.readOnlyErr() != nil || rl.n.rebuilding() != nil) && now.Sub(rl.transferAt) > 3*time.Second {
+		rl.transferAt = now
+		if to := rl.n.healthyVoter(); to != 0 {
+			rl.n.log.Warn("handing leadership over: the log can't be written, or the state is wrong", "to", to)
+			rl.core.TransferLeader(to)
 		}
 	}
-	if st.Leader == 0 && !l.asking {
-		n.askWhetherRemoved()
+	if st.Leader == 0 && !rl.asking {
+		rl.n.askWhetherRemoved()
 	}
 }
 
@@ -417,9 +416,9 @@ func (n *Node) healthyVoter() ID {
 	return best
 }
 
-func (n *Node) failReads(err error) {
-	for k, c := range n.loop.reads {
-		delete(n.loop.reads, k)
+func (rl *raftLoop) failReads(err error) {
+	for k, c := range rl.reads {
+		delete(rl.reads, k)
 		c <- readAnswer{err: err}
 	}
 }

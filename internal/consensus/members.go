@@ -107,7 +107,7 @@ func (n *Node) joinRaft(base raftlog.Base) {
 		if n.loop.core != nil {
 			return
 		}
-		if err := n.newCore(&raftlog.State{Identity: n.cfg.Identity, Hard: hard, Base: base}); err != nil {
+		if err := n.loop.newCore(&raftlog.State{Identity: n.cfg.Identity, Hard: hard, Base: base}); err != nil {
 			n.fail(fmt.Errorf("consensus: join raft at %d: %w", base.Index, err))
 		}
 	}})
@@ -118,7 +118,7 @@ func (n *Node) joinRaft(base raftlog.Base) {
 func (n *Node) leaveRaft(conf *raftpb.ConfState, confIndex uint64) {
 	l := &n.loop
 	l.hard, l.core, l.leaving = l.core.log.hard, nil, false
-	n.failReads(ErrNotLeader)
+	n.loop.failReads(ErrNotLeader)
 	n.mu.Lock()
 	base := raftlog.Base{Index: n.state.synced, Conf: conf}
 	n.state.role = RoleObserver

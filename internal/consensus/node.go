@@ -53,8 +53,8 @@ type Node struct {
 	followSession atomic.Uint64
 	lagged        atomic.Int32 // voters that were left because they lag, since this observer had all that was wanted
 
-	loop     loopState // the loop's own
-	skipLast bool      // the follow goroutine's own
+	loop     raftLoop // the loop's own
+	skipLast bool     // the follow goroutine's own
 
 	clocks *clocks // its lock is taken before mu
 
@@ -155,6 +155,7 @@ func newNode(cfg Config) *Node {
 	}
 	n.ctx, n.cancel = context.WithCancelCause(context.Background())
 	n.clocks = newClocks(n)
+	n.loop.n = n
 	n.box.wake = make(chan struct{}, 1)
 	n.persist.wake = make(chan struct{}, 1)
 	n.applyQ.wake = make(chan struct{}, 1)
@@ -206,12 +207,12 @@ func (n *Node) recover(disk *raftlog.Log, s *raftlog.State) error {
 	n.feed = newFeed(s.Base)
 	n.raftMember.Store(true)
 	n.state.role = RoleFollower
-	return n.newCore(s)
+	return n.loop.newCore(s)
 }
 
 func (n *Node) start() {
 	n.clocks.seeLogLocked() // nobody else is there yet
-	n.wg.Go(n.runLoop)
+	n.wg.Go(n.loop.run)
 	n.wg.Go(n.runPersist)
 	n.wg.Go(n.runApply)
 	n.wg.Go(n.runFollow)

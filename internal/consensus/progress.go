@@ -282,7 +282,7 @@ func (n *Node) answerBarrier(ctx context.Context, body []byte) ([]byte, error) {
 	}
 	if flags&1 == 0 {
 		n.want(index)
-		n.box.event(func() { n.tellCommit(index) })
+		n.box.event(func() { n.loop.tellCommit(index) })
 	}
 	b, err := n.beginBarrier(index, nodes)
 	if err != nil {

@@ -249,44 +249,43 @@ func (r *chunkReader) next() {
 
 // receiveSnapshot handles raft's snapshot message: the state is fetched first, then raft is told of what was fetched,
 // which may be newer than what the message spoke of.
-func (n *Node) receiveSnapshot(m *raftpb.Message) {
-	l := &n.loop
-	if err := l.core.check(m); err != nil {
-		n.stepped(err)
+func (rl *raftLoop) receiveSnapshot(m *raftpb.Message) {
+	if err := rl.core.check(m); err != nil {
+		rl.stepped(err)
 		return
 	}
 	index := m.GetSnapshot().GetMetadata().GetIndex()
-	if l.restored != nil && l.restored.Index >= index {
-		n.stepSnapshot(m, *l.restored)
+	if rl.restored != nil && rl.restored.Index >= index {
+		rl.stepSnapshot(m, *rl.restored)
 		return
 	}
-	if l.fetching || index <= l.core.Status().Commit {
-		if !l.fetching {
-			n.stepped(l.core.Step(m)) // raft answers with what it has
+	if rl.fetching || index <= rl.core.Status().Commit {
+		if !rl.fetching {
+			rl.stepped(rl.core.Step(m)) // raft answers with what it has
 		}
 		return
 	}
-	l.fetching = true
-	core, from := l.core, m.GetFrom()
-	n.wg.Go(func() {
-		base, err := n.fetchSnapshot(n.ctx, from)
-		n.box.event(func() {
-			l.fetching = false
+	rl.fetching = true
+	core, from := rl.core, m.GetFrom()
+	rl.n.wg.Go(func() {
+		base, err := rl.n.fetchSnapshot(rl.n.ctx, from)
+		rl.n.box.event(func() {
+			rl.fetching = false
 			if err != nil {
-				n.log.Warn("snapshot", "error", err)
+				rl.n.log.Warn("snapshot", "error", err)
 				return
 			}
-			l.restored = &base
-			if l.core == core {
-				n.stepSnapshot(m, base)
+			rl.restored = &base
+			if rl.core == core {
+				rl.stepSnapshot(m, base)
 			}
 		})
 	})
 }
 
-func (n *Node) stepSnapshot(m *raftpb.Message, base raftlog.Base) {
+func (rl *raftLoop) stepSnapshot(m *raftpb.Message, base raftlog.Base) {
 	m = proto.Clone(m).(*raftpb.Message)
 	m.Snapshot = &raftpb.Snapshot{Metadata: &raftpb.SnapshotMetadata{Index: new(base.Index), Term: new(base.Term), ConfState: base.Conf}}
 	setSnapshotTime(m.Snapshot, base.Time)
-	n.stepped(n.loop.core.Step(m))
+	rl.stepped(rl.core.Step(m))
 }
