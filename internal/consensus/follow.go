@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"sync/atomic"
 	"time"
 
 	"github.com/rdmcfs/rdmcfs/internal/consensus/raftlog"
@@ -31,49 +32,58 @@ var errLastGone = errors.New("consensus: the last applied entry is not in the pe
 
 var errNoLeaderThere = errors.New("consensus: peer is no voter and knows no leader")
 
-// runFollow keeps an observer's stream of committed entries, from one voter or the next.
-func (n *Node) runFollow() {
+// observer follows the log while this node is no member of raft: it takes committed entries from one voter, and turns
+// to another when that one lags or is silent. It belongs to one goroutine, but for what says otherwise.
+type observer struct {
+	n        *Node
+	skipLast bool          // the voters' logs do not have the last applied entry any more: it is not asked for
+	session  atomic.Uint64 // counts follow streams
+	lagged   atomic.Int32  // voters that were left because they lag, since all that was wanted was here
+}
+
+// run keeps an observer's stream of committed entries, from one voter or the next.
+func (ob *observer) run() {
 	failures, changes := 0, 0
-	for n.ctx.Err() == nil {
-		n.mu.Lock()
-		observer, changed := n.state.role == RoleObserver, n.state.changed
-		n.mu.Unlock()
+	for ob.n.ctx.Err() == nil {
+		ob.n.mu.Lock()
+		observer, changed := ob.n.state.role == RoleObserver, ob.n.state.changed
+		ob.n.mu.Unlock()
 		if !observer {
 			select {
-			case <-n.ctx.Done():
+			case <-ob.n.ctx.Done():
 			case <-changed:
 			}
 			continue
 		}
-		peers := n.followables(failures)
+		peers := ob.followables(failures)
 		if len(peers) == 0 {
-			n.pause(changed, redialMax)
+			ob.n.pause(changed, redialMax)
 			continue
 		}
-		began, had := time.Now(), n.feed.next()
-		peer, err := n.follow(peers[:min(followTry, len(peers))], changes)
+		began, had := time.Now(), ob.n.feed.next()
+		peer, err := ob.follow(peers[:min(followTry, len(peers))], changes)
 		if errors.Is(err, errTruncated) {
-			_, err = n.fetchSnapshot(n.ctx, peer)
+			_, err = ob.n.fetchSnapshot(ob.n.ctx, peer)
 		}
 		if err == nil {
 			failures, changes = 0, 0
 			continue
 		}
-		if n.feed.next() > had || time.Since(began) > 5*time.Second {
-			failures, changes = n.turn(failures), 0
+		if ob.n.feed.next() > had || time.Since(began) > 5*time.Second {
+			failures, changes = ob.turn(failures), 0
 		}
 		failures += max(slices.Index(peers, peer), 0) + 1 // the next one is another
 		changes++
-		n.log.Debug("follow", "peer", fmt.Sprintf("%x", peer), "error", err)
-		n.pause(nil, min(redialMin<<min(changes-1, 6), redialMax))
+		ob.n.log.Debug("follow", "peer", fmt.Sprintf("%x", peer), "error", err)
+		ob.n.pause(nil, min(redialMin<<min(changes-1, 6), redialMax))
 	}
 }
 
 // turn is the count of failures at which the same peer is followed, as if none of the others had failed.
-func (n *Node) turn(failures int) int {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	return failures % max(len(votersOf(n.state.conf)), 1)
+func (ob *observer) turn(failures int) int {
+	ob.n.mu.Lock()
+	defer ob.n.mu.Unlock()
+	return failures % max(len(votersOf(ob.n.state.conf)), 1)
 }
 
 func (n *Node) pause(changed <-chan struct{}, d time.Duration) {
@@ -86,22 +96,22 @@ func (n *Node) pause(changed <-chan struct{}, d time.Duration) {
 
 // followables are the peers to follow, the first one first: each observer has its own order of the voters, so that
 // they share the work.
-func (n *Node) followables(failures int) []ID {
-	n.mu.Lock()
-	ids, others := votersOf(n.state.conf), raftMembersOf(n.state.conf) // what was a learner then may be a voter now
-	n.mu.Unlock()
+func (ob *observer) followables(failures int) []ID {
+	ob.n.mu.Lock()
+	ids, others := votersOf(ob.n.state.conf), raftMembersOf(ob.n.state.conf) // what was a learner then may be a voter now
+	ob.n.mu.Unlock()
 	if voters := len(ids); voters == 0 || failures > 2*voters {
-		for _, id := range append(others, n.peers()...) {
+		for _, id := range append(others, ob.n.peers()...) {
 			if !contains(ids, id) {
 				ids = append(ids, id)
 			}
 		}
 	}
-	ids = slices.DeleteFunc(ids, func(id ID) bool { return id == n.id || id == 0 })
+	ids = slices.DeleteFunc(ids, func(id ID) bool { return id == ob.n.id || id == 0 })
 	if len(ids) == 0 {
 		return nil
 	}
-	slices.SortFunc(ids, func(a, b ID) int { return cmp.Compare(mix(a^n.id), mix(b^n.id)) })
+	slices.SortFunc(ids, func(a, b ID) int { return cmp.Compare(mix(a^ob.n.id), mix(b^ob.n.id)) })
 	first := failures % len(ids)
 	return append(ids[first:len(ids):len(ids)], ids[:first]...)
 }
@@ -135,10 +145,10 @@ type followSession struct {
 }
 
 // follow takes entries from the first of the peers that answers, until the stream ends. It returns which one that was.
-func (n *Node) follow(peers []ID, changes int) (ID, error) {
-	ctx, cancel := context.WithCancel(n.ctx)
+func (ob *observer) follow(peers []ID, changes int) (ID, error) {
+	ctx, cancel := context.WithCancel(ob.n.ctx)
 	defer cancel()
-	a := n.openFirst(ctx, peers, purposeFollow)
+	a := ob.openFirst(ctx, peers, purposeFollow)
 	if a.err != nil {
 		return a.peer, a.err
 	}
@@ -148,28 +158,28 @@ func (n *Node) follow(peers []ID, changes int) (ID, error) {
 	stop := context.AfterFunc(ctx, func() { _ = a.conn.Close() })
 	defer stop()
 	target := &followTarget{peer: a.peer, stream: s, cancel: cancel, wanted: make(chan struct{}, 1), hello: a.took, changes: changes}
-	if !n.setFollower(target) {
+	if !ob.setFollower(target) {
 		return a.peer, nil
 	}
-	defer n.setFollower(nil)
-	return a.peer, n.followStream(ctx, target)
+	defer ob.setFollower(nil)
+	return a.peer, ob.followStream(ctx, target)
 }
 
 // followStream asks for entries and takes them.
-func (n *Node) followStream(ctx context.Context, target *followTarget) error {
-	applied, err := n.queuedApplied(ctx)
+func (ob *observer) followStream(ctx context.Context, target *followTarget) error {
+	applied, err := ob.queuedApplied(ctx)
 	if err != nil {
 		return err
 	}
-	f := &followSession{n: n, ctx: ctx, peer: target.peer, number: n.followSession.Add(1), applied: applied, next: applied + 1,
+	f := &followSession{n: ob.n, ctx: ctx, peer: target.peer, number: ob.session.Add(1), applied: applied, next: applied + 1,
 		leaderless: time.AfterFunc(leaderlessMax, target.cancel)}
 	defer f.leaderless.Stop()
-	if n.feed.next() == applied && !n.skipLast {
+	if ob.n.feed.next() == applied && !ob.skipLast {
 		f.next = applied // of an earlier life: its term is wanted
 	}
-	n.begin(target, f.next)
-	n.reportAll()
-	n.wg.Go(func() { n.watchLag(ctx, target) })
+	ob.begin(target, f.next)
+	ob.n.reportAll()
+	ob.n.wg.Go(func() { ob.watchLag(ctx, target) })
 	signal(target.wanted) // it may be behind from the start
 	for {
 		kind, body, err := target.stream.read()
@@ -186,11 +196,11 @@ func (n *Node) followStream(ctx context.Context, target *followTarget) error {
 }
 
 // begin asks the peer for entries from next on.
-func (n *Node) begin(t *followTarget, next uint64) {
-	p := n.ownProof()
+func (ob *observer) begin(t *followTarget, next uint64) {
+	p := ob.n.ownProof()
 	t.stream.send(frameFollow, func(b []byte) []byte { return p.append(appendU64s(b, next)) })
-	n.mu.Lock()
-	defer n.mu.Unlock()
+	ob.n.mu.Lock()
+	defer ob.n.mu.Unlock()
 	t.begun = true
 }
 
@@ -203,7 +213,7 @@ func (f *followSession) handle(kind uint8, body []byte) error {
 		return fmt.Errorf("%w: %s", errDiverged, why)
 	case frameEntries:
 		n.noteDiverged(f.peer, "")
-		if err := n.followEntries(f.ctx, body, f.number); err != nil {
+		if err := n.observer.take(f.ctx, body, f.number); err != nil {
 			return err
 		}
 		if f.member != nil {
@@ -219,7 +229,7 @@ func (f *followSession) handle(kind uint8, body []byte) error {
 		if f.next > f.applied {
 			return errTruncated
 		}
-		n.skipLast = true // the log begins right after: no need of that entry
+		n.observer.skipLast = true // the log begins right after: no need of that entry
 		n.feed.reset(raftlog.Base{Index: f.applied, Conf: n.conf()})
 		return errLastGone
 	default:
@@ -251,22 +261,22 @@ func (f *followSession) learn(body []byte) error {
 
 // setFollower notes the follow stream; false if this node is no observer any more. Those who follow this node are
 // told, as it may know no leader now.
-func (n *Node) setFollower(t *followTarget) bool {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	n.state.follower = t
-	close(n.state.changed)
-	n.state.changed = make(chan struct{})
-	if t == nil && n.state.role == RoleObserver {
-		n.setLeaderLocked(0)
+func (ob *observer) setFollower(t *followTarget) bool {
+	ob.n.mu.Lock()
+	defer ob.n.mu.Unlock()
+	ob.n.state.follower = t
+	close(ob.n.state.changed)
+	ob.n.state.changed = make(chan struct{})
+	if t == nil && ob.n.state.role == RoleObserver {
+		ob.n.setLeaderLocked(0)
 	}
-	return n.state.role == RoleObserver
+	return ob.n.state.role == RoleObserver
 }
 
 // queuedApplied returns the applied index once all that is queued now is applied.
-func (n *Node) queuedApplied(ctx context.Context) (uint64, error) {
+func (ob *observer) queuedApplied(ctx context.Context) (uint64, error) {
 	where := make(chan uint64, 1)
-	n.applyQ.add(applyJob{where: where})
+	ob.n.applyQ.add(applyJob{where: where})
 	select {
 	case index := <-where:
 		return index, nil
@@ -275,20 +285,21 @@ func (n *Node) queuedApplied(ctx context.Context) (uint64, error) {
 	}
 }
 
-func (n *Node) followEntries(ctx context.Context, body []byte, session uint64) error {
+// take hands entries that a voter has sent to the applier, and waits while that has much to do.
+func (ob *observer) take(ctx context.Context, body []byte, session uint64) error {
 	list, err := decodeEntries(body)
 	if err != nil || len(list) == 0 {
 		return err
 	}
-	if !n.feed.push(list, true) {
-		return fmt.Errorf("%w: follow stream sends %d, %d is due", errGap, list[0].Index, n.feed.next())
+	if !ob.n.feed.push(list, true) {
+		return fmt.Errorf("%w: follow stream sends %d, %d is due", errGap, list[0].Index, ob.n.feed.next())
 	}
-	full := n.applyQ.add(applyJob{entries: list, session: session})
+	full := ob.n.applyQ.add(applyJob{entries: list, session: session})
 	for full && ctx.Err() == nil {
 		select {
 		case <-ctx.Done():
-		case <-n.applyQ.room:
-			full = n.applyQ.full()
+		case <-ob.n.applyQ.room:
+			full = ob.n.applyQ.full()
 		}
 	}
 	return nil

@@ -23,7 +23,7 @@ func TestObserversPassOnNoHearsay(t *testing.T) {
 		want    ID
 	}{{nil, 0}, {&followTarget{peer: 2}, 1}, {&followTarget{peer: 8}, 0}} {
 		news := n.state.changed
-		if !n.setFollower(c.follows) {
+		if !n.observer.setFollower(c.follows) {
 			t.Fatal("an observer could not follow")
 		}
 		n.state.leader = 1
@@ -53,11 +53,11 @@ func TestReportsFollowTheRequest(t *testing.T) {
 	defer target.stream.close()
 	defer peer.close()
 	n.state.role, n.state.leader, n.state.progress[7] = RoleObserver, 1, &nodeProgress{fresh: true}
-	n.setFollower(target)
+	n.observer.setFollower(target)
 	if n.passOn(); !n.state.progress[7].fresh {
 		t.Error("reported to a peer that has not been asked for entries")
 	}
-	n.begin(target, 5)
+	n.observer.begin(target, 5)
 	if n.passOn(); n.state.progress[7].fresh {
 		t.Error("not reported afterwards")
 	}
@@ -113,12 +113,12 @@ func TestFollowsLearnersOfOldVoters(t *testing.T) {
 	n := newNode(Config{Identity: Identity{ID: 7}, Peers: func() []ID { return []ID{1, 9} }})
 	defer n.cancel(ErrClosed)
 	n.state.conf = &raftpb.ConfState{Voters: []uint64{1}, Learners: []uint64{2, 3}}
-	if ids := n.followables(0); len(ids) != 1 || ids[0] != 1 {
+	if ids := n.observer.followables(0); len(ids) != 1 || ids[0] != 1 {
 		t.Fatalf("follows %d, want the voter", ids)
 	}
 	seen := map[ID]bool{}
 	for failures := 3; failures < 11; failures++ {
-		seen[n.followables(failures)[0]] = true
+		seen[n.observer.followables(failures)[0]] = true
 	}
 	for _, id := range []ID{1, 2, 3, 9} {
 		if !seen[id] {
@@ -192,7 +192,7 @@ func TestObserverAnswersTheLeaderItself(t *testing.T) {
 	defer leader.close()
 	voter, _ := net.Pipe() // passes nothing on
 	n.state.role, n.state.leader, n.state.visible, n.state.links[1] = RoleObserver, 1, 41, l
-	n.setFollower(&followTarget{peer: 2, stream: newStream(voter, 2), begun: true, wanted: make(chan struct{}, 1)})
+	n.observer.setFollower(&followTarget{peer: 2, stream: newStream(voter, 2), begun: true, wanted: make(chan struct{}, 1)})
 	n.mu.Lock()
 	n.state.leader = 1
 	n.mu.Unlock()

@@ -69,8 +69,8 @@ func lagPatience(hello time.Duration, changes int) time.Duration {
 }
 
 // watchLag ends a follow stream that lags.
-func (n *Node) watchLag(ctx context.Context, t *followTarget) {
-	j := lagJudge{patience: lagPatience(t.hello, t.changes), slow: slowPatience(t.hello, int(n.lagged.Load()))}
+func (ob *observer) watchLag(ctx context.Context, t *followTarget) {
+	j := lagJudge{patience: lagPatience(t.hello, t.changes), slow: slowPatience(t.hello, int(ob.lagged.Load()))}
 	look := time.NewTicker(lagLook)
 	defer look.Stop()
 	for {
@@ -80,17 +80,17 @@ func (n *Node) watchLag(ctx context.Context, t *followTarget) {
 		case <-t.wanted:
 		}
 		for due := true; due; {
-			wanted, next := n.wantedIndex(), n.feed.next()
-			if n.applyQ.full() {
+			wanted, next := ob.wantedIndex(), ob.n.feed.next()
+			if ob.n.applyQ.full() {
 				j.since = time.Time{} // it is this node that is slow
 			} else if j.late(time.Now(), wanted, next, t.stream.got.Load()) {
-				n.log.Info("the voter that is followed lags", "peer", fmt.Sprintf("%x", t.peer), "has", next-1, "wanted", wanted)
-				n.lagged.Add(1)
+				ob.n.log.Info("the voter that is followed lags", "peer", fmt.Sprintf("%x", t.peer), "has", next-1, "wanted", wanted)
+				ob.lagged.Add(1)
 				t.cancel()
 				return
 			}
 			if due = wanted >= next; !due {
-				n.lagged.Store(0)
+				ob.lagged.Store(0)
 				break
 			}
 			select {
@@ -102,10 +102,10 @@ func (n *Node) watchLag(ctx context.Context, t *followTarget) {
 	}
 }
 
-func (n *Node) wantedIndex() uint64 {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	return n.state.wanted
+func (ob *observer) wantedIndex() uint64 {
+	ob.n.mu.Lock()
+	defer ob.n.mu.Unlock()
+	return ob.n.state.wanted
 }
 
 // remindBarrier tells the nodes that a barrier waits for which index that is. Those that have not got it look for
@@ -140,12 +140,12 @@ type helloAnswer struct {
 
 // openFirst dials peers in their order, the next one when the last has failed or has not answered in a while. The
 // first that answers is taken.
-func (n *Node) openFirst(ctx context.Context, peers []ID, purpose uint8) helloAnswer {
+func (ob *observer) openFirst(ctx context.Context, peers []ID, purpose uint8) helloAnswer {
 	ctx, cancel := context.WithCancel(ctx)
 	answers := make(chan helloAnswer)
 	dial := func(peer ID) {
 		began := time.Now()
-		conn, err := n.open(ctx, peer, purpose)
+		conn, err := ob.n.open(ctx, peer, purpose)
 		a := helloAnswer{conn: conn, peer: peer, took: time.Since(began), err: err}
 		select {
 		case answers <- a:
@@ -163,7 +163,7 @@ func (n *Node) openFirst(ctx context.Context, peers []ID, purpose uint8) helloAn
 		var more <-chan time.Time
 		if dialled < len(peers) {
 			peer := peers[dialled]
-			n.wg.Go(func() { dial(peer) })
+			ob.n.wg.Go(func() { dial(peer) })
 			dialled, open = dialled+1, open+1
 			next.Reset(followNext)
 			more = next.C

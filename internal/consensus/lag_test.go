@@ -107,7 +107,7 @@ func observerLeavesASilentVoter(t *testing.T, changes int, entries uint64) {
 			j.where <- 0
 		}()
 		began := time.Now()
-		peer, err := n.follow([]ID{2}, changes)
+		peer, err := n.observer.follow([]ID{2}, changes)
 		if got := n.feed.next() - 1; got != entries {
 			t.Errorf("took %d entries, want %d", got, entries)
 		}
@@ -167,7 +167,7 @@ func TestNextVoterIsDialledBeside(t *testing.T) {
 		defer n.wg.Wait()
 		defer n.cancel(ErrClosed)
 		began := time.Now()
-		a := n.openFirst(context.Background(), []ID{2, 3}, purposeFollow)
+		a := n.observer.openFirst(context.Background(), []ID{2, 3}, purposeFollow)
 		if took := time.Since(began); a.err != nil || a.peer != 3 || took >= 2*followNext {
 			t.Errorf("opened %d after %v: %v", a.peer, took, a.err)
 		}
@@ -271,7 +271,7 @@ func TestSlowFollowerBlamesNobody(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		target := &followTarget{peer: 2, stream: &stream{}, cancel: cancel, wanted: make(chan struct{}, 1)}
 		done := make(chan struct{})
-		go func() { defer close(done); n.watchLag(ctx, target) }()
+		go func() { defer close(done); n.observer.watchLag(ctx, target) }()
 		signal(target.wanted)
 		time.Sleep(time.Minute) // tidy: virtual time
 		if ctx.Err() != nil {

@@ -49,12 +49,10 @@ type Node struct {
 	reports struct {
 		urgent, lazy chan struct{} // buffered 1
 	}
-	raftMember    atomic.Bool // written by the loop
-	followSession atomic.Uint64
-	lagged        atomic.Int32 // voters that were left because they lag, since this observer had all that was wanted
+	raftMember atomic.Bool // written by the loop
 
 	loop     raftLoop // the loop's own
-	skipLast bool     // the follow goroutine's own
+	observer observer // the follow goroutine's own
 
 	clocks *clocks // its lock is taken before mu
 
@@ -155,7 +153,7 @@ func newNode(cfg Config) *Node {
 	}
 	n.ctx, n.cancel = context.WithCancelCause(context.Background())
 	n.clocks = newClocks(n)
-	n.loop.n = n
+	n.loop.n, n.observer.n = n, n
 	n.box.wake = make(chan struct{}, 1)
 	n.persist.wake = make(chan struct{}, 1)
 	n.applyQ.wake = make(chan struct{}, 1)
@@ -215,7 +213,7 @@ func (n *Node) start() {
 	n.wg.Go(n.loop.run)
 	n.wg.Go(n.runPersist)
 	n.wg.Go(n.runApply)
-	n.wg.Go(n.runFollow)
+	n.wg.Go(n.observer.run)
 	n.wg.Go(n.runPolicy)
 	n.wg.Go(n.runReports)
 	n.wg.Go(n.clocks.watch)
