@@ -37,7 +37,7 @@ func TestHeldJobsKeepTheirOrder(t *testing.T) {
 	sm := &shaky{wrongAt: map[uint64]bool{1: true, 3: true}}
 	n := newNode(Config{Identity: Identity{ID: 1}, StateMachine: sm})
 	defer n.cancel(ErrClosed)
-	n.feed = newFeed(raftlog.Base{})
+	n.feed.reset(raftlog.Base{})
 	n.state.conf = &raftpb.ConfState{}
 	a := &applier{n: n, sm: sm}
 	p := Proposal{Origin: 8, Data: []byte("x")}

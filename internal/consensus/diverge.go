@@ -3,8 +3,12 @@ package consensus
 import (
 	"errors"
 	"fmt"
+	"log/slog"
 	"math"
+	"sync"
 	"time"
+
+	"go.etcd.io/raft/v3/raftpb"
 )
 
 // A follower begins with a proof of what it has: the index it has applied, term and time of the last entry there, and
@@ -24,20 +28,44 @@ type proof struct {
 	digest    [16]byte
 }
 
-// ownProof is what this node has.
-func (n *Node) ownProof() proof {
-	n.mu.Lock()
-	p := proof{applied: n.state.applied}
-	n.mu.Unlock()
-	if base, ok := n.feed.at(p.applied); ok {
+// histories compares this node's history with those of its followers, and remembers which differ.
+type histories struct {
+	id        ID
+	cfg       *Config
+	log       *slog.Logger
+	feed      *feed
+	wrong     func() error                  // why the state is known to be wrong
+	lastAlone func() (last uint64, ok bool) // the end of the log of a leader that is the only voter
+
+	mu    sync.Mutex
+	peers map[ID]divergent // those that differ
+}
+
+func newHistories(n *Node) *histories {
+	return &histories{
+		id: n.id, cfg: &n.cfg, log: n.log, feed: n.feed, wrong: n.rebuilding, lastAlone: n.lastAlone, peers: map[ID]divergent{},
+	}
+}
+
+// forget forgets what differed: the state is another one.
+func (hs *histories) forget() {
+	hs.mu.Lock()
+	defer hs.mu.Unlock()
+	clear(hs.peers)
+}
+
+// ownProof is what this node has, which has applied that index.
+func (hs *histories) ownProof(applied uint64) proof {
+	p := proof{applied: applied}
+	if base, ok := hs.feed.at(p.applied); ok {
 		p.term, p.timeNanos = base.Term, base.Time
 	}
-	if n.cfg.LogTime != nil && p.timeNanos == 0 {
-		if at := n.cfg.LogTime(); n.cfg.StateMachine.Applied() == p.applied { // the time is that of this index
+	if hs.cfg.LogTime != nil && p.timeNanos == 0 {
+		if at := hs.cfg.LogTime(); hs.cfg.StateMachine.Applied() == p.applied { // the time is that of this index
 			p.timeNanos = at
 		}
 	}
-	p.digest, p.known = n.digestAt(p.applied)
+	p.digest, p.known = hs.digestAt(p.applied)
 	return p
 }
 
@@ -52,12 +80,12 @@ func (p *proof) append(b []byte) []byte {
 
 // digestAt is the digest of the state at an index, if it is known. That of a state that is known to be wrong says
 // nothing about histories.
-func (n *Node) digestAt(index uint64) (digest [16]byte, ok bool) {
-	if n.cfg.Digest == nil {
+func (hs *histories) digestAt(index uint64) (digest [16]byte, ok bool) {
+	if hs.cfg.Digest == nil {
 		return digest, false
 	}
-	digest, ok = n.cfg.Digest(index)
-	if n.rebuilding() != nil || n.cfg.Wrong != nil && n.cfg.Wrong() != nil {
+	digest, ok = hs.cfg.Digest(index)
+	if hs.wrong() != nil || hs.cfg.Wrong != nil && hs.cfg.Wrong() != nil {
 		return [16]byte{}, false
 	}
 	return digest, ok
@@ -71,42 +99,42 @@ func (r *reader) proof() (p proof) {
 
 // divergence says why a follower's history is another one than this node's and what to do, "" if nothing speaks for
 // that.
-func (n *Node) divergence(peer ID, p proof) string {
+func (hs *histories) divergence(peer ID, p proof) string {
 	why := ""
-	if last, alone := n.lastAlone(); alone && p.applied > last {
-		why = fmt.Sprintf("node %d has applied log index %d, and the log of node %d, the only voter, ends at %d", peer>>32, p.applied, n.id>>32, last)
-	} else if why = n.divergenceOfLog(peer, p); why == "" {
-		why = n.divergenceOfDigest(peer, p)
+	if last, alone := hs.lastAlone(); alone && p.applied > last {
+		why = fmt.Sprintf("node %d has applied log index %d, and the log of node %d, the only voter, ends at %d", peer>>32, p.applied, hs.id>>32, last)
+	} else if why = hs.divergenceOfLog(peer, p); why == "" {
+		why = hs.divergenceOfDigest(peer, p)
 	}
 	if why == "" {
 		return ""
 	}
 	return fmt.Sprintf("%s: one of the two was put back to an older copy of its data directory. Node %[2]d takes nothing of node %[3]d: it shows what it had, and can't "+
 		"change anything. If there is a newer copy of the directory of node %[3]d, stop that node and put the newer copy back. Else copy what only node %[2]d shows out "+
-		"of its mount; then stop it, run 'rdmcfs evict' for it on node %[3]d, and join it again with an empty data directory", why, peer>>32, n.id>>32)
+		"of its mount; then stop it, run 'rdmcfs evict' for it on node %[3]d, and join it again with an empty data directory", why, peer>>32, hs.id>>32)
 }
 
 // divergenceOfLog compares the follower's last entry with the one of the same index in this node's log, if that still
 // reaches back so far.
-func (n *Node) divergenceOfLog(peer ID, p proof) string {
-	own, ok := n.feed.at(p.applied)
+func (hs *histories) divergenceOfLog(peer ID, p proof) string {
+	own, ok := hs.feed.at(p.applied)
 	if !ok || p.applied == 0 {
 		return ""
 	}
 	differs := own.Term > 0 && p.term > 0 && own.Term != p.term || own.Time > 0 && p.timeNanos > 0 && own.Time != p.timeNanos
-	if !differs || n.rebuilding() != nil {
+	if !differs || hs.wrong() != nil {
 		return ""
 	}
-	return fmt.Sprintf("nodes %d and %d have different entries at log index %d", peer>>32, n.id>>32, p.applied)
+	return fmt.Sprintf("nodes %d and %d have different entries at log index %d", peer>>32, hs.id>>32, p.applied)
 }
 
 // divergenceOfDigest compares digests of the states at the follower's index.
-func (n *Node) divergenceOfDigest(peer ID, p proof) string {
+func (hs *histories) divergenceOfDigest(peer ID, p proof) string {
 	if !p.known {
 		return ""
 	}
-	if own, ok := n.digestAt(p.applied); ok && own != p.digest {
-		return fmt.Sprintf("nodes %d and %d have different states at log index %d", peer>>32, n.id>>32, p.applied)
+	if own, ok := hs.digestAt(p.applied); ok && own != p.digest {
+		return fmt.Sprintf("nodes %d and %d have different states at log index %d", peer>>32, hs.id>>32, p.applied)
 	}
 	return ""
 }
@@ -146,36 +174,35 @@ type divergent struct {
 	known bool // the upper layer knew the peer: one that it does not know any more was evicted
 }
 
-// noteDiverged remembers for status what is between this node and a peer; "" is nothing.
-func (n *Node) noteDiverged(peer ID, why string) {
-	n.mu.Lock()
-	defer n.mu.Unlock()
+// note remembers for status what is between this node and a peer; "" is nothing.
+func (hs *histories) note(peer ID, why string) {
+	hs.mu.Lock()
+	defer hs.mu.Unlock()
 	if why == "" {
-		delete(n.state.diverged, peer)
+		delete(hs.peers, peer)
 		return
 	}
-	d, old := n.state.diverged[peer]
+	d, old := hs.peers[peer]
 	if !old {
-		n.log.Error("histories differ", "peer", fmt.Sprintf("%x", peer), "why", why)
+		hs.log.Error("histories differ", "peer", fmt.Sprintf("%x", peer), "why", why)
 	}
 	d.why = why
-	n.state.diverged[peer] = d
+	hs.peers[peer] = d
 }
 
-// stillDiverged is what status says. It forgets peers that were evicted, or have joined under another id. A peer that
-// was never known stays: the state that knew it may be what was put back.
-func (n *Node) stillDiverged() (why string) {
-	peers := n.peers()
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	for id, d := range n.state.diverged {
-		now := contains(peers, id) || contains(raftMembersOf(n.state.conf), id)
+// still is what status says, where these peers are known. It forgets peers that were evicted, or have joined under
+// another id. A peer that was never known stays: the state that knew it may be what was put back.
+func (hs *histories) still(peers []ID, conf *raftpb.ConfState) (why string) {
+	hs.mu.Lock()
+	defer hs.mu.Unlock()
+	for id, d := range hs.peers {
+		now := contains(peers, id) || contains(raftMembersOf(conf), id)
 		if d.known && !now {
-			delete(n.state.diverged, id)
+			delete(hs.peers, id)
 			continue
 		}
 		d.known = d.known || now
-		n.state.diverged[id] = d
+		hs.peers[id] = d
 		why = d.why
 	}
 	return why

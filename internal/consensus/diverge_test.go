@@ -96,20 +96,20 @@ func TestDivergenceIsForgotten(t *testing.T) {
 	n := newNode(Config{Identity: Identity{ID: 1}, Peers: func() []ID { return peers }, Wrong: func() error { return wrong },
 		Digest: func(uint64) ([16]byte, bool) { return [16]byte{1}, true }})
 	defer n.cancel(ErrClosed)
-	n.feed = newFeed(raftlog.Base{})
+	n.feed.reset(raftlog.Base{})
 	n.state.conf = &raftpb.ConfState{Voters: []uint64{2, 3}}
 	other := proof{applied: 7, known: true, digest: [16]byte{2}}
-	if _, known := n.digestAt(7); !known || n.divergenceOfDigest(4, other) == "" {
+	if _, known := n.histories.digestAt(7); !known || n.histories.divergenceOfDigest(4, other) == "" {
 		t.Fatal("another state is the same")
 	}
-	n.noteDiverged(2, "replaced")
+	n.histories.note(2, "replaced")
 	if n.Status().Diverged == "" {
 		t.Fatal("not said")
 	}
 	if n.rebuilt(); n.Status().Diverged != "" {
 		t.Fatal("said of the state before")
 	}
-	n.noteDiverged(4, "not known here")
+	n.histories.note(4, "not known here")
 	n.Status()
 	if n.Status().Diverged == "" {
 		t.Fatal("a peer that was never known is forgotten")
@@ -121,7 +121,7 @@ func TestDivergenceIsForgotten(t *testing.T) {
 	}
 	for _, set := range []func(){func() { n.state.wrong = ErrStateWrong }, func() { n.state.wrong, wrong = nil, ErrStateWrong }} {
 		set()
-		if _, known := n.digestAt(7); known || n.divergenceOfDigest(4, other) != "" {
+		if _, known := n.histories.digestAt(7); known || n.histories.divergenceOfDigest(4, other) != "" {
 			t.Fatal("a wrong state is compared")
 		}
 	}
@@ -132,7 +132,7 @@ func TestDivergenceIsForgotten(t *testing.T) {
 func TestProofIsComparedWithTheLog(t *testing.T) {
 	n := newNode(Config{Identity: Identity{ID: 1}})
 	defer n.cancel(ErrClosed)
-	n.feed = newFeed(raftlog.Base{Index: 7, Term: 3, Time: 500})
+	n.feed.reset(raftlog.Base{Index: 7, Term: 3, Time: 500})
 	for _, c := range []struct {
 		proof   proof
 		differs bool
@@ -146,7 +146,7 @@ func TestProofIsComparedWithTheLog(t *testing.T) {
 		{proof{applied: 6, term: 2, timeNanos: 400}, false},
 		{proof{applied: 8, term: 2, timeNanos: 400}, false},
 	} {
-		if why := n.divergenceOfLog(2, c.proof); (why != "") != c.differs {
+		if why := n.histories.divergenceOfLog(2, c.proof); (why != "") != c.differs {
 			t.Errorf("%+v: %q", c.proof, why)
 		}
 	}

@@ -197,7 +197,7 @@ func (ob *observer) followStream(ctx context.Context, target *followTarget) erro
 
 // begin asks the peer for entries from next on.
 func (ob *observer) begin(t *followTarget, next uint64) {
-	p := ob.n.ownProof()
+	p := ob.n.histories.ownProof(ob.n.appliedIndex())
 	t.stream.send(frameFollow, func(b []byte) []byte { return p.append(appendU64s(b, next)) })
 	ob.n.mu.Lock()
 	defer ob.n.mu.Unlock()
@@ -209,10 +209,10 @@ func (f *followSession) handle(kind uint8, body []byte) error {
 	switch kind {
 	case frameDiverged:
 		why := string(body[:min(len(body), 1000)])
-		n.noteDiverged(f.peer, why)
+		n.histories.note(f.peer, why)
 		return fmt.Errorf("%w: %s", errDiverged, why)
 	case frameEntries:
-		n.noteDiverged(f.peer, "")
+		n.histories.note(f.peer, "")
 		if err := n.observer.take(f.ctx, body, f.number); err != nil {
 			return err
 		}

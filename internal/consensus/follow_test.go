@@ -47,7 +47,7 @@ func TestObserversPassOnNoHearsay(t *testing.T) {
 func TestReportsFollowTheRequest(t *testing.T) {
 	n := newNode(Config{Identity: Identity{ID: 7}})
 	defer n.cancel(ErrClosed)
-	n.feed = newFeed(raftlog.Base{})
+	n.feed.reset(raftlog.Base{})
 	conn, far := net.Pipe()
 	target, peer := &followTarget{peer: 2, stream: newStream(conn, 2)}, newStream(far, 7)
 	defer target.stream.close()
@@ -79,7 +79,7 @@ func TestBarrierKnowsWhoIsUpAtItsIndex(t *testing.T) {
 			return members
 		}})
 		defer n.cancel(ErrClosed)
-		n.feed = newFeed(raftlog.Base{})
+		n.feed.reset(raftlog.Base{})
 		n.mu.Lock()
 		n.state.ledSince = time.Now()
 		n.state.leader, n.state.role, n.state.applied = 1, RoleLeader, 8

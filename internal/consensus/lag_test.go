@@ -78,7 +78,7 @@ func observerLeavesASilentVoter(t *testing.T, changes int, entries uint64) {
 		}})
 		defer n.wg.Wait()
 		defer n.cancel(ErrClosed)
-		n.feed = newFeed(raftlog.Base{})
+		n.feed.reset(raftlog.Base{})
 		n.state.conf = &raftpb.ConfState{Voters: []uint64{2}}
 		voter := newNode(Config{Identity: Identity{ID: 2}})
 		defer voter.cancel(ErrClosed)
@@ -265,7 +265,7 @@ func TestSlowFollowerBlamesNobody(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(Config{Identity: Identity{ID: 1}})
 		defer n.cancel(ErrClosed)
-		n.feed = newFeed(raftlog.Base{Index: 10})
+		n.feed.reset(raftlog.Base{Index: 10})
 		n.state.wanted = 20
 		n.applyQ.queued = applyHighBytes + 1
 		ctx, cancel := context.WithCancel(t.Context())

@@ -41,12 +41,13 @@ type Node struct {
 	wg     sync.WaitGroup
 	done   chan struct{} // closed when ctx is cancelled
 
-	box     mailbox
-	persist persistQueue
-	applyQ  applyQueue
-	feed    *feed
-	policy  chan struct{} // buffered 1: run the policy now
-	reports struct {
+	box       mailbox
+	persist   persistQueue
+	applyQ    applyQueue
+	feed      *feed
+	histories *histories
+	policy    chan struct{} // buffered 1: run the policy now
+	reports   struct {
 		urgent, lazy chan struct{} // buffered 1
 	}
 	raftMember atomic.Bool // written by the loop
@@ -74,7 +75,6 @@ type nodeState struct {
 	readOnly  error
 	wrong     error  // why the state is being replaced, see Rebuild
 	rebuilds  uint64 // how often wrong was set
-	diverged  map[ID]divergent
 
 	rebuildSays string // how the last round of asking for another state went, "" if none failed
 
@@ -153,13 +153,15 @@ func newNode(cfg Config) *Node {
 	}
 	n.ctx, n.cancel = context.WithCancelCause(context.Background())
 	n.clocks = newClocks(n)
+	n.feed = newFeed(raftlog.Base{})
+	n.histories = newHistories(n)
 	n.loop.n, n.observer.n = n, n
 	n.box.wake = make(chan struct{}, 1)
 	n.persist.wake = make(chan struct{}, 1)
 	n.applyQ.wake = make(chan struct{}, 1)
 	n.applyQ.room = make(chan struct{}, 1)
 	n.reports.urgent, n.reports.lazy = make(chan struct{}, 1), make(chan struct{}, 1)
-	n.state = nodeState{serving: map[ID]bool{}, diverged: map[ID]divergent{}, role: RoleObserver, lostSince: time.Now(), progress: map[ID]*nodeProgress{}, barriers: map[*barrier]struct{}{},
+	n.state = nodeState{serving: map[ID]bool{}, role: RoleObserver, lostSince: time.Now(), progress: map[ID]*nodeProgress{}, barriers: map[*barrier]struct{}{},
 		waiters: map[uint64]*waiter{}, links: map[ID]*link{}, inbound: map[ID]*stream{}, streams: map[*stream]struct{}{},
 		changed: make(chan struct{})}
 	return n
@@ -193,7 +195,7 @@ func (n *Node) recover(disk *raftlog.Log, s *raftlog.State) error {
 		if applied > 0 {
 			begin.Index--
 		}
-		n.feed = newFeed(begin)
+		n.feed.reset(begin)
 		return nil
 	}
 	if applied > s.LastIndex() {
@@ -202,7 +204,7 @@ func (n *Node) recover(disk *raftlog.Log, s *raftlog.State) error {
 	if s.Hard.GetCommit() < applied {
 		s.Hard = &raftpb.HardState{Term: new(s.Hard.GetTerm()), Vote: new(s.Hard.GetVote()), Commit: new(applied)}
 	}
-	n.feed = newFeed(s.Base)
+	n.feed.reset(s.Base)
 	n.raftMember.Store(true)
 	n.state.role = RoleFollower
 	return n.loop.newCore(s)

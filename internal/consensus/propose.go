@@ -298,3 +298,10 @@ func (n *Node) forgetWait(w indexWait) {
 		}
 	}
 }
+
+// appliedIndex is the last index that this node has applied.
+func (n *Node) appliedIndex() uint64 {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.state.applied
+}

@@ -117,10 +117,10 @@ func (n *Node) rebuilding() error {
 
 // rebuilt is called by the applier when the state has been replaced.
 func (n *Node) rebuilt() {
+	n.histories.forget() // what others found about the state before
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.state.wrong, n.state.rebuildSays = nil, ""
-	clear(n.state.diverged) // what others found about the state before
 }
 
 // rebuilds says whether the state is still to be replaced for the reason with this number.

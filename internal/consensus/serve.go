@@ -225,8 +225,8 @@ func (n *Node) serveFollow(s *stream) error {
 	if err := r.done(); err != nil || kind != frameFollow {
 		return errors.Join(err, fmt.Errorf("%w: type %d for a follow request", errFrame, kind))
 	}
-	why := n.divergence(s.peer, proof)
-	n.noteDiverged(s.peer, why)
+	why := n.histories.divergence(s.peer, proof)
+	n.histories.note(s.peer, why)
 	var sender sync.WaitGroup
 	sender.Go(func() {
 		if why != "" {

@@ -3,7 +3,7 @@ package consensus
 // Status returns what the node knows.
 func (n *Node) Status() Status {
 	first := n.feed.first()
-	diverged := n.stillDiverged()
+	diverged := n.histories.still(n.peers(), n.conf())
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	s := &n.state
