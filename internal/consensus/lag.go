@@ -145,7 +145,7 @@ func (ob *observer) openFirst(ctx context.Context, peers []ID, purpose uint8) he
 	answers := make(chan helloAnswer)
 	dial := func(peer ID) {
 		began := time.Now()
-		conn, err := ob.n.open(ctx, peer, purpose)
+		conn, err := ob.n.greeter.dial(ctx, peer, purpose)
 		a := helloAnswer{conn: conn, peer: peer, took: time.Since(began), err: err}
 		select {
 		case answers <- a:

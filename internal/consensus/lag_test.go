@@ -83,7 +83,7 @@ func observerLeavesASilentVoter(t *testing.T, changes int, entries uint64) {
 		voter := newNode(Config{Identity: Identity{ID: 2}})
 		defer voter.cancel(ErrClosed)
 		go func() {
-			if _, err := voter.accept(far, func(ID) bool { return true }); err != nil {
+			if _, err := voter.greeter.accept(far, func(ID) bool { return true }); err != nil {
 				t.Error(err)
 			}
 			state := clusterState{leader: 2, term: 1, conf: n.state.conf}
@@ -160,7 +160,7 @@ func TestNextVoterIsDialledBeside(t *testing.T) {
 				return ours, nil
 			}
 			go func() {
-				_, _ = newNode(Config{Identity: Identity{ID: peer}}).accept(far, func(ID) bool { return true })
+				_, _ = newNode(Config{Identity: Identity{ID: peer}}).greeter.accept(far, func(ID) bool { return true })
 			}()
 			return ours, nil
 		}})

@@ -116,7 +116,7 @@ func (l *link) run() {
 }
 
 func (l *link) session() error {
-	conn, err := l.n.open(l.ctx, l.peer, purposePeer)
+	conn, err := l.n.greeter.dial(l.ctx, l.peer, purposePeer)
 	if err != nil {
 		return err
 	}

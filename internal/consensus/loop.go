@@ -382,7 +382,7 @@ func (rl *raftLoop) tend() {
 	for peer, at := range rl.snapSent {
 		if _, waiting := rl.core.Match(peer); !waiting || st.Role != RoleLeader {
 			delete(rl.snapSent, peer)
-		} else if now.Sub(at) > 10*time.Second && !rl.n.servesSnapshot(peer) {
+		} else if now.Sub(at) > 10*time.Second && !rl.n.snapshots.serves(peer) {
 			delete(rl.snapSent, peer)
 			rl.core.SnapshotFailed(peer)
 		}

@@ -19,14 +19,14 @@ import (
 //
 // Its goroutines, and what each owns:
 //
-//	loop      the core; the clock (loop.go)
+//	loop      the core: raftLoop (loop.go, and what of members.go and snapshot.go says so)
 //	persist   the log on disk (persist.go)
 //	apply     calls of the state machine (apply.go)
-//	follow    an observer's stream of entries (follow.go)
+//	follow    an observer's stream of entries: observer (follow.go, lag.go)
 //	link      one for each peer this node dials: redials, reads answers (link.go)
 //	Serve     the caller's, one for each accepted connection (serve.go)
 //	policy    the leader's choice of voters (members.go)
-//	clocks    readings of the peers' clocks (clocks.go)
+//	clocks    readings of the peers' clocks: clocks (clocks.go)
 //
 // They meet in the mailbox, the persist and apply queues, and the state below, whose lock is never held while waiting.
 type Node struct {
@@ -46,6 +46,8 @@ type Node struct {
 	applyQ    applyQueue
 	feed      *feed
 	histories *histories
+	greeter   greeter
+	snapshots *snapshotServer
 	policy    chan struct{} // buffered 1: run the policy now
 	reports   struct {
 		urgent, lazy chan struct{} // buffered 1
@@ -83,8 +85,7 @@ type nodeState struct {
 	progress                 map[ID]*nodeProgress
 	barriers                 map[*barrier]struct{}
 	waits                    []indexWait
-	lazy                     bool        // reports are being gathered
-	serving                  map[ID]bool // snapshots being sent
+	lazy                     bool // reports are being gathered
 
 	nextSeq  uint64
 	waiters  map[uint64]*waiter
@@ -155,13 +156,15 @@ func newNode(cfg Config) *Node {
 	n.clocks = newClocks(n)
 	n.feed = newFeed(raftlog.Base{})
 	n.histories = newHistories(n)
+	n.greeter = greeter{cfg: &n.cfg, id: n.id}
+	n.snapshots = &snapshotServer{cfg: &n.cfg, feed: n.feed, peers: map[ID]bool{}}
 	n.loop.n, n.observer.n = n, n
 	n.box.wake = make(chan struct{}, 1)
 	n.persist.wake = make(chan struct{}, 1)
 	n.applyQ.wake = make(chan struct{}, 1)
 	n.applyQ.room = make(chan struct{}, 1)
 	n.reports.urgent, n.reports.lazy = make(chan struct{}, 1), make(chan struct{}, 1)
-	n.state = nodeState{serving: map[ID]bool{}, role: RoleObserver, lostSince: time.Now(), progress: map[ID]*nodeProgress{}, barriers: map[*barrier]struct{}{},
+	n.state = nodeState{role: RoleObserver, lostSince: time.Now(), progress: map[ID]*nodeProgress{}, barriers: map[*barrier]struct{}{},
 		waiters: map[uint64]*waiter{}, links: map[ID]*link{}, inbound: map[ID]*stream{}, streams: map[*stream]struct{}{},
 		changed: make(chan struct{})}
 	return n

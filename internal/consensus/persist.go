@@ -119,7 +119,7 @@ func (n *Node) runPersist() {
 				n.setReadOnly(q.disk.Full())
 				break
 			}
-			if err := n.write(batch); err != nil {
+			if err := q.write(batch); err != nil {
 				n.setReadOnly(err)
 				break
 			}
@@ -136,9 +136,8 @@ func (n *Node) runPersist() {
 
 // write writes a batch. One that only moves the commit index costs no write of its own but goes with the next: see
 // [Core.Unpersisted].
-func (n *Node) write(b *raftlog.Batch) error {
-	q := &n.persist
-	if b.Base == nil && b.Intent == nil && len(b.Entries) == 0 && b.Hard != nil && n.onlyCommit(b.Hard) {
+func (q *persistQueue) write(b *raftlog.Batch) error {
+	if b.Base == nil && b.Intent == nil && len(b.Entries) == 0 && b.Hard != nil && q.onlyCommit(b.Hard) {
 		q.commit = b.Hard
 		return nil
 	}
@@ -153,8 +152,8 @@ func (n *Node) write(b *raftlog.Batch) error {
 }
 
 // onlyCommit tells whether a hard state differs from the written one by its commit index alone.
-func (n *Node) onlyCommit(h *raftpb.HardState) bool {
-	w := n.persist.disk.Hard()
+func (q *persistQueue) onlyCommit(h *raftpb.HardState) bool {
+	w := q.disk.Hard()
 	return w.GetTerm() == h.GetTerm() && w.GetVote() == h.GetVote()
 }
 

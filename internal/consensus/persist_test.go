@@ -33,7 +33,7 @@ func TestCommitIndexIsWrittenBeforeWhatFollowsIt(t *testing.T) {
 		return []*raftpb.Entry{{Index: new(index), Term: new(uint64(1)), Type: raftpb.EntryNormal.Enum()}}
 	}
 	for _, b := range []*raftlog.Batch{{Hard: hard(0), Entries: entry(1)}, {Hard: hard(1)}, {Entries: entry(2)}, {Hard: hard(2)}} {
-		if err := n.write(b); err != nil {
+		if err := n.persist.write(b); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -131,7 +131,7 @@ func TestVoteIsOnDisk(t *testing.T) {
 	n.persist.disk = log
 	for _, want := range []struct{ term, vote uint64 }{{5, 0}, {5, 3}, {6, 0}, {7, 2}} {
 		hard := &raftpb.HardState{Term: new(want.term), Vote: new(want.vote), Commit: new(uint64(0))}
-		if err := n.write(&raftlog.Batch{Hard: hard}); err != nil {
+		if err := n.persist.write(&raftlog.Batch{Hard: hard}); err != nil {
 			t.Fatal(err)
 		}
 		options.FS = disk.PowerLoss(func(int) int { return 0 })

@@ -178,7 +178,7 @@ func otherThan(self ID, lists ...[]ID) (out []ID) {
 
 // take replaces the state by a peer's, if that is not below least. The log learns of it before, as in fetchSnapshot.
 func (r *rebuilder) take(ctx context.Context, peer ID, least uint64) error {
-	conn, head, err := r.n.openSnapshot(ctx, peer)
+	conn, head, err := r.n.greeter.openSnapshot(ctx, peer)
 	if err != nil {
 		return err
 	}

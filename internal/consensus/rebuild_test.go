@@ -175,14 +175,14 @@ func TestRefusedSnapshot(t *testing.T) {
 	leader := c.waitVoters(1)
 	c.propose(leader, "first")
 	other := 3 - leader
-	if !c.nodes[leader].node.beginSnapshot(other) {
+	if !c.nodes[leader].node.snapshots.begin(other) {
 		t.Fatal("busy")
 	}
-	if _, _, err := c.nodes[other].node.openSnapshot(t.Context(), leader); err == nil {
+	if _, _, err := c.nodes[other].node.greeter.openSnapshot(t.Context(), leader); err == nil {
 		t.Fatal("two at once")
 	}
-	c.nodes[leader].node.endSnapshot(other)
-	conn, _, err := c.nodes[other].node.openSnapshot(t.Context(), leader)
+	c.nodes[leader].node.snapshots.end(other)
+	conn, _, err := c.nodes[other].node.greeter.openSnapshot(t.Context(), leader)
 	if err != nil {
 		t.Fatal(err)
 	}

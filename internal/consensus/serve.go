@@ -29,7 +29,7 @@ func (n *Node) Serve(conn net.Conn, authentic func(ID) bool) error {
 	defer n.wg.Done()
 	stop := context.AfterFunc(n.ctx, func() { _ = conn.Close() })
 	defer stop()
-	h, err := n.accept(conn, authentic)
+	h, err := n.greeter.accept(conn, authentic)
 	if err != nil {
 		return err
 	}
@@ -40,7 +40,7 @@ func (n *Node) Serve(conn net.Conn, authentic func(ID) bool) error {
 	case purposeFollow:
 		err = n.serveStream(newStreamPinging(conn, peer, followPing), n.serveFollow)
 	case purposeBulk:
-		err = n.serveSnapshot(conn, peer)
+		err = n.snapshots.serve(conn, peer)
 	default:
 		err = fmt.Errorf("%w: purpose %d", errFrame, h.purpose)
 	}

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"sync"
 	"time"
 
 	"go.etcd.io/raft/v3/raftpb"
@@ -26,19 +27,28 @@ func (h *snapHead) base() raftlog.Base {
 	return raftlog.Base{Index: h.index, Term: h.term, Time: h.timeNanos, Conf: h.conf}
 }
 
-// serveSnapshot sends the state of this node on a connection of its own.
-func (n *Node) serveSnapshot(conn net.Conn, peer ID) error {
-	if !n.beginSnapshot(peer) {
+// snapshotServer sends the state of this node to others, to a few at a time.
+type snapshotServer struct {
+	cfg  *Config
+	feed *feed
+
+	mu    sync.Mutex
+	peers map[ID]bool // that get one now
+}
+
+// serve sends the state of this node on a connection of its own.
+func (ss *snapshotServer) serve(conn net.Conn, peer ID) error {
+	if !ss.begin(peer) {
 		return writeFrame(conn, frameSnapFailed, func(b []byte) []byte { return append(b, "too many snapshots at once"...) })
 	}
-	defer n.endSnapshot(peer)
-	data, index, err := n.cfg.StateMachine.Snapshot()
+	defer ss.end(peer)
+	data, index, err := ss.cfg.StateMachine.Snapshot()
 	if err != nil {
 		return errors.Join(fmt.Errorf("consensus: snapshot: %w", err),
 			writeFrame(conn, frameSnapFailed, func(b []byte) []byte { return append(b, err.Error()...) }))
 	}
 	defer data.Close()
-	head, ok := n.snapshotHead(index)
+	head, ok := ss.head(index)
 	if !ok {
 		return writeFrame(conn, frameSnapFailed, func(b []byte) []byte { return append(b, "term or voters are not known yet"...) })
 	}
@@ -69,18 +79,18 @@ func (n *Node) serveSnapshot(conn net.Conn, peer ID) error {
 	}
 }
 
-// snapshotHead is the head of a snapshot of the state at index. An observer that has got nothing since its start
+// head is the head of a snapshot of the state at index. An observer that has got nothing since its start
 // knows neither the term nor, for sure, the voters.
-func (n *Node) snapshotHead(index uint64) (h snapHead, ok bool) {
-	base, ok := n.feed.at(index)
+func (ss *snapshotServer) head(index uint64) (h snapHead, ok bool) {
+	base, ok := ss.feed.at(index)
 	if ok && base.Term > 0 && base.Conf != nil {
 		return snapHead{index: index, term: base.Term, timeNanos: base.Time, conf: base.Conf}, true
 	}
-	if n.cfg.LogTime == nil {
+	if ss.cfg.LogTime == nil {
 		return h, false
 	}
-	h = snapHead{index: index, timeNanos: n.cfg.LogTime()}
-	return h, index > 0 && h.timeNanos > 0 && n.cfg.StateMachine.Applied() == index // the time is that of this index
+	h = snapHead{index: index, timeNanos: ss.cfg.LogTime()}
+	return h, index > 0 && h.timeNanos > 0 && ss.cfg.StateMachine.Applied() == index // the time is that of this index
 }
 
 func ignoreEOF(err error) error {
@@ -96,32 +106,32 @@ func writeFrame(conn net.Conn, kind uint8, fill func([]byte) []byte) error {
 	return err
 }
 
-func (n *Node) beginSnapshot(peer ID) bool {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	if len(n.state.serving) >= snapshotsAtOnce || n.state.serving[peer] {
+func (ss *snapshotServer) begin(peer ID) bool {
+	ss.mu.Lock()
+	defer ss.mu.Unlock()
+	if len(ss.peers) >= snapshotsAtOnce || ss.peers[peer] {
 		return false
 	}
-	n.state.serving[peer] = true
+	ss.peers[peer] = true
 	return true
 }
 
-func (n *Node) endSnapshot(peer ID) {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	delete(n.state.serving, peer)
+func (ss *snapshotServer) end(peer ID) {
+	ss.mu.Lock()
+	defer ss.mu.Unlock()
+	delete(ss.peers, peer)
 }
 
-func (n *Node) servesSnapshot(peer ID) bool {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	return n.state.serving[peer]
+func (ss *snapshotServer) serves(peer ID) bool {
+	ss.mu.Lock()
+	defer ss.mu.Unlock()
+	return ss.peers[peer]
 }
 
 // fetchSnapshot replaces the state machine by a peer's state. The log learns of it before it begins, so that a crash
 // in the middle is understood.
 func (n *Node) fetchSnapshot(ctx context.Context, peer ID) (raftlog.Base, error) {
-	conn, head, err := n.openSnapshot(ctx, peer)
+	conn, head, err := n.greeter.openSnapshot(ctx, peer)
 	if err != nil {
 		return raftlog.Base{}, err
 	}
@@ -151,8 +161,8 @@ func (n *Node) fetchSnapshot(ctx context.Context, peer ID) (raftlog.Base, error)
 }
 
 // openSnapshot asks a peer for its state. The chunks are to be read from conn, which is the caller's.
-func (n *Node) openSnapshot(ctx context.Context, peer ID) (conn net.Conn, head snapHead, err error) {
-	if conn, err = n.open(ctx, peer, purposeBulk); err != nil {
+func (g *greeter) openSnapshot(ctx context.Context, peer ID) (conn net.Conn, head snapHead, err error) {
+	if conn, err = g.dial(ctx, peer, purposeBulk); err != nil {
 		return nil, head, err
 	}
 	opened := conn // a return without it sets conn to nil

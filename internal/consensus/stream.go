@@ -152,18 +152,24 @@ func (s *stream) close() {
 	<-s.done
 }
 
-// open dials a peer for a purpose and says hello.
-func (n *Node) open(ctx context.Context, peer ID, purpose uint8) (net.Conn, error) {
+// greeter begins connections: each side says who it is, and to what cluster it belongs, before anything else.
+type greeter struct {
+	cfg *Config
+	id  ID
+}
+
+// dial dials a peer for a purpose and says hello.
+func (g *greeter) dial(ctx context.Context, peer ID, purpose uint8) (net.Conn, error) {
 	ctx, cancel := context.WithTimeout(ctx, helloTimeout)
 	defer cancel()
-	conn, err := n.cfg.Dial(ctx, peer)
+	conn, err := g.cfg.Dial(ctx, peer)
 	if err != nil {
 		return nil, fmt.Errorf("consensus: dial %x: %w", peer, err)
 	}
 	stop := context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Now()) })
 	defer stop()
 	_ = conn.SetDeadline(time.Now().Add(helloTimeout))
-	h := hello{purpose: purpose, cluster: n.cfg.Identity.Cluster, generation: n.cfg.Identity.Generation, from: n.id, to: peer}
+	h := hello{purpose: purpose, cluster: g.cfg.Identity.Cluster, generation: g.cfg.Identity.Generation, from: g.id, to: peer}
 	if err := greet(conn, &h); err != nil {
 		_ = conn.Close()
 		return nil, fmt.Errorf("consensus: hello to %x: %w", peer, err)
@@ -190,7 +196,7 @@ func greet(conn net.Conn, h *hello) error {
 }
 
 // accept reads the hello of a connection and answers it.
-func (n *Node) accept(conn net.Conn, authentic func(ID) bool) (hello, error) {
+func (g *greeter) accept(conn net.Conn, authentic func(ID) bool) (hello, error) {
 	_ = conn.SetDeadline(time.Now().Add(helloTimeout))
 	kind, body, err := readFrame(conn, maxHello)
 	if err != nil {
@@ -203,7 +209,7 @@ func (n *Node) accept(conn net.Conn, authentic func(ID) bool) (hello, error) {
 	if err != nil {
 		return hello{}, fmt.Errorf("consensus: hello: %w", err)
 	}
-	refusal := n.refusal(&h, authentic)
+	refusal := g.refusal(&h, authentic)
 	_, err = conn.Write(appendFrame(nil, frameWelcome, func(b []byte) []byte { return append(b, refusal...) }))
 	if refusal != "" {
 		return h, errors.Join(fmt.Errorf("%w: %x: %s", ErrForeign, h.from, refusal), err)
@@ -213,8 +219,8 @@ func (n *Node) accept(conn net.Conn, authentic func(ID) bool) (hello, error) {
 }
 
 // refusal says why a peer is not welcome.
-func (n *Node) refusal(h *hello, authentic func(ID) bool) string {
-	id := &n.cfg.Identity
+func (g *greeter) refusal(h *hello, authentic func(ID) bool) string {
+	id := &g.cfg.Identity
 	switch {
 	case h.cluster != id.Cluster:
 		return fmt.Sprintf("this node belongs to cluster %x, not %x", id.Cluster, h.cluster)
@@ -222,8 +228,8 @@ func (n *Node) refusal(h *hello, authentic func(ID) bool) string {
 		return fmt.Sprintf("this node is of cluster generation %d, not %d: the one with the lower generation must take its names from a snapshot of the other", id.Generation, h.generation)
 	case !authentic(h.from):
 		return fmt.Sprintf("the connection is not authenticated as %x", h.from)
-	case h.to != n.id:
-		return fmt.Sprintf("this is node %x, not %x", n.id, h.to)
+	case h.to != g.id:
+		return fmt.Sprintf("this is node %x, not %x", g.id, h.to)
 	}
 	return ""
 }
