@@ -373,7 +373,7 @@ func (n *node) startWork() error {
 	n.tasks.Go(func() { n.digests.run(n.ctx) })
 	n.tasks.Go(func() { n.digests.verify(n.ctx) })
 	n.tasks.Go(func() { n.watchDamage(n.ctx) })
-	n.tasks.Go(func() { n.keepFlat(n.ctx) })
+	n.tasks.Go(func() { n.foldIdle(n.ctx) })
 	return nil
 }
 

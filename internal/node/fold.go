@@ -8,8 +8,8 @@ import (
 // foldEvery is how often the store looks for deltas that can become plain contents.
 const foldEvery = time.Minute
 
-// keepFlat folds what nobody has open, until ctx ends.
-func (n *node) keepFlat(ctx context.Context) {
+// foldIdle folds what nobody has open, until ctx ends.
+func (n *node) foldIdle(ctx context.Context) {
 	for range ticks(ctx, foldEvery) {
 		folded, err := n.store.FoldIdle(ctx)
 		if err != nil && ctx.Err() == nil {
