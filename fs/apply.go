@@ -80,7 +80,7 @@ func (ap *applier) superseded(e *meta.Event, out *effects) {
 	switch {
 	case n.live != nil && n.live.publishedLocked(e.Content):
 		return
-	case n.live != nil && !n.live.frozenLocked():
+	case n.live != nil && !n.live.users.frozen():
 		n.live.superseded, n.live.graceOver = true, false
 		return
 	case n.live == nil && n.reading == nil && n.pins == 0:
@@ -98,7 +98,7 @@ func (ap *applier) dropAll() {
 	ids := make([]uint64, 0, len(ap.nodes.byID))
 	for _, n := range ap.nodes.byID {
 		ids = append(ids, n.id)
-		if n.kind == meta.KindFile && !n.detached && n.pins > 0 && (n.live == nil || n.live.frozenLocked()) {
+		if n.kind == meta.KindFile && !n.detached && n.pins > 0 && (n.live == nil || n.live.users.frozen()) {
 			ap.nodes.detachLocked(n)
 		}
 	}

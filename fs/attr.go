@@ -46,10 +46,10 @@ func (at *attributes) file(n *node, out *fuse.Attr) time.Duration {
 	if n.detached {
 		valid = 0 // see detachLocked
 	}
-	if l != nil && l.ended {
+	if l != nil && l.users.ended {
 		l = nil
 	} else if l != nil {
-		l.holds++
+		l.users.holds++
 		superseded = l.superseded
 	}
 	at.nodes.mu.Unlock()
@@ -385,7 +385,7 @@ func (at *attributes) rides(l *live) bool {
 		return true
 	}
 	at.nodes.mu.Lock()
-	frozen := l.writers == 0
+	frozen := l.users.writers == 0
 	at.nodes.mu.Unlock()
 	if frozen {
 		return false

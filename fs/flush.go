@@ -67,13 +67,9 @@ func (pub *publisher) onlyWriter(h *handle) bool {
 	defer tick.Stop()
 	for {
 		pub.nodes.mu.Lock()
-		others, closing := l.writers-1, l.closing
-		if h.flushed {
-			closing--
-		}
-		wait := others > 0 && closing == others && !l.dups
+		others, wait := l.users.others(h)
 		if wait && time.Now().After(deadline) {
-			l.dups, wait = true, false
+			l.users.dups, wait = true, false
 		}
 		pub.nodes.mu.Unlock()
 		if !wait {

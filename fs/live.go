@@ -23,19 +23,11 @@ type live struct {
 	stageReads stageReads
 
 	// Protected by nodeTable.mu.
-	handles int  // open handles, readers too
-	writers int  // of them, those that may write
-	closing int  // of those, the ones that had a descriptor closed: most often their RELEASE is on its way
-	dups    bool // it was not: such handles have other descriptors, and are not waited for
-	busy    int  // publishes and watches under way: the bytes are still to be published
-	holds   int  // looks at it under way: it must not be closed
-	ended   bool // no longer to be joined; bytes are being kept or dropped
-	read    bool // a handle could read the staged file
+	users users
 	// superseded: a commit of another member is newer than what this file began with or published last.
 	superseded bool
 	graceOver  bool // a whole releaseGrace went by since: somebody really has it open
 
-	released   chan struct{} // closed and made anew when nobody may write any more; protected by nodeTable.mu
 	settleOnce sync.Once
 	settled    chan struct{} // closed when the file is no longer what its node's opens share
 
@@ -48,9 +40,9 @@ type live struct {
 	published state          // what was published last
 	current   meta.ContentID // the content of that
 	attrs     pendingAttrs
-	sums      *leafSums  // of the published bytes; nil when unknown
-	kept      string     // why the bytes have to be kept when the last handle goes; "" = they need not
-	cur, next *round     // publishes under way and waiting
+	sums      *leafSums // of the published bytes; nil when unknown
+	kept      string    // why the bytes have to be kept when the last handle goes; "" = they need not
+	rounds    rounds
 	deferred  bool       // a FLUSH of a file that is not finished was answered without a publish
 	unknown   bool       // the last publish may still have happened
 	tmp       *tmpfile   // an O_TMPFILE without a name
@@ -68,9 +60,6 @@ type state struct {
 	dirty uint64
 	at    int64 // when it was sampled, nanoseconds since 1970
 }
-
-// frozenLocked reports whether nobody can change the staged bytes any more. nodeTable.mu is held.
-func (l *live) frozenLocked() bool { return l.writers == 0 && l.busy == 0 }
 
 // isVersionLocked reports whether a frozen live file holds rec's bytes. nodeTable.mu is held.
 func (l *live) isVersionLocked(rec meta.Inode) bool {

@@ -118,7 +118,7 @@ func (n *node) stale(rec meta.Inode) bool {
 	case rec.Kind != n.kind:
 		return true
 	case n.live != nil:
-		return n.live.frozenLocked() && !n.live.isVersionLocked(rec)
+		return n.live.users.frozen() && !n.live.isVersionLocked(rec)
 	case n.reading != nil:
 		return n.reading.id != rec.Content || n.reading.size != rec.Size
 	}

@@ -84,20 +84,18 @@ func (o *openFiles) joinOrBegin(n *node) (l *live, mine bool, no syscall.Errno) 
 	switch l := n.live; {
 	case n.detached:
 		return nil, false, syscall.ESTALE
-	case l != nil && !l.ended && !l.frozenLocked():
-		l.handles++
-		l.writers++
+	case l != nil && !l.users.ended && !l.users.frozen():
+		l.users.addWriter()
 		n.pins++
 		return l, false, 0
-	case l != nil && l.ended:
+	case l != nil && l.users.ended:
 		return nil, false, syscall.EAGAIN
 	case l != nil || n.reading != nil:
 		o.nodes.detachLocked(n)
 		return nil, false, syscall.ESTALE
 	}
 	l = &live{
-		node: n, fineTimes: o.fineTimes, ready: make(chan struct{}), settled: make(chan struct{}), released: make(chan struct{}),
-		handles: 1, writers: 1,
+		node: n, fineTimes: o.fineTimes, ready: make(chan struct{}), settled: make(chan struct{}), users: newUsers(),
 	}
 	n.live = l
 	n.pins++
@@ -127,11 +125,11 @@ func (o *openFiles) abandon(l *live, writer bool) {
 func (o *openFiles) readyLive(ctx context.Context, n *node) *live {
 	o.nodes.mu.Lock()
 	l := n.live
-	if l == nil || l.ended {
+	if l == nil || l.users.ended {
 		o.nodes.mu.Unlock()
 		return nil
 	}
-	l.holds++
+	l.users.holds++
 	o.nodes.mu.Unlock()
 	if l.awaitReady(ctx) && l.err == 0 {
 		return l

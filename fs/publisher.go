@@ -19,6 +19,38 @@ type round struct {
 	attrs bool // only attributes; protected by live.mu until it begins
 }
 
+// rounds are the publishes of a live file: one under way, and one that waits. Protected by live.mu.
+type rounds struct{ cur, next *round }
+
+// add gives the round that publishes what is there now: a new one, which begins if begun says so, or the one that
+// waits behind a running one. With attrs it is enough that attributes are published.
+func (rs *rounds) add(attrs bool) (r *round, begun bool) {
+	switch {
+	case rs.cur == nil:
+		rs.cur = &round{done: make(chan struct{}), attrs: attrs}
+		return rs.cur, true
+	case rs.next == nil:
+		rs.next = &round{done: make(chan struct{}), attrs: attrs}
+	case !attrs:
+		rs.next.attrs = false
+	}
+	return rs.next, false
+}
+
+// advance ends the round under way and gives the next one, nil if none waits.
+func (rs *rounds) advance() *round {
+	rs.cur, rs.next = rs.next, nil
+	return rs.cur
+}
+
+// last is the round that ends last, nil if there is none.
+func (rs *rounds) last() *round {
+	if rs.next != nil {
+		return rs.next
+	}
+	return rs.cur
+}
+
 // publisher brings what live files hold to the log: bytes as versions, and attributes. Each live file has one publish
 // under way at most, and one that waits.
 type publisher struct {
@@ -44,19 +76,12 @@ func (pub *publisher) publish(l *live) *round {
 func (pub *publisher) roundLocked(l *live, attrs bool) *round {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	switch {
-	case l.cur == nil:
-		r := &round{done: make(chan struct{}), attrs: attrs}
-		l.cur = r
-		l.busy++
+	r, begun := l.rounds.add(attrs)
+	if begun {
+		l.users.busy++
 		pub.life.work.Go(func() { pub.runRounds(l, r) })
-		return r
-	case l.next == nil:
-		l.next = &round{done: make(chan struct{}), attrs: attrs}
-	case !attrs:
-		l.next.attrs = false
 	}
-	return l.next
+	return r
 }
 
 // runRounds publishes until no round is waiting.
@@ -70,8 +95,7 @@ func (pub *publisher) runRounds(l *live, r *round) {
 		}
 		l.mu.Lock()
 		done := r
-		l.cur, l.next = l.next, nil
-		r = l.cur
+		r = l.rounds.advance()
 		l.mu.Unlock()
 		close(done.done)
 	}
@@ -269,7 +293,7 @@ func (pub *publisher) publishLeft(ctx context.Context, l *live) error {
 	l.mu.Unlock()
 	err := pub.publishAttr(ctx, l)
 	pub.nodes.mu.Lock()
-	last := l.writers == 0 || l.ended
+	last := l.users.writers == 0 || l.users.ended
 	pub.nodes.mu.Unlock()
 	if err == nil || !last {
 		return err

@@ -43,17 +43,9 @@ func (o *openFiles) closeVersion(v *version) {
 func (o *openFiles) releaseLive(h *handle) {
 	l := h.live
 	o.nodes.mu.Lock()
-	l.handles--
-	lastWriter := false
-	if h.writer {
-		l.writers--
-		lastWriter = l.writers == 0
-		if h.flushed {
-			l.closing--
-		}
-	}
+	lastWriter := l.users.remove(h)
 	l.node.pins--
-	l.busy++ // until it is known what is left to do
+	l.users.busy++ // until it is known what is left to do
 	o.nodes.mu.Unlock()
 	o.rest(l, lastWriter)
 }
@@ -67,28 +59,22 @@ func (o *openFiles) rest(l *live, lastWriter bool) {
 }
 
 // unbusy gives one count of busy back.
-func (o *openFiles) unbusy(l *live) { o.letGo(l, &l.busy) }
+func (o *openFiles) unbusy(l *live) { o.letGo(l, &l.users.busy) }
 
 // unhold gives one count of holds back.
-func (o *openFiles) unhold(l *live) { o.letGo(l, &l.holds) }
+func (o *openFiles) unhold(l *live) { o.letGo(l, &l.users.holds) }
 
 // letGo takes one off a count and ends the live file if that was the last that held it, once all its attributes are
 // in the log. One that only readers hold, and that a newer commit superseded, is left to them.
 func (o *openFiles) letGo(l *live, count *int) {
 	o.nodes.mu.Lock()
 	*count--
-	if l.frozenLocked() {
-		close(l.released)
-		l.released = make(chan struct{})
-	}
-	if l.frozenLocked() && !l.ended && l.attrsLeftLocked() {
+	l.users.tellReleased()
+	if l.users.frozen() && !l.users.ended && l.attrsLeftLocked() {
 		o.publisher.roundLocked(l, true)
 	}
-	end := l.busy == 0 && l.holds == 0 && l.handles == 0 && !l.ended
-	if end {
-		l.ended = true
-	}
-	left := !l.ended && l.superseded && l.frozenLocked()
+	end := l.users.end()
+	left := !l.users.ended && l.superseded && l.users.frozen()
 	detach := left && !l.node.detached
 	if detach {
 		o.nodes.detachLocked(l.node)
@@ -162,7 +148,7 @@ type recycler interface{ Recycle() error }
 
 func (o *openFiles) dropStage(l *live) error {
 	o.nodes.mu.Lock()
-	exposed := l.read
+	exposed := l.users.read
 	o.nodes.mu.Unlock()
 	if r, ok := l.stage.(recycler); ok && !exposed && !l.mapsUnseen() {
 		return r.Recycle()
@@ -178,9 +164,9 @@ const releaseGrace = 250 * time.Millisecond
 func (o *openFiles) awaitSettled(ctx context.Context, n *node) {
 	o.nodes.mu.Lock()
 	l := n.live
-	wait := l != nil && (l.ended || l.superseded && !l.graceOver)
+	wait := l != nil && (l.users.ended || l.superseded && !l.graceOver)
 	grace := releaseGrace
-	if wait && l.ended {
+	if wait && l.users.ended {
 		grace = time.Second // only its files have to be closed
 	}
 	o.nodes.mu.Unlock()
@@ -213,11 +199,11 @@ func (o *openFiles) awaitReleased(ctx context.Context, n *node) {
 	for {
 		o.nodes.mu.Lock()
 		l := n.live
-		if l == nil || !l.read || l.ended || l.dups || l.frozenLocked() || l.closing < l.writers {
+		if l == nil || !l.users.read || !l.users.releasing() {
 			o.nodes.mu.Unlock()
 			return
 		}
-		released := l.released
+		released := l.users.released
 		o.nodes.mu.Unlock()
 		if timer == nil {
 			timer = time.NewTimer(releaseLag)
@@ -229,7 +215,7 @@ func (o *openFiles) awaitReleased(ctx context.Context, n *node) {
 			return
 		case <-timer.C:
 			o.nodes.mu.Lock()
-			l.dups = true
+			l.users.dups = true
 			o.nodes.mu.Unlock()
 			return
 		}
@@ -240,8 +226,5 @@ func (o *openFiles) awaitReleased(ctx context.Context, n *node) {
 func (o *openFiles) noteClosing(h *handle) {
 	o.nodes.mu.Lock()
 	defer o.nodes.mu.Unlock()
-	if !h.flushed {
-		h.flushed = true
-		h.live.closing++
-	}
+	h.live.users.noteClosing(h)
 }

@@ -92,7 +92,7 @@ func (g *givenBack) has(ino meta.Ino) bool {
 // once. nodeTable.mu is held.
 func (rs *reservations) nameRemoved(l *live) {
 	switch ino := l.node.ino(); {
-	case l.ended || !l.wasReserved():
+	case l.users.ended || !l.wasReserved():
 	case !rs.fenced(l):
 		l.mu.Lock()
 		l.unlinked = true
@@ -271,7 +271,7 @@ func (rs *reservations) nameless(l *live, err error) error {
 func (rs *reservations) giveBack(parent meta.Ino, name string, ino meta.Ino, last *live) {
 	rs.nodes.mu.Lock()
 	n := rs.nodes.current[ino]
-	used := n != nil && n.live != nil && n.live != last && !n.live.ended
+	used := n != nil && n.live != nil && n.live != last && !n.live.users.ended
 	rs.nodes.mu.Unlock()
 	if used {
 		return

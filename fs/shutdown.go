@@ -17,10 +17,8 @@ func (o *openFiles) running() []*round {
 	var rounds []*round
 	for _, l := range o.allLive() {
 		l.mu.Lock()
-		if l.next != nil {
-			rounds = append(rounds, l.next)
-		} else if l.cur != nil {
-			rounds = append(rounds, l.cur)
+		if r := l.rounds.last(); r != nil {
+			rounds = append(rounds, r)
 		}
 		l.mu.Unlock()
 	}
@@ -32,7 +30,7 @@ func (o *openFiles) allLive() []*live {
 	defer o.nodes.mu.Unlock()
 	var all []*live
 	for _, n := range o.nodes.byID {
-		if n.live != nil && !n.live.ended {
+		if n.live != nil && !n.live.users.ended {
 			all = append(all, n.live)
 		}
 	}
@@ -45,8 +43,8 @@ func (o *openFiles) keepAll() {
 	for _, l := range o.allLive() {
 		<-l.ready
 		o.nodes.mu.Lock()
-		ended, attrs := l.ended, l.attrsLeftLocked()
-		l.ended = true
+		ended, attrs := l.users.ended, l.attrsLeftLocked()
+		l.users.ended = true
 		o.nodes.mu.Unlock()
 		if ended {
 			continue

@@ -105,7 +105,7 @@ func (o *openFiles) acquireRead(ctx context.Context, n *node) (*handle, syscall.
 func (o *openFiles) joinForRead(ctx context.Context, n *node) (*handle, syscall.Errno) {
 	o.awaitSettled(ctx, n)
 	o.nodes.mu.Lock()
-	if n.live != nil && n.live.ended {
+	if n.live != nil && n.live.users.ended {
 		o.nodes.detachLocked(n)
 	}
 	if n.detached {
@@ -124,8 +124,7 @@ func (o *openFiles) joinForRead(ctx context.Context, n *node) (*handle, syscall.
 		return nil, 0
 	}
 	l := n.live
-	l.handles++
-	l.read = true
+	l.users.addReader()
 	o.nodes.mu.Unlock()
 	return o.awaitLive(ctx, l, false)
 }
@@ -168,11 +167,10 @@ func (o *openFiles) reopen(ctx context.Context, n *node, looked bool) (*handle, 
 	o.awaitSettled(ctx, n)
 	o.nodes.mu.Lock()
 	l, h := n.live, n.shareLocked()
-	join := h == nil && l != nil && !l.ended
+	join := h == nil && l != nil && !l.users.ended
 	if join {
 		n.pins++
-		l.handles++
-		l.read = true
+		l.users.addReader()
 	}
 	o.nodes.mu.Unlock()
 	switch {

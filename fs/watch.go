@@ -74,7 +74,7 @@ func (pub *publisher) mayStore(l *live) (may, known bool) {
 	}
 	pub.nodes.mu.Lock()
 	defer pub.nodes.mu.Unlock()
-	if l.handles > 0 {
+	if l.users.handles > 0 {
 		return true, true
 	}
 	_, err := unix.FcntlInt(uintptr(fd), unix.F_SETLEASE, unix.F_WRLCK)
