@@ -111,6 +111,7 @@ type Tuning struct {
 	StaleAfter       time.Duration // a node not heard of for so long is behind at once: 3 s
 	PolicyInterval   time.Duration // 2 s
 	DeadVoterAfter   time.Duration // a voter down for so long is replaced: 10 min
+	LearnerStill     time.Duration // a learner whose log stands still for so long does not become a voter: 15 s
 	SyncInterval     time.Duration // state machine synced at least so often while it changes: 1 s
 	SyncEntries      uint64        // or after so many entries: 4,096
 	TailEntries      uint64        // entries kept behind the synced index for followers: 10,000

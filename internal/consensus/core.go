@@ -244,14 +244,19 @@ func (c *Core) Propose(nowNanos int64, list []Proposal) error {
 	return nil
 }
 
-// ProposeConf proposes a change of voters and learners. Only a leader takes it, one at a time.
+// ProposeConf proposes a change of voters and learners. Only a leader takes it, one at a time, and not before it has
+// applied the last change and an entry of its own term: errEarly, in which case the caller tries again. Raft itself
+// would put an empty entry in the change's place, without an error.
 func (c *Core) ProposeConf(changes []*raftpb.ConfChangeSingle) error {
 	s := c.raft.BasicStatus()
 	if s.RaftState != raft.StateLeader {
 		return ErrNotLeader
 	}
 	if s.Applied < c.lastConfIndex() {
-		return fmt.Errorf("%w: the last change is not applied yet", ErrConfChange)
+		return fmt.Errorf("%w: the last change is not applied yet", errEarly)
+	}
+	if term, err := c.log.Term(s.Applied); err != nil || term != s.HardState.GetTerm() {
+		return fmt.Errorf("%w: this leader has not applied what leaders before it left", errEarly)
 	}
 	cc := &raftpb.ConfChangeV2{Transition: raftpb.ConfChangeTransitionAuto.Enum(), Changes: changes}
 	if err := c.raft.ProposeConfChange(cc); err != nil {

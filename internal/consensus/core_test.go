@@ -427,6 +427,53 @@ func TestOlderCopyGivesWay(t *testing.T) {
 	}
 }
 
+// Raft makes an empty entry of a change of voters that it takes for too early, and says nothing. A leader that has not
+// applied an entry of its own term yet has to refuse it with an error, or its caller waits for what never comes.
+func TestChangeOfVotersBeforeTheLeaderHasApplied(t *testing.T) {
+	const id, entries = 1, 5
+	state := &raftlog.State{Base: raftlog.Base{Conf: &raftpb.ConfState{Voters: []uint64{id}}},
+		Hard: &raftpb.HardState{Term: new(uint64(1)), Commit: new(uint64(entries))}}
+	for i := range uint64(entries) {
+		state.Entries = append(state.Entries, &raftpb.Entry{Index: new(i + 1), Term: new(uint64(1)), Type: raftpb.EntryNormal.Enum()})
+	}
+	core, err := NewCore(CoreConfig{ID: id, State: state, ElectionTicks: 10, HeartbeatTicks: 2, Intn: func(int) int { return 0 }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var waiting []Committed // handed out, not applied
+	advance := func() {
+		for {
+			out, ok := core.Ready()
+			if !ok {
+				return
+			}
+			if out.Append != nil {
+				core.Persisted(out.Append)
+			}
+			waiting = append(waiting, out.Apply...)
+		}
+	}
+	add := []*raftpb.ConfChangeSingle{change(raftpb.ConfChangeAddLearnerNode, 2)}
+	core.Campaign()
+	advance()
+	for _, e := range waiting {
+		if err := core.ProposeConf(add); !errors.Is(err, ErrConfChange) {
+			t.Fatalf("before entry %d of %d is applied: %v", e.Index, len(waiting), err)
+		}
+		core.Applied(e.Index)
+	}
+	if len(waiting) != entries+1 {
+		t.Fatalf("%d entries to be applied", len(waiting))
+	}
+	if err := core.ProposeConf(add); err != nil {
+		t.Fatal(err)
+	}
+	advance()
+	if !contains(core.Conf().GetLearners(), 2) {
+		t.Fatalf("the change is not in force: %v", core.Conf())
+	}
+}
+
 // drain lets a core do all that it wants, and gives what it sends.
 func drain(core *Core) (sent []*raftpb.Message) {
 	for {

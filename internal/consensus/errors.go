@@ -38,6 +38,9 @@ var (
 	ErrSafety = errors.New("consensus: log contradicts a peer's")
 )
 
+// errEarly is an [ErrConfChange] that passes when the leader has applied what is committed.
+var errEarly = fmt.Errorf("%w: too early", ErrConfChange)
+
 // The errors of a log that must not be used under its old identity. ErrLogDamaged's details are in
 // [raftlog.DamagedError].
 var (

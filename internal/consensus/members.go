@@ -15,6 +15,7 @@ const (
 	catchUpEntries = 64 // a learner this close to the commit index becomes a voter
 	catchUpMax     = 10 * time.Minute
 	confStepMax    = 30 * time.Second
+	confPoll       = 20 * time.Millisecond
 )
 
 // learn takes news of leader, term, commit and voters, from this node's raft or from the voter it follows. Role ""
@@ -331,25 +332,11 @@ func (n *Node) beginChange(add, remove []ID) error {
 func (n *Node) proposeConf(ctx context.Context, changes []*raftpb.ConfChangeSingle) error {
 	ctx, cancel := context.WithTimeout(ctx, confStepMax)
 	defer cancel()
-	proposed := make(chan error, 1)
-	before := uint64(0)
 	n.mu.Lock()
-	before = n.state.confIndex
+	before := n.state.confIndex
 	n.mu.Unlock()
-	n.box.event(func() {
-		if n.loop.core == nil {
-			proposed <- ErrNotLeader
-			return
-		}
-		proposed <- n.loop.core.ProposeConf(changes)
-	})
-	select {
-	case err := <-proposed:
-		if err != nil {
-			return err
-		}
-	case <-n.ctx.Done():
-		return n.stopped()
+	if err := n.giveConfInTime(ctx, changes); err != nil {
+		return err
 	}
 	for {
 		n.mu.Lock()
@@ -372,25 +359,71 @@ func (n *Node) proposeConf(ctx context.Context, changes []*raftpb.ConfChangeSing
 	}
 }
 
-// waitCaughtUp waits until learners have nearly all of the log.
+// giveConfInTime gives a change to raft as soon as it is not too early.
+func (n *Node) giveConfInTime(ctx context.Context, changes []*raftpb.ConfChangeSingle) error {
+	poll := time.NewTicker(confPoll)
+	defer poll.Stop()
+	for {
+		err := n.giveConf(changes)
+		if !errors.Is(err, errEarly) {
+			return err
+		}
+		select {
+		case <-poll.C:
+		case <-ctx.Done():
+			return err
+		case <-n.ctx.Done():
+			return n.stopped()
+		}
+	}
+}
+
+// giveConf gives a change to raft, which may find it too early.
+func (n *Node) giveConf(changes []*raftpb.ConfChangeSingle) error {
+	answer := make(chan error, 1)
+	n.box.event(func() {
+		if n.loop.core == nil {
+			answer <- ErrNotLeader
+			return
+		}
+		answer <- n.loop.core.ProposeConf(changes)
+	})
+	select {
+	case err := <-answer:
+		return err
+	case <-n.ctx.Done():
+		return n.stopped()
+	}
+}
+
+// waitCaughtUp waits until learners have nearly all of the log, as long as it moves: one that died as it was added must
+// not hold up the next change.
 func (n *Node) waitCaughtUp(ctx context.Context, ids []ID) error {
 	ctx, cancel := context.WithTimeout(ctx, catchUpMax)
 	defer cancel()
-	poll := time.NewTicker(20 * time.Millisecond)
+	poll := time.NewTicker(confPoll)
 	defer poll.Stop()
+	var last catchUp
+	moved := time.Now()
 	for {
-		answer := make(chan bool, 1)
+		answer := make(chan catchUp, 1)
 		n.box.event(func() { answer <- n.caughtUp(ids) })
 		select {
-		case ok := <-answer:
-			if ok {
+		case now := <-answer:
+			if now.done {
 				return nil
+			}
+			if now.has != last.has || now.snapshot {
+				last, moved = now, time.Now()
 			}
 		case <-n.ctx.Done():
 			return n.stopped()
 		}
 		if !n.leads() {
 			return ErrNotLeader
+		}
+		if time.Since(moved) > n.tune.LearnerStill {
+			return fmt.Errorf("%w: new voters don't catch up: no progress for %v", ErrConfChange, n.tune.LearnerStill)
 		}
 		select {
 		case <-poll.C:
@@ -402,16 +435,30 @@ func (n *Node) waitCaughtUp(ctx context.Context, ids []ID) error {
 	}
 }
 
+// catchUp is how far learners are.
+type catchUp struct {
+	done     bool
+	has      uint64 // entries that they have, all together
+	snapshot bool   // one is being sent the state itself
+}
+
 // caughtUp runs in the loop.
-func (n *Node) caughtUp(ids []ID) bool {
+func (n *Node) caughtUp(ids []ID) catchUp {
 	core := n.loop.core
 	if core == nil {
-		return false
+		return catchUp{}
 	}
+	now, commit := catchUp{done: true}, core.Status().Commit
 	for _, id := range ids {
-		if match, _ := core.Match(id); id != n.id && match+catchUpEntries < core.Status().Commit || match == 0 && id != n.id {
-			return false
+		if id == n.id {
+			continue
+		}
+		match, snapshot := core.Match(id)
+		now.has += match
+		now.snapshot = now.snapshot || snapshot
+		if match == 0 || match+catchUpEntries < commit {
+			now.done = false
 		}
 	}
-	return true
+	return now
 }

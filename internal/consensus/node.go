@@ -289,6 +289,7 @@ func (t Tuning) filled() Tuning {
 	def(&t.StaleAfter, 3*time.Second)
 	def(&t.PolicyInterval, 2*time.Second)
 	def(&t.DeadVoterAfter, 10*time.Minute)
+	def(&t.LearnerStill, 15*time.Second)
 	def(&t.SyncInterval, time.Second)
 	def(&t.ReportInterval, 50*time.Millisecond)
 	def(&t.ClockInterval, time.Second)

@@ -329,6 +329,32 @@ func TestChangeVoters(t *testing.T) {
 	c.converge()
 }
 
+// TestALearnerThatDiesDoesNotHoldUpTheVoters adds a voter that is gone: the change ends, and the next one is done.
+func TestALearnerThatDiesDoesNotHoldUpTheVoters(t *testing.T) {
+	c := newCluster(t, 5, func(c *cluster) { c.tune.LearnerStill = 300 * time.Millisecond })
+	leader := c.waitVoters(3)
+	st := c.nodes[leader].node.Status()
+	var observers []ID
+	for id := range c.nodes {
+		if !contains(st.Voters, id) {
+			observers = append(observers, id)
+		}
+	}
+	c.stop(observers[0])
+	node := c.nodes[leader].node
+	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	defer cancel()
+	if err := node.ChangeVoters(ctx, observers[:1], nil); !errors.Is(err, ErrConfChange) || ctx.Err() != nil {
+		t.Fatalf("adding one that is gone: %v", err)
+	}
+	if st = node.Status(); len(st.Voters) != 3 || len(st.Learners) != 0 {
+		t.Fatalf("voters %v, learners %v", st.Voters, st.Learners)
+	}
+	if err := node.ChangeVoters(ctx, observers[1:], nil); err != nil {
+		t.Fatal(err)
+	}
+}
+
 // TestProposalsSurviveLeaderChangesExactlyOnce kills leaders under load: each command is answered with its one place.
 func TestProposalsSurviveLeaderChangesExactlyOnce(t *testing.T) {
 	c := newCluster(t, 5, func(c *cluster) { c.tune.LeaderLost = 10 * time.Second })
