@@ -61,6 +61,7 @@ var errorCodes = []errorCode{
 	{control.ErrTokenUnknown, exitcode.Denied},
 	{control.ErrTokenUsed, exitcode.Denied},
 	{control.ErrNotReplaceable, exitcode.Denied},
+	{control.ErrClock, exitcode.Denied},
 	{control.ErrRefused, exitcode.Denied},
 	{control.ErrNameTaken, exitcode.Exists},
 	{control.ErrSameNode, exitcode.Exists},

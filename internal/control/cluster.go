@@ -27,6 +27,7 @@ const (
 
 const (
 	joinTimeout   = 60 * time.Second // of a join or renewal connection, as the server sees it
+	joinClockMax  = 24 * time.Hour   // how far the clock of a machine that joins may be ahead
 	nameBytesMax  = 64
 	labelsMax     = 32
 	labelBytesMax = 256
@@ -72,8 +73,9 @@ type ClusterConfig struct {
 	Register func(context.Context, Registration) (Admission, error)
 	// MaySign reports whether the node is entitled to the signing key: it is a voter in the log.
 	MaySign func(node uint32) bool
-	Now     func() time.Time
-	Log     *slog.Logger
+	// Now is the time from which tokens and certificates count, Clock what the cluster's clocks show.
+	Now, Clock func() time.Time
+	Log        *slog.Logger
 }
 
 // cluster answers joins, renewals and key requests.
@@ -113,6 +115,7 @@ type joinCall struct {
 	Name    string            `json:"name"`
 	Labels  map[string]string `json:"labels,omitempty"`
 	Replace bool              `json:"replace,omitempty"`
+	Clock   int64             `json:"clock,omitempty"` // the newcomer's, in Unix nanoseconds; 0 = not said
 }
 
 // joinReply answers kindJoin: a certificate, or the addresses of those who can give one.
@@ -149,6 +152,9 @@ func (c *cluster) join(ctx context.Context, from Caller, payload []byte) ([]byte
 	if err := checkJoin(call); err != nil {
 		return nil, err
 	}
+	if err := checkClock(call.Clock, c.cfg.Clock()); err != nil {
+		return nil, err
+	}
 	authority := c.cfg.Authority()
 	if authority == nil {
 		return json.Marshal(joinReply{Redirect: c.cfg.Signers()})
@@ -174,6 +180,17 @@ func (c *cluster) checkToken(text string) (credentials.Token, error) {
 		return token, fmt.Errorf("control: %w", credentials.ErrTokenExpired)
 	}
 	return token, nil
+}
+
+// checkClock refuses a machine whose clock is far ahead of the cluster's, before its token is used up: it would take
+// the others' certificates for expired and never be heard. A clock that is behind does no such harm.
+func checkClock(theirs int64, now time.Time) error {
+	ahead := time.Unix(0, theirs).Sub(now)
+	if theirs == 0 || ahead <= joinClockMax {
+		return nil
+	}
+	return fmt.Errorf("control: join: this machine's clock is %.0f days ahead of the cluster's, which is %s: %w",
+		ahead.Hours()/24, now.UTC().Format(time.DateTime+" MST"), ErrClock)
 }
 
 // checkJoin bounds what would go into the log.

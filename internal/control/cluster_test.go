@@ -37,7 +37,7 @@ func found(t *testing.T, change ...func(*founding, *ClusterConfig)) *founding {
 	f.port = listen(t, PortConfig{Identity: f.identity, Server: f.server})
 	cfg := ClusterConfig{Identity: f.identity, Generation: 4, Authority: func() *credentials.Authority { return f.authority },
 		Signers: func() []string { return nil }, Register: f.register, MaySign: func(n uint32) bool { return n == 2 },
-		Now: func() time.Time { return f.now() }, Log: quiet()}
+		Now: func() time.Time { return f.now() }, Clock: func() time.Time { return f.now() }, Log: quiet()}
 	for _, c := range change {
 		c(f, &cfg)
 	}
@@ -147,6 +147,8 @@ func TestJoinIsRefusedWithAReason(t *testing.T) {
 		"address without a host": {func(c *JoinConfig) { c.Listen = ":7400" }, errAny},
 		"unspecified address":    {func(c *JoinConfig) { c.Listen = "0.0.0.0:7400" }, errAny},
 		"endless label":          {func(c *JoinConfig) { c.Labels = long }, errAny},
+		"clock months ahead":     {func(c *JoinConfig) { c.Now = inMonths(3) }, ErrClock},
+		"clock years ahead":      {func(c *JoinConfig) { c.Now = inMonths(36) }, ErrClock},
 		"nobody there":           {func(c *JoinConfig) { c.Addr = "127.0.0.1:1" }, errAny},
 	} {
 		cfg := f.wish(good, "node2")
@@ -159,6 +161,26 @@ func TestJoinIsRefusedWithAReason(t *testing.T) {
 	}
 	if _, err := Join(bounded(t), f.wish(good, "node2")); err != nil {
 		t.Errorf("the token is good still: %v", err)
+	}
+}
+
+// inMonths is a clock that is so many months ahead.
+func inMonths(months int) func() time.Time {
+	return func() time.Time { return time.Now().AddDate(0, months, 0) }
+}
+
+// A clock that is behind, by however much, is no reason to refuse a machine, nor is one that is a little ahead.
+func TestJoinWithAClockBehind(t *testing.T) {
+	for name, now := range map[string]func() time.Time{
+		"years behind": inMonths(-50 * 12),
+		"hours ahead":  func() time.Time { return time.Now().Add(23 * time.Hour) },
+	} {
+		f := found(t)
+		cfg := f.wish(f.token(""), "node2")
+		cfg.Now = now
+		if _, err := Join(bounded(t), cfg); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
 	}
 }
 
@@ -196,7 +218,7 @@ func TestMembersWithoutTheKeySendOn(t *testing.T) {
 		Register: func(context.Context, Registration) (Admission, error) {
 			return Admission{}, errors.New("asked the wrong one")
 		},
-		MaySign: func(uint32) bool { return false }, Now: time.Now, Log: quiet()})
+		MaySign: func(uint32) bool { return false }, Now: time.Now, Clock: time.Now, Log: quiet()})
 	cfg := signer.wish(signer.token(""), "node2")
 	cfg.Addr = other.Addr().String()
 	joined, err := Join(bounded(t), cfg)

@@ -43,6 +43,8 @@ var (
 	ErrTokenUsed = errors.New("join token has been used: each is good for one machine; make a new one with 'rdmcfs token' on a member")
 	// ErrNameTaken is a node name that another node has.
 	ErrNameTaken = errors.New("a node of that name is a member already: choose another --name, or replace it with --replace and a token made for that")
+	// ErrClock is a machine whose clock is so far ahead that it would take the certificates of the cluster for expired.
+	ErrClock = errors.New("set the clock that is wrong, then join again: the token has not been used")
 	// ErrNotReplaceable is a --replace that the token or the cluster does not allow.
 	ErrNotReplaceable = errors.New("that node can't be replaced with this token: make one with 'rdmcfs token --replace NAME'")
 )
@@ -83,6 +85,7 @@ const (
 	CodeNameTaken
 	CodeNotReplaceable
 	CodeNoAuthority
+	CodeClock
 
 	CodeApplication Code = 1000
 )
@@ -110,6 +113,7 @@ var sentinels = []struct {
 	{CodeNameTaken, ErrNameTaken},
 	{CodeNotReplaceable, ErrNotReplaceable},
 	{CodeNoAuthority, credentials.ErrNoAuthority},
+	{CodeClock, ErrClock},
 }
 
 // RemoteError is an error that the peer answered. errors.Is finds the sentinel of its code. A handler may

@@ -49,7 +49,8 @@ func Join(ctx context.Context, cfg JoinConfig) (Joined, error) {
 	if err != nil {
 		return Joined{}, err
 	}
-	call := joinCall{Token: cfg.Token, Request: cfg.Request.DER(), Addr: cfg.Listen, Name: cfg.Name, Labels: cfg.Labels, Replace: cfg.Replace}
+	call := joinCall{Token: cfg.Token, Request: cfg.Request.DER(), Addr: cfg.Listen, Name: cfg.Name, Labels: cfg.Labels, Replace: cfg.Replace,
+		Clock: cfg.Now().UnixNano()}
 	if host, port, err := net.SplitHostPort(cfg.Addr); err != nil || host == "" || port == "" {
 		return Joined{}, Usagef("control: join: address %q of a member: want HOST:PORT, such as 10.0.0.1:7400", cfg.Addr)
 	}

@@ -2,8 +2,8 @@ package detsim
 
 import (
 	"context"
-	"crypto/sha256"
 	"encoding/binary"
+	"hash/maphash"
 	"sync"
 	"syscall"
 
@@ -159,7 +159,9 @@ func (f *file) write(data []byte, off int64) syscall.Errno {
 
 // read reads the whole file, a buffer of readBytes at a time.
 func (f *file) read(buf []byte) (state, syscall.Errno) {
-	sum, size := sha256.New(), 0
+	var sum maphash.Hash
+	sum.SetSeed(sums)
+	size := 0
 	for {
 		in := fuse.ReadIn{InHeader: f.p.header(f.node), Fh: f.fh, Offset: uint64(size), Size: readBytes}
 		res, st := f.p.k.requests.Read(nil, &in, buf)
@@ -170,11 +172,11 @@ func (f *file) read(buf []byte) (state, syscall.Errno) {
 		if st != fuse.OK {
 			return state{}, syscall.Errno(st)
 		}
-		sum.Write(part)
+		_, _ = sum.Write(part) // it never fails
 		size += len(part)
 		res.Done()
 		if len(part) < readBytes {
-			return state{size: size, sum: [sha256.Size]byte(sum.Sum(nil))}, 0
+			return state{size: size, sum: sum.Sum64()}, 0
 		}
 	}
 }

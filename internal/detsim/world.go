@@ -2,6 +2,7 @@ package detsim
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"hash/fnv"
 	"log/slog"
@@ -16,6 +17,7 @@ import (
 	"time"
 
 	"github.com/rdmcfs/rdmcfs/internal/consensus/raftlog/simfs"
+	"github.com/rdmcfs/rdmcfs/internal/control"
 	"github.com/rdmcfs/rdmcfs/internal/node"
 	"github.com/rdmcfs/rdmcfs/meta"
 	"github.com/rdmcfs/rdmcfs/rdma/mem"
@@ -252,11 +254,12 @@ func (w *world) join(m *machine, seed *machine) error {
 func (w *world) joinWith(m *machine, cfg node.JoinConfig) error {
 	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
 	defer cancel()
-	if m.ahead.Abs() > skewMax {
-		m.ahead = 0 // a new node has nothing else to go by: until its clock is right, it takes the others' certificates for expired
-	}
 	cfg.DataDir, cfg.Listen, cfg.Name, cfg.Host = m.dir, m.addr(), m.host, m.newProcess().world()
 	_, err := node.Join(ctx, cfg)
+	if errors.Is(err, control.ErrClock) {
+		m.ahead = 0 // its operator does as it says
+		_, err = node.Join(ctx, cfg)
+	}
 	if err == nil {
 		m.start()
 	}

@@ -12,12 +12,7 @@ import (
 )
 
 // wall is what the machine's clock shows.
-func (n *node) wall() time.Time {
-	if n.cfg.Host.Wall != nil {
-		return n.cfg.Host.Wall()
-	}
-	return time.Now()
-}
+func (n *node) wall() time.Time { return n.cfg.Host.wall() }
 
 // clockSynced tells whether the kernel says that a time service keeps its clock. One that was set by hand since does
 // not count.

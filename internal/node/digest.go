@@ -208,7 +208,7 @@ func (d *digests) compare(ctx context.Context, state, index uint64, own [16]byte
 		d.n.distrust(state, fmt.Errorf("at log index %d most voters have another digest, among them node %d", index, with))
 		return false
 	}
-	text := differWords(d.n.id.Node, with, nodeOf(d.n.raft.status().Leader), voters, index)
+	text := differWords(d.n.id.Node, with, nodeOf(d.n.raft.status().Leader), voters, index, v == split)
 	if d.words.Swap(&text) == nil {
 		d.n.log.Error("digests differ", "with", with, "index", index, "why", text)
 	}
@@ -222,8 +222,9 @@ func (n *node) isMember(id meta.NodeID) bool {
 }
 
 // differWords says what to do about two nodes whose states differ while nobody can tell which is right. One of them
-// begins again: one that does not vote, else one that does not lead, since the others go on without it.
-func differWords(self, with, leader meta.NodeID, voters []meta.NodeID, index uint64) string {
+// begins again: one that does not vote, else one that does not lead, since the others go on without it. held tells
+// whether they take no changes meanwhile.
+func differWords(self, with, leader meta.NodeID, voters []meta.NodeID, index uint64, held bool) string {
 	stays, again := min(self, with), max(self, with)
 	rank := func(n meta.NodeID) (r int) {
 		if slices.Contains(voters, n) {
@@ -237,9 +238,13 @@ func differWords(self, with, leader meta.NodeID, voters []meta.NodeID, index uin
 	if rank(again) > rank(stays) {
 		stays, again = again, stays
 	}
-	return fmt.Sprintf("nodes %[1]d and %[2]d differ in their states at log index %[3]d, and no majority of three voters says which is right: until this is mended, "+
-		"each may show names and versions that the other does not, and neither takes changes. Node %[2]d has to begin again: compare the mounts of both, copy away what only node %[2]d shows and "+
-		"is right; then stop node %[2]d, run 'rdmcfs evict' for it on node %[1]d, and join it again with an empty data directory", stays, again, index)
+	text := fmt.Sprintf("nodes %d and %d differ in their states at log index %d, and no majority of three voters says which is right: "+
+		"until this is mended, each may show names and versions that the other does not", stays, again, index)
+	if held {
+		text += ", and neither takes changes"
+	}
+	return text + fmt.Sprintf(". Node %[1]d has to begin again: compare the mounts of both, copy away what only node %[1]d shows and is right; "+
+		"then stop node %[1]d, run 'rdmcfs evict' for it on node %[2]d, and join it again with an empty data directory", again, stays)
 }
 
 // ask gathers what others say of an index.

@@ -149,9 +149,13 @@ func TestDifferWords(t *testing.T) {
 		{3, 4, 1, 3, []meta.NodeID{1, 2, 4}},
 		{5, 6, 1, 6, []meta.NodeID{1, 2, 3}},
 	} {
-		text := differWords(c.a, c.b, c.leader, c.voters, 9)
-		if text != differWords(c.b, c.a, c.leader, c.voters, 9) {
+		held := len(c.voters) < 3
+		text := differWords(c.a, c.b, c.leader, c.voters, 9, held)
+		if text != differWords(c.b, c.a, c.leader, c.voters, 9, held) {
 			t.Errorf("%+v: the two nodes say different things", c)
+		}
+		if strings.Contains(text, "neither takes changes") != held {
+			t.Errorf("%+v: three voters take changes: %s", c, text)
 		}
 		if !strings.Contains(text, fmt.Sprintf("then stop node %d, run 'rdmcfs evict'", c.again)) {
 			t.Errorf("%+v: %s", c, text)

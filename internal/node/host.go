@@ -39,6 +39,13 @@ type Host struct {
 	Step   func(step, path string) error
 }
 
+func (h Host) wall() time.Time {
+	if h.Wall == nil {
+		return time.Now()
+	}
+	return h.Wall()
+}
+
 // local refuses a data directory on a mount of rdmcfs. Where another kernel serves the mounts none can be above it.
 func (h Host) local(d dataDir) error {
 	if h.Attach != nil {

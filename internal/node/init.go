@@ -120,7 +120,7 @@ func Join(ctx context.Context, cfg JoinConfig) (name string, err error) {
 		return "", err
 	}
 	joined, err := control.Join(ctx, control.JoinConfig{Addr: cfg.Seed, Token: cfg.Token, Request: req, Listen: addr,
-		Name: orHostname(cfg.Name), Labels: cfg.Labels, Replace: cfg.Replace, Dial: cfg.Host.Dial, Now: time.Now})
+		Name: orHostname(cfg.Name), Labels: cfg.Labels, Replace: cfg.Replace, Dial: cfg.Host.Dial, Now: cfg.Host.wall})
 	if err != nil {
 		return "", err
 	}

@@ -27,11 +27,14 @@ const (
 	lossesListed = 20
 	// strayTimeout bounds the question for unpublished files.
 	strayTimeout = 10 * time.Second
+	// closedWait is how long a file may seem to be open after its close.
+	closedWait = 2 * time.Second
 )
 
 // strays are the files of a node that were written and are not published.
 type strays struct {
 	Count int                 `json:"count"`
+	Open  int                 `json:"open,omitempty"` // how many of them a program has open for writing
 	First []admin.Unpublished `json:"first"`
 }
 
@@ -46,7 +49,10 @@ func (n *node) strays() (strays, error) {
 		if u.Size == 0 && u.Base.IsZero() || fs.Unnamed(u.Origin.Ino) {
 			continue
 		}
-		if out.Count++; len(out.First) == lossesListed {
+		if out.Count++; u.Open {
+			out.Open++
+		}
+		if len(out.First) == lossesListed {
 			continue
 		}
 		why := orDefault(u.Reason, "the daemon ended while the file was being written")
@@ -80,7 +86,7 @@ func (n *node) straysOf(ctx context.Context, id meta.NodeID) (s strays, err erro
 	if err != nil {
 		return s, err
 	}
-	if err := admin.Unmarshal(raw, &s); err != nil || s.Count < len(s.First) || len(s.First) > lossesListed {
+	if err := admin.Unmarshal(raw, &s); err != nil || s.Count < max(s.Open, len(s.First)) || len(s.First) > lossesListed {
 		return strays{}, fmt.Errorf("node: unpublished files of node %d: %w", id, control.ErrProtocol)
 	}
 	return s, nil
@@ -94,6 +100,21 @@ type loss struct {
 }
 
 func (l loss) nothing() bool { return l.Contents == 0 && l.strays.Count == 0 }
+
+// onlyOpen tells that nothing is lost but what is being written.
+func (l loss) onlyOpen() bool { return l.Contents == 0 && l.strays.Count > 0 && l.strays.Open == l.strays.Count }
+
+// lossAtRest looks for what only a node has. The kernel tells a daemon a moment after close that a file is not open
+// any more: what was closed just now is looked at again.
+func (n *node) lossAtRest(ctx context.Context, id meta.NodeID) (l loss, err error) {
+	deadline := time.Now().Add(closedWait)
+	for {
+		l, err = n.lossOf(ctx, id)
+		if err != nil || !l.onlyOpen() || time.Now().After(deadline) || !pause(ctx, dutyInterval) {
+			return l, err
+		}
+	}
+}
 
 // lossOf looks for what only a node has.
 func (n *node) lossOf(ctx context.Context, id meta.NodeID) (l loss, err error) {

@@ -100,7 +100,7 @@ func (n *node) serveCluster() {
 		Signers:   n.addresses,
 		Register:  n.register,
 		MaySign:   func(node uint32) bool { return n.members.book().nodes[meta.NodeID(node)].Voter },
-		Now:       n.tokenTime, Log: n.log,
+		Now:       n.tokenTime, Clock: n.now, Log: n.log,
 	})
 }
 

@@ -1,6 +1,8 @@
 package integration
 
 import (
+	"bufio"
+	"os/exec"
 	"strconv"
 	"testing"
 	"time"
@@ -64,5 +66,41 @@ func TestAClusterShrinksToOne(t *testing.T) {
 				sameEverywhere(t, c, src, name)
 			}
 		})
+	}
+}
+
+// A file that a program closes a moment later is waited for: the kernel says so only some time after close.
+func TestEvictWaitsForACloseThatIsOnItsWay(t *testing.T) {
+	t.Parallel()
+	c := start(t, cluster.Options{Nodes: 3})
+	leaves, stays := c.Nodes[2], c.Nodes[0]
+	const script = `exec 3>"$1/closing" && echo text >&3 && echo open && read -r go && sleep 0.5`
+	program := exec.CommandContext(t.Context(), "sh", "-c", script, "sh", leaves.Mount)
+	in, err := program.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, err := program.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := program.Start(); err != nil {
+		t.Fatal(err)
+	}
+	if line, err := bufio.NewReader(out).ReadString('\n'); line != "open\n" {
+		t.Fatalf("%q: %v", line, err)
+	}
+	refused(t, stays, exitcode.Needed, "it is open for writing", "evict", leaves.Name())
+	if _, err := in.Write([]byte("go\n")); err != nil {
+		t.Fatal(err)
+	}
+	stays.MustCLI("evict", leaves.Name())
+	if err := program.Wait(); err != nil {
+		t.Fatal(err)
+	}
+	for _, n := range []*cluster.Node{stays, c.Nodes[1]} {
+		if text := run(t, "cat", n.Path("closing")); text != "text\n" {
+			t.Errorf("%s shows %q", n.Name(), text)
+		}
 	}
 }
