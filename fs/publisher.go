@@ -212,6 +212,9 @@ func (pub *publisher) push(ctx context.Context, l *live, c change, link tmpName)
 	l.reserved, l.kept, l.superseded = false, "", false
 	l.current, l.published, l.sums = out.Content, c.state, sums
 	l.linked = out.Result.Inode
+	if out.Unseen != nil && link == (tmpName{}) {
+		return fmt.Errorf("fs: inode %d is published, and no majority of voters says who shows it: %w", l.node.ino(), out.Unseen)
+	}
 	return nil
 }
 

@@ -137,3 +137,50 @@ func TestG2CutIsThereAfterCloseWhateverElseIsOpen(t *testing.T) {
 		}
 	})
 }
+
+// G3: a file is published and its node, which is cut off by then, cannot know who shows it. Its close and fsync fail;
+// the version is there, is no unpublished file, and the next one follows it without a conflict.
+func TestG3CloseOfAWriterThatIsCutOff(t *testing.T) {
+	for _, size := range []int{10, 300_000} {
+		for _, call := range []string{"close", "fsync"} {
+			t.Run(fmt.Sprint(call, size), func(t *testing.T) {
+				eachPair(t, func(t *testing.T, c *fstest.Cluster, a, b string) {
+					first, second := pattern(1, size), pattern(2, size)
+					f, err := os.Create(filepath.Join(a, "f"))
+					must(t, err)
+					_, err = f.Write(first)
+					must(t, err)
+					c.Node(1).CutOff(true)
+					switch call {
+					case "close":
+						err = f.Close()
+					case "fsync":
+						err = f.Sync()
+					}
+					if err == nil {
+						t.Errorf("%s of a writer that is cut off succeeded", call)
+					}
+					c.Node(1).CutOff(false)
+					if call == "fsync" {
+						must(t, f.Close())
+					}
+					released(t, c.Node(1), 0)
+					for _, mount := range []string{a, b} {
+						wantBytes(t, filepath.Join(mount, "f"), first)
+					}
+					list, err := c.Node(1).Store().Unused()
+					if must(t, err); len(list) != 0 {
+						t.Errorf("unpublished: %+v", list)
+					}
+					write(t, filepath.Join(a, "f"), second)
+					for _, mount := range []string{a, b} {
+						wantBytes(t, filepath.Join(mount, "f"), second)
+					}
+					if names, err := filepath.Glob(filepath.Join(a, "*")); err != nil || len(names) != 1 {
+						t.Errorf("%v, %v", names, err)
+					}
+				})
+			})
+		}
+	}
+}

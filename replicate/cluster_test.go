@@ -65,7 +65,7 @@ type testNode struct {
 
 func testTuning() Tuning {
 	return Tuning{
-		Silent: 600 * time.Millisecond, Stalled: 500 * time.Millisecond, Stuck: 5 * time.Second, Barrier: 2 * time.Second,
+		Silent: 600 * time.Millisecond, Stalled: 500 * time.Millisecond, Stuck: 5 * time.Second,
 		CatchUpEvery: 50 * time.Millisecond, DeleteAfter: time.Hour, KeepFenced: 3 * time.Second,
 	}
 }

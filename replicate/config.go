@@ -39,7 +39,6 @@ type Tuning struct {
 	Stuck        time.Duration // a session that nobody moves ends after this; 25 s
 	SlowFor      time.Duration // paces of members are compared over this; 10 s
 	SlowPart     float64       // a member below the others' median pace divided by this is left out; 8
-	Barrier      time.Duration // what close waits for other nodes to show a version; 5 s
 	DeleteAfter  time.Duration // retired contents are deleted after this; 10 min
 	CatchUpEvery time.Duration // the leader looks for owed contents this often, and when told; 1 s
 	ReleaseEvery time.Duration // a node that stood in for another offers what it holds to be let go this often; 1 min
@@ -60,7 +59,6 @@ func (t Tuning) withDefaults() Tuning {
 	def(&t.Stalled, 1500*time.Millisecond)
 	def(&t.Stuck, 25*time.Second)
 	def(&t.SlowFor, 10*time.Second)
-	def(&t.Barrier, 5*time.Second)
 	def(&t.DeleteAfter, 10*time.Minute)
 	def(&t.CatchUpEvery, time.Second)
 	def(&t.ReleaseEvery, time.Minute)

@@ -422,12 +422,10 @@ func (s *pushSession) show(ctx context.Context, res meta.Result) (Outcome, error
 	if s.push.Size > 0 {
 		out.Content = s.id
 	}
-	ctx, cancel := context.WithTimeout(ctx, p.cfg.Tuning.Barrier)
-	defer cancel()
 	behind, err := p.cfg.Log.Barrier(ctx, res.Index)
 	if err != nil {
 		p.cfg.Logger.Warn("barrier not reached", "content", s.id, "index", res.Index, "err", err)
-		behind = s.targets.others
+		behind, out.Unseen = s.targets.others, err
 	}
 	out.Behind = behind
 	s.shown(res.Index, behind)

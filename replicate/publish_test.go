@@ -3,6 +3,7 @@ package replicate
 import (
 	"bytes"
 	"context"
+	"errors"
 	"io"
 	"slices"
 	"syscall"
@@ -167,6 +168,24 @@ func TestCloseWaitsForTheBarrier(t *testing.T) {
 		if out := <-done; index != out.Result.Index || !slices.Equal(out.Behind, []meta.NodeID{2}) {
 			t.Errorf("barrier at %d, published at %d, behind %v", index, out.Result.Index, out.Behind)
 		}
+	}
+}
+
+// leaderlessLog is a log whose leader is gone once the publish is in.
+type leaderlessLog struct{ nodeLog }
+
+func (leaderlessLog) Barrier(context.Context, uint64) ([]meta.NodeID, error) {
+	return nil, errors.New("no leader")
+}
+
+// G3: what is published and shown by nobody knows whom is said to be so.
+func TestPublishWithoutALeaderForItsBarrier(t *testing.T) {
+	c := newCluster(t, 2, 1)
+	n := c.node(1)
+	n.rep.pusher.cfg.Log = leaderlessLog{nodeLog{n}}
+	out, err := n.publish(c.create(1, "f"), meta.ContentID{}, []byte("bytes"))
+	if err != nil || out.Unseen == nil || out.Result.Index == 0 {
+		t.Errorf("%+v, %v", out, err)
 	}
 }
 

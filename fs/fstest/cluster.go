@@ -38,6 +38,7 @@ type Node struct {
 
 	mount    atomic.Pointer[fs.Mount]
 	sessions atomic.Uint64
+	cutOff   atomic.Bool
 
 	// Proposals and Publishes count what the file system asked for.
 	Proposals, Publishes atomic.Int64
@@ -169,6 +170,9 @@ func (n *Node) elsewhere() io.ReaderAt {
 
 // Instant makes publishes take no time: bytes beyond the inline limit are read and thrown away.
 func (n *Node) Instant() { n.instant = true }
+
+// CutOff makes publishes end without knowledge of who shows them.
+func (n *Node) CutOff(on bool) { n.cutOff.Store(on) }
 
 // ReadOnly makes proposals fail as they do without a quorum.
 func (n *Node) ReadOnly(on bool) {
@@ -363,6 +367,9 @@ func (n *Node) Publish(ctx context.Context, p replicate.Push) (replicate.Outcome
 		return replicate.Outcome{}, err
 	}
 	out := replicate.Outcome{Result: res}
+	if n.cutOff.Load() {
+		out.Unseen = errors.New("no leader")
+	}
 	if p.Size > 0 {
 		out.Content = op.Session
 	}

@@ -85,13 +85,13 @@ func TestBarrierKnowsWhoIsUpAtItsIndex(t *testing.T) {
 		n.state.leader, n.state.role, n.state.applied = 1, RoleLeader, 8
 		n.state.progress[1] = &nodeProgress{Progress: Progress{Visible: 10}}
 		n.mu.Unlock()
-		answer := make(chan []byte, 1)
+		answer := make(chan []ID, 1)
 		go func() {
-			body, err := n.answerBarrier(context.Background(), appendIDs(append(appendU64s(nil, 10, 50), 2), nil))
+			behind, err := n.awaitVisible(context.Background(), 10, 50*time.Millisecond, 2, nil)
 			if err != nil {
 				t.Error(err)
 			}
-			answer <- body
+			answer <- behind
 		}()
 		synctest.Wait()
 		if len(answer) > 0 {
@@ -100,8 +100,7 @@ func TestBarrierKnowsWhoIsUpAtItsIndex(t *testing.T) {
 		n.mu.Lock()
 		n.setAppliedLocked(10)
 		n.mu.Unlock()
-		r := reader{b: <-answer}
-		if behind := r.ids(maxBarrierNodes); len(behind) != 1 || behind[0] != 2 {
+		if behind := <-answer; len(behind) != 1 || behind[0] != 2 {
 			t.Fatalf("behind %v, want node 2", behind)
 		}
 	})

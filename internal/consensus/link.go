@@ -252,15 +252,15 @@ func (n *Node) linkUp(l *link) {
 	}
 }
 
-// askLeader calls the leader, whoever that becomes, until ctx ends.
-func (n *Node) askLeader(ctx context.Context, op uint8, body []byte) ([]byte, error) {
+// askLeader calls the leader, whoever that becomes, until ctx ends. Without patience it gives up where proposals do.
+func (n *Node) askLeader(ctx context.Context, op uint8, body []byte, patient bool) ([]byte, error) {
 	last := ErrNoQuorum
 	for {
 		n.mu.Lock()
 		leader, changed, lost := n.state.leader, n.state.changed, n.state.noQuorum
 		n.mu.Unlock()
 		switch {
-		case lost:
+		case lost && !patient:
 			return nil, ErrNoQuorum
 		case leader == n.id:
 			b, err := n.answer(ctx, op, body)

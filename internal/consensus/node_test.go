@@ -186,6 +186,44 @@ func TestBarrierNamesThoseBehind(t *testing.T) {
 	}
 }
 
+// TestBarrierOfALeaderThatIsCutOff: it knows nothing of the others. It must not name them as those who are behind; a
+// patient caller learns who shows the index when the node is back.
+func TestBarrierOfALeaderThatIsCutOff(t *testing.T) {
+	c := newCluster(t, 3, func(c *cluster) { c.auto, c.tune.LeaderAwaited = false, 3*time.Second })
+	leader := c.waitVoters(3)
+	node := c.nodes[leader].node
+	p, err := node.Propose(context.Background(), []byte("x"), ProposeOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.isolate(leader, true)
+	if behind, err := node.Barrier(context.Background(), p.Index, ProposeOptions{Patient: true}); err == nil {
+		t.Fatalf("a leader that hears nobody says that %v are behind", behind)
+	}
+	answer := make(chan error, 1)
+	go func() {
+		behind, err := node.Barrier(context.Background(), p.Index, ProposeOptions{Patient: true, BarrierTimeout: time.Minute})
+		if err == nil && len(behind) > 0 {
+			err = fmt.Errorf("%v are behind", behind)
+		}
+		answer <- err
+	}()
+	c.isolate(leader, false)
+	for ended := false; !ended; {
+		for _, tn := range c.running() {
+			tn.node.SetVisible(tn.sm.Applied())
+		}
+		select {
+		case err = <-answer:
+			ended = true
+		case <-time.After(10 * time.Millisecond):
+		}
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
 func TestReadBarrierSeesEarlierWrites(t *testing.T) {
 	c := newCluster(t, 5, nil)
 	c.waitVoters(3)

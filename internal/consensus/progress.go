@@ -234,13 +234,19 @@ func (n *Node) want(index uint64) {
 	}
 }
 
-// Barrier waits until the nodes (nil: all that are up) have made index visible, and names those that have not in time.
+// Barrier waits until the nodes (nil: all that are up) have made index visible, and names those that have not in time,
+// which a leader of the present says. An error means that nobody knows: there is no leader, or none that is heard. A
+// patient caller waits for one for as long as a patient proposal.
 func (n *Node) Barrier(ctx context.Context, index uint64, opts ProposeOptions) (behind []ID, err error) {
 	timeout := opts.BarrierTimeout
 	if timeout <= 0 {
 		timeout = n.tune.BarrierTimeout
 	}
-	ctx, cancel := context.WithTimeout(ctx, timeout+time.Second)
+	bound := timeout + time.Second
+	if opts.Patient {
+		bound += n.tune.LeaderAwaited
+	}
+	ctx, cancel := context.WithTimeout(ctx, bound)
 	defer cancel()
 	flags := uint8(0)
 	if opts.Announced {
@@ -250,7 +256,7 @@ func (n *Node) Barrier(ctx context.Context, index uint64, opts ProposeOptions) (
 		flags |= 2
 	}
 	body := append(appendU64s(nil, index, uint64(timeout.Milliseconds())), flags)
-	body, err = n.askLeader(ctx, callBarrier, appendIDs(body, opts.Nodes))
+	body, err = n.askLeader(ctx, callBarrier, appendIDs(body, opts.Nodes), opts.Patient)
 	if err != nil {
 		return opts.Nodes, fmt.Errorf("consensus: barrier at %d: %w", index, err)
 	}
@@ -270,6 +276,20 @@ func (n *Node) answerBarrier(ctx context.Context, body []byte) ([]byte, error) {
 	if err := r.done(); err != nil {
 		return nil, err
 	}
+	behind, err := n.awaitVisible(ctx, index, timeout, flags, nodes)
+	if err != nil {
+		return nil, err
+	}
+	if len(behind) > 0 {
+		if _, err := n.readIndex(ctx); err != nil { // it may be this node that is cut off, and not they
+			return nil, err
+		}
+	}
+	return appendIDs(nil, behind), nil
+}
+
+// awaitVisible waits for nodes to make an index visible, and returns those that have not.
+func (n *Node) awaitVisible(ctx context.Context, index uint64, timeout time.Duration, flags uint8, nodes []ID) ([]ID, error) {
 	if flags&2 != 0 && n.cfg.Members != nil {
 		if err := n.waitAppliedFor(ctx, index, timeout); err != nil { // only then it is known here who is up at index
 			return nil, err
@@ -292,7 +312,7 @@ func (n *Node) answerBarrier(ctx context.Context, body []byte) ([]byte, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
-	return appendIDs(nil, behind), nil
+	return behind, nil
 }
 
 func (n *Node) waitAppliedFor(ctx context.Context, index uint64, timeout time.Duration) error {

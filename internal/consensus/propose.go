@@ -213,7 +213,7 @@ func (n *Node) quorumLostLocked(now time.Time) bool {
 func (n *Node) ReadBarrier(ctx context.Context) (index uint64, err error) {
 	ctx, cancel := context.WithTimeout(ctx, n.tune.ProposeTimeout)
 	defer cancel()
-	body, err := n.askLeader(ctx, callReadIndex, nil)
+	body, err := n.askLeader(ctx, callReadIndex, nil, false)
 	if err != nil {
 		return 0, fmt.Errorf("consensus: read barrier: %w", err)
 	}

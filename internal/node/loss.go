@@ -102,7 +102,9 @@ type loss struct {
 func (l loss) nothing() bool { return l.Contents == 0 && l.strays.Count == 0 }
 
 // onlyOpen tells that nothing is lost but what is being written.
-func (l loss) onlyOpen() bool { return l.Contents == 0 && l.strays.Count > 0 && l.strays.Open == l.strays.Count }
+func (l loss) onlyOpen() bool {
+	return l.Contents == 0 && l.strays.Count > 0 && l.strays.Open == l.strays.Count
+}
 
 // lossAtRest looks for what only a node has. The kernel tells a daemon a moment after close that a file is not open
 // any more: what was closed just now is looked at again.

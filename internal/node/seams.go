@@ -64,7 +64,7 @@ func (l replicaLog) Barrier(ctx context.Context, index uint64) ([]meta.NodeID, e
 	if err != nil {
 		return nil, err
 	}
-	behind, err := raft.Barrier(ctx, index, consensus.ProposeOptions{Announced: true})
+	behind, err := raft.Barrier(ctx, index, consensus.ProposeOptions{Announced: true, Patient: true})
 	return numbers(behind), err
 }
 
