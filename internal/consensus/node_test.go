@@ -189,7 +189,7 @@ func TestBarrierNamesThoseBehind(t *testing.T) {
 // TestBarrierOfALeaderThatIsCutOff: it knows nothing of the others. It must not name them as those who are behind; a
 // patient caller learns who shows the index when the node is back.
 func TestBarrierOfALeaderThatIsCutOff(t *testing.T) {
-	c := newCluster(t, 3, func(c *cluster) { c.auto, c.tune.LeaderAwaited = false, 3*time.Second })
+	c := newCluster(t, 3, func(c *cluster) { c.auto, c.tune.LeaderAwaited, c.tune.ElectionTicks = false, 3*time.Second, 100 })
 	leader := c.waitVoters(3)
 	node := c.nodes[leader].node
 	p, err := node.Propose(context.Background(), []byte("x"), ProposeOptions{})
