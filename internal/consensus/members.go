@@ -18,6 +18,14 @@ const (
 	confPoll       = 20 * time.Millisecond
 )
 
+// voterChanges is the leader's part of changes of voters: its policy asks for them, and so do callers of
+// [Node.ChangeVoters]. One is made at a time.
+type voterChanges struct {
+	n        *Node
+	policy   chan struct{} // buffered 1: the policy looks now
+	changing bool          // one is under way; protected by the node's lock
+}
+
 // learn takes news of leader, term, commit and voters, from this node's raft or from the voter it follows. Role ""
 // means: unchanged, and only the configuration is told.
 func (n *Node) learn(s clusterState, role Role) {
@@ -55,7 +63,7 @@ func (n *Node) learn(s clusterState, role Role) {
 		n.log.Info("leader", "id", fmt.Sprintf("%x", leader), "term", s.term, "self", leader == n.id)
 		n.redispatch()
 		n.reportAll()
-		signal(n.policy)
+		signal(n.voters.policy)
 	}
 }
 
@@ -179,17 +187,18 @@ func (n *Node) ChangeVoters(ctx context.Context, add, remove []ID) error {
 }
 
 // MembersChanged makes the leader run the voter policy now.
-func (n *Node) MembersChanged() { signal(n.policy) }
+func (n *Node) MembersChanged() { signal(n.voters.policy) }
 
 // runPolicy keeps the voters as the policy wants them, while this node leads.
-func (n *Node) runPolicy() {
+func (v *voterChanges) runPolicy() {
+	n := v.n
 	every := time.NewTicker(n.tune.PolicyInterval)
 	defer every.Stop()
 	for {
 		select {
 		case <-n.ctx.Done():
 			return
-		case <-n.policy:
+		case <-v.policy:
 		case <-every.C:
 		}
 		if n.cfg.Members == nil || !n.leads() {
@@ -206,7 +215,7 @@ func (n *Node) runPolicy() {
 			continue
 		}
 		n.log.Info("voters change", "add", hexIDs(plan.Add), "remove", hexIDs(plan.Remove))
-		if err := n.changeVoters(n.ctx, plan.Add, plan.Remove); err != nil && n.ctx.Err() == nil {
+		if err := v.changeVoters(n.ctx, plan.Add, plan.Remove); err != nil && n.ctx.Err() == nil {
 			n.log.Warn("voters change", "error", err)
 		}
 	}
@@ -227,14 +236,15 @@ func (n *Node) leads() bool {
 }
 
 // changeVoters is the leader's part of ChangeVoters.
-func (n *Node) changeVoters(ctx context.Context, add, remove []ID) error {
-	if err := n.beginChange(add, remove); err != nil {
+func (v *voterChanges) changeVoters(ctx context.Context, add, remove []ID) error {
+	n := v.n
+	if err := v.beginChange(add, remove); err != nil {
 		return err
 	}
 	defer func() {
 		n.mu.Lock()
 		defer n.mu.Unlock()
-		n.state.changing = false
+		v.changing = false
 	}()
 	var learners []*raftpb.ConfChangeSingle
 	conf := n.conf()
@@ -244,12 +254,12 @@ func (n *Node) changeVoters(ctx context.Context, add, remove []ID) error {
 		}
 	}
 	if len(learners) > 0 {
-		if err := n.proposeConf(ctx, learners); err != nil {
+		if err := v.proposeConf(ctx, learners); err != nil {
 			return err
 		}
 	}
-	if err := n.waitCaughtUp(ctx, add); err != nil {
-		return errors.Join(err, n.dropLearners(add))
+	if err := v.waitCaughtUp(ctx, add); err != nil {
+		return errors.Join(err, v.dropLearners(add))
 	}
 	var swap []*raftpb.ConfChangeSingle
 	for _, id := range add {
@@ -265,11 +275,12 @@ func (n *Node) changeVoters(ctx context.Context, add, remove []ID) error {
 	if len(swap) == 0 {
 		return nil
 	}
-	return n.proposeConf(ctx, swap)
+	return v.proposeConf(ctx, swap)
 }
 
 // dropLearners takes learners out again that did not catch up.
-func (n *Node) dropLearners(ids []ID) error {
+func (v *voterChanges) dropLearners(ids []ID) error {
+	n := v.n
 	if n.ctx.Err() != nil || !n.leads() {
 		return nil
 	}
@@ -284,7 +295,7 @@ func (n *Node) dropLearners(ids []ID) error {
 	}
 	ctx, cancel := context.WithTimeout(n.ctx, confStepMax)
 	defer cancel()
-	return n.proposeConf(ctx, drop)
+	return v.proposeConf(ctx, drop)
 }
 
 func change(kind raftpb.ConfChangeType, id ID) *raftpb.ConfChangeSingle {
@@ -297,13 +308,14 @@ func (n *Node) conf() *raftpb.ConfState {
 	return n.state.conf
 }
 
-func (n *Node) beginChange(add, remove []ID) error {
+func (v *voterChanges) beginChange(add, remove []ID) error {
+	n := v.n
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if n.state.leader != n.id {
 		return ErrNotLeader
 	}
-	if n.state.changing || len(n.state.conf.GetVotersOutgoing()) > 0 {
+	if v.changing || len(n.state.conf.GetVotersOutgoing()) > 0 {
 		return fmt.Errorf("%w: another one is under way", ErrConfChange)
 	}
 	voters := append([]ID(nil), n.state.conf.GetVoters()...)
@@ -324,18 +336,19 @@ func (n *Node) beginChange(add, remove []ID) error {
 	if left < 1 || left > 7 {
 		return fmt.Errorf("%w: it would leave %d voters", ErrConfChange, left)
 	}
-	n.state.changing = true
+	v.changing = true
 	return nil
 }
 
 // proposeConf proposes a change and waits until it is in force, and no joint configuration is left.
-func (n *Node) proposeConf(ctx context.Context, changes []*raftpb.ConfChangeSingle) error {
+func (v *voterChanges) proposeConf(ctx context.Context, changes []*raftpb.ConfChangeSingle) error {
+	n := v.n
 	ctx, cancel := context.WithTimeout(ctx, confStepMax)
 	defer cancel()
 	n.mu.Lock()
 	before := n.state.confIndex
 	n.mu.Unlock()
-	if err := n.giveConfInTime(ctx, changes); err != nil {
+	if err := v.giveConfInTime(ctx, changes); err != nil {
 		return err
 	}
 	for {
@@ -360,11 +373,12 @@ func (n *Node) proposeConf(ctx context.Context, changes []*raftpb.ConfChangeSing
 }
 
 // giveConfInTime gives a change to raft as soon as it is not too early.
-func (n *Node) giveConfInTime(ctx context.Context, changes []*raftpb.ConfChangeSingle) error {
+func (v *voterChanges) giveConfInTime(ctx context.Context, changes []*raftpb.ConfChangeSingle) error {
+	n := v.n
 	poll := time.NewTicker(confPoll)
 	defer poll.Stop()
 	for {
-		err := n.giveConf(changes)
+		err := v.giveConf(changes)
 		if !errors.Is(err, errEarly) {
 			return err
 		}
@@ -379,7 +393,8 @@ func (n *Node) giveConfInTime(ctx context.Context, changes []*raftpb.ConfChangeS
 }
 
 // giveConf gives a change to raft, which may find it too early.
-func (n *Node) giveConf(changes []*raftpb.ConfChangeSingle) error {
+func (v *voterChanges) giveConf(changes []*raftpb.ConfChangeSingle) error {
+	n := v.n
 	answer := make(chan error, 1)
 	n.box.event(func() {
 		if n.loop.core == nil {
@@ -398,7 +413,8 @@ func (n *Node) giveConf(changes []*raftpb.ConfChangeSingle) error {
 
 // waitCaughtUp waits until learners have nearly all of the log, as long as it moves: one that died as it was added must
 // not hold up the next change.
-func (n *Node) waitCaughtUp(ctx context.Context, ids []ID) error {
+func (v *voterChanges) waitCaughtUp(ctx context.Context, ids []ID) error {
+	n := v.n
 	ctx, cancel := context.WithTimeout(ctx, catchUpMax)
 	defer cancel()
 	poll := time.NewTicker(confPoll)
@@ -407,7 +423,7 @@ func (n *Node) waitCaughtUp(ctx context.Context, ids []ID) error {
 	moved := time.Now()
 	for {
 		answer := make(chan catchUp, 1)
-		n.box.event(func() { answer <- n.caughtUp(ids) })
+		n.box.event(func() { answer <- v.caughtUp(ids) })
 		select {
 		case now := <-answer:
 			if now.done {
@@ -443,7 +459,8 @@ type catchUp struct {
 }
 
 // caughtUp runs in the loop.
-func (n *Node) caughtUp(ids []ID) catchUp {
+func (v *voterChanges) caughtUp(ids []ID) catchUp {
+	n := v.n
 	core := n.loop.core
 	if core == nil {
 		return catchUp{}

@@ -48,7 +48,7 @@ type Node struct {
 	histories *histories
 	greeter   greeter
 	snapshots *snapshotServer
-	policy    chan struct{} // buffered 1: run the policy now
+	voters    *voterChanges
 	reports   struct {
 		urgent, lazy chan struct{} // buffered 1
 	}
@@ -93,7 +93,6 @@ type nodeState struct {
 	inbound  map[ID]*stream
 	streams  map[*stream]struct{} // accepted, of all purposes
 	follower *followTarget
-	changing bool          // voters are being changed by this node
 	changed  chan struct{} // closed and replaced when leader or configuration change
 	closed   bool
 }
@@ -147,8 +146,8 @@ func Open(cfg Config) (*Node, error) {
 }
 
 func newNode(cfg Config) *Node {
-	n := &Node{cfg: cfg, tune: cfg.Tuning.filled(), id: cfg.Identity.ID, run: rand.Uint64(), log: cfg.Logger, done: make(chan struct{}),
-		policy: make(chan struct{}, 1)}
+	n := &Node{cfg: cfg, tune: cfg.Tuning.filled(), id: cfg.Identity.ID, run: rand.Uint64(), log: cfg.Logger, done: make(chan struct{})}
+	n.voters = &voterChanges{n: n, policy: make(chan struct{}, 1)}
 	if n.log == nil {
 		n.log = slog.New(slog.DiscardHandler)
 	}
@@ -219,7 +218,7 @@ func (n *Node) start() {
 	n.wg.Go(n.runPersist)
 	n.wg.Go(n.runApply)
 	n.wg.Go(n.observer.run)
-	n.wg.Go(n.runPolicy)
+	n.wg.Go(n.voters.runPolicy)
 	n.wg.Go(n.runReports)
 	n.wg.Go(n.clocks.watch)
 	context.AfterFunc(n.ctx, func() { close(n.done) })

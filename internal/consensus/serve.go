@@ -191,7 +191,7 @@ func (n *Node) answer(ctx context.Context, op uint8, body []byte) ([]byte, error
 		if err := r.done(); err != nil {
 			return nil, err
 		}
-		return nil, n.changeVoters(ctx, add, remove)
+		return nil, n.voters.changeVoters(ctx, add, remove)
 	case callState:
 		s := n.clusterState()
 		return s.append(nil), nil

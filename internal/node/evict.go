@@ -32,7 +32,7 @@ func (n *node) evict(ctx context.Context, req admin.EvictRequest) (admin.EvictRe
 		return admin.EvictResult{}, admin.Errorf(admin.CodeNeeded, "%s is not evicted: all nodes that would be left are draining and take no files; "+
 			"end that with 'rdmcfs drain NODE --undo' first", name)
 	}
-	l, err := n.lossAtRest(ctx, id)
+	l, err := atRest(ctx, func() (loss, error) { return n.lossOf(ctx, id) })
 	if err != nil {
 		return admin.EvictResult{}, err
 	}

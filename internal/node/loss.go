@@ -106,12 +106,12 @@ func (l loss) onlyOpen() bool {
 	return l.Contents == 0 && l.strays.Count > 0 && l.strays.Open == l.strays.Count
 }
 
-// lossAtRest looks for what only a node has. The kernel tells a daemon a moment after close that a file is not open
-// any more: what was closed just now is looked at again.
-func (n *node) lossAtRest(ctx context.Context, id meta.NodeID) (l loss, err error) {
+// atRest looks for what only a node has. The kernel tells a daemon a moment after close that a file is not open any
+// more: what was closed just now is looked at again.
+func atRest(ctx context.Context, look func() (loss, error)) (l loss, err error) {
 	deadline := time.Now().Add(closedWait)
 	for {
-		l, err = n.lossOf(ctx, id)
+		l, err = look()
 		if err != nil || !l.onlyOpen() || time.Now().After(deadline) || !pause(ctx, dutyInterval) {
 			return l, err
 		}
