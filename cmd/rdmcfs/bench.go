@@ -137,9 +137,7 @@ func (c *benchMulticastCmd) check() error {
 	case c.Explain && (c.CSV || c.JSON):
 		return withCode(exitcode.Usage, "--explain prints text: leave out --csv and --json, or --explain to measure")
 	case c.Fault == "" && c.benchFaultFlags != (benchFaultFlags{}):
-		return withCode(exitcode.Usage, "--victim, --at, --detect, --slow-factor and --slow-time say how to --fault: give that too")
-	case c.SlowFactor == 0 && c.SlowTime != 0:
-		return withCode(exitcode.Usage, "--slow-time is that of --slow-factor: give that too")
+		return withCode(exitcode.Usage, "--victim, --at and --detect say how to --fault: give that too")
 	case c.Rank < 0 && several:
 		return withCode(exitcode.Usage, "--room and --listen are for several machines: give --rank 0 to %d too, each once", c.Members-1)
 	case c.Rank >= c.Members || c.Rank < -1:

@@ -15,12 +15,10 @@ import (
 
 // benchFaultFlags are the flags of 'bench multicast' with a member that fails.
 type benchFaultFlags struct {
-	Fault      string        `help:"Strike a member in mid-message: kill, stop (SIGSTOP), cut its link, or slow (half its rate; wants --namespaces); none sends --count messages and tells who was put out by mistake." placeholder:"KIND"`
-	Victim     string        `help:"With --fault: leaf (sends the fewest blocks on), relay (the most) or root. Default leaf." placeholder:"WHO"`
-	At         string        `help:"With --fault: the part of the message that has been sent when the victim is struck. Default 50%." placeholder:"PERCENT"`
-	SlowFactor float64       `help:"With --fault: eject who is slower than the others by this factor for --slow-time." placeholder:"FACTOR"`
-	SlowTime   time.Duration `help:"With --slow-factor: for how long. Default 2s." placeholder:"TIME"`
-	Detect     time.Duration `help:"With --fault: the bound within which all others must have heard. Default 2s." placeholder:"TIME"`
+	Fault  string        `help:"Strike a member in mid-message: kill, stop (SIGSTOP), or cut its link; none sends --count messages and tells who was put out by mistake." placeholder:"KIND"`
+	Victim string        `help:"With --fault: leaf (sends the fewest blocks on), relay (the most) or root. Default leaf." placeholder:"WHO"`
+	At     string        `help:"With --fault: the part of the message that has been sent when the victim is struck. Default 50%." placeholder:"PERCENT"`
+	Detect time.Duration `help:"With --fault: the bound within which all others must have heard. Default 2s." placeholder:"TIME"`
 }
 
 // faultPlan is what the flags ask for: one case.
@@ -46,7 +44,6 @@ func (c *benchMulticastCmd) faultPlan(p bench.Plan) (bench.FaultPlan, error) {
 	plan := bench.FaultPlan{
 		Members: one.Members, Size: one.Size, BlockSize: one.BlockSize, Algorithm: one.Algorithm, Window: one.Window, Grants: one.Grants,
 		MaxSends: one.MaxSends, Congestion: c.Congestion, Fault: c.Fault, Victim: cmp.Or(c.Victim, bench.VictimLeaf), At: at, Detect: cmp.Or(c.Detect, 2*time.Second), Rounds: c.Count,
-		SlowFactor: c.SlowFactor, SlowTime: cmp.Or(c.SlowTime, 2*time.Second),
 	}
 	plan.Hold = plan.Size < holdBelow
 	return plan, plan.Check()

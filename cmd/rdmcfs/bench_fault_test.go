@@ -25,13 +25,11 @@ func TestBenchFault(t *testing.T) {
 
 func TestBenchFaultRefuses(t *testing.T) {
 	for _, c := range []struct{ text, args string }{
-		{"kill, stop, cut, slow or none", "--fault bribe"},
+		{"kill, stop, cut or none", "--fault bribe"},
 		{"leaf, relay or root", "--fault kill --victim mayor"},
 		{"like 50%", "--fault kill --at noon"},
 		{"0% to 100%", "--fault kill --at 150%"},
 		{"--detect", "--fault kill --detect 1ms"},
-		{"--slow-factor", "--fault kill --slow-factor inf"},
-		{"--slow-factor", "--fault kill --slow-factor nan"},
 		{"one case", "--fault kill --blocks 1KiB,2KiB"},
 		{"one case", "--fault kill --senders all"},
 		{"one message at a time", "--fault kill --batch 2"},

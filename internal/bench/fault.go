@@ -3,10 +3,7 @@ package bench
 import (
 	"context"
 	"fmt"
-	"math"
 	"slices"
-	"strconv"
-	"strings"
 	"time"
 
 	"github.com/rdmcfs/rdmcfs/replicate/rdmc"
@@ -22,8 +19,6 @@ const (
 	FaultStop = "stop"
 	// FaultCut cuts the victim's link; without namespaces what it sends and receives is dropped.
 	FaultCut = "cut"
-	// FaultSlow gives the victim's link half its rate, both ways. It wants namespaces.
-	FaultSlow = "slow"
 	// FaultNone strikes nobody: who is out was put out by mistake.
 	FaultNone = "none"
 )
@@ -50,8 +45,7 @@ type FaultPlan struct {
 	// Congestion is the congestion control of our sockets, as tcp.Config has it.
 	Congestion string `json:"congestion,omitempty"`
 
-	// Fault is one of FaultKill, FaultStop, FaultCut, FaultSlow, FaultNone; Victim one of VictimLeaf, VictimRelay,
-	// VictimRoot.
+	// Fault is one of FaultKill, FaultStop, FaultCut, FaultNone; Victim one of VictimLeaf, VictimRelay, VictimRoot.
 	Fault  string `json:"fault"`
 	Victim string `json:"victim"`
 	// At is the part of the message that the root has begun to send when the victim is struck, 0 to 1.
@@ -61,9 +55,6 @@ type FaultPlan struct {
 	Hold bool `json:"hold,omitempty"`
 	// Detect bounds the time until all have heard.
 	Detect time.Duration `json:"detect_ns"`
-	// SlowFactor and SlowTime are those of the policy that ejects stragglers; with a factor of 0 there is none.
-	SlowFactor float64       `json:"slow_factor,omitempty"`
-	SlowTime   time.Duration `json:"slow_time_ns,omitempty"`
 	// Rounds is how many messages are sent with FaultNone.
 	Rounds int `json:"rounds,omitempty"`
 }
@@ -79,12 +70,8 @@ func (p FaultPlan) Check() error {
 		return usage("a block of %d bytes: give --blocks 1 to 64MiB, or auto", p.BlockSize)
 	case p.Algorithm == schedule.Hybrid:
 		return usage("--fault needs an algorithm that has a schedule for any number of survivors: not %v", p.Algorithm)
-	case !slices.Contains([]string{FaultKill, FaultStop, FaultCut, FaultSlow, FaultNone}, p.Fault):
-		return usage("--fault %q: give kill, stop, cut, slow or none", p.Fault)
-	case p.SlowFactor != 0 && !(p.SlowFactor > 1 && p.SlowFactor <= math.MaxFloat64) || p.SlowTime < 0 || p.SlowFactor != 0 && p.SlowTime < minSlowTime:
-		return usage("--slow-factor %g, --slow-time %v: give more than 1, and at least %v", p.SlowFactor, p.SlowTime, minSlowTime)
-	case p.Fault == FaultSlow && (p.SlowFactor == 0 || p.Victim == VictimRoot):
-		return usage("--fault slow needs a policy, and a victim that can be ejected: give --slow-factor, and --victim leaf or relay")
+	case !slices.Contains([]string{FaultKill, FaultStop, FaultCut, FaultNone}, p.Fault):
+		return usage("--fault %q: give kill, stop, cut or none", p.Fault)
 	case !slices.Contains([]string{VictimLeaf, VictimRelay, VictimRoot}, p.Victim):
 		return usage("--victim %q: give leaf, relay or root", p.Victim)
 	case !(p.At >= 0 && p.At <= 1):
@@ -98,27 +85,6 @@ func (p FaultPlan) Check() error {
 	}
 	_, err := p.victim()
 	return err
-}
-
-// minSlowTime is the least time of the policy that a run may have.
-const minSlowTime = 500 * time.Millisecond
-
-// bound is the time within which all survivors must have heard of the fault: a straggler must have been slow in each
-// quarter of SlowTime; beside these it may take the quarters in which it was struck and in which its last figures
-// reach the root.
-func (p FaultPlan) bound() time.Duration {
-	if p.Fault == FaultSlow {
-		return p.SlowTime*7/4 + p.Detect
-	}
-	return p.Detect
-}
-
-// policy is what the session's groups do with stragglers.
-func (p FaultPlan) policy() rdmc.SlowPolicy {
-	if p.SlowFactor > 0 {
-		return rdmc.SlowEject
-	}
-	return rdmc.SlowIgnore
 }
 
 // messages is how many are sent in all: the undisturbed one first.
@@ -207,20 +173,15 @@ func (r FaultResult) ToldLast() float64 {
 // Ratio is the total time to the undisturbed one.
 func (r FaultResult) Ratio() float64 { return r.Total / Median(r.Undisturbed) }
 
-// RatioToBound is the total time to the undisturbed one and the detection bound; for a slow victim and the time that
-// it took to detect it.
+// RatioToBound is the total time to the undisturbed one and the detection bound.
 func (r FaultResult) RatioToBound() float64 {
-	detected := r.Detect.Seconds()
-	if r.Fault == FaultSlow {
-		detected = r.ToldLast()
-	}
-	return r.Total / (Median(r.Undisturbed) + detected)
+	return r.Total / (Median(r.Undisturbed) + r.Detect.Seconds())
 }
 
 // Late tells of a survivor that heard later than the bound.
 func (r FaultResult) Late() error {
-	if r.ToldLast() > r.bound().Seconds() {
-		return fmt.Errorf("bench: the last survivor heard after %.2f s, bound %v", r.ToldLast(), r.bound())
+	if r.ToldLast() > r.Detect.Seconds() {
+		return fmt.Errorf("bench: the last survivor heard after %.2f s, bound %v", r.ToldLast(), r.Detect)
 	}
 	return nil
 }
@@ -255,28 +216,6 @@ func (r FaultResult) Check() error {
 		return fmt.Errorf("%w: ranks %v have the message, want %v", ErrDiffers, r.Verified, want)
 	}
 	return nil
-}
-
-// Halve gives a node's link half its rate, both ways.
-func (l *Links) Halve(ctx context.Context, node int) error {
-	half, err := halfOf(l.rate)
-	if err != nil {
-		return err
-	}
-	if out, err := l.command(ctx, "rate", fmt.Sprint(node), half).CombinedOutput(); err != nil {
-		return fmt.Errorf("bench: rate of node %d: %w: %s", node, err, out)
-	}
-	return nil
-}
-
-// halfOf is half a rate of tc(8), as in 200mbit.
-func halfOf(rate string) (string, error) {
-	unit := strings.TrimLeft(rate, "0123456789.")
-	number, err := strconv.ParseFloat(strings.TrimSuffix(rate, unit), 64)
-	if err != nil || number <= 0 {
-		return "", usage("links of rate %q have no half: give a number with kbit, mbit or gbit", rate)
-	}
-	return strconv.FormatFloat(number/2, 'f', -1, 64) + unit, nil
 }
 
 // Cut cuts a node's link, without a word to anybody.

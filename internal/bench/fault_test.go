@@ -65,23 +65,17 @@ func TestNoFault(t *testing.T) {
 
 func TestFaultPlansAreChecked(t *testing.T) {
 	for text, spoil := range map[string]func(*FaultPlan){
-		"--members":       func(p *FaultPlan) { p.Members = 1 },
-		"--members 3":     func(p *FaultPlan) { p.Members = 2 },
-		"--sizes":         func(p *FaultPlan) { p.Size = 0 },
-		"--blocks":        func(p *FaultPlan) { p.BlockSize = 0 },
-		"hybrid":          func(p *FaultPlan) { p.Algorithm = schedule.Hybrid },
-		"--fault":         func(p *FaultPlan) { p.Fault = "bribe" },
-		"--victim":        func(p *FaultPlan) { p.Victim = "mayor" },
-		"--at":            func(p *FaultPlan) { p.At = 1.5 },
-		"--detect":        func(p *FaultPlan) { p.Detect = time.Millisecond },
-		"--count":         func(p *FaultPlan) { p.Fault, p.Rounds = FaultNone, 0 },
-		"--slow-factor":   func(p *FaultPlan) { p.Fault = FaultSlow },
-		"--slow-factor 1": func(p *FaultPlan) { p.SlowFactor, p.SlowTime = 1, time.Second },
-		"at least 500ms":  func(p *FaultPlan) { p.SlowFactor, p.SlowTime = 2, time.Millisecond },
-		"that can be ejected": func(p *FaultPlan) {
-			p.Fault, p.Victim, p.SlowFactor, p.SlowTime = FaultSlow, VictimRoot, 2, time.Second
-		},
-		"hypercube": func(p *FaultPlan) { p.Algorithm, p.Members = schedule.Hypercube, 5 },
+		"--members":   func(p *FaultPlan) { p.Members = 1 },
+		"--members 3": func(p *FaultPlan) { p.Members = 2 },
+		"--sizes":     func(p *FaultPlan) { p.Size = 0 },
+		"--blocks":    func(p *FaultPlan) { p.BlockSize = 0 },
+		"hybrid":      func(p *FaultPlan) { p.Algorithm = schedule.Hybrid },
+		"--fault":     func(p *FaultPlan) { p.Fault = "bribe" },
+		"--victim":    func(p *FaultPlan) { p.Victim = "mayor" },
+		"--at":        func(p *FaultPlan) { p.At = 1.5 },
+		"--detect":    func(p *FaultPlan) { p.Detect = time.Millisecond },
+		"--count":     func(p *FaultPlan) { p.Fault, p.Rounds = FaultNone, 0 },
+		"hypercube":   func(p *FaultPlan) { p.Algorithm, p.Members = schedule.Hypercube, 5 },
 	} {
 		plan := smallFault(FaultKill, VictimLeaf)
 		spoil(&plan)
@@ -146,27 +140,5 @@ func TestFaultResultsAreChecked(t *testing.T) {
 	bad.Verified = slices.Delete(bad.Verified, 1, 2)
 	if err := bad.Check(); !errors.Is(err, ErrDiffers) || !strings.Contains(fmt.Sprint(err), "[0 2]") {
 		t.Error(err)
-	}
-}
-
-// TestSlowFault holds the times of a slow victim's run, and that it needs links.
-func TestSlowFault(t *testing.T) {
-	plan := smallFault(FaultSlow, VictimLeaf)
-	plan.SlowFactor, plan.SlowTime = 1.6, 4*time.Second
-	if _, err := Fault(t.Context(), plan, []string{os.Args[0], faultFlag}, nil); !errors.Is(err, ErrUsage) {
-		t.Errorf("without links: %v", err)
-	}
-	r := FaultResult{FaultPlan: plan, VictimRank: 3, Undisturbed: []float64{10}, Total: 15, Told: map[int]float64{0: 5, 1: 4}}
-	if r.Late() != nil || r.RatioToBound() != 1 {
-		t.Errorf("%v, %v", r.Late(), r.RatioToBound())
-	}
-	r.Told[1] = 9.1
-	if r.Late() == nil {
-		t.Error("9.1 s is not late")
-	}
-	for rate, half := range map[string]string{"200mbit": "100mbit", "1gbit": "0.5gbit", "unshaped": "", "mbit": ""} {
-		if got, err := halfOf(rate); got != half || (err == nil) != (half != "") {
-			t.Errorf("half of %s is %q, %v", rate, got, err)
-		}
 	}
 }

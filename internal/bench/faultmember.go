@@ -208,7 +208,6 @@ func (m *faultMember) open(ctx context.Context, engine *rdmc.Engine) (err error)
 	cfg := rendezvous.Config{
 		Rank: m.task.Rank, Room: m.task.Room, Engine: engine, Members: p.Members, BlockSize: p.BlockSize, Algorithm: p.Algorithm,
 		Detect: p.Detect, Window: p.Window, Grants: p.Grants, MaxSends: p.MaxSends,
-		Slow: p.policy(), SlowFactor: p.SlowFactor, SlowTime: p.SlowTime,
 		OnFailure: func(epoch uint32, err error) {
 			m.say(faultEvent{Event: eventTold, Text: fmt.Sprintf("epoch %d: %v", epoch, err)})
 		},

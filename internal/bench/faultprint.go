@@ -21,19 +21,12 @@ func (r FaultResult) Print(w io.Writer) error {
 		what = fmt.Sprintf("%s %s, rank %d, at %.0f%%", r.Fault, r.Victim, r.VictimRank, 100*r.At)
 	}
 	line("run", "%d members, %s in blocks of %s: %s; detection bound %v", r.Members, units.Exact(r.Size), units.Exact(uint64(r.BlockSize)), what, r.Detect)
-	if r.SlowFactor > 0 {
-		line("policy", "eject who is slower than the others by %g for %v", r.SlowFactor, r.SlowTime)
-	}
 	line("undisturbed", "%s, median of %d", units.Seconds(Median(r.Undisturbed)), len(r.Undisturbed))
 	if r.VictimRank >= 0 {
-		line("heard", "%s; the last after %s, bound %v", rankTimes(r.Told), units.Seconds(r.ToldLast()), r.bound())
+		line("heard", "%s; the last after %s, bound %v", rankTimes(r.Told), units.Seconds(r.ToldLast()), r.Detect)
 	}
 	if r.VictimRank > 0 {
-		beside := "the bound"
-		if r.Fault == FaultSlow {
-			beside = "the detection"
-		}
-		line("total", "%s: %.3f of undisturbed, %.3f of undisturbed and %s; %d groups", units.Seconds(r.Total), r.Ratio(), r.RatioToBound(), beside, r.Epochs)
+		line("total", "%s: %.3f of undisturbed, %.3f of undisturbed and the bound; %d groups", units.Seconds(r.Total), r.Ratio(), r.RatioToBound(), r.Epochs)
 	}
 	if r.VictimRank == 0 {
 		line("ended", "%s", rankTimes(r.Ended))

@@ -61,9 +61,6 @@ func Fault(ctx context.Context, plan FaultPlan, command []string, nodes *Links) 
 	if nodes != nil && nodes.Nodes() < plan.Members {
 		return FaultResult{}, usage("%d members on %d nodes", plan.Members, nodes.Nodes())
 	}
-	if plan.Fault == FaultSlow && nodes == nil {
-		return FaultResult{}, usage("--fault slow wants links that can be slowed: give --namespaces")
-	}
 	victim, err := plan.victim()
 	if err != nil {
 		return FaultResult{}, err
@@ -272,7 +269,7 @@ func (r *faultRun) disturbed(message int) error {
 		return err
 	}
 	if len(r.result.Out) == 0 {
-		return errors.New("the message was over before the victim was struck, or found slow: take larger --sizes, or strike earlier with --at")
+		return errors.New("the message was over before the victim was struck: take larger --sizes, or strike earlier with --at")
 	}
 	if err := r.wake(); err != nil {
 		return err
@@ -289,9 +286,6 @@ func (r *faultRun) strike() error {
 		return process.Kill()
 	case FaultStop:
 		return stop(r.timely, process)
-	}
-	if r.plan.Fault == FaultSlow {
-		return r.nodes.Halve(r.timely, r.victim)
 	}
 	if r.nodes != nil {
 		return r.nodes.Cut(r.timely, r.victim)

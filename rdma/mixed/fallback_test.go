@@ -275,3 +275,17 @@ func TestCloseWhileConnecting(t *testing.T) {
 		})
 	}
 }
+
+// carrierOf is the name of the device that carries a pair of a mixed device; empty while none does.
+func carrierOf(qp rdma.QueuePair) string {
+	p, ok := qp.(*pair)
+	if !ok {
+		return qp.(*thinPair).dev.members[0].Name()
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.carrier < 0 {
+		return ""
+	}
+	return p.dev.members[p.carrier].Name()
+}

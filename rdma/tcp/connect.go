@@ -70,7 +70,6 @@ func (q *queuePair) endConnect(conn net.Conn, credit uint32, err error) error {
 func (q *queuePair) startLocked(conn net.Conn, credit uint32) {
 	q.state = stateReady
 	q.conn, q.stream = conn, newStream(conn)
-	q.dev.interfaces.note(conn)
 	q.peerPosted = credit
 	if q.posted != q.advertised {
 		q.ackDue = true

@@ -28,8 +28,7 @@ type Device struct {
 
 	tasks sync.WaitGroup // accept loops and handshakes
 
-	interfaces interfaces
-	watch      watch
+	watch watch
 
 	mu         sync.Mutex // protects all below; never held while a pair's lock is taken
 	pairs      map[token]*queuePair

@@ -34,7 +34,6 @@ type lane struct {
 	smallCredit uint64 // small messages that it has made room for, in all
 
 	dirty   bool // there is something to tell
-	tells   bool // of it, how fast the neighbour takes blocks
 	busy    bool // a control message is on its way
 	ctlSent uint64
 	ctlDone uint64 // control messages that the neighbour said it received
@@ -106,7 +105,6 @@ func (c *core) encodeControl(lane int, buf []byte) int {
 		granted:  l.granted,
 		received: l.ctlCame,
 		active:   c.active() || c.awaits(l),
-		held:     c.heldUp(),
 		closed:   c.closed,
 		last:     c.last,
 		failure:  c.failure,
@@ -120,18 +118,10 @@ func (c *core) encodeControl(lane int, buf []byte) int {
 		m.small, m.smallGranted = true, c.small.granted
 		c.small.told = c.small.granted
 	}
-	more := false
-	if l.tells {
-		m.paced, m.pace, l.tells = true, c.pace.lanes[lane].told, false
-	}
-	if lane == c.parent {
-		m.figures, more = c.dirtyFigures()
-	}
 	b := m.appendBinary(buf[:0])
 	if lane == c.parent {
 		b, l.dirty = c.appendReports(b)
 	}
-	l.dirty = l.dirty || more
 	return len(b)
 }
 
@@ -171,16 +161,6 @@ func (c *core) hear(lane int, m controlMessage) {
 	l.smallCredit = max(l.smallCredit, m.smallGranted)
 	if m.active {
 		l.peerActive = c.now
-	}
-	c.pace.excused(c.now, lane, m.held)
-	if m.paced {
-		p := &c.pace.lanes[lane]
-		p.heard, p.fresh = m.pace, paceFresh
-	}
-	for _, f := range m.figures {
-		if int64(f.rank) < int64(len(c.members)) && f.rank > 0 && int(f.rank) != c.rank {
-			c.learnFigures(int(f.rank), f.figures)
-		}
 	}
 	for _, r := range m.reports {
 		c.learn(l.peer, r)
@@ -290,7 +270,6 @@ func (c *core) clock(now time.Time) {
 	if lag <= lagMax {
 		return
 	}
-	c.pace.void = true
 	for i := range c.lanes {
 		c.lanes[i].heard = c.lanes[i].heard.Add(lag - lagMax)
 	}
@@ -301,8 +280,6 @@ func (c *core) tick(now time.Time) bool {
 	c.clock(now)
 	c.reportInTime()
 	c.graceOver()
-	c.watchPace()
-	c.excuse()
 	attentive := c.active() || len(c.lost) > 0 && !c.ended() || c.ended() && !c.settled
 	for i := range c.lanes {
 		l := &c.lanes[i]

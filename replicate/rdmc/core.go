@@ -56,29 +56,24 @@ type core struct {
 	flight  int // sends posted and not completed, whose blocks are here
 	rereads uint64
 
-	failure   *failure
-	closing   bool   // no message behind last comes any more, close when all have ended
-	last      uint64 // with closing: the group's last message
-	closed    bool
-	waiting   bool  // the application waits for the end
-	settled   bool  // all lanes know of the failure or the closing
-	lost      []int // neighbours whose queue pairs broke
-	lostAt    time.Time
-	lostWhy   error
-	now       time.Time
-	bucket    bucket
-	gate      gate // where the turn to send is asked for; nil if there is nobody to take turns with
-	pace      pace
-	pulses    pulses    // root
-	slowest   Straggler // of the last actSlow
-	link      uint64    // bytes that this machine's link received, as the shell last said
-	before    uint64    // the same, at the beginning of the round
-	gotBefore uint64    // c.pace.got then
-	refused   bool      // it said no since pump began
-	waits     bool      // it has said no, and knows of nothing newer
-	wakeAt    time.Time // when advance has to be called for the bucket or a pulse; zero if it has not
-	report    time.Time // when the last report was made
-	quiet     time.Time // when the last message ended, or the group was connected
+	failure *failure
+	closing bool   // no message behind last comes any more, close when all have ended
+	last    uint64 // with closing: the group's last message
+	closed  bool
+	waiting bool  // the application waits for the end
+	settled bool  // all lanes know of the failure or the closing
+	lost    []int // neighbours whose queue pairs broke
+	lostAt  time.Time
+	lostWhy error
+	now     time.Time
+	bucket  bucket
+	gate    gate // where the turn to send is asked for; nil if there is nobody to take turns with
+	pace    pace
+	refused bool      // it said no since pump began
+	waits   bool      // it has said no, and knows of nothing newer
+	wakeAt  time.Time // when advance has to be called for the bucket; zero if it has not
+	report  time.Time // when the last report was made
+	quiet   time.Time // when the last message ended, or the group was connected
 
 	acts []action
 }
@@ -93,14 +88,9 @@ type coreLimits struct {
 	interval time.Duration
 	grace    time.Duration // from a broken queue pair to the failure of the group
 
-	rate uint64 // bytes a second that may be sent, 0 for no cap
-
-	slow       SlowPolicy
-	slowFactor float64
-	slowTime   time.Duration // 0 for no judgement
-
-	smallBytes   int // bound of a small message, 0 for none
-	smallWindow  int // small messages under way
+	rate         uint64 // bytes a second that may be sent, 0 for no cap
+	smallBytes   int    // bound of a small message, 0 for none
+	smallWindow  int    // small messages under way
 	smallInOrder bool
 }
 
@@ -136,7 +126,6 @@ const (
 	actSmallSend                       // send a small message on the lane, then call smallSent with block
 	actSmallHand                       // give a small message to the application, then call smallTaken with block
 	actSmallPost                       // post the slot as a receive on the lane's control queue pair
-	actSlow                            // slowest is a straggler
 )
 
 // action is one thing for the shell to do.
@@ -158,10 +147,6 @@ type memberState struct {
 	blocks uint64
 	heard  time.Time
 	dirty  bool // to be reported to the parent
-
-	figures      figures // of its paces
-	figuresDirty bool    // to be told to the parent
-	slow         slowCount
 }
 
 func newCore(plan *schedule.Plan, rank, blockSize int, epoch uint32, plain bool, limits coreLimits) *core {

@@ -44,7 +44,7 @@
 // order no set of finite pools can deadlock: see core.go for the argument, and the simulation that tests it.
 //
 // [GroupConfig.SendRate] caps what a member sends, by a token bucket (rate.go). Groups of one engine take turns, by
-// bytes and by [GroupConfig.Priority] (share.go). [GroupConfig.Slow] says what happens to stragglers (pace.go).
+// bytes and by [GroupConfig.Priority] (share.go).
 //
 // # Failure
 //

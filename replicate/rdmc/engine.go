@@ -8,7 +8,6 @@ import (
 	"maps"
 	"slices"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/rdmcfs/rdmcfs/rdma"
@@ -44,8 +43,6 @@ type Engine struct {
 	wake   chan struct{}  // holds one; the ticker has groups to tick
 	turns  turns          // whose turn it is to send
 	passed chan struct{}  // holds one; the ticker has turns to pass on
-	gauge  rdma.Gauge     // the device's, or nil
-	got    atomic.Uint64  // bytes of blocks that were received, in all
 
 	mu     sync.Mutex // taken before no other lock
 	closed bool
@@ -76,7 +73,6 @@ func NewEngine(cfg EngineConfig) (*Engine, error) {
 		groups: make(map[*Group]struct{}),
 		ticked: make(map[*Group]struct{}),
 	}
-	e.gauge, _ = cfg.Device.(rdma.Gauge)
 	e.ctx, e.stop = context.WithCancel(context.Background())
 	e.done.Go(e.poll)
 	e.done.Go(e.tick)

@@ -45,8 +45,7 @@ const (
 	ReasonCorrupt
 	// ReasonAborted is Group.Fail or Group.Abort, with the suspects that the caller named.
 	ReasonAborted
-	// ReasonSlow is a member that GroupConfig.Slow ejects; the cause is a *SlowError at the member that measured it.
-	ReasonSlow
+	_ // earlier versions had a reason of their own for slow members
 	// ReasonYielded is a group that ended while it carried nothing, as its memory was needed for another: nobody is
 	// to blame. See GroupConfig.Yields.
 	ReasonYielded

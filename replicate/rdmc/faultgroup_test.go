@@ -72,7 +72,7 @@ func newFaultGroup(r *faultRun, number int) *faultGroup {
 	n := 2 + rng.IntN(len(r.devices)-1)
 	fg := &faultGroup{run: r, on: rng.Perm(len(r.devices))[:n], over: make(chan struct{})}
 	fg.cfg = GroupConfig{Number: uint64(number), Epoch: uint32(1 + rng.IntN(3)), BlockSize: 200 + rng.IntN(1000), Window: 2 + rng.IntN(8), MaxSends: 1 + rng.IntN(3),
-		SilenceTimeout: faultSilence, ReportInterval: time.Duration(1+rng.IntN(20)) * time.Millisecond}
+		SilenceTimeout: faultSilence}
 	fg.cfg.Algorithm = schedule.Algorithms()[rng.IntN(len(schedule.Algorithms()))]
 	if fg.cfg.Algorithm == schedule.Hypercube && n&(n-1) != 0 {
 		fg.cfg.Algorithm = schedule.BinomialPipeline

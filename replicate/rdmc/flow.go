@@ -82,7 +82,7 @@ func (c *core) send() {
 		if s.state != slotFull || l.sent == l.credit || !l.up { // credit may come before this end is connected
 			return
 		}
-		if !c.inPulse(s.m.seq, s.pos) || !c.maySend() || !c.myTurn(c.lengthOf(s), c.costs.of(s.m.count())) {
+		if !c.maySend() || !c.myTurn(c.lengthOf(s), c.costs.of(s.m.count())) {
 			return
 		}
 		c.bucket.take(c.lengthOf(s))
@@ -99,8 +99,9 @@ func (c *core) send() {
 	}
 }
 
-// sent says that the peer's memory holds the block of a send.
-func (c *core) sent(i int) {
+// sent says that the memory of the lane's neighbour holds the block of a send.
+func (c *core) sent(lane, i int) {
+	c.pace.done(c.now, lane)
 	s := &c.slots[i]
 	c.sendDone(c.lengthOf(s))
 	s.sending--
@@ -173,7 +174,6 @@ func (c *core) received(lane, i int, got trailer, err error) {
 	if c.ended() {
 		return
 	}
-	c.pace.got += uint64(got.length)
 	s := &c.slots[i]
 	if len(l.ring) == 0 || l.ring[0] != i {
 		c.fail(ReasonCorrupt, c.rank, []int{l.peer}, fmt.Errorf("rdmc: slot %d was received out of order", i))
@@ -204,7 +204,6 @@ func (c *core) accept(lane, i int, got trailer) {
 	}
 	s.state = slotFull
 	c.use(s)
-	c.pace.pulse.arrived(c.now, s.m.received, int(got.length))
 	s.m.received++
 	if !s.m.have.Has(want.block) {
 		s.storing = true

@@ -2,7 +2,6 @@ package rdmc
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"math/bits"
@@ -15,11 +14,13 @@ import (
 	"github.com/rdmcfs/rdmcfs/replicate/schedule"
 )
 
+// reportInterval is how often a member reports progress.
+const reportInterval = 100 * time.Millisecond
+
 // Defaults of GroupConfig.
 const (
 	DefaultBlockSize      = 256 << 10
 	DefaultMaxSends       = 2
-	DefaultReportInterval = 100 * time.Millisecond
 	DefaultSilenceTimeout = 2 * time.Second
 )
 
@@ -52,21 +53,10 @@ type GroupConfig struct {
 	// Priority is the group's class at this member: groups of the same class share what the member sends by bytes, a
 	// higher class goes ahead of a lower one (share.go).
 	Priority Priority
-	// Slow says what happens when the root finds a member that is a straggler: slower than the others by SlowFactor,
-	// in each quarter of SlowTime (straggler.go); to be sure it may send in pulses for as much time, or the time of
-	// four of them (slowpulse.go). Members measure where it is not SlowIgnore, and should have the same times. 0
-	// means DefaultSlowFactor and DefaultSlowTime. OnSlow is called at the root with the evidence by a goroutine of
-	// the group, at most once in SlowTime; it may call anything.
-	Slow       SlowPolicy
-	SlowFactor float64
-	SlowTime   time.Duration
-	OnSlow     func(Straggler)
 	// Yields has the group end, at all members, when it has carried nothing for a moment and the engine of one of
 	// them has no memory for another group: with ReasonYielded, and no suspects. Then Close or Abort it, and make
 	// another one for the next message.
 	Yields bool
-	// ReportInterval is how often a member reports progress; 0 means DefaultReportInterval.
-	ReportInterval time.Duration
 	// SilenceTimeout is how long a neighbour may say nothing, not even that it lives, while messages are
 	// under way or this member waits in Close, 50 ms or more; 0 means DefaultSilenceTimeout.
 	SilenceTimeout time.Duration
@@ -108,9 +98,6 @@ func (cfg *GroupConfig) setDefaults() {
 		orDefault(&cfg.MaxSends, 2*DefaultMaxSends) // all to one member: they stay in order
 	}
 	orDefault(&cfg.MaxSends, DefaultMaxSends)
-	orDefault(&cfg.SlowFactor, DefaultSlowFactor)
-	orDefault(&cfg.SlowTime, DefaultSlowTime)
-	orDefault(&cfg.ReportInterval, DefaultReportInterval)
 	orDefault(&cfg.SilenceTimeout, DefaultSilenceTimeout)
 	dims := bits.Len(uint(len(cfg.Members)))
 	orDefault(&cfg.Window, 8+2*dims)
@@ -146,12 +133,10 @@ func (cfg *GroupConfig) check(limits rdma.Limits) error {
 		return fmt.Errorf("%w: small messages of %d bytes", ErrInvalid, cfg.SmallBytes)
 	case cfg.SmallBytes > 0 && cfg.Rank != 0 && cfg.Small == nil && !cfg.Unannounced:
 		return fmt.Errorf("%w: small messages without Small", ErrInvalid)
-	case cfg.ReportInterval < 0:
-		return fmt.Errorf("%w: reports every %v", ErrInvalid, cfg.ReportInterval)
 	case cfg.SilenceTimeout < tickInterval:
 		return fmt.Errorf("%w: silence of %v, want %v or more", ErrInvalid, cfg.SilenceTimeout, tickInterval)
 	}
-	return errors.Join(cfg.Priority.check(), cfg.checkSlow())
+	return cfg.Priority.check()
 }
 
 func (cfg *GroupConfig) plan() (*schedule.Plan, error) {
@@ -171,13 +156,9 @@ func (cfg *GroupConfig) limits() coreLimits {
 		pins:     max(1, cfg.Window/4),
 		sends:    cfg.MaxSends,
 		silence:  cfg.SilenceTimeout,
-		interval: cfg.ReportInterval,
+		interval: reportInterval,
 		grace:    lossGrace,
 		rate:     cfg.SendRate,
-
-		slow:       cfg.Slow,
-		slowFactor: cfg.SlowFactor,
-		slowTime:   cfg.SlowTime,
 
 		smallBytes:   cfg.SmallBytes,
 		smallWindow:  cfg.smallWindow(),
@@ -237,6 +218,9 @@ type MemberProgress struct {
 	Blocks uint64
 	// Heard is when the last report of progress came in.
 	Heard time.Time
+	// Sending is for how long, in all, a block was on its way to the member from this one; Waiting for how long none
+	// was, and the next one waited for room there. Both are 0 of members that this one sends no blocks to.
+	Sending, Waiting time.Duration
 }
 
 // NewGroup makes a member's end of a group, not yet connected. It must be ended by Close or Abort.
@@ -404,6 +388,9 @@ func (g *Group) Progress() []MemberProgress {
 	all := make([]MemberProgress, len(g.core.members))
 	for rank, m := range g.core.members {
 		all[rank] = MemberProgress{Rank: rank, Done: m.done, Blocks: m.blocks, Heard: m.heard}
+		if lane := g.core.laneOf[rank]; lane >= 0 {
+			all[rank].Sending, all[rank].Waiting = g.core.pace.lanes[lane].sending, g.core.pace.lanes[lane].waiting
+		}
 	}
 	return all
 }

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"errors"
-	"math"
 	"slices"
 	"testing"
 	"time"
@@ -310,7 +309,7 @@ func TestDSN_4_6_StoppedMemberIsSuspected(t *testing.T) {
 func TestProgress(t *testing.T) {
 	eachFabric(t, func(t *testing.T, devices func(int) []rdma.Device) {
 		c := newCluster(t, devices(5))
-		groups := c.all(GroupConfig{Number: 1, BlockSize: 1000, ReportInterval: time.Millisecond})
+		groups := c.all(GroupConfig{Number: 1, BlockSize: 1000})
 		src := randomMemory(1, 100_000, 1000)
 		root, _ := groups[0].Send(Outgoing{Size: 100_000, Source: src})
 		gate := make(chan struct{})
@@ -396,7 +395,6 @@ func TestInvalidUse(t *testing.T) {
 		{Members: []string{"a"}, Window: 1},
 		{Members: []string{"a"}, Window: 1 << 50},
 		{Members: []string{"a"}, MaxSends: 1 << 50},
-		{Members: []string{"a"}, SlowFactor: math.NaN()},
 		{Members: []string{"a"}, Algorithm: 77},
 		{Members: []string{"a"}, SilenceTimeout: tickInterval - 1},
 		{Members: []string{"a"}, SilenceTimeout: -1},

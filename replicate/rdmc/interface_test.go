@@ -442,7 +442,7 @@ func TestDSN_4_1_QueueOfARelay(t *testing.T) {
 			t.Fatalf("message %d: %v", seq, err)
 		}
 	}
-	c.sentTo(to, slot)
+	c.sent(to, slot)
 	if c.first != maxQueued+2 || c.failure != nil {
 		t.Errorf("message %d is not over: %+v", c.first, c.failure)
 	}

@@ -1,113 +1,57 @@
 package rdmc
 
 import (
-	"context"
-	"errors"
-	"slices"
 	"testing"
 	"time"
-
-	"github.com/rdmcfs/rdmcfs/rdma"
 )
 
-// TestSlowSinkIsEjected has a member of a real group store slowly: the group fails with that member as the suspect,
-// and who measured it has the evidence.
-func TestSlowSinkIsEjected(t *testing.T) {
-	eachFabric(t, func(t *testing.T, devices func(int) []rdma.Device) {
-		const n, victim, block = 4, 2, 4096
-		c := newCluster(t, devices(n))
-		told := make(chan Straggler, 16)
-		groups := c.all(GroupConfig{Number: 1, BlockSize: block, Slow: SlowEject, SlowFactor: 3, SlowTime: 2 * time.Second,
-			OnSlow: func(s Straggler) { told <- s }})
-		tr, err := groups[0].Send(Outgoing{Size: 1 << 30, Source: discard{}})
-		if err != nil {
-			t.Fatal(err)
-		}
-		for rank, g := range groups[1:] {
-			var to Sink = discard{}
-			if rank+1 == victim {
-				to = slowStore{}
-			}
-			if _, err := g.Receive(tr.Announcement(), Receiver{Sink: to}); err != nil {
+// TestPace holds which time counts for the link and which for the room at its end.
+func TestPace(t *testing.T) {
+	var p pace
+	p.open(2)
+	at := func(ms int) time.Time { return simStart.Add(time.Duration(ms) * time.Millisecond) }
+	p.to(at(0))
+	p.post(at(10), 0)
+	p.wait(at(20), 0) // the next one has no room; the one before is on its way
+	p.done(at(30), 0)
+	p.wait(at(45), -1)
+	p.post(at(50), 1)
+	p.done(at(57), 1)
+	p.to(at(100))
+	if got := p.lanes[0]; got.sending != 20*time.Millisecond || got.waiting != 15*time.Millisecond || got.flight != 0 {
+		t.Errorf("%+v", got)
+	}
+	if got := p.lanes[1]; got.sending != 7*time.Millisecond || got.waiting != 0 {
+		t.Errorf("%+v", got)
+	}
+}
+
+// TestSimWhatTheRootWaitsFor has a root with one member tell a slow link from a slow sink.
+func TestSimWhatTheRootWaitsFor(t *testing.T) {
+	const link, over = 25e6, 4 * time.Second
+	for name, c := range map[string]struct {
+		disturb func(u *universe, w *world)
+		waits   bool
+	}{
+		"slow link": {func(u *universe, _ *world) { u.net.in[1] = link / 8 }, false},
+		"slow sink": {func(_ *universe, w *world) { w.slowSink = map[int]time.Duration{1: 300 * time.Millisecond} }, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			u := newUniverse(2, link)
+			w := u.group(1, 64<<10, PriorityNormal, func(int) coreLimits {
+				l := bigLimits(0)
+				l.slots, l.posted, l.pins = 16, 8, 4
+				return l
+			}, 0, 1)
+			c.disturb(u, w)
+			u.message(w, 1, 1<<32, true)
+			if err := u.run(over, never); err != nil {
 				t.Fatal(err)
 			}
-		}
-		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute) // each stop of the process excuses the member for a while
-		defer cancel()
-		err = tr.Wait(ctx)
-		var failure *GroupError
-		if !errors.As(err, &failure) || failure.Reason != ReasonSlow || !slices.Equal(failure.Suspects, []int{victim}) {
-			t.Fatalf("root: %v", err)
-		}
-		s := <-told
-		t.Log(s)
-		var cause *SlowError
-		if err := groups[0].Err(); !errors.As(err, &cause) || cause.Straggler.Rank != victim {
-			t.Errorf("reporter %d: %v", failure.Reporter, err)
-		}
-		if s.Rank != victim || s.Waiting < 0.5 {
-			t.Errorf("evidence: %v", s)
-		}
-		parallel(t, groups, func(g *Group) error { g.Abort(); return nil })
-	})
-}
-
-// slowStore takes 50 ms for a block.
-type slowStore struct{ discard }
-
-func (slowStore) WriteBlock(uint64, []byte) error {
-	<-time.After(50 * time.Millisecond)
-	return nil
-}
-
-// TestHeldUpIsTold holds the flag on the wire, and that it excuses for its time and no longer.
-func TestHeldUpIsTold(t *testing.T) {
-	var got controlMessage
-	for _, held := range []bool{true, false} {
-		m := controlMessage{epoch: 1, held: held}
-		if err := decodeControl(m.appendBinary(nil), &got); err != nil || got.held != held {
-			t.Errorf("held %t: got %t, %v", held, got.held, err)
-		}
+			l := w.nodes[0].core.pace.lanes[0]
+			if waits := l.waiting > l.sending; waits != c.waits || l.sending+l.waiting < over*9/10 {
+				t.Errorf("blocks on their way for %v, room waited for for %v, of %v", l.sending, l.waiting, over)
+			}
+		})
 	}
-	var p pace
-	p.open(1)
-	p.to(simStart)
-	p.excused(simStart, 0, true)
-	p.wait(simStart, 0)
-	p.to(simStart.Add(excuseTime + time.Second))
-	if s := p.lanes[0].total(); s.excused != excuseTime || s.waiting != time.Second {
-		t.Errorf("%+v", s)
-	}
-}
-
-// TestPaceForgetsWithoutAPolicy: paces are of the last rounds also where nobody is judged.
-func TestPaceForgetsWithoutAPolicy(t *testing.T) {
-	now := time.Unix(1_000_000, 0)
-	c := watcher(t, now)
-	c.limits.slow, c.limits.slowTime = SlowIgnore, time.Second
-	c.tick(now)
-	c.pace.post(now, 0)
-	c.pace.done(now.Add(10*time.Millisecond), 0, 1000)
-	lane := &c.pace.lanes[0]
-	if lane.total().bytes != 1000 {
-		t.Fatalf("%+v", lane.total())
-	}
-	for range 2 * paceRounds {
-		now = now.Add(time.Second / paceRounds)
-		c.tick(now)
-	}
-	if got := lane.total().bytes; got != 0 {
-		t.Errorf("%v bytes of long ago", got)
-	}
-}
-
-// total is the sum of all rounds.
-func (l *lanePace) total() (t paceSum) {
-	for _, s := range l.sums {
-		t.bytes += s.bytes
-		t.sending += s.sending
-		t.waiting += s.waiting
-		t.excused += s.excused
-	}
-	return t
 }

@@ -92,8 +92,6 @@ func (g *Group) carryOut(a *action) {
 		g.markStored(a.seq)
 	case actDone:
 		g.done(a.seq)
-	case actSlow:
-		g.slow(g.core.slowest)
 	case actFailed:
 		g.markFailed()
 	case actClosed:
@@ -249,11 +247,10 @@ func (l *laneEnd) complete(c *rdma.Completion) {
 	case l.isControl:
 		g.core.controlSent(l.lane)
 	case c.Op == rdma.OpRecv:
-		g.engine.got.Add(uint64(c.Bytes))
 		t, err := g.unsealReceived(c)
 		g.core.received(l.lane, int(c.ID), t, err)
 	default:
-		g.core.sentTo(l.lane, int(c.ID))
+		g.core.sent(l.lane, int(c.ID))
 	}
 	g.drain()
 }
@@ -291,7 +288,6 @@ func (g *Group) tick(now time.Time) bool {
 		g.busy.Store(false)
 		return false
 	}
-	g.readGauge(now)
 	more := g.core.tick(now)
 	g.drain()
 	g.closeIdlePool(now)

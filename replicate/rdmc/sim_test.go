@@ -63,9 +63,6 @@ type simNode struct {
 	failed  bool
 	settled bool
 	closed  bool
-	slow    []Straggler
-	// elsewhere is how many times the group's bytes its link receives; 0 if that is not known.
-	elsewhere uint64
 }
 
 type event struct {
@@ -231,8 +228,6 @@ func (w *world) act(n *simNode, a action) {
 		if n.handed[a.seq] == 0 {
 			n.order = append(n.order, a.seq)
 		}
-	case actSlow:
-		n.slow = append(n.slow, n.core.slowest)
 	case actFailed:
 		n.failed = true
 	case actSettled:
@@ -281,7 +276,7 @@ func (w *world) sendBlock(n *simNode, a action) {
 		slot := peer.recvs[back][0]
 		peer.recvs[back] = peer.recvs[back][1:]
 		peer.content[slot] = block
-		w.after(w.delay(actPostRecv), func() { w.complete(n, func() { n.core.sentTo(a.lane, a.slot) }) })
+		w.after(w.delay(actPostRecv), func() { w.complete(n, func() { n.core.sent(a.lane, a.slot) }) })
 		w.complete(peer, func() { peer.core.received(back, slot, block, nil) })
 	}
 	if w.wire != nil {

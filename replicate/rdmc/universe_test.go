@@ -244,7 +244,6 @@ func (u *universe) tick() {
 	u.ticked = u.now
 	for _, w := range u.worlds {
 		for _, n := range w.nodes {
-			n.core.link = n.elsewhere * n.core.pace.got
 			w.run(n, func() { n.core.tick(simStart.Add(u.now)) })
 		}
 	}

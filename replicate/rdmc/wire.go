@@ -12,9 +12,6 @@ const (
 	failureHeader = 8
 	reportSize    = 20
 	maxSuspects   = 64
-	paceSize      = 8
-	figuresSize   = 20
-	maxFigures    = 12
 )
 
 const controlVersion = 3
@@ -25,9 +22,9 @@ const (
 	flagClosed
 	flagFailed
 	flagSmall
-	flagHeld
-	flagPaced
-	flagFigures
+	flagHeld // of earlier versions; it means nothing now
+
+	flagsKnown = flagActive | flagClosed | flagFailed | flagSmall | flagHeld
 )
 
 // controlMessage is what neighbours tell each other. On the wire, little endian:
@@ -39,16 +36,12 @@ const (
 //	24 with flagClosed: the group's last message 8
 //	   with flagSmall: small messages that the receiver of this message may have sent, in all 8
 //	   with flagFailed: reason 1, reserved 1, suspects n 2, reporter 4, n ranks of 4
-//	   with flagPaced: how fast the receiver of this message took blocks: pace 4, busy 1, waited 1, reserved 2
-//	   with flagFigures: n 1, reserved 3, n figures of members of 20:
-//	     rank 4, rate 4, pace 4, pulse 4, busy 1, waited 1, sources 1, flags 1
 //	   reports to the end, 20 each: rank 4, messages done 8, blocks of the next 8
 type controlMessage struct {
 	epoch    uint32
 	granted  uint64
 	received uint64
 	active   bool
-	held     bool // the sender makes no room because others hold it up
 	closed   bool
 	last     uint64
 	failure  *failure
@@ -56,16 +49,6 @@ type controlMessage struct {
 
 	small        bool
 	smallGranted uint64
-
-	paced   bool
-	pace    laneFigures
-	figures []memberFigures
-}
-
-// memberFigures is what a member found of its paces.
-type memberFigures struct {
-	rank uint32
-	figures
 }
 
 // report is how far a member is.
@@ -81,9 +64,6 @@ func (m *controlMessage) appendBinary(b []byte) []byte {
 	if m.active {
 		flags |= flagActive
 	}
-	if m.held {
-		flags |= flagHeld
-	}
 	if m.closed {
 		flags |= flagClosed
 	}
@@ -92,12 +72,6 @@ func (m *controlMessage) appendBinary(b []byte) []byte {
 	}
 	if m.small {
 		flags |= flagSmall
-	}
-	if m.paced {
-		flags |= flagPaced
-	}
-	if len(m.figures) > 0 {
-		flags |= flagFigures
 	}
 	b = append(b, controlVersion, flags, 0, 0)
 	b = binary.LittleEndian.AppendUint32(b, m.epoch)
@@ -110,7 +84,7 @@ func (m *controlMessage) appendBinary(b []byte) []byte {
 	if m.failure != nil {
 		b = m.failure.appendBinary(b)
 	}
-	return m.appendPaces(b)
+	return b
 }
 
 func (f *failure) appendBinary(b []byte) []byte {
@@ -136,16 +110,17 @@ func decodeControl(b []byte, m *controlMessage) error {
 		return fmt.Errorf("%w: control message of %d bytes", ErrCorrupt, len(b))
 	}
 	flags := b[1]
+	if flags&^flagsKnown != 0 {
+		return fmt.Errorf("%w: control message with flags %#x", ErrCorrupt, flags)
+	}
 	*m = controlMessage{
 		epoch:    binary.LittleEndian.Uint32(b[4:]),
 		granted:  binary.LittleEndian.Uint64(b[8:]),
 		received: binary.LittleEndian.Uint64(b[16:]),
 		last:     binary.LittleEndian.Uint64(b[24:]),
 		active:   flags&flagActive != 0,
-		held:     flags&flagHeld != 0,
 		closed:   flags&flagClosed != 0,
 		reports:  m.reports[:0],
-		figures:  m.figures[:0],
 	}
 	b = b[controlHeader:]
 	if flags&flagSmall != 0 {
@@ -159,10 +134,6 @@ func decodeControl(b []byte, m *controlMessage) error {
 		if m.failure, b, err = decodeFailure(b); err != nil {
 			return err
 		}
-	}
-	b, err := m.decodePaces(b, flags)
-	if err != nil {
-		return err
 	}
 	if len(b)%reportSize != 0 {
 		return fmt.Errorf("%w: reports of %d bytes", ErrCorrupt, len(b))

@@ -62,12 +62,6 @@ type Config struct {
 	// Window, Grants, MaxSends and SendRate are this member's, as in rdmc.GroupConfig.
 	Window, Grants, MaxSends int
 	SendRate                 uint64
-	// Slow, SlowFactor and SlowTime are what the groups do with stragglers, as in rdmc.GroupConfig; all members must
-	// measure for the root to know: rdmc.SlowReport does at a member. With rdmc.SlowEject at the root the others go
-	// on without a straggler.
-	Slow       rdmc.SlowPolicy
-	SlowFactor float64
-	SlowTime   time.Duration
 	// Dial, at a member, opens the connection to the room; nil means a net.Dialer.
 	Dial func(ctx context.Context, addr string) (net.Conn, error)
 	// OnFailure may be set; it is called as soon as this member hears that the group of an epoch has failed, at the
@@ -249,7 +243,6 @@ func groupConfig(cfg Config, common welcome, f frame, rank int) rdmc.GroupConfig
 		Number: 1, Epoch: f.epoch, Members: names, Rank: rank,
 		BlockSize: common.blockSize, Algorithm: f.algorithm,
 		Window: cfg.Window, Grants: cfg.Grants, MaxSends: cfg.MaxSends, SendRate: cfg.SendRate,
-		Slow: cfg.Slow, SlowFactor: cfg.SlowFactor, SlowTime: cfg.SlowTime,
 		SilenceTimeout: common.detect * 3 / 4,
 	}
 }

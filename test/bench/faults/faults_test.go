@@ -29,9 +29,7 @@ var (
 	only    = flag.String("only", "", "regular expression: run only these cases, like 'stop relay'")
 	rounds  = flag.Int("rounds", 20, "undisturbed messages beside the load")
 	loadMiB = flag.Int("load-size", 64, "MiB of each of them")
-	factor  = flag.Float64("slow-factor", 1.6, "policy for stragglers, in the slow cases and beside the load")
 	half    = flag.String("half", "100mbit", "half of -rate, of one link")
-	slowFor = flag.Duration("slow-time", 2*time.Second, "its time")
 	hogs    = flag.Int("cpu", 4, "stress-ng's processes beside them")
 )
 
@@ -77,13 +75,6 @@ func TestFaults(t *testing.T) {
 			}
 		}
 	}
-	for _, victim := range []string{bench.VictimLeaf, bench.VictimRelay} {
-		if name := bench.FaultSlow + " " + victim; chosen(name) {
-			t.Run(name, func(t *testing.T) {
-				rows = append(rows, row(name, strike(t, withPolicy(plan(bench.FaultSlow, victim)), nil)))
-			})
-		}
-	}
 	if chosen("one link") {
 		t.Run("one link", oneSlowLink)
 	}
@@ -91,7 +82,7 @@ func TestFaults(t *testing.T) {
 		t.Run(bench.FaultNone, besideLoad)
 	}
 	if !matched {
-		t.Fatalf("-only %q names no case: give a part of kill, stop or cut and leaf, relay or root, of slow leaf or relay, one link or none", *only)
+		t.Fatalf("-only %q names no case: give a part of kill, stop or cut and leaf, relay or root, one link or none", *only)
 	}
 	t.Logf("%d nodes, %s, %d MiB, detection bound %v\n%s", *nodes, *rate, *sizeMiB, *detect, table(rows))
 }
@@ -152,15 +143,9 @@ func judge(t *testing.T, r bench.FaultResult) {
 	}
 }
 
-// withPolicy has stragglers ejected.
-func withPolicy(p bench.FaultPlan) bench.FaultPlan {
-	p.SlowFactor, p.SlowTime = *factor, *slowFor
-	return p
-}
-
 // oneSlowLink sends undisturbed messages while the link between two nodes has half the rate: nobody may be put out.
 func oneSlowLink(t *testing.T) {
-	p := withPolicy(plan(bench.FaultNone, bench.VictimLeaf))
+	p := plan(bench.FaultNone, bench.VictimLeaf)
 	p.Rounds = 2
 	strike(t, p, func(links *bench.Links) error {
 		return errors.Join(links.Slow(t.Context(), 1, 3, *half), links.Slow(t.Context(), 3, 1, *half))
@@ -180,7 +165,7 @@ func besideLoad(t *testing.T) {
 	}()
 	p := plan(bench.FaultNone, bench.VictimLeaf)
 	p.Size, p.Rounds = uint64(*loadMiB)<<20, *rounds
-	r := strike(t, withPolicy(p), nil)
+	r := strike(t, p, nil)
 	t.Logf("%d messages of %d MiB beside %d processes of stress-ng: %d members put out; median %.2f s, worst %.2f s",
 		len(r.Undisturbed), *loadMiB, *hogs, len(r.Out), bench.Median(r.Undisturbed), slices.Max(r.Undisturbed))
 }
