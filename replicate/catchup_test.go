@@ -17,6 +17,7 @@ import (
 
 	"github.com/rdmcfs/rdmcfs/internal/content"
 	"github.com/rdmcfs/rdmcfs/meta"
+	"github.com/rdmcfs/rdmcfs/replicate/session"
 )
 
 // missed writes files on node 1 while others are down and returns what they hold.
@@ -702,7 +703,7 @@ func TestCatchUpTakesNothingThatTheLogDidNotPublish(t *testing.T) {
 			t.Fatal(err)
 		}
 		st := c.node(2).rep.member.putOne(1, &putItem{Content: id, Published: true, Root: contentRoot(evil), Bytes: evil})
-		if st.Status != statusRefused {
+		if st.Status != session.StatusRefused {
 			t.Errorf("content %v: status %d", id, st.Status)
 		}
 	}

@@ -6,14 +6,15 @@ import (
 
 	"github.com/rdmcfs/rdmcfs/internal/content"
 	"github.com/rdmcfs/rdmcfs/meta"
+	"github.com/rdmcfs/rdmcfs/replicate/session"
 )
 
 // settle carries out what the log says of a stored content; it is false if nobody wants it.
 func (m *Member) settle(id meta.ContentID) bool {
 	switch m.judge(id) {
-	case verdictPublished:
+	case session.Published:
 		m.commit(id)
-	case verdictAborted:
+	case session.Aborted:
 		m.drop(id)
 		return false
 	}
@@ -100,15 +101,15 @@ func (m *Member) drop(id meta.ContentID) {
 }
 
 // decided carries out the log's word on one session. It may wait for the disk.
-func (m *Member) decided(id meta.ContentID, v verdict) {
+func (m *Member) decided(id meta.ContentID, v session.Verdict) {
 	if h := m.find(id); h != nil {
-		h.post(func() { h.take(mvDecided{v}) })
+		h.post(func() { h.step(session.Decided{Verdict: v}) })
 		return
 	}
 	if _, ok := m.cfg.Store.State(storeID(id)); !ok {
 		return
 	}
-	if v == verdictPublished {
+	if v == session.Published {
 		m.commit(id)
 		return
 	}
@@ -119,7 +120,7 @@ func (m *Member) decided(id meta.ContentID, v verdict) {
 func (m *Member) fenced(node meta.NodeID, incarnation uint32) {
 	m.ends.rootGone(node)
 	for _, id := range m.undecided() {
-		if id.Node == node && id.Incarnation <= incarnation && m.judge(id) == verdictAborted {
+		if id.Node == node && id.Incarnation <= incarnation && m.judge(id) == session.Aborted {
 			m.ended(id)
 		}
 	}

@@ -7,6 +7,7 @@ import (
 	"github.com/rdmcfs/rdmcfs/internal/content"
 	"github.com/rdmcfs/rdmcfs/meta"
 	"github.com/rdmcfs/rdmcfs/meta/metatest"
+	"github.com/rdmcfs/rdmcfs/replicate/session"
 )
 
 // storingNode is a stepped node over a store on disk.
@@ -29,7 +30,7 @@ func storingNode(t *testing.T, c *metatest.Cluster, node meta.NodeID) (*stepped,
 // vote has a node take a small content of another one.
 func vote(t *testing.T, s *stepped, id meta.ContentID, b []byte) {
 	t.Helper()
-	if st := s.Put(id.Node, &putItem{Content: id, Root: contentRoot(b), Bytes: b}); st.Status != statusVoted {
+	if st := s.Put(id.Node, &putItem{Content: id, Root: contentRoot(b), Bytes: b}); st.Status != session.StatusVoted {
 		t.Fatalf("no vote for %v: status %d, %s", id, st.Status, st.Text)
 	}
 }
@@ -71,7 +72,7 @@ func TestFenceDropsNothingThatWasPublished(t *testing.T) {
 	publishFor(c, id, b, 1, 2)
 	c.Boot(1)
 	s.member.fenced(1, id.Incarnation)
-	s.member.decided(id, verdictPublished)
+	s.member.decided(id, session.Published)
 	if state, ok := store.State(storeID(id)); !ok || state != content.Committed {
 		t.Errorf("a fence dropped what was published: %v %v", state, ok)
 	}
@@ -88,7 +89,7 @@ func TestCommitsNoBytesOfAnotherRoot(t *testing.T) {
 		if restarted {
 			clear(s.member.roots)
 		}
-		s.member.decided(id, verdictPublished)
+		s.member.decided(id, session.Published)
 		if state, ok := store.State(storeID(id)); ok {
 			t.Errorf("restarted %v: bytes of another root are %v", restarted, state)
 		}
@@ -105,7 +106,7 @@ func TestContentThatCameLateIsReportedAtOnce(t *testing.T) {
 	id, b := c.Session(1), []byte("late")
 	vote(t, s, id, b)
 	publishFor(c, id, b, 1, 2)
-	s.member.decided(id, verdictPublished)
+	s.member.decided(id, session.Published)
 	if state, _ := store.State(storeID(id)); state != content.Committed {
 		t.Fatalf("not committed: %v", state)
 	}

@@ -8,7 +8,7 @@
 //	           │                                                     │
 //	┌──────────▼─────────┐    announce, finish, put     ┌────────────▼───────────┐
 //	│ Pusher  (writer)   │ ───────────────────────────▶ │ Member  (every node)   │
-//	│ rootSession        │ ═══ blocks, by rdmc ═══════▶ │ memberSession          │
+//	│ session.Root       │ ═══ blocks, by rdmc ═══════▶ │ session.Member         │
 //	└──────────┬─────────┘                              └────────────▲───────────┘
 //	           │ Propose(publish), Barrier                           │ Applied(events): commit, abort,
 //	           ▼                                                     │ fence, retire
@@ -25,8 +25,8 @@
 // whose answer is the vote; more are announced and then multicast in groups that are kept per set of members. A version
 // made from a base that the members hold travels as the pages that differ.
 //
-// rootSession and memberSession are pure state machines, values in and values out. rootRun and hold are their shells:
-// they own the goroutines, the transfers and the bytes.
+// What root and members do in a session is decided in package [session], by pure state machines. rootRun and memberRun
+// are their shells: they own the goroutines, the transfers and the bytes.
 //
 // A member that fails, stalls or answers nothing while others do is out of its session: the root begins the next
 // epoch with the others, which tell what they have, and only what somebody lacks is sent again. The publish names who

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/rdmcfs/rdmcfs/meta"
+	"github.com/rdmcfs/rdmcfs/replicate/session"
 )
 
 // Ending is how a transfer ended.
@@ -109,16 +110,16 @@ func (t *transfer) counted(self meta.NodeID, votes []meta.NodeID, missed []meta.
 	for _, n := range votes {
 		if n != self {
 			m := t.memberLocked(n)
-			m.State, m.Bytes, m.Reason, m.Text = memberVoted.String(), t.st.Stream, 0, ""
+			m.State, m.Bytes, m.Reason, m.Text = session.MemberVoted.String(), t.st.Stream, 0, ""
 		}
 	}
 	for _, x := range missed {
 		if x.Node != self {
 			m := t.memberLocked(x.Node)
-			if m.State != memberOut.String() || m.Text == "" {
+			if m.State != session.MemberOut.String() || m.Text == "" {
 				m.Text = x.Reason.String()
 			}
-			m.State, m.Reason = memberOut.String(), x.Reason
+			m.State, m.Reason = session.MemberOut.String(), x.Reason
 		}
 	}
 }
@@ -150,7 +151,7 @@ func (t *transfer) memberLocked(n meta.NodeID) *MemberStatus {
 			return &t.st.Members[i]
 		}
 	}
-	t.st.Members = append(t.st.Members, MemberStatus{Node: n, State: memberAsked.String()})
+	t.st.Members = append(t.st.Members, MemberStatus{Node: n, State: session.MemberAsked.String()})
 	return &t.st.Members[len(t.st.Members)-1]
 }
 

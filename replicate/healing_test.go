@@ -10,8 +10,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/rdmcfs/rdmcfs/internal/content"
 	"github.com/rdmcfs/rdmcfs/meta"
+	"github.com/rdmcfs/rdmcfs/replicate/session"
 )
 
 // owing is a cluster whose node 4 missed files while it was down, and an assigner that hands out nothing by itself.
@@ -254,38 +254,8 @@ func TestNodeAMomentBehindTheLogTakesWhatIsBrought(t *testing.T) {
 			t.Fatal(err)
 		}
 		got := late.put(t.Context(), 1, []putItem{{Content: id, Published: true, Root: rec.Root, Bytes: b}})
-		if len(got) != 1 || got[0].Status != statusVoted {
+		if len(got) != 1 || got[0].Status != session.StatusVoted {
 			t.Errorf("answered %+v", got)
-		}
-	}
-}
-
-// A member that was stopped in mid-transfer is owed the file as unreachable: it is not slow.
-func TestStoppedMemberIsNotCalledSlow(t *testing.T) {
-	for _, answers := range []bool{true, false} {
-		now := time.Unix(1000, 0)
-		s := newRootSession([]meta.NodeID{2, 3}, 8, defaultLimits())
-		s.rootKnown = true
-		s.start(now)
-		for _, n := range []meta.NodeID{2, 3} {
-			s.step(now, evAnswer{n, standing{Epoch: s.epoch, Status: statusReady, Have: content.NewBitmap(8)}})
-		}
-		s.step(now, evFlowing{s.epoch, 0})
-		for i := 1; s.member(3).phase != memberOut && i < 100; i++ {
-			now = now.Add(100 * time.Millisecond)
-			s.step(now, evStanding{2, standing{Epoch: s.epoch, Status: statusReceiving, Held: 1}})
-			s.step(now, evProgress{2, s.epoch, int64(i) << 16})
-			if answers {
-				s.step(now, evStanding{3, standing{Epoch: s.epoch, Status: statusReceiving}})
-			}
-			s.step(now, evTick{})
-		}
-		want := meta.OwedUnreachable
-		if answers {
-			want = meta.OwedSlow
-		}
-		if m := s.member(3); m.phase != memberOut || m.reason != want {
-			t.Errorf("answers %v: phase %v, %v (%s), want %v", answers, m.phase, m.reason, m.text, want)
 		}
 	}
 }

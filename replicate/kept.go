@@ -5,13 +5,14 @@ import (
 
 	"github.com/rdmcfs/rdmcfs/internal/content"
 	"github.com/rdmcfs/rdmcfs/meta"
+	"github.com/rdmcfs/rdmcfs/replicate/session"
 )
 
 // ended ends a session whose root's incarnation has ended. Blocks that were received on the way to a vote are kept
 // for a while: they are nobody's vote, and the next session of the same push may go on from them.
 func (m *Member) ended(id meta.ContentID) {
 	if h := m.find(id); h != nil {
-		h.post(func() { h.take(mvFenced{}) })
+		h.post(func() { h.step(session.Fenced{}) })
 		return
 	}
 	switch state, ok := m.cfg.Store.State(storeID(id)); {

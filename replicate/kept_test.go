@@ -10,6 +10,7 @@ import (
 	"github.com/rdmcfs/rdmcfs/internal/content"
 	"github.com/rdmcfs/rdmcfs/meta"
 	"github.com/rdmcfs/rdmcfs/meta/metatest"
+	"github.com/rdmcfs/rdmcfs/replicate/session"
 )
 
 // keptBlocks gives a member the blocks of a session that has ended with its root's incarnation, and announces the
@@ -56,7 +57,7 @@ func TestSessionAfterAFenceClaimsTheKeptBlocksOnly(t *testing.T) {
 				have = append(have, i)
 			}
 		}
-		if st.Status != statusReady || !slices.Equal(have, kept) {
+		if st.Status != session.StatusReady || !slices.Equal(have, kept) {
 			t.Errorf("kept %v: answers %d with blocks %v", kept, st.Status, have)
 		}
 	}
@@ -67,9 +68,9 @@ func TestSessionAfterAFenceClaimsTheKeptBlocksOnly(t *testing.T) {
 func TestKeptBlocksAreNoVote(t *testing.T) {
 	b := randomBytes(1, 2<<20)
 	right := content.Root(int64(len(b)), []content.Hash{content.Leaf(b[:1<<20]), content.Leaf(b[1<<20:])})
-	for root, want := range map[[32]byte]status{right: statusVoted, {1}: statusRefused} {
+	for root, want := range map[[32]byte]session.Status{right: session.StatusVoted, {1}: session.StatusRefused} {
 		s, id, st := keptBlocks(t, b, 0, 1)
-		if st.Status == statusVoted || st.Have.Count() != 2 {
+		if st.Status == session.StatusVoted || st.Have.Count() != 2 {
 			t.Fatalf("answers %d with %d blocks before the root's word", st.Status, st.Have.Count())
 		}
 		ctx, cancel := context.WithTimeout(t.Context(), neverComes)
@@ -96,7 +97,7 @@ func TestSessionFollowsItsOwnRootOnly(t *testing.T) {
 		t.Fatal(err)
 	}
 	st, err := s.member.announce(t.Context(), 1, announce{Content: c.Session(1), Shape: encoded, Follows: other})
-	if err != nil || st.Status != statusReady || st.Have.Count() != 0 {
+	if err != nil || st.Status != session.StatusReady || st.Have.Count() != 0 {
 		t.Errorf("answers %d with %d blocks of another node's session: %v", st.Status, st.Have.Count(), err)
 	}
 	if state, here := store.State(storeID(other)); !here || state != content.Partial {
@@ -188,11 +189,11 @@ func TestAnnouncementIsAnsweredWhileKeptBlocksAreRead(t *testing.T) {
 	case <-ctx.Done():
 	}
 	<-answered
-	if err != nil || st.Status != statusPreparing || st.Epoch != 1 {
+	if err != nil || st.Status != session.StatusPreparing || st.Epoch != 1 {
 		t.Errorf("answers %d in epoch %d while it reads: %v", st.Status, st.Epoch, err)
 	}
 	close(slow.may)
-	if st, err = s.member.announce(ctx, 1, a); err != nil || st.Status != statusReady {
+	if st, err = s.member.announce(ctx, 1, a); err != nil || st.Status != session.StatusReady {
 		t.Errorf("answers %d when asked again: %v", st.Status, err)
 	}
 }

@@ -11,11 +11,12 @@ import (
 	"github.com/rdmcfs/rdmcfs/meta"
 	"github.com/rdmcfs/rdmcfs/replicate/rdmc"
 	"github.com/rdmcfs/rdmcfs/replicate/schedule"
+	"github.com/rdmcfs/rdmcfs/replicate/session"
 )
 
 // groupFault says which members spoiled a group.
 type groupFault struct {
-	suspects []suspect
+	suspects []session.Suspect
 	err      error
 }
 
@@ -155,7 +156,7 @@ func blame(ln *lane, errs []error) error {
 		if outOfMemory(err) {
 			reason = meta.OwedSlow
 		}
-		fault.suspects = append(fault.suspects, suspect{ln.members[rank], reason})
+		fault.suspects = append(fault.suspects, session.Suspect{Node: ln.members[rank], Reason: reason})
 	}
 	switch {
 	case fault == nil:
@@ -187,7 +188,7 @@ func faultOf(ln *lane, err error) error {
 	}
 	for _, rank := range ge.Suspects {
 		if rank > 0 && rank < len(ln.members) {
-			fault.suspects = append(fault.suspects, suspect{ln.members[rank], reasonOf(ge.Reason)})
+			fault.suspects = append(fault.suspects, session.Suspect{Node: ln.members[rank], Reason: reasonOf(ge.Reason)})
 		}
 	}
 	return fault

@@ -9,6 +9,7 @@ import (
 
 	"github.com/rdmcfs/rdmcfs/internal/content"
 	"github.com/rdmcfs/rdmcfs/meta"
+	"github.com/rdmcfs/rdmcfs/replicate/session"
 )
 
 // large pushes the bytes by multicast, and stores this node's own copy from the same blocks.
@@ -46,13 +47,14 @@ func (s *pushSession) large(ctx context.Context) error {
 		s.storeHere(localCtx, run, src, local)
 	}()
 	run.run(ctx)
-	s.moved = run.sess.gained
+	s.moved = run.sess.Gained()
 	cancel()
 	<-keep
 	src.release()
-	s.p.transfers.leftOut(s.p.cfg.Logger, "member left out", s.id, run.sess.members)
-	s.p.counters.epochs.Add(uint64(run.sess.epoch))
-	s.p.counters.ejected.Add(uint64(run.sess.count(memberOut)))
+	s.p.transfers.leftOut(s.p.cfg.Logger, "member left out", s.id, run.sess.Members())
+	s.p.counters.epochs.Add(uint64(run.sess.Epoch()))
+	_, missed := run.votes()
+	s.p.counters.ejected.Add(uint64(len(missed)))
 	err = s.concluded(ctx, run, src)
 	if closeErr := local.close(err != nil && !s.mayFollow(ctx, run)); closeErr != nil {
 		s.p.cfg.Logger.Warn("own copy let go with error", "content", s.id, "err", closeErr)
@@ -92,7 +94,8 @@ func (s *pushSession) stagedOrKept() (staged io.ReaderAt, kept bool, done func()
 
 // mayFollow reports whether another session may go on with this node's copy: the log drops it, if that is not fenced.
 func (s *pushSession) mayFollow(ctx context.Context, run *rootRun) bool {
-	return run.sess.local == localReading && ctx.Err() == nil
+	own, _ := run.sess.Own()
+	return own == session.OwnReading && ctx.Err() == nil
 }
 
 // dropBefore removes what the session before has left here, if that was not taken.
@@ -115,7 +118,7 @@ func (s *pushSession) newRun(local *localCopy, staged io.ReaderAt) (*rootRun, er
 	if s.targets.policy.AckLocal && s.targets.self {
 		others = nil
 	}
-	look := func() (e evView) {
+	look := func() (e session.View) {
 		if others != nil {
 			e, _ = s.p.look(&s.targets)
 		}
@@ -132,8 +135,11 @@ func (s *pushSession) newRun(local *localCopy, staged io.ReaderAt) (*rootRun, er
 	return &rootRun{
 		cfg: s.p.cfg, lanes: s.p.lanes, after: &s.p.wg, id: s.id, ino: s.push.Ino,
 		layout: local.layout, shape: shape, source: src, groupBlock: groupBlock, status: s.status,
-		sess:   newRootSession(others, int(local.layout.Blocks()), s.p.cfg.Tuning.limits(groupBlock)),
-		events: make(chan rootEvent, 64), views: s.p.viewChange, look: look,
+		sess: session.NewRoot(session.RootConfig{
+			Members: others, Blocks: int(local.layout.Blocks()), Limits: s.p.cfg.Tuning.limits(groupBlock),
+			Pace: float64(s.p.lanes.pace.Load()),
+		}),
+		events: make(chan session.RootEvent, 64), views: s.p.viewChange, look: look,
 		idle: func(ctx context.Context) { _ = src.readRest(ctx) }, // kept in src
 	}, nil
 }
@@ -152,18 +158,18 @@ func (s *pushSession) storeHere(ctx context.Context, run *rootRun, src *copySour
 	case <-src.full:
 		s.taken()
 	case <-src.broken:
-		run.feed(ctx, evLocal{src.failure()})
+		run.feed(ctx, session.OwnCopy{Err: src.failure()})
 		return
 	case <-ctx.Done():
 		return
 	}
 	root, err := local.recv.Root(ctx)
 	if err != nil {
-		run.feed(ctx, evLocal{err})
+		run.feed(ctx, session.OwnCopy{Err: err})
 		return
 	}
-	run.feed(ctx, evRoot{root})
-	run.feed(ctx, evLocal{local.finish(ctx, root)})
+	run.feed(ctx, session.Hashed{Hash: root})
+	run.feed(ctx, session.OwnCopy{Err: local.finish(ctx, root)})
 }
 
 // concluded turns the end of the session into votes or an error.
@@ -172,8 +178,8 @@ func (s *pushSession) concluded(ctx context.Context, run *rootRun, src *copySour
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	if sess.local != localStored {
-		err := errors.Join(sess.localErr, src.failure())
+	if own, err := sess.Own(); own != session.OwnStored {
+		err = errors.Join(err, src.failure())
 		switch {
 		case errors.Is(err, content.ErrNoSpace):
 			return fmt.Errorf("%w: %w", ErrNoSpace, err)
@@ -182,7 +188,7 @@ func (s *pushSession) concluded(ctx context.Context, run *rootRun, src *copySour
 		}
 		return fmt.Errorf("own copy: %w", err)
 	}
-	s.op.Root = sess.root
+	s.op.Root = sess.Hash()
 	votes, missed := run.votes()
 	if s.targets.self {
 		votes = append(votes, s.id.Node)
@@ -207,11 +213,11 @@ func lackBase(missed []meta.Missed) bool {
 // leastPace is what still counts as progress, in bytes a second: a member may take that long over one block.
 const leastPace = 256 << 10
 
-func (t Tuning) limits(groupBlock int64) sessionLimits {
-	l := defaultLimits()
-	l.silent, l.stalled, l.stuck = t.Silent, t.Stalled, t.Stuck
-	l.stalled += time.Duration(groupBlock) * time.Second / leastPace
-	l.slowFor, l.trial, l.slowPart = t.SlowFor, t.SlowFor*3/10, t.SlowPart
+func (t Tuning) limits(groupBlock int64) session.Limits {
+	l := session.DefaultLimits()
+	l.Silent, l.Stalled, l.Stuck = t.Silent, t.Stalled, t.Stuck
+	l.Stalled += time.Duration(groupBlock) * time.Second / leastPace
+	l.SlowFor, l.Trial, l.SlowPart = t.SlowFor, t.SlowFor*3/10, t.SlowPart
 	return l
 }
 

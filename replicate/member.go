@@ -9,11 +9,12 @@ import (
 	"github.com/rdmcfs/rdmcfs/internal/content"
 	"github.com/rdmcfs/rdmcfs/meta"
 	"github.com/rdmcfs/rdmcfs/replicate/rdmc"
+	"github.com/rdmcfs/rdmcfs/replicate/session"
 )
 
 const (
-	// holdsMax bounds the sessions that a member takes part in at once.
-	holdsMax = 4096
+	// runsMax bounds the sessions that a member takes part in at once.
+	runsMax = 4096
 	// putsAtOnce bounds the small contents that are stored at the same time.
 	putsAtOnce = 16
 )
@@ -43,7 +44,7 @@ type Member struct {
 	putSlots chan struct{}
 
 	mu     sync.Mutex
-	holds  map[meta.ContentID]*hold
+	runs   map[meta.ContentID]*memberRun
 	roots  map[meta.ContentID][32]byte // of the votes of this process that are not decided
 	kept   map[meta.ContentID]struct{} // bytes of sessions that were fenced
 	closed bool
@@ -54,7 +55,7 @@ func newMember(cfg Config, remote *remoteReads) *Member {
 	m := &Member{
 		cfg: cfg, ends: newEnds(cfg.Groups, cfg.Logger), held: newHeldReports(cfg), lost: newLostReports(cfg), retired: newRetirements(), remote: remote, stock: make(chan struct{}, 1), deep: make(chan meta.ContentID, 256), unchecked: make(chan meta.ContentID, 256),
 		ctx: ctx, stop: stop, quit: make(chan struct{}), putSlots: make(chan struct{}, putsAtOnce),
-		holds: make(map[meta.ContentID]*hold), roots: make(map[meta.ContentID][32]byte),
+		runs: make(map[meta.ContentID]*memberRun), roots: make(map[meta.ContentID][32]byte),
 		kept: make(map[meta.ContentID]struct{}),
 	}
 	m.lost.keep = m.stillLost
@@ -76,57 +77,57 @@ func (m *Member) close() {
 	m.wg.Wait()
 }
 
-func (m *Member) find(id meta.ContentID) *hold {
+func (m *Member) find(id meta.ContentID) *memberRun {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return m.holds[id]
+	return m.runs[id]
 }
 
-func (m *Member) forget(h *hold) {
+func (m *Member) forget(h *memberRun) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if m.holds[h.id] == h {
-		delete(m.holds, h.id)
+	if m.runs[h.id] == h {
+		delete(m.runs, h.id)
 	}
 }
 
 // enter finds the session or makes it.
-func (m *Member) enter(id meta.ContentID, root meta.NodeID, ino meta.Ino) (*hold, error) {
+func (m *Member) enter(id meta.ContentID, root meta.NodeID, ino meta.Ino) (*memberRun, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.closed {
 		return nil, ErrClosed
 	}
-	if h := m.holds[id]; h != nil {
+	if h := m.runs[id]; h != nil {
 		return h, nil
 	}
-	if len(m.holds) >= holdsMax {
-		return nil, fmt.Errorf("replicate: %d sessions here already", holdsMax)
+	if len(m.runs) >= runsMax {
+		return nil, fmt.Errorf("replicate: %d sessions here already", runsMax)
 	}
-	h := newHold(m, id, root, ino)
-	m.holds[id] = h
+	h := newMemberRun(m, id, root, ino)
+	m.runs[id] = h
 	m.wg.Go(h.run)
 	return h, nil
 }
 
 // judge reads what the applied log says about a session.
-func (m *Member) judge(id meta.ContentID) verdict {
+func (m *Member) judge(id meta.ContentID) session.Verdict {
 	c, err := m.cfg.Names.Content(id)
 	if err == nil && c.State != meta.ContentRetired {
-		return verdictPublished
+		return session.Published
 	}
 	if err == nil {
-		return verdictAborted
+		return session.Aborted
 	}
 	if over, err := m.cfg.Names.Decided(id); err == nil && over {
-		return verdictAborted // or published and retired since: nobody wants it
+		return session.Aborted // or published and retired since: nobody wants it
 	}
-	return verdictOpen
+	return session.Undecided
 }
 
 // announce handles KindAnnounce.
 func (m *Member) announce(ctx context.Context, from meta.NodeID, a announce) (st standing, err error) {
-	refused := standing{Content: a.Content, Epoch: a.Epoch, Status: statusRefused, Reason: meta.OwedFailed}
+	refused := standing{a.Content, session.Standing{Epoch: a.Epoch, Status: session.StatusRefused, Reason: meta.OwedFailed}}
 	shape, err := content.DecodeShape(a.Shape)
 	if err != nil {
 		return refused, err
@@ -153,7 +154,7 @@ func (m *Member) announce(ctx context.Context, from meta.NodeID, a announce) (st
 	defer stop()
 	st, err = askUntil(ctx, h, late, func() standing { return h.join(from, a, shape) })
 	if errors.Is(err, errLate) {
-		return standing{Content: a.Content, Epoch: a.Epoch, Status: statusPreparing}, nil
+		return standing{a.Content, session.Standing{Epoch: a.Epoch, Status: session.StatusPreparing}}, nil
 	}
 	if !errors.Is(err, errSessionOver) {
 		return st, err
@@ -169,8 +170,8 @@ func (m *Member) announce(ctx context.Context, from meta.NodeID, a announce) (st
 // already answers for a content that is stored here, or that nobody wants any more.
 func (m *Member) already(id meta.ContentID, published bool) (standing, bool) {
 	v := m.judge(id)
-	if v == verdictAborted {
-		return standing{Content: id, Status: statusGone}, true
+	if v == session.Aborted {
+		return standing{id, session.Standing{Status: session.StatusGone}}, true
 	}
 	state, ok := m.cfg.Store.State(storeID(id))
 	if !ok || state == content.Partial || m.find(id) != nil {
@@ -179,10 +180,10 @@ func (m *Member) already(id meta.ContentID, published bool) (standing, bool) {
 	if published && m.damaged(id) {
 		return standing{}, false
 	}
-	if v == verdictPublished {
+	if v == session.Published {
 		m.commit(id)
 	}
-	return standing{Content: id, Status: statusVoted}, true
+	return standing{id, session.Standing{Status: session.StatusVoted}}, true
 }
 
 func (m *Member) damaged(id meta.ContentID) bool {
@@ -263,7 +264,7 @@ func (m *Member) finish(ctx context.Context, from meta.NodeID, f finish) (standi
 	}
 	st, ok := m.already(f.Content, false)
 	if !ok {
-		st = standing{Content: f.Content, Status: statusRefused, Reason: meta.OwedUnreachable, Text: "no such session here"} // it restarted
+		st = standing{f.Content, session.Standing{Status: session.StatusRefused, Reason: meta.OwedUnreachable, Text: "no such session here"}} // it restarted
 	}
 	st.Epoch = f.Epoch
 	return st, nil
@@ -277,7 +278,7 @@ func (m *Member) stopped(ctx context.Context, from meta.NodeID, s stop) error {
 	}
 	_, err := ask(ctx, h, func() bool {
 		if h.root == from {
-			h.take(mvStopped{s.Epoch, s.Drop})
+			h.step(session.Stopped{Epoch: s.Epoch, Drop: s.Drop})
 		}
 		return true
 	})

@@ -6,6 +6,7 @@ import (
 
 	"github.com/rdmcfs/rdmcfs/internal/content"
 	"github.com/rdmcfs/rdmcfs/meta"
+	"github.com/rdmcfs/rdmcfs/replicate/session"
 )
 
 // keepWhole mends what the store found damaged, until ctx ends. Blocks come from other holders; what can't be mended
@@ -30,7 +31,7 @@ func (m *Member) keepWhole(ctx context.Context) {
 
 // mend brings a damaged content back to what the log committed.
 func (m *Member) mend(ctx context.Context, id meta.ContentID) {
-	if m.judge(id) != verdictPublished {
+	if m.judge(id) != session.Published {
 		return
 	}
 	if holds, err := m.cfg.Names.Holds(m.cfg.Self().Node, id); err != nil || !holds {

@@ -10,6 +10,7 @@ import (
 
 	"github.com/rdmcfs/rdmcfs/internal/content"
 	"github.com/rdmcfs/rdmcfs/meta"
+	"github.com/rdmcfs/rdmcfs/replicate/session"
 )
 
 // put handles KindPut: small contents, stored and answered one by one.
@@ -21,7 +22,7 @@ func (m *Member) put(ctx context.Context, from meta.NodeID, items []putItem) []s
 		select {
 		case m.putSlots <- struct{}{}:
 		case <-ctx.Done():
-			out[i] = standing{Content: items[i].Content, Status: statusRefused, Reason: meta.OwedSlow, Text: ctx.Err().Error()}
+			out[i] = standing{items[i].Content, session.Standing{Status: session.StatusRefused, Reason: meta.OwedSlow, Text: ctx.Err().Error()}}
 			continue
 		}
 		wg.Go(func() {
@@ -35,23 +36,23 @@ func (m *Member) put(ctx context.Context, from meta.NodeID, items []putItem) []s
 
 func (m *Member) putOne(from meta.NodeID, it *putItem) standing {
 	if it.Content.IsZero() || len(it.Bytes) == 0 && len(it.Shape) == 0 || !it.Published && it.Content.Node != from {
-		return standing{Content: it.Content, Status: statusRefused, Reason: meta.OwedFailed, Text: "not a content of this node"}
+		return standing{it.Content, session.Standing{Status: session.StatusRefused, Reason: meta.OwedFailed, Text: "not a content of this node"}}
 	}
 	if st, ok := m.already(it.Content, it.Published); ok {
 		return st
 	}
 	if it.Published && !m.known(it.Content, it.Root) {
-		return standing{Content: it.Content, Status: statusRefused, Reason: meta.OwedSlow, Text: errNotKnown.Error()}
+		return standing{it.Content, session.Standing{Status: session.StatusRefused, Reason: meta.OwedSlow, Text: errNotKnown.Error()}}
 	}
 	if err := m.putStore(it); err != nil && !errors.Is(err, content.ErrExists) {
-		return standing{Content: it.Content, Status: statusRefused, Reason: refusalReason(err), Text: err.Error()}
+		return standing{it.Content, session.Standing{Status: session.StatusRefused, Reason: refusalReason(err), Text: err.Error()}}
 	}
 	m.voted(it.Content, it.Root)
 	m.cfg.Point(PointVote)
 	if !m.settle(it.Content) {
-		return standing{Content: it.Content, Status: statusGone}
+		return standing{it.Content, session.Standing{Status: session.StatusGone}}
 	}
-	return standing{Content: it.Content, Status: statusVoted}
+	return standing{it.Content, session.Standing{Status: session.StatusVoted}}
 }
 
 var errNotKnown = errors.New("replicate: not published by the log as far as it was applied here")
@@ -66,7 +67,7 @@ func (m *Member) awaitKnown(ctx context.Context, items []putItem) {
 	limit := m.cfg.Clock.Now().Add(knownWait)
 	for i := range items {
 		it := &items[i]
-		for it.Published && !m.known(it.Content, it.Root) && m.judge(it.Content) == verdictOpen {
+		for it.Published && !m.known(it.Content, it.Root) && m.judge(it.Content) == session.Undecided {
 			if ctx.Err() != nil || m.cfg.Clock.Now().After(limit) {
 				return
 			}

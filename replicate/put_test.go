@@ -10,13 +10,14 @@ import (
 	"github.com/rdmcfs/rdmcfs/meta"
 	"github.com/rdmcfs/rdmcfs/meta/metatest"
 	"github.com/rdmcfs/rdmcfs/replicate/rdmc"
+	"github.com/rdmcfs/rdmcfs/replicate/session"
 )
 
 func TestNoVoteForASmallContentOfAnotherRoot(t *testing.T) {
 	c := metatest.New(t, 2)
 	s, store := storingNode(t, c, 2)
 	id := c.Session(1)
-	if st := s.Put(1, &putItem{Content: id, Root: contentRoot([]byte("what was sent")), Bytes: []byte("what came")}); st.Status != statusRefused {
+	if st := s.Put(1, &putItem{Content: id, Root: contentRoot([]byte("what was sent")), Bytes: []byte("what came")}); st.Status != session.StatusRefused {
 		t.Errorf("answers with status %d", st.Status)
 	}
 	if state, ok := store.State(storeID(id)); ok {
@@ -30,14 +31,14 @@ func TestTakesSessionsOfTheirOwnWriterOnly(t *testing.T) {
 	s, store := storingNode(t, c, 2)
 	small, large := c.Session(1), c.Session(1)
 	b := []byte("another node's")
-	if st := s.Put(3, &putItem{Content: small, Root: contentRoot(b), Bytes: b}); st.Status != statusRefused {
+	if st := s.Put(3, &putItem{Content: small, Root: contentRoot(b), Bytes: b}); st.Status != session.StatusRefused {
 		t.Errorf("node 3 puts a content of node 1: status %d", st.Status)
 	}
 	shape, err := content.Shape{Size: 4 << 20}.AppendBinary(nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if st, err := s.member.announce(t.Context(), 3, announce{Content: large, Shape: shape}); err == nil || st.Status != statusRefused {
+	if st, err := s.member.announce(t.Context(), 3, announce{Content: large, Shape: shape}); err == nil || st.Status != session.StatusRefused {
 		t.Errorf("node 3 announces a session of node 1: status %d, %v", st.Status, err)
 	}
 	for _, state := range []content.State{content.Partial, content.Undecided, content.Committed} {
@@ -59,11 +60,11 @@ func TestSessionIsStoppedByItsRootOnly(t *testing.T) {
 		}
 	}
 	end(3)
-	if phase, err := ask(t.Context(), h, func() holdPhase { return h.s.phase }); err != nil || phase != holdReceiving {
+	if phase, err := ask(t.Context(), h, func() session.MemberPhase { return h.s.Phase() }); err != nil || phase != session.Receiving {
 		t.Fatalf("stopped by another node than its root: phase %d, %v", phase, err)
 	}
 	end(1)
-	if _, err := ask(t.Context(), h, func() holdPhase { return h.s.phase }); !errors.Is(err, errSessionOver) {
+	if _, err := ask(t.Context(), h, func() session.MemberPhase { return h.s.Phase() }); !errors.Is(err, errSessionOver) {
 		t.Errorf("stopped by its root: %v", err)
 	}
 }
@@ -79,7 +80,7 @@ func TestSessionIsFinishedByItsRootOnly(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond) // nothing ends the wait for a vote
 		_, err := s.member.finish(ctx, 3, finish{Content: id, HasRoot: true, Root: root, WaitMs: 1000})
 		cancel()
-		known, askErr := ask(t.Context(), h, func() bool { return h.s.rootKnown })
+		known, askErr := ask(t.Context(), h, func() bool { _, known := h.s.Hash(); return known })
 		if known || askErr != nil || !errors.Is(err, context.DeadlineExceeded) {
 			t.Errorf("finished by another node than its root: taken %v, %v %v", known, err, askErr)
 		}
@@ -91,7 +92,7 @@ func TestSessionIsFinishedByItsRootOnly(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), neverComes)
 	defer cancel()
 	st, err := s.member.finish(ctx, 1, finish{Content: id, HasRoot: true, Root: right, WaitMs: 1000})
-	if err != nil || st.Status != statusVoted {
-		t.Errorf("finished by its root: answers %d, want %d: %s %v", st.Status, statusVoted, st.Text, err)
+	if err != nil || st.Status != session.StatusVoted {
+		t.Errorf("finished by its root: answers %d, want %d: %s %v", st.Status, session.StatusVoted, st.Text, err)
 	}
 }

@@ -7,6 +7,7 @@ import (
 
 	"github.com/rdmcfs/rdmcfs/internal/content"
 	"github.com/rdmcfs/rdmcfs/meta"
+	"github.com/rdmcfs/rdmcfs/replicate/session"
 )
 
 const (
@@ -225,7 +226,7 @@ func (m *Member) reconcileOnce(ctx context.Context) {
 // startUp judges what an earlier process left, and finds what was retired meanwhile.
 func (m *Member) startUp() {
 	for _, id := range m.undecided() {
-		if v := m.judge(id); v != verdictOpen {
+		if v := m.judge(id); v != session.Undecided {
 			m.decided(id, v)
 		}
 	}

@@ -12,6 +12,7 @@ import (
 
 	"github.com/rdmcfs/rdmcfs/internal/content"
 	"github.com/rdmcfs/rdmcfs/meta"
+	"github.com/rdmcfs/rdmcfs/replicate/session"
 )
 
 const (
@@ -203,7 +204,7 @@ func (r *remoteReads) call(ctx context.Context, node meta.NodeID, kind Kind, m f
 	if err != nil {
 		return nil, err
 	}
-	if reply.Status != statusVoted {
+	if reply.Status != session.StatusVoted {
 		return nil, fmt.Errorf("%w: %s", errNotGiven, reply.Text)
 	}
 	if content.Checksum(reply.Bytes) != reply.CRC {

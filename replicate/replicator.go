@@ -11,6 +11,7 @@ import (
 
 	"github.com/rdmcfs/rdmcfs/internal/content"
 	"github.com/rdmcfs/rdmcfs/meta"
+	"github.com/rdmcfs/rdmcfs/replicate/session"
 )
 
 // Replicator is the replication of one node: it pushes what is written here, takes what is written elsewhere, and
@@ -144,9 +145,9 @@ func (r *Replicator) Applied(events []meta.Event) {
 func (r *Replicator) carryOut(e meta.Event) {
 	switch e.Kind {
 	case meta.EventDecided:
-		v := verdictAborted
+		v := session.Aborted
 		if e.Commit {
-			v = verdictPublished
+			v = session.Published
 		}
 		r.pusher.forget(e.Session)
 		r.member.decided(e.Session, v)

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/rdmcfs/rdmcfs/meta"
+	"github.com/rdmcfs/rdmcfs/replicate/session"
 )
 
 // retirements are the contents that nothing names any more, each with the time from which it may be deleted.
@@ -85,7 +86,7 @@ func (m *Member) sweep() {
 			continue // it came back
 		}
 		if h := m.find(id); h != nil { // catch-up that ended half way: its bytes are open until it is over
-			h.post(func() { h.take(mvDecided{verdictAborted}) })
+			h.post(func() { h.step(session.Decided{Verdict: session.Aborted}) })
 		}
 		if err := m.cfg.Store.Delete(storeID(id)); err != nil {
 			m.cfg.Logger.Debug("retired content not deleted yet", "content", id, "err", err)

@@ -12,6 +12,7 @@ import (
 	"github.com/rdmcfs/rdmcfs/internal/content"
 	"github.com/rdmcfs/rdmcfs/meta"
 	"github.com/rdmcfs/rdmcfs/replicate/rdmc"
+	"github.com/rdmcfs/rdmcfs/replicate/session"
 )
 
 const (
@@ -26,7 +27,7 @@ type blockSource interface {
 	failure() error
 }
 
-// rootRun is the shell of a rootSession: it carries out its actions and feeds it events. All its fields but
+// rootRun is the shell of a session.Root: it carries out its actions and feeds it events. All its fields but
 // events are of the goroutine that runs it.
 type rootRun struct {
 	cfg   Config
@@ -45,11 +46,11 @@ type rootRun struct {
 	moved      *atomic.Uint64 // counts bytes that members have stored; may be nil
 	heldBytes  uint64
 
-	sess   *rootSession
-	events chan rootEvent
+	sess   *session.Root
+	events chan session.RootEvent
 	wg     sync.WaitGroup
 	groups []*epochRun               // of the present epoch, by part
-	look   func() evView             // what the log says of the members
+	look   func() session.View       // what the log says of the members
 	views  func() <-chan struct{}    // closed when that may have changed; may be nil
 	idle   func(ctx context.Context) // reads what no group asks for; once, may be nil
 }
@@ -71,16 +72,15 @@ type epochRun struct {
 // run drives the session to its end. It returns when no goroutine of it is left.
 func (r *rootRun) run(ctx context.Context) {
 	defer r.wg.Wait()
-	r.sess.pace.known = float64(r.lanes.pace.Load())
-	defer func() { r.lanes.pace.Store(int64(r.sess.pace.known)) }()
+	defer func() { r.lanes.pace.Store(int64(r.sess.Pace())) }()
 	inner, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	defer cancel()
-	r.perform(inner, r.sess.start(r.cfg.Clock.Now()))
+	r.perform(inner, r.sess.Start(r.cfg.Clock.Now()))
 	r.lookAround(inner)
 	done := ctx.Done()
 	tick, stop := r.cfg.Clock.After(rootTick)
 	defer func() { stop() }()
-	for r.sess.phase != rootEnded {
+	for r.sess.Phase() != session.RootEnded {
 		r.startIdle(inner)
 		r.status.show(r.sess)
 		views := r.viewChange()
@@ -88,16 +88,16 @@ func (r *rootRun) run(ctx context.Context) {
 		case <-views:
 			r.lookAround(inner)
 		case ev := <-r.events:
-			r.perform(inner, r.sess.step(r.cfg.Clock.Now(), ev))
+			r.step(inner, ev)
 		case <-tick:
 			tick, stop = r.cfg.Clock.After(rootTick)
 			r.lookAround(inner)
 			r.reportProgress(inner)
 			r.countMoved()
-			r.perform(inner, r.sess.step(r.cfg.Clock.Now(), evTick{}))
+			r.step(inner, session.Tick{})
 		case <-done: // nil after the first time
 			done = nil
-			r.perform(inner, r.sess.step(r.cfg.Clock.Now(), evCancel{}))
+			r.step(inner, session.Cancel{})
 		}
 	}
 	r.status.show(r.sess)
@@ -113,12 +113,12 @@ func (r *rootRun) viewChange() <-chan struct{} {
 
 // lookAround tells the session what the log says of its members.
 func (r *rootRun) lookAround(ctx context.Context) {
-	r.perform(ctx, r.sess.step(r.cfg.Clock.Now(), r.look()))
+	r.step(ctx, r.look())
 }
 
 // startIdle reads the source without a group, when no group is going to.
 func (r *rootRun) startIdle(ctx context.Context) {
-	if r.idle == nil || r.sess.phase != rootSettling {
+	if r.idle == nil || r.sess.Phase() != session.RootSettling {
 		return
 	}
 	idle := r.idle
@@ -127,27 +127,32 @@ func (r *rootRun) startIdle(ctx context.Context) {
 }
 
 // feed hands an event to the session, unless it has ended.
-func (r *rootRun) feed(ctx context.Context, ev rootEvent) {
+func (r *rootRun) feed(ctx context.Context, ev session.RootEvent) {
 	select {
 	case r.events <- ev:
 	case <-ctx.Done():
 	}
 }
 
-func (r *rootRun) perform(ctx context.Context, acts []rootAction) {
+// step steps the session and carries out what it says.
+func (r *rootRun) step(ctx context.Context, ev session.RootEvent) {
+	r.perform(ctx, r.sess.Step(r.cfg.Clock.Now(), ev))
+}
+
+func (r *rootRun) perform(ctx context.Context, acts []session.RootAction) {
 	for _, act := range acts {
 		switch a := act.(type) {
-		case actAnnounce:
+		case session.Announce:
 			r.wg.Go(func() { r.announce(ctx, a) })
-		case actSend:
+		case session.Send:
 			r.send(ctx, a)
-		case actEndGroup:
-			r.endGroup(a.part, a.suspects)
-		case actFinish:
+		case session.EndGroup:
+			r.endGroup(a.Part, a.Suspects)
+		case session.Poll:
 			r.wg.Go(func() { r.finish(ctx, a) })
-		case actStop:
+		case session.Stop:
 			r.after.Go(func() { r.stop(a) })
-		case actEnd:
+		case session.End:
 			r.endGroups()
 		}
 	}
@@ -165,53 +170,53 @@ func (r *rootRun) ask(ctx context.Context, node meta.NodeID, kind Kind, request 
 	return decodeStanding(answer)
 }
 
-func (r *rootRun) announce(ctx context.Context, a actAnnounce) {
+func (r *rootRun) announce(ctx context.Context, a session.Announce) {
 	m := announce{
-		Content: r.id, Ino: r.ino, Epoch: a.epoch, Published: r.published, Shape: r.shape, Follows: r.follows,
+		Content: r.id, Ino: r.ino, Epoch: a.Epoch, Published: r.published, Shape: r.shape, Follows: r.follows,
 	}
 	if r.published {
-		m.Root = r.sess.root
+		m.Root = r.sess.Hash()
 	}
-	call, cancel := context.WithTimeout(ctx, 2*r.sess.lim.announce)
+	call, cancel := context.WithTimeout(ctx, 2*r.sess.Limits().Announce)
 	defer cancel()
-	st, err := r.ask(call, a.node, KindAnnounce, m.encode())
+	st, err := r.ask(call, a.Node, KindAnnounce, m.encode())
 	if err != nil {
-		r.feed(ctx, evUnreachable{a.node, a.epoch, err.Error()})
+		r.feed(ctx, session.Unreachable{Node: a.Node, Epoch: a.Epoch, Text: err.Error()})
 		return
 	}
-	st.Epoch = a.epoch
-	r.feed(ctx, evAnswer{a.node, st})
+	st.Epoch = a.Epoch
+	r.feed(ctx, session.Answered{Node: a.Node, Standing: st.Standing})
 }
 
-func (r *rootRun) finish(ctx context.Context, a actFinish) {
+func (r *rootRun) finish(ctx context.Context, a session.Poll) {
 	m := finish{
-		Content: r.id, Epoch: a.epoch, WaitMs: uint32(r.sess.lim.pollWait / time.Millisecond), HasRoot: a.hasRoot, Root: a.root,
+		Content: r.id, Epoch: a.Epoch, WaitMs: uint32(r.sess.Limits().PollWait / time.Millisecond), HasRoot: a.HasHash, Root: a.Hash,
 	}
-	call, cancel := context.WithTimeout(ctx, r.sess.lim.pollWait+4*r.sess.lim.silent)
+	call, cancel := context.WithTimeout(ctx, r.sess.Limits().PollWait+4*r.sess.Limits().Silent)
 	defer cancel()
-	st, err := r.ask(call, a.node, KindFinish, m.encode())
+	st, err := r.ask(call, a.Node, KindFinish, m.encode())
 	if err != nil {
-		r.feed(ctx, evUnreachable{a.node, a.epoch, err.Error()})
+		r.feed(ctx, session.Unreachable{Node: a.Node, Epoch: a.Epoch, Text: err.Error()})
 		return
 	}
-	r.feed(ctx, evStanding{a.node, st})
+	r.feed(ctx, session.Polled{Node: a.Node, Standing: st.Standing})
 }
 
 // stop tells a member that nothing more comes; it outlives the session.
-func (r *rootRun) stop(a actStop) {
+func (r *rootRun) stop(a session.Stop) {
 	ctx, cancel := context.WithTimeout(context.Background(), stopTimeout)
 	defer cancel()
-	m := stop{r.id, a.epoch, a.drop}
-	if err := askOutcome(ctx, r.cfg.Peers, a.node, KindStop, m.encode()); err != nil {
-		r.cfg.Logger.Debug("stop not told", "content", r.id, "node", a.node, "err", err)
+	m := stop{r.id, a.Epoch, a.Drop}
+	if err := askOutcome(ctx, r.cfg.Peers, a.Node, KindStop, m.encode()); err != nil {
+		r.cfg.Logger.Debug("stop not told", "content", r.id, "node", a.Node, "err", err)
 	}
 }
 
 // send starts the group of an epoch.
-func (r *rootRun) send(ctx context.Context, a actSend) {
+func (r *rootRun) send(ctx context.Context, a session.Send) {
 	inner, cancel := context.WithCancel(ctx)
-	e := &epochRun{number: a.epoch, part: a.part, cancel: cancel, ahead: make(map[int][2]uint64)}
-	if a.part == 0 {
+	e := &epochRun{number: a.Epoch, part: a.Part, cancel: cancel, ahead: make(map[int][2]uint64)}
+	if a.Part == 0 {
 		r.endGroups()
 		r.groups = nil
 	}
@@ -220,28 +225,28 @@ func (r *rootRun) send(ctx context.Context, a actSend) {
 		err := r.multicast(inner, e, a)
 		cancel()
 		if err == nil {
-			r.feed(ctx, evGroupDone{a.epoch, a.part})
+			r.feed(ctx, session.GroupDone{Epoch: a.Epoch, Part: a.Part})
 			return
 		}
 		if srcErr := r.source.failure(); srcErr != nil {
-			r.feed(ctx, evLocal{srcErr})
+			r.feed(ctx, session.OwnCopy{Err: srcErr})
 			return
 		}
-		ev := evGroupFailed{epoch: a.epoch, part: a.part, text: err.Error()}
+		ev := session.GroupFailed{Epoch: a.Epoch, Part: a.Part, Text: err.Error()}
 		var fault *groupFault
 		if errors.As(err, &fault) {
-			ev.suspects = fault.suspects
+			ev.Suspects = fault.suspects
 		}
 		r.feed(ctx, ev)
 	})
 }
 
 // multicast sends the blocks of an epoch and waits until every member has them.
-func (r *rootRun) multicast(ctx context.Context, e *epochRun, a actSend) error {
-	blocks := groupBlocks(r.layout, a.blocks, r.groupBlock)
+func (r *rootRun) multicast(ctx context.Context, e *epochRun, a session.Send) error {
+	blocks := groupBlocks(r.layout, a.Blocks, r.groupBlock)
 	bytes := int64(blocks.Count()) * r.groupBlock
 	self := r.cfg.Self()
-	members := append([]meta.NodeID{self.Node}, slices.Sorted(slices.Values(a.members))...)
+	members := append([]meta.NodeID{self.Node}, slices.Sorted(slices.Values(a.Members))...)
 	form, choice, err := chooseForm(r.cfg.Names, members, r.layout.StreamBytes())
 	if err != nil {
 		return err
@@ -260,12 +265,12 @@ func (r *rootRun) multicast(ctx context.Context, e *epochRun, a actSend) error {
 		return faultOf(ln, err)
 	}
 	e.attach(ln, t)
-	if err := r.begin(ctx, ln, t, a.epoch); err != nil {
+	if err := r.begin(ctx, ln, t, a.Epoch); err != nil {
 		failGroup(ln, err)
 		<-t.Done()
 		return err
 	}
-	r.feed(ctx, evFlowing{a.epoch, a.part})
+	r.feed(ctx, session.Flowing{Epoch: a.Epoch, Part: a.Part})
 	<-t.Done() // bounded: endGroup fails the group
 	if err := t.Err(); err != nil {
 		r.lanes.drop(ln)
@@ -291,7 +296,7 @@ func failGroup(ln *lane, err error) {
 	var ranks []int
 	if errors.As(err, &fault) {
 		for _, s := range fault.suspects {
-			ranks = append(ranks, slices.Index(ln.members, s.node))
+			ranks = append(ranks, slices.Index(ln.members, s.Node))
 		}
 	}
 	ln.group.Fail(ranks, err)
@@ -317,7 +322,7 @@ func (e *epochRun) fail() bool {
 	}
 	fault := &groupFault{err: fmt.Errorf("epoch %d ended by the root", e.number)}
 	for _, n := range e.suspects {
-		fault.suspects = append(fault.suspects, suspect{node: n})
+		fault.suspects = append(fault.suspects, session.Suspect{Node: n})
 	}
 	failGroup(e.lane, fault)
 	return true
@@ -373,7 +378,7 @@ func (r *rootRun) progressOf(ctx context.Context, e *epochRun) {
 		if p.Done+1 < seq { // other messages go first
 			if at := [2]uint64{p.Done, p.Blocks}; e.ahead[p.Rank] != at {
 				e.ahead[p.Rank] = at
-				r.perform(ctx, r.sess.step(r.cfg.Clock.Now(), evAhead{node, e.number}))
+				r.step(ctx, session.Ahead{Node: node, Epoch: e.number})
 			}
 			continue
 		}
@@ -381,7 +386,7 @@ func (r *rootRun) progressOf(ctx context.Context, e *epochRun) {
 		if p.Done >= seq {
 			moved = total
 		}
-		r.perform(ctx, r.sess.step(r.cfg.Clock.Now(), evProgress{node, e.number, int64(moved) * r.groupBlock}))
+		r.step(ctx, session.Progressed{Node: node, Epoch: e.number, Bytes: int64(moved) * r.groupBlock})
 	}
 }
 
@@ -391,8 +396,8 @@ func (r *rootRun) countMoved() {
 		return
 	}
 	sum := uint64(0)
-	for _, m := range r.sess.members {
-		sum += uint64(m.held) * content.BlockBytes
+	for _, m := range r.sess.Members() {
+		sum += uint64(m.Held) * content.BlockBytes
 	}
 	if sum > r.heldBytes {
 		r.moved.Add(sum - r.heldBytes)
@@ -402,11 +407,11 @@ func (r *rootRun) countMoved() {
 
 // votes are the members that have voted; missed those that are owed the content, with the reasons.
 func (r *rootRun) votes() (votes []meta.NodeID, missed []meta.Missed) {
-	for _, m := range r.sess.members {
-		if m.phase == memberVoted {
-			votes = append(votes, m.node)
+	for _, m := range r.sess.Members() {
+		if m.State == session.MemberVoted {
+			votes = append(votes, m.Node)
 		} else {
-			missed = append(missed, meta.Missed{Node: m.node, Reason: m.reason})
+			missed = append(missed, meta.Missed{Node: m.Node, Reason: m.Reason})
 		}
 	}
 	return votes, missed

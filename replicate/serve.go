@@ -6,12 +6,13 @@ import (
 
 	"github.com/rdmcfs/rdmcfs/internal/content"
 	"github.com/rdmcfs/rdmcfs/meta"
+	"github.com/rdmcfs/rdmcfs/replicate/session"
 )
 
 // fetched handles KindFetch: bytes of a content that is here, checked as they are read.
 func (m *Member) fetched(f fetch) fetchReply {
 	if f.Length == 0 || f.Length > maxFetchBytes {
-		return fetchReply{Status: statusRefused, Text: fmt.Sprintf("%d bytes asked for", f.Length)}
+		return fetchReply{Status: session.StatusRefused, Text: fmt.Sprintf("%d bytes asked for", f.Length)}
 	}
 	return m.serve(f.Content, func(r *content.Reader) ([]byte, error) {
 		if f.Offset >= r.Size() {
@@ -29,7 +30,7 @@ func (m *Member) fetched(f fetch) fetchReply {
 // leaves handles KindLeaves.
 func (m *Member) leaves(f fetch) fetchReply {
 	if f.Length == 0 || f.Length > maxLeavesReply {
-		return fetchReply{Status: statusRefused, Text: fmt.Sprintf("%d leaves asked for", f.Length)}
+		return fetchReply{Status: session.StatusRefused, Text: fmt.Sprintf("%d leaves asked for", f.Length)}
 	}
 	return m.serve(f.Content, func(r *content.Reader) ([]byte, error) {
 		blocks := (r.Size() + content.BlockBytes - 1) / content.BlockBytes
@@ -51,7 +52,7 @@ func (m *Member) leaves(f fetch) fetchReply {
 // serve opens a published content and answers with what read makes of it. One that the log names no more is still
 // read by who had opened it.
 func (m *Member) serve(id meta.ContentID, read func(*content.Reader) ([]byte, error)) fetchReply {
-	refuse := func(err error) fetchReply { return fetchReply{Status: statusRefused, Text: err.Error()} }
+	refuse := func(err error) fetchReply { return fetchReply{Status: session.StatusRefused, Text: err.Error()} }
 	_, err := m.cfg.Names.Content(id)
 	if isNotFound(err) && m.wasDecided(id) {
 		err = nil
@@ -69,7 +70,7 @@ func (m *Member) serve(id meta.ContentID, read func(*content.Reader) ([]byte, er
 	if err != nil {
 		return refuse(err)
 	}
-	return fetchReply{Status: statusVoted, CRC: content.Checksum(buf), Bytes: buf}
+	return fetchReply{Status: session.StatusVoted, CRC: content.Checksum(buf), Bytes: buf}
 }
 
 // wasDecided reports whether the session of a content is over.

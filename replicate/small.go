@@ -11,6 +11,7 @@ import (
 
 	"github.com/rdmcfs/rdmcfs/internal/content"
 	"github.com/rdmcfs/rdmcfs/meta"
+	"github.com/rdmcfs/rdmcfs/replicate/session"
 )
 
 const (
@@ -146,7 +147,7 @@ func (s *pushSession) putHere(ctx context.Context, store func(context.Context) e
 		return smallAnswer{node: self, err: err}
 	}
 	s.p.settle(s.id)
-	return smallAnswer{node: self, st: standing{Status: statusVoted}}
+	return smallAnswer{node: self, st: standing{Standing: session.Standing{Status: session.StatusVoted}}}
 }
 
 func (s *pushSession) storeSmall(ctx context.Context, buf []byte) error {
@@ -204,7 +205,7 @@ func (s *pushSession) collect(ctx context.Context, answers <-chan smallAnswer, o
 			if err := p.take(a); err != nil {
 				return nil, err
 			}
-			if a.err == nil && a.st.Status == statusVoted {
+			if a.err == nil && a.st.Status == session.StatusVoted {
 				last = s.p.cfg.Clock.Now()
 			}
 		case <-changed:
@@ -255,8 +256,8 @@ func (p *poll) leaveSlow(now time.Time) {
 func (p *poll) leave(n meta.NodeID, text string) {
 	delete(p.open, n)
 	p.missed = append(p.missed, meta.Missed{Node: n, Reason: meta.OwedSlow})
-	out := &rootMember{node: n, phase: memberOut, reason: meta.OwedSlow, text: text}
-	p.s.p.transfers.leftOut(p.s.p.cfg.Logger, "node left out", p.s.id, []*rootMember{out})
+	out := session.MemberView{Node: n, State: session.MemberOut, Reason: meta.OwedSlow, Text: text}
+	p.s.p.transfers.leftOut(p.s.p.cfg.Logger, "node left out", p.s.id, []session.MemberView{out})
 }
 
 // over reports whether there is nobody to wait for.
@@ -295,7 +296,7 @@ func (p *poll) take(a smallAnswer) error {
 	}
 	delete(p.open, a.node)
 	switch {
-	case a.err == nil && a.st.Status == statusVoted:
+	case a.err == nil && a.st.Status == session.StatusVoted:
 		p.votes = append(p.votes, a.node)
 		if a.node != p.s.id.Node {
 			p.watch.voted(p.s.p.cfg.Clock.Now())
@@ -339,5 +340,5 @@ func (s *pushSession) missedBy(a smallAnswer) meta.Missed {
 	if a.err != nil {
 		return meta.Missed{Node: a.node, Reason: meta.OwedFailed}
 	}
-	return meta.Missed{Node: a.node, Reason: owedReasonOf(a.st)}
+	return meta.Missed{Node: a.node, Reason: a.st.Owed()}
 }

@@ -9,9 +9,9 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/rdmcfs/rdmcfs/internal/content"
 	"github.com/rdmcfs/rdmcfs/meta"
 	"github.com/rdmcfs/rdmcfs/replicate/schedule"
+	"github.com/rdmcfs/rdmcfs/replicate/session"
 )
 
 // Phase is what a transfer is doing.
@@ -81,16 +81,16 @@ func newTransfers() *transfers {
 }
 
 // leftOut logs the members that a session has left out, and remembers why one was too slow.
-func (t *transfers) leftOut(log *slog.Logger, what string, id meta.ContentID, members []*rootMember) {
+func (t *transfers) leftOut(log *slog.Logger, what string, id meta.ContentID, members []session.MemberView) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	for _, m := range members {
-		if m.phase != memberOut {
+		if m.State != session.MemberOut {
 			continue
 		}
-		log.Info(what, "content", id, "node", m.node, "reason", m.reason, "text", m.text)
-		if m.reason == meta.OwedSlow {
-			t.slow[m.node] = m.text
+		log.Info(what, "content", id, "node", m.Node, "reason", m.Reason, "text", m.Text)
+		if m.Reason == meta.OwedSlow {
+			t.slow[m.Node] = m.Text
 		}
 	}
 }
@@ -154,26 +154,27 @@ func (t *transfers) phaseTimes() map[Phase]time.Duration {
 }
 
 // show copies what the session knows.
-func (t *transfer) show(s *rootSession) {
+func (t *transfer) show(s *session.Root) {
 	now := t.clock.Now()
-	members := make([]MemberStatus, len(s.members))
+	list := s.Members()
+	members := make([]MemberStatus, len(list))
 	slowest := -1.0
-	for i, m := range s.members {
-		bytes, rate := t.track(m.node).look(now, s.epoch, m.phase == memberAsked, min(m.present(), t.st.Stream))
-		if m.phase == memberVoted {
+	for i, m := range list {
+		bytes, rate := t.track(m.Node).look(now, s.Epoch(), m.State == session.MemberAsked, min(m.Bytes, t.st.Stream))
+		if m.State == session.MemberVoted {
 			bytes = t.st.Stream
 		}
-		if !m.live() {
+		if !m.Live() {
 			rate = 0
 		} else if slowest < 0 || rate < slowest {
 			slowest = rate
 		}
-		members[i] = MemberStatus{Node: m.node, State: m.phase.String(), Bytes: bytes, Reason: m.reason, Text: m.text, Rate: rate}
+		members[i] = MemberStatus{Node: m.Node, State: m.State.String(), Bytes: bytes, Reason: m.Reason, Text: m.Text, Rate: rate}
 	}
 	t.owner.mu.Lock()
 	defer t.owner.mu.Unlock()
-	t.st.Members, t.st.Epoch = members, s.epoch
-	if p := s.phase.status(); p != t.st.Phase {
+	t.st.Members, t.st.Epoch = members, s.Epoch()
+	if p := phaseOf(s.Phase()); p != t.st.Phase {
 		t.enterLocked(p)
 	}
 	t.st.Rate = max(slowest, 0)
@@ -186,34 +187,14 @@ func (t *transfer) track(n meta.NodeID) *memberTrack {
 	return t.seen[n]
 }
 
-// present is how many bytes a member has, as far as the root knows.
-func (m *rootMember) present() int64 {
-	return max(int64(m.held)*content.BlockBytes, int64(m.have.Count())*content.BlockBytes+m.bytes)
-}
-
-func (p rootPhase) status() Phase {
+func phaseOf(p session.RootPhase) Phase {
 	switch p {
-	case rootAnnouncing:
+	case session.RootAnnouncing:
 		return PhaseAnnouncing
-	case rootSending:
+	case session.RootSending:
 		return PhaseSending
 	}
 	return PhaseVoting
-}
-
-// String names the phase in status.
-func (p memberPhase) String() string {
-	switch p {
-	case memberAsked:
-		return "asked"
-	case memberReady:
-		return "receiving"
-	case memberChecking:
-		return "checking"
-	case memberVoted:
-		return "stored"
-	}
-	return "out"
 }
 
 // list copies the status of all transfers, oldest first.

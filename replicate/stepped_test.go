@@ -4,6 +4,7 @@ import (
 	"context"
 
 	"github.com/rdmcfs/rdmcfs/meta"
+	"github.com/rdmcfs/rdmcfs/replicate/session"
 )
 
 // stepped is the member's part of a node without goroutines: its calls return at once. It is not safe for concurrent
@@ -35,9 +36,9 @@ func (s *stepped) decided(id meta.ContentID, published bool) {
 	if s.session(id, published) {
 		return
 	}
-	v := verdictAborted
+	v := session.Aborted
 	if published {
-		v = verdictPublished
+		v = session.Published
 	}
 	s.member.decided(id, v)
 }
@@ -45,8 +46,8 @@ func (s *stepped) decided(id meta.ContentID, published bool) {
 // Restored tells that the state was replaced by a snapshot.
 func (s *stepped) Restored() {
 	for _, id := range s.member.undecided() {
-		if v := s.member.judge(id); v != verdictOpen {
-			s.decided(id, v == verdictPublished)
+		if v := s.member.judge(id); v != session.Undecided {
+			s.decided(id, v == session.Published)
 		}
 	}
 	s.member.compared.due.Add(1)

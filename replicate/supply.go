@@ -10,6 +10,7 @@ import (
 
 	"github.com/rdmcfs/rdmcfs/internal/content"
 	"github.com/rdmcfs/rdmcfs/meta"
+	"github.com/rdmcfs/rdmcfs/replicate/session"
 )
 
 const (
@@ -354,7 +355,7 @@ func (s *supplier) putAt(ctx context.Context, node meta.NodeID, request []byte, 
 		return ok
 	}
 	for i := range ok {
-		ok[i] = list[i].Status == statusVoted || list[i].Status == statusGone
+		ok[i] = list[i].Status == session.StatusVoted || list[i].Status == session.StatusGone
 	}
 	return ok
 }
@@ -451,12 +452,14 @@ func (s *supplier) multicast(j *supply, reader *content.Reader, layout *content.
 	}
 	groupBlock := form.BlockBytes
 	src := &storedSource{reader: reader, layout: layout, groupBlock: groupBlock}
-	sess := newRootSession(targets, int(layout.Blocks()), s.cfg.Tuning.limits(groupBlock))
-	sess.rootKnown, sess.root, sess.local = true, reader.Root(), localStored
+	sess := session.NewRoot(session.RootConfig{
+		Members: targets, Blocks: int(layout.Blocks()), Limits: s.cfg.Tuning.limits(groupBlock), Pace: float64(s.lanes.pace.Load()),
+		Published: true, Hash: reader.Root(),
+	})
 	run := &rootRun{
 		cfg: s.cfg, lanes: s.lanes, after: &s.wg, id: j.id, ino: c.Ino, layout: layout, shape: shape, published: true,
-		source: src, groupBlock: groupBlock, status: status, sess: sess, events: make(chan rootEvent, 64), moved: &s.moved, views: s.views,
-		look: func() evView { return looked(s.cfg.Names, targets) },
+		source: src, groupBlock: groupBlock, status: status, sess: sess, events: make(chan session.RootEvent, 64), moved: &s.moved, views: s.views,
+		look: func() session.View { return looked(s.cfg.Names, targets) },
 	}
 	run.run(s.ctx)
 	if err := src.failure(); err != nil {
@@ -464,7 +467,7 @@ func (s *supplier) multicast(j *supply, reader *content.Reader, layout *content.
 	}
 	votes, missed = run.votes()
 	s.counters.caughtUpBytes.Add(uint64(stream) * uint64(len(votes)))
-	s.transfers.leftOut(s.cfg.Logger, "catch-up: node left out", j.id, sess.members)
+	s.transfers.leftOut(s.cfg.Logger, "catch-up: node left out", j.id, sess.Members())
 	return missed, s.ctx.Err()
 }
 

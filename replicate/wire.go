@@ -3,6 +3,7 @@ package replicate
 import (
 	"github.com/rdmcfs/rdmcfs/internal/content"
 	"github.com/rdmcfs/rdmcfs/meta"
+	"github.com/rdmcfs/rdmcfs/replicate/session"
 )
 
 // Limits of messages. Every decoder holds what it reads to them before it allocates.
@@ -49,20 +50,6 @@ func (k Kind) String() string {
 	}
 	return names[0]
 }
-
-// status is the first thing that most answers say.
-type status uint8
-
-const (
-	statusReady     status = iota + 1 // announce: send what Have lacks
-	statusReceiving                   // finish: blocks are missing
-	statusChecking                    // finish: all is here, being checked and synced
-	statusVoted                       // stored, durable: a vote
-	statusRefused                     // not taken, with a reason
-	statusGone                        // the log has decided that nobody wants this content
-	statusPreparing                   // announce: what was left here is being looked at; announce it again
-	statusMax
-)
 
 // announce opens a session at a member, or moves it to a new epoch.
 type announce struct {
@@ -113,12 +100,7 @@ func decodeAnnounce(b []byte) (m announce, err error) {
 // standing is a member's answer to announce, finish and, per content, to put.
 type standing struct {
 	Content meta.ContentID
-	Epoch   uint32
-	Status  status
-	Reason  meta.OwedReason // when refused
-	Text    string
-	Held    uint32         // blocks of the stream that are here
-	Have    content.Bitmap // announce: which
+	session.Standing
 }
 
 func (m *standing) put(w *writer) {
@@ -134,12 +116,12 @@ func (m *standing) put(w *writer) {
 func (m *standing) get(r *reader) {
 	m.Content = r.id()
 	m.Epoch = r.u32()
-	m.Status = status(r.u8())
+	m.Status = session.Status(r.u8())
 	m.Reason = meta.OwedReason(r.u8())
 	m.Text = r.str(maxTextBytes)
 	m.Held = r.u32()
 	m.Have = content.Bitmap(r.bytes(maxBlocks / 8))
-	if r.err == nil && (m.Status == 0 || m.Status >= statusMax) {
+	if r.err == nil && !m.Status.Known() {
 		r.fail("status %d", m.Status)
 	}
 	if r.err == nil && m.Reason > meta.OwedJoined {
@@ -327,7 +309,7 @@ func decodeFetch(b []byte) (m fetch, err error) {
 
 // fetchReply carries bytes with their CRC32C, or leaves of 32 bytes each.
 type fetchReply struct {
-	Status status // voted (held here) or refused
+	Status session.Status // voted (held here) or refused
 	Text   string
 	CRC    uint32
 	Bytes  []byte
@@ -345,9 +327,9 @@ func (m *fetchReply) encode() []byte {
 
 func decodeFetchReply(b []byte) (m fetchReply, err error) {
 	r := open(b)
-	m.Status, m.Text, m.CRC = status(r.u8()), r.str(maxTextBytes), r.u32()
+	m.Status, m.Text, m.CRC = session.Status(r.u8()), r.str(maxTextBytes), r.u32()
 	m.Bytes = r.bytes(max(maxFetchBytes, 32*maxLeavesReply))
-	if r.err == nil && m.Status != statusVoted && m.Status != statusRefused {
+	if r.err == nil && m.Status != session.StatusVoted && m.Status != session.StatusRefused {
 		r.fail("status %d", m.Status)
 	}
 	return m, r.done()

@@ -10,6 +10,7 @@ import (
 	"github.com/rdmcfs/rdmcfs/internal/content"
 	"github.com/rdmcfs/rdmcfs/meta"
 	"github.com/rdmcfs/rdmcfs/replicate/schedule"
+	"github.com/rdmcfs/rdmcfs/replicate/session"
 )
 
 var someID = meta.ContentID{Node: 7, Incarnation: 3, Seq: 99}
@@ -18,13 +19,13 @@ var someID = meta.ContentID{Node: 7, Incarnation: 3, Seq: 99}
 func roundTrips() map[string][2]any {
 	first := func(v any, _ error) any { return v }
 	ann := announce{Content: someID, Ino: 5, Epoch: 2, Published: true, Root: [32]byte{1}, Shape: []byte{9, 9}, Follows: someID}
-	st := standing{Content: someID, Epoch: 4, Status: statusRefused, Reason: meta.OwedFull, Text: "full", Held: 3, Have: content.Bitmap{5}}
+	st := standing{someID, session.Standing{Epoch: 4, Status: session.StatusRefused, Reason: meta.OwedFull, Text: "full", Held: 3, Have: content.Bitmap{5}}}
 	beg := begin{someID, 1, 77, []byte{1, 2}}
 	fin := finish{someID, 1, 300, true, [32]byte{3}}
 	stp := stop{someID, 6, true}
 	put := []putItem{{someID, 4, true, [32]byte{2}, []byte("bytes"), []byte("shape")}, {Content: someID, Bytes: []byte("x")}}
 	fet := fetch{someID, 1 << 40, 1 << 20}
-	rep := fetchReply{statusVoted, "t", 42, []byte("abc")}
+	rep := fetchReply{session.StatusVoted, "t", 42, []byte("abc")}
 	wrk := work{100, 7, []meta.NodeID{1, 2}, []meta.ContentID{someID}}
 	wr := workReply{[]meta.ContentID{someID}, nil, []meta.ContentID{{Seq: 1}}, []meta.NodeID{9}, 12}
 	grp := groupOpen{1 << 40, []meta.NodeID{1, 2, 3}, groupForm{1 << 18, schedule.Chain, nil}}
@@ -75,7 +76,7 @@ func decoders() map[string]func([]byte) ([]byte, error) {
 
 func TestEveryTruncationIsAnError(t *testing.T) {
 	ann := announce{Content: someID, Shape: []byte{9, 9}}
-	st := standing{Content: someID, Status: statusVoted, Text: "text"}
+	st := standing{someID, session.Standing{Status: session.StatusVoted, Text: "text"}}
 	adr := groupAddresses{5, refusal{refusedPlain, "x"}, map[int][]byte{0: {1}, 3: {2, 2}}}
 	for name, b := range map[string][]byte{
 		"announce": ann.encode(), "standing": st.encode(), "addresses": adr.encode(),

@@ -11,6 +11,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"unicode/utf8"
@@ -39,9 +40,10 @@ var mayImport = map[string][]string{
 	"internal/units":         {},
 	"internal/tidy":          {},
 	"fs":                     {"replicate", "meta", "internal/content"},
-	"replicate":              {"rdma", "meta", "internal/content", "internal/units", "replicate/rdmc", "replicate/schedule"},
+	"replicate":              {"rdma", "meta", "internal/content", "internal/units", "replicate/rdmc", "replicate/schedule", "replicate/session"},
 	"replicate/rdmc":         {"rdma", "replicate/schedule"},
 	"replicate/schedule":     {},
+	"replicate/session":      {"meta", "internal/content", "internal/units"},
 	"rdma":                   {"rdma", "internal/pages"},
 	"meta":                   {"meta", "internal/durable"},
 	"test":                   {"internal", "fs", "replicate", "rdma", "meta", "test"},
@@ -256,7 +258,40 @@ func callName(call *ast.CallExpr) string {
 }
 
 // purePrefixes are folders and files whose code takes clock, randomness and I/O as values.
-var purePrefixes = []string{"replicate/schedule/"}
+var purePrefixes = []string{"replicate/schedule/", "replicate/session/"}
+
+// impure are the packages that pure code doesn't import: what waits, locks, or reaches the machine.
+var impure = []string{"context", "io", "log", "log/slog", "math/rand", "math/rand/v2", "net", "os", "sync", "sync/atomic", "syscall"}
+
+// TestPureCoresOnlyCompute: pure code takes values and returns values. It starts no goroutine, waits for nothing and
+// takes no lock; what it decides can be replayed.
+func TestPureCoresOnlyCompute(t *testing.T) {
+	fset, files := tree(t)
+	found := map[string]bool{}
+	for _, s := range files {
+		if !pure(s) {
+			continue
+		}
+		found[filepath.ToSlash(filepath.Dir(s.path))+"/"] = true
+		for _, imp := range s.file.Imports {
+			if path := strings.Trim(imp.Path.Value, `"`); slices.Contains(impure, path) {
+				t.Errorf("%s: a pure core imports %s", fset.Position(imp.Pos()), path)
+			}
+		}
+		ast.Inspect(s.file, func(n ast.Node) bool {
+			switch n.(type) {
+			case *ast.GoStmt, *ast.ChanType, *ast.SelectStmt, *ast.SendStmt:
+				t.Errorf("%s: a pure core waits for nobody and starts nothing", fset.Position(n.Pos()))
+			}
+			return true
+		})
+	}
+	for _, p := range purePrefixes {
+		if !found[p] {
+			t.Errorf("no file in %s: the test looks for the wrong folder", p)
+		}
+	}
+}
 
 func banned(s source, name string) string {
 	inCmd := strings.HasPrefix(s.path, "cmd/") || strings.HasPrefix(s.path, "examples/")

@@ -1,4 +1,4 @@
-package replicate
+package session
 
 import (
 	"slices"
@@ -8,11 +8,11 @@ import (
 )
 
 // onTick ejects members that are silent or stalled while others are not, and ends a session that nobody moves.
-func (s *rootSession) onTick(now time.Time) []rootAction {
-	if now.Sub(s.moved) >= s.lim.stuck {
+func (s *Root) onTick(now time.Time) []RootAction {
+	if now.Sub(s.moved) >= s.lim.Stuck {
 		return s.onStuck()
 	}
-	if s.phase == rootAnnouncing {
+	if s.phase == RootAnnouncing {
 		return s.ejectUnanswered(now)
 	}
 	if list := s.silentMembers(now); len(list) > 0 {
@@ -24,24 +24,24 @@ func (s *rootSession) onTick(now time.Time) []rootAction {
 	return s.watchPace(now)
 }
 
-func (s *rootSession) onStuck() []rootAction {
+func (s *Root) onStuck() []RootAction {
 	acts := s.outAll(nil, meta.OwedSlow, "no progress of anybody")
-	if s.local == localReading {
+	if s.own == OwnReading {
 		s.cancelled = true
 	}
 	return acts
 }
 
 // ejectUnanswered goes on without members that have not answered the announcement in time.
-func (s *rootSession) ejectUnanswered(now time.Time) []rootAction {
-	wait := s.lim.announce
-	if s.count(memberAsked) == s.liveCount() && s.count(memberVoted) == 0 {
+func (s *Root) ejectUnanswered(now time.Time) []RootAction {
+	wait := s.lim.Announce
+	if s.count(MemberAsked) == s.liveCount() && s.count(MemberVoted) == 0 {
 		wait *= 3 // nobody has answered: the fault may be ours
 	}
-	var list []suspect
+	var list []Suspect
 	for _, m := range s.members {
-		if m.phase == memberAsked && now.Sub(m.heard) >= wait {
-			list = append(list, suspect{m.node, meta.OwedUnreachable})
+		if m.phase == MemberAsked && now.Sub(m.heard) >= wait {
+			list = append(list, Suspect{m.node, meta.OwedUnreachable})
 		}
 	}
 	if len(list) == 0 {
@@ -51,90 +51,90 @@ func (s *rootSession) ejectUnanswered(now time.Time) []rootAction {
 }
 
 // silentMembers answer nothing while somebody else does. With nobody else they get twice the time.
-func (s *rootSession) silentMembers(now time.Time) (list []suspect) {
-	others := s.count(memberVoted) > 0
+func (s *Root) silentMembers(now time.Time) (list []Suspect) {
+	others := s.count(MemberVoted) > 0
 	for _, m := range s.members {
-		others = others || m.live() && now.Sub(m.heard) < s.lim.silent/2
+		others = others || m.live() && now.Sub(m.heard) < s.lim.Silent/2
 	}
-	limit := s.lim.silent
+	limit := s.lim.Silent
 	if !others {
 		limit *= 2
 	}
 	for _, m := range s.members {
 		if m.live() && now.Sub(m.heard) >= limit {
-			list = append(list, suspect{m.node, meta.OwedUnreachable})
+			list = append(list, Suspect{m.node, meta.OwedUnreachable})
 		}
 	}
 	return list
 }
 
 // stalledMembers make no progress while others do, or, when nobody does, are the furthest behind.
-func (s *rootSession) stalledMembers(now time.Time) (list []suspect) {
+func (s *Root) stalledMembers(now time.Time) (list []Suspect) {
 	for _, m := range s.members {
 		if !m.live() || !s.blamable(now, m) {
 			continue
 		}
-		list = append(list, suspect{m.node, s.stallReason(now, m)})
+		list = append(list, Suspect{m.node, s.stallReason(now, m)})
 	}
 	return list
 }
 
 // stallReason is why a member that makes no progress is owed a content: one that answers no poll either was stopped
 // or cut off, and is not slow.
-func (s *rootSession) stallReason(now time.Time, m *rootMember) meta.OwedReason {
-	if now.Sub(m.heard) >= 2*s.lim.pollWait {
+func (s *Root) stallReason(now time.Time, m *record) meta.OwedReason {
+	if now.Sub(m.heard) >= 2*s.lim.PollWait {
 		return meta.OwedUnreachable
 	}
 	return meta.OwedSlow
 }
 
-func (s *rootSession) blamable(now time.Time, m *rootMember) bool {
+func (s *Root) blamable(now time.Time, m *record) bool {
 	idle := now.Sub(m.moved)
-	if m.phase == memberChecking {
-		return s.rootKnown && s.local == localStored && idle >= s.checkingLimit() && s.othersDone(m)
+	if m.phase == MemberChecking {
+		return s.hashKnown && s.own == OwnStored && idle >= s.checkingLimit() && s.othersDone(m)
 	}
 	if s.waitsForSilent(now, m) {
 		return false
 	}
 	p := s.partOf(m.node)
-	if s.phase != rootSending || p == nil || !p.flowing || s.local == localReading && !s.anyMoved(now) {
+	if s.phase != RootSending || p == nil || !p.flowing || s.own == OwnReading && !s.anyMoved(now) {
 		return false // the source is what is slow
 	}
-	if idle >= s.lim.stalled && s.anyMoved(now) {
+	if idle >= s.lim.Stalled && s.anyMoved(now) {
 		return s.furthestBehind(m)
 	}
-	return idle >= 2*s.lim.stalled && s.furthestBehind(m)
+	return idle >= 2*s.lim.Stalled && s.furthestBehind(m)
 }
 
 // checkingLimit is how long a member may check and sync when all others are done: twice as long as they took, but not
 // less than a while.
-func (s *rootSession) checkingLimit() time.Duration {
+func (s *Root) checkingLimit() time.Duration {
 	var took []float64
 	for _, m := range s.members {
-		if m.phase == memberVoted && m.checked > 0 {
+		if m.phase == MemberVoted && m.checked > 0 {
 			took = append(took, float64(m.checked))
 		}
 	}
-	if len(took) == 0 || s.count(memberVoted) < s.need {
-		return s.lim.checking
+	if len(took) == 0 || s.count(MemberVoted) < s.need {
+		return s.lim.Checking
 	}
 	slices.Sort(took)
-	return max(s.lim.checking/2, time.Duration(2*median(took)))
+	return max(s.lim.Checking/2, time.Duration(2*median(took)))
 }
 
 // waitsForSilent reports whether a member that answers may lack blocks only because another one of the group, which
 // does not answer any more, should have relayed them. That one's time is over soon.
-func (s *rootSession) waitsForSilent(now time.Time, m *rootMember) bool {
-	quiet := func(o *rootMember) bool { return now.Sub(o.heard) >= 2*s.lim.pollWait }
-	return !quiet(m) && slices.ContainsFunc(s.members, func(o *rootMember) bool {
-		return o != m && o.phase == memberReady && quiet(o)
+func (s *Root) waitsForSilent(now time.Time, m *record) bool {
+	quiet := func(o *record) bool { return now.Sub(o.heard) >= 2*s.lim.PollWait }
+	return !quiet(m) && slices.ContainsFunc(s.members, func(o *record) bool {
+		return o != m && o.phase == MemberReady && quiet(o)
 	})
 }
 
 // othersDone reports whether every other member has voted or is out.
-func (s *rootSession) othersDone(m *rootMember) bool {
+func (s *Root) othersDone(m *record) bool {
 	for _, o := range s.members {
-		if o != m && o.live() && o.phase != memberChecking {
+		if o != m && o.live() && o.phase != MemberChecking {
 			return false
 		}
 	}
@@ -142,13 +142,13 @@ func (s *rootSession) othersDone(m *rootMember) bool {
 }
 
 // anyMoved reports whether somebody progressed lately.
-func (s *rootSession) anyMoved(now time.Time) bool { return now.Sub(s.moved) < s.lim.stalled }
+func (s *Root) anyMoved(now time.Time) bool { return now.Sub(s.moved) < s.lim.Stalled }
 
 // furthestBehind reports whether no member of the group has fewer blocks. Relaying couples the members, so of
 // several that wait only this one is to blame.
-func (s *rootSession) furthestBehind(m *rootMember) bool {
+func (s *Root) furthestBehind(m *record) bool {
 	for _, o := range s.members {
-		if o.phase == memberReady && o.held < m.held {
+		if o.phase == MemberReady && o.held < m.held {
 			return false
 		}
 	}

@@ -1,4 +1,4 @@
-package replicate
+package session
 
 import (
 	"slices"
@@ -9,22 +9,22 @@ import (
 )
 
 // beginEpoch announces the epoch to all members that are still wanted.
-func (s *rootSession) beginEpoch(now time.Time, acts []rootAction) []rootAction {
-	s.phase, s.began, s.parts = rootAnnouncing, now, nil
+func (s *Root) beginEpoch(now time.Time, acts []RootAction) []RootAction {
+	s.phase, s.began, s.parts = RootAnnouncing, now, nil
 	for _, m := range s.members {
 		if !m.live() {
 			continue
 		}
-		m.phase, m.asked, m.polled, m.moved, m.heard, m.bytes = memberAsked, false, false, now, now, 0
+		m.phase, m.asked, m.polled, m.moved, m.heard, m.bytes = MemberAsked, false, false, now, now, 0
 		m.mark, m.done = 0, time.Time{}
-		acts = append(acts, actAnnounce{m.node, s.epoch})
+		acts = append(acts, Announce{m.node, s.epoch})
 	}
 	return acts
 }
 
 // beginSending sends what is missing, or settles at once.
-func (s *rootSession) beginSending(now time.Time, acts []rootAction) []rootAction {
-	s.phase, s.parts = rootSettling, nil
+func (s *Root) beginSending(now time.Time, acts []RootAction) []RootAction {
+	s.phase, s.parts = RootSettling, nil
 	for i, members := range s.arrange() {
 		var haves []content.Bitmap
 		for _, n := range members {
@@ -34,8 +34,8 @@ func (s *rootSession) beginSending(now time.Time, acts []rootAction) []rootActio
 		}
 		blocks := content.MissingIn(int64(s.blocks), haves)
 		s.parts = append(s.parts, sendPart{members: members, bytes: int64(blocks.Count()) * content.BlockBytes, up: true})
-		s.phase = rootSending
-		acts = append(acts, actSend{s.epoch, i, slices.Clone(members), haves, blocks})
+		s.phase = RootSending
+		acts = append(acts, Send{s.epoch, i, slices.Clone(members), haves, blocks})
 	}
 	return s.pollAll(now, acts)
 }
@@ -49,7 +49,7 @@ type sendPart struct {
 }
 
 // part is a group that has not ended; nil if it has, or is of another epoch.
-func (s *rootSession) part(epoch uint32, i int) *sendPart {
+func (s *Root) part(epoch uint32, i int) *sendPart {
 	if epoch != s.epoch || i >= len(s.parts) || !s.parts[i].up {
 		return nil
 	}
@@ -57,7 +57,7 @@ func (s *rootSession) part(epoch uint32, i int) *sendPart {
 }
 
 // partOf is the running group of a member, or nil.
-func (s *rootSession) partOf(n meta.NodeID) *sendPart {
+func (s *Root) partOf(n meta.NodeID) *sendPart {
 	for i := range s.parts {
 		if p := &s.parts[i]; p.up && slices.Contains(p.members, n) {
 			return p
@@ -67,23 +67,23 @@ func (s *rootSession) partOf(n meta.NodeID) *sendPart {
 }
 
 // anyReady reports whether a group has members that still receive.
-func (s *rootSession) anyReady(p *sendPart) bool {
-	return slices.ContainsFunc(p.members, func(n meta.NodeID) bool { return s.member(n).phase == memberReady })
+func (s *Root) anyReady(p *sendPart) bool {
+	return slices.ContainsFunc(p.members, func(n meta.NodeID) bool { return s.member(n).phase == MemberReady })
 }
 
 // endPart notes that a group has ended. With the last one the session settles.
-func (s *rootSession) endPart(p *sendPart) {
+func (s *Root) endPart(p *sendPart) {
 	p.up = false
-	if s.phase == rootSending && !slices.ContainsFunc(s.parts, func(p sendPart) bool { return p.up }) {
-		s.phase = rootSettling
+	if s.phase == RootSending && !slices.ContainsFunc(s.parts, func(p sendPart) bool { return p.up }) {
+		s.phase = RootSettling
 	}
 }
 
 // endParts ends all groups of the epoch.
-func (s *rootSession) endParts(acts []rootAction, suspects []meta.NodeID) []rootAction {
+func (s *Root) endParts(acts []RootAction, suspects []meta.NodeID) []RootAction {
 	for i := range s.parts {
 		if p := &s.parts[i]; p.up {
-			acts = append(acts, actEndGroup{s.epoch, i, suspects})
+			acts = append(acts, EndGroup{s.epoch, i, suspects})
 			s.endPart(p)
 		}
 	}
@@ -91,20 +91,20 @@ func (s *rootSession) endParts(acts []rootAction, suspects []meta.NodeID) []root
 }
 
 // out ejects members. A group that has lost some but not all of its members ends, and the rest goes on in a new epoch.
-func (s *rootSession) out(now time.Time, acts []rootAction, list []suspect, text string) []rootAction {
+func (s *Root) out(now time.Time, acts []RootAction, list []Suspect, text string) []RootAction {
 	var broken []*sendPart
 	var ejected []meta.NodeID
 	for _, x := range list {
-		m := s.member(x.node)
+		m := s.member(x.Node)
 		if m == nil || !m.live() {
 			continue
 		}
 		if p := s.partOf(m.node); p != nil {
 			broken = append(broken, p)
 		}
-		m.phase, m.reason, m.text = memberOut, x.reason, text
+		m.phase, m.reason, m.text = MemberOut, x.Reason, text
 		ejected = append(ejected, m.node)
-		acts = append(acts, actStop{m.node, s.epoch, false})
+		acts = append(acts, Stop{m.node, s.epoch, false})
 	}
 	for _, p := range broken {
 		if s.anyReady(p) || len(s.parts) == 1 {
@@ -113,14 +113,14 @@ func (s *rootSession) out(now time.Time, acts []rootAction, list []suspect, text
 	}
 	for i := range s.parts {
 		if p := &s.parts[i]; p.up && slices.Contains(broken, p) {
-			acts = append(acts, actEndGroup{s.epoch, i, ejected})
+			acts = append(acts, EndGroup{s.epoch, i, ejected})
 			s.endPart(p)
 		}
 	}
 	return acts
 }
 
-func (s *rootSession) nextEpoch(now time.Time, acts []rootAction) []rootAction {
+func (s *Root) nextEpoch(now time.Time, acts []RootAction) []RootAction {
 	s.fruitless++
 	if s.moved.After(s.began) {
 		s.fruitless = 0
@@ -132,55 +132,55 @@ func (s *rootSession) nextEpoch(now time.Time, acts []rootAction) []rootAction {
 	return s.beginEpoch(now, acts)
 }
 
-func (s *rootSession) outAll(acts []rootAction, reason meta.OwedReason, text string) []rootAction {
+func (s *Root) outAll(acts []RootAction, reason meta.OwedReason, text string) []RootAction {
 	for _, m := range s.members {
 		if m.live() {
-			m.phase, m.reason, m.text = memberOut, reason, text
-			acts = append(acts, actStop{m.node, s.epoch, false})
+			m.phase, m.reason, m.text = MemberOut, reason, text
+			acts = append(acts, Stop{m.node, s.epoch, false})
 		}
 	}
 	acts = s.endParts(acts, nil)
-	s.phase = rootSettling
+	s.phase = RootSettling
 	return acts
 }
 
 // outAllDrop ends a session that will not be published.
-func (s *rootSession) outAllDrop(acts []rootAction) []rootAction {
+func (s *Root) outAllDrop(acts []RootAction) []RootAction {
 	acts = s.outAll(acts, meta.OwedFailed, "given up")
 	for _, m := range s.members {
-		acts = append(acts, actStop{m.node, s.epoch, true})
+		acts = append(acts, Stop{m.node, s.epoch, true})
 	}
 	return acts
 }
 
 // advance moves to the next phase when the present one is complete.
-func (s *rootSession) advance(now time.Time, acts []rootAction) []rootAction {
-	if s.cancelled || s.local == localFailed {
+func (s *Root) advance(now time.Time, acts []RootAction) []RootAction {
+	if s.cancelled || s.own == OwnFailed {
 		return s.end(s.outAllDrop(acts))
 	}
-	if s.phase == rootAnnouncing && s.count(memberAsked) == 0 {
+	if s.phase == RootAnnouncing && s.count(MemberAsked) == 0 {
 		acts = s.beginSending(now, acts)
 	}
-	if s.phase != rootSettling || s.liveCount() > 0 {
+	if s.phase != RootSettling || s.liveCount() > 0 {
 		return acts
 	}
 	if list := s.wantedBack(now); len(list) > 0 {
 		return s.askBack(now, acts, list)
 	}
-	if s.local == localStored {
+	if s.own == OwnStored {
 		return s.end(acts)
 	}
 	return acts
 }
 
-func (s *rootSession) end(acts []rootAction) []rootAction {
-	s.phase = rootEnded
-	return append(acts, actEnd{})
+func (s *Root) end(acts []RootAction) []RootAction {
+	s.phase = RootEnded
+	return append(acts, End{})
 }
 
 // pollAll asks each live member how far it is, or for its vote once the root is known.
-func (s *rootSession) pollAll(now time.Time, acts []rootAction) []rootAction {
-	if s.phase == rootAnnouncing {
+func (s *Root) pollAll(now time.Time, acts []RootAction) []RootAction {
+	if s.phase == RootAnnouncing {
 		return acts
 	}
 	for _, m := range s.members {
@@ -192,16 +192,16 @@ func (s *rootSession) pollAll(now time.Time, acts []rootAction) []rootAction {
 }
 
 // poll keeps one question under way; the first one with the root goes out beside a running one.
-func (s *rootSession) poll(m *rootMember, acts []rootAction) []rootAction {
-	if m.polled && (m.asked || !s.rootKnown) {
+func (s *Root) poll(m *record, acts []RootAction) []RootAction {
+	if m.polled && (m.asked || !s.hashKnown) {
 		return acts
 	}
 	m.polled = true
-	m.asked = m.asked || s.rootKnown
-	return append(acts, actFinish{m.node, s.epoch, s.rootKnown, s.root})
+	m.asked = m.asked || s.hashKnown
+	return append(acts, Poll{m.node, s.epoch, s.hashKnown, s.hash})
 }
 
-func (s *rootSession) count(p memberPhase) (n int) {
+func (s *Root) count(p MemberState) (n int) {
 	for _, m := range s.members {
 		if m.phase == p {
 			n++
@@ -210,7 +210,7 @@ func (s *rootSession) count(p memberPhase) (n int) {
 	return n
 }
 
-func (s *rootSession) liveCount() (n int) {
+func (s *Root) liveCount() (n int) {
 	for _, m := range s.members {
 		if m.live() {
 			n++

@@ -9,6 +9,7 @@ import (
 	"github.com/rdmcfs/rdmcfs/internal/content"
 	"github.com/rdmcfs/rdmcfs/meta"
 	"github.com/rdmcfs/rdmcfs/replicate/rdmc"
+	"github.com/rdmcfs/rdmcfs/replicate/session"
 )
 
 // pollWaitMax bounds how long a poll may wait at a member.
@@ -21,8 +22,9 @@ const prepareWait = 500 * time.Millisecond
 // epochEnd bounds the wait for the transfer of an older epoch to let go of the bytes.
 const epochEnd = 2 * time.Second
 
-// hold is one session at a member, with its bytes. One goroutine runs it; others hand it work by ask and post.
-type hold struct {
+// memberRun is the shell of a session.Member: one session at this node, with its bytes. One goroutine runs it; others
+// hand it work by ask and post.
+type memberRun struct {
 	m    *Member
 	id   meta.ContentID
 	root meta.NodeID
@@ -31,7 +33,7 @@ type hold struct {
 	over chan struct{} // closed when the goroutine has ended
 
 	// Of the goroutine alone.
-	s        memberSession
+	s        session.Member
 	copy     *localCopy
 	sink     *sink
 	transfer Transfer
@@ -44,18 +46,18 @@ type hold struct {
 	changed chan struct{} // closed and replaced when the answer to a poll may differ
 }
 
-func newHold(m *Member, id meta.ContentID, root meta.NodeID, ino meta.Ino) *hold {
-	return &hold{
+func newMemberRun(m *Member, id meta.ContentID, root meta.NodeID, ino meta.Ino) *memberRun {
+	return &memberRun{
 		m: m, id: id, root: root, ino: ino, wake: make(chan struct{}, 1), over: make(chan struct{}),
 		changed: make(chan struct{}),
 	}
 }
 
 // run owns the session until it is over or the member closes.
-func (h *hold) run() {
+func (h *memberRun) run() {
 	defer h.m.forget(h)
 	defer close(h.over)
-	for h.s.phase != holdGone {
+	for h.s.Phase() != session.Gone {
 		select {
 		case <-h.wake:
 			h.drain()
@@ -68,8 +70,8 @@ func (h *hold) run() {
 }
 
 // drain runs what was posted.
-func (h *hold) drain() {
-	for h.s.phase != holdGone {
+func (h *memberRun) drain() {
+	for h.s.Phase() != session.Gone {
 		h.mu.Lock()
 		if len(h.box) == 0 {
 			h.mu.Unlock()
@@ -83,7 +85,7 @@ func (h *hold) drain() {
 }
 
 // post hands f to the session's goroutine and does not wait.
-func (h *hold) post(f func()) {
+func (h *memberRun) post(f func()) {
 	h.mu.Lock()
 	h.box = append(h.box, f)
 	h.mu.Unlock()
@@ -94,7 +96,7 @@ func (h *hold) post(f func()) {
 }
 
 // letGo ends the transfer and closes the bytes. A patient one lets relays come to their end.
-func (h *hold) letGo(discard, patient bool) {
+func (h *memberRun) letGo(discard, patient bool) {
 	h.endTransfer(patient)
 	h.checks.Wait()
 	if h.copy == nil {
@@ -107,12 +109,12 @@ func (h *hold) letGo(discard, patient bool) {
 }
 
 // ask runs f in the session's goroutine and waits for what it returns. When ctx ends first f may still run.
-func ask[T any](ctx context.Context, h *hold, f func() T) (T, error) {
+func ask[T any](ctx context.Context, h *memberRun, f func() T) (T, error) {
 	return askUntil(ctx, h, nil, f)
 }
 
 // askUntil is ask that waits no longer than until late comes: then the error is errLate, and f still runs.
-func askUntil[T any](ctx context.Context, h *hold, late <-chan time.Time, f func() T) (T, error) {
+func askUntil[T any](ctx context.Context, h *memberRun, late <-chan time.Time, f func() T) (T, error) {
 	done := make(chan T, 1)
 	h.post(func() { done <- f() })
 	var none T
@@ -138,25 +140,25 @@ var (
 	errLate        = errors.New("replicate: session has not answered yet")
 )
 
-// take steps the machine and carries out what it says.
-func (h *hold) take(ev memberEvent) {
-	for _, act := range h.s.step(ev) {
+// step steps the machine and carries out what it says.
+func (h *memberRun) step(ev session.MemberEvent) {
+	for _, act := range h.s.Step(ev) {
 		switch a := act.(type) {
-		case maEndTransfer:
+		case session.EndTransfer:
 			h.endTransfer(false)
-		case maCheck:
-			h.check(a.root)
-		case maCommit:
+		case session.Check:
+			h.check(a.Hash)
+		case session.Commit:
 			h.m.commit(h.id)
 			h.letGo(false, true)
-		case maDrop:
+		case session.Drop:
 			h.letGo(true, false)
 			h.m.drop(h.id)
-		case maDiscard:
+		case session.Discard:
 			h.spoiled = true // relays may still read it
-		case maRelease:
+		case session.Release:
 			h.letGo(false, false)
-		case maKeep:
+		case session.Keep:
 			h.letGo(false, false)
 			h.m.keep(h.id)
 		}
@@ -169,7 +171,7 @@ func (h *hold) take(ev memberEvent) {
 
 // endTransfer waits until no block of a running transfer comes any more. Its root has ended it already, or is
 // about to; if it does not in time, the whole group is dropped here.
-func (h *hold) endTransfer(patient bool) {
+func (h *memberRun) endTransfer(patient bool) {
 	if h.transfer == nil {
 		return
 	}
@@ -181,7 +183,7 @@ func (h *hold) endTransfer(patient bool) {
 }
 
 // check verifies and syncs beside the loop, so that polls are answered meanwhile.
-func (h *hold) check(root [32]byte) {
+func (h *memberRun) check(root [32]byte) {
 	c := h.copy
 	h.checks.Go(func() {
 		err := c.finish(h.m.ctx, content.Hash(root))
@@ -193,50 +195,49 @@ func (h *hold) check(root [32]byte) {
 		if c.layout.Shape().IsDelta() && (errors.Is(err, content.ErrMismatch) || errors.Is(err, content.ErrCorrupt)) {
 			reason = meta.OwedJoined // the base here is not what it should be: as good as none
 		}
-		h.post(func() { h.take(mvChecked{err, reason}) })
+		h.post(func() { h.step(session.Checked{Err: err, Reason: reason}) })
 	})
 }
 
 // join takes an announcement, and the log's word if that was said before.
-func (h *hold) join(from meta.NodeID, a announce, shape content.Shape) standing {
+func (h *memberRun) join(from meta.NodeID, a announce, shape content.Shape) standing {
 	h.root = from
 	st := h.announce(a, shape)
-	if h.s.verdict == verdictOpen {
-		if v := h.m.judge(a.Content); v != verdictOpen {
-			h.take(mvDecided{v})
+	if h.s.Verdict() == session.Undecided {
+		if v := h.m.judge(a.Content); v != session.Undecided {
+			h.step(session.Decided{Verdict: v})
 		}
 	}
 	return st
 }
 
 // announce starts or continues the session for an epoch.
-func (h *hold) announce(a announce, shape content.Shape) standing {
-	if a.Epoch < h.s.epoch && !a.Published {
+func (h *memberRun) announce(a announce, shape content.Shape) standing {
+	if a.Epoch < h.s.Epoch() && !a.Published {
 		return h.standing()
 	}
-	if h.s.phase == holdChecking || h.s.phase == holdVoted {
-		h.s.epoch = a.Epoch
+	h.step(session.Announced{Epoch: a.Epoch, Published: a.Published, Hash: a.Root})
+	if h.s.Phase() != session.Receiving {
 		return h.standing()
 	}
-	h.take(mvAnnounced{a.Epoch, a.Published, a.Root})
 	if refused := h.begin(a.Follows, shape); refused != nil {
 		refused.Epoch = a.Epoch
-		h.s.phase = holdGone // nothing is here
+		h.step(session.Unopened{})
 		return *refused
 	}
-	if h.s.phase == holdReceiving && h.copy.recv.Missing() == 0 {
-		h.take(mvWhole{})
+	if h.s.Phase() == session.Receiving && h.copy.recv.Missing() == 0 {
+		h.step(session.Whole{})
 	}
 	st := h.standing()
-	if st.Status == statusReceiving {
-		st.Status, st.Have = statusReady, h.copy.recv.Have()
+	if st.Status == session.StatusReceiving {
+		st.Status, st.Have = session.StatusReady, h.copy.recv.Have()
 	}
 	return st
 }
 
 // begin opens the bytes for a shape; a refusal says why not.
-func (h *hold) begin(follows meta.ContentID, shape content.Shape) *standing {
-	if h.copy != nil && (h.s.phase == holdRefused || h.copy.sealedNow() || !h.copy.layout.Shape().Equal(shape)) {
+func (h *memberRun) begin(follows meta.ContentID, shape content.Shape) *standing {
+	if h.copy != nil && (h.copy.sealedNow() || !h.copy.layout.Shape().Equal(shape)) {
 		h.letGo(true, false) // what is there is not what was wanted
 	}
 	if h.copy != nil {
@@ -244,22 +245,22 @@ func (h *hold) begin(follows meta.ContentID, shape content.Shape) *standing {
 	}
 	recv, err := h.m.beginStore(h.id, follows, shape)
 	if errors.Is(err, content.ErrExists) {
-		h.s.phase, h.s.whole = holdVoted, true // by an earlier life of this session
+		h.step(session.Found{})
 		return nil
 	}
 	if err != nil {
-		return &standing{Content: h.id, Status: statusRefused, Reason: refusalReason(err), Text: err.Error()}
+		return &standing{h.id, session.Standing{Status: session.StatusRefused, Reason: refusalReason(err), Text: err.Error()}}
 	}
 	h.copy = newLocalCopy(h.m.cfg.Store, recv)
 	return nil
 }
 
 // begun attaches the message of a group that brings the missing blocks of this epoch.
-func (h *hold) begun(from meta.NodeID, b begin, ann rdmc.Announcement, end *groupEndpoint) error {
+func (h *memberRun) begun(from meta.NodeID, b begin, ann rdmc.Announcement, end *groupEndpoint) error {
 	if h.root != from {
 		return errors.New("replicate: session of another root")
 	}
-	if b.Epoch != h.s.epoch || h.s.phase != holdReceiving || h.copy == nil {
+	if b.Epoch != h.s.Epoch() || h.s.Phase() != session.Receiving || h.copy == nil {
 		return errors.New("replicate: session is not in this epoch")
 	}
 	if h.transfer != nil {
@@ -281,26 +282,25 @@ func (h *hold) begun(from meta.NodeID, b begin, ann rdmc.Announcement, end *grou
 }
 
 // await tells the session when its blocks are here.
-func (h *hold) await(t Transfer, s *sink, epoch uint32) {
+func (h *memberRun) await(t Transfer, s *sink, epoch uint32) {
 	<-t.Stored()
 	if err := s.failure(); err != nil {
-		h.post(func() { h.take(mvFailed{epoch, err, refusalReason(err)}) })
+		h.post(func() { h.step(session.StoreFailed{Epoch: epoch, Err: err, Reason: refusalReason(err)}) })
 		return
 	}
 	h.post(func() {
 		if h.copy != nil && h.copy.recv.Missing() == 0 {
-			h.take(mvWhole{})
+			h.step(session.Whole{})
 		}
 	})
 }
 
 // standing is what the session answers about itself.
-func (h *hold) standing() standing {
-	st := standing{Content: h.id, Epoch: h.s.epoch, Status: h.s.status(), Text: h.s.text}
+func (h *memberRun) standing() standing {
+	st := standing{h.id, h.s.Standing()}
 	switch {
-	case st.Status == statusRefused:
-		st.Reason = h.s.reason
-	case h.s.phase == holdVoted:
+	case st.Status == session.StatusRefused:
+	case h.s.Phase() == session.Voted:
 	case h.copy != nil:
 		st.Held = uint32(h.copy.layout.Blocks() - h.copy.recv.Missing())
 	}
@@ -308,7 +308,7 @@ func (h *hold) standing() standing {
 }
 
 // answer waits until the session has voted or failed, or the time is over.
-func (h *hold) answer(ctx context.Context, from meta.NodeID, f finish) (standing, error) {
+func (h *memberRun) answer(ctx context.Context, from meta.NodeID, f finish) (standing, error) {
 	wait, stop := h.m.cfg.Clock.After(min(time.Duration(f.WaitMs)*time.Millisecond, pollWaitMax))
 	defer stop()
 	root := f.HasRoot
@@ -319,14 +319,14 @@ func (h *hold) answer(ctx context.Context, from meta.NodeID, f finish) (standing
 		withRoot := root
 		st, err := ask(ctx, h, func() standing {
 			if withRoot && h.root == from {
-				h.take(mvRoot{f.Epoch, f.Root})
+				h.step(session.HashTold{Epoch: f.Epoch, Hash: f.Root})
 			}
 			return h.standing()
 		})
 		if err != nil {
 			return st, err
 		}
-		if st.Epoch != f.Epoch || st.Status != statusReceiving && st.Status != statusChecking {
+		if st.Epoch != f.Epoch || st.Status != session.StatusReceiving && st.Status != session.StatusChecking {
 			return st, nil
 		}
 		if root {

@@ -1,4 +1,4 @@
-package replicate
+package session
 
 import (
 	"slices"
@@ -14,7 +14,7 @@ import (
 // link.
 type paceSim struct {
 	t      *testing.T
-	s      *rootSession
+	s      *Root
 	now    time.Time
 	blocks int
 	rates  map[meta.NodeID]float64                 // bytes a second
@@ -22,14 +22,14 @@ type paceSim struct {
 	share  func(n meta.NodeID, groups int) float64 // of the root's link, for the group of a member; nil: all have the same
 	have   map[meta.NodeID]content.Bitmap
 	groups map[int]*paceGroup
-	queue  []rootEvent
+	queue  []RootEvent
 	sent   map[meta.NodeID]int // blocks
 	trials int
 	ended  bool
 }
 
 type paceGroup struct {
-	actSend
+	Send
 	list  []int
 	moved int // of list
 	bytes float64
@@ -47,38 +47,38 @@ func newPaceSim(t *testing.T, blocks int, rates ...float64) *paceSim {
 		n := meta.NodeID(i + 2)
 		nodes, x.rates[n], x.have[n] = append(nodes, n), r*paceLink, content.NewBitmap(int64(blocks))
 	}
-	x.s = newRootSession(nodes, blocks, defaultLimits())
+	x.s = NewRoot(RootConfig{Members: nodes, Blocks: blocks, Limits: DefaultLimits()})
 	x.s.need = 1
 	return x
 }
 
-func (x *paceSim) perform(acts []rootAction) {
+func (x *paceSim) perform(acts []RootAction) {
 	for _, act := range acts {
 		switch a := act.(type) {
-		case actAnnounce:
-			x.queue = append(x.queue, evAnswer{a.node, standing{Epoch: a.epoch, Status: statusReady, Have: slices.Clone(x.have[a.node])}})
-		case actFinish:
-			st := standing{Epoch: a.epoch, Status: statusReceiving, Held: uint32(x.have[a.node].Count())}
+		case Announce:
+			x.queue = append(x.queue, Answered{a.Node, Standing{Epoch: a.Epoch, Status: StatusReady, Have: slices.Clone(x.have[a.Node])}})
+		case Poll:
+			st := Standing{Epoch: a.Epoch, Status: StatusReceiving, Held: uint32(x.have[a.Node].Count())}
 			if int(st.Held) == x.blocks {
-				st.Status = statusVoted
+				st.Status = StatusVoted
 			}
-			x.queue = append(x.queue, evStanding{a.node, st})
-		case actSend:
-			g := &paceGroup{actSend: a}
+			x.queue = append(x.queue, Polled{a.Node, st})
+		case Send:
+			g := &paceGroup{Send: a}
 			for b := range x.blocks {
-				if a.blocks.Has(int64(b)) {
+				if a.Blocks.Has(int64(b)) {
 					g.list = append(g.list, b)
 				}
 			}
-			if a.part == 0 {
+			if a.Part == 0 {
 				x.groups = map[int]*paceGroup{}
 			}
-			x.groups[a.part] = g
+			x.groups[a.Part] = g
 			x.trials = max(x.trials, x.s.pace.trials)
-			x.queue = append(x.queue, evFlowing{a.epoch, a.part})
-		case actEndGroup:
-			delete(x.groups, a.part)
-		case actEnd:
+			x.queue = append(x.queue, Flowing{a.Epoch, a.Part})
+		case EndGroup:
+			delete(x.groups, a.Part)
+		case End:
 			x.ended = true
 		}
 	}
@@ -95,26 +95,26 @@ func (x *paceSim) move(d time.Duration, elapsed time.Duration) {
 		g := x.groups[i]
 		pace := paceLink / float64(len(parts))
 		if x.share != nil {
-			pace = paceLink * x.share(g.members[0], len(parts))
+			pace = paceLink * x.share(g.Members[0], len(parts))
 		}
-		for _, n := range g.members {
+		for _, n := range g.Members {
 			pace = min(pace, x.rates[n])
 		}
 		g.bytes += pace * x.load(elapsed) * d.Seconds()
 		whole := min(int(g.bytes/content.BlockBytes), len(g.list))
-		for _, n := range g.members {
+		for _, n := range g.Members {
 			for _, b := range g.list[g.moved:whole] {
 				if !x.have[n].Has(int64(b)) {
 					x.have[n].Set(int64(b))
 				}
 				x.sent[n]++
 			}
-			x.queue = append(x.queue, evProgress{n, g.epoch, min(int64(g.bytes), int64(len(g.list))*content.BlockBytes)})
+			x.queue = append(x.queue, Progressed{n, g.Epoch, min(int64(g.bytes), int64(len(g.list))*content.BlockBytes)})
 		}
 		g.moved = whole
 		if whole == len(g.list) {
 			delete(x.groups, i)
-			x.queue = append(x.queue, evGroupDone{g.epoch, g.part})
+			x.queue = append(x.queue, GroupDone{g.Epoch, g.Part})
 		}
 	}
 }
@@ -122,9 +122,9 @@ func (x *paceSim) move(d time.Duration, elapsed time.Duration) {
 func (x *paceSim) run(limit time.Duration) time.Duration {
 	x.t.Helper()
 	began := x.now
-	x.perform(x.s.start(x.now))
-	x.perform(x.s.step(x.now, evRoot{[32]byte{1}}))
-	x.perform(x.s.step(x.now, evLocal{}))
+	x.perform(x.s.Start(x.now))
+	x.perform(x.s.Step(x.now, Hashed{[32]byte{1}}))
+	x.perform(x.s.Step(x.now, OwnCopy{}))
 	for !x.ended {
 		elapsed := x.now.Sub(began)
 		if elapsed > limit {
@@ -132,11 +132,11 @@ func (x *paceSim) run(limit time.Duration) time.Duration {
 		}
 		for _, ev := range slices.Clone(x.queue) {
 			x.queue = x.queue[1:]
-			x.perform(x.s.step(x.now, ev))
+			x.perform(x.s.Step(x.now, ev))
 		}
 		x.now = x.now.Add(100 * time.Millisecond)
 		x.move(100*time.Millisecond, elapsed)
-		x.perform(x.s.step(x.now, evTick{}))
+		x.perform(x.s.Step(x.now, Tick{}))
 	}
 	return x.now.Sub(began)
 }
@@ -146,7 +146,7 @@ func (x *paceSim) wantOut(want ...meta.NodeID) {
 	x.t.Helper()
 	var out []meta.NodeID
 	for _, m := range x.s.members {
-		if m.phase == memberOut {
+		if m.phase == MemberOut {
 			out = append(out, m.node)
 			x.t.Logf("node %d is out: %s", m.node, m.text)
 		}
@@ -172,7 +172,7 @@ func TestSlowMemberIsLeftOutWithEvidence(t *testing.T) {
 			t.Errorf("the session took %v", took)
 		}
 		for n, sent := range x.sent {
-			if m := x.s.member(n); m.phase == memberVoted && sent != x.blocks {
+			if m := x.s.member(n); m.phase == MemberVoted && sent != x.blocks {
 				t.Errorf("node %d was given %d blocks of %d", n, sent, x.blocks)
 			}
 		}

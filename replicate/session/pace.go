@@ -1,4 +1,4 @@
-package replicate
+package session
 
 import (
 	"fmt"
@@ -12,10 +12,10 @@ import (
 // Relaying couples the members of a group: all go at the pace of the slowest, so their paces say nothing about who
 // that is. A group that is slow for long is therefore taken apart, without losing a block:
 //
-//	together ──slow for 10 s, by what is known of others──> trial: each suspect in a group of its own, for 3 s
+//	together ──slow for 10 s, by what is known of others──> trial: each Suspect in a group of its own, for 3 s
 //	   ^                                                       │ nobody stands out            │ one does
 //	   └───────────────────────────────────────────────────────┘                              v
-//	   ^                                                       apart: the suspect alone, the others together, for 10 s
+//	   ^                                                       apart: the Suspect alone, the others together, for 10 s
 //	   └── it is as fast as the others: it is cleared ────────────┘                           │ below 1/8 of their median
 //	                                                                                          v
 //	                                                                                        out: owed, slow
@@ -35,7 +35,7 @@ type paceWatch struct {
 	since    time.Time // begin of the present comparison; zero while not all groups flow
 	together float64   // pace of the group before the trial
 
-	othersDone  time.Time // when the suspect that is apart was left alone
+	othersDone  time.Time // when the Suspect that is apart was left alone
 	bytesByThen int64     // that it had
 }
 
@@ -62,11 +62,11 @@ const (
 )
 
 // arrange puts the members that are to receive into groups.
-func (s *rootSession) arrange() [][]meta.NodeID {
+func (s *Root) arrange() [][]meta.NodeID {
 	var rest, suspects []meta.NodeID
 	for _, m := range s.members {
 		switch {
-		case m.phase != memberReady:
+		case m.phase != MemberReady:
 		case s.pace.mode != paceTogether && slices.Contains(s.pace.suspects, m.node):
 			suspects = append(suspects, m.node)
 		default:
@@ -87,7 +87,7 @@ func (s *rootSession) arrange() [][]meta.NodeID {
 }
 
 // restartPace begins a comparison as soon as all groups flow.
-func (s *rootSession) restartPace(now time.Time) {
+func (s *Root) restartPace(now time.Time) {
 	w := &s.pace
 	w.since, w.othersDone = time.Time{}, time.Time{}
 	if slices.ContainsFunc(s.parts, func(p sendPart) bool { return p.up && !p.flowing }) {
@@ -100,20 +100,20 @@ func (s *rootSession) restartPace(now time.Time) {
 }
 
 // watchPace compares what the members receive, when it has been measured for long enough.
-func (s *rootSession) watchPace(now time.Time) []rootAction {
+func (s *Root) watchPace(now time.Time) []RootAction {
 	w := &s.pace
-	if s.phase != rootSending || w.since.IsZero() {
+	if s.phase != RootSending || w.since.IsZero() {
 		return nil
 	}
 	took := now.Sub(w.since)
 	switch {
-	case w.mode == paceTogether && took >= s.lim.slowFor:
+	case w.mode == paceTogether && took >= s.lim.SlowFor:
 		return s.judgeTogether(now)
-	case w.mode == paceTrial && took >= s.lim.trial:
+	case w.mode == paceTrial && took >= s.lim.Trial:
 		return s.judgeTrial(now)
 	case w.mode == paceApart:
 		s.noteOthersDone(now)
-		if took >= s.lim.slowFor || took >= s.lim.trial && !w.othersDone.IsZero() {
+		if took >= s.lim.SlowFor || took >= s.lim.Trial && !w.othersDone.IsZero() {
 			return s.judgeApart(now)
 		}
 	}
@@ -121,7 +121,7 @@ func (s *rootSession) watchPace(now time.Time) []rootAction {
 }
 
 // paceOf is what a member has received a second, in bytes, while there was something to receive.
-func (s *rootSession) paceOf(m *rootMember, now time.Time) float64 {
+func (s *Root) paceOf(m *record, now time.Time) float64 {
 	end := now
 	if m.done.After(s.pace.since) {
 		end = m.done
@@ -130,10 +130,10 @@ func (s *rootSession) paceOf(m *rootMember, now time.Time) float64 {
 }
 
 // paces are those of the members of the present groups that a filter takes and that were not left out.
-func (s *rootSession) paces(now time.Time, take func(meta.NodeID) bool) (list []float64) {
+func (s *Root) paces(now time.Time, take func(meta.NodeID) bool) (list []float64) {
 	for _, p := range s.parts {
 		for _, n := range p.members {
-			if m := s.member(n); m.phase != memberOut && take(n) && !(!m.done.IsZero() && !m.done.After(s.pace.since)) {
+			if m := s.member(n); m.phase != MemberOut && take(n) && !(!m.done.IsZero() && !m.done.After(s.pace.since)) {
 				list = append(list, s.paceOf(m, now))
 			}
 		}
@@ -150,21 +150,21 @@ func median(list []float64) float64 {
 	return list[(len(list)-1)/2]
 }
 
-func (s *rootSession) judgeTogether(now time.Time) []rootAction {
+func (s *Root) judgeTogether(now time.Time) []RootAction {
 	w := &s.pace
 	w.together = median(s.paces(now, func(meta.NodeID) bool { return true }))
-	enough := w.known > 0 && w.together*s.lim.slowPart >= w.known || w.known == 0 && w.together >= unknownPace
+	enough := w.known > 0 && w.together*s.lim.SlowPart >= w.known || w.known == 0 && w.together >= unknownPace
 	if enough {
 		w.known = max(w.known, w.together)
 	}
-	if enough || s.mayBeItsLinks() || w.trials >= trialsMax || s.count(memberReady) < 2 {
+	if enough || s.mayBeItsLinks() || w.trials >= trialsMax || s.count(MemberReady) < 2 {
 		s.restartPace(now)
 		return nil
 	}
 	w.trials++
 	var suspects []meta.NodeID
 	for _, m := range s.members {
-		if m.phase == memberReady && !slices.Contains(w.cleared, m.node) {
+		if m.phase == MemberReady && !slices.Contains(w.cleared, m.node) {
 			suspects = append(suspects, m.node)
 		}
 	}
@@ -173,22 +173,22 @@ func (s *rootSession) judgeTogether(now time.Time) []rootAction {
 
 // mayBeItsLinks reports whether a slow group stays together for now because nothing is known of others: it was not
 // looked at for long, or it is done soon at its pace.
-func (s *rootSession) mayBeItsLinks() bool {
+func (s *Root) mayBeItsLinks() bool {
 	w := &s.pace
 	if w.known > 0 {
 		return false
 	}
 	w.looks++
-	return w.looks < unknownLooks || s.restOf(func(meta.NodeID) bool { return true }, w.together) < s.lim.slowFor
+	return w.looks < unknownLooks || s.restOf(func(meta.NodeID) bool { return true }, w.together) < s.lim.SlowFor
 }
 
 // restOf is how long the members of the present groups that a filter takes still need for their blocks, at most, at a
 // pace.
-func (s *rootSession) restOf(take func(meta.NodeID) bool, pace float64) time.Duration {
+func (s *Root) restOf(take func(meta.NodeID) bool, pace float64) time.Duration {
 	most := int64(0)
 	for _, p := range s.parts {
 		for _, n := range p.members {
-			if m := s.member(n); p.up && m.phase == memberReady && take(n) {
+			if m := s.member(n); p.up && m.phase == MemberReady && take(n) {
 				most = max(most, p.bytes-m.bytes)
 			}
 		}
@@ -202,12 +202,12 @@ func (s *rootSession) restOf(take func(meta.NodeID) bool, pace float64) time.Dur
 
 // judgeTrial looks whose group was the slowest. Those of a trial share the root's link, so no more can be said than
 // who it is.
-func (s *rootSession) judgeTrial(now time.Time) []rootAction {
+func (s *Root) judgeTrial(now time.Time) []RootAction {
 	var slowest []meta.NodeID
 	least := 0.0
 	for _, p := range s.parts {
-		suspect := slices.Contains(s.pace.suspects, p.members[0])
-		if !suspect || !p.up || !s.anyReady(&p) {
+		Suspect := slices.Contains(s.pace.suspects, p.members[0])
+		if !Suspect || !p.up || !s.anyReady(&p) {
 			continue
 		}
 		pace := s.paces(now, func(n meta.NodeID) bool { return slices.Contains(p.members, n) })[0]
@@ -227,21 +227,21 @@ func (s *rootSession) judgeTrial(now time.Time) []rootAction {
 }
 
 // noteOthersDone notes when the others have everything: from then on nothing can be compared.
-func (s *rootSession) noteOthersDone(now time.Time) {
+func (s *Root) noteOthersDone(now time.Time) {
 	w := &s.pace
-	suspect := s.member(w.suspects[0])
+	Suspect := s.member(w.suspects[0])
 	for _, m := range s.members {
-		if m != suspect && m.phase == memberReady {
+		if m != Suspect && m.phase == MemberReady {
 			return
 		}
 	}
 	if w.othersDone.IsZero() {
-		w.othersDone, w.bytesByThen = now, suspect.bytes
+		w.othersDone, w.bytesByThen = now, Suspect.bytes
 	}
 }
 
-// judgeApart leaves the suspect out if it is a small part as fast as the others, both while they received and after.
-func (s *rootSession) judgeApart(now time.Time) []rootAction {
+// judgeApart leaves the Suspect out if it is a small part as fast as the others, both while they received and after.
+func (s *Root) judgeApart(now time.Time) []RootAction {
 	w := &s.pace
 	m := s.member(w.suspects[0])
 	others := median(s.paces(now, func(n meta.NodeID) bool { return n != m.node }))
@@ -249,20 +249,20 @@ func (s *rootSession) judgeApart(now time.Time) []rootAction {
 	if !w.othersDone.IsZero() {
 		overlap = w.othersDone.Sub(w.since)
 	}
-	spare := s.count(memberVoted)+s.liveCount()-1 >= s.need
+	spare := s.count(MemberVoted)+s.liveCount()-1 >= s.need
 	switch {
-	case m.phase != memberReady:
+	case m.phase != MemberReady:
 		return nil // it is done
-	case overlap < s.lim.trial: // the others were done before their pace could be measured
+	case overlap < s.lim.Trial: // the others were done before their pace could be measured
 		if rest := s.restOf(func(n meta.NodeID) bool { return n == m.node }, pace); spare && s.muchLonger(now.Sub(w.since)+rest, overlap) {
 			text := fmt.Sprintf("%s a second, %v to go when the others were done", units.Bytes(int64(pace)), rest.Round(time.Second))
-			return s.out(now, nil, []suspect{{m.node, meta.OwedSlow}}, text)
+			return s.out(now, nil, []Suspect{{m.node, meta.OwedSlow}}, text)
 		}
 		return nil
 	case s.isSlow(m, pace, others, overlap) && spare:
 		w.known = others
 		text := fmt.Sprintf("%s a second while the others had %s, over %v", units.Bytes(int64(pace)), units.Bytes(int64(others)), now.Sub(w.since).Round(time.Second))
-		return s.out(now, nil, []suspect{{m.node, meta.OwedSlow}}, text)
+		return s.out(now, nil, []Suspect{{m.node, meta.OwedSlow}}, text)
 	case !w.othersDone.IsZero():
 		return nil
 	case pace*2 >= others:
@@ -273,23 +273,23 @@ func (s *rootSession) judgeApart(now time.Time) []rootAction {
 	return nil
 }
 
-// isSlow reports whether a suspect is slow beside the others, and whether they go faster without it: a share of the
+// isSlow reports whether a Suspect is slow beside the others, and whether they go faster without it: a share of the
 // root's link that is small by chance speeds nobody up.
-func (s *rootSession) isSlow(m *rootMember, pace, others float64, overlap time.Duration) bool {
+func (s *Root) isSlow(m *record, pace, others float64, overlap time.Duration) bool {
 	w := &s.pace
 	if !w.othersDone.IsZero() {
 		pace = max(pace, units.PerSecond(w.bytesByThen-m.mark, overlap))
 	}
-	return pace*s.lim.slowPart < others && others*2 >= s.lim.slowPart*w.together
+	return pace*s.lim.SlowPart < others && others*2 >= s.lim.SlowPart*w.together
 }
 
 // muchLonger reports whether a member takes much longer than the others, and than a moment.
-func (s *rootSession) muchLonger(whole, others time.Duration) bool {
-	return whole > time.Duration(s.lim.slowPart*float64(max(others, s.lim.trial/3)))
+func (s *Root) muchLonger(whole, others time.Duration) bool {
+	return whole > time.Duration(s.lim.SlowPart*float64(max(others, s.lim.Trial/3)))
 }
 
 // learnPace remembers how fast a group was that has ended well and that was not slow.
-func (s *rootSession) learnPace(now time.Time) {
+func (s *Root) learnPace(now time.Time) {
 	w := &s.pace
 	if w.mode == paceTogether && !w.since.IsZero() && now.Sub(w.since) >= learnFor {
 		w.known = max(w.known, median(s.paces(now, func(meta.NodeID) bool { return true })))
@@ -297,7 +297,7 @@ func (s *rootSession) learnPace(now time.Time) {
 }
 
 // regroup goes on in other groups.
-func (s *rootSession) regroup(now time.Time, mode paceMode, suspects []meta.NodeID) []rootAction {
+func (s *Root) regroup(now time.Time, mode paceMode, suspects []meta.NodeID) []RootAction {
 	s.pace.mode, s.pace.suspects, s.pace.since = mode, suspects, time.Time{}
 	acts := s.endParts(nil, nil)
 	s.epoch++

@@ -5,6 +5,7 @@ import (
 	"sync"
 
 	"github.com/rdmcfs/rdmcfs/meta"
+	"github.com/rdmcfs/rdmcfs/replicate/session"
 )
 
 // sessionNumbers gives out the session numbers of this node: dense from 1 in each incarnation. Every number
@@ -62,7 +63,7 @@ func (t *targets) lost(votes []meta.NodeID, missed []meta.Missed) (out []meta.No
 		return nil
 	}
 	for _, m := range missed {
-		if mayPass(m.Reason) && slices.Contains(t.others, m.Node) {
+		if session.MayPass(m.Reason) && slices.Contains(t.others, m.Node) {
 			out = append(out, m.Node)
 		}
 	}
@@ -112,26 +113,36 @@ func (p *Pusher) refresh(t *targets) (gone []meta.NodeID) {
 }
 
 // look is refresh, with what it saw.
-func (p *Pusher) look(t *targets) (e evView, gone []meta.NodeID) {
+func (p *Pusher) look(t *targets) (e session.View, gone []meta.NodeID) {
 	t.view = p.cfg.Names.View() // first: a later boot makes apply refuse the vote rather than take it in vain
 	others := slices.DeleteFunc(slices.Clone(t.members), func(id meta.NodeID) bool { return id == p.cfg.Self().Node })
 	e = looked(p.cfg.Names, others)
 	t.others = nil
-	for _, v := range e.nodes {
-		if was, ok := t.booted[v.node]; ok && (!v.up || v.incarnation != was) {
-			gone = append(gone, v.node)
+	for _, v := range e.Nodes {
+		if was, ok := t.booted[v.Node]; ok && (!v.Up || v.Incarnation != was) {
+			gone = append(gone, v.Node)
 		}
-		delete(t.booted, v.node)
-		if v.up {
-			t.booted[v.node] = v.incarnation
-			t.others = append(t.others, v.node)
+		delete(t.booted, v.Node)
+		if v.Up {
+			t.booted[v.Node] = v.Incarnation
+			t.others = append(t.others, v.Node)
 		}
 	}
-	e.need = t.minCopies()
+	e.Need = t.minCopies()
 	if t.self {
-		e.need--
+		e.Need--
 	}
 	return e, gone
+}
+
+// looked is what the applied log says of nodes; no votes are needed.
+func looked(names meta.Reader, nodes []meta.NodeID) (e session.View) {
+	for _, id := range nodes {
+		if n, err := names.Node(id); err == nil {
+			e.Nodes = append(e.Nodes, session.NodeView{Node: id, Up: n.State == meta.NodeUp, Incarnation: n.Incarnation})
+		}
+	}
+	return e
 }
 
 func (t *targets) add(n meta.Node, self meta.NodeID) {

@@ -1,0 +1,25 @@
+// Package session is the protocol of one session: how a root brings a content to its members, who votes for it, and
+// what happens when some of them fail. It is two pure state machines. Events go in and actions come out; there is no
+// goroutine, clock, lock or I/O in it, and the time comes with the events.
+//
+//	        Announce ──────────────▶ Announced
+//	Root    Send ═══ blocks ═══════▶ Whole          Member
+//	        Poll ──────────────────▶ HashTold
+//	        Stop ──────────────────▶ Stopped
+//
+// A [Root] asks its members which blocks they have (Announce), sends in one group what some of them lack (Send), and
+// asks each for its vote (Poll). A member that fails, stalls or is silent is out, and the next epoch goes on with the
+// others. A [Member] stores blocks, checks them when all are here and the root has told their hash, and then keeps its
+// vote until the log has decided.
+//
+// A shell carries the actions out: it calls the members, makes the groups, owns the bytes, and hands the machine what
+// came of it. Package replicate has both shells, rootRun and memberRun. A shell calls Step with one event at a time,
+// and carries out the actions in their order before it hands over the next event.
+//
+//	s := session.NewRoot(session.RootConfig{Members: members, Blocks: blocks, Limits: session.DefaultLimits()})
+//	for actions := s.Start(now()); s.Phase() != session.RootEnded; actions = s.Step(now(), <-events) {
+//		perform(actions) // sends what comes of them to events
+//	}
+//
+// The events and actions of the root are in rootevents.go, those of a member in member.go.
+package session

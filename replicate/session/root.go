@@ -1,0 +1,333 @@
+package session
+
+import (
+	"time"
+
+	"github.com/rdmcfs/rdmcfs/internal/content"
+	"github.com/rdmcfs/rdmcfs/meta"
+)
+
+// Root is the protocol of one session at its root: a pure state machine. The shell hands it events with the time and
+// carries out the actions that it returns; it never waits for one. It is not safe for concurrent use.
+//
+//	announcing ──all answered──> sending ──group done or nothing to send──> settling ──all voted or out──> ended
+//	     ^                          │                                          │
+//	     └──────── epoch + 1 ───────┴─────────── a member failed ──────────────┘
+//
+// Each epoch asks the members that have not voted which blocks they have and sends, in one group, what some of them
+// lack. A member that fails is out: it is owed the content, with the reason, and the others go on. When too few are
+// left for the publish, those that were lost are asked again (view.go).
+type Root struct {
+	lim    Limits
+	blocks int
+
+	epoch     uint32
+	phase     RootPhase
+	members   []*record
+	began     time.Time  // of the epoch
+	moved     time.Time  // last progress of anybody
+	gained    time.Time  // last block or vote, of anybody
+	need      int        // votes of members that the publish needs
+	parts     []sendPart // the groups of the epoch
+	fruitless int        // epochs in a row that moved nothing
+	pace      paceWatch
+
+	hashKnown bool
+	hash      [32]byte
+	own       OwnState
+	ownErr    error
+	cancelled bool
+}
+
+// RootPhase is what a session is doing, as a whole.
+type RootPhase uint8
+
+// Phases of a Root.
+const (
+	RootAnnouncing RootPhase = iota // asking the members
+	RootSending                     // blocks flow
+	RootSettling                    // all blocks are there; being checked and synced
+	RootEnded                       // it has its result
+)
+
+// OwnState is how far the root's own copy is.
+type OwnState uint8
+
+// States of the root's own copy.
+const (
+	OwnReading OwnState = iota // bytes are still being read from the source
+	OwnStored                  // checked, durable
+	OwnFailed
+)
+
+// MemberState is how far a member is, as the root knows.
+type MemberState uint8
+
+// States of a member.
+const (
+	MemberAsked    MemberState = iota // announced, no answer yet
+	MemberReady                       // answered
+	MemberChecking                    // has every block
+	MemberVoted
+	MemberOut
+)
+
+// record is what the root knows of one member.
+type record struct {
+	node    meta.NodeID
+	phase   MemberState
+	have    content.Bitmap // as of the announcement of this epoch
+	held    int            // blocks held, as last told
+	bytes   int64          // of this epoch's blocks that it has stored, as the group knows: finer than held
+	mark    int64          // bytes when the comparison of paces began
+	done    time.Time      // when its group brought everything, in this epoch
+	moved   time.Time
+	whole   time.Time     // when it was found to have every block, in this epoch
+	checked time.Duration // what it took from then to its vote
+	heard   time.Time
+	asked   bool // a finish with the root was sent in this epoch
+	polled  bool // a finish is under way
+	reason  meta.OwedReason
+	text    string
+
+	up          bool   // as the log says
+	incarnation uint32 // likewise; 0 until it was looked at
+}
+
+// fruitlessEpochsMax bounds the epochs in a row in which nothing moved.
+const fruitlessEpochsMax = 5
+
+// Limits are the bounds of a session. All are positive.
+type Limits struct {
+	Announce time.Duration // for the answers to an announcement once one has come
+	Silent   time.Duration // without any answer while others answer
+	Stalled  time.Duration // without progress while others progress
+	Checking time.Duration // for the last check and sync when all others are done, while it is not known how long those take
+	Stuck    time.Duration // without progress of anybody: the session ends
+	PollWait time.Duration // a member answers a poll within this
+	Again    time.Duration // members that were lost and are needed are asked again this often
+	SlowFor  time.Duration // how long paces are compared
+	Trial    time.Duration // how long each member is served alone, to find out who is slow
+	SlowPart float64       // a member below the others' median pace divided by this is left out
+}
+
+// DefaultLimits are the bounds that have proved right.
+func DefaultLimits() Limits {
+	return Limits{
+		Announce: 3 * time.Second, Silent: 2 * time.Second, Stalled: 1500 * time.Millisecond,
+		Checking: 10 * time.Second, Stuck: 25 * time.Second, PollWait: 300 * time.Millisecond,
+		Again: time.Second, SlowFor: 10 * time.Second, Trial: 3 * time.Second, SlowPart: 8,
+	}
+}
+
+// RootConfig says what a session is about.
+type RootConfig struct {
+	Members []meta.NodeID // that are to get the content, without the root
+	Blocks  int           // of content.BlockBytes, of the stream
+	Limits  Limits
+	// Pace is what groups without a slow member have reached, in bytes a second; 0 is unknown.
+	Pace float64
+	// Published says that the log has the content already, with this Hash, and that the root's own copy is stored.
+	Published bool
+	Hash      [32]byte
+}
+
+// NewRoot makes a session that Start begins.
+func NewRoot(cfg RootConfig) *Root {
+	s := &Root{lim: cfg.Limits, blocks: cfg.Blocks, phase: RootSettling, pace: paceWatch{known: cfg.Pace}}
+	if cfg.Published {
+		s.hashKnown, s.hash, s.own = true, cfg.Hash, OwnStored
+	}
+	for _, n := range cfg.Members {
+		s.members = append(s.members, &record{node: n})
+	}
+	return s
+}
+
+// Start announces the session to all members.
+func (s *Root) Start(now time.Time) []RootAction {
+	s.moved, s.gained = now, now
+	return s.beginEpoch(now, nil)
+}
+
+// Step takes one event and says what is to be done.
+func (s *Root) Step(now time.Time, ev RootEvent) []RootAction {
+	if s.phase == RootEnded {
+		return nil
+	}
+	acts := s.handle(now, ev)
+	if s.phase == RootEnded {
+		return acts
+	}
+	return s.advance(now, acts)
+}
+
+func (s *Root) handle(now time.Time, ev RootEvent) []RootAction {
+	switch e := ev.(type) {
+	case Answered:
+		return s.onAnswer(now, e)
+	case Polled:
+		return s.onPolled(now, e)
+	case Unreachable:
+		return s.onUnreachable(now, e)
+	case Progressed:
+		s.onProgress(now, e)
+	case Flowing:
+		s.onFlowing(now, e)
+	case Ahead:
+		if m := s.member(e.Node); m != nil && m.live() && e.Epoch == s.epoch {
+			m.moved, s.moved = now, now
+			s.restartPace(now)
+		}
+	case GroupDone:
+		return s.onGroupDone(now, e)
+	case GroupFailed:
+		return s.onGroupFailed(now, e)
+	case Hashed:
+		s.hashKnown, s.hash, s.moved, s.gained = true, e.Hash, now, now
+		return s.pollAll(now, nil)
+	case OwnCopy:
+		s.onOwnCopy(now, e)
+	case View:
+		return s.onView(now, e)
+	case Tick:
+		return s.onTick(now)
+	case Cancel:
+		s.cancelled = true
+	}
+	return nil
+}
+
+func (s *Root) member(n meta.NodeID) *record {
+	for _, m := range s.members {
+		if m.node == n {
+			return m
+		}
+	}
+	return nil
+}
+
+func (m *record) live() bool { return m.phase != MemberOut && m.phase != MemberVoted }
+
+func (s *Root) onAnswer(now time.Time, e Answered) []RootAction {
+	m := s.member(e.Node)
+	if m == nil || !m.live() || e.Epoch != s.epoch || m.phase != MemberAsked {
+		return nil
+	}
+	m.heard, m.moved = now, now
+	switch e.Status {
+	case StatusReady, StatusReceiving, StatusChecking:
+		m.phase, m.have = MemberReady, e.Have.Clip(int64(s.blocks))
+		m.held = m.have.Count()
+		if m.held == s.blocks {
+			m.phase, m.whole = MemberChecking, now
+		}
+	case StatusVoted:
+		m.phase, s.moved, s.gained = MemberVoted, now, now
+	case StatusPreparing:
+		return []RootAction{Announce{m.node, s.epoch}} // it answers after a while
+	default:
+		return s.out(now, nil, []Suspect{{m.node, e.Owed()}}, e.Text)
+	}
+	return nil
+}
+
+func (s *Root) onPolled(now time.Time, e Polled) []RootAction {
+	m := s.member(e.Node)
+	if m == nil || !m.live() || e.Epoch != s.epoch {
+		return nil
+	}
+	m.heard, m.polled = now, false
+	switch e.Status {
+	case StatusVoted:
+		if m.phase == MemberChecking {
+			m.checked = now.Sub(m.whole)
+		}
+		m.phase, m.moved, s.moved, s.gained = MemberVoted, now, now, now
+		m.held = s.blocks
+		return nil
+	case StatusRefused, StatusGone:
+		return s.out(now, nil, []Suspect{{m.node, e.Owed()}}, e.Text)
+	}
+	s.setHeld(now, m, int(e.Held))
+	if e.Status == StatusChecking && m.phase != MemberChecking {
+		m.phase, m.whole, m.moved, s.moved = MemberChecking, now, now, now
+	}
+	return s.poll(m, nil)
+}
+
+func (s *Root) setHeld(now time.Time, m *record, held int) {
+	if held > m.held {
+		m.held, m.moved, s.moved, s.gained = min(held, s.blocks), now, now, now
+	}
+}
+
+func (s *Root) onProgress(now time.Time, e Progressed) {
+	if m := s.member(e.Node); m != nil && m.live() && e.Epoch == s.epoch {
+		if e.Bytes > m.bytes {
+			m.bytes, m.moved, s.moved, s.gained = e.Bytes, now, now, now
+		}
+		s.setHeld(now, m, m.have.Count()+int(e.Bytes/content.BlockBytes))
+	}
+}
+
+func (s *Root) onFlowing(now time.Time, e Flowing) {
+	p := s.part(e.Epoch, e.Part)
+	if p == nil {
+		return
+	}
+	p.flowing, s.moved = true, now
+	for _, n := range p.members {
+		s.member(n).moved = now
+	}
+	s.restartPace(now)
+}
+
+func (s *Root) onUnreachable(now time.Time, e Unreachable) []RootAction {
+	m := s.member(e.Node)
+	if m == nil || !m.live() || e.Epoch != s.epoch {
+		return nil
+	}
+	m.polled = false
+	return s.out(now, nil, []Suspect{{e.Node, meta.OwedUnreachable}}, e.Text)
+}
+
+func (s *Root) onGroupDone(now time.Time, e GroupDone) []RootAction {
+	p := s.part(e.Epoch, e.Part)
+	if p == nil {
+		return nil
+	}
+	s.moved = now
+	for _, n := range p.members {
+		m := s.member(n)
+		m.bytes, m.done = max(m.bytes, p.bytes), now
+		if m.live() {
+			m.held, m.moved = s.blocks, now
+			m.phase, m.whole = MemberChecking, now
+		}
+	}
+	s.learnPace(now)
+	s.endPart(p)
+	return s.pollAll(now, nil)
+}
+
+func (s *Root) onGroupFailed(now time.Time, e GroupFailed) []RootAction {
+	p := s.part(e.Epoch, e.Part)
+	if p == nil {
+		return nil
+	}
+	s.endPart(p)
+	acts := s.out(now, nil, e.Suspects, e.Text)
+	if s.epoch != e.Epoch || !s.anyReady(p) && len(s.parts) > 1 {
+		return acts
+	}
+	return s.nextEpoch(now, s.endParts(acts, nil))
+}
+
+func (s *Root) onOwnCopy(now time.Time, e OwnCopy) {
+	s.moved, s.gained = now, now
+	s.own, s.ownErr = OwnStored, e.Err
+	if e.Err != nil {
+		s.own = OwnFailed
+	}
+}

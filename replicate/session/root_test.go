@@ -1,0 +1,482 @@
+package session
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"github.com/rdmcfs/rdmcfs/internal/content"
+	"github.com/rdmcfs/rdmcfs/meta"
+)
+
+// rootSim drives a Root against members that behave well or badly, in virtual time. It has no network, disk
+// or goroutine: what a run does is decided by its draws.
+type rootSim struct {
+	t       *rapid.T
+	s       *Root
+	now     time.Time
+	queue   []simEvent
+	members map[meta.NodeID]*simMember
+	blocks  int
+	sends   map[uint32]Send
+	ended   bool
+	order   int
+}
+
+type simEvent struct {
+	at    time.Time
+	order int
+	ev    RootEvent
+}
+
+type simMember struct {
+	node     meta.NodeID
+	have     content.Bitmap
+	dies     time.Time // answers nothing from then on
+	refuses  bool
+	fails    bool // its check fails
+	rootSeen bool
+	voted    bool
+}
+
+func (m *simMember) dead(now time.Time) bool { return !m.dies.IsZero() && !now.Before(m.dies) }
+
+func (x *rootSim) later(d time.Duration, ev RootEvent) {
+	x.order++
+	x.queue = append(x.queue, simEvent{x.now.Add(d), x.order, ev})
+}
+
+func (x *rootSim) delay() time.Duration {
+	return time.Duration(rapid.IntRange(0, 50).Draw(x.t, "delay")) * time.Millisecond
+}
+
+func (x *rootSim) perform(acts []RootAction) {
+	for _, act := range acts {
+		switch a := act.(type) {
+		case Announce:
+			x.announce(a)
+		case Poll:
+			x.finish(a)
+		case Send:
+			x.send(a)
+		case End:
+			if x.ended {
+				x.t.Fatal("ended twice")
+			}
+			x.ended = true
+		}
+	}
+}
+
+func (x *rootSim) announce(a Announce) {
+	m := x.members[a.Node]
+	if m.dead(x.now) {
+		return // no answer
+	}
+	st := Standing{Epoch: a.Epoch, Status: StatusReady, Have: slices.Clone(m.have)}
+	switch {
+	case m.refuses:
+		st.Status, st.Reason = StatusRefused, meta.OwedFull
+	case m.voted:
+		st.Status = StatusVoted
+	}
+	x.later(x.delay(), Answered{a.Node, st})
+}
+
+func (x *rootSim) finish(a Poll) {
+	m := x.members[a.Node]
+	if m.dead(x.now) {
+		return
+	}
+	st := Standing{Epoch: a.Epoch, Status: StatusReceiving, Held: uint32(m.have.Count())}
+	m.rootSeen = m.rootSeen || a.HasHash
+	wait := x.delay()
+	if m.have.Count() == x.blocks {
+		st.Status = StatusChecking
+		if m.rootSeen {
+			st.Status = StatusVoted
+			m.voted = true
+			if m.fails {
+				st.Status, st.Reason, m.voted = StatusRefused, meta.OwedFailed, false
+			}
+		}
+	} else {
+		wait += 100 * time.Millisecond
+	}
+	x.later(wait, Polled{a.Node, st})
+}
+
+func (x *rootSim) send(a Send) {
+	if len(a.Members) == 0 {
+		x.t.Fatal("a group without members")
+	}
+	for i, n := range a.Members {
+		if x.s.member(n).phase != MemberReady {
+			x.t.Fatalf("member %d is sent to in phase %v", n, x.s.member(n).phase)
+		}
+		for b := range x.blocks {
+			if !a.Have[i].Has(int64(b)) && !a.Blocks.Has(int64(b)) {
+				x.t.Fatalf("block %d is missing at %d and not sent", b, n)
+			}
+		}
+	}
+	for b := range x.blocks {
+		if a.Blocks.Has(int64(b)) && !slices.ContainsFunc(a.Have, func(h content.Bitmap) bool { return !h.Has(int64(b)) }) {
+			x.t.Fatalf("block %d is sent, and missing nowhere", b)
+		}
+	}
+	x.sends[a.Epoch] = a
+	x.later(x.delay(), Flowing{Epoch: a.Epoch})
+	x.later(time.Duration(rapid.IntRange(10, 400).Draw(x.t, "transfer"))*time.Millisecond, GroupDone{Epoch: a.Epoch})
+}
+
+// settle gives the members what a group brought, when it comes to its end.
+func (x *rootSim) settle(ev RootEvent) RootEvent {
+	done, ok := ev.(GroupDone)
+	if !ok {
+		return ev
+	}
+	a := x.sends[done.Epoch]
+	var dead []Suspect
+	for _, n := range a.Members {
+		m := x.members[n]
+		if m.dead(x.now) {
+			dead = append(dead, Suspect{n, meta.OwedUnreachable})
+			continue
+		}
+		part := rapid.IntRange(0, x.blocks).Draw(x.t, "part")
+		for b := range x.blocks {
+			if a.Blocks.Has(int64(b)) && b < part {
+				m.have.Set(int64(b))
+			}
+		}
+	}
+	if dead != nil {
+		if rapid.Bool().Draw(x.t, "blames nobody") {
+			dead = nil
+		}
+		return GroupFailed{Epoch: done.Epoch, Suspects: dead}
+	}
+	for _, n := range a.Members {
+		for b := range x.blocks {
+			if a.Blocks.Has(int64(b)) {
+				x.members[n].have.Set(int64(b))
+			}
+		}
+	}
+	return ev
+}
+
+func (x *rootSim) run(limit time.Duration) {
+	end := x.now.Add(limit)
+	for !x.ended && x.now.Before(end) {
+		slices.SortFunc(x.queue, func(a, b simEvent) int {
+			if c := a.at.Compare(b.at); c != 0 {
+				return c
+			}
+			return a.order - b.order
+		})
+		next := x.queue[0]
+		x.queue = x.queue[1:]
+		x.now = next.at
+		ev := x.settle(next.ev)
+		if _, tick := ev.(Tick); tick {
+			x.later(200*time.Millisecond, Tick{})
+		}
+		x.perform(x.s.Step(x.now, ev))
+	}
+}
+
+func TestRootSessionEndsAndCountsOnlyTrueVotes(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		n := rapid.IntRange(0, 9).Draw(t, "members")
+		blocks := rapid.IntRange(1, 20).Draw(t, "blocks")
+		x := &rootSim{
+			t: t, now: time.Unix(1000, 0), members: make(map[meta.NodeID]*simMember), blocks: blocks, sends: make(map[uint32]Send),
+		}
+		began := x.now
+		var nodes []meta.NodeID
+		for i := range n {
+			m := &simMember{node: meta.NodeID(i + 2), have: content.NewBitmap(int64(blocks))}
+			switch rapid.IntRange(0, 5).Draw(t, "kind") {
+			case 0:
+				m.dies = x.now.Add(time.Duration(rapid.IntRange(0, 2000).Draw(t, "dies")) * time.Millisecond)
+			case 1:
+				m.refuses = true
+			case 2:
+				m.fails = true
+			}
+			nodes = append(nodes, m.node)
+			x.members[m.node] = m
+		}
+		x.s = NewRoot(RootConfig{Members: nodes, Blocks: blocks, Limits: DefaultLimits()})
+		x.later(0, Tick{})
+		x.later(time.Duration(rapid.IntRange(0, 500).Draw(t, "read"))*time.Millisecond, Hashed{[32]byte{1}})
+		x.later(time.Second, OwnCopy{})
+		x.perform(x.s.Start(x.now))
+		x.run(2 * time.Minute)
+		if !x.ended {
+			t.Fatalf("did not end: %s", x.describe())
+		}
+		if took := x.now.Sub(began); took > 40*time.Second {
+			t.Fatalf("took %v", took)
+		}
+		for _, m := range x.s.members {
+			sim := x.members[m.node]
+			if m.phase == MemberVoted && !sim.voted {
+				t.Fatalf("member %d is counted without a vote", m.node)
+			}
+			healthy := sim.dies.IsZero() && !sim.refuses && !sim.fails
+			if healthy && m.phase != MemberVoted {
+				t.Fatalf("healthy member %d is out: %s", m.node, x.describe())
+			}
+			if m.phase == MemberOut && m.reason == 0 {
+				t.Fatalf("member %d is out without a reason", m.node)
+			}
+		}
+	})
+}
+
+func (x *rootSim) describe() string {
+	out := fmt.Sprintf("phase %d epoch %d local %d root %v;", x.s.phase, x.s.epoch, x.s.own, x.s.hashKnown)
+	for _, m := range x.s.members {
+		out += fmt.Sprintf(" %d:%v held %d reason %d %q", m.node, m.phase, m.held, m.reason, m.text)
+	}
+	return out
+}
+
+func newTestSession(n, blocks int) (*Root, time.Time) {
+	var nodes []meta.NodeID
+	for i := range n {
+		nodes = append(nodes, meta.NodeID(i+2))
+	}
+	s := NewRoot(RootConfig{Members: nodes, Blocks: blocks, Limits: DefaultLimits()})
+	now := time.Unix(1000, 0)
+	s.Start(now)
+	return s, now
+}
+
+func ready(n meta.NodeID, epoch uint32, blocks int) Answered {
+	return Answered{n, Standing{Epoch: epoch, Status: StatusReady, Have: content.NewBitmap(int64(blocks))}}
+}
+
+func TestSilentMemberIsNotEjectedWhileNobodyElseSpeaks(t *testing.T) {
+	s, now := newTestSession(3, 4)
+	for i := range 3 {
+		s.Step(now, ready(meta.NodeID(i+2), 0, 4))
+	}
+	now = now.Add(3 * time.Second) // this node was stopped, not the others
+	s.Step(now, Tick{})
+	if got := s.count(MemberOut); got != 0 {
+		t.Errorf("%d members ejected by a node that heard nothing from anybody", got)
+	}
+}
+
+func TestStalledMemberIsEjectedOnlyIfFurthestBehind(t *testing.T) {
+	s, now := newTestSession(3, 10)
+	for i := range 3 {
+		s.Step(now, ready(meta.NodeID(i+2), 0, 10))
+	}
+	s.Step(now, Flowing{Epoch: 0})
+	s.Step(now, Hashed{})
+	for i := 1; i <= 8; i++ {
+		now = now.Add(400 * time.Millisecond)
+		for _, n := range []meta.NodeID{2, 3} {
+			s.Step(now, Polled{n, Standing{Status: StatusReceiving, Held: uint32(i)}})
+		}
+		s.Step(now, Polled{4, Standing{Status: StatusReceiving, Held: 1}}) // it answers, but gets no further
+		s.Step(now, Tick{})
+	}
+	if m := s.member(4); m.phase != MemberOut || m.reason != meta.OwedSlow {
+		t.Errorf("the stalled member is %v, reason %d", m.phase, m.reason)
+	}
+	if s.member(2).phase == MemberOut || s.member(3).phase == MemberOut {
+		t.Error("a member that progressed was ejected")
+	}
+	if s.epoch != 1 {
+		t.Errorf("epoch %d, want 1", s.epoch)
+	}
+}
+
+// Relaying couples the members: who waits for blocks of one that was cut off is not taken for slow.
+func TestMemberBehindASilentOneIsNotBlamed(t *testing.T) {
+	s, now := newTestSession(2, 10)
+	s.Step(now, ready(2, 0, 10))
+	s.Step(now, ready(3, 0, 10))
+	s.Step(now, Flowing{Epoch: 0})
+	s.Step(now, Hashed{})
+	s.Step(now, Polled{2, Standing{Status: StatusReceiving, Held: 3}})
+	now = now.Add(400 * time.Millisecond)
+	s.Step(now, Polled{3, Standing{Status: StatusReceiving, Held: 5}}) // its last word
+	for s.epoch == 0 && now.Before(s.began.Add(10*time.Second)) {
+		now = now.Add(100 * time.Millisecond)
+		s.Step(now, Polled{2, Standing{Status: StatusReceiving, Held: 3}})
+		s.Step(now, Tick{})
+	}
+	if m := s.member(3); m.phase != MemberOut || m.reason != meta.OwedUnreachable {
+		t.Errorf("the silent member is %v, reason %d", m.phase, m.reason)
+	}
+	if s.member(2).phase == MemberOut {
+		t.Errorf("the member that answers was ejected: %s", s.member(2).text)
+	}
+}
+
+func TestWaitingForOtherMessagesIsNotBlamed(t *testing.T) {
+	s, now := newTestSession(2, 10)
+	s.Step(now, ready(2, 0, 10))
+	s.Step(now, ready(3, 0, 10))
+	s.Step(now, Flowing{Epoch: 0})
+	for range 100 { // for a minute another file goes first
+		now = now.Add(600 * time.Millisecond)
+		for _, n := range []meta.NodeID{2, 3} {
+			s.Step(now, Polled{n, Standing{Status: StatusReceiving}})
+			s.Step(now, Ahead{n, 0})
+		}
+		s.Step(now, Tick{})
+	}
+	if got := s.count(MemberOut); got != 0 || s.phase != RootSending {
+		t.Errorf("%d members out, phase %d", got, s.phase)
+	}
+}
+
+func TestOldEpochsAreNotHeard(t *testing.T) {
+	s, now := newTestSession(2, 4)
+	s.Step(now, ready(2, 0, 4))
+	s.Step(now, ready(3, 0, 4))
+	s.Step(now, GroupFailed{Epoch: 0, Suspects: []Suspect{{3, meta.OwedUnreachable}}})
+	if s.epoch != 1 {
+		t.Fatalf("epoch %d", s.epoch)
+	}
+	s.Step(now, GroupDone{Epoch: 0})
+	s.Step(now, Polled{2, Standing{Epoch: 0, Status: StatusVoted}})
+	if s.member(2).phase != MemberAsked {
+		t.Errorf("an answer of epoch 0 counts in epoch 1: %v", s.member(2).phase)
+	}
+}
+
+// A member that checks and syncs much longer than the others is owed the content; one that takes as long as they did
+// is not.
+func TestChecksAreComparedWithThoseOfTheOthers(t *testing.T) {
+	for _, tc := range []struct{ others, most time.Duration }{{200 * time.Millisecond, 6 * time.Second}, {8 * time.Second, 17 * time.Second}} {
+		s, now := newTestSession(3, 1)
+		s.need = 2
+		for i := range 3 {
+			s.Step(now, ready(meta.NodeID(i+2), 0, 1))
+		}
+		s.Step(now, Flowing{Epoch: 0})
+		s.Step(now, Hashed{})
+		s.Step(now, OwnCopy{})
+		s.Step(now, GroupDone{Epoch: 0})
+		began := now
+		for s.member(4).phase != MemberOut && now.Sub(began) < time.Minute {
+			now = now.Add(100 * time.Millisecond)
+			for _, n := range []meta.NodeID{2, 3, 4} {
+				st := Standing{Status: StatusChecking, Held: 1}
+				if n != 4 && now.Sub(began) >= tc.others {
+					st.Status = StatusVoted
+				}
+				s.Step(now, Polled{n, st})
+			}
+			s.Step(now, Tick{})
+		}
+		if took := now.Sub(began); took > tc.most || took < 2*tc.others || took < 3*time.Second || s.count(MemberVoted) != 2 {
+			t.Errorf("others took %v: the last one was left out after %v, %d have voted", tc.others, took, s.count(MemberVoted))
+		}
+	}
+}
+
+// A member that reads what an earlier session left says so each time it is asked, and is not taken for silent. One
+// that stops saying so is.
+func TestMemberThatPreparesIsWaitedFor(t *testing.T) {
+	s, now := newTestSession(2, 4)
+	s.Step(now, ready(2, 0, 4))
+	for range 16 {
+		now = now.Add(500 * time.Millisecond)
+		acts := s.Step(now, Answered{3, Standing{Status: StatusPreparing}})
+		if !slices.Contains(acts, RootAction(Announce{3, 0})) {
+			t.Fatalf("a member that prepares is not asked again: %v", acts)
+		}
+		s.Step(now, Tick{})
+	}
+	if m := s.member(3); m.phase != MemberAsked || s.epoch != 0 {
+		t.Fatalf("the member that prepares is %v in epoch %d: %s", m.phase, s.epoch, m.text)
+	}
+	s.Step(now.Add(3*time.Second), Tick{})
+	if m := s.member(3); m.phase != MemberOut || m.reason != meta.OwedUnreachable {
+		t.Errorf("a member that says nothing any more is %v, reason %d", m.phase, m.reason)
+	}
+}
+
+// A member answered the announcement of an epoch that is over: it is not in the present one yet.
+func TestAnswerOfAnOlderEpochIsNotHeard(t *testing.T) {
+	s, now := newTestSession(2, 4)
+	s.Step(now, ready(2, 0, 4))
+	s.Step(now, ready(3, 0, 4))
+	s.Step(now, GroupFailed{Epoch: 0, Suspects: []Suspect{{3, meta.OwedUnreachable}}})
+	for _, st := range []Status{StatusReady, StatusVoted, StatusRefused} {
+		s.Step(now, Answered{2, Standing{Epoch: 0, Status: st, Have: content.NewBitmap(4)}})
+		if m := s.member(2); s.epoch != 1 || m.phase != MemberAsked {
+			t.Fatalf("an answer of epoch 0, status %d, counts in epoch %d: %v", st, s.epoch, m.phase)
+		}
+	}
+}
+
+// A member voted and was started anew: apply takes no vote of its incarnation before. It is asked again, as too few
+// have voted without it, and its vote of now counts.
+func TestVoteOfAMemberThatRestartedDoesNotCount(t *testing.T) {
+	s, now := newTestSession(2, 1)
+	view := func(incarnation uint32) View {
+		return View{Need: 2, Nodes: []NodeView{{2, true, 1}, {3, true, incarnation}}}
+	}
+	s.Step(now, view(1))
+	s.Step(now, Answered{2, Standing{Status: StatusVoted}})
+	s.Step(now, Answered{3, Standing{Status: StatusVoted}})
+	s.Step(now, Hashed{})
+	s.Step(now, view(2))
+	if m := s.member(3); m.phase != MemberOut || s.count(MemberVoted) != 1 {
+		t.Fatalf("%d votes count, the member that restarted is %v", s.count(MemberVoted), m.phase)
+	}
+	s.Step(now, OwnCopy{})
+	if s.phase == RootEnded {
+		t.Fatal("ended without the votes that it needs")
+	}
+	now = now.Add(s.lim.Again)
+	s.Step(now, Tick{})
+	s.Step(now, Answered{3, Standing{Epoch: s.epoch, Status: StatusVoted}})
+	if s.phase != RootEnded || s.count(MemberVoted) != 2 {
+		t.Errorf("phase %d, %d votes", s.phase, s.count(MemberVoted))
+	}
+}
+
+// A member that was stopped in mid-transfer is owed the file as unreachable: it is not slow.
+func TestStoppedMemberIsNotCalledSlow(t *testing.T) {
+	for _, answers := range []bool{true, false} {
+		now := time.Unix(1000, 0)
+		s := NewRoot(RootConfig{Members: []meta.NodeID{2, 3}, Blocks: 8, Limits: DefaultLimits()})
+		s.hashKnown = true
+		s.Start(now)
+		for _, n := range []meta.NodeID{2, 3} {
+			s.Step(now, Answered{n, Standing{Epoch: s.epoch, Status: StatusReady, Have: content.NewBitmap(8)}})
+		}
+		s.Step(now, Flowing{s.epoch, 0})
+		for i := 1; s.member(3).phase != MemberOut && i < 100; i++ {
+			now = now.Add(100 * time.Millisecond)
+			s.Step(now, Polled{2, Standing{Epoch: s.epoch, Status: StatusReceiving, Held: 1}})
+			s.Step(now, Progressed{2, s.epoch, int64(i) << 16})
+			if answers {
+				s.Step(now, Polled{3, Standing{Epoch: s.epoch, Status: StatusReceiving}})
+			}
+			s.Step(now, Tick{})
+		}
+		want := meta.OwedUnreachable
+		if answers {
+			want = meta.OwedSlow
+		}
+		if m := s.member(3); m.phase != MemberOut || m.reason != want {
+			t.Errorf("answers %v: phase %v, %v (%s), want %v", answers, m.phase, m.reason, m.text, want)
+		}
+	}
+}

@@ -1,0 +1,126 @@
+package session
+
+import (
+	"github.com/rdmcfs/rdmcfs/internal/content"
+	"github.com/rdmcfs/rdmcfs/meta"
+)
+
+// RootEvent is what a Root takes in: one of the types below.
+type RootEvent any
+
+// Events of a Root.
+type (
+	// Tick lets time pass.
+	Tick struct{}
+	// Answered is a member's answer to Announce.
+	Answered struct {
+		Node meta.NodeID
+		Standing
+	}
+	// Polled is a member's answer to Poll.
+	Polled struct {
+		Node meta.NodeID
+		Standing
+	}
+	// Unreachable says that a call to a member failed.
+	Unreachable struct {
+		Node  meta.NodeID
+		Epoch uint32
+		Text  string
+	}
+	// Progressed tells how many bytes of this epoch's blocks a member has stored, as the group knows.
+	Progressed struct {
+		Node  meta.NodeID
+		Epoch uint32
+		Bytes int64
+	}
+	// Flowing says that every member knows its group and message: blocks can flow from now on.
+	Flowing struct {
+		Epoch uint32
+		Part  int
+	}
+	// Ahead says that a member progresses with messages that its group carries before this one.
+	Ahead struct {
+		Node  meta.NodeID
+		Epoch uint32
+	}
+	// GroupDone says that every member of the group has every block.
+	GroupDone struct {
+		Epoch uint32
+		Part  int
+	}
+	// GroupFailed says that a group of the epoch ended; Suspects may be empty.
+	GroupFailed struct {
+		Epoch    uint32
+		Part     int
+		Suspects []Suspect
+		Text     string
+	}
+	// Hashed says that all bytes were read, and the root of their hash tree.
+	Hashed struct{ Hash [32]byte }
+	// OwnCopy says how the root's own copy ended: nil is stored.
+	OwnCopy struct{ Err error }
+	// View says how the log sees the nodes of the placement now, but for the root, and how many of their votes the
+	// publish needs.
+	View struct {
+		Need  int
+		Nodes []NodeView
+	}
+	// Cancel ends the session without a version.
+	Cancel struct{}
+)
+
+// NodeView is what the log says of a node.
+type NodeView struct {
+	Node        meta.NodeID
+	Up          bool
+	Incarnation uint32
+}
+
+// Suspect is a member that is to blame for a failure, with the reason under which it is owed the content.
+type Suspect struct {
+	Node   meta.NodeID
+	Reason meta.OwedReason
+}
+
+// RootAction is what a Root wants done: one of the types below.
+type RootAction any
+
+// Actions of a Root.
+type (
+	// Announce asks a member to join the epoch; ends with Answered or Unreachable.
+	Announce struct {
+		Node  meta.NodeID
+		Epoch uint32
+	}
+	// Send opens a group with these members and sends the blocks; ends with GroupDone or GroupFailed. Part 0 is the
+	// first of its epoch: all groups before it have ended.
+	Send struct {
+		Epoch   uint32
+		Part    int
+		Members []meta.NodeID
+		Have    []content.Bitmap // by member
+		Blocks  content.Bitmap
+	}
+	// EndGroup ends a group of an epoch; no event of it counts any more.
+	EndGroup struct {
+		Epoch    uint32
+		Part     int
+		Suspects []meta.NodeID
+	}
+	// Poll asks a member how far it is, or, with the hash, for its vote; ends with Polled or Unreachable.
+	Poll struct {
+		Node    meta.NodeID
+		Epoch   uint32
+		HasHash bool
+		Hash    [32]byte
+	}
+	// Stop tells a member that is out that nothing more comes; with Drop it needs not keep what it has.
+	Stop struct {
+		Node  meta.NodeID
+		Epoch uint32
+		Drop  bool
+	}
+	// End says that the session has its result.
+	End struct{}
+)

@@ -1,0 +1,47 @@
+package session
+
+import (
+	"github.com/rdmcfs/rdmcfs/internal/content"
+	"github.com/rdmcfs/rdmcfs/meta"
+)
+
+// Status is the first thing that a member says of a session. The numbers are part of the wire format.
+type Status uint8
+
+// Statuses.
+const (
+	StatusReady     Status = iota + 1 // to Announce: send what Have lacks
+	StatusReceiving                   // to Poll: blocks are missing
+	StatusChecking                    // to Poll: all is here, being checked and synced
+	StatusVoted                       // stored, durable: a vote
+	StatusRefused                     // not taken, with a reason
+	StatusGone                        // the log has decided that nobody wants this content
+	StatusPreparing                   // to Announce: what was left here is being looked at; announce it again
+	statusEnd
+)
+
+// Known reports whether s is one of the statuses.
+func (s Status) Known() bool { return s > 0 && s < statusEnd }
+
+// Standing is what a member answers to Announce and Poll.
+type Standing struct {
+	Epoch  uint32
+	Status Status
+	Reason meta.OwedReason // when refused
+	Text   string
+	Held   uint32         // blocks of the stream that are here
+	Have   content.Bitmap // to Announce: which
+}
+
+// Owed is the reason under which a member that refused is owed the content.
+func (st Standing) Owed() meta.OwedReason {
+	if st.Reason == 0 {
+		return meta.OwedFailed
+	}
+	return st.Reason
+}
+
+// MayPass reports whether a member that is owed a content for this reason may take it a moment later.
+func MayPass(r meta.OwedReason) bool {
+	return r == meta.OwedDown || r == meta.OwedUnreachable || r == meta.OwedSlow
+}

@@ -1,0 +1,69 @@
+package session
+
+import (
+	"time"
+
+	"github.com/rdmcfs/rdmcfs/meta"
+)
+
+// onView takes the log's word on the members. One that is down, or in a new incarnation, is out: apply takes no vote
+// of an incarnation that ended. One that was down when the session began and is up now may be asked if it is needed.
+func (s *Root) onView(now time.Time, e View) []RootAction {
+	s.need = e.Need
+	var lost []Suspect
+	for _, v := range e.Nodes {
+		m := s.member(v.Node)
+		if m == nil && v.Up {
+			m = &record{node: v.Node, phase: MemberOut, reason: meta.OwedDown, text: "was down"}
+			s.members = append(s.members, m)
+		}
+		if m == nil {
+			continue
+		}
+		restarted := m.incarnation != 0 && m.incarnation != v.Incarnation
+		m.up, m.incarnation = v.Up, v.Incarnation
+		x := Suspect{v.Node, meta.OwedDown}
+		switch {
+		case v.Up && !restarted:
+			continue
+		case v.Up:
+			x.Reason = meta.OwedUnreachable
+		}
+		lost = append(lost, x)
+		if m.phase == MemberVoted {
+			m.phase, m.reason, m.text = MemberOut, x.Reason, downText
+		}
+	}
+	return s.out(now, nil, lost, downText)
+}
+
+const downText = "down or restarted, as the log says"
+
+// wantedBack are the members that were lost on the way, that the log holds up, and without which too few have voted:
+// they were killed and are back, or will be back or be declared down soon. What they have stored counts. Nobody waits
+// for them for longer than a session may be stuck, and those that are well have had their turn: none of their blocks
+// is sent again.
+func (s *Root) wantedBack(now time.Time) (list []*record) {
+	if s.count(MemberVoted) >= s.need || now.Sub(s.gained) >= s.lim.Stuck {
+		return nil
+	}
+	for _, m := range s.members {
+		if m.phase == MemberOut && m.up && MayPass(m.reason) {
+			list = append(list, m)
+		}
+	}
+	return list
+}
+
+// askBack begins an epoch with members that were lost, unless one began just now.
+func (s *Root) askBack(now time.Time, acts []RootAction, list []*record) []RootAction {
+	if now.Sub(s.began) < s.lim.Again {
+		return acts
+	}
+	for _, m := range list {
+		m.phase = MemberAsked
+	}
+	s.epoch++
+	s.fruitless = 0
+	return s.beginEpoch(now, acts)
+}
