@@ -46,6 +46,7 @@ type rootRun struct {
 	moved      *atomic.Uint64 // counts bytes that members have stored; may be nil
 	heldBytes  uint64
 
+	limits session.Limits
 	sess   *session.Root
 	events chan session.RootEvent
 	wg     sync.WaitGroup
@@ -177,7 +178,7 @@ func (r *rootRun) announce(ctx context.Context, a session.Announce) {
 	if r.published {
 		m.Root = r.sess.Hash()
 	}
-	call, cancel := context.WithTimeout(ctx, 2*r.sess.Limits().Announce)
+	call, cancel := context.WithTimeout(ctx, 2*r.limits.Announce)
 	defer cancel()
 	st, err := r.ask(call, a.Node, KindAnnounce, m.encode())
 	if err != nil {
@@ -190,9 +191,9 @@ func (r *rootRun) announce(ctx context.Context, a session.Announce) {
 
 func (r *rootRun) finish(ctx context.Context, a session.Poll) {
 	m := finish{
-		Content: r.id, Epoch: a.Epoch, WaitMs: uint32(r.sess.Limits().PollWait / time.Millisecond), HasRoot: a.HasHash, Root: a.Hash,
+		Content: r.id, Epoch: a.Epoch, WaitMs: uint32(r.limits.PollWait / time.Millisecond), HasRoot: a.HasHash, Root: a.Hash,
 	}
-	call, cancel := context.WithTimeout(ctx, r.sess.Limits().PollWait+4*r.sess.Limits().Silent)
+	call, cancel := context.WithTimeout(ctx, r.limits.PollWait+4*r.limits.Silent)
 	defer cancel()
 	st, err := r.ask(call, a.Node, KindFinish, m.encode())
 	if err != nil {

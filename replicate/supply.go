@@ -452,13 +452,14 @@ func (s *supplier) multicast(j *supply, reader *content.Reader, layout *content.
 	}
 	groupBlock := form.BlockBytes
 	src := &storedSource{reader: reader, layout: layout, groupBlock: groupBlock}
+	limits := s.cfg.Tuning.limits(groupBlock)
 	sess := session.NewRoot(session.RootConfig{
-		Members: targets, Blocks: int(layout.Blocks()), Limits: s.cfg.Tuning.limits(groupBlock), Pace: float64(s.lanes.pace.Load()),
+		Members: targets, Blocks: int(layout.Blocks()), Limits: limits, Pace: float64(s.lanes.pace.Load()),
 		Published: true, Hash: reader.Root(),
 	})
 	run := &rootRun{
 		cfg: s.cfg, lanes: s.lanes, after: &s.wg, id: j.id, ino: c.Ino, layout: layout, shape: shape, published: true,
-		source: src, groupBlock: groupBlock, status: status, sess: sess, events: make(chan session.RootEvent, 64), moved: &s.moved, views: s.views,
+		source: src, groupBlock: groupBlock, status: status, limits: limits, sess: sess, events: make(chan session.RootEvent, 64), moved: &s.moved, views: s.views,
 		look: func() session.View { return looked(s.cfg.Names, targets) },
 	}
 	run.run(s.ctx)

@@ -35,7 +35,7 @@ func (s *Root) onStuck() []RootAction {
 // ejectUnanswered goes on without members that have not answered the announcement in time.
 func (s *Root) ejectUnanswered(now time.Time) []RootAction {
 	wait := s.lim.Announce
-	if s.count(MemberAsked) == s.liveCount() && s.count(MemberVoted) == 0 {
+	if s.members.count(MemberAsked) == s.members.live() && s.members.count(MemberVoted) == 0 {
 		wait *= 3 // nobody has answered: the fault may be ours
 	}
 	var list []Suspect
@@ -52,7 +52,7 @@ func (s *Root) ejectUnanswered(now time.Time) []RootAction {
 
 // silentMembers answer nothing while somebody else does. With nobody else they get twice the time.
 func (s *Root) silentMembers(now time.Time) (list []Suspect) {
-	others := s.count(MemberVoted) > 0
+	others := s.members.count(MemberVoted) > 0
 	for _, m := range s.members {
 		others = others || m.live() && now.Sub(m.heard) < s.lim.Silent/2
 	}
@@ -74,26 +74,17 @@ func (s *Root) stalledMembers(now time.Time) (list []Suspect) {
 		if !m.live() || !s.blamable(now, m) {
 			continue
 		}
-		list = append(list, Suspect{m.node, s.stallReason(now, m)})
+		list = append(list, Suspect{m.node, s.lim.stallReason(now, m)})
 	}
 	return list
-}
-
-// stallReason is why a member that makes no progress is owed a content: one that answers no poll either was stopped
-// or cut off, and is not slow.
-func (s *Root) stallReason(now time.Time, m *record) meta.OwedReason {
-	if now.Sub(m.heard) >= 2*s.lim.PollWait {
-		return meta.OwedUnreachable
-	}
-	return meta.OwedSlow
 }
 
 func (s *Root) blamable(now time.Time, m *record) bool {
 	idle := now.Sub(m.moved)
 	if m.phase == MemberChecking {
-		return s.hashKnown && s.own == OwnStored && idle >= s.checkingLimit() && s.othersDone(m)
+		return s.hashKnown && s.own == OwnStored && idle >= s.checkingLimit() && s.members.othersDone(m)
 	}
-	if s.waitsForSilent(now, m) {
+	if s.members.waitsForSilent(now, m, s.lim.PollWait) {
 		return false
 	}
 	p := s.partOf(m.node)
@@ -101,9 +92,9 @@ func (s *Root) blamable(now time.Time, m *record) bool {
 		return false // the source is what is slow
 	}
 	if idle >= s.lim.Stalled && s.anyMoved(now) {
-		return s.furthestBehind(m)
+		return s.members.furthestBehind(m)
 	}
-	return idle >= 2*s.lim.Stalled && s.furthestBehind(m)
+	return idle >= 2*s.lim.Stalled && s.members.furthestBehind(m)
 }
 
 // checkingLimit is how long a member may check and sync when all others are done: twice as long as they took, but not
@@ -115,42 +106,21 @@ func (s *Root) checkingLimit() time.Duration {
 			took = append(took, float64(m.checked))
 		}
 	}
-	if len(took) == 0 || s.count(MemberVoted) < s.need {
+	if len(took) == 0 || s.members.count(MemberVoted) < s.need {
 		return s.lim.Checking
 	}
 	slices.Sort(took)
 	return max(s.lim.Checking/2, time.Duration(2*median(took)))
 }
 
-// waitsForSilent reports whether a member that answers may lack blocks only because another one of the group, which
-// does not answer any more, should have relayed them. That one's time is over soon.
-func (s *Root) waitsForSilent(now time.Time, m *record) bool {
-	quiet := func(o *record) bool { return now.Sub(o.heard) >= 2*s.lim.PollWait }
-	return !quiet(m) && slices.ContainsFunc(s.members, func(o *record) bool {
-		return o != m && o.phase == MemberReady && quiet(o)
-	})
-}
-
-// othersDone reports whether every other member has voted or is out.
-func (s *Root) othersDone(m *record) bool {
-	for _, o := range s.members {
-		if o != m && o.live() && o.phase != MemberChecking {
-			return false
-		}
-	}
-	return true
-}
-
 // anyMoved reports whether somebody progressed lately.
 func (s *Root) anyMoved(now time.Time) bool { return now.Sub(s.moved) < s.lim.Stalled }
 
-// furthestBehind reports whether no member of the group has fewer blocks. Relaying couples the members, so of
-// several that wait only this one is to blame.
-func (s *Root) furthestBehind(m *record) bool {
-	for _, o := range s.members {
-		if o.phase == MemberReady && o.held < m.held {
-			return false
-		}
+// stallReason is why a member that makes no progress is owed a content: one that answers no poll either was stopped
+// or cut off, and is not slow.
+func (l Limits) stallReason(now time.Time, m *record) meta.OwedReason {
+	if now.Sub(m.heard) >= 2*l.PollWait {
+		return meta.OwedUnreachable
 	}
-	return true
+	return meta.OwedSlow
 }

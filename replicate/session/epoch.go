@@ -28,7 +28,7 @@ func (s *Root) beginSending(now time.Time, acts []RootAction) []RootAction {
 	for i, members := range s.arrange() {
 		var haves []content.Bitmap
 		for _, n := range members {
-			m := s.member(n)
+			m := s.members.find(n)
 			m.moved, m.heard = now, now
 			haves = append(haves, m.have)
 		}
@@ -66,11 +66,6 @@ func (s *Root) partOf(n meta.NodeID) *sendPart {
 	return nil
 }
 
-// anyReady reports whether a group has members that still receive.
-func (s *Root) anyReady(p *sendPart) bool {
-	return slices.ContainsFunc(p.members, func(n meta.NodeID) bool { return s.member(n).phase == MemberReady })
-}
-
 // endPart notes that a group has ended. With the last one the session settles.
 func (s *Root) endPart(p *sendPart) {
 	p.up = false
@@ -95,7 +90,7 @@ func (s *Root) out(now time.Time, acts []RootAction, list []Suspect, text string
 	var broken []*sendPart
 	var ejected []meta.NodeID
 	for _, x := range list {
-		m := s.member(x.Node)
+		m := s.members.find(x.Node)
 		if m == nil || !m.live() {
 			continue
 		}
@@ -107,7 +102,7 @@ func (s *Root) out(now time.Time, acts []RootAction, list []Suspect, text string
 		acts = append(acts, Stop{m.node, s.epoch, false})
 	}
 	for _, p := range broken {
-		if s.anyReady(p) || len(s.parts) == 1 {
+		if s.members.anyReady(p) || len(s.parts) == 1 {
 			return s.nextEpoch(now, s.endParts(acts, ejected))
 		}
 	}
@@ -158,10 +153,10 @@ func (s *Root) advance(now time.Time, acts []RootAction) []RootAction {
 	if s.cancelled || s.own == OwnFailed {
 		return s.end(s.outAllDrop(acts))
 	}
-	if s.phase == RootAnnouncing && s.count(MemberAsked) == 0 {
+	if s.phase == RootAnnouncing && s.members.count(MemberAsked) == 0 {
 		acts = s.beginSending(now, acts)
 	}
-	if s.phase != RootSettling || s.liveCount() > 0 {
+	if s.phase != RootSettling || s.members.live() > 0 {
 		return acts
 	}
 	if list := s.wantedBack(now); len(list) > 0 {
@@ -199,22 +194,4 @@ func (s *Root) poll(m *record, acts []RootAction) []RootAction {
 	m.polled = true
 	m.asked = m.asked || s.hashKnown
 	return append(acts, Poll{m.node, s.epoch, s.hashKnown, s.hash})
-}
-
-func (s *Root) count(p MemberState) (n int) {
-	for _, m := range s.members {
-		if m.phase == p {
-			n++
-		}
-	}
-	return n
-}
-
-func (s *Root) liveCount() (n int) {
-	for _, m := range s.members {
-		if m.live() {
-			n++
-		}
-	}
-	return n
 }

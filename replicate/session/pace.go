@@ -133,7 +133,7 @@ func (s *Root) paceOf(m *record, now time.Time) float64 {
 func (s *Root) paces(now time.Time, take func(meta.NodeID) bool) (list []float64) {
 	for _, p := range s.parts {
 		for _, n := range p.members {
-			if m := s.member(n); m.phase != MemberOut && take(n) && !(!m.done.IsZero() && !m.done.After(s.pace.since)) {
+			if m := s.members.find(n); m.phase != MemberOut && take(n) && !(!m.done.IsZero() && !m.done.After(s.pace.since)) {
 				list = append(list, s.paceOf(m, now))
 			}
 		}
@@ -157,7 +157,7 @@ func (s *Root) judgeTogether(now time.Time) []RootAction {
 	if enough {
 		w.known = max(w.known, w.together)
 	}
-	if enough || s.mayBeItsLinks() || w.trials >= trialsMax || s.count(MemberReady) < 2 {
+	if enough || s.mayBeItsLinks() || w.trials >= trialsMax || s.members.count(MemberReady) < 2 {
 		s.restartPace(now)
 		return nil
 	}
@@ -188,7 +188,7 @@ func (s *Root) restOf(take func(meta.NodeID) bool, pace float64) time.Duration {
 	most := int64(0)
 	for _, p := range s.parts {
 		for _, n := range p.members {
-			if m := s.member(n); p.up && m.phase == MemberReady && take(n) {
+			if m := s.members.find(n); p.up && m.phase == MemberReady && take(n) {
 				most = max(most, p.bytes-m.bytes)
 			}
 		}
@@ -207,7 +207,7 @@ func (s *Root) judgeTrial(now time.Time) []RootAction {
 	least := 0.0
 	for _, p := range s.parts {
 		Suspect := slices.Contains(s.pace.suspects, p.members[0])
-		if !Suspect || !p.up || !s.anyReady(&p) {
+		if !Suspect || !p.up || !s.members.anyReady(&p) {
 			continue
 		}
 		pace := s.paces(now, func(n meta.NodeID) bool { return slices.Contains(p.members, n) })[0]
@@ -229,7 +229,7 @@ func (s *Root) judgeTrial(now time.Time) []RootAction {
 // noteOthersDone notes when the others have everything: from then on nothing can be compared.
 func (s *Root) noteOthersDone(now time.Time) {
 	w := &s.pace
-	Suspect := s.member(w.suspects[0])
+	Suspect := s.members.find(w.suspects[0])
 	for _, m := range s.members {
 		if m != Suspect && m.phase == MemberReady {
 			return
@@ -243,13 +243,13 @@ func (s *Root) noteOthersDone(now time.Time) {
 // judgeApart leaves the Suspect out if it is a small part as fast as the others, both while they received and after.
 func (s *Root) judgeApart(now time.Time) []RootAction {
 	w := &s.pace
-	m := s.member(w.suspects[0])
+	m := s.members.find(w.suspects[0])
 	others := median(s.paces(now, func(n meta.NodeID) bool { return n != m.node }))
 	pace, overlap := s.paceOf(m, now), now.Sub(w.since)
 	if !w.othersDone.IsZero() {
 		overlap = w.othersDone.Sub(w.since)
 	}
-	spare := s.count(MemberVoted)+s.liveCount()-1 >= s.need
+	spare := s.members.count(MemberVoted)+s.members.live()-1 >= s.need
 	switch {
 	case m.phase != MemberReady:
 		return nil // it is done

@@ -172,7 +172,7 @@ func TestSlowMemberIsLeftOutWithEvidence(t *testing.T) {
 			t.Errorf("the session took %v", took)
 		}
 		for n, sent := range x.sent {
-			if m := x.s.member(n); m.phase == MemberVoted && sent != x.blocks {
+			if m := x.s.members.find(n); m.phase == MemberVoted && sent != x.blocks {
 				t.Errorf("node %d was given %d blocks of %d", n, sent, x.blocks)
 			}
 		}

@@ -23,7 +23,7 @@ type Root struct {
 
 	epoch     uint32
 	phase     RootPhase
-	members   []*record
+	members   roster
 	began     time.Time  // of the epoch
 	moved     time.Time  // last progress of anybody
 	gained    time.Time  // last block or vote, of anybody
@@ -71,28 +71,6 @@ const (
 	MemberVoted
 	MemberOut
 )
-
-// record is what the root knows of one member.
-type record struct {
-	node    meta.NodeID
-	phase   MemberState
-	have    content.Bitmap // as of the announcement of this epoch
-	held    int            // blocks held, as last told
-	bytes   int64          // of this epoch's blocks that it has stored, as the group knows: finer than held
-	mark    int64          // bytes when the comparison of paces began
-	done    time.Time      // when its group brought everything, in this epoch
-	moved   time.Time
-	whole   time.Time     // when it was found to have every block, in this epoch
-	checked time.Duration // what it took from then to its vote
-	heard   time.Time
-	asked   bool // a finish with the root was sent in this epoch
-	polled  bool // a finish is under way
-	reason  meta.OwedReason
-	text    string
-
-	up          bool   // as the log says
-	incarnation uint32 // likewise; 0 until it was looked at
-}
 
 // fruitlessEpochsMax bounds the epochs in a row in which nothing moved.
 const fruitlessEpochsMax = 5
@@ -175,7 +153,7 @@ func (s *Root) handle(now time.Time, ev RootEvent) []RootAction {
 	case Flowing:
 		s.onFlowing(now, e)
 	case Ahead:
-		if m := s.member(e.Node); m != nil && m.live() && e.Epoch == s.epoch {
+		if m := s.members.find(e.Node); m != nil && m.live() && e.Epoch == s.epoch {
 			m.moved, s.moved = now, now
 			s.restartPace(now)
 		}
@@ -198,19 +176,8 @@ func (s *Root) handle(now time.Time, ev RootEvent) []RootAction {
 	return nil
 }
 
-func (s *Root) member(n meta.NodeID) *record {
-	for _, m := range s.members {
-		if m.node == n {
-			return m
-		}
-	}
-	return nil
-}
-
-func (m *record) live() bool { return m.phase != MemberOut && m.phase != MemberVoted }
-
 func (s *Root) onAnswer(now time.Time, e Answered) []RootAction {
-	m := s.member(e.Node)
+	m := s.members.find(e.Node)
 	if m == nil || !m.live() || e.Epoch != s.epoch || m.phase != MemberAsked {
 		return nil
 	}
@@ -233,7 +200,7 @@ func (s *Root) onAnswer(now time.Time, e Answered) []RootAction {
 }
 
 func (s *Root) onPolled(now time.Time, e Polled) []RootAction {
-	m := s.member(e.Node)
+	m := s.members.find(e.Node)
 	if m == nil || !m.live() || e.Epoch != s.epoch {
 		return nil
 	}
@@ -263,7 +230,7 @@ func (s *Root) setHeld(now time.Time, m *record, held int) {
 }
 
 func (s *Root) onProgress(now time.Time, e Progressed) {
-	if m := s.member(e.Node); m != nil && m.live() && e.Epoch == s.epoch {
+	if m := s.members.find(e.Node); m != nil && m.live() && e.Epoch == s.epoch {
 		if e.Bytes > m.bytes {
 			m.bytes, m.moved, s.moved, s.gained = e.Bytes, now, now, now
 		}
@@ -278,13 +245,13 @@ func (s *Root) onFlowing(now time.Time, e Flowing) {
 	}
 	p.flowing, s.moved = true, now
 	for _, n := range p.members {
-		s.member(n).moved = now
+		s.members.find(n).moved = now
 	}
 	s.restartPace(now)
 }
 
 func (s *Root) onUnreachable(now time.Time, e Unreachable) []RootAction {
-	m := s.member(e.Node)
+	m := s.members.find(e.Node)
 	if m == nil || !m.live() || e.Epoch != s.epoch {
 		return nil
 	}
@@ -299,7 +266,7 @@ func (s *Root) onGroupDone(now time.Time, e GroupDone) []RootAction {
 	}
 	s.moved = now
 	for _, n := range p.members {
-		m := s.member(n)
+		m := s.members.find(n)
 		m.bytes, m.done = max(m.bytes, p.bytes), now
 		if m.live() {
 			m.held, m.moved = s.blocks, now
@@ -318,7 +285,7 @@ func (s *Root) onGroupFailed(now time.Time, e GroupFailed) []RootAction {
 	}
 	s.endPart(p)
 	acts := s.out(now, nil, e.Suspects, e.Text)
-	if s.epoch != e.Epoch || !s.anyReady(p) && len(s.parts) > 1 {
+	if s.epoch != e.Epoch || !s.members.anyReady(p) && len(s.parts) > 1 {
 		return acts
 	}
 	return s.nextEpoch(now, s.endParts(acts, nil))

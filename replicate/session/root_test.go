@@ -114,8 +114,8 @@ func (x *rootSim) send(a Send) {
 		x.t.Fatal("a group without members")
 	}
 	for i, n := range a.Members {
-		if x.s.member(n).phase != MemberReady {
-			x.t.Fatalf("member %d is sent to in phase %v", n, x.s.member(n).phase)
+		if x.s.members.find(n).phase != MemberReady {
+			x.t.Fatalf("member %d is sent to in phase %v", n, x.s.members.find(n).phase)
 		}
 		for b := range x.blocks {
 			if !a.Have[i].Has(int64(b)) && !a.Blocks.Has(int64(b)) {
@@ -270,7 +270,7 @@ func TestSilentMemberIsNotEjectedWhileNobodyElseSpeaks(t *testing.T) {
 	}
 	now = now.Add(3 * time.Second) // this node was stopped, not the others
 	s.Step(now, Tick{})
-	if got := s.count(MemberOut); got != 0 {
+	if got := s.members.count(MemberOut); got != 0 {
 		t.Errorf("%d members ejected by a node that heard nothing from anybody", got)
 	}
 }
@@ -290,10 +290,10 @@ func TestStalledMemberIsEjectedOnlyIfFurthestBehind(t *testing.T) {
 		s.Step(now, Polled{4, Standing{Status: StatusReceiving, Held: 1}}) // it answers, but gets no further
 		s.Step(now, Tick{})
 	}
-	if m := s.member(4); m.phase != MemberOut || m.reason != meta.OwedSlow {
+	if m := s.members.find(4); m.phase != MemberOut || m.reason != meta.OwedSlow {
 		t.Errorf("the stalled member is %v, reason %d", m.phase, m.reason)
 	}
-	if s.member(2).phase == MemberOut || s.member(3).phase == MemberOut {
+	if s.members.find(2).phase == MemberOut || s.members.find(3).phase == MemberOut {
 		t.Error("a member that progressed was ejected")
 	}
 	if s.epoch != 1 {
@@ -316,11 +316,11 @@ func TestMemberBehindASilentOneIsNotBlamed(t *testing.T) {
 		s.Step(now, Polled{2, Standing{Status: StatusReceiving, Held: 3}})
 		s.Step(now, Tick{})
 	}
-	if m := s.member(3); m.phase != MemberOut || m.reason != meta.OwedUnreachable {
+	if m := s.members.find(3); m.phase != MemberOut || m.reason != meta.OwedUnreachable {
 		t.Errorf("the silent member is %v, reason %d", m.phase, m.reason)
 	}
-	if s.member(2).phase == MemberOut {
-		t.Errorf("the member that answers was ejected: %s", s.member(2).text)
+	if s.members.find(2).phase == MemberOut {
+		t.Errorf("the member that answers was ejected: %s", s.members.find(2).text)
 	}
 }
 
@@ -337,7 +337,7 @@ func TestWaitingForOtherMessagesIsNotBlamed(t *testing.T) {
 		}
 		s.Step(now, Tick{})
 	}
-	if got := s.count(MemberOut); got != 0 || s.phase != RootSending {
+	if got := s.members.count(MemberOut); got != 0 || s.phase != RootSending {
 		t.Errorf("%d members out, phase %d", got, s.phase)
 	}
 }
@@ -352,8 +352,8 @@ func TestOldEpochsAreNotHeard(t *testing.T) {
 	}
 	s.Step(now, GroupDone{Epoch: 0})
 	s.Step(now, Polled{2, Standing{Epoch: 0, Status: StatusVoted}})
-	if s.member(2).phase != MemberAsked {
-		t.Errorf("an answer of epoch 0 counts in epoch 1: %v", s.member(2).phase)
+	if s.members.find(2).phase != MemberAsked {
+		t.Errorf("an answer of epoch 0 counts in epoch 1: %v", s.members.find(2).phase)
 	}
 }
 
@@ -371,7 +371,7 @@ func TestChecksAreComparedWithThoseOfTheOthers(t *testing.T) {
 		s.Step(now, OwnCopy{})
 		s.Step(now, GroupDone{Epoch: 0})
 		began := now
-		for s.member(4).phase != MemberOut && now.Sub(began) < time.Minute {
+		for s.members.find(4).phase != MemberOut && now.Sub(began) < time.Minute {
 			now = now.Add(100 * time.Millisecond)
 			for _, n := range []meta.NodeID{2, 3, 4} {
 				st := Standing{Status: StatusChecking, Held: 1}
@@ -382,8 +382,8 @@ func TestChecksAreComparedWithThoseOfTheOthers(t *testing.T) {
 			}
 			s.Step(now, Tick{})
 		}
-		if took := now.Sub(began); took > tc.most || took < 2*tc.others || took < 3*time.Second || s.count(MemberVoted) != 2 {
-			t.Errorf("others took %v: the last one was left out after %v, %d have voted", tc.others, took, s.count(MemberVoted))
+		if took := now.Sub(began); took > tc.most || took < 2*tc.others || took < 3*time.Second || s.members.count(MemberVoted) != 2 {
+			t.Errorf("others took %v: the last one was left out after %v, %d have voted", tc.others, took, s.members.count(MemberVoted))
 		}
 	}
 }
@@ -401,11 +401,11 @@ func TestMemberThatPreparesIsWaitedFor(t *testing.T) {
 		}
 		s.Step(now, Tick{})
 	}
-	if m := s.member(3); m.phase != MemberAsked || s.epoch != 0 {
+	if m := s.members.find(3); m.phase != MemberAsked || s.epoch != 0 {
 		t.Fatalf("the member that prepares is %v in epoch %d: %s", m.phase, s.epoch, m.text)
 	}
 	s.Step(now.Add(3*time.Second), Tick{})
-	if m := s.member(3); m.phase != MemberOut || m.reason != meta.OwedUnreachable {
+	if m := s.members.find(3); m.phase != MemberOut || m.reason != meta.OwedUnreachable {
 		t.Errorf("a member that says nothing any more is %v, reason %d", m.phase, m.reason)
 	}
 }
@@ -418,7 +418,7 @@ func TestAnswerOfAnOlderEpochIsNotHeard(t *testing.T) {
 	s.Step(now, GroupFailed{Epoch: 0, Suspects: []Suspect{{3, meta.OwedUnreachable}}})
 	for _, st := range []Status{StatusReady, StatusVoted, StatusRefused} {
 		s.Step(now, Answered{2, Standing{Epoch: 0, Status: st, Have: content.NewBitmap(4)}})
-		if m := s.member(2); s.epoch != 1 || m.phase != MemberAsked {
+		if m := s.members.find(2); s.epoch != 1 || m.phase != MemberAsked {
 			t.Fatalf("an answer of epoch 0, status %d, counts in epoch %d: %v", st, s.epoch, m.phase)
 		}
 	}
@@ -436,8 +436,8 @@ func TestVoteOfAMemberThatRestartedDoesNotCount(t *testing.T) {
 	s.Step(now, Answered{3, Standing{Status: StatusVoted}})
 	s.Step(now, Hashed{})
 	s.Step(now, view(2))
-	if m := s.member(3); m.phase != MemberOut || s.count(MemberVoted) != 1 {
-		t.Fatalf("%d votes count, the member that restarted is %v", s.count(MemberVoted), m.phase)
+	if m := s.members.find(3); m.phase != MemberOut || s.members.count(MemberVoted) != 1 {
+		t.Fatalf("%d votes count, the member that restarted is %v", s.members.count(MemberVoted), m.phase)
 	}
 	s.Step(now, OwnCopy{})
 	if s.phase == RootEnded {
@@ -446,8 +446,8 @@ func TestVoteOfAMemberThatRestartedDoesNotCount(t *testing.T) {
 	now = now.Add(s.lim.Again)
 	s.Step(now, Tick{})
 	s.Step(now, Answered{3, Standing{Epoch: s.epoch, Status: StatusVoted}})
-	if s.phase != RootEnded || s.count(MemberVoted) != 2 {
-		t.Errorf("phase %d, %d votes", s.phase, s.count(MemberVoted))
+	if s.phase != RootEnded || s.members.count(MemberVoted) != 2 {
+		t.Errorf("phase %d, %d votes", s.phase, s.members.count(MemberVoted))
 	}
 }
 
@@ -462,7 +462,7 @@ func TestStoppedMemberIsNotCalledSlow(t *testing.T) {
 			s.Step(now, Answered{n, Standing{Epoch: s.epoch, Status: StatusReady, Have: content.NewBitmap(8)}})
 		}
 		s.Step(now, Flowing{s.epoch, 0})
-		for i := 1; s.member(3).phase != MemberOut && i < 100; i++ {
+		for i := 1; s.members.find(3).phase != MemberOut && i < 100; i++ {
 			now = now.Add(100 * time.Millisecond)
 			s.Step(now, Polled{2, Standing{Epoch: s.epoch, Status: StatusReceiving, Held: 1}})
 			s.Step(now, Progressed{2, s.epoch, int64(i) << 16})
@@ -475,7 +475,7 @@ func TestStoppedMemberIsNotCalledSlow(t *testing.T) {
 		if answers {
 			want = meta.OwedSlow
 		}
-		if m := s.member(3); m.phase != MemberOut || m.reason != want {
+		if m := s.members.find(3); m.phase != MemberOut || m.reason != want {
 			t.Errorf("answers %v: phase %v, %v (%s), want %v", answers, m.phase, m.reason, m.text, want)
 		}
 	}

@@ -3,7 +3,6 @@ package session
 import (
 	"time"
 
-	"github.com/rdmcfs/rdmcfs/internal/content"
 	"github.com/rdmcfs/rdmcfs/meta"
 )
 
@@ -12,9 +11,6 @@ func (s *Root) Phase() RootPhase { return s.phase }
 
 // Epoch is the number of the present epoch.
 func (s *Root) Epoch() uint32 { return s.epoch }
-
-// Limits are the bounds that it was made with.
-func (s *Root) Limits() Limits { return s.lim }
 
 // Hash is the root of the content's hash tree, as far as it is known.
 func (s *Root) Hash() [32]byte { return s.hash }
@@ -48,11 +44,6 @@ func (s *Root) Members() []MemberView {
 		list[i] = MemberView{Node: m.node, State: m.phase, Held: m.held, Bytes: m.present(), Reason: m.reason, Text: m.text}
 	}
 	return list
-}
-
-// present is how many bytes a member has, as far as the root knows.
-func (m *record) present() int64 {
-	return max(int64(m.held)*content.BlockBytes, int64(m.have.Count())*content.BlockBytes+m.bytes)
 }
 
 // String names the state in status.

@@ -12,7 +12,7 @@ func (s *Root) onView(now time.Time, e View) []RootAction {
 	s.need = e.Need
 	var lost []Suspect
 	for _, v := range e.Nodes {
-		m := s.member(v.Node)
+		m := s.members.find(v.Node)
 		if m == nil && v.Up {
 			m = &record{node: v.Node, phase: MemberOut, reason: meta.OwedDown, text: "was down"}
 			s.members = append(s.members, m)
@@ -44,7 +44,7 @@ const downText = "down or restarted, as the log says"
 // for them for longer than a session may be stuck, and those that are well have had their turn: none of their blocks
 // is sent again.
 func (s *Root) wantedBack(now time.Time) (list []*record) {
-	if s.count(MemberVoted) >= s.need || now.Sub(s.gained) >= s.lim.Stuck {
+	if s.members.count(MemberVoted) >= s.need || now.Sub(s.gained) >= s.lim.Stuck {
 		return nil
 	}
 	for _, m := range s.members {

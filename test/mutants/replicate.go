@@ -97,7 +97,7 @@ var ofReplicate = []mutant{
 	{"a needed member is not asked again", "replicate/small.go",
 		"if p.againDue(now) {", "if p.againDue(now) && p.gaveUp {", inReplicate},
 	{"a needed member is not asked back into a session", "replicate/session/view.go",
-		"if s.count(MemberVoted) >= s.need ||", "if s.count(MemberVoted) < s.need ||", inSession},
+		"if s.members.count(MemberVoted) >= s.need ||", "if s.members.count(MemberVoted) < s.need ||", inSession},
 	{"an order goes to a busy holder", "replicate/catchup.go",
 		"contents[source] = l.contents", "contents[source] = 0 * l.contents", inReplicate},
 	{"a holder serves before it has applied what the leader went by", "replicate/supply.go",

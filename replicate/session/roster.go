@@ -1,0 +1,106 @@
+package session
+
+import (
+	"slices"
+	"time"
+
+	"github.com/rdmcfs/rdmcfs/internal/content"
+	"github.com/rdmcfs/rdmcfs/meta"
+)
+
+// record is what the root knows of one member.
+type record struct {
+	node    meta.NodeID
+	phase   MemberState
+	have    content.Bitmap // as of the announcement of this epoch
+	held    int            // blocks held, as last told
+	bytes   int64          // of this epoch's blocks that it has stored, as the group knows: finer than held
+	mark    int64          // bytes when the comparison of paces began
+	done    time.Time      // when its group brought everything, in this epoch
+	moved   time.Time
+	whole   time.Time     // when it was found to have every block, in this epoch
+	checked time.Duration // what it took from then to its vote
+	heard   time.Time
+	asked   bool // a finish with the root was sent in this epoch
+	polled  bool // a finish is under way
+	reason  meta.OwedReason
+	text    string
+
+	up          bool   // as the log says
+	incarnation uint32 // likewise; 0 until it was looked at
+}
+
+func (m *record) live() bool { return m.phase != MemberOut && m.phase != MemberVoted }
+
+// present is how many bytes a member has, as far as the root knows.
+func (m *record) present() int64 {
+	return max(int64(m.held)*content.BlockBytes, int64(m.have.Count())*content.BlockBytes+m.bytes)
+}
+
+// roster is the members of a session.
+type roster []*record
+
+// find is the record of a node; nil if it is no member.
+func (r roster) find(n meta.NodeID) *record {
+	for _, m := range r {
+		if m.node == n {
+			return m
+		}
+	}
+	return nil
+}
+
+// count is how many members are in a state.
+func (r roster) count(p MemberState) (n int) {
+	for _, m := range r {
+		if m.phase == p {
+			n++
+		}
+	}
+	return n
+}
+
+// live is of how many more is expected.
+func (r roster) live() (n int) {
+	for _, m := range r {
+		if m.live() {
+			n++
+		}
+	}
+	return n
+}
+
+// anyReady reports whether a group has members that still receive.
+func (r roster) anyReady(p *sendPart) bool {
+	return slices.ContainsFunc(p.members, func(n meta.NodeID) bool { return r.find(n).phase == MemberReady })
+}
+
+// waitsForSilent reports whether a member that answers may lack blocks only because another one of the group, which
+// does not answer any more, should have relayed them. That one's time is over soon.
+func (r roster) waitsForSilent(now time.Time, m *record, pollWait time.Duration) bool {
+	quiet := func(o *record) bool { return now.Sub(o.heard) >= 2*pollWait }
+	return !quiet(m) && slices.ContainsFunc(r, func(o *record) bool {
+		return o != m && o.phase == MemberReady && quiet(o)
+	})
+}
+
+// othersDone reports whether every other member has voted or is out.
+func (r roster) othersDone(m *record) bool {
+	for _, o := range r {
+		if o != m && o.live() && o.phase != MemberChecking {
+			return false
+		}
+	}
+	return true
+}
+
+// furthestBehind reports whether no member of the group has fewer blocks. Relaying couples the members, so of
+// several that wait only this one is to blame.
+func (r roster) furthestBehind(m *record) bool {
+	for _, o := range r {
+		if o.phase == MemberReady && o.held < m.held {
+			return false
+		}
+	}
+	return true
+}
