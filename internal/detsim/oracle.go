@@ -1,7 +1,11 @@
 package detsim
 
 import (
+	"fmt"
+	"math"
+	"path/filepath"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -160,6 +164,50 @@ func (w *world) unsettled() string {
 		}
 	}
 	return ""
+}
+
+// believed holds, before anybody reads, that each machine has the files of what the log believes to be there. A read
+// would find what lacks, and have it mended.
+func (w *world) believed() {
+	why := ""
+	if !w.until(repairTime, 100*time.Millisecond, func() bool { why = w.lacking(); return why == "" }) {
+		w.fail("believed to be held, %v after all had settled: %s", repairTime, why)
+	}
+}
+
+// lacking names a content that a machine is believed to hold and has no files of, "" if there is none.
+func (w *world) lacking() string {
+	for _, m := range w.staying() {
+		list, _, err := m.db.Believed(m.number(), meta.ContentID{}, math.MaxInt)
+		if err != nil {
+			return err.Error()
+		}
+		files := m.contentFiles()
+		for _, c := range list {
+			id := c.ID.String()
+			if !files[id+".meta"] && !files[id+"+.meta"] || c.Size > inFile && files[id+".meta"] && !files[id+".data"] {
+				return fmt.Sprintf("%s has no files of %s", m.host, id)
+			}
+		}
+	}
+	return ""
+}
+
+// inFile is the longest stream that is in the same file as the description of its content.
+const inFile = 64 << 10
+
+// contentFiles lists what is on a machine's disk of contents: names, without the base of a delta.
+func (m *machine) contentFiles() map[string]bool {
+	paths, _ := filepath.Glob(filepath.Join(m.dir, "content", "held", "*", "*")) // the pattern is right
+	files := map[string]bool{}
+	for _, path := range paths {
+		id, _, delta := strings.Cut(filepath.Base(path), "+")
+		if delta {
+			id += "+" + filepath.Ext(path)
+		}
+		files[id] = true
+	}
+	return files
 }
 
 // compare holds, at the end, that all nodes show the same and what was acknowledged, whole.

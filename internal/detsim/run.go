@@ -129,6 +129,7 @@ func (w *world) settle() {
 		w.fail("not settled after the programs' end: %s", why)
 	}
 	if !w.failed() {
+		w.believed()
 		w.compare()
 		w.times()
 		pass(repairTime)
