@@ -164,15 +164,17 @@ func (m *machine) goOn() {
 	m.w.net.resume(m.host)
 }
 
-// part cuts a machine off from some or all others, in one or both directions.
+// part cuts a machine off from some or all others, in one or both directions: now and then a voter from the other
+// voters alone, which those who follow it in the log have to notice.
 func (w *world) part(m *machine) {
 	w.stats.Cuts++
 	d := w.between(100*time.Millisecond, 12*time.Second)
 	way := w.intn(3)
 	all := w.chance(2)
+	voters := !all && w.votes(m) && w.chance(2)
 	cut := []*machine{m}
 	for _, x := range w.machines {
-		if x == m || !all && w.chance(2) {
+		if x == m || voters && !w.votes(x) || !voters && !all && w.chance(2) {
 			continue
 		}
 		cut = append(cut, x)
