@@ -27,11 +27,13 @@ var mayImport = map[string][]string{
 	"internal/demo":          {"internal"},
 	"internal/detsim":        {"internal", "fs", "replicate", "rdma", "meta"},
 	"internal/bench":         {"internal", "replicate", "rdma"},
-	"internal/content":       {"internal/durable"},
-	"internal/consensus":     {"internal/durable"},
-	"internal/credentials":   {"internal/durable"},
-	"internal/control":       {"internal/credentials", "internal/exitcode"},
-	"internal/control/rings": {"rdma"},
+	"internal/coder":         {},
+	"internal/codertest":     {},
+	"internal/content":       {"internal/durable", "internal/coder"},
+	"internal/consensus":     {"internal/durable", "internal/coder"},
+	"internal/credentials":   {"internal/durable", "internal/coder"},
+	"internal/control":       {"internal/credentials", "internal/exitcode", "internal/coder"},
+	"internal/control/rings": {"rdma", "internal/coder"},
 	"internal/doctor":        {},
 	"internal/durable":       {},
 	"internal/exitcode":      {},
@@ -40,12 +42,12 @@ var mayImport = map[string][]string{
 	"internal/units":         {},
 	"internal/tidy":          {},
 	"fs":                     {"replicate", "meta", "internal/content"},
-	"replicate":              {"rdma", "meta", "internal/content", "internal/units", "replicate/rdmc", "replicate/schedule", "replicate/session"},
-	"replicate/rdmc":         {"rdma", "replicate/schedule"},
+	"replicate":              {"rdma", "meta", "internal/coder", "internal/content", "internal/units", "replicate/rdmc", "replicate/schedule", "replicate/session"},
+	"replicate/rdmc":         {"rdma", "internal/coder", "replicate/schedule"},
 	"replicate/schedule":     {},
-	"replicate/session":      {"meta", "internal/content", "internal/units"},
-	"rdma":                   {"rdma", "internal/pages"},
-	"meta":                   {"meta", "internal/durable"},
+	"replicate/session":      {"meta", "internal/coder", "internal/content", "internal/units"},
+	"rdma":                   {"rdma", "internal/coder", "internal/pages"},
+	"meta":                   {"meta", "internal/coder", "internal/durable"},
 	"test":                   {"internal", "fs", "replicate", "rdma", "meta", "test"},
 	"examples":               {"rdma", "replicate"},
 	"lab":                    {"internal", "rdma", "replicate"},
@@ -258,7 +260,7 @@ func callName(call *ast.CallExpr) string {
 }
 
 // purePrefixes are folders and files whose code takes clock, randomness and I/O as values.
-var purePrefixes = []string{"replicate/schedule/", "replicate/session/"}
+var purePrefixes = []string{"internal/coder/", "replicate/schedule/", "replicate/session/"}
 
 // impure are the packages that pure code doesn't import: what waits, locks, or reaches the machine.
 var impure = []string{"context", "io", "log", "log/slog", "math/rand", "math/rand/v2", "net", "os", "sync", "sync/atomic", "syscall"}

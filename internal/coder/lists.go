@@ -1,0 +1,110 @@
+package coder
+
+import "math"
+
+// Unbounded is the bound of lists and texts of which only the size of the whole message says how long they may be: what
+// is left of the input still bounds them.
+const Unbounded = math.MaxInt
+
+// Fixed is exactly len(p) bytes.
+func (c *Coder) Fixed(p []byte) {
+	if !c.reading {
+		c.b = append(c.b, p...)
+		return
+	}
+	if b := c.take(len(p)); b != nil {
+		copy(p, b)
+	} else {
+		clear(p)
+	}
+}
+
+// Count is the number of items that follow, as a varint: at most max, and each takes at least each bytes, which is 1 or
+// more.
+func (c *Coder) Count(n, max, each int) int {
+	return c.bounded(c.varint(uint64(n)), max, each)
+}
+
+// Count32 is Count in four bytes.
+func (c *Coder) Count32(n, max, each int) int {
+	v := uint32(n)
+	c.U32(&v)
+	return c.bounded(uint64(v), max, each)
+}
+
+func (c *Coder) bounded(v uint64, max, each int) int {
+	if c.reading && (v > uint64(max) || v > uint64(c.Left()/each)) {
+		c.Fail("%d items, at most %d and %d bytes left", v, max, c.Left())
+		return 0
+	}
+	return int(v)
+}
+
+// Slice codes the number of items of a list, makes the list if it is read, and returns it: the caller then codes each
+// item. An empty list is read as nil. The items of a list that is read are zero, and stay so after a fault.
+func Slice[T any](c *Coder, p *[]T, max, each int) []T {
+	return sized(c, p, c.Count(len(*p), max, each))
+}
+
+// Slice32 is Slice with the number in four bytes.
+func Slice32[T any](c *Coder, p *[]T, max, each int) []T {
+	return sized(c, p, c.Count32(len(*p), max, each))
+}
+
+func sized[T any](c *Coder, p *[]T, n int) []T {
+	if !c.reading {
+		return *p
+	}
+	*p = nil
+	if n > 0 {
+		*p = make([]T, n)
+	}
+	return *p
+}
+
+// Bytes is the length as a varint, at most max, and the bytes. What is read is a copy; nil if it is empty.
+func (c *Coder) Bytes(p *[]byte, max int) { c.Fixed(Slice(c, p, max, 1)) }
+
+// View is Bytes, but what is read is a part of the input; nil if it is empty.
+func (c *Coder) View(p *[]byte, max int) { c.part(p, c.Count(len(*p), max, 1)) }
+
+// View32 is View with the length in four bytes.
+func (c *Coder) View32(p *[]byte, max int) { c.part(p, c.Count32(len(*p), max, 1)) }
+
+func (c *Coder) part(p *[]byte, n int) {
+	if !c.reading {
+		c.b = append(c.b, *p...)
+		return
+	}
+	*p = nil
+	if n > 0 {
+		*p = c.take(n)
+	}
+}
+
+// Rest is all bytes up to the end, at most max. What is read is a part of the input; nil if it is empty.
+func (c *Coder) Rest(p *[]byte, max int) {
+	if c.reading && c.Left() > max {
+		c.Fail("%d bytes, at most %d", c.Left(), max)
+	}
+	c.part(p, c.Left())
+}
+
+// Text is the length as a varint, at most max, and the bytes of a text.
+func (c *Coder) Text(p *string, max int) { c.text(p, c.Count(len(*p), max, 1)) }
+
+// RestText is a text up to the end, of at most max bytes.
+func (c *Coder) RestText(p *string, max int) {
+	if c.reading && c.Left() > max {
+		c.Fail("a text of %d bytes, at most %d", c.Left(), max)
+	}
+	c.text(p, c.Left())
+}
+
+func (c *Coder) text(p *string, n int) {
+	if !c.reading {
+		c.b = append(c.b, *p...)
+		return
+	}
+	*p = string(c.take(n))
+}

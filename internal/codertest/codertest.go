@@ -1,0 +1,99 @@
+// Package codertest holds messages to their bytes, and decoders to what they may do with bytes from outside. It serves
+// tests only.
+package codertest
+
+import (
+	"bytes"
+	"encoding/hex"
+	"flag"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"runtime/metrics"
+	"slices"
+	"strings"
+	"testing"
+)
+
+var update = flag.Bool("coder.update", false, "write the golden bytes anew: only for a format with a new version")
+
+// Golden compares each message's bytes with those in testdata/golden.txt, a line of a name and hex digits for each.
+// These are the bytes that other nodes and earlier starts of a node have: a difference is a break of the format.
+func Golden(t *testing.T, messages map[string][]byte) {
+	t.Helper()
+	var out strings.Builder
+	for _, name := range slices.Sorted(maps.Keys(messages)) {
+		fmt.Fprintf(&out, "%s %s\n", name, hex.EncodeToString(messages[name]))
+	}
+	path := filepath.Join("testdata", "golden.txt")
+	if *update {
+		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(path, []byte(out.String()), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		return
+	}
+	want, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, lines := strings.Split(out.String(), "\n"), strings.Split(string(want), "\n")
+	for i := range max(len(got), len(lines)) {
+		if i >= len(got) || i >= len(lines) || got[i] != lines[i] {
+			t.Fatalf("%s:%d: the bytes are not those of the format\ngot:\n%s", path, i+1, out.String())
+		}
+	}
+}
+
+// Again holds a decoder to what all decoders promise of any bytes: no panic, memory in proportion to the input, and
+// what is accepted is encoded to the same bytes again. again decodes b and encodes what it got. It reports whether the
+// bytes were accepted.
+func Again(t testing.TB, b []byte, again func(b []byte) ([]byte, error)) bool {
+	t.Helper()
+	got, ok := bounded(t, b, again)
+	if ok && !bytes.Equal(got, b) {
+		t.Fatalf("%x was accepted, but is encoded as %x", b, got)
+	}
+	return ok
+}
+
+// Stable is Again for a format with a part that has several forms, as protobuf has: what is accepted is encoded to bytes
+// that are accepted, and encoded to themselves.
+func Stable(t testing.TB, b []byte, again func(b []byte) ([]byte, error)) bool {
+	t.Helper()
+	got, ok := bounded(t, b, again)
+	if ok && !Again(t, got, again) {
+		t.Fatalf("%x was accepted and encoded as %x, which is not", b, got)
+	}
+	return ok
+}
+
+// Bounds of what decoding and encoding may allocate: some bytes for each byte of the input, and some at all. Go's
+// counter runs ahead by up to a few spans of small objects, and other tests may run beside.
+const (
+	bytesPerByte = 256
+	bytesAtAll   = 4 << 20
+)
+
+func bounded(t testing.TB, b []byte, again func(b []byte) ([]byte, error)) ([]byte, bool) {
+	t.Helper()
+	input := bytes.Clone(b)
+	before := allocated()
+	got, err := again(input)
+	if used := allocated() - before; used > bytesAtAll+bytesPerByte*uint64(len(b)) {
+		t.Fatalf("%d bytes allocated for %d bytes of input", used, len(b))
+	}
+	if !bytes.Equal(input, b) {
+		t.Fatal("the input was changed")
+	}
+	return got, err == nil
+}
+
+func allocated() uint64 {
+	sample := []metrics.Sample{{Name: "/gc/heap/allocs:bytes"}}
+	metrics.Read(sample)
+	return sample[0].Value.Uint64()
+}
