@@ -60,8 +60,8 @@ func Again(t testing.TB, b []byte, again func(b []byte) ([]byte, error)) bool {
 	return ok
 }
 
-// Stable is Again for a format with a part that has several forms, as protobuf has: what is accepted is encoded to bytes
-// that are accepted, and encoded to themselves.
+// Stable is Again for a format with a part that has several forms, as protobuf has: what is accepted is encoded to
+// bytes that are accepted, and encoded to themselves.
 func Stable(t testing.TB, b []byte, again func(b []byte) ([]byte, error)) bool {
 	t.Helper()
 	got, ok := bounded(t, b, again)
