@@ -1,6 +1,8 @@
 package meta
 
 import (
+	"maps"
+	"slices"
 	"syscall"
 )
 
@@ -68,7 +70,7 @@ func (t *tx) patch(i *Inode, a *AttrPatch) {
 
 // patchXattrs sets and deletes extended attributes. Deleting a missing one is an error only when strict.
 func (t *tx) patchXattrs(i *Inode, a *AttrPatch, flags uint32, strict bool) syscall.Errno {
-	for _, name := range sortedKeys(a.SetXattr) {
+	for _, name := range slices.Sorted(maps.Keys(a.SetXattr)) {
 		if errno := t.setXattr(i, name, a.SetXattr[name], flags); errno != ok {
 			return errno
 		}

@@ -2,7 +2,6 @@ package meta
 
 import (
 	"bytes"
-	"encoding/binary"
 	"sort"
 	"syscall"
 )
@@ -249,7 +248,7 @@ func (t *tx) dispensable(id NodeID, r *contentRecord) bool {
 func (t *tx) expire() (Result, syscall.Errno) {
 	var due []ContentID
 	t.scan([]byte{tableKept}, func(key, _ []byte) bool {
-		if int64(binary.BigEndian.Uint64(key[1:])) > t.now || len(due) >= freePerSweep/4 {
+		if int64(keyNumber(key, 1)) > t.now || len(due) >= freePerSweep/4 {
 			return false
 		}
 		due = append(due, tailContent(key))

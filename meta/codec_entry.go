@@ -1,6 +1,10 @@
 package meta
 
-import "fmt"
+import (
+	"fmt"
+
+	"github.com/rdmcfs/rdmcfs/internal/coder"
+)
 
 // entryFormat is the first byte of an encoded entry.
 const entryFormat = 1
@@ -16,9 +20,9 @@ func AppendEntry(buf []byte, e Entry) []byte {
 	c := writer(append(buf, entryFormat))
 	e.codeHead(c)
 	code := e.Op.opcode()
-	c.u8(&code)
+	c.U8(&code)
 	e.Op.(codedOp).code(c)
-	return c.buf
+	return c.Written()
 }
 
 // DecodeEntry reads what AppendEntry wrote. It keeps no reference to data.
@@ -29,37 +33,37 @@ func DecodeEntry(data []byte) (Entry, error) {
 	}
 	c := reader(data)
 	var format, code uint8
-	c.u8(&format)
-	if c.err == nil && format != entryFormat {
+	c.U8(&format)
+	if c.OK() && format != entryFormat {
 		return e, fmt.Errorf("meta: decode entry: format %d: %w", format, errMalformed)
 	}
 	e.codeHead(c)
-	c.u8(&code)
+	c.U8(&code)
 	op := newOp(code)
-	if c.err == nil && op == nil {
+	if c.OK() && op == nil {
 		return e, fmt.Errorf("meta: decode entry: operation %d: %w", code, errMalformed)
 	}
 	if op != nil {
 		op.code(c)
 	}
-	if err := c.finish(); err != nil {
+	if err := c.Finish(); err != nil {
 		return e, fmt.Errorf("meta: decode entry: operation %d: %w", code, err)
 	}
 	e.Op = op
 	return e, nil
 }
 
-func (e *Entry) codeHead(c *coder) {
+func (e *Entry) codeHead(c *fields) {
 	c.node(&e.Node)
-	c.u32(&e.Incarnation)
-	c.u64(&e.Seq)
-	c.u64(&e.Acked)
-	c.u32(&e.Generation)
+	c.V32(&e.Incarnation)
+	c.V64(&e.Seq)
+	c.V64(&e.Acked)
+	c.V32(&e.Generation)
 }
 
 type codedOp interface {
 	Op
-	code(*coder)
+	code(*fields)
 }
 
 var opMakers = map[uint8]func() codedOp{
@@ -95,84 +99,77 @@ func newOp(code uint8) codedOp {
 	return nil
 }
 
-func (o *Create) code(c *coder) {
+func (o *Create) code(c *fields) {
 	c.ino(&o.Parent)
 	c.str(&o.Name)
-	c.u8((*uint8)(&o.Kind))
-	c.u32(&o.Mode)
+	c.U8((*uint8)(&o.Kind))
+	c.V32(&o.Mode)
 	o.Cred.code(c)
-	c.u32(&o.Rdev)
+	c.V32(&o.Rdev)
 	c.str(&o.Target)
-	c.flag(&o.Excl)
+	c.Flag(&o.Excl)
 }
 
-func (o *Cred) code(c *coder) {
-	c.u32(&o.UID)
-	c.u32(&o.GID)
+func (o *Cred) code(c *fields) {
+	c.V32(&o.UID)
+	c.V32(&o.GID)
 }
 
-func (o *Link) code(c *coder) {
+func (o *Link) code(c *fields) {
 	c.ino(&o.Ino)
 	c.ino(&o.Parent)
 	c.str(&o.Name)
 }
 
-func (o *Unlink) code(c *coder) {
+func (o *Unlink) code(c *fields) {
 	c.ino(&o.Parent)
 	c.str(&o.Name)
 	c.ino(&o.Ino)
 }
 
-func (o *Rmdir) code(c *coder) {
+func (o *Rmdir) code(c *fields) {
 	c.ino(&o.Parent)
 	c.str(&o.Name)
 }
 
-func (o *Rename) code(c *coder) {
+func (o *Rename) code(c *fields) {
 	c.ino(&o.OldParent)
 	c.str(&o.OldName)
 	c.ino(&o.NewParent)
 	c.str(&o.NewName)
-	c.u32(&o.Flags)
+	c.V32(&o.Flags)
 }
 
-func (o *SetAttr) code(c *coder) {
+func (o *SetAttr) code(c *fields) {
 	c.ino(&o.Ino)
 	o.Patch.code(c)
-	c.u32(&o.XattrFlags)
+	c.V32(&o.XattrFlags)
 }
 
-func (a *AttrPatch) code(c *coder) {
-	c.u16((*uint16)(&a.Mask))
-	c.u32(&a.Mode)
-	c.u32(&a.UID)
-	c.u32(&a.GID)
-	c.i64(&a.Atime)
-	c.i64(&a.Mtime)
-	c.i64(&a.Ctime)
+func (a *AttrPatch) code(c *fields) {
+	c.V16((*uint16)(&a.Mask))
+	c.V32(&a.Mode)
+	c.V32(&a.UID)
+	c.V32(&a.GID)
+	c.I64(&a.Atime)
+	c.I64(&a.Mtime)
+	c.I64(&a.Ctime)
 	c.bytesMap(&a.SetXattr)
 	c.strs(&a.DelXattr)
 }
 
-func (o *Publish) code(c *coder) {
+func (o *Publish) code(c *fields) {
 	c.ino(&o.Ino)
 	c.content(&o.Session)
 	c.content(&o.Base)
-	c.i64(&o.Size)
-	c.i64(&o.Holes)
-	c.fixed(o.Root[:])
-	c.u64(&o.Votes.View)
+	c.I64(&o.Size)
+	c.I64(&o.Holes)
+	c.Fixed(o.Root[:])
+	c.V64(&o.Votes.View)
 	c.bytes(&o.Votes.Bitmap)
-	n := c.length(len(o.Missing), 2)
-	if c.reading {
-		o.Missing = nil
-		if n > 0 {
-			o.Missing = make([]Missed, n)
-		}
-	}
-	for i := range o.Missing {
+	for i := range coder.Slice(&c.Coder, &o.Missing, coder.Unbounded, 2) {
 		c.node(&o.Missing[i].Node)
-		c.u8((*uint8)(&o.Missing[i].Reason))
+		c.U8((*uint8)(&o.Missing[i].Reason))
 	}
 	c.bytes(&o.Inline)
 	o.Attr.code(c)
@@ -181,70 +178,70 @@ func (o *Publish) code(c *coder) {
 	c.str(&o.Hint)
 }
 
-func (o *Abort) code(c *coder) { c.content(&o.Session) }
+func (o *Abort) code(c *fields) { c.content(&o.Session) }
 
-func (o *Join) code(c *coder) {
+func (o *Join) code(c *fields) {
 	c.str(&o.Name)
 	c.str(&o.Addr)
 	c.strMap(&o.Labels)
-	c.fixed(o.TokenHash[:])
-	c.flag(&o.Replace)
-	c.fixed(o.KeyHash[:])
+	c.Fixed(o.TokenHash[:])
+	c.Flag(&o.Replace)
+	c.Fixed(o.KeyHash[:])
 }
 
-func (o *Boot) code(c *coder) {
+func (o *Boot) code(c *fields) {
 	c.node(&o.Node)
-	c.fixed(o.Store[:])
+	c.Fixed(o.Store[:])
 	c.str(&o.Addr)
-	c.u64(&o.Nonce)
+	c.V64(&o.Nonce)
 }
 
-func (o *Down) code(c *coder) {
+func (o *Down) code(c *fields) {
 	c.node(&o.Node)
-	c.u32(&o.Incarnation)
+	c.V32(&o.Incarnation)
 	c.str(&o.Reason)
 }
 
-func (o *Evict) code(c *coder) {
+func (o *Evict) code(c *fields) {
 	c.node(&o.Node)
 	c.str(&o.Reason)
 }
 
-func (o *EvictSpare) code(c *coder) {
+func (o *EvictSpare) code(c *fields) {
 	c.node(&o.Node)
 	c.str(&o.Reason)
-	c.u64(&o.View)
-	c.u64(&o.Checked)
+	c.V64(&o.View)
+	c.V64(&o.Checked)
 }
 
-func (o *Drain) code(c *coder) {
+func (o *Drain) code(c *fields) {
 	c.node(&o.Node)
-	c.flag(&o.Undo)
+	c.Flag(&o.Undo)
 }
 
-func (o *Held) code(c *coder) {
-	c.node(&o.Node)
-	c.contents(&o.Contents)
-	c.u64(&o.UpTo)
-	c.u64(&o.View)
-}
-
-func (o *Unheld) code(c *coder) {
+func (o *Held) code(c *fields) {
 	c.node(&o.Node)
 	c.contents(&o.Contents)
-	c.u8((*uint8)(&o.Reason))
+	c.V64(&o.UpTo)
+	c.V64(&o.View)
 }
 
-func (o *Release) code(c *coder) {
+func (o *Unheld) code(c *fields) {
+	c.node(&o.Node)
+	c.contents(&o.Contents)
+	c.U8((*uint8)(&o.Reason))
+}
+
+func (o *Release) code(c *fields) {
 	c.node(&o.Node)
 	c.contents(&o.Contents)
 }
 
-func (o *SetPolicy) code(c *coder) {
+func (o *SetPolicy) code(c *fields) {
 	c.ino(&o.Dir)
 	has := o.Policy != nil
-	c.flag(&has)
-	if c.reading {
+	c.Flag(&has)
+	if c.Reading() {
 		o.Policy = nil
 		if has {
 			o.Policy = new(Policy)
@@ -255,7 +252,7 @@ func (o *SetPolicy) code(c *coder) {
 	}
 }
 
-func (o *Restore) code(c *coder) {
+func (o *Restore) code(c *fields) {
 	c.ino(&o.Ino)
 	c.content(&o.Content)
 	c.ino(&o.Parent)
@@ -263,13 +260,13 @@ func (o *Restore) code(c *coder) {
 	o.Cred.code(c)
 }
 
-func (o *Expire) code(*coder) {}
+func (o *Expire) code(*fields) {}
 
-func (o *AddToken) code(c *coder) {
-	c.fixed(o.Hash[:])
-	c.i64(&o.Expires)
-	c.flag(&o.Replace)
-	c.u32(&o.Uses)
+func (o *AddToken) code(c *fields) {
+	c.Fixed(o.Hash[:])
+	c.I64(&o.Expires)
+	c.Flag(&o.Replace)
+	c.V32(&o.Uses)
 }
 
-func (o *SetVoters) code(c *coder) { c.nodes(&o.Voters) }
+func (o *SetVoters) code(c *fields) { c.nodes(&o.Voters) }

@@ -1,6 +1,9 @@
 package meta
 
-import "syscall"
+import (
+	"math"
+	"syscall"
+)
 
 // recordFormat is the first byte of every record with fields.
 const recordFormat = 1
@@ -23,9 +26,9 @@ type owedRecord struct {
 // bucketRecord counts live contents of one policy in a run of publish indexes.
 type bucketRecord struct{ Contents, Bytes uint64 }
 
-func (r *bucketRecord) code(c *coder) {
-	c.u64(&r.Contents)
-	c.u64(&r.Bytes)
+func (r *bucketRecord) code(c *fields) {
+	c.V64(&r.Contents)
+	c.V64(&r.Bytes)
 }
 
 // tokenRecord is a join token.
@@ -58,149 +61,139 @@ var present = []byte{recordFormat}
 func rawValue(b []byte) []byte { return append(append(make([]byte, 0, len(b)+1), recordFormat), b...) }
 
 // record is a value with a field list.
-type record interface{ code(*coder) }
+type record interface{ code(*fields) }
 
 func encodeRecord(r record) []byte {
 	c := writer(make([]byte, 0, 128))
-	format := uint8(recordFormat)
-	c.u8(&format)
+	c.Same8("format", recordFormat)
 	r.code(c)
-	return c.buf
+	return c.Written()
 }
 
 func decodeRecord(data []byte, r record) error {
 	c := reader(data)
-	var format uint8
-	c.u8(&format)
-	if format != recordFormat {
-		c.fail()
-	}
+	c.Same8("format", recordFormat)
 	r.code(c)
-	return c.finish()
+	return c.Finish()
 }
 
-func (d *dirent) code(c *coder) {
+func (d *dirent) code(c *fields) {
 	c.ino(&d.Ino)
-	c.u8((*uint8)(&d.Kind))
-	c.flag(&d.Reserved)
+	c.U8((*uint8)(&d.Kind))
+	c.Flag(&d.Reserved)
 }
 
-func (i *Inode) code(c *coder) {
+func (i *Inode) code(c *fields) {
 	c.ino(&i.Ino)
-	c.u8((*uint8)(&i.Kind))
-	c.u32(&i.Mode)
-	c.u32(&i.UID)
-	c.u32(&i.GID)
-	c.u32(&i.Rdev)
-	c.u32(&i.Nlink)
+	c.U8((*uint8)(&i.Kind))
+	c.V32(&i.Mode)
+	c.V32(&i.UID)
+	c.V32(&i.GID)
+	c.V32(&i.Rdev)
+	c.V32(&i.Nlink)
 	c.size(&i.Size)
 	c.size(&i.Holes)
-	c.i64(&i.Atime)
-	c.i64(&i.Mtime)
-	c.i64(&i.Ctime)
+	c.I64(&i.Atime)
+	c.I64(&i.Mtime)
+	c.I64(&i.Ctime)
 	c.ino(&i.Parent)
 	c.str(&i.Name)
 	c.str(&i.Target)
-	c.u32(&i.Xattrs)
-	c.u32((*uint32)(&i.Policy))
-	c.u64(&i.Version)
+	c.V32(&i.Xattrs)
+	c.V32((*uint32)(&i.Policy))
+	c.V64(&i.Version)
 	c.content(&i.Content)
 	c.lease(&i.Reserved)
 }
 
 // size is a number that is never negative.
-func (c *coder) size(p *int64) {
-	v := c.uvarint(uint64(*p))
-	if v > 1<<63-1 {
-		c.fail()
-		v = 0
-	}
-	*p = int64(v)
-}
+func (c *fields) size(p *int64) { c.Size(p, math.MaxInt64) }
 
-func (r *contentRecord) code(c *coder) {
+func (r *contentRecord) code(c *fields) {
 	c.content(&r.ID)
 	c.ino(&r.Ino)
-	c.u64(&r.Version)
+	c.V64(&r.Version)
 	c.content(&r.Base)
 	c.size(&r.Size)
 	c.size(&r.Holes)
-	c.fixed(r.Root[:])
-	c.i64(&r.Mtime)
-	c.u64(&r.Published)
-	c.u32((*uint32)(&r.Policy))
-	c.u8((*uint8)(&r.State))
+	c.Fixed(r.Root[:])
+	c.I64(&r.Mtime)
+	c.V64(&r.Published)
+	c.V32((*uint32)(&r.Policy))
+	c.U8((*uint8)(&r.State))
 	c.str(&r.Reason)
 	c.size(&r.Expires)
-	c.flag(&r.Inline)
+	c.Flag(&r.Inline)
 	c.nodes(&r.Owed)
 	c.nodes(&r.Placed)
 }
 
-func (r *owedRecord) code(c *coder) {
+func (r *owedRecord) code(c *fields) {
 	c.content(&r.Content)
-	c.u8((*uint8)(&r.Reason))
-	c.i64(&r.Since)
+	c.U8((*uint8)(&r.Reason))
+	c.I64(&r.Since)
 	c.size(&r.Size)
 }
 
-func (r *tokenRecord) code(c *coder) {
-	c.i64(&r.Expires)
-	c.flag(&r.Replace)
-	c.u32(&r.Left)
+func (r *tokenRecord) code(c *fields) {
+	c.I64(&r.Expires)
+	c.Flag(&r.Replace)
+	c.V32(&r.Left)
 	c.node(&r.UsedBy)
 }
 
-func (p *Policy) code(c *coder) {
-	c.u32((*uint32)(&p.ID))
-	c.u8((*uint8)(&p.Placement))
-	c.u32(&p.Copies)
+func (p *Policy) code(c *fields) {
+	c.V32((*uint32)(&p.ID))
+	c.U8((*uint8)(&p.Placement))
+	c.V32(&p.Copies)
 	c.strMap(&p.Labels)
-	c.u32(&p.MinCopies)
-	c.flag(&p.AckLocal)
-	c.u32(&p.Retain)
+	c.V32(&p.MinCopies)
+	c.Flag(&p.AckLocal)
+	c.V32(&p.Retain)
 }
 
-func (r *nodeRecord) code(c *coder) {
+func (r *nodeRecord) code(c *fields) {
 	c.node(&r.ID)
 	c.str(&r.Name)
 	c.str(&r.Addr)
 	c.strMap(&r.Labels)
-	c.u8((*uint8)(&r.State))
+	c.U8((*uint8)(&r.State))
 	c.str(&r.Reason)
-	c.fixed(r.Store[:])
-	c.u32(&r.Incarnation)
-	c.u64(&r.BootView)
-	c.u64(&r.JoinIndex)
-	c.u64(&r.DownIndex)
+	c.Fixed(r.Store[:])
+	c.V32(&r.Incarnation)
+	c.V64(&r.BootView)
+	c.V64(&r.JoinIndex)
+	c.V64(&r.DownIndex)
 	c.ranges(&r.Backlog)
-	c.u64(&r.Recheck.Lo)
-	c.u64(&r.Recheck.Hi)
-	c.flag(&r.Voter)
-	c.u64(&r.BootNonce)
-	c.u64(&r.RecheckView)
-	c.fixed(r.JoinKey[:])
+	c.V64(&r.Recheck.Lo)
+	c.V64(&r.Recheck.Hi)
+	c.Flag(&r.Voter)
+	c.V64(&r.BootNonce)
+	c.V64(&r.RecheckView)
+	c.Fixed(r.JoinKey[:])
 	c.last64(&r.DrainIndex)
 }
 
-func (r *Result) code(c *coder) {
-	c.u64(&r.Index)
+func (r *Result) code(c *fields) {
+	c.V64(&r.Index)
 	errno := uint32(r.Errno)
-	c.u32(&errno)
-	r.Errno = syscall.Errno(errno)
-	c.ino(&r.Ino)
-	c.flag(&r.Existed)
-	hasInode := r.Inode != Inode{}
-	c.flag(&hasInode)
-	if hasInode {
-		r.Inode.code(c)
+	if c.V32(&errno); c.Reading() {
+		r.Errno = syscall.Errno(errno)
 	}
-	c.u64(&r.Version)
+	c.ino(&r.Ino)
+	c.Flag(&r.Existed)
+	hasInode := r.Inode != Inode{}
+	if c.Flag(&hasInode); hasInode {
+		if r.Inode.code(c); r.Inode == (Inode{}) {
+			c.Fail("an inode that is none")
+		}
+	}
+	c.V64(&r.Version)
 	c.nodes(&r.Owed)
-	c.flag(&r.Conflict)
-	c.flag(&r.Orphan)
+	c.Flag(&r.Conflict)
+	c.Flag(&r.Orphan)
 	c.node(&r.Node)
-	c.u32(&r.Incarnation)
-	c.u64(&r.View)
+	c.V32(&r.Incarnation)
+	c.V64(&r.View)
 	c.ino(&r.Removed)
 }

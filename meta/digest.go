@@ -2,8 +2,9 @@ package meta
 
 import (
 	"crypto/sha256"
-	"encoding/binary"
 	"math/bits"
+
+	"github.com/rdmcfs/rdmcfs/internal/coder"
 )
 
 // sum128 is a sum modulo 2^128 of hashes of (key, value) pairs. Adding what is written and subtracting what
@@ -22,14 +23,22 @@ func (s *sum128) sub(o sum128) {
 	s.hi, _ = bits.Sub64(s.hi, o.hi, borrow)
 }
 
+// code lists the fields of a sum of 16 bytes.
+func (s *sum128) code(c *coder.Coder) {
+	c.U64(&s.hi)
+	c.U64(&s.lo)
+}
+
 // hashPair is the hash of one key and its value.
-func hashPair(key, value []byte) sum128 {
-	var stack [256]byte
-	b := binary.AppendUvarint(stack[:0], uint64(len(key)))
-	b = append(b, key...)
-	b = append(b, value...)
-	h := sha256.Sum256(b)
-	return sum128{binary.BigEndian.Uint64(h[0:]), binary.BigEndian.Uint64(h[8:])}
+func hashPair(key, value []byte) (s sum128) {
+	var stack [512]byte
+	c := coder.Writer(stack[:0], coder.Big)
+	c.Bytes(&key, coder.Unbounded)
+	c.Fixed(value)
+	h := sha256.Sum256(c.Written())
+	half := coder.Reader(h[:], coder.Big)
+	s.code(&half)
+	return s
 }
 
 // digest folds the counters of the head into the sum.
@@ -38,7 +47,7 @@ func (h *head) digest() (d [16]byte) {
 	folded := *h
 	folded.Sum = sum128{}
 	s.add(hashPair(headKey, encodeRecord(&folded)))
-	binary.BigEndian.PutUint64(d[0:], s.hi)
-	binary.BigEndian.PutUint64(d[8:], s.lo)
+	c := coder.Writer(d[:0], coder.Big)
+	s.code(&c)
 	return d
 }

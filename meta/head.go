@@ -19,20 +19,20 @@ type head struct {
 	Sum           sum128 // over all keys but the head
 }
 
-func (h *head) code(c *coder) {
-	c.u64(&h.Index)
-	c.i64(&h.Time)
-	c.u64(&h.View)
-	c.u32(&h.Generation)
+func (h *head) code(c *fields) {
+	c.V64(&h.Index)
+	c.I64(&h.Time)
+	c.V64(&h.View)
+	c.V32(&h.Generation)
 	c.node(&h.LastNode)
-	c.u32((*uint32)(&h.LastPolicy))
-	c.u32((*uint32)(&h.DefaultPolicy))
-	c.flag(&h.HasCopies)
-	c.flag(&h.Freeing)
-	c.u64(&h.Files)
-	c.u64(&h.Bytes)
-	c.u64(&h.Sum.hi)
-	c.u64(&h.Sum.lo)
+	c.V32((*uint32)(&h.LastPolicy))
+	c.V32((*uint32)(&h.DefaultPolicy))
+	c.Flag(&h.HasCopies)
+	c.Flag(&h.Freeing)
+	c.V64(&h.Files)
+	c.V64(&h.Bytes)
+	c.V64(&h.Sum.hi)
+	c.V64(&h.Sum.lo)
 }
 
 // builtinPolicy is the default of a new cluster: all nodes.

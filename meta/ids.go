@@ -1,9 +1,10 @@
 package meta
 
 import (
-	"encoding/binary"
 	"encoding/hex"
 	"fmt"
+
+	"github.com/rdmcfs/rdmcfs/internal/coder"
 )
 
 // NodeID numbers a node of the cluster. Numbers are given by the log at join, dense from 1, never used
@@ -27,21 +28,25 @@ type ContentID struct {
 // IsZero reports whether c names nothing: the content of an empty file.
 func (c ContentID) IsZero() bool { return c == ContentID{} }
 
+// code lists the fields in the form of Bytes.
+func (c *ContentID) code(to *coder.Coder) {
+	to.U32((*uint32)(&c.Node))
+	to.U32(&c.Incarnation)
+	to.U64(&c.Seq)
+}
+
 // Bytes is the 16-byte big-endian form, which sorts like (Node, Incarnation, Seq).
 func (c ContentID) Bytes() (b [16]byte) {
-	binary.BigEndian.PutUint32(b[0:], uint32(c.Node))
-	binary.BigEndian.PutUint32(b[4:], c.Incarnation)
-	binary.BigEndian.PutUint64(b[8:], c.Seq)
+	to := coder.Writer(b[:0], coder.Big)
+	c.code(&to)
 	return b
 }
 
 // ContentIDFromBytes is the inverse of Bytes.
-func ContentIDFromBytes(b [16]byte) ContentID {
-	return ContentID{
-		Node:        NodeID(binary.BigEndian.Uint32(b[0:])),
-		Incarnation: binary.BigEndian.Uint32(b[4:]),
-		Seq:         binary.BigEndian.Uint64(b[8:]),
-	}
+func ContentIDFromBytes(b [16]byte) (c ContentID) {
+	from := coder.Reader(b[:], coder.Big)
+	c.code(&from)
+	return c
 }
 
 // String is the 32 hex digits used in file names and messages.

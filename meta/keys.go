@@ -1,6 +1,6 @@
 package meta
 
-import "encoding/binary"
+import "github.com/rdmcfs/rdmcfs/internal/coder"
 
 // Keys of the replicated state. The first byte is the table; numbers are big-endian so that they sort.
 //
@@ -49,27 +49,40 @@ const (
 
 var headKey = []byte{tableHead}
 
+// key begins a key of a table, with room for size bytes.
+func key(table byte, size int) coder.Coder {
+	c := coder.Writer(make([]byte, 0, size), coder.Big)
+	c.U8(&table)
+	return c
+}
+
+// keyNumber is the number of eight bytes at a place of a key.
+func keyNumber(key []byte, at int) (v uint64) {
+	c := coder.Reader(key[at:], coder.Big)
+	c.U64(&v)
+	return v
+}
+
+// keyRoom is the room of a key that others append to.
+const keyRoom = 32
+
 // key64 is a table and one 8-byte number, with room to append.
 func key64(table byte, v uint64) []byte {
-	k := make([]byte, 9, 32)
-	k[0] = table
-	binary.BigEndian.PutUint64(k[1:], v)
-	return k
+	c := key(table, keyRoom)
+	c.U64(&v)
+	return c.Written()
 }
 
 func key32(table byte, v uint32) []byte {
-	k := make([]byte, 5, 32)
-	k[0] = table
-	binary.BigEndian.PutUint32(k[1:], v)
-	return k
+	c := key(table, keyRoom)
+	c.U32(&v)
+	return c.Written()
 }
 
 func keyContent(table byte, id ContentID) []byte {
-	k := make([]byte, 17)
-	k[0] = table
-	b := id.Bytes()
-	copy(k[1:], b[:])
-	return k
+	c := key(table, 17)
+	id.code(&c)
+	return c.Written()
 }
 
 func inodeKey(ino Ino) []byte { return key64(tableInode, uint64(ino)) }
@@ -79,50 +92,60 @@ func direntKey(dir Ino, name string) []byte {
 }
 
 func keyName(table byte, ino Ino, name string) []byte {
-	k := make([]byte, 9+len(name))
-	k[0] = table
-	binary.BigEndian.PutUint64(k[1:], uint64(ino))
-	copy(k[9:], name)
-	return k
+	c := key(table, 9+len(name))
+	c.U64((*uint64)(&ino))
+	return append(c.Written(), name...)
 }
 
 func nameKey(ino, parent Ino, name string) []byte {
-	k := make([]byte, 17+len(name))
-	k[0] = tableName
-	binary.BigEndian.PutUint64(k[1:], uint64(ino))
-	binary.BigEndian.PutUint64(k[9:], uint64(parent))
-	copy(k[17:], name)
-	return k
+	c := key(tableName, 17+len(name))
+	c.U64((*uint64)(&ino))
+	c.U64((*uint64)(&parent))
+	return append(c.Written(), name...)
 }
 
 func versionKey(ino Ino, id ContentID) []byte {
-	b := id.Bytes()
-	return append(key64(tableVersion, uint64(ino)), b[:]...)
+	c := key(tableVersion, keyRoom)
+	c.U64((*uint64)(&ino))
+	id.code(&c)
+	return c.Written()
 }
 
 // bucketBits is the binary logarithm of how many publish indexes a bucket counts.
 const bucketBits = 10
 
 func bucketKey(policy PolicyID, bucket uint64) []byte {
-	return binary.BigEndian.AppendUint64(key32(tableBucket, uint32(policy)), bucket)
+	return key32and64(tableBucket, uint32(policy), bucket)
 }
 
 func keptKey(expires int64, id ContentID) []byte {
-	b := id.Bytes()
-	return append(key64(tableKept, uint64(expires)), b[:]...)
+	c := key(tableKept, keyRoom)
+	c.I64(&expires)
+	id.code(&c)
+	return c.Written()
 }
 
 func owedKey(node NodeID, published uint64) []byte {
-	return binary.BigEndian.AppendUint64(key32(tableOwed, uint32(node)), published)
+	return key32and64(tableOwed, uint32(node), published)
 }
 
 func reservedKey(l Lease, ino Ino) []byte {
-	k := binary.BigEndian.AppendUint32(key32(tableReserved, uint32(l.Node)), l.Incarnation)
-	return binary.BigEndian.AppendUint64(k, uint64(ino))
+	c := key(tableReserved, keyRoom)
+	c.U32((*uint32)(&l.Node))
+	c.U32(&l.Incarnation)
+	c.U64((*uint64)(&ino))
+	return c.Written()
 }
 
 func resultKey(node NodeID, seq uint64) []byte {
-	return binary.BigEndian.AppendUint64(key32(tableResult, uint32(node)), seq)
+	return key32and64(tableResult, uint32(node), seq)
+}
+
+func key32and64(table byte, first uint32, second uint64) []byte {
+	c := key(table, keyRoom)
+	c.U32(&first)
+	c.U64(&second)
+	return c.Written()
 }
 
 func formerKey(node NodeID, store [16]byte) []byte {

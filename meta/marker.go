@@ -1,10 +1,10 @@
 package meta
 
 import (
-	"encoding/binary"
-	"hash/crc32"
 	"os"
 	"path/filepath"
+
+	"github.com/rdmcfs/rdmcfs/internal/coder"
 )
 
 // marker is the small file that remembers up to which index a store is durable. Two slots are written in turn, so that
@@ -23,7 +23,13 @@ const (
 	markerSlots = 512 // distance
 )
 
-var castagnoli = crc32.MakeTable(crc32.Castagnoli)
+// codeMarker lists the fields of a slot.
+func codeMarker(c *coder.Coder, index *uint64) {
+	mark := c.Mark()
+	c.Magic(markerMagic)
+	c.U64(index)
+	c.Sum(mark)
+}
 
 // openMarker opens or makes the file and reads the newer whole slot.
 func openMarker(name string) (m *marker, index uint64, found bool, err error) {
@@ -35,11 +41,12 @@ func openMarker(name string) (m *marker, index uint64, found bool, err error) {
 	n, _ := f.ReadAt(buf, 0)
 	m = &marker{f: f}
 	for slot := range int64(2) {
-		b := buf[slot*markerSlots:][:markerBytes]
-		if string(b[:8]) != markerMagic || crc32.Checksum(b[:16], castagnoli) != binary.BigEndian.Uint32(b[16:]) {
+		var v uint64
+		c := coder.Reader(buf[slot*markerSlots:][:markerBytes], coder.Big)
+		if codeMarker(&c, &v); c.Finish() != nil {
 			continue
 		}
-		if v := binary.BigEndian.Uint64(b[8:]); !found || v >= index {
+		if !found || v >= index {
 			index, found, m.slot = v, true, 1-slot
 		}
 	}
@@ -58,9 +65,9 @@ func openMarker(name string) (m *marker, index uint64, found bool, err error) {
 }
 
 func (m *marker) write(index uint64) error {
-	b := binary.BigEndian.AppendUint64([]byte(markerMagic), index)
-	b = binary.BigEndian.AppendUint32(b, crc32.Checksum(b, castagnoli))
-	if _, err := m.f.WriteAt(b, m.slot*markerSlots); err != nil {
+	c := coder.Writer(nil, coder.Big)
+	codeMarker(&c, &index)
+	if _, err := m.f.WriteAt(c.Written(), m.slot*markerSlots); err != nil {
 		return err
 	}
 	if err := m.f.Sync(); err != nil {

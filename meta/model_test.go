@@ -3,7 +3,9 @@ package meta
 import (
 	"flag"
 	"fmt"
+	"maps"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -661,7 +663,7 @@ func TestModelCheck(t *testing.T) {
 		"copies":            {&Policy{Placement: PlaceCopies, Copies: 2}, 3, []string{"begin push at 1", "vote of 1 for 0", "vote of 2 for 0", "vote of 3 for 0", "propose publish 0"}},
 		"copies, published": {&Policy{Placement: PlaceCopies, Copies: 2}, 3, []string{"begin push at 1", "vote of 1 for 0", "vote of 2 for 0", "vote of 3 for 0", "propose publish 0", "arrives: publish 0"}},
 	}
-	names := sortedKeys(cases)
+	names := slices.Sorted(maps.Keys(cases))
 	for _, name := range names {
 		c := cases[name]
 		t.Run(name, func(t *testing.T) {

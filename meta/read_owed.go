@@ -2,7 +2,6 @@ package meta
 
 import (
 	"bytes"
-	"encoding/binary"
 	"fmt"
 	"sort"
 )
@@ -64,7 +63,7 @@ func (s snap) owedRows(id NodeID, from uint64, fn func(Owed) (bool, error)) erro
 		if err := decodeRecord(value, &r); err != nil {
 			return false, fmt.Errorf("meta: record %x: %w", key, err)
 		}
-		return fn(Owed{Node: id, Content: r.Content, Reason: r.Reason, Since: r.Since, Published: binary.BigEndian.Uint64(key[5:]), Size: r.Size})
+		return fn(Owed{Node: id, Content: r.Content, Reason: r.Reason, Since: r.Since, Published: keyNumber(key, 5), Size: r.Size})
 	})
 }
 

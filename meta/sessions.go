@@ -65,10 +65,10 @@ type progress struct {
 	Decided     seqSet // sessions published or aborted
 }
 
-func (p *progress) code(c *coder) {
-	c.u32(&p.Incarnation)
-	c.u64(&p.Acked)
-	c.u64(&p.LastIno)
-	c.u64(&p.LastUnheld)
+func (p *progress) code(c *fields) {
+	c.V32(&p.Incarnation)
+	c.V64(&p.Acked)
+	c.V64(&p.LastIno)
+	c.V64(&p.LastUnheld)
 	c.ranges((*[]IndexRange)(&p.Decided))
 }

@@ -2,7 +2,6 @@ package meta
 
 import (
 	"bytes"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"hash/crc32"
@@ -21,9 +20,34 @@ const (
 	snapshotMagic  = "rdmcsnap"
 	snapshotFormat = 1
 	snapshotHeader = 8 + 1 + 8 + 4
+	frameHeadBytes = 4 + 4
 	frameBytes     = 256 << 10 // a frame ends when it has reached this
 	frameMax       = 4 << 20
 )
+
+var castagnoli = crc32.MakeTable(crc32.Castagnoli)
+
+// codeSnapshotHead lists the fields of a snapshot's header.
+func codeSnapshotHead(c *fields, index *uint64) {
+	mark := c.Mark()
+	c.Magic(snapshotMagic)
+	c.Same8("format", snapshotFormat)
+	c.U64(index)
+	c.Sum(mark)
+}
+
+// frameHead is what stands before the payload of a frame.
+type frameHead struct{ length, sum uint32 }
+
+func (h *frameHead) code(c *fields) {
+	c.U32(&h.length)
+	c.U32(&h.sum)
+}
+
+func (w *kvWrite) code(c *fields) {
+	c.bytes(&w.key)
+	c.bytes(&w.value)
+}
 
 // ErrSnapshot is returned by Restore for a stream that is damaged, cut short, or older than the state it would replace.
 var ErrSnapshot = errors.New("meta: bad snapshot")
@@ -57,9 +81,9 @@ func (db *DB) Snapshot() (io.ReadCloser, uint64, error) {
 	db.pins.open[s] = struct{}{}
 	s.view = db.store.view(s.index)
 	s.cur = s.view.scan(nil, nil)
-	b := append([]byte(snapshotMagic), snapshotFormat)
-	b = binary.BigEndian.AppendUint64(b, s.index)
-	s.buf = binary.BigEndian.AppendUint32(b, crc32.Checksum(b, castagnoli))
+	c := writer(make([]byte, 0, snapshotHeader))
+	codeSnapshotHead(c, &s.index)
+	s.buf = c.Written()
 	return s, s.index, nil
 }
 
@@ -86,28 +110,24 @@ func (s *snapshot) frame() error {
 	if s.ended {
 		return io.EOF
 	}
-	b := make([]byte, 8, frameBytes+frameBytes/4)
-	for len(b) < frameBytes && s.cur.next() {
+	c := writer(make([]byte, frameHeadBytes, frameBytes+frameBytes/4))
+	for len(c.Written()) < frameBytes && s.cur.next() {
 		value, err := s.cur.value()
 		if err != nil {
 			return fmt.Errorf("meta: snapshot key %x: %w", s.cur.key(), err)
 		}
-		b = binary.AppendUvarint(b, uint64(len(s.cur.key())))
-		b = append(b, s.cur.key()...)
-		b = binary.AppendUvarint(b, uint64(len(value)))
-		b = append(b, value...)
+		w := kvWrite{s.cur.key(), value}
+		w.code(c)
 		s.count++
 	}
-	payload := b[8:]
-	if len(payload) == 0 {
+	head := frameHead{length: uint32(len(c.Written()) - frameHeadBytes)}
+	if head.length == 0 {
 		s.ended = true
-		b = binary.BigEndian.AppendUint64(b, s.count)
-		payload = b[8:]
-	} else {
-		binary.BigEndian.PutUint32(b[0:], uint32(len(payload)))
+		c.U64(&s.count)
 	}
-	binary.BigEndian.PutUint32(b[4:], crc32.Checksum(payload, castagnoli))
-	s.buf = b
+	s.buf = c.Written()
+	head.sum = crc32.Checksum(s.buf[frameHeadBytes:], castagnoli)
+	head.code(writer(s.buf[:0]))
 	return nil
 }
 
@@ -223,11 +243,12 @@ func newSnapshotReader(r io.Reader) (*snapshotReader, error) {
 	if _, err := io.ReadFull(r, b[:]); err != nil {
 		return nil, fmt.Errorf("meta: restore: header: %w: %w", ErrSnapshot, err)
 	}
-	n := len(b) - 4
-	if string(b[:8]) != snapshotMagic || b[8] != snapshotFormat || crc32.Checksum(b[:n], castagnoli) != binary.BigEndian.Uint32(b[n:]) {
-		return nil, fmt.Errorf("meta: restore: header: %w", ErrSnapshot)
+	s := &snapshotReader{in: r}
+	c := reader(b[:])
+	if codeSnapshotHead(c, &s.index); c.Finish() != nil {
+		return nil, fmt.Errorf("meta: restore: header: %w: %w", ErrSnapshot, c.Err())
 	}
-	return &snapshotReader{in: r, index: binary.BigEndian.Uint64(b[9:])}, nil
+	return s, nil
 }
 
 // fill writes all pairs into a store at the snapshot's index and checks the digest.
@@ -270,11 +291,13 @@ func (r *snapshotReader) fill(s kvStore, d *disk) (*version, error) {
 
 // frame reads one frame; nil pairs are the end.
 func (r *snapshotReader) frame() ([]kvWrite, error) {
-	var h [8]byte
-	if _, err := io.ReadFull(r.in, h[:]); err != nil {
+	var b [frameHeadBytes]byte
+	if _, err := io.ReadFull(r.in, b[:]); err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrSnapshot, err)
 	}
-	n := int(binary.BigEndian.Uint32(h[0:]))
+	var h frameHead
+	h.code(reader(b[:]))
+	n := int(h.length)
 	end := n == 0
 	if end {
 		n = 8
@@ -286,12 +309,12 @@ func (r *snapshotReader) frame() ([]kvWrite, error) {
 	if _, err := io.ReadFull(r.in, payload); err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrSnapshot, err)
 	}
-	if crc32.Checksum(payload, castagnoli) != binary.BigEndian.Uint32(h[4:]) {
+	if crc32.Checksum(payload, castagnoli) != h.sum {
 		return nil, fmt.Errorf("checksum differs: %w", ErrSnapshot)
 	}
 	if end {
-		if binary.BigEndian.Uint64(payload) != r.count {
-			return nil, fmt.Errorf("%d pairs, end says %d: %w", r.count, binary.BigEndian.Uint64(payload), ErrSnapshot)
+		if count := keyNumber(payload, 0); count != r.count {
+			return nil, fmt.Errorf("%d pairs, end says %d: %w", r.count, count, ErrSnapshot)
 		}
 		return nil, nil
 	}
@@ -304,16 +327,14 @@ func (r *snapshotReader) frame() ([]kvWrite, error) {
 func decodePairs(payload []byte) ([]kvWrite, error) {
 	c := reader(payload)
 	var out []kvWrite
-	for c.err == nil && len(c.buf) > 0 {
+	for c.Left() > 0 {
 		var w kvWrite
-		c.bytes(&w.key)
-		c.bytes(&w.value)
-		if len(w.key) == 0 || len(w.value) == 0 {
-			c.fail()
+		if w.code(c); len(w.key) == 0 || len(w.value) == 0 {
+			c.Fail("an empty key or value")
 		}
 		out = append(out, w)
 	}
-	if c.err != nil || len(out) == 0 {
+	if c.Finish() != nil || len(out) == 0 {
 		return nil, fmt.Errorf("pairs: %w", ErrSnapshot)
 	}
 	return out, nil

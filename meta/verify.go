@@ -3,7 +3,6 @@ package meta
 import (
 	"bytes"
 	"context"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"os"
@@ -21,6 +20,7 @@ import (
 	"github.com/dgraph-io/ristretto/v2/z"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/rdmcfs/rdmcfs/internal/coder"
 	"github.com/rdmcfs/rdmcfs/internal/durable"
 )
 
@@ -102,10 +102,12 @@ func verifyFooter(b []byte) error {
 		return part
 	}
 	cutLength := func() int {
-		if part := cut(4); len(part) == 4 {
-			return int(binary.BigEndian.Uint32(part))
+		var length uint32
+		c := coder.Reader(cut(4), coder.Big)
+		if c.U32(&length); c.Finish() != nil {
+			return -1
 		}
-		return -1
+		return int(length)
 	}
 	var want pb.Checksum
 	if n := cutLength(); n < 0 || n > len(b) || proto.Unmarshal(cut(n), &want) != nil {

@@ -23,15 +23,17 @@ const (
 // Coder walks over the fields of a value, and either appends them or reads them. Use [Writer] or [Reader] to make one.
 // Writing changes nothing in the value: others may read it at the same time. A Coder belongs to one goroutine.
 type Coder struct {
-	b       []byte // what was written, or all of the input
-	at      int    // reading: the next byte of the input
+	b       []byte // reading: the input; writing: the buffer up to its capacity
+	at      int    // the next byte that is read or written
 	err     error
 	reading bool
 	little  Order
 }
 
-// Writer is a Coder that appends to buf.
-func Writer(buf []byte, order Order) Coder { return Coder{b: buf, little: order} }
+// Writer is a Coder that appends to buf, as the append of Go does.
+func Writer(buf []byte, order Order) Coder {
+	return Coder{b: buf[:cap(buf)], at: len(buf), little: order}
+}
 
 // Reader is a Coder that reads b, which must not change meanwhile.
 func Reader(b []byte, order Order) Coder { return Coder{b: b, reading: true, little: order} }
@@ -43,10 +45,13 @@ func (c *Coder) Reading() bool { return c.reading }
 func (c *Coder) OK() bool { return c.err == nil }
 
 // Written returns buf with all fields appended.
-func (c *Coder) Written() []byte { return c.b }
+func (c *Coder) Written() []byte { return c.b[:c.at] }
 
 // Left is the number of bytes that were not read yet; 0 after a fault.
 func (c *Coder) Left() int { return len(c.b) - c.at }
+
+// Mark is where the next field begins, for [Coder.Sum].
+func (c *Coder) Mark() int { return c.at }
 
 // Finish returns the first fault. It is a fault too if the input was not used up.
 func (c *Coder) Finish() error {
@@ -62,7 +67,7 @@ func (c *Coder) Err() error { return c.err }
 // Fail says that what was read makes no sense. Only the first fault counts.
 func (c *Coder) Fail(format string, args ...any) {
 	if c.err == nil {
-		c.err = fmt.Errorf("%w: byte %d: "+format, append([]any{ErrMalformed, c.at}, args...)...)
+		c.err = fmt.Errorf("%w: byte %d: %s", ErrMalformed, c.at, fmt.Sprintf(format, args...))
 	}
 	if c.reading {
 		c.at = len(c.b)
@@ -80,10 +85,22 @@ func (c *Coder) take(n int) []byte {
 	return part
 }
 
+// room returns the next n bytes of the buffer, to be written. A buffer that is large enough stays where it is, be it on
+// the stack: nothing here may store a part of it.
+func (c *Coder) room(n int) []byte {
+	if n > len(c.b)-c.at {
+		b := make([]byte, max(2*len(c.b), c.at+n, 64))
+		copy(b, c.b[:c.at])
+		c.b = b
+	}
+	c.at += n
+	return c.b[c.at-n : c.at]
+}
+
 // U8 is one byte.
 func (c *Coder) U8(p *uint8) {
 	if !c.reading {
-		c.b = append(c.b, *p)
+		c.room(1)[0] = *p
 		return
 	}
 	*p = 0
@@ -95,10 +112,10 @@ func (c *Coder) U8(p *uint8) {
 // U16 is a number of two bytes.
 func (c *Coder) U16(p *uint16) {
 	if !c.reading {
-		if c.little {
-			c.b = binary.LittleEndian.AppendUint16(c.b, *p)
+		if b := c.room(2); c.little {
+			binary.LittleEndian.PutUint16(b, *p)
 		} else {
-			c.b = binary.BigEndian.AppendUint16(c.b, *p)
+			binary.BigEndian.PutUint16(b, *p)
 		}
 		return
 	}
@@ -116,10 +133,10 @@ func (c *Coder) U16(p *uint16) {
 // U32 is a number of four bytes.
 func (c *Coder) U32(p *uint32) {
 	if !c.reading {
-		if c.little {
-			c.b = binary.LittleEndian.AppendUint32(c.b, *p)
+		if b := c.room(4); c.little {
+			binary.LittleEndian.PutUint32(b, *p)
 		} else {
-			c.b = binary.BigEndian.AppendUint32(c.b, *p)
+			binary.BigEndian.PutUint32(b, *p)
 		}
 		return
 	}
@@ -137,10 +154,10 @@ func (c *Coder) U32(p *uint32) {
 // U64 is a number of eight bytes.
 func (c *Coder) U64(p *uint64) {
 	if !c.reading {
-		if c.little {
-			c.b = binary.LittleEndian.AppendUint64(c.b, *p)
+		if b := c.room(8); c.little {
+			binary.LittleEndian.PutUint64(b, *p)
 		} else {
-			c.b = binary.BigEndian.AppendUint64(c.b, *p)
+			binary.BigEndian.PutUint64(b, *p)
 		}
 		return
 	}
@@ -168,7 +185,9 @@ func (c *Coder) I64(p *int64) {
 // shortest form is the only one.
 func (c *Coder) varint(v uint64) uint64 {
 	if !c.reading {
-		c.b = binary.AppendUvarint(c.b, v)
+		var b [binary.MaxVarintLen64]byte
+		n := binary.PutUvarint(b[:], v)
+		copy(c.room(n), b[:n])
 		return v
 	}
 	v, n := binary.Uvarint(c.b[c.at:])
@@ -250,7 +269,7 @@ func (c *Coder) Same8(what string, v uint8) {
 // Magic is a text that is always the same, by which a format is known.
 func (c *Coder) Magic(text string) {
 	if !c.reading {
-		c.b = append(c.b, text...)
+		copy(c.room(len(text)), text)
 		return
 	}
 	if b := c.take(len(text)); b != nil && string(b) != text {
@@ -271,24 +290,14 @@ func (c *Coder) Pad(n int) {
 		c.take(n)
 		return
 	}
-	for ; n > 0; n-- {
-		c.b = append(c.b, 0)
-	}
-}
-
-// Mark is where the next field begins, for [Coder.Sum].
-func (c *Coder) Mark() int {
-	if c.reading {
-		return c.at
-	}
-	return len(c.b)
+	clear(c.room(n))
 }
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
 // Sum is the CRC32C of all bytes since a mark, in four bytes. Another one is a fault.
 func (c *Coder) Sum(mark int) {
-	sum := crc32.Checksum(c.b[min(mark, c.Mark()):c.Mark()], castagnoli)
+	sum := crc32.Checksum(c.b[min(mark, c.at):c.at], castagnoli)
 	got := sum
 	if c.U32(&got); c.err == nil && got != sum {
 		c.Fail("checksum %08x, want %08x", got, sum)

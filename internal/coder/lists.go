@@ -9,7 +9,7 @@ const Unbounded = math.MaxInt
 // Fixed is exactly len(p) bytes.
 func (c *Coder) Fixed(p []byte) {
 	if !c.reading {
-		c.b = append(c.b, p...)
+		copy(c.room(len(p)), p)
 		return
 	}
 	if b := c.take(len(p)); b != nil {
@@ -73,7 +73,7 @@ func (c *Coder) View32(p *[]byte, max int) { c.part(p, c.Count32(len(*p), max, 1
 
 func (c *Coder) part(p *[]byte, n int) {
 	if !c.reading {
-		c.b = append(c.b, *p...)
+		copy(c.room(len(*p)), *p)
 		return
 	}
 	*p = nil
@@ -83,27 +83,28 @@ func (c *Coder) part(p *[]byte, n int) {
 }
 
 // Rest is all bytes up to the end, at most max. What is read is a part of the input; nil if it is empty.
-func (c *Coder) Rest(p *[]byte, max int) {
-	if c.reading && c.Left() > max {
-		c.Fail("%d bytes, at most %d", c.Left(), max)
-	}
-	c.part(p, c.Left())
-}
+func (c *Coder) Rest(p *[]byte, max int) { c.part(p, c.rest(len(*p), max)) }
 
 // Text is the length as a varint, at most max, and the bytes of a text.
 func (c *Coder) Text(p *string, max int) { c.text(p, c.Count(len(*p), max, 1)) }
 
 // RestText is a text up to the end, of at most max bytes.
-func (c *Coder) RestText(p *string, max int) {
-	if c.reading && c.Left() > max {
-		c.Fail("a text of %d bytes, at most %d", c.Left(), max)
+func (c *Coder) RestText(p *string, max int) { c.text(p, c.rest(len(*p), max)) }
+
+// rest is the length of what is n bytes long and lies at the end.
+func (c *Coder) rest(n, max int) int {
+	if !c.reading {
+		return n
 	}
-	c.text(p, c.Left())
+	if c.Left() > max {
+		c.Fail("%d bytes, at most %d", c.Left(), max)
+	}
+	return c.Left()
 }
 
 func (c *Coder) text(p *string, n int) {
 	if !c.reading {
-		c.b = append(c.b, *p...)
+		copy(c.room(n), *p)
 		return
 	}
 	*p = string(c.take(n))
