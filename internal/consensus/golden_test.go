@@ -1,0 +1,49 @@
+package consensus
+
+import (
+	"testing"
+	"time"
+
+	"go.etcd.io/raft/v3/raftpb"
+
+	"github.com/rdmcfs/rdmcfs/internal/codertest"
+)
+
+func filled[T any]() *T {
+	m := new(T)
+	codertest.Fill(m)
+	return m
+}
+
+// goldenBodies has the body of each frame and call, and what lies in the log.
+func goldenBodies() map[string][]byte {
+	conf := &raftpb.ConfState{Voters: []uint64{1, 2}, Learners: []uint64{3}}
+	return map[string][]byte{
+		"hello":         filled[hello]().append(nil),
+		"forward":       appendForward(nil, filled[Proposal]()),
+		"nack":          filled[nack]().append(nil),
+		"call":          filled[call]().append(nil),
+		"reports":       appendReports(nil, []report{*filled[report](), {id: 9}}),
+		"state":         (&clusterState{1, 2, 3, 4, conf}).append(nil),
+		"state-zero":    new(clusterState).append(nil),
+		"entries":       appendEntries(nil, sampleEntries()),
+		"snapshot":      (&snapHead{1, 2, -3, conf}).append(nil),
+		"follow":        filled[proof]().append(appendU64s(nil, 7)),
+		"clock-call":    filled[clockCall]().append(nil),
+		"clock-answer":  (&clockAnswer{1, 2, 3, 4, 1, map[ID]time.Duration{9: -1, 5: 2}}).append(nil),
+		"ids":           appendIDs(appendIDs(nil, []ID{1, 2}), nil),
+		"envelope":      filled[Proposal]().envelope(-2),
+		"frame":         appendFrame([]byte("before"), frameReports, func(b []byte) []byte { return append(b, "body"...) }),
+		"frame-empty":   appendFrame(nil, framePing, nil),
+		"snapshot-time": snapshotTimeBytes(5),
+	}
+}
+
+func snapshotTimeBytes(at int64) []byte {
+	var s raftpb.Snapshot
+	setSnapshotTime(&s, at)
+	return s.Data
+}
+
+// Other nodes speak these bytes, and the logs of running clusters have them.
+func TestGoldenBytes(t *testing.T) { codertest.Golden(t, goldenBodies()) }

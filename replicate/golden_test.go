@@ -1,0 +1,39 @@
+package replicate
+
+import (
+	"testing"
+
+	"github.com/rdmcfs/rdmcfs/internal/codertest"
+	"github.com/rdmcfs/rdmcfs/replicate/schedule"
+)
+
+// filled is a message with something in each field.
+func filled[T any](adjust ...func(*T)) *T {
+	m := new(T)
+	codertest.Fill(m)
+	for _, f := range adjust {
+		f(m)
+	}
+	return m
+}
+
+// goldenMessages has a message of each kind.
+func goldenMessages() map[string][]byte {
+	no := func(f *refusal) { f.Code = refusedPlain }
+	st := filled(func(m *standing) { m.Status, m.Reason = statusRefused, 2 })
+	group := filled(func(m *groupOpen) { m.Form.Algorithm, m.Form.Racks = schedule.Chain, nil })
+	return map[string][]byte{
+		"announce": filled[announce]().encode(), "announce-zero": new(announce).encode(),
+		"standing": st.encode(), "begin": filled[begin]().encode(), "finish": filled[finish]().encode(), "stop": filled[stop]().encode(),
+		"put": encodePut([]putItem{*filled[putItem](), {}}), "put-none": encodePut(nil),
+		"standings": encodeStandings([]standing{*st, {Status: statusVoted}}),
+		"fetch":     filled[fetch]().encode(), "fetch-reply": filled(func(m *fetchReply) { m.Status = statusVoted }).encode(),
+		"work": filled[work]().encode(), "work-reply": filled[workReply]().encode(), "work-reply-zero": new(workReply).encode(),
+		"group": group.encode(), "group-racks": filled(func(m *groupOpen) { m.Form.Algorithm = schedule.Hybrid }).encode(),
+		"addresses": filled(func(m *groupAddresses) { no(&m.Refused) }).encode(),
+		"group-end": filled[groupEnd]().encode(), "outcome": encodeOutcome(*filled(no)), "outcome-yes": encodeOutcome(refusal{}),
+	}
+}
+
+// Other nodes speak these bytes.
+func TestGoldenBytes(t *testing.T) { codertest.Golden(t, goldenMessages()) }
