@@ -1,11 +1,6 @@
 package meta
 
-import (
-	"maps"
-	"slices"
-
-	"github.com/rdmcfs/rdmcfs/internal/coder"
-)
+import "github.com/rdmcfs/rdmcfs/internal/coder"
 
 // errMalformed is wrapped by all that can be wrong with encoded bytes.
 var errMalformed = coder.ErrMalformed
@@ -76,39 +71,16 @@ func (c *fields) ranges(p *[]IndexRange) {
 	}
 }
 
-func (c *fields) strMap(p *map[string]string) { codeMap(c, p, (*fields).str) }
+func (c *fields) strMap(p *map[string]string) {
+	coder.Map(&c.Coder, p, c.Count(len(*p), coder.Unbounded, 2), func(key, value *string) {
+		c.str(key)
+		c.str(value)
+	})
+}
 
-func (c *fields) bytesMap(p *map[string][]byte) { codeMap(c, p, (*fields).bytes) }
-
-// codeMap writes keys in order, and accepts no other order, so that equal maps have equal bytes.
-func codeMap[V any](c *fields, p *map[string]V, value func(*fields, *V)) {
-	n := c.Count(len(*p), coder.Unbounded, 2)
-	if !c.Reading() && n > 0 {
-		for _, k := range slices.Sorted(maps.Keys(*p)) {
-			v := (*p)[k]
-			c.str(&k)
-			value(c, &v)
-		}
-	}
-	if !c.Reading() {
-		return
-	}
-	*p = nil
-	last := ""
-	for i := range n {
-		var k string
-		var v V
-		c.str(&k)
-		value(c, &v)
-		if i > 0 && k <= last {
-			c.Fail("key %q behind %q", k, last)
-		}
-		if !c.OK() {
-			return
-		}
-		if *p == nil {
-			*p = make(map[string]V, n)
-		}
-		(*p)[k], last = v, k
-	}
+func (c *fields) bytesMap(p *map[string][]byte) {
+	coder.Map(&c.Coder, p, c.Count(len(*p), coder.Unbounded, 2), func(key *string, value *[]byte) {
+		c.str(key)
+		c.bytes(value)
+	})
 }

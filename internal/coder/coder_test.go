@@ -33,6 +33,7 @@ type everything struct {
 	P    string
 	Q    []uint32
 	R    []uint16
+	S    map[string]uint8
 	Tail []byte
 }
 
@@ -64,6 +65,10 @@ func (m *everything) code(c *coder.Coder) {
 	for i := range coder.Slice32(c, &m.R, 10, 1) {
 		c.V16(&m.R[i])
 	}
+	coder.Map(c, &m.S, c.Count(len(m.S), 5, 2), func(key *string, value *uint8) {
+		c.Text(key, 10)
+		c.U8(value)
+	})
 	c.Rest(&m.Tail, 50)
 }
 
@@ -90,6 +95,10 @@ func anything(r *rapid.T) (m everything) {
 	m.M, m.N, m.O, m.Tail = part.Draw(r, "m"), part.Draw(r, "n"), part.Draw(r, "o"), part.Draw(r, "tail")
 	m.Q = rapid.SliceOfN(rapid.Uint32(), 0, 10).Draw(r, "q")
 	m.R = rapid.SliceOfN(rapid.Uint16(), 0, 10).Draw(r, "r")
+	m.S = rapid.MapOfN(rapid.StringN(0, 2, 10), rapid.Uint8(), 0, 5).Draw(r, "s")
+	if len(m.S) == 0 {
+		m.S = nil
+	}
 	for _, p := range []*[]byte{&m.M, &m.N, &m.O, &m.Tail} {
 		if len(*p) == 0 {
 			*p = nil
@@ -123,7 +132,7 @@ func TestRoundTrip(t *testing.T) {
 }
 
 func FuzzDecode(f *testing.F) {
-	m := everything{M: []byte{1}, P: "text", Q: []uint32{1, 2}, R: []uint16{3}, Tail: []byte{4}}
+	m := everything{M: []byte{1}, P: "text", Q: []uint32{1, 2}, R: []uint16{3}, S: map[string]uint8{"a": 1, "b": 2}, Tail: []byte{4}}
 	f.Add(m.encode(coder.Big), false)
 	f.Add(m.encode(coder.Little), true)
 	f.Fuzz(func(t *testing.T, b []byte, little bool) {
@@ -151,6 +160,7 @@ func TestFaults(t *testing.T) {
 		bytes []byte
 		text  string
 		list  []uint64
+		flags map[string]bool
 	)
 	for name, err := range map[string]error{
 		"nothing":           read(nil, func(c *coder.Coder) { c.U32(&n32) }),
@@ -171,7 +181,10 @@ func TestFaults(t *testing.T) {
 		"rest":              read([]byte{3, 1, 2}, func(c *coder.Coder) { c.Rest(&bytes, 2) }),
 		"rest of text":      read([]byte{3, 1, 2}, func(c *coder.Coder) { c.RestText(&text, 2) }),
 		"list":              read([]byte{2, 0, 0, 0, 0, 0, 0, 0, 0}, func(c *coder.Coder) { coder.Slice(c, &list, 9, 8) }),
-		"said by the user":  read([]byte{1}, func(c *coder.Coder) { c.V16(&n16); c.Fail("no") }),
+		"keys not in order": read([]byte{2, 1, 'b', 0, 1, 'a', 0}, func(c *coder.Coder) {
+			coder.Map(c, &flags, c.Count(0, 9, 3), func(key *string, value *bool) { c.Text(key, 9); c.Flag(value) })
+		}),
+		"said by the user": read([]byte{1}, func(c *coder.Coder) { c.V16(&n16); c.Fail("no") }),
 	} {
 		if !errors.Is(err, coder.ErrMalformed) {
 			t.Errorf("%s: %v", name, err)

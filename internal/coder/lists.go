@@ -1,6 +1,11 @@
 package coder
 
-import "math"
+import (
+	"cmp"
+	"maps"
+	"math"
+	"slices"
+)
 
 // Unbounded is the bound of lists and texts of which only the size of the whole message says how long they may be: what
 // is left of the input still bounds them.
@@ -108,4 +113,41 @@ func (c *Coder) text(p *string, n int) {
 		return
 	}
 	*p = string(c.take(n))
+}
+
+// Map codes n entries of a map in the order of their keys; the caller has coded the number by [Coder.Count], and entry
+// codes one of them. What is read has each key once and in that order, so that equal maps have equal bytes; an empty
+// map is read as nil.
+func Map[K cmp.Ordered, V any](c *Coder, p *map[K]V, n int, entry func(key *K, value *V)) {
+	if !c.reading {
+		writeMap(*p, n, entry)
+		return
+	}
+	*p = nil
+	var last K
+	for i := range n {
+		var key K
+		var value V
+		entry(&key, &value)
+		if i > 0 && key <= last {
+			c.Fail("key %v behind %v", key, last)
+		}
+		if c.err != nil {
+			return
+		}
+		if *p == nil {
+			*p = make(map[K]V, n)
+		}
+		(*p)[key], last = value, key
+	}
+}
+
+func writeMap[K cmp.Ordered, V any](m map[K]V, n int, entry func(key *K, value *V)) {
+	if n == 0 {
+		return
+	}
+	for _, key := range slices.Sorted(maps.Keys(m))[:n] {
+		value := m[key]
+		entry(&key, &value)
+	}
 }

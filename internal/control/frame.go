@@ -1,9 +1,10 @@
 package control
 
 import (
-	"encoding/binary"
 	"errors"
 	"fmt"
+
+	"github.com/rdmcfs/rdmcfs/internal/coder"
 )
 
 // Bounds of the protocol.
@@ -57,33 +58,32 @@ func payloadMax(t frameType) (uint32, bool) {
 	return 0, false
 }
 
+func (h *header) code(c *coder.Coder) {
+	c.U32(&h.length)
+	c.U8((*uint8)(&h.kind))
+	c.Zeros(3)
+	c.U64(&h.id)
+	c.U32(&h.argument)
+	c.U32(&h.timeoutMS)
+}
+
 func appendHeader(b []byte, h header) []byte {
-	b = binary.BigEndian.AppendUint32(b, h.length)
-	b = append(b, byte(h.kind), 0, 0, 0)
-	b = binary.BigEndian.AppendUint64(b, h.id)
-	b = binary.BigEndian.AppendUint32(b, h.argument)
-	return binary.BigEndian.AppendUint32(b, h.timeoutMS)
+	c := coder.Writer(b, coder.Big)
+	h.code(&c)
+	return c.Written()
 }
 
 // decodeHeader reads a header and checks all that can be checked without knowing the connection.
-func decodeHeader(b []byte) (header, error) {
-	if len(b) < headerBytes {
-		return header{}, fmt.Errorf("%w: header of %d bytes", errFrame, len(b))
-	}
-	h := header{
-		length:    binary.BigEndian.Uint32(b[0:]),
-		kind:      frameType(b[4]),
-		id:        binary.BigEndian.Uint64(b[8:]),
-		argument:  binary.BigEndian.Uint32(b[16:]),
-		timeoutMS: binary.BigEndian.Uint32(b[20:]),
-	}
+func decodeHeader(b []byte) (h header, err error) {
+	c := coder.Reader(b, coder.Big)
+	h.code(&c)
 	limit, known := payloadMax(h.kind)
 	greets := h.kind == frameHello || h.kind == frameGoodbye
 	switch {
+	case !c.OK():
+		return header{}, fmt.Errorf("%w: header: %w", errFrame, c.Err())
 	case !known:
 		return header{}, fmt.Errorf("%w: type %d", errFrame, h.kind)
-	case b[5]|b[6]|b[7] != 0:
-		return header{}, fmt.Errorf("%w: reserved bytes set", errFrame)
 	case h.length > limit:
 		return header{}, fmt.Errorf("%w: %d bytes in a frame of type %d, at most %d allowed", errFrame, h.length, h.kind, limit)
 	case greets != (h.id == 0):
@@ -100,18 +100,23 @@ type hello struct {
 	generation uint32 // of the cluster; 0 = does not know yet
 }
 
+func (m *hello) code(c *coder.Coder) {
+	c.U32(&m.version)
+	c.U32(&m.generation)
+}
+
 func appendHello(b []byte, m hello) []byte {
-	b = appendHeader(b, header{length: helloBytes, kind: frameHello})
-	b = binary.BigEndian.AppendUint32(b, m.version)
-	return binary.BigEndian.AppendUint32(b, m.generation)
+	c := coder.Writer(appendHeader(b, header{length: helloBytes, kind: frameHello}), coder.Big)
+	m.code(&c)
+	return c.Written()
 }
 
 // decodeHello reads the payload of a hello. Bytes after those known are for later versions and are ignored.
-func decodeHello(b []byte) (hello, error) {
-	if len(b) < helloBytes {
-		return hello{}, fmt.Errorf("%w: hello of %d bytes", errFrame, len(b))
+func decodeHello(b []byte) (m hello, err error) {
+	c := coder.Reader(b, coder.Big)
+	if m.code(&c); !c.OK() {
+		return hello{}, fmt.Errorf("%w: hello: %w", errFrame, c.Err())
 	}
-	m := hello{version: binary.BigEndian.Uint32(b), generation: binary.BigEndian.Uint32(b[4:])}
 	if m.version == 0 {
 		return hello{}, fmt.Errorf("%w: version 0", errFrame)
 	}

@@ -4,11 +4,11 @@ import (
 	"crypto/rand"
 	"crypto/sha256"
 	"encoding/base64"
-	"encoding/binary"
 	"fmt"
-	"hash/crc32"
 	"strings"
 	"time"
+
+	"github.com/rdmcfs/rdmcfs/internal/coder"
 )
 
 // Token lets one machine join. The string form is one word:
@@ -24,11 +24,9 @@ type Token struct {
 }
 
 const (
-	tokenPrefix    = "rdmcfs1_"
-	tokenBodyBytes = 16 + 16 + 32 + 8
+	tokenPrefix = "rdmcfs1_"
+	tokenBytes  = 16 + 16 + 32 + 8 + 4
 )
-
-var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
 // NewToken makes a token that is good until expires, cut to whole seconds.
 func NewToken(cluster ClusterID, keyHash [32]byte, expires time.Time) Token {
@@ -45,33 +43,37 @@ func (t Token) SecretHash(replaces string) [32]byte {
 	return sha256.Sum256(append(b, replaces...))
 }
 
+// code lists the fields of the token's bytes.
+func (t *Token) code(c *coder.Coder) {
+	mark := c.Mark()
+	c.Fixed(t.Cluster[:])
+	c.Fixed(t.Secret[:])
+	c.Fixed(t.KeyHash[:])
+	expires := t.Expires.Unix()
+	if c.I64(&expires); c.Reading() {
+		t.Expires = time.Unix(expires, 0).UTC()
+	}
+	c.Sum(mark)
+}
+
 // String is the word for the user.
 func (t Token) String() string {
-	b := make([]byte, 0, tokenBodyBytes+4)
-	b = append(b, t.Cluster[:]...)
-	b = append(b, t.Secret[:]...)
-	b = append(b, t.KeyHash[:]...)
-	b = binary.BigEndian.AppendUint64(b, uint64(t.Expires.Unix()))
-	b = binary.BigEndian.AppendUint32(b, crc32.Checksum(b, castagnoli))
-	return tokenPrefix + base64.RawURLEncoding.EncodeToString(b)
+	c := coder.Writer(nil, coder.Big)
+	t.code(&c)
+	return tokenPrefix + base64.RawURLEncoding.EncodeToString(c.Written())
 }
 
 // ParseToken reads what String wrote. The error is ErrTokenMalformed. Whether the token has expired is the
 // caller's to check.
-func ParseToken(s string) (Token, error) {
+func ParseToken(s string) (t Token, err error) {
 	body, found := strings.CutPrefix(strings.TrimSpace(s), tokenPrefix)
-	if !found || len(body) != base64.RawURLEncoding.EncodedLen(tokenBodyBytes+4) {
+	if !found || len(body) != base64.RawURLEncoding.EncodedLen(tokenBytes) {
 		return Token{}, fmt.Errorf("credentials: token of %d characters: %w", len(s), ErrTokenMalformed)
 	}
 	b, err := base64.RawURLEncoding.Strict().DecodeString(body)
-	if err != nil || len(b) != tokenBodyBytes+4 || crc32.Checksum(b[:tokenBodyBytes], castagnoli) != binary.BigEndian.Uint32(b[tokenBodyBytes:]) {
+	c := coder.Reader(b, coder.Big)
+	if t.code(&c); err != nil || c.Finish() != nil {
 		return Token{}, fmt.Errorf("credentials: token: %w", ErrTokenMalformed)
-	}
-	t := Token{
-		Cluster: ClusterID(b[0:16]),
-		Secret:  [16]byte(b[16:32]),
-		KeyHash: [32]byte(b[32:64]),
-		Expires: time.Unix(int64(binary.BigEndian.Uint64(b[64:72])), 0).UTC(),
 	}
 	return t, nil
 }

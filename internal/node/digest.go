@@ -2,7 +2,6 @@ package node
 
 import (
 	"context"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"runtime"
@@ -13,6 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/rdmcfs/rdmcfs/internal/coder"
 	"github.com/rdmcfs/rdmcfs/internal/consensus"
 	"github.com/rdmcfs/rdmcfs/internal/control"
 	"github.com/rdmcfs/rdmcfs/meta"
@@ -247,9 +247,35 @@ func differWords(self, with, leader meta.NodeID, voters []meta.NodeID, index uin
 		"then stop node %[1]d, run 'rdmcfs evict' for it on node %[2]d, and join it again with an empty data directory", again, stays)
 }
 
+// digestQuestion asks for the digest at an index, and tells the one that the asking node has.
+type digestQuestion struct {
+	index  uint64
+	digest [16]byte
+}
+
+func (q *digestQuestion) code(c *coder.Coder) {
+	c.U64(&q.index)
+	c.Fixed(q.digest[:])
+}
+
+// digestReply is the answer: all zero if the node does not know its digest there.
+type digestReply struct {
+	known  bool
+	digest [16]byte
+	whole  uint64 // the index at which the answering node last found its state whole
+}
+
+func (a *digestReply) code(c *coder.Coder) {
+	c.Flag(&a.known)
+	c.Fixed(a.digest[:])
+	c.U64(&a.whole)
+}
+
 // ask gathers what others say of an index.
 func (d *digests) ask(ctx context.Context, index uint64, own [16]byte, voters []meta.NodeID) (out []digestAnswer) {
-	payload := append(binary.LittleEndian.AppendUint64(nil, index), own[:]...)
+	question := coder.Writer(nil, coder.Little)
+	(&digestQuestion{index, own}).code(&question)
+	payload := question.Written()
 	b := d.n.members.book()
 	peers := slices.Clone(voters)
 	for id := range b.nodes {
@@ -263,10 +289,12 @@ func (d *digests) ask(ctx context.Context, index uint64, own [16]byte, voters []
 	for _, id := range peers[:min(len(peers), digestPeers)] {
 		calls.Go(func() {
 			body, err := d.n.peers.Call(ctx, uint32(id), kindDigest, payload)
-			if err != nil || len(body) != 1+16+8 || body[0] == 0 {
+			var a digestReply
+			answer := coder.Reader(body, coder.Little)
+			if a.code(&answer); err != nil || answer.Finish() != nil || !a.known {
 				return
 			}
-			got <- digestAnswer{node: id, digest: [16]byte(body[1:17]), whole: binary.LittleEndian.Uint64(body[17:]) >= index}
+			got <- digestAnswer{node: id, digest: a.digest, whole: a.whole >= index}
 		})
 	}
 	calls.Wait()
@@ -279,23 +307,21 @@ func (d *digests) ask(ctx context.Context, index uint64, own [16]byte, voters []
 
 // handle answers another node, and looks at this node's own state where the two differ.
 func (d *digests) handle(_ context.Context, _ control.Caller, payload []byte) ([]byte, error) {
-	if len(payload) != 8+16 {
-		return nil, fmt.Errorf("node: digest call of %d bytes: %w", len(payload), control.ErrProtocol)
+	var q digestQuestion
+	question := coder.Reader(payload, coder.Little)
+	if q.code(&question); question.Finish() != nil {
+		return nil, fmt.Errorf("node: digest call: %w: %w", control.ErrProtocol, question.Err())
 	}
-	index := binary.LittleEndian.Uint64(payload)
-	own, known := d.marks.at(index)
-	out := make([]byte, 1+16+8)
-	if !known || d.n.db.Distrusted() != nil {
-		return out, nil
+	var a digestReply
+	if own, known := d.marks.at(q.index); known && d.n.db.Distrusted() == nil {
+		a = digestReply{known: true, digest: own, whole: d.whole.Load()}
+		if own != q.digest && a.whole < q.index {
+			signalAlarm(d.alarm)
+		}
 	}
-	whole := d.whole.Load()
-	if own != [16]byte(payload[8:]) && whole < index {
-		signalAlarm(d.alarm)
-	}
-	out[0] = 1
-	copy(out[1:], own[:])
-	binary.LittleEndian.PutUint64(out[17:], whole)
-	return out, nil
+	answer := coder.Writer(nil, coder.Little)
+	a.code(&answer)
+	return answer.Written(), nil
 }
 
 func signalAlarm(c chan struct{}) {

@@ -3,12 +3,12 @@ package node
 import (
 	"context"
 	"crypto/rand"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"syscall"
 	"time"
 
+	"github.com/rdmcfs/rdmcfs/internal/coder"
 	"github.com/rdmcfs/rdmcfs/internal/consensus"
 	"github.com/rdmcfs/rdmcfs/meta"
 )
@@ -66,7 +66,9 @@ func isFinal(err error) bool {
 func (n *node) boot(ctx context.Context) error {
 	var raw [8]byte
 	rand.Read(raw[:])
-	op := &meta.Boot{Node: n.id.Node, Store: n.id.store(), Addr: n.id.Advertise, Nonce: binary.BigEndian.Uint64(raw[:])}
+	op := &meta.Boot{Node: n.id.Node, Store: n.id.store(), Addr: n.id.Advertise}
+	number := coder.Reader(raw[:], coder.Big)
+	number.U64(&op.Nonce)
 	for {
 		err := n.bootOnce(ctx, op)
 		if err == nil || isFinal(err) {

@@ -1,11 +1,11 @@
 package node
 
 import (
-	"encoding/binary"
 	"slices"
 	"sync/atomic"
 	"time"
 
+	"github.com/rdmcfs/rdmcfs/internal/coder"
 	"github.com/rdmcfs/rdmcfs/internal/consensus"
 	"github.com/rdmcfs/rdmcfs/meta"
 	"github.com/zeebo/blake3"
@@ -15,7 +15,10 @@ import (
 // what it promised. The upper half is the node's number.
 func raftID(node meta.NodeID, store [16]byte) consensus.ID {
 	sum := blake3.Sum256(store[:])
-	return consensus.ID(node)<<32 | consensus.ID(binary.BigEndian.Uint32(sum[:4]))
+	var lower uint32
+	c := coder.Reader(sum[:4], coder.Big)
+	c.U32(&lower)
+	return consensus.ID(node)<<32 | consensus.ID(lower)
 }
 
 // nodeOf is the node's number in a raft id.

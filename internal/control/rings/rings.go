@@ -8,7 +8,6 @@ package rings
 
 import (
 	"context"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
@@ -16,6 +15,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/rdmcfs/rdmcfs/internal/coder"
 	"github.com/rdmcfs/rdmcfs/rdma"
 	"github.com/rdmcfs/rdmcfs/rdma/ring"
 )
@@ -212,14 +212,18 @@ func exchange(ctx context.Context, conn net.Conn, own []byte) (remote []byte, er
 			err = context.Cause(ctx)
 		}
 	}()
-	if _, err := conn.Write(append(binary.BigEndian.AppendUint16(nil, uint16(len(own))), own...)); err != nil {
+	n := uint16(len(own))
+	to := coder.Writer(nil, coder.Big)
+	to.U16(&n)
+	if _, err := conn.Write(append(to.Written(), own...)); err != nil {
 		return nil, err
 	}
 	var length [2]byte
 	if _, err := io.ReadFull(conn, length[:]); err != nil {
 		return nil, err
 	}
-	n := int(binary.BigEndian.Uint16(length[:]))
+	from := coder.Reader(length[:], coder.Big)
+	from.U16(&n)
 	switch {
 	case n == 0:
 		return nil, ErrRefused
