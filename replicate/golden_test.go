@@ -4,7 +4,10 @@ import (
 	"testing"
 
 	"github.com/rdmcfs/rdmcfs/internal/codertest"
+	"github.com/rdmcfs/rdmcfs/internal/content"
+	"github.com/rdmcfs/rdmcfs/meta"
 	"github.com/rdmcfs/rdmcfs/replicate/schedule"
+	"github.com/rdmcfs/rdmcfs/replicate/session"
 )
 
 // filled is a message with something in each field.
@@ -20,14 +23,16 @@ func filled[T any](adjust ...func(*T)) *T {
 // goldenMessages has a message of each kind.
 func goldenMessages() map[string][]byte {
 	no := func(f *refusal) { f.Code = refusedPlain }
-	st := filled(func(m *standing) { m.Status, m.Reason = statusRefused, 2 })
+	st := &standing{meta.ContentID{Node: 3, Incarnation: 4, Seq: 5}, session.Standing{
+		Epoch: 6, Status: session.StatusRefused, Reason: 2, Text: "text 9", Held: 10, Have: content.Bitmap{12, 13},
+	}}
 	group := filled(func(m *groupOpen) { m.Form.Algorithm, m.Form.Racks = schedule.Chain, nil })
 	return map[string][]byte{
 		"announce": filled[announce]().encode(), "announce-zero": new(announce).encode(),
 		"standing": st.encode(), "begin": filled[begin]().encode(), "finish": filled[finish]().encode(), "stop": filled[stop]().encode(),
 		"put": encodePut([]putItem{*filled[putItem](), {}}), "put-none": encodePut(nil),
-		"standings": encodeStandings([]standing{*st, {Status: statusVoted}}),
-		"fetch":     filled[fetch]().encode(), "fetch-reply": filled(func(m *fetchReply) { m.Status = statusVoted }).encode(),
+		"standings": encodeStandings([]standing{*st, {Standing: session.Standing{Status: session.StatusVoted}}}),
+		"fetch":     filled[fetch]().encode(), "fetch-reply": filled(func(m *fetchReply) { m.Status = session.StatusVoted }).encode(),
 		"work": filled[work]().encode(), "work-reply": filled[workReply]().encode(), "work-reply-zero": new(workReply).encode(),
 		"group": group.encode(), "group-racks": filled(func(m *groupOpen) { m.Form.Algorithm = schedule.Hybrid }).encode(),
 		"addresses": filled(func(m *groupAddresses) { no(&m.Refused) }).encode(),

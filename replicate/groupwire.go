@@ -3,9 +3,8 @@ package replicate
 import (
 	"errors"
 	"fmt"
-	"maps"
-	"slices"
 
+	"github.com/rdmcfs/rdmcfs/internal/coder"
 	"github.com/rdmcfs/rdmcfs/meta"
 	"github.com/rdmcfs/rdmcfs/replicate/rdmc"
 	"github.com/rdmcfs/rdmcfs/replicate/schedule"
@@ -54,15 +53,11 @@ func (f refusal) asError(node meta.NodeID, kind Kind) error {
 	return fmt.Errorf("node %d %w %v: %s", node, errRefused, kind, f.Text)
 }
 
-func (f refusal) put(w *writer) {
-	w.u8(uint8(f.Code))
-	w.str(clipText(f.Text))
-}
-
-func (f *refusal) get(r *reader) {
-	f.Code, f.Text = refusalCode(r.u8()), r.str(maxTextBytes)
-	if r.err == nil && (f.Code > refusedMemory || (f.Code == notRefused) != (f.Text == "")) {
-		r.fail("refusal %d", f.Code)
+func (f *refusal) code(c *fields) {
+	c.U8((*uint8)(&f.Code))
+	c.text(&f.Text)
+	if c.OK() && (f.Code > refusedMemory || (f.Code == notRefused) != (f.Text == "")) {
+		c.Fail("refusal %d", f.Code)
 	}
 }
 
@@ -73,41 +68,32 @@ type groupOpen struct {
 	Form    groupForm
 }
 
-func (m *groupOpen) encode() []byte {
-	w := writer{make([]byte, 0, 32+4*len(m.Members))}
-	w.u8(wireVersion)
-	w.u64(m.Number)
-	w.nodes(m.Members)
-	w.u32(uint32(m.Form.BlockBytes))
-	w.u8(uint8(m.Form.Algorithm))
-	for _, rack := range m.Form.Racks {
-		w.varint(uint64(rack))
+func (m *groupOpen) code(c *fields) {
+	c.U64(&m.Number)
+	c.nodes(&m.Members, maxMembers)
+	block := uint32(m.Form.BlockBytes)
+	c.U32(&block)
+	c.U8((*uint8)(&m.Form.Algorithm))
+	if c.Reading() {
+		m.Form.BlockBytes = int64(block)
 	}
-	return w.b
+	if c.OK() && (len(m.Members) < 2 || block == 0 || block > maxSmallBytes) {
+		c.Fail("group of %d members, blocks of %d bytes", len(m.Members), block)
+	}
+	if m.Form.Algorithm != schedule.Hybrid || !c.OK() {
+		return
+	}
+	if c.Reading() {
+		m.Form.Racks = make([]int, len(m.Members))
+	}
+	for i := range m.Form.Racks {
+		c.Int(&m.Form.Racks[i], maxMembers-1)
+	}
 }
 
-func decodeGroupOpen(b []byte) (m groupOpen, err error) {
-	r := open(b)
-	m.Number, m.Members = r.u64(), r.nodes(maxMembers)
-	m.Form.BlockBytes, m.Form.Algorithm = int64(r.u32()), schedule.Algorithm(r.u8())
-	if r.err == nil && (len(m.Members) < 2 || m.Form.BlockBytes == 0 || m.Form.BlockBytes > maxSmallBytes) {
-		r.fail("group of %d members, blocks of %d bytes", len(m.Members), m.Form.BlockBytes)
-	}
-	if m.Form.Algorithm != schedule.Hybrid || r.err != nil {
-		return m, r.done()
-	}
-	for range m.Members {
-		rack := r.varint()
-		if r.err == nil && rack >= maxMembers {
-			r.fail("rack %d", rack)
-		}
-		if r.err != nil {
-			break
-		}
-		m.Form.Racks = append(m.Form.Racks, int(rack))
-	}
-	return m, r.done()
-}
+func (m *groupOpen) encode() []byte { return encode(m, 32+4*len(m.Members)) }
+
+func decodeGroupOpen(b []byte) (groupOpen, error) { return decode[groupOpen](b) }
 
 // groupAddresses carries fabric addresses by rank: those of a member's end in the answer to KindGroup, those
 // of its neighbours for it in KindConnect. They are secrets.
@@ -117,40 +103,20 @@ type groupAddresses struct {
 	ByRank  map[int][]byte
 }
 
-func (m *groupAddresses) encode() []byte {
-	w := writer{make([]byte, 0, 32+len(m.Refused.Text)+len(m.ByRank)*(maxAddressBytes+8))}
-	w.u8(wireVersion)
-	w.u64(m.Number)
-	m.Refused.put(&w)
-	w.varint(uint64(len(m.ByRank)))
-	for _, rank := range slices.Sorted(maps.Keys(m.ByRank)) {
-		w.varint(uint64(rank))
-		w.bytes(m.ByRank[rank])
-	}
-	return w.b
+func (m *groupAddresses) code(c *fields) {
+	c.U64(&m.Number)
+	m.Refused.code(c)
+	coder.Map(&c.Coder, &m.ByRank, c.Count(len(m.ByRank), maxNeighbours, 2), func(rank *int, address *[]byte) {
+		c.Int(rank, maxMembers-1)
+		c.View(address, maxAddressBytes)
+	})
 }
 
-func decodeGroupAddresses(b []byte) (m groupAddresses, err error) {
-	r := open(b)
-	m.Number = r.u64()
-	m.Refused.get(r)
-	n := r.count(maxNeighbours, 2)
-	m.ByRank = make(map[int][]byte, n)
-	last := -1
-	for range n {
-		rank := r.varint()
-		addr := r.bytes(maxAddressBytes)
-		if r.err == nil && (rank >= maxMembers || int(rank) <= last) {
-			r.fail("rank %d", rank)
-		}
-		if r.err != nil {
-			break
-		}
-		last = int(rank)
-		m.ByRank[last] = addr
-	}
-	return m, r.done()
+func (m *groupAddresses) encode() []byte {
+	return encode(m, 32+len(m.Refused.Text)+len(m.ByRank)*(maxAddressBytes+8))
 }
+
+func decodeGroupAddresses(b []byte) (groupAddresses, error) { return decode[groupAddresses](b) }
 
 // groupEnd names a group, to be closed or, with Abort, to be dropped at once.
 type groupEnd struct {
@@ -158,30 +124,16 @@ type groupEnd struct {
 	Abort  bool
 }
 
-func (m *groupEnd) encode() []byte {
-	w := writer{make([]byte, 0, 16)}
-	w.u8(wireVersion)
-	w.u64(m.Number)
-	w.flag(m.Abort)
-	return w.b
+func (m *groupEnd) code(c *fields) {
+	c.U64(&m.Number)
+	c.Flag(&m.Abort)
 }
 
-func decodeGroupEnd(b []byte) (m groupEnd, err error) {
-	r := open(b)
-	m.Number, m.Abort = r.u64(), r.flag()
-	return m, r.done()
-}
+func (m *groupEnd) encode() []byte { return encode(m, 16) }
+
+func decodeGroupEnd(b []byte) (groupEnd, error) { return decode[groupEnd](b) }
 
 // encodeOutcome answers messages that need no more than yes or a reason why not.
-func encodeOutcome(refused refusal) []byte {
-	w := writer{make([]byte, 0, 8+len(refused.Text))}
-	w.u8(wireVersion)
-	refused.put(&w)
-	return w.b
-}
+func encodeOutcome(refused refusal) []byte { return encode(&refused, 8+len(refused.Text)) }
 
-func decodeOutcome(b []byte) (refused refusal, err error) {
-	r := open(b)
-	refused.get(r)
-	return refused, r.done()
-}
+func decodeOutcome(b []byte) (refusal, error) { return decode[refusal](b) }

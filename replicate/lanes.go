@@ -2,7 +2,6 @@ package replicate
 
 import (
 	"context"
-	"encoding/binary"
 	"fmt"
 	"log/slog"
 	"slices"
@@ -10,6 +9,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/rdmcfs/rdmcfs/internal/coder"
 	"github.com/rdmcfs/rdmcfs/meta"
 )
 
@@ -71,11 +71,11 @@ func newLanes(peers Peers, groups Groups, log *slog.Logger, now func() time.Time
 }
 
 func laneKey(members []meta.NodeID) string {
-	b := make([]byte, 0, 4*len(members))
+	c := fields{coder.Writer(make([]byte, 0, 4*len(members)), coder.Big)}
 	for _, n := range members {
-		b = binary.BigEndian.AppendUint32(b, uint32(n))
+		c.node(&n)
 	}
-	return string(b)
+	return string(c.Written())
 }
 
 // acquire gives a connected group of the form, with this node as root and then the members. The error is a

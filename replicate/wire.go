@@ -1,6 +1,7 @@
 package replicate
 
 import (
+	"github.com/rdmcfs/rdmcfs/internal/coder"
 	"github.com/rdmcfs/rdmcfs/internal/content"
 	"github.com/rdmcfs/rdmcfs/meta"
 	"github.com/rdmcfs/rdmcfs/replicate/session"
@@ -64,38 +65,19 @@ type announce struct {
 	Follows meta.ContentID
 }
 
-func (m *announce) encode() []byte {
-	w := writer{make([]byte, 0, 112+len(m.Shape))}
-	w.u8(wireVersion)
-	w.id(m.Content)
-	w.u64(uint64(m.Ino))
-	w.u32(m.Epoch)
-	w.flag(m.Published)
-	w.fixed(m.Root[:])
-	w.bytes(m.Shape)
-	w.id(m.Follows)
-	return w.b
+func (m *announce) code(c *fields) {
+	c.id(&m.Content)
+	c.U64((*uint64)(&m.Ino))
+	c.U32(&m.Epoch)
+	c.Flag(&m.Published)
+	c.Fixed(m.Root[:])
+	c.View(&m.Shape, maxShapeBytes)
+	c.id(&m.Follows)
 }
 
-func open(b []byte) *reader {
-	r := &reader{b: b}
-	if v := r.u8(); r.err == nil && v != wireVersion {
-		r.fail("version %d", v)
-	}
-	return r
-}
+func (m *announce) encode() []byte { return encode(m, 112+len(m.Shape)) }
 
-func decodeAnnounce(b []byte) (m announce, err error) {
-	r := open(b)
-	m.Content = r.id()
-	m.Ino = meta.Ino(r.u64())
-	m.Epoch = r.u32()
-	m.Published = r.flag()
-	m.Root = r.root()
-	m.Shape = r.bytes(maxShapeBytes)
-	m.Follows = r.id()
-	return m, r.done()
-}
+func decodeAnnounce(b []byte) (announce, error) { return decode[announce](b) }
 
 // standing is a member's answer to announce, finish and, per content, to put.
 type standing struct {
@@ -103,46 +85,22 @@ type standing struct {
 	session.Standing
 }
 
-func (m *standing) put(w *writer) {
-	w.id(m.Content)
-	w.u32(m.Epoch)
-	w.u8(uint8(m.Status))
-	w.u8(uint8(m.Reason))
-	w.str(clipText(m.Text))
-	w.u32(m.Held)
-	w.bytes(m.Have)
-}
-
-func (m *standing) get(r *reader) {
-	m.Content = r.id()
-	m.Epoch = r.u32()
-	m.Status = session.Status(r.u8())
-	m.Reason = meta.OwedReason(r.u8())
-	m.Text = r.str(maxTextBytes)
-	m.Held = r.u32()
-	m.Have = content.Bitmap(r.bytes(maxBlocks / 8))
-	if r.err == nil && !m.Status.Known() {
-		r.fail("status %d", m.Status)
-	}
-	if r.err == nil && m.Reason > meta.OwedJoined {
-		r.fail("reason %d", m.Reason)
+func (m *standing) code(c *fields) {
+	c.id(&m.Content)
+	c.U32(&m.Epoch)
+	c.U8((*uint8)(&m.Status))
+	c.U8((*uint8)(&m.Reason))
+	c.text(&m.Text)
+	c.U32(&m.Held)
+	c.View((*[]byte)(&m.Have), maxBlocks/8)
+	if c.OK() && (!m.Status.Known() || m.Reason > meta.OwedJoined) {
+		c.Fail("status %d, reason %d", m.Status, m.Reason)
 	}
 }
 
-func (m *standing) encode() []byte {
-	w := writer{make([]byte, 0, 48+len(m.Text)+len(m.Have))}
-	w.u8(wireVersion)
-	m.put(&w)
-	return w.b
-}
+func (m *standing) encode() []byte { return encode(m, 48+len(m.Text)+len(m.Have)) }
 
-func decodeStanding(b []byte) (m standing, err error) {
-	r := open(b)
-	m.get(r)
-	return m, r.done()
-}
-
-func clipText(s string) string { return s[:min(len(s), maxTextBytes)] }
+func decodeStanding(b []byte) (standing, error) { return decode[standing](b) }
 
 // begin tells a member which message of which group carries the blocks of a session's epoch.
 type begin struct {
@@ -152,22 +110,16 @@ type begin struct {
 	Announcement []byte // rdmc.Announcement, encoded
 }
 
-func (m *begin) encode() []byte {
-	w := writer{make([]byte, 0, 48+len(m.Announcement))}
-	w.u8(wireVersion)
-	w.id(m.Content)
-	w.u32(m.Epoch)
-	w.u64(m.Group)
-	w.bytes(m.Announcement)
-	return w.b
+func (m *begin) code(c *fields) {
+	c.id(&m.Content)
+	c.U32(&m.Epoch)
+	c.U64(&m.Group)
+	c.View(&m.Announcement, maxShapeBytes)
 }
 
-func decodeBegin(b []byte) (m begin, err error) {
-	r := open(b)
-	m.Content, m.Epoch, m.Group = r.id(), r.u32(), r.u64()
-	m.Announcement = r.bytes(maxShapeBytes)
-	return m, r.done()
-}
+func (m *begin) encode() []byte { return encode(m, 48+len(m.Announcement)) }
+
+func decodeBegin(b []byte) (begin, error) { return decode[begin](b) }
 
 // finish asks a member how far it is; with a root it asks for the vote.
 type finish struct {
@@ -178,22 +130,17 @@ type finish struct {
 	Root    [32]byte
 }
 
-func (m *finish) encode() []byte {
-	w := writer{make([]byte, 0, 64)}
-	w.u8(wireVersion)
-	w.id(m.Content)
-	w.u32(m.Epoch)
-	w.u32(m.WaitMs)
-	w.flag(m.HasRoot)
-	w.fixed(m.Root[:])
-	return w.b
+func (m *finish) code(c *fields) {
+	c.id(&m.Content)
+	c.U32(&m.Epoch)
+	c.U32(&m.WaitMs)
+	c.Flag(&m.HasRoot)
+	c.Fixed(m.Root[:])
 }
 
-func decodeFinish(b []byte) (m finish, err error) {
-	r := open(b)
-	m.Content, m.Epoch, m.WaitMs, m.HasRoot, m.Root = r.id(), r.u32(), r.u32(), r.flag(), r.root()
-	return m, r.done()
-}
+func (m *finish) encode() []byte { return encode(m, 64) }
+
+func decodeFinish(b []byte) (finish, error) { return decode[finish](b) }
 
 // stop ends the flow of blocks of one epoch. The bytes stay until the log decides; when Drop is set and the
 // member has not voted, the root does not come back to them.
@@ -203,20 +150,15 @@ type stop struct {
 	Drop    bool
 }
 
-func (m *stop) encode() []byte {
-	w := writer{make([]byte, 0, 24)}
-	w.u8(wireVersion)
-	w.id(m.Content)
-	w.u32(m.Epoch)
-	w.flag(m.Drop)
-	return w.b
+func (m *stop) code(c *fields) {
+	c.id(&m.Content)
+	c.U32(&m.Epoch)
+	c.Flag(&m.Drop)
 }
 
-func decodeStop(b []byte) (m stop, err error) {
-	r := open(b)
-	m.Content, m.Epoch, m.Drop = r.id(), r.u32(), r.flag()
-	return m, r.done()
-}
+func (m *stop) encode() []byte { return encode(m, 24) }
+
+func decodeStop(b []byte) (stop, error) { return decode[stop](b) }
 
 // putItem is one small content with all its bytes.
 type putItem struct {
@@ -228,61 +170,45 @@ type putItem struct {
 	Shape     []byte // encoded; empty: plain, with Bytes as all of it
 }
 
+func (it *putItem) code(c *fields) {
+	c.id(&it.Content)
+	c.U64((*uint64)(&it.Ino))
+	c.Flag(&it.Published)
+	c.Fixed(it.Root[:])
+	c.View(&it.Bytes, maxSmallBytes)
+	c.View(&it.Shape, maxPutShapeBytes)
+}
+
+type putItems []putItem
+
+func (l *putItems) code(c *fields) {
+	for i := range coder.Slice(&c.Coder, (*[]putItem)(l), maxPutItems, 59) {
+		(*l)[i].code(c)
+	}
+}
+
 func encodePut(items []putItem) []byte {
 	n := 8
 	for i := range items {
 		n += 80 + len(items[i].Bytes) + len(items[i].Shape)
 	}
-	w := writer{make([]byte, 0, n)}
-	w.u8(wireVersion)
-	w.varint(uint64(len(items)))
-	for i := range items {
-		it := &items[i]
-		w.id(it.Content)
-		w.u64(uint64(it.Ino))
-		w.flag(it.Published)
-		w.fixed(it.Root[:])
-		w.bytes(it.Bytes)
-		w.bytes(it.Shape)
-	}
-	return w.b
+	return encode((*putItems)(&items), n)
 }
 
 // decodePut returns items whose bytes lie in the message.
-func decodePut(b []byte) ([]putItem, error) {
-	r := open(b)
-	n := r.count(maxPutItems, 59)
-	items := make([]putItem, n)
-	for i := range items {
-		it := &items[i]
-		it.Content = r.id()
-		it.Ino = meta.Ino(r.u64())
-		it.Published = r.flag()
-		it.Root = r.root()
-		it.Bytes = r.bytes(maxSmallBytes)
-		it.Shape = r.bytes(maxPutShapeBytes)
+func decodePut(b []byte) ([]putItem, error) { return decode[putItems](b) }
+
+type standings []standing
+
+func (l *standings) code(c *fields) {
+	for i := range coder.Slice(&c.Coder, (*[]standing)(l), maxPutItems, 28) {
+		(*l)[i].code(c)
 	}
-	return items, r.done()
 }
 
-func encodeStandings(list []standing) []byte {
-	w := writer{make([]byte, 0, 8+48*len(list))}
-	w.u8(wireVersion)
-	w.varint(uint64(len(list)))
-	for i := range list {
-		list[i].put(&w)
-	}
-	return w.b
-}
+func encodeStandings(list []standing) []byte { return encode((*standings)(&list), 8+48*len(list)) }
 
-func decodeStandings(b []byte) ([]standing, error) {
-	r := open(b)
-	list := make([]standing, r.count(maxPutItems, 28))
-	for i := range list {
-		list[i].get(r)
-	}
-	return list, r.done()
-}
+func decodeStandings(b []byte) ([]standing, error) { return decode[standings](b) }
 
 // fetch asks for bytes of a committed content, or for its leaves when used with KindLeaves: then Offset and
 // Length count leaves.
@@ -292,20 +218,15 @@ type fetch struct {
 	Length  uint32
 }
 
-func (m *fetch) encode() []byte {
-	w := writer{make([]byte, 0, 40)}
-	w.u8(wireVersion)
-	w.id(m.Content)
-	w.varint(uint64(m.Offset))
-	w.u32(m.Length)
-	return w.b
+func (m *fetch) code(c *fields) {
+	c.id(&m.Content)
+	c.Size(&m.Offset, maxFileBytes)
+	c.U32(&m.Length)
 }
 
-func decodeFetch(b []byte) (m fetch, err error) {
-	r := open(b)
-	m.Content, m.Offset, m.Length = r.id(), r.size(), r.u32()
-	return m, r.done()
-}
+func (m *fetch) encode() []byte { return encode(m, 40) }
+
+func decodeFetch(b []byte) (fetch, error) { return decode[fetch](b) }
 
 // fetchReply carries bytes with their CRC32C, or leaves of 32 bytes each.
 type fetchReply struct {
@@ -315,25 +236,19 @@ type fetchReply struct {
 	Bytes  []byte
 }
 
-func (m *fetchReply) encode() []byte {
-	w := writer{make([]byte, 0, 24+len(m.Text)+len(m.Bytes))}
-	w.u8(wireVersion)
-	w.u8(uint8(m.Status))
-	w.str(clipText(m.Text))
-	w.u32(m.CRC)
-	w.bytes(m.Bytes)
-	return w.b
+func (m *fetchReply) code(c *fields) {
+	c.U8((*uint8)(&m.Status))
+	c.text(&m.Text)
+	c.U32(&m.CRC)
+	c.View(&m.Bytes, max(maxFetchBytes, 32*maxLeavesReply))
+	if c.OK() && m.Status != session.StatusVoted && m.Status != session.StatusRefused {
+		c.Fail("status %d", m.Status)
+	}
 }
 
-func decodeFetchReply(b []byte) (m fetchReply, err error) {
-	r := open(b)
-	m.Status, m.Text, m.CRC = session.Status(r.u8()), r.str(maxTextBytes), r.u32()
-	m.Bytes = r.bytes(max(maxFetchBytes, 32*maxLeavesReply))
-	if r.err == nil && m.Status != session.StatusVoted && m.Status != session.StatusRefused {
-		r.fail("status %d", m.Status)
-	}
-	return m, r.done()
-}
+func (m *fetchReply) encode() []byte { return encode(m, 24+len(m.Text)+len(m.Bytes)) }
+
+func decodeFetchReply(b []byte) (fetchReply, error) { return decode[fetchReply](b) }
 
 // work asks a holder to push contents to nodes that are owed them.
 type work struct {
@@ -343,21 +258,16 @@ type work struct {
 	Contents []meta.ContentID
 }
 
-func (m *work) encode() []byte {
-	w := writer{make([]byte, 0, 32+4*len(m.Targets)+16*len(m.Contents))}
-	w.u8(wireVersion)
-	w.u32(m.WaitMs)
-	w.u64(m.View)
-	w.nodes(m.Targets)
-	w.ids(m.Contents)
-	return w.b
+func (m *work) code(c *fields) {
+	c.U32(&m.WaitMs)
+	c.U64(&m.View)
+	c.nodes(&m.Targets, maxMembers)
+	c.ids(&m.Contents, maxWorkItems)
 }
 
-func decodeWork(b []byte) (m work, err error) {
-	r := open(b)
-	m.WaitMs, m.View, m.Targets, m.Contents = r.u32(), r.u64(), r.nodes(maxMembers), r.ids(maxWorkItems)
-	return m, r.done()
-}
+func (m *work) encode() []byte { return encode(m, 32+4*len(m.Targets)+16*len(m.Contents)) }
+
+func decodeWork(b []byte) (work, error) { return decode[work](b) }
 
 // workReply says for each content of the order what became of it. Targets report to the log themselves.
 type workReply struct {
@@ -369,21 +279,16 @@ type workReply struct {
 	Progress uint64
 }
 
-func (m *workReply) encode() []byte {
-	w := writer{make([]byte, 0, 16+16*(len(m.Done)+len(m.Running)+len(m.Absent))+4*len(m.Failed))}
-	w.u8(wireVersion)
-	w.ids(m.Done)
-	w.ids(m.Running)
-	w.ids(m.Absent)
-	w.nodes(m.Failed)
-	w.u64(m.Progress)
-	return w.b
+func (m *workReply) code(c *fields) {
+	c.ids(&m.Done, maxWorkItems)
+	c.ids(&m.Running, maxWorkItems)
+	c.ids(&m.Absent, maxWorkItems)
+	c.nodes(&m.Failed, maxMembers)
+	c.U64(&m.Progress)
 }
 
-func decodeWorkReply(b []byte) (m workReply, err error) {
-	r := open(b)
-	m.Done, m.Running, m.Absent = r.ids(maxWorkItems), r.ids(maxWorkItems), r.ids(maxWorkItems)
-	m.Failed = r.nodes(maxMembers)
-	m.Progress = r.u64()
-	return m, r.done()
+func (m *workReply) encode() []byte {
+	return encode(m, 16+16*(len(m.Done)+len(m.Running)+len(m.Absent))+4*len(m.Failed))
 }
+
+func decodeWorkReply(b []byte) (workReply, error) { return decode[workReply](b) }
