@@ -43,7 +43,7 @@ var mayImport = map[string][]string{
 	"internal/tidy":          {},
 	"fs":                     {"replicate", "meta", "internal/content"},
 	"replicate":              {"rdma", "meta", "internal/coder", "internal/content", "internal/units", "replicate/rdmc", "replicate/schedule", "replicate/session"},
-	"replicate/rdmc":         {"rdma", "internal/coder", "replicate/schedule"},
+	"replicate/rdmc":         {"rdma", "internal/coder", "replicate/schedule", "internal/units"},
 	"replicate/schedule":     {},
 	"replicate/session":      {"meta", "internal/coder", "internal/content", "internal/units"},
 	"rdma":                   {"rdma", "internal/coder", "internal/pages"},

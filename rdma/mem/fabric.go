@@ -145,14 +145,6 @@ func (f *Fabric) stepLocked() {
 	e.pair.deliver(e)
 }
 
-// Pending is the number of events scheduled. Some may turn out to be void, such as time-outs of what has
-// long happened.
-func (f *Fabric) Pending() int {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	return len(f.events)
-}
-
 // Next tells when the next event is due.
 func (f *Fabric) Next() (at time.Duration, ok bool) {
 	f.mu.Lock()

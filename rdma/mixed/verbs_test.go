@@ -19,10 +19,12 @@ func verbsTcp(t testing.TB, gid string) *Device {
 	if name == "" {
 		t.Skip("needs an RDMA device: run the test binary by test/vm/run.sh")
 	}
-	v, err := verbs.Open(verbs.Config{Device: name, GID: gid, AssumeOrdered: os.Getenv("RDMCFS_TEST_ORDERED") != "",
-		PeerTimeout: time.Second, ReceiverTimeout: time.Second})
+	v, err := verbs.Open(verbs.Config{Device: name, GID: gid, PeerTimeout: time.Second, ReceiverTimeout: time.Second})
 	if err != nil {
 		t.Fatal(err)
+	}
+	if os.Getenv("RDMCFS_TEST_ORDERED") != "" {
+		v = rdmatest.Ordered{Device: v}
 	}
 	return newMixed(t, devices(v, tcpDevice(t)))
 }

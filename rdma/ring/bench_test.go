@@ -224,7 +224,7 @@ func TestFigures(t *testing.T) {
 				return float64(size*n*pushed) / 1e6 / time.Since(began).Seconds(), err
 			})
 		}
-		fmt.Printf("ring: %+v\nsend/receive: %+v\n", l[0].c[0].Counts(), l[1].c[0].Counts())
+		fmt.Printf("ring: %+v\nsend/receive: %+v\n", countsOf(l[0].c[0]), countsOf(l[1].c[0]))
 		fmt.Printf("\nWhere rendezvous gets ahead, %s: latency of a message by the ring, copied and not, us\n", p.name)
 		title("rendezvous", "copied")
 		largeRows(t, switchPair(t, p), max(times/10, 1), 2<<10, 4<<10, 8<<10, 16<<10, 32<<10)

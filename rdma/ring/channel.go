@@ -53,7 +53,7 @@ type Channel struct {
 	sends    sends
 	offered  offer // of ours
 	incoming grant // of the peer's
-	counts   Counts
+	counts   counts
 }
 
 // channelState is where a channel is in its life; it only ever grows.
@@ -66,8 +66,8 @@ const (
 	stateClosing
 )
 
-// Counts says what a channel has done so far.
-type Counts struct {
+// counts says what a channel has done so far, for tests and figures.
+type counts struct {
 	Written, Sent, States  uint64 // messages by the ring, by send/receive, and without a number
 	Joins, Leaves          uint64 // of our polling set
 	BytesWritten, BytesOut uint64 // of eager messages by the ring, and by either way
@@ -209,13 +209,6 @@ func (c *Channel) prepare(remote []byte) error {
 
 // MaxEager is the largest message that Send takes; it is known after Connect.
 func (c *Channel) MaxEager() int { return c.remote.eager() }
-
-// Counts tells what the channel has done.
-func (c *Channel) Counts() Counts {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.counts
-}
 
 // Close tells the peer that no more comes, waits for Config.CloseTimeout at most until that and all before has
 // arrived, and frees everything. What was not received is dropped. Calls that wait return with ErrClosed.

@@ -59,14 +59,14 @@ func TestMessagesBothWays(t *testing.T) {
 	})
 }
 
-func bothWays(t *testing.T, p provider, cfg Config) Counts {
+func bothWays(t *testing.T, p provider, cfg Config) counts {
 	const times = 1500
 	l := newLink(t, p, cfg)
 	var wg sync.WaitGroup
 	wg.Go(func() { stream(t, l.c[0], l.c[1], 1, times) })
 	wg.Go(func() { stream(t, l.c[1], l.c[0], 2, times) })
 	wg.Wait()
-	n := l.c[0].Counts()
+	n := countsOf(l.c[0])
 	if n.Written+n.Sent != times {
 		t.Errorf("%+v", n)
 	}
@@ -83,7 +83,7 @@ func TestUnorderedDevice(t *testing.T) {
 			x, y := openEndpoint(t, unordered{a}, cfg), openEndpoint(t, unordered{b}, cfg)
 			from, to := connect(t, x, y)
 			stream(t, from, to, 3, 1000)
-			if n := from.Counts(); n.Written == 0 || !from.sends.twofold {
+			if n := countsOf(from); n.Written == 0 || !from.sends.twofold {
 				t.Errorf("%+v", n)
 			}
 		})
@@ -331,7 +331,7 @@ func TestNoAllocationPerMessage(t *testing.T) {
 					exchange()
 				}
 				n := allocations(200, exchange)
-				if counts := l.c[0].Counts(); failed != nil || n != 0 || on != (counts.Written > counts.Sent) {
+				if counts := countsOf(l.c[0]); failed != nil || n != 0 || on != (counts.Written > counts.Sent) {
 					t.Errorf("%s, %d bytes, ring %v: %d allocations, %v, %+v", p.name, size, on, n, failed, counts)
 				}
 			}

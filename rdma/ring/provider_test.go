@@ -146,3 +146,10 @@ func await(t testing.TB, what string, holds func() bool) {
 		}
 	}
 }
+
+// countsOf tells what a channel has done.
+func countsOf(c *Channel) counts {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.counts
+}

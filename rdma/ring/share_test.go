@@ -98,7 +98,7 @@ func TestBusyRingLeavesTheQueueToOthers(t *testing.T) {
 // takes the other way.
 func TestStreamStaysInTheRing(t *testing.T) {
 	f, a, b := polledPairs(t, 1, Config{Slots: 8, Receives: 8})
-	before := a[0].Counts()
+	before := countsOf(a[0])
 	for range 50 {
 		for range 4 {
 			if err := a[0].Send(bound(t), []byte{1}); err != nil {
@@ -113,7 +113,7 @@ func TestStreamStaysInTheRing(t *testing.T) {
 		}
 		deliver(f)
 	}
-	if n := a[0].Counts(); n.Written-before.Written != 200 || n.Sent != before.Sent {
+	if n := countsOf(a[0]); n.Written-before.Written != 200 || n.Sent != before.Sent {
 		t.Errorf("%d messages by the ring, %d by send/receive", n.Written-before.Written, n.Sent-before.Sent)
 	}
 }
@@ -133,9 +133,9 @@ func TestAnswersGoByTheRing(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	var before, after [2]Counts
+	var before, after [2]counts
 	for i, c := range l.c {
-		before[i] = c.Counts()
+		before[i] = countsOf(c)
 	}
 	const times = 40
 	for range times {
@@ -156,7 +156,7 @@ func TestAnswersGoByTheRing(t *testing.T) {
 		}
 	}
 	for i, c := range l.c {
-		after[i] = c.Counts()
+		after[i] = countsOf(c)
 		if w := after[i].Written - before[i].Written; w != 2*times || after[i].Sent != before[i].Sent {
 			t.Errorf("end %d: %d by the ring, %d by send/receive; want %d", i, w, after[i].Sent-before[i].Sent, 2*times)
 		}

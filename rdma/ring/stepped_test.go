@@ -205,7 +205,7 @@ func closeSides(t *rapid.T, f *mem.Fabric, s [2]*side) {
 // TestOrderAndBytesUnderFallBack: whatever is polled, delayed, full or asleep, messages come whole, once and in
 // order, over both ways, and nothing is stuck: when all has been read there is room again.
 func TestOrderAndBytesUnderFallBack(t *testing.T) {
-	var total Counts
+	var total counts
 	larges := 0
 	rapid.Check(t, func(t *rapid.T) {
 		f, s := steppedPair(t)
@@ -227,7 +227,7 @@ func TestOrderAndBytesUnderFallBack(t *testing.T) {
 			if !s[i].trySend(t) {
 				t.Fatalf("side %d: all is read, and there is no room: %+v", i, s[i].c.out)
 			}
-			n := s[i].c.Counts()
+			n := countsOf(s[i].c)
 			total.Written += n.Written
 			total.Sent += n.Sent
 			total.Joins += n.Joins
@@ -269,8 +269,8 @@ func TestPeerDiesInAnyState(t *testing.T) {
 
 // TestSameSeedSameHistory: a stepped fabric replays.
 func TestSameSeedSameHistory(t *testing.T) {
-	history := func() (Counts, time.Duration) {
-		var n Counts
+	history := func() (counts, time.Duration) {
+		var n counts
 		var at time.Duration
 		f := mem.NewFabric(mem.Config{Seed: 9, Stepped: true, DelayMax: time.Millisecond})
 		ends, chans := [2]*Endpoint{}, [2]*Channel{}
@@ -312,7 +312,7 @@ func TestSameSeedSameHistory(t *testing.T) {
 				}
 			}
 		}
-		n, at = chans[0].Counts(), f.Now()
+		n, at = countsOf(chans[0]), f.Now()
 		for i, e := range ends {
 			if err := errors.Join(e.Close(), f.Device([]string{"a", "b"}[i]).Close()); err != nil {
 				t.Error(err)

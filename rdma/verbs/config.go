@@ -21,9 +21,6 @@ type Config struct {
 	// ReceiverTimeout is how long a send waits for a receive at the peer. It is raised to what the device
 	// needs to find a dead peer, so that one is not taken for the other. Default 5 s.
 	ReceiverTimeout time.Duration
-	// AssumeOrdered tells that the device places writes in order although it is not known to; see
-	// rdma.Device.OrderedWrites.
-	AssumeOrdered bool
 	// Log gets what a device reports of itself. Default: discarded.
 	Log *slog.Logger
 }

@@ -79,7 +79,7 @@ func (d *device) Limits() rdma.Limits { return d.limits }
 const mellanox = 0x02c9
 
 // OrderedWrites is true for devices that are known for it.
-func (d *device) OrderedWrites() bool { return d.cfg.AssumeOrdered || d.info.Vendor == mellanox }
+func (d *device) OrderedWrites() bool { return d.info.Vendor == mellanox }
 
 // usable tells why the device takes no more calls.
 func (d *device) usable() error {

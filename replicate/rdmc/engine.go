@@ -25,15 +25,12 @@ type EngineConfig struct {
 	Memory *Memory
 	// Logger may be nil.
 	Logger *slog.Logger
-	// Completion is how the engine learns of completions.
-	Completion CompletionMode
 }
 
 // Engine drives all groups of one device with one poller. Its methods may be called from several goroutines.
 type Engine struct {
 	device rdma.Device
 	memory *Memory
-	mode   CompletionMode
 	log    *slog.Logger
 	cq     rdma.CompletionQueue
 	ctx    context.Context // done when the engine closes
@@ -55,9 +52,6 @@ func NewEngine(cfg EngineConfig) (*Engine, error) {
 	if cfg.Logger == nil {
 		cfg.Logger = slog.New(slog.DiscardHandler)
 	}
-	if int(cfg.Completion) >= len(completionModes) {
-		return nil, fmt.Errorf("%w: %v", ErrInvalid, cfg.Completion)
-	}
 	cq, err := cfg.Device.NewCQ(1024)
 	if err != nil {
 		return nil, fmt.Errorf("rdmc: new engine on %s: %w", cfg.Device.Name(), err)
@@ -65,7 +59,6 @@ func NewEngine(cfg EngineConfig) (*Engine, error) {
 	e := &Engine{
 		device: cfg.Device,
 		memory: cmp.Or(cfg.Memory, NewMemory(0)),
-		mode:   cfg.Completion,
 		log:    cfg.Logger,
 		cq:     cq,
 		wake:   make(chan struct{}, 1),
@@ -79,11 +72,10 @@ func NewEngine(cfg EngineConfig) (*Engine, error) {
 	return e, nil
 }
 
-// Close aborts all groups and waits for them and the poller to end. A callback, Source or Sink of one of them gets
+// Close aborts all groups and waits for them and the poller to end. A callback, Source or Sink of a group gets
 // ErrWithin, and nothing happens.
 func (e *Engine) Close() error {
-	id := goroutineID()
-	if slices.ContainsFunc(e.list(false), func(g *Group) bool { return g.within.has(id) }) {
+	if within() {
 		return fmt.Errorf("rdmc: close engine on %s: %w", e.device.Name(), ErrWithin)
 	}
 	groups := e.list(true)

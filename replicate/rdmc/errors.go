@@ -14,9 +14,9 @@ var (
 	ErrFull = errors.New("rdmc: too many small messages under way")
 	// ErrInvalid is returned for a configuration or argument that can never work.
 	ErrInvalid = errors.New("rdmc: invalid")
-	// ErrWithin is returned by Group.Close and Engine.Close to a callback, Source or Sink, which they would wait for:
-	// call them from another goroutine, or Group.Abort, which does not wait there.
-	ErrWithin = errors.New("rdmc: called by a callback, Source or Sink, which it would wait for")
+	// ErrWithin is returned to a callback, Source or Sink by Engine.Close, and by Group.Close with a ctx that never
+	// ends: they may wait for it. Call them from another goroutine, or Group.Abort, which does not wait there.
+	ErrWithin = errors.New("rdmc: called by a callback, Source or Sink, which it may wait for")
 	// ErrMemory is returned for a group for which there is no registered memory now. Idle groups that may yield have
 	// been ended for it: try again when that is over.
 	ErrMemory = errors.New("rdmc: no registered memory for a group now")

@@ -177,7 +177,6 @@ type Group struct {
 	calls  callbacks
 	jobs   chan job // written under mu, room for one per slot; closed by end
 	work   sync.WaitGroup
-	within within
 	ending sync.Once
 	ended  chan struct{} // closed when nothing of the group is in use any more
 
@@ -275,9 +274,9 @@ func (g *Group) open() error {
 
 // start starts the workers.
 func (g *Group) start() {
-	g.work.Go(func() { g.within.run(g.runCallbacks) })
+	g.work.Go(func() { userCode(g.runCallbacks) })
 	for range workers {
-		g.work.Go(func() { g.within.run(g.runJobs) })
+		g.work.Go(func() { userCode(g.runJobs) })
 	}
 }
 
@@ -416,10 +415,11 @@ func (g *Group) Fail(suspects []int, cause error) {
 
 // Close waits until all queued messages are delivered to all members, which all of them learn, then ends the group.
 // All members call it. If it returns nil, every message reached every member whole. It returns the group's failure,
-// or ctx's error, in which case the group is aborted. A callback, Source or Sink of the group, for which it would
-// wait, gets ErrWithin, and nothing happens.
+// or ctx's error, in which case the group is aborted. A callback, Source or Sink, for whose return the group may wait,
+// has to give a ctx that ends: with another one it gets ErrWithin, and nothing happens. As with Abort, Close does not
+// wait there until nothing of the group is in use.
 func (g *Group) Close(ctx context.Context) error {
-	if g.within.has(goroutineID()) {
+	if ctx.Done() == nil && within() {
 		return fmt.Errorf("rdmc: close group %d: %w", g.cfg.Number, ErrWithin)
 	}
 	g.mu.Lock()
@@ -434,10 +434,10 @@ func (g *Group) Close(ctx context.Context) error {
 	g.unlock()
 	select {
 	case <-g.closed:
-		g.end()
+		g.endHere()
 		return nil
 	case <-g.failed:
-		g.end()
+		g.endHere()
 		return g.Err()
 	case <-ctx.Done():
 		g.Abort()
@@ -451,11 +451,16 @@ func (g *Group) Close(ctx context.Context) error {
 }
 
 // Abort ends the group at once; the other members see it fail, with this member as the suspect unless it is the root.
-// It waits until no buffer, Source or Sink of the group is in use any more, unless one of them, or a callback of the
-// group, calls it: then the rest is done when that has returned, at the latest by Engine.Close.
+// It waits until no buffer, Source or Sink of the group is in use any more, unless a callback, Source or Sink of a
+// group calls it: then the rest is done when that has returned, at the latest by Engine.Close.
 func (g *Group) Abort() {
 	g.Fail(g.leaver(), ErrClosed)
-	if g.within.has(goroutineID()) {
+	g.endHere()
+}
+
+// endHere ends the group, or has the engine do it where that might wait for the caller.
+func (g *Group) endHere() {
+	if within() {
 		g.engine.endLater(g)
 		return
 	}

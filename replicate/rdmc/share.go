@@ -81,13 +81,6 @@ type meter struct {
 	time  time.Duration
 }
 
-func (m *meter) perSecond() float64 {
-	if m.time <= 0 {
-		return 0
-	}
-	return float64(m.bytes) / m.time.Seconds()
-}
-
 // scaled is what so many bytes are on the scale of tags.
 func (s *share) scaled(bytes int) int64 {
 	return (int64(bytes)*s.cost + shareUnit - 1) / shareUnit

@@ -1,6 +1,10 @@
 package rdmc
 
-import "time"
+import (
+	"time"
+
+	"github.com/rdmcfs/rdmcfs/internal/units"
+)
 
 // Who is waited for must be worth it. A group whose neighbour is slow or has stopped takes as long as it takes also
 // when others stand back, and they would leave the link idle for nothing. So the arbiter compares the pace of all
@@ -63,7 +67,7 @@ func (a *arbiter) pace() float64 {
 	if a.free.time < shareFree || float64(a.free.bytes) < shareGrains/2*a.grain() {
 		return 0
 	}
-	return a.free.perSecond()
+	return units.PerSecond(a.free.bytes, a.free.time)
 }
 
 // judge looks at who is under way while others starve, when there is enough to say something.
@@ -75,7 +79,7 @@ func (a *arbiter) judge(now time.Time) {
 	case pace > 0 && a.held.time.Seconds()*pace < shareGrains*a.grain():
 		return
 	}
-	bad := shareWorth*a.held.perSecond() < pace
+	bad := shareWorth*units.PerSecond(a.held.bytes, a.held.time) < pace
 	for _, s := range a.all {
 		switch {
 		case s.flight == 0 || s.slow || 2*s.heldFor < a.held.time:

@@ -53,11 +53,11 @@ func rawRoundTrip(b *testing.B) {
 	}
 }
 
-func smallGroup(b testing.TB, mode CompletionMode) []*Group {
+func smallGroup(b testing.TB) []*Group {
 	b.Helper()
 	c := &cluster{t: b}
 	for _, d := range tcpDevices(b, 5) {
-		e, err := NewEngine(EngineConfig{Device: d, Completion: mode})
+		e, err := NewEngine(EngineConfig{Device: d})
 		if err != nil {
 			b.Fatal(err)
 		}
@@ -71,17 +71,14 @@ func smallGroup(b testing.TB, mode CompletionMode) []*Group {
 // member's acknowledgement, beside the raw round trip between two processes; and 1-byte messages per second.
 func BenchmarkSmallSend(b *testing.B) {
 	b.Run("raw round trip", rawRoundTrip)
-	for mode := range completionModes {
-		mode := CompletionMode(mode)
-		b.Run("64 bytes to 4 by "+mode.String(), func(b *testing.B) { smallLatency(b, mode) })
-	}
+	b.Run("64 bytes to 4", smallLatency)
 	for _, size := range []int{1, 1 << 10, DefaultSmallBytes} {
 		b.Run(fmt.Sprintf("%d bytes to 4", size), func(b *testing.B) { smallRate(b, size) })
 	}
 }
 
-func smallLatency(b *testing.B, mode CompletionMode) {
-	g := smallGroup(b, mode)[0]
+func smallLatency(b *testing.B) {
+	g := smallGroup(b)[0]
 	ctx := testContext(b)
 	data := make([]byte, 64)
 	for b.Loop() {
@@ -96,7 +93,7 @@ func smallLatency(b *testing.B, mode CompletionMode) {
 }
 
 func smallRate(b *testing.B, size int) {
-	g := smallGroup(b, CompletionEvents)[0]
+	g := smallGroup(b)[0]
 	data := make([]byte, size)
 	var last uint64
 	for b.Loop() {

@@ -6,13 +6,6 @@ import (
 	"slices"
 )
 
-// Delivered is, at the root, the number of the last message that all members have; they have all before it too.
-func (g *Group) Delivered() uint64 {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	return g.core.first - 1
-}
-
 // WaitDelivered waits, at the root, until all members have the message with the number, and all before it: for a
 // small one until GroupConfig.Small has returned there. It returns the group's failure, or ctx's error.
 func (g *Group) WaitDelivered(ctx context.Context, seq uint64) error {

@@ -1,51 +1,35 @@
 package rdmc
 
 import (
-	"bytes"
+	"reflect"
 	"runtime"
-	"strconv"
-	"sync"
 )
 
-// within knows the goroutines that call a group's callbacks, Sources and Sinks. One of them that waits for the end of
-// the group waits for itself, so they are told from all others.
-type within struct {
-	mu  sync.Mutex
-	ids []uint64 // a few
-}
+// userCode runs what calls the user's code: callbacks, Sources and Sinks. It is the first of such a goroutine's own
+// functions, so that within finds it.
+//
+//go:noinline
+func userCode(run func()) { run() }
 
-// run has f run by this goroutine as one of the group.
-func (w *within) run(f func()) {
-	id := goroutineID()
-	w.mu.Lock()
-	w.ids = append(w.ids, id)
-	w.mu.Unlock()
-	f() // the group ends with it
-}
+var userCodeEntry = reflect.ValueOf(userCode).Pointer()
 
-// has reports whether a goroutine is one of the group.
-func (w *within) has(id uint64) bool {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	for _, other := range w.ids {
-		if id == other && id != 0 {
-			return true
+// within reports whether the caller was called by a callback, Source or Sink of a group, on the same goroutine. One of
+// them that waits for the end of its group waits for itself.
+func within() bool {
+	var stack [64]uintptr
+	for skip := 2; ; skip += len(stack) {
+		n := runtime.Callers(skip, stack[:])
+		for frames := runtime.CallersFrames(stack[:n]); n > 0; {
+			frame, more := frames.Next()
+			if frame.Entry == userCodeEntry {
+				return true
+			}
+			if !more {
+				break
+			}
+		}
+		if n < len(stack) {
+			return false
 		}
 	}
-	return false
-}
-
-// goroutineID is the number of the calling goroutine, which no other ever gets; 0 if the runtime does not tell. It
-// takes a microsecond.
-func goroutineID() uint64 {
-	var trace [40]byte // goroutine 18 [running]:...
-	words := bytes.Fields(trace[:runtime.Stack(trace[:], false)])
-	if len(words) < 2 {
-		return 0
-	}
-	id, err := strconv.ParseUint(string(words[1]), 10, 64)
-	if err != nil {
-		return 0
-	}
-	return id
 }

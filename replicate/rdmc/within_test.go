@@ -112,14 +112,58 @@ func awaitAny(t *testing.T, enders []*ender) {
 	}
 }
 
-func TestGoroutineID(t *testing.T) {
-	mine := goroutineID()
-	if mine == 0 || goroutineID() != mine {
-		t.Errorf("goroutine %d, then %d", mine, goroutineID())
+// TestCallbackClosesItsGroup: with a ctx that ends, also the last callback closes its group well.
+func TestCallbackClosesItsGroup(t *testing.T) {
+	eachFabric(t, func(t *testing.T, devices func(int) []rdma.Device) {
+		c := newCluster(t, devices(2))
+		var groups []*Group
+		ends := make(chan error, 2)
+		for rank, engine := range c.engines {
+			g, err := engine.NewGroup(GroupConfig{Number: 1, Members: make([]string, 2), Rank: rank, BlockSize: 1000, Unannounced: true,
+				SilenceTimeout: starved, Incoming: func(uint64) (Sink, error) { return discard{}, nil },
+				Completed: func(*Transfer) { ends <- groups[rank].Close(testContext(t)) }})
+			if err != nil {
+				t.Fatal(err)
+			}
+			groups = append(groups, g)
+		}
+		connect(t, groups)
+		if _, err := groups[0].Send(Outgoing{Size: 5500, Source: discard{}}); err != nil {
+			t.Fatal(err)
+		}
+		for range groups {
+			if err := <-ends; err != nil {
+				t.Error(err)
+			}
+		}
+		for _, g := range groups {
+			<-g.ended
+		}
+	})
+}
+
+// TestWithin finds who runs the user's code, however deep, and not who was begun by it.
+func TestWithin(t *testing.T) {
+	var deep func(levels int) bool
+	deep = func(levels int) bool {
+		if levels == 0 {
+			return within()
+		}
+		return deep(levels-1) && levels > 0
 	}
-	other := make(chan uint64)
-	go func() { other <- goroutineID() }()
-	if id := <-other; id == 0 || id == mine {
-		t.Errorf("another goroutine is %d, this one %d", id, mine)
+	for _, levels := range []int{0, 1, 60, 61, 62, 63, 64, 65, 500} {
+		if deep(levels) {
+			t.Errorf("%d calls deep: taken for a callback", levels)
+		}
+		other := make(chan bool)
+		userCode(func() {
+			if !deep(levels) {
+				t.Errorf("%d calls deep in a callback: not found", levels)
+			}
+			go func() { other <- within() }()
+			if <-other {
+				t.Error("a goroutine of a callback is taken for it")
+			}
+		})
 	}
 }
