@@ -5,7 +5,6 @@ import (
 	"errors"
 	"sync"
 	"sync/atomic"
-	"time"
 
 	"github.com/rdmcfs/rdmcfs/meta"
 	"github.com/rdmcfs/rdmcfs/replicate/rdmc"
@@ -219,7 +218,7 @@ func (e *hubGroupEnd) Progress() []rdmc.MemberProgress {
 	defer e.mu.Unlock()
 	var out []rdmc.MemberProgress
 	for rank, n := range e.moved {
-		out = append(out, rdmc.MemberProgress{Rank: rank, Done: e.done, Blocks: n, Heard: time.Now()})
+		out = append(out, rdmc.MemberProgress{Rank: rank, Done: e.done, Blocks: n})
 	}
 	return out
 }

@@ -66,8 +66,8 @@ func TestChainKeepsStep(t *testing.T) {
 		t.Errorf("a member had %d blocks that it had not sent on, want at most %d", ahead, most)
 	}
 	for _, node := range w.nodes[1:] {
-		if node.core.rereads > 0 {
-			t.Errorf("rank %d read %d blocks back", node.rank, node.core.rereads)
+		if node.rereads > 0 {
+			t.Errorf("rank %d read %d blocks back", node.rank, node.rereads)
 		}
 	}
 }

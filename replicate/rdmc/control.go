@@ -186,7 +186,7 @@ func (c *core) learn(from int, r report) {
 		return
 	}
 	newDone := r.done > m.done
-	m.done, m.blocks, m.heard, m.dirty = r.done, r.blocks, c.now, true
+	m.done, m.blocks, m.dirty = r.done, r.blocks, true
 	if newDone {
 		c.reportNow(int(r.rank))
 	}

@@ -45,16 +45,15 @@ type core struct {
 	first    uint64     // number of messages[0], or of the next message
 	early    map[uint64]*message
 
-	slots   []slot
-	uses    uint64 // counts fills and sends, to find the slot that is unused for longest
-	posted  int    // slots in state posted
-	pinned  int    // slots with pins
-	in      cursor // next receipt to post
-	out     cursor // next send to prepare
-	queue   sendQueue
-	small   smallState
-	flight  int // sends posted and not completed, whose blocks are here
-	rereads uint64
+	slots  []slot
+	uses   uint64 // counts fills and sends, to find the slot that is unused for longest
+	posted int    // slots in state posted
+	pinned int    // slots with pins
+	in     cursor // next receipt to post
+	out    cursor // next send to prepare
+	queue  sendQueue
+	small  smallState
+	flight int // sends posted and not completed, whose blocks are here
 
 	failure *failure
 	closing bool   // no message behind last comes any more, close when all have ended
@@ -145,7 +144,6 @@ type action struct {
 type memberState struct {
 	done   uint64
 	blocks uint64
-	heard  time.Time
 	dirty  bool // to be reported to the parent
 }
 

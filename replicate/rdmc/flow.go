@@ -44,9 +44,6 @@ func (c *core) load(m *message, pos uint64) int {
 	}
 	s := &c.slots[i]
 	*s = slot{state: slotLoading, m: m, pos: pos}
-	if !c.isRoot() {
-		c.rereads++
-	}
 	c.act(action{kind: actLoad, slot: i, seq: m.seq, block: c.blockOf(s), length: c.lengthOf(s)})
 	return i
 }

@@ -215,8 +215,6 @@ type MemberProgress struct {
 	Done uint64
 	// Blocks counts the blocks of message Done+1 that had to move and are stored there.
 	Blocks uint64
-	// Heard is when the last report of progress came in.
-	Heard time.Time
 	// Sending is for how long, in all, a block was on its way to the member from this one; Waiting for how long none
 	// was, and the next one waited for room there. Both are 0 of members that this one sends no blocks to.
 	Sending, Waiting time.Duration
@@ -386,7 +384,7 @@ func (g *Group) Progress() []MemberProgress {
 	defer g.mu.Unlock()
 	all := make([]MemberProgress, len(g.core.members))
 	for rank, m := range g.core.members {
-		all[rank] = MemberProgress{Rank: rank, Done: m.done, Blocks: m.blocks, Heard: m.heard}
+		all[rank] = MemberProgress{Rank: rank, Done: m.done, Blocks: m.blocks}
 		if lane := g.core.laneOf[rank]; lane >= 0 {
 			all[rank].Sending, all[rank].Waiting = g.core.pace.lanes[lane].sending, g.core.pace.lanes[lane].waiting
 		}

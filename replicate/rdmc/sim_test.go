@@ -63,6 +63,7 @@ type simNode struct {
 	failed  bool
 	settled bool
 	closed  bool
+	rereads int // blocks read back by a member
 }
 
 type event struct {
@@ -196,6 +197,9 @@ func (w *world) act(n *simNode, a action) {
 		}
 		w.sendBlock(n, a)
 	case actLoad:
+		if n.rank != 0 {
+			n.rereads++
+		}
 		if n.rank != 0 && n.disk[[2]uint64{a.seq, a.block}] == 0 {
 			w.fault("rank %d loads block %d that it has not stored", n.rank, a.block)
 		}
