@@ -102,7 +102,7 @@ bench-multicast:
 	test/setup.sh bench
 	$(GO) test -count=1 -timeout 150m ./test/bench/multicast -v -args -multicast $(MULTICAST)
 
-# What a member costs that is killed, stopped or cut off: about 15 minutes. FAULTS=flags, see test/bench/faults/README.md.
+# What a node costs that is killed, stopped or cut off: about 15 minutes. FAULTS=flags, see test/bench/faults/README.md.
 bench-faults:
 	test/setup.sh bench
 	$(GO) test -count=1 -timeout 60m ./test/bench/faults -v -args -faults $(FAULTS)

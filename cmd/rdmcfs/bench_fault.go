@@ -13,12 +13,12 @@ import (
 	"github.com/rdmcfs/rdmcfs/internal/exitcode"
 )
 
-// benchFaultFlags are the flags of 'bench multicast' with a member that fails.
+// benchFaultFlags are the flags of 'bench multicast' with a node that fails.
 type benchFaultFlags struct {
-	Fault  string        `help:"Strike a member in mid-message: kill, stop (SIGSTOP), or cut its link; none sends --count messages and tells who was put out by mistake." placeholder:"KIND"`
+	Fault  string        `help:"Strike a node while a file is replicated as the daemon does it: kill, stop (SIGSTOP), or cut its link; none sends --count files and tells who was left out by mistake." placeholder:"KIND"`
 	Victim string        `help:"With --fault: leaf (sends the fewest blocks on), relay (the most) or root. Default leaf." placeholder:"WHO"`
-	At     string        `help:"With --fault: the part of the message that has been sent when the victim is struck. Default 50%." placeholder:"PERCENT"`
-	Detect time.Duration `help:"With --fault: the bound within which all others must have heard. Default 2s." placeholder:"TIME"`
+	At     string        `help:"With --fault: the part of the file that has been sent when the victim is struck. Default 50%." placeholder:"PERCENT"`
+	Detect time.Duration `help:"With --fault: the bound within which all others should have heard. Default 3s." placeholder:"TIME"`
 }
 
 // faultPlan is what the flags ask for: one case.
@@ -28,35 +28,37 @@ func (c *benchMulticastCmd) faultPlan(p bench.Plan) (bench.FaultPlan, error) {
 		return bench.FaultPlan{}, err
 	}
 	at, err := parsePercent(cmp.Or(c.At, "50%"))
+	isAuto := func(s []string) bool { return len(s) == 1 && strings.EqualFold(s[0], bench.Auto) }
 	switch {
 	case err != nil:
 		return bench.FaultPlan{}, err
+	case !isAuto(c.Blocks) || !isAuto(c.Algorithms) || c.Window != 0 || c.Grants != 0 || c.Sends != 0:
+		return bench.FaultPlan{}, withCode(exitcode.Usage, "--fault replicates files, and replication chooses by itself: leave out --blocks, --algorithms, --window, --grants and --sends")
 	case len(cases) != 1 || cases[0].Senders != 1 || cases[0].Members != c.Members:
-		return bench.FaultPlan{}, withCode(exitcode.Usage, "--fault measures one case: give one size, block size and algorithm, and neither --groups nor --senders")
+		return bench.FaultPlan{}, withCode(exitcode.Usage, "--fault measures one case: give one size, and neither --groups nor --senders")
 	case c.Batch != 1 || c.Depth != 0:
-		return bench.FaultPlan{}, withCode(exitcode.Usage, "--fault sends one message at a time: leave out --batch and --depth; with --fault none, --count says how many")
+		return bench.FaultPlan{}, withCode(exitcode.Usage, "--fault sends one file at a time: leave out --batch and --depth; with --fault none, --count says how many")
 	case c.Rank >= 0:
 		return bench.FaultPlan{}, withCode(exitcode.Usage, "--fault is for one machine, --rank for several: give one of them")
 	case c.CSV:
 		return bench.FaultPlan{}, withCode(exitcode.Usage, "--fault prints text or, with --json, JSON: leave out --csv")
 	}
-	one := cases[0]
 	plan := bench.FaultPlan{
-		Members: one.Members, Size: one.Size, BlockSize: one.BlockSize, Algorithm: one.Algorithm, Window: one.Window, Grants: one.Grants,
-		MaxSends: one.MaxSends, Congestion: c.Congestion, Fault: c.Fault, Victim: cmp.Or(c.Victim, bench.VictimLeaf), At: at, Detect: cmp.Or(c.Detect, 2*time.Second), Rounds: c.Count,
+		Members: c.Members, Size: cases[0].Size, Congestion: c.Congestion, Fault: c.Fault, Victim: cmp.Or(c.Victim, bench.VictimLeaf),
+		At: at, Detect: cmp.Or(c.Detect, bench.DefaultDetect), Rounds: c.Count,
 	}
 	plan.Hold = plan.Size < holdBelow
 	return plan, plan.Check()
 }
 
-// holdBelow is the size of messages that might be over before the victim is struck.
+// holdBelow is the size of files that might be over before the victim is struck.
 const holdBelow = 64 << 20
 
 // parsePercent reads 50% or 50 as a half.
 func parsePercent(s string) (float64, error) {
 	f, err := strconv.ParseFloat(strings.TrimSuffix(strings.TrimSpace(s), "%"), 64)
 	if err != nil {
-		return 0, withCode(exitcode.Usage, "--at %q: give a part of the message like 50%%", s)
+		return 0, withCode(exitcode.Usage, "--at %q: give a part of the file like 50%%", s)
 	}
 	return f / 100, nil
 }

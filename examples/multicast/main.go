@@ -1,4 +1,4 @@
-// Command multicast sends a file from one process to all others, also when some of them die meanwhile. See README.md.
+// Command multicast sends a file from one process to all others. See README.md.
 package main
 
 import (
@@ -7,8 +7,11 @@ import (
 	"fmt"
 	"os"
 
+	"github.com/rdmcfs/rdmcfs/replicate/rdmc"
 	"github.com/rdmcfs/rdmcfs/replicate/rdmc/rendezvous"
 )
+
+const blockBytes = 256 << 10
 
 var path = flag.String("file", "", "the file to send, or to write")
 
@@ -26,36 +29,29 @@ func main() {
 }
 
 func run(ctx context.Context, cfg rendezvous.Config) error {
-	session, err := rendezvous.Open(ctx, cfg) // waits until all are there
+	var file *os.File
+	defer func() { file.Close() }()
+	cfg.Group.BlockSize = blockBytes
+	cfg.Group.Incoming = func(uint64) (_ rdmc.Sink, err error) { // at all others, when the message begins
+		file, err = os.Create(*path)
+		return rendezvous.NewBlocks(file, blockBytes), err
+	}
+	meeting, err := rendezvous.Meet(ctx, cfg) // waits until all are there
 	if err != nil {
 		return err
 	}
-	defer session.Close()
-	if cfg.Rank > 0 {
-		return receive(ctx, session)
+	defer meeting.Close() // if all is not well, the others are told
+	if cfg.Rank == 0 {
+		if file, err = os.Open(*path); err != nil {
+			return err
+		}
+		if _, err := meeting.SendFile(file); err != nil {
+			return err
+		}
 	}
-	file, err := os.Open(*path)
-	if err != nil {
+	if err := meeting.Group.Close(ctx); err != nil { // nil: all have every byte
 		return err
 	}
-	defer file.Close()
-	delivery, err := session.SendFile(ctx, file)
-	if err != nil {
-		return err
-	}
-	fmt.Println("delivered", *path, "to", delivery.Members, "and lost", delivery.Out)
+	fmt.Println("rank", cfg.Rank, "has", *path, "and so have all others")
 	return nil
-}
-
-func receive(ctx context.Context, session *rendezvous.Session) error {
-	message, err := session.Next(ctx)
-	if err != nil {
-		return err
-	}
-	file, err := os.Create(*path)
-	if err != nil {
-		return err
-	}
-	defer file.Close()
-	return message.Receive(ctx, session.Blocks(file)) // nil: all that are left have every byte
 }

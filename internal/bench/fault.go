@@ -6,8 +6,6 @@ import (
 	"slices"
 	"time"
 
-	"github.com/rdmcfs/rdmcfs/replicate/rdmc"
-	"github.com/rdmcfs/rdmcfs/replicate/rdmc/rendezvous"
 	"github.com/rdmcfs/rdmcfs/replicate/schedule"
 )
 
@@ -19,7 +17,7 @@ const (
 	FaultStop = "stop"
 	// FaultCut cuts the victim's link; without namespaces what it sends and receives is dropped.
 	FaultCut = "cut"
-	// FaultNone strikes nobody: who is out was put out by mistake.
+	// FaultNone strikes nobody: who is out was left out by mistake.
 	FaultNone = "none"
 )
 
@@ -33,53 +31,56 @@ const (
 	VictimRoot = "root"
 )
 
-// FaultPlan says what happens to which member of a session, and when.
+// FaultPlan says what happens to which node while a file is replicated, and when. Blocks and algorithm are what the
+// file system chooses.
 type FaultPlan struct {
-	Members   int                `json:"members"`
-	Size      uint64             `json:"message_bytes"`
-	BlockSize int                `json:"block_bytes"`
-	Algorithm schedule.Algorithm `json:"algorithm"`
-	Window    int                `json:"window,omitempty"`
-	Grants    int                `json:"grants,omitempty"`
-	MaxSends  int                `json:"max_sends,omitempty"`
-	// Congestion is the congestion control of our sockets, as tcp.Config has it.
+	Members int    `json:"members"`
+	Size    uint64 `json:"file_bytes"`
+	// Congestion is the congestion control of the sockets, as tcp.Config has it; empty is the daemon's.
 	Congestion string `json:"congestion,omitempty"`
 
-	// Fault is one of FaultKill, FaultStop, FaultCut, FaultNone; Victim one of VictimLeaf, VictimRelay, VictimRoot.
+	// Fault is one of FaultKill, FaultStop, FaultCut, FaultNone; Victim one of VictimLeaf, VictimRelay,
+	// VictimRoot.
 	Fault  string `json:"fault"`
 	Victim string `json:"victim"`
-	// At is the part of the message that the root has begun to send when the victim is struck, 0 to 1.
+	// At is the part of the file that the root has begun to send when the victim is struck, 0 to 1.
 	At float64 `json:"at"`
-	// Hold has the root wait at that point until the victim has been struck, so that a short message is not over
-	// before.
+	// Hold has the root wait at that point until the victim has been struck, so that a short file is not over before.
 	Hold bool `json:"hold,omitempty"`
 	// Detect bounds the time until all have heard.
 	Detect time.Duration `json:"detect_ns"`
-	// Rounds is how many messages are sent with FaultNone.
+	// Rounds is how many files are sent with FaultNone.
 	Rounds int `json:"rounds,omitempty"`
 }
+
+const (
+	// DefaultDetect is what replication promises of a fault: silence counts after 2 s, and the others are told then.
+	DefaultDetect = 3 * time.Second
+	minDetect     = 100 * time.Millisecond
+	maxDetect     = 10 * time.Minute
+	// leastFile is more than what goes to each member in one call: such files have no session.
+	leastFile = 1<<20 + 1
+	// downAfter is after how long a silent node is declared down, as the daemon's leader does.
+	downAfter = 3 * time.Second
+)
 
 // Check tells what makes no sense. Its errors match ErrUsage.
 func (p FaultPlan) Check() error {
 	switch {
 	case p.Members < 2 || p.Members > maxProcesses:
 		return usage("%d members: give --members 2 to %d", p.Members, maxProcesses)
-	case p.Size < 1 || p.Size > rdmc.MaxMessageBytes:
-		return usage("a message of %d bytes: give --sizes 1 to 256TiB", p.Size)
-	case p.BlockSize < 1 || p.BlockSize > rdmc.MaxBlockSize:
-		return usage("a block of %d bytes: give --blocks 1 to 64MiB, or auto", p.BlockSize)
-	case p.Algorithm == schedule.Hybrid:
-		return usage("--fault needs an algorithm that has a schedule for any number of survivors: not %v", p.Algorithm)
+	case p.Size < leastFile || p.Size > 1<<40:
+		return usage("a file of %d bytes: give --sizes above 1MiB, to 1TiB: smaller ones are sent whole to each node", p.Size)
 	case !slices.Contains([]string{FaultKill, FaultStop, FaultCut, FaultNone}, p.Fault):
 		return usage("--fault %q: give kill, stop, cut or none", p.Fault)
 	case !slices.Contains([]string{VictimLeaf, VictimRelay, VictimRoot}, p.Victim):
 		return usage("--victim %q: give leaf, relay or root", p.Victim)
 	case !(p.At >= 0 && p.At <= 1):
 		return usage("--at %g%%: give 0%% to 100%%", 100*p.At)
-	case p.Detect < rendezvous.MinDetect || p.Detect > rendezvous.MaxDetect:
-		return usage("--detect %v: give %v to %v", p.Detect, rendezvous.MinDetect, rendezvous.MaxDetect)
+	case p.Detect < minDetect || p.Detect > maxDetect:
+		return usage("--detect %v: give %v to %v", p.Detect, minDetect, maxDetect)
 	case p.Members == 2 && p.Fault != FaultNone && p.Victim != VictimRoot:
-		return usage("--fault %s of the only member leaves nobody to send to: give --members 3 or more, or --victim root", p.Fault)
+		return usage("--fault %s of the only other node leaves nobody to send to: give --members 3 or more, or --victim root", p.Fault)
 	case p.Fault == FaultNone && (p.Rounds < 1 || p.Rounds > maxRounds):
 		return usage("%d rounds: give --count 1 to %d", p.Rounds, maxRounds)
 	}
@@ -103,9 +104,13 @@ func (p FaultPlan) victim() (int, error) {
 	if p.Victim == VictimRoot {
 		return 0, nil
 	}
-	plan, err := schedule.NewPlan(p.Algorithm, p.Members)
+	choice, err := schedule.Choose(schedule.Conditions{Members: p.Members, Size: p.Size})
 	if err != nil {
-		return 0, usage("%v for %d members: %v", p.Algorithm, p.Members, err)
+		return 0, usage("%d members: %v", p.Members, err)
+	}
+	plan, err := schedule.NewPlan(choice.Algorithm, p.Members)
+	if err != nil {
+		return 0, usage("%v for %d members: %v", choice.Algorithm, p.Members, err)
 	}
 	leaf, relay := leafAndRelay(plan)
 	if p.Victim == VictimLeaf {
@@ -139,26 +144,34 @@ func leafAndRelay(plan *schedule.Plan) (leaf, relay int) {
 	return leaf, relay
 }
 
+// Lost is a node that a session left out, with the reason: it is owed the file.
+type Lost struct {
+	Rank   int    `json:"rank"`
+	Reason string `json:"reason"`
+}
+
 // FaultResult is what was measured of a plan. Times are in seconds from when the victim was struck, unless they say
 // otherwise.
 type FaultResult struct {
 	FaultPlan
 	// VictimRank is -1 if nobody was struck.
 	VictimRank int `json:"victim_rank"`
-	// Undisturbed are the times from send to delivery without a fault; Total is that with it. 0 if the root was struck.
+	// Undisturbed are the times from the close of a file to its publish without a fault; Total is that with it. 0 if
+	// the root was struck.
 	Undisturbed []float64 `json:"undisturbed_seconds"`
 	Total       float64   `json:"total_seconds"`
 	// Told is when each survivor heard of the failure, by rank.
 	Told map[int]float64 `json:"told_seconds"`
-	// Ended is when each survivor's session ended with an error, by rank, if the root was struck.
+	// Ended is when the log had ended the session at each survivor, by rank, if the root was struck.
 	Ended map[int]float64 `json:"ended_seconds,omitempty"`
 	// Verified are the survivors whose bytes are the root's, and still were after a stopped victim had gone on.
 	Verified []int `json:"verified"`
-	// Out are those that the session put out.
-	Out []rendezvous.Lost `json:"out"`
-	// VictimSaid is the victim's last word, if it could say one.
-	VictimSaid string `json:"victim_said,omitempty"`
-	Epochs     int    `json:"epochs"`
+	// Out are those that the session left out.
+	Out []Lost `json:"out"`
+	// VictimHas tells that a victim that went on has the file nevertheless.
+	VictimHas bool `json:"victim_has,omitempty"`
+	// Groups is how many groups the disturbed session took.
+	Groups int `json:"groups"`
 }
 
 // ToldLast is when the last survivor heard.
@@ -196,7 +209,8 @@ func (p FaultPlan) survivors(victim int) (ranks []int) {
 	return ranks
 }
 
-// Check tells what the session did wrong: a survivor put out, one that was not told, or bytes that differ (ErrDiffers).
+// Check tells what the sessions did wrong: a survivor left out, one that was not told, or bytes that differ
+// (ErrDiffers).
 func (r FaultResult) Check() error {
 	want := r.survivors(r.VictimRank)
 	if r.VictimRank == 0 {
@@ -204,7 +218,7 @@ func (r FaultResult) Check() error {
 	}
 	for _, lost := range r.Out {
 		if lost.Rank != r.VictimRank {
-			return fmt.Errorf("bench: rank %d was put out by mistake: %s", lost.Rank, lost.Reason)
+			return fmt.Errorf("bench: rank %d was left out by mistake: %s", lost.Rank, lost.Reason)
 		}
 	}
 	for _, rank := range r.survivors(r.VictimRank) {

@@ -6,71 +6,110 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"math/rand/v2"
 	"net"
-	"os"
 	"sync"
 	"time"
 
+	"github.com/rdmcfs/rdmcfs/internal/content"
+	"github.com/rdmcfs/rdmcfs/meta"
 	"github.com/rdmcfs/rdmcfs/rdma/tcp"
+	"github.com/rdmcfs/rdmcfs/replicate"
 	"github.com/rdmcfs/rdmcfs/replicate/rdmc"
-	"github.com/rdmcfs/rdmcfs/replicate/rdmc/rendezvous"
 )
 
 // faultTask is what a member process of Fault reads first from its input. One order a line follows; the input's end
 // is the last.
 type faultTask struct {
-	Plan         FaultPlan
-	Rank         int
-	Room, Listen string
-	HasListener  bool // of the room, as roomFD
-	Drops        bool // its network can be cut by order
+	Plan   FaultPlan
+	Rank   int
+	Listen string
+	Folder string // of its store
+	Drops  bool   // its network can be cut by order
 }
 
 // Orders to a member process.
 const (
+	orderEntry  = "entry"  // an entry of the log
+	orderBegin  = "begin"  // start the node: all that it needs is in the log
 	orderSend   = "send"   // to the root: the next message
 	orderCut    = "cut"    // drop what comes and goes
 	orderGoOn   = "go on"  // to the root that holds: the victim has been struck
-	orderFinish = "finish" // tell the digest again, and end
+	orderFinish = "finish" // tell the digest of the last message
 )
+
+// faultOrder is one order, a JSON value.
+type faultOrder struct {
+	Order     string   `json:"order"`
+	Message   int      `json:"message,omitempty"`   // from 1
+	Addresses []string `json:"addresses,omitempty"` // of all nodes' calls, by rank
+	Index     uint64   `json:"index,omitempty"`
+	Time      int64    `json:"time,omitempty"`
+	Entry     []byte   `json:"entry,omitempty"`
+	Rank      int      `json:"rank,omitempty"` // that proposed it
+	Call      uint64   `json:"call,omitempty"` // its number there
+}
 
 // Events of a member process, one JSON value a line.
 const (
-	eventReady     = "ready"     // the session has begun
+	eventListens   = "listens"   // at an address, for calls
+	eventReady     = "ready"     // its node has started
+	eventPropose   = "propose"   // wants an operation in the log
 	eventCut       = "cut"       // drops what comes and goes
 	eventReached   = "reached"   // the root has sent so much of the message that is to be disturbed
 	eventTold      = "told"      // heard of a failure
-	eventDelivered = "delivered" // a message is here, at the root: everywhere
-	eventFinal     = "final"     // its last digest
-	eventEnded     = "ended"     // the session has ended with an error
+	eventDelivered = "delivered" // a version is stored here and published
+	eventPublished = "published" // the root's close has returned
+	eventFenced    = "fenced"    // the log has ended the root's incarnation
+	eventFinal     = "final"     // the digest of what it holds
+	eventEnded     = "ended"     // the process has ended with an error
 )
 
 // faultEvent is what a member process says. At is the machine's time in ns.
 type faultEvent struct {
-	Event    string               `json:"event"`
-	Rank     int                  `json:"rank"`
-	At       int64                `json:"at"`
-	Message  int                  `json:"message,omitempty"` // from 1
-	Digest   string               `json:"digest,omitempty"`
-	Text     string               `json:"text,omitempty"`
-	Seconds  float64              `json:"seconds,omitempty"`
-	Delivery *rendezvous.Delivery `json:"delivery,omitempty"`
+	Event   string  `json:"event"`
+	Rank    int     `json:"rank"`
+	At      int64   `json:"at"`
+	Message int     `json:"message,omitempty"` // from 1
+	Address string  `json:"address,omitempty"`
+	Digest  string  `json:"digest,omitempty"`
+	Text    string  `json:"text,omitempty"`
+	Seconds float64 `json:"seconds,omitempty"`
+	Groups  int     `json:"groups,omitempty"`
+	Out     []Lost  `json:"out,omitempty"`
+	Entry   []byte  `json:"entry,omitempty"`
+	Call    uint64  `json:"call,omitempty"`
 }
 
-// faultMember is a member process.
+// faultMember is a member process: the replication of one node, as the daemon runs it, over the fabric of the daemon.
 type faultMember struct {
 	task    faultTask
-	orders  chan string // closed when the input ends
-	session *rendezvous.Session
 	network *dropper
-	goOn    chan struct{} // closed when a root that holds may go on, or the input has ended
-	data    []byte
+	ctx     context.Context // of the process
+	goOn    chan struct{}   // closed when a root that holds may go on, or the input has ended
 
-	mu  sync.Mutex // protects out, and what it writes to
-	out *json.Encoder
+	// What the node is made of, in the order of its making; nil until then.
+	db       *meta.DB
+	store    *content.Store
+	blocks   net.Listener // of the device, where it can be cut
+	device   *tcp.Device
+	listener net.Listener // of the calls
+	engine   *rdmc.Engine
+	calls    *faultCalls
+	node     *replicate.Replicator
+
+	messages int // that were published, as far as the log was applied; of who applies it
+
+	accepting, answering, busy sync.WaitGroup
+
+	mu      sync.Mutex // protects all below
+	out     *json.Encoder
+	waiting map[uint64]chan meta.Result // proposals, by call
+	call    uint64
+	last    meta.ContentID // published
 }
 
 // RunFaultMember is a member process that Fault started: it reads its task and orders from in, prints events to out,
@@ -78,7 +117,9 @@ type faultMember struct {
 func RunFaultMember(ctx context.Context, in io.Reader, out io.Writer) error {
 	input := bufio.NewReader(in)
 	line, err := input.ReadBytes('\n')
-	m := &faultMember{orders: make(chan string), network: newDropper(), goOn: make(chan struct{}), out: json.NewEncoder(out)}
+	m := &faultMember{
+		network: newDropper(), goOn: make(chan struct{}), out: json.NewEncoder(out), waiting: make(map[uint64]chan meta.Result),
+	}
 	if err == nil {
 		err = json.Unmarshal(line, &m.task)
 	}
@@ -87,29 +128,8 @@ func RunFaultMember(ctx context.Context, in io.Reader, out io.Writer) error {
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	go func() { // ends with the process at the latest
-		defer cancel()
-		release := sync.OnceFunc(func() { close(m.goOn) })
-		defer release()
-		lines := bufio.NewScanner(input)
-		for lines.Scan() {
-			switch lines.Text() {
-			case orderCut:
-				m.network.drop()
-				m.say(faultEvent{Event: eventCut})
-				continue
-			case orderGoOn:
-				release()
-				continue
-			}
-			select {
-			case m.orders <- lines.Text():
-			case <-ctx.Done():
-				return
-			}
-		}
-	}()
-	if err := m.run(ctx); err != nil {
+	m.ctx = ctx
+	if err := m.run(json.NewDecoder(input), cancel); err != nil {
 		m.say(faultEvent{Event: eventEnded, Text: err.Error()})
 	}
 	return nil
@@ -126,138 +146,238 @@ func (m *faultMember) say(e faultEvent) {
 	m.out.Encode(e) // who reads it is gone if that fails, and the input ends then
 }
 
-func (m *faultMember) run(ctx context.Context) error {
-	m.data = make([]byte, m.task.Plan.Size)
-	for i := 0; i < len(m.data); i += 4096 {
-		m.data[i] = 1 // have the pages before the clock runs
-	}
-	engine, end, err := m.engine()
-	if err != nil {
+// run carries out orders until they end, or one fails.
+func (m *faultMember) run(orders *json.Decoder, cancel context.CancelFunc) (err error) {
+	release := sync.OnceFunc(func() { close(m.goOn) })
+	defer func() {
+		release()
+		cancel()
+		err = errors.Join(err, m.close())
+	}()
+	if err := m.open(); err != nil {
 		return err
 	}
-	defer end()
-	if err := m.open(ctx, engine); err != nil {
-		return err
-	}
-	defer m.session.Close()
-	m.say(faultEvent{Event: eventReady})
-	for message := 1; message <= m.task.Plan.messages(); message++ {
-		if err := m.take(ctx, message); err != nil {
+	for {
+		var o faultOrder
+		if err := orders.Decode(&o); err != nil {
+			return nil // the end of the run
+		}
+		switch o.Order {
+		case orderEntry:
+			err = m.apply(o)
+		case orderBegin:
+			err = m.begin(o.Addresses)
+		case orderSend:
+			m.busy.Go(func() { m.send(o.Message) })
+		case orderCut:
+			m.network.drop()
+			m.say(faultEvent{Event: eventCut})
+		case orderGoOn:
+			release()
+		case orderFinish:
+			m.busy.Go(func() { m.say(faultEvent{Event: eventFinal, Digest: m.digest()}) })
+		}
+		if err != nil {
 			return err
 		}
 	}
-	if !m.awaitOrder(ctx, orderFinish) {
-		return ctx.Err()
+}
+
+// open makes what the node works with: its store, its fabric, and where it listens.
+func (m *faultMember) open() (err error) {
+	m.db = meta.OpenMemory()
+	if m.store, err = content.Open(m.task.Folder, content.Options{}); err != nil {
+		return err
 	}
-	m.say(faultEvent{Event: eventFinal, Digest: m.digest()})
+	if err := m.openDevice(); err != nil {
+		return err
+	}
+	if m.listener, err = net.Listen("tcp", m.task.Listen); err != nil {
+		return fmt.Errorf("bench: calls: %w", err)
+	}
+	m.say(faultEvent{Event: eventListens, Address: m.listener.Addr().String()})
 	return nil
 }
 
-// engine makes the engine, over a network that can be cut if the task says so.
-func (m *faultMember) engine() (_ *rdmc.Engine, end func(), err error) {
-	lc := net.ListenConfig{Control: tcp.Control(m.task.Plan.Congestion)}
-	lc.SetMultipathTCP(false)
-	listener, err := lc.Listen(context.Background(), "tcp", m.task.Listen)
-	if err != nil {
-		return nil, nil, fmt.Errorf("bench: data at %s: %w", m.task.Listen, err)
-	}
-	detect := m.task.Plan.Detect
-	cfg := tcp.Config{Congestion: m.task.Plan.Congestion, PeerTimeout: detect, ReceiverTimeout: detect, Advertise: listener.Addr().String()}
+// openDevice makes the fabric, over a network that can be cut if the task says so.
+func (m *faultMember) openDevice() (err error) {
+	cfg := tcp.Config{Congestion: m.task.Plan.Congestion}
 	if m.task.Drops {
-		cfg.Dial = m.network.dial
+		if m.blocks, err = net.Listen("tcp", m.task.Listen); err != nil {
+			return fmt.Errorf("bench: data: %w", err)
+		}
+		cfg.Advertise, cfg.Dial = m.blocks.Addr().String(), m.network.dial
 	}
-	device, err := tcp.New(cfg)
-	if err != nil {
-		listener.Close()
-		return nil, nil, err
+	if m.device, err = tcp.New(cfg); err != nil {
+		return err
 	}
-	var accepting sync.WaitGroup
-	accepting.Go(func() { m.accept(listener, device) })
-	closeDevice := func() {
-		listener.Close()
-		device.Close()
-		accepting.Wait()
+	if m.task.Drops {
+		m.accepting.Go(func() { m.network.serve(m.blocks, m.device) })
+		return nil
 	}
-	engine, err := rdmc.NewEngine(rdmc.EngineConfig{Device: device})
-	if err != nil {
-		closeDevice()
-		return nil, nil, err
-	}
-	return engine, func() { engine.Close(); closeDevice() }, nil
+	_, err = m.device.Listen(m.task.Listen)
+	return err
 }
 
-// accept serves data connections until the listener is closed.
-func (m *faultMember) accept(listener net.Listener, device *tcp.Device) {
-	if m.task.Drops {
-		m.network.serve(listener, device)
-		return
+// begin starts the node.
+func (m *faultMember) begin(addresses []string) (err error) {
+	if m.engine, err = rdmc.NewEngine(rdmc.EngineConfig{Device: m.device}); err != nil {
+		return err
 	}
-	var work sync.WaitGroup
-	defer work.Wait()
+	self, err := m.db.Node(nodeOf(m.task.Rank))
+	if err != nil {
+		return err
+	}
+	lease := meta.Lease{Node: self.ID, Incarnation: self.Incarnation}
+	m.calls = &faultCalls{self: self.ID, network: m.network, addresses: addresses}
+	m.node, err = replicate.New(replicate.Config{
+		Self: func() meta.Lease { return lease }, Names: m.db, Log: faultProposer{m}, Peers: m.calls,
+		Groups: toldGroups{replicate.Multicast(m.engine), m}, Store: m.store, IsLeader: func() bool { return false },
+	})
+	if err != nil {
+		return err
+	}
+	m.calls.handle = m.node.Handle
+	m.answering.Go(func() { m.calls.serve(m.ctx, &droppedListener{m.listener, m.network}) })
+	m.say(faultEvent{Event: eventReady})
+	return nil
+}
+
+// close ends what there is. The context has ended.
+func (m *faultMember) close() error {
+	var errs []error
+	if m.listener != nil {
+		m.listener.Close() // serve may have closed it
+	}
+	m.answering.Wait()
+	m.busy.Wait()
+	if m.node != nil {
+		errs = append(errs, m.node.Close())
+	}
+	if m.engine != nil {
+		errs = append(errs, m.engine.Close())
+	}
+	if m.blocks != nil {
+		errs = append(errs, m.blocks.Close())
+	}
+	if m.device != nil {
+		errs = append(errs, m.device.Close())
+	}
+	m.accepting.Wait()
+	if m.store != nil {
+		errs = append(errs, m.store.Close())
+	}
+	return errors.Join(append(errs, m.db.Close())...)
+}
+
+// apply takes an entry of the log in.
+func (m *faultMember) apply(o faultOrder) error {
+	result, events, err := m.db.Apply(o.Index, o.Time, o.Entry)
+	if err != nil {
+		return err
+	}
+	m.mu.Lock()
+	for _, e := range events {
+		if e.Kind == meta.EventPublished {
+			m.last = e.Content
+		}
+	}
+	done := m.waiting[o.Call]
+	if o.Rank != m.task.Rank {
+		done = nil
+	}
+	m.mu.Unlock()
+	if m.node != nil {
+		m.node.Applied(events)
+	}
+	if done != nil {
+		done <- result
+	}
+	for _, e := range events {
+		switch {
+		case e.Kind == meta.EventFenced && e.Node == nodeOf(0) && m.task.Rank != 0:
+			m.say(faultEvent{Event: eventFenced, Text: "the log has ended the writer's incarnation"})
+		case e.Kind == meta.EventPublished:
+			m.messages++
+			message := m.messages
+			m.busy.Go(func() { m.awaitStored(message, e.Content) })
+		}
+	}
+	return nil
+}
+
+// awaitStored tells when a version that was published is stored here.
+func (m *faultMember) awaitStored(message int, id meta.ContentID) {
+	tick := time.NewTicker(5 * time.Millisecond)
+	defer tick.Stop()
 	for {
-		conn, err := listener.Accept()
-		if err != nil {
+		if state, ok := m.store.State(content.ID(id.Bytes())); ok && state == content.Committed {
+			m.say(faultEvent{Event: eventDelivered, Message: message, Digest: m.digestOf(id)})
 			return
 		}
-		work.Go(func() { device.Serve(conn) }) // an error closes it, and the dialer sees that
-	}
-}
-
-func (m *faultMember) open(ctx context.Context, engine *rdmc.Engine) (err error) {
-	p := m.task.Plan
-	cfg := rendezvous.Config{
-		Rank: m.task.Rank, Room: m.task.Room, Engine: engine, Members: p.Members, BlockSize: p.BlockSize, Algorithm: p.Algorithm,
-		Detect: p.Detect, Window: p.Window, Grants: p.Grants, MaxSends: p.MaxSends,
-		OnFailure: func(epoch uint32, err error) {
-			m.say(faultEvent{Event: eventTold, Text: fmt.Sprintf("epoch %d: %v", epoch, err)})
-		},
-	}
-	if m.task.Drops {
-		cfg.Dial = m.network.dial
-	}
-	if m.task.HasListener {
-		file := os.NewFile(roomFD, "room")
-		if cfg.Listener, err = net.FileListener(file); err != nil {
-			return fmt.Errorf("bench: room: %w", err)
-		}
-		file.Close()
-		if m.task.Drops {
-			cfg.Listener = &droppedListener{cfg.Listener, m.network}
+		select {
+		case <-tick.C:
+		case <-m.ctx.Done():
+			return
 		}
 	}
-	m.session, err = rendezvous.Open(ctx, cfg)
-	return err
 }
 
-// take sends or receives a message, and tells how that went.
-func (m *faultMember) take(ctx context.Context, message int) error {
-	if m.task.Rank == 0 {
-		return m.send(ctx, message)
+// faultProposer is the log at a member: the process that started it keeps it.
+type faultProposer struct{ m *faultMember }
+
+// Propose implements replicate.Log.
+func (p faultProposer) Propose(ctx context.Context, op meta.Op) (meta.Result, error) {
+	m, done := p.m, make(chan meta.Result, 1)
+	m.mu.Lock()
+	m.call++
+	call := m.call
+	m.waiting[call] = done
+	m.mu.Unlock()
+	defer func() {
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		delete(m.waiting, call)
+	}()
+	m.say(faultEvent{Event: eventPropose, Entry: meta.EncodeEntry(meta.Entry{Node: nodeOf(m.task.Rank), Seq: 1, Op: op}), Call: call})
+	select {
+	case result := <-done:
+		return result, nil
+	case <-ctx.Done():
+		return meta.Result{}, ctx.Err()
+	case <-m.ctx.Done():
+		return meta.Result{}, m.ctx.Err()
 	}
-	next, err := m.session.Next(ctx)
-	if err == nil && next.Size() != m.task.Plan.Size {
-		err = fmt.Errorf("bench: a message of %d bytes, want %d", next.Size(), m.task.Plan.Size)
-	}
-	if err == nil {
-		err = next.Receive(ctx, &memory{block: uint64(m.task.Plan.BlockSize), data: m.data})
-	}
-	at := time.Now().UnixNano()
-	if err == nil {
-		m.say(faultEvent{Event: eventDelivered, Message: message, At: at, Digest: m.digest()})
-	}
-	return err
 }
 
-// send waits for the order, and tells when so much of the message that is to be disturbed has been sent.
-func (m *faultMember) send(ctx context.Context, message int) error {
-	rand.NewChaCha8([32]byte{1, byte(message), byte(message >> 8)}).Read(m.data)
-	digest := m.digest()
-	if !m.awaitOrder(ctx, orderSend) {
-		return ctx.Err()
+// Barrier implements replicate.Log. How long others take to show a version is not of the session.
+func (p faultProposer) Barrier(context.Context, uint64) ([]meta.NodeID, error) { return nil, nil }
+
+// toldGroups tells when a group fails here.
+type toldGroups struct {
+	replicate.Groups
+	m *faultMember
+}
+
+// NewGroup implements replicate.Groups.
+func (g toldGroups) NewGroup(cfg rdmc.GroupConfig) (replicate.Group, error) {
+	before := cfg.OnFailure
+	cfg.OnFailure = func(err error) {
+		g.m.say(faultEvent{Event: eventTold, Text: err.Error()})
+		if before != nil {
+			before(err)
+		}
 	}
-	source := &watched{memory: memory{block: uint64(m.task.Plan.BlockSize), data: m.data}}
+	return g.Groups.NewGroup(cfg)
+}
+
+// send publishes a file, and tells when so much of the one that is to be disturbed has been sent.
+func (m *faultMember) send(message int) {
+	data := make([]byte, m.task.Plan.Size)
+	rand.NewChaCha8([32]byte{1, byte(message), byte(message >> 8)}).Read(data)
+	source := &watched{data: data}
 	if message == m.task.Plan.messages() && m.task.Plan.Fault != FaultNone {
-		source.at = uint64(m.task.Plan.At * float64(rdmc.BlockCount(m.task.Plan.Size, m.task.Plan.BlockSize)))
+		source.at = int64(m.task.Plan.At * float64(len(data)))
 		source.reached = func() {
 			m.say(faultEvent{Event: eventReached, Message: message})
 			if m.task.Plan.Hold {
@@ -265,43 +385,96 @@ func (m *faultMember) send(ctx context.Context, message int) error {
 			}
 		}
 	}
-	start := time.Now()
-	delivery, err := m.session.Send(ctx, m.task.Plan.Size, source)
+	sum := sha256.Sum256(data)
+	e, err := m.publish(message, source)
 	if err != nil {
-		return err
+		m.say(faultEvent{Event: eventEnded, Text: err.Error()})
+		return
 	}
-	m.say(faultEvent{Event: eventDelivered, Message: message, Digest: digest, Seconds: time.Since(start).Seconds(), Delivery: &delivery})
-	return nil
+	e.Event, e.Message, e.Digest = eventPublished, message, hex.EncodeToString(sum[:])
+	m.say(e)
 }
 
-// awaitOrder waits for the order; another one, or the end of the input, gives false.
-func (m *faultMember) awaitOrder(ctx context.Context, want string) bool {
-	select {
-	case order := <-m.orders:
-		return order == want
-	case <-ctx.Done():
-		return false
+// publish writes one file and waits until its close would have returned.
+func (m *faultMember) publish(message int, source *watched) (e faultEvent, err error) {
+	created, err := faultProposer{m}.Propose(m.ctx, &meta.Create{
+		Parent: meta.RootIno, Name: fmt.Sprint("message", message), Kind: meta.KindFile, Mode: 0o644,
+	})
+	if err == nil && created.Errno != 0 {
+		err = created.Errno
 	}
+	if err != nil {
+		return e, fmt.Errorf("bench: create: %w", err)
+	}
+	feed := m.node.FollowTransfers()
+	defer feed.Close()
+	start := time.Now()
+	size := int64(len(source.data))
+	out, err := m.node.Publish(m.ctx, replicate.Push{
+		Ino: created.Inode.Ino, Size: size, Source: source, Data: []replicate.Extent{{Offset: 0, Length: size}},
+	})
+	e.Seconds = time.Since(start).Seconds()
+	if err != nil {
+		return e, err
+	}
+	ended, _, _ := feed.Take()
+	for _, t := range ended {
+		if t.Content != out.Content {
+			continue
+		}
+		e.Groups = int(t.Epoch) + 1
+		for _, member := range t.Members {
+			if member.State == "out" {
+				e.Out = append(e.Out, Lost{Rank: rankOf(member.Node), Reason: fmt.Sprintf("%v: %s", member.Reason, member.Text)})
+			}
+		}
+	}
+	return e, nil
 }
 
+// digest is of the last version, if it is stored here.
 func (m *faultMember) digest() string {
-	sum := sha256.Sum256(m.data)
-	return hex.EncodeToString(sum[:])
+	m.mu.Lock()
+	id := m.last
+	m.mu.Unlock()
+	return m.digestOf(id)
 }
 
-// watched is a message that tells, once, when a block is read. The last one stands for all that is beyond it.
+func (m *faultMember) digestOf(id meta.ContentID) string {
+	if state, ok := m.store.State(content.ID(id.Bytes())); !ok || state != content.Committed {
+		return "not here"
+	}
+	r, err := m.store.Open(content.ID(id.Bytes()))
+	if err != nil {
+		return err.Error()
+	}
+	defer r.Close()
+	sum := sha256.New()
+	if _, err := io.Copy(sum, io.NewSectionReader(r, 0, r.Size())); err != nil {
+		return err.Error()
+	}
+	return hex.EncodeToString(sum.Sum(nil))
+}
+
+// watched is a file that tells, once, when it is read from a place on.
 type watched struct {
-	memory
-	at      uint64
+	data    []byte
+	at      int64
 	reached func()
 	once    sync.Once
 }
 
-// ReadBlock copies a block out.
-func (w *watched) ReadBlock(i uint64, buf []byte) error {
-	blocks := (uint64(len(w.data)) + w.block - 1) / w.block
-	if w.reached != nil && i >= min(w.at, blocks-1) {
+// ReadAt copies bytes out.
+func (w *watched) ReadAt(p []byte, off int64) (int, error) {
+	if w.reached != nil && off+int64(len(p)) >= min(w.at, int64(len(w.data))) {
 		w.once.Do(w.reached)
 	}
-	return w.memory.ReadBlock(i, buf)
+	n := 0
+	if off < int64(len(w.data)) {
+		n = copy(p, w.data[off:])
+	}
+	if n < len(p) {
+		return n, io.EOF
+	}
+	return n, nil
 }

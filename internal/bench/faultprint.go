@@ -20,13 +20,13 @@ func (r FaultResult) Print(w io.Writer) error {
 	if r.VictimRank >= 0 {
 		what = fmt.Sprintf("%s %s, rank %d, at %.0f%%", r.Fault, r.Victim, r.VictimRank, 100*r.At)
 	}
-	line("run", "%d members, %s in blocks of %s: %s; detection bound %v", r.Members, units.Exact(r.Size), units.Exact(uint64(r.BlockSize)), what, r.Detect)
+	line("run", "%d nodes, a file of %s: %s; detection bound %v", r.Members, units.Exact(r.Size), what, r.Detect)
 	line("undisturbed", "%s, median of %d", units.Seconds(Median(r.Undisturbed)), len(r.Undisturbed))
 	if r.VictimRank >= 0 {
 		line("heard", "%s; the last after %s, bound %v", rankTimes(r.Told), units.Seconds(r.ToldLast()), r.Detect)
 	}
 	if r.VictimRank > 0 {
-		line("total", "%s: %.3f of undisturbed, %.3f of undisturbed and the bound; %d groups", units.Seconds(r.Total), r.Ratio(), r.RatioToBound(), r.Epochs)
+		line("total", "%s: %.3f of undisturbed, %.3f of undisturbed and the bound; %d groups", units.Seconds(r.Total), r.Ratio(), r.RatioToBound(), r.Groups)
 	}
 	if r.VictimRank == 0 {
 		line("ended", "%s", rankTimes(r.Ended))
@@ -34,8 +34,8 @@ func (r FaultResult) Print(w io.Writer) error {
 		line("verified", "all bytes, at ranks %v", r.Verified)
 	}
 	line("out", "%s", r.outText())
-	if r.VictimSaid != "" {
-		line("victim", "%s", r.VictimSaid)
+	if r.VictimHas {
+		line("victim", "has the file nevertheless")
 	}
 	_, err := io.WriteString(w, b.String())
 	return err
@@ -47,7 +47,7 @@ func (r FaultResult) outText() string {
 	}
 	var all []string
 	for _, lost := range r.Out {
-		all = append(all, fmt.Sprintf("rank %d in epoch %d: %s", lost.Rank, lost.Epoch, lost.Reason))
+		all = append(all, fmt.Sprintf("rank %d: %s", lost.Rank, lost.Reason))
 	}
 	return strings.Join(all, "; ")
 }

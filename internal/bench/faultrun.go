@@ -8,7 +8,9 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 	"time"
@@ -19,24 +21,27 @@ var errFault = errors.New("bench: fault run")
 
 // Times of a fault run, beside those that depend on the detection bound.
 const (
-	// wakeTimeout bounds how long a victim that goes on, or is cut off, takes to end.
+	// wakeTimeout bounds how long a process takes to end.
 	wakeTimeout = 20 * time.Second
 	// slackTime is added to all bounds that depend on the size.
 	slackTime = 60 * time.Second
 )
 
-// faultRun is a session whose members are processes, and one of them is struck.
+// faultRun is a cluster whose nodes are processes, and one of them is struck while a file is replicated.
 type faultRun struct {
 	plan   FaultPlan
 	nodes  *Links
 	victim int
+	folder string // of the stores
 	crew   []*faultProcess
+	log    *faultLog
 	events chan faultEvent // written by the readers of the processes
 	struck time.Time
+	down   <-chan time.Time // when the victim is declared down; nil if it is not going to be
 	result FaultResult
 	digest string          // of the last message
 	held   map[int]string  // last digests by rank
-	ended  map[int]bool    // processes whose session ended with an error
+	ended  map[int]bool    // processes that ended with an error
 	early  []faultEvent    // deliveries that came before they were waited for: pipes have no common order
 	timely context.Context // the bound of the run
 }
@@ -50,10 +55,11 @@ type faultProcess struct {
 	err    error         // how; set before exited is closed
 }
 
-// Fault runs a session of processes on this machine in which the plan's victim is struck in mid-message, after one
-// message that is not disturbed, or with FaultNone only such. command is the program with the arguments that make it
-// call RunFaultMember; nodes are where the members run, nil for the loopback device. It returns when all processes
-// have ended. An error is of the run; what the session did wrong is FaultResult.Check's.
+// Fault has processes on this machine replicate files as the daemon does: one that is not disturbed, and one in whose
+// middle the plan's victim is struck; or with FaultNone only such as the first. command is the program with the
+// arguments that make it call RunFaultMember; nodes are where the members run, nil for the loopback device. The files
+// lie in a folder of os.TempDir. It returns when all processes have ended. An error is of the run; what the sessions
+// did wrong is FaultResult.Check's.
 func Fault(ctx context.Context, plan FaultPlan, command []string, nodes *Links) (FaultResult, error) {
 	if err := plan.Check(); err != nil {
 		return FaultResult{}, err
@@ -65,13 +71,21 @@ func Fault(ctx context.Context, plan FaultPlan, command []string, nodes *Links) 
 	if err != nil {
 		return FaultResult{}, err
 	}
+	folder, err := os.MkdirTemp("", "rdmcfs-bench-")
+	if err != nil {
+		return FaultResult{}, fmt.Errorf("bench: %w", err)
+	}
+	defer os.RemoveAll(folder)
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	r := &faultRun{
-		plan: plan, nodes: nodes, victim: victim, events: make(chan faultEvent, plan.Members), held: make(map[int]string), ended: make(map[int]bool),
+		folder: folder,
+		plan:   plan, nodes: nodes, victim: victim, events: make(chan faultEvent, plan.Members), held: make(map[int]string), ended: make(map[int]bool),
 		timely: ctx,
 		result: FaultResult{FaultPlan: plan, VictimRank: victim, Told: make(map[int]float64), Ended: make(map[int]float64)},
 	}
+	r.log = newFaultLog(r.tell)
+	defer r.log.db.Close()
 	defer r.end(cancel)
 	if err := r.start(ctx, command); err != nil {
 		return r.result, err
@@ -84,22 +98,12 @@ func Fault(ctx context.Context, plan FaultPlan, command []string, nodes *Links) 
 
 // start starts the processes.
 func (r *faultRun) start(ctx context.Context, command []string) error {
-	room, file, err := localRoom(r.nodes)
-	if err != nil {
-		return err
-	}
-	if file != nil {
-		defer file.Close()
-	}
 	for rank := range r.plan.Members {
-		task := faultTask{Plan: r.plan, Rank: rank, Room: room, Listen: "127.0.0.1:0"}
+		task := faultTask{Plan: r.plan, Rank: rank, Listen: "127.0.0.1:0", Folder: filepath.Join(r.folder, strconv.Itoa(rank))}
 		cmd := exec.CommandContext(ctx, command[0], command[1:]...)
 		if r.nodes != nil {
 			cmd = r.nodes.Command(ctx, rank, command...)
 			task.Listen = r.nodes.Address(rank) + ":0"
-		}
-		if rank == 0 && file != nil {
-			cmd.ExtraFiles, task.HasListener = []*os.File{file}, true
 		}
 		task.Drops = r.nodes == nil && rank == r.victim && r.plan.Fault == FaultCut
 		p, err := r.startOne(cmd, task)
@@ -190,9 +194,8 @@ func (r *faultRun) lastWords() string {
 
 // run goes through the messages.
 func (r *faultRun) run() error {
-	all := r.plan.survivors(-1)
-	if err := r.await(all, slackTime, func(e faultEvent) bool { return e.Event == eventReady }); err != nil {
-		return fmt.Errorf("the session did not begin: %w", err)
+	if err := r.begin(); err != nil {
+		return fmt.Errorf("the nodes did not start: %w", err)
 	}
 	for message := 1; message <= r.plan.messages(); message++ {
 		if message == r.plan.messages() && r.victim >= 0 {
@@ -205,12 +208,64 @@ func (r *faultRun) run() error {
 	return r.finish()
 }
 
-// undisturbed sends a message that nobody is struck in. A member that is put out all the same is noted.
-func (r *faultRun) undisturbed(message int) error {
-	if err := r.order(0, orderSend); err != nil {
+// begin makes a cluster of the processes.
+func (r *faultRun) begin() error {
+	addresses := make([]string, r.plan.Members)
+	all := r.plan.survivors(-1)
+	err := r.await(all, slackTime, func(e faultEvent) bool {
+		if e.Event == eventListens {
+			addresses[e.Rank] = e.Address
+		}
+		return e.Event == eventListens
+	})
+	if err == nil {
+		err = r.log.found(r.plan.Members)
+	}
+	if err != nil {
 		return err
 	}
-	return r.await(r.still(), r.allowed(), r.delivered(message))
+	r.tell(faultOrder{Order: orderBegin, Addresses: addresses})
+	return r.await(all, slackTime, func(e faultEvent) bool { return e.Event == eventReady })
+}
+
+// undisturbed sends a message that nobody is struck in. A node that is left out all the same is noted.
+func (r *faultRun) undisturbed(message int) error {
+	if err := r.order(0, faultOrder{Order: orderSend, Message: message}); err != nil {
+		return err
+	}
+	return r.awaitDelivery(message, r.still())
+}
+
+// awaitDelivery waits until the root's close has returned and the ranks have the message, but for those left out.
+func (r *faultRun) awaitDelivery(message int, ranks []int) error {
+	published := func(e faultEvent) bool {
+		if e.Event != eventPublished || e.Message != message {
+			return false
+		}
+		r.digest, r.result.Groups = e.Digest, max(r.result.Groups, e.Groups)
+		r.result.Out = append(r.result.Out, e.Out...)
+		if r.victim >= 0 && message == r.plan.messages() {
+			r.result.Total = e.Seconds
+		} else {
+			r.result.Undisturbed = append(r.result.Undisturbed, e.Seconds)
+		}
+		return true
+	}
+	if err := r.await([]int{0}, r.allowed(), published); err != nil {
+		return err
+	}
+	ranks = slices.DeleteFunc(slices.Clone(ranks), r.isOut)
+	return r.await(ranks, r.allowed(), func(e faultEvent) bool {
+		if e.Event != eventDelivered || e.Message != message {
+			return false
+		}
+		r.held[e.Rank] = e.Digest
+		return true
+	})
+}
+
+func (r *faultRun) isOut(rank int) bool {
+	return slices.ContainsFunc(r.result.Out, func(l Lost) bool { return l.Rank == rank })
 }
 
 // still are the ranks that are in the session.
@@ -223,31 +278,9 @@ func (r *faultRun) allowed() time.Duration {
 	return slackTime + 10*r.plan.Detect + time.Duration(r.plan.Size/1e6)*time.Second
 }
 
-// delivered notes a message's deliveries.
-func (r *faultRun) delivered(message int) func(faultEvent) bool {
-	return func(e faultEvent) bool {
-		if e.Event != eventDelivered || e.Message != message {
-			return false
-		}
-		r.held[e.Rank] = e.Digest
-		if e.Delivery == nil {
-			return true
-		}
-		r.digest = e.Digest
-		r.result.Out = append(r.result.Out, e.Delivery.Out...)
-		r.result.Epochs = max(r.result.Epochs, e.Delivery.Epochs)
-		if r.victim >= 0 && message == r.plan.messages() {
-			r.result.Total = e.Seconds
-		} else {
-			r.result.Undisturbed = append(r.result.Undisturbed, e.Seconds)
-		}
-		return true
-	}
-}
-
 // disturbed sends the message in which the victim is struck.
 func (r *faultRun) disturbed(message int) error {
-	if err := r.order(0, orderSend); err != nil {
+	if err := r.order(0, faultOrder{Order: orderSend, Message: message}); err != nil {
 		return err
 	}
 	if err := r.await([]int{0}, r.allowed(), func(e faultEvent) bool { return e.Event == eventReached }); err != nil {
@@ -257,15 +290,16 @@ func (r *faultRun) disturbed(message int) error {
 		return err
 	}
 	if r.plan.Hold && (r.victim != 0 || r.plan.Fault != FaultKill) {
-		if err := r.order(0, orderGoOn); err != nil {
+		if err := r.order(0, faultOrder{Order: orderGoOn}); err != nil {
 			return err
 		}
 	}
+	survivors := r.plan.survivors(r.victim)
 	if r.victim == 0 {
-		err := r.await(r.plan.survivors(0), r.allowed(), func(e faultEvent) bool { return e.Event == eventEnded })
+		err := r.await(survivors, r.allowed(), func(e faultEvent) bool { return e.Event == eventFenced })
 		return errors.Join(err, r.wake())
 	}
-	if err := r.await(r.plan.survivors(r.victim), r.allowed(), r.delivered(message)); err != nil {
+	if err := r.awaitDelivery(message, survivors); err != nil {
 		return err
 	}
 	if len(r.result.Out) == 0 {
@@ -280,6 +314,7 @@ func (r *faultRun) disturbed(message int) error {
 // strike does to the victim what the plan says.
 func (r *faultRun) strike() error {
 	r.struck = time.Now()
+	r.down = time.After(downAfter)
 	process := r.crew[r.victim].cmd.Process
 	switch r.plan.Fault {
 	case FaultKill:
@@ -290,83 +325,62 @@ func (r *faultRun) strike() error {
 	if r.nodes != nil {
 		return r.nodes.Cut(r.timely, r.victim)
 	}
-	if err := r.order(r.victim, orderCut); err != nil {
+	if err := r.order(r.victim, faultOrder{Order: orderCut}); err != nil {
 		return err
 	}
 	return r.await([]int{r.victim}, r.allowed(), func(e faultEvent) bool { return e.Event == eventCut })
 }
 
-// wake has a stopped victim go on, and waits until the victim has ended.
+// wake has a stopped victim go on.
 func (r *faultRun) wake() error {
-	p := r.crew[r.victim]
-	if r.plan.Fault == FaultStop {
-		if err := p.cmd.Process.Signal(syscall.SIGCONT); err != nil {
-			return err
-		}
+	if r.plan.Fault != FaultStop {
+		return nil
 	}
-	timer := time.NewTimer(wakeTimeout + 6*r.plan.Detect)
-	defer timer.Stop()
-	for {
-		select {
-		case e := <-r.events:
-			r.note(e)
-		case <-p.exited:
-			r.noteRest()
-			return nil
-		case <-timer.C:
-			return fmt.Errorf("the victim, rank %d, does not end", r.victim)
-		case <-r.timely.Done():
-			return r.timely.Err()
-		}
-	}
+	return r.crew[r.victim].cmd.Process.Signal(syscall.SIGCONT)
 }
 
-// noteRest notes the events that are there already.
-func (r *faultRun) noteRest() {
-	for {
-		select {
-		case e := <-r.events:
-			r.note(e)
-		default:
-			return
-		}
-	}
-}
-
-// finish has all members that are left tell their digest once more, and compares.
+// finish has all that live tell once more what they hold, and compares.
 func (r *faultRun) finish() error {
 	ranks := r.still()
-	ranks = slices.DeleteFunc(ranks, func(rank int) bool { return rank == r.victim })
-	for _, rank := range ranks[1:] { // the root last: its end is the session's
-		if err := r.order(rank, orderFinish); err != nil {
+	if r.plan.Fault == FaultKill {
+		ranks = slices.DeleteFunc(ranks, func(rank int) bool { return rank == r.victim })
+	}
+	for _, rank := range ranks {
+		if err := r.order(rank, faultOrder{Order: orderFinish}); err != nil {
 			return err
 		}
 	}
-	final := func(e faultEvent) bool {
-		if e.Event == eventFinal && e.Digest != r.held[e.Rank] {
-			r.held[e.Rank] = "changed since"
+	final := make(map[int]string)
+	err := r.await(ranks, slackTime, func(e faultEvent) bool {
+		if e.Event == eventFinal {
+			final[e.Rank] = e.Digest
 		}
 		return e.Event == eventFinal
-	}
-	if err := r.await(ranks[1:], slackTime, final); err != nil {
-		return err
-	}
-	if err := r.order(0, orderFinish); err != nil {
-		return err
-	}
-	if err := r.await(ranks[:1], slackTime, final); err != nil {
+	})
+	if err != nil {
 		return err
 	}
 	for _, rank := range ranks {
-		if r.held[rank] == r.digest {
+		has := final[rank] == r.digest
+		switch {
+		case rank == r.victim:
+			r.result.VictimHas = has
+		case has && r.held[rank] == r.digest:
 			r.result.Verified = append(r.result.Verified, rank)
 		}
 	}
 	return nil
 }
 
-func (r *faultRun) order(rank int, order string) error {
-	if _, err := io.WriteString(r.crew[rank].input, order+"\n"); err != nil {
+// tell gives an order to all processes. Who can't be told will not answer.
+func (r *faultRun) tell(o faultOrder) {
+	for rank := range r.crew {
+		_ = r.order(rank, o)
+	}
+}
+
+func (r *faultRun) order(rank int, o faultOrder) error {
+	if err := json.NewEncoder(r.crew[rank].input).Encode(o); err != nil {
 		return fmt.Errorf("rank %d: %w", rank, err)
 	}
 	return nil
@@ -391,14 +405,21 @@ func (r *faultRun) await(ranks []int, within time.Duration, want func(faultEvent
 	for len(waiting) > 0 {
 		select {
 		case e := <-r.events:
-			r.note(e)
+			if err := r.note(e); err != nil {
+				return err
+			}
 			switch wanted := want(e); {
 			case e.Event == eventEnded && e.Rank == 0 && r.victim != 0:
 				return fmt.Errorf("the root: %s", e.Text)
 			case wanted || e.Event == eventEnded:
 				delete(waiting, e.Rank)
-			case e.Event == eventDelivered:
+			case e.Event == eventDelivered || e.Event == eventPublished:
 				r.early = append(r.early, e)
+			}
+		case <-r.down:
+			r.down = nil
+			if err := r.log.declareDown(r.victim); err != nil {
+				return err
 			}
 		case <-timer.C:
 			return fmt.Errorf("%d members said nothing more within %v", len(waiting), within)
@@ -409,25 +430,26 @@ func (r *faultRun) await(ranks []int, within time.Duration, want func(faultEvent
 	return nil
 }
 
-// note keeps what an event says of the fault.
-func (r *faultRun) note(e faultEvent) {
+// note keeps what an event says of the fault, and appends to the log.
+func (r *faultRun) note(e faultEvent) error {
 	since := time.Unix(0, e.At).Sub(r.struck).Seconds()
-	switch {
-	case e.Event == eventEnded && e.Rank == r.victim:
+	switch e.Event {
+	case eventPropose:
+		return r.log.propose(e.Rank, e.Entry, e.Call)
+	case eventEnded:
 		r.ended[e.Rank] = true
-		r.result.VictimSaid = e.Text
-	case e.Event == eventEnded:
-		r.ended[e.Rank] = true
+	case eventFenced:
 		r.result.Ended[e.Rank] = since
-		r.heard(e.Rank, since)
-	case e.Event == eventTold && e.Rank != r.victim:
+		r.heard(e.Rank, since) // a node that had not been told of the message yet hears by the log
+	case eventTold:
 		r.heard(e.Rank, since)
 	}
+	return nil
 }
 
 // heard keeps when a survivor first heard of the fault.
 func (r *faultRun) heard(rank int, since float64) {
-	if _, before := r.result.Told[rank]; !before && !r.struck.IsZero() {
+	if _, before := r.result.Told[rank]; !before && !r.struck.IsZero() && rank != r.victim {
 		r.result.Told[rank] = since
 	}
 }

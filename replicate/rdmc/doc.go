@@ -51,7 +51,7 @@
 // A broken queue pair, a silent neighbour, a block that fails its check, a Source or Sink that fails, or
 // [Group.Fail]: each ends the group. All members are told along the group's queue pairs; each unfinished
 // transfer ends with a [GroupError] that names the suspects. What a member has by then is in [Transfer.Have]; package
-// rendezvous has sessions that go on from there with the survivors. Silence is measured by the time that the watcher
+// replicate has sessions that go on from there with the survivors. Silence is measured by the time that the watcher
 // itself ran; a member that is done watches those that report to it until they are done too.
 //
 // # Goroutines

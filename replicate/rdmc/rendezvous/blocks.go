@@ -1,10 +1,10 @@
 package rendezvous
 
 import (
-	"context"
-	"fmt"
 	"io"
 	"os"
+
+	"github.com/rdmcfs/rdmcfs/replicate/rdmc"
 )
 
 // File is what Blocks reads and writes; *os.File is one.
@@ -19,16 +19,18 @@ type Blocks struct {
 	block int64
 }
 
-// Blocks gives and takes the session's messages in a file, which must stay open while they are sent or received.
-func (s *Session) Blocks(f File) Blocks { return Blocks{f, int64(s.BlockSize())} }
+// NewBlocks gives and takes the messages of a group of that block size in a file, which must stay open while they are
+// sent or received.
+func NewBlocks(f File, blockSize int) Blocks { return Blocks{f, int64(blockSize)} }
 
-// SendFile is Send of a whole file, which must not change meanwhile. It stays the caller's.
-func (s *Session) SendFile(ctx context.Context, f *os.File) (Delivery, error) {
+// SendFile sends a whole file, which must not change meanwhile. It stays the caller's, and open until the transfer is
+// done. At the root only.
+func (m *Meeting) SendFile(f *os.File) (*rdmc.Transfer, error) {
 	info, err := f.Stat()
 	if err != nil {
-		return Delivery{}, fmt.Errorf("rendezvous: %w", err)
+		return nil, err
 	}
-	return s.Send(ctx, uint64(info.Size()), s.Blocks(f))
+	return m.Group.Send(rdmc.Outgoing{Size: uint64(info.Size()), Source: NewBlocks(f, m.BlockSize)})
 }
 
 // ReadBlock reads a block.

@@ -19,8 +19,7 @@ const (
 	guestsMax = 16
 )
 
-// door takes the connections to a session's room: members until all are in, then those who come too late, who are
-// told so.
+// door takes the connections to the room: members until all are in, then those who come too late, who are told so.
 type door struct {
 	listener net.Listener
 	common   welcome
@@ -115,13 +114,13 @@ func (d *door) greet(conn net.Conn) {
 		err = d.check(f.rank)
 	}
 	if err == nil {
-		keepAlive(conn, d.common.detect)
-		if err = send(conn, frame{kind: kindWelcome, welcome: d.common}, helloTimeout); err == nil {
+		keepAlive(conn)
+		if err = send(conn, frame{kind: kindWelcome, welcome: d.common}); err == nil {
 			err = d.admit(f.rank, conn)
 		}
 	}
 	if err != nil {
-		send(conn, frame{kind: kindOut, text: err.Error()}, helloTimeout)
+		send(conn, frame{kind: kindRefused, text: err.Error()})
 		conn.Close()
 	}
 	d.mu.Lock()
@@ -139,7 +138,7 @@ func (d *door) check(rank int) error {
 func (d *door) checkLocked(rank int) error {
 	switch {
 	case d.shut:
-		return errors.New("the session has begun: nobody joins it later")
+		return errors.New("the group has begun: nobody joins it later")
 	case rank < 1 || rank >= d.common.members:
 		return fmt.Errorf("rank %d: give 1 to %d", rank, d.common.members-1)
 	case d.in[rank] != nil && !hasLeft(d.in[rank]):

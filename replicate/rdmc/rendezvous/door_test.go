@@ -44,7 +44,7 @@ func TestDoorClosesOnAGuest(t *testing.T) {
 		t.Fatal(err)
 	}
 	room := &guestRoom{Listener: inner, come: make(chan struct{}), gate: make(chan struct{})}
-	d, err := openDoor(Config{Listener: room}, welcome{members: 2, detect: DefaultDetect})
+	d, err := openDoor(Config{Listener: room}, welcome{members: 2})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -76,7 +76,7 @@ func TestDoorLetsInWhoWasStartedAgain(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	d, err := openDoor(Config{Listener: listener}, welcome{members: 3, blockSize: 1000, detect: DefaultDetect})
+	d, err := openDoor(Config{Listener: listener}, welcome{members: 3, blockSize: 1000})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -88,7 +88,7 @@ func TestDoorLetsInWhoWasStartedAgain(t *testing.T) {
 			t.Fatal(err)
 		}
 		t.Cleanup(func() { conn.Close() })
-		if err := send(conn, frame{kind: kindHello, rank: rank}, helloTimeout); err != nil {
+		if err := send(conn, frame{kind: kindHello, rank: rank}); err != nil {
 			t.Fatal(err)
 		}
 		if f, err := receive(conn, maxFrame); err != nil || f.kind != want {
@@ -107,7 +107,7 @@ func TestDoorLetsInWhoWasStartedAgain(t *testing.T) {
 	}
 	enter(1, kindWelcome).Close()
 	again := enter(1, kindWelcome)
-	enter(1, kindOut)
+	enter(1, kindRefused)
 	enter(2, kindWelcome)
 	in, err := d.admitAll(t.Context())
 	if err != nil || len(in) != 2 || in[1].RemoteAddr().String() != again.LocalAddr().String() {

@@ -1,5 +1,5 @@
-// Package faults measures what a failed member costs a session: n nodes on shaped links, a member killed, stopped or
-// cut off in mid-message, then undisturbed messages beside a busy processor. See README.md.
+// Package faults measures what a failed node costs the replication of a file: n nodes on shaped links, one of them
+// killed, stopped or cut off in the middle, then undisturbed files beside a busy processor. See README.md.
 package faults
 
 import (
@@ -16,18 +16,16 @@ import (
 	"time"
 
 	"github.com/rdmcfs/rdmcfs/internal/bench"
-	"github.com/rdmcfs/rdmcfs/replicate/schedule"
 )
 
 var (
 	enabled = flag.Bool("faults", false, "measure; needs root, installs packages")
 	nodes   = flag.Int("nodes", 8, "nodes")
 	rate    = flag.String("rate", "200mbit", "rate of the links, or unshaped")
-	sizeMiB = flag.Int("size", 512, "MiB per message")
-	block   = flag.Int("block", 64, "KiB per block")
-	detect  = flag.Duration("detect", 2*time.Second, "detection bound")
+	sizeMiB = flag.Int("size", 256, "MiB per file")
+	detect  = flag.Duration("detect", bench.DefaultDetect, "detection bound")
 	only    = flag.String("only", "", "regular expression: run only these cases, like 'stop relay'")
-	rounds  = flag.Int("rounds", 20, "undisturbed messages beside the load")
+	rounds  = flag.Int("rounds", 20, "undisturbed files beside the load")
 	loadMiB = flag.Int("load-size", 64, "MiB of each of them")
 	half    = flag.String("half", "100mbit", "half of -rate, of one link")
 	hogs    = flag.Int("cpu", 4, "stress-ng's processes beside them")
@@ -88,8 +86,7 @@ func TestFaults(t *testing.T) {
 }
 
 func plan(fault, victim string) bench.FaultPlan {
-	return bench.FaultPlan{Members: *nodes, Size: uint64(*sizeMiB) << 20, BlockSize: *block << 10, Algorithm: schedule.BinomialPipeline,
-		Congestion: "cubic", Fault: fault, Victim: victim, At: 0.5, Detect: *detect}
+	return bench.FaultPlan{Members: *nodes, Size: uint64(*sizeMiB) << 20, Congestion: "cubic", Fault: fault, Victim: victim, At: 0.5, Detect: *detect}
 }
 
 // strike runs one case on links of its own, which a cut leaves cut, and fails where a goal is missed.
@@ -136,14 +133,9 @@ func judge(t *testing.T, r bench.FaultResult) {
 	if r.VictimRank > 0 && r.RatioToBound() > goal {
 		t.Errorf("total %.3f of the undisturbed time and the bound, goal %.2f", r.RatioToBound(), goal)
 	}
-	for rank, seconds := range r.Ended {
-		if seconds > r.Detect.Seconds() {
-			t.Errorf("rank %d ended after %.2f s, bound %v", rank, seconds, r.Detect)
-		}
-	}
 }
 
-// oneSlowLink sends undisturbed messages while the link between two nodes has half the rate: nobody may be put out.
+// oneSlowLink sends undisturbed files while the link between two nodes has half the rate: nobody may be left out.
 func oneSlowLink(t *testing.T) {
 	p := plan(bench.FaultNone, bench.VictimLeaf)
 	p.Rounds = 2
@@ -152,7 +144,7 @@ func oneSlowLink(t *testing.T) {
 	})
 }
 
-// besideLoad sends undisturbed messages beside stress-ng: nobody may be put out.
+// besideLoad sends undisturbed files beside stress-ng: nobody may be left out.
 func besideLoad(t *testing.T) {
 	load := exec.CommandContext(t.Context(), "stress-ng", "--cpu", fmt.Sprint(*hogs), "--quiet")
 	load.Cancel = func() error { return load.Process.Signal(os.Interrupt) }
@@ -166,7 +158,7 @@ func besideLoad(t *testing.T) {
 	p := plan(bench.FaultNone, bench.VictimLeaf)
 	p.Size, p.Rounds = uint64(*loadMiB)<<20, *rounds
 	r := strike(t, p, nil)
-	t.Logf("%d messages of %d MiB beside %d processes of stress-ng: %d members put out; median %.2f s, worst %.2f s",
+	t.Logf("%d files of %d MiB beside %d processes of stress-ng: %d nodes left out; median %.2f s, worst %.2f s",
 		len(r.Undisturbed), *loadMiB, *hogs, len(r.Out), bench.Median(r.Undisturbed), slices.Max(r.Undisturbed))
 }
 
@@ -188,7 +180,7 @@ func TestTable(t *testing.T) {
 	r := bench.FaultResult{FaultPlan: plan(bench.FaultKill, bench.VictimLeaf), VictimRank: 7, Undisturbed: []float64{22}, Total: 24,
 		Told: map[int]float64{0: 0.25}, Verified: []int{0, 1, 2, 3, 4, 5, 6}}
 	r.Members = 8
-	if got := row("kill leaf", r); got != "| kill leaf | 7 | 22.00 | 0.25 | 24.00 | 1.091 | 1.000 | 7 of 7 |" {
+	if got := row("kill leaf", r); got != "| kill leaf | 7 | 22.00 | 0.25 | 24.00 | 1.091 | 0.960 | 7 of 7 |" {
 		t.Error(got)
 	}
 	r.VictimRank, r.Verified = 0, nil

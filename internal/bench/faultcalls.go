@@ -1,0 +1,108 @@
+package bench
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"sync"
+
+	"github.com/rdmcfs/rdmcfs/meta"
+	"github.com/rdmcfs/rdmcfs/replicate"
+)
+
+// faultCalls are the calls between the nodes of a fault run: one connection each, over a network that can be cut.
+//
+//	request: from 1, kind 1, length 4, bytes        answer: 0 if it was refused, length 4, bytes
+type faultCalls struct {
+	self      meta.NodeID
+	network   *dropper
+	addresses []string // by rank; set before the first call
+	handle    func(ctx context.Context, from meta.NodeID, kind replicate.Kind, payload []byte) ([]byte, error)
+}
+
+// nodeOf is the number in the log of the process of a rank.
+func nodeOf(rank int) meta.NodeID { return meta.NodeID(rank + 1) }
+
+func rankOf(node meta.NodeID) int { return int(node) - 1 }
+
+// Call implements replicate.Peers.
+func (c *faultCalls) Call(ctx context.Context, node meta.NodeID, kind replicate.Kind, payload []byte) ([]byte, error) {
+	conn, err := c.network.dial(ctx, c.addresses[rankOf(node)])
+	if err != nil {
+		return nil, err
+	}
+	defer conn.Close()
+	defer context.AfterFunc(ctx, func() { conn.Close() })()
+	if err := writeCall(conn, byte(c.self), byte(kind), payload); err != nil {
+		return nil, errors.Join(ctx.Err(), err)
+	}
+	head, answer, err := readCall(conn, 1)
+	switch {
+	case err != nil:
+		return nil, errors.Join(ctx.Err(), err)
+	case head[0] == 0:
+		return nil, fmt.Errorf("bench: node %d: %s", node, answer)
+	}
+	return answer, nil
+}
+
+func writeCall(w io.Writer, head ...any) error {
+	var b []byte
+	for _, part := range head {
+		switch p := part.(type) {
+		case byte:
+			b = append(b, p)
+		case []byte:
+			b = append(binary.LittleEndian.AppendUint32(b, uint32(len(p))), p...)
+		}
+	}
+	_, err := w.Write(b)
+	return err
+}
+
+func readCall(r io.Reader, heads int) (head, payload []byte, err error) {
+	head = make([]byte, heads+4)
+	if _, err := io.ReadFull(r, head); err != nil {
+		return nil, nil, err
+	}
+	n := binary.LittleEndian.Uint32(head[heads:])
+	if n > replicate.MaxMessageBytes {
+		return nil, nil, fmt.Errorf("bench: a call of %d bytes", n)
+	}
+	payload = make([]byte, n)
+	_, err = io.ReadFull(r, payload)
+	return head, payload, err
+}
+
+// serve answers calls until the listener is closed, and waits for those it has begun.
+func (c *faultCalls) serve(ctx context.Context, listener net.Listener) {
+	var work sync.WaitGroup
+	defer work.Wait()
+	for {
+		conn, err := listener.Accept()
+		if err != nil {
+			return
+		}
+		work.Go(func() {
+			defer conn.Close()
+			defer context.AfterFunc(ctx, func() { conn.Close() })()
+			c.answer(ctx, conn)
+		})
+	}
+}
+
+func (c *faultCalls) answer(ctx context.Context, conn net.Conn) {
+	head, payload, err := readCall(conn, 2)
+	if err != nil {
+		return
+	}
+	answer, err := c.handle(ctx, meta.NodeID(head[0]), replicate.Kind(head[1]), payload)
+	ok := byte(1)
+	if err != nil {
+		ok, answer = 0, []byte(err.Error())
+	}
+	writeCall(conn, ok, answer) // who asked notices
+}
