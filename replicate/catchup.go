@@ -257,7 +257,7 @@ func (a *assigner) plan(ids []meta.ContentID, wanted map[meta.ContentID][]meta.N
 			continue
 		}
 		load[source]++
-		k := key{source: source, targets: laneKey(targets)}
+		k := key{source: source, targets: setKey(targets)}
 		k.part = parts[k]
 		o := orders[k]
 		if o != nil && len(o.contents) >= workOrderSize {

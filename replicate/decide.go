@@ -118,7 +118,7 @@ func (m *Member) decided(id meta.ContentID, v session.Verdict) {
 
 // fenced aborts all undecided sessions of a writer's incarnation and before.
 func (m *Member) fenced(node meta.NodeID, incarnation uint32) {
-	m.ends.rootGone(node)
+	m.groups.rootGone(node)
 	for _, id := range m.undecided() {
 		if id.Node == node && id.Incarnation <= incarnation && m.judge(id) == session.Aborted {
 			m.ended(id)

@@ -307,7 +307,7 @@ func TestHolderAMomentBehindTheLogServesWhoIsBack(t *testing.T) {
 	c.node(3).start()
 	cfg := s.cfg
 	cfg.Names = behind
-	late := newSupplier(cfg, s.lanes, s.transfers, s.counters, s.missing)
+	late := newSupplier(cfg, s.rootGroups, s.transfers, s.counters, s.missing)
 	defer late.close()
 	time.AfterFunc(100*time.Millisecond, func() { behind.now.Store(true); late.sawView() })
 	reply := late.work(t.Context(), work{

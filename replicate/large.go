@@ -134,11 +134,11 @@ func (s *pushSession) newRun(local *localCopy, staged io.ReaderAt) (*rootRun, er
 	src := newCopySource(local, staged, groupBlock)
 	limits := s.p.cfg.Tuning.limits(groupBlock)
 	return &rootRun{
-		cfg: s.p.cfg, lanes: s.p.lanes, after: &s.p.wg, id: s.id, ino: s.push.Ino,
+		cfg: s.p.cfg, rootGroups: s.p.rootGroups, after: &s.p.wg, id: s.id, ino: s.push.Ino,
 		layout: local.layout, shape: shape, source: src, groupBlock: groupBlock, status: s.status,
 		limits: limits,
 		sess: session.NewRoot(session.RootConfig{
-			Members: others, Blocks: int(local.layout.Blocks()), Limits: limits, Pace: float64(s.p.lanes.pace.Load()),
+			Members: others, Blocks: int(local.layout.Blocks()), Limits: limits, Pace: float64(s.p.rootGroups.pace.Load()),
 		}),
 		events: make(chan session.RootEvent, 64), views: s.p.viewChange, look: look,
 		idle: func(ctx context.Context) { _ = src.readRest(ctx) }, // kept in src

@@ -22,10 +22,10 @@ const (
 // Member takes part in the sessions of other nodes: it stores their contents, votes, keeps each vote until the
 // log decides, and carries out what the log decides.
 type Member struct {
-	cfg  Config
-	ends *ends
-	held *reports // contents that the log does not know to be here
-	lost *reports // contents that the log believes to be here in vain
+	cfg    Config
+	groups *memberGroups
+	held   *reports // contents that the log does not know to be here
+	lost   *reports // contents that the log believes to be here in vain
 	// compared is the look at whether the log's belief is right.
 	compared comparison
 	// retired holds what is deleted later.
@@ -53,7 +53,7 @@ type Member struct {
 func newMember(cfg Config, remote *remoteReads) *Member {
 	ctx, stop := context.WithCancel(context.Background())
 	m := &Member{
-		cfg: cfg, ends: newEnds(cfg.Groups, cfg.Logger), held: newHeldReports(cfg), lost: newLostReports(cfg), retired: newRetirements(), remote: remote, stock: make(chan struct{}, 1), deep: make(chan meta.ContentID, 256), unchecked: make(chan meta.ContentID, 256),
+		cfg: cfg, groups: newMemberGroups(cfg.Groups, cfg.Logger), held: newHeldReports(cfg), lost: newLostReports(cfg), retired: newRetirements(), remote: remote, stock: make(chan struct{}, 1), deep: make(chan meta.ContentID, 256), unchecked: make(chan meta.ContentID, 256),
 		ctx: ctx, stop: stop, quit: make(chan struct{}), putSlots: make(chan struct{}, putsAtOnce),
 		runs: make(map[meta.ContentID]*memberRun), roots: make(map[meta.ContentID][32]byte),
 		kept: make(map[meta.ContentID]struct{}),
@@ -73,7 +73,7 @@ func (m *Member) close() {
 	}
 	m.mu.Unlock()
 	m.stop()
-	m.ends.close()
+	m.groups.close()
 	m.wg.Wait()
 }
 
@@ -237,7 +237,7 @@ func refusalReason(err error) meta.OwedReason {
 
 // begin handles KindBegin.
 func (m *Member) begin(ctx context.Context, from meta.NodeID, b begin) error {
-	end, err := m.ends.find(from, b.Group)
+	end, err := m.groups.find(from, b.Group)
 	if err != nil {
 		return err
 	}

@@ -12,27 +12,27 @@ import (
 	"github.com/rdmcfs/rdmcfs/meta"
 )
 
-// endsPerRoot bounds the groups that one root may make here.
-const endsPerRoot = 2 * lanesMax
+// groupsPerRoot bounds the groups that one root may make here.
+const groupsPerRoot = 2 * rootGroupsMax
 
 var errNoGroup = errors.New("replicate: no such group here")
 
-// ends keeps this node's ends of the groups of other roots. Each end has a goroutine that drops it when the
+// memberGroups keeps this node's ends of the groups of other roots. Each end has a goroutine that drops it when the
 // group has failed or was closed.
-type ends struct {
+type memberGroups struct {
 	groups Groups
 	log    *slog.Logger
 
 	mu      sync.Mutex
-	byNum   map[uint64]*groupEndpoint
+	byNum   map[uint64]*memberGroup
 	perRoot map[meta.NodeID]int
 	closed  bool
 	quit    chan struct{}
 	wg      sync.WaitGroup
 }
 
-// groupEndpoint is this node's end of one group.
-type groupEndpoint struct {
+// memberGroup is this node's end of one group.
+type memberGroup struct {
 	number     uint64
 	root       meta.NodeID
 	group      Group
@@ -41,15 +41,15 @@ type groupEndpoint struct {
 	once       sync.Once
 }
 
-func newEnds(groups Groups, log *slog.Logger) *ends {
-	return &ends{
-		groups: groups, log: log, byNum: make(map[uint64]*groupEndpoint),
+func newMemberGroups(groups Groups, log *slog.Logger) *memberGroups {
+	return &memberGroups{
+		groups: groups, log: log, byNum: make(map[uint64]*memberGroup),
 		perRoot: make(map[meta.NodeID]int), quit: make(chan struct{}),
 	}
 }
 
 // open makes an end and returns its addresses.
-func (e *ends) open(self, from meta.NodeID, m groupOpen) (map[int][]byte, error) {
+func (e *memberGroups) open(self, from meta.NodeID, m groupOpen) (map[int][]byte, error) {
 	rank := slices.Index(m.Members, self)
 	if m.Members[0] != from || rank < 1 || m.Number>>40 != uint64(from) {
 		return nil, fmt.Errorf("replicate: group %x of %v: not for this node from node %d", m.Number, m.Members, from)
@@ -58,7 +58,7 @@ func (e *ends) open(self, from meta.NodeID, m groupOpen) (map[int][]byte, error)
 		return nil, err
 	}
 	group, err := e.groups.NewGroup(groupConfig(m.Number, m.Members, rank, m.Form))
-	end := &groupEndpoint{number: m.Number, root: from, group: group, blockBytes: m.Form.BlockBytes, gone: make(chan struct{})}
+	end := &memberGroup{number: m.Number, root: from, group: group, blockBytes: m.Form.BlockBytes, gone: make(chan struct{})}
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if err != nil || e.closed {
@@ -75,7 +75,7 @@ func (e *ends) open(self, from meta.NodeID, m groupOpen) (map[int][]byte, error)
 }
 
 // reserve takes the number for a root, within its bound.
-func (e *ends) reserve(root meta.NodeID, number uint64) error {
+func (e *memberGroups) reserve(root meta.NodeID, number uint64) error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if e.closed {
@@ -84,15 +84,15 @@ func (e *ends) reserve(root meta.NodeID, number uint64) error {
 	if _, ok := e.byNum[number]; ok {
 		return fmt.Errorf("replicate: group %x is here already", number)
 	}
-	if e.perRoot[root] >= endsPerRoot {
-		return fmt.Errorf("replicate: node %d has %d groups here already", root, endsPerRoot)
+	if e.perRoot[root] >= groupsPerRoot {
+		return fmt.Errorf("replicate: node %d has %d groups here already", root, groupsPerRoot)
 	}
 	e.perRoot[root]++
 	e.byNum[number] = nil
 	return nil
 }
 
-func (e *ends) forgetLocked(root meta.NodeID, number uint64) {
+func (e *memberGroups) forgetLocked(root meta.NodeID, number uint64) {
 	delete(e.byNum, number)
 	if e.perRoot[root]--; e.perRoot[root] <= 0 {
 		delete(e.perRoot, root)
@@ -100,7 +100,7 @@ func (e *ends) forgetLocked(root meta.NodeID, number uint64) {
 }
 
 // watch owns an end until it is over.
-func (e *ends) watch(end *groupEndpoint) {
+func (e *memberGroups) watch(end *memberGroup) {
 	select {
 	case <-end.group.Failed():
 	case <-end.gone:
@@ -112,10 +112,10 @@ func (e *ends) watch(end *groupEndpoint) {
 	end.group.Abort()
 }
 
-func (end *groupEndpoint) drop() { end.once.Do(func() { close(end.gone) }) }
+func (end *memberGroup) drop() { end.once.Do(func() { close(end.gone) }) }
 
 // find gives the end of a group of a root.
-func (e *ends) find(from meta.NodeID, number uint64) (*groupEndpoint, error) {
+func (e *memberGroups) find(from meta.NodeID, number uint64) (*memberGroup, error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	end := e.byNum[number]
@@ -126,7 +126,7 @@ func (e *ends) find(from meta.NodeID, number uint64) (*groupEndpoint, error) {
 }
 
 // connect joins an end with its neighbours.
-func (e *ends) connect(ctx context.Context, from meta.NodeID, m groupAddresses) error {
+func (e *memberGroups) connect(ctx context.Context, from meta.NodeID, m groupAddresses) error {
 	end, err := e.find(from, m.Number)
 	if err != nil {
 		return err
@@ -137,7 +137,7 @@ func (e *ends) connect(ctx context.Context, from meta.NodeID, m groupAddresses) 
 }
 
 // finish closes an end when its messages are through, in the background, or drops it at once.
-func (e *ends) finish(from meta.NodeID, m groupEnd) {
+func (e *memberGroups) finish(from meta.NodeID, m groupEnd) {
 	end, err := e.find(from, m.Number)
 	if err != nil {
 		return // gone already
@@ -162,7 +162,7 @@ func (e *ends) finish(from meta.NodeID, m groupEnd) {
 }
 
 // rootGone drops all groups of a root that is down or has begun a new incarnation.
-func (e *ends) rootGone(root meta.NodeID) {
+func (e *memberGroups) rootGone(root meta.NodeID) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	for _, end := range e.byNum {
@@ -173,7 +173,7 @@ func (e *ends) rootGone(root meta.NodeID) {
 }
 
 // close drops all ends and waits for them.
-func (e *ends) close() {
+func (e *memberGroups) close() {
 	e.mu.Lock()
 	if !e.closed {
 		e.closed = true

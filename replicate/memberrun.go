@@ -37,7 +37,7 @@ type memberRun struct {
 	copy     *localCopy
 	sink     *sink
 	transfer Transfer
-	endpoint *groupEndpoint
+	endpoint *memberGroup
 	checks   sync.WaitGroup
 	spoiled  bool // the bytes failed their check and go with the copy
 
@@ -256,7 +256,7 @@ func (h *memberRun) begin(follows meta.ContentID, shape content.Shape) *standing
 }
 
 // begun attaches the message of a group that brings the missing blocks of this epoch.
-func (h *memberRun) begun(from meta.NodeID, b begin, ann rdmc.Announcement, end *groupEndpoint) error {
+func (h *memberRun) begun(from meta.NodeID, b begin, ann rdmc.Announcement, end *memberGroup) error {
 	if h.root != from {
 		return errors.New("replicate: session of another root")
 	}

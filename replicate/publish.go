@@ -36,14 +36,14 @@ const (
 
 // Pusher replicates the files written on this node.
 type Pusher struct {
-	cfg       Config
-	lanes     *lanes
-	numbers   sessionNumbers
-	transfers *transfers
-	aborts    *abortQueue
-	counters  *counters
-	putting   putting
-	settle    func(meta.ContentID) bool // carries out a decision that came before the bytes were stored
+	cfg        Config
+	rootGroups *rootGroups
+	numbers    sessionNumbers
+	transfers  *transfers
+	aborts     *abortQueue
+	counters   *counters
+	putting    putting
+	settle     func(meta.ContentID) bool // carries out a decision that came before the bytes were stored
 
 	ctx  context.Context
 	stop context.CancelFunc
@@ -64,10 +64,10 @@ type Pending struct {
 	Since   time.Time
 }
 
-func newPusher(cfg Config, ln *lanes, tr *transfers, c *counters, settle func(meta.ContentID) bool) *Pusher {
+func newPusher(cfg Config, rg *rootGroups, tr *transfers, c *counters, settle func(meta.ContentID) bool) *Pusher {
 	ctx, stop := context.WithCancel(context.Background())
 	return &Pusher{
-		cfg: cfg, lanes: ln, transfers: tr, counters: c, settle: settle, numbers: sessionNumbers{self: cfg.Self},
+		cfg: cfg, rootGroups: rg, transfers: tr, counters: c, settle: settle, numbers: sessionNumbers{self: cfg.Self},
 		aborts: newAbortQueue(cfg), ctx: ctx, stop: stop, changed: make(chan struct{}), pending: make(map[meta.ContentID]Pending),
 	}
 }

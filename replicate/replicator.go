@@ -17,16 +17,16 @@ import (
 // Replicator is the replication of one node: it pushes what is written here, takes what is written elsewhere, and
 // catches up nodes that missed something, this one among them.
 type Replicator struct {
-	cfg       Config
-	lanes     *lanes
-	transfers *transfers
-	counters  *counters
-	member    *Member
-	pusher    *Pusher
-	supplier  *supplier
-	assigner  *assigner
-	remote    *remoteReads
-	decisions *decisionQueue
+	cfg        Config
+	rootGroups *rootGroups
+	transfers  *transfers
+	counters   *counters
+	member     *Member
+	pusher     *Pusher
+	supplier   *supplier
+	assigner   *assigner
+	remote     *remoteReads
+	decisions  *decisionQueue
 
 	stop context.CancelFunc
 	wg   sync.WaitGroup
@@ -50,13 +50,13 @@ func New(cfg Config) (*Replicator, error) {
 		return nil, err
 	}
 	r := &Replicator{
-		cfg: cfg, lanes: newLanes(cfg.Peers, cfg.Groups, cfg.Logger, cfg.Clock.Now),
+		cfg: cfg, rootGroups: newRootGroups(cfg.Peers, cfg.Groups, cfg.Logger, cfg.Clock.Now),
 		transfers: newTransfers(), counters: &counters{}, assigner: newAssigner(cfg), decisions: newDecisionQueue(),
 	}
 	r.remote = newRemoteReads(cfg, r.counters)
 	r.member = newMember(cfg, r.remote)
-	r.pusher = newPusher(cfg, r.lanes, r.transfers, r.counters, r.member.settle)
-	r.supplier = newSupplier(cfg, r.lanes, r.transfers, r.counters, r.member.missing)
+	r.pusher = newPusher(cfg, r.rootGroups, r.transfers, r.counters, r.member.settle)
+	r.supplier = newSupplier(cfg, r.rootGroups, r.transfers, r.counters, r.member.missing)
 	r.assigner.own = r.supplier.work
 	r.assigner.views, r.supplier.views = r.pusher.viewChange, r.pusher.viewChange
 	r.member.startUp()
@@ -72,7 +72,7 @@ func New(cfg Config) (*Replicator, error) {
 	r.wg.Go(func() { r.member.keepChecking(ctx) })
 	r.wg.Go(func() { r.pusher.aborts.run(ctx) })
 	r.wg.Go(func() { r.assigner.run(ctx) })
-	r.wg.Go(func() { r.reapLanes(ctx) })
+	r.wg.Go(func() { r.reapGroups(ctx) })
 	return r, nil
 }
 
@@ -89,15 +89,15 @@ func (r *Replicator) Close() error {
 		r.member.close()
 		r.serving.Wait()
 		r.wg.Wait()
-		r.lanes.close()
+		r.rootGroups.close()
 	})
 	return nil
 }
 
-func (r *Replicator) reapLanes(ctx context.Context) {
+func (r *Replicator) reapGroups(ctx context.Context) {
 	for ctx.Err() == nil {
-		pause(ctx, r.cfg.Clock, laneIdle/4)
-		r.lanes.reap(ctx)
+		pause(ctx, r.cfg.Clock, groupIdle/4)
+		r.rootGroups.reap(ctx)
 	}
 }
 
@@ -200,9 +200,9 @@ func (r *Replicator) dispatch(ctx context.Context, from meta.NodeID, kind Kind, 
 	case KindBegin:
 		return outcome(payload, decodeBegin, func(m begin) error { return r.member.begin(ctx, from, m) })
 	case KindConnect:
-		return outcome(payload, decodeGroupAddresses, func(m groupAddresses) error { return r.member.ends.connect(ctx, from, m) })
+		return outcome(payload, decodeGroupAddresses, func(m groupAddresses) error { return r.member.groups.connect(ctx, from, m) })
 	case KindGroupEnd:
-		return outcome(payload, decodeGroupEnd, func(m groupEnd) error { r.member.ends.finish(from, m); return nil })
+		return outcome(payload, decodeGroupEnd, func(m groupEnd) error { r.member.groups.finish(from, m); return nil })
 	case KindGroup:
 		return answer(payload, decodeGroupOpen, func(m groupOpen) (groupAddresses, error) { return r.openEnd(from, m), nil })
 	case KindFetch:
@@ -222,7 +222,7 @@ func (r *Replicator) dispatch(ctx context.Context, from meta.NodeID, kind Kind, 
 }
 
 func (r *Replicator) openEnd(from meta.NodeID, m groupOpen) groupAddresses {
-	byRank, err := r.member.ends.open(r.cfg.Self().Node, from, m)
+	byRank, err := r.member.groups.open(r.cfg.Self().Node, from, m)
 	if err != nil {
 		return groupAddresses{Number: m.Number, Refused: refusalOf(err)}
 	}

@@ -10,7 +10,7 @@ import (
 
 // Groups and registered memory. Groups that are kept for the next file hold their part of each member's budget. A
 // member that has none for another group has idle ones end (rdmc.GroupConfig.Yields) and refuses; the root makes the
-// group anew until all have room. Where the set has a lane already, a session goes behind the others on that one
+// group anew until all have room. Where the set has a group already, a session goes behind the others on that one
 // instead.
 
 const (
@@ -30,32 +30,32 @@ var errRefused = errors.New("refused")
 func outOfMemory(err error) bool { return errors.Is(err, rdmc.ErrMemory) }
 
 // setUpInTime sets the group up, again and again while this node or members have no memory for it, unless the set has
-// another lane.
-func (l *lanes) setUpInTime(ctx context.Context, ln *lane) (Group, error) {
+// another group.
+func (l *rootGroups) setUpInTime(ctx context.Context, rg *rootGroup) (Group, error) {
 	began := l.now()
 	for wait := memoryRetry; ; wait = min(2*wait, memoryRetryMax) {
-		group, err := l.setUp(ctx, ln)
+		group, err := l.setUp(ctx, rg)
 		if err == nil {
 			return group, nil
 		}
-		l.tell(context.WithoutCancel(ctx), ln, true)
+		l.tell(context.WithoutCancel(ctx), rg, true)
 		waited := l.now().Sub(began)
 		switch {
 		case !outOfMemory(err):
 			return nil, err
-		case l.giveWay(ln):
-			l.log.Info("no registered memory for a further group: going on with those there are", "members", ln.members, "err", err)
+		case l.giveWay(rg):
+			l.log.Info("no registered memory for a further group: going on with those there are", "members", rg.members, "err", err)
 			return nil, err
 		case waited >= l.patience:
-			l.log.Warn("no registered memory for a group", "members", ln.members, "waited", waited, "err", err)
+			l.log.Warn("no registered memory for a group", "members", rg.members, "waited", waited, "err", err)
 			return nil, err
 		}
-		l.log.Debug("no registered memory for a group: waiting", "members", ln.members, "waited", waited, "err", err)
+		l.log.Debug("no registered memory for a group: waiting", "members", rg.members, "waited", waited, "err", err)
 		if !after(ctx, wait) {
 			return nil, err
 		}
 		l.mu.Lock()
-		ln.number = l.numberLocked(ln.number) // members may not be rid of the last one yet
+		rg.number = l.numberLocked(rg.number) // members may not be rid of the last one yet
 		l.mu.Unlock()
 	}
 }
@@ -72,24 +72,24 @@ func after(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// giveWay takes a lane out if its set has another one that is or will be of use, and has the set try for no further
+// giveWay takes a group out if its set has another one that is or will be of use, and has the set try for no further
 // one for a while. Of two that are made at the same time one stays.
-func (l *lanes) giveWay(ln *lane) bool {
+func (l *rootGroups) giveWay(rg *rootGroup) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	for _, other := range l.sets[ln.key] {
-		if other != ln && !other.spoiled() {
-			l.scarce[ln.key] = l.now().Add(memoryWait)
-			ln.gaveWay = true
-			l.takeOutLocked(ln)
+	for _, other := range l.sets[rg.key] {
+		if other != rg && !other.spoiled() {
+			l.scarce[rg.key] = l.now().Add(memoryWait)
+			rg.gaveWay = true
+			l.takeOutLocked(rg)
 			return true
 		}
 	}
 	return false
 }
 
-// scarceLocked reports whether a set had better try for no further lane now.
-func (l *lanes) scarceLocked(key string) bool {
+// scarceLocked reports whether a set had better try for no further group now.
+func (l *rootGroups) scarceLocked(key string) bool {
 	until, ok := l.scarce[key]
 	if ok && !l.now().Before(until) {
 		delete(l.scarce, key)
@@ -98,28 +98,28 @@ func (l *lanes) scarceLocked(key string) bool {
 	return ok
 }
 
-// watch drops a lane whose group has failed, so that its memory is free as soon as nobody is on it.
-func (l *lanes) watch(ln *lane) {
+// watch drops a group that has failed, so that its memory is free as soon as nobody is on it.
+func (l *rootGroups) watch(rg *rootGroup) {
 	select {
-	case <-ln.group.Failed():
-		l.drop(ln)
-	case <-ln.over:
+	case <-rg.group.Failed():
+		l.drop(rg)
+	case <-rg.over:
 	}
 }
 
-// yielded reports whether the group of a made lane has ended for another's want of memory. A member that has seen to
+// yielded reports whether a group that was made has ended for another's want of memory. A member that has seen to
 // that refuses the message that was to come, perhaps before this node hears why.
-func (ln *lane) yielded() bool {
-	if ln.group == nil {
+func (rg *rootGroup) yielded() bool {
+	if rg.group == nil {
 		return false
 	}
 	timer := time.NewTimer(yieldNotice)
 	defer timer.Stop()
 	select {
-	case <-ln.group.Failed():
+	case <-rg.group.Failed():
 	case <-timer.C:
 		return false
 	}
 	var failure *rdmc.GroupError
-	return errors.As(ln.group.Err(), &failure) && failure.Reason == rdmc.ReasonYielded
+	return errors.As(rg.group.Err(), &failure) && failure.Reason == rdmc.ReasonYielded
 }

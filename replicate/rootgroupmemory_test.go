@@ -39,7 +39,7 @@ func scarce(t *testing.T, fabric string, budget int64) (*cluster, []*allocating)
 		n.stop()
 		n.tuning.Silent, n.tuning.Stalled, n.tuning.Stuck = 20*time.Second, 20*time.Second, 0
 		n.start()
-		n.rep.lanes.patience = time.Minute
+		n.rep.rootGroups.patience = time.Minute
 	}
 	return c, devices
 }
@@ -62,9 +62,9 @@ func TestIdleGroupsMakeRoom(t *testing.T) {
 	})
 }
 
-// TestGoesOnWithTheLaneItHas: there is memory for one group of a member set. A session that would take a further one
+// TestGoesOnWithTheGroupItHas: there is memory for one group of a member set. A session that would take a further one
 // while another session is on the first goes behind that, and does not wait for memory.
-func TestGoesOnWithTheLaneItHas(t *testing.T) {
+func TestGoesOnWithTheGroupItHas(t *testing.T) {
 	eachFabric(t, func(t *testing.T, fabric string) {
 		c, _ := scarce(t, fabric, 300<<10)
 		publishAll(t, c, 1, "before")
@@ -82,8 +82,8 @@ func TestGoesOnWithTheLaneItHas(t *testing.T) {
 		for i := range 3 {
 			pushes.Go(func() { publishAll(t, c, 1, fmt.Sprint(i)) })
 		}
-		l := c.node(1).rep.lanes
-		c.eventually("a session is behind the one that is on the lane", func() bool {
+		l := c.node(1).rep.rootGroups
+		c.eventually("a session is behind the one that is on the group", func() bool {
 			l.mu.Lock()
 			defer l.mu.Unlock()
 			return len(l.scarce) > 0
@@ -91,7 +91,7 @@ func TestGoesOnWithTheLaneItHas(t *testing.T) {
 		close(open)
 		pushes.Wait()
 		if got := c.node(1).rep.Counters(); got.Epochs > 0 {
-			t.Errorf("%d epochs: a session did not take the lane that was there", got.Epochs)
+			t.Errorf("%d epochs: a session did not take the group that was there", got.Epochs)
 		}
 	})
 }
@@ -143,7 +143,7 @@ func TestRefusedForMemoryIsAskedAgain(t *testing.T) {
 // as one that can't be reached; the others have it.
 func TestRefusedForMemoryIsNotDead(t *testing.T) {
 	c := refuse(t, 3, 1<<30)
-	c.node(1).rep.lanes.patience = 300 * time.Millisecond
+	c.node(1).rep.rootGroups.patience = 300 * time.Millisecond
 	b := randomBytes(1, 3<<20)
 	out, err := c.node(1).publish(c.create(1, "f"), meta.ContentID{}, b)
 	if err != nil {

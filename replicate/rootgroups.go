@@ -14,19 +14,19 @@ import (
 )
 
 const (
-	// lanesPerSet bounds the groups of one member set, so that a big file does not hold small ones for long.
-	lanesPerSet = 4
-	// lanesMax bounds all groups of which this node is the root.
-	lanesMax = 64
-	// laneIdle is how long an unused group is kept.
-	laneIdle = time.Minute
+	// groupsPerSet bounds the groups of one member set, so that a big file does not hold small ones for long.
+	groupsPerSet = 4
+	// rootGroupsMax bounds all groups of which this node is the root.
+	rootGroupsMax = 64
+	// groupIdle is how long an unused group is kept.
+	groupIdle = time.Minute
 	// groupSetup bounds the making of a group.
 	groupSetup = 5 * time.Second
 )
 
-// lanes keeps the groups that have this node as root, by member set, block size and algorithm. A group carries many
-// sessions, first in first out; several groups of one set let a small file pass a big one.
-type lanes struct {
+// rootGroups keeps the groups that have this node as root, by member set, block size and algorithm. A group carries
+// many sessions, first in first out; several groups of one set let a small file pass a big one.
+type rootGroups struct {
 	peers  Peers
 	groups Groups
 	log    *slog.Logger
@@ -36,16 +36,16 @@ type lanes struct {
 
 	mu     sync.Mutex
 	count  uint32 // of groups made, for their numbers
-	sets   map[string][]*lane
-	scarce map[string]time.Time // sets that have a lane and found no memory for another one: until when they try no more
+	sets   map[string][]*rootGroup
+	scarce map[string]time.Time // sets that have a group and found no memory for another one: until when they try no more
 	total  int
 	closed bool
 	wg     sync.WaitGroup // watchers, and ends of failed groups
 	pace   atomic.Int64   // bytes a second that groups without a slow member reached last; 0 is unknown
 }
 
-// lane is one group at its root.
-type lane struct {
+// rootGroup is one group at its root. The same group is a memberGroup at each of its members.
+type rootGroup struct {
 	key     string
 	number  uint64
 	members []meta.NodeID // root first
@@ -53,24 +53,24 @@ type lane struct {
 	made    chan struct{} // closed when group or err is set
 	group   Group
 	err     error
-	gaveWay bool          // with err: no memory, but the set has another lane
+	gaveWay bool          // with err: no memory, but the set has another group
 	over    chan struct{} // closed when the group was closed in good order
 
-	// Guarded by lanes.mu.
+	// Guarded by rootGroups.mu.
 	busy  int
 	bytes int64 // of the sessions on it
 	idle  time.Time
 	ended bool // nobody new gets it; when it is not busy its group ends
 }
 
-func newLanes(peers Peers, groups Groups, log *slog.Logger, now func() time.Time) *lanes {
-	return &lanes{
+func newRootGroups(peers Peers, groups Groups, log *slog.Logger, now func() time.Time) *rootGroups {
+	return &rootGroups{
 		peers: peers, groups: groups, log: log, now: now, patience: memoryWait,
-		sets: make(map[string][]*lane), scarce: make(map[string]time.Time),
+		sets: make(map[string][]*rootGroup), scarce: make(map[string]time.Time),
 	}
 }
 
-func laneKey(members []meta.NodeID) string {
+func setKey(members []meta.NodeID) string {
 	c := fields{coder.Writer(make([]byte, 0, 4*len(members)), coder.Big)}
 	for _, n := range members {
 		c.node(&n)
@@ -80,89 +80,89 @@ func laneKey(members []meta.NodeID) string {
 
 // acquire gives a connected group of the form, with this node as root and then the members. The error is a
 // *groupFault where members are to blame. Each success is followed by one release.
-func (l *lanes) acquire(ctx context.Context, self meta.Lease, members []meta.NodeID, bytes int64, form groupForm) (*lane, error) {
+func (l *rootGroups) acquire(ctx context.Context, self meta.Lease, members []meta.NodeID, bytes int64, form groupForm) (*rootGroup, error) {
 	for {
-		ln, make, err := l.choose(self, members, bytes, form)
+		rg, make, err := l.choose(self, members, bytes, form)
 		if err != nil {
 			return nil, err
 		}
 		if make {
-			l.make(ctx, ln)
+			l.make(ctx, rg)
 		}
 		select {
-		case <-ln.made:
+		case <-rg.made:
 		case <-ctx.Done():
-			l.release(ln, bytes)
+			l.release(rg, bytes)
 			return nil, ctx.Err()
 		}
-		if ln.err == nil {
-			return ln, nil
+		if rg.err == nil {
+			return rg, nil
 		}
-		l.release(ln, bytes)
-		if !ln.gaveWay {
-			return nil, ln.err
+		l.release(rg, bytes)
+		if !rg.gaveWay {
+			return nil, rg.err
 		}
 	}
 }
 
-// choose takes an idle lane, or room for a new one, or the lane with the least to do.
-func (l *lanes) choose(self meta.Lease, members []meta.NodeID, bytes int64, form groupForm) (ln *lane, make bool, err error) {
+// choose takes an idle group, or room for a new one, or the group with the least to do.
+func (l *rootGroups) choose(self meta.Lease, members []meta.NodeID, bytes int64, form groupForm) (rg *rootGroup, make bool, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.closed {
 		return nil, false, ErrClosed
 	}
-	key := fmt.Sprintf("%s/%d/%d/%d", laneKey(members), self.Incarnation, form.BlockBytes, form.Algorithm)
+	key := fmt.Sprintf("%s/%d/%d/%d", setKey(members), self.Incarnation, form.BlockBytes, form.Algorithm)
 	for _, c := range slices.Clone(l.sets[key]) {
 		if c.spoiled() {
 			l.dropLocked(c) // of an earlier incarnation of a member, perhaps
 			continue
 		}
-		if ln == nil || c.bytes < ln.bytes {
-			ln = c
+		if rg == nil || c.bytes < rg.bytes {
+			rg = c
 		}
 	}
-	if ln == nil || ln.busy > 0 && len(l.sets[key]) < lanesPerSet && l.total < lanesMax && !l.scarceLocked(key) {
-		ln, make = l.addLocked(key, self, members, form), true
+	if rg == nil || rg.busy > 0 && len(l.sets[key]) < groupsPerSet && l.total < rootGroupsMax && !l.scarceLocked(key) {
+		rg, make = l.addLocked(key, self, members, form), true
 	}
-	ln.busy++
-	ln.bytes += bytes
-	return ln, make, nil
+	rg.busy++
+	rg.bytes += bytes
+	return rg, make, nil
 }
 
-func (l *lanes) addLocked(key string, self meta.Lease, members []meta.NodeID, form groupForm) *lane {
+func (l *rootGroups) addLocked(key string, self meta.Lease, members []meta.NodeID, form groupForm) *rootGroup {
 	number := l.numberLocked(uint64(self.Node)<<40 | uint64(self.Incarnation&0xffff)<<24)
-	ln := &lane{key: key, number: number, members: members, form: form, made: make(chan struct{}), over: make(chan struct{})}
-	l.sets[key] = append(l.sets[key], ln)
+	rg := &rootGroup{key: key, number: number, members: members, form: form, made: make(chan struct{}), over: make(chan struct{})}
+	l.sets[key] = append(l.sets[key], rg)
 	l.total++
-	return ln
+	return rg
 }
 
 // numberLocked is the number of the next group that this incarnation makes. The lower bits of the one given do not
 // count.
-func (l *lanes) numberLocked(like uint64) uint64 {
+func (l *rootGroups) numberLocked(like uint64) uint64 {
 	l.count++
 	return like&^0xffffff | uint64(l.count&0xffffff)
 }
 
-// release gives a lane back. A lane whose group has failed is dropped.
-func (l *lanes) release(ln *lane, bytes int64) {
+// release gives a group back. A group that has failed is dropped.
+func (l *rootGroups) release(rg *rootGroup, bytes int64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	ln.busy--
-	ln.bytes -= bytes
-	ln.idle = l.now()
-	if ln.spoiled() {
-		l.dropLocked(ln)
+	rg.busy--
+	rg.bytes -= bytes
+	rg.idle = l.now()
+	if rg.spoiled() {
+		l.dropLocked(rg)
 	}
-	l.buryLocked(ln)
+	l.buryLocked(rg)
 }
 
 // spoiled reports whether the group could not be made or has failed.
-func (ln *lane) spoiled() bool {
+func (rg *rootGroup) spoiled() bool {
 	select {
-	case <-ln.made:
-		return ln.err != nil || groupFailed(ln.group)
+	case <-rg.made:
+		return rg.err != nil || groupFailed(rg.group)
 	default:
 		return false
 	}
@@ -177,93 +177,93 @@ func groupFailed(g Group) bool {
 	}
 }
 
-// takeOutLocked takes the lane out of its set; nobody new gets it. It reports whether it was there.
-func (l *lanes) takeOutLocked(ln *lane) bool {
-	set := l.sets[ln.key]
-	i := slices.Index(set, ln)
+// takeOutLocked takes the group out of its set; nobody new gets it. It reports whether it was there.
+func (l *rootGroups) takeOutLocked(rg *rootGroup) bool {
+	set := l.sets[rg.key]
+	i := slices.Index(set, rg)
 	if i < 0 {
 		return false
 	}
 	l.total--
-	if l.sets[ln.key] = slices.Delete(set, i, i+1); len(l.sets[ln.key]) == 0 {
-		delete(l.sets, ln.key)
+	if l.sets[rg.key] = slices.Delete(set, i, i+1); len(l.sets[rg.key]) == 0 {
+		delete(l.sets, rg.key)
 	}
 	return true
 }
 
-// dropLocked takes the lane out, and ends its group as soon as nobody is on it.
-func (l *lanes) dropLocked(ln *lane) {
-	if l.takeOutLocked(ln) {
-		ln.ended = true
-		l.buryLocked(ln)
+// dropLocked takes the group out, and ends its group as soon as nobody is on it.
+func (l *rootGroups) dropLocked(rg *rootGroup) {
+	if l.takeOutLocked(rg) {
+		rg.ended = true
+		l.buryLocked(rg)
 	}
 }
 
-// buryLocked ends the group of a dropped lane that nobody is on: its memory and its workers are let go.
-func (l *lanes) buryLocked(ln *lane) {
-	if !ln.ended || ln.busy > 0 || ln.err != nil {
+// buryLocked ends the group of a dropped group that nobody is on: its memory and its workers are let go.
+func (l *rootGroups) buryLocked(rg *rootGroup) {
+	if !rg.ended || rg.busy > 0 || rg.err != nil {
 		return
 	}
-	ln.ended = false
-	l.wg.Go(ln.group.Abort)
+	rg.ended = false
+	l.wg.Go(rg.group.Abort)
 }
 
-// drop takes a failed lane out at once, while others may still hold it.
-func (l *lanes) drop(ln *lane) {
+// drop takes a failed group out at once, while others may still hold it.
+func (l *rootGroups) drop(rg *rootGroup) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.dropLocked(ln)
+	l.dropLocked(rg)
 }
 
 // reap closes groups that were not used for a while, and drops failed ones.
-func (l *lanes) reap(ctx context.Context) {
+func (l *rootGroups) reap(ctx context.Context) {
 	now := l.now()
 	l.mu.Lock()
-	var idle []*lane
+	var idle []*rootGroup
 	for _, set := range l.sets {
-		for _, ln := range set {
-			if ln.busy == 0 && (now.Sub(ln.idle) >= laneIdle || ln.group != nil && groupFailed(ln.group)) {
-				idle = append(idle, ln)
+		for _, rg := range set {
+			if rg.busy == 0 && (now.Sub(rg.idle) >= groupIdle || rg.group != nil && groupFailed(rg.group)) {
+				idle = append(idle, rg)
 			}
 		}
 	}
-	for _, ln := range idle {
-		l.takeOutLocked(ln)
+	for _, rg := range idle {
+		l.takeOutLocked(rg)
 	}
 	for key := range l.scarce {
 		l.scarceLocked(key)
 	}
 	l.mu.Unlock()
-	for _, ln := range idle {
-		l.end(ctx, ln)
+	for _, rg := range idle {
+		l.end(ctx, rg)
 	}
 }
 
 // end closes an unused group everywhere.
-func (l *lanes) end(ctx context.Context, ln *lane) {
-	defer close(ln.over)
+func (l *rootGroups) end(ctx context.Context, rg *rootGroup) {
+	defer close(rg.over)
 	ctx, cancel := context.WithTimeout(ctx, groupSetup)
 	defer cancel()
-	l.tell(ctx, ln, false)
-	if err := ln.group.Close(ctx); err != nil {
-		l.log.Debug("group closed with error", "group", ln.number, "err", err)
+	l.tell(ctx, rg, false)
+	if err := rg.group.Close(ctx); err != nil {
+		l.log.Debug("group closed with error", "group", rg.number, "err", err)
 	}
 }
 
 // close ends all groups at once. No acquire may be under way.
-func (l *lanes) close() {
+func (l *rootGroups) close() {
 	l.mu.Lock()
 	l.closed = true
-	var all []*lane
+	var all []*rootGroup
 	for _, set := range l.sets {
 		all = append(all, set...)
 	}
-	l.sets = map[string][]*lane{}
+	l.sets = map[string][]*rootGroup{}
 	l.mu.Unlock()
-	for _, ln := range all {
-		<-ln.made
-		if ln.group != nil {
-			ln.group.Abort()
+	for _, rg := range all {
+		<-rg.made
+		if rg.group != nil {
+			rg.group.Abort()
 		}
 	}
 	l.wg.Wait()

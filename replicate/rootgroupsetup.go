@@ -26,15 +26,15 @@ func (f *groupFault) Error() string { return fmt.Sprintf("group failed: %v", f.e
 // Unwrap returns the cause.
 func (f *groupFault) Unwrap() error { return f.err }
 
-// make sets up the group of a lane on all members and closes ln.made.
-func (l *lanes) make(ctx context.Context, ln *lane) {
-	ln.group, ln.err = l.setUpInTime(ctx, ln)
-	if ln.err != nil {
-		l.drop(ln)
+// make sets a group up on all members and closes rg.made.
+func (l *rootGroups) make(ctx context.Context, rg *rootGroup) {
+	rg.group, rg.err = l.setUpInTime(ctx, rg)
+	if rg.err != nil {
+		l.drop(rg)
 	} else {
-		l.wg.Go(func() { l.watch(ln) })
+		l.wg.Go(func() { l.watch(rg) })
 	}
-	close(ln.made)
+	close(rg.made)
 }
 
 func groupConfig(number uint64, members []meta.NodeID, rank int, form groupForm) rdmc.GroupConfig {
@@ -50,17 +50,17 @@ func groupConfig(number uint64, members []meta.NodeID, rank int, form groupForm)
 }
 
 // setUp makes the group once. Where it fails members may be left with their ends.
-func (l *lanes) setUp(ctx context.Context, ln *lane) (Group, error) {
+func (l *rootGroups) setUp(ctx context.Context, rg *rootGroup) (Group, error) {
 	ctx, cancel := context.WithTimeout(ctx, groupSetup)
 	defer cancel()
-	group, err := l.groups.NewGroup(groupConfig(ln.number, ln.members, 0, ln.form))
+	group, err := l.groups.NewGroup(groupConfig(rg.number, rg.members, 0, rg.form))
 	if err != nil {
-		return nil, fmt.Errorf("replicate: group %x: %w", ln.number, err)
+		return nil, fmt.Errorf("replicate: group %x: %w", rg.number, err)
 	}
-	byRank, err := l.openEnds(ctx, ln)
+	byRank, err := l.openEnds(ctx, rg)
 	if err == nil {
 		byRank[0] = group.Addresses()
-		err = l.connectEnds(ctx, ln, group, byRank)
+		err = l.connectEnds(ctx, rg, group, byRank)
 	}
 	if err != nil {
 		group.Abort()
@@ -70,11 +70,11 @@ func (l *lanes) setUp(ctx context.Context, ln *lane) (Group, error) {
 }
 
 // openEnds asks each member to make its end, and gathers the addresses: [rank][neighbour].
-func (l *lanes) openEnds(ctx context.Context, ln *lane) ([]map[int][]byte, error) {
-	byRank := make([]map[int][]byte, len(ln.members))
-	open := groupOpen{ln.number, ln.members, ln.form}
+func (l *rootGroups) openEnds(ctx context.Context, rg *rootGroup) ([]map[int][]byte, error) {
+	byRank := make([]map[int][]byte, len(rg.members))
+	open := groupOpen{rg.number, rg.members, rg.form}
 	request := open.encode()
-	err := l.each(ln, func(rank int, node meta.NodeID) error {
+	err := l.each(rg, func(rank int, node meta.NodeID) error {
 		answer, err := l.peers.Call(ctx, node, KindGroup, request)
 		if err != nil {
 			return err
@@ -90,18 +90,18 @@ func (l *lanes) openEnds(ctx context.Context, ln *lane) ([]map[int][]byte, error
 }
 
 // connectEnds gives each end its neighbours' addresses and waits until all are connected.
-func (l *lanes) connectEnds(ctx context.Context, ln *lane, group Group, byRank []map[int][]byte) error {
+func (l *rootGroups) connectEnds(ctx context.Context, rg *rootGroup, group Group, byRank []map[int][]byte) error {
 	own := make(chan error, 1)
 	go func() { own <- group.Connect(ctx, addressesFor(0, byRank)) }()
-	err := l.each(ln, func(rank int, node meta.NodeID) error {
-		m := groupAddresses{Number: ln.number, ByRank: addressesFor(rank, byRank)}
+	err := l.each(rg, func(rank int, node meta.NodeID) error {
+		m := groupAddresses{Number: rg.number, ByRank: addressesFor(rank, byRank)}
 		return askOutcome(ctx, l.peers, node, KindConnect, m.encode())
 	})
 	if err != nil {
 		group.Fail(nil, err) // so that Connect ends
 	}
 	if ownErr := <-own; err == nil && ownErr != nil {
-		err = faultOf(ln, ownErr)
+		err = faultOf(rg, ownErr)
 	}
 	return err
 }
@@ -131,19 +131,19 @@ func askOutcome(ctx context.Context, peers Peers, node meta.NodeID, kind Kind, r
 }
 
 // each calls do for all members but the root at the same time, and makes a fault of those that failed.
-func (l *lanes) each(ln *lane, do func(rank int, node meta.NodeID) error) error {
-	errs := make([]error, len(ln.members))
+func (l *rootGroups) each(rg *rootGroup, do func(rank int, node meta.NodeID) error) error {
+	errs := make([]error, len(rg.members))
 	var wg sync.WaitGroup
-	for rank := 1; rank < len(ln.members); rank++ {
-		wg.Go(func() { errs[rank] = do(rank, ln.members[rank]) })
+	for rank := 1; rank < len(rg.members); rank++ {
+		wg.Go(func() { errs[rank] = do(rank, rg.members[rank]) })
 	}
 	wg.Wait()
-	return blame(ln, errs)
+	return blame(rg, errs)
 }
 
 // blame makes a fault of what members answered, by rank; nil if all is well. Those that only lack memory are blamed
 // if no others are.
-func blame(ln *lane, errs []error) error {
+func blame(rg *rootGroup, errs []error) error {
 	var fault *groupFault
 	for rank, err := range errs {
 		switch {
@@ -156,39 +156,39 @@ func blame(ln *lane, errs []error) error {
 		if outOfMemory(err) {
 			reason = meta.OwedSlow
 		}
-		fault.suspects = append(fault.suspects, session.Suspect{Node: ln.members[rank], Reason: reason})
+		fault.suspects = append(fault.suspects, session.Suspect{Node: rg.members[rank], Reason: reason})
 	}
 	switch {
 	case fault == nil:
 		return nil
-	case errors.Is(fault, errRefused) && ln.yielded():
+	case errors.Is(fault, errRefused) && rg.yielded():
 		fault.suspects = nil
 	}
 	return fault
 }
 
 // tell ends the members' ends, as far as they can be reached.
-func (l *lanes) tell(ctx context.Context, ln *lane, abort bool) {
+func (l *rootGroups) tell(ctx context.Context, rg *rootGroup, abort bool) {
 	ctx, cancel := context.WithTimeout(ctx, time.Second)
 	defer cancel()
-	request := (&groupEnd{ln.number, abort}).encode()
-	if err := l.each(ln, func(_ int, node meta.NodeID) error {
+	request := (&groupEnd{rg.number, abort}).encode()
+	if err := l.each(rg, func(_ int, node meta.NodeID) error {
 		return askOutcome(ctx, l.peers, node, KindGroupEnd, request)
 	}); err != nil {
-		l.log.Debug("group end not told to all", "group", ln.number, "err", err)
+		l.log.Debug("group end not told to all", "group", rg.number, "err", err)
 	}
 }
 
 // faultOf turns a group's failure into suspects.
-func faultOf(ln *lane, err error) error {
+func faultOf(rg *rootGroup, err error) error {
 	fault := &groupFault{err: err}
 	var ge *rdmc.GroupError
 	if !errors.As(err, &ge) {
 		return fault
 	}
 	for _, rank := range ge.Suspects {
-		if rank > 0 && rank < len(ln.members) {
-			fault.suspects = append(fault.suspects, session.Suspect{Node: ln.members[rank], Reason: reasonOf(ge.Reason)})
+		if rank > 0 && rank < len(rg.members) {
+			fault.suspects = append(fault.suspects, session.Suspect{Node: rg.members[rank], Reason: reasonOf(ge.Reason)})
 		}
 	}
 	return fault

@@ -30,9 +30,9 @@ type blockSource interface {
 // rootRun is the shell of a session.Root: it carries out its actions and feeds it events. All its fields but
 // events are of the goroutine that runs it.
 type rootRun struct {
-	cfg   Config
-	lanes *lanes
-	after *sync.WaitGroup // of the owner: for what goes on when the session has ended
+	cfg        Config
+	rootGroups *rootGroups
+	after      *sync.WaitGroup // of the owner: for what goes on when the session has ended
 
 	id         meta.ContentID
 	ino        meta.Ino
@@ -64,7 +64,7 @@ type epochRun struct {
 	ahead  map[int][2]uint64 // by rank: what it had done when our turn had not come; of the session's goroutine
 
 	mu       sync.Mutex
-	lane     *lane
+	group    *rootGroup
 	transfer Transfer
 	ended    bool
 	suspects []meta.NodeID
@@ -73,7 +73,7 @@ type epochRun struct {
 // run drives the session to its end. It returns when no goroutine of it is left.
 func (r *rootRun) run(ctx context.Context) {
 	defer r.wg.Wait()
-	defer func() { r.lanes.pace.Store(int64(r.sess.Pace())) }()
+	defer func() { r.rootGroups.pace.Store(int64(r.sess.Pace())) }()
 	inner, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	defer cancel()
 	r.perform(inner, r.sess.Start(r.cfg.Clock.Now()))
@@ -253,60 +253,60 @@ func (r *rootRun) multicast(ctx context.Context, e *epochRun, a session.Send) er
 		return err
 	}
 	r.status.chose(choice)
-	ln, err := r.lanes.acquire(ctx, self, members, bytes, form)
+	rg, err := r.rootGroups.acquire(ctx, self, members, bytes, form)
 	if err != nil {
 		return err
 	}
-	defer r.lanes.release(ln, bytes)
-	t, err := ln.group.Send(rdmc.Outgoing{
+	defer r.rootGroups.release(rg, bytes)
+	t, err := rg.group.Send(rdmc.Outgoing{
 		Size: uint64(r.layout.StreamBytes()), Partial: true, Blocks: blocks, Source: r.source,
 	})
 	if err != nil {
-		r.lanes.drop(ln)
-		return faultOf(ln, err)
+		r.rootGroups.drop(rg)
+		return faultOf(rg, err)
 	}
-	e.attach(ln, t)
-	if err := r.begin(ctx, ln, t, a.Epoch); err != nil {
-		failGroup(ln, err)
+	e.attach(rg, t)
+	if err := r.begin(ctx, rg, t, a.Epoch); err != nil {
+		failGroup(rg, err)
 		<-t.Done()
 		return err
 	}
 	r.feed(ctx, session.Flowing{Epoch: a.Epoch, Part: a.Part})
 	<-t.Done() // bounded: endGroup fails the group
 	if err := t.Err(); err != nil {
-		r.lanes.drop(ln)
-		return faultOf(ln, err)
+		r.rootGroups.drop(rg)
+		return faultOf(rg, err)
 	}
 	return nil
 }
 
 // begin tells the members which message of the group is theirs.
-func (r *rootRun) begin(ctx context.Context, ln *lane, t Transfer, epoch uint32) error {
+func (r *rootRun) begin(ctx context.Context, rg *rootGroup, t Transfer, epoch uint32) error {
 	ctx, cancel := context.WithTimeout(ctx, groupSetup)
 	defer cancel()
-	m := begin{r.id, epoch, ln.number, t.Announcement().AppendBinary(nil)}
+	m := begin{r.id, epoch, rg.number, t.Announcement().AppendBinary(nil)}
 	request := m.encode()
-	return r.lanes.each(ln, func(_ int, node meta.NodeID) error {
+	return r.rootGroups.each(rg, func(_ int, node meta.NodeID) error {
 		return askOutcome(ctx, r.cfg.Peers, node, KindBegin, request)
 	})
 }
 
 // failGroup ends a group with the members of a fault as suspects.
-func failGroup(ln *lane, err error) {
+func failGroup(rg *rootGroup, err error) {
 	var fault *groupFault
 	var ranks []int
 	if errors.As(err, &fault) {
 		for _, s := range fault.suspects {
-			ranks = append(ranks, slices.Index(ln.members, s.Node))
+			ranks = append(ranks, slices.Index(rg.members, s.Node))
 		}
 	}
-	ln.group.Fail(ranks, err)
+	rg.group.Fail(ranks, err)
 }
 
 // attach notes what ends with the epoch; if it has ended already, that is now.
-func (e *epochRun) attach(ln *lane, t Transfer) {
+func (e *epochRun) attach(rg *rootGroup, t Transfer) {
 	e.mu.Lock()
-	e.lane, e.transfer = ln, t
+	e.group, e.transfer = rg, t
 	ended := e.ended
 	e.mu.Unlock()
 	if ended {
@@ -325,7 +325,7 @@ func (e *epochRun) fail() bool {
 	for _, n := range e.suspects {
 		fault.suspects = append(fault.suspects, session.Suspect{Node: n})
 	}
-	failGroup(e.lane, fault)
+	failGroup(e.group, fault)
 	return true
 }
 
@@ -349,7 +349,7 @@ func (r *rootRun) endGroup(part int, suspects []meta.NodeID) {
 	attached := e.transfer != nil
 	e.mu.Unlock()
 	if attached && e.fail() {
-		r.lanes.drop(e.lane)
+		r.rootGroups.drop(e.group)
 	}
 }
 
@@ -364,18 +364,18 @@ func (r *rootRun) reportProgress(ctx context.Context) {
 
 func (r *rootRun) progressOf(ctx context.Context, e *epochRun) {
 	e.mu.Lock()
-	ln, t := e.lane, e.transfer
+	rg, t := e.group, e.transfer
 	e.mu.Unlock()
 	if t == nil {
 		return
 	}
 	seq := t.Announcement().Seq
 	total := t.Announcement().Blocks.Count()
-	for _, p := range ln.group.Progress() {
-		if p.Rank <= 0 || p.Rank >= len(ln.members) {
+	for _, p := range rg.group.Progress() {
+		if p.Rank <= 0 || p.Rank >= len(rg.members) {
 			continue
 		}
-		node := ln.members[p.Rank]
+		node := rg.members[p.Rank]
 		if p.Done+1 < seq { // other messages go first
 			if at := [2]uint64{p.Done, p.Blocks}; e.ahead[p.Rank] != at {
 				e.ahead[p.Rank] = at

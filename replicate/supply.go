@@ -24,13 +24,13 @@ const (
 // supplier is the holder's part of catch-up: it pushes contents to the nodes that the leader named. An order
 // that is asked for again is joined, not repeated.
 type supplier struct {
-	cfg       Config
-	lanes     *lanes
-	transfers *transfers
-	counters  *counters
-	moved     atomic.Uint64        // bytes
-	view      atomic.Uint64        // of the log, as far as this node has acted on it
-	missing   func(meta.ContentID) // tells of a content that should be here
+	cfg        Config
+	rootGroups *rootGroups
+	transfers  *transfers
+	counters   *counters
+	moved      atomic.Uint64        // bytes
+	view       atomic.Uint64        // of the log, as far as this node has acted on it
+	missing    func(meta.ContentID) // tells of a content that should be here
 	// views gives a channel that is closed when the log's view of the nodes changes; may be nil.
 	views func() <-chan struct{}
 
@@ -65,10 +65,10 @@ type supply struct {
 	failed  []meta.NodeID
 }
 
-func newSupplier(cfg Config, ln *lanes, tr *transfers, c *counters, missing func(meta.ContentID)) *supplier {
+func newSupplier(cfg Config, rg *rootGroups, tr *transfers, c *counters, missing func(meta.ContentID)) *supplier {
 	ctx, stop := context.WithCancel(context.Background())
 	s := &supplier{
-		cfg: cfg, lanes: ln, transfers: tr, counters: c, missing: missing, ctx: ctx, stop: stop,
+		cfg: cfg, rootGroups: rg, transfers: tr, counters: c, missing: missing, ctx: ctx, stop: stop,
 		free: make(chan struct{}, suppliesMost), jobs: make(map[supplyKey]*supply),
 		sets: make(map[string]*supplySet),
 	}
@@ -111,7 +111,7 @@ func (s *supplier) work(ctx context.Context, m work) workReply {
 // take finds the jobs of an order, and starts those that do not run.
 func (s *supplier) take(m work) []*supply {
 	targets := slices.Compact(slices.Sorted(slices.Values(m.Targets)))
-	key := laneKey(targets)
+	key := setKey(targets)
 	var all, fresh []*supply
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -145,7 +145,7 @@ func (s *supplier) collect(jobs []*supply) (r workReply) {
 			r.Running = append(r.Running, j.id)
 			continue
 		}
-		delete(s.jobs, supplyKey{j.id, laneKey(j.targets)})
+		delete(s.jobs, supplyKey{j.id, setKey(j.targets)})
 		if j.absent {
 			r.Absent = append(r.Absent, j.id)
 			continue
@@ -162,7 +162,7 @@ func (s *supplier) collect(jobs []*supply) (r workReply) {
 
 // carry pushes the contents of an order: small ones in batches, large ones by multicast.
 func (s *supplier) carry(jobs []*supply, view uint64) {
-	leave := s.enter(laneKey(jobs[0].targets))
+	leave := s.enter(setKey(jobs[0].targets))
 	defer leave()
 	s.awaitView(view)
 	b := &putBatch{s: s}
@@ -454,11 +454,11 @@ func (s *supplier) multicast(j *supply, reader *content.Reader, layout *content.
 	src := &storedSource{reader: reader, layout: layout, groupBlock: groupBlock}
 	limits := s.cfg.Tuning.limits(groupBlock)
 	sess := session.NewRoot(session.RootConfig{
-		Members: targets, Blocks: int(layout.Blocks()), Limits: limits, Pace: float64(s.lanes.pace.Load()),
+		Members: targets, Blocks: int(layout.Blocks()), Limits: limits, Pace: float64(s.rootGroups.pace.Load()),
 		Published: true, Hash: reader.Root(),
 	})
 	run := &rootRun{
-		cfg: s.cfg, lanes: s.lanes, after: &s.wg, id: j.id, ino: c.Ino, layout: layout, shape: shape, published: true,
+		cfg: s.cfg, rootGroups: s.rootGroups, after: &s.wg, id: j.id, ino: c.Ino, layout: layout, shape: shape, published: true,
 		source: src, groupBlock: groupBlock, status: status, limits: limits, sess: sess, events: make(chan session.RootEvent, 64), moved: &s.moved, views: s.views,
 		look: func() session.View { return looked(s.cfg.Names, targets) },
 	}
