@@ -173,7 +173,7 @@ func TestUmountWithoutADaemon(t *testing.T) {
 func TestUsageErrorsDoNothing(t *testing.T) {
 	for _, args := range [][]string{{}, {"bogus"}, {"status", "--bogus"}, {"mount"}, {"restore", "x"}, {"restore", "--drop", "--version", "3", "x"},
 		{"policy", "x", "--ack", "sometimes"}, {"policy", "x", "--all", "--copies", "2"}, {"policy", "x", "-r"},
-		{"wait", "--timeout", "soon"}} {
+		{"wait", "--timeout", "soon"}, {"demo", "--nodes", "1000"}, {"demo", "--size", "-1"}} {
 		args := append(args, "--data", dataDir(t))
 		if _, errs, code := rdmcfs(t, args...); code != exitcode.Usage || errs == "" {
 			t.Errorf("%v: exit %d, %s", args, code, errs)
@@ -183,6 +183,19 @@ func TestUsageErrorsDoNothing(t *testing.T) {
 	expect(t, exitcode.OK, "--token", "join", "--help")
 	expect(t, exitcode.OK, "rdmcfs "+versionString(), "version")
 	expect(t, exitcode.OK, "rdmcfs "+versionString(), "--version")
+}
+
+// A script must not take a part of the output for the whole.
+func TestOutputThatCannotBeWritten(t *testing.T) {
+	full, err := os.OpenFile("/dev/full", os.O_WRONLY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer full.Close()
+	var errs strings.Builder
+	if code := run([]string{"rdmcfs", "version"}, full, &errs); code != exitcode.Full || !strings.Contains(errs.String(), "no space") {
+		t.Errorf("exit %d, %s", code, errs.String())
+	}
 }
 
 func TestPolicyChangesOnlyWhatIsSaid(t *testing.T) {

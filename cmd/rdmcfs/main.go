@@ -8,6 +8,7 @@ package main
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"os"
 	"os/signal"
@@ -67,7 +68,26 @@ func run(args []string, stdout, stderr io.Writer) int {
 		terminal.Println(stderr, "Try 'rdmcfs --help'.")
 		return exitcode.Usage
 	}
-	return finish(stderr, runCommand(kctx, &c, stdout, stderr))
+	out := &printer{w: stdout}
+	err = runCommand(kctx, &c, out, stderr)
+	if err == nil && out.err != nil { // a script that reads a part must not take it for the whole
+		err = fmt.Errorf("output: %w", out.err)
+	}
+	return finish(stderr, err)
+}
+
+// printer is standard output, and the first error of writing to it.
+type printer struct {
+	w   io.Writer
+	err error
+}
+
+func (p *printer) Write(b []byte) (int, error) {
+	n, err := p.w.Write(b)
+	if p.err == nil {
+		p.err = err
+	}
+	return n, err
 }
 
 func runCommand(kctx *kong.Context, c *cli, stdout, stderr io.Writer) error {

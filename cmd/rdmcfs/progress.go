@@ -35,6 +35,9 @@ func newProgress(out io.Writer) *progress {
 }
 
 func isTerminal(w io.Writer) bool {
+	if p, ok := w.(*printer); ok {
+		w = p.w
+	}
 	f, ok := w.(*os.File)
 	if !ok {
 		return false

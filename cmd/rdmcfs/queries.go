@@ -339,6 +339,9 @@ type waitCmd struct {
 
 // Run waits until nothing is owed.
 func (c *waitCmd) Run(a *app) error {
+	if c.Timeout < 0 {
+		return withCode(exitcode.Usage, "wait: --timeout=%v: want 0 (for ever) or more", c.Timeout)
+	}
 	st, err := a.status()
 	if err != nil {
 		return err

@@ -70,6 +70,7 @@ const crashEnv = "RDMCFS_CRASH_AT"
 var nodeErrors = []errorCode{
 	{node.ErrNotMember, exitcode.NotFound},
 	{node.ErrMember, exitcode.Exists},
+	{node.ErrForeignFiles, exitcode.Exists},
 	{node.ErrInUse, exitcode.Exists},
 	{node.ErrPortInUse, exitcode.Exists},
 	{node.ErrOnMount, exitcode.Usage},
@@ -79,4 +80,5 @@ var nodeErrors = []errorCode{
 	{node.ErrFabric, exitcode.Problem},
 	{meta.ErrNoSpace, exitcode.Full},
 	{demo.ErrDiffers, exitcode.Differs},
+	{demo.ErrUsage, exitcode.Usage},
 }

@@ -40,6 +40,9 @@ const (
 	pollInterval = 100 * time.Millisecond
 )
 
+// ErrUsage is the class of options that make no sense.
+var ErrUsage = errors.New("demo")
+
 // ErrDiffers is returned when the nodes do not all show the same bytes.
 var ErrDiffers = errors.New("demo: the nodes show different bytes")
 
@@ -52,10 +55,10 @@ func Run(ctx context.Context, o Options) (err error) {
 		o.Size = defaultSize
 	}
 	if o.Nodes < 1 || o.Nodes > nodesMax {
-		return fmt.Errorf("demo: %d nodes: want 1 to %d", o.Nodes, nodesMax)
+		return fmt.Errorf("%w: %d nodes: want 1 to %d", ErrUsage, o.Nodes, nodesMax)
 	}
 	if o.Size < 0 {
-		return fmt.Errorf("demo: a file of %d bytes: want a size above 0", o.Size)
+		return fmt.Errorf("%w: a file of %d bytes: want a size above 0", ErrUsage, o.Size)
 	}
 	d := &demo{opts: o}
 	if err := d.checkRoom(parentDir); err != nil {

@@ -9,6 +9,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 
 	"github.com/rdmcfs/rdmcfs/fs"
 	"github.com/rdmcfs/rdmcfs/internal/control"
@@ -24,6 +25,8 @@ var (
 	ErrNotMember = errors.New("no node lives in this data directory: run 'rdmcfs init' or 'rdmcfs join' with it first")
 	// ErrMember is returned by init and join on a directory that holds a node already.
 	ErrMember = errors.New("a node lives in this data directory already: use another --data, or remove it if that node is given up")
+	// ErrForeignFiles is returned by them on a directory with files that are not a node's.
+	ErrForeignFiles = errors.New("a data directory holds nothing but a node: use a new or empty --data")
 	// ErrInUse is returned while another process runs the node of a directory.
 	ErrInUse = errors.New("another rdmcfs daemon runs on this data directory: stop it with 'rdmcfs stop', or use another --data")
 	// ErrOnMount is returned for a directory on a mount of rdmcfs.
@@ -169,8 +172,21 @@ func (d dataDir) vacant(h Host) error {
 	if _, err := os.Stat(d.path(identityFile)); err == nil {
 		return fmt.Errorf("node: %s: %w", string(d), ErrMember)
 	}
+	entries, err := os.ReadDir(string(d))
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		return fmt.Errorf("node: data directory: %w", err)
+	}
+	for _, e := range entries {
+		if !slices.Contains(ownNames, e.Name()) {
+			return fmt.Errorf("node: %s: %s is in it: %w", string(d), e.Name(), ErrForeignFiles)
+		}
+	}
 	return nil
 }
+
+// ownNames are what may be in a directory before a node is: what an init or join that was cut short has left, and what
+// mkfs makes.
+var ownNames = []string{lockFile, "raft", "tls", "state", "content", "log", "admin.sock", "lost+found"}
 
 // lock keeps other daemons out until the returned file is closed. It ends with the process.
 func (d dataDir) lock() (*os.File, error) {

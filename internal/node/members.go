@@ -94,6 +94,16 @@ func (b *book) add(n meta.Node) {
 
 func (m *members) book() *book { return m.current.Load() }
 
+// has tells whether a node of that name is there, up or down. An evicted one may be replaced too.
+func (b *book) has(name string) bool {
+	for _, rec := range b.nodes {
+		if rec.Name == name {
+			return true
+		}
+	}
+	return false
+}
+
 // address is where a node listens.
 func (m *members) address(node uint32) (string, bool) {
 	n, ok := m.book().nodes[meta.NodeID(node)]

@@ -90,7 +90,10 @@ func (s *mounts) options(req admin.MountRequest) (fs.Options, error) {
 
 // mountError gives the errors of a mount point the code of wrong usage.
 func mountError(err error) error {
-	for _, usage := range []error{fs.ErrMountPointMissing, fs.ErrMountPointNotDir, fs.ErrMountPointNotEmpty, fs.ErrMountPointInUse, fs.ErrDataOnMount} {
+	if errors.Is(err, fs.ErrMountPointInUse) {
+		return admin.Errorf(admin.CodeExists, "%v", err)
+	}
+	for _, usage := range []error{fs.ErrMountPointMissing, fs.ErrMountPointNotDir, fs.ErrMountPointNotEmpty, fs.ErrDataOnMount} {
 		if errors.Is(err, usage) {
 			return admin.Errorf(admin.CodeInvalid, "%v", err)
 		}

@@ -3,6 +3,8 @@ package node
 import (
 	"context"
 	"fmt"
+	"maps"
+	"slices"
 
 	"github.com/rdmcfs/rdmcfs/internal/control/admin"
 	"github.com/rdmcfs/rdmcfs/meta"
@@ -37,6 +39,9 @@ func (n *node) policy(ctx context.Context, req admin.PolicyRequest) (admin.Polic
 	var set *meta.Policy
 	if req.Set != nil {
 		if set, err = parsePolicy(*req.Set); err != nil {
+			return admin.Policy{}, err
+		}
+		if err := canBeMet(set, n.members.book().nodes); err != nil {
 			return admin.Policy{}, err
 		}
 	}
@@ -79,6 +84,46 @@ func (n *node) setPolicy(ctx context.Context, dir meta.Ino, p *meta.Policy, recu
 			return nil
 		}
 	}
+}
+
+// canBeMet refuses a policy that the cluster has too few nodes for: each close would fail, or make fewer copies than
+// the policy says.
+func canBeMet(p *meta.Policy, nodes map[meta.NodeID]meta.Node) error {
+	all, labelled := 0, 0
+	for _, rec := range nodes {
+		if rec.State == meta.NodeEvicted {
+			continue
+		}
+		all++
+		if !slices.ContainsFunc(slices.Collect(maps.Keys(p.Labels)), func(k string) bool { return rec.Labels[k] != p.Labels[k] }) {
+			labelled++
+		}
+	}
+	switch {
+	case p.Placement == meta.PlaceCopies && uint64(p.Copies) > uint64(all):
+		return admin.Errorf(admin.CodeInvalid, "%d copies: the cluster has %s", p.Copies, nodesText(all))
+	case p.Placement == meta.PlaceLabels && labelled == 0:
+		return admin.Errorf(admin.CodeInvalid, "no node has these labels: 'rdmcfs status --json' shows what each node has; labels are given at join")
+	case p.Placement == meta.PlaceLabels && int(p.MinCopies) > labelled:
+		return admin.Errorf(admin.CodeInvalid, "min-copies %d: %s these labels", p.MinCopies, haveText(labelled))
+	case uint64(p.MinCopies) > uint64(all):
+		return admin.Errorf(admin.CodeInvalid, "min-copies %d: the cluster has %s", p.MinCopies, nodesText(all))
+	}
+	return nil
+}
+
+func nodesText(n int) string {
+	if n == 1 {
+		return "1 node"
+	}
+	return fmt.Sprintf("%d nodes", n)
+}
+
+func haveText(n int) string {
+	if n == 1 {
+		return "1 node has"
+	}
+	return fmt.Sprintf("%d nodes have", n)
 }
 
 // parsePolicy checks what a user asked for.

@@ -166,6 +166,9 @@ func (n *node) token(ctx context.Context, req admin.TokenRequest) (admin.Token, 
 	if ttl < 0 {
 		return admin.Token{}, admin.Errorf(admin.CodeInvalid, "a token can't be good for %v", ttl)
 	}
+	if req.Replace != "" && !n.members.book().has(req.Replace) {
+		return admin.Token{}, admin.Errorf(admin.CodeNotFound, "no node %q to replace: 'rdmcfs status' lists them", req.Replace)
+	}
 	token := credentials.NewToken(n.creds.Name().Cluster, n.creds.AuthorityKeyHash(), n.tokenTime().Add(ttl))
 	res, err := n.proposeAnonymous(ctx, &meta.AddToken{
 		Hash: token.SecretHash(req.Replace), Expires: token.Expires.UnixNano(), Replace: req.Replace != "", Uses: 1,

@@ -92,14 +92,23 @@ func TestRestoreCanBeRepeated(t *testing.T) {
 		t.Fatalf("listed as unpublished: %+v", left)
 	}
 	as := w.Path("dir", "back")
-	w.MustCLI("policy", dir, "--label", "disk=none")
+	for _, n := range c.Nodes {
+		if n != w {
+			n.Kill()
+		}
+	}
 	if out, _, err := w.CLI("restore", "--content", left[0].ID, "--as", as); err == nil {
-		t.Errorf("restored to no node: %q", out)
+		t.Errorf("restored without a majority: %q", out)
 	}
 	if _, err := os.Lstat(as); !os.IsNotExist(err) {
 		t.Errorf("the name is there: %v", err)
 	}
-	w.MustCLI("policy", dir, "--all")
+	for _, n := range c.Nodes {
+		if n != w {
+			n.Start()
+		}
+	}
+	c.AwaitUp(c.Nodes...)
 	w.MustCLI("restore", "--content", left[0].ID, "--as", as)
 	for _, n := range c.Nodes {
 		if got, err := os.ReadFile(n.Path("dir", "back")); err != nil || string(got) != "bytes" {

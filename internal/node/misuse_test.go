@@ -1,0 +1,56 @@
+package node
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/rdmcfs/rdmcfs/internal/control/admin"
+	"github.com/rdmcfs/rdmcfs/meta"
+)
+
+// What no cluster can do is refused with the reason, and nothing is changed.
+func TestPolicyThatCannotBeMet(t *testing.T) {
+	nodes := map[meta.NodeID]meta.Node{1: {Labels: map[string]string{"rack": "a"}}, 2: {}, 3: {State: meta.NodeEvicted, Labels: map[string]string{"disk": "ssd"}}}
+	for _, c := range []struct {
+		policy meta.Policy
+		want   string // "" = accepted
+	}{
+		{meta.Policy{Placement: meta.PlaceAll}, ""},
+		{meta.Policy{Placement: meta.PlaceAll, MinCopies: 2}, ""},
+		{meta.Policy{Placement: meta.PlaceAll, MinCopies: 3}, "min-copies 3: the cluster has 2 nodes"},
+		{meta.Policy{Placement: meta.PlaceCopies, Copies: 2}, ""},
+		{meta.Policy{Placement: meta.PlaceCopies, Copies: 3}, "3 copies: the cluster has 2 nodes"},
+		{meta.Policy{Placement: meta.PlaceCopies, Copies: 4_000_000_000}, "4000000000 copies: the cluster has 2 nodes"},
+		{meta.Policy{Placement: meta.PlaceLabels, Labels: map[string]string{"rack": "a"}}, ""},
+		{meta.Policy{Placement: meta.PlaceLabels, Labels: map[string]string{"rack": "a"}, MinCopies: 2}, "min-copies 2: 1 node has these labels"},
+		{meta.Policy{Placement: meta.PlaceLabels, Labels: map[string]string{"rack": "b"}}, "no node has these labels"},
+		{meta.Policy{Placement: meta.PlaceLabels, Labels: map[string]string{"disk": "ssd"}}, "no node has these labels"},
+		{meta.Policy{Placement: meta.PlaceLabels, Labels: map[string]string{"rack": "a", "disk": "ssd"}}, "no node has these labels"},
+	} {
+		err := canBeMet(&c.policy, nodes)
+		var refused *admin.Error
+		if c.want == "" && err != nil || c.want != "" && (!errors.As(err, &refused) || refused.Code != admin.CodeInvalid || !strings.Contains(err.Error(), c.want)) {
+			t.Errorf("%+v: %v, want %q", c.policy, err, c.want)
+		}
+	}
+}
+
+// A directory with somebody's files is not made a data directory, and is left as it was.
+func TestDataDirectoryWithOtherFiles(t *testing.T) {
+	for name, want := range map[string]error{"thesis.tex": ErrForeignFiles, "lost+found": nil, "raft": nil} {
+		dir := t.TempDir()
+		if err := os.Mkdir(filepath.Join(dir, name), 0o700); err != nil {
+			t.Fatal(err)
+		}
+		_, err := Init(InitConfig{DataDir: dir, Listen: "127.0.0.1:0", Advertise: "127.0.0.1:7400"})
+		if !errors.Is(err, want) {
+			t.Errorf("%s: %v", name, err)
+		}
+		if entries, _ := os.ReadDir(dir); want != nil && len(entries) != 1 {
+			t.Errorf("%s: %v", name, entries)
+		}
+	}
+}
