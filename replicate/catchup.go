@@ -336,11 +336,11 @@ func (a *assigner) handOut(ctx context.Context, orders []*order) {
 		default:
 			return // the rest comes in a later round
 		}
-		a.begin(o)
+		a.orderBegun(o)
 		a.cfg.Logger.Debug("catch-up: order", "source", o.source, "targets", o.targets, "contents", len(o.contents), "first", o.contents[0])
 		began := a.cfg.Clock.Now()
 		a.wg.Go(func() {
-			defer func() { a.end(o); <-a.free; a.nudge() }()
+			defer func() { a.orderEnded(o); <-a.free; a.nudge() }()
 			a.carry(ctx, o)
 			a.cfg.Logger.Debug("catch-up: order is over", "source", o.source, "targets", o.targets, "first", o.contents[0],
 				"took", a.cfg.Clock.Now().Sub(began))
@@ -354,7 +354,7 @@ func (a *assigner) busyAt(source meta.NodeID) int {
 	return a.busy[source].orders
 }
 
-func (a *assigner) end(o *order) {
+func (a *assigner) orderEnded(o *order) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	l := a.busy[o.source]
@@ -365,7 +365,7 @@ func (a *assigner) end(o *order) {
 	a.busy[o.source] = load{l.orders - 1, l.contents - len(o.contents)}
 }
 
-func (a *assigner) begin(o *order) {
+func (a *assigner) orderBegun(o *order) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	l := a.busy[o.source]

@@ -177,8 +177,8 @@ func TestHoldersThatServeShareWhatComesNext(t *testing.T) {
 		t.Errorf("contents by holder: %v, want 15 of 40 at node 1", got)
 	}
 	o := &order{source: 2, contents: make([]meta.ContentID, 3)}
-	a.begin(o)
-	if a.end(o); a.busy[2] != (load{2, 10}) {
+	a.orderBegun(o)
+	if a.orderEnded(o); a.busy[2] != (load{2, 10}) {
 		t.Errorf("after an order: %+v", a.busy[2])
 	}
 }

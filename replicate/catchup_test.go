@@ -141,7 +141,7 @@ func TestReturnedNodeIsServedAtOnce(t *testing.T) {
 	restart(3)
 	want("a holder is back", len(ids))
 
-	a.begin(&order{source: 2, targets: []meta.NodeID{4}, contents: ids})
+	a.orderBegun(&order{source: 2, targets: []meta.NodeID{4}, contents: ids})
 	restart(4)
 	want("under way", 0)
 }

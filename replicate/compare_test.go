@@ -169,7 +169,7 @@ func TestReportOfALossIsDroppedWhenItCameBack(t *testing.T) {
 	if err := n.store.Delete(storeID(ids[0])); err != nil {
 		t.Fatal(err)
 	}
-	if got := m.lost.take(); !slices.Equal(got, ids[:1]) {
+	if got := m.lost.next(); !slices.Equal(got, ids[:1]) {
 		t.Errorf("reported as lost: %v, want %v", got, ids[:1])
 	}
 }

@@ -67,7 +67,7 @@ func TestTryOfAnEarlierLifeCostsNoWait(t *testing.T) {
 		{"the source went down", func() { c.node(2).stop(); c.declareDown(2) }, len(ids)},
 	} {
 		a.resume()
-		a.begin(&order{source: 2, targets: four, contents: ids})
+		a.orderBegun(&order{source: 2, targets: four, contents: ids})
 		offers(t, a, x.when+", under way", 0)
 		x.happens()
 		offers(t, a, x.when+", still under way", 0)
@@ -152,7 +152,7 @@ func TestSourceThatIsDownIsNotWaitedFor(t *testing.T) {
 	asked := make(chan struct{})
 	a.cfg.Peers = callFunc(func(ctx context.Context) error { close(asked); <-ctx.Done(); return ctx.Err() })
 	o := &order{source: 2, targets: []meta.NodeID{4}, contents: ids}
-	a.begin(o)
+	a.orderBegun(o)
 	done := make(chan struct{})
 	began := time.Now()
 	a.wg.Go(func() { defer close(done); a.carry(t.Context(), o) })

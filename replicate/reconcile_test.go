@@ -135,7 +135,7 @@ func TestBacklogDoesNotWaitForWhatNoNodeHas(t *testing.T) {
 	bringWhole(t, store, "", before, b)
 	bringWhole(t, store, "", after, b)
 	s.Reconcile()
-	lost := s.member.lost.take()
+	lost := s.member.lost.next()
 	if !slices.Equal(lost, []meta.ContentID{gone}) {
 		t.Fatalf("told as lost: %v, want %v", lost, gone)
 	}
@@ -157,7 +157,7 @@ func TestBacklogDoesNotWaitForWhatNoNodeHas(t *testing.T) {
 	if list, err := db.Nowhere(10); err != nil || len(list) != 1 || list[0].ID != gone {
 		t.Errorf("on no node: %v %v", list, err)
 	}
-	if again := s.member.lost.take(); len(again) != 0 {
+	if again := s.member.lost.next(); len(again) != 0 {
 		t.Errorf("told again: %v", again)
 	}
 }

@@ -82,8 +82,8 @@ func (r *reports) empty() bool {
 	return len(r.set) == 0
 }
 
-// take copies out up to a batch of reports, in order, and drops those that are no longer so.
-func (r *reports) take() []meta.ContentID {
+// next copies out up to a batch of reports, in order, and drops those that are no longer so.
+func (r *reports) next() []meta.ContentID {
 	for {
 		ids := r.batch()
 		n := len(ids)
@@ -134,7 +134,7 @@ func (r *reports) run(ctx context.Context) {
 		}
 		pause(ctx, r.clock, reportGather)
 		for ctx.Err() == nil {
-			ids := r.take()
+			ids := r.next()
 			if len(ids) == 0 {
 				break
 			}

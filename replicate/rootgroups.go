@@ -235,12 +235,12 @@ func (l *rootGroups) reap(ctx context.Context) {
 	}
 	l.mu.Unlock()
 	for _, rg := range idle {
-		l.end(ctx, rg)
+		l.closeGroup(ctx, rg)
 	}
 }
 
-// end closes an unused group everywhere.
-func (l *rootGroups) end(ctx context.Context, rg *rootGroup) {
+// closeGroup closes an unused group everywhere.
+func (l *rootGroups) closeGroup(ctx context.Context, rg *rootGroup) {
 	defer close(rg.over)
 	ctx, cancel := context.WithTimeout(ctx, groupSetup)
 	defer cancel()

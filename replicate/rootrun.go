@@ -50,14 +50,14 @@ type rootRun struct {
 	sess   *session.Root
 	events chan session.RootEvent
 	wg     sync.WaitGroup
-	groups []*epochRun               // of the present epoch, by part
+	groups []*partRun                // of the present epoch, by part
 	look   func() session.View       // what the log says of the members
 	views  func() <-chan struct{}    // closed when that may have changed; may be nil
 	idle   func(ctx context.Context) // reads what no group asks for; once, may be nil
 }
 
-// epochRun is one group of an epoch. ctx ends with it.
-type epochRun struct {
+// partRun is one group of an epoch. ctx ends with it.
+type partRun struct {
 	number uint32
 	part   int
 	cancel context.CancelFunc
@@ -216,7 +216,7 @@ func (r *rootRun) stop(a session.Stop) {
 // send starts the group of an epoch.
 func (r *rootRun) send(ctx context.Context, a session.Send) {
 	inner, cancel := context.WithCancel(ctx)
-	e := &epochRun{number: a.Epoch, part: a.Part, cancel: cancel, ahead: make(map[int][2]uint64)}
+	e := &partRun{number: a.Epoch, part: a.Part, cancel: cancel, ahead: make(map[int][2]uint64)}
 	if a.Part == 0 {
 		r.endGroups()
 		r.groups = nil
@@ -243,7 +243,7 @@ func (r *rootRun) send(ctx context.Context, a session.Send) {
 }
 
 // multicast sends the blocks of an epoch and waits until every member has them.
-func (r *rootRun) multicast(ctx context.Context, e *epochRun, a session.Send) error {
+func (r *rootRun) multicast(ctx context.Context, e *partRun, a session.Send) error {
 	blocks := groupBlocks(r.layout, a.Blocks, r.groupBlock)
 	bytes := int64(blocks.Count()) * r.groupBlock
 	self := r.cfg.Self()
@@ -304,7 +304,7 @@ func failGroup(rg *rootGroup, err error) {
 }
 
 // attach notes what ends with the epoch; if it has ended already, that is now.
-func (e *epochRun) attach(rg *rootGroup, t Transfer) {
+func (e *partRun) attach(rg *rootGroup, t Transfer) {
 	e.mu.Lock()
 	e.group, e.transfer = rg, t
 	ended := e.ended
@@ -315,7 +315,7 @@ func (e *epochRun) attach(rg *rootGroup, t Transfer) {
 }
 
 // fail fails the group of an epoch, unless its transfer has come to its end: others may still need the group then.
-func (e *epochRun) fail() bool {
+func (e *partRun) fail() bool {
 	select {
 	case <-e.transfer.Done():
 		return false
@@ -362,7 +362,7 @@ func (r *rootRun) reportProgress(ctx context.Context) {
 	}
 }
 
-func (r *rootRun) progressOf(ctx context.Context, e *epochRun) {
+func (r *rootRun) progressOf(ctx context.Context, e *partRun) {
 	e.mu.Lock()
 	rg, t := e.group, e.transfer
 	e.mu.Unlock()

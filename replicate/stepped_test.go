@@ -70,10 +70,10 @@ func (s *stepped) Reconcile() { s.member.reconcileOnce(context.Background()) }
 func (s *stepped) Sweep() { s.member.sweep() }
 
 // Held is a batch of contents to be told to the log; HeldTold says that it has taken them.
-func (s *stepped) Held() []meta.ContentID { return s.member.held.take() }
+func (s *stepped) Held() []meta.ContentID { return s.member.held.next() }
 
 // HeldTold undoes what Held lists.
 func (s *stepped) HeldTold(ids []meta.ContentID) { s.member.held.done(ids) }
 
 // Lost is a batch of contents that the log believes to be here in vain; LostTold says that it has been told.
-func (s *stepped) Lost() []meta.ContentID { return s.member.lost.take() }
+func (s *stepped) Lost() []meta.ContentID { return s.member.lost.next() }

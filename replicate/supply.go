@@ -90,7 +90,7 @@ func (s *supplier) close() {
 // work handles KindWork.
 func (s *supplier) work(ctx context.Context, m work) workReply {
 	began := s.moved.Load()
-	jobs := s.take(m)
+	jobs := s.jobsOf(m)
 	timer, stop := s.cfg.Clock.After(min(time.Duration(m.WaitMs)*time.Millisecond, workWait))
 	defer stop()
 	for _, j := range jobs {
@@ -108,8 +108,8 @@ func (s *supplier) work(ctx context.Context, m work) workReply {
 	return reply
 }
 
-// take finds the jobs of an order, and starts those that do not run.
-func (s *supplier) take(m work) []*supply {
+// jobsOf finds the jobs of an order, and starts those that do not run.
+func (s *supplier) jobsOf(m work) []*supply {
 	targets := slices.Compact(slices.Sorted(slices.Values(m.Targets)))
 	key := setKey(targets)
 	var all, fresh []*supply
