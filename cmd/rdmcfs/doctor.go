@@ -39,6 +39,13 @@ func (c *doctorCmd) Run(a *app) error {
 	return nil
 }
 
+// tellDisk warns of a data directory on a disk that is not made for one.
+func (a *app) tellDisk() {
+	for _, f := range doctor.Disk(doctor.ThisHost(nil), a.data) {
+		terminal.Printf(a.err, "%s: %s: %s; %s\n", f.Level, f.Text, f.Cost, f.Advice)
+	}
+}
+
 func printFinding(a *app, f doctor.Finding) {
 	terminal.Printf(a.out, "%-8s%s: %s\n", f.Level, f.Topic, f.Text)
 	if f.Cost != "" {

@@ -53,6 +53,7 @@ func (c *initCmd) Run(a *app) error {
 	if err != nil {
 		return err
 	}
+	a.tellDisk()
 	if !c.NoStart {
 		if err := a.startDaemon(a.ctx, c.fabricFlags); err != nil {
 			return fmt.Errorf("the cluster is made, but its daemon did not start: %w", err)
@@ -85,6 +86,7 @@ func (c *joinCmd) Run(a *app) error {
 	if err != nil {
 		return err
 	}
+	a.tellDisk()
 	if !c.NoStart {
 		if err := a.startDaemon(a.ctx, c.fabricFlags); err != nil {
 			return fmt.Errorf("this machine is %s of the cluster now, but its daemon did not start: %w", name, err)

@@ -132,6 +132,12 @@ func checkTimeouts(h Host, _ string) []Finding {
 	return out
 }
 
+// Disk examines where a data directory is to be, and gives what is not as it should be.
+func Disk(h Host, dir string) []Finding {
+	found := append(checkDataDir(h, dir), checkSpace(h, dir)...)
+	return slices.DeleteFunc(found, func(f Finding) bool { return f.Level == OK })
+}
+
 func checkDataDir(h Host, dir string) []Finding {
 	_, _, fsType, err := h.FreeDisk(dir)
 	f := Finding{Level: OK, Topic: "data directory", Text: dir}

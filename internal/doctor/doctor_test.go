@@ -10,6 +10,19 @@ import (
 )
 
 // healthy is a machine on which all is well; tests take something away.
+// init and join say what is wrong with the disk, and nothing else.
+func TestDisk(t *testing.T) {
+	h := healthy()
+	if found := Disk(h, "/data"); len(found) > 0 {
+		t.Errorf("a healthy disk: %+v", found)
+	}
+	h.FreeDisk = func(string) (uint64, uint64, int64, error) { return 1 << 20, 1 << 30, magicTmpfs, nil }
+	found := Disk(h, "/data")
+	if len(found) != 2 || !strings.Contains(found[0].Text, "tmpfs") || found[1].Topic != "space" {
+		t.Errorf("a small tmpfs: %+v", found)
+	}
+}
+
 func healthy() Host {
 	files := map[string]string{
 		"/proc/self/status":                                   "Name:\tx\nCapEff:\t000001ffffffffff\n",
