@@ -1,7 +1,6 @@
 package rdmc
 
 import (
-	"math"
 	"math/bits"
 	"slices"
 )
@@ -109,13 +108,9 @@ func (m *Bitmap) Clone() *Bitmap {
 }
 
 // Present is the set of blocks that are set.
-func (m *Bitmap) Present() Ranges { return m.PresentFirst(math.MaxInt) }
-
-// PresentFirst is the part of Present that lies in its first most runs, for where a bitmap in pieces would take too
-// much.
-func (m *Bitmap) PresentFirst(most int) Ranges {
+func (m *Bitmap) Present() Ranges {
 	var s Ranges
-	for at := m.next(0, true); at < m.size && len(s) < most; {
+	for at := m.next(0, true); at < m.size; {
 		end := m.next(at, false)
 		s = append(s, Range{First: at, Count: end - at})
 		at = m.next(end, true)
