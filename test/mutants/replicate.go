@@ -114,6 +114,8 @@ var ofReplicate = []mutant{
 		"if e.Epoch < s.epoch && !e.Published {", "if false {", inSession},
 	{"an announcement takes a vote back", "replicate/session/member.go",
 		"if s.phase == Checking || s.phase == Voted {", "if s.phase == Checking {", inSession},
+	{"what a session finds stored is not committed", "replicate/session/member.go",
+		"s.phase, s.whole = Voted, true\n\t\treturn s.settle()", "s.phase, s.whole = Voted, true\n\t\treturn nil", inSession},
 	{"a publish that a fence refused is not made again", "replicate/publish.go",
 		"if now.Node == s.id.Node && now.Incarnation != s.id.Incarnation {", "if now.Node != s.id.Node {", inReplicate},
 	{"a publish that a restart of a member refused is not made again", "replicate/publish.go",
