@@ -178,8 +178,8 @@ func (w *world) putBack(m *machine) {
 		return
 	}
 	w.stats.PutBack++
+	had := m.db.Index() // a kill takes what was not synced
 	m.kill(false, "its disks are put back")
-	had := m.db.Index()
 	m.restore(m.older)
 	m.older = nil
 	w.startLater(m)
