@@ -10,6 +10,7 @@ import (
 	"github.com/rdmcfs/rdmcfs/internal/content"
 	"github.com/rdmcfs/rdmcfs/meta"
 	"github.com/rdmcfs/rdmcfs/replicate/session"
+	"github.com/rdmcfs/rdmcfs/replicate/slow"
 )
 
 // large pushes the bytes by multicast, and stores this node's own copy from the same blocks.
@@ -218,7 +219,7 @@ func (t Tuning) limits(groupBlock int64) session.Limits {
 	l := session.DefaultLimits()
 	l.Silent, l.Stalled, l.Stuck = t.Silent, t.Stalled, t.Stuck
 	l.Stalled += time.Duration(groupBlock) * time.Second / leastPace
-	l.SlowFor, l.Trial, l.SlowPart = t.SlowFor, t.SlowFor*3/10, t.SlowPart
+	l.Slow = slow.Limits{Over: t.SlowFor, Trial: t.SlowFor * 3 / 10, Part: t.SlowPart}
 	return l
 }
 

@@ -11,6 +11,7 @@ import (
 
 	"github.com/rdmcfs/rdmcfs/internal/content"
 	"github.com/rdmcfs/rdmcfs/meta"
+	"github.com/rdmcfs/rdmcfs/replicate/slow"
 )
 
 const (
@@ -42,7 +43,7 @@ type Pusher struct {
 	transfers  *transfers
 	aborts     *abortQueue
 	counters   *counters
-	putting    putting
+	alone      slow.Alone
 	settle     func(meta.ContentID) bool // carries out a decision that came before the bytes were stored
 
 	ctx  context.Context

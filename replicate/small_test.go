@@ -114,11 +114,11 @@ func TestSlowLinkIsLeftOutBesideOtherPuts(t *testing.T) {
 	defer others.Wait()
 	defer cancel()
 	others.Go(func() {
-		p := &c.node(1).rep.pusher.putting
+		p := &c.node(1).rep.pusher.alone
 		for ctx.Err() == nil {
-			p.begin(2, time.Now())
+			p.Begin(2, time.Now())
 			pause(ctx, SystemClock(), 50*time.Millisecond)
-			p.end(2, time.Now())
+			p.End(2, time.Now())
 			pause(ctx, SystemClock(), 100*time.Millisecond)
 		}
 	})
@@ -127,20 +127,6 @@ func TestSlowLinkIsLeftOutBesideOtherPuts(t *testing.T) {
 		t.Fatal(err)
 	}
 	c.holdersAre(out.Content, 1, 2, 4)
-}
-
-// TestBytesSentAgainCountOnce: what is sent for the second time is progress from where the first time had come to.
-func TestBytesSentAgainCountOnce(t *testing.T) {
-	w := newSmallWatch(SystemClock())
-	for _, step := range []struct {
-		left int64
-		beat bool
-	}{{-1, true}, {900, true}, {500, true}, {-1, false}, {900, false}, {500, false}, {400, true}, {0, true}, {100, false}} {
-		w.moved(2, step.left)
-		if got := w.progressed(); got != step.beat {
-			t.Errorf("%d left: progress %v, want %v", step.left, got, step.beat)
-		}
-	}
 }
 
 // TestBytesSentAgainAreNoProgress: a member whose connection breaks again and again does not hold close for ever.
@@ -158,39 +144,6 @@ func TestBytesSentAgainAreNoProgress(t *testing.T) {
 	ino := c.create(1, "f")
 	if _, err := c.node(1).publish(ino, meta.ContentID{}, randomBytes(1, 50_000)); !errors.Is(err, ErrCopies) {
 		t.Fatalf("%v, want too few copies", err)
-	}
-}
-
-func TestWhoIsSlowWithASmallContent(t *testing.T) {
-	const mib = 1 << 20
-	began := time.Unix(1000, 0)
-	at := func(d time.Duration) time.Time { return began.Add(d) }
-	for name, tc := range map[string]struct {
-		vote     time.Duration // of another member; 0: none
-		since    time.Duration // for how long it had been alone when it was first looked at
-		from, to int64         // bytes that were left then, and 2 s later
-		slow     bool
-	}{
-		"nobody has voted":                 {since: time.Second, from: mib, to: mib * 9 / 10},
-		"as fast as the others":            {vote: 3 * time.Second, since: 3 * time.Second, from: mib / 2, to: mib / 4},
-		"a twentieth of their pace":        {vote: time.Second, since: time.Second, from: mib, to: mib * 9 / 10, slow: true},
-		"slow, but done in a moment":       {vote: 10 * time.Millisecond, since: time.Second, from: mib, to: mib / 2},
-		"waits for room":                   {vote: time.Second, since: time.Second, from: -1, to: -1},
-		"its share was small, now it goes": {vote: time.Second, since: 30 * time.Second, from: mib, to: mib / 3},
-	} {
-		t.Run(name, func(t *testing.T) {
-			w := &smallWatch{clock: SystemClock(), began: began, lanes: map[meta.NodeID]*smallLane{2: {going: tc.from >= 0, left: tc.from}}}
-			if tc.vote > 0 {
-				w.voted(at(tc.vote))
-			}
-			if why := w.slow(2, tc.since, 8, 4*time.Second); why != "" {
-				t.Errorf("judged by what went beside others: %s", why)
-			}
-			w.moved(2, tc.to)
-			if why := w.slow(2, tc.since+2*time.Second, 8, 4*time.Second); (why != "") != tc.slow {
-				t.Errorf("%q, want slow: %v", why, tc.slow)
-			}
-		})
 	}
 }
 

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/rdmcfs/rdmcfs/meta"
+	"github.com/rdmcfs/rdmcfs/replicate/slow"
 )
 
 // onTick ejects members that are silent or stalled while others are not, and ends a session that nobody moves.
@@ -100,17 +101,17 @@ func (s *Root) blamable(now time.Time, m *record) bool {
 // checkingLimit is how long a member may check and sync when all others are done: twice as long as they took, but not
 // less than a while.
 func (s *Root) checkingLimit() time.Duration {
-	var took []float64
+	var took []time.Duration
 	for _, m := range s.members {
 		if m.phase == MemberVoted && m.checked > 0 {
-			took = append(took, float64(m.checked))
+			took = append(took, m.checked)
 		}
 	}
 	if len(took) == 0 || s.members.count(MemberVoted) < s.need {
 		return s.lim.Checking
 	}
 	slices.Sort(took)
-	return max(s.lim.Checking/2, time.Duration(2*median(took)))
+	return max(s.lim.Checking/2, 2*slow.Median(took))
 }
 
 // anyMoved reports whether somebody progressed lately.

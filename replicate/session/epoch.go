@@ -16,7 +16,7 @@ func (s *Root) beginEpoch(now time.Time, acts []RootAction) []RootAction {
 			continue
 		}
 		m.phase, m.asked, m.polled, m.moved, m.heard, m.bytes = MemberAsked, false, false, now, now, 0
-		m.mark, m.done = 0, time.Time{}
+		m.done = time.Time{}
 		acts = append(acts, Announce{m.node, s.epoch})
 	}
 	return acts

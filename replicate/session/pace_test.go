@@ -8,6 +8,7 @@ import (
 
 	"github.com/rdmcfs/rdmcfs/internal/content"
 	"github.com/rdmcfs/rdmcfs/meta"
+	"github.com/rdmcfs/rdmcfs/replicate/slow"
 )
 
 // paceSim is a session whose groups go, in virtual time, at the pace of their slowest member; groups share the root's
@@ -24,7 +25,7 @@ type paceSim struct {
 	groups map[int]*paceGroup
 	queue  []RootEvent
 	sent   map[meta.NodeID]int // blocks
-	trials int
+	apart  map[uint32]bool     // epochs with several groups
 	ended  bool
 }
 
@@ -41,6 +42,7 @@ func newPaceSim(t *testing.T, blocks int, rates ...float64) *paceSim {
 	x := &paceSim{
 		t: t, now: time.Unix(1000, 0), blocks: blocks, rates: map[meta.NodeID]float64{}, load: func(time.Duration) float64 { return 1 },
 		have: map[meta.NodeID]content.Bitmap{}, groups: map[int]*paceGroup{}, sent: map[meta.NodeID]int{},
+		apart: map[uint32]bool{},
 	}
 	var nodes []meta.NodeID
 	for i, r := range rates {
@@ -74,7 +76,9 @@ func (x *paceSim) perform(acts []RootAction) {
 				x.groups = map[int]*paceGroup{}
 			}
 			x.groups[a.Part] = g
-			x.trials = max(x.trials, x.s.pace.trials)
+			if a.Part > 0 {
+				x.apart[a.Epoch] = true
+			}
 			x.queue = append(x.queue, Flowing{a.Epoch, a.Part})
 		case EndGroup:
 			delete(x.groups, a.Part)
@@ -212,21 +216,21 @@ func TestHealthyGroupIsNotTried(t *testing.T) {
 	x := newPaceSim(t, 500, 1, 1, 1)
 	x.run(5 * time.Minute)
 	x.wantOut()
-	if x.trials != 0 || x.s.pace.known < paceLink/2 {
-		t.Fatalf("%d trials, known pace %.0f", x.trials, x.s.pace.known)
+	if len(x.apart) != 0 || x.s.Pace() < paceLink/2 {
+		t.Fatalf("%d trials, known pace %.0f", len(x.apart), x.s.Pace())
 	}
 	y := newPaceSim(t, 500, 1, 0.2, 1)
-	y.s.pace.known = x.s.pace.known
+	y.s.judge = slow.NewJudge(DefaultLimits().Slow, x.s.Pace())
 	y.run(5 * time.Minute)
 	y.wantOut()
-	if y.trials != 0 {
-		t.Errorf("%d trials of a group that is a fifth as fast as others were", y.trials)
+	if len(y.apart) != 0 {
+		t.Errorf("%d trials of a group that is a fifth as fast as others were", len(y.apart))
 	}
 	slow := newPaceSim(t, 200, 0.1, 0.1, 0.1) // nothing is known, and it might be one of them
 	slow.run(5 * time.Minute)
 	slow.wantOut()
-	if slow.trials != 1 || slow.s.pace.known < paceLink/20 {
-		t.Errorf("%d trials of slow links, known pace %.0f", slow.trials, slow.s.pace.known)
+	if len(slow.apart) != 1 || slow.s.Pace() < paceLink/20 {
+		t.Errorf("%d trials of slow links, known pace %.0f", len(slow.apart), slow.s.Pace())
 	}
 }
 
@@ -236,8 +240,8 @@ func TestFirstTransferOnSlowLinksStaysTogether(t *testing.T) {
 		x := newPaceSim(t, blocks, 0.4, 0.4, 0.4, 0.4)
 		x.run(2 * time.Minute)
 		x.wantOut()
-		if x.trials != 0 {
-			t.Errorf("%d blocks: %d trials", blocks, x.trials)
+		if len(x.apart) != 0 {
+			t.Errorf("%d blocks: %d trials", blocks, len(x.apart))
 		}
 	}
 }

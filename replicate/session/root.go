@@ -5,6 +5,7 @@ import (
 
 	"github.com/rdmcfs/rdmcfs/internal/content"
 	"github.com/rdmcfs/rdmcfs/meta"
+	"github.com/rdmcfs/rdmcfs/replicate/slow"
 )
 
 // Root is the protocol of one session at its root: a pure state machine. The shell hands it events with the time and
@@ -30,7 +31,7 @@ type Root struct {
 	need      int        // votes of members that the publish needs
 	parts     []sendPart // the groups of the epoch
 	fruitless int        // epochs in a row that moved nothing
-	pace      paceWatch
+	judge     *slow.Judge
 
 	hashKnown bool
 	hash      [32]byte
@@ -84,9 +85,7 @@ type Limits struct {
 	Stuck    time.Duration // without progress of anybody: the session ends
 	PollWait time.Duration // a member answers a poll within this
 	Again    time.Duration // members that were lost and are needed are asked again this often
-	SlowFor  time.Duration // how long paces are compared
-	Trial    time.Duration // how long each member is served alone, to find out who is slow
-	SlowPart float64       // a member below the others' median pace divided by this is left out
+	Slow     slow.Limits
 }
 
 // DefaultLimits are the bounds that have proved right.
@@ -94,7 +93,7 @@ func DefaultLimits() Limits {
 	return Limits{
 		Announce: 3 * time.Second, Silent: 2 * time.Second, Stalled: 1500 * time.Millisecond,
 		Checking: 10 * time.Second, Stuck: 25 * time.Second, PollWait: 300 * time.Millisecond,
-		Again: time.Second, SlowFor: 10 * time.Second, Trial: 3 * time.Second, SlowPart: 8,
+		Again: time.Second, Slow: slow.Limits{Over: 10 * time.Second, Trial: 3 * time.Second, Part: 8},
 	}
 }
 
@@ -112,7 +111,7 @@ type RootConfig struct {
 
 // NewRoot makes a session that Start begins.
 func NewRoot(cfg RootConfig) *Root {
-	s := &Root{lim: cfg.Limits, blocks: cfg.Blocks, phase: RootSettling, pace: paceWatch{known: cfg.Pace}}
+	s := &Root{lim: cfg.Limits, blocks: cfg.Blocks, phase: RootSettling, judge: slow.NewJudge(cfg.Limits.Slow, cfg.Pace)}
 	if cfg.Published {
 		s.hashKnown, s.hash, s.own = true, cfg.Hash, OwnStored
 	}
@@ -155,7 +154,7 @@ func (s *Root) handle(now time.Time, ev RootEvent) []RootAction {
 	case Ahead:
 		if m := s.members.find(e.Node); m != nil && m.live() && e.Epoch == s.epoch {
 			m.moved, s.moved = now, now
-			s.restartPace(now)
+			s.judge.Begin(now, s.groups())
 		}
 	case GroupDone:
 		return s.onGroupDone(now, e)
@@ -247,7 +246,7 @@ func (s *Root) onFlowing(now time.Time, e Flowing) {
 	for _, n := range p.members {
 		s.members.find(n).moved = now
 	}
-	s.restartPace(now)
+	s.judge.Begin(now, s.groups())
 }
 
 func (s *Root) onUnreachable(now time.Time, e Unreachable) []RootAction {
@@ -273,7 +272,7 @@ func (s *Root) onGroupDone(now time.Time, e GroupDone) []RootAction {
 			m.phase, m.whole = MemberChecking, now
 		}
 	}
-	s.learnPace(now)
+	s.judge.Ended(now, s.groups())
 	s.endPart(p)
 	return s.pollAll(now, nil)
 }

@@ -15,7 +15,6 @@ type record struct {
 	have    content.Bitmap // as of the announcement of this epoch
 	held    int            // blocks held, as last told
 	bytes   int64          // of this epoch's blocks that it has stored, as the group knows: finer than held
-	mark    int64          // bytes when the comparison of paces began
 	done    time.Time      // when its group brought everything, in this epoch
 	moved   time.Time
 	whole   time.Time     // when it was found to have every block, in this epoch

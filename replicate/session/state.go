@@ -22,7 +22,7 @@ func (s *Root) Own() (OwnState, error) { return s.own, s.ownErr }
 func (s *Root) Gained() time.Time { return s.gained }
 
 // Pace is what groups without a slow member have reached, in bytes a second; 0 is unknown.
-func (s *Root) Pace() float64 { return s.pace.known }
+func (s *Root) Pace() float64 { return s.judge.Known() }
 
 // MemberView is what a root knows of one member.
 type MemberView struct {

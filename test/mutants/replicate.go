@@ -2,6 +2,7 @@ package main
 
 var (
 	inReplicate = []string{replicateTests}
+	inSlow      = []string{slowTests, replicateTests}
 	inSession   = []string{sessionTests, replicateTests}
 )
 
@@ -91,9 +92,9 @@ var ofReplicate = []mutant{
 	{"a state that was replaced is not compared", "replicate/replicator.go",
 		"r.member.compared.due.Add(1)\n", "", inReplicate},
 	{"a small content is judged by its time, not its progress", "replicate/small.go",
-		"if w.progressed() {", "if w.progressed() && last.IsZero() {", inReplicate},
-	{"a slow verdict from total time instead of progress", "replicate/smallwatch.go",
-		"rest := time.Duration(float64(spent) * float64(l.left) / float64(l.most-l.left))", "rest := alone", inReplicate},
+		"if w.Progressed() {", "if w.Progressed() && last.IsZero() {", inReplicate},
+	{"a slow verdict from total time instead of progress", "replicate/slow/puts.go",
+		"rest := time.Duration(float64(spent) * float64(l.left) / float64(l.most-l.left))", "rest := alone", inSlow},
 	{"a needed member is not asked again", "replicate/small.go",
 		"if p.againDue(now) {", "if p.againDue(now) && p.gaveUp {", inReplicate},
 	{"a needed member is not asked back into a session", "replicate/session/view.go",
@@ -122,8 +123,8 @@ var ofReplicate = []mutant{
 		"if s.p.cfg.Names.View() != s.op.Votes.View {", "if s.op == nil {", inReplicate},
 	{"a vote of before a restart is proposed", "replicate/publish.go",
 		"if slices.Contains(gone, n) {", "if slices.Contains(gone, n) && have < 0 {", inReplicate},
-	{"bytes that are sent again count as progress", "replicate/smallwatch.go",
-		"if l.going && (left < 0 || left >= l.left) {", "if l.going && left < 0 {", inReplicate},
+	{"bytes that are sent again count as progress", "replicate/slow/puts.go",
+		"if l.going && (left < 0 || left >= l.left) {", "if l.going && left < 0 {", inSlow},
 	{"an abort that was not taken ends its session", "replicate/abort.go",
 		"if err != nil || res.Errno == syscall.EAGAIN {", "if err != nil && res.Errno == syscall.EAGAIN {", inReplicate},
 }

@@ -22,6 +22,7 @@ const (
 	metaTests      = "./meta"
 	contentTests   = "./internal/content"
 	replicateTests = "./replicate"
+	slowTests      = "./replicate/slow"
 	sessionTests   = "./replicate/session"
 	consensusTests = "./internal/consensus"
 	raftlogTests   = "./internal/consensus/raftlog"

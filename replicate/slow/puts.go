@@ -1,4 +1,4 @@
-package replicate
+package slow
 
 import (
 	"fmt"
@@ -8,19 +8,18 @@ import (
 	"github.com/rdmcfs/rdmcfs/meta"
 )
 
-// smallWatch is how the bytes of a small content go to its members, and when their votes came. Each byte counts once.
-type smallWatch struct {
-	clock Clock
+// Puts is how the bytes of a small content go to its members, and when their votes came. Each byte counts once.
+type Puts struct {
 	began time.Time
 
 	mu    sync.Mutex
 	beat  bool // bytes went since progressed was last called
-	lanes map[meta.NodeID]*smallLane
+	lanes map[meta.NodeID]*putLane
 	votes []time.Duration // since it began, in order
 }
 
-// smallLane is how the bytes for one member go, with what is queued ahead of them.
-type smallLane struct {
+// putLane is how the bytes for one member go, with what is queued ahead of them.
+type putLane struct {
 	going  bool  // they have had room in the queue
 	left   int64 // the least that was left so far; below 0: they wait for room
 	looked bool  // slow has looked at it: most was left then, and the member had been alone for so long
@@ -28,18 +27,22 @@ type smallLane struct {
 	alone  time.Duration
 }
 
-func newSmallWatch(clock Clock) *smallWatch {
-	return &smallWatch{clock: clock, began: clock.Now(), lanes: make(map[meta.NodeID]*smallLane)}
+// NewPuts begins to watch the puts of a content.
+func NewPuts(now time.Time) *Puts {
+	return &Puts{began: now, lanes: make(map[meta.NodeID]*putLane)}
 }
 
-// moved notes that bytes for a member went, and how many are left; below 0: all, they wait for room. Bytes that are
+// Began is when the puts began.
+func (w *Puts) Began() time.Time { return w.began }
+
+// Moved notes that bytes for a member went, and how many are left; below 0: all, they wait for room. Bytes that are
 // sent again count when they come to where the first had come.
-func (w *smallWatch) moved(n meta.NodeID, left int64) {
+func (w *Puts) Moved(n meta.NodeID, left int64) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	l := w.lanes[n]
 	if l == nil {
-		l = &smallLane{}
+		l = &putLane{}
 		w.lanes[n] = l
 	}
 	if l.going && (left < 0 || left >= l.left) {
@@ -49,15 +52,15 @@ func (w *smallWatch) moved(n meta.NodeID, left int64) {
 	l.left, w.beat = left, true
 }
 
-// voted notes a vote.
-func (w *smallWatch) voted(now time.Time) {
+// Voted notes a vote.
+func (w *Puts) Voted(now time.Time) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.votes = append(w.votes, now.Sub(w.began))
 }
 
-// progressed reports whether bytes went since it was last asked.
-func (w *smallWatch) progressed() bool {
+// Progressed reports whether bytes went since it was last asked.
+func (w *Puts) Progressed() bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	beat := w.beat
@@ -65,8 +68,8 @@ func (w *smallWatch) progressed() bool {
 	return beat
 }
 
-// underWay reports whether bytes for one of these members are on their way.
-func (w *smallWatch) underWay(open map[meta.NodeID]bool) bool {
+// UnderWay reports whether bytes for one of these members are on their way.
+func (w *Puts) UnderWay(open map[meta.NodeID]bool) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for n, l := range w.lanes {
@@ -77,10 +80,10 @@ func (w *smallWatch) underWay(open map[meta.NodeID]bool) bool {
 	return false
 }
 
-// slow tells why a member is slow: the rest of its bytes takes part times as long, at its pace, as the median of the
+// Slow tells why a member is slow: the rest of its bytes takes part times as long, at its pace, as the median of the
 // votes took, and longer than floor. alone is for how long puts were under way to no other member; only that time
 // counts, and all bytes. "" if it is not slow, or if that is not known.
-func (w *smallWatch) slow(n meta.NodeID, alone time.Duration, part float64, floor time.Duration) string {
+func (w *Puts) Slow(n meta.NodeID, alone time.Duration, part float64, floor time.Duration) string {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	l := w.lanes[n]
@@ -102,10 +105,10 @@ func (w *smallWatch) slow(n meta.NodeID, alone time.Duration, part float64, floo
 	return fmt.Sprintf("it takes %v more at its pace, the others took %v", rest.Round(100*time.Millisecond), others.Round(100*time.Millisecond))
 }
 
-// crowded tells why a member is slow whose bytes still wait for room in a full queue, of which only what went before
+// Crowded tells why a member is slow whose bytes still wait for room in a full queue, of which only what went before
 // them moves: they have waited part times as long as the median of the votes took, and longer than floor. "" if it is
 // not slow.
-func (w *smallWatch) crowded(now time.Time, n meta.NodeID, part float64, floor time.Duration) string {
+func (w *Puts) Crowded(now time.Time, n meta.NodeID, part float64, floor time.Duration) string {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	l := w.lanes[n]
@@ -119,17 +122,17 @@ func (w *smallWatch) crowded(now time.Time, n meta.NodeID, part float64, floor t
 	return fmt.Sprintf("its queue has been full for %v, the others took %v", waited.Round(100*time.Millisecond), others.Round(100*time.Millisecond))
 }
 
-// putting counts the members that puts of this node are under way to: with several they share its link, whose parts
+// Alone counts the members that puts of this node are under way to: with several they share its link, whose parts
 // may be very unequal.
-type putting struct {
+type Alone struct {
 	mu    sync.Mutex
 	to    map[meta.NodeID]int
 	since time.Time                     // when the set of members last changed
 	alone map[meta.NodeID]time.Duration // for how long a member was the only one, until then
 }
 
-// begin counts a put; the caller calls end behind it.
-func (p *putting) begin(n meta.NodeID, now time.Time) {
+// Begin counts a put; the caller calls End behind it.
+func (p *Alone) Begin(n meta.NodeID, now time.Time) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.to == nil {
@@ -141,7 +144,8 @@ func (p *putting) begin(n meta.NodeID, now time.Time) {
 	p.to[n]++
 }
 
-func (p *putting) end(n meta.NodeID, now time.Time) {
+// End counts the end of a put.
+func (p *Alone) End(n meta.NodeID, now time.Time) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.to[n] == 1 {
@@ -153,7 +157,7 @@ func (p *putting) end(n meta.NodeID, now time.Time) {
 }
 
 // changeLocked counts the time of the set of members that changes now. mu is held.
-func (p *putting) changeLocked(now time.Time) {
+func (p *Alone) changeLocked(now time.Time) {
 	if len(p.to) == 1 {
 		for n := range p.to {
 			p.alone[n] += now.Sub(p.since)
@@ -162,9 +166,9 @@ func (p *putting) changeLocked(now time.Time) {
 	p.since = now
 }
 
-// aloneFor is for how long, in all, a member was the only one that puts were under way to. Other puts may come and go
+// For is for how long, in all, a member was the only one that puts were under way to. Other puts may come and go
 // meanwhile.
-func (p *putting) aloneFor(n meta.NodeID, now time.Time) time.Duration {
+func (p *Alone) For(n meta.NodeID, now time.Time) time.Duration {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if len(p.to) == 1 && p.to[n] > 0 {

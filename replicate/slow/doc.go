@@ -1,0 +1,11 @@
+// Package slow judges which members of a session are slow. It is a pure core: times and counts come in, verdicts go
+// out. It reads no clock and waits for nothing; internal/tidy holds that.
+//
+// A member is compared with the others by what each has moved, never with a time alone: a loaded machine or a slow
+// network slows all of them down, and nobody is left out for that. Times only bound for how long is measured.
+//
+//   - [Judge] finds a member that lags in a group, because its link, its disk or its processor is slow.
+//   - [Puts] finds a member that takes the bytes of a small content slowly. [Alone] says which time counts for it.
+//
+// See docs/decisions/038.
+package slow
