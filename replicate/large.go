@@ -219,7 +219,7 @@ func (t Tuning) limits(groupBlock int64) session.Limits {
 	l := session.DefaultLimits()
 	l.Silent, l.Stalled, l.Stuck = t.Silent, t.Stalled, t.Stuck
 	l.Stalled += time.Duration(groupBlock) * time.Second / leastPace
-	l.Slow = slow.Limits{Over: t.SlowFor, Trial: t.SlowFor * 3 / 10, Part: t.SlowPart}
+	l.Slow = slow.Limits{Over: t.SlowFor, Trial: t.SlowFor * 3 / 10, Part: t.SlowPart, Step: groupBlock}
 	return l
 }
 

@@ -387,7 +387,9 @@ func (r *rootRun) progressOf(ctx context.Context, e *partRun) {
 		if p.Done >= seq {
 			moved = total
 		}
-		r.step(ctx, session.Progressed{Node: node, Epoch: e.number, Bytes: int64(moved) * r.groupBlock})
+		r.step(ctx, session.Progressed{
+			Node: node, Epoch: e.number, Bytes: int64(moved) * r.groupBlock, Sending: p.Sending, Waiting: p.Waiting,
+		})
 	}
 }
 

@@ -8,6 +8,27 @@ import (
 	"github.com/rdmcfs/rdmcfs/replicate/slow"
 )
 
+// unwatchedMost is the longest time between two events, which come with the shell's ticks, that a root counts. One
+// that was stopped for longer has heard nothing meanwhile, and holds that against nobody.
+const unwatchedMost = time.Second
+
+// watched moves all times on by what the root has not watched.
+func (s *Root) watched(now time.Time) {
+	lost := now.Sub(s.seen) - unwatchedMost
+	s.seen = now
+	if lost <= 0 {
+		return
+	}
+	for _, m := range s.members {
+		m.heard, m.moved, m.whole = m.heard.Add(lost), m.moved.Add(lost), m.whole.Add(lost)
+	}
+	for i := range s.parts {
+		s.parts[i].began = s.parts[i].began.Add(lost)
+	}
+	s.moved, s.gained = s.moved.Add(lost), s.gained.Add(lost)
+	s.judge.Unwatched(lost)
+}
+
 // onTick ejects members that are silent or stalled while others are not, and ends a session that nobody moves.
 func (s *Root) onTick(now time.Time) []RootAction {
 	if now.Sub(s.moved) >= s.lim.Stuck {
@@ -92,10 +113,11 @@ func (s *Root) blamable(now time.Time, m *record) bool {
 	if s.phase != RootSending || p == nil || !p.flowing || s.own == OwnReading && !s.anyMoved(now) {
 		return false // the source is what is slow
 	}
-	if idle >= s.lim.Stalled && s.anyMoved(now) {
-		return s.members.furthestBehind(m)
+	patience, known := slow.Patience(s.members.group(p), s.lim.Stalled)
+	if now.Sub(s.moved) >= patience {
+		patience *= 2 // nobody moves
 	}
-	return idle >= 2*s.lim.Stalled && s.members.furthestBehind(m)
+	return known && idle >= patience && s.members.furthestBehind(m)
 }
 
 // checkingLimit is how long a member may check and sync when all others are done: twice as long as they took, but not

@@ -16,7 +16,7 @@ func (s *Root) beginEpoch(now time.Time, acts []RootAction) []RootAction {
 			continue
 		}
 		m.phase, m.asked, m.polled, m.moved, m.heard, m.bytes = MemberAsked, false, false, now, now, 0
-		m.done = time.Time{}
+		m.steps, m.done, m.waits = 0, time.Time{}, waits{}
 		acts = append(acts, Announce{m.node, s.epoch})
 	}
 	return acts
@@ -43,9 +43,10 @@ func (s *Root) beginSending(now time.Time, acts []RootAction) []RootAction {
 // sendPart is one group of an epoch.
 type sendPart struct {
 	members []meta.NodeID
-	bytes   int64 // to be sent
-	up      bool  // it was asked for and has not ended
-	flowing bool  // it is set up: who makes no progress now may be to blame
+	bytes   int64     // to be sent
+	up      bool      // it was asked for and has not ended
+	flowing bool      // it is set up: who makes no progress now may be to blame
+	began   time.Time // since when
 }
 
 // part is a group that has not ended; nil if it has, or is of another epoch.

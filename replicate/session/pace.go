@@ -10,15 +10,23 @@ import (
 // groups are those of the epoch as the judge of slowness sees them.
 func (s *Root) groups() []slow.Group {
 	groups := make([]slow.Group, len(s.parts))
-	for i, p := range s.parts {
-		g := slow.Group{Members: make([]slow.Member, len(p.members)), Bytes: p.bytes, Up: p.up, Flowing: p.flowing}
-		for k, n := range p.members {
-			m := s.members.find(n)
-			g.Members[k] = slow.Member{Node: n, Ready: m.phase == MemberReady, Out: m.phase == MemberOut, Bytes: m.bytes, Done: m.done}
-		}
-		groups[i] = g
+	for i := range s.parts {
+		groups[i] = s.members.group(&s.parts[i])
 	}
 	return groups
+}
+
+// group is one of them.
+func (r roster) group(p *sendPart) slow.Group {
+	g := slow.Group{Members: make([]slow.Member, len(p.members)), Bytes: p.bytes, Up: p.up, Flowing: p.flowing, Began: p.began}
+	for k, n := range p.members {
+		m := r.find(n)
+		g.Members[k] = slow.Member{
+			Node: n, Ready: m.phase == MemberReady, Out: m.phase == MemberOut,
+			Bytes: m.bytes, Steps: m.steps, Moved: m.moved, Done: m.done, Sending: m.waits.sending, Waiting: m.waits.waiting,
+		}
+	}
+	return g
 }
 
 // arrange puts the members that are to receive into groups.

@@ -14,19 +14,22 @@ import (
 // paceSim is a session whose groups go, in virtual time, at the pace of their slowest member; groups share the root's
 // link.
 type paceSim struct {
-	t      *testing.T
-	s      *Root
-	now    time.Time
-	blocks int
-	rates  map[meta.NodeID]float64                 // bytes a second
-	load   func(elapsed time.Duration) float64     // part of their rates that the machines give
-	share  func(n meta.NodeID, groups int) float64 // of the root's link, for the group of a member; nil: all have the same
-	have   map[meta.NodeID]content.Bitmap
-	groups map[int]*paceGroup
-	queue  []RootEvent
-	sent   map[meta.NodeID]int // blocks
-	apart  map[uint32]bool     // epochs with several groups
-	ended  bool
+	t        *testing.T
+	s        *Root
+	now      time.Time
+	blocks   int
+	rates    map[meta.NodeID]float64                 // bytes a second
+	load     func(elapsed time.Duration) float64     // part of their rates that the machines give
+	share    func(n meta.NodeID, groups int) float64 // of the root's link, for the group of a member; nil: all have the same
+	have     map[meta.NodeID]content.Bitmap
+	groups   map[int]*paceGroup
+	queue    []RootEvent
+	sent     map[meta.NodeID]int // blocks
+	apart    map[uint32]bool     // epochs with several groups
+	ended    bool
+	slowDisk bool          // the root waits for room, not for the link
+	step     int64         // bytes in which progress is told; 0: any
+	stop     time.Duration // when the root stands still for half a minute; 0: never
 }
 
 type paceGroup struct {
@@ -113,7 +116,13 @@ func (x *paceSim) move(d time.Duration, elapsed time.Duration) {
 				}
 				x.sent[n]++
 			}
-			x.queue = append(x.queue, Progressed{n, g.Epoch, min(int64(g.bytes), int64(len(g.list))*content.BlockBytes)})
+			told := min(int64(g.bytes), int64(len(g.list))*content.BlockBytes)
+			busy := elapsed + time.Hour // in all, with this member
+			ev := Progressed{Node: n, Epoch: g.Epoch, Bytes: told / max(x.step, 1) * max(x.step, 1), Sending: busy}
+			if x.slowDisk {
+				ev.Sending, ev.Waiting = time.Hour+elapsed/10, elapsed*9/10
+			}
+			x.queue = append(x.queue, ev)
 		}
 		g.moved = whole
 		if whole == len(g.list) {
@@ -139,7 +148,11 @@ func (x *paceSim) run(limit time.Duration) time.Duration {
 			x.perform(x.s.Step(x.now, ev))
 		}
 		x.now = x.now.Add(100 * time.Millisecond)
-		x.move(100*time.Millisecond, elapsed)
+		if x.stop > 0 && elapsed >= x.stop {
+			x.stop, x.now, began = 0, x.now.Add(30*time.Second), began.Add(30*time.Second)
+		} else {
+			x.move(100*time.Millisecond, elapsed)
+		}
 		x.perform(x.s.Step(x.now, Tick{}))
 	}
 	return x.now.Sub(began)
@@ -166,9 +179,13 @@ func TestSlowMemberIsLeftOutWithEvidence(t *testing.T) {
 		rates := []float64{1, 1, 1, 1}
 		rates[slow] = 0.05
 		x := newPaceSim(t, 1000, rates...)
+		x.slowDisk = slow%2 == 1
 		took := x.run(3 * time.Minute)
 		x.wantOut(meta.NodeID(slow + 2))
 		m := x.s.members[slow]
+		if cause := map[bool]string{false: "its link", true: "its disk"}[x.slowDisk]; !strings.Contains(m.text, cause) {
+			t.Errorf("%q does not name %s", m.text, cause)
+		}
 		if m.reason != meta.OwedSlow || !strings.Contains(m.text, "a second while the others had") {
 			t.Errorf("reason %d, %q", m.reason, m.text)
 		}
@@ -274,4 +291,37 @@ func TestSlowMemberDoesNotHoldOthersThatAreDone(t *testing.T) {
 			t.Errorf("%d blocks took %v", blocks, took)
 		}
 	}
+}
+
+// Links so slow that a block takes as long as a comparison, or longer: what is told in whole blocks blames nobody.
+func TestBlocksOnSlowLinksBlameNobody(t *testing.T) {
+	for _, rate := range []float64{0.004, 0.005, 0.006, 0.007, 0.008, 0.009, 0.01, 0.012, 0.015, 0.02, 0.03, 0.05} {
+		x := newPaceSim(t, 24, rate, 0.95*rate, rate, 0.98*rate)
+		x.setStep(content.BlockBytes)
+		x.run(3 * time.Hour)
+		x.wantOut()
+		if t.Failed() {
+			t.Fatalf("at %.0f bytes a second", rate*paceLink)
+		}
+	}
+}
+
+// A root that was stopped has heard nothing meanwhile, and holds that against nobody.
+func TestRootThatStoodStillBlamesNobody(t *testing.T) {
+	for _, stop := range []time.Duration{500 * time.Millisecond, 5 * time.Second, 9900 * time.Millisecond, 11 * time.Second} {
+		x := newPaceSim(t, 300, 1, 0.9, 0.8, 1)
+		x.stop = stop
+		x.run(5 * time.Minute)
+		x.wantOut()
+		if x.s.epoch != 0 {
+			t.Errorf("stopped after %v: %d epochs", stop, x.s.epoch)
+		}
+	}
+}
+
+// setStep has progress be told in blocks of so many bytes.
+func (x *paceSim) setStep(bytes int64) {
+	x.step, x.s.lim.Slow.Step = bytes, bytes
+	x.s.judge = slow.NewJudge(x.s.lim.Slow, 0)
+	x.s.lim.Stalled += time.Duration(bytes) * time.Second / (256 << 10) // as Tuning has it
 }

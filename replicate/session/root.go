@@ -28,6 +28,7 @@ type Root struct {
 	began     time.Time  // of the epoch
 	moved     time.Time  // last progress of anybody
 	gained    time.Time  // last block or vote, of anybody
+	seen      time.Time  // the last event
 	need      int        // votes of members that the publish needs
 	parts     []sendPart // the groups of the epoch
 	fruitless int        // epochs in a row that moved nothing
@@ -123,7 +124,7 @@ func NewRoot(cfg RootConfig) *Root {
 
 // Start announces the session to all members.
 func (s *Root) Start(now time.Time) []RootAction {
-	s.moved, s.gained = now, now
+	s.moved, s.gained, s.seen = now, now, now
 	return s.beginEpoch(now, nil)
 }
 
@@ -132,6 +133,7 @@ func (s *Root) Step(now time.Time, ev RootEvent) []RootAction {
 	if s.phase == RootEnded {
 		return nil
 	}
+	s.watched(now)
 	acts := s.handle(now, ev)
 	if s.phase == RootEnded {
 		return acts
@@ -224,14 +226,25 @@ func (s *Root) onPolled(now time.Time, e Polled) []RootAction {
 
 func (s *Root) setHeld(now time.Time, m *record, held int) {
 	if held > m.held {
-		m.held, m.moved, s.moved, s.gained = min(held, s.blocks), now, now, now
+		m.held = min(held, s.blocks)
+		s.stepped(now, m)
 	}
+}
+
+// stepped notes that a member got blocks.
+func (s *Root) stepped(now time.Time, m *record) {
+	if m.steps == 0 || m.moved != now {
+		m.steps++
+	}
+	m.moved, s.moved, s.gained = now, now, now
 }
 
 func (s *Root) onProgress(now time.Time, e Progressed) {
 	if m := s.members.find(e.Node); m != nil && m.live() && e.Epoch == s.epoch {
+		m.waits.tell(e.Sending, e.Waiting)
 		if e.Bytes > m.bytes {
-			m.bytes, m.moved, s.moved, s.gained = e.Bytes, now, now, now
+			m.bytes = e.Bytes
+			s.stepped(now, m)
 		}
 		s.setHeld(now, m, m.have.Count()+int(e.Bytes/content.BlockBytes))
 	}
@@ -242,7 +255,7 @@ func (s *Root) onFlowing(now time.Time, e Flowing) {
 	if p == nil {
 		return
 	}
-	p.flowing, s.moved = true, now
+	p.flowing, p.began, s.moved = true, now, now
 	for _, n := range p.members {
 		s.members.find(n).moved = now
 	}

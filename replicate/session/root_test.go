@@ -404,7 +404,10 @@ func TestMemberThatPreparesIsWaitedFor(t *testing.T) {
 	if m := s.members.find(3); m.phase != MemberAsked || s.epoch != 0 {
 		t.Fatalf("the member that prepares is %v in epoch %d: %s", m.phase, s.epoch, m.text)
 	}
-	s.Step(now.Add(3*time.Second), Tick{})
+	for range 6 {
+		now = now.Add(500 * time.Millisecond)
+		s.Step(now, Tick{})
+	}
 	if m := s.members.find(3); m.phase != MemberOut || m.reason != meta.OwedUnreachable {
 		t.Errorf("a member that says nothing any more is %v, reason %d", m.phase, m.reason)
 	}
@@ -465,7 +468,7 @@ func TestStoppedMemberIsNotCalledSlow(t *testing.T) {
 		for i := 1; s.members.find(3).phase != MemberOut && i < 100; i++ {
 			now = now.Add(100 * time.Millisecond)
 			s.Step(now, Polled{2, Standing{Epoch: s.epoch, Status: StatusReceiving, Held: 1}})
-			s.Step(now, Progressed{2, s.epoch, int64(i) << 16})
+			s.Step(now, Progressed{Node: 2, Epoch: s.epoch, Bytes: int64(i) << 16})
 			if answers {
 				s.Step(now, Polled{3, Standing{Epoch: s.epoch, Status: StatusReceiving}})
 			}

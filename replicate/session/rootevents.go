@@ -1,6 +1,8 @@
 package session
 
 import (
+	"time"
+
 	"github.com/rdmcfs/rdmcfs/internal/content"
 	"github.com/rdmcfs/rdmcfs/meta"
 )
@@ -28,11 +30,13 @@ type (
 		Epoch uint32
 		Text  string
 	}
-	// Progressed tells how many bytes of this epoch's blocks a member has stored, as the group knows.
+	// Progressed tells how many bytes of this epoch's blocks a member has stored, as the group knows, and what the
+	// root's own sends to it have waited for, in all: a block on its way, or with none on its way room there.
 	Progressed struct {
-		Node  meta.NodeID
-		Epoch uint32
-		Bytes int64
+		Node             meta.NodeID
+		Epoch            uint32
+		Bytes            int64
+		Sending, Waiting time.Duration
 	}
 	// Flowing says that every member knows its group and message: blocks can flow from now on.
 	Flowing struct {

@@ -16,6 +16,8 @@ type record struct {
 	held    int            // blocks held, as last told
 	bytes   int64          // of this epoch's blocks that it has stored, as the group knows: finer than held
 	done    time.Time      // when its group brought everything, in this epoch
+	waits   waits          // of the root's sends to it, in this epoch
+	steps   int            // in which it got blocks in this epoch, as far as the root saw them one by one
 	moved   time.Time
 	whole   time.Time     // when it was found to have every block, in this epoch
 	checked time.Duration // what it took from then to its vote
@@ -27,6 +29,21 @@ type record struct {
 
 	up          bool   // as the log says
 	incarnation uint32 // likewise; 0 until it was looked at
+}
+
+// waits is for how long sends have waited: for blocks on their way, or for room with none on its way. A group may have
+// carried other sessions before, so only what is added to the first figures of an epoch counts.
+type waits struct {
+	known                 bool
+	sendingFirst, sending time.Duration
+	waitingFirst, waiting time.Duration
+}
+
+func (w *waits) tell(sending, waiting time.Duration) {
+	if !w.known {
+		w.known, w.sendingFirst, w.waitingFirst = true, sending, waiting
+	}
+	w.sending, w.waiting = sending-w.sendingFirst, waiting-w.waitingFirst
 }
 
 func (m *record) live() bool { return m.phase != MemberOut && m.phase != MemberVoted }

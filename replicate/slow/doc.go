@@ -5,6 +5,7 @@
 // network slows all of them down, and nobody is left out for that. Times only bound for how long is measured.
 //
 //   - [Judge] finds a member that lags in a group, because its link, its disk or its processor is slow.
+//   - [Patience] says for how long a member of a group may stand still.
 //   - [Puts] finds a member that takes the bytes of a small content slowly. [Alone] says which time counts for it.
 //
 // See docs/decisions/038.

@@ -49,14 +49,16 @@ type Limits struct {
 	Over  time.Duration // for how long paces are compared
 	Trial time.Duration // how long each member is served alone, to find out who is slow
 	Part  float64       // a member below the others' median pace divided by this is slow
+	Step  int64         // bytes in which progress is told: a block of the groups; 0 is any
 }
 
 // Group is one group of the present epoch.
 type Group struct {
 	Members []Member
-	Bytes   int64 // to be sent
-	Up      bool  // it was asked for and has not ended
-	Flowing bool  // it is set up: who makes no progress now may be to blame
+	Bytes   int64     // to be sent
+	Up      bool      // it was asked for and has not ended
+	Flowing bool      // it is set up: who makes no progress now may be to blame
+	Began   time.Time // since when
 }
 
 // Member is what is known of a member of a group.
@@ -65,7 +67,13 @@ type Member struct {
 	Ready bool      // it still receives
 	Out   bool      // it was left out
 	Bytes int64     // of the epoch's blocks that it has stored
+	Steps int       // in which they came, as far as they were seen one by one
+	Moved time.Time // the last step
 	Done  time.Time // when its group brought everything, in this epoch; zero before
+
+	// What the root's own sends to it have waited for in this epoch: blocks on their way, or room there with none on
+	// its way.
+	Sending, Waiting time.Duration
 }
 
 // Verdict says what is to be done. Its zero value is nothing.
@@ -96,6 +104,8 @@ const (
 	unknownLooks = 2
 	// learnFor is how long a group has to flow for its pace to be remembered.
 	learnFor = time.Second
+	// stepsLeast is how many steps must have been made in a comparison for it to say something.
+	stepsLeast = 4
 )
 
 // NewJudge makes the judge of a session. known is what groups without a slow member reached before, in bytes a
@@ -142,17 +152,27 @@ func (j *Judge) Begin(now time.Time, groups []Group) {
 	}
 }
 
-// Watch compares what the members receive, when it has been measured for long enough. spare says that there are votes
-// enough without one more member.
+// Unwatched says that the caller did not run for a while. What it has not watched counts for nothing.
+func (j *Judge) Unwatched(d time.Duration) {
+	if !j.since.IsZero() {
+		j.since = j.since.Add(d)
+	}
+	if !j.othersDone.IsZero() {
+		j.othersDone = j.othersDone.Add(d)
+	}
+}
+
+// Watch compares what the members receive, when it has been measured for long enough, in time and in steps. spare says
+// that there are votes enough without one more member.
 func (j *Judge) Watch(now time.Time, groups []Group, spare bool) Verdict {
 	if j.since.IsZero() {
 		return Verdict{}
 	}
 	took := now.Sub(j.since)
 	switch {
-	case j.mode == together && took >= j.lim.Over:
+	case j.mode == together && took >= j.lim.Over && j.enough(groups, everybody):
 		return j.judgeTogether(now, groups)
-	case j.mode == trial && took >= j.lim.Trial:
+	case j.mode == trial && took >= j.lim.Trial && j.enough(groups, everybody):
 		return j.judgeTrial(now, groups)
 	case j.mode == apart:
 		j.noteOthersDone(now, groups)
@@ -227,7 +247,7 @@ func (j *Judge) judgeTrial(now time.Time, groups []Group) Verdict {
 	}
 	others := Median(j.paces(now, groups, func(m *Member) bool { return !slices.Contains(slowest, m.Node) }))
 	switch {
-	case slowest == nil || least*2 >= others:
+	case slowest == nil || (least+j.doubt(now))*2 >= others:
 		j.known = j.together // nobody stands out: this is how fast it goes
 		return j.regroup(together, nil)
 	case len(slowest) > 1:
@@ -276,8 +296,8 @@ func (j *Judge) judgeApart(now time.Time, groups []Group, spare bool) Verdict {
 	case j.isSlow(m, pace, others, overlap) && spare:
 		j.known = others
 		return j.out(m, fmt.Sprintf("%s a second while the others had %s, over %v", units.Bytes(int64(pace)), units.Bytes(int64(others)), now.Sub(j.since).Round(time.Second)))
-	case !j.othersDone.IsZero():
-		return Verdict{}
+	case !j.othersDone.IsZero() || !j.enough(groups, j.others) || pace*j.lim.Part < others:
+		return Verdict{} // more steps will tell
 	case pace*2 >= others:
 		j.cleared = append(j.cleared, m.Node)
 		return j.regroup(together, nil)
@@ -286,7 +306,15 @@ func (j *Judge) judgeApart(now time.Time, groups []Group, spare bool) Verdict {
 	return Verdict{}
 }
 
+// out leaves a suspect out. Apart it has no other source than the root, so what the root waited for is the cause.
 func (j *Judge) out(m *Member, text string) Verdict {
+	sending, waiting := m.Sending-j.marks[m.Node].Sending, m.Waiting-j.marks[m.Node].Waiting
+	switch {
+	case waiting > sending:
+		text += ": it makes room late, its disk or processor is slow"
+	case sending > 0:
+		text += ": its link is slow"
+	}
 	return Verdict{Out: true, Node: m.Node, Text: text}
 }
 
@@ -296,7 +324,7 @@ func (j *Judge) isSlow(m *Member, pace, others float64, overlap time.Duration) b
 	if !j.othersDone.IsZero() {
 		pace = max(pace, units.PerSecond(j.bytesByThen-j.marks[m.Node].Bytes, overlap))
 	}
-	return pace*j.lim.Part < others && others*2 >= j.lim.Part*j.together
+	return (pace+units.PerSecond(j.lim.Step, overlap))*j.lim.Part < others && others*2 >= j.lim.Part*j.together
 }
 
 // muchLonger reports whether a member takes much longer than the others, and than a moment.

@@ -44,6 +44,22 @@ func (j *Judge) paces(now time.Time, groups []Group, take func(*Member) bool) (l
 	return list
 }
 
+// enough reports whether the members that a filter takes have made steps enough for a comparison, in the median, or
+// have everything.
+func (j *Judge) enough(groups []Group, take func(*Member) bool) bool {
+	var moved []float64
+	for m := range members(groups, take) {
+		if m.Ready {
+			moved = append(moved, float64(m.Bytes-j.marks[m.Node].Bytes))
+		}
+	}
+	slices.Sort(moved)
+	return len(moved) == 0 || Median(moved) >= float64(stepsLeast*j.lim.Step)
+}
+
+// doubt is what a pace may be more than it looks: the step that is on its way has not been told.
+func (j *Judge) doubt(now time.Time) float64 { return units.PerSecond(j.lim.Step, now.Sub(j.since)) }
+
 // rest is how long the members that a filter takes still need for their blocks, at most, at a pace.
 func rest(groups []Group, take func(*Member) bool, pace float64) time.Duration {
 	most := int64(0)
