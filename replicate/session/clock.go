@@ -113,7 +113,7 @@ func (s *Root) blamable(now time.Time, m *record) bool {
 	if s.phase != RootSending || p == nil || !p.flowing || s.own == OwnReading && !s.anyMoved(now) {
 		return false // the source is what is slow
 	}
-	patience, known := slow.Patience(s.members.group(p), s.lim.Stalled)
+	patience, known := slow.Patience(s.groups(), m.node, s.lim.Stalled)
 	if now.Sub(s.moved) >= patience {
 		patience *= 2 // nobody moves
 	}

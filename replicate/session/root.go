@@ -156,7 +156,7 @@ func (s *Root) handle(now time.Time, ev RootEvent) []RootAction {
 	case Ahead:
 		if m := s.members.find(e.Node); m != nil && m.live() && e.Epoch == s.epoch {
 			m.moved, s.moved = now, now
-			s.judge.Begin(now, s.groups())
+			s.restart(now, m)
 		}
 	case GroupDone:
 		return s.onGroupDone(now, e)
@@ -229,6 +229,14 @@ func (s *Root) setHeld(now time.Time, m *record, held int) {
 		m.held = min(held, s.blocks)
 		s.stepped(now, m)
 	}
+}
+
+// restart has what is judged begin now, where a group carries other messages before this one.
+func (s *Root) restart(now time.Time, m *record) {
+	if p := s.partOf(m.node); p != nil && m.steps == 0 {
+		p.began = now
+	}
+	s.judge.Begin(now, s.groups())
 }
 
 // stepped notes that a member got blocks.

@@ -296,7 +296,9 @@ func (j *Judge) judgeApart(now time.Time, groups []Group, spare bool) Verdict {
 	case j.isSlow(m, pace, others, overlap) && spare:
 		j.known = others
 		return j.out(m, fmt.Sprintf("%s a second while the others had %s, over %v", units.Bytes(int64(pace)), units.Bytes(int64(others)), now.Sub(j.since).Round(time.Second)))
-	case !j.othersDone.IsZero() || !j.enough(groups, j.others) || pace*j.lim.Part < others:
+	case !j.othersDone.IsZero():
+		return Verdict{}
+	case !j.enough(groups, j.others) || pace*j.lim.Part < others && (pace+j.doubt(now))*j.lim.Part >= others:
 		return Verdict{} // more steps will tell
 	case pace*2 >= others:
 		j.cleared = append(j.cleared, m.Node)

@@ -10,8 +10,8 @@ import (
 
 var start = time.Unix(1000, 0)
 
-// TestPatience: a member may miss four steps of its group, and not less than the least time. As long as nobody has made
-// one, nothing is known. A member that has made none does not count.
+// TestPatience: node 2 may miss four steps of all, or two of its own, and not less than the least time. As long as
+// nobody has made one, nothing is known. A member that has made none does not count.
 func TestPatience(t *testing.T) {
 	const least = 1500 * time.Millisecond
 	of := func(node meta.NodeID, steps int, last time.Duration) Member {
@@ -29,8 +29,10 @@ func TestPatience(t *testing.T) {
 		"slow links":             {[]Member{of(2, 2, 20*time.Second), of(3, 2, 22*time.Second), of(4, 3, 60*time.Second)}, 44 * time.Second, true},
 		"one has made none":      {[]Member{of(2, 2, 20*time.Second), of(3, 0, 0)}, 40 * time.Second, true},
 		"one is done":            {[]Member{of(2, 2, 20*time.Second), done}, 40 * time.Second, true},
+		"a quarter as fast":      {[]Member{of(2, 1, 40*time.Second), of(3, 4, 40*time.Second), of(4, 4, 40*time.Second)}, 80 * time.Second, true},
 	} {
-		if got, known := Patience(Group{Members: c.members, Began: start}, least); got != c.want || known != c.known {
+		alone := Group{Members: []Member{of(9, 0, 0)}, Began: start} // standing still, in a group of its own
+		if got, known := Patience([]Group{alone, {Members: c.members, Began: start}}, 2, least); got != c.want || known != c.known {
 			t.Errorf("%s: %v, %v; want %v, %v", name, got, known, c.want, c.known)
 		}
 	}

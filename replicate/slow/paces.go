@@ -47,14 +47,16 @@ func (j *Judge) paces(now time.Time, groups []Group, take func(*Member) bool) (l
 // enough reports whether the members that a filter takes have made steps enough for a comparison, in the median, or
 // have everything.
 func (j *Judge) enough(groups []Group, take func(*Member) bool) bool {
-	var moved []float64
+	few, all := 0, 0
 	for m := range members(groups, take) {
-		if m.Ready {
-			moved = append(moved, float64(m.Bytes-j.marks[m.Node].Bytes))
+		if m.Out {
+			continue
+		}
+		if all++; m.Ready && m.Bytes-j.marks[m.Node].Bytes < stepsLeast*j.lim.Step {
+			few++
 		}
 	}
-	slices.Sort(moved)
-	return len(moved) == 0 || Median(moved) >= float64(stepsLeast*j.lim.Step)
+	return 2*few <= all
 }
 
 // doubt is what a pace may be more than it looks: the step that is on its way has not been told.

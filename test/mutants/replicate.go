@@ -96,7 +96,7 @@ var ofReplicate = []mutant{
 	{"what a stopped root has not watched counts", "replicate/session/clock.go",
 		"if lost <= 0 {", "if lost != 0 {", inSession},
 	{"a block on slow links takes as long as a standstill", "replicate/slow/standstill.go",
-		"return max(least, patienceSteps*Median(steps)), true", "return least, true", []string{sessionTests}},
+		"return max(least, patienceOthers*Median(all)), true", "return least, true", []string{sessionTests}},
 	{"a block that is on its way does not count for a suspect", "replicate/slow/judge.go",
 		"return (pace+units.PerSecond(j.lim.Step, overlap))*j.lim.Part < others", "return pace*j.lim.Part < others", inSlow},
 	{"a slow verdict from total time instead of progress", "replicate/slow/puts.go",
