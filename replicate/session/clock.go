@@ -21,11 +21,14 @@ func (s *Root) watched(now time.Time) {
 	}
 	for _, m := range s.members {
 		m.heard, m.moved, m.whole = m.heard.Add(lost), m.moved.Add(lost), m.whole.Add(lost)
+		if !m.done.IsZero() {
+			m.done = m.done.Add(lost)
+		}
 	}
 	for i := range s.parts {
 		s.parts[i].began = s.parts[i].began.Add(lost)
 	}
-	s.moved, s.gained = s.moved.Add(lost), s.gained.Add(lost)
+	s.began, s.moved, s.gained = s.began.Add(lost), s.moved.Add(lost), s.gained.Add(lost)
 	s.judge.Unwatched(lost)
 }
 
