@@ -175,11 +175,13 @@ func (x *paceSim) wantOut(want ...meta.NodeID) {
 
 // G6: a member at a twentieth of the others' pace is found and left out, with the evidence; the others lose no block.
 func TestSlowMemberIsLeftOutWithEvidence(t *testing.T) {
-	for slow := range 4 {
+	for i := range 12 {
+		slow, step := i%4, []int64{1, 256 << 10, content.BlockBytes}[i/4]
 		rates := []float64{1, 1, 1, 1}
 		rates[slow] = 0.05
 		x := newPaceSim(t, 1000, rates...)
 		x.slowDisk = slow%2 == 1
+		x.setStep(step)
 		took := x.run(3 * time.Minute)
 		x.wantOut(meta.NodeID(slow + 2))
 		m := x.s.members[slow]
@@ -283,8 +285,11 @@ func TestSmallShareOfTheRootsLinkIsNotSlow(t *testing.T) {
 // When the others are done soon after the slow one was set apart, nobody waits for it as long as it takes, nor for a
 // comparison that can't be made.
 func TestSlowMemberDoesNotHoldOthersThatAreDone(t *testing.T) {
-	for _, blocks := range []int{22, 26, 30, 36, 45, 60, 90} {
+	for i, blocks := range []int{22, 26, 30, 36, 45, 60, 90, 22, 26, 30, 36, 45, 60, 90} {
 		x := newPaceSim(t, blocks, 1, 0.05, 1, 1)
+		if i >= 7 {
+			x.setStep(256 << 10)
+		}
 		took := x.run(5 * time.Minute)
 		x.wantOut(3)
 		if took > 40*time.Second { // 20 s together, a trial of 3 s, and the rest without the slow one, at most 12 s

@@ -104,8 +104,9 @@ const (
 	unknownLooks = 2
 	// learnFor is how long a group has to flow for its pace to be remembered.
 	learnFor = time.Second
-	// stepsLeast is how many steps must have been made in a comparison for it to say something.
-	stepsLeast = 4
+	// stepsLeast is how many steps must have been made in a comparison of several groups for it to say something: one
+	// that is told too much or too little must not look like a half.
+	stepsLeast = 8
 )
 
 // NewJudge makes the judge of a session. known is what groups without a slow member reached before, in bytes a
@@ -170,7 +171,7 @@ func (j *Judge) Watch(now time.Time, groups []Group, spare bool) Verdict {
 	}
 	took := now.Sub(j.since)
 	switch {
-	case j.mode == together && took >= j.lim.Over && j.enough(groups, everybody):
+	case j.mode == together && took >= j.lim.Over:
 		return j.judgeTogether(now, groups)
 	case j.mode == trial && took >= j.lim.Trial && j.enough(groups, everybody):
 		return j.judgeTrial(now, groups)
@@ -197,7 +198,7 @@ func (j *Judge) regroup(to mode, suspects []meta.NodeID) Verdict {
 }
 
 func (j *Judge) judgeTogether(now time.Time, groups []Group) Verdict {
-	j.together = Median(j.paces(now, groups, everybody))
+	j.together = Median(j.paces(now, groups, everybody)) + j.doubt(now)
 	enough := j.known > 0 && j.together*j.lim.Part >= j.known || j.known == 0 && j.together >= unknownPace
 	if enough {
 		j.known = max(j.known, j.together)

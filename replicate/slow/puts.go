@@ -13,7 +13,7 @@ type Puts struct {
 	began time.Time
 
 	mu    sync.Mutex
-	beat  bool // bytes went since progressed was last called
+	beat  bool // bytes went since Progressed was last called
 	lanes map[meta.NodeID]*putLane
 	votes []time.Duration // since it began, in order
 }
@@ -22,7 +22,7 @@ type Puts struct {
 type putLane struct {
 	going  bool  // they have had room in the queue
 	left   int64 // the least that was left so far; below 0: they wait for room
-	looked bool  // slow has looked at it: most was left then, and the member had been alone for so long
+	looked bool  // Slow has looked at it: most was left then, and the member had been alone for so long
 	most   int64
 	alone  time.Duration
 }
