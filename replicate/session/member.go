@@ -5,7 +5,7 @@ import "github.com/rdmcfs/rdmcfs/meta"
 // Member is the protocol of one session at a member: a pure state machine. The shell owns the bytes and the transfer.
 // The zero value is a session that was not announced yet. It is not safe for concurrent use.
 //
-//	receiving ──whole and root known──> checking ──ok──> voted ──log: publish──> held
+//	receiving ──whole and hash known──> checking ──ok──> voted ──log: publish──> held
 //	    │                                  │               │
 //	    │<──────── the check failed ───────┘               └──log: abort──> gone
 //	    └──log: abort, or given up by the root before the vote──> gone

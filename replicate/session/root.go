@@ -15,9 +15,9 @@ import (
 //	     ^                          │                                          │
 //	     └──────── epoch + 1 ───────┴─────────── a member failed ──────────────┘
 //
-// Each epoch asks the members that have not voted which blocks they have and sends, in one group, what some of them
-// lack. A member that fails is out: it is owed the content, with the reason, and the others go on. When too few are
-// left for the publish, those that were lost are asked again (view.go).
+// Each epoch asks the members that have not voted which blocks they have and sends what some of them lack, in one group
+// or, while paces are compared, in several (pace.go). A member that fails is out: it is owed the content, with the
+// reason, and the others go on. When too few are left for the publish, those that were lost are asked again (view.go).
 type Root struct {
 	lim    Limits
 	blocks int
@@ -144,7 +144,7 @@ func (s *Root) Step(now time.Time, ev RootEvent) []RootAction {
 func (s *Root) handle(now time.Time, ev RootEvent) []RootAction {
 	switch e := ev.(type) {
 	case Answered:
-		return s.onAnswer(now, e)
+		return s.onAnswered(now, e)
 	case Polled:
 		return s.onPolled(now, e)
 	case Unreachable:
@@ -177,7 +177,7 @@ func (s *Root) handle(now time.Time, ev RootEvent) []RootAction {
 	return nil
 }
 
-func (s *Root) onAnswer(now time.Time, e Answered) []RootAction {
+func (s *Root) onAnswered(now time.Time, e Answered) []RootAction {
 	m := s.members.find(e.Node)
 	if m == nil || !m.live() || e.Epoch != s.epoch || m.phase != MemberAsked {
 		return nil

@@ -22,8 +22,8 @@ type record struct {
 	whole   time.Time     // when it was found to have every block, in this epoch
 	checked time.Duration // what it took from then to its vote
 	heard   time.Time
-	asked   bool // a finish with the root was sent in this epoch
-	polled  bool // a finish is under way
+	asked   bool // a poll with the hash was sent in this epoch
+	polled  bool // a poll is under way
 	reason  meta.OwedReason
 	text    string
 
