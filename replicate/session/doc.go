@@ -17,8 +17,9 @@
 // and carries out the actions in their order before it hands over the next event.
 //
 //	s := session.NewRoot(session.RootConfig{Members: members, Blocks: blocks, Limits: session.DefaultLimits()})
-//	for actions := s.Start(now()); s.Phase() != session.RootEnded; actions = s.Step(now(), <-events) {
-//		perform(actions) // sends what comes of them to events
+//	perform(s.Start(now())) // sends what comes of the actions to events
+//	for s.Phase() != session.RootEnded {
+//		perform(s.Step(now(), <-events))
 //	}
 //
 // The events and actions of the root are in rootevents.go, those of a member in member.go.
