@@ -171,12 +171,12 @@ func (a *applier) end() {
 
 // take does a job, or holds it while the state is being replaced.
 func (a *applier) take(j applyJob) error {
-	if a.n.rebuilding() != nil && j.restore == nil && j.where == nil {
+	if a.n.replacer.why() != nil && j.restore == nil && j.where == nil {
 		a.hold(len(a.held), j)
 		return nil
 	}
 	err := a.doOrHold(j)
-	for err == nil && len(a.held) > 0 && a.n.rebuilding() == nil && a.n.ctx.Err() == nil {
+	for err == nil && len(a.held) > 0 && a.n.replacer.why() == nil && a.n.ctx.Err() == nil {
 		next := a.held[0]
 		a.held = a.held[1:]
 		a.n.applyQ.unhold(&next)
@@ -324,7 +324,7 @@ func (a *applier) promote(base raftlog.Base, conf *raftpb.ConfState, session uin
 	}
 	a.promoted = session
 	base.Conf = conf
-	a.n.box.event(func() { a.n.joinRaft(base) })
+	a.n.box.event(func() { a.n.loop.join(base) })
 	return nil
 }
 
@@ -339,7 +339,7 @@ func (a *applier) restore(r *restoreJob) error {
 	if _, ok := a.n.feed.at(r.head.index); !ok {
 		a.n.feed.reset(r.head.base())
 	}
-	a.n.rebuilt()
+	a.n.replacer.done()
 	if a.n.cfg.Wrong != nil {
 		if err := a.n.cfg.Wrong(); err != nil { // the new state too: a call of Rebuild meanwhile had no effect
 			a.n.Rebuild(fmt.Errorf("%w: %w", ErrStateWrong, err))
@@ -371,7 +371,7 @@ func (a *applier) sync() error {
 	n.mu.Lock()
 	n.state.synced = a.synced
 	n.mu.Unlock()
-	n.reportSelf(false)
+	n.reporter.reportSelf(false)
 	begin := n.feed.trim(a.synced, n.tune.TailEntries, n.tune.TailBytes)
 	n.box.event(func() { n.loop.compact(begin) })
 	return nil
@@ -395,7 +395,7 @@ func (rl *raftLoop) applied(core *Core, last uint64) {
 	}
 	core.Applied(last)
 	if rl.leaving && len(core.applying) == 0 && !contains(raftMembersOf(core.Conf()), rl.n.id) {
-		rl.n.leaveRaft(core.Conf(), core.ConfIndex())
+		rl.leave(core.Conf(), core.ConfIndex())
 	}
 }
 
@@ -406,18 +406,18 @@ func (n *Node) showApplied(entries []Entry, proposals []Proposal, results []any)
 	for i := range entries {
 		p := &proposals[i]
 		if p.Flags&flagAnnounce != 0 {
-			n.state.wanted = max(n.state.wanted, entries[i].Index)
+			n.reporter.wanted = max(n.reporter.wanted, entries[i].Index)
 		}
 		if p.Origin == n.id && p.Run == n.run {
-			if w := n.state.waiters[p.Seq]; w != nil {
+			if w := n.proposals.waiting[p.Seq]; w != nil {
 				w.finish(outcome{Proposed: Proposed{Index: entries[i].Index, Time: entries[i].Time, Result: results[i], Skipped: w.skipped}})
-				delete(n.state.waiters, p.Seq)
+				delete(n.proposals.waiting, p.Seq)
 			}
 		}
 	}
 	n.setAppliedLocked(last)
 	n.mu.Unlock()
-	n.reportSelf(false)
+	n.reporter.reportSelf(false)
 }
 
 func (n *Node) setAppliedLocked(index uint64) {
@@ -443,10 +443,10 @@ func (n *Node) showRestored(index uint64) {
 	n.mu.Lock()
 	n.setAppliedLocked(index)
 	n.state.synced = index
-	for _, w := range n.state.waiters {
+	for _, w := range n.proposals.waiting {
 		w.skipped = w.skipped || w.open > 0
 	}
 	n.mu.Unlock()
-	n.reportSelf(false)
-	n.redispatch()
+	n.reporter.reportSelf(false)
+	n.proposals.dispatchAll()
 }

@@ -43,7 +43,7 @@ type histories struct {
 
 func newHistories(n *Node) *histories {
 	return &histories{
-		id: n.id, cfg: &n.cfg, log: n.log, feed: n.feed, wrong: n.rebuilding, lastAlone: n.lastAlone, peers: map[ID]divergent{},
+		id: n.id, cfg: &n.cfg, log: n.log, feed: n.feed, wrong: n.replacer.why, lastAlone: n.lastAlone, peers: map[ID]divergent{},
 	}
 }
 

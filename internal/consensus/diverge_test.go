@@ -106,7 +106,7 @@ func TestDivergenceIsForgotten(t *testing.T) {
 	if n.Status().Diverged == "" {
 		t.Fatal("not said")
 	}
-	if n.rebuilt(); n.Status().Diverged != "" {
+	if n.replacer.done(); n.Status().Diverged != "" {
 		t.Fatal("said of the state before")
 	}
 	n.histories.note(4, "not known here")
@@ -119,7 +119,7 @@ func TestDivergenceIsForgotten(t *testing.T) {
 	if peers = peers[:2]; n.Status().Diverged != "" {
 		t.Fatal("said of an evicted peer")
 	}
-	for _, set := range []func(){func() { n.state.wrong = ErrStateWrong }, func() { n.state.wrong, wrong = nil, ErrStateWrong }} {
+	for _, set := range []func(){func() { n.replacer.wrong = ErrStateWrong }, func() { n.replacer.wrong, wrong = nil, ErrStateWrong }} {
 		set()
 		if _, known := n.histories.digestAt(7); known || n.histories.divergenceOfDigest(4, other) != "" {
 			t.Fatal("a wrong state is compared")

@@ -178,7 +178,7 @@ func (ob *observer) followStream(ctx context.Context, target *followTarget) erro
 		f.next = applied // of an earlier life: its term is wanted
 	}
 	ob.begin(target, f.next)
-	ob.n.reportAll()
+	ob.n.reporter.reportAll()
 	ob.n.wg.Go(func() { ob.watchLag(ctx, target) })
 	signal(target.wanted) // it may be behind from the start
 	for {
@@ -224,7 +224,7 @@ func (f *followSession) handle(kind uint8, body []byte) error {
 	case frameState:
 		return f.learn(body)
 	case frameWant:
-		return n.wantFrame(body)
+		return n.reporter.wantFrame(body)
 	case frameTruncated:
 		if f.next > f.applied {
 			return errTruncated

@@ -52,13 +52,13 @@ func TestReportsFollowTheRequest(t *testing.T) {
 	target, peer := &followTarget{peer: 2, stream: newStream(conn, 2)}, newStream(far, 7)
 	defer target.stream.close()
 	defer peer.close()
-	n.state.role, n.state.leader, n.state.progress[7] = RoleObserver, 1, &nodeProgress{fresh: true}
+	n.state.role, n.state.leader, n.reporter.nodes[7] = RoleObserver, 1, &nodeProgress{fresh: true}
 	n.observer.setFollower(target)
-	if n.passOn(); !n.state.progress[7].fresh {
+	if n.reporter.passOn(); !n.reporter.nodes[7].fresh {
 		t.Error("reported to a peer that has not been asked for entries")
 	}
 	n.observer.begin(target, 5)
-	if n.passOn(); n.state.progress[7].fresh {
+	if n.reporter.passOn(); n.reporter.nodes[7].fresh {
 		t.Error("not reported afterwards")
 	}
 	if kind, _, err := peer.read(); kind != frameFollow || err != nil {
@@ -83,11 +83,11 @@ func TestBarrierKnowsWhoIsUpAtItsIndex(t *testing.T) {
 		n.mu.Lock()
 		n.state.ledSince = time.Now()
 		n.state.leader, n.state.role, n.state.applied = 1, RoleLeader, 8
-		n.state.progress[1] = &nodeProgress{Progress: Progress{Visible: 10}}
+		n.reporter.nodes[1] = &nodeProgress{Progress: Progress{Visible: 10}}
 		n.mu.Unlock()
 		answer := make(chan []ID, 1)
 		go func() {
-			behind, err := n.awaitVisible(context.Background(), 10, 50*time.Millisecond, 2, nil)
+			behind, err := n.reporter.awaitVisible(context.Background(), 10, 50*time.Millisecond, 2, nil)
 			if err != nil {
 				t.Error(err)
 			}
@@ -160,7 +160,7 @@ func TestNewLeaderAwaitsObservers(t *testing.T) {
 		n.state.ledSince = time.Now()
 		stale := func(id ID) time.Duration {
 			began := time.Now()
-			for b := (&barrier{index: 9, pending: map[ID]struct{}{id: {}}}); !n.allStale(b); {
+			for b := (&barrier{index: 9, pending: map[ID]struct{}{id: {}}}); !n.reporter.allStale(b); {
 				<-time.After(10 * time.Millisecond)
 			}
 			return time.Since(began)
@@ -172,7 +172,7 @@ func TestNewLeaderAwaitsObservers(t *testing.T) {
 		if took := stale(7); took < n.tune.StaleAfter {
 			t.Errorf("an observer is waited for for %v", took)
 		}
-		n.state.progress[7] = &nodeProgress{Progress: Progress{LastSeen: time.Now()}}
+		n.reporter.nodes[7] = &nodeProgress{Progress: Progress{LastSeen: time.Now()}}
 		if took := stale(7); took > n.tune.StaleAfter/2 {
 			t.Errorf("an observer that was here and is gone is waited for for %v", took)
 		}

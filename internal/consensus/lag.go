@@ -105,28 +105,28 @@ func (ob *observer) watchLag(ctx context.Context, t *followTarget) {
 func (ob *observer) wantedIndex() uint64 {
 	ob.n.mu.Lock()
 	defer ob.n.mu.Unlock()
-	return ob.n.state.wanted
+	return ob.n.reporter.wanted
 }
 
 // remindBarrier tells the nodes that a barrier waits for which index that is. Those that have not got it look for
 // another voter.
-func (n *Node) remindBarrier(b *barrier) {
-	n.mu.Lock()
-	defer n.mu.Unlock()
+func (rp *reporter) remindBarrier(b *barrier) {
+	rp.n.mu.Lock()
+	defer rp.n.mu.Unlock()
 	for id := range b.pending {
-		if s := n.state.inbound[id]; s != nil {
+		if s := rp.n.state.inbound[id]; s != nil {
 			s.send(frameWant, func(to []byte) []byte { return appendU64s(to, b.index) })
 		}
 	}
 }
 
 // tellCommitted tells observers how far the log is. It runs on the leader, now and then.
-func (n *Node) tellCommitted() {
-	n.mu.Lock()
-	index, leads := n.state.commit, n.state.leader == n.id
-	n.mu.Unlock()
+func (rp *reporter) tellCommitted() {
+	rp.n.mu.Lock()
+	index, leads := rp.n.state.commit, rp.n.state.leader == rp.n.id
+	rp.n.mu.Unlock()
 	if leads {
-		n.want(index)
+		rp.want(index)
 	}
 }
 

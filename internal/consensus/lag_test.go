@@ -266,7 +266,7 @@ func TestSlowFollowerBlamesNobody(t *testing.T) {
 		n := newNode(Config{Identity: Identity{ID: 1}})
 		defer n.cancel(ErrClosed)
 		n.feed.reset(raftlog.Base{Index: 10})
-		n.state.wanted = 20
+		n.reporter.wanted = 20
 		n.applyQ.queued = applyHighBytes + 1
 		ctx, cancel := context.WithCancel(t.Context())
 		target := &followTarget{peer: 2, stream: &stream{}, cancel: cancel, wanted: make(chan struct{}, 1)}

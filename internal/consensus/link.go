@@ -145,7 +145,7 @@ func (l *link) handle(kind uint8, body []byte) error {
 	case frameNack:
 		refuse, err := decodeNack(body)
 		if err == nil {
-			l.n.nacked(&refuse)
+			l.n.proposals.refused(&refuse)
 		}
 		return err
 	case frameResponse:
@@ -162,8 +162,8 @@ func (l *link) handle(kind uint8, body []byte) error {
 		}
 		return nil
 	case frameWant:
-		defer l.n.reportDirect()
-		return l.n.wantFrame(body)
+		defer l.n.reporter.reportDirect()
+		return l.n.reporter.wantFrame(body)
 	default:
 		return fmt.Errorf("%w: type %d from an acceptor", errFrame, kind)
 	}
@@ -246,9 +246,9 @@ func (n *Node) linkUp(l *link) {
 	n.mu.Unlock()
 	signal(n.clocks.news)
 	if l.peer == leader {
-		n.redispatch()
-		n.reportAll()
-		n.reportDirect()
+		n.proposals.dispatchAll()
+		n.reporter.reportAll()
+		n.reporter.reportDirect()
 	}
 }
 

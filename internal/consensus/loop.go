@@ -159,7 +159,7 @@ func (rl *raftLoop) tick() {
 			rl.tend()
 		}
 	}
-	rl.n.tendProposals(time.Now())
+	rl.n.proposals.tend(time.Now())
 }
 
 // receive takes a raft message of a peer.
@@ -202,7 +202,7 @@ func (rl *raftLoop) offer(list []arrival) {
 		for i := range part {
 			refuse := nack{run: part[i].Run, seq: part[i].Seq, reason: reason, text: text}
 			if part[i].from == nil {
-				rl.n.nacked(&refuse)
+				rl.n.proposals.refused(&refuse)
 			} else {
 				part[i].from.send(frameNack, refuse.append)
 			}
@@ -387,7 +387,7 @@ func (rl *raftLoop) tend() {
 			rl.core.SnapshotFailed(peer)
 		}
 	}
-	if st.Role == RoleLeader && (rl.n.readOnlyErr() != nil || rl.n.rebuilding() != nil) && now.Sub(rl.transferAt) > 3*time.Second {
+	if st.Role == RoleLeader && (rl.n.readOnlyErr() != nil || rl.n.replacer.why() != nil) && now.Sub(rl.transferAt) > 3*time.Second {
 		rl.transferAt = now
 		if to := rl.n.healthyVoter(); to != 0 {
 			rl.n.log.Warn("handing leadership over: the log can't be written, or the state is wrong", "to", to)
@@ -395,7 +395,7 @@ func (rl *raftLoop) tend() {
 		}
 	}
 	if st.Leader == 0 && !rl.asking {
-		rl.n.askWhetherRemoved()
+		rl.askWhetherRemoved()
 	}
 }
 
@@ -405,11 +405,11 @@ func (n *Node) healthyVoter() ID {
 	defer n.mu.Unlock()
 	var best ID
 	for _, id := range n.state.conf.GetVoters() {
-		p := n.state.progress[id]
+		p := n.reporter.nodes[id]
 		if id == n.id || p == nil || p.ReadOnly || time.Since(p.LastSeen) > n.tune.StaleAfter {
 			continue
 		}
-		if best == 0 || p.Applied > n.state.progress[best].Applied {
+		if best == 0 || p.Applied > n.reporter.nodes[best].Applied {
 			best = id
 		}
 	}

@@ -61,8 +61,8 @@ func (n *Node) learn(s clusterState, role Role) {
 	}
 	if leaderChanged && leader != 0 {
 		n.log.Info("leader", "id", fmt.Sprintf("%x", leader), "term", s.term, "self", leader == n.id)
-		n.redispatch()
-		n.reportAll()
+		n.proposals.dispatchAll()
+		n.reporter.reportAll()
 		signal(n.voters.policy)
 	}
 }
@@ -98,65 +98,63 @@ func (n *Node) joinsWith(index uint64, conf *raftpb.ConfState) bool {
 	return n.state.confIndex <= index || contains(raftMembersOf(n.state.conf), n.id)
 }
 
-// joinRaft makes an observer a member of raft, with a log that begins at base: all before it is applied and synced.
+// join makes an observer a member of raft, with a log that begins at base: all before it is applied and synced.
 // It runs in the loop.
-func (n *Node) joinRaft(base raftlog.Base) {
-	if n.loop.core != nil {
+func (rl *raftLoop) join(base raftlog.Base) {
+	if rl.core != nil {
 		return
 	}
-	n.raftMember.Store(true)
-	n.mu.Lock()
-	n.state.role = RoleLearner
-	if f := n.state.follower; f != nil {
+	rl.n.raftMember.Store(true)
+	rl.n.mu.Lock()
+	rl.n.state.role = RoleLearner
+	if f := rl.n.state.follower; f != nil {
 		f.cancel()
 	}
-	n.mu.Unlock()
-	hard := n.loop.hard
-	n.persist.add(persistJob{batch: &raftlog.Batch{Base: &base, Reset: true}, done: func() {
-		if n.loop.core != nil {
+	rl.n.mu.Unlock()
+	hard := rl.hard
+	rl.n.persist.add(persistJob{batch: &raftlog.Batch{Base: &base, Reset: true}, done: func() {
+		if rl.core != nil {
 			return
 		}
-		if err := n.loop.newCore(&raftlog.State{Identity: n.cfg.Identity, Hard: hard, Base: base}); err != nil {
-			n.fail(fmt.Errorf("consensus: join raft at %d: %w", base.Index, err))
+		if err := rl.newCore(&raftlog.State{Identity: rl.n.cfg.Identity, Hard: hard, Base: base}); err != nil {
+			rl.n.fail(fmt.Errorf("consensus: join raft at %d: %w", base.Index, err))
 		}
 	}})
 }
 
-// leaveRaft makes a removed member an observer. Its hard state stays in the log: should it come back, it remembers its
+// leave makes a removed member an observer. Its hard state stays in the log: should it come back, it remembers its
 // vote. It runs in the loop.
-func (n *Node) leaveRaft(conf *raftpb.ConfState, confIndex uint64) {
-	l := &n.loop
-	l.hard, l.core, l.leaving = l.core.log.hard, nil, false
-	n.loop.failReads(ErrNotLeader)
-	n.mu.Lock()
-	base := raftlog.Base{Index: n.state.synced, Conf: conf}
-	n.state.role = RoleObserver
-	n.setLeaderLocked(0)
-	n.mu.Unlock()
-	n.raftMember.Store(false)
-	n.log.Info("this node is no voter any more: it follows")
-	n.persist.add(persistJob{batch: &raftlog.Batch{Base: &base, Reset: true, Hard: l.hard}, done: func() {}})
-	n.learn(clusterState{conf: conf, confIndex: confIndex}, "")
-	n.mu.Lock()
-	close(n.state.changed)
-	n.state.changed = make(chan struct{})
-	n.mu.Unlock()
-	n.updateLinks()
+func (rl *raftLoop) leave(conf *raftpb.ConfState, confIndex uint64) {
+	rl.hard, rl.core, rl.leaving = rl.core.log.hard, nil, false
+	rl.failReads(ErrNotLeader)
+	rl.n.mu.Lock()
+	base := raftlog.Base{Index: rl.n.state.synced, Conf: conf}
+	rl.n.state.role = RoleObserver
+	rl.n.setLeaderLocked(0)
+	rl.n.mu.Unlock()
+	rl.n.raftMember.Store(false)
+	rl.n.log.Info("this node is no voter any more: it follows")
+	rl.n.persist.add(persistJob{batch: &raftlog.Batch{Base: &base, Reset: true, Hard: rl.hard}, done: func() {}})
+	rl.n.learn(clusterState{conf: conf, confIndex: confIndex}, "")
+	rl.n.mu.Lock()
+	close(rl.n.state.changed)
+	rl.n.state.changed = make(chan struct{})
+	rl.n.mu.Unlock()
+	rl.n.updateLinks()
 }
 
 // askWhetherRemoved asks the others whether this member was removed while it was away: raft does not tell those it has
 // removed. It runs in the loop.
-func (n *Node) askWhetherRemoved() {
-	l := &n.loop
-	core := l.core
-	l.asking = true
+func (rl *raftLoop) askWhetherRemoved() {
+	core := rl.core
+	rl.asking = true
 	peers := raftMembersOf(core.Conf())
-	n.wg.Go(func() {
-		ctx, cancel := context.WithTimeout(n.ctx, 5*time.Second)
+	rl.n.wg.Go(func() {
+		ctx, cancel := context.WithTimeout(rl.n.ctx, 5*time.Second)
 		defer cancel()
 		var newest clusterState
 		for _, id := range peers {
-			link := n.link(id)
+			link := rl.n.link(id)
 			if link == nil {
 				continue
 			}
@@ -168,10 +166,10 @@ func (n *Node) askWhetherRemoved() {
 				newest = s
 			}
 		}
-		n.box.event(func() {
-			l.asking = false
-			if l.core == core && newest.confIndex > core.ConfIndex() && newest.conf != nil && !contains(raftMembersOf(newest.conf), n.id) {
-				n.leaveRaft(newest.conf, newest.confIndex)
+		rl.n.box.event(func() {
+			rl.asking = false
+			if rl.core == core && newest.confIndex > core.ConfIndex() && newest.conf != nil && !contains(raftMembersOf(newest.conf), rl.n.id) {
+				rl.leave(newest.conf, newest.confIndex)
 			}
 		})
 	})

@@ -25,7 +25,8 @@ import (
 //	follow    an observer's stream of entries: observer (follow.go, lag.go)
 //	link      one for each peer this node dials: redials, reads answers (link.go)
 //	Serve     the caller's, one for each accepted connection (serve.go)
-//	policy    the leader's choice of voters (members.go)
+//	policy    the leader's choice of voters: voterChanges (members.go)
+//	reports   how far this node is, and others on their way to the leader: reporter (progress.go)
 //	clocks    readings of the peers' clocks: clocks (clocks.go)
 //
 // They meet in the mailbox, the persist and apply queues, and the state below, whose lock is never held while waiting.
@@ -41,25 +42,25 @@ type Node struct {
 	wg     sync.WaitGroup
 	done   chan struct{} // closed when ctx is cancelled
 
-	box       mailbox
-	persist   persistQueue
-	applyQ    applyQueue
-	feed      *feed
-	histories *histories
-	greeter   greeter
-	snapshots *snapshotServer
-	voters    *voterChanges
-	reports   struct {
-		urgent, lazy chan struct{} // buffered 1
-	}
-	raftMember atomic.Bool // written by the loop
+	box        mailbox
+	persist    persistQueue
+	applyQ     applyQueue
+	feed       *feed
+	histories  *histories
+	greeter    greeter
+	snapshots  *snapshotServer
+	voters     *voterChanges
+	reporter   *reporter     // how far each node is, and barriers
+	proposals  proposals     // of this node
+	replacer   stateReplacer // of a state that is wrong
+	raftMember atomic.Bool   // written by the loop
 
 	loop     raftLoop // the loop's own
 	observer observer // the follow goroutine's own
 
 	clocks *clocks // its lock is taken before mu
 
-	mu    sync.Mutex // protects state
+	mu    sync.Mutex // protects state, and what says so of reporter, proposals, replacer and voters
 	state nodeState
 }
 
@@ -75,20 +76,10 @@ type nodeState struct {
 	lostSince time.Time // since when no leader is known
 	noQuorum  bool      // and that has been too long
 	readOnly  error
-	wrong     error  // why the state is being replaced, see Rebuild
-	rebuilds  uint64 // how often wrong was set
-
-	rebuildSays string // how the last round of asking for another state went, "" if none failed
 
 	applied, synced, visible uint64
-	wanted                   uint64 // progress up to here is reported at once
-	progress                 map[ID]*nodeProgress
-	barriers                 map[*barrier]struct{}
 	waits                    []indexWait
-	lazy                     bool // reports are being gathered
 
-	nextSeq  uint64
-	waiters  map[uint64]*waiter
 	links    map[ID]*link
 	inbound  map[ID]*stream
 	streams  map[*stream]struct{} // accepted, of all purposes
@@ -157,14 +148,15 @@ func newNode(cfg Config) *Node {
 	n.histories = newHistories(n)
 	n.greeter = greeter{cfg: &n.cfg, id: n.id}
 	n.snapshots = &snapshotServer{cfg: &n.cfg, feed: n.feed, peers: map[ID]bool{}}
-	n.loop.n, n.observer.n = n, n
+	n.loop.n, n.observer.n, n.replacer.n = n, n, n
+	n.reporter = newReporter(n)
+	n.proposals = proposals{n: n, waiting: map[uint64]*waiter{}}
 	n.box.wake = make(chan struct{}, 1)
 	n.persist.wake = make(chan struct{}, 1)
 	n.applyQ.wake = make(chan struct{}, 1)
 	n.applyQ.room = make(chan struct{}, 1)
-	n.reports.urgent, n.reports.lazy = make(chan struct{}, 1), make(chan struct{}, 1)
-	n.state = nodeState{role: RoleObserver, lostSince: time.Now(), progress: map[ID]*nodeProgress{}, barriers: map[*barrier]struct{}{},
-		waiters: map[uint64]*waiter{}, links: map[ID]*link{}, inbound: map[ID]*stream{}, streams: map[*stream]struct{}{},
+	n.state = nodeState{role: RoleObserver, lostSince: time.Now(),
+		links: map[ID]*link{}, inbound: map[ID]*stream{}, streams: map[*stream]struct{}{},
 		changed: make(chan struct{})}
 	return n
 }
@@ -219,7 +211,7 @@ func (n *Node) start() {
 	n.wg.Go(n.runApply)
 	n.wg.Go(n.observer.run)
 	n.wg.Go(n.voters.runPolicy)
-	n.wg.Go(n.runReports)
+	n.wg.Go(n.reporter.run)
 	n.wg.Go(n.clocks.watch)
 	context.AfterFunc(n.ctx, func() { close(n.done) })
 }

@@ -171,9 +171,9 @@ func (n *Node) setReadOnly(err error) {
 	switch {
 	case before == nil && err != nil:
 		n.log.Error("raft log is read-only", "error", err)
-		n.reportSelf(true)
+		n.reporter.reportSelf(true)
 	case before != nil && err == nil:
 		n.log.Info("raft log can be written again")
-		n.reportSelf(true)
+		n.reporter.reportSelf(true)
 	}
 }

@@ -22,6 +22,26 @@ type barrier struct {
 	done    chan struct{} // closed when nothing is pending
 }
 
+// reporter knows how far each node is. It takes reports of other nodes, passes them on towards the leader, and lets
+// barriers wait for them.
+type reporter struct {
+	n            *Node
+	urgent, news chan struct{} // buffered 1: pass reports on now, or gather them for a while
+
+	// Protected by Node.mu.
+	nodes    map[ID]*nodeProgress
+	barriers map[*barrier]struct{}
+	wanted   uint64 // progress up to here is reported at once
+	lazy     bool   // reports are being gathered
+}
+
+func newReporter(n *Node) *reporter {
+	return &reporter{
+		n: n, urgent: make(chan struct{}, 1), news: make(chan struct{}, 1),
+		nodes: map[ID]*nodeProgress{}, barriers: map[*barrier]struct{}{},
+	}
+}
+
 // SetVisible says that all up to index shows in the mounts of this node: kernel caches have been dropped.
 func (n *Node) SetVisible(index uint64) {
 	n.mu.Lock()
@@ -29,51 +49,51 @@ func (n *Node) SetVisible(index uint64) {
 	n.state.visible = max(n.state.visible, index)
 	n.mu.Unlock()
 	if changed {
-		n.reportSelf(false)
+		n.reporter.reportSelf(false)
 	}
 }
 
 // reportSelf takes note of this node's own progress, and passes it on: at once if somebody waits for it.
-func (n *Node) reportSelf(urgent bool) {
-	n.mu.Lock()
-	s := &n.state
-	p := s.progress[n.id]
+func (rp *reporter) reportSelf(urgent bool) {
+	rp.n.mu.Lock()
+	s := &rp.n.state
+	p := rp.nodes[rp.n.id]
 	if p == nil {
 		p = &nodeProgress{}
-		s.progress[n.id] = p
+		rp.nodes[rp.n.id] = p
 	}
 	p.Progress = Progress{Applied: s.applied, Synced: s.synced, Visible: s.visible, ReadOnly: s.readOnly != nil, LastSeen: time.Now()}
 	p.fresh = true
-	n.reachedLocked(n.id, p.Visible)
-	urgent = urgent || p.passed.visible < s.wanted && p.Visible > p.passed.visible
-	now := urgent && s.leader != n.id
+	rp.reachedLocked(rp.n.id, p.Visible)
+	urgent = urgent || p.passed.visible < rp.wanted && p.Visible > p.passed.visible
+	now := urgent && s.leader != rp.n.id
 	if !now {
-		n.passOnLocked(false)
+		rp.passOnLocked(false)
 	}
-	n.mu.Unlock()
+	rp.n.mu.Unlock()
 	if now {
-		n.passOn()
+		rp.passOn()
 	}
 }
 
-// reportsFrame takes the progress of other nodes, on its way to the leader.
-func (n *Node) reportsFrame(body []byte) error {
+// take takes the progress of other nodes, on its way to the leader.
+func (rp *reporter) take(body []byte) error {
 	list, err := decodeReports(body)
 	if err != nil {
 		return err
 	}
 	now, urgent := time.Now(), false
-	n.mu.Lock()
-	defer n.mu.Unlock()
+	rp.n.mu.Lock()
+	defer rp.n.mu.Unlock()
 	for i := range list {
 		r := &list[i]
-		if r.id == n.id || r.id == 0 {
+		if r.id == rp.n.id || r.id == 0 {
 			continue
 		}
-		p := n.state.progress[r.id]
+		p := rp.nodes[r.id]
 		if p == nil {
 			p = &nodeProgress{}
-			n.state.progress[r.id] = p
+			rp.nodes[r.id] = p
 		}
 		seen := now.Add(-time.Duration(r.ageMillis) * time.Millisecond)
 		if seen.Before(p.LastSeen) && r.applied < p.Applied {
@@ -81,36 +101,36 @@ func (n *Node) reportsFrame(body []byte) error {
 		}
 		p.Progress = Progress{Applied: r.applied, Synced: r.synced, Visible: r.visible, ReadOnly: r.flags&reportReadOnly != 0, LastSeen: seen}
 		p.fresh = true
-		n.reachedLocked(r.id, r.visible)
-		urgent = urgent || r.flags&reportUrgent != 0 || p.passed.visible < n.state.wanted && r.visible > p.passed.visible
+		rp.reachedLocked(r.id, r.visible)
+		urgent = urgent || r.flags&reportUrgent != 0 || p.passed.visible < rp.wanted && r.visible > p.passed.visible
 	}
-	n.passOnLocked(urgent)
+	rp.passOnLocked(urgent)
 	return nil
 }
 
 // reachedLocked tells barriers how far a node is.
-func (n *Node) reachedLocked(id ID, visible uint64) {
-	for b := range n.state.barriers {
+func (rp *reporter) reachedLocked(id ID, visible uint64) {
+	for b := range rp.barriers {
 		if _, ok := b.pending[id]; ok && visible >= b.index {
 			delete(b.pending, id)
 			if len(b.pending) == 0 {
 				close(b.done)
-				delete(n.state.barriers, b)
+				delete(rp.barriers, b)
 			}
 		}
 	}
 }
 
 // passOnLocked makes the reports go to the leader: now, or gathered for a while.
-func (n *Node) passOnLocked(urgent bool) {
-	if n.state.leader == n.id {
+func (rp *reporter) passOnLocked(urgent bool) {
+	if rp.n.state.leader == rp.n.id {
 		return
 	}
 	if urgent {
-		signal(n.reports.urgent)
-	} else if !n.state.lazy {
-		n.state.lazy = true
-		signal(n.reports.lazy)
+		signal(rp.urgent)
+	} else if !rp.lazy {
+		rp.lazy = true
+		signal(rp.news)
 	}
 }
 
@@ -122,61 +142,61 @@ func signal(c chan struct{}) {
 }
 
 // reportAll passes on everything again: the receiver is new.
-func (n *Node) reportAll() {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	for _, p := range n.state.progress {
+func (rp *reporter) reportAll() {
+	rp.n.mu.Lock()
+	defer rp.n.mu.Unlock()
+	for _, p := range rp.nodes {
 		p.fresh, p.passed = true, report{}
 	}
-	n.passOnLocked(true)
+	rp.passOnLocked(true)
 }
 
-// runReports passes reports on: urgent ones at once, others gathered, and signs of life every second.
-func (n *Node) runReports() {
+// run passes reports on: urgent ones at once, others gathered, and signs of life every second.
+func (rp *reporter) run() {
 	alive := time.NewTicker(time.Second)
 	defer alive.Stop()
 	gather := time.NewTimer(time.Hour)
 	defer gather.Stop()
 	for {
 		select {
-		case <-n.ctx.Done():
+		case <-rp.n.ctx.Done():
 			return
-		case <-n.reports.lazy:
-			gather.Reset(n.tune.ReportInterval)
+		case <-rp.news:
+			gather.Reset(rp.n.tune.ReportInterval)
 			continue
-		case <-n.reports.urgent:
+		case <-rp.urgent:
 		case <-gather.C:
 		case <-alive.C:
-			n.reportSelf(false)
-			n.reportDirect()
-			n.tellCommitted()
+			rp.reportSelf(false)
+			rp.reportDirect()
+			rp.tellCommitted()
 		}
-		n.passOn()
+		rp.passOn()
 	}
 }
 
 // passOn sends what is new: an observer to the voter it follows, a raft member to the leader.
-func (n *Node) passOn() {
-	n.mu.Lock()
-	s := &n.state
-	s.lazy = false
+func (rp *reporter) passOn() {
+	rp.n.mu.Lock()
+	s := &rp.n.state
+	rp.lazy = false
 	var via interface {
 		send(kind uint8, fill func([]byte) []byte) bool
 	}
 	switch {
-	case s.leader == n.id:
+	case s.leader == rp.n.id:
 	case s.role == RoleObserver && s.follower != nil && s.follower.begun:
 		via = s.follower.stream
 	case s.role != RoleObserver && s.links[s.leader] != nil:
 		via = s.links[s.leader]
 	}
 	if via == nil {
-		n.mu.Unlock()
+		rp.n.mu.Unlock()
 		return
 	}
 	var list []report
 	now := time.Now()
-	for id, p := range s.progress {
+	for id, p := range rp.nodes {
 		if !p.fresh || len(list) == maxReports {
 			continue
 		}
@@ -185,13 +205,13 @@ func (n *Node) passOn() {
 		if p.ReadOnly {
 			r.flags |= reportReadOnly
 		}
-		if p.passed.visible < s.wanted && p.Visible > p.passed.visible {
+		if p.passed.visible < rp.wanted && p.Visible > p.passed.visible {
 			r.flags |= reportUrgent
 		}
 		p.passed = r
 		list = append(list, r)
 	}
-	n.mu.Unlock()
+	rp.n.mu.Unlock()
 	if len(list) > 0 {
 		via.send(frameReports, func(b []byte) []byte { return appendReports(b, list) })
 	}
@@ -199,38 +219,38 @@ func (n *Node) passOn() {
 
 // reportDirect sends an observer's own progress to the leader itself, as a sign of life and where the leader asks for
 // it: the voter that is followed may be heard, and not be able to pass anything on.
-func (n *Node) reportDirect() {
-	n.mu.Lock()
-	s := &n.state
+func (rp *reporter) reportDirect() {
+	rp.n.mu.Lock()
+	s := &rp.n.state
 	l := s.links[s.leader]
 	if s.role != RoleObserver || l == nil {
-		n.mu.Unlock()
+		rp.n.mu.Unlock()
 		return
 	}
-	r := report{id: n.id, applied: s.applied, synced: s.synced, visible: s.visible}
+	r := report{id: rp.n.id, applied: s.applied, synced: s.synced, visible: s.visible}
 	if s.readOnly != nil {
 		r.flags |= reportReadOnly
 	}
-	n.mu.Unlock()
+	rp.n.mu.Unlock()
 	l.send(frameReports, func(b []byte) []byte { return appendReports(b, []report{r}) })
 }
 
 // want asks for progress up to index at once, here and from those who report to this node.
-func (n *Node) want(index uint64) {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	if index <= n.state.wanted {
+func (rp *reporter) want(index uint64) {
+	rp.n.mu.Lock()
+	defer rp.n.mu.Unlock()
+	if index <= rp.wanted {
 		return
 	}
-	n.state.wanted = index
-	for s := range n.state.streams {
+	rp.wanted = index
+	for s := range rp.n.state.streams {
 		s.send(frameWant, func(b []byte) []byte { return appendU64s(b, index) })
 	}
-	if f := n.state.follower; f != nil {
+	if f := rp.n.state.follower; f != nil {
 		signal(f.wanted)
 	}
-	if p := n.state.progress[n.id]; p != nil && p.Visible > p.passed.visible {
-		n.passOnLocked(true)
+	if p := rp.nodes[rp.n.id]; p != nil && p.Visible > p.passed.visible {
+		rp.passOnLocked(true)
 	}
 }
 
@@ -269,19 +289,19 @@ func (n *Node) Barrier(ctx context.Context, index uint64, opts ProposeOptions) (
 }
 
 // answerBarrier is the leader's part of Barrier.
-func (n *Node) answerBarrier(ctx context.Context, body []byte) ([]byte, error) {
+func (rp *reporter) answerBarrier(ctx context.Context, body []byte) ([]byte, error) {
 	r := reader{b: body}
 	index, timeout, flags := r.u64(), time.Duration(r.u64())*time.Millisecond, r.u8()
 	nodes := r.ids(maxBarrierNodes)
 	if err := r.done(); err != nil {
 		return nil, err
 	}
-	behind, err := n.awaitVisible(ctx, index, timeout, flags, nodes)
+	behind, err := rp.awaitVisible(ctx, index, timeout, flags, nodes)
 	if err != nil {
 		return nil, err
 	}
 	if len(behind) > 0 {
-		if _, err := n.readIndex(ctx); err != nil { // it may be this node that is cut off, and not they
+		if _, err := rp.n.readIndex(ctx); err != nil { // it may be this node that is cut off, and not they
 			return nil, err
 		}
 	}
@@ -289,105 +309,105 @@ func (n *Node) answerBarrier(ctx context.Context, body []byte) ([]byte, error) {
 }
 
 // awaitVisible waits for nodes to make an index visible, and returns those that have not.
-func (n *Node) awaitVisible(ctx context.Context, index uint64, timeout time.Duration, flags uint8, nodes []ID) ([]ID, error) {
-	if flags&2 != 0 && n.cfg.Members != nil {
-		if err := n.waitAppliedFor(ctx, index, timeout); err != nil { // only then it is known here who is up at index
+func (rp *reporter) awaitVisible(ctx context.Context, index uint64, timeout time.Duration, flags uint8, nodes []ID) ([]ID, error) {
+	if flags&2 != 0 && rp.n.cfg.Members != nil {
+		if err := rp.waitAppliedFor(ctx, index, timeout); err != nil { // only then it is known here who is up at index
 			return nil, err
 		}
-		for _, m := range n.cfg.Members() {
+		for _, m := range rp.n.cfg.Members() {
 			if m.Up {
 				nodes = append(nodes, m.ID)
 			}
 		}
 	}
 	if flags&1 == 0 {
-		n.want(index)
-		n.box.event(func() { n.loop.tellCommit(index) })
+		rp.want(index)
+		rp.n.box.event(func() { rp.n.loop.tellCommit(index) })
 	}
-	b, err := n.beginBarrier(index, nodes)
+	b, err := rp.beginBarrier(index, nodes)
 	if err != nil {
 		return nil, err
 	}
-	behind := n.waitBarrier(ctx, b, min(timeout, time.Minute))
+	behind := rp.waitBarrier(ctx, b, min(timeout, time.Minute))
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
 	return behind, nil
 }
 
-func (n *Node) waitAppliedFor(ctx context.Context, index uint64, timeout time.Duration) error {
+func (rp *reporter) waitAppliedFor(ctx context.Context, index uint64, timeout time.Duration) error {
 	ctx, cancel := context.WithTimeout(ctx, min(timeout, time.Minute))
 	defer cancel()
-	return n.WaitApplied(ctx, index)
+	return rp.n.WaitApplied(ctx, index)
 }
 
-func (n *Node) beginBarrier(index uint64, nodes []ID) (*barrier, error) {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	if n.state.leader != n.id {
+func (rp *reporter) beginBarrier(index uint64, nodes []ID) (*barrier, error) {
+	rp.n.mu.Lock()
+	defer rp.n.mu.Unlock()
+	if rp.n.state.leader != rp.n.id {
 		return nil, ErrNotLeader
 	}
 	b := &barrier{index: index, pending: map[ID]struct{}{}, done: make(chan struct{})}
 	for _, id := range nodes {
-		if p := n.state.progress[id]; p == nil || p.Visible < index {
+		if p := rp.nodes[id]; p == nil || p.Visible < index {
 			b.pending[id] = struct{}{}
 		}
 	}
 	if len(b.pending) == 0 {
 		close(b.done)
 	} else {
-		n.state.barriers[b] = struct{}{}
+		rp.barriers[b] = struct{}{}
 	}
 	return b, nil
 }
 
 // waitBarrier returns the nodes that are behind at the end. Nodes that have not been heard of for a while end it early.
-func (n *Node) waitBarrier(ctx context.Context, b *barrier, timeout time.Duration) []ID {
+func (rp *reporter) waitBarrier(ctx context.Context, b *barrier, timeout time.Duration) []ID {
 	deadline := time.NewTimer(timeout)
 	defer deadline.Stop()
 	check := time.NewTicker(100 * time.Millisecond)
 	defer check.Stop()
-	for waiting := !n.allStale(b); waiting; {
+	for waiting := !rp.allStale(b); waiting; {
 		select {
 		case <-b.done:
 			return nil
 		case <-ctx.Done():
 			waiting = false
-		case <-n.ctx.Done():
+		case <-rp.n.ctx.Done():
 			waiting = false
 		case <-deadline.C:
 			waiting = false
 		case <-check.C:
-			n.remindBarrier(b)
-			waiting = !n.allStale(b)
+			rp.remindBarrier(b)
+			waiting = !rp.allStale(b)
 		}
 	}
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	delete(n.state.barriers, b)
+	rp.n.mu.Lock()
+	defer rp.n.mu.Unlock()
+	delete(rp.barriers, b)
 	return slices.Sorted(maps.Keys(b.pending))
 }
 
 // allStale tells whether only nodes are pending that have been silent for too long: a third of StaleAfter is enough
 // for those whose connections are gone, as they are when a process dies. A node that lives connects again in less,
 // except to a new leader: an observer hears of it only once it has left the old one, or a voter that follows that.
-func (n *Node) allStale(b *barrier) bool {
-	n.mu.Lock()
-	defer n.mu.Unlock()
+func (rp *reporter) allStale(b *barrier) bool {
+	rp.n.mu.Lock()
+	defer rp.n.mu.Unlock()
 	voters, connected := map[ID]bool{}, map[ID]bool{}
-	for _, id := range votersOf(n.state.conf) {
+	for _, id := range votersOf(rp.n.state.conf) {
 		voters[id] = true
 	}
-	for s := range n.state.streams {
+	for s := range rp.n.state.streams {
 		connected[s.peer] = true
 	}
 	for id := range b.pending {
-		limit := n.tune.StaleAfter
-		if !connected[id] && (voters[id] || time.Since(n.state.ledSince) >= n.tune.StaleAfter) {
+		limit := rp.n.tune.StaleAfter
+		if !connected[id] && (voters[id] || time.Since(rp.n.state.ledSince) >= rp.n.tune.StaleAfter) {
 			limit /= 3
 		}
-		seen := n.state.ledSince
-		if p := n.state.progress[id]; p != nil && p.LastSeen.After(seen) {
+		seen := rp.n.state.ledSince
+		if p := rp.nodes[id]; p != nil && p.LastSeen.After(seen) {
 			seen = p.LastSeen
 		}
 		if time.Since(seen) < limit {

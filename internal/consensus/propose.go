@@ -49,6 +49,15 @@ func (w *waiter) fail(err error) {
 	w.finish(outcome{err: err})
 }
 
+// proposals are the calls of Propose that wait: each is sent to the leader, and again until it is applied here.
+type proposals struct {
+	n *Node
+
+	// Protected by Node.mu.
+	next    uint64
+	waiting map[uint64]*waiter
+}
+
 // Propose orders data, waits until it is applied on this node, and returns what Apply returned for it. Data must not be
 // changed before it returns.
 //
@@ -59,13 +68,13 @@ func (n *Node) Propose(ctx context.Context, data []byte, opts ProposeOptions) (P
 	if len(data) > n.tune.MaxProposalBytes || len(data) == 0 {
 		return Proposed{}, fmt.Errorf("%w: %d bytes, limit %d", ErrTooLarge, len(data), n.tune.MaxProposalBytes)
 	}
-	w, err := n.addWaiter(data, opts)
+	w, err := n.proposals.add(data, opts)
 	if err != nil {
 		return Proposed{}, err
 	}
 	deadline := time.NewTimer(n.tune.ProposeTimeout)
 	defer deadline.Stop()
-	n.dispatch(w)
+	n.proposals.dispatch(w)
 	var out outcome
 	select {
 	case out = <-w.done:
@@ -77,132 +86,132 @@ func (n *Node) Propose(ctx context.Context, data []byte, opts ProposeOptions) (P
 		out.err = fmt.Errorf("%w: %w", n.stopped(), ErrUnknown)
 	}
 	if out.err != nil {
-		n.dropWaiter(w)
+		n.proposals.drop(w)
 		return Proposed{}, fmt.Errorf("consensus: propose: %w", out.err)
 	}
 	return out.Proposed, nil
 }
 
-func (n *Node) addWaiter(data []byte, opts ProposeOptions) (*waiter, error) {
-	n.mu.Lock()
-	defer n.mu.Unlock()
+func (ps *proposals) add(data []byte, opts ProposeOptions) (*waiter, error) {
+	ps.n.mu.Lock()
+	defer ps.n.mu.Unlock()
 	switch {
-	case n.state.closed || n.ctx.Err() != nil:
-		return nil, n.stopped()
-	case n.state.noQuorum && !opts.Patient:
-		return nil, fmt.Errorf("%w since %v", ErrNoQuorum, time.Since(n.state.lostSince).Round(time.Second))
-	case len(n.state.waiters) >= maxWaiters:
+	case ps.n.state.closed || ps.n.ctx.Err() != nil:
+		return nil, ps.n.stopped()
+	case ps.n.state.noQuorum && !opts.Patient:
+		return nil, fmt.Errorf("%w since %v", ErrNoQuorum, time.Since(ps.n.state.lostSince).Round(time.Second))
+	case len(ps.waiting) >= maxWaiters:
 		return nil, ErrBusy
 	}
-	n.state.nextSeq++
-	w := &waiter{p: Proposal{Origin: n.id, Run: n.run, Seq: n.state.nextSeq, Data: data}, done: make(chan outcome, 1), born: time.Now()}
+	ps.next++
+	w := &waiter{p: Proposal{Origin: ps.n.id, Run: ps.n.run, Seq: ps.next, Data: data}, done: make(chan outcome, 1), born: time.Now()}
 	if opts.Patient {
-		w.patient = n.tune.LeaderAwaited
+		w.patient = ps.n.tune.LeaderAwaited
 	}
 	if opts.Announce {
 		w.p.Flags |= flagAnnounce
 	}
-	n.state.waiters[w.p.Seq] = w
+	ps.waiting[w.p.Seq] = w
 	return w, nil
 }
 
-func (n *Node) dropWaiter(w *waiter) {
-	n.mu.Lock()
-	defer n.mu.Unlock()
+func (ps *proposals) drop(w *waiter) {
+	ps.n.mu.Lock()
+	defer ps.n.mu.Unlock()
 	w.over = true
-	delete(n.state.waiters, w.p.Seq)
+	delete(ps.waiting, w.p.Seq)
 }
 
 // dispatch sends a proposal to the leader, if one is known.
-func (n *Node) dispatch(w *waiter) {
-	n.mu.Lock()
-	leader := n.state.leader
-	l := n.state.links[leader]
+func (ps *proposals) dispatch(w *waiter) {
+	ps.n.mu.Lock()
+	leader := ps.n.state.leader
+	l := ps.n.state.links[leader]
 	if w.over {
-		n.mu.Unlock()
+		ps.n.mu.Unlock()
 		return
 	}
 	w.again = time.Now().Add(proposeAgain)
 	w.open++
-	n.mu.Unlock()
+	ps.n.mu.Unlock()
 	sent := false
 	switch {
-	case leader == n.id:
-		sent = n.box.propose(arrival{Proposal: w.p})
+	case leader == ps.n.id:
+		sent = ps.n.box.propose(arrival{Proposal: w.p})
 	case l != nil:
 		sent = l.send(framePropose, func(b []byte) []byte { return appendForward(b, &w.p) })
 	}
 	if !sent {
-		n.mu.Lock()
+		ps.n.mu.Lock()
 		w.open--
 		w.again = time.Now().Add(proposeRefused)
-		n.mu.Unlock()
+		ps.n.mu.Unlock()
 	}
 }
 
-// redispatch proposes all that waits again: to a new leader, or over a new connection.
-func (n *Node) redispatch() {
-	n.mu.Lock()
-	list := make([]*waiter, 0, len(n.state.waiters))
-	for _, w := range n.state.waiters {
+// dispatchAll proposes all that waits again: to a new leader, or over a new connection.
+func (ps *proposals) dispatchAll() {
+	ps.n.mu.Lock()
+	list := make([]*waiter, 0, len(ps.waiting))
+	for _, w := range ps.waiting {
 		list = append(list, w)
 	}
-	n.mu.Unlock()
+	ps.n.mu.Unlock()
 	for _, w := range list {
-		n.dispatch(w)
+		ps.dispatch(w)
 	}
 }
 
-// nacked handles a leader's refusal.
-func (n *Node) nacked(refuse *nack) {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	w := n.state.waiters[refuse.seq]
-	if w == nil || refuse.run != n.run {
+// refused handles a leader's refusal.
+func (ps *proposals) refused(refuse *nack) {
+	ps.n.mu.Lock()
+	defer ps.n.mu.Unlock()
+	w := ps.waiting[refuse.seq]
+	if w == nil || refuse.run != ps.n.run {
 		return
 	}
 	w.open-- // refused before it was appended; but what an earlier leader took, or this one before, may still be applied
 	if refuse.reason == nackReadOnly {
 		w.fail(fmt.Errorf("%w: leader: %s", ErrReadOnly, refuse.text))
-		delete(n.state.waiters, refuse.seq)
+		delete(ps.waiting, refuse.seq)
 		return
 	}
 	w.again = time.Now().Add(proposeRefused)
 }
 
-// tendProposals proposes again what has no answer, and gives up when there is no leader, at once or when the patience
+// tend proposes again what has no answer, and gives up when there is no leader, at once or when the patience
 // of a proposal has ended; the loop calls it at each tick.
-func (n *Node) tendProposals(now time.Time) {
-	n.mu.Lock()
-	if n.state.leader == 0 && !n.state.noQuorum && n.quorumLostLocked(now) {
-		n.state.noQuorum = true
-		n.log.Warn("no leader: changes fail at once until there is one")
+func (ps *proposals) tend(now time.Time) {
+	ps.n.mu.Lock()
+	if ps.n.state.leader == 0 && !ps.n.state.noQuorum && ps.quorumLostLocked(now) {
+		ps.n.state.noQuorum = true
+		ps.n.log.Warn("no leader: changes fail at once until there is one")
 	}
 	var again []*waiter
-	for seq, w := range n.state.waiters {
+	for seq, w := range ps.waiting {
 		switch {
-		case n.state.noQuorum && now.Sub(w.born) >= w.patient:
+		case ps.n.state.noQuorum && now.Sub(w.born) >= w.patient:
 			w.fail(ErrNoQuorum)
-			delete(n.state.waiters, seq)
-		case n.state.leader != 0 && now.After(w.again):
+			delete(ps.waiting, seq)
+		case ps.n.state.leader != 0 && now.After(w.again):
 			again = append(again, w)
 		}
 	}
-	n.mu.Unlock()
+	ps.n.mu.Unlock()
 	for _, w := range again {
-		n.dispatch(w)
+		ps.dispatch(w)
 	}
 }
 
 // quorumLostLocked decides that no leader will come. An election may take several rounds and is given time, but less
 // when a caller has waited long already, most of it for a leader that had lost its quorum and did not know.
-func (n *Node) quorumLostLocked(now time.Time) bool {
-	lost := now.Sub(n.state.lostSince)
-	if lost >= n.tune.LeaderLost {
+func (ps *proposals) quorumLostLocked(now time.Time) bool {
+	lost := now.Sub(ps.n.state.lostSince)
+	if lost >= ps.n.tune.LeaderLost {
 		return true
 	}
-	for _, w := range n.state.waiters {
-		if w.patient == 0 && lost >= n.tune.LeaderLost/2 && now.Sub(w.born) >= n.tune.LeaderLost+n.tune.LeaderLost/16 {
+	for _, w := range ps.waiting {
+		if w.patient == 0 && lost >= ps.n.tune.LeaderLost/2 && now.Sub(w.born) >= ps.n.tune.LeaderLost+ps.n.tune.LeaderLost/16 {
 			return true
 		}
 	}

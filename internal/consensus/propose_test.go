@@ -14,11 +14,11 @@ func TestResultAfterASnapshotSaysSo(t *testing.T) {
 	defer n.cancel(ErrClosed)
 	n.state.leader = 1
 	for _, restored := range []bool{false, true} {
-		w, err := n.addWaiter([]byte("command"), ProposeOptions{})
+		w, err := n.proposals.add([]byte("command"), ProposeOptions{})
 		if err != nil {
 			t.Fatal(err)
 		}
-		n.dispatch(w)
+		n.proposals.dispatch(w)
 		if restored {
 			n.showRestored(10)
 		}
@@ -49,7 +49,7 @@ func TestPatientProposalWaitsForALeader(t *testing.T) {
 	eventually(t, 10*time.Second, "it waits", func() bool {
 		n.mu.Lock()
 		defer n.mu.Unlock()
-		return len(n.state.waiters) > 0 || len(done) > 0
+		return len(n.proposals.waiting) > 0 || len(done) > 0
 	})
 	c.isolate(cut, false)
 	if err := <-done; err != nil {
@@ -64,15 +64,15 @@ func TestPatienceEnds(t *testing.T) {
 	n := newNode(Config{Identity: Identity{ID: 1}})
 	defer n.cancel(ErrClosed)
 	n.state.noQuorum, n.state.lostSince = true, time.Now()
-	w, err := n.addWaiter([]byte("y"), ProposeOptions{Patient: true})
+	w, err := n.proposals.add([]byte("y"), ProposeOptions{Patient: true})
 	if err != nil {
 		t.Fatal(err)
 	}
-	n.tendProposals(w.born.Add(n.tune.LeaderAwaited - time.Second))
+	n.proposals.tend(w.born.Add(n.tune.LeaderAwaited - time.Second))
 	if len(w.done) > 0 {
 		t.Fatal("it did not wait")
 	}
-	n.tendProposals(w.born.Add(n.tune.LeaderAwaited))
+	n.proposals.tend(w.born.Add(n.tune.LeaderAwaited))
 	if out := <-w.done; !errors.Is(out.err, ErrNoQuorum) || errors.Is(out.err, ErrUnknown) {
 		t.Errorf("its end: %v", out.err)
 	}

@@ -93,65 +93,75 @@ func (r *rebuilder) peers() []ID {
 	return otherThan(r.n.id, votersOf(conf), raftMembersOf(conf), r.n.peers())
 }
 
+// stateReplacer replaces a state that has turned out to be wrong, while the node runs.
+type stateReplacer struct {
+	n *Node
+
+	// Protected by Node.mu.
+	wrong error  // why the state is being replaced; nil if it is not
+	count uint64 // how often wrong was set
+	says  string // how the last round of asking for another state went, "" if none failed
+}
+
 // Rebuild replaces a state that has turned out to be wrong by another node's, while the log goes on: nothing is
 // applied until then. It returns at once; the end is that the state machine's Restore has succeeded.
 func (n *Node) Rebuild(why error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	if n.state.wrong != nil || n.state.closed || n.ctx.Err() != nil {
+	if n.replacer.wrong != nil || n.state.closed || n.ctx.Err() != nil {
 		return
 	}
-	n.state.wrong = why
-	n.state.rebuilds++
-	number := n.state.rebuilds
+	n.replacer.wrong = why
+	n.replacer.count++
+	number := n.replacer.count
 	n.log.Error("the state is wrong: it is replaced by another node's", "error", why)
-	n.wg.Go(func() { n.runRebuild(number) })
+	n.wg.Go(func() { n.replacer.run(number) })
 }
 
-// rebuilding is why the state is being replaced, nil normally.
-func (n *Node) rebuilding() error {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	return n.state.wrong
+// why is why the state is being replaced, nil normally.
+func (sr *stateReplacer) why() error {
+	sr.n.mu.Lock()
+	defer sr.n.mu.Unlock()
+	return sr.wrong
 }
 
-// rebuilt is called by the applier when the state has been replaced.
-func (n *Node) rebuilt() {
-	n.histories.forget() // what others found about the state before
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	n.state.wrong, n.state.rebuildSays = nil, ""
+// done is called by the applier when the state has been replaced.
+func (sr *stateReplacer) done() {
+	sr.n.histories.forget() // what others found about the state before
+	sr.n.mu.Lock()
+	defer sr.n.mu.Unlock()
+	sr.wrong, sr.says = nil, ""
 }
 
 // rebuilds says whether the state is still to be replaced for the reason with this number.
-func (n *Node) rebuilds(number uint64) bool {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	return n.state.wrong != nil && n.state.rebuilds == number
+func (sr *stateReplacer) rebuilds(number uint64) bool {
+	sr.n.mu.Lock()
+	defer sr.n.mu.Unlock()
+	return sr.wrong != nil && sr.count == number
 }
 
-// runRebuild asks all others for their states in turn, until one was taken: again after a second, then less and less
+// run asks all others for their states in turn, until one was taken: again after a second, then less and less
 // often.
-func (n *Node) runRebuild(number uint64) {
-	for round := 0; n.ctx.Err() == nil; round++ {
-		n.mu.Lock()
-		ids := votersOf(n.state.conf)
-		n.mu.Unlock()
-		peers := otherThan(n.id, ids, n.peers())
+func (sr *stateReplacer) run(number uint64) {
+	for round := 0; sr.n.ctx.Err() == nil; round++ {
+		sr.n.mu.Lock()
+		ids := votersOf(sr.n.state.conf)
+		sr.n.mu.Unlock()
+		peers := otherThan(sr.n.id, ids, sr.n.peers())
 		said := noOtherNode
 		for _, peer := range peers {
-			_, err := n.fetchSnapshot(n.ctx, peer)
-			if !n.rebuilds(number) {
+			_, err := sr.n.fetchSnapshot(sr.n.ctx, peer)
+			if !sr.rebuilds(number) {
 				return
 			}
 			said = fmt.Sprintf("node %d: %v", peer>>32, err)
 			if round == 0 {
-				n.log.Warn("rebuild", "peer", fmt.Sprintf("%x", peer), "error", err)
+				sr.n.log.Warn("rebuild", "peer", fmt.Sprintf("%x", peer), "error", err)
 			}
 		}
 		pause := min(rebuildPause<<min(round, 5), rebuildPauseMax)
-		n.sayRebuild(fmt.Sprintf("%s; asked again in %v", said, pause))
-		n.pause(nil, pause)
+		sr.say(fmt.Sprintf("%s; asked again in %v", said, pause))
+		sr.n.pause(nil, pause)
 	}
 }
 
@@ -159,11 +169,11 @@ func (n *Node) runRebuild(number uint64) {
 const noOtherNode = "there is no other node to take it from: start this one again, it then applies its own log if that still holds everything; " +
 	"else restore the data directory from a backup"
 
-// sayRebuild notes for status how the last round went.
-func (n *Node) sayRebuild(text string) {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	n.state.rebuildSays = text
+// say notes for status how the last round went.
+func (sr *stateReplacer) say(text string) {
+	sr.n.mu.Lock()
+	defer sr.n.mu.Unlock()
+	sr.says = text
 }
 
 // otherThan joins lists of nodes, in order, without self.

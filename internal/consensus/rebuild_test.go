@@ -131,7 +131,7 @@ func TestRebuildWhileRunning(t *testing.T) {
 			eventually(t, 20*time.Second, "the state is replaced", func() bool {
 				tn.sm.mu.Lock()
 				defer tn.sm.mu.Unlock()
-				return tn.sm.fail == nil && tn.node.rebuilding() == nil
+				return tn.sm.fail == nil && tn.node.replacer.why() == nil
 			})
 		}
 	}
@@ -164,7 +164,7 @@ func TestRebuildAgain(t *testing.T) {
 	tn.sm.fail, tn.sm.bad = wrong, 2
 	tn.sm.mu.Unlock()
 	tn.node.Rebuild(wrong)
-	eventually(t, 20*time.Second, "the third state is whole", func() bool { return tn.sm.isWrong() == nil && tn.node.rebuilding() == nil })
+	eventually(t, 20*time.Second, "the third state is whole", func() bool { return tn.sm.isWrong() == nil && tn.node.replacer.why() == nil })
 	c.propose(tn.id, "second")
 	c.converge()
 }

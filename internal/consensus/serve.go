@@ -103,7 +103,7 @@ func (n *Node) servePeer(s *stream) error {
 		case framePropose:
 			err = n.proposeFrame(s, body)
 		case frameReports:
-			err = n.reportsFrame(body)
+			err = n.reporter.take(body)
 		case frameRequest:
 			var c call
 			if c, err = decodeCall(body); err == nil && c.op == callClock { // here, so that the answer does not wait for others
@@ -181,7 +181,7 @@ func (n *Node) respond(ctx context.Context, s *stream, c *call) {
 func (n *Node) answer(ctx context.Context, op uint8, body []byte) ([]byte, error) {
 	switch op {
 	case callBarrier:
-		return n.answerBarrier(ctx, body)
+		return n.reporter.answerBarrier(ctx, body)
 	case callReadIndex:
 		index, err := n.readIndex(ctx)
 		return appendU64s(nil, index), err
@@ -253,7 +253,7 @@ func (n *Node) serveFollow(s *stream) error {
 		if kind != frameReports {
 			return fmt.Errorf("%w: type %d from a follower", errFrame, kind)
 		}
-		if err := n.reportsFrame(body); err != nil {
+		if err := n.reporter.take(body); err != nil {
 			return err
 		}
 	}
@@ -311,10 +311,10 @@ func (s *stream) drained(pace <-chan time.Time) bool {
 	return true
 }
 
-func (n *Node) wantFrame(body []byte) error {
+func (rp *reporter) wantFrame(body []byte) error {
 	if len(body) != 8 {
 		return fmt.Errorf("%w: want of %d bytes", errFrame, len(body))
 	}
-	n.want(binary.LittleEndian.Uint64(body))
+	rp.want(binary.LittleEndian.Uint64(body))
 	return nil
 }

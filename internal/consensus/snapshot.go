@@ -146,7 +146,7 @@ func (n *Node) fetchSnapshot(ctx context.Context, peer ID) (raftlog.Base, error)
 		return base, err
 	}
 	n.log.Info("taking a snapshot", "peer", fmt.Sprintf("%x", peer), "index", head.index)
-	job := &restoreJob{head: head, data: &chunkReader{conn: conn}, replace: n.rebuilding() != nil, done: make(chan error, 1)}
+	job := &restoreJob{head: head, data: &chunkReader{conn: conn}, replace: n.replacer.why() != nil, done: make(chan error, 1)}
 	n.applyQ.add(applyJob{restore: job})
 	select {
 	case err = <-job.done:
@@ -193,7 +193,7 @@ func (n *Node) restoredObserver(base raftlog.Base) {
 	n.persist.add(persistJob{batch: &raftlog.Batch{Base: &base, Reset: true}, done: func() {}})
 	n.learn(clusterState{confIndex: base.Index, conf: base.Conf}, "")
 	if n.joinsWith(base.Index, base.Conf) {
-		n.joinRaft(base)
+		n.loop.join(base)
 	}
 }
 

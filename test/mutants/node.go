@@ -18,7 +18,7 @@ var ofNode = []mutant{
 	{"an incarnation that was heard of late begins again", "internal/node/proposer.go",
 		"if incarnation <= p.self.Incarnation {", "if incarnation == p.self.Incarnation {", inNode},
 	{"a patient proposal gives up at once", "internal/consensus/propose.go",
-		"case n.state.noQuorum && !opts.Patient:", "case n.state.noQuorum:", inConsensus},
+		"case ps.n.state.noQuorum && !opts.Patient:", "case ps.n.state.noQuorum:", inConsensus},
 	{"a leader that stood still declares others down", "internal/node/leader.go",
 		"if d.since.IsZero() || stopped {", "if d.since.IsZero() || stopped && d.since.IsZero() {", inNode},
 	{"a node is declared down before it could be heard", "internal/node/leader.go",
