@@ -2,12 +2,11 @@ package consensus
 
 import (
 	"context"
-	"encoding/binary"
-	"fmt"
 	"maps"
-	"slices"
 	"sync"
 	"time"
+
+	"github.com/rdmcfs/rdmcfs/internal/coder"
 )
 
 const (
@@ -176,7 +175,7 @@ func (k *clocks) read(l *link) {
 		ask.run, ask.mono = e.run, began+e.ahead
 	}
 	k.mu.Unlock()
-	body, err := l.call(ctx, callClock, ask.append(nil))
+	body, err := l.call(ctx, callClock, appendBody(nil, &ask))
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	delete(k.asking, l.peer)
@@ -185,7 +184,7 @@ func (k *clocks) read(l *link) {
 		delete(k.echoes, l.peer)
 		return
 	}
-	a, err := decodeClockAnswer(body)
+	a, err := decode[clockAnswer](body)
 	if err != nil {
 		return
 	}
@@ -215,7 +214,7 @@ func (k *clocks) takeLocked(peer ID, middle int64, a *clockAnswer) {
 // answer tells a peer what the clocks show here, and takes note of what its own showed. The peer says at what
 // time of this node's monotonic clock that was: its question may have been on the way for long.
 func (k *clocks) answer(peer ID, body []byte) ([]byte, error) {
-	c, err := decodeClockCall(body)
+	c, err := decode[clockCall](body)
 	if err != nil {
 		return nil, err
 	}
@@ -237,7 +236,7 @@ func (k *clocks) answer(peer ID, body []byte) ([]byte, error) {
 	if sure {
 		a.flags |= clockSure
 	}
-	return a.append(nil), nil
+	return appendBody(nil, &a), nil
 }
 
 // offLocked are the wrong clocks: those that this node has read itself, and those that the leader names.
@@ -286,14 +285,10 @@ type clockCall struct {
 	mono int64  // what the peer's monotonic clock showed then
 }
 
-func (c *clockCall) append(b []byte) []byte {
-	return appendU64s(b, uint64(c.wall), c.run, uint64(c.mono))
-}
-
-func decodeClockCall(b []byte) (clockCall, error) {
-	r := reader{b: b}
-	c := clockCall{wall: int64(r.u64()), run: r.u64(), mono: int64(r.u64())}
-	return c, r.done()
+func (a *clockCall) code(c *fields) {
+	c.I64(&a.wall)
+	c.U64(&a.run)
+	c.I64(&a.mono)
 }
 
 const (
@@ -309,30 +304,14 @@ type clockAnswer struct {
 	off              map[ID]time.Duration
 }
 
-func (a *clockAnswer) append(b []byte) []byte {
-	b = append(appendU64s(b, a.run, uint64(a.mono), uint64(a.wall), uint64(a.time)), a.flags)
-	list := make([]ID, 0, len(a.off))
-	for id := range a.off {
-		list = append(list, id)
-	}
-	slices.Sort(list)
-	list = list[:min(len(list), maxClocksOff)]
-	b = binary.LittleEndian.AppendUint32(b, uint32(len(list)))
-	for _, id := range list {
-		b = appendU64s(b, id, uint64(a.off[id]))
-	}
-	return b
-}
-
-func decodeClockAnswer(b []byte) (clockAnswer, error) {
-	r := reader{b: b}
-	a := clockAnswer{run: r.u64(), mono: int64(r.u64()), wall: int64(r.u64()), time: int64(r.u64()), flags: r.u8(), off: map[ID]time.Duration{}}
-	for range r.count(16, maxClocksOff) {
-		id := r.u64()
-		a.off[id] = time.Duration(r.u64())
-	}
-	if err := r.done(); err != nil {
-		return a, fmt.Errorf("consensus: clock: %w", err)
-	}
-	return a, nil
+func (a *clockAnswer) code(c *fields) {
+	c.U64(&a.run)
+	c.I64(&a.mono)
+	c.I64(&a.wall)
+	c.I64(&a.time)
+	c.U8(&a.flags)
+	coder.Map(&c.Coder, &a.off, c.Count32(min(len(a.off), maxClocksOff), maxClocksOff, 16), func(id *ID, off *time.Duration) {
+		c.U64(id)
+		c.I64((*int64)(off))
+	})
 }

@@ -152,19 +152,19 @@ func TestWrongClockOfAnObserver(t *testing.T) {
 func TestClockWire(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		call := clockCall{wall: rapid.Int64().Draw(t, "wall"), run: rapid.Uint64().Draw(t, "run"), mono: rapid.Int64().Draw(t, "mono")}
-		if got, err := decodeClockCall(call.append(nil)); err != nil || got != call {
+		if got, err := decode[clockCall](appendBody(nil, &call)); err != nil || got != call {
 			t.Fatalf("%+v, %v", got, err)
 		}
 		a := clockAnswer{run: call.run, mono: call.mono, wall: call.wall, time: rapid.Int64().Draw(t, "time"), flags: rapid.Uint8().Draw(t, "flags"), off: map[ID]time.Duration{}}
 		for _, id := range rapid.SliceOfN(rapid.Uint64(), 0, 300).Draw(t, "off") {
 			a.off[id] = time.Duration(id)
 		}
-		b := a.append(nil)
-		got, err := decodeClockAnswer(b)
+		b := appendBody(nil, &a)
+		got, err := decode[clockAnswer](b)
 		if err != nil || got.run != a.run || got.time != a.time || len(got.off) != min(len(a.off), maxClocksOff) {
 			t.Fatalf("%+v, %v", got, err)
 		}
-		if _, err := decodeClockAnswer(b[:rapid.IntRange(0, len(b)-1).Draw(t, "cut")]); err == nil {
+		if _, err := decode[clockAnswer](b[:rapid.IntRange(0, len(b)-1).Draw(t, "cut")]); err == nil {
 			t.Fatal("a cut answer was taken")
 		}
 	})
@@ -181,7 +181,7 @@ func TestOldReadingsOfClocksDoNotCount(t *testing.T) {
 		n := newNode(Config{Identity: Identity{ID: 1}})
 		n.clocks.born = n.clocks.born.Add(-time.Hour)
 		ask := clockCall{wall: n.clocks.wall(), run: n.run + c.run, mono: n.clocks.mono() + int64(c.mono)}
-		if _, err := n.clocks.answer(2, ask.append(nil)); err != nil {
+		if _, err := n.clocks.answer(2, appendBody(nil, &ask)); err != nil {
 			t.Fatal(err)
 		}
 		if got := n.clocks.clock.Has(2); got != c.counts {

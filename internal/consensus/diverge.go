@@ -69,13 +69,12 @@ func (hs *histories) ownProof(applied uint64) proof {
 	return p
 }
 
-// append appends the proof: applied u64, term u64, time u64, known u8, digest.
-func (p *proof) append(b []byte) []byte {
-	known := byte(0)
-	if p.known {
-		known = 1
-	}
-	return append(append(appendU64s(b, p.applied, p.term, uint64(p.timeNanos)), known), p.digest[:]...)
+func (p *proof) code(c *fields) {
+	c.U64(&p.applied)
+	c.U64(&p.term)
+	c.I64(&p.timeNanos)
+	c.Flag(&p.known)
+	c.Fixed(p.digest[:])
 }
 
 // digestAt is the digest of the state at an index, if it is known. That of a state that is known to be wrong says
@@ -89,12 +88,6 @@ func (hs *histories) digestAt(index uint64) (digest [16]byte, ok bool) {
 		return [16]byte{}, false
 	}
 	return digest, ok
-}
-
-func (r *reader) proof() (p proof) {
-	p.applied, p.term, p.timeNanos, p.known = r.u64(), r.u64(), int64(r.u64()), r.u8() == 1
-	copy(p.digest[:], r.take(len(p.digest)))
-	return p
 }
 
 // divergence says why a follower's history is another one than this node's and what to do, "" if nothing speaks for

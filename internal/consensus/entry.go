@@ -1,10 +1,11 @@
 package consensus
 
 import (
-	"encoding/binary"
-	"errors"
+	"fmt"
 
 	"go.etcd.io/raft/v3/raftpb"
+
+	"github.com/rdmcfs/rdmcfs/internal/coder"
 )
 
 const (
@@ -25,30 +26,30 @@ type Proposal struct {
 	Data   []byte
 }
 
-// envelope wraps a proposal as a raft entry's data, stamped with the leader's time.
+// codeEnvelope lists the fields of a proposal as a raft entry's data, stamped with the leader's time.
+func (p *Proposal) codeEnvelope(c *coder.Coder, timeNanos *int64) {
+	c.Same8("envelope", envelopeVersion)
+	c.U8(&p.Flags)
+	c.I64(timeNanos)
+	c.U64(&p.Origin)
+	c.U64(&p.Run)
+	c.U64(&p.Seq)
+	c.Rest(&p.Data, coder.Unbounded)
+}
+
 func (p *Proposal) envelope(timeNanos int64) []byte {
-	b := make([]byte, 0, envelopeBytes+len(p.Data))
-	b = append(b, envelopeVersion, p.Flags)
-	b = binary.LittleEndian.AppendUint64(b, uint64(timeNanos))
-	b = binary.LittleEndian.AppendUint64(b, p.Origin)
-	b = binary.LittleEndian.AppendUint64(b, p.Run)
-	b = binary.LittleEndian.AppendUint64(b, p.Seq)
-	return append(b, p.Data...)
+	c := coder.Writer(make([]byte, 0, envelopeBytes+len(p.Data)), coder.Little)
+	p.codeEnvelope(&c, &timeNanos)
+	return c.Written()
 }
 
 // openEnvelope undoes envelope. Data is not copied.
 func openEnvelope(b []byte) (p Proposal, timeNanos int64, err error) {
-	if len(b) < envelopeBytes || b[0] != envelopeVersion {
-		return p, 0, errors.New("consensus: entry with an unknown envelope: written by a newer version")
+	c := coder.Reader(b, coder.Little)
+	if p.codeEnvelope(&c, &timeNanos); c.Finish() != nil {
+		return Proposal{}, 0, fmt.Errorf("consensus: entry with an unknown envelope: written by a newer version: %w", c.Err())
 	}
-	p = Proposal{
-		Flags:  b[1],
-		Origin: binary.LittleEndian.Uint64(b[10:]),
-		Run:    binary.LittleEndian.Uint64(b[18:]),
-		Seq:    binary.LittleEndian.Uint64(b[26:]),
-		Data:   b[envelopeBytes:len(b):len(b)],
-	}
-	return p, int64(binary.LittleEndian.Uint64(b[2:])), nil
+	return p, timeNanos, nil
 }
 
 // Committed is an entry that is final: what the core hands out, and what followers are sent.
@@ -82,7 +83,8 @@ func timeOf(e *raftpb.Entry) int64 {
 	if e.GetType() != raftpb.EntryNormal || len(e.GetData()) < envelopeBytes {
 		return 0
 	}
-	return int64(binary.LittleEndian.Uint64(e.GetData()[2:]))
+	_, timeNanos, _ := openEnvelope(e.GetData())
+	return timeNanos
 }
 
 // votersOf returns all voters of a configuration, of both halves of a joint one.

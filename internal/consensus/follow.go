@@ -197,8 +197,8 @@ func (ob *observer) followStream(ctx context.Context, target *followTarget) erro
 
 // begin asks the peer for entries from next on.
 func (ob *observer) begin(t *followTarget, next uint64) {
-	p := ob.n.histories.ownProof(ob.n.appliedIndex())
-	t.stream.send(frameFollow, func(b []byte) []byte { return p.append(appendU64s(b, next)) })
+	ask := followCall{next, ob.n.histories.ownProof(ob.n.appliedIndex())}
+	t.stream.send(frameFollow, func(b []byte) []byte { return appendBody(b, &ask) })
 	ob.n.mu.Lock()
 	defer ob.n.mu.Unlock()
 	t.begun = true
@@ -240,7 +240,7 @@ func (f *followSession) handle(kind uint8, body []byte) error {
 // learn takes news of leader and voters. A peer that knows no leader is left: at once if it is no voter, else after a
 // while.
 func (f *followSession) learn(body []byte) error {
-	state, err := decodeState(body)
+	state, err := decode[clusterState](body)
 	if err != nil {
 		return err
 	}
@@ -287,7 +287,7 @@ func (ob *observer) queuedApplied(ctx context.Context) (uint64, error) {
 
 // take hands entries that a voter has sent to the applier, and waits while that has much to do.
 func (ob *observer) take(ctx context.Context, body []byte, session uint64) error {
-	list, err := decodeEntries(body)
+	list, err := decode[entryList](body)
 	if err != nil || len(list) == 0 {
 		return err
 	}

@@ -87,7 +87,7 @@ func TestBarrierKnowsWhoIsUpAtItsIndex(t *testing.T) {
 		n.mu.Unlock()
 		answer := make(chan []ID, 1)
 		go func() {
-			behind, err := n.reporter.awaitVisible(context.Background(), 10, 50*time.Millisecond, 2, nil)
+			behind, err := n.reporter.awaitVisible(context.Background(), 10, 50*time.Millisecond, barrierAllUp, nil)
 			if err != nil {
 				t.Error(err)
 			}
@@ -195,14 +195,14 @@ func TestObserverAnswersTheLeaderItself(t *testing.T) {
 	n.mu.Lock()
 	n.state.leader = 1
 	n.mu.Unlock()
-	if err := l.handle(frameWant, appendU64s(nil, 41)); err != nil {
+	if err := l.handle(frameWant, appendNumber(nil, 41)); err != nil {
 		t.Fatal(err)
 	}
 	kind, body, err := leader.read()
 	if err != nil || kind != frameReports {
 		t.Fatalf("a frame of type %d, %v", kind, err)
 	}
-	list, err := decodeReports(body)
+	list, err := decode[reportList](body)
 	if err != nil || len(list) != 1 || list[0].id != 7 || list[0].visible != 41 {
 		t.Errorf("reported %+v, %v", list, err)
 	}

@@ -2,7 +2,6 @@ package consensus
 
 import (
 	"context"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -183,14 +182,15 @@ func confChangeOf(e *raftpb.Entry) (cc *raftpb.ConfChangeV2, ok bool) {
 
 // setSnapshotTime and snapshotTime carry a base's time in a snapshot's data field.
 func setSnapshotTime(s *raftpb.Snapshot, timeNanos int64) {
-	s.Data = binary.LittleEndian.AppendUint64(nil, uint64(timeNanos))
+	s.Data = appendNumber(nil, uint64(timeNanos))
 }
 
 func snapshotTime(s *raftpb.Snapshot) int64 {
-	if len(s.GetData()) != 8 {
+	at, err := decode[number](s.GetData())
+	if err != nil {
 		return 0
 	}
-	return int64(binary.LittleEndian.Uint64(s.GetData()))
+	return int64(at)
 }
 
 // raftLogger hands raft's log lines to slog: at debug level, as raft is chatty.

@@ -115,7 +115,7 @@ func (rp *reporter) remindBarrier(b *barrier) {
 	defer rp.n.mu.Unlock()
 	for id := range b.pending {
 		if s := rp.n.state.inbound[id]; s != nil {
-			s.send(frameWant, func(to []byte) []byte { return appendU64s(to, b.index) })
+			s.send(frameWant, func(to []byte) []byte { return appendNumber(to, b.index) })
 		}
 	}
 }

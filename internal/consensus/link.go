@@ -143,13 +143,13 @@ func (l *link) session() error {
 func (l *link) handle(kind uint8, body []byte) error {
 	switch kind {
 	case frameNack:
-		refuse, err := decodeNack(body)
+		refuse, err := decode[nack](body)
 		if err == nil {
 			l.n.proposals.refused(&refuse)
 		}
 		return err
 	case frameResponse:
-		c, err := decodeCall(body)
+		c, err := decode[call](body)
 		if err != nil {
 			return err
 		}

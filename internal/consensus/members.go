@@ -162,7 +162,7 @@ func (rl *raftLoop) askWhetherRemoved() {
 			if err != nil {
 				continue
 			}
-			if s, err := decodeState(body); err == nil && s.confIndex > newest.confIndex {
+			if s, err := decode[clusterState](body); err == nil && s.confIndex > newest.confIndex {
 				newest = s
 			}
 		}
@@ -178,7 +178,7 @@ func (rl *raftLoop) askWhetherRemoved() {
 // ChangeVoters adds and removes voters in one step: new ones catch up as learners first, then joint consensus. It can
 // be called on any node; the leader does it. ErrConfChange: another change is under way, or this one makes no sense.
 func (n *Node) ChangeVoters(ctx context.Context, add, remove []ID) error {
-	if _, err := n.askLeader(ctx, callVoters, appendIDs(appendIDs(nil, add), remove), false); err != nil {
+	if _, err := n.askLeader(ctx, callVoters, appendBody(nil, &votersCall{add, remove}), false); err != nil {
 		return fmt.Errorf("consensus: change voters: %w", err)
 	}
 	return nil

@@ -1,7 +1,6 @@
 package consensus
 
 import (
-	"encoding/binary"
 	"time"
 
 	"go.etcd.io/raft/v3/raftpb"
@@ -56,7 +55,8 @@ func promptOf(kind raftpb.EntryType, data []byte) (all bool, origin ID) {
 	if len(data) < envelopeBytes {
 		return false, 0
 	}
-	return data[1]&flagAnnounce != 0, binary.LittleEndian.Uint64(data[10:])
+	p, _, _ := openEnvelope(data)
+	return p.Flags&flagAnnounce != 0, p.Origin
 }
 
 // pass returns the message if it is to be sent now.

@@ -78,7 +78,7 @@ func (rp *reporter) reportSelf(urgent bool) {
 
 // take takes the progress of other nodes, on its way to the leader.
 func (rp *reporter) take(body []byte) error {
-	list, err := decodeReports(body)
+	list, err := decode[reportList](body)
 	if err != nil {
 		return err
 	}
@@ -244,7 +244,7 @@ func (rp *reporter) want(index uint64) {
 	}
 	rp.wanted = index
 	for s := range rp.n.state.streams {
-		s.send(frameWant, func(b []byte) []byte { return appendU64s(b, index) })
+		s.send(frameWant, func(b []byte) []byte { return appendNumber(b, index) })
 	}
 	if f := rp.n.state.follower; f != nil {
 		signal(f.wanted)
@@ -268,21 +268,18 @@ func (n *Node) Barrier(ctx context.Context, index uint64, opts ProposeOptions) (
 	}
 	ctx, cancel := context.WithTimeout(ctx, bound)
 	defer cancel()
-	flags := uint8(0)
+	ask := barrierCall{index: index, timeoutMs: uint64(timeout.Milliseconds()), nodes: opts.Nodes}
 	if opts.Announced {
-		flags |= 1
+		ask.flags |= barrierAnnounced
 	}
 	if opts.Nodes == nil {
-		flags |= 2
+		ask.flags |= barrierAllUp
 	}
-	body := append(appendU64s(nil, index, uint64(timeout.Milliseconds())), flags)
-	body, err = n.askLeader(ctx, callBarrier, appendIDs(body, opts.Nodes), opts.Patient)
+	body, err := n.askLeader(ctx, callBarrier, appendBody(nil, &ask), opts.Patient)
+	if err == nil {
+		behind, err = decode[idList](body)
+	}
 	if err != nil {
-		return opts.Nodes, fmt.Errorf("consensus: barrier at %d: %w", index, err)
-	}
-	r := reader{b: body}
-	behind = r.ids(maxBarrierNodes)
-	if err := r.done(); err != nil {
 		return opts.Nodes, fmt.Errorf("consensus: barrier at %d: %w", index, err)
 	}
 	return behind, nil
@@ -290,13 +287,12 @@ func (n *Node) Barrier(ctx context.Context, index uint64, opts ProposeOptions) (
 
 // answerBarrier is the leader's part of Barrier.
 func (rp *reporter) answerBarrier(ctx context.Context, body []byte) ([]byte, error) {
-	r := reader{b: body}
-	index, timeout, flags := r.u64(), time.Duration(r.u64())*time.Millisecond, r.u8()
-	nodes := r.ids(maxBarrierNodes)
-	if err := r.done(); err != nil {
+	ask, err := decode[barrierCall](body)
+	if err != nil {
 		return nil, err
 	}
-	behind, err := rp.awaitVisible(ctx, index, timeout, flags, nodes)
+	timeout := time.Duration(ask.timeoutMs) * time.Millisecond
+	behind, err := rp.awaitVisible(ctx, ask.index, timeout, ask.flags, ask.nodes)
 	if err != nil {
 		return nil, err
 	}
@@ -305,12 +301,12 @@ func (rp *reporter) answerBarrier(ctx context.Context, body []byte) ([]byte, err
 			return nil, err
 		}
 	}
-	return appendIDs(nil, behind), nil
+	return appendBody(nil, (*idList)(&behind)), nil
 }
 
 // awaitVisible waits for nodes to make an index visible, and returns those that have not.
 func (rp *reporter) awaitVisible(ctx context.Context, index uint64, timeout time.Duration, flags uint8, nodes []ID) ([]ID, error) {
-	if flags&2 != 0 && rp.n.cfg.Members != nil {
+	if flags&barrierAllUp != 0 && rp.n.cfg.Members != nil {
 		if err := rp.waitAppliedFor(ctx, index, timeout); err != nil { // only then it is known here who is up at index
 			return nil, err
 		}
@@ -320,7 +316,7 @@ func (rp *reporter) awaitVisible(ctx context.Context, index uint64, timeout time
 			}
 		}
 	}
-	if flags&1 == 0 {
+	if flags&barrierAnnounced == 0 {
 		rp.want(index)
 		rp.n.box.event(func() { rp.n.loop.tellCommit(index) })
 	}

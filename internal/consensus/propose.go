@@ -2,7 +2,6 @@ package consensus
 
 import (
 	"context"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"time"
@@ -226,11 +225,11 @@ func (n *Node) ReadBarrier(ctx context.Context) (index uint64, err error) {
 	if err != nil {
 		return 0, fmt.Errorf("consensus: read barrier: %w", err)
 	}
-	if len(body) != 8 {
-		return 0, fmt.Errorf("consensus: read barrier: %w", errFrame)
+	at, err := decode[number](body)
+	if err != nil {
+		return 0, fmt.Errorf("consensus: read barrier: %w", err)
 	}
-	index = binary.LittleEndian.Uint64(body)
-	return index, n.WaitApplied(ctx, index)
+	return uint64(at), n.WaitApplied(ctx, uint64(at))
 }
 
 // readIndex asks raft, on the leader.
@@ -243,7 +242,7 @@ func (n *Node) readIndex(ctx context.Context) (uint64, error) {
 			return
 		}
 		l.nextRead++
-		request := string(binary.LittleEndian.AppendUint64(nil, l.nextRead))
+		request := string(appendNumber(nil, l.nextRead))
 		if err := l.core.ReadIndex(request); err != nil {
 			answer <- readAnswer{err: err}
 			return

@@ -2,7 +2,6 @@ package consensus
 
 import (
 	"context"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"net"
@@ -106,7 +105,7 @@ func (n *Node) servePeer(s *stream) error {
 			err = n.reporter.take(body)
 		case frameRequest:
 			var c call
-			if c, err = decodeCall(body); err == nil && c.op == callClock { // here, so that the answer does not wait for others
+			if c, err = decode[call](body); err == nil && c.op == callClock { // here, so that the answer does not wait for others
 				n.respond(ctx, s, &c)
 			} else if err == nil {
 				select {
@@ -184,14 +183,13 @@ func (n *Node) answer(ctx context.Context, op uint8, body []byte) ([]byte, error
 		return n.reporter.answerBarrier(ctx, body)
 	case callReadIndex:
 		index, err := n.readIndex(ctx)
-		return appendU64s(nil, index), err
+		return appendNumber(nil, index), err
 	case callVoters:
-		r := reader{b: body}
-		add, remove := r.ids(maxRaftMembers), r.ids(maxRaftMembers)
-		if err := r.done(); err != nil {
+		v, err := decode[votersCall](body)
+		if err != nil {
 			return nil, err
 		}
-		return nil, n.voters.changeVoters(ctx, add, remove)
+		return nil, n.voters.changeVoters(ctx, v.add, v.remove)
 	case callState:
 		s := n.clusterState()
 		return s.append(nil), nil
@@ -220,12 +218,11 @@ func (n *Node) serveFollow(s *stream) error {
 	if err != nil {
 		return err
 	}
-	r := reader{b: body}
-	index, proof := r.u64(), r.proof()
-	if err := r.done(); err != nil || kind != frameFollow {
+	ask, err := decode[followCall](body)
+	if err != nil || kind != frameFollow {
 		return errors.Join(err, fmt.Errorf("%w: type %d for a follow request", errFrame, kind))
 	}
-	why := n.histories.divergence(s.peer, proof)
+	why := n.histories.divergence(s.peer, ask.proof)
 	n.histories.note(s.peer, why)
 	var sender sync.WaitGroup
 	sender.Go(func() {
@@ -233,7 +230,7 @@ func (n *Node) serveFollow(s *stream) error {
 			s.send(frameDiverged, func(b []byte) []byte { return append(b, why...) })
 			return
 		}
-		n.sendFollow(s, index)
+		n.sendFollow(s, ask.next)
 	})
 	defer sender.Wait()
 	defer s.conn.Close()
@@ -312,9 +309,9 @@ func (s *stream) drained(pace <-chan time.Time) bool {
 }
 
 func (rp *reporter) wantFrame(body []byte) error {
-	if len(body) != 8 {
-		return fmt.Errorf("%w: want of %d bytes", errFrame, len(body))
+	index, err := decode[number](body)
+	if err == nil {
+		rp.want(uint64(index))
 	}
-	rp.want(binary.LittleEndian.Uint64(body))
-	return nil
+	return err
 }

@@ -2,7 +2,6 @@ package consensus
 
 import (
 	"context"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
@@ -66,7 +65,7 @@ func (ss *snapshotServer) serve(conn net.Conn, peer ID) error {
 		}
 		switch {
 		case err == io.EOF || err == io.ErrUnexpectedEOF:
-			if err := writeFrame(conn, frameSnapEnd, func(b []byte) []byte { return appendU64s(b, total) }); err != nil {
+			if err := writeFrame(conn, frameSnapEnd, func(b []byte) []byte { return appendNumber(b, total) }); err != nil {
 				return err
 			}
 			_ = conn.SetReadDeadline(time.Now().Add(chunkTimeout))
@@ -181,7 +180,7 @@ func (g *greeter) openSnapshot(ctx context.Context, peer ID) (conn net.Conn, hea
 	if kind != frameSnapBegin {
 		return nil, head, fmt.Errorf("consensus: snapshot of %x: %w", peer, snapshotRefusal(kind, body))
 	}
-	head, err = decodeSnapHead(body)
+	head, err = decode[snapHead](body)
 	return conn, head, err
 }
 
@@ -250,7 +249,11 @@ func (r *chunkReader) next() {
 	case kind == frameSnapChunk:
 		r.chunk = body
 		r.total += uint64(len(body))
-	case kind == frameSnapEnd && len(body) == 8 && binary.LittleEndian.Uint64(body) == r.total:
+	case kind == frameSnapEnd:
+		if total, err := decode[number](body); err != nil || uint64(total) != r.total {
+			r.err = errors.Join(err, snapshotRefusal(kind, body))
+			return
+		}
 		r.err = io.EOF
 	default:
 		r.err = snapshotRefusal(kind, body)

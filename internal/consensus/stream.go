@@ -205,7 +205,7 @@ func (g *greeter) accept(conn net.Conn, authentic func(ID) bool) (hello, error) 
 	if kind != frameHello {
 		return hello{}, fmt.Errorf("%w: type %d for a hello", errFrame, kind)
 	}
-	h, err := decodeHello(body)
+	h, err := decode[hello](body)
 	if err != nil {
 		return hello{}, fmt.Errorf("consensus: hello: %w", err)
 	}

@@ -1,19 +1,19 @@
 package consensus
 
 import (
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"hash/crc32"
 	"io"
-	"math"
 
 	"go.etcd.io/raft/v3/raftpb"
 	"google.golang.org/protobuf/proto"
+
+	"github.com/rdmcfs/rdmcfs/internal/coder"
 )
 
 // A connection carries frames: u32 length of the body, u8 type, 3 zero bytes, u32 CRC32C of type and body, body.
-// All integers are little-endian.
+// All integers are little-endian, and lengths are u32.
 const (
 	wireVersion     = 3
 	frameHeader     = 12
@@ -23,6 +23,8 @@ const (
 	maxBatchBytes   = 1 << 20
 	maxReports      = 8192
 	maxBarrierNodes = 8192
+	maxEntries      = 1 << 20 // of a frame
+	maxNackText     = 1000
 )
 
 // Frame types.
@@ -60,147 +62,135 @@ var (
 	castagnoli = crc32.MakeTable(crc32.Castagnoli)
 )
 
+// head is what stands before the body of a frame.
+type head struct {
+	length uint32
+	kind   uint8
+	sum    uint32
+}
+
+func (h *head) code(c *coder.Coder) {
+	c.U32(&h.length)
+	c.U8(&h.kind)
+	c.Zeros(3)
+	c.U32(&h.sum)
+}
+
+// frameSum is the checksum of a frame whose head is b.
+func frameSum(b, body []byte) uint32 {
+	return crc32.Update(crc32.Checksum(b[4:8], castagnoli), castagnoli, body)
+}
+
 // appendFrame appends a frame to b; the body is what fill appends.
 func appendFrame(b []byte, kind uint8, fill func([]byte) []byte) []byte {
 	start := len(b)
 	b = append(b, make([]byte, frameHeader)...)
-	b[start+4] = kind
 	if fill != nil {
 		b = fill(b)
 	}
-	binary.LittleEndian.PutUint32(b[start:], uint32(len(b)-start-frameHeader))
-	sum := crc32.Update(crc32.Checksum(b[start+4:start+8], castagnoli), castagnoli, b[start+frameHeader:])
-	binary.LittleEndian.PutUint32(b[start+8:], sum)
+	b[start+4] = kind
+	body := b[start+frameHeader:]
+	h := head{uint32(len(body)), kind, frameSum(b[start:], body)}
+	c := coder.Writer(b[start:start:start+frameHeader], coder.Little)
+	h.code(&c)
 	return b
 }
 
 // readFrame reads one frame whose body is at most limit bytes. The body belongs to the caller.
 func readFrame(r io.Reader, limit uint32) (kind uint8, body []byte, err error) {
-	var head [frameHeader]byte
-	if _, err := io.ReadFull(r, head[:]); err != nil {
+	var raw [frameHeader]byte
+	if _, err := io.ReadFull(r, raw[:]); err != nil {
 		return 0, nil, err
 	}
-	n := binary.LittleEndian.Uint32(head[:])
-	if n > limit {
-		return 0, nil, fmt.Errorf("%w: %d bytes", errFrame, n)
+	var h head
+	c := coder.Reader(raw[:], coder.Little)
+	if h.code(&c); c.Finish() != nil {
+		return 0, nil, fmt.Errorf("%w: head: %w", errFrame, c.Err())
 	}
-	body = make([]byte, n)
+	if h.length > limit {
+		return 0, nil, fmt.Errorf("%w: %d bytes", errFrame, h.length)
+	}
+	body = make([]byte, h.length)
 	if _, err := io.ReadFull(r, body); err != nil {
 		return 0, nil, fmt.Errorf("consensus: read frame: %w", err)
 	}
-	sum := crc32.Update(crc32.Checksum(head[4:8], castagnoli), castagnoli, body)
-	if sum != binary.LittleEndian.Uint32(head[8:]) {
+	if frameSum(raw[:], body) != h.sum {
 		return 0, nil, fmt.Errorf("%w: checksum", errFrame)
 	}
-	return head[4], body, nil
+	return h.kind, body, nil
 }
 
-// reader takes values off a body; the first shortage makes err stick.
-type reader struct {
-	b   []byte
-	err error
+// message is the body of a frame or of a call. One method of each kind lists its fields.
+type message interface{ code(*fields) }
+
+// fields is a coder that knows raft's types. What is read of bytes is a part of the body.
+type fields struct{ coder.Coder }
+
+// appendMessage appends a body to b.
+func appendBody(b []byte, m message) []byte {
+	c := fields{coder.Writer(b, coder.Little)}
+	m.code(&c)
+	return c.Written()
 }
 
-func (r *reader) take(n int) []byte {
-	if r.err != nil || n < 0 || n > len(r.b) {
-		r.err = fmt.Errorf("%w: too short", errFrame)
-		return nil
+// decode reads a body.
+func decode[T any, P interface {
+	*T
+	message
+}](b []byte) (m T, err error) {
+	c := fields{coder.Reader(b, coder.Little)}
+	P(&m).code(&c)
+	if err = c.Finish(); err != nil {
+		err = fmt.Errorf("%w: %w", errFrame, err)
 	}
-	part := r.b[:n:n]
-	r.b = r.b[n:]
-	return part
+	return m, err
 }
 
-func (r *reader) u8() uint8 {
-	if b := r.take(1); b != nil {
-		return b[0]
+// number is a body that is one number.
+type number uint64
+
+func (n *number) code(c *fields) { c.U64((*uint64)(n)) }
+
+func appendNumber(b []byte, v uint64) []byte { return appendBody(b, (*number)(&v)) }
+
+func (c *fields) ids(p *[]ID, max int) {
+	for i := range coder.Slice32(&c.Coder, p, max, 8) {
+		c.U64(&(*p)[i])
 	}
-	return 0
 }
 
-func (r *reader) u32() uint32 {
-	if b := r.take(4); b != nil {
-		return binary.LittleEndian.Uint32(b)
+// conf is a configuration as protobuf, with its length; nil is empty.
+func (c *fields) conf(p **raftpb.ConfState) {
+	if !c.Reading() {
+		body := encodeConf(*p)
+		c.View32(&body, maxFrame)
+		return
 	}
-	return 0
-}
-
-func (r *reader) u64() uint64 {
-	if b := r.take(8); b != nil {
-		return binary.LittleEndian.Uint64(b)
+	var body []byte
+	c.View32(&body, maxFrame)
+	*p = nil
+	if len(body) == 0 {
+		return
 	}
-	return 0
-}
-
-func (r *reader) bytes() []byte { return r.take(int(min(r.u32(), math.MaxInt32))) }
-
-// count reads a number of items that take at least size bytes each.
-func (r *reader) count(size, limit int) int {
-	n := int(min(r.u32(), math.MaxInt32))
-	if n > limit || n*size > len(r.b) {
-		r.err = fmt.Errorf("%w: %d items", errFrame, n)
-		return 0
+	conf := &raftpb.ConfState{}
+	if err := proto.Unmarshal(body, conf); err != nil {
+		c.Fail("configuration: %v", err)
+	} else if err := checkConf(conf); err != nil {
+		c.Fail("%v", err)
+	} else {
+		*p = conf
 	}
-	return n
 }
 
-func (r *reader) done() error {
-	if r.err == nil && len(r.b) > 0 {
-		r.err = fmt.Errorf("%w: %d bytes too many", errFrame, len(r.b))
-	}
-	return r.err
-}
-
-func appendBytes(b, p []byte) []byte {
-	return append(binary.LittleEndian.AppendUint32(b, uint32(len(p))), p...)
-}
-
-func appendU64s(b []byte, list ...uint64) []byte {
-	for _, v := range list {
-		b = binary.LittleEndian.AppendUint64(b, v)
-	}
-	return b
-}
-
-func appendIDs(b []byte, ids []ID) []byte {
-	return appendU64s(binary.LittleEndian.AppendUint32(b, uint32(len(ids))), ids...)
-}
-
-func (r *reader) ids(limit int) []ID {
-	n := r.count(8, limit)
-	var ids []ID
-	for range n {
-		ids = append(ids, r.u64())
-	}
-	return ids
-}
-
-func appendConf(b []byte, c *raftpb.ConfState) []byte {
+func encodeConf(c *raftpb.ConfState) []byte {
 	if c == nil {
-		return appendBytes(b, nil)
+		return nil
 	}
 	body, err := proto.Marshal(c)
 	if err != nil {
 		panic("consensus: encode configuration: " + err.Error()) // tidy: of plain numbers: can't fail
 	}
-	return appendBytes(b, body)
-}
-
-func (r *reader) conf() *raftpb.ConfState {
-	body := r.bytes()
-	if len(body) == 0 {
-		return nil
-	}
-	c := &raftpb.ConfState{}
-	if err := proto.Unmarshal(body, c); err != nil {
-		r.err = fmt.Errorf("%w: configuration: %w", errFrame, err)
-		return nil
-	}
-	if err := checkConf(c); err != nil {
-		r.err = err
-		return nil
-	}
-	return c
+	return body
 }
 
 // hello opens a connection.
@@ -211,40 +201,36 @@ type hello struct {
 	from, to   ID
 }
 
-func (h *hello) append(b []byte) []byte {
-	b = append(b, "rdmcraft"...)
-	b = append(b, wireVersion, h.purpose)
-	b = append(b, h.cluster[:]...)
-	return appendU64s(b, h.generation, h.from, h.to)
+func (h *hello) code(c *fields) {
+	c.Magic("rdmcraft")
+	c.Same8("protocol version", wireVersion)
+	c.U8(&h.purpose)
+	c.Fixed(h.cluster[:])
+	c.U64(&h.generation)
+	c.U64(&h.from)
+	c.U64(&h.to)
 }
 
-func decodeHello(b []byte) (hello, error) {
-	r := reader{b: b}
-	var h hello
-	if string(r.take(8)) != "rdmcraft" {
-		return h, fmt.Errorf("%w: not a hello", errFrame)
-	}
-	if v := r.u8(); v != wireVersion {
-		return h, fmt.Errorf("%w: protocol version %d, this node speaks %d", errFrame, v, wireVersion)
-	}
-	h.purpose = r.u8()
-	copy(h.cluster[:], r.take(16))
-	h.generation, h.from, h.to = r.u64(), r.u64(), r.u64()
-	return h, r.done()
-}
+func (h *hello) append(b []byte) []byte { return appendBody(b, h) }
 
 // forward is a proposal on its way to the leader; the origin is the peer of the connection.
+func (p *Proposal) code(c *fields) {
+	c.U8(&p.Flags)
+	c.U64(&p.Run)
+	c.U64(&p.Seq)
+	c.Rest(&p.Data, maxFrame)
+}
+
 func appendForward(b []byte, p *Proposal) []byte {
-	b = append(b, p.Flags)
-	b = appendU64s(b, p.Run, p.Seq)
-	return append(b, p.Data...)
+	c := fields{coder.Writer(b, coder.Little)}
+	p.code(&c)
+	return c.Written()
 }
 
 func decodeForward(b []byte, origin ID) (Proposal, error) {
-	r := reader{b: b}
-	p := Proposal{Origin: origin, Flags: r.u8(), Run: r.u64(), Seq: r.u64()}
-	p.Data = r.b
-	return p, r.err
+	p, err := decode[Proposal](b)
+	p.Origin = origin
+	return p, err
 }
 
 // Reasons of a nack.
@@ -260,16 +246,17 @@ type nack struct {
 	text     string
 }
 
-func (n *nack) append(b []byte) []byte {
-	return append(append(appendU64s(b, n.run, n.seq), n.reason), n.text...)
+func (n *nack) code(c *fields) {
+	c.U64(&n.run)
+	c.U64(&n.seq)
+	c.U8(&n.reason)
+	c.RestText(&n.text, maxFrame)
+	if c.Reading() {
+		n.text = n.text[:min(len(n.text), maxNackText)]
+	}
 }
 
-func decodeNack(b []byte) (nack, error) {
-	r := reader{b: b}
-	n := nack{run: r.u64(), seq: r.u64(), reason: r.u8()}
-	n.text = string(r.b[:min(len(r.b), 1000)])
-	return n, r.err
-}
+func (n *nack) append(b []byte) []byte { return appendBody(b, n) }
 
 // Calls.
 const (
@@ -286,15 +273,45 @@ type call struct {
 	body []byte
 }
 
-func (c *call) append(b []byte) []byte {
-	return append(append(appendU64s(b, c.id), c.op), c.body...)
+func (a *call) code(c *fields) {
+	c.U64(&a.id)
+	c.U8(&a.op)
+	c.Rest(&a.body, maxFrame)
 }
 
-func decodeCall(b []byte) (call, error) {
-	r := reader{b: b}
-	c := call{id: r.u64(), op: r.u8()}
-	c.body = r.b
-	return c, r.err
+func (a *call) append(b []byte) []byte { return appendBody(b, a) }
+
+// barrierCall is what callBarrier carries; the answer is an idList of the nodes that are behind.
+type barrierCall struct {
+	index     uint64
+	timeoutMs uint64
+	flags     uint8
+	nodes     []ID
+}
+
+// Flags of a barrierCall.
+const (
+	barrierAnnounced = 1 // the entry at the index asks for reports
+	barrierAllUp     = 2 // nodes does not count: all that are up
+)
+
+func (b *barrierCall) code(c *fields) {
+	c.U64(&b.index)
+	c.U64(&b.timeoutMs)
+	c.U8(&b.flags)
+	c.ids(&b.nodes, maxBarrierNodes)
+}
+
+type idList []ID
+
+func (l *idList) code(c *fields) { c.ids((*[]ID)(l), maxBarrierNodes) }
+
+// votersCall is what callVoters carries.
+type votersCall struct{ add, remove []ID }
+
+func (v *votersCall) code(c *fields) {
+	c.ids(&v.add, maxRaftMembers)
+	c.ids(&v.remove, maxRaftMembers)
 }
 
 // report is the progress of one node.
@@ -311,24 +328,24 @@ const (
 	reportBytes    = 8*4 + 1 + 4
 )
 
-func appendReports(b []byte, list []report) []byte {
-	b = binary.LittleEndian.AppendUint32(b, uint32(len(list)))
-	for _, p := range list {
-		b = append(appendU64s(b, p.id, p.applied, p.synced, p.visible), p.flags)
-		b = binary.LittleEndian.AppendUint32(b, p.ageMillis)
-	}
-	return b
+func (p *report) code(c *fields) {
+	c.U64(&p.id)
+	c.U64(&p.applied)
+	c.U64(&p.synced)
+	c.U64(&p.visible)
+	c.U8(&p.flags)
+	c.U32(&p.ageMillis)
 }
 
-func decodeReports(b []byte) ([]report, error) {
-	r := reader{b: b}
-	n := r.count(reportBytes, maxReports)
-	list := make([]report, 0, n)
-	for range n {
-		list = append(list, report{id: r.u64(), applied: r.u64(), synced: r.u64(), visible: r.u64(), flags: r.u8(), ageMillis: r.u32()})
+type reportList []report
+
+func (l *reportList) code(c *fields) {
+	for i := range coder.Slice32(&c.Coder, (*[]report)(l), maxReports, reportBytes) {
+		(*l)[i].code(c)
 	}
-	return list, r.done()
 }
+
+func appendReports(b []byte, list []report) []byte { return appendBody(b, (*reportList)(&list)) }
 
 // clusterState is what a voter tells its followers.
 type clusterState struct {
@@ -338,51 +355,71 @@ type clusterState struct {
 	conf         *raftpb.ConfState
 }
 
-func (s *clusterState) append(b []byte) []byte {
-	return appendConf(appendU64s(b, s.leader, s.term, s.commit, s.confIndex), s.conf)
+func (s *clusterState) code(c *fields) {
+	c.U64(&s.leader)
+	c.U64(&s.term)
+	c.U64(&s.commit)
+	c.U64(&s.confIndex)
+	c.conf(&s.conf)
 }
 
-func decodeState(b []byte) (clusterState, error) {
-	r := reader{b: b}
-	s := clusterState{leader: r.u64(), term: r.u64(), commit: r.u64(), confIndex: r.u64(), conf: r.conf()}
-	return s, r.done()
+func (s *clusterState) append(b []byte) []byte { return appendBody(b, s) }
+
+// followCall asks for entries from an index on.
+type followCall struct {
+	next  uint64
+	proof proof
 }
 
-// Entries of a follow stream.
-func appendEntries(b []byte, list []Committed) []byte {
-	b = binary.LittleEndian.AppendUint32(b, uint32(len(list)))
+func (f *followCall) code(c *fields) {
+	c.U64(&f.next)
+	f.proof.code(c)
+}
+
+// entryList is what a follow stream sends.
+type entryList []Committed
+
+func (e *Committed) code(c *fields) {
+	kind := uint8(e.Type)
+	c.U64(&e.Index)
+	c.U64(&e.Term)
+	c.U8(&kind)
+	c.conf(&e.Conf)
+	c.View32(&e.Raw, maxFrame)
+	if c.Reading() {
+		e.Type = raftpb.EntryType(kind)
+	}
+}
+
+func (l *entryList) code(c *fields) {
+	list := coder.Slice32(&c.Coder, (*[]Committed)(l), maxEntries, 8+8+1+4+4)
 	for i := range list {
-		e := &list[i]
-		b = append(appendU64s(b, e.Index, e.Term), byte(e.Type))
-		b = appendConf(b, e.Conf)
-		b = appendBytes(b, e.Raw)
+		list[i].code(c)
+		if !c.Reading() {
+			continue
+		}
+		if i > 0 && list[i].Index != list[i-1].Index+1 {
+			c.Fail("entry %d behind %d", list[i].Index, list[i-1].Index)
+		}
+		if c.OK() {
+			list[i].check(c)
+		}
 	}
-	return b
 }
 
-func decodeEntries(b []byte) ([]Committed, error) {
-	r := reader{b: b}
-	n := r.count(8+8+1+4+4, 1<<20)
-	list := make([]Committed, 0, n)
-	for range n {
-		e := Committed{Index: r.u64(), Term: r.u64(), Type: raftpb.EntryType(r.u8()), Conf: r.conf()}
-		if e.Raw = r.bytes(); len(e.Raw) == 0 {
-			e.Raw = nil
+// check holds an entry that was read to what a log can have.
+func (e *Committed) check(c *fields) {
+	if e.Index == 0 || e.Type > raftpb.EntryConfChangeV2 {
+		c.Fail("entry %d of type %d", e.Index, e.Type)
+	} else if e.Type == raftpb.EntryNormal && len(e.Raw) > 0 {
+		if _, _, err := openEnvelope(e.Raw); err != nil {
+			c.Fail("entry %d: %v", e.Index, err)
 		}
-		if r.err != nil {
-			return nil, r.err
-		}
-		if len(list) > 0 && e.Index != list[len(list)-1].Index+1 || e.Index == 0 || e.Type > raftpb.EntryConfChangeV2 {
-			return nil, fmt.Errorf("%w: entry %d", errFrame, e.Index)
-		}
-		if e.Type == raftpb.EntryNormal && len(e.Raw) > 0 {
-			if _, _, err := openEnvelope(e.Raw); err != nil {
-				return nil, err
-			}
-		}
-		list = append(list, e)
 	}
-	return list, r.done()
+}
+
+func appendEntries(b []byte, list []Committed) []byte {
+	return appendBody(b, (*entryList)(&list))
 }
 
 // snapHead says what a snapshot holds. With term 0 neither the term nor conf is known: only who has the entry in its
@@ -393,18 +430,14 @@ type snapHead struct {
 	conf        *raftpb.ConfState
 }
 
-func (s *snapHead) append(b []byte) []byte {
-	return appendConf(appendU64s(b, s.index, s.term, uint64(s.timeNanos)), s.conf)
+func (s *snapHead) code(c *fields) {
+	c.U64(&s.index)
+	c.U64(&s.term)
+	c.I64(&s.timeNanos)
+	c.conf(&s.conf)
+	if c.OK() && (s.index == 0 || s.term > 0 && s.conf == nil) {
+		c.Fail("snapshot at %d of term %d", s.index, s.term)
+	}
 }
 
-func decodeSnapHead(b []byte) (snapHead, error) {
-	r := reader{b: b}
-	s := snapHead{index: r.u64(), term: r.u64(), timeNanos: int64(r.u64()), conf: r.conf()}
-	if err := r.done(); err != nil {
-		return s, err
-	}
-	if s.index == 0 || s.term > 0 && s.conf == nil {
-		return s, fmt.Errorf("%w: snapshot at %d of term %d", errFrame, s.index, s.term)
-	}
-	return s, nil
-}
+func (s *snapHead) append(b []byte) []byte { return appendBody(b, s) }

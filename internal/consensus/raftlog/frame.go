@@ -1,17 +1,18 @@
 package raftlog
 
 import (
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"hash/crc32"
 
 	"go.etcd.io/raft/v3/raftpb"
 	"google.golang.org/protobuf/proto"
+
+	"github.com/rdmcfs/rdmcfs/internal/coder"
 )
 
 const (
-	frameMagic    = 0x314c4652 // "RFL1"
+	frameMagic    = "RFL1"
 	headerBytes   = 32
 	frameAlign    = 8
 	sectorBytes   = 512
@@ -48,40 +49,33 @@ func (h header) frameBytes() int64 { return align(headerBytes + int64(h.length))
 
 func align(n int64) int64 { return (n + frameAlign - 1) &^ (frameAlign - 1) }
 
+func (h *header) code(c *coder.Coder) {
+	mark := c.Mark()
+	c.Magic(frameMagic)
+	c.U8(&h.kind)
+	c.Zeros(3)
+	c.U32(&h.length)
+	c.U32(&h.payload)
+	c.U64(&h.number)
+	c.U32(&h.segment)
+	c.Sum(mark)
+}
+
 // appendFrame appends a whole frame to b.
 func appendFrame(b []byte, kind uint8, segment uint32, number uint64, payload []byte) []byte {
-	start := len(b)
-	b = binary.LittleEndian.AppendUint32(b, frameMagic)
-	b = append(b, kind, 0, 0, 0)
-	b = binary.LittleEndian.AppendUint32(b, uint32(len(payload)))
-	b = binary.LittleEndian.AppendUint32(b, crc32.Checksum(payload, castagnoli))
-	b = binary.LittleEndian.AppendUint64(b, number)
-	b = binary.LittleEndian.AppendUint32(b, segment)
-	b = binary.LittleEndian.AppendUint32(b, crc32.Checksum(b[start:start+28], castagnoli))
-	b = append(b, payload...)
-	for (len(b)-start)%frameAlign != 0 {
-		b = append(b, 0)
-	}
-	return b
+	h := header{kind: kind, length: uint32(len(payload)), payload: crc32.Checksum(payload, castagnoli), number: number, segment: segment}
+	c := coder.Writer(b, coder.Little)
+	h.code(&c)
+	c.Fixed(payload)
+	c.Pad(int(h.frameBytes()) - headerBytes - len(payload))
+	return c.Written()
 }
 
 var errHeader = errors.New("no frame header")
 
-func decodeHeader(b []byte) (header, error) {
-	if len(b) < headerBytes || binary.LittleEndian.Uint32(b) != frameMagic {
-		return header{}, errHeader
-	}
-	if crc32.Checksum(b[:28], castagnoli) != binary.LittleEndian.Uint32(b[28:]) {
-		return header{}, errHeader
-	}
-	h := header{
-		kind:    b[4],
-		length:  binary.LittleEndian.Uint32(b[8:]),
-		payload: binary.LittleEndian.Uint32(b[12:]),
-		number:  binary.LittleEndian.Uint64(b[16:]),
-		segment: binary.LittleEndian.Uint32(b[24:]),
-	}
-	if h.length > maxFrameBytes {
+func decodeHeader(b []byte) (h header, err error) {
+	c := coder.Reader(b[:min(len(b), headerBytes)], coder.Little)
+	if h.code(&c); c.Finish() != nil || h.length > maxFrameBytes {
 		return header{}, errHeader
 	}
 	return h, nil
@@ -98,143 +92,140 @@ type content struct {
 	entries   []*raftpb.Entry
 }
 
-func appendSection(b []byte, kind uint8, body []byte) []byte {
-	b = append(b, kind)
-	b = binary.AppendUvarint(b, uint64(len(body)))
-	return append(b, body...)
+// hardState is raft's, in the form of a section.
+type hardState struct{ term, vote, commit uint64 }
+
+func (h *hardState) code(c *coder.Coder) {
+	c.U64(&h.term)
+	c.U64(&h.vote)
+	c.U64(&h.commit)
+}
+
+func (id *Identity) code(c *coder.Coder) {
+	c.Fixed(id.Cluster[:])
+	c.Fixed(id.Node[:])
+	c.Fixed(id.Store[:])
+	c.U64(&id.Generation)
+	c.U64(&id.ID)
+}
+
+// code lists the fields of a base; conf is its configuration as protobuf.
+func (b *Base) code(c *coder.Coder, conf *[]byte) {
+	c.U64(&b.Index)
+	c.U64(&b.Term)
+	c.I64(&b.Time)
+	c.Rest(conf, maxFrameBytes)
+}
+
+// entry is raft's, in the form of a section.
+type entry struct {
+	kind        uint8
+	term, index uint64
+	data        []byte
+}
+
+const entryBytes = 1 + 8 + 8 // but for the data
+
+func (e *entry) code(c *coder.Coder) {
+	c.U8(&e.kind)
+	c.U64(&e.term)
+	c.U64(&e.index)
+	c.Rest(&e.data, maxFrameBytes)
+}
+
+// codeSection is the kind of a section and its length, whose bytes follow.
+func codeSection(c *coder.Coder, kind *uint8, n int) int {
+	c.U8(kind)
+	return c.Count(n, maxFrameBytes, 1)
 }
 
 func (c *content) append(b []byte) ([]byte, error) {
+	to := coder.Writer(b, coder.Little)
+	section := func(kind uint8, n int) { codeSection(&to, &kind, n) }
 	if c.identity != nil {
-		b = appendSection(b, sectionIdentity, encodeIdentity(c.identity))
-		b = appendSection(b, sectionPrevFrame, binary.LittleEndian.AppendUint64(nil, c.prevFrame))
+		section(sectionIdentity, 3*16+2*8)
+		c.identity.code(&to)
+		section(sectionPrevFrame, 8)
+		to.U64(&c.prevFrame)
 	}
 	if c.hard != nil {
-		body := binary.LittleEndian.AppendUint64(nil, c.hard.GetTerm())
-		body = binary.LittleEndian.AppendUint64(body, c.hard.GetVote())
-		b = appendSection(b, sectionHard, binary.LittleEndian.AppendUint64(body, c.hard.GetCommit()))
+		section(sectionHard, 3*8)
+		hard := hardState{c.hard.GetTerm(), c.hard.GetVote(), c.hard.GetCommit()}
+		hard.code(&to)
 	}
-	var err error
 	if c.reset {
-		b = appendSection(b, sectionReset, nil)
+		section(sectionReset, 0)
 	}
-	if b, err = appendBase(b, sectionBase, c.base); err != nil {
-		return nil, err
-	}
-	if b, err = appendBase(b, sectionIntent, c.intent); err != nil {
-		return nil, err
+	for _, base := range []struct {
+		kind uint8
+		at   *Base
+	}{{sectionBase, c.base}, {sectionIntent, c.intent}} {
+		if base.at == nil {
+			continue
+		}
+		conf, err := proto.Marshal(base.at.Conf)
+		if err != nil {
+			return nil, fmt.Errorf("raftlog: encode voters: %w", err)
+		}
+		section(base.kind, 3*8+len(conf))
+		base.at.code(&to, &conf)
 	}
 	for _, e := range c.entries {
-		b = appendEntry(b, e)
+		section(sectionEntry, entryBytes+len(e.GetData()))
+		entry := entry{byte(e.GetType()), e.GetTerm(), e.GetIndex(), e.GetData()}
+		entry.code(&to)
 	}
-	return b, nil
-}
-
-func appendBase(b []byte, kind uint8, base *Base) ([]byte, error) {
-	if base == nil {
-		return b, nil
-	}
-	body := binary.LittleEndian.AppendUint64(nil, base.Index)
-	body = binary.LittleEndian.AppendUint64(body, base.Term)
-	body = binary.LittleEndian.AppendUint64(body, uint64(base.Time))
-	conf := base.Conf
-	if conf == nil {
-		conf = &raftpb.ConfState{}
-	}
-	body, err := proto.MarshalOptions{}.MarshalAppend(body, conf)
-	if err != nil {
-		return nil, fmt.Errorf("raftlog: encode voters: %w", err)
-	}
-	return appendSection(b, kind, body), nil
-}
-
-func appendEntry(b []byte, e *raftpb.Entry) []byte {
-	b = append(b, sectionEntry)
-	b = binary.AppendUvarint(b, uint64(17+len(e.GetData())))
-	b = append(b, byte(e.GetType()))
-	b = binary.LittleEndian.AppendUint64(b, e.GetTerm())
-	b = binary.LittleEndian.AppendUint64(b, e.GetIndex())
-	return append(b, e.GetData()...)
-}
-
-func encodeIdentity(id *Identity) []byte {
-	b := append([]byte(nil), id.Cluster[:]...)
-	b = append(b, id.Node[:]...)
-	b = append(b, id.Store[:]...)
-	b = binary.LittleEndian.AppendUint64(b, id.Generation)
-	return binary.LittleEndian.AppendUint64(b, id.ID)
+	return to.Written(), nil
 }
 
 // decodeContent decodes a payload; the entries' data point into b.
 func decodeContent(b []byte) (*content, error) {
 	c := &content{}
-	for len(b) > 0 {
-		kind := b[0]
-		n, used := binary.Uvarint(b[1:])
-		if used <= 0 || n > uint64(len(b)-1-used) {
-			return nil, errors.New("section runs over the end of its frame")
+	from := coder.Reader(b, coder.Little)
+	for from.Left() > 0 {
+		var kind uint8
+		n := codeSection(&from, &kind, 0)
+		at := from.Mark()
+		if from.Pad(n); !from.OK() {
+			return nil, fmt.Errorf("section runs over the end of its frame: %w", from.Err())
 		}
-		body := b[1+used : 1+used+int(n)]
-		if err := c.section(kind, body); err != nil {
-			return nil, err
+		if err := c.section(kind, b[at:from.Mark()]); err != nil {
+			return nil, fmt.Errorf("section %d: %w", kind, err)
 		}
-		b = b[1+used+int(n):]
 	}
-	return c, nil
+	return c, from.Finish()
 }
 
 func (c *content) section(kind uint8, b []byte) (err error) {
+	from := coder.Reader(b, coder.Little)
 	switch kind {
 	case sectionIdentity:
-		c.identity, err = decodeIdentity(b)
+		c.identity = &Identity{}
+		c.identity.code(&from)
 	case sectionPrevFrame:
-		if len(b) != 8 {
-			return errors.New("bad length of previous frame number")
-		}
-		c.prevFrame = binary.LittleEndian.Uint64(b)
+		from.U64(&c.prevFrame)
 	case sectionHard:
-		if len(b) != 24 {
-			return errors.New("bad length of hard state")
-		}
-		c.hard = &raftpb.HardState{
-			Term:   new(binary.LittleEndian.Uint64(b)),
-			Vote:   new(binary.LittleEndian.Uint64(b[8:])),
-			Commit: new(binary.LittleEndian.Uint64(b[16:])),
-		}
+		var h hardState
+		h.code(&from)
+		c.hard = &raftpb.HardState{Term: &h.term, Vote: &h.vote, Commit: &h.commit}
 	case sectionReset:
 		c.reset = true
 	case sectionBase:
-		c.base, err = decodeBase(b)
+		c.base, err = decodeBase(&from)
 	case sectionIntent:
-		c.intent, err = decodeBase(b)
+		c.intent, err = decodeBase(&from)
 	case sectionEntry:
-		var e *raftpb.Entry
-		e, err = decodeEntry(b)
-		c.entries = append(c.entries, e)
+		c.entries = append(c.entries, decodeEntry(&from))
 	default:
-		err = fmt.Errorf("unknown section %d: written by a newer version", kind)
+		return errors.New("unknown: written by a newer version")
 	}
-	return err
+	return errors.Join(err, from.Finish())
 }
 
-func decodeIdentity(b []byte) (*Identity, error) {
-	if len(b) != 64 {
-		return nil, errors.New("bad length of identity")
-	}
-	id := &Identity{Generation: binary.LittleEndian.Uint64(b[48:]), ID: binary.LittleEndian.Uint64(b[56:])}
-	copy(id.Cluster[:], b)
-	copy(id.Node[:], b[16:])
-	copy(id.Store[:], b[32:])
-	return id, nil
-}
-
-func decodeBase(b []byte) (*Base, error) {
-	if len(b) < 24 {
-		return nil, errors.New("bad length of base")
-	}
-	base := &Base{Index: binary.LittleEndian.Uint64(b), Term: binary.LittleEndian.Uint64(b[8:]),
-		Time: int64(binary.LittleEndian.Uint64(b[16:])), Conf: &raftpb.ConfState{}}
-	if err := proto.Unmarshal(b[24:], base.Conf); err != nil {
+func decodeBase(from *coder.Coder) (*Base, error) {
+	base, conf := &Base{Conf: &raftpb.ConfState{}}, []byte(nil)
+	base.code(from, &conf)
+	if err := proto.Unmarshal(conf, base.Conf); err != nil {
 		return nil, fmt.Errorf("voters of base: %w", err)
 	}
 	if n := len(base.Conf.Voters) + len(base.Conf.Learners) + len(base.Conf.VotersOutgoing) + len(base.Conf.LearnersNext); n > maxConfIDs {
@@ -243,20 +234,10 @@ func decodeBase(b []byte) (*Base, error) {
 	return base, nil
 }
 
-func decodeEntry(b []byte) (*raftpb.Entry, error) {
-	if len(b) < 17 {
-		return nil, errors.New("bad length of entry")
+func decodeEntry(from *coder.Coder) *raftpb.Entry {
+	var e entry
+	if e.code(from); e.kind > byte(raftpb.EntryConfChangeV2) {
+		from.Fail("unknown entry type %d", e.kind)
 	}
-	if b[0] > byte(raftpb.EntryConfChangeV2) {
-		return nil, fmt.Errorf("unknown entry type %d", b[0])
-	}
-	e := &raftpb.Entry{
-		Type:  raftpb.EntryType(b[0]).Enum(),
-		Term:  new(binary.LittleEndian.Uint64(b[1:])),
-		Index: new(binary.LittleEndian.Uint64(b[9:])),
-	}
-	if len(b) > 17 {
-		e.Data = b[17:len(b):len(b)]
-	}
-	return e, nil
+	return &raftpb.Entry{Type: raftpb.EntryType(e.kind).Enum(), Term: &e.term, Index: &e.index, Data: e.data}
 }

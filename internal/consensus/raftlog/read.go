@@ -146,7 +146,7 @@ func (s *segmentImage) tornEnd(cause error) (int64, error) {
 // laterFrame looks for a readable frame beyond the one that is due.
 func (s *segmentImage) laterFrame() (number uint64, at int64, ok bool) {
 	for off := s.off + frameAlign; off+headerBytes <= int64(len(s.data)); off += frameAlign {
-		if s.data[off] != frameMagic&0xff {
+		if s.data[off] != frameMagic[0] {
 			continue
 		}
 		if _, h, err := s.frameAt(off, 0); err == nil && h.number > s.next {
