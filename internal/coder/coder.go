@@ -76,7 +76,7 @@ func (c *Coder) Fail(format string, args ...any) {
 
 // take returns the next n bytes of the input, nil if there are not so many.
 func (c *Coder) take(n int) []byte {
-	if n > len(c.b)-c.at {
+	if n < 0 || n > len(c.b)-c.at {
 		c.Fail("%d bytes wanted, %d left", n, c.Left())
 		return nil
 	}
@@ -181,11 +181,14 @@ func (c *Coder) I64(p *int64) {
 	}
 }
 
+// VarintBytesMax is the length of the longest varint.
+const VarintBytesMax = binary.MaxVarintLen64
+
 // varint is a number in groups of seven bits, the lowest first, of which all but the last have the upper bit set. The
 // shortest form is the only one.
 func (c *Coder) varint(v uint64) uint64 {
 	if !c.reading {
-		var b [binary.MaxVarintLen64]byte
+		var b [VarintBytesMax]byte
 		n := binary.PutUvarint(b[:], v)
 		copy(c.room(n), b[:n])
 		return v
@@ -296,8 +299,11 @@ func (c *Coder) Pad(n int) {
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
 // Sum is the CRC32C of all bytes since a mark, in four bytes. Another one is a fault.
-func (c *Coder) Sum(mark int) {
-	sum := crc32.Checksum(c.b[min(mark, c.at):c.at], castagnoli)
+func (c *Coder) Sum(mark int) { c.SumAfter(0, mark) }
+
+// SumAfter is Sum for bytes that lie elsewhere, whose CRC32C is before, and all bytes since a mark.
+func (c *Coder) SumAfter(before uint32, mark int) {
+	sum := crc32.Update(before, castagnoli, c.b[min(mark, c.at):c.at])
 	got := sum
 	if c.U32(&got); c.err == nil && got != sum {
 		c.Fail("checksum %08x, want %08x", got, sum)

@@ -1,12 +1,13 @@
 package content
 
 import (
-	"encoding/binary"
 	"hash/crc32"
 	"math/bits"
 	"sync"
 
 	"github.com/zeebo/blake3"
+
+	"github.com/rdmcfs/rdmcfs/internal/coder"
 )
 
 // The domains of the tree. Leaves are plain BLAKE3 of the block; nodes and the root are BLAKE3 in its
@@ -120,8 +121,9 @@ func (t *tree) root(size int64) (h Hash) {
 		top = t.node(&t.stack[i], &top)
 	}
 	var message [8 + len(top)]byte
-	binary.LittleEndian.PutUint64(message[:], uint64(size))
-	copy(message[8:], top[:])
+	c := coder.Writer(message[:0], coder.Little)
+	c.I64(&size)
+	c.Fixed(top[:])
 	blake3.DeriveKey(rootDomain, message[:], h[:])
 	return h
 }

@@ -1,8 +1,8 @@
 package content
 
 import (
+	"bytes"
 	"context"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"time"
@@ -169,17 +169,16 @@ func (b *body) checkHoles(damage *Damage) error {
 	return nil
 }
 
+// zeros is what all-zero bytes are held against.
+var zeros [4096]byte
+
 func allZero(p []byte) bool {
-	for len(p) >= 8 {
-		if binary.LittleEndian.Uint64(p) != 0 {
+	for len(p) > 0 {
+		n := min(len(p), len(zeros))
+		if !bytes.Equal(p[:n], zeros[:n]) {
 			return false
 		}
-		p = p[8:]
-	}
-	for _, x := range p {
-		if x != 0 {
-			return false
-		}
+		p = p[n:]
 	}
 	return true
 }

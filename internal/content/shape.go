@@ -1,9 +1,10 @@
 package content
 
 import (
-	"encoding/binary"
 	"fmt"
 	"slices"
+
+	"github.com/rdmcfs/rdmcfs/internal/coder"
 )
 
 // Run is a run of whole blocks.
@@ -95,7 +96,7 @@ func (s Shape) Equal(o Shape) bool {
 const (
 	shapeVersion = 1
 	// ShapeBytesMax bounds the encoding of a shape.
-	ShapeBytesMax = 64 + ExtentsMax*2*binary.MaxVarintLen64
+	ShapeBytesMax = 64 + ExtentsMax*2*coder.VarintBytesMax
 )
 
 // AppendBinary appends the encoding of the shape, which travels in announcements and lies in sidecars.
@@ -104,51 +105,16 @@ func (s Shape) AppendBinary(b []byte) ([]byte, error) {
 	if err := s.Validate(); err != nil {
 		return b, err
 	}
-	b = append(b, shapeVersion)
-	b = append(b, s.Base[:]...)
-	b = binary.AppendUvarint(b, uint64(s.Size))
-	b = binary.AppendUvarint(b, uint64(s.BaseSize))
-	b = binary.AppendUvarint(b, uint64(len(s.Holes)))
-	next := int64(0)
-	for _, h := range s.Holes {
-		b = binary.AppendUvarint(b, uint64(h.First-next))
-		b = binary.AppendUvarint(b, uint64(h.Count))
-		next = h.First + h.Count
-	}
-	b = binary.AppendUvarint(b, uint64(len(s.Extents)))
-	next = 0
-	for _, e := range s.Extents {
-		b = binary.AppendUvarint(b, uint64(e.Off-next))
-		b = binary.AppendUvarint(b, uint64(e.Len)<<1|boolBit(e.Zero))
-		next = e.End()
-	}
-	return b, nil
-}
-
-func boolBit(b bool) uint64 {
-	if b {
-		return 1
-	}
-	return 0
+	c := coder.Writer(b, coder.Little)
+	s.code(&c)
+	return c.Written(), nil
 }
 
 // DecodeShape reads what [Shape.AppendBinary] wrote; the whole of b must be used. What it returns is valid.
-func DecodeShape(b []byte) (Shape, error) {
-	d := decoder{rest: b}
-	if v := d.byte(); d.err == nil && v != shapeVersion {
-		return Shape{}, fmt.Errorf("content: decode shape: version %d: %w", v, ErrShape)
-	}
-	var s Shape
-	d.bytes(s.Base[:])
-	s.Size = d.size()
-	s.BaseSize = d.size()
-	s.Holes = decodeHoles(&d)
-	s.Extents = decodeExtents(&d)
-	if d.err != nil {
-		return Shape{}, fmt.Errorf("content: decode shape: %w", d.err)
-	}
-	if len(d.rest) != 0 {
-		return Shape{}, fmt.Errorf("content: decode shape: %d bytes too many: %w", len(d.rest), ErrShape)
+func DecodeShape(b []byte) (s Shape, err error) {
+	c := coder.Reader(b, coder.Little)
+	if s.code(&c); c.Finish() != nil {
+		return Shape{}, fmt.Errorf("content: decode shape: %w: %w", ErrShape, c.Err())
 	}
 	if err := s.Validate(); err != nil {
 		return Shape{}, err
@@ -156,104 +122,52 @@ func DecodeShape(b []byte) (Shape, error) {
 	return s, nil
 }
 
-func decodeHoles(d *decoder) []Run {
-	n := d.count()
-	if n == 0 {
-		return nil
-	}
-	holes := make([]Run, 0, n)
+func (s *Shape) code(c *coder.Coder) {
+	c.Same8("version", shapeVersion)
+	c.Fixed(s.Base[:])
+	c.Size(&s.Size, SizeMax)
+	c.Size(&s.BaseSize, SizeMax)
 	next := int64(0)
-	for range n {
-		h := Run{First: next + d.size(), Count: d.size()}
-		holes = append(holes, h)
-		next = h.First + h.Count
-		if next > SizeMax {
-			d.fail("hole beyond the largest size")
-		}
-		if d.err != nil {
-			return nil
-		}
+	for i := range coder.Slice(c, &s.Holes, ExtentsMax, 2) {
+		next = s.Holes[i].code(c, next)
 	}
-	return holes
-}
-
-func decodeExtents(d *decoder) []Extent {
-	n := d.count()
-	if n == 0 {
-		return nil
-	}
-	extents := make([]Extent, 0, n)
-	next := int64(0)
-	for range n {
-		off, length := d.size(), d.uvarint()
-		e := Extent{Off: next + off, Len: int64(length >> 1), Zero: length&1 == 1}
-		extents = append(extents, e)
-		if e.Len > SizeMax || e.Off > SizeMax {
-			d.fail("extent beyond the largest size")
-		}
-		next = e.End()
-		if d.err != nil {
-			return nil
-		}
-	}
-	return extents
-}
-
-// decoder reads fields from a byte string; the first error sticks.
-type decoder struct {
-	rest []byte
-	err  error
-}
-
-func (d *decoder) fail(why string) {
-	if d.err == nil {
-		d.err = fmt.Errorf("%s: %w", why, ErrShape)
+	next = 0
+	for i := range coder.Slice(c, &s.Extents, ExtentsMax, 2) {
+		next = s.Extents[i].code(c, next)
 	}
 }
 
-func (d *decoder) byte() byte {
-	var b [1]byte
-	d.bytes(b[:])
-	return b[0]
-}
-
-func (d *decoder) bytes(p []byte) {
-	if d.err != nil || len(d.rest) < len(p) {
-		d.fail("truncated")
-		return
+// code lists the fields of a run behind the one that ends before block next, and returns where this one ends.
+func (r *Run) code(c *coder.Coder, next int64) int64 {
+	gap := r.First - next
+	c.Size(&gap, SizeMax)
+	c.Size(&r.Count, SizeMax)
+	if !c.Reading() {
+		return r.First + r.Count
 	}
-	copy(p, d.rest)
-	d.rest = d.rest[len(p):]
-}
-
-func (d *decoder) uvarint() uint64 {
-	if d.err != nil {
+	if !c.OK() || next+gap+r.Count > SizeMax {
+		c.Fail("hole beyond the largest size")
 		return 0
 	}
-	v, n := binary.Uvarint(d.rest)
-	if n <= 0 {
-		d.fail("truncated")
-		return 0
-	}
-	d.rest = d.rest[n:]
-	return v
+	r.First = next + gap
+	return r.First + r.Count
 }
 
-func (d *decoder) size() int64 {
-	v := d.uvarint()
-	if v > SizeMax {
-		d.fail("number out of bounds")
+// code lists the fields of an extent behind the one that ends at next, and returns where this one ends.
+func (e *Extent) code(c *coder.Coder, next int64) int64 {
+	gap, length := e.Off-next, uint64(e.Len)<<1
+	if e.Zero {
+		length |= 1
+	}
+	c.Size(&gap, SizeMax)
+	c.V64(&length)
+	if !c.Reading() {
+		return e.End()
+	}
+	if !c.OK() || next+gap > SizeMax || length>>1 > SizeMax {
+		c.Fail("extent beyond the largest size")
 		return 0
 	}
-	return int64(v)
-}
-
-// count reads the number of entries that follow, each of which takes two bytes at least.
-func (d *decoder) count() int {
-	v := d.uvarint()
-	if v > ExtentsMax || v > uint64(len(d.rest)/2) {
-		d.fail("count out of bounds")
-		return 0
-	}
-	return int(v)
+	*e = Extent{Off: next + gap, Len: int64(length >> 1), Zero: length&1 == 1}
+	return e.End()
 }

@@ -1,8 +1,9 @@
 package content
 
 import (
-	"encoding/binary"
 	"fmt"
+
+	"github.com/rdmcfs/rdmcfs/internal/coder"
 )
 
 // The sidecar of a content: header, shape, rows (one per stream block), leaves (one per touched block of a
@@ -11,6 +12,7 @@ const (
 	sidecarMagic   = "rdmcfsCT"
 	sidecarVersion = 1
 	headerBytes    = 192
+	headerSpare    = 60 // of them, before the checksum
 	rowBytes       = len(Hash{}) + 4*chunksPerBlock + 4
 	leafBytes      = len(Hash{}) + 4
 )
@@ -53,48 +55,43 @@ func (h *header) fileBytes() int64 {
 	return h.inlineOff()
 }
 
+// code lists the fields of a header and its format's version.
+func (h *header) code(c *coder.Coder, version *uint16) {
+	mark := c.Mark()
+	c.Magic(sidecarMagic)
+	c.U16(version)
+	c.U16(&h.flags)
+	c.U32(&h.shapeCRC)
+	c.Fixed(h.id[:])
+	c.Fixed(h.base[:])
+	c.I64(&h.size)
+	c.I64(&h.streamBytes)
+	c.I64(&h.leafCount)
+	c.I64(&h.shapeLen)
+	c.Fixed(h.root[:])
+	c.Fixed(h.foldBase[:])
+	c.Pad(headerSpare)
+	c.Sum(mark)
+}
+
 // append encodes the header.
 func (h *header) append(b []byte) []byte {
-	start := len(b)
-	b = append(b, sidecarMagic...)
-	b = binary.LittleEndian.AppendUint16(b, sidecarVersion)
-	b = binary.LittleEndian.AppendUint16(b, h.flags)
-	b = binary.LittleEndian.AppendUint32(b, h.shapeCRC)
-	b = append(b, h.id[:]...)
-	b = append(b, h.base[:]...)
-	b = binary.LittleEndian.AppendUint64(b, uint64(h.size))
-	b = binary.LittleEndian.AppendUint64(b, uint64(h.streamBytes))
-	b = binary.LittleEndian.AppendUint64(b, uint64(h.leafCount))
-	b = binary.LittleEndian.AppendUint64(b, uint64(h.shapeLen))
-	b = append(b, h.root[:]...)
-	b = append(b, h.foldBase[:]...)
-	b = append(b, make([]byte, headerBytes-4-(len(b)-start))...)
-	return binary.LittleEndian.AppendUint32(b, Checksum(b[start:]))
+	version := uint16(sidecarVersion)
+	c := coder.Writer(b, coder.Little)
+	h.code(&c, &version)
+	return c.Written()
 }
 
 // decodeHeader checks and reads a header. It bounds every length.
-func decodeHeader(b []byte) (header, error) {
-	var h header
-	if len(b) < headerBytes {
-		return h, fmt.Errorf("content: sidecar header of %d bytes: %w", len(b), ErrCorrupt)
+func decodeHeader(b []byte) (h header, err error) {
+	var version uint16
+	c := coder.Reader(b[:min(len(b), headerBytes)], coder.Little)
+	if h.code(&c, &version); c.Finish() != nil {
+		return header{}, fmt.Errorf("content: sidecar header: %w: %w", ErrCorrupt, c.Err())
 	}
-	b = b[:headerBytes]
-	if string(b[:8]) != sidecarMagic || Checksum(b[:headerBytes-4]) != binary.LittleEndian.Uint32(b[headerBytes-4:]) {
-		return h, fmt.Errorf("content: sidecar header: %w", ErrCorrupt)
+	if version != sidecarVersion {
+		return header{}, fmt.Errorf("content: sidecar version %d: %w", version, ErrFormat)
 	}
-	if v := binary.LittleEndian.Uint16(b[8:]); v != sidecarVersion {
-		return h, fmt.Errorf("content: sidecar version %d: %w", v, ErrFormat)
-	}
-	h.flags = binary.LittleEndian.Uint16(b[10:])
-	h.shapeCRC = binary.LittleEndian.Uint32(b[12:])
-	copy(h.id[:], b[16:])
-	copy(h.base[:], b[32:])
-	h.size = int64(binary.LittleEndian.Uint64(b[48:]))
-	h.streamBytes = int64(binary.LittleEndian.Uint64(b[56:]))
-	h.leafCount = int64(binary.LittleEndian.Uint64(b[64:]))
-	h.shapeLen = int64(binary.LittleEndian.Uint64(b[72:]))
-	copy(h.root[:], b[80:])
-	copy(h.foldBase[:], b[112:])
 	return h, h.check()
 }
 
@@ -119,28 +116,27 @@ type row struct {
 	crcs [chunksPerBlock]uint32
 }
 
-// append encodes the row; its checksum binds the content and the place, so that a misplaced row is found.
-func (r *row) append(b []byte, at *place) []byte {
-	start := len(b)
-	b = append(b, r.leaf[:]...)
-	for _, crc := range r.crcs {
-		b = binary.LittleEndian.AppendUint32(b, crc)
+// code lists the fields of a row; its checksum binds the content and the place, so that a misplaced row is found.
+func (r *row) code(c *coder.Coder, at *place) {
+	mark := c.Mark()
+	c.Fixed(r.leaf[:])
+	for i := range r.crcs {
+		c.U32(&r.crcs[i])
 	}
-	return binary.LittleEndian.AppendUint32(b, at.checksum(b[start:]))
+	c.SumAfter(Checksum(at[:]), mark)
+}
+
+func (r *row) append(b []byte, at *place) []byte {
+	c := coder.Writer(b, coder.Little)
+	r.code(&c, at)
+	return c.Written()
 }
 
 // decodeRow reads a row and reports whether it is whole.
 func decodeRow(b []byte, at *place) (r row, ok bool) {
-	if len(b) < rowBytes {
-		return r, false
-	}
-	body := b[:rowBytes-4]
-	if at.checksum(body) != binary.LittleEndian.Uint32(b[rowBytes-4:]) {
-		return r, false
-	}
-	copy(r.leaf[:], body)
-	for i := range r.crcs {
-		r.crcs[i] = binary.LittleEndian.Uint32(body[len(r.leaf)+4*i:])
+	c := coder.Reader(b[:min(len(b), rowBytes)], coder.Little)
+	if r.code(&c, at); !c.OK() {
+		return row{}, false
 	}
 	return r, true
 }
@@ -150,26 +146,29 @@ func decodeRow(b []byte, at *place) (r row, ok bool) {
 type place [len(ID{}) + 8]byte
 
 func (a *place) set(id ID, index int64) *place {
-	copy(a[:], id[:])
-	binary.LittleEndian.PutUint64(a[len(id):], uint64(index))
+	c := coder.Writer(a[:0], coder.Little)
+	c.Fixed(id[:])
+	c.I64(&index)
 	return a
 }
 
-// checksum is the CRC of the place and then p, so that misplaced bytes are found.
-func (a *place) checksum(p []byte) uint32 { return ChecksumUpdate(Checksum(a[:]), p) }
+// codeLeaf lists the fields of the own leaf of block i of a delta.
+func codeLeaf(c *coder.Coder, leaf *Hash, id ID, block int64) {
+	mark := c.Mark()
+	c.Fixed(leaf[:])
+	c.SumAfter(Checksum(new(place).set(id, ^block)[:]), mark)
+}
 
-// appendLeaf encodes the own leaf of block i of a delta.
 func appendLeaf(b []byte, leaf *Hash, id ID, block int64) []byte {
-	b = append(b, leaf[:]...)
-	return binary.LittleEndian.AppendUint32(b, new(place).set(id, ^block).checksum(leaf[:]))
+	c := coder.Writer(b, coder.Little)
+	codeLeaf(&c, leaf, id, block)
+	return c.Written()
 }
 
 func decodeLeaf(b []byte, id ID, block int64) (leaf Hash, ok bool) {
-	if len(b) < leafBytes {
-		return leaf, false
-	}
-	copy(leaf[:], b)
-	return leaf, new(place).set(id, ^block).checksum(leaf[:]) == binary.LittleEndian.Uint32(b[len(leaf):])
+	c := coder.Reader(b[:min(len(b), leafBytes)], coder.Little)
+	codeLeaf(&c, &leaf, id, block)
+	return leaf, c.OK()
 }
 
 // fillRow computes the checks of one block of the stream.

@@ -1,10 +1,10 @@
 package content
 
 import (
-	"encoding/binary"
 	"fmt"
-	"math"
 	"time"
+
+	"github.com/rdmcfs/rdmcfs/internal/coder"
 )
 
 // A .stage file is a sequence of records: u32 CRC32C of the rest, u8 kind, u16 length, payload.
@@ -28,90 +28,142 @@ type stageHead struct {
 	baseSize int64
 }
 
+func (h *stageHead) code(c *coder.Coder) {
+	created := h.created.UnixNano()
+	c.U64(&h.origin.Ino)
+	c.U64(&h.origin.Parent)
+	c.U32(&h.origin.Node)
+	c.U32(&h.origin.Incarnation)
+	c.I64(&created)
+	c.Fixed(h.base[:])
+	c.I64(&h.baseSize)
+	c.RestText(&h.origin.Name, nameBytesMax)
+	if c.Reading() {
+		h.created = time.Unix(0, created)
+	}
+	if c.OK() && (h.baseSize < 0 || h.baseSize > SizeMax) {
+		c.Fail("base of %d bytes", h.baseSize)
+	}
+}
+
 func (h *stageHead) append(b []byte) []byte {
-	b = binary.LittleEndian.AppendUint64(b, h.origin.Ino)
-	b = binary.LittleEndian.AppendUint64(b, h.origin.Parent)
-	b = binary.LittleEndian.AppendUint32(b, h.origin.Node)
-	b = binary.LittleEndian.AppendUint32(b, h.origin.Incarnation)
-	b = binary.LittleEndian.AppendUint64(b, uint64(h.created.UnixNano()))
-	b = append(b, h.base[:]...)
-	b = binary.LittleEndian.AppendUint64(b, uint64(h.baseSize))
-	return append(b, h.origin.Name...)
+	c := coder.Writer(b, coder.Little)
+	h.code(&c)
+	return c.Written()
 }
 
 const stageHeadBytes = 8 + 8 + 4 + 4 + 8 + 16 + 8
 
 func decodeStageHead(b []byte) (h stageHead, ok bool) {
-	if len(b) < stageHeadBytes || len(b) > stageHeadBytes+nameBytesMax {
-		return h, false
-	}
-	h.origin = Origin{
-		Ino: binary.LittleEndian.Uint64(b), Parent: binary.LittleEndian.Uint64(b[8:]),
-		Node: binary.LittleEndian.Uint32(b[16:]), Incarnation: binary.LittleEndian.Uint32(b[20:]),
-		Name: string(b[stageHeadBytes:]),
-	}
-	h.created = time.Unix(0, int64(binary.LittleEndian.Uint64(b[24:])))
-	copy(h.base[:], b[32:])
-	h.baseSize = int64(binary.LittleEndian.Uint64(b[48:]))
-	return h, h.baseSize >= 0 && h.baseSize <= SizeMax
+	c := coder.Reader(b, coder.Little)
+	h.code(&c)
+	return h, c.Finish() == nil
 }
 
-// appendTag encodes the description of a plain staged file as its tag: u8 version, u32 CRC32C of the rest, varints
-// inode, parent, node, incarnation, i64 created, name.
+const (
+	tagVersion   = 1
+	tagHeadBytes = 1 + 4
+)
+
+// codeTagHead is what stands before a tag: u8 version, u32 CRC32C of the rest.
+func codeTagHead(c *coder.Coder, sum *uint32) {
+	c.Same8("version", tagVersion)
+	c.U32(sum)
+}
+
+// codeTag lists the fields of a plain staged file's tag: varints inode, parent, node, incarnation, i64 created, name.
+func (h *stageHead) codeTag(c *coder.Coder) {
+	created := h.created.UnixNano()
+	c.V64(&h.origin.Ino)
+	c.V64(&h.origin.Parent)
+	c.V32(&h.origin.Node)
+	c.V32(&h.origin.Incarnation)
+	c.I64(&created)
+	c.RestText(&h.origin.Name, nameBytesMax)
+	if c.Reading() {
+		h.created = time.Unix(0, created)
+	}
+}
+
+// appendTag encodes the description of a plain staged file as its tag.
 func appendTag(b []byte, h *stageHead) []byte {
-	b = append(b, tagVersion, 0, 0, 0, 0)
-	b = binary.AppendUvarint(b, h.origin.Ino)
-	b = binary.AppendUvarint(b, h.origin.Parent)
-	b = binary.AppendUvarint(b, uint64(h.origin.Node))
-	b = binary.AppendUvarint(b, uint64(h.origin.Incarnation))
-	b = binary.LittleEndian.AppendUint64(b, uint64(h.created.UnixNano()))
-	b = append(b, h.origin.Name...)
-	binary.LittleEndian.PutUint32(b[1:], Checksum(b[5:]))
-	return b
+	c := coder.Writer(append(b, make([]byte, tagHeadBytes)...), coder.Little)
+	h.codeTag(&c)
+	out := c.Written()
+	sum := Checksum(out[len(b)+tagHeadBytes:])
+	head := coder.Writer(out[:len(b)], coder.Little)
+	codeTagHead(&head, &sum)
+	return out
 }
-
-const tagVersion = 1
 
 // decodeTag undoes appendTag.
 func decodeTag(b []byte) (h stageHead, err error) {
-	bad := fmt.Errorf("content: staging tag: %w", ErrCorrupt)
-	if len(b) < 5 || b[0] != tagVersion || binary.LittleEndian.Uint32(b[1:]) != Checksum(b[5:]) {
-		return h, bad
+	var sum uint32
+	c := coder.Reader(b, coder.Little)
+	codeTagHead(&c, &sum)
+	if c.OK() && sum != Checksum(b[tagHeadBytes:]) {
+		c.Fail("checksum")
 	}
-	d := decoder{rest: b[5:]}
-	h.origin.Ino, h.origin.Parent = d.uvarint(), d.uvarint()
-	node, incarnation := d.uvarint(), d.uvarint()
-	var created [8]byte
-	d.bytes(created[:])
-	if d.err != nil || node > math.MaxUint32 || incarnation > math.MaxUint32 || len(d.rest) > nameBytesMax {
-		return stageHead{}, bad
+	if h.codeTag(&c); c.Finish() != nil {
+		return stageHead{}, fmt.Errorf("content: staging tag: %w: %w", ErrCorrupt, c.Err())
 	}
-	h.origin.Node, h.origin.Incarnation = uint32(node), uint32(incarnation)
-	h.origin.Name = string(d.rest)
-	h.created = time.Unix(0, int64(binary.LittleEndian.Uint64(created[:])))
 	return h, nil
+}
+
+// record is what stands before a record's payload.
+type record struct {
+	sum    uint32
+	kind   byte
+	length uint16
+}
+
+func (r *record) code(c *coder.Coder) {
+	c.U32(&r.sum)
+	c.U8(&r.kind)
+	c.U16(&r.length)
 }
 
 // appendRecord encodes a record; the payload must be below 64 KiB.
 func appendRecord(b []byte, kind byte, payload []byte) []byte {
-	start := len(b)
-	b = append(b, 0, 0, 0, 0, kind)
-	b = binary.LittleEndian.AppendUint16(b, uint16(len(payload)))
-	b = append(b, payload...)
-	binary.LittleEndian.PutUint32(b[start:], Checksum(b[start+4:]))
-	return b
+	r := record{kind: kind, length: uint16(len(payload))}
+	c := coder.Writer(b, coder.Little)
+	r.code(&c)
+	c.Fixed(payload)
+	out := c.Written()
+	r.sum = Checksum(out[len(b)+4:])
+	head := coder.Writer(out[:len(b)], coder.Little)
+	r.code(&head)
+	return out
 }
 
 // nextRecord takes the first record off b; ok is false at the end and at a torn or damaged one.
 func nextRecord(b []byte) (kind byte, payload, rest []byte, ok bool) {
-	if len(b) < recordHeadBytes {
+	var r record
+	c := coder.Reader(b[:min(len(b), recordHeadBytes)], coder.Little)
+	r.code(&c)
+	end := recordHeadBytes + int(r.length)
+	if !c.OK() || len(b) < end || Checksum(b[4:end]) != r.sum {
 		return 0, nil, nil, false
 	}
-	end := recordHeadBytes + int(binary.LittleEndian.Uint16(b[5:]))
-	if len(b) < end || Checksum(b[4:end]) != binary.LittleEndian.Uint32(b) {
-		return 0, nil, nil, false
+	return r.kind, b[recordHeadBytes:end], b[end:], true
+}
+
+// ownRange is the payload of recordOwn.
+type ownRange struct{ off, n int64 }
+
+func (r *ownRange) code(c *coder.Coder) {
+	c.I64(&r.off)
+	c.I64(&r.n)
+	if c.OK() && (r.off < 0 || r.off > SizeMax || r.n < 0 || r.n > SizeMax-r.off) {
+		c.Fail("range of %d bytes at %d", r.n, r.off)
 	}
-	return b[4], b[recordHeadBytes:end], b[end:], true
+}
+
+// codeSize is the payload of recordSize.
+func codeSize(c *coder.Coder, size *int64) {
+	if c.I64(size); c.OK() && (*size < 0 || *size > SizeMax) {
+		c.Fail("size %d", *size)
+	}
 }
 
 // stageLog is a replayed .stage file.
@@ -172,6 +224,7 @@ func decodeStage(b []byte) (stageLog, error) {
 
 // apply replays one record; it is false for one that makes no sense.
 func (l *stageLog) apply(kind byte, p []byte) bool {
+	c := coder.Reader(p, coder.Little)
 	switch kind {
 	case recordHead:
 		head, ok := decodeStageHead(p)
@@ -181,32 +234,33 @@ func (l *stageLog) apply(kind byte, p []byte) bool {
 		l.reason = string(p)
 		return true
 	case recordSize:
-		if len(p) != 8 || binary.LittleEndian.Uint64(p) > SizeMax {
+		var size int64
+		if codeSize(&c, &size); c.Finish() != nil {
 			return false
 		}
-		l.size = int64(binary.LittleEndian.Uint64(p))
+		l.size = size
 		l.limit = min(l.limit, pageEnd(l.size))
 		l.cut = min(l.cut, l.size)
 		return true
 	case recordOwn:
-		if len(p) != 16 {
+		var r ownRange
+		if r.code(&c); c.Finish() != nil {
 			return false
 		}
-		off, n := binary.LittleEndian.Uint64(p), binary.LittleEndian.Uint64(p[8:])
-		if off > SizeMax || n > SizeMax-off {
-			return false
-		}
-		l.own.set(int64(off), int64(n))
+		l.own.set(r.off, r.n)
 		return true
 	}
 	return true // of a later version
 }
 
 func ownRecord(off, n int64) []byte {
-	p := binary.LittleEndian.AppendUint64(nil, uint64(off))
-	return appendRecord(nil, recordOwn, binary.LittleEndian.AppendUint64(p, uint64(n)))
+	c := coder.Writer(nil, coder.Little)
+	(&ownRange{off, n}).code(&c)
+	return appendRecord(nil, recordOwn, c.Written())
 }
 
 func sizeRecord(size int64) []byte {
-	return appendRecord(nil, recordSize, binary.LittleEndian.AppendUint64(nil, uint64(size)))
+	c := coder.Writer(nil, coder.Little)
+	codeSize(&c, &size)
+	return appendRecord(nil, recordSize, c.Written())
 }
