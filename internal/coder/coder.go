@@ -282,8 +282,15 @@ func (c *Coder) Magic(text string) {
 
 // Zeros is n bytes that have no meaning yet and are 0.
 func (c *Coder) Zeros(n int) {
-	for ; n > 0 && c.err == nil; n-- {
-		c.Same8("reserved byte", 0)
+	if !c.reading {
+		clear(c.room(n))
+		return
+	}
+	for _, b := range c.take(n) {
+		if b != 0 {
+			c.Fail("reserved byte %d", b)
+			return
+		}
 	}
 }
 
