@@ -56,7 +56,7 @@ var ofConsensus = []mutant{
 	{"stamps go back", "internal/consensus/core.go",
 		"at = max(at+1, nowNanos)", "at = nowNanos", inConsensus},
 	{"a follower begins without a proof", "internal/consensus/follow.go",
-		"p := ob.n.histories.ownProof(ob.n.appliedIndex())", "p := proof{}", inConsensus},
+		"followCall{next, ob.n.histories.ownProof(ob.n.appliedIndex())}", "followCall{next: next}", inConsensus},
 	{"digests of states are not compared", "internal/consensus/diverge.go",
 		"ok && own != p.digest {", "ok && own != p.digest && p.applied == 0 {", inConsensus},
 	{"terms of last entries are not compared", "internal/consensus/diverge.go",
