@@ -26,8 +26,10 @@ func unitOf(size int64) int64 {
 
 // Sums that are no hash.
 const (
-	sumUnknown = 0
+	sumUnknown = 0 // until it is read
 	sumZeros   = 1
+	sumMixed   = 2 // it was read in parts, or with other bytes than it had before: nobody knows which were sent
+	sumsNoHash = 3 // the least hash
 )
 
 // leafSums is a hash of each leaf of what was published last. It lives as long as its live file and only
@@ -48,7 +50,7 @@ func sumLeaf(p []byte) uint64 {
 	if allZero(p) {
 		return sumZeros
 	}
-	return max(maphash.Bytes(sumSeed, p), sumZeros+1)
+	return max(maphash.Bytes(sumSeed, p), sumsNoHash)
 }
 
 var zeroLeaf [4096]byte
@@ -96,7 +98,9 @@ func (s *leafSums) forget(extents []replicate.Extent) {
 	}
 }
 
-// recorder hands out a snapshot's bytes and remembers what was read first of each leaf.
+// recorder hands out a snapshot's bytes and remembers what was read of each leaf. Bytes may be written over meanwhile,
+// also where the snapshot had a hole or nothing new, and then what was there may be written back: only a leaf of which
+// all that is known is the same is known.
 type recorder struct {
 	src  io.ReaderAt
 	sums *leafSums
@@ -104,18 +108,24 @@ type recorder struct {
 
 func (r *recorder) ReadAt(p []byte, off int64) (int, error) {
 	n, err := r.src.ReadAt(p, off)
-	unit := r.sums.unit
-	for i := (off + unit - 1) / unit; i < int64(len(r.sums.leaves)); i++ {
-		start := i*unit - off
-		end := min((i+1)*unit, r.sums.size) - off
-		if end > int64(n) {
-			break
+	unit, end := r.sums.unit, min(off+int64(n), r.sums.size)
+	for i := off / unit; i*unit < end; i++ {
+		start, stop := i*unit, min((i+1)*unit, r.sums.size)
+		if start < off || stop > end {
+			r.sums.leaves[i].Store(sumMixed) // a part of it
+			continue
 		}
-		if r.sums.leaves[i].Load() == sumUnknown {
-			r.sums.leaves[i].CompareAndSwap(sumUnknown, sumLeaf(p[start:end]))
-		}
+		r.sums.note(i, sumLeaf(p[start-off:stop-off]))
 	}
 	return n, err
+}
+
+// note remembers the sum of a leaf that was read.
+func (s *leafSums) note(i int64, sum uint64) {
+	leaf := &s.leaves[i]
+	if !leaf.CompareAndSwap(sumUnknown, sum) && leaf.Load() != sum {
+		leaf.Store(sumMixed)
+	}
 }
 
 // diffChunk is how much is read at once for a comparison; a multiple of all leaves.

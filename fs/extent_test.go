@@ -68,19 +68,43 @@ func TestDiffFindsEveryChange(t *testing.T) {
 	})
 }
 
-func TestFirstReadCounts(t *testing.T) {
-	data := bytes.Repeat([]byte{1}, leafBytes)
-	sums := newSums(leafBytes, []replicate.Extent{{Length: leafBytes}}, nil, nil)
-	r := &recorder{src: bytes.NewReader(data), sums: sums}
-	for range 2 {
-		if _, err := r.ReadAt(make([]byte, leafBytes), 0); err != nil {
+// TestReadOfOtherBytes: of a leaf that was read twice, with a change in between, either may have been sent.
+func TestReadOfOtherBytes(t *testing.T) {
+	all := []replicate.Extent{{Length: leafBytes}}
+	old := newSums(leafBytes, all, nil, nil)
+	read := func(data []byte, sums *leafSums) {
+		t.Helper()
+		if _, err := (&recorder{src: bytes.NewReader(data), sums: sums}).ReadAt(make([]byte, leafBytes), 0); err != nil {
 			t.Fatal(err)
 		}
-		data[5]++ // what is read again after a change was not published
 	}
-	data[5] = 1
-	if got, err := sums.diff(bytes.NewReader(data), leafBytes, []replicate.Extent{{Length: leafBytes}}); err != nil || len(got) != 0 {
-		t.Errorf("differs from the first read: %v %v", got, err)
+	first, second := bytes.Repeat([]byte{1}, leafBytes), bytes.Repeat([]byte{2}, leafBytes)
+	read(first, old)
+	for name, c := range map[string]struct {
+		sums   *leafSums
+		reads  [][]byte
+		differ [][]byte
+		same   [][]byte
+	}{
+		"twice the same": {newSums(leafBytes, all, nil, nil), [][]byte{first, first}, [][]byte{second}, [][]byte{first}},
+		"changed":        {newSums(leafBytes, all, nil, nil), [][]byte{first, second}, [][]byte{first, second}, nil},
+		"and back":       {newSums(leafBytes, all, nil, nil), [][]byte{first, second, first}, [][]byte{first, second}, nil},
+		"in a hole":      {newSums(leafBytes, nil, nil, nil), [][]byte{first}, [][]byte{first, make([]byte, leafBytes)}, nil},
+		"not dirty":      {newSums(leafBytes, all, []replicate.Extent{}, old), [][]byte{second}, [][]byte{first, second}, nil},
+	} {
+		for _, data := range c.reads {
+			read(data, c.sums)
+		}
+		for _, now := range c.differ {
+			if got, err := c.sums.diff(bytes.NewReader(now), leafBytes, all); err != nil || len(got) != 1 {
+				t.Errorf("%s: bytes that may not have been sent are taken for published: %v %v", name, got, err)
+			}
+		}
+		for _, now := range c.same {
+			if got, err := c.sums.diff(bytes.NewReader(now), leafBytes, all); err != nil || len(got) != 0 {
+				t.Errorf("%s: published bytes differ: %v %v", name, got, err)
+			}
+		}
 	}
 }
 
