@@ -143,13 +143,14 @@ type overlayStage struct {
 	o     *content.Overlay
 	base  io.ReaderAt // reads what is damaged here from other holders
 	holes int64       // of the base
+	out   *writeOut   // of the staged pages
 
 	mu    sync.Mutex
 	times StageStat // its sizes are not used
 }
 
 func newOverlayStage(o *content.Overlay, base io.ReaderAt, holes int64) *overlayStage {
-	s := &overlayStage{o: o, base: base, holes: holes}
+	s := &overlayStage{o: o, base: base, holes: holes, out: &writeOut{fd: int(o.File().Fd())}}
 	s.wrote()
 	s.times.Atime = s.times.Mtime
 	return s
@@ -272,7 +273,8 @@ func (s *overlayStage) Snapshot() (Snapshot, error) {
 		dirty = replicate.AppendExtent(dirty, replicate.Extent{Offset: e.Off, Length: e.Len})
 	}
 	return Snapshot{
-		Size: shape.Size, Holes: s.o.Holes(s.holes), Data: withoutZeros(shape.Extents, shape.Size), Exact: true, Changed: changed, Dirty: dirty, Source: s,
+		Size: shape.Size, Holes: s.o.Holes(s.holes), Data: withoutZeros(shape.Extents, shape.Size), Exact: true, Changed: changed, Dirty: dirty,
+		Source: writtenOut{s, s.out},
 		Done: func(published meta.ContentID, ok bool) {
 			if ok {
 				snap.Published(content.ID(published.Bytes()))

@@ -13,11 +13,15 @@ import (
 // PlainFile is the part of Staged that any plain file can do.
 type PlainFile struct {
 	*os.File
-	fd int
+	fd  int
+	out *writeOut
 }
 
 // NewPlainFile wraps a file, which stays the caller's.
-func NewPlainFile(f *os.File) PlainFile { return PlainFile{File: f, fd: int(f.Fd())} }
+func NewPlainFile(f *os.File) PlainFile {
+	fd := int(f.Fd())
+	return PlainFile{File: f, fd: fd, out: &writeOut{fd: fd}}
+}
 
 // Fd is the descriptor.
 func (p PlainFile) Fd() int { return p.fd }
@@ -75,7 +79,10 @@ func (p PlainFile) Data(size int64) ([]replicate.Extent, error) {
 	return out, nil
 }
 
-// Snapshot is the file as it is while it is read.
+// Sync makes the bytes durable. Once that, or a write-out before it, has failed it always fails.
+func (p PlainFile) Sync() error { return p.out.sync(p.File.Sync) }
+
+// Snapshot is the file as it is while it is read. Once a write-out has failed, all reads fail.
 func (p PlainFile) Snapshot() (Snapshot, error) {
 	st, err := p.Stat()
 	if err != nil {
@@ -83,5 +90,5 @@ func (p PlainFile) Snapshot() (Snapshot, error) {
 	}
 	data, err := p.Data(st.Size)
 	holes := st.Size - extentBytes(data)
-	return Snapshot{Size: st.Size, Holes: holes, Data: data, Source: p.File, Done: func(meta.ContentID, bool) {}}, err
+	return Snapshot{Size: st.Size, Holes: holes, Data: data, Source: writtenOut{p.File, p.out}, Done: func(meta.ContentID, bool) {}}, err
 }

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
 	"sync"
 
 	"golang.org/x/sys/unix"
@@ -80,6 +81,9 @@ func (s *Store) OpenOverlay(token uint64) (*Overlay, error) {
 	}
 	return newOverlay(st, r, log), nil
 }
+
+// File is the staging file with the pages that changed. It belongs to the Overlay.
+func (o *Overlay) File() *os.File { return o.st.file }
 
 // Size is the length of the file.
 func (o *Overlay) Size() int64 {

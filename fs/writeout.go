@@ -1,0 +1,69 @@
+package fs
+
+import (
+	"fmt"
+	"io"
+	"sync"
+
+	"golang.org/x/sys/unix"
+)
+
+// writeOut tells whether the kernel failed to write bytes of a staged file to the disk. Pages that it could not write
+// are clean to it: it drops them when memory is short, and what is read then is what was on the disk before. It tells
+// that once to each descriptor; here it stays so for good, as nobody knows which bytes are still right.
+type writeOut struct {
+	fd int
+
+	mu  sync.Mutex
+	err error
+}
+
+// behindAll is an offset where no file has a page: the kernel waits for nothing there.
+const behindAll = 1 << 62
+
+// failed is the error of the first write-out that failed, as far as is known now. It does not wait for the disk.
+func (w *writeOut) failed() error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.err != nil {
+		return w.err
+	}
+	switch err := unix.SyncFileRange(w.fd, behindAll, 1, unix.SYNC_FILE_RANGE_WAIT_BEFORE); err {
+	case nil, unix.EINVAL, unix.ESPIPE, unix.EBADF, unix.ENOSYS, unix.EPERM, unix.EINTR: // of the call itself
+	default:
+		w.noteLocked(err)
+	}
+	return w.err
+}
+
+// noteLocked remembers that the kernel has told of a failure. mu is held.
+func (w *writeOut) noteLocked(err error) {
+	w.err = fmt.Errorf("fs: staged bytes could not be written to the disk: %w", err)
+}
+
+// sync does what makes the bytes durable.
+func (w *writeOut) sync(do func() error) error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.err == nil {
+		if err := do(); err != nil {
+			w.noteLocked(err)
+		}
+	}
+	return w.err
+}
+
+// writtenOut reads staged bytes that are to be published: none once a write-out has failed.
+type writtenOut struct {
+	src io.ReaderAt
+	out *writeOut
+}
+
+// ReadAt looks behind the read: a failure is told before the pages can go.
+func (w writtenOut) ReadAt(p []byte, off int64) (int, error) {
+	n, err := w.src.ReadAt(p, off)
+	if failed := w.out.failed(); failed != nil {
+		return 0, failed
+	}
+	return n, err
+}
