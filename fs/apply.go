@@ -48,6 +48,7 @@ func (ap *applier) effect(e *meta.Event, mine bool, out *effects) {
 		out.attrs = append(out.attrs, n.id)
 	case meta.EventPublished:
 		if mine && ap.names.own.has(ownKey{ino: e.Ino}) {
+			ap.ownIsNewest(e.Ino)
 			return
 		}
 		ap.superseded(e, out)
@@ -64,6 +65,16 @@ func (ap *applier) effect(e *meta.Event, mine bool, out *effects) {
 		} else {
 			ap.reserved.reserving.removed(e.Ino, false)
 		}
+	}
+}
+
+// ownIsNewest notes that the live file of an inode was published here. That is noted in the order of the log: until
+// the publish returns, the version may be superseded again.
+func (ap *applier) ownIsNewest(ino meta.Ino) {
+	ap.nodes.mu.Lock()
+	defer ap.nodes.mu.Unlock()
+	if n := ap.nodes.current[ino]; n != nil && n.live != nil {
+		n.live.superseded = false
 	}
 }
 

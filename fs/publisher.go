@@ -209,7 +209,7 @@ func (pub *publisher) push(ctx context.Context, l *live, c change, link tmpName)
 		return fmt.Errorf("fs: publish inode %d: %w", l.node.ino(), err)
 	}
 	raise(&pub.names.barrier.visible, out.Result.Index)
-	l.reserved, l.kept, l.superseded = false, "", false
+	l.reserved, l.kept = false, ""
 	l.current, l.published, l.sums = out.Content, c.state, sums
 	l.linked = out.Result.Inode
 	if out.Unseen != nil && link == (tmpName{}) {
