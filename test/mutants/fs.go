@@ -17,4 +17,10 @@ var ofFs = []mutant{
 		"if closing != nil && wasKilled(pid) {", "if closing == nil && wasKilled(pid) {", inFs},
 	{"a file is opened for writing though a change is unknown", "fs/node_open.go",
 		"no = f.names.settle(ctx, n)", "no = 0", inFs},
+	{"what is undone while it is sent counts as sent", "fs/extent.go",
+		"\t\tleaf.Store(sumMixed)\n", "\t\t_ = leaf\n", inFs},
+	{"a failed write-out is forgotten", "fs/writeout.go",
+		"if failed := w.out.failed(); failed != nil {", "if failed := w.out.failed(); failed != nil && n < 0 {", inFs},
+	{"a version that came before a close returned is forgotten", "fs/publisher.go",
+		"l.reserved, l.kept = false, \"\"\n", "l.reserved, l.kept, l.superseded = false, \"\", false\n", inFs},
 }
