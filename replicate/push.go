@@ -43,9 +43,9 @@ type Push struct {
 	// Holes is how much of Size takes no room, for what stat shows.
 	Holes int64
 	// Source yields the staged bytes. It is read by several goroutines, each block at most once unless it has to be
-	// sent again and is no longer kept; which read counts is not told, but it is the same on every member. Bytes may be
-	// written over meanwhile. They must not go away: a read that ends before Size, or fails with ErrCut, fails the push with
-	// ErrCut, and nobody is shown anything of it. It never maps memory that an application can shrink.
+	// sent again and is no longer kept; which read counts is not told, but it is the same on every member. Bytes may
+	// be written over meanwhile. They must not go away: a read that ends before Size, or fails with ErrCut, fails the
+	// push with ErrCut, and nobody is shown anything of it. It never maps memory that an application can shrink.
 	Source io.ReaderAt
 	// Urgent, if not nil, is closed when bytes are to go away: those that were not read yet are then read at once, at
 	// the disk's pace.
