@@ -233,7 +233,7 @@ func TestMountPointsAndSecondDaemons(t *testing.T) {
 		refused(t, n, exitcode.Usage, "make it first", "mount", "-d", dir("missing"))
 		refused(t, n, exitcode.Usage, "choose an empty one", "mount", "-d", dir("full"))
 		refused(t, n, exitcode.Usage, "not a directory", "mount", "-d", dir("file"))
-		refused(t, n, exitcode.Usage, "unmount it or choose", "mount", "-d", dir("taken"))
+		refused(t, n, exitcode.Exists, "unmount it or choose", "mount", "-d", dir("taken"))
 		refused(t, n, exitcode.Usage, "choose another", "mount", "-d", n.Data)
 		refused(t, n, exitcode.Usage, "not known", "mount", "-d", dir("empty"), "-o", "nonsense")
 	}
@@ -257,8 +257,11 @@ func TestMountPointsAndSecondDaemons(t *testing.T) {
 	worksEverywhere(t, c, "with")
 
 	n.Stop() // the same in the foreground, where the mount is the daemon
-	for _, bad := range []struct{ dir, says string }{{"missing", "make it first"}, {"full", "choose an empty one"}, {"taken", "unmount it"}} {
-		refused(t, n, exitcode.Usage, bad.says, "mount", dir(bad.dir))
+	for _, bad := range []struct {
+		dir, says string
+		code      int
+	}{{"missing", "make it first", exitcode.Usage}, {"full", "choose an empty one", exitcode.Usage}, {"taken", "unmount it", exitcode.Exists}} {
+		refused(t, n, bad.code, bad.says, "mount", dir(bad.dir))
 	}
 	refused(t, n, exitcode.NotRunning, "", "status")
 	n.Start()
