@@ -87,6 +87,8 @@ type Core struct {
 	snap *raftpb.Message
 	// Ticks since a leader was heard of (or a vote given), how many of them raft was told, and when to campaign.
 	silent, told, patience int
+	// confTerm is the term in which a change of voters was given to raft that has not been committed yet, 0 if none was.
+	confTerm uint64
 }
 
 type applying struct {
@@ -245,23 +247,28 @@ func (c *Core) Propose(nowNanos int64, list []Proposal) error {
 }
 
 // ProposeConf proposes a change of voters and learners. Only a leader takes it, one at a time, and not before it has
-// applied the last change and an entry of its own term: errEarly, in which case the caller tries again. Raft itself
-// would put an empty entry in the change's place, without an error.
+// applied the last change, left a joint configuration, and applied an entry of its own term: errEarly, in which case
+// the caller tries again. Raft itself would put an empty entry in the change's place, without an error.
 func (c *Core) ProposeConf(changes []*raftpb.ConfChangeSingle) error {
 	s := c.raft.BasicStatus()
 	if s.RaftState != raft.StateLeader {
 		return ErrNotLeader
 	}
-	if s.Applied < c.lastConfIndex() {
+	term := s.HardState.GetTerm()
+	if c.confTerm == term || s.Applied < c.lastConfIndex() {
 		return fmt.Errorf("%w: the last change is not applied yet", errEarly)
 	}
-	if term, err := c.log.Term(s.Applied); err != nil || term != s.HardState.GetTerm() {
+	if applied, err := c.log.Term(s.Applied); err != nil || applied != term {
 		return fmt.Errorf("%w: this leader has not applied what leaders before it left", errEarly)
+	}
+	if len(c.Conf().GetVotersOutgoing()) > 0 {
+		return fmt.Errorf("%w: the last change has a second step", errEarly)
 	}
 	cc := &raftpb.ConfChangeV2{Transition: raftpb.ConfChangeTransitionAuto.Enum(), Changes: changes}
 	if err := c.raft.ProposeConfChange(cc); err != nil {
 		return fmt.Errorf("consensus: propose voters: %w", err)
 	}
+	c.confTerm = term
 	return nil
 }
 
@@ -404,6 +411,7 @@ func (c *Core) commit(m *raftpb.Message) []Committed {
 		if cc, ok := confChangeOf(e); ok {
 			ce.Conf = c.raft.ApplyConfChange(cc)
 			c.log.confs = append(c.log.confs, confAt{ce.Index, ce.Conf})
+			c.confTerm = 0
 		}
 		list = append(list, ce)
 	}

@@ -490,3 +490,103 @@ func drain(core *Core) (sent []*raftpb.Message) {
 		}
 	}
 }
+
+// applyAll lets a core do what it wants, but for what it wants on stable storage; it applies all.
+func applyAll(core *Core) (kept []*Append) {
+	for {
+		out, ok := core.Ready()
+		if !ok {
+			return kept
+		}
+		if out.Append != nil {
+			kept = append(kept, out.Append)
+		}
+		if n := len(out.Apply); n > 0 {
+			core.Applied(out.Apply[n-1].Index)
+		}
+	}
+}
+
+// A leader finds a change in two steps that the leader before it has begun. Until the second step is applied raft makes
+// an empty entry of any other change. What is not refused has to come in force.
+func TestChangeOfVotersBetweenTheStepsOfAnother(t *testing.T) {
+	const id, late = 1, 4
+	first := &raftpb.ConfChangeV2{Transition: raftpb.ConfChangeTransitionAuto.Enum(), Changes: []*raftpb.ConfChangeSingle{
+		change(raftpb.ConfChangeAddLearnerNode, 2), change(raftpb.ConfChangeAddLearnerNode, 3)}}
+	data, err := proto.Marshal(first)
+	if err != nil {
+		t.Fatal(err)
+	}
+	core, err := NewCore(CoreConfig{ID: id, ElectionTicks: 10, HeartbeatTicks: 2, Intn: func(int) int { return 0 }, State: &raftlog.State{
+		Base:    raftlog.Base{Conf: &raftpb.ConfState{Voters: []uint64{id}}},
+		Hard:    &raftpb.HardState{Term: new(uint64(1))},
+		Entries: []*raftpb.Entry{{Index: new(uint64(1)), Term: new(uint64(1)), Type: raftpb.EntryConfChangeV2.Enum(), Data: data}},
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	add := []*raftpb.ConfChangeSingle{change(raftpb.ConfChangeAddLearnerNode, late)}
+	core.Campaign()
+	err = errEarly
+	for step := 0; errors.Is(err, errEarly); step++ {
+		if step > 20 {
+			t.Fatalf("never taken: %v; %v", err, core.Conf())
+		}
+		out, _ := core.Ready()
+		if out.Append != nil {
+			core.Persisted(out.Append)
+		}
+		for _, e := range out.Apply {
+			core.Applied(e.Index)
+			if err = core.ProposeConf(add); err == nil {
+				break
+			}
+		}
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	for kept := applyAll(core); len(kept) > 0; kept = applyAll(core) {
+		for _, a := range kept {
+			core.Persisted(a)
+		}
+	}
+	if !contains(core.Conf().GetLearners(), late) {
+		t.Fatalf("a change was taken and is not in force: %v", core.Conf())
+	}
+}
+
+// A change of voters whose caller has given up may still be on its way when the next one is asked for.
+func TestChangeOfVotersWhileAnotherIsOnItsWay(t *testing.T) {
+	const id = 1
+	core, err := NewCore(CoreConfig{ID: id, ElectionTicks: 10, HeartbeatTicks: 2, Intn: func(int) int { return 0 },
+		State: &raftlog.State{Base: raftlog.Base{Conf: &raftpb.ConfState{Voters: []uint64{id}}}, Hard: &raftpb.HardState{Term: new(uint64(1))}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	persist := func(list []*Append) {
+		for ; len(list) > 0; list = applyAll(core) {
+			for _, a := range list {
+				core.Persisted(a)
+			}
+		}
+	}
+	core.Campaign()
+	persist(applyAll(core))
+	if err := core.ProposeConf([]*raftpb.ConfChangeSingle{change(raftpb.ConfChangeAddLearnerNode, 2)}); err != nil {
+		t.Fatal(err)
+	}
+	slow := applyAll(core)
+	next := []*raftpb.ConfChangeSingle{change(raftpb.ConfChangeAddLearnerNode, 3)}
+	if err := core.ProposeConf(next); !errors.Is(err, errEarly) {
+		t.Fatalf("the first change is not on the disk yet: %v", err)
+	}
+	persist(slow)
+	if err := core.ProposeConf(next); err != nil {
+		t.Fatal(err)
+	}
+	persist(applyAll(core))
+	if learners := core.Conf().GetLearners(); !contains(learners, 2) || !contains(learners, 3) {
+		t.Fatalf("learners %v", learners)
+	}
+}

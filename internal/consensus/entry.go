@@ -2,6 +2,7 @@ package consensus
 
 import (
 	"fmt"
+	"slices"
 
 	"go.etcd.io/raft/v3/raftpb"
 
@@ -107,6 +108,15 @@ func raftMembersOf(c *raftpb.ConfState) []ID {
 		}
 	}
 	return members
+}
+
+// sameConf tells whether two configurations have the same voters and learners.
+func sameConf(a, b *raftpb.ConfState) bool {
+	same := func(a, b []ID) bool {
+		return slices.Equal(slices.Sorted(slices.Values(a)), slices.Sorted(slices.Values(b)))
+	}
+	return same(a.GetVoters(), b.GetVoters()) && same(a.GetVotersOutgoing(), b.GetVotersOutgoing()) &&
+		same(a.GetLearners(), b.GetLearners()) && same(a.GetLearnersNext(), b.GetLearnersNext())
 }
 
 func contains(ids []ID, id ID) bool {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"go.etcd.io/raft/v3/raftpb"
@@ -236,7 +237,8 @@ func (n *Node) leads() bool {
 // changeVoters is the leader's part of ChangeVoters.
 func (v *voterChanges) changeVoters(ctx context.Context, add, remove []ID) error {
 	n := v.n
-	if err := v.beginChange(add, remove); err != nil {
+	conf, err := v.beginChange(add, remove)
+	if err != nil {
 		return err
 	}
 	defer func() {
@@ -245,19 +247,22 @@ func (v *voterChanges) changeVoters(ctx context.Context, add, remove []ID) error
 		v.changing = false
 	}()
 	var learners []*raftpb.ConfChangeSingle
-	conf := n.conf()
 	for _, id := range add {
 		if !contains(raftMembersOf(conf), id) {
 			learners = append(learners, change(raftpb.ConfChangeAddLearnerNode, id))
 		}
 	}
 	if len(learners) > 0 {
-		if err := v.proposeConf(ctx, learners); err != nil {
+		if err := v.proposeConf(ctx, conf, learners); err != nil {
 			return err
 		}
 	}
 	if err := v.waitCaughtUp(ctx, add); err != nil {
 		return errors.Join(err, v.dropLearners(add))
+	}
+	was := conf
+	if conf = n.conf(); !slices.Equal(conf.GetVoters(), was.GetVoters()) {
+		return fmt.Errorf("%w: another leader has changed the voters meanwhile", ErrConfChange)
 	}
 	var swap []*raftpb.ConfChangeSingle
 	for _, id := range add {
@@ -273,7 +278,7 @@ func (v *voterChanges) changeVoters(ctx context.Context, add, remove []ID) error
 	if len(swap) == 0 {
 		return nil
 	}
-	return v.proposeConf(ctx, swap)
+	return v.proposeConf(ctx, conf, swap)
 }
 
 // dropLearners takes learners out again that did not catch up.
@@ -283,8 +288,9 @@ func (v *voterChanges) dropLearners(ids []ID) error {
 		return nil
 	}
 	var drop []*raftpb.ConfChangeSingle
+	conf := n.conf()
 	for _, id := range ids {
-		if contains(n.conf().GetLearners(), id) {
+		if contains(conf.GetLearners(), id) {
 			drop = append(drop, change(raftpb.ConfChangeRemoveNode, id))
 		}
 	}
@@ -293,7 +299,7 @@ func (v *voterChanges) dropLearners(ids []ID) error {
 	}
 	ctx, cancel := context.WithTimeout(n.ctx, confStepMax)
 	defer cancel()
-	return v.proposeConf(ctx, drop)
+	return v.proposeConf(ctx, conf, drop)
 }
 
 func change(kind raftpb.ConfChangeType, id ID) *raftpb.ConfChangeSingle {
@@ -306,20 +312,21 @@ func (n *Node) conf() *raftpb.ConfState {
 	return n.state.conf
 }
 
-func (v *voterChanges) beginChange(add, remove []ID) error {
+// beginChange judges a change and keeps others out. It returns the configuration that it has judged by.
+func (v *voterChanges) beginChange(add, remove []ID) (*raftpb.ConfState, error) {
 	n := v.n
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if n.state.leader != n.id {
-		return ErrNotLeader
+		return nil, ErrNotLeader
 	}
 	if v.changing || len(n.state.conf.GetVotersOutgoing()) > 0 {
-		return fmt.Errorf("%w: another one is under way", ErrConfChange)
+		return nil, fmt.Errorf("%w: another one is under way", ErrConfChange)
 	}
 	voters := append([]ID(nil), n.state.conf.GetVoters()...)
 	for _, id := range add {
 		if id == 0 || contains(remove, id) {
-			return fmt.Errorf("%w: node %x can't be added", ErrConfChange, id)
+			return nil, fmt.Errorf("%w: node %x can't be added", ErrConfChange, id)
 		}
 		if !contains(voters, id) {
 			voters = append(voters, id)
@@ -332,29 +339,45 @@ func (v *voterChanges) beginChange(add, remove []ID) error {
 		}
 	}
 	if left < 1 || left > 7 {
-		return fmt.Errorf("%w: it would leave %d voters", ErrConfChange, left)
+		return nil, fmt.Errorf("%w: it would leave %d voters", ErrConfChange, left)
 	}
 	v.changing = true
-	return nil
+	return n.state.conf, nil
 }
 
-// proposeConf proposes a change and waits until it is in force, and no joint configuration is left.
-func (v *voterChanges) proposeConf(ctx context.Context, changes []*raftpb.ConfChangeSingle) error {
+// inForce tells whether a configuration is what changes lead to, and not half of the way.
+func inForce(conf *raftpb.ConfState, changes []*raftpb.ConfChangeSingle) bool {
+	for _, c := range changes {
+		is := contains(raftMembersOf(conf), c.GetNodeId())
+		switch c.GetType() {
+		case raftpb.ConfChangeAddNode:
+			is = contains(conf.GetVoters(), c.GetNodeId())
+		case raftpb.ConfChangeAddLearnerNode:
+			is = contains(conf.GetLearners(), c.GetNodeId())
+		case raftpb.ConfChangeRemoveNode:
+			is = !is
+		}
+		if !is {
+			return false
+		}
+	}
+	return len(conf.GetVotersOutgoing()) == 0
+}
+
+// proposeConf proposes a change that was judged by a configuration, and waits until it is in force. The index of the
+// configuration says nothing about that: it also moves with the beginning of the log.
+func (v *voterChanges) proposeConf(ctx context.Context, judged *raftpb.ConfState, changes []*raftpb.ConfChangeSingle) error {
 	n := v.n
 	ctx, cancel := context.WithTimeout(ctx, confStepMax)
 	defer cancel()
-	n.mu.Lock()
-	before := n.state.confIndex
-	n.mu.Unlock()
-	if err := v.giveConfInTime(ctx, changes); err != nil {
+	if err := v.giveConfInTime(ctx, judged, changes); err != nil {
 		return err
 	}
 	for {
 		n.mu.Lock()
-		changed, index, joint := n.state.changed, n.state.confIndex, len(n.state.conf.GetVotersOutgoing()) > 0
-		leads := n.state.leader == n.id
+		changed, conf, leads := n.state.changed, n.state.conf, n.state.leader == n.id
 		n.mu.Unlock()
-		if index > before && !joint {
+		if inForce(conf, changes) {
 			return nil
 		}
 		if !leads {
@@ -371,12 +394,12 @@ func (v *voterChanges) proposeConf(ctx context.Context, changes []*raftpb.ConfCh
 }
 
 // giveConfInTime gives a change to raft as soon as it is not too early.
-func (v *voterChanges) giveConfInTime(ctx context.Context, changes []*raftpb.ConfChangeSingle) error {
+func (v *voterChanges) giveConfInTime(ctx context.Context, judged *raftpb.ConfState, changes []*raftpb.ConfChangeSingle) error {
 	n := v.n
 	poll := time.NewTicker(confPoll)
 	defer poll.Stop()
 	for {
-		err := v.giveConf(changes)
+		err := v.giveConf(judged, changes)
 		if !errors.Is(err, errEarly) {
 			return err
 		}
@@ -390,13 +413,18 @@ func (v *voterChanges) giveConfInTime(ctx context.Context, changes []*raftpb.Con
 	}
 }
 
-// giveConf gives a change to raft, which may find it too early.
-func (v *voterChanges) giveConf(changes []*raftpb.ConfChangeSingle) error {
+// giveConf gives a change to raft, which may find it too early. What was judged by another configuration than the
+// present one may be wrong now: a new leader applies what others have left only after it was elected.
+func (v *voterChanges) giveConf(judged *raftpb.ConfState, changes []*raftpb.ConfChangeSingle) error {
 	n := v.n
 	answer := make(chan error, 1)
 	n.box.event(func() {
 		if n.loop.core == nil {
 			answer <- ErrNotLeader
+			return
+		}
+		if !sameConf(n.loop.core.Conf(), judged) {
+			answer <- fmt.Errorf("%w: the voters have changed meanwhile", ErrConfChange)
 			return
 		}
 		answer <- n.loop.core.ProposeConf(changes)

@@ -11,6 +11,8 @@ import (
 	"testing"
 	"time"
 
+	"go.etcd.io/raft/v3/raftpb"
+
 	"github.com/rdmcfs/rdmcfs/internal/consensus/raftlog/simfs"
 )
 
@@ -365,6 +367,19 @@ func TestChangeVoters(t *testing.T) {
 		t.Fatalf("removing all: %v", err)
 	}
 	c.converge()
+}
+
+// TestChangeOfVotersJudgedByOthers: a leader has judged a change by voters that are not the present ones.
+func TestChangeOfVotersJudgedByOthers(t *testing.T) {
+	c := newCluster(t, 4, nil)
+	leader := c.waitVoters(3)
+	node := c.nodes[leader].node
+	before := node.Status().Voters
+	judged := &raftpb.ConfState{Voters: append([]ID{}, before[1:]...)}
+	err := node.voters.proposeConf(context.Background(), judged, []*raftpb.ConfChangeSingle{change(raftpb.ConfChangeRemoveNode, before[0])})
+	if after := node.Status().Voters; !errors.Is(err, ErrConfChange) || len(after) != len(before) {
+		t.Fatalf("%v; voters %v", err, after)
+	}
 }
 
 // TestALearnerThatDiesDoesNotHoldUpTheVoters adds a voter that is gone: the change ends, and the next one is done.
