@@ -217,9 +217,11 @@ func (t *tx) evict(o *Evict) (Result, syscall.Errno) {
 		return Result{}, syscall.ENOENT
 	case old.State == NodeEvicted:
 		return Result{Node: o.Node, View: t.head.View}, ok
+	case old.Voter && !t.quorumWithout(o.Node):
+		return Result{}, syscall.EAGAIN
 	}
-	n := *old
-	n.State, n.Reason, n.Backlog, n.Recheck, n.Voter = NodeEvicted, clip(o.Reason), nil, IndexRange{}, false
+	n := *old // it counts as a voter until the leader says that it is none
+	n.State, n.Reason, n.Backlog, n.Recheck = NodeEvicted, clip(o.Reason), nil, IndexRange{}
 	n.DrainIndex = 0
 	t.changed(n)
 	if n.Incarnation > 0 {
@@ -229,6 +231,22 @@ func (t *tx) evict(o *Evict) (Result, syscall.Errno) {
 		t.recheckAll()
 	}
 	return Result{Node: n.ID, View: t.head.View}, ok
+}
+
+// quorumWithout reports whether the voters that are up are a quorum without one of them. The evicted ones count until
+// they are no voters any more: who evicts one does not know of others that are evicted at the same time.
+func (t *tx) quorumWithout(id NodeID) bool {
+	voters, up := 0, 0
+	for _, n := range t.cl.nodes {
+		if n == nil || !n.Voter {
+			continue
+		}
+		voters++
+		if n.ID != id && n.State == NodeUp {
+			up++
+		}
+	}
+	return up > voters/2
 }
 
 // recheckAll makes every node look for contents it is a member for since another left.
@@ -385,7 +403,7 @@ func (t *tx) addToken(o *AddToken) (Result, syscall.Errno) {
 
 func (t *tx) setVoters(o *SetVoters) (Result, syscall.Errno) {
 	for _, id := range o.Voters {
-		if n := t.cl.node(id); n == nil || n.State == NodeEvicted {
+		if t.cl.node(id) == nil {
 			return Result{}, syscall.EINVAL
 		}
 	}

@@ -57,6 +57,26 @@ func TestEvictRefusesTheOnlyCopy(t *testing.T) {
 	}
 }
 
+// G4: voters that are evicted at the same time, by operators who do not know of each other, must leave a quorum. An
+// evicted voter ends at once, and raft counts on it until the leader has changed the voters.
+func TestEvictionsAtOnceLeaveAQuorum(t *testing.T) {
+	c := metatest.New(t, 4)
+	c.Do(1, &meta.SetVoters{Voters: []meta.NodeID{1, 2, 3}})
+	spare, _ := checked(t, c, 3)
+	c.Do(1, &meta.Evict{Node: 2})
+	refusedWith(t, c, spare, syscall.EAGAIN)
+	again, _ := checked(t, c, 3)
+	refusedWith(t, c, again, syscall.EAGAIN)
+	refusedWith(t, c, &meta.Evict{Node: 3}, syscall.EAGAIN)
+	c.Do(1, &meta.SetVoters{Voters: []meta.NodeID{1, 2, 3}}) // it is said again, and is as true as before
+	refusedWith(t, c, &meta.Evict{Node: 3}, syscall.EAGAIN)
+	c.Do(1, &meta.SetVoters{Voters: []meta.NodeID{1, 3, 4}})
+	c.Do(1, &meta.Evict{Node: 3})
+	c.Do(1, &meta.SetVoters{Voters: []meta.NodeID{1}})
+	c.Do(1, &meta.Evict{Node: 4})
+	refusedWith(t, c, &meta.Evict{Node: 1}, syscall.EAGAIN)
+}
+
 // G4: what happens between the proposer's look and the entry counts.
 func TestEvictSeesWhatCameSinceTheCheck(t *testing.T) {
 	t.Run("a file for that node alone", func(t *testing.T) {

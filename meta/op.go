@@ -166,7 +166,7 @@ type Down struct {
 	Reason      string
 }
 
-// Evict removes a node for good, with whatever it alone holds.
+// Evict removes a node for good, with whatever it alone holds. EAGAIN: without it the voters that are up are no quorum.
 type Evict struct {
 	Node   NodeID
 	Reason string

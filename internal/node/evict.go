@@ -39,23 +39,38 @@ func (n *node) evict(ctx context.Context, req admin.EvictRequest) (admin.EvictRe
 	if !req.Lose && !l.nothing() {
 		return admin.EvictResult{}, n.evictRefused(name, l)
 	}
-	if err := n.spareVoter(ctx, id); err != nil {
-		return admin.EvictResult{}, err
-	}
 	if req.Lose {
-		res, err := n.proposeAnonymous(ctx, &meta.Evict{Node: id, Reason: req.Reason})
-		if err == nil {
-			err = evictErrno(req.Node, res.Errno)
-		}
-		if err != nil {
-			return admin.EvictResult{}, adminError("evict", err)
-		}
-	} else if err := n.evictSpare(ctx, req, name, l); err != nil {
+		err = n.evictLosing(ctx, req, name)
+	} else {
+		err = n.evictSpare(ctx, req, name, l)
+	}
+	if err != nil {
 		return admin.EvictResult{}, err
 	}
 	n.port.Drop(req.Node)
 	n.peers.Drop(req.Node)
 	return admin.EvictResult{Lost: l.Contents, Unpublished: l.strays.Count, Notice: n.lossText(name, l)}, nil
+}
+
+// evictLosing has the log evict a node with all that it alone has. The log asks for another look if the node's vote is
+// needed after all: others are evicted at the same time.
+func (n *node) evictLosing(ctx context.Context, req admin.EvictRequest, name string) error {
+	for range evictTries {
+		if err := n.spareVoter(ctx, meta.NodeID(req.Node)); err != nil {
+			return err
+		}
+		res, err := n.proposeAnonymous(ctx, &meta.Evict{Node: meta.NodeID(req.Node), Reason: req.Reason})
+		if err != nil {
+			return adminError("evict", err)
+		}
+		if res.Errno != syscall.EAGAIN {
+			return evictErrno(req.Node, res.Errno)
+		}
+		if !pause(ctx, dutyInterval) {
+			return ctx.Err()
+		}
+	}
+	return admin.Errorf(admin.CodeUnavailable, "%s is not evicted: voters of the cluster come and go; try again", name)
 }
 
 // evictSpare has the log evict a node that nothing depends on. The log refuses if something came since, and asks for
@@ -80,6 +95,9 @@ func (n *node) evictSpare(ctx context.Context, req admin.EvictRequest, name stri
 			return n.evictRefused(name, l)
 		}
 		d = look
+		if err := n.spareVoter(ctx, id); err != nil {
+			return err
+		}
 		res, err := n.proposeAnonymous(ctx, &meta.EvictSpare{Node: id, Reason: req.Reason, View: d.View, Checked: d.Checked})
 		if err != nil {
 			return adminError("evict", err)

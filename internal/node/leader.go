@@ -39,6 +39,8 @@ type duties struct {
 	looked     time.Time
 	ups        map[meta.NodeID]upSince
 	lastExpire time.Time
+	// recorded are the voters as this leader has last put them into the log: the book does not know those evicted.
+	recorded []meta.NodeID
 }
 
 // upSince is when the leader first saw an incarnation up: what it heard of the node before says nothing about it.
@@ -61,7 +63,7 @@ func (d *duties) look(ctx context.Context) {
 	d.looked = now
 	st := d.status()
 	if st.Role != consensus.RoleLeader {
-		d.since = time.Time{}
+		d.since, d.recorded = time.Time{}, nil
 		return
 	}
 	if d.since.IsZero() || stopped { // and if another leads by now, it hears of that before it declares anybody down
@@ -109,17 +111,24 @@ func (d *duties) recordVoters(ctx context.Context, st consensus.Status) {
 	if st.Joint {
 		return
 	}
+	nodes := d.members.book().nodes
 	want := numbers(st.Voters)
-	var have []meta.NodeID
-	for node, n := range d.members.book().nodes {
+	slices.Sort(want)
+	want = slices.Compact(want) // a node that was replaced may be there twice
+	var have, known []meta.NodeID
+	for node, n := range nodes {
 		if n.Voter {
 			have = append(have, node)
 		}
 	}
-	slices.Sort(want)
+	for _, node := range want {
+		if _, ok := nodes[node]; ok {
+			known = append(known, node)
+		}
+	}
 	slices.Sort(have)
-	if !slices.Equal(want, have) {
-		d.do(ctx, &meta.SetVoters{Voters: want})
+	if (!slices.Equal(known, have) || !slices.Equal(want, d.recorded)) && d.do(ctx, &meta.SetVoters{Voters: want}) {
+		d.recorded = want
 	}
 }
 
@@ -130,7 +139,8 @@ func (d *duties) expire(ctx context.Context) {
 	}
 }
 
-func (d *duties) do(ctx context.Context, op meta.Op) {
+// do proposes and reports whether that took effect.
+func (d *duties) do(ctx context.Context, op meta.Op) bool {
 	ctx, cancel := context.WithTimeout(ctx, dutyTimeout)
 	defer cancel()
 	res, err := d.propose(ctx, op)
@@ -141,4 +151,5 @@ func (d *duties) do(ctx context.Context, op meta.Op) {
 	case res.Errno != 0:
 		d.log.Debug("leader's duty refused", "op", fmt.Sprintf("%T", op), "errno", res.Errno)
 	}
+	return err == nil && res.Errno == 0
 }
