@@ -4,8 +4,9 @@ import (
 	"syscall"
 )
 
-// windowSize is how many results above the lowest unacknowledged proposal of a node are kept.
-const windowSize = 4096
+// WindowSize is how many results above the highest proposal that a node has acknowledged, with all before it, are kept.
+// Proposals beyond are refused with EAGAIN, which decides nothing: the same bytes may be applied when they come again.
+const WindowSize = 4096
 
 // freePerEntry is how many reservations of dead leases an ordinary entry frees on the side; freePerSweep how
 // many an entry frees that is meant for it (fences, Expire). Both keep entries within one transaction.
@@ -61,7 +62,7 @@ func (t *tx) runOnce() Result {
 		old.Duplicate = true
 		return old
 	}
-	if e.Seq > max(acked, e.Acked)+windowSize {
+	if e.Seq > max(acked, e.Acked)+WindowSize {
 		return Result{Index: t.head.Index, Errno: syscall.EAGAIN}
 	}
 	res := t.attempt(t.dispatch)
@@ -87,7 +88,7 @@ func (t *tx) attempt(fn func() (Result, syscall.Errno)) Result {
 // forget drops the results of a node's proposals at or below acked.
 func (t *tx) forget(node NodeID, acked uint64) {
 	p := t.progressOf(node)
-	for seq := p.Acked + 1; seq <= acked && seq <= p.Acked+windowSize; seq++ {
+	for seq := p.Acked + 1; seq <= acked && seq <= p.Acked+WindowSize; seq++ {
 		t.del(resultKey(node, seq))
 	}
 	p.Acked = max(p.Acked, acked)

@@ -49,6 +49,7 @@ type proposer struct {
 	heard   chan struct{}               // closed and replaced when those are to be proposed again
 	known   chan struct{}               // closed and replaced when none of them is left
 	refused error                       // why the log refused the last attempt
+	room    chan struct{}               // closed when one is answered; nil if nobody waits for that
 }
 
 func newProposer(ctx context.Context, log raftLog, node meta.NodeID, generation uint32) *proposer {
@@ -79,6 +80,7 @@ func (p *proposer) beginIncarnation(incarnation uint32) {
 	p.pending = map[uint64]admin.Unresolved{}
 	p.unknown = map[uint64]bool{}
 	p.tellLocked()
+	p.makeRoomLocked()
 	close(p.booted)
 	p.booted = make(chan struct{})
 }
@@ -151,7 +153,10 @@ func (p *proposer) once(ctx context.Context, lease meta.Lease, op meta.Op, opts 
 	if _, err := p.awaitKnown(ctx, lease, opts.Patient); err != nil {
 		return meta.Result{}, consensus.Proposed{}, err
 	}
-	data, seq, ok := p.admit(lease, op)
+	data, seq, ok, err := p.admitInTime(ctx, lease, op, opts.Patient)
+	if err != nil {
+		return meta.Result{}, consensus.Proposed{}, err
+	}
 	if !ok {
 		return meta.Result{Fenced: true}, consensus.Proposed{}, nil
 	}
@@ -213,25 +218,71 @@ func wrapUnknown(err error) error {
 	return err
 }
 
-// admit gives the operation its sequence. It refuses when the incarnation is not current any more.
-func (p *proposer) admit(lease meta.Lease, op meta.Op) (data []byte, seq uint64, ok bool) {
+// admitInTime is admit, after a wait while the oldest proposal without an answer is too far behind for apply to
+// remember all that came since.
+func (p *proposer) admitInTime(ctx context.Context, lease meta.Lease, op meta.Op, patient bool) (data []byte, seq uint64, ok bool, err error) {
+	bound := orderWait
+	if patient {
+		bound = orderWaitPatient
+	}
+	data, seq, room := p.admit(lease, op)
+	if room == nil {
+		return data, seq, data != nil, nil
+	}
+	end := time.NewTimer(bound)
+	defer end.Stop()
+	for room != nil {
+		select {
+		case <-room:
+		case <-end.C:
+			return nil, 0, false, fmt.Errorf("node: an earlier change has not been answered in %v: %w", bound, consensus.ErrBusy)
+		case <-ctx.Done():
+			return nil, 0, false, ctx.Err()
+		case <-p.ctx.Done():
+			return nil, 0, false, consensus.ErrClosed
+		}
+		if _, err := p.awaitKnown(ctx, lease, patient); err != nil {
+			return nil, 0, false, err
+		}
+		data, seq, room = p.admit(lease, op)
+	}
+	return data, seq, data != nil, nil
+}
+
+// admit gives the operation its sequence and its bytes: nil when the incarnation is not current any more, or there is
+// no room. Then a channel is returned that is closed when there may be.
+func (p *proposer) admit(lease meta.Lease, op meta.Op) (data []byte, seq uint64, room <-chan struct{}) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if lease != p.self {
-		return nil, 0, false
+		return nil, 0, nil
 	}
 	seq = p.next
-	p.next++
-	p.pending[seq] = admin.Unresolved{Seq: seq, What: fmt.Sprintf("%T", op), Since: time.Now()}
 	acked := seq - 1
 	for s := range p.pending {
 		acked = min(acked, s-1)
 	}
+	if seq > acked+meta.WindowSize {
+		if p.room == nil {
+			p.room = make(chan struct{})
+		}
+		return nil, 0, p.room
+	}
+	p.next++
+	p.pending[seq] = admin.Unresolved{Seq: seq, What: fmt.Sprintf("%T", op), Since: time.Now()}
 	data = meta.EncodeEntry(meta.Entry{
 		Node: lease.Node, Incarnation: lease.Incarnation, Seq: seq, Acked: acked,
 		Generation: p.generation, Op: op,
 	})
-	return data, seq, true
+	return data, seq, nil
+}
+
+// makeRoomLocked wakes those who wait for room.
+func (p *proposer) makeRoomLocked() {
+	if p.room != nil {
+		close(p.room)
+		p.room = nil
+	}
 }
 
 func (p *proposer) settle(lease meta.Lease, seq uint64) {
@@ -240,6 +291,7 @@ func (p *proposer) settle(lease meta.Lease, seq uint64) {
 	if lease == p.self {
 		delete(p.pending, seq)
 		delete(p.unknown, seq)
+		p.makeRoomLocked()
 		if len(p.unknown) == 0 {
 			p.tellLocked()
 		}

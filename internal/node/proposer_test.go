@@ -3,6 +3,7 @@ package node
 import (
 	"context"
 	"errors"
+	"fmt"
 	"sync"
 	"syscall"
 	"testing"
@@ -182,6 +183,64 @@ func TestWhatASnapshotMayHoldIsNotMadeTwice(t *testing.T) {
 	}
 }
 
+// slowFirst applies the first proposal after the others, when it is let go.
+type slowFirst struct {
+	snapshotLog
+	letGo chan struct{} // nil when the first one has come
+}
+
+// Propose implements raftLog.
+func (l *slowFirst) Propose(_ context.Context, data []byte, _ consensus.ProposeOptions) (consensus.Proposed, error) {
+	if wait := l.letGo; wait != nil {
+		l.letGo = nil
+		<-wait
+	}
+	res := l.take(data)
+	return consensus.Proposed{Index: l.index, Result: res}, nil
+}
+
+// Apply remembers the results of so many proposals of a node, and refuses those that are further ahead of the oldest
+// one without an answer: one that waits long, among many others. Such a refusal decides nothing. The bytes may come once
+// more, after a change of leader, and be applied then.
+func TestNothingIsProposedThatApplyCannotRemember(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		db := meta.OpenMemory()
+		defer db.Close()
+		letGo := make(chan struct{})
+		log := &slowFirst{snapshotLog: snapshotLog{t: t, db: db}, letGo: letGo}
+		p := newProposer(ctx, log, 1, meta.FirstGeneration)
+		defer p.work.Wait()
+		defer cancel()
+		log.begin = p.beginIncarnation
+		log.apply(&meta.Join{Name: "n1", Addr: "n1:1"})
+		log.boot()
+		mkdir := func(name string) {
+			res, err := p.propose(ctx, &meta.Create{Parent: meta.RootIno, Name: name, Kind: meta.KindDir})
+			if err != nil || res.Errno != 0 {
+				t.Errorf("%s: errno %v, %v", name, res.Errno, err)
+			}
+		}
+		go mkdir("first")
+		synctest.Wait()
+		done := 0
+		go func() {
+			for ; done < 5000; done++ {
+				mkdir(fmt.Sprint("d", done))
+			}
+		}()
+		synctest.Wait()
+		if done != 4095 {
+			t.Errorf("%d proposals were made beside one without an answer", done)
+		}
+		close(letGo)
+		synctest.Wait()
+		if done != 5000 {
+			t.Errorf("%d proposals were made after that", done)
+		}
+	})
+}
+
 // What was to be proposed under an incarnation that has ended meanwhile is not: its sequence would be one of the next.
 func TestNothingIsProposedUnderAnEndedIncarnation(t *testing.T) {
 	p := newProposer(t.Context(), nil, 1, 1)
@@ -189,12 +248,12 @@ func TestNothingIsProposedUnderAnEndedIncarnation(t *testing.T) {
 	old := p.lease()
 	p.beginIncarnation(2)
 	p.beginIncarnation(1) // heard of late
-	if _, _, ok := p.admit(old, &meta.Expire{}); ok {
+	if data, _, _ := p.admit(old, &meta.Expire{}); data != nil {
 		t.Error("proposed under the incarnation that has ended")
 	}
-	data, seq, ok := p.admit(p.lease(), &meta.Expire{})
-	if e, err := meta.DecodeEntry(data); !ok || err != nil || seq != 1 || e.Incarnation != 2 || e.Seq != 1 {
-		t.Errorf("the first proposal of incarnation 2: %+v %v %v", e, ok, err)
+	data, seq, _ := p.admit(p.lease(), &meta.Expire{})
+	if e, err := meta.DecodeEntry(data); err != nil || seq != 1 || e.Incarnation != 2 || e.Seq != 1 {
+		t.Errorf("the first proposal of incarnation 2: %+v %v", e, err)
 	}
 }
 

@@ -13,6 +13,8 @@ var ofNode = []mutant{
 		"\t\t\tp.endRefused(op, out)\n", "", inNode},
 	{"an unknown proposal waits though the log answers", "internal/node/proposer.go",
 		"\tp.wakeResolvers()\n", "", inNode},
+	{"more is proposed than apply remembers", "internal/node/proposer.go",
+		"if seq > acked+meta.WindowSize {", "if seq > acked+2*meta.WindowSize {", inNode},
 	{"an ended incarnation proposes", "internal/node/proposer.go",
 		"if lease != p.self {", "if lease.Node != p.self.Node {", inNode},
 	{"an incarnation that was heard of late begins again", "internal/node/proposer.go",
