@@ -274,10 +274,17 @@ func (c *Core) ProposeConf(changes []*raftpb.ConfChangeSingle) error {
 
 func (c *Core) lastConfIndex() uint64 { return c.log.confs[len(c.log.confs)-1].index }
 
-// ReadIndex asks for a read state, answered in an Output if this stays the leader.
+// ReadIndex asks for a read state, answered in an Output if this stays the leader. The only voter is asked again later,
+// by ErrNotLeader, until an entry of its own term is committed: raft does not wait for that there.
 func (c *Core) ReadIndex(request string) error {
-	if c.raft.BasicStatus().RaftState != raft.StateLeader {
+	s := c.raft.BasicStatus()
+	if s.RaftState != raft.StateLeader {
 		return ErrNotLeader
+	}
+	if c.onlyVoter() {
+		if term, err := c.log.Term(s.HardState.GetCommit()); err != nil || term != s.HardState.GetTerm() {
+			return ErrNotLeader
+		}
 	}
 	c.raft.ReadIndex([]byte(request))
 	return nil

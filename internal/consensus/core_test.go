@@ -556,6 +556,40 @@ func TestChangeOfVotersBetweenTheStepsOfAnother(t *testing.T) {
 	}
 }
 
+// The only voter has begun again, and its log on disk does not say yet that its last entries are committed: that goes
+// with the next write. Raft answers at once where there is one voter, and would name an index below what was
+// acknowledged.
+func TestReadIndexOfTheOnlyVoterAfterAStart(t *testing.T) {
+	const id, last = 1, 5
+	state := &raftlog.State{Base: raftlog.Base{Conf: &raftpb.ConfState{Voters: []uint64{id}}},
+		Hard: &raftpb.HardState{Term: new(uint64(1)), Commit: new(uint64(2))}}
+	for i := range uint64(last) {
+		state.Entries = append(state.Entries, &raftpb.Entry{Index: new(i + 1), Term: new(uint64(1)), Type: raftpb.EntryNormal.Enum()})
+	}
+	core, err := NewCore(CoreConfig{ID: id, State: state, ElectionTicks: 10, HeartbeatTicks: 2, Intn: func(int) int { return 0 }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	core.Campaign()
+	for step := 0; step < 20; step++ {
+		err := core.ReadIndex("r")
+		out, _ := core.Ready()
+		for _, r := range out.Reads {
+			if r.Index < last {
+				t.Fatalf("index %d is named, %d was acknowledged", r.Index, last)
+			}
+			return
+		}
+		if err == nil {
+			t.Fatal("a read that nobody answers")
+		}
+		if out.Append != nil {
+			core.Persisted(out.Append)
+		}
+	}
+	t.Fatal("never answered")
+}
+
 // A change of voters whose caller has given up may still be on its way when the next one is asked for.
 func TestChangeOfVotersWhileAnotherIsOnItsWay(t *testing.T) {
 	const id = 1
