@@ -239,6 +239,38 @@ func (l *link) forget(id uint64) {
 	delete(l.calls, id)
 }
 
+// askState asks a node what it knows of the cluster: over its link, or over a connection for this alone.
+func askState(ctx context.Context, n *Node, peer ID) ([]byte, error) {
+	if l := n.link(peer); l != nil {
+		return l.call(ctx, callState, nil)
+	}
+	conn, err := n.greeter.dial(ctx, peer, purposePeer)
+	if err != nil {
+		return nil, err
+	}
+	s := newStream(conn, peer)
+	defer s.close()
+	stop := context.AfterFunc(ctx, func() { _ = conn.Close() })
+	defer stop()
+	request := call{id: 1, op: callState}
+	s.send(frameRequest, request.append)
+	for {
+		kind, body, err := s.read()
+		if err != nil {
+			return nil, err
+		}
+		if kind != frameResponse {
+			continue // what the peer tells anybody who connects
+		}
+		c, err := decode[call](body)
+		if err != nil {
+			return nil, err
+		}
+		r := openResponse(c.op, c.body)
+		return r.body, r.err
+	}
+}
+
 // linkUp runs when a link has a connection again.
 func (n *Node) linkUp(l *link) {
 	n.mu.Lock()

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"slices"
 	"time"
 
@@ -17,6 +18,7 @@ const (
 	catchUpMax     = 10 * time.Minute
 	confStepMax    = 30 * time.Second
 	confPoll       = 20 * time.Millisecond
+	outsidersAsked = 8 // nodes that are no members of raft, as far as is known, in one round
 )
 
 // voterChanges is the leader's part of changes of voters: its policy asks for them, and so do callers of
@@ -147,25 +149,17 @@ func (rl *raftLoop) leave(conf *raftpb.ConfState, confIndex uint64) {
 // askWhetherRemoved asks the others whether this member was removed while it was away: raft does not tell those it has
 // removed. It runs in the loop.
 func (rl *raftLoop) askWhetherRemoved() {
-	core := rl.core
+	n, core := rl.n, rl.core
 	rl.asking = true
-	peers := raftMembersOf(core.Conf())
-	rl.n.wg.Go(func() {
-		ctx, cancel := context.WithTimeout(rl.n.ctx, 5*time.Second)
+	peers, known := otherThan(n.id, raftMembersOf(core.Conf())), core.ConfIndex()
+	n.wg.Go(func() {
+		ctx, cancel := context.WithTimeout(n.ctx, 5*time.Second)
 		defer cancel()
-		var newest clusterState
-		for _, id := range peers {
-			link := rl.n.link(id)
-			if link == nil {
-				continue
-			}
-			body, err := link.call(ctx, callState, nil)
-			if err != nil {
-				continue
-			}
-			if s, err := decode[clusterState](body); err == nil && s.confIndex > newest.confIndex {
-				newest = s
-			}
+		newest := newestConf(ctx, n, peers)
+		if newest.confIndex <= known { // those that this member knows may all have been replaced
+			others := slices.DeleteFunc(otherThan(n.id, n.peers()), func(id ID) bool { return contains(peers, id) })
+			rand.Shuffle(len(others), func(i, j int) { others[i], others[j] = others[j], others[i] })
+			newest = newestConf(ctx, n, others[:min(len(others), outsidersAsked)])
 		}
 		rl.n.box.event(func() {
 			rl.asking = false
@@ -174,6 +168,27 @@ func (rl *raftLoop) askWhetherRemoved() {
 			}
 		})
 	})
+}
+
+// newestConf asks nodes for the voters, all at once, and returns the newest answer.
+func newestConf(ctx context.Context, n *Node, ids []ID) (newest clusterState) {
+	answers := make(chan clusterState, len(ids))
+	for _, id := range ids {
+		n.wg.Go(func() {
+			var s clusterState
+			body, err := askState(ctx, n, id)
+			if err == nil {
+				s, _ = decode[clusterState](body)
+			}
+			answers <- s
+		})
+	}
+	for range ids {
+		if s := <-answers; s.confIndex > newest.confIndex {
+			newest = s
+		}
+	}
+	return newest
 }
 
 // ChangeVoters adds and removes voters in one step: new ones catch up as learners first, then joint consensus. It can

@@ -369,6 +369,40 @@ func TestChangeVoters(t *testing.T) {
 	c.converge()
 }
 
+// TestVoterWhoseFellowsAreAllGone: while a voter was away all others that it knows were replaced and taken away. It
+// finds those that vote now, and follows them.
+func TestVoterWhoseFellowsAreAllGone(t *testing.T) {
+	c := newCluster(t, 6, nil)
+	leader := c.waitVoters(3)
+	voters := c.nodes[leader].node.Status().Voters
+	away := voters[slices.IndexFunc(voters, func(id ID) bool { return id != leader })]
+	others := slices.DeleteFunc(c.ids(), func(id ID) bool { return contains(voters, id) })
+	c.stop(away)
+	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	defer cancel()
+	if err := c.nodes[leader].node.ChangeVoters(ctx, others[:2], []ID{away}); err != nil {
+		t.Fatal(err)
+	}
+	old := slices.DeleteFunc(voters, func(id ID) bool { return id == away })
+	for _, id := range old { // the policy is to leave the new ones alone
+		c.setDown(id, true)
+	}
+	if err := c.nodes[others[2]].node.ChangeVoters(ctx, others[2:], old); err != nil {
+		t.Fatal(err)
+	}
+	for _, id := range old {
+		c.stop(id)
+	}
+	c.waitVoters(3)
+	want := c.propose(others[0], "without them").Index
+	c.start(away)
+	ctx, cancel = context.WithTimeout(context.Background(), 10*time.Second)
+	defer cancel()
+	if err := c.nodes[away].node.WaitApplied(ctx, want); err != nil {
+		t.Fatalf("%v; it is %v", err, c.nodes[away].node.Status().Role)
+	}
+}
+
 // TestChangeOfVotersJudgedByOthers: a leader has judged a change by voters that are not the present ones.
 func TestChangeOfVotersJudgedByOthers(t *testing.T) {
 	c := newCluster(t, 4, nil)

@@ -200,8 +200,8 @@ func (l *slowFirst) Propose(_ context.Context, data []byte, _ consensus.ProposeO
 }
 
 // Apply remembers the results of so many proposals of a node, and refuses those that are further ahead of the oldest
-// one without an answer: one that waits long, among many others. Such a refusal decides nothing. The bytes may come once
-// more, after a change of leader, and be applied then.
+// one without an answer: one that waits long, among many others. Such a refusal decides nothing. The bytes may come
+// once more, after a change of leader, and be applied then.
 func TestNothingIsProposedThatApplyCannotRemember(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())

@@ -43,6 +43,8 @@ var ofConsensus = []mutant{
 		"\tif len(behind) > 0 {\n\t\tif _, err := rp.n.readIndex(ctx)", "\tif len(behind) > maxBarrierNodes {\n\t\tif _, err := rp.n.readIndex(ctx)", inConsensus},
 	{"a leader changes voters before it has applied", "internal/consensus/core.go",
 		"err != nil || applied != term {", "err != nil || applied > term {", inConsensus},
+	{"a voter whose fellows are gone asks nobody else", "internal/consensus/members.go",
+		"if newest.confIndex <= known {", "if newest.confIndex > known {", inConsensus},
 	{"the only voter answers before it knows what is committed", "internal/consensus/core.go",
 		"if c.onlyVoter() {", "if c.onlyVoter() && c.last == 0 {", inConsensus},
 	{"a leader changes voters between two steps", "internal/consensus/core.go",
