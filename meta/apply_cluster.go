@@ -217,7 +217,7 @@ func (t *tx) evict(o *Evict) (Result, syscall.Errno) {
 		return Result{}, syscall.ENOENT
 	case old.State == NodeEvicted:
 		return Result{Node: o.Node, View: t.head.View}, ok
-	case old.Voter && !t.quorumWithout(o.Node):
+	case old.Voter && !t.cl.quorumWithout(o.Node):
 		return Result{}, syscall.EAGAIN
 	}
 	n := *old // it counts as a voter until the leader says that it is none
@@ -235,9 +235,9 @@ func (t *tx) evict(o *Evict) (Result, syscall.Errno) {
 
 // quorumWithout reports whether the voters that are up are a quorum without one of them. The evicted ones count until
 // they are no voters any more: who evicts one does not know of others that are evicted at the same time.
-func (t *tx) quorumWithout(id NodeID) bool {
+func (c *cluster) quorumWithout(id NodeID) bool {
 	voters, up := 0, 0
-	for _, n := range t.cl.nodes {
+	for _, n := range c.nodes {
 		if n == nil || !n.Voter {
 			continue
 		}

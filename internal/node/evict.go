@@ -40,7 +40,7 @@ func (n *node) evict(ctx context.Context, req admin.EvictRequest) (admin.EvictRe
 		return admin.EvictResult{}, n.evictRefused(name, l)
 	}
 	if req.Lose {
-		err = n.evictLosing(ctx, req, name)
+		err = evictLosing(ctx, n, req, name)
 	} else {
 		err = n.evictSpare(ctx, req, name, l)
 	}
@@ -54,7 +54,7 @@ func (n *node) evict(ctx context.Context, req admin.EvictRequest) (admin.EvictRe
 
 // evictLosing has the log evict a node with all that it alone has. The log asks for another look if the node's vote is
 // needed after all: others are evicted at the same time.
-func (n *node) evictLosing(ctx context.Context, req admin.EvictRequest, name string) error {
+func evictLosing(ctx context.Context, n *node, req admin.EvictRequest, name string) error {
 	for range evictTries {
 		if err := n.spareVoter(ctx, meta.NodeID(req.Node)); err != nil {
 			return err

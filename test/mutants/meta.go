@@ -6,7 +6,7 @@ var ofMeta = []mutant{
 	{"votes of ended incarnations count", "meta/apply_publish.go",
 		"p.Votes.Has(id) && n.BootView <= p.Votes.View {", "p.Votes.Has(id) {", inApply},
 	{"evictions at the same time leave no quorum", "meta/apply_cluster.go",
-		"case old.Voter && !t.quorumWithout(o.Node):", "case old.Voter && t.cl == nil:", inApply},
+		"case old.Voter && !t.cl.quorumWithout(o.Node):", "case old.Voter && t.cl == nil:", inApply},
 	{"an evicted voter is forgotten before raft has let it go", "meta/apply_cluster.go",
 		"if n == nil || !n.Voter {", "if n == nil || !n.Voter || n.State == NodeEvicted {", inApply},
 	{"votes of nodes that are down count", "meta/apply_publish.go",
