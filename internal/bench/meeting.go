@@ -2,7 +2,6 @@ package bench
 
 import (
 	"context"
-	"encoding/binary"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -10,6 +9,8 @@ import (
 	"net"
 	"slices"
 	"time"
+
+	"github.com/rdmcfs/rdmcfs/internal/coder"
 )
 
 // ErrLeft is matched by the error of a member whose connection to the others ended.
@@ -287,8 +288,9 @@ func writeJSON(w io.Writer, v any) error {
 	if err != nil {
 		return err
 	}
-	frame := binary.LittleEndian.AppendUint32(make([]byte, 0, 4+len(b)), uint32(len(b)))
-	_, err = w.Write(append(frame, b...))
+	c := coder.Writer(nil, coder.Little)
+	c.View32(&b, maxFrame)
+	_, err = w.Write(c.Written())
 	return err
 }
 
@@ -297,7 +299,9 @@ func readJSON(r io.Reader, v any) error {
 	if _, err := io.ReadFull(r, head[:]); err != nil {
 		return err
 	}
-	n := binary.LittleEndian.Uint32(head[:])
+	var n uint32
+	c := coder.Reader(head[:], coder.Little)
+	c.U32(&n)
 	if n > maxFrame {
 		return fmt.Errorf("bench: a frame of %d bytes: another program speaks at this address", n)
 	}

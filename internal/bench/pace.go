@@ -2,7 +2,6 @@ package bench
 
 import (
 	"context"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
@@ -10,6 +9,7 @@ import (
 	"net"
 	"time"
 
+	"github.com/rdmcfs/rdmcfs/internal/coder"
 	"github.com/rdmcfs/rdmcfs/replicate/schedule"
 )
 
@@ -112,10 +112,10 @@ func sendBurst(conn net.Conn) (LinkPace, error) {
 	if _, err := io.ReadFull(conn, told[:]); err != nil {
 		return LinkPace{}, err
 	}
-	return LinkPace{
-		Rate: math.Float64frombits(binary.LittleEndian.Uint64(told[:])),
-		Busy: max(sent.pace().Busy, math.Float64frombits(binary.LittleEndian.Uint64(told[8:]))),
-	}, nil
+	var there LinkPace
+	c := coder.Reader(told[:], coder.Little)
+	there.code(&c)
+	return LinkPace{Rate: there.Rate, Busy: max(sent.pace().Busy, there.Busy)}, nil
 }
 
 // takeBurst reads a burst and tells its pace.
@@ -129,9 +129,18 @@ func takeBurst(conn net.Conn) error {
 		got.mark()
 	}
 	pace := got.pace()
-	told := binary.LittleEndian.AppendUint64(nil, math.Float64bits(pace.Rate))
-	_, err := conn.Write(binary.LittleEndian.AppendUint64(told, math.Float64bits(pace.Busy)))
+	c := coder.Writer(nil, coder.Little)
+	pace.code(&c)
+	_, err := conn.Write(c.Written())
 	return err
+}
+
+// code lists the fields of what one end of a burst tells the other.
+func (p *LinkPace) code(c *coder.Coder) {
+	rate, busy := math.Float64bits(p.Rate), math.Float64bits(p.Busy)
+	c.U64(&rate)
+	c.U64(&busy)
+	p.Rate, p.Busy = math.Float64frombits(rate), math.Float64frombits(busy)
 }
 
 // burst notes when each chunk was done, and how long this process had run by then.

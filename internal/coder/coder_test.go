@@ -31,6 +31,8 @@ type everything struct {
 	N    []byte
 	O    []byte
 	P    string
+	O8   []byte
+	P8   string
 	Q    []uint32
 	R    []uint16
 	S    map[string]uint8
@@ -59,6 +61,8 @@ func (m *everything) code(c *coder.Coder) {
 	c.View(&m.N, 100)
 	c.View32(&m.O, 100)
 	c.Text(&m.P, 400)
+	c.View8(&m.O8, 200)
+	c.Text8(&m.P8, 20)
 	for i := range coder.Slice(c, &m.Q, 10, 4) {
 		c.U32(&m.Q[i])
 	}
@@ -93,13 +97,14 @@ func anything(r *rapid.T) (m everything) {
 	}
 	part := rapid.SliceOfN(rapid.Byte(), 0, 50)
 	m.M, m.N, m.O, m.Tail = part.Draw(r, "m"), part.Draw(r, "n"), part.Draw(r, "o"), part.Draw(r, "tail")
+	m.O8, m.P8 = part.Draw(r, "o8"), rapid.StringN(0, 5, 20).Draw(r, "p8")
 	m.Q = rapid.SliceOfN(rapid.Uint32(), 0, 10).Draw(r, "q")
 	m.R = rapid.SliceOfN(rapid.Uint16(), 0, 10).Draw(r, "r")
 	m.S = rapid.MapOfN(rapid.StringN(0, 2, 10), rapid.Uint8(), 0, 5).Draw(r, "s")
 	if len(m.S) == 0 {
 		m.S = nil
 	}
-	for _, p := range []*[]byte{&m.M, &m.N, &m.O, &m.Tail} {
+	for _, p := range []*[]byte{&m.M, &m.N, &m.O, &m.O8, &m.Tail} {
 		if len(*p) == 0 {
 			*p = nil
 		}

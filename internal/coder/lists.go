@@ -37,6 +37,13 @@ func (c *Coder) Count32(n, max, each int) int {
 	return c.bounded(uint64(v), max, each)
 }
 
+// Count8 is Count in one byte.
+func (c *Coder) Count8(n, max, each int) int {
+	v := uint8(n)
+	c.U8(&v)
+	return c.bounded(uint64(v), max, each)
+}
+
 func (c *Coder) bounded(v uint64, max, each int) int {
 	if c.reading && (v > uint64(max) || v > uint64(c.Left()/each)) {
 		c.Fail("%d items, at most %d and %d bytes left", v, max, c.Left())
@@ -76,6 +83,9 @@ func (c *Coder) View(p *[]byte, max int) { c.part(p, c.Count(len(*p), max, 1)) }
 // View32 is View with the length in four bytes.
 func (c *Coder) View32(p *[]byte, max int) { c.part(p, c.Count32(len(*p), max, 1)) }
 
+// View8 is View with the length in one byte.
+func (c *Coder) View8(p *[]byte, max int) { c.part(p, c.Count8(len(*p), max, 1)) }
+
 func (c *Coder) part(p *[]byte, n int) {
 	if !c.reading {
 		copy(c.room(len(*p)), *p)
@@ -106,6 +116,9 @@ func (c *Coder) rest(n, max int) int {
 	}
 	return c.Left()
 }
+
+// Text8 is Text with the length in one byte.
+func (c *Coder) Text8(p *string, max int) { c.text(p, c.Count8(len(*p), max, 1)) }
 
 func (c *Coder) text(p *string, n int) {
 	if !c.reading {

@@ -2,9 +2,9 @@ package mixed
 
 import (
 	"crypto/rand"
-	"encoding/binary"
 	"fmt"
 
+	"github.com/rdmcfs/rdmcfs/internal/coder"
 	"github.com/rdmcfs/rdmcfs/rdma"
 )
 
@@ -48,85 +48,53 @@ type address struct {
 	avoid  filter // routes that failed: to be used only if there is no other
 }
 
+func (a *address) code(c *coder.Coder) {
+	c.Same8("provider", addressKind)
+	c.Same8("version of addresses", addressVersion)
+	c.Fixed(a.host[:])
+	n := c.Count8(len(a.offers), devicesMax, 3)
+	if c.Reading() {
+		a.offers = make([]offer, n)
+	}
+	for i := range a.offers {
+		a.offers[i].code(c)
+	}
+	c.View8((*[]byte)(&a.avoid), addressMax)
+	if c.OK() && n == 0 {
+		c.Fail("no devices")
+	}
+}
+
+func (o *offer) code(c *coder.Coder) {
+	c.Text8(&o.name, nameMax)
+	c.V64((*uint64)(&o.directory))
+	c.View8(&o.address, addressMax-1)
+	if c.OK() && len(o.name) == 0 {
+		c.Fail("a device of no provider")
+	}
+}
+
 // encode writes the address, if it is not too long.
 func (a *address) encode() ([]byte, error) {
-	b := append([]byte{addressKind, addressVersion}, a.host[:]...)
-	b = append(b, byte(len(a.offers)))
 	for _, o := range a.offers {
 		if len(o.address) > addressMax-1 {
 			return nil, fmt.Errorf("mixed: address of %d bytes of %s: %w", len(o.address), o.name, rdma.ErrRequest)
 		}
-		b = append(append(b, byte(len(o.name))), o.name...)
-		b = binary.AppendUvarint(b, uint64(o.directory))
-		b = append(append(b, byte(len(o.address))), o.address...)
 	}
-	b = append(append(b, byte(len(a.avoid))), a.avoid...)
-	if len(b) > addressMax {
-		return nil, fmt.Errorf("mixed: the addresses of %s take %d bytes together, limit %d; advertise a shorter host name: %w",
-			a.names(), len(b), addressMax, rdma.ErrRequest)
+	c := coder.Writer(nil, coder.Little)
+	a.code(&c)
+	if b := c.Written(); len(b) <= addressMax {
+		return b, nil
 	}
-	return b, nil
-}
-
-// reader takes an address apart. After a failure it answers nothing more.
-type reader struct {
-	b      []byte
-	failed bool
-}
-
-func (r *reader) take(n int) []byte {
-	if r.failed || n > len(r.b) {
-		r.failed = true
-		return nil
-	}
-	out := r.b[:n:n]
-	r.b = r.b[n:]
-	return out
-}
-
-func (r *reader) byte() int {
-	if b := r.take(1); b != nil {
-		return int(b[0])
-	}
-	return 0
-}
-
-func (r *reader) uvarint() uint64 {
-	v, n := binary.Uvarint(r.b)
-	if n <= 0 {
-		r.failed = true
-		return 0
-	}
-	r.take(n)
-	return v
+	return nil, fmt.Errorf("mixed: the addresses of %s take %d bytes together, limit %d; advertise a shorter host name: %w",
+		a.names(), len(c.Written()), addressMax, rdma.ErrRequest)
 }
 
 // decodeAddress reads an address, which shares the memory of b.
-func decodeAddress(b []byte) (address, error) {
-	if len(b) < 2 || len(b) > addressMax || b[0] != addressKind {
-		return address{}, fmt.Errorf("mixed: address of %d bytes is not of this provider: %w", len(b), rdma.ErrRequest)
-	}
-	if b[1] != addressVersion {
-		return address{}, fmt.Errorf("mixed: address of version %d, this is %d: %w", b[1], addressVersion, rdma.ErrRequest)
-	}
-	r := reader{b: b[2:]}
-	var a address
-	copy(a.host[:], r.take(hostBytes))
-	n := r.byte()
-	if n < 1 || n > devicesMax {
-		return address{}, fmt.Errorf("mixed: address with %d devices, limit %d: %w", n, devicesMax, rdma.ErrRequest)
-	}
-	for range n {
-		o := offer{name: string(r.take(r.byte())), directory: rdma.RegionKey(r.uvarint())}
-		o.address = r.take(r.byte())
-		if len(o.name) == 0 || len(o.name) > nameMax {
-			r.failed = true
-		}
-		a.offers = append(a.offers, o)
-	}
-	a.avoid = r.take(r.byte())
-	if r.failed || len(r.b) != 0 {
-		return address{}, fmt.Errorf("mixed: malformed address of %d bytes: %w", len(b), rdma.ErrRequest)
+func decodeAddress(b []byte) (a address, err error) {
+	c := coder.Reader(b, coder.Little)
+	if a.code(&c); len(b) > addressMax || c.Finish() != nil {
+		return address{}, fmt.Errorf("mixed: address of %d bytes: %w: %w", len(b), rdma.ErrRequest, c.Err())
 	}
 	return a, nil
 }

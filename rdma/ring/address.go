@@ -1,9 +1,9 @@
 package ring
 
 import (
-	"encoding/binary"
 	"fmt"
 
+	"github.com/rdmcfs/rdmcfs/internal/coder"
 	"github.com/rdmcfs/rdmcfs/rdma"
 )
 
@@ -35,27 +35,39 @@ type address struct {
 	pair            []byte
 }
 
-func (a *address) encode() []byte {
-	b := make([]byte, addressBytes, addressBytes+len(a.pair))
-	b[0], b[1] = addressKind, addressVersion
+func (a *address) code(c *coder.Coder) {
+	flags, slots, receives, slotBytes := uint8(0), uint16(a.slots), uint16(a.receives), uint32(a.slotBytes)
 	if a.ordered {
-		b[2] = flagOrdered
+		flags = flagOrdered
 	}
-	binary.LittleEndian.PutUint16(b[4:], uint16(a.slots))
-	binary.LittleEndian.PutUint16(b[6:], uint16(a.receives))
-	binary.LittleEndian.PutUint32(b[8:], uint32(a.slotBytes))
-	binary.LittleEndian.PutUint64(b[12:], uint64(a.key))
-	return append(b, a.pair...)
+	c.Same8("provider", addressKind)
+	c.Same8("version of addresses", addressVersion)
+	c.U8(&flags)
+	c.Pad(1)
+	c.U16(&slots)
+	c.U16(&receives)
+	c.U32(&slotBytes)
+	c.U64((*uint64)(&a.key))
+	c.Rest(&a.pair, pairAddressMax)
+	if c.Reading() {
+		a.ordered = flags&flagOrdered != 0
+		a.slots, a.receives, a.slotBytes = int(slots), int(receives), int(slotBytes)
+	}
+	if c.OK() && len(a.pair) == 0 {
+		c.Fail("no address of a queue pair")
+	}
 }
 
-func decodeAddress(b []byte) (address, error) {
-	if len(b) <= addressBytes || len(b) > addressBytes+pairAddressMax || b[0] != addressKind || b[1] != addressVersion {
-		return address{}, fmt.Errorf("ring: address of %d bytes is none of this version: %w", len(b), rdma.ErrRequest)
-	}
-	a := address{
-		slots: int(binary.LittleEndian.Uint16(b[4:])), receives: int(binary.LittleEndian.Uint16(b[6:])),
-		slotBytes: int(binary.LittleEndian.Uint32(b[8:])), ordered: b[2]&flagOrdered != 0,
-		key: rdma.RegionKey(binary.LittleEndian.Uint64(b[12:])), pair: b[addressBytes:],
+func (a *address) encode() []byte {
+	c := coder.Writer(make([]byte, 0, addressBytes+len(a.pair)), coder.Little)
+	a.code(&c)
+	return c.Written()
+}
+
+func decodeAddress(b []byte) (a address, err error) {
+	c := coder.Reader(b, coder.Little)
+	if a.code(&c); c.Finish() != nil {
+		return address{}, fmt.Errorf("ring: address of %d bytes: %w: %w", len(b), rdma.ErrRequest, c.Err())
 	}
 	return a, a.check()
 }

@@ -7,10 +7,10 @@ import (
 	"crypto/hmac"
 	"crypto/rand"
 	"crypto/sha256"
-	"encoding/binary"
 	"fmt"
 	"net/netip"
 
+	"github.com/rdmcfs/rdmcfs/internal/coder"
 	"github.com/rdmcfs/rdmcfs/rdma"
 )
 
@@ -52,38 +52,40 @@ func (a *address) fresh() {
 	rand.Read(a.secret[:])
 	var psn [4]byte
 	rand.Read(psn[:])
-	a.psn = binary.LittleEndian.Uint32(psn[:]) & numberMask
+	c := coder.Reader(psn[:], coder.Little)
+	c.U32(&a.psn)
+	a.psn &= numberMask
+}
+
+func (a *address) code(c *coder.Coder) {
+	c.Same8("provider", wireKind)
+	c.Same8("version of addresses", wireVersion)
+	c.Fixed(a.token[:])
+	c.Fixed(a.secret[:])
+	c.Fixed(a.gid[:])
+	c.U16(&a.lid)
+	c.U8(&a.mtu)
+	c.U8(&a.link)
+	c.U8(&a.readsIn)
+	c.Zeros(1)
+	c.U32(&a.qpn)
+	c.U32(&a.psn)
+	c.U32(&a.bellQPN)
+	c.U32(&a.bellKey)
 }
 
 func (a *address) encode() []byte {
-	b := make([]byte, addressBytes)
-	b[0], b[1] = wireKind, wireVersion
-	copy(b[2:], a.token[:])
-	copy(b[18:], a.secret[:])
-	copy(b[50:], a.gid[:])
-	binary.LittleEndian.PutUint16(b[66:], a.lid)
-	b[68], b[69], b[70] = a.mtu, a.link, a.readsIn
-	binary.LittleEndian.PutUint32(b[72:], a.qpn)
-	binary.LittleEndian.PutUint32(b[76:], a.psn)
-	binary.LittleEndian.PutUint32(b[80:], a.bellQPN)
-	binary.LittleEndian.PutUint32(b[84:], a.bellKey)
-	return b
+	c := coder.Writer(make([]byte, 0, addressBytes), coder.Little)
+	a.code(&c)
+	return c.Written()
 }
 
-func decodeAddress(b []byte) (address, error) {
-	if len(b) != addressBytes || b[0] != wireKind {
-		return address{}, fmt.Errorf("verbs: address of %d bytes is not of this provider: %w", len(b), rdma.ErrRequest)
+func decodeAddress(b []byte) (a address, err error) {
+	c := coder.Reader(b, coder.Little)
+	if a.code(&c); c.Finish() != nil {
+		return address{}, fmt.Errorf("verbs: address of %d bytes: %w: %w", len(b), rdma.ErrRequest, c.Err())
 	}
-	if b[1] != wireVersion {
-		return address{}, fmt.Errorf("verbs: address of version %d, this is %d: %w", b[1], wireVersion, rdma.ErrRequest)
-	}
-	a := address{
-		token: token(b[2:18]), secret: [secretBytes]byte(b[18:50]), gid: [16]byte(b[50:66]),
-		lid: binary.LittleEndian.Uint16(b[66:]), mtu: b[68], link: b[69], readsIn: b[70],
-		qpn: binary.LittleEndian.Uint32(b[72:]), psn: binary.LittleEndian.Uint32(b[76:]),
-		bellQPN: binary.LittleEndian.Uint32(b[80:]), bellKey: binary.LittleEndian.Uint32(b[84:]),
-	}
-	if mtuBytes(uint32(a.mtu)) == 0 || a.qpn > numberMask || a.psn > numberMask || a.bellQPN > numberMask || b[71] != 0 ||
+	if mtuBytes(uint32(a.mtu)) == 0 || a.qpn > numberMask || a.psn > numberMask || a.bellQPN > numberMask ||
 		(a.link != linkInfiniBand && a.link != linkEthernet) {
 		return address{}, fmt.Errorf("verbs: address with numbers out of range: %w", rdma.ErrRequest)
 	}
