@@ -322,6 +322,48 @@ func pure(s source) bool {
 	return false
 }
 
+// ownBytes are the files and folders that lay out bytes themselves, and why. All others list their fields with
+// internal/coder (decision 039).
+var ownBytes = map[string]string{
+	"internal/coder/":            "it is the one way",
+	"fs/acl.go":                  "the kernel's form of an access list",
+	"fs/kernelcache.go":          "the kernel's form of a notification",
+	"internal/detsim/kernel.go":  "the kernel's form of a directory",
+	"lab/":                       "no daemon runs it",
+	"rdma/":                      "words that devices write, and the header of each message: fixed layouts take a third of the time",
+	"replicate/rdmc/trailer.go":  "of each block and small message: a fixed layout takes a third of the time",
+	"replicate/rdmc/rendezvous/": "not listed yet: frames of programs without a cluster",
+}
+
+func TestBytesAreLaidOutInOnePlace(t *testing.T) {
+	fset, files := tree(t)
+	used := map[string]bool{}
+	for _, s := range files {
+		if s.test() || strings.HasPrefix(s.path, "test/") || strings.HasSuffix(filepath.Dir(s.path), "test") {
+			continue
+		}
+		for _, imp := range s.file.Imports {
+			if imp.Path.Value != `"encoding/binary"` {
+				continue
+			}
+			why := ""
+			for place := range ownBytes {
+				if s.path == place || strings.HasSuffix(place, "/") && strings.HasPrefix(s.path, place) {
+					why = place
+				}
+			}
+			if used[why] = true; why == "" {
+				t.Errorf("%s: list the fields with internal/coder, which has bounds and both directions", fset.Position(imp.Pos()))
+			}
+		}
+	}
+	for place, why := range ownBytes {
+		if !used[place] {
+			t.Errorf("%s (%s) is not needed any more in ownBytes", place, why)
+		}
+	}
+}
+
 // commentWidth bounds the lines of comments: longer ones are read by nobody.
 const commentWidth = 120
 

@@ -2,11 +2,11 @@ package rdmc
 
 import (
 	"context"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"sync"
 
+	"github.com/rdmcfs/rdmcfs/internal/coder"
 	"github.com/rdmcfs/rdmcfs/rdma"
 )
 
@@ -109,12 +109,10 @@ func (g *Group) logClose(err error) {
 func (g *Group) Addresses() map[int][]byte {
 	addresses := make(map[int][]byte, len(g.lanes))
 	for i := range g.lanes {
-		var b []byte
-		for _, address := range [][]byte{g.lanes[i].blocks.address(), g.lanes[i].control.address()} {
-			b = binary.AppendUvarint(b, uint64(len(address)))
-			b = append(b, address...)
-		}
-		addresses[g.core.lanes[i].peer] = b
+		blocks, control := g.lanes[i].blocks.address(), g.lanes[i].control.address()
+		c := coder.Writer(nil, coder.Little)
+		codeAddresses(&c, &blocks, &control)
+		addresses[g.core.lanes[i].peer] = c.Written()
 	}
 	return addresses
 }
@@ -127,23 +125,19 @@ func (l *laneEnd) address() []byte {
 	return l.qp.Address()
 }
 
+// codeAddresses are the addresses of the queue pairs of one end of a lane.
+func codeAddresses(c *coder.Coder, blocks, control *[]byte) {
+	c.View(blocks, coder.Unbounded)
+	c.View(control, coder.Unbounded)
+}
+
 // splitAddress takes apart what Addresses made.
 func splitAddress(b []byte) (blocks, control []byte, err error) {
-	var parts [2][]byte
-	for i := range parts {
-		var n uint64
-		if n, b, err = uvarint(b); err != nil {
-			return nil, nil, err
-		}
-		if n > uint64(len(b)) {
-			return nil, nil, fmt.Errorf("%w: address of %d bytes in %d", ErrInvalid, n, len(b))
-		}
-		parts[i], b = b[:n], b[n:]
+	c := coder.Reader(b, coder.Little)
+	if codeAddresses(&c, &blocks, &control); c.Finish() != nil {
+		return nil, nil, fmt.Errorf("%w: address: %w", ErrInvalid, c.Err())
 	}
-	if len(b) != 0 {
-		return nil, nil, fmt.Errorf("%w: %d bytes behind an address", ErrInvalid, len(b))
-	}
-	return parts[0], parts[1], nil
+	return blocks, control, nil
 }
 
 // Connect joins this end with its neighbours, whose addresses for this member are given by rank. All members call it

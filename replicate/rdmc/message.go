@@ -1,9 +1,9 @@
 package rdmc
 
 import (
-	"encoding/binary"
 	"fmt"
 
+	"github.com/rdmcfs/rdmcfs/internal/coder"
 	"github.com/rdmcfs/rdmcfs/replicate/schedule"
 )
 
@@ -58,26 +58,27 @@ func BlockLength(size uint64, blockSize int, i uint64) int {
 	return int(min(uint64(blockSize), size-i*uint64(blockSize)))
 }
 
+func (a *Announcement) code(c *coder.Coder) {
+	c.V64(&a.Seq)
+	c.V64(&a.Size)
+	a.Blocks.code(c, MaxMessageBlocks)
+}
+
 // AppendBinary appends the announcement's encoding.
 func (a Announcement) AppendBinary(b []byte) []byte {
-	b = binary.AppendUvarint(b, a.Seq)
-	b = binary.AppendUvarint(b, a.Size)
-	return a.Blocks.AppendBinary(b)
+	c := coder.Writer(b, coder.Little)
+	a.code(&c)
+	return c.Written()
 }
 
 // DecodeAnnouncement decodes what AppendBinary made.
 func DecodeAnnouncement(b []byte) (a Announcement, err error) {
-	if a.Seq, b, err = uvarint(b); err != nil {
-		return Announcement{}, err
+	c := coder.Reader(b, coder.Little)
+	if a.code(&c); c.Finish() != nil {
+		return Announcement{}, fmt.Errorf("%w: announcement: %w", ErrInvalid, c.Err())
 	}
-	if a.Size, b, err = uvarint(b); err != nil {
+	if err := a.Blocks.Validate(MaxMessageBlocks); err != nil {
 		return Announcement{}, err
-	}
-	if a.Blocks, b, err = DecodeRanges(b, MaxMessageBlocks); err != nil {
-		return Announcement{}, err
-	}
-	if len(b) != 0 {
-		return Announcement{}, fmt.Errorf("%w: %d bytes behind an announcement", ErrInvalid, len(b))
 	}
 	return a, nil
 }

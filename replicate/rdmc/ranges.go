@@ -2,9 +2,11 @@ package rdmc
 
 import (
 	"cmp"
-	"encoding/binary"
 	"fmt"
+	"math"
 	"slices"
+
+	"github.com/rdmcfs/rdmcfs/internal/coder"
 )
 
 // Range is a run of blocks.
@@ -96,52 +98,44 @@ func Union(sets ...Ranges) Ranges {
 	return slices.Clip(merged)
 }
 
-// AppendBinary appends the set's encoding: the number of runs, then the gap before and the length of each, as varints.
-func (s Ranges) AppendBinary(b []byte) []byte {
-	b = binary.AppendUvarint(b, uint64(len(s)))
+// code lists the fields of a set of blocks below limit: the number of runs, then the gap before and the length of each,
+// as varints.
+func (s *Ranges) code(c *coder.Coder, limit uint64) {
 	var at uint64
-	for _, r := range s {
-		b = binary.AppendUvarint(b, r.First-at)
-		b = binary.AppendUvarint(b, r.Count)
+	for i := range coder.Slice(c, (*[]Range)(s), MaxRanges, 2) {
+		r := &(*s)[i]
+		gap := r.First - at
+		c.V64(&gap)
+		c.V64(&r.Count)
+		if !c.Reading() {
+			at = r.end()
+			continue
+		}
+		if gap > limit-at || r.Count > limit-at-gap {
+			c.Fail("run exceeds %d blocks", limit)
+		}
+		if !c.OK() {
+			return
+		}
+		r.First = at + gap
 		at = r.end()
 	}
-	return b
+}
+
+// AppendBinary appends the set's encoding.
+func (s Ranges) AppendBinary(b []byte) []byte {
+	c := coder.Writer(b, coder.Little)
+	s.code(&c, math.MaxUint64)
+	return c.Written()
 }
 
 // DecodeRanges decodes a set of blocks below limit and returns the bytes behind it.
-func DecodeRanges(b []byte, limit uint64) (Ranges, []byte, error) {
-	runs, b, err := uvarint(b)
-	if err != nil {
-		return nil, nil, err
+func DecodeRanges(b []byte, limit uint64) (s Ranges, rest []byte, err error) {
+	c := coder.Reader(b, coder.Little)
+	if s.code(&c, limit); !c.OK() {
+		return nil, nil, fmt.Errorf("%w: %w", ErrInvalid, c.Err())
 	}
-	if runs > MaxRanges || runs > uint64(len(b))/2 {
-		return nil, nil, fmt.Errorf("%w: %d runs in %d bytes", ErrInvalid, runs, len(b))
-	}
-	s := make(Ranges, 0, runs)
-	var at uint64
-	for range runs {
-		var gap, count uint64
-		if gap, b, err = uvarint(b); err != nil {
-			return nil, nil, err
-		}
-		if count, b, err = uvarint(b); err != nil {
-			return nil, nil, err
-		}
-		if gap > limit-at || count > limit-at-gap {
-			return nil, nil, fmt.Errorf("%w: run exceeds %d blocks", ErrInvalid, limit)
-		}
-		s = append(s, Range{First: at + gap, Count: count})
-		at += gap + count
-	}
-	return s, b, s.Validate(limit)
-}
-
-func uvarint(b []byte) (uint64, []byte, error) {
-	v, n := binary.Uvarint(b)
-	if n <= 0 {
-		return 0, nil, fmt.Errorf("%w: truncated number", ErrInvalid)
-	}
-	return v, b[n:], nil
+	return s, b[c.Mark():], s.Validate(limit)
 }
 
 // indexed is a set with the position of each run, to find the block at a position fast.

@@ -1,15 +1,15 @@
 package rdmc
 
 import (
-	"encoding/binary"
 	"fmt"
+
+	"github.com/rdmcfs/rdmcfs/internal/coder"
 )
 
 // Sizes of control messages.
 const (
 	maxControl    = 1024
 	controlHeader = 32
-	failureHeader = 8
 	reportSize    = 20
 	maxSuspects   = 64
 )
@@ -58,9 +58,8 @@ type report struct {
 	blocks uint64
 }
 
-// appendBinary encodes all but the reports.
-func (m *controlMessage) appendBinary(b []byte) []byte {
-	var flags byte
+// flags say what is in the message.
+func (m *controlMessage) flags() (flags uint8) {
 	if m.active {
 		flags |= flagActive
 	}
@@ -73,94 +72,93 @@ func (m *controlMessage) appendBinary(b []byte) []byte {
 	if m.small {
 		flags |= flagSmall
 	}
-	b = append(b, controlVersion, flags, 0, 0)
-	b = binary.LittleEndian.AppendUint32(b, m.epoch)
-	b = binary.LittleEndian.AppendUint64(b, m.granted)
-	b = binary.LittleEndian.AppendUint64(b, m.received)
-	b = binary.LittleEndian.AppendUint64(b, m.last)
-	if m.small {
-		b = binary.LittleEndian.AppendUint64(b, m.smallGranted)
-	}
-	if m.failure != nil {
-		b = m.failure.appendBinary(b)
-	}
-	return b
+	return flags
 }
 
-func (f *failure) appendBinary(b []byte) []byte {
-	suspects := f.suspects[:min(len(f.suspects), maxSuspects)]
-	b = append(b, byte(f.reason), 0)
-	b = binary.LittleEndian.AppendUint16(b, uint16(len(suspects)))
-	b = binary.LittleEndian.AppendUint32(b, uint32(f.reporter))
-	for _, rank := range suspects {
-		b = binary.LittleEndian.AppendUint32(b, uint32(rank))
+// code lists all fields but the reports.
+func (m *controlMessage) code(c *coder.Coder) {
+	flags := m.flags()
+	c.Same8("version of control messages", controlVersion)
+	c.U8(&flags)
+	c.Pad(2)
+	c.U32(&m.epoch)
+	c.U64(&m.granted)
+	c.U64(&m.received)
+	c.U64(&m.last)
+	if flags&^flagsKnown != 0 {
+		c.Fail("flags %#x", flags)
 	}
-	return b
+	if c.Reading() {
+		m.active, m.closed, m.small = flags&flagActive != 0, flags&flagClosed != 0, flags&flagSmall != 0
+	}
+	if m.small {
+		c.U64(&m.smallGranted)
+	}
+	if flags&flagFailed == 0 {
+		return
+	}
+	if c.Reading() {
+		m.failure = &failure{}
+	}
+	m.failure.code(c)
+}
+
+func (f *failure) code(c *coder.Coder) {
+	suspects := f.suspects[:min(len(f.suspects), maxSuspects)]
+	reason, count, reporter := uint8(f.reason), uint16(len(suspects)), uint32(f.reporter)
+	c.U8(&reason)
+	c.Pad(1)
+	c.U16(&count)
+	c.U32(&reporter)
+	if c.Reading() {
+		if int(count) > min(maxSuspects, c.Left()/4) {
+			c.Fail("failure with %d suspects", count)
+			count = 0
+		}
+		*f = failure{reason: Reason(reason), reporter: int(reporter), suspects: make([]int, count)}
+		suspects = f.suspects
+	}
+	for i := range suspects {
+		rank := uint32(suspects[i])
+		if c.U32(&rank); c.Reading() {
+			suspects[i] = int(rank)
+		}
+	}
+}
+
+func (r *report) code(c *coder.Coder) {
+	c.U32(&r.rank)
+	c.U64(&r.done)
+	c.U64(&r.blocks)
+}
+
+// appendBinary encodes all but the reports.
+func (m *controlMessage) appendBinary(b []byte) []byte {
+	c := coder.Writer(b, coder.Little)
+	m.code(&c)
+	return c.Written()
 }
 
 func appendReport(b []byte, r report) []byte {
-	b = binary.LittleEndian.AppendUint32(b, r.rank)
-	b = binary.LittleEndian.AppendUint64(b, r.done)
-	return binary.LittleEndian.AppendUint64(b, r.blocks)
+	c := coder.Writer(b, coder.Little)
+	r.code(&c)
+	return c.Written()
 }
 
 // decodeControl decodes a control message into m, whose list of reports is used again.
 func decodeControl(b []byte, m *controlMessage) error {
-	if len(b) < controlHeader || len(b) > maxControl || b[0] != controlVersion {
+	if len(b) > maxControl {
 		return fmt.Errorf("%w: control message of %d bytes", ErrCorrupt, len(b))
 	}
-	flags := b[1]
-	if flags&^flagsKnown != 0 {
-		return fmt.Errorf("%w: control message with flags %#x", ErrCorrupt, flags)
+	*m = controlMessage{reports: m.reports[:0]}
+	c := coder.Reader(b, coder.Little)
+	for m.code(&c); c.Left() > 0; {
+		var r report
+		r.code(&c)
+		m.reports = append(m.reports, r)
 	}
-	*m = controlMessage{
-		epoch:    binary.LittleEndian.Uint32(b[4:]),
-		granted:  binary.LittleEndian.Uint64(b[8:]),
-		received: binary.LittleEndian.Uint64(b[16:]),
-		last:     binary.LittleEndian.Uint64(b[24:]),
-		active:   flags&flagActive != 0,
-		closed:   flags&flagClosed != 0,
-		reports:  m.reports[:0],
-	}
-	b = b[controlHeader:]
-	if flags&flagSmall != 0 {
-		if len(b) < 8 {
-			return fmt.Errorf("%w: truncated credit for small messages", ErrCorrupt)
-		}
-		m.small, m.smallGranted, b = true, binary.LittleEndian.Uint64(b), b[8:]
-	}
-	if flags&flagFailed != 0 {
-		var err error
-		if m.failure, b, err = decodeFailure(b); err != nil {
-			return err
-		}
-	}
-	if len(b)%reportSize != 0 {
-		return fmt.Errorf("%w: reports of %d bytes", ErrCorrupt, len(b))
-	}
-	for ; len(b) > 0; b = b[reportSize:] {
-		m.reports = append(m.reports, report{
-			rank:   binary.LittleEndian.Uint32(b),
-			done:   binary.LittleEndian.Uint64(b[4:]),
-			blocks: binary.LittleEndian.Uint64(b[12:]),
-		})
+	if err := c.Finish(); err != nil {
+		return fmt.Errorf("%w: control message: %w", ErrCorrupt, err)
 	}
 	return nil
-}
-
-func decodeFailure(b []byte) (*failure, []byte, error) {
-	if len(b) < failureHeader {
-		return nil, nil, fmt.Errorf("%w: truncated failure", ErrCorrupt)
-	}
-	count := int(binary.LittleEndian.Uint16(b[2:]))
-	f := &failure{reason: Reason(b[0]), reporter: int(binary.LittleEndian.Uint32(b[4:]))}
-	b = b[failureHeader:]
-	if count > maxSuspects || len(b) < 4*count {
-		return nil, nil, fmt.Errorf("%w: failure with %d suspects", ErrCorrupt, count)
-	}
-	for ; count > 0; count-- {
-		f.suspects = append(f.suspects, int(binary.LittleEndian.Uint32(b)))
-		b = b[4:]
-	}
-	return f, b, nil
 }
