@@ -2,13 +2,13 @@ package bench
 
 import (
 	"context"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
 	"net"
 	"sync"
 
+	"github.com/rdmcfs/rdmcfs/internal/coder"
 	"github.com/rdmcfs/rdmcfs/meta"
 	"github.com/rdmcfs/rdmcfs/replicate"
 )
@@ -36,7 +36,7 @@ func (c *faultCalls) Call(ctx context.Context, node meta.NodeID, kind replicate.
 	}
 	defer conn.Close()
 	defer context.AfterFunc(ctx, func() { conn.Close() })()
-	if err := writeCall(conn, byte(c.self), byte(kind), payload); err != nil {
+	if err := writeCall(conn, []byte{byte(c.self), byte(kind)}, payload); err != nil {
 		return nil, errors.Join(ctx.Err(), err)
 	}
 	head, answer, err := readCall(conn, 1)
@@ -49,32 +49,27 @@ func (c *faultCalls) Call(ctx context.Context, node meta.NodeID, kind replicate.
 	return answer, nil
 }
 
-func writeCall(w io.Writer, head ...any) error {
-	var b []byte
-	for _, part := range head {
-		switch p := part.(type) {
-		case byte:
-			b = append(b, p)
-		case []byte:
-			b = append(binary.LittleEndian.AppendUint32(b, uint32(len(p))), p...)
-		}
-	}
-	_, err := w.Write(b)
+func writeCall(w io.Writer, head, payload []byte) error {
+	c := coder.Writer(nil, coder.Little)
+	c.Fixed(head)
+	c.View32(&payload, replicate.MaxMessageBytes)
+	_, err := w.Write(c.Written())
 	return err
 }
 
 func readCall(r io.Reader, heads int) (head, payload []byte, err error) {
-	head = make([]byte, heads+4)
-	if _, err := io.ReadFull(r, head); err != nil {
+	b := make([]byte, heads+4)
+	if _, err := io.ReadFull(r, b); err != nil {
 		return nil, nil, err
 	}
-	n := binary.LittleEndian.Uint32(head[heads:])
-	if n > replicate.MaxMessageBytes {
+	var n uint32
+	c := coder.Reader(b[heads:], coder.Little)
+	if c.U32(&n); n > replicate.MaxMessageBytes {
 		return nil, nil, fmt.Errorf("bench: a call of %d bytes", n)
 	}
 	payload = make([]byte, n)
 	_, err = io.ReadFull(r, payload)
-	return head, payload, err
+	return b[:heads], payload, err
 }
 
 // serve answers calls until the listener is closed, and waits for those it has begun.
@@ -104,5 +99,5 @@ func (c *faultCalls) answer(ctx context.Context, conn net.Conn) {
 	if err != nil {
 		ok, answer = 0, []byte(err.Error())
 	}
-	writeCall(conn, ok, answer) // who asked notices
+	writeCall(conn, []byte{ok}, answer) // who asked notices
 }

@@ -325,14 +325,13 @@ func pure(s source) bool {
 // ownBytes are the files and folders that lay out bytes themselves, and why. All others list their fields with
 // internal/coder (decision 039).
 var ownBytes = map[string]string{
-	"internal/coder/":            "it is the one way",
-	"fs/acl.go":                  "the kernel's form of an access list",
-	"fs/kernelcache.go":          "the kernel's form of a notification",
-	"internal/detsim/kernel.go":  "the kernel's form of a directory",
-	"lab/":                       "no daemon runs it",
-	"rdma/":                      "words that devices write, and the header of each message: fixed layouts take a third of the time",
-	"replicate/rdmc/trailer.go":  "of each block and small message: a fixed layout takes a third of the time",
-	"replicate/rdmc/rendezvous/": "not listed yet: frames of programs without a cluster",
+	"internal/coder/":           "it is the one way",
+	"fs/acl.go":                 "the kernel's form of an access list",
+	"fs/kernelcache.go":         "the kernel's form of a notification",
+	"internal/detsim/kernel.go": "the kernel's form of a directory",
+	"lab/":                      "no daemon runs it",
+	"rdma/":                     "words that devices write, and the header of each message: fixed layouts take a third of the time",
+	"replicate/rdmc/trailer.go": "of each block and small message: a fixed layout takes a third of the time",
 }
 
 func TestBytesAreLaidOutInOnePlace(t *testing.T) {

@@ -1,12 +1,14 @@
 package rendezvous
 
 import (
-	"encoding/binary"
 	"fmt"
 	"io"
+	"maps"
 	"net"
+	"slices"
 	"time"
 
+	"github.com/rdmcfs/rdmcfs/internal/coder"
 	"github.com/rdmcfs/rdmcfs/replicate/rdmc"
 	"github.com/rdmcfs/rdmcfs/replicate/schedule"
 )
@@ -61,99 +63,103 @@ type welcome struct {
 	algorithm schedule.Algorithm
 }
 
-func (f *frame) appendBinary(b []byte) []byte {
-	b = append(b, byte(f.kind))
+func (f *frame) code(c *coder.Coder) {
+	c.U8((*uint8)(&f.kind))
 	switch f.kind {
 	case kindHello:
-		b = binary.LittleEndian.AppendUint32(b, wireMagic)
-		b = binary.LittleEndian.AppendUint32(b, wireVersion)
-		b = binary.LittleEndian.AppendUint32(b, uint32(f.rank))
+		f.codeHello(c)
 	case kindWelcome:
-		b = binary.LittleEndian.AppendUint32(b, uint32(f.welcome.members))
-		b = binary.LittleEndian.AppendUint64(b, f.welcome.number)
-		b = binary.LittleEndian.AppendUint32(b, uint32(f.welcome.blockSize))
-		b = append(b, byte(f.welcome.algorithm))
+		f.welcome.code(c)
 	case kindRefused, kindConnected:
-		b = append(b, f.text[:min(len(f.text), maxText)]...)
+		text := f.text[:min(len(f.text), maxText)]
+		if c.RestText(&text, maxText); c.Reading() {
+			f.text = text
+		}
 	case kindAddresses:
-		for rank, part := range f.parts {
-			b = binary.LittleEndian.AppendUint32(b, uint32(rank))
-			b = binary.LittleEndian.AppendUint32(b, uint32(len(part)))
-			b = append(b, part...)
+		f.codeParts(c)
+	case kindAllHere, kindBegun:
+	default:
+		c.Fail("frame of kind %d", f.kind)
+	}
+}
+
+func (f *frame) codeHello(c *coder.Coder) {
+	magic, version := uint32(wireMagic), uint32(wireVersion)
+	c.U32(&magic)
+	c.U32(&version)
+	codeNumber(c, &f.rank)
+	if magic != wireMagic {
+		c.Fail("no member of a group")
+	} else if version != wireVersion {
+		c.Fail("version %d of meetings, want %d: run the same program on all hosts", version, wireVersion)
+	}
+}
+
+func (w *welcome) code(c *coder.Coder) {
+	codeNumber(c, &w.members)
+	c.U64(&w.number)
+	codeNumber(c, &w.blockSize)
+	c.U8((*uint8)(&w.algorithm))
+	if w.members < 2 || w.members > rdmc.MaxMembers || w.blockSize < 1 || w.blockSize > rdmc.MaxBlockSize {
+		c.Fail("welcome to %+v", *w)
+	}
+}
+
+// codeNumber is a number in four bytes.
+func codeNumber(c *coder.Coder, p *int) {
+	v := uint32(*p)
+	if c.U32(&v); c.Reading() {
+		*p = int(v)
+	}
+}
+
+func (f *frame) codeParts(c *coder.Coder) {
+	if !c.Reading() {
+		for _, rank := range slices.Sorted(maps.Keys(f.parts)) {
+			part := f.parts[rank]
+			codePart(c, &rank, &part)
+		}
+		return
+	}
+	f.parts = make(map[int][]byte)
+	for c.Left() > 0 {
+		var rank int
+		var part []byte
+		if codePart(c, &rank, &part); rank >= rdmc.MaxMembers {
+			c.Fail("part for %d", rank)
+		}
+		if c.OK() {
+			f.parts[rank] = part
 		}
 	}
-	return b
+}
+
+func codePart(c *coder.Coder, rank *int, part *[]byte) {
+	codeNumber(c, rank)
+	c.View32(part, maxPart)
+}
+
+func (f *frame) appendBinary(b []byte) []byte {
+	c := coder.Writer(b, coder.Little)
+	f.code(&c)
+	return c.Written()
 }
 
 func decodeFrame(b []byte) (f frame, err error) {
-	if len(b) < 1 {
-		return f, fmt.Errorf("%w: an empty frame", ErrProtocol)
+	c := coder.Reader(b, coder.Little)
+	if f.code(&c); c.Finish() != nil {
+		return frame{}, fmt.Errorf("%w: %w", ErrProtocol, c.Err())
 	}
-	f.kind = frameKind(b[0])
-	body := b[1:]
-	switch f.kind {
-	case kindHello:
-		f.rank, err = decodeHello(body)
-	case kindWelcome:
-		f.welcome, err = decodeWelcome(body)
-	case kindRefused, kindConnected:
-		if len(body) > maxText {
-			return f, fmt.Errorf("%w: a text of %d bytes", ErrProtocol, len(body))
-		}
-		f.text = string(body)
-	case kindAddresses:
-		f.parts, err = decodeParts(body)
-	case kindAllHere, kindBegun:
-	default:
-		err = fmt.Errorf("%w: frame of kind %d", ErrProtocol, f.kind)
-	}
-	return f, err
-}
-
-func decodeHello(b []byte) (rank int, err error) {
-	if len(b) != 12 || binary.LittleEndian.Uint32(b) != wireMagic {
-		return 0, fmt.Errorf("%w: no member of a group", ErrProtocol)
-	}
-	if v := binary.LittleEndian.Uint32(b[4:]); v != wireVersion {
-		return 0, fmt.Errorf("%w: version %d of meetings, want %d: run the same program on all hosts", ErrProtocol, v, wireVersion)
-	}
-	return int(binary.LittleEndian.Uint32(b[8:])), nil
-}
-
-func decodeWelcome(b []byte) (w welcome, err error) {
-	if len(b) != 17 {
-		return w, fmt.Errorf("%w: welcome of %d bytes", ErrProtocol, len(b))
-	}
-	w.members, w.number = int(binary.LittleEndian.Uint32(b)), binary.LittleEndian.Uint64(b[4:])
-	w.blockSize, w.algorithm = int(binary.LittleEndian.Uint32(b[12:])), schedule.Algorithm(b[16])
-	if w.members < 2 || w.members > rdmc.MaxMembers || w.blockSize < 1 || w.blockSize > rdmc.MaxBlockSize {
-		return w, fmt.Errorf("%w: welcome to %+v", ErrProtocol, w)
-	}
-	return w, nil
-}
-
-func decodeParts(b []byte) (map[int][]byte, error) {
-	parts := make(map[int][]byte)
-	for len(b) > 0 {
-		if len(b) < 8 {
-			return nil, fmt.Errorf("%w: truncated part", ErrProtocol)
-		}
-		rank, n := binary.LittleEndian.Uint32(b), binary.LittleEndian.Uint32(b[4:])
-		b = b[8:]
-		if uint64(n) > uint64(min(len(b), maxPart)) || rank >= rdmc.MaxMembers {
-			return nil, fmt.Errorf("%w: part of %d bytes for %d", ErrProtocol, n, rank)
-		}
-		parts[int(rank)] = b[:n:n]
-		b = b[n:]
-	}
-	return parts, nil
+	return f, nil
 }
 
 // send writes a frame, within the time of a step.
 func send(conn net.Conn, f frame) error {
 	conn.SetWriteDeadline(time.Now().Add(stepTimeout)) // if it fails, so does the write
 	b := f.appendBinary(make([]byte, 4))
-	binary.LittleEndian.PutUint32(b, uint32(len(b)-4))
+	length := uint32(len(b) - 4)
+	c := coder.Writer(b[:0], coder.Little)
+	c.U32(&length)
 	_, err := conn.Write(b)
 	return err
 }
@@ -164,7 +170,9 @@ func receive(r io.Reader, limit int) (frame, error) {
 	if _, err := io.ReadFull(r, head[:]); err != nil {
 		return frame{}, err
 	}
-	n := binary.LittleEndian.Uint32(head[:])
+	var n uint32
+	c := coder.Reader(head[:], coder.Little)
+	c.U32(&n)
 	if uint64(n) > uint64(limit) {
 		return frame{}, fmt.Errorf("%w: frame of %d bytes", ErrProtocol, n)
 	}
