@@ -76,6 +76,10 @@ type Core struct {
 	// last is the last index handed out to be persisted. What peers may speak of is not beyond it: they only know of
 	// entries this node has acknowledged, or sent.
 	last uint64
+	// unsettled is the first entry that raft has taken from a leader since the log had all that raft has, 0 if none: what
+	// the log has from there on may be out of date. handed is how many appends are handed out and not persisted.
+	unsettled uint64
+	handed    int
 	// unsaved is a hard state that the log on disk lacks, and raft does not know to be missing: it goes with the next
 	// append.
 	unsaved *raftpb.HardState
@@ -208,6 +212,9 @@ func (c *Core) step(m *raftpb.Message) error {
 		c.lastTime = max(c.lastTime, timeOf(e))
 	}
 	err := c.raft.Step(m)
+	if list := m.GetEntries(); m.GetType() == raftpb.MsgApp && len(list) > 0 && (c.unsettled == 0 || list[0].GetIndex() < c.unsettled) {
+		c.unsettled = list[0].GetIndex()
+	}
 	s := c.raft.BasicStatus()
 	switch m.GetType() {
 	case raftpb.MsgApp, raftpb.MsgHeartbeat, raftpb.MsgSnap:
@@ -301,6 +308,7 @@ func (c *Core) SnapshotFailed(peer ID) { c.raft.ReportSnapshot(peer, raft.Snapsh
 
 // Persisted tells that an append, and all before it, is on stable storage.
 func (c *Core) Persisted(a *Append) {
+	c.handed--
 	if a.Hard != nil {
 		c.log.hard = a.Hard
 	}
@@ -364,6 +372,9 @@ func (c *Core) Ready() (Output, bool) {
 	var out Output
 	out.Messages, c.after = c.after, nil
 	if !c.raft.HasReady() {
+		if c.handed == 0 {
+			c.unsettled = 0
+		}
 		return out, len(out.Messages) > 0
 	}
 	rd := c.raft.Ready()
@@ -371,6 +382,7 @@ func (c *Core) Ready() (Output, bool) {
 		switch m.GetTo() {
 		case raft.LocalAppendThread:
 			out.Append = appendOf(m)
+			c.handed++
 			if out.Append.Hard == nil {
 				out.Append.Hard = c.unsaved
 			}

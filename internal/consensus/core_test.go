@@ -474,6 +474,53 @@ func TestChangeOfVotersBeforeTheLeaderHasApplied(t *testing.T) {
 	}
 }
 
+// A follower whose disk is slow has a new leader's entries in memory, the older ones that they replace on the disk, and
+// knows that the new ones are committed. It is no older copy when it gets them again.
+func TestReplacedEntriesOnASlowDisk(t *testing.T) {
+	const last, replaced = 5, 3
+	entries := func(from, term uint64) (list []*raftpb.Entry) {
+		for i := from; i <= last; i++ {
+			list = append(list, &raftpb.Entry{Index: new(i), Term: new(term), Type: raftpb.EntryNormal.Enum()})
+		}
+		return list
+	}
+	for _, handedOut := range []bool{false, true} {
+		state := &raftlog.State{Base: raftlog.Base{Conf: &raftpb.ConfState{Voters: []uint64{1, 2, 3}}}, Entries: entries(1, 1),
+			Hard: &raftpb.HardState{Term: new(uint64(1)), Commit: new(uint64(replaced - 1))}}
+		core, err := NewCore(CoreConfig{ID: 1, State: state, ElectionTicks: 10, HeartbeatTicks: 2, Intn: func(int) int { return 0 }})
+		if err != nil {
+			t.Fatal(err)
+		}
+		drain(core)
+		m := &raftpb.Message{Type: raftpb.MsgApp.Enum(), From: new(uint64(2)), To: new(uint64(1)), Term: new(uint64(3)), Commit: new(uint64(last)),
+			Index: new(uint64(replaced - 1)), LogTerm: new(uint64(1)), Entries: entries(replaced, 3)}
+		if err := core.Step(m); err != nil {
+			t.Fatal(err)
+		}
+		var waiting []*Append
+		for handedOut {
+			out, ok := core.Ready()
+			if !ok {
+				break
+			}
+			if out.Append != nil {
+				waiting = append(waiting, out.Append)
+			}
+		}
+		if err := core.Step(m); err != nil {
+			t.Errorf("handed out %v: the same entries again: %v", handedOut, err)
+		}
+		for _, a := range waiting {
+			core.Persisted(a)
+		}
+		drain(core)
+		m.Term, m.Entries = new(uint64(4)), entries(replaced, 4)
+		if err := core.Step(m); !isFatal(err) && err == nil {
+			t.Errorf("handed out %v: other entries than committed ones are taken once the disk has those", handedOut)
+		}
+	}
+}
+
 // drain lets a core do all that it wants, and gives what it sends.
 func drain(core *Core) (sent []*raftpb.Message) {
 	for {

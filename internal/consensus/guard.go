@@ -107,10 +107,11 @@ func (c *Core) checkHistory(m *raftpb.Message, leads bool, own *raftpb.HardState
 		"the cluster and join it again with an empty one", ErrSafety, m.GetFrom()>>32, why, theirs, own.GetCommit())
 }
 
-// conflict is the index of the first entry that differs from a committed one of this log, 0 if none does.
+// conflict is the index of the first entry that differs from a committed one of this log, 0 if none does. Entries that
+// are not on the disk yet are not looked at: the log has others in their place, or none.
 func (c *Core) conflict(entries []*raftpb.Entry, commit uint64) uint64 {
 	for _, e := range entries {
-		if e.GetIndex() > commit {
+		if e.GetIndex() > commit || c.unsettled > 0 && e.GetIndex() >= c.unsettled {
 			return 0
 		}
 		if own, err := c.log.Term(e.GetIndex()); err == nil && own != e.GetTerm() {

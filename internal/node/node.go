@@ -422,6 +422,7 @@ func (n *node) viewChanged() {
 	n.groups.viewChanged()
 	if raft := n.raft.node.Load(); raft != nil {
 		raft.MembersChanged()
+		signalAlarm(n.signing.look)
 	}
 }
 

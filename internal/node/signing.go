@@ -21,10 +21,11 @@ import (
 type signing struct {
 	dir       credentials.Dir
 	authority atomic.Pointer[credentials.Authority]
+	look      chan struct{} // buffered 1: the members have changed
 }
 
 func loadSigning(dir credentials.Dir) (*signing, error) {
-	s := &signing{dir: dir}
+	s := &signing{dir: dir, look: make(chan struct{}, 1)}
 	authority, err := dir.LoadAuthority()
 	switch {
 	case errors.Is(err, os.ErrNotExist):
@@ -36,12 +37,21 @@ func loadSigning(dir credentials.Dir) (*signing, error) {
 	return s, nil
 }
 
-// signingCheck is how often it is looked whether this node votes and lacks the signing key.
+// signingCheck is how often a voter that lacks the signing key asks for it again.
 const signingCheck = 2 * time.Second
 
-// keepSigning gets the signing key once this node votes, so that any voter can take nodes in.
+// keepSigning gets the signing key as soon as this node votes, so that any voter can take nodes in: as long as only one
+// node has the key, no other machine can ever join if its disk is lost.
 func (n *node) keepSigning(ctx context.Context) {
-	for range ticks(ctx, signingCheck) {
+	again := time.NewTicker(signingCheck)
+	defer again.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-n.signing.look:
+		case <-again.C:
+		}
 		if rec := n.members.book().nodes[n.id.Node]; rec.Voter && n.signing.authority.Load() == nil {
 			n.fetchSigning(ctx)
 		}

@@ -1,6 +1,7 @@
 package integration
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"testing"
@@ -125,4 +126,29 @@ func TestMembersChangeInMidTransfer(t *testing.T) {
 	newcomer.Start()
 	m.AwaitUp(m.Nodes...)
 	m.settled(t)
+}
+
+// Whoever becomes a voter has the signing key at once: if the first node is lost now, the others can still take in a
+// machine in its place.
+func TestSigningKeyIsWithEachVoter(t *testing.T) {
+	t.Parallel()
+	c := start(t, cluster.Options{Nodes: 3})
+	has := func() (n int) {
+		for _, node := range c.Nodes {
+			if _, err := os.Stat(filepath.Join(node.Data, "tls", "ca.key")); err == nil {
+				n++
+			}
+		}
+		return n
+	}
+	c.Await(30*time.Second, "three voters", func() (bool, string) {
+		voters := c.Nodes[0].Status().Voters
+		return len(voters) == len(c.Nodes), fmt.Sprint(voters)
+	})
+	const soon = 700 * time.Millisecond // well below the 2 s after which a voter would ask again
+	for began := time.Now(); has() < len(c.Nodes); time.Sleep(10 * time.Millisecond) {
+		if time.Since(began) > soon {
+			t.Fatalf("%d of %d voters have the signing key after %v", has(), len(c.Nodes), soon)
+		}
+	}
 }

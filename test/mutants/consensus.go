@@ -39,6 +39,8 @@ var ofConsensus = []mutant{
 		"case h.generation != id.Generation:", "case h.generation != id.Generation && h.to == 0:", inConsensus},
 	{"an older copy goes on beside the leader of the others", "internal/consensus/guard.go",
 		"case leads && m.GetTerm() == own.GetTerm():", "case leads && m.GetTerm() < own.GetTerm():", inConsensus},
+	{"entries that are not on the disk yet are compared", "internal/consensus/guard.go",
+		"c.unsettled > 0 && e.GetIndex() >= c.unsettled", "c.unsettled > e.GetIndex()+1<<40", inConsensus},
 	{"a leader that is cut off names the others as behind", "internal/consensus/progress.go",
 		"\tif len(behind) > 0 {\n\t\tif _, err := rp.n.readIndex(ctx)", "\tif len(behind) > maxBarrierNodes {\n\t\tif _, err := rp.n.readIndex(ctx)", inConsensus},
 	{"a leader changes voters before it has applied", "internal/consensus/core.go",
