@@ -34,6 +34,8 @@ func (t *tx) join(o *Join) (Result, syscall.Errno) {
 		return Result{Node: known.ID, Existed: true, View: t.head.View}, ok // asked again
 	case known != nil && !o.Replace:
 		return Result{}, syscall.EEXIST
+	case known != nil && known.Voter && !t.cl.quorumWithout(known.ID):
+		return Result{}, syscall.EAGAIN // its store, which votes, would end
 	case known != nil:
 		n = *known
 	case t.head.LastNode >= nodesMax:

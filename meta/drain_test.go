@@ -77,6 +77,33 @@ func TestEvictionsAtOnceLeaveAQuorum(t *testing.T) {
 	refusedWith(t, c, &meta.Evict{Node: 1}, syscall.EAGAIN)
 }
 
+// G4: voters that are replaced at the same time must leave a quorum too: the store that votes ends with the entry.
+func TestReplacementsAtOnceLeaveAQuorum(t *testing.T) {
+	c := metatest.New(t, 4)
+	c.Do(1, &meta.SetVoters{Voters: []meta.NodeID{1, 2, 3}})
+	name := func(id meta.NodeID) string {
+		n, err := c.DB.Node(id)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return n.Name
+	}
+	replace := func(id meta.NodeID) *meta.Join {
+		token := [32]byte{7, byte(id)}
+		c.Do(1, &meta.AddToken{Hash: token, Expires: 1 << 62, Replace: true, Uses: 1})
+		return &meta.Join{Name: name(id), Addr: "new:1", TokenHash: token, Replace: true}
+	}
+	c.Do(1, replace(2))
+	third := replace(3)
+	refusedWith(t, c, third, syscall.EAGAIN)
+	refusedWith(t, c, &meta.Evict{Node: 3}, syscall.EAGAIN)
+	c.Do(1, replace(4)) // it has no vote
+	c.Do(1, &meta.SetVoters{Voters: []meta.NodeID{3}})
+	refusedWith(t, c, third, syscall.EAGAIN)
+	c.Do(1, &meta.SetVoters{Voters: []meta.NodeID{1}})
+	c.Do(1, third) // the token has not been used
+}
+
 // G4: what happens between the proposer's look and the entry counts.
 func TestEvictSeesWhatCameSinceTheCheck(t *testing.T) {
 	t.Run("a file for that node alone", func(t *testing.T) {

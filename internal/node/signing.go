@@ -166,6 +166,9 @@ func joinRefused(errno syscall.Errno) error {
 		return fmt.Errorf("node: join: %w", control.ErrNameTaken)
 	case syscall.EPERM:
 		return fmt.Errorf("node: join: %w", control.ErrNotReplaceable)
+	case syscall.EAGAIN:
+		return fmt.Errorf("node: join: without that node the voters that are up are no quorum: %w; see 'rdmcfs status', and try again when all "+
+			"others are up: the token has not been used", control.ErrUnavailable)
 	}
 	return fmt.Errorf("node: join: refused: %w", errno)
 }

@@ -5,6 +5,8 @@ var inApply = []string{metaTests}
 var ofMeta = []mutant{
 	{"votes of ended incarnations count", "meta/apply_publish.go",
 		"p.Votes.Has(id) && n.BootView <= p.Votes.View {", "p.Votes.Has(id) {", inApply},
+	{"a voter is replaced that the quorum needs", "meta/apply_cluster.go",
+		"case known != nil && known.Voter && !t.cl", "case known != nil && known.Voter && t.head.LastNode == 0 && !t.cl", inApply},
 	{"evictions at the same time leave no quorum", "meta/apply_cluster.go",
 		"case old.Voter && !t.cl.quorumWithout(o.Node):", "case old.Voter && t.cl == nil:", inApply},
 	{"an evicted voter is forgotten before raft has let it go", "meta/apply_cluster.go",
