@@ -138,8 +138,9 @@ type followSession struct {
 	ctx           context.Context
 	peer          ID
 	number        uint64
-	applied, next uint64 // when it began
-	leaderless    *time.Timer
+	applied, next uint64      // when it began
+	leaderless    *time.Timer // ends the stream; it runs while the peer knows no leader
+	led           bool        // the peer has said that it knows one
 	// member is news that this node is in raft, though no entry has told it.
 	member *clusterState
 }
@@ -244,11 +245,13 @@ func (f *followSession) learn(body []byte) error {
 	if err != nil {
 		return err
 	}
-	if state.leader != 0 {
+	switch {
+	case state.leader != 0:
 		f.leaderless.Stop()
-	} else {
-		f.leaderless.Reset(leaderlessMax)
+	case f.led:
+		f.leaderless.Reset(leaderlessMax) // later news that there is none changes nothing: a candidate sends some
 	}
+	f.led = state.leader != 0
 	f.n.learn(state, RoleObserver)
 	if contains(raftMembersOf(state.conf), f.n.id) {
 		f.member = &state

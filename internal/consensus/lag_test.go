@@ -65,6 +65,37 @@ func TestObserverLeavesASilentVoter(t *testing.T) {
 	t.Run("once it has sent entries", func(t *testing.T) { observerLeavesASilentVoter(t, 4, 3) })
 }
 
+// TestObserverLeavesACandidate: a voter that is cut off from the others campaigns again and again, and says each time
+// that it knows no leader. Who follows it leaves after a second all the same.
+func TestObserverLeavesACandidate(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(Config{Identity: Identity{ID: 7}, Dial: func(context.Context, ID) (net.Conn, error) { return nil, errNoLink }})
+		defer n.wg.Wait()
+		defer n.cancel(ErrClosed)
+		began, left := time.Now(), time.Duration(0)
+		f := &followSession{n: n, peer: 2, leaderless: time.AfterFunc(leaderlessMax, func() { left = time.Since(began) })}
+		news := func(leader ID) {
+			state := clusterState{leader: leader, term: 1, conf: &raftpb.ConfState{Voters: []uint64{2, 3, 4}}}
+			if err := f.learn(state.append(nil)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		news(2)
+		time.Sleep(5 * time.Second)
+		if left != 0 {
+			t.Fatalf("left after %v, while there was a leader", left)
+		}
+		began = time.Now()
+		for range 8 {
+			news(0)
+			time.Sleep(leaderlessMax / 4)
+		}
+		if left != leaderlessMax {
+			t.Errorf("left after %v without a leader, want %v", left, leaderlessMax)
+		}
+	})
+}
+
 func observerLeavesASilentVoter(t *testing.T, changes int, entries uint64) {
 	synctest.Test(t, func(t *testing.T) {
 		ours, far := net.Pipe()
