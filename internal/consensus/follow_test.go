@@ -190,8 +190,10 @@ func TestObserverAnswersTheLeaderItself(t *testing.T) {
 	leader := newStream(far, 7)
 	defer leader.close()
 	voter, _ := net.Pipe() // passes nothing on
+	followed := newStream(voter, 2)
+	defer followed.close()
 	n.state.role, n.state.leader, n.state.visible, n.state.links[1] = RoleObserver, 1, 41, l
-	n.observer.setFollower(&followTarget{peer: 2, stream: newStream(voter, 2), begun: true, wanted: make(chan struct{}, 1)})
+	n.observer.setFollower(&followTarget{peer: 2, stream: followed, begun: true, wanted: make(chan struct{}, 1)})
 	n.mu.Lock()
 	n.state.leader = 1
 	n.mu.Unlock()

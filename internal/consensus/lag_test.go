@@ -81,14 +81,14 @@ func TestObserverLeavesACandidate(t *testing.T) {
 			}
 		}
 		news(2)
-		time.Sleep(5 * time.Second)
+		<-time.After(5 * time.Second)
 		if left != 0 {
 			t.Fatalf("left after %v, while there was a leader", left)
 		}
 		began = time.Now()
 		for range 8 {
 			news(0)
-			time.Sleep(leaderlessMax / 4)
+			<-time.After(leaderlessMax / 4)
 		}
 		if left != leaderlessMax {
 			t.Errorf("left after %v without a leader, want %v", left, leaderlessMax)
