@@ -106,6 +106,9 @@ func (p *process) ready() bool { return p.kernel.Load() != nil && p.m.p == p }
 // start begins a process on the machine's disks.
 func (m *machine) start() {
 	w := m.w
+	if w.over && w.failed() {
+		return // nobody would stop it
+	}
 	m.lives++
 	m.dark = false
 	m.touch()
