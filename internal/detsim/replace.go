@@ -173,8 +173,7 @@ func (w *world) putBack(m *machine) {
 	if !w.lull() || m.p == nil || m.older == nil || w.joining {
 		return
 	}
-	voter := w.votes(m)
-	if voter && (w.voters() < 3 || w.copies > 0) {
+	if w.votes(m) && (w.voters() < 3 || w.copies > 0) {
 		return
 	}
 	w.stats.PutBack++
@@ -183,10 +182,8 @@ func (w *world) putBack(m *machine) {
 	m.restore(m.older)
 	m.older = nil
 	w.startLater(m)
-	if voter {
-		w.joining = true
-		w.work.Go(func() { w.afterPutBack(m, had) })
-	}
+	w.joining = true
+	w.work.Go(func() { w.afterPutBack(m, had) }) // of an observer too: it may have been about to vote
 }
 
 // restore puts a copy in the place of a machine's disks. No process runs.
@@ -195,7 +192,7 @@ func (m *machine) restore(d *disks) {
 	m.allDurable()
 }
 
-// afterPutBack waits until a voter that was put back is refused, and replaces it, or has applied more than it had
+// afterPutBack waits until a machine that was put back is refused, and replaces it, or has applied more than it had
 // before: it has then forgotten nothing, or nothing that the others miss.
 func (w *world) afterPutBack(m *machine, had uint64) {
 	refused := false
