@@ -186,7 +186,7 @@ func (d dataDir) vacant(h Host) error {
 
 // ownNames are what may be in a directory before a node is: what an init or join that was cut short has left, and what
 // mkfs makes.
-var ownNames = []string{lockFile, "raft", "tls", "state", "content", "log", "admin.sock", "lost+found"}
+var ownNames = []string{identityFile + ".new", lockFile, "raft", "tls", "state", "content", "log", "admin.sock", "lost+found"}
 
 // lock keeps other daemons out until the returned file is closed. It ends with the process.
 func (d dataDir) lock() (*os.File, error) {

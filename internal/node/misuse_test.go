@@ -40,7 +40,7 @@ func TestPolicyThatCannotBeMet(t *testing.T) {
 
 // A directory with somebody's files is not made a data directory, and is left as it was.
 func TestDataDirectoryWithOtherFiles(t *testing.T) {
-	for name, want := range map[string]error{"thesis.tex": ErrForeignFiles, "lost+found": nil, "raft": nil} {
+	for name, want := range map[string]error{"thesis.tex": ErrForeignFiles, "lost+found": nil, "raft": nil, "tls": nil, "log": nil} {
 		dir := t.TempDir()
 		if err := os.Mkdir(filepath.Join(dir, name), 0o700); err != nil {
 			t.Fatal(err)
@@ -51,6 +51,42 @@ func TestDataDirectoryWithOtherFiles(t *testing.T) {
 		}
 		if entries, _ := os.ReadDir(dir); want != nil && len(entries) != 1 {
 			t.Errorf("%s: %v", name, entries)
+		}
+	}
+}
+
+// An init that was cut short while it wrote node.json can be repeated.
+func TestDataDirectoryOfAnInitThatWasCutShort(t *testing.T) {
+	dir := t.TempDir()
+	if err := os.WriteFile(filepath.Join(dir, "node.json.new"), []byte("{"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Init(InitConfig{DataDir: dir, Listen: "127.0.0.1:0", Advertise: "127.0.0.1:7400"}); err != nil {
+		t.Error(err)
+	}
+}
+
+// What says where files live is judged when it changes: another setting can be changed though nodes have gone since.
+func TestPolicyOfMoreNodesThanThereAreNow(t *testing.T) {
+	now := meta.Policy{Placement: meta.PlaceCopies, Copies: 3, MinCopies: 2}
+	for name, c := range map[string]struct {
+		change func(p *meta.Policy)
+		placed bool
+	}{
+		"nothing":    {func(*meta.Policy) {}, false},
+		"retain":     {func(p *meta.Policy) { p.Retain = 4 }, false},
+		"ack":        {func(p *meta.Policy) { p.AckLocal = true }, false},
+		"copies":     {func(p *meta.Policy) { p.Copies = 2 }, true},
+		"min-copies": {func(p *meta.Policy) { p.MinCopies = 1 }, true},
+		"all":        {func(p *meta.Policy) { p.Placement, p.Copies = meta.PlaceAll, 0 }, true},
+		"labels": {func(p *meta.Policy) {
+			p.Placement, p.Copies, p.Labels = meta.PlaceLabels, 0, map[string]string{"a": "b"}
+		}, true},
+	} {
+		next := now
+		c.change(&next)
+		if placesElsewhere(now, &next) != c.placed {
+			t.Errorf("%s: %+v", name, next)
 		}
 	}
 }

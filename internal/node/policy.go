@@ -41,8 +41,14 @@ func (n *node) policy(ctx context.Context, req admin.PolicyRequest) (admin.Polic
 		if set, err = parsePolicy(*req.Set); err != nil {
 			return admin.Policy{}, err
 		}
-		if err := canBeMet(set, n.members.book().nodes); err != nil {
-			return admin.Policy{}, err
+		now, err := n.db.Policy(ino.Policy)
+		if err != nil {
+			return admin.Policy{}, fmt.Errorf("node: policy %d: %w", ino.Policy, err)
+		}
+		if placesElsewhere(now, set) {
+			if err := canBeMet(set, n.members.book().nodes); err != nil {
+				return admin.Policy{}, err
+			}
 		}
 	}
 	if err := n.setPolicy(ctx, ino.Ino, set, req.Recursive); err != nil {
@@ -84,6 +90,11 @@ func (n *node) setPolicy(ctx context.Context, dir meta.Ino, p *meta.Policy, recu
 			return nil
 		}
 	}
+}
+
+// placesElsewhere tells whether a policy differs from the present one in who holds files.
+func placesElsewhere(now meta.Policy, set *meta.Policy) bool {
+	return now.Placement != set.Placement || now.Copies != set.Copies || now.MinCopies != set.MinCopies || !maps.Equal(now.Labels, set.Labels)
 }
 
 // canBeMet refuses a policy that the cluster has too few nodes for: each close would fail, or make fewer copies than
