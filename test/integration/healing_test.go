@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"path/filepath"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
@@ -55,9 +54,9 @@ func TestReturningNodeIsHealedAtThePaceOfItsLink(t *testing.T) {
 		back.Launch()
 		awaitIncarnation(t, c, writer, back, 4)
 		midway(t, c, writer, back)
-		stopped.Signal(syscall.SIGSTOP)
+		goOn := stopped.StandStill(2 * time.Minute)
 		c.AwaitState(time.Minute, writer, stopped, "down")
-		stopped.Signal(syscall.SIGCONT)
+		goOn()
 		c.AwaitState(time.Minute, writer, stopped, "up")
 		healed(t, c, writer, back, stopped.Name()+" was stopped in the midst of it")
 	}

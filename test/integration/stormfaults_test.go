@@ -22,6 +22,7 @@ const (
 	stormStandMax  = 90 * time.Second // of healing without any progress
 	stormForever   = 1000 * time.Hour
 	stormPatience  = 20 * time.Second // for changes under way when a fault ends
+	stormStopMax   = 40 * time.Second // a stopped process goes on, whatever holds up the storm
 	stormFrozenFor = 400 * time.Millisecond
 	stormThawedFor = 100 * time.Millisecond
 	stormForget    = 10 * time.Second // after its fault a node may be named as behind by what began before
@@ -44,11 +45,7 @@ func (s *storm) strike(k strike) {
 			nodes = append(nodes, k.and)
 		}
 		s.mark(true, nodes...)
-		end := s.begin(k.kind, s.c.Nodes[k.node])
-		if k.and >= 0 {
-			first, second := end, s.begin(k.andKind, s.c.Nodes[k.and])
-			end = func() { first(); second() }
-		}
+		end := s.beginBoth(k)
 		wait(k.lasts)
 		if k.calm {
 			s.pause(stormPatience, nodes...)
@@ -95,6 +92,23 @@ func (s *storm) mark(on bool, nodes ...int) {
 	s.last = until
 }
 
+// beginBoth strikes the one or two nodes of a strike. A process is stopped last and goes on first: no program can be
+// started beside one that stands still (Node.StandStill).
+func (s *storm) beginBoth(k strike) (end func()) {
+	if k.and < 0 {
+		return s.begin(k.kind, s.c.Nodes[k.node])
+	}
+	if k.kind == strikeStop {
+		k.kind, k.node, k.andKind, k.and = k.andKind, k.and, k.kind, k.node
+	}
+	endFirst := s.begin(k.kind, s.c.Nodes[k.node])
+	endSecond := s.begin(k.andKind, s.c.Nodes[k.and])
+	return func() {
+		endSecond()
+		endFirst()
+	}
+}
+
 // begin strikes a node, and returns what ends that.
 func (s *storm) begin(kind string, n *cluster.Node) (end func()) {
 	net := s.c.Net()
@@ -106,8 +120,7 @@ func (s *storm) begin(kind string, n *cluster.Node) (end func()) {
 		n.Stop()
 		return n.Launch
 	case strikeStop:
-		n.Signal(syscall.SIGSTOP)
-		return func() { n.Signal(syscall.SIGCONT) }
+		return n.StandStill(stormStopMax)
 	case strikeCut:
 		net.Cut(n.Index, true)
 		return func() { net.Cut(n.Index, false) }

@@ -324,6 +324,25 @@ func (n *Node) Signal(sig syscall.Signal) {
 	}
 }
 
+// StandStill stops the node's process (SIGSTOP) and returns what has it go on. It goes on by itself after most, by the
+// hand of another process: a child of this one that is on its way to its program closes the files of the mount which
+// this one has open, waits for the stopped node there, and holds up all that this process would start meanwhile.
+func (n *Node) StandStill(most time.Duration) (goOn func()) {
+	n.cluster.TB.Helper()
+	pid := fmt.Sprint(n.Pid())
+	watch := exec.Command("sh", "-c", `sleep "$1"; kill -CONT "$2"`, "sh", fmt.Sprint(most.Seconds()), pid)
+	watch.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	if err := watch.Start(); err != nil {
+		n.cluster.TB.Fatalf("%s: %v", n.Name(), err)
+	}
+	n.Signal(syscall.SIGSTOP)
+	return sync.OnceFunc(func() {
+		n.Signal(syscall.SIGCONT)
+		syscall.Kill(-watch.Process.Pid, syscall.SIGKILL)
+		watch.Wait()
+	})
+}
+
 // Kill ends the process at once, as a crash would, and waits for its end. Its mount is left as the crash leaves it.
 func (n *Node) Kill() {
 	n.Signal(syscall.SIGKILL)
