@@ -74,11 +74,40 @@ func (n *network) heal(from, to string) bool {
 	return n.cuts[[2]string{from, to}] == 0 && n.cuts[[2]string{to, from}] == 0
 }
 
-// setRate bounds what a host sends, in bytes a second; 0 is no bound.
+// setRate bounds what a host sends, in bytes a second; 0 is no bound. What it has sent and has not arrived yet goes on
+// at the new rate.
 func (n *network) setRate(host string, rate float64) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
+	now, old := time.Now(), n.rate[host]
 	n.rate[host] = rate
+	if old == 0 {
+		return
+	}
+	left := 0.0 // of the time that it would have taken
+	if rate > 0 {
+		left = old / rate
+	}
+	arrival := func(at time.Time) time.Time {
+		return now.Add(time.Duration(left * float64(max(0, at.Sub(now)))))
+	}
+	n.free[host] = arrival(n.free[host])
+	for c := range n.conns {
+		for _, from := range []*conn{c, c.peer} {
+			if from.local.host() == host {
+				from.peer.rearrangeLocked(arrival)
+			}
+		}
+	}
+}
+
+// rearrangeLocked changes when the bytes that are on their way arrive.
+func (c *conn) rearrangeLocked(arrival func(time.Time) time.Time) {
+	for i := range c.in {
+		c.in[i].at = arrival(c.in[i].at)
+	}
+	c.last = arrival(c.last)
+	c.wakeLocked()
 }
 
 // stop holds a host: its programs get nothing and send nothing until go on.
