@@ -26,8 +26,6 @@ import (
 type benchCmd struct {
 	Multicast benchMulticastCmd `cmd:"" help:"Measure the multicast alone, memory to memory between processes, on this machine or on many."`
 	Member    benchMemberCmd    `cmd:"" hidden:"" help:"A member process that 'bench multicast' started."`
-
-	FaultMember benchFaultMemberCmd `cmd:"" hidden:"" help:"A member process that 'bench multicast --fault' started."`
 }
 
 type benchMulticastCmd struct {
@@ -57,7 +55,6 @@ type benchMulticastCmd struct {
 	Rate       string `help:"Rate of each link with --namespaces, as tc(8) has it, or unshaped; 200mbit if not given." placeholder:"RATE"`
 	Script     string `help:"With --namespaces: the script that makes them; test/netns/netns.sh if not given." placeholder:"PATH"`
 
-	benchFaultFlags
 	rdmaFlags
 
 	Explain bool `help:"Measure nothing: tell which algorithm, block size and window are used, and why."`
@@ -107,9 +104,6 @@ func (c *benchMulticastCmd) Run(a *app) error {
 	if c.Explain {
 		return c.explain(a, p)
 	}
-	if c.Fault != "" {
-		return c.strike(a, p)
-	}
 	format := bench.Table
 	switch {
 	case c.CSV:
@@ -136,8 +130,6 @@ func (c *benchMulticastCmd) check() error {
 		return withCode(exitcode.Usage, "--csv and --json: give one of them")
 	case c.Explain && (c.CSV || c.JSON):
 		return withCode(exitcode.Usage, "--explain prints text: leave out --csv and --json, or --explain to measure")
-	case c.Fault == "" && c.benchFaultFlags != (benchFaultFlags{}):
-		return withCode(exitcode.Usage, "--victim, --at and --detect say how to --fault: give that too")
 	case c.Rank < 0 && several:
 		return withCode(exitcode.Usage, "--room and --listen are for several machines: give --rank 0 to %d too, each once", c.Members-1)
 	case c.Rank >= c.Members || c.Rank < -1:
@@ -157,8 +149,8 @@ func (c *benchMulticastCmd) check() error {
 		return withCode(exitcode.Usage, "--script makes --namespaces: give these too")
 	case c.Rate != "" && c.Namespaces == "":
 		return withCode(exitcode.Usage, "--rate shapes links between --namespaces: give these too, or --link-rate if that is what the links have")
-	case c.Fabric == string(node.FabricVerbs) && (c.Namespaces != "" || c.Fault != ""):
-		return withCode(exitcode.Usage, "--fabric verbs: not with --namespaces, where the addresses of RDMA devices are not, nor with --fault, which strikes connections: use --fabric tcp")
+	case c.Fabric == string(node.FabricVerbs) && c.Namespaces != "":
+		return withCode(exitcode.Usage, "--fabric verbs: not with --namespaces, where the addresses of RDMA devices are not: use --fabric tcp")
 	case c.Wait <= 0:
 		return withCode(exitcode.Usage, "--wait %v: give a time above 0", c.Wait)
 	}

@@ -101,8 +101,6 @@ func TestBenchRefuses(t *testing.T) {
 		{exitcode.Usage, "give one of them", "--csv --json"},
 		{exitcode.Usage, "prints text", "--explain --json"},
 		{exitcode.Usage, "prints text", "--explain --csv"},
-		{exitcode.Usage, "say how to --fault", "--victim relay"},
-		{exitcode.Usage, "say how to --fault", "--at 10%"},
 		{exitcode.Usage, "above 0", "--wait 0s"},
 		{exitcode.Usage, "for one machine", "--rank 0 --room 10.0.0.1:7500 --listen 10.0.0.1:0 --namespaces x"},
 		{exitcode.Usage, "give 0 to 3", "--rank=-2"},

@@ -9,13 +9,6 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	if slices.Contains(os.Args, faultFlag) {
-		if err := RunFaultMember(context.Background(), os.Stdin, os.Stdout); err != nil {
-			fmt.Fprintln(os.Stderr, err)
-			os.Exit(1)
-		}
-		os.Exit(0)
-	}
 	if slices.Contains(os.Args, childFlag) {
 		if err := RunChild(context.Background(), os.Stdin, os.Stdout, nil); err != nil {
 			fmt.Fprintln(os.Stderr, err)

@@ -56,12 +56,3 @@ func (l *Links) Address(node int) string {
 func (l *Links) Command(ctx context.Context, node int, args ...string) *exec.Cmd {
 	return l.command(ctx, append([]string{"exec", strconv.Itoa(node)}, args...)...)
 }
-
-// Slow bounds what one node sends to another, in tc(8) syntax; the bound may be the rate of the link. A node can have
-// one such bound.
-func (l *Links) Slow(ctx context.Context, from, to int, rate string) error {
-	if out, err := l.command(ctx, "slow", strconv.Itoa(from), strconv.Itoa(to), rate).CombinedOutput(); err != nil {
-		return fmt.Errorf("bench: slow from node %d to %d: %w: %s", from, to, err, out)
-	}
-	return nil
-}

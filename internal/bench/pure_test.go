@@ -219,15 +219,11 @@ func TestOfLinks(t *testing.T) {
 	}
 }
 
-// TestParseIperf: what iperf3's receiver lacked when the clocks stopped takes time too.
 func TestParseIperf(t *testing.T) {
 	r, err := parseIperf([]byte(`{"end":{"sum_received":{"seconds":2,"bytes":2000000,"bits_per_second":8e6},
 		"cpu_utilization_percent":{"host_total":12.5,"host_user":1,"remote_total":75}}}`))
-	if err != nil || r.BitsPerSec != 8e6 || r.Busy != 0.75 || r.timeOf(2_500_000) != 2500*time.Millisecond {
+	if err != nil || r.BitsPerSec != 8e6 || r.Busy != 0.75 || r.Seconds != 2 || r.Bytes != 2_000_000 {
 		t.Errorf("%+v, %v", r, err)
-	}
-	if (iperfResult{Seconds: 1}).timeOf(1) != 0 {
-		t.Error("no bytes took time")
 	}
 	if _, err := parseIperf([]byte("iperf3: error")); err == nil {
 		t.Error("rubbish was read")

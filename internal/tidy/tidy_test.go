@@ -26,7 +26,7 @@ var mayImport = map[string][]string{
 	"internal/node":          {"internal", "fs", "replicate", "rdma", "meta"},
 	"internal/demo":          {"internal"},
 	"internal/detsim":        {"internal", "fs", "replicate", "rdma", "meta"},
-	"internal/bench":         {"internal", "replicate", "rdma", "meta"},
+	"internal/bench":         {"internal", "replicate", "rdma"},
 	"internal/coder":         {},
 	"internal/codertest":     {},
 	"internal/content":       {"internal/durable", "internal/coder"},

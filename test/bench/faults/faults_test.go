@@ -16,6 +16,8 @@ import (
 	"time"
 
 	"github.com/rdmcfs/rdmcfs/internal/bench"
+	"github.com/rdmcfs/rdmcfs/test/bench/faults/strike"
+	"github.com/rdmcfs/rdmcfs/test/bench/links"
 )
 
 var (
@@ -23,7 +25,7 @@ var (
 	nodes   = flag.Int("nodes", 8, "nodes")
 	rate    = flag.String("rate", "200mbit", "rate of the links, or unshaped")
 	sizeMiB = flag.Int("size", 256, "MiB per file")
-	detect  = flag.Duration("detect", bench.DefaultDetect, "detection bound")
+	detect  = flag.Duration("detect", strike.DefaultDetect, "detection bound")
 	only    = flag.String("only", "", "regular expression: run only these cases, like 'stop relay'")
 	rounds  = flag.Int("rounds", 20, "undisturbed files beside the load")
 	loadMiB = flag.Int("load-size", 64, "MiB of each of them")
@@ -39,7 +41,7 @@ const (
 
 func TestMain(m *testing.M) {
 	if slices.Contains(os.Args, childFlag) {
-		if err := bench.RunFaultMember(context.Background(), os.Stdin, os.Stdout); err != nil {
+		if err := strike.RunMember(context.Background(), os.Stdin, os.Stdout); err != nil {
 			fmt.Fprintln(os.Stderr, err)
 			os.Exit(1)
 		}
@@ -66,18 +68,18 @@ func TestFaults(t *testing.T) {
 		return is
 	}
 	var rows []string
-	for _, victim := range []string{bench.VictimLeaf, bench.VictimRelay, bench.VictimRoot} {
-		for _, fault := range []string{bench.FaultKill, bench.FaultStop, bench.FaultCut} {
+	for _, victim := range []string{strike.Leaf, strike.Relay, strike.Root} {
+		for _, fault := range []string{strike.Kill, strike.Stop, strike.Cut} {
 			if name := fault + " " + victim; chosen(name) {
-				t.Run(name, func(t *testing.T) { rows = append(rows, row(name, strike(t, plan(fault, victim), nil))) })
+				t.Run(name, func(t *testing.T) { rows = append(rows, row(name, measure(t, plan(fault, victim), nil))) })
 			}
 		}
 	}
 	if chosen("one link") {
 		t.Run("one link", oneSlowLink)
 	}
-	if chosen(bench.FaultNone) {
-		t.Run(bench.FaultNone, besideLoad)
+	if chosen(strike.None) {
+		t.Run(strike.None, besideLoad)
 	}
 	if !matched {
 		t.Fatalf("-only %q names no case: give a part of kill, stop or cut and leaf, relay or root, one link or none", *only)
@@ -85,30 +87,22 @@ func TestFaults(t *testing.T) {
 	t.Logf("%d nodes, %s, %d MiB, detection bound %v\n%s", *nodes, *rate, *sizeMiB, *detect, table(rows))
 }
 
-func plan(fault, victim string) bench.FaultPlan {
-	return bench.FaultPlan{Members: *nodes, Size: uint64(*sizeMiB) << 20, Congestion: "cubic", Fault: fault, Victim: victim, At: 0.5, Detect: *detect}
+func plan(fault, victim string) strike.Plan {
+	return strike.Plan{Members: *nodes, Size: uint64(*sizeMiB) << 20, Congestion: "cubic", Fault: fault, Victim: victim, At: 0.5, Detect: *detect}
 }
 
-// strike runs one case on links of its own, which a cut leaves cut, and fails where a goal is missed.
-func strike(t *testing.T, plan bench.FaultPlan, prepare func(*bench.Links) error) bench.FaultResult {
+// measure runs one case on links of its own, which a cut leaves cut, and fails where a goal is missed.
+func measure(t *testing.T, plan strike.Plan, prepare func(*links.Links) error) strike.Result {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
 	defer cancel()
-	links, err := bench.NewLinks(ctx, "../../netns/netns.sh", fmt.Sprint("f", os.Getpid()), plan.Members, *rate, "")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() {
-		if err := links.Close(); err != nil {
-			t.Error(err)
-		}
-	}()
+	nodes := links.New(t, plan.Members, *rate, "")
 	if prepare != nil {
-		if err := prepare(links); err != nil {
+		if err := prepare(nodes); err != nil {
 			t.Fatal(err)
 		}
 	}
-	r, err := bench.Fault(ctx, plan, []string{os.Args[0], childFlag}, links)
+	r, err := strike.Run(ctx, plan, []string{os.Args[0], childFlag}, nodes)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -122,7 +116,7 @@ func strike(t *testing.T, plan bench.FaultPlan, prepare func(*bench.Links) error
 }
 
 // judge holds a result against the goals.
-func judge(t *testing.T, r bench.FaultResult) {
+func judge(t *testing.T, r strike.Result) {
 	t.Helper()
 	if err := r.Check(); err != nil {
 		t.Error(err)
@@ -137,10 +131,10 @@ func judge(t *testing.T, r bench.FaultResult) {
 
 // oneSlowLink sends undisturbed files while the link between two nodes has half the rate: nobody may be left out.
 func oneSlowLink(t *testing.T) {
-	p := plan(bench.FaultNone, bench.VictimLeaf)
+	p := plan(strike.None, strike.Leaf)
 	p.Rounds = 2
-	strike(t, p, func(links *bench.Links) error {
-		return errors.Join(links.Slow(t.Context(), 1, 3, *half), links.Slow(t.Context(), 3, 1, *half))
+	measure(t, p, func(nodes *links.Links) error {
+		return errors.Join(nodes.Slow(t.Context(), 1, 3, *half), nodes.Slow(t.Context(), 3, 1, *half))
 	})
 }
 
@@ -155,15 +149,15 @@ func besideLoad(t *testing.T) {
 		load.Process.Signal(os.Interrupt)
 		load.Wait()
 	}()
-	p := plan(bench.FaultNone, bench.VictimLeaf)
+	p := plan(strike.None, strike.Leaf)
 	p.Size, p.Rounds = uint64(*loadMiB)<<20, *rounds
-	r := strike(t, p, nil)
+	r := measure(t, p, nil)
 	t.Logf("%d files of %d MiB beside %d processes of stress-ng: %d nodes left out; median %.2f s, worst %.2f s",
 		len(r.Undisturbed), *loadMiB, *hogs, len(r.Out), bench.Median(r.Undisturbed), slices.Max(r.Undisturbed))
 }
 
 // row is a line of the table.
-func row(name string, r bench.FaultResult) string {
+func row(name string, r strike.Result) string {
 	total, ratio, toBound := "-", "-", "-"
 	if r.VictimRank > 0 {
 		total, ratio, toBound = fmt.Sprintf("%.2f", r.Total), fmt.Sprintf("%.3f", r.Ratio()), fmt.Sprintf("%.3f", r.RatioToBound())
@@ -177,7 +171,7 @@ func table(rows []string) string {
 }
 
 func TestTable(t *testing.T) {
-	r := bench.FaultResult{FaultPlan: plan(bench.FaultKill, bench.VictimLeaf), VictimRank: 7, Undisturbed: []float64{22}, Total: 24,
+	r := strike.Result{Plan: plan(strike.Kill, strike.Leaf), VictimRank: 7, Undisturbed: []float64{22}, Total: 24,
 		Told: map[int]float64{0: 0.25}, Verified: []int{0, 1, 2, 3, 4, 5, 6}}
 	r.Members = 8
 	if got := row("kill leaf", r); got != "| kill leaf | 7 | 22.00 | 0.25 | 24.00 | 1.091 | 0.960 | 7 of 7 |" {

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/rdmcfs/rdmcfs/internal/bench"
+	"github.com/rdmcfs/rdmcfs/test/bench/links"
 )
 
 // shape is a message over links of a rate, with the goals for its time over iperf3's.
@@ -41,15 +42,15 @@ func TestLinks(t *testing.T) {
 }
 
 func (s shape) measure(t *testing.T, congestion string) {
-	links := newLinks(t, s.nodes, s.rate, congestion)
+	nodes := links.New(t, s.nodes, s.rate, congestion)
 	var times, wires, spreads, idles, cpus []float64
 	void := 0
 	for range *rounds {
-		wire, err := bench.Iperf(t.Context(), links, 0, 1, s.size, "")
+		wire, err := nodes.Iperf(t.Context(), 0, 1, s.size, "")
 		if err != nil {
 			t.Fatal(err)
 		}
-		r, ok := valid(t, links, one(s.nodes, s.size, bench.Auto))
+		r, ok := valid(t, nodes, one(s.nodes, s.size, bench.Auto))
 		if !ok {
 			void++
 			continue

@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -16,6 +15,7 @@ import (
 	"time"
 
 	"github.com/rdmcfs/rdmcfs/internal/bench"
+	"github.com/rdmcfs/rdmcfs/test/bench/links"
 )
 
 var (
@@ -77,28 +77,6 @@ func counts(t *testing.T, goal ...int) []int {
 	return out
 }
 
-var made int
-
-// newLinks makes nodes, which the test's end removes. An empty congestion control leaves the machine's.
-func newLinks(t *testing.T, n int, rate, congestion string) *bench.Links {
-	t.Helper()
-	script, err := filepath.Abs("../../netns/netns.sh")
-	if err != nil {
-		t.Fatal(err)
-	}
-	made++
-	links, err := bench.NewLinks(t.Context(), script, fmt.Sprintf("mb%d-%d", os.Getpid(), made), n, rate, congestion)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := links.Close(); err != nil {
-			t.Error(err)
-		}
-	})
-	return links
-}
-
 // one is the plan of one sender's message to all nodes.
 func one(n int, size uint64, algorithm string) bench.Plan {
 	return bench.Plan{Members: n, Sizes: []uint64{size}, BlockSizes: []int{0}, Algorithms: []string{algorithm},
@@ -116,22 +94,22 @@ func patience(plan bench.Plan) time.Duration {
 }
 
 // run measures a plan, in processes of its own, and returns the results of its cases.
-func run(t *testing.T, links *bench.Links, plan bench.Plan) []bench.Result {
+func run(t *testing.T, nodes *links.Links, plan bench.Plan) []bench.Result {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), patience(plan))
 	defer cancel()
 	var results []bench.Result
-	if err := bench.Local(ctx, plan, []string{os.Args[0], childFlag}, links, func(r bench.Result) { results = append(results, r) }); err != nil {
+	if err := bench.Local(ctx, plan, []string{os.Args[0], childFlag}, nodes.Links, func(r bench.Result) { results = append(results, r) }); err != nil {
 		t.Fatal(err)
 	}
 	return results
 }
 
 // valid repeats a run of one case until the machine was idle enough, some times.
-func valid(t *testing.T, links *bench.Links, plan bench.Plan) (bench.Result, bool) {
+func valid(t *testing.T, nodes *links.Links, plan bench.Plan) (bench.Result, bool) {
 	t.Helper()
 	for range tries {
-		if r := run(t, links, plan)[0]; r.Idle >= idleMin {
+		if r := run(t, nodes, plan)[0]; r.Idle >= idleMin {
 			return r, true
 		}
 	}

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/rdmcfs/rdmcfs/internal/bench"
+	"github.com/rdmcfs/rdmcfs/test/bench/links"
 )
 
 const (
@@ -34,8 +35,8 @@ func TestOverlap(t *testing.T) {
 }
 
 func overlap(t *testing.T, n int, sizes []uint64) {
-	links := newLinks(t, n, overlapRate, "")
-	pace, err := bench.IperfPace(t.Context(), links, 0, 1)
+	nodes := links.New(t, n, overlapRate, "")
+	pace, err := bench.IperfPace(t.Context(), nodes.Links, 0, 1)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -46,7 +47,7 @@ func overlap(t *testing.T, n int, sizes []uint64) {
 		plan := one(n, size, bench.Auto)
 		plan.Senders, plan.Rounds, plan.LinkRate = strings.Split(*senders, ","), *rounds, pace.Rate
 		plan.Batch = int(max(1, min(batchBytes/size, batchMax)))
-		for _, r := range run(t, links, plan) {
+		for _, r := range run(t, nodes, plan) {
 			row(t, &b, r)
 		}
 	}

@@ -8,6 +8,7 @@ import (
 
 	"github.com/rdmcfs/rdmcfs/internal/bench"
 	"github.com/rdmcfs/rdmcfs/replicate/schedule"
+	"github.com/rdmcfs/rdmcfs/test/bench/links"
 )
 
 const (
@@ -31,11 +32,11 @@ func TestSlowLink(t *testing.T) {
 				t.Fatal(err)
 			}
 			t.Run(fmt.Sprintf("n=%d/%s", n, name), func(t *testing.T) {
-				links := newLinks(t, n, fullRate, "")
+				nodes := links.New(t, n, fullRate, "")
 				busy, root := busiest(t, a, n)
-				slowLink(t, links, a, busy)
+				slowLink(t, nodes, a, busy)
 				if a == schedule.BinomialPipeline {
-					slowLink(t, links, a, root)
+					slowLink(t, nodes, a, root)
 				}
 			})
 		}
@@ -81,7 +82,7 @@ func TestBusiest(t *testing.T) {
 	}
 }
 
-func slowLink(t *testing.T, links *bench.Links, a schedule.Algorithm, p pair) {
+func slowLink(t *testing.T, nodes *links.Links, a schedule.Algorithm, p pair) {
 	var full, half []float64
 	for range *rounds {
 		for _, c := range []struct {
@@ -89,11 +90,11 @@ func slowLink(t *testing.T, links *bench.Links, a schedule.Algorithm, p pair) {
 			to   *[]float64
 		}{{fullRate, &full}, {halfRate, &half}} {
 			for i := range p {
-				if err := links.Slow(t.Context(), p[i], p[1-i], c.rate); err != nil {
+				if err := nodes.Slow(t.Context(), p[i], p[1-i], c.rate); err != nil {
 					t.Fatal(err)
 				}
 			}
-			if r, ok := valid(t, links, one(links.Nodes(), slowSize, a.String())); ok {
+			if r, ok := valid(t, nodes, one(nodes.Nodes(), slowSize, a.String())); ok {
 				*c.to = append(*c.to, r.Median)
 			}
 		}
@@ -101,7 +102,7 @@ func slowLink(t *testing.T, links *bench.Links, a schedule.Algorithm, p pair) {
 	if len(full) == 0 || len(half) == 0 {
 		t.Fatal("every run was void: the machine is busy")
 	}
-	n := links.Nodes()
+	n := nodes.Nodes()
 	ratio := bench.Median(half) / bench.Median(full)
 	limit := 1 + 1/float64(bits.Len(uint(n-1))) + slowMargin
 	verdict := "beside"

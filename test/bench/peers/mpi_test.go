@@ -56,14 +56,14 @@ func (s *site) mpi(ctx context.Context, settings ...string) (outcome, error) {
 	for node := range s.n {
 		hosts = append(hosts, s.links.Address(node))
 	}
-	own := s.cluster + "-0"
+	own := s.links.Cluster + "-0"
 	args := []string{"unshare", "--uts", "sh", "-c", `hostname "$0"; exec "$@"`, own, "mpirun", "--allow-run-as-root", "--oversubscribe",
 		"-np", strconv.Itoa(s.n), "--host", strings.Join(hosts, ","), "--mca", "plm_rsh_agent", filepath.Join(s.scripts, "mpi", "agent.sh"),
 		"--mca", "pml", "ob1", "--mca", "btl", "tcp,self", "--mca", "btl_tcp_if_include", "eth0", "--mca", "oob_tcp_if_include", "eth0",
 		"--mca", "mpi_yield_when_idle", "1"}
 	args = append(slices.Concat(args, settings), s.bcast, strconv.FormatUint(s.size, 10), strconv.Itoa(*repeat))
 	cmd := s.links.Command(ctx, 0, args...)
-	cmd.Env = append(cmd.Env, "PEERS_CLUSTER="+s.cluster)
+	cmd.Env = append(cmd.Env, "PEERS_CLUSTER="+s.links.Cluster)
 	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }
 	cmd.WaitDelay = 5 * time.Second
 	var stderr bytes.Buffer

@@ -19,14 +19,14 @@ import (
 	"time"
 
 	"github.com/rdmcfs/rdmcfs/internal/bench"
+	"github.com/rdmcfs/rdmcfs/test/bench/links"
 )
 
 const unshaped = "unshaped"
 
 // site is where programs run: nodes, and files in memory. Node 0 sends.
 type site struct {
-	links    *bench.Links
-	cluster  string
+	links    *links.Links
 	n        int
 	size     uint64
 	block    int     // ours; 0: chosen
@@ -40,7 +40,7 @@ type site struct {
 
 func newSite(t *testing.T, n int, rate string, block int) *site {
 	t.Helper()
-	s := &site{n: n, size: uint64(*sizeMiB) << 20, block: block, cluster: fmt.Sprint("pb", os.Getpid())}
+	s := &site{n: n, size: uint64(*sizeMiB) << 20, block: block}
 	var err error
 	if rate != unshaped {
 		if s.mbit, err = strconv.ParseFloat(strings.TrimSuffix(rate, "mbit"), 64); err != nil {
@@ -54,16 +54,7 @@ func newSite(t *testing.T, n int, rate string, block int) *site {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { os.RemoveAll(s.dir) })
-	script := filepath.Join(s.scripts, "..", "..", "netns", "netns.sh")
-	s.links, err = bench.NewLinks(t.Context(), script, s.cluster, n, rate, "")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := s.links.Close(); err != nil {
-			t.Error(err)
-		}
-	})
+	s.links = links.New(t, n, rate, "")
 	s.prepare(t)
 	return s
 }
@@ -120,13 +111,13 @@ func (s *site) ours(ctx context.Context) (outcome, error) {
 	plan := bench.Plan{Members: s.n, Sizes: []uint64{s.size}, BlockSizes: []int{s.block},
 		Algorithms: []string{bench.Auto}, Senders: []string{"one"}, Rounds: *repeat, Batch: 1}
 	var result bench.Result
-	err := bench.Local(ctx, plan, []string{os.Args[0], childFlag}, s.links, func(r bench.Result) { result = r })
+	err := bench.Local(ctx, plan, []string{os.Args[0], childFlag}, s.links.Links, func(r bench.Result) { result = r })
 	return outcome{result.Median, result.CPUPerGB * float64(s.size) * float64(s.n-1) / 1e9}, err
 }
 
 // iperf is one TCP stream between two nodes.
 func (s *site) iperf(ctx context.Context) (outcome, error) {
-	took, err := bench.Iperf(ctx, s.links, 0, 1, s.size, "cubic")
+	took, err := s.links.Iperf(ctx, 0, 1, s.size, "cubic")
 	return outcome{seconds: took.Seconds()}, err
 }
 

@@ -1,4 +1,4 @@
-package bench
+package strike
 
 import (
 	"context"
@@ -13,10 +13,10 @@ import (
 	"github.com/rdmcfs/rdmcfs/replicate"
 )
 
-// faultCalls are the calls between the nodes of a fault run: one connection each, over a network that can be cut.
+// calls are the calls between the nodes of a fault run: one connection each, over a network that can be cut.
 //
 //	request: from 1, kind 1, length 4, bytes        answer: 0 if it was refused, length 4, bytes
-type faultCalls struct {
+type calls struct {
 	self      meta.NodeID
 	network   *dropper
 	addresses []string // by rank; set before the first call
@@ -29,7 +29,7 @@ func nodeOf(rank int) meta.NodeID { return meta.NodeID(rank + 1) }
 func rankOf(node meta.NodeID) int { return int(node) - 1 }
 
 // Call implements replicate.Peers.
-func (c *faultCalls) Call(ctx context.Context, node meta.NodeID, kind replicate.Kind, payload []byte) ([]byte, error) {
+func (c *calls) Call(ctx context.Context, node meta.NodeID, kind replicate.Kind, payload []byte) ([]byte, error) {
 	conn, err := c.network.dial(ctx, c.addresses[rankOf(node)])
 	if err != nil {
 		return nil, err
@@ -44,7 +44,7 @@ func (c *faultCalls) Call(ctx context.Context, node meta.NodeID, kind replicate.
 	case err != nil:
 		return nil, errors.Join(ctx.Err(), err)
 	case head[0] == 0:
-		return nil, fmt.Errorf("bench: node %d: %s", node, answer)
+		return nil, fmt.Errorf("strike: node %d: %s", node, answer)
 	}
 	return answer, nil
 }
@@ -65,7 +65,7 @@ func readCall(r io.Reader, heads int) (head, payload []byte, err error) {
 	var n uint32
 	c := coder.Reader(b[heads:], coder.Little)
 	if c.U32(&n); n > replicate.MaxMessageBytes {
-		return nil, nil, fmt.Errorf("bench: a call of %d bytes", n)
+		return nil, nil, fmt.Errorf("strike: a call of %d bytes", n)
 	}
 	payload = make([]byte, n)
 	_, err = io.ReadFull(r, payload)
@@ -73,7 +73,7 @@ func readCall(r io.Reader, heads int) (head, payload []byte, err error) {
 }
 
 // serve answers calls until the listener is closed, and waits for those it has begun.
-func (c *faultCalls) serve(ctx context.Context, listener net.Listener) {
+func (c *calls) serve(ctx context.Context, listener net.Listener) {
 	var work sync.WaitGroup
 	defer work.Wait()
 	for {
@@ -89,7 +89,7 @@ func (c *faultCalls) serve(ctx context.Context, listener net.Listener) {
 	}
 }
 
-func (c *faultCalls) answer(ctx context.Context, conn net.Conn) {
+func (c *calls) answer(ctx context.Context, conn net.Conn) {
 	head, payload, err := readCall(conn, 2)
 	if err != nil {
 		return

@@ -1,4 +1,4 @@
-package bench
+package strike
 
 import (
 	"fmt"
@@ -7,21 +7,21 @@ import (
 	"github.com/rdmcfs/rdmcfs/meta"
 )
 
-// faultLog is the log of a fault run. The process that starts the members keeps it and tells them each entry, so that
+// history is the log of a fault run. The process that starts the members keeps it and tells them each entry, so that
 // neither the fault nor the network reaches it: what is measured is the session, not an election.
-type faultLog struct {
+type history struct {
 	db   *meta.DB
 	seq  map[meta.NodeID]uint64 // of the last proposal, in its incarnation
 	last uint64                 // index
-	tell func(entry faultOrder)
+	tell func(entry order)
 }
 
-func newFaultLog(tell func(faultOrder)) *faultLog {
-	return &faultLog{db: meta.OpenMemory(), seq: make(map[meta.NodeID]uint64), tell: tell}
+func newHistory(tell func(order)) *history {
+	return &history{db: meta.OpenMemory(), seq: make(map[meta.NodeID]uint64), tell: tell}
 }
 
 // append puts an operation of a node into the log. call is the node's number for it; 0 is nobody's.
-func (l *faultLog) append(node meta.NodeID, op meta.Op, call uint64) (meta.Result, error) {
+func (l *history) append(node meta.NodeID, op meta.Op, call uint64) (meta.Result, error) {
 	l.last++
 	entry := meta.Entry{Node: node, Incarnation: l.incarnation(node), Generation: l.db.Generation(), Op: op}
 	l.seq[node]++
@@ -29,16 +29,16 @@ func (l *faultLog) append(node meta.NodeID, op meta.Op, call uint64) (meta.Resul
 	now, data := time.Now().UnixNano(), meta.EncodeEntry(entry)
 	result, _, err := l.db.Apply(l.last, now, data)
 	if err != nil {
-		return result, fmt.Errorf("bench: log: %T: %w", op, err)
+		return result, fmt.Errorf("strike: log: %T: %w", op, err)
 	}
 	if _, ok := op.(*meta.Boot); ok {
 		l.seq[node] = 0
 	}
-	l.tell(faultOrder{Order: orderEntry, Index: l.last, Time: now, Entry: data, Rank: rankOf(node), Call: call})
+	l.tell(order{Order: orderEntry, Index: l.last, Time: now, Entry: data, Rank: rankOf(node), Call: call})
 	return result, nil
 }
 
-func (l *faultLog) incarnation(node meta.NodeID) uint32 {
+func (l *history) incarnation(node meta.NodeID) uint32 {
 	n, err := l.db.Node(node)
 	if err != nil {
 		return 0 // it has not joined
@@ -47,7 +47,7 @@ func (l *faultLog) incarnation(node meta.NodeID) uint32 {
 }
 
 // propose appends what a member process has encoded.
-func (l *faultLog) propose(rank int, encoded []byte, call uint64) error {
+func (l *history) propose(rank int, encoded []byte, call uint64) error {
 	e, err := meta.DecodeEntry(encoded)
 	if err == nil {
 		_, err = l.append(nodeOf(rank), e.Op, call)
@@ -56,11 +56,11 @@ func (l *faultLog) propose(rank int, encoded []byte, call uint64) error {
 }
 
 // found makes a cluster of so many nodes, all up.
-func (l *faultLog) found(members int) error {
+func (l *history) found(members int) error {
 	must := func(node meta.NodeID, op meta.Op) error {
 		result, err := l.append(node, op, 0)
 		if err == nil && result.Errno != 0 {
-			err = fmt.Errorf("bench: log: %T: %w", op, result.Errno)
+			err = fmt.Errorf("strike: log: %T: %w", op, result.Errno)
 		}
 		return err
 	}
@@ -88,7 +88,7 @@ func (l *faultLog) found(members int) error {
 }
 
 // declareDown is what a leader does when a node has been silent for its lease.
-func (l *faultLog) declareDown(rank int) error {
+func (l *history) declareDown(rank int) error {
 	node := nodeOf(rank)
 	by := nodeOf(0)
 	if rank == 0 {

@@ -1,4 +1,4 @@
-package bench
+package strike
 
 import (
 	"bytes"
@@ -19,7 +19,7 @@ func TestFaultCalls(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	served := &faultCalls{self: 2, network: newDropper()}
+	served := &calls{self: 2, network: newDropper()}
 	served.handle = func(_ context.Context, from meta.NodeID, kind replicate.Kind, payload []byte) ([]byte, error) {
 		if kind != replicate.KindFinish {
 			return nil, errors.New("not of this kind")
@@ -30,7 +30,7 @@ func TestFaultCalls(t *testing.T) {
 	defer cancel()
 	var serving sync.WaitGroup
 	serving.Go(func() { served.serve(ctx, &droppedListener{listener, served.network}) })
-	caller := &faultCalls{self: 1, network: newDropper(), addresses: []string{"", listener.Addr().String()}}
+	caller := &calls{self: 1, network: newDropper(), addresses: []string{"", listener.Addr().String()}}
 	if got, err := caller.Call(ctx, 2, replicate.KindFinish, []byte("how far")); err != nil || string(got) != "\x01how far" {
 		t.Errorf("answered %q, %v", got, err)
 	}
@@ -64,8 +64,8 @@ func TestLongCallsAreRefused(t *testing.T) {
 
 // TestFaultLog has the log found a cluster and end a node's incarnation, as members are told.
 func TestFaultLog(t *testing.T) {
-	var told []faultOrder
-	log := newFaultLog(func(o faultOrder) { told = append(told, o) })
+	var told []order
+	log := newHistory(func(o order) { told = append(told, o) })
 	defer log.db.Close()
 	if err := errors.Join(log.found(3), log.declareDown(0)); err != nil {
 		t.Fatal(err)

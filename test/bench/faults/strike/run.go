@@ -1,4 +1,4 @@
-package bench
+package strike
 
 import (
 	"context"
@@ -14,10 +14,9 @@ import (
 	"strings"
 	"syscall"
 	"time"
-)
 
-// errFault is matched by what goes wrong with the member processes of Fault.
-var errFault = errors.New("bench: fault run")
+	"github.com/rdmcfs/rdmcfs/test/bench/links"
+)
 
 // Times of a fault run, beside those that depend on the detection bound.
 const (
@@ -27,27 +26,27 @@ const (
 	slackTime = 60 * time.Second
 )
 
-// faultRun is a cluster whose nodes are processes, and one of them is struck while a file is replicated.
-type faultRun struct {
-	plan   FaultPlan
-	nodes  *Links
+// trial is a cluster whose nodes are processes, and one of them is struck while a file is replicated.
+type trial struct {
+	plan   Plan
+	nodes  *links.Links
 	victim int
 	folder string // of the stores
-	crew   []*faultProcess
-	log    *faultLog
-	events chan faultEvent // written by the readers of the processes
+	crew   []*process
+	log    *history
+	events chan event // written by the readers of the processes
 	struck time.Time
 	down   <-chan time.Time // when the victim is declared down; nil if it is not going to be
-	result FaultResult
+	result Result
 	digest string          // of the last message
 	held   map[int]string  // last digests by rank
 	ended  map[int]bool    // processes that ended with an error
-	early  []faultEvent    // deliveries that came before they were waited for: pipes have no common order
+	early  []event         // deliveries that came before they were waited for: pipes have no common order
 	timely context.Context // the bound of the run
 }
 
-// faultProcess is one member process.
-type faultProcess struct {
+// process is one member process.
+type process struct {
 	cmd    *exec.Cmd
 	input  io.WriteCloser
 	stderr strings.Builder
@@ -55,68 +54,68 @@ type faultProcess struct {
 	err    error         // how; set before exited is closed
 }
 
-// Fault has processes on this machine replicate files as the daemon does: one that is not disturbed, and one in whose
-// middle the plan's victim is struck; or with FaultNone only such as the first. command is the program with the
-// arguments that make it call RunFaultMember; nodes are where the members run, nil for the loopback device. The files
+// Run has processes on this machine replicate files as the daemon does: one that is not disturbed, and one in whose
+// middle the plan's victim is struck; or with None only such as the first. command is the program with the
+// arguments that make it call RunMember; nodes are where the members run, nil for the loopback device. The files
 // lie in a folder of os.TempDir. It returns when all processes have ended. An error is of the run; what the sessions
-// did wrong is FaultResult.Check's.
-func Fault(ctx context.Context, plan FaultPlan, command []string, nodes *Links) (FaultResult, error) {
+// did wrong is Result.Check's.
+func Run(ctx context.Context, plan Plan, command []string, nodes *links.Links) (Result, error) {
 	if err := plan.Check(); err != nil {
-		return FaultResult{}, err
+		return Result{}, fmt.Errorf("strike: %w", err)
 	}
 	if nodes != nil && nodes.Nodes() < plan.Members {
-		return FaultResult{}, usage("%d members on %d nodes", plan.Members, nodes.Nodes())
+		return Result{}, fmt.Errorf("strike: %d members on %d nodes", plan.Members, nodes.Nodes())
 	}
 	victim, err := plan.victim()
 	if err != nil {
-		return FaultResult{}, err
+		return Result{}, err
 	}
-	folder, err := os.MkdirTemp("", "rdmcfs-bench-")
+	folder, err := os.MkdirTemp("", "rdmcfs-strike-")
 	if err != nil {
-		return FaultResult{}, fmt.Errorf("bench: %w", err)
+		return Result{}, fmt.Errorf("strike: %w", err)
 	}
 	defer os.RemoveAll(folder)
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	r := &faultRun{
+	r := &trial{
 		folder: folder,
-		plan:   plan, nodes: nodes, victim: victim, events: make(chan faultEvent, plan.Members), held: make(map[int]string), ended: make(map[int]bool),
+		plan:   plan, nodes: nodes, victim: victim, events: make(chan event, plan.Members), held: make(map[int]string), ended: make(map[int]bool),
 		timely: ctx,
-		result: FaultResult{FaultPlan: plan, VictimRank: victim, Told: make(map[int]float64), Ended: make(map[int]float64)},
+		result: Result{Plan: plan, VictimRank: victim, Told: make(map[int]float64), Ended: make(map[int]float64)},
 	}
-	r.log = newFaultLog(r.tell)
+	r.log = newHistory(r.tell)
 	defer r.log.db.Close()
 	defer r.end(cancel)
 	if err := r.start(ctx, command); err != nil {
 		return r.result, err
 	}
 	if err := r.run(); err != nil {
-		return r.result, fmt.Errorf("%w: %w%s", errFault, err, r.lastWords())
+		return r.result, fmt.Errorf("strike: %w%s", err, r.lastWords())
 	}
 	return r.result, nil
 }
 
 // start starts the processes.
-func (r *faultRun) start(ctx context.Context, command []string) error {
+func (r *trial) start(ctx context.Context, command []string) error {
 	for rank := range r.plan.Members {
-		task := faultTask{Plan: r.plan, Rank: rank, Listen: "127.0.0.1:0", Folder: filepath.Join(r.folder, strconv.Itoa(rank))}
+		task := task{Plan: r.plan, Rank: rank, Listen: "127.0.0.1:0", Folder: filepath.Join(r.folder, strconv.Itoa(rank))}
 		cmd := exec.CommandContext(ctx, command[0], command[1:]...)
 		if r.nodes != nil {
 			cmd = r.nodes.Command(ctx, rank, command...)
 			task.Listen = r.nodes.Address(rank) + ":0"
 		}
-		task.Drops = r.nodes == nil && rank == r.victim && r.plan.Fault == FaultCut
+		task.Drops = r.nodes == nil && rank == r.victim && r.plan.Fault == Cut
 		p, err := r.startOne(cmd, task)
 		if err != nil {
-			return fmt.Errorf("bench: start member %d: %w", rank, err)
+			return fmt.Errorf("strike: start member %d: %w", rank, err)
 		}
 		r.crew = append(r.crew, p)
 	}
 	return nil
 }
 
-func (r *faultRun) startOne(cmd *exec.Cmd, task faultTask) (*faultProcess, error) {
-	p := &faultProcess{cmd: cmd, exited: make(chan struct{})}
+func (r *trial) startOne(cmd *exec.Cmd, task task) (*process, error) {
+	p := &process{cmd: cmd, exited: make(chan struct{})}
 	cmd.Stderr, cmd.WaitDelay = &p.stderr, 5*time.Second
 	var err error
 	if p.input, err = cmd.StdinPipe(); err != nil {
@@ -138,10 +137,10 @@ func (r *faultRun) startOne(cmd *exec.Cmd, task faultTask) (*faultProcess, error
 }
 
 // read hands on events until the process ends, or the run.
-func (r *faultRun) read(output io.Reader) {
+func (r *trial) read(output io.Reader) {
 	decoder := json.NewDecoder(output)
 	for {
-		var e faultEvent
+		var e event
 		if err := decoder.Decode(&e); err != nil {
 			io.Copy(io.Discard, output) // let it end
 			return
@@ -154,7 +153,7 @@ func (r *faultRun) read(output io.Reader) {
 }
 
 // end ends all processes and waits for them.
-func (r *faultRun) end(cancel context.CancelFunc) {
+func (r *trial) end(cancel context.CancelFunc) {
 	for _, p := range r.crew {
 		p.input.Close()
 	}
@@ -178,7 +177,7 @@ func (r *faultRun) end(cancel context.CancelFunc) {
 }
 
 // lastWords are what processes printed as errors.
-func (r *faultRun) lastWords() string {
+func (r *trial) lastWords() string {
 	var all strings.Builder
 	for rank, p := range r.crew {
 		select {
@@ -193,7 +192,7 @@ func (r *faultRun) lastWords() string {
 }
 
 // run goes through the messages.
-func (r *faultRun) run() error {
+func (r *trial) run() error {
 	if err := r.begin(); err != nil {
 		return fmt.Errorf("the nodes did not start: %w", err)
 	}
@@ -209,10 +208,10 @@ func (r *faultRun) run() error {
 }
 
 // begin makes a cluster of the processes.
-func (r *faultRun) begin() error {
+func (r *trial) begin() error {
 	addresses := make([]string, r.plan.Members)
 	all := r.plan.survivors(-1)
-	err := r.await(all, slackTime, func(e faultEvent) bool {
+	err := r.await(all, slackTime, func(e event) bool {
 		if e.Event == eventListens {
 			addresses[e.Rank] = e.Address
 		}
@@ -224,21 +223,21 @@ func (r *faultRun) begin() error {
 	if err != nil {
 		return err
 	}
-	r.tell(faultOrder{Order: orderBegin, Addresses: addresses})
-	return r.await(all, slackTime, func(e faultEvent) bool { return e.Event == eventReady })
+	r.tell(order{Order: orderBegin, Addresses: addresses})
+	return r.await(all, slackTime, func(e event) bool { return e.Event == eventReady })
 }
 
 // undisturbed sends a message that nobody is struck in. A node that is left out all the same is noted.
-func (r *faultRun) undisturbed(message int) error {
-	if err := r.order(0, faultOrder{Order: orderSend, Message: message}); err != nil {
+func (r *trial) undisturbed(message int) error {
+	if err := r.order(0, order{Order: orderSend, Message: message}); err != nil {
 		return err
 	}
 	return r.awaitDelivery(message, r.still())
 }
 
 // awaitDelivery waits until the root's close has returned and the ranks have the message, but for those left out.
-func (r *faultRun) awaitDelivery(message int, ranks []int) error {
-	published := func(e faultEvent) bool {
+func (r *trial) awaitDelivery(message int, ranks []int) error {
+	published := func(e event) bool {
 		if e.Event != eventPublished || e.Message != message {
 			return false
 		}
@@ -255,7 +254,7 @@ func (r *faultRun) awaitDelivery(message int, ranks []int) error {
 		return err
 	}
 	ranks = slices.DeleteFunc(slices.Clone(ranks), r.isOut)
-	return r.await(ranks, r.allowed(), func(e faultEvent) bool {
+	return r.await(ranks, r.allowed(), func(e event) bool {
 		if e.Event != eventDelivered || e.Message != message {
 			return false
 		}
@@ -264,46 +263,46 @@ func (r *faultRun) awaitDelivery(message int, ranks []int) error {
 	})
 }
 
-func (r *faultRun) isOut(rank int) bool {
+func (r *trial) isOut(rank int) bool {
 	return slices.ContainsFunc(r.result.Out, func(l Lost) bool { return l.Rank == rank })
 }
 
 // still are the ranks that are in the session.
-func (r *faultRun) still() []int {
+func (r *trial) still() []int {
 	return slices.DeleteFunc(r.plan.survivors(-1), func(rank int) bool { return r.ended[rank] })
 }
 
 // allowed is how long a message may take: at 1 MB/s at the least.
-func (r *faultRun) allowed() time.Duration {
+func (r *trial) allowed() time.Duration {
 	return slackTime + 10*r.plan.Detect + time.Duration(r.plan.Size/1e6)*time.Second
 }
 
 // disturbed sends the message in which the victim is struck.
-func (r *faultRun) disturbed(message int) error {
-	if err := r.order(0, faultOrder{Order: orderSend, Message: message}); err != nil {
+func (r *trial) disturbed(message int) error {
+	if err := r.order(0, order{Order: orderSend, Message: message}); err != nil {
 		return err
 	}
-	if err := r.await([]int{0}, r.allowed(), func(e faultEvent) bool { return e.Event == eventReached }); err != nil {
+	if err := r.await([]int{0}, r.allowed(), func(e event) bool { return e.Event == eventReached }); err != nil {
 		return fmt.Errorf("the message did not get so far: %w", err)
 	}
 	if err := r.strike(); err != nil {
 		return err
 	}
-	if r.plan.Hold && (r.victim != 0 || r.plan.Fault != FaultKill) {
-		if err := r.order(0, faultOrder{Order: orderGoOn}); err != nil {
+	if r.plan.Hold && (r.victim != 0 || r.plan.Fault != Kill) {
+		if err := r.order(0, order{Order: orderGoOn}); err != nil {
 			return err
 		}
 	}
 	survivors := r.plan.survivors(r.victim)
 	if r.victim == 0 {
-		err := r.await(survivors, r.allowed(), func(e faultEvent) bool { return e.Event == eventFenced })
+		err := r.await(survivors, r.allowed(), func(e event) bool { return e.Event == eventFenced })
 		return errors.Join(err, r.wake())
 	}
 	if err := r.awaitDelivery(message, survivors); err != nil {
 		return err
 	}
 	if len(r.result.Out) == 0 {
-		return errors.New("the message was over before the victim was struck: take larger --sizes, or strike earlier with --at")
+		return errors.New("the message was over before the victim was struck: take a larger -size, or a lower -rate")
 	}
 	if err := r.wake(); err != nil {
 		return err
@@ -312,46 +311,46 @@ func (r *faultRun) disturbed(message int) error {
 }
 
 // strike does to the victim what the plan says.
-func (r *faultRun) strike() error {
+func (r *trial) strike() error {
 	r.struck = time.Now()
 	r.down = time.After(downAfter)
 	process := r.crew[r.victim].cmd.Process
 	switch r.plan.Fault {
-	case FaultKill:
+	case Kill:
 		return process.Kill()
-	case FaultStop:
+	case Stop:
 		return stop(r.timely, process)
 	}
 	if r.nodes != nil {
 		return r.nodes.Cut(r.timely, r.victim)
 	}
-	if err := r.order(r.victim, faultOrder{Order: orderCut}); err != nil {
+	if err := r.order(r.victim, order{Order: orderCut}); err != nil {
 		return err
 	}
-	return r.await([]int{r.victim}, r.allowed(), func(e faultEvent) bool { return e.Event == eventCut })
+	return r.await([]int{r.victim}, r.allowed(), func(e event) bool { return e.Event == eventCut })
 }
 
 // wake has a stopped victim go on.
-func (r *faultRun) wake() error {
-	if r.plan.Fault != FaultStop {
+func (r *trial) wake() error {
+	if r.plan.Fault != Stop {
 		return nil
 	}
 	return r.crew[r.victim].cmd.Process.Signal(syscall.SIGCONT)
 }
 
 // finish has all that live tell once more what they hold, and compares.
-func (r *faultRun) finish() error {
+func (r *trial) finish() error {
 	ranks := r.still()
-	if r.plan.Fault == FaultKill {
+	if r.plan.Fault == Kill {
 		ranks = slices.DeleteFunc(ranks, func(rank int) bool { return rank == r.victim })
 	}
 	for _, rank := range ranks {
-		if err := r.order(rank, faultOrder{Order: orderFinish}); err != nil {
+		if err := r.order(rank, order{Order: orderFinish}); err != nil {
 			return err
 		}
 	}
 	final := make(map[int]string)
-	err := r.await(ranks, slackTime, func(e faultEvent) bool {
+	err := r.await(ranks, slackTime, func(e event) bool {
 		if e.Event == eventFinal {
 			final[e.Rank] = e.Digest
 		}
@@ -373,13 +372,13 @@ func (r *faultRun) finish() error {
 }
 
 // tell gives an order to all processes. Who can't be told will not answer.
-func (r *faultRun) tell(o faultOrder) {
+func (r *trial) tell(o order) {
 	for rank := range r.crew {
 		_ = r.order(rank, o)
 	}
 }
 
-func (r *faultRun) order(rank int, o faultOrder) error {
+func (r *trial) order(rank int, o order) error {
 	if err := json.NewEncoder(r.crew[rank].input).Encode(o); err != nil {
 		return fmt.Errorf("rank %d: %w", rank, err)
 	}
@@ -388,14 +387,14 @@ func (r *faultRun) order(rank int, o faultOrder) error {
 
 // await notes events until want has been true of one of each rank, or that rank's session has ended. The root's end,
 // unless it was struck, is an error.
-func (r *faultRun) await(ranks []int, within time.Duration, want func(faultEvent) bool) error {
+func (r *trial) await(ranks []int, within time.Duration, want func(event) bool) error {
 	timer := time.NewTimer(within)
 	defer timer.Stop()
 	waiting := make(map[int]bool)
 	for _, rank := range ranks {
 		waiting[rank] = true
 	}
-	r.early = slices.DeleteFunc(r.early, func(e faultEvent) bool {
+	r.early = slices.DeleteFunc(r.early, func(e event) bool {
 		wanted := want(e)
 		if wanted {
 			delete(waiting, e.Rank)
@@ -431,7 +430,7 @@ func (r *faultRun) await(ranks []int, within time.Duration, want func(faultEvent
 }
 
 // note keeps what an event says of the fault, and appends to the log.
-func (r *faultRun) note(e faultEvent) error {
+func (r *trial) note(e event) error {
 	since := time.Unix(0, e.At).Sub(r.struck).Seconds()
 	switch e.Event {
 	case eventPropose:
@@ -448,7 +447,7 @@ func (r *faultRun) note(e faultEvent) error {
 }
 
 // heard keeps when a survivor first heard of the fault.
-func (r *faultRun) heard(rank int, since float64) {
+func (r *trial) heard(rank int, since float64) {
 	if _, before := r.result.Told[rank]; !before && !r.struck.IsZero() && rank != r.victim {
 		r.result.Told[rank] = since
 	}

@@ -1,4 +1,4 @@
-package bench
+package strike
 
 import (
 	"bufio"
@@ -21,10 +21,10 @@ import (
 	"github.com/rdmcfs/rdmcfs/replicate/rdmc"
 )
 
-// faultTask is what a member process of Fault reads first from its input. One order a line follows; the input's end
+// task is what a member process of Run reads first from its input. One order a line follows; the input's end
 // is the last.
-type faultTask struct {
-	Plan   FaultPlan
+type task struct {
+	Plan   Plan
 	Rank   int
 	Listen string
 	Folder string // of its store
@@ -41,8 +41,8 @@ const (
 	orderFinish = "finish" // tell the digest of the last message
 )
 
-// faultOrder is one order, a JSON value.
-type faultOrder struct {
+// order is one order, a JSON value.
+type order struct {
 	Order     string   `json:"order"`
 	Message   int      `json:"message,omitempty"`   // from 1
 	Addresses []string `json:"addresses,omitempty"` // of all nodes' calls, by rank
@@ -68,8 +68,8 @@ const (
 	eventEnded     = "ended"     // the process has ended with an error
 )
 
-// faultEvent is what a member process says. At is the machine's time in ns.
-type faultEvent struct {
+// event is what a member process says. At is the machine's time in ns.
+type event struct {
 	Event   string  `json:"event"`
 	Rank    int     `json:"rank"`
 	At      int64   `json:"at"`
@@ -84,9 +84,9 @@ type faultEvent struct {
 	Call    uint64  `json:"call,omitempty"`
 }
 
-// faultMember is a member process: the replication of one node, as the daemon runs it, over the fabric of the daemon.
-type faultMember struct {
-	task    faultTask
+// member is a member process: the replication of one node, as the daemon runs it, over the fabric of the daemon.
+type member struct {
+	task    task
 	network *dropper
 	ctx     context.Context // of the process
 	goOn    chan struct{}   // closed when a root that holds may go on, or the input has ended
@@ -98,7 +98,7 @@ type faultMember struct {
 	device   *tcp.Device
 	listener net.Listener // of the calls
 	engine   *rdmc.Engine
-	calls    *faultCalls
+	calls    *calls
 	node     *replicate.Replicator
 
 	messages int // that were published, as far as the log was applied; of who applies it
@@ -112,31 +112,31 @@ type faultMember struct {
 	last    meta.ContentID // published
 }
 
-// RunFaultMember is a member process that Fault started: it reads its task and orders from in, prints events to out,
+// RunMember is a member process that Run started: it reads its task and orders from in, prints events to out,
 // and ends when in ends.
-func RunFaultMember(ctx context.Context, in io.Reader, out io.Writer) error {
+func RunMember(ctx context.Context, in io.Reader, out io.Writer) error {
 	input := bufio.NewReader(in)
 	line, err := input.ReadBytes('\n')
-	m := &faultMember{
+	m := &member{
 		network: newDropper(), goOn: make(chan struct{}), out: json.NewEncoder(out), waiting: make(map[uint64]chan meta.Result),
 	}
 	if err == nil {
 		err = json.Unmarshal(line, &m.task)
 	}
 	if err != nil {
-		return fmt.Errorf("bench: member's task: %w", err)
+		return fmt.Errorf("strike: member's task: %w", err)
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	m.ctx = ctx
 	if err := m.run(json.NewDecoder(input), cancel); err != nil {
-		m.say(faultEvent{Event: eventEnded, Text: err.Error()})
+		m.say(event{Event: eventEnded, Text: err.Error()})
 	}
 	return nil
 }
 
 // say prints an event.
-func (m *faultMember) say(e faultEvent) {
+func (m *member) say(e event) {
 	if e.At == 0 {
 		e.At = time.Now().UnixNano()
 	}
@@ -147,7 +147,7 @@ func (m *faultMember) say(e faultEvent) {
 }
 
 // run carries out orders until they end, or one fails.
-func (m *faultMember) run(orders *json.Decoder, cancel context.CancelFunc) (err error) {
+func (m *member) run(orders *json.Decoder, cancel context.CancelFunc) (err error) {
 	release := sync.OnceFunc(func() { close(m.goOn) })
 	defer func() {
 		release()
@@ -158,7 +158,7 @@ func (m *faultMember) run(orders *json.Decoder, cancel context.CancelFunc) (err 
 		return err
 	}
 	for {
-		var o faultOrder
+		var o order
 		if err := orders.Decode(&o); err != nil {
 			return nil // the end of the run
 		}
@@ -171,11 +171,11 @@ func (m *faultMember) run(orders *json.Decoder, cancel context.CancelFunc) (err 
 			m.busy.Go(func() { m.send(o.Message) })
 		case orderCut:
 			m.network.drop()
-			m.say(faultEvent{Event: eventCut})
+			m.say(event{Event: eventCut})
 		case orderGoOn:
 			release()
 		case orderFinish:
-			m.busy.Go(func() { m.say(faultEvent{Event: eventFinal, Digest: m.digest()}) })
+			m.busy.Go(func() { m.say(event{Event: eventFinal, Digest: m.digest()}) })
 		}
 		if err != nil {
 			return err
@@ -184,7 +184,7 @@ func (m *faultMember) run(orders *json.Decoder, cancel context.CancelFunc) (err 
 }
 
 // open makes what the node works with: its store, its fabric, and where it listens.
-func (m *faultMember) open() (err error) {
+func (m *member) open() (err error) {
 	m.db = meta.OpenMemory()
 	if m.store, err = content.Open(m.task.Folder, content.Options{}); err != nil {
 		return err
@@ -193,18 +193,18 @@ func (m *faultMember) open() (err error) {
 		return err
 	}
 	if m.listener, err = net.Listen("tcp", m.task.Listen); err != nil {
-		return fmt.Errorf("bench: calls: %w", err)
+		return fmt.Errorf("strike: calls: %w", err)
 	}
-	m.say(faultEvent{Event: eventListens, Address: m.listener.Addr().String()})
+	m.say(event{Event: eventListens, Address: m.listener.Addr().String()})
 	return nil
 }
 
 // openDevice makes the fabric, over a network that can be cut if the task says so.
-func (m *faultMember) openDevice() (err error) {
+func (m *member) openDevice() (err error) {
 	cfg := tcp.Config{Congestion: m.task.Plan.Congestion}
 	if m.task.Drops {
 		if m.blocks, err = net.Listen("tcp", m.task.Listen); err != nil {
-			return fmt.Errorf("bench: data: %w", err)
+			return fmt.Errorf("strike: data: %w", err)
 		}
 		cfg.Advertise, cfg.Dial = m.blocks.Addr().String(), m.network.dial
 	}
@@ -220,7 +220,7 @@ func (m *faultMember) openDevice() (err error) {
 }
 
 // begin starts the node.
-func (m *faultMember) begin(addresses []string) (err error) {
+func (m *member) begin(addresses []string) (err error) {
 	if m.engine, err = rdmc.NewEngine(rdmc.EngineConfig{Device: m.device}); err != nil {
 		return err
 	}
@@ -229,9 +229,9 @@ func (m *faultMember) begin(addresses []string) (err error) {
 		return err
 	}
 	lease := meta.Lease{Node: self.ID, Incarnation: self.Incarnation}
-	m.calls = &faultCalls{self: self.ID, network: m.network, addresses: addresses}
+	m.calls = &calls{self: self.ID, network: m.network, addresses: addresses}
 	m.node, err = replicate.New(replicate.Config{
-		Self: func() meta.Lease { return lease }, Names: m.db, Log: faultProposer{m}, Peers: m.calls,
+		Self: func() meta.Lease { return lease }, Names: m.db, Log: proposer{m}, Peers: m.calls,
 		Groups: toldGroups{replicate.Multicast(m.engine), m}, Store: m.store, IsLeader: func() bool { return false },
 	})
 	if err != nil {
@@ -239,12 +239,12 @@ func (m *faultMember) begin(addresses []string) (err error) {
 	}
 	m.calls.handle = m.node.Handle
 	m.answering.Go(func() { m.calls.serve(m.ctx, &droppedListener{m.listener, m.network}) })
-	m.say(faultEvent{Event: eventReady})
+	m.say(event{Event: eventReady})
 	return nil
 }
 
 // close ends what there is. The context has ended.
-func (m *faultMember) close() error {
+func (m *member) close() error {
 	var errs []error
 	if m.listener != nil {
 		m.listener.Close() // serve may have closed it
@@ -271,7 +271,7 @@ func (m *faultMember) close() error {
 }
 
 // apply takes an entry of the log in.
-func (m *faultMember) apply(o faultOrder) error {
+func (m *member) apply(o order) error {
 	result, events, err := m.db.Apply(o.Index, o.Time, o.Entry)
 	if err != nil {
 		return err
@@ -296,7 +296,7 @@ func (m *faultMember) apply(o faultOrder) error {
 	for _, e := range events {
 		switch {
 		case e.Kind == meta.EventFenced && e.Node == nodeOf(0) && m.task.Rank != 0:
-			m.say(faultEvent{Event: eventFenced, Text: "the log has ended the writer's incarnation"})
+			m.say(event{Event: eventFenced, Text: "the log has ended the writer's incarnation"})
 		case e.Kind == meta.EventPublished:
 			m.messages++
 			message := m.messages
@@ -307,12 +307,12 @@ func (m *faultMember) apply(o faultOrder) error {
 }
 
 // awaitStored tells when a version that was published is stored here.
-func (m *faultMember) awaitStored(message int, id meta.ContentID) {
+func (m *member) awaitStored(message int, id meta.ContentID) {
 	tick := time.NewTicker(5 * time.Millisecond)
 	defer tick.Stop()
 	for {
 		if state, ok := m.store.State(content.ID(id.Bytes())); ok && state == content.Committed {
-			m.say(faultEvent{Event: eventDelivered, Message: message, Digest: m.digestOf(id)})
+			m.say(event{Event: eventDelivered, Message: message, Digest: m.digestOf(id)})
 			return
 		}
 		select {
@@ -323,11 +323,11 @@ func (m *faultMember) awaitStored(message int, id meta.ContentID) {
 	}
 }
 
-// faultProposer is the log at a member: the process that started it keeps it.
-type faultProposer struct{ m *faultMember }
+// proposer is the log at a member: the process that started it keeps it.
+type proposer struct{ m *member }
 
 // Propose implements replicate.Log.
-func (p faultProposer) Propose(ctx context.Context, op meta.Op) (meta.Result, error) {
+func (p proposer) Propose(ctx context.Context, op meta.Op) (meta.Result, error) {
 	m, done := p.m, make(chan meta.Result, 1)
 	m.mu.Lock()
 	m.call++
@@ -339,7 +339,7 @@ func (p faultProposer) Propose(ctx context.Context, op meta.Op) (meta.Result, er
 		defer m.mu.Unlock()
 		delete(m.waiting, call)
 	}()
-	m.say(faultEvent{Event: eventPropose, Entry: meta.EncodeEntry(meta.Entry{Node: nodeOf(m.task.Rank), Seq: 1, Op: op}), Call: call})
+	m.say(event{Event: eventPropose, Entry: meta.EncodeEntry(meta.Entry{Node: nodeOf(m.task.Rank), Seq: 1, Op: op}), Call: call})
 	select {
 	case result := <-done:
 		return result, nil
@@ -351,19 +351,19 @@ func (p faultProposer) Propose(ctx context.Context, op meta.Op) (meta.Result, er
 }
 
 // Barrier implements replicate.Log. How long others take to show a version is not of the session.
-func (p faultProposer) Barrier(context.Context, uint64) ([]meta.NodeID, error) { return nil, nil }
+func (p proposer) Barrier(context.Context, uint64) ([]meta.NodeID, error) { return nil, nil }
 
 // toldGroups tells when a group fails here.
 type toldGroups struct {
 	replicate.Groups
-	m *faultMember
+	m *member
 }
 
 // NewGroup implements replicate.Groups.
 func (g toldGroups) NewGroup(cfg rdmc.GroupConfig) (replicate.Group, error) {
 	before := cfg.OnFailure
 	cfg.OnFailure = func(err error) {
-		g.m.say(faultEvent{Event: eventTold, Text: err.Error()})
+		g.m.say(event{Event: eventTold, Text: err.Error()})
 		if before != nil {
 			before(err)
 		}
@@ -372,14 +372,14 @@ func (g toldGroups) NewGroup(cfg rdmc.GroupConfig) (replicate.Group, error) {
 }
 
 // send publishes a file, and tells when so much of the one that is to be disturbed has been sent.
-func (m *faultMember) send(message int) {
+func (m *member) send(message int) {
 	data := make([]byte, m.task.Plan.Size)
 	rand.NewChaCha8([32]byte{1, byte(message), byte(message >> 8)}).Read(data)
 	source := &watched{data: data}
-	if message == m.task.Plan.messages() && m.task.Plan.Fault != FaultNone {
+	if message == m.task.Plan.messages() && m.task.Plan.Fault != None {
 		source.at = int64(m.task.Plan.At * float64(len(data)))
 		source.reached = func() {
-			m.say(faultEvent{Event: eventReached, Message: message})
+			m.say(event{Event: eventReached, Message: message})
 			if m.task.Plan.Hold {
 				<-m.goOn
 			}
@@ -388,7 +388,7 @@ func (m *faultMember) send(message int) {
 	sum := sha256.Sum256(data)
 	e, err := m.publish(message, source)
 	if err != nil {
-		m.say(faultEvent{Event: eventEnded, Text: err.Error()})
+		m.say(event{Event: eventEnded, Text: err.Error()})
 		return
 	}
 	e.Event, e.Message, e.Digest = eventPublished, message, hex.EncodeToString(sum[:])
@@ -396,15 +396,15 @@ func (m *faultMember) send(message int) {
 }
 
 // publish writes one file and waits until its close would have returned.
-func (m *faultMember) publish(message int, source *watched) (e faultEvent, err error) {
-	created, err := faultProposer{m}.Propose(m.ctx, &meta.Create{
+func (m *member) publish(message int, source *watched) (e event, err error) {
+	created, err := proposer{m}.Propose(m.ctx, &meta.Create{
 		Parent: meta.RootIno, Name: fmt.Sprint("message", message), Kind: meta.KindFile, Mode: 0o644,
 	})
 	if err == nil && created.Errno != 0 {
 		err = created.Errno
 	}
 	if err != nil {
-		return e, fmt.Errorf("bench: create: %w", err)
+		return e, fmt.Errorf("strike: create: %w", err)
 	}
 	feed := m.node.FollowTransfers()
 	defer feed.Close()
@@ -433,14 +433,14 @@ func (m *faultMember) publish(message int, source *watched) (e faultEvent, err e
 }
 
 // digest is of the last version, if it is stored here.
-func (m *faultMember) digest() string {
+func (m *member) digest() string {
 	m.mu.Lock()
 	id := m.last
 	m.mu.Unlock()
 	return m.digestOf(id)
 }
 
-func (m *faultMember) digestOf(id meta.ContentID) string {
+func (m *member) digestOf(id meta.ContentID) string {
 	if state, ok := m.store.State(content.ID(id.Bytes())); !ok || state != content.Committed {
 		return "not here"
 	}

@@ -1,4 +1,4 @@
-package bench
+package strike
 
 import (
 	"fmt"
@@ -7,11 +7,12 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/rdmcfs/rdmcfs/internal/bench"
 	"github.com/rdmcfs/rdmcfs/internal/units"
 )
 
 // Print writes the result for people.
-func (r FaultResult) Print(w io.Writer) error {
+func (r Result) Print(w io.Writer) error {
 	var b strings.Builder
 	line := func(name, format string, args ...any) {
 		fmt.Fprintf(&b, "%-12s %s\n", name, fmt.Sprintf(format, args...))
@@ -21,7 +22,7 @@ func (r FaultResult) Print(w io.Writer) error {
 		what = fmt.Sprintf("%s %s, rank %d, at %.0f%%", r.Fault, r.Victim, r.VictimRank, 100*r.At)
 	}
 	line("run", "%d nodes, a file of %s: %s; detection bound %v", r.Members, units.Exact(r.Size), what, r.Detect)
-	line("undisturbed", "%s, median of %d", units.Seconds(Median(r.Undisturbed)), len(r.Undisturbed))
+	line("undisturbed", "%s, median of %d", units.Seconds(bench.Median(r.Undisturbed)), len(r.Undisturbed))
 	if r.VictimRank >= 0 {
 		line("heard", "%s; the last after %s, bound %v", rankTimes(r.Told), units.Seconds(r.ToldLast()), r.Detect)
 	}
@@ -41,7 +42,7 @@ func (r FaultResult) Print(w io.Writer) error {
 	return err
 }
 
-func (r FaultResult) outText() string {
+func (r Result) outText() string {
 	if len(r.Out) == 0 {
 		return "nobody"
 	}
