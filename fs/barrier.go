@@ -2,6 +2,7 @@ package fs
 
 import (
 	"context"
+	"fmt"
 	"sync/atomic"
 )
 
@@ -16,27 +17,46 @@ func raise(v *atomic.Uint64, to uint64) {
 	}
 }
 
-// showFor is show for a request of a process.
-func (ns *namespace) showFor(cancel <-chan struct{}, pid uint32) {
+// published notes a version of this mount at an index of the log. The publish has waited until it is shown, but if
+// nobody could tell: then close and fsync ask again.
+func (b *barrier) published(index uint64, shown bool) {
+	if shown {
+		raise(&b.visible, index)
+	} else {
+		raise(&b.changed, index)
+	}
+}
+
+// showFor is show for a close or fsync of a process: it waits for a quorum and fails if nobody can tell who shows what.
+func (ns *namespace) showFor(cancel <-chan struct{}, pid uint32) error {
 	ctx, stop := ns.life.callContext(cancel, pid)
 	defer stop()
-	ns.show(ctx)
+	return ns.show(ctx, true)
+}
+
+// showNames is show for a change of names, which is made whoever shows it: the next close or fsync asks again.
+func (ns *namespace) showNames(ctx context.Context) {
+	if err := ns.show(ctx, false); err != nil {
+		ns.log.Warn("a change of names may not be shown everywhere", "err", err)
+	}
 }
 
 // show waits until each live node shows all that this mount has changed: after each change of names, and with close
 // and fsync also when they have nothing to publish. Changes of attributes do not wait; they ride along with the next
-// of these. A node that does not answer is waited for as long as at a publish, and then is behind: that is no error
-// of the call.
-func (ns *namespace) show(ctx context.Context) {
+// of these. A node that does not answer is waited for as long as at a publish, and then is behind: that is no error.
+// It is one if nobody can tell who shows what, or the caller was killed: then the next call has to wait.
+func (ns *namespace) show(ctx context.Context, patient bool) error {
 	index := ns.barrier.changed.Load()
 	if index <= ns.barrier.visible.Load() {
-		return
+		return nil
 	}
-	if err := ns.cluster.Show(ctx, index); err != nil {
-		ns.log.Warn("not shown everywhere in time", "index", index, "err", err)
-		if ctx.Err() != nil {
-			return // the caller was killed: nobody has waited, and the next call has to
-		}
+	behind, err := ns.cluster.Show(ctx, index, patient)
+	if err != nil {
+		return fmt.Errorf("fs: nobody can tell who shows what was changed up to %d: %w", index, err)
+	}
+	if len(behind) > 0 {
+		ns.log.Warn("not shown everywhere in time", "index", index, "behind", behind)
 	}
 	raise(&ns.barrier.visible, index)
+	return nil
 }

@@ -72,6 +72,9 @@ func (l *live) unchanged(st StageStat) bool {
 	return l.fineTimes || p.at-p.ctime > int64(timesTick)
 }
 
+// isPublished reports whether a live file certainly holds what is in the log, attributes too.
+func (l *live) isPublished(st StageStat) bool { return l.unchanged(st) && !l.pendingAttr() }
+
 // changes compares a live file with what was published.
 func (l *live) changes() (change, error) {
 	l.mu.Lock()

@@ -25,7 +25,8 @@ type Cluster interface {
 	// Settle waits, as Propose does, until the outcome of each earlier change of this node is known. It reports
 	// whether it had to: names may have changed then. ErrReadOnly: some outcome stays unknown.
 	Settle(ctx context.Context) (waited bool, err error)
-	// Show waits until each live node shows what is in the log up to index: the barrier of G3, bounded as there. An
-	// error says that somebody may not.
-	Show(ctx context.Context, index uint64) error
+	// Show waits until each live node shows what is in the log up to index: the barrier of G3, bounded as there. It
+	// gives those that a leader has named as behind. An error says that nobody can tell: no leader answers, for which a
+	// patient caller waits like ProposePatient.
+	Show(ctx context.Context, index uint64, patient bool) (behind []meta.NodeID, err error)
 }

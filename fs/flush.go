@@ -16,25 +16,27 @@ func (pub *publisher) flush(cancel <-chan struct{}, pid uint32, l *live, closing
 	if err != nil {
 		return fail(pub.log, "flush", l.node.ino(), err)
 	}
-	if l.unchanged(st) && !l.pendingAttr() {
-		pub.names.showFor(cancel, pid)
-		return 0
+	if !l.isPublished(st) {
+		if closing != nil && wasKilled(pid) {
+			return pub.keepForKilled(l)
+		}
+		if closing != nil && pub.defers(closing, pid, st.Size) {
+			return 0
+		}
+		if no := pub.publishFor(cancel, pid, l); no != 0 {
+			return no
+		}
 	}
-	if closing != nil && wasKilled(pid) {
-		return pub.keepForKilled(l)
-	}
-	if closing != nil && pub.defers(closing, pid, st.Size) {
-		return 0
-	}
+	return fail(pub.log, "show", l.node.ino(), pub.names.showFor(cancel, pid)) // what was published is shown already
+}
+
+// publishFor publishes a live file for a request of a process, and waits for it.
+func (pub *publisher) publishFor(cancel <-chan struct{}, pid uint32, l *live) syscall.Errno {
 	r := pub.publish(l)
 	if r.wait(pub.life.ctx, cancel, pid) {
 		return syscall.EIO
 	}
-	if r.err != nil {
-		return fail(pub.log, "publish", l.node.ino(), r.err)
-	}
-	pub.names.showFor(cancel, pid) // when there was nothing to publish after all
-	return 0
+	return fail(pub.log, "publish", l.node.ino(), r.err)
 }
 
 // defers reports whether a file need not be published when a process closes a descriptor of it, since it is not

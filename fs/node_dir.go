@@ -144,7 +144,7 @@ func (f *fileSystem) creation(cancel <-chan struct{}, header *fuse.InHeader, op 
 		return rec, attr, 0 // it shows when it has a version
 	}
 	rec, no = f.attrs.giveACL(ctx, rec, attr, mode)
-	f.names.show(ctx)
+	f.names.showNames(ctx)
 	return rec, attr, no
 }
 
@@ -242,7 +242,7 @@ func (f *fileSystem) remove(cancel <-chan struct{}, header *fuse.InHeader, dir m
 	no := f.names.outcome("remove "+name, dir, res, err)
 	if no == 0 {
 		f.reserved.markRemoved(res.Removed)
-		f.names.show(ctx)
+		f.names.showNames(ctx)
 	}
 	return no
 }
@@ -285,7 +285,7 @@ func (f *fileSystem) Rename(cancel <-chan struct{}, in *fuse.RenameIn, oldName, 
 	no = f.names.outcome("rename "+oldName, from, res, err)
 	if no == 0 {
 		f.reserved.markRemoved(res.Removed)
-		f.names.show(ctx)
+		f.names.showNames(ctx)
 	}
 	return fuse.Status(no)
 }
@@ -322,6 +322,6 @@ func (f *fileSystem) Link(cancel <-chan struct{}, in *fuse.LinkIn, name string, 
 		return fuse.Status(no)
 	}
 	f.entry(res.Inode, out)
-	f.names.show(ctx)
+	f.names.showNames(ctx)
 	return fuse.OK
 }

@@ -138,7 +138,8 @@ func (o *openFiles) readyLive(ctx context.Context, n *node) *live {
 	return nil
 }
 
-// publishStaged publishes a live file that holds unpublished bytes, if there is one.
+// publishStaged publishes a live file that holds unpublished bytes, if there is one. Its caller has a directory's lock
+// and changes a name next: that is shown then.
 func (o *openFiles) publishStaged(ctx context.Context, cancel <-chan struct{}, pid uint32, ino meta.Ino) syscall.Errno {
 	n := o.nodes.known(ino)
 	if n == nil {
@@ -149,7 +150,10 @@ func (o *openFiles) publishStaged(ctx context.Context, cancel <-chan struct{}, p
 		return 0
 	}
 	defer o.unhold(l)
-	return o.publisher.flush(cancel, pid, l, nil)
+	if st, err := l.stage.Stat(); err == nil && l.isPublished(st) {
+		return 0
+	}
+	return o.publisher.publishFor(cancel, pid, l)
 }
 
 // tmpOf is the live file of an O_TMPFILE that has no name yet, or nil.

@@ -208,7 +208,7 @@ func (pub *publisher) push(ctx context.Context, l *live, c change, link tmpName)
 		l.unknown = errors.Is(err, ErrUnknown)
 		return fmt.Errorf("fs: publish inode %d: %w", l.node.ino(), err)
 	}
-	raise(&pub.names.barrier.visible, out.Result.Index)
+	pub.names.barrier.published(out.Result.Index, out.Unseen == nil)
 	l.reserved, l.kept = false, ""
 	l.current, l.published, l.sums = out.Content, c.state, sums
 	l.linked = out.Result.Inode

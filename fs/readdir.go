@@ -33,8 +33,7 @@ func (f *fileSystem) ReleaseDir(in *fuse.ReleaseIn) {
 
 // FsyncDir answers FUSE_FSYNCDIR: what was answered is in the log already, and now the other nodes show it.
 func (f *fileSystem) FsyncDir(cancel <-chan struct{}, in *fuse.FsyncIn) fuse.Status {
-	f.names.showFor(cancel, in.Pid)
-	return fuse.OK
+	return fuse.Status(fail(f.log, "show", meta.Ino(0), f.names.showFor(cancel, in.Pid)))
 }
 
 // at gives the entry with that offset; ok is false at the end. Offsets 0 and 1 are "." and "..".

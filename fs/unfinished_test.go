@@ -1,12 +1,14 @@
 package fs_test
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"syscall"
 	"testing"
 
 	"github.com/rdmcfs/rdmcfs/fs/fstest"
@@ -183,4 +185,40 @@ func TestG3CloseOfAWriterThatIsCutOff(t *testing.T) {
 			})
 		}
 	}
+}
+
+// G3: what was not shown when it was published is not shown because somebody asks again: a close or fsync with nothing
+// left to publish fails too, until a leader says who shows it. So does one behind a change of names.
+func TestG3CloseAgainOfAWriterThatIsCutOff(t *testing.T) {
+	eachPair(t, func(t *testing.T, c *fstest.Cluster, a, b string) {
+		path := filepath.Join(a, "f")
+		f, err := os.Create(path)
+		must(t, err)
+		_, err = f.WriteString("bytes")
+		must(t, err)
+		d, err := os.Open(a)
+		must(t, err)
+		c.Node(1).CutOff(true)
+		again := map[string]func() error{
+			"fsync":           f.Sync,
+			"fsync again":     f.Sync,
+			"fsync of a name": d.Sync,
+			"close":           f.Close,
+			"another open": func() error {
+				w, err := os.OpenFile(path, os.O_WRONLY, 0)
+				must(t, err)
+				return w.Close()
+			},
+		}
+		for _, call := range []string{"fsync", "fsync again", "fsync of a name", "close", "another open"} {
+			if err := again[call](); !errors.Is(err, syscall.EIO) {
+				t.Errorf("%s while nobody can say who shows the version: %v", call, err)
+			}
+		}
+		c.Node(1).CutOff(false)
+		must(t, again["another open"]())
+		must(t, d.Sync())
+		must(t, d.Close())
+		wantBytes(t, filepath.Join(b, "f"), []byte("bytes"))
+	})
 }

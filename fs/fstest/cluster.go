@@ -171,8 +171,10 @@ func (n *Node) elsewhere() io.ReaderAt {
 // Instant makes publishes take no time: bytes beyond the inline limit are read and thrown away.
 func (n *Node) Instant() { n.instant = true }
 
-// CutOff makes publishes end without knowledge of who shows them.
+// CutOff makes publishes, and Show, end without knowledge of who shows what was changed.
 func (n *Node) CutOff(on bool) { n.cutOff.Store(on) }
+
+var errNoLeader = errors.New("no leader")
 
 // ReadOnly makes proposals fail as they do without a quorum.
 func (n *Node) ReadOnly(on bool) {
@@ -336,8 +338,14 @@ func (c *Cluster) Fence(tb testing.TB, i int) {
 	}
 }
 
-// Show has nothing to wait for: an operation is applied on all nodes when it returns.
-func (n *Node) Show(context.Context, uint64) error { return nil }
+// Show has nothing to wait for: an operation is applied on all nodes when it returns. Nobody says so while the node is
+// cut off.
+func (n *Node) Show(context.Context, uint64, bool) (behind []meta.NodeID, err error) {
+	if n.cutOff.Load() {
+		return nil, errNoLeader
+	}
+	return nil, nil
+}
 
 // Publish stores the bytes and applies the publish with this node's vote.
 func (n *Node) Publish(ctx context.Context, p replicate.Push) (replicate.Outcome, error) {
@@ -368,7 +376,7 @@ func (n *Node) Publish(ctx context.Context, p replicate.Push) (replicate.Outcome
 	}
 	out := replicate.Outcome{Result: res}
 	if n.cutOff.Load() {
-		out.Unseen = errors.New("no leader")
+		out.Unseen = errNoLeader
 	}
 	if p.Size > 0 {
 		out.Content = op.Session

@@ -80,16 +80,13 @@ func (c cluster) Self() meta.Lease { return c.n.proposer.lease() }
 func (c cluster) Names() meta.Reader { return c.n.db }
 
 // Show implements fs.Cluster.
-func (c cluster) Show(ctx context.Context, index uint64) error {
+func (c cluster) Show(ctx context.Context, index uint64, patient bool) ([]meta.NodeID, error) {
 	raft, err := c.n.raft.get()
 	if err != nil {
-		return err
+		return nil, err
 	}
-	behind, err := raft.Barrier(ctx, index, consensus.ProposeOptions{})
-	if err == nil && len(behind) > 0 {
-		err = fmt.Errorf("node: nodes %v are behind", numbers(behind))
-	}
-	return err
+	behind, err := raft.Barrier(ctx, index, consensus.ProposeOptions{Patient: patient})
+	return numbers(behind), err
 }
 
 // Propose implements fs.Cluster.
