@@ -121,6 +121,9 @@ func (k *linuxKernel) Passthrough() bool {
 	return k.KernelSettings().Flags64()&fuse.CAP_PASSTHROUGH != 0
 }
 
+// Device is the mount's device.
+func (k *linuxKernel) Device() string { return k.minor }
+
 // Epoch implements Kernel.
 func (k *linuxKernel) Epoch() bool {
 	k.mu.Lock()

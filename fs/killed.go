@@ -159,16 +159,17 @@ func processOf(tid uint32, limit time.Duration) string {
 	return string(bytes.TrimSpace(word))
 }
 
-// holdsWriter reports whether a task has a descriptor that may write of an inode of that number, by what /proc tells
-// without touching it. No for certain is not known from no in time.
-func holdsWriter(tid uint32, ino uint64, limit time.Duration) bool {
-	held, _ := inTime(limit, func() bool { return findWriter(tid, ino) })
+// holdsWriter reports whether a task has a descriptor that may write of an inode of that number on a device, by what
+// /proc tells without touching it. No for certain is not known from no in time.
+func holdsWriter(tid uint32, device string, ino uint64, limit time.Duration) bool {
+	held, _ := inTime(limit, func() bool { return findWriter(tid, device, ino) })
 	return held
 }
 
-func findWriter(tid uint32, ino uint64) bool {
+func findWriter(tid uint32, device string, ino uint64) bool {
 	const descriptorsMax = 256
-	dir, err := os.Open("/proc/" + strconv.FormatUint(uint64(tid), 10) + "/fdinfo")
+	task := "/proc/" + strconv.FormatUint(uint64(tid), 10)
+	dir, err := os.Open(task + "/fdinfo")
 	if err != nil {
 		return false
 	}
@@ -176,7 +177,7 @@ func findWriter(tid uint32, ino uint64) bool {
 	names, _ := dir.Readdirnames(descriptorsMax)
 	for _, name := range names {
 		raw, err := os.ReadFile(dir.Name() + "/" + name)
-		if err == nil && isWriter(raw, ino) {
+		if err == nil && isWriter(raw, ino) && isOn(task+"/fd/"+name, device) {
 			return true
 		}
 	}
@@ -193,6 +194,14 @@ func isWriter(raw []byte, ino uint64) bool {
 	word, _, _ := bytes.Cut(rest, []byte("\n"))
 	flags, err := strconv.ParseUint(string(bytes.TrimSpace(word)), 8, 64)
 	return err == nil && flags&unix.O_ACCMODE != unix.O_RDONLY
+}
+
+// isOn reports whether a file is on a device, by what the kernel has cached: no file system is asked, and never ours.
+// With an unknown device it is.
+func isOn(path, device string) bool {
+	var st unix.Statx_t
+	err := unix.Statx(unix.AT_FDCWD, path, unix.AT_STATX_DONT_SYNC, 0, &st)
+	return err == nil && (device == "" || device == fmt.Sprintf("%d:%d", st.Dev_major, st.Dev_minor))
 }
 
 // callContext ends when the caller of an operation is being killed, or the file system is closed. Other signals do

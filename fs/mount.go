@@ -93,12 +93,18 @@ func NewMount(ctx context.Context, o Options) (*Mount, error) {
 	return m, nil
 }
 
+// deviced is a kernel whose mount has a device number, as in mountinfo.
+type deviced interface{ Device() string }
+
 // attach mounts and begins to serve.
 func (m *Mount) attach(o Options) (err error) {
 	f := m.fs
 	f.files.fineTimes = fineTimes(o.Staging)
 	if m.kernel, err = o.Attach(f); err != nil {
 		return err
+	}
+	if k, ok := m.kernel.(deviced); ok {
+		f.publisher.device = k.Device()
 	}
 	f.cache.attach(m.kernel, o.NoNameCache)
 	f.pass.probe(m.kernel, o.NoPassthrough)

@@ -61,7 +61,8 @@ type publisher struct {
 	life     *lifetime
 	log      *slog.Logger
 
-	done func(*live) // takes back the count of busy that a publish or watch has of a live file
+	device string      // of the mount, as in mountinfo; "" if not known. Constant from the mount on
+	done   func(*live) // takes back the count of busy that a publish or watch has of a live file
 }
 
 // publish sees to it that a snapshot taken after now is published: by a new round, or by the one that is queued

@@ -222,3 +222,30 @@ func TestG3CloseAgainOfAWriterThatIsCutOff(t *testing.T) {
 		wantBytes(t, filepath.Join(b, "f"), []byte("bytes"))
 	})
 }
+
+// A close is not put off for another file, of another mount, that only has the same inode number. A child keeps the
+// open that is closed here, so that no last close publishes it.
+func TestG2CloseIsNotPutOffForAFileElsewhere(t *testing.T) {
+	c, a, b := pair(t, nil)
+	other := fstest.New(t, 1).Node(1).Mount(t, nil)
+	held, err := os.Create(filepath.Join(other, "f"))
+	must(t, err)
+	f, err := os.Create(filepath.Join(a, "f"))
+	must(t, err)
+	if one, two := inode(t, held.Name()), inode(t, f.Name()); one != two {
+		t.Fatalf("inodes %d and %d: this test needs equal ones", one, two)
+	}
+	child := exec.Command("cat")
+	child.ExtraFiles = []*os.File{f}
+	in, err := child.StdinPipe()
+	must(t, err)
+	must(t, child.Start())
+	must(t, f.Close())
+	if got := c.Node(1).Publishes.Load(); got != 1 {
+		t.Errorf("%d publishes before close returned", got)
+	}
+	wantBytes(t, filepath.Join(b, "f"), nil)
+	must(t, in.Close())
+	must(t, child.Wait())
+	must(t, held.Close())
+}

@@ -12,7 +12,7 @@ var ofFs = []mutant{
 	{"a freed name is taken from who has it now", "fs/reserve.go",
 		"Excl: true,", "Excl: false,", inFs},
 	{"an overwrite shows its empty version", "fs/flush.go",
-		"!(size == 0 && holdsWriter(pid, ino, procWait)) && !(otherProcess", "!(otherProcess", inFs},
+		"!(size == 0 && holds(pid, procWait)) && !(otherProcess", "!(otherProcess", inFs},
 	{"what a killed program wrote is published", "fs/flush.go",
 		"if closing != nil && wasKilled(pid) {", "if closing == nil && wasKilled(pid) {", inFs},
 	{"a file is opened for writing though a change is unknown", "fs/node_open.go",
