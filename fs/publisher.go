@@ -254,7 +254,8 @@ func withTimes(attr meta.AttrPatch, st StageStat) meta.AttrPatch {
 	return attr
 }
 
-// publishAttr proposes attributes that were to ride in a publish which turned out not to be needed.
+// publishAttr proposes attributes that were to ride in a publish which turned out not to be needed. The kernel does not
+// know all of them: it is told as of a change of another node.
 func (pub *publisher) publishAttr(ctx context.Context, l *live) error {
 	l.mu.Lock()
 	if !l.attrs.any() {
@@ -263,7 +264,6 @@ func (pub *publisher) publishAttr(ctx context.Context, l *live) error {
 	}
 	attr := l.attrs.board()
 	l.mu.Unlock()
-	defer pub.names.ownInode(l.node.ino())()
 	res, err := pub.names.proposePatient(ctx, &meta.SetAttr{Ino: l.node.ino(), Patch: attr})
 	if err == nil && res.Errno != 0 {
 		err = res.Errno

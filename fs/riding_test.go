@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/rdmcfs/rdmcfs/fs/fstest"
+	"github.com/rdmcfs/rdmcfs/meta"
 	"github.com/rdmcfs/rdmcfs/replicate"
 	"golang.org/x/sys/unix"
 )
@@ -279,6 +280,43 @@ func TestTmpfileClosedWhileItIsLinked(t *testing.T) {
 		wantBytes(t, filepath.Join(b, "named"), []byte("bytes"))
 		if n := c.Node(1).Publishes.Load(); n != 1 {
 			t.Errorf("%d publishes", n)
+		}
+	})
+}
+
+// A file is written with the bytes that it has: its time of change goes to the log alone. Who looks at the file
+// meanwhile does not keep the old one.
+func TestG3TimesOfAFileThatIsWrittenAsItWas(t *testing.T) {
+	eachPair(t, func(t *testing.T, c *fstest.Cluster, a, b string) {
+		path := filepath.Join(a, "f")
+		write(t, path, []byte("bytes"))
+		released(t, c.Node(1), 0)
+		must(t, os.Chtimes(path, time.Unix(1e9, 0), time.Unix(1e9, 0)))
+		f, err := os.OpenFile(path, os.O_WRONLY, 0)
+		must(t, err)
+		_, err = f.WriteString("bytes")
+		must(t, err)
+		began, looked, closed := make(chan struct{}), make(chan struct{}), make(chan error, 1)
+		c.Node(1).Slow(func(op meta.Op) <-chan struct{} {
+			if _, ok := op.(*meta.SetAttr); !ok {
+				return nil
+			}
+			close(began)
+			return looked
+		})
+		go func() { closed <- f.Close() }()
+		<-began
+		_, err = os.Stat(path)
+		must(t, err)
+		c.Node(1).Slow(nil)
+		close(looked)
+		must(t, <-closed)
+		here, err := os.Stat(path)
+		must(t, err)
+		there, err := os.Stat(filepath.Join(b, "f"))
+		must(t, err)
+		if !here.ModTime().Equal(there.ModTime()) || here.ModTime().Equal(time.Unix(1e9, 0)) {
+			t.Errorf("modified %v here, %v there", here.ModTime(), there.ModTime())
 		}
 	})
 }
