@@ -320,3 +320,21 @@ func TestG3TimesOfAFileThatIsWrittenAsItWas(t *testing.T) {
 		}
 	})
 }
+
+// A list of attributes that is made at the end of a publish has what rode in it.
+func TestG3OwnXattrListAtTheEndOfAPublish(t *testing.T) {
+	eachPair(t, func(t *testing.T, c *fstest.Cluster, a, _ string) {
+		f := changedFile(t, filepath.Join(a, "f"))
+		c.Node(1).AfterXattrs(func() {
+			if err := f.Sync(); err != nil {
+				t.Error(err)
+			}
+		})
+		list := make([]byte, 100)
+		n, err := unix.Flistxattr(int(f.Fd()), list)
+		if err != nil || string(list[:max(n, 0)]) != "user.tag\x00" {
+			t.Errorf("attributes %q, %v", list[:max(n, 0)], err)
+		}
+		must(t, f.Close())
+	})
+}

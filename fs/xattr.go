@@ -88,6 +88,7 @@ func (f *fileSystem) ListXAttr(_ <-chan struct{}, header *fuse.InHeader, dest []
 	if n == nil {
 		return 0, fuse.Status(syscall.ESTALE)
 	}
+	p := f.attrs.pendingXattrs(n) // first: what does not wait any more is in the log
 	list, err := f.names.state().Xattrs(n.ino())
 	if err != nil && !errors.Is(err, meta.ErrNotFound) {
 		return 0, fuse.Status(fail(f.log, "list attributes", n.ino(), err))
@@ -96,7 +97,6 @@ func (f *fileSystem) ListXAttr(_ <-chan struct{}, header *fuse.InHeader, dest []
 	for _, name := range list {
 		all[name] = true
 	}
-	p := f.attrs.pendingXattrs(n)
 	for name := range p.SetXattr {
 		all[name] = true
 	}

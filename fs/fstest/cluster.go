@@ -58,7 +58,8 @@ type Node struct {
 	readOnly  bool
 	other     io.ReaderAt
 
-	afterInode func()
+	afterInode  func()
+	afterXattrs func()
 }
 
 var _ fs.Cluster = (*Node)(nil)

@@ -29,6 +29,25 @@ func (r names) Lookup(parent meta.Ino, name string, self meta.Lease) (meta.Inode
 	return rec, err
 }
 
+func (r names) Xattrs(ino meta.Ino) ([]string, error) {
+	list, err := r.Reader.Xattrs(ino)
+	r.n.mu.Lock()
+	f := r.n.afterXattrs
+	r.n.afterXattrs = nil
+	r.n.mu.Unlock()
+	if f != nil {
+		f()
+	}
+	return list, err
+}
+
+// AfterXattrs makes a function run once, after the mount has read the names of the extended attributes of an inode.
+func (n *Node) AfterXattrs(f func()) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.afterXattrs = f
+}
+
 func (n *Node) wasRead() {
 	n.mu.Lock()
 	f := n.after
