@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"syscall"
 	"time"
 
@@ -264,10 +265,7 @@ func (pub *publisher) publishAttr(ctx context.Context, l *live) error {
 	}
 	attr := l.attrs.board()
 	l.mu.Unlock()
-	res, err := pub.names.proposePatient(ctx, &meta.SetAttr{Ino: l.node.ino(), Patch: attr})
-	if err == nil && res.Errno != 0 {
-		err = res.Errno
-	}
+	err := pub.proposeAttr(ctx, l.node.ino(), attr)
 	l.mu.Lock()
 	l.attrs.arrived(err == nil)
 	l.mu.Unlock()
@@ -275,6 +273,29 @@ func (pub *publisher) publishAttr(ctx context.Context, l *live) error {
 		return nil
 	}
 	return fmt.Errorf("fs: set attributes of inode %d: %w", l.node.ino(), err)
+}
+
+// proposeAttr proposes attributes as a publish would take them: that what is to be deleted is not there is no fault. Of
+// a file that is gone there are none.
+func (pub *publisher) proposeAttr(ctx context.Context, ino meta.Ino, attr meta.AttrPatch) (err error) {
+	all := attr.DelXattr
+	for range takesMax {
+		attr.DelXattr = slices.DeleteFunc(slices.Clone(all), func(name string) bool {
+			_, err := pub.names.state().Xattr(ino, name)
+			return errors.Is(err, meta.ErrNotFound)
+		})
+		res, propErr := pub.names.proposePatient(ctx, &meta.SetAttr{Ino: ino, Patch: attr})
+		switch {
+		case propErr != nil:
+			return propErr
+		case res.Errno == 0, res.Errno == syscall.ENOENT:
+			return nil
+		case res.Errno != syscall.ENODATA: // else another node has deleted one
+			return res.Errno
+		}
+		err = res.Errno
+	}
+	return err
 }
 
 // attrsLeftLocked reports whether attributes wait for a publish, of an inode that is in the log. nodeTable.mu is held.

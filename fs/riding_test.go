@@ -3,6 +3,7 @@ package fs_test
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"io/fs"
 	"os"
@@ -337,4 +338,37 @@ func TestG3OwnXattrListAtTheEndOfAPublish(t *testing.T) {
 		}
 		must(t, f.Close())
 	})
+}
+
+// Changes that were to ride in a publish which turns out not to be needed go to the log by themselves: also when one of
+// them takes back another, and when the file is gone.
+func TestG3AttributesOfAFileThatIsWrittenAsItWas(t *testing.T) {
+	for name, more := range map[string]func(c *fstest.Cluster, f *os.File) error{
+		"an attribute that comes and goes": func(_ *fstest.Cluster, f *os.File) error {
+			fd := int(f.Fd())
+			return errors.Join(unix.Fsetxattr(fd, "user.tag", []byte("value"), 0), unix.Fremovexattr(fd, "user.tag"))
+		},
+		"removed on another node": func(c *fstest.Cluster, _ *os.File) error {
+			c.Node(2).Unlink(t, meta.RootIno, "f")
+			return nil
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			eachPair(t, func(t *testing.T, c *fstest.Cluster, a, b string) {
+				path := filepath.Join(a, "f")
+				write(t, path, []byte("bytes"))
+				f, err := os.OpenFile(path, os.O_WRONLY, 0)
+				must(t, err)
+				_, err = f.WriteString("bytes")
+				must(t, err)
+				must(t, f.Chmod(0o600))
+				must(t, more(c, f))
+				must(t, f.Close())
+				if _, err := os.Stat(path); err == nil {
+					wantMode(t, path, 0o600)
+					wantMode(t, filepath.Join(b, "f"), 0o600)
+				}
+			})
+		})
+	}
 }
