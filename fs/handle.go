@@ -2,6 +2,7 @@ package fs
 
 import (
 	"sync"
+	"sync/atomic"
 
 	"github.com/rdmcfs/rdmcfs/meta"
 )
@@ -14,6 +15,8 @@ type handle struct {
 	writer  bool
 	opener  uint32 // the thread that opened it; constant
 	flushed bool   // a descriptor of it was closed, perhaps the last; protected by nodeTable.mu
+
+	drops atomic.Bool // its open was not told to keep the page cache, and nothing was read of it yet
 
 	dir *dirStream
 }

@@ -35,6 +35,7 @@ func (f *fileSystem) Read(_ <-chan struct{}, in *fuse.ReadIn, buf []byte) (fuse.
 	if h == nil || h.dir != nil {
 		return nil, fuse.EBADF
 	}
+	f.files.noteCached(h)
 	n, err := readFull(h.source(), buf, int64(in.Offset))
 	if err != nil {
 		return nil, fuse.Status(fail(f.log, "read", h.node.ino(), err))

@@ -195,7 +195,8 @@ func (o *openFiles) opened(h *handle, tid uint32, out *fuse.OpenOut) {
 	out.Fh = o.handles.add(h)
 }
 
-// keepCache lets the kernel keep its page cache when it holds the bytes that are opened again.
+// keepCache lets the kernel keep its page cache when it holds the bytes that are opened again. Else it drops what it
+// has when it comes to this answer; that it has, the first read of the handle says.
 func (o *openFiles) keepCache(h *handle, out *fuse.OpenOut) {
 	if out.OpenFlags&fuse.FOPEN_PASSTHROUGH != 0 {
 		return
@@ -205,6 +206,17 @@ func (o *openFiles) keepCache(h *handle, out *fuse.OpenOut) {
 	n := h.node
 	if n.cachedValid && n.cached == h.version.id {
 		out.OpenFlags |= fuse.FOPEN_KEEP_CACHE
+	} else {
+		h.drops.Store(true)
 	}
-	n.cached, n.cachedValid = h.version.id, true
+}
+
+// noteCached notes that the kernel's page cache holds what a handle reads.
+func (o *openFiles) noteCached(h *handle) {
+	if !h.drops.Load() || !h.drops.CompareAndSwap(true, false) {
+		return
+	}
+	o.nodes.mu.Lock()
+	defer o.nodes.mu.Unlock()
+	h.node.cached, h.node.cachedValid = h.version.id, true
 }
