@@ -62,7 +62,8 @@ func (o *openFiles) joined(ctx context.Context, h *handle, mayMap, trunc bool) s
 	if !trunc {
 		return 0
 	}
-	if err := l.setSize(ctx, 0); err != nil {
+	// Others may write meanwhile, unlike at a truncate: what is empty now need not be so when it is cut.
+	if err := l.stageReads.cut(ctx, func() error { return l.stage.Truncate(0) }); err != nil {
 		o.release(h)
 		return fail(o.log, "truncate", h.node.ino(), err)
 	}

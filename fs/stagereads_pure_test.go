@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io"
 	"strings"
+	"syscall"
 	"testing"
 	"testing/synctest"
 
@@ -85,5 +86,38 @@ func closed(c <-chan struct{}) bool {
 		return true
 	default:
 		return false
+	}
+}
+
+// emptyAtFirst is a staged file that is written between a look at it and a cut.
+type emptyAtFirst struct {
+	Staged
+	cut chan struct{}
+}
+
+func (emptyAtFirst) Stat() (StageStat, error) { return StageStat{}, nil }
+
+func (e emptyAtFirst) Truncate(int64) error {
+	close(e.cut)
+	return nil
+}
+
+// An open with O_TRUNC keeps no writer away: what it found empty may have been written, and be on its way to the log,
+// when it is cut.
+func TestOpenCutsNothingThatIsBeingPublished(t *testing.T) {
+	stage := emptyAtFirst{cut: make(chan struct{})}
+	l := &live{stage: stage, users: newUsers()}
+	push := l.stageReads.begin()
+	opened := make(chan syscall.Errno, 1)
+	go func() { opened <- new(openFiles).joined(t.Context(), &handle{live: l}, false, true) }()
+	select {
+	case <-stage.cut:
+		t.Error("bytes are cut that are being published")
+	case <-push.urgent:
+		push.readAll()
+		<-stage.cut
+	}
+	if no := <-opened; no != 0 {
+		t.Error(no)
 	}
 }
