@@ -3,6 +3,7 @@ package fs
 import (
 	"fmt"
 	"io"
+	"os"
 	"sync"
 
 	"golang.org/x/sys/unix"
@@ -51,6 +52,12 @@ func (w *writeOut) sync(do func() error) error {
 		}
 	}
 	return w.err
+}
+
+// WrittenOut reads from src, which reads f, staged bytes that are to be published. It fails once the kernel has failed
+// to write bytes of f to the disk, as far as that was not told to somebody before f was opened.
+func WrittenOut(src io.ReaderAt, f *os.File) io.ReaderAt {
+	return writtenOut{src, &writeOut{fd: int(f.Fd())}}
 }
 
 // writtenOut reads staged bytes that are to be published: none once a write-out has failed.

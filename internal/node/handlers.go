@@ -11,6 +11,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/rdmcfs/rdmcfs/fs"
 	"github.com/rdmcfs/rdmcfs/internal/content"
 	"github.com/rdmcfs/rdmcfs/internal/control/admin"
 	"github.com/rdmcfs/rdmcfs/meta"
@@ -372,18 +373,19 @@ func (n *node) stagedPush(u content.Unpublished) (replicate.Push, func(published
 		if err != nil {
 			return replicate.Push{}, nil, err
 		}
-		push := replicate.Push{Size: o.Size(), Source: o, Data: []replicate.Extent{{Length: o.Size()}}}
+		push := replicate.Push{Size: o.Size(), Source: fs.WrittenOut(o, o.File()), Data: []replicate.Extent{{Length: o.Size()}}}
 		return push, dropOrClose(o.Drop, o.Close), nil
 	}
 	st, err := n.store.OpenStaging(u.Token)
 	if err != nil {
 		return replicate.Push{}, nil, err
 	}
-	data, err := dataExtents(int(st.File().Fd()), u.Size)
+	snap, err := fs.NewPlainFile(st.File()).Snapshot()
 	if err != nil {
 		return replicate.Push{}, nil, errors.Join(err, st.Close())
 	}
-	return replicate.Push{Size: u.Size, Source: st.File(), Data: data}, dropOrClose(st.Drop, st.Close), nil
+	push := replicate.Push{Size: snap.Size, Holes: snap.Holes, Source: snap.Source, Data: snap.Data}
+	return push, dropOrClose(st.Drop, st.Close), nil
 }
 
 func dropOrClose(drop, leave func() error) func(bool) error {

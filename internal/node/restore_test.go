@@ -1,0 +1,109 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"io"
+	"os"
+	"sync/atomic"
+	"syscall"
+	"testing"
+
+	gofs "github.com/hanwen/go-fuse/v2/fs"
+	"github.com/hanwen/go-fuse/v2/fuse"
+	"github.com/rdmcfs/rdmcfs/fs"
+	"github.com/rdmcfs/rdmcfs/replicate"
+)
+
+// failingDisk is a directory whose files the kernel keeps dirty pages of. It can be made to refuse them.
+type failingDisk struct {
+	*gofs.LoopbackNode
+	refuses *atomic.Bool
+}
+
+func (d *failingDisk) WrapChild(_ context.Context, ops gofs.InodeEmbedder) gofs.InodeEmbedder {
+	return &failingDisk{ops.(*gofs.LoopbackNode), d.refuses}
+}
+
+func (d *failingDisk) Write(ctx context.Context, fh gofs.FileHandle, p []byte, off int64) (uint32, syscall.Errno) {
+	if d.refuses.Load() {
+		return 0, syscall.EIO
+	}
+	return fh.(gofs.FileWriter).Write(ctx, p, off)
+}
+
+func mountFailing(t *testing.T) (dir string, refuses *atomic.Bool) {
+	t.Helper()
+	if _, err := os.Stat("/dev/fuse"); err != nil || os.Geteuid() != 0 {
+		t.Skip("needs root and /dev/fuse")
+	}
+	dir, refuses = t.TempDir(), new(atomic.Bool)
+	data := &gofs.LoopbackRoot{Path: t.TempDir()}
+	root := &failingDisk{&gofs.LoopbackNode{RootData: data}, refuses}
+	data.RootNode = root
+	server, err := gofs.Mount(dir, root, &gofs.Options{
+		MountOptions: fuse.MountOptions{ExtraCapabilities: fuse.CAP_WRITEBACK_CACHE, DirectMount: true},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := server.Unmount(); err != nil {
+			t.Error(err)
+		}
+	})
+	return dir, refuses
+}
+
+// Staged bytes that the disk did not take are not published by a restore either: what is read then may be what was
+// there before.
+func TestG5RestoreOfBytesThatTheDiskDidNotTake(t *testing.T) {
+	dir, refuses := mountFailing(t)
+	s, files := openStaging(t, dir)
+	n := &node{store: s.store}
+	st, err := files.Create(fs.StageInfo{Ino: 7, Parent: 1, Path: "/f"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := st.WriteAt([]byte("bytes"), 0); err != nil {
+		t.Fatal(err)
+	}
+	if err := st.Keep("its program was killed"); err != nil {
+		t.Fatal(err)
+	}
+	list := s.unpublished()
+	if len(list) != 1 {
+		t.Fatalf("unpublished: %+v", list)
+	}
+	read := func() error {
+		t.Helper()
+		push, done, err := n.stagedPush(list[0])
+		if err != nil {
+			return err
+		}
+		if want := (replicate.Extent{Length: 5}); push.Size != 5 || len(push.Data) != 1 || push.Data[0] != want {
+			t.Errorf("pushed: %+v", push)
+		}
+		_, err = push.Source.ReadAt(make([]byte, 5), 0)
+		if err == io.EOF {
+			err = nil
+		}
+		return errors.Join(err, done(false))
+	}
+	if err := read(); err != nil {
+		t.Errorf("bytes that the disk took: %v", err)
+	}
+	again, err := s.store.OpenStaging(list[0].Token)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := again.File().WriteAt([]byte("other"), 0); err != nil {
+		t.Fatal(err)
+	}
+	refuses.Store(true)
+	_ = again.Close() // the bytes go to the disk now, as they do by themselves after a while
+	refuses.Store(false)
+	if err := read(); !errors.Is(err, syscall.EIO) {
+		t.Errorf("bytes that the disk did not take: %v", err)
+	}
+}
