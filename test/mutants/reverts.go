@@ -28,7 +28,7 @@ var reverts = []revert{
 	{"a wrong clock is the cluster's time", []string{"half of the clocks move the time", "a lone clock that jumped is believed at once",
 		"an unconfirmed clock stamps entries"}},
 	{"an observer stays with a voter that lags", []string{"a voter that lags is followed for ever", "a voter that trickles is followed for ever",
-		"a voter that went silent is followed for long after failures"}},
+		"a voter that went silent is followed for long after failures", "a voter that campaigns is followed for ever"}},
 }
 
 // writeOverlay writes the changed files of a revert and their list into dir.
