@@ -69,6 +69,19 @@ func restoreSlowly(ctx context.Context, req admin.RestoreRequest, tell func(admi
 	}
 }
 
+// policySlowly takes as long for the directories below.
+func policySlowly(ctx context.Context, req admin.PolicyRequest) (admin.Policy, error) {
+	if !req.Recursive {
+		return admin.Policy{Placement: "all"}, nil
+	}
+	select {
+	case <-time.After(askTimeout + time.Second):
+		return *req.Set, nil
+	case <-ctx.Done():
+		return admin.Policy{}, ctx.Err()
+	}
+}
+
 // fakeDaemon answers on the socket like a node without content.
 type fakeDaemon struct {
 	mu     sync.Mutex
@@ -87,7 +100,7 @@ func runFake(ctx context.Context, p runParams) error {
 		d.mount(ctx, m)
 	}
 	s, err := admin.Serve(admin.SocketPath(p.Data), admin.Handlers{Status: d.status, Mount: d.mount, Unmount: d.unmount,
-		Restore: restoreSlowly, MountWait: d.wait, Stop: func(context.Context) error { stop(); return nil }, Where: d.where,
+		Restore: restoreSlowly, Policy: policySlowly, MountWait: d.wait, Stop: func(context.Context) error { stop(); return nil }, Where: d.where,
 		Wait: func(_ context.Context, r admin.WaitRequest) (admin.WaitResult, error) {
 			return admin.WaitResult{Nodes: []admin.Node{{Name: "n2", OwedCount: 3, OwedBytes: 4096, OwedReason: "down"}}}, nil
 		}}, slog.New(slog.DiscardHandler))

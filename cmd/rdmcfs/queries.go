@@ -184,7 +184,7 @@ type policyCmd struct {
 	MinCopies *uint32           `help:"close fails with fewer copies than this." placeholder:"N"`
 	Ack       *string           `help:"What close waits for: members or local." enum:"members,local" placeholder:"members|local"`
 	Retain    *uint32           `help:"Older versions kept of each file." placeholder:"N"`
-	Recursive bool              `short:"r" help:"Apply to what is there already too."`
+	Recursive bool              `short:"r" help:"Also for the directories below. Files that are there keep theirs."`
 	jsonFlag
 }
 
@@ -203,7 +203,7 @@ func (c *policyCmd) Run(a *app) error {
 	}
 	if req, changes := c.change(now); changes {
 		req.Path = inside
-		if now, err = ask(a, a.client.Policy, req); err != nil {
+		if now, err = a.client.Policy(a.ctx, req); err != nil {
 			return err
 		}
 	}

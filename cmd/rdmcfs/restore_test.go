@@ -16,3 +16,10 @@ func TestRestoreTakesLongerThanOtherRequests(t *testing.T) {
 		t.Fatalf("exit %d, out %q, err %q", code, out, errs)
 	}
 }
+
+func TestPolicyOfALargeTreeTakesLongerThanOtherRequests(t *testing.T) {
+	a := dataDir(t)
+	expect(t, exitcode.OK, "", "init", "--listen", "10.0.0.1:7400", "--data", a)
+	expect(t, exitcode.OK, "", "mount", "-d", "/mnt/x", "--data", a)
+	expect(t, exitcode.OK, "/mnt/x/dir: 2 copies", "policy", "-r", "--copies", "2", "/mnt/x/dir", "--data", a)
+}

@@ -77,9 +77,9 @@ func (c *Client) Restore(ctx context.Context, req RestoreRequest, each func(Prog
 	return longCall[RestoreRequest, Version](ctx, c, "/v1/restore", req, each)
 }
 
-// Policy reads or changes the policy of a path.
+// Policy reads or changes the policy of a path. That of a tree takes as long as the tree is large.
 func (c *Client) Policy(ctx context.Context, req PolicyRequest) (Policy, error) {
-	return call[PolicyRequest, Policy](ctx, c, http.MethodPost, "/v1/policy", req)
+	return longCall[PolicyRequest, Policy](ctx, c, "/v1/policy", req, nil)
 }
 
 // Wait waits until nothing is owed.

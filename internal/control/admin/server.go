@@ -134,7 +134,9 @@ func (h Handlers) mux(log *slog.Logger) *http.ServeMux {
 	mux.Handle("POST /v1/where", query(h.Where != nil, h.Where))
 	mux.Handle("POST /v1/versions", query(h.Versions != nil, h.Versions))
 	mux.Handle("POST /v1/restore", long(h.Restore != nil, h.Restore))
-	mux.Handle("POST /v1/policy", query(h.Policy != nil, h.Policy))
+	mux.Handle("POST /v1/policy", long(h.Policy != nil, func(ctx context.Context, req PolicyRequest, _ func(Progress)) (Policy, error) {
+		return h.Policy(ctx, req)
+	}))
 	mux.Handle("POST /v1/wait", query(h.Wait != nil, h.Wait))
 	mux.Handle("POST /v1/token", query(h.Token != nil, h.Token))
 	mux.Handle("POST /v1/evict", query(h.Evict != nil, h.Evict))
