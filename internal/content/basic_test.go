@@ -152,7 +152,7 @@ func TestDeltaFoldMerge(t *testing.T) {
 	wantContent(t, s, testID(2), want)
 	wantContent(t, s, testID(3), want2)
 	for _, id := range []ID{testID(2), testID(3)} {
-		if err := s.Fold(t.Context(), id); err != nil {
+		if err := s.forms.fold(t.Context(), id); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -16,16 +16,14 @@ type forms struct {
 	space  *spaceBook
 }
 
-// Fold turns a committed delta into a plain content of the same id, and is done at once if it is plain. If its
-// base was deleted and is kept for it alone, and neither is open, only the changed bytes are written, into the
-// base's file, and opens wait for that. Else it writes a copy and readers go on meanwhile. A crash leaves one
-// form or the other.
-func (s *Store) Fold(ctx context.Context, id ID) error { return s.forms.fold(ctx, id) }
-
 // Merge turns a committed delta over deltas into one delta over the lowest, plain content. It writes what
 // all of them changed, once; that keeps chains short when the base is large.
 func (s *Store) Merge(ctx context.Context, id ID) error { return s.forms.merge(ctx, id) }
 
+// fold turns a committed delta into a plain content of the same id, and is done at once if it is plain. If its
+// base was deleted and is kept for it alone, and neither is open, only the changed bytes are written, into the
+// base's file, and opens wait for that. Else it writes a copy and readers go on meanwhile. A crash leaves one
+// form or the other.
 func (fo *forms) fold(ctx context.Context, id ID) error {
 	if done, err := fo.foldInPlace(ctx, id); done || err != nil {
 		return err

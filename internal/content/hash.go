@@ -22,9 +22,6 @@ var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 // Checksum is the CRC32C (Castagnoli) of p.
 func Checksum(p []byte) uint32 { return crc32.Checksum(p, castagnoli) }
 
-// ChecksumUpdate continues a CRC32C with p.
-func ChecksumUpdate(crc uint32, p []byte) uint32 { return crc32.Update(crc, castagnoli, p) }
-
 // Leaf is the leaf hash of one block. It does not allocate.
 func Leaf(block []byte) Hash { return blake3.Sum256(block) }
 

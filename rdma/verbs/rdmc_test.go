@@ -126,9 +126,16 @@ func send(t *testing.T, groups []*rdmc.Group, members []*member, have []*rdmc.Bi
 	t.Helper()
 	out := rdmc.Outgoing{Size: imageBytes, Source: members[0].image}
 	for _, h := range have[1:] {
-		if h != nil {
-			out.Partial, out.Blocks = true, rdmc.Union(out.Blocks, h.Present().Missing(h.Blocks()))
+		if h == nil {
+			continue
 		}
+		missing := rdmc.BitmapOf(h.Blocks(), out.Blocks)
+		for block := range h.Blocks() {
+			if !h.Has(block) {
+				missing.Set(block)
+			}
+		}
+		out.Partial, out.Blocks = true, missing.Present()
 	}
 	root, err := groups[0].Send(out)
 	if err != nil {

@@ -3,7 +3,6 @@ package rdmc
 import (
 	"cmp"
 	"fmt"
-	"math"
 	"slices"
 
 	"github.com/rdmcfs/rdmcfs/internal/coder"
@@ -80,24 +79,6 @@ func (s Ranges) Validate(limit uint64) error {
 	return nil
 }
 
-// Union is the set of all blocks in any of the sets.
-func Union(sets ...Ranges) Ranges {
-	var all Ranges
-	for _, s := range sets {
-		all = append(all, s...)
-	}
-	slices.SortFunc(all, func(a, b Range) int { return cmp.Compare(a.First, b.First) })
-	merged := all[:0]
-	for _, r := range all {
-		if n := len(merged); n > 0 && r.First <= merged[n-1].end() {
-			merged[n-1].Count = max(merged[n-1].end(), r.end()) - merged[n-1].First
-			continue
-		}
-		merged = append(merged, r)
-	}
-	return slices.Clip(merged)
-}
-
 // code lists the fields of a set of blocks below limit: the number of runs, then the gap before and the length of each,
 // as varints.
 func (s *Ranges) code(c *coder.Coder, limit uint64) {
@@ -120,22 +101,6 @@ func (s *Ranges) code(c *coder.Coder, limit uint64) {
 		r.First = at + gap
 		at = r.end()
 	}
-}
-
-// AppendBinary appends the set's encoding.
-func (s Ranges) AppendBinary(b []byte) []byte {
-	c := coder.Writer(b, coder.Little)
-	s.code(&c, math.MaxUint64)
-	return c.Written()
-}
-
-// DecodeRanges decodes a set of blocks below limit and returns the bytes behind it.
-func DecodeRanges(b []byte, limit uint64) (s Ranges, rest []byte, err error) {
-	c := coder.Reader(b, coder.Little)
-	if s.code(&c, limit); !c.OK() {
-		return nil, nil, fmt.Errorf("%w: %w", ErrInvalid, c.Err())
-	}
-	return s, b[c.Mark():], s.Validate(limit)
 }
 
 // indexed is a set with the position of each run, to find the block at a position fast.

@@ -1,0 +1,44 @@
+package rdmc
+
+import (
+	"cmp"
+	"fmt"
+	"math"
+	"slices"
+
+	"github.com/rdmcfs/rdmcfs/internal/coder"
+)
+
+// Union is the set of all blocks in any of the sets.
+func Union(sets ...Ranges) Ranges {
+	var all Ranges
+	for _, s := range sets {
+		all = append(all, s...)
+	}
+	slices.SortFunc(all, func(a, b Range) int { return cmp.Compare(a.First, b.First) })
+	merged := all[:0]
+	for _, r := range all {
+		if n := len(merged); n > 0 && r.First <= merged[n-1].end() {
+			merged[n-1].Count = max(merged[n-1].end(), r.end()) - merged[n-1].First
+			continue
+		}
+		merged = append(merged, r)
+	}
+	return slices.Clip(merged)
+}
+
+// AppendBinary appends the set's encoding.
+func (s Ranges) AppendBinary(b []byte) []byte {
+	c := coder.Writer(b, coder.Little)
+	s.code(&c, math.MaxUint64)
+	return c.Written()
+}
+
+// DecodeRanges decodes a set of blocks below limit and returns the bytes behind it.
+func DecodeRanges(b []byte, limit uint64) (s Ranges, rest []byte, err error) {
+	c := coder.Reader(b, coder.Little)
+	if s.code(&c, limit); !c.OK() {
+		return nil, nil, fmt.Errorf("%w: %w", ErrInvalid, c.Err())
+	}
+	return s, b[c.Mark():], s.Validate(limit)
+}
