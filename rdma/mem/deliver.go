@@ -128,7 +128,7 @@ func (q *queuePair) performSend(s *soft.SendSlot) rdma.Status {
 		return rdma.StatusLength
 	}
 	dst, src := soft.CursorOfRecv(slot, s.Length), soft.CursorOfSend(s)
-	soft.Copy(&dst, &src, s.Length)
+	copyBytes(&dst, &src, s.Length)
 	rq.Complete(rdma.StatusOK, rdma.OpRecv, s.Length, s.Imm)
 	return rdma.StatusOK
 }
@@ -159,15 +159,25 @@ func (q *queuePair) performWrite(s *soft.SendSlot) rdma.Status {
 	return rdma.StatusOK
 }
 
+// copyBytes moves n bytes from src to dst, which both must have.
+func copyBytes(dst, src *soft.Cursor, n int) {
+	for n > 0 {
+		m := src.Head()
+		k := dst.Fill(m[:min(n, len(m))])
+		src.Advance(k)
+		n -= k
+	}
+}
+
 // store copies a request's bytes to mem, the last word at the end and in one piece.
 func store(mem []byte, s *soft.SendSlot) {
 	tail := soft.TailBytes(mem)
 	src := soft.CursorOfSend(s)
-	body := soft.CursorOf(mem[:len(mem)-tail])
-	soft.Copy(&body, &src, len(mem)-tail)
+	body := soft.CursorThen(mem[:len(mem)-tail], nil)
+	copyBytes(&body, &src, len(mem)-tail)
 	var word [soft.WordBytes]byte
-	last := soft.CursorOf(word[:tail])
-	soft.Copy(&last, &src, tail)
+	last := soft.CursorThen(word[:tail], nil)
+	copyBytes(&last, &src, tail)
 	soft.StoreTail(mem, word[:tail])
 }
 

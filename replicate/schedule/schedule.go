@@ -7,15 +7,10 @@ import (
 	"slices"
 )
 
-// Bounds of what a plan can describe.
-const (
-	// MaxMembers bounds the members of a group.
-	MaxMembers = 1 << 16
-	// MaxBlocks bounds the blocks of one message.
-	MaxBlocks = 1 << 40
-)
+// MaxMembers bounds the members of a group.
+const MaxMembers = 1 << 16
 
-// ErrInvalid is returned for a group size, block count or algorithm that has no schedule.
+// ErrInvalid is returned for a group size or algorithm that has no schedule.
 var ErrInvalid = errors.New("schedule: invalid")
 
 // Transfer is one side's view of a block that moves in one step.
@@ -88,18 +83,6 @@ func NewPlan(algorithm Algorithm, members int) (*Plan, error) {
 		return nil, err
 	}
 	return &Plan{algorithm: algorithm, members: members, rule: r}, nil
-}
-
-// New makes the schedule of one message; a caller with many messages keeps a Plan instead.
-func New(algorithm Algorithm, members int, blocks uint64) (Schedule, error) {
-	plan, err := NewPlan(algorithm, members)
-	if err != nil {
-		return nil, err
-	}
-	if blocks > MaxBlocks {
-		return nil, fmt.Errorf("%w: %d blocks, want at most %d", ErrInvalid, blocks, uint64(MaxBlocks))
-	}
-	return plan.Schedule(blocks), nil
 }
 
 func newRule(algorithm Algorithm, members int) (rule, error) {

@@ -45,9 +45,6 @@ func CursorOfRecv(s *RecvSlot, n int) Cursor {
 	return Cursor{pieces: s.Pieces, left: min(n, s.Length)}
 }
 
-// CursorOf walks over mem alone.
-func CursorOf(mem []byte) Cursor { return Cursor{mem: mem, left: len(mem)} }
-
 // Left is the number of bytes not walked over.
 func (c *Cursor) Left() int { return c.left }
 
@@ -100,16 +97,6 @@ func (c *Cursor) Fill(src []byte) int {
 		n += k
 	}
 	return n
-}
-
-// Copy moves n bytes from src to dst, which both must have.
-func Copy(dst, src *Cursor, n int) {
-	for n > 0 {
-		m := src.Head()
-		k := dst.Fill(m[:min(n, len(m))])
-		src.Advance(k)
-		n -= k
-	}
 }
 
 // CursorThen walks over mem and then over pieces.

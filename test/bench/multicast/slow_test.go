@@ -47,10 +47,11 @@ func TestSlowLink(t *testing.T) {
 func busiest(t *testing.T, a schedule.Algorithm, n int) (of, withRoot pair) {
 	t.Helper()
 	const blocks = 256
-	s, err := schedule.New(a, n, blocks)
+	plan, err := schedule.NewPlan(a, n)
 	if err != nil {
 		t.Fatal(err)
 	}
+	s := plan.Schedule(blocks)
 	moved := make(map[pair]int)
 	for step := range s.Steps() {
 		for rank := range n {
