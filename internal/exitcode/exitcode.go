@@ -33,13 +33,3 @@ const (
 	// Needed is a node that is not evicted, or not drained, because files depend on it.
 	Needed = 13
 )
-
-// All lists each code with its name, in order, for documentation and tests.
-var All = []struct {
-	Code int
-	Name string
-}{
-	{OK, "ok"}, {Failure, "failure"}, {Usage, "usage"}, {NotRunning, "not-running"}, {Timeout, "timeout"},
-	{Unavailable, "unavailable"}, {NotFound, "not-found"}, {Denied, "denied"}, {Exists, "exists"}, {Busy, "busy"},
-	{Full, "full"}, {Differs, "differs"}, {Problem, "problem"}, {Needed, "needed"},
-}

@@ -81,9 +81,6 @@ func (m *Bitmap) Blocks() uint64 { return m.size }
 // Count is the number of blocks set.
 func (m *Bitmap) Count() uint64 { return m.count }
 
-// Full reports whether all blocks are set.
-func (m *Bitmap) Full() bool { return m.count == m.size }
-
 // Has reports whether the block is set; a block beyond the size is not.
 func (m *Bitmap) Has(block uint64) bool {
 	return block < m.size && m.word(block)&(1<<(block%64)) != 0

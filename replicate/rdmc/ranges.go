@@ -1,7 +1,6 @@
 package rdmc
 
 import (
-	"cmp"
 	"fmt"
 	"slices"
 
@@ -37,31 +36,6 @@ func (s Ranges) Count() uint64 {
 		n += r.Count
 	}
 	return n
-}
-
-// Missing is the set of those of the first blocks that are not in the set.
-func (s Ranges) Missing(blocks uint64) Ranges {
-	var out Ranges
-	at := uint64(0)
-	for _, r := range s {
-		if r.First > at {
-			out = append(out, Range{First: at, Count: r.First - at})
-		}
-		at = r.end()
-	}
-	if at < blocks {
-		out = append(out, Range{First: at, Count: blocks - at})
-	}
-	return out
-}
-
-// Contains reports whether the block is in the set.
-func (s Ranges) Contains(block uint64) bool {
-	i, found := slices.BinarySearchFunc(s, block, func(r Range, b uint64) int { return cmp.Compare(r.First, b) })
-	if found {
-		return true
-	}
-	return i > 0 && block < s[i-1].end()
 }
 
 // Validate returns ErrInvalid if the set is not well formed or has a block at or beyond limit.

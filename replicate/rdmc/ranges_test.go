@@ -42,3 +42,31 @@ func DecodeRanges(b []byte, limit uint64) (s Ranges, rest []byte, err error) {
 	}
 	return s, b[c.Mark():], s.Validate(limit)
 }
+
+// Missing is the set of those of the first blocks that are not in the set.
+func (s Ranges) Missing(blocks uint64) Ranges {
+	var out Ranges
+	at := uint64(0)
+	for _, r := range s {
+		if r.First > at {
+			out = append(out, Range{First: at, Count: r.First - at})
+		}
+		at = r.end()
+	}
+	if at < blocks {
+		out = append(out, Range{First: at, Count: blocks - at})
+	}
+	return out
+}
+
+// Contains reports whether the block is in the set.
+func (s Ranges) Contains(block uint64) bool {
+	i, found := slices.BinarySearchFunc(s, block, func(r Range, b uint64) int { return cmp.Compare(r.First, b) })
+	if found {
+		return true
+	}
+	return i > 0 && block < s[i-1].end()
+}
+
+// Full reports whether all blocks are set.
+func (m *Bitmap) Full() bool { return m.count == m.size }
