@@ -322,7 +322,7 @@ func TestDirKeepsIdentityAndAuthority(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := errors.Join(d.SaveIdentity(a.CertificateDER(), leaf, req), d.SaveAuthority(a)); err != nil {
+	if err := errors.Join(d.SaveIdentity(a.CertificateDER(), leaf, req), d.SaveAuthority(a), d.ForgetJoin()); err != nil {
 		t.Fatal(err)
 	}
 	id, err := d.LoadIdentity(clockAt(testTime))

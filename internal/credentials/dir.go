@@ -17,7 +17,7 @@ import (
 //	ca.crt      the authority's certificate
 //	ca.key      the authority's private key, on nodes that may sign
 //	node.pem    the node's private key and certificate, replaced as one
-//	join.key    the key of a join that has not been answered yet, so that it can be repeated
+//	join.key    the key of a join until the directory is a node, so that it can be repeated
 //
 // Every write is atomic and durable: a new file, synced, renamed, directory synced.
 type Dir string
@@ -34,8 +34,7 @@ const (
 	fileBytesMax = 64 << 10
 )
 
-// SaveIdentity stores a node's certificate and key, and the authority's certificate, and forgets the key of
-// the join that brought them.
+// SaveIdentity stores a node's certificate and key, and the authority's certificate.
 func (d Dir) SaveIdentity(authorityDER, leafDER []byte, req *Request) error {
 	keyDER, err := x509.MarshalPKCS8PrivateKey(req.key)
 	if err != nil {
@@ -46,11 +45,14 @@ func (d Dir) SaveIdentity(authorityDER, leafDER []byte, req *Request) error {
 	if err := d.write(fileAuthority, pem.EncodeToMemory(&pem.Block{Type: pemCertificate, Bytes: authorityDER})); err != nil {
 		return err
 	}
-	if err := d.write(fileNode, node); err != nil {
-		return err
-	}
-	return d.remove(fileJoinKey)
+	return d.write(fileNode, node)
 }
+
+// ForgetJoin removes the key of a join that is over.
+func (d Dir) ForgetJoin() error { return d.remove(fileJoinKey) }
+
+// ForgetAuthority removes the authority's key, which an init that was cut short has left: its cluster never was.
+func (d Dir) ForgetAuthority() error { return d.remove(fileAuthorityKey) }
 
 // LoadIdentity reads what SaveIdentity stored. The error wraps fs.ErrNotExist when there is none, else ErrDamaged.
 func (d Dir) LoadIdentity(now func() time.Time) (*Identity, error) {
@@ -99,7 +101,7 @@ func (d Dir) LoadAuthority() (*Authority, error) {
 }
 
 // JoinRequest returns the request of an unfinished join, or begins one: the same key is used until
-// SaveIdentity, so that a repeated join is recognised as the same machine's.
+// ForgetJoin, so that a repeated join is recognised as the same machine's.
 func (d Dir) JoinRequest() (*Request, error) {
 	der, err := d.readPEM(fileJoinKey, pemPrivateKey)
 	if err == nil {
@@ -150,7 +152,11 @@ func (d Dir) readPEM(name string, types ...string) ([][]byte, error) {
 }
 
 func (d Dir) remove(name string) error {
-	if err := os.Remove(d.path(name)); err != nil && !errors.Is(err, os.ErrNotExist) {
+	err := os.Remove(d.path(name))
+	if errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
 		return fmt.Errorf("credentials: %w", err)
 	}
 	return d.sync()

@@ -105,9 +105,10 @@ func (n *node) bootOnce(ctx context.Context, op *meta.Boot) error {
 	return nil
 }
 
-// found puts the first node and its token into an empty log.
+// found puts the first node and its token into an empty log, again until the node has booted: a start may have been
+// cut short between the two.
 func (n *node) found(ctx context.Context) error {
-	if _, err := n.db.Node(n.id.Node); err == nil {
+	if rec, err := n.db.Node(n.id.Node); err == nil && rec.State != meta.NodeJoined {
 		return nil
 	}
 	res, err := n.proposeAnonymous(ctx, &meta.Join{Name: orDefault(n.id.Name, "node1"), Addr: n.id.Advertise, Labels: n.id.Labels})

@@ -180,6 +180,9 @@ func (d dataDir) take(h Host, claimed *closer) error {
 	if err := d.vacant(h); err != nil {
 		return err
 	}
+	if err := d.tls().ForgetAuthority(); err != nil {
+		return err
+	}
 	return os.RemoveAll(d.path("raft"))
 }
 

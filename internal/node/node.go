@@ -222,8 +222,10 @@ func (n *node) openDirectory() error {
 	if n.creds, err = n.dir.tls().LoadIdentity(n.now); err != nil {
 		return err
 	}
-	n.signing, err = loadSigning(n.dir.tls())
-	return err
+	if n.signing, err = loadSigning(n.dir.tls()); err != nil {
+		return err
+	}
+	return n.dir.tls().ForgetJoin()
 }
 
 func (n *node) openStores() (err error) {
