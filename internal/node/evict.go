@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"slices"
 	"syscall"
 	"time"
 
@@ -17,6 +16,9 @@ import (
 
 // evictPatience is how long an eviction waits until the others are a quorum without the node.
 const evictPatience = 20 * time.Second
+
+// replacePatience is the same of a join that replaces a node: the machine that asks waits for the answer.
+const replacePatience = 5 * time.Second
 
 // evictTries is how often the log is asked to evict a node while copies and members change meanwhile.
 const evictTries = 100
@@ -154,7 +156,7 @@ func (n *node) spareVoter(ctx context.Context, leaver meta.NodeID) error {
 	defer cancel()
 	for {
 		st := n.raft.status()
-		step := votersWithout(leaver, n.id.Node, numbers(st.Voters), n.members.book().nodes)
+		step := votersWithout(leaver, n.id.Node, st.Voters, n.members.book())
 		if step.safe && !st.Joint || st.NoQuorum {
 			return nil // without a quorum the log refuses the eviction itself
 		}
@@ -178,16 +180,18 @@ type leaveStep struct {
 }
 
 // votersWithout judges the voters for the case that one leaves. While others of them are gone the policy's change
-// comes first.
-func votersWithout(leaver, self meta.NodeID, voters []meta.NodeID, nodes map[meta.NodeID]meta.Node) leaveStep {
-	up := 0
+// comes first. A node that was replaced is up, and the store that votes under its number is gone.
+func votersWithout(leaver, self meta.NodeID, voters []consensus.ID, b *book) leaveStep {
+	up, votes := 0, false
 	for _, v := range voters {
-		if v != leaver && nodes[v].State == meta.NodeUp {
+		node := nodeOf(v)
+		votes = votes || node == leaver
+		if node != leaver && b.raft[node] == v && b.nodes[node].State == meta.NodeUp {
 			up++
 		}
 	}
 	switch {
-	case !slices.Contains(voters, leaver) || up > len(voters)/2:
+	case !votes || up > len(voters)/2:
 		return leaveStep{safe: true}
 	case up < len(voters)-1:
 		return leaveStep{}
@@ -195,6 +199,25 @@ func votersWithout(leaver, self meta.NodeID, voters []meta.NodeID, nodes map[met
 		return leaveStep{change: true, add: []meta.NodeID{self}}
 	}
 	return leaveStep{change: true}
+}
+
+// spareReplaced waits a while until the cluster can do without the vote of a node that is to be replaced: the store
+// that votes ends with the join. The log knows voters by their numbers, and takes one that was replaced just now, and
+// is up again, for one that votes.
+func (n *node) spareReplaced(ctx context.Context, name string) error {
+	for deadline := time.Now().Add(replacePatience); ; {
+		st, b := n.raft.status(), n.members.book()
+		rec, known := b.named(name)
+		if !known || rec.Store == [16]byte{} || st.NoQuorum {
+			return nil // it has no store, or the log refuses the join itself
+		}
+		if !st.Joint && votersWithout(rec.ID, n.id.Node, st.Voters, b).safe {
+			return nil
+		}
+		if time.Now().After(deadline) || !pause(ctx, dutyInterval) {
+			return joinRefused(syscall.EAGAIN)
+		}
+	}
 }
 
 func (n *node) handOver(ctx context.Context, add []meta.NodeID, leaver meta.NodeID) error {

@@ -4,6 +4,7 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/rdmcfs/rdmcfs/internal/consensus"
 	"github.com/rdmcfs/rdmcfs/meta"
 )
 
@@ -15,6 +16,7 @@ func TestVotersWithout(t *testing.T) {
 		leaver meta.NodeID
 		voters []meta.NodeID
 		gone   []meta.NodeID
+		old    []meta.NodeID // the store that votes was replaced
 		want   leaveStep
 	}{
 		{why: "it does not vote", leaver: 4, voters: []meta.NodeID{1}, want: leaveStep{safe: true}},
@@ -23,16 +25,27 @@ func TestVotersWithout(t *testing.T) {
 		{why: "one of two, and the other is gone", leaver: 1, voters: []meta.NodeID{1, 2}, gone: []meta.NodeID{2}},
 		{why: "one of three", leaver: 1, voters: []meta.NodeID{1, 2, 3}, want: leaveStep{safe: true}},
 		{why: "one of three, and another was evicted just now", leaver: 1, voters: []meta.NodeID{1, 2, 3}, gone: []meta.NodeID{2}},
+		{why: "one of three, and another was replaced and is up", leaver: 1, voters: []meta.NodeID{1, 2, 3}, old: []meta.NodeID{2}},
+		{why: "the one of three that was replaced", leaver: 2, voters: []meta.NodeID{1, 2, 3}, old: []meta.NodeID{2}, want: leaveStep{safe: true}},
+		{why: "one of five, and two were replaced", leaver: 5, voters: []meta.NodeID{1, 2, 3, 4, 5}, old: []meta.NodeID{2, 3}},
 		{why: "the one of three that is gone", leaver: 1, voters: []meta.NodeID{1, 2, 3}, gone: []meta.NodeID{1}, want: leaveStep{safe: true}},
 	} {
-		nodes := map[meta.NodeID]meta.Node{}
-		for _, id := range []meta.NodeID{1, 2, 3, 4, self} {
-			nodes[id] = meta.Node{ID: id, State: meta.NodeUp}
+		b := &book{nodes: map[meta.NodeID]meta.Node{}, raft: map[meta.NodeID]consensus.ID{}}
+		for _, id := range []meta.NodeID{1, 2, 3, 4, 5, self} {
+			state := meta.NodeUp
 			if slices.Contains(c.gone, id) {
-				nodes[id] = meta.Node{ID: id, State: meta.NodeEvicted}
+				state = meta.NodeEvicted
+			}
+			b.add(meta.Node{ID: id, State: state, Store: [16]byte{byte(id)}})
+		}
+		var voters []consensus.ID
+		for _, id := range c.voters {
+			voters = append(voters, b.raft[id])
+			if slices.Contains(c.old, id) {
+				voters[len(voters)-1] = raftID(id, [16]byte{0xff})
 			}
 		}
-		got := votersWithout(c.leaver, self, c.voters, nodes)
+		got := votersWithout(c.leaver, self, voters, b)
 		if got.safe != c.want.safe || got.change != c.want.change || !slices.Equal(got.add, c.want.add) {
 			t.Errorf("%s: %+v, want %+v", c.why, got, c.want)
 		}

@@ -96,12 +96,18 @@ func (m *members) book() *book { return m.current.Load() }
 
 // has tells whether a node of that name is there, up or down. An evicted one may be replaced too.
 func (b *book) has(name string) bool {
+	_, known := b.named(name)
+	return known
+}
+
+// named finds a node by its name.
+func (b *book) named(name string) (rec meta.Node, known bool) {
 	for _, rec := range b.nodes {
 		if rec.Name == name {
-			return true
+			return rec, true
 		}
 	}
-	return false
+	return rec, false
 }
 
 // address is where a node listens.

@@ -120,6 +120,11 @@ func (n *node) register(ctx context.Context, r control.Registration) (control.Ad
 	if name == "" {
 		name = "node-" + hex.EncodeToString(r.KeyHash[:4])
 	}
+	if r.Replace {
+		if err := n.spareReplaced(ctx, name); err != nil {
+			return control.Admission{}, err
+		}
+	}
 	res, err := n.proposeAnonymous(ctx, &meta.Join{Name: name, Addr: r.Addr, Labels: r.Labels, TokenHash: r.SecretHash, Replace: r.Replace, KeyHash: r.KeyHash})
 	if err != nil {
 		return control.Admission{}, fmt.Errorf("node: join: %w: %w", control.ErrUnavailable, err)
