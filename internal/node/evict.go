@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"slices"
 	"syscall"
 	"time"
 
@@ -149,16 +150,22 @@ func (n *node) nodeName(id meta.NodeID) string {
 	return fmt.Sprintf("node %d", id)
 }
 
-// spareVoter waits until the cluster can do without a node's vote: an evicted node ends at once, and voters that are
-// no quorum then could never be changed again.
+// spareVoter waits until the cluster can do without a node's vote and its signing key: an evicted node ends at once,
+// and voters that are no quorum then could never be changed again.
 func (n *node) spareVoter(ctx context.Context, leaver meta.NodeID) error {
 	ctx, cancel := context.WithTimeout(ctx, evictPatience)
 	defer cancel()
 	for {
 		st := n.raft.status()
-		step := votersWithout(leaver, n.id.Node, st.Voters, n.members.book())
-		if step.safe && !st.Joint || st.NoQuorum {
-			return nil // without a quorum the log refuses the eviction itself
+		step, why := votersWithout(leaver, n.id.Node, st.Voters, n.members.book()), "without node %d the voters that are up are no quorum"
+		switch {
+		case st.NoQuorum:
+			return nil // the log refuses the eviction itself
+		case !step.safe || st.Joint:
+		case hasKeyOf(ctx, n, leaver, st):
+			return nil
+		default:
+			why = "this node votes, and has not got the signing key of node %d yet"
 		}
 		if !st.Joint && step.change {
 			if err := n.handOver(ctx, step.add, leaver); err != nil && !errors.Is(err, consensus.ErrConfChange) {
@@ -166,10 +173,22 @@ func (n *node) spareVoter(ctx context.Context, leaver meta.NodeID) error {
 			}
 		}
 		if !pause(ctx, dutyInterval) {
-			return admin.Errorf(admin.CodeUnavailable,
-				"without node %d the voters that are up are no quorum: not evicted; see 'rdmcfs status', try again when all are up", leaver)
+			return admin.Errorf(admin.CodeUnavailable, why+": not evicted; see 'rdmcfs status', try again when all are up", leaver)
 		}
 	}
+}
+
+// hasKeyOf has this node, if it votes and lacks the signing key, get it of a node that is to leave: who was the only
+// voter may be the only one that has it, and without it no machine can join any more. It reports whether that is done,
+// or can't be.
+func hasKeyOf(ctx context.Context, n *node, leaver meta.NodeID, st consensus.Status) bool {
+	if n.signing.authority.Load() != nil || !slices.Contains(st.Voters, st.ID) || n.members.book().nodes[leaver].State != meta.NodeUp {
+		return true
+	}
+	ctx, cancel := context.WithTimeout(ctx, signingCheck)
+	defer cancel()
+	err := fetchSigningOf(ctx, n, leaver) // refused until the log has it that this node votes
+	return err == nil || errors.Is(err, credentials.ErrNoAuthority)
 }
 
 // leaveStep is what has to be done about the voters before one leaves.
@@ -204,7 +223,7 @@ func votersWithout(leaver, self meta.NodeID, voters []consensus.ID, b *book) lea
 // spareReplaced waits a while until the cluster can do without the vote of a node that is to be replaced: the store
 // that votes ends with the join. The log knows voters by their numbers, and takes one that was replaced just now, and
 // is up again, for one that votes.
-func (n *node) spareReplaced(ctx context.Context, name string) error {
+func spareReplaced(ctx context.Context, n *node, name string) error {
 	for deadline := time.Now().Add(replacePatience); ; {
 		st, b := n.raft.status(), n.members.book()
 		rec, known := b.named(name)

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"sync"
 	"sync/atomic"
 	"syscall"
 	"time"
@@ -22,6 +23,7 @@ type signing struct {
 	dir       credentials.Dir
 	authority atomic.Pointer[credentials.Authority]
 	look      chan struct{} // buffered 1: the members have changed
+	saving    sync.Mutex    // held to store the key
 }
 
 func loadSigning(dir credentials.Dir) (*signing, error) {
@@ -58,25 +60,53 @@ func (n *node) keepSigning(ctx context.Context) {
 	}
 }
 
+// fetchSigning asks the others for the key, voters first: who was the only one that had it may vote no more.
 func (n *node) fetchSigning(ctx context.Context) {
+	var voters, others []meta.NodeID
+	for node, rec := range n.members.book().nodes {
+		switch {
+		case node == n.id.Node:
+		case rec.Voter:
+			voters = append(voters, node)
+		case rec.State == meta.NodeUp:
+			others = append(others, node)
+		}
+	}
 	ctx, cancel := context.WithTimeout(ctx, signingCheck)
 	defer cancel()
-	for node, rec := range n.members.book().nodes {
-		if node == n.id.Node || !rec.Voter {
-			continue
-		}
-		authority, err := control.FetchAuthority(ctx, n.peers, uint32(node))
-		if err != nil {
-			n.log.Debug("signing key", "from", node, "err", err)
-			continue
-		}
-		if err := n.signing.dir.SaveAuthority(authority); err != nil {
-			n.log.Error("keep the signing key", "err", err)
+	for _, node := range append(voters, others...) {
+		if err := fetchSigningOf(ctx, n, node); err == nil {
 			return
 		}
-		n.signing.authority.Store(authority)
-		return
 	}
+}
+
+// fetchSigningOf asks a node for the key, and keeps it.
+func fetchSigningOf(ctx context.Context, n *node, node meta.NodeID) error {
+	authority, err := control.FetchAuthority(ctx, n.peers, uint32(node))
+	if err != nil {
+		n.log.Debug("signing key", "from", node, "err", err)
+		return err
+	}
+	if err := n.signing.keep(authority); err != nil {
+		n.log.Error("keep the signing key", "err", err)
+		return err
+	}
+	return nil
+}
+
+// keep stores the key, durably, unless it is here already.
+func (s *signing) keep(authority *credentials.Authority) error {
+	s.saving.Lock()
+	defer s.saving.Unlock()
+	if s.authority.Load() != nil {
+		return nil
+	}
+	if err := s.dir.SaveAuthority(authority); err != nil {
+		return err
+	}
+	s.authority.Store(authority)
+	return nil
 }
 
 // keepCertificate renews this node's certificate in time.
@@ -121,7 +151,7 @@ func (n *node) register(ctx context.Context, r control.Registration) (control.Ad
 		name = "node-" + hex.EncodeToString(r.KeyHash[:4])
 	}
 	if r.Replace {
-		if err := n.spareReplaced(ctx, name); err != nil {
+		if err := spareReplaced(ctx, n, name); err != nil {
 			return control.Admission{}, err
 		}
 	}
