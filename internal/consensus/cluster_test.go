@@ -221,6 +221,7 @@ type cluster struct {
 	conns map[net.Conn][2]ID
 	down  map[ID]bool // as the members callback tells
 	since map[ID]time.Time
+	out   map[ID]bool          // evicted, as it tells
 	wrong map[ID]time.Duration // how far a node's clock is ahead
 }
 
@@ -231,7 +232,7 @@ func fastTuning() Tuning {
 
 func newCluster(t testing.TB, n int, adjust func(c *cluster)) *cluster {
 	c := &cluster{t: t, tune: fastTuning(), auto: true, nodes: map[ID]*testNode{}, cut: map[[2]ID]bool{}, conns: map[net.Conn][2]ID{},
-		down: map[ID]bool{}, since: map[ID]time.Time{}, wrong: map[ID]time.Duration{}}
+		down: map[ID]bool{}, since: map[ID]time.Time{}, out: map[ID]bool{}, wrong: map[ID]time.Duration{}}
 	if adjust != nil {
 		adjust(c)
 	}
@@ -317,6 +318,9 @@ func (c *cluster) members() []Member {
 	defer c.mu.Unlock()
 	var list []Member
 	for id := range c.nodes {
+		if c.out[id] {
+			continue
+		}
 		m := Member{ID: id, Up: !c.down[id]}
 		if !m.Up {
 			m.DownFor = time.Since(c.since[id])

@@ -275,6 +275,9 @@ func (v *voterChanges) changeVoters(ctx context.Context, add, remove []ID) error
 	if err := v.waitCaughtUp(ctx, add); err != nil {
 		return errors.Join(err, v.dropLearners(add))
 	}
+	if v.evicted(add) { // it ends, and what it is counted on for would be no quorum
+		return errors.Join(fmt.Errorf("%w: a new voter was evicted meanwhile", ErrConfChange), v.dropLearners(add))
+	}
 	was := conf
 	if conf = n.conf(); !slices.Equal(conf.GetVoters(), was.GetVoters()) {
 		return fmt.Errorf("%w: another leader has changed the voters meanwhile", ErrConfChange)
@@ -296,7 +299,18 @@ func (v *voterChanges) changeVoters(ctx context.Context, add, remove []ID) error
 	return v.proposeConf(ctx, conf, swap)
 }
 
-// dropLearners takes learners out again that did not catch up.
+// evicted tells whether one of some nodes is no member any more.
+func (v *voterChanges) evicted(ids []ID) bool {
+	if v.n.cfg.Members == nil {
+		return false
+	}
+	members := v.n.cfg.Members()
+	return slices.ContainsFunc(ids, func(id ID) bool {
+		return !slices.ContainsFunc(members, func(m Member) bool { return m.ID == id })
+	})
+}
+
+// dropLearners takes learners out again that do not become voters.
 func (v *voterChanges) dropLearners(ids []ID) error {
 	n := v.n
 	if n.ctx.Err() != nil || !n.leads() {

@@ -442,6 +442,25 @@ func TestALearnerThatDiesDoesNotHoldUpTheVoters(t *testing.T) {
 	}
 }
 
+// TestNobodyHandsOverToTheEvicted: the only voter is to hand over its vote to a node that was evicted meanwhile. That
+// one ends, and there would be no voter any more.
+func TestNobodyHandsOverToTheEvicted(t *testing.T) {
+	c := newCluster(t, 2, nil)
+	leader := c.waitVoters(1)
+	other := 3 - leader
+	c.mu.Lock()
+	c.out[other] = true
+	c.mu.Unlock()
+	node := c.nodes[leader].node
+	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	defer cancel()
+	err := node.ChangeVoters(ctx, []ID{other}, []ID{leader})
+	if st := node.Status(); !errors.Is(err, ErrConfChange) || !slices.Equal(st.Voters, []ID{leader}) || len(st.Learners) > 0 {
+		t.Fatalf("%v; voters %v, learners %v", err, st.Voters, st.Learners)
+	}
+	c.propose(leader, "goes on")
+}
+
 // TestProposalsSurviveLeaderChangesExactlyOnce kills leaders under load: each command is answered with its one place.
 func TestProposalsSurviveLeaderChangesExactlyOnce(t *testing.T) {
 	c := newCluster(t, 5, func(c *cluster) { c.tune.LeaderLost = 10 * time.Second })
