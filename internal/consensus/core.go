@@ -93,6 +93,8 @@ type Core struct {
 	silent, told, patience int
 	// confTerm is the term in which a change of voters was given to raft that has not been committed yet, 0 if none was.
 	confTerm uint64
+	// handing says that leadership was to be handed over.
+	handing bool
 }
 
 type applying struct {
@@ -174,6 +176,7 @@ func (c *Core) Tick() {
 	if c.raft.BasicStatus().RaftState == raft.StateLeader {
 		c.silent, c.told = 0, 0
 		c.raft.Tick()
+		c.leaveJoint()
 		return
 	}
 	c.silent++
@@ -188,6 +191,18 @@ func (c *Core) Tick() {
 		c.silent = 0
 		c.patience = c.cfg.ElectionTicks + c.cfg.Intn(c.cfg.ElectionTicks)
 		_ = c.raft.Campaign()
+	}
+}
+
+// leaveJoint takes the second step of a change of voters after leadership was not handed over: raft takes none
+// meanwhile, and would take it with the next entry that is applied, which an idle cluster does not have.
+func (c *Core) leaveJoint() {
+	if !c.handing || c.raft.BasicStatus().LeadTransferee != 0 {
+		return
+	}
+	c.handing = false
+	if c.Conf().GetVotersOutgoing() != nil {
+		_ = c.raft.ProposeConfChange(&raftpb.ConfChangeV2{}) // while it is on its way already raft makes an empty entry of it
 	}
 }
 
@@ -298,7 +313,10 @@ func (c *Core) ReadIndex(request string) error {
 }
 
 // TransferLeader lets a leader hand over.
-func (c *Core) TransferLeader(to ID) { c.raft.TransferLeader(to) }
+func (c *Core) TransferLeader(to ID) {
+	c.handing = true
+	c.raft.TransferLeader(to)
+}
 
 // Unreachable tells that messages to a peer were lost.
 func (c *Core) Unreachable(peer ID) { c.raft.ReportUnreachable(peer) }

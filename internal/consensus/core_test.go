@@ -671,3 +671,62 @@ func TestChangeOfVotersWhileAnotherIsOnItsWay(t *testing.T) {
 		t.Fatalf("learners %v", learners)
 	}
 }
+
+// Raft does not take the second step of a change of voters while leadership is being handed over. If that fails, and
+// nothing else is proposed, the step comes all the same.
+func TestSecondStepAfterAHandOverThatFailed(t *testing.T) {
+	const leader, other, electionTicks = 1, 2, 10
+	cores := map[ID]*Core{}
+	for id := ID(leader); id <= other; id++ {
+		core, err := NewCore(CoreConfig{ID: id, ElectionTicks: electionTicks, HeartbeatTicks: 2, Intn: func(int) int { return 0 }, State: &raftlog.State{
+			Base: raftlog.Base{Conf: &raftpb.ConfState{Voters: []uint64{leader, other}}}, Hard: &raftpb.HardState{Term: new(uint64(1))}}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		cores[id] = core
+	}
+	var applying uint64 // at the leader, which is slow
+	run := func() {
+		for busy := true; busy; {
+			busy = false
+			for id, core := range cores {
+				out, ok := core.Ready()
+				busy = busy || ok
+				if out.Append != nil {
+					core.Persisted(out.Append)
+				}
+				for _, e := range out.Apply {
+					if applying = e.Index; id != leader || len(core.Conf().GetVotersOutgoing()) == 0 {
+						core.Applied(e.Index)
+					}
+				}
+				for _, m := range out.Messages {
+					if to := cores[m.GetTo()]; to != nil && m.GetType() != raftpb.MsgTimeoutNow {
+						if err := to.Step(m); err != nil {
+							t.Fatal(err)
+						}
+					}
+				}
+			}
+		}
+	}
+	core := cores[leader]
+	core.Campaign()
+	run()
+	if err := core.ProposeConf([]*raftpb.ConfChangeSingle{change(raftpb.ConfChangeAddLearnerNode, 3), change(raftpb.ConfChangeAddLearnerNode, 4)}); err != nil {
+		t.Fatal(err)
+	}
+	run()
+	if len(core.Conf().GetVotersOutgoing()) == 0 {
+		t.Fatalf("no first step: %v", core.Conf())
+	}
+	core.TransferLeader(other)
+	core.Applied(applying)
+	for range 3 * electionTicks {
+		core.Tick()
+		run()
+	}
+	if len(core.Conf().GetVotersOutgoing()) > 0 || core.Status().Role != RoleLeader {
+		t.Fatalf("%v: %v", core.Status().Role, core.Conf())
+	}
+}
