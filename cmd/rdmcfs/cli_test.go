@@ -199,7 +199,7 @@ func TestOutputThatCannotBeWritten(t *testing.T) {
 }
 
 func TestPolicyChangesOnlyWhatIsSaid(t *testing.T) {
-	now := admin.Policy{Placement: "copies", Copies: 3, MinCopies: 2, Retain: 5, From: "/"}
+	now := admin.Policy{Placement: "copies", Copies: 3, MinCopies: 2, Retain: 5}
 	two, local := uint32(1), "local"
 	c := policyCmd{MinCopies: &two, Ack: &local}
 	req, changes := c.change(now)

@@ -128,7 +128,7 @@ func TestNamesAreEscaped(t *testing.T) {
 		Nodes:       []admin.Node{{ID: 1, Name: evil, Addr: evil, State: "down", Reason: evil, OwedCount: 1, OwedReason: evil, BehindReason: evil}},
 		Unpublished: []admin.Unpublished{{ID: "1", Path: evil, Reason: evil}}, Unresolved: []admin.Unresolved{{What: evil}},
 		Mounts: []admin.Mount{{Dir: evil}}, Passthrough: admin.Feature{Why: evil, Cost: evil}}
-	where := admin.Where{Policy: admin.Policy{From: evil}, Holders: []admin.Holder{{Name: evil, Reason: evil}}}
+	where := admin.Where{Policy: admin.Policy{Placement: "labels", Labels: map[string]string{evil: evil}}, Holders: []admin.Holder{{Name: evil, Reason: evil}}}
 	versions := []admin.Version{{Path: evil, Reason: evil, Content: evil, State: evil}}
 	var b bytes.Buffer
 	want := func(what string, lines int) {

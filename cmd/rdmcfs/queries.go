@@ -210,18 +210,13 @@ func (c *policyCmd) Run(a *app) error {
 	if c.JSON {
 		return a.printJSON(now)
 	}
-	from := ""
-	if now.From != "" {
-		from = " (from " + now.From + ")"
-	}
-	terminal.Printf(a.out, "%s: %s%s\n", c.Dir, policyText(now), from)
+	terminal.Printf(a.out, "%s: %s\n", c.Dir, policyText(now))
 	return nil
 }
 
 // change is the request that the flags ask for, on top of the present policy.
 func (c *policyCmd) change(now admin.Policy) (admin.PolicyRequest, bool) {
 	set, changes := now, true
-	set.From = ""
 	switch {
 	case c.Inherit:
 		return admin.PolicyRequest{Inherit: true, Recursive: c.Recursive}, true

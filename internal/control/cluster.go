@@ -129,6 +129,11 @@ type joinReply struct {
 	Peers       []PeerAddr `json:"peers,omitempty"`
 }
 
+// signers are those to ask instead, unless the answer has a certificate.
+func (r joinReply) signers() (others []string, signed bool) {
+	return r.Redirect, len(r.Certificate) > 0
+}
+
 // renewCall is the payload of kindRenew.
 type renewCall struct {
 	Request []byte `json:"request"`
@@ -138,6 +143,11 @@ type renewCall struct {
 type renewReply struct {
 	Redirect    []string `json:"redirect,omitempty"`
 	Certificate []byte   `json:"certificate,omitempty"`
+}
+
+// signers are those to ask instead, unless the answer has a certificate.
+func (r renewReply) signers() (others []string, signed bool) {
+	return r.Redirect, len(r.Certificate) > 0
 }
 
 func (c *cluster) join(ctx context.Context, from Caller, payload []byte) ([]byte, error) {

@@ -227,6 +227,18 @@ func TestMembersWithoutTheKeySendOn(t *testing.T) {
 	}
 }
 
+func TestJoinWhereNobodyHasTheKey(t *testing.T) {
+	f := found(t)
+	other := listen(t, PortConfig{Identity: f.node(3), Server: NewServer(quiet())})
+	ServeCluster(other, NewServer(quiet()), ClusterConfig{Identity: f.node(3), Authority: func() *credentials.Authority { return nil },
+		Signers: func() []string { return nil }, MaySign: func(uint32) bool { return false }, Now: time.Now, Clock: time.Now, Log: quiet()})
+	cfg := f.wish(f.token(""), "node2")
+	cfg.Addr = other.Addr().String()
+	if _, err := Join(bounded(t), cfg); !errors.Is(err, errRedirected) {
+		t.Errorf("the error is about something else: %v", err)
+	}
+}
+
 // renewal is what node 2 needs to renew its certificate at the founder.
 func renewal(t *testing.T, f *founding, id *credentials.Identity) RenewalConfig {
 	t.Helper()

@@ -62,7 +62,7 @@ func Join(ctx context.Context, cfg JoinConfig) (Joined, error) {
 		return Joined{}, fmt.Errorf("control: join: %w", err)
 	}
 	conf := credentials.JoinClientConfig(token, ProtocolJoin, cfg.Now)
-	reply, err := askSigners(ctx, cfg.Dial, []string{cfg.Addr}, conf, kindJoin, payload, func(r joinReply) []string { return r.Redirect })
+	reply, err := askSigners(ctx, cfg.Dial, []string{cfg.Addr}, conf, kindJoin, payload, joinReply.signers)
 	if err != nil {
 		return Joined{}, fmt.Errorf("control: join: %w", err)
 	}
@@ -83,8 +83,9 @@ func checkJoined(j Joined, token credentials.Token, cfg JoinConfig) error {
 	return nil
 }
 
-// askSigners calls the addresses in turn, and those that they name, until one answers or refuses.
-func askSigners[R any](ctx context.Context, dial DialFunc, addrs []string, conf *tls.Config, kind uint32, payload []byte, redirect func(R) []string) (R, error) {
+// askSigners calls the addresses in turn, and those that they name, until one signs or refuses.
+func askSigners[R any](ctx context.Context, dial DialFunc, addrs []string, conf *tls.Config, kind uint32, payload []byte,
+	signers func(R) (others []string, signed bool)) (R, error) {
 	var zero R
 	lastErr := errRedirected
 	addrs = slices.Clone(addrs)
@@ -104,8 +105,8 @@ func askSigners[R any](ctx context.Context, dial DialFunc, addrs []string, conf 
 		if err := json.Unmarshal(raw, &reply); err != nil {
 			return zero, fmt.Errorf("control: answer of %s: %w: %w", addrs[i], ErrProtocol, err)
 		}
-		more := redirect(reply)
-		if len(more) == 0 {
+		more, signed := signers(reply)
+		if signed {
 			return reply, nil
 		}
 		for _, addr := range more {

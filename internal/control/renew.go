@@ -55,7 +55,7 @@ func renewedLeaf(ctx context.Context, cfg RenewalConfig, req *credentials.Reques
 		return nil, err
 	}
 	conf := cfg.Identity.ClientConfig(0, ProtocolRenew)
-	reply, err := askSigners(ctx, cfg.Dial, cfg.Addrs(), conf, kindRenew, payload, func(r renewReply) []string { return r.Redirect })
+	reply, err := askSigners(ctx, cfg.Dial, cfg.Addrs(), conf, kindRenew, payload, renewReply.signers)
 	return reply.Certificate, err
 }
 

@@ -243,7 +243,6 @@ type Policy struct {
 	MinCopies uint32            `json:"min_copies,omitempty"` // 0 = default
 	AckLocal  bool              `json:"ack_local,omitempty"`
 	Retain    uint32            `json:"retain,omitempty"`
-	From      string            `json:"from,omitempty"` // the directory that it is inherited from
 }
 
 // PolicyRequest reads the policy of a path; with Set it is changed, with Inherit it is removed.
