@@ -394,7 +394,7 @@ func (rl *raftLoop) applied(core *Core, last uint64) {
 		return
 	}
 	core.Applied(last)
-	if rl.leaving && len(core.applying) == 0 && !contains(raftMembersOf(core.Conf()), rl.n.id) {
+	if rl.leaving && core.Removed() {
 		rl.leave(core.Conf(), core.ConfIndex())
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 
 	"go.etcd.io/raft/v3"
 	"go.etcd.io/raft/v3/raftpb"
@@ -486,6 +487,25 @@ func (c *Core) Match(peer ID) (index uint64, snapshot bool) {
 		}
 	})
 	return index, snapshot
+}
+
+// Removed tells that this node is out of the configuration, has applied that, and may give up its log.
+func (c *Core) Removed() bool {
+	return len(c.applying) == 0 && !contains(raftMembersOf(c.Conf()), c.cfg.ID) && !c.AddedAfter(c.ConfIndex())
+}
+
+// AddedAfter tells that the log has a change beyond index that makes this node a member. Then the leader counts on the
+// log: it has sent that change to a member, and this node has acknowledged it.
+func (c *Core) AddedAfter(index uint64) bool {
+	for i := len(c.log.entries) - 1; i >= 0 && c.log.entries[i].GetIndex() > index; i-- {
+		cc, ok := confChangeOf(c.log.entries[i])
+		if ok && slices.ContainsFunc(cc.GetChanges(), func(one *raftpb.ConfChangeSingle) bool {
+			return one.GetNodeId() == c.cfg.ID && one.GetType() != raftpb.ConfChangeRemoveNode
+		}) {
+			return true
+		}
+	}
+	return false
 }
 
 // ConfIndex is the index of the entry that brought Conf.

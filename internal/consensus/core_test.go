@@ -603,6 +603,52 @@ func TestChangeOfVotersBetweenTheStepsOfAnother(t *testing.T) {
 	}
 }
 
+// A voter that is removed and soon a learner again takes entries of both before it has applied the first. It has to
+// keep its log: the leader counts on what it has acknowledged.
+func TestRemovedAndAddedAgain(t *testing.T) {
+	const id, leader = 3, 2
+	core, err := NewCore(CoreConfig{ID: id, ElectionTicks: 10, HeartbeatTicks: 2, Intn: func(int) int { return 0 },
+		State: &raftlog.State{Base: raftlog.Base{Conf: &raftpb.ConfState{Voters: []uint64{leader, id}}}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	appends := func(index uint64, kind raftpb.ConfChangeType) *Append {
+		data, err := proto.Marshal(&raftpb.ConfChangeV2{Changes: []*raftpb.ConfChangeSingle{change(kind, id)}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		term := min(index-1, 1) // of the entry before
+		if err := core.Step(&raftpb.Message{Type: raftpb.MsgApp.Enum(), From: new(uint64(leader)), To: new(uint64(id)), Term: new(uint64(1)),
+			Index: new(index - 1), LogTerm: &term, Commit: new(index),
+			Entries: []*raftpb.Entry{{Index: new(index), Term: new(uint64(1)), Type: raftpb.EntryConfChangeV2.Enum(), Data: data}}}); err != nil {
+			t.Fatal(err)
+		}
+		out, _ := core.Ready()
+		if out.Append == nil {
+			t.Fatal("nothing to append")
+		}
+		return out.Append
+	}
+	core.Persisted(appends(1, raftpb.ConfChangeRemoveNode))
+	if out, _ := core.Ready(); len(out.Apply) != 1 {
+		t.Fatalf("applies %v", out.Apply)
+	}
+	if core.Removed() {
+		t.Error("removed before the removal is applied")
+	}
+	core.Persisted(appends(2, raftpb.ConfChangeAddLearnerNode))
+	core.Applied(1)
+	if core.Removed() {
+		t.Error("gives up a log of which the leader counts on an entry")
+	}
+	applyAll(core)
+	core.Persisted(appends(3, raftpb.ConfChangeRemoveNode))
+	applyAll(core)
+	if !core.Removed() {
+		t.Error("is out for good and stays")
+	}
+}
+
 // The only voter has begun again, and its log on disk does not say yet that its last entries are committed: that goes
 // with the next write. Raft answers at once where there is one voter, and would name an index below what was
 // acknowledged.

@@ -163,7 +163,8 @@ func (rl *raftLoop) askWhetherRemoved() {
 		}
 		rl.n.box.event(func() {
 			rl.asking = false
-			if rl.core == core && newest.confIndex > core.ConfIndex() && newest.conf != nil && !contains(raftMembersOf(newest.conf), rl.n.id) {
+			out := newest.conf != nil && !contains(raftMembersOf(newest.conf), rl.n.id)
+			if rl.core == core && newest.confIndex > core.ConfIndex() && out && !core.AddedAfter(newest.confIndex) {
 				rl.leave(newest.conf, newest.confIndex)
 			}
 		})

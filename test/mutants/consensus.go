@@ -39,6 +39,8 @@ var ofConsensus = []mutant{
 		"case h.generation != id.Generation:", "case h.generation != id.Generation && h.to == 0:", inConsensus},
 	{"an older copy goes on beside the leader of the others", "internal/consensus/guard.go",
 		"case leads && m.GetTerm() == own.GetTerm():", "case leads && m.GetTerm() < own.GetTerm():", inConsensus},
+	{"a member that is added again gives up its log", "internal/consensus/core.go",
+		" && !c.AddedAfter(c.ConfIndex())", "", inConsensus},
 	{"a voter that campaigns is followed for ever", "internal/consensus/follow.go",
 		"\tcase f.led:\n", "\tcase f.led || f.peer != 0:\n", inConsensus},
 	{"entries that are not on the disk yet are compared", "internal/consensus/guard.go",
