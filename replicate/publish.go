@@ -11,7 +11,6 @@ import (
 
 	"github.com/rdmcfs/rdmcfs/internal/content"
 	"github.com/rdmcfs/rdmcfs/meta"
-	"github.com/rdmcfs/rdmcfs/replicate/slow"
 )
 
 const (
@@ -43,7 +42,7 @@ type Pusher struct {
 	transfers  *transfers
 	aborts     *abortQueue
 	counters   *counters
-	alone      slow.Alone
+	alone      aloneWatch
 	settle     func(meta.ContentID) bool // carries out a decision that came before the bytes were stored
 
 	ctx  context.Context

@@ -12,7 +12,6 @@ import (
 	"github.com/rdmcfs/rdmcfs/internal/content"
 	"github.com/rdmcfs/rdmcfs/meta"
 	"github.com/rdmcfs/rdmcfs/replicate/session"
-	"github.com/rdmcfs/rdmcfs/replicate/slow"
 )
 
 const (
@@ -50,9 +49,9 @@ func (s *pushSession) putAll(ctx context.Context, it putItem, store func(context
 	defer cancel()
 	answers := make(chan smallAnswer, len(others)+1)
 	request := encodePut([]putItem{it})
-	w := slow.NewPuts(s.p.cfg.Clock.Now())
+	w := newPutWatch(s.p.cfg.Clock.Now())
 	for _, n := range others {
-		s.p.background(func() { answers <- s.putAt(ctx, n, request, func(left int64) { w.Moved(n, left) }) })
+		s.p.background(func() { answers <- s.putAt(ctx, n, request, func(left int64) { w.moved(n, left) }) })
 	}
 	if s.targets.self {
 		s.p.background(func() { answers <- s.putHere(ctx, store) })
@@ -60,7 +59,7 @@ func (s *pushSession) putAll(ctx context.Context, it putItem, store func(context
 	put := func(n meta.NodeID) {
 		s.p.background(func() {
 			select {
-			case answers <- s.putAt(ctx, n, request, func(left int64) { w.Moved(n, left) }):
+			case answers <- s.putAt(ctx, n, request, func(left int64) { w.moved(n, left) }):
 			case <-ctx.Done():
 			}
 		})
@@ -122,8 +121,8 @@ func (p *Pusher) background(f func()) {
 
 // putAt asks a member to store a content. moved is told how the bytes go.
 func (s *pushSession) putAt(ctx context.Context, node meta.NodeID, request []byte, moved func(left int64)) smallAnswer {
-	s.p.alone.Begin(node, s.p.cfg.Clock.Now())
-	defer func() { s.p.alone.End(node, s.p.cfg.Clock.Now()) }()
+	s.p.alone.begin(node, s.p.cfg.Clock.Now())
+	defer func() { s.p.alone.end(node, s.p.cfg.Clock.Now()) }()
 	answer, err := callMoving(ctx, s.p.cfg.Peers, node, KindPut, request, moved)
 	if err != nil && ctx.Err() == nil {
 		answer, err = callMoving(ctx, s.p.cfg.Peers, node, KindPut, request, moved) // the connection may be the fault
@@ -162,7 +161,7 @@ func (s *pushSession) storeSmall(ctx context.Context, buf []byte) error {
 // poll is the counting of the answers to a put.
 type poll struct {
 	s      *pushSession
-	watch  *slow.Puts
+	watch  *putWatch
 	open   map[meta.NodeID]bool // asked, and neither answered nor declared down
 	votes  []meta.NodeID
 	missed []meta.Missed
@@ -173,7 +172,7 @@ type poll struct {
 // collect waits for the answers of others and of this node itself, as long as bytes go or votes come, and then for a
 // while (poll.patience). It does not wait for a member whose bytes go much slower than those of the others, nor for
 // one that the log declares down. If too few have voted, those that were lost are asked again with put.
-func (s *pushSession) collect(ctx context.Context, answers <-chan smallAnswer, others []meta.NodeID, put func(meta.NodeID), w *slow.Puts) (*poll, error) {
+func (s *pushSession) collect(ctx context.Context, answers <-chan smallAnswer, others []meta.NodeID, put func(meta.NodeID), w *putWatch) (*poll, error) {
 	p := &poll{s: s, watch: w, open: make(map[meta.NodeID]bool, len(others)+1)}
 	for _, n := range others {
 		p.open[n] = true
@@ -189,7 +188,7 @@ func (s *pushSession) collect(ctx context.Context, answers <-chan smallAnswer, o
 			return p, nil
 		}
 		now := s.p.cfg.Clock.Now()
-		if w.Progressed() {
+		if w.progressed() {
 			last = now
 		}
 		p.leaveSlow(now)
@@ -225,8 +224,8 @@ func (p *poll) patience(now time.Time) time.Duration {
 	if len(p.votes) < p.s.targets.minCopies() {
 		return t.Stuck
 	}
-	rest := max(t.Silent, now.Sub(p.watch.Began())/4)
-	if p.watch.UnderWay(p.open) {
+	rest := max(t.Silent, now.Sub(p.watch.began())/4)
+	if p.watch.underWay(p.open) {
 		rest = max(rest, 3*t.Silent) // a connection of which nothing is acknowledged for so long has ended
 	}
 	return min(rest, t.Stuck)
@@ -243,11 +242,7 @@ func (p *poll) leaveSlow(now time.Time) {
 		if n == p.s.id.Node {
 			continue
 		}
-		text := p.watch.Slow(n, p.s.p.alone.For(n, now), t.SlowPart, 2*t.Silent)
-		if text == "" {
-			text = p.watch.Crowded(now, n, t.SlowPart, 2*t.Silent)
-		}
-		if text != "" {
+		if text := p.watch.slow(now, n, p.s.p.alone.of(n, now), t.SlowPart, 2*t.Silent); text != "" {
 			p.leave(n, text)
 		}
 	}
@@ -300,7 +295,7 @@ func (p *poll) take(a smallAnswer) error {
 	case a.err == nil && a.st.Status == session.StatusVoted:
 		p.votes = append(p.votes, a.node)
 		if a.node != p.s.id.Node {
-			p.watch.Voted(p.s.p.cfg.Clock.Now())
+			p.watch.voted(p.s.p.cfg.Clock.Now())
 		}
 	case a.node == p.s.id.Node && errors.Is(a.err, content.ErrNoSpace):
 		return fmt.Errorf("%w: %w", ErrNoSpace, a.err)

@@ -116,9 +116,9 @@ func TestSlowLinkIsLeftOutBesideOtherPuts(t *testing.T) {
 	others.Go(func() {
 		p := &c.node(1).rep.pusher.alone
 		for ctx.Err() == nil {
-			p.Begin(2, time.Now())
+			p.begin(2, time.Now())
 			pause(ctx, SystemClock(), 50*time.Millisecond)
-			p.End(2, time.Now())
+			p.end(2, time.Now())
 			pause(ctx, SystemClock(), 100*time.Millisecond)
 		}
 	})

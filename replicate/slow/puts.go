@@ -2,7 +2,6 @@ package slow
 
 import (
 	"fmt"
-	"sync"
 	"time"
 
 	"github.com/rdmcfs/rdmcfs/meta"
@@ -11,8 +10,6 @@ import (
 // Puts is how the bytes of a small content go to its members, and when their votes came. Each byte counts once.
 type Puts struct {
 	began time.Time
-
-	mu    sync.Mutex
 	beat  bool // bytes went since Progressed was last called
 	lanes map[meta.NodeID]*putLane
 	votes []time.Duration // since it began, in order
@@ -38,8 +35,6 @@ func (w *Puts) Began() time.Time { return w.began }
 // Moved notes that bytes for a member went, and how many are left; below 0: all, they wait for room. Bytes that are
 // sent again count when they come to where the first had come.
 func (w *Puts) Moved(n meta.NodeID, left int64) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
 	l := w.lanes[n]
 	if l == nil {
 		l = &putLane{}
@@ -54,15 +49,11 @@ func (w *Puts) Moved(n meta.NodeID, left int64) {
 
 // Voted notes a vote.
 func (w *Puts) Voted(now time.Time) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
 	w.votes = append(w.votes, now.Sub(w.began))
 }
 
 // Progressed reports whether bytes went since it was last asked.
 func (w *Puts) Progressed() bool {
-	w.mu.Lock()
-	defer w.mu.Unlock()
 	beat := w.beat
 	w.beat = false
 	return beat
@@ -70,8 +61,6 @@ func (w *Puts) Progressed() bool {
 
 // UnderWay reports whether bytes for one of these members are on their way.
 func (w *Puts) UnderWay(open map[meta.NodeID]bool) bool {
-	w.mu.Lock()
-	defer w.mu.Unlock()
 	for n, l := range w.lanes {
 		if open[n] && l.left != 0 {
 			return true
@@ -84,8 +73,6 @@ func (w *Puts) UnderWay(open map[meta.NodeID]bool) bool {
 // votes took, and longer than floor. alone is for how long puts were under way to no other member; only that time
 // counts, and all bytes. "" if it is not slow, or if that is not known.
 func (w *Puts) Slow(n meta.NodeID, alone time.Duration, part float64, floor time.Duration) string {
-	w.mu.Lock()
-	defer w.mu.Unlock()
 	l := w.lanes[n]
 	if l == nil || l.left <= 0 || len(w.votes) == 0 {
 		return ""
@@ -109,8 +96,6 @@ func (w *Puts) Slow(n meta.NodeID, alone time.Duration, part float64, floor time
 // them moves: they have waited part times as long as the median of the votes took, and longer than floor. "" if it is
 // not slow.
 func (w *Puts) Crowded(now time.Time, n meta.NodeID, part float64, floor time.Duration) string {
-	w.mu.Lock()
-	defer w.mu.Unlock()
 	l := w.lanes[n]
 	if l == nil || l.left >= 0 || len(w.votes) == 0 {
 		return ""
@@ -125,7 +110,6 @@ func (w *Puts) Crowded(now time.Time, n meta.NodeID, part float64, floor time.Du
 // Alone counts the members that puts of this node are under way to: with several they share its link, whose parts
 // may be very unequal.
 type Alone struct {
-	mu    sync.Mutex
 	to    map[meta.NodeID]int
 	since time.Time                     // when the set of members last changed
 	alone map[meta.NodeID]time.Duration // for how long a member was the only one, until then
@@ -133,31 +117,27 @@ type Alone struct {
 
 // Begin counts a put; the caller calls End behind it.
 func (p *Alone) Begin(n meta.NodeID, now time.Time) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
 	if p.to == nil {
 		p.to, p.alone = make(map[meta.NodeID]int), make(map[meta.NodeID]time.Duration)
 	}
 	if p.to[n] == 0 {
-		p.changeLocked(now)
+		p.change(now)
 	}
 	p.to[n]++
 }
 
 // End counts the end of a put.
 func (p *Alone) End(n meta.NodeID, now time.Time) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
 	if p.to[n] == 1 {
-		p.changeLocked(now)
+		p.change(now)
 		delete(p.to, n)
 		return
 	}
 	p.to[n]--
 }
 
-// changeLocked counts the time of the set of members that changes now. mu is held.
-func (p *Alone) changeLocked(now time.Time) {
+// change counts the time of the set of members that changes now.
+func (p *Alone) change(now time.Time) {
 	if len(p.to) == 1 {
 		for n := range p.to {
 			p.alone[n] += now.Sub(p.since)
@@ -169,8 +149,6 @@ func (p *Alone) changeLocked(now time.Time) {
 // For is for how long, in all, a member was the only one that puts were under way to. Other puts may come and go
 // meanwhile.
 func (p *Alone) For(n meta.NodeID, now time.Time) time.Duration {
-	p.mu.Lock()
-	defer p.mu.Unlock()
 	if len(p.to) == 1 && p.to[n] > 0 {
 		return p.alone[n] + now.Sub(p.since)
 	}

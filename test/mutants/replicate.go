@@ -92,7 +92,7 @@ var ofReplicate = []mutant{
 	{"a state that was replaced is not compared", "replicate/replicator.go",
 		"r.member.compared.due.Add(1)\n", "", inReplicate},
 	{"a small content is judged by its time, not its progress", "replicate/small.go",
-		"if w.Progressed() {", "if w.Progressed() && last.IsZero() {", inReplicate},
+		"if w.progressed() {", "if w.progressed() && last.IsZero() {", inReplicate},
 	{"what a stopped root has not watched counts", "replicate/session/clock.go",
 		"if lost <= 0 {", "if lost != 0 {", inSession},
 	{"a block on slow links takes as long as a standstill", "replicate/slow/standstill.go",
