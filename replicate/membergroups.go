@@ -15,6 +15,9 @@ import (
 // groupsPerRoot bounds the groups that one root may make here.
 const groupsPerRoot = 2 * rootGroupsMax
 
+// joinWait is how long an end waits to be joined with its neighbours. Its root has given the group up by then.
+const joinWait = 2 * groupSetup
+
 var errNoGroup = errors.New("replicate: no such group here")
 
 // memberGroups keeps this node's ends of the groups of other roots. Each end has a goroutine that drops it when the
@@ -22,6 +25,8 @@ var errNoGroup = errors.New("replicate: no such group here")
 type memberGroups struct {
 	groups Groups
 	log    *slog.Logger
+	// patience is how long an end waits to be joined with its neighbours.
+	patience time.Duration
 
 	mu      sync.Mutex
 	byNum   map[uint64]*memberGroup
@@ -37,13 +42,14 @@ type memberGroup struct {
 	root       meta.NodeID
 	group      Group
 	blockBytes int64
+	unjoined   *time.Timer   // drops it, unless it is joined with its neighbours before
 	gone       chan struct{} // closed when it is to be dropped without failure
 	once       sync.Once
 }
 
 func newMemberGroups(groups Groups, log *slog.Logger) *memberGroups {
 	return &memberGroups{
-		groups: groups, log: log, byNum: make(map[uint64]*memberGroup),
+		groups: groups, log: log, patience: joinWait, byNum: make(map[uint64]*memberGroup),
 		perRoot: make(map[meta.NodeID]int), quit: make(chan struct{}),
 	}
 }
@@ -69,6 +75,7 @@ func (e *memberGroups) open(self, from meta.NodeID, m groupOpen) (map[int][]byte
 		}
 		return nil, fmt.Errorf("replicate: group %x: %w", m.Number, err)
 	}
+	end.unjoined = time.AfterFunc(e.patience, end.drop)
 	e.byNum[m.Number] = end
 	e.wg.Go(func() { e.watch(end) })
 	return group.Addresses(), nil
@@ -106,6 +113,7 @@ func (e *memberGroups) watch(end *memberGroup) {
 	case <-end.gone:
 	case <-e.quit:
 	}
+	end.unjoined.Stop()
 	e.mu.Lock()
 	e.forgetLocked(end.root, end.number)
 	e.mu.Unlock()
@@ -131,6 +139,7 @@ func (e *memberGroups) connect(ctx context.Context, from meta.NodeID, m groupAdd
 	if err != nil {
 		return err
 	}
+	end.unjoined.Stop()
 	ctx, cancel := context.WithTimeout(ctx, groupSetup)
 	defer cancel()
 	return end.group.Connect(ctx, m.ByRank)

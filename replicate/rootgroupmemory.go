@@ -80,7 +80,7 @@ func (l *rootGroups) giveWay(rg *rootGroup) bool {
 	for _, other := range l.sets[rg.key] {
 		if other != rg && !other.spoiled() {
 			l.scarce[rg.key] = l.now().Add(memoryWait)
-			rg.gaveWay = true
+			rg.again = true
 			l.takeOutLocked(rg)
 			return true
 		}

@@ -53,7 +53,7 @@ type rootGroup struct {
 	made    chan struct{} // closed when group or err is set
 	group   Group
 	err     error
-	gaveWay bool          // with err: no memory, but the set has another group
+	again   bool          // with err: no fault of the members; who waits for it takes or makes another one
 	over    chan struct{} // closed when the group was closed in good order
 
 	// Guarded by rootGroups.mu.
@@ -99,7 +99,10 @@ func (l *rootGroups) acquire(ctx context.Context, self meta.Lease, members []met
 			return rg, nil
 		}
 		l.release(rg, bytes)
-		if !rg.gaveWay {
+		if err := ctx.Err(); err != nil {
+			return nil, err
+		}
+		if !rg.again {
 			return nil, rg.err
 		}
 	}

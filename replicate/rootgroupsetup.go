@@ -26,10 +26,11 @@ func (f *groupFault) Error() string { return fmt.Sprintf("group failed: %v", f.e
 // Unwrap returns the cause.
 func (f *groupFault) Unwrap() error { return f.err }
 
-// make sets a group up on all members and closes rg.made.
+// make sets a group up on all members and closes rg.made. ctx is that of one session; others may wait for the group.
 func (l *rootGroups) make(ctx context.Context, rg *rootGroup) {
 	rg.group, rg.err = l.setUpInTime(ctx, rg)
 	if rg.err != nil {
+		rg.again = rg.again || ctx.Err() != nil
 		l.drop(rg)
 	} else {
 		l.wg.Go(func() { l.watch(rg) })

@@ -1,6 +1,7 @@
 package replicate
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -267,7 +268,7 @@ func (r *rootRun) multicast(ctx context.Context, e *partRun, a session.Send) err
 	}
 	e.attach(rg, t)
 	if err := r.begin(ctx, rg, t, a.Epoch); err != nil {
-		failGroup(rg, err)
+		failGroup(rg, cmp.Or(ctx.Err(), err)) // when the epoch has ended, who has not answered is not to blame
 		<-t.Done()
 		return err
 	}
