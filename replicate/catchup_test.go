@@ -12,6 +12,7 @@ import (
 	"strconv"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
@@ -418,6 +419,68 @@ func TestDamagedBlockIsMendedFromAnotherHolder(t *testing.T) {
 	}
 }
 
+// TestDamageOfABusyContentIsMendedLater: deltas are being merged, or it is mended already, when it is to be mended. It
+// is not given up for that.
+func TestDamageOfABusyContentIsMendedLater(t *testing.T) {
+	c := newCluster(t, 3, 1)
+	c.setLeaderless()
+	b := randomBytes(4, 3<<20)
+	out, err := c.node(1).publish(c.create(1, "f"), meta.ContentID{}, b)
+	if err != nil {
+		t.Fatal(err)
+	}
+	n := c.node(2)
+	c.eventually("committed", func() bool { return n.heldHere(out.Content) })
+	damage(t, n.dir, out.Content)
+	n.wantBytes(out.Content, b) // the damage is noticed
+	setFault := func(fault func(call string) error) {
+		n.mu.Lock()
+		defer n.mu.Unlock()
+		n.fault = fault
+	}
+	setFault(func(call string) error {
+		if call != "mend" {
+			return nil
+		}
+		return fmt.Errorf("content: mend: %w", content.ErrBusy)
+	})
+	n.rep.member.mend(t.Context(), out.Content)
+	if !n.rep.member.lost.empty() {
+		t.Error("it was given up")
+	}
+	shape := content.Shape{Size: int64(len(b))}
+	if _, err := n.rep.member.beginStore(out.Content, meta.ContentID{}, shape); !errors.Is(err, content.ErrBusy) || !n.heldHere(out.Content) {
+		t.Errorf("brought anew: %v; here: %v", err, n.heldHere(out.Content))
+	}
+	setFault(nil)
+	n.rep.member.mend(t.Context(), out.Content)
+	n.wantBytes(out.Content, b)
+	if got := n.rep.Counters(); got.Mended != 1 {
+		t.Errorf("counters %+v", got)
+	}
+}
+
+// TestCommitThatFailedIsRepeated: the disk does not take a commit for a moment.
+func TestCommitThatFailedIsRepeated(t *testing.T) {
+	t.Parallel() // waits for seconds
+	c := newCluster(t, 3, 1)
+	n := c.node(2)
+	var tried atomic.Int32
+	n.mu.Lock()
+	n.fault = func(call string) error {
+		if call != "commit" || tried.Add(1) > 2 {
+			return nil
+		}
+		return syscall.EIO
+	}
+	n.mu.Unlock()
+	out, err := c.node(1).publish(c.create(1, "f"), meta.ContentID{}, randomBytes(4, 40_000))
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.eventually("committed", func() bool { return n.heldHere(out.Content) })
+}
+
 // What is damaged here is mended where it lies when it is brought again. With no other holder, its right blocks stay.
 func TestDamagedContentStaysUntilItIsMended(t *testing.T) {
 	c := newCluster(t, 3, 1)
@@ -589,8 +652,8 @@ func TestDeltasThatCannotBeMergedYet(t *testing.T) {
 		for _, n := range c.all() {
 			var times atomic.Int32
 			n.mu.Lock()
-			n.merge = func() error {
-				if times.Add(1) > 1 {
+			n.fault = func(call string) error {
+				if call != "merge" || times.Add(1) > 1 {
 					return nil
 				}
 				return fmt.Errorf("content: merge: %w", fault)

@@ -56,7 +56,7 @@ type testNode struct {
 	rep     *Replicator
 	point   func(string)
 	propose func(op meta.Op) error // fault injection; may be nil
-	merge   func() error           // the same, for the store; may be nil
+	fault   func(string) error     // the same, for calls of the store by their names; may be nil
 	tuning  Tuning
 	groups  Groups
 	full    bool  // the store takes nothing
@@ -248,16 +248,35 @@ type testStore struct {
 	n *testNode
 }
 
-func (s testStore) Merge(ctx context.Context, id content.ID) error {
+func (s testStore) fails(call string) error {
 	s.n.mu.Lock()
-	fault := s.n.merge
+	fault := s.n.fault
 	s.n.mu.Unlock()
-	if fault != nil {
-		if err := fault(); err != nil {
-			return err
-		}
+	if fault == nil {
+		return nil
+	}
+	return fault(call)
+}
+
+func (s testStore) Merge(ctx context.Context, id content.ID) error {
+	if err := s.fails("merge"); err != nil {
+		return err
 	}
 	return s.Store.Merge(ctx, id)
+}
+
+func (s testStore) Commit(id content.ID) error {
+	if err := s.fails("commit"); err != nil {
+		return err
+	}
+	return s.Store.Commit(id)
+}
+
+func (s testStore) Mend(ctx context.Context, id content.ID, i int64, p []byte) error {
+	if err := s.fails("mend"); err != nil {
+		return err
+	}
+	return s.Store.Mend(ctx, id, i, p)
 }
 
 func (n *testNode) self() meta.Lease {

@@ -3,6 +3,7 @@ package replicate
 import (
 	"errors"
 	"slices"
+	"sync"
 
 	"github.com/rdmcfs/rdmcfs/internal/content"
 	"github.com/rdmcfs/rdmcfs/meta"
@@ -61,6 +62,7 @@ func (m *Member) commit(id meta.ContentID) {
 	}
 	if err := m.cfg.Store.Commit(storeID(id)); err != nil {
 		m.cfg.Logger.Error("commit of a content", "content", id, "err", err)
+		m.failed.add(id)
 		return
 	}
 	m.noteDelta(c)
@@ -72,6 +74,28 @@ func (m *Member) commit(id meta.ContentID) {
 		return
 	}
 	m.retired.add(id, m.cfg.Clock.Now()) // the writer's copy of a file that lives on other nodes
+}
+
+// failedCommits are stored contents that the store did not commit. They can be read, but not mended.
+type failedCommits struct {
+	mu   sync.Mutex
+	list []meta.ContentID
+}
+
+func (f *failedCommits) add(id meta.ContentID) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.list = append(f.list, id)
+}
+
+// take takes them out, in order and each once.
+func (f *failedCommits) take() []meta.ContentID {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	list := f.list
+	f.list = nil
+	slices.SortFunc(list, compareIDs)
+	return slices.Compact(list)
 }
 
 // commitRetired keeps a content that was published and superseded before the store came to it: the next version may be

@@ -30,6 +30,7 @@ type Member struct {
 	compared comparison
 	// retired holds what is deleted later.
 	retired *retirements
+	failed  failedCommits
 	remote  *remoteReads
 	stock   chan struct{}       // asks for a pass over what is owed to this node
 	deep    chan meta.ContentID // deltas to look at
@@ -211,8 +212,8 @@ func (m *Member) beginStore(id, follows meta.ContentID, shape content.Shape) (*c
 		if mended == nil && !m.damaged(id) {
 			return nil, err
 		}
-		if errors.Is(mended, errNoHolder) || m.ctx.Err() != nil {
-			return nil, mended // what is right here may be the last of it
+		if errors.Is(mended, errNoHolder) || errors.Is(mended, content.ErrBusy) || m.ctx.Err() != nil {
+			return nil, mended // what is right here may be the last of it, or is being merged or mended
 		}
 		m.cfg.Logger.Warn("damaged content is fetched anew", "content", id, "err", mended)
 	}

@@ -10,9 +10,12 @@ import (
 )
 
 // keepWhole mends what the store found damaged, until ctx ends. Blocks come from other holders; what can't be mended
-// so is given up and told to the log, and catch-up brings it anew.
+// so is given up and told to the log, and catch-up brings it anew. It also repeats commits that failed.
 func (m *Member) keepWhole(ctx context.Context) {
 	for {
+		for _, id := range m.failed.take() {
+			m.settle(id)
+		}
 		for _, id := range m.cfg.Store.Damaged() {
 			if ctx.Err() != nil {
 				return
@@ -44,8 +47,8 @@ func (m *Member) mend(ctx context.Context, id meta.ContentID) {
 		m.cfg.Logger.Info("damaged content mended", "content", id)
 		return
 	}
-	if ctx.Err() != nil {
-		return
+	if ctx.Err() != nil || errors.Is(err, content.ErrBusy) {
+		return // it is being merged or mended: the next time
 	}
 	m.cfg.Logger.Warn("damaged content given up", "content", id, "err", err)
 	m.lost.add(id)

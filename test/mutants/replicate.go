@@ -16,7 +16,7 @@ var ofReplicate = []mutant{
 	{"a member that prepares is taken for silent", "replicate/session/clock.go",
 		"m.phase == MemberAsked && now.Sub(m.heard) >= wait {", "m.phase == MemberAsked && now.Sub(s.began) >= wait {", inSession},
 	{"what is damaged is deleted before it is brought again", "replicate/member.go",
-		"if errors.Is(mended, errNoHolder) || m.ctx.Err() != nil {", "if m.ctx.Err() != nil {", inReplicate},
+		"if errors.Is(mended, errNoHolder) || errors.Is(mended, content.ErrBusy) || m.ctx.Err() != nil {", "if m.ctx.Err() != nil {", inReplicate},
 	{"a root's word of an older epoch is taken", "replicate/session/member.go",
 		"if e.Epoch != s.epoch {\n\t\treturn nil\n\t}\n\ts.hashKnown", "if e.Epoch > s.epoch {\n\t\treturn nil\n\t}\n\ts.hashKnown", inSession},
 	{"a vote before every block is here", "replicate/session/member.go",
