@@ -10,7 +10,7 @@ import (
 
 // beginEpoch announces the epoch to all members that are still wanted.
 func (s *Root) beginEpoch(now time.Time, acts []RootAction) []RootAction {
-	s.phase, s.began, s.parts = RootAnnouncing, now, nil
+	s.phase, s.began, s.parts, s.vain = RootAnnouncing, now, nil, false
 	for _, m := range s.members {
 		if !m.live() {
 			continue

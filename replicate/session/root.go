@@ -32,6 +32,7 @@ type Root struct {
 	need      int        // votes of members that the publish needs
 	parts     []sendPart // the groups of the epoch
 	fruitless int        // epochs in a row that moved nothing
+	vain      bool       // the group of the epoch before failed, with nobody to leave out, and had brought nothing
 	judge     *slow.Judge
 
 	hashKnown bool
@@ -186,6 +187,9 @@ func (s *Root) onAnswered(now time.Time, e Answered) []RootAction {
 	switch e.Status {
 	case StatusReady, StatusReceiving, StatusChecking:
 		m.phase, m.have = MemberReady, e.Have.Clip(int64(s.blocks))
+		if n := m.have.Count(); n > m.held {
+			s.moved, s.gained = now, now // the group that has failed did bring something
+		}
 		m.held = m.have.Count()
 		if m.held == s.blocks {
 			m.phase, m.whole = MemberChecking, now
@@ -263,7 +267,10 @@ func (s *Root) onFlowing(now time.Time, e Flowing) {
 	if p == nil {
 		return
 	}
-	p.flowing, p.began, s.moved = true, now, now
+	p.flowing, p.began = true, now
+	if !s.vain {
+		s.moved = now
+	}
 	for _, n := range p.members {
 		s.members.find(n).moved = now
 	}
@@ -308,7 +315,10 @@ func (s *Root) onGroupFailed(now time.Time, e GroupFailed) []RootAction {
 	if s.epoch != e.Epoch || !s.members.anyReady(p) && len(s.parts) > 1 {
 		return acts
 	}
-	return s.nextEpoch(now, s.endParts(acts, nil))
+	vain := !s.gained.After(s.began)
+	acts = s.nextEpoch(now, s.endParts(acts, nil))
+	s.vain = vain
+	return acts
 }
 
 func (s *Root) onOwnCopy(now time.Time, e OwnCopy) {

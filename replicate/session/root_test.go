@@ -342,6 +342,27 @@ func TestWaitingForOtherMessagesIsNotBlamed(t *testing.T) {
 	}
 }
 
+// A member whose group flows again and again, and fails before a block has come, with nobody to blame that the root
+// could leave out, is not waited for without end. One that gets a block each time is.
+func TestGroupsThatFlowInVainEnd(t *testing.T) {
+	for _, gets := range []bool{false, true} {
+		s, now := newTestSession(1, 100)
+		for i := 0; i < 50 && s.members.find(2).phase != MemberOut; i++ {
+			s.Step(now, ready(2, s.epoch, 100))
+			now = now.Add(100 * time.Millisecond)
+			s.Step(now, Flowing{Epoch: s.epoch})
+			if gets {
+				s.Step(now, Progressed{Node: 2, Epoch: s.epoch, Bytes: content.BlockBytes})
+			}
+			now = now.Add(2 * time.Second)
+			s.Step(now, GroupFailed{Epoch: s.epoch})
+		}
+		if m := s.members.find(2); (m.phase == MemberOut) == gets {
+			t.Errorf("it gets blocks: %v; after %d epochs it is %v, %s", gets, s.epoch, m.phase, m.text)
+		}
+	}
+}
+
 func TestOldEpochsAreNotHeard(t *testing.T) {
 	s, now := newTestSession(2, 4)
 	s.Step(now, ready(2, 0, 4))
