@@ -11,7 +11,8 @@ import (
 )
 
 const (
-	owedPage      = 1024             // contents looked at per node and round
+	owedPage      = 1024             // contents offered per node and round
+	lookPages     = 64               // of as many contents, at most, that are looked at for them
 	workWait      = 15 * time.Second // an order is answered within this
 	workRetryMin  = time.Second      // a content that could not be moved waits this long, then longer
 	workRetryMax  = time.Minute
@@ -38,6 +39,7 @@ type assigner struct {
 	tries map[owedItem]*try
 	busy  map[meta.NodeID]load   // what is under way, by source
 	seen  map[meta.NodeID]uint32 // incarnations of the nodes that were up
+	from  map[meta.NodeID]uint64 // where the next look at what is owed to a node goes on; 0: at the begin
 }
 
 type owedItem struct {
@@ -59,7 +61,7 @@ type try struct {
 func newAssigner(cfg Config) *assigner {
 	return &assigner{
 		cfg: cfg, wake: make(chan struct{}, 1), free: make(chan struct{}, ordersAtOnce), tries: make(map[owedItem]*try), busy: make(map[meta.NodeID]load),
-		seen: make(map[meta.NodeID]uint32),
+		seen: make(map[meta.NodeID]uint32), from: make(map[meta.NodeID]uint64),
 	}
 }
 
@@ -119,6 +121,7 @@ func (a *assigner) resume() {
 	for _, t := range a.tries {
 		t.again()
 	}
+	clear(a.from)
 }
 
 // again has an item tried at once, from any source.
@@ -197,6 +200,7 @@ func (a *assigner) returned(nodes []meta.Node) {
 	if len(back) == 0 {
 		return
 	}
+	clear(a.from)
 	for item, t := range a.tries {
 		if back[item.node] || back[t.avoid] || t.nowhere {
 			t.again()
@@ -204,13 +208,17 @@ func (a *assigner) returned(nodes []meta.Node) {
 	}
 }
 
-// owed lists the first items of a node that are not under way and not waiting.
+// owed lists the first items of a node that are not under way and not waiting. Where very many are, the next look goes
+// on behind them.
 func (a *assigner) owed(node meta.NodeID) (out []meta.Owed) {
 	now := a.cfg.Clock.Now()
-	after := uint64(0)
-	for range 64 { // pages: what is under way is skipped over
+	a.mu.Lock()
+	after := a.from[node]
+	a.mu.Unlock()
+	for range lookPages {
 		page, err := a.cfg.Names.OwedTo(node, after, owedPage)
 		if err != nil || len(page) == 0 {
+			a.goOn(node, 0)
 			return out
 		}
 		a.mu.Lock()
@@ -226,7 +234,15 @@ func (a *assigner) owed(node meta.NodeID) (out []meta.Owed) {
 		}
 		after = page[len(page)-1].Published
 	}
+	a.goOn(node, after)
 	return out
+}
+
+// goOn has the next look at a node begin behind an index.
+func (a *assigner) goOn(node meta.NodeID, after uint64) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.from[node] = after
 }
 
 // order is work for one source.

@@ -106,6 +106,39 @@ func TestNoLookWithoutASlot(t *testing.T) {
 	<-done
 }
 
+// endlessNames is a state in which very much is owed to node 3.
+type endlessNames struct {
+	*meta.DB
+	count int
+}
+
+func (n endlessNames) OwedTo(_ meta.NodeID, after uint64, limit int) (out []meta.Owed, err error) {
+	for i := int(after) + 1; i <= n.count && len(out) < limit; i++ {
+		out = append(out, meta.Owed{Content: meta.ContentID{Node: 1, Incarnation: 1, Seq: uint64(i)}, Published: uint64(i)})
+	}
+	return out, nil
+}
+
+// What waits for its next try, however much it is, does not hide what is owed behind it.
+func TestWhatWaitsHidesNothing(t *testing.T) {
+	names := endlessNames{owedState(t, 0), 3*lookPages*owedPage + 1}
+	a := newAssigner(Config{Names: names, Logger: slog.New(slog.DiscardHandler), Clock: SystemClock()})
+	all, err := names.OwedTo(3, 0, names.count-1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, o := range all {
+		a.tries[owedItem{3, o.Content}] = &try{next: time.Now().Add(time.Hour)}
+	}
+	for look := range 8 {
+		if got := a.owed(3); len(got) == 1 && got[0].Published == uint64(names.count) {
+			t.Logf("found with look %d", look+1)
+			return
+		}
+	}
+	t.Error("the last of what is owed is not found")
+}
+
 // callFunc is Peers that answer nothing.
 type callFunc func(ctx context.Context) error
 
