@@ -18,9 +18,9 @@ type localCopy struct {
 
 	mu      sync.Mutex
 	idle    sync.Cond
-	active  int  // reads of recv under way
-	sealed  bool // no more of them
-	settled chan struct{}
+	active  int             // reads of recv under way
+	sealed  bool            // no more of them
+	settled chan struct{}   // closed when a finish has ended, or none is to come
 	reader  *content.Reader // after a good finish
 	closed  bool
 }
@@ -98,8 +98,8 @@ func (c *localCopy) finish(ctx context.Context, root content.Hash) error {
 	return err
 }
 
-// close lets go of the copy: what was received of an unfinished one is kept, or dropped with discard. No write
-// and no read may be under way or come later.
+// close lets go of the copy: what was received of an unfinished one is kept, or dropped with discard. No finish may be
+// under way. Reads and writes that a worker of a failed group begins later fail.
 func (c *localCopy) close(discard bool) error {
 	c.seal()
 	c.mu.Lock()
@@ -108,6 +108,11 @@ func (c *localCopy) close(discard bool) error {
 	c.mu.Unlock()
 	if closed {
 		return nil
+	}
+	select {
+	case <-c.settled:
+	default:
+		close(c.settled)
 	}
 	var err error
 	if r != nil {
