@@ -290,7 +290,8 @@ func (j *Judge) judgeApart(now time.Time, groups []Group, spare bool) Verdict {
 	}
 	switch {
 	case overlap < j.lim.Trial: // the others were done before their pace could be measured
-		if rest := rest(groups, j.suspect, pace); spare && j.muchLonger(now.Sub(j.since)+rest, overlap) {
+		rest, likeThem := rest(groups, j.suspect, pace), others > 0 && pace*j.lim.Part >= others // it had more to get
+		if spare && !likeThem && j.muchLonger(now.Sub(j.since)+rest, overlap) {
 			return j.out(m, fmt.Sprintf("%s a second, %v to go when the others were done", units.Bytes(int64(pace)), rest.Round(time.Second)))
 		}
 		return Verdict{}

@@ -88,6 +88,23 @@ func TestCause(t *testing.T) {
 	}
 }
 
+// TestMoreToGetIsNotSlower: the others lacked few blocks, and were done soon. A suspect that lacks many is not slow if
+// it goes at their pace, and is if it takes much longer than they would.
+func TestMoreToGetIsNotSlower(t *testing.T) {
+	for part, out := range map[float64]bool{1: false, 0.05: true} {
+		j, now, groups := apart4(t, 0)
+		for i := range groups[1].Members {
+			groups[1].Members[i].Bytes, groups[1].Members[i].Ready, groups[1].Members[i].Done = 6e6, false, now.Add(500*time.Millisecond)
+		}
+		groups[0].Members[0].Bytes = int64(part * 6e6)
+		v := j.Watch(now.Add(500*time.Millisecond), groups, true)
+		groups[0].Members[0].Bytes = int64(part * 36e6)
+		if v.Out = v.Out || j.Watch(now.Add(3*time.Second), groups, true).Out; v.Out != out {
+			t.Errorf("at %v of their pace: left out %v", part, v.Out)
+		}
+	}
+}
+
 // TestNeededMemberStays: without spare votes nobody is left out.
 func TestNeededMemberStays(t *testing.T) {
 	j, now, groups := apart4(t, 0)
