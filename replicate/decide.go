@@ -101,6 +101,9 @@ func (f *failedCommits) take() []meta.ContentID {
 // commitRetired keeps a content that was published and superseded before the store came to it: the next version may be
 // a delta over it.
 func (m *Member) commitRetired(id meta.ContentID) {
+	m.mu.Lock()
+	delete(m.roots, id)
+	m.mu.Unlock()
 	if err := m.cfg.Store.Commit(storeID(id)); err != nil {
 		m.cfg.Logger.Warn("commit of a retired content", "content", id, "err", err)
 	}

@@ -114,3 +114,23 @@ func TestContentThatCameLateIsReportedAtOnce(t *testing.T) {
 		t.Errorf("reported as held: %v, want %v", held, id)
 	}
 }
+
+// A file is removed before this node comes to its publish: nothing is remembered of the vote.
+func TestVoteForWhatIsGoneIsForgotten(t *testing.T) {
+	c := metatest.New(t, 3)
+	s, store := storingNode(t, c, 2)
+	id, b := c.Session(1), []byte("soon gone")
+	vote(t, s, id, b)
+	publishFor(c, id, b, 1, 2)
+	c.Do(1, &meta.Unlink{Parent: meta.RootIno, Name: id.String()})
+	if _, err := c.DB.Content(id); !isNotFound(err) {
+		t.Fatalf("the content is still in the log's state: %v", err)
+	}
+	s.member.decided(id, session.Published)
+	if state, ok := store.State(storeID(id)); !ok || state != content.Committed {
+		t.Errorf("it is %v", state)
+	}
+	if n := len(s.member.roots); n > 0 {
+		t.Errorf("%d votes are remembered", n)
+	}
+}
