@@ -296,6 +296,11 @@ func (at *attributes) change(ctx context.Context, n *node, patch meta.AttrPatch,
 
 // makeRoom brings what waits to the log if it would be too much together with patch.
 func (at *attributes) makeRoom(ctx context.Context, l *live, patch meta.AttrPatch) syscall.Errno {
+	if len(patch.SetXattr) > 0 {
+		if no := at.xattrsFit(l, patch); no != 0 {
+			return no
+		}
+	}
 	l.mu.Lock()
 	fits := l.attrs.fit(patch)
 	named := l.tmp == nil

@@ -82,16 +82,11 @@ func fillXattr(dest, value []byte) (uint32, fuse.Status) {
 	return uint32(copy(dest, value)), fuse.OK
 }
 
-// ListXAttr answers FUSE_LISTXATTR.
-func (f *fileSystem) ListXAttr(_ <-chan struct{}, header *fuse.InHeader, dest []byte) (uint32, fuse.Status) {
-	n := f.nodes.get(header.NodeId)
-	if n == nil {
-		return 0, fuse.Status(syscall.ESTALE)
-	}
-	p := f.attrs.pendingXattrs(n) // first: what does not wait any more is in the log
-	list, err := f.names.state().Xattrs(n.ino())
+// xattrNames are the names of all attributes of a node once p is in the log.
+func (at *attributes) xattrNames(n *node, p meta.AttrPatch) (map[string]bool, syscall.Errno) {
+	list, err := at.names.state().Xattrs(n.ino())
 	if err != nil && !errors.Is(err, meta.ErrNotFound) {
-		return 0, fuse.Status(fail(f.log, "list attributes", n.ino(), err))
+		return nil, fail(at.log, "list attributes", n.ino(), err)
 	}
 	all := map[string]bool{}
 	for _, name := range list {
@@ -102,6 +97,35 @@ func (f *fileSystem) ListXAttr(_ <-chan struct{}, header *fuse.InHeader, dest []
 	}
 	for _, name := range p.DelXattr {
 		delete(all, name)
+	}
+	return all, 0
+}
+
+// xattrsFit is ENOSPC if a live file would have more attributes with a patch than the log takes: it would refuse the
+// publish that they ride in.
+func (at *attributes) xattrsFit(l *live, patch meta.AttrPatch) syscall.Errno {
+	l.mu.Lock()
+	waiting := l.attrs.shown()
+	l.mu.Unlock()
+	more := mergePatch(waiting, patch)
+	more.DelXattr = nil // the log takes new ones first
+	all, no := at.xattrNames(l.node, more)
+	if no == 0 && len(all) > meta.XattrsMax {
+		return syscall.ENOSPC
+	}
+	return no
+}
+
+// ListXAttr answers FUSE_LISTXATTR.
+func (f *fileSystem) ListXAttr(_ <-chan struct{}, header *fuse.InHeader, dest []byte) (uint32, fuse.Status) {
+	n := f.nodes.get(header.NodeId)
+	if n == nil {
+		return 0, fuse.Status(syscall.ESTALE)
+	}
+	p := f.attrs.pendingXattrs(n) // first: what does not wait any more is in the log
+	all, no := f.attrs.xattrNames(n, p)
+	if no != 0 {
+		return 0, fuse.Status(no)
 	}
 	var out []byte
 	for _, name := range slices.Sorted(maps.Keys(all)) {

@@ -10,7 +10,8 @@ import (
 const (
 	XattrNameMax  = 255
 	XattrValueMax = 64 << 10
-	xattrsPerNode = 1024
+	// XattrsMax is how many an inode can have.
+	XattrsMax = 1024
 )
 
 // Flags of setxattr.
@@ -120,7 +121,7 @@ func (t *tx) setXattr(i *Inode, name string, value []byte, flags uint32) syscall
 		return syscall.EEXIST
 	case !exists && flags == XattrReplace:
 		return syscall.ENODATA
-	case !exists && i.Xattrs >= xattrsPerNode:
+	case !exists && i.Xattrs >= XattrsMax:
 		return syscall.ENOSPC
 	}
 	if !exists {
