@@ -8,6 +8,13 @@ import (
 // pin finds a content in one of the states and keeps its files until unpin. It waits while another has
 // claimed the content.
 func (ix *index) pin(id ID, states ...State) (*entry, error) {
+	return ix.take(id, (*entry).pinLocked, states...)
+}
+
+func (e *entry) pinLocked() { e.pins++ }
+
+// take finds a content in one of the states once no claim is on it, for one more user of the store.
+func (ix *index) take(id ID, how func(*entry), states ...State) (*entry, error) {
 	ix.mu.Lock()
 	defer ix.mu.Unlock()
 	e, err := ix.findIdleLocked(id, states...)
@@ -17,7 +24,7 @@ func (ix *index) pin(id ID, states ...State) (*entry, error) {
 	if err := ix.enterLocked(); err != nil {
 		return nil, err
 	}
-	e.pins++
+	how(e)
 	return e, nil
 }
 
@@ -32,7 +39,7 @@ func (ix *index) pinBase(token uint64, id ID) (*entry, error) {
 	if err := ix.enterLocked(); err != nil {
 		return nil, err
 	}
-	e.pins++
+	e.pinLocked()
 	return e, nil
 }
 
@@ -50,17 +57,7 @@ func (ix *index) unpin(id ID) error {
 
 // claim takes the files of a content for one owner for a short time; see unclaim.
 func (ix *index) claim(id ID, states ...State) (*entry, error) {
-	ix.mu.Lock()
-	defer ix.mu.Unlock()
-	e, err := ix.findIdleLocked(id, states...)
-	if err != nil {
-		return nil, err
-	}
-	if err := ix.enterLocked(); err != nil {
-		return nil, err
-	}
-	e.claimLocked()
-	return e, nil
+	return ix.take(id, (*entry).claimLocked, states...)
 }
 
 func (e *entry) claimLocked() { e.busy, e.idle = true, make(chan struct{}) }
