@@ -51,24 +51,14 @@ type Pusher struct {
 	mu      sync.Mutex
 	closed  bool
 	changed chan struct{} // closed and replaced when the log's view of the nodes changes
-	pending map[meta.ContentID]Pending
 	wg      sync.WaitGroup
-}
-
-// Pending is a publish whose outcome is not known yet.
-type Pending struct {
-	Content meta.ContentID
-	Ino     meta.Ino
-	Path    string
-	Size    int64
-	Since   time.Time
 }
 
 func newPusher(cfg Config, rg *rootGroups, tr *transfers, c *counters, settle func(meta.ContentID) bool) *Pusher {
 	ctx, stop := context.WithCancel(context.Background())
 	return &Pusher{
 		cfg: cfg, rootGroups: rg, transfers: tr, counters: c, settle: settle, numbers: sessionNumbers{self: cfg.Self},
-		aborts: newAbortQueue(cfg), ctx: ctx, stop: stop, changed: make(chan struct{}), pending: make(map[meta.ContentID]Pending),
+		aborts: newAbortQueue(cfg), ctx: ctx, stop: stop, changed: make(chan struct{}),
 	}
 }
 
@@ -372,7 +362,6 @@ func (s *pushSession) propose(ctx context.Context) (Outcome, error) {
 	}
 	p.cfg.Point(PointPropose)
 	s.status.phase(PhaseProposing)
-	s.remember()
 	logCtx, cancel := context.WithTimeout(context.WithoutCancel(ctx), proposeMax)
 	res, err := p.cfg.Log.Propose(logCtx, s.op)
 	late := logCtx.Err() != nil
@@ -381,11 +370,9 @@ func (s *pushSession) propose(ctx context.Context) (Outcome, error) {
 		if errors.Is(err, ErrUnknown) || late {
 			return Outcome{}, fmt.Errorf("propose: %w", errors.Join(ErrUnknown, err))
 		}
-		p.forget(s.id)
 		s.giveUp()
 		return Outcome{}, fmt.Errorf("propose: %w", err)
 	}
-	p.forget(s.id)
 	if res.Errno != 0 {
 		s.giveUp()
 		return Outcome{}, s.refused(res)
@@ -447,16 +434,4 @@ func (s *pushSession) shown(index uint64, behind []meta.NodeID) {
 		"index", index, "nodes", behind)
 	p.transfers.leftBehind(behind, lateShow{index: index, path: s.push.Path, at: p.cfg.Clock.Now()})
 	s.status.behind(behind)
-}
-
-func (s *pushSession) remember() {
-	s.p.mu.Lock()
-	defer s.p.mu.Unlock()
-	s.p.pending[s.id] = Pending{s.id, s.push.Ino, s.push.Path, s.push.Size, s.p.cfg.Clock.Now()}
-}
-
-func (p *Pusher) forget(id meta.ContentID) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	delete(p.pending, id)
 }

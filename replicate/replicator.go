@@ -4,8 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
-	"slices"
 	"sync"
 	"time"
 
@@ -118,13 +116,6 @@ func (r *Replicator) Counters() Counters { return r.counters.read() }
 // PhaseTimes is what each phase of the pushes from here has taken in all, since the start.
 func (r *Replicator) PhaseTimes() map[Phase]time.Duration { return r.transfers.phaseTimes() }
 
-// Pending lists publishes from here whose outcome is not known yet. Events of the log resolve them.
-func (r *Replicator) Pending() []Pending {
-	r.pusher.mu.Lock()
-	defer r.pusher.mu.Unlock()
-	return slices.SortedFunc(maps.Values(r.pusher.pending), func(a, b Pending) int { return compareIDs(a.Content, b.Content) })
-}
-
 // Applied takes the events of an applied entry, after the state shows them. It does not wait.
 func (r *Replicator) Applied(events []meta.Event) {
 	r.supplier.sawView() // before those who wait for it are woken
@@ -149,7 +140,6 @@ func (r *Replicator) carryOut(e meta.Event) {
 		if e.Commit {
 			v = session.Published
 		}
-		r.pusher.forget(e.Session)
 		r.member.decided(e.Session, v)
 	case meta.EventFenced:
 		r.member.fenced(e.Node, e.Incarnation)
