@@ -44,6 +44,8 @@ func TestFencedPushIsMadeAgain(t *testing.T) {
 				t.Fatal(err)
 			}
 			reached, fenced := make(chan struct{}), make(chan struct{})
+			goOn := sync.OnceFunc(func() { close(fenced) })
+			t.Cleanup(goOn) // a test that fails ends too
 			var once sync.Once
 			wait := func() {
 				once.Do(func() { close(reached) })
@@ -65,7 +67,7 @@ func TestFencedPushIsMadeAgain(t *testing.T) {
 				out Outcome
 				err error
 			}
-			done := make(chan answer)
+			done := make(chan answer, 1)
 			b := randomBytes(1, size)
 			go func() {
 				out, err := c.node(1).publish(ino, old.Content, b)
@@ -73,7 +75,7 @@ func TestFencedPushIsMadeAgain(t *testing.T) {
 			}()
 			<-reached
 			c.fence(1)
-			close(fenced)
+			goOn()
 			a := <-done
 			if a.err != nil || a.out.Content.Incarnation != 2 {
 				t.Fatalf("published %v: %v", a.out.Content, a.err)
