@@ -169,6 +169,8 @@ func TestFencedPushGoesOnFromWhatMembersKept(t *testing.T) {
 	groupBlock := form.BlockBytes
 	half := uint64(int64(len(b)) / groupBlock / 2)
 	reached, fenced := make(chan struct{}), make(chan struct{})
+	goOn := sync.OnceFunc(func() { close(fenced) })
+	t.Cleanup(goOn)
 	var once sync.Once
 	var sent atomic.Int64
 	c.hub.setBlock(func(_ meta.NodeID, i uint64) error {
@@ -187,7 +189,7 @@ func TestFencedPushGoesOnFromWhatMembersKept(t *testing.T) {
 		out Outcome
 		err error
 	}
-	done := make(chan answer)
+	done := make(chan answer, 1)
 	go func() {
 		push := Push{Ino: ino, Path: "/f", Size: int64(len(b)), Source: bytes.NewReader(b), Data: []Extent{{0, int64(len(b))}}}
 		push.Rename = func(context.Context) (meta.Ino, error) { return c.create(1, "f"), nil }
@@ -209,7 +211,7 @@ func TestFencedPushGoesOnFromWhatMembersKept(t *testing.T) {
 		}
 		return true
 	})
-	close(fenced)
+	goOn()
 	a := <-done
 	if a.err != nil || a.out.Content.Incarnation == first.Incarnation || a.out.Result.Orphan {
 		t.Fatalf("published %v: %v", a.out.Content, a.err)
