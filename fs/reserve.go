@@ -266,19 +266,30 @@ func (rs *reservations) nameless(l *live, err error) error {
 	return fmt.Errorf("fs: reserve %s again: %w", name, err)
 }
 
-// giveBack frees a reserved name that got no version. Another open of the file keeps it; last is the live file that
-// does not count.
-func (rs *reservations) giveBack(parent meta.Ino, name string, ino meta.Ino, last *live) {
-	rs.nodes.mu.Lock()
-	n := rs.nodes.current[ino]
-	used := n != nil && n.live != nil && n.live != last && !n.live.users.ended
-	rs.nodes.mu.Unlock()
-	if used {
-		return
+// giveBack frees the reserved name of a file that got no version: the one that it has by then, since programs may
+// rename it meanwhile. Another open of the file keeps it; last is the live file that does not count.
+func (rs *reservations) giveBack(ino meta.Ino, last *live) {
+	for tried := (meta.Inode{}); !rs.isUsed(ino, last); {
+		rec, err := rs.names.state().Inode(ino)
+		if err != nil || rec.Version != 0 || rec.Parent == tried.Parent && rec.Name == tried.Name {
+			return
+		}
+		tried = rec
+		rs.given.add(ino)
+		res, err := rs.names.propose(rs.life.late, &meta.Unlink{Parent: rec.Parent, Name: rec.Name, Ino: ino, GiveBack: true})
+		rs.names.outcome("give back "+rec.Name, ino, res, err)
+		if err != nil {
+			return
+		}
 	}
-	rs.given.add(ino)
-	res, err := rs.names.propose(rs.life.late, &meta.Unlink{Parent: parent, Name: name, Ino: ino, GiveBack: true})
-	rs.names.outcome("give back "+name, ino, res, err)
+}
+
+// isUsed tells whether a file is open; last is the live file that does not count.
+func (rs *reservations) isUsed(ino meta.Ino, last *live) bool {
+	rs.nodes.mu.Lock()
+	defer rs.nodes.mu.Unlock()
+	n := rs.nodes.current[ino]
+	return n != nil && n.live != nil && n.live != last && !n.live.users.ended
 }
 
 // giveBackLate frees a name whose reservation turns out to have been made after its caller was told that this is
@@ -292,7 +303,7 @@ func (rs *reservations) giveBackLate(err error) {
 		select {
 		case res, ok := <-unknown.Outcome:
 			if ok && res.Errno == 0 && !res.Fenced && !res.Existed {
-				rs.giveBack(res.Inode.Parent, res.Inode.Name, res.Ino, nil)
+				rs.giveBack(res.Ino, nil)
 			}
 		case <-rs.life.ctx.Done():
 		}
@@ -315,7 +326,7 @@ func (rs *reservations) reserve(ctx context.Context, op meta.Op) (meta.Result, e
 		case <-ctx.Done():
 		}
 		if err == nil && res.Errno == 0 && !res.Existed {
-			rs.giveBack(res.Inode.Parent, res.Inode.Name, res.Ino, nil)
+			rs.giveBack(res.Ino, nil)
 		}
 	})
 	select {
@@ -335,7 +346,7 @@ func (rs *reservations) unreserve(l *live) {
 	if rec, err := rs.names.state().Inode(ino); err != nil || rec.Version != 0 {
 		return
 	}
-	rs.life.work.Go(func() { rs.giveBack(l.parent, l.name, ino, l) })
+	rs.life.work.Go(func() { rs.giveBack(ino, l) })
 }
 
 func (rs *reservations) lookup(dir meta.Ino, name string) (meta.Inode, error) {

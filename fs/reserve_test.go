@@ -367,6 +367,41 @@ func TestFencedInMidPushIsPushedUnderItsName(t *testing.T) {
 	})
 }
 
+// A name whose create failed with an unknown outcome is given back while a program renames it: the file that nobody
+// has open goes, whatever its name is by then.
+func TestNameGivenBackWhileItIsRenamed(t *testing.T) {
+	eachPair(t, func(t *testing.T, c *fstest.Cluster, a, b string) {
+		applied, unlink, unlinking := make(chan struct{}), make(chan struct{}), make(chan struct{}, 10)
+		c.Node(1).Unknown(func(op meta.Op) <-chan struct{} {
+			if _, ok := op.(*meta.Create); ok {
+				return applied
+			}
+			return nil
+		})
+		c.Node(1).Slow(func(op meta.Op) <-chan struct{} {
+			if _, ok := op.(*meta.Unlink); ok {
+				unlinking <- struct{}{}
+				return unlink
+			}
+			return nil
+		})
+		if _, err := os.Create(filepath.Join(a, "f")); !errors.Is(err, syscall.EIO) {
+			t.Fatalf("a create of unknown outcome: %v", err)
+		}
+		c.Node(1).Unknown(nil)
+		close(applied)
+		<-unlinking
+		must(t, os.Rename(filepath.Join(a, "f"), filepath.Join(a, "g")))
+		close(unlink)
+		eventually(t, func() error {
+			if _, err := os.Lstat(filepath.Join(a, "g")); !os.IsNotExist(err) {
+				return fmt.Errorf("a file that nobody has open is still there: %v", err)
+			}
+			return nil
+		})
+	})
+}
+
 // A name is given back, for its program was killed inside open(O_CREAT), while another program opens it. That one's
 // file has its name: nobody removed it.
 func TestNameGivenBackWhileItIsOpened(t *testing.T) {

@@ -23,4 +23,6 @@ var ofFs = []mutant{
 		"if failed := w.out.failed(); failed != nil {", "if failed := w.out.failed(); failed != nil && n < 0 {", inFs},
 	{"a version that came before a close returned is forgotten", "fs/publisher.go",
 		"l.reserved, l.kept = false, \"\"\n", "l.reserved, l.kept, l.superseded = false, \"\", false\n", inFs},
+	{"a renamed file is not given back", "fs/reserve.go",
+		"rec.Parent == tried.Parent && rec.Name == tried.Name", "tried.Ino != 0", inFs},
 }
