@@ -380,16 +380,12 @@ func TestVoterWhoseFellowsAreAllGone(t *testing.T) {
 	c.stop(away)
 	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
 	defer cancel()
-	if err := c.nodes[leader].node.ChangeVoters(ctx, others[:2], []ID{away}); err != nil {
-		t.Fatal(err)
-	}
+	c.changeVoters(ctx, leader, others[:2], []ID{away})
 	old := slices.DeleteFunc(voters, func(id ID) bool { return id == away })
 	for _, id := range old { // the policy is to leave the new ones alone
 		c.setDown(id, true)
 	}
-	if err := c.nodes[others[2]].node.ChangeVoters(ctx, others[2:], old); err != nil {
-		t.Fatal(err)
-	}
+	c.changeVoters(ctx, others[2], others[2:], old)
 	for _, id := range old {
 		c.stop(id)
 	}
@@ -400,6 +396,25 @@ func TestVoterWhoseFellowsAreAllGone(t *testing.T) {
 	defer cancel()
 	if err := c.nodes[away].node.WaitApplied(ctx, want); err != nil {
 		t.Fatalf("%v; it is %v", err, c.nodes[away].node.Status().Role)
+	}
+}
+
+// changeVoters waits for a change of the policy that is under way.
+func (c *cluster) changeVoters(ctx context.Context, at ID, add, remove []ID) {
+	c.t.Helper()
+	for {
+		err := c.nodes[at].node.ChangeVoters(ctx, add, remove)
+		switch {
+		case err == nil:
+			return
+		case !errors.Is(err, ErrConfChange):
+			c.t.Fatal(err)
+		}
+		select {
+		case <-ctx.Done():
+			c.t.Fatal(err)
+		case <-time.After(10 * time.Millisecond):
+		}
 	}
 }
 
