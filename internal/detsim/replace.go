@@ -348,6 +348,10 @@ func (w *world) evict(m *machine) bool {
 		if by == m || h == nil {
 			continue
 		}
+		if rec, err := by.db.Node(m.number()); err == nil && rec.State == meta.NodeEvicted {
+			m.gone = true // by a request that ended without an answer
+			return true
+		}
 		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 		defer cancel()
 		st, err := h.Drain(ctx, admin.DrainRequest{Node: uint32(m.number()), Look: m.draining})
