@@ -324,9 +324,9 @@ func (n *Node) Signal(sig syscall.Signal) {
 	}
 }
 
-// StandStill stops the node's process (SIGSTOP) and returns what has it go on. It goes on by itself after most, by the
-// hand of another process: a child of this one that is on its way to its program closes the files of the mount which
-// this one has open, waits for the stopped node there, and holds up all that this process would start meanwhile.
+// StandStill stops the node's process (SIGSTOP) and returns what has it go on. After most another process has it go on:
+// this one may not be able to. Each program that it starts begins with its open files; those of the stopped node's
+// mount are closed on the way, which waits for the node, and nothing else can be started meanwhile.
 func (n *Node) StandStill(most time.Duration) (goOn func()) {
 	n.cluster.TB.Helper()
 	pid := fmt.Sprint(n.Pid())
@@ -336,11 +336,13 @@ func (n *Node) StandStill(most time.Duration) (goOn func()) {
 		n.cluster.TB.Fatalf("%s: %v", n.Name(), err)
 	}
 	n.Signal(syscall.SIGSTOP)
-	return sync.OnceFunc(func() {
+	goOn = sync.OnceFunc(func() {
 		n.Signal(syscall.SIGCONT)
 		syscall.Kill(-watch.Process.Pid, syscall.SIGKILL)
 		watch.Wait()
 	})
+	n.cluster.TB.Cleanup(goOn)
+	return goOn
 }
 
 // Kill ends the process at once, as a crash would, and waits for its end. Its mount is left as the crash leaves it.
