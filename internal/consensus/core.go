@@ -494,8 +494,8 @@ func (c *Core) Removed() bool {
 	return len(c.applying) == 0 && !contains(raftMembersOf(c.Conf()), c.cfg.ID) && !c.AddedAfter(c.ConfIndex())
 }
 
-// AddedAfter tells that the log has a change beyond index that makes this node a member. Then the leader counts on the
-// log: it has sent that change to a member, and this node has acknowledged it.
+// AddedAfter tells that the log has a change beyond index that makes this node a member. While that may be committed
+// the leader counts on what this node has acknowledged.
 func (c *Core) AddedAfter(index uint64) bool {
 	for i := len(c.log.entries) - 1; i >= 0 && c.log.entries[i].GetIndex() > index; i-- {
 		cc, ok := confChangeOf(c.log.entries[i])

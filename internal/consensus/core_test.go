@@ -641,6 +641,9 @@ func TestRemovedAndAddedAgain(t *testing.T) {
 	if core.Removed() {
 		t.Error("gives up a log of which the leader counts on an entry")
 	}
+	if !core.AddedAfter(1) || core.AddedAfter(2) {
+		t.Error("the change at 2 is not found, or found beyond it: who knows what is committed there can tell")
+	}
 	applyAll(core)
 	core.Persisted(appends(3, raftpb.ConfChangeRemoveNode))
 	applyAll(core)

@@ -314,8 +314,8 @@ func (rl *raftLoop) commit(core *Core, list []Committed) {
 		return
 	}
 	for i := range list {
-		if list[i].Conf != nil && !contains(raftMembersOf(list[i].Conf), rl.n.id) {
-			rl.leaving = true
+		if list[i].Conf != nil {
+			rl.leaving = !contains(raftMembersOf(list[i].Conf), rl.n.id)
 		}
 	}
 	rl.n.applyQ.add(applyJob{entries: list, core: core})
@@ -394,7 +394,8 @@ func (rl *raftLoop) tend() {
 			rl.core.TransferLeader(to)
 		}
 	}
-	if st.Leader == 0 && !rl.asking {
+	left := rl.leaving && len(rl.core.applying) == 0 // and a change in the log, which may be lost, keeps it
+	if (st.Leader == 0 || left) && !rl.asking {
 		rl.askWhetherRemoved()
 	}
 }

@@ -164,7 +164,7 @@ func (rl *raftLoop) askWhetherRemoved() {
 		rl.n.box.event(func() {
 			rl.asking = false
 			out := newest.conf != nil && !contains(raftMembersOf(newest.conf), rl.n.id)
-			if rl.core == core && newest.confIndex > core.ConfIndex() && out && !core.AddedAfter(newest.confIndex) {
+			if rl.core == core && newest.confIndex >= core.ConfIndex() && out && !core.AddedAfter(newest.commit) {
 				rl.leave(newest.conf, newest.confIndex)
 			}
 		})
