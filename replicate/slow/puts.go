@@ -19,7 +19,8 @@ type Puts struct {
 type putLane struct {
 	going  bool  // they have had room in the queue
 	left   int64 // the least that was left so far; below 0: they wait for room
-	looked bool  // Slow has looked at it: most was left then, and the member had been alone for so long
+	now    int64 // what is left: more than the least while they are sent again; below 0: they wait for room
+	looked bool  // Slow has looked at them, as they go now: most was left then, the member had been alone for so long
 	most   int64
 	alone  time.Duration
 }
@@ -40,6 +41,10 @@ func (w *Puts) Moved(n meta.NodeID, left int64) {
 		l = &putLane{}
 		w.lanes[n] = l
 	}
+	if l.going && (left < 0 || left > l.now) {
+		l.looked = false // they are sent again, over another connection: its pace is not known yet
+	}
+	l.now = left
 	if l.going && (left < 0 || left >= l.left) {
 		return
 	}
@@ -62,7 +67,7 @@ func (w *Puts) Progressed() bool {
 // UnderWay reports whether bytes for one of these members are on their way.
 func (w *Puts) UnderWay(open map[meta.NodeID]bool) bool {
 	for n, l := range w.lanes {
-		if open[n] && l.left != 0 {
+		if open[n] && l.now != 0 {
 			return true
 		}
 	}
@@ -71,21 +76,22 @@ func (w *Puts) UnderWay(open map[meta.NodeID]bool) bool {
 
 // Slow tells why a member is slow: the rest of its bytes takes part times as long, at its pace, as the median of the
 // votes took, and longer than floor. alone is for how long puts were under way to no other member; only that time
-// counts, and all bytes. "" if it is not slow, or if that is not known.
+// counts, and all bytes, also those that are sent again. Its pace is measured for as long as that median, and for a
+// quarter of floor: a connection that was crowded out a moment ago takes a while to find its pace. "" if it is not
+// slow, or if that is not known.
 func (w *Puts) Slow(n meta.NodeID, alone time.Duration, part float64, floor time.Duration) string {
 	l := w.lanes[n]
-	if l == nil || l.left <= 0 || len(w.votes) == 0 {
+	if l == nil || l.now <= 0 || len(w.votes) == 0 {
 		return ""
 	}
 	if !l.looked {
-		l.looked, l.alone, l.most = true, alone, l.left
+		l.looked, l.alone, l.most = true, alone, l.now
 	}
-	spent := alone - l.alone
-	if spent < floor/4 || l.most == l.left {
+	spent, others := alone-l.alone, w.votes[(len(w.votes)-1)/2]
+	if spent < max(floor/4, others) || l.most == l.now {
 		return ""
 	}
-	others := w.votes[(len(w.votes)-1)/2]
-	rest := time.Duration(float64(spent) * float64(l.left) / float64(l.most-l.left))
+	rest := time.Duration(float64(spent) * float64(l.now) / float64(l.most-l.now))
 	if rest <= max(floor, time.Duration(part*float64(others))) {
 		return ""
 	}

@@ -52,3 +52,30 @@ func TestBytesSentAgainCountOnce(t *testing.T) {
 		}
 	}
 }
+
+// TestPaceOfAnotherConnection: what goes over another connection is not measured from where the first had come to,
+// nor with its pace. A pace is measured for as long as the others took.
+func TestPaceOfAnotherConnection(t *testing.T) {
+	const mib = 1 << 20
+	began := time.Unix(1000, 0)
+	for name, tc := range map[string]struct {
+		left []int64 // one second each, all of them alone
+		slow bool
+	}{
+		"stalls, ends, and goes well again": {[]int64{900, 899, 1000, 900, 800, 700, 600}, false},
+		"stalls, and goes well again":       {[]int64{900, 899, 899, 899, 800, 700, 600}, false},
+		"goes slowly all the time":          {[]int64{900, 899, 898, 897, 896, 895, 894}, true},
+		"ends, and goes slowly again":       {[]int64{900, 800, 1000, 999, 998, 997, 996, 995}, true},
+	} {
+		w := NewPuts(began)
+		w.Voted(began.Add(4 * time.Second))
+		why := ""
+		for i, left := range tc.left {
+			w.Moved(2, left*mib/1000)
+			why += w.Slow(2, time.Duration(i)*time.Second, 8, 4*time.Second)
+		}
+		if (why != "") != tc.slow {
+			t.Errorf("%s: %q, want slow: %v", name, why, tc.slow)
+		}
+	}
+}
