@@ -36,7 +36,8 @@ type acl []byte
 
 func (a acl) valid() bool {
 	return len(a) >= aclHeaderBytes+aclMinimal*aclEntryBytes && (len(a)-aclHeaderBytes)%aclEntryBytes == 0 &&
-		binary.LittleEndian.Uint32(a) == aclVersion && a.perm(aclUserObj) != nil && a.perm(aclGroupObj) != nil && a.perm(aclOther) != nil
+		binary.LittleEndian.Uint32(a) == aclVersion && a.perm(aclUserObj) != nil && a.perm(aclGroupObj) != nil &&
+		a.perm(aclOther) != nil
 }
 
 func (a acl) entries() int { return (len(a) - aclHeaderBytes) / aclEntryBytes }
@@ -146,7 +147,9 @@ func (at *attributes) inheritACL(dir meta.Ino, kind meta.Kind, mode, umask uint3
 }
 
 // giveACL gives a new directory or the like the lists that it inherits. Until then its group has no rights.
-func (at *attributes) giveACL(ctx context.Context, rec meta.Inode, patch meta.AttrPatch, mode uint32) (meta.Inode, syscall.Errno) {
+func (at *attributes) giveACL(
+	ctx context.Context, rec meta.Inode, patch meta.AttrPatch, mode uint32,
+) (meta.Inode, syscall.Errno) {
 	if isEmpty(patch) {
 		return rec, 0
 	}

@@ -44,12 +44,17 @@ var aclSteps = []struct {
 	do   func(dir string) error
 }{
 	{"a list of a file", func(d string) error {
-		return errors.Join(os.WriteFile(d+"/f", []byte("x"), 0o640), unix.Setxattr(d+"/f", accessList, list("u::6 u:1000:7 g::4 g:50:6 m::7 o::0"), 0))
+		return errors.Join(os.WriteFile(d+"/f", []byte("x"), 0o640),
+			unix.Setxattr(d+"/f", accessList, list("u::6 u:1000:7 g::4 g:50:6 m::7 o::0"), 0))
 	}},
 	{"chmod", func(d string) error { return os.Chmod(d+"/f", 0o604) }},
 	{"chmod with setuid", func(d string) error { return os.Chmod(d+"/f", 0o751|fs.ModeSetuid) }},
-	{"a list that a mode can say", func(d string) error { return unix.Setxattr(d+"/f", accessList, list("u::6 g::2 o::1"), 0) }},
-	{"a list without a mask of others", func(d string) error { return unix.Setxattr(d+"/f", accessList, list("u::7 g::5 m::4 o::0"), 0) }},
+	{"a list that a mode can say", func(d string) error {
+		return unix.Setxattr(d+"/f", accessList, list("u::6 g::2 o::1"), 0)
+	}},
+	{"a list without a mask of others", func(d string) error {
+		return unix.Setxattr(d+"/f", accessList, list("u::7 g::5 m::4 o::0"), 0)
+	}},
 	{"no list", func(d string) error { return unix.Removexattr(d+"/f", accessList) }},
 	{"chmod without one", func(d string) error { return os.Chmod(d+"/f", 0o660) }},
 	{"a file that is open", func(d string) error {
@@ -67,11 +72,13 @@ var aclSteps = []struct {
 	}},
 	{"umask", func(d string) error { return make6(d + "/d") }},
 	{"a default list", func(d string) error {
-		return errors.Join(os.Mkdir(d+"/e", 0o700), unix.Setxattr(d+"/e", defaultList, list("u::7 u:8:7 g::5 g:9:1 m::7 o::4"), 0), make6(d+"/e"))
+		return errors.Join(os.Mkdir(d+"/e", 0o700), unix.Setxattr(d+"/e", defaultList,
+			list("u::7 u:8:7 g::5 g:9:1 m::7 o::4"), 0), make6(d+"/e"))
 	}},
 	{"below", func(d string) error { return make6(d + "/e/dir") }},
 	{"a default list that a mode can say", func(d string) error {
-		return errors.Join(os.Mkdir(d+"/s", 0o750), unix.Setxattr(d+"/s", defaultList, list("u::6 g::4 o::2"), 0), make6(d+"/s"))
+		return errors.Join(os.Mkdir(d+"/s", 0o750), unix.Setxattr(d+"/s", defaultList, list("u::6 g::4 o::2"), 0),
+			make6(d+"/s"))
 	}},
 	{"no default list", func(d string) error {
 		return errors.Join(unix.Removexattr(d+"/e", defaultList), os.Mkdir(d+"/e/later", 0o777))
@@ -81,13 +88,15 @@ var aclSteps = []struct {
 // make6 makes one of each in a directory.
 func make6(d string) error {
 	defer syscall.Umask(syscall.Umask(0o027))
-	err := errors.Join(os.Mkdir(d+"/dir", 0o777), unix.Mkfifo(d+"/fifo", 0o666), unix.Mknod(d+"/node", unix.S_IFREG|0o666, 0), os.Symlink("x", d+"/link"))
+	err := errors.Join(os.Mkdir(d+"/dir", 0o777), unix.Mkfifo(d+"/fifo", 0o666),
+		unix.Mknod(d+"/node", unix.S_IFREG|0o666, 0), os.Symlink("x", d+"/link"))
 	err = errors.Join(err, os.WriteFile(d+"/file", []byte("x"), 0o666), os.WriteFile(d+"/empty", nil, 0o777))
 	fd, tmpErr := unix.Open(d, unix.O_TMPFILE|unix.O_RDWR|unix.O_CLOEXEC, 0o666)
 	if tmpErr != nil {
 		return errors.Join(err, tmpErr)
 	}
-	linkErr := unix.Linkat(unix.AT_FDCWD, fmt.Sprintf("/proc/self/fd/%d", fd), unix.AT_FDCWD, d+"/tmp", unix.AT_SYMLINK_FOLLOW)
+	linkErr := unix.Linkat(unix.AT_FDCWD, fmt.Sprintf("/proc/self/fd/%d", fd), unix.AT_FDCWD, d+"/tmp",
+		unix.AT_SYMLINK_FOLLOW)
 	return errors.Join(err, linkErr, unix.Close(fd))
 }
 
@@ -148,7 +157,8 @@ func TestAccessLists(t *testing.T) {
 func TestAccessListsWithoutTheOption(t *testing.T) {
 	eachMode(t, func(t *testing.T, _ *fstest.Node, mnt string) {
 		write(t, filepath.Join(mnt, "f"), nil)
-		if err := unix.Setxattr(filepath.Join(mnt, "f"), accessList, list("u::6 u:1000:6 g::4 m::6 o::0"), 0); err != unix.EOPNOTSUPP {
+		if err := unix.Setxattr(filepath.Join(mnt, "f"), accessList, list("u::6 u:1000:6 g::4 m::6 o::0"),
+			0); err != unix.EOPNOTSUPP {
 			t.Errorf("set: %v", err)
 		}
 		if _, err := unix.Getxattr(filepath.Join(mnt, "f"), accessList, nil); err != unix.EOPNOTSUPP {

@@ -249,7 +249,8 @@ func patchOf(in *fuse.SetAttrIn, kind meta.Kind) (meta.AttrPatch, newTimes) {
 		p.GID = gid
 	}
 	const noChange = fuse.FATTR_FH | fuse.FATTR_LOCKOWNER
-	if in.Valid&fuse.FATTR_KILL_SUIDGID != 0 || in.Valid&^uint32(noChange) == 0 || // that one precedes a write by passthrough
+	// that one precedes a write by passthrough
+	if in.Valid&fuse.FATTR_KILL_SUIDGID != 0 || in.Valid&^uint32(noChange) == 0 ||
 		(haveUID || haveGID) && kind != meta.KindDir {
 		p.Mask |= meta.AttrKillPriv
 	}
@@ -267,7 +268,9 @@ func patchOf(in *fuse.SetAttrIn, kind meta.Kind) (meta.AttrPatch, newTimes) {
 }
 
 // change applies a patch: to the live file when it is going to be published anyway, else by the log.
-func (at *attributes) change(ctx context.Context, n *node, patch meta.AttrPatch, t newTimes, xattrFlags uint32) syscall.Errno {
+func (at *attributes) change(
+	ctx context.Context, n *node, patch meta.AttrPatch, t newTimes, xattrFlags uint32,
+) syscall.Errno {
 	l := at.files.readyLive(ctx, n)
 	if l != nil {
 		defer at.files.unhold(l)
@@ -345,7 +348,9 @@ func (at *attributes) setTimes(l *live, t newTimes) error {
 }
 
 // proposePatch changes attributes by the log. Of a file without a name they change only here.
-func (at *attributes) proposePatch(ctx context.Context, n *node, patch meta.AttrPatch, xattrFlags uint32) syscall.Errno {
+func (at *attributes) proposePatch(
+	ctx context.Context, n *node, patch meta.AttrPatch, xattrFlags uint32,
+) syscall.Errno {
 	done := at.names.ownInode(n.ino())
 	res, err := at.names.propose(ctx, &meta.SetAttr{Ino: n.ino(), Patch: patch, XattrFlags: xattrFlags})
 	done()

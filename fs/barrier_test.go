@@ -35,7 +35,8 @@ func TestShowIsWaitedForOnce(t *testing.T) {
 		fails bool
 		calls int
 	}{
-		{killed, nil, true, 1}, {t.Context(), errors.New("no leader"), true, 2}, {t.Context(), nil, false, 3}, {t.Context(), nil, false, 3},
+		{killed, nil, true, 1}, {t.Context(), errors.New("no leader"), true, 2}, {t.Context(), nil, false, 3},
+		{t.Context(), nil, false, 3},
 	} {
 		b.err = call.err
 		if err := ns.show(call.ctx, true); (err != nil) != call.fails || b.calls != call.calls {

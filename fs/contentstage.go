@@ -62,7 +62,8 @@ func (s *storeStaging) CopyUp(ctx context.Context, info StageInfo, base replicat
 			return nil, err
 		}
 		return newOverlayStage(o, base, info.Holes), nil
-	case !errors.Is(err, content.ErrNotFound) && !errors.Is(err, content.ErrCorrupt): // base reads what is damaged here elsewhere
+	// base reads what is damaged here elsewhere
+	case !errors.Is(err, content.ErrNotFound) && !errors.Is(err, content.ErrCorrupt):
 		return nil, err
 	}
 	return s.copyForeign(ctx, info, base)
@@ -273,7 +274,8 @@ func (s *overlayStage) Snapshot() (Snapshot, error) {
 		dirty = replicate.AppendExtent(dirty, replicate.Extent{Offset: e.Off, Length: e.Len})
 	}
 	return Snapshot{
-		Size: shape.Size, Holes: s.o.Holes(s.holes), Data: withoutZeros(shape.Extents, shape.Size), Exact: true, Changed: changed, Dirty: dirty,
+		Size: shape.Size, Holes: s.o.Holes(s.holes), Data: withoutZeros(shape.Extents, shape.Size), Exact: true,
+		Changed: changed, Dirty: dirty,
 		Source: writtenOut{s, s.out},
 		Done: func(published meta.ContentID, ok bool) {
 			if ok {

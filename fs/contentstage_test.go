@@ -104,7 +104,8 @@ func TestOverlayOverDamagedBytes(t *testing.T) {
 			want := pattern(1, 20<<20)
 			id := storeRotten(t, store, dir, want)
 			staging := fs.NewStaging(store, func() meta.Lease { return meta.Lease{Node: 1, Incarnation: 1} })
-			staged, err := staging.CopyUp(t.Context(), fs.StageInfo{Ino: 2, Path: "/f", Base: id}, stored{bytes.NewReader(bytes.Clone(want))})
+			staged, err := staging.CopyUp(t.Context(), fs.StageInfo{Ino: 2, Path: "/f", Base: id},
+				stored{bytes.NewReader(bytes.Clone(want))})
 			must(t, err)
 			defer func() { must(t, staged.Drop()) }()
 			if err := use(want, staged); err != nil {

@@ -90,7 +90,8 @@ func TestReadOfOtherBytes(t *testing.T) {
 		"changed":        {newSums(leafBytes, all, nil, nil), [][]byte{first, second}, [][]byte{first, second}, nil},
 		"and back":       {newSums(leafBytes, all, nil, nil), [][]byte{first, second, first}, [][]byte{first, second}, nil},
 		"in a hole":      {newSums(leafBytes, nil, nil, nil), [][]byte{first}, [][]byte{first, make([]byte, leafBytes)}, nil},
-		"not dirty":      {newSums(leafBytes, all, []replicate.Extent{}, old), [][]byte{second}, [][]byte{first, second}, nil},
+		"not dirty": {newSums(leafBytes, all, []replicate.Extent{}, old), [][]byte{second}, [][]byte{first, second},
+			nil},
 	} {
 		for _, data := range c.reads {
 			read(data, c.sums)
@@ -143,7 +144,8 @@ func TestSeekExtents(t *testing.T) {
 
 func TestAlignExtents(t *testing.T) {
 	const unit = largeLeafBytes
-	got := replicate.AlignExtents([]replicate.Extent{{Offset: 1, Length: 1}, {Offset: unit, Length: 1}, {Offset: 5 * unit, Length: 9}}, unit, 5*unit+9)
+	got := replicate.AlignExtents([]replicate.Extent{{Offset: 1, Length: 1}, {Offset: unit, Length: 1},
+		{Offset: 5 * unit, Length: 9}}, unit, 5*unit+9)
 	want := []replicate.Extent{{Offset: 0, Length: 2 * unit}, {Offset: 5 * unit, Length: 9}}
 	if len(got) != 2 || got[0] != want[0] || got[1] != want[1] {
 		t.Errorf("got %v, want %v", got, want)

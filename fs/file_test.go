@@ -237,7 +237,8 @@ func TestTmpfile(t *testing.T) {
 		if c.Node(1).Publishes.Load() != 0 {
 			t.Error("published without a name")
 		}
-		must(t, unix.Linkat(unix.AT_FDCWD, fmt.Sprintf("/proc/self/fd/%d", fd), unix.AT_FDCWD, filepath.Join(a, "named"), unix.AT_SYMLINK_FOLLOW))
+		must(t, unix.Linkat(unix.AT_FDCWD, fmt.Sprintf("/proc/self/fd/%d", fd), unix.AT_FDCWD, filepath.Join(a, "named"),
+			unix.AT_SYMLINK_FOLLOW))
 		wantBytes(t, filepath.Join(b, "named"), []byte("hidden"))
 		if st, err := os.Stat(filepath.Join(b, "named")); err != nil || st.Mode().Perm() != 0o640 {
 			t.Errorf("mode %v %v", st.Mode(), err)
@@ -274,7 +275,8 @@ func TestMmapStoreAfterCloseReachesEveryNode(t *testing.T) {
 				eventually(t, func() error {
 					got, err := os.ReadFile(filepath.Join(b, filepath.Base(path)))
 					if err != nil || !bytes.Equal(got, want) {
-						return fmt.Errorf("file %d round %d: other node: %d bytes, differ at %d, %v", i, round, len(got), firstDiff(got, want), err)
+						return fmt.Errorf("file %d round %d: other node: %d bytes, differ at %d, %v", i, round, len(got),
+							firstDiff(got, want), err)
 					}
 					return nil
 				})
@@ -413,9 +415,11 @@ func TestLinkedTmpfileIsListedByItsName(t *testing.T) {
 		if list, err := n.Store().Stagings(); err != nil || len(list) != 1 || !fs.Unnamed(list[0].Origin.Ino) {
 			t.Errorf("without a name: %+v, %v", list, err)
 		}
-		must(t, unix.Linkat(unix.AT_FDCWD, fmt.Sprintf("/proc/self/fd/%d", fd), unix.AT_FDCWD, filepath.Join(mnt, "named"), unix.AT_SYMLINK_FOLLOW))
+		must(t, unix.Linkat(unix.AT_FDCWD, fmt.Sprintf("/proc/self/fd/%d", fd), unix.AT_FDCWD, filepath.Join(mnt, "named"),
+			unix.AT_SYMLINK_FOLLOW))
 		list, err := n.Store().Stagings()
-		if err != nil || len(list) != 1 || list[0].Origin.Ino != inode(t, filepath.Join(mnt, "named")) || list[0].Origin.Name != "named" {
+		if err != nil || len(list) != 1 || list[0].Origin.Ino != inode(t, filepath.Join(mnt, "named")) ||
+			list[0].Origin.Name != "named" {
 			t.Errorf("linked: %+v, %v", list, err)
 		}
 	})

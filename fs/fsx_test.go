@@ -186,7 +186,8 @@ func (x *fsx) mapped(off, n int) {
 }
 
 func (x *fsx) punch(off, n int) {
-	x.must("punch", unix.Fallocate(int(x.f.Fd()), unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, int64(off), int64(n)))
+	x.must("punch", unix.Fallocate(int(x.f.Fd()), unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, int64(off),
+		int64(n)))
 	if off < len(x.model) {
 		clear(x.model[off:min(off+n, len(x.model))])
 	}

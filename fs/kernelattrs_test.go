@@ -15,7 +15,8 @@ import (
 // size, and perhaps pages, of the version before.
 func TestG1OpenBeforeTheKernelIsTold(t *testing.T) {
 	eachPair(t, func(t *testing.T, c *fstest.Cluster, a, b string) {
-		for i, sizes := range [][2]int{{754, 1801}, {3000, 100}, {100, 9000}, {9000, 100}, {70_000, 80_000}, {100, 0}, {0, 100}} {
+		for i, sizes := range [][2]int{{754, 1801}, {3000, 100}, {100, 9000}, {9000, 100}, {70_000, 80_000}, {100, 0},
+			{0, 100}} {
 			name := fmt.Sprint("f", i)
 			old, now := pattern(uint64(i), sizes[0]), pattern(uint64(100+i), sizes[1])
 			write(t, filepath.Join(a, name), old)
@@ -30,7 +31,8 @@ func TestG1OpenBeforeTheKernelIsTold(t *testing.T) {
 				got := make([]byte, 100_000)
 				n, err := f.ReadAt(got, 0)
 				if got = got[:n]; err != io.EOF || !bytes.Equal(got, now) {
-					t.Errorf("from %d to %d bytes: read %d, %v; first difference at %d", len(old), len(now), n, err, firstDiff(got, now))
+					t.Errorf("from %d to %d bytes: read %d, %v; first difference at %d", len(old), len(now), n, err,
+						firstDiff(got, now))
 				}
 				if st, err := f.Stat(); err != nil || st.Size() != int64(len(now)) {
 					t.Errorf("from %d to %d bytes: fstat %d, %v", len(old), len(now), st.Size(), err)

@@ -7,7 +7,8 @@ import (
 )
 
 func TestMountAbove(t *testing.T) {
-	mounts := []mountLine{{dir: "/", kind: "ext4"}, {dir: "/m", kind: fsType}, {dir: "/m/disk", kind: "ext4"}, {dir: "/over", kind: fsType}, {dir: "/over", kind: "tmpfs"}}
+	mounts := []mountLine{{dir: "/", kind: "ext4"}, {dir: "/m", kind: fsType}, {dir: "/m/disk", kind: "ext4"},
+		{dir: "/over", kind: fsType}, {dir: "/over", kind: "tmpfs"}}
 	for path, want := range map[string]string{
 		"/": "", "/m": "/m", "/m/a/b": "/m", "/mm": "", "/m/disk": "", "/m/disk/a": "", "/over/a": "", "/var/lib": "",
 	} {

@@ -54,7 +54,9 @@ func (ns *namespace) proposePatient(ctx context.Context, op meta.Op) (meta.Resul
 	return ns.proposeBy(ns.cluster.ProposePatient, ctx, op)
 }
 
-func (ns *namespace) proposeBy(do func(context.Context, meta.Op) (meta.Result, error), ctx context.Context, op meta.Op) (meta.Result, error) {
+func (ns *namespace) proposeBy(
+	do func(context.Context, meta.Op) (meta.Result, error), ctx context.Context, op meta.Op,
+) (meta.Result, error) {
 	ctx, stop := context.WithTimeout(ctx, proposeMax)
 	defer stop()
 	res, err := do(ctx, op)

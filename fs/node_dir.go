@@ -60,7 +60,9 @@ func checkName(name string) syscall.Errno {
 }
 
 // Lookup answers FUSE_LOOKUP. That a name does not exist is cached too.
-func (f *fileSystem) Lookup(cancel <-chan struct{}, header *fuse.InHeader, name string, out *fuse.EntryOut) fuse.Status {
+func (f *fileSystem) Lookup(
+	cancel <-chan struct{}, header *fuse.InHeader, name string, out *fuse.EntryOut,
+) fuse.Status {
 	dir, no := f.directory(header.NodeId)
 	if no == 0 {
 		no = checkName(name)
@@ -159,7 +161,9 @@ func (f *fileSystem) Mkdir(cancel <-chan struct{}, in *fuse.MkdirIn, name string
 }
 
 // Symlink answers FUSE_SYMLINK.
-func (f *fileSystem) Symlink(cancel <-chan struct{}, header *fuse.InHeader, target, name string, out *fuse.EntryOut) fuse.Status {
+func (f *fileSystem) Symlink(
+	cancel <-chan struct{}, header *fuse.InHeader, target, name string, out *fuse.EntryOut,
+) fuse.Status {
 	if len(target) > targetBytesMax {
 		return fuse.Status(syscall.ENAMETOOLONG)
 	}
@@ -227,7 +231,9 @@ func (f *fileSystem) Rmdir(cancel <-chan struct{}, header *fuse.InHeader, name s
 	return fuse.Status(f.remove(cancel, header, dir, name, &meta.Rmdir{Parent: dir, Name: name}))
 }
 
-func (f *fileSystem) remove(cancel <-chan struct{}, header *fuse.InHeader, dir meta.Ino, name string, op meta.Op) syscall.Errno {
+func (f *fileSystem) remove(
+	cancel <-chan struct{}, header *fuse.InHeader, dir meta.Ino, name string, op meta.Op,
+) syscall.Errno {
 	if no := checkName(name); no != 0 {
 		return no
 	}

@@ -166,7 +166,8 @@ func (f *fileSystem) CopyFileRange(_ <-chan struct{}, in *fuse.CopyFileRangeIn) 
 func copyRange(src *handle, offIn int64, dst Staged, offOut int64, length int) (int, error) {
 	if in, out := src.fd(), dst.Fd(); in >= 0 && out >= 0 {
 		n, err := unix.CopyFileRange(in, &offIn, out, &offOut, length, 0)
-		if err == nil || !errors.Is(err, syscall.EXDEV) && !errors.Is(err, syscall.EOPNOTSUPP) && !errors.Is(err, syscall.EINVAL) {
+		if err == nil || !errors.Is(err, syscall.EXDEV) && !errors.Is(err, syscall.EOPNOTSUPP) &&
+			!errors.Is(err, syscall.EINVAL) {
 			return n, err
 		}
 	}

@@ -58,7 +58,8 @@ func (f *fileSystem) Create(cancel <-chan struct{}, in *fuse.CreateIn, name stri
 	op := &meta.Create{Name: name, Kind: meta.KindFile, Mode: in.Mode, Excl: in.Flags&syscall.O_EXCL != 0}
 	rec, attr, no := f.creation(cancel, &in.InHeader, op, in.Umask)
 	if no == syscall.EEXIST && !op.Excl {
-		return fuse.Status(syscall.ESTALE) // a directory or the like has taken the name since the kernel looked: it looks again
+		// a directory or the like has taken the name since the kernel looked: it looks again
+		return fuse.Status(syscall.ESTALE)
 	}
 	if no == syscall.ESTALE {
 		f.retries.sendBack(retryKey{in.Pid, rec.Ino, mayWrite(in.Flags)}, nil)

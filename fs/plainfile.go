@@ -90,5 +90,6 @@ func (p PlainFile) Snapshot() (Snapshot, error) {
 	}
 	data, err := p.Data(st.Size)
 	holes := st.Size - extentBytes(data)
-	return Snapshot{Size: st.Size, Holes: holes, Data: data, Source: writtenOut{p.File, p.out}, Done: func(meta.ContentID, bool) {}}, err
+	return Snapshot{Size: st.Size, Holes: holes, Data: data, Source: writtenOut{p.File, p.out},
+		Done: func(meta.ContentID, bool) {}}, err
 }

@@ -102,7 +102,9 @@ func (o *openFiles) stageNew(rec meta.Inode, name string) (*handle, syscall.Errn
 }
 
 // publishEmpty gives a reserved file its first version without bytes.
-func (o *openFiles) publishEmpty(cancel <-chan struct{}, pid uint32, rec meta.Inode, attr meta.AttrPatch) syscall.Errno {
+func (o *openFiles) publishEmpty(
+	cancel <-chan struct{}, pid uint32, rec meta.Inode, attr meta.AttrPatch,
+) syscall.Errno {
 	h, no := o.stageNew(rec, rec.Name)
 	if no != 0 {
 		return no

@@ -49,7 +49,8 @@ func TestCommandsShareOneOutput(t *testing.T) {
 
 func TestFourAppenders(t *testing.T) {
 	eachPair(t, func(t *testing.T, c *fstest.Cluster, a, b string) {
-		out := shell(t, a, `for w in 1 2 3 4; do (i=0; while [ $i -lt 50 ]; do echo "writer $w line $i" >> log; i=$((i+1)); done) & done; wait; echo end`)
+		out := shell(t, a,
+			`for w in 1 2 3 4; do (i=0; while [ $i -lt 50 ]; do echo "writer $w line $i" >> log; i=$((i+1)); done) & done; wait; echo end`)
 		if out != "end\n" {
 			t.Errorf("the shells said %q", out)
 		}
@@ -99,7 +100,8 @@ func TestManyChildrenOneLog(t *testing.T) {
 		children = 50
 	}
 	eachMode(t, func(t *testing.T, n *fstest.Node, mnt string) {
-		shell(t, mnt, fmt.Sprintf("i=0; while [ $i -lt %d ]; do (echo $i); i=$((i+1)); done > log; echo done >> log", children))
+		shell(t, mnt, fmt.Sprintf("i=0; while [ $i -lt %d ]; do (echo $i); i=$((i+1)); done > log; echo done >> log",
+			children))
 		if got := lines(t, filepath.Join(mnt, "log")); len(got) != children+1 {
 			t.Errorf("%d lines, want %d", len(got), children+1)
 		}
@@ -399,7 +401,8 @@ export HOME=$PWD GIT_AUTHOR_NAME=a GIT_AUTHOR_EMAIL=a@b GIT_COMMITTER_NAME=a GIT
 git init -q repo; cd repo
 for i in 1 2 3 4 5 6 7 8 9 10; do echo $i > f$i; git add f$i; git commit -qm $i; done
 git gc -q; git fsck --strict; cd ..; git clone -q repo copy; cd copy; git fsck --strict; test $(git log --oneline | wc -l) = 10`)
-		shell(t, b, `git -c safe.directory='*' -C copy fsck --strict; test "$(git -c safe.directory='*' -C copy status --porcelain)" = ""`)
+		shell(t, b,
+			`git -c safe.directory='*' -C copy fsck --strict; test "$(git -c safe.directory='*' -C copy status --porcelain)" = ""`)
 	})
 }
 
@@ -427,7 +430,8 @@ done; wait`, transactions))
 func TestTarAndRsync(t *testing.T) {
 	skipWithout(t, "tar")
 	src := t.TempDir()
-	shell(t, src, `mkdir -p d/e; for i in 1 2 3; do head -c ${i}0000 /dev/urandom > d/f$i; done; ln d/f1 d/e/hard; ln -s ../f2 d/e/soft; mkfifo d/pipe; chmod 640 d/f3`)
+	shell(t, src,
+		`mkdir -p d/e; for i in 1 2 3; do head -c ${i}0000 /dev/urandom > d/f$i; done; ln d/f1 d/e/hard; ln -s ../f2 d/e/soft; mkfifo d/pipe; chmod 640 d/f3`)
 	eachPair(t, func(t *testing.T, c *fstest.Cluster, a, b string) {
 		shell(t, a, "tar c --format=pax -C "+src+" . | tar xp")
 		want := shell(t, src, listing)

@@ -215,7 +215,8 @@ func (pub *publisher) push(ctx context.Context, l *live, c change, link tmpName)
 	l.current, l.published, l.sums = out.Content, c.state, sums
 	l.linked = out.Result.Inode
 	if out.Unseen != nil && link == (tmpName{}) {
-		return fmt.Errorf("fs: inode %d is published, and no majority of voters says who shows it: %w", l.node.ino(), out.Unseen)
+		return fmt.Errorf("fs: inode %d is published, and no majority of voters says who shows it: %w", l.node.ino(),
+			out.Unseen)
 	}
 	return nil
 }
@@ -229,8 +230,9 @@ func (pub *publisher) preparePush(l *live, c change, link tmpName) (replicate.Pu
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	p := replicate.Push{
-		Ino: l.node.ino(), Path: path, Base: l.current, Size: c.snap.Size, Holes: c.snap.Holes, Data: c.snap.Data, Source: c.snap.Source,
-		Attr: withTimes(l.attrs.board(), c.stat), LinkParent: link.parent, LinkName: link.name,
+		Ino: l.node.ino(), Path: path, Base: l.current, Size: c.snap.Size, Holes: c.snap.Holes, Data: c.snap.Data,
+		Source: c.snap.Source,
+		Attr:   withTimes(l.attrs.board(), c.stat), LinkParent: link.parent, LinkName: link.name,
 		Urgent: c.read.urgent, Taken: c.read.readAll,
 	}
 	if link.name != "" {

@@ -10,7 +10,8 @@ import (
 )
 
 func TestParseStat(t *testing.T) {
-	raw := []byte("42 (a) b) c) R 1 2 3 4 5 1028 7 8 9 10 11 12 13 14 15 16 17 18 19 20 21 22 23 24 25 26 27 28 29 30 31 32 33 34 35 36 37 38 39 40 41 42 43 44 45 46 47 48 49 50 51 9\n")
+	raw := []byte("42 (a) b) c) R 1 2 3 4 5 1028 7 8 9 10 11 12 13 14 15 16 17 18 19 20 21 22 23 24 25 26 27 28 29 30 " +
+		"31 32 33 34 35 36 37 38 39 40 41 42 43 44 45 46 47 48 49 50 51 9\n")
 	// Fields are counted from the last parenthesis: flags is the 7th after it, exit_code the 50th.
 	flags, code, ok := parseStat(raw)
 	if !ok || flags != 1028 || code != 49 {
@@ -38,7 +39,8 @@ func TestSignalIn(t *testing.T) {
 }
 
 func TestIsWriter(t *testing.T) {
-	for flags, want := range map[string]bool{"0100000": false, "0100001": true, "02102001": true, "0100002": true, "010000000": false, "x": false} {
+	for flags, want := range map[string]bool{"0100000": false, "0100001": true, "02102001": true, "0100002": true,
+		"010000000": false, "x": false} {
 		raw := []byte("pos:\t0\nflags:\t" + flags + "\nmnt_id:\t30\nino:\t71\n")
 		if isWriter(raw, 71) != want || isWriter(raw, 1) || isWriter(raw, 7) {
 			t.Errorf("flags %s: %v, want %v", flags, !want, want)

@@ -16,8 +16,12 @@ import (
 func TestReopenByDescriptor(t *testing.T) {
 	eachPair(t, func(t *testing.T, c *fstest.Cluster, a, b string) {
 		for name, change := range map[string]func(path string) error{
-			"written there": func(path string) error { return os.WriteFile(filepath.Join(a, path), []byte("a new version"), 0o644) },
-			"written here":  func(path string) error { return os.WriteFile(filepath.Join(b, path), []byte("a new version"), 0o644) },
+			"written there": func(path string) error {
+				return os.WriteFile(filepath.Join(a, path), []byte("a new version"), 0o644)
+			},
+			"written here": func(path string) error {
+				return os.WriteFile(filepath.Join(b, path), []byte("a new version"), 0o644)
+			},
 			"removed there": func(path string) error { return os.Remove(filepath.Join(a, path)) },
 			"removed here":  func(path string) error { return os.Remove(filepath.Join(b, path)) },
 		} {

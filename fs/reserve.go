@@ -118,7 +118,8 @@ func (rs *reservations) reserveAgain(ctx context.Context, l *live) error {
 	rs.nodes.mu.Unlock()
 	l.mu.Lock()
 	op := &meta.Create{
-		Parent: l.parent, Name: l.name, Kind: meta.KindFile, Mode: last.Mode, Cred: meta.Cred{UID: last.UID, GID: last.GID}, Excl: true,
+		Parent: l.parent, Name: l.name, Kind: meta.KindFile, Mode: last.Mode, Cred: meta.Cred{UID: last.UID, GID: last.GID},
+		Excl: true,
 	}
 	l.mu.Unlock()
 	defer rs.reserving.begin(ownKey{ino: op.Parent, name: op.Name})()
@@ -254,7 +255,8 @@ func (rs *reservations) awaitRemoval(ctx context.Context, ino meta.Ino) error {
 
 // nameless notes that the bytes of a file have no name to be published under: they are kept.
 func (rs *reservations) nameless(l *live, err error) error {
-	why := fmt.Sprintf("the name was freed while this node was cut off or stood still, and can't be reserved again: %v", err)
+	why := fmt.Sprintf("the name was freed while this node was cut off or stood still, and can't be reserved again: %v",
+		err)
 	if errors.Is(err, syscall.EEXIST) {
 		why = "the name was freed while this node was cut off or stood still, and was given to another file"
 	}
@@ -361,7 +363,8 @@ func (rs *reservations) lookup(dir meta.Ino, name string) (meta.Inode, error) {
 		return rs.names.state().Inode(rec.Parent)
 	}
 	rec, err := rs.names.state().Lookup(dir, name, rs.names.cluster.Self())
-	if err == nil && rec.Kind == meta.KindFile && rec.Version == 0 && rs.reserving.wait(rs.life.ctx, ownKey{ino: dir, name: name}) {
+	if err == nil && rec.Kind == meta.KindFile && rec.Version == 0 &&
+		rs.reserving.wait(rs.life.ctx, ownKey{ino: dir, name: name}) {
 		return rs.names.state().Lookup(dir, name, rs.names.cluster.Self())
 	}
 	return rec, err

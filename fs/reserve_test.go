@@ -207,7 +207,8 @@ func TestRemovedWhileReservedAgainStaysRemoved(t *testing.T) {
 		st, err := f.Stat()
 		must(t, err)
 		n.Mounted().DropCaches()
-		n.AfterInode(meta.Ino(st.Sys().(*syscall.Stat_t).Ino), func() { c.Fence(t, 1) }) // between the kernel's lookup of the name and its unlink
+		// between the kernel's lookup of the name and its unlink
+		n.AfterInode(meta.Ino(st.Sys().(*syscall.Stat_t).Ino), func() { c.Fence(t, 1) })
 		removed := make(chan error)
 		go func() { removed <- os.Remove(path) }()
 		<-unlinking
@@ -295,21 +296,24 @@ func TestUnknownChangeComesFirst(t *testing.T) {
 		change func(dir string) error
 		write  func(path string) error
 	}{
-		"unlink, write":      {func(dir string) error { return os.Remove(filepath.Join(dir, "f")) }, write},
-		"rename to, write":   {func(dir string) error { return os.Rename(filepath.Join(dir, "g"), filepath.Join(dir, "f")) }, write},
-		"rename from, write": {func(dir string) error { return os.Rename(filepath.Join(dir, "f"), filepath.Join(dir, "g")) }, write},
-		"rename to, truncate": {func(dir string) error { return os.Rename(filepath.Join(dir, "g"), filepath.Join(dir, "f")) }, func(path string) error {
-			want := pattern(7, 50_000)
-			if err := os.Truncate(path, 0); err != nil {
-				return err
-			}
-			f, err := os.OpenFile(path, os.O_WRONLY, 0)
-			if err != nil {
-				return err
-			}
-			_, err = f.Write(want)
-			return errors.Join(err, f.Close())
-		}},
+		"unlink, write": {func(dir string) error { return os.Remove(filepath.Join(dir, "f")) }, write},
+		"rename to, write": {func(dir string) error { return os.Rename(filepath.Join(dir, "g"), filepath.Join(dir, "f")) },
+			write},
+		"rename from, write": {func(dir string) error { return os.Rename(filepath.Join(dir, "f"), filepath.Join(dir, "g")) },
+			write},
+		"rename to, truncate": {func(dir string) error { return os.Rename(filepath.Join(dir, "g"), filepath.Join(dir, "f")) },
+			func(path string) error {
+				want := pattern(7, 50_000)
+				if err := os.Truncate(path, 0); err != nil {
+					return err
+				}
+				f, err := os.OpenFile(path, os.O_WRONLY, 0)
+				if err != nil {
+					return err
+				}
+				_, err = f.Write(want)
+				return errors.Join(err, f.Close())
+			}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			eachPair(t, func(t *testing.T, c2 *fstest.Cluster, a, b string) {

@@ -95,14 +95,17 @@ var attrChanges = map[string]struct {
 	do   func(path string) error
 	seen func(t *testing.T, path string)
 }{
-	"chmod": {func(path string) error { return os.Chmod(path, 0o600) }, func(t *testing.T, path string) { wantMode(t, path, 0o600) }},
+	"chmod": {func(path string) error { return os.Chmod(path, 0o600) }, func(t *testing.T, path string) {
+		wantMode(t, path, 0o600)
+	}},
 	"xattr": {func(path string) error { return unix.Setxattr(path, "user.tag", []byte("value"), 0) },
 		func(t *testing.T, path string) { wantXattr(t, path, "user.tag", "value") }},
-	"chtimes": {func(path string) error { return os.Chtimes(path, time.Unix(1e9, 5), time.Unix(1e9, 5)) }, func(t *testing.T, path string) {
-		if st, err := os.Stat(path); err != nil || !st.ModTime().Equal(time.Unix(1e9, 5)) {
-			t.Errorf("%s: mtime %v, %v", path, st.ModTime(), err)
-		}
-	}},
+	"chtimes": {func(path string) error { return os.Chtimes(path, time.Unix(1e9, 5), time.Unix(1e9, 5)) },
+		func(t *testing.T, path string) {
+			if st, err := os.Stat(path); err != nil || !st.ModTime().Equal(time.Unix(1e9, 5)) {
+				t.Errorf("%s: mtime %v, %v", path, st.ModTime(), err)
+			}
+		}},
 }
 
 // released waits until the files that were closed are released, but for n that are kept unpublished.
@@ -246,7 +249,8 @@ func TestManyAttributesOfAnOpenFile(t *testing.T) {
 		if err != unix.ENOSPC {
 			t.Errorf("attributes of a file without a name: %v", err)
 		}
-		must(t, unix.Linkat(unix.AT_FDCWD, fmt.Sprintf("/proc/self/fd/%d", fd), unix.AT_FDCWD, filepath.Join(a, "named"), unix.AT_SYMLINK_FOLLOW))
+		must(t, unix.Linkat(unix.AT_FDCWD, fmt.Sprintf("/proc/self/fd/%d", fd), unix.AT_FDCWD, filepath.Join(a, "named"),
+			unix.AT_SYMLINK_FOLLOW))
 	})
 }
 
@@ -276,7 +280,8 @@ func TestTmpfileClosedWhileItIsLinked(t *testing.T) {
 			}
 			return nil
 		})
-		must(t, unix.Linkat(unix.AT_FDCWD, fmt.Sprintf("/proc/self/fd/%d", fd), unix.AT_FDCWD, filepath.Join(a, "named"), unix.AT_SYMLINK_FOLLOW))
+		must(t, unix.Linkat(unix.AT_FDCWD, fmt.Sprintf("/proc/self/fd/%d", fd), unix.AT_FDCWD, filepath.Join(a, "named"),
+			unix.AT_SYMLINK_FOLLOW))
 		must(t, <-closed)
 		wantBytes(t, filepath.Join(b, "named"), []byte("bytes"))
 		if n := c.Node(1).Publishes.Load(); n != 1 {

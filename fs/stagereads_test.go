@@ -52,7 +52,9 @@ func TestG1CutInMidSend(t *testing.T) {
 	}
 }
 
-func cutInMidSend(t *testing.T, c *fstest.Cluster, a, b string, size int, cut func(*testing.T, string, *os.File, []byte) []byte) {
+func cutInMidSend(
+	t *testing.T, c *fstest.Cluster, a, b string, size int, cut func(*testing.T, string, *os.File, []byte) []byte,
+) {
 	path, other := filepath.Join(a, "f"), filepath.Join(b, "f")
 	data := pattern(2, size)
 	if size > 16<<20 {
@@ -66,7 +68,8 @@ func cutInMidSend(t *testing.T, c *fstest.Cluster, a, b string, size int, cut fu
 	var pushes atomic.Int64
 	c.Node(1).Before(func(_ context.Context, p replicate.Push) error {
 		if pushes.Add(1) > 1 {
-			if got, err := os.ReadFile(other); err != nil || !bytes.Equal(got, data) && len(got) != 0 { // empty: by O_TRUNC, published by itself
+			// empty: by O_TRUNC, published by itself
+			if got, err := os.ReadFile(other); err != nil || !bytes.Equal(got, data) && len(got) != 0 {
 				t.Errorf("the other node is shown %d bytes, %v; first difference at %d", len(got), err, firstDiff(got, data))
 			}
 			return nil

@@ -10,7 +10,9 @@ import (
 )
 
 // truncate sets the size of a file, by its handle or by name. By name it is published before it answers.
-func (f *fileSystem) truncate(ctx context.Context, cancel <-chan struct{}, in *fuse.SetAttrIn, n *node, size int64, patch meta.AttrPatch) syscall.Errno {
+func (f *fileSystem) truncate(
+	ctx context.Context, cancel <-chan struct{}, in *fuse.SetAttrIn, n *node, size int64, patch meta.AttrPatch,
+) syscall.Errno {
 	if n.kind != meta.KindFile {
 		return syscall.EINVAL
 	}

@@ -19,7 +19,8 @@ const (
 // that came after the last FLUSH, are published. It reports whether it took over the caller's count of busy.
 func (pub *publisher) watch(l *live) bool {
 	l.mu.Lock()
-	skip := l.kept != "" || l.tmp != nil || !l.published.valid && !l.deferred // there was no FLUSH, or it failed and said so
+	// there was no FLUSH, or it failed and said so
+	skip := l.kept != "" || l.tmp != nil || !l.published.valid && !l.deferred
 	l.mu.Unlock()
 	if skip || pub.nodes.isRemoved(l.node) {
 		return false

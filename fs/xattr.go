@@ -60,7 +60,9 @@ func (at *attributes) xattr(n *node, name string) ([]byte, syscall.Errno) {
 }
 
 // GetXAttr answers FUSE_GETXATTR.
-func (f *fileSystem) GetXAttr(_ <-chan struct{}, header *fuse.InHeader, name string, dest []byte) (uint32, fuse.Status) {
+func (f *fileSystem) GetXAttr(
+	_ <-chan struct{}, header *fuse.InHeader, name string, dest []byte,
+) (uint32, fuse.Status) {
 	n := f.nodes.get(header.NodeId)
 	if n == nil {
 		return 0, fuse.Status(syscall.ESTALE)
@@ -173,7 +175,9 @@ func (f *fileSystem) RemoveXAttr(cancel <-chan struct{}, header *fuse.InHeader, 
 }
 
 // changeXattr checks the flags of setxattr(2) against what is seen here and changes an attribute.
-func (f *fileSystem) changeXattr(cancel <-chan struct{}, header *fuse.InHeader, name string, flags uint32, patch meta.AttrPatch) fuse.Status {
+func (f *fileSystem) changeXattr(
+	cancel <-chan struct{}, header *fuse.InHeader, name string, flags uint32, patch meta.AttrPatch,
+) fuse.Status {
 	const create, replace = 1, 2
 	n := f.nodes.pin(header.NodeId)
 	if n == nil {

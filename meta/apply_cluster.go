@@ -156,7 +156,8 @@ func (t *tx) boot(o *Boot) (Result, syscall.Errno) {
 	case old.Store != [16]byte{} && old.Store != o.Store, t.former(o.Node, o.Store):
 		return Result{}, syscall.EEXIST
 	case old.BootNonce == o.Nonce && o.Nonce != 0:
-		return t.booted(old), ok // asked again: also when it was declared down since, for the process must not find two incarnations
+		// asked again: also when it was declared down since, for the process must not find two incarnations
+		return t.booted(old), ok
 	}
 	n := *old
 	if n.State != NodeUp {

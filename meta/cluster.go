@@ -9,7 +9,8 @@ type cluster struct {
 }
 
 func (c *cluster) clone() *cluster {
-	out := &cluster{nodes: append([]*nodeRecord(nil), c.nodes...), policies: make(map[PolicyID]*Policy, len(c.policies)+1), fallback: c.fallback}
+	out := &cluster{nodes: append([]*nodeRecord(nil), c.nodes...), policies: make(map[PolicyID]*Policy, len(c.policies)+1),
+		fallback: c.fallback}
 	for id, p := range c.policies {
 		out.policies[id] = p
 	}

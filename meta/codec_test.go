@@ -14,7 +14,8 @@ import (
 func anyOp() *rapid.Generator[Op] {
 	return rapid.OneOf(
 		opOf[Create](), opOf[Link](), opOf[Unlink](), opOf[Rmdir](), opOf[Rename](), opOf[SetAttr](), opOf[Publish](),
-		opOf[Abort](), opOf[Join](), opOf[Boot](), opOf[Down](), opOf[Evict](), opOf[EvictSpare](), opOf[Drain](), opOf[Held](), opOf[Unheld](),
+		opOf[Abort](), opOf[Join](), opOf[Boot](), opOf[Down](), opOf[Evict](), opOf[EvictSpare](), opOf[Drain](),
+		opOf[Held](), opOf[Unheld](),
 		opOf[SetPolicy](), opOf[Restore](), rapid.Just(Op(&Expire{})), opOf[AddToken](), opOf[SetVoters](), opOf[Release](),
 	)
 }
@@ -37,8 +38,9 @@ func TestEntryRoundTrip(t *testing.T) {
 	rapid.Check(t, func(r *rapid.T) {
 		e := Entry{
 			Node: rapid.Make[NodeID]().Draw(r, "node"), Incarnation: rapid.Uint32().Draw(r, "incarnation"),
-			Seq: rapid.Uint64().Draw(r, "seq"), Acked: rapid.Uint64().Draw(r, "acked"), Generation: rapid.Uint32().Draw(r, "generation"),
-			Op: anyOp().Draw(r, "op"),
+			Seq: rapid.Uint64().Draw(r, "seq"), Acked: rapid.Uint64().Draw(r, "acked"),
+			Generation: rapid.Uint32().Draw(r, "generation"),
+			Op:         anyOp().Draw(r, "op"),
 		}
 		data := EncodeEntry(e)
 		got, err := DecodeEntry(data)
@@ -99,7 +101,8 @@ func roundTrip[T any, P interface {
 func TestUnknownEntries(t *testing.T) {
 	db := OpenMemory()
 	_, sum := db.Digest()
-	for i, data := range [][]byte{{0}, {entryFormat}, {2, 0, 0, 0, 0, 1, 1}, {entryFormat, 0, 0, 0, 0, 1, 200}, make([]byte, MaxEntryBytes+1)} {
+	for i, data := range [][]byte{{0}, {entryFormat}, {2, 0, 0, 0, 0, 1, 1}, {entryFormat, 0, 0, 0, 0, 1, 200},
+		make([]byte, MaxEntryBytes+1)} {
 		res, events, err := db.Apply(uint64(i+1), 0, data)
 		if err != nil || len(events) != 0 || res.Errno == 0 {
 			t.Errorf("entry %x: %v %v %v", data[:1], res.Errno, events, err)
@@ -111,10 +114,12 @@ func TestUnknownEntries(t *testing.T) {
 }
 
 func FuzzDecodeEntry(f *testing.F) {
-	f.Add(EncodeEntry(Entry{Node: 1, Incarnation: 1, Seq: 1, Generation: 1, Op: &Create{Parent: 1, Name: "n", Kind: KindFile}}))
+	f.Add(EncodeEntry(Entry{Node: 1, Incarnation: 1, Seq: 1, Generation: 1,
+		Op: &Create{Parent: 1, Name: "n", Kind: KindFile}}))
 	f.Add(EncodeEntry(Entry{Op: &Publish{Ino: 5, Size: 3, Inline: []byte("abc"), Missing: []Missed{{3, OwedSlow}}}}))
 	f.Add(EncodeEntry(Entry{Op: &Join{Name: "x", Labels: map[string]string{"rack": "1", "zone": "2"}}}))
-	f.Add(EncodeEntry(Entry{Op: &SetAttr{Patch: AttrPatch{SetXattr: map[string][]byte{"a": {1}}, DelXattr: []string{"b"}}}}))
+	f.Add(EncodeEntry(Entry{Op: &SetAttr{Patch: AttrPatch{SetXattr: map[string][]byte{"a": {1}},
+		DelXattr: []string{"b"}}}}))
 	f.Fuzz(func(t *testing.T, data []byte) {
 		e, err := DecodeEntry(data)
 		if err == nil {
@@ -137,12 +142,16 @@ func FuzzDecodeEntry(f *testing.F) {
 func FuzzDecodeRecord(f *testing.F) {
 	f.Add(encodeRecord(&Inode{Ino: 3, Name: "n"}), uint8(0))
 	f.Add(encodeRecord(&contentRecord{Owed: []NodeID{1, 2}}), uint8(1))
-	f.Add(encodeRecord(&nodeRecord{Node: Node{Labels: map[string]string{"a": "b"}, Backlog: []IndexRange{{1, 2}}}}), uint8(2))
+	f.Add(encodeRecord(&nodeRecord{Node: Node{Labels: map[string]string{"a": "b"}, Backlog: []IndexRange{{1, 2}}}}),
+		uint8(2))
 	f.Fuzz(func(t *testing.T, data []byte, kind uint8) {
 		mk := []func() record{
-			func() record { return new(Inode) }, func() record { return new(contentRecord) }, func() record { return new(nodeRecord) },
+			func() record { return new(Inode) }, func() record { return new(contentRecord) }, func() record {
+				return new(nodeRecord)
+			},
 			func() record { return new(Policy) }, func() record { return new(progress) }, func() record { return new(Result) },
-			func() record { return new(owedRecord) }, func() record { return new(tokenRecord) }, func() record { return new(dirent) }, func() record { return new(head) },
+			func() record { return new(owedRecord) }, func() record { return new(tokenRecord) },
+			func() record { return new(dirent) }, func() record { return new(head) },
 		}[kind%10]
 		r := mk()
 		if err := decodeRecord(data, r); err != nil {

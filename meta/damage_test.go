@@ -32,7 +32,8 @@ func filled(t *testing.T) (dir string, twin *meta.DB) {
 		fill := mkdir(c, meta.RootIno, fmt.Sprint("fill", round))
 		c.Do(1, &meta.SetPolicy{Dir: fill, Policy: &meta.Policy{}})
 		for i := range 300 {
-			c.Inline(1, c.Do(1, &meta.Create{Parent: fill, Name: fmt.Sprint("f", i), Kind: meta.KindFile}).Ino, make([]byte, 3000))
+			c.Inline(1, c.Do(1, &meta.Create{Parent: fill, Name: fmt.Sprint("f", i), Kind: meta.KindFile}).Ino,
+				make([]byte, 3000))
 		}
 	}
 	rec.replay(t, db, twin.Index())
@@ -286,7 +287,8 @@ func TestDistrusted(t *testing.T) {
 // A panic of badger for want of memory or of files says nothing about the bytes on disk.
 func TestPanicForWantOfMemoryIsNoDamage(t *testing.T) {
 	for cause, damaged := range map[any]bool{
-		fmt.Errorf("mmap: %w", syscall.ENOMEM): false, "open: " + syscall.EMFILE.Error(): false, "index out of range": true, errors.New("bad block"): true,
+		fmt.Errorf("mmap: %w", syscall.ENOMEM): false, "open: " + syscall.EMFILE.Error(): false, "index out of range": true,
+		errors.New("bad block"): true,
 	} {
 		err := meta.Contained("table", func() error { panic(cause) })
 		if err == nil || errors.Is(err, meta.ErrDamaged) != damaged {

@@ -30,7 +30,8 @@ type Reader interface {
 	Kept(limit int) ([]Content, error)
 	Node(id NodeID) (Node, error)
 	Nodes() ([]Node, error) // by number, without evicted ones
-	View() uint64           // grows with every change of a node record that affects votes or placement, and when a node holds less
+	// grows with every change of a node record that affects votes or placement, and when a node holds less
+	View() uint64
 	Policy(id PolicyID) (Policy, error)
 	// Members is the placement of a policy for an inode over the current node records.
 	Members(policy PolicyID, ino Ino) ([]NodeID, error)

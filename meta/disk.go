@@ -17,9 +17,10 @@ const DefaultReserveBytes = 256 << 20
 // Space that must be free beside the reserve. A flush of a memtable and the compactions it sets off write some
 // 40 MiB through shared mappings, where a full disk kills the process.
 const (
-	spaceWarn  = 128 << 20 // below: changes should no longer be proposed; below with the reserve: nor should names be removed
-	spaceFloor = 96 << 20  // below: the reserve is given up, slice by slice
-	spaceStop  = 48 << 20  // below, and no reserve left: nothing is applied
+	// below: changes should no longer be proposed; below with the reserve: nor should names be removed
+	spaceWarn  = 128 << 20
+	spaceFloor = 96 << 20 // below: the reserve is given up, slice by slice
+	spaceStop  = 48 << 20 // below, and no reserve left: nothing is applied
 	spaceSlice = 32 << 20
 	// checkBytes is how much is applied between two looks at the disk.
 	checkBytes = 256 << 10

@@ -9,7 +9,9 @@ import (
 )
 
 // copies makes a cluster whose files lie on k nodes, and one file with a version that its members hold.
-func copies(t *testing.T, nodes int, k uint32) (c *metatest.Cluster, f meta.Ino, p *meta.Publish, members []meta.NodeID) {
+func copies(
+	t *testing.T, nodes int, k uint32,
+) (c *metatest.Cluster, f meta.Ino, p *meta.Publish, members []meta.NodeID) {
 	t.Helper()
 	c = metatest.New(t, nodes)
 	c.Do(1, &meta.SetPolicy{Dir: 0, Policy: &meta.Policy{Placement: meta.PlaceCopies, Copies: k}})
@@ -214,7 +216,8 @@ func TestDrainTakesNothingNew(t *testing.T) {
 		t.Fatal("it is drained twice")
 	}
 	c.Do(1, &meta.Drain{Node: 3, Undo: true})
-	if l := owed(t, c, 3); len(l) != 1 || l[0].Content != p.Session || holds(t, c, 3, p.Session) || !holds(t, c, 3, old.Session) {
+	if l := owed(t, c, 3); len(l) != 1 || l[0].Content != p.Session || holds(t, c, 3, p.Session) ||
+		!holds(t, c, 3, old.Session) {
 		t.Fatalf("%+v", l)
 	}
 	c.Do(3, &meta.Held{Node: 3, UpTo: c.DB.Index()})
@@ -283,7 +286,8 @@ func TestDrainThatCannotEnd(t *testing.T) {
 
 	labelled := c.JoinWith("node3", map[string]string{"disk": "big"})
 	c.Boot(labelled)
-	c.Do(1, &meta.SetPolicy{Dir: 0, Policy: &meta.Policy{Placement: meta.PlaceLabels, Labels: map[string]string{"disk": "big"}}})
+	c.Do(1, &meta.SetPolicy{Dir: 0, Policy: &meta.Policy{Placement: meta.PlaceLabels,
+		Labels: map[string]string{"disk": "big"}}})
 	f := newFile(c, "f")
 	c.Do(1, push(c, 1, f, meta.ContentID{}, votes(c, labelled)))
 	c.Do(1, &meta.Drain{Node: labelled})

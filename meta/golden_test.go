@@ -48,15 +48,17 @@ func goldenKeys() map[string][]byte {
 	id := ContentID{1, 2, 3}
 	return map[string][]byte{
 		"inode": inodeKey(0x0102030405060708), "node": key32(tableNode, 0x01020304), "content": keyContent(tableContent, id),
-		"dirent": direntKey(5, "name"), "name": nameKey(5, 6, "name"), "version": versionKey(5, id), "bucket": bucketKey(3, 4),
-		"kept": keptKey(9, id), "owed": owedKey(3, 4), "reserved": reservedKey(Lease{1, 2}, 3), "result": resultKey(1, 2),
+		"dirent": direntKey(5, "name"), "name": nameKey(5, 6, "name"), "version": versionKey(5, id),
+		"bucket": bucketKey(3, 4),
+		"kept":   keptKey(9, id), "owed": owedKey(3, 4), "reserved": reservedKey(Lease{1, 2}, 3), "result": resultKey(1, 2),
 		"former": formerKey(1, [16]byte{2}), "token": tokenKey([32]byte{3}),
 	}
 }
 
 func goldenSnapshot(t *testing.T) []byte {
 	db := OpenMemory()
-	if _, _, err := db.Apply(1, 1, EncodeEntry(Entry{Generation: FirstGeneration, Op: &AddToken{Hash: [32]byte{1}}})); err != nil {
+	if _, _, err := db.Apply(1, 1, EncodeEntry(Entry{Generation: FirstGeneration,
+		Op: &AddToken{Hash: [32]byte{1}}})); err != nil {
 		t.Fatal(err)
 	}
 	s, _, err := db.Snapshot()

@@ -87,16 +87,19 @@ func churn(c *metatest.Cluster, rnd *rand.Rand, n int) {
 		case 7:
 			c.Propose(v, &meta.Unlink{Parent: ino(), Name: name()})
 		case 8:
-			c.Propose(v, &meta.Rename{OldParent: ino(), OldName: name(), NewParent: ino(), NewName: name(), Flags: uint32(rnd.IntN(3))})
+			c.Propose(v, &meta.Rename{OldParent: ino(), OldName: name(), NewParent: ino(), NewName: name(),
+				Flags: uint32(rnd.IntN(3))})
 		case 9:
 			c.Propose(v, &meta.Link{Ino: ino(), Parent: ino(), Name: name()})
 		case 10:
-			patch := meta.AttrPatch{Mask: meta.AttrMode, Mode: rnd.Uint32(), SetXattr: map[string][]byte{name(): make([]byte, rnd.IntN(300))}}
+			patch := meta.AttrPatch{Mask: meta.AttrMode, Mode: rnd.Uint32(),
+				SetXattr: map[string][]byte{name(): make([]byte, rnd.IntN(300))}}
 			c.Propose(v, &meta.SetAttr{Ino: ino(), Patch: patch})
 		case 11:
 			c.Propose(v, &meta.Rmdir{Parent: ino(), Name: name()})
 		case 12:
-			c.Propose(v, &meta.Held{Node: v, Contents: []meta.ContentID{base[ino()]}, UpTo: uint64(rnd.IntN(1000)), View: c.DB.View()})
+			c.Propose(v, &meta.Held{Node: v, Contents: []meta.ContentID{base[ino()]}, UpTo: uint64(rnd.IntN(1000)),
+				View: c.DB.View()})
 		case 13:
 			c.Propose(v, &meta.Unheld{Node: v, Contents: []meta.ContentID{base[ino()]}, Reason: meta.OwedLost})
 		case 14:

@@ -142,9 +142,11 @@ func (m *modelCheck) boot(w *world, n NodeID) {
 // start is two nodes up, a third not yet there, and a reserved file of node 1.
 func (m *modelCheck) start(nodes int) *world {
 	w := &world{db: OpenMemory()}
-	w.budget = modelBudget{downs: 1, boots: 2, losses: 1, replaces: 1, evicts: 1, joins: 1, fetches: 3, pushes: 2, aborts: 1, unlinks: 1, retries: 1}
+	w.budget = modelBudget{downs: 1, boots: 2, losses: 1, replaces: 1, evicts: 1, joins: 1, fetches: 3, pushes: 2,
+		aborts: 1, unlinks: 1, retries: 1}
 	if m.leaving {
-		w.budget.drains, w.budget.looks, w.budget.evicts, w.budget.replaces, w.budget.aborts, w.budget.unlinks = 2, 1, 0, 0, 0, 0
+		w.budget.drains, w.budget.looks, w.budget.evicts, w.budget.replaces, w.budget.aborts, w.budget.unlinks = 2, 1, 0, 0,
+			0, 0
 	}
 	for n := NodeID(1); n <= 3; n++ {
 		w.nodes[n].gone, w.nodes[n].unborn = true, true
@@ -520,7 +522,8 @@ func (m *modelCheck) checkVotes(w *world, cl *cluster, p *Publish, res Result) {
 		}
 	}
 	for _, n := range cl.nodes { // began to drain while it took the content
-		if policy.Placement == PlaceCopies && n != nil && n.draining() && n.State == NodeUp && p.Votes.Has(n.ID) && n.BootView <= p.Votes.View {
+		if policy.Placement == PlaceCopies && n != nil && n.draining() && n.State == NodeUp && p.Votes.Has(n.ID) &&
+			n.BootView <= p.Votes.View {
 			valid++
 		}
 	}
@@ -654,14 +657,20 @@ func TestModelCheck(t *testing.T) {
 		nodes  int
 		prefix []string // steps taken before the search, to reach deeper
 	}{
-		"all":               {nil, 3, nil},
-		"all, join":         {nil, 2, []string{"begin push at 1", "vote of 1 for 0", "vote of 2 for 0", "propose publish 0"}},
-		"all, published":    {nil, 3, []string{"begin push at 1", "vote of 1 for 0", "vote of 2 for 0", "propose publish 0", "arrives: publish 0"}},
-		"all, caught up":    {nil, 3, []string{"begin push at 1", "vote of 1 for 0", "vote of 2 for 0", "propose publish 0", "arrives: publish 0", "fetch all at 3"}},
-		"all, leaving":      {nil, 3, []string{"begin push at 1", "vote of 1 for 0", "vote of 2 for 0", "propose publish 0"}},
-		"copies, leaving":   {&Policy{Placement: PlaceCopies, Copies: 1}, 3, []string{"begin push at 1", "vote of 1 for 0", "vote of 2 for 0", "vote of 3 for 0", "propose publish 0"}},
-		"copies":            {&Policy{Placement: PlaceCopies, Copies: 2}, 3, []string{"begin push at 1", "vote of 1 for 0", "vote of 2 for 0", "vote of 3 for 0", "propose publish 0"}},
-		"copies, published": {&Policy{Placement: PlaceCopies, Copies: 2}, 3, []string{"begin push at 1", "vote of 1 for 0", "vote of 2 for 0", "vote of 3 for 0", "propose publish 0", "arrives: publish 0"}},
+		"all":       {nil, 3, nil},
+		"all, join": {nil, 2, []string{"begin push at 1", "vote of 1 for 0", "vote of 2 for 0", "propose publish 0"}},
+		"all, published": {nil, 3, []string{"begin push at 1", "vote of 1 for 0", "vote of 2 for 0", "propose publish 0",
+			"arrives: publish 0"}},
+		"all, caught up": {nil, 3, []string{"begin push at 1", "vote of 1 for 0", "vote of 2 for 0", "propose publish 0",
+			"arrives: publish 0", "fetch all at 3"}},
+		"all, leaving": {nil, 3, []string{"begin push at 1", "vote of 1 for 0", "vote of 2 for 0", "propose publish 0"}},
+		"copies, leaving": {&Policy{Placement: PlaceCopies, Copies: 1}, 3,
+			[]string{"begin push at 1", "vote of 1 for 0", "vote of 2 for 0", "vote of 3 for 0", "propose publish 0"}},
+		"copies": {&Policy{Placement: PlaceCopies, Copies: 2}, 3,
+			[]string{"begin push at 1", "vote of 1 for 0", "vote of 2 for 0", "vote of 3 for 0", "propose publish 0"}},
+		"copies, published": {&Policy{Placement: PlaceCopies, Copies: 2}, 3,
+			[]string{"begin push at 1", "vote of 1 for 0", "vote of 2 for 0", "vote of 3 for 0", "propose publish 0",
+				"arrives: publish 0"}},
 	}
 	names := slices.Sorted(maps.Keys(cases))
 	for _, name := range names {

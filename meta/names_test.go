@@ -91,7 +91,8 @@ func TestFenceFreesReservations(t *testing.T) {
 		t.Fatalf("reserved inode after the fence: %v", err)
 	}
 	c.Do(2, &meta.Create{Parent: meta.RootIno, Name: "f", Kind: meta.KindFile, Excl: true})
-	wantErrno(t, c.ProposeAs(old, &meta.Publish{Ino: ino, Session: meta.ContentID{Node: 1, Incarnation: old.Incarnation, Seq: 1}}), syscall.ESTALE)
+	wantErrno(t, c.ProposeAs(old, &meta.Publish{Ino: ino,
+		Session: meta.ContentID{Node: 1, Incarnation: old.Incarnation, Seq: 1}}), syscall.ESTALE)
 }
 
 // A boot ends what the incarnation before had open: all hear of it, and its reserved names are free.
@@ -275,7 +276,8 @@ func TestAttributes(t *testing.T) {
 	if i, _ := c.DB.Inode(f); i.Xattrs != 0 {
 		t.Fatal(i.Xattrs)
 	}
-	d := c.Do(1, &meta.Create{Parent: meta.RootIno, Name: "d", Kind: meta.KindDir, Mode: 0o2775, Cred: meta.Cred{GID: 5}}).Ino
+	d := c.Do(1, &meta.Create{Parent: meta.RootIno, Name: "d", Kind: meta.KindDir, Mode: 0o2775,
+		Cred: meta.Cred{GID: 5}}).Ino
 	sub := c.Do(1, &meta.Create{Parent: d, Name: "s", Kind: meta.KindDir, Mode: 0o755, Cred: meta.Cred{GID: 9}})
 	if sub.Inode.GID != 5 || sub.Inode.Mode != 0o2755 {
 		t.Fatalf("%+v", sub.Inode)

@@ -259,7 +259,8 @@ type Result struct {
 	View        uint64
 	Removed     Ino  // unlink, rename: inode that lost its last name
 	Duplicate   bool // answered from the exactly-once window
-	Fenced      bool // refused, this time not applied: the proposer's incarnation is not current; it may propose again under a new one
+	// refused, this time not applied: the proposer's incarnation is not current; it may propose again under a new one
+	Fenced bool
 }
 
 // Event tells one effect of an applied entry, in order, for invalidation and for the transfers.

@@ -74,7 +74,8 @@ func TestPublishCountsVotes(t *testing.T) {
 	if !holds(t, c, 3, p.Session) || len(owed(t, c, 3)) != 0 {
 		t.Fatal("after Held")
 	}
-	wantErrno(t, c.Propose(1, &meta.Unheld{Node: 3, Contents: []meta.ContentID{p.Session}, Reason: meta.OwedLost}), syscall.EINVAL)
+	wantErrno(t, c.Propose(1, &meta.Unheld{Node: 3, Contents: []meta.ContentID{p.Session}, Reason: meta.OwedLost}),
+		syscall.EINVAL)
 	c.Do(3, &meta.Unheld{Node: 3, Contents: []meta.ContentID{p.Session}, Reason: meta.OwedLost})
 	if holds(t, c, 3, p.Session) || owed(t, c, 3)[0].Reason != meta.OwedLost {
 		t.Fatal("after Unheld")
@@ -246,11 +247,14 @@ func TestEmptyFileAndInline(t *testing.T) {
 	if _, err := c.DB.InlineBytes(res.Inode.Content); err != meta.ErrNotFound {
 		t.Fatal(err)
 	}
-	wantErrno(t, c.Propose(1, &meta.Publish{Ino: f, Session: c.Session(1), Size: 3, Inline: []byte("four")}), syscall.EINVAL)
-	wantErrno(t, c.Propose(1, &meta.Publish{Ino: f, Session: c.Session(1), Size: 5000, Inline: make([]byte, 5000)}), syscall.E2BIG)
+	wantErrno(t, c.Propose(1, &meta.Publish{Ino: f, Session: c.Session(1), Size: 3, Inline: []byte("four")}),
+		syscall.EINVAL)
+	wantErrno(t, c.Propose(1, &meta.Publish{Ino: f, Session: c.Session(1), Size: 5000, Inline: make([]byte, 5000)}),
+		syscall.E2BIG)
 	// O_TMPFILE: inode and name with the publish; attributes ride along.
 	p := &meta.Publish{LinkParent: meta.RootIno, LinkName: "tmp", Session: c.Session(1), Size: 1, Inline: []byte("x")}
-	p.Attr = meta.AttrPatch{Mask: meta.AttrMode | meta.AttrMtime, Mode: 0o640, Mtime: 12345, SetXattr: map[string][]byte{"user.k": []byte("v")}}
+	p.Attr = meta.AttrPatch{Mask: meta.AttrMode | meta.AttrMtime, Mode: 0o640, Mtime: 12345,
+		SetXattr: map[string][]byte{"user.k": []byte("v")}}
 	res = c.Do(1, p)
 	i, err := c.DB.Lookup(meta.RootIno, "tmp", meta.Lease{})
 	if err != nil || i.Mode != 0o640 || i.Mtime != 12345 || i.Xattrs != 1 || i.Version != 1 || i != res.Inode {
@@ -502,7 +506,8 @@ func TestJoinAskedAgain(t *testing.T) {
 	wantErrno(t, c.Propose(1, &meta.Join{Name: "b", Addr: "b:1", TokenHash: once, KeyHash: other}), syscall.EALREADY)
 	wantErrno(t, c.Propose(1, &meta.Join{Name: "b", Addr: "b:1", TokenHash: often, KeyHash: other}), syscall.EEXIST)
 	second := c.Do(1, &meta.Join{Name: "c", TokenHash: often, KeyHash: other})
-	if again := c.Do(1, &meta.Join{Name: "c", TokenHash: often, KeyHash: other}); again.Node != second.Node || !again.Existed {
+	if again := c.Do(1, &meta.Join{Name: "c", TokenHash: often, KeyHash: other}); again.Node != second.Node ||
+		!again.Existed {
 		t.Fatalf("asked again: %+v, first %+v", again, second)
 	}
 	if res := c.Do(1, &meta.Join{Name: "d", TokenHash: often, KeyHash: [32]byte{7}}); res.Node != second.Node+1 {
@@ -718,7 +723,8 @@ func TestBootBeginsANewWindow(t *testing.T) {
 	c := metatest.New(t, 1)
 	propose := func(l meta.Lease, seq, acked uint64, name string) meta.Result {
 		op := &meta.Create{Parent: meta.RootIno, Name: name, Kind: meta.KindDir, Mode: 0o755}
-		e := meta.Entry{Node: l.Node, Incarnation: l.Incarnation, Seq: seq, Acked: acked, Generation: meta.FirstGeneration, Op: op}
+		e := meta.Entry{Node: l.Node, Incarnation: l.Incarnation, Seq: seq, Acked: acked, Generation: meta.FirstGeneration,
+			Op: op}
 		res, _, err := c.DB.Apply(c.DB.Index()+1, int64(seq), meta.EncodeEntry(e))
 		if err != nil {
 			t.Fatal(err)

@@ -42,7 +42,9 @@ func (db *DB) NowhereElse(node NodeID, limit int, has func(ContentID) bool) (Dep
 }
 
 // depending looks through the contents page by page: one snapshot of all would keep others from being let go.
-func (db *DB) depending(node NodeID, after uint64, limit int, depends func(*cluster, NodeID, *contentRecord) bool) (Depending, error) {
+func (db *DB) depending(
+	node NodeID, after uint64, limit int, depends func(*cluster, NodeID, *contentRecord) bool,
+) (Depending, error) {
 	h := db.cur.Load().head
 	out := Depending{Checked: h.Index, View: h.View}
 	for after < out.Checked {
@@ -74,7 +76,9 @@ type dependent struct {
 }
 
 // dependingPage looks at the first contents of a range and says up to where.
-func (db *DB) dependingPage(node NodeID, r IndexRange, depends func(*cluster, NodeID, *contentRecord) bool) (out []dependent, last uint64, err error) {
+func (db *DB) dependingPage(
+	node NodeID, r IndexRange, depends func(*cluster, NodeID, *contentRecord) bool,
+) (out []dependent, last uint64, err error) {
 	err = db.read(func(s snap) error {
 		out, last = nil, r.Hi
 		seen := 0

@@ -63,7 +63,8 @@ func (s snap) owedRows(id NodeID, from uint64, fn func(Owed) (bool, error)) erro
 		if err := decodeRecord(value, &r); err != nil {
 			return false, fmt.Errorf("meta: record %x: %w", key, err)
 		}
-		return fn(Owed{Node: id, Content: r.Content, Reason: r.Reason, Since: r.Since, Published: keyNumber(key, 5), Size: r.Size})
+		return fn(Owed{Node: id, Content: r.Content, Reason: r.Reason, Since: r.Since, Published: keyNumber(key, 5),
+			Size: r.Size})
 	})
 }
 
@@ -83,7 +84,8 @@ func (s snap) owedInRange(n *nodeRecord, r IndexRange, fn func(Owed) bool) error
 		reason = OwedDown
 	}
 	return s.published(r, func(rec *contentRecord) bool {
-		return !s.cl.owes(n, rec) || fn(Owed{Node: n.ID, Content: rec.ID, Reason: reason, Published: rec.Published, Size: rec.Size,
+		return !s.cl.owes(n, rec) || fn(Owed{Node: n.ID, Content: rec.ID, Reason: reason, Published: rec.Published,
+			Size:     rec.Size,
 			Unplaced: !s.cl.assigned(n, rec)})
 	})
 }

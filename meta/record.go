@@ -176,7 +176,8 @@ const (
 
 // String says it in the words of status.
 func (r OwedReason) String() string {
-	words := [...]string{"", "down", "unreachable", "slow", "disk full", "failed in the transfer", "lost or damaged there", "joined or returned later"}
+	words := [...]string{"", "down", "unreachable", "slow", "disk full", "failed in the transfer", "lost or damaged there",
+		"joined or returned later"}
 	if int(r) < len(words) {
 		return words[r]
 	}

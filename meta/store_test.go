@@ -328,7 +328,8 @@ func TestOnlyOn(t *testing.T) {
 		t.Fatal(d, err)
 	}
 	c.Do(2, &meta.Unheld{Node: 2, Contents: []meta.ContentID{p.Session}, Reason: meta.OwedLost})
-	if d, err := db.OnlyOn(1, 0, 10); err != nil || d.Contents != 1 || d.Bytes != p.Size || len(d.List) != 1 || d.List[0].ID != p.Session {
+	if d, err := db.OnlyOn(1, 0, 10); err != nil || d.Contents != 1 || d.Bytes != p.Size || len(d.List) != 1 ||
+		d.List[0].ID != p.Session {
 		t.Fatal(d, err)
 	}
 	if d, err := db.OnlyOn(2, 0, 10); err != nil || d.Contents != 0 {

@@ -134,7 +134,8 @@ func contained(what string, do func() error) (err error) {
 
 // notDamage are errors of the system that say nothing about the bytes on disk.
 var notDamage = []syscall.Errno{
-	syscall.ENOSPC, syscall.EDQUOT, syscall.EMFILE, syscall.ENFILE, syscall.EACCES, syscall.EPERM, syscall.ENOMEM, syscall.EROFS, syscall.EAGAIN,
+	syscall.ENOSPC, syscall.EDQUOT, syscall.EMFILE, syscall.ENFILE, syscall.EACCES, syscall.EPERM, syscall.ENOMEM,
+	syscall.EROFS, syscall.EAGAIN,
 }
 
 // asDamage says of an error of badger that the store is damaged, unless the system had a reason of its own. Badger

@@ -27,7 +27,8 @@ func (l *fullWindow) Propose(context.Context, meta.Op) (meta.Result, error) {
 func TestAbortIsProposedUntilItIsTaken(t *testing.T) {
 	c := metatest.New(t, 1)
 	q := newAbortQueue(Config{
-		Self: func() meta.Lease { return c.Lease(1) }, Names: c.DB, Log: &fullWindow{refusals: 1}, Logger: slog.New(slog.DiscardHandler),
+		Self: func() meta.Lease { return c.Lease(1) }, Names: c.DB, Log: &fullWindow{refusals: 1},
+		Logger: slog.New(slog.DiscardHandler),
 	})
 	id := c.Session(1)
 	if q.settled(t.Context(), id) {

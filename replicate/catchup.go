@@ -20,7 +20,8 @@ const (
 	ordersAtOnce  = 16              // under way from this leader
 	ordersOfOne   = 8               // of them at one source, so that one that does not answer leaves room for the others
 	stoodStill    = 2 * time.Second // a look that comes so much later than it should: this process was stopped
-	lookShare     = 50              // looks at what is owed take at most this part of the time, or one comes each CatchUpEvery
+	// looks at what is owed take at most this part of the time, or one comes each CatchUpEvery
+	lookShare = 50
 )
 
 // assigner is the leader's part of catch-up: it looks at what is owed to nodes that are up, and asks holders to
@@ -60,7 +61,8 @@ type try struct {
 
 func newAssigner(cfg Config) *assigner {
 	return &assigner{
-		cfg: cfg, wake: make(chan struct{}, 1), free: make(chan struct{}, ordersAtOnce), tries: make(map[owedItem]*try), busy: make(map[meta.NodeID]load),
+		cfg: cfg, wake: make(chan struct{}, 1), free: make(chan struct{}, ordersAtOnce), tries: make(map[owedItem]*try),
+		busy: make(map[meta.NodeID]load),
 		seen: make(map[meta.NodeID]uint32), from: make(map[meta.NodeID]uint64),
 	}
 }
@@ -254,7 +256,9 @@ type order struct {
 }
 
 // plan chooses a source for each content and gathers those with the same source and targets.
-func (a *assigner) plan(ids []meta.ContentID, wanted map[meta.ContentID][]meta.NodeID, up map[meta.NodeID]bool) []*order {
+func (a *assigner) plan(
+	ids []meta.ContentID, wanted map[meta.ContentID][]meta.NodeID, up map[meta.NodeID]bool,
+) []*order {
 	type key struct {
 		source  meta.NodeID
 		targets string
@@ -312,7 +316,9 @@ func (a *assigner) underWay() map[meta.NodeID]int {
 }
 
 // source is a holder that is up, the one with the least to do, other than the one that failed last.
-func (a *assigner) source(id meta.ContentID, targets []meta.NodeID, up map[meta.NodeID]bool, load map[meta.NodeID]int) (best meta.NodeID) {
+func (a *assigner) source(
+	id meta.ContentID, targets []meta.NodeID, up map[meta.NodeID]bool, load map[meta.NodeID]int,
+) (best meta.NodeID) {
 	holders, err := a.cfg.Names.Holders(id)
 	if err != nil {
 		return 0
@@ -353,7 +359,8 @@ func (a *assigner) handOut(ctx context.Context, orders []*order) {
 			return // the rest comes in a later round
 		}
 		a.orderBegun(o)
-		a.cfg.Logger.Debug("catch-up: order", "source", o.source, "targets", o.targets, "contents", len(o.contents), "first", o.contents[0])
+		a.cfg.Logger.Debug("catch-up: order", "source", o.source, "targets", o.targets, "contents", len(o.contents), "first",
+			o.contents[0])
 		began := a.cfg.Clock.Now()
 		a.wg.Go(func() {
 			defer func() { a.orderEnded(o); <-a.free; a.nudge() }()

@@ -80,7 +80,8 @@ func TestNoLookWithoutASlot(t *testing.T) {
 	ctx, stop := context.WithCancel(t.Context())
 	var busy atomic.Int64
 	a := newAssigner(Config{
-		Names: names, Logger: slog.New(slog.DiscardHandler), Clock: SystemClock(), Tuning: Tuning{CatchUpEvery: time.Millisecond},
+		Names: names, Logger: slog.New(slog.DiscardHandler), Clock: SystemClock(),
+		Tuning:   Tuning{CatchUpEvery: time.Millisecond},
 		IsLeader: func() bool { return true }, Self: func() meta.Lease { return meta.Lease{Node: 4} },
 		Peers: callFunc(func(ctx context.Context) error {
 			busy.Add(1)

@@ -318,7 +318,8 @@ func TestFencedWriterLeavesNothing(t *testing.T) {
 	done := make(chan error, 1)
 	n := c.node(1)
 	go func() {
-		_, err := n.rep.Publish(context.Background(), Push{Ino: ino, Size: int64(len(b)), Source: src, Data: []Extent{{0, int64(len(b))}}})
+		_, err := n.rep.Publish(context.Background(), Push{Ino: ino, Size: int64(len(b)), Source: src,
+			Data: []Extent{{0, int64(len(b))}}})
 		done <- err
 	}()
 	c.eventually("a member has begun", func() bool { return len(c.node(2).store.List(content.Partial)) > 0 })
@@ -449,7 +450,8 @@ func TestDamageOfABusyContentIsMendedLater(t *testing.T) {
 		t.Error("it was given up")
 	}
 	shape := content.Shape{Size: int64(len(b))}
-	if _, err := n.rep.member.beginStore(out.Content, meta.ContentID{}, shape); !errors.Is(err, content.ErrBusy) || !n.heldHere(out.Content) {
+	if _, err := n.rep.member.beginStore(out.Content, meta.ContentID{}, shape); !errors.Is(err, content.ErrBusy) ||
+		!n.heldHere(out.Content) {
 		t.Errorf("brought anew: %v; here: %v", err, n.heldHere(out.Content))
 	}
 	setFault(nil)
@@ -711,7 +713,8 @@ func TestMemberWithoutTheBaseIsOwedAndThenGetsAll(t *testing.T) {
 	c.node(3).start()
 	copy(b, "new bytes")
 	cur, err = c.node(1).rep.Publish(t.Context(), Push{
-		Ino: ino, Base: cur.Content, Size: int64(len(b)), Source: bytes.NewReader(b), Data: []Extent{{0, int64(len(b))}}, Dirty: []Extent{{0, 9}},
+		Ino: ino, Base: cur.Content, Size: int64(len(b)), Source: bytes.NewReader(b), Data: []Extent{{0, int64(len(b))}},
+		Dirty: []Extent{{0, 9}},
 	})
 	if err != nil {
 		t.Fatal(err)

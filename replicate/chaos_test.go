@@ -217,7 +217,8 @@ func (x *chaos) checkInode(ino meta.Ino) {
 	}
 	for version, id := range x.acked[ino] {
 		if version > i.Version || version == i.Version && id != i.Content {
-			x.t.Errorf("inode %d: acknowledged version %d (%v) is gone: current is %d (%v)", ino, version, id, i.Version, i.Content)
+			x.t.Errorf("inode %d: acknowledged version %d (%v) is gone: current is %d (%v)", ino, version, id, i.Version,
+				i.Content)
 		}
 	}
 	if i.Version == 0 || i.Size == 0 {
@@ -281,7 +282,8 @@ func chaosRun(t *testing.T, seed uint64) {
 		c := n.rep.Counters()
 		sum.Epochs, sum.Ejected, sum.CaughtUp = sum.Epochs+c.Epochs, sum.Ejected+c.Ejected, sum.CaughtUp+c.CaughtUp
 	}
-	t.Logf("%d of 18 acknowledged; of the last incarnations: epochs %d, ejected %d, caught up %d", acked, sum.Epochs, sum.Ejected, sum.CaughtUp)
+	t.Logf("%d of 18 acknowledged; of the last incarnations: epochs %d, ejected %d, caught up %d", acked, sum.Epochs,
+		sum.Ejected, sum.CaughtUp)
 	if t.Failed() {
 		t.Logf("replay with -chaos.seed %d", seed)
 	}

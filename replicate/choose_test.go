@@ -15,9 +15,11 @@ import (
 // TestBlocksGrowWithTheMessage holds the sizes of blocks that members drift apart by under 1%.
 func TestBlocksGrowWithTheMessage(t *testing.T) {
 	c := newCluster(t, 3, 1)
-	for stream, want := range map[int64]int64{0: 64 << 10, 1: 64 << 10, 128 << 20: 64 << 10, 129 << 20: 128 << 10, 257 << 20: 256 << 10, 1 << 40: 256 << 10} {
+	for stream, want := range map[int64]int64{0: 64 << 10, 1: 64 << 10, 128 << 20: 64 << 10, 129 << 20: 128 << 10,
+		257 << 20: 256 << 10, 1 << 40: 256 << 10} {
 		form, choice, err := chooseForm(c.node(1).db, []meta.NodeID{1, 2, 3}, stream)
-		if err != nil || form.BlockBytes != want || form.Algorithm != schedule.BinomialPipeline || form.Racks != nil || len(choice.Reasons) == 0 {
+		if err != nil || form.BlockBytes != want || form.Algorithm != schedule.BinomialPipeline || form.Racks != nil ||
+			len(choice.Reasons) == 0 {
 			t.Errorf("%d bytes: %+v, %v", stream, form, err)
 		}
 	}
@@ -37,8 +39,9 @@ func TestHybridNeedsTheRacksOfAll(t *testing.T) {
 		want   schedule.Algorithm
 		why    string
 	}{
-		"racks":        {inRacks, schedule.Hybrid, "hybrid: "},
-		"fast uplinks": {func(id meta.NodeID) map[string]string { return map[string]string{"rack": fmt.Sprint(id % 2)} }, schedule.BinomialPipeline, "not the hybrid"},
+		"racks": {inRacks, schedule.Hybrid, "hybrid: "},
+		"fast uplinks": {func(id meta.NodeID) map[string]string { return map[string]string{"rack": fmt.Sprint(id % 2)} },
+			schedule.BinomialPipeline, "not the hybrid"},
 		"one without": {func(id meta.NodeID) map[string]string {
 			if id == 3 {
 				return nil

@@ -73,7 +73,9 @@ func testTuning() Tuning {
 // newCluster makes a cluster with n nodes up. The first voters of them vote.
 func newCluster(t testing.TB, n, voters int) *cluster {
 	t.Helper()
-	return newClusterWith(t, n, voters, func(id meta.NodeID) map[string]string { return map[string]string{"rack": fmt.Sprint(id % 2)} })
+	return newClusterWith(t, n, voters, func(id meta.NodeID) map[string]string {
+		return map[string]string{"rack": fmt.Sprint(id % 2)}
+	})
 }
 
 // newClusterWith is newCluster with labels for the nodes.
@@ -95,7 +97,8 @@ func newClusterWith(t testing.TB, n, voters int, labels func(id meta.NodeID) map
 // join adds a node to the log and starts it.
 func (c *cluster) join(id meta.NodeID) *testNode {
 	c.t.Helper()
-	n := &testNode{c: c, id: id, dir: filepath.Join(c.dir, fmt.Sprintf("store%d", id)), db: meta.OpenMemory(), tuning: testTuning()}
+	n := &testNode{c: c, id: id, dir: filepath.Join(c.dir, fmt.Sprintf("store%d", id)), db: meta.OpenMemory(),
+		tuning: testTuning()}
 	n.groups = &hubEnd{hub: c.hub, node: id}
 	c.logMu.Lock()
 	for i, data := range c.entries {
@@ -162,7 +165,8 @@ func (n *testNode) append(op meta.Op) (meta.Result, error) {
 	defer c.logMu.Unlock()
 	n.mu.Lock()
 	n.seq++
-	e := meta.Entry{Node: n.id, Incarnation: n.lease.Incarnation, Seq: n.seq, Acked: n.seq - 1, Generation: n.db.Generation(), Op: op}
+	e := meta.Entry{Node: n.id, Incarnation: n.lease.Incarnation, Seq: n.seq, Acked: n.seq - 1,
+		Generation: n.db.Generation(), Op: op}
 	n.mu.Unlock()
 	data := meta.EncodeEntry(e)
 	c.entries = append(c.entries, data)

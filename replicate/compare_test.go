@@ -229,7 +229,9 @@ func (n manyNames) Node(id meta.NodeID) (meta.Node, error) {
 	return meta.Node{ID: id, State: meta.NodeUp, Incarnation: 1}, nil
 }
 
-func (n manyNames) Believed(_ meta.NodeID, after meta.ContentID, limit int) (list []meta.Content, next meta.ContentID, err error) {
+func (n manyNames) Believed(
+	_ meta.NodeID, after meta.ContentID, limit int,
+) (list []meta.Content, next meta.ContentID, err error) {
 	for seq := after.Seq + 1; seq <= n.contents && len(list) < limit; seq++ {
 		list = append(list, meta.Content{ID: meta.ContentID{Node: 1, Incarnation: 1, Seq: seq}, Size: 100_000})
 	}
@@ -258,8 +260,9 @@ func (s *manyStore) Whole(id content.ID, _ int64) bool {
 }
 
 func compareMany(contents uint64, wait func()) *Member {
-	m := newMember(Config{Names: manyNames{contents: contents}, Store: &manyStore{contents: contents, wait: wait}, Logger: slog.New(slog.DiscardHandler),
-		Self: func() meta.Lease { return meta.Lease{Node: 1, Incarnation: 1} }}, nil)
+	m := newMember(Config{Names: manyNames{contents: contents}, Store: &manyStore{contents: contents, wait: wait},
+		Logger: slog.New(slog.DiscardHandler),
+		Self:   func() meta.Lease { return meta.Lease{Node: 1, Incarnation: 1} }}, nil)
 	m.compare(context.Background())
 	return m
 }

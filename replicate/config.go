@@ -83,7 +83,8 @@ const (
 )
 
 func (c Config) withDefaults() (Config, error) {
-	if c.Self == nil || c.Names == nil || c.Log == nil || c.Peers == nil || c.Groups == nil || c.Store == nil || c.IsLeader == nil {
+	if c.Self == nil || c.Names == nil || c.Log == nil || c.Peers == nil || c.Groups == nil || c.Store == nil ||
+		c.IsLeader == nil {
 		return c, errors.New("replicate: config: a required field is not set")
 	}
 	if c.Clock == nil {

@@ -38,7 +38,8 @@ func vote(t *testing.T, s *stepped, id meta.ContentID, b []byte) {
 // publishFor publishes a version of a new file with the votes of some nodes.
 func publishFor(c *metatest.Cluster, id meta.ContentID, b []byte, voters ...meta.NodeID) meta.Result {
 	ino := c.Do(id.Node, &meta.Create{Parent: meta.RootIno, Name: id.String(), Kind: meta.KindFile}).Ino
-	p := &meta.Publish{Ino: ino, Session: id, Size: int64(len(b)), Root: contentRoot(b), Votes: meta.Votes{View: c.DB.View()}}
+	p := &meta.Publish{Ino: ino, Session: id, Size: int64(len(b)), Root: contentRoot(b),
+		Votes: meta.Votes{View: c.DB.View()}}
 	for _, n := range voters {
 		p.Votes.Add(n)
 	}

@@ -238,7 +238,8 @@ func TestFailingSourceEndsThePush(t *testing.T) {
 	ino := c.create(1, "f")
 	b := randomBytes(1, 8<<20)
 	src := &vanishing{ReaderAt: bytes.NewReader(b), at: 3, err: syscall.EIO}
-	_, err := c.node(1).rep.Publish(t.Context(), Push{Ino: ino, Size: int64(len(b)), Source: src, Data: []Extent{{0, int64(len(b))}}})
+	_, err := c.node(1).rep.Publish(t.Context(), Push{Ino: ino, Size: int64(len(b)), Source: src,
+		Data: []Extent{{0, int64(len(b))}}})
 	if !errors.Is(err, syscall.EIO) {
 		t.Fatalf("error %v, want the source's EIO", err)
 	}
@@ -269,7 +270,8 @@ func TestCancelDoesNotWaitForTheSource(t *testing.T) {
 	time.AfterFunc(100*time.Millisecond, cancel)
 	ended := make(chan error, 1)
 	go func() {
-		_, err := c.node(1).rep.Publish(ctx, Push{Ino: ino, Size: int64(len(b)), Source: src, Data: []Extent{{0, int64(len(b))}}})
+		_, err := c.node(1).rep.Publish(ctx, Push{Ino: ino, Size: int64(len(b)), Source: src,
+			Data: []Extent{{0, int64(len(b))}}})
 		ended <- err
 	}()
 	select {

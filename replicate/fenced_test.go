@@ -140,7 +140,8 @@ func TestFencedPushWaitsForALimitedTime(t *testing.T) {
 			lease := meta.Lease{Node: 1, Incarnation: 1}
 			cfg := Config{Self: func() meta.Lease { return lease }, Names: downNames{}, Clock: SystemClock()}
 			cfg.Tuning = cfg.Tuning.withDefaults()
-			s := &pushSession{p: &Pusher{cfg: cfg}, id: meta.ContentID{Node: 1, Incarnation: 1, Seq: 1}, ended: make(chan struct{}), moved: time.Now().Add(-still)}
+			s := &pushSession{p: &Pusher{cfg: cfg}, id: meta.ContentID{Node: 1, Incarnation: 1, Seq: 1},
+				ended: make(chan struct{}), moved: time.Now().Add(-still)}
 			began := time.Now()
 			err := s.fenced(context.Background(), ErrCopies)
 			if took := time.Since(began); !errors.Is(err, ErrCopies) || took > limit+bootPoll {
@@ -191,7 +192,8 @@ func TestFencedPushGoesOnFromWhatMembersKept(t *testing.T) {
 	}
 	done := make(chan answer, 1)
 	go func() {
-		push := Push{Ino: ino, Path: "/f", Size: int64(len(b)), Source: bytes.NewReader(b), Data: []Extent{{0, int64(len(b))}}}
+		push := Push{Ino: ino, Path: "/f", Size: int64(len(b)), Source: bytes.NewReader(b),
+			Data: []Extent{{0, int64(len(b))}}}
 		push.Rename = func(context.Context) (meta.Ino, error) { return c.create(1, "f"), nil }
 		out, err := c.node(1).rep.Publish(context.Background(), push)
 		done <- answer{out, err}

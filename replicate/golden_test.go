@@ -29,14 +29,19 @@ func goldenMessages() map[string][]byte {
 	group := filled(func(m *groupOpen) { m.Form.Algorithm, m.Form.Racks = schedule.Chain, nil })
 	return map[string][]byte{
 		"announce": filled[announce]().encode(), "announce-zero": new(announce).encode(),
-		"standing": st.encode(), "begin": filled[begin]().encode(), "finish": filled[finish]().encode(), "stop": filled[stop]().encode(),
-		"put": encodePut([]putItem{*filled[putItem](), {}}), "put-none": encodePut(nil),
-		"standings": encodeStandings([]standing{*st, {Standing: session.Standing{Status: session.StatusVoted}}}),
-		"fetch":     filled[fetch]().encode(), "fetch-reply": filled(func(m *fetchReply) { m.Status = session.StatusVoted }).encode(),
-		"work": filled[work]().encode(), "work-reply": filled[workReply]().encode(), "work-reply-zero": new(workReply).encode(),
-		"group": group.encode(), "group-racks": filled(func(m *groupOpen) { m.Form.Algorithm = schedule.Hybrid }).encode(),
-		"addresses": filled(func(m *groupAddresses) { no(&m.Refused) }).encode(),
-		"group-end": filled[groupEnd]().encode(), "outcome": encodeOutcome(*filled(no)), "outcome-yes": encodeOutcome(refusal{}),
+		"standing": st.encode(), "begin": filled[begin]().encode(), "finish": filled[finish]().encode(),
+		"stop": filled[stop]().encode(),
+		"put":  encodePut([]putItem{*filled[putItem](), {}}), "put-none": encodePut(nil),
+		"standings":   encodeStandings([]standing{*st, {Standing: session.Standing{Status: session.StatusVoted}}}),
+		"fetch":       filled[fetch]().encode(),
+		"fetch-reply": filled(func(m *fetchReply) { m.Status = session.StatusVoted }).encode(),
+		"work":        filled[work]().encode(), "work-reply": filled[workReply]().encode(),
+		"work-reply-zero": new(workReply).encode(),
+		"group":           group.encode(),
+		"group-racks":     filled(func(m *groupOpen) { m.Form.Algorithm = schedule.Hybrid }).encode(),
+		"addresses":       filled(func(m *groupAddresses) { no(&m.Refused) }).encode(),
+		"group-end":       filled[groupEnd]().encode(), "outcome": encodeOutcome(*filled(no)),
+		"outcome-yes": encodeOutcome(refusal{}),
 	}
 }
 

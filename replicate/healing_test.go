@@ -197,13 +197,16 @@ func TestTargetThatDoesNotAnswerHoldsUpNobody(t *testing.T) {
 	began := time.Now()
 	for _, id := range ids {
 		wg.Go(func() {
-			s.work(t.Context(), work{WaitMs: uint32(workWait / time.Millisecond), Targets: []meta.NodeID{3}, Contents: []meta.ContentID{id}})
+			s.work(t.Context(), work{WaitMs: uint32(workWait / time.Millisecond), Targets: []meta.NodeID{3},
+				Contents: []meta.ContentID{id}})
 		})
 	}
 	c.eventually("calls hang", func() bool { return hung.Load() >= suppliesAtOnce })
-	reply := s.work(t.Context(), work{WaitMs: uint32(workWait / time.Millisecond), Targets: []meta.NodeID{4}, Contents: ids})
+	reply := s.work(t.Context(), work{WaitMs: uint32(workWait / time.Millisecond), Targets: []meta.NodeID{4},
+		Contents: ids})
 	if len(reply.Done) != len(ids) || len(reply.Failed) > 0 {
-		t.Errorf("node 4, beside a node that does not answer: %d of %d, failed at %v", len(reply.Done), len(ids), reply.Failed)
+		t.Errorf("node 4, beside a node that does not answer: %d of %d, failed at %v", len(reply.Done), len(ids),
+			reply.Failed)
 	}
 	c.node(3).cut()
 	c.declareDown(3)

@@ -82,7 +82,8 @@ func (e *hubEnd) NewGroup(cfg rdmc.GroupConfig) (Group, error) {
 		e.hub.groups[cfg.Number] = g
 	}
 	end := &hubGroupEnd{
-		g: g, node: e.node, rank: cfg.Rank, failed: make(chan struct{}), recv: make(map[uint64]*hubTransfer), arrived: make(chan struct{}),
+		g: g, node: e.node, rank: cfg.Rank, failed: make(chan struct{}), recv: make(map[uint64]*hubTransfer),
+		arrived: make(chan struct{}),
 	}
 	g.ends[cfg.Rank] = end
 	return end, nil

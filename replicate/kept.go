@@ -80,7 +80,8 @@ func (m *Member) awaitLeft(ctx context.Context, from meta.NodeID, a *announce) {
 		a.Follows = meta.ContentID{}
 		return
 	}
-	for limit := m.cfg.Clock.Now().Add(knownWait); m.find(f) != nil && ctx.Err() == nil && m.cfg.Clock.Now().Before(limit); {
+	for limit := m.cfg.Clock.Now().Add(knownWait); m.find(f) != nil && ctx.Err() == nil &&
+		m.cfg.Clock.Now().Before(limit); {
 		pause(ctx, m.cfg.Clock, knownPoll)
 	}
 }

@@ -69,7 +69,8 @@ func (s *pushSession) beginCopy() (recv *content.Receiving, continued bool, err 
 	shape, delta := s.deltaShape()
 	if delta {
 		recv, continued, err = s.p.cfg.Store.BeginFrom(storeID(s.id), storeID(s.before), shape)
-		if err == nil || !errors.Is(err, content.ErrNoBase) && !errors.Is(err, content.ErrTooDeep) && !errors.Is(err, content.ErrBusy) {
+		if err == nil || !errors.Is(err, content.ErrNoBase) && !errors.Is(err, content.ErrTooDeep) &&
+			!errors.Is(err, content.ErrBusy) {
 			return recv, continued, err
 		}
 	}

@@ -54,8 +54,10 @@ type Member struct {
 func newMember(cfg Config, remote *remoteReads) *Member {
 	ctx, stop := context.WithCancel(context.Background())
 	m := &Member{
-		cfg: cfg, groups: newMemberGroups(cfg.Groups, cfg.Logger), held: newHeldReports(cfg), lost: newLostReports(cfg), retired: newRetirements(), remote: remote, stock: make(chan struct{}, 1), deep: make(chan meta.ContentID, 256), unchecked: make(chan meta.ContentID, 256),
-		ctx: ctx, stop: stop, quit: make(chan struct{}), putSlots: make(chan struct{}, putsAtOnce),
+		cfg: cfg, groups: newMemberGroups(cfg.Groups, cfg.Logger), held: newHeldReports(cfg), lost: newLostReports(cfg),
+		retired: newRetirements(), remote: remote, stock: make(chan struct{}, 1), deep: make(chan meta.ContentID, 256),
+		unchecked: make(chan meta.ContentID, 256),
+		ctx:       ctx, stop: stop, quit: make(chan struct{}), putSlots: make(chan struct{}, putsAtOnce),
 		runs: make(map[meta.ContentID]*memberRun), roots: make(map[meta.ContentID][32]byte),
 		kept: make(map[meta.ContentID]struct{}),
 	}
@@ -128,7 +130,8 @@ func (m *Member) judge(id meta.ContentID) session.Verdict {
 
 // announce handles KindAnnounce.
 func (m *Member) announce(ctx context.Context, from meta.NodeID, a announce) (st standing, err error) {
-	refused := standing{a.Content, session.Standing{Epoch: a.Epoch, Status: session.StatusRefused, Reason: meta.OwedFailed}}
+	refused := standing{a.Content, session.Standing{Epoch: a.Epoch, Status: session.StatusRefused,
+		Reason: meta.OwedFailed}}
 	shape, err := content.DecodeShape(a.Shape)
 	if err != nil {
 		return refused, err
@@ -265,7 +268,9 @@ func (m *Member) finish(ctx context.Context, from meta.NodeID, f finish) (standi
 	}
 	st, ok := m.already(f.Content, false)
 	if !ok {
-		st = standing{f.Content, session.Standing{Status: session.StatusRefused, Reason: meta.OwedUnreachable, Text: "no such session here"}} // it restarted
+		// it restarted
+		st = standing{f.Content, session.Standing{Status: session.StatusRefused, Reason: meta.OwedUnreachable,
+			Text: "no such session here"}}
 	}
 	st.Epoch = f.Epoch
 	return st, nil

@@ -64,7 +64,8 @@ func (e *memberGroups) open(self, from meta.NodeID, m groupOpen) (map[int][]byte
 		return nil, err
 	}
 	group, err := e.groups.NewGroup(groupConfig(m.Number, m.Members, rank, m.Form))
-	end := &memberGroup{number: m.Number, root: from, group: group, blockBytes: m.Form.BlockBytes, gone: make(chan struct{})}
+	end := &memberGroup{number: m.Number, root: from, group: group, blockBytes: m.Form.BlockBytes,
+		gone: make(chan struct{})}
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if err != nil || e.closed {

@@ -185,7 +185,9 @@ func (e errAgain) Unwrap() error { return e.err }
 
 // attempt is one session, from its number to its end in the log. It goes on from where the session before came to, if
 // that was fenced. None follows the last one.
-func (p *Pusher) attempt(ctx context.Context, push *Push, before meta.ContentID, last bool) (Outcome, meta.ContentID, error) {
+func (p *Pusher) attempt(
+	ctx context.Context, push *Push, before meta.ContentID, last bool,
+) (Outcome, meta.ContentID, error) {
 	t, err := p.choose(push)
 	if err != nil {
 		return Outcome{}, before, err
@@ -193,7 +195,8 @@ func (p *Pusher) attempt(ctx context.Context, push *Push, before meta.ContentID,
 	s := &pushSession{
 		p: p, push: push, targets: t, id: p.numbers.next(), before: before,
 		op: &meta.Publish{
-			Ino: push.Ino, Base: push.Base, Size: push.Size, Holes: min(push.Holes, push.Size), Attr: push.Attr, Hint: hintOf(push.Path),
+			Ino: push.Ino, Base: push.Base, Size: push.Size, Holes: min(push.Holes, push.Size), Attr: push.Attr,
+			Hint:       hintOf(push.Path),
 			LinkParent: push.LinkParent, LinkName: push.LinkName,
 		},
 	}
@@ -430,7 +433,8 @@ func (s *pushSession) shown(index uint64, behind []meta.NodeID) {
 		return
 	}
 	p := s.p
-	p.cfg.Logger.Warn("a version was published and these nodes have not shown it in time", "path", s.push.Path, "content", s.id,
+	p.cfg.Logger.Warn("a version was published and these nodes have not shown it in time", "path", s.push.Path, "content",
+		s.id,
 		"index", index, "nodes", behind)
 	p.transfers.leftBehind(behind, lateShow{index: index, path: s.push.Path, at: p.cfg.Clock.Now()})
 	s.status.behind(behind)

@@ -113,7 +113,8 @@ func TestDeltaMovesOnlyWhatChanged(t *testing.T) {
 		dirty = append(dirty, Extent{off, 4096})
 	}
 	out, err := c.node(1).rep.Publish(t.Context(), Push{
-		Ino: ino, Base: base.Content, Size: int64(len(b)), Source: bytes.NewReader(b), Data: []Extent{{0, int64(len(b))}}, Dirty: dirty,
+		Ino: ino, Base: base.Content, Size: int64(len(b)), Source: bytes.NewReader(b), Data: []Extent{{0, int64(len(b))}},
+		Dirty: dirty,
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -257,7 +258,8 @@ func TestRefusedByWhatCameBetweenIsMadeAgain(t *testing.T) {
 			if _, err := s.pusher.publish(t.Context(), push); err != nil {
 				t.Fatal(err)
 			}
-			if len(log.asked) != 2 || log.asked[0].Session == log.asked[1].Session || log.asked[1].Session.Incarnation != c.Lease(1).Incarnation {
+			if len(log.asked) != 2 || log.asked[0].Session == log.asked[1].Session ||
+				log.asked[1].Session.Incarnation != c.Lease(1).Incarnation {
 				t.Errorf("proposed %+v", log.asked)
 			}
 		})

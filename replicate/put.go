@@ -22,7 +22,8 @@ func (m *Member) put(ctx context.Context, from meta.NodeID, items []putItem) []s
 		select {
 		case m.putSlots <- struct{}{}:
 		case <-ctx.Done():
-			out[i] = standing{items[i].Content, session.Standing{Status: session.StatusRefused, Reason: meta.OwedSlow, Text: ctx.Err().Error()}}
+			out[i] = standing{items[i].Content, session.Standing{Status: session.StatusRefused, Reason: meta.OwedSlow,
+				Text: ctx.Err().Error()}}
 			continue
 		}
 		wg.Go(func() {
@@ -36,16 +37,19 @@ func (m *Member) put(ctx context.Context, from meta.NodeID, items []putItem) []s
 
 func (m *Member) putOne(from meta.NodeID, it *putItem) standing {
 	if it.Content.IsZero() || len(it.Bytes) == 0 && len(it.Shape) == 0 || !it.Published && it.Content.Node != from {
-		return standing{it.Content, session.Standing{Status: session.StatusRefused, Reason: meta.OwedFailed, Text: "not a content of this node"}}
+		return standing{it.Content, session.Standing{Status: session.StatusRefused, Reason: meta.OwedFailed,
+			Text: "not a content of this node"}}
 	}
 	if st, ok := m.already(it.Content, it.Published); ok {
 		return st
 	}
 	if it.Published && !m.known(it.Content, it.Root) {
-		return standing{it.Content, session.Standing{Status: session.StatusRefused, Reason: meta.OwedSlow, Text: errNotKnown.Error()}}
+		return standing{it.Content, session.Standing{Status: session.StatusRefused, Reason: meta.OwedSlow,
+			Text: errNotKnown.Error()}}
 	}
 	if err := m.putStore(it); err != nil && !errors.Is(err, content.ErrExists) {
-		return standing{it.Content, session.Standing{Status: session.StatusRefused, Reason: refusalReason(err), Text: err.Error()}}
+		return standing{it.Content, session.Standing{Status: session.StatusRefused, Reason: refusalReason(err),
+			Text: err.Error()}}
 	}
 	m.voted(it.Content, it.Root)
 	m.cfg.Point(PointVote)

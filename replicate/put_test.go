@@ -17,7 +17,8 @@ func TestNoVoteForASmallContentOfAnotherRoot(t *testing.T) {
 	c := metatest.New(t, 2)
 	s, store := storingNode(t, c, 2)
 	id := c.Session(1)
-	if st := s.Put(1, &putItem{Content: id, Root: contentRoot([]byte("what was sent")), Bytes: []byte("what came")}); st.Status != session.StatusRefused {
+	if st := s.Put(1, &putItem{Content: id, Root: contentRoot([]byte("what was sent")),
+		Bytes: []byte("what came")}); st.Status != session.StatusRefused {
 		t.Errorf("answers with status %d", st.Status)
 	}
 	if state, ok := store.State(storeID(id)); ok {
@@ -38,7 +39,8 @@ func TestTakesSessionsOfTheirOwnWriterOnly(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if st, err := s.member.announce(t.Context(), 3, announce{Content: large, Shape: shape}); err == nil || st.Status != session.StatusRefused {
+	if st, err := s.member.announce(t.Context(), 3, announce{Content: large, Shape: shape}); err == nil ||
+		st.Status != session.StatusRefused {
 		t.Errorf("node 3 announces a session of node 1: status %d, %v", st.Status, err)
 	}
 	for _, state := range []content.State{content.Partial, content.Undecided, content.Committed} {
@@ -60,7 +62,8 @@ func TestSessionIsStoppedByItsRootOnly(t *testing.T) {
 		}
 	}
 	end(3)
-	if phase, err := ask(t.Context(), h, func() session.MemberPhase { return h.s.Phase() }); err != nil || phase != session.Receiving {
+	if phase, err := ask(t.Context(), h, func() session.MemberPhase { return h.s.Phase() }); err != nil ||
+		phase != session.Receiving {
 		t.Fatalf("stopped by another node than its root: phase %d, %v", phase, err)
 	}
 	end(1)

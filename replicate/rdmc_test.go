@@ -198,7 +198,8 @@ func TestEngineDiesInMidTransfer(t *testing.T) {
 			_ = engines[2].Close()
 		}}
 		began := time.Now()
-		out, err := c.node(1).rep.Publish(t.Context(), Push{Ino: ino, Size: int64(len(b)), Source: src, Data: []Extent{{0, int64(len(b))}}})
+		out, err := c.node(1).rep.Publish(t.Context(), Push{Ino: ino, Size: int64(len(b)), Source: src,
+			Data: []Extent{{0, int64(len(b))}}})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -36,7 +36,8 @@ type remoteReads struct {
 }
 
 func newRemoteReads(cfg Config, c *counters) *remoteReads {
-	return &remoteReads{cfg: cfg, counters: c, cache: newBlockCache(cfg.Tuning.CacheBytes), silent: make(map[meta.NodeID]time.Time)}
+	return &remoteReads{cfg: cfg, counters: c, cache: newBlockCache(cfg.Tuning.CacheBytes),
+		silent: make(map[meta.NodeID]time.Time)}
 }
 
 // fetchSilent is for how long nothing of a question to a holder may move; 10 s.
@@ -112,7 +113,9 @@ func (rr *remoteReader) fromHolders(ctx context.Context, ask func(context.Contex
 }
 
 // askRound asks each holder once. again tells that some might be reached a moment later.
-func (rr *remoteReader) askRound(ctx context.Context, ask func(context.Context, meta.NodeID) error) (again bool, err error) {
+func (rr *remoteReader) askRound(
+	ctx context.Context, ask func(context.Context, meta.NodeID) error,
+) (again bool, err error) {
 	holders, err := rr.holders()
 	if err != nil {
 		return false, err

@@ -18,7 +18,9 @@ type holderPeers struct {
 	before func(ctx context.Context, to meta.NodeID, moved func(int64)) error
 }
 
-func (p *holderPeers) CallMoving(ctx context.Context, node meta.NodeID, kind Kind, payload []byte, moved func(left int64)) ([]byte, error) {
+func (p *holderPeers) CallMoving(
+	ctx context.Context, node meta.NodeID, kind Kind, payload []byte, moved func(left int64),
+) ([]byte, error) {
 	if kind == KindFetch || kind == KindLeaves {
 		if err := p.before(ctx, node, moved); err != nil {
 			return nil, err
@@ -28,7 +30,9 @@ func (p *holderPeers) CallMoving(ctx context.Context, node meta.NodeID, kind Kin
 }
 
 // heldByTwo is a cluster with a content that two nodes hold, and node 4 as a reader of it whose questions before sees.
-func heldByTwo(t *testing.T, before func(ctx context.Context, to meta.NodeID, moved func(int64)) error) (*testNode, meta.ContentID, []byte) {
+func heldByTwo(
+	t *testing.T, before func(ctx context.Context, to meta.NodeID, moved func(int64)) error,
+) (*testNode, meta.ContentID, []byte) {
 	t.Helper()
 	c := newCluster(t, 4, 1)
 	c.setLeaderless()

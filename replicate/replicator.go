@@ -190,7 +190,9 @@ func (r *Replicator) dispatch(ctx context.Context, from meta.NodeID, kind Kind, 
 	case KindBegin:
 		return outcome(payload, decodeBegin, func(m begin) error { return r.member.begin(ctx, from, m) })
 	case KindConnect:
-		return outcome(payload, decodeGroupAddresses, func(m groupAddresses) error { return r.member.groups.connect(ctx, from, m) })
+		return outcome(payload, decodeGroupAddresses, func(m groupAddresses) error {
+			return r.member.groups.connect(ctx, from, m)
+		})
 	case KindGroupEnd:
 		return outcome(payload, decodeGroupEnd, func(m groupEnd) error { r.member.groups.finish(from, m); return nil })
 	case KindGroup:
@@ -225,7 +227,9 @@ type encoder[T any] interface {
 }
 
 // answer decodes a request, handles it, and encodes the answer.
-func answer[Q, A any, P encoder[A]](payload []byte, decode func([]byte) (Q, error), handle func(Q) (A, error)) ([]byte, error) {
+func answer[Q, A any, P encoder[A]](
+	payload []byte, decode func([]byte) (Q, error), handle func(Q) (A, error),
+) ([]byte, error) {
 	q, err := decode(payload)
 	if err != nil {
 		return nil, err

@@ -36,7 +36,8 @@ func TestReportIsRepeatedUntilTheLogHasTakenIt(t *testing.T) {
 			func() (meta.Result, error) { return meta.Result{Errno: syscall.EAGAIN}, nil },
 		}}
 		r := newHeldReports(Config{
-			Self: func() meta.Lease { return meta.Lease{Node: 1, Incarnation: 1} }, Log: log, Clock: SystemClock(), Logger: slog.New(slog.DiscardHandler),
+			Self: func() meta.Lease { return meta.Lease{Node: 1, Incarnation: 1} }, Log: log, Clock: SystemClock(),
+			Logger: slog.New(slog.DiscardHandler),
 		})
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
@@ -45,7 +46,9 @@ func TestReportIsRepeatedUntilTheLogHasTakenIt(t *testing.T) {
 		r.add(id)
 		<-time.After(time.Minute)
 		synctest.Wait()
-		if len(log.asked) != 4 || slices.ContainsFunc(log.asked, func(ids []meta.ContentID) bool { return !slices.Equal(ids, []meta.ContentID{id}) }) {
+		if len(log.asked) != 4 || slices.ContainsFunc(log.asked, func(ids []meta.ContentID) bool {
+			return !slices.Equal(ids, []meta.ContentID{id})
+		}) {
 			t.Errorf("reported %v, want the same four times", log.asked)
 		}
 		if r.waiting(id) {

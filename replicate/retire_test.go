@@ -61,7 +61,8 @@ func TestKeepsWhatTheLogHasNotDecidedHere(t *testing.T) {
 	store := &onlyStates{committed: map[content.ID]bool{storeID(ahead): true}}
 	clock := &handClock{now: time.Unix(1, 0)}
 	s, err := newStepped(Config{
-		Self: func() meta.Lease { return c.Lease(1) }, Names: c.DB, Log: noLog{}, Peers: noLog{}, Groups: noLog{}, Store: store,
+		Self: func() meta.Lease { return c.Lease(1) }, Names: c.DB, Log: noLog{}, Peers: noLog{}, Groups: noLog{},
+		Store:    store,
 		IsLeader: func() bool { return false }, Clock: clock,
 	}, func(meta.ContentID, bool) bool { return false })
 	if err != nil {
@@ -96,7 +97,8 @@ func steppedNode(t *testing.T, c *metatest.Cluster, node meta.NodeID, store Stor
 	t.Helper()
 	var ops []meta.Op
 	s, err := newStepped(Config{
-		Self: func() meta.Lease { return c.Lease(node) }, Names: c.DB, Log: notingLog{ops: &ops}, Peers: noLog{}, Groups: noLog{}, Store: store,
+		Self: func() meta.Lease { return c.Lease(node) }, Names: c.DB, Log: notingLog{ops: &ops}, Peers: noLog{},
+		Groups: noLog{}, Store: store,
 		IsLeader: func() bool { return false }, Clock: clock,
 	}, func(meta.ContentID, bool) bool { return false })
 	if err != nil {
@@ -136,11 +138,13 @@ func TestKeepsWhatIsBeingReported(t *testing.T) {
 func TestBacklogDoesNotSettleAChangeOfMembers(t *testing.T) {
 	for _, holds := range []bool{false, true} {
 		c, id, published, fresh := evictedHolder(t)
-		s, ops := steppedNode(t, c, fresh, &onlyStates{committed: map[content.ID]bool{storeID(id): holds}}, &handClock{now: time.Unix(1, 0)})
+		s, ops := steppedNode(t, c, fresh, &onlyStates{committed: map[content.ID]bool{storeID(id): holds}},
+			&handClock{now: time.Unix(1, 0)})
 		s.Reconcile()
 		for _, op := range *ops {
 			if h, ok := op.(*meta.Held); ok && h.UpTo >= published {
-				t.Fatalf("holds %t: node %d says that it has all up to %d, what was published at %d is not settled", holds, fresh, h.UpTo, published)
+				t.Fatalf("holds %t: node %d says that it has all up to %d, what was published at %d is not settled", holds, fresh,
+					h.UpTo, published)
 			}
 		}
 		if !holds {

@@ -44,7 +44,8 @@ func (l *rootGroups) setUpInTime(ctx context.Context, rg *rootGroup) (Group, err
 		case !outOfMemory(err):
 			return nil, err
 		case l.giveWay(rg):
-			l.log.Info("no registered memory for a further group: going on with those there are", "members", rg.members, "err", err)
+			l.log.Info("no registered memory for a further group: going on with those there are", "members", rg.members, "err",
+				err)
 			return nil, err
 		case waited >= l.patience:
 			l.log.Warn("no registered memory for a group", "members", rg.members, "waited", waited, "err", err)

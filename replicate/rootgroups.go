@@ -80,7 +80,9 @@ func setKey(members []meta.NodeID) string {
 
 // acquire gives a connected group of the form, with this node as root and then the members. The error is a
 // *groupFault where members are to blame. Each success is followed by one release.
-func (l *rootGroups) acquire(ctx context.Context, self meta.Lease, members []meta.NodeID, bytes int64, form groupForm) (*rootGroup, error) {
+func (l *rootGroups) acquire(
+	ctx context.Context, self meta.Lease, members []meta.NodeID, bytes int64, form groupForm,
+) (*rootGroup, error) {
 	for {
 		rg, make, err := l.choose(self, members, bytes, form)
 		if err != nil {
@@ -109,7 +111,9 @@ func (l *rootGroups) acquire(ctx context.Context, self meta.Lease, members []met
 }
 
 // choose takes an idle group, or room for a new one, or the group with the least to do.
-func (l *rootGroups) choose(self meta.Lease, members []meta.NodeID, bytes int64, form groupForm) (rg *rootGroup, make bool, err error) {
+func (l *rootGroups) choose(
+	self meta.Lease, members []meta.NodeID, bytes int64, form groupForm,
+) (rg *rootGroup, make bool, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.closed {
@@ -135,7 +139,8 @@ func (l *rootGroups) choose(self meta.Lease, members []meta.NodeID, bytes int64,
 
 func (l *rootGroups) addLocked(key string, self meta.Lease, members []meta.NodeID, form groupForm) *rootGroup {
 	number := l.numberLocked(uint64(self.Node)<<40 | uint64(self.Incarnation&0xffff)<<24)
-	rg := &rootGroup{key: key, number: number, members: members, form: form, made: make(chan struct{}), over: make(chan struct{})}
+	rg := &rootGroup{key: key, number: number, members: members, form: form, made: make(chan struct{}),
+		over: make(chan struct{})}
 	l.sets[key] = append(l.sets[key], rg)
 	l.total++
 	return rg

@@ -121,7 +121,8 @@ func TestEndThatIsNeverJoinedGoes(t *testing.T) {
 	c.setLeaderless()
 	groups := c.node(2).rep.member.groups
 	groups.patience = 50 * time.Millisecond
-	open := groupOpen{1<<40 | 7, []meta.NodeID{1, 2, 3}, groupForm{BlockBytes: 256 << 10, Algorithm: schedule.BinomialPipeline}}
+	open := groupOpen{1<<40 | 7, []meta.NodeID{1, 2, 3},
+		groupForm{BlockBytes: 256 << 10, Algorithm: schedule.BinomialPipeline}}
 	if _, err := groups.open(2, 1, open); err != nil {
 		t.Fatal(err)
 	}

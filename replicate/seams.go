@@ -55,7 +55,9 @@ type MovingPeers interface {
 }
 
 // callMoving calls with moved if the peers can tell.
-func callMoving(ctx context.Context, peers Peers, node meta.NodeID, kind Kind, payload []byte, moved func(left int64)) ([]byte, error) {
+func callMoving(
+	ctx context.Context, peers Peers, node meta.NodeID, kind Kind, payload []byte, moved func(left int64),
+) ([]byte, error) {
 	if p, ok := peers.(MovingPeers); ok {
 		return p.CallMoving(ctx, node, kind, payload, moved)
 	}
@@ -66,7 +68,9 @@ func callMoving(ctx context.Context, peers Peers, node meta.NodeID, kind Kind, p
 var errSilent = errors.New("replicate: no bytes and no answer")
 
 // callWhileMoving calls, and gives up when nothing of the call has moved for a while.
-func callWhileMoving(ctx context.Context, cfg *Config, node meta.NodeID, kind Kind, payload []byte, idle time.Duration) ([]byte, error) {
+func callWhileMoving(
+	ctx context.Context, cfg *Config, node meta.NodeID, kind Kind, payload []byte, idle time.Duration,
+) ([]byte, error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	beat := make(chan struct{}, 1)

@@ -105,8 +105,10 @@ func TestTooManyRangesAreJoinedAtTheSmallestGaps(t *testing.T) {
 	if diff := cmp.Diff([]Extent{{0, 1}, {10, 3}, {100, 5}}, bounded(xs, 3)); diff != "" {
 		t.Error(diff)
 	}
-	holes := []content.Run{{First: 0, Count: 1}, {First: 3, Count: 5}, {First: 10, Count: 1}, {First: 20, Count: 2}, {First: 30, Count: 1}}
-	if diff := cmp.Diff([]content.Run{{First: 0, Count: 1}, {First: 3, Count: 5}, {First: 20, Count: 2}}, largestHoles(holes, 3)); diff != "" {
+	holes := []content.Run{{First: 0, Count: 1}, {First: 3, Count: 5}, {First: 10, Count: 1}, {First: 20, Count: 2},
+		{First: 30, Count: 1}}
+	if diff := cmp.Diff([]content.Run{{First: 0, Count: 1}, {First: 3, Count: 5}, {First: 20, Count: 2}},
+		largestHoles(holes, 3)); diff != "" {
 		t.Error(diff)
 	}
 }

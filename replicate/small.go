@@ -172,7 +172,9 @@ type poll struct {
 // collect waits for the answers of others and of this node itself, as long as bytes go or votes come, and then for a
 // while (poll.patience). It does not wait for a member whose bytes go much slower than those of the others, nor for
 // one that the log declares down. If too few have voted, those that were lost are asked again with put.
-func (s *pushSession) collect(ctx context.Context, answers <-chan smallAnswer, others []meta.NodeID, put func(meta.NodeID), w *putWatch) (*poll, error) {
+func (s *pushSession) collect(
+	ctx context.Context, answers <-chan smallAnswer, others []meta.NodeID, put func(meta.NodeID), w *putWatch,
+) (*poll, error) {
 	p := &poll{s: s, watch: w, open: make(map[meta.NodeID]bool, len(others)+1)}
 	for _, n := range others {
 		p.open[n] = true
@@ -329,7 +331,8 @@ func (p *poll) giveUp(reason meta.OwedReason) {
 }
 
 func (s *pushSession) missedBy(a smallAnswer) meta.Missed {
-	s.p.cfg.Logger.Debug("no vote", "content", s.id, "node", a.node, "status", a.st.Status, "text", a.st.Text, "err", a.err)
+	s.p.cfg.Logger.Debug("no vote", "content", s.id, "node", a.node, "status", a.st.Status, "text", a.st.Text, "err",
+		a.err)
 	if a.err != nil && a.node != s.id.Node {
 		return meta.Missed{Node: a.node, Reason: meta.OwedUnreachable}
 	}

@@ -18,7 +18,9 @@ type pacedPeers struct {
 	steps func(to meta.NodeID) []int64 // what is left after each step
 }
 
-func (p *pacedPeers) CallMoving(ctx context.Context, node meta.NodeID, kind Kind, payload []byte, moved func(left int64)) ([]byte, error) {
+func (p *pacedPeers) CallMoving(
+	ctx context.Context, node meta.NodeID, kind Kind, payload []byte, moved func(left int64),
+) ([]byte, error) {
 	for _, left := range p.steps(node) {
 		select {
 		case <-time.After(300 * time.Millisecond):

@@ -77,7 +77,8 @@ type transfer struct {
 }
 
 func newTransfers() *transfers {
-	return &transfers{all: make(map[*transfer]struct{}), slow: make(map[meta.NodeID]string), late: make(map[meta.NodeID]lateShow), took: make(map[Phase]time.Duration)}
+	return &transfers{all: make(map[*transfer]struct{}), slow: make(map[meta.NodeID]string),
+		late: make(map[meta.NodeID]lateShow), took: make(map[Phase]time.Duration)}
 }
 
 // leftOut logs the members that a session has left out, and remembers why one was too slow.
@@ -169,7 +170,8 @@ func (t *transfer) show(s *session.Root) {
 		} else if slowest < 0 || rate < slowest {
 			slowest = rate
 		}
-		members[i] = MemberStatus{Node: m.Node, State: m.State.String(), Bytes: bytes, Reason: m.Reason, Text: m.Text, Rate: rate}
+		members[i] = MemberStatus{Node: m.Node, State: m.State.String(), Bytes: bytes, Reason: m.Reason, Text: m.Text,
+			Rate: rate}
 	}
 	t.owner.mu.Lock()
 	defer t.owner.mu.Unlock()

@@ -27,7 +27,8 @@ func newStepped(cfg Config, session func(id meta.ContentID, published bool) bool
 	c := &counters{}
 	s := &stepped{cfg: cfg, assigner: newAssigner(cfg), session: session}
 	s.member = newMember(cfg, newRemoteReads(cfg, c))
-	s.pusher = newPusher(cfg, newRootGroups(cfg.Peers, cfg.Groups, cfg.Logger, cfg.Clock.Now), newTransfers(), c, s.member.settle)
+	s.pusher = newPusher(cfg, newRootGroups(cfg.Peers, cfg.Groups, cfg.Logger, cfg.Clock.Now), newTransfers(), c,
+		s.member.settle)
 	s.member.startUp()
 	return s, nil
 }

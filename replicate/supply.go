@@ -431,7 +431,9 @@ func (s *supplier) pushForm(j *supply, reader *content.Reader, form int, targets
 }
 
 // multicast runs one session for a published content; it returns who did not take it.
-func (s *supplier) multicast(j *supply, reader *content.Reader, layout *content.Layout, targets []meta.NodeID) (missed []meta.Missed, err error) {
+func (s *supplier) multicast(
+	j *supply, reader *content.Reader, layout *content.Layout, targets []meta.NodeID,
+) (missed []meta.Missed, err error) {
 	shape, err := layout.Shape().AppendBinary(nil)
 	if err != nil {
 		return nil, err
@@ -458,8 +460,10 @@ func (s *supplier) multicast(j *supply, reader *content.Reader, layout *content.
 		Published: true, Hash: reader.Root(),
 	})
 	run := &rootRun{
-		cfg: s.cfg, rootGroups: s.rootGroups, after: &s.wg, id: j.id, ino: c.Ino, layout: layout, shape: shape, published: true,
-		source: src, groupBlock: groupBlock, status: status, limits: limits, sess: sess, events: make(chan session.RootEvent, 64), moved: &s.moved, views: s.views,
+		cfg: s.cfg, rootGroups: s.rootGroups, after: &s.wg, id: j.id, ino: c.Ino, layout: layout, shape: shape,
+		published: true,
+		source:    src, groupBlock: groupBlock, status: status, limits: limits, sess: sess,
+		events: make(chan session.RootEvent, 64), moved: &s.moved, views: s.views,
 		look: func() session.View { return looked(s.cfg.Names, targets) },
 	}
 	run.run(s.ctx)

@@ -22,7 +22,8 @@ func (s *sessionNumbers) next() meta.ContentID {
 	lease := s.self()
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if lease.Node != s.lease.Node || lease.Incarnation > s.lease.Incarnation { // never back: another push may have seen the next one first
+	// never back: another push may have seen the next one first
+	if lease.Node != s.lease.Node || lease.Incarnation > s.lease.Incarnation {
 		s.lease, s.last = lease, 0
 	}
 	s.last++

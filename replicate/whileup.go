@@ -17,7 +17,9 @@ const viewLook = 20 * time.Millisecond
 // whileUp is ctx until the log declares a node down or the node starts anew: who waits for an answer of the process of
 // before waits in vain. A node that is not up as far as the log was applied here gets upWait to be so. views gives a
 // channel that is closed when that may have changed; nil means that nobody looks. The caller calls cancel.
-func whileUp(ctx context.Context, wg *sync.WaitGroup, cfg Config, views func() <-chan struct{}, node meta.NodeID) (context.Context, context.CancelFunc) {
+func whileUp(
+	ctx context.Context, wg *sync.WaitGroup, cfg Config, views func() <-chan struct{}, node meta.NodeID,
+) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithCancel(ctx)
 	if views == nil {
 		return ctx, cancel

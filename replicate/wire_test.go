@@ -19,12 +19,15 @@ var someID = meta.ContentID{Node: 7, Incarnation: 3, Seq: 99}
 // roundTrips are messages with their encodings; each decode makes an equal message.
 func roundTrips() map[string][2]any {
 	first := func(v any, _ error) any { return v }
-	ann := announce{Content: someID, Ino: 5, Epoch: 2, Published: true, Root: [32]byte{1}, Shape: []byte{9, 9}, Follows: someID}
-	st := standing{someID, session.Standing{Epoch: 4, Status: session.StatusRefused, Reason: meta.OwedFull, Text: "full", Held: 3, Have: content.Bitmap{5}}}
+	ann := announce{Content: someID, Ino: 5, Epoch: 2, Published: true, Root: [32]byte{1}, Shape: []byte{9, 9},
+		Follows: someID}
+	st := standing{someID, session.Standing{Epoch: 4, Status: session.StatusRefused, Reason: meta.OwedFull, Text: "full",
+		Held: 3, Have: content.Bitmap{5}}}
 	beg := begin{someID, 1, 77, []byte{1, 2}}
 	fin := finish{someID, 1, 300, true, [32]byte{3}}
 	stp := stop{someID, 6, true}
-	put := []putItem{{someID, 4, true, [32]byte{2}, []byte("bytes"), []byte("shape")}, {Content: someID, Bytes: []byte("x")}}
+	put := []putItem{{someID, 4, true, [32]byte{2}, []byte("bytes"), []byte("shape")},
+		{Content: someID, Bytes: []byte("x")}}
 	fet := fetch{someID, 1 << 40, 1 << 20}
 	rep := fetchReply{session.StatusVoted, "t", 42, []byte("abc")}
 	wrk := work{100, 7, []meta.NodeID{1, 2}, []meta.ContentID{someID}}
@@ -41,8 +44,11 @@ func roundTrips() map[string][2]any {
 		"standings": {[]standing{st}, first(decodeStandings(encodeStandings([]standing{st})))},
 		"fetch":     {fet, first(decodeFetch(fet.encode()))}, "fetch reply": {rep, first(decodeFetchReply(rep.encode()))},
 		"work": {wrk, first(decodeWork(wrk.encode()))}, "work reply": {wr, first(decodeWorkReply(wr.encode()))},
-		"group": {grp, first(decodeGroupOpen(grp.encode()))}, "group in racks": {racked, first(decodeGroupOpen(racked.encode()))}, "addresses": {adr, first(decodeGroupAddresses(adr.encode()))},
-		"group end": {end, first(decodeGroupEnd(end.encode()))}, "outcome": {no, first(decodeOutcome(encodeOutcome(no)))},
+		"group":          {grp, first(decodeGroupOpen(grp.encode()))},
+		"group in racks": {racked, first(decodeGroupOpen(racked.encode()))},
+		"addresses":      {adr, first(decodeGroupAddresses(adr.encode()))},
+		"group end":      {end, first(decodeGroupEnd(end.encode()))},
+		"outcome":        {no, first(decodeOutcome(encodeOutcome(no)))},
 	}
 }
 

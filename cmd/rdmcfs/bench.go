@@ -82,7 +82,8 @@ func (c *benchMulticastCmd) plan() (bench.Plan, error) {
 		}
 		p.LinkRate = float64(rate)
 	}
-	if isAll := func(name string) bool { return strings.EqualFold(name, "all") }; slices.ContainsFunc(c.Algorithms, isAll) {
+	if isAll := func(name string) bool { return strings.EqualFold(name, "all") }; slices.ContainsFunc(c.Algorithms,
+		isAll) {
 		all := p.AllAlgorithms()
 		p.Algorithms = append(all, slices.DeleteFunc(slices.Clone(c.Algorithms), func(name string) bool {
 			return isAll(name) || slices.ContainsFunc(all, func(known string) bool { return strings.EqualFold(name, known) })
@@ -131,7 +132,8 @@ func (c *benchMulticastCmd) check() error {
 	case c.Explain && (c.CSV || c.JSON):
 		return withCode(exitcode.Usage, "--explain prints text: leave out --csv and --json, or --explain to measure")
 	case c.Rank < 0 && several:
-		return withCode(exitcode.Usage, "--room and --listen are for several machines: give --rank 0 to %d too, each once", c.Members-1)
+		return withCode(exitcode.Usage, "--room and --listen are for several machines: give --rank 0 to %d too, each once",
+			c.Members-1)
 	case c.Rank >= c.Members || c.Rank < -1:
 		return withCode(exitcode.Usage, "--rank %d of --members %d: give 0 to %d", c.Rank, c.Members, c.Members-1)
 	case c.Rank >= 0 && (c.Room == "" || c.Listen == ""):
@@ -148,9 +150,11 @@ func (c *benchMulticastCmd) check() error {
 	case c.Script != "" && c.Namespaces == "":
 		return withCode(exitcode.Usage, "--script makes --namespaces: give these too")
 	case c.Rate != "" && c.Namespaces == "":
-		return withCode(exitcode.Usage, "--rate shapes links between --namespaces: give these too, or --link-rate if that is what the links have")
+		return withCode(exitcode.Usage,
+			"--rate shapes links between --namespaces: give these too, or --link-rate if that is what the links have")
 	case c.Fabric == string(node.FabricVerbs) && c.Namespaces != "":
-		return withCode(exitcode.Usage, "--fabric verbs: not with --namespaces, where the addresses of RDMA devices are not: use --fabric tcp")
+		return withCode(exitcode.Usage,
+			"--fabric verbs: not with --namespaces, where the addresses of RDMA devices are not: use --fabric tcp")
 	case c.Wait <= 0:
 		return withCode(exitcode.Usage, "--wait %v: give a time above 0", c.Wait)
 	}
@@ -254,8 +258,10 @@ func (c *benchMulticastCmd) namespaces(ctx context.Context) (*bench.Links, error
 		return nil, withCode(exitcode.Denied, "--namespaces needs root: run it with sudo, or without --namespaces")
 	}
 	if _, err := os.Stat("/run/netns-" + c.Namespaces); err == nil {
-		return nil, withCode(exitcode.Exists, "there are namespaces %[1]s-0 already: take another --namespaces PREFIX, or remove them: CLUSTER=%[1]s %[2]s down",
-			c.Namespaces, script)
+		return nil,
+			withCode(exitcode.Exists,
+				"there are namespaces %[1]s-0 already: take another --namespaces PREFIX, or remove them: CLUSTER=%[1]s %[2]s down",
+				c.Namespaces, script)
 	}
 	return bench.NewLinks(ctx, script, c.Namespaces, c.Members, cmp.Or(c.Rate, "200mbit"), "")
 }
@@ -269,7 +275,8 @@ func checkMemory(p bench.Plan, processes int) error {
 	if err != nil {
 		return err
 	}
-	return fits(min(need, math.MaxInt64/2)+uint64(processes)*processBytes, "take smaller --sizes, a smaller --batch, fewer --senders or --members")
+	return fits(min(need, math.MaxInt64/2)+uint64(processes)*processBytes,
+		"take smaller --sizes, a smaller --batch, fewer --senders or --members")
 }
 
 // fits refuses messages that need more memory than is free here.

@@ -16,12 +16,14 @@ import (
 
 func TestBenchMulticastHere(t *testing.T) {
 	for rate, algorithm := range map[string]string{"100MB": "binomial-pipeline", "5GB": "chain"} {
-		out := expect(t, exitcode.OK, "algorithm", "bench", "multicast", "--members", "3", "--sizes", "3MiB", "--count", "2", "--link-rate", rate)
+		out := expect(t, exitcode.OK, "algorithm", "bench", "multicast", "--members", "3", "--sizes", "3MiB", "--count", "2",
+			"--link-rate", rate)
 		if lines := strings.Split(strings.TrimSpace(out), "\n"); len(lines) != 2 || !strings.Contains(lines[1], algorithm) {
 			t.Errorf("links of %s a second: printed\n%s", rate, out)
 		}
 	}
-	out := expect(t, exitcode.OK, "", "bench", "multicast", "--members", "3", "--sizes", "1,10KB", "--senders", "one,half,all",
+	out := expect(t, exitcode.OK, "", "bench", "multicast", "--members", "3", "--sizes", "1,10KB", "--senders",
+		"one,half,all",
 		"--count", "1", "--batch", "20", "--algorithms", "all", "--csv")
 	rows, err := csv.NewReader(strings.NewReader(out)).ReadAll()
 	if want := 1 + 2*3*6; err != nil || len(rows) != want { // all but the hypercube
@@ -41,13 +43,15 @@ func TestBenchMulticastOnSeveralMachines(t *testing.T) {
 	var wg sync.WaitGroup
 	for rank := range outs {
 		wg.Go(func() {
-			outs[rank] = expect(t, exitcode.OK, "", "bench", "multicast", "--members", "3", "--rank", string(rune('0'+rank)), "--room", room,
+			outs[rank] = expect(t, exitcode.OK, "", "bench", "multicast", "--members", "3", "--rank", string(rune('0'+rank)),
+				"--room", room,
 				"--listen", "127.0.0.1:0", "--sizes", "100KiB", "--count", "2", "--json")
 		})
 	}
 	wg.Wait()
 	var r bench.Result
-	if err := json.Unmarshal([]byte(outs[0]), &r); err != nil || r.Members != 3 || r.Size != 100<<10 || len(r.Seconds) != 2 {
+	if err := json.Unmarshal([]byte(outs[0]), &r); err != nil || r.Members != 3 || r.Size != 100<<10 ||
+		len(r.Seconds) != 2 {
 		t.Errorf("rank 0 printed %q: %v", outs[0], err)
 	}
 	if outs[1]+outs[2] != "" {
@@ -56,17 +60,22 @@ func TestBenchMulticastOnSeveralMachines(t *testing.T) {
 }
 
 func TestBenchExplain(t *testing.T) {
-	out := expect(t, exitcode.OK, "step 0:  0 -b0-> 1", "bench", "multicast", "--members", "5", "--sizes", "1MiB,64", "--explain")
-	for _, want := range []string{"circulant graph, 5 being no power of two", "small message: 64 bytes", "window of", "--link-rate tells it"} {
+	out := expect(t, exitcode.OK, "step 0:  0 -b0-> 1", "bench", "multicast", "--members", "5", "--sizes", "1MiB,64",
+		"--explain")
+	for _, want := range []string{"circulant graph, 5 being no power of two", "small message: 64 bytes", "window of",
+		"--link-rate tells it"} {
 		if !strings.Contains(out, want) {
 			t.Errorf("no %q in\n%s", want, out)
 		}
 	}
-	expect(t, exitcode.OK, "blocks of 1024 KiB", "bench", "multicast", "--sizes", "1GiB", "--link-rate", "3GB", "--explain")
+	expect(t, exitcode.OK, "blocks of 1024 KiB", "bench", "multicast", "--sizes", "1GiB", "--link-rate", "3GB",
+		"--explain")
 	for fabric, algorithm := range map[string]string{"tcp": "chain: ", "verbs": "binomial-pipeline as a hypercube"} {
-		expect(t, exitcode.OK, algorithm, "bench", "multicast", "--sizes", "1GiB", "--link-rate", "5GB", "--explain", "--fabric", fabric)
+		expect(t, exitcode.OK, algorithm, "bench", "multicast", "--sizes", "1GiB", "--link-rate", "5GB", "--explain",
+			"--fabric", fabric)
 	}
-	expect(t, exitcode.OK, "blocks of 64 KiB: links of 25 MB/s are slow", "bench", "multicast", "--sizes", "1GiB", "--link-rate", "25MB", "--explain")
+	expect(t, exitcode.OK, "blocks of 64 KiB: links of 25 MB/s are slow", "bench", "multicast", "--sizes", "1GiB",
+		"--link-rate", "25MB", "--explain")
 }
 
 func TestBenchRefuses(t *testing.T) {
@@ -127,10 +136,12 @@ func TestTooLittleMemory(t *testing.T) {
 func TestBenchInNamespaces(t *testing.T) {
 	prefix := fmt.Sprint("bt", os.Getpid()) // nobody else's
 	if os.Geteuid() != 0 {
-		expect(t, exitcode.Denied, "sudo", "bench", "multicast", "--namespaces", prefix, "--script", "../../test/netns/netns.sh")
+		expect(t, exitcode.Denied, "sudo", "bench", "multicast", "--namespaces", prefix, "--script",
+			"../../test/netns/netns.sh")
 		return
 	}
-	expect(t, exitcode.OK, "64KiB", "bench", "multicast", "--namespaces", prefix, "--rate", "1gbit", "--script", "../../test/netns/netns.sh",
+	expect(t, exitcode.OK, "64KiB", "bench", "multicast", "--namespaces", prefix, "--rate", "1gbit", "--script",
+		"../../test/netns/netns.sh",
 		"--members", "3", "--sizes", "1MiB", "--count", "1")
 	if _, err := os.Stat("/run/netns/" + prefix + "-0"); err == nil {
 		t.Error("the namespaces are still there")

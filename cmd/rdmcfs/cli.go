@@ -136,7 +136,8 @@ func mountOptions(lists []string) (map[string]string, error) {
 // ignoredOption reports words that are not for us: fstab's, and those that are so anyway.
 func ignoredOption(key string) bool {
 	switch key {
-	case "rw", "defaults", "auto", "noauto", "user", "nouser", "users", "_netdev", "nofail", "nosuid", "nodev", "exec", "async", "allow_other", "default_permissions":
+	case "rw", "defaults", "auto", "noauto", "user", "nouser", "users", "_netdev", "nofail", "nosuid", "nodev", "exec",
+		"async", "allow_other", "default_permissions":
 		return true
 	}
 	return strings.HasPrefix(key, "x-") || strings.HasPrefix(key, "comment")

@@ -16,12 +16,14 @@ import (
 
 func TestUsersStory(t *testing.T) {
 	a, b := dataDir(t), dataDir(t)
-	out := expect(t, exitcode.OK, "rdmcfs join 10.0.0.1:7400 --token rdmcfs1_secret --listen", "init", "--listen", "10.0.0.1:7400", "--data", a)
+	out := expect(t, exitcode.OK, "rdmcfs join 10.0.0.1:7400 --token rdmcfs1_secret --listen", "init", "--listen",
+		"10.0.0.1:7400", "--data", a)
 	if strings.Count(out, "\n") != 2 {
 		t.Errorf("init printed %q", out)
 	}
 	expect(t, exitcode.OK, "n1", "status", "--data", a) // the daemon runs already
-	expect(t, exitcode.OK, "rdmcfs mount DIR", "join", "10.0.0.1:7400", "--token", "rdmcfs1_secret", "--listen", "10.0.0.2:7400", "--name", "n2", "--data", b)
+	expect(t, exitcode.OK, "rdmcfs mount DIR", "join", "10.0.0.1:7400", "--token", "rdmcfs1_secret", "--listen",
+		"10.0.0.2:7400", "--name", "n2", "--data", b)
 	expect(t, exitcode.OK, "", "mount", "-d", "/mnt/x", "--data", b)
 	expect(t, exitcode.OK, "mount /mnt/x: mounted", "status", "--data", b)
 	expect(t, exitcode.Exists, "mounted already", "mount", "-d", "/mnt/x", "--data", b)
@@ -41,13 +43,15 @@ func TestInitRefusesAndReports(t *testing.T) {
 	d := dataDir(t)
 	out := expect(t, exitcode.OK, "", "init", "--no-start", "--json", "--listen", "10.0.0.1:7400", "--data", d)
 	var token admin.Token
-	if err := json.Unmarshal([]byte(out), &token); err != nil || token.Token != "rdmcfs1_secret" || token.Listen != "10.0.0.1:7400" {
+	if err := json.Unmarshal([]byte(out), &token); err != nil || token.Token != "rdmcfs1_secret" ||
+		token.Listen != "10.0.0.1:7400" {
 		t.Errorf("%q: %v", out, err)
 	}
 	expect(t, exitcode.NotRunning, "", "status", "--data", d)
 	expect(t, exitcode.Exists, "already", "init", "--listen", "10.0.0.1:7400", "--data", d)
 	expect(t, exitcode.Usage, "--listen", "init", "--data", d)
-	expect(t, exitcode.Denied, "rdmcfs token", "join", "10.0.0.1:7400", "--token", "x", "--listen", "10.0.0.2:7400", "--data", dataDir(t))
+	expect(t, exitcode.Denied, "rdmcfs token", "join", "10.0.0.1:7400", "--token", "x", "--listen", "10.0.0.2:7400",
+		"--data", dataDir(t))
 }
 
 func TestDaemonThatFailsToStartSaysWhy(t *testing.T) {
@@ -119,8 +123,10 @@ func TestHelperWords(t *testing.T) {
 		want []string
 	}{
 		{"rdmcfs", []string{"status"}, []string{"status"}},
-		{"mount.fuse.rdmcfs", []string{"rdmcfs", "/m", "-o", "rw,ro"}, []string{"mount", "--background", "--option=rw,ro", "--", "/m"}},
-		{"mount.rdmcfs", []string{"/data", "/m", "-sfnv", "-t", "fuse.rdmcfs"}, []string{"mount", "--background", "--data=/data", "--", "/m"}},
+		{"mount.fuse.rdmcfs", []string{"rdmcfs", "/m", "-o", "rw,ro"},
+			[]string{"mount", "--background", "--option=rw,ro", "--", "/m"}},
+		{"mount.rdmcfs", []string{"/data", "/m", "-sfnv", "-t", "fuse.rdmcfs"},
+			[]string{"mount", "--background", "--data=/data", "--", "/m"}},
 		{"mount.rdmcfs", []string{"-f", "x", "-odd"}, nil},
 	} {
 		got, err := helperWords(c.name, c.args)
@@ -142,7 +148,8 @@ func TestMountOptions(t *testing.T) {
 
 func TestPathsBelowMounts(t *testing.T) {
 	mounts := []admin.Mount{{Dir: "/mnt/s"}, {Dir: "/mnt/s/in"}, {Dir: "/m p"}}
-	for path, want := range map[string]string{"/mnt/s": "", "/mnt/s/a/../b": "b", "/mnt/s/in/x": "x", "/m p/ü/y": "ü/y", "/mnt/s/": ""} {
+	for path, want := range map[string]string{"/mnt/s": "", "/mnt/s/a/../b": "b", "/mnt/s/in/x": "x", "/m p/ü/y": "ü/y",
+		"/mnt/s/": ""} {
 		if got, err := insidePath(mounts, path); err != nil || got != want {
 			t.Errorf("%s: %q, %v", path, got, err)
 		}
@@ -171,7 +178,8 @@ func TestUmountWithoutADaemon(t *testing.T) {
 }
 
 func TestUsageErrorsDoNothing(t *testing.T) {
-	for _, args := range [][]string{{}, {"bogus"}, {"status", "--bogus"}, {"mount"}, {"restore", "x"}, {"restore", "--drop", "--version", "3", "x"},
+	for _, args := range [][]string{{}, {"bogus"}, {"status", "--bogus"}, {"mount"}, {"restore", "x"},
+		{"restore", "--drop", "--version", "3", "x"},
 		{"policy", "x", "--ack", "sometimes"}, {"policy", "x", "--all", "--copies", "2"}, {"policy", "x", "-r"},
 		{"wait", "--timeout", "soon"}, {"demo", "--nodes", "1000"}, {"demo", "--size", "-1"}} {
 		args := append(args, "--data", dataDir(t))
@@ -193,7 +201,8 @@ func TestOutputThatCannotBeWritten(t *testing.T) {
 	}
 	defer full.Close()
 	var errs strings.Builder
-	if code := run([]string{"rdmcfs", "version"}, full, &errs); code != exitcode.Full || !strings.Contains(errs.String(), "no space") {
+	if code := run([]string{"rdmcfs", "version"}, full, &errs); code != exitcode.Full ||
+		!strings.Contains(errs.String(), "no space") {
 		t.Errorf("exit %d, %s", code, errs.String())
 	}
 }
@@ -203,7 +212,8 @@ func TestPolicyChangesOnlyWhatIsSaid(t *testing.T) {
 	two, local := uint32(1), "local"
 	c := policyCmd{MinCopies: &two, Ack: &local}
 	req, changes := c.change(now)
-	want := admin.PolicyRequest{Set: &admin.Policy{Placement: "copies", Copies: 3, MinCopies: 1, AckLocal: true, Retain: 5}}
+	want := admin.PolicyRequest{Set: &admin.Policy{Placement: "copies", Copies: 3, MinCopies: 1, AckLocal: true,
+		Retain: 5}}
 	if diff := cmp.Diff(want, req); diff != "" || !changes {
 		t.Error(diff)
 	}
@@ -226,7 +236,8 @@ var exitCodes = []struct {
 	name string
 }{
 	{exitcode.OK, "ok"}, {exitcode.Failure, "failure"}, {exitcode.Usage, "usage"}, {exitcode.NotRunning, "not-running"},
-	{exitcode.Timeout, "timeout"}, {exitcode.Unavailable, "unavailable"}, {exitcode.NotFound, "not-found"}, {exitcode.Denied, "denied"},
+	{exitcode.Timeout, "timeout"}, {exitcode.Unavailable, "unavailable"}, {exitcode.NotFound, "not-found"},
+	{exitcode.Denied, "denied"},
 	{exitcode.Exists, "exists"}, {exitcode.Busy, "busy"}, {exitcode.Full, "full"}, {exitcode.Differs, "differs"},
 	{exitcode.Problem, "problem"}, {exitcode.Needed, "needed"},
 }

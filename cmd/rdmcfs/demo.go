@@ -26,5 +26,6 @@ func (c *demoCmd) Run(a *app) error {
 	if err != nil {
 		return err
 	}
-	return demo.Run(a.ctx, demo.Options{Program: self, Nodes: c.Nodes, File: c.File, Size: c.Size << 20, Once: c.Once, Out: a.out})
+	return demo.Run(a.ctx, demo.Options{Program: self, Nodes: c.Nodes, File: c.File, Size: c.Size << 20, Once: c.Once,
+		Out: a.out})
 }

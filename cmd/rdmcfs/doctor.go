@@ -18,7 +18,8 @@ func (c *doctorCmd) Run(a *app) error {
 		return err
 	}
 	host := doctor.ThisHost(func() doctor.RDMA { return lookAtRDMA(fabric) })
-	findings := doctor.Examine(host, doctor.Settings{DataDir: a.data, Fabric: c.Fabric, Named: c.RDMADevice != "" || c.RDMAGID != ""})
+	findings := doctor.Examine(host, doctor.Settings{DataDir: a.data, Fabric: c.Fabric, Named: c.RDMADevice != "" ||
+		c.RDMAGID != ""})
 	if c.JSON {
 		if err := a.printJSON(findings); err != nil {
 			return err

@@ -14,8 +14,9 @@ import (
 )
 
 const (
-	drainPoll  = 500 * time.Millisecond // between looks
-	drainShare = 4                      // a look takes long where there are many files: the pause is this many times as long
+	drainPoll = 500 * time.Millisecond // between looks
+	// a look takes long where there are many files: the pause is this many times as long
+	drainShare = 4
 )
 
 type drainCmd struct {
@@ -54,7 +55,8 @@ func (c *drainCmd) Run(a *app) error {
 	if err := drained(state); err != nil {
 		return err
 	}
-	terminal.Printf(a.out, "Nothing depends on %s any more. Next: rdmcfs evict %s, or drain --undo\n", state.Name, state.Name)
+	terminal.Printf(a.out, "Nothing depends on %s any more. Next: rdmcfs evict %s, or drain --undo\n", state.Name,
+		state.Name)
 	return nil
 }
 
@@ -64,7 +66,8 @@ func (a *app) awaitDrain(state admin.DrainState) (admin.DrainState, error) {
 	for state.Draining && state.NeededCount > state.StuckCount {
 		if state.NeededCount != said.NeededCount || state.NeededBytes != said.NeededBytes {
 			said = state
-			terminal.Printf(a.err, "%s: %s, %s still depend on it\n", state.Name, countText(state.NeededCount, "file version"), units.Bytes(state.NeededBytes))
+			terminal.Printf(a.err, "%s: %s, %s still depend on it\n", state.Name, countText(state.NeededCount, "file version"),
+				units.Bytes(state.NeededBytes))
 		}
 		began := time.Now()
 		next, err := a.client.Drain(a.ctx, admin.DrainRequest{Node: state.Node, Look: true})
@@ -73,7 +76,8 @@ func (a *app) awaitDrain(state admin.DrainState) (admin.DrainState, error) {
 		}
 		if err != nil {
 			if a.ctx.Err() != nil {
-				terminal.Printf(a.err, "%s goes on draining: run the command again to wait for the end, or with --undo\n", state.Name)
+				terminal.Printf(a.err, "%s goes on draining: run the command again to wait for the end, or with --undo\n",
+					state.Name)
 			}
 			return state, err
 		}
@@ -99,11 +103,14 @@ func drained(st admin.DrainState) error {
 		return withCode(exitcode.Needed, "%s does not drain any more: somebody ended it", st.Name)
 	}
 	if st.StuckCount > 0 {
-		words = append(words, fmt.Sprintf("%s may be on no other node by their policy: see 'rdmcfs policy', or join a node that it lets take them", countText(st.StuckCount, "file version")))
+		words = append(words,
+			fmt.Sprintf("%s may be on no other node by their policy: see 'rdmcfs policy', or join a node that it lets take them",
+				countText(st.StuckCount, "file version")))
 		words = append(words, listed(st.Needed, st.StuckCount)...)
 	}
 	if st.UnpublishedCount > 0 {
-		words = append(words, fmt.Sprintf("%s on %s: publish or drop them there with 'rdmcfs restore'", countText(st.UnpublishedCount, "unpublished file"), st.Name))
+		words = append(words, fmt.Sprintf("%s on %s: publish or drop them there with 'rdmcfs restore'",
+			countText(st.UnpublishedCount, "unpublished file"), st.Name))
 		names := make([]string, len(st.Unpublished))
 		for i, u := range st.Unpublished {
 			names[i] = u.Path
@@ -111,7 +118,8 @@ func drained(st admin.DrainState) error {
 		words = append(words, listed(names, st.UnpublishedCount)...)
 	}
 	if st.Unasked != "" {
-		words = append(words, fmt.Sprintf("%s could not be asked for unpublished files: %s", st.Name, terminal.Escape(st.Unasked)))
+		words = append(words, fmt.Sprintf("%s could not be asked for unpublished files: %s", st.Name,
+			terminal.Escape(st.Unasked)))
 	}
 	if len(words) == 0 {
 		return nil

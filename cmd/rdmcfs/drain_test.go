@@ -18,9 +18,11 @@ func TestDrainedSaysWhatIsLeft(t *testing.T) {
 		{state: admin.DrainState{Name: "n2"}, says: []string{"n2 does not drain any more"}},
 		{state: admin.DrainState{Draining: true, NeededCount: 3, StuckCount: 3, Needed: []string{"/a", "/b\n"}},
 			says: []string{"3 file versions", "; /a; ", `/b\n; `, "and 1 more"}},
-		{state: admin.DrainState{Name: "n2", Draining: true, UnpublishedCount: 1, Unpublished: []admin.Unpublished{{Path: "/\x1b[2J"}}},
+		{state: admin.DrainState{Name: "n2", Draining: true, UnpublishedCount: 1,
+			Unpublished: []admin.Unpublished{{Path: "/\x1b[2J"}}},
 			says: []string{"1 unpublished file on n2", `/\x1b[2J`}},
-		{state: admin.DrainState{Name: "n2", Draining: true, Unasked: "it does not run"}, says: []string{"n2 could not be asked", "it does not run"}},
+		{state: admin.DrainState{Name: "n2", Draining: true, Unasked: "it does not run"},
+			says: []string{"n2 could not be asked", "it does not run"}},
 	} {
 		err := drained(c.state)
 		if len(c.says) == 0 {
@@ -43,7 +45,8 @@ func TestDrainedSaysWhatIsLeft(t *testing.T) {
 
 func TestStatusShowsDrains(t *testing.T) {
 	for want, n := range map[string]admin.Node{
-		"": {NeededCount: 1}, ", drained": {Draining: true}, ", draining: 2 contents, 10 B": {Draining: true, NeededCount: 2, NeededBytes: 10},
+		"": {NeededCount: 1}, ", drained": {Draining: true},
+		", draining: 2 contents, 10 B": {Draining: true, NeededCount: 2, NeededBytes: 10},
 	} {
 		if got := drainText(n); got != want {
 			t.Errorf("%+v: %q, want %q", n, got, want)

@@ -35,7 +35,8 @@ func (f fabricFlags) fabric() (node.Fabric, error) {
 	}
 	registered, err := units.ParseBytes(cmp.Or(f.Registered, "0"))
 	if err != nil || registered > 0 && registered < registeredMin {
-		return out, withCode(exitcode.Usage, "--registered-memory %q: give a size like 64MiB, at least %s, or 0", f.Registered, units.Bytes(registeredMin))
+		return out, withCode(exitcode.Usage, "--registered-memory %q: give a size like 64MiB, at least %s, or 0",
+			f.Registered, units.Bytes(registeredMin))
 	}
 	out.Registered = int64(registered)
 	return out, nil
@@ -46,7 +47,8 @@ func (f rdmaFlags) rdma() (node.Fabric, error) {
 	out := node.Fabric{Mode: node.FabricMode(f.Fabric), GID: f.RDMAGID}
 	if _, err := netip.ParseAddr(f.RDMAGID); err != nil && f.RDMAGID != "" {
 		if _, err := strconv.ParseUint(f.RDMAGID, 10, 8); err != nil {
-			return out, withCode(exitcode.Usage, "--rdma-gid %q: want an address such as 10.0.0.1, or an index from 0 to 255", f.RDMAGID)
+			return out, withCode(exitcode.Usage, "--rdma-gid %q: want an address such as 10.0.0.1, or an index from 0 to 255",
+				f.RDMAGID)
 		}
 	}
 	name, port, numbered := strings.Cut(f.RDMADevice, "/")

@@ -16,8 +16,10 @@ func TestFabricFlags(t *testing.T) {
 	}{
 		{fabricFlags{rdmaFlags: rdmaFlags{Fabric: "auto"}}, node.Fabric{Mode: node.FabricAuto}, []string{"--fabric=auto"}},
 		{fabricFlags{rdmaFlags: rdmaFlags{Fabric: "tcp"}}, node.Fabric{Mode: node.FabricTCP}, []string{"--fabric=tcp"}},
-		{fabricFlags{rdmaFlags: rdmaFlags{Fabric: "tcp"}, Registered: "64MiB"}, node.Fabric{Mode: node.FabricTCP, Registered: 64 << 20}, []string{"--fabric=tcp", "--registered-memory=64MiB"}},
-		{fabricFlags{rdmaFlags: rdmaFlags{Fabric: "verbs", RDMADevice: "mlx5_0"}}, node.Fabric{Mode: node.FabricVerbs, Device: "mlx5_0"},
+		{fabricFlags{rdmaFlags: rdmaFlags{Fabric: "tcp"}, Registered: "64MiB"},
+			node.Fabric{Mode: node.FabricTCP, Registered: 64 << 20}, []string{"--fabric=tcp", "--registered-memory=64MiB"}},
+		{fabricFlags{rdmaFlags: rdmaFlags{Fabric: "verbs", RDMADevice: "mlx5_0"}},
+			node.Fabric{Mode: node.FabricVerbs, Device: "mlx5_0"},
 			[]string{"--fabric=verbs", "--rdma-device=mlx5_0"}},
 		{fabricFlags{rdmaFlags: rdmaFlags{Fabric: "auto", RDMADevice: "rxe0/2", RDMAGID: "10.0.0.1"}},
 			node.Fabric{Mode: node.FabricAuto, Device: "rxe0", Port: 2, GID: "10.0.0.1"},

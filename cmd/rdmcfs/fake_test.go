@@ -100,7 +100,8 @@ func runFake(ctx context.Context, p runParams) error {
 		d.mount(ctx, m)
 	}
 	s, err := admin.Serve(admin.SocketPath(p.Data), admin.Handlers{Status: d.status, Mount: d.mount, Unmount: d.unmount,
-		Restore: restoreSlowly, Policy: policySlowly, MountWait: d.wait, Stop: func(context.Context) error { stop(); return nil }, Where: d.where,
+		Restore: restoreSlowly, Policy: policySlowly, MountWait: d.wait,
+		Stop: func(context.Context) error { stop(); return nil }, Where: d.where,
 		Wait: func(_ context.Context, r admin.WaitRequest) (admin.WaitResult, error) {
 			return admin.WaitResult{Nodes: []admin.Node{{Name: "n2", OwedCount: 3, OwedBytes: 4096, OwedReason: "down"}}}, nil
 		}}, slog.New(slog.DiscardHandler))
@@ -114,7 +115,8 @@ func runFake(ctx context.Context, p runParams) error {
 func (d *fakeDaemon) status(context.Context) (admin.Status, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	st := admin.Status{State: "serving", Node: 1, Nodes: []admin.Node{{ID: 1, Name: "n1", State: "up"}, {ID: 2, Name: "n2", State: "down"}}}
+	st := admin.Status{State: "serving", Node: 1, Nodes: []admin.Node{{ID: 1, Name: "n1", State: "up"},
+		{ID: 2, Name: "n2", State: "down"}}}
 	for dir := range d.mounts {
 		st.Mounts = append(st.Mounts, admin.Mount{Dir: dir, State: "mounted"})
 	}

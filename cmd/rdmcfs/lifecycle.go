@@ -62,7 +62,9 @@ func (c *initCmd) Run(a *app) error {
 	if c.JSON {
 		return a.printJSON(token)
 	}
-	terminal.Printf(a.out, "On each other machine, with an address of its own, until %s ('rdmcfs token' makes a new line):\n", token.Expires.Local().Format(time.DateTime))
+	terminal.Printf(a.out,
+		"On each other machine, with an address of its own, until %s ('rdmcfs token' makes a new line):\n",
+		token.Expires.Local().Format(time.DateTime))
 	a.printJoinLine(token)
 	return nil
 }
@@ -116,7 +118,8 @@ func (a *app) runDaemon(ctx context.Context, mounts []admin.MountRequest, flags 
 		return err
 	}
 	if _, err := a.status(); err == nil {
-		return withCode(exitcode.Exists, "a daemon runs on %s already: stop it with 'rdmcfs stop', or use another --data", a.data)
+		return withCode(exitcode.Exists, "a daemon runs on %s already: stop it with 'rdmcfs stop', or use another --data",
+			a.data)
 	}
 	waiting := newReadiness()
 	defer waiting.close()

@@ -49,7 +49,8 @@ func run(args []string, stdout, stderr io.Writer) int {
 	exited := -1
 	parser, err := kong.New(&c,
 		kong.Name("rdmcfs"),
-		kong.Description("A directory that is the same on many machines. What is copied in on one node is on all of them when the copy ends."),
+		kong.Description("A directory that is the same on many machines. What is copied in on one node is on all of them "+
+			"when the copy ends."),
 		kong.Writers(stdout, stderr),
 		kong.Exit(func(code int) { exited = code }),
 		kong.ConfigureHelp(kong.HelpOptions{Compact: true}),

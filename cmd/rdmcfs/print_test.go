@@ -19,19 +19,23 @@ func itoa(n int) string { return strconv.Itoa(n) }
 var printTime = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
 
 func sampleTransfer(second int64) admin.Transfer {
-	return admin.Transfer{Session: "s", Path: "image.qcow2", SizeBytes: 1000 << 20, Writer: 1, Members: []admin.TransferMember{
-		{Node: 2, Name: "node2", Bytes: 500 << 20, BytesPerSec: 100 << 20, State: "receiving"},
-		{Node: 3, Name: "node3", Bytes: second, BytesPerSec: 0, State: "ejected", Reason: "no progress for 2s"}}}
+	return admin.Transfer{Session: "s", Path: "image.qcow2", SizeBytes: 1000 << 20, Writer: 1,
+		Members: []admin.TransferMember{
+			{Node: 2, Name: "node2", Bytes: 500 << 20, BytesPerSec: 100 << 20, State: "receiving"},
+			{Node: 3, Name: "node3", Bytes: second, BytesPerSec: 0, State: "ejected", Reason: "no progress for 2s"}}}
 }
 
 func TestPrintStatus(t *testing.T) {
-	st := admin.Status{Cluster: "0123abcd", Node: 2, State: "serving", Leader: 1, Quorum: true, Voters: []uint32{1, 2}, AppliedIndex: 42,
-		Digest: "feed", DigestIndex: 40, Files: 3, Bytes: 5 << 30, Fabric: "verbs:mlx5_0/1 (24 pairs), tcp", ControlRings: 5,
-		Warnings: []string{"one voter only: join two more nodes"},
+	st := admin.Status{Cluster: "0123abcd", Node: 2, State: "serving", Leader: 1, Quorum: true, Voters: []uint32{1, 2},
+		AppliedIndex: 42,
+		Digest:       "feed", DigestIndex: 40, Files: 3, Bytes: 5 << 30, Fabric: "verbs:mlx5_0/1 (24 pairs), tcp",
+		ControlRings: 5,
+		Warnings:     []string{"one voter only: join two more nodes"},
 		Nodes: []admin.Node{
 			{ID: 1, Name: "node1", Addr: "10.0.0.1:7400", State: "up", LastSeen: printTime.Add(-time.Second)},
 			{ID: 2, Name: "node2", Addr: "10.0.0.2:7400", State: "up"},
-			{ID: 3, Name: "node3", Addr: "10.0.0.3:7400", State: "down", Reason: "no lease", LastSeen: printTime.Add(-3 * time.Hour), BehindIndex: 7, OwedCount: 1, OwedBytes: 1 << 20, OwedReason: "down"}},
+			{ID: 3, Name: "node3", Addr: "10.0.0.3:7400", State: "down", Reason: "no lease",
+				LastSeen: printTime.Add(-3 * time.Hour), BehindIndex: 7, OwedCount: 1, OwedBytes: 1 << 20, OwedReason: "down"}},
 		Transfers:   []admin.Transfer{sampleTransfer(0)},
 		Unpublished: []admin.Unpublished{{ID: "00ff", Path: "b.tmp", SizeBytes: 12, Reason: "its writer was killed"}},
 		Mounts:      []admin.Mount{{Dir: "/mnt/s", State: "mounted"}},
@@ -103,7 +107,8 @@ func TestProgressOnATerminalDrawsInPlace(t *testing.T) {
 	tr.Outcome, tr.Reason, tr.Started, tr.Ended = "failed", "1 of 2 copies stored", printTime, printTime.Add(time.Second)
 	p.event(admin.Event{Time: printTime, Kind: "transfer-end", Transfer: &tr})
 	p.event(admin.Event{Time: printTime, Kind: "message", Message: "hello"})
-	if want := "\x1b[3A\x1b[Jfailed in 1s (1 of 2 copies stored): image.qcow2, 0.98 GiB: node2 50%, node3 0% ejected (no progress for 2s)\nhello\n"; b.String() != want {
+	if want := "\x1b[3A\x1b[Jfailed in 1s (1 of 2 copies stored): image.qcow2, 0.98 GiB: node2 50%, node3 0% ejected " +
+		"(no progress for 2s)\nhello\n"; b.String() != want {
 		t.Errorf("%q", b.String())
 	}
 }
@@ -123,18 +128,22 @@ func TestSharesAreNeverRoundedUpToDone(t *testing.T) {
 // not UTF-8.
 func TestNamesAreEscaped(t *testing.T) {
 	const evil = "x\x1b]0;owned\x07\n! forged\r\xff"
-	tr := admin.Transfer{Session: "s", Path: evil, SizeBytes: 10, Outcome: "failed", Reason: evil, Members: []admin.TransferMember{{Name: evil, Reason: evil, State: "ejected"}}}
+	tr := admin.Transfer{Session: "s", Path: evil, SizeBytes: 10, Outcome: "failed", Reason: evil,
+		Members: []admin.TransferMember{{Name: evil, Reason: evil, State: "ejected"}}}
 	st := admin.Status{Cluster: evil, Warnings: []string{evil}, Transfers: []admin.Transfer{tr}, Fabric: evil,
-		Nodes:       []admin.Node{{ID: 1, Name: evil, Addr: evil, State: "down", Reason: evil, OwedCount: 1, OwedReason: evil, BehindReason: evil}},
+		Nodes: []admin.Node{{ID: 1, Name: evil, Addr: evil, State: "down", Reason: evil, OwedCount: 1, OwedReason: evil,
+			BehindReason: evil}},
 		Unpublished: []admin.Unpublished{{ID: "1", Path: evil, Reason: evil}}, Unresolved: []admin.Unresolved{{What: evil}},
 		Mounts: []admin.Mount{{Dir: evil}}, Passthrough: admin.Feature{Why: evil, Cost: evil}}
-	where := admin.Where{Policy: admin.Policy{Placement: "labels", Labels: map[string]string{evil: evil}}, Holders: []admin.Holder{{Name: evil, Reason: evil}}}
+	where := admin.Where{Policy: admin.Policy{Placement: "labels", Labels: map[string]string{evil: evil}},
+		Holders: []admin.Holder{{Name: evil, Reason: evil}}}
 	versions := []admin.Version{{Path: evil, Reason: evil, Content: evil, State: evil}}
 	var b bytes.Buffer
 	want := func(what string, lines int) {
 		t.Helper()
 		text := b.String()
-		if strings.ContainsAny(text, "\x1b\x07\r\xff") || !utf8.ValidString(text) || strings.Contains(text, "\n!") && what != "status" {
+		if strings.ContainsAny(text, "\x1b\x07\r\xff") || !utf8.ValidString(text) ||
+			strings.Contains(text, "\n!") && what != "status" {
 			t.Errorf("%s: %q", what, text)
 		}
 		if n := strings.Count(text, "\n"); lines > 0 && n != lines {

@@ -78,7 +78,8 @@ func (c *whereCmd) Run(a *app) error {
 }
 
 func printWhere(a *app, file string, w admin.Where) {
-	terminal.Printf(a.out, "%s: version %d, %s, policy %s\n", file, w.Version, units.Bytes(w.SizeBytes), policyText(w.Policy))
+	terminal.Printf(a.out, "%s: version %d, %s, policy %s\n", file, w.Version, units.Bytes(w.SizeBytes),
+		policyText(w.Policy))
 	rows := [][]string{{"NODE", "NAME", "HOLDS"}}
 	for _, h := range w.Holders {
 		holds := "yes"
@@ -285,7 +286,8 @@ func (c *tokenCmd) Run(a *app) error {
 		return a.printJSON(t)
 	}
 	if c.Replace != "" {
-		terminal.Printf(a.out, "  rdmcfs join %s --token %s --replace --name %s --listen HOST:PORT\n", t.Listen, t.Token, c.Replace)
+		terminal.Printf(a.out, "  rdmcfs join %s --token %s --replace --name %s --listen HOST:PORT\n", t.Listen, t.Token,
+			c.Replace)
 		return nil
 	}
 	a.printJoinLine(t)
@@ -308,7 +310,8 @@ func (c *evictCmd) Run(a *app) error {
 	if err != nil {
 		return err
 	}
-	res, err := a.client.Evict(a.ctx, admin.EvictRequest{Node: id, Reason: c.Reason, Lose: c.Lose}) // its waits are bounded by the daemon
+	// its waits are bounded by the daemon
+	res, err := a.client.Evict(a.ctx, admin.EvictRequest{Node: id, Reason: c.Reason, Lose: c.Lose})
 	if err == nil && res.Notice != "" {
 		terminal.Println(a.err, res.Notice)
 	}
@@ -362,13 +365,15 @@ func (c *waitCmd) Run(a *app) error {
 		err = a.printJSON(res)
 	}
 	if res.Lost > 0 {
-		terminal.Printf(a.err, "no node has the bytes of %s any more; these are not waited for: see 'rdmcfs status'\n", countText(res.Lost, "content"))
+		terminal.Printf(a.err, "no node has the bytes of %s any more; these are not waited for: see 'rdmcfs status'\n",
+			countText(res.Lost, "content"))
 	}
 	if res.Done || err != nil {
 		return err
 	}
 	for _, n := range res.Nodes {
-		terminal.Printf(a.err, "%s is owed %s (%s): %s\n", n.Name, countText(n.OwedCount, "content"), units.Bytes(n.OwedBytes), n.OwedReason)
+		terminal.Printf(a.err, "%s is owed %s (%s): %s\n", n.Name, countText(n.OwedCount, "content"),
+			units.Bytes(n.OwedBytes), n.OwedReason)
 	}
 	return withCode(exitcode.Timeout, "not delivered within %v", c.Timeout)
 }

@@ -49,8 +49,10 @@ func describeRDMA(d *verbs.DeviceInfo) doctor.RDMADevice {
 	l := &d.Limits
 	out := doctor.RDMADevice{Name: d.Name, Problems: d.Problems}
 	if l.QueuePairs > 0 {
-		out.Limits = fmt.Sprintf("%d queue pairs of %d requests of %d entries, %d completion queues of %d, %d regions of up to %s",
-			l.QueuePairs, l.QueueDepth, l.SGE, l.CompletionQueues, l.CompletionDepth, l.Regions, units.Bytes(int64(min(l.RegionBytes, 1<<62))))
+		out.Limits = fmt.Sprintf("%d queue pairs of %d requests of %d entries, %d completion queues of %d, %d regions of "+
+			"up to %s",
+			l.QueuePairs, l.QueueDepth, l.SGE, l.CompletionQueues, l.CompletionDepth, l.Regions,
+			units.Bytes(int64(min(l.RegionBytes, 1<<62))))
 	}
 	for i := range d.Ports {
 		out.Ports = append(out.Ports, describePort(&d.Ports[i]))

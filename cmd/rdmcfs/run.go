@@ -48,19 +48,22 @@ type runParams struct {
 
 // nodeInit makes the data directory of a new cluster's first node and its first join token. It starts nothing.
 var nodeInit = func(_ context.Context, p initParams) (admin.Token, error) {
-	return node.Init(node.InitConfig{DataDir: p.Data, Listen: p.Listen, Advertise: p.Advertise, Name: p.Name, Labels: p.Labels, TokenTTL: p.TokenTTL})
+	return node.Init(node.InitConfig{DataDir: p.Data, Listen: p.Listen, Advertise: p.Advertise, Name: p.Name,
+		Labels: p.Labels, TokenTTL: p.TokenTTL})
 }
 
 // nodeJoin asks a member to take this machine in and makes the data directory. It starts nothing. It returns
 // the node's name.
 var nodeJoin = func(ctx context.Context, p joinParams) (string, error) {
-	return node.Join(ctx, node.JoinConfig{DataDir: p.Data, Seed: p.Addr, Token: p.Token, Listen: p.Listen, Advertise: p.Advertise,
-		Name: p.Name, Labels: p.Labels, Replace: p.Replace})
+	return node.Join(ctx, node.JoinConfig{DataDir: p.Data, Seed: p.Addr, Token: p.Token, Listen: p.Listen,
+		Advertise: p.Advertise,
+		Name:      p.Name, Labels: p.Labels, Replace: p.Replace})
 }
 
 // nodeRun runs the node until the context ends, then unmounts and returns nil.
 var nodeRun = func(ctx context.Context, p runParams) error {
-	return node.Run(ctx, node.Config{DataDir: p.Data, Version: versionString(), Mounts: p.Mounts, Fabric: p.Fabric, Log: p.Log, CrashAt: os.Getenv(crashEnv)})
+	return node.Run(ctx, node.Config{DataDir: p.Data, Version: versionString(), Mounts: p.Mounts, Fabric: p.Fabric,
+		Log: p.Log, CrashAt: os.Getenv(crashEnv)})
 }
 
 // crashEnv names the labelled point at which a daemon kills itself, for tests (docs/TESTING.md).

@@ -77,7 +77,8 @@ func printNodes(w io.Writer, st admin.Status, now time.Time) {
 		case !n.LastSeen.IsZero():
 			seen = sinceText(n.LastSeen, now)
 		}
-		terminal.Printf(t, "%d\t%s\t%s\t%s\t%s\t%s\t%s\n", n.ID, n.Name, n.Addr, state, seen, behindText(n.BehindIndex), owedText(n))
+		terminal.Printf(t, "%d\t%s\t%s\t%s\t%s\t%s\t%s\n", n.ID, n.Name, n.Addr, state, seen, behindText(n.BehindIndex),
+			owedText(n))
 	}
 	t.Flush()
 }

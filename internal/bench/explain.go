@@ -20,11 +20,13 @@ func choose(name string, of schedule.Conditions) (schedule.Choice, error) {
 		of.Algorithm = a
 	}
 	if of.Algorithm == schedule.Hybrid {
-		return schedule.Choice{}, usage("hybrid needs the racks of the members, which no flag tells: take another algorithm, or auto")
+		return schedule.Choice{},
+			usage("hybrid needs the racks of the members, which no flag tells: take another algorithm, or auto")
 	}
 	choice, err := schedule.Choose(of)
 	if err != nil && of.Algorithm != 0 {
-		return choice, usage("%v has no schedule for %d members: take twin or circulant, or a power of two", of.Algorithm, of.Members)
+		return choice, usage("%v has no schedule for %d members: take twin or circulant, or a power of two", of.Algorithm,
+			of.Members)
 	}
 	return choice, err
 }
@@ -43,7 +45,8 @@ func Explain(c Case) string {
 		fmt.Fprintf(&b, "  %s\n", why)
 	}
 	if c.measuresLinks() {
-		b.WriteString("  a run measures the pace of the links first, and may take larger blocks then, or the chain if the processor bounds it; --link-rate tells it\n")
+		b.WriteString("  a run measures the pace of the links first, and may take larger blocks then, or the chain if the " +
+			"processor bounds it; --link-rate tells it\n")
 	}
 	if c.Small {
 		return b.String()

@@ -66,7 +66,8 @@ func Local(ctx context.Context, plan Plan, command []string, nodes *Links, onRes
 		if rank == 0 && file != nil {
 			cmd.ExtraFiles, own.HasListener = []*os.File{file}, true
 		}
-		cmd.Env = append([]string{fmt.Sprintf("GOMAXPROCS=%d", max(1, runtime.NumCPU()/plan.Members))}, cmd.Environ()...) // theirs is stronger
+		// theirs is stronger
+		cmd.Env = append([]string{fmt.Sprintf("GOMAXPROCS=%d", max(1, runtime.NumCPU()/plan.Members))}, cmd.Environ()...)
 		cmd.WaitDelay = 5 * time.Second
 		wg.Go(func() {
 			if errs[rank] = startChild(cmd, own, onResult); errs[rank] != nil {
@@ -173,7 +174,8 @@ func startChild(cmd *exec.Cmd, own childConfig, onResult func(Result)) error {
 	readErr := readResults(output, onResult)
 	input.Close()
 	if err := cmd.Wait(); err != nil {
-		return &childError{rank: own.Rank, text: strings.TrimSpace(stderr.String()), code: cmd.ProcessState.ExitCode(), err: err}
+		return &childError{rank: own.Rank, text: strings.TrimSpace(stderr.String()), code: cmd.ProcessState.ExitCode(),
+			err: err}
 	}
 	return errors.Join(writeErr, readErr)
 }

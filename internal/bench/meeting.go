@@ -52,8 +52,10 @@ func hostMeeting(ctx context.Context, listener net.Listener, plan Plan, refused 
 		if err != nil {
 			missing := m.missing()
 			m.close()
-			return nil, fmt.Errorf("bench: ranks %[2]v did not come to %[1]s in time: start them, and check that they reach that address: %[3]w",
-				listener.Addr(), missing, errors.Join(ctx.Err(), err))
+			return nil,
+				fmt.Errorf("bench: ranks %[2]v did not come to %[1]s in time: start them, and check that they reach that "+
+					"address: %[3]w",
+					listener.Addr(), missing, errors.Join(ctx.Err(), err))
 		}
 		if err := untilDone(ctx, conn, func() error { return m.admit(conn, plan) }); err != nil {
 			conn.Close()
@@ -126,8 +128,9 @@ func joinMeeting(ctx context.Context, addr string, rank int, plan Plan) (*meetin
 		}
 		select {
 		case <-ctx.Done():
-			return nil, fmt.Errorf("bench: rank 0 does not answer at %s: start it, and check that this host reaches that address: %w",
-				addr, errors.Join(ctx.Err(), err))
+			return nil,
+				fmt.Errorf("bench: rank 0 does not answer at %s: start it, and check that this host reaches that address: %w",
+					addr, errors.Join(ctx.Err(), err))
 		case <-time.After(redialAfter):
 		}
 	}

@@ -87,7 +87,8 @@ type Case struct {
 
 // measuresLinks says that the choice would be better if the pace of the links were known.
 func (c Case) measuresLinks() bool {
-	return c.Asked.LinkRate == 0 && (c.Asked.BlockSize == 0 || c.Asked.Algorithm == 0) && !c.Small && c.Size > schedule.DefaultBlockSize
+	return c.Asked.LinkRate == 0 && (c.Asked.BlockSize == 0 || c.Asked.Algorithm == 0) && !c.Small &&
+		c.Size > schedule.DefaultBlockSize
 }
 
 func usage(format string, args ...any) error {
@@ -152,7 +153,8 @@ func (p Plan) casesOf(n, senders int, size uint64) ([]Case, error) {
 				c.Asked.Algorithm = c.Algorithm
 			}
 			if rdmc.BlockCount(size, c.BlockSize) > rdmc.MaxMessageBlocks {
-				return nil, usage("%d bytes make more than %d blocks of %d: take a larger block", size, uint64(rdmc.MaxMessageBlocks), c.BlockSize)
+				return nil, usage("%d bytes make more than %d blocks of %d: take a larger block", size,
+					uint64(rdmc.MaxMessageBlocks), c.BlockSize)
 			}
 			out = append(out, c)
 		}
@@ -173,9 +175,11 @@ func (p Plan) check() error {
 	case p.Depth < 0:
 		return usage("%d messages under way at once: give --depth 1 or more; 0 is all of the batch", p.Depth)
 	case !(p.LinkRate >= 0) || math.IsInf(p.LinkRate, 0):
-		return usage("links of %g bytes a second: give --link-rate a size like 25MB; without it links are measured", p.LinkRate)
+		return usage("links of %g bytes a second: give --link-rate a size like 25MB; without it links are measured",
+			p.LinkRate)
 	case p.Window == 1 || p.Window < 0 || p.Grants < 0 || p.MaxSends < 0 || max(p.Window, p.MaxSends) > maxQueue:
-		return usage("--window must be 2 to %d, --grants at least 1, --sends 1 to %[1]d; 0 leaves the choice to the program", maxQueue)
+		return usage("--window must be 2 to %d, --grants at least 1, --sends 1 to %[1]d; 0 leaves the choice to the program",
+			maxQueue)
 	}
 	for _, n := range p.GroupSizes {
 		if n < 2 || n > p.Members {

@@ -20,8 +20,9 @@ import (
 const childFlag = "-bench-child"
 
 func smallPlan() Plan {
-	return Plan{Members: 3, GroupSizes: []int{2, 3}, Sizes: []uint64{1, 3 << 20}, BlockSizes: []int{0}, Algorithms: []string{Auto},
-		Senders: []string{"one", "all"}, Rounds: 2, Batch: 2, Depth: 1}
+	return Plan{Members: 3, GroupSizes: []int{2, 3}, Sizes: []uint64{1, 3 << 20}, BlockSizes: []int{0},
+		Algorithms: []string{Auto},
+		Senders:    []string{"one", "all"}, Rounds: 2, Batch: 2, Depth: 1}
 }
 
 // TestLocal runs three real processes over the loopback device.
@@ -29,7 +30,8 @@ func TestLocal(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	var results []Result
-	if err := Local(ctx, smallPlan(), []string{os.Args[0], childFlag}, nil, func(r Result) { results = append(results, r) }); err != nil {
+	if err := Local(ctx, smallPlan(), []string{os.Args[0], childFlag}, nil,
+		func(r Result) { results = append(results, r) }); err != nil {
 		t.Fatal(err)
 	}
 	if len(results) != 8 {
@@ -37,7 +39,8 @@ func TestLocal(t *testing.T) {
 	}
 	for _, r := range results {
 		if len(r.Seconds) != 2 || r.Median <= 0 || r.Worst < r.Median || r.BytesPerSec <= 0 || r.CPUPerGB <= 0 ||
-			r.Small != (r.Size == 1) || (r.LinkRate > 0) != (r.Size > 1) || r.Latency <= 0 || r.Latency > r.Worst || r.RoundTripLow <= 0 || r.RoundTrip < r.RoundTripLow || r.Shares < 1 || r.Spread < 0 || r.Spread > 1 {
+			r.Small != (r.Size == 1) || (r.LinkRate > 0) != (r.Size > 1) || r.Latency <= 0 || r.Latency > r.Worst ||
+			r.RoundTripLow <= 0 || r.RoundTrip < r.RoundTripLow || r.Shares < 1 || r.Spread < 0 || r.Spread > 1 {
 			t.Errorf("%+v", r)
 		}
 	}
@@ -204,7 +207,8 @@ func TestRankIsTaken(t *testing.T) {
 
 func TestNobodyThere(t *testing.T) {
 	p := Process{Plan: smallPlan(), Rank: 1, Room: "127.0.0.1:1", Listen: "127.0.0.1:0", Wait: 100 * time.Millisecond}
-	if err := p.Run(t.Context()); !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "rank 0 does not answer") {
+	if err := p.Run(t.Context()); !errors.Is(err, context.DeadlineExceeded) ||
+		!strings.Contains(err.Error(), "rank 0 does not answer") {
 		t.Error(err)
 	}
 	p.Rank = 3
@@ -224,9 +228,11 @@ func TestWaitIsOver(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer listener.Close() // connections wait in its backlog
-	p := Process{Plan: smallPlan(), Rank: 1, Room: listener.Addr().String(), Listen: "127.0.0.1:0", Wait: 100 * time.Millisecond}
+	p := Process{Plan: smallPlan(), Rank: 1, Room: listener.Addr().String(), Listen: "127.0.0.1:0",
+		Wait: 100 * time.Millisecond}
 	began := time.Now()
-	if err := p.Run(t.Context()); !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "rank 0 does not answer") {
+	if err := p.Run(t.Context()); !errors.Is(err, context.DeadlineExceeded) ||
+		!strings.Contains(err.Error(), "rank 0 does not answer") {
 		t.Error(err)
 	}
 	p.Rank, p.RoomListener = 0, listener
@@ -235,7 +241,8 @@ func TestWaitIsOver(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer conn.Close()
-	if err := p.Run(t.Context()); !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "did not come") {
+	if err := p.Run(t.Context()); !errors.Is(err, context.DeadlineExceeded) ||
+		!strings.Contains(err.Error(), "did not come") {
 		t.Error(err)
 	}
 	if took := time.Since(began); took >= helloTimeout {
@@ -275,7 +282,8 @@ func TestDifferentBytesAreFound(t *testing.T) {
 		t.Error(err)
 	}
 	reports[2].Digests = [][]byte{{1}, {3}}
-	if err := sameBytes(c, reports); !errors.Is(err, ErrDiffers) || !strings.Contains(err.Error(), "rank 2 got other bytes than rank 1 sent") {
+	if err := sameBytes(c, reports); !errors.Is(err, ErrDiffers) ||
+		!strings.Contains(err.Error(), "rank 2 got other bytes than rank 1 sent") {
 		t.Error(err)
 	}
 	reports[2].Digests = nil

@@ -79,7 +79,8 @@ func TestCases(t *testing.T) {
 		t.Errorf("memory %d, %v", n, err)
 	}
 	huge := goodPlan()
-	huge.Members, huge.GroupSizes, huge.Sizes, huge.BlockSizes, huge.Batch = 1024, nil, []uint64{1 << 48}, []int{1 << 20}, 4000
+	huge.Members, huge.GroupSizes, huge.Sizes, huge.BlockSizes, huge.Batch = 1024, nil, []uint64{1 << 48}, []int{1 << 20},
+		4000
 	if n, err := huge.Memory(1); err != nil || n != math.MaxInt64 {
 		t.Errorf("memory of nearly 2^70 bytes: %d, %v", n, err)
 	}
@@ -125,7 +126,8 @@ func TestChoices(t *testing.T) {
 		size := uint64(1) << rapid.IntRange(0, 47).Draw(t, "log")
 		p := goodPlan()
 		p.Members, p.GroupSizes = rapid.IntRange(2, 300).Draw(t, "n"), nil
-		p.Sizes, p.LinkRate = []uint64{size + rapid.Uint64Range(0, size-1).Draw(t, "more")}, rapid.Float64Range(0, 1e11).Draw(t, "link")
+		p.Sizes, p.LinkRate = []uint64{size + rapid.Uint64Range(0, size-1).Draw(t, "more")},
+			rapid.Float64Range(0, 1e11).Draw(t, "link")
 		cases, err := p.Cases()
 		if size > 1<<43 && err != nil {
 			return // too many blocks of 4 KiB
@@ -137,7 +139,8 @@ func TestChoices(t *testing.T) {
 			if c.BlockSize < 1 || c.BlockSize > rdmc.MaxBlockSize || c.Window < 2 || len(c.Reasons) != 3 {
 				t.Fatalf("%+v", c)
 			}
-			if named := i%4 >= 2; named != (c.Asked.Algorithm != 0) || named && c.Small || !named && c.Small != (c.Size <= rdmc.DefaultSmallBytes) {
+			if named := i%4 >= 2; named != (c.Asked.Algorithm != 0) || named && c.Small ||
+				!named && c.Small != (c.Size <= rdmc.DefaultSmallBytes) {
 				t.Fatalf("%+v", c)
 			}
 			if c.measuresLinks() && (p.LinkRate != 0 || c.Asked.BlockSize != 0 && c.Asked.Algorithm != 0) {
@@ -170,13 +173,15 @@ func TestBurstPace(t *testing.T) {
 }
 
 func TestExplain(t *testing.T) {
-	p := Plan{Members: 4, Sizes: []uint64{100}, BlockSizes: []int{40}, Algorithms: []string{"binomial-pipeline"}, Senders: []string{"one"}, Rounds: 1, Batch: 1}
+	p := Plan{Members: 4, Sizes: []uint64{100}, BlockSizes: []int{40}, Algorithms: []string{"binomial-pipeline"},
+		Senders: []string{"one"}, Rounds: 1, Batch: 1}
 	cases, err := p.Cases()
 	if err != nil {
 		t.Fatal(err)
 	}
 	text := Explain(cases[0])
-	for _, want := range []string{"as asked for", "window of", "blocks: 3, steps: 4; no schedule has fewer than 4", "step 0:  0 -b0-> 1\n", "step 3:"} {
+	for _, want := range []string{"as asked for", "window of", "blocks: 3, steps: 4; no schedule has fewer than 4",
+		"step 0:  0 -b0-> 1\n", "step 3:"} {
 		if !strings.Contains(text, want) {
 			t.Errorf("no %q in\n%s", want, text)
 		}
@@ -188,9 +193,11 @@ func TestExplain(t *testing.T) {
 }
 
 func sampleReports() (Case, []report) {
-	c := Case{Members: 3, Senders: 2, Size: 1e6, Choice: schedule.Choice{Algorithm: schedule.Chain, BlockSize: 1000, Window: 4}, Rounds: 2, Batch: 2, Depth: 2}
+	c := Case{Members: 3, Senders: 2, Size: 1e6, Choice: schedule.Choice{Algorithm: schedule.Chain, BlockSize: 1000,
+		Window: 4}, Rounds: 2, Batch: 2, Depth: 2}
 	return c, []report{
-		{Done: []float64{2, 4}, Stored: []float64{1, 3}, CPUSeconds: 1, Idle: 0.5, Latency: 1, LatencyHigh: 2, RoundTrips: []float64{0.0005, 0.0015}},
+		{Done: []float64{2, 4}, Stored: []float64{1, 3}, CPUSeconds: 1, Idle: 0.5, Latency: 1, LatencyHigh: 2,
+			RoundTrips: []float64{0.0005, 0.0015}},
 		{Done: []float64{1, 5}, Stored: []float64{1.5, 4}, CPUSeconds: 2, Idle: 0.25, Latency: 1.5},
 		{Stored: []float64{2, 3}, CPUSeconds: 1, Idle: 1},
 	}
@@ -199,8 +206,10 @@ func sampleReports() (Case, []report) {
 func TestSummarize(t *testing.T) {
 	c, reports := sampleReports()
 	perSec := 4 / Median([]float64{2, 5})
-	want := Result{Case: c, Seconds: []float64{2, 5}, Median: 3.5, Worst: 5, MessagesPerSec: perSec, BytesPerSec: perSec * 1e6,
-		Latency: 1.5, LatencyHigh: 2, RoundTrip: 0.001, RoundTripLow: 0.0005, Spread: 0.5, Shares: (2 + 1.25) / 2, SenderSeconds: []float64{3, 3}, CPUPerGB: 4 / (8e6 * 2 / 1e9), Idle: 0.25}
+	want := Result{Case: c, Seconds: []float64{2, 5}, Median: 3.5, Worst: 5, MessagesPerSec: perSec,
+		BytesPerSec: perSec * 1e6,
+		Latency:     1.5, LatencyHigh: 2, RoundTrip: 0.001, RoundTripLow: 0.0005, Spread: 0.5, Shares: (2 + 1.25) / 2,
+		SenderSeconds: []float64{3, 3}, CPUPerGB: 4 / (8e6 * 2 / 1e9), Idle: 0.25}
 	if diff := cmp.Diff(want, summarize(c, reports)); diff != "" {
 		t.Error(diff)
 	}
@@ -243,11 +252,13 @@ func TestPrinter(t *testing.T) {
 		return b.String()
 	}
 	lines := strings.Split(strings.TrimSuffix(print(Table), "\n"), "\n")
-	if len(lines) != 3 || len(lines[0]) != len(lines[1]) || !strings.Contains(lines[1], "3.500 s") || !strings.Contains(lines[1], "1.14 MB/s") {
+	if len(lines) != 3 || len(lines[0]) != len(lines[1]) || !strings.Contains(lines[1], "3.500 s") ||
+		!strings.Contains(lines[1], "1.14 MB/s") {
 		t.Errorf("table:\n%s", strings.Join(lines, "\n"))
 	}
 	rows, err := csv.NewReader(strings.NewReader(print(CSV))).ReadAll()
-	if err != nil || len(rows) != 3 || rows[0][0] != "members" || rows[1][0] != "3" || rows[2][slices.Index(rows[0], "median_seconds")] != "3.5" {
+	if err != nil || len(rows) != 3 || rows[0][0] != "members" || rows[1][0] != "3" ||
+		rows[2][slices.Index(rows[0], "median_seconds")] != "3.5" {
 		t.Errorf("CSV: %v, %v", rows, err)
 	}
 	decoder := json.NewDecoder(strings.NewReader(print(JSON)))

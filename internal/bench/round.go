@@ -133,7 +133,8 @@ func (r *runner) openStream(c Case, sender int, fail context.CancelCauseFunc) (*
 	s.group, err = r.engine.NewGroup(rdmc.GroupConfig{
 		Number: r.groups<<16 | uint64(sender), Members: names, Rank: s.rank, Algorithm: c.Algorithm,
 		BlockSize: c.BlockSize, SmallBytes: smallBytes, Window: c.Window, Grants: c.Grants, MaxSends: c.MaxSends,
-		Unannounced: true, Incoming: s.incoming, Stored: s.stored, Completed: s.completed, Small: small, OnFailure: func(err error) { fail(err) },
+		Unannounced: true, Incoming: s.incoming, Stored: s.stored, Completed: s.completed, Small: small,
+		OnFailure: func(err error) { fail(err) },
 	})
 	if err != nil {
 		return nil, err

@@ -20,8 +20,10 @@ type stream struct {
 	memory   rdma.Region
 	data     []byte        // of memory
 	messages []rdmc.Buffer // pieces of data, in the order of sending
-	latency  []float64     // at the sender: seconds until all members had a message; written by its callbacks, or where messages are small by who sends them
-	now      atomic.Pointer[roundState]
+	// at the sender: seconds until all members had a message; written by its callbacks, or where messages are small by
+	// who sends them
+	latency []float64
+	now     atomic.Pointer[roundState]
 }
 
 // roundState is how far a round is.
@@ -45,7 +47,8 @@ func newStream(device rdma.Device, c Case, sender, process int, fail context.Can
 	s.data = s.memory.Bytes()
 	for i := range c.Batch {
 		at := i * int(c.Size)
-		s.messages = append(s.messages, rdmc.Buffer{Data: s.data[at:][:c.Size], BlockSize: c.BlockSize, Region: s.memory, Offset: at})
+		s.messages = append(s.messages, rdmc.Buffer{Data: s.data[at:][:c.Size], BlockSize: c.BlockSize, Region: s.memory,
+			Offset: at})
 	}
 	return s, nil
 }

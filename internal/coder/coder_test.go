@@ -90,8 +90,10 @@ func decode(b []byte, order coder.Order) (m everything, err error) {
 
 func anything(r *rapid.T) (m everything) {
 	m = everything{
-		A: rapid.Uint8().Draw(r, "a"), B: rapid.Uint16().Draw(r, "b"), C: rapid.Uint32().Draw(r, "c"), D: rapid.Uint64().Draw(r, "d"),
-		E: rapid.Int64().Draw(r, "e"), F: rapid.Uint64().Draw(r, "f"), G: rapid.Uint32().Draw(r, "g"), H: rapid.Uint16().Draw(r, "h"),
+		A: rapid.Uint8().Draw(r, "a"), B: rapid.Uint16().Draw(r, "b"), C: rapid.Uint32().Draw(r, "c"),
+		D: rapid.Uint64().Draw(r, "d"),
+		E: rapid.Int64().Draw(r, "e"), F: rapid.Uint64().Draw(r, "f"), G: rapid.Uint32().Draw(r, "g"),
+		H: rapid.Uint16().Draw(r, "h"),
 		I: rapid.Int64Min(0).Draw(r, "i"), J: rapid.IntRange(0, 1000).Draw(r, "j"), K: rapid.Bool().Draw(r, "k"),
 		P: rapid.StringN(0, 100, 400).Draw(r, "p"),
 	}
@@ -137,7 +139,8 @@ func TestRoundTrip(t *testing.T) {
 }
 
 func FuzzDecode(f *testing.F) {
-	m := everything{M: []byte{1}, P: "text", Q: []uint32{1, 2}, R: []uint16{3}, S: map[string]uint8{"a": 1, "b": 2}, Tail: []byte{4}}
+	m := everything{M: []byte{1}, P: "text", Q: []uint32{1, 2}, R: []uint16{3}, S: map[string]uint8{"a": 1, "b": 2},
+		Tail: []byte{4}}
 	f.Add(m.encode(coder.Big), false)
 	f.Add(m.encode(coder.Little), true)
 	f.Fuzz(func(t *testing.T, b []byte, little bool) {
@@ -168,10 +171,12 @@ func TestFaults(t *testing.T) {
 		flags map[string]bool
 	)
 	for name, err := range map[string]error{
-		"nothing":           read(nil, func(c *coder.Coder) { c.U32(&n32) }),
-		"too much":          read([]byte{1, 2}, func(c *coder.Coder) { c.V16(&n16) }),
-		"long number":       read([]byte{0x80, 0}, func(c *coder.Coder) { c.V64(&n64) }),
-		"endless number":    read([]byte{255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 1}, func(c *coder.Coder) { c.V64(&n64) }),
+		"nothing":     read(nil, func(c *coder.Coder) { c.U32(&n32) }),
+		"too much":    read([]byte{1, 2}, func(c *coder.Coder) { c.V16(&n16) }),
+		"long number": read([]byte{0x80, 0}, func(c *coder.Coder) { c.V64(&n64) }),
+		"endless number": read([]byte{255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 1}, func(c *coder.Coder) {
+			c.V64(&n64)
+		}),
 		"17 bits":           read([]byte{0x80, 0x80, 4}, func(c *coder.Coder) { c.V16(&n16) }),
 		"33 bits":           read([]byte{0x80, 0x80, 0x80, 0x80, 0x10}, func(c *coder.Coder) { c.V32(&n32) }),
 		"size":              read([]byte{11}, func(c *coder.Coder) { c.Size(&size, 10) }),
@@ -208,7 +213,8 @@ func TestTheFirstFaultSticks(t *testing.T) {
 	c.U32(&n)
 	c.Fixed(root[:])
 	c.Fail("later")
-	if err := c.Finish(); n != 0 || root != [2]byte{} || c.OK() || c.Left() != 0 || err.Error() != "malformed encoding: byte 1: version 9, want 1" {
+	if err := c.Finish(); n != 0 || root != [2]byte{} || c.OK() || c.Left() != 0 ||
+		err.Error() != "malformed encoding: byte 1: version 9, want 1" {
 		t.Error(n, root, err)
 	}
 }

@@ -308,7 +308,8 @@ func (a *applier) observeConf(list []Committed, promotion *Committed, session ui
 
 // checkPromotion joins raft if the configuration that holds this node was applied before, in an earlier life.
 func (a *applier) checkPromotion(s *clusterState, session uint64) error {
-	if session == a.promoted || s.confIndex > a.applied || !contains(raftMembersOf(s.conf), a.n.id) || !a.n.joinsWith(s.confIndex, s.conf) {
+	if session == a.promoted || s.confIndex > a.applied || !contains(raftMembersOf(s.conf), a.n.id) ||
+		!a.n.joinsWith(s.confIndex, s.conf) {
 		return nil
 	}
 	base, ok := a.n.feed.at(a.applied)
@@ -410,7 +411,8 @@ func (n *Node) showApplied(entries []Entry, proposals []Proposal, results []any)
 		}
 		if p.Origin == n.id && p.Run == n.run {
 			if w := n.proposals.waiting[p.Seq]; w != nil {
-				w.finish(outcome{Proposed: Proposed{Index: entries[i].Index, Time: entries[i].Time, Result: results[i], Skipped: w.skipped}})
+				w.finish(outcome{Proposed: Proposed{Index: entries[i].Index, Time: entries[i].Time, Result: results[i],
+					Skipped: w.skipped}})
 				delete(n.proposals.waiting, p.Seq)
 			}
 		}

@@ -43,7 +43,8 @@ func TestHeldJobsKeepTheirOrder(t *testing.T) {
 	p := Proposal{Origin: 8, Data: []byte("x")}
 	const jobs = 2000
 	for i := range uint64(jobs) {
-		if err := a.take(applyJob{session: 1, entries: []Committed{{Index: i + 1, Term: 1, Raw: p.envelope(int64(i) + 1)}}}); err != nil {
+		if err := a.take(applyJob{session: 1, entries: []Committed{{Index: i + 1, Term: 1,
+			Raw: p.envelope(int64(i) + 1)}}}); err != nil {
 			t.Fatal(err)
 		}
 	}

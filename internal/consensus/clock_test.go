@@ -59,7 +59,8 @@ func TestClockMinorityIsOutvoted(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		voters := ids(rapid.SampledFrom([]int{3, 5, 7}).Draw(t, "voters"))
 		jump := func() time.Duration {
-			return time.Duration(rapid.SampledFrom([]int{-20, -1, 1, 20}).Draw(t, "sign")) * time.Duration(rapid.IntRange(1, 365).Draw(t, "days")) * day
+			return time.Duration(rapid.SampledFrom([]int{-20, -1, 1, 20}).Draw(t, "sign")) * time.Duration(rapid.IntRange(1,
+				365).Draw(t, "days")) * day
 		}
 		s := newScene(time.Duration(rapid.IntRange(0, 40).Draw(t, "log"))*day/4, map[ID]time.Duration{})
 		for range rapid.IntRange(1, 4).Draw(t, "starts") {
@@ -86,7 +87,8 @@ func TestClockMinorityIsOutvoted(t *testing.T) {
 // With two of three voters there is no majority when they differ: the log's time, and what was known before, decide.
 func TestClockTwoThatDiffer(t *testing.T) {
 	for name, wrong := range map[string]map[ID]time.Duration{
-		"own ahead": {1: 10 * day}, "own behind": {1: -10 * day}, "other ahead": {2: 20 * year}, "other behind": {2: -20 * year},
+		"own ahead": {1: 10 * day}, "own behind": {1: -10 * day}, "other ahead": {2: 20 * year},
+		"other behind": {2: -20 * year},
 	} {
 		for _, members := range [][]ID{ids(3), ids(1)} { // node 2 a voter, or an observer beside the only voter
 			t.Run(name, func(t *testing.T) {

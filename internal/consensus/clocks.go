@@ -10,7 +10,8 @@ import (
 )
 
 const (
-	clockObserver = 5               // an observer reads the leader's clock so many times less often than voters read each other's
+	// an observer reads the leader's clock so many times less often than voters read each other's
+	clockObserver = 5
 	clockTrip     = 2 * time.Second // a reading that takes longer says too little
 	maxClocksOff  = 256
 )
@@ -61,7 +62,8 @@ func newClocks(n *Node) *clocks {
 func (n *Node) clockView() clockView {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	return clockView{role: n.state.role, leader: n.state.leader, voters: votersOf(n.state.conf), links: maps.Clone(n.state.links)}
+	return clockView{role: n.state.role, leader: n.state.leader, voters: votersOf(n.state.conf),
+		links: maps.Clone(n.state.links)}
 }
 
 // Now is the time of the cluster: the median of the voters' clocks as far as this node knows it. It does not follow a
@@ -310,8 +312,9 @@ func (a *clockAnswer) code(c *fields) {
 	c.I64(&a.wall)
 	c.I64(&a.time)
 	c.U8(&a.flags)
-	coder.Map(&c.Coder, &a.off, c.Count32(min(len(a.off), maxClocksOff), maxClocksOff, 16), func(id *ID, off *time.Duration) {
-		c.U64(id)
-		c.I64((*int64)(off))
-	})
+	coder.Map(&c.Coder, &a.off, c.Count32(min(len(a.off), maxClocksOff), maxClocksOff, 16),
+		func(id *ID, off *time.Duration) {
+			c.U64(id)
+			c.I64((*int64)(off))
+		})
 }

@@ -151,11 +151,13 @@ func TestWrongClockOfAnObserver(t *testing.T) {
 
 func TestClockWire(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		call := clockCall{wall: rapid.Int64().Draw(t, "wall"), run: rapid.Uint64().Draw(t, "run"), mono: rapid.Int64().Draw(t, "mono")}
+		call := clockCall{wall: rapid.Int64().Draw(t, "wall"), run: rapid.Uint64().Draw(t, "run"),
+			mono: rapid.Int64().Draw(t, "mono")}
 		if got, err := decode[clockCall](appendBody(nil, &call)); err != nil || got != call {
 			t.Fatalf("%+v, %v", got, err)
 		}
-		a := clockAnswer{run: call.run, mono: call.mono, wall: call.wall, time: rapid.Int64().Draw(t, "time"), flags: rapid.Uint8().Draw(t, "flags"), off: map[ID]time.Duration{}}
+		a := clockAnswer{run: call.run, mono: call.mono, wall: call.wall, time: rapid.Int64().Draw(t, "time"),
+			flags: rapid.Uint8().Draw(t, "flags"), off: map[ID]time.Duration{}}
 		for _, id := range rapid.SliceOfN(rapid.Uint64(), 0, 300).Draw(t, "off") {
 			a.off[id] = time.Duration(id)
 		}
@@ -195,7 +197,8 @@ func TestOldReadingsOfClocksDoNotCount(t *testing.T) {
 // of the log's base. With a wall clock years behind, its time is not before that.
 func TestStartKnowsTheTimesOfItsLog(t *testing.T) {
 	last := time.Now().UnixNano()
-	entry := &raftpb.Entry{Index: new(uint64(11)), Term: new(uint64(2)), Type: raftpb.EntryNormal.Enum(), Data: (&Proposal{Origin: 1, Seq: 1}).envelope(last)}
+	entry := &raftpb.Entry{Index: new(uint64(11)), Term: new(uint64(2)), Type: raftpb.EntryNormal.Enum(),
+		Data: (&Proposal{Origin: 1, Seq: 1}).envelope(last)}
 	conf := &raftpb.ConfState{Voters: []uint64{1, 2, 3}}
 	for name, state := range map[string]*raftlog.State{
 		"entry": {Base: raftlog.Base{Index: 10, Term: 2, Time: last - 5, Conf: conf}, Entries: []*raftpb.Entry{entry}},

@@ -227,12 +227,14 @@ type cluster struct {
 
 func fastTuning() Tuning {
 	return Tuning{Tick: 20 * time.Millisecond, LeaderLost: 15 * time.Second, PolicyInterval: 50 * time.Millisecond,
-		SyncInterval: 50 * time.Millisecond, SegmentBytes: 256 << 10, StaleAfter: time.Second, ClockInterval: 100 * time.Millisecond}
+		SyncInterval: 50 * time.Millisecond, SegmentBytes: 256 << 10, StaleAfter: time.Second,
+		ClockInterval: 100 * time.Millisecond}
 }
 
 func newCluster(t testing.TB, n int, adjust func(c *cluster)) *cluster {
-	c := &cluster{t: t, tune: fastTuning(), auto: true, nodes: map[ID]*testNode{}, cut: map[[2]ID]bool{}, conns: map[net.Conn][2]ID{},
-		down: map[ID]bool{}, since: map[ID]time.Time{}, out: map[ID]bool{}, wrong: map[ID]time.Duration{}}
+	c := &cluster{t: t, tune: fastTuning(), auto: true, nodes: map[ID]*testNode{}, cut: map[[2]ID]bool{},
+		conns: map[net.Conn][2]ID{},
+		down:  map[ID]bool{}, since: map[ID]time.Time{}, out: map[ID]bool{}, wrong: map[ID]time.Duration{}}
 	if adjust != nil {
 		adjust(c)
 	}
@@ -273,7 +275,8 @@ func (c *cluster) add(id ID, first bool) *testNode {
 
 func (c *cluster) config(tn *testNode) Config {
 	cfg := Config{Dir: "/raft", Identity: c.identity(tn.id), StateMachine: tn.sm, AutoVisible: c.auto, Tuning: c.tune,
-		Dial: func(ctx context.Context, peer ID) (net.Conn, error) { return c.dial(ctx, tn.id, peer) }, Peers: c.ids, Members: c.members}
+		Dial: func(ctx context.Context, peer ID) (net.Conn, error) { return c.dial(ctx, tn.id, peer) }, Peers: c.ids,
+		Members: c.members}
 	cfg.LogTime = func() int64 { return tn.sm.state().Time }
 	cfg.Wall = func() time.Time { return c.wall(tn.id) }
 	sm := tn.sm
@@ -284,7 +287,8 @@ func (c *cluster) config(tn *testNode) Config {
 		cfg.FS = tn.disk
 	}
 	if os.Getenv("CONSENSUS_LOG") != "" {
-		cfg.Logger = slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelDebug})).With("node", tn.id)
+		cfg.Logger = slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelDebug})).With("node",
+			tn.id)
 	}
 	return cfg
 }
@@ -569,7 +573,8 @@ func (c *cluster) converge() {
 			continue
 		}
 		if st.Index == first.Index && (st.Digest != first.Digest || st.Count != first.Count) {
-			c.t.Fatalf("node %d: state differs: %d commands %x, other %d %x", tn.id, st.Count, st.Digest, first.Count, first.Digest)
+			c.t.Fatalf("node %d: state differs: %d commands %x, other %d %x", tn.id, st.Count, st.Digest, first.Count,
+				first.Digest)
 		}
 	}
 }

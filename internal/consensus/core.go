@@ -159,7 +159,8 @@ func checkState(s *raftlog.State) error {
 	}
 	if lastTerm > s.Hard.GetTerm() {
 		if len(s.Entries) > 0 {
-			return &raftlog.DamagedError{Reason: fmt.Sprintf("entry %d is of term %d, hard state of %d", last, lastTerm, s.Hard.GetTerm())}
+			return &raftlog.DamagedError{Reason: fmt.Sprintf("entry %d is of term %d, hard state of %d", last, lastTerm,
+				s.Hard.GetTerm())}
 		}
 		s.Hard = &raftpb.HardState{Term: new(lastTerm), Vote: new(uint64(0)), Commit: new(s.Hard.GetCommit())}
 	}
@@ -228,7 +229,8 @@ func (c *Core) step(m *raftpb.Message) error {
 		c.lastTime = max(c.lastTime, timeOf(e))
 	}
 	err := c.raft.Step(m)
-	if list := m.GetEntries(); m.GetType() == raftpb.MsgApp && len(list) > 0 && (c.unsettled == 0 || list[0].GetIndex() < c.unsettled) {
+	if list := m.GetEntries(); m.GetType() == raftpb.MsgApp && len(list) > 0 &&
+		(c.unsettled == 0 || list[0].GetIndex() < c.unsettled) {
 		c.unsettled = list[0].GetIndex()
 	}
 	s := c.raft.BasicStatus()

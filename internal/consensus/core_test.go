@@ -75,7 +75,8 @@ func (s *sim) boot(n *simCore) {
 		s.fatalf("node %d: %v", n.id, err)
 	}
 	n.log = log
-	if n.core, err = NewCore(CoreConfig{ID: n.id, State: state, ElectionTicks: 10, HeartbeatTicks: 2, Intn: s.rng.IntN}); err != nil {
+	if n.core, err = NewCore(CoreConfig{ID: n.id, State: state, ElectionTicks: 10, HeartbeatTicks: 2,
+		Intn: s.rng.IntN}); err != nil {
 		s.fatalf("node %d: %v", n.id, err)
 	}
 	n.pending, n.apply = nil, nil
@@ -170,7 +171,8 @@ func (s *sim) propose() {
 	var list []Proposal
 	for range 1 + s.rng.IntN(3) {
 		s.seq++
-		list = append(list, Proposal{Origin: n.id, Run: 1, Seq: s.seq, Data: binary.AppendUvarint(make([]byte, s.rng.IntN(2000)), s.seq)})
+		list = append(list, Proposal{Origin: n.id, Run: 1, Seq: s.seq,
+			Data: binary.AppendUvarint(make([]byte, s.rng.IntN(2000)), s.seq)})
 	}
 	_ = n.core.Propose(s.now, list)
 	s.pump(n)
@@ -303,12 +305,16 @@ func TestTimeStampsIncreaseAcrossLeaders(t *testing.T) {
 
 // TestGuardKeepsRaftFromPanicking sends messages that raft would panic on.
 func TestGuardKeepsRaftFromPanicking(t *testing.T) {
-	state := &raftlog.State{Base: raftlog.Base{Conf: &raftpb.ConfState{Voters: []uint64{1, 2, 3}}}, Hard: &raftpb.HardState{}}
-	core, err := NewCore(CoreConfig{ID: 1, State: state, ElectionTicks: 10, HeartbeatTicks: 2, Intn: func(int) int { return 0 }})
+	state := &raftlog.State{Base: raftlog.Base{Conf: &raftpb.ConfState{Voters: []uint64{1, 2, 3}}},
+		Hard: &raftpb.HardState{}}
+	core, err := NewCore(CoreConfig{ID: 1, State: state, ElectionTicks: 10, HeartbeatTicks: 2, Intn: func(int) int {
+		return 0
+	}})
 	if err != nil {
 		t.Fatal(err)
 	}
-	heartbeat := &raftpb.Message{Type: raftpb.MsgHeartbeat.Enum(), From: new(uint64(2)), To: new(uint64(1)), Term: new(uint64(3)), Commit: new(uint64(7))}
+	heartbeat := &raftpb.Message{Type: raftpb.MsgHeartbeat.Enum(), From: new(uint64(2)), To: new(uint64(1)),
+		Term: new(uint64(3)), Commit: new(uint64(7))}
 	if err := core.Step(heartbeat); !isFatal(err) {
 		t.Fatalf("heartbeat beyond the log: %v", err)
 	}
@@ -326,9 +332,11 @@ func TestGuardKeepsRaftFromPanicking(t *testing.T) {
 func randomMessage(rng *rand.Rand) *raftpb.Message {
 	small := func() *uint64 { return new(uint64(rng.IntN(6))) }
 	m := &raftpb.Message{Type: raftpb.MessageType(rng.IntN(24)).Enum(), From: new(uint64(rng.IntN(4))), To: new(uint64(1)),
-		Term: new(uint64(rng.IntN(5))), LogTerm: small(), Index: small(), Commit: small(), RejectHint: small(), Reject: new(rng.IntN(3) == 0)}
+		Term: new(uint64(rng.IntN(5))), LogTerm: small(), Index: small(), Commit: small(), RejectHint: small(),
+		Reject: new(rng.IntN(3) == 0)}
 	for i := range rng.IntN(3) {
-		e := &raftpb.Entry{Type: raftpb.EntryType(rng.IntN(3)).Enum(), Index: new(m.GetIndex() + uint64(i) + 1), Term: small()}
+		e := &raftpb.Entry{Type: raftpb.EntryType(rng.IntN(3)).Enum(), Index: new(m.GetIndex() + uint64(i) + 1),
+			Term: small()}
 		if rng.IntN(2) == 0 {
 			e.Data = make([]byte, rng.IntN(60))
 		}
@@ -355,7 +363,9 @@ func TestCoreRefusesALogBelowItsPromise(t *testing.T) {
 					t.Errorf("commit %d of a log up to 11: %v", commit, why)
 				}
 			}()
-			_, err = NewCore(CoreConfig{ID: 1, State: state, ElectionTicks: 10, HeartbeatTicks: 2, Intn: func(int) int { return 0 }})
+			_, err = NewCore(CoreConfig{ID: 1, State: state, ElectionTicks: 10, HeartbeatTicks: 2, Intn: func(int) int {
+				return 0
+			}})
 		}()
 		var short *ShortError
 		switch isShort := errors.As(err, &short); {
@@ -382,7 +392,9 @@ func TestOlderCopyGivesWay(t *testing.T) {
 	leads := func(id uint64, n uint64) *Core {
 		state := &raftlog.State{Base: raftlog.Base{Conf: &raftpb.ConfState{Voters: []uint64{id}}}, Entries: entries(n, 1),
 			Hard: &raftpb.HardState{Term: new(uint64(term - 1)), Commit: new(n)}}
-		core, err := NewCore(CoreConfig{ID: id, State: state, ElectionTicks: 10, HeartbeatTicks: 2, Intn: func(int) int { return 0 }})
+		core, err := NewCore(CoreConfig{ID: id, State: state, ElectionTicks: 10, HeartbeatTicks: 2, Intn: func(int) int {
+			return 0
+		}})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -406,7 +418,8 @@ func TestOlderCopyGivesWay(t *testing.T) {
 	if out := drain(put); len(out) != 1 || out[0].GetType() != raftpb.MsgHeartbeatResp || out[0].GetTo() != 2 {
 		t.Fatalf("it is answered with %v: the other one sends what it has committed after that", out)
 	}
-	if err := put.Step(message(raftpb.MsgApp, 2, 1, term, newer+1)); !errors.Is(err, ErrLogShort) || !strings.Contains(err.Error(), "join it again") {
+	if err := put.Step(message(raftpb.MsgApp, 2, 1, term, newer+1)); !errors.Is(err, ErrLogShort) ||
+		!strings.Contains(err.Error(), "join it again") {
 		t.Fatalf("the older copy hears of a leader in its term: %v", err)
 	}
 	if err := leads(1, older).Step(message(raftpb.MsgApp, 2, 1, term+1, newer+1)); !errors.Is(err, ErrLogShort) {
@@ -434,9 +447,12 @@ func TestChangeOfVotersBeforeTheLeaderHasApplied(t *testing.T) {
 	state := &raftlog.State{Base: raftlog.Base{Conf: &raftpb.ConfState{Voters: []uint64{id}}},
 		Hard: &raftpb.HardState{Term: new(uint64(1)), Commit: new(uint64(entries))}}
 	for i := range uint64(entries) {
-		state.Entries = append(state.Entries, &raftpb.Entry{Index: new(i + 1), Term: new(uint64(1)), Type: raftpb.EntryNormal.Enum()})
+		state.Entries = append(state.Entries, &raftpb.Entry{Index: new(i + 1), Term: new(uint64(1)),
+			Type: raftpb.EntryNormal.Enum()})
 	}
-	core, err := NewCore(CoreConfig{ID: id, State: state, ElectionTicks: 10, HeartbeatTicks: 2, Intn: func(int) int { return 0 }})
+	core, err := NewCore(CoreConfig{ID: id, State: state, ElectionTicks: 10, HeartbeatTicks: 2, Intn: func(int) int {
+		return 0
+	}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -485,15 +501,19 @@ func TestReplacedEntriesOnASlowDisk(t *testing.T) {
 		return list
 	}
 	for _, handedOut := range []bool{false, true} {
-		state := &raftlog.State{Base: raftlog.Base{Conf: &raftpb.ConfState{Voters: []uint64{1, 2, 3}}}, Entries: entries(1, 1),
-			Hard: &raftpb.HardState{Term: new(uint64(1)), Commit: new(uint64(replaced - 1))}}
-		core, err := NewCore(CoreConfig{ID: 1, State: state, ElectionTicks: 10, HeartbeatTicks: 2, Intn: func(int) int { return 0 }})
+		state := &raftlog.State{Base: raftlog.Base{Conf: &raftpb.ConfState{Voters: []uint64{1, 2, 3}}},
+			Entries: entries(1, 1),
+			Hard:    &raftpb.HardState{Term: new(uint64(1)), Commit: new(uint64(replaced - 1))}}
+		core, err := NewCore(CoreConfig{ID: 1, State: state, ElectionTicks: 10, HeartbeatTicks: 2, Intn: func(int) int {
+			return 0
+		}})
 		if err != nil {
 			t.Fatal(err)
 		}
 		drain(core)
-		m := &raftpb.Message{Type: raftpb.MsgApp.Enum(), From: new(uint64(2)), To: new(uint64(1)), Term: new(uint64(3)), Commit: new(uint64(last)),
-			Index: new(uint64(replaced - 1)), LogTerm: new(uint64(1)), Entries: entries(replaced, 3)}
+		m := &raftpb.Message{Type: raftpb.MsgApp.Enum(), From: new(uint64(2)), To: new(uint64(1)), Term: new(uint64(3)),
+			Commit: new(uint64(last)),
+			Index:  new(uint64(replaced - 1)), LogTerm: new(uint64(1)), Entries: entries(replaced, 3)}
 		if err := core.Step(m); err != nil {
 			t.Fatal(err)
 		}
@@ -564,11 +584,13 @@ func TestChangeOfVotersBetweenTheStepsOfAnother(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	core, err := NewCore(CoreConfig{ID: id, ElectionTicks: 10, HeartbeatTicks: 2, Intn: func(int) int { return 0 }, State: &raftlog.State{
-		Base:    raftlog.Base{Conf: &raftpb.ConfState{Voters: []uint64{id}}},
-		Hard:    &raftpb.HardState{Term: new(uint64(1))},
-		Entries: []*raftpb.Entry{{Index: new(uint64(1)), Term: new(uint64(1)), Type: raftpb.EntryConfChangeV2.Enum(), Data: data}},
-	}})
+	core, err := NewCore(CoreConfig{ID: id, ElectionTicks: 10, HeartbeatTicks: 2, Intn: func(int) int { return 0 },
+		State: &raftlog.State{
+			Base: raftlog.Base{Conf: &raftpb.ConfState{Voters: []uint64{id}}},
+			Hard: &raftpb.HardState{Term: new(uint64(1))},
+			Entries: []*raftpb.Entry{{Index: new(uint64(1)), Term: new(uint64(1)), Type: raftpb.EntryConfChangeV2.Enum(),
+				Data: data}},
+		}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -618,9 +640,11 @@ func TestRemovedAndAddedAgain(t *testing.T) {
 			t.Fatal(err)
 		}
 		term := min(index-1, 1) // of the entry before
-		if err := core.Step(&raftpb.Message{Type: raftpb.MsgApp.Enum(), From: new(uint64(leader)), To: new(uint64(id)), Term: new(uint64(1)),
+		if err := core.Step(&raftpb.Message{Type: raftpb.MsgApp.Enum(), From: new(uint64(leader)), To: new(uint64(id)),
+			Term:  new(uint64(1)),
 			Index: new(index - 1), LogTerm: &term, Commit: new(index),
-			Entries: []*raftpb.Entry{{Index: new(index), Term: new(uint64(1)), Type: raftpb.EntryConfChangeV2.Enum(), Data: data}}}); err != nil {
+			Entries: []*raftpb.Entry{{Index: new(index), Term: new(uint64(1)), Type: raftpb.EntryConfChangeV2.Enum(),
+				Data: data}}}); err != nil {
 			t.Fatal(err)
 		}
 		out, _ := core.Ready()
@@ -660,9 +684,12 @@ func TestReadIndexOfTheOnlyVoterAfterAStart(t *testing.T) {
 	state := &raftlog.State{Base: raftlog.Base{Conf: &raftpb.ConfState{Voters: []uint64{id}}},
 		Hard: &raftpb.HardState{Term: new(uint64(1)), Commit: new(uint64(2))}}
 	for i := range uint64(last) {
-		state.Entries = append(state.Entries, &raftpb.Entry{Index: new(i + 1), Term: new(uint64(1)), Type: raftpb.EntryNormal.Enum()})
+		state.Entries = append(state.Entries, &raftpb.Entry{Index: new(i + 1), Term: new(uint64(1)),
+			Type: raftpb.EntryNormal.Enum()})
 	}
-	core, err := NewCore(CoreConfig{ID: id, State: state, ElectionTicks: 10, HeartbeatTicks: 2, Intn: func(int) int { return 0 }})
+	core, err := NewCore(CoreConfig{ID: id, State: state, ElectionTicks: 10, HeartbeatTicks: 2, Intn: func(int) int {
+		return 0
+	}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -690,7 +717,8 @@ func TestReadIndexOfTheOnlyVoterAfterAStart(t *testing.T) {
 func TestChangeOfVotersWhileAnotherIsOnItsWay(t *testing.T) {
 	const id = 1
 	core, err := NewCore(CoreConfig{ID: id, ElectionTicks: 10, HeartbeatTicks: 2, Intn: func(int) int { return 0 },
-		State: &raftlog.State{Base: raftlog.Base{Conf: &raftpb.ConfState{Voters: []uint64{id}}}, Hard: &raftpb.HardState{Term: new(uint64(1))}}})
+		State: &raftlog.State{Base: raftlog.Base{Conf: &raftpb.ConfState{Voters: []uint64{id}}},
+			Hard: &raftpb.HardState{Term: new(uint64(1))}}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -727,8 +755,10 @@ func TestSecondStepAfterAHandOverThatFailed(t *testing.T) {
 	const leader, other, electionTicks = 1, 2, 10
 	cores := map[ID]*Core{}
 	for id := ID(leader); id <= other; id++ {
-		core, err := NewCore(CoreConfig{ID: id, ElectionTicks: electionTicks, HeartbeatTicks: 2, Intn: func(int) int { return 0 }, State: &raftlog.State{
-			Base: raftlog.Base{Conf: &raftpb.ConfState{Voters: []uint64{leader, other}}}, Hard: &raftpb.HardState{Term: new(uint64(1))}}})
+		core, err := NewCore(CoreConfig{ID: id, ElectionTicks: electionTicks, HeartbeatTicks: 2,
+			Intn: func(int) int { return 0 }, State: &raftlog.State{
+				Base: raftlog.Base{Conf: &raftpb.ConfState{Voters: []uint64{leader, other}}},
+				Hard: &raftpb.HardState{Term: new(uint64(1))}}})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -762,7 +792,8 @@ func TestSecondStepAfterAHandOverThatFailed(t *testing.T) {
 	core := cores[leader]
 	core.Campaign()
 	run()
-	if err := core.ProposeConf([]*raftpb.ConfChangeSingle{change(raftpb.ConfChangeAddLearnerNode, 3), change(raftpb.ConfChangeAddLearnerNode, 4)}); err != nil {
+	if err := core.ProposeConf([]*raftpb.ConfChangeSingle{change(raftpb.ConfChangeAddLearnerNode, 3),
+		change(raftpb.ConfChangeAddLearnerNode, 4)}); err != nil {
 		t.Fatal(err)
 	}
 	run()

@@ -206,7 +206,8 @@ func TestSnapshotIsAnnouncedOnDisk(t *testing.T) {
 	eventually(t, 20*time.Second, "the log is cut", func() bool { return c.nodes[voter].node.Status().LogFirst > 300 })
 	took := make(chan error, 100)
 	tn.sm.restoring = func(index uint64) {
-		opts := raftlog.Options{Dir: "/raft", Identity: c.identity(tn.id), FS: tn.disk.PowerLoss(func(int) int { return 0 }), SegmentBytes: 256 << 10}
+		opts := raftlog.Options{Dir: "/raft", Identity: c.identity(tn.id), FS: tn.disk.PowerLoss(func(int) int { return 0 }),
+			SegmentBytes: 256 << 10}
 		log, state, err := raftlog.Open(opts)
 		if err == nil {
 			err = log.Close()
@@ -284,7 +285,8 @@ func TestFullDiskMakesReadOnlyAndRecovers(t *testing.T) {
 	n := c.nodes[1].node
 	var refused error
 	for i := 0; refused == nil && i < 100000; i++ {
-		_, refused = n.Propose(context.Background(), []byte(fmt.Sprint("fill", i, strings.Repeat("x", 8000))), ProposeOptions{})
+		_, refused = n.Propose(context.Background(), []byte(fmt.Sprint("fill", i, strings.Repeat("x", 8000))),
+			ProposeOptions{})
 	}
 	if !errors.Is(refused, ErrReadOnly) || !strings.Contains(refused.Error(), "no space") {
 		t.Fatal(refused)

@@ -43,7 +43,8 @@ type histories struct {
 
 func newHistories(n *Node) *histories {
 	return &histories{
-		id: n.id, cfg: &n.cfg, log: n.log, feed: n.feed, wrong: n.replacer.why, lastAlone: n.lastAlone, peers: map[ID]divergent{},
+		id: n.id, cfg: &n.cfg, log: n.log, feed: n.feed, wrong: n.replacer.why, lastAlone: n.lastAlone,
+		peers: map[ID]divergent{},
 	}
 }
 
@@ -95,16 +96,19 @@ func (hs *histories) digestAt(index uint64) (digest [16]byte, ok bool) {
 func (hs *histories) divergence(peer ID, p proof) string {
 	why := ""
 	if last, alone := hs.lastAlone(); alone && p.applied > last {
-		why = fmt.Sprintf("node %d has applied log index %d, and the log of node %d, the only voter, ends at %d", peer>>32, p.applied, hs.id>>32, last)
+		why = fmt.Sprintf("node %d has applied log index %d, and the log of node %d, the only voter, ends at %d", peer>>32,
+			p.applied, hs.id>>32, last)
 	} else if why = hs.divergenceOfLog(peer, p); why == "" {
 		why = hs.divergenceOfDigest(peer, p)
 	}
 	if why == "" {
 		return ""
 	}
-	return fmt.Sprintf("%s: one of the two was put back to an older copy of its data directory. Node %[2]d takes nothing of node %[3]d: it shows what it had, and can't "+
-		"change anything. If there is a newer copy of the directory of node %[3]d, stop that node and put the newer copy back. Else copy what only node %[2]d shows out "+
-		"of its mount; then stop it, run 'rdmcfs evict' for it on node %[3]d, and join it again with an empty data directory", why, peer>>32, hs.id>>32)
+	return fmt.Sprintf("%s: one of the two was put back to an older copy of its data directory. Node %[2]d takes "+
+		"nothing of node %[3]d: it shows what it had, and can't change anything. If there is a newer copy of the directory "+
+		"of node %[3]d, stop that node and put the newer copy back. Else copy what only node %[2]d shows out of its mount; "+
+		"then stop it, run 'rdmcfs evict' for it on node %[3]d, and join it again with an empty data directory",
+		why, peer>>32, hs.id>>32)
 }
 
 // divergenceOfLog compares the follower's last entry with the one of the same index in this node's log, if that still
@@ -114,8 +118,9 @@ func (hs *histories) divergenceOfLog(peer ID, p proof) string {
 	if !ok || p.applied == 0 {
 		return ""
 	}
-	differs := own.Term > 0 && p.term > 0 && own.Term != p.term || own.Time > 0 && p.timeNanos > 0 && own.Time != p.timeNanos
-	if !differs || hs.wrong() != nil {
+	otherTerm := own.Term > 0 && p.term > 0 && own.Term != p.term
+	otherTime := own.Time > 0 && p.timeNanos > 0 && own.Time != p.timeNanos
+	if !otherTerm && !otherTime || hs.wrong() != nil {
 		return ""
 	}
 	return fmt.Sprintf("nodes %d and %d have different entries at log index %d", peer>>32, hs.id>>32, p.applied)
@@ -135,7 +140,8 @@ func (hs *histories) divergenceOfDigest(peer ID, p proof) string {
 // lastAlone is the end of the log of a leader that is the only voter: nothing can have been committed beyond it. One
 // that does not lead yet may not know of other voters: it is given time.
 func (n *Node) lastAlone() (last uint64, alone bool) {
-	for began := time.Now(); n.ctx.Err() == nil && time.Since(began) < leaderlessMax; { // the follower waits no longer either
+	// the follower waits no longer either
+	for began := time.Now(); n.ctx.Err() == nil && time.Since(began) < leaderlessMax; {
 		got := make(chan uint64, 1)
 		n.box.event(func() {
 			core := n.loop.core

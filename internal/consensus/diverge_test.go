@@ -93,8 +93,12 @@ func TestVoterPutBackIsNotFollowedAfterRestarts(t *testing.T) {
 // known to be wrong says nothing about histories.
 func TestDivergenceIsForgotten(t *testing.T) {
 	peers, wrong := []ID{2, 3}, error(nil)
-	n := newNode(Config{Identity: Identity{ID: 1}, Peers: func() []ID { return peers }, Wrong: func() error { return wrong },
-		Digest: func(uint64) ([16]byte, bool) { return [16]byte{1}, true }})
+	n := newNode(Config{
+		Identity: Identity{ID: 1},
+		Peers:    func() []ID { return peers },
+		Wrong:    func() error { return wrong },
+		Digest:   func(uint64) ([16]byte, bool) { return [16]byte{1}, true },
+	})
 	defer n.cancel(ErrClosed)
 	n.feed.reset(raftlog.Base{})
 	n.state.conf = &raftpb.ConfState{Voters: []uint64{2, 3}}
@@ -119,7 +123,10 @@ func TestDivergenceIsForgotten(t *testing.T) {
 	if peers = peers[:2]; n.Status().Diverged != "" {
 		t.Fatal("said of an evicted peer")
 	}
-	for _, set := range []func(){func() { n.replacer.wrong = ErrStateWrong }, func() { n.replacer.wrong, wrong = nil, ErrStateWrong }} {
+	for _, set := range []func(){
+		func() { n.replacer.wrong = ErrStateWrong },
+		func() { n.replacer.wrong, wrong = nil, ErrStateWrong },
+	} {
 		set()
 		if _, known := n.histories.digestAt(7); known || n.histories.divergenceOfDigest(4, other) != "" {
 			t.Fatal("a wrong state is compared")

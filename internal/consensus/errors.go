@@ -29,7 +29,8 @@ var (
 	// ErrConfChange means that a change of voters was refused or overtaken by another one.
 	ErrConfChange = errors.New("consensus: change of voters refused")
 	// ErrStateBehind means that the state database lost what the log does not hold any more.
-	ErrStateBehind = errors.New("consensus: state database is older than the log's beginning: remove this node and join it again")
+	ErrStateBehind = errors.New("consensus: state database is older than the log's beginning: remove this node and " +
+		"join it again")
 	// ErrStateWrong is what a state machine's Apply returns for a state that is damaged: the node goes on, and
 	// replaces it, see [Node.Rebuild].
 	ErrStateWrong = errors.New("consensus: the state is damaged")
@@ -61,7 +62,8 @@ type ShortError struct {
 
 // Error says what was found and what to do.
 func (e *ShortError) Error() string {
-	return fmt.Sprintf("%v: it ends at %d, %s says %d; this node must not vote with it: remove it from the cluster and join it again with a new store",
+	return fmt.Sprintf("%v: it ends at %d, %s says %d; this node must not vote with it: remove it from the cluster and "+
+		"join it again with a new store",
 		ErrLogShort, e.LastIndex, e.Witness, e.Promised)
 }
 

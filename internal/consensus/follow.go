@@ -158,7 +158,8 @@ func (ob *observer) follow(peers []ID, changes int) (ID, error) {
 	s.silence = min(followSilence<<min(changes, 4), silenceMax)
 	stop := context.AfterFunc(ctx, func() { _ = a.conn.Close() })
 	defer stop()
-	target := &followTarget{peer: a.peer, stream: s, cancel: cancel, wanted: make(chan struct{}, 1), hello: a.took, changes: changes}
+	target := &followTarget{peer: a.peer, stream: s, cancel: cancel, wanted: make(chan struct{}, 1), hello: a.took,
+		changes: changes}
 	if !ob.setFollower(target) {
 		return a.peer, nil
 	}
@@ -172,7 +173,8 @@ func (ob *observer) followStream(ctx context.Context, target *followTarget) erro
 	if err != nil {
 		return err
 	}
-	f := &followSession{n: ob.n, ctx: ctx, peer: target.peer, number: ob.session.Add(1), applied: applied, next: applied + 1,
+	f := &followSession{n: ob.n, ctx: ctx, peer: target.peer, number: ob.session.Add(1), applied: applied,
+		next:       applied + 1,
 		leaderless: time.AfterFunc(leaderlessMax, target.cancel)}
 	defer f.leaderless.Stop()
 	if ob.n.feed.next() == applied && !ob.skipLast {

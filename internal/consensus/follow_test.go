@@ -140,9 +140,11 @@ func TestFeedRefusesAGap(t *testing.T) {
 		from, to uint64
 		taken    bool
 		next     uint64
-	}{{11, 12, true, 13}, {14, 15, false, 13}, {12, 13, true, 14}, {9, 10, true, 14}, {20, 20, false, 14}, {14, 14, true, 15}} {
+	}{{11, 12, true, 13}, {14, 15, false, 13}, {12, 13, true, 14}, {9, 10, true, 14}, {20, 20, false, 14},
+		{14, 14, true, 15}} {
 		if taken := f.push(entries(step.from, step.to), true); taken != step.taken || f.next() != step.next {
-			t.Fatalf("entries %d to %d: taken %v, next is %d; wanted %v and %d", step.from, step.to, taken, f.next(), step.taken, step.next)
+			t.Fatalf("entries %d to %d: taken %v, next is %d; wanted %v and %d", step.from, step.to, taken, f.next(), step.taken,
+				step.next)
 		}
 	}
 	if list, _, ok := f.after(11, 1<<20); !ok || len(list) != 4 || list[3].Index != 14 {

@@ -49,7 +49,8 @@ func (c *Core) check(m *raftpb.Message) error {
 			return badMessage(m, "acknowledges entry %d, the last is %d", m.GetIndex(), last)
 		}
 		return nil
-	case raftpb.MsgVote, raftpb.MsgVoteResp, raftpb.MsgPreVote, raftpb.MsgPreVoteResp, raftpb.MsgHeartbeatResp, raftpb.MsgTimeoutNow:
+	case raftpb.MsgVote, raftpb.MsgVoteResp, raftpb.MsgPreVote, raftpb.MsgPreVoteResp, raftpb.MsgHeartbeatResp,
+		raftpb.MsgTimeoutNow:
 		return nil
 	default:
 		return badMessage(m, "no message between nodes")
@@ -96,14 +97,17 @@ func (c *Core) checkHistory(m *raftpb.Message, leads bool, own *raftpb.HardState
 	switch {
 	case m.GetType() == raftpb.MsgHeartbeat:
 		// It does not say what it has committed: an answer makes it send that.
-		c.after = append(c.after, &raftpb.Message{Type: raftpb.MsgHeartbeatResp.Enum(), From: new(c.cfg.ID), To: new(m.GetFrom()), Term: new(m.GetTerm())})
+		c.after = append(c.after, &raftpb.Message{Type: raftpb.MsgHeartbeatResp.Enum(), From: new(c.cfg.ID),
+			To: new(m.GetFrom()), Term: new(m.GetTerm())})
 		return badMessage(m, "it %s", why)
 	case theirs <= own.GetCommit():
 		return badMessage(m, "it %s, and has committed %d entries; this node has %d", why, theirs, own.GetCommit())
 	case c.last < theirs:
-		return &ShortError{LastIndex: c.last, Promised: theirs, Witness: fmt.Sprintf("node %d, which %s,", m.GetFrom()>>32, why)}
+		return &ShortError{LastIndex: c.last, Promised: theirs,
+			Witness: fmt.Sprintf("node %d, which %s,", m.GetFrom()>>32, why)}
 	}
-	return fmt.Errorf("%w: node %d %s, and has committed %d entries; this node has %d. Its data directory is an older copy: remove it from "+
+	return fmt.Errorf("%w: node %d %s, and has committed %d entries; this node has %d. Its data directory is an older "+
+		"copy: remove it from "+
 		"the cluster and join it again with an empty one", ErrSafety, m.GetFrom()>>32, why, theirs, own.GetCommit())
 }
 

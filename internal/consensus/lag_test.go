@@ -48,7 +48,8 @@ func TestObserverLeavesAVoterThatLags(t *testing.T) {
 	for _, command := range []string{"stands", "again"} {
 		p, behind, err := proposeVisible(c.nodes[leader].node, command, opts)
 		if err != nil || len(behind) > 0 {
-			t.Fatalf("%+v, behind %v, %v: observer %d follows %d", p, behind, err, observer, c.nodes[observer].node.Status().Following)
+			t.Fatalf("%+v, behind %v, %v: observer %d follows %d", p, behind, err, observer,
+				c.nodes[observer].node.Status().Following)
 		}
 	}
 	if at := c.nodes[observer].node.Status().Following; at == voter {
@@ -69,7 +70,9 @@ func TestObserverLeavesASilentVoter(t *testing.T) {
 // that it knows no leader. Who follows it leaves after a second all the same.
 func TestObserverLeavesACandidate(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		n := newNode(Config{Identity: Identity{ID: 7}, Dial: func(context.Context, ID) (net.Conn, error) { return nil, errNoLink }})
+		n := newNode(Config{Identity: Identity{ID: 7}, Dial: func(context.Context, ID) (net.Conn, error) {
+			return nil, errNoLink
+		}})
 		defer n.wg.Wait()
 		defer n.cancel(ErrClosed)
 		left := make(chan time.Time, 1)

@@ -105,8 +105,9 @@ type readAnswer struct {
 }
 
 func (rl *raftLoop) newCore(s *raftlog.State) error {
-	core, err := NewCore(CoreConfig{ID: rl.n.id, State: s, ElectionTicks: rl.n.tune.ElectionTicks, HeartbeatTicks: rl.n.tune.HeartbeatTicks,
-		Intn: rand.IntN, Logger: rl.n.log})
+	core, err := NewCore(CoreConfig{ID: rl.n.id, State: s, ElectionTicks: rl.n.tune.ElectionTicks,
+		HeartbeatTicks: rl.n.tune.HeartbeatTicks,
+		Intn:           rand.IntN, Logger: rl.n.log})
 	if err != nil {
 		return err
 	}
@@ -387,7 +388,8 @@ func (rl *raftLoop) tend() {
 			rl.core.SnapshotFailed(peer)
 		}
 	}
-	if st.Role == RoleLeader && (rl.n.readOnlyErr() != nil || rl.n.replacer.why() != nil) && now.Sub(rl.transferAt) > 3*time.Second {
+	if st.Role == RoleLeader && (rl.n.readOnlyErr() != nil || rl.n.replacer.why() != nil) &&
+		now.Sub(rl.transferAt) > 3*time.Second {
 		rl.transferAt = now
 		if to := rl.n.healthyVoter(); to != 0 {
 			rl.n.log.Warn("handing leadership over: the log can't be written, or the state is wrong", "to", to)

@@ -35,7 +35,8 @@ func (n *Node) learn(s clusterState, role Role) {
 	n.mu.Lock()
 	st := &n.state
 	leaderChanged, changed := false, false
-	if s.conf != nil && (st.conf == nil || s.confIndex > st.confIndex || s.confIndex == st.confIndex && len(st.conf.GetVoters()) == 0) {
+	if s.conf != nil && (st.conf == nil || s.confIndex > st.confIndex ||
+		s.confIndex == st.confIndex && len(st.conf.GetVoters()) == 0) {
 		st.conf, st.confIndex, changed = s.conf, s.confIndex, true
 	}
 	if role != "" {
@@ -396,7 +397,9 @@ func inForce(conf *raftpb.ConfState, changes []*raftpb.ConfChangeSingle) bool {
 
 // proposeConf proposes a change that was judged by a configuration, and waits until it is in force. The index of the
 // configuration says nothing about that: it also moves with the beginning of the log.
-func (v *voterChanges) proposeConf(ctx context.Context, judged *raftpb.ConfState, changes []*raftpb.ConfChangeSingle) error {
+func (v *voterChanges) proposeConf(
+	ctx context.Context, judged *raftpb.ConfState, changes []*raftpb.ConfChangeSingle,
+) error {
 	n := v.n
 	ctx, cancel := context.WithTimeout(ctx, confStepMax)
 	defer cancel()
@@ -424,7 +427,9 @@ func (v *voterChanges) proposeConf(ctx context.Context, judged *raftpb.ConfState
 }
 
 // giveConfInTime gives a change to raft as soon as it is not too early.
-func (v *voterChanges) giveConfInTime(ctx context.Context, judged *raftpb.ConfState, changes []*raftpb.ConfChangeSingle) error {
+func (v *voterChanges) giveConfInTime(
+	ctx context.Context, judged *raftpb.ConfState, changes []*raftpb.ConfChangeSingle,
+) error {
 	n := v.n
 	poll := time.NewTicker(confPoll)
 	defer poll.Stop()

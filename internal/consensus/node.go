@@ -137,7 +137,8 @@ func Open(cfg Config) (*Node, error) {
 }
 
 func newNode(cfg Config) *Node {
-	n := &Node{cfg: cfg, tune: cfg.Tuning.filled(), id: cfg.Identity.ID, run: rand.Uint64(), log: cfg.Logger, done: make(chan struct{})}
+	n := &Node{cfg: cfg, tune: cfg.Tuning.filled(), id: cfg.Identity.ID, run: rand.Uint64(), log: cfg.Logger,
+		done: make(chan struct{})}
 	n.voters = &voterChanges{n: n, policy: make(chan struct{}, 1)}
 	if n.log == nil {
 		n.log = slog.New(slog.DiscardHandler)
@@ -168,7 +169,8 @@ func (n *Node) recover(disk *raftlog.Log, s *raftlog.State) error {
 		n.log.Info("an unacknowledged write at the end of the raft log was dropped", "bytes", s.TornBytes)
 	}
 	member := contains(raftMembersOf(s.Base.Conf), n.id)
-	if s.Intent != nil && !s.Holds(s.Intent.Index, s.Intent.Term) && (applied == s.Intent.Index || !member && applied > s.Intent.Index) {
+	if s.Intent != nil && !s.Holds(s.Intent.Index, s.Intent.Term) &&
+		(applied == s.Intent.Index || !member && applied > s.Intent.Index) {
 		base := *s.Intent
 		if err := disk.Append(&raftlog.Batch{Base: &base, Reset: true}); err != nil {
 			return err

@@ -105,7 +105,8 @@ func TestNoQuorumFailsFastAndRecovers(t *testing.T) {
 		t.Logf("node %d: %v after %v", tn.id, err, took)
 		began = time.Now()
 		// At once, not when as much time has passed again.
-		if _, err = tn.node.Propose(context.Background(), []byte("y"), ProposeOptions{}); !errors.Is(err, ErrNoQuorum) || time.Since(began) > time.Second {
+		if _, err = tn.node.Propose(context.Background(), []byte("y"), ProposeOptions{}); !errors.Is(err, ErrNoQuorum) ||
+			time.Since(began) > time.Second {
 			t.Fatalf("node %d: second change: %v after %v", tn.id, err, time.Since(began))
 		}
 		if !tn.node.Status().NoQuorum {
@@ -168,7 +169,8 @@ func TestBarrierNamesThoseBehind(t *testing.T) {
 	if err != nil || !contains(behind, lagging) { // on a late machine others may be behind too
 		t.Fatalf("%+v, behind %v, %v", p, behind, err)
 	}
-	behind, err = node.Barrier(context.Background(), p.Index, ProposeOptions{Nodes: []ID{1, 2, 3, 4}, BarrierTimeout: time.Minute})
+	behind, err = node.Barrier(context.Background(), p.Index,
+		ProposeOptions{Nodes: []ID{1, 2, 3, 4}, BarrierTimeout: time.Minute})
 	if err != nil || len(behind) > 0 {
 		t.Fatalf("barrier: %v, %v", behind, err)
 	}
@@ -191,7 +193,9 @@ func TestBarrierNamesThoseBehind(t *testing.T) {
 // TestBarrierOfALeaderThatIsCutOff: it knows nothing of the others. It must not name them as those who are behind; a
 // patient caller learns who shows the index when the node is back.
 func TestBarrierOfALeaderThatIsCutOff(t *testing.T) {
-	c := newCluster(t, 3, func(c *cluster) { c.auto, c.tune.LeaderAwaited, c.tune.ElectionTicks = false, 3*time.Second, 100 })
+	c := newCluster(t, 3, func(c *cluster) {
+		c.auto, c.tune.LeaderAwaited, c.tune.ElectionTicks = false, 3*time.Second, 100
+	})
 	leader := c.waitVoters(3)
 	node := c.nodes[leader].node
 	p, err := node.Propose(context.Background(), []byte("x"), ProposeOptions{})
@@ -425,7 +429,8 @@ func TestChangeOfVotersJudgedByOthers(t *testing.T) {
 	node := c.nodes[leader].node
 	before := node.Status().Voters
 	judged := &raftpb.ConfState{Voters: append([]ID{}, before[1:]...)}
-	err := node.voters.proposeConf(context.Background(), judged, []*raftpb.ConfChangeSingle{change(raftpb.ConfChangeRemoveNode, before[0])})
+	err := node.voters.proposeConf(context.Background(), judged,
+		[]*raftpb.ConfChangeSingle{change(raftpb.ConfChangeRemoveNode, before[0])})
 	if after := node.Status().Voters; !errors.Is(err, ErrConfChange) || len(after) != len(before) {
 		t.Fatalf("%v; voters %v", err, after)
 	}
@@ -470,7 +475,8 @@ func TestNobodyHandsOverToTheEvicted(t *testing.T) {
 	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
 	defer cancel()
 	err := node.ChangeVoters(ctx, []ID{other}, []ID{leader})
-	if st := node.Status(); !errors.Is(err, ErrConfChange) || !slices.Equal(st.Voters, []ID{leader}) || len(st.Learners) > 0 {
+	if st := node.Status(); !errors.Is(err, ErrConfChange) || !slices.Equal(st.Voters, []ID{leader}) ||
+		len(st.Learners) > 0 {
 		t.Fatalf("%v; voters %v, learners %v", err, st.Voters, st.Learners)
 	}
 	c.propose(leader, "goes on")
@@ -605,7 +611,10 @@ func TestObserverSwitchesVoters(t *testing.T) {
 		}
 	}
 	var first ID
-	eventually(t, 20*time.Second, "the observer follows", func() bool { first = observer.node.Status().Following; return first != 0 })
+	eventually(t, 20*time.Second, "the observer follows", func() bool {
+		first = observer.node.Status().Following
+		return first != 0
+	})
 	c.stop(first)
 	for i := range 5 {
 		c.propose(observer.id, fmt.Sprint("o", i))

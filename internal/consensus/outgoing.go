@@ -31,7 +31,8 @@ type outgoing struct {
 }
 
 func newOutgoing(self ID, last uint64) *outgoing {
-	return &outgoing{self: self, prompt: last, promptFor: map[ID]uint64{}, told: map[ID]uint64{}, held: map[ID]*raftpb.Message{}}
+	return &outgoing{self: self, prompt: last, promptFor: map[ID]uint64{}, told: map[ID]uint64{},
+		held: map[ID]*raftpb.Message{}}
 }
 
 // note takes the wishes of entries that are being appended.

@@ -8,11 +8,13 @@ import (
 )
 
 func appendMessage(to ID, commit uint64, entries ...*raftpb.Entry) *raftpb.Message {
-	return &raftpb.Message{Type: raftpb.MsgApp.Enum(), To: new(to), Term: new(uint64(1)), Commit: new(commit), Entries: entries}
+	return &raftpb.Message{Type: raftpb.MsgApp.Enum(), To: new(to), Term: new(uint64(1)), Commit: new(commit),
+		Entries: entries}
 }
 
 func ackMessage(to ID, index uint64, reject bool) *raftpb.Message {
-	return &raftpb.Message{Type: raftpb.MsgAppResp.Enum(), To: new(to), Term: new(uint64(1)), Index: new(index), Reject: new(reject)}
+	return &raftpb.Message{Type: raftpb.MsgAppResp.Enum(), To: new(to), Term: new(uint64(1)), Index: new(index),
+		Reject: new(reject)}
 }
 
 func entryAt(index uint64, origin ID, flags uint8) *raftpb.Entry {

@@ -32,7 +32,8 @@ func TestCommitIndexIsWrittenBeforeWhatFollowsIt(t *testing.T) {
 	entry := func(index uint64) []*raftpb.Entry {
 		return []*raftpb.Entry{{Index: new(index), Term: new(uint64(1)), Type: raftpb.EntryNormal.Enum()}}
 	}
-	for _, b := range []*raftlog.Batch{{Hard: hard(0), Entries: entry(1)}, {Hard: hard(1)}, {Entries: entry(2)}, {Hard: hard(2)}} {
+	for _, b := range []*raftlog.Batch{{Hard: hard(0), Entries: entry(1)}, {Hard: hard(1)}, {Entries: entry(2)},
+		{Hard: hard(2)}} {
 		if err := n.persist.write(b); err != nil {
 			t.Fatal(err)
 		}
@@ -44,7 +45,8 @@ func TestCommitIndexIsWrittenBeforeWhatFollowsIt(t *testing.T) {
 	}
 	defer log.Close()
 	if state.LastIndex() != 2 || state.Hard.GetCommit() != 1 {
-		t.Fatalf("found %d entries, committed %d: entry 2 was written after 1 was known to be committed", state.LastIndex(), state.Hard.GetCommit())
+		t.Fatalf("found %d entries, committed %d: entry 2 was written after 1 was known to be committed", state.LastIndex(),
+			state.Hard.GetCommit())
 	}
 }
 
@@ -89,13 +91,18 @@ func TestOldestVoterBeginsAgainUnderTheNewVoters(t *testing.T) {
 // TestNewMemberSavesItsTerm: a log that begins after a base says nothing of terms; the first entries must not be
 // found without their term in the hard state.
 func TestNewMemberSavesItsTerm(t *testing.T) {
-	state := &raftlog.State{Hard: &raftpb.HardState{}, Base: raftlog.Base{Index: 10, Term: 3, Conf: &raftpb.ConfState{Voters: []uint64{1, 2}}}}
-	core, err := NewCore(CoreConfig{ID: 2, State: state, ElectionTicks: 10, HeartbeatTicks: 2, Intn: func(int) int { return 0 }})
+	state := &raftlog.State{Hard: &raftpb.HardState{},
+		Base: raftlog.Base{Index: 10, Term: 3, Conf: &raftpb.ConfState{Voters: []uint64{1, 2}}}}
+	core, err := NewCore(CoreConfig{ID: 2, State: state, ElectionTicks: 10, HeartbeatTicks: 2, Intn: func(int) int {
+		return 0
+	}})
 	if err != nil {
 		t.Fatal(err)
 	}
-	m := &raftpb.Message{Type: raftpb.MsgApp.Enum(), From: new(uint64(1)), To: new(uint64(2)), Term: new(uint64(3)), LogTerm: new(uint64(3)),
-		Index: new(uint64(10)), Commit: new(uint64(10)), Entries: []*raftpb.Entry{{Index: new(uint64(11)), Term: new(uint64(3)), Type: raftpb.EntryNormal.Enum()}}}
+	m := &raftpb.Message{Type: raftpb.MsgApp.Enum(), From: new(uint64(1)), To: new(uint64(2)), Term: new(uint64(3)),
+		LogTerm: new(uint64(3)),
+		Index:   new(uint64(10)), Commit: new(uint64(10)),
+		Entries: []*raftpb.Entry{{Index: new(uint64(11)), Term: new(uint64(3)), Type: raftpb.EntryNormal.Enum()}}}
 	if err := core.Step(m); err != nil {
 		t.Fatal(err)
 	}

@@ -62,7 +62,8 @@ func (rp *reporter) reportSelf(urgent bool) {
 		p = &nodeProgress{}
 		rp.nodes[rp.n.id] = p
 	}
-	p.Progress = Progress{Applied: s.applied, Synced: s.synced, Visible: s.visible, ReadOnly: s.readOnly != nil, LastSeen: time.Now()}
+	p.Progress = Progress{Applied: s.applied, Synced: s.synced, Visible: s.visible, ReadOnly: s.readOnly != nil,
+		LastSeen: time.Now()}
 	p.fresh = true
 	rp.reachedLocked(rp.n.id, p.Visible)
 	urgent = urgent || p.passed.visible < rp.wanted && p.Visible > p.passed.visible
@@ -99,7 +100,8 @@ func (rp *reporter) take(body []byte) error {
 		if seen.Before(p.LastSeen) && r.applied < p.Applied {
 			continue // an older story, by a longer way
 		}
-		p.Progress = Progress{Applied: r.applied, Synced: r.synced, Visible: r.visible, ReadOnly: r.flags&reportReadOnly != 0, LastSeen: seen}
+		p.Progress = Progress{Applied: r.applied, Synced: r.synced, Visible: r.visible, ReadOnly: r.flags&reportReadOnly != 0,
+			LastSeen: seen}
 		p.fresh = true
 		rp.reachedLocked(r.id, r.visible)
 		urgent = urgent || r.flags&reportUrgent != 0 || p.passed.visible < rp.wanted && r.visible > p.passed.visible
@@ -201,7 +203,8 @@ func (rp *reporter) passOn() {
 			continue
 		}
 		p.fresh = false
-		r := report{id: id, applied: p.Applied, synced: p.Synced, visible: p.Visible, ageMillis: uint32(max(0, now.Sub(p.LastSeen).Milliseconds()))}
+		r := report{id: id, applied: p.Applied, synced: p.Synced, visible: p.Visible,
+			ageMillis: uint32(max(0, now.Sub(p.LastSeen).Milliseconds()))}
 		if p.ReadOnly {
 			r.flags |= reportReadOnly
 		}
@@ -305,7 +308,9 @@ func (rp *reporter) answerBarrier(ctx context.Context, body []byte) ([]byte, err
 }
 
 // awaitVisible waits for nodes to make an index visible, and returns those that have not.
-func (rp *reporter) awaitVisible(ctx context.Context, index uint64, timeout time.Duration, flags uint8, nodes []ID) ([]ID, error) {
+func (rp *reporter) awaitVisible(
+	ctx context.Context, index uint64, timeout time.Duration, flags uint8, nodes []ID,
+) ([]ID, error) {
 	if flags&barrierAllUp != 0 && rp.n.cfg.Members != nil {
 		if err := rp.waitAppliedFor(ctx, index, timeout); err != nil { // only then it is known here who is up at index
 			return nil, err

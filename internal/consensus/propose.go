@@ -103,7 +103,8 @@ func (ps *proposals) add(data []byte, opts ProposeOptions) (*waiter, error) {
 		return nil, ErrBusy
 	}
 	ps.next++
-	w := &waiter{p: Proposal{Origin: ps.n.id, Run: ps.n.run, Seq: ps.next, Data: data}, done: make(chan outcome, 1), born: time.Now()}
+	w := &waiter{p: Proposal{Origin: ps.n.id, Run: ps.n.run, Seq: ps.next, Data: data}, done: make(chan outcome, 1),
+		born: time.Now()}
 	if opts.Patient {
 		w.patient = ps.n.tune.LeaderAwaited
 	}
@@ -210,7 +211,8 @@ func (ps *proposals) quorumLostLocked(now time.Time) bool {
 		return true
 	}
 	for _, w := range ps.waiting {
-		if w.patient == 0 && lost >= ps.n.tune.LeaderLost/2 && now.Sub(w.born) >= ps.n.tune.LeaderLost+ps.n.tune.LeaderLost/16 {
+		if w.patient == 0 && lost >= ps.n.tune.LeaderLost/2 &&
+			now.Sub(w.born) >= ps.n.tune.LeaderLost+ps.n.tune.LeaderLost/16 {
 			return true
 		}
 	}

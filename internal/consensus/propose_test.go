@@ -33,7 +33,9 @@ func TestResultAfterASnapshotSaysSo(t *testing.T) {
 // back. The node knows by then that it has no quorum. A patient proposal waits until the node hears of a leader;
 // without one it ends in its time.
 func TestPatientProposalWaitsForALeader(t *testing.T) {
-	c := newCluster(t, 3, func(c *cluster) { c.tune.LeaderLost, c.tune.LeaderAwaited = 300*time.Millisecond, 20*time.Second })
+	c := newCluster(t, 3, func(c *cluster) {
+		c.tune.LeaderLost, c.tune.LeaderAwaited = 300*time.Millisecond, 20*time.Second
+	})
 	cut := c.waitVoters(3)
 	n := c.runningNode(cut)
 	c.isolate(cut, true)

@@ -14,7 +14,8 @@ import (
 
 // ErrNoCopy means that a damaged state can't be remade: no other node has one, and the log does not reach back to the
 // beginning.
-var ErrNoCopy = errors.New("consensus: no other node has the state, and the log does not hold all of it any more: restore the data directory from a backup")
+var ErrNoCopy = errors.New("consensus: no other node has the state, and the log does not hold all of it any more: " +
+	"restore the data directory from a backup")
 
 const (
 	// rebuildPatience is how long the other nodes are asked before a log that holds everything is applied again.
@@ -166,7 +167,8 @@ func (sr *stateReplacer) run(number uint64) {
 }
 
 // noOtherNode is said where a wrong state can't be taken from anybody.
-const noOtherNode = "there is no other node to take it from: start this one again, it then applies its own log if that still holds everything; " +
+const noOtherNode = "there is no other node to take it from: start this one again, it then applies its own log if " +
+	"that still holds everything; " +
 	"else restore the data directory from a backup"
 
 // say notes for status how the last round went.

@@ -20,7 +20,9 @@ func (c *cluster) rebuild(id ID, promised uint64) (over bool) {
 	tn.sm = newToy()
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 	defer cancel()
-	err := Rebuild(ctx, c.config(tn), RebuildOptions{Promised: promised, Say: func(text string) { c.t.Logf("node %d: %s", id, text) },
+	err := Rebuild(ctx, c.config(tn), RebuildOptions{Promised: promised, Say: func(text string) {
+		c.t.Logf("node %d: %s", id, text)
+	},
 		StartOver: func() error { over = true; return nil }})
 	if err != nil {
 		c.t.Fatalf("rebuild node %d: %v", id, err)
@@ -45,7 +47,9 @@ func TestRebuildFromOthers(t *testing.T) {
 	for i := range 400 {
 		c.propose(leader, fmt.Sprint("s", i))
 	}
-	eventually(t, 10*time.Second, "the voter's log is cut", func() bool { return c.nodes[voter].node.Status().LogFirst > 300 })
+	eventually(t, 10*time.Second, "the voter's log is cut", func() bool {
+		return c.nodes[voter].node.Status().LogFirst > 300
+	})
 	c.converge()
 	for _, more := range []int{0, 100, 400} { // the snapshot is the last entry's; within the own log, or not; beyond it
 		for _, id := range []ID{voter, observer} {
@@ -94,7 +98,9 @@ func TestRebuildAlone(t *testing.T) {
 		if cut {
 			tn := c.nodes[leader]
 			tn.sm = newToy()
-			err := Rebuild(context.Background(), c.config(tn), RebuildOptions{Say: func(string) {}, StartOver: func() error { return errors.New("over") }})
+			err := Rebuild(context.Background(), c.config(tn), RebuildOptions{Say: func(string) {}, StartOver: func() error {
+				return errors.New("over")
+			}})
 			if !errors.Is(err, ErrNoCopy) {
 				t.Fatalf("nobody has the state: %v", err)
 			}
@@ -148,7 +154,9 @@ func TestRebuildOfALoneNodeSaysWhatToDo(t *testing.T) {
 	c.propose(voter, "first")
 	tn := c.nodes[voter]
 	tn.node.Rebuild(fmt.Errorf("test: %w", ErrStateWrong))
-	eventually(t, 20*time.Second, "it is said", func() bool { return strings.Contains(tn.node.Status().Rebuild, "start this one again") })
+	eventually(t, 20*time.Second, "it is said", func() bool {
+		return strings.Contains(tn.node.Status().Rebuild, "start this one again")
+	})
 }
 
 // A state that takes the place of a wrong one may be wrong too: another is taken, though nothing is applied that
@@ -164,7 +172,9 @@ func TestRebuildAgain(t *testing.T) {
 	tn.sm.fail, tn.sm.bad = wrong, 2
 	tn.sm.mu.Unlock()
 	tn.node.Rebuild(wrong)
-	eventually(t, 20*time.Second, "the third state is whole", func() bool { return tn.sm.isWrong() == nil && tn.node.replacer.why() == nil })
+	eventually(t, 20*time.Second, "the third state is whole", func() bool {
+		return tn.sm.isWrong() == nil && tn.node.replacer.why() == nil
+	})
 	c.propose(tn.id, "second")
 	c.converge()
 }

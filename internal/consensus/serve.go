@@ -105,7 +105,8 @@ func (n *Node) servePeer(s *stream) error {
 			err = n.reporter.take(body)
 		case frameRequest:
 			var c call
-			if c, err = decode[call](body); err == nil && c.op == callClock { // here, so that the answer does not wait for others
+			// here, so that the answer does not wait for others
+			if c, err = decode[call](body); err == nil && c.op == callClock {
 				n.respond(ctx, s, &c)
 			} else if err == nil {
 				select {

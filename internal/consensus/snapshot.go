@@ -49,7 +49,9 @@ func (ss *snapshotServer) serve(conn net.Conn, peer ID) error {
 	defer data.Close()
 	head, ok := ss.head(index)
 	if !ok {
-		return writeFrame(conn, frameSnapFailed, func(b []byte) []byte { return append(b, "term or voters are not known yet"...) })
+		return writeFrame(conn, frameSnapFailed, func(b []byte) []byte {
+			return append(b, "term or voters are not known yet"...)
+		})
 	}
 	if err := writeFrame(conn, frameSnapBegin, head.append); err != nil {
 		return err
@@ -145,7 +147,8 @@ func (n *Node) fetchSnapshot(ctx context.Context, peer ID) (raftlog.Base, error)
 		return base, err
 	}
 	n.log.Info("taking a snapshot", "peer", fmt.Sprintf("%x", peer), "index", head.index)
-	job := &restoreJob{head: head, data: &chunkReader{conn: conn}, replace: n.replacer.why() != nil, done: make(chan error, 1)}
+	job := &restoreJob{head: head, data: &chunkReader{conn: conn}, replace: n.replacer.why() != nil,
+		done: make(chan error, 1)}
 	n.applyQ.add(applyJob{restore: job})
 	select {
 	case err = <-job.done:
@@ -298,7 +301,8 @@ func (rl *raftLoop) receiveSnapshot(m *raftpb.Message) {
 
 func (rl *raftLoop) stepSnapshot(m *raftpb.Message, base raftlog.Base) {
 	m = proto.Clone(m).(*raftpb.Message)
-	m.Snapshot = &raftpb.Snapshot{Metadata: &raftpb.SnapshotMetadata{Index: new(base.Index), Term: new(base.Term), ConfState: base.Conf}}
+	m.Snapshot = &raftpb.Snapshot{Metadata: &raftpb.SnapshotMetadata{Index: new(base.Index), Term: new(base.Term),
+		ConfState: base.Conf}}
 	setSnapshotTime(m.Snapshot, base.Time)
 	rl.stepped(rl.core.Step(m))
 }

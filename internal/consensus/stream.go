@@ -42,7 +42,8 @@ type stream struct {
 func newStream(conn net.Conn, peer ID) *stream { return newStreamPinging(conn, peer, pingInterval) }
 
 func newStreamPinging(conn net.Conn, peer ID, ping time.Duration) *stream {
-	s := &stream{conn: conn, peer: peer, ping: ping, silence: silenceMax, wake: make(chan struct{}, 1), gone: make(chan struct{}), done: make(chan struct{})}
+	s := &stream{conn: conn, peer: peer, ping: ping, silence: silenceMax, wake: make(chan struct{}, 1),
+		gone: make(chan struct{}), done: make(chan struct{})}
 	go s.write()
 	return s
 }
@@ -169,7 +170,8 @@ func (g *greeter) dial(ctx context.Context, peer ID, purpose uint8) (net.Conn, e
 	stop := context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Now()) })
 	defer stop()
 	_ = conn.SetDeadline(time.Now().Add(helloTimeout))
-	h := hello{purpose: purpose, cluster: g.cfg.Identity.Cluster, generation: g.cfg.Identity.Generation, from: g.id, to: peer}
+	h := hello{purpose: purpose, cluster: g.cfg.Identity.Cluster, generation: g.cfg.Identity.Generation, from: g.id,
+		to: peer}
 	if err := greet(conn, &h); err != nil {
 		_ = conn.Close()
 		return nil, fmt.Errorf("consensus: hello to %x: %w", peer, err)
@@ -225,7 +227,8 @@ func (g *greeter) refusal(h *hello, authentic func(ID) bool) string {
 	case h.cluster != id.Cluster:
 		return fmt.Sprintf("this node belongs to cluster %x, not %x", id.Cluster, h.cluster)
 	case h.generation != id.Generation:
-		return fmt.Sprintf("this node is of cluster generation %d, not %d: the one with the lower generation must take its names from a snapshot of the other", id.Generation, h.generation)
+		return fmt.Sprintf("this node is of cluster generation %d, not %d: the one with the lower generation must take "+
+			"its names from a snapshot of the other", id.Generation, h.generation)
 	case !authentic(h.from):
 		return fmt.Sprintf("the connection is not authenticated as %x", h.from)
 	case h.to != g.id:

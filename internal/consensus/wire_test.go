@@ -15,13 +15,15 @@ func sampleEntries() []Committed {
 	p := Proposal{Origin: 3, Run: 4, Seq: 5, Flags: 1, Data: []byte("data")}
 	return []Committed{
 		{Index: 7, Term: 2, Raw: p.envelope(99)},
-		{Index: 8, Term: 2, Type: raftpb.EntryConfChangeV2, Raw: []byte{8, 1}, Conf: &raftpb.ConfState{Voters: []uint64{1, 2}, Learners: []uint64{3}}},
+		{Index: 8, Term: 2, Type: raftpb.EntryConfChangeV2, Raw: []byte{8, 1},
+			Conf: &raftpb.ConfState{Voters: []uint64{1, 2}, Learners: []uint64{3}}},
 		{Index: 9, Term: 3},
 	}
 }
 
 func TestWireRoundTrips(t *testing.T) {
-	opts := []cmp.Option{protocmp.Transform(), cmp.AllowUnexported(hello{}, nack{}, report{}, clusterState{}, snapHead{}, call{})}
+	opts := []cmp.Option{protocmp.Transform(), cmp.AllowUnexported(hello{}, nack{}, report{}, clusterState{}, snapHead{},
+		call{})}
 	same := func(name string, want, got any, err error) {
 		t.Helper()
 		if err != nil {
@@ -95,12 +97,14 @@ func FuzzDecodeBodies(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, b []byte) {
 		for _, decoder := range []func([]byte) ([]byte, error){
-			again[hello], again[Proposal], again[call], again[barrierCall], again[idList], again[votersCall], again[reportList], again[followCall],
-			again[clockCall], again[clockAnswer], again[number],
+			again[hello], again[Proposal], again[call], again[barrierCall], again[idList], again[votersCall], again[reportList],
+			again[followCall], again[clockCall], again[clockAnswer], again[number],
 		} {
 			codertest.Again(t, b, decoder)
 		}
-		for _, decoder := range []func([]byte) ([]byte, error){again[nack], again[clusterState], again[snapHead], again[entryList]} {
+		for _, decoder := range []func([]byte) ([]byte, error){
+			again[nack], again[clusterState], again[snapHead], again[entryList],
+		} {
 			codertest.Stable(t, b, decoder)
 		}
 		if list, err := decode[entryList](b); err == nil {

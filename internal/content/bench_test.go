@@ -82,7 +82,8 @@ func BenchmarkOpenStore(b *testing.B) {
 		group.Go(func() {
 			for n := next.Add(1); n <= 20_000; n = next.Add(1) {
 				p := []byte("small content")
-				if _, err := s.Put(context.Background(), numberedID(n), Shape{Size: int64(len(p))}, bytes.NewReader(p)); err != nil {
+				if _, err := s.Put(context.Background(), numberedID(n), Shape{Size: int64(len(p))},
+					bytes.NewReader(p)); err != nil {
 					b.Error(err)
 				}
 				if err := s.Commit(numberedID(n)); err != nil {
@@ -147,7 +148,8 @@ func BenchmarkRead(b *testing.B) {
 // BenchmarkDeltaPublish measures 4 KiB changed in a large content: snapshot, store, finish.
 func BenchmarkDeltaPublish(b *testing.B) {
 	s := openStore(b, b.TempDir(), Options{})
-	put(b, s, numberedID(1), Shape{Size: 1 << 30, Holes: []Run{{64, 960}}}, append(randomBytes(1, 64<<20), make([]byte, 960<<20)...))
+	put(b, s, numberedID(1), Shape{Size: 1 << 30, Holes: []Run{{64, 960}}},
+		append(randomBytes(1, 64<<20), make([]byte, 960<<20)...))
 	o, err := s.NewOverlay(numberedID(1), Origin{})
 	if err != nil {
 		b.Fatal(err)

@@ -72,7 +72,8 @@ func (st *Staging) Sound() error {
 		return nil
 	}
 	if rot, ok := st.s.index.rotOf(st.clone); !ok || rot != st.cloneRot {
-		return fmt.Errorf("content: staged inode %d was cloned from %s, which was damaged: %w", st.Origin().Ino, st.clone, ErrCorrupt)
+		return fmt.Errorf("content: staged inode %d was cloned from %s, which was damaged: %w", st.Origin().Ino, st.clone,
+			ErrCorrupt)
 	}
 	return nil
 }

@@ -142,13 +142,15 @@ func (h *history) play(t *testing.T, s *Store) error {
 	}
 	steps := []func() error{
 		put(1, Shape{Size: int64(len(base))}, base),
-		put(2, Shape{Size: int64(len(first)), Base: testID(1), BaseSize: int64(len(base)), Extents: []Extent{{Off: 4000, Len: 100_000}}}, first),
+		put(2, Shape{Size: int64(len(first)), Base: testID(1), BaseSize: int64(len(base)),
+			Extents: []Extent{{Off: 4000, Len: 100_000}}}, first),
 		remove(1),
 		func() error { return s.forms.fold(t.Context(), testID(2)) }, // in place
 		put(3, Shape{Size: int64(len(small))}, small),
 		put(4, Shape{Size: int64(len(second)), Base: testID(2), BaseSize: int64(len(first)), Extents: []Extent{
 			{Off: BlockBytes + 77, Len: BlockBytes, Zero: true}}}, second),
-		put(5, Shape{Size: int64(len(third)), Base: testID(4), BaseSize: int64(len(second)), Extents: []Extent{{Off: 9, Len: 5}}}, third),
+		put(5, Shape{Size: int64(len(third)), Base: testID(4), BaseSize: int64(len(second)),
+			Extents: []Extent{{Off: 9, Len: 5}}}, third),
 		func() error { return s.Merge(t.Context(), testID(5)) },
 		remove(4),
 		func() error { return s.forms.fold(t.Context(), testID(5)) }, // a copy

@@ -62,7 +62,8 @@ func (r *Receiving) verifyLeft(ctx context.Context) error {
 		return nil
 	})
 	if ctx.Err() != nil {
-		r.s.log.Info("not all of a partial content was looked at", "content", r.body.id.String(), "missing blocks", r.Missing())
+		r.s.log.Info("not all of a partial content was looked at", "content", r.body.id.String(), "missing blocks",
+			r.Missing())
 		return nil
 	}
 	return err

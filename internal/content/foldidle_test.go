@@ -16,7 +16,8 @@ func chain(t *testing.T, s *Store, deltas int) []byte {
 		off := int64(i*5) * PageBytes
 		copy(data[off:], randomBytes(uint64(i+2), PageBytes))
 		put(t, s, testID(byte(i+2)), Shape{
-			Size: int64(len(data)), Base: testID(byte(i + 1)), BaseSize: int64(len(data)), Extents: []Extent{{Off: off, Len: PageBytes}},
+			Size: int64(len(data)), Base: testID(byte(i + 1)), BaseSize: int64(len(data)),
+			Extents: []Extent{{Off: off, Len: PageBytes}},
 		}, data)
 	}
 	return data

@@ -20,7 +20,8 @@ func goldenFormats(t testing.TB) map[string][]byte {
 	codertest.Fill(&h)
 	var r row
 	codertest.Fill(&r)
-	head := stageHead{origin: Origin{Ino: 1 << 41, Parent: 2, Node: 3, Incarnation: 4, Name: "name"}, created: time.Unix(5, 6), base: testID(7), baseSize: 8}
+	head := stageHead{origin: Origin{Ino: 1 << 41, Parent: 2, Node: 3, Incarnation: 4, Name: "name"},
+		created: time.Unix(5, 6), base: testID(7), baseSize: 8}
 	tag := head
 	tag.base, tag.baseSize = ID{}, 0
 	return map[string][]byte{
@@ -34,7 +35,8 @@ func goldenFormats(t testing.TB) map[string][]byte {
 		"stage-tag":   appendTag(nil, &tag),
 		"shape-empty": shape(Shape{}),
 		"shape-plain": shape(Shape{Size: 300 * BlockBytes, Holes: []Run{{1, 2}, {200, 3}}}),
-		"shape-delta": shape(Shape{Size: 9000, Base: testID(1), BaseSize: 100, Extents: []Extent{{Off: 4, Len: 10}, {Off: 4096, Len: 4096, Zero: true}}}),
+		"shape-delta": shape(Shape{Size: 9000, Base: testID(1), BaseSize: 100,
+			Extents: []Extent{{Off: 4, Len: 10}, {Off: 4096, Len: 4096, Zero: true}}}),
 	}
 }
 

@@ -90,7 +90,8 @@ func (ix *index) info(id ID) (info Info, ok bool) {
 	if e == nil || e.dead {
 		return Info{}, false
 	}
-	return Info{ID: id, State: e.state, Base: e.base, Damaged: e.damaged, Checked: e.checked, Depth: ix.depthLocked(id)}, true
+	return Info{ID: id, State: e.state, Base: e.base, Damaged: e.damaged, Checked: e.checked, Depth: ix.depthLocked(id)},
+		true
 }
 
 // stored finds a content that is whole as far as is known, also a dead one if that will do. looked says that its files

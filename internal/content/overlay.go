@@ -74,7 +74,8 @@ func (s *Store) OpenOverlay(token uint64) (*Overlay, error) {
 		return nil, errors.Join(fmt.Errorf("content: open staging %x: %w: %w", token, ErrNoBase, err), st.Close())
 	}
 	if r.Size() != log.head.baseSize {
-		return nil, errors.Join(fmt.Errorf("content: open staging %x: size of base: %w", token, ErrCorrupt), st.Close(), r.Close())
+		return nil, errors.Join(fmt.Errorf("content: open staging %x: size of base: %w", token, ErrCorrupt), st.Close(),
+			r.Close())
 	}
 	if err := st.file.Truncate(log.size); err != nil {
 		return nil, errors.Join(fmt.Errorf("content: open staging %x: %w", token, err), st.Close(), r.Close())

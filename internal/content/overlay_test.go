@@ -220,7 +220,8 @@ func TestStagingListedAfterClose(t *testing.T) {
 	}
 	s = openStore(t, dir, Options{})
 	list, err := s.Stagings()
-	if err != nil || len(list) != 1 || list[0].Origin != (Origin{Ino: 42, Parent: 1, Name: "file", Node: 3, Incarnation: 4}) ||
+	if err != nil || len(list) != 1 || list[0].Origin != (Origin{Ino: 42, Parent: 1, Name: "file", Node: 3,
+		Incarnation: 4}) ||
 		list[0].Reason != "quorum lost" || list[0].Size != 2*BlockBytes+6 || list[0].Open {
 		t.Fatalf("stagings: %+v, %v", list, err)
 	}

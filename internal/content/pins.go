@@ -94,7 +94,8 @@ func (ix *index) claimPair(id ID) (base ID, ok bool) {
 		return base, false
 	}
 	b := ix.all[e.base]
-	if b == nil || !b.dead || b.busy || b.damaged || b.state != Committed || !b.base.IsZero() || b.pins > 0 || b.deps != 1 {
+	if b == nil || !b.dead || b.busy || b.damaged || b.state != Committed || !b.base.IsZero() || b.pins > 0 ||
+		b.deps != 1 {
 		return base, false
 	}
 	if ix.enterLocked() != nil {

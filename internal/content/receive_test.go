@@ -176,14 +176,16 @@ func TestDeleteWaitsForReaders(t *testing.T) {
 		t.Fatal(err)
 	}
 	changed := append([]byte{7}, want[1:]...)
-	put(t, s, testID(2), Shape{Size: int64(len(want)), Base: testID(1), BaseSize: int64(len(want)), Extents: []Extent{{Len: 1}}}, changed)
+	put(t, s, testID(2), Shape{Size: int64(len(want)), Base: testID(1), BaseSize: int64(len(want)),
+		Extents: []Extent{{Len: 1}}}, changed)
 	if err := s.Delete(testID(1)); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := s.Open(testID(1)); !errors.Is(err, ErrNotFound) {
 		t.Fatalf("open after delete: %v", err)
 	}
-	if _, err := s.Begin(testID(3), Shape{Size: 1, Base: testID(1), BaseSize: int64(len(want))}); !errors.Is(err, ErrNoBase) {
+	if _, err := s.Begin(testID(3), Shape{Size: 1, Base: testID(1), BaseSize: int64(len(want))}); !errors.Is(err,
+		ErrNoBase) {
 		t.Fatalf("begin over a deleted base: %v", err)
 	}
 	got := make([]byte, len(want))

@@ -102,7 +102,8 @@ func (re *recovery) recoverContent(id ID, f *found, all map[ID]*found) error {
 		if why == nil {
 			break
 		}
-		re.log.Warn("content that a crash left torn is dropped", "content", id.String(), "state", best.state.String(), "reason", why)
+		re.log.Warn("content that a crash left torn is dropped", "content", id.String(), "state", best.state.String(),
+			"reason", why)
 		if err := re.files.remove(id, best.base, best.state); err != nil {
 			return err
 		}

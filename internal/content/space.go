@@ -54,7 +54,8 @@ type NoSpaceError struct {
 // Error tells the numbers.
 func (e *NoSpaceError) Error() string {
 	return fmt.Sprintf("need %d bytes, available %d (free %d, promised %d, reserve %d, free inodes %d): no space",
-		e.NeedBytes, e.Space.AvailableBytes, e.Space.FreeBytes, e.Space.PromisedBytes, e.Space.ReserveBytes, e.Space.FreeInodes)
+		e.NeedBytes, e.Space.AvailableBytes, e.Space.FreeBytes, e.Space.PromisedBytes, e.Space.ReserveBytes,
+		e.Space.FreeInodes)
 }
 
 // Unwrap makes errors.Is(err, ErrNoSpace) and errors.Is(err, unix.ENOSPC) hold.

@@ -143,7 +143,8 @@ func TestStagingWithoutTags(t *testing.T) {
 }
 
 func FuzzDecodeTag(f *testing.F) {
-	f.Add(appendTag(nil, &stageHead{origin: Origin{Ino: 1 << 41, Parent: 1, Node: 3, Incarnation: 2, Name: "name"}, created: time.Unix(1, 2)}))
+	f.Add(appendTag(nil, &stageHead{origin: Origin{Ino: 1 << 41, Parent: 1, Node: 3, Incarnation: 2, Name: "name"},
+		created: time.Unix(1, 2)}))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		codertest.Again(t, b, func(b []byte) ([]byte, error) {
 			h, err := decodeTag(b)

@@ -60,7 +60,8 @@ func (s *Store) NewStaging(origin Origin) (*Staging, error) {
 
 func (b *stagings) create(head stageHead) (*Staging, error) {
 	if len(head.origin.Name) > nameBytesMax {
-		return nil, fmt.Errorf("content: stage inode %d: name of %d bytes: %w", head.origin.Ino, len(head.origin.Name), ErrShape)
+		return nil, fmt.Errorf("content: stage inode %d: name of %d bytes: %w", head.origin.Ino, len(head.origin.Name),
+			ErrShape)
 	}
 	if err := b.index.enter(); err != nil {
 		return nil, err
@@ -199,7 +200,8 @@ func (st *Staging) Drop() error {
 	}
 	err := st.closeFiles()
 	if st.journal != nil || st.file == nil {
-		err = errors.Join(err, st.s.files.unlink(st.s.files.stagePath(st.token, ".file")), st.s.files.unlink(st.s.files.stagePath(st.token, ".stage")))
+		err = errors.Join(err, st.s.files.unlink(st.s.files.stagePath(st.token, ".file")),
+			st.s.files.unlink(st.s.files.stagePath(st.token, ".stage")))
 	} else {
 		err = errors.Join(err, st.s.files.unlink(st.s.files.stagePath(st.token, ".file")))
 	}
@@ -425,7 +427,8 @@ func (b *stagings) drop(token uint64) error {
 	if b.isOpen(token) {
 		return fmt.Errorf("content: drop staging %x: %w", token, ErrBusy)
 	}
-	return errors.Join(b.files.unlink(b.files.stagePath(token, ".file")), b.files.unlink(b.files.stagePath(token, ".stage")), b.index.dropBase(token))
+	return errors.Join(b.files.unlink(b.files.stagePath(token, ".file")),
+		b.files.unlink(b.files.stagePath(token, ".stage")), b.index.dropBase(token))
 }
 
 // recover finds the next token and the bases of overlays, and removes descriptions whose bytes are gone and

@@ -71,7 +71,8 @@ func BenchmarkWhole(b *testing.B) {
 		if err := os.MkdirAll(s.files.shardDir(id(i)), 0o700); err != nil {
 			b.Fatal(err)
 		}
-		for path, n := range map[string]int64{s.files.sidecarPath(id(i), ID{}, Committed): 1000, s.files.streamPath(id(i), ID{}): bytes} {
+		for path, n := range map[string]int64{s.files.sidecarPath(id(i), ID{}, Committed): 1000,
+			s.files.streamPath(id(i), ID{}): bytes} {
 			if err := os.WriteFile(path, nil, 0o600); err != nil {
 				b.Fatal(err)
 			}

@@ -214,11 +214,13 @@ func checkJoin(call joinCall) error {
 	if call.Replace && call.Name == "" {
 		return Usagef("control: join: --replace needs the --name of the node to replace")
 	}
-	if host, port, err := net.SplitHostPort(call.Addr); err != nil || host == "" || port == "" || port == "0" || len(call.Addr) > addrBytesMax {
+	if host, port, err := net.SplitHostPort(call.Addr); err != nil || host == "" || port == "" || port == "0" ||
+		len(call.Addr) > addrBytesMax {
 		return Usagef("control: join: listen address %q: want host:port that the others can reach", call.Addr)
 	}
 	if ip := net.ParseIP(hostOf(call.Addr)); ip != nil && ip.IsUnspecified() {
-		return Usagef("control: join: listen address %q: the others can't reach this; name one of this machine's addresses", call.Addr)
+		return Usagef("control: join: listen address %q: the others can't reach this; name one of this machine's addresses",
+			call.Addr)
 	}
 	return nil
 }
@@ -254,7 +256,9 @@ func CheckLabels(labels map[string]string) error {
 
 // admit lets the log decide, then signs. A repeated join of the same machine gets the first answer again, since
 // its token is used up.
-func (c *cluster) admit(ctx context.Context, authority *credentials.Authority, call joinCall, token credentials.Token) (joinReply, error) {
+func (c *cluster) admit(
+	ctx context.Context, authority *credentials.Authority, call joinCall, token credentials.Token,
+) (joinReply, error) {
 	keyHash, err := credentials.RequestKeyHash(call.Request)
 	if err != nil {
 		return joinReply{}, fmt.Errorf("control: join: %w: %w", ErrProtocol, err)

@@ -31,11 +31,14 @@ type founding struct {
 
 func found(t *testing.T, change ...func(*founding, *ClusterConfig)) *founding {
 	t.Helper()
-	f := &founding{fabricated: newFabricated(t), now: time.Now, tokens: map[[32]byte]bool{}, names: map[string]uint32{"node1": 1}}
+	f := &founding{fabricated: newFabricated(t), now: time.Now, tokens: map[[32]byte]bool{},
+		names: map[string]uint32{"node1": 1}}
 	f.identity = f.node(1)
 	f.server = NewServer(quiet())
 	f.port = listen(t, PortConfig{Identity: f.identity, Server: f.server})
-	cfg := ClusterConfig{Identity: f.identity, Generation: 4, Authority: func() *credentials.Authority { return f.authority },
+	cfg := ClusterConfig{Identity: f.identity, Generation: 4, Authority: func() *credentials.Authority {
+		return f.authority
+	},
 		Signers: func() []string { return nil }, Register: f.register, MaySign: func(n uint32) bool { return n == 2 },
 		Now: func() time.Time { return f.now() }, Clock: func() time.Time { return f.now() }, Log: quiet()}
 	for _, c := range change {
@@ -60,7 +63,8 @@ func (f *founding) register(_ context.Context, r Registration) (Admission, error
 	}
 	f.tokens[r.SecretHash] = true
 	f.names[r.Name] = uint32(len(f.names) + 1)
-	return Admission{Node: f.names[r.Name], Name: r.Name, Peers: []PeerAddr{{Node: 1, Addr: f.port.Addr().String(), Store: "ab"}}}, nil
+	return Admission{Node: f.names[r.Name], Name: r.Name,
+		Peers: []PeerAddr{{Node: 1, Addr: f.port.Addr().String(), Store: "ab"}}}, nil
 }
 
 // token makes one that the cluster knows.
@@ -78,7 +82,8 @@ func (f *founding) wish(token credentials.Token, name string) JoinConfig {
 	if err != nil {
 		f.t.Fatal(err)
 	}
-	return JoinConfig{Addr: f.port.Addr().String(), Token: token.String(), Request: req, Listen: "10.0.0.2:7400", Name: name, Now: time.Now}
+	return JoinConfig{Addr: f.port.Addr().String(), Token: token.String(), Request: req, Listen: "10.0.0.2:7400",
+		Name: name, Now: time.Now}
 }
 
 func TestJoin(t *testing.T) {
@@ -136,11 +141,13 @@ func TestJoinIsRefusedWithAReason(t *testing.T) {
 		change func(*JoinConfig)
 		want   error
 	}{
-		"wrong token":            {func(c *JoinConfig) { c.Token = unknown.String() }, ErrTokenUnknown},
-		"no token":               {func(c *JoinConfig) { c.Token = "hunter2" }, credentials.ErrTokenMalformed},
-		"expired token":          {func(c *JoinConfig) { c.Token = expired.String() }, credentials.ErrTokenExpired},
-		"another's token":        {func(c *JoinConfig) { c.Token = stranger.token("").String() }, credentials.ErrForeignCluster},
-		"another's address":      {func(c *JoinConfig) { c.Addr = stranger.port.Addr().String() }, credentials.ErrForeignCluster},
+		"wrong token":   {func(c *JoinConfig) { c.Token = unknown.String() }, ErrTokenUnknown},
+		"no token":      {func(c *JoinConfig) { c.Token = "hunter2" }, credentials.ErrTokenMalformed},
+		"expired token": {func(c *JoinConfig) { c.Token = expired.String() }, credentials.ErrTokenExpired},
+		"another's token": {func(c *JoinConfig) { c.Token = stranger.token("").String() },
+			credentials.ErrForeignCluster},
+		"another's address": {func(c *JoinConfig) { c.Addr = stranger.port.Addr().String() },
+			credentials.ErrForeignCluster},
 		"name taken":             {func(c *JoinConfig) { c.Name = "node1" }, ErrNameTaken},
 		"replace, plain token":   {func(c *JoinConfig) { c.Name, c.Replace = "node1", true }, ErrNotReplaceable},
 		"odd name":               {func(c *JoinConfig) { c.Name = "../../etc" }, errAny},
@@ -230,8 +237,11 @@ func TestMembersWithoutTheKeySendOn(t *testing.T) {
 func TestJoinWhereNobodyHasTheKey(t *testing.T) {
 	f := found(t)
 	other := listen(t, PortConfig{Identity: f.node(3), Server: NewServer(quiet())})
-	ServeCluster(other, NewServer(quiet()), ClusterConfig{Identity: f.node(3), Authority: func() *credentials.Authority { return nil },
-		Signers: func() []string { return nil }, MaySign: func(uint32) bool { return false }, Now: time.Now, Clock: time.Now, Log: quiet()})
+	ServeCluster(other, NewServer(quiet()), ClusterConfig{Identity: f.node(3), Authority: func() *credentials.Authority {
+		return nil
+	},
+		Signers: func() []string { return nil }, MaySign: func(uint32) bool { return false }, Now: time.Now, Clock: time.Now,
+		Log: quiet()})
 	cfg := f.wish(f.token(""), "node2")
 	cfg.Addr = other.Addr().String()
 	if _, err := Join(bounded(t), cfg); !errors.Is(err, errRedirected) {
@@ -309,7 +319,9 @@ func TestEvictedNodeGetsNoCertificate(t *testing.T) {
 	f := newFabricated(t)
 	server := NewServer(quiet())
 	port := listen(t, PortConfig{Identity: f.node(1), Server: server, Evicted: func(n uint32) bool { return n == 2 }})
-	ServeCluster(port, server, ClusterConfig{Identity: f.node(1), Authority: func() *credentials.Authority { return f.authority },
+	ServeCluster(port, server, ClusterConfig{Identity: f.node(1), Authority: func() *credentials.Authority {
+		return f.authority
+	},
 		Signers: func() []string { return nil }, MaySign: func(uint32) bool { return true }, Now: time.Now, Log: quiet()})
 	cfg := renewal(t, &founding{fabricated: f, port: port}, f.nodeAt(2, time.Now().Add(-100*24*time.Hour)))
 	if err := Renew(bounded(t), cfg); !errors.Is(err, credentials.ErrEvicted) {
@@ -355,9 +367,13 @@ func FuzzJoinPayload(f *testing.F) {
 	f.Add([]byte(`{"token":"rdmcfs1_x","addr":"a:1","name":"n"}`))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		fab := newFabricated(t)
-		c := &cluster{answered: map[[64]byte]joinReply{}, cfg: ClusterConfig{Identity: fab.node(1), Now: time.Now, Log: quiet(),
-			Authority: func() *credentials.Authority { return fab.authority },
-			Register:  func(context.Context, Registration) (Admission, error) { t.Fatal("registered"); return Admission{}, nil }}}
+		c := &cluster{answered: map[[64]byte]joinReply{},
+			cfg: ClusterConfig{Identity: fab.node(1), Now: time.Now, Log: quiet(),
+				Authority: func() *credentials.Authority { return fab.authority },
+				Register: func(context.Context, Registration) (Admission, error) {
+					t.Fatal("registered")
+					return Admission{}, nil
+				}}}
 		if _, err := c.join(context.Background(), Caller{}, b); err == nil {
 			t.Fatal("joined")
 		}

@@ -36,17 +36,21 @@ var (
 	// ErrGeneration is a peer before or after a 'rdmcfs recover'.
 	ErrGeneration = errors.New("node is of another generation of the cluster: it must join again")
 	// ErrSameNode is a peer with our own number: a copied data directory.
-	ErrSameNode = errors.New("another machine runs as this node, from a copy of its data directory: stop one of them; let the copy join anew")
+	ErrSameNode = errors.New("another machine runs as this node, from a copy of its data directory: stop one of them; " +
+		"let the copy join anew")
 	// ErrTokenUnknown is a join token that the cluster does not know.
 	ErrTokenUnknown = errors.New("join token is not known to this cluster: make one with 'rdmcfs token' on a member")
 	// ErrTokenUsed is a join token that another machine has used.
-	ErrTokenUsed = errors.New("join token has been used: each is good for one machine; make a new one with 'rdmcfs token' on a member")
+	ErrTokenUsed = errors.New("join token has been used: each is good for one machine; make a new one with 'rdmcfs " +
+		"token' on a member")
 	// ErrNameTaken is a node name that another node has.
-	ErrNameTaken = errors.New("a node of that name is a member already: choose another --name, or replace it with --replace and a token made for that")
+	ErrNameTaken = errors.New("a node of that name is a member already: choose another --name, or replace it with " +
+		"--replace and a token made for that")
 	// ErrClock is a machine whose clock is so far ahead that it would take the certificates of the cluster for expired.
 	ErrClock = errors.New("set the clock that is wrong, then join again: the token has not been used")
 	// ErrNotReplaceable is a --replace that the token or the cluster does not allow.
-	ErrNotReplaceable = errors.New("that node can't be replaced with this token: make one with 'rdmcfs token --replace NAME'")
+	ErrNotReplaceable = errors.New("that node can't be replaced with this token: make one with 'rdmcfs token --replace " +
+		"NAME'")
 )
 
 // usageError is of the class ErrUsage.

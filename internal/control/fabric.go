@@ -77,7 +77,9 @@ func (p *Peers) open(ctx context.Context, node uint32, addr, protocol string) (*
 }
 
 // overFabric agrees with the node behind raw, which it owns, and shakes hands over the fabric.
-func (p *Peers) overFabric(ctx context.Context, raw net.Conn, node uint32, addr string, conf *tls.Config) (*tls.Conn, error) {
+func (p *Peers) overFabric(
+	ctx context.Context, raw net.Conn, node uint32, addr string, conf *tls.Config,
+) (*tls.Conn, error) {
 	agreed, err := shakeHands(ctx, raw, addr, p.cfg.Identity.ClientConfig(node, ProtocolFabric), p.cfg.Generation)
 	if err != nil {
 		return nil, err

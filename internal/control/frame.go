@@ -85,7 +85,8 @@ func decodeHeader(b []byte) (h header, err error) {
 	case !known:
 		return header{}, fmt.Errorf("%w: type %d", errFrame, h.kind)
 	case h.length > limit:
-		return header{}, fmt.Errorf("%w: %d bytes in a frame of type %d, at most %d allowed", errFrame, h.length, h.kind, limit)
+		return header{}, fmt.Errorf("%w: %d bytes in a frame of type %d, at most %d allowed", errFrame, h.length, h.kind,
+			limit)
 	case greets != (h.id == 0):
 		return header{}, fmt.Errorf("%w: type %d with id %d", errFrame, h.kind, h.id)
 	case h.timeoutMS != 0 && h.kind != frameCall:

@@ -13,9 +13,11 @@ import (
 
 func TestHeaderRoundTrip(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		kind := rapid.SampledFrom([]frameType{frameHello, frameGoodbye, frameCall, frameReply, frameError, frameCancel}).Draw(t, "kind")
+		kind := rapid.SampledFrom([]frameType{frameHello, frameGoodbye, frameCall, frameReply, frameError,
+			frameCancel}).Draw(t, "kind")
 		limit, _ := payloadMax(kind)
-		h := header{kind: kind, length: rapid.Uint32Range(0, limit).Draw(t, "length"), argument: rapid.Uint32().Draw(t, "argument")}
+		h := header{kind: kind, length: rapid.Uint32Range(0, limit).Draw(t, "length"),
+			argument: rapid.Uint32().Draw(t, "argument")}
 		if kind != frameHello && kind != frameGoodbye {
 			h.id = rapid.Uint64Min(1).Draw(t, "id")
 		}
@@ -32,10 +34,12 @@ func TestHeaderRoundTrip(t *testing.T) {
 // The bytes of a frame are promised: a change here is a change of the protocol.
 func TestGoldenFrames(t *testing.T) {
 	for name, c := range map[string]struct{ got, want []byte }{
-		"call": {append(appendHeader(nil, header{kind: frameCall, length: 2, id: 0x0102030405060708, argument: 0xff000001, timeoutMS: 1500}), "hi"...),
+		"call": {append(appendHeader(nil, header{kind: frameCall, length: 2, id: 0x0102030405060708, argument: 0xff000001,
+			timeoutMS: 1500}), "hi"...),
 			[]byte("\x00\x00\x00\x02\x03\x00\x00\x00\x01\x02\x03\x04\x05\x06\x07\x08\xff\x00\x00\x01\x00\x00\x05\xdchi")},
 		"hello": {appendHello(nil, hello{version: 1, generation: 7}),
-			[]byte("\x00\x00\x00\x08\x01\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x01\x00\x00\x00\x07")},
+			[]byte("\x00\x00\x00\x08\x01" +
+				"\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x01\x00\x00\x00\x07")},
 	} {
 		if !bytes.Equal(c.got, c.want) {
 			t.Errorf("%s: %x, want %x", name, c.got, c.want)

@@ -95,7 +95,9 @@ func dialTLS(ctx context.Context, dial DialFunc, addr string, conf *tls.Config, 
 }
 
 // shakeHands does TLS and greets, as the dialer of raw, which it owns.
-func shakeHands(ctx context.Context, raw net.Conn, addr string, conf *tls.Config, generation uint32) (*tls.Conn, error) {
+func shakeHands(
+	ctx context.Context, raw net.Conn, addr string, conf *tls.Config, generation uint32,
+) (*tls.Conn, error) {
 	tune(raw)
 	conn := tls.Client(raw, conf)
 	stop := context.AfterFunc(ctx, func() { conn.NetConn().SetDeadline(time.Unix(1, 0)) })

@@ -143,7 +143,8 @@ func swallow(t *testing.T, conn *net.TCPConn) {
 	}
 	nothing := [1]unix.SockFilter{{Code: unix.BPF_RET | unix.BPF_K}}
 	raw.Control(func(fd uintptr) {
-		err = unix.SetsockoptSockFprog(int(fd), unix.SOL_SOCKET, unix.SO_ATTACH_FILTER, &unix.SockFprog{Len: 1, Filter: &nothing[0]})
+		err = unix.SetsockoptSockFprog(int(fd), unix.SOL_SOCKET, unix.SO_ATTACH_FILTER,
+			&unix.SockFprog{Len: 1, Filter: &nothing[0]})
 	})
 	if err != nil {
 		t.Fatal(err)

@@ -49,8 +49,9 @@ func Join(ctx context.Context, cfg JoinConfig) (Joined, error) {
 	if err != nil {
 		return Joined{}, err
 	}
-	call := joinCall{Token: cfg.Token, Request: cfg.Request.DER(), Addr: cfg.Listen, Name: cfg.Name, Labels: cfg.Labels, Replace: cfg.Replace,
-		Clock: cfg.Now().UnixNano()}
+	call := joinCall{Token: cfg.Token, Request: cfg.Request.DER(), Addr: cfg.Listen, Name: cfg.Name, Labels: cfg.Labels,
+		Replace: cfg.Replace,
+		Clock:   cfg.Now().UnixNano()}
 	if host, port, err := net.SplitHostPort(cfg.Addr); err != nil || host == "" || port == "" {
 		return Joined{}, Usagef("control: join: address %q of a member: want HOST:PORT, such as 10.0.0.1:7400", cfg.Addr)
 	}
@@ -84,7 +85,8 @@ func checkJoined(j Joined, token credentials.Token, cfg JoinConfig) error {
 }
 
 // askSigners calls the addresses in turn, and those that they name, until one signs or refuses.
-func askSigners[R any](ctx context.Context, dial DialFunc, addrs []string, conf *tls.Config, kind uint32, payload []byte,
+func askSigners[R any](ctx context.Context, dial DialFunc, addrs []string, conf *tls.Config, kind uint32,
+	payload []byte,
 	signers func(R) (others []string, signed bool)) (R, error) {
 	var zero R
 	lastErr := errRedirected
@@ -119,7 +121,9 @@ func askSigners[R any](ctx context.Context, dial DialFunc, addrs []string, conf 
 }
 
 // askOnce makes one call over a connection of its own.
-func askOnce(ctx context.Context, dial DialFunc, addr string, conf *tls.Config, kind uint32, payload []byte) ([]byte, error) {
+func askOnce(
+	ctx context.Context, dial DialFunc, addr string, conf *tls.Config, kind uint32, payload []byte,
+) ([]byte, error) {
 	if dial == nil {
 		dial = dialTCP
 	}

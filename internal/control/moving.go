@@ -26,7 +26,9 @@ type watch struct {
 // to go before the call's end: of the request and of what is queued ahead of it, or of answers. left is how many of
 // the former are still to go; below 0 it is all of them, and they wait for room. moved is not called any more when
 // CallMoving has returned.
-func (p *Peers) CallMoving(ctx context.Context, node, kind uint32, payload []byte, moved func(left int64)) ([]byte, error) {
+func (p *Peers) CallMoving(
+	ctx context.Context, node, kind uint32, payload []byte, moved func(left int64),
+) ([]byte, error) {
 	c, err := p.client(ctx, node)
 	if err == nil && c.overTCP() {
 		c, err = p.clientOf(ctx, way{node, true})

@@ -116,7 +116,8 @@ func TestLongCallsDoNotHoldShortOnes(t *testing.T) {
 		if _, err := peers.Call(bounded(t), 1, kindTest, nil); err != nil {
 			t.Fatal(err)
 		}
-		if got, err := peers.CallMoving(bounded(t), 1, kindTest, make([]byte, 1<<20), func(int64) {}); err != nil || len(got) != 1<<20 {
+		if got, err := peers.CallMoving(bounded(t), 1, kindTest, make([]byte, 1<<20), func(int64) {}); err != nil ||
+			len(got) != 1<<20 {
 			t.Fatalf("%d bytes, %v", len(got), err)
 		}
 	}

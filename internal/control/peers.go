@@ -150,7 +150,8 @@ func (p *Peers) DialRaft(ctx context.Context, node uint32) (net.Conn, error) {
 func (p *Peers) Twin(ctx context.Context, addr string) bool {
 	ctx, cancel := context.WithTimeout(ctx, p.cfg.DialTimeout)
 	defer cancel()
-	conn, err := dialTLS(ctx, p.cfg.Dial, addr, p.cfg.Identity.ClientConfig(p.cfg.Identity.Name().Node, ProtocolPeer), p.cfg.Generation)
+	conn, err := dialTLS(ctx, p.cfg.Dial, addr, p.cfg.Identity.ClientConfig(p.cfg.Identity.Name().Node, ProtocolPeer),
+		p.cfg.Generation)
 	if err == nil {
 		conn.Close()
 	}
@@ -229,7 +230,8 @@ func (p *Peers) clientOf(ctx context.Context, w way) (*client, error) {
 	}
 	if patience > 0 {
 		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeoutCause(ctx, patience, fmt.Errorf("control: node %d: %w: still trying", node, ErrPeerDown))
+		ctx, cancel = context.WithTimeoutCause(ctx, patience,
+			fmt.Errorf("control: node %d: %w: still trying", node, ErrPeerDown))
 		defer cancel()
 	}
 	select {

@@ -44,7 +44,9 @@ func TestCallsRunSideBySide(t *testing.T) {
 func TestLargestPayload(t *testing.T) {
 	peers, _ := pair(t, func(s *Server) {
 		s.HandleCall(kindTest, echo)
-		s.HandleCall(kindTest+1, func(context.Context, Caller, []byte) ([]byte, error) { return make([]byte, MaxPayload+1), nil })
+		s.HandleCall(kindTest+1, func(context.Context, Caller, []byte) ([]byte, error) {
+			return make([]byte, MaxPayload+1), nil
+		})
 	})
 	got, err := peers.Call(bounded(t), 1, kindTest, make([]byte, MaxPayload))
 	if err != nil || len(got) != MaxPayload {

@@ -94,7 +94,8 @@ func TestCallerWithoutCertificateIsRefused(t *testing.T) {
 
 func TestSilentConnectionsEndInTime(t *testing.T) {
 	f := newFabricated(t)
-	port := listen(t, PortConfig{Identity: f.node(1), Server: NewServer(quiet()), HandshakeTimeout: 3 * time.Second}) // enough for the third to greet
+	// enough for the third to greet
+	port := listen(t, PortConfig{Identity: f.node(1), Server: NewServer(quiet()), HandshakeTimeout: 3 * time.Second})
 	silent, half := dialPort(t, port), dialPort(t, port)
 	if _, err := half.Write([]byte{tlsFirstByte}); err != nil {
 		t.Fatal(err)
@@ -142,7 +143,8 @@ func TestGarbageAfterTheHandshakeIsNamed(t *testing.T) {
 	server.HandleCall(kindTest, echo)
 	port := listen(t, PortConfig{Identity: f.node(1), Server: server})
 	greeted := func() *tls.Conn {
-		conn, err := dialTLS(bounded(t), (&net.Dialer{}).DialContext, port.Addr().String(), f.node(2).ClientConfig(1, ProtocolPeer), 0)
+		conn, err := dialTLS(bounded(t), (&net.Dialer{}).DialContext, port.Addr().String(),
+			f.node(2).ClientConfig(1, ProtocolPeer), 0)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -275,7 +277,8 @@ func TestOnePeerHasFewConnections(t *testing.T) {
 	port := listen(t, PortConfig{Identity: f.node(1), Server: NewServer(quiet())})
 	var last error
 	for i := range connsPerPeerMax + 1 {
-		conn, err := dialTLS(bounded(t), (&net.Dialer{}).DialContext, port.Addr().String(), id.ClientConfig(1, ProtocolPeer), 0)
+		conn, err := dialTLS(bounded(t), (&net.Dialer{}).DialContext, port.Addr().String(), id.ClientConfig(1, ProtocolPeer),
+			0)
 		if err != nil {
 			if i < connsPerPeerMax {
 				t.Fatalf("connection %d: %v", i, err)
@@ -328,7 +331,8 @@ func TestRefusalsAreLoggedSparsely(t *testing.T) {
 		s.log(log, start.Add(time.Duration(i)*time.Millisecond))
 	}
 	s.log(log, start.Add(refusalsEvery+time.Second))
-	if n := strings.Count(b.String(), "refused"); n != refusalsMost+1 || !strings.Contains(b.String(), "not_shown_before=980") {
+	if n := strings.Count(b.String(), "refused"); n != refusalsMost+1 ||
+		!strings.Contains(b.String(), "not_shown_before=980") {
 		t.Errorf("%d lines: %s", n, b.String())
 	}
 }

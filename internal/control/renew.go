@@ -22,9 +22,10 @@ type RenewalConfig struct {
 	Authority func() *credentials.Authority // nil value where this node does not sign
 	Addrs     func() []string               // of nodes to ask, signers first
 	Now       func() time.Time
-	Lost      func() bool // no peer talks to this node: it may be that its certificate is over and its clock does not say so; nil = never
-	Dial      DialFunc    // nil = plain TCP
-	Log       *slog.Logger
+	// no peer talks to this node: it may be that its certificate is over and its clock does not say so; nil = never
+	Lost func() bool
+	Dial DialFunc // nil = plain TCP
+	Log  *slog.Logger
 }
 
 // Renew gets a new certificate for a new key, stores it, and swaps it in.

@@ -43,7 +43,7 @@ func (s *Server) HandleCall(kind uint32, h CallHandler) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.calls[kind] != nil {
-		panic(fmt.Sprintf("control: two handlers for calls of kind %d", kind)) // tidy: two owners of one kind is a programming error
+		panic(fmt.Sprintf("control: two handlers for calls of kind %d", kind)) // tidy: a programming error
 	}
 	s.calls[kind] = h
 }
@@ -188,7 +188,8 @@ func (v *serving) reply(id uint64, answer []byte, err error) error {
 	}
 	e := toRemote(err)
 	text := e.Message
-	return v.out.put(v.ctx, header{kind: frameError, id: id, argument: uint32(e.Code)}, []byte(text[:min(len(text), textBytesMax)]))
+	return v.out.put(v.ctx, header{kind: frameError, id: id, argument: uint32(e.Code)},
+		[]byte(text[:min(len(text), textBytesMax)]))
 }
 
 // cancelled ends a call early. It may have ended already.

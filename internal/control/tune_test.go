@@ -48,7 +48,10 @@ func congestionOf(t *testing.T, conn net.Conn) (name string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if cerr := raw.Control(func(fd uintptr) { name, err = unix.GetsockoptString(int(fd), unix.IPPROTO_TCP, unix.TCP_CONGESTION) }); cerr != nil || err != nil {
+	if cerr := raw.Control(func(fd uintptr) {
+		name, err = unix.GetsockoptString(int(fd), unix.IPPROTO_TCP,
+			unix.TCP_CONGESTION)
+	}); cerr != nil || err != nil {
 		t.Fatal(cerr, err)
 	}
 	return name

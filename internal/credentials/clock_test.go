@@ -38,7 +38,8 @@ func TestJoinWithAClockAhead(t *testing.T) {
 	one := newTestIdentity(t, a, 1, testTime)
 	token := NewToken(a.Cluster(), a.KeyHash(), testTime.Add(time.Hour))
 	for _, off := range []time.Duration{0, 60 * 24 * time.Hour, -20 * 365 * 24 * time.Hour, 20 * 365 * 24 * time.Hour} {
-		if c, s := handshake(t, JoinClientConfig(token, "j", clockAt(testTime.Add(off))), one.JoinServerConfig([]string{"j"})); c != nil || s != nil {
+		if c, s := handshake(t, JoinClientConfig(token, "j", clockAt(testTime.Add(off))),
+			one.JoinServerConfig([]string{"j"})); c != nil || s != nil {
 			t.Errorf("clock off by %v: client %v, server %v", off, c, s)
 		}
 	}

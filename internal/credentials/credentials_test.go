@@ -115,7 +115,8 @@ func TestTokenDamagedInOneCharacter(t *testing.T) {
 
 func TestTokenHashTellsReplacementApart(t *testing.T) {
 	a, b := NewToken(ClusterID{}, [32]byte{}, testTime), NewToken(ClusterID{}, [32]byte{}, testTime)
-	hashes := map[[32]byte]string{a.SecretHash(""): "a", a.SecretHash("n1"): "a for n1", a.SecretHash("n2"): "a for n2", b.SecretHash(""): "b"}
+	hashes := map[[32]byte]string{a.SecretHash(""): "a", a.SecretHash("n1"): "a for n1", a.SecretHash("n2"): "a for n2",
+		b.SecretHash(""): "b"}
 	if len(hashes) != 4 {
 		t.Fatalf("hashes collide: %v", hashes)
 	}
@@ -153,8 +154,10 @@ func FuzzNameOf(f *testing.F) {
 
 func TestNameOfRefusesOtherSpellings(t *testing.T) {
 	const id = "0123456789abcdef0123456789abcdef"
-	for _, s := range []string{"https://" + id + "/node/1", "spiffe://" + id + "/node/0", "spiffe://" + id + "/node/01", "spiffe://" + id + "/node/1?x=1",
-		"spiffe://" + id + "/node/1/2", "spiffe://" + id + "/node/4294967296", "spiffe://u@" + id + "/node/1", "spiffe://ABCDEFabcdef0123456789abcdef012345/node/1", "spiffe://x/node/1"} {
+	for _, s := range []string{"https://" + id + "/node/1", "spiffe://" + id + "/node/0", "spiffe://" + id + "/node/01",
+		"spiffe://" + id + "/node/1?x=1",
+		"spiffe://" + id + "/node/1/2", "spiffe://" + id + "/node/4294967296", "spiffe://u@" + id + "/node/1",
+		"spiffe://ABCDEFabcdef0123456789abcdef012345/node/1", "spiffe://x/node/1"} {
 		u, err := url.Parse(s)
 		if err != nil {
 			t.Fatal(err)
@@ -171,7 +174,8 @@ func TestMutualTLSWithinACluster(t *testing.T) {
 	if c, s := handshake(t, two.ClientConfig(1, "p"), one.ServerConfig([]string{"p"}, false)); c != nil || s != nil {
 		t.Fatalf("client %v, server %v", c, s)
 	}
-	if c, _ := handshake(t, two.ClientConfig(3, "p"), one.ServerConfig([]string{"p"}, false)); !errors.Is(c, ErrWrongNode) {
+	if c, _ := handshake(t, two.ClientConfig(3, "p"), one.ServerConfig([]string{"p"}, false)); !errors.Is(c,
+		ErrWrongNode) {
 		t.Fatalf("called 3, answered 1: %v", c)
 	}
 }
@@ -179,7 +183,8 @@ func TestMutualTLSWithinACluster(t *testing.T) {
 func TestStrangersAreRefused(t *testing.T) {
 	ours, theirs := newTestAuthority(t, NewClusterID()), newTestAuthority(t, NewClusterID())
 	one, stranger := newTestIdentity(t, ours, 1, testTime), newTestIdentity(t, theirs, 2, testTime)
-	if c, _ := handshake(t, stranger.ClientConfig(1, "p"), one.ServerConfig([]string{"p"}, false)); !errors.Is(c, ErrForeignCluster) {
+	if c, _ := handshake(t, stranger.ClientConfig(1, "p"), one.ServerConfig([]string{"p"}, false)); !errors.Is(c,
+		ErrForeignCluster) {
 		t.Errorf("client of another cluster: %v", c)
 	}
 	conf := stranger.ClientConfig(1, "p")
@@ -204,10 +209,12 @@ func TestForgedAuthorityIsRefused(t *testing.T) {
 		t.Errorf("server: %v", s)
 	}
 	token := NewToken(cluster, ours.KeyHash(), testTime.Add(time.Hour))
-	if c, _ := handshake(t, JoinClientConfig(token, "j", clockAt(testTime)), liar.JoinServerConfig([]string{"j"})); !errors.Is(c, ErrForeignCluster) {
+	if c, _ := handshake(t, JoinClientConfig(token, "j", clockAt(testTime)),
+		liar.JoinServerConfig([]string{"j"})); !errors.Is(c, ErrForeignCluster) {
 		t.Errorf("joining: %v", c)
 	}
-	if c, s := handshake(t, JoinClientConfig(token, "j", clockAt(testTime)), one.JoinServerConfig([]string{"j"})); c != nil || s != nil {
+	if c, s := handshake(t, JoinClientConfig(token, "j", clockAt(testTime)),
+		one.JoinServerConfig([]string{"j"})); c != nil || s != nil {
 		t.Errorf("the real one: client %v, server %v", c, s)
 	}
 }
@@ -235,14 +242,16 @@ func TestExpiredCertificateOnlyRenews(t *testing.T) {
 	if !old.Expired() {
 		t.Fatal("not expired")
 	}
-	if _, s := handshake(t, old.ClientConfig(1, "p"), server.ServerConfig([]string{"p"}, false)); !errors.Is(s, ErrCertificateExpired) {
+	if _, s := handshake(t, old.ClientConfig(1, "p"), server.ServerConfig([]string{"p"}, false)); !errors.Is(s,
+		ErrCertificateExpired) {
 		t.Errorf("expired caller: %v", s)
 	}
 	if c, s := handshake(t, old.ClientConfig(1, "p"), server.ServerConfig([]string{"p"}, true)); c != nil || s != nil {
 		t.Errorf("expired caller that renews: client %v, server %v", c, s)
 	}
 	server.now = clockAt(testTime.Add(LeafValidity + RenewGrace + time.Hour))
-	if _, s := handshake(t, old.ClientConfig(1, "p"), server.ServerConfig([]string{"p"}, true)); !errors.Is(s, ErrCertificateExpired) {
+	if _, s := handshake(t, old.ClientConfig(1, "p"), server.ServerConfig([]string{"p"}, true)); !errors.Is(s,
+		ErrCertificateExpired) {
 		t.Errorf("beyond the grace: %v", s)
 	}
 }
@@ -289,7 +298,8 @@ func TestSignRefuses(t *testing.T) {
 	}
 	damaged := append([]byte{}, req.DER()...)
 	damaged[len(damaged)-1] ^= 1
-	for name, der := range map[string][]byte{"empty": nil, "garbage": []byte("x"), "bad signature": damaged, "huge": make([]byte, 1<<20)} {
+	for name, der := range map[string][]byte{"empty": nil, "garbage": []byte("x"), "bad signature": damaged,
+		"huge": make([]byte, 1<<20)} {
 		if _, err := a.Sign(der, 1, testTime); err == nil {
 			t.Errorf("%s: signed", name)
 		}
@@ -364,7 +374,8 @@ func checkModes(t *testing.T, d Dir) {
 func TestDamagedFilesAreReported(t *testing.T) {
 	a := newTestAuthority(t, NewClusterID())
 	for _, file := range []string{"ca.crt", "node.pem"} {
-		for name, data := range map[string][]byte{"empty": nil, "garbage": []byte("hello"), "other block": []byte("-----BEGIN X-----\nAAAA\n-----END X-----\n"), "huge": make([]byte, 1<<20)} {
+		for name, data := range map[string][]byte{"empty": nil, "garbage": []byte("hello"),
+			"other block": []byte("-----BEGIN X-----\nAAAA\n-----END X-----\n"), "huge": make([]byte, 1<<20)} {
 			d := Dir(t.TempDir())
 			req, err := NewRequest()
 			if err != nil {

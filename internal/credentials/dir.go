@@ -42,7 +42,8 @@ func (d Dir) SaveIdentity(authorityDER, leafDER []byte, req *Request) error {
 	}
 	node := append(pem.EncodeToMemory(&pem.Block{Type: pemPrivateKey, Bytes: keyDER}),
 		pem.EncodeToMemory(&pem.Block{Type: pemCertificate, Bytes: leafDER})...)
-	if err := d.write(fileAuthority, pem.EncodeToMemory(&pem.Block{Type: pemCertificate, Bytes: authorityDER})); err != nil {
+	if err := d.write(fileAuthority, pem.EncodeToMemory(&pem.Block{Type: pemCertificate,
+		Bytes: authorityDER})); err != nil {
 		return err
 	}
 	return d.write(fileNode, node)
@@ -81,7 +82,8 @@ func (d Dir) SaveAuthority(a *Authority) error {
 	if err != nil {
 		return err
 	}
-	if err := d.write(fileAuthority, pem.EncodeToMemory(&pem.Block{Type: pemCertificate, Bytes: a.CertificateDER()})); err != nil {
+	if err := d.write(fileAuthority, pem.EncodeToMemory(&pem.Block{Type: pemCertificate,
+		Bytes: a.CertificateDER()})); err != nil {
 		return err
 	}
 	return d.write(fileAuthorityKey, pem.EncodeToMemory(&pem.Block{Type: pemPrivateKey, Bytes: der}))

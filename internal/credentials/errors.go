@@ -9,7 +9,8 @@ var (
 	// ErrTokenExpired is a token past its time.
 	ErrTokenExpired = errors.New("join token expired: make a new one with 'rdmcfs token' on a member")
 	// ErrForeignCluster is a peer, or a token, of another cluster.
-	ErrForeignCluster = errors.New("belongs to another cluster: check the address and the token, or use another --data directory")
+	ErrForeignCluster = errors.New("belongs to another cluster: check the address and the token, or use another --data " +
+		"directory")
 	// ErrWrongNode is a peer whose certificate names another node than the one called.
 	ErrWrongNode = errors.New("certificate names another node: two nodes may use one address; check 'rdmcfs status'")
 	// ErrEvicted is a peer that the log has evicted.

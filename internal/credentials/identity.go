@@ -100,7 +100,8 @@ func (id *Identity) Install(leafDER []byte, req *Request) error {
 		return err
 	}
 	if name != id.name {
-		return fmt.Errorf("credentials: renewed certificate is for node %d, not %d: %w", name.Node, id.name.Node, ErrWrongNode)
+		return fmt.Errorf("credentials: renewed certificate is for node %d, not %d: %w", name.Node, id.name.Node,
+			ErrWrongNode)
 	}
 	id.leaf.Store(leaf)
 	return nil
@@ -150,7 +151,9 @@ func (id *Identity) ClientConfig(node uint32, protocol string) *tls.Config {
 		InsecureSkipVerify:          true, // VerifyConnection checks the chain and the name
 		DynamicRecordSizingDisabled: true,
 		Time:                        id.now,
-		GetClientCertificate:        func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return id.leaf.Load(), nil },
+		GetClientCertificate: func(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
+			return id.leaf.Load(), nil
+		},
 		VerifyConnection: func(cs tls.ConnectionState) error {
 			peer, err := id.Check(cs, false)
 			if err == nil && node != 0 && peer.Name.Node != node {

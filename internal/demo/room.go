@@ -31,7 +31,8 @@ func (d *demo) checkRoom(dir string) error {
 	}
 	need, free := roomFor(size, d.opts.Nodes, copies), int64(st.Bavail)*st.Frsize
 	if need > free {
-		return fmt.Errorf("demo: %d nodes and %d copies of %d MiB take %d MiB in %s, where %d MiB are free: choose a smaller --size or --file, or fewer --nodes: %w",
+		return fmt.Errorf("demo: %d nodes and %d copies of %d MiB take %d MiB in %s, where %d MiB are free: choose a "+
+			"smaller --size or --file, or fewer --nodes: %w",
 			d.opts.Nodes, copies, size>>20, need>>20, dir, free>>20, unix.ENOSPC)
 	}
 	return nil

@@ -127,7 +127,8 @@ func (d *demo) progress(t *admin.Transfer) {
 			part = min(1, float64(m.Bytes)/float64(t.SizeBytes))
 		}
 		full := int(part * barWidth)
-		d.say("  %-8s [%s%s] %3.0f%%  %6.1f MB/s  %s\n", m.Name, strings.Repeat("#", full), strings.Repeat(".", barWidth-full),
+		d.say("  %-8s [%s%s] %3.0f%%  %6.1f MB/s  %s\n", m.Name, strings.Repeat("#", full),
+			strings.Repeat(".", barWidth-full),
 			part*100, float64(m.BytesPerSec)/1e6, m.State)
 	}
 	d.say("\n")

@@ -78,7 +78,8 @@ func RunComeback(o Options) Result {
 		m.stop()
 	}
 	w.work.Wait()
-	return Result{Seed: o.Seed, Nodes: comebackNodes, Hash: w.hash, Events: w.events, Virtual: time.Since(w.start), Stats: w.stats, Err: w.err}
+	return Result{Seed: o.Seed, Nodes: comebackNodes, Hash: w.hash, Events: w.events, Virtual: time.Since(w.start),
+		Stats: w.stats, Err: w.err}
 }
 
 // comeback is one absence.
@@ -121,7 +122,8 @@ func (w *world) comeback() {
 	if took > limit {
 		w.fail("%d nodes that were %s took %v to heal, at most %v are allowed", len(gone), how.name, took, limit)
 	}
-	w.until(settleMax, 100*time.Millisecond, func() bool { return w.programs.Load() == 0 }) // a close at who was gone may take longer
+	// a close at who was gone may take longer
+	w.until(settleMax, 100*time.Millisecond, func() bool { return w.programs.Load() == 0 })
 	w.until(settleMax, 100*time.Millisecond, func() bool { return w.unhealed() == "" })
 }
 

@@ -73,7 +73,8 @@ const contentPoint = "content "
 
 // points are where a process can be killed (docs/TESTING.md).
 var points = []string{
-	replicate.PointVote, replicate.PointPropose, replicate.PointCommit, replicate.PointVisible, replicate.PointReply, replicate.PointApply,
+	replicate.PointVote, replicate.PointPropose, replicate.PointCommit, replicate.PointVisible, replicate.PointReply,
+	replicate.PointApply,
 	contentPoint + "create", contentPoint + "rename", contentPoint + "unlink", contentPoint + "apply",
 	contentPoint + "fsync", contentPoint + "fsync dir",
 }

@@ -55,7 +55,8 @@ func (w *world) fork() {
 	other.start()
 	said := func() bool { return voter.saysOlder() && other.saysOlder() && other.ready() }
 	if !w.until(forkedMax, 100*time.Millisecond, said) && !w.failed() {
-		w.fail("%s was put back to an older copy and has gone on: %s says so: %t, and %s: %t", voter.host, voter.host, voter.saysOlder(),
+		w.fail("%s was put back to an older copy and has gone on: %s says so: %t, and %s: %t", voter.host, voter.host,
+			voter.saysOlder(),
 			other.host, other.saysOlder())
 		return
 	}

@@ -41,8 +41,9 @@ type network struct {
 
 func newNetwork(w *world) *network {
 	return &network{
-		w: w, listeners: map[string]*listener{}, conns: map[*conn]struct{}{}, cuts: map[[2]string]int{}, stopped: map[string]chan struct{}{},
-		rate: map[string]float64{}, free: map[string]time.Time{}, changed: make(chan struct{}),
+		w: w, listeners: map[string]*listener{}, conns: map[*conn]struct{}{}, cuts: map[[2]string]int{},
+		stopped: map[string]chan struct{}{},
+		rate:    map[string]float64{}, free: map[string]time.Time{}, changed: make(chan struct{}),
 	}
 }
 

@@ -251,7 +251,8 @@ func (w *world) times() {
 		if st := prog.k.requests.GetAttr(nil, &in, &out); st != fuse.OK {
 			w.fail("at the end %s can't tell the times of its root: %v", m.host, st)
 		} else if at := time.Unix(int64(out.Ctime), 0); at.Before(first) || at.After(last) {
-			w.fail("%s says that the root was changed at %v; the world began at %v, and it is %v", m.host, at, w.start, time.Now())
+			w.fail("%s says that the root was changed at %v; the world began at %v, and it is %v", m.host, at, w.start,
+				time.Now())
 		}
 	}
 }

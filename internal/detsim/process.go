@@ -116,7 +116,8 @@ func (m *machine) start() {
 	m.p, m.ended = p, nil
 	ctx, cancel := context.WithCancel(context.Background())
 	p.cancel = cancel
-	cfg := node.Config{DataDir: m.dir, Version: "sim", Mounts: []admin.MountRequest{{Dir: "/mnt"}}, Log: m.logger(), Host: p.world()}
+	cfg := node.Config{DataDir: m.dir, Version: "sim", Mounts: []admin.MountRequest{{Dir: "/mnt"}}, Log: m.logger(),
+		Host: p.world()}
 	w.tell("%s starts, state at %d", m.host, m.db.Index())
 	if m.remains == nil {
 		m.allDurable()

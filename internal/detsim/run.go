@@ -65,7 +65,8 @@ func Run(o Options) Result {
 		m.stop()
 	}
 	w.work.Wait()
-	return Result{Seed: o.Seed, Nodes: nodes, Hash: w.hash, Events: w.events, Virtual: time.Since(w.start), Stats: w.stats, Err: w.err}
+	return Result{Seed: o.Seed, Nodes: nodes, Hash: w.hash, Events: w.events, Virtual: time.Since(w.start), Stats: w.stats,
+		Err: w.err}
 }
 
 // gather makes the cluster.
@@ -142,7 +143,8 @@ func (w *world) settle() {
 }
 
 func (r Result) String() string {
-	return fmt.Sprintf("seed %d: %d nodes, %v of virtual time, %d events, trace %016x, %+v", r.Seed, r.Nodes, r.Virtual, r.Events, r.Hash, r.Stats)
+	return fmt.Sprintf("seed %d: %d nodes, %v of virtual time, %d events, trace %016x, %+v", r.Seed, r.Nodes, r.Virtual,
+		r.Events, r.Hash, r.Stats)
 }
 
 // collectEvery is how often the heap is collected: at moments of virtual time, so that a run does not depend on the

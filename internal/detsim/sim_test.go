@@ -57,7 +57,8 @@ func TestSeeds(t *testing.T) {
 					fmt.Println(first)
 				}
 				if err != nil {
-					t.Errorf("seed %d: %v\n%s\n  replay: go test ./internal/detsim -run TestSeeds -sim.seed=%d -v", seed, err, lastLines(out), seed)
+					t.Errorf("seed %d: %v\n%s\n  replay: go test ./internal/detsim -run TestSeeds -sim.seed=%d -v", seed, err,
+						lastLines(out), seed)
 				}
 			}
 		})
@@ -130,7 +131,8 @@ func runTest(t *testing.T, program, test, name string, seed uint64, verbose bool
 		t.Fatal(err)
 	}
 	defer os.RemoveAll(dir)
-	out, err := replay.Output(replay.Command(t.Context(), program, fmt.Sprint(seed), dir, verbose, "-test.run=^"+test+"$", "-test.timeout=0"))
+	out, err := replay.Output(replay.Command(t.Context(), program, fmt.Sprint(seed), dir, verbose, "-test.run=^"+test+"$",
+		"-test.timeout=0"))
 	return string(out), err
 }
 

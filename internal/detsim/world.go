@@ -65,7 +65,8 @@ type Stats struct {
 }
 
 func newWorld(seed uint64, dir string, trace func(string)) *world {
-	w := &world{seed: seed, dir: dir, trace: trace, quiet: make(chan struct{}), start: time.Now(), rng: rand.New(rand.NewPCG(seed, 1)), hash: fnv.New64a().Sum64()}
+	w := &world{seed: seed, dir: dir, trace: trace, quiet: make(chan struct{}), start: time.Now(),
+		rng: rand.New(rand.NewPCG(seed, 1)), hash: fnv.New64a().Sum64()}
 	w.net = newNetwork(w)
 	w.fabric = mem.NewFabric(mem.Config{Seed: seed, DelayMin: latencyMin, DelayMax: latencyMax})
 	w.files = newRecord(w)
@@ -180,7 +181,8 @@ func (w *world) powerless(host string) bool {
 func (m *machine) addr() string { return m.host + ":7400" }
 
 func (w *world) newMachine() *machine {
-	m := &machine{w: w, index: len(w.machines), host: "n" + itoa(len(w.machines)+1), db: meta.OpenMemory(), disk: simfs.New(), calm: time.Now()}
+	m := &machine{w: w, index: len(w.machines), host: "n" + itoa(len(w.machines)+1), db: meta.OpenMemory(),
+		disk: simfs.New(), calm: time.Now()}
 	m.dir = filepath.Join(w.dir, m.host+".0")
 	w.machines = append(w.machines, m)
 	return m
@@ -195,12 +197,13 @@ func (w *world) copyDir(from, to string) {
 
 // logger puts a node's log lines beside the trace.
 func (m *machine) logger() *slog.Logger {
-	return slog.New(slog.NewTextHandler(lineWriter{m}, &slog.HandlerOptions{Level: slog.LevelInfo, ReplaceAttr: func(_ []string, a slog.Attr) slog.Attr {
-		if a.Key == slog.TimeKey {
-			return slog.Attr{}
-		}
-		return a
-	}}))
+	return slog.New(slog.NewTextHandler(lineWriter{m},
+		&slog.HandlerOptions{Level: slog.LevelInfo, ReplaceAttr: func(_ []string, a slog.Attr) slog.Attr {
+			if a.Key == slog.TimeKey {
+				return slog.Attr{}
+			}
+			return a
+		}}))
 }
 
 type lineWriter struct{ m *machine }

@@ -82,10 +82,12 @@ func Passthrough(h Host) Finding {
 	f := Finding{Level: OK, Topic: "passthrough", Text: "on: writes go to the page cache without the daemon"}
 	switch {
 	case !h.atLeast(6, 9):
-		f = Finding{Level: Note, Topic: "passthrough", Text: "off: kernel " + h.Release() + " has no FUSE passthrough; it came with 6.9",
+		f = Finding{Level: Note, Topic: "passthrough", Text: "off: kernel " + h.Release() +
+			" has no FUSE passthrough; it came with 6.9",
 			Advice: "use a newer kernel, such as Debian's from backports"}
 	case !h.capable(capSysAdmin):
-		f = Finding{Level: Note, Topic: "passthrough", Text: "off: this process lacks CAP_SYS_ADMIN in the first user namespace",
+		f = Finding{Level: Note, Topic: "passthrough",
+			Text:   "off: this process lacks CAP_SYS_ADMIN in the first user namespace",
 			Advice: "run as root outside of a user namespace"}
 	case h.inUserNamespace():
 		f = Finding{Level: Note, Topic: "passthrough", Text: "off: this process runs in a user namespace",
@@ -107,9 +109,11 @@ func checkPassthrough(h Host, _ string) []Finding { return []Finding{Passthrough
 
 func checkInvalidation(h Host, _ string) []Finding {
 	if h.atLeast(6, 16) {
-		return []Finding{{Level: OK, Topic: "invalidation", Text: "remote changes are shown by one notice for the whole mount"}}
+		return []Finding{{Level: OK, Topic: "invalidation",
+			Text: "remote changes are shown by one notice for the whole mount"}}
 	}
-	return []Finding{{Level: Note, Topic: "invalidation", Text: "kernel " + h.Release() + " has no FUSE_NOTIFY_INC_EPOCH; it came with 6.16",
+	return []Finding{{Level: Note, Topic: "invalidation",
+		Text: "kernel " + h.Release() + " has no FUSE_NOTIFY_INC_EPOCH; it came with 6.16",
 		Cost: "names are not cached by the kernel: each lookup asks the daemon", Advice: "nothing needs doing"}}
 }
 
@@ -122,7 +126,8 @@ func checkTimeouts(h Host, _ string) []Finding {
 		if err != nil || bad != nil || seconds == 0 || seconds >= timeoutMinWanted {
 			continue
 		}
-		out = append(out, Finding{Level: Note, Topic: "fuse timeouts", Text: fmt.Sprintf("fs.fuse.%s is %d seconds", name, seconds),
+		out = append(out, Finding{Level: Note, Topic: "fuse timeouts",
+			Text:   fmt.Sprintf("fs.fuse.%s is %d seconds", name, seconds),
 			Cost:   "the kernel ends the whole mount when one close takes longer",
 			Advice: fmt.Sprintf("set it to 0 or to at least %d with sysctl", timeoutMinWanted)})
 	}
@@ -145,14 +150,18 @@ func checkDataDir(h Host, dir string) []Finding {
 	case err != nil:
 		f = Finding{Level: Problem, Topic: f.Topic, Text: err.Error(), Advice: "make it, or name another with --data"}
 	case len(filepath.Join(dir, "admin.sock")) > socketPathBytes:
-		f = Finding{Level: Problem, Topic: f.Topic, Text: fmt.Sprintf("%s is too long for a socket in it (%d bytes)", dir, socketPathBytes), Advice: "choose a shorter --data"}
+		f = Finding{Level: Problem, Topic: f.Topic, Text: fmt.Sprintf("%s is too long for a socket in it (%d bytes)", dir,
+			socketPathBytes), Advice: "choose a shorter --data"}
 	case fsType == magicTmpfs:
-		f = Finding{Level: Note, Topic: f.Topic, Text: dir + " is on tmpfs", Cost: "all of this node's data is lost at power-off", Advice: "put it on a disk"}
+		f = Finding{Level: Note, Topic: f.Topic, Text: dir + " is on tmpfs",
+			Cost: "all of this node's data is lost at power-off", Advice: "put it on a disk"}
 	case fsType == magicFUSE || fsType == magicNFS:
 		f = Finding{Level: Note, Topic: f.Topic, Text: dir + " is on a network or FUSE file system",
-			Cost: "durability is that file system's; no passthrough", Advice: "put it on a local disk; never on a mount of rdmcfs itself"}
+			Cost:   "durability is that file system's; no passthrough",
+			Advice: "put it on a local disk; never on a mount of rdmcfs itself"}
 	case fsType == magicOverlay:
-		f = Finding{Level: Note, Topic: f.Topic, Text: dir + " is on overlayfs", Cost: "no passthrough; data goes with the container", Advice: "give the container a volume"}
+		f = Finding{Level: Note, Topic: f.Topic, Text: dir + " is on overlayfs",
+			Cost: "no passthrough; data goes with the container", Advice: "give the container a volume"}
 	}
 	return []Finding{f}
 }
@@ -164,7 +173,8 @@ func checkSpace(h Host, dir string) []Finding {
 	}
 	text := fmt.Sprintf("%.1f GiB free of %.1f", float64(free)/gib, float64(total)/gib)
 	if free < freeBytesWanted {
-		return []Finding{{Level: Problem, Topic: "space", Text: text, Cost: "the node refuses content, then changes", Advice: "free at least 1 GiB"}}
+		return []Finding{{Level: Problem, Topic: "space", Text: text, Cost: "the node refuses content, then changes",
+			Advice: "free at least 1 GiB"}}
 	}
 	return []Finding{{Level: OK, Topic: "space", Text: text}}
 }
@@ -174,7 +184,8 @@ func checkLimits(h Host, _ string) []Finding {
 	_, files := h.Limit(unix.RLIMIT_NOFILE)
 	if files < filesWanted {
 		out = append(out, Finding{Level: Note, Topic: "open files", Text: fmt.Sprintf("at most %d", files),
-			Cost: "fewer files can be open on the mount at a time", Advice: fmt.Sprintf("raise it: LimitNOFILE=%d, or ulimit -n", filesWanted)})
+			Cost:   "fewer files can be open on the mount at a time",
+			Advice: fmt.Sprintf("raise it: LimitNOFILE=%d, or ulimit -n", filesWanted)})
 	} else {
 		out = append(out, Finding{Level: OK, Topic: "open files", Text: fmt.Sprintf("at most %d", files)})
 	}
@@ -191,5 +202,6 @@ func checkCongestion(h Host, _ string) []Finding {
 		return []Finding{{Level: Note, Topic: "tcp", Text: "cubic is not available; connections use " + now,
 			Cost: "rates may swing on busy links", Advice: "modprobe tcp_cubic"}}
 	}
-	return []Finding{{Level: OK, Topic: "tcp", Text: "congestion control of this machine: " + now + "; data connections choose their own"}}
+	return []Finding{{Level: OK, Topic: "tcp", Text: "congestion control of this machine: " + now +
+		"; data connections choose their own"}}
 }

@@ -72,7 +72,8 @@ func TestHealthyMachine(t *testing.T) {
 // rdmaHost is a machine with a device that works.
 func rdmaHost(h Host) Host {
 	h.RDMA = func() RDMA {
-		return RDMA{Opened: "verbs:mlx5_0/1", Devices: []RDMADevice{{Name: "mlx5_0", Limits: "many", Ports: []RDMAPort{{Text: "port 1 is active"}}}}}
+		return RDMA{Opened: "verbs:mlx5_0/1", Devices: []RDMADevice{{Name: "mlx5_0", Limits: "many",
+			Ports: []RDMAPort{{Text: "port 1 is active"}}}}}
 	}
 	return h
 }
@@ -85,7 +86,8 @@ func TestFabricSaysWhatIsUsed(t *testing.T) {
 		want   string
 	}{
 		{healthy(), "", "tcp: "}, {healthy(), "auto", "tcp: "}, {healthy(), "tcp", "tcp, as asked for"},
-		{rdmaHost(healthy()), "auto", "verbs:mlx5_0/1"}, {rdmaHost(healthy()), "verbs", "verbs:mlx5_0/1"}, {rdmaHost(healthy()), "tcp", "tcp, as asked for"},
+		{rdmaHost(healthy()), "auto", "verbs:mlx5_0/1"}, {rdmaHost(healthy()), "verbs", "verbs:mlx5_0/1"},
+		{rdmaHost(healthy()), "tcp", "tcp, as asked for"},
 	} {
 		findings := Examine(c.host, Settings{DataDir: "/d", Fabric: c.fabric})
 		last := findings[len(findings)-1]
@@ -105,12 +107,22 @@ func TestEachTroubleIsFoundWithAdvice(t *testing.T) {
 		level  Level
 		text   string
 	}{
-		"no fuse device": {change: func(h *Host) { h.Access = func(string) error { return errors.New("open /dev/fuse: no such device") } }, topic: "fuse", level: Problem, text: "no such device"},
-		"no capability":  {change: func(h *Host) { *h = h.with("/proc/self/status", "CapEff:\t0000000000000000\n") }, topic: "mount", level: Problem, text: "CAP_SYS_ADMIN"},
-		"old kernel":     {change: func(h *Host) { h.Release = func() string { return "6.1.0-26-amd64" } }, topic: "passthrough", level: Note, text: "6.9"},
-		"before epochs":  {change: func(h *Host) { h.Release = func() string { return "6.12.5" } }, topic: "invalidation", level: Note, text: "6.16"},
-		"user namespace": {change: func(h *Host) { *h = h.with("/proc/self/uid_map", "0 1000 1") }, topic: "passthrough", level: Note, text: "user namespace"},
-		"short timeout":  {change: func(h *Host) { *h = h.with("/proc/sys/fs/fuse/max_request_timeout", "30") }, topic: "fuse timeouts", level: Note, text: "30 seconds"},
+		"no fuse device": {change: func(h *Host) {
+			h.Access = func(string) error {
+				return errors.New(
+					"open /dev/fuse: no such device")
+			}
+		}, topic: "fuse", level: Problem, text: "no such device"},
+		"no capability": {change: func(h *Host) { *h = h.with("/proc/self/status", "CapEff:\t0000000000000000\n") },
+			topic: "mount", level: Problem, text: "CAP_SYS_ADMIN"},
+		"old kernel": {change: func(h *Host) { h.Release = func() string { return "6.1.0-26-amd64" } },
+			topic: "passthrough", level: Note, text: "6.9"},
+		"before epochs": {change: func(h *Host) { h.Release = func() string { return "6.12.5" } }, topic: "invalidation",
+			level: Note, text: "6.16"},
+		"user namespace": {change: func(h *Host) { *h = h.with("/proc/self/uid_map", "0 1000 1") }, topic: "passthrough",
+			level: Note, text: "user namespace"},
+		"short timeout": {change: func(h *Host) { *h = h.with("/proc/sys/fs/fuse/max_request_timeout", "30") },
+			topic: "fuse timeouts", level: Note, text: "30 seconds"},
 		"full disk": {change: func(h *Host) {
 			h.FreeDisk = func(string) (uint64, uint64, int64, error) { return 1 << 20, gib, 0, nil }
 		}, topic: "space", level: Problem, text: "0.0 GiB free"},
@@ -155,7 +167,8 @@ func TestEachTroubleIsFoundWithAdvice(t *testing.T) {
 				return 1 << 40, 1 << 40
 			}
 		}, topic: "locked memory", level: Note, text: "8192 KiB"},
-		"no cubic": {change: func(h *Host) { *h = h.with("/proc/sys/net/ipv4/tcp_available_congestion_control", "reno bbr") }, topic: "tcp", level: Note, text: "cubic"},
+		"no cubic": {change: func(h *Host) { *h = h.with("/proc/sys/net/ipv4/tcp_available_congestion_control", "reno bbr") },
+			topic: "tcp", level: Note, text: "cubic"},
 	} {
 		h := healthy()
 		if c.change != nil {
@@ -180,7 +193,8 @@ func TestEachTroubleIsFoundWithAdvice(t *testing.T) {
 }
 
 func TestKernelVersions(t *testing.T) {
-	for release, want := range map[string][2]int{"6.18.44-fc-v669": {6, 18}, "6.1.0-26-amd64": {6, 1}, "5.15": {5, 15}, "6.9-rc1": {6, 9}, "odd": {0, 0}, "": {0, 0}} {
+	for release, want := range map[string][2]int{"6.18.44-fc-v669": {6, 18}, "6.1.0-26-amd64": {6, 1}, "5.15": {5, 15},
+		"6.9-rc1": {6, 9}, "odd": {0, 0}, "": {0, 0}} {
 		if a, b := kernel(release); a != want[0] || b != want[1] {
 			t.Errorf("%q: %d.%d", release, a, b)
 		}

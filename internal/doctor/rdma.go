@@ -108,9 +108,10 @@ func checkLocked(h Host) Finding {
 		return Finding{Level: OK, Topic: "locked memory", Text: "enough for RDMA"}
 	}
 	return Finding{Level: Note, Topic: "locked memory",
-		Text:   fmt.Sprintf("at most %d KiB (RLIMIT_MEMLOCK); registered memory is locked", lock>>10),
-		Cost:   "RDMA can register little memory; what does not fit goes over TCP",
-		Advice: "LimitMEMLOCK=infinity in the unit, ulimit -l unlimited in the shell, or memlock in /etc/security/limits.conf"}
+		Text: fmt.Sprintf("at most %d KiB (RLIMIT_MEMLOCK); registered memory is locked", lock>>10),
+		Cost: "RDMA can register little memory; what does not fit goes over TCP",
+		Advice: "LimitMEMLOCK=infinity in the unit, ulimit -l unlimited in the shell, " +
+			"or memlock in /etc/security/limits.conf"}
 }
 
 // checkFabric tells what will carry data.
@@ -122,7 +123,8 @@ func checkFabric(r *RDMA, s *Settings) Finding {
 	case r.Opened != "":
 		f.Text = r.Opened + ", and tcp to nodes that have no RDMA"
 	case s.Fabric == "verbs":
-		f = Finding{Level: Problem, Topic: f.Topic, Text: "verbs was asked for: " + r.Refused, Cost: "the daemon does not start",
+		f = Finding{Level: Problem, Topic: f.Topic, Text: "verbs was asked for: " + r.Refused,
+			Cost:   "the daemon does not start",
 			Advice: "mend what is said above, or use --fabric auto (RDMCFS_FABRIC)"}
 	case len(r.Devices) > 0 || s.Named:
 		f = Finding{Level: Note, Topic: f.Topic, Text: "tcp, as no RDMA device can be used: " + r.Refused, Cost: overTCP,

@@ -69,18 +69,22 @@ func clockWarnings(st admin.Status, clocks consensus.ClockStatus) []string {
 	var out []string
 	for _, node := range st.Nodes {
 		if node.ClockAhead != 0 {
-			out = append(out, fmt.Sprintf("the clock of %s is %s: set it; the cluster goes by the others' meanwhile", nameOf(st, meta.NodeID(node.ID)),
+			out = append(out, fmt.Sprintf("the clock of %s is %s: set it; the cluster goes by the others' meanwhile",
+				nameOf(st, meta.NodeID(node.ID)),
 				aheadText(node.ClockAhead)))
 		}
 	}
 	if !clocks.Sure && clocks.Apart > consensus.ClockAgree && clocks.First != clocks.Last {
-		out = append(out, fmt.Sprintf("the clock of %s is %v behind that of %s: set the wrong one", nameOf(st, nodeOf(clocks.First)),
+		out = append(out, fmt.Sprintf("the clock of %s is %v behind that of %s: set the wrong one",
+			nameOf(st, nodeOf(clocks.First)),
 			clocks.Apart.Round(time.Second), nameOf(st, nodeOf(clocks.Last))))
 	}
 	if clocks.Unconfirmed != 0 {
-		out = append(out, fmt.Sprintf("the clock of this machine is %s of the last time in the log, and no other clock and no time service confirms it: kept versions, tokens "+
-			"and certificates go by the log's time for another %v. If the clock is right, nothing is to be done; else set it",
-			aheadText(clocks.Unconfirmed), clocks.ConfirmedIn.Round(time.Second)))
+		out = append(out,
+			fmt.Sprintf("the clock of this machine is %s of the last time in the log, and no other clock and no time service "+
+				"confirms it: kept versions, tokens "+
+				"and certificates go by the log's time for another %v. If the clock is right, nothing is to be done; else set it",
+				aheadText(clocks.Unconfirmed), clocks.ConfirmedIn.Round(time.Second)))
 	}
 	return out
 }

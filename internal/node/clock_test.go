@@ -67,7 +67,8 @@ func (c *clocked) join(name, from string) *clockedNode {
 		c.t.Errorf("%s gives a token that ends %v later than it should", from, by)
 	}
 	return c.add(name, func(dir, listen string) error {
-		_, err := Join(c.t.Context(), JoinConfig{DataDir: dir, Seed: token.Listen, Token: token.Token, Listen: listen, Name: name})
+		_, err := Join(c.t.Context(), JoinConfig{DataDir: dir, Seed: token.Listen, Token: token.Token, Listen: listen,
+			Name: name})
 		return err
 	})
 }
@@ -77,7 +78,9 @@ func (c *clocked) start(name string) {
 	ctx, cancel := context.WithCancel(context.Background())
 	n.cancel = cancel
 	n.done.Go(func() {
-		n.err = Run(ctx, Config{DataDir: n.dir, Version: "test", Host: Host{Wall: func() time.Time { return time.Now().Add(time.Duration(n.ahead.Load())) }}})
+		n.err = Run(ctx, Config{DataDir: n.dir, Version: "test", Host: Host{Wall: func() time.Time {
+			return time.Now().Add(time.Duration(n.ahead.Load()))
+		}}})
 	})
 }
 
@@ -268,7 +271,8 @@ func TestTwoNodesWhoseClocksWereWrong(t *testing.T) {
 						if err != nil {
 							t.Fatal(err)
 						}
-						t.Logf("clocks %v, %v started again: up after %v, certificate of %s ends in %v", ahead, again, time.Since(began), name, time.Until(id.Expires()))
+						t.Logf("clocks %v, %v started again: up after %v, certificate of %s ends in %v", ahead, again, time.Since(began),
+							name, time.Until(id.Expires()))
 					}
 				}
 			}

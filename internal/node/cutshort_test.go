@@ -76,7 +76,8 @@ func TestJoinThatWasCutShortIsRepeated(t *testing.T) {
 	for i, again := range []admin.TokenRequest{{TTL: time.Hour}, {TTL: time.Hour, Replace: "n2"}} {
 		tok := token(again)
 		c.add(fmt.Sprint("n", 2+i), func(dir, listen string) error {
-			cfg := JoinConfig{DataDir: dir, Seed: tok.Listen, Token: tok.Token, Listen: listen, Name: "n2", Replace: again.Replace != ""}
+			cfg := JoinConfig{DataDir: dir, Seed: tok.Listen, Token: tok.Token, Listen: listen, Name: "n2",
+				Replace: again.Replace != ""}
 			cfg.Host.Log = noRoom{}
 			if _, err := Join(t.Context(), cfg); err == nil {
 				t.Fatal("it joined without room for the log")
@@ -105,7 +106,8 @@ func TestFirstStartThatWasCutShort(t *testing.T) {
 	})
 	c.until("n1", "serving", serving)
 	c.add("n2", func(dir, listen string) error {
-		_, err := Join(t.Context(), JoinConfig{DataDir: dir, Seed: token.Listen, Token: token.Token, Listen: listen, Name: "n2"})
+		_, err := Join(t.Context(), JoinConfig{DataDir: dir, Seed: token.Listen, Token: token.Token, Listen: listen,
+			Name: "n2"})
 		return err
 	})
 	c.until("n2", "serving", serving)

@@ -34,7 +34,9 @@ type damage struct {
 
 // damageReport describes contents that failed their checks; ok is false if there are none. pathOf names a content,
 // and lost reports whether the log knows no node that holds it.
-func damageReport(ids []content.ID, pathOf func(content.ID) string, lost func(content.ID) bool) (d admin.Damage, ok bool) {
+func damageReport(
+	ids []content.ID, pathOf func(content.ID) string, lost func(content.ID) bool,
+) (d admin.Damage, ok bool) {
 	d.Count = len(ids)
 	for _, id := range ids {
 		if lost(id) {
@@ -145,12 +147,15 @@ func damageWarning(d admin.Damage) string {
 	if d.Count > len(d.Names) {
 		names += ", ..."
 	}
-	text := fmt.Sprintf("damaged on %s: %d contents failed their checks: %s; ", orDefault(d.Name, fmt.Sprintf("node %d", d.Node)), d.Count, names)
+	text := fmt.Sprintf("damaged on %s: %d contents failed their checks: %s; ",
+		orDefault(d.Name, fmt.Sprintf("node %d", d.Node)), d.Count, names)
 	switch {
 	case d.Lost == 0:
 		return text + "they are mended from other holders"
 	case d.Lost < d.Count:
-		return text + fmt.Sprintf("no node holds %d of them any more: restore another version of these, or copy them in again; the rest is mended from other holders", d.Lost)
+		return text +
+			fmt.Sprintf("no node holds %d of them any more: restore another version of these, or copy them in again; the "+
+				"rest is mended from other holders", d.Lost)
 	}
 	return text + "no node holds them any more: restore another version, or copy the files in again"
 }

@@ -24,11 +24,13 @@ var (
 	// ErrNotMember is returned for a directory that holds no node.
 	ErrNotMember = errors.New("no node lives in this data directory: run 'rdmcfs init' or 'rdmcfs join' with it first")
 	// ErrMember is returned by init and join on a directory that holds a node already.
-	ErrMember = errors.New("a node lives in this data directory already: use another --data, or remove it if that node is given up")
+	ErrMember = errors.New("a node lives in this data directory already: use another --data, or remove it if that node " +
+		"is given up")
 	// ErrForeignFiles is returned by them on a directory with files that are not a node's.
 	ErrForeignFiles = errors.New("a data directory holds nothing but a node: use a new or empty --data")
 	// ErrInUse is returned while another process runs the node of a directory.
-	ErrInUse = errors.New("another rdmcfs daemon runs on this data directory: stop it with 'rdmcfs stop', or use another --data")
+	ErrInUse = errors.New("another rdmcfs daemon runs on this data directory: stop it with 'rdmcfs stop', or use " +
+		"another --data")
 	// ErrOnMount is returned for a directory on a mount of rdmcfs.
 	ErrOnMount = errors.New("rdmcfs can't keep its own data on rdmcfs: give --data a directory on a local disk")
 )
@@ -86,7 +88,8 @@ func (id identity) check() error {
 	case id.store() == [16]byte{} || id.cluster() == credentials.ClusterID{}:
 		return errors.New("cluster or store id is damaged: restore the file from a backup, or join again with --replace")
 	case id.Node == 0 || id.Generation == 0:
-		return errors.New("node number or generation is missing: restore the file from a backup, or join again with --replace")
+		return errors.New("node number or generation is missing: restore the file from a backup, " +
+			"or join again with --replace")
 	}
 	return nil
 }
@@ -186,7 +189,8 @@ func (d dataDir) vacant(h Host) error {
 
 // ownNames are what may be in a directory before a node is: what an init or join that was cut short has left, and what
 // mkfs makes.
-var ownNames = []string{identityFile + ".new", lockFile, "raft", "tls", "state", "content", "log", "admin.sock", "lost+found"}
+var ownNames = []string{identityFile + ".new", lockFile, "raft", "tls", "state", "content", "log", "admin.sock",
+	"lost+found"}
 
 // lock keeps other daemons out until the returned file is closed. It ends with the process.
 func (d dataDir) lock() (*os.File, error) {
@@ -216,7 +220,8 @@ func advertised(listen, advertise string) (string, error) {
 	}
 	ip := net.ParseIP(host)
 	if host == "" || (ip != nil && ip.IsUnspecified()) || port == "0" || port == "" {
-		return "", control.Usagef("node: address %q: other nodes can't dial it; give --listen (or --advertise) a host and a port", addr)
+		return "",
+			control.Usagef("node: address %q: other nodes can't dial it; give --listen (or --advertise) a host and a port", addr)
 	}
 	if _, err := net.LookupPort("tcp", port); err != nil {
 		return "", control.Usagef("node: address %q: %q is no port", addr, port)

@@ -133,7 +133,8 @@ type digests struct {
 type splitState struct{ with atomic.Uint32 }
 
 // errSplit says that two nodes differ.
-var errSplit = errors.New("the states of two nodes differ, and nothing is changed until one of them begins again: see 'rdmcfs status'")
+var errSplit = errors.New("the states of two nodes differ, and nothing is changed until one of them begins again: " +
+	"see 'rdmcfs status'")
 
 // err is the reason why nothing may be changed now, or nil.
 func (s *splitState) err() error {
@@ -145,7 +146,9 @@ func (s *splitState) err() error {
 
 // note takes what a comparison found. That the other node does not answer ends nothing; that it agrees, or is no
 // member any more, does.
-func (s *splitState) note(v verdict, with meta.NodeID, own [16]byte, answers []digestAnswer, member func(meta.NodeID) bool) {
+func (s *splitState) note(
+	v verdict, with meta.NodeID, own [16]byte, answers []digestAnswer, member func(meta.NodeID) bool,
+) {
 	other := meta.NodeID(s.with.Load())
 	agreed := slices.ContainsFunc(answers, func(a digestAnswer) bool { return a.node == other && a.digest == own })
 	switch {
@@ -238,13 +241,17 @@ func differWords(self, with, leader meta.NodeID, voters []meta.NodeID, index uin
 	if rank(again) > rank(stays) {
 		stays, again = again, stays
 	}
-	text := fmt.Sprintf("nodes %d and %d differ in their states at log index %d, and no majority of three voters says which is right: "+
+	text := fmt.Sprintf("nodes %d and %d differ in their states at log index %d, and no majority of three voters says "+
+		"which is right: "+
 		"until this is mended, each may show names and versions that the other does not", stays, again, index)
 	if held {
 		text += ", and neither takes changes"
 	}
-	return text + fmt.Sprintf(". Node %[1]d has to begin again: compare the mounts of both, copy away what only node %[1]d shows and is right; "+
-		"then stop node %[1]d, run 'rdmcfs evict' for it on node %[2]d, and join it again with an empty data directory", again, stays)
+	return text +
+		fmt.Sprintf(". Node %[1]d has to begin again: compare the mounts of both, copy away what only node %[1]d shows "+
+			"and is right; "+
+			"then stop node %[1]d, run 'rdmcfs evict' for it on node %[2]d, and join it again with an empty data directory",
+			again, stays)
 }
 
 // digestQuestion asks for the digest at an index, and tells the one that the asking node has.
@@ -283,7 +290,9 @@ func (d *digests) ask(ctx context.Context, index uint64, own [16]byte, voters []
 			peers = append(peers, id)
 		}
 	}
-	peers = slices.DeleteFunc(peers, func(id meta.NodeID) bool { return id == d.n.id.Node || b.nodes[id].State != meta.NodeUp })
+	peers = slices.DeleteFunc(peers, func(id meta.NodeID) bool {
+		return id == d.n.id.Node || b.nodes[id].State != meta.NodeUp
+	})
 	got := make(chan digestAnswer, digestPeers)
 	var calls sync.WaitGroup
 	for _, id := range peers[:min(len(peers), digestPeers)] {

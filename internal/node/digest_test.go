@@ -39,7 +39,8 @@ func TestJudge(t *testing.T) {
 		{"one voter", bad, []digestAnswer{say(1, good)}, []meta.NodeID{1}, split},
 		{"one voter that has not read its state", bad, []digestAnswer{{1, good, false}}, []meta.NodeID{1}, differs},
 		{"two of two voters", bad, []digestAnswer{say(1, good)}, []meta.NodeID{1, 2}, split},
-		{"a sound one and one that has not read its state", bad, []digestAnswer{say(1, good), {3, other, false}}, []meta.NodeID{1}, split},
+		{"a sound one and one that has not read its state", bad, []digestAnswer{say(1, good), {3, other, false}},
+			[]meta.NodeID{1}, split},
 	} {
 		if got, _ := judge(c.own, c.answers, c.voters); got != c.want {
 			t.Errorf("%s: %d, want %d", c.name, got, c.want)

@@ -21,7 +21,8 @@ func (n *node) drain(ctx context.Context, req admin.DrainRequest) (admin.DrainSt
 		case err != nil:
 			return admin.DrainState{}, adminError("drain", err)
 		case res.Errno == syscall.EBUSY:
-			return admin.DrainState{}, admin.Errorf(admin.CodeNeeded, "no other node takes new files: join one first, or end the drain of another with --undo")
+			return admin.DrainState{}, admin.Errorf(admin.CodeNeeded,
+				"no other node takes new files: join one first, or end the drain of another with --undo")
 		case res.Errno == syscall.ENOENT || res.Errno == syscall.EPERM:
 			return admin.DrainState{}, admin.Errorf(admin.CodeNotFound, "there is no node %d", req.Node)
 		case res.Errno != 0:

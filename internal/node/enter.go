@@ -16,11 +16,13 @@ import (
 // Errors of a node that the cluster does not let in.
 var (
 	// ErrStoreReplaced means that the log knows another store under this node's number.
-	ErrStoreReplaced = errors.New("the cluster knows another data directory under this node's name: this one was replaced, or is a copy; remove it and join again")
+	ErrStoreReplaced = errors.New("the cluster knows another data directory under this node's name: this one was " +
+		"replaced, or is a copy; remove it and join again")
 	// ErrEvicted means that the node was removed for good.
 	ErrEvicted = errors.New("this node was evicted")
 	// ErrCloned means that another process runs as this node.
-	ErrCloned = errors.New("another machine runs as this node, from a copy of its data directory: stop one of them; let the copy join anew")
+	ErrCloned = errors.New("another machine runs as this node, from a copy of its data directory: stop one of them; " +
+		"let the copy join anew")
 )
 
 // enterPatience is how long a start waits for the cluster before it goes on cut off: reads work then.
@@ -111,14 +113,16 @@ func (n *node) found(ctx context.Context) error {
 	if rec, err := n.db.Node(n.id.Node); err == nil && rec.State != meta.NodeJoined {
 		return nil
 	}
-	res, err := n.proposeAnonymous(ctx, &meta.Join{Name: orDefault(n.id.Name, "node1"), Addr: n.id.Advertise, Labels: n.id.Labels})
+	res, err := n.proposeAnonymous(ctx, &meta.Join{Name: orDefault(n.id.Name, "node1"), Addr: n.id.Advertise,
+		Labels: n.id.Labels})
 	if err == nil && res.Errno != 0 && res.Errno != syscall.EACCES { // EACCES: it is there already
 		err = res.Errno
 	}
 	if err != nil {
 		return fmt.Errorf("node: found the cluster: %w", err)
 	}
-	res, err = n.proposeAnonymous(ctx, &meta.AddToken{Hash: decodeHash(n.id.TokenHash), Expires: n.id.TokenExpires, Uses: FirstTokenUses})
+	res, err = n.proposeAnonymous(ctx, &meta.AddToken{Hash: decodeHash(n.id.TokenHash), Expires: n.id.TokenExpires,
+		Uses: FirstTokenUses})
 	if err == nil && res.Errno != 0 && res.Errno != syscall.EEXIST {
 		err = res.Errno
 	}

@@ -27,13 +27,15 @@ const evictTries = 100
 // evict removes a node for good. One that has what no other node has goes only if that is said to be lost.
 func (n *node) evict(ctx context.Context, req admin.EvictRequest) (admin.EvictResult, error) {
 	if req.Node == uint32(n.id.Node) {
-		return admin.EvictResult{}, admin.Errorf(admin.CodeInvalid, "a node can't evict itself: run the command on another one")
+		return admin.EvictResult{}, admin.Errorf(admin.CodeInvalid,
+			"a node can't evict itself: run the command on another one")
 	}
 	id := meta.NodeID(req.Node)
 	name := n.nodeName(id)
 	if !req.Lose && !othersTake(id, n.members.book().nodes) {
-		return admin.EvictResult{}, admin.Errorf(admin.CodeNeeded, "%s is not evicted: all nodes that would be left are draining and take no files; "+
-			"end that with 'rdmcfs drain NODE --undo' first", name)
+		return admin.EvictResult{}, admin.Errorf(admin.CodeNeeded,
+			"%s is not evicted: all nodes that would be left are draining and take no files; "+
+				"end that with 'rdmcfs drain NODE --undo' first", name)
 	}
 	l, err := atRest(ctx, func() (loss, error) { return n.lossOf(ctx, id) })
 	if err != nil {
@@ -113,7 +115,8 @@ func (n *node) evictSpare(ctx context.Context, req admin.EvictRequest, name stri
 			return ctx.Err()
 		}
 	}
-	return admin.Errorf(admin.CodeUnavailable, "%s is not evicted: members of the cluster come and go, or lose copies; try again", name)
+	return admin.Errorf(admin.CodeUnavailable,
+		"%s is not evicted: members of the cluster come and go, or lose copies; try again", name)
 }
 
 // othersTake reports whether a node is left that takes new files when one goes.
@@ -138,8 +141,9 @@ func evictErrno(node uint32, errno syscall.Errno) error {
 
 // evictRefused says what would be lost and what to do.
 func (n *node) evictRefused(name string, l loss) error {
-	return admin.Errorf(admin.CodeNeeded, "%s is not evicted: %s. 'rdmcfs drain %s' has the others fetch copies; unpublished files are published or dropped "+
-		"on %s with 'rdmcfs restore'; 'rdmcfs evict %s --lose' gives them up", name, n.lossText(name, l), name, name, name)
+	return admin.Errorf(admin.CodeNeeded,
+		"%s is not evicted: %s. 'rdmcfs drain %s' has the others fetch copies; unpublished files are published or dropped "+
+			"on %s with 'rdmcfs restore'; 'rdmcfs evict %s --lose' gives them up", name, n.lossText(name, l), name, name, name)
 }
 
 // nodeName is a node's name, or its number.
@@ -157,7 +161,8 @@ func (n *node) spareVoter(ctx context.Context, leaver meta.NodeID) error {
 	defer cancel()
 	for {
 		st := n.raft.status()
-		step, why := votersWithout(leaver, n.id.Node, st.Voters, n.members.book()), "without node %d the voters that are up are no quorum"
+		step, why := votersWithout(leaver, n.id.Node, st.Voters, n.members.book()),
+			"without node %d the voters that are up are no quorum"
 		switch {
 		case st.NoQuorum:
 			return nil // the log refuses the eviction itself
@@ -173,7 +178,8 @@ func (n *node) spareVoter(ctx context.Context, leaver meta.NodeID) error {
 			}
 		}
 		if !pause(ctx, dutyInterval) {
-			return admin.Errorf(admin.CodeUnavailable, why+": not evicted; see 'rdmcfs status', try again when all are up", leaver)
+			return admin.Errorf(admin.CodeUnavailable, why+": not evicted; see 'rdmcfs status', try again when all are up",
+				leaver)
 		}
 	}
 }
@@ -182,7 +188,8 @@ func (n *node) spareVoter(ctx context.Context, leaver meta.NodeID) error {
 // voter may be the only one that has it, and without it no machine can join any more. It reports whether that is done,
 // or can't be.
 func hasKeyOf(ctx context.Context, n *node, leaver meta.NodeID, st consensus.Status) bool {
-	if n.signing.authority.Load() != nil || !slices.Contains(st.Voters, st.ID) || n.members.book().nodes[leaver].State != meta.NodeUp {
+	if n.signing.authority.Load() != nil || !slices.Contains(st.Voters, st.ID) ||
+		n.members.book().nodes[leaver].State != meta.NodeUp {
 		return true
 	}
 	ctx, cancel := context.WithTimeout(ctx, signingCheck)

@@ -20,15 +20,22 @@ func TestVotersWithout(t *testing.T) {
 		want   leaveStep
 	}{
 		{why: "it does not vote", leaver: 4, voters: []meta.NodeID{1}, want: leaveStep{safe: true}},
-		{why: "the only voter hands over", leaver: 1, voters: []meta.NodeID{1}, want: leaveStep{change: true, add: []meta.NodeID{self}}},
-		{why: "one of two agrees that the other remains", leaver: 1, voters: []meta.NodeID{1, 2}, want: leaveStep{change: true}},
+		{why: "the only voter hands over", leaver: 1, voters: []meta.NodeID{1},
+			want: leaveStep{change: true, add: []meta.NodeID{self}}},
+		{why: "one of two agrees that the other remains", leaver: 1, voters: []meta.NodeID{1, 2},
+			want: leaveStep{change: true}},
 		{why: "one of two, and the other is gone", leaver: 1, voters: []meta.NodeID{1, 2}, gone: []meta.NodeID{2}},
 		{why: "one of three", leaver: 1, voters: []meta.NodeID{1, 2, 3}, want: leaveStep{safe: true}},
-		{why: "one of three, and another was evicted just now", leaver: 1, voters: []meta.NodeID{1, 2, 3}, gone: []meta.NodeID{2}},
-		{why: "one of three, and another was replaced and is up", leaver: 1, voters: []meta.NodeID{1, 2, 3}, old: []meta.NodeID{2}},
-		{why: "the one of three that was replaced", leaver: 2, voters: []meta.NodeID{1, 2, 3}, old: []meta.NodeID{2}, want: leaveStep{safe: true}},
-		{why: "one of five, and two were replaced", leaver: 5, voters: []meta.NodeID{1, 2, 3, 4, 5}, old: []meta.NodeID{2, 3}},
-		{why: "the one of three that is gone", leaver: 1, voters: []meta.NodeID{1, 2, 3}, gone: []meta.NodeID{1}, want: leaveStep{safe: true}},
+		{why: "one of three, and another was evicted just now", leaver: 1, voters: []meta.NodeID{1, 2, 3},
+			gone: []meta.NodeID{2}},
+		{why: "one of three, and another was replaced and is up", leaver: 1, voters: []meta.NodeID{1, 2, 3},
+			old: []meta.NodeID{2}},
+		{why: "the one of three that was replaced", leaver: 2, voters: []meta.NodeID{1, 2, 3}, old: []meta.NodeID{2},
+			want: leaveStep{safe: true}},
+		{why: "one of five, and two were replaced", leaver: 5, voters: []meta.NodeID{1, 2, 3, 4, 5},
+			old: []meta.NodeID{2, 3}},
+		{why: "the one of three that is gone", leaver: 1, voters: []meta.NodeID{1, 2, 3}, gone: []meta.NodeID{1},
+			want: leaveStep{safe: true}},
 	} {
 		b := &book{nodes: map[meta.NodeID]meta.Node{}, raft: map[meta.NodeID]consensus.ID{}}
 		for _, id := range []meta.NodeID{1, 2, 3, 4, 5, self} {
@@ -54,7 +61,8 @@ func TestVotersWithout(t *testing.T) {
 
 // Somebody has to take files when a node has gone.
 func TestOthersTake(t *testing.T) {
-	up, draining, joined := meta.Node{State: meta.NodeUp}, meta.Node{State: meta.NodeUp, DrainIndex: 9}, meta.Node{State: meta.NodeJoined}
+	up, draining, joined := meta.Node{State: meta.NodeUp}, meta.Node{State: meta.NodeUp, DrainIndex: 9},
+		meta.Node{State: meta.NodeJoined}
 	for _, c := range []struct {
 		nodes map[meta.NodeID]meta.Node
 		want  bool

@@ -26,7 +26,8 @@ func TestFabricWithoutDevice(t *testing.T) {
 }
 
 func TestOpenDevice(t *testing.T) {
-	n := &node{log: slog.New(slog.DiscardHandler), cfg: Config{Fabric: Fabric{Mode: FabricTCP}}, id: identity{Advertise: "10.0.0.1:7400"}}
+	n := &node{log: slog.New(slog.DiscardHandler), cfg: Config{Fabric: Fabric{Mode: FabricTCP}},
+		id: identity{Advertise: "10.0.0.1:7400"}}
 	if err := n.openDevice(); err != nil {
 		t.Fatal(err)
 	}

@@ -48,7 +48,8 @@ func (n *node) where(_ context.Context, req admin.WhereRequest) (admin.Where, er
 	if ino.Kind != meta.KindFile {
 		return admin.Where{}, admin.Errorf(admin.CodeInvalid, "%s is not a regular file", clean)
 	}
-	out := admin.Where{Path: clean, Inode: uint64(ino.Ino), Version: ino.Version, Content: ino.Content.String(), SizeBytes: ino.Size}
+	out := admin.Where{Path: clean, Inode: uint64(ino.Ino), Version: ino.Version, Content: ino.Content.String(),
+		SizeBytes: ino.Size}
 	if out.Policy, err = n.policyOf(ino.Policy); err != nil {
 		return out, err
 	}
@@ -153,7 +154,9 @@ func (n *node) version(c meta.Content) admin.Version {
 }
 
 // restore makes a kept version current, or publishes or drops unpublished bytes.
-func (n *node) restore(ctx context.Context, req admin.RestoreRequest, tell func(admin.Progress)) (admin.Version, error) {
+func (n *node) restore(
+	ctx context.Context, req admin.RestoreRequest, tell func(admin.Progress),
+) (admin.Version, error) {
 	if u, ok := n.findUnpublished(req); ok {
 		if req.Drop {
 			return admin.Version{Path: n.pathOf(u), Content: unpublishedID(u), State: "dropped"}, n.store.DropStaging(u.Token)
@@ -161,7 +164,8 @@ func (n *node) restore(ctx context.Context, req admin.RestoreRequest, tell func(
 		return n.publishStaged(ctx, u, req.As, tell)
 	}
 	if req.Drop {
-		return admin.Version{}, admin.Errorf(admin.CodeNotFound, "no unpublished bytes named %q; kept versions expire by themselves", req.Content+req.Path)
+		return admin.Version{}, admin.Errorf(admin.CodeNotFound,
+			"no unpublished bytes named %q; kept versions expire by themselves", req.Content+req.Path)
 	}
 	c, err := n.findVersion(req)
 	if err != nil {
@@ -203,7 +207,9 @@ func (n *node) displacing(v admin.Version, before meta.ContentID) admin.Version 
 
 // restoreBeside publishes a copy of a kept version under another name, with owner and mode of its file, which stays
 // as it is.
-func (n *node) restoreBeside(ctx context.Context, c meta.Content, old meta.Inode, as string, tell func(admin.Progress)) (admin.Version, error) {
+func (n *node) restoreBeside(
+	ctx context.Context, c meta.Content, old meta.Inode, as string, tell func(admin.Progress),
+) (admin.Version, error) {
 	dir, name, err := n.parentOf(as)
 	if err != nil {
 		return admin.Version{}, err
@@ -270,7 +276,8 @@ func (n *node) findVersion(req admin.RestoreRequest) (meta.Content, error) {
 			return c, nil
 		}
 	}
-	return meta.Content{}, admin.Errorf(admin.CodeNotFound, "version %d of %s is not kept: see 'rdmcfs versions'", req.Version, clean)
+	return meta.Content{}, admin.Errorf(admin.CodeNotFound, "version %d of %s is not kept: see 'rdmcfs versions'",
+		req.Version, clean)
 }
 
 // parentOf is the directory of a path that need not exist, and the last name.
@@ -288,7 +295,9 @@ func (n *node) parentOf(name string) (meta.Inode, string, error) {
 }
 
 // publishStaged publishes bytes that a killed program or daemon left, under their old name or another one.
-func (n *node) publishStaged(ctx context.Context, u content.Unpublished, as string, tell func(admin.Progress)) (admin.Version, error) {
+func (n *node) publishStaged(
+	ctx context.Context, u content.Unpublished, as string, tell func(admin.Progress),
+) (admin.Version, error) {
 	push, done, err := n.stagedPush(u)
 	if err != nil {
 		return admin.Version{}, err
@@ -336,7 +345,9 @@ func slowest(t replicate.TransferStatus) admin.Progress {
 }
 
 // publishVersion publishes what is restored.
-func (n *node) publishVersion(ctx context.Context, push replicate.Push, tell func(admin.Progress)) (admin.Version, error) {
+func (n *node) publishVersion(
+	ctx context.Context, push replicate.Push, tell func(admin.Progress),
+) (admin.Version, error) {
 	stop := n.tellRestore(push.Path, tell)
 	out, err := n.repl.Publish(ctx, push)
 	stop()
@@ -358,7 +369,8 @@ func (n *node) publishVersion(ctx context.Context, push replicate.Push, tell fun
 // unlisted is what was published and is not in the log's list of contents: an empty file, or one that another version
 // has replaced already.
 func unlisted(out replicate.Outcome, push replicate.Push) meta.Content {
-	c := meta.Content{ID: out.Content, Ino: out.Result.Ino, Version: out.Result.Version, Size: push.Size, Mtime: push.Attr.Mtime,
+	c := meta.Content{ID: out.Content, Ino: out.Result.Ino, Version: out.Result.Version, Size: push.Size,
+		Mtime:     push.Attr.Mtime,
 		Published: out.Result.Index, State: meta.ContentCurrent}
 	if push.Size > 0 {
 		c.State = meta.ContentRetired
@@ -373,7 +385,8 @@ func (n *node) stagedPush(u content.Unpublished) (replicate.Push, func(published
 		if err != nil {
 			return replicate.Push{}, nil, err
 		}
-		push := replicate.Push{Size: o.Size(), Source: fs.WrittenOut(o, o.File()), Data: []replicate.Extent{{Length: o.Size()}}}
+		push := replicate.Push{Size: o.Size(), Source: fs.WrittenOut(o, o.File()),
+			Data: []replicate.Extent{{Length: o.Size()}}}
 		return push, dropOrClose(o.Drop, o.Close), nil
 	}
 	st, err := n.store.OpenStaging(u.Token)

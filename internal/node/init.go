@@ -68,7 +68,8 @@ func Init(cfg InitConfig) (admin.Token, error) {
 	if err != nil {
 		return admin.Token{}, err
 	}
-	token := credentials.NewToken(authority.Cluster(), authority.KeyHash(), now.Add(orDefault(cfg.TokenTTL, DefaultTokenTTL)))
+	token := credentials.NewToken(authority.Cluster(), authority.KeyHash(),
+		now.Add(orDefault(cfg.TokenTTL, DefaultTokenTTL)))
 	hash := token.SecretHash("")
 	id := newIdentity(authority.Cluster(), firstNode, firstGeneration)
 	id.Name, id.Listen, id.Advertise, id.Labels = orHostname(cfg.Name), cfg.Listen, addr, cfg.Labels
@@ -189,16 +190,19 @@ func (d dataDir) take(h Host, claimed *closer) error {
 func newIdentity(cluster credentials.ClusterID, node meta.NodeID, generation uint32) identity {
 	var store [16]byte
 	rand.Read(store[:])
-	return identity{Format: identityFormat, Cluster: cluster.String(), Node: node, Store: hex.EncodeToString(store[:]), Generation: generation}
+	return identity{Format: identityFormat, Cluster: cluster.String(), Node: node, Store: hex.EncodeToString(store[:]),
+		Generation: generation}
 }
 
 func (d dataDir) createLog(h Host, id identity, voters []consensus.ID) error {
-	return consensus.Create(consensus.Config{Dir: d.path("raft"), FS: h.Log, Tuning: consensus.Tuning{SegmentBytes: h.LogSegment}, Identity: id.raft()}, consensus.CreateOptions{Voters: voters})
+	return consensus.Create(consensus.Config{Dir: d.path("raft"), FS: h.Log,
+		Tuning: consensus.Tuning{SegmentBytes: h.LogSegment}, Identity: id.raft()}, consensus.CreateOptions{Voters: voters})
 }
 
 // raft is what the raft log says about its owner.
 func (id identity) raft() consensus.Identity {
-	out := consensus.Identity{Cluster: id.cluster(), Store: id.store(), Generation: uint64(id.Generation), ID: raftID(id.Node, id.store())}
+	out := consensus.Identity{Cluster: id.cluster(), Store: id.store(), Generation: uint64(id.Generation),
+		ID: raftID(id.Node, id.store())}
 	copy(out.Node[:], fmt.Sprintf("node/%d", id.Node))
 	return out
 }

@@ -26,8 +26,9 @@ func (h Host) bind(listen string) (io.Closer, error) {
 	var dns *net.DNSError
 	switch {
 	case errors.Is(err, unix.EADDRNOTAVAIL):
-		return nil, control.Usagef("node: listen on %q: this machine does not have that address: give --listen one that it has, "+
-			"and --advertise the one that the others dial", listen)
+		return nil,
+			control.Usagef("node: listen on %q: this machine does not have that address: give --listen one that it has, "+
+				"and --advertise the one that the others dial", listen)
 	case errors.Is(err, unix.EADDRINUSE):
 		return nil, fmt.Errorf("node: listen on %q: %w", listen, ErrPortInUse)
 	case errors.As(err, &dns):

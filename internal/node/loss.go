@@ -59,7 +59,8 @@ func (n *node) strays() (strays, error) {
 		if u.Open {
 			why = "it is open for writing"
 		}
-		out.First = append(out.First, admin.Unpublished{ID: unpublishedID(u), Path: n.pathOf(u), SizeBytes: u.Size, Modified: u.Modified, Reason: why})
+		out.First = append(out.First, admin.Unpublished{ID: unpublishedID(u), Path: n.pathOf(u), SizeBytes: u.Size,
+			Modified: u.Modified, Reason: why})
 	}
 	return out, nil
 }
@@ -131,7 +132,8 @@ func (n *node) lossOf(ctx context.Context, id meta.NodeID) (l loss, err error) {
 func (n *node) lossText(name string, l loss) string {
 	var b strings.Builder
 	if l.Contents > 0 {
-		fmt.Fprintf(&b, "no other node that is up has a copy of %d file versions (%d bytes) on %s: ", l.Contents, l.Bytes, name)
+		fmt.Fprintf(&b, "no other node that is up has a copy of %d file versions (%d bytes) on %s: ", l.Contents, l.Bytes,
+			name)
 		for _, c := range l.List {
 			fmt.Fprintf(&b, "%s, %d bytes%s; ", terminal.Escape(n.contentPath(c)), c.Size, stateNote(c))
 		}
@@ -140,12 +142,14 @@ func (n *node) lossText(name string, l loss) string {
 	if l.strays.Count > 0 {
 		fmt.Fprintf(&b, "%s has %d unpublished files: ", name, l.strays.Count)
 		for _, u := range l.strays.First {
-			fmt.Fprintf(&b, "%s, %d bytes, id %s: %s; ", terminal.Escape(u.Path), u.SizeBytes, terminal.Escape(u.ID), terminal.Escape(u.Reason))
+			fmt.Fprintf(&b, "%s, %d bytes, id %s: %s; ", terminal.Escape(u.Path), u.SizeBytes, terminal.Escape(u.ID),
+				terminal.Escape(u.Reason))
 		}
 		more(&b, l.strays.Count-len(l.strays.First))
 	}
 	if l.unread != nil {
-		fmt.Fprintf(&b, "%s could not be asked for unpublished files (%s): its data directory may have some; ", name, terminal.Escape(l.unread.Error()))
+		fmt.Fprintf(&b, "%s could not be asked for unpublished files (%s): its data directory may have some; ", name,
+			terminal.Escape(l.unread.Error()))
 	}
 	return strings.TrimSuffix(b.String(), "; ")
 }
@@ -187,8 +191,11 @@ func (n *node) wasEvicted() error {
 	case err != nil:
 		return fmt.Errorf("node: %w; what is in its data directory is not known: %w", ErrEvicted, err)
 	case l.nothing():
-		return fmt.Errorf("node: %w: nothing is known to be in its data directory %s alone; remove it and join again with a new token", ErrEvicted, n.cfg.DataDir)
+		return fmt.Errorf("node: %w: nothing is known to be in its data directory %s alone; remove it and join again with "+
+			"a new token", ErrEvicted, n.cfg.DataDir)
 	}
-	return fmt.Errorf("node: %w, and it may have the last copies of files. Copy out of content/ what you need before you remove anything "+
-		"(docs/OPERATIONS.md, Nodes); then join again with an empty directory and a new token. %s", ErrEvicted, n.lossText(name, l))
+	return fmt.Errorf("node: %w, and it may have the last copies of files. Copy out of content/ what you need before "+
+		"you remove anything "+
+		"(docs/OPERATIONS.md, Nodes); then join again with an empty directory and a new token. %s", ErrEvicted,
+		n.lossText(name, l))
 }

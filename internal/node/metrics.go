@@ -25,29 +25,61 @@ func gauge(name, help string, read func(*node) float64) metric {
 }
 
 var metrics = []metric{
-	counter("pushes", "Files that were pushed from here.", func(n *node) float64 { return float64(n.repl.Counters().Pushes) }),
-	counter("published", "Pushes that became a version.", func(n *node) float64 { return float64(n.repl.Counters().Published) }),
+	counter("pushes", "Files that were pushed from here.", func(n *node) float64 {
+		return float64(n.repl.Counters().Pushes)
+	}),
+	counter("published", "Pushes that became a version.", func(n *node) float64 {
+		return float64(n.repl.Counters().Published)
+	}),
 	counter("push_failures", "Pushes that did not.", func(n *node) float64 { return float64(n.repl.Counters().Failures) }),
-	counter("published_bytes", "Bytes of the versions published from here.", func(n *node) float64 { return float64(n.repl.Counters().PublishedBytes) }),
-	counter("epochs", "Sessions that went on without a failed member.", func(n *node) float64 { return float64(n.repl.Counters().Epochs) }),
-	counter("ejected", "Members that left a session before their vote.", func(n *node) float64 { return float64(n.repl.Counters().Ejected) }),
-	counter("caught_up", "Contents that were pushed from here to nodes they were owed to.", func(n *node) float64 { return float64(n.repl.Counters().CaughtUp) }),
-	counter("caught_up_bytes", "Bytes of these.", func(n *node) float64 { return float64(n.repl.Counters().CaughtUpBytes) }),
-	counter("remote_reads", "Blocks fetched from other nodes for readers here.", func(n *node) float64 { return float64(n.repl.Counters().RemoteReads) }),
-	counter("damaged", "Contents found damaged here.", func(n *node) float64 { return float64(n.repl.Counters().Damaged) }),
-	counter("mended", "Damaged contents that were made good.", func(n *node) float64 { return float64(n.repl.Counters().Mended) }),
-	gauge("damaged_contents", "Contents that failed a check here and are not mended yet.", func(n *node) float64 { return float64(len(n.store.Damaged())) }),
+	counter("published_bytes", "Bytes of the versions published from here.", func(n *node) float64 {
+		return float64(n.repl.Counters().PublishedBytes)
+	}),
+	counter("epochs", "Sessions that went on without a failed member.", func(n *node) float64 {
+		return float64(n.repl.Counters().Epochs)
+	}),
+	counter("ejected", "Members that left a session before their vote.", func(n *node) float64 {
+		return float64(n.repl.Counters().Ejected)
+	}),
+	counter("caught_up", "Contents that were pushed from here to nodes they were owed to.", func(n *node) float64 {
+		return float64(n.repl.Counters().CaughtUp)
+	}),
+	counter("caught_up_bytes", "Bytes of these.", func(n *node) float64 {
+		return float64(n.repl.Counters().CaughtUpBytes)
+	}),
+	counter("remote_reads", "Blocks fetched from other nodes for readers here.", func(n *node) float64 {
+		return float64(n.repl.Counters().RemoteReads)
+	}),
+	counter("damaged", "Contents found damaged here.", func(n *node) float64 {
+		return float64(n.repl.Counters().Damaged)
+	}),
+	counter("mended", "Damaged contents that were made good.", func(n *node) float64 {
+		return float64(n.repl.Counters().Mended)
+	}),
+	gauge("damaged_contents", "Contents that failed a check here and are not mended yet.", func(n *node) float64 {
+		return float64(len(n.store.Damaged()))
+	}),
 	gauge("applied_index", "Last log entry applied here.", func(n *node) float64 { return float64(n.db.Index()) }),
-	gauge("commit_index", "Last log entry known to be committed.", func(n *node) float64 { return float64(n.raft.status().Commit) }),
+	gauge("commit_index", "Last log entry known to be committed.", func(n *node) float64 {
+		return float64(n.raft.status().Commit)
+	}),
 	gauge("quorum", "1 while changes are possible.", func(n *node) float64 { return truth(!n.raft.status().NoQuorum) }),
 	gauge("leader", "1 on the leader.", func(n *node) float64 { return truth(n.isLeader()) }),
-	gauge("registered_bytes", "Registered memory that transfers reserve now.", func(n *node) float64 { return float64(n.memory.Used()) }),
+	gauge("registered_bytes", "Registered memory that transfers reserve now.", func(n *node) float64 {
+		return float64(n.memory.Used())
+	}),
 	gauge("registered_peak_bytes", "The most of it at a time.", func(n *node) float64 { return float64(n.memory.Peak()) }),
-	gauge("control_rings", "Connections of control that go over RDMA.", func(n *node) float64 { return float64(n.overRings()) }),
+	gauge("control_rings", "Connections of control that go over RDMA.", func(n *node) float64 {
+		return float64(n.overRings())
+	}),
 	gauge("transfers", "Pushes that run now.", func(n *node) float64 { return float64(len(n.repl.Transfers())) }),
-	gauge("unpublished", "Staged files that nobody published.", func(n *node) float64 { return float64(len(n.staging.unpublished())) }),
+	gauge("unpublished", "Staged files that nobody published.", func(n *node) float64 {
+		return float64(len(n.staging.unpublished()))
+	}),
 	gauge("files", "Files in the name space.", func(n *node) float64 { files, _ := n.db.StatFS(); return float64(files) }),
-	gauge("disk_free_bytes", "Free bytes under the data directory.", func(n *node) float64 { return float64(n.space().FreeBytes) }),
+	gauge("disk_free_bytes", "Free bytes under the data directory.", func(n *node) float64 {
+		return float64(n.space().FreeBytes)
+	}),
 }
 
 func truth(b bool) float64 {
@@ -67,8 +99,9 @@ type collector struct {
 
 func newCollector(n *node) *collector {
 	return &collector{
-		n:    n,
-		took: prometheus.NewDesc("rdmcfs_push_seconds_total", "Time that pushes from here took, by phase.", []string{"phase"}, nil),
+		n: n,
+		took: prometheus.NewDesc("rdmcfs_push_seconds_total", "Time that pushes from here took, by phase.", []string{"phase"},
+			nil),
 		owed: prometheus.NewDesc("rdmcfs_owed_contents", "Contents owed to a node.", []string{"node", "name"}, nil),
 		up:   prometheus.NewDesc("rdmcfs_node_up", "1 for nodes that the log holds up.", []string{"node", "name"}, nil),
 	}
@@ -107,6 +140,7 @@ func (c *collector) Collect(out chan<- prometheus.Metric) {
 // metricsHandler answers scrapes in Prometheus' text format.
 func (n *node) metricsHandler() http.Handler {
 	reg := prometheus.NewRegistry()
-	reg.MustRegister(newCollector(n), collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	reg.MustRegister(newCollector(n), collectors.NewGoCollector(),
+		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	return promhttp.HandlerFor(reg, promhttp.HandlerOpts{})
 }

@@ -13,7 +13,8 @@ import (
 
 // What no cluster can do is refused with the reason, and nothing is changed.
 func TestPolicyThatCannotBeMet(t *testing.T) {
-	nodes := map[meta.NodeID]meta.Node{1: {Labels: map[string]string{"rack": "a"}}, 2: {}, 3: {State: meta.NodeEvicted, Labels: map[string]string{"disk": "ssd"}}}
+	nodes := map[meta.NodeID]meta.Node{1: {Labels: map[string]string{"rack": "a"}}, 2: {},
+		3: {State: meta.NodeEvicted, Labels: map[string]string{"disk": "ssd"}}}
 	for _, c := range []struct {
 		policy meta.Policy
 		want   string // "" = accepted
@@ -25,14 +26,17 @@ func TestPolicyThatCannotBeMet(t *testing.T) {
 		{meta.Policy{Placement: meta.PlaceCopies, Copies: 3}, "3 copies: the cluster has 2 nodes"},
 		{meta.Policy{Placement: meta.PlaceCopies, Copies: 4_000_000_000}, "4000000000 copies: the cluster has 2 nodes"},
 		{meta.Policy{Placement: meta.PlaceLabels, Labels: map[string]string{"rack": "a"}}, ""},
-		{meta.Policy{Placement: meta.PlaceLabels, Labels: map[string]string{"rack": "a"}, MinCopies: 2}, "min-copies 2: 1 node has these labels"},
+		{meta.Policy{Placement: meta.PlaceLabels, Labels: map[string]string{"rack": "a"}, MinCopies: 2},
+			"min-copies 2: 1 node has these labels"},
 		{meta.Policy{Placement: meta.PlaceLabels, Labels: map[string]string{"rack": "b"}}, "no node has these labels"},
 		{meta.Policy{Placement: meta.PlaceLabels, Labels: map[string]string{"disk": "ssd"}}, "no node has these labels"},
-		{meta.Policy{Placement: meta.PlaceLabels, Labels: map[string]string{"rack": "a", "disk": "ssd"}}, "no node has these labels"},
+		{meta.Policy{Placement: meta.PlaceLabels, Labels: map[string]string{"rack": "a", "disk": "ssd"}},
+			"no node has these labels"},
 	} {
 		err := canBeMet(&c.policy, nodes)
 		var refused *admin.Error
-		if c.want == "" && err != nil || c.want != "" && (!errors.As(err, &refused) || refused.Code != admin.CodeInvalid || !strings.Contains(err.Error(), c.want)) {
+		if c.want == "" && err != nil || c.want != "" &&
+			(!errors.As(err, &refused) || refused.Code != admin.CodeInvalid || !strings.Contains(err.Error(), c.want)) {
 			t.Errorf("%+v: %v, want %q", c.policy, err, c.want)
 		}
 	}
@@ -40,7 +44,8 @@ func TestPolicyThatCannotBeMet(t *testing.T) {
 
 // A directory with somebody's files is not made a data directory, and is left as it was.
 func TestDataDirectoryWithOtherFiles(t *testing.T) {
-	for name, want := range map[string]error{"thesis.tex": ErrForeignFiles, "lost+found": nil, "raft": nil, "tls": nil, "log": nil} {
+	for name, want := range map[string]error{"thesis.tex": ErrForeignFiles, "lost+found": nil, "raft": nil, "tls": nil,
+		"log": nil} {
 		dir := t.TempDir()
 		if err := os.Mkdir(filepath.Join(dir, name), 0o700); err != nil {
 			t.Fatal(err)

@@ -81,7 +81,8 @@ func (s *mounts) options(req admin.MountRequest) (fs.Options, error) {
 	for word, value := range req.Options {
 		set, known := mountOptionWords[word]
 		if !known || value != "" {
-			return o, admin.Errorf(admin.CodeInvalid, "mount option %q is not known: there are nopassthrough, acl, suid, dev, debug", word)
+			return o, admin.Errorf(admin.CodeInvalid,
+				"mount option %q is not known: there are nopassthrough, acl, suid, dev, debug", word)
 		}
 		set(&o)
 	}
@@ -93,7 +94,8 @@ func mountError(err error) error {
 	if errors.Is(err, fs.ErrMountPointInUse) {
 		return admin.Errorf(admin.CodeExists, "%v", err)
 	}
-	for _, usage := range []error{fs.ErrMountPointMissing, fs.ErrMountPointNotDir, fs.ErrMountPointNotEmpty, fs.ErrDataOnMount} {
+	for _, usage := range []error{fs.ErrMountPointMissing, fs.ErrMountPointNotDir, fs.ErrMountPointNotEmpty,
+		fs.ErrDataOnMount} {
 		if errors.Is(err, usage) {
 			return admin.Errorf(admin.CodeInvalid, "%v", err)
 		}
@@ -272,7 +274,8 @@ func (s *mounts) passthrough() admin.Feature {
 			continue
 		}
 		if f.On, f.Why = m.Passthrough(); !f.On {
-			f.Cost = "every read and write goes through the daemon: about a third of the speed for large ones, a tenth for small ones"
+			f.Cost = "every read and write goes through the daemon: about a third of the speed for large ones, a tenth for " +
+				"small ones"
 			return f
 		}
 	}

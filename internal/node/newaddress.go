@@ -49,7 +49,8 @@ func (n *node) handleBoot(ctx context.Context, from control.Caller, payload []by
 		return nil, fmt.Errorf("node: boot of node %d: %w: %w", from.Node, control.ErrProtocol, err)
 	}
 	op, ok := entry.Op.(*meta.Boot)
-	if !ok || uint32(op.Node) != from.Node || uint32(entry.Node) != from.Node || entry.Generation != n.id.Generation || entry.Incarnation != 0 {
+	if !ok || uint32(op.Node) != from.Node || uint32(entry.Node) != from.Node || entry.Generation != n.id.Generation ||
+		entry.Incarnation != 0 {
 		return nil, fmt.Errorf("node: boot of node %d: not its own: %w", from.Node, control.ErrProtocol)
 	}
 	_, err = n.raft.Propose(ctx, payload, consensus.ProposeOptions{})

@@ -127,7 +127,9 @@ func (l *lateRaft) get() (*consensus.Node, error) {
 }
 
 // Propose implements raftLog.
-func (l *lateRaft) Propose(ctx context.Context, data []byte, opts consensus.ProposeOptions) (consensus.Proposed, error) {
+func (l *lateRaft) Propose(
+	ctx context.Context, data []byte, opts consensus.ProposeOptions,
+) (consensus.Proposed, error) {
 	n, err := l.get()
 	if err != nil {
 		return consensus.Proposed{}, err
@@ -229,7 +231,8 @@ func (n *node) openDirectory() error {
 }
 
 func (n *node) openStores() (err error) {
-	if n.store, err = content.Open(n.dir.path("content"), content.Options{Log: n.log, ReserveBytes: contentReserveBytes, Step: n.cfg.Host.Step}); err != nil {
+	if n.store, err = content.Open(n.dir.path("content"),
+		content.Options{Log: n.log, ReserveBytes: contentReserveBytes, Step: n.cfg.Host.Step}); err != nil {
 		return err
 	}
 	n.closer.add(n.store.Close)
@@ -257,7 +260,8 @@ func (n *node) openFabric() error {
 		return err
 	}
 	n.peers = control.NewPeers(control.PeersConfig{
-		Identity: n.creds, Generation: n.id.Generation, Resolve: n.members.address, Dial: n.cfg.Host.Dial, Fabric: n.controlFabric(), Log: n.log,
+		Identity: n.creds, Generation: n.id.Generation, Resolve: n.members.address, Dial: n.cfg.Host.Dial,
+		Fabric: n.controlFabric(), Log: n.log,
 	})
 	n.closer.add(n.peers.Close)
 	n.server = control.NewServer(n.log)
@@ -290,7 +294,8 @@ func (n *node) openReplication() error {
 func (n *node) openLog() error {
 	n.keepPeers()
 	n.machine = &machine{db: n.db, point: n.crash.point, changed: n.changed, restored: n.restored}
-	n.machine.distrust = func(why error) { n.distrust(n.db.State(), why) } // called by the applier, who alone replaces the state
+	// called by the applier, who alone replaces the state
+	n.machine.distrust = func(why error) { n.distrust(n.db.State(), why) }
 	n.digests = newDigests(n, &n.machine.marks)
 	n.server.HandleCall(kindDigest, n.digests.handle)
 	cfg := n.consensusConfig()
@@ -325,7 +330,8 @@ func (n *node) openPort() error {
 		return err
 	}
 	port, err := control.Listen(control.PortConfig{
-		Addr: n.id.Listen, Listener: ln, Control: tcp.Control(""), Identity: n.creds, Generation: n.id.Generation, Server: n.server, Log: n.log,
+		Addr: n.id.Listen, Listener: ln, Control: tcp.Control(""), Identity: n.creds, Generation: n.id.Generation,
+		Server: n.server, Log: n.log,
 		Raft: n.serveRaft, Fabric: n.controlFabric(),
 		Raw: func(conn *net.TCPConn) {
 			if err := n.tcp.Serve(conn); err != nil {
@@ -351,7 +357,10 @@ func (n *node) serveRaft(conn net.Conn, from control.Caller) {
 		conn.Close()
 		return
 	}
-	if err := raft.Serve(conn, func(id consensus.ID) bool { return n.members.authentic(meta.NodeID(from.Node), id) }); err != nil && !errors.Is(err, io.EOF) {
+	if err := raft.Serve(conn, func(id consensus.ID) bool {
+		return n.members.authentic(meta.NodeID(from.Node),
+			id)
+	}); err != nil && !errors.Is(err, io.EOF) {
 		n.log.Debug("log connection", "from", from.Node, "err", err)
 	}
 }
@@ -366,7 +375,8 @@ func (n *node) openAdmin() error {
 }
 
 func (n *node) startWork() error {
-	d := &duties{self: n.id.Node, status: n.raft.status, members: n.members, propose: n.proposeAnonymous, now: time.Now, log: n.log}
+	d := &duties{self: n.id.Node, status: n.raft.status, members: n.members, propose: n.proposeAnonymous, now: time.Now,
+		log: n.log}
 	n.tasks.Go(func() { d.run(n.ctx) })
 	n.tasks.Go(func() { n.stayIn(n.ctx) })
 	n.tasks.Go(func() { n.keepCertificate(n.ctx) })

@@ -34,7 +34,8 @@ func (n *node) policy(ctx context.Context, req admin.PolicyRequest) (admin.Polic
 		return n.policyOf(ino.Policy)
 	}
 	if ino.Kind != meta.KindDir {
-		return admin.Policy{}, admin.Errorf(admin.CodeInvalid, "%s is not a directory: a policy belongs to a directory and holds for what is made in it", clean)
+		return admin.Policy{}, admin.Errorf(admin.CodeInvalid,
+			"%s is not a directory: a policy belongs to a directory and holds for what is made in it", clean)
 	}
 	var set *meta.Policy
 	if req.Set != nil {
@@ -94,7 +95,8 @@ func (n *node) setPolicy(ctx context.Context, dir meta.Ino, p *meta.Policy, recu
 
 // placesElsewhere tells whether a policy differs from the present one in who holds files.
 func placesElsewhere(now meta.Policy, set *meta.Policy) bool {
-	return now.Placement != set.Placement || now.Copies != set.Copies || now.MinCopies != set.MinCopies || !maps.Equal(now.Labels, set.Labels)
+	return now.Placement != set.Placement || now.Copies != set.Copies || now.MinCopies != set.MinCopies ||
+		!maps.Equal(now.Labels, set.Labels)
 }
 
 // canBeMet refuses a policy that the cluster has too few nodes for: each close would fail, or make fewer copies than
@@ -106,7 +108,9 @@ func canBeMet(p *meta.Policy, nodes map[meta.NodeID]meta.Node) error {
 			continue
 		}
 		all++
-		if !slices.ContainsFunc(slices.Collect(maps.Keys(p.Labels)), func(k string) bool { return rec.Labels[k] != p.Labels[k] }) {
+		if !slices.ContainsFunc(slices.Collect(maps.Keys(p.Labels)), func(k string) bool {
+			return rec.Labels[k] != p.Labels[k]
+		}) {
 			labelled++
 		}
 	}
@@ -114,7 +118,8 @@ func canBeMet(p *meta.Policy, nodes map[meta.NodeID]meta.Node) error {
 	case p.Placement == meta.PlaceCopies && uint64(p.Copies) > uint64(all):
 		return admin.Errorf(admin.CodeInvalid, "%d copies: the cluster has %s", p.Copies, nodesText(all))
 	case p.Placement == meta.PlaceLabels && labelled == 0:
-		return admin.Errorf(admin.CodeInvalid, "no node has these labels: 'rdmcfs status --json' shows what each node has; labels are given at join")
+		return admin.Errorf(admin.CodeInvalid,
+			"no node has these labels: 'rdmcfs status --json' shows what each node has; labels are given at join")
 	case p.Placement == meta.PlaceLabels && int(p.MinCopies) > labelled:
 		return admin.Errorf(admin.CodeInvalid, "min-copies %d: %s these labels", p.MinCopies, haveText(labelled))
 	case uint64(p.MinCopies) > uint64(all):
@@ -149,7 +154,8 @@ func parsePolicy(p admin.Policy) (*meta.Policy, error) {
 			return nil, admin.Errorf(admin.CodeInvalid, "policy 'copies' wants a number of copies of at least 1")
 		}
 		if p.MinCopies > p.Copies {
-			return nil, admin.Errorf(admin.CodeInvalid, "min-copies %d is more than the %d copies there will be", p.MinCopies, p.Copies)
+			return nil, admin.Errorf(admin.CodeInvalid, "min-copies %d is more than the %d copies there will be", p.MinCopies,
+				p.Copies)
 		}
 	case "labels":
 		out.Placement = meta.PlaceLabels

@@ -92,7 +92,9 @@ func (p *proposer) propose(ctx context.Context, op meta.Op) (meta.Result, error)
 	return res, err
 }
 
-func (p *proposer) proposeVisible(ctx context.Context, op meta.Op, opts consensus.ProposeOptions) (meta.Result, consensus.Proposed, error) {
+func (p *proposer) proposeVisible(
+	ctx context.Context, op meta.Op, opts consensus.ProposeOptions,
+) (meta.Result, consensus.Proposed, error) {
 	for try := 0; ; try++ {
 		lease, booted := p.current()
 		if lease.Incarnation == 0 {
@@ -106,7 +108,8 @@ func (p *proposer) proposeVisible(ctx context.Context, op meta.Op, opts consensu
 			return res, out, err
 		}
 		if out.Skipped && !endsWithIncarnation(op) {
-			return res, out, fmt.Errorf("node: refused as of an ended incarnation, but it may have been made before: %w", replicate.ErrUnknown)
+			return res, out, fmt.Errorf("node: refused as of an ended incarnation, but it may have been made before: %w",
+				replicate.ErrUnknown)
 		}
 		if err := p.awaitBoot(ctx, booted); err != nil {
 			return res, out, err
@@ -149,7 +152,9 @@ func (p *proposer) awaitBoot(ctx context.Context, booted chan struct{}) error {
 
 // once proposes under one incarnation. The caller's context does not cancel the proposal, which goes on until its
 // outcome is known: it only ends the caller's wait.
-func (p *proposer) once(ctx context.Context, lease meta.Lease, op meta.Op, opts consensus.ProposeOptions) (meta.Result, consensus.Proposed, error) {
+func (p *proposer) once(
+	ctx context.Context, lease meta.Lease, op meta.Op, opts consensus.ProposeOptions,
+) (meta.Result, consensus.Proposed, error) {
 	if _, err := p.awaitKnown(ctx, lease, opts.Patient); err != nil {
 		return meta.Result{}, consensus.Proposed{}, err
 	}
@@ -201,7 +206,8 @@ func (p *proposer) endRefused(op meta.Op, out consensus.Proposed) {
 	p.work.Go(func() {
 		for {
 			res, err := p.propose(p.ctx, &meta.Abort{Session: publish.Session})
-			if err == nil && res.Errno != syscall.EAGAIN || errors.Is(err, replicate.ErrUnknown) || errors.Is(err, consensus.ErrClosed) {
+			if err == nil && res.Errno != syscall.EAGAIN || errors.Is(err, replicate.ErrUnknown) ||
+				errors.Is(err, consensus.ErrClosed) {
 				return // what is unknown is proposed again by itself
 			}
 			if !pause(p.ctx, endRetry) {
@@ -220,7 +226,9 @@ func wrapUnknown(err error) error {
 
 // admitInTime is admit, after a wait while the oldest proposal without an answer is too far behind for apply to
 // remember all that came since.
-func (p *proposer) admitInTime(ctx context.Context, lease meta.Lease, op meta.Op, patient bool) (data []byte, seq uint64, ok bool, err error) {
+func (p *proposer) admitInTime(
+	ctx context.Context, lease meta.Lease, op meta.Op, patient bool,
+) (data []byte, seq uint64, ok bool, err error) {
 	bound := orderWait
 	if patient {
 		bound = orderWaitPatient

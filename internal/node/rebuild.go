@@ -58,7 +58,8 @@ func (r *rebuilding) warning(trouble string) string {
 		doing = trouble
 	}
 	if r.done.Load() {
-		return fmt.Sprintf("the state was damaged, and was rebuilt (%s); check the disk and the memory of this machine: %v", doing, r.why)
+		return fmt.Sprintf("the state was damaged, and was rebuilt (%s); check the disk and the memory of this machine: %v",
+			doing, r.why)
 	}
 	return fmt.Sprintf("this node serves nothing while it rebuilds its state from the others: %v; now: %s", r.why, doing)
 }
@@ -90,7 +91,8 @@ func (n *node) rebuild() error {
 	if err != nil {
 		return err
 	}
-	err = consensus.Rebuild(n.ctx, n.consensusConfig(), consensus.RebuildOptions{Promised: r.promised, Say: r.say, StartOver: n.db.StartOver})
+	err = consensus.Rebuild(n.ctx, n.consensusConfig(),
+		consensus.RebuildOptions{Promised: r.promised, Say: r.say, StartOver: n.db.StartOver})
 	if err := errors.Join(err, server.Close()); err != nil {
 		return fmt.Errorf("node: rebuild: %w: %w", r.why, err)
 	}
@@ -126,7 +128,9 @@ func (n *node) awaitRebuilt() error {
 
 // learnPromised finds an index that is no older than the damaged state's, where that can't be read any more: what is
 // committed now.
-func (r *rebuilding) learnPromised(ctx context.Context, barrier func(context.Context) (uint64, error), failed func() error) error {
+func (r *rebuilding) learnPromised(
+	ctx context.Context, barrier func(context.Context) (uint64, error), failed func() error,
+) error {
 	for r.promised == 0 {
 		r.say("asking the voters how far the log is")
 		index, err := barrier(ctx)

@@ -24,7 +24,9 @@ func (p replicaPeers) Call(ctx context.Context, node meta.NodeID, kind replicate
 }
 
 // CallMoving implements replicate.MovingPeers.
-func (p replicaPeers) CallMoving(ctx context.Context, node meta.NodeID, kind replicate.Kind, payload []byte, moved func(left int64)) ([]byte, error) {
+func (p replicaPeers) CallMoving(
+	ctx context.Context, node meta.NodeID, kind replicate.Kind, payload []byte, moved func(left int64),
+) ([]byte, error) {
 	return p.peers.CallMoving(ctx, uint32(node), kindReplicate, framed(kind, payload), moved)
 }
 
@@ -135,7 +137,8 @@ func showsNext(op meta.Op) bool {
 
 // readOnly tells the file system that nothing can be changed now.
 func readOnly(err error) error {
-	if err != nil && !errors.Is(err, replicate.ErrUnknown) && (errors.Is(err, consensus.ErrNoQuorum) || errors.Is(err, consensus.ErrReadOnly)) {
+	if err != nil && !errors.Is(err, replicate.ErrUnknown) &&
+		(errors.Is(err, consensus.ErrNoQuorum) || errors.Is(err, consensus.ErrReadOnly)) {
 		return fmt.Errorf("%w: %w", fs.ErrReadOnly, err)
 	}
 	return err

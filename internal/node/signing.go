@@ -155,7 +155,8 @@ func (n *node) register(ctx context.Context, r control.Registration) (control.Ad
 			return control.Admission{}, err
 		}
 	}
-	res, err := n.proposeAnonymous(ctx, &meta.Join{Name: name, Addr: r.Addr, Labels: r.Labels, TokenHash: r.SecretHash, Replace: r.Replace, KeyHash: r.KeyHash})
+	res, err := n.proposeAnonymous(ctx, &meta.Join{Name: name, Addr: r.Addr, Labels: r.Labels, TokenHash: r.SecretHash,
+		Replace: r.Replace, KeyHash: r.KeyHash})
 	if err != nil {
 		return control.Admission{}, fmt.Errorf("node: join: %w: %w", control.ErrUnavailable, err)
 	}
@@ -165,7 +166,8 @@ func (n *node) register(ctx context.Context, r control.Registration) (control.Ad
 	out := control.Admission{Node: uint32(res.Node), Name: name}
 	for node, rec := range n.members.book().nodes {
 		if node != res.Node && rec.Addr != "" && rec.Store != ([16]byte{}) {
-			out.Peers = append(out.Peers, control.PeerAddr{Node: uint32(node), Addr: rec.Addr, Store: hex.EncodeToString(rec.Store[:])})
+			out.Peers = append(out.Peers, control.PeerAddr{Node: uint32(node), Addr: rec.Addr,
+				Store: hex.EncodeToString(rec.Store[:])})
 		}
 	}
 	return out, nil
@@ -179,7 +181,8 @@ func (n *node) neverRan(name string, err error) error {
 	}
 	for _, rec := range n.members.book().nodes {
 		if rec.Name == name && rec.State == meta.NodeJoined {
-			return fmt.Errorf("%w: %s joined from %s and has never run since; if that was this machine and its data directory is lost, "+
+			return fmt.Errorf("%w: %s joined from %s and has never run since; if that was this machine and its data "+
+				"directory is lost, "+
 				"type 'rdmcfs token --replace %s' on a member and here the line that it prints", err, name, rec.Addr, name)
 		}
 	}
@@ -202,7 +205,8 @@ func joinRefused(errno syscall.Errno) error {
 	case syscall.EPERM:
 		return fmt.Errorf("node: join: %w", control.ErrNotReplaceable)
 	case syscall.EAGAIN:
-		return fmt.Errorf("node: join: without that node the voters that are up are no quorum: %w; see 'rdmcfs status', and try again when all "+
+		return fmt.Errorf("node: join: without that node the voters that are up are no quorum: %w; see 'rdmcfs status', "+
+			"and try again when all "+
 			"others are up: the token has not been used", control.ErrUnavailable)
 	}
 	return fmt.Errorf("node: join: refused: %w", errno)
@@ -215,7 +219,8 @@ func (n *node) token(ctx context.Context, req admin.TokenRequest) (admin.Token, 
 		return admin.Token{}, admin.Errorf(admin.CodeInvalid, "a token can't be good for %v", ttl)
 	}
 	if req.Replace != "" && !n.members.book().has(req.Replace) {
-		return admin.Token{}, admin.Errorf(admin.CodeNotFound, "no node %q to replace: 'rdmcfs status' lists them", req.Replace)
+		return admin.Token{}, admin.Errorf(admin.CodeNotFound, "no node %q to replace: 'rdmcfs status' lists them",
+			req.Replace)
 	}
 	token := credentials.NewToken(n.creds.Name().Cluster, n.creds.AuthorityKeyHash(), n.tokenTime().Add(ttl))
 	res, err := n.proposeAnonymous(ctx, &meta.AddToken{
@@ -232,7 +237,8 @@ func (n *node) token(ctx context.Context, req admin.TokenRequest) (admin.Token, 
 
 // adminError gives an error of the log the code that tells a script what happened.
 func adminError(what string, err error) error {
-	if errors.Is(err, consensus.ErrNoQuorum) || errors.Is(err, consensus.ErrUnknown) || errors.Is(err, consensus.ErrReadOnly) {
+	if errors.Is(err, consensus.ErrNoQuorum) || errors.Is(err, consensus.ErrUnknown) ||
+		errors.Is(err, consensus.ErrReadOnly) {
 		e := admin.Errorf(admin.CodeUnavailable, "%s: %v", what, err)
 		e.Hint = "see 'rdmcfs status' for the voters that are missing"
 		return e

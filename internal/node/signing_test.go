@@ -26,7 +26,9 @@ func TestSigningKeyStaysWhenTheOnlyVoterIsEvicted(t *testing.T) {
 	if first.done.Wait(); !errors.Is(first.err, ErrEvicted) {
 		t.Errorf("n1 ended: %v", first.err)
 	}
-	c.until("n2", "the voter", func(st admin.Status) bool { return serving(st) && len(st.Voters) == 1 && st.Voters[0] == st.Node })
+	c.until("n2", "the voter", func(st admin.Status) bool {
+		return serving(st) && len(st.Voters) == 1 && st.Voters[0] == st.Node
+	})
 	c.join("n3", "n2")
 	c.until("n3", "serving", serving)
 }

@@ -44,7 +44,8 @@ func writtenOverlay(tb testing.TB, store *content.Store) *content.Overlay {
 	tb.Helper()
 	const size = 1 << 30
 	id := content.ID{15: 1}
-	if _, err := store.Put(tb.Context(), id, content.Shape{Size: size, Holes: []content.Run{{Count: size / content.BlockBytes}}}, nil); err != nil {
+	if _, err := store.Put(tb.Context(), id, content.Shape{Size: size,
+		Holes: []content.Run{{Count: size / content.BlockBytes}}}, nil); err != nil {
 		tb.Fatal(err)
 	}
 	if err := store.Commit(id); err != nil {

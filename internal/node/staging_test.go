@@ -17,7 +17,9 @@ func openStaging(t testing.TB, dir string) (*staging, fs.Staging) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = store.Close() })
-	return &staging{store: store, log: slog.New(slog.DiscardHandler)}, fs.NewStaging(store, func() meta.Lease { return meta.Lease{Node: 1} })
+	return &staging{store: store, log: slog.New(slog.DiscardHandler)}, fs.NewStaging(store, func() meta.Lease {
+		return meta.Lease{Node: 1}
+	})
 }
 
 // afterCrash is a copy of a store that is open, as the next daemon finds it.

@@ -30,7 +30,8 @@ func (n *node) status(context.Context) (admin.Status, error) {
 		AppliedIndex: n.db.Index(), CommitIndex: log.Commit, Digest: fmt.Sprintf("%x", digest), DigestIndex: index,
 		Files: files, Bytes: bytes,
 		Transfers: n.transfers(), Unpublished: n.unpublished(), Unresolved: n.proposer.unresolved(),
-		Mounts: n.mounts.list(), Passthrough: n.mounts.passthrough(), Fabric: n.device.String(), ControlRings: n.overRings(), Space: n.space(),
+		Mounts: n.mounts.list(), Passthrough: n.mounts.passthrough(), Fabric: n.device.String(), ControlRings: n.overRings(),
+		Space: n.space(),
 	}
 	for _, v := range numbers(log.Voters) {
 		st.Voters = append(st.Voters, uint32(v))
@@ -68,8 +69,9 @@ func (n *node) nodeStatus(log consensus.Status) ([]admin.Node, error) {
 	out := make([]admin.Node, 0, len(records))
 	for _, rec := range records {
 		line := admin.Node{
-			ID: uint32(rec.ID), Name: rec.Name, Addr: rec.Addr, Labels: rec.Labels, State: stateWords[rec.State], Reason: rec.Reason,
-			Voter: rec.Voter, Incarnation: rec.Incarnation, Connected: rec.ID == n.id.Node || n.peers.Connected(uint32(rec.ID)),
+			ID: uint32(rec.ID), Name: rec.Name, Addr: rec.Addr, Labels: rec.Labels, State: stateWords[rec.State],
+			Reason: rec.Reason,
+			Voter:  rec.Voter, Incarnation: rec.Incarnation, Connected: rec.ID == n.id.Node || n.peers.Connected(uint32(rec.ID)),
 			ClockAhead: clocks.Off[raftID(rec.ID, rec.Store)],
 		}
 		if line.OwedCount, line.OwedBytes, err = n.db.OwedCount(rec.ID); err != nil {
@@ -147,7 +149,8 @@ func (n *node) transfers() []admin.Transfer {
 func (n *node) transfer(t replicate.TransferStatus) admin.Transfer {
 	line := admin.Transfer{
 		Session: t.Content.String(), Path: t.Path, SizeBytes: t.Stream, Writer: uint32(n.id.Node), Epoch: t.Epoch,
-		CatchUp: t.CatchUp, Started: t.Began, Phase: string(t.Phase), Ended: t.Ended, Outcome: string(t.Ending), Reason: t.Text,
+		CatchUp: t.CatchUp, Started: t.Began, Phase: string(t.Phase), Ended: t.Ended, Outcome: string(t.Ending),
+		Reason: t.Text,
 		Choice: shownChoice(t.Choice),
 	}
 	if t.Ending != "" {
@@ -253,7 +256,8 @@ func (n *node) space() admin.Space {
 	if err != nil {
 		return admin.Space{State: err.Error()}
 	}
-	out := admin.Space{TotalBytes: uint64(sp.TotalBytes), FreeBytes: uint64(sp.FreeBytes), ReserveBytes: uint64(sp.ReserveBytes), State: "ok"}
+	out := admin.Space{TotalBytes: uint64(sp.TotalBytes), FreeBytes: uint64(sp.FreeBytes),
+		ReserveBytes: uint64(sp.ReserveBytes), State: "ok"}
 	if sp.Level == content.LevelFull {
 		out.State = "content-refused"
 	}
@@ -286,7 +290,8 @@ func (n *node) nowhere() string {
 	if len(list) == nowhereMost {
 		count = "at least " + count
 	}
-	return fmt.Sprintf("no node has the bytes of %s files any more, such as %s: bring back the data directory of a node that had them",
+	return fmt.Sprintf("no node has the bytes of %s files any more, such as %s: bring back the data directory of a "+
+		"node that had them",
 		count, strings.Join(names, "; "))
 }
 
@@ -294,7 +299,9 @@ func (n *node) nowhere() string {
 func (n *node) warnings(st admin.Status) []string {
 	var out []string
 	if len(st.Voters) == 1 && len(st.Nodes) > 1 {
-		out = append(out, fmt.Sprintf("one voter: while node %d is down nothing can be changed; a third node makes it three voters", st.Voters[0]))
+		out = append(out,
+			fmt.Sprintf("one voter: while node %d is down nothing can be changed; a third node makes it three voters",
+				st.Voters[0]))
 	}
 	if r := n.rebuilding.Load(); r != nil {
 		out = append(out, r.warning(n.raft.status().Rebuild))

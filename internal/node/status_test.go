@@ -39,12 +39,14 @@ func TestShownChoice(t *testing.T) {
 	if c := shownChoice(schedule.Choice{}); c != nil {
 		t.Errorf("%+v before there is a group", c)
 	}
-	chosen, err := schedule.Choose(schedule.Conditions{Members: 4, Size: 1 << 30, BlockMax: 256 << 10, WindowBytes: 8 << 20})
+	chosen, err := schedule.Choose(schedule.Conditions{Members: 4, Size: 1 << 30, BlockMax: 256 << 10,
+		WindowBytes: 8 << 20})
 	if err != nil {
 		t.Fatal(err)
 	}
 	text, err := json.Marshal(shownChoice(chosen))
-	if err != nil || !strings.HasPrefix(string(text), `{"algorithm":"binomial-pipeline","block_bytes":262144,"window":32,"reasons":["binomial-pipeline as a hypercube`) {
+	if err != nil || !strings.HasPrefix(string(text),
+		`{"algorithm":"binomial-pipeline","block_bytes":262144,"window":32,"reasons":["binomial-pipeline as a hypercube`) {
 		t.Errorf("%s, %v", text, err)
 	}
 }

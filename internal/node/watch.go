@@ -91,7 +91,9 @@ func (n *node) watch(ctx context.Context, req admin.WatchRequest, each func(admi
 
 // tellTransfers sends the last state of each transfer that has ended, and, if asked to, the present one of those that
 // run.
-func (n *node) tellTransfers(req admin.WatchRequest, feed *replicate.TransferFeed, present bool, each func(admin.Event) error) error {
+func (n *node) tellTransfers(
+	req admin.WatchRequest, feed *replicate.TransferFeed, present bool, each func(admin.Event) error,
+) error {
 	now := time.Now()
 	ended, missed, running := feed.Take()
 	if !present {

@@ -58,12 +58,14 @@ func (b both) String() string { return b.text }
 func TestPrintfEscapesWhatIsText(t *testing.T) {
 	const evil = "\x1b[2J\n"
 	var b bytes.Buffer
-	Printf(&b, "%s|%-3s|%v|%v|%v|%d|%v|%5.1f|%v\n", evil, named(evil), both{evil}, fmt.Errorf("open %s", evil), []string{evil}, 7, time.Second, 1.5, nil)
+	Printf(&b, "%s|%-3s|%v|%v|%v|%d|%v|%5.1f|%v\n", evil, named(evil), both{evil}, fmt.Errorf("open %s", evil),
+		[]string{evil}, 7, time.Second, 1.5, nil)
 	Println(&b, "x", evil)
 	if n := strings.Count(b.String(), "\n"); n != 2 || strings.Contains(b.String(), "\x1b") {
 		t.Errorf("%q", b.String())
 	}
-	if want := `\x1b[2J\n|\x1b[2J\n|\x1b[2J\n|open \x1b[2J\n|[\x1b[2J\n]|7|1s|  1.5|<nil>`; !strings.HasPrefix(b.String(), want) {
+	if want := `\x1b[2J\n|\x1b[2J\n|\x1b[2J\n|open \x1b[2J\n|[\x1b[2J\n]|7|1s|  1.5|<nil>`; !strings.HasPrefix(b.String(),
+		want) {
 		t.Errorf("%q\nwant %q", b.String(), want)
 	}
 }

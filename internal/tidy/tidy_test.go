@@ -42,16 +42,17 @@ var mayImport = map[string][]string{
 	"internal/units":         {},
 	"internal/tidy":          {},
 	"fs":                     {"replicate", "meta", "internal/content"},
-	"replicate":              {"rdma", "meta", "internal/coder", "internal/content", "internal/units", "replicate/rdmc", "replicate/schedule", "replicate/session", "replicate/slow"},
-	"replicate/rdmc":         {"rdma", "internal/coder", "internal/units", "replicate/schedule"},
-	"replicate/schedule":     {},
-	"replicate/session":      {"meta", "internal/coder", "internal/content", "replicate/slow"},
-	"replicate/slow":         {"meta", "internal/units"},
-	"rdma":                   {"rdma", "internal/coder", "internal/pages"},
-	"meta":                   {"meta", "internal/coder", "internal/durable"},
-	"test":                   {"internal", "fs", "replicate", "rdma", "meta", "test"},
-	"examples":               {"rdma", "replicate"},
-	"lab":                    {"internal", "rdma", "replicate"},
+	"replicate": {"rdma", "meta", "internal/coder", "internal/content", "internal/units", "replicate/rdmc",
+		"replicate/schedule", "replicate/session", "replicate/slow"},
+	"replicate/rdmc":     {"rdma", "internal/coder", "internal/units", "replicate/schedule"},
+	"replicate/schedule": {},
+	"replicate/session":  {"meta", "internal/coder", "internal/content", "replicate/slow"},
+	"replicate/slow":     {"meta", "internal/units"},
+	"rdma":               {"rdma", "internal/coder", "internal/pages"},
+	"meta":               {"meta", "internal/coder", "internal/durable"},
+	"test":               {"internal", "fs", "replicate", "rdma", "meta", "test"},
+	"examples":           {"rdma", "replicate"},
+	"lab":                {"internal", "rdma", "replicate"},
 }
 
 type source struct {
@@ -153,7 +154,8 @@ func TestLabIsOnlyLab(t *testing.T) {
 			continue
 		}
 		for _, imp := range s.file.Imports {
-			if to, ours := strings.CutPrefix(strings.Trim(imp.Path.Value, `"`), module); ours && (to == "lab" || strings.HasPrefix(to, "lab/")) {
+			if to, ours := strings.CutPrefix(strings.Trim(imp.Path.Value, `"`), module); ours &&
+				(to == "lab" || strings.HasPrefix(to, "lab/")) {
 				t.Errorf("%s: imports %s", fset.Position(imp.Pos()), to)
 			}
 		}
@@ -210,7 +212,8 @@ func checkDoc(t *testing.T, fset *token.FileSet, decl ast.Decl) {
 }
 
 // wellKnown methods mean what they mean everywhere.
-var wellKnown = map[string]bool{"Error": true, "String": true, "Unwrap": true, "Len": true, "Less": true, "Swap": true, "Read": true, "Write": true, "Close": true}
+var wellKnown = map[string]bool{"Error": true, "String": true, "Unwrap": true, "Len": true, "Less": true, "Swap": true,
+	"Read": true, "Write": true, "Close": true}
 
 func exportedReceiver(d *ast.FuncDecl) bool {
 	if d.Recv == nil || len(d.Recv.List) == 0 {
@@ -264,7 +267,8 @@ func callName(call *ast.CallExpr) string {
 var purePrefixes = []string{"internal/coder/", "replicate/schedule/", "replicate/session/", "replicate/slow/"}
 
 // impure are the packages that pure code doesn't import: what waits, locks, or reaches the machine.
-var impure = []string{"context", "io", "log", "log/slog", "math/rand", "math/rand/v2", "net", "os", "sync", "sync/atomic", "syscall"}
+var impure = []string{"context", "io", "log", "log/slog", "math/rand", "math/rand/v2", "net", "os", "sync",
+	"sync/atomic", "syscall"}
 
 // TestPureCoresOnlyCompute: pure code takes values and returns values. It starts no goroutine, waits for nothing and
 // takes no lock; what it decides can be replayed.
@@ -303,7 +307,8 @@ func banned(s source, name string) string {
 		return "await a condition instead"
 	case strings.HasPrefix(name, "fmt.Print") && !inCmd && !s.test():
 		return "only cmd prints"
-	case (strings.HasPrefix(name, "fmt.Fprint") || strings.HasPrefix(name, "fmt.Print")) && strings.HasPrefix(s.path, "cmd/") && !s.test():
+	case (strings.HasPrefix(name, "fmt.Fprint") || strings.HasPrefix(name, "fmt.Print")) &&
+		strings.HasPrefix(s.path, "cmd/") && !s.test():
 		return "names may hold escape sequences: print with internal/terminal"
 	case name == "panic" && !s.test():
 		return "panics are for broken invariants; say which on the line"
@@ -330,7 +335,8 @@ var ownBytes = map[string]string{
 	"fs/kernelcache.go":         "the kernel's form of a notification",
 	"internal/detsim/kernel.go": "the kernel's form of a directory",
 	"lab/":                      "no daemon runs it",
-	"rdma/":                     "words that devices write, and the header of each message: fixed layouts take a third of the time",
+	"rdma/": "words that devices write, and the header of each message: fixed layouts take a third " +
+		"of the time",
 	"replicate/rdmc/trailer.go": "of each block and small message: a fixed layout takes a third of the time",
 }
 
@@ -363,19 +369,33 @@ func TestBytesAreLaidOutInOnePlace(t *testing.T) {
 	}
 }
 
-// commentWidth bounds the lines of comments: longer ones are read by nobody.
-const commentWidth = 120
+// lineWidth bounds the lines of code and of comments: longer ones are read by nobody.
+const lineWidth = 120
 
-func TestCommentsAreNotTooWide(t *testing.T) {
-	_, files := tree(t)
+func TestLinesAreNotTooWide(t *testing.T) {
+	fset, files := tree(t)
 	for _, s := range files {
+		raw := rawStrings(fset, s.file)
 		for i, line := range strings.Split(string(s.text), "\n") {
-			text := strings.TrimLeft(line, "\t")
-			if n := utf8.RuneCountInString(line); strings.HasPrefix(text, "//") && n > commentWidth && !s.generated() {
-				t.Errorf("%s:%d: a comment of %d characters in a line, at most %d", s.path, i+1, n, commentWidth)
+			if n := utf8.RuneCountInString(line); n > lineWidth && !raw[i+1] && !s.generated() {
+				t.Errorf("%s:%d: a line of %d characters, at most %d", s.path, i+1, n, lineWidth)
 			}
 		}
 	}
+}
+
+// rawStrings are the lines in which a string in backquotes lies, such as the tags of a field: they can't be wrapped.
+func rawStrings(fset *token.FileSet, file *ast.File) map[int]bool {
+	lines := make(map[int]bool)
+	ast.Inspect(file, func(n ast.Node) bool {
+		if lit, ok := n.(*ast.BasicLit); ok && lit.Kind == token.STRING && lit.Value[0] == '`' {
+			for i := fset.Position(lit.Pos()).Line; i <= fset.Position(lit.End()).Line; i++ {
+				lines[i] = true
+			}
+		}
+		return true
+	})
+	return lines
 }
 
 func TestGofmt(t *testing.T) {

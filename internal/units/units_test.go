@@ -29,7 +29,8 @@ func TestParseBytes(t *testing.T) {
 }
 
 func TestSizesForPeople(t *testing.T) {
-	for n, want := range map[int64]string{0: "0 B", 999: "999 B", 1000: "0.98 KiB", 1 << 20: "1.00 MiB", 15 << 30: "15.0 GiB", 999 << 30: "999 GiB", 1 << 62: "4.00 EiB"} {
+	for n, want := range map[int64]string{0: "0 B", 999: "999 B", 1000: "0.98 KiB", 1 << 20: "1.00 MiB",
+		15 << 30: "15.0 GiB", 999 << 30: "999 GiB", 1 << 62: "4.00 EiB"} {
 		if got := Bytes(n); got != want {
 			t.Errorf("%d: %s, want %s", n, got, want)
 		}
@@ -38,7 +39,8 @@ func TestSizesForPeople(t *testing.T) {
 
 func TestTexts(t *testing.T) {
 	for got, want := range map[string]string{
-		Seconds(12.3456): "12.346 s", Seconds(0.0123): "12.30 ms", Seconds(12e-6): "12 µs", Rate(5): "5.00 B/s", Rate(2.5e9): "2.50 GB/s",
+		Seconds(12.3456): "12.346 s", Seconds(0.0123): "12.30 ms", Seconds(12e-6): "12 µs", Rate(5): "5.00 B/s",
+		Rate(2.5e9): "2.50 GB/s",
 	} {
 		if got != want {
 			t.Errorf("%q, want %q", got, want)

@@ -25,7 +25,9 @@ func plansOf(t *testing.T, n int) []*schedule.Plan {
 	}
 	rng := rand.New(rand.NewPCG(uint64(n), 1))
 	for _, rackOf := range []func(rank int) int{
-		func(rank int) int { return rank / 2 }, func(rank int) int { return rank / 3 }, func(rank int) int { return 2 * rank / (n + 1) },
+		func(rank int) int { return rank / 2 }, func(rank int) int { return rank / 3 }, func(rank int) int {
+			return 2 * rank / (n + 1)
+		},
 		func(int) int { return rng.IntN(3) },
 	} {
 		racks := make([]int, n)
@@ -102,7 +104,8 @@ func newMachine(plan *schedule.Plan, k uint64, ahead int, rng *rand.Rand) *machi
 	m := &machine{plan: plan, k: k, ahead: ahead, rng: rng, ranks: make([]machineRank, n)}
 	for rank := range m.ranks {
 		r := &m.ranks[rank]
-		*r = machineRank{queues: make([][]Request, n), posted: make([][]Request, n), came: make([]uint64, n), busy: make([]bool, n), has: make(map[uint64]bool)}
+		*r = machineRank{queues: make([][]Request, n), posted: make([][]Request, n), came: make([]uint64, n),
+			busy: make([]bool, n), has: make(map[uint64]bool)}
 		for req := range Requests(plan, rank, 1, k) {
 			if req.Sends {
 				r.queues[req.Peer] = append(r.queues[req.Peer], req)

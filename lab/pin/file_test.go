@@ -128,7 +128,8 @@ func TestCutFileBreaksOnlyItsSession(t *testing.T) {
 					}
 					return f.Truncate(size / 8)
 				})
-				if !errors.Is(err, ErrStale) && (told || s.piped() || err != nil) { // pages that are pinned already are sent by a real device
+				// pages that are pinned already are sent by a real device
+				if !errors.Is(err, ErrStale) && (told || s.piped() || err != nil) {
 					t.Errorf("%v, told %v: %v", s, told, err)
 				}
 				if told {

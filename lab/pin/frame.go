@@ -45,8 +45,9 @@ type frame struct {
 	length   uint32 // of the payload
 	taken    uint32 // data frames that the receiver has taken of this message
 	size     int64  // match: of the message; ack: where the first fragment begins; ready: bytes of the fragments together
-	at       int64  // match: where the first fragment begins at the latest; ack: bytes of it; data: of the payload; ready: first fragment
-	fragment int64  // match: bytes of a fragment; ack: the same or fewer
+	// match: where the first fragment begins at the latest; ack: bytes of it; data: of the payload; ready: first fragment
+	at       int64
+	fragment int64 // match: bytes of a fragment; ack: the same or fewer
 }
 
 // place is where a fragment is to be written.
@@ -112,7 +113,8 @@ func decodeFrame(b []byte) (f frame, payload []byte, err error) {
 // checkMatch bounds what a sender proposes.
 func (f *frame) checkMatch() error {
 	switch {
-	case f.strategy > CachedPipeline, f.at > f.size, f.fragment > math.MaxInt64-f.size, int64(f.length) > f.at, f.depth > depthMax,
+	case f.strategy > CachedPipeline, f.at > f.size, f.fragment > math.MaxInt64-f.size, int64(f.length) > f.at,
+		f.depth > depthMax,
 		f.at < f.size && (f.fragment < fragmentMin || f.depth == 0):
 		return fmt.Errorf("%w: %v of %d bytes, written from %d on in %d fragments of %d",
 			ErrProtocol, f.strategy, f.size, f.at, f.depth, f.fragment)

@@ -13,7 +13,8 @@ func (e *sending) gather() (n int64) {
 	from, to := e.at(e.posted)
 	for n = 1; e.posted+n <= e.ends[0]; n++ {
 		_, end := e.at(e.posted + n)
-		if e.places[n] != (place{e.places[0].key, e.places[0].addr + uint64(to-from)}) || end-from > int64(limits.MaxMessage) {
+		if e.places[n] != (place{e.places[0].key, e.places[0].addr + uint64(to-from)}) ||
+			end-from > int64(limits.MaxMessage) {
 			break
 		}
 		if e.posted+n == e.w.next {

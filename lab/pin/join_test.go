@@ -235,7 +235,8 @@ func (d fewSGE) Limits() rdma.Limits {
 // TestFewSGE: the sender's memory is registered in more pieces than a request can list, the receiver's in one.
 func TestFewSGE(t *testing.T) {
 	for _, n := range []int{1, 2, 3} {
-		f := mem.NewFabric(mem.Config{Seed: 5, DelayMin: 5 * time.Millisecond, DelayMax: 5 * time.Millisecond, PeerTimeout: time.Second})
+		f := mem.NewFabric(mem.Config{Seed: 5, DelayMin: 5 * time.Millisecond, DelayMax: 5 * time.Millisecond,
+			PeerTimeout: time.Second})
 		a, b := fewSGE{closeLater(t, f.Device("a")), n}, closeLater(t, f.Device("b"))
 		p := newPair(t, a, b, 0, LinkConfig{SlotBytes: 8 << 10, Slots: 4, Fragment: 4 << 10, Depth: 3})
 		src, dst := random(t, 2<<20, 1), Bytes(pages(t, 2<<20))

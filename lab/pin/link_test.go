@@ -89,7 +89,8 @@ func TestReuseRegistersOnce(t *testing.T) {
 				}
 			}
 			if s == CachedPipeline { // overlapping memory: the boundaries are those of addresses
-				if sendErr, err := move(t, p.end[0], p.end[1], s, src[100<<10:900<<10], dst[100<<10:900<<10]); sendErr != nil || err != nil {
+				if sendErr, err := move(t, p.end[0], p.end[1], s, src[100<<10:900<<10], dst[100<<10:900<<10]); sendErr != nil ||
+					err != nil {
 					t.Fatal(sendErr, err)
 				}
 				for i, d := range p.dom {
@@ -255,7 +256,8 @@ func TestParkedFramesBeginTheNextMessage(t *testing.T) {
 		f.put(b)
 		return append(b, payload...)
 	}
-	match, data := head(frame{kind: kindMatch, strategy: Copy, size: 6, at: 6}, "ab"), head(frame{kind: kindData, at: 2}, "cdef")
+	match, data := head(frame{kind: kindMatch, strategy: Copy, size: 6, at: 6}, "ab"),
+		head(frame{kind: kindData, at: 2}, "cdef")
 	for i, b := range [][]byte{match, data} {
 		copy(l.slot(i), b)
 		c := rdma.Completion{ID: uint64(i), Op: rdma.OpRecv, Bytes: len(b)}
@@ -364,7 +366,8 @@ func FuzzDecodeFrame(f *testing.F) {
 				t.Fatalf("%d places of %d bytes", len(places), len(payload))
 			}
 		}
-		if g.kind == kindMatch && g.checkMatch() == nil && (int64(len(payload)) > g.size || g.at > g.size || g.depth > depthMax) {
+		if g.kind == kindMatch && g.checkMatch() == nil &&
+			(int64(len(payload)) > g.size || g.at > g.size || g.depth > depthMax) {
 			t.Fatalf("%+v was let in", g)
 		}
 	})

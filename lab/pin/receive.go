@@ -95,7 +95,8 @@ func (e *receiving) advance(ctx context.Context) (bool, error) {
 	if e.begun && e.w.next == e.w.count() && !e.use.over {
 		return true, e.l.d.join(&e.use, Ask{Memory: e.m.Bytes(), Access: rdma.RemoteWrite, Keep: true, Claim: ClaimAhead})
 	}
-	if !e.begun || e.w.next == e.w.count() || int64(len(e.ends)) >= e.w.depth || e.w.held() >= announcedMax || len(e.l.free) == 0 {
+	if !e.begun || e.w.next == e.w.count() || int64(len(e.ends)) >= e.w.depth || e.w.held() >= announcedMax ||
+		len(e.l.free) == 0 {
 		return false, nil
 	}
 	if e.find(); len(e.places) == 0 {

@@ -39,7 +39,8 @@ func (l *Link) Send(ctx context.Context, s Strategy, m Memory) error {
 	defer cancel(nil)
 	size := int64(len(m.Bytes()))
 	if limit := l.dev.Limits().MaxMessage; !s.piped() && s != Copy && size > int64(limit) {
-		return fmt.Errorf("pin: send %d bytes in one write, limit of %s %d: send by the pipeline: %w", size, l.dev.Name(), limit, rdma.ErrRequest)
+		return fmt.Errorf("pin: send %d bytes in one write, limit of %s %d: send by the pipeline: %w", size, l.dev.Name(),
+			limit, rdma.ErrRequest)
 	}
 	lost := func() { cancel(ErrStale) }
 	if w, ok := m.(watched); ok {
@@ -258,7 +259,8 @@ func (e *sending) write(ctx context.Context) (bool, error) {
 	}
 	n := e.gather()
 	last := e.posted + n - 1
-	wr := rdma.SendWR{ID: writeID | uint64(last), Op: rdma.OpWrite, List: e.l.list, RemoteKey: e.places[0].key, RemoteAddr: e.places[0].addr}
+	wr := rdma.SendWR{ID: writeID | uint64(last), Op: rdma.OpWrite, List: e.l.list, RemoteKey: e.places[0].key,
+		RemoteAddr: e.places[0].addr}
 	if last == e.ends[0] {
 		wr.Op, wr.Imm = rdma.OpWriteImm, uint32(last)
 		e.ends = e.ends[1:]

@@ -85,7 +85,8 @@ func (c *command) check(p PinPlan, rates []uint64) error {
 	}
 	have, err := bench.FreeMemory()
 	if need := p.Memory(); err == nil && need > have-have/8 {
-		return bad("the messages need %s of memory, of which %s are free here: take smaller --sizes or a smaller --reuse-size",
+		return bad("the messages need %s of memory, of which %s are free here: "+
+			"take smaller --sizes or a smaller --reuse-size",
 			units.Bytes(int64(need)), units.Bytes(int64(have)))
 	}
 	return nil
@@ -170,7 +171,8 @@ func do(ctx context.Context, args []string, stdout io.Writer) error {
 		return RunPinMember(ctx, os.Stdin, stdout)
 	}
 	var c command
-	parser, err := kong.New(&c, kong.Name("pinbench"), kong.Description("Measure what registering memory costs, and the ways to hide it."))
+	parser, err := kong.New(&c, kong.Name("pinbench"),
+		kong.Description("Measure what registering memory costs, and the ways to hide it."))
 	if err != nil {
 		return err
 	}

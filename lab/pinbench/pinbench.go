@@ -207,7 +207,8 @@ func Pin(ctx context.Context, p PinPlan, command []string) (results []PinResult,
 		cancel()
 	}
 	if waitErr := cmd.Wait(); waitErr != nil {
-		err = pinCause(err, &receiverError{text: strings.TrimSpace(stderr.String()), code: cmd.ProcessState.ExitCode(), err: waitErr})
+		err = pinCause(err, &receiverError{text: strings.TrimSpace(stderr.String()), code: cmd.ProcessState.ExitCode(),
+			err: waitErr})
 	}
 	return results, err
 }
@@ -314,7 +315,9 @@ func pinSource(size uint64) (*os.File, error) {
 func pinBytes() *rand.ChaCha8 { return rand.NewChaCha8([32]byte{1}) }
 
 // sendRound maps the file anew, which leaves the page tables cold, and sends it as often as the case says.
-func (e *pinEnd) sendRound(ctx context.Context, file *os.File, c PinCase, s pin.Strategy) (took, gave float64, err error) {
+func (e *pinEnd) sendRound(
+	ctx context.Context, file *os.File, c PinCase, s pin.Strategy,
+) (took, gave float64, err error) {
 	m, err := pin.NewFile(e.dom, file, int64(c.Size))
 	if err != nil {
 		return 0, 0, err

@@ -41,7 +41,8 @@ func TestPinMeasures(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p := PinPlan{Strategies: pin.Strategies(), Sizes: []uint64{10, 300 << 10}, ReuseSize: 1 << 20, Reuses: []int{1, 4}, Rounds: 2}
+	p := PinPlan{Strategies: pin.Strategies(), Sizes: []uint64{10, 300 << 10}, ReuseSize: 1 << 20, Reuses: []int{1, 4},
+		Rounds: 2}
 	results, err := Pin(t.Context(), p, []string{program, memberWord})
 	if err != nil {
 		t.Fatal(err)
@@ -51,12 +52,14 @@ func TestPinMeasures(t *testing.T) {
 	}
 	for _, r := range results {
 		whole := r.Strategy == pin.OnDemand.String() || r.Strategy == pin.Cached.String()
-		if registers := whole || r.Strategy != pin.Copy.String() && r.Size > 64<<10; registers != (r.Registering[0] > 0) || registers != (r.Registering[1] > 0) ||
+		if registers := whole || r.Strategy != pin.Copy.String() && r.Size > 64<<10; registers != (r.Registering[0] > 0) ||
+			registers != (r.Registering[1] > 0) ||
 			r.BytesPerSec <= 0 || len(r.Seconds) != p.Rounds {
 			t.Errorf("%+v", r)
 		}
 	}
-	for format, head := range map[bench.Format]string{bench.Table: "The socket is not paced", bench.CSV: "paced_to_bytes_per_second,strategy,message_bytes"} {
+	for format, head := range map[bench.Format]string{bench.Table: "The socket is not paced",
+		bench.CSV: "paced_to_bytes_per_second,strategy,message_bytes"} {
 		var out bytes.Buffer
 		if err := PinPrint(&out, format, []PinRun{{p, results}}); err != nil || !strings.HasPrefix(out.String(), head) {
 			t.Errorf("%v: %s", err, out.String())
@@ -96,7 +99,8 @@ func TestPinCrossing(t *testing.T) {
 // TestPinCrossings: a line for each rate, the caching pipeline beside the better of both, and what the paper found.
 func TestPinCrossings(t *testing.T) {
 	run := func(rate uint64, rates ...float64) PinRun {
-		p := PinPlan{Strategies: []pin.Strategy{pin.Cached, pin.Pipeline, pin.CachedPipeline}, Sizes: []uint64{1}, Reuses: []int{1, 50}, ReuseSize: 8 << 20, Rate: rate}
+		p := PinPlan{Strategies: []pin.Strategy{pin.Cached, pin.Pipeline, pin.CachedPipeline}, Sizes: []uint64{1},
+			Reuses: []int{1, 50}, ReuseSize: 8 << 20, Rate: rate}
 		out := PinRun{Plan: p}
 		for i, c := range p.cases() {
 			out.Results = append(out.Results, PinResult{PinCase: c, BytesPerSec: rates[i]})
@@ -104,12 +108,15 @@ func TestPinCrossings(t *testing.T) {
 		return out
 	}
 	var out strings.Builder
-	if err := PinPrint(&out, bench.Table, []PinRun{run(2e9, 9, 9, 9, 10, 20, 30, 21, 20, 42), run(0, 9, 9, 9, 30, 20, 15, 20, 10, 20)}); err != nil {
+	if err := PinPrint(&out, bench.Table, []PinRun{run(2e9, 9, 9, 9, 10, 20, 30, 21, 20, 42),
+		run(0, 9, 9, 9, 30, 20, 15, 20, 10, 20)}); err != nil {
 		t.Fatal(err)
 	}
 	for _, want := range []string{
-		"2.00 GB/s  after 9.2 uses (between 1 and 50); caching pipeline 1.50 times the better of both at 1 uses, 2.00 at 50\n",
-		"not paced  from the first measured point on (1 uses); caching pipeline 0.50 times the better of both at 1 uses, 1.00 at 50\n",
+		"2.00 GB/s  after 9.2 uses (between 1 and 50); " +
+			"caching pipeline 1.50 times the better of both at 1 uses, 2.00 at 50\n",
+		"not paced  from the first measured point on (1 uses); caching pipeline 0.50 times the better of both at 1 uses, " +
+			"1.00 at 50\n",
 		"the paper  after 40 to 50 uses (8 MB, InfiniBand)\n",
 	} {
 		if !strings.Contains(out.String(), want) {
@@ -150,10 +157,12 @@ func TestPinCause(t *testing.T) {
 	}
 	err := pinCause(sender, &receiverError{text: "bytes differ", code: 11})
 	var receiver *receiverError
-	if !errors.As(err, &receiver) || receiver.code != 11 || !errors.Is(err, sender) || !strings.Contains(err.Error(), "bytes differ") {
+	if !errors.As(err, &receiver) || receiver.code != 11 || !errors.Is(err, sender) ||
+		!strings.Contains(err.Error(), "bytes differ") {
 		t.Error(err)
 	}
-	if err := pinCause(nil, &receiverError{code: -1, err: errors.New("killed")}); err == nil || !strings.Contains(err.Error(), "killed") {
+	if err := pinCause(nil, &receiverError{code: -1, err: errors.New("killed")}); err == nil ||
+		!strings.Contains(err.Error(), "killed") {
 		t.Error(err)
 	}
 }
@@ -185,7 +194,8 @@ func TestRefuses(t *testing.T) {
 		{exitcode.Usage, "give one of them", "--csv --json"},
 	} {
 		var stderr strings.Builder
-		if code := run(t.Context(), strings.Fields(c.args), io.Discard, &stderr); code != c.code || !strings.Contains(stderr.String(), c.text) {
+		if code := run(t.Context(), strings.Fields(c.args), io.Discard, &stderr); code != c.code ||
+			!strings.Contains(stderr.String(), c.text) {
 			t.Errorf("%s: exit code %d, %s", c.args, code, stderr.String())
 		}
 	}

@@ -133,7 +133,8 @@ func crossing(results []PinResult) string {
 
 // cachingAhead compares the caching pipeline with the better of cache and pipeline, at the fewest and the most uses.
 func cachingAhead(results []PinResult) string {
-	caching, cache, pipeline := pinCurve(results, pin.CachedPipeline), pinCurve(results, pin.Cached), pinCurve(results, pin.Pipeline)
+	caching, cache, pipeline := pinCurve(results, pin.CachedPipeline), pinCurve(results, pin.Cached),
+		pinCurve(results, pin.Pipeline)
 	if len(caching) == 0 || len(cache) == 0 || len(pipeline) == 0 {
 		return "the caching pipeline was not measured beside both"
 	}
@@ -141,7 +142,8 @@ func cachingAhead(results []PinResult) string {
 		return caching[i].BytesPerSec / max(cache[i].BytesPerSec, pipeline[i].BytesPerSec)
 	}
 	end := len(caching) - 1
-	return fmt.Sprintf("caching pipeline %.2f times the better of both at %d uses, %.2f at %d", ratio(0), caching[0].Reuse, ratio(end), caching[end].Reuse)
+	return fmt.Sprintf("caching pipeline %.2f times the better of both at %d uses, %.2f at %d", ratio(0), caching[0].Reuse,
+		ratio(end), caching[end].Reuse)
 }
 
 func pinCurve(results []PinResult, s pin.Strategy) (out []PinResult) {
@@ -155,13 +157,16 @@ func pinCurve(results []PinResult, s pin.Strategy) (out []PinResult) {
 
 func pinCSV(w io.Writer, runs []PinRun) error {
 	out := csv.NewWriter(w)
-	_ = out.Write([]string{"paced_to_bytes_per_second", "strategy", "message_bytes", "uses_of_a_buffer", "median_seconds", "bytes_per_second", "giving_up_seconds",
+	_ = out.Write([]string{"paced_to_bytes_per_second", "strategy", "message_bytes", "uses_of_a_buffer", "median_seconds",
+		"bytes_per_second", "giving_up_seconds",
 		"sender_registering_seconds", "receiver_registering_seconds"})
 	number := func(f float64) string { return strconv.FormatFloat(f, 'g', 6, 64) }
 	for _, run := range runs {
 		for _, r := range run.Results {
-			_ = out.Write([]string{strconv.FormatUint(r.Rate, 10), r.Strategy, strconv.FormatUint(r.Size, 10), strconv.Itoa(r.Reuse),
-				number(bench.Median(r.Seconds)), number(r.BytesPerSec), number(r.GivingUp), number(r.Registering[0]), number(r.Registering[1])})
+			_ = out.Write([]string{strconv.FormatUint(r.Rate, 10), r.Strategy, strconv.FormatUint(r.Size, 10),
+				strconv.Itoa(r.Reuse),
+				number(bench.Median(r.Seconds)), number(r.BytesPerSec), number(r.GivingUp), number(r.Registering[0]),
+				number(r.Registering[1])})
 		}
 	}
 	out.Flush()

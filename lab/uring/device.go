@@ -114,7 +114,8 @@ func (d *Device) Register(mem []byte, access rdma.Access) (rdma.Region, error) {
 	err := d.ring.buffer(slot, mem)
 	d.spent.Registering += time.Since(began)
 	if errors.Is(err, unix.ENOMEM) {
-		return nil, fmt.Errorf("uring: pin %d bytes: %w: raise the limit of locked memory (ulimit -l), or run as root", len(mem), err)
+		return nil, fmt.Errorf("uring: pin %d bytes: %w: raise the limit of locked memory (ulimit -l), or run as root",
+			len(mem), err)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("uring: pin %d bytes: %w", len(mem), err)

@@ -103,7 +103,8 @@ func (q *pair) Connect(ctx context.Context, remote []byte) error {
 	if err := unix.SetNonblock(int(q.fd), false); err != nil { // else the kernel does not wait for us
 		return fmt.Errorf("uring: connect: %w", err)
 	}
-	_ = unix.SetsockoptString(int(q.fd), unix.IPPROTO_TCP, unix.TCP_CONGESTION, "cubic") // as rdma/tcp; else that of the machine
+	// as rdma/tcp; else that of the machine
+	_ = unix.SetsockoptString(int(q.fd), unix.IPPROTO_TCP, unix.TCP_CONGESTION, "cubic")
 	if n := q.d.cfg.SocketBuffer; n > 0 {
 		_ = unix.SetsockoptInt(int(q.fd), unix.SOL_SOCKET, unix.SO_SNDBUF, n)
 		_ = unix.SetsockoptInt(int(q.fd), unix.SOL_SOCKET, unix.SO_RCVBUF, n)
@@ -304,7 +305,8 @@ var errRefused = errors.New("uring: request refused")
 // begin reads a head and finds where the bytes go.
 func (q *pair) begin() error {
 	b := &q.heads[userRecv].b
-	length, key, addr := binary.LittleEndian.Uint64(b[8:]), binary.LittleEndian.Uint64(b[16:]), binary.LittleEndian.Uint64(b[24:])
+	length, key, addr := binary.LittleEndian.Uint64(b[8:]), binary.LittleEndian.Uint64(b[16:]),
+		binary.LittleEndian.Uint64(b[24:])
 	q.imm = binary.LittleEndian.Uint32(b[4:])
 	op := rdma.Opcode(b[0])
 	if len(q.recvs) == 0 && op != rdma.OpWrite || length > 1<<30 {
@@ -323,7 +325,8 @@ func (q *pair) begin() error {
 			q.op = rdma.OpRecvWriteImm
 		}
 		r := q.d.table[rdma.RegionKey(key)]
-		if r == nil || r.stale || r.access&rdma.RemoteWrite == 0 || addr > uint64(len(r.mem)) || length > uint64(len(r.mem))-addr {
+		if r == nil || r.stale || r.access&rdma.RemoteWrite == 0 || addr > uint64(len(r.mem)) ||
+			length > uint64(len(r.mem))-addr {
 			return errRefused
 		}
 		q.into = rdma.SGE{Region: r, Offset: int(addr), Length: q.total}

@@ -196,7 +196,8 @@ func (r *ring) enter(timeout time.Duration) error {
 	if timeout > 0 {
 		wait = 1
 	}
-	n, _, errno := unix.Syscall6(unix.SYS_IO_URING_ENTER, uintptr(r.fd), uintptr(r.pending), wait, enterGetEvents|enterExtArg,
+	n, _, errno := unix.Syscall6(unix.SYS_IO_URING_ENTER, uintptr(r.fd), uintptr(r.pending), wait,
+		enterGetEvents|enterExtArg,
 		uintptr(unsafe.Pointer(&c.wait)), unsafe.Sizeof(c.wait))
 	switch errno {
 	case 0:

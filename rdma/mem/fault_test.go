@@ -42,7 +42,8 @@ func TestMemoryWithoutPages(t *testing.T) {
 			source, target = region(t, a, make([]byte, size)), region(t, b, gone)
 		}
 		cq, qp := connected(t, a, b)
-		err := qp.PostSend(rdma.SendWR{Op: rdma.OpWrite, List: []rdma.SGE{{Region: source, Length: size}}, RemoteKey: target.Key()})
+		err := qp.PostSend(rdma.SendWR{Op: rdma.OpWrite, List: []rdma.SGE{{Region: source, Length: size}},
+			RemoteKey: target.Key()})
 		if err != nil {
 			t.Fatal(err)
 		}

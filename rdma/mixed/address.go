@@ -86,8 +86,9 @@ func (a *address) encode() ([]byte, error) {
 	if b := c.Written(); len(b) <= addressMax {
 		return b, nil
 	}
-	return nil, fmt.Errorf("mixed: the addresses of %s take %d bytes together, limit %d; advertise a shorter host name: %w",
-		a.names(), len(c.Written()), addressMax, rdma.ErrRequest)
+	return nil,
+		fmt.Errorf("mixed: the addresses of %s take %d bytes together, limit %d; advertise a shorter host name: %w",
+			a.names(), len(c.Written()), addressMax, rdma.ErrRequest)
 }
 
 // decodeAddress reads an address, which shares the memory of b.

@@ -20,7 +20,8 @@ const (
 func sampleAddress() address {
 	return address{host: hostID{1, 2, 3}, offers: []offer{
 		{name: "verbs", directory: 1<<44 - 1, address: bytes.Repeat([]byte{'V'}, verbsBytes)},
-		{name: "tcp", address: append(bytes.Repeat([]byte{'T'}, tcpBytes), "[2001:db8:1111:2222:3333:4444:5555:6666]:65535"...)},
+		{name: "tcp", address: append(bytes.Repeat([]byte{'T'}, tcpBytes),
+			"[2001:db8:1111:2222:3333:4444:5555:6666]:65535"...)},
 	}, avoid: filter{1, 0, 0, 0, 0, 0, 0, 9}}
 }
 

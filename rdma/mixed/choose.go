@@ -27,7 +27,8 @@ func choose(local, remote *address) (choice, error) {
 		}
 	}
 	if len(common) == 0 {
-		return choice{}, fmt.Errorf("mixed: no provider in common (here %s, there %s): %w", local.names(), remote.names(), rdma.ErrRequest)
+		return choice{}, fmt.Errorf("mixed: no provider in common (here %s, there %s): %w", local.names(), remote.names(),
+			rdma.ErrRequest)
 	}
 	slices.SortFunc(common, func(a, b choice) int {
 		return cmp.Or(cmp.Compare(a.local+a.remote, b.local+b.remote), cmp.Compare(a.name, b.name), cmp.Compare(a.nth, b.nth))

@@ -255,11 +255,13 @@ func (d *Device) forgetQueue(q *queue) {
 // bench leaves a device out of new pairs for a while, after it refused what it should not.
 func (d *Device) bench(i int, what string, err error) {
 	m := d.members[i]
-	if errors.Is(err, rdma.ErrClosed) || errors.Is(err, rdma.ErrState) || errors.Is(err, rdma.ErrRequest) || m == d.last() {
+	if errors.Is(err, rdma.ErrClosed) || errors.Is(err, rdma.ErrState) || errors.Is(err, rdma.ErrRequest) ||
+		m == d.last() {
 		return
 	}
 	if m.benched.Swap(time.Now().Add(benchTime).UnixNano()) < time.Now().UnixNano() {
-		d.log.Warn("new queue pairs are made without a device", "device", m.Name(), "for", benchTime, "after", what, "error", err)
+		d.log.Warn("new queue pairs are made without a device", "device", m.Name(), "for", benchTime, "after", what, "error",
+			err)
 	}
 }
 
@@ -308,7 +310,8 @@ func (d *Device) Members() []Member {
 	now := time.Now()
 	out := make([]Member, len(d.members))
 	for i, m := range d.members {
-		out[i] = Member{Name: m.Name(), Pairs: int(m.pairs.Load()), Avoided: d.routes.count(now, m.kind), Benched: m.isBenched()}
+		out[i] = Member{Name: m.Name(), Pairs: int(m.pairs.Load()), Avoided: d.routes.count(now, m.kind),
+			Benched: m.isBenched()}
 	}
 	return out
 }

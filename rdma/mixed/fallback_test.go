@@ -136,7 +136,8 @@ func TestFallBack(t *testing.T) {
 			}
 			memB.broken.Store(false)
 			memB.hangs.Store(false)
-			if got := carriers(t, newMixed(t, devices(fabric.Device("c"), tcpDevice(t))), b); got != [2]string{"mem:c", "mem:b"} {
+			if got := carriers(t, newMixed(t, devices(fabric.Device("c"), tcpDevice(t))), b); got != [2]string{"mem:c",
+				"mem:b"} {
 				t.Errorf("pair with another host carried by %q", got)
 			}
 		})
@@ -151,7 +152,8 @@ func TestShortWaitIsNoFailure(t *testing.T) {
 	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Millisecond)
 	defer cancel()
 	errA, errB := connectErrors(ctx, newSide(t, a, 8), newSide(t, b, 8))
-	if errors.Is(errA, ErrRoute) || !errors.Is(errA, context.DeadlineExceeded) || !errors.Is(errB, context.DeadlineExceeded) {
+	if errors.Is(errA, ErrRoute) || !errors.Is(errA, context.DeadlineExceeded) ||
+		!errors.Is(errB, context.DeadlineExceeded) {
 		t.Fatalf("connected a hanging provider: %v, %v", errA, errB)
 	}
 	memA.hangs.Store(false)

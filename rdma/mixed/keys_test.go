@@ -96,7 +96,8 @@ func held(t *testing.T, depth int) (a, b *side, resume, kill func()) {
 	f.Stop("b")
 	for id := range uint64(2) {
 		*wordAt(a.mem, 8*int(id)) = 7 + id
-		wr := rdma.SendWR{ID: id + 1, Op: rdma.OpWrite, List: a.list(8*int(id), 8), RemoteKey: b.mem.Key(), RemoteAddr: 8 * id}
+		wr := rdma.SendWR{ID: id + 1, Op: rdma.OpWrite, List: a.list(8*int(id), 8), RemoteKey: b.mem.Key(),
+			RemoteAddr: 8 * id}
 		if err := a.qp.PostSend(wr); err != nil {
 			t.Fatal(err)
 		}
@@ -158,7 +159,8 @@ func TestHeldFlushed(t *testing.T) {
 			if err := a.mem.Close(); err != nil {
 				t.Error(err)
 			}
-			if err := a.qp.PostSend(rdma.SendWR{Op: rdma.OpSend}); !errors.Is(err, rdma.ErrState) && !errors.Is(err, rdma.ErrClosed) {
+			if err := a.qp.PostSend(rdma.SendWR{Op: rdma.OpSend}); !errors.Is(err, rdma.ErrState) &&
+				!errors.Is(err, rdma.ErrClosed) {
 				t.Errorf("post afterwards: %v", err)
 			}
 		})
@@ -183,7 +185,8 @@ func TestHeldWithClosedQueue(t *testing.T) {
 func TestThinRefusesForeignKeys(t *testing.T) {
 	f := newFabric(1)
 	a, b := link(t, newMixed(t, devices(f.Device("a"))), newMixed(t, devices(f.Device("b"), tcpDevice(t))), 8)
-	if err := a.qp.PostSend(rdma.SendWR{Op: rdma.OpWrite, List: a.list(0, 8), RemoteKey: b.mem.Key()}); !errors.Is(err, rdma.ErrRequest) {
+	if err := a.qp.PostSend(rdma.SendWR{Op: rdma.OpWrite, List: a.list(0, 8), RemoteKey: b.mem.Key()}); !errors.Is(err,
+		rdma.ErrRequest) {
 		t.Errorf("write with a key of tcp on mem: %v", err)
 	}
 	if err := b.qp.PostRecv(rdma.RecvWR{ID: 4}); err != nil {

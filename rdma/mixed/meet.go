@@ -27,7 +27,8 @@ func newCard(d *Device, qps []rdma.QueuePair) (card, error) {
 		if qp == nil {
 			continue
 		}
-		c.own.offers = append(c.own.offers, offer{name: d.members[i].kind.name, directory: d.directory.key(i), address: qp.Address()})
+		c.own.offers = append(c.own.offers, offer{name: d.members[i].kind.name, directory: d.directory.key(i),
+			address: qp.Address()})
 		c.members = append(c.members, i)
 	}
 	// The least filter is kept free always: whether addresses fit does not depend on what failed.
@@ -77,11 +78,13 @@ func (c *card) parted(m *meeting, err error, ended bool) error {
 	switch {
 	case m.spare == "", ended && now.Sub(m.began) < blameAfter:
 		return err
-	case !ended && (errors.Is(err, rdma.ErrState) || errors.Is(err, rdma.ErrClosed)): // the peer, or this device, is at its end
+	// the peer, or this device, is at its end
+	case !ended && (errors.Is(err, rdma.ErrState) || errors.Is(err, rdma.ErrClosed)):
 		return err
 	}
 	span := c.dev.routes.blame(m.route, now).Round(time.Second)
-	c.dev.log.Warn("provider does not connect two hosts that have it", "device", name, "peer", fmt.Sprintf("%x", m.route.host),
+	c.dev.log.Warn("provider does not connect two hosts that have it", "device", name, "peer",
+		fmt.Sprintf("%x", m.route.host),
 		"instead", m.spare, "for", span, "error", err)
 	return fmt.Errorf("%w: %w (later queue pairs of the two use %s for %v)", ErrRoute, err, m.spare, span)
 }

@@ -47,8 +47,9 @@ func newPair(d *Device, cfg rdma.QPConfig) (*pair, error) {
 	if err != nil {
 		return nil, err
 	}
-	p := &pair{user: cfg.User, send: send, recv: recv, limits: d.Limits(), sendDepth: cfg.SendDepth, recvMax: cfg.RecvDepth,
-		qps: make([]rdma.QueuePair, len(d.members)), carrier: -1}
+	p := &pair{user: cfg.User, send: send, recv: recv, limits: d.Limits(), sendDepth: cfg.SendDepth,
+		recvMax: cfg.RecvDepth,
+		qps:     make([]rdma.QueuePair, len(d.members)), carrier: -1}
 	cfg.User = p
 	for i, m := range d.members {
 		if p.qps[i], err = d.open(i, send, recv, cfg); err != nil && (m == d.last() || errors.Is(err, rdma.ErrRequest)) {

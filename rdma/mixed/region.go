@@ -163,7 +163,8 @@ func (r *region) Close() error {
 	}
 	<-r.uses.Idle()
 	defer r.uses.End()
-	r.Invalidate()            // it waits for a registration that is being made, too: what comes later finds the region over
+	// it waits for a registration that is being made, too: what comes later finds the region over
+	r.Invalidate()
 	for i := range r.locals { // the last one frees the memory: peers must have let go of it
 		if i == len(r.locals)-1 {
 			r.unpublish()

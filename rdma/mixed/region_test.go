@@ -108,7 +108,8 @@ func TestRegionOfCaller(t *testing.T) {
 		*wordAt(a.mem, 0)++
 		want := *wordAt(a.mem, 0) + *wordAt(own, 8)
 		*wordAt(a.mem, 0) = want
-		if err := a.qp.PostSend(rdma.SendWR{ID: 1, Op: rdma.OpWrite, List: a.list(0, 8), RemoteKey: own.Key(), RemoteAddr: 8}); err != nil {
+		if err := a.qp.PostSend(rdma.SendWR{ID: 1, Op: rdma.OpWrite, List: a.list(0, 8), RemoteKey: own.Key(),
+			RemoteAddr: 8}); err != nil {
 			t.Fatal(err)
 		}
 		a.want(rdma.StatusOK, 1)
@@ -156,7 +157,8 @@ func TestNewRefuses(t *testing.T) {
 		t.Errorf("no devices: %v", err)
 	}
 	f := newFabric(1)
-	if _, err := New(devices(f.Device("a"), f.Device("b"), f.Device("c"), f.Device("d"), f.Device("e"))); !errors.Is(err, rdma.ErrRequest) {
+	if _, err := New(devices(f.Device("a"), f.Device("b"), f.Device("c"), f.Device("d"), f.Device("e"))); !errors.Is(err,
+		rdma.ErrRequest) {
 		t.Errorf("five devices: %v", err)
 	}
 	for _, n := range []string{"a", "b", "c", "d", "e"} {

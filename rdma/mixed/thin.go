@@ -117,7 +117,8 @@ func (p *thinPair) PostSend(wrs ...rdma.SendWR) error {
 	if p.foreign.Load() {
 		for i := range wrs {
 			if wrs[i].Op != rdma.OpSend && wrs[i].RemoteKey != 0 {
-				return fmt.Errorf("mixed: post send %d: the peer's keys are of another provider than %s: make this device with Full: %w",
+				return fmt.Errorf("mixed: post send %d: the peer's keys are of another provider than %s: make this device with "+
+					"Full: %w",
 					wrs[i].ID, p.dev.members[0].Name(), rdma.ErrRequest)
 			}
 		}

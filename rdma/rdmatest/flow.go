@@ -100,7 +100,8 @@ func (f *flood) send() error {
 	out := make([]rdma.Completion, signalEvery)
 	for i := 0; i < f.messages; {
 		quiet := !f.signalAll && i%signalEvery != 0 && i != f.messages-1
-		wr := rdma.SendWR{ID: uint64(i), Op: rdma.OpSend, List: f.from.list(64*(i%floodDepth), 16), Imm: uint32(i), Unsignaled: quiet}
+		wr := rdma.SendWR{ID: uint64(i), Op: rdma.OpSend, List: f.from.list(64*(i%floodDepth), 16), Imm: uint32(i),
+			Unsignaled: quiet}
 		err := f.from.qp.PostSend(wr)
 		switch {
 		case err == nil:

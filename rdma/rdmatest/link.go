@@ -58,7 +58,8 @@ func (p *Pair) end(t testing.TB, device int, o options) *end {
 		t.Fatal(err)
 	}
 	e.sent, e.rcvd = newCQ(t, e.dev), newCQ(t, e.dev)
-	e.qp, err = e.dev.NewQP(rdma.QPConfig{SendCQ: e.sent, RecvCQ: e.rcvd, SendDepth: o.sendDepth, RecvDepth: o.recvDepth, WantCRC: o.wantCRC})
+	e.qp, err = e.dev.NewQP(rdma.QPConfig{SendCQ: e.sent, RecvCQ: e.rcvd, SendDepth: o.sendDepth, RecvDepth: o.recvDepth,
+		WantCRC: o.wantCRC})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -201,7 +201,8 @@ func messageSeal(t *testing.T, p *Pair) {
 	a, b := p.link(t, options{})
 	random(a.mem.Bytes(), 12)
 	sealed := func(id uint64, n int) rdma.SendWR {
-		return rdma.SendWR{ID: id, Op: rdma.OpSend, List: []rdma.SGE{a.sge(0, n), a.sge(800_000+int(id)*64, 40)}, SealCRC: true}
+		return rdma.SendWR{ID: id, Op: rdma.OpSend, List: []rdma.SGE{a.sge(0, n), a.sge(800_000+int(id)*64, 40)},
+			SealCRC: true}
 	}
 	if !a.dev.Limits().SealsCRC {
 		if err := a.qp.PostSend(sealed(0, 10)); !errors.Is(err, rdma.ErrRequest) {

@@ -25,9 +25,11 @@ var oneSidedChecks = []check{
 func oneSidedWrite(t *testing.T, p *Pair) {
 	a, b := p.link(t, options{bytes: 4 << 20})
 	random(a.mem.Bytes(), 21)
-	for i, c := range []struct{ n, at int }{{0, 0}, {1, 3}, {8, 8}, {8, 5}, {16, 4}, {4090, 6}, {100003, 1}, {3 << 20, 8}} {
+	for i, c := range []struct{ n, at int }{{0, 0}, {1, 3}, {8, 8}, {8, 5}, {16, 4}, {4090, 6}, {100003, 1},
+		{3 << 20, 8}} {
 		clear(b.mem.Bytes())
-		a.post(rdma.SendWR{ID: uint64(i), Op: rdma.OpWrite, List: a.list(100, c.n), RemoteKey: b.mem.Key(), RemoteAddr: uint64(c.at)})
+		a.post(rdma.SendWR{ID: uint64(i), Op: rdma.OpWrite, List: a.list(100, c.n), RemoteKey: b.mem.Key(),
+			RemoteAddr: uint64(c.at)})
 		if got := a.takeSent(uint64(i), rdma.StatusOK); got.Bytes != c.n {
 			t.Errorf("write of %d: %+v", c.n, got)
 		}
@@ -81,7 +83,8 @@ func oneSidedReads(t *testing.T, p *Pair) {
 	random(b.mem.Bytes(), 24)
 	const n, size = 100, 3000
 	for i := range n {
-		a.post(rdma.SendWR{ID: uint64(i), Op: rdma.OpRead, List: a.list(i*size, size), RemoteKey: b.mem.Key(), RemoteAddr: uint64(i * size)})
+		a.post(rdma.SendWR{ID: uint64(i), Op: rdma.OpRead, List: a.list(i*size, size), RemoteKey: b.mem.Key(),
+			RemoteAddr: uint64(i * size)})
 	}
 	for i := range n {
 		a.takeSent(uint64(i), rdma.StatusOK)
@@ -102,7 +105,8 @@ func oneSidedMixed(t *testing.T, p *Pair) {
 			id := uint64(3 * i)
 			from.post(
 				rdma.SendWR{ID: id, Op: rdma.OpRead, List: from.list(4096, 20000), RemoteKey: to.mem.Key(), RemoteAddr: 65536},
-				rdma.SendWR{ID: id + 1, Op: rdma.OpWrite, List: from.list(65536, 3000), RemoteKey: to.mem.Key(), RemoteAddr: 200000},
+				rdma.SendWR{ID: id + 1, Op: rdma.OpWrite, List: from.list(65536, 3000), RemoteKey: to.mem.Key(),
+					RemoteAddr: 200000},
 				rdma.SendWR{ID: id + 2, Op: rdma.OpSend, List: from.list(0, 32), Imm: uint32(i)})
 		}
 	}

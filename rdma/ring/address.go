@@ -81,7 +81,8 @@ func (a *address) check() error {
 	default:
 		return nil
 	}
-	return fmt.Errorf("ring: %d slots and %d receives of %d bytes: from %d to %d of %d to %d, at most %d bytes together: %w",
+	return fmt.Errorf("ring: %d slots and %d receives of %d bytes: from %d to %d of %d to %d, at most %d bytes "+
+		"together: %w",
 		a.slots, a.receives, a.slotBytes, slotsMin, slotsMax, slotBytesMin, slotBytesMax, ringBytesMax, rdma.ErrRequest)
 }
 

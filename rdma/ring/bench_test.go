@@ -214,7 +214,8 @@ func TestFigures(t *testing.T) {
 			})
 		}
 		largeRows(t, l, max(times/10, 1), 4<<10, 16<<10, 64<<10)
-		fmt.Printf("\nFigures 12 and 13, %s: bandwidth, 100 messages and an answer, MB/s (%d rounds)\n", p.name, *figureRounds)
+		fmt.Printf("\nFigures 12 and 13, %s: bandwidth, 100 messages and an answer, MB/s (%d rounds)\n", p.name,
+			*figureRounds)
 		title("ring", "send/receive")
 		for _, size := range []int{4, 16, 64, 256, 1024, 2048} {
 			n := max(times/pushed, 1)
@@ -304,7 +305,8 @@ func row(t *testing.T, l pair, size, sense int, measure func(*link) (float64, er
 		}
 		return got[1][i] / got[0][i]
 	}
-	fmt.Printf("%8d %12.3f %12.3f %12.3f %12.3f %12.2f %7.2f\n", size, got[0][mid], got[0][0], got[1][mid], got[1][0], ahead(mid), ahead(0))
+	fmt.Printf("%8d %12.3f %12.3f %12.3f %12.3f %12.2f %7.2f\n", size, got[0][mid], got[0][0], got[1][mid], got[1][0],
+		ahead(mid), ahead(0))
 }
 
 const pollingRounds = 20000

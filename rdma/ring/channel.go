@@ -91,7 +91,8 @@ func (p *waitPoint) wake() {
 // NewChannel makes a channel; exchange the addresses, then call Connect on both sides.
 func (e *Endpoint) NewChannel() (*Channel, error) {
 	c := &Channel{e: e, closed: make(chan struct{}), turn: make(chan struct{}, 1),
-		local:   address{slots: e.cfg.Slots, receives: e.cfg.Receives, slotBytes: e.cfg.slotBytes(), ordered: e.dev.OrderedWrites()},
+		local: address{slots: e.cfg.Slots, receives: e.cfg.Receives, slotBytes: e.cfg.slotBytes(),
+			ordered: e.dev.OrderedWrites()},
 		readers: newWaitPoint(), writers: newWaitPoint(), larges: newWaitPoint(),
 		in:    inflow{slots: uint32(e.cfg.Slots), receives: uint32(e.cfg.Receives)},
 		order: newOrder(e.cfg.Slots, e.cfg.Receives), inbox: newQueue(e.cfg.Slots + e.cfg.Receives)}

@@ -201,7 +201,8 @@ func TestStatesRefuse(t *testing.T) {
 	if err := c.Connect(bound(t), d.Address()); !errors.Is(err, rdma.ErrState) {
 		t.Errorf("connected twice: %v", err)
 	}
-	for _, bad := range []Config{{Slots: 1}, {Receives: slotsMax + 1}, {EagerBytes: 1 << 16}, {Slots: 1024, EagerBytes: 8192},
+	for _, bad := range []Config{{Slots: 1}, {Receives: slotsMax + 1}, {EagerBytes: 1 << 16},
+		{Slots: 1024, EagerBytes: 8192},
 		{Keepalive: -1}} {
 		if _, err := NewEndpoint(a, bad); !errors.Is(err, rdma.ErrRequest) {
 			t.Errorf("%+v: %v", bad, err)
@@ -264,7 +265,8 @@ func TestWaitersEnd(t *testing.T) {
 	each(t, func(t *testing.T, p provider, cfg Config) {
 		for name, e := range ends {
 			t.Run(name, func(t *testing.T) {
-				cfg := Config{Spin: cfg.Spin, Slots: 2, Receives: 2, Keepalive: 20 * time.Millisecond, CloseTimeout: 100 * time.Millisecond}
+				cfg := Config{Spin: cfg.Spin, Slots: 2, Receives: 2, Keepalive: 20 * time.Millisecond,
+					CloseTimeout: 100 * time.Millisecond}
 				l := newLink(t, p, cfg)
 				var wg sync.WaitGroup
 				var errs [4]error
@@ -313,7 +315,8 @@ func TestNoAllocationPerMessage(t *testing.T) {
 	for _, p := range providers() {
 		for _, size := range []int{16, 1500} {
 			for _, on := range []bool{true, false} {
-				cfg := Config{Spin: time.Second, Linger: time.Second, SetLimit: map[bool]int{true: 4, false: -1}[on], Keepalive: time.Hour}
+				cfg := Config{Spin: time.Second, Linger: time.Second, SetLimit: map[bool]int{true: 4, false: -1}[on],
+					Keepalive: time.Hour}
 				l := newLink(t, p, cfg)
 				msg, buf, ctx := make([]byte, size), make([]byte, size), context.Background()
 				var failed error

@@ -75,7 +75,8 @@ func (c Config) withDefaults(dev rdma.Device) (Config, error) {
 		return c, err
 	}
 	if depth := c.Receives + stateReceives; depth > dev.Limits().MaxQueueDepth {
-		return c, fmt.Errorf("ring: %d receives, limit of %s %d: %w", depth, dev.Name(), dev.Limits().MaxQueueDepth, rdma.ErrRequest)
+		return c, fmt.Errorf("ring: %d receives, limit of %s %d: %w", depth, dev.Name(), dev.Limits().MaxQueueDepth,
+			rdma.ErrRequest)
 	}
 	return c, nil
 }

@@ -178,14 +178,17 @@ func TestConnDeadlineMovesUnderWaiters(t *testing.T) {
 				return errors.Join(a.SetReadDeadline(time.Now().Add(time.Hour)), a.SetReadDeadline(time.Now()))
 			},
 			func() error {
-				return errors.Join(a.SetReadDeadline(time.Now().Add(time.Millisecond)), a.SetReadDeadline(time.Now().Add(30*time.Millisecond)))
+				return errors.Join(a.SetReadDeadline(time.Now().Add(time.Millisecond)),
+					a.SetReadDeadline(time.Now().Add(30*time.Millisecond)))
 			},
 		} {
 			if err := a.SetReadDeadline(time.Time{}); err != nil {
 				t.Fatal(err)
 			}
 			go read()
-			await(t, "a reader that waits", func() bool { return a.c.check(func(c *Channel) bool { return c.readers.waiting == 1 }) })
+			await(t, "a reader that waits", func() bool {
+				return a.c.check(func(c *Channel) bool { return c.readers.waiting == 1 })
+			})
 			if err := set(); err != nil {
 				t.Fatal(err)
 			}
@@ -220,7 +223,9 @@ func TestConnWriteDeadline(t *testing.T) {
 			n, err = a.Write(data)
 			failed <- err
 		}()
-		await(t, "a writer that waits", func() bool { return a.c.check(func(c *Channel) bool { return c.writers.waiting == 1 }) })
+		await(t, "a writer that waits", func() bool {
+			return a.c.check(func(c *Channel) bool { return c.writers.waiting == 1 })
+		})
 		if err := a.SetWriteDeadline(time.Now().Add(20 * time.Millisecond)); err != nil {
 			t.Fatal(err)
 		}
@@ -256,7 +261,9 @@ func TestConnClose(t *testing.T) {
 		if _, err := a.Write([]byte("last words")); err != nil {
 			t.Fatal(err)
 		}
-		await(t, "a reader that waits", func() bool { return a.c.check(func(c *Channel) bool { return c.readers.waiting == 1 }) })
+		await(t, "a reader that waits", func() bool {
+			return a.c.check(func(c *Channel) bool { return c.readers.waiting == 1 })
+		})
 		for range 2 {
 			if err := a.Close(); err != nil {
 				t.Errorf("close: %v", err)
@@ -275,7 +282,8 @@ func TestConnClose(t *testing.T) {
 		_, readErr := a.Read(make([]byte, 1))
 		_, writeErr := a.Write([]byte("x"))
 		never := time.Time{}
-		for _, err := range []error{readErr, writeErr, a.SetDeadline(never), a.SetReadDeadline(never), a.SetWriteDeadline(never)} {
+		for _, err := range []error{readErr, writeErr, a.SetDeadline(never), a.SetReadDeadline(never),
+			a.SetWriteDeadline(never)} {
 			var op *net.OpError
 			if !errors.Is(err, net.ErrClosed) || !errors.As(err, &op) {
 				t.Errorf("call on a closed stream: %v", err)
@@ -347,7 +355,8 @@ func TestConnManyCallers(t *testing.T) {
 
 func TestConnAddresses(t *testing.T) {
 	a, b, _ := newConns(t, providers()[0], Config{})
-	if a.RemoteAddr().String() != "b" || a.LocalAddr().Network() != "ring" || b.RemoteAddr().String() != "mem:b" || a.Channel() == nil {
+	if a.RemoteAddr().String() != "b" || a.LocalAddr().Network() != "ring" || b.RemoteAddr().String() != "mem:b" ||
+		a.Channel() == nil {
 		t.Errorf("%v %v %v", a.LocalAddr(), a.RemoteAddr(), b.RemoteAddr())
 	}
 }
@@ -360,7 +369,9 @@ func TestConnPeerDies(t *testing.T) {
 		if _, err := b.Write([]byte("bye")); err != nil {
 			t.Fatal(err)
 		}
-		await(t, "bytes that arrive", func() bool { return a.c.check(func(c *Channel) bool { return c.inbox.n > 0 }) || pollOnce(a.c) })
+		await(t, "bytes that arrive", func() bool {
+			return a.c.check(func(c *Channel) bool { return c.inbox.n > 0 }) || pollOnce(a.c)
+		})
 		l.killB()
 		got, err := io.ReadAll(a)
 		if string(got) != "bye" || !errors.Is(err, ErrBroken) {

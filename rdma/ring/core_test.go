@@ -18,8 +18,9 @@ func TestFrameComesBack(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		f := frame{
 			kind: kind(rapid.IntRange(1, int(kindDone)).Draw(t, "kind")), size: rapid.IntRange(0, 200).Draw(t, "size"),
-			number: rapid.Uint32().Draw(t, "number"), slotsFreed: rapid.Uint32().Draw(t, "slots"), recvsFreed: rapid.Uint32().Draw(t, "recvs"),
-			set: rapid.Uint16().Draw(t, "set"), setSaw: rapid.Uint16().Draw(t, "saw"),
+			number: rapid.Uint32().Draw(t, "number"), slotsFreed: rapid.Uint32().Draw(t, "slots"),
+			recvsFreed: rapid.Uint32().Draw(t, "recvs"),
+			set:        rapid.Uint16().Draw(t, "set"), setSaw: rapid.Uint16().Draw(t, "saw"),
 		}
 		slot := slotOf(256)
 		for i := range f.size {
@@ -165,7 +166,8 @@ func FuzzDecodeAddress(f *testing.F) {
 			t.Fatalf("%+v", a)
 		}
 		again, err := decodeAddress(a.encode())
-		if err != nil || again.key != a.key || again.slots != a.slots || !bytes.Equal(again.pair, a.pair) || again.ordered != a.ordered {
+		if err != nil || again.key != a.key || again.slots != a.slots || !bytes.Equal(again.pair, a.pair) ||
+			again.ordered != a.ordered {
 			t.Fatalf("%+v comes back as %+v, %v", a, again, err)
 		}
 	})
@@ -259,7 +261,8 @@ func TestCreditsNeverExceedBuffers(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		slots, receives := uint32(rapid.IntRange(2, 6).Draw(t, "slots")), uint32(rapid.IntRange(2, 6).Draw(t, "receives"))
 		o := outflow{slots: slots, receives: receives, written: 1<<32 - 2, slotsFreed: 1<<32 - 2, set: 1}
-		in := inflow{slots: slots, receives: receives, slotsFreed: 1<<32 - 2, slotsTold: 1<<32 - 2, set: 1, setTold: 1, setSaw: 1}
+		in := inflow{slots: slots, receives: receives, slotsFreed: 1<<32 - 2, slotsTold: 1<<32 - 2, set: 1, setTold: 1,
+			setSaw: 1}
 		var back outflow
 		var told []frame
 		for range 300 {
@@ -289,7 +292,8 @@ func TestCreditsNeverExceedBuffers(t *testing.T) {
 				}
 			}
 			if o.written-in.slotsFreed > slots || o.sent-in.recvsFreed > receives {
-				t.Fatalf("%d of %d slots and %d of %d receives in use", o.written-in.slotsFreed, slots, o.sent-in.recvsFreed, receives)
+				t.Fatalf("%d of %d slots and %d of %d receives in use", o.written-in.slotsFreed, slots, o.sent-in.recvsFreed,
+					receives)
 			}
 		}
 		for in.slotsFreed != o.written {

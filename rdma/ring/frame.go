@@ -80,7 +80,8 @@ func (h head) word() uint64 {
 // decodeHead is the inverse of word; ok is false for what is not a whole head word.
 func decodeHead(w uint64) (h head, ok bool) {
 	h = head{flag: flagValue(w), kind: kind(w >> 8), size: int(w >> 16 & sizeMax)}
-	return h, h.word() == w && (h.flag == flagPrimary || h.flag == flagSecondary) && h.kind >= kindData && h.kind <= kindDone
+	return h, h.word() == w && (h.flag == flagPrimary || h.flag == flagSecondary) && h.kind >= kindData &&
+		h.kind <= kindDone
 }
 
 // frame is a message without its bytes.
@@ -120,7 +121,8 @@ func decode(b []byte, w uint64) (frame, error) {
 		return frame{}, fmt.Errorf("%w: head word %#x in %d bytes", ErrProtocol, w, len(b))
 	}
 	if got, want := checksum(w, b, h.size), binary.LittleEndian.Uint32(b[8:]); got != want {
-		return frame{}, fmt.Errorf("%w: checksum %#x of a message of %d bytes, which names %#x", ErrProtocol, got, h.size, want)
+		return frame{}, fmt.Errorf("%w: checksum %#x of a message of %d bytes, which names %#x", ErrProtocol, got, h.size,
+			want)
 	}
 	return frame{
 		kind: h.kind, size: h.size,

@@ -203,7 +203,8 @@ func (c *Channel) grantedLocked(b []byte) {
 			o.doneDue, o.doneFor, o.doneWell = true, number, false
 		}
 	case granted:
-		o.state, o.key, o.addr = offerGranted, rdma.RegionKey(binary.LittleEndian.Uint64(b[8:])), binary.LittleEndian.Uint64(b[16:])
+		o.state, o.key, o.addr = offerGranted, rdma.RegionKey(binary.LittleEndian.Uint64(b[8:])),
+			binary.LittleEndian.Uint64(b[16:])
 	default:
 		o.state = offerRefused
 	}

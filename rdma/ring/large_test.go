@@ -35,7 +35,8 @@ func TestLargeMessages(t *testing.T) {
 		wg.Go(func() {
 			for i := range 20 {
 				want := map[bool]error{false: nil, true: ErrRefused}[i%5 == 3]
-				err := errors.Join(l.c[0].Send(ctx, []byte{byte(i)}), l.c[0].SendFrom(ctx, rdma.SGE{Region: source, Offset: i, Length: size - 2*i}))
+				err := errors.Join(l.c[0].Send(ctx, []byte{byte(i)}),
+					l.c[0].SendFrom(ctx, rdma.SGE{Region: source, Offset: i, Length: size - 2*i}))
 				if !errors.Is(err, want) {
 					t.Errorf("send %d: %v", i, err)
 				}
@@ -85,7 +86,9 @@ func TestLargeMessageTakenBack(t *testing.T) {
 		ctx, cancel := context.WithCancel(bound(t))
 		sent := make(chan error, 1)
 		go func() { sent <- l.c[0].SendFrom(ctx, rdma.SGE{Region: source, Length: 1 << 16}) }()
-		await(t, "an offer without an answer", func() bool { return l.c[0].check(func(c *Channel) bool { return c.larges.waiting == 1 }) })
+		await(t, "an offer without an answer", func() bool {
+			return l.c[0].check(func(c *Channel) bool { return c.larges.waiting == 1 })
+		})
 		cancel()
 		if err := <-sent; !errors.Is(err, context.Canceled) {
 			t.Fatalf("nobody accepted: %v", err)

@@ -42,7 +42,8 @@ func newRogue(t testing.TB, d rdma.Device, victim []byte) *rogue {
 		t.Fatal(err)
 	}
 	for i := range 64 {
-		if err := r.qp.PostRecv(rdma.RecvWR{List: []rdma.SGE{{Region: r.mem, Offset: rogueBytes/2 + i*256, Length: 256}}}); err != nil {
+		if err := r.qp.PostRecv(rdma.RecvWR{List: []rdma.SGE{{Region: r.mem, Offset: rogueBytes/2 + i*256,
+			Length: 256}}}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -186,7 +187,8 @@ func TestMaliciousPeer(t *testing.T) {
 					victimT{t, victim}.look()
 					victim.mu.Lock()
 					defer victim.mu.Unlock()
-					if victim.inbox.n > 0 && victim.err == nil && victim.in.slotsFreed == 0 && !strings.Contains("Flood RingFlood RingAnswers", name) {
+					if victim.inbox.n > 0 && victim.err == nil && victim.in.slotsFreed == 0 &&
+						!strings.Contains("Flood RingFlood RingAnswers", name) {
 						_, _, _ = victim.tryRecvLocked(make([]byte, 256))
 					}
 					return victim.err != nil
@@ -250,8 +252,10 @@ func TestAddressesOfBadPeers(t *testing.T) {
 	d, _, _ := memDevices(t)
 	e := openEndpoint(t, d, Config{})
 	for _, a := range []address{
-		{slots: 1 << 15, receives: 4, slotBytes: 128}, {slots: 4, receives: 4, slotBytes: 1 << 30}, {slots: 1000, receives: 4, slotBytes: 8192},
-		{slots: 0, receives: 4, slotBytes: 128}, {slots: 4, receives: 1, slotBytes: 128}, {slots: 4, receives: 4, slotBytes: 129},
+		{slots: 1 << 15, receives: 4, slotBytes: 128}, {slots: 4, receives: 4, slotBytes: 1 << 30},
+		{slots: 1000, receives: 4, slotBytes: 8192},
+		{slots: 0, receives: 4, slotBytes: 128}, {slots: 4, receives: 1, slotBytes: 128},
+		{slots: 4, receives: 4, slotBytes: 129},
 	} {
 		c, err := e.NewChannel()
 		if err != nil {
@@ -306,8 +310,9 @@ func FuzzPeer(f *testing.F) {
 // feed posts b raw or as a message, by send or to slot mode>>4.
 func feed(r *rogue, mode byte, b []byte) {
 	if mode&1 != 0 && len(b) >= 16 {
-		fr := frame{kind: kind(1 + b[0]%7), number: uint32(b[1] % 8), slotsFreed: uint32(b[2] % 4), recvsFreed: uint32(b[3] % 4),
-			set: uint16(b[4] % 3), setSaw: uint16(b[5] % 3)}
+		fr := frame{kind: kind(1 + b[0]%7), number: uint32(b[1] % 8), slotsFreed: uint32(b[2] % 4),
+			recvsFreed: uint32(b[3] % 4),
+			set:        uint16(b[4] % 3), setSaw: uint16(b[5] % 3)}
 		if b = b[6:]; mode&2 != 0 {
 			b = slotMessage(fr, b...)
 		} else {

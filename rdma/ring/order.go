@@ -54,7 +54,8 @@ func (o *order) next() (a arrival, ok bool, err error) {
 		a = o.ring
 		o.hasRing = false
 	case has && o.hasRing:
-		return arrival{}, false, fmt.Errorf("%w: messages %d and %d, expected %d", ErrProtocol, first.number, o.ring.number, o.expected)
+		return arrival{}, false, fmt.Errorf("%w: messages %d and %d, expected %d", ErrProtocol, first.number, o.ring.number,
+			o.expected)
 	default:
 		return arrival{}, false, nil
 	}

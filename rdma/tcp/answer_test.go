@@ -36,7 +36,8 @@ func nextFrame(t testing.TB, conn net.Conn) frame {
 // of answers.
 func (b *bed) request(conn net.Conn, n uint32) (f frame, alone int) {
 	b.t.Helper()
-	if err := b.qp.PostSend(rdma.SendWR{ID: uint64(n), Op: rdma.OpSend, List: []rdma.SGE{{Region: b.mem, Length: answerSize}}}); err != nil {
+	if err := b.qp.PostSend(rdma.SendWR{ID: uint64(n), Op: rdma.OpSend,
+		List: []rdma.SGE{{Region: b.mem, Length: answerSize}}}); err != nil {
 		b.t.Fatal(err)
 	}
 	for {
@@ -52,7 +53,8 @@ func (b *bed) request(conn net.Conn, n uint32) (f frame, alone int) {
 // answer gives one, and waits until it and the request have completed.
 func (b *bed) answer(conn net.Conn, n uint32) {
 	b.t.Helper()
-	b.write(conn, append(header(frame{kind: frameSend, length: answerSize, ack: n, credit: 100}), make([]byte, answerSize)...))
+	b.write(conn, append(header(frame{kind: frameSend, length: answerSize, ack: n, credit: 100}),
+		make([]byte, answerSize)...))
 	for range 2 {
 		if c := b.next(); c.Status != rdma.StatusOK {
 			b.t.Fatalf("completion %+v", c)
@@ -147,7 +149,8 @@ func TestTimerOfAnEarlierAnswer(t *testing.T) {
 	}
 	age(0)
 	q.ackLate()
-	if alone := b.talkOn(conn, times, 2*times); alone > 2 { // the credit for this talk, and the last answer of the first one
+	// the credit for this talk, and the last answer of the first one
+	if alone := b.talkOn(conn, times, 2*times); alone > 2 {
 		t.Errorf("%d answers were acknowledged alone", alone)
 	}
 	age(time.Hour)
@@ -160,7 +163,8 @@ func TestTimerOfAnEarlierAnswer(t *testing.T) {
 // TestReaderWokenForNothing: looking again before it waits, with nothing new, the reader goes on waiting with the
 // acknowledgement.
 func TestReaderWokenForNothing(t *testing.T) {
-	q := &queuePair{dev: &Device{cfg: Config{answerDelay: time.Hour}}, state: stateReady, executed: 1, answered: true, inTurn: turnsMax}
+	q := &queuePair{dev: &Device{cfg: Config{answerDelay: time.Hour}}, state: stateReady, executed: 1, answered: true,
+		inTurn: turnsMax}
 	q.ackTimer = time.AfterFunc(time.Hour, func() {})
 	defer q.ackTimer.Stop()
 	if !q.delayAck() || !q.delayAck() || q.inTurn != turnsMax {

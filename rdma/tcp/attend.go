@@ -111,7 +111,8 @@ func (in *inbox) need() int {
 // receive is recvfrom, again after EINTR. See callBytes on why the scheduler is not told.
 func receive(fd uintptr, buf []byte) (int, error) {
 	for {
-		n, _, errno := unix.RawSyscall6(unix.SYS_RECVFROM, fd, uintptr(unsafe.Pointer(unsafe.SliceData(buf))), uintptr(len(buf)), 0, 0, 0)
+		n, _, errno := unix.RawSyscall6(unix.SYS_RECVFROM, fd, uintptr(unsafe.Pointer(unsafe.SliceData(buf))),
+			uintptr(len(buf)), 0, 0, 0)
 		if errno != unix.EINTR {
 			return int(n), errnoError(errno)
 		}

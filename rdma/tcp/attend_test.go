@@ -144,7 +144,8 @@ func TestEndBehindTheLastBytes(t *testing.T) {
 		})
 	}()
 	last := header(frame{kind: frameAck, ack: turns, credit: 100})
-	b.write(conn, append(header(frame{kind: frameSend, length: answerSize, ack: turns, credit: 100}), make([]byte, answerSize)...))
+	b.write(conn, append(header(frame{kind: frameSend, length: answerSize, ack: turns, credit: 100}),
+		make([]byte, answerSize)...))
 	if c := <-came; c.ID != 0 || c.Status != rdma.StatusOK {
 		t.Errorf("completion %+v", c)
 	}

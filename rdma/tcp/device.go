@@ -66,7 +66,8 @@ func (d *Device) Name() string { return "tcp" }
 
 // Limits are the same on every machine.
 func (d *Device) Limits() rdma.Limits {
-	return rdma.Limits{MaxQueueDepth: maxQueueDepth, MaxSGE: maxSGE, MaxInline: maxInline, MaxMessage: maxMessage, SealsCRC: true}
+	return rdma.Limits{MaxQueueDepth: maxQueueDepth, MaxSGE: maxSGE, MaxInline: maxInline, MaxMessage: maxMessage,
+		SealsCRC: true}
 }
 
 // NewQP makes a queue pair. It can be dialled from now on.

@@ -83,7 +83,8 @@ func TestEagerDefers(t *testing.T) {
 		t.Errorf("others ran first %d times of %d, want most but not all", n, deferProbe*10)
 	}
 	if n := defers(deferProbe*100, true); n > deferProbe*2*deferMin || e.defers() {
-		t.Errorf("others ran first %d times of %d after there was something again, and run first on: %v", n, deferProbe*100, e.defers())
+		t.Errorf("others ran first %d times of %d after there was something again, and run first on: %v", n, deferProbe*100,
+			e.defers())
 	}
 	defers(2*deferMin, false)
 	if e.calm(); e.defers() {

@@ -38,7 +38,8 @@ func newWire(t *testing.T) *wire {
 		t.Cleanup(h.Close)
 		w.links[i] = h
 	}
-	veth := &netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: "w0"}, PeerName: "w1", PeerNamespace: netlink.NsFd(w.spaces[1])}
+	veth := &netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: "w0"}, PeerName: "w1",
+		PeerNamespace: netlink.NsFd(w.spaces[1])}
 	if err := w.links[0].LinkAdd(veth); err != nil {
 		t.Skipf("no veth: %v", err)
 	}

@@ -82,7 +82,8 @@ func decodeHello(b []byte) (hello, error) {
 	if number != 0 {
 		return hello{}, fmt.Errorf("tcp: hello with number %d: %w", number, errProtocol)
 	}
-	return hello{to: token(b[8:24]), from: token(b[24:40]), nonce: [nonceBytes]byte(b[40:56]), raw: [helloBytes]byte(b)}, nil
+	return hello{to: token(b[8:24]), from: token(b[24:40]), nonce: [nonceBytes]byte(b[40:56]), raw: [helloBytes]byte(b)},
+		nil
 }
 
 func (h *hello) verify(secret []byte) error {

@@ -199,7 +199,8 @@ func (q *queuePair) serveSend(f *frame) error {
 		return net.ErrClosed
 	}
 	q.consumed++
-	q.rq.CompleteAs(rdma.Completion{Op: rdma.OpRecv, Bytes: int(f.length), Imm: f.imm, HasImm: true, CRC: in.crc, HasCRC: q.wantCRC})
+	q.rq.CompleteAs(rdma.Completion{Op: rdma.OpRecv, Bytes: int(f.length), Imm: f.imm, HasImm: true, CRC: in.crc,
+		HasCRC: q.wantCRC})
 	q.executedLocked(int(f.length))
 	return nil
 }

@@ -124,7 +124,8 @@ func selfSigned(t testing.TB) (server, client *tls.Config) {
 	}
 	roots := x509.NewCertPool()
 	roots.AddCert(cert)
-	return &tls.Config{Certificates: []tls.Certificate{{Certificate: [][]byte{der}, PrivateKey: key}}}, &tls.Config{RootCAs: roots}
+	return &tls.Config{Certificates: []tls.Certificate{{Certificate: [][]byte{der}, PrivateKey: key}}},
+		&tls.Config{RootCAs: roots}
 }
 
 // TestServeGetsTheSocket: what admits connections hands the socket itself on.
@@ -193,7 +194,8 @@ func TestCongestionControlIsTold(t *testing.T) {
 }
 
 func TestConfigIsChecked(t *testing.T) {
-	for _, cfg := range []Config{{PeerTimeout: -1}, {ReceiverTimeout: -1}, {Advertise: strings.Repeat("x", maxHostPort+1)}} {
+	for _, cfg := range []Config{{PeerTimeout: -1}, {ReceiverTimeout: -1},
+		{Advertise: strings.Repeat("x", maxHostPort+1)}} {
 		if _, err := New(cfg); err == nil {
 			t.Errorf("configuration %+v was taken", cfg)
 		}
@@ -259,7 +261,8 @@ func TestChecksumsOverTLS(t *testing.T) {
 	if err := pairs[1].PostRecv(rdma.RecvWR{List: []rdma.SGE{{Region: regions[1], Length: size}}}); err != nil {
 		t.Fatal(err)
 	}
-	if err := pairs[0].PostSend(rdma.SendWR{Op: rdma.OpSend, List: []rdma.SGE{{Region: regions[0], Length: size}}}); err != nil {
+	if err := pairs[0].PostSend(rdma.SendWR{Op: rdma.OpSend,
+		List: []rdma.SGE{{Region: regions[0], Length: size}}}); err != nil {
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
@@ -269,7 +272,8 @@ func TestChecksumsOverTLS(t *testing.T) {
 	}
 	out := make([]rdma.Completion, 1)
 	queues[1].Poll(out)
-	if want := crc64nvme.Checksum(regions[0].Bytes()); out[0].Status != rdma.StatusOK || !out[0].HasCRC || out[0].CRC != want {
+	if want := crc64nvme.Checksum(regions[0].Bytes()); out[0].Status != rdma.StatusOK || !out[0].HasCRC ||
+		out[0].CRC != want {
 		t.Errorf("completion %+v, want checksum %016x", out[0], want)
 	}
 	if !bytes.Equal(regions[0].Bytes(), regions[1].Bytes()) {

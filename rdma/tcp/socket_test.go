@@ -33,7 +33,10 @@ func TestSocketsBeginWithTheirCongestionControl(t *testing.T) {
 			t.Fatal(err)
 		}
 		var got string
-		if cerr := rc.Control(func(fd uintptr) { got, err = unix.GetsockoptString(int(fd), unix.IPPROTO_TCP, unix.TCP_CONGESTION) }); cerr != nil || err != nil || got != want {
+		if cerr := rc.Control(func(fd uintptr) {
+			got, err = unix.GetsockoptString(int(fd), unix.IPPROTO_TCP,
+				unix.TCP_CONGESTION)
+		}); cerr != nil || err != nil || got != want {
 			t.Errorf("%s connection has %q (%v, %v), want %q", end, got, cerr, err, want)
 		}
 	}

@@ -278,7 +278,8 @@ func (w *watch) idle() {
 // events is epoll_wait without waiting. See callBytes on why the scheduler is not told.
 func events(fd uintptr, list []unix.EpollEvent) int {
 	for {
-		n, _, errno := unix.RawSyscall6(unix.SYS_EPOLL_PWAIT, fd, uintptr(unsafe.Pointer(unsafe.SliceData(list))), uintptr(len(list)), 0, 0, 0)
+		n, _, errno := unix.RawSyscall6(unix.SYS_EPOLL_PWAIT, fd, uintptr(unsafe.Pointer(unsafe.SliceData(list))),
+			uintptr(len(list)), 0, 0, 0)
 		if errno == 0 {
 			return int(n)
 		}

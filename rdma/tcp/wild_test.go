@@ -194,10 +194,11 @@ func TestGarbageIsHungUpOn(t *testing.T) {
 	newer[3]++
 	t.Run("strangers", func(t *testing.T) {
 		for name, data := range map[string][]byte{
-			"nothing":          nil,
-			"one byte":         {PreambleByte},
-			"TLS":              append([]byte{0x16, 3, 1}, make([]byte, helloBytes)...),
-			"text":             []byte("GET / HTTP/1.1\r\nHost: x\r\n\r\n and so on, long enough to fill all of a hello message of this protocol"),
+			"nothing":  nil,
+			"one byte": {PreambleByte},
+			"TLS":      append([]byte{0x16, 3, 1}, make([]byte, helloBytes)...),
+			"text": []byte("GET / HTTP/1.1\r\nHost: x\r\n\r\n and so on, long enough to fill all of a hello " +
+				"message of this protocol"),
 			"zeros":            make([]byte, 4096),
 			"unknown pair":     unknown[:],
 			"without secret":   forged[:],
@@ -295,12 +296,13 @@ func TestViolationsEndThePair(t *testing.T) {
 	badCRC := header(frame{kind: frameAck})
 	badCRC[20] ^= 1
 	for name, data := range map[string][]byte{
-		"bad checksum":           badCRC,
-		"unknown kind":           header(frame{kind: 99}),
-		"ack of nothing":         header(frame{kind: frameAck, ack: 1}),
-		"ack far ahead":          header(frame{kind: frameAck, ack: 1 << 31}),
-		"too many receives":      header(frame{kind: frameAck, credit: maxQueueDepth + 1}),
-		"receives taken back":    append(header(frame{kind: frameAck, credit: 5}), header(frame{kind: frameAck, credit: 4})...),
+		"bad checksum":      badCRC,
+		"unknown kind":      header(frame{kind: 99}),
+		"ack of nothing":    header(frame{kind: frameAck, ack: 1}),
+		"ack far ahead":     header(frame{kind: frameAck, ack: 1 << 31}),
+		"too many receives": header(frame{kind: frameAck, credit: maxQueueDepth + 1}),
+		"receives taken back": append(header(frame{kind: frameAck, credit: 5}),
+			header(frame{kind: frameAck, credit: 4})...),
 		"answer without a read":  header(frame{kind: frameReadData, length: 8}),
 		"nak of nothing":         header(frame{kind: frameNak, status: rdma.StatusLength}),
 		"nak without status":     header(frame{kind: frameNak}),
@@ -422,7 +424,8 @@ func FuzzPeer(f *testing.F) {
 		}
 		conn := b.raw()
 		for len(script) >= 6 {
-			fr := frame{kind: frameKind(script[0]), status: rdma.Status(script[1]), ack: uint32(script[2]), credit: uint32(script[3]),
+			fr := frame{kind: frameKind(script[0]), status: rdma.Status(script[1]), ack: uint32(script[2]),
+				credit: uint32(script[3]),
 				length: uint32(script[4]) | uint32(script[5])<<8, key: uint64(b.mem.Key()), addr: addr}
 			script = script[6:]
 			n := min(int(fr.length), len(script))

@@ -56,7 +56,8 @@ func (d *device) newBell() (*bell, error) {
 	b := &bell{dev: d, routes: make(map[ahAttr]*bellRoute)}
 	var err error
 	const size = (bellRecvs + bellSends) * bellSlot
-	if b.mem, err = unix.Mmap(-1, 0, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS); err != nil {
+	if b.mem, err = unix.Mmap(-1, 0, size, unix.PROT_READ|unix.PROT_WRITE,
+		unix.MAP_PRIVATE|unix.MAP_ANONYMOUS); err != nil {
 		return nil, fmt.Errorf("verbs: map datagrams: %w", err)
 	}
 	if err := b.open(); err != nil {
@@ -76,7 +77,8 @@ func (b *bell) open() error {
 	if b.cq, err = d.newDeviceCQ(bellRecvs + bellSends); err != nil {
 		return err
 	}
-	if b.handle, err = d.createQP(qpDatagram, b.cq, b.cq, qpCap{sends: bellSends, recvs: bellRecvs, sendSGE: 1, recvSGE: 1}); err != nil {
+	if b.handle, err = d.createQP(qpDatagram, b.cq, b.cq,
+		qpCap{sends: bellSends, recvs: bellRecvs, sendSGE: 1, recvSGE: 1}); err != nil {
 		return err
 	}
 	var key [4]byte
@@ -234,8 +236,9 @@ func (b *bell) ring(r *bellRoute, to *address, text [messageBytes]byte) {
 	}
 	i := b.free[len(b.free)-1]
 	n := copy(b.slot(i), text[:])
-	b.send = sendWR{id: requestID(bellPair, 0, uint64(i)), list: b.describeLocked(i, n), listLen: 1, opcode: wrSend, flags: flagSignaled,
-		addr: uint64(r.ah), rkey: to.bellQPN, qkey: to.bellKey}
+	b.send = sendWR{id: requestID(bellPair, 0, uint64(i)), list: b.describeLocked(i, n), listLen: 1, opcode: wrSend,
+		flags: flagSignaled,
+		addr:  uint64(r.ah), rkey: to.bellQPN, qkey: to.bellKey}
 	if err := b.postLocked(b.dev.ops.postSend, unsafe.Pointer(&b.send)); err != nil {
 		b.dev.cfg.Log.Debug("datagram", "error", err)
 		return

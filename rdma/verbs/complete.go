@@ -74,7 +74,8 @@ func sendStatus(status uint32, op rdma.Opcode) rdma.Status {
 		return rdma.StatusFlushed
 	case wcLocalLength, wcLocalOperation, wcLocalProtection, wcLocalAccess:
 		return rdma.StatusLocal
-	case wcRemoteRequest, wcRemoteOperation: // the peer's receive was too small (soft RoCE takes the latter for it), or it refuses
+	// the peer's receive was too small (soft RoCE takes the latter for it), or it refuses
+	case wcRemoteRequest, wcRemoteOperation:
 		if op == rdma.OpSend {
 			return rdma.StatusLength
 		}

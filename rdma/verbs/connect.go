@@ -36,7 +36,8 @@ func (l *place) link() uint8 {
 
 // route is the way to a peer, for requests and for datagrams.
 func (l *place) route(to *address) ahAttr {
-	a := ahAttr{dgid: to.gid, sgidIndex: uint8(l.gid.Index), hopLimit: 64, port: uint8(l.port.Number), dlid: to.lid, isGlobal: 1}
+	a := ahAttr{dgid: to.gid, sgidIndex: uint8(l.gid.Index), hopLimit: 64, port: uint8(l.port.Number), dlid: to.lid,
+		isGlobal: 1}
 	own := l.gid.GID.As16()
 	if l.link() == linkInfiniBand && [8]byte(own[:]) == [8]byte(to.gid[:]) {
 		a.isGlobal = 0 // the same subnet: the LID is enough
@@ -113,7 +114,8 @@ func (q *queuePair) bringUp() error {
 	d, peer := q.dev, &q.remote
 	at := d.at.Load()
 	route := at.route(peer)
-	attr := &qpAttr{state: qpRTR, ah: route, pathMTU: uint32(min(q.local.mtu, peer.mtu)), destQPN: peer.qpn, rqPSN: peer.psn,
+	attr := &qpAttr{state: qpRTR, ah: route, pathMTU: uint32(min(q.local.mtu, peer.mtu)), destQPN: peer.qpn,
+		rqPSN:   peer.psn,
 		readsIn: d.readsIn, minRNRTimer: rnrTimer}
 	what := fmt.Sprintf("reach GID %v from GID %v", peer.where(), at.gid.GID.Unmap())
 	if err := d.modify(what, q.handle, attr, maskRTRReliable); err != nil {

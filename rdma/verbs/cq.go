@@ -136,7 +136,8 @@ func (d *device) newDeviceCQ(capacity int) (*deviceCQ, error) {
 	if err != nil {
 		return nil, lockedError(err, lockedLimit)
 	}
-	q := &deviceCQ{dev: d, handle: handle, capacity: capacity, sinks: make(map[uint32]sink), batch: new([pollBatch]workCompletion)}
+	q := &deviceCQ{dev: d, handle: handle, capacity: capacity, sinks: make(map[uint32]sink),
+		batch: new([pollBatch]workCompletion)}
 	q.poll, q.arm = [3]uintptr{handle, pollBatch, uintptr(unsafe.Pointer(q.batch))}, [2]uintptr{handle, 0}
 	d.mu.Lock()
 	d.queues[handle] = q

@@ -61,7 +61,8 @@ func (d *device) String() string {
 	if gone := d.Status().Err; gone != nil {
 		return fmt.Sprintf("%s (%v)", d.Name(), gone)
 	}
-	return fmt.Sprintf("%s (%s, GID %d %v %s, MTU %d)", d.Name(), at.port.LinkLayer, g.Index, g.GID.Unmap(), g.Type, at.port.MTU)
+	return fmt.Sprintf("%s (%s, GID %d %v %s, MTU %d)", d.Name(), at.port.LinkLayer, g.Index, g.GID.Unmap(), g.Type,
+		at.port.MTU)
 }
 
 // Status tells the present state.

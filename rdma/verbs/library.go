@@ -32,7 +32,8 @@ var loadLibrary = sync.OnceValues(func() (*library, error) { return load(library
 func load(name string) (*library, error) {
 	handle, err := purego.Dlopen(name, purego.RTLD_NOW|purego.RTLD_GLOBAL)
 	if err != nil {
-		return nil, fmt.Errorf("%w: %v; install the packages libibverbs1 and ibverbs-providers (rdma-core)", ErrNoLibrary, err)
+		return nil, fmt.Errorf("%w: %v; install the packages libibverbs1 and ibverbs-providers (rdma-core)", ErrNoLibrary,
+			err)
 	}
 	l := &library{}
 	if l.errno, err = purego.Dlsym(purego.RTLD_DEFAULT, "__errno_location"); err != nil {
@@ -54,8 +55,9 @@ func (l *library) symbols() map[string]*uintptr {
 		"ibv_alloc_pd": &l.allocPD, "ibv_dealloc_pd": &l.deallocPD,
 		"ibv_reg_mr": &l.regMR, "ibv_reg_mr_iova": &l.regMRIova, "ibv_dereg_mr": &l.deregMR,
 		"ibv_create_comp_channel": &l.createChannel, "ibv_destroy_comp_channel": &l.destroyChannel,
-		"ibv_create_cq": &l.createCQ, "ibv_destroy_cq": &l.destroyCQ, "ibv_get_cq_event": &l.getCQ, "ibv_ack_cq_events": &l.ackCQ,
-		"ibv_create_qp": &l.createQP, "ibv_modify_qp": &l.modifyQP, "ibv_destroy_qp": &l.destroyQP,
+		"ibv_create_cq": &l.createCQ, "ibv_destroy_cq": &l.destroyCQ, "ibv_get_cq_event": &l.getCQ,
+		"ibv_ack_cq_events": &l.ackCQ,
+		"ibv_create_qp":     &l.createQP, "ibv_modify_qp": &l.modifyQP, "ibv_destroy_qp": &l.destroyQP,
 		"ibv_create_ah": &l.createAH, "ibv_destroy_ah": &l.destroyAH,
 		"ibv_get_async_event": &l.getAsync, "ibv_ack_async_event": &l.ackAsync,
 	}

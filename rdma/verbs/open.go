@@ -37,7 +37,9 @@ func Open(cfg Config) (rdma.Device, error) {
 var errFound = errors.New("found")
 
 // find opens, by try, the first device that fits.
-func (l *library) find(cfg Config, try func(cfg Config, name string, handle uintptr) (*device, error)) (*device, error) {
+func (l *library) find(
+	cfg Config, try func(cfg Config, name string, handle uintptr) (*device, error),
+) (*device, error) {
 	var found *device
 	var reasons refusals
 	err := l.eachDevice(func(name string, handle uintptr) error {

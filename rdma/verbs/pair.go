@@ -251,7 +251,8 @@ func (q *queuePair) end() {
 	d := q.dev
 	q.linger()
 	_ = d.modify("stop queue pair", q.handle, &qpAttr{state: qpError}, maskState) // fails only if the device is gone
-	q.drain()                                                                     // some devices drop completions of a pair that is destroyed
+	// some devices drop completions of a pair that is destroyed
+	q.drain()
 	d.forgetHandle(q)
 	if err := d.lib.check("destroy queue pair", d.lib.destroyQP, q.handle); err != nil && !d.lost() {
 		d.cfg.Log.Error("queue pair", "qpn", q.local.qpn, "error", err)

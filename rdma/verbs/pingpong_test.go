@@ -112,7 +112,8 @@ func (q *queuePair) joinPingPong(server string) error {
 	if err := conn.SetDeadline(time.Now().Add(patience)); err != nil {
 		return err
 	}
-	if _, err := fmt.Fprintf(conn, "%04x:%06x:%06x:%032x\x00", q.local.lid, q.local.qpn, q.local.psn, q.local.gid); err != nil {
+	if _, err := fmt.Fprintf(conn, "%04x:%06x:%06x:%032x\x00", q.local.lid, q.local.qpn, q.local.psn,
+		q.local.gid); err != nil {
 		return err
 	}
 	text := make([]byte, pingText)
@@ -121,7 +122,8 @@ func (q *queuePair) joinPingPong(server string) error {
 	}
 	peer := address{mtu: pingMTUCode, link: q.local.link, readsIn: 1}
 	var gid string
-	if _, err := fmt.Sscanf(string(text[:pingText-1]), "%04x:%06x:%06x:%32s", &peer.lid, &peer.qpn, &peer.psn, &gid); err != nil {
+	if _, err := fmt.Sscanf(string(text[:pingText-1]), "%04x:%06x:%06x:%32s", &peer.lid, &peer.qpn, &peer.psn,
+		&gid); err != nil {
 		return fmt.Errorf("ibv_rc_pingpong said %q: %w", text, err)
 	}
 	if n, err := hex.Decode(peer.gid[:], []byte(gid)); err != nil || n != len(peer.gid) {

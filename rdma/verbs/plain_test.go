@@ -131,7 +131,8 @@ func TestRemoteAddress(t *testing.T) {
 		if got != rkey || addr != first+offset {
 			t.Fatalf("key %d, address %d", got, addr)
 		}
-		if offset > 1<<63 && addr >= first && addr < 1<<62 { // a sum that wraps must stay below the region: there the device refuses it
+		// a sum that wraps must stay below the region: there the device refuses it
+		if offset > 1<<63 && addr >= first && addr < 1<<62 {
 			t.Fatalf("offset %d wrapped to %d, into a region that begins at %d", offset, addr, first)
 		}
 		spoilt := rdma.RegionKey(rkey) | rdma.RegionKey(rapid.Uint64Range(1, 1<<(64-keyBits)-1).Draw(t, "more"))<<keyBits
@@ -149,7 +150,8 @@ func TestChooseGID(t *testing.T) {
 	p := &PortInfo{Number: 1, LinkLayer: "Ethernet", GIDs: []GIDInfo{
 		gid(0, "fe80::1", "RoCE v1"), gid(1, "fe80::1", "RoCE v2"), gid(2, "10.0.0.1", "RoCE v1"),
 		gid(3, "2001:db8::1", "RoCE v2"), gid(4, "10.0.0.1", "RoCE v2"), gid(5, "10.0.0.2", "RoCE v2")}}
-	for want, index := range map[string]int{"": 4, "0": 0, "5": 5, "10.0.0.1": 4, "::ffff:10.0.0.2": 5, "fe80::1": 1, "2001:db8::1": 3} {
+	for want, index := range map[string]int{"": 4, "0": 0, "5": 5, "10.0.0.1": 4, "::ffff:10.0.0.2": 5, "fe80::1": 1,
+		"2001:db8::1": 3} {
 		if g, err := chooseGID(p, want); err != nil || g.Index != index {
 			t.Errorf("%q: %+v, %v", want, g, err)
 		}
@@ -162,7 +164,8 @@ func TestChooseGID(t *testing.T) {
 	if g, err := chooseGID(&PortInfo{LinkLayer: "InfiniBand", GIDs: p.GIDs[3:]}, ""); err != nil || g.Index != 3 {
 		t.Errorf("InfiniBand: %+v, %v", g, err)
 	}
-	if _, err := chooseGID(&PortInfo{LinkLayer: "Ethernet"}, ""); err == nil || !strings.Contains(err.Error(), "an address") {
+	if _, err := chooseGID(&PortInfo{LinkLayer: "Ethernet"}, ""); err == nil ||
+		!strings.Contains(err.Error(), "an address") {
 		t.Errorf("no GID: %v", err)
 	}
 }
@@ -230,7 +233,8 @@ func TestMovedPlace(t *testing.T) {
 }
 
 func TestDescribePort(t *testing.T) {
-	p := describePort(1, &portAttr{state: 4, mtu: 3, mtuMax: 5, linkLayer: linkEthernet, messageMax: 9, lid: 2, gidTable: 8})
+	p := describePort(1, &portAttr{state: 4, mtu: 3, mtuMax: 5, linkLayer: linkEthernet, messageMax: 9, lid: 2,
+		gidTable: 8})
 	if !p.Active() || p.MTU != 1024 || p.MTUMax != 4096 || p.LinkLayer != "Ethernet" || p.LID != 2 || p.gidTable != 8 {
 		t.Errorf("port %+v", p)
 	}
@@ -253,11 +257,13 @@ func TestDescribePort(t *testing.T) {
 
 func TestGIDInfo(t *testing.T) {
 	dir := fstest.MapFS{
-		"x/ports/1/gid_attrs/types/0": {Data: []byte("IB/RoCE v1\n")}, "x/ports/1/gid_attrs/ndevs/0": {Data: []byte("eth0\n")},
+		"x/ports/1/gid_attrs/types/0": {Data: []byte("IB/RoCE v1\n")},
+		"x/ports/1/gid_attrs/ndevs/0": {Data: []byte("eth0\n")},
 		"x/ports/1/gid_attrs/types/1": {Data: []byte("RoCE v2\n")},
 	}
 	p := &PortInfo{Number: 1, LinkLayer: "Ethernet"}
-	for i, want := range []GIDInfo{{Type: "RoCE v1", NetIf: "eth0"}, {Index: 1, Type: "RoCE v2"}, {Index: 2, Type: "unknown"}} {
+	for i, want := range []GIDInfo{{Type: "RoCE v1", NetIf: "eth0"}, {Index: 1, Type: "RoCE v2"},
+		{Index: 2, Type: "unknown"}} {
 		want.GID = netip.IPv6Unspecified()
 		if got := gidInfo(dir, "x", p, i, [16]byte{}); got != want {
 			t.Errorf("%+v, want %+v", got, want)
@@ -288,14 +294,16 @@ func TestErrorsAreExplained(t *testing.T) {
 	for errno, advice := range map[syscall.Errno]string{
 		syscall.EACCES: "; run as root", syscall.ENOENT: "; load ib_uverbs", syscall.EIO: "; the kernel's log",
 	} {
-		if err := explained(fmt.Errorf("open x: %w", errno)); !errors.Is(err, errno) || !strings.Contains(err.Error(), advice) {
+		if err := explained(fmt.Errorf("open x: %w", errno)); !errors.Is(err, errno) ||
+			!strings.Contains(err.Error(), advice) {
 			t.Error(err)
 		}
 	}
 	if err := errors.New("x: port 1 is down"); explained(err) != err {
 		t.Error(explained(err))
 	}
-	err := fmt.Errorf("%w: no usable device: %w", ErrNoDevice, refusals{errors.New("a is small"), pinError(1, syscall.EFAULT)})
+	err := fmt.Errorf("%w: no usable device: %w", ErrNoDevice,
+		refusals{errors.New("a is small"), pinError(1, syscall.EFAULT)})
 	if !errors.Is(err, syscall.EFAULT) || !strings.Contains(err.Error(), "a is small; verbs: register") {
 		t.Error(err)
 	}
@@ -307,7 +315,8 @@ func TestLockedError(t *testing.T) {
 	none := fmt.Errorf("verbs: create queue pair: %w", syscall.ENOMEM)
 	limit := func(n uint64, err error) func() (uint64, error) { return func() (uint64, error) { return n, err } }
 	err := lockedError(none, limit(64<<10, nil))
-	if !errors.Is(err, ErrLockedMemory) || !errors.Is(err, syscall.ENOMEM) || !strings.Contains(err.Error(), "64 KiB may be locked") {
+	if !errors.Is(err, ErrLockedMemory) || !errors.Is(err, syscall.ENOMEM) ||
+		!strings.Contains(err.Error(), "64 KiB may be locked") {
 		t.Error(err)
 	}
 	other := fmt.Errorf("verbs: create queue pair: %w", syscall.EINVAL)

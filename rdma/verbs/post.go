@@ -47,7 +47,8 @@ func (b *scratch) gather(k int, list []rdma.SGE) int32 {
 }
 
 // operations are the device's names of the fabric's.
-var operations = [...]uint32{rdma.OpSend: wrSendImm, rdma.OpWrite: wrWrite, rdma.OpWriteImm: wrWriteImm, rdma.OpRead: wrRead}
+var operations = [...]uint32{rdma.OpSend: wrSendImm, rdma.OpWrite: wrWrite, rdma.OpWriteImm: wrWriteImm,
+	rdma.OpRead: wrRead}
 
 // send writes request k of the batch.
 func (b *scratch) send(k int, id uint64, s *slot, wr *rdma.SendWR) {

@@ -37,7 +37,8 @@ func noneIn(devices []string, glob func(string) ([]string, error)) error {
 	case err == nil && len(nodes) == 0:
 		return fmt.Errorf("%w: %s is missing; load ib_uverbs, or pass the devices into the container", ErrNoDevice, devNodes)
 	}
-	return fmt.Errorf("%w: libibverbs has no driver for %s; install the package ibverbs-providers (rdma-core), or the vendor's",
+	return fmt.Errorf("%w: libibverbs has no driver for %s; install the package ibverbs-providers (rdma-core), or the "+
+		"vendor's",
 		ErrNoDevice, strings.Join(devices, ", "))
 }
 
@@ -82,7 +83,8 @@ func Devices() ([]DeviceInfo, error) {
 	return all, nil
 }
 
-const lockedAdvice = "set LimitMEMLOCK=infinity in the unit, ulimit -l unlimited in the shell, or memlock in /etc/security/limits.conf"
+const lockedAdvice = "set LimitMEMLOCK=infinity in the unit, ulimit -l unlimited in the shell, or memlock in " +
+	"/etc/security/limits.conf"
 
 // lockedLimit is RLIMIT_MEMLOCK in bytes, or no limit for a process that may ignore it.
 func lockedLimit() (uint64, error) {
@@ -192,7 +194,8 @@ func describeDevice(name string, a *deviceAttr) DeviceInfo {
 func describePort(number int, a *portAttr) PortInfo {
 	p := PortInfo{
 		Number: number, State: "unknown", LinkLayer: "unknown", LID: a.lid, MessageBytesMax: a.messageMax,
-		MTU: mtuBytes(a.mtu), MTUMax: mtuBytes(a.mtuMax), gidTable: int(a.gidTable), mtuCode: uint8(a.mtu), mtuMaxC: uint8(a.mtuMax),
+		MTU: mtuBytes(a.mtu), MTUMax: mtuBytes(a.mtuMax), gidTable: int(a.gidTable), mtuCode: uint8(a.mtu),
+		mtuMaxC: uint8(a.mtuMax),
 	}
 	if states := [...]string{"nop", "down", "init", "armed", "active", "deferred"}; int(a.state) < len(states) {
 		p.State = states[a.state]
@@ -253,8 +256,10 @@ func gidInfo(dir fs.FS, device string, p *PortInfo, index int, gid [16]byte) GID
 func portProblems(p *PortInfo) []string {
 	var out []string
 	if !p.Active() {
-		out = append(out, fmt.Sprintf("port %d is %s: check cable, switch and (InfiniBand) the subnet manager, or set the network interface up",
-			p.Number, p.State))
+		out = append(out,
+			fmt.Sprintf("port %d is %s: check cable, switch and (InfiniBand) the subnet manager, "+
+				"or set the network interface up",
+				p.Number, p.State))
 	}
 	if len(p.GIDs) == 0 {
 		out = append(out, fmt.Sprintf("port %d has no GID: give its network interface an address", p.Number))

@@ -46,7 +46,8 @@ func TestSignals(t *testing.T) {
 			n := rapid.IntRange(1, depth).Draw(r, "posts")
 			wrs := make([]rdma.SendWR, n)
 			for i := range wrs {
-				wrs[i] = rdma.SendWR{ID: next, Op: rapid.SampledFrom([]rdma.Opcode{rdma.OpSend, rdma.OpWrite, rdma.OpWriteImm}).Draw(r, "op"),
+				wrs[i] = rdma.SendWR{ID: next, Op: rapid.SampledFrom([]rdma.Opcode{rdma.OpSend, rdma.OpWrite,
+					rdma.OpWriteImm}).Draw(r, "op"),
 					Unsignaled: rapid.Bool().Draw(r, "unsignaled")}
 				if rapid.Bool().Draw(r, "memory") {
 					wrs[i].List = []rdma.SGE{{Region: mem, Length: 10}}
@@ -187,7 +188,8 @@ func TestStrangeCompletions(t *testing.T) {
 	q, cq := shadowPair(t, 4)
 	q.sq.head, q.sq.tail = 1<<31-2, 1<<31+1 // across the end of what ids hold
 	q.rq.head, q.rq.tail = 5, 7
-	for _, id := range []uint64{requestID(0, 0, 1<<31-3), requestID(0, 0, 1<<31+1), requestID(0, idRecv, 6), requestID(0, idRecv, 4),
+	for _, id := range []uint64{requestID(0, 0, 1<<31-3), requestID(0, 0, 1<<31+1), requestID(0, idRecv, 6),
+		requestID(0, idRecv, 4),
 		requestID(0, idRecv, 7)} {
 		q.completed(&workCompletion{id: id})
 	}
@@ -211,16 +213,18 @@ func TestRequestsAreChecked(t *testing.T) {
 		wr   rdma.SendWR
 		want error
 	}{
-		"operation":  {rdma.SendWR{Op: rdma.OpRecv}, rdma.ErrRequest},
-		"entries":    {rdma.SendWR{Op: rdma.OpSend, List: []rdma.SGE{piece, piece, piece}}, rdma.ErrRequest},
-		"message":    {rdma.SendWR{Op: rdma.OpSend, List: []rdma.SGE{piece, piece}}, rdma.ErrRequest},
-		"inline":     {rdma.SendWR{Op: rdma.OpSend, Inline: make([]byte, 17)}, rdma.ErrRequest},
-		"both":       {rdma.SendWR{Op: rdma.OpSend, Inline: make([]byte, 1), List: []rdma.SGE{piece}}, rdma.ErrRequest},
-		"read":       {rdma.SendWR{Op: rdma.OpRead, Inline: make([]byte, 1)}, rdma.ErrRequest},
-		"bounds":     {rdma.SendWR{Op: rdma.OpSend, List: []rdma.SGE{{Region: mem, Offset: 190, Length: 11}}}, rdma.ErrBounds},
-		"negative":   {rdma.SendWR{Op: rdma.OpSend, List: []rdma.SGE{{Region: mem, Offset: -1, Length: 1}}}, rdma.ErrBounds},
-		"no region":  {rdma.SendWR{Op: rdma.OpSend, List: []rdma.SGE{{Length: 1}}}, rdma.ErrRequest},
-		"of another": {rdma.SendWR{Op: rdma.OpSend, List: []rdma.SGE{{Region: testRegion(&device{}, 9), Length: 1}}}, rdma.ErrRequest},
+		"operation": {rdma.SendWR{Op: rdma.OpRecv}, rdma.ErrRequest},
+		"entries":   {rdma.SendWR{Op: rdma.OpSend, List: []rdma.SGE{piece, piece, piece}}, rdma.ErrRequest},
+		"message":   {rdma.SendWR{Op: rdma.OpSend, List: []rdma.SGE{piece, piece}}, rdma.ErrRequest},
+		"inline":    {rdma.SendWR{Op: rdma.OpSend, Inline: make([]byte, 17)}, rdma.ErrRequest},
+		"both":      {rdma.SendWR{Op: rdma.OpSend, Inline: make([]byte, 1), List: []rdma.SGE{piece}}, rdma.ErrRequest},
+		"read":      {rdma.SendWR{Op: rdma.OpRead, Inline: make([]byte, 1)}, rdma.ErrRequest},
+		"bounds": {rdma.SendWR{Op: rdma.OpSend, List: []rdma.SGE{{Region: mem, Offset: 190, Length: 11}}},
+			rdma.ErrBounds},
+		"negative":  {rdma.SendWR{Op: rdma.OpSend, List: []rdma.SGE{{Region: mem, Offset: -1, Length: 1}}}, rdma.ErrBounds},
+		"no region": {rdma.SendWR{Op: rdma.OpSend, List: []rdma.SGE{{Length: 1}}}, rdma.ErrRequest},
+		"of another": {rdma.SendWR{Op: rdma.OpSend, List: []rdma.SGE{{Region: testRegion(&device{}, 9), Length: 1}}},
+			rdma.ErrRequest},
 	} {
 		good := rdma.SendWR{Op: rdma.OpSend, List: []rdma.SGE{piece}}
 		if err := q.sq.takeSends([]rdma.SendWR{good, c.wr}); !errors.Is(err, c.want) {

@@ -199,7 +199,8 @@ func TestMulticastMemberDies(t *testing.T) {
 				}
 				if err := tr.Wait(t.Context()); err == nil {
 					t.Errorf("rank %d: the transfer ended well without member %d", rank, victim)
-				} else if failure := (*rdmc.GroupError)(nil); !errors.As(err, &failure) || !slices.Equal(failure.Suspects, []int{victim}) {
+				} else if failure := (*rdmc.GroupError)(nil); !errors.As(err, &failure) ||
+					!slices.Equal(failure.Suspects, []int{victim}) {
 					t.Errorf("rank %d: %v, want suspect %d", rank, err, victim)
 				}
 				rest, have = append(rest, members[rank]), append(have, tr.Have())

@@ -120,7 +120,8 @@ func pinError(bytes int, errno syscall.Errno) error {
 	case errno == syscall.ENOMEM:
 		return lockedError(fmt.Errorf("verbs: register %d bytes: %w", bytes, errno), lockedLimit)
 	case errno == syscall.EFAULT:
-		return fmt.Errorf("verbs: register %d bytes: %w: the kernel pins no file-backed pages for writing; use anonymous memory", bytes, errno)
+		return fmt.Errorf("verbs: register %d bytes: %w: the kernel pins no file-backed pages for writing; use anonymous "+
+			"memory", bytes, errno)
 	case errno == 0:
 		return errors.New("verbs: register memory: refused without a reason")
 	}

@@ -255,7 +255,8 @@ func TestQueryOfRealDevice(t *testing.T) {
 		t.Errorf("GIDs %s", got)
 	}
 	l := all[0].Limits
-	if l.QueuePairs == 0 || l.QueueDepth == 0 || l.SGE == 0 || l.RegionBytes == 0 || l.ReadsIn == 0 || l.CompletionDepth == 0 {
+	if l.QueuePairs == 0 || l.QueueDepth == 0 || l.SGE == 0 || l.RegionBytes == 0 || l.ReadsIn == 0 ||
+		l.CompletionDepth == 0 {
 		t.Errorf("limits %+v", l)
 	}
 	d := testDevice(t, Config{})
@@ -263,7 +264,8 @@ func TestQueryOfRealDevice(t *testing.T) {
 	if g := d.at.Load().gid; g.GID.Unmap().String() != "10.77.0.1" {
 		t.Errorf("chose %v by itself", g)
 	}
-	for _, bad := range []Config{{Device: "nix0"}, {Device: name, Port: 2}, {Device: name, GID: "9"}, {GID: "10.9.9.9"}, {GID: "x"}} {
+	for _, bad := range []Config{{Device: "nix0"}, {Device: name, Port: 2}, {Device: name, GID: "9"}, {GID: "10.9.9.9"},
+		{GID: "x"}} {
 		if _, err := Open(bad); !errors.Is(err, ErrNoDevice) {
 			t.Errorf("open %+v: %v", bad, err)
 		}
@@ -375,7 +377,8 @@ func TestLimitsAreGranted(t *testing.T) {
 		t.Fatal(err)
 	}
 	for range 3 {
-		if _, err := d.NewQP(rdma.QPConfig{SendCQ: cq, RecvCQ: cq, SendDepth: l.MaxQueueDepth, RecvDepth: l.MaxQueueDepth}); err != nil {
+		if _, err := d.NewQP(rdma.QPConfig{SendCQ: cq, RecvCQ: cq, SendDepth: l.MaxQueueDepth,
+			RecvDepth: l.MaxQueueDepth}); err != nil {
 			t.Fatal(err)
 		}
 	}

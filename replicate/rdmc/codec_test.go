@@ -34,7 +34,8 @@ func TestBitmapProperties(t *testing.T) {
 			}
 		}
 		decoded, _, err := DecodeRanges(present.AppendBinary(nil), m.Blocks())
-		if back := BitmapOf(m.Blocks(), decoded); err != nil || !cmp.Equal(back.Present(), present) || back.Count() != m.Count() {
+		if back := BitmapOf(m.Blocks(), decoded); err != nil || !cmp.Equal(back.Present(), present) ||
+			back.Count() != m.Count() {
 			t.Fatalf("decoded %v, %v", decoded, err)
 		}
 		if all := Union(present, missing); !cmp.Equal(all, AllBlocks(m.Blocks())) {
@@ -129,7 +130,8 @@ func TestUnknownFlagsAreRefused(t *testing.T) {
 }
 
 func FuzzDecodeControl(f *testing.F) {
-	full := controlMessage{epoch: 3, granted: 4, received: 5, active: true, closed: true, last: 8, small: true, smallGranted: 9, failure: &failure{reason: ReasonSink, reporter: 2, suspects: []int{2, 3}}}
+	full := controlMessage{epoch: 3, granted: 4, received: 5, active: true, closed: true, last: 8, small: true,
+		smallGranted: 9, failure: &failure{reason: ReasonSink, reporter: 2, suspects: []int{2, 3}}}
 	f.Add(appendReport(full.appendBinary(nil), report{rank: 1, done: 2, blocks: 3}))
 	f.Add((&controlMessage{}).appendBinary(nil))
 	f.Add((&controlMessage{small: true}).appendBinary(nil)[:controlHeader+7])
@@ -153,7 +155,8 @@ func FuzzDecodeControl(f *testing.F) {
 func FuzzControlAtCore(f *testing.F) {
 	f.Add((&controlMessage{epoch: 7, granted: 1 << 60, received: 1 << 60}).appendBinary(nil), uint8(0))
 	f.Add((&controlMessage{epoch: 7, small: true, smallGranted: 1 << 63}).appendBinary(nil), uint8(0))
-	f.Add(appendReport((&controlMessage{epoch: 7, closed: true, last: 9}).appendBinary(nil), report{rank: 1 << 31, done: 1 << 63}), uint8(1))
+	f.Add(appendReport((&controlMessage{epoch: 7, closed: true, last: 9}).appendBinary(nil),
+		report{rank: 1 << 31, done: 1 << 63}), uint8(1))
 	f.Fuzz(func(t *testing.T, b []byte, rank uint8) {
 		var m controlMessage
 		if err := decodeControl(b, &m); err != nil {

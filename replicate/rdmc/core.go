@@ -259,7 +259,8 @@ func (c *core) fail(reason Reason, reporter int, suspects []int, cause error) {
 	if outside(reporter) {
 		reporter = -1
 	}
-	c.failure = &failure{reason: reason, reporter: reporter, suspects: slices.DeleteFunc(slices.Clone(suspects), outside), cause: cause}
+	c.failure = &failure{reason: reason, reporter: reporter, suspects: slices.DeleteFunc(slices.Clone(suspects), outside),
+		cause: cause}
 	for i := range c.lanes {
 		c.lanes[i].dirty = true
 	}

@@ -109,7 +109,8 @@ func awaitLanes(t *testing.T, g *Group, missing int) {
 func unconnected(t *testing.T, c *cluster) (groups []*Group, remote []map[int][]byte) {
 	t.Helper()
 	for rank, e := range c.engines {
-		g, err := e.NewGroup(GroupConfig{Number: 1, Members: make([]string, len(c.engines)), Rank: rank, SilenceTimeout: starved})
+		g, err := e.NewGroup(GroupConfig{Number: 1, Members: make([]string, len(c.engines)), Rank: rank,
+			SilenceTimeout: starved})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -125,7 +126,8 @@ func unconnected(t *testing.T, c *cluster) (groups []*Group, remote []map[int][]
 
 // TestDSN_4_6_RootDeath has the root die: all members are told, with the root as the suspect.
 func TestDSN_4_6_RootDeath(t *testing.T) {
-	devices, fabric := memDevices(t, 6, mem.Config{Seed: 3, DelayMax: time.Millisecond, PeerTimeout: 100 * time.Millisecond})
+	devices, fabric := memDevices(t, 6, mem.Config{Seed: 3, DelayMax: time.Millisecond,
+		PeerTimeout: 100 * time.Millisecond})
 	c := newCluster(t, devices)
 	groups := c.all(GroupConfig{Number: 1, BlockSize: faultBlock})
 	src := randomMemory(1, 4<<20, faultBlock)

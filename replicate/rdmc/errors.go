@@ -53,7 +53,8 @@ const (
 
 // String names the reason.
 func (r Reason) String() string {
-	names := [...]string{"none", "disconnected", "silent", "sink error", "source error", "corrupt data", "aborted", "slow", "yielded"}
+	names := [...]string{"none", "disconnected", "silent", "sink error", "source error", "corrupt data", "aborted", "slow",
+		"yielded"}
 	if int(r) < len(names) {
 		return names[r]
 	}

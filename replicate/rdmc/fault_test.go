@@ -71,7 +71,8 @@ func TestFaults(t *testing.T) {
 	var told tally
 	for seed := from; seed < from+seeds; seed++ {
 		if !runFault(t, seed, &told) {
-			t.Fatalf("seed %d fails; replay it with: go test ./replicate/rdmc -run 'TestFaults$' -count 20 -v -fault.seed %d", seed, seed)
+			t.Fatalf("seed %d fails; replay it with: go test ./replicate/rdmc -run 'TestFaults$' -count 20 -v -fault.seed %d",
+				seed, seed)
 		}
 	}
 	told.report(t)

@@ -50,7 +50,8 @@ func (fg *faultGroup) memory(rank int) int {
 	}
 	g := fg.ends[rank].g
 	lanes, page := len(fg.on)-1, 4096
-	return (g.cfg.Window+lanes)*g.stride() + lanes*(controlWindow+1)*maxControl + (controlWindow+smallWindow)*g.smallStride() + 4*page
+	return (g.cfg.Window+lanes)*g.stride() + lanes*(controlWindow+1)*maxControl +
+		(controlWindow+smallWindow)*g.smallStride() + 4*page
 }
 
 // concerned reports whether the fault may end the group.
@@ -214,7 +215,8 @@ func (e *faultEnd) hasAll() bool {
 func (r *faultRun) carryOn() {
 	defer r.fabric.Resume(fmt.Sprint(r.victim)) // for its Close
 	for _, fg := range r.groups {
-		if victim := fg.rankOf(r.victim); victim > 0 && !fg.cfg.Unannounced && r.kind != faultLine && fg.ends[0].closed != nil {
+		if victim := fg.rankOf(r.victim); victim > 0 && !fg.cfg.Unannounced && r.kind != faultLine &&
+			fg.ends[0].closed != nil {
 			fg.carryOn(victim)
 		}
 	}

@@ -62,7 +62,8 @@ func (fg *faultGroup) String() string {
 	} else if fg.cfg.Unannounced {
 		mode = "unannounced"
 	}
-	return fmt.Sprintf("group %d: %v of devices %v, %s, window %d, small %t, cap %d, %d messages", fg.cfg.Number, fg.cfg.Algorithm, fg.on, mode,
+	return fmt.Sprintf("group %d: %v of devices %v, %s, window %d, small %t, cap %d, %d messages", fg.cfg.Number,
+		fg.cfg.Algorithm, fg.on, mode,
 		fg.cfg.Window, fg.small, fg.cfg.SendRate, len(fg.script))
 }
 
@@ -71,7 +72,8 @@ func newFaultGroup(r *faultRun, number int) *faultGroup {
 	rng := r.rng
 	n := 2 + rng.IntN(len(r.devices)-1)
 	fg := &faultGroup{run: r, on: rng.Perm(len(r.devices))[:n], over: make(chan struct{})}
-	fg.cfg = GroupConfig{Number: uint64(number), Epoch: uint32(1 + rng.IntN(3)), BlockSize: 200 + rng.IntN(1000), Window: 2 + rng.IntN(8), MaxSends: 1 + rng.IntN(3),
+	fg.cfg = GroupConfig{Number: uint64(number), Epoch: uint32(1 + rng.IntN(3)), BlockSize: 200 + rng.IntN(1000),
+		Window: 2 + rng.IntN(8), MaxSends: 1 + rng.IntN(3),
 		SilenceTimeout: faultSilence}
 	fg.cfg.Algorithm = schedule.Algorithms()[rng.IntN(len(schedule.Algorithms()))]
 	if fg.cfg.Algorithm == schedule.Hypercube && n&(n-1) != 0 {
@@ -109,7 +111,8 @@ func newFaultGroup(r *faultRun, number int) *faultGroup {
 // open makes the members. Each device's cfg.Epoch may be another's.
 func (fg *faultGroup) open() {
 	for rank, device := range fg.on {
-		e := &faultEnd{in: fg, rank: rank, late: fg.run.draw(faultStagger), told: make(chan Announcement, len(fg.script)), smalls: make(map[uint64][]byte), transfers: make(map[int]*Transfer)}
+		e := &faultEnd{in: fg, rank: rank, late: fg.run.draw(faultStagger), told: make(chan Announcement, len(fg.script)),
+			smalls: make(map[uint64][]byte), transfers: make(map[int]*Transfer)}
 		fg.ends = append(fg.ends, e)
 		cfg := fg.cfg
 		cfg.Members, cfg.Rank = make([]string, len(fg.on)), rank

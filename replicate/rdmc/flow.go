@@ -92,7 +92,8 @@ func (c *core) send() {
 		s.m.queued--
 		s.m.flight++
 		l.sent++
-		c.act(action{kind: actSend, lane: p.lane, slot: p.slot, seq: s.m.seq, block: c.blockOf(s), length: c.lengthOf(s), blocks: uint32(s.m.count())})
+		c.act(action{kind: actSend, lane: p.lane, slot: p.slot, seq: s.m.seq, block: c.blockOf(s), length: c.lengthOf(s),
+			blocks: uint32(s.m.count())})
 	}
 }
 
@@ -194,7 +195,8 @@ func (c *core) received(lane, i int, got trailer, err error) {
 // accept takes in a block that came into a slot, if it is the one that the schedule says.
 func (c *core) accept(lane, i int, got trailer) {
 	s := &c.slots[i]
-	want := trailer{seq: s.m.seq, block: c.blockOf(s), size: s.m.size, epoch: c.epoch, length: uint32(c.lengthOf(s) - trailerSize)}
+	want := trailer{seq: s.m.seq, block: c.blockOf(s), size: s.m.size, epoch: c.epoch,
+		length: uint32(c.lengthOf(s) - trailerSize)}
 	if got != want {
 		c.fail(ReasonCorrupt, c.rank, []int{c.lanes[lane].peer}, fmt.Errorf("%w: got %+v, want %+v", ErrCorrupt, got, want))
 		return

@@ -9,8 +9,9 @@ import (
 
 // Other nodes speak these bytes.
 func TestGoldenBytes(t *testing.T) {
-	full := controlMessage{epoch: 1, granted: 2, received: 3, active: true, closed: true, last: 4, small: true, smallGranted: 5,
-		failure: &failure{reason: 2, suspects: []int{6, 7}, reporter: 8}}
+	full := controlMessage{epoch: 1, granted: 2, received: 3, active: true, closed: true, last: 4, small: true,
+		smallGranted: 5,
+		failure:      &failure{reason: 2, suspects: []int{6, 7}, reporter: 8}}
 	block := bytes.Repeat([]byte{0x5a}, 10+trailerSize)
 	trailer{seq: 1, block: 2, size: 3, epoch: 4, length: 10}.seal(split(block))
 	set := Ranges{{First: 1, Count: 2}, {First: 300, Count: 1 << 20}}

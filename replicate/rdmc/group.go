@@ -124,7 +124,8 @@ func (cfg *GroupConfig) check(limits rdma.Limits) error {
 	case cfg.Window < 2 || cfg.Grants < 1 || cfg.MaxSends < 1:
 		return fmt.Errorf("%w: window %d, grants %d, sends %d", ErrInvalid, cfg.Window, cfg.Grants, cfg.MaxSends)
 	case max(cfg.Window, cfg.MaxSends) > limits.MaxQueueDepth:
-		return fmt.Errorf("%w: window %d, sends %d: the fabric takes up to %d", ErrInvalid, cfg.Window, cfg.MaxSends, limits.MaxQueueDepth)
+		return fmt.Errorf("%w: window %d, sends %d: the fabric takes up to %d", ErrInvalid, cfg.Window, cfg.MaxSends,
+			limits.MaxQueueDepth)
 	case cfg.PostedReceives && !cfg.Unannounced:
 		return fmt.Errorf("%w: posted receives in an announced group", ErrInvalid)
 	case cfg.Unannounced && cfg.Rank != 0 && cfg.Incoming == nil && !cfg.PostedReceives:

@@ -215,7 +215,8 @@ func resume(t *testing.T, c *cluster, victim int, transfers []*Transfer, sinks [
 	verify(t, again, left)
 	closeAll(t, groups)
 	if all := root.Have().Blocks(); union.Count() == 0 || union.Count() == all {
-		t.Logf("victim %d: %d of %d blocks moved again", victim, union.Count(), all) // the fault came too early or too late to tell
+		// the fault came too early or too late to tell
+		t.Logf("victim %d: %d of %d blocks moved again", victim, union.Count(), all)
 	}
 }
 
@@ -242,7 +243,8 @@ func TestDSN_4_6_SinkErrorIsTold(t *testing.T) {
 		for _, g := range groups {
 			<-g.Failed()
 			var failure *GroupError
-			if !errors.As(g.Err(), &failure) || failure.Reason != ReasonSink || failure.Reporter != 2 || !slices.Equal(failure.Suspects, []int{2}) {
+			if !errors.As(g.Err(), &failure) || failure.Reason != ReasonSink || failure.Reporter != 2 ||
+				!slices.Equal(failure.Suspects, []int{2}) {
 				t.Fatalf("rank %d: %v", g.cfg.Rank, g.Err())
 			}
 		}
@@ -417,7 +419,8 @@ func TestInvalidUse(t *testing.T) {
 	for i := range runs {
 		runs[i] = Range{First: 2 * uint64(i), Count: 1}
 	}
-	if _, err := groups[0].Send(Outgoing{Size: 4 * MaxRanges * DefaultBlockSize, Partial: true, Blocks: runs, Source: blocked{}}); !errors.Is(err, ErrInvalid) {
+	if _, err := groups[0].Send(Outgoing{Size: 4 * MaxRanges * DefaultBlockSize, Partial: true, Blocks: runs,
+		Source: blocked{}}); !errors.Is(err, ErrInvalid) {
 		t.Errorf("a message of more runs than members take: %v", err)
 	}
 	if err := groups[0].WaitRoom(t.Context()); !errors.Is(err, ErrInvalid) {
@@ -426,10 +429,12 @@ func TestInvalidUse(t *testing.T) {
 	if _, err := groups[0].Receive(Announcement{Seq: 1}, Receiver{}); !errors.Is(err, ErrInvalid) {
 		t.Errorf("receive by the root: %v", err)
 	}
-	if _, err := groups[1].Receive(Announcement{Seq: 1, Size: 10, Blocks: AllBlocks(2)}, Receiver{}); !errors.Is(err, ErrInvalid) {
+	if _, err := groups[1].Receive(Announcement{Seq: 1, Size: 10, Blocks: AllBlocks(2)}, Receiver{}); !errors.Is(err,
+		ErrInvalid) {
 		t.Errorf("receive of blocks that are not there: %v", err)
 	}
-	if _, err := groups[1].Receive(Announcement{Seq: 1, Size: 10, Blocks: AllBlocks(1)}, Receiver{}); !errors.Is(err, ErrInvalid) {
+	if _, err := groups[1].Receive(Announcement{Seq: 1, Size: 10, Blocks: AllBlocks(1)}, Receiver{}); !errors.Is(err,
+		ErrInvalid) {
 		t.Errorf("receive of blocks without a sink: %v", err)
 	}
 	if _, err := groups[1].Receive(Announcement{Seq: 1}, Receiver{Have: NewBitmap(3)}); !errors.Is(err, ErrInvalid) {

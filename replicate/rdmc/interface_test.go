@@ -85,8 +85,9 @@ func TestDSN_4_1_CallbacksCallTheLibrary(t *testing.T) {
 			l := &library{t: t, c: c, sent: make(chan struct{}), told: make(chan struct{})}
 			var groups []*Group
 			for rank, e := range c.engines {
-				cfg := GroupConfig{Number: 1, Members: make([]string, 3), Rank: rank, BlockSize: 1000, Unannounced: true, PostedReceives: post,
-					SmallBytes: 100, SilenceTimeout: starved}
+				cfg := GroupConfig{Number: 1, Members: make([]string, 3), Rank: rank, BlockSize: 1000, Unannounced: true,
+					PostedReceives: post,
+					SmallBytes:     100, SilenceTimeout: starved}
 				l.configure(&cfg, func() *Group { return groups[rank] })
 				g, err := e.NewGroup(cfg)
 				if err != nil {
@@ -207,7 +208,8 @@ func (l *library) another(rank int) {
 func (l *library) failFromCallback() {
 	var groups []*Group
 	for rank, e := range l.c.engines {
-		cfg := GroupConfig{Number: 2, Members: make([]string, 3), Rank: rank, BlockSize: 1000, Unannounced: true, SilenceTimeout: starved}
+		cfg := GroupConfig{Number: 2, Members: make([]string, 3), Rank: rank, BlockSize: 1000, Unannounced: true,
+			SilenceTimeout: starved}
 		cfg.Incoming = func(uint64) (Sink, error) {
 			groups[rank].Fail([]int{rank}, errTest)
 			return discard{}, nil
@@ -248,7 +250,8 @@ func TestDSN_4_2_CallersCodeIsNotOnThePoller(t *testing.T) {
 		defer open()
 		var held []*Group
 		for rank, e := range c.engines {
-			g, err := e.NewGroup(GroupConfig{Number: 1, Members: make([]string, 3), Rank: rank, BlockSize: 1000, Unannounced: true, SmallBytes: 100,
+			g, err := e.NewGroup(GroupConfig{Number: 1, Members: make([]string, 3), Rank: rank, BlockSize: 1000,
+				Unannounced: true, SmallBytes: 100,
 				SilenceTimeout: starved,
 				Small:          func(uint64, []byte) { <-gate },
 				Incoming:       func(uint64) (Sink, error) { <-gate; return blocked{gate}, nil },
@@ -317,7 +320,8 @@ func TestDSN_4_2_ImmediateTellsTheSize(t *testing.T) {
 		root := &imms{Device: all[0]}
 		all[0] = root
 		c := newCluster(t, all)
-		groups, inboxes := plainGroup(t, c, GroupConfig{Number: 1, BlockSize: 1000, SmallBytes: -1, Algorithm: schedule.Chain})
+		groups, inboxes := plainGroup(t, c, GroupConfig{Number: 1, BlockSize: 1000, SmallBytes: -1,
+			Algorithm: schedule.Chain})
 		var want []uint32
 		var sent []*memory
 		for i, blocks := range []int{1, 7, 3} {

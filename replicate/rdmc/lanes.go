@@ -69,7 +69,8 @@ func (g *Group) openLane(i int) error {
 func (l *laneEnd) open(sends, receives int) error {
 	cq := l.group.engine.cq
 	var err error
-	l.qp, err = l.group.engine.device.NewQP(rdma.QPConfig{SendCQ: cq, RecvCQ: cq, SendDepth: sends, RecvDepth: receives, WantCRC: !l.isControl, User: l})
+	l.qp, err = l.group.engine.device.NewQP(rdma.QPConfig{SendCQ: cq, RecvCQ: cq, SendDepth: sends, RecvDepth: receives,
+		WantCRC: !l.isControl, User: l})
 	return err
 }
 

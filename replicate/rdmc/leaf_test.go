@@ -26,14 +26,16 @@ func (a *asked) Incoming(rank int, step uint64) (schedule.Transfer, bool) {
 // under the group's lock.
 func TestLeafGoesOverNoSteps(t *testing.T) {
 	const k = 1 << 20
-	for _, a := range []schedule.Algorithm{schedule.BinomialPipeline, schedule.Chain, schedule.BinomialTree, schedule.Sequential} {
+	for _, a := range []schedule.Algorithm{schedule.BinomialPipeline, schedule.Chain, schedule.BinomialTree,
+		schedule.Sequential} {
 		plan, err := schedule.NewPlan(a, 2)
 		if err != nil {
 			t.Fatal(err)
 		}
 		c := newCore(plan, 1, 1, 0, false, coreLimits{slots: 8, posted: 4, pins: 2, sends: 2})
 		s := &asked{Schedule: plan.Message(1, k)}
-		m := &message{seq: 1, size: k, blocks: index(AllBlocks(k)), have: NewBitmap(k), sched: s, sends: s.Sends(1), receives: s.Receives(1)}
+		m := &message{seq: 1, size: k, blocks: index(AllBlocks(k)), have: NewBitmap(k), sched: s, sends: s.Sends(1),
+			receives: s.Receives(1)}
 		c.enqueue(m)
 		c.pump()
 		if s.sends > 10 || !m.sentAll {
@@ -84,7 +86,8 @@ func TestNobodyGoesOverTheTurnsOfOthers(t *testing.T) {
 				c.nextOut()
 			}
 			if c.in.seq != 2 || c.out.seq != 2 || s.sends+s.receipts > 10 {
-				t.Errorf("%v: rank %d is at %+v and %+v, asked %d times what it sends, %d what it receives", a, rank, c.in, c.out, s.sends, s.receipts)
+				t.Errorf("%v: rank %d is at %+v and %+v, asked %d times what it sends, %d what it receives", a, rank, c.in, c.out,
+					s.sends, s.receipts)
 			}
 		}
 	}

@@ -99,5 +99,6 @@ func (g *Group) reserve(plan *schedule.Plan) error {
 // registeredMax is how many bytes the group registers at most: block buffers with their trailers, small messages,
 // control messages.
 func (g *Group) registeredMax() int {
-	return g.trailerOffset(len(g.core.slots), 0) + g.smallBuffers()*g.smallStride() + len(g.core.lanes)*(controlWindow+1)*maxControl
+	return g.trailerOffset(len(g.core.slots), 0) + g.smallBuffers()*g.smallStride() +
+		len(g.core.lanes)*(controlWindow+1)*maxControl
 }

@@ -64,8 +64,10 @@ func TestPlacedMessages(t *testing.T) {
 				transfers = append(transfers, tr)
 			}
 			for rank, tr := range transfers {
-				if err := tr.Wait(testContext(t)); err != nil || !bytes.Equal(all[rank].Data, all[0].Data) || all[rank].copies.Load() != 0 {
-					t.Fatalf("size %d rank %d: %v, bytes equal %v, %d copies", size, rank, err, bytes.Equal(all[rank].Data, all[0].Data), all[rank].copies.Load())
+				if err := tr.Wait(testContext(t)); err != nil || !bytes.Equal(all[rank].Data, all[0].Data) ||
+					all[rank].copies.Load() != 0 {
+					t.Fatalf("size %d rank %d: %v, bytes equal %v, %d copies", size, rank, err,
+						bytes.Equal(all[rank].Data, all[0].Data), all[rank].copies.Load())
 				}
 			}
 		}
@@ -101,7 +103,8 @@ func TestPlacedKeepsWhatIsThere(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			tr, err := groups[rank].Receive(root.Announcement(), Receiver{Sink: Buffer{Data: mem, BlockSize: block, Region: region}, Have: have})
+			tr, err := groups[rank].Receive(root.Announcement(),
+				Receiver{Sink: Buffer{Data: mem, BlockSize: block, Region: region}, Have: have})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -162,8 +165,10 @@ func TestPlacedWithoutAnnouncement(t *testing.T) {
 		closeAll(t, groups)
 		for rank := 1; rank < n; rank++ {
 			for i, p := range got[rank] {
-				if copies, lanes := p.copies.Load(), int64(len(groups[rank].lanes)); !bytes.Equal(p.Data, sent[i].data) || copies > lanes {
-					t.Errorf("rank %d message %d: bytes equal %v, %d blocks copied, %d queue pairs", rank, i, bytes.Equal(p.Data, sent[i].data), copies, lanes)
+				if copies, lanes := p.copies.Load(), int64(len(groups[rank].lanes)); !bytes.Equal(p.Data, sent[i].data) ||
+					copies > lanes {
+					t.Errorf("rank %d message %d: bytes equal %v, %d blocks copied, %d queue pairs", rank, i,
+						bytes.Equal(p.Data, sent[i].data), copies, lanes)
 				}
 			}
 		}
@@ -181,7 +186,8 @@ func (o outside) Place(uint64, int) rdma.SGE { return o.sge }
 // TestPlacedOutsideIsRefused: a wrong place fails the group at its own member, not at a neighbour.
 func TestPlacedOutsideIsRefused(t *testing.T) {
 	eachFabric(t, func(t *testing.T, devices func(int) []rdma.Device) {
-		for _, bad := range []rdma.SGE{{Offset: 1, Length: 1000}, {Offset: -1, Length: 1000}, {Length: 999}, {Offset: 1 << 40, Length: 1000}} {
+		for _, bad := range []rdma.SGE{{Offset: 1, Length: 1000}, {Offset: -1, Length: 1000}, {Length: 999},
+			{Offset: 1 << 40, Length: 1000}} {
 			ds := devices(2)
 			c := newCluster(t, ds)
 			groups := c.all(GroupConfig{Number: 1, BlockSize: 1000})
@@ -194,11 +200,13 @@ func TestPlacedOutsideIsRefused(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if _, err := groups[1].Receive(root.Announcement(), Receiver{Sink: outside{newMemory(1000, 1000), bad}}); err != nil {
+			if _, err := groups[1].Receive(root.Announcement(),
+				Receiver{Sink: outside{newMemory(1000, 1000), bad}}); err != nil {
 				t.Fatal(err)
 			}
 			var failed *GroupError
-			if err := root.Wait(testContext(t)); !errors.As(err, &failed) || failed.Reason != ReasonSink || len(failed.Suspects) != 1 || failed.Suspects[0] != 1 {
+			if err := root.Wait(testContext(t)); !errors.As(err, &failed) || failed.Reason != ReasonSink ||
+				len(failed.Suspects) != 1 || failed.Suspects[0] != 1 {
 				t.Errorf("%+v: %v", bad, err)
 			}
 		}

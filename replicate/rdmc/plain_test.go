@@ -121,7 +121,8 @@ func TestDSN_4_1_IncomingRefuses(t *testing.T) {
 		inboxes[2].refuse = 2
 		inboxes[2].mu.Unlock()
 		for i := range 3 {
-			if _, err := groups[0].Send(Outgoing{Size: 50_000, Source: randomMemory(uint64(i), 50_000, 1000)}); err != nil && !errors.Is(err, ErrFailed) {
+			if _, err := groups[0].Send(Outgoing{Size: 50_000, Source: randomMemory(uint64(i), 50_000, 1000)}); err != nil &&
+				!errors.Is(err, ErrFailed) {
 				t.Fatal(err)
 			}
 		}
@@ -182,7 +183,8 @@ func (endless) ReadBlock(uint64, []byte) error { return nil }
 
 func TestUnannouncedInvalid(t *testing.T) {
 	c := newCluster(t, tcpDevices(t, 2))
-	if _, err := c.engines[1].NewGroup(GroupConfig{Members: make([]string, 2), Rank: 1, Unannounced: true}); !errors.Is(err, ErrInvalid) {
+	if _, err := c.engines[1].NewGroup(GroupConfig{Members: make([]string, 2), Rank: 1,
+		Unannounced: true}); !errors.Is(err, ErrInvalid) {
 		t.Errorf("without Incoming: %v", err)
 	}
 	groups, _ := plainGroup(t, c, GroupConfig{Number: 1, BlockSize: 1000})
@@ -207,7 +209,8 @@ func TestStoredInOrder(t *testing.T) {
 		var groups []*Group
 		for rank, e := range c.engines {
 			g, err := e.NewGroup(GroupConfig{
-				BlockSize: block, Members: make([]string, 2), Rank: rank, Unannounced: true, SmallBytes: -1, Window: 24, SilenceTimeout: starved,
+				BlockSize: block, Members: make([]string, 2), Rank: rank, Unannounced: true, SmallBytes: -1, Window: 24,
+				SilenceTimeout: starved,
 				Incoming: func(size uint64) (Sink, error) {
 					begun++
 					sink, number := newMemory(int(size), block), begun
@@ -238,7 +241,8 @@ func TestStoredInOrder(t *testing.T) {
 		}
 		connect(t, groups)
 		for i := range messages {
-			if _, err := groups[0].Send(Outgoing{Size: blocks * block, Source: randomMemory(uint64(i), blocks*block, block)}); err != nil {
+			if _, err := groups[0].Send(Outgoing{Size: blocks * block,
+				Source: randomMemory(uint64(i), blocks*block, block)}); err != nil {
 				t.Fatal(err)
 			}
 		}

@@ -65,8 +65,9 @@ func (g *Group) place(a *action) {
 		return
 	}
 	if sge.Length != length || sge.Offset < 0 || sge.Offset > len(sge.Region.Bytes())-length {
-		g.core.fail(g.localReason(), g.cfg.Rank, []int{g.cfg.Rank}, fmt.Errorf("%w: block %d of %d bytes placed at %d of %d, with %d bytes",
-			ErrInvalid, a.block, length, sge.Offset, len(sge.Region.Bytes()), sge.Length))
+		g.core.fail(g.localReason(), g.cfg.Rank, []int{g.cfg.Rank},
+			fmt.Errorf("%w: block %d of %d bytes placed at %d of %d, with %d bytes",
+				ErrInvalid, a.block, length, sge.Offset, len(sge.Region.Bytes()), sge.Length))
 		return
 	}
 	g.places[a.slot], g.unsealed[a.slot] = sge, a.kind == actLoad && g.seals()
@@ -118,7 +119,8 @@ func (g *Group) sendBlock(a *action) {
 		t.put(g.pool.Bytes()[at : at+trailerSize])
 	}
 	qp := g.lanes[a.lane].blocks.qp
-	g.check(&g.lanes[a.lane].blocks, g.postSend(qp, a.slot, a.blocks, g.unsealed[a.slot], g.slotList(a.slot, a.length, at)))
+	g.check(&g.lanes[a.lane].blocks, g.postSend(qp, a.slot, a.blocks, g.unsealed[a.slot],
+		g.slotList(a.slot, a.length, at)))
 }
 
 // slotBytes is a slot's block, of length bytes on the wire, and its trailer.
@@ -128,7 +130,8 @@ func (g *Group) slotBytes(slot, length int) (block, b []byte) {
 		return split(g.pool.Bytes()[at : at+length : at+length])
 	}
 	p, at := &g.places[slot], g.trailerOffset(slot, 0)
-	return p.Region.Bytes()[p.Offset : p.Offset+p.Length : p.Offset+p.Length], g.pool.Bytes()[at : at+trailerSize : at+trailerSize]
+	return p.Region.Bytes()[p.Offset : p.Offset+p.Length : p.Offset+p.Length],
+		g.pool.Bytes()[at : at+trailerSize : at+trailerSize]
 }
 
 // slotReceived is slotBytes of what a receive of length bytes brought; without a trailer if it is not as long as it

@@ -57,7 +57,8 @@ func TestReport_3_PostedReceives(t *testing.T) {
 			}
 		})
 		for _, data := range sent {
-			if _, err := groups[0].Send(Outgoing{Size: uint64(len(data)), Source: Buffer{Data: data, BlockSize: block}}); err != nil {
+			if _, err := groups[0].Send(Outgoing{Size: uint64(len(data)),
+				Source: Buffer{Data: data, BlockSize: block}}); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -89,13 +90,15 @@ func TestReport_3_PostedTooSmall(t *testing.T) {
 				}
 			}
 		}
-		if _, err := groups[0].Send(Outgoing{Size: 5000, Source: Buffer{Data: make([]byte, 5000), BlockSize: 1000}}); err != nil {
+		if _, err := groups[0].Send(Outgoing{Size: 5000,
+			Source: Buffer{Data: make([]byte, 5000), BlockSize: 1000}}); err != nil {
 			t.Fatal(err)
 		}
 		for rank, g := range groups {
 			err := g.Close(testContext(t))
 			var failure *GroupError
-			if !errors.As(err, &failure) || failure.Reason != ReasonSink || len(failure.Suspects) != 1 || failure.Suspects[0] != 2 {
+			if !errors.As(err, &failure) || failure.Reason != ReasonSink || len(failure.Suspects) != 1 ||
+				failure.Suspects[0] != 2 {
 				t.Fatalf("rank %d: %v", rank, err)
 			}
 		}
@@ -124,7 +127,8 @@ func TestPostReceiveInvalid(t *testing.T) {
 		t.Errorf("after close: %v", err)
 	}
 	for _, i := range []uint64{2, 3, 1 << 62} {
-		if err := (Buffer{Data: make([]byte, 1500), BlockSize: 1000}).ReadBlock(i, make([]byte, 10)); !errors.Is(err, ErrInvalid) {
+		if err := (Buffer{Data: make([]byte, 1500), BlockSize: 1000}).ReadBlock(i, make([]byte, 10)); !errors.Is(err,
+			ErrInvalid) {
 			t.Errorf("block %d of a buffer of 1500 bytes: %v", i, err)
 		}
 	}

@@ -62,7 +62,8 @@ func checkRate(t *testing.T, name string, n *simNode, rate uint64, burst int) {
 			bytes += n.sent[j].bytes
 			allowed := float64(rate)*(n.sent[j].at-n.sent[i].at).Seconds() + float64(burst)
 			if float64(bytes) > allowed {
-				t.Fatalf("%s: rank %d sends %d bytes from %v to %v, its cap allows %.0f", name, n.rank, bytes, n.sent[i].at, n.sent[j].at, allowed)
+				t.Fatalf("%s: rank %d sends %d bytes from %v to %v, its cap allows %.0f", name, n.rank, bytes, n.sent[i].at,
+					n.sent[j].at, allowed)
 			}
 		}
 	}

@@ -40,7 +40,8 @@ func TestAcknowledgementsRide(t *testing.T) {
 		all := devices(1 + members)
 		root := &tallied{Device: all[0]}
 		all[0] = root
-		g := newCluster(t, all).all(GroupConfig{Number: 1, SmallBytes: 100, SilenceTimeout: time.Hour, Small: func(uint64, []byte) {}})[0]
+		g := newCluster(t, all).all(GroupConfig{Number: 1, SmallBytes: 100, SilenceTimeout: time.Hour,
+			Small: func(uint64, []byte) {}})[0]
 		before := root.posts.Load()
 		for range messages {
 			seq, err := g.SendSmall(make([]byte, 64))

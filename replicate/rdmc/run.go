@@ -180,7 +180,8 @@ func (g *Group) postRecv(qp rdma.QueuePair, id int, list []rdma.SGE) error {
 
 // closeIdlePool frees the block buffers a while after the last message. No slot is in use then.
 func (g *Group) closeIdlePool(now time.Time) {
-	if g.pool == nil || g.cfg.Unannounced && g.cfg.Rank != 0 || g.core.ended() || len(g.core.messages)+len(g.core.early) > 0 {
+	if g.pool == nil || g.cfg.Unannounced && g.cfg.Rank != 0 || g.core.ended() ||
+		len(g.core.messages)+len(g.core.early) > 0 {
 		g.idleSince = now
 		return
 	}

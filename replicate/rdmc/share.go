@@ -15,12 +15,14 @@ const (
 
 // Constants of the arbiter.
 const (
-	shareClasses  = 3
-	shareAhead    = 4                      // sends, as large as the smaller one's largest, by which a group may lead another
-	shareArrears  = 4                      // largest sends by which who was away for a moment may lag
-	shareUnit     = 1024                   // what a byte costs who sends each block once
-	sharePause    = 2                      // ticks after which who was away starts without arrears
-	shareWorth    = 3                      // part of the pace that a group under way alone must reach for others to wait for it
+	shareClasses = 3
+	// sends, as large as the smaller one's largest, by which a group may lead another
+	shareAhead   = 4
+	shareArrears = 4    // largest sends by which who was away for a moment may lag
+	shareUnit    = 1024 // what a byte costs who sends each block once
+	sharePause   = 2    // ticks after which who was away starts without arrears
+	// part of the pace that a group under way alone must reach for others to wait for it
+	shareWorth    = 3
 	shareGrains   = 4                      // sends of each that a sample takes
 	shareSample   = 40 * time.Millisecond  // of waiting, before those who are waited for are judged
 	shareFree     = 10 * time.Millisecond  // of nobody waiting, before there is something to compare with

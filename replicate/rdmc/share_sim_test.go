@@ -63,7 +63,8 @@ func sum(list []float64) (s float64) {
 // TestSimShares has groups with other block sizes compete for the root's link: it is used, and shared within 10%.
 func TestSimShares(t *testing.T) {
 	for _, fifo := range []bool{false, true} {
-		for _, blocks := range [][]int{{64 << 10, 64 << 10}, {1 << 20, 16 << 10}, {16 << 10, 1 << 20}, {1 << 20, 256 << 10, 64 << 10, 16 << 10}, {256 << 10, 256 << 10, 256 << 10}} {
+		for _, blocks := range [][]int{{64 << 10, 64 << 10}, {1 << 20, 16 << 10}, {16 << 10, 1 << 20},
+			{1 << 20, 256 << 10, 64 << 10, 16 << 10}, {256 << 10, 256 << 10, 256 << 10}} {
 			for _, members := range []int{1, 3, 7} {
 				if fifo && members == 7 && len(blocks) == 2 && blocks[0] != blocks[1] {
 					continue // behind the big blocks in the relays' queues credit comes too seldom: see docs/decisions/018
@@ -105,7 +106,8 @@ func TestSimSharesWithout(t *testing.T) {
 // TestSimShareClasses has a higher class go ahead, and a lower one not starve.
 func TestSimShareClasses(t *testing.T) {
 	for _, fifo := range []bool{false, true} {
-		for _, blocks := range [][]int{{64 << 10, 64 << 10, 64 << 10}, {64 << 10, 512 << 10, 64 << 10}, {256 << 10, 64 << 10, 1 << 20}} {
+		for _, blocks := range [][]int{{64 << 10, 64 << 10, 64 << 10}, {64 << 10, 512 << 10, 64 << 10},
+			{256 << 10, 64 << 10, 1 << 20}} {
 			u := newUniverse(4, 10*shareLink)
 			u.net.out[0], u.net.fifo = shareLink, fifo
 			sent := compete(t, u, []Priority{PriorityHigh, PriorityHigh, PriorityNormal}, blocks, 3)
@@ -202,7 +204,8 @@ func TestSimShareLateComer(t *testing.T) {
 	if err := u.run(3*time.Second, never); err != nil {
 		t.Fatal(err)
 	}
-	sent := []float64{sentBetween(a.nodes[0], 2*time.Second, 3*time.Second), sentBetween(b.nodes[0], 2*time.Second, 3*time.Second)}
+	sent := []float64{sentBetween(a.nodes[0], 2*time.Second, 3*time.Second),
+		sentBetween(b.nodes[0], 2*time.Second, 3*time.Second)}
 	if ratio(sent) > 1.1 {
 		t.Errorf("in the second after the pause: %.3g", sent)
 	}

@@ -54,7 +54,8 @@ func TestArbiterTurns(t *testing.T) {
 		big, small := &share{class: 1}, &share{class: 1}
 		a.add(big)
 		a.add(small)
-		if !a.ask(big, 1000, shareUnit, simStart) || !a.ask(small, 100, shareUnit, simStart) || !a.ask(big, 1000, shareUnit, simStart) {
+		if !a.ask(big, 1000, shareUnit, simStart) || !a.ask(small, 100, shareUnit, simStart) ||
+			!a.ask(big, 1000, shareUnit, simStart) {
 			t.Fatalf("%s: refused before anybody is ahead", name)
 		}
 		a.done(big, 1000, simStart)
@@ -167,7 +168,8 @@ func (c *counting) WriteBlock(_ uint64, buf []byte) error {
 	return nil
 }
 
-var sharesFlag = flag.Bool("shares", false, "measure shares on rdma/tcp, in real time: for a machine with nothing else to do")
+var sharesFlag = flag.Bool("shares", false,
+	"measure shares on rdma/tcp, in real time: for a machine with nothing else to do")
 
 // TestSharesOnTCP has two groups with other block sizes compete for the capped link of their root. It measures, so it
 // runs on demand; TestSimShares holds the same in virtual time.
@@ -210,7 +212,8 @@ func TestSharesOnTCP(t *testing.T) {
 	before := wait(500 * time.Millisecond)
 	after := wait(takes)
 	shares := []float64{after[0] - before[0], after[1] - before[1]}
-	t.Logf("256 KiB blocks: %.1f MB, 64 KiB blocks: %.1f MB, of %.1f at both members", shares[0]/1e6, shares[1]/1e6, 2*rate*takes.Seconds()/1e6)
+	t.Logf("256 KiB blocks: %.1f MB, 64 KiB blocks: %.1f MB, of %.1f at both members", shares[0]/1e6, shares[1]/1e6,
+		2*rate*takes.Seconds()/1e6)
 	if ratio(shares) > 1.1 || sum(shares) < 0.8*2*rate*takes.Seconds() {
 		t.Errorf("shares %.3g", shares)
 	}

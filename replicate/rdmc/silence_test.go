@@ -19,7 +19,8 @@ func watcher(t *testing.T, now time.Time) *core {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c := newCore(plan, 0, 1000, 1, false, coreLimits{slots: 4, posted: 2, pins: 2, sends: 1, silence: 2 * time.Second, interval: time.Second})
+	c := newCore(plan, 0, 1000, 1, false, coreLimits{slots: 4, posted: 2, pins: 2, sends: 1, silence: 2 * time.Second,
+		interval: time.Second})
 	c.now = now
 	c.connected(0)
 	if err := c.announce(Announcement{Seq: 1, Size: 9000, Blocks: AllBlocks(9)}, nil); err != nil {
@@ -58,7 +59,8 @@ func TestSilenceIsNoticedInTime(t *testing.T) {
 			now = now.Add(every)
 			c.tick(now)
 		}
-		if took := now.Sub(time.Unix(1_000_000, 0)); c.failure == nil || took < 2*time.Second || took > 2*time.Second+2*every {
+		if took := now.Sub(time.Unix(1_000_000, 0)); c.failure == nil || took < 2*time.Second ||
+			took > 2*time.Second+2*every {
 			t.Errorf("ticks every %v: %+v after %v", every, c.failure, took)
 		}
 	}
@@ -71,8 +73,10 @@ func TestWhoIsDoneWatchesOn(t *testing.T) {
 		const n, last, blocks = 4, 3, 40
 		devices, fabric := memDevices(t, n, mem.Config{Seed: 1, PeerTimeout: time.Hour})
 		c := newCluster(t, devices)
-		groups := c.all(GroupConfig{Number: 1, BlockSize: faultBlock, Algorithm: schedule.Chain, SilenceTimeout: 300 * time.Millisecond})
-		root, err := groups[0].Send(Outgoing{Size: blocks * faultBlock, Source: randomMemory(1, blocks*faultBlock, faultBlock)})
+		groups := c.all(GroupConfig{Number: 1, BlockSize: faultBlock, Algorithm: schedule.Chain,
+			SilenceTimeout: 300 * time.Millisecond})
+		root, err := groups[0].Send(Outgoing{Size: blocks * faultBlock,
+			Source: randomMemory(1, blocks*faultBlock, faultBlock)})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -120,7 +124,8 @@ func TestLateMemberIsWaitedFor(t *testing.T) {
 		const n, last, blocks = 3, 2, 3
 		devices, _ := memDevices(t, n, mem.Config{Seed: 1})
 		c := newCluster(t, devices)
-		groups := c.all(GroupConfig{Number: 1, BlockSize: faultBlock, Algorithm: schedule.Chain, SilenceTimeout: 200 * time.Millisecond})
+		groups := c.all(GroupConfig{Number: 1, BlockSize: faultBlock, Algorithm: schedule.Chain,
+			SilenceTimeout: 200 * time.Millisecond})
 		src := randomMemory(1, blocks*faultBlock, faultBlock)
 		root, err := groups[0].Send(Outgoing{Size: blocks * faultBlock, Source: src})
 		if err != nil {

@@ -113,7 +113,9 @@ func newWorldWith(seed uint64, plan *schedule.Plan, plain bool, block int, limit
 	w := &world{block: block, rng: rand.New(rand.NewPCG(seed, 1)), dead: map[int]bool{}, flip: map[int]bool{}}
 	w.delay = func(actionKind) time.Duration { return time.Duration(1 + w.rng.IntN(1000)) }
 	for rank := range plan.Members() {
-		n := &simNode{rank: rank, placed: (seed+uint64(rank))%3 == 0, core: newCore(plan, rank, block, 7, plain, limits(rank)), disk: map[[2]uint64]int{}, stored: map[uint64]bool{}, done: map[uint64]bool{},
+		n := &simNode{rank: rank, placed: (seed+uint64(rank))%3 == 0,
+			core: newCore(plan, rank, block, 7, plain, limits(rank)), disk: map[[2]uint64]int{}, stored: map[uint64]bool{},
+			done:   map[uint64]bool{},
 			smalls: map[int]trailer{}, handed: map[uint64]int{}}
 		lanes := len(n.core.lanes)
 		n.content = make([]trailer, len(n.core.slots))
@@ -203,7 +205,8 @@ func (w *world) act(n *simNode, a action) {
 		if n.rank != 0 && n.disk[[2]uint64{a.seq, a.block}] == 0 {
 			w.fault("rank %d loads block %d that it has not stored", n.rank, a.block)
 		}
-		n.content[a.slot] = trailer{seq: a.seq, block: a.block, size: n.core.message(a.seq).size, epoch: 7, length: uint32(a.length - trailerSize)}
+		n.content[a.slot] = trailer{seq: a.seq, block: a.block, size: n.core.message(a.seq).size, epoch: 7,
+			length: uint32(a.length - trailerSize)}
 		w.after(w.delay(a.kind), func() { w.run(n, func() { n.core.loaded(a.slot, nil) }) })
 	case actIncoming:
 		w.after(w.delay(a.kind), func() { w.run(n, func() { n.core.ready(a.seq) }) })
@@ -372,7 +375,8 @@ func (w *world) announce(a Announcement, have func(rank int) *Bitmap) {
 func (w *world) verify(a Announcement, have func(rank int) *Bitmap) {
 	for _, n := range w.nodes {
 		if !n.stored[a.Seq] || !n.done[a.Seq] {
-			w.fault("rank %d: message %d of %d blocks: stored %t done %t", n.rank, a.Seq, a.Blocks.Count(), n.stored[a.Seq], n.done[a.Seq])
+			w.fault("rank %d: message %d of %d blocks: stored %t done %t", n.rank, a.Seq, a.Blocks.Count(), n.stored[a.Seq],
+				n.done[a.Seq])
 			continue
 		}
 		if n.rank == 0 {
@@ -413,7 +417,8 @@ func simLimits(int) coreLimits {
 func tiny(rng *rand.Rand) func(int) coreLimits {
 	return func(int) coreLimits {
 		slots := 2 + rng.IntN(5)
-		return coreLimits{slots: slots, posted: 1 + rng.IntN(slots), pins: 1 + rng.IntN(slots), sends: 1 + rng.IntN(3), silence: time.Hour, interval: 1}
+		return coreLimits{slots: slots, posted: 1 + rng.IntN(slots), pins: 1 + rng.IntN(slots), sends: 1 + rng.IntN(3),
+			silence: time.Hour, interval: 1}
 	}
 }
 

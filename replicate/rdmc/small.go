@@ -163,7 +163,8 @@ func (c *core) smallReceived(lane, slot int, got trailer, err error) {
 		return
 	}
 	s := &c.small
-	if err == nil && (s.bytes == 0 || lane != c.parent || s.full() || got.epoch != c.epoch || got.block != s.next || got.size != uint64(got.length) ||
+	if err == nil && (s.bytes == 0 || lane != c.parent || s.full() || got.epoch != c.epoch || got.block != s.next ||
+		got.size != uint64(got.length) ||
 		got.size > uint64(s.bytes) || got.seq < c.next() || got.seq-c.next() >= maxQueued || c.early[got.seq] != nil) {
 		err = fmt.Errorf("%w: unexpected small message %+v", ErrCorrupt, got)
 	}
@@ -219,7 +220,8 @@ func (c *core) relaySmall() {
 	s := &c.small
 	for _, lane := range s.down {
 		l := &c.lanes[lane]
-		for l.up && l.smallSent < s.next && l.smallSent < l.smallCredit && s.at(l.smallSent).ready && c.maySend() && c.mySmallTurn(s.at(l.smallSent)) {
+		for l.up && l.smallSent < s.next && l.smallSent < l.smallCredit && s.at(l.smallSent).ready && c.maySend() &&
+			c.mySmallTurn(s.at(l.smallSent)) {
 			e := s.at(l.smallSent)
 			c.bucket.take(e.wire())
 			e.m.queued--

@@ -116,7 +116,8 @@ func BenchmarkSmallByBlocks(b *testing.B) {
 			}
 		})
 		b.Run(fmt.Sprintf("%d bytes small", size), func(b *testing.B) {
-			g := newCluster(b, tcpDevices(b, 5)).all(GroupConfig{Number: 1, SmallBytes: 64 << 10, Small: func(uint64, []byte) {}})[0]
+			g := newCluster(b, tcpDevices(b, 5)).all(GroupConfig{Number: 1, SmallBytes: 64 << 10,
+				Small: func(uint64, []byte) {}})[0]
 			data := make([]byte, size)
 			for b.Loop() {
 				if err := g.WaitDelivered(testContext(b), sendSmall(b, g, data)); err != nil {

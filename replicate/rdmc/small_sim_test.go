@@ -130,7 +130,8 @@ func simSmallOnce(seed uint64) error {
 	last := root.core.first - 1
 	for _, node := range w.nodes {
 		for seq := uint64(1); seq <= last; seq++ {
-			if want := node.rank > 0 && large[seq].Seq == 0; (node.handed[seq] == 1) != want || node.handed[seq] > 1 || !node.done[seq] {
+			if want := node.rank > 0 && large[seq].Seq == 0; (node.handed[seq] == 1) != want || node.handed[seq] > 1 ||
+				!node.done[seq] {
 				w.fault("rank %d: message %d handed %d times, done %t", node.rank, seq, node.handed[seq], node.done[seq])
 			}
 		}

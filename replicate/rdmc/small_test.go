@@ -238,7 +238,8 @@ func TestReport_3_1_SmallCloseMeansDelivered(t *testing.T) {
 // root's waits end with the failure, and all others are told, with the dead member as the suspect.
 func TestReport_3_1_SmallFailure(t *testing.T) {
 	for _, n := range []int{4, starMembers + 4} {
-		devices, fabric := memDevices(t, n, mem.Config{Seed: 5, DelayMax: 100 * time.Microsecond, PeerTimeout: 200 * time.Millisecond})
+		devices, fabric := memDevices(t, n, mem.Config{Seed: 5, DelayMax: 100 * time.Microsecond,
+			PeerTimeout: 200 * time.Millisecond})
 		c := newCluster(t, devices)
 		groups, _ := smallGroups(t, c, GroupConfig{SmallBytes: 100, SilenceTimeout: time.Minute}) // told by the queue pairs
 		victim := n / 2
@@ -280,8 +281,9 @@ func TestDSN_4_1_SmallCallbackCallsTheLibrary(t *testing.T) {
 		onward := c.engines[1]
 		var second []*Group
 		for rank, e := range []*Engine{onward, c.engines[2]} {
-			g, err := e.NewGroup(GroupConfig{Number: 2, Members: make([]string, 2), Rank: rank, SmallBytes: 10, SilenceTimeout: starved,
-				Small: func(_ uint64, data []byte) { got <- string(data) }})
+			g, err := e.NewGroup(GroupConfig{Number: 2, Members: make([]string, 2), Rank: rank, SmallBytes: 10,
+				SilenceTimeout: starved,
+				Small:          func(_ uint64, data []byte) { got <- string(data) }})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -290,8 +292,9 @@ func TestDSN_4_1_SmallCallbackCallsTheLibrary(t *testing.T) {
 		connect(t, second)
 		var first []*Group
 		for rank, e := range c.engines[:2] {
-			g, err := e.NewGroup(GroupConfig{Number: 1, Members: make([]string, 2), Rank: rank, SmallBytes: 10, SilenceTimeout: starved,
-				Small: func(_ uint64, data []byte) { sendSmall(t, second[0], data) }})
+			g, err := e.NewGroup(GroupConfig{Number: 1, Members: make([]string, 2), Rank: rank, SmallBytes: 10,
+				SilenceTimeout: starved,
+				Small:          func(_ uint64, data []byte) { sendSmall(t, second[0], data) }})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -407,9 +410,10 @@ func TestSmallMessageOfSeveralBlocks(t *testing.T) {
 	sink, have := &pieces{memory: newMemory(size, 1000)}, make(chan *Bitmap, 1)
 	var groups []*Group
 	for rank, e := range c.engines {
-		g, err := e.NewGroup(GroupConfig{Members: make([]string, 2), Rank: rank, BlockSize: 1000, SmallBytes: size, Unannounced: true,
-			Incoming:  func(uint64) (Sink, error) { return sink, nil },
-			Completed: func(t *Transfer) { have <- t.Have() }})
+		g, err := e.NewGroup(GroupConfig{Members: make([]string, 2), Rank: rank, BlockSize: 1000, SmallBytes: size,
+			Unannounced: true,
+			Incoming:    func(uint64) (Sink, error) { return sink, nil },
+			Completed:   func(t *Transfer) { have <- t.Have() }})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -33,7 +33,8 @@ func (g *Group) SendSmall(data []byte) (uint64, error) {
 	g.mu.Lock()
 	defer g.unlock()
 	if g.cfg.Rank != 0 || len(data) == 0 || len(data) > g.cfg.SmallBytes {
-		return 0, fmt.Errorf("%w: small message of %d bytes by rank %d, want 1 to %d by the root", ErrInvalid, len(data), g.cfg.Rank, g.cfg.SmallBytes)
+		return 0, fmt.Errorf("%w: small message of %d bytes by rank %d, want 1 to %d by the root", ErrInvalid, len(data),
+			g.cfg.Rank, g.cfg.SmallBytes)
 	}
 	if err := g.refused(); err != nil {
 		return 0, err

@@ -51,7 +51,8 @@ type netPort struct {
 func (p netPort) add(from, to, lane, bytes int, arrive func()) {
 	place := p.net.u.places[p.world]
 	p.net.progress()
-	p.net.flows = append(p.net.flows, &netFlow{from: place[from], to: place[to], lane: [3]int{p.world, from, lane}, left: float64(bytes), arrive: arrive})
+	p.net.flows = append(p.net.flows, &netFlow{from: place[from], to: place[to], lane: [3]int{p.world, from, lane},
+		left: float64(bytes), arrive: arrive})
 	p.net.share()
 }
 

@@ -19,7 +19,8 @@ func (g *Group) WaitDelivered(ctx context.Context, seq uint64) error {
 // failure, or ctx's error.
 func (g *Group) WaitRoom(ctx context.Context) error {
 	if g.cfg.Rank != 0 || g.cfg.SmallBytes == 0 {
-		return fmt.Errorf("%w: wait for room by rank %d, for small messages of up to %d bytes", ErrInvalid, g.cfg.Rank, g.cfg.SmallBytes)
+		return fmt.Errorf("%w: wait for room by rank %d, for small messages of up to %d bytes", ErrInvalid, g.cfg.Rank,
+			g.cfg.SmallBytes)
 	}
 	return g.wait(ctx, 0)
 }

@@ -149,14 +149,16 @@ func wakeCases() map[string]wakeCase {
 			cancel()
 			_ = groups[0].Close(ctx) // aborts, and tells that it did
 		}},
-		"rate timer": {cfg: capped, members: 2, far: 1, hold: smallBytes, free: smallBytes, after: func(groups []*Group) time.Duration {
-			groups[0].mu.Lock()
-			defer groups[0].mu.Unlock()
-			return time.Until(groups[0].core.bucket.opens())
-		}},
-		"Incoming": {cfg: refusing, members: 3, at: 1, far: 2, hold: oneBlock, free: oneBlock, after: func([]*Group) time.Duration {
-			return wakeDelay
-		}},
+		"rate timer": {cfg: capped, members: 2, far: 1, hold: smallBytes, free: smallBytes,
+			after: func(groups []*Group) time.Duration {
+				groups[0].mu.Lock()
+				defer groups[0].mu.Unlock()
+				return time.Until(groups[0].core.bucket.opens())
+			}},
+		"Incoming": {cfg: refusing, members: 3, at: 1, far: 2, hold: oneBlock, free: oneBlock,
+			after: func([]*Group) time.Duration {
+				return wakeDelay
+			}},
 		"PostReceive": {cfg: posted, members: 3, at: 1, far: 2, hold: func(t *testing.T, groups []*Group) {
 			post(t, groups[1], 1000)
 			oneBlock(t, groups)

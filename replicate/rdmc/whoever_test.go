@@ -186,7 +186,8 @@ func TestReport_3_1_SmallPeerDies(t *testing.T) {
 						continue
 					}
 					failure, suspects := suspectOf(t, g)
-					if want := map[bool]Reason{false: ReasonDisconnected, true: ReasonSilent}[stops]; failure.Reason != want || !slices.Equal(suspects, []int{victim}) {
+					if want := map[bool]Reason{false: ReasonDisconnected, true: ReasonSilent}[stops]; failure.Reason != want ||
+						!slices.Equal(suspects, []int{victim}) {
 						t.Errorf("%s: rank %d: %v", what, rank, failure)
 					}
 				}

@@ -68,7 +68,8 @@ func endFromWithin(t *testing.T, c *cluster, name string, set func(*GroupConfig,
 	var enders []*ender
 	for rank, engine := range c.engines {
 		e := &ender{t: t, group: func() *Group { return groups[rank] }, engine: engine, done: make(chan struct{})}
-		cfg := GroupConfig{Number: 1, Members: make([]string, len(c.engines)), Rank: rank, BlockSize: 1000, Unannounced: true, SmallBytes: 100,
+		cfg := GroupConfig{Number: 1, Members: make([]string, len(c.engines)), Rank: rank, BlockSize: 1000, Unannounced: true,
+			SmallBytes:     100,
 			SilenceTimeout: starved, Incoming: func(uint64) (Sink, error) { return discard{}, nil }}
 		set(&cfg, e)
 		g, err := engine.NewGroup(cfg)
@@ -119,7 +120,8 @@ func TestCallbackClosesItsGroup(t *testing.T) {
 		var groups []*Group
 		ends := make(chan error, 2)
 		for rank, engine := range c.engines {
-			g, err := engine.NewGroup(GroupConfig{Number: 1, Members: make([]string, 2), Rank: rank, BlockSize: 1000, Unannounced: true,
+			g, err := engine.NewGroup(GroupConfig{Number: 1, Members: make([]string, 2), Rank: rank, BlockSize: 1000,
+				Unannounced:    true,
 				SilenceTimeout: starved, Incoming: func(uint64) (Sink, error) { return discard{}, nil },
 				Completed: func(*Transfer) { ends <- groups[rank].Close(testContext(t)) }})
 			if err != nil {

@@ -101,7 +101,8 @@ func (g *Group) giveUp(now time.Time) int64 {
 	if !ok || now.Sub(since) < yieldAfter {
 		return 0
 	}
-	g.log.Info("idle group yields its registered memory", "bytes", g.registeredMax(), "idle", now.Sub(since).Round(time.Millisecond))
+	g.log.Info("idle group yields its registered memory", "bytes", g.registeredMax(), "idle",
+		now.Sub(since).Round(time.Millisecond))
 	g.look()
 	g.core.fail(ReasonYielded, g.cfg.Rank, nil, nil)
 	g.engine.attend(g)

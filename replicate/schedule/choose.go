@@ -89,8 +89,11 @@ func Choose(c Conditions) (Choice, error) {
 	if c.Members < 1 || c.Members > MaxMembers || c.Racks != nil && len(c.Racks) != c.Members ||
 		!(c.Oversubscription >= 0) || !(c.LinkRate >= 0) || !(c.LinkBusy >= 0) || c.BlockSize < 0 || c.Window < 0 ||
 		c.BlockMax < 0 || c.WindowBytes < 0 {
-		return Choice{}, fmt.Errorf("%w: %d members, racks of %d, oversubscription %g, links of %g bytes a second that take %g of a processor, blocks of %d (%d at most) bytes, window of %d (%d bytes)",
-			ErrInvalid, c.Members, len(c.Racks), c.Oversubscription, c.LinkRate, c.LinkBusy, c.BlockSize, c.BlockMax, c.Window, c.WindowBytes)
+		return Choice{},
+			fmt.Errorf("%w: %d members, racks of %d, oversubscription %g, links of %g bytes a second that take %g of a "+
+				"processor, blocks of %d (%d at most) bytes, window of %d (%d bytes)",
+				ErrInvalid, c.Members, len(c.Racks), c.Oversubscription, c.LinkRate, c.LinkBusy, c.BlockSize, c.BlockMax, c.Window,
+				c.WindowBytes)
 	}
 	var choice Choice
 	if err := choice.algorithm(c); err != nil {
@@ -132,18 +135,22 @@ func (c *Choice) block(of Conditions) {
 		c.because("blocks of %d KiB: the message is no longer than one", DefaultBlockSize>>10)
 	case of.LinkRate == 0 && of.BlockMax > DefaultBlockSize:
 		c.BlockSize = longBlock(of)
-		c.because("blocks of %d KiB: the pace of the links is not known; they grow with the message, up to %d KiB, while it has more than %d of them, "+
+		c.because("blocks of %d KiB: the pace of the links is not known; they grow with the message, up to %d KiB, while "+
+			"it has more than %d of them, "+
 			"so that what members drift apart stays under 1%% of it", c.BlockSize>>10, of.BlockMax>>10, driftBlocks)
 	case of.LinkRate == 0:
 		c.because("blocks of %d KiB: the pace of the links is not known, and small blocks keep close to a slow link's time, "+
 			"as the pipeline is filled and drained in block times", DefaultBlockSize>>10)
 	case of.LinkRate <= slowRate:
-		c.because("blocks of %d KiB: links of %.3g MB/s are slow, so small blocks cost the processor little and keep close to the link's time, "+
+		c.because("blocks of %d KiB: links of %.3g MB/s are slow, so small blocks cost the processor little and keep "+
+			"close to the link's time, "+
 			"as the pipeline is filled and drained in block times", DefaultBlockSize>>10, of.LinkRate/1e6)
 	default:
 		c.BlockSize = pacedBlock(of)
-		c.because("blocks of %d KiB: on links of %.3g MB/s the processor's time for each block counts; they are about a millisecond's bytes, "+
-			"at most %d KiB, and no larger than a part in %d of the message", c.BlockSize>>10, of.LinkRate/1e6, blockSizeMax>>10, blocksMin)
+		c.because("blocks of %d KiB: on links of %.3g MB/s the processor's time for each block counts; they are about a "+
+			"millisecond's bytes, "+
+			"at most %d KiB, and no larger than a part in %d of the message", c.BlockSize>>10, of.LinkRate/1e6, blockSizeMax>>10,
+			blocksMin)
 	}
 }
 
@@ -173,12 +180,14 @@ func (c *Choice) window(of Conditions) {
 	}
 	if of.WindowBytes > 0 {
 		c.Window = WindowOf(of.WindowBytes, c.BlockSize)
-		c.because("window of %d blocks: about %d KiB to relay from, so that blocks are seldom read back", c.Window, of.WindowBytes>>10)
+		c.because("window of %d blocks: about %d KiB to relay from, so that blocks are seldom read back", c.Window,
+			of.WindowBytes>>10)
 		return
 	}
 	neighbours := bits.Len(uint(of.Members))
 	c.Window = 8 + 2*neighbours
-	c.because("window of %d blocks, %d KiB of memory a group: two for each of %d neighbours and 8 for delays, so that relays read nothing back",
+	c.because("window of %d blocks, %d KiB of memory a group: two for each of %d neighbours and 8 for delays, so that "+
+		"relays read nothing back",
 		c.Window, uint64(c.Window)*uint64(c.BlockSize)>>10, neighbours)
 }
 
@@ -195,7 +204,8 @@ func (c *Choice) small(of Conditions) bool {
 		return false
 	}
 	c.Small, c.Algorithm = true, BinomialPipeline
-	c.because("small message: %d bytes are within the bound of %d, and straight into posted receives it takes no announcement and no relay by blocks",
+	c.because("small message: %d bytes are within the bound of %d, and straight into posted receives it takes no "+
+		"announcement and no relay by blocks",
 		of.Size, of.SmallBytes)
 	return true
 }
@@ -212,12 +222,14 @@ func (c *Choice) hybrid(of Conditions) bool {
 	share := crossing(of.Racks)
 	flat, hybrid := max(1, share*over), max(2, over/float64(largest))
 	if hybrid >= flat {
-		c.because("not the hybrid: with %d racks oversubscribed %.3g times the flat pipeline takes %.2f block times a block, the hybrid %.2f, "+
+		c.because("not the hybrid: with %d racks oversubscribed %.3g times the flat pipeline takes %.2f block times a "+
+			"block, the hybrid %.2f, "+
 			"as leaders send each block about twice", racks, over, flat, hybrid)
 		return false
 	}
 	c.Algorithm = Hybrid
-	c.because("hybrid: %.0f%% of the flat pipeline's sends cross between %d racks oversubscribed %.3g times, which takes %.2f block times a block; "+
+	c.because("hybrid: %.0f%% of the flat pipeline's sends cross between %d racks oversubscribed %.3g times, which "+
+		"takes %.2f block times a block; "+
 		"the hybrid crosses once for each rack and takes %.2f", 100*share, racks, over, flat, hybrid)
 	return true
 }
@@ -262,7 +274,8 @@ func (c *Choice) chain(of Conditions) bool {
 		return false
 	}
 	c.Algorithm = Chain
-	c.because("chain: links carry the %.3g MB/s that a processor copies, and a relay that hands on what it has just received copies from its cache; "+
+	c.because("chain: links carry the %.3g MB/s that a processor copies, and a relay that hands on what it has just "+
+		"received copies from its cache; "+
 		"its %d steps to fill are less than a part in %d of the message's", of.LinkRate/1e6, of.Members-2, blocksMin)
 	return true
 }
@@ -284,8 +297,10 @@ func (c *Choice) flat(of Conditions) {
 	case members <= 2:
 		c.because("binomial-pipeline: there is nobody to relay, each block is sent once")
 	case isPowerOfTwo(members):
-		c.because("binomial-pipeline as a hypercube, %d being a power of two: k blocks take k-1+%d steps, the least there can be", members, steps)
+		c.because("binomial-pipeline as a hypercube, %d being a power of two: k blocks take k-1+%d steps, the least there "+
+			"can be", members, steps)
 	default:
-		c.because("binomial-pipeline on a circulant graph, %d being no power of two: k blocks take k-1+%d steps, the least there can be", members, steps)
+		c.because("binomial-pipeline on a circulant graph, %d being no power of two: k blocks take k-1+%d steps, the "+
+			"least there can be", members, steps)
 	}
 }

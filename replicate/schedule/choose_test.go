@@ -18,32 +18,49 @@ func TestChoose(t *testing.T) {
 		algorithm Algorithm
 		reason    string
 	}{
-		"tiny":                   {Conditions{Members: 5, Size: 64, SmallBytes: 8 << 10}, true, BinomialPipeline, "small message"},
-		"at the bound":           {Conditions{Members: 5, Size: 8 << 10, SmallBytes: 8 << 10}, true, BinomialPipeline, "small message"},
-		"above the bound":        {Conditions{Members: 5, Size: 8<<10 + 1, SmallBytes: 8 << 10}, false, BinomialPipeline, "circulant"},
-		"no small way":           {Conditions{Members: 8, Size: 64}, false, BinomialPipeline, "hypercube"},
-		"empty":                  {Conditions{Members: 8, SmallBytes: 10}, false, BinomialPipeline, "hypercube"},
-		"two":                    {Conditions{Members: 2, Size: 1 << 30}, false, BinomialPipeline, "nobody to relay"},
-		"lonely":                 {Conditions{Members: 1, Size: 1 << 30}, false, BinomialPipeline, "nobody to relay"},
-		"racks, fast uplinks":    {Conditions{Members: 32, Size: 1 << 30, Racks: shuffled}, false, BinomialPipeline, "not the hybrid"},
-		"racks, slow uplinks":    {Conditions{Members: 32, Size: 1 << 30, Racks: shuffled, Oversubscription: 8}, false, Hybrid, "hybrid: "},
-		"one rack":               {Conditions{Members: 4, Size: 1 << 30, Racks: []int{3, 3, 3, 3}, Oversubscription: 8}, false, BinomialPipeline, "hypercube"},
-		"each in its own":        {Conditions{Members: 4, Size: 1 << 30, Racks: []int{0, 1, 2, 3}, Oversubscription: 8}, false, BinomialPipeline, "hypercube"},
-		"copies bound the pace":  {Conditions{Members: 8, Size: 256 << 20, LinkRate: 5e9, Copies: true}, false, Chain, "copies from its cache"},
-		"the card copies":        {Conditions{Members: 8, Size: 256 << 20, LinkRate: 5e9}, false, BinomialPipeline, "hypercube"},
-		"links bound the pace":   {Conditions{Members: 8, Size: 256 << 20, LinkRate: 1.2e9, Copies: true}, false, BinomialPipeline, "hypercube"},
-		"a slow processor":       {Conditions{Members: 8, Size: 256 << 20, LinkRate: 1.2e9, LinkBusy: 0.9, Copies: true}, false, Chain, "copies from its cache"},
-		"links and processor":    {Conditions{Members: 8, Size: 256 << 20, LinkRate: 1.2e9, LinkBusy: 0.3, Copies: true}, false, BinomialPipeline, "hypercube"},
-		"busy with a slow link":  {Conditions{Members: 8, Size: 256 << 20, LinkRate: 0.1e9, LinkBusy: 0.9, Copies: true}, false, BinomialPipeline, "hypercube"},
-		"too short for a chain":  {Conditions{Members: 100, Size: 256 << 20, LinkRate: 5e9, Copies: true}, false, BinomialPipeline, "circulant"},
-		"no chain of two":        {Conditions{Members: 2, Size: 256 << 20, LinkRate: 5e9, Copies: true}, false, BinomialPipeline, "nobody to relay"},
-		"small in racks as well": {Conditions{Members: 32, Size: 9, SmallBytes: 9, Racks: shuffled, Oversubscription: 8}, true, BinomialPipeline, "small"},
+		"tiny": {Conditions{Members: 5, Size: 64, SmallBytes: 8 << 10}, true, BinomialPipeline,
+			"small message"},
+		"at the bound": {Conditions{Members: 5, Size: 8 << 10, SmallBytes: 8 << 10}, true, BinomialPipeline,
+			"small message"},
+		"above the bound": {Conditions{Members: 5, Size: 8<<10 + 1, SmallBytes: 8 << 10}, false, BinomialPipeline,
+			"circulant"},
+		"no small way": {Conditions{Members: 8, Size: 64}, false, BinomialPipeline, "hypercube"},
+		"empty":        {Conditions{Members: 8, SmallBytes: 10}, false, BinomialPipeline, "hypercube"},
+		"two":          {Conditions{Members: 2, Size: 1 << 30}, false, BinomialPipeline, "nobody to relay"},
+		"lonely":       {Conditions{Members: 1, Size: 1 << 30}, false, BinomialPipeline, "nobody to relay"},
+		"racks, fast uplinks": {Conditions{Members: 32, Size: 1 << 30, Racks: shuffled}, false, BinomialPipeline,
+			"not the hybrid"},
+		"racks, slow uplinks": {Conditions{Members: 32, Size: 1 << 30, Racks: shuffled, Oversubscription: 8}, false,
+			Hybrid, "hybrid: "},
+		"one rack": {Conditions{Members: 4, Size: 1 << 30, Racks: []int{3, 3, 3, 3}, Oversubscription: 8},
+			false, BinomialPipeline, "hypercube"},
+		"each in its own": {Conditions{Members: 4, Size: 1 << 30, Racks: []int{0, 1, 2, 3}, Oversubscription: 8},
+			false, BinomialPipeline, "hypercube"},
+		"copies bound the pace": {Conditions{Members: 8, Size: 256 << 20, LinkRate: 5e9, Copies: true}, false, Chain,
+			"copies from its cache"},
+		"the card copies": {Conditions{Members: 8, Size: 256 << 20, LinkRate: 5e9}, false, BinomialPipeline,
+			"hypercube"},
+		"links bound the pace": {Conditions{Members: 8, Size: 256 << 20, LinkRate: 1.2e9, Copies: true}, false,
+			BinomialPipeline, "hypercube"},
+		"a slow processor": {Conditions{Members: 8, Size: 256 << 20, LinkRate: 1.2e9, LinkBusy: 0.9, Copies: true},
+			false, Chain, "copies from its cache"},
+		"links and processor": {Conditions{Members: 8, Size: 256 << 20, LinkRate: 1.2e9, LinkBusy: 0.3, Copies: true},
+			false, BinomialPipeline, "hypercube"},
+		"busy with a slow link": {Conditions{Members: 8, Size: 256 << 20, LinkRate: 0.1e9, LinkBusy: 0.9, Copies: true},
+			false, BinomialPipeline, "hypercube"},
+		"too short for a chain": {Conditions{Members: 100, Size: 256 << 20, LinkRate: 5e9, Copies: true}, false,
+			BinomialPipeline, "circulant"},
+		"no chain of two": {Conditions{Members: 2, Size: 256 << 20, LinkRate: 5e9, Copies: true}, false,
+			BinomialPipeline, "nobody to relay"},
+		"small in racks as well": {Conditions{Members: 32, Size: 9, SmallBytes: 9, Racks: shuffled, Oversubscription: 8},
+			true, BinomialPipeline, "small"},
 	} {
 		got, err := Choose(c.in)
 		if err != nil {
 			t.Fatalf("%s: %v", name, err)
 		}
-		if got.Small != c.small || got.Algorithm != c.algorithm || !strings.Contains(strings.Join(got.Reasons, "\n"), c.reason) {
+		if got.Small != c.small || got.Algorithm != c.algorithm ||
+			!strings.Contains(strings.Join(got.Reasons, "\n"), c.reason) {
 			t.Errorf("%s: %+v", name, got)
 		}
 		if again, _ := Choose(c.in); !reflect.DeepEqual(again, got) {
@@ -78,7 +95,8 @@ func TestChooseHybridWhereItIsFaster(t *testing.T) {
 		_, largest := shape(racks)
 		slow, fast := uplinks(t, flat, racks, over/float64(largest)), uplinks(t, hybrid, racks, over/float64(largest))
 		if got.Algorithm == Hybrid && fast > slow || got.Algorithm != Hybrid && slow > 1.3*fast {
-			t.Errorf("racks of %d, oversubscribed %g: chose %v, where flat takes %.0f and hybrid %.0f", largest, over, got.Algorithm, slow, fast)
+			t.Errorf("racks of %d, oversubscribed %g: chose %v, where flat takes %.0f and hybrid %.0f", largest, over,
+				got.Algorithm, slow, fast)
 		}
 	}
 }
@@ -92,8 +110,10 @@ func TestChooseBlocks(t *testing.T) {
 		why   string
 	}{
 		{1 << 30, 0, 64 << 10, "not known"}, {1 << 30, 25e6, 64 << 10, "slow"}, {1 << 30, 250e6, 64 << 10, "slow"},
-		{1 << 30, 300e6, 256 << 10, "millisecond"}, {1 << 30, 1e9, 512 << 10, "millisecond"}, {1 << 30, 1e300, 1 << 20, "millisecond"},
-		{32 << 20, 5e9, 1 << 20, "millisecond"}, {32<<20 - 1, 5e9, 512 << 10, "millisecond"}, {1 << 20, 5e9, 64 << 10, "millisecond"},
+		{1 << 30, 300e6, 256 << 10, "millisecond"}, {1 << 30, 1e9, 512 << 10, "millisecond"},
+		{1 << 30, 1e300, 1 << 20, "millisecond"},
+		{32 << 20, 5e9, 1 << 20, "millisecond"}, {32<<20 - 1, 5e9, 512 << 10, "millisecond"},
+		{1 << 20, 5e9, 64 << 10, "millisecond"},
 		{64 << 10, 5e9, 64 << 10, "no longer than one"}, {1, 0, 64 << 10, "no longer than one"},
 	} {
 		got, err := Choose(Conditions{Members: 8, Size: c.size, LinkRate: c.link})
@@ -111,7 +131,8 @@ func TestChooseLongBlocks(t *testing.T) {
 		block  int
 		window int
 	}{
-		{1 << 20, 256 << 10, 64 << 10, 64}, {128<<20 + 65535, 256 << 10, 64 << 10, 64}, {128<<20 + 65536, 256 << 10, 128 << 10, 64},
+		{1 << 20, 256 << 10, 64 << 10, 64}, {128<<20 + 65535, 256 << 10, 64 << 10, 64},
+		{128<<20 + 65536, 256 << 10, 128 << 10, 64},
 		{256<<20 + 131072, 256 << 10, 256 << 10, 32}, {1 << 40, 256 << 10, 256 << 10, 32}, {1 << 40, 2 << 20, 2 << 20, 16},
 		{1 << 40, 0, 64 << 10, 64}, {1 << 40, 100 << 10, 64 << 10, 64},
 	} {
@@ -126,7 +147,8 @@ func TestChooseLongBlocks(t *testing.T) {
 func TestChooseAsAsked(t *testing.T) {
 	asked := Conditions{Members: 5, Size: 64, SmallBytes: 100, LinkRate: 1e9, Algorithm: Chain, BlockSize: 40, Window: 3}
 	got, err := Choose(asked)
-	if err != nil || got.Small || got.Algorithm != Chain || got.BlockSize != 40 || got.Window != 3 || strings.Count(strings.Join(got.Reasons, "\n"), "as asked for") != 3 {
+	if err != nil || got.Small || got.Algorithm != Chain || got.BlockSize != 40 || got.Window != 3 ||
+		strings.Count(strings.Join(got.Reasons, "\n"), "as asked for") != 3 {
 		t.Errorf("%+v, %v", got, err)
 	}
 	asked.Algorithm, asked.Racks = Hybrid, []int{0, 0, 1, 1, 1}
@@ -149,9 +171,11 @@ func TestAlgorithmAsText(t *testing.T) {
 }
 
 func TestChooseInvalid(t *testing.T) {
-	for _, c := range []Conditions{{}, {Members: MaxMembers + 1}, {Members: 3, Racks: []int{1}}, {Members: 3, Oversubscription: -1},
+	for _, c := range []Conditions{{}, {Members: MaxMembers + 1}, {Members: 3, Racks: []int{1}},
+		{Members: 3, Oversubscription: -1},
 		{Members: 4, Racks: []int{1, 1, 2, 2}, Oversubscription: math.NaN()},
-		{Members: 3, LinkRate: -1}, {Members: 3, LinkRate: math.NaN()}, {Members: 3, BlockSize: -1}, {Members: 3, Window: -1}, {Members: 3, BlockMax: -1}, {Members: 3, WindowBytes: -1},
+		{Members: 3, LinkRate: -1}, {Members: 3, LinkRate: math.NaN()}, {Members: 3, BlockSize: -1}, {Members: 3, Window: -1},
+		{Members: 3, BlockMax: -1}, {Members: 3, WindowBytes: -1},
 		{Members: 3, Algorithm: 99}, {Members: 3, Algorithm: Hypercube}, {Members: 3, Algorithm: Hybrid}} {
 		if _, err := Choose(c); !errors.Is(err, ErrInvalid) {
 			t.Errorf("%+v: %v", c, err)

@@ -207,7 +207,8 @@ func TestHybridOverATor(t *testing.T) {
 	flat, _ := NewPlan(BinomialPipeline, 32)
 	hybrid, _ := NewHybridPlan(racks)
 	times := []float64{uplinks(t, flat, racks, 1), uplinks(t, hybrid, racks, 1)}
-	t.Logf("32 members in 4 racks with oversubscribed uplinks, %d blocks: flat %.0f, hybrid %.0f block times", k, times[0], times[1])
+	t.Logf("32 members in 4 racks with oversubscribed uplinks, %d blocks: flat %.0f, hybrid %.0f block times", k, times[0],
+		times[1])
 	if times[1] > 2.2*k || times[0] < 2*times[1] {
 		t.Errorf("flat %.0f, hybrid %.0f block times", times[0], times[1])
 	}

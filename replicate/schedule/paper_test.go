@@ -112,7 +112,8 @@ func TestDSN_4_5_OneDelay(t *testing.T) {
 			t.Fatal(err)
 		}
 		if want := float64(s.Steps()) + delay; took > want+1e-9 {
-			t.Errorf("seed %d %v n=%d k=%d: %.2f block times with a delay of %.2f, want at most %.2f", seed, a, n, s.Blocks(), took, delay, want)
+			t.Errorf("seed %d %v n=%d k=%d: %.2f block times with a delay of %.2f, want at most %.2f", seed, a, n, s.Blocks(),
+				took, delay, want)
 		}
 	}
 }
@@ -140,7 +141,10 @@ func TestDSN_4_3_ExhaustiveDelays(t *testing.T) {
 				t.Fatal(err)
 			}
 			k := 1 + rng.Uint64N(kMax)
-			if _, err := newNetwork(plan.Schedule(k), func(int, int) float64 { return math.Exp(3 * rng.NormFloat64()) }).run(); err != nil {
+			if _, err := newNetwork(plan.Schedule(k), func(int,
+				int) float64 {
+				return math.Exp(3 * rng.NormFloat64())
+			}).run(); err != nil {
 				t.Fatalf("%v n=%d k=%d: %v", a, n, k, err)
 			}
 		}

@@ -227,7 +227,8 @@ func TestMessagesOfOneBlock(t *testing.T) {
 					}
 				}
 				if !slices.Contains(plan.Neighbours(rank), source) {
-					t.Errorf("message %d: n=%d: rank %d gets it from %d, of neighbours %v", number, n, rank, source, plan.Neighbours(rank))
+					t.Errorf("message %d: n=%d: rank %d gets it from %d, of neighbours %v", number, n, rank, source,
+						plan.Neighbours(rank))
 				}
 			}
 		}
@@ -374,7 +375,8 @@ func TestInvalid(t *testing.T) {
 		a Algorithm
 		n int
 		k uint64
-	}{{0, 4, 4}, {99, 4, 4}, {99, 1, 4}, {Chain, 0, 4}, {Chain, -1, 4}, {Chain, MaxMembers + 1, 4}, {Hypercube, 6, 4}, {Hybrid, 4, 4}} {
+	}{{0, 4, 4}, {99, 4, 4}, {99, 1, 4}, {Chain, 0, 4}, {Chain, -1, 4}, {Chain, MaxMembers + 1, 4}, {Hypercube, 6, 4},
+		{Hybrid, 4, 4}} {
 		if _, err := New(c.a, c.n, c.k); !errors.Is(err, ErrInvalid) {
 			t.Errorf("%+v: %v, want ErrInvalid", c, err)
 		}

@@ -172,7 +172,8 @@ func TestDSN_4_5_SlowLinkBound(t *testing.T) {
 		for _, slow := range []float64{0.9, 0.75, 0.5, 0.25} {
 			bound := float64(l) * slow / (1 + float64(l-1)*slow)
 			worst, where := slowLinkAt(t, Hypercube, 1<<l, 1/slow)
-			t.Logf("n=%d, one link at %.2f: at least %.3f of the bandwidth stays (%s), the paper's bound is %.3f", 1<<l, slow, 1/worst, where, bound)
+			t.Logf("n=%d, one link at %.2f: at least %.3f of the bandwidth stays (%s), the paper's bound is %.3f", 1<<l, slow,
+				1/worst, where, bound)
 			if 1/worst < bound*0.99 {
 				t.Errorf("n=%d, one link at %.2f: %.3f of the bandwidth stays, want %.3f", 1<<l, slow, 1/worst, bound)
 			}

@@ -25,7 +25,8 @@ func Example() {
 			case session.Poll:
 				if a.HasHash {
 					fmt.Println("ask node", a.Node, "for its vote")
-					events = append(events, session.Polled{Node: a.Node, Standing: session.Standing{Epoch: a.Epoch, Status: session.StatusVoted}})
+					events = append(events, session.Polled{Node: a.Node,
+						Standing: session.Standing{Epoch: a.Epoch, Status: session.StatusVoted}})
 				}
 			}
 		}

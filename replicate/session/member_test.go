@@ -178,7 +178,8 @@ func TestContentThatIsHereIsAVote(t *testing.T) {
 		s.Step(Announced{Epoch: 1, Published: true})
 		s.Step(Decided{decided})
 		acts := s.Step(Found{})
-		if committed := len(acts) == 1 && acts[0] == (Commit{}); s.status() != StatusVoted || committed != (decided == Published) {
+		if committed := len(acts) == 1 && acts[0] == (Commit{}); s.status() != StatusVoted ||
+			committed != (decided == Published) {
 			t.Errorf("decided %d: stands at %d, %v", decided, s.status(), acts)
 		}
 	}

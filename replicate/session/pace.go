@@ -18,7 +18,8 @@ func (s *Root) groups() []slow.Group {
 
 // group is one of them.
 func (r roster) group(p *sendPart) slow.Group {
-	g := slow.Group{Members: make([]slow.Member, len(p.members)), Bytes: p.bytes, Up: p.up, Flowing: p.flowing, Began: p.began}
+	g := slow.Group{Members: make([]slow.Member, len(p.members)), Bytes: p.bytes, Up: p.up, Flowing: p.flowing,
+		Began: p.began}
 	for k, n := range p.members {
 		m := r.find(n)
 		g.Members[k] = slow.Member{

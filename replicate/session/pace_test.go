@@ -14,13 +14,14 @@ import (
 // paceSim is a session whose groups go, in virtual time, at the pace of their slowest member; groups share the root's
 // link.
 type paceSim struct {
-	t        *testing.T
-	s        *Root
-	now      time.Time
-	blocks   int
-	rates    map[meta.NodeID]float64                 // bytes a second
-	load     func(elapsed time.Duration) float64     // part of their rates that the machines give
-	share    func(n meta.NodeID, groups int) float64 // of the root's link, for the group of a member; nil: all have the same
+	t      *testing.T
+	s      *Root
+	now    time.Time
+	blocks int
+	rates  map[meta.NodeID]float64             // bytes a second
+	load   func(elapsed time.Duration) float64 // part of their rates that the machines give
+	// of the root's link, for the group of a member; nil: all have the same
+	share    func(n meta.NodeID, groups int) float64
 	have     map[meta.NodeID]content.Bitmap
 	groups   map[int]*paceGroup
 	queue    []RootEvent
@@ -43,7 +44,9 @@ const paceLink = 12e6
 
 func newPaceSim(t *testing.T, blocks int, rates ...float64) *paceSim {
 	x := &paceSim{
-		t: t, now: time.Unix(1000, 0), blocks: blocks, rates: map[meta.NodeID]float64{}, load: func(time.Duration) float64 { return 1 },
+		t: t, now: time.Unix(1000, 0), blocks: blocks, rates: map[meta.NodeID]float64{}, load: func(time.Duration) float64 {
+			return 1
+		},
 		have: map[meta.NodeID]content.Bitmap{}, groups: map[int]*paceGroup{}, sent: map[meta.NodeID]int{},
 		apart: map[uint32]bool{},
 	}
@@ -61,7 +64,8 @@ func (x *paceSim) perform(acts []RootAction) {
 	for _, act := range acts {
 		switch a := act.(type) {
 		case Announce:
-			x.queue = append(x.queue, Answered{a.Node, Standing{Epoch: a.Epoch, Status: StatusReady, Have: slices.Clone(x.have[a.Node])}})
+			x.queue = append(x.queue, Answered{a.Node, Standing{Epoch: a.Epoch, Status: StatusReady,
+				Have: slices.Clone(x.have[a.Node])}})
 		case Poll:
 			st := Standing{Epoch: a.Epoch, Status: StatusReceiving, Held: uint32(x.have[a.Node].Count())}
 			if int(st.Held) == x.blocks {
@@ -313,7 +317,8 @@ func TestBlocksOnSlowLinksBlameNobody(t *testing.T) {
 
 // A root that was stopped has heard nothing meanwhile, and holds that against nobody.
 func TestRootThatStoodStillBlamesNobody(t *testing.T) {
-	for _, stop := range []time.Duration{500 * time.Millisecond, 5 * time.Second, 9900 * time.Millisecond, 11 * time.Second} {
+	for _, stop := range []time.Duration{500 * time.Millisecond, 5 * time.Second, 9900 * time.Millisecond,
+		11 * time.Second} {
 		x := newPaceSim(t, 300, 1, 0.9, 0.8, 1)
 		x.stop = stop
 		x.run(5 * time.Minute)

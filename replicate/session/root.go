@@ -83,7 +83,8 @@ type Limits struct {
 	Announce time.Duration // for the answers to an announcement once one has come
 	Silent   time.Duration // without any answer while others answer
 	Stalled  time.Duration // without progress while others progress
-	Checking time.Duration // for the last check and sync when all others are done, while it is not known how long those take
+	// for the last check and sync when all others are done, while it is not known how long those take
+	Checking time.Duration
 	Stuck    time.Duration // without progress of anybody: the session ends
 	PollWait time.Duration // a member answers a poll within this
 	Again    time.Duration // members that were lost and are needed are asked again this often

@@ -195,7 +195,8 @@ func TestRootSessionEndsAndCountsOnlyTrueVotes(t *testing.T) {
 		n := rapid.IntRange(0, 9).Draw(t, "members")
 		blocks := rapid.IntRange(1, 20).Draw(t, "blocks")
 		x := &rootSim{
-			t: t, now: time.Unix(1000, 0), members: make(map[meta.NodeID]*simMember), blocks: blocks, sends: make(map[uint32]Send),
+			t: t, now: time.Unix(1000, 0), members: make(map[meta.NodeID]*simMember), blocks: blocks,
+			sends: make(map[uint32]Send),
 		}
 		began := x.now
 		var nodes []meta.NodeID
@@ -381,7 +382,8 @@ func TestOldEpochsAreNotHeard(t *testing.T) {
 // A member that checks and syncs much longer than the others is owed the content; one that takes as long as they did
 // is not.
 func TestChecksAreComparedWithThoseOfTheOthers(t *testing.T) {
-	for _, tc := range []struct{ others, most time.Duration }{{200 * time.Millisecond, 6 * time.Second}, {8 * time.Second, 17 * time.Second}} {
+	for _, tc := range []struct{ others, most time.Duration }{{200 * time.Millisecond, 6 * time.Second},
+		{8 * time.Second, 17 * time.Second}} {
 		s, now := newTestSession(3, 1)
 		s.need = 2
 		for i := range 3 {
@@ -403,8 +405,10 @@ func TestChecksAreComparedWithThoseOfTheOthers(t *testing.T) {
 			}
 			s.Step(now, Tick{})
 		}
-		if took := now.Sub(began); took > tc.most || took < 2*tc.others || took < 3*time.Second || s.members.count(MemberVoted) != 2 {
-			t.Errorf("others took %v: the last one was left out after %v, %d have voted", tc.others, took, s.members.count(MemberVoted))
+		if took := now.Sub(began); took > tc.most || took < 2*tc.others || took < 3*time.Second ||
+			s.members.count(MemberVoted) != 2 {
+			t.Errorf("others took %v: the last one was left out after %v, %d have voted", tc.others, took,
+				s.members.count(MemberVoted))
 		}
 	}
 }

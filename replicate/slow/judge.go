@@ -292,12 +292,14 @@ func (j *Judge) judgeApart(now time.Time, groups []Group, spare bool) Verdict {
 	case overlap < j.lim.Trial: // the others were done before their pace could be measured
 		rest, likeThem := rest(groups, j.suspect, pace), others > 0 && pace*j.lim.Part >= others // it had more to get
 		if spare && !likeThem && j.muchLonger(now.Sub(j.since)+rest, overlap) {
-			return j.out(m, fmt.Sprintf("%s a second, %v to go when the others were done", units.Bytes(int64(pace)), rest.Round(time.Second)))
+			return j.out(m, fmt.Sprintf("%s a second, %v to go when the others were done", units.Bytes(int64(pace)),
+				rest.Round(time.Second)))
 		}
 		return Verdict{}
 	case j.isSlow(m, pace, others, overlap) && spare:
 		j.known = others
-		return j.out(m, fmt.Sprintf("%s a second while the others had %s, over %v", units.Bytes(int64(pace)), units.Bytes(int64(others)), now.Sub(j.since).Round(time.Second)))
+		return j.out(m, fmt.Sprintf("%s a second while the others had %s, over %v", units.Bytes(int64(pace)),
+			units.Bytes(int64(others)), now.Sub(j.since).Round(time.Second)))
 	case !j.othersDone.IsZero():
 		return Verdict{}
 	case !j.enough(groups, j.others) || pace*j.lim.Part < others && (pace+j.doubt(now))*j.lim.Part >= others:

@@ -26,13 +26,16 @@ func TestPatience(t *testing.T) {
 	}{
 		"nobody has made a step": {[]Member{of(2, 0, 0), of(3, 0, 0)}, 0, false},
 		"quick":                  {[]Member{of(2, 100, 10*time.Second), of(3, 90, 9*time.Second)}, least, true},
-		"slow links":             {[]Member{of(2, 2, 20*time.Second), of(3, 2, 22*time.Second), of(4, 3, 60*time.Second)}, 44 * time.Second, true},
-		"one has made none":      {[]Member{of(2, 2, 20*time.Second), of(3, 0, 0)}, 40 * time.Second, true},
-		"one is done":            {[]Member{of(2, 2, 20*time.Second), done}, 40 * time.Second, true},
-		"a quarter as fast":      {[]Member{of(2, 1, 40*time.Second), of(3, 4, 40*time.Second), of(4, 4, 40*time.Second)}, 80 * time.Second, true},
+		"slow links": {[]Member{of(2, 2, 20*time.Second), of(3, 2, 22*time.Second), of(4, 3, 60*time.Second)},
+			44 * time.Second, true},
+		"one has made none": {[]Member{of(2, 2, 20*time.Second), of(3, 0, 0)}, 40 * time.Second, true},
+		"one is done":       {[]Member{of(2, 2, 20*time.Second), done}, 40 * time.Second, true},
+		"a quarter as fast": {[]Member{of(2, 1, 40*time.Second), of(3, 4, 40*time.Second), of(4, 4, 40*time.Second)},
+			80 * time.Second, true},
 	} {
 		alone := Group{Members: []Member{of(9, 0, 0)}, Began: start} // standing still, in a group of its own
-		if got, known := Patience([]Group{alone, {Members: c.members, Began: start}}, 2, least); got != c.want || known != c.known {
+		if got, known := Patience([]Group{alone, {Members: c.members, Began: start}}, 2, least); got != c.want ||
+			known != c.known {
 			t.Errorf("%s: %v, %v; want %v, %v", name, got, known, c.want, c.known)
 		}
 	}
@@ -94,7 +97,8 @@ func TestMoreToGetIsNotSlower(t *testing.T) {
 	for part, out := range map[float64]bool{1: false, 0.05: true} {
 		j, now, groups := apart4(t, 0)
 		for i := range groups[1].Members {
-			groups[1].Members[i].Bytes, groups[1].Members[i].Ready, groups[1].Members[i].Done = 6e6, false, now.Add(500*time.Millisecond)
+			groups[1].Members[i].Bytes, groups[1].Members[i].Ready, groups[1].Members[i].Done = 6e6, false,
+				now.Add(500*time.Millisecond)
 		}
 		groups[0].Members[0].Bytes = int64(part * 6e6)
 		v := j.Watch(now.Add(500*time.Millisecond), groups, true)

@@ -95,7 +95,8 @@ func (w *Puts) Slow(n meta.NodeID, alone time.Duration, part float64, floor time
 	if rest <= max(floor, time.Duration(part*float64(others))) {
 		return ""
 	}
-	return fmt.Sprintf("it takes %v more at its pace, the others took %v", rest.Round(100*time.Millisecond), others.Round(100*time.Millisecond))
+	return fmt.Sprintf("it takes %v more at its pace, the others took %v", rest.Round(100*time.Millisecond),
+		others.Round(100*time.Millisecond))
 }
 
 // Crowded tells why a member is slow whose bytes still wait for room in a full queue, of which only what went before
@@ -110,7 +111,8 @@ func (w *Puts) Crowded(now time.Time, n meta.NodeID, part float64, floor time.Du
 	if waited <= max(floor, time.Duration(part*float64(others))) {
 		return ""
 	}
-	return fmt.Sprintf("its queue has been full for %v, the others took %v", waited.Round(100*time.Millisecond), others.Round(100*time.Millisecond))
+	return fmt.Sprintf("its queue has been full for %v, the others took %v", waited.Round(100*time.Millisecond),
+		others.Round(100*time.Millisecond))
 }
 
 // Alone counts the members that puts of this node are under way to: with several they share its link, whose parts

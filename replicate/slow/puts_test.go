@@ -45,7 +45,8 @@ func TestBytesSentAgainCountOnce(t *testing.T) {
 	for _, step := range []struct {
 		left int64
 		beat bool
-	}{{-1, true}, {900, true}, {500, true}, {-1, false}, {900, false}, {500, false}, {400, true}, {0, true}, {100, false}} {
+	}{{-1, true}, {900, true}, {500, true}, {-1, false}, {900, false}, {500, false}, {400, true}, {0, true},
+		{100, false}} {
 		w.Moved(2, step.left)
 		if got := w.Progressed(); got != step.beat {
 			t.Errorf("%d left: progress %v, want %v", step.left, got, step.beat)

@@ -81,7 +81,8 @@ func (s shape) run(t *testing.T) {
 			ratios = append(ratios, ratio)
 			tails = append(tails, last.Seconds())
 		}
-		t.Logf("round %d: cp %.3f s, iperf3 %.3f s (machine's default), %.3f s (cubic), ratio %.3f, tail after the last block %.0f ms, %.2f CPU s/GB, idle %.0f%%%s",
+		t.Logf("round %d: cp %.3f s, iperf3 %.3f s (machine's default), %.3f s (cubic), ratio %.3f, tail after the last "+
+			"block %.0f ms, %.2f CPU s/GB, idle %.0f%%%s",
 			round+1, took, wire, wireCubic, ratio, last.Seconds()*1e3, cpu, idlePart*100, void)
 		if err := os.Remove(c.Nodes[0].Path(name)); err != nil {
 			t.Fatal(err)
@@ -93,10 +94,12 @@ func (s shape) run(t *testing.T) {
 	slices.Sort(ratios)
 	slices.Sort(tails)
 	median, worst := ratios[len(ratios)/2], ratios[len(ratios)-1]
-	t.Logf("RESULT n=%d: ratio median %.3f worst %.3f; tail median %.0f ms; disk fsynced %.0f MB/s; idle daemon %.2f%% of a core; sequential would take %.1f",
+	t.Logf("RESULT n=%d: ratio median %.3f worst %.3f; tail median %.0f ms; disk fsynced %.0f MB/s; idle daemon %.2f%% "+
+		"of a core; sequential would take %.1f",
 		s.nodes, median, worst, tails[len(tails)/2]*1e3, disk/1e6, idle*100, float64(s.nodes-1))
 	if median > s.medianLimit || worst > worstLimit {
-		t.Errorf("n=%d: median %.3f (at most %.2f), worst %.3f (at most %.2f)", s.nodes, median, s.medianLimit, worst, worstLimit)
+		t.Errorf("n=%d: median %.3f (at most %.2f), worst %.3f (at most %.2f)", s.nodes, median, s.medianLimit, worst,
+			worstLimit)
 	}
 }
 
@@ -130,7 +133,8 @@ func iperf(t *testing.T, c *cluster.Cluster, bytes int64, congestion string) flo
 		} `json:"end"`
 		Error string `json:"error"`
 	}
-	if jerr := json.Unmarshal([]byte(out), &report); err != nil || jerr != nil || report.Error != "" || report.End.Received.Bytes == 0 {
+	if jerr := json.Unmarshal([]byte(out), &report); err != nil || jerr != nil || report.Error != "" ||
+		report.End.Received.Bytes == 0 {
 		t.Fatalf("iperf3: %v %v %s", err, jerr, out)
 	}
 	return report.End.Received.Seconds * float64(bytes) / float64(report.End.Received.Bytes)

@@ -65,7 +65,8 @@ func worksEverywhere(t *testing.T, c *cluster.Cluster, name string) {
 
 // joinArgs is the command by which a node joins through another one.
 func joinArgs(n, seed *cluster.Node, token string, more ...string) []string {
-	return append([]string{"join", seed.Addr, "--token", token, "--listen", n.Addr, "--name", n.Name(), "--no-start"}, more...)
+	return append([]string{"join", seed.Addr, "--token", token, "--listen", n.Addr, "--name", n.Name(), "--no-start"},
+		more...)
 }
 
 func newToken(t *testing.T, n *cluster.Node, args ...string) string {
@@ -148,7 +149,8 @@ func TestJoinAnswerLost(t *testing.T) {
 		t.Fatal(err)
 	}
 	onHost(t, c, late, func() error { // and then the machine crashes
-		_, err := control.Join(t.Context(), control.JoinConfig{Addr: first.Addr, Token: token, Request: req, Listen: late.Addr, Name: late.Name(), Now: time.Now})
+		_, err := control.Join(t.Context(), control.JoinConfig{Addr: first.Addr, Token: token, Request: req,
+			Listen: late.Addr, Name: late.Name(), Now: time.Now})
 		return err
 	})
 	first.Kill()
@@ -179,7 +181,8 @@ func TestJoinAtAWrongAddress(t *testing.T) {
 	refused(t, two, exitcode.Unavailable, "check the address", args(host+":7401")...)
 	refused(t, two, exitcode.Unavailable, "check the address", args("10.99.0.200:7400")...)
 	refused(t, two, exitcode.Usage, "HOST:PORT", args(host)...)
-	refused(t, two, exitcode.Usage, "--listen", "join", one.Addr, "--token", token, "--listen", "0.0.0.0:7400", "--no-start")
+	refused(t, two, exitcode.Usage, "--listen", "join", one.Addr, "--token", token, "--listen", "0.0.0.0:7400",
+		"--no-start")
 	two.MustCLI(args(one.Addr)...)
 }
 
@@ -260,7 +263,8 @@ func TestMountPointsAndSecondDaemons(t *testing.T) {
 	for _, bad := range []struct {
 		dir, says string
 		code      int
-	}{{"missing", "make it first", exitcode.Usage}, {"full", "choose an empty one", exitcode.Usage}, {"taken", "unmount it", exitcode.Exists}} {
+	}{{"missing", "make it first", exitcode.Usage}, {"full", "choose an empty one", exitcode.Usage},
+		{"taken", "unmount it", exitcode.Exists}} {
 		refused(t, n, bad.code, bad.says, "mount", dir(bad.dir))
 	}
 	refused(t, n, exitcode.NotRunning, "", "status")

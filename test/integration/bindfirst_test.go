@@ -26,7 +26,8 @@ func TestNothingIsMadeForANodeThatCannotServe(t *testing.T) {
 		return []string{"join", one.Addr, "--token", token, "--name", two.Name(), "--no-start", "--listen", listen}
 	}
 	refused(t, two, exitcode.Usage, "this machine does not have that address", join(net.JoinHostPort(host, "7400"))...)
-	refused(t, two, exitcode.Usage, "this machine does not have that address", "init", "--no-start", "--listen", "192.0.2.1:7400")
+	refused(t, two, exitcode.Usage, "this machine does not have that address", "init", "--no-start", "--listen",
+		"192.0.2.1:7400")
 	refused(t, two, exitcode.Usage, "no-such-host.invalid", join("no-such-host.invalid:7400")...)
 	isAbsent(t, two.Data)
 	if got := len(one.Status().Nodes); got != 1 {
@@ -38,7 +39,8 @@ func TestNothingIsMadeForANodeThatCannotServe(t *testing.T) {
 		printed, err := one.Run(cluster.Binary(t), append(args, "--data", data)...)
 		checkRefusal(t, args[0]+" at "+data, printed, err, code, says)
 	}
-	onMount, beside, why := one.Path("below", "data"), net.JoinHostPort(host, "7500"), "rdmcfs can't keep its own data on rdmcfs"
+	onMount, beside, why := one.Path("below", "data"), net.JoinHostPort(host, "7500"),
+		"rdmcfs can't keep its own data on rdmcfs"
 	refusedAt(onMount, exitcode.Usage, why, "init", "--no-start", "--listen", beside)
 	refusedAt(onMount, exitcode.Usage, why, join(beside)...)
 	isAbsent(t, filepath.Dir(onMount))

@@ -77,7 +77,8 @@ func TestCopyOfATree(t *testing.T) {
 	src := size(filepath.Join(goroot(t), "src", "net"), goroot(t))
 	run(t, "cp", "-a", src, c.Nodes[0].Path("tree"))
 	link := c.Nodes[0].Path("tree", "a hard link")
-	run(t, "sh", "-c", fmt.Sprintf("ln %q %q && ln -s 'no such target' %q", firstFile(t, c.Nodes[0].Path("tree")), link, link+".sym"))
+	run(t, "sh", "-c", fmt.Sprintf("ln %q %q && ln -s 'no such target' %q", firstFile(t, c.Nodes[0].Path("tree")), link,
+		link+".sym"))
 	c.AwaitAgreement(60 * time.Second) // names that are made after the last close are seen a moment later
 	for _, n := range c.Nodes[1:] {
 		cluster.SameTrees(t, c.Nodes[0].Path("tree"), n.Path("tree"))

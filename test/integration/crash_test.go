@@ -193,7 +193,8 @@ func TestKilledAtEachPoint(t *testing.T) {
 						continue // the bytes are in the log; there is one entry only
 					}
 					name := fmt.Sprintf("%s at %s, %s, over %t", role.name, point, kind, over)
-					s := crashScenario{c: c, name: name, role: role, point: point, over: over, old: source("old " + kind), new: source("new " + kind)}
+					s := crashScenario{c: c, name: name, role: role, point: point, over: over, old: source("old " + kind),
+						new: source("new " + kind)}
 					if sum := s.run(t); sum != "" {
 						want[name] = sum
 					}

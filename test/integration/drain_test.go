@@ -36,7 +36,8 @@ func TestDrainAndEvict(t *testing.T) {
 	leader.Restart()
 	d.AwaitUp(stays, lost)
 	if n := nodeOf(t, stays.Status(), leaves); !n.Draining || n.NeededCount != len(mine) {
-		t.Errorf("after a leader's change: draining %v, %d file versions depend on it, want %d", n.Draining, n.NeededCount, len(mine))
+		t.Errorf("after a leader's change: draining %v, %d file versions depend on it, want %d", n.Draining, n.NeededCount,
+			len(mine))
 	}
 	if out := stays.MustCLI("status"); !strings.Contains(out, "draining: ") {
 		t.Errorf("status does not say who drains:\n%s", out)

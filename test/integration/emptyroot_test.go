@@ -41,7 +41,8 @@ func newRoot(t *testing.T, program string) *root {
 		r.copy(loader, loader)
 	}
 	for _, name := range libraries {
-		found, err := filepath.Glob("/lib/" + map[string]string{"amd64": "x86_64", "arm64": "aarch64"}[runtime.GOARCH] + "-linux-gnu/" + name)
+		found, err := filepath.Glob("/lib/" + map[string]string{"amd64": "x86_64", "arm64": "aarch64"}[runtime.GOARCH] +
+			"-linux-gnu/" + name)
 		if err != nil || len(found) != 1 {
 			t.Fatalf("library %s: %q, %v", name, found, err)
 		}
@@ -212,14 +213,16 @@ func TestStaticBuildInAnEmptyRoot(t *testing.T) {
 	}
 	r := newRoot(t, program)
 	mustSay(t, "help", r.run(exitcode.OK, "--help"), "rdmcfs", "doctor", "mount")
-	mustSay(t, "doctor without /dev/fuse", r.run(exitcode.Problem, "doctor", "--data", "/"), "/dev/fuse", "built without it")
+	mustSay(t, "doctor without /dev/fuse", r.run(exitcode.Problem, "doctor", "--data", "/"), "/dev/fuse",
+		"built without it")
 	mustSay(t, "doctor", r.run(exitcode.Problem, "doctor", "--fabric", "verbs", "--data", "/"), "verbs was asked for")
 	r.furnish()
 	mustSay(t, "doctor", r.run(exitcode.OK, "doctor", "--data", "/data"), "built without it", "tcp: data goes over TCP")
 	if st := r.node(); !strings.HasPrefix(st.Fabric, "tcp ") {
 		t.Errorf("fabric %q", st.Fabric)
 	}
-	mustSay(t, "mount", r.run(exitcode.Problem, "mount", "/mnt", "--fabric", "verbs", "--data", "/data"), "without verbs", "--fabric auto")
+	mustSay(t, "mount", r.run(exitcode.Problem, "mount", "/mnt", "--fabric", "verbs", "--data", "/data"), "without verbs",
+		"--fabric auto")
 }
 
 // The usual build starts where libibverbs is not installed, says so, and uses TCP.
@@ -230,8 +233,10 @@ func TestDefaultBuildWithoutLibibverbs(t *testing.T) {
 	}
 	r := newRoot(t, program)
 	r.furnish()
-	mustSay(t, "doctor", r.run(exitcode.OK, "doctor", "--data", "/data"), "no libibverbs", "libibverbs1", "tcp: data goes over TCP")
-	mustSay(t, "doctor", r.run(exitcode.Problem, "doctor", "--fabric", "verbs", "--data", "/data"), "verbs was asked for", "libibverbs1")
+	mustSay(t, "doctor", r.run(exitcode.OK, "doctor", "--data", "/data"), "no libibverbs", "libibverbs1",
+		"tcp: data goes over TCP")
+	mustSay(t, "doctor", r.run(exitcode.Problem, "doctor", "--fabric", "verbs", "--data", "/data"), "verbs was asked for",
+		"libibverbs1")
 	if st := r.node(); !strings.HasPrefix(st.Fabric, "tcp ") {
 		t.Errorf("fabric %q", st.Fabric)
 	}

@@ -131,7 +131,8 @@ func TestOneFullDisk(t *testing.T) {
 	if owed.OwedCount == 0 || !strings.Contains(owed.OwedReason, "full") {
 		t.Errorf("status does not say that %s is full: %+v", victim.Name(), owed)
 	}
-	if w := strings.Join(victim.Status().Warnings, "\n"); !strings.Contains(w, "disk") || !strings.Contains(w, "free some space") {
+	if w := strings.Join(victim.Status().Warnings, "\n"); !strings.Contains(w, "disk") ||
+		!strings.Contains(w, "free some space") {
 		t.Errorf("the full node does not warn: %q", w)
 	}
 	sum, _ := cluster.Digest(src)

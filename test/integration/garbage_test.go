@@ -105,7 +105,8 @@ func membersNoise(r *rand.Rand) [][]byte {
 	var calls []byte
 	for kind := range 256 { // the first byte tells replicate what the rest is
 		for i, bytes := range []int{0, 1, 8, 40, 3000} {
-			calls = append(calls, frame(byte(3+i%2), uint64(kind*8+i+1), kindReplicate, append([]byte{byte(kind)}, noise(r, bytes)...))...)
+			calls = append(calls, frame(byte(3+i%2), uint64(kind*8+i+1), kindReplicate,
+				append([]byte{byte(kind)}, noise(r, bytes)...))...)
 		}
 	}
 	after(calls)
@@ -132,7 +133,8 @@ func TestGarbageOnThePort(t *testing.T) {
 			}
 			throw(conn, data)
 		}
-		for _, proto := range []string{control.ProtocolPeer, control.ProtocolRaft, control.ProtocolRenew, control.ProtocolJoin} {
+		for _, proto := range []string{control.ProtocolPeer, control.ProtocolRaft, control.ProtocolRenew,
+			control.ProtocolJoin} {
 			for i, data := range membersNoise(r) {
 				raw, err := net.Dial("tcp", target.Addr)
 				if err != nil {

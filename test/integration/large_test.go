@@ -32,7 +32,8 @@ func TestFileLargerThanMemory(t *testing.T) {
 	watch := watchMemory(c)
 	begin := time.Now()
 	run(t, "cp", src, c.Nodes[0].Path("large"))
-	t.Logf("%d MiB copied to %d nodes with %d MiB of memory each: %.1f s", 3*limit>>20, len(c.Nodes), limit>>20, time.Since(begin).Seconds())
+	t.Logf("%d MiB copied to %d nodes with %d MiB of memory each: %.1f s", 3*limit>>20, len(c.Nodes), limit>>20,
+		time.Since(begin).Seconds())
 	sameEverywhere(t, c, src, "large")
 	for i, peak := range watch() {
 		n := c.Nodes[i]
@@ -40,7 +41,8 @@ func TestFileLargerThanMemory(t *testing.T) {
 		if peak == 0 || peak > min(residentMax, limit) {
 			t.Errorf("%s: %d MiB resident, want below %d", n.Name(), peak>>20, min(residentMax, limit)>>20)
 		}
-		if kills := cluster.CgroupKills(t, n); strings.Contains(kills, "oom_kill ") && !strings.Contains(kills, "oom_kill 0") {
+		if kills := cluster.CgroupKills(t, n); strings.Contains(kills, "oom_kill ") &&
+			!strings.Contains(kills, "oom_kill 0") {
 			t.Errorf("%s: %s", n.Name(), kills)
 		}
 	}
@@ -105,7 +107,8 @@ type image struct {
 
 func newImage(t *testing.T, nodes int) *image {
 	t.Helper()
-	m := &image{t: t, c: start(t, cluster.Options{Nodes: nodes}), size: size(int64(1<<30), 8<<30), rng: rand.New(rand.NewPCG(1, 2)), members: int64(nodes - 1)}
+	m := &image{t: t, c: start(t, cluster.Options{Nodes: nodes}), size: size(int64(1<<30), 8<<30),
+		rng: rand.New(rand.NewPCG(1, 2)), members: int64(nodes - 1)}
 	twin, err := os.Create(filepath.Join(m.c.Dir, "twin"))
 	if err != nil {
 		t.Fatal(err)
@@ -256,8 +259,10 @@ func TestRandomWritesInALargeImage(t *testing.T) {
 	}
 	bytesSent = m.sent() - before
 	slices.Sort(times)
-	t.Logf("%d times a write of 4 KiB and fsync: median %v, 90%% %v, worst %v; %d bytes sent for each: %.3f times the dirty bytes, %d beyond them for each member",
-		writes, times[writes/2], times[writes*9/10], times[writes-1], bytesSent/int64(writes), float64(bytesSent)/float64(dirty), (bytesSent-dirty)/int64(writes)/m.members)
+	t.Logf("%d times a write of 4 KiB and fsync: median %v, 90%% %v, worst %v; %d bytes sent for each: %.3f times the "+
+		"dirty bytes, %d beyond them for each member",
+		writes, times[writes/2], times[writes*9/10], times[writes-1], bytesSent/int64(writes),
+		float64(bytesSent)/float64(dirty), (bytesSent-dirty)/int64(writes)/m.members)
 	if limit := dirty*11/10 + int64(writes)*m.members*perPublishMax; bytesSent > limit {
 		t.Errorf("%d bytes sent, want at most %d", bytesSent, limit)
 	}

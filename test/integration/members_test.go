@@ -106,7 +106,11 @@ func TestMembersChangeInMidTransfer(t *testing.T) {
 	m.AwaitUp(m.Nodes...)
 	m.settled(t)
 
-	if err := m.during(t, writer, "replacement", func() { member.Kill(); rejoin(t, m.Cluster, writer, member) }); err != nil {
+	if err := m.during(t, writer, "replacement", func() {
+		member.Kill()
+		rejoin(t, m.Cluster, writer,
+			member)
+	}); err != nil {
 		t.Errorf("cp with a replacement: %v", err)
 	}
 	m.settled(t)

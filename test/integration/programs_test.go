@@ -53,7 +53,8 @@ func makeRepository(t *testing.T, dir string) {
 
 func git(t *testing.T, dir string, args ...string) string {
 	t.Helper()
-	args = append([]string{"-C", dir, "-c", "user.name=tester", "-c", "user.email=tester@example.org", "-c", "safe.directory=*"}, args...)
+	args = append([]string{"-C", dir, "-c", "user.name=tester", "-c", "user.email=tester@example.org", "-c",
+		"safe.directory=*"}, args...)
 	return run(t, "git", args...)
 }
 
@@ -81,8 +82,9 @@ func TestGoBuildOnTheMount(t *testing.T) {
 	c := start(t, cluster.Options{Nodes: 3})
 	dir := c.Nodes[0].Path("module")
 	for name, text := range map[string]string{
-		"go.mod":    "module example.org/hello\n\ngo 1.26\n",
-		"main.go":   "package main\n\nimport (\n\t\"fmt\"\n\n\t\"example.org/hello/word\"\n)\n\nfunc main() { fmt.Print(word.Of()) }\n",
+		"go.mod": "module example.org/hello\n\ngo 1.26\n",
+		"main.go": "package main\n\nimport (\n\t\"fmt\"\n\n\t\"example.org/hello/word\"\n)\n\nfunc main() { " +
+			"fmt.Print(word.Of()) }\n",
 		"word/w.go": "package word\n\nfunc Of() string { return \"hello\" }\n",
 	} {
 		path := filepath.Join(dir, name)

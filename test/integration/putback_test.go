@@ -119,7 +119,8 @@ func (p *putBack) startAndRefuse() {
 	}
 	p.c.Await(time.Minute, "mount says it too", func() (bool, string) {
 		text := other.Log()
-		return strings.Contains(text, "histories differ") && strings.Contains(text, "\n! nodes 2 and 1 have different entries"), text
+		return strings.Contains(text, "histories differ") &&
+			strings.Contains(text, "\n! nodes 2 and 1 have different entries"), text
 	})
 	p.shows(voter, "first", "new0", "new29")
 	p.shows(other, "first", "lost")

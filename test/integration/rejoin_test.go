@@ -29,7 +29,8 @@ func TestOneComesBackInMidTransferAndTheOtherDies(t *testing.T) {
 		t.Fatalf("cp after %v: %v: %s", took, err, cp.stderr.String())
 	}
 	again := sent(t, writer) - before
-	t.Logf("cp took %v; %s had %d MiB when the other died, the writer sent %d MiB from then on", took, back.Name(), had>>20, again>>20)
+	t.Logf("cp took %v; %s had %d MiB when the other died, the writer sent %d MiB from then on", took, back.Name(),
+		had>>20, again>>20)
 	if limit := (bytes-had)*11/10 + 8<<20; again > limit {
 		t.Errorf("the writer sent %d MiB after the second death, want at most %d", again>>20, limit>>20)
 	}

@@ -24,7 +24,8 @@ func TestRestorePutsUnpublishedFilesBack(t *testing.T) {
 	if err := os.WriteFile(w.Path("deep/old"), []byte("published"), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	bytes := map[string]string{"deep/er/new": "a new file", "deep/old": "published, and more", "gone/lost": "whose directory goes"}
+	bytes := map[string]string{"deep/er/new": "a new file", "deep/old": "published, and more",
+		"gone/lost": "whose directory goes"}
 	for name, text := range bytes {
 		f, err := os.OpenFile(w.Path(name), os.O_WRONLY|os.O_CREATE, 0o644)
 		if err != nil {
@@ -42,7 +43,8 @@ func TestRestorePutsUnpublishedFilesBack(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	want := map[string]string{"/deep/er/new": bytes["deep/er/new"], "/deep/old": bytes["deep/old"], "lost": bytes["gone/lost"]}
+	want := map[string]string{"/deep/er/new": bytes["deep/er/new"], "/deep/old": bytes["deep/old"],
+		"lost": bytes["gone/lost"]}
 	for _, u := range w.Status().Unpublished {
 		text, ok := want[u.Path]
 		if !ok {
@@ -137,7 +139,8 @@ func TestRestoreOfAVersionBesideTheFile(t *testing.T) {
 			t.Fatal(err)
 		}
 		as := fmt.Sprint("old", size)
-		if out := n.MustCLI("restore", name, "--version", "1", "--as", n.Path(as)); !strings.HasPrefix(out, "/"+as+" is version 1") {
+		if out := n.MustCLI("restore", name, "--version", "1", "--as", n.Path(as)); !strings.HasPrefix(out,
+			"/"+as+" is version 1") {
 			t.Errorf("restore says %q", out)
 		}
 		for _, n := range c.Nodes {
@@ -176,7 +179,8 @@ func TestFilesWithoutANameGoWithTheDaemon(t *testing.T) {
 		if name == "" {
 			continue
 		}
-		if err := unix.Linkat(unix.AT_FDCWD, fmt.Sprintf("/proc/self/fd/%d", fd), unix.AT_FDCWD, w.Path(name), unix.AT_SYMLINK_FOLLOW); err != nil {
+		if err := unix.Linkat(unix.AT_FDCWD, fmt.Sprintf("/proc/self/fd/%d", fd), unix.AT_FDCWD, w.Path(name),
+			unix.AT_SYMLINK_FOLLOW); err != nil {
 			t.Fatal(err)
 		}
 		if _, err := f.WriteString(" and more"); err != nil {
@@ -229,11 +233,13 @@ func TestRestoreOverANewerVersion(t *testing.T) {
 		t.Fatalf("listed as unpublished: %+v", left)
 	}
 	for _, u := range left {
-		if out := w.MustCLI("restore", "--content", u.ID); !strings.Contains(out, "Version 2, which was current before, is kept") {
+		if out := w.MustCLI("restore", "--content", u.ID); !strings.Contains(out,
+			"Version 2, which was current before, is kept") {
 			t.Errorf("restore of %s says %q", u.Path, out)
 		}
 		file := other.Path(u.Path[1:])
-		if got, err := os.ReadFile(file); err != nil || int64(len(got)) != u.SizeBytes || !strings.Contains(string(got), "staged") {
+		if got, err := os.ReadFile(file); err != nil || int64(len(got)) != u.SizeBytes ||
+			!strings.Contains(string(got), "staged") {
 			t.Errorf("%s: %d bytes, %v", u.Path, len(got), err)
 		}
 		other.MustCLI("restore", file, "--version", "2", "--as", file+".newer")

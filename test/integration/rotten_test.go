@@ -43,7 +43,8 @@ func TestRottenState(t *testing.T) {
 		victim.Start()
 		c.AwaitUp(victim)
 		allNames(t, victim, want)
-		if text := strings.Join(victim.Status().Warnings, "\n"); !strings.Contains(text, "state was damaged") || !strings.Contains(text, "rebuilt") {
+		if text := strings.Join(victim.Status().Warnings, "\n"); !strings.Contains(text, "state was damaged") ||
+			!strings.Contains(text, "rebuilt") {
 			t.Errorf("status of %s says nothing of the damage: %q", victim.Name(), text)
 		}
 		own := fmt.Sprintf("own%d", round)

@@ -39,7 +39,8 @@ func TestFileGetsShorterInMidSend(t *testing.T) {
 		name string
 		do   func(*testing.T, string) [][]byte // its versions, oldest first
 	}{
-		{"NewFileByName", s.newFileByName}, {"ImageByName", s.imageByName}, {"BehindClose", s.behindClose}, {"BehindFsync", s.behindFsync},
+		{"NewFileByName", s.newFileByName}, {"ImageByName", s.imageByName}, {"BehindClose", s.behindClose},
+		{"BehindFsync", s.behindFsync},
 		{"WrittenAnew", s.writtenAnew},
 	} {
 		t.Run(cut.name, func(t *testing.T) {

@@ -25,7 +25,8 @@ func TestOneSlowLinkDoesNotHoldTheOthers(t *testing.T) {
 	t.Logf("cp took %v; at the pace of the slow link it takes 215 s", took)
 	owed := nodeOf(t, writer.Status(), slow)
 	t.Logf("%s: %d owed: %q", owed.Name, owed.OwedCount, owed.OwedReason)
-	if owed.OwedCount != 1 || !strings.Contains(owed.OwedReason, "slow") || !strings.Contains(owed.OwedReason, "a second while the others had") {
+	if owed.OwedCount != 1 || !strings.Contains(owed.OwedReason, "slow") ||
+		!strings.Contains(owed.OwedReason, "a second while the others had") {
 		t.Errorf("status does not say what the slow node is owed and why: %+v", owed)
 	}
 	for _, n := range c.Nodes {
@@ -33,7 +34,8 @@ func TestOneSlowLinkDoesNotHoldTheOthers(t *testing.T) {
 			t.Errorf("%s is owed %d too: %s", n.Name(), have.OwedCount, have.OwedReason)
 		}
 	}
-	if log, err := os.ReadFile(writer.Data + ".log"); err != nil || !strings.Contains(string(log), "a second while the others had") {
+	if log, err := os.ReadFile(writer.Data + ".log"); err != nil ||
+		!strings.Contains(string(log), "a second while the others had") {
 		t.Errorf("the writer's log does not say why: %v", err)
 	}
 	c.Net().Shape(slow.Index, "100mbit")

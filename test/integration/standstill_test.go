@@ -72,9 +72,11 @@ type outage struct {
 // outages are those of TestWriterWasTakenForDead. A leader that is cut off knows after some seconds that it has no
 // quorum, and is declared down late, by the next one.
 func outages() []outage {
-	all := []outage{{name: "stop"}, {name: "cut", cut: true, leads: true}, {name: "cut6s", cut: true, leads: true, lasts: 6 * time.Second}}
+	all := []outage{{name: "stop"}, {name: "cut", cut: true, leads: true},
+		{name: "cut6s", cut: true, leads: true, lasts: 6 * time.Second}}
 	if *long {
-		all = append(all, outage{name: "cut12s", cut: true, leads: true, lasts: 12 * time.Second}, outage{name: "stop30s", leads: true, lasts: 30 * time.Second})
+		all = append(all, outage{name: "cut12s", cut: true, leads: true, lasts: 12 * time.Second},
+			outage{name: "stop30s", leads: true, lasts: 30 * time.Second})
 	}
 	return all
 }

@@ -74,7 +74,8 @@ func runStorm(t *testing.T, damage bool) {
 	}
 	s := startStorm(t, nodes, spares, lasts)
 	plan := newPlanner(*stormSeed, nodes, spares, stormDisks, damage)
-	t.Logf("seed %d: go test ./test/integration -run '%s$' -v -storm %v -storm.seed %d", *stormSeed, t.Name(), lasts, *stormSeed)
+	t.Logf("seed %d: go test ./test/integration -run '%s$' -v -storm %v -storm.seed %d", *stormSeed, t.Name(), lasts,
+		*stormSeed)
 	only := regexp.MustCompile(*stormOnly)
 	for i := 0; time.Since(s.began) < lasts || damage && i < 11; i++ {
 		k := plan.next()
@@ -91,9 +92,11 @@ func runStorm(t *testing.T, damage bool) {
 func startStorm(t *testing.T, nodes, spares int, lasts time.Duration) *storm {
 	t.Helper()
 	c := start(t, cluster.Options{Nodes: nodes + spares, Rate: stormRate, Manual: true, Patience: 3})
-	s := &storm{t: t, c: c, seed: *stormSeed, sizeMax: size[int64](16<<20, 64<<20), over: make(chan struct{}), began: time.Now(),
-		shared: &shared{attempts: map[string][]attempt{}}, open: make(chan struct{}), busy: map[*writer]bool{}, members: map[int]bool{},
-		struck: map[int]time.Time{}}
+	s := &storm{t: t, c: c, seed: *stormSeed, sizeMax: size[int64](16<<20, 64<<20), over: make(chan struct{}),
+		began:  time.Now(),
+		shared: &shared{attempts: map[string][]attempt{}}, open: make(chan struct{}), busy: map[*writer]bool{},
+		members: map[int]bool{},
+		struck:  map[int]time.Time{}}
 	if lasts >= 3*time.Minute {
 		s.sizeMax = 64 << 20
 	}
@@ -299,7 +302,8 @@ func (s *storm) failure(w *writer, what, path string, began time.Time, err error
 	if s.isStruck(w.home, began) {
 		where = "in a fault"
 	}
-	s.say("writer %d at %s: %s %s failed %s after %v: %v", w.id, w.home.Name(), what, path, where, time.Since(began).Round(time.Millisecond), err)
+	s.say("writer %d at %s: %s %s failed %s after %v: %v", w.id, w.home.Name(), what, path, where,
+		time.Since(began).Round(time.Millisecond), err)
 	if !any {
 		s.t.Errorf("writer %d at %s: %s %s failed without a fault: %v", w.id, w.home.Name(), what, path, err)
 	}

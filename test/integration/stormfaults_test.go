@@ -361,8 +361,10 @@ func (s *storm) figure(k strike, m *mending, how string, took time.Duration, rec
 	if bound := 2 + 1.2*link; took.Seconds() > bound {
 		late = " LATE"
 	}
-	line := fmt.Sprintf("%-34s %4.1f s, %-15s owed %6.1f MB, received %6.1f MB: up %5.1f s, healed %5.1f s, bound %5.1f s%s",
-		k, k.lasts.Seconds(), how, float64(m.owed)/1e6, float64(received)/1e6, m.up.Seconds(), took.Seconds(), 2+1.2*link, late)
+	line := fmt.Sprintf("%-34s %4.1f s, %-15s owed %6.1f MB, received %6.1f MB: up %5.1f s, healed %5.1f s, bound "+
+		"%5.1f s%s",
+		k, k.lasts.Seconds(), how, float64(m.owed)/1e6, float64(received)/1e6, m.up.Seconds(), took.Seconds(), 2+1.2*link,
+		late)
 	s.figures = append(s.figures, line)
 	s.say("%s", line)
 }

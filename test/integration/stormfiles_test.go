@@ -192,7 +192,8 @@ func stateShown(mount, path string, may []state) (which int, all string, err err
 			why = fmt.Sprintf("its mode is %o, not %o", mode, s.mode)
 		}
 		if why == "" {
-			return i, fmt.Sprintf("%o %d:%d %d bytes, %d.%09d, version %d", mode, st.Uid, st.Gid, st.Size, st.Mtim.Sec, st.Mtim.Nsec, i), nil
+			return i, fmt.Sprintf("%o %d:%d %d bytes, %d.%09d, version %d", mode, st.Uid, st.Gid, st.Size, st.Mtim.Sec,
+				st.Mtim.Nsec, i), nil
 		}
 		wrong = errors.Join(wrong, errors.New(why))
 	}

@@ -69,7 +69,8 @@ func newPlanner(seed uint64, nodes, spares, disks int, damage bool) *planner {
 }
 
 // The faults that come again and again: each of them once in a row, in a random order.
-var strikesOfARound = []string{strikeKill, strikeKill, strikeStop, strikeStop, strikeRestart, strikeCut, strikeMute, strikeDeaf, strikeDisk, strikeJoin, strikeEvict}
+var strikesOfARound = []string{strikeKill, strikeKill, strikeStop, strikeStop, strikeRestart, strikeCut, strikeMute,
+	strikeDeaf, strikeDisk, strikeJoin, strikeEvict}
 
 // Two of these may strike at the same time.
 var strikesInPairs = []string{strikeKill, strikeStop, strikeCut, strikeMute, strikeDeaf}

@@ -30,9 +30,11 @@ func (s *storm) end() {
 	acked, failed := 0, 0
 	for _, w := range s.writers {
 		acked, failed = acked+w.acked, failed+w.failed
-		s.t.Logf("writer %d: %d changes acknowledged, %d failed, the longest took %v", w.id, w.acked, w.failed, w.longest.Round(time.Millisecond))
+		s.t.Logf("writer %d: %d changes acknowledged, %d failed, the longest took %v", w.id, w.acked, w.failed,
+			w.longest.Round(time.Millisecond))
 	}
-	s.t.Logf("%d changes acknowledged, %d failed; how the faults healed:\n%s", acked, failed, strings.Join(s.figures, "\n"))
+	s.t.Logf("%d changes acknowledged, %d failed; how the faults healed:\n%s", acked, failed,
+		strings.Join(s.figures, "\n"))
 	for _, n := range s.all() {
 		n.MustCLI("wait", "--timeout", "50s")
 	}
@@ -208,7 +210,8 @@ func (s *storm) checkLog(n *cluster.Node) {
 	}
 	must(s.t, err)
 	for _, line := range strings.Split(string(log), "\n") {
-		for _, bad := range []string{"panic", "fatal error", "DATA RACE", "goroutine ", "bug", "leak", "log contradicts", "histories differ"} {
+		for _, bad := range []string{"panic", "fatal error", "DATA RACE", "goroutine ", "bug", "leak", "log contradicts",
+			"histories differ"} {
 			if strings.Contains(line, bad) {
 				s.t.Errorf("%s printed: %s", n.Name(), line)
 			}

@@ -163,7 +163,8 @@ func (w *writer) do(what, path string, change func(path string) outcome) outcome
 	w.longest = max(w.longest, took)
 	if o.err == nil {
 		w.acked++
-		w.s.note("writer %d at %s: %s %s: %v, %.1f MB", w.id, w.home.Name(), what, path, took.Round(time.Millisecond), float64(w.bytes)/1e6)
+		w.s.note("writer %d at %s: %s %s: %v, %.1f MB", w.id, w.home.Name(), what, path, took.Round(time.Millisecond),
+			float64(w.bytes)/1e6)
 		return o
 	}
 	w.failed++
@@ -311,7 +312,8 @@ func (w *writer) look(n *name) {
 	if err == nil || !w.s.counts(w.home, reader) {
 		return
 	}
-	w.s.say("writer %d: what %s acknowledged of %s is not shown by %s: %v", w.id, w.home.Name(), n.path, reader.Name(), err)
+	w.s.say("writer %d: what %s acknowledged of %s is not shown by %s: %v", w.id, w.home.Name(), n.path, reader.Name(),
+		err)
 	if !w.s.isStruck(reader, began.Add(-stormForget)) {
 		w.s.t.Errorf("%s is up, owed nothing, and was not struck", reader.Name())
 	}

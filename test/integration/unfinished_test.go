@@ -18,7 +18,8 @@ func TestUnfinishedOverwrite(t *testing.T) {
 	c := start(t, cluster.Options{Nodes: 3})
 	w, r := c.Nodes[0], c.Nodes[1]
 	for name, script := range map[string]string{
-		"dd": "exec dd of=dd bs=4 2>/dev/null", "redirect": "exec cat > redirect", "child": "exec > child; head -n 1; /bin/true; cat",
+		"dd": "exec dd of=dd bs=4 2>/dev/null", "redirect": "exec cat > redirect",
+		"child": "exec > child; head -n 1; /bin/true; cat",
 	} {
 		for _, kill := range []bool{false, true} {
 			must(t, os.WriteFile(w.Path(name), []byte("the old version"), 0o644))

@@ -32,7 +32,9 @@ func TestNamesAreSeenEverywhere(t *testing.T) {
 		do   func(i int) error
 		seen func(n *cluster.Node, i int) bool
 	}{
-		{"mkdir", func(i int) error { return os.Mkdir(path("d"), 0o755) }, func(n *cluster.Node, i int) bool { return mode(n.Path("d"), 0o755) }},
+		{"mkdir", func(i int) error { return os.Mkdir(path("d"), 0o755) }, func(n *cluster.Node, i int) bool {
+			return mode(n.Path("d"), 0o755)
+		}},
 		{"symlink", func(i int) error { return os.Symlink(fmt.Sprint(i), path("next")) },
 			func(n *cluster.Node, i int) bool { return linksTo(n.Path("next"), fmt.Sprint(i)) }},
 		{"rename", func(i int) error { return os.Rename(path("next"), path("current")) },
@@ -41,11 +43,19 @@ func TestNamesAreSeenEverywhere(t *testing.T) {
 			}},
 		{"link", func(i int) error { return os.Link(path("file"), path("d/other")) },
 			func(n *cluster.Node, i int) bool { return mode(n.Path("d/other"), 0o600) }},
-		{"unlink", func(i int) error { return os.Remove(path("d/other")) }, func(n *cluster.Node, i int) bool { return gone(n.Path("d/other")) }},
-		{"rmdir", func(i int) error { return os.Remove(path("d")) }, func(n *cluster.Node, i int) bool { return gone(n.Path("d")) }},
-		{"chmod and fsync of the directory", func(i int) error { return errors.Join(os.Chmod(path("file"), 0o640), dir.Sync()) },
+		{"unlink", func(i int) error { return os.Remove(path("d/other")) }, func(n *cluster.Node, i int) bool {
+			return gone(n.Path("d/other"))
+		}},
+		{"rmdir", func(i int) error { return os.Remove(path("d")) }, func(n *cluster.Node, i int) bool {
+			return gone(n.Path("d"))
+		}},
+		{"chmod and fsync of the directory", func(i int) error {
+			return errors.Join(os.Chmod(path("file"), 0o640), dir.Sync())
+		},
 			func(n *cluster.Node, i int) bool { return mode(n.Path("file"), 0o640) }},
-		{"chmod and close", func(i int) error { return errors.Join(os.Chmod(path("file"), 0o600), openAndClose(path("file"))) },
+		{"chmod and close", func(i int) error {
+			return errors.Join(os.Chmod(path("file"), 0o600), openAndClose(path("file")))
+		},
 			func(n *cluster.Node, i int) bool { return mode(n.Path("file"), 0o600) }},
 	}
 	for i := range size(30, 300) {

@@ -62,7 +62,8 @@ func TestTableInTheDocs(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := "before\n" + tableBegin + tableHead + "| " + first + " | meta TestA |\n| " + second + " | meta TestB |\n" + tableEnd + "after\n"
+	want := "before\n" + tableBegin + tableHead + "| " + first + " | meta TestA |\n| " + second + " | meta TestB |\n" +
+		tableEnd + "after\n"
 	if got != want {
 		t.Errorf("got\n%s\nwanted\n%s", got, want)
 	}
@@ -77,10 +78,10 @@ func TestTableInTheDocs(t *testing.T) {
 // The culprit is the test that failed, or else the one that ran when the process ended.
 func TestCulprit(t *testing.T) {
 	for out, want := range map[string]string{
-		"=== RUN   TestA\n--- PASS: TestA (0.00s)\n=== RUN   TestB\n--- FAIL: TestB (0.00s)\n    --- FAIL: TestB/x (0.00s)\n": "TestB",
-		"=== RUN   TestA\n--- PASS: TestA (0.00s)\n=== RUN   TestB\n=== RUN   TestB/x\npanic: boom\n":                         "TestB",
-		"=== RUN   TestA\n--- PASS: TestA (0.00s)\nPASS\nleak\n":                                                              "",
-		"": "",
+		"=== RUN   TestA\n--- PASS: TestA (0.00s)\n=== RUN   TestB\n--- FAIL: TestB (0.00s)\n" +
+			"    --- FAIL: TestB/x (0.00s)\n": "TestB",
+		"=== RUN   TestA\n--- PASS: TestA (0.00s)\n=== RUN   TestB\n=== RUN   TestB/x\npanic: boom\n": "TestB",
+		"=== RUN   TestA\n--- PASS: TestA (0.00s)\nPASS\nleak\n":                                      "",
 	} {
 		if got := culprit(out); got != want {
 			t.Errorf("%q: culprit %q, wanted %q", out, got, want)

@@ -21,13 +21,17 @@ type revert struct {
 
 // reverts are the mends that whole daemons are held against.
 var reverts = []revert{
-	{"close says 0 and the file is nowhere", []string{"a freed name is not reserved again", "an orphan of a fence is taken for delivered"}},
+	{"close says 0 and the file is nowhere", []string{"a freed name is not reserved again",
+		"an orphan of a fence is taken for delivered"}},
 	{"a follower of another history goes on in silence", []string{"a follower begins without a proof",
 		"an older copy goes on beside the leader of the others"}},
-	{"a node is believed to hold what it lacks", []string{"store and log are not compared at the start", "a state that was replaced is not compared"}},
-	{"a wrong clock is the cluster's time", []string{"half of the clocks move the time", "a lone clock that jumped is believed at once",
+	{"a node is believed to hold what it lacks", []string{"store and log are not compared at the start",
+		"a state that was replaced is not compared"}},
+	{"a wrong clock is the cluster's time", []string{"half of the clocks move the time",
+		"a lone clock that jumped is believed at once",
 		"an unconfirmed clock stamps entries"}},
-	{"an observer stays with a voter that lags", []string{"a voter that lags is followed for ever", "a voter that trickles is followed for ever",
+	{"an observer stays with a voter that lags", []string{"a voter that lags is followed for ever",
+		"a voter that trickles is followed for ever",
 		"a voter that went silent is followed for long after failures", "a voter that campaigns is followed for ever"}},
 }
 
@@ -76,7 +80,8 @@ func (r *revert) writeOverlay(root, dir string) (string, error) {
 }
 
 // seedThatFailed is in what TestSeeds of the whole daemons prints.
-var seedThatFailed = regexp.MustCompile(`seed (\d+): exit status[^\n]*\n(?:[^\n]*\n)*?[^\n]*one_test\.go:\d+: seed \d+: ([^\n]*)`)
+var seedThatFailed = regexp.MustCompile(
+	`seed (\d+): exit status[^\n]*\n(?:[^\n]*\n)*?[^\n]*one_test\.go:\d+: seed \d+: ([^\n]*)`)
 
 // tryRevert runs whole daemons with a revert, seed after seed, until one of them fails.
 func (r *runner) tryRevert(ctx context.Context, back *revert, from, seeds uint64) (string, error) {

@@ -72,7 +72,8 @@ func (net *Net) Shape(i int, rate string) {
 	bytesPerSec := rateBytes(net.tb, rate)
 	burst := max(burstBytesMin, bytesPerSec/500)
 	limit := burst + bytesPerSec*queueMillis/1000
-	args := []string{"root", "handle", "1:", "tbf", "rate", rate, "burst", strconv.Itoa(burst), "limit", strconv.Itoa(limit)}
+	args := []string{"root", "handle", "1:", "tbf", "rate", rate, "burst", strconv.Itoa(burst), "limit",
+		strconv.Itoa(limit)}
 	net.tc(net.Name(i), append([]string{"qdisc", "replace", "dev", "eth0"}, args...)...)
 	net.tc(net.prefix+"sw", append([]string{"qdisc", "replace", "dev", fmt.Sprintf("p%d", i)}, args...)...)
 }
@@ -94,7 +95,8 @@ func (net *Net) Drop(i int, hook string, on bool) {
 	rules := "delete table " + table
 	if on {
 		dev := map[string]string{"output": "oifname", "input": "iifname"}[hook]
-		rules = fmt.Sprintf("add table %s; add chain %s c { type filter hook %s priority 0; }; add rule %s c %s eth0 drop", table, table, hook, table, dev)
+		rules = fmt.Sprintf("add table %s; add chain %s c { type filter hook %s priority 0; }; add rule %s c %s eth0 drop",
+			table, table, hook, table, dev)
 	}
 	net.ip("netns", "exec", net.Name(i), "nft", rules)
 }
@@ -107,8 +109,9 @@ func (net *Net) DropTo(i, j, perSec int) {
 	if perSec > 0 {
 		limit = fmt.Sprintf("limit rate over %d/second ", perSec)
 	}
-	net.ip("netns", "exec", net.Name(i), "nft", "add table ip drop_to; add chain ip drop_to c { type filter hook output priority 0; }; "+
-		fmt.Sprintf("add rule ip drop_to c ip daddr %s %sdrop", net.IP(j), limit))
+	net.ip("netns", "exec", net.Name(i), "nft",
+		"add table ip drop_to; add chain ip drop_to c { type filter hook output priority 0; }; "+
+			fmt.Sprintf("add rule ip drop_to c ip daddr %s %sdrop", net.IP(j), limit))
 }
 
 // Undrop ends DropTo of host i.

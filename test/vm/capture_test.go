@@ -175,7 +175,8 @@ func (c *capture) check(t *testing.T, phase string) {
 			flows[p.flow].request(p)
 		}
 	}
-	want := []int{bthSendFirst, bthSendMiddle, bthSendLastImm, bthSendOnlyImm, bthWriteFirst, bthWriteMiddle, bthWriteLast, bthWriteLastImm,
+	want := []int{bthSendFirst, bthSendMiddle, bthSendLastImm, bthSendOnlyImm, bthWriteFirst, bthWriteMiddle, bthWriteLast,
+		bthWriteLastImm,
 		bthReadRequest, bthReadFirst, bthReadMiddle, bthReadLast, bthAcknowledge, bthDatagram}
 	if phase == phaseForeign { // the program sends without immediate values
 		want = []int{bthSendFirst, bthSendMiddle, bthSendLast, bthSendLastImm, bthAcknowledge}
@@ -229,7 +230,8 @@ func TestPackets(t *testing.T) {
 	if p, err := parsePacket(strings.Split(good, "|")); err != nil || p != want {
 		t.Errorf("%+v, %v", p, err)
 	}
-	for _, bad := range []string{"7|10.77.0.1|4791|||||||", good[:len(good)-1] + "1|", good[:len(good)-1] + "|8388608", "x" + good} {
+	for _, bad := range []string{"7|10.77.0.1|4791|||||||", good[:len(good)-1] + "1|", good[:len(good)-1] + "|8388608",
+		"x" + good} {
 		if p, err := parsePacket(strings.Split(bad, "|")); err == nil {
 			t.Errorf("%q was taken for %+v", bad, p)
 		}

@@ -89,7 +89,8 @@ func controlOverRings(t *testing.T, c *cluster.Cluster, device, _ string) {
 
 // controlMoves reports whether connections of a node's control go over the device, now or soon.
 func controlMoves(n *cluster.Node) bool {
-	for deadline := time.Now().Add(patience * time.Second); time.Now().Before(deadline); <-time.After(100 * time.Millisecond) {
+	for deadline := time.Now().Add(patience * time.Second); time.Now().Before(deadline); <-time.After(100 *
+		time.Millisecond) {
 		if n.Status().ControlRings > 0 {
 			return true
 		}

@@ -14,8 +14,9 @@ import (
 
 const (
 	slotBytes = 64 << 10
-	slots     = 8   // of messages on their way out
-	messages  = 240 // each way; all have a receive from the beginning, with a slot of its own: none is sent again for want of it
+	slots     = 8 // of messages on their way out
+	// each way; all have a receive from the beginning, with a slot of its own: none is sent again for want of it
+	messages  = 240
 	receives  = messages + 1
 	areaAt    = (slots + receives) * slotBytes
 	areaBytes = 4 << 20 // of writes and reads
@@ -43,7 +44,8 @@ func (e *wireEnd) pair() *pairEnd {
 			e.t.Fatal(err)
 		}
 	}
-	if p.qp, err = e.dev.NewQP(rdma.QPConfig{SendCQ: p.sent, RecvCQ: p.rcvd, SendDepth: slots, RecvDepth: receives}); err != nil {
+	if p.qp, err = e.dev.NewQP(rdma.QPConfig{SendCQ: p.sent, RecvCQ: p.rcvd, SendDepth: slots,
+		RecvDepth: receives}); err != nil {
 		e.t.Fatal(err)
 	}
 	for i := range receives {

@@ -69,14 +69,17 @@ func runEnd(ctx context.Context, t *testing.T, dir string, end int) error {
 		return err
 	}
 	n := strconv.Itoa(end)
-	cmd := exec.CommandContext(ctx, filepath.Join(cluster.Root(t), "test/vm/run.sh"), "-k", kernelsOfWire[end-1], "-c", "1", "-w", n+":"+dir,
-		"-t", strconv.Itoa(int(wireLimit.Seconds())), "-e", endVariable, "-e", "RDMCFS_BIN", self, "-test.run", "^TestWireEnd$", "-test.v")
+	cmd := exec.CommandContext(ctx, filepath.Join(cluster.Root(t), "test/vm/run.sh"), "-k", kernelsOfWire[end-1], "-c",
+		"1", "-w", n+":"+dir,
+		"-t", strconv.Itoa(int(wireLimit.Seconds())), "-e", endVariable, "-e", "RDMCFS_BIN", self, "-test.run",
+		"^TestWireEnd$", "-test.v")
 	cmd.Env = append(os.Environ(), endVariable+"="+n)
 	var out bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &out
 	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) } // it ends its machine
 	cmd.WaitDelay = 20 * time.Second
 	err = cmd.Run()
-	t.Logf("end %d, Linux %s:\n\t%s", end, kernelsOfWire[end-1], strings.ReplaceAll(strings.TrimSpace(out.String()), "\n", "\n\t"))
+	t.Logf("end %d, Linux %s:\n\t%s", end, kernelsOfWire[end-1],
+		strings.ReplaceAll(strings.TrimSpace(out.String()), "\n", "\n\t"))
 	return err
 }

@@ -182,7 +182,8 @@ func (e *wireEnd) foreign() {
 	defer cancel()
 	cmd := exec.CommandContext(ctx, "ibv_rc_pingpong", "-d", e.name, "-g", "1", "-s", "60000", "-n", "200", "-m", "4096")
 	if !e.first {
-		cmd = exec.CommandContext(ctx, filepath.Join(cluster.Root(e.t), "bin", "verbs.test"), "-test.run", "^TestPingPong$", "-test.v")
+		cmd = exec.CommandContext(ctx, filepath.Join(cluster.Root(e.t), "bin", "verbs.test"), "-test.run", "^TestPingPong$",
+			"-test.v")
 		cmd.Env = append(os.Environ(), "RDMCFS_TEST_PINGPONG="+endOne)
 	}
 	out, err := cmd.CombinedOutput()

@@ -63,7 +63,8 @@ func (h *header) code(c *coder.Coder) {
 
 // appendFrame appends a whole frame to b.
 func appendFrame(b []byte, kind uint8, segment uint32, number uint64, payload []byte) []byte {
-	h := header{kind: kind, length: uint32(len(payload)), payload: crc32.Checksum(payload, castagnoli), number: number, segment: segment}
+	h := header{kind: kind, length: uint32(len(payload)), payload: crc32.Checksum(payload, castagnoli), number: number,
+		segment: segment}
 	c := coder.Writer(b, coder.Little)
 	h.code(&c)
 	c.Fixed(payload)
@@ -228,7 +229,8 @@ func decodeBase(from *coder.Coder) (*Base, error) {
 	if err := proto.Unmarshal(conf, base.Conf); err != nil {
 		return nil, fmt.Errorf("voters of base: %w", err)
 	}
-	if n := len(base.Conf.Voters) + len(base.Conf.Learners) + len(base.Conf.VotersOutgoing) + len(base.Conf.LearnersNext); n > maxConfIDs {
+	if n := len(base.Conf.Voters) + len(base.Conf.Learners) + len(base.Conf.VotersOutgoing) +
+		len(base.Conf.LearnersNext); n > maxConfIDs {
 		return nil, fmt.Errorf("voters of base: %d ids", n)
 	}
 	return base, nil

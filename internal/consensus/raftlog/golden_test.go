@@ -13,8 +13,10 @@ func goldenContent(t testing.TB) []byte {
 	var id Identity
 	codertest.Fill(&id)
 	c := content{
-		identity: &id, prevFrame: 3, hard: &raftpb.HardState{Term: new(uint64(1)), Vote: new(uint64(2)), Commit: new(uint64(3))},
-		base: &Base{Index: 4, Term: 5, Time: -6, Conf: &raftpb.ConfState{Voters: []uint64{1, 2}, Learners: []uint64{3}}}, reset: true, intent: &Base{Index: 9, Term: 2},
+		identity: &id, prevFrame: 3, hard: &raftpb.HardState{Term: new(uint64(1)), Vote: new(uint64(2)),
+			Commit: new(uint64(3))},
+		base:  &Base{Index: 4, Term: 5, Time: -6, Conf: &raftpb.ConfState{Voters: []uint64{1, 2}, Learners: []uint64{3}}},
+		reset: true, intent: &Base{Index: 9, Term: 2},
 		entries: []*raftpb.Entry{
 			{Index: new(uint64(5)), Term: new(uint64(1)), Data: []byte("data")},
 			{Index: new(uint64(6)), Term: new(uint64(1)), Type: raftpb.EntryConfChangeV2.Enum()},

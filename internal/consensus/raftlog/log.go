@@ -192,8 +192,10 @@ func (l *Log) readHeads(seqs []uint64) ([]*segmentImage, error) {
 			return nil, err
 		}
 		if *s.head.identity != l.opts.Identity {
-			return nil, fmt.Errorf("%w: %s was written by node %x store %x id %x of cluster %x generation %d", ErrIdentity, s.name,
-				s.head.identity.Node, s.head.identity.Store, s.head.identity.ID, s.head.identity.Cluster, s.head.identity.Generation)
+			return nil, fmt.Errorf("%w: %s was written by node %x store %x id %x of cluster %x generation %d", ErrIdentity,
+				s.name,
+				s.head.identity.Node, s.head.identity.Store, s.head.identity.ID, s.head.identity.Cluster,
+				s.head.identity.Generation)
 		}
 		images = append(images, s)
 	}
@@ -356,7 +358,8 @@ func (l *Log) Full() error {
 // dropOld removes the segments that hold nothing after the base.
 func (l *Log) dropOld() {
 	for len(l.old) > 0 && l.old[0].maxIndex <= l.base.Index {
-		if err := l.opts.FS.Remove(filepath.Join(l.opts.Dir, segmentName(l.old[0].seq))); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		if err := l.opts.FS.Remove(filepath.Join(l.opts.Dir, segmentName(l.old[0].seq))); err != nil &&
+			!errors.Is(err, fs.ErrNotExist) {
 			return // tried again with the next base
 		}
 		l.old = l.old[1:]

@@ -88,7 +88,8 @@ func TestAppendReopenReplaceAndBase(t *testing.T) {
 	if diff := cmp.Diff(want, describe(state.Entries)); diff != "" {
 		t.Fatal(diff)
 	}
-	if state.Hard.GetTerm() != 2 || state.Hard.GetVote() != 6 || state.Hard.GetCommit() != 7 || state.Base.Index != 4 || len(state.Base.Conf.Voters) != 2 {
+	if state.Hard.GetTerm() != 2 || state.Hard.GetVote() != 6 || state.Hard.GetCommit() != 7 || state.Base.Index != 4 ||
+		len(state.Base.Conf.Voters) != 2 {
 		t.Fatalf("state %+v", state)
 	}
 }
@@ -181,9 +182,11 @@ func TestPowerLossAfterEveryWrite(t *testing.T) {
 			defer reopened.Close()
 			got := describe(state.Entries)
 			if !cmp.Equal(got, acked) && !cmp.Equal(got, pending) {
-				t.Fatalf("seed %d: after power loss %d entries, acknowledged %d, written %d", seed, len(got), len(acked), len(pending))
+				t.Fatalf("seed %d: after power loss %d entries, acknowledged %d, written %d", seed, len(got), len(acked),
+					len(pending))
 			}
-			if err := reopened.Append(&raftlog.Batch{Entries: entries(state.LastIndex()+1, state.LastIndex()+1, 99, 700)}); err != nil {
+			if err := reopened.Append(&raftlog.Batch{Entries: entries(state.LastIndex()+1, state.LastIndex()+1, 99,
+				700)}); err != nil {
 				t.Fatalf("seed %d: append after power loss: %v", seed, err)
 			}
 			if reopened.Close(); true {

@@ -55,7 +55,8 @@ func (s *segmentImage) frameAt(off int64, number uint64) (*content, header, erro
 		return nil, h, err
 	}
 	if h.segment != uint32(s.seq) || (number != 0 && h.number != number) {
-		return nil, h, fmt.Errorf("frame %d of segment %d where frame %d of segment %d is due", h.number, h.segment, number, s.seq)
+		return nil, h, fmt.Errorf("frame %d of segment %d where frame %d of segment %d is due", h.number, h.segment, number,
+			s.seq)
 	}
 	end := off + headerBytes + int64(h.length)
 	if end > int64(len(s.data)) {

@@ -10,7 +10,8 @@ import (
 // Errors of Open.
 var (
 	// ErrMissing means that there is no log where there must be one.
-	ErrMissing = errors.New("raftlog: log is missing: this node must not start under its old identity; remove it from the cluster and join it again with a new store")
+	ErrMissing = errors.New("raftlog: log is missing: this node must not start under its old identity; remove it from " +
+		"the cluster and join it again with a new store")
 	// ErrDamaged is the class of DamagedError.
 	ErrDamaged = errors.New("raftlog: log is damaged")
 	// ErrIdentity means that the log belongs to another node, store, cluster or generation.
@@ -30,7 +31,8 @@ type DamagedError struct {
 
 // Error says what was found and what to do.
 func (e *DamagedError) Error() string {
-	return fmt.Sprintf("%v: %s at byte %d: %s; this node must not vote with it: remove it from the cluster and join it again with a new store",
+	return fmt.Sprintf("%v: %s at byte %d: %s; this node must not vote with it: remove it from the cluster and join it "+
+		"again with a new store",
 		ErrDamaged, e.File, e.Offset, e.Reason)
 }
 

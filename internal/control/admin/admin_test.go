@@ -45,8 +45,10 @@ func bounded(t *testing.T) context.Context {
 }
 
 func TestQueriesCarryRequestAndAnswer(t *testing.T) {
-	want := Status{Cluster: "c", Node: 2, State: "serving", Voters: []uint32{1, 2}, Nodes: []Node{{ID: 1, Name: "a", LastSeen: time.Unix(5, 0).UTC()}},
-		Transfers: []Transfer{{Session: "s", SizeBytes: 1 << 40, Members: []TransferMember{{Node: 1, Bytes: 7}}}}, Passthrough: Feature{Why: "old", Cost: "slow"}}
+	want := Status{Cluster: "c", Node: 2, State: "serving", Voters: []uint32{1, 2},
+		Nodes:       []Node{{ID: 1, Name: "a", LastSeen: time.Unix(5, 0).UTC()}},
+		Transfers:   []Transfer{{Session: "s", SizeBytes: 1 << 40, Members: []TransferMember{{Node: 1, Bytes: 7}}}},
+		Passthrough: Feature{Why: "old", Cost: "slow"}}
 	var got any
 	c, _, _ := serve(t, Handlers{
 		Status: func(context.Context) (Status, error) { return want, nil },
@@ -89,7 +91,8 @@ func TestErrorsKeepCodeAndHint(t *testing.T) {
 		Status: func(context.Context) (Status, error) { return Status{}, errors.New("odd") },
 	})
 	_, err := c.Where(bounded(t), WhereRequest{})
-	if CodeOf(err) != CodeNotFound || !strings.Contains(err.Error(), "no such file") || !strings.Contains(err.Error(), "look again") {
+	if CodeOf(err) != CodeNotFound || !strings.Contains(err.Error(), "no such file") ||
+		!strings.Contains(err.Error(), "look again") {
 		t.Errorf("%v", err)
 	}
 	if _, err := c.Status(bounded(t)); CodeOf(err) != CodeFailed || err.Error() != "odd" {
@@ -139,14 +142,19 @@ func TestSocketIsPrivate(t *testing.T) {
 	if err != nil || len(entries) != 1 {
 		t.Errorf("%v, %v", entries, err)
 	}
-	if _, err := Serve("/"+strings.Repeat("x", 200), Handlers{}, slog.New(slog.DiscardHandler)); err == nil || !strings.Contains(err.Error(), "--data") {
+	if _, err := Serve("/"+strings.Repeat("x", 200), Handlers{}, slog.New(slog.DiscardHandler)); err == nil ||
+		!strings.Contains(err.Error(), "--data") {
 		t.Errorf("long path: %v", err)
 	}
 }
 
 func TestBadRequestsAreRefused(t *testing.T) {
-	c, _, _ := serve(t, Handlers{Mount: func(context.Context, MountRequest) (Mount, error) { t.Error("called"); return Mount{}, nil }})
-	for name, body := range map[string]string{"no JSON": "hello", "unknown field": `{"dir":"/m","force":true}`, "wrong type": `{"dir":7}`, "endless": `{"dir":"` + strings.Repeat("x", 2<<20) + `"}`} {
+	c, _, _ := serve(t, Handlers{Mount: func(context.Context, MountRequest) (Mount, error) {
+		t.Error("called")
+		return Mount{}, nil
+	}})
+	for name, body := range map[string]string{"no JSON": "hello", "unknown field": `{"dir":"/m","force":true}`,
+		"wrong type": `{"dir":7}`, "endless": `{"dir":"` + strings.Repeat("x", 2<<20) + `"}`} {
 		resp, err := c.do(bounded(t), http.MethodPost, "/v1/mount", []byte(body))
 		if err != nil {
 			t.Fatal(err)
@@ -172,7 +180,10 @@ func TestWatch(t *testing.T) {
 		return ctx.Err()
 	}})
 	var got []string
-	err := c.Watch(bounded(t), WatchRequest{Path: "bad"}, func(ev Event) error { got = append(got, ev.Message); return nil })
+	err := c.Watch(bounded(t), WatchRequest{Path: "bad"}, func(ev Event) error {
+		got = append(got, ev.Message)
+		return nil
+	})
 	if diff := cmp.Diff([]string{"bad0", "bad1", "bad2"}, got); diff != "" || CodeOf(err) != CodeNotFound {
 		t.Errorf("%v, %s", err, diff)
 	}
@@ -231,7 +242,8 @@ func TestReadyWaitsForTheEndOfTheStart(t *testing.T) {
 	if err := c.Metrics(bounded(t), &b); err != nil || b.String() != "x 1\n" {
 		t.Errorf("%q, %v", b.String(), err)
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), time.Second) // within which it is asked for once, also on a late machine
+	// within which it is asked for once, also on a late machine
+	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 	defer cancel()
 	if _, err := NewClient("/nonexistent").Ready(ctx); err == nil || !strings.Contains(err.Error(), "no daemon answers") {
 		t.Errorf("nobody: %v", err)

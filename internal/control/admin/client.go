@@ -233,11 +233,13 @@ func (c *Client) do(ctx context.Context, method, path string, body []byte) (*htt
 	switch {
 	case ctx.Err() != nil:
 		return nil, fmt.Errorf("admin: %s: %w", path, ctx.Err())
-	case errors.Is(err, syscall.ECONNREFUSED), errors.Is(err, os.ErrNotExist), errors.Is(err, io.EOF), errors.Is(err, syscall.ECONNRESET):
+	case errors.Is(err, syscall.ECONNREFUSED), errors.Is(err, os.ErrNotExist), errors.Is(err, io.EOF),
+		errors.Is(err, syscall.ECONNRESET):
 		return nil, &Error{Code: CodeNotRunning, Message: "no daemon answers on " + c.path,
 			Hint: "start it with 'rdmcfs daemon' or 'rdmcfs mount DIR', or name its data directory with --data"}
 	case errors.Is(err, os.ErrPermission):
-		return nil, &Error{Code: CodeDenied, Message: "permission denied on " + c.path, Hint: "run as the daemon's user (root)"}
+		return nil, &Error{Code: CodeDenied, Message: "permission denied on " + c.path,
+			Hint: "run as the daemon's user (root)"}
 	}
 	return nil, fmt.Errorf("admin: %s: %w", path, err)
 }

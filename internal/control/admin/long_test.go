@@ -14,7 +14,8 @@ import (
 // is.
 func TestLongAnswerOutlivesTheSilenceLimit(t *testing.T) {
 	goOn := make(chan struct{})
-	c, _, _ := serve(t, Handlers{Restore: func(ctx context.Context, req RestoreRequest, tell func(Progress)) (Version, error) {
+	c, _, _ := serve(t, Handlers{Restore: func(ctx context.Context, req RestoreRequest, tell func(Progress)) (Version,
+		error) {
 		tell(Progress{Bytes: 7, SizeBytes: 9})
 		select {
 		case <-goOn:

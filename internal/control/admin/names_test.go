@@ -62,7 +62,8 @@ func TestEventsComeThroughJSON(t *testing.T) {
 		Event
 		Error *Error `json:"error"`
 	}
-	if err := Unmarshal(raw, &out); err != nil || out.Transfer == nil || out.Transfer.Path != "\xff" || in.Transfer.Path != "\xff" {
+	if err := Unmarshal(raw, &out); err != nil || out.Transfer == nil || out.Transfer.Path != "\xff" ||
+		in.Transfer.Path != "\xff" {
 		t.Errorf("%s: %+v, %v", raw, out, err)
 	}
 }

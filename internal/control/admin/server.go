@@ -40,15 +40,16 @@ type Handlers struct {
 	MountWait func(context.Context, MountWaitRequest) error // returns when the mount has ended
 	Where     func(context.Context, WhereRequest) (Where, error)
 	Versions  func(context.Context, VersionsRequest) ([]Version, error)
-	Restore   func(context.Context, RestoreRequest, func(Progress)) (Version, error) // the function may be called from time to time
-	Policy    func(context.Context, PolicyRequest) (Policy, error)
-	Wait      func(context.Context, WaitRequest) (WaitResult, error)
-	Token     func(context.Context, TokenRequest) (Token, error)
-	Evict     func(context.Context, EvictRequest) (EvictResult, error)
-	Drain     func(context.Context, DrainRequest) (DrainState, error)
-	Stop      func(context.Context) error // begins the end of the daemon and returns
-	Metrics   http.Handler                // GET /metrics, Prometheus text
-	Page      http.Handler                // GET /, a status page
+	// the function may be called from time to time
+	Restore func(context.Context, RestoreRequest, func(Progress)) (Version, error)
+	Policy  func(context.Context, PolicyRequest) (Policy, error)
+	Wait    func(context.Context, WaitRequest) (WaitResult, error)
+	Token   func(context.Context, TokenRequest) (Token, error)
+	Evict   func(context.Context, EvictRequest) (EvictResult, error)
+	Drain   func(context.Context, DrainRequest) (DrainState, error)
+	Stop    func(context.Context) error // begins the end of the daemon and returns
+	Metrics http.Handler                // GET /metrics, Prometheus text
+	Page    http.Handler                // GET /, a status page
 }
 
 // Server answers on the socket of one data directory.
@@ -63,7 +64,8 @@ type Server struct {
 // is removed; the caller holds the lock of the data directory, so that there is no living one.
 func Serve(path string, h Handlers, log *slog.Logger) (*Server, error) {
 	if len(path) > socketPathBytes {
-		return nil, fmt.Errorf("admin: socket %s: path is longer than %d bytes; choose a shorter --data", path, socketPathBytes)
+		return nil, fmt.Errorf("admin: socket %s: path is longer than %d bytes; choose a shorter --data", path,
+			socketPathBytes)
 	}
 	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return nil, fmt.Errorf("admin: remove old socket: %w", err)
@@ -127,21 +129,26 @@ func (s *Server) Close() error {
 
 func (h Handlers) mux(log *slog.Logger) *http.ServeMux {
 	mux := http.NewServeMux()
-	mux.Handle("GET /v1/status", query(h.Status != nil, func(ctx context.Context, _ Done) (Status, error) { return h.Status(ctx) }))
+	mux.Handle("GET /v1/status", query(h.Status != nil, func(ctx context.Context, _ Done) (Status, error) {
+		return h.Status(ctx)
+	}))
 	mux.Handle("POST /v1/mount", query(h.Mount != nil, h.Mount))
 	mux.Handle("POST /v1/unmount", query(h.Unmount != nil, noResult(h.Unmount)))
 	mux.Handle("POST /v1/mount-wait", query(h.MountWait != nil, noResult(h.MountWait)))
 	mux.Handle("POST /v1/where", query(h.Where != nil, h.Where))
 	mux.Handle("POST /v1/versions", query(h.Versions != nil, h.Versions))
 	mux.Handle("POST /v1/restore", long(h.Restore != nil, h.Restore))
-	mux.Handle("POST /v1/policy", long(h.Policy != nil, func(ctx context.Context, req PolicyRequest, _ func(Progress)) (Policy, error) {
-		return h.Policy(ctx, req)
-	}))
+	mux.Handle("POST /v1/policy", long(h.Policy != nil,
+		func(ctx context.Context, req PolicyRequest, _ func(Progress)) (Policy, error) {
+			return h.Policy(ctx, req)
+		}))
 	mux.Handle("POST /v1/wait", query(h.Wait != nil, h.Wait))
 	mux.Handle("POST /v1/token", query(h.Token != nil, h.Token))
 	mux.Handle("POST /v1/evict", query(h.Evict != nil, h.Evict))
 	mux.Handle("POST /v1/drain", query(h.Drain != nil, h.Drain))
-	mux.Handle("POST /v1/stop", query(h.Stop != nil, func(ctx context.Context, _ Done) (Done, error) { return Done{}, h.Stop(ctx) }))
+	mux.Handle("POST /v1/stop", query(h.Stop != nil, func(ctx context.Context, _ Done) (Done, error) {
+		return Done{}, h.Stop(ctx)
+	}))
 	mux.Handle("POST /v1/watch", h.watch(log))
 	if h.Metrics != nil {
 		mux.Handle("GET /metrics", h.Metrics)

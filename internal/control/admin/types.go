@@ -74,11 +74,12 @@ type Transfer struct {
 	CatchUp   bool             `json:"catch_up"`
 	Started   time.Time        `json:"started"`
 	Members   []TransferMember `json:"members"`
-	Choice    *Choice          `json:"choice,omitempty"` // how blocks go; nil before there is a group, and where none is needed
-	Phase     string           `json:"phase,omitempty"`  // announcing, sending, voting, proposing, visible
-	Ended     time.Time        `json:"ended,omitzero"`
-	Outcome   string           `json:"outcome,omitempty"` // once ended: published, delivered, repeated, unknown, failed
-	Reason    string           `json:"reason,omitempty"`  // why it failed or another session follows
+	// how blocks go; nil before there is a group, and where none is needed
+	Choice  *Choice   `json:"choice,omitempty"`
+	Phase   string    `json:"phase,omitempty"` // announcing, sending, voting, proposing, visible
+	Ended   time.Time `json:"ended,omitzero"`
+	Outcome string    `json:"outcome,omitempty"` // once ended: published, delivered, repeated, unknown, failed
+	Reason  string    `json:"reason,omitempty"`  // why it failed or another session follows
 }
 
 // Choice is how the blocks of a transfer go, and why.

@@ -41,7 +41,9 @@ func newCouple(t *testing.T, with1, with2 bool) *couple {
 	c := &couple{T: t, wires: mem.NewFabric(mem.Config{}), raft: make(chan net.Conn, 8)}
 	id := identities(t)
 	server := control.NewServer(quiet())
-	server.HandleCall(kindEcho, func(_ context.Context, _ control.Caller, payload []byte) ([]byte, error) { return payload, nil })
+	server.HandleCall(kindEcho, func(_ context.Context, _ control.Caller, payload []byte) ([]byte, error) {
+		return payload, nil
+	})
 	port := control.PortConfig{Addr: "127.0.0.1:0", Identity: id[1], Server: server, Log: quiet(),
 		Raft: func(conn net.Conn, _ control.Caller) { c.raft <- conn }}
 	if with1 {
@@ -264,7 +266,8 @@ func skipAddress(conn net.Conn) {
 func TestBadPeers(t *testing.T) {
 	c := newCouple(t, true, false)
 	for name, answer := range map[string][]byte{
-		"refuses": {0, 0}, "hangs up": nil, "half a length": {1}, "too long": {0xff, 0xff}, "cut short": {0, 40, 'R', 2}, "nonsense": append([]byte{0, 40}, make([]byte, 40)...),
+		"refuses": {0, 0}, "hangs up": nil, "half a length": {1}, "too long": {0xff, 0xff}, "cut short": {0, 40, 'R', 2},
+		"nonsense": append([]byte{0, 40}, make([]byte, 40)...),
 	} {
 		t.Run(name, func(t *testing.T) {
 			err := agree(t, c.rings1, func(conn net.Conn) {

@@ -31,20 +31,27 @@ type change struct{ file, from, to string }
 
 var changes = []change{
 	{"runtime/proc.go", "const haveSysmon = GOARCH != \"wasm\"", "const haveSysmon = false"},
-	{"runtime/proc.go", "\tlockOSThread()\n\n\tif mp != &m0 {", "\tif mp != &m0 {"}, // which threads there are is a matter of time
+	// which threads there are is a matter of time
+	{"runtime/proc.go", "\tlockOSThread()\n\n\tif mp != &m0 {", "\tif mp != &m0 {"},
 	{"runtime/proc.go", "\tneedUnlock := true\n", "\tneedUnlock := false\n"},
 	{"runtime/proc.go", "\tneedUnlock = false\n\tunlockOSThread()\n", "\tneedUnlock = false\n"},
 	{"internal/sync/mutex.go", "starvationThresholdNs = 1e6", "starvationThresholdNs = 1 << 62"},
 	{"runtime/runtime2.go", "\twaitReasonSyncCondWait:          true,\n",
-		"\twaitReasonSyncCondWait:          true,\n\twaitReasonSyncMutexLock:         true,\n\twaitReasonSyncRWMutexLock:       true,\n\twaitReasonSyncRWMutexRLock:      true,\n"},
-	{"runtime/time_nofake.go", "func nanotime() int64 {\n\treturn nanotime1()\n}", "func nanotime() int64 {\n\tsimNow += 100\n\treturn simNow\n}\n\nvar simNow int64 = 1e9"},
+		"\twaitReasonSyncCondWait:          true,\n\twaitReasonSyncMutexLock:         true,\n\twaitReasonSyncRWMutexLock: " +
+			"      true,\n\twaitReasonSyncRWMutexRLock:      true,\n"},
+	{"runtime/time_nofake.go", "func nanotime() int64 {\n\treturn nanotime1()\n}",
+		"func nanotime() int64 {\n\tsimNow += 100\n\treturn simNow\n}\n\nvar simNow int64 = 1e9"},
 	{"runtime/mgcscavenge.go", "\tc <- 1\n\tscavenger.park()\n", "\tc <- 1\n\tfor {\n\t\tscavenger.park()\n\t}\n"},
-	{"runtime/rand.go", "\tif len(startupRand) >= 16 &&", "\tif seed[0] = 1; true {\n\t} else if len(startupRand) >= 16 &&"},
-	{"runtime/rand.go", "var readRandomFailed bool", "var readRandomFailed bool\n\n//go:linkname simRand\nvar simRand uint64 = 1\n"},
-	{"runtime/rand.go", "\t\tmp.cheaprand += 0xa0761d6478bd642f\n\t\thi, lo := math.Mul64(mp.cheaprand, mp.cheaprand^0xe7037ed1a0b428db)\n",
+	{"runtime/rand.go", "\tif len(startupRand) >= 16 &&",
+		"\tif seed[0] = 1; true {\n\t} else if len(startupRand) >= 16 &&"},
+	{"runtime/rand.go", "var readRandomFailed bool",
+		"var readRandomFailed bool\n\n//go:linkname simRand\nvar simRand uint64 = 1\n"},
+	{"runtime/rand.go",
+		"\t\tmp.cheaprand += 0xa0761d6478bd642f\n\t\thi, lo := math.Mul64(mp.cheaprand, mp.cheaprand^0xe7037ed1a0b428db)\n",
 		"\t\t_ = mp\n\t\tsimRand += 0xa0761d6478bd642f\n\t\thi, lo := math.Mul64(simRand, simRand^0xe7037ed1a0b428db)\n"},
 	{"runtime/rand.go", "\tmp := getg().m\n\tc := &mp.chacha8\n\tfor {\n\t\t// Note: c.Next is",
-		"\tif simRand != 0 {\n\t\treturn uint64(cheaprand())<<32 | uint64(cheaprand())\n\t}\n\tmp := getg().m\n\tc := &mp.chacha8\n\tfor {\n\t\t// Note: c.Next is"},
+		"\tif simRand != 0 {\n\t\treturn uint64(cheaprand())<<32 | uint64(cheaprand())\n\t}\n\tmp := getg().m\n\tc := " +
+			"&mp.chacha8\n\tfor {\n\t\t// Note: c.Next is"},
 }
 
 // OverlayVariable of the environment names an overlay of the go command that Build adds to its own.
@@ -56,12 +63,14 @@ const Tag = "replay"
 // Build builds the test program of a package. It takes a minute the first time, for all of the standard library, and
 // seconds afterwards.
 func Build(pkg, program string) error {
-	dir := filepath.Join(os.TempDir(), "rdmcfs-replay") // the same each time: the go command's cache knows the files by their names
+	// the same each time: the go command's cache knows the files by their names
+	dir := filepath.Join(os.TempDir(), "rdmcfs-replay")
 	list, err := overlay(dir)
 	if err != nil {
 		return err
 	}
-	cmd := exec.Command("go", "test", "-c", "-trimpath", "-overlay", list, "-tags", Tag, "-ldflags=-checklinkname=0", "-o", program, pkg)
+	cmd := exec.Command("go", "test", "-c", "-trimpath", "-overlay", list, "-tags", Tag, "-ldflags=-checklinkname=0", "-o",
+		program, pkg)
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return fmt.Errorf("replay: build of %s: %w: %s", pkg, err, out)

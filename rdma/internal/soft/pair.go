@@ -14,7 +14,8 @@ func Queues(t *Table, l rdma.Limits, cfg rdma.QPConfig, qp rdma.QueuePair) (Send
 	scq, ok1 := cfg.SendCQ.(*CQ)
 	rcq, ok2 := cfg.RecvCQ.(*CQ)
 	if !ok1 || !ok2 {
-		return SendQueue{}, RecvQueue{}, fmt.Errorf("soft: queue pair without completion queues of its device: %w", rdma.ErrRequest)
+		return SendQueue{}, RecvQueue{}, fmt.Errorf("soft: queue pair without completion queues of its device: %w",
+			rdma.ErrRequest)
 	}
 	sd, rd := cfg.SendDepth, cfg.RecvDepth
 	if sd == 0 {
@@ -24,7 +25,8 @@ func Queues(t *Table, l rdma.Limits, cfg rdma.QPConfig, qp rdma.QueuePair) (Send
 		rd = depthDefault
 	}
 	if sd < 1 || rd < 1 || sd > l.MaxQueueDepth || rd > l.MaxQueueDepth {
-		return SendQueue{}, RecvQueue{}, fmt.Errorf("soft: queue depths %d and %d, limit %d: %w", sd, rd, l.MaxQueueDepth, rdma.ErrRequest)
+		return SendQueue{}, RecvQueue{}, fmt.Errorf("soft: queue depths %d and %d, limit %d: %w", sd, rd, l.MaxQueueDepth,
+			rdma.ErrRequest)
 	}
 	return NewSendQueue(t, l, sd, scq, qp), NewRecvQueue(t, l, rd, rcq, qp), nil
 }

@@ -102,7 +102,8 @@ func (q *SendQueue) check(wr *rdma.SendWR) error {
 		return fmt.Errorf("soft: %d inline bytes, limit %d: %w", len(wr.Inline), q.limits.MaxInline, rdma.ErrRequest)
 	case len(wr.Inline) > 0 && (len(wr.List) > 0 || wr.Op == rdma.OpRead):
 		return fmt.Errorf("soft: inline bytes beside a list or in a read: %w", rdma.ErrRequest)
-	case wr.SealCRC && (!q.limits.SealsCRC || wr.Op != rdma.OpSend || len(wr.List) == 0 || wr.List[len(wr.List)-1].Length < crcBytes):
+	case wr.SealCRC && (!q.limits.SealsCRC || wr.Op != rdma.OpSend || len(wr.List) == 0 ||
+		wr.List[len(wr.List)-1].Length < crcBytes):
 		return fmt.Errorf("soft: no place for a checksum: %w", rdma.ErrRequest)
 	}
 	return nil

@@ -247,7 +247,8 @@ func TestAcquireBounds(t *testing.T) {
 	}{
 		{rdma.RemoteRead, 0, 100, true}, {rdma.RemoteRead, 100, 0, true}, {rdma.RemoteRead, 99, 1, true},
 		{rdma.RemoteRead, 0, 101, false}, {rdma.RemoteRead, 101, 0, false}, {rdma.RemoteRead, 1, 100, false},
-		{rdma.RemoteRead, ^uint64(0), 2, false}, {rdma.RemoteWrite, 0, 1, false}, {rdma.RemoteRead | rdma.RemoteWrite, 0, 1, false},
+		{rdma.RemoteRead, ^uint64(0), 2, false}, {rdma.RemoteWrite, 0, 1, false},
+		{rdma.RemoteRead | rdma.RemoteWrite, 0, 1, false},
 	} {
 		u, _ := table.Acquire(r.Key(), c.need, c.addr, c.n)
 		if (u != nil) != c.ok {

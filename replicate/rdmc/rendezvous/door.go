@@ -35,7 +35,8 @@ type door struct {
 }
 
 func openDoor(cfg Config, common welcome) (*door, error) {
-	d := &door{listener: cfg.Listener, common: common, full: make(chan struct{}), in: make(map[int]net.Conn), guests: make(map[net.Conn]bool)}
+	d := &door{listener: cfg.Listener, common: common, full: make(chan struct{}), in: make(map[int]net.Conn),
+		guests: make(map[net.Conn]bool)}
 	if d.listener == nil {
 		var err error
 		if d.listener, err = net.Listen("tcp", cfg.Room); err != nil {
@@ -73,7 +74,9 @@ func (d *door) admitAll(ctx context.Context) (map[int]net.Conn, error) {
 			missing = append(missing, id)
 		}
 	}
-	return nil, fmt.Errorf("rendezvous: ranks %v did not come to %v: start them, and check that they reach that address: %w", missing, d.listener.Addr(), err)
+	return nil,
+		fmt.Errorf("rendezvous: ranks %v did not come to %v: start them, and check that they reach that address: %w", missing,
+			d.listener.Addr(), err)
 }
 
 // serve accepts until the door closes.

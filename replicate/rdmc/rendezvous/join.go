@@ -79,8 +79,10 @@ func dial(ctx context.Context, room string) (net.Conn, error) {
 		select {
 		case <-ctx.Done():
 			again.Stop()
-			return nil, fmt.Errorf("rendezvous: the root does not answer at %s: start it, and check that this host reaches that address: %w",
-				room, errors.Join(ctx.Err(), err))
+			return nil,
+				fmt.Errorf("rendezvous: the root does not answer at %s: start it, "+
+					"and check that this host reaches that address: %w",
+					room, errors.Join(ctx.Err(), err))
 		case <-again.C:
 		}
 	}

@@ -151,7 +151,8 @@ func TestFailureIsToldToAll(t *testing.T) {
 	meetings[2].Group.Abort()
 	close(gate)
 	var failure *rdmc.GroupError
-	if err := transfer.Wait(testContext(t)); !errors.As(err, &failure) || len(failure.Suspects) != 1 || failure.Suspects[0] != 2 {
+	if err := transfer.Wait(testContext(t)); !errors.As(err, &failure) || len(failure.Suspects) != 1 ||
+		failure.Suspects[0] != 2 {
 		t.Errorf("the root: %v", err)
 	}
 	for _, rank := range []int{1, 3} {
@@ -191,7 +192,8 @@ func TestMemberLeavesTheMeeting(t *testing.T) {
 		_, err := Meet(ctx, Config{Rank: 1, Room: listener.Addr().String(), Group: takes()})
 		member <- err
 	}()
-	if _, err := Meet(ctx, Config{Members: 3, Listener: listener}); err == nil || !strings.Contains(err.Error(), "rank 2") {
+	if _, err := Meet(ctx, Config{Members: 3, Listener: listener}); err == nil ||
+		!strings.Contains(err.Error(), "rank 2") {
 		t.Errorf("the root: %v", err)
 	}
 	if err := <-member; !errors.Is(err, ErrRefused) || !strings.Contains(err.Error(), "rank 2") {
@@ -223,7 +225,8 @@ func TestTheRoomIsGuarded(t *testing.T) {
 		t.Fatal(err)
 	}
 	room := meetings[0].door.listener.Addr().String()
-	if _, err := Meet(testContext(t), Config{Rank: 1, Room: room, Group: takes()}); !errors.Is(err, ErrRefused) || !strings.Contains(err.Error(), "has begun") {
+	if _, err := Meet(testContext(t), Config{Rank: 1, Room: room, Group: takes()}); !errors.Is(err, ErrRefused) ||
+		!strings.Contains(err.Error(), "has begun") {
 		t.Errorf("a late member: %v", err)
 	}
 
@@ -247,7 +250,8 @@ func TestTheRoomIsGuarded(t *testing.T) {
 		}
 		conn.Close()
 	}
-	if _, err := Meet(ctx, Config{Rank: 3, Room: listener.Addr().String(), Group: takes()}); !errors.Is(err, ErrRefused) || !strings.Contains(err.Error(), "give 1 to 2") {
+	if _, err := Meet(ctx, Config{Rank: 3, Room: listener.Addr().String(), Group: takes()}); !errors.Is(err, ErrRefused) ||
+		!strings.Contains(err.Error(), "give 1 to 2") {
 		t.Errorf("rank 3 of 3: %v", err)
 	}
 	member := make(chan error, 1)
@@ -262,7 +266,8 @@ func TestTheRoomIsGuarded(t *testing.T) {
 	if err := <-member; err == nil {
 		t.Error("a member met nobody, and did not say so")
 	}
-	if _, err := Meet(ctx, Config{Rank: 1, Room: listener.Addr().String(), Group: takes()}); err == nil || !strings.Contains(err.Error(), "does not answer") {
+	if _, err := Meet(ctx, Config{Rank: 1, Room: listener.Addr().String(), Group: takes()}); err == nil ||
+		!strings.Contains(err.Error(), "does not answer") {
 		t.Errorf("without a root: %v", err)
 	}
 }

@@ -82,7 +82,8 @@ func (cfg Config) check() (Config, error) {
 	case cfg.Rank > 0 && cfg.Group.Incoming == nil && !cfg.Group.PostedReceives:
 		return cfg, fmt.Errorf("%w: nobody says where messages go: give Group.Incoming", rdmc.ErrInvalid)
 	case cfg.Engine == nil && isAnyAddress(cfg.Listen):
-		return cfg, fmt.Errorf("%w: data at %s: the others dial it: give an address of this host", rdmc.ErrInvalid, cfg.Listen)
+		return cfg, fmt.Errorf("%w: data at %s: the others dial it: give an address of this host", rdmc.ErrInvalid,
+			cfg.Listen)
 	}
 	return cfg, nil
 }

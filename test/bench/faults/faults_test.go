@@ -88,7 +88,8 @@ func TestFaults(t *testing.T) {
 }
 
 func plan(fault, victim string) strike.Plan {
-	return strike.Plan{Members: *nodes, Size: uint64(*sizeMiB) << 20, Congestion: "cubic", Fault: fault, Victim: victim, At: 0.5, Detect: *detect}
+	return strike.Plan{Members: *nodes, Size: uint64(*sizeMiB) << 20, Congestion: "cubic", Fault: fault, Victim: victim,
+		At: 0.5, Detect: *detect}
 }
 
 // measure runs one case on links of its own, which a cut leaves cut, and fails where a goal is missed.
@@ -160,14 +161,17 @@ func besideLoad(t *testing.T) {
 func row(name string, r strike.Result) string {
 	total, ratio, toBound := "-", "-", "-"
 	if r.VictimRank > 0 {
-		total, ratio, toBound = fmt.Sprintf("%.2f", r.Total), fmt.Sprintf("%.3f", r.Ratio()), fmt.Sprintf("%.3f", r.RatioToBound())
+		total, ratio, toBound = fmt.Sprintf("%.2f", r.Total), fmt.Sprintf("%.3f", r.Ratio()),
+			fmt.Sprintf("%.3f", r.RatioToBound())
 	}
-	return fmt.Sprintf("| %s | %d | %.2f | %.2f | %s | %s | %s | %d of %d |", name, r.VictimRank, bench.Median(r.Undisturbed), r.ToldLast(),
+	return fmt.Sprintf("| %s | %d | %.2f | %.2f | %s | %s | %s | %d of %d |", name, r.VictimRank,
+		bench.Median(r.Undisturbed), r.ToldLast(),
 		total, ratio, toBound, len(r.Verified), r.Members-1)
 }
 
 func table(rows []string) string {
-	return "| fault | rank | undisturbed s | last heard s | total s | of undisturbed | of undisturbed + bound | verified |\n|-|-|-|-|-|-|-|-|\n" + strings.Join(rows, "\n")
+	return "| fault | rank | undisturbed s | last heard s | total s | of undisturbed | of undisturbed + bound | " +
+		"verified |\n|-|-|-|-|-|-|-|-|\n" + strings.Join(rows, "\n")
 }
 
 func TestTable(t *testing.T) {

@@ -99,7 +99,8 @@ func run(t *testing.T, nodes *links.Links, plan bench.Plan) []bench.Result {
 	ctx, cancel := context.WithTimeout(t.Context(), patience(plan))
 	defer cancel()
 	var results []bench.Result
-	if err := bench.Local(ctx, plan, []string{os.Args[0], childFlag}, nodes.Links, func(r bench.Result) { results = append(results, r) }); err != nil {
+	if err := bench.Local(ctx, plan, []string{os.Args[0], childFlag}, nodes.Links,
+		func(r bench.Result) { results = append(results, r) }); err != nil {
 		t.Fatal(err)
 	}
 	return results

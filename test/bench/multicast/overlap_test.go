@@ -42,7 +42,9 @@ func overlap(t *testing.T, n int, sizes []uint64) {
 	}
 	var b strings.Builder
 	fmt.Fprintf(&b, "RESULT n=%d, links of %s, iperf3 %.2f MB/s, %d rounds\n", n, overlapRate, pace.Rate/1e6, *rounds)
-	fmt.Fprintf(&b, "senders   bytes x batch  median s  together MB/s  of links (goal)       slowest/fastest (goal)  CPU s/GB  idle  each sender's s\n")
+	fmt.Fprintf(&b,
+		"senders   bytes x batch  median s  together MB/s  of links (goal)       slowest/fastest (goal)  CPU s/GB  idle  "+
+			"each sender's s\n")
 	for _, size := range sizes {
 		plan := one(n, size, bench.Auto)
 		plan.Senders, plan.Rounds, plan.LinkRate = strings.Split(*senders, ","), *rounds, pace.Rate

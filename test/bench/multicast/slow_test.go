@@ -110,6 +110,8 @@ func slowLink(t *testing.T, nodes *links.Links, a schedule.Algorithm, p pair) {
 	if a == schedule.BinomialPipeline {
 		verdict = within(t, ratio <= limit)
 	}
-	t.Logf("RESULT n=%d, %d MiB at %s, %v, nodes %d and %d at %s: %.3f s to %.3f s, ratio %.3f, goal %.3f  %s (full %.3f, half %.3f)",
-		n, slowSize>>20, fullRate, a, p[0], p[1], halfRate, bench.Median(full), bench.Median(half), ratio, limit, verdict, full, half)
+	t.Logf("RESULT n=%d, %d MiB at %s, %v, nodes %d and %d at %s: %.3f s to %.3f s, ratio %.3f, goal %.3f  %s (full "+
+		"%.3f, half %.3f)",
+		n, slowSize>>20, fullRate, a, p[0], p[1], halfRate, bench.Median(full), bench.Median(half), ratio, limit, verdict,
+		full, half)
 }

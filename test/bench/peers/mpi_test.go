@@ -24,8 +24,10 @@ var tuned = []struct {
 	name      string
 	segmented bool
 }{
-	{1, "linear", false}, {2, "chain", true}, {3, "pipeline", true}, {4, "split binary tree", true}, {5, "binary tree", true},
-	{6, "binomial tree", true}, {7, "knomial tree", true}, {8, "scatter allgather", false}, {9, "scatter allgather ring", false},
+	{1, "linear", false}, {2, "chain", true}, {3, "pipeline", true}, {4, "split binary tree", true},
+	{5, "binary tree", true},
+	{6, "binomial tree", true}, {7, "knomial tree", true}, {8, "scatter allgather", false},
+	{9, "scatter allgather ring", false},
 }
 
 const segmentKiB = 256
@@ -45,7 +47,8 @@ func (s *site) openMPI() []program {
 
 func (s *site) tuned(name string, algorithm, segment int) program {
 	return program{name, "memory", func(ctx context.Context) (outcome, error) {
-		return s.mpi(ctx, "--mca", "coll_tuned_use_dynamic_rules", "1", "--mca", "coll_tuned_bcast_algorithm", strconv.Itoa(algorithm),
+		return s.mpi(ctx, "--mca", "coll_tuned_use_dynamic_rules", "1", "--mca", "coll_tuned_bcast_algorithm",
+			strconv.Itoa(algorithm),
 			"--mca", "coll_tuned_bcast_algorithm_segmentsize", strconv.Itoa(segment))
 	}}
 }
@@ -57,9 +60,12 @@ func (s *site) mpi(ctx context.Context, settings ...string) (outcome, error) {
 		hosts = append(hosts, s.links.Address(node))
 	}
 	own := s.links.Cluster + "-0"
-	args := []string{"unshare", "--uts", "sh", "-c", `hostname "$0"; exec "$@"`, own, "mpirun", "--allow-run-as-root", "--oversubscribe",
-		"-np", strconv.Itoa(s.n), "--host", strings.Join(hosts, ","), "--mca", "plm_rsh_agent", filepath.Join(s.scripts, "mpi", "agent.sh"),
-		"--mca", "pml", "ob1", "--mca", "btl", "tcp,self", "--mca", "btl_tcp_if_include", "eth0", "--mca", "oob_tcp_if_include", "eth0",
+	args := []string{"unshare", "--uts", "sh", "-c", `hostname "$0"; exec "$@"`, own, "mpirun", "--allow-run-as-root",
+		"--oversubscribe",
+		"-np", strconv.Itoa(s.n), "--host", strings.Join(hosts, ","), "--mca", "plm_rsh_agent",
+		filepath.Join(s.scripts, "mpi", "agent.sh"),
+		"--mca", "pml", "ob1", "--mca", "btl", "tcp,self", "--mca", "btl_tcp_if_include", "eth0", "--mca",
+		"oob_tcp_if_include", "eth0",
 		"--mca", "mpi_yield_when_idle", "1"}
 	args = append(slices.Concat(args, settings), s.bcast, strconv.FormatUint(s.size, 10), strconv.Itoa(*repeat))
 	cmd := s.links.Command(ctx, 0, args...)
@@ -92,10 +98,12 @@ func parseBcast(out []byte) (outcome, error) {
 }
 
 func TestParseBcast(t *testing.T) {
-	if o, err := parseBcast([]byte(`{"seconds":[1,0.5,0.25],"cpu_seconds":1.5,"wrong":0}`)); err != nil || o != (outcome{0.5, 0.5}) {
+	if o, err := parseBcast([]byte(`{"seconds":[1,0.5,0.25],"cpu_seconds":1.5,"wrong":0}`)); err != nil ||
+		o != (outcome{0.5, 0.5}) {
 		t.Errorf("%+v, %v", o, err)
 	}
-	for _, bad := range []string{"", `{"seconds":[0.5],"cpu_seconds":1,"wrong":2}`, `{"seconds":[],"cpu_seconds":1,"wrong":0}`} {
+	for _, bad := range []string{"", `{"seconds":[0.5],"cpu_seconds":1,"wrong":2}`,
+		`{"seconds":[],"cpu_seconds":1,"wrong":0}`} {
 		if _, err := parseBcast([]byte(bad)); err == nil {
 			t.Errorf("%q was taken", bad)
 		}

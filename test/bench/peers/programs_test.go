@@ -28,7 +28,8 @@ func (s *site) uftp(ctx context.Context) (outcome, error) {
 	defer c.disband()
 	var ids []string
 	for node := 1; node < s.n; node++ {
-		if _, err := c.daemon(node, "udp", uftpPort, "uftpd", "-d", "-I", "eth0", "-x", "1", "-D", s.folder(node)); err != nil {
+		if _, err := c.daemon(node, "udp", uftpPort, "uftpd", "-d", "-I", "eth0", "-x", "1", "-D",
+			s.folder(node)); err != nil {
 			return outcome{}, err
 		}
 		ids = append(ids, uftpID(s.links.Address(node)))
@@ -72,7 +73,8 @@ func (s *site) udpcast(ctx context.Context) (outcome, error) {
 		waits = append(waits, wait)
 	}
 	start := time.Now()
-	args := append(append([]string{"udp-sender", "--full-duplex", "--min-receivers", strconv.Itoa(s.n - 1)}, common...), s.file(0))
+	args := append(append([]string{"udp-sender", "--full-duplex", "--min-receivers", strconv.Itoa(s.n - 1)}, common...),
+		s.file(0))
 	err := c.run(0, args...)
 	for _, wait := range waits {
 		if err == nil {
@@ -95,7 +97,8 @@ func (s *site) rsync(ctx context.Context, parallel bool) (outcome, error) {
 		if err := os.WriteFile(config, []byte(text), 0o600); err != nil {
 			return outcome{}, err
 		}
-		_, err := c.daemon(node, "tcp", rsyncPort, "rsync", "--daemon", "--no-detach", "--port", strconv.Itoa(rsyncPort), "--config", config)
+		_, err := c.daemon(node, "tcp", rsyncPort, "rsync", "--daemon", "--no-detach", "--port", strconv.Itoa(rsyncPort),
+			"--config", config)
 		if err != nil {
 			return outcome{}, err
 		}

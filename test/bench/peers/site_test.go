@@ -222,7 +222,8 @@ func (c *crew) daemon(node int, proto string, port int, args ...string) (wait fu
 		case <-tick.C:
 		case <-ctx.Done():
 			c.end()
-			return nil, errors.Join(fmt.Errorf("%s on node %d does not listen at %s port %d", args[0], node, proto, port), wait())
+			return nil, errors.Join(fmt.Errorf("%s on node %d does not listen at %s port %d", args[0], node, proto, port),
+				wait())
 		}
 	}
 	return wait, nil
@@ -253,7 +254,8 @@ func lastLines(s string) string {
 
 func TestHasPort(t *testing.T) {
 	const udp = "  sl  local_address rem_address st\n  77: 00000000:0414 00000000:0000 07 0\n"
-	const tcp = "  sl  local_address rem_address st\n  0: 00000000:1B39 00000000:0000 0A 0\n  1: 00000000:1B3A 01010101:0010 01 0\n"
+	const tcp = "  sl  local_address rem_address st\n  0: 00000000:1B39 00000000:0000 0A 0\n  1: 00000000:1B3A " +
+		"01010101:0010 01 0\n"
 	if !hasPort(udp, "udp", 1044) || hasPort(udp, "udp", 1045) || !hasPort(tcp, "tcp", 6969) || hasPort(tcp, "tcp", 6970) {
 		t.Error("ports are not found as they should")
 	}

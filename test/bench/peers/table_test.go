@@ -78,7 +78,8 @@ func (r *row) ratioText() string {
 		return "-"
 	}
 	bounds := medianBounds(r.ratios, confidence)
-	return fmt.Sprintf("%.3f (%.3f to %.3f, %.1f%%)", bench.Median(r.ratios), bounds.low, bounds.high, 100*bounds.confidence)
+	return fmt.Sprintf("%.3f (%.3f to %.3f, %.1f%%)", bench.Median(r.ratios), bounds.low, bounds.high,
+		100*bounds.confidence)
 }
 
 func cpuText(perGB float64) string {
@@ -91,7 +92,8 @@ func cpuText(perGB float64) string {
 func TestTable(t *testing.T) {
 	ours := row{program: program{name: "ours", moves: "memory"},
 		seconds: []float64{2, 1, 3}, perGB: []float64{1, 2, 3}, idle: []float64{0.5, 0.25, 1}}
-	link := row{program: program{name: "link", moves: "memory"}, seconds: []float64{1}, perGB: []float64{0}, idle: []float64{1}}
+	link := row{program: program{name: "link", moves: "memory"}, seconds: []float64{1}, perGB: []float64{0},
+		idle: []float64{1}}
 	slow := row{program: program{name: "slow", moves: "file"},
 		seconds: []float64{4, 6, 5}, perGB: []float64{1, 1, 1}, idle: []float64{0, 0, 0}, ratios: []float64{2, 6, 5.0 / 3}}
 	quick := slow
@@ -100,7 +102,8 @@ func TestTable(t *testing.T) {
 	lines := strings.Split(table(ours, link, []row{dead, slow, quick}), "\n")
 	for i, want := range [][]string{
 		{"program", "CPU s/GB"}, {"link", "1.000", " - "}, {"ours", "2.000", "3.000", "2.00", "25%"},
-		{"quick", "failed 1 times"}, {"slow", "5.000", "6.000", "2.000 (1.667 to 6.000, 75.0%)", "1.00"}, {"dead", "failed 2 times"},
+		{"quick", "failed 1 times"}, {"slow", "5.000", "6.000", "2.000 (1.667 to 6.000, 75.0%)", "1.00"},
+		{"dead", "failed 2 times"},
 	} {
 		for _, w := range want {
 			if !strings.Contains(lines[i], w) {

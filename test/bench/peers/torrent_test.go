@@ -45,7 +45,8 @@ func (s *site) aria2(ctx context.Context) (outcome, error) {
 	}
 	start := time.Now()
 	for node := 1; node < s.n; node++ {
-		if _, _, err := c.start(node, aria2Command(s.folder(node), torrent, "--on-bt-download-complete="+hook)...); err != nil {
+		if _, _, err := c.start(node, aria2Command(s.folder(node), torrent,
+			"--on-bt-download-complete="+hook)...); err != nil {
 			return outcome{}, err
 		}
 	}
@@ -71,7 +72,8 @@ func (s *site) startSeed(c *crew) (torrent string, err error) {
 }
 
 func aria2Command(dir, torrent string, more ...string) []string {
-	return append(append([]string{"aria2c", "--quiet=true", "--dir=" + dir, "--seed-ratio=0.0", "--listen-port=" + strconv.Itoa(peerPort),
+	return append(append([]string{"aria2c", "--quiet=true", "--dir=" + dir, "--seed-ratio=0.0",
+		"--listen-port=" + strconv.Itoa(peerPort),
 		"--enable-dht=false", "--bt-enable-lpd=false", "--file-allocation=none", "--disable-ipv6=true",
 		"--allow-overwrite=true"}, more...), torrent)
 }
@@ -99,7 +101,8 @@ type tracker struct {
 
 // serveTracker runs until the process ends.
 func serveTracker(addr string) error {
-	server := http.Server{Addr: addr, Handler: &tracker{peers: make(map[netip.AddrPort]bool)}, ReadHeaderTimeout: 5 * time.Second}
+	server := http.Server{Addr: addr, Handler: &tracker{peers: make(map[netip.AddrPort]bool)},
+		ReadHeaderTimeout: 5 * time.Second}
 	return server.ListenAndServe()
 }
 

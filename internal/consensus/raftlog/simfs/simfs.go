@@ -55,7 +55,8 @@ var _ raftlog.FS = (*Disk)(nil)
 
 // New returns an empty disk.
 func New() *Disk {
-	return &Disk{dirs: map[string]bool{}, names: map[string]*inode{}, synced: map[string]*inode{}, maybe: map[string][]*inode{}, locks: map[string]bool{}}
+	return &Disk{dirs: map[string]bool{}, names: map[string]*inode{}, synced: map[string]*inode{},
+		maybe: map[string][]*inode{}, locks: map[string]bool{}}
 }
 
 // Fail makes operations fail with the error fail returns; nil ends that.

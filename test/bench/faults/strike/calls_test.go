@@ -31,10 +31,12 @@ func TestFaultCalls(t *testing.T) {
 	var serving sync.WaitGroup
 	serving.Go(func() { served.serve(ctx, &droppedListener{listener, served.network}) })
 	caller := &calls{self: 1, network: newDropper(), addresses: []string{"", listener.Addr().String()}}
-	if got, err := caller.Call(ctx, 2, replicate.KindFinish, []byte("how far")); err != nil || string(got) != "\x01how far" {
+	if got, err := caller.Call(ctx, 2, replicate.KindFinish, []byte("how far")); err != nil ||
+		string(got) != "\x01how far" {
 		t.Errorf("answered %q, %v", got, err)
 	}
-	if _, err := caller.Call(ctx, 2, replicate.KindStop, nil); err == nil || !strings.Contains(err.Error(), "node 2: not of this kind") {
+	if _, err := caller.Call(ctx, 2, replicate.KindStop, nil); err == nil ||
+		!strings.Contains(err.Error(), "node 2: not of this kind") {
 		t.Errorf("refused with %v", err)
 	}
 	served.network.drop()
@@ -57,7 +59,8 @@ func TestFaultCalls(t *testing.T) {
 }
 
 func TestLongCallsAreRefused(t *testing.T) {
-	if _, _, err := readCall(bytes.NewReader([]byte{1, 0xff, 0xff, 0xff, 0xff}), 1); err == nil || !strings.Contains(err.Error(), "4294967295 bytes") {
+	if _, _, err := readCall(bytes.NewReader([]byte{1, 0xff, 0xff, 0xff, 0xff}), 1); err == nil ||
+		!strings.Contains(err.Error(), "4294967295 bytes") {
 		t.Errorf("%v", err)
 	}
 }

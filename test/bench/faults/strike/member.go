@@ -118,7 +118,8 @@ func RunMember(ctx context.Context, in io.Reader, out io.Writer) error {
 	input := bufio.NewReader(in)
 	line, err := input.ReadBytes('\n')
 	m := &member{
-		network: newDropper(), goOn: make(chan struct{}), out: json.NewEncoder(out), waiting: make(map[uint64]chan meta.Result),
+		network: newDropper(), goOn: make(chan struct{}), out: json.NewEncoder(out),
+		waiting: make(map[uint64]chan meta.Result),
 	}
 	if err == nil {
 		err = json.Unmarshal(line, &m.task)
@@ -339,7 +340,8 @@ func (p proposer) Propose(ctx context.Context, op meta.Op) (meta.Result, error) 
 		defer m.mu.Unlock()
 		delete(m.waiting, call)
 	}()
-	m.say(event{Event: eventPropose, Entry: meta.EncodeEntry(meta.Entry{Node: nodeOf(m.task.Rank), Seq: 1, Op: op}), Call: call})
+	m.say(event{Event: eventPropose, Entry: meta.EncodeEntry(meta.Entry{Node: nodeOf(m.task.Rank), Seq: 1, Op: op}),
+		Call: call})
 	select {
 	case result := <-done:
 		return result, nil

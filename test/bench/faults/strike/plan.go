@@ -71,7 +71,8 @@ func (p Plan) Check() error {
 	case p.Members < 2 || p.Members > maxMembers:
 		return fmt.Errorf("%d nodes: give -nodes 2 to %d", p.Members, maxMembers)
 	case p.Size < leastFile || p.Size > 1<<40:
-		return fmt.Errorf("a file of %d bytes: give -size above 1 MiB, to 1 TiB: smaller ones are sent whole to each node", p.Size)
+		return fmt.Errorf("a file of %d bytes: give -size above 1 MiB, to 1 TiB: smaller ones are sent whole to each node",
+			p.Size)
 	case !slices.Contains([]string{Kill, Stop, Cut, None}, p.Fault):
 		return fmt.Errorf("fault %q: want kill, stop, cut or none", p.Fault)
 	case !slices.Contains([]string{Leaf, Relay, Root}, p.Victim):

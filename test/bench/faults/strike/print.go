@@ -27,7 +27,8 @@ func (r Result) Print(w io.Writer) error {
 		line("heard", "%s; the last after %s, bound %v", rankTimes(r.Told), units.Seconds(r.ToldLast()), r.Detect)
 	}
 	if r.VictimRank > 0 {
-		line("total", "%s: %.3f of undisturbed, %.3f of undisturbed and the bound; %d groups", units.Seconds(r.Total), r.Ratio(), r.RatioToBound(), r.Groups)
+		line("total", "%s: %.3f of undisturbed, %.3f of undisturbed and the bound; %d groups", units.Seconds(r.Total),
+			r.Ratio(), r.RatioToBound(), r.Groups)
 	}
 	if r.VictimRank == 0 {
 		line("ended", "%s", rankTimes(r.Ended))

@@ -79,7 +79,8 @@ func Run(ctx context.Context, plan Plan, command []string, nodes *links.Links) (
 	defer cancel()
 	r := &trial{
 		folder: folder,
-		plan:   plan, nodes: nodes, victim: victim, events: make(chan event, plan.Members), held: make(map[int]string), ended: make(map[int]bool),
+		plan:   plan, nodes: nodes, victim: victim, events: make(chan event, plan.Members), held: make(map[int]string),
+		ended:  make(map[int]bool),
 		timely: ctx,
 		result: Result{Plan: plan, VictimRank: victim, Told: make(map[int]float64), Ended: make(map[int]float64)},
 	}

@@ -28,7 +28,8 @@ func TestMain(m *testing.M) {
 }
 
 func smallFault(fault, victim string) Plan {
-	return Plan{Members: 4, Size: 4<<20 + 5, Fault: fault, Victim: victim, At: 0.5, Hold: true, Detect: DefaultDetect, Rounds: 3}
+	return Plan{Members: 4, Size: 4<<20 + 5, Fault: fault, Victim: victim, At: 0.5, Hold: true, Detect: DefaultDetect,
+		Rounds: 3}
 }
 
 // TestFaults kills, stops and cuts off real processes in mid-message: the survivors hear of it and get every byte,
@@ -58,7 +59,8 @@ func checkFault(t *testing.T, plan Plan) {
 		if len(r.Ended) != plan.Members-1 || !strings.Contains(text.String(), "ended") {
 			t.Errorf("%+v", r)
 		}
-	case len(r.Out) != 1 || r.Out[0].Rank != r.VictimRank || r.Total <= 0 || len(r.Undisturbed) != 1 || r.RatioToBound() >= r.Ratio():
+	case len(r.Out) != 1 || r.Out[0].Rank != r.VictimRank || r.Total <= 0 || len(r.Undisturbed) != 1 ||
+		r.RatioToBound() >= r.Ratio():
 		t.Errorf("%+v", r)
 	case r.Groups < 2:
 		t.Errorf("%d groups", r.Groups)
@@ -67,7 +69,8 @@ func checkFault(t *testing.T, plan Plan) {
 
 func TestNoFault(t *testing.T) {
 	r, err := Run(t.Context(), smallFault(None, Leaf), []string{os.Args[0], memberFlag}, nil)
-	if err = errors.Join(err, r.Check()); err != nil || len(r.Undisturbed) != 3 || len(r.Out) != 0 || len(r.Verified) != 4 {
+	if err = errors.Join(err, r.Check()); err != nil || len(r.Undisturbed) != 3 || len(r.Out) != 0 ||
+		len(r.Verified) != 4 {
 		t.Errorf("%+v, %v", r, err)
 	}
 }
@@ -102,7 +105,8 @@ func TestEarlyDeliveries(t *testing.T) {
 		t.Fatal(err)
 	}
 	r.events <- event{Event: eventPublished, Message: 2, Digest: "d", Seconds: 1, Groups: 1}
-	if err := r.awaitDelivery(2, []int{1, 2}); err != nil || r.held[1] != "d" || r.held[2] != "d" || r.digest != "d" || len(r.result.Undisturbed) != 1 {
+	if err := r.awaitDelivery(2, []int{1, 2}); err != nil || r.held[1] != "d" || r.held[2] != "d" || r.digest != "d" ||
+		len(r.result.Undisturbed) != 1 {
 		t.Errorf("%v, %+v", err, r)
 	}
 }
