@@ -147,8 +147,8 @@ func (rl *raftLoop) leave(conf *raftpb.ConfState, confIndex uint64) {
 	rl.n.updateLinks()
 }
 
-// askWhetherRemoved asks the others whether this member was removed while it was away: raft does not tell those it has
-// removed. It runs in the loop.
+// askWhetherRemoved asks the others who is in raft: this member may have been removed while it was away, and raft does
+// not tell those it has removed; or others may be new, whom it would not let in. It runs in the loop.
 func (rl *raftLoop) askWhetherRemoved() {
 	n, core := rl.n, rl.core
 	rl.asking = true
@@ -164,8 +164,12 @@ func (rl *raftLoop) askWhetherRemoved() {
 		}
 		rl.n.box.event(func() {
 			rl.asking = false
-			out := newest.conf != nil && !contains(raftMembersOf(newest.conf), rl.n.id)
-			if rl.core == core && newest.confIndex >= core.ConfIndex() && out && !core.AddedAfter(newest.commit) {
+			if rl.core != core || newest.conf == nil || newest.confIndex < core.ConfIndex() {
+				return
+			}
+			if contains(raftMembersOf(newest.conf), n.id) {
+				n.learn(clusterState{conf: newest.conf, confIndex: newest.confIndex}, "") // who leads may be new
+			} else if !core.AddedAfter(newest.commit) {
 				rl.leave(newest.conf, newest.confIndex)
 			}
 		})

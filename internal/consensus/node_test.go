@@ -403,6 +403,32 @@ func TestVoterWhoseFellowsAreAllGone(t *testing.T) {
 	}
 }
 
+// TestVoterWhoseLeaderIsNew: while a voter was away another one was replaced, by one that leads now. The upper layer
+// of the first knows nothing of it yet, and would not let it in.
+func TestVoterWhoseLeaderIsNew(t *testing.T) {
+	c := newCluster(t, 4, nil)
+	leader := c.waitVoters(3)
+	voters := c.nodes[leader].node.Status().Voters
+	others := slices.DeleteFunc(slices.Clone(voters), func(id ID) bool { return id == leader })
+	away, replaced := others[0], others[1]
+	fresh := c.ids()[slices.IndexFunc(c.ids(), func(id ID) bool { return !contains(voters, id) })]
+	c.stop(away)
+	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	defer cancel()
+	c.changeVoters(ctx, leader, []ID{fresh}, []ID{replaced})
+	c.setDown(replaced, true)
+	c.stop(replaced)
+	c.leadBy(fresh)
+	want := c.propose(leader, "led by another").Index
+	c.nodes[away].unknown = map[ID]bool{fresh: true}
+	c.start(away)
+	ctx, cancel = context.WithTimeout(context.Background(), 10*time.Second)
+	defer cancel()
+	if err := c.nodes[away].node.WaitApplied(ctx, want); err != nil {
+		t.Fatalf("%v; it is %v", err, c.nodes[away].node.Status().Role)
+	}
+}
+
 // changeVoters waits for a change of the policy that is under way.
 func (c *cluster) changeVoters(ctx context.Context, at ID, add, remove []ID) {
 	c.t.Helper()

@@ -162,8 +162,9 @@ func numbers(ids []consensus.ID) []meta.NodeID {
 }
 
 // authentic reports whether a peer that proved its number may speak under a raft id: with the store that the log
-// knows, or with any while the log knows none.
-func (m *members) authentic(node meta.NodeID, id consensus.ID) bool {
+// knows, with any while the log knows none, or as a member of raft. That one may have been replaced further on in the
+// log than this node has come, and lead: then nothing else brings the log here.
+func (m *members) authentic(node meta.NodeID, id consensus.ID, inRaft func(consensus.ID) bool) bool {
 	known, ok := m.book().raft[node]
-	return nodeOf(id) == node && (!ok || known == id)
+	return nodeOf(id) == node && (!ok || known == id || inRaft(id))
 }

@@ -28,8 +28,9 @@ func TestPeersOfTheJoinAreNewerThanAnEarlyState(t *testing.T) {
 		for _, peer := range m.known(three) {
 			found = found || peer == want
 		}
-		if !found || !m.authentic(2, want) {
-			t.Fatalf("peers %x, want %x among them, authentic %t", m.known(three), want, m.authentic(2, want))
+		authentic := m.authentic(2, want, func(consensus.ID) bool { return false })
+		if !found || !authentic {
+			t.Fatalf("peers %x, want %x among them, authentic %t", m.known(three), want, authentic)
 		}
 	}
 	knows(raftID(2, moved))
@@ -96,8 +97,13 @@ func TestReplacedPeerCanConnect(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if m.authentic(1, raftID(one, [16]byte{9})) {
+	anyOne, nobody := raftID(one, [16]byte{9}), func(consensus.ID) bool { return false }
+	if m.authentic(1, anyOne, nobody) {
 		t.Error("any store is taken for that of node 1")
+	}
+	inRaft := func(id consensus.ID) bool { return id == anyOne }
+	if !m.authentic(1, anyOne, inRaft) || m.authentic(2, anyOne, inRaft) {
+		t.Error("a member of raft is refused, or another node speaks for it")
 	}
 	token := [32]byte{5}
 	c.Do(two, &meta.AddToken{Hash: token, Expires: 1 << 62, Replace: true})
@@ -105,7 +111,7 @@ func TestReplacedPeerCanConnect(t *testing.T) {
 	if err := m.refresh(); err != nil {
 		t.Fatal(err)
 	}
-	if !m.authentic(1, raftID(one, [16]byte{9})) {
+	if !m.authentic(1, anyOne, nobody) {
 		t.Error("the machine that replaces node 1 is refused")
 	}
 }

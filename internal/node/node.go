@@ -358,8 +358,7 @@ func (n *node) serveRaft(conn net.Conn, from control.Caller) {
 		return
 	}
 	if err := raft.Serve(conn, func(id consensus.ID) bool {
-		return n.members.authentic(meta.NodeID(from.Node),
-			id)
+		return n.members.authentic(meta.NodeID(from.Node), id, raft.MayBeInRaft)
 	}); err != nil && !errors.Is(err, io.EOF) {
 		n.log.Debug("log connection", "from", from.Node, "err", err)
 	}

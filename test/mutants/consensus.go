@@ -82,6 +82,8 @@ var ofConsensus = []mutant{
 		"followCall{next, ob.n.histories.ownProof(ob.n.appliedIndex())}", "followCall{next: next}", inConsensus},
 	{"digests of states are not compared", "internal/consensus/diverge.go",
 		"ok && own != p.digest {", "ok && own != p.digest && p.applied == 0 {", inConsensus},
+	{"a voter lets in whom it knew when it went away", "internal/consensus/members.go",
+		`n.learn(clusterState{conf: newest.conf, confIndex: newest.confIndex}, "")`, "_ = n", inConsensus},
 	{"terms of last entries are not compared", "internal/consensus/diverge.go",
 		"if !otherTerm && !otherTime ||", "if !otherTime ||", inConsensus},
 	{"times of last entries are not compared", "internal/consensus/diverge.go",
