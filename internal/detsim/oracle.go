@@ -101,6 +101,9 @@ func (w *world) check(f *written, s state, by *machine, began time.Time) {
 		if !w.mustShow(by, began) && (no != 0 && w.copies > 0 || by.stopped) {
 			continue // no machine that is well has a copy, or nobody hears the answer
 		}
+		if no != 0 && w.copies > 0 && w.unwell(began) >= w.copies {
+			continue // all machines that have a copy may be away
+		}
 		if by.takesForDown(m) && (!w.mustShow(by, began) || m.calm.After(began.Add(-wellFor))) {
 			continue // by was alone, and m with others; or m is on its way back
 		}
@@ -111,6 +114,16 @@ func (w *world) check(f *written, s state, by *machine, began time.Time) {
 			w.fail("%s: %s is acknowledged by %s as %v, and is %v here", m.host, f.name, by.host, s, got)
 		}
 	}
+}
+
+// unwell counts the machines that have not been well since before the writer began.
+func (w *world) unwell(began time.Time) (n int) {
+	for _, m := range w.machines {
+		if !w.mustShow(m, began) {
+			n++
+		}
+	}
+	return n
 }
 
 // mustShow tells whether a machine has been well since before the writer began. What is wrong with others, or with
