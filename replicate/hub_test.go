@@ -18,6 +18,9 @@ type groupHub struct {
 	// block is called before a block is given to a member; an error breaks the group with that member as suspect. It
 	// may wait. It may be nil.
 	block func(to meta.NodeID, i uint64) error
+	// sink is called before a block of a message of a size is stored at a member; its error is that of the member's
+	// sink. It may be nil.
+	sink func(to meta.NodeID, size uint64) error
 }
 
 type hubGroup struct {
@@ -40,6 +43,12 @@ func (h *groupHub) setBlock(f func(to meta.NodeID, i uint64) error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.block = f
+}
+
+func (h *groupHub) setSink(f func(to meta.NodeID, size uint64) error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.sink = f
 }
 
 // unended counts the groups of a root that have failed and that it still keeps.
@@ -218,8 +227,8 @@ func (e *hubGroupEnd) Progress() []rdmc.MemberProgress {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	var out []rdmc.MemberProgress
-	for rank, n := range e.moved {
-		out = append(out, rdmc.MemberProgress{Rank: rank, Done: e.done, Blocks: n})
+	for rank := range e.g.cfg.Members {
+		out = append(out, rdmc.MemberProgress{Rank: rank, Done: e.done, Blocks: e.moved[rank]})
 	}
 	return out
 }
@@ -322,7 +331,7 @@ func (e *hubGroupEnd) sendBlock(t *hubTransfer, members map[int]*hubTransfer, sr
 		return &rdmc.GroupError{Reason: rdmc.ReasonSource, Suspects: []int{0}, Reporter: 0, Err: err}
 	}
 	e.g.hub.mu.Lock()
-	hook := e.g.hub.block
+	hook, sink := e.g.hub.block, e.g.hub.sink
 	e.g.hub.mu.Unlock()
 	for r := 1; r < len(e.g.cfg.Members); r++ {
 		m := members[r]
@@ -332,6 +341,11 @@ func (e *hubGroupEnd) sendBlock(t *hubTransfer, members map[int]*hubTransfer, sr
 		if hook != nil {
 			if err := hook(node, i); err != nil {
 				return &rdmc.GroupError{Reason: rdmc.ReasonDisconnected, Suspects: []int{r}, Reporter: 0, Err: err}
+			}
+		}
+		if sink != nil {
+			if err := sink(node, t.ann.Size); err != nil {
+				return &rdmc.GroupError{Reason: rdmc.ReasonSink, Suspects: []int{r}, Reporter: r, Err: err}
 			}
 		}
 		if err := e.give(m, i, buf); err != nil {

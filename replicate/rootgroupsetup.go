@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"sync"
 	"time"
@@ -181,18 +182,30 @@ func (l *rootGroups) tell(ctx context.Context, rg *rootGroup, abort bool) {
 }
 
 // faultOf turns a group's failure into suspects.
-func faultOf(rg *rootGroup, err error) error {
+func faultOf(rg *rootGroup, err error) error { return faultAt(rg, 0, err) }
+
+// faultAt is faultOf for message seq of the group. Who could not store a message before it has done nothing to this
+// one.
+func faultAt(rg *rootGroup, seq uint64, err error) error {
 	fault := &groupFault{err: err}
 	var ge *rdmc.GroupError
 	if !errors.As(err, &ge) {
 		return fault
 	}
 	for _, rank := range ge.Suspects {
-		if rank > 0 && rank < len(rg.members) {
-			fault.suspects = append(fault.suspects, session.Suspect{Node: rg.members[rank], Reason: reasonOf(ge.Reason)})
+		if rank <= 0 || rank >= len(rg.members) || ge.Reason == rdmc.ReasonSink && rg.isBefore(rank, seq) {
+			continue
 		}
+		fault.suspects = append(fault.suspects, session.Suspect{Node: rg.members[rank], Reason: reasonOf(ge.Reason)})
 	}
 	return fault
+}
+
+// isBefore reports whether a member has not come to a message of the group yet.
+func (rg *rootGroup) isBefore(rank int, seq uint64) bool {
+	return slices.ContainsFunc(rg.group.Progress(), func(p rdmc.MemberProgress) bool {
+		return p.Rank == rank && p.Done+1 < seq
+	})
 }
 
 func reasonOf(r rdmc.Reason) meta.OwedReason {

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -264,7 +265,7 @@ func (r *rootRun) multicast(ctx context.Context, e *partRun, a session.Send) err
 	})
 	if err != nil {
 		r.rootGroups.drop(rg)
-		return faultOf(rg, err)
+		return faultAt(rg, math.MaxUint64, err)
 	}
 	e.attach(rg, t)
 	if err := r.begin(ctx, rg, t, a.Epoch); err != nil {
@@ -276,7 +277,7 @@ func (r *rootRun) multicast(ctx context.Context, e *partRun, a session.Send) err
 	<-t.Done() // bounded: endGroup fails the group
 	if err := t.Err(); err != nil {
 		r.rootGroups.drop(rg)
-		return faultOf(rg, err)
+		return faultAt(rg, t.Announcement().Seq, err)
 	}
 	return nil
 }
@@ -292,11 +293,12 @@ func (r *rootRun) begin(ctx context.Context, rg *rootGroup, t Transfer, epoch ui
 	})
 }
 
-// failGroup ends a group with the members of a fault as suspects.
+// failGroup ends a group with the members of a fault as suspects, unless one of them has answered: it has only this
+// session not, or not any more.
 func failGroup(rg *rootGroup, err error) {
 	var fault *groupFault
 	var ranks []int
-	if errors.As(err, &fault) {
+	if errors.As(err, &fault) && !errors.Is(err, errRefused) {
 		for _, s := range fault.suspects {
 			ranks = append(ranks, slices.Index(rg.members, s.Node))
 		}

@@ -87,9 +87,11 @@ func (s *Root) endParts(acts []RootAction, suspects []meta.NodeID) []RootAction 
 }
 
 // out ejects members. A group that has lost some but not all of its members ends, and the rest goes on in a new epoch.
+// Other sessions may share the group: they are told of those that may be gone. One that is slow with this content, or
+// can't take it, may be well for them.
 func (s *Root) out(now time.Time, acts []RootAction, list []Suspect, text string) []RootAction {
 	var broken []*sendPart
-	var ejected []meta.NodeID
+	var suspects []meta.NodeID
 	for _, x := range list {
 		m := s.members.find(x.Node)
 		if m == nil || !m.live() {
@@ -99,17 +101,19 @@ func (s *Root) out(now time.Time, acts []RootAction, list []Suspect, text string
 			broken = append(broken, p)
 		}
 		m.phase, m.reason, m.text = MemberOut, x.Reason, text
-		ejected = append(ejected, m.node)
+		if x.Reason == meta.OwedUnreachable || x.Reason == meta.OwedDown {
+			suspects = append(suspects, m.node)
+		}
 		acts = append(acts, Stop{m.node, s.epoch, false})
 	}
 	for _, p := range broken {
 		if s.members.anyReady(p) || len(s.parts) == 1 {
-			return s.nextEpoch(now, s.endParts(acts, ejected))
+			return s.nextEpoch(now, s.endParts(acts, suspects))
 		}
 	}
 	for i := range s.parts {
 		if p := &s.parts[i]; p.up && slices.Contains(broken, p) {
-			acts = append(acts, EndGroup{s.epoch, i, ejected})
+			acts = append(acts, EndGroup{s.epoch, i, suspects})
 			s.endPart(p)
 		}
 	}

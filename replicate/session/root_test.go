@@ -508,3 +508,22 @@ func TestStoppedMemberIsNotCalledSlow(t *testing.T) {
 		}
 	}
 }
+
+// A session names a member to others that share its group only if it may be gone: one that its disk or its link fails
+// may be well for them.
+func TestOnlyWhoMayBeGoneIsSuspectedByOthers(t *testing.T) {
+	for reason, suspects := range map[meta.OwedReason][]meta.NodeID{
+		meta.OwedFull: nil, meta.OwedFailed: nil, meta.OwedSlow: nil, meta.OwedJoined: nil,
+		meta.OwedUnreachable: {3}, meta.OwedDown: {3},
+	} {
+		s, now := newTestSession(3, 4)
+		for i := range 3 {
+			s.Step(now, ready(meta.NodeID(i+2), 0, 4))
+		}
+		acts := s.Step(now, Polled{3, Standing{Status: StatusRefused, Reason: reason}})
+		i := slices.IndexFunc(acts, func(a RootAction) bool { _, ok := a.(EndGroup); return ok })
+		if i < 0 || !slices.Equal(acts[i].(EndGroup).Suspects, suspects) {
+			t.Errorf("reason %v: %+v, want suspects %v", reason, acts, suspects)
+		}
+	}
+}
