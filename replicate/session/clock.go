@@ -69,10 +69,33 @@ func (s *Root) ejectUnanswered(now time.Time) []RootAction {
 			list = append(list, Suspect{m.node, meta.OwedUnreachable})
 		}
 	}
-	if len(list) == 0 {
+	if len(list) > 0 {
+		return s.out(now, nil, list, "no answer to the announcement")
+	}
+	return s.ejectPreparing(now)
+}
+
+// ejectPreparing goes on without members that still prepare long after the others were ready, if the others are enough.
+func (s *Root) ejectPreparing(now time.Time) []RootAction {
+	var list []Suspect
+	var took []time.Duration
+	for _, m := range s.members {
+		switch m.phase {
+		case MemberAsked:
+			list = append(list, Suspect{m.node, meta.OwedSlow})
+		case MemberReady, MemberChecking:
+			took = append(took, m.moved.Sub(s.began))
+		}
+	}
+	if len(took) == 0 || s.members.count(MemberVoted)+len(took) < s.need {
 		return nil
 	}
-	return s.out(now, nil, list, "no answer to the announcement")
+	slices.Sort(took)
+	wait := min(max(s.lim.Prepare, 2*slow.Median(took)), s.lim.Stuck*4/5)
+	if now.Sub(s.began) < wait {
+		return nil
+	}
+	return s.out(now, nil, list, "still prepares, and the others are ready")
 }
 
 // silentMembers answer nothing while somebody else does. With nobody else they get twice the time.

@@ -81,6 +81,7 @@ const fruitlessEpochsMax = 5
 // Limits are the bounds of a session. All are positive.
 type Limits struct {
 	Announce time.Duration // for the answers to an announcement once one has come
+	Prepare  time.Duration // for members that say that they prepare, while others are ready
 	Silent   time.Duration // without any answer while others answer
 	Stalled  time.Duration // without progress while others progress
 	// for the last check and sync when all others are done, while it is not known how long those take
@@ -94,7 +95,7 @@ type Limits struct {
 // DefaultLimits are the bounds that have proved right.
 func DefaultLimits() Limits {
 	return Limits{
-		Announce: 3 * time.Second, Silent: 2 * time.Second, Stalled: 1500 * time.Millisecond,
+		Announce: 3 * time.Second, Prepare: 15 * time.Second, Silent: 2 * time.Second, Stalled: 1500 * time.Millisecond,
 		Checking: 10 * time.Second, Stuck: 25 * time.Second, PollWait: 300 * time.Millisecond,
 		Again: time.Second, Slow: slow.Limits{Over: 10 * time.Second, Trial: 3 * time.Second, Part: 8},
 	}

@@ -509,6 +509,30 @@ func TestStoppedMemberIsNotCalledSlow(t *testing.T) {
 	}
 }
 
+// A member that takes long to prepare holds the others for a while only, if they are enough. With a voter less it is
+// waited for.
+func TestMemberThatPreparesForLongHoldsNobody(t *testing.T) {
+	for need, held := range map[int]bool{2: false, 3: true} {
+		s, now := newTestSession(3, 4)
+		s.need = need
+		began := now
+		s.Step(now, ready(2, 0, 4))
+		s.Step(now, ready(4, 0, 4))
+		for now.Sub(began) < 24*time.Second && s.phase == RootAnnouncing {
+			now = now.Add(500 * time.Millisecond)
+			s.Step(now, Answered{3, Standing{Status: StatusPreparing}})
+			s.Step(now, Tick{})
+		}
+		m := s.members.find(3)
+		if out := m.phase == MemberOut; out == held || out && m.reason != meta.OwedSlow {
+			t.Errorf("%d needed: the member is %v after %v, reason %d: %s", need, m.phase, now.Sub(began), m.reason, m.text)
+		}
+		if took := now.Sub(began); !held && (s.phase != RootSending || took < 10*time.Second || took > 20*time.Second) {
+			t.Errorf("the others receive after %v: phase %d", took, s.phase)
+		}
+	}
+}
+
 // A session names a member to others that share its group only if it may be gone: one that its disk or its link fails
 // may be well for them.
 func TestOnlyWhoMayBeGoneIsSuspectedByOthers(t *testing.T) {
