@@ -24,6 +24,12 @@ func (m *Member) ended(id meta.ContentID) {
 	}
 }
 
+// isFenced reports whether the incarnation that a session is of has ended, as the applied log says.
+func isFenced(names meta.Reader, id meta.ContentID) bool {
+	n, err := names.Node(id.Node)
+	return err == nil && (n.State != meta.NodeUp || n.Incarnation > id.Incarnation)
+}
+
 // ownLarge reports whether a content is this node's own copy of what its push sends by multicast. It may be whole by
 // now; the next session sends the same bytes.
 func (m *Member) ownLarge(id meta.ContentID) bool {

@@ -197,3 +197,43 @@ func TestAnnouncementIsAnsweredWhileKeptBlocksAreRead(t *testing.T) {
 		t.Errorf("answers %d when asked again: %v", st.Status, err)
 	}
 }
+
+// An announcement of the next epoch is handled when the log has fenced the session already, and nobody has come to the
+// fence's event yet. What the session has is kept all the same: the fence does not make it worthless.
+func TestAnnouncementInAFenceLeavesTheBlocks(t *testing.T) {
+	c := metatest.New(t, 3)
+	s, _ := storingNode(t, c, 2)
+	s.member.cfg.Clock = SystemClock()
+	b := randomBytes(1, 3<<20)
+	before, shape := c.Session(1), content.Shape{Size: int64(len(b))}
+	encoded, err := shape.AppendBinary(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), neverComes)
+	defer cancel()
+	announced := func(a announce) standing {
+		t.Helper()
+		st, err := s.member.announce(ctx, 1, a)
+		if err != nil || st.Status != session.StatusReady {
+			t.Fatalf("announced %v: %+v, %v", a.Content, st, err)
+		}
+		return st
+	}
+	announced(announce{Content: before, Shape: encoded})
+	h, fenced := s.member.find(before), make(chan struct{})
+	h.post(func() {
+		if err := h.copy.recv.WriteBlock(1, b[1<<20:2<<20], nil); err != nil {
+			t.Error(err)
+		}
+		<-fenced
+	})
+	h.post(func() { h.join(1, announce{Content: before, Epoch: 1, Shape: encoded}, shape) })
+	c.Boot(1)
+	s.member.fenced(1, before.Incarnation)
+	close(fenced)
+	st := announced(announce{Content: c.Session(1), Shape: encoded, Follows: before})
+	if st.Have.Count() != 1 || !st.Have.Has(1) {
+		t.Errorf("%d blocks were kept, want one", st.Have.Count())
+	}
+}

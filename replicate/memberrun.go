@@ -203,10 +203,14 @@ func (h *memberRun) check(root [32]byte) {
 func (h *memberRun) join(from meta.NodeID, a announce, shape content.Shape) standing {
 	h.root = from
 	st := h.announce(a, shape)
-	if h.s.Verdict() == session.Undecided {
-		if v := h.m.judge(a.Content); v != session.Undecided {
-			h.step(session.Decided{Verdict: v})
-		}
+	if h.s.Verdict() != session.Undecided {
+		return st
+	}
+	switch v := h.m.judge(a.Content); {
+	case v == session.Aborted && isFenced(h.m.cfg.Names, a.Content):
+		h.step(session.Fenced{})
+	case v != session.Undecided:
+		h.step(session.Decided{Verdict: v})
 	}
 	return st
 }
