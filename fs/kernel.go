@@ -21,6 +21,8 @@ import (
 type Kernel interface {
 	// Serve sends requests, and returns when no more will come.
 	Serve()
+	// Device is the number of the mount's device, as in mountinfo; "" if it has none, or if it is not known.
+	Device() string
 	// Passthrough tells whether he can read and write staged files by himself; then a file is registered for it.
 	Passthrough() bool
 	RegisterBackingFd(*fuse.BackingMap) (id int32, errno syscall.Errno)
@@ -121,7 +123,7 @@ func (k *linuxKernel) Passthrough() bool {
 	return k.KernelSettings().Flags64()&fuse.CAP_PASSTHROUGH != 0
 }
 
-// Device is the mount's device.
+// Device implements Kernel.
 func (k *linuxKernel) Device() string { return k.minor }
 
 // Epoch implements Kernel.

@@ -93,9 +93,6 @@ func NewMount(ctx context.Context, o Options) (*Mount, error) {
 	return m, nil
 }
 
-// deviced is a kernel whose mount has a device number, as in mountinfo.
-type deviced interface{ Device() string }
-
 // attach mounts and begins to serve.
 func (m *Mount) attach(o Options) (err error) {
 	f := m.fs
@@ -103,9 +100,7 @@ func (m *Mount) attach(o Options) (err error) {
 	if m.kernel, err = o.Attach(f); err != nil {
 		return err
 	}
-	if k, ok := m.kernel.(deviced); ok {
-		f.publisher.device = k.Device()
-	}
+	f.publisher.device = m.kernel.Device()
 	f.cache.attach(m.kernel, o.NoNameCache)
 	f.pass.probe(m.kernel, o.NoPassthrough)
 	f.life.work.Go(func() { f.cache.run(f.life.ctx) })

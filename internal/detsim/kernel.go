@@ -30,6 +30,9 @@ func (k *kernel) end() { k.once.Do(func() { close(k.gone) }) }
 // Serve implements fs.Kernel: requests come from the programs' own goroutines.
 func (k *kernel) Serve() { <-k.gone }
 
+// Device implements fs.Kernel.
+func (k *kernel) Device() string { return "" }
+
 // Passthrough implements fs.Kernel.
 func (k *kernel) Passthrough() bool { return false }
 
