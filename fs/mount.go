@@ -16,6 +16,8 @@ type Options struct {
 	Cluster Cluster
 	Staging Staging
 	Log     *slog.Logger
+	// Siblings are the mounts of the node, of which this becomes one; nil if it has no others.
+	Siblings *Siblings
 	// Keep lists directories that must not lie on the mount: the data directory, that of the logs.
 	Keep []string
 	// Source is shown by df and mount; "rdmcfs" when empty.
@@ -74,6 +76,9 @@ func NewMount(ctx context.Context, o Options) (*Mount, error) {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
+	if o.Siblings == nil {
+		o.Siblings = new(Siblings)
+	}
 	var err error
 	if o.Dir, err = o.mountPoint(); err != nil {
 		return nil, err
@@ -86,7 +91,9 @@ func NewMount(ctx context.Context, o Options) (*Mount, error) {
 		o.Attach = func(requests fuse.RawFileSystem) (Kernel, error) { return mountLinux(o, requests) }
 	}
 	m := &Mount{dir: o.Dir, fs: newFileSystem(ctx, o, root), done: make(chan struct{})}
+	o.Siblings.join(m.fs.nodes)
 	if err := m.attach(o); err != nil {
+		o.Siblings.leave(m.fs.nodes)
 		m.fs.life.over()
 		return nil, fmt.Errorf("fs: mount %s: %w", o.Dir, err)
 	}
@@ -168,5 +175,6 @@ func (m *Mount) finish(ctx context.Context) error {
 	m.fs.files.keepAll()
 	m.fs.life.work.Wait()
 	m.fs.life.over()
+	m.fs.reserved.siblings.leave(m.fs.nodes)
 	return m.kernel.Close()
 }

@@ -19,7 +19,7 @@ var errNameless = errors.New("fs: the reserved name was freed by a fence")
 // removalPoll is how often a removal by this mount is looked at until it has ended.
 const removalPoll = 10 * time.Millisecond
 
-// reservations are the names of files that have no version yet. They belong to this mount until the first publish, or
+// reservations are the names of files that have no version yet. They belong to this node until the first publish, or
 // until a fence frees them: then they are reserved again.
 type reservations struct {
 	names *namespace
@@ -29,7 +29,7 @@ type reservations struct {
 	log   *slog.Logger
 
 	reserving reserving
-	given     givenBack
+	siblings  *Siblings
 	renew     func(*live) // begins to reserve a name again; called with nodeTable.mu
 }
 
@@ -44,7 +44,7 @@ func (l *live) wasReserved() bool {
 }
 
 // fenced reports whether a fence has freed the reserved name of a file, if the name is gone: the lease that it was
-// reserved under has ended, or this mount gave it back, and no program had removed it before.
+// reserved under has ended, or this node gave it back, and no program had removed it before.
 func (rs *reservations) fenced(l *live) bool {
 	if !l.wasReserved() {
 		return false
@@ -52,13 +52,13 @@ func (rs *reservations) fenced(l *live) bool {
 	l.mu.Lock()
 	lease, unlinked := l.lease, l.unlinked
 	l.mu.Unlock()
-	return !unlinked && (rs.given.has(l.node.ino()) || rs.names.leaseEnded(lease))
+	return !unlinked && (rs.siblings.given.has(l.node.ino()) || rs.names.leaseEnded(lease))
 }
 
 // givenMax bounds the inodes whose names were given back that are remembered.
 const givenMax = 1024
 
-// givenBack lists inodes whose reserved names this mount gives back, or has given back lately: an open may have come
+// givenBack lists inodes whose reserved names this node gives back, or has given back lately: an open may have come
 // to one just before. Its file has lost its name as by a fence.
 type givenBack struct {
 	mu   sync.Mutex
@@ -271,27 +271,19 @@ func (rs *reservations) nameless(l *live, err error) error {
 // giveBack frees the reserved name of a file that got no version: the one that it has by then, since programs may
 // rename it meanwhile. Another open of the file keeps it; last is the live file that does not count.
 func (rs *reservations) giveBack(ino meta.Ino, last *live) {
-	for tried := (meta.Inode{}); !rs.isUsed(ino, last); {
+	for tried := (meta.Inode{}); !rs.siblings.uses(ino, last); {
 		rec, err := rs.names.state().Inode(ino)
 		if err != nil || rec.Version != 0 || rec.Parent == tried.Parent && rec.Name == tried.Name {
 			return
 		}
 		tried = rec
-		rs.given.add(ino)
+		rs.siblings.given.add(ino)
 		res, err := rs.names.propose(rs.life.late, &meta.Unlink{Parent: rec.Parent, Name: rec.Name, Ino: ino, GiveBack: true})
 		rs.names.outcome("give back "+rec.Name, ino, res, err)
 		if err != nil {
 			return
 		}
 	}
-}
-
-// isUsed tells whether a file is open; last is the live file that does not count.
-func (rs *reservations) isUsed(ino meta.Ino, last *live) bool {
-	rs.nodes.mu.Lock()
-	defer rs.nodes.mu.Unlock()
-	n := rs.nodes.current[ino]
-	return n != nil && n.live != nil && n.live != last && !n.live.users.ended
 }
 
 // giveBackLate frees a name whose reservation turns out to have been made after its caller was told that this is

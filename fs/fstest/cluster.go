@@ -37,6 +37,8 @@ type Node struct {
 	store *content.Store
 
 	mount    atomic.Pointer[fs.Mount]
+	more     []*fs.Mount // its other mounts; guarded by c.mu
+	siblings fs.Siblings
 	sessions atomic.Uint64
 	cutOff   atomic.Bool
 
@@ -131,6 +133,9 @@ func (c *Cluster) applyLocked(l meta.Lease, op meta.Op) (meta.Result, error) {
 	}
 	for _, n := range c.nodes {
 		if m := n.mount.Load(); m != nil {
+			m.Apply(events)
+		}
+		for _, m := range n.more {
 			m.Apply(events)
 		}
 	}

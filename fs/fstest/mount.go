@@ -21,10 +21,34 @@ func (n *Node) Mount(tb testing.TB, change func(*fs.Options)) string {
 // MountAt is Mount at a given directory.
 func (n *Node) MountAt(tb testing.TB, dir string, change func(*fs.Options)) *fs.Mount {
 	tb.Helper()
+	m := n.newMount(tb, dir, change)
+	n.mount.Store(m)
+	tb.Cleanup(func() { n.Unmount(tb) })
+	switchOffPoll(tb, dir)
+	return m
+}
+
+// MountMore gives the node one more mount until the end of the test.
+func (n *Node) MountMore(tb testing.TB, change func(*fs.Options)) (dir string) {
+	tb.Helper()
+	dir = tb.TempDir()
+	m := n.newMount(tb, dir, change)
+	n.c.mu.Lock()
+	n.more = append(n.more, m)
+	n.c.mu.Unlock()
+	tb.Cleanup(func() { end(tb, m) })
+	switchOffPoll(tb, dir)
+	return dir
+}
+
+func (n *Node) newMount(tb testing.TB, dir string, change func(*fs.Options)) *fs.Mount {
+	tb.Helper()
 	if _, err := os.Stat("/dev/fuse"); err != nil || os.Geteuid() != 0 {
 		tb.Skip("needs root and /dev/fuse")
 	}
-	o := fs.Options{Dir: dir, Cluster: n, Staging: fs.NewStaging(n.store, n.Self), Log: logger(tb)}
+	o := fs.Options{
+		Dir: dir, Cluster: n, Staging: fs.NewStaging(n.store, n.Self), Log: logger(tb), Siblings: &n.siblings,
+	}
 	if change != nil {
 		change(&o)
 	}
@@ -32,19 +56,20 @@ func (n *Node) MountAt(tb testing.TB, dir string, change func(*fs.Options)) *fs.
 	if err != nil {
 		tb.Fatal(err)
 	}
-	n.mount.Store(m)
-	tb.Cleanup(func() { n.Unmount(tb) })
-	switchOffPoll(tb, dir)
 	return m
 }
 
 // Unmount unmounts if it is mounted; what is still open is reported and cut off.
 func (n *Node) Unmount(tb testing.TB) {
 	tb.Helper()
-	m := n.mount.Load()
-	if m == nil {
-		return
+	if m := n.mount.Load(); m != nil {
+		end(tb, m)
+		n.mount.Store(nil)
 	}
+}
+
+func end(tb testing.TB, m *fs.Mount) {
+	tb.Helper()
 	ctx, stop := context.WithTimeout(context.Background(), 30*time.Second)
 	defer stop()
 	err := m.Unmount(ctx)
@@ -55,7 +80,6 @@ func (n *Node) Unmount(tb testing.TB) {
 	if err != nil {
 		tb.Errorf("detach: %v", err)
 	}
-	n.mount.Store(nil)
 }
 
 // Mounted is the present mount.

@@ -26,7 +26,8 @@ var mountOptionWords = map[string]func(*fs.Options){
 
 // mounts are the mount points of this node.
 type mounts struct {
-	n *node
+	n        *node
+	siblings fs.Siblings // what they know of each other
 
 	mu    sync.Mutex
 	byDir map[string]*mountPoint
@@ -73,7 +74,7 @@ func (s *mounts) mount(ctx context.Context, req admin.MountRequest) (admin.Mount
 func (s *mounts) options(req admin.MountRequest) (fs.Options, error) {
 	o := fs.Options{
 		Dir: req.Dir, Cluster: cluster{s.n}, Staging: fs.NewStaging(s.n.store, s.n.proposer.lease), Log: s.n.log,
-		Keep: []string{s.n.cfg.DataDir}, Attach: s.n.cfg.Host.Attach,
+		Keep: []string{s.n.cfg.DataDir}, Attach: s.n.cfg.Host.Attach, Siblings: &s.siblings,
 	}
 	if !filepath.IsAbs(req.Dir) {
 		return o, admin.Errorf(admin.CodeInvalid, "mount point %q: want an absolute path", req.Dir)
