@@ -66,14 +66,15 @@ func FuzzDecodeStage(f *testing.F) {
 	p := appendRecord(nil, recordHead, head.append(nil))
 	f.Add(append(append(bytes.Clone(p), ownRecord(0, 4096)...), sizeRecord(50)...))
 	f.Fuzz(func(t *testing.T, p []byte) {
-		log, err := decodeStage(p)
+		log, err := replayStage(bytes.NewReader(p))
 		if err != nil {
 			return
 		}
 		if log.whole > int64(len(p)) || log.size > SizeMax || log.cut > log.size && log.size < log.head.baseSize {
 			t.Fatalf("out of bounds: %+v", log)
 		}
-		if again, err := decodeStage(p[:log.whole]); err != nil || again.size != log.size || again.reason != log.reason {
+		again, err := replayStage(bytes.NewReader(p[:log.whole]))
+		if err != nil || again.size != log.size || again.reason != log.reason {
 			t.Fatalf("whole part differs: %v", err)
 		}
 	})

@@ -1,7 +1,11 @@
 package content
 
 import (
+	"bufio"
+	"errors"
 	"fmt"
+	"io"
+	"os"
 	"time"
 
 	"github.com/rdmcfs/rdmcfs/internal/coder"
@@ -17,7 +21,7 @@ const (
 	recordHeadBytes = 7
 	nameBytesMax    = 255
 	reasonBytesMax  = 1024
-	stageBytesMax   = 1 << 30
+	recordBytesMax  = recordHeadBytes + 1<<16
 )
 
 // stageHead is the first record.
@@ -136,16 +140,23 @@ func appendRecord(b []byte, kind byte, payload []byte) []byte {
 	return out
 }
 
-// nextRecord takes the first record off b; ok is false at the end and at a torn or damaged one.
-func nextRecord(b []byte) (kind byte, payload, rest []byte, ok bool) {
-	var r record
-	c := coder.Reader(b[:min(len(b), recordHeadBytes)], coder.Little)
-	r.code(&c)
-	end := recordHeadBytes + int(r.length)
-	if !c.OK() || len(b) < end || Checksum(b[4:end]) != r.sum {
-		return 0, nil, nil, false
+// nextRecord gives the record that r is at, and its length; that is 0 at the end and at a torn or damaged one. The
+// payload is valid until r is read. An error says that what is there could not be read.
+func nextRecord(r *bufio.Reader) (kind byte, payload []byte, length int, err error) {
+	var h record
+	b, err := r.Peek(recordHeadBytes)
+	if err == nil {
+		c := coder.Reader(b, coder.Little)
+		h.code(&c)
+		b, err = r.Peek(recordHeadBytes + int(h.length))
 	}
-	return r.kind, b[recordHeadBytes:end], b[end:], true
+	if errors.Is(err, io.EOF) {
+		return 0, nil, 0, nil
+	}
+	if err != nil || Checksum(b[4:]) != h.sum {
+		return 0, nil, 0, err
+	}
+	return h.kind, b[recordHeadBytes:], len(b), nil
 }
 
 // ownRange is the payload of recordOwn.
@@ -178,47 +189,57 @@ type stageLog struct {
 	tagged bool    // there is no usable .stage file: the tag says all
 }
 
-// readStage reads and replays a .stage file.
+// readStage reads and replays a .stage file, which may be large: each write to a file that grows is a record.
 func readStage(path string) (stageLog, error) {
-	b, err := readBounded(path, stageBytesMax)
+	f, err := os.Open(path)
 	if err != nil {
 		return stageLog{}, err
 	}
-	return decodeStage(b)
+	defer f.Close()
+	return replayStage(f)
 }
+
+func recordReader(r io.Reader) *bufio.Reader { return bufio.NewReaderSize(r, recordBytesMax) }
 
 // readBase reads of a .stage file what an overlay is over; zero if it is none, or can't be read.
 func readBase(path string) ID {
-	b, err := readBounded(path, recordHeadBytes+stageHeadBytes+nameBytesMax)
+	f, err := os.Open(path)
 	if err != nil {
 		return ID{}
 	}
-	kind, payload, _, ok := nextRecord(b)
-	if !ok || kind != recordHead {
+	defer f.Close()
+	kind, payload, _, err := nextRecord(recordReader(f))
+	if err != nil || kind != recordHead {
 		return ID{}
 	}
 	h, _ := decodeStageHead(payload)
 	return h.base
 }
 
-// decodeStage replays records; what follows the first torn one is ignored.
-func decodeStage(b []byte) (stageLog, error) {
-	kind, payload, rest, ok := nextRecord(b)
-	if !ok || kind != recordHead {
-		return stageLog{}, fmt.Errorf("content: staging description: %w", ErrCorrupt)
+// replayStage replays records; what follows the first torn one is ignored.
+func replayStage(from io.Reader) (stageLog, error) {
+	r := recordReader(from)
+	kind, payload, n, err := nextRecord(r)
+	if err != nil {
+		return stageLog{}, err
 	}
 	var log stageLog
-	if log.head, ok = decodeStageHead(payload); !ok {
+	ok := kind == recordHead
+	if ok {
+		log.head, ok = decodeStageHead(payload)
+	}
+	if !ok {
 		return stageLog{}, fmt.Errorf("content: staging description: %w", ErrCorrupt)
 	}
 	log.size, log.limit, log.cut = log.head.baseSize, log.head.baseSize, log.head.baseSize
 	for {
-		kind, payload, next, ok := nextRecord(rest)
-		if !ok || !log.apply(kind, payload) {
-			log.whole = int64(len(b) - len(rest))
-			return log, nil
+		log.whole += int64(n)
+		if _, err := r.Discard(n); err != nil {
+			return log, err
 		}
-		rest = next
+		if kind, payload, n, err = nextRecord(r); err != nil || n == 0 || !log.apply(kind, payload) {
+			return log, err
+		}
 	}
 }
 
