@@ -131,9 +131,11 @@ func (s *storeStaging) plain(st *content.Staging) *plainStage {
 	return &plainStage{PlainFile: NewPlainFile(st.File()), s: s, st: st}
 }
 
-func (p *plainStage) Keep(reason string) error { return p.st.KeepUnpublished(reason) }
-func (p *plainStage) Drop() error              { return p.st.Drop() }
-func (p *plainStage) Recycle() error           { return p.st.Recycle() }
+func (p *plainStage) Keep(reason string) error {
+	return errors.Join(p.NoteFailure(p.st), p.st.KeepUnpublished(reason))
+}
+func (p *plainStage) Drop() error    { return p.st.Drop() }
+func (p *plainStage) Recycle() error { return p.st.Recycle() }
 
 func (p *plainStage) Sound() error { return p.st.Sound() }
 
@@ -209,9 +211,11 @@ func (s *overlayStage) Truncate(size int64) error {
 	return s.sound(func() error { return s.o.Truncate(size) })
 }
 
-func (s *overlayStage) Keep(reason string) error { return s.o.KeepUnpublished(reason) }
-func (s *overlayStage) Drop() error              { return s.o.Drop() }
-func (s *overlayStage) Sync() error              { return nil } // a publish makes it durable
+func (s *overlayStage) Keep(reason string) error {
+	return errors.Join(s.out.note(s.o), s.o.KeepUnpublished(reason))
+}
+func (s *overlayStage) Drop() error { return s.o.Drop() }
+func (s *overlayStage) Sync() error { return nil } // a publish makes it durable
 
 func (s *overlayStage) SetTimes(atime, mtime *int64) error {
 	s.mu.Lock()

@@ -42,6 +42,17 @@ func (w *writeOut) noteLocked(err error) {
 	w.err = fmt.Errorf("fs: staged bytes could not be written to the disk: %w", err)
 }
 
+// Refuser is a staged file that notes that its disk has not taken some of the bytes.
+type Refuser interface{ Refuse(why error) error }
+
+// note has the staged file note a write-out that failed: the kernel does not tell of it again.
+func (w *writeOut) note(st Refuser) error {
+	if failed := w.failed(); failed != nil {
+		return st.Refuse(failed)
+	}
+	return nil
+}
+
 // sync does what makes the bytes durable.
 func (w *writeOut) sync(do func() error) error {
 	w.mu.Lock()
@@ -55,9 +66,11 @@ func (w *writeOut) sync(do func() error) error {
 }
 
 // WrittenOut reads from src, which reads f, staged bytes that are to be published. It fails once the kernel has failed
-// to write bytes of f to the disk, as far as that was not told to somebody before f was opened.
-func WrittenOut(src io.ReaderAt, f *os.File) io.ReaderAt {
-	return writtenOut{src, &writeOut{fd: int(f.Fd())}}
+// to write bytes of f to the disk, as far as that was not told to somebody before f was opened. note, which is called
+// before f is closed, has the staged file note that.
+func WrittenOut(src io.ReaderAt, f *os.File) (r io.ReaderAt, note func(Refuser) error) {
+	out := &writeOut{fd: int(f.Fd())}
+	return writtenOut{src, out}, out.note
 }
 
 // writtenOut reads staged bytes that are to be published: none once a write-out has failed.

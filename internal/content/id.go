@@ -56,6 +56,8 @@ var (
 	ErrFormat = errors.New("unknown store format")
 	// ErrTooLarge: the content is too large to be copied up; take an overlay.
 	ErrTooLarge = errors.New("too large to copy")
+	// ErrRefused: the disk has not taken all of the bytes.
+	ErrRefused = errors.New("not all bytes came to the disk")
 	// ErrClosed: the object was closed.
 	ErrClosed = errors.New("closed")
 )

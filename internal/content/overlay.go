@@ -434,6 +434,13 @@ func (o *Overlay) Close() error { return errors.Join(o.st.Close(), o.base.Close(
 // Drop removes the staged bytes.
 func (o *Overlay) Drop() error { return errors.Join(o.st.Drop(), o.base.Close()) }
 
+// Refuse notes that the disk has not taken some of the staged bytes, as [Staging.Refuse] does.
+func (o *Overlay) Refuse(why error) error {
+	o.content.Lock()
+	defer o.content.Unlock()
+	return o.st.Refuse(why)
+}
+
 // KeepUnpublished makes the staged bytes durable, notes why they were not published, and closes the Overlay.
 func (o *Overlay) KeepUnpublished(reason string) error {
 	return errors.Join(o.st.KeepUnpublished(reason), o.base.Close())

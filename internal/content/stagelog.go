@@ -13,10 +13,11 @@ import (
 
 // A .stage file is a sequence of records: u32 CRC32C of the rest, u8 kind, u16 length, payload.
 const (
-	recordHead   = 1 // stageHead; of a later one only the origin counts
-	recordOwn    = 2 // overlay: off, len: this range lies in the staging file now
-	recordSize   = 3 // overlay: the size is this; ranges of the base behind it are gone
-	recordReason = 4 // why it was not published
+	recordHead    = 1 // stageHead; of a later one only the origin counts
+	recordOwn     = 2 // overlay: off, len: this range lies in the staging file now
+	recordSize    = 3 // overlay: the size is this; ranges of the base behind it are gone
+	recordReason  = 4 // why it was not published
+	recordRefused = 5 // what the disk said when it did not take bytes of the file
 
 	recordHeadBytes = 7
 	nameBytesMax    = 255
@@ -179,14 +180,15 @@ func codeSize(c *coder.Coder, size *int64) {
 
 // stageLog is a replayed .stage file.
 type stageLog struct {
-	head   stageHead
-	reason string
-	size   int64
-	cut    int64   // the smallest size there was
-	limit  int64   // the base counts below this only
-	own    pageMap // pages that lie in the staging file
-	whole  int64   // bytes of whole records
-	tagged bool    // there is no usable .stage file: the tag says all
+	head    stageHead
+	reason  string
+	refused string // what the disk said that did not take bytes; "" if it took them, as far as is known
+	size    int64
+	cut     int64   // the smallest size there was
+	limit   int64   // the base counts below this only
+	own     pageMap // pages that lie in the staging file
+	whole   int64   // bytes of whole records
+	tagged  bool    // there is no usable .stage file: the tag says all
 }
 
 // readStage reads and replays a .stage file, which may be large: each write to a file that grows is a record.
@@ -253,6 +255,9 @@ func (l *stageLog) apply(kind byte, p []byte) bool {
 		return ok
 	case recordReason:
 		l.reason = string(p)
+		return true
+	case recordRefused:
+		l.refused = string(p)
 		return true
 	case recordSize:
 		var size int64

@@ -1,6 +1,7 @@
 package content
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"os"
@@ -9,6 +10,8 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // Origin says what staged bytes belong to, for the listing after a crash.
@@ -48,8 +51,9 @@ type stagings struct {
 	mu     sync.Mutex
 	next   uint64
 	open   map[uint64]bool
-	spare  []uint64 // empty files, see Staging.Recycle
-	noTag  bool     // the file system keeps no attributes: all that is staged gets a .stage file
+	failed map[uint64]string // Staging.Refuse: why, also where the disk does not take the note either
+	spare  []uint64          // empty files, see Staging.Recycle
+	noTag  bool              // the file system keeps no attributes: all that is staged gets a .stage file
 	closed bool
 }
 
@@ -95,6 +99,26 @@ func (b *stagings) giveBack(token uint64) {
 	b.mu.Lock()
 	delete(b.open, token)
 	b.mu.Unlock()
+}
+
+// fail notes what the disk said that did not take bytes; "" forgets it.
+func (b *stagings) fail(token uint64, why string) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if why == "" {
+		delete(b.failed, token)
+		return
+	}
+	if b.failed == nil {
+		b.failed = map[uint64]string{}
+	}
+	b.failed[token] = why
+}
+
+func (b *stagings) failure(token uint64) string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.failed[token]
 }
 
 func (b *stagings) isOpen(token uint64) bool {
@@ -206,6 +230,7 @@ func (st *Staging) Drop() error {
 		err = errors.Join(err, st.s.files.unlink(st.s.files.stagePath(st.token, ".file")))
 	}
 	err = errors.Join(err, st.s.index.dropBase(st.token))
+	st.s.fail(st.token, "")
 	st.s.giveBack(st.token)
 	st.s.index.leave()
 	return err
@@ -224,14 +249,10 @@ func (st *Staging) Close() error {
 
 // KeepUnpublished makes the staged bytes durable, notes why they were not published, and closes the Staging.
 func (st *Staging) KeepUnpublished(reason string) error {
-	var err error
-	if st.journal == nil {
-		err = st.createJournal(stageHead{origin: st.origin, created: st.created})
+	err := st.noteText(recordReason, reason)
+	if taken := st.s.files.sync(st.file); taken != nil { // the bytes stay also where the reason finds no room
+		err = errors.Join(err, taken, st.Refuse(taken))
 	}
-	if err == nil {
-		err = st.note(appendRecord(nil, recordReason, []byte(reason[:min(len(reason), reasonBytesMax)])))
-	}
-	err = errors.Join(err, st.s.files.sync(st.file)) // the bytes stay also where the reason finds no room
 	if st.journal != nil {
 		err = errors.Join(err, st.s.files.sync(st.journal))
 	}
@@ -239,6 +260,26 @@ func (st *Staging) KeepUnpublished(reason string) error {
 		err = fmt.Errorf("content: keep staged inode %d: %w", st.origin.Ino, err)
 	}
 	return errors.Join(err, st.Close())
+}
+
+// Refuse notes that the disk has not taken some of the bytes. The kernel tells that once, and may then read what was
+// on the disk before: nobody takes the bytes up again.
+func (st *Staging) Refuse(why error) error {
+	st.s.fail(st.token, why.Error())
+	if err := st.noteText(recordRefused, why.Error()); err != nil {
+		return fmt.Errorf("content: note that the disk refused staged inode %d: %w", st.origin.Ino, err)
+	}
+	return st.s.files.sync(st.journal)
+}
+
+// noteText appends a record with a text to the .stage file, which is made if there is none.
+func (st *Staging) noteText(kind byte, text string) error {
+	if st.journal == nil {
+		if err := st.createJournal(stageHead{origin: st.origin, created: st.created}); err != nil {
+			return err
+		}
+	}
+	return st.note(appendRecord(nil, kind, []byte(text[:min(len(text), reasonBytesMax)])))
 }
 
 // close takes the right to end the Staging.
@@ -337,13 +378,17 @@ func (b *stagings) describe(token uint64) (u Unpublished, ok bool) {
 		return u, true
 	}
 	u.Origin, u.Created, u.Base, u.Reason = log.head.origin, log.head.created, log.head.base, log.reason
+	if why := cmp.Or(log.refused, b.failure(token)); why != "" {
+		u.Reason = strings.TrimPrefix(u.Reason+"; the disk has not taken all of the bytes: "+why, "; ")
+	}
 	if !u.Base.IsZero() {
 		u.Size = log.size
 	}
 	return u, true
 }
 
-// OpenStaging takes staged bytes up again, to publish or drop them; an overlay's by [Store.OpenOverlay].
+// OpenStaging takes staged bytes up again, to publish or drop them; an overlay's by [Store.OpenOverlay]. ErrRefused:
+// the disk has not taken all of them, and nobody knows what is read in their place.
 func (s *Store) OpenStaging(token uint64) (*Staging, error) {
 	st, log, err := s.staging.reopen(token)
 	if err != nil {
@@ -390,6 +435,10 @@ func (st *Staging) reopen() (log stageLog, err error) {
 		return log, err
 	}
 	st.origin, st.created = log.head.origin, log.head.created
+	log.refused = cmp.Or(log.refused, st.s.failure(st.token))
+	if log.refused != "" {
+		return log, fmt.Errorf("%w: %w: %s", ErrRefused, unix.EIO, log.refused)
+	}
 	if log.tagged {
 		return log, st.s.files.unlink(path)
 	}
@@ -427,6 +476,7 @@ func (b *stagings) drop(token uint64) error {
 	if b.isOpen(token) {
 		return fmt.Errorf("content: drop staging %x: %w", token, ErrBusy)
 	}
+	b.fail(token, "")
 	return errors.Join(b.files.unlink(b.files.stagePath(token, ".file")),
 		b.files.unlink(b.files.stagePath(token, ".stage")), b.index.dropBase(token))
 }

@@ -378,36 +378,45 @@ func unlisted(out replicate.Outcome, push replicate.Push) meta.Content {
 	return c
 }
 
-// stagedPush opens staged bytes. done drops them when they are published, and leaves them otherwise.
+// stagedPush opens staged bytes. done drops them when they are published, and leaves them otherwise. Bytes that the
+// disk has not taken are never opened again.
 func (n *node) stagedPush(u content.Unpublished) (replicate.Push, func(published bool) error, error) {
 	if !u.Base.IsZero() {
 		o, err := n.store.OpenOverlay(u.Token)
 		if err != nil {
 			return replicate.Push{}, nil, err
 		}
-		push := replicate.Push{Size: o.Size(), Source: fs.WrittenOut(o, o.File()),
-			Data: []replicate.Extent{{Length: o.Size()}}}
-		return push, dropOrClose(o.Drop, o.Close), nil
+		src, note := fs.WrittenOut(o, o.File())
+		push := replicate.Push{Size: o.Size(), Source: src, Data: []replicate.Extent{{Length: o.Size()}}}
+		return push, dropOrClose(o, note), nil
 	}
 	st, err := n.store.OpenStaging(u.Token)
 	if err != nil {
 		return replicate.Push{}, nil, err
 	}
-	snap, err := fs.NewPlainFile(st.File()).Snapshot()
+	file := fs.NewPlainFile(st.File())
+	snap, err := file.Snapshot()
 	if err != nil {
 		return replicate.Push{}, nil, errors.Join(err, st.Close())
 	}
 	push := replicate.Push{Size: snap.Size, Holes: snap.Holes, Source: snap.Source, Data: snap.Data}
-	return push, dropOrClose(st.Drop, st.Close), nil
+	return push, dropOrClose(st, file.NoteFailure), nil
 }
 
-func dropOrClose(drop, leave func() error) func(bool) error {
+func dropOrClose(st stagedBytes, note func(fs.Refuser) error) func(bool) error {
 	return func(published bool) error {
 		if published {
-			return drop()
+			return st.Drop()
 		}
-		return leave()
+		return errors.Join(note(st), st.Close())
 	}
+}
+
+// stagedBytes are staged bytes that were opened again.
+type stagedBytes interface {
+	fs.Refuser
+	Drop() error
+	Close() error
 }
 
 // aimStaged says where staged bytes go: to the inode that they belong to, or a new one, which gets its name with the

@@ -107,3 +107,64 @@ func TestG5RestoreOfBytesThatTheDiskDidNotTake(t *testing.T) {
 		t.Errorf("bytes that the disk did not take: %v", err)
 	}
 }
+
+// Bytes that the disk did not take when they were kept are published by no restore, the second one included: the
+// kernel has told of it, and tells nobody again.
+func TestG5SecondRestoreOfBytesThatTheDiskDidNotTake(t *testing.T) {
+	for name, when := range map[string]struct{ sync, keep, read bool }{
+		"when they are synced": {sync: true}, "when they are kept": {keep: true}, "when they are restored": {read: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir, refuses := mountFailing(t)
+			s, files := openStaging(t, dir)
+			n := &node{store: s.store}
+			st, err := files.Create(fs.StageInfo{Ino: 7, Parent: 1, Path: "/f"})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, err := st.WriteAt([]byte("bytes"), 0); err != nil {
+				t.Fatal(err)
+			}
+			refuses.Store(when.sync)
+			if err := st.Sync(); (err != nil) != when.sync {
+				t.Fatal(err)
+			}
+			if when.keep {
+				_, err = st.WriteAt([]byte("other"), 0)
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			refuses.Store(when.keep)
+			if err := st.Keep("its program was killed"); (err != nil) != when.keep {
+				t.Fatal(err)
+			}
+			list := s.unpublished()
+			if len(list) != 1 {
+				t.Fatalf("unpublished: %+v", list)
+			}
+			if when.read {
+				again, err := s.store.OpenStaging(list[0].Token)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if _, err := again.File().WriteAt([]byte("other"), 0); err != nil {
+					t.Fatal(err)
+				}
+				refuses.Store(true)
+				_ = again.Close()
+			}
+			refuses.Store(false)
+			for i := range 3 {
+				push, done, err := n.stagedPush(list[0])
+				if err == nil {
+					_, err = push.Source.ReadAt(make([]byte, 4), 0)
+					err = errors.Join(err, done(false))
+				}
+				if !errors.Is(err, syscall.EIO) {
+					t.Errorf("restore %d of bytes that the disk did not take: %v", i+1, err)
+				}
+			}
+		})
+	}
+}

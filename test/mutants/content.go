@@ -42,4 +42,8 @@ var ofContent = []mutant{
 		"if err := b.checkHoles(damage); err != nil {", "if err := error(nil); err != nil {", inContent},
 	{"blocks of another shape are taken over", "internal/content/takeover.go",
 		"if old.body.layout.shape.Equal(shape) && !old", "if !old", inContent},
+	{"what the disk refused is taken up again", "internal/content/staging.go",
+		"log.refused = cmp.Or(log.refused, st.s.failure(st.token))", "log.refused = \"\"", inContent},
+	{"that the disk refused bytes is forgotten at the next start", "internal/content/stagelog.go",
+		"l.refused = string(p)", "l.refused = \"\"", inContent},
 }
