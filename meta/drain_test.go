@@ -77,6 +77,12 @@ func TestEvictionsAtOnceLeaveAQuorum(t *testing.T) {
 	c.Do(1, &meta.SetVoters{Voters: []meta.NodeID{1}})
 	c.Do(1, &meta.Evict{Node: 4})
 	refusedWith(t, c, &meta.Evict{Node: 1}, syscall.EAGAIN)
+
+	c = metatest.New(t, 6)
+	c.Do(1, &meta.SetVoters{Voters: []meta.NodeID{1, 2, 3, 4, 5}})
+	c.Do(1, &meta.Evict{Node: 2})
+	c.Do(1, &meta.Evict{Node: 3})
+	refusedWith(t, c, &meta.Evict{Node: 4}, syscall.EAGAIN) // 1 and 5 are no quorum of five
 }
 
 // G4: voters that are replaced at the same time must leave a quorum too: the store that votes ends with the entry.
