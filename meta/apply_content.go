@@ -188,8 +188,14 @@ func (t *tx) unheld(o *Unheld) (Result, syscall.Errno) {
 	lost := false
 	for _, id := range o.Contents {
 		r := t.contentRec(id)
-		if r == nil || r.Inline || contains(r.Owed, o.Node) || !t.cl.assigned(t.cl.node(o.Node), r) {
+		if r == nil || r.Inline || contains(r.Owed, o.Node) {
 			continue
+		}
+		if n := t.cl.node(o.Node); !t.cl.assigned(n, r) {
+			if !t.cl.owes(n, r) {
+				continue
+			}
+			r.Placed = with(r.Placed, o.Node) // a change of the members made it one: the row is what is left of that
 		}
 		r.Owed = with(r.Owed, o.Node)
 		t.saveContent(r)

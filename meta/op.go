@@ -204,7 +204,8 @@ type Held struct {
 	View     uint64 // as of which the node looked what it is assigned; an older one does not settle Node.Recheck
 }
 
-// Unheld reports contents that a node lost; they become owed.
+// Unheld reports contents that a node lost, or that it is to hold by a change of the members and no node has; they
+// become owed by a row each.
 type Unheld struct {
 	Node     NodeID
 	Contents []ContentID

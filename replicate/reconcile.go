@@ -43,7 +43,7 @@ func (m *Member) takeStock(n meta.Node, index uint64) (b standingBook, err error
 		for _, o := range page {
 			backlog := inBacklog(n, o.Published)
 			lacks := damaged[storeID(o.Content)] || !m.hasWhole(o.Content) || !m.sound(o)
-			if lacks && o.Since == 0 && backlog && !o.Unplaced && looks < nowhereLooks {
+			if lacks && o.Since == 0 && (backlog || o.Unplaced) && looks < nowhereLooks {
 				if looks++; m.nowhere(o.Content) {
 					m.lost.add(o.Content) // it gets a row of its own, and the backlog no longer waits for it
 				}

@@ -2,6 +2,7 @@ package replicate
 
 import (
 	"context"
+	"slices"
 	"testing"
 	"time"
 
@@ -160,6 +161,43 @@ func TestBacklogDoesNotSettleAChangeOfMembers(t *testing.T) {
 		if h, ok := (*ops)[0].(*meta.Held); len(*ops) != 1 || !ok || h.UpTo < published {
 			t.Fatalf("node %d goes on with %+v", fresh, *ops)
 		}
+	}
+}
+
+// TestChangeOfMembersDoesNotWaitForWhatNoNodeHas: a node has become a member for an old content by an eviction, and
+// then its last holder has lost it. All else that the node is owed is settled, and this content has a row of its own.
+func TestChangeOfMembersDoesNotWaitForWhatNoNodeHas(t *testing.T) {
+	c, id, _, fresh := evictedHolder(t)
+	gone := []meta.ContentID{id}
+	holders, err := c.DB.Holders(id)
+	if err != nil || len(holders) != 1 {
+		t.Fatalf("holders: %v %v", holders, err)
+	}
+	c.Do(holders[0], &meta.Unheld{Node: holders[0], Contents: gone, Reason: meta.OwedLost})
+	s, ops := steppedNode(t, c, fresh, &onlyStates{}, &handClock{now: time.Unix(1, 0)})
+	s.Reconcile()
+	lost := s.member.lost.next()
+	if !slices.Equal(lost, gone) {
+		t.Fatalf("told as lost: %v, want %v", lost, gone)
+	}
+	c.Do(fresh, &meta.Unheld{Node: fresh, Contents: lost, Reason: meta.OwedLost})
+	s.member.lost.done(lost)
+	*ops = nil
+	s.Reconcile()
+	for _, op := range *ops {
+		c.Do(fresh, op)
+	}
+	n, err := c.DB.Node(fresh)
+	if err != nil || len(n.Backlog) != 0 || n.Recheck.Hi != 0 {
+		t.Errorf("the backlog is still %v, the recheck %v: %v", n.Backlog, n.Recheck, err)
+	}
+	owed, err := c.DB.OwedTo(fresh, 0, 10)
+	if err != nil || len(owed) != 1 || owed[0].Content != id || owed[0].Reason != meta.OwedLost {
+		t.Errorf("owed: %v %v", owed, err)
+	}
+	c.Do(holders[0], &meta.Held{Node: holders[0], Contents: gone}) // its disk is back
+	if owed, err = c.DB.OwedTo(fresh, 0, 10); err != nil || len(owed) != 1 {
+		t.Errorf("owed when a holder is back: %v %v", owed, err)
 	}
 }
 
