@@ -13,6 +13,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -211,19 +212,20 @@ type testNode struct {
 
 // cluster is some nodes on loopback, and the network between them.
 type cluster struct {
-	t     testing.TB
-	tune  Tuning
-	real  bool // on the real file system
-	dir   string
-	auto  bool
-	mu    sync.Mutex // protects all below
-	nodes map[ID]*testNode
-	cut   map[[2]ID]bool
-	conns map[net.Conn][2]ID
-	down  map[ID]bool // as the members callback tells
-	since map[ID]time.Time
-	out   map[ID]bool          // evicted, as it tells
-	wrong map[ID]time.Duration // how far a node's clock is ahead
+	t        testing.TB
+	tune     Tuning
+	real     bool // on the real file system
+	dir      string
+	auto     bool
+	mu       sync.Mutex // protects all below
+	nodes    map[ID]*testNode
+	cut      map[[2]ID]bool
+	conns    map[net.Conn][2]ID
+	down     map[ID]bool // as the members callback tells
+	since    map[ID]time.Time
+	out      map[ID]bool          // evicted, as it tells
+	wrong    map[ID]time.Duration // how far a node's clock is ahead
+	replaced map[ID]ID            // by whom: it listens where that one did
 }
 
 func fastTuning() Tuning {
@@ -276,7 +278,9 @@ func (c *cluster) add(id ID, first bool) *testNode {
 
 func (c *cluster) config(tn *testNode) Config {
 	cfg := Config{Dir: "/raft", Identity: c.identity(tn.id), StateMachine: tn.sm, AutoVisible: c.auto, Tuning: c.tune,
-		Dial: func(ctx context.Context, peer ID) (net.Conn, error) { return c.dial(ctx, tn.id, peer) }, Peers: c.ids,
+		Dial: func(ctx context.Context, peer ID) (net.Conn, error) { return c.dial(ctx, tn.id, peer) }, Peers: func() []ID {
+			return slices.DeleteFunc(c.ids(), func(id ID) bool { return tn.unknown[id] })
+		},
 		Members: c.members}
 	cfg.LogTime = func() int64 { return tn.sm.state().Time }
 	cfg.Wall = func() time.Time { return c.wall(tn.id) }
@@ -345,6 +349,9 @@ func (c *cluster) setDown(id ID, down bool) {
 func (c *cluster) dial(ctx context.Context, from, to ID) (net.Conn, error) {
 	c.mu.Lock()
 	tn, cut := c.nodes[to], c.cut[[2]ID{from, to}]
+	if now := c.replaced[to]; now != 0 {
+		tn = c.nodes[now]
+	}
 	var addr string
 	if tn != nil && tn.listener != nil {
 		addr = tn.listener.Addr().String()

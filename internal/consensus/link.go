@@ -239,12 +239,15 @@ func (l *link) forget(id uint64) {
 	delete(l.calls, id)
 }
 
-// askState asks a node what it knows of the cluster: over its link, or over a connection for this alone.
+// askState asks a node what it knows of the cluster: over its link, or over a connection for this alone. Whoever has
+// replaced it answers too.
 func askState(ctx context.Context, n *Node, peer ID) ([]byte, error) {
 	if l := n.link(peer); l != nil {
-		return l.call(ctx, callState, nil)
+		if body, err := l.call(ctx, callState, nil); err == nil {
+			return body, nil
+		}
 	}
-	conn, err := n.greeter.dial(ctx, peer, purposePeer)
+	conn, err := n.greeter.dialAs(ctx, peer, anyStore(peer), purposePeer)
 	if err != nil {
 		return nil, err
 	}

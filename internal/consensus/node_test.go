@@ -406,27 +406,48 @@ func TestVoterWhoseFellowsAreAllGone(t *testing.T) {
 // TestVoterWhoseLeaderIsNew: while a voter was away another one was replaced, by one that leads now. The upper layer
 // of the first knows nothing of it yet, and would not let it in.
 func TestVoterWhoseLeaderIsNew(t *testing.T) {
-	c := newCluster(t, 4, nil)
-	leader := c.waitVoters(3)
+	c, away, leader, fresh := replacedWhileAway(t)
+	c.leadBy(fresh)
+	want := c.propose(leader, "led by another").Index
+	c.nodes[away].unknown = map[ID]bool{fresh: true, leader: true} // leader too: it may lead again
+	c.start(away)
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	defer cancel()
+	if err := c.nodes[away].node.WaitApplied(ctx, want); err != nil {
+		t.Fatalf("%v; it is %v", err, c.nodes[away].node.Status().Role)
+	}
+}
+
+// TestVoterAndAnotherThatIsNew: the third voter ends before the first is back. The two are a quorum: they find each
+// other, though the first knows only whom the other one has replaced.
+func TestVoterAndAnotherThatIsNew(t *testing.T) {
+	c, away, leader, fresh := replacedWhileAway(t)
+	c.stop(leader)
+	c.nodes[away].unknown = map[ID]bool{fresh: true}
+	c.start(away)
+	eventually(t, 20*time.Second, "a leader of the two", func() bool { return c.nodes[fresh].node.Status().Leader != 0 })
+	c.propose(away, "by the two")
+}
+
+// replacedWhileAway is a cluster of three voters of which one is away, and another one was replaced meanwhile.
+func replacedWhileAway(t *testing.T) (c *cluster, away, leader, fresh ID) {
+	t.Helper()
+	c = newCluster(t, 4, nil)
+	leader = c.waitVoters(3)
 	voters := c.nodes[leader].node.Status().Voters
 	others := slices.DeleteFunc(slices.Clone(voters), func(id ID) bool { return id == leader })
+	fresh = slices.DeleteFunc(c.ids(), func(id ID) bool { return contains(voters, id) })[0]
 	away, replaced := others[0], others[1]
-	fresh := slices.DeleteFunc(c.ids(), func(id ID) bool { return contains(voters, id) })[0]
 	c.stop(away)
 	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
 	defer cancel()
 	c.changeVoters(ctx, leader, []ID{fresh}, []ID{replaced})
 	c.setDown(replaced, true)
 	c.stop(replaced)
-	c.leadBy(fresh)
-	want := c.propose(leader, "led by another").Index
-	c.nodes[away].unknown = map[ID]bool{fresh: true, leader: true} // leader too: it may lead again
-	c.start(away)
-	ctx, cancel = context.WithTimeout(context.Background(), 10*time.Second)
-	defer cancel()
-	if err := c.nodes[away].node.WaitApplied(ctx, want); err != nil {
-		t.Fatalf("%v; it is %v", err, c.nodes[away].node.Status().Role)
-	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.replaced = map[ID]ID{replaced: fresh}
+	return c, away, leader, fresh
 }
 
 // changeVoters waits for a change of the policy that is under way.

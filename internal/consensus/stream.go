@@ -161,6 +161,14 @@ type greeter struct {
 
 // dial dials a peer for a purpose and says hello.
 func (g *greeter) dial(ctx context.Context, peer ID, purpose uint8) (net.Conn, error) {
+	return g.dialAs(ctx, peer, peer, purpose)
+}
+
+// anyStore names a node by its number alone: it may have been replaced, and have another store.
+func anyStore(id ID) ID { return id >> 32 << 32 }
+
+// dialAs is dial with the name that the hello gives the peer.
+func (g *greeter) dialAs(ctx context.Context, peer, name ID, purpose uint8) (net.Conn, error) {
 	ctx, cancel := context.WithTimeout(ctx, helloTimeout)
 	defer cancel()
 	conn, err := g.cfg.Dial(ctx, peer)
@@ -171,7 +179,7 @@ func (g *greeter) dial(ctx context.Context, peer ID, purpose uint8) (net.Conn, e
 	defer stop()
 	_ = conn.SetDeadline(time.Now().Add(helloTimeout))
 	h := hello{purpose: purpose, cluster: g.cfg.Identity.Cluster, generation: g.cfg.Identity.Generation, from: g.id,
-		to: peer}
+		to: name}
 	if err := greet(conn, &h); err != nil {
 		_ = conn.Close()
 		return nil, fmt.Errorf("consensus: hello to %x: %w", peer, err)
@@ -231,7 +239,7 @@ func (g *greeter) refusal(h *hello, authentic func(ID) bool) string {
 			"its names from a snapshot of the other", id.Generation, h.generation)
 	case !authentic(h.from):
 		return fmt.Sprintf("the connection is not authenticated as %x", h.from)
-	case h.to != g.id:
+	case h.to != g.id && h.to != anyStore(g.id):
 		return fmt.Sprintf("this is node %x, not %x", g.id, h.to)
 	}
 	return ""

@@ -84,6 +84,8 @@ var ofConsensus = []mutant{
 		"ok && own != p.digest {", "ok && own != p.digest && p.applied == 0 {", inConsensus},
 	{"a voter lets in whom it knew when it went away", "internal/consensus/members.go",
 		`n.learn(clusterState{conf: newest.conf, confIndex: newest.confIndex}, "")`, "_ = n", inConsensus},
+	{"only the store that a node had is asked", "internal/consensus/link.go",
+		"dialAs(ctx, peer, anyStore(peer), purposePeer)", "dial(ctx, peer, purposePeer)", inConsensus},
 	{"terms of last entries are not compared", "internal/consensus/diverge.go",
 		"if !otherTerm && !otherTime ||", "if !otherTime ||", inConsensus},
 	{"times of last entries are not compared", "internal/consensus/diverge.go",
