@@ -6,6 +6,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"syscall"
 	"testing"
 
 	"github.com/rdmcfs/rdmcfs/fs"
@@ -54,6 +55,8 @@ func testKilledBeside(t *testing.T, change func(*fs.Options), killed int) {
 	}
 	files := [2]*os.File{begin(0), begin(1)}
 	f := files[1-killed]
+	before, err := f.Stat()
+	must(t, err)
 	kill()
 	eventually(t, func() error {
 		list, err := n.Store().Stagings()
@@ -63,10 +66,16 @@ func testKilledBeside(t *testing.T, change func(*fs.Options), killed int) {
 		}
 		return nil
 	})
-	_, err := f.WriteString("bytes")
+	_, err = f.WriteString("bytes")
 	must(t, err)
 	must(t, f.Close())
 	for _, mnt := range mounts {
 		wantBytes(t, filepath.Join(mnt, "f"), []byte("bytes"))
+		after, err := os.Stat(filepath.Join(mnt, "f"))
+		must(t, err)
+		was, is := before.Sys().(*syscall.Stat_t).Ino, after.Sys().(*syscall.Stat_t).Ino
+		if was != is {
+			t.Errorf("inode %d became %d: the name was given back", was, is)
+		}
 	}
 }
