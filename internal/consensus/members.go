@@ -225,12 +225,12 @@ func (v *voterChanges) runPolicy() {
 			continue
 		}
 		n.mu.Lock()
-		voters, joint := n.state.conf.GetVoters(), len(n.state.conf.GetVotersOutgoing()) > 0
+		conf, busy := n.state.conf, v.changing || len(n.state.conf.GetVotersOutgoing()) > 0
 		n.mu.Unlock()
-		if joint {
+		if busy {
 			continue
 		}
-		plan := PlanVoters(n.cfg.Members(), voters, n.id, n.tune.DeadVoterAfter)
+		plan := PlanVoters(n.cfg.Members(), conf.GetVoters(), conf.GetLearners(), n.id, n.tune.DeadVoterAfter)
 		if plan.Empty() {
 			continue
 		}

@@ -529,6 +529,40 @@ func TestNobodyHandsOverToTheEvicted(t *testing.T) {
 	c.propose(leader, "goes on")
 }
 
+// TestLearnerThatALeaderHasLeft: the leader that made a learner leads no more before that votes. The next one takes it
+// out again, also when it was evicted: else each of them is in the configuration for good, which holds only so many.
+func TestLearnerThatALeaderHasLeft(t *testing.T) {
+	c := newCluster(t, 5, nil)
+	leader := c.waitVoters(3)
+	node := c.nodes[leader].node
+	keepOut := func(on bool) { // the policy, meanwhile
+		node.mu.Lock()
+		defer node.mu.Unlock()
+		node.voters.changing = on
+	}
+	observers := slices.DeleteFunc(c.ids(), func(id ID) bool { return contains(node.Status().Voters, id) })
+	for i, id := range observers {
+		keepOut(true)
+		learner := []*raftpb.ConfChangeSingle{change(raftpb.ConfChangeAddLearnerNode, id)}
+		if err := node.voters.proposeConf(t.Context(), node.conf(), learner); err != nil {
+			t.Fatal(err)
+		}
+		if evicted := i == 0; evicted {
+			c.mu.Lock()
+			c.out[id] = true
+			c.mu.Unlock()
+			c.stop(id)
+		}
+		keepOut(false)
+		eventually(t, 5*time.Second, fmt.Sprintf("learner %d of %v is out", id, observers), func() bool {
+			return len(node.Status().Learners) == 0
+		})
+	}
+	if st := node.Status(); len(st.Voters) != 3 {
+		t.Fatalf("voters %v", st.Voters)
+	}
+}
+
 // TestProposalsSurviveLeaderChangesExactlyOnce kills leaders under load: each command is answered with its one place.
 func TestProposalsSurviveLeaderChangesExactlyOnce(t *testing.T) {
 	c := newCluster(t, 5, func(c *cluster) { c.tune.LeaderLost = 10 * time.Second })

@@ -28,8 +28,9 @@ func (p Plan) Empty() bool { return len(p.Add) == 0 && len(p.Remove) == 0 }
 // PlanVoters decides the next change of the voters: pure, so that it can be tested and simulated. Growth goes to the
 // wanted number at once (from one voter to three in one step); a voter that has been down for deadAfter, or is no
 // member any more, is replaced one at a time, and only while the others are a quorum without it. Nothing is done that
-// needs a dead node to answer.
-func PlanVoters(members []Member, voters []ID, self ID, deadAfter time.Duration) Plan {
+// needs a dead node to answer. Learners that no change of this leader's waits for are taken out when nothing else is to
+// be done: another leader has left them.
+func PlanVoters(members []Member, voters, learners []ID, self ID, deadAfter time.Duration) Plan {
 	byID := map[ID]Member{}
 	for _, m := range members {
 		byID[m.ID] = m
@@ -46,6 +47,15 @@ func PlanVoters(members []Member, voters []ID, self ID, deadAfter time.Duration)
 	if alive <= len(voters)/2 {
 		return Plan{}
 	}
+	plan := planVotes(members, byID, voters, self, deadAfter)
+	if plan.Empty() {
+		plan.Remove = slices.Clone(learners)
+	}
+	return plan
+}
+
+// planVotes is the part of PlanVoters that changes who votes.
+func planVotes(members []Member, byID map[ID]Member, voters []ID, self ID, deadAfter time.Duration) Plan {
 	spare := candidates(members, voters)
 	want := VotersWanted(len(members))
 	if dead, ok := deadVoter(byID, voters, self, deadAfter); ok {

@@ -47,8 +47,28 @@ func TestPlanVoters(t *testing.T) {
 		{"without a quorum nothing", down(down(up(1, 2, 3, 4), 2, time.Hour), 3, time.Hour), []ID{1, 2, 3}, nil, nil},
 	}
 	for _, tc := range cases {
-		p := PlanVoters(tc.members, tc.voters, 1, deadAfter)
+		p := PlanVoters(tc.members, tc.voters, nil, 1, deadAfter)
 		if !slices.Equal(p.Add, tc.add) || !slices.Equal(p.Remove, tc.remove) {
+			t.Errorf("%s: add %v remove %v", tc.name, p.Add, p.Remove)
+		}
+	}
+}
+
+// TestPlanForLearners: those that were left are taken out after all else, by a leader that may change anything.
+func TestPlanForLearners(t *testing.T) {
+	for _, tc := range []struct {
+		name          string
+		members       []Member
+		voters, learn []ID
+		want          Plan
+	}{
+		{"evicted, or still a member", up(1, 2, 3, 4), []ID{1, 2, 3}, []ID{4, 9}, Plan{Remove: []ID{4, 9}}},
+		{"one is to vote", up(1, 2, 3), []ID{1}, []ID{3, 9}, Plan{Add: []ID{2, 3}}},
+		{"no quorum", up(1), []ID{1, 2, 3}, []ID{9}, Plan{}},
+		{"the leader was evicted", up(2, 3), []ID{1, 2, 3}, []ID{9}, Plan{}},
+	} {
+		p := PlanVoters(tc.members, tc.voters, tc.learn, 1, 10*time.Minute)
+		if !slices.Equal(p.Add, tc.want.Add) || !slices.Equal(p.Remove, tc.want.Remove) {
 			t.Errorf("%s: add %v remove %v", tc.name, p.Add, p.Remove)
 		}
 	}
@@ -71,7 +91,7 @@ func TestPlansAreSafeAndSettle(t *testing.T) {
 			voters = append(voters, ID(id+2))
 		}
 		for range 30 {
-			p := PlanVoters(members, voters, 1, 10*time.Minute)
+			p := PlanVoters(members, voters, nil, 1, 10*time.Minute)
 			if p.Empty() {
 				return
 			}
