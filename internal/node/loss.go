@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/rdmcfs/rdmcfs/fs"
@@ -78,12 +79,11 @@ func (n *node) straysOf(ctx context.Context, id meta.NodeID) (s strays, err erro
 	if id == n.id.Node {
 		return n.strays()
 	}
-	if rec := n.members.book().nodes[id]; rec.State != meta.NodeUp {
-		return s, errors.New("it does not run")
-	}
 	ctx, cancel := context.WithTimeout(ctx, strayTimeout)
 	defer cancel()
-	raw, err := n.peers.Call(ctx, uint32(id), kindUnpublished, nil)
+	raw, err := whileUp(ctx, n.members, id, func(ctx context.Context) ([]byte, error) {
+		return n.peers.Call(ctx, uint32(id), kindUnpublished, nil)
+	})
 	if err != nil {
 		return s, err
 	}
@@ -91,6 +91,33 @@ func (n *node) straysOf(ctx context.Context, id meta.NodeID) (s strays, err erro
 		return strays{}, fmt.Errorf("node: unpublished files of node %d: %w", id, control.ErrProtocol)
 	}
 	return s, nil
+}
+
+var errNotUp = errors.New("it does not run")
+
+// whileUp makes a call to a node, for as long as the log says that it is up: one that stands still answers nothing, and
+// its connection may live for long.
+func whileUp(ctx context.Context, m *members, id meta.NodeID,
+	call func(context.Context) ([]byte, error)) ([]byte, error) {
+	if m.book().nodes[id].State != meta.NodeUp {
+		return nil, errNotUp
+	}
+	ctx, cancel := context.WithCancelCause(ctx)
+	var watch sync.WaitGroup
+	defer watch.Wait()
+	defer cancel(nil)
+	watch.Go(func() {
+		for range ticks(ctx, dutyInterval) {
+			if m.book().nodes[id].State != meta.NodeUp {
+				cancel(errNotUp)
+			}
+		}
+	})
+	answer, err := call(ctx)
+	if err != nil && errors.Is(context.Cause(ctx), errNotUp) {
+		err = errNotUp
+	}
+	return answer, err
 }
 
 // loss is what goes with a node.

@@ -1,6 +1,7 @@
 package node
 
 import (
+	"context"
 	"errors"
 	"strings"
 	"testing"
@@ -31,5 +32,31 @@ func TestLossText(t *testing.T) {
 	}
 	if (loss{}).nothing() != true || l.nothing() || n.lossText("node2", loss{}) != "" {
 		t.Error("nothing is something")
+	}
+}
+
+// A call to a node that stands still ends when the log says that the node is down, and does not begin after that.
+func TestCallsEndWhenTheNodeIsDown(t *testing.T) {
+	m := &members{}
+	set := func(state meta.NodeState) {
+		m.current.Store(&book{nodes: map[meta.NodeID]meta.Node{2: {ID: 2, State: state}}})
+	}
+	called := 0
+	ask := func() error {
+		ctx, cancel := context.WithTimeout(t.Context(), strayTimeout)
+		defer cancel()
+		_, err := whileUp(ctx, m, 2, func(ctx context.Context) ([]byte, error) {
+			called++
+			set(meta.NodeDown)
+			<-ctx.Done()
+			return nil, ctx.Err()
+		})
+		return err
+	}
+	set(meta.NodeUp)
+	for range 2 {
+		if err := ask(); !errors.Is(err, errNotUp) || called != 1 {
+			t.Fatalf("%v, %d calls", err, called)
+		}
 	}
 }
