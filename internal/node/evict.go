@@ -206,7 +206,8 @@ type leaveStep struct {
 }
 
 // votersWithout judges the voters for the case that one leaves. While others of them are gone the policy's change
-// comes first. A node that was replaced is up, and the store that votes under its number is gone.
+// comes first, and so does the log's record of them: by an older one it would let too many go at the same time. A node
+// that was replaced is up, and the store that votes under its number is gone.
 func votersWithout(leaver, self meta.NodeID, voters []consensus.ID, b *book) leaveStep {
 	up, votes := 0, false
 	for _, v := range voters {
@@ -217,6 +218,8 @@ func votersWithout(leaver, self meta.NodeID, voters []consensus.ID, b *book) lea
 		}
 	}
 	switch {
+	case !recordedAs(voters, b):
+		return leaveStep{}
 	case !votes || up > len(voters)/2:
 		return leaveStep{safe: true}
 	case up < len(voters)-1:
@@ -225,6 +228,17 @@ func votersWithout(leaver, self meta.NodeID, voters []consensus.ID, b *book) lea
 		return leaveStep{change: true, add: []meta.NodeID{self}}
 	}
 	return leaveStep{change: true}
+}
+
+// recordedAs tells whether the voters are those that the log knows of, among the present members.
+func recordedAs(voters []consensus.ID, b *book) bool {
+	votes := numbers(voters)
+	for id, n := range b.nodes {
+		if n.Voter != slices.Contains(votes, id) {
+			return false
+		}
+	}
+	return true
 }
 
 // spareReplaced waits a while until the cluster can do without the vote of a node that is to be replaced: the store
