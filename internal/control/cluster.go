@@ -326,16 +326,17 @@ func (c *cluster) renew(_ context.Context, from Caller, payload []byte) ([]byte,
 func (c *cluster) authority(_ context.Context, from Caller, _ []byte) ([]byte, error) {
 	authority := c.cfg.Authority()
 	switch {
-	case !c.cfg.MaySign(from.Node):
-		return nil, fmt.Errorf("control: node %d is no voter, so it gets no signing key", from.Node)
 	case authority == nil:
 		return nil, fmt.Errorf("control: %w", credentials.ErrNoAuthority)
+	case !c.cfg.MaySign(from.Node):
+		return nil, fmt.Errorf("control: node %d is no voter: %w", from.Node, ErrNotYours)
 	}
 	c.cfg.Log.Info("control: signing key given", "node", from.Node)
 	return authority.KeyDER()
 }
 
-// FetchAuthority asks a node for the cluster's signing key, which it gives to voters only.
+// FetchAuthority asks a node for the cluster's signing key, which it gives to voters only: the error is ErrNotYours for
+// others, and credentials.ErrNoAuthority where the node has no key.
 func FetchAuthority(ctx context.Context, peers *Peers, node uint32) (*credentials.Authority, error) {
 	keyDER, err := peers.Call(ctx, node, kindAuthority, nil)
 	if err != nil {

@@ -48,6 +48,8 @@ var (
 		"--replace and a token made for that")
 	// ErrClock is a machine whose clock is so far ahead that it would take the certificates of the cluster for expired.
 	ErrClock = errors.New("set the clock that is wrong, then join again: the token has not been used")
+	// ErrNotYours is a request for the signing key by a node that is no voter.
+	ErrNotYours = errors.New("the cluster's signing key is for voters only")
 	// ErrNotReplaceable is a --replace that the token or the cluster does not allow.
 	ErrNotReplaceable = errors.New("that node can't be replaced with this token: make one with 'rdmcfs token --replace " +
 		"NAME'")
@@ -90,6 +92,7 @@ const (
 	CodeNotReplaceable
 	CodeNoAuthority
 	CodeClock
+	CodeNotYours
 
 	CodeApplication Code = 1000
 )
@@ -118,6 +121,7 @@ var sentinels = []struct {
 	{CodeNotReplaceable, ErrNotReplaceable},
 	{CodeNoAuthority, credentials.ErrNoAuthority},
 	{CodeClock, ErrClock},
+	{CodeNotYours, ErrNotYours},
 }
 
 // RemoteError is an error that the peer answered. errors.Is finds the sentinel of its code. A handler may

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/rdmcfs/rdmcfs/internal/consensus"
+	"github.com/rdmcfs/rdmcfs/internal/control"
 	"github.com/rdmcfs/rdmcfs/internal/control/admin"
 	"github.com/rdmcfs/rdmcfs/internal/credentials"
 	"github.com/rdmcfs/rdmcfs/meta"
@@ -162,15 +163,15 @@ func (n *node) spareVoter(ctx context.Context, leaver meta.NodeID) error {
 	for {
 		st := n.raft.status()
 		step, why := votersWithout(leaver, n.id.Node, st.Voters, n.members.book()),
-			"without node %d the voters that are up are no quorum"
+			"without node %d the voters that are up are no quorum, or they are being changed"
 		switch {
 		case st.NoQuorum:
 			return nil // the log refuses the eviction itself
 		case !step.safe || st.Joint:
-		case hasKeyOf(ctx, n, leaver, st):
+		case keyStays(ctx, n, leaver, st):
 			return nil
 		default:
-			why = "this node votes, and has not got the signing key of node %d yet"
+			why = "no other voter is known to have got the signing key of node %d yet"
 		}
 		if !st.Joint && step.change {
 			if err := n.handOver(ctx, step.add, leaver); err != nil && !errors.Is(err, consensus.ErrConfChange) {
@@ -184,17 +185,28 @@ func (n *node) spareVoter(ctx context.Context, leaver meta.NodeID) error {
 	}
 }
 
-// hasKeyOf has this node, if it votes and lacks the signing key, get it of a node that is to leave: who was the only
-// voter may be the only one that has it, and without it no machine can join any more. It reports whether that is done,
-// or can't be.
-func hasKeyOf(ctx context.Context, n *node, leaver meta.NodeID, st consensus.Status) bool {
-	if n.signing.authority.Load() != nil || !slices.Contains(st.Voters, st.ID) ||
-		n.members.book().nodes[leaver].State != meta.NodeUp {
+// keyStays tells whether the signing key stays when a node leaves, which may be the only one that has it: without it no
+// machine can join any more. It does if this node has it or a voter that is up, or if the leaver has none or is down.
+// If this node votes it gets the key of one of them.
+func keyStays(ctx context.Context, n *node, leaver meta.NodeID, st consensus.Status) bool {
+	b := n.members.book()
+	if n.signing.authority.Load() != nil || b.nodes[leaver].State != meta.NodeUp {
 		return true
 	}
-	ctx, cancel := context.WithTimeout(ctx, signingCheck)
-	defer cancel()
-	err := fetchSigningOf(ctx, n, leaver) // refused until the log has it that this node votes
+	ask := func(node meta.NodeID) error {
+		ctx, cancel := context.WithTimeout(ctx, signingCheck)
+		defer cancel()
+		return fetchSigningOf(ctx, n, node) // refused until the log has it that this node votes
+	}
+	for _, voter := range numbers(st.Voters) {
+		if voter == leaver || voter == n.id.Node || b.nodes[voter].State != meta.NodeUp {
+			continue
+		}
+		if err := ask(voter); err == nil || errors.Is(err, control.ErrNotYours) {
+			return true
+		}
+	}
+	err := ask(leaver)
 	return err == nil || errors.Is(err, credentials.ErrNoAuthority)
 }
 

@@ -1,8 +1,12 @@
 package node
 
 import (
+	"context"
 	"errors"
+	"os"
+	"path/filepath"
 	"testing"
+	"time"
 
 	"github.com/rdmcfs/rdmcfs/internal/control/admin"
 )
@@ -31,4 +35,56 @@ func TestSigningKeyStaysWhenTheOnlyVoterIsEvicted(t *testing.T) {
 	})
 	c.join("n3", "n2")
 	c.until("n3", "serving", serving)
+}
+
+// The only holder of the signing key is evicted by a node that does not vote, before those that vote now have got the
+// key: it goes only after one has, and others can join.
+func TestSigningKeyStaysWhenItsOnlyHolderIsEvicted(t *testing.T) {
+	c := noNodes(t)
+	first := c.add("n1", func(dir, listen string) error {
+		_, err := Init(InitConfig{DataDir: dir, Listen: listen, Name: "n1"})
+		return err
+	})
+	t.Cleanup(func() { first.cancel(); first.done.Wait() })
+	c.until("n1", "serving", serving)
+	var inTheWay []string // of the key, where it would be stored
+	for _, name := range []string{"n2", "n3"} {
+		token, err := first.admin.Token(t.Context(), admin.TokenRequest{TTL: time.Hour})
+		if err != nil {
+			t.Fatal(err)
+		}
+		c.add(name, func(dir, listen string) error {
+			inTheWay = append(inTheWay, filepath.Join(string(dataDir(dir).tls()), "ca.key.new"))
+			cfg := JoinConfig{DataDir: dir, Seed: token.Listen, Token: token.Token, Listen: listen, Name: name}
+			_, err := Join(t.Context(), cfg)
+			return errors.Join(err, os.Mkdir(inTheWay[len(inTheWay)-1], 0o700))
+		})
+		c.until(name, "serving", serving)
+	}
+	c.join("n4", "n1")
+	c.until("n4", "one beside three voters", func(st admin.Status) bool {
+		voters := 0
+		for _, n := range st.Nodes {
+			if n.Voter && n.ID != st.Node {
+				voters++
+			}
+		}
+		return len(st.Voters) == 3 && voters == 3
+	})
+	delete(c.nodes, "n1")
+	ctx, cancel := context.WithTimeout(t.Context(), 4*time.Second)
+	defer cancel()
+	if _, err := c.nodes["n4"].admin.Evict(ctx, admin.EvictRequest{Node: 1}); err == nil {
+		t.Fatal("the only node with the signing key was evicted")
+	}
+	for _, dir := range inTheWay {
+		if err := os.Remove(dir); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := c.nodes["n4"].admin.Evict(t.Context(), admin.EvictRequest{Node: 1}); err != nil {
+		t.Fatal(err)
+	}
+	c.join("n5", "n2")
+	c.until("n5", "serving", serving)
 }
