@@ -100,10 +100,12 @@ func (n *node) holder(m meta.NodeID, c meta.ContentID) (admin.Holder, error) {
 	if err != nil {
 		return h, err
 	}
-	if h.Holds = holds; !holds {
-		h.Reason = n.owedReason(rec)
+	if h.Holds = holds; holds {
+		return h, nil
 	}
-	return h, nil
+	content, err := n.db.Content(c)
+	h.Reason = n.owedReason(rec, content)
+	return h, err
 }
 
 // versions lists what is kept of a path, or all conflict losers and orphans.

@@ -1,8 +1,10 @@
 package node
 
 import (
+	"encoding/hex"
 	"errors"
 	"testing"
+	"time"
 
 	"github.com/rdmcfs/rdmcfs/internal/control/admin"
 	"github.com/rdmcfs/rdmcfs/meta"
@@ -53,4 +55,36 @@ func TestWaitDoesNotWaitForWhatNoNodeHas(t *testing.T) {
 	want(true)
 	lose(publish(), 2)
 	want(false)
+}
+
+// G10: where says why a node lacks this file, and not why it lacks another one.
+func TestHolderHasTheReasonOfItsFile(t *testing.T) {
+	c := metatest.New(t, 3)
+	self, err := c.DB.Node(1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	m, err := newMembers(c.DB, identity{Node: 1, Store: hex.EncodeToString(self.Store[:])}, time.Now)
+	if err != nil {
+		t.Fatal(err)
+	}
+	n := &node{db: c.DB.(*meta.DB), members: m}
+	contents := map[meta.OwedReason]meta.ContentID{}
+	for i, why := range []meta.OwedReason{meta.OwedFull, meta.OwedUnreachable} {
+		ino := c.Do(1, &meta.Create{Parent: meta.RootIno, Name: string(rune('a' + i)), Kind: meta.KindFile}).Ino
+		op := &meta.Publish{Ino: ino, Session: c.Session(1), Size: 1 << 20, Root: [32]byte{1},
+			Votes: meta.Votes{View: c.DB.View()}, Missing: []meta.Missed{{Node: 3, Reason: why}}}
+		op.Votes.Add(1)
+		op.Votes.Add(2)
+		c.Do(1, op)
+		contents[why] = op.Session
+	}
+	for why, id := range contents {
+		for node, want := range map[meta.NodeID]string{2: "", 3: why.String()} {
+			h, err := n.holder(node, id)
+			if err != nil || h.Holds != (want == "") || h.Reason != want {
+				t.Errorf("%v: node %d: %+v, %v, want %q", id, node, h, err, want)
+			}
+		}
+	}
 }

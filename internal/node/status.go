@@ -78,7 +78,7 @@ func (n *node) nodeStatus(log consensus.Status) ([]admin.Node, error) {
 			return nil, err
 		}
 		if line.OwedCount > 0 {
-			line.OwedReason = n.owedReason(rec)
+			line.OwedReason = n.owedReason(rec, meta.Content{})
 		}
 		if p, ok := progressKnown(log, raftID(rec.ID, rec.Store), time.Now()); ok {
 			line.LastSeen = p.LastSeen
@@ -120,18 +120,20 @@ var stateWords = map[meta.NodeState]string{
 	meta.NodeJoined: "joined", meta.NodeUp: "up", meta.NodeDown: "down", meta.NodeEvicted: "evicted",
 }
 
-// owedReason is why the oldest content is owed.
-func (n *node) owedReason(rec meta.Node) string {
+// owedReason is why a content is owed, or the oldest where none is named; "" if it is not owed.
+func (n *node) owedReason(rec meta.Node, c meta.Content) string {
 	if rec.State == meta.NodeDown {
 		return meta.OwedDown.String()
 	}
-	owed, err := n.db.OwedTo(rec.ID, 0, 1)
-	if err != nil || len(owed) == 0 {
+	owed, err := n.db.OwedTo(rec.ID, max(c.Published, 1)-1, 1)
+	if err != nil || len(owed) == 0 || !c.ID.IsZero() && owed[0].Content != c.ID {
 		return ""
 	}
 	reason := owed[0].Reason.String()
-	if why := n.repl.WhySlow(rec.ID); why != "" && owed[0].Reason == meta.OwedSlow {
-		reason += ": " + why
+	if owed[0].Reason == meta.OwedSlow {
+		if why := n.repl.WhySlow(rec.ID); why != "" {
+			reason += ": " + why
+		}
 	}
 	return reason
 }
