@@ -53,3 +53,16 @@ func TestStatusShowsDrains(t *testing.T) {
 		}
 	}
 }
+
+func TestWatchShowsDrains(t *testing.T) {
+	for want, n := range map[string]admin.Node{
+		"n2 is evicted sold\n": {Name: "n2", State: "evicted", Reason: "sold"},
+		"n2 is up, drained\n":  {Name: "n2", State: "up", Draining: true},
+	} {
+		var out strings.Builder
+		newProgress(&out).event(admin.Event{Kind: "node", Node: &n})
+		if out.String() != want {
+			t.Errorf("%+v: %q, want %q", n, out.String(), want)
+		}
+	}
+}

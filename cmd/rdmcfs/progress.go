@@ -54,7 +54,8 @@ func (p *progress) event(ev admin.Event) {
 	case ev.Transfer != nil:
 		p.update(*ev.Transfer, ev.Time)
 	case ev.Node != nil:
-		p.line(fmt.Sprintf("%s is %s %s", ev.Node.Name, ev.Node.State, ev.Node.Reason))
+		state := strings.TrimSpace(ev.Node.State + " " + ev.Node.Reason)
+		p.line(ev.Node.Name + " is " + state + drainText(*ev.Node))
 	case ev.Version != nil:
 		p.line(fmt.Sprintf("%s: version %d, %s", ev.Version.Path, ev.Version.Version, units.Bytes(ev.Version.SizeBytes)))
 	case ev.Message != "":

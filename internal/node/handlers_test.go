@@ -88,3 +88,15 @@ func TestHolderHasTheReasonOfItsFile(t *testing.T) {
 		}
 	}
 }
+
+// Who watches hears that a node was evicted, though status lists it no more.
+func TestWatchTellsOfAnEviction(t *testing.T) {
+	c := metatest.New(t, 2)
+	n := &node{db: c.DB.(*meta.DB), id: identity{Node: 1}}
+	c.Do(1, &meta.Evict{Node: 2, Reason: "sold"})
+	c.Do(1, &meta.Down{Node: 1, Incarnation: c.Lease(1).Incarnation})
+	ev, ok := n.describe(meta.Event{Kind: meta.EventNode, Node: 2})
+	if !ok || ev.Kind != "node" || ev.Node.Name != "node2" || ev.Node.State != "evicted" || ev.Node.Reason != "sold" {
+		t.Errorf("%+v, %v", ev, ok)
+	}
+}

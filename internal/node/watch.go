@@ -127,6 +127,11 @@ func (n *node) describe(ev meta.Event) (admin.Event, bool) {
 	out := admin.Event{Time: time.Now()}
 	switch ev.Kind {
 	case meta.EventNode:
+		if rec, err := n.db.Node(ev.Node); err == nil && rec.State == meta.NodeEvicted { // status lists it no more
+			out.Kind, out.Node = "node", &admin.Node{ID: uint32(rec.ID), Name: rec.Name, Addr: rec.Addr, Labels: rec.Labels,
+				State: stateWords[rec.State], Reason: rec.Reason, Voter: rec.Voter, Incarnation: rec.Incarnation}
+			return out, true
+		}
 		nodes, err := n.nodeStatus(n.raft.status())
 		if err != nil {
 			return out, false
