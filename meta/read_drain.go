@@ -41,6 +41,12 @@ func (db *DB) NowhereElse(node NodeID, limit int, has func(ContentID) bool) (Dep
 	})
 }
 
+// UnderPolicy counts the live contents that are placed by a policy. It looks at every content that is not inline.
+func (db *DB) UnderPolicy(id PolicyID) (int, error) {
+	d, err := db.depending(0, 0, 0, func(_ *cluster, _ NodeID, rec *contentRecord) bool { return rec.Policy == id })
+	return d.Contents, err
+}
+
 // depending looks through the contents page by page: one snapshot of all would keep others from being let go.
 func (db *DB) depending(
 	node NodeID, after uint64, limit int, depends func(*cluster, NodeID, *contentRecord) bool,

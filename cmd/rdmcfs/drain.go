@@ -55,6 +55,9 @@ func (c *drainCmd) Run(a *app) error {
 	if err := drained(state); err != nil {
 		return err
 	}
+	for _, text := range state.Unmet {
+		terminal.Println(a.err, text)
+	}
 	terminal.Printf(a.out, "Nothing depends on %s any more. Next: rdmcfs evict %s, or drain --undo\n", state.Name,
 		state.Name)
 	return nil

@@ -267,7 +267,11 @@ func policyText(p admin.Policy) string {
 	if p.Retain > 0 {
 		words = append(words, countText(int(p.Retain), "older version")+" kept")
 	}
-	return strings.Join(words, ", ")
+	text := strings.Join(words, ", ")
+	if p.Unmet != "" {
+		text += " (can't be met now: " + p.Unmet + ")"
+	}
+	return text
 }
 
 type tokenCmd struct {

@@ -53,6 +53,9 @@ func (n *node) drainState(ctx context.Context, id meta.NodeID) (admin.DrainState
 	if d.Contents > d.Stuck {
 		return out, nil
 	}
+	if out.Unmet, err = unmetPolicies(n.db, n.members); err != nil {
+		return out, err
+	}
 	s, err := n.straysOf(ctx, id)
 	if err != nil {
 		out.Unasked = err.Error()

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"slices"
+	"strings"
 	"syscall"
 	"time"
 
@@ -55,7 +56,13 @@ func (n *node) evict(ctx context.Context, req admin.EvictRequest) (admin.EvictRe
 	}
 	n.port.Drop(req.Node)
 	n.peers.Drop(req.Node)
-	return admin.EvictResult{Lost: l.Contents, Unpublished: l.strays.Count, Notice: n.lossText(name, l)}, nil
+	out := admin.EvictResult{Lost: l.Contents, Unpublished: l.strays.Count, Notice: n.lossText(name, l)}
+	if unmet, err := unmetPolicies(n.db, n.members); err != nil {
+		n.log.Warn("policies after an eviction", "err", err)
+	} else if len(unmet) > 0 {
+		out.Notice = strings.TrimPrefix(out.Notice+"; "+strings.Join(unmet, "; "), "; ")
+	}
+	return out, nil
 }
 
 // evictLosing has the log evict a node with all that it alone has. The log asks for another look if the node's vote is

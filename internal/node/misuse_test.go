@@ -13,25 +13,28 @@ import (
 
 // What no cluster can do is refused with the reason, and nothing is changed.
 func TestPolicyThatCannotBeMet(t *testing.T) {
+	const noLabel = "no node that takes new files has these labels"
 	nodes := map[meta.NodeID]meta.Node{1: {Labels: map[string]string{"rack": "a"}}, 2: {},
-		3: {State: meta.NodeEvicted, Labels: map[string]string{"disk": "ssd"}}}
+		3: {State: meta.NodeEvicted, Labels: map[string]string{"disk": "ssd"}},
+		4: {DrainIndex: 7, Labels: map[string]string{"disk": "hdd"}}}
 	for _, c := range []struct {
 		policy meta.Policy
 		want   string // "" = accepted
 	}{
 		{meta.Policy{Placement: meta.PlaceAll}, ""},
 		{meta.Policy{Placement: meta.PlaceAll, MinCopies: 2}, ""},
-		{meta.Policy{Placement: meta.PlaceAll, MinCopies: 3}, "min-copies 3: the cluster has 2 nodes"},
+		{meta.Policy{Placement: meta.PlaceAll, MinCopies: 3}, "min-copies 3: 2 nodes take new files"},
 		{meta.Policy{Placement: meta.PlaceCopies, Copies: 2}, ""},
-		{meta.Policy{Placement: meta.PlaceCopies, Copies: 3}, "3 copies: the cluster has 2 nodes"},
-		{meta.Policy{Placement: meta.PlaceCopies, Copies: 4_000_000_000}, "4000000000 copies: the cluster has 2 nodes"},
+		{meta.Policy{Placement: meta.PlaceCopies, Copies: 3}, "3 copies: 2 nodes take new files"},
+		{meta.Policy{Placement: meta.PlaceCopies, Copies: 4_000_000_000}, "4000000000 copies: 2 nodes take new files"},
 		{meta.Policy{Placement: meta.PlaceLabels, Labels: map[string]string{"rack": "a"}}, ""},
 		{meta.Policy{Placement: meta.PlaceLabels, Labels: map[string]string{"rack": "a"}, MinCopies: 2},
 			"min-copies 2: 1 node has these labels"},
-		{meta.Policy{Placement: meta.PlaceLabels, Labels: map[string]string{"rack": "b"}}, "no node has these labels"},
-		{meta.Policy{Placement: meta.PlaceLabels, Labels: map[string]string{"disk": "ssd"}}, "no node has these labels"},
+		{meta.Policy{Placement: meta.PlaceLabels, Labels: map[string]string{"rack": "b"}}, noLabel},
+		{meta.Policy{Placement: meta.PlaceLabels, Labels: map[string]string{"disk": "ssd"}}, noLabel},
+		{meta.Policy{Placement: meta.PlaceLabels, Labels: map[string]string{"disk": "hdd"}}, noLabel},
 		{meta.Policy{Placement: meta.PlaceLabels, Labels: map[string]string{"rack": "a", "disk": "ssd"}},
-			"no node has these labels"},
+			noLabel},
 	} {
 		err := canBeMet(&c.policy, nodes)
 		var refused *admin.Error

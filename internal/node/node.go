@@ -98,6 +98,7 @@ type node struct {
 	watched watchers
 	damage  damage
 	drains  drainLooks
+	policed unmetLook
 }
 
 // closer runs what was deferred, last first.

@@ -2,9 +2,12 @@ package node
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
+	"sync"
+	"time"
 
 	"github.com/rdmcfs/rdmcfs/internal/control/admin"
 	"github.com/rdmcfs/rdmcfs/meta"
@@ -20,8 +23,10 @@ func (n *node) policyOf(id meta.PolicyID) (admin.Policy, error) {
 	if err != nil {
 		return admin.Policy{}, fmt.Errorf("node: policy %d: %w", id, err)
 	}
-	return admin.Policy{Placement: placementWords[p.Placement], Copies: p.Copies, Labels: p.Labels,
-		MinCopies: p.MinCopies, AckLocal: p.AckLocal, Retain: p.Retain}, nil
+	out := admin.Policy{Placement: placementWords[p.Placement], Copies: p.Copies, Labels: p.Labels,
+		MinCopies: p.MinCopies, AckLocal: p.AckLocal, Retain: p.Retain}
+	out.Unmet = whyUnmet(&p, n.members.book().nodes)
+	return out, nil
 }
 
 // policy shows or changes where the files made under a directory from now on live.
@@ -99,12 +104,20 @@ func placesElsewhere(now meta.Policy, set *meta.Policy) bool {
 		!maps.Equal(now.Labels, set.Labels)
 }
 
-// canBeMet refuses a policy that the cluster has too few nodes for: each close would fail, or make fewer copies than
-// the policy says.
+// whyUnmet says why the cluster has too few nodes for a policy: each close fails, or makes fewer copies than the policy
+// says. It is "" if it has enough.
+func whyUnmet(p *meta.Policy, nodes map[meta.NodeID]meta.Node) string {
+	if err := canBeMet(p, nodes); err != nil {
+		return err.Error()
+	}
+	return ""
+}
+
+// canBeMet refuses a policy that the cluster has too few nodes for. Those that are draining take no files.
 func canBeMet(p *meta.Policy, nodes map[meta.NodeID]meta.Node) error {
 	all, labelled := 0, 0
 	for _, rec := range nodes {
-		if rec.State == meta.NodeEvicted {
+		if rec.State == meta.NodeEvicted || rec.DrainIndex != 0 {
 			continue
 		}
 		all++
@@ -116,23 +129,24 @@ func canBeMet(p *meta.Policy, nodes map[meta.NodeID]meta.Node) error {
 	}
 	switch {
 	case p.Placement == meta.PlaceCopies && uint64(p.Copies) > uint64(all):
-		return admin.Errorf(admin.CodeInvalid, "%d copies: the cluster has %s", p.Copies, nodesText(all))
+		return admin.Errorf(admin.CodeInvalid, "%d copies: %s new files", p.Copies, takeText(all))
 	case p.Placement == meta.PlaceLabels && labelled == 0:
 		return admin.Errorf(admin.CodeInvalid,
-			"no node has these labels: 'rdmcfs status --json' shows what each node has; labels are given at join")
+			"no node that takes new files has these labels: 'rdmcfs status --json' shows what each node has; "+
+				"labels are given at join")
 	case p.Placement == meta.PlaceLabels && int(p.MinCopies) > labelled:
 		return admin.Errorf(admin.CodeInvalid, "min-copies %d: %s these labels", p.MinCopies, haveText(labelled))
 	case uint64(p.MinCopies) > uint64(all):
-		return admin.Errorf(admin.CodeInvalid, "min-copies %d: the cluster has %s", p.MinCopies, nodesText(all))
+		return admin.Errorf(admin.CodeInvalid, "min-copies %d: %s new files", p.MinCopies, takeText(all))
 	}
 	return nil
 }
 
-func nodesText(n int) string {
+func takeText(n int) string {
 	if n == 1 {
-		return "1 node"
+		return "1 node takes"
 	}
-	return fmt.Sprintf("%d nodes", n)
+	return fmt.Sprintf("%d nodes take", n)
 }
 
 func haveText(n int) string {
@@ -140,6 +154,54 @@ func haveText(n int) string {
 		return "1 node has"
 	}
 	return fmt.Sprintf("%d nodes have", n)
+}
+
+// unmetPolicies says which policies that files are placed by can't be met by the present nodes, and how many file
+// versions that concerns. The contents are looked through only if there are such policies.
+func unmetPolicies(db *meta.DB, m *members) (out []string, err error) {
+	nodes := m.book().nodes
+	for id := meta.PolicyID(1); ; id++ {
+		p, err := db.Policy(id)
+		if errors.Is(err, meta.ErrNotFound) {
+			return out, nil
+		} else if err != nil {
+			return out, err
+		}
+		why := whyUnmet(&p, nodes)
+		if why == "" {
+			continue
+		}
+		if count, err := db.UnderPolicy(id); err != nil {
+			return out, err
+		} else if count > 0 {
+			out = append(out, fmt.Sprintf("%d file versions have a policy that can't be met (%s): join a node or end a "+
+				"drain; 'rdmcfs policy' sets another one for new files", count, why))
+		}
+	}
+}
+
+// unmetLook remembers for status which policies can't be met: a look is good for drainLookShare times as long as it
+// took.
+type unmetLook struct {
+	mu   sync.Mutex
+	says []string
+	next time.Time
+}
+
+func (l *unmetLook) of(db *meta.DB, m *members) ([]string, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	began := time.Now()
+	if began.Before(l.next) {
+		return l.says, nil
+	}
+	says, err := unmetPolicies(db, m)
+	if err != nil {
+		return nil, err
+	}
+	now := time.Now()
+	l.says, l.next = says, now.Add(drainLookShare*now.Sub(began))
+	return says, nil
 }
 
 // parsePolicy checks what a user asked for.

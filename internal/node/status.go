@@ -42,6 +42,11 @@ func (n *node) status(context.Context) (admin.Status, error) {
 	}
 	st.Nodes, st.Damaged = nodes, n.damageKnown()
 	st.Warnings = append(n.warnings(st), clockWarnings(st, n.clockStatus())...)
+	unmet, err := n.policed.of(n.db, n.members)
+	if err != nil && !errors.Is(err, meta.ErrDamaged) {
+		return st, err
+	}
+	st.Warnings = append(st.Warnings, unmet...)
 	return st, nil
 }
 

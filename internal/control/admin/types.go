@@ -244,6 +244,8 @@ type Policy struct {
 	MinCopies uint32            `json:"min_copies,omitempty"` // 0 = default
 	AckLocal  bool              `json:"ack_local,omitempty"`
 	Retain    uint32            `json:"retain,omitempty"`
+	// Unmet says why the nodes that take new files are too few for it now; an answer only.
+	Unmet string `json:"unmet,omitempty"`
 }
 
 // PolicyRequest reads the policy of a path; with Set it is changed, with Inherit it is removed.
@@ -320,6 +322,9 @@ type DrainState struct {
 	UnpublishedCount int           `json:"unpublished_count"`
 	Unpublished      []Unpublished `json:"unpublished,omitempty"` // the first of them
 	Unasked          string        `json:"unasked,omitempty"`
+	// Unmet are the policies that the nodes which go on taking files are too few for, a sentence each. It is looked for
+	// as unpublished files are.
+	Unmet []string `json:"unmet,omitempty"`
 }
 
 // Done answers requests that have nothing to tell.
