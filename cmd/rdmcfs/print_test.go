@@ -176,3 +176,19 @@ func TestNamesAreEscaped(t *testing.T) {
 	}
 	want("JSON", 0)
 }
+
+// The ends of some transfers were not told: none of those on the screen is known to run until it is told of again.
+func TestTransfersWhoseEndWasMissedGo(t *testing.T) {
+	var b strings.Builder
+	p := newProgress(&b)
+	p.tty = true
+	for _, s := range []string{"runs", "ended"} {
+		p.event(admin.Event{Kind: "transfer", Transfer: &admin.Transfer{Session: s, Path: "/" + s, SizeBytes: 10}})
+	}
+	p.event(admin.Event{Kind: "message", Message: "2 more transfers have ended"})
+	b.Reset()
+	p.event(admin.Event{Kind: "transfer", Transfer: &admin.Transfer{Session: "runs", Path: "/runs", SizeBytes: 10}})
+	if out := b.String(); strings.Contains(out, "/ended") || !strings.Contains(out, "/runs") {
+		t.Errorf("the screen shows %q", out)
+	}
+}

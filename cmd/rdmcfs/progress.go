@@ -58,7 +58,10 @@ func (p *progress) event(ev admin.Event) {
 		p.line(ev.Node.Name + " is " + state + drainText(*ev.Node))
 	case ev.Version != nil:
 		p.line(fmt.Sprintf("%s: version %d, %s", ev.Version.Path, ev.Version.Version, units.Bytes(ev.Version.SizeBytes)))
-	case ev.Message != "":
+	case ev.Message != "": // ends that were missed: what still runs is told of again
+		p.erase()
+		p.order = nil
+		clear(p.now)
 		p.line(ev.Message)
 	}
 }
