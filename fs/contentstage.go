@@ -134,8 +134,15 @@ func (s *storeStaging) plain(st *content.Staging) *plainStage {
 func (p *plainStage) Keep(reason string) error {
 	return errors.Join(p.NoteFailure(p.st), p.st.KeepUnpublished(reason))
 }
-func (p *plainStage) Drop() error    { return p.st.Drop() }
-func (p *plainStage) Recycle() error { return p.st.Recycle() }
+func (p *plainStage) Drop() error { return p.st.Drop() }
+
+// Recycle drops a file whose write-out has failed: who opens it next would be told of that.
+func (p *plainStage) Recycle() error {
+	if p.out.failed() != nil {
+		return p.st.Drop()
+	}
+	return p.st.Recycle()
+}
 
 func (p *plainStage) Sound() error { return p.st.Sound() }
 

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io"
 	"os"
+	"path/filepath"
 	"sync/atomic"
 	"syscall"
 	"testing"
@@ -166,5 +167,48 @@ func TestG5SecondRestoreOfBytesThatTheDiskDidNotTake(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// What a disk did not take of one staged file, which is emptied then and used for the next one, is no failure of that
+// one.
+func TestFailureOfAFileBeforeIsNotThatOfTheNext(t *testing.T) {
+	dir, refuses := mountFailing(t)
+	_, files := openStaging(t, dir)
+	st, err := files.Create(fs.StageInfo{Ino: 7, Parent: 1, Path: "/f"})
+	if err == nil {
+		_, err = st.WriteAt([]byte("bytes"), 0)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	found, err := filepath.Glob(filepath.Join(dir, "staging", "*.file"))
+	if err != nil || len(found) != 1 {
+		t.Fatalf("staged: %v, %v", found, err)
+	}
+	other, err := os.OpenFile(found[0], os.O_RDWR, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := other.WriteAt([]byte("again"), 0); err != nil {
+		t.Fatal(err)
+	}
+	refuses.Store(true)
+	_ = other.Close() // the bytes go to the disk now, as they do by themselves after a while
+	refuses.Store(false)
+	if err := st.(interface{ Recycle() error }).Recycle(); err != nil {
+		t.Fatal(err)
+	}
+	if st, err = files.Create(fs.StageInfo{Ino: 8, Parent: 1, Path: "/g"}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := st.WriteAt([]byte("other"), 0); err != nil {
+		t.Fatal(err)
+	}
+	if err := st.Sync(); err != nil {
+		t.Errorf("the disk has taken all bytes of the next file: %v", err)
+	}
+	if err := st.Drop(); err != nil {
+		t.Error(err)
 	}
 }

@@ -26,6 +26,8 @@ var ofFs = []mutant{
 		"l.reserved, l.kept = false, \"\"\n", "l.reserved, l.kept, l.superseded = false, \"\", false\n", inFs},
 	{"a renamed file is not given back", "fs/reserve.go",
 		"rec.Parent == tried.Parent && rec.Name == tried.Name", "tried.Ino != 0", inFs},
+	{"a file that the disk refused is staged in again", "fs/contentstage.go",
+		"if p.out.failed() != nil {", "if p.out == nil {", []string{fsTests, nodeTests}},
 	{"a mount gives back what another one uses", "fs/mount.go",
 		"o.Siblings.join(m.fs.nodes)", "new(Siblings).join(m.fs.nodes)", inFs},
 }
