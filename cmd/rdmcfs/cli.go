@@ -3,9 +3,12 @@ package main
 import (
 	"fmt"
 	"path/filepath"
+	"reflect"
 	"runtime/debug"
 	"strings"
 	"time"
+
+	"github.com/alecthomas/kong"
 
 	"github.com/rdmcfs/rdmcfs/internal/exitcode"
 	"github.com/rdmcfs/rdmcfs/internal/terminal"
@@ -80,6 +83,21 @@ func versionString() string {
 		return info.Main.Version
 	}
 	return revision[:min(12, len(revision))] + modified
+}
+
+// wordAsItIs sets a text to a word of the command line. Kong's own way goes through JSON, which has no place for bytes
+// that are not UTF-8: names of files may have such.
+func wordAsItIs(ctx *kong.DecodeContext, target reflect.Value) error {
+	word, err := ctx.Scan.PopValue("text")
+	if err != nil {
+		return err
+	}
+	text, ok := word.Value.(string)
+	if !ok {
+		return fmt.Errorf("want text, got %v", word.Value)
+	}
+	target.SetString(text)
+	return nil
 }
 
 // helperWords turns the command line that mount(8) gives to /sbin/mount.fuse.rdmcfs into ours:

@@ -13,6 +13,7 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
+	"reflect"
 	"syscall"
 
 	"github.com/alecthomas/kong"
@@ -55,6 +56,7 @@ func run(args []string, stdout, stderr io.Writer) int {
 		kong.Exit(func(code int) { exited = code }),
 		kong.ConfigureHelp(kong.HelpOptions{Compact: true}),
 		kong.Vars{"data": defaultData},
+		kong.KindMapper(reflect.String, kong.MapperFunc(wordAsItIs)),
 	)
 	if err != nil {
 		terminal.Println(stderr, "rdmcfs:", err)
