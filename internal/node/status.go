@@ -234,15 +234,9 @@ func (n *node) inodePath(ino meta.Ino) (string, error) {
 	return "", fmt.Errorf("node: path of inode %d: more than %d directories deep", ino, depthMax)
 }
 
-// lookup finds an inode by its path from the root of the name space, or below one of this node's mounts.
+// lookup finds an inode by its path from the root of the name space.
 func (n *node) lookup(name string) (meta.Inode, string, error) {
 	clean := path.Clean("/" + name)
-	for _, m := range n.mounts.list() {
-		if rest, ok := strings.CutPrefix(clean, m.Dir); ok && (rest == "" || rest[0] == '/') {
-			clean = path.Clean("/" + rest)
-			break
-		}
-	}
 	ino, err := n.db.Inode(meta.RootIno)
 	if err != nil {
 		return ino, clean, err

@@ -8,6 +8,7 @@ import (
 
 	"github.com/rdmcfs/rdmcfs/internal/consensus"
 	"github.com/rdmcfs/rdmcfs/meta"
+	"github.com/rdmcfs/rdmcfs/meta/metatest"
 	"github.com/rdmcfs/rdmcfs/replicate/schedule"
 )
 
@@ -63,5 +64,23 @@ func TestLeaderMissesReports(t *testing.T) {
 	lead.Progress[raftID(2, two.Store)] = consensus.Progress{Visible: 5}
 	if unheard(lead, two) {
 		t.Error("who has reported is missed")
+	}
+}
+
+// A path below the root of the mounts may begin as the mount point does.
+func TestLookupOfAPathThatRepeatsTheMountPoint(t *testing.T) {
+	db := meta.OpenMemory()
+	defer db.Close()
+	c := metatest.Over(t, db, 1)
+	c.Do(1, &meta.Create{Parent: meta.RootIno, Name: "f", Kind: meta.KindDir})
+	dir := c.Do(1, &meta.Create{Parent: meta.RootIno, Name: "data", Kind: meta.KindDir}).Ino
+	inner := c.Do(1, &meta.Create{Parent: dir, Name: "f", Kind: meta.KindDir}).Ino
+	n := &node{db: db, proposer: &proposer{}}
+	n.mounts = newMounts(n)
+	n.mounts.byDir["/data"] = &mountPoint{dir: "/data"} // there /data/data/f
+	for _, name := range []string{"data/f", "/data/f"} {
+		if ino, clean, err := n.lookup(name); err != nil || ino.Ino != inner || clean != "/data/f" {
+			t.Errorf("%s: inode %d, %q, %v, want inode %d", name, ino.Ino, clean, err, inner)
+		}
 	}
 }
