@@ -54,8 +54,7 @@ func (p *progress) event(ev admin.Event) {
 	case ev.Transfer != nil:
 		p.update(*ev.Transfer, ev.Time)
 	case ev.Node != nil:
-		state := strings.TrimSpace(ev.Node.State + " " + ev.Node.Reason)
-		p.line(ev.Node.Name + " is " + state + drainText(*ev.Node))
+		p.line(ev.Node.Name + " is " + stateText(*ev.Node) + drainText(*ev.Node))
 	case ev.Version != nil:
 		p.line(fmt.Sprintf("%s: version %d, %s", ev.Version.Path, ev.Version.Version, units.Bytes(ev.Version.SizeBytes)))
 	case ev.Message != "": // ends that were missed: what still runs is told of again

@@ -65,11 +65,7 @@ func printNodes(w io.Writer, st admin.Status, now time.Time) {
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	terminal.Printf(t, "NODE\tNAME\tADDRESS\tSTATE\tSEEN\tBEHIND\tOWED\n")
 	for _, n := range st.Nodes {
-		state := n.State
-		if n.Reason != "" {
-			state += " (" + n.Reason + ")"
-		}
-		state += drainText(n)
+		state := stateText(n) + drainText(n)
 		seen := "-"
 		switch {
 		case n.ID == st.Node:
@@ -81,6 +77,14 @@ func printNodes(w io.Writer, st admin.Status, now time.Time) {
 			owedText(n))
 	}
 	t.Flush()
+}
+
+// stateText is a node's state, with the reason.
+func stateText(n admin.Node) string {
+	if n.Reason == "" {
+		return n.State
+	}
+	return n.State + " (" + n.Reason + ")"
 }
 
 // drainText says what still depends on a node that is draining.

@@ -95,7 +95,7 @@ func TestWatchTellsOfAnEviction(t *testing.T) {
 	n := &node{db: c.DB.(*meta.DB), id: identity{Node: 1}}
 	c.Do(1, &meta.Evict{Node: 2, Reason: "sold"})
 	c.Do(1, &meta.Down{Node: 1, Incarnation: c.Lease(1).Incarnation})
-	ev, ok := n.describe(meta.Event{Kind: meta.EventNode, Node: 2})
+	ev, ok := n.describe(meta.Event{Kind: meta.EventNode, Node: 2}, admin.WatchRequest{})
 	if !ok || ev.Kind != "node" || ev.Node.Name != "node2" || ev.Node.State != "evicted" || ev.Node.Reason != "sold" {
 		t.Errorf("%+v, %v", ev, ok)
 	}

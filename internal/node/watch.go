@@ -75,7 +75,7 @@ func (n *node) watch(ctx context.Context, req admin.WatchRequest, each func(admi
 		case <-n.ctx.Done():
 			return n.tellTransfers(req, feed, false, each)
 		case ev := <-events:
-			if out, ok := n.describe(ev); ok {
+			if out, ok := n.describe(ev, req); ok {
 				err = each(out)
 			}
 		case <-feed.Ready():
@@ -123,7 +123,7 @@ func (n *node) tellTransfers(
 	return tell("transfer", running)
 }
 
-func (n *node) describe(ev meta.Event) (admin.Event, bool) {
+func (n *node) describe(ev meta.Event, req admin.WatchRequest) (admin.Event, bool) {
 	out := admin.Event{Time: time.Now()}
 	switch ev.Kind {
 	case meta.EventNode:
@@ -146,8 +146,9 @@ func (n *node) describe(ev meta.Event) (admin.Event, bool) {
 		if err != nil {
 			return out, false
 		}
-		v := n.version(c)
-		out.Kind, out.Version = "version", &v
+		if v := n.version(c); below(v.Path, req.Path) {
+			out.Kind, out.Version = "version", &v
+		}
 	}
 	return out, out.Kind != ""
 }
