@@ -76,6 +76,9 @@ func (n *node) boot(ctx context.Context) error {
 		if err == nil || isFinal(err) {
 			return err
 		}
+		if n.putOut.Load() { // those who refuse this node have said why
+			return n.wasEvicted()
+		}
 		if _, moved := n.movedFrom(); moved {
 			n.askIn(ctx, op)
 		}

@@ -1,11 +1,18 @@
 package node
 
 import (
+	"context"
+	"errors"
+	"log/slog"
 	"slices"
+	"strings"
 	"testing"
+	"time"
 
 	"github.com/rdmcfs/rdmcfs/internal/consensus"
+	"github.com/rdmcfs/rdmcfs/internal/content"
 	"github.com/rdmcfs/rdmcfs/meta"
+	"github.com/rdmcfs/rdmcfs/meta/metatest"
 )
 
 // G4: before a voter is evicted the others have to be a quorum, and nothing is asked of one that is gone.
@@ -85,5 +92,33 @@ func TestOthersTake(t *testing.T) {
 		if got := othersTake(1, c.nodes); got != c.want {
 			t.Errorf("%+v: %v, want %v", c.nodes, got, c.want)
 		}
+	}
+}
+
+// A node that was evicted while it was away is told so by those that refuse it. Its start fails with that: it does not
+// go on cut off.
+func TestStartOfAnEvictedNodeSaysSo(t *testing.T) {
+	db := meta.OpenMemory()
+	defer db.Close()
+	metatest.Over(t, db, 3)
+	rec, err := db.Node(3)
+	if err != nil {
+		t.Fatal(err)
+	}
+	store, err := content.Open(t.TempDir(), content.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer store.Close()
+	id := identity{Node: 3, Store: strings.Repeat("03", 16), Advertise: rec.Addr}
+	n := &node{id: id, db: db, store: store, log: slog.New(slog.DiscardHandler)}
+	if n.members, err = newMembers(db, id, time.Now); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+	defer cancel()
+	n.putOut.Store(true) // as said by a peer; no proposal comes through
+	if err := n.boot(ctx); !errors.Is(err, ErrEvicted) || ctx.Err() != nil {
+		t.Errorf("%v", err)
 	}
 }
