@@ -455,13 +455,20 @@ func (n *node) restorePlace(u content.Unpublished, as string) (meta.Inode, strin
 	return dir, name, err
 }
 
-// wait returns when nothing is owed any more, or the time is up.
+// wait returns when nothing is owed any more, or the time is up. What was acknowledged before the call counts.
 func (n *node) wait(ctx context.Context, req admin.WaitRequest) (admin.WaitResult, error) {
 	var over <-chan time.Time
+	limit := ctx
 	if req.Timeout > 0 {
 		timer := time.NewTimer(req.Timeout)
 		defer timer.Stop()
 		over = timer.C
+		var cancel context.CancelFunc
+		limit, cancel = context.WithTimeout(ctx, req.Timeout)
+		defer cancel()
+	}
+	if err := n.hear(limit); err != nil {
+		return admin.WaitResult{}, err
 	}
 	tick := time.NewTicker(waitPoll)
 	defer tick.Stop()
@@ -478,6 +485,24 @@ func (n *node) wait(ctx context.Context, req admin.WaitRequest) (admin.WaitResul
 		case <-over:
 			return admin.WaitResult{Nodes: owed, Lost: lost}, nil
 		case <-tick.C:
+		}
+	}
+}
+
+// hear waits until this node knows what the log had at the call. A node that is cut off knows it when it is back.
+func (n *node) hear(ctx context.Context) error {
+	for {
+		raft, err := n.raft.get()
+		if err == nil {
+			_, err = raft.ReadBarrier(ctx)
+		}
+		switch {
+		case err == nil:
+			return nil
+		case n.ctx.Err() != nil:
+			return admin.Errorf(admin.CodeUnavailable, "the node ends")
+		case !pause(ctx, waitPoll):
+			return admin.Errorf(admin.CodeUnavailable, "what is owed now is not known here: %v", err)
 		}
 	}
 }

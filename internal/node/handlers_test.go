@@ -3,6 +3,8 @@ package node
 import (
 	"encoding/hex"
 	"errors"
+	"log/slog"
+	"strings"
 	"testing"
 	"time"
 
@@ -98,5 +100,19 @@ func TestWatchTellsOfAnEviction(t *testing.T) {
 	ev, ok := n.describe(meta.Event{Kind: meta.EventNode, Node: 2}, admin.WatchRequest{})
 	if !ok || ev.Kind != "node" || ev.Node.Name != "node2" || ev.Node.State != "evicted" || ev.Node.Reason != "sold" {
 		t.Errorf("%+v, %v", ev, ok)
+	}
+}
+
+// G10: a node that is cut off does not say that nothing is owed any more: it can't know.
+func TestWaitOfANodeThatIsCutOff(t *testing.T) {
+	n := &node{ctx: t.Context(), db: meta.OpenMemory(), log: slog.New(slog.DiscardHandler)}
+	defer n.db.Close()
+	var err error
+	if n.members, err = newMembers(n.db, identity{Node: 1, Store: strings.Repeat("01", 16)}, time.Now); err != nil {
+		t.Fatal(err)
+	}
+	res, err := n.wait(t.Context(), admin.WaitRequest{Timeout: 50 * time.Millisecond}) // no log answers here
+	if res.Done || admin.CodeOf(err) != admin.CodeUnavailable {
+		t.Errorf("%+v, %v", res, err)
 	}
 }
