@@ -77,6 +77,7 @@ var nodeErrors = []errorCode{
 	{node.ErrInUse, exitcode.Exists},
 	{node.ErrPortInUse, exitcode.Exists},
 	{node.ErrOnMount, exitcode.Usage},
+	{admin.ErrLongPath, exitcode.Usage},
 	{node.ErrStoreReplaced, exitcode.Denied},
 	{node.ErrEvicted, exitcode.Denied},
 	{node.ErrCloned, exitcode.Denied},

@@ -63,6 +63,18 @@ func TestDataDirectoryWithOtherFiles(t *testing.T) {
 	}
 }
 
+// A directory whose path is too long for the socket in it is refused before anything is made: the daemon would not start.
+func TestDataDirectoryWithALongPath(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), strings.Repeat("x", 100))
+	_, err := Init(InitConfig{DataDir: dir, Listen: "127.0.0.1:0", Advertise: "127.0.0.1:7400"})
+	if !errors.Is(err, admin.ErrLongPath) {
+		t.Error(err)
+	}
+	if _, err := os.Stat(dir); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("it was made: %v", err)
+	}
+}
+
 // An init that was cut short while it wrote node.json can be repeated.
 func TestDataDirectoryOfAnInitThatWasCutShort(t *testing.T) {
 	dir := t.TempDir()

@@ -111,6 +111,17 @@ func TestNobodyThere(t *testing.T) {
 	if _, err := NewClient(path).Status(bounded(t)); CodeOf(err) != CodeNotRunning {
 		t.Errorf("no socket: %v", err)
 	}
+	notDir := filepath.Join(t.TempDir(), "file")
+	if err := os.WriteFile(notDir, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := NewClient(SocketPath(notDir)).Status(bounded(t)); CodeOf(err) != CodeNotRunning {
+		t.Errorf("no directory: %v", err)
+	}
+	long := SocketPath(filepath.Join(t.TempDir(), strings.Repeat("x", 100)))
+	if err := NewClient(long).StopAndWait(bounded(t)); !errors.Is(err, ErrLongPath) {
+		t.Errorf("a long path: %v", err)
+	}
 	ln, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
 	if err != nil {
 		t.Skip("path too long here") // temporary directories may be deep

@@ -230,18 +230,26 @@ func (c *Client) do(ctx context.Context, method, path string, body []byte) (*htt
 	if err == nil {
 		return resp, nil
 	}
-	switch {
-	case ctx.Err() != nil:
+	if ctx.Err() != nil {
 		return nil, fmt.Errorf("admin: %s: %w", path, ctx.Err())
+	}
+	return nil, c.dialled(err)
+}
+
+// dialled is why no daemon was reached, in words.
+func (c *Client) dialled(err error) error {
+	switch {
+	case CheckPath(c.path) != nil:
+		return CheckPath(c.path)
 	case errors.Is(err, syscall.ECONNREFUSED), errors.Is(err, os.ErrNotExist), errors.Is(err, io.EOF),
-		errors.Is(err, syscall.ECONNRESET):
-		return nil, &Error{Code: CodeNotRunning, Message: "no daemon answers on " + c.path,
+		errors.Is(err, syscall.ECONNRESET), errors.Is(err, syscall.ENOTDIR):
+		return &Error{Code: CodeNotRunning, Message: "no daemon answers on " + c.path,
 			Hint: "start it with 'rdmcfs daemon' or 'rdmcfs mount DIR', or name its data directory with --data"}
 	case errors.Is(err, os.ErrPermission):
-		return nil, &Error{Code: CodeDenied, Message: "permission denied on " + c.path,
+		return &Error{Code: CodeDenied, Message: "permission denied on " + c.path,
 			Hint: "run as the daemon's user (root)"}
 	}
-	return nil, fmt.Errorf("admin: %s: %w", path, err)
+	return fmt.Errorf("admin: %w", err)
 }
 
 func decodeError(resp *http.Response) error {

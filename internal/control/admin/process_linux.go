@@ -44,7 +44,7 @@ func (c *Client) process(ctx context.Context) (int, error) {
 	}
 	conn, err := (&net.Dialer{Timeout: dialTimeout}).DialContext(ctx, "unix", c.path)
 	if err != nil {
-		return 0, fmt.Errorf("admin: %w", err)
+		return 0, c.dialled(err)
 	}
 	defer conn.Close()
 	raw, err := conn.(*net.UnixConn).SyscallConn()

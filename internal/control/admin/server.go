@@ -60,12 +60,22 @@ type Server struct {
 	serve  sync.WaitGroup
 }
 
+// ErrLongPath is returned for the socket of a data directory whose path is too long for Linux.
+var ErrLongPath = fmt.Errorf("path is longer than %d bytes; choose a shorter --data", socketPathBytes)
+
+// CheckPath refuses the path of a socket that can't be made.
+func CheckPath(path string) error {
+	if len(path) > socketPathBytes {
+		return fmt.Errorf("admin: socket %s: %w", path, ErrLongPath)
+	}
+	return nil
+}
+
 // Serve listens on the socket at path and answers from h until Close. A socket that a dead daemon left behind
 // is removed; the caller holds the lock of the data directory, so that there is no living one.
 func Serve(path string, h Handlers, log *slog.Logger) (*Server, error) {
-	if len(path) > socketPathBytes {
-		return nil, fmt.Errorf("admin: socket %s: path is longer than %d bytes; choose a shorter --data", path,
-			socketPathBytes)
+	if err := CheckPath(path); err != nil {
+		return nil, err
 	}
 	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return nil, fmt.Errorf("admin: remove old socket: %w", err)
