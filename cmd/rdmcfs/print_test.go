@@ -35,7 +35,7 @@ func TestPrintStatus(t *testing.T) {
 			{ID: 1, Name: "node1", Addr: "10.0.0.1:7400", State: "up", LastSeen: printTime.Add(-time.Second)},
 			{ID: 2, Name: "node2", Addr: "10.0.0.2:7400", State: "up"},
 			{ID: 3, Name: "node3", Addr: "10.0.0.3:7400", State: "down", Reason: "no lease",
-				LastSeen: printTime.Add(-3 * time.Hour), BehindIndex: 7, OwedCount: 1, OwedBytes: 1 << 20, OwedReason: "down"}},
+				LastSeen: printTime.Add(-3 * time.Hour), BehindIndex: 1, OwedCount: 1, OwedBytes: 1 << 20, OwedReason: "down"}},
 		Transfers:   []admin.Transfer{sampleTransfer(0)},
 		Unpublished: []admin.Unpublished{{ID: "00ff", Path: "b.tmp", SizeBytes: 12, Reason: "its writer was killed"}},
 		Mounts:      []admin.Mount{{Dir: "/mnt/s", State: "mounted"}},
@@ -44,13 +44,13 @@ func TestPrintStatus(t *testing.T) {
 	var b bytes.Buffer
 	printStatus(&b, st, printTime)
 	want := `! one voter only: join two more nodes
-cluster 0123abcd, 3 nodes, 3 files of 5.00 GiB
+cluster 0123abcd, 3 nodes, 2 files and directories, 5.00 GiB
 leader node1, voters node1 node2; changes are possible
 this is node2, serving; log index 42, namespace digest feed at 40
-NODE  NAME   ADDRESS        STATE            SEEN    BEHIND     OWED
-1     node1  10.0.0.1:7400  up               now     -          -
-2     node2  10.0.0.2:7400  up               here    -          -
-3     node3  10.0.0.3:7400  down (no lease)  3h ago  7 entries  1 content, 1.00 MiB (down)
+NODE  NAME   ADDRESS        STATE            SEEN    BEHIND   OWED
+1     node1  10.0.0.1:7400  up               now     -        -
+2     node2  10.0.0.2:7400  up               here    -        -
+3     node3  10.0.0.3:7400  down (no lease)  3h ago  1 entry  1 content, 1.00 MiB (down)
 transfer image.qcow2, 0.98 GiB, from node1
   node2        ############............  50%    100 MiB/s    5s receiving
   node3        ........................   0%        0 B/s ejected (no progress for 2s)

@@ -33,8 +33,8 @@ func printStatus(w io.Writer, st admin.Status, now time.Time) {
 	for _, warning := range st.Warnings {
 		terminal.Printf(w, "! %s\n", warning)
 	}
-	terminal.Printf(w, "cluster %s, %s, %s of %s\n", st.Cluster, countText(len(st.Nodes), "node"),
-		countText(int(st.Files), "file"), units.Bytes(int64(st.Bytes)))
+	terminal.Printf(w, "cluster %s, %s, %d files and directories, %s\n", st.Cluster, countText(len(st.Nodes), "node"),
+		max(st.Files, 1)-1, units.Bytes(int64(st.Bytes))) // the root is there without anybody having made it
 	quorum := "changes are possible"
 	switch {
 	case st.Quorum && st.Leader == 0:
@@ -99,8 +99,11 @@ func drainText(n admin.Node) string {
 }
 
 func behindText(entries uint64) string {
-	if entries == 0 {
+	switch entries {
+	case 0:
 		return "-"
+	case 1:
+		return "1 entry"
 	}
 	return strconv.FormatUint(entries, 10) + " entries"
 }

@@ -296,13 +296,27 @@ func (n *node) nowhere() string {
 		count, strings.Join(names, "; "))
 }
 
+// cutOffWarning says what a node without a quorum can still do, and which voters it does not reach.
+func cutOffWarning(st admin.Status) string {
+	var missing []string
+	for _, line := range st.Nodes {
+		if line.Voter && !line.Connected && line.ID != st.Node {
+			missing = append(missing, nameOf(st, meta.NodeID(line.ID)))
+		}
+	}
+	text := "cut off: no quorum of voters answers"
+	if len(missing) > 0 {
+		text += "; no connection to " + strings.Join(missing, ", ")
+	}
+	return text + "; reads show what this node knew last, changes fail: start the voters, or mend the network"
+}
+
 // warnings are what the user should do something about.
 func (n *node) warnings(st admin.Status) []string {
 	var out []string
 	if len(st.Voters) == 1 && len(st.Nodes) > 1 {
-		out = append(out,
-			fmt.Sprintf("one voter: while node %d is down nothing can be changed; a third node makes it three voters",
-				st.Voters[0]))
+		out = append(out, fmt.Sprintf("one voter: while %s is down nothing can be changed; a third node makes it three "+
+			"voters, soon after it has joined", nameOf(st, meta.NodeID(st.Voters[0]))))
 	}
 	if r := n.rebuilding.Load(); r != nil {
 		out = append(out, r.warning(n.raft.status().Rebuild))
@@ -314,7 +328,7 @@ func (n *node) warnings(st admin.Status) []string {
 		out = append(out, *text)
 	}
 	if st.State == "cut-off" && n.raft.status().Diverged == "" {
-		out = append(out, "cut off: no quorum of voters answers; reads show the state as of the applied index, changes fail")
+		out = append(out, cutOffWarning(st))
 	}
 	if st.Space.State != "ok" {
 		out = append(out, "the disk of the data directory has hardly any bytes or inodes left: free some space")

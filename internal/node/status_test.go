@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/rdmcfs/rdmcfs/internal/consensus"
+	"github.com/rdmcfs/rdmcfs/internal/control/admin"
 	"github.com/rdmcfs/rdmcfs/meta"
 	"github.com/rdmcfs/rdmcfs/meta/metatest"
 	"github.com/rdmcfs/rdmcfs/replicate/schedule"
@@ -82,5 +83,18 @@ func TestLookupOfAPathThatRepeatsTheMountPoint(t *testing.T) {
 		if ino, clean, err := n.lookup(name); err != nil || ino.Ino != inner || clean != "/data/f" {
 			t.Errorf("%s: inode %d, %q, %v, want inode %d", name, ino.Ino, clean, err, inner)
 		}
+	}
+}
+
+// Status of a node that is cut off names the voters that it does not reach: the table has them as up, as the log does.
+func TestCutOffNamesTheVotersThatAreMissing(t *testing.T) {
+	st := admin.Status{Node: 1, Nodes: []admin.Node{{ID: 1, Name: "a", Voter: true}, {ID: 2, Name: "b", Voter: true},
+		{ID: 3, Name: "c", Voter: true, Connected: true}, {ID: 4, Name: "d"}}}
+	if text := cutOffWarning(st); !strings.Contains(text, "no connection to b;") {
+		t.Error(text)
+	}
+	st.Nodes[1].Connected = true
+	if text := cutOffWarning(st); strings.Contains(text, "no connection") {
+		t.Error(text)
 	}
 }

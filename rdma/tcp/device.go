@@ -116,10 +116,11 @@ func (d *Device) Info() Info {
 // String tells the name, the address and the congestion control in effect.
 func (d *Device) String() string {
 	i := d.Info()
-	if i.Congestion == "" {
-		i.Congestion = "no socket yet"
+	control := d.cfg.Congestion
+	if i.Congestion != "" && i.Congestion != control {
+		control = fmt.Sprintf("%s instead of %s", i.Congestion, control)
 	}
-	return fmt.Sprintf("tcp %s (%s, asked for %s; %d pairs)", i.Advertise, i.Congestion, d.cfg.Congestion, i.Pairs)
+	return fmt.Sprintf("tcp %s (%d pairs, congestion control %s)", i.Advertise, i.Pairs, control)
 }
 
 func (d *Device) tune(conn net.Conn) {
