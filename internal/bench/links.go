@@ -6,6 +6,7 @@ import (
 	"os"
 	"os/exec"
 	"strconv"
+	"strings"
 	"time"
 )
 
@@ -24,7 +25,7 @@ func NewLinks(ctx context.Context, script, name string, nodes int, rate, congest
 		cmd.Env = append(cmd.Env, "CC="+congestion)
 	}
 	if out, err := cmd.CombinedOutput(); err != nil {
-		return nil, fmt.Errorf("bench: make links: %w: %s", err, out)
+		return nil, fmt.Errorf("bench: make links: %w: %s", err, strings.TrimSpace(string(out)))
 	}
 	return l, nil
 }

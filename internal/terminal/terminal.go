@@ -1,6 +1,7 @@
 package terminal
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"reflect"
@@ -56,6 +57,11 @@ func Text(err error) string {
 		}
 		if strings.Join(lines, "\n") == err.Error() {
 			return strings.Join(texts, "; ")
+		}
+	}
+	if inner := errors.Unwrap(err); inner != nil {
+		if head, ok := strings.CutSuffix(err.Error(), inner.Error()); ok {
+			return Escape(head) + Text(inner)
 		}
 	}
 	return Escape(err.Error())

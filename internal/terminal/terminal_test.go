@@ -74,6 +74,10 @@ func TestJoinedErrorsStandBesideEachOther(t *testing.T) {
 	if got := Text(errors.Join(errors.New("one"), errors.New("two\nlines"))); got != `one; two\nlines` {
 		t.Errorf("%q", got)
 	}
+	inner := fmt.Errorf("dial: %w", errors.Join(errors.New("one"), errors.New("two")))
+	if got := Text(fmt.Errorf("a\n: %w", inner)); got != `a\n: dial: one; two` {
+		t.Errorf("%q", got)
+	}
 	if got := Text(fmt.Errorf("a: %w, %w", errors.New("b"), errors.New("c"))); got != "a: b, c" {
 		t.Errorf("%q", got)
 	}
