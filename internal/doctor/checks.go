@@ -1,7 +1,9 @@
 package doctor
 
 import (
+	"errors"
 	"fmt"
+	"os"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -66,6 +68,9 @@ func checkFUSE(h Host, _ string) []Finding {
 	if err := h.Access("/dev/fuse"); err != nil {
 		f = Finding{Level: Problem, Topic: "fuse", Text: err.Error(), Cost: "nothing can be mounted",
 			Advice: "load the module with 'modprobe fuse', and in a container pass --device /dev/fuse"}
+		if errors.Is(err, os.ErrPermission) {
+			f.Advice = "run as root"
+		}
 	}
 	if !h.capable(capSysAdmin) {
 		return []Finding{f, {Level: Problem, Topic: "mount", Text: "this process lacks CAP_SYS_ADMIN, which mount(2) needs",
@@ -171,7 +176,7 @@ func checkSpace(h Host, dir string) []Finding {
 	if err != nil {
 		return nil // said by checkDataDir
 	}
-	text := fmt.Sprintf("%.1f GiB free of %.1f", float64(free)/gib, float64(total)/gib)
+	text := fmt.Sprintf("%.1f GiB free of %.1f GiB", float64(free)/gib, float64(total)/gib)
 	if free < freeBytesWanted {
 		return []Finding{{Level: Problem, Topic: "space", Text: text, Cost: "the node refuses content, then changes",
 			Advice: "free at least 1 GiB"}}
