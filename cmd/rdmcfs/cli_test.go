@@ -28,7 +28,7 @@ func TestUsersStory(t *testing.T) {
 	expect(t, exitcode.OK, "mount /mnt/x: mounted", "status", "--data", b)
 	expect(t, exitcode.Exists, "mounted already", "mount", "-d", "/mnt/x", "--data", b)
 	expect(t, exitcode.OK, "2 copies", "where", "/mnt/x/a/b", "--data", b)
-	expect(t, exitcode.NotFound, "no such file", "where", "/mnt/x/c", "--data", b)
+	expect(t, exitcode.NotFound, "/mnt/x/c: no such file", "where", "/mnt/x/c", "--data", b)
 	expect(t, exitcode.NotFound, "below no mount", "where", "/etc/passwd", "--data", b)
 	expect(t, exitcode.NotFound, `/etc/caf\xe9 lies below no mount`, "where", "/etc/caf\xe9", "--data", b) // not UTF-8
 	expect(t, exitcode.Timeout, "n2 is owed 3 contents", "wait", "--timeout", "1s", "--data", b)

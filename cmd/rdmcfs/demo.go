@@ -22,6 +22,9 @@ func (c *demoCmd) Run(a *app) error {
 	if c.Size < 1 || c.Size > demoSizeMax {
 		return withCode(exitcode.Usage, "--size %d: give 1 to %d MiB", c.Size, demoSizeMax)
 	}
+	if c.Nodes == 0 { // Options takes it for the default
+		return withCode(exitcode.Usage, "demo: 0 nodes: want 1 to 16")
+	}
 	self, err := os.Executable()
 	if err != nil {
 		return err

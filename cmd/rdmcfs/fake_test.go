@@ -167,7 +167,7 @@ func (d *fakeDaemon) wait(ctx context.Context, r admin.MountWaitRequest) error {
 
 func (d *fakeDaemon) where(_ context.Context, r admin.WhereRequest) (admin.Where, error) {
 	if r.Path != "a/b" {
-		return admin.Where{}, admin.Errorf(admin.CodeNotFound, "%s: no such file", r.Path)
+		return admin.Where{}, admin.Errorf(admin.CodeNotFound, "/%s: no such file", r.Path)
 	}
 	return admin.Where{Path: r.Path, Version: 2, SizeBytes: 5 << 20, Policy: admin.Policy{Placement: "copies", Copies: 2},
 		Holders: []admin.Holder{{Node: 1, Name: "n1", Holds: true}, {Node: 2, Name: "n2", Reason: "down"}}}, nil

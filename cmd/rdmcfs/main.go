@@ -102,7 +102,11 @@ func runCommand(kctx *kong.Context, c *cli, stdout, stderr io.Writer) error {
 		return err
 	}
 	a := &app{ctx: ctx, out: stdout, err: stderr, data: data, client: admin.NewClient(admin.SocketPath(data))}
-	return kctx.Run(a)
+	err = kctx.Run(a)
+	if ctx.Err() != nil && errors.Is(err, context.Canceled) {
+		return withCode(exitcode.Failure, "interrupted")
+	}
+	return err
 }
 
 // finish prints an error and turns it into the exit code.

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"path"
 	"path/filepath"
 	"strings"
@@ -55,4 +56,20 @@ func (a *app) inside(name string) (string, error) {
 		return "", err
 	}
 	return insidePath(st.Mounts, name)
+}
+
+// asTyped names the file in the daemon's refusal of a request as the user named it. The daemon knows only the path from
+// the root of the mounts.
+func asTyped(name, inside string, err error) error {
+	var refused *admin.Error
+	if name == "" || !errors.As(err, &refused) {
+		return err
+	}
+	rest, ok := strings.CutPrefix(refused.Message, "/"+inside)
+	if !ok || rest != "" && rest[0] != ':' && rest[0] != ' ' {
+		return err
+	}
+	shown := *refused
+	shown.Message = name + rest
+	return &shown
 }

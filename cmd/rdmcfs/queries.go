@@ -68,7 +68,7 @@ func (c *whereCmd) Run(a *app) error {
 	}
 	w, err := ask(a, a.client.Where, admin.WhereRequest{Path: inside})
 	if err != nil {
-		return err
+		return asTyped(c.File, inside, err)
 	}
 	if c.JSON {
 		return a.printJSON(w)
@@ -107,7 +107,7 @@ func (c *versionsCmd) Run(a *app) error {
 	}
 	list, err := ask(a, a.client.Versions, admin.VersionsRequest{Path: inside})
 	if err != nil {
-		return err
+		return asTyped(c.File, inside, err)
 	}
 	if c.JSON {
 		return a.printJSON(list)
@@ -200,12 +200,12 @@ func (c *policyCmd) Run(a *app) error {
 	}
 	now, err := ask(a, a.client.Policy, admin.PolicyRequest{Path: inside})
 	if err != nil {
-		return err
+		return asTyped(c.Dir, inside, err)
 	}
 	if req, changes := c.change(now); changes {
 		req.Path = inside
 		if now, err = a.client.Policy(a.ctx, req); err != nil {
-			return err
+			return asTyped(c.Dir, inside, err)
 		}
 	}
 	if c.JSON {
@@ -363,7 +363,7 @@ func (c *waitCmd) Run(a *app) error {
 	}
 	res, err := a.client.Wait(a.ctx, req)
 	if err != nil {
-		return err
+		return asTyped(c.Path, req.Path, err)
 	}
 	if c.JSON {
 		err = a.printJSON(res)

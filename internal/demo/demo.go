@@ -65,7 +65,7 @@ func Run(ctx context.Context, o Options) (err error) {
 		return err
 	}
 	if os.Geteuid() != 0 {
-		return errors.New("demo: mounting needs root: run 'sudo make demo'")
+		return fmt.Errorf("demo: mounting needs root: run 'sudo make demo': %w", os.ErrPermission)
 	}
 	defer func() { err = errors.Join(err, d.close()) }()
 	if err := d.start(ctx); err != nil {
