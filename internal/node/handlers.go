@@ -238,7 +238,7 @@ func restoreRefused(errno syscall.Errno) error {
 	case syscall.ENOENT:
 		return admin.Errorf(admin.CodeNotFound, "the file is gone: name a path for the version with --as")
 	case syscall.EEXIST:
-		return admin.Errorf(admin.CodeExists, "a file of that name exists")
+		return admin.Errorf(admin.CodeExists, "a file of that name exists: remove it, or give another path with --as")
 	}
 	return errno
 }
@@ -256,6 +256,10 @@ func (n *node) findUnpublished(req admin.RestoreRequest) (content.Unpublished, b
 func (n *node) findVersion(req admin.RestoreRequest) (meta.Content, error) {
 	if req.Content != "" {
 		id, err := meta.ParseContentID(req.Content)
+		if strings.HasPrefix(req.Content, stagedID) {
+			return meta.Content{}, admin.Errorf(admin.CodeNotFound, "no unpublished bytes named %q on this node: "+
+				"'rdmcfs versions' lists them, on the node where they were written", req.Content)
+		}
 		if err != nil {
 			return meta.Content{}, admin.Errorf(admin.CodeInvalid, "%v, or the id of unpublished bytes of this node", err)
 		}
@@ -467,7 +471,7 @@ func (n *node) wait(ctx context.Context, req admin.WaitRequest) (admin.WaitResul
 		limit, cancel = context.WithTimeout(ctx, req.Timeout)
 		defer cancel()
 	}
-	if err := n.hear(limit); err != nil {
+	if err := hear(limit, n); err != nil {
 		return admin.WaitResult{}, err
 	}
 	tick := time.NewTicker(waitPoll)
@@ -490,7 +494,7 @@ func (n *node) wait(ctx context.Context, req admin.WaitRequest) (admin.WaitResul
 }
 
 // hear waits until this node knows what the log had at the call. A node that is cut off knows it when it is back.
-func (n *node) hear(ctx context.Context) error {
+func hear(ctx context.Context, n *node) error {
 	for {
 		raft, err := n.raft.get()
 		if err == nil {

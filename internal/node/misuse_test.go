@@ -63,7 +63,8 @@ func TestDataDirectoryWithOtherFiles(t *testing.T) {
 	}
 }
 
-// A directory whose path is too long for the socket in it is refused before anything is made: the daemon would not start.
+// A directory whose path is too long for the socket in it is refused before anything is made: its daemon would not
+// start.
 func TestDataDirectoryWithALongPath(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), strings.Repeat("x", 100))
 	_, err := Init(InitConfig{DataDir: dir, Listen: "127.0.0.1:0", Advertise: "127.0.0.1:7400"})

@@ -13,6 +13,7 @@ import (
 	gofs "github.com/hanwen/go-fuse/v2/fs"
 	"github.com/hanwen/go-fuse/v2/fuse"
 	"github.com/rdmcfs/rdmcfs/fs"
+	"github.com/rdmcfs/rdmcfs/internal/control/admin"
 	"github.com/rdmcfs/rdmcfs/replicate"
 )
 
@@ -209,6 +210,17 @@ func TestFailureOfAFileBeforeIsNotThatOfTheNext(t *testing.T) {
 		t.Errorf("the disk has taken all bytes of the next file: %v", err)
 	}
 	if err := st.Drop(); err != nil {
+		t.Error(err)
+	}
+}
+
+// An id of unpublished bytes that are not here is not found: no other id begins so.
+func TestRestoreOfUnpublishedBytesThatAreNotHere(t *testing.T) {
+	n := &node{}
+	if _, err := n.findVersion(admin.RestoreRequest{Content: "staged-9"}); admin.CodeOf(err) != admin.CodeNotFound {
+		t.Error(err)
+	}
+	if _, err := n.findVersion(admin.RestoreRequest{Content: "9"}); admin.CodeOf(err) != admin.CodeInvalid {
 		t.Error(err)
 	}
 }

@@ -201,7 +201,10 @@ func (n *node) unpublished() []admin.Unpublished {
 	return out
 }
 
-func unpublishedID(u content.Unpublished) string { return fmt.Sprintf("staged-%x", u.Token) }
+// stagedID begins the ids of unpublished bytes.
+const stagedID = "staged-"
+
+func unpublishedID(u content.Unpublished) string { return fmt.Sprintf("%s%x", stagedID, u.Token) }
 
 // pathOf is where staged bytes belong: by the inode while it has a name, else the name that they were opened under, in
 // the directory of then if that is still there.
