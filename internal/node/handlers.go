@@ -506,7 +506,8 @@ func hear(ctx context.Context, n *node) error {
 		case n.ctx.Err() != nil:
 			return admin.Errorf(admin.CodeUnavailable, "the node ends")
 		case !pause(ctx, waitPoll):
-			return admin.Errorf(admin.CodeUnavailable, "what is owed now is not known here: %v", err)
+			return admin.Errorf(admin.CodeUnavailable, "what is owed now is not known here: 'rdmcfs status' shows which "+
+				"voters are missing (%v)", err)
 		}
 	}
 }
