@@ -163,7 +163,7 @@ func TestNamesAreEscaped(t *testing.T) {
 	a := &app{out: &b}
 	printWhere(a, evil, where)
 	want("where", 3)
-	printVersions(a, versions)
+	printVersions(a, "", versions)
 	want("versions", 2)
 	finish(&b, fmt.Errorf("open %s", evil))
 	want("error", 1)
@@ -190,5 +190,14 @@ func TestTransfersWhoseEndWasMissedGo(t *testing.T) {
 	p.event(admin.Event{Kind: "transfer", Transfer: &admin.Transfer{Session: "runs", Path: "/runs", SizeBytes: 10}})
 	if out := b.String(); strings.Contains(out, "/ended") || !strings.Contains(out, "/runs") {
 		t.Errorf("the screen shows %q", out)
+	}
+}
+
+// Without a file, older versions are not listed: that there is nothing to list must not deny them.
+func TestVersionsOfNoFileDenyNothing(t *testing.T) {
+	var b bytes.Buffer
+	printVersions(&app{out: &b}, "", nil)
+	if !strings.Contains(b.String(), "'rdmcfs versions FILE' lists older versions") {
+		t.Errorf("%q", b.String())
 	}
 }

@@ -92,7 +92,7 @@ func printWhere(a *app, file string, w admin.Where) {
 }
 
 type versionsCmd struct {
-	File string `arg:"" optional:"" help:"A file below a mount; all kept versions if not given."`
+	File string `arg:"" optional:"" help:"A file below a mount. Without it: losers of conflicts, versions of removed files, and what was never published on this node."`
 	jsonFlag
 }
 
@@ -112,15 +112,20 @@ func (c *versionsCmd) Run(a *app) error {
 	if c.JSON {
 		return a.printJSON(list)
 	}
-	if len(list) == 0 {
-		terminal.Println(a.out, "No versions are kept.")
-		return nil
-	}
-	printVersions(a, list)
+	printVersions(a, c.File, list)
 	return nil
 }
 
-func printVersions(a *app, list []admin.Version) {
+func printVersions(a *app, file string, list []admin.Version) {
+	switch {
+	case len(list) == 0 && file == "": // older versions of files that are there are listed by file only
+		terminal.Println(a.out, "No conflict, no version of a removed file, and nothing unpublished is kept. "+
+			"'rdmcfs versions FILE' lists older versions.")
+		return
+	case len(list) == 0:
+		terminal.Println(a.out, "No versions are kept.")
+		return
+	}
 	rows := [][]string{{"FILE", "VERSION", "STATE", "SIZE", "MODIFIED", "CONTENT", "WHY"}}
 	for _, v := range list {
 		rows = append(rows, []string{v.Path, strconv.FormatUint(v.Version, 10), v.State, units.Bytes(v.SizeBytes),
