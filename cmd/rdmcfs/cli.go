@@ -21,7 +21,7 @@ var version = ""
 
 // cli is the command line. Each command is a struct with a Run method; its flags are the fields.
 type cli struct {
-	Data string `help:"Data directory of the node; tells several nodes of one machine apart." default:"${data}" env:"RDMCFS_DATA" placeholder:"DIR"`
+	Data string `help:"Data directory of the node, ${default} if not given; tells several nodes of one machine apart." default:"${data}" env:"RDMCFS_DATA" placeholder:"DIR"`
 
 	Init     initCmd     `cmd:"" help:"Make a cluster with this machine as its first node."`
 	Join     joinCmd     `cmd:"" help:"Make this machine a node of a cluster."`
