@@ -51,6 +51,11 @@ func TestInitRefusesAndReports(t *testing.T) {
 	expect(t, exitcode.NotRunning, "", "status", "--data", d)
 	expect(t, exitcode.Exists, "already", "init", "--listen", "10.0.0.1:7400", "--data", d)
 	expect(t, exitcode.Usage, "--listen", "init", "--data", d)
+	for _, ttl := range []string{"0", "-1s"} {
+		expect(t, exitcode.Usage, "more than 0", "init", "--no-start", "--ttl="+ttl, "--listen", "10.0.0.1:7400", "--data",
+			dataDir(t))
+		expect(t, exitcode.Usage, "more than 0", "token", "--ttl="+ttl, "--data", d)
+	}
 	expect(t, exitcode.Denied, "rdmcfs token", "join", "10.0.0.1:7400", "--token", "x", "--listen", "10.0.0.2:7400",
 		"--data", dataDir(t))
 }

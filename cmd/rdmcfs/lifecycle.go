@@ -48,6 +48,9 @@ type initCmd struct {
 
 // Run makes the cluster, starts the node, and prints the line for the others.
 func (c *initCmd) Run(a *app) error {
+	if err := checkTTL(c.TTL); err != nil {
+		return err
+	}
 	token, err := nodeInit(a.ctx, initParams{Data: a.data, Listen: c.Listen, Advertise: c.Advertise, Name: c.nodeName(),
 		Labels: c.Label, TokenTTL: c.TTL})
 	if err != nil {
@@ -66,6 +69,14 @@ func (c *initCmd) Run(a *app) error {
 		"On each other machine, with an address of its own, until %s ('rdmcfs token' makes a new line):\n",
 		token.Expires.Local().Format(time.DateTime))
 	a.printJoinLine(token)
+	return nil
+}
+
+// checkTTL refuses a token that would be good for no time. The daemon takes 0 for its own default.
+func checkTTL(ttl time.Duration) error {
+	if ttl <= 0 {
+		return withCode(exitcode.Usage, "--ttl=%v: want more than 0, such as 24h", ttl)
+	}
 	return nil
 }
 

@@ -287,6 +287,9 @@ type tokenCmd struct {
 
 // Run makes a token.
 func (c *tokenCmd) Run(a *app) error {
+	if err := checkTTL(c.TTL); err != nil {
+		return err
+	}
 	t, err := ask(a, a.client.Token, admin.TokenRequest{TTL: c.TTL, Replace: c.Replace})
 	if err != nil {
 		return err
