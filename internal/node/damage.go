@@ -147,8 +147,11 @@ func damageWarning(d admin.Damage) string {
 	if d.Count > len(d.Names) {
 		names += ", ..."
 	}
-	text := fmt.Sprintf("damaged on %s: %d contents failed their checks: %s; ",
-		orDefault(d.Name, fmt.Sprintf("node %d", d.Node)), d.Count, names)
+	what := "1 content failed its checks or is gone"
+	if d.Count != 1 {
+		what = fmt.Sprintf("%d contents failed their checks or are gone", d.Count)
+	}
+	text := fmt.Sprintf("damaged on %s: %s: %s; ", orDefault(d.Name, fmt.Sprintf("node %d", d.Node)), what, names)
 	switch {
 	case d.Lost == 0:
 		return text + "they are mended from other holders"

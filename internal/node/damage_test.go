@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/rdmcfs/rdmcfs/internal/content"
+	"github.com/rdmcfs/rdmcfs/internal/control/admin"
 )
 
 // G10: damage is counted whole and named in part, and what no node holds any more is said.
@@ -31,5 +32,13 @@ func TestDamageReport(t *testing.T) {
 				t.Errorf("%q lacks %q", text, part)
 			}
 		}
+	}
+}
+
+// A content that went with a replaced disk failed no check.
+func TestDamageWarningOfWhatIsGone(t *testing.T) {
+	text := damageWarning(admin.Damage{Name: "node2", Count: 1, Lost: 1, Names: []string{"/f"}})
+	if !strings.HasPrefix(text, "damaged on node2: 1 content failed its checks or is gone: /f; no node holds") {
+		t.Error(text)
 	}
 }
