@@ -57,7 +57,7 @@ func TestStatusShowsDrains(t *testing.T) {
 func TestWatchShowsDrains(t *testing.T) {
 	for want, n := range map[string]admin.Node{
 		"n2 is evicted (sold)\n": {Name: "n2", State: "evicted", Reason: "sold"},
-		"n2 is up, drained\n":  {Name: "n2", State: "up", Draining: true},
+		"n2 is up, drained\n":    {Name: "n2", State: "up", Draining: true},
 	} {
 		var out strings.Builder
 		newProgress(&out).event(admin.Event{Kind: "node", Node: &n})
