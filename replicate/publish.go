@@ -42,7 +42,7 @@ type Pusher struct {
 	transfers  *transfers
 	aborts     *abortQueue
 	counters   *counters
-	alone      aloneWatch
+	sharing    sharingWatch
 	settle     func(meta.ContentID) bool // carries out a decision that came before the bytes were stored
 
 	ctx  context.Context

@@ -14,7 +14,9 @@ type putWatch struct {
 	puts *slow.Puts
 }
 
-func newPutWatch(now time.Time) *putWatch { return &putWatch{puts: slow.NewPuts(now)} }
+func newPutWatch(now time.Time, bytes int) *putWatch {
+	return &putWatch{puts: slow.NewPuts(now, int64(bytes))}
+}
 
 func (w *putWatch) began() time.Time { return w.puts.Began() } // it does not change
 
@@ -42,37 +44,38 @@ func (w *putWatch) underWay(open map[meta.NodeID]bool) bool {
 	return w.puts.UnderWay(open)
 }
 
-// slow tells why a member is slow, or "". alone is for how long it was the only one that puts were under way to.
-func (w *putWatch) slow(now time.Time, n meta.NodeID, alone time.Duration, part float64, floor time.Duration) string {
+// slow tells why a member is slow, or "". open are the members whose votes are missing, and confined is for how long
+// puts were under way to no others.
+func (w *putWatch) slow(now time.Time, n meta.NodeID, open []meta.NodeID, confined time.Duration, t *Tuning) string {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if text := w.puts.Slow(n, alone, part, floor); text != "" {
+	if text := w.puts.Slow(n, open, confined, t.SlowPart, 2*t.Silent); text != "" {
 		return text
 	}
-	return w.puts.Crowded(now, n, part, floor)
+	return w.puts.Crowded(now, n, t.SlowPart, 2*t.Silent)
 }
 
-// aloneWatch is slow.Alone for all puts of a node.
-type aloneWatch struct {
-	mu    sync.Mutex
-	alone slow.Alone
+// sharingWatch is slow.Sharing for all puts of a node.
+type sharingWatch struct {
+	mu      sync.Mutex
+	sharing slow.Sharing
 }
 
-func (a *aloneWatch) begin(n meta.NodeID, now time.Time) {
+func (a *sharingWatch) begin(n meta.NodeID, now time.Time) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.alone.Begin(n, now)
+	a.sharing.Begin(n, now)
 }
 
-func (a *aloneWatch) end(n meta.NodeID, now time.Time) {
+func (a *sharingWatch) end(n meta.NodeID, now time.Time) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.alone.End(n, now)
+	a.sharing.End(n, now)
 }
 
-// of is for how long a member was the only one, in all.
-func (a *aloneWatch) of(n meta.NodeID, now time.Time) time.Duration {
+// confined is for how long puts were under way to some of these members and to no others, in all.
+func (a *sharingWatch) confined(open []meta.NodeID, now time.Time) time.Duration {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	return a.alone.For(n, now)
+	return a.sharing.Confined(open, now)
 }

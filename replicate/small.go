@@ -49,7 +49,7 @@ func (s *pushSession) putAll(ctx context.Context, it putItem, store func(context
 	defer cancel()
 	answers := make(chan smallAnswer, len(others)+1)
 	request := encodePut([]putItem{it})
-	w := newPutWatch(s.p.cfg.Clock.Now())
+	w := newPutWatch(s.p.cfg.Clock.Now(), len(request))
 	for _, n := range others {
 		s.p.background(func() { answers <- s.putAt(ctx, n, request, func(left int64) { w.moved(n, left) }) })
 	}
@@ -121,8 +121,8 @@ func (p *Pusher) background(f func()) {
 
 // putAt asks a member to store a content. moved is told how the bytes go.
 func (s *pushSession) putAt(ctx context.Context, node meta.NodeID, request []byte, moved func(left int64)) smallAnswer {
-	s.p.alone.begin(node, s.p.cfg.Clock.Now())
-	defer func() { s.p.alone.end(node, s.p.cfg.Clock.Now()) }()
+	s.p.sharing.begin(node, s.p.cfg.Clock.Now())
+	defer func() { s.p.sharing.end(node, s.p.cfg.Clock.Now()) }()
 	answer, err := callMoving(ctx, s.p.cfg.Peers, node, KindPut, request, moved)
 	if err != nil && ctx.Err() == nil {
 		answer, err = callMoving(ctx, s.p.cfg.Peers, node, KindPut, request, moved) // the connection may be the fault
@@ -240,11 +240,11 @@ func (p *poll) leaveSlow(now time.Time) {
 	if len(p.votes) < p.s.targets.minCopies() {
 		return
 	}
-	for _, n := range slices.Sorted(maps.Keys(p.open)) {
-		if n == p.s.id.Node {
-			continue
-		}
-		if text := p.watch.slow(now, n, p.s.p.alone.of(n, now), t.SlowPart, 2*t.Silent); text != "" {
+	self := p.s.id.Node
+	open := slices.DeleteFunc(slices.Sorted(maps.Keys(p.open)), func(n meta.NodeID) bool { return n == self })
+	confined := p.s.p.sharing.confined(open, now)
+	for _, n := range open {
+		if text := p.watch.slow(now, n, open, confined, t); text != "" {
 			p.leave(n, text)
 		}
 	}

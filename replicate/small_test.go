@@ -99,6 +99,28 @@ func TestSlowLinkHoldsNoSmallContent(t *testing.T) {
 	}
 }
 
+// TestTwoSlowLinksHoldNoSmallContent: two links would take 2 minutes, and neither is ever served alone.
+func TestTwoSlowLinksHoldNoSmallContent(t *testing.T) {
+	c := newCluster(t, 5, 3)
+	c.setLeaderless()
+	c.node(1).pace(func(to meta.NodeID) []int64 {
+		if to == 3 || to == 4 {
+			return falling(400)
+		}
+		return nil
+	})
+	ino := c.create(1, "f")
+	began := time.Now()
+	out, err := c.node(1).publish(ino, meta.ContentID{}, randomBytes(1, 50_000))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if took := time.Since(began); took > time.Minute {
+		t.Errorf("close took %v", took)
+	}
+	c.holdersAre(out.Content, 1, 2, 5)
+}
+
 // TestSlowLinkIsLeftOutBesideOtherPuts: short puts to another member come and go all the time. They do not hide that
 // one link would take 2 minutes.
 func TestSlowLinkIsLeftOutBesideOtherPuts(t *testing.T) {
@@ -116,7 +138,7 @@ func TestSlowLinkIsLeftOutBesideOtherPuts(t *testing.T) {
 	defer others.Wait()
 	defer cancel()
 	others.Go(func() {
-		p := &c.node(1).rep.pusher.alone
+		p := &c.node(1).rep.pusher.sharing
 		for ctx.Err() == nil {
 			p.begin(2, time.Now())
 			pause(ctx, SystemClock(), 50*time.Millisecond)

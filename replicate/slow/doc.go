@@ -6,7 +6,7 @@
 //
 //   - [Judge] finds a member that lags in a group, because its link, its disk or its processor is slow.
 //   - [Patience] says for how long a member of a group may stand still.
-//   - [Puts] finds a member that takes the bytes of a small content slowly. [Alone] says which time counts for it.
+//   - [Puts] finds a member that takes the bytes of a small content slowly. [Sharing] says which time counts for it.
 //
 // See docs/decisions/038.
 package slow

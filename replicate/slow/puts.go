@@ -2,13 +2,17 @@ package slow
 
 import (
 	"fmt"
+	"maps"
+	"slices"
 	"time"
 
+	"github.com/rdmcfs/rdmcfs/internal/units"
 	"github.com/rdmcfs/rdmcfs/meta"
 )
 
 // Puts is how the bytes of a small content go to its members, and when their votes came. Each byte counts once.
 type Puts struct {
+	bytes int64 // of the content, for each member
 	began time.Time
 	beat  bool // bytes went since Progressed was last called
 	lanes map[meta.NodeID]*putLane
@@ -17,17 +21,17 @@ type Puts struct {
 
 // putLane is how the bytes for one member go, with what is queued ahead of them.
 type putLane struct {
-	going  bool  // they have had room in the queue
-	left   int64 // the least that was left so far; below 0: they wait for room
-	now    int64 // what is left: more than the least while they are sent again; below 0: they wait for room
-	looked bool  // Slow has looked at them, as they go now: most was left then, the member had been alone for so long
-	most   int64
-	alone  time.Duration
+	going    bool  // they have had room in the queue
+	left     int64 // the least that was left so far; below 0: they wait for room
+	now      int64 // what is left: more than the least while they are sent again; below 0: they wait for room
+	looked   bool  // Slow has looked at them, as they go now: most was left then, and puts had been confined for so long
+	most     int64
+	confined time.Duration
 }
 
-// NewPuts begins to watch the puts of a content.
-func NewPuts(now time.Time) *Puts {
-	return &Puts{began: now, lanes: make(map[meta.NodeID]*putLane)}
+// NewPuts begins to watch the puts of a content of so many bytes.
+func NewPuts(now time.Time, bytes int64) *Puts {
+	return &Puts{bytes: bytes, began: now, lanes: make(map[meta.NodeID]*putLane)}
 }
 
 // Began is when the puts began.
@@ -75,19 +79,18 @@ func (w *Puts) UnderWay(open map[meta.NodeID]bool) bool {
 }
 
 // Slow tells why a member is slow: the rest of its bytes takes part times as long, at its pace, as the median of the
-// votes took, and longer than floor. alone is for how long puts were under way to no other member; only that time
-// counts, and all bytes, also those that are sent again. Its pace is measured for as long as that median, and for a
-// quarter of floor: a connection that was crowded out a moment ago takes a while to find its pace. "" if it is not
-// slow, or if that is not known.
-func (w *Puts) Slow(n meta.NodeID, alone time.Duration, part float64, floor time.Duration) string {
+// votes took, and longer than floor. open are the members whose votes are missing, this one among them, and confined is
+// for how long puts were under way to no others; only that time counts, and all bytes, also those that are sent again.
+// Several of them share this node's link: then all together must be part times as slow as what went to those who voted.
+// A pace is measured for as long as that median, and for a quarter of floor: a connection that was crowded out a moment
+// ago takes a while to find its pace. "" if it is not slow, or if that is not known.
+func (w *Puts) Slow(n meta.NodeID, open []meta.NodeID, confined time.Duration, part float64, floor time.Duration) string {
 	l := w.lanes[n]
 	if l == nil || l.now <= 0 || len(w.votes) == 0 {
 		return ""
 	}
-	if !l.looked {
-		l.looked, l.alone, l.most = true, alone, l.now
-	}
-	spent, others := alone-l.alone, w.votes[(len(w.votes)-1)/2]
+	l.look(confined)
+	spent, others := confined-l.confined, w.votes[(len(w.votes)-1)/2]
 	if spent < max(floor/4, others) || l.most == l.now {
 		return ""
 	}
@@ -95,8 +98,39 @@ func (w *Puts) Slow(n meta.NodeID, alone time.Duration, part float64, floor time
 	if rest <= max(floor, time.Duration(part*float64(others))) {
 		return ""
 	}
+	if len(open) > 1 && w.together(open, confined)*part >= w.pace(others) {
+		return ""
+	}
 	return fmt.Sprintf("it takes %v more at its pace, the others took %v", rest.Round(100*time.Millisecond),
 		others.Round(100*time.Millisecond))
+}
+
+// look begins to measure a lane, if it has not begun.
+func (l *putLane) look(confined time.Duration) {
+	if !l.looked || confined < l.confined {
+		l.looked, l.confined, l.most = true, confined, l.now
+	}
+}
+
+// together is what goes to these members, in bytes a second.
+func (w *Puts) together(open []meta.NodeID, confined time.Duration) (pace float64) {
+	for _, n := range open {
+		if l := w.lanes[n]; l != nil && l.looked && l.now >= 0 {
+			pace += units.PerSecond(l.most-l.now, confined-l.confined)
+		}
+	}
+	return pace
+}
+
+// pace is what went at least to those who voted within some time, in bytes a second.
+func (w *Puts) pace(within time.Duration) float64 {
+	voted := 0
+	for _, v := range w.votes {
+		if v <= within {
+			voted++
+		}
+	}
+	return units.PerSecond(int64(voted)*w.bytes, within)
 }
 
 // Crowded tells why a member is slow whose bytes still wait for room in a full queue, of which only what went before
@@ -115,18 +149,27 @@ func (w *Puts) Crowded(now time.Time, n meta.NodeID, part float64, floor time.Du
 		others.Round(100*time.Millisecond))
 }
 
-// Alone counts the members that puts of this node are under way to: with several they share its link, whose parts
-// may be very unequal.
-type Alone struct {
+// Sharing counts for how long puts of this node were under way to which members: they share its link, whose parts may
+// be very unequal.
+type Sharing struct {
 	to    map[meta.NodeID]int
-	since time.Time                     // when the set of members last changed
-	alone map[meta.NodeID]time.Duration // for how long a member was the only one, until then
+	since time.Time // when the set of members last changed
+	spent map[string]shared
 }
 
+// shared is for how long puts were under way to a set of members, until the present one.
+type shared struct {
+	members []meta.NodeID // in order
+	lasted  time.Duration
+}
+
+// sharedMax bounds the sets that are remembered.
+const sharedMax = 256
+
 // Begin counts a put; the caller calls End behind it.
-func (p *Alone) Begin(n meta.NodeID, now time.Time) {
+func (p *Sharing) Begin(n meta.NodeID, now time.Time) {
 	if p.to == nil {
-		p.to, p.alone = make(map[meta.NodeID]int), make(map[meta.NodeID]time.Duration)
+		p.to, p.spent = make(map[meta.NodeID]int), make(map[string]shared)
 	}
 	if p.to[n] == 0 {
 		p.change(now)
@@ -135,7 +178,7 @@ func (p *Alone) Begin(n meta.NodeID, now time.Time) {
 }
 
 // End counts the end of a put.
-func (p *Alone) End(n meta.NodeID, now time.Time) {
+func (p *Sharing) End(n meta.NodeID, now time.Time) {
 	if p.to[n] == 1 {
 		p.change(now)
 		delete(p.to, n)
@@ -145,20 +188,31 @@ func (p *Alone) End(n meta.NodeID, now time.Time) {
 }
 
 // change counts the time of the set of members that changes now.
-func (p *Alone) change(now time.Time) {
-	if len(p.to) == 1 {
-		for n := range p.to {
-			p.alone[n] += now.Sub(p.since)
+func (p *Sharing) change(now time.Time) {
+	if len(p.to) > 0 {
+		members := slices.Sorted(maps.Keys(p.to))
+		key := fmt.Sprint(members)
+		if _, known := p.spent[key]; !known && len(p.spent) >= sharedMax {
+			clear(p.spent)
 		}
+		p.spent[key] = shared{members, p.spent[key].lasted + now.Sub(p.since)}
 	}
 	p.since = now
 }
 
-// For is for how long, in all, a member was the only one that puts were under way to. Other puts may come and go
-// meanwhile.
-func (p *Alone) For(n meta.NodeID, now time.Time) time.Duration {
-	if len(p.to) == 1 && p.to[n] > 0 {
-		return p.alone[n] + now.Sub(p.since)
+// Confined is for how long, in all, puts were under way to some of these members and to no others. It begins again
+// when too many sets of members were seen.
+func (p *Sharing) Confined(open []meta.NodeID, now time.Time) (d time.Duration) {
+	within := func(members []meta.NodeID) bool {
+		return len(members) > 0 && !slices.ContainsFunc(members, func(n meta.NodeID) bool { return !slices.Contains(open, n) })
 	}
-	return p.alone[n]
+	for _, s := range p.spent {
+		if within(s.members) {
+			d += s.lasted
+		}
+	}
+	if within(slices.Collect(maps.Keys(p.to))) {
+		d += now.Sub(p.since)
+	}
+	return d
 }

@@ -3,6 +3,8 @@ package slow
 import (
 	"testing"
 	"time"
+
+	"github.com/rdmcfs/rdmcfs/meta"
 )
 
 func TestWhoIsSlowWithASmallContent(t *testing.T) {
@@ -23,16 +25,16 @@ func TestWhoIsSlowWithASmallContent(t *testing.T) {
 		"its share was small, now it goes": {vote: time.Second, since: 30 * time.Second, from: mib, to: mib / 3},
 	} {
 		t.Run(name, func(t *testing.T) {
-			w := NewPuts(began)
+			w := NewPuts(began, mib)
 			w.Moved(2, tc.from)
 			if tc.vote > 0 {
 				w.Voted(at(tc.vote))
 			}
-			if why := w.Slow(2, tc.since, 8, 4*time.Second); why != "" {
+			if why := w.Slow(2, []meta.NodeID{2}, tc.since, 8, 4*time.Second); why != "" {
 				t.Errorf("judged by what went beside others: %s", why)
 			}
 			w.Moved(2, tc.to)
-			if why := w.Slow(2, tc.since+2*time.Second, 8, 4*time.Second); (why != "") != tc.slow {
+			if why := w.Slow(2, []meta.NodeID{2}, tc.since+2*time.Second, 8, 4*time.Second); (why != "") != tc.slow {
 				t.Errorf("%q, want slow: %v", why, tc.slow)
 			}
 		})
@@ -41,7 +43,7 @@ func TestWhoIsSlowWithASmallContent(t *testing.T) {
 
 // TestBytesSentAgainCountOnce: what is sent for the second time is progress from where the first time had come to.
 func TestBytesSentAgainCountOnce(t *testing.T) {
-	w := NewPuts(time.Unix(1000, 0))
+	w := NewPuts(time.Unix(1000, 0), 1000)
 	for _, step := range []struct {
 		left int64
 		beat bool
@@ -68,15 +70,82 @@ func TestPaceOfAnotherConnection(t *testing.T) {
 		"goes slowly all the time":          {[]int64{900, 899, 898, 897, 896, 895, 894}, true},
 		"ends, and goes slowly again":       {[]int64{900, 800, 1000, 999, 998, 997, 996, 995}, true},
 	} {
-		w := NewPuts(began)
+		w := NewPuts(began, mib)
 		w.Voted(began.Add(4 * time.Second))
 		why := ""
 		for i, left := range tc.left {
 			w.Moved(2, left*mib/1000)
-			why += w.Slow(2, time.Duration(i)*time.Second, 8, 4*time.Second)
+			why += w.Slow(2, []meta.NodeID{2}, time.Duration(i)*time.Second, 8, 4*time.Second)
 		}
 		if (why != "") != tc.slow {
 			t.Errorf("%s: %q, want slow: %v", name, why, tc.slow)
 		}
+	}
+}
+
+// TestSeveralSlowMembers: of four members two have voted after a tenth of a second. What goes to the others shares this
+// node's link: they are slow if it is little, and not if it is as much as went to the first.
+func TestSeveralSlowMembers(t *testing.T) {
+	const mib = 1 << 20
+	began := time.Unix(1000, 0)
+	for name, tc := range map[string]struct {
+		left          int64 // for each, when they are looked at first
+		third, fourth int64 // bytes a second
+		slow          [2]bool
+	}{
+		"both are slow":             {mib, 20 << 10, 30 << 10, [2]bool{true, true}},
+		"one is slow, one is not":   {mib, 20 << 10, 400 << 10, [2]bool{true, false}},
+		"the link is full":          {80 * mib, 20 << 10, 18 << 20, [2]bool{false, false}},
+		"one does not move":         {mib, 0, 20 << 10, [2]bool{false, true}},
+		"one is across, and silent": {mib, mib, 20 << 10, [2]bool{false, true}},
+	} {
+		w := NewPuts(began, mib)
+		w.Voted(began.Add(100 * time.Millisecond))
+		w.Voted(began.Add(100 * time.Millisecond))
+		open, was := []meta.NodeID{3, 4}, [2]bool{}
+		for i := range int64(3) {
+			for k, pace := range []int64{tc.third, tc.fourth} {
+				w.Moved(open[k], max(tc.left-i*pace, 0))
+			}
+			for k, n := range open {
+				was[k] = was[k] || w.Slow(n, open, time.Duration(i)*time.Second, 8, 4*time.Second) != ""
+			}
+		}
+		if was != tc.slow {
+			t.Errorf("%s: slow %v, want %v", name, was, tc.slow)
+		}
+	}
+}
+
+// TestConfined: only the time counts in which no other member shared the link.
+func TestConfined(t *testing.T) {
+	var p Sharing
+	at := func(s int) time.Time { return time.Unix(int64(1000+s), 0) }
+	p.Begin(2, at(0))
+	p.Begin(3, at(1)) // 2 alone for 1 s
+	p.Begin(3, at(2))
+	p.Begin(4, at(3)) // 2 and 3 for 2 s
+	p.End(2, at(4))   // all three for 1 s
+	p.End(4, at(6))   // 3 and 4 for 2 s
+	p.End(3, at(7))
+	for _, tc := range []struct {
+		open []meta.NodeID
+		want time.Duration
+	}{
+		{[]meta.NodeID{2}, time.Second},
+		{[]meta.NodeID{3}, 3 * time.Second}, // the last second before, and 2 s by now
+		{[]meta.NodeID{2, 3}, 6 * time.Second},
+		{[]meta.NodeID{2, 3, 4}, 9 * time.Second},
+		{nil, 0},
+	} {
+		if got := p.Confined(tc.open, at(9)); got != tc.want {
+			t.Errorf("%v: %v, want %v", tc.open, got, tc.want)
+		}
+	}
+	for i := range sharedMax {
+		p.Begin(meta.NodeID(100+i), at(10+i))
+	}
+	if len(p.spent) > sharedMax {
+		t.Errorf("%d sets are remembered", len(p.spent))
 	}
 }
