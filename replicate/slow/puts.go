@@ -84,7 +84,9 @@ func (w *Puts) UnderWay(open map[meta.NodeID]bool) bool {
 // Several of them share this node's link: then all together must be part times as slow as what went to those who voted.
 // A pace is measured for as long as that median, and for a quarter of floor: a connection that was crowded out a moment
 // ago takes a while to find its pace. "" if it is not slow, or if that is not known.
-func (w *Puts) Slow(n meta.NodeID, open []meta.NodeID, confined time.Duration, part float64, floor time.Duration) string {
+func (w *Puts) Slow(
+	n meta.NodeID, open []meta.NodeID, confined time.Duration, part float64, floor time.Duration,
+) string {
 	l := w.lanes[n]
 	if l == nil || l.now <= 0 || len(w.votes) == 0 {
 		return ""
@@ -204,7 +206,8 @@ func (p *Sharing) change(now time.Time) {
 // when too many sets of members were seen.
 func (p *Sharing) Confined(open []meta.NodeID, now time.Time) (d time.Duration) {
 	within := func(members []meta.NodeID) bool {
-		return len(members) > 0 && !slices.ContainsFunc(members, func(n meta.NodeID) bool { return !slices.Contains(open, n) })
+		other := func(n meta.NodeID) bool { return !slices.Contains(open, n) }
+		return len(members) > 0 && !slices.ContainsFunc(members, other)
 	}
 	for _, s := range p.spent {
 		if within(s.members) {
