@@ -130,8 +130,8 @@ type flowOf struct {
 	inside  bool // a message of more than one packet
 	started bool
 	first   int
-	seen    map[int]bool // numbers, counted on from the first
-	gaps    int          // numbers that were left out when they were due
+	seen    map[int]bool
+	gaps    int // numbers that were left out when they were due
 	repeats int
 }
 
@@ -147,12 +147,15 @@ func (f *flowOf) request(p bthPacket) {
 	ahead := (p.psn - f.next) & psnMask
 	if ahead > psnMask/2 {
 		f.repeats++
+		if before := (f.first - p.psn) & psnMask; before <= psnMask/2 {
+			f.gaps, f.first = f.gaps+before, p.psn // what was seen first was not the first that was sent
+		}
 	} else {
 		f.gaps += ahead
 		f.next = (p.psn + step) & psnMask
 	}
 	for i := range step {
-		f.seen[(p.psn+i-f.first)&psnMask] = true
+		f.seen[(p.psn+i)&psnMask] = true
 	}
 }
 
@@ -218,8 +221,20 @@ func TestFlow(t *testing.T) {
 	} {
 		f.request(p)
 	}
-	if f.gaps != 2 || f.repeats != 1 || f.missing() != 1 || len(f.seen) != 6 {
+	if f.first != psnMask-1 || f.gaps != 2 || f.repeats != 1 || f.missing() != 1 || len(f.seen) != 6 {
 		t.Errorf("%d left out at first, %d repeats, %d never seen of %d", f.gaps, f.repeats, f.missing(), len(f.seen))
+	}
+}
+
+// TestFlowWhoseFirstIsLost: the first number of all was left out, and comes as a repeat.
+func TestFlowWhoseFirstIsLost(t *testing.T) {
+	var f flowOf
+	for _, psn := range []int{1, 2, psnMask, 0, 1, 2, 3} {
+		f.request(bthPacket{psn: psn})
+	}
+	if f.first != psnMask || f.gaps != 2 || f.repeats != 4 || f.missing() != 0 || len(f.seen) != 5 {
+		t.Errorf("from %d: %d left out at first, %d repeats, %d never seen of %d", f.first, f.gaps, f.repeats, f.missing(),
+			len(f.seen))
 	}
 }
 
