@@ -58,6 +58,13 @@ func (s *shared) end(path string, i int, acknowledged bool) {
 	s.attempts[path][i].ended, s.attempts[path][i].acknowledged = time.Now(), acknowledged
 }
 
+// made tells whether a write of a name was ever acknowledged.
+func (s *shared) made(path string) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.ContainsFunc(s.attempts[path], func(a attempt) bool { return a.acknowledged })
+}
+
 // states are those that a shared name may show in the end: a version is out if another was acknowledged that was
 // begun after its end. One whose end is not known may have come at any time.
 func (s *shared) states(path string) (may []state) {

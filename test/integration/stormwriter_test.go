@@ -2,6 +2,7 @@ package integration
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math"
 	"math/rand/v2"
@@ -282,19 +283,27 @@ func (w *writer) remove(n *name) {
 	}
 }
 
-// share writes a whole new version of a name that the other writers write too.
+// share writes a whole new version of a name that the other writers write too. While one of them makes the name, it
+// does not exist for others, nor can they make it: that is tried again.
 func (w *writer) share() {
-	path, data := fmt.Sprintf("shared/f%d", w.rand.IntN(sharedNames)), w.data()
-	i := w.s.shared.begin(path, data)
-	o := w.do("share", path, func(path string) outcome {
-		return writeWhole(path, os.O_CREATE|os.O_TRUNC, 0o644, data, 0, false)
+	name, data := fmt.Sprintf("shared/f%d", w.rand.IntN(sharedNames)), w.data()
+	i, began := w.s.shared.begin(name, data), time.Now()
+	o := w.do("share", name, func(path string) outcome {
+		for {
+			made := w.s.shared.made(name)
+			o := writeWhole(path, os.O_CREATE|os.O_TRUNC, 0o644, data, 0, false)
+			if made || !errors.Is(o.err, os.ErrNotExist) || time.Since(began) > stormStandMax {
+				return o
+			}
+			wait(50 * time.Millisecond)
+		}
 	})
-	w.s.shared.end(path, i, o.err == nil)
+	w.s.shared.end(name, i, o.err == nil)
 	if o.err != nil && o.wrote >= 0 {
-		w.s.shared.end(path, w.s.shared.begin(path, data.cut(0, o.wrote)), false)
+		w.s.shared.end(name, w.s.shared.begin(name, data.cut(0, o.wrote)), false)
 	}
 	if o.err != nil {
-		w.s.shared.end(path, w.s.shared.begin(path, nil), false)
+		w.s.shared.end(name, w.s.shared.begin(name, nil), false)
 	}
 }
 
