@@ -73,9 +73,15 @@ func (a *sharingWatch) end(n meta.NodeID, now time.Time) {
 	a.sharing.End(n, now)
 }
 
-// confined is for how long puts were under way to some of these members and to no others, in all.
-func (a *sharingWatch) confined(open []meta.NodeID, now time.Time) time.Duration {
+// confined is what a clock shows: for how long puts were under way to some of these members and to no others.
+func (a *sharingWatch) confined(c *slow.Clock, open []meta.NodeID, now time.Time) time.Duration {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	return a.sharing.Confined(open, now)
+	return a.sharing.Confined(c, open, now)
+}
+
+func (a *sharingWatch) stop(c *slow.Clock) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.sharing.Stop(c)
 }

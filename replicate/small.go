@@ -12,6 +12,7 @@ import (
 	"github.com/rdmcfs/rdmcfs/internal/content"
 	"github.com/rdmcfs/rdmcfs/meta"
 	"github.com/rdmcfs/rdmcfs/replicate/session"
+	"github.com/rdmcfs/rdmcfs/replicate/slow"
 )
 
 const (
@@ -162,6 +163,7 @@ func (s *pushSession) storeSmall(ctx context.Context, buf []byte) error {
 type poll struct {
 	s      *pushSession
 	watch  *putWatch
+	clock  slow.Clock
 	open   map[meta.NodeID]bool // asked, and neither answered nor declared down
 	votes  []meta.NodeID
 	missed []meta.Missed
@@ -184,6 +186,7 @@ func (s *pushSession) collect(
 	}
 	last := s.p.cfg.Clock.Now()
 	defer func() { s.moved = last }()
+	defer s.p.sharing.stop(&p.clock)
 	for {
 		changed := s.p.viewChange() // before the look at the view
 		if p.dropDown(); p.over() {
@@ -237,12 +240,12 @@ func (p *poll) patience(now time.Time) time.Duration {
 // others.
 func (p *poll) leaveSlow(now time.Time) {
 	t := &p.s.p.cfg.Tuning
-	if len(p.votes) < p.s.targets.minCopies() {
+	if len(p.votes) < p.s.targets.minCopies() || !p.watch.underWay(p.open) {
 		return
 	}
 	self := p.s.id.Node
 	open := slices.DeleteFunc(slices.Sorted(maps.Keys(p.open)), func(n meta.NodeID) bool { return n == self })
-	confined := p.s.p.sharing.confined(open, now)
+	confined := p.s.p.sharing.confined(&p.clock, open, now)
 	for _, n := range open {
 		if text := p.watch.slow(now, n, open, confined, t); text != "" {
 			p.leave(n, text)

@@ -2,7 +2,6 @@ package slow
 
 import (
 	"fmt"
-	"maps"
 	"slices"
 	"time"
 
@@ -151,27 +150,23 @@ func (w *Puts) Crowded(now time.Time, n meta.NodeID, part float64, floor time.Du
 		others.Round(100*time.Millisecond))
 }
 
-// Sharing counts for how long puts of this node were under way to which members: they share its link, whose parts may
-// be very unequal.
+// Sharing knows which members puts of this node are under way to: they share its link, whose parts may be very unequal.
 type Sharing struct {
-	to    map[meta.NodeID]int
-	since time.Time // when the set of members last changed
-	spent map[string]shared
+	to     map[meta.NodeID]int
+	clocks map[*Clock]bool
 }
 
-// shared is for how long puts were under way to a set of members, until the present one.
-type shared struct {
-	members []meta.NodeID // in order
-	lasted  time.Duration
+// Clock counts for how long puts were under way to some members and to no others.
+type Clock struct {
+	open  []meta.NodeID
+	since time.Time // counted from then on
+	spent time.Duration
 }
-
-// sharedMax bounds the sets that are remembered.
-const sharedMax = 256
 
 // Begin counts a put; the caller calls End behind it.
 func (p *Sharing) Begin(n meta.NodeID, now time.Time) {
 	if p.to == nil {
-		p.to, p.spent = make(map[meta.NodeID]int), make(map[string]shared)
+		p.to = make(map[meta.NodeID]int)
 	}
 	if p.to[n] == 0 {
 		p.change(now)
@@ -189,33 +184,38 @@ func (p *Sharing) End(n meta.NodeID, now time.Time) {
 	p.to[n]--
 }
 
-// change counts the time of the set of members that changes now.
+// change has the clocks count the time of the set of members that changes now.
 func (p *Sharing) change(now time.Time) {
-	if len(p.to) > 0 {
-		members := slices.Sorted(maps.Keys(p.to))
-		key := fmt.Sprint(members)
-		if _, known := p.spent[key]; !known && len(p.spent) >= sharedMax {
-			clear(p.spent)
-		}
-		p.spent[key] = shared{members, p.spent[key].lasted + now.Sub(p.since)}
+	for c := range p.clocks {
+		c.spent, c.since = p.read(c, now), now
 	}
-	p.since = now
 }
 
-// Confined is for how long, in all, puts were under way to some of these members and to no others. It begins again
-// when too many sets of members were seen.
-func (p *Sharing) Confined(open []meta.NodeID, now time.Time) (d time.Duration) {
-	within := func(members []meta.NodeID) bool {
-		other := func(n meta.NodeID) bool { return !slices.Contains(open, n) }
-		return len(members) > 0 && !slices.ContainsFunc(members, other)
+// read is what a clock shows.
+func (p *Sharing) read(c *Clock, now time.Time) time.Duration {
+	if len(p.to) == 0 {
+		return c.spent
 	}
-	for _, s := range p.spent {
-		if within(s.members) {
-			d += s.lasted
+	for n := range p.to {
+		if !slices.Contains(c.open, n) {
+			return c.spent
 		}
 	}
-	if within(slices.Collect(maps.Keys(p.to))) {
-		d += now.Sub(p.since)
-	}
-	return d
+	return c.spent + now.Sub(c.since)
 }
+
+// Confined is for how long puts were under way to some of these members and to no others, since the clock was first
+// read for them. The caller calls Stop at the end.
+func (p *Sharing) Confined(c *Clock, open []meta.NodeID, now time.Time) time.Duration {
+	if !p.clocks[c] || !slices.Equal(c.open, open) {
+		*c = Clock{open: slices.Clone(open), since: now}
+		if p.clocks == nil {
+			p.clocks = make(map[*Clock]bool)
+		}
+		p.clocks[c] = true
+	}
+	return p.read(c, now)
+}
+
+// Stop forgets a clock.
+func (p *Sharing) Stop(c *Clock) { delete(p.clocks, c) }

@@ -117,35 +117,35 @@ func TestSeveralSlowMembers(t *testing.T) {
 	}
 }
 
-// TestConfined: only the time counts in which no other member shared the link.
+// TestConfined: only the time counts in which no other member shared the link, since the clock was first read for these
+// members.
 func TestConfined(t *testing.T) {
 	var p Sharing
 	at := func(s int) time.Time { return time.Unix(int64(1000+s), 0) }
-	p.Begin(2, at(0))
-	p.Begin(3, at(1)) // 2 alone for 1 s
-	p.Begin(3, at(2))
-	p.Begin(4, at(3)) // 2 and 3 for 2 s
-	p.End(2, at(4))   // all three for 1 s
-	p.End(4, at(6))   // 3 and 4 for 2 s
-	p.End(3, at(7))
-	for _, tc := range []struct {
-		open []meta.NodeID
-		want time.Duration
-	}{
-		{[]meta.NodeID{2}, time.Second},
-		{[]meta.NodeID{3}, 3 * time.Second}, // the last second before, and 2 s by now
-		{[]meta.NodeID{2, 3}, 6 * time.Second},
-		{[]meta.NodeID{2, 3, 4}, 9 * time.Second},
-		{nil, 0},
-	} {
-		if got := p.Confined(tc.open, at(9)); got != tc.want {
-			t.Errorf("%v: %v, want %v", tc.open, got, tc.want)
+	var c Clock
+	reads := func(s int, want time.Duration, open ...meta.NodeID) {
+		t.Helper()
+		if got := p.Confined(&c, open, at(s)); got != want {
+			t.Errorf("at %d s for %v: %v, want %v", s, open, got, want)
 		}
 	}
-	for i := range sharedMax {
-		p.Begin(meta.NodeID(100+i), at(10+i))
-	}
-	if len(p.spent) > sharedMax {
-		t.Errorf("%d sets are remembered", len(p.spent))
+	p.Begin(2, at(0))
+	reads(1, 0, 2, 3)
+	p.Begin(3, at(2))
+	p.Begin(3, at(3))
+	reads(4, 3*time.Second, 2, 3)
+	p.Begin(4, at(5)) // that one is not among them
+	reads(7, 4*time.Second, 2, 3)
+	p.End(4, at(8))
+	reads(9, 5*time.Second, 2, 3)
+	p.End(2, at(10))
+	p.End(3, at(11)) // one put to 3 is left
+	reads(12, 8*time.Second, 2, 3)
+	reads(12, 0, 3) // of others: from the begin
+	reads(14, 2*time.Second, 3)
+	p.End(3, at(15)) // nothing is under way
+	reads(20, 3*time.Second, 3)
+	if p.Stop(&c); len(p.clocks) != 0 {
+		t.Error("a clock is kept")
 	}
 }
