@@ -3,6 +3,7 @@ package detsim
 import (
 	"fmt"
 	"math"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -101,8 +102,8 @@ func (w *world) check(f *written, s state, by *machine, began time.Time) {
 		if !w.mustShow(by, began) && (no != 0 && w.copies > 0 || by.stopped) {
 			continue // no machine that is well has a copy, or nobody hears the answer
 		}
-		if no != 0 && w.copies > 0 && w.unwell(began) >= w.copies {
-			continue // all machines that have a copy may be away
+		if no != 0 && w.copies > 0 && w.unwell(began) >= w.copies && !w.heldByOneThatIsWell(s, began) {
+			continue // all machines that have a copy are away
 		}
 		if by.takesForDown(m) && (!w.mustShow(by, began) || m.calm.After(began.Add(-wellFor))) {
 			continue // by was alone, and m with others; or m is on its way back
@@ -124,6 +125,21 @@ func (w *world) unwell(began time.Time) (n int) {
 		}
 	}
 	return n
+}
+
+// heldByOneThatIsWell tells whether a machine that is well has these bytes on its disk: then their copies are not all
+// away.
+func (w *world) heldByOneThatIsWell(s state, began time.Time) bool {
+	return slices.ContainsFunc(w.machines, func(m *machine) bool { return w.mustShow(m, began) && m.holds(s) })
+}
+
+// holds tells whether these bytes are a whole file of the contents on a machine's disk, or the end of one.
+func (m *machine) holds(s state) bool {
+	paths, _ := filepath.Glob(filepath.Join(m.dir, "content", "held", "*", "*")) // the pattern is right
+	return slices.ContainsFunc(paths, func(path string) bool {
+		raw, err := os.ReadFile(path)
+		return err == nil && len(raw) >= s.size && stateOf(raw[len(raw)-s.size:]) == s
+	})
 }
 
 // mustShow tells whether a machine has been well since before the writer began. What is wrong with others, or with
