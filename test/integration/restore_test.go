@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -206,20 +207,7 @@ func TestRestoreOverANewerVersion(t *testing.T) {
 	t.Parallel()
 	c := start(t, cluster.Options{Nodes: 3})
 	w, other := c.Nodes[1], c.Nodes[2]
-	for name, size := range map[string]int{"small": 1000, "overlay": 20 << 20} {
-		old := []byte(strings.Repeat("o", size))
-		if err := os.WriteFile(w.Path(name), old, 0o644); err != nil {
-			t.Fatal(err)
-		}
-		f, err := os.OpenFile(w.Path(name), os.O_RDWR, 0)
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer f.Close()
-		if _, err := f.WriteAt([]byte("staged"), 5000%int64(size)); err != nil {
-			t.Fatal(err)
-		}
-	}
+	stageOver(t, w, map[string]int{"small": 1000, "overlay": 20 << 20})
 	w.Kill()
 	for _, name := range []string{"small", "overlay"} {
 		if err := os.WriteFile(other.Path(name), []byte("newer"), 0o644); err != nil {
@@ -248,4 +236,26 @@ func TestRestoreOverANewerVersion(t *testing.T) {
 		}
 	}
 	c.AwaitAgreement(60 * time.Second)
+}
+
+// stageOver publishes files of these sizes and leaves bytes staged over each. No process is started meanwhile: a child
+// has a copy of all descriptors until it calls execve, and if it closes the first of a file after the second has
+// written, that is the close of a writer and publishes what is staged.
+func stageOver(t *testing.T, w *cluster.Node, sizes map[string]int) {
+	t.Helper()
+	syscall.ForkLock.RLock()
+	defer syscall.ForkLock.RUnlock()
+	for name, size := range sizes {
+		if err := os.WriteFile(w.Path(name), []byte(strings.Repeat("o", size)), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		f, err := os.OpenFile(w.Path(name), os.O_RDWR, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { f.Close() })
+		if _, err := f.WriteAt([]byte("staged"), 5000%int64(size)); err != nil {
+			t.Fatal(err)
+		}
+	}
 }
