@@ -302,7 +302,7 @@ func rowOf(st admin.Status, n *cluster.Node) *admin.Node {
 // mending is how far the end of a fault is.
 type mending struct {
 	up   time.Duration // until all see the nodes up, and they serve
-	owed int64         // the most that was owed to them
+	owed int64         // the most that was owed to one of the nodes that are waited for
 	what string        // what lacks
 }
 
@@ -404,10 +404,11 @@ func (s *storm) healed(m *mending, began time.Time, target uint64, calm bool, no
 			for _, i := range nodes {
 				struck = struck || i == n.Index
 			}
-			if struck {
-				owed = max(owed, row.OwedBytes)
+			if !calm && !struck {
+				continue
 			}
-			if row.OwedCount > 0 && (calm || struck) {
+			owed = max(owed, row.OwedBytes)
+			if row.OwedCount > 0 {
 				lacks("%s: %s is owed %d, %d bytes: %s", seer.Name(), n.Name(), row.OwedCount, row.OwedBytes, row.OwedReason)
 			}
 		}
