@@ -84,7 +84,7 @@ test-long: build
 	$(GO) test -count=1 -timeout 120m -p 1 -parallel 1 ./test/integration/... -long
 	$(GO) test -count=1 -timeout 120m -p 1 -parallel 1 ./test/integration -long -no-passthrough -run '$(WITHOUT)'
 
-# Deliberate faults, one at a time, against the suites that should notice; what killed each goes to docs/TESTING.md.
+# Deliberate faults, one at a time, against the suites that should notice; what killed each goes to docs/MUTANTS.md.
 # RUN=expression picks some by name.
 mutants:
 	$(GO) run ./test/mutants -table $(if $(RUN),-run "$(RUN)")

@@ -7,7 +7,7 @@ import (
 )
 
 // docsFile has the table of mutants and what killed each, between two markers. It is written by this program only.
-const docsFile = "docs/TESTING.md"
+const docsFile = "docs/MUTANTS.md"
 
 const (
 	tableBegin = "<!-- mutants: written by go run ./test/mutants -table -->\n"
