@@ -19,25 +19,25 @@
 //	    and its locks. FLUSH and FSYNC publish a snapshot of it.
 //
 // A node never changes the bytes under an open handle. When a reading node would have to become live, or a commit of
-// another member arrives while it is reading, it is detached: its handles go on with what they have, the next lookup
-// makes a new node with the same inode number. An open that comes by the old node is answered ESTALE, which makes the
-// kernel look up again; one that comes by a descriptor (/proc/self/fd) has no name to look up, comes again at once,
-// and reads what the descriptor reads.
+// another member arrives while it is reading, it is detached: its handles go on with what they have, and the next
+// lookup makes a new node with the same inode number. An open by the old node gets ESTALE, so the kernel looks the name
+// up again. An open of a descriptor (/proc/self/fd) has no name to look up: it returns at once, and reads what the
+// descriptor reads.
 //
-// What is published is the file as it was when the publish began, but for writes since. Bytes that are to go away
-// from a live file are read first by the publishes that need them (stageReads).
+// A publish takes the file as it was when the publish began. Writes since then may or may not be in it. Before bytes
+// of a live file are cut off, the publishes that need them read them (stageReads).
 //
 // # Types
 //
-// A request comes to fileSystem, which has one method for each and little else. Each of the others knows only those
-// below it; two calls go up, and are fields: reservations.renew and publisher.done.
+// A request comes to fileSystem, which has one method for each and little else. Each type knows only the types below
+// it. Two calls go up, and are fields: reservations.renew and publisher.done.
 //
 //	fileSystem                      requests of the kernel
 //	  retries, attributes           opens that come again after ESTALE; what stat and getxattr show
 //	    openFiles                   handles, and the versions and live files behind them
 //	      publisher                 from live files to the log
 //	        reservations            names that have no version yet
-//	          namespace             reads and changes of the log's names, which are our own, and the barrier
+//	          namespace             reads and changes of the log's names, which changes are our own, and the barrier
 //	  applier                       from the log to nodes and caches
 //	    kernelCache                 what the kernel may cache of names and attributes
 //	      nodeTable                 what the kernel knows by its nodeids
@@ -45,12 +45,12 @@
 //
 // # Caches
 //
-// Names and attributes are cached by the kernel without limit of time. [Mount.Apply] is told every applied entry
-// before it counts as visible, and drops what it changes: all names at once by a new epoch (FUSE_NOTIFY_INC_EPOCH,
+// The kernel caches names and attributes without limit of time. [Mount.Apply] gets every applied entry before it
+// counts as visible, and drops what the entry changes: all names at once by a new epoch (FUSE_NOTIFY_INC_EPOCH,
 // which takes no lock), attributes by inode. Kernels without epochs get no name caching at all.
 //
 // # Lock order
 //
-// nodeTable.mu, then live.mu; stageReads.mu alone; none is held across Propose, Publish, disk or kernel notification.
-// Nothing here is notified from a handler but through kernelCache's queue.
+// retries.mu, then nodeTable.mu, then live.mu; stageReads.mu alone. None is held during Propose, Publish, disk calls or
+// notifications to the kernel. Handlers notify the kernel only through kernelCache's queue.
 package fs

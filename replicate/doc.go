@@ -20,25 +20,26 @@
 //
 // # Sessions
 //
-// A push is a session: its content id is {writer, incarnation, number}. How the bytes travel depends on their number:
-// an empty file has none to move; up to [meta.MaxInline] may ride in the log; up to 1 MiB go to each member in one call
-// whose answer is the vote; more are announced and then multicast in groups that are kept per set of members. A version
-// made from a base that the members hold travels as the pages that differ.
+// A push is a session: its content id is {writer, incarnation, number}. How the bytes travel depends on their number.
+// An empty file has none to move. Up to [meta.MaxInline] bytes may travel in the log entry. Up to 1 MiB go to each
+// member in one call, whose answer is the vote. More are announced and then multicast, in groups that are kept for each
+// set of members. Of a version made from a base that the members hold, only the pages that differ travel.
 //
-// What root and members do in a session is decided in package [session], by pure state machines. rootRun and memberRun
-// are their shells: they own the goroutines, the transfers and the bytes.
+// Package [session] decides, by pure state machines, what root and members do in a session. rootRun and memberRun are
+// their shells: they own the goroutines, the transfers and the bytes.
 //
-// A member that fails, stalls or answers nothing while others do is out of its session: the root begins the next
-// epoch with the others, which tell what they have, and only what somebody lacks is sent again. The publish names who
-// is out, with the reason; the log owes it the content, and catch-up brings it, however long that takes and whoever
-// restarts. Only when too few are left for the publish, members that were lost and that the log holds up are asked
-// again, after the others: a member that is back does not slow down those that are well.
+// A member that fails, stalls, or is silent while others answer is out of its session. The root begins the next epoch
+// with the other members. They tell which blocks they have, and only missing blocks are sent again. The publish names
+// the members that are out, with the reasons. The log records that they are owed the content, and catch-up delivers it,
+// however long that takes and whichever node restarts. If too few members are left for the publish, and only then, the
+// root asks lost members again that the log lists as up. It asks them last, so that a member that is back does not slow
+// down the others.
 //
 // # Votes
 //
-// "Stored" is a vote: the bytes are checked against the root and durable before it is said, and kept until the log
-// decides the session, across restarts. Nothing else releases it. What the log decides is carried out behind
-// [Replicator.Applied] by one goroutine, in order; what a crash interrupts is judged again by [New].
+// "Stored" is a vote. Before a member says it, the bytes are checked against the root and durable. The member keeps
+// them, across restarts, until the log decides the session. Nothing else releases a vote. One goroutine behind
+// [Replicator.Applied] carries out what the log decides, in order; [New] judges again what a crash interrupted.
 //
 // # Example
 //

@@ -13,10 +13,10 @@
 //	m.code(&c)                             m.code(&c)
 //	b := c.Written()                       err := c.Finish()
 //
-// Everything that is read comes from outside. Each size is held to the bound that the caller names and to what is left
-// of the input before anything is allocated. The first fault sticks: what is read after it is zero, and [Coder.Finish]
-// returns it. Bytes that are accepted are the bytes that writing the same values gives: there is no second form of a
-// number or of a flag.
+// Everything that is read comes from outside. Before anything is allocated, each size is compared with the bound that
+// the caller names and with what is left of the input. The first fault sticks: all later reads give zero, and
+// [Coder.Finish] returns the fault. Accepted bytes are exactly the bytes that writing the same values gives: there is
+// no second form of a number or of a flag.
 //
 // The package is pure: it takes bytes and returns bytes. A Coder that is a local variable and is passed to methods of
 // known types causes no allocation.

@@ -1,6 +1,6 @@
 // Package consensus orders the operations of a cluster: one replicated log, applied by every node.
 //
-// A few nodes, 1 to 7, are voters and run raft. All others are observers: they run no raft, they follow
+// A few nodes, 1, 3 or 5, are voters and run raft. All others are observers: they run no raft, they follow
 // the committed log of a voter and apply it. Each node hands the same entries in the same order to its
 // [StateMachine], so what is read locally is always a prefix of one history.
 //
@@ -14,10 +14,10 @@
 //	Barrier --------------------------->  progress[node]{applied, synced, visible}
 //	   |      <------ nodes that did not get there in time
 //
-// No result travels: the state machine is deterministic, so a proposer takes the result of its own apply. A
-// proposal carries {origin, incarnation of the process, number}; when the origin applies the entry it finds the
-// waiting call by it. A proposal without an answer is proposed again with the same bytes (after a change of leader,
-// after a reply that never came): the state machine must recognise repetitions, and answer them with the first result.
+// No result travels: the state machine is deterministic, so a proposer takes the result of its own apply. A proposal
+// carries {origin, run of the process, number}, by which the origin finds the waiting call when it applies the entry. A
+// proposal without an answer is proposed again with the same bytes (after a change of leader, or a lost reply): the
+// state machine must recognise repetitions, and answer them with the first result.
 //
 // The protocol core ([Core]) wraps raft as a value: messages, ticks, proposals and "this is on disk now" in; what to
 // write, send and apply out. It has no clock, goroutine, disk or socket, so a simulator can drive many of them with

@@ -7,9 +7,9 @@
 //
 // # Shape and stream
 //
-// How a content is stored and sent is its [Shape]. A plain content lists the blocks that are holes;
-// a delta names a base content and the byte ranges (extents) that differ from it. What travels and what
-// lies in the data file is the shape's stream: the bytes of its data extents, one after the other, cut
+// The [Shape] of a content says how it is stored and sent. A plain content lists the blocks that are holes;
+// a delta names a base content and the byte ranges (extents) that differ from it. The bytes that travel, and that
+// are in the data file, are the shape's stream: the bytes of its data extents, one after the other, cut
 // into blocks of 1 MiB. Holes, zeroed ranges and unchanged bytes are not part of the stream.
 // [Layout] does the arithmetic between offsets of the content and of the stream.
 //
@@ -44,7 +44,7 @@
 //	DIR/held/xx/<id>[+<base>].fold   sidecar of another form of the content that is being made
 //	DIR/staging/<token>.{stage,file} staged bytes of open files and what they belong to
 //
-// A stream of at most [InlineBytesMax] lies in the sidecar itself, so a small content costs one file and
+// A stream of at most [InlineBytesMax] is in the sidecar itself, so a small content costs one file and
 // one fsync. docs/FORMAT.md has the byte tables and the crash argument.
 //
 // # Types

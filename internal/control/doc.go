@@ -1,5 +1,5 @@
-// Package control carries what nodes say to each other apart from file data: one listening port, calls
-// between members, raw connections for consensus, and how a machine becomes a node.
+// Package control carries everything that nodes say to each other except file data. It has the one listening port,
+// the calls between members, the raw connections of consensus, and the join of a new machine.
 //
 // # One port
 //
@@ -13,8 +13,8 @@
 //	rdmcfs-fabric/1  agreement on a better connection  mutual TLS; then one of the first two within it, see Fabric
 //	rdmcfs-join/1    the first certificate             a token instead of a certificate
 //
-// Connections that have not said who they are yet are bounded in number and time; when there are too many the
-// oldest goes.
+// Connections that have not said yet who they are, are bounded in number and time. When there are too many, the oldest
+// is closed.
 //
 // # Frames
 //
@@ -30,9 +30,8 @@
 //	24  payload       hello: version u32, generation u32; error, goodbye: text; call, reply: opaque
 //
 // A connection carries calls one way only, so a server may stop reading while its handlers are busy without
-// holding up answers. Calls run at the same time and end in any order. Nothing here is
-// worth a retry on another connection by itself: a call on a connection that broke fails, and the caller knows whether
-// to repeat it.
+// holding up answers. Calls run at the same time and end in any order. This package repeats no call: a call on a
+// connection that broke fails, and the caller knows whether to repeat it.
 //
 // Why not HTTP/2: docs/decisions/003-peer-rpc.md.
 //

@@ -1,7 +1,7 @@
-// Package doctor looks at a machine and says what of rdmcfs works on it, what is off, why, and what that costs.
+// Package doctor looks at a machine and says which parts of rdmcfs work on it, which do not, why, and what that costs.
 //
-// Each check is a function from a Host, which is how the machine is looked at, to findings. So checks can be
-// tested with made-up machines. Nothing is changed on the machine.
+// Each check is a function that looks at the machine through a Host and returns findings. So tests can give checks a
+// made-up machine. Nothing is changed on the machine.
 //
 //	for _, f := range doctor.Examine(doctor.ThisHost(), "/var/lib/rdmcfs") {
 //		fmt.Println(f.Level, f.Topic, f.Text, f.Advice)

@@ -5,5 +5,5 @@
 //	              node ── proposer ── consensus ── machine ── meta
 //	control port ─┘            └─ replicate ── rdmc ── rdma
 //
-// It decides little itself: who is up (leader.go), and in which order things start and end (node.go).
+// It decides little itself: which nodes are up (leader.go), and in which order things start and end (node.go).
 package node

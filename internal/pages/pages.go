@@ -1,4 +1,4 @@
-// Package pages has what the registered memory of all providers has in common: how it is mapped, and who uses it.
+// Package pages has the part of registered memory that all providers share: how it is mapped, and who uses it.
 package pages
 
 import (

@@ -1,7 +1,7 @@
 //go:build linux
 
 // Package uring carries messages over TCP from and into memory that the kernel has really pinned: registered buffers
-// of io_uring. It is for measuring what registration costs (rdmcfs bench pin) and does no more than package pin
+// of io_uring. It is for measuring what registration costs (lab/pinbench) and does no more than package pin
 // needs: sends, writes with immediate, no reads, no waiting for a receiver that has posted nothing, no
 // authentication.
 //

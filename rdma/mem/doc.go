@@ -2,8 +2,8 @@
 // on package rdma, and for simulation.
 //
 // A [Fabric] holds devices by name and one queue of events: a request reaches the peer, its
-// acknowledgement comes back, a wait for a receive ends, a dead peer is noticed. Between pairs the seed
-// decides what is next; within a pair order is kept.
+// acknowledgement comes back, a wait for a receive ends, a dead peer is noticed. The seed decides which pair is next;
+// within a pair the order is kept.
 //
 //	PostSend -> [delay] -> executed at the peer -> [delay] -> completed here
 //
@@ -18,6 +18,6 @@
 //		... poll, let the programs under test react ...
 //	}
 //
-// A simulator with timers of its own compares them with Next: the earlier one is done first, by Step or by
-// Advance and its own means.
+// A simulator with timers of its own compares them with Next and does the earlier one first: an event of the fabric by
+// Step, a timer of its own after Advance.
 package mem

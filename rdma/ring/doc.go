@@ -9,14 +9,14 @@
 //
 // # The ring (section 4.1 to 4.4)
 //
-// Each slot at the sender belongs to one slot at the receiver for good, so a write needs no address to be told. A
-// message is one write of head word, header, bytes and tail word. The receiver polls the head word of the next slot,
-// finds the tail word by the size in it, and takes the message when that has the value which the head word names. Of
-// two values the sender takes the one that the tail's place did not have before: its own slot knows, having the same
-// bytes. Where a device places writes in no order the head word is a second write.
+// Each slot at the sender belongs to one slot at the receiver for good, so the receiver need not tell an address for a
+// write. A message is one write of head word, header, bytes and tail word. The receiver polls the head word of the next
+// slot and finds the tail word by the size in it. It takes the message when the tail word has the value that the head
+// word names. There are two such values, and the sender uses the one that was not in the tail's place before: its own
+// slot has the same bytes, so it knows. Where a device does not order writes, the head word is a second write.
 //
-// Credits, running counts of slots and receives that are free again, ride in every message; a message of its own
-// tells them only when half are untold. A ring without a free slot makes the next message go by send/receive.
+// Every message carries credits: running counts of slots and receives that are free again. A message of their own tells
+// them only when half of them are untold. If a ring has no free slot, the next message goes by send/receive.
 //
 // # Order (4.5)
 //
@@ -24,16 +24,17 @@
 //
 // # The polling set (4.6)
 //
-// A sender may use the ring only while the receiver polls it. The receiver says so: it joins a channel when messages
-// come while somebody polls, within a limit and by a [Policy], and leaves it when another has more traffic or when
-// nobody polls any more. A leave is over when the sender has confirmed it; what it wrote before is found then, so
-// nobody has to poll for it. So a program that sleeps is woken by send/receive, and one that waits busily is served
-// by the ring.
+// A sender may use the ring only while the receiver polls it. The receiver says when: it takes a channel into its
+// polling set when messages come while somebody polls, within a limit and by a [Policy]. It takes the channel out when
+// another one has more traffic, or when nobody polls any more. A channel is out when the sender has confirmed it; the
+// receiver then finds what the sender wrote before, so nobody has to poll for it. So send/receive wakes a program that
+// sleeps, and the ring serves one that polls.
 //
 // # Large messages (3)
 //
-// Up to Config.EagerBytes a message is copied; above, [Channel.SendFrom] offers it, the receiver grants a region by
-// [Channel.Accept], and the bytes are written there without a copy. Offer, grant and end take the ring as messages do.
+// A message of up to Config.EagerBytes is copied. A larger one is offered by [Channel.SendFrom]; the receiver grants a
+// region by [Channel.Accept], and the bytes are written there without a copy. Offer, grant and end go by the ring as
+// messages do.
 //
 // # Who runs what
 //

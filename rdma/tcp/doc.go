@@ -10,16 +10,16 @@
 // # Acknowledgements and credits
 //
 // Every frame carries how many requests its sender has executed and how many receives it has posted. So a
-// send completes when the peer has placed it, and is put on the wire only when a receive waits for it:
-// receiver-not-ready never blocks the stream, and other pairs' acknowledgements pass. Bare
-// acknowledgements are sent when a reader is about to block and for every 16 requests or 1 MiB.
+// send completes when the peer has placed it, and goes on the wire only when a receive waits for it: a receiver that
+// is not ready never blocks the stream. Bare acknowledgements are sent when a reader is about to block and for every
+// 16 requests or 1 MiB.
 //
 // # Waiting
 //
 // Each pair has a goroutine that reads; it waits in the runtime's poller. In a process with one processor a pair that
 // talks only in small frames is read by the device's watch instead: one goroutine for all of them, which polls before
-// it waits as long as answers come soon (watch.go, eager.go). Once in a while it lets the runtime look for what other
-// connections wait for (glance.go).
+// it waits as long as answers come soon (watch.go, eager.go). Once in a millisecond it lets the runtime look at the
+// other connections (glance.go).
 //
 // # Failure
 //
@@ -29,9 +29,9 @@
 //
 // # Connecting
 //
-// One listening port may serve TLS and data: the first byte tells (PreambleByte), and Serve
-// takes the connection over. Of the two addresses exchanged by the callers the one with the smaller token
-// dials, or the one that cannot be dialled. Both sides prove that they know both secrets:
+// One listening port may serve TLS and data: the first byte tells which it is (PreambleByte), and Serve takes the
+// connection over. Of the two ends, the one with the smaller token dials, or the one that cannot be dialled. Both ends
+// prove that they know both secrets:
 //
 //	dialer -> hello{to, from, nonce, proof(secret of acceptor)} -> acceptor
 //	dialer <- accept{credit, nonce, proof(both secrets)}        <- acceptor

@@ -9,10 +9,10 @@
 // schedule; they belong to this group and epoch alone and end with it. The addresses of queue pairs are
 // carried between members by the caller: [Group.Addresses], then [Group.Connect].
 //
-// A message is a number of blocks of the group's block size; the last may be shorter. The root tells all
-// members of a message out of band (the [Announcement]); it gives the blocks by a [Source], and each member
-// takes them with a [Sink]. Only blocks named in the announcement move, so that after a failure a new
-// group, of the survivors and the next epoch, carries on with the blocks that some survivor lacks.
+// A message is a number of blocks of the group's block size; the last may be shorter. The root announces a message
+// to all members out of band (the [Announcement]). It reads the blocks from a [Source], and each member writes them to
+// a [Sink]. Only the blocks that the announcement names move. So after a failure a new group, which has the survivors
+// and the next epoch, continues with the blocks that some survivor lacks.
 //
 //	root                                    member
 //	g.Send(Outgoing{Size, Blocks, Source})
@@ -25,38 +25,38 @@
 //
 // [Group.Close] is a barrier: if it succeeds, every message of the group was delivered to every member.
 //
-// In an unannounced group, which is the papers' interface, members are told of nothing: [GroupConfig.Incoming] is
-// asked for a sink when a message begins, or [Group.PostReceive] has said before where the next goes.
+// In an unannounced group, which is the papers' interface, members learn of a message when it begins. The group then
+// asks [GroupConfig.Incoming] for a sink, unless [Group.PostReceive] has named the place of the next message before.
 //
 // # Small messages
 //
-// [Group.SendSmall] brings up to some KiB to all members without an announcement or a credit to wait for, in the
-// order of the group's messages; [GroupConfig.Small] takes them, and [Group.WaitDelivered] tells the root. See
-// small.go and docs/decisions/014.
+// [Group.SendSmall] sends up to some KiB to all members, in the order of the group's messages, and waits for neither an
+// announcement nor a credit. [GroupConfig.Small] receives such messages, and [Group.WaitDelivered] tells the root when
+// all members have them. See small.go and docs/decisions/014.
 //
 // # Credits and buffers
 //
 // Nothing is sent to a peer that has not posted memory for it. A member posts the buffers of a bounded pool
 // for its next receipts, in the order of the schedule, and tells each source how many blocks it may send
-// in all ("ready for block"). A buffer holds its block until it is stored and no send of it is under way;
-// then it stays as a cache for later sends until it is needed again. A block that has to be sent and is no
-// longer cached is read back from the Source or Sink. Sends are done in the order of the schedule. By that
-// order no set of finite pools can deadlock: see core.go for the argument, and the simulation that tests it.
+// in all ("ready for block"). A buffer holds its block until the block is stored and no send of it is under way.
+// Then the block stays cached for later sends until the buffer is needed again. A block that has to be sent and is no
+// longer cached is read back from the Source or Sink. Sends are done in the order of the schedule, and because of that
+// order no set of finite pools can deadlock: core.go has the argument, and a simulation tests it.
 //
 // [GroupConfig.SendRate] caps what a member sends, by a token bucket (rate.go). Groups of one engine take turns, by
 // bytes and by [GroupConfig.Priority] (share.go).
 //
 // # Failure
 //
-// A broken queue pair, a silent neighbour, a block that fails its check, a Source or Sink that fails, or
-// [Group.Fail]: each ends the group. All members are told along the group's queue pairs; each unfinished
-// transfer ends with a [GroupError] that names the suspects. What a member has by then is in [Transfer.Have]; package
-// replicate has sessions that go on from there with the survivors. Silence is measured by the time that the watcher
-// itself ran; a member that is done watches those that report to it until they are done too.
+// Each of these ends the group: a broken queue pair, a silent neighbour, a block that fails its check, a Source or Sink
+// that fails, and [Group.Fail]. All members hear of it along the group's queue pairs, and each unfinished transfer ends
+// with a [GroupError] that names the suspects. [Transfer.Have] tells which blocks a member has by then; package
+// replicate has sessions that continue from there with the survivors. Silence is measured by the time during which the
+// watcher itself ran. A member that is done watches the members that report to it until they are done too.
 //
 // # Goroutines
 //
 // An [Engine] has one poller goroutine for all its groups; it checks blocks and posts their relays in the
-// same turn. Sources and Sinks are called by a few worker goroutines per group, never by the poller; only
-// [Placed].Place may be, which does no more than arithmetic.
+// same turn. A few worker goroutines per group call Sources and Sinks. The poller never does; it may call only
+// [Placed].Place, which does no more than arithmetic.
 package rdmc

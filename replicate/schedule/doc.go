@@ -2,8 +2,8 @@
 // root to n-1 other members. It holds pure functions only.
 //
 // Time runs in steps. In one step a member sends at most one block and receives at most one. Each side
-// of a transfer computes it alone, from its own rank and the step number: nothing is negotiated.
-// Run asynchronously, each member does its sends in step order and expects its receipts in step order;
+// computes the transfer alone, from its own rank and the step number: nothing is negotiated.
+// In an asynchronous run each member does its sends in step order and expects its receipts in step order;
 // a send waits until its block is there and its receiver has made room.
 //
 //	step        0       1        2        3

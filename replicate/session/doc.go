@@ -7,17 +7,17 @@
 //	        Poll ──────────────────▶ HashTold
 //	        Stop ──────────────────▶ Stopped
 //
-// A [Root] asks its members which blocks they have (Announce), sends in one group what some of them lack (Send), and
-// asks each for its vote (Poll). A member that fails, stalls or is silent is out, and the next epoch goes on with the
-// others. A [Member] stores blocks, checks them when all are here and the root has told their hash, and then keeps its
-// vote until the log has decided.
+// A [Root] asks its members which blocks they have (Announce), sends the blocks that some of them lack in one group
+// (Send), and asks each for its vote (Poll). A member that fails, stalls or is silent is out, and the next epoch
+// continues with the others. A [Member] stores blocks, checks them when all are here and the root has told their hash,
+// and then keeps its vote until the log has decided.
 //
-// A shell carries the actions out: it calls the members, makes the groups, owns the bytes, and hands the machine what
-// came of it. Package replicate has both shells, rootRun and memberRun. A shell calls Step with one event at a time,
+// A shell carries the actions out: it calls the members, makes the groups, owns the bytes, and hands the results to the
+// machine. Package replicate has both shells, rootRun and memberRun. A shell calls Step with one event at a time,
 // and carries out the actions in their order before it hands over the next event.
 //
 //	s := session.NewRoot(session.RootConfig{Members: members, Blocks: blocks, Limits: session.DefaultLimits()})
-//	perform(s.Start(now())) // sends what comes of the actions to events
+//	perform(s.Start(now())) // sends the results of the actions to events
 //	for s.Phase() != session.RootEnded {
 //		perform(s.Step(now(), <-events))
 //	}

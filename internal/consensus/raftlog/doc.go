@@ -18,9 +18,9 @@
 // The base is the point before the first entry: {index, term, voters at that index}. The state machine holds
 // everything up to it. Moving it forward lets old segments go.
 //
-// Why not etcd's storage/wal, which was the plan. By reading its source (v3.7.3; not tried out), a log that has met
-// an error can't be used again in the same process: Close returns at a failing sync and keeps the files' locks; after
-// a failed preallocation the next segment is a nil file, a panic at the following cut; bytes whose write failed are
-// dropped from its page buffer while the chain of checksums has gone on, so what is written later can't be read back.
-// Nor can it be put on a simulated disk, and its segment size and metrics are globals.
+// Why not etcd's storage/wal? By its source (v3.7.3; not tried out), a log that has met an error can't be used again in
+// the same process. Close returns at a failing sync and keeps the files' locks. After a failed preallocation the next
+// segment is a nil file, which panics at the following cut. Bytes whose write failed are dropped from its page buffer
+// although the chain of checksums includes them, so what is written later can't be read back. Nor can it be put on a
+// simulated disk, and its segment size and metrics are globals.
 package raftlog

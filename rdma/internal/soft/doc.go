@@ -5,6 +5,6 @@
 //	     -> provider moves bytes
 //	     -> Complete pops the oldest slot, releases its pieces, pushes into the CQ
 //
-// Nothing here starts a goroutine. Slots and their pieces are used again: after each slot of a queue was
-// used once, posting and completing allocate nothing.
+// Nothing here starts a goroutine. Slots and their pieces are reused: once each slot of a queue has been used,
+// posting and completing allocate nothing.
 package soft

@@ -9,10 +9,10 @@
 //	err = meeting.Group.Close(ctx) // nil: every message reached every member whole
 //	meeting.Close()
 //
-// That is all: nobody joins later, and when a member fails the group has failed, which every member is told. To go on
-// with the survivors from the blocks that they have is what package replicate does, with a log that says who is up.
+// That is all. Nobody joins later. When a member fails, the group fails, and every member is told. Package replicate
+// continues with the survivors, from the blocks that they have; it has a log that says which nodes are up.
 //
-// It neither encrypts nor knows whom it talks to: use it in networks that are trusted.
+// Connections are neither encrypted nor authenticated: use them only in networks that you trust.
 package rendezvous
 
 import (
