@@ -304,6 +304,7 @@ type mending struct {
 	up   time.Duration // until all see the nodes up, and they serve
 	owed int64         // the most that was owed to one of the nodes that are waited for
 	what string        // what lacks
+	was  []string      // what lacked at which time
 }
 
 // heal waits until the members see each other up, nothing is owed, and all have applied what was committed; without a
@@ -317,7 +318,7 @@ func (s *storm) heal(k strike, nodes ...int) {
 	for !s.healed(&m, began, target, k.calm, nodes...) {
 		if m.what != last {
 			last, since = m.what, time.Now()
-			s.note("%v: %.1f s after its end: %s", k, time.Since(began).Seconds(), last)
+			m.was = append(m.was, fmt.Sprintf("%.1f s after its end: %s", time.Since(began).Seconds(), last))
 		}
 		if time.Since(since) > stormStandMax || time.Since(began) > stormHealMax {
 			s.figure(k, &m, "not healed", time.Since(began), 0)
@@ -367,6 +368,9 @@ func (s *storm) figure(k strike, m *mending, how string, took time.Duration, rec
 		late)
 	s.figures = append(s.figures, line)
 	s.say("%s", line)
+	if late != "" {
+		s.say("what lacked:\n%s", strings.Join(m.was, "\n"))
+	}
 }
 
 // committed is the highest index that any member knows to be committed.
