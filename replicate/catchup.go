@@ -38,9 +38,10 @@ type assigner struct {
 
 	mu    sync.Mutex
 	tries map[owedItem]*try
-	busy  map[meta.NodeID]load   // what is under way, by source
-	seen  map[meta.NodeID]uint32 // incarnations of the nodes that were up
-	from  map[meta.NodeID]uint64 // where the next look at what is owed to a node goes on; 0: at the begin
+	busy  map[meta.NodeID]load           // what is under way, by source
+	seen  map[meta.NodeID]uint32         // incarnations of the nodes that were up
+	from  map[meta.NodeID]uint64         // where the next look at what is owed to a node goes on; 0: at the begin
+	at    map[meta.ContentID]meta.NodeID // the source that was asked last for what is under way
 }
 
 type owedItem struct {
@@ -63,7 +64,7 @@ func newAssigner(cfg Config) *assigner {
 	return &assigner{
 		cfg: cfg, wake: make(chan struct{}, 1), free: make(chan struct{}, ordersAtOnce), tries: make(map[owedItem]*try),
 		busy: make(map[meta.NodeID]load),
-		seen: make(map[meta.NodeID]uint32), from: make(map[meta.NodeID]uint64),
+		seen: make(map[meta.NodeID]uint32), from: make(map[meta.NodeID]uint64), at: make(map[meta.ContentID]meta.NodeID),
 	}
 }
 
@@ -315,7 +316,8 @@ func (a *assigner) underWay() map[meta.NodeID]int {
 	return contents
 }
 
-// source is a holder that is up, the one with the least to do, other than the one that failed last.
+// source is a holder that is up: the one that has the content to push already, to other nodes, or the one with the
+// least to do; other than the one that failed last.
 func (a *assigner) source(
 	id meta.ContentID, targets []meta.NodeID, up map[meta.NodeID]bool, load map[meta.NodeID]int,
 ) (best meta.NodeID) {
@@ -323,7 +325,10 @@ func (a *assigner) source(
 	if err != nil {
 		return 0
 	}
-	avoid := a.avoided(id, targets)
+	avoid, at := a.avoided(id, targets), a.asked(id)
+	if up[at] && at != avoid && slices.Contains(holders, at) && !slices.Contains(targets, at) {
+		return at
+	}
 	for _, h := range holders {
 		if !up[h] || slices.Contains(targets, h) {
 			continue
@@ -334,6 +339,22 @@ func (a *assigner) source(
 		}
 	}
 	return best
+}
+
+// asked is the source that has a content to push already, can send it to more nodes at once, and takes more orders; 0:
+// none.
+func (a *assigner) asked(id meta.ContentID) meta.NodeID {
+	a.mu.Lock()
+	at := a.at[id]
+	full := a.busy[at].orders >= ordersOfOne
+	a.mu.Unlock()
+	if at == 0 || full {
+		return 0
+	}
+	if c, err := a.cfg.Names.Content(id); err != nil || c.Size <= smallMax {
+		return 0 // goes to each node by itself
+	}
+	return at
 }
 
 func (a *assigner) avoided(id meta.ContentID, targets []meta.NodeID) meta.NodeID {
@@ -380,6 +401,11 @@ func (a *assigner) busyAt(source meta.NodeID) int {
 func (a *assigner) orderEnded(o *order) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
+	for _, id := range o.contents {
+		if a.at[id] == o.source {
+			delete(a.at, id)
+		}
+	}
 	l := a.busy[o.source]
 	if l.orders == 1 {
 		delete(a.busy, o.source)
@@ -393,6 +419,9 @@ func (a *assigner) orderBegun(o *order) {
 	defer a.mu.Unlock()
 	l := a.busy[o.source]
 	a.busy[o.source] = load{l.orders + 1, l.contents + len(o.contents)}
+	for _, id := range o.contents {
+		a.at[id] = o.source
+	}
 	for _, n := range o.targets {
 		for _, id := range o.contents {
 			item := owedItem{n, id}

@@ -10,8 +10,10 @@ import (
 	"github.com/rdmcfs/rdmcfs/meta"
 )
 
-// owedState is a state in which count contents of nodes 1 and 2 are owed to node 3.
-func owedState(tb testing.TB, count int) *meta.DB {
+// owedState is a state in which count small contents of nodes 1 and 2 are owed to node 3.
+func owedState(tb testing.TB, count int) *meta.DB { return owedStateOf(tb, count, smallMax) }
+
+func owedStateOf(tb testing.TB, count int, size int64) *meta.DB {
 	tb.Helper()
 	db, err := meta.Open(tb.TempDir(), meta.Options{})
 	if err != nil {
@@ -53,7 +55,7 @@ func owedState(tb testing.TB, count int) *meta.DB {
 	for i := range count {
 		name := time.Duration(i).String()
 		ino := apply(1, &meta.Create{Parent: meta.RootIno, Name: name, Kind: meta.KindFile}).Ino
-		p := &meta.Publish{Ino: ino, Session: meta.ContentID{Node: 1, Incarnation: 1, Seq: uint64(i + 1)}, Size: 1 << 20,
+		p := &meta.Publish{Ino: ino, Session: meta.ContentID{Node: 1, Incarnation: 1, Seq: uint64(i + 1)}, Size: size,
 			Votes: meta.Votes{View: db.View()}, Missing: []meta.Missed{{Node: 3, Reason: meta.OwedSlow}}}
 		p.Votes.Add(1)
 		p.Votes.Add(2)
@@ -214,5 +216,60 @@ func TestHoldersThatServeShareWhatComesNext(t *testing.T) {
 	a.orderBegun(o)
 	if a.orderEnded(o); a.busy[2] != (load{2, 10}) {
 		t.Errorf("after an order: %+v", a.busy[2])
+	}
+}
+
+// What a holder has to push already, and can send to more nodes at once, it is asked for again; what goes to each node
+// by itself is not, nor where that holder failed or is full of orders.
+func TestHolderThatServesIsAskedForTheSame(t *testing.T) {
+	for _, tc := range []struct {
+		name     string
+		size     int64
+		orders   int
+		failed   meta.NodeID
+		contents int // at node 1
+	}{
+		{"large", smallMax + 1, 1, 0, 40},
+		{"small", smallMax, 1, 0, 0},
+		{"full", smallMax + 1, ordersOfOne, 0, 0},
+		{"failed", smallMax + 1, 1, 1, 0},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			cfg := Config{Names: owedStateOf(t, 40, tc.size), Logger: slog.New(slog.DiscardHandler), Clock: SystemClock()}
+			a := newAssigner(cfg)
+			wanted := map[meta.ContentID][]meta.NodeID{}
+			var ids []meta.ContentID
+			for _, o := range a.owed(3) {
+				ids = append(ids, o.Content)
+				wanted[o.Content] = []meta.NodeID{3}
+			}
+			first := &order{source: 1, targets: []meta.NodeID{4}, contents: ids}
+			for range tc.orders {
+				a.orderBegun(first)
+			}
+			if tc.failed != 0 {
+				a.failed([]meta.NodeID{3}, ids, tc.failed)
+			}
+			count := func() (n int) {
+				for _, o := range a.plan(ids, wanted, map[meta.NodeID]bool{1: true, 2: true, 3: true}) {
+					if o.source == 1 {
+						n += len(o.contents)
+					}
+				}
+				return n
+			}
+			if got := count(); got != tc.contents {
+				t.Errorf("node 1 is to push %d contents to another node too, want %d", got, tc.contents)
+			}
+			for range tc.orders {
+				a.orderEnded(first)
+			}
+			if got := count(); tc.failed == 0 && got != 20 {
+				t.Errorf("of 40 contents that nobody pushes, node 1 is to push %d", got)
+			}
+			if len(a.at) > 0 {
+				t.Errorf("%d contents are still asked for", len(a.at))
+			}
+		})
 	}
 }

@@ -40,8 +40,8 @@ type supplier struct {
 	free chan struct{}
 
 	mu     sync.Mutex
-	jobs   map[supplyKey]*supply
-	sets   map[string]*supplySet // with orders under way
+	jobs   map[meta.ContentID][]*supply // of one content, each has another set of targets
+	sets   map[string]*supplySet        // with orders under way
 	closed bool
 }
 
@@ -49,19 +49,28 @@ type supplier struct {
 type supplySet struct {
 	free  chan struct{}
 	users int
+	takes bool // all of them have taken what was sent to them last
 }
 
-type supplyKey struct {
-	content meta.ContentID
-	targets string
-}
-
-// supply is one content on its way to a set of nodes.
+// supply is one content that an order wants at a set of nodes.
 type supply struct {
 	id      meta.ContentID
 	targets []meta.NodeID
+	set     string // of targets
+	view    uint64 // of the order
+	begun   bool
 	done    chan struct{}
 	absent  bool // not held here
+	failed  []meta.NodeID
+}
+
+// shipment is a content on its way to the targets of all orders that share it.
+type shipment struct {
+	id      meta.ContentID
+	jobs    []*supply
+	targets []meta.NodeID
+	sent    bool
+	absent  bool
 	failed  []meta.NodeID
 }
 
@@ -69,7 +78,7 @@ func newSupplier(cfg Config, rg *rootGroups, tr *transfers, c *counters, missing
 	ctx, stop := context.WithCancel(context.Background())
 	s := &supplier{
 		cfg: cfg, rootGroups: rg, transfers: tr, counters: c, missing: missing, ctx: ctx, stop: stop,
-		free: make(chan struct{}, suppliesMost), jobs: make(map[supplyKey]*supply),
+		free: make(chan struct{}, suppliesMost), jobs: make(map[meta.ContentID][]*supply),
 		sets: make(map[string]*supplySet),
 	}
 	s.sawView()
@@ -111,7 +120,7 @@ func (s *supplier) work(ctx context.Context, m work) workReply {
 // jobsOf finds the jobs of an order, and starts those that do not run.
 func (s *supplier) jobsOf(m work) []*supply {
 	targets := slices.Compact(slices.Sorted(slices.Values(m.Targets)))
-	key := setKey(targets)
+	set := setKey(targets)
 	var all, fresh []*supply
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -119,14 +128,14 @@ func (s *supplier) jobsOf(m work) []*supply {
 		return nil
 	}
 	for _, id := range m.Contents {
-		k := supplyKey{id, key}
-		j := s.jobs[k]
-		if j == nil {
-			j = &supply{id: id, targets: targets, done: make(chan struct{})}
-			s.jobs[k] = j
+		at := slices.IndexFunc(s.jobs[id], func(j *supply) bool { return j.set == set })
+		if at < 0 {
+			j := &supply{id: id, targets: targets, set: set, view: m.View, done: make(chan struct{})}
+			at = len(s.jobs[id])
+			s.jobs[id] = append(s.jobs[id], j)
 			fresh = append(fresh, j)
 		}
-		all = append(all, j)
+		all = append(all, s.jobs[id][at])
 	}
 	if len(fresh) > 0 {
 		s.wg.Go(func() { s.carry(fresh, m.View) })
@@ -145,7 +154,7 @@ func (s *supplier) collect(jobs []*supply) (r workReply) {
 			r.Running = append(r.Running, j.id)
 			continue
 		}
-		delete(s.jobs, supplyKey{j.id, setKey(j.targets)})
+		s.forget(j)
 		if j.absent {
 			r.Absent = append(r.Absent, j.id)
 			continue
@@ -160,27 +169,73 @@ func (s *supplier) collect(jobs []*supply) (r workReply) {
 	return r
 }
 
-// carry pushes the contents of an order: small ones in batches, large ones by multicast.
+// forget drops a job of which the leader knows the end. The supplier is locked.
+func (s *supplier) forget(j *supply) {
+	left := slices.DeleteFunc(s.jobs[j.id], func(other *supply) bool { return other == j })
+	if len(left) == 0 {
+		delete(s.jobs, j.id)
+		return
+	}
+	s.jobs[j.id] = left
+}
+
+// carry pushes the contents of an order: small ones in batches, large ones by multicast. What another order has begun
+// for it meanwhile is left to that one.
 func (s *supplier) carry(jobs []*supply, view uint64) {
-	leave := s.enter(setKey(jobs[0].targets))
+	leave := s.enter(jobs[0].set)
 	defer leave()
 	s.awaitView(view)
 	b := &putBatch{s: s}
 	for _, j := range jobs {
-		if s.ctx.Err() != nil {
-			s.finish(j)
+		sh := s.begin(j)
+		if sh == nil {
 			continue
 		}
-		reader, ok := s.open(j)
+		if s.ctx.Err() != nil {
+			s.finish(sh)
+			continue
+		}
+		reader, ok := s.open(sh)
 		switch {
 		case !ok:
 		case reader.Size() > smallMax:
-			s.pushLarge(j, reader)
+			s.share(sh)
+			s.pushLarge(sh, reader)
 		default:
-			b.add(j, reader)
+			b.add(sh, reader)
 		}
 	}
 	b.flush()
+}
+
+// begin makes a shipment of a job; nil if that is under way.
+func (s *supplier) begin(j *supply) *shipment {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if j.begun {
+		return nil
+	}
+	j.begun = true
+	return &shipment{id: j.id, jobs: []*supply{j}, targets: j.targets}
+}
+
+// share adds to a shipment what other orders want of the same content and have not begun. All its targets then get it
+// at the pace of the slowest, so they must have taken what was sent to them last: one that does not answer holds up no
+// other.
+func (s *supplier) share(sh *shipment) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	takes := func(j *supply) bool { set := s.sets[j.set]; return set != nil && set.takes }
+	if !takes(sh.jobs[0]) {
+		return
+	}
+	for _, j := range s.jobs[sh.id] {
+		if !j.begun && takes(j) && j.view <= s.view.Load() {
+			j.begun = true
+			sh.jobs = append(sh.jobs, j)
+			sh.targets = slices.Compact(slices.Sorted(slices.Values(slices.Concat(sh.targets, j.targets))))
+		}
+	}
 }
 
 // awaitView waits until this node has applied, and acted on, what the leader went by when it gave an order, for
@@ -245,49 +300,64 @@ func (s *supplier) enter(key string) (leave func()) {
 // putBatch gathers small contents for one message.
 type putBatch struct {
 	s     *supplier
-	jobs  []*supply
+	ships []*shipment
 	items []putItem
 	bytes int
 }
 
 // add reads a small content into the batch, after sending what is full.
-func (b *putBatch) add(j *supply, reader *content.Reader) {
-	item, err := readSmall(j.id, reader)
+func (b *putBatch) add(sh *shipment, reader *content.Reader) {
+	item, err := readSmall(sh.id, reader)
 	if err != nil {
-		j.absent = true
-		b.s.finish(j)
+		sh.absent = true
+		b.s.finish(sh)
 		return
 	}
 	if b.bytes+len(item.Bytes) > putBatchBytes || len(b.items) >= putBatchItems {
 		b.flush()
 	}
-	b.jobs, b.items, b.bytes = append(b.jobs, j), append(b.items, item), b.bytes+len(item.Bytes)
+	b.ships, b.items, b.bytes = append(b.ships, sh), append(b.items, item), b.bytes+len(item.Bytes)
 }
 
 func (b *putBatch) flush() {
-	if len(b.jobs) > 0 {
-		b.s.put(b.jobs, b.items)
+	if len(b.ships) > 0 {
+		b.s.put(b.ships, b.items)
 	}
-	b.jobs, b.items, b.bytes = nil, nil, 0
+	b.ships, b.items, b.bytes = nil, nil, 0
 }
 
-func (s *supplier) finish(j *supply) {
-	s.cfg.Logger.Debug("catch-up: pushed", "content", j.id, "targets", j.targets, "failed", j.failed, "absent", j.absent)
-	close(j.done)
+// finish ends the jobs of a shipment with what became of it.
+func (s *supplier) finish(sh *shipment) {
+	s.cfg.Logger.Debug("catch-up: pushed", "content", sh.id, "targets", sh.targets, "failed", sh.failed, "absent",
+		sh.absent)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, j := range sh.jobs {
+		j.absent = sh.absent
+		for _, n := range sh.failed {
+			if slices.Contains(j.targets, n) {
+				j.failed = append(j.failed, n)
+			}
+		}
+		if set := s.sets[j.set]; set != nil && sh.sent {
+			set.takes = !j.absent && len(j.failed) == 0
+		}
+		close(j.done)
+	}
 }
 
-// open opens a content that is still wanted; otherwise the job is over.
-func (s *supplier) open(j *supply) (*content.Reader, bool) {
-	if _, err := s.cfg.Names.Content(j.id); isNotFound(err) {
-		s.finish(j) // retired: nobody is owed it any more
+// open opens a content that is still wanted; otherwise the shipment is over.
+func (s *supplier) open(sh *shipment) (*content.Reader, bool) {
+	if _, err := s.cfg.Names.Content(sh.id); isNotFound(err) {
+		s.finish(sh) // retired: nobody is owed it any more
 		return nil, false
 	}
-	reader, err := s.cfg.Store.OpenUndecided(storeID(j.id))
+	reader, err := s.cfg.Store.OpenUndecided(storeID(sh.id))
 	if err != nil {
-		s.cfg.Logger.Debug("catch-up: not held here", "content", j.id, "err", err)
-		s.missing(j.id)
-		j.absent = true
-		s.finish(j)
+		s.cfg.Logger.Debug("catch-up: not held here", "content", sh.id, "err", err)
+		s.missing(sh.id)
+		sh.absent = true
+		s.finish(sh)
 		return nil, false
 	}
 	return reader, true
@@ -304,7 +374,7 @@ func readSmall(id meta.ContentID, r *content.Reader) (putItem, error) {
 }
 
 // put sends small contents to all targets at once.
-func (s *supplier) put(batch []*supply, items []putItem) {
+func (s *supplier) put(batch []*shipment, items []putItem) {
 	request := encodePut(items)
 	targets := batch[0].targets
 	failed := make([][]meta.NodeID, len(batch))
@@ -323,11 +393,11 @@ func (s *supplier) put(batch []*supply, items []putItem) {
 		})
 	}
 	wg.Wait()
-	for i, j := range batch {
-		j.failed = failed[i]
+	for i, sh := range batch {
+		sh.sent, sh.failed = true, failed[i]
 		s.moved.Add(uint64(len(items[i].Bytes)) * uint64(len(targets)-len(failed[i])))
 		s.count(int64(len(items[i].Bytes)), len(targets)-len(failed[i]))
-		s.finish(j)
+		s.finish(sh)
 	}
 }
 
@@ -362,17 +432,18 @@ func (s *supplier) putAt(ctx context.Context, node meta.NodeID, request []byte, 
 
 // pushLarge multicasts a content to the targets: in the form in which it is stored, to those that lack its base as
 // one delta over the lowest base of its chain, and to those that lack that too as a whole.
-func (s *supplier) pushLarge(j *supply, reader *content.Reader) {
-	defer s.finish(j)
-	targets, form := j.targets, formStored
+func (s *supplier) pushLarge(sh *shipment, reader *content.Reader) {
+	defer s.finish(sh)
+	sh.sent = true
+	targets, form := sh.targets, formStored
 	for len(targets) > 0 && form <= formWhole {
-		missed, err := s.pushForm(j, reader, form, targets)
+		missed, err := s.pushForm(sh, reader, form, targets)
 		if form == formStored {
 			reader = nil // it was closed
 		}
 		if err != nil {
-			s.cfg.Logger.Warn("catch-up: push", "content", j.id, "err", err)
-			j.absent = true
+			s.cfg.Logger.Warn("catch-up: push", "content", sh.id, "err", err)
+			sh.absent = true
 			return
 		}
 		targets = nil
@@ -380,14 +451,14 @@ func (s *supplier) pushLarge(j *supply, reader *content.Reader) {
 			if m.Reason == meta.OwedJoined && form < formWhole {
 				targets = append(targets, m.Node)
 			} else {
-				j.failed = append(j.failed, m.Node)
+				sh.failed = append(sh.failed, m.Node)
 			}
 		}
-		if form++; form == formMerged && !s.deep(j.id) {
+		if form++; form == formMerged && !s.deep(sh.id) {
 			form++
 		}
 	}
-	s.count(0, len(j.targets)-len(j.failed)) // multicast has counted the bytes
+	s.count(0, len(sh.targets)-len(sh.failed)) // multicast has counted the bytes
 }
 
 // deep reports whether a content is a delta over deltas.
@@ -404,19 +475,21 @@ const (
 )
 
 // pushForm pushes a content in one form and closes the reader, which is opened here if it is nil.
-func (s *supplier) pushForm(j *supply, reader *content.Reader, form int, targets []meta.NodeID) ([]meta.Missed, error) {
+func (s *supplier) pushForm(
+	sh *shipment, reader *content.Reader, form int, targets []meta.NodeID,
+) ([]meta.Missed, error) {
 	if form == formMerged {
-		err := s.cfg.Store.Merge(s.ctx, storeID(j.id))
+		err := s.cfg.Store.Merge(s.ctx, storeID(sh.id))
 		if errors.Is(err, content.ErrBusy) || errors.Is(err, content.ErrNotFound) {
 			return nil, err // it is being merged, or about to be committed: later it takes less than the whole
 		}
 		if err != nil {
-			s.cfg.Logger.Debug("catch-up: deltas not merged", "content", j.id, "err", err)
+			s.cfg.Logger.Debug("catch-up: deltas not merged", "content", sh.id, "err", err)
 		}
 	}
 	var err error
 	if reader == nil {
-		if reader, err = s.cfg.Store.OpenUndecided(storeID(j.id)); err != nil {
+		if reader, err = s.cfg.Store.OpenUndecided(storeID(sh.id)); err != nil {
 			return nil, err
 		}
 	}
@@ -427,24 +500,24 @@ func (s *supplier) pushForm(j *supply, reader *content.Reader, form int, targets
 			return nil, err
 		}
 	}
-	return s.multicast(j, reader, layout, targets)
+	return s.multicast(sh, reader, layout, targets)
 }
 
 // multicast runs one session for a published content; it returns who did not take it.
 func (s *supplier) multicast(
-	j *supply, reader *content.Reader, layout *content.Layout, targets []meta.NodeID,
+	sh *shipment, reader *content.Reader, layout *content.Layout, targets []meta.NodeID,
 ) (missed []meta.Missed, err error) {
 	shape, err := layout.Shape().AppendBinary(nil)
 	if err != nil {
 		return nil, err
 	}
 	stream := layout.StreamBytes()
-	c, err := s.cfg.Names.Content(j.id)
+	c, err := s.cfg.Names.Content(sh.id)
 	if err != nil {
 		return nil, err
 	}
 	status := s.transfers.begin(s.cfg.Clock, TransferStatus{
-		Content: j.id, Ino: c.Ino, Size: reader.Size(), Stream: stream, CatchUp: true, Phase: PhaseAnnouncing,
+		Content: sh.id, Ino: c.Ino, Size: reader.Size(), Stream: stream, CatchUp: true, Phase: PhaseAnnouncing,
 	})
 	var votes []meta.NodeID
 	defer func() { status.end(delivery(len(votes), err)) }()
@@ -460,7 +533,7 @@ func (s *supplier) multicast(
 		Published: true, Hash: reader.Root(),
 	})
 	run := &rootRun{
-		cfg: s.cfg, rootGroups: s.rootGroups, after: &s.wg, id: j.id, ino: c.Ino, layout: layout, shape: shape,
+		cfg: s.cfg, rootGroups: s.rootGroups, after: &s.wg, id: sh.id, ino: c.Ino, layout: layout, shape: shape,
 		published: true,
 		source:    src, groupBlock: groupBlock, status: status, limits: limits, sess: sess,
 		events: make(chan session.RootEvent, 64), moved: &s.moved, views: s.views,
@@ -472,7 +545,7 @@ func (s *supplier) multicast(
 	}
 	votes, missed = run.votes()
 	s.counters.caughtUpBytes.Add(uint64(stream) * uint64(len(votes)))
-	s.transfers.leftOut(s.cfg.Logger, "catch-up: node left out", j.id, sess.Members())
+	s.transfers.leftOut(s.cfg.Logger, "catch-up: node left out", sh.id, sess.Members())
 	return missed, s.ctx.Err()
 }
 

@@ -1,0 +1,121 @@
+package replicate
+
+import (
+	"log/slog"
+	"slices"
+	"sync/atomic"
+	"testing"
+
+	"github.com/rdmcfs/rdmcfs/meta"
+)
+
+// A node that comes back while another one is being served shares what that one has not been sent yet: it is sent once,
+// to both.
+func TestNodeThatComesLaterSharesTheRest(t *testing.T) {
+	c := newCluster(t, 4, 1)
+	c.setLeaderless()
+	for _, id := range []meta.NodeID{3, 4} {
+		c.node(id).stop()
+		c.declareDown(id)
+	}
+	files := c.writeFiles(20, smallMax+1)
+	c.node(3).start()
+	var holds atomic.Int64
+	release := make(chan struct{})
+	c.hub.setBlock(func(to meta.NodeID, _ uint64) error {
+		if to == 3 && c.heldAt(3, files) >= 2 {
+			holds.Add(1)
+			<-release
+		}
+		return nil
+	})
+	c.setLeader()
+	c.eventually("node 3 is being served", func() bool { return holds.Load() > 0 })
+	c.node(4).start()
+	c.eventually("node 4 is being served", func() bool { return c.heldAt(4, files) > 1 })
+	close(release)
+	c.settled()
+	sent := uint64(0)
+	for _, n := range c.all() {
+		sent += n.replicator().Counters().CaughtUp
+		if got := c.heldAt(n.id, files); got != len(files) {
+			t.Errorf("node %d holds %d of %d", n.id, got, len(files))
+		}
+	}
+	if most := uint64(len(files)) * 13 / 10; sent > most {
+		t.Errorf("%d files were sent %d times, want %d at most", len(files), sent, most)
+	}
+}
+
+// heldAt counts the files of which a node has its own copy.
+func (c *cluster) heldAt(id meta.NodeID, files map[meta.ContentID][]byte) (n int) {
+	for f := range files {
+		if c.node(id).heldHere(f) {
+			n++
+		}
+	}
+	return n
+}
+
+// An order is joined to another one only if the nodes of both have taken what was sent to them last.
+func TestWhoDoesNotAnswerSharesWithNobody(t *testing.T) {
+	id := meta.ContentID{Seq: 1}
+	for _, tc := range []struct {
+		name              string
+		own, other, begun bool
+		view              uint64
+		shared            bool
+	}{
+		{name: "both take", own: true, other: true, shared: true},
+		{name: "own does not", other: true},
+		{name: "other does not", own: true},
+		{name: "other is under way", own: true, other: true, begun: true},
+		{name: "other's view has not come", own: true, other: true, view: 8},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			own := &supply{id: id, set: "own", targets: []meta.NodeID{3, 4}}
+			other := &supply{id: id, set: "other", targets: []meta.NodeID{2, 4}, begun: tc.begun, view: tc.view}
+			s := &supplier{
+				jobs: map[meta.ContentID][]*supply{id: {other, own}},
+				sets: map[string]*supplySet{"own": {takes: tc.own}, "other": {takes: tc.other}},
+			}
+			s.view.Store(7)
+			sh := s.begin(own)
+			s.share(sh)
+			want := []meta.NodeID{3, 4}
+			if tc.shared {
+				want = []meta.NodeID{2, 3, 4}
+			}
+			if !slices.Equal(sh.targets, want) || (len(sh.jobs) == 2) != tc.shared {
+				t.Errorf("sent to %v for %d orders, want %v", sh.targets, len(sh.jobs), want)
+			}
+			if again := s.begin(own); again != nil {
+				t.Error("it is begun twice")
+			}
+			if again := s.begin(other); (again != nil) == (tc.shared || tc.begun) {
+				t.Errorf("the other order is begun by itself: %t", again != nil)
+			}
+		})
+	}
+}
+
+// What a shipment came to is said to each order for its own nodes.
+func TestOrderThatSharedHearsOfItsOwnNodes(t *testing.T) {
+	first := &supply{targets: []meta.NodeID{2}, set: "2", done: make(chan struct{})}
+	second := &supply{targets: []meta.NodeID{3, 4}, set: "3 4", done: make(chan struct{})}
+	s := &supplier{
+		cfg:  Config{Logger: slog.New(slog.DiscardHandler)},
+		sets: map[string]*supplySet{"2": {}, "3 4": {takes: true}},
+	}
+	s.finish(&shipment{
+		jobs: []*supply{first, second}, targets: []meta.NodeID{2, 3, 4}, sent: true, failed: []meta.NodeID{4},
+	})
+	<-first.done
+	<-second.done
+	if len(first.failed) != 0 || !slices.Equal(second.failed, []meta.NodeID{4}) {
+		t.Errorf("failed at %v and %v", first.failed, second.failed)
+	}
+	if !s.sets["2"].takes || s.sets["3 4"].takes {
+		t.Error("what was taken last is not known")
+	}
+}
