@@ -102,7 +102,7 @@ func (w *world) check(f *written, s state, by *machine, began time.Time) {
 		if !w.mustShow(by, began) && (no != 0 && w.copies > 0 || by.stopped) {
 			continue // no machine that is well has a copy, or nobody hears the answer
 		}
-		if no != 0 && w.copies > 0 && w.unwell(began) >= w.copies && !w.heldByOneThatIsWell(s, began) {
+		if no != 0 && w.copies > 0 && w.unwell(began) >= w.copies && !w.heldByOneThatIsWell(s, by, began) {
 			continue // all machines that have a copy are away
 		}
 		if by.takesForDown(m) && (!w.mustShow(by, began) || m.calm.After(began.Add(-wellFor))) {
@@ -128,9 +128,17 @@ func (w *world) unwell(began time.Time) (n int) {
 }
 
 // heldByOneThatIsWell tells whether a machine that is well has these bytes on its disk: then their copies are not all
-// away.
-func (w *world) heldByOneThatIsWell(s state, began time.Time) bool {
-	return slices.ContainsFunc(w.machines, func(m *machine) bool { return w.mustShow(m, began) && m.holds(s) })
+// away. What the writer has beside as many copies as there are to be is none of them, and about to be deleted.
+func (w *world) heldByOneThatIsWell(s state, by *machine, began time.Time) bool {
+	copies, well := 0, false
+	for _, m := range w.machines {
+		if m == by || !m.holds(s) {
+			continue
+		}
+		copies++
+		well = well || w.mustShow(m, began)
+	}
+	return well || copies < w.copies && w.mustShow(by, began) && by.holds(s)
 }
 
 // holds tells whether these bytes are a whole file of the contents on a machine's disk, or the end of one.
