@@ -31,23 +31,29 @@ func (ap *applier) apply(events []meta.Event) {
 	}
 }
 
+// isOwn tells whether a change by this node comes from this mount. It may come from another one that changes the same
+// at this time: of that this kernel knows nothing.
+func (ap *applier) isOwn(k ownKey) bool {
+	return ap.names.own.has(k) && !ap.reserved.siblings.change(k, ap.names.own)
+}
+
 func (ap *applier) effect(e *meta.Event, mine bool, out *effects) {
 	switch e.Kind {
 	case meta.EventName:
 		n := ap.nodes.known(e.Ino)
-		if n == nil || mine && ap.names.own.has(ownKey{ino: e.Ino, name: e.Name}) {
+		if n == nil || mine && ap.isOwn(ownKey{ino: e.Ino, name: e.Name}) {
 			return
 		}
 		out.names = true
 		out.attrs = append(out.attrs, n.id)
 	case meta.EventInode:
 		n := ap.nodes.known(e.Ino)
-		if n == nil || mine && ap.names.own.has(ownKey{ino: e.Ino}) {
+		if n == nil || mine && ap.isOwn(ownKey{ino: e.Ino}) {
 			return
 		}
 		out.attrs = append(out.attrs, n.id)
 	case meta.EventPublished:
-		if mine && ap.names.own.has(ownKey{ino: e.Ino}) {
+		if mine && ap.isOwn(ownKey{ino: e.Ino}) {
 			ap.ownIsNewest(e.Ino)
 			return
 		}

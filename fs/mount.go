@@ -91,9 +91,9 @@ func NewMount(ctx context.Context, o Options) (*Mount, error) {
 		o.Attach = func(requests fuse.RawFileSystem) (Kernel, error) { return mountLinux(o, requests) }
 	}
 	m := &Mount{dir: o.Dir, fs: newFileSystem(ctx, o, root), done: make(chan struct{})}
-	o.Siblings.join(m.fs.nodes)
+	o.Siblings.join(m.fs)
 	if err := m.attach(o); err != nil {
-		o.Siblings.leave(m.fs.nodes)
+		o.Siblings.leave(m.fs)
 		m.fs.life.over()
 		return nil, fmt.Errorf("fs: mount %s: %w", o.Dir, err)
 	}
@@ -175,6 +175,6 @@ func (m *Mount) finish(ctx context.Context) error {
 	m.fs.files.keepAll()
 	m.fs.life.work.Wait()
 	m.fs.life.over()
-	m.fs.reserved.siblings.leave(m.fs.nodes)
+	m.fs.reserved.siblings.leave(m.fs)
 	return m.kernel.Close()
 }

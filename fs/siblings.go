@@ -8,32 +8,42 @@ import (
 )
 
 // Siblings are the mounts of one node. The names of files without a version belong to the node, not to a mount: each
-// shows them, and none gives back one that another one uses. The zero value is ready.
+// shows them, and none gives back one that another one uses. The log tells the changes of nodes apart, not those of
+// their mounts: these are told apart here. The zero value is ready.
 type Siblings struct {
 	given givenBack
 
-	mu     sync.Mutex
-	tables []*nodeTable
+	mu  sync.Mutex
+	all []*fileSystem
 }
 
-func (s *Siblings) join(t *nodeTable) {
+func (s *Siblings) join(f *fileSystem) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.tables = append(s.tables, t)
+	s.all = append(s.all, f)
 }
 
-func (s *Siblings) leave(t *nodeTable) {
+func (s *Siblings) leave(f *fileSystem) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.tables = slices.DeleteFunc(s.tables, func(o *nodeTable) bool { return o == t })
+	s.all = slices.DeleteFunc(s.all, func(o *fileSystem) bool { return o == f })
+}
+
+func (s *Siblings) any(is func(f *fileSystem) bool) bool {
+	s.mu.Lock()
+	all := slices.Clone(s.all)
+	s.mu.Unlock()
+	return slices.ContainsFunc(all, is)
 }
 
 // uses tells whether a file is open by any mount; last is the live file that does not count.
 func (s *Siblings) uses(ino meta.Ino, last *live) bool {
-	s.mu.Lock()
-	tables := slices.Clone(s.tables)
-	s.mu.Unlock()
-	return slices.ContainsFunc(tables, func(t *nodeTable) bool { return t.uses(ino, last) })
+	return s.any(func(f *fileSystem) bool { return f.nodes.uses(ino, last) })
+}
+
+// change tells whether a mount other than the one with own is changing something.
+func (s *Siblings) change(k ownKey, own *ownChanges) bool {
+	return s.any(func(f *fileSystem) bool { return f.names.own != own && f.names.own.has(k) })
 }
 
 // uses tells whether a file is open; last is the live file that does not count.

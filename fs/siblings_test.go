@@ -6,12 +6,14 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"sync/atomic"
 	"syscall"
 	"testing"
 
 	"github.com/rdmcfs/rdmcfs/fs"
 	"github.com/rdmcfs/rdmcfs/fs/fstest"
 	"github.com/rdmcfs/rdmcfs/internal/content"
+	"github.com/rdmcfs/rdmcfs/meta"
 )
 
 // One program has a new file open by one mount of a node, and another one by another mount. The one that is killed
@@ -78,4 +80,78 @@ func testKilledBeside(t *testing.T, change func(*fs.Options), killed int) {
 			t.Errorf("inode %d became %d: the name was given back", was, is)
 		}
 	}
+}
+
+// TestG3SiblingChangesWhatIsBeingChanged: a program changes by one mount what another program is changing by another
+// mount of the same node, whose call has not returned. That mount's kernel is told of it, as of a change by another
+// node.
+func TestG3SiblingChangesWhatIsBeingChanged(t *testing.T) {
+	for name, change := range modes {
+		t.Run(name, func(t *testing.T) {
+			n := fstest.New(t, 1).Node(1)
+			a, b := n.Mount(t, change), n.MountMore(t, change)
+			t.Run("name", func(t *testing.T) { testSiblingRemovesName(t, n, a, b) })
+			t.Run("bytes", func(t *testing.T) { testSiblingPublishes(t, n, a, b) })
+		})
+	}
+}
+
+// whileWaiting does something while the answer to a change is on its way that is in the log.
+func whileWaiting(t *testing.T, n *fstest.Node, which func(op meta.Op) bool, change func() error, meanwhile func()) {
+	t.Helper()
+	applied, wait := make(chan struct{}), make(chan struct{})
+	var once atomic.Bool
+	n.Late(func(op meta.Op) <-chan struct{} {
+		if !which(op) || once.Swap(true) {
+			return nil
+		}
+		close(applied)
+		return wait
+	})
+	defer n.Late(nil)
+	done := make(chan error, 1)
+	go func() { done <- change() }()
+	<-applied
+	meanwhile()
+	close(wait)
+	must(t, <-done)
+}
+
+func isOp[T meta.Op](op meta.Op) bool {
+	_, ok := op.(T)
+	return ok
+}
+
+func testSiblingRemovesName(t *testing.T, n *fstest.Node, a, b string) {
+	write(t, filepath.Join(b, "one"), []byte("one"))
+	rename := func() error { return os.Rename(filepath.Join(b, "one"), filepath.Join(b, "name")) }
+	whileWaiting(t, n, isOp[*meta.Rename], rename, func() { must(t, os.Remove(filepath.Join(a, "name"))) })
+	for _, mnt := range []string{a, b} {
+		if _, err := os.Stat(filepath.Join(mnt, "name")); !os.IsNotExist(err) {
+			t.Errorf("%s has a name that was removed: %v", mnt, err)
+		}
+	}
+}
+
+// testSiblingPublishes has a reader keep what it opened, which other opens would share.
+func testSiblingPublishes(t *testing.T, n *fstest.Node, a, b string) {
+	path := filepath.Join(b, "bytes")
+	write(t, path, []byte("first"))
+	w, err := os.OpenFile(path, os.O_WRONLY, 0)
+	must(t, err)
+	r, err := os.Open(path)
+	must(t, err)
+	defer r.Close()
+	_, err = w.WriteString("older")
+	must(t, err)
+	whileWaiting(t, n, isOp[*meta.Publish], w.Close, func() { write(t, filepath.Join(a, "bytes"), []byte("newer")) })
+	eventually(t, func() error {
+		for _, mnt := range []string{a, b} {
+			got, err := os.ReadFile(filepath.Join(mnt, "bytes"))
+			if err != nil || string(got) != "newer" {
+				return fmt.Errorf("opened anew by %s: %q, %v", mnt, got, err)
+			}
+		}
+		return nil
+	})
 }

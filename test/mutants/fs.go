@@ -29,5 +29,5 @@ var ofFs = []mutant{
 	{"a file that the disk refused is staged in again", "fs/contentstage.go",
 		"if p.out.failed() != nil {", "if p.out == nil {", []string{fsTests, nodeTests}},
 	{"a mount gives back what another one uses", "fs/mount.go",
-		"o.Siblings.join(m.fs.nodes)", "new(Siblings).join(m.fs.nodes)", inFs},
+		"o.Siblings.join(m.fs)", "new(Siblings).join(m.fs)", inFs},
 }
