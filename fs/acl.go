@@ -110,7 +110,7 @@ func (at *attributes) setACL(n *node, in *fuse.SetXAttrIn, a acl) (meta.AttrPatc
 		return meta.AttrPatch{}, syscall.EINVAL
 	}
 	var now fuse.Attr
-	at.fill(n, at.nodes.record(n), &now)
+	at.fill(n, &now)
 	mode := a.mode(now.Mode & 07777)
 	if in.SetXAttrFlags&fuse.SETXATTR_ACL_KILL_SGID != 0 {
 		mode &^= syscall.S_ISGID

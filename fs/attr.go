@@ -27,13 +27,13 @@ type attributes struct {
 	acl   bool // POSIX access lists are kept
 }
 
-// fill gives the attributes that the handles of a node see, and how long they may be cached. Of anything but a
-// file they are rec's.
-func (at *attributes) fill(n *node, rec meta.Inode, out *fuse.Attr) time.Duration {
+// fill gives the attributes that the handles of a node see, and how long they may be cached. They are read now, when
+// a commit finds the node: of an earlier record nobody would say that it is old.
+func (at *attributes) fill(n *node, out *fuse.Attr) time.Duration {
 	if n.kind == meta.KindFile {
 		return at.file(n, out)
 	}
-	setAttr(out, rec)
+	setAttr(out, at.nodes.record(n))
 	return cacheForever
 }
 
@@ -190,11 +190,7 @@ func (f *fileSystem) GetAttr(_ <-chan struct{}, in *fuse.GetAttrIn, out *fuse.At
 }
 
 func (at *attributes) answer(n *node, out *fuse.AttrOut) {
-	if n.kind == meta.KindFile {
-		out.SetTimeout(at.file(n, &out.Attr))
-	} else {
-		out.SetTimeout(at.fill(n, at.nodes.record(n), &out.Attr))
-	}
+	out.SetTimeout(at.fill(n, &out.Attr))
 }
 
 // SetAttr answers FUSE_SETATTR: truncation first, then the rest.

@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/rdmcfs/rdmcfs/fs/fstest"
+	"github.com/rdmcfs/rdmcfs/meta"
 )
 
 // A file that is opened when a commit is applied and the kernel was not told of it yet: the kernel remembers the
@@ -93,6 +94,18 @@ func TestG3CommitDuringLookup(t *testing.T) {
 				t.Errorf("commit after read %d: size %d, %v; want %d", i, st.Size(), err, len(want))
 			}
 			wantBytes(t, filepath.Join(b, name), want)
+		}
+	})
+}
+
+// TestG3DirectoryIsChangedWhileItIsMade: the call that makes a directory waits until all nodes show it, and another
+// node gives it another mode meanwhile. The first node shows that afterwards.
+func TestG3DirectoryIsChangedWhileItIsMade(t *testing.T) {
+	eachPair(t, func(t *testing.T, c *fstest.Cluster, a, b string) {
+		mkdir := func() error { return os.Mkdir(filepath.Join(a, "dir"), 0o755) }
+		whileWaiting(t, c.Node(1), isOp[*meta.Create], mkdir, func() { must(t, os.Chmod(filepath.Join(b, "dir"), 0o700)) })
+		for _, mnt := range []string{a, b} {
+			wantMode(t, filepath.Join(mnt, "dir"), os.ModeDir|0o700)
 		}
 	})
 }

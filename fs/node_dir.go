@@ -17,24 +17,24 @@ const (
 // entry answers a lookup: it counts one reference of the kernel.
 func (f *fileSystem) entry(rec meta.Inode, out *fuse.EntryOut) *node {
 	n := f.nodes.looked(rec)
-	f.fillEntry(n, rec, out) // from now on a commit finds the node, and only now the record of a file is read for good
+	f.fillEntry(n, out) // from now on a commit finds the node, and only now its record is read for good
 	return n
 }
 
 // entryAhead answers a lookup with the node that was opened for it, also if others have superseded it since: the open
 // that comes finds its handle there. openAhead has counted the reference of the kernel.
-func (f *fileSystem) entryAhead(n *node, rec meta.Inode, out *fuse.EntryOut) {
-	f.fillEntry(n, rec, out)
+func (f *fileSystem) entryAhead(n *node, out *fuse.EntryOut) {
+	f.fillEntry(n, out)
 	if f.nodes.isDetached(n) {
 		out.SetEntryTimeout(0)
 	}
 }
 
-func (f *fileSystem) fillEntry(n *node, rec meta.Inode, out *fuse.EntryOut) {
+func (f *fileSystem) fillEntry(n *node, out *fuse.EntryOut) {
 	out.NodeId = n.id
 	out.Generation = 1
 	out.SetEntryTimeout(f.cache.entryTimeout)
-	out.SetAttrTimeout(f.attrs.fill(n, rec, &out.Attr))
+	out.SetAttrTimeout(f.attrs.fill(n, &out.Attr))
 }
 
 // directory finds the inode number of a directory the kernel names.
@@ -89,7 +89,7 @@ func (f *fileSystem) Lookup(
 	defer stop()
 	again := func() (meta.Inode, error) { return f.reserved.lookup(dir, name) }
 	if n := f.retries.openAhead(ctx, header.Pid, rec, again); n != nil {
-		f.entryAhead(n, f.nodes.record(n), out)
+		f.entryAhead(n, out)
 	} else {
 		f.entry(rec, out)
 	}

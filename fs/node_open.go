@@ -72,7 +72,7 @@ func (f *fileSystem) Create(cancel <-chan struct{}, in *fuse.CreateIn, name stri
 		return fuse.Status(no)
 	}
 	h.live.begin(attr, mayMap(in.Flags))
-	f.fillEntry(h.node, rec, &out.EntryOut)
+	f.fillEntry(h.node, &out.EntryOut)
 	f.files.opened(h, in.Pid, &out.OpenOut)
 	return fuse.OK
 }

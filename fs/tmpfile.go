@@ -83,7 +83,7 @@ func (f *fileSystem) Tmpfile(_ <-chan struct{}, in *fuse.CreateIn, out *fuse.Cre
 	l.mayMap = mayMap(in.Flags)
 	l.attrs.waiting = attr
 	l.mu.Unlock()
-	f.fillEntry(h.node, rec, &out.EntryOut)
+	f.fillEntry(h.node, &out.EntryOut)
 	f.files.opened(h, in.Pid, &out.OpenOut)
 	return fuse.OK
 }
