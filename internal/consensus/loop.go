@@ -388,13 +388,8 @@ func (rl *raftLoop) tend() {
 			rl.core.SnapshotFailed(peer)
 		}
 	}
-	if st.Role == RoleLeader && (rl.n.readOnlyErr() != nil || rl.n.replacer.why() != nil) &&
-		now.Sub(rl.transferAt) > 3*time.Second {
-		rl.transferAt = now
-		if to := rl.n.healthyVoter(); to != 0 {
-			rl.n.log.Warn("handing leadership over: the log can't be written, or the state is wrong", "to", to)
-			rl.core.TransferLeader(to)
-		}
+	if st.Role == RoleLeader && (rl.n.readOnlyErr() != nil || rl.n.replacer.why() != nil || rl.n.resigned.Load()) {
+		rl.handOver(now)
 	}
 	left := rl.leaving && len(rl.core.applying) == 0 // and a change in the log, which may be lost, keeps it
 	if (st.Leader == 0 || left) && !rl.asking {
@@ -402,8 +397,21 @@ func (rl *raftLoop) tend() {
 	}
 }
 
+// handOver lets another voter lead that is well. It waits for the end of an attempt before the next one.
+func (rl *raftLoop) handOver(now time.Time) {
+	if now.Sub(rl.transferAt) <= 3*time.Second {
+		return
+	}
+	if to := rl.healthyVoter(); to != 0 {
+		rl.transferAt = now
+		rl.n.log.Info("leadership is handed over", "to", to)
+		rl.core.TransferLeader(to)
+	}
+}
+
 // healthyVoter is another voter that can write its log and has applied the most.
-func (n *Node) healthyVoter() ID {
+func (rl *raftLoop) healthyVoter() ID {
+	n := rl.n
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	var best ID

@@ -54,6 +54,7 @@ type Node struct {
 	proposals  proposals     // of this node
 	replacer   stateReplacer // of a state that is wrong
 	raftMember atomic.Bool   // written by the loop
+	resigned   atomic.Bool   // another voter is to lead
 
 	loop     raftLoop // the loop's own
 	observer observer // the follow goroutine's own
@@ -216,6 +217,33 @@ func (n *Node) start() {
 	n.wg.Go(n.reporter.run)
 	n.wg.Go(n.clocks.watch)
 	context.AfterFunc(n.ctx, func() { close(n.done) })
+}
+
+// Resign has this node hand leadership over whenever it leads and another voter can: it is about to end. It does not
+// wait.
+func (n *Node) Resign() {
+	n.resigned.Store(true)
+	n.box.event(func() {
+		if rl := &n.loop; rl.core != nil && rl.core.Status().Role == RoleLeader {
+			rl.handOver(time.Now())
+		}
+	})
+}
+
+// Leave is Resign, and waits until this node does not lead or ctx ends. Then it takes no part in raft any more, and
+// calls return ErrClosed: the cluster has put this node out.
+func (n *Node) Leave(ctx context.Context) {
+	n.Resign()
+	tick := time.NewTicker(n.tune.Tick)
+	defer tick.Stop()
+	for n.Status().Role == RoleLeader && ctx.Err() == nil {
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+		case <-n.done:
+		}
+	}
+	n.cancel(ErrClosed)
 }
 
 // Close ends the node and waits for its goroutines. Proposals that wait return ErrClosed.

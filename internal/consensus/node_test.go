@@ -77,6 +77,53 @@ func TestLeaderKilledStopsNobodyForLong(t *testing.T) {
 	c.converge()
 }
 
+// A leader that is about to end hands over, and again when it is elected again. It still takes proposals.
+func TestResignedLeaderLeadsNoMore(t *testing.T) {
+	c := newCluster(t, 3, nil)
+	old := c.waitVoters(3)
+	c.nodes[old].node.Resign()
+	moved := func() bool { return c.leader() != old }
+	eventually(t, 20*time.Second, "another one leads", moved)
+	c.propose(old, "still here")
+	c.leadBy(old)
+	eventually(t, 20*time.Second, "another one leads again", moved)
+	c.converge()
+}
+
+// Where no other voter is there, one that has resigned goes on leading.
+func TestOnlyVoterThatResignsLeads(t *testing.T) {
+	c := newCluster(t, 1, nil)
+	only := c.waitVoters(1)
+	c.nodes[only].node.Resign()
+	c.propose(only, "still here")
+	if got := c.leader(); got != only {
+		t.Errorf("%v leads", got)
+	}
+}
+
+// A leader that the cluster has put out takes no more part in raft, and others lead, though its process goes on.
+func TestLeaderThatLeavesLeadsNoMore(t *testing.T) {
+	c := newCluster(t, 3, nil)
+	old := c.waitVoters(3)
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	c.nodes[old].node.Leave(ctx)
+	if ctx.Err() != nil {
+		t.Error("nobody has taken over")
+	}
+	if _, err := c.nodes[old].node.Propose(t.Context(), []byte("too late"), ProposeOptions{}); !errors.Is(err, ErrClosed) {
+		t.Errorf("a proposal: %v", err)
+	}
+	for _, tn := range c.running() {
+		if tn.id != old {
+			c.propose(tn.id, fmt.Sprint("after", tn.id))
+		}
+	}
+	c.stop(old)
+	c.start(old)
+	c.converge()
+}
+
 // TestNoQuorumFailsFastAndRecovers has half of the usual time, so that a late machine does not reach the bound; the
 // other half is in the default.
 func TestNoQuorumFailsFastAndRecovers(t *testing.T) {

@@ -51,6 +51,8 @@ const (
 	heapBytes = 320 << 20
 	// closeTimeout bounds the wait for mounts at the end.
 	closeTimeout = 20 * time.Second
+	// leaveTimeout bounds how long an evicted leader tries to have another node lead. Without it the others elect one.
+	leaveTimeout = 2 * time.Second
 )
 
 // node is a running node. Parts are opened by open in the order of the fields, and closed in reverse.
@@ -187,9 +189,23 @@ func (n *node) serve() error {
 	}
 	n.log.Info("node ends")
 	n.ready.Store(false)
+	leaveLog(raft, errors.Is(err, ErrEvicted))
 	ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)
 	defer cancel()
 	return errors.Join(err, n.mounts.closeAll(ctx))
+}
+
+// leaveLog has another node lead: the leader's duties have ended here. An evicted node leaves the log, for others
+// refuse its connections, and a voter that does would get no entries from it. Otherwise it goes on: what programs close
+// until the mounts have ended is published.
+func leaveLog(raft *consensus.Node, evicted bool) {
+	if !evicted {
+		raft.Resign()
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), leaveTimeout)
+	defer cancel()
+	raft.Leave(ctx)
 }
 
 // open opens everything in order. What was opened is closed by the caller, also after an error.
