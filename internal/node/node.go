@@ -459,6 +459,7 @@ func (n *node) restored() {
 	n.viewChanged()
 	n.mounts.dropCaches()
 	n.repl.Restored()
+	n.watched.skip()
 	if raft := n.raft.node.Load(); raft != nil {
 		raft.SetVisible(n.db.Index())
 	}

@@ -14,55 +14,87 @@ import (
 const (
 	watchInterval    = 500 * time.Millisecond
 	watchIntervalMin = 50 * time.Millisecond
-	watchQueue       = 256 // events that wait for one watcher; more are dropped
+	watchQueue       = 256 // events that wait for one watcher; more are counted, and dropped
 )
 
 // watchers are those who follow what happens here.
 type watchers struct {
 	mu  sync.Mutex
-	all map[chan meta.Event]struct{}
+	all map[*watcher]struct{}
 }
 
-func (w *watchers) join() chan meta.Event {
-	c := make(chan meta.Event, watchQueue)
+// watcher is one of them.
+type watcher struct {
+	events   chan meta.Event
+	missed   int  // events that found no room; guarded by watchers.mu, as is the next
+	replaced bool // the state was: what led to it is not known here
+}
+
+func (w *watchers) join() *watcher {
+	one := &watcher{events: make(chan meta.Event, watchQueue)}
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.all == nil {
-		w.all = map[chan meta.Event]struct{}{}
+		w.all = map[*watcher]struct{}{}
 	}
-	w.all[c] = struct{}{}
-	return c
+	w.all[one] = struct{}{}
+	return one
 }
 
-func (w *watchers) leave(c chan meta.Event) {
+func (w *watchers) leave(one *watcher) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	delete(w.all, c)
+	delete(w.all, one)
 }
 
 // tell hands events to the watchers without waiting for them.
 func (w *watchers) tell(events []meta.Event) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	for c := range w.all {
+	for one := range w.all {
 		for _, ev := range events {
 			if ev.Kind != meta.EventNode && ev.Kind != meta.EventPublished {
 				continue
 			}
 			select {
-			case c <- ev:
+			case one.events <- ev:
 			default:
+				one.missed++
 			}
 		}
 	}
+}
+
+// skip notes that the state of another node has taken the place of this one's.
+func (w *watchers) skip() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for one := range w.all {
+		one.replaced = true
+	}
+}
+
+// gap says once what a watcher was not told of; "" if that is nothing.
+func (w *watchers) gap(one *watcher) string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	missed, replaced := one.missed, one.replaced
+	one.missed, one.replaced = 0, false
+	switch {
+	case replaced:
+		return "versions and changes of nodes may be missing here: this node has taken the state of another one"
+	case missed > 0:
+		return fmt.Sprintf("%d more versions and changes of nodes: this watch was too slow to be told of each", missed)
+	}
+	return ""
 }
 
 // watch tells about transfers as they run, the end of each of them, new versions, and changes of nodes, until the
 // client goes.
 func (n *node) watch(ctx context.Context, req admin.WatchRequest, each func(admin.Event) error) error {
 	interval := max(orDefault(req.Interval, watchInterval), watchIntervalMin)
-	events := n.watched.join()
-	defer n.watched.leave(events)
+	watcher := n.watched.join()
+	defer n.watched.leave(watcher)
 	feed := n.repl.FollowTransfers()
 	defer feed.Close()
 	tick := time.NewTicker(interval)
@@ -74,14 +106,16 @@ func (n *node) watch(ctx context.Context, req admin.WatchRequest, each func(admi
 			return ctx.Err()
 		case <-n.ctx.Done():
 			return n.tellTransfers(req, feed, false, each)
-		case ev := <-events:
+		case ev := <-watcher.events:
 			if out, ok := n.describe(ev, req); ok {
 				err = each(out)
 			}
 		case <-feed.Ready():
 			err = n.tellTransfers(req, feed, false, each)
 		case <-tick.C:
-			err = n.tellTransfers(req, feed, true, each)
+			if err = n.tellTransfers(req, feed, true, each); err == nil {
+				err = n.watched.tellGap(watcher, each)
+			}
 		}
 		if err != nil {
 			return err
@@ -121,6 +155,15 @@ func (n *node) tellTransfers(
 		}
 	}
 	return tell("transfer", running)
+}
+
+// tellGap says that a watcher was not told of all versions and changes of nodes.
+func (w *watchers) tellGap(one *watcher, each func(admin.Event) error) error {
+	text := w.gap(one)
+	if text == "" {
+		return nil
+	}
+	return each(admin.Event{Time: time.Now(), Kind: "message", Message: text})
 }
 
 func (n *node) describe(ev meta.Event, req admin.WatchRequest) (admin.Event, bool) {

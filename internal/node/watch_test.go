@@ -1,6 +1,7 @@
 package node
 
 import (
+	"strings"
 	"testing"
 
 	"github.com/rdmcfs/rdmcfs/internal/control/admin"
@@ -25,5 +26,37 @@ func TestWatchTellsVersionsOfItsPath(t *testing.T) {
 		if ok != want || ok && (out.Kind != "version" || out.Version.Path != "/a/f") {
 			t.Errorf("watch of %q: %v %+v, want %v", path, ok, out, want)
 		}
+	}
+}
+
+// G10: a watcher that takes nothing is told how much it was not told, once, and that the state was replaced.
+func TestG10WatchTellsOfGaps(t *testing.T) {
+	var w watchers
+	slow, quick := w.join(), w.join()
+	for range watchQueue + 3 {
+		w.tell([]meta.Event{{Kind: meta.EventPublished}, {Kind: meta.EventOwed}})
+		<-quick.events
+	}
+	if got := w.gap(quick); got != "" {
+		t.Errorf("who was told of all: %q", got)
+	}
+	var said []string
+	tell := func() {
+		if err := w.tellGap(slow, func(ev admin.Event) error {
+			said = append(said, ev.Kind+": "+ev.Message)
+			return nil
+		}); err != nil {
+			t.Error(err)
+		}
+	}
+	tell()
+	tell()
+	if len(said) != 1 || !strings.HasPrefix(said[0], "message: 3 more versions and changes of nodes") {
+		t.Errorf("who was too slow: %q", said)
+	}
+	w.skip()
+	tell()
+	if len(said) != 2 || !strings.Contains(said[1], "the state of another one") {
+		t.Errorf("with another state: %q", said)
 	}
 }
