@@ -82,6 +82,7 @@ func (n *node) boot(ctx context.Context) error {
 		if _, moved := n.movedFrom(); moved {
 			n.askIn(ctx, op)
 		}
+		tellAddress(n)
 		if !pause(ctx, bootRetry) {
 			return errors.Join(ctx.Err(), err)
 		}
@@ -160,6 +161,7 @@ func (n *node) stayIn(ctx context.Context) {
 			n.fail(n.wasEvicted())
 			return
 		case n.raft.status().NoQuorum:
+			tellAddress(n)
 			continue
 		case ok && rec.State == meta.NodeUp && rec.Incarnation == lease.Incarnation:
 			continue

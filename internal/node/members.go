@@ -2,6 +2,7 @@ package node
 
 import (
 	"slices"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -39,6 +40,7 @@ type members struct {
 	initial map[meta.NodeID]peerAddr // from the join, until this node was let in: what is applied before is older
 	now     func() time.Time
 	current atomic.Pointer[book]
+	told    sync.Map // by NodeID: toldAddr
 	down    atomic.Pointer[map[meta.NodeID]time.Time]
 }
 
@@ -110,10 +112,25 @@ func (b *book) named(name string) (rec meta.Node, known bool) {
 	return rec, false
 }
 
+// toldAddr is where a node has said itself that it listens. It counts while the log names the address that it named
+// then.
+type toldAddr struct{ addr, instead string }
+
+// noteAddress takes an address from the node that listens there, if the log knows its store.
+func (m *members) noteAddress(node meta.NodeID, store [16]byte, addr string) {
+	if n, ok := m.book().nodes[node]; ok && n.Store == store {
+		m.told.Store(node, toldAddr{addr: addr, instead: n.Addr})
+	}
+}
+
 // address is where a node listens.
 func (m *members) address(node uint32) (string, bool) {
 	n, ok := m.book().nodes[meta.NodeID(node)]
-	return n.Addr, ok && n.Addr != "" && n.State != meta.NodeEvicted
+	addr := n.Addr
+	if said, was := m.told.Load(n.ID); was && said.(toldAddr).instead == addr {
+		addr = said.(toldAddr).addr
+	}
+	return addr, ok && addr != "" && n.State != meta.NodeEvicted
 }
 
 // evicted reports whether the log has evicted a node.

@@ -3,6 +3,7 @@ package node
 import (
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/rdmcfs/rdmcfs/internal/consensus"
@@ -11,13 +12,21 @@ import (
 )
 
 // A data directory may be moved to another address. The others still dial the old one then, so the log can't be
-// reached by the usual way: the node asks them to put its boot, which names the new address, into the log.
+// reached by the usual way: the node asks them to put its boot, which names the new address, into the log. Without a
+// quorum they can't: then a voter tells them where it listens, for they may be a quorum with it.
 
 // kindBoot is the kind of the call that asks a member to propose the caller's boot. The payload is the entry.
 const kindBoot = 2
 
-// askTimeout bounds the question to one member.
-const askTimeout = 3 * time.Second
+// kindAddress is the kind of the call that tells a member where the caller listens. The payload is its store and the
+// address.
+const kindAddress = 9
+
+const (
+	askTimeout   = 3 * time.Second // bounds the question to one member
+	addressAgain = time.Second     // between two times that a voter tells its address
+	addressMax   = 256
+)
 
 // movedFrom is the address that the log knows of this node, where that is not its own any more.
 func (n *node) movedFrom() (addr string, moved bool) {
@@ -55,4 +64,37 @@ func (n *node) handleBoot(ctx context.Context, from control.Caller, payload []by
 	}
 	_, err = n.raft.Propose(ctx, payload, consensus.ProposeOptions{})
 	return nil, err
+}
+
+// tellAddress tells the others where this node listens, if it votes and knows no quorum. It waits for no answer, and is
+// called by one goroutine at a time.
+func tellAddress(n *node) {
+	st, self := n.raft.status(), raftID(n.id.Node, n.id.store())
+	if !st.NoQuorum || !slices.Contains(st.Voters, self) || time.Since(n.addressTold) < addressAgain {
+		return
+	}
+	n.addressTold = time.Now()
+	store := n.id.store()
+	payload := append(store[:], n.id.Advertise...)
+	for id, rec := range n.members.book().nodes {
+		if id == n.id.Node || rec.State == meta.NodeEvicted {
+			continue
+		}
+		n.tasks.Go(func() {
+			ctx, cancel := context.WithTimeout(n.ctx, askTimeout)
+			defer cancel()
+			if _, err := n.peers.Call(ctx, uint32(id), kindAddress, payload); err != nil {
+				n.log.Debug("tell a node this one's address", "node", id, "err", err)
+			}
+		})
+	}
+}
+
+// handleAddress takes the address of the member that calls.
+func (m *members) handleAddress(_ context.Context, from control.Caller, payload []byte) ([]byte, error) {
+	if len(payload) <= 16 || len(payload) > 16+addressMax {
+		return nil, fmt.Errorf("node: address of node %d: %d bytes: %w", from.Node, len(payload), control.ErrProtocol)
+	}
+	m.noteAddress(meta.NodeID(from.Node), [16]byte(payload), string(payload[16:]))
+	return nil, nil
 }

@@ -94,6 +94,8 @@ type node struct {
 	verdicts   sync.Mutex                 // held to distrust a state, and to note that another is in its place
 	keptPeers  map[meta.NodeID]peerAddr   // as in the peers file; the applying goroutine's
 
+	addressTold time.Time // when the others were told this node's address
+
 	ready   atomic.Bool
 	putOut  atomic.Bool           // a peer says that this node was evicted
 	failure atomic.Pointer[error] // why the node ends by itself
@@ -303,6 +305,7 @@ func (n *node) openReplication() error {
 	n.closer.add(n.repl.Close)
 	n.server.HandleCall(kindReplicate, n.handleReplicate)
 	n.server.HandleCall(kindBoot, n.handleBoot)
+	n.server.HandleCall(kindAddress, n.members.handleAddress)
 	n.server.HandleCall(kindDamage, n.handleDamage)
 	n.server.HandleCall(kindUnpublished, n.handleUnpublished)
 	return nil
