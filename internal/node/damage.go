@@ -99,24 +99,41 @@ func (n *node) watchDamage(ctx context.Context) {
 	}
 }
 
-// askDamage asks all nodes that are up. Of those that do not answer, nothing is known.
+// askDamage asks all nodes that are up. What one said before stands while it does not answer: it is declared down soon
+// if it is not there.
 func (n *node) askDamage(ctx context.Context) {
+	n.damage.ask(n.id.Node, n.members.book().nodes, func(id meta.NodeID) (d admin.Damage, err error) {
+		call, cancel := context.WithTimeout(ctx, damageTimeout)
+		defer cancel()
+		answer, err := n.peers.Call(call, uint32(id), kindDamage, nil)
+		if err == nil {
+			err = admin.Unmarshal(answer, &d)
+		}
+		return d, err
+	})
+}
+
+// ask puts a question to all nodes that are up but one's own.
+func (k *damage) ask(self meta.NodeID, nodes map[meta.NodeID]meta.Node, of func(meta.NodeID) (admin.Damage, error)) {
+	before := map[uint32]admin.Damage{}
+	if others := k.others.Load(); others != nil {
+		for _, d := range *others {
+			before[d.Node] = d
+		}
+	}
 	var mu sync.Mutex
 	var wg sync.WaitGroup
 	var found []admin.Damage
-	for id, rec := range n.members.book().nodes {
-		if id == n.id.Node || rec.State != meta.NodeUp {
+	for id, rec := range nodes {
+		if id == self || rec.State != meta.NodeUp {
 			continue
 		}
 		wg.Go(func() {
-			call, cancel := context.WithTimeout(ctx, damageTimeout)
-			defer cancel()
-			var d admin.Damage
-			answer, err := n.peers.Call(call, uint32(id), kindDamage, nil)
-			if err == nil {
-				err = admin.Unmarshal(answer, &d)
+			d, err := of(id)
+			if err != nil {
+				d = before[uint32(id)]
 			}
-			if err != nil || d.Count == 0 {
+			if d.Count == 0 {
 				return
 			}
 			d.Node, d.Name, d.Names = uint32(id), rec.Name, d.Names[:min(len(d.Names), damageNames)]
@@ -126,7 +143,7 @@ func (n *node) askDamage(ctx context.Context) {
 		})
 	}
 	wg.Wait()
-	n.damage.others.Store(&found)
+	k.others.Store(&found)
 }
 
 // damageKnown is the damage here and, as of the last question, elsewhere, by node.

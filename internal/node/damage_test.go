@@ -1,12 +1,14 @@
 package node
 
 import (
+	"errors"
 	"fmt"
 	"strings"
 	"testing"
 
 	"github.com/rdmcfs/rdmcfs/internal/content"
 	"github.com/rdmcfs/rdmcfs/internal/control/admin"
+	"github.com/rdmcfs/rdmcfs/meta"
 )
 
 // G10: damage is counted whole and named in part, and what no node holds any more is said.
@@ -41,4 +43,34 @@ func TestDamageWarningOfWhatIsGone(t *testing.T) {
 	if !strings.HasPrefix(text, "damaged on node2: 1 content failed its checks or is gone: /f; no node holds") {
 		t.Error(text)
 	}
+}
+
+// G10: a node that is up and misses one question is as damaged as it was. One that is down, or well again, is not.
+func TestDamageOfANodeThatMissesAQuestion(t *testing.T) {
+	var k damage
+	nodes := map[meta.NodeID]meta.Node{1: {State: meta.NodeUp}, 2: {State: meta.NodeUp, Name: "node2"}}
+	answer, silent := admin.Damage{Count: 3}, error(nil)
+	ask := func(want int) {
+		t.Helper()
+		k.ask(1, nodes, func(meta.NodeID) (admin.Damage, error) { return answer, silent })
+		got := 0
+		for _, d := range *k.others.Load() {
+			if got += d.Count; d.Node != 2 || d.Name != "node2" {
+				t.Errorf("%+v", d)
+			}
+		}
+		if got != want {
+			t.Errorf("%d contents are damaged, want %d", got, want)
+		}
+	}
+	ask(3)
+	answer, silent = admin.Damage{}, errors.New("no answer")
+	ask(3)
+	ask(3)
+	silent = nil
+	ask(0)
+	answer = admin.Damage{Count: 2}
+	ask(2)
+	nodes[2], silent = meta.Node{State: meta.NodeDown}, errors.New("no answer")
+	ask(0)
 }
