@@ -193,11 +193,11 @@ func (n *node) spareVoter(ctx context.Context, leaver meta.NodeID) error {
 }
 
 // keyStays tells whether the signing key stays when a node leaves, which may be the only one that has it: without it no
-// machine can join any more. It does if this node has it or a voter that is up, or if the leaver has none or is down.
-// If this node votes it gets the key of one of them.
+// machine can join any more. It does if this node stays and has it, or a voter that is up, or if the leaver has none or
+// is down. If this node votes it gets the key of one of them.
 func keyStays(ctx context.Context, n *node, leaver meta.NodeID, st consensus.Status) bool {
 	b := n.members.book()
-	if n.signing.authority.Load() != nil || b.nodes[leaver].State != meta.NodeUp {
+	if leaver != n.id.Node && n.signing.authority.Load() != nil || b.nodes[leaver].State != meta.NodeUp {
 		return true
 	}
 	ask := func(node meta.NodeID) error {
@@ -260,9 +260,9 @@ func recordedAs(voters []consensus.ID, b *book) bool {
 	return true
 }
 
-// spareReplaced waits a while until the cluster can do without the vote of a node that is to be replaced: the store
-// that votes ends with the join. The log knows voters by their numbers, and takes one that was replaced just now, and
-// is up again, for one that votes.
+// spareReplaced waits a while until the cluster can do without the vote of a node that is to be replaced, and without
+// its signing key if that is this node: the store that votes ends with the join. The log knows voters by their numbers,
+// and takes one that was replaced just now, and is up again, for one that votes.
 func spareReplaced(ctx context.Context, n *node, name string) error {
 	for deadline := time.Now().Add(replacePatience); ; {
 		st, b := n.raft.status(), n.members.book()
@@ -270,11 +270,16 @@ func spareReplaced(ctx context.Context, n *node, name string) error {
 		if !known || rec.Store == [16]byte{} || st.NoQuorum {
 			return nil // it has no store, or the log refuses the join itself
 		}
+		refused := joinRefused(syscall.EAGAIN)
 		if !st.Joint && votersWithout(rec.ID, n.id.Node, st.Voters, b).safe {
-			return nil
+			if keyStays(ctx, n, rec.ID, st) {
+				return nil
+			}
+			refused = fmt.Errorf("node: join: no other voter is known to have got the signing key of that node yet: %w; "+
+				"try again when the others are up: the token has not been used", control.ErrUnavailable)
 		}
 		if time.Now().After(deadline) || !pause(ctx, dutyInterval) {
-			return joinRefused(syscall.EAGAIN)
+			return refused
 		}
 	}
 }
