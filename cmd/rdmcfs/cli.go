@@ -44,6 +44,10 @@ type cli struct {
 	Stop     stopCmd     `cmd:"" help:"Unmount and end the daemon."`
 	Metrics  metricsCmd  `cmd:"" help:"Print the node's counters in Prometheus' text format."`
 	Version  versionCmd  `cmd:"" help:"Print the version."`
+
+	Completion completionCmd `cmd:"" help:"Print the completion script for a shell."`
+	Man        manCmd        `cmd:"" help:"Print the man page."`
+	Complete   completeCmd   `cmd:"" hidden:"" help:"What a completion script asks at each TAB."`
 }
 
 // jsonFlag is embedded by every query.

@@ -259,8 +259,9 @@ func TestDocumentationIsWhole(t *testing.T) {
 		if c.code != i {
 			t.Errorf("code %d is at place %d", c.code, i)
 		}
-		if !strings.Contains(doc, "| "+itoa(c.code)+" | "+c.name+" |") {
-			t.Errorf("docs/CLI.md lacks exit code %d %s", c.code, c.name)
+		if told := exitcode.Codes[i]; told.Name != c.name ||
+			!strings.Contains(doc, "| "+itoa(c.code)+" | "+c.name+" | "+told.Meaning+" |") {
+			t.Errorf("docs/CLI.md lacks exit code %d %s: %s", c.code, c.name, told.Meaning)
 		}
 	}
 	help := expect(t, exitcode.OK, "Commands:", "--help")

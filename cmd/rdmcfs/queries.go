@@ -281,7 +281,7 @@ func policyText(p admin.Policy) string {
 
 type tokenCmd struct {
 	TTL     time.Duration `name:"ttl" help:"How long it is good." default:"24h"`
-	Replace string        `help:"Let the joiner take the place of the lost node of this name." placeholder:"NAME"`
+	Replace string        `help:"Let the joiner take the place of the lost node of this name." placeholder:"NODE"`
 	jsonFlag
 }
 

@@ -33,3 +33,21 @@ const (
 	// Needed is a node that is not evicted, or not drained, because files depend on it.
 	Needed = 13
 )
+
+// Codes lists all codes in order, in the words of docs/CLI.md.
+var Codes = []struct{ Name, Meaning string }{
+	{"ok", "The request succeeded."},
+	{"failure", "An error without a code of its own."},
+	{"usage", "The command line makes no sense. Nothing was done."},
+	{"not-running", "No daemon answers for this data directory."},
+	{"timeout", "The time ran out first."},
+	{"unavailable", "No quorum, now or without the node to be removed; still starting; no node answers."},
+	{"not-found", "No such file, version, node or mount; or no node in the data directory."},
+	{"denied", "The token or the clock was refused, the node was evicted, or a right is missing."},
+	{"exists", "It exists already, or something else is in its place."},
+	{"busy", "Open files hold the mount."},
+	{"full", "The disk lacks space, or what is printed does not fit where it goes."},
+	{"differs", "`demo`, `bench`: two nodes gave different bytes."},
+	{"problem", "`doctor`: something keeps rdmcfs from working here. `--fabric verbs`: no RDMA."},
+	{"needed", "`evict`, `drain`: files depend on the node."},
+}

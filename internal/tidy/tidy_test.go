@@ -27,6 +27,7 @@ var mayImport = map[string][]string{
 	"internal/demo":          {"internal"},
 	"internal/detsim":        {"internal", "fs", "replicate", "rdma", "meta"},
 	"internal/bench":         {"internal", "replicate", "rdma"},
+	"internal/cmdline":       {},
 	"internal/coder":         {},
 	"internal/codertest":     {},
 	"internal/content":       {"internal/durable", "internal/coder"},
