@@ -54,6 +54,7 @@ var mayImport = map[string][]string{
 	"test":               {"internal", "fs", "replicate", "rdma", "meta", "test"},
 	"examples":           {"rdma", "replicate"},
 	"lab":                {"internal", "rdma", "replicate"},
+	"packaging":          {"internal"},
 }
 
 type source struct {
