@@ -4,7 +4,7 @@ RDMCFS = bin/rdmcfs
 # All packages but those with a target of their own, the slowest first: they take as long as many others.
 UNIT = ./replicate/rdmc ./replicate ./fs ./rdma/mixed ./replicate/rdmc/rendezvous $(shell $(GO) list ./... | grep -v -e /test/ -e /internal/detsim$$) ./test/bench/peers ./test/bench/multicast ./test/bench/links ./test/bench/faults/...
 
-.PHONY: release mutants build demo check test test-models test-unit test-whole test-schedule test-detsim test-integration test-rdma test-rdma-devices test-long bench bench-peers bench-multicast bench-faults lint clean
+.PHONY: release mutants build demo check test test-models test-unit test-whole test-schedule test-detsim test-integration test-rdma test-rdma-devices test-packages test-long bench bench-peers bench-multicast bench-faults lint clean
 
 build:
 	CGO_ENABLED=0 $(GO) build -trimpath -o $(RDMCFS) ./cmd/rdmcfs
@@ -76,6 +76,11 @@ test-rdma-devices:
 		test/vm/run.sh -k $$k -t 1200 bin/verbs.test -test.skip Golden : bin/mixed.test -test.run TestVerbs : bin/ring.test -test.run ./verbs -test.skip Golden : bin/pin.test -test.run ./verbs : \
 			bin/rdmc.test -test.run '$(OF_GROUPS)' || exit 1; \
 	done
+
+# The packages: lintian and the other tools that know, and use as by a user. About a minute.
+test-packages:
+	test/setup.sh packages
+	packaging/check.sh
 
 # The full sizes of docs/TESTING.md.
 test-long: build

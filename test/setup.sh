@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Installs the Debian packages that a make target needs, if they are missing. Needs root only then.
 #
-#   test/setup.sh test|bench
+#   test/setup.sh test|bench|packages
 set -euo pipefail
 
 need() { # command package
@@ -26,8 +26,23 @@ case ${1:-test} in
     need iperf3 iperf3
     [[ $1 != bench ]] || need jq jq
     ;;
+  packages)
+    need lintian lintian
+    need rpmlint rpmlint
+    need shellcheck shellcheck
+    need promtool prometheus
+    need mandoc mandoc
+    need man man-db
+    need groff groff-base
+    need systemd-analyze systemd
+    need strace strace
+    need setpriv util-linux
+    need ip iproute2
+    need zsh zsh
+    need fish fish
+    ;;
   *)
-    echo "setup: '$1': want test or bench" >&2
+    echo "setup: '$1': want test, bench or packages" >&2
     exit 2
     ;;
 esac
