@@ -107,8 +107,11 @@ func (r *Replicator) Publish(ctx context.Context, p Push) (Outcome, error) {
 // Transfers tells what moves now.
 func (r *Replicator) Transfers() []TransferStatus { return r.transfers.list() }
 
-// WhySlow is the evidence by which this node last left another one out as slow; "" if it never did.
-func (r *Replicator) WhySlow(node meta.NodeID) string { return r.transfers.whySlow(node) }
+// WhySlow is the evidence by which this node last left another one out as slow; "" if it never did. Where a content is
+// named, that of another one does not count.
+func (r *Replicator) WhySlow(node meta.NodeID, content meta.ContentID) string {
+	return r.transfers.whySlow(node, content)
+}
 
 // Counters are the totals of this node.
 func (r *Replicator) Counters() Counters { return r.counters.read() }

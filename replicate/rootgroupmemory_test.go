@@ -23,7 +23,7 @@ func publishAll(t *testing.T, c *cluster, node meta.NodeID, name string) {
 	}
 	for _, owed := range out.Result.Owed {
 		reason := owedReasons(t, c.node(1).db, owed)[out.Content]
-		t.Errorf("%s: owed to node %d, reason %d: %s", name, owed, reason, c.node(node).rep.WhySlow(owed))
+		t.Errorf("%s: owed to node %d, reason %d: %s", name, owed, reason, c.node(node).rep.WhySlow(owed, meta.ContentID{}))
 	}
 	for _, n := range c.all() {
 		n.wantBytes(out.Content, b)
@@ -155,7 +155,8 @@ func TestRefusedForMemoryIsNotDead(t *testing.T) {
 	if got := owedReasons(t, c.node(1).db, 3)[out.Content]; got != meta.OwedSlow {
 		t.Errorf("owed for reason %d, want slow", got)
 	}
-	if why := c.node(1).rep.WhySlow(3); !strings.Contains(why, "node 3") || !strings.Contains(why, "64 of 64 MiB in use") {
+	why := c.node(1).rep.WhySlow(3, out.Content)
+	if !strings.Contains(why, "node 3") || !strings.Contains(why, "64 of 64 MiB in use") {
 		t.Errorf("the evidence is %q", why)
 	}
 	for _, id := range []meta.NodeID{1, 2, 4} {

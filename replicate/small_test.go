@@ -94,8 +94,13 @@ func TestSlowLinkHoldsNoSmallContent(t *testing.T) {
 		t.Errorf("close took %v", took)
 	}
 	c.holdersAre(out.Content, 1, 2, 4)
-	if why := c.node(1).rep.transfers.whySlow(3); why == "" {
+	if why := c.node(1).rep.transfers.whySlow(3, out.Content); why == "" {
 		t.Error("nobody knows why node 3 is owed the content")
+	}
+	other := out.Content
+	other.Seq++
+	if why := c.node(1).rep.transfers.whySlow(3, other); why != "" {
+		t.Errorf("node 3 is owed another content because of this one: %s", why)
 	}
 }
 

@@ -61,11 +61,17 @@ type MemberStatus struct {
 type transfers struct {
 	mu   sync.Mutex
 	all  map[*transfer]struct{}
-	slow map[meta.NodeID]string   // why a node was last left out as slow, by this node
+	slow map[meta.NodeID]leftSlow // why a node was last left out as slow, by this node
 	late map[meta.NodeID]lateShow // the last version that a close did not wait for any longer
 	took map[Phase]time.Duration  // by pushes, since the start
 
 	feeds []*TransferFeed
+}
+
+// leftSlow is the evidence by which a node was left out of the transfer of a content.
+type leftSlow struct {
+	content meta.ContentID
+	text    string
 }
 
 type transfer struct {
@@ -77,7 +83,7 @@ type transfer struct {
 }
 
 func newTransfers() *transfers {
-	return &transfers{all: make(map[*transfer]struct{}), slow: make(map[meta.NodeID]string),
+	return &transfers{all: make(map[*transfer]struct{}), slow: make(map[meta.NodeID]leftSlow),
 		late: make(map[meta.NodeID]lateShow), took: make(map[Phase]time.Duration)}
 }
 
@@ -91,16 +97,21 @@ func (t *transfers) leftOut(log *slog.Logger, what string, id meta.ContentID, me
 		}
 		log.Info(what, "content", id, "node", m.Node, "reason", m.Reason, "text", m.Text)
 		if m.Reason == meta.OwedSlow {
-			t.slow[m.Node] = m.Text
+			t.slow[m.Node] = leftSlow{id, m.Text}
 		}
 	}
 }
 
-// whySlow is the evidence by which a node was last left out as slow; "" if it never was, by this node.
-func (t *transfers) whySlow(node meta.NodeID) string {
+// whySlow is the evidence by which a node was last left out as slow, by this node. It is "" if it never was, or if that
+// was of another content than the one that is named.
+func (t *transfers) whySlow(node meta.NodeID, content meta.ContentID) string {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return t.slow[node]
+	last := t.slow[node]
+	if !content.IsZero() && content != last.content {
+		return ""
+	}
+	return last.text
 }
 
 func (t *transfers) begin(clock Clock, st TransferStatus) *transfer {
