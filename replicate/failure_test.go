@@ -14,6 +14,7 @@ import (
 
 	"github.com/rdmcfs/rdmcfs/internal/content"
 	"github.com/rdmcfs/rdmcfs/meta"
+	"github.com/rdmcfs/rdmcfs/replicate/session"
 )
 
 // owedTo lists what a publish left owed, by node.
@@ -346,12 +347,23 @@ func TestAckLocalAnswersAtOnceAndDeliversBehind(t *testing.T) {
 		c.must(1, &meta.SetPolicy{Dir: 0, Policy: &meta.Policy{AckLocal: true}})
 		ino := c.create(1, "f")
 		b := randomBytes(9, size)
+		feed := c.node(1).replicator().FollowTransfers()
 		out, err := c.node(1).publish(ino, meta.ContentID{}, b)
 		if err != nil {
 			t.Fatal(err)
 		}
 		if len(out.Result.Owed) != 2 {
 			t.Fatalf("owed %v, want both others", out.Result.Owed)
+		}
+		ended, _, _ := feed.Take()
+		feed.Close()
+		if len(ended) == 0 || ended[0].Ending != EndPublished || len(ended[0].Members) != 2 {
+			t.Fatalf("ended %+v", ended)
+		}
+		for _, m := range ended[0].Members { // none was slow, or left out
+			if m.State != session.MemberAsked.String() || m.Reason != 0 || !strings.Contains(m.Text, "--ack local") {
+				t.Errorf("%d bytes: %+v", size, m)
+			}
 		}
 		c.settled()
 		for _, n := range c.all() {

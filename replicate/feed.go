@@ -124,6 +124,19 @@ func (t *transfer) counted(self meta.NodeID, votes []meta.NodeID, missed []meta.
 	}
 }
 
+// later shows the members that a policy leaves to catch-up: nobody has asked them yet.
+func (t *transfer) later(nodes []meta.NodeID) {
+	if t == nil {
+		return
+	}
+	t.owner.mu.Lock()
+	defer t.owner.mu.Unlock()
+	for _, n := range nodes {
+		m := t.memberLocked(n)
+		m.State, m.Reason, m.Text = session.MemberAsked.String(), 0, "gets the file afterwards: --ack local"
+	}
+}
+
 // behind notes the members that had not shown the version when the barrier's time was over.
 func (t *transfer) behind(nodes []meta.NodeID) {
 	t.owner.mu.Lock()

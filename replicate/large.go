@@ -117,7 +117,7 @@ func (s *pushSession) newRun(local *localCopy, staged io.ReaderAt) (*rootRun, er
 		return nil, err
 	}
 	others := s.targets.others
-	if s.targets.policy.AckLocal && s.targets.self {
+	if s.localFirst() {
 		others = nil
 	}
 	look := func() (e session.View) {

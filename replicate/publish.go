@@ -338,6 +338,9 @@ func (s *pushSession) count(votes []meta.NodeID, missed []meta.Missed) error {
 	}
 	s.op.Votes.View, s.op.Missing = s.targets.view, missed
 	s.status.counted(s.id.Node, votes, missed)
+	if s.localFirst() {
+		s.status.later(s.targets.others)
+	}
 	if want := s.targets.minCopies(); have < want {
 		return fmt.Errorf("%d of %d copies stored: %w%s", have, want, ErrCopies, s.reasons(missed))
 	}

@@ -43,7 +43,7 @@ func (s *pushSession) small(ctx context.Context) error {
 func (s *pushSession) putAll(ctx context.Context, it putItem, store func(context.Context) error) error {
 	it.Content, it.Ino, it.Root = s.id, s.push.Ino, s.op.Root
 	others := s.targets.others
-	if s.targets.policy.AckLocal && s.targets.self {
+	if s.localFirst() {
 		others = nil
 	}
 	ctx, cancel := context.WithCancel(ctx)
@@ -104,9 +104,12 @@ func (s *pushSession) shaped(ctx context.Context, recv *content.Receiving, shape
 	})
 }
 
+// localFirst tells whether the policy leaves the other members to catch-up.
+func (s *pushSession) localFirst() bool { return s.targets.policy.AckLocal && s.targets.self }
+
 // deferred adds the members that an ack=local policy leaves to catch-up.
 func (s *pushSession) deferred(missed []meta.Missed) []meta.Missed {
-	if !s.targets.policy.AckLocal || !s.targets.self {
+	if !s.localFirst() {
 		return missed
 	}
 	for _, n := range s.targets.others {
