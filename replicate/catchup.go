@@ -419,7 +419,7 @@ func (a *assigner) orderBegun(o *order) {
 	defer a.mu.Unlock()
 	l := a.busy[o.source]
 	a.busy[o.source] = load{l.orders + 1, l.contents + len(o.contents)}
-	for _, id := range o.contents {
+	for _, id := range o.contents[1:] { // the first is sent at once: it can't be shared any more
 		a.at[id] = o.source
 	}
 	for _, n := range o.targets {
