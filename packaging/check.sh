@@ -16,7 +16,7 @@ apart() {
 }
 
 step shellcheck
-shellcheck packaging/*.sh packaging/deb/* internal/cmdline/completion.bash
+shellcheck packaging/*.sh packaging/deb/p* internal/cmdline/completion.bash
 shellcheck --shell=sh packaging/rpm/{post,preun}
 
 step promtool
