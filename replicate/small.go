@@ -48,22 +48,28 @@ func (s *pushSession) putAll(ctx context.Context, it putItem, store func(context
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	answers := make(chan smallAnswer, len(others)+1)
+	answers := make(chan smallAnswer)
 	request := encodePut([]putItem{it})
 	w := newPutWatch(s.p.cfg.Clock.Now(), len(request))
-	for _, n := range others {
-		s.p.background(func() { answers <- s.putAt(ctx, n, request, func(left int64) { w.moved(n, left) }) })
-	}
-	if s.targets.self {
-		s.p.background(func() { answers <- s.putHere(ctx, store) })
-	}
-	put := func(n meta.NodeID) {
+	answer := func(get func() smallAnswer) {
 		s.p.background(func() {
+			a := get()
 			select {
-			case answers <- s.putAt(ctx, n, request, func(left int64) { w.moved(n, left) }):
-			case <-ctx.Done():
+			case answers <- a:
+			case <-ctx.Done(): // nobody waits for it any more
 			}
 		})
+	}
+	put := func(n meta.NodeID) {
+		answer(func() smallAnswer {
+			return s.putAt(ctx, n, request, func(left int64) { w.moved(n, left) })
+		})
+	}
+	for _, n := range others {
+		put(n)
+	}
+	if s.targets.self {
+		answer(func() smallAnswer { return s.putHere(ctx, store) })
 	}
 	p, err := s.collect(ctx, answers, others, put, w)
 	if err != nil {
