@@ -5,6 +5,7 @@ import (
 	"slices"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/rdmcfs/rdmcfs/meta"
 )
@@ -14,6 +15,11 @@ import (
 func TestNodeThatComesLaterSharesTheRest(t *testing.T) {
 	c := newCluster(t, 4, 1)
 	c.setLeaderless()
+	for _, n := range c.all()[:2] {
+		n.stop()
+		n.tuning.Silent, n.tuning.Stalled = time.Minute, time.Minute // what is held below is no failure
+		n.start()
+	}
 	for _, id := range []meta.NodeID{3, 4} {
 		c.node(id).stop()
 		c.declareDown(id)
