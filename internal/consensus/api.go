@@ -78,10 +78,6 @@ type Config struct {
 	// Members returns the nodes the voter policy chooses from, and those a barrier without a list waits for (the ones
 	// that are up). It is called on the leader, from goroutines of the node. Nil switches the policy off.
 	Members func() []Member
-	// Announce is called on the leader before it adds voters, with the present ones and the new ones. When it has
-	// returned, the upper layer counts on the new ones as it does on voters, and lets none of them go that they can't do
-	// without. May be nil.
-	Announce func(ctx context.Context, voters []ID) error
 	// LogTime is the time of the last entry that the state machine has applied, 0 if none. Nil: not known.
 	LogTime func() int64
 	// Wall is the machine's clock; nil is time.Now.
@@ -190,8 +186,6 @@ type Status struct {
 	Learners []ID
 	// Joint says that the voters are being changed right now.
 	Joint bool
-	// Changing says that this node, the leader, is about to change the voters, or does.
-	Changing bool
 	// Following is the voter an observer follows; 0 if none.
 	Following ID
 	// ReadOnly says why the log can't be written, "" if it can.

@@ -226,8 +226,6 @@ type cluster struct {
 	out      map[ID]bool          // evicted, as it tells
 	wrong    map[ID]time.Duration // how far a node's clock is ahead
 	replaced map[ID]ID            // by whom: it listens where that one did
-	record   []ID                 // the voters, as the log of the upper layer has them
-	looked   func()               // called after each look at the members
 }
 
 func fastTuning() Tuning {
@@ -283,7 +281,7 @@ func (c *cluster) config(tn *testNode) Config {
 		Dial: func(ctx context.Context, peer ID) (net.Conn, error) { return c.dial(ctx, tn.id, peer) }, Peers: func() []ID {
 			return slices.DeleteFunc(c.ids(), func(id ID) bool { return tn.unknown[id] })
 		},
-		Members: c.members, Announce: c.announce}
+		Members: c.members}
 	cfg.LogTime = func() int64 { return tn.sm.state().Time }
 	cfg.Wall = func() time.Time { return c.wall(tn.id) }
 	sm := tn.sm
@@ -325,9 +323,6 @@ func (c *cluster) ids() []ID {
 }
 
 func (c *cluster) members() []Member {
-	if c.looked != nil {
-		defer c.looked()
-	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	var list []Member
@@ -342,28 +337,6 @@ func (c *cluster) members() []Member {
 		list = append(list, m)
 	}
 	return list
-}
-
-// announce is what the upper layer's log would say about the voters.
-func (c *cluster) announce(_ context.Context, voters []ID) error {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.record = voters
-	return nil
-}
-
-// evict ends a node for good, unless the voters that the upper layer knows would be no quorum without it.
-func (c *cluster) evict(id ID) {
-	c.mu.Lock()
-	up := slices.DeleteFunc(slices.Clone(c.record), func(v ID) bool { return v == id || c.out[v] })
-	refused := contains(c.record, id) && len(up) <= len(c.record)/2
-	if !refused {
-		c.out[id] = true
-	}
-	c.mu.Unlock()
-	if !refused {
-		c.stop(id)
-	}
 }
 
 // setDown is what the upper layer's log would say about a node.

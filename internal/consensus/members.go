@@ -281,8 +281,8 @@ func (v *voterChanges) changeVoters(ctx context.Context, add, remove []ID) error
 	if err := v.waitCaughtUp(ctx, add); err != nil {
 		return errors.Join(err, v.dropLearners(add))
 	}
-	if err := v.announce(ctx, conf.GetVoters(), add); err != nil {
-		return errors.Join(err, v.dropLearners(add))
+	if v.evicted(add) { // it ends, and what it is counted on for would be no quorum
+		return errors.Join(fmt.Errorf("%w: a new voter was evicted meanwhile", ErrConfChange), v.dropLearners(add))
 	}
 	was := conf
 	if conf = n.conf(); !slices.Equal(conf.GetVoters(), was.GetVoters()) {
@@ -303,22 +303,6 @@ func (v *voterChanges) changeVoters(ctx context.Context, add, remove []ID) error
 		return nil
 	}
 	return v.proposeConf(ctx, conf, swap)
-}
-
-// announce has the upper layer count on new voters, and looks for those that were evicted before: they end, and what
-// they are counted on for would be no quorum.
-func (v *voterChanges) announce(ctx context.Context, voters, add []ID) error {
-	if announce := v.n.cfg.Announce; announce != nil && len(add) > 0 {
-		ctx, cancel := context.WithTimeout(ctx, confStepMax)
-		defer cancel()
-		if err := announce(ctx, append(slices.Clone(voters), add...)); err != nil {
-			return fmt.Errorf("%w: announce new voters: %w", ErrConfChange, err)
-		}
-	}
-	if v.evicted(add) {
-		return fmt.Errorf("%w: a new voter was evicted meanwhile", ErrConfChange)
-	}
-	return nil
 }
 
 // evicted tells whether one of some nodes is no member any more.

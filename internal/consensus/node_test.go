@@ -5,11 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
-	"runtime"
 	"slices"
-	"strings"
 	"sync"
-	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -498,41 +495,6 @@ func replacedWhileAway(t *testing.T) (c *cluster, away, leader, fresh ID) {
 	defer c.mu.Unlock()
 	c.replaced = map[ID]ID{replaced: fresh}
 	return c, away, leader, fresh
-}
-
-// TestNewVotersThatAreEvictedAtOnce: two nodes that are about to vote are evicted just after the leader's last look at
-// the members. The one that the cluster can't do without is not: the log counts it as a voter by then.
-func TestNewVotersThatAreEvictedAtOnce(t *testing.T) {
-	var evicted atomic.Bool
-	c := newCluster(t, 3, func(c *cluster) {
-		c.record = []ID{1}
-		c.looked = func() {
-			if calledBy("(*voterChanges).evicted") && !evicted.Swap(true) {
-				c.evict(2)
-				c.evict(3)
-			}
-		}
-	})
-	eventually(t, 20*time.Second, "voters without the one that was evicted", func() bool {
-		st := c.nodes[1].node.Status()
-		return evicted.Load() && !st.Changing && !st.Joint && !contains(st.Voters, 2)
-	})
-	c.propose(1, "by those that are left")
-}
-
-// calledBy tells whether a function is among the callers.
-func calledBy(name string) bool {
-	pcs := make([]uintptr, 32)
-	frames := runtime.CallersFrames(pcs[:runtime.Callers(1, pcs)])
-	for {
-		frame, more := frames.Next()
-		if strings.HasSuffix(frame.Function, name) {
-			return true
-		}
-		if !more {
-			return false
-		}
-	}
 }
 
 // changeVoters waits for a change of the policy that is under way.

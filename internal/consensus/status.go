@@ -11,7 +11,7 @@ func (n *Node) Status() Status {
 		ID: n.id, Role: s.role, Leader: s.leader, Term: s.term, Commit: s.commit,
 		Applied: s.applied, Synced: s.synced, Visible: s.visible, LogFirst: first,
 		Voters: votersOf(s.conf), Learners: append([]ID(nil), s.conf.GetLearners()...),
-		Joint: len(s.conf.GetVotersOutgoing()) > 0, Changing: n.voters.changing,
+		Joint:    len(s.conf.GetVotersOutgoing()) > 0,
 		NoQuorum: s.noQuorum, Progress: map[ID]Progress{}, Diverged: diverged, Rebuild: n.replacer.says,
 	}
 	if s.follower != nil {

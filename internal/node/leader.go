@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"log/slog"
 	"slices"
-	"sync"
 	"time"
 
 	"github.com/rdmcfs/rdmcfs/internal/consensus"
@@ -42,8 +41,6 @@ type duties struct {
 	lastExpire time.Time
 	// recorded are the voters as this leader has last put them into the log: the book does not know those evicted.
 	recorded []meta.NodeID
-	// recording is held to put voters into the log: those that are there already, or those that are to come.
-	recording sync.Mutex
 }
 
 // upSince is when the leader first saw an incarnation up: what it heard of the node before says nothing about it.
@@ -73,7 +70,7 @@ func (d *duties) look(ctx context.Context) {
 		d.since = now
 	}
 	d.declareDown(ctx, st, now)
-	d.recordVoters(ctx)
+	d.recordVoters(ctx, st)
 	d.expire(ctx)
 }
 
@@ -110,32 +107,14 @@ func (d *duties) declareDown(ctx context.Context, st consensus.Status, now time.
 	}
 }
 
-// announce puts voters into the log that are about to vote. From then on they are evicted only as voters are.
-func (d *duties) announce(ctx context.Context, voters []consensus.ID) error {
-	d.recording.Lock()
-	defer d.recording.Unlock()
-	if !d.do(ctx, &meta.SetVoters{Voters: recordOf(voters)}) {
-		return errors.New("node: the log does not take the new voters")
-	}
-	return nil
-}
-
-// recordOf is what the log says of voters.
-func recordOf(voters []consensus.ID) []meta.NodeID {
-	list := numbers(voters)
-	slices.Sort(list)
-	return slices.Compact(list) // a node that was replaced may be there twice
-}
-
-func (d *duties) recordVoters(ctx context.Context) {
-	d.recording.Lock()
-	defer d.recording.Unlock()
-	st := d.status()
-	if st.Joint || st.Changing || st.Role != consensus.RoleLeader {
+func (d *duties) recordVoters(ctx context.Context, st consensus.Status) {
+	if st.Joint {
 		return
 	}
 	nodes := d.members.book().nodes
-	want := recordOf(st.Voters)
+	want := numbers(st.Voters)
+	slices.Sort(want)
+	want = slices.Compact(want) // a node that was replaced may be there twice
 	var have, known []meta.NodeID
 	for node, n := range nodes {
 		if n.Voter {

@@ -87,7 +87,6 @@ type node struct {
 	repl     *replicate.Replicator
 	machine  *machine
 	digests  *digests
-	duties   *duties
 	port     *control.Port
 	mounts   *mounts
 
@@ -319,10 +318,7 @@ func (n *node) openLog() error {
 	n.machine.distrust = func(why error) { n.distrust(n.db.State(), why) }
 	n.digests = newDigests(n, &n.machine.marks)
 	n.server.HandleCall(kindDigest, n.digests.handle)
-	n.duties = &duties{self: n.id.Node, status: n.raft.status, members: n.members, propose: n.proposeAnonymous,
-		now: time.Now, log: n.log}
 	cfg := n.consensusConfig()
-	cfg.Announce = n.duties.announce
 	cfg.StateMachine, cfg.Digest, cfg.Wrong = n.machine, n.machine.digestAt, n.db.Distrusted
 	raft, err := consensus.Open(cfg)
 	if err != nil {
@@ -398,7 +394,9 @@ func (n *node) openAdmin() error {
 }
 
 func (n *node) startWork() error {
-	n.tasks.Go(func() { n.duties.run(n.ctx) })
+	d := &duties{self: n.id.Node, status: n.raft.status, members: n.members, propose: n.proposeAnonymous, now: time.Now,
+		log: n.log}
+	n.tasks.Go(func() { d.run(n.ctx) })
 	n.tasks.Go(func() { n.stayIn(n.ctx) })
 	n.tasks.Go(func() { n.keepCertificate(n.ctx) })
 	n.tasks.Go(func() { n.keepSigning(n.ctx) })
