@@ -41,7 +41,7 @@ type assigner struct {
 	busy  map[meta.NodeID]load           // what is under way, by source
 	seen  map[meta.NodeID]uint32         // incarnations of the nodes that were up
 	from  map[meta.NodeID]uint64         // where the next look at what is owed to a node goes on; 0: at the begin
-	at    map[meta.ContentID]meta.NodeID // the source that was asked last for what is under way
+	at    map[meta.ContentID]meta.NodeID // the source that was asked last for what it has not begun, as far as is known
 }
 
 type owedItem struct {

@@ -236,11 +236,11 @@ func (n *Node) Leave(ctx context.Context) {
 	n.Resign()
 	tick := time.NewTicker(n.tune.Tick)
 	defer tick.Stop()
-	for n.Status().Role == RoleLeader && ctx.Err() == nil {
+	for n.Status().Role == RoleLeader && ctx.Err() == nil && n.ctx.Err() == nil {
 		select {
 		case <-tick.C:
 		case <-ctx.Done():
-		case <-n.done:
+		case <-n.ctx.Done():
 		}
 	}
 	n.cancel(ErrClosed)
