@@ -34,7 +34,7 @@ func (t *tx) join(o *Join) (Result, syscall.Errno) {
 		return Result{Node: known.ID, Existed: true, View: t.head.View}, ok // asked again
 	case known != nil && !o.Replace:
 		return Result{}, syscall.EEXIST
-	case known != nil && known.Voter && !t.cl.quorumWithout(known.ID):
+	case known != nil && !t.quorumWithout(known.ID):
 		return Result{}, syscall.EAGAIN // its store, which votes, would end
 	case known != nil:
 		n = *known
@@ -72,6 +72,8 @@ func (t *tx) admit(n nodeRecord, o *Join) {
 	n.Addr, n.Labels, n.State, n.Reason = o.Addr, maps.Clone(o.Labels), NodeJoined, ""
 	n.Store, n.BootNonce, n.JoinKey, n.DrainIndex = [16]byte{}, 0, o.KeyHash, 0
 	n.JoinIndex, n.DownIndex = t.head.Index, t.head.Index
+	n.Voter = false
+	t.loseVote(n.ID)
 	n.Backlog, n.Recheck = []IndexRange{{0, t.head.Index}}, IndexRange{}
 	t.changed(n)
 	if fenced > 0 {
@@ -165,6 +167,7 @@ func (t *tx) boot(o *Boot) (Result, syscall.Errno) {
 	}
 	n.State, n.Reason, n.DownIndex = NodeUp, "", 0
 	n.Store, n.BootNonce = o.Store, o.Nonce
+	n.Voter = n.Voter || len(t.electorate().Voters) == 0 // the first node of the cluster
 	n.Incarnation++
 	n.BootView = t.head.View + 1 // the number that changed gives this change
 	if o.Addr != "" {
@@ -220,10 +223,10 @@ func (t *tx) evict(o *Evict) (Result, syscall.Errno) {
 		return Result{}, syscall.ENOENT
 	case old.State == NodeEvicted:
 		return Result{Node: o.Node, View: t.head.View}, ok
-	case old.Voter && !t.cl.quorumWithout(o.Node):
+	case !t.quorumWithout(o.Node):
 		return Result{}, syscall.EAGAIN
 	}
-	n := *old // it counts as a voter until the leader says that it is none
+	n := *old // it counts as a voter until the voters are changed
 	n.State, n.Reason, n.Backlog, n.Recheck = NodeEvicted, clip(o.Reason), nil, IndexRange{}
 	n.DrainIndex = 0
 	t.changed(n)
@@ -234,22 +237,6 @@ func (t *tx) evict(o *Evict) (Result, syscall.Errno) {
 		t.recheckAll()
 	}
 	return Result{Node: n.ID, View: t.head.View}, ok
-}
-
-// quorumWithout reports whether the voters that are up are a quorum without one of them. The evicted ones count until
-// they are no voters any more: who evicts one does not know of others that are evicted at the same time.
-func (c *cluster) quorumWithout(id NodeID) bool {
-	voters, up := 0, 0
-	for _, n := range c.nodes {
-		if n == nil || !n.Voter {
-			continue
-		}
-		voters++
-		if n.ID != id && n.State == NodeUp {
-			up++
-		}
-	}
-	return up > voters/2
 }
 
 // recheckAll makes every node look for contents it is a member for since another left.
@@ -401,24 +388,6 @@ func (t *tx) addToken(o *AddToken) (Result, syscall.Errno) {
 		return Result{}, syscall.EEXIST
 	}
 	t.save(key, &tokenRecord{Expires: o.Expires, Replace: o.Replace, Left: max(1, o.Uses)})
-	return Result{}, ok
-}
-
-func (t *tx) setVoters(o *SetVoters) (Result, syscall.Errno) {
-	for _, id := range o.Voters {
-		if t.cl.node(id) == nil {
-			return Result{}, syscall.EINVAL
-		}
-	}
-	for _, m := range t.cl.nodes {
-		if m == nil || m.Voter == contains(o.Voters, m.ID) {
-			continue
-		}
-		n := *m
-		n.Voter = !n.Voter
-		t.saveNode(n)
-		t.emit(Event{Kind: EventNode, Node: n.ID, Incarnation: n.Incarnation})
-	}
 	return Result{}, ok
 }
 

@@ -85,11 +85,11 @@ var opMakers = map[uint8]func() codedOp{
 	16: func() codedOp { return new(Restore) },
 	17: func() codedOp { return new(Expire) },
 	18: func() codedOp { return new(AddToken) },
-	19: func() codedOp { return new(SetVoters) },
 	21: func() codedOp { return new(Release) },
 	22: func() codedOp { return new(Drain) },
 	23: func() codedOp { return new(EvictSpare) },
 	24: func() codedOp { return &Unlink{GiveBack: true} },
+	25: func() codedOp { return new(SetVoters) },
 }
 
 func newOp(code uint8) codedOp {
@@ -269,4 +269,7 @@ func (o *AddToken) code(c *fields) {
 	c.V32(&o.Uses)
 }
 
-func (o *SetVoters) code(c *fields) { c.nodes(&o.Voters) }
+func (o *SetVoters) code(c *fields) {
+	c.nodes(&o.Voters)
+	c.nodes(&o.Outgoing)
+}

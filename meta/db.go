@@ -32,6 +32,8 @@ type Reader interface {
 	Nodes() ([]Node, error) // by number, without evicted ones
 	// grows with every change of a node record that affects votes or placement, and when a node holds less
 	View() uint64
+	// Generation is the cluster generation that entries must carry.
+	Generation() uint32
 	Policy(id PolicyID) (Policy, error)
 	// Members is the placement of a policy for an inode over the current node records.
 	Members(policy PolicyID, ino Ino) ([]NodeID, error)

@@ -85,6 +85,44 @@ func TestEvictionsAtOnceLeaveAQuorum(t *testing.T) {
 	refusedWith(t, c, &meta.Evict{Node: 4}, syscall.EAGAIN) // 1 and 5 are no quorum of five
 }
 
+// G4: during a joint change of the voters each of the two sets keeps a majority. An eviction that one of them can't do
+// without would stop raft for good, also when the other one can.
+func TestEvictionsDuringAChangeLeaveTwoQuorums(t *testing.T) {
+	c := metatest.New(t, 7)
+	c.Do(1, &meta.SetVoters{Voters: []meta.NodeID{1, 2, 3}, Outgoing: []meta.NodeID{1}})
+	c.Do(1, &meta.Evict{Node: 2})
+	refusedWith(t, c, &meta.Evict{Node: 3}, syscall.EAGAIN) // of the new ones
+	refusedWith(t, c, &meta.Evict{Node: 1}, syscall.EAGAIN)
+	c.Do(1, &meta.SetVoters{Voters: []meta.NodeID{1, 3, 4, 5, 6}, Outgoing: []meta.NodeID{1, 2, 3}})
+	refusedWith(t, c, &meta.Evict{Node: 3}, syscall.EAGAIN) // of the ones before
+	c.Do(1, &meta.Evict{Node: 4})
+	c.Do(1, &meta.Evict{Node: 7}) // it has no vote
+	c.Do(1, &meta.SetVoters{Voters: []meta.NodeID{1, 3, 4, 5, 6}})
+	c.Do(1, &meta.Evict{Node: 3})
+}
+
+// G4: the node that a voter was replaced by is up, and has no vote before the voters are changed.
+func TestReplacedVoterHasNoVote(t *testing.T) {
+	c := metatest.New(t, 3)
+	c.Do(1, &meta.SetVoters{Voters: []meta.NodeID{1, 2, 3}})
+	rec, err := c.DB.Node(2)
+	if err != nil {
+		t.Fatal(err)
+	}
+	token := [32]byte{7}
+	c.Do(1, &meta.AddToken{Hash: token, Expires: 1 << 62, Replace: true, Uses: 1})
+	c.Do(1, &meta.Join{Name: rec.Name, Addr: "new:1", TokenHash: token, Replace: true})
+	c.Do(1, &meta.Boot{Node: 2, Store: [16]byte{9}})
+	refusedWith(t, c, &meta.Evict{Node: 3}, syscall.EAGAIN)
+	if rec, err = c.DB.Node(2); err != nil || rec.Voter || rec.State != meta.NodeUp {
+		t.Fatalf("%+v, %v", rec, err)
+	}
+	c.Do(1, &meta.SetVoters{Voters: []meta.NodeID{1, 2, 3}, Outgoing: []meta.NodeID{0, 1, 3}})
+	refusedWith(t, c, &meta.Evict{Node: 3}, syscall.EAGAIN)
+	c.Do(1, &meta.SetVoters{Voters: []meta.NodeID{1, 2, 3}})
+	c.Do(1, &meta.Evict{Node: 3})
+}
+
 // G4: voters that are replaced at the same time must leave a quorum too: the store that votes ends with the entry.
 func TestReplacementsAtOnceLeaveAQuorum(t *testing.T) {
 	c := metatest.New(t, 4)

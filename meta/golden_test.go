@@ -23,7 +23,7 @@ func TestGoldenBytes(t *testing.T) {
 	}
 	for _, r := range []record{
 		new(Inode), new(contentRecord), new(owedRecord), new(bucketRecord), new(tokenRecord), new(Policy), new(nodeRecord),
-		new(dirent), new(progress), new(Result), new(head),
+		new(dirent), new(progress), new(Result), new(head), new(electorate),
 	} {
 		messages[fmt.Sprintf("record-%T-zero", r)] = encodeRecord(r)
 		codertest.Fill(r)
@@ -94,7 +94,7 @@ func goldenMarker(t *testing.T) []byte {
 func TestAgain(t *testing.T) {
 	for _, r := range []record{
 		new(Inode), new(contentRecord), new(owedRecord), new(bucketRecord), new(tokenRecord), new(Policy), new(nodeRecord),
-		new(dirent), new(progress), new(Result), new(head),
+		new(dirent), new(progress), new(Result), new(head), new(electorate),
 	} {
 		codertest.Fill(r)
 		b := encodeRecord(r)

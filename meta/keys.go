@@ -24,6 +24,7 @@ import "github.com/rdmcfs/rdmcfs/internal/coder"
 //	x node seq                     Result in the exactly-once window
 //	q policy                       Policy
 //	t hash                         token
+//	y                              electorate: who votes in raft
 const (
 	tableHead     = 'H'
 	tableInode    = 'i'
@@ -45,6 +46,7 @@ const (
 	tableResult   = 'x'
 	tablePolicy   = 'q'
 	tableToken    = 't'
+	tableVoters   = 'y'
 )
 
 var headKey = []byte{tableHead}

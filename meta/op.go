@@ -241,8 +241,10 @@ type AddToken struct {
 	Uses uint32
 }
 
-// SetVoters records which nodes vote, for status and for choosing peers.
-type SetVoters struct{ Voters []NodeID }
+// SetVoters says who votes from this entry on. Nobody proposes it: it is what each node makes of raft's own entry that
+// changes the voters. While that change is joint, Outgoing are the voters before it, and each of the two lists decides
+// by its own majority; otherwise it is empty. Number 0 is a vote that nobody casts any more: its store was replaced.
+type SetVoters struct{ Voters, Outgoing []NodeID }
 
 // Result answers one operation.
 type Result struct {
@@ -312,11 +314,11 @@ func (*SetPolicy) opcode() uint8 { return 15 }
 func (*Restore) opcode() uint8   { return 16 }
 func (*Expire) opcode() uint8    { return 17 }
 func (*AddToken) opcode() uint8  { return 18 }
-func (*SetVoters) opcode() uint8 { return 19 }
 func (*Release) opcode() uint8   { return 21 }
 func (*Drain) opcode() uint8     { return 22 }
 
 func (*EvictSpare) opcode() uint8 { return 23 }
+func (*SetVoters) opcode() uint8  { return 25 }
 
 func (o *Unlink) opcode() uint8 {
 	if o.GiveBack {

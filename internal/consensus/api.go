@@ -29,9 +29,10 @@ type Entry struct {
 	// each proposal to the next; 0 when Data is nil.
 	Time int64
 	Data []byte
-	// Conf says that this entry changed the voters; Voters is then the set after it (both halves of a joint one).
-	Conf   bool
-	Voters []ID
+	// Conf says that this entry changed raft's configuration. Voters is then who votes after it; while the change is a
+	// joint one, Outgoing is who did before, and both sets decide.
+	Conf             bool
+	Voters, Outgoing []ID
 }
 
 // StateMachine is the replicated state. Apply, Sync and Restore are called by one goroutine, never two at a time;

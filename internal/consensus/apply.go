@@ -259,7 +259,7 @@ func (a *applier) apply(list []Committed, observer bool, session uint64) error {
 			return fmt.Errorf("consensus: apply entry %d: %w", list[i].Index, err)
 		}
 		entries, proposals = append(entries, e), append(proposals, p)
-		if observer && e.Conf && a.n.joinsWith(list[i].Index, list[i].Conf) {
+		if observer && e.Conf && a.n.joinsWith(list[i].Index, list[i].Index, list[i].Conf) {
 			promotion = &list[i]
 			break
 		}
@@ -309,7 +309,7 @@ func (a *applier) observeConf(list []Committed, promotion *Committed, session ui
 // checkPromotion joins raft if the configuration that holds this node was applied before, in an earlier life.
 func (a *applier) checkPromotion(s *clusterState, session uint64) error {
 	if session == a.promoted || s.confIndex > a.applied || !contains(raftMembersOf(s.conf), a.n.id) ||
-		!a.n.joinsWith(s.confIndex, s.conf) {
+		!a.n.joinsWith(a.applied, s.confIndex, s.conf) {
 		return nil
 	}
 	base, ok := a.n.feed.at(a.applied)

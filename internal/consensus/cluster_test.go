@@ -51,6 +51,8 @@ type toy struct {
 	synced *toyState
 	fail   error
 	bad    int // so many snapshots more bring a state that is wrong
+	// applying, if not nil, is called before commands are applied.
+	applying func(entries []Entry)
 	// restoring, if not nil, is called before a snapshot takes the place of the state.
 	restoring func(index uint64)
 
@@ -62,6 +64,12 @@ func newToy() *toy {
 }
 
 func (m *toy) Apply(entries []Entry) ([]any, error) {
+	m.mu.Lock()
+	applying := m.applying
+	m.mu.Unlock()
+	if applying != nil {
+		applying(entries)
+	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.fail != nil {

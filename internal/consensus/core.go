@@ -297,6 +297,10 @@ func (c *Core) ProposeConf(changes []*raftpb.ConfChangeSingle) error {
 	return nil
 }
 
+// Settled tells that all entries of the log are applied: what a leader proposes next comes right after the state that
+// it has.
+func (c *Core) Settled() bool { return c.raft.BasicStatus().Applied == c.log.last() }
+
 func (c *Core) lastConfIndex() uint64 { return c.log.confs[len(c.log.confs)-1].index }
 
 // ReadIndex asks for a read state, answered in an Output if this stays the leader. The only voter is asked again later,

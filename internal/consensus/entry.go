@@ -69,7 +69,7 @@ func (c *Committed) bytes() uint64 { return uint64(len(c.Raw)) + 64 }
 func (c *Committed) entry() (Entry, Proposal, error) {
 	e := Entry{Index: c.Index, Term: c.Term}
 	if c.Conf != nil {
-		e.Conf, e.Voters = true, votersOf(c.Conf)
+		e.Conf, e.Voters, e.Outgoing = true, c.Conf.GetVoters(), c.Conf.GetVotersOutgoing()
 	}
 	if c.Type != raftpb.EntryNormal || len(c.Raw) == 0 {
 		return e, Proposal{}, nil

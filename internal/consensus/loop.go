@@ -97,6 +97,8 @@ type raftLoop struct {
 	out        *outgoing
 	gather     *time.Timer // runs while something is held back
 	gathering  bool
+	holding    bool      // proposals wait, so that all that was proposed before them gets applied
+	held       []arrival // they
 }
 
 type readAnswer struct {
@@ -191,8 +193,17 @@ func (rl *raftLoop) stepped(err error) {
 	}
 }
 
+// hold has proposals wait until it is called with false, while this node leads.
+func (rl *raftLoop) hold(on bool) { rl.holding = on }
+
 // offer proposes what has arrived, or says why not.
 func (rl *raftLoop) offer(list []arrival) {
+	list = append(rl.held, list...)
+	rl.held = nil
+	if rl.holding && len(list) <= mailboxProposals && rl.core != nil && rl.core.Status().Role == RoleLeader {
+		rl.held = list
+		return
+	}
 	for len(list) > 0 {
 		part := list[:min(len(list), loopBatch)]
 		list = list[len(part):]

@@ -91,15 +91,15 @@ func (n *Node) setLeaderLocked(leader ID) {
 	}
 }
 
-// joinsWith tells whether an observer that comes to a configuration has to join raft: it is in it, and not known to
-// be out of it again.
-func (n *Node) joinsWith(index uint64, conf *raftpb.ConfState) bool {
+// joinsWith tells whether an observer that has applied the log up to an index has to join raft by a configuration: it
+// is in it, and not known to be out of it again.
+func (n *Node) joinsWith(applied, confIndex uint64, conf *raftpb.ConfState) bool {
 	if !contains(raftMembersOf(conf), n.id) {
 		return false
 	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	return n.state.confIndex <= index || contains(raftMembersOf(n.state.conf), n.id)
+	return applied >= n.state.inRaft && (n.state.confIndex <= confIndex || contains(raftMembersOf(n.state.conf), n.id))
 }
 
 // join makes an observer a member of raft, with a log that begins at base: all before it is applied and synced.
@@ -132,6 +132,7 @@ func (rl *raftLoop) leave(conf *raftpb.ConfState, confIndex uint64) {
 	rl.hard, rl.core, rl.leaving = rl.core.log.hard, nil, false
 	rl.failReads(ErrNotLeader)
 	rl.n.mu.Lock()
+	rl.n.state.inRaft = rl.hard.GetCommit()
 	base := raftlog.Base{Index: rl.n.state.synced, Conf: conf}
 	rl.n.state.role = RoleObserver
 	rl.n.setLeaderLocked(0)
@@ -281,9 +282,6 @@ func (v *voterChanges) changeVoters(ctx context.Context, add, remove []ID) error
 	if err := v.waitCaughtUp(ctx, add); err != nil {
 		return errors.Join(err, v.dropLearners(add))
 	}
-	if v.evicted(add) { // it ends, and what it is counted on for would be no quorum
-		return errors.Join(fmt.Errorf("%w: a new voter was evicted meanwhile", ErrConfChange), v.dropLearners(add))
-	}
 	was := conf
 	if conf = n.conf(); !slices.Equal(conf.GetVoters(), was.GetVoters()) {
 		return fmt.Errorf("%w: another leader has changed the voters meanwhile", ErrConfChange)
@@ -302,18 +300,10 @@ func (v *voterChanges) changeVoters(ctx context.Context, add, remove []ID) error
 	if len(swap) == 0 {
 		return nil
 	}
-	return v.proposeConf(ctx, conf, swap)
-}
-
-// evicted tells whether one of some nodes is no member any more.
-func (v *voterChanges) evicted(ids []ID) bool {
-	if v.n.cfg.Members == nil {
-		return false
+	if err := v.proposeConf(ctx, conf, swap); err != nil {
+		return errors.Join(err, v.dropLearners(add))
 	}
-	members := v.n.cfg.Members()
-	return slices.ContainsFunc(ids, func(id ID) bool {
-		return !slices.ContainsFunc(members, func(m Member) bool { return m.ID == id })
-	})
+	return nil
 }
 
 // dropLearners takes learners out again that do not become voters.
@@ -380,6 +370,20 @@ func (v *voterChanges) beginChange(add, remove []ID) (*raftpb.ConfState, error) 
 	return n.state.conf, nil
 }
 
+// votersAfter are the voters once changes of a configuration are in force.
+func votersAfter(conf *raftpb.ConfState, changes []*raftpb.ConfChangeSingle) []ID {
+	voters := slices.Clone(conf.GetVoters())
+	for _, c := range changes {
+		id := c.GetNodeId()
+		if c.GetType() != raftpb.ConfChangeAddNode {
+			voters = slices.DeleteFunc(voters, func(v ID) bool { return v == id })
+		} else if !contains(voters, id) {
+			voters = append(voters, id)
+		}
+	}
+	return voters
+}
+
 // inForce tells whether a configuration is what changes lead to, and not half of the way.
 func inForce(conf *raftpb.ConfState, changes []*raftpb.ConfChangeSingle) bool {
 	for _, c := range changes {
@@ -430,13 +434,15 @@ func (v *voterChanges) proposeConf(
 	}
 }
 
-// giveConfInTime gives a change to raft as soon as it is not too early.
+// giveConfInTime gives a change to raft as soon as it is not too early. If it changes who votes, other proposals wait
+// for it meanwhile: that takes a round of the log.
 func (v *voterChanges) giveConfInTime(
 	ctx context.Context, judged *raftpb.ConfState, changes []*raftpb.ConfChangeSingle,
 ) error {
 	n := v.n
 	poll := time.NewTicker(confPoll)
 	defer poll.Stop()
+	defer n.box.event(func() { n.loop.hold(false) })
 	for {
 		err := v.giveConf(judged, changes)
 		if !errors.Is(err, errEarly) {
@@ -453,7 +459,8 @@ func (v *voterChanges) giveConfInTime(
 }
 
 // giveConf gives a change to raft, which may find it too early. What was judged by another configuration than the
-// present one may be wrong now: a new leader applies what others have left only after it was elected.
+// present one may be wrong now: a new leader applies what others have left only after it was elected. New voters are
+// judged by the state that the change comes right after: whoever is evicted after it is evicted as a voter.
 func (v *voterChanges) giveConf(judged *raftpb.ConfState, changes []*raftpb.ConfChangeSingle) error {
 	n := v.n
 	answer := make(chan error, 1)
@@ -465,6 +472,17 @@ func (v *voterChanges) giveConf(judged *raftpb.ConfState, changes []*raftpb.Conf
 		if !sameConf(n.loop.core.Conf(), judged) {
 			answer <- fmt.Errorf("%w: the voters have changed meanwhile", ErrConfChange)
 			return
+		}
+		if voters := votersAfter(judged, changes); !slices.Equal(voters, judged.GetVoters()) {
+			if !n.loop.core.Settled() {
+				n.loop.hold(true)
+				answer <- errEarly
+				return
+			}
+			if n.cfg.Members != nil && !fitToVote(n.cfg.Members(), voters, judged.GetVoters(), n.id) {
+				answer <- fmt.Errorf("%w: a new voter is not up, or those that are up are no quorum", ErrConfChange)
+				return
+			}
 		}
 		answer <- n.loop.core.ProposeConf(changes)
 	})

@@ -79,7 +79,10 @@ type nodeState struct {
 	readOnly  error
 
 	applied, synced, visible uint64
-	waits                    []indexWait
+	// inRaft is how far this node knew the log to be committed when it was a member of raft last. It joins again only
+	// there or beyond: a configuration before may be an earlier one of its own, which a crash has it apply again.
+	inRaft uint64
+	waits  []indexWait
 
 	links    map[ID]*link
 	inbound  map[ID]*stream
@@ -187,7 +190,7 @@ func (n *Node) recover(disk *raftlog.Log, s *raftlog.State) error {
 		n.state.visible = applied
 	}
 	if !contains(raftMembersOf(s.Base.Conf), n.id) { // after an intent it may be another one
-		n.loop.hard = s.Hard
+		n.loop.hard, n.state.inRaft = s.Hard, s.Hard.GetCommit()
 		begin := raftlog.Base{Index: applied, Conf: s.Base.Conf} // its term is not known: the last entry is asked for again
 		if applied > 0 {
 			begin.Index--

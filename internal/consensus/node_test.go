@@ -556,6 +556,118 @@ func TestALearnerThatDiesDoesNotHoldUpTheVoters(t *testing.T) {
 	}
 }
 
+// changing is a cluster of three voters, its leader, the node that does not vote, and a voter that it is to replace.
+func changing(t *testing.T, adjust func(*cluster)) (c *cluster, leader, fresh, voter ID) {
+	t.Helper()
+	c = newCluster(t, 4, adjust)
+	leader = c.waitVoters(3)
+	voters := c.nodes[leader].node.Status().Voters
+	fresh = slices.DeleteFunc(c.ids(), func(id ID) bool { return contains(voters, id) })[0]
+	voter = slices.DeleteFunc(slices.Clone(voters), func(id ID) bool { return id == leader })[0]
+	return c, leader, fresh, voter
+}
+
+// TestEvictionThatAChangeOfVotersOvertakes: the log has an eviction that the leader has not applied yet. A change of
+// voters waits for that, and is refused: it would count on who ends.
+func TestEvictionThatAChangeOfVotersOvertakes(t *testing.T) {
+	t.Run("of a new voter", func(t *testing.T) {
+		c, leader, fresh, voter := changing(t, nil)
+		evictedBeforeAChange(t, c, leader, fresh, []ID{fresh}, []ID{voter})
+	})
+	t.Run("of the other one of two that are to remain", func(t *testing.T) {
+		c, leader, _, voter := changing(t, nil)
+		voters := c.nodes[leader].node.Status().Voters
+		other := slices.DeleteFunc(voters, func(id ID) bool { return id == leader || id == voter })[0]
+		evictedBeforeAChange(t, c, leader, other, nil, []ID{voter})
+	})
+}
+
+func evictedBeforeAChange(t *testing.T, c *cluster, leader, evicted ID, add, remove []ID) {
+	t.Helper()
+	node, sm := c.nodes[leader].node, c.nodes[leader].sm
+	before := node.Status().Voters
+	taken, apply := make(chan struct{}), make(chan struct{})
+	sm.mu.Lock()
+	sm.applying = func(entries []Entry) {
+		if !slices.ContainsFunc(entries, func(e Entry) bool { return string(e.Data) == "evict" }) {
+			return
+		}
+		close(taken)
+		<-apply
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		c.out[evicted] = true
+	}
+	sm.mu.Unlock()
+	go node.Propose(t.Context(), []byte("evict"), ProposeOptions{}) //nolint:errcheck // it is applied, or the test fails
+	<-taken
+	changed := make(chan error, 1)
+	go func() { changed <- node.ChangeVoters(t.Context(), add, remove) }()
+	eventually(t, 10*time.Second, "learners", func() bool { return len(node.Status().Learners) == len(add) })
+	select {
+	case err := <-changed:
+		t.Fatalf("it did not wait: %v", err)
+	case <-time.After(10 * confPoll):
+	}
+	close(apply)
+	if err := <-changed; !errors.Is(err, ErrConfChange) || !slices.Equal(node.Status().Voters, before) {
+		t.Fatalf("%v; voters %v, before %v", err, node.Status().Voters, before)
+	}
+	c.propose(leader, "goes on")
+}
+
+// TestRemovedVoterRepeatsItsTime: a node was a voter for a moment and is none any more when its machine fails, with a
+// state from before. It follows through all of that, and takes no part by a configuration that is over.
+func TestRemovedVoterRepeatsItsTime(t *testing.T) {
+	c, leader, fresh, _ := changing(t, func(c *cluster) { c.tune.SyncInterval = time.Hour })
+	tn := c.nodes[fresh]
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	c.changeVoters(ctx, leader, []ID{fresh}, nil)
+	c.propose(fresh, "as a voter")
+	c.changeVoters(ctx, leader, nil, []ID{fresh})
+	eventually(t, 10*time.Second, "it follows again", func() bool { return tn.node.Status().Role == RoleObserver })
+	sm := tn.sm.crash() // as it was synced when the node became a learner
+	c.stop(fresh)
+	tn.sm = sm
+	c.isolate(fresh, true)
+	c.start(fresh)
+	over, then := &raftpb.ConfState{Voters: c.ids()}, tn.node.loop.hard.GetCommit()
+	if tn.node.joinsWith(then-1, then-1, over) || !tn.node.joinsWith(then, then, over) {
+		t.Errorf("it had been a voter until %d, and would join before that, or not there", then)
+	}
+	c.isolate(fresh, false)
+	c.propose(fresh, "through it")
+	if st := tn.node.Status(); st.Role != RoleObserver || contains(st.Voters, fresh) {
+		t.Fatalf("%+v", st)
+	}
+}
+
+// TestVotersChangeUnderLoad: proposals that never cease are held for a change of voters, and none is lost.
+func TestVotersChangeUnderLoad(t *testing.T) {
+	c, leader, fresh, voter := changing(t, nil)
+	node, sm := c.nodes[leader].node, c.nodes[leader].sm
+	sm.mu.Lock()
+	sm.applying = func([]Entry) { <-time.After(time.Millisecond) } // there is always one that is not applied yet
+	sm.mu.Unlock()
+	ctx, stop := context.WithCancel(t.Context())
+	var load sync.WaitGroup
+	for i := range 8 {
+		load.Go(func() {
+			for k := 0; ctx.Err() == nil; k++ {
+				if _, err := node.Propose(t.Context(), fmt.Appendf(nil, "%d of %d", k, i), ProposeOptions{}); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	within, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	c.changeVoters(within, leader, []ID{fresh}, []ID{voter})
+	stop()
+	load.Wait()
+}
+
 // TestNobodyHandsOverToTheEvicted: the only voter is to hand over its vote to a node that was evicted meanwhile. That
 // one ends, and there would be no voter any more.
 func TestNobodyHandsOverToTheEvicted(t *testing.T) {

@@ -35,23 +35,36 @@ func PlanVoters(members []Member, voters, learners []ID, self ID, deadAfter time
 	for _, m := range members {
 		byID[m.ID] = m
 	}
-	if _, member := byID[self]; !member {
-		return Plan{} // it was evicted and ends: what it still counts on itself for would be no quorum
-	}
-	alive := 0
-	for _, v := range voters {
-		if m, ok := byID[v]; v == self || ok && m.Up {
-			alive++
-		}
-	}
-	if alive <= len(voters)/2 {
-		return Plan{}
+	if _, member := byID[self]; !member || !quorumUp(members, voters, self) {
+		return Plan{} // who was evicted ends: what it still counts on itself for would be no quorum
 	}
 	plan := planVotes(members, byID, voters, self, deadAfter)
 	if plan.Empty() {
 		plan.Remove = slices.Clone(learners)
 	}
 	return plan
+}
+
+// quorumUp tells whether the members that are up are a quorum of voters. Self is up, whatever the log says.
+func quorumUp(members []Member, voters []ID, self ID) bool {
+	up := 0
+	for _, m := range members {
+		if slices.Contains(voters, m.ID) && (m.Up || m.ID == self) {
+			up++
+		}
+	}
+	return up > len(voters)/2
+}
+
+// fitToVote tells whether voters may take the place of others: those that are new are up, and all that are up are a
+// quorum.
+func fitToVote(members []Member, voters, before []ID, self ID) bool {
+	for _, v := range voters {
+		if !slices.Contains(before, v) && !quorumUp(members, []ID{v}, self) {
+			return false
+		}
+	}
+	return quorumUp(members, voters, self)
 }
 
 // planVotes is the part of PlanVoters that changes who votes.

@@ -194,7 +194,7 @@ func (n *Node) restoredObserver(base raftlog.Base) {
 	}
 	n.persist.add(persistJob{batch: &raftlog.Batch{Base: &base, Reset: true}, done: func() {}})
 	n.learn(clusterState{confIndex: base.Index, conf: base.Conf}, "")
-	if n.joinsWith(base.Index, base.Conf) {
+	if n.joinsWith(base.Index, base.Index, base.Conf) {
 		n.loop.join(base)
 	}
 }

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -225,8 +224,7 @@ type leaveStep struct {
 }
 
 // votersWithout judges the voters for the case that one leaves. While others of them are gone the policy's change
-// comes first, and so does the log's record of them: by an older one it would let too many go at the same time. A node
-// that was replaced is up, and the store that votes under its number is gone.
+// comes first. A node that was replaced is up, and the store that votes under its number is gone.
 func votersWithout(leaver, self meta.NodeID, voters []consensus.ID, b *book) leaveStep {
 	up, votes := 0, false
 	for _, v := range voters {
@@ -237,8 +235,6 @@ func votersWithout(leaver, self meta.NodeID, voters []consensus.ID, b *book) lea
 		}
 	}
 	switch {
-	case !recordedAs(voters, b):
-		return leaveStep{}
 	case !votes || up > len(voters)/2:
 		return leaveStep{safe: true}
 	case up < len(voters)-1:
@@ -249,20 +245,8 @@ func votersWithout(leaver, self meta.NodeID, voters []consensus.ID, b *book) lea
 	return leaveStep{change: true}
 }
 
-// recordedAs tells whether the voters are those that the log knows of, among the present members.
-func recordedAs(voters []consensus.ID, b *book) bool {
-	votes := numbers(voters)
-	for id, n := range b.nodes {
-		if n.Voter != slices.Contains(votes, id) {
-			return false
-		}
-	}
-	return true
-}
-
 // spareReplaced waits a while until the cluster can do without the vote of a node that is to be replaced, and without
-// its signing key if that is this node: the store that votes ends with the join. The log knows voters by their numbers,
-// and takes one that was replaced just now, and is up again, for one that votes.
+// its signing key if that is this node: the store that votes ends with the join.
 func spareReplaced(ctx context.Context, n *node, name string) error {
 	for deadline := time.Now().Add(replacePatience); ; {
 		st, b := n.raft.status(), n.members.book()

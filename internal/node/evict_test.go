@@ -24,7 +24,6 @@ func TestVotersWithout(t *testing.T) {
 		voters []meta.NodeID
 		gone   []meta.NodeID
 		old    []meta.NodeID // the store that votes was replaced
-		record []meta.NodeID // of the voters in the log, where it is another
 		want   leaveStep
 	}{
 		{why: "it does not vote", leaver: 4, voters: []meta.NodeID{1}, want: leaveStep{safe: true}},
@@ -44,23 +43,14 @@ func TestVotersWithout(t *testing.T) {
 			old: []meta.NodeID{2, 3}},
 		{why: "the one of three that is gone", leaver: 1, voters: []meta.NodeID{1, 2, 3}, gone: []meta.NodeID{1},
 			want: leaveStep{safe: true}},
-		{why: "one of three, and the log knows of one voter still", leaver: 2, voters: []meta.NodeID{1, 2, 3},
-			record: []meta.NodeID{1}},
-		{why: "one of three, and the log knows of five voters still", leaver: 2, voters: []meta.NodeID{1, 2, 3},
-			record: []meta.NodeID{1, 2, 3, 4, 5}},
-		{why: "it does not vote, and others do that the log does not know of", leaver: 3, voters: []meta.NodeID{1, 2},
-			record: []meta.NodeID{1}},
 	} {
-		if c.record == nil {
-			c.record = c.voters
-		}
 		b := &book{nodes: map[meta.NodeID]meta.Node{}, raft: map[meta.NodeID]consensus.ID{}}
 		for _, id := range []meta.NodeID{1, 2, 3, 4, 5, self} {
 			state := meta.NodeUp
 			if slices.Contains(c.gone, id) {
 				state = meta.NodeEvicted
 			}
-			b.add(meta.Node{ID: id, State: state, Store: [16]byte{byte(id)}, Voter: slices.Contains(c.record, id)})
+			b.add(meta.Node{ID: id, State: state, Store: [16]byte{byte(id)}})
 		}
 		var voters []consensus.ID
 		for _, id := range c.voters {

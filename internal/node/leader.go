@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"slices"
 	"time"
 
 	"github.com/rdmcfs/rdmcfs/internal/consensus"
@@ -25,8 +24,8 @@ const (
 	expireInterval = 10 * time.Minute
 )
 
-// duties is what the leader does for the cluster: it declares silent nodes down, records the voters, and
-// retires what has expired. Any node may be leader; each runs the loop.
+// duties is what the leader does for the cluster: it declares silent nodes down, and retires what has expired. Any node
+// may be leader; each runs the loop.
 type duties struct {
 	self    meta.NodeID
 	status  func() consensus.Status
@@ -39,8 +38,6 @@ type duties struct {
 	looked     time.Time
 	ups        map[meta.NodeID]upSince
 	lastExpire time.Time
-	// recorded are the voters as this leader has last put them into the log: the book does not know those evicted.
-	recorded []meta.NodeID
 }
 
 // upSince is when the leader first saw an incarnation up: what it heard of the node before says nothing about it.
@@ -63,14 +60,13 @@ func (d *duties) look(ctx context.Context) {
 	d.looked = now
 	st := d.status()
 	if st.Role != consensus.RoleLeader {
-		d.since, d.recorded = time.Time{}, nil
+		d.since = time.Time{}
 		return
 	}
 	if d.since.IsZero() || stopped { // and if another leads by now, it hears of that before it declares anybody down
 		d.since = now
 	}
 	d.declareDown(ctx, st, now)
-	d.recordVoters(ctx, st)
 	d.expire(ctx)
 }
 
@@ -104,31 +100,6 @@ func (d *duties) declareDown(ctx context.Context, st consensus.Status, now time.
 			reason = fmt.Sprintf("silent for %v", now.Sub(seen).Round(100*time.Millisecond))
 		}
 		d.do(ctx, &meta.Down{Node: node, Incarnation: n.Incarnation, Reason: reason})
-	}
-}
-
-func (d *duties) recordVoters(ctx context.Context, st consensus.Status) {
-	if st.Joint {
-		return
-	}
-	nodes := d.members.book().nodes
-	want := numbers(st.Voters)
-	slices.Sort(want)
-	want = slices.Compact(want) // a node that was replaced may be there twice
-	var have, known []meta.NodeID
-	for node, n := range nodes {
-		if n.Voter {
-			have = append(have, node)
-		}
-	}
-	for _, node := range want {
-		if _, ok := nodes[node]; ok {
-			known = append(known, node)
-		}
-	}
-	slices.Sort(have)
-	if (!slices.Equal(known, have) || !slices.Equal(want, d.recorded)) && d.do(ctx, &meta.SetVoters{Voters: want}) {
-		d.recorded = want
 	}
 }
 

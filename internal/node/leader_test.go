@@ -100,33 +100,3 @@ func TestNodeThatCameUpHasTimeToBeHeard(t *testing.T) {
 	l.pass(leaseTime+2*dutyInterval, 2)
 	l.wantDown("it came up and went", 3)
 }
-
-// An evicted voter is not in the book, and counts in the log until the leader has recorded that it votes no more.
-func TestVotersAreRecordedWhenAnEvictedOneIsOut(t *testing.T) {
-	l := newDutyLeader(t)
-	voters := []consensus.ID{1 << 32, 2 << 32, 9 << 32} // 9 was evicted
-	l.status = func() consensus.Status {
-		return consensus.Status{Role: consensus.RoleLeader, Voters: voters, Progress: l.heard}
-	}
-	var recorded [][]meta.NodeID
-	l.propose = func(_ context.Context, op meta.Op) (meta.Result, error) {
-		if o, ok := op.(*meta.SetVoters); ok {
-			recorded = append(recorded, o.Voters)
-			for id, n := range l.members.book().nodes {
-				n.Voter = slices.Contains(o.Voters, id)
-				l.members.book().nodes[id] = n
-			}
-		}
-		return meta.Result{}, nil
-	}
-	for range 3 {
-		l.look(t.Context())
-	}
-	voters = voters[:2]
-	for range 3 {
-		l.look(t.Context())
-	}
-	if want := [][]meta.NodeID{{1, 2, 9}, {1, 2}}; !slices.EqualFunc(recorded, want, slices.Equal[[]meta.NodeID]) {
-		t.Fatalf("recorded %v, want %v", recorded, want)
-	}
-}

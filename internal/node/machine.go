@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"sync"
 
 	"github.com/rdmcfs/rdmcfs/internal/consensus"
@@ -33,7 +34,7 @@ func (m *machine) Apply(entries []consensus.Entry) ([]any, error) {
 	var all []meta.Event
 	for i, e := range entries {
 		m.point("apply")
-		res, events, err := m.db.Apply(e.Index, e.Time, e.Data)
+		res, events, err := m.apply(&e)
 		if errors.Is(err, meta.ErrDamaged) {
 			if m.distrust != nil {
 				m.distrust(err)
@@ -54,6 +55,39 @@ func (m *machine) Apply(entries []consensus.Entry) ([]any, error) {
 		m.changed(entries[len(entries)-1].Index, all)
 	}
 	return results, nil
+}
+
+// apply applies one entry. Of a change of raft's voters the state gets an entry that names them.
+func (m *machine) apply(e *consensus.Entry) (meta.Result, []meta.Event, error) {
+	if !e.Conf {
+		return m.db.Apply(e.Index, e.Time, e.Data)
+	}
+	voters, err := m.votes(e.Voters)
+	if err != nil {
+		return meta.Result{}, nil, err
+	}
+	outgoing, err := m.votes(e.Outgoing)
+	if err != nil {
+		return meta.Result{}, nil, err
+	}
+	op := &meta.SetVoters{Voters: voters, Outgoing: outgoing}
+	return m.db.Apply(e.Index, e.Time, meta.EncodeEntry(meta.Entry{Generation: m.db.Generation(), Op: op}))
+}
+
+// votes are the nodes that cast raft's votes, in order; 0 for a store that its node has no more.
+func (m *machine) votes(ids []consensus.ID) ([]meta.NodeID, error) {
+	list := make([]meta.NodeID, len(ids))
+	for i, id := range ids {
+		rec, err := m.db.Node(nodeOf(id))
+		if err != nil && !errors.Is(err, meta.ErrNotFound) {
+			return nil, err
+		}
+		if err == nil && raftID(rec.ID, rec.Store) == id {
+			list[i] = rec.ID
+		}
+	}
+	slices.Sort(list)
+	return list, nil
 }
 
 // Applied implements consensus.StateMachine.

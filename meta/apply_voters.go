@@ -1,0 +1,82 @@
+package meta
+
+import (
+	"slices"
+	"syscall"
+)
+
+// electorate is who votes in raft as of an entry: the voters, and during a joint change those before it too. Number 0
+// is a vote whose store was replaced.
+type electorate struct{ Voters, Outgoing []NodeID }
+
+func (e *electorate) code(c *fields) {
+	c.nodes(&e.Voters)
+	c.nodes(&e.Outgoing)
+}
+
+var votersKey = []byte{tableVoters}
+
+// electorate is the present one. Until the first change of the voters it is the node that began the cluster.
+func (t *tx) electorate() electorate {
+	var e electorate
+	if t.load(votersKey, &e) {
+		return e
+	}
+	for _, n := range t.cl.nodes {
+		if n != nil && n.Voter {
+			e.Voters = append(e.Voters, n.ID)
+		}
+	}
+	return e
+}
+
+func (t *tx) setVoters(o *SetVoters) (Result, syscall.Errno) {
+	for _, id := range slices.Concat(o.Voters, o.Outgoing) {
+		if id != 0 && t.cl.node(id) == nil {
+			return Result{}, syscall.EINVAL
+		}
+	}
+	e := electorate(*o)
+	t.save(votersKey, &e)
+	for _, m := range t.cl.nodes {
+		if m == nil || m.Voter == (contains(o.Voters, m.ID) || contains(o.Outgoing, m.ID)) {
+			continue
+		}
+		n := *m
+		n.Voter = !n.Voter
+		t.saveNode(n)
+		t.emit(Event{Kind: EventNode, Node: n.ID, Incarnation: n.Incarnation})
+	}
+	return Result{}, ok
+}
+
+// loseVote takes the vote from the number of a node that was replaced: its new store has none.
+func (t *tx) loseVote(id NodeID) {
+	e := t.electorate()
+	for _, list := range [][]NodeID{e.Voters, e.Outgoing} {
+		for i := range list {
+			if list[i] == id {
+				list[i] = 0
+			}
+		}
+	}
+	t.save(votersKey, &e)
+}
+
+// quorumWithout reports whether raft can do without a node: whether those that are up are a majority without it, of the
+// voters and of the outgoing ones. Only lists that it is in count. The evicted ones count as voters until the voters
+// are changed: raft waits for them too.
+func (t *tx) quorumWithout(id NodeID) bool {
+	e := t.electorate()
+	return t.majorityWithout(id, e.Voters) && t.majorityWithout(id, e.Outgoing)
+}
+
+func (t *tx) majorityWithout(id NodeID, voters []NodeID) bool {
+	up := 0
+	for _, v := range voters {
+		if n := t.cl.node(v); n != nil && v != id && n.State == NodeUp {
+			up++
+		}
+	}
+	return !contains(voters, id) || up > len(voters)/2
+}
