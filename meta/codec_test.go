@@ -149,7 +149,8 @@ func FuzzDecodeRecord(f *testing.F) {
 			func() record { return new(Inode) }, func() record { return new(contentRecord) }, func() record {
 				return new(nodeRecord)
 			},
-			func() record { return new(Policy) }, func() record { return new(progress) }, func() record { return new(electorate) }, func() record { return new(Result) },
+			func() record { return new(Policy) }, func() record { return new(progress) },
+			func() record { return new(electorate) }, func() record { return new(Result) },
 			func() record { return new(owedRecord) }, func() record { return new(tokenRecord) },
 			func() record { return new(dirent) }, func() record { return new(head) },
 		}[kind%10]
