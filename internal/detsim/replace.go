@@ -399,5 +399,9 @@ func (w *world) slow(m *machine) {
 	d := w.between(time.Second, 10*time.Second)
 	w.tell("the line of %s is slow for %v: %.0f bytes a second", m.host, d, rate)
 	w.net.setRate(m.host, rate)
-	w.hold(d, func() { w.net.setRate(m.host, 0) }, m)
+	held := []*machine{m}
+	if all := w.staying(); len(all) == 2 {
+		held = all // it is the line of both: the other one hears nobody else, and may be behind
+	}
+	w.hold(d, func() { w.net.setRate(m.host, 0) }, held...)
 }
