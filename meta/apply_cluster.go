@@ -34,7 +34,7 @@ func (t *tx) join(o *Join) (Result, syscall.Errno) {
 		return Result{Node: known.ID, Existed: true, View: t.head.View}, ok // asked again
 	case known != nil && !o.Replace:
 		return Result{}, syscall.EEXIST
-	case known != nil && !t.quorumWithout(known.ID):
+	case known != nil && !electorateOf(t).quorumWithout(known.ID, t.cl):
 		return Result{}, syscall.EAGAIN // its store, which votes, would end
 	case known != nil:
 		n = *known
@@ -72,8 +72,12 @@ func (t *tx) admit(n nodeRecord, o *Join) {
 	n.Addr, n.Labels, n.State, n.Reason = o.Addr, maps.Clone(o.Labels), NodeJoined, ""
 	n.Store, n.BootNonce, n.JoinKey, n.DrainIndex = [16]byte{}, 0, o.KeyHash, 0
 	n.JoinIndex, n.DownIndex = t.head.Index, t.head.Index
-	n.Voter = false
-	t.loseVote(n.ID)
+	if n.Voter {
+		e := electorateOf(t)
+		e.replace(n.ID)
+		t.save(votersKey, &e)
+		n.Voter = false
+	}
 	n.Backlog, n.Recheck = []IndexRange{{0, t.head.Index}}, IndexRange{}
 	t.changed(n)
 	if fenced > 0 {
@@ -167,7 +171,7 @@ func (t *tx) boot(o *Boot) (Result, syscall.Errno) {
 	}
 	n.State, n.Reason, n.DownIndex = NodeUp, "", 0
 	n.Store, n.BootNonce = o.Store, o.Nonce
-	n.Voter = n.Voter || len(t.electorate().Voters) == 0 // the first node of the cluster
+	n.Voter = n.Voter || len(electorateOf(t).Voters) == 0 // the first node of the cluster
 	n.Incarnation++
 	n.BootView = t.head.View + 1 // the number that changed gives this change
 	if o.Addr != "" {
@@ -223,7 +227,7 @@ func (t *tx) evict(o *Evict) (Result, syscall.Errno) {
 		return Result{}, syscall.ENOENT
 	case old.State == NodeEvicted:
 		return Result{Node: o.Node, View: t.head.View}, ok
-	case !t.quorumWithout(o.Node):
+	case !electorateOf(t).quorumWithout(o.Node, t.cl):
 		return Result{}, syscall.EAGAIN
 	}
 	n := *old // it counts as a voter until the voters are changed

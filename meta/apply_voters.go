@@ -16,8 +16,8 @@ func (e *electorate) code(c *fields) {
 
 var votersKey = []byte{tableVoters}
 
-// electorate is the present one. Until the first change of the voters it is the node that began the cluster.
-func (t *tx) electorate() electorate {
+// electorateOf is the present one. Until the first change of the voters it is the node that began the cluster.
+func electorateOf(t *tx) electorate {
 	var e electorate
 	if t.load(votersKey, &e) {
 		return e
@@ -50,9 +50,8 @@ func (t *tx) setVoters(o *SetVoters) (Result, syscall.Errno) {
 	return Result{}, ok
 }
 
-// loseVote takes the vote from the number of a node that was replaced: its new store has none.
-func (t *tx) loseVote(id NodeID) {
-	e := t.electorate()
+// replace takes the vote from the number of a node that was replaced: its new store has none.
+func (e electorate) replace(id NodeID) {
 	for _, list := range [][]NodeID{e.Voters, e.Outgoing} {
 		for i := range list {
 			if list[i] == id {
@@ -60,21 +59,19 @@ func (t *tx) loseVote(id NodeID) {
 			}
 		}
 	}
-	t.save(votersKey, &e)
 }
 
 // quorumWithout reports whether raft can do without a node: whether those that are up are a majority without it, of the
 // voters and of the outgoing ones. Only lists that it is in count. The evicted ones count as voters until the voters
 // are changed: raft waits for them too.
-func (t *tx) quorumWithout(id NodeID) bool {
-	e := t.electorate()
-	return t.majorityWithout(id, e.Voters) && t.majorityWithout(id, e.Outgoing)
+func (e electorate) quorumWithout(id NodeID, c *cluster) bool {
+	return c.majorityWithout(id, e.Voters) && c.majorityWithout(id, e.Outgoing)
 }
 
-func (t *tx) majorityWithout(id NodeID, voters []NodeID) bool {
+func (c *cluster) majorityWithout(id NodeID, voters []NodeID) bool {
 	up := 0
 	for _, v := range voters {
-		if n := t.cl.node(v); n != nil && v != id && n.State == NodeUp {
+		if n := c.node(v); n != nil && v != id && n.State == NodeUp {
 			up++
 		}
 	}
