@@ -171,7 +171,7 @@ func (t *tx) boot(o *Boot) (Result, syscall.Errno) {
 	}
 	n.State, n.Reason, n.DownIndex = NodeUp, "", 0
 	n.Store, n.BootNonce = o.Store, o.Nonce
-	n.Voter = n.Voter || len(electorateOf(t).Voters) == 0 // the first node of the cluster
+	n.Voter = n.Voter || firstVoter(t)
 	n.Incarnation++
 	n.BootView = t.head.View + 1 // the number that changed gives this change
 	if o.Addr != "" {

@@ -101,6 +101,23 @@ func TestEvictionsDuringAChangeLeaveTwoQuorums(t *testing.T) {
 	c.Do(1, &meta.Evict{Node: 3})
 }
 
+// G4: the node that began the cluster votes alone until the voters change for the first time.
+func TestFirstNodeVotes(t *testing.T) {
+	c := metatest.Resume(t, meta.OpenMemory(), 0)
+	for _, name := range []string{"first", "second"} {
+		c.Boot(c.Join(name))
+	}
+	refusedWith(t, c, &meta.Evict{Node: 1}, syscall.EAGAIN)
+	for id, votes := range map[meta.NodeID]bool{1: true, 2: false} {
+		if rec, err := c.DB.Node(id); err != nil || rec.Voter != votes {
+			t.Errorf("%+v, %v", rec, err)
+		}
+	}
+	c.Do(1, &meta.Evict{Node: 2})
+	c.Do(1, &meta.SetVoters{})
+	c.Do(1, &meta.Evict{Node: 1})
+}
+
 // G4: the node that a voter was replaced by is up, and has no vote before the voters are changed.
 func TestReplacedVoterHasNoVote(t *testing.T) {
 	c := metatest.New(t, 3)

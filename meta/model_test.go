@@ -148,6 +148,7 @@ func (m *modelCheck) start(nodes int) *world {
 		w.budget.drains, w.budget.looks, w.budget.evicts, w.budget.replaces, w.budget.aborts, w.budget.unlinks = 2, 1, 0, 0,
 			0, 0
 	}
+	m.apply(w, Entry{Op: &SetVoters{}}) // in raft, which is not here
 	for n := NodeID(1); n <= 3; n++ {
 		w.nodes[n].gone, w.nodes[n].unborn = true, true
 	}

@@ -34,7 +34,8 @@ func New(tb testing.TB, n int) *Cluster {
 	return Over(tb, meta.OpenMemory(), n)
 }
 
-// Over makes a cluster of n booted nodes over an empty database.
+// Over makes a cluster of n booted nodes over an empty database. There is no raft, so none of them votes in it until the
+// test says who does with a SetVoters.
 func Over(tb testing.TB, db meta.StateMachine, n int) *Cluster {
 	tb.Helper()
 	if db.Index() != 0 {
@@ -45,6 +46,7 @@ func Over(tb testing.TB, db meta.StateMachine, n int) *Cluster {
 		c.Join(fmt.Sprintf("node%d", i))
 		c.Boot(meta.NodeID(i))
 	}
+	c.must(c.apply(meta.Entry{Op: &meta.SetVoters{}}))
 	c.Events()
 	return c
 }
