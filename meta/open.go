@@ -215,11 +215,15 @@ func (db *DB) Apply(index uint64, now int64, data []byte) (Result, []Event, erro
 	if err := db.Distrusted(); err != nil {
 		return Result{}, nil, err
 	}
+	return db.apply(index, now, len(data), func(t *tx) Result { return t.run(data) })
+}
+
+func (db *DB) apply(index uint64, now int64, size int, run func(*tx) Result) (Result, []Event, error) {
 	cur := db.cur.Load()
 	if index <= cur.head.Index {
 		return Result{Index: index, Duplicate: true}, nil, nil
 	}
-	if err := db.disk.admit(len(data)); err != nil {
+	if err := db.disk.admit(size); err != nil {
 		return Result{}, nil, err
 	}
 	view := db.store.view(cur.head.Index)
@@ -228,7 +232,7 @@ func (db *DB) Apply(index uint64, now int64, data []byte) (Result, []Event, erro
 	t.head.Index = index
 	t.head.Time = max(cur.head.Time, now)
 	t.now = t.head.Time
-	res := t.run(data)
+	res := run(t)
 	writes := t.finish()
 	if t.err != nil {
 		return Result{}, nil, fmt.Errorf("meta: apply entry %d: %w", index, asDamage("records", t.err))

@@ -37,6 +37,7 @@ type cli struct {
 	Token    tokenCmd    `cmd:"" help:"Make a token for one machine to join."`
 	Drain    drainCmd    `cmd:"" help:"Have the others fetch what depends on a node, before it is evicted."`
 	Evict    evictCmd    `cmd:"" help:"Remove a node for good."`
+	Recover  recoverCmd  `cmd:"" help:"Go on after most voters were lost for good; shows what this node has."`
 	Demo     demoCmd     `cmd:"" help:"Run a small cluster on this machine and copy a file in."`
 	Doctor   doctorCmd   `cmd:"" help:"Check this machine: what works, what is off, and what that costs."`
 	Bench    benchCmd    `cmd:"" help:"Measure the multicast."`

@@ -74,6 +74,7 @@ var nodeErrors = []errorCode{
 	{node.ErrNotMember, exitcode.NotFound},
 	{node.ErrMember, exitcode.Exists},
 	{node.ErrForeignFiles, exitcode.Exists},
+	{node.ErrHalfRecovered, exitcode.Needed},
 	{node.ErrInUse, exitcode.Exists},
 	{node.ErrPortInUse, exitcode.Exists},
 	{node.ErrOnMount, exitcode.Usage},

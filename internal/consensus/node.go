@@ -102,6 +102,9 @@ type CreateOptions struct {
 	// Voters are the first voters of a new cluster (this node's id, normally). Nil for a node that joins: it is an
 	// observer until the leader makes it a voter.
 	Voters []ID
+	// Index and Time are those of the state that the log begins after; 0 for a new one.
+	Index uint64
+	Time  int64
 }
 
 func (c *Config) logOptions() raftlog.Options {
@@ -113,7 +116,10 @@ func Create(cfg Config, opts CreateOptions) error {
 	if cfg.Identity.ID == 0 {
 		return errors.New("consensus: create: identity without a raft id")
 	}
-	base := raftlog.Base{Conf: &raftpb.ConfState{Voters: opts.Voters}}
+	base := raftlog.Base{Index: opts.Index, Time: opts.Time, Conf: &raftpb.ConfState{Voters: opts.Voters}}
+	if base.Index > 0 {
+		base.Term = 1
+	}
 	if err := raftlog.Create(cfg.logOptions(), base); err != nil {
 		return fmt.Errorf("consensus: create: %w", err)
 	}

@@ -74,7 +74,7 @@ func Init(cfg InitConfig) (admin.Token, error) {
 	id := newIdentity(authority.Cluster(), firstNode, firstGeneration)
 	id.Name, id.Listen, id.Advertise, id.Labels = orHostname(cfg.Name), cfg.Listen, addr, cfg.Labels
 	id.Founder, id.TokenHash, id.TokenExpires = true, hex.EncodeToString(hash[:]), token.Expires.UnixNano()
-	if err := d.createLog(cfg.Host, id, []consensus.ID{raftID(id.Node, id.store())}); err != nil {
+	if err := d.createLog(cfg.Host, id, consensus.CreateOptions{Voters: []consensus.ID{raftID(id.Node, id.store())}}); err != nil {
 		return admin.Token{}, err
 	}
 	if err := d.save(id); err != nil {
@@ -134,7 +134,7 @@ func Join(ctx context.Context, cfg JoinConfig) (name string, err error) {
 	for _, p := range joined.Peers {
 		id.Peers[meta.NodeID(p.Node)] = peerAddr{Addr: p.Addr, Store: p.Store}
 	}
-	if err := d.createLog(cfg.Host, id, nil); err != nil {
+	if err := d.createLog(cfg.Host, id, consensus.CreateOptions{}); err != nil {
 		return "", err
 	}
 	return joined.Name, d.save(id)
@@ -197,9 +197,9 @@ func newIdentity(cluster credentials.ClusterID, node meta.NodeID, generation uin
 		Generation: generation}
 }
 
-func (d dataDir) createLog(h Host, id identity, voters []consensus.ID) error {
+func (d dataDir) createLog(h Host, id identity, opts consensus.CreateOptions) error {
 	return consensus.Create(consensus.Config{Dir: d.path("raft"), FS: h.Log,
-		Tuning: consensus.Tuning{SegmentBytes: h.LogSegment}, Identity: id.raft()}, consensus.CreateOptions{Voters: voters})
+		Tuning: consensus.Tuning{SegmentBytes: h.LogSegment}, Identity: id.raft()}, opts)
 }
 
 // raft is what the raft log says about its owner.

@@ -69,6 +69,9 @@ func (n *node) openState() (err error) {
 	dir, opts := n.dir.path("state"), meta.Options{Log: n.log}
 	n.db, err = n.cfg.Host.openState(dir, opts)
 	if !errors.Is(err, meta.ErrDamaged) {
+		if err == nil && n.db.Generation() > n.id.Generation {
+			err = errors.Join(fmt.Errorf("node: %w", ErrHalfRecovered), n.db.Close())
+		}
 		return err
 	}
 	n.log.Error("the state is damaged: this node serves nothing until it has taken another node's", "err", err)

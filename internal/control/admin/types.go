@@ -329,3 +329,26 @@ type DrainState struct {
 
 // Done answers requests that have nothing to tell.
 type Done struct{}
+
+// Remaining is what a node that does not run has. After most voters were lost for good, the cluster goes on with that of
+// one node: the one of the highest term and, of those, of the highest index.
+type Remaining struct {
+	Node       uint32          `json:"node"`
+	Name       string          `json:"name"`
+	Generation uint32          `json:"generation"`
+	Term       uint64          `json:"term"`
+	Index      uint64          `json:"index"`         // of the last change it knows
+	Time       time.Time       `json:"time,omitzero"` // of that
+	Files      uint64          `json:"files"`         // as of the last change that is in its state
+	Bytes      uint64          `json:"bytes"`
+	Signs      bool            `json:"signs"` // it has the signing key, without which no machine can join
+	Nodes      []RemainingNode `json:"nodes"`
+}
+
+// RemainingNode is a member as that node knows it.
+type RemainingNode struct {
+	ID    uint32 `json:"id"`
+	Name  string `json:"name"`
+	Addr  string `json:"addr"`
+	Voter bool   `json:"voter"`
+}

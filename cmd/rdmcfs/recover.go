@@ -1,0 +1,95 @@
+package main
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/rdmcfs/rdmcfs/internal/control/admin"
+	"github.com/rdmcfs/rdmcfs/internal/exitcode"
+	"github.com/rdmcfs/rdmcfs/internal/node"
+	"github.com/rdmcfs/rdmcfs/internal/terminal"
+	"github.com/rdmcfs/rdmcfs/internal/units"
+)
+
+type recoverCmd struct {
+	Begin      bool   `help:"Go on with what this node has: it votes alone, in a new generation of the cluster."`
+	Follow     string `help:"Follow the node that has begun the new generation. This node's state is replaced by that node's." placeholder:"NODE"`
+	Generation uint32 `help:"With --follow: the new generation, as --begin has printed it." placeholder:"N"`
+	jsonFlag
+}
+
+// Run shows what a stopped node has, or has it go on after most voters were lost for good.
+func (c *recoverCmd) Run(a *app) error {
+	switch {
+	case (c.Follow == "") != (c.Generation == 0) || c.Begin && c.Follow != "":
+		return withCode(exitcode.Usage, "want --begin alone, or --follow NODE and --generation N, or none of them")
+	case !c.Begin && c.Follow == "":
+		return c.show(a)
+	}
+	left, err := nodeRemaining(a.data)
+	if err != nil && c.Begin {
+		left.Name = "this node" // its state may be that of a recovery that was cut short
+	}
+	generation, err := nodeRecover(node.RecoverConfig{DataDir: a.data, Generation: c.Generation, Lead: c.Follow})
+	if err != nil {
+		return err
+	}
+	if c.JSON {
+		return a.printJSON(map[string]uint32{"generation": generation})
+	}
+	if c.Follow != "" {
+		terminal.Printf(a.out, "This node follows in generation %d. Start it: it takes the state of %s.\n", generation, c.Follow)
+		return nil
+	}
+	terminal.Printf(a.out, "Generation %d begins with %s. Start it. On each other node that is left, while its daemon does "+
+		"not run:\n  rdmcfs recover --follow %s --generation %d\nThen evict the nodes that are lost.\n", generation, left.Name,
+		c.followed(left), generation)
+	return nil
+}
+
+func (c *recoverCmd) followed(left admin.Remaining) string {
+	if left.Node == 0 {
+		return "NODE"
+	}
+	return fmt.Sprint(left.Node)
+}
+
+func (c *recoverCmd) show(a *app) error {
+	left, err := nodeRemaining(a.data)
+	if err != nil {
+		return err
+	}
+	if c.JSON {
+		return a.printJSON(left)
+	}
+	terminal.Printf(a.out, "node %d (%s), generation %d: %d files, %s\n", left.Node, left.Name, left.Generation, left.Files,
+		units.Bytes(int64(left.Bytes)))
+	terminal.Printf(a.out, "last change it knows: term %d, index %d, %s\n", left.Term, left.Index, timeText(left.Time))
+	for _, n := range left.Nodes {
+		votes := ""
+		if n.Voter {
+			votes = ", voter"
+		}
+		terminal.Printf(a.out, "  knows node %d (%s) at %s%s\n", n.ID, n.Name, n.Addr, votes)
+	}
+	if !left.Signs {
+		terminal.Println(a.out, "It does not have the signing key: if the cluster goes on with it, no machine can join any more.")
+	}
+	terminal.Println(a.out, "Nothing was changed. Only if a majority of the voters is lost for good: run this on each node that "+
+		"is left. On the one with the\nhighest term, and of those the highest index, run 'rdmcfs recover --begin'. "+
+		"What only others knew is lost.")
+	return nil
+}
+
+func timeText(t time.Time) string {
+	if t.IsZero() {
+		return "at no time"
+	}
+	return t.Local().Format(time.DateTime)
+}
+
+// nodeRemaining tells what the node of a data directory has that does not run.
+var nodeRemaining = func(data string) (admin.Remaining, error) { return node.Remaining(data, node.Host{}) }
+
+// nodeRecover has it go on.
+var nodeRecover = node.Recover

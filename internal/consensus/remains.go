@@ -1,0 +1,46 @@
+package consensus
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/rdmcfs/rdmcfs/internal/consensus/raftlog"
+)
+
+// Remains is what the log of a node holds that does not run.
+type Remains struct {
+	// Entries follow the index that was asked for. The last ones may never have been committed. Changes of the voters
+	// are among them, with Conf and Data unset.
+	Entries []Entry
+	// Last and Term are of the last entry, or of what the log begins after.
+	Last, Term uint64
+	// Voters are those of the log's beginning.
+	Voters []ID
+}
+
+// ReadRemains reads the log of a node that does not run, after an index that its state has applied. Errors: as Open.
+func ReadRemains(cfg Config, after uint64) (Remains, error) {
+	disk, state, err := raftlog.Open(cfg.logOptions())
+	if err != nil {
+		return Remains{}, fmt.Errorf("consensus: read log: %w", err)
+	}
+	out := Remains{Last: state.LastIndex(), Term: state.Base.Term, Voters: slices.Clone(state.Base.Conf.GetVoters())}
+	if len(state.Entries) > 0 && after < state.Base.Index {
+		return out, errors.Join(fmt.Errorf("%w: it has applied %d, the log begins after %d", ErrStateBehind, after,
+			state.Base.Index), disk.Close())
+	}
+	for _, e := range state.Entries {
+		out.Term = e.GetTerm()
+		if e.GetIndex() <= after {
+			continue
+		}
+		c := Committed{Index: e.GetIndex(), Term: e.GetTerm(), Type: e.GetType(), Raw: e.GetData()}
+		entry, _, err := c.entry()
+		if err != nil {
+			return out, errors.Join(fmt.Errorf("consensus: read log: entry %d: %w", e.GetIndex(), err), disk.Close())
+		}
+		out.Entries = append(out.Entries, entry)
+	}
+	return out, disk.Close()
+}

@@ -1,0 +1,221 @@
+package node
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/rdmcfs/rdmcfs/internal/consensus"
+	"github.com/rdmcfs/rdmcfs/internal/control/admin"
+	"github.com/rdmcfs/rdmcfs/meta"
+)
+
+// When most voters are lost for good, nobody can change anything any more. One node that is left then begins a new
+// generation of the cluster with what it has, and the others follow it. All of that is done to data directories whose
+// daemons do not run. The state is changed first and node.json last: a recovery that was cut short is run again.
+
+// ErrHalfRecovered is returned by the start of a node whose recovery was cut short.
+var ErrHalfRecovered = errors.New("a recovery of this node was cut short: run 'rdmcfs recover' again as before")
+
+// RecoverConfig says how a node goes on.
+type RecoverConfig struct {
+	DataDir string
+	// Generation is the one to follow, and Lead the name or number of the node that has begun it. Where they are not
+	// given this node begins one itself.
+	Generation uint32
+	Lead       string
+	Host       Host
+}
+
+// stopped is a data directory whose daemon does not run.
+type stopped struct {
+	dir    dataDir
+	id     identity
+	host   Host
+	claims closer
+}
+
+func openStopped(dir string, h Host) (*stopped, error) {
+	s := &stopped{dir: dataDir(dir), host: h}
+	var err error
+	if s.id, err = s.dir.load(); err != nil {
+		return nil, err
+	}
+	lock, err := s.dir.lock()
+	if err != nil {
+		return nil, err
+	}
+	s.claims.add(lock.Close)
+	return s, nil
+}
+
+// openState opens the state. A damaged one can't be what a cluster goes on with.
+func (s *stopped) openState() (*meta.DB, error) {
+	db, err := s.host.openState(s.dir.path("state"), meta.Options{})
+	if err != nil {
+		return nil, fmt.Errorf("node: recover: %w", err)
+	}
+	return db, nil
+}
+
+// log reads what the log has beyond the state.
+func (s *stopped) log(db *meta.DB) (consensus.Remains, error) {
+	return consensus.ReadRemains(consensus.Config{Dir: s.dir.path("raft"), FS: s.host.Log, Identity: s.id.raft()}, db.Index())
+}
+
+// Remaining tells what a node that does not run has, to choose by. Nothing is changed.
+func Remaining(dir string, h Host) (out admin.Remaining, err error) {
+	s, err := openStopped(dir, h)
+	if err != nil {
+		return out, err
+	}
+	defer func() { err = errors.Join(err, s.claims.Close()) }()
+	db, err := s.openState()
+	if err != nil {
+		return out, err
+	}
+	defer func() { err = errors.Join(err, db.Close()) }()
+	if db.Generation() != s.id.Generation {
+		return out, fmt.Errorf("node: %w", ErrHalfRecovered)
+	}
+	log, err := s.log(db)
+	if err != nil {
+		return out, err
+	}
+	out = admin.Remaining{Node: uint32(s.id.Node), Name: s.id.Name, Generation: s.id.Generation, Term: log.Term,
+		Index: max(log.Last, db.Index())}
+	out.Files, out.Bytes = db.StatFS()
+	at := db.Time()
+	for _, e := range log.Entries {
+		at = max(at, e.Time)
+	}
+	if at > 0 {
+		out.Time = time.Unix(0, at)
+	}
+	_, noKey := s.dir.tls().LoadAuthority()
+	out.Signs = noKey == nil
+	nodes, err := db.Nodes()
+	for _, n := range nodes {
+		out.Nodes = append(out.Nodes, admin.RemainingNode{ID: uint32(n.ID), Name: n.Name, Addr: n.Addr, Voter: n.Voter})
+	}
+	return out, err
+}
+
+// Recover has a node that does not run begin a new generation of the cluster, in which it votes alone, or follow the
+// one that another node has begun. It returns the generation. It may be repeated when it was cut short.
+func Recover(cfg RecoverConfig) (generation uint32, err error) {
+	s, err := openStopped(cfg.DataDir, cfg.Host)
+	if err != nil {
+		return 0, err
+	}
+	defer func() { err = errors.Join(err, s.claims.Close()) }()
+	if cfg.Generation == 0 {
+		err = s.lead()
+	} else {
+		err = s.follow(cfg.Lead, cfg.Generation)
+	}
+	return s.id.Generation, err
+}
+
+// lead applies all that the log has and begins a generation.
+func (s *stopped) lead() (err error) {
+	db, err := s.openState()
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, db.Close()) }()
+	if db.Generation() == s.id.Generation {
+		if err := s.begin(db); err != nil {
+			return err
+		}
+	}
+	s.id.Generation++
+	if db.Generation() != s.id.Generation {
+		return fmt.Errorf("node: recover: the state is of generation %d, and this node of %d: restore one of them "+
+			"from a backup", db.Generation(), s.id.Generation-1)
+	}
+	return s.goOn(consensus.CreateOptions{Voters: []consensus.ID{raftID(s.id.Node, s.id.store())}, Index: db.Index(),
+		Time: db.Time()})
+}
+
+func (s *stopped) begin(db *meta.DB) error {
+	log, err := s.log(db)
+	if err != nil {
+		return fmt.Errorf("node: recover: %w", err)
+	}
+	for _, e := range log.Entries {
+		if _, _, err := db.Apply(e.Index, e.Time, e.Data); err != nil {
+			return fmt.Errorf("node: recover: apply entry %d: %w", e.Index, err)
+		}
+	}
+	if err := db.Recover(max(log.Last, db.Index())+1, s.id.Node); err != nil {
+		return err
+	}
+	_, err = db.Sync()
+	return err
+}
+
+// follow gives up this node's state, and its log, for those of the node that leads a generation. Its contents and its
+// unpublished files stay.
+func (s *stopped) follow(lead string, generation uint32) error {
+	if generation <= s.id.Generation {
+		return admin.Errorf(admin.CodeInvalid, "this node is of generation %d already, and can't follow one of generation %d",
+			s.id.Generation, generation)
+	}
+	id, store, err := s.find(lead)
+	if err != nil {
+		return err
+	}
+	if id == s.id.Node {
+		return admin.Errorf(admin.CodeInvalid, "%s is this node itself: it can't follow itself", lead)
+	}
+	if err := os.RemoveAll(s.dir.path("state")); err != nil {
+		return fmt.Errorf("node: recover: %w", err)
+	}
+	db, err := s.openState()
+	if err != nil {
+		return err
+	}
+	db.Distrust(db.State(), fmt.Errorf("the cluster was recovered: node %d leads generation %d", id, generation))
+	if err := db.Close(); err != nil {
+		return err
+	}
+	s.id.Generation = generation
+	return s.goOn(consensus.CreateOptions{Voters: []consensus.ID{raftID(id, store)}})
+}
+
+// find looks a node up, by the state or, after a recovery that was cut short, by the peers file.
+func (s *stopped) find(lead string) (meta.NodeID, [16]byte, error) {
+	known := s.dir.loadPeers(s.id.Peers)
+	number, err := strconv.ParseUint(lead, 10, 32)
+	id := meta.NodeID(number)
+	if db, openErr := s.openState(); openErr == nil {
+		nodes, readErr := db.Nodes()
+		if err := errors.Join(readErr, db.Close()); err != nil {
+			return 0, [16]byte{}, err
+		}
+		at := slices.IndexFunc(nodes, func(n meta.Node) bool { return n.Name == lead || err == nil && n.ID == id })
+		if at >= 0 {
+			return nodes[at].ID, nodes[at].Store, nil
+		}
+	}
+	if peer, ok := known[id]; ok && err == nil {
+		return id, decodeID(peer.Store), nil
+	}
+	return 0, [16]byte{}, admin.Errorf(admin.CodeNotFound, "this node knows no node %s: give the number that "+
+		"'rdmcfs recover' has printed on it", lead)
+}
+
+// goOn replaces the log, and last of all says that this node is of the new generation.
+func (s *stopped) goOn(opts consensus.CreateOptions) error {
+	if err := os.RemoveAll(s.dir.path("raft")); err != nil {
+		return fmt.Errorf("node: recover: %w", err)
+	}
+	if err := s.dir.createLog(s.host, s.id, opts); err != nil {
+		return err
+	}
+	return s.dir.save(s.id)
+}

@@ -1,0 +1,57 @@
+package meta
+
+import "fmt"
+
+// What a recovery may have lost is skipped: numbers that were given out then are not given out again.
+const (
+	lostIncarnations = 1 << 16
+	lostInos         = 1 << 20
+)
+
+// recovered is why nodes are down after a recovery, until they boot.
+const recovered = "away since the cluster was recovered"
+
+// Recover begins a new generation of the cluster, in which one node votes alone, at an index after all that was applied.
+// It is for a state that nobody uses: most voters are lost for good, and with them what the log held beyond this state.
+// All nodes are down until they boot again, and look for what they have to hold. The caller syncs.
+func (db *DB) Recover(index uint64, lead NodeID) error {
+	if n, err := db.Node(lead); err != nil || n.State == NodeEvicted {
+		return fmt.Errorf("meta: recover: node %d is no member: %w", lead, ErrNotFound)
+	}
+	if index <= db.Index() {
+		return fmt.Errorf("meta: recover at %d: the state is at %d", index, db.Index())
+	}
+	db.life.RLock()
+	defer db.life.RUnlock()
+	if db.closed {
+		return ErrClosed
+	}
+	_, _, err := db.apply(index, 0, 0, func(t *tx) Result {
+		beginGeneration(t, lead)
+		return Result{}
+	})
+	return err
+}
+
+func beginGeneration(t *tx, lead NodeID) {
+	t.head.Generation++
+	t.save(votersKey, &electorate{Voters: []NodeID{lead}})
+	for _, m := range t.cl.nodes {
+		if m == nil || m.State == NodeEvicted {
+			continue
+		}
+		n := *m
+		n.Voter = n.ID == lead
+		if n.State == NodeUp {
+			n.State, n.DownIndex, n.Reason = NodeDown, t.head.Index, recovered
+		}
+		if n.Incarnation > 0 {
+			n.Incarnation += lostIncarnations
+			t.restart(n.ID, n.Incarnation)
+			t.progressOf(n.ID).LastIno += lostInos
+			t.fence(n.ID, n.Incarnation)
+		}
+		t.changed(n)
+	}
+	t.recheckAll()
+}
