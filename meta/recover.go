@@ -11,12 +11,16 @@ const (
 // recovered is why nodes are down after a recovery, until they boot.
 const recovered = "away since the cluster was recovered"
 
-// Recover begins a new generation of the cluster, in which one node votes alone, at an index after all that was applied.
-// It is for a state that nobody uses: most voters are lost for good, and with them what the log held beyond this state.
-// All nodes are down until they boot again, and look for what they have to hold. The caller syncs.
+// Recover begins a new generation of the cluster, in which one node votes alone, at an index after all that was
+// applied. It is for a state that nobody uses: most voters are lost for good, and with them what the log held beyond
+// this state. All nodes are down until they boot again, and look for what they have to hold. The caller syncs.
 func (db *DB) Recover(index uint64, lead NodeID) error {
-	if n, err := db.Node(lead); err != nil || n.State == NodeEvicted {
-		return fmt.Errorf("meta: recover: node %d is no member: %w", lead, ErrNotFound)
+	n, err := db.Node(lead)
+	if err == nil && n.State == NodeEvicted {
+		err = ErrNotFound
+	}
+	if err != nil {
+		return fmt.Errorf("meta: recover with node %d: %w", lead, err)
 	}
 	if index <= db.Index() {
 		return fmt.Errorf("meta: recover at %d: the state is at %d", index, db.Index())
@@ -26,7 +30,7 @@ func (db *DB) Recover(index uint64, lead NodeID) error {
 	if db.closed {
 		return ErrClosed
 	}
-	_, _, err := db.apply(index, 0, 0, func(t *tx) Result {
+	_, _, err = db.apply(index, 0, 0, func(t *tx) Result {
 		beginGeneration(t, lead)
 		return Result{}
 	})

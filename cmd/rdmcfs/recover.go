@@ -13,6 +13,7 @@ import (
 
 type recoverCmd struct {
 	Begin      bool   `help:"Go on with what this node has: it votes alone, in a new generation of the cluster."`
+	Force      bool   `help:"With --begin: also while a majority of the voters is there, which then loses what it changes."`
 	Follow     string `help:"Follow the node that has begun the new generation. This node's state is replaced by that node's." placeholder:"NODE"`
 	Generation uint32 `help:"With --follow: the new generation, as --begin has printed it." placeholder:"N"`
 	jsonFlag
@@ -21,8 +22,8 @@ type recoverCmd struct {
 // Run shows what a stopped node has, or has it go on after most voters were lost for good.
 func (c *recoverCmd) Run(a *app) error {
 	switch {
-	case (c.Follow == "") != (c.Generation == 0) || c.Begin && c.Follow != "":
-		return withCode(exitcode.Usage, "want --begin alone, or --follow NODE and --generation N, or none of them")
+	case (c.Follow == "") != (c.Generation == 0) || c.Begin && c.Follow != "" || c.Force && !c.Begin:
+		return withCode(exitcode.Usage, "want --begin, or --follow NODE with --generation N, or none of them")
 	case !c.Begin && c.Follow == "":
 		return c.show(a)
 	}
@@ -30,7 +31,8 @@ func (c *recoverCmd) Run(a *app) error {
 	if err != nil && c.Begin {
 		left.Name = "this node" // its state may be that of a recovery that was cut short
 	}
-	generation, err := nodeRecover(node.RecoverConfig{DataDir: a.data, Generation: c.Generation, Lead: c.Follow})
+	generation, err := nodeRecover(a.ctx, node.RecoverConfig{DataDir: a.data, Generation: c.Generation, Lead: c.Follow,
+		Force: c.Force})
 	if err != nil {
 		return err
 	}
@@ -38,12 +40,13 @@ func (c *recoverCmd) Run(a *app) error {
 		return a.printJSON(map[string]uint32{"generation": generation})
 	}
 	if c.Follow != "" {
-		terminal.Printf(a.out, "This node follows in generation %d. Start it: it takes the state of %s.\n", generation, c.Follow)
+		terminal.Printf(a.out, "This node follows in generation %d. Start it: it takes the state of %s.\n", generation,
+			c.Follow)
 		return nil
 	}
-	terminal.Printf(a.out, "Generation %d begins with %s. Start it. On each other node that is left, while its daemon does "+
-		"not run:\n  rdmcfs recover --follow %s --generation %d\nThen evict the nodes that are lost.\n", generation, left.Name,
-		c.followed(left), generation)
+	terminal.Printf(a.out, "Generation %d begins with %s. Start it. On each other node that is left, while its daemon "+
+		"does not run:\n  rdmcfs recover --follow %s --generation %d\nThen evict the nodes that are lost.\n",
+		generation, left.Name, c.followed(left), generation)
 	return nil
 }
 
@@ -62,23 +65,29 @@ func (c *recoverCmd) show(a *app) error {
 	if c.JSON {
 		return a.printJSON(left)
 	}
-	terminal.Printf(a.out, "node %d (%s), generation %d: %d files, %s\n", left.Node, left.Name, left.Generation, left.Files,
-		units.Bytes(int64(left.Bytes)))
-	terminal.Printf(a.out, "last change it knows: term %d, index %d, %s\n", left.Term, left.Index, timeText(left.Time))
+	printRemaining(a, left)
+	return nil
+}
+
+func printRemaining(a *app, left admin.Remaining) {
+	terminal.Printf(a.out, "node %d (%s), generation %d: %d files, %s\n", left.Node, left.Name, left.Generation,
+		left.Files, units.Bytes(int64(left.Bytes)))
+	terminal.Printf(a.out, "last change that it knows: term %d, index %d, %s\n", left.Term, left.Index,
+		timeText(left.Time))
 	for _, n := range left.Nodes {
 		votes := ""
 		if n.Voter {
 			votes = ", voter"
 		}
-		terminal.Printf(a.out, "  knows node %d (%s) at %s%s\n", n.ID, n.Name, n.Addr, votes)
+		terminal.Printf(a.out, "  it knows node %d (%s) at %s%s\n", n.ID, n.Name, n.Addr, votes)
 	}
 	if !left.Signs {
-		terminal.Println(a.out, "It does not have the signing key: if the cluster goes on with it, no machine can join any more.")
+		terminal.Println(a.out, "It does not have the signing key: if the cluster goes on with it, no machine can join "+
+			"any more.")
 	}
-	terminal.Println(a.out, "Nothing was changed. Only if a majority of the voters is lost for good: run this on each node that "+
-		"is left. On the one with the\nhighest term, and of those the highest index, run 'rdmcfs recover --begin'. "+
-		"What only others knew is lost.")
-	return nil
+	terminal.Println(a.out, "Nothing was changed. Only if a majority of the voters is lost for good: run this on each "+
+		"node that is left.\nOn the one with the highest term, and of those the highest index, run "+
+		"'rdmcfs recover --begin'. What only others knew is lost.")
 }
 
 func timeText(t time.Time) string {

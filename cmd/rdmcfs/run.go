@@ -74,7 +74,6 @@ var nodeErrors = []errorCode{
 	{node.ErrNotMember, exitcode.NotFound},
 	{node.ErrMember, exitcode.Exists},
 	{node.ErrForeignFiles, exitcode.Exists},
-	{node.ErrHalfRecovered, exitcode.Needed},
 	{node.ErrInUse, exitcode.Exists},
 	{node.ErrPortInUse, exitcode.Exists},
 	{node.ErrOnMount, exitcode.Usage},

@@ -1,14 +1,16 @@
 package node
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"os"
-	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/rdmcfs/rdmcfs/internal/consensus"
+	"github.com/rdmcfs/rdmcfs/internal/control"
 	"github.com/rdmcfs/rdmcfs/internal/control/admin"
 	"github.com/rdmcfs/rdmcfs/meta"
 )
@@ -27,7 +29,9 @@ type RecoverConfig struct {
 	// given this node begins one itself.
 	Generation uint32
 	Lead       string
-	Host       Host
+	// Force begins a generation although voters answer that are a majority with this node.
+	Force bool
+	Host  Host
 }
 
 // stopped is a data directory whose daemon does not run.
@@ -63,7 +67,8 @@ func (s *stopped) openState() (*meta.DB, error) {
 
 // log reads what the log has beyond the state.
 func (s *stopped) log(db *meta.DB) (consensus.Remains, error) {
-	return consensus.ReadRemains(consensus.Config{Dir: s.dir.path("raft"), FS: s.host.Log, Identity: s.id.raft()}, db.Index())
+	cfg := consensus.Config{Dir: s.dir.path("raft"), FS: s.host.Log, Identity: s.id.raft()}
+	return consensus.ReadRemains(cfg, db.Index())
 }
 
 // Remaining tells what a node that does not run has, to choose by. Nothing is changed.
@@ -106,14 +111,14 @@ func Remaining(dir string, h Host) (out admin.Remaining, err error) {
 
 // Recover has a node that does not run begin a new generation of the cluster, in which it votes alone, or follow the
 // one that another node has begun. It returns the generation. It may be repeated when it was cut short.
-func Recover(cfg RecoverConfig) (generation uint32, err error) {
+func Recover(ctx context.Context, cfg RecoverConfig) (generation uint32, err error) {
 	s, err := openStopped(cfg.DataDir, cfg.Host)
 	if err != nil {
 		return 0, err
 	}
 	defer func() { err = errors.Join(err, s.claims.Close()) }()
 	if cfg.Generation == 0 {
-		err = s.lead()
+		err = s.lead(ctx, cfg.Force)
 	} else {
 		err = s.follow(cfg.Lead, cfg.Generation)
 	}
@@ -121,13 +126,16 @@ func Recover(cfg RecoverConfig) (generation uint32, err error) {
 }
 
 // lead applies all that the log has and begins a generation.
-func (s *stopped) lead() (err error) {
+func (s *stopped) lead(ctx context.Context, force bool) (err error) {
 	db, err := s.openState()
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, db.Close()) }()
 	if db.Generation() == s.id.Generation {
+		if err := s.majorityLost(ctx, db); err != nil && !force {
+			return err
+		}
 		if err := s.begin(db); err != nil {
 			return err
 		}
@@ -137,8 +145,51 @@ func (s *stopped) lead() (err error) {
 		return fmt.Errorf("node: recover: the state is of generation %d, and this node of %d: restore one of them "+
 			"from a backup", db.Generation(), s.id.Generation-1)
 	}
-	return s.goOn(consensus.CreateOptions{Voters: []consensus.ID{raftID(s.id.Node, s.id.store())}, Index: db.Index(),
-		Time: db.Time()})
+	return s.goOn(s.alone(db))
+}
+
+// alone is how a log begins after a state with this node as the only voter.
+func (s *stopped) alone(db *meta.DB) consensus.CreateOptions {
+	return consensus.CreateOptions{Voters: []consensus.ID{raftID(s.id.Node, s.id.store())}, Index: db.Index(),
+		Time: db.Time()}
+}
+
+// majorityLost returns an error if so many voters answer that with this node they can go on as they are. A node that
+// began a generation beside them would split the cluster.
+func (s *stopped) majorityLost(ctx context.Context, db *meta.DB) error {
+	creds, err := s.dir.tls().LoadIdentity(time.Now)
+	if err != nil {
+		return err
+	}
+	nodes, err := db.Nodes()
+	if err != nil {
+		return err
+	}
+	addrs := map[uint32]string{}
+	voters, there := 0, []string{}
+	for _, n := range nodes {
+		addrs[uint32(n.ID)] = n.Addr
+	}
+	peers := control.NewPeers(control.PeersConfig{Identity: creds, Generation: s.id.Generation, Dial: s.host.Dial,
+		Resolve: func(node uint32) (string, bool) { return addrs[node], addrs[node] != "" }})
+	for _, n := range nodes {
+		if !n.Voter {
+			continue
+		}
+		voters++
+		if n.ID == s.id.Node {
+			there = append(there, "this node")
+		} else if conn, err := peers.DialRaft(ctx, uint32(n.ID)); err == nil {
+			there = append(there, n.Name)
+			conn.Close()
+		}
+	}
+	if err := errors.Join(ctx.Err(), peers.Close()); err != nil || len(there) <= voters/2 {
+		return err
+	}
+	return admin.Errorf(admin.CodeInvalid, "%d of the %d voters are not lost (%s): start this node, and they go on "+
+		"together. --force begins another generation beside them; what they change is lost then",
+		len(there), voters, strings.Join(there, ", "))
 }
 
 func (s *stopped) begin(db *meta.DB) error {
@@ -161,13 +212,13 @@ func (s *stopped) begin(db *meta.DB) error {
 // follow gives up this node's state, and its log, for those of the node that leads a generation. Its contents and its
 // unpublished files stay.
 func (s *stopped) follow(lead string, generation uint32) error {
-	if generation <= s.id.Generation {
-		return admin.Errorf(admin.CodeInvalid, "this node is of generation %d already, and can't follow one of generation %d",
-			s.id.Generation, generation)
-	}
-	id, store, err := s.find(lead)
+	id, store, mayGoBack, err := s.find(lead)
 	if err != nil {
 		return err
+	}
+	if generation <= s.id.Generation && !mayGoBack {
+		return admin.Errorf(admin.CodeInvalid, "this node is of generation %d already, and can't follow one of generation %d",
+			s.id.Generation, generation)
 	}
 	if id == s.id.Node {
 		return admin.Errorf(admin.CodeInvalid, "%s is this node itself: it can't follow itself", lead)
@@ -187,35 +238,42 @@ func (s *stopped) follow(lead string, generation uint32) error {
 	return s.goOn(consensus.CreateOptions{Voters: []consensus.ID{raftID(id, store)}})
 }
 
-// find looks a node up, by the state or, after a recovery that was cut short, by the peers file.
-func (s *stopped) find(lead string) (meta.NodeID, [16]byte, error) {
-	known := s.dir.loadPeers(s.id.Peers)
-	number, err := strconv.ParseUint(lead, 10, 32)
-	id := meta.NodeID(number)
-	if db, openErr := s.openState(); openErr == nil {
-		nodes, readErr := db.Nodes()
-		if err := errors.Join(readErr, db.Close()); err != nil {
-			return 0, [16]byte{}, err
+// find looks a node up, by the state or, after a recovery that was cut short or had a wrong generation, by the peers
+// file. empty says that there is no state that could be lost.
+func (s *stopped) find(lead string) (id meta.NodeID, store [16]byte, empty bool, err error) {
+	number, notNumber := strconv.ParseUint(lead, 10, 32)
+	db, err := s.openState()
+	if err == nil {
+		nodes, err := db.Nodes()
+		if err := errors.Join(err, db.Close()); err != nil {
+			return 0, store, false, err
 		}
-		at := slices.IndexFunc(nodes, func(n meta.Node) bool { return n.Name == lead || err == nil && n.ID == id })
-		if at >= 0 {
-			return nodes[at].ID, nodes[at].Store, nil
+		for _, n := range nodes {
+			if n.Name == lead || notNumber == nil && uint64(n.ID) == number {
+				return n.ID, n.Store, false, nil
+			}
 		}
+	} else if !errors.Is(err, meta.ErrDamaged) {
+		return 0, store, false, err
 	}
-	if peer, ok := known[id]; ok && err == nil {
-		return id, decodeID(peer.Store), nil
+	if peer, ok := s.dir.loadPeers(s.id.Peers)[meta.NodeID(number)]; ok && notNumber == nil {
+		return meta.NodeID(number), decodeID(peer.Store), err != nil, nil
 	}
-	return 0, [16]byte{}, admin.Errorf(admin.CodeNotFound, "this node knows no node %s: give the number that "+
+	return 0, store, false, admin.Errorf(admin.CodeNotFound, "this node knows no node %s: give the number that "+
 		"'rdmcfs recover' has printed on it", lead)
 }
 
 // goOn replaces the log, and last of all says that this node is of the new generation.
 func (s *stopped) goOn(opts consensus.CreateOptions) error {
-	if err := os.RemoveAll(s.dir.path("raft")); err != nil {
-		return fmt.Errorf("node: recover: %w", err)
-	}
-	if err := s.dir.createLog(s.host, s.id, opts); err != nil {
+	if err := s.dir.remakeLog(s.host, s.id, opts); err != nil {
 		return err
 	}
 	return s.dir.save(s.id)
+}
+
+func (d dataDir) remakeLog(h Host, id identity, opts consensus.CreateOptions) error {
+	if err := os.RemoveAll(d.path("raft")); err != nil {
+		return fmt.Errorf("node: recover: %w", err)
+	}
+	return d.createLog(h, id, opts)
 }

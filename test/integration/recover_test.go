@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -87,6 +88,18 @@ func TestRecoverALostMajority(t *testing.T) {
 		lead.MustCLI("evict", n.Name())
 	}
 	c.AwaitAgreement(time.Minute)
+	c.Await(time.Minute, "what was lost takes no room", func() (bool, string) {
+		a, b := held(t, lead), held(t, left[0])
+		return a == b, fmt.Sprintf("%d contents on %s, %d on %s", a, lead.Name(), b, left[0].Name())
+	})
+}
+
+// held counts the files of contents that are on a node's disk.
+func held(t *testing.T, n *cluster.Node) int {
+	t.Helper()
+	files, err := filepath.Glob(filepath.Join(n.Data, "content", "held", "*", "*"))
+	must(t, err)
+	return len(files)
 }
 
 // nothingOwedTo waits until each of some nodes has all that it is to have, as it sees that itself.
@@ -102,4 +115,53 @@ func nothingOwedTo(c *cluster.Cluster, nodes ...*cluster.Node) {
 		}
 		return true, ""
 	})
+}
+
+// The voters that are left may know less than an observer. The cluster goes on with that one, and nothing is lost. A
+// voter that follows, the first of the cluster, has the signing key: machines can join again.
+func TestRecoverWithAnObserver(t *testing.T) {
+	t.Parallel()
+	c := start(t, cluster.Options{Nodes: 4})
+	founder := c.Nodes[0]
+	voters := founder.Status().Voters
+	var lost []*cluster.Node
+	var lead *cluster.Node
+	for _, n := range c.Nodes[1:] {
+		if slices.Contains(voters, n.Status().Node) {
+			lost = append(lost, n)
+		} else {
+			lead = n
+		}
+	}
+	number := lead.Status().Node
+	founder.Stop()
+	cluster.Random(t, lead.Path("late"), 3<<20, 11)
+	want, err := cluster.Digest(lead.Path("late"))
+	must(t, err)
+	nothingOwedTo(c, append(slices.Clone(lost), lead)...)
+	for _, n := range lost {
+		n.Kill()
+	}
+	lead.Stop()
+	if out := lead.MustCLI("recover", "--begin"); !strings.Contains(out, "generation 2") {
+		t.Fatal(out)
+	}
+	founder.MustCLI("recover", "--follow", fmt.Sprint(number), "--generation", "2")
+	founder.Launch() // it waits for the other one
+	lead.Start()
+	founder.AwaitMounted(t.Context())
+	for _, n := range lost {
+		lead.MustCLI("evict", n.Name())
+	}
+	again := lost[0]
+	must(t, os.RemoveAll(again.Data))
+	again.MustCLI(joinArgs(again, lead, newToken(t, lead))...)
+	again.Start()
+	nothingOwedTo(c, lead, founder, again)
+	for _, n := range []*cluster.Node{lead, founder, again} {
+		if got, err := cluster.Digest(n.Path("late")); err != nil || got != want {
+			t.Errorf("%s: %s, %v; want %s", n.Name(), got, err, want)
+		}
+	}
+	c.AwaitAgreement(time.Minute)
 }
