@@ -749,6 +749,36 @@ func TestChangeOfVotersWhileAnotherIsOnItsWay(t *testing.T) {
 	}
 }
 
+// A change of voters is judged by the state, which has to have all that comes before the change. That may be on its way
+// to a slow disk.
+func TestNotSettledBeforeItIsOnTheDisk(t *testing.T) {
+	const id = 1
+	core, err := NewCore(CoreConfig{ID: id, ElectionTicks: 10, HeartbeatTicks: 2, Intn: func(int) int { return 0 },
+		State: &raftlog.State{Base: raftlog.Base{Conf: &raftpb.ConfState{Voters: []uint64{id}}},
+			Hard: &raftpb.HardState{Term: new(uint64(1))}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	core.Campaign()
+	drain(core)
+	if !core.Settled() {
+		t.Fatal("all is applied")
+	}
+	if err := core.Propose(1, []Proposal{{Data: []byte("evict")}}); err != nil {
+		t.Fatal(err)
+	}
+	slow := applyAll(core)
+	if core.Settled() {
+		t.Error("an entry is not on the disk yet, and not applied")
+	}
+	for _, a := range slow {
+		core.Persisted(a)
+	}
+	if drain(core); !core.Settled() {
+		t.Error("all is applied again")
+	}
+}
+
 // Raft does not take the second step of a change of voters while leadership is being handed over. If that fails, and
 // nothing else is proposed, the step comes all the same.
 func TestSecondStepAfterAHandOverThatFailed(t *testing.T) {

@@ -74,6 +74,8 @@ var ofConsensus = []mutant{
 		"if !sameConf(n.loop.core.Conf(), judged) {", "if sameConf(n.loop.core.Conf(), nil) {", inConsensus},
 	{"a change of voters overtakes an eviction", "internal/consensus/members.go",
 		"if !n.loop.core.Settled() {", "if n.loop.core == nil {", inConsensus},
+	{"a change of voters overtakes what a slow disk does not have", "internal/consensus/core.go",
+		"Applied == c.last }", "Applied == c.log.last() }", inConsensus},
 	{"proposals never wait for a change of voters", "internal/consensus/members.go",
 		"n.loop.hold(true)", "n.loop.hold(false)", inConsensus},
 	{"a removed voter joins raft by a configuration that is over", "internal/consensus/members.go",
