@@ -13,6 +13,7 @@ import (
 
 	"go.etcd.io/raft/v3/raftpb"
 
+	"github.com/rdmcfs/rdmcfs/internal/consensus/raftlog"
 	"github.com/rdmcfs/rdmcfs/internal/consensus/raftlog/simfs"
 )
 
@@ -627,6 +628,9 @@ func TestRemovedVoterRepeatsItsTime(t *testing.T) {
 	c.propose(fresh, "as a voter")
 	c.changeVoters(ctx, leader, nil, []ID{fresh})
 	eventually(t, 10*time.Second, "it follows again", func() bool { return tn.node.Status().Role == RoleObserver })
+	if err := tn.node.persistNow(ctx, &raftlog.Batch{}); err != nil { // and its log says so
+		t.Fatal(err)
+	}
 	sm := tn.sm.crash() // as it was synced when the node became a learner
 	c.stop(fresh)
 	tn.sm = sm
