@@ -465,7 +465,7 @@ func (v *voterChanges) giveConf(judged *raftpb.ConfState, changes []*raftpb.Conf
 	n := v.n
 	answer := make(chan error, 1)
 	n.box.event(func() {
-		if n.loop.core == nil {
+		if n.loop.core == nil || n.loop.core.Status().Role != RoleLeader {
 			answer <- ErrNotLeader
 			return
 		}

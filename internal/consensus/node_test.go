@@ -617,6 +617,54 @@ func evictedBeforeAChange(t *testing.T, c *cluster, leader, evicted ID, add, rem
 	c.propose(leader, "goes on")
 }
 
+// blockApply has a node take a command and not finish with it before release is called.
+func blockApply(t *testing.T, c *cluster, id ID) (release func()) {
+	t.Helper()
+	node, sm := c.nodes[id].node, c.nodes[id].sm
+	taken, apply := make(chan struct{}), make(chan struct{})
+	sm.mu.Lock()
+	sm.applying = func(entries []Entry) {
+		if slices.ContainsFunc(entries, func(e Entry) bool { return string(e.Data) == "slow" }) {
+			close(taken)
+			<-apply
+		}
+	}
+	sm.mu.Unlock()
+	go node.Propose(t.Context(), []byte("slow"), ProposeOptions{}) //nolint:errcheck // it is taken, or the test fails
+	<-taken
+	return sync.OnceFunc(func() { close(apply) })
+}
+
+// TestLeaderThatIsNoneAnyMoreDoesNotWaitToChangeVoters: a leader waits for its state to change the voters, and is cut
+// off. It does not go on waiting, nor hold proposals, in case it leads again.
+func TestLeaderThatIsNoneAnyMoreDoesNotWaitToChangeVoters(t *testing.T) {
+	c, leader, _, voter := changing(t, nil)
+	node := c.nodes[leader].node
+	release := blockApply(t, c, leader)
+	defer release()
+	changed := make(chan error, 1)
+	go func() { changed <- node.voters.changeVoters(t.Context(), nil, []ID{voter}) }()
+	held := func() (yes bool) {
+		answer := make(chan bool)
+		node.box.event(func() { answer <- node.loop.holding })
+		return <-answer
+	}
+	eventually(t, 10*time.Second, "proposals wait", held)
+	c.isolate(leader, true)
+	eventually(t, 10*time.Second, "it leads no more", func() bool { return !node.leads() })
+	select {
+	case err := <-changed:
+		if !errors.Is(err, ErrNotLeader) {
+			t.Errorf("%v", err)
+		}
+	case <-time.After(5 * time.Second):
+		t.Error("it goes on waiting")
+	}
+	if held() {
+		t.Error("proposals would wait")
+	}
+}
+
 // TestRemovedVoterRepeatsItsTime: a node was a voter for a moment and is none any more when its machine fails, with a
 // state from before. It follows through all of that, and takes no part by a configuration that is over.
 func TestRemovedVoterRepeatsItsTime(t *testing.T) {
