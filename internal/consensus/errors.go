@@ -42,6 +42,9 @@ var (
 // errEarly is an [ErrConfChange] that passes when the leader has applied what is committed.
 var errEarly = fmt.Errorf("%w: too early", ErrConfChange)
 
+// errHolding is an errEarly while proposals wait.
+var errHolding = fmt.Errorf("%w: the state lacks entries of the log", errEarly)
+
 // The errors of a log that must not be used under its old identity. ErrLogDamaged's details are in
 // [raftlog.DamagedError].
 var (

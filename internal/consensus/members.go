@@ -18,7 +18,8 @@ const (
 	catchUpMax     = 10 * time.Minute
 	confStepMax    = 30 * time.Second
 	confPoll       = 20 * time.Millisecond
-	outsidersAsked = 8 // nodes that are no members of raft, as far as is known, in one round
+	holdMax        = 3 * time.Second // for so long proposals wait for a change of voters
+	outsidersAsked = 8               // nodes that are no members of raft, as far as is known, in one round
 )
 
 // voterChanges is the leader's part of changes of voters: its policy asks for them, and so do callers of
@@ -435,7 +436,7 @@ func (v *voterChanges) proposeConf(
 }
 
 // giveConfInTime gives a change to raft as soon as it is not too early. If it changes who votes, other proposals wait
-// for it meanwhile: that takes a round of the log.
+// for it meanwhile: that takes a round of the log. A state that takes longer must not hold up those who can do without.
 func (v *voterChanges) giveConfInTime(
 	ctx context.Context, judged *raftpb.ConfState, changes []*raftpb.ConfChangeSingle,
 ) error {
@@ -443,9 +444,13 @@ func (v *voterChanges) giveConfInTime(
 	poll := time.NewTicker(confPoll)
 	defer poll.Stop()
 	defer n.box.event(func() { n.loop.hold(false) })
+	var held time.Time
 	for {
 		err := v.giveConf(judged, changes)
-		if !errors.Is(err, errEarly) {
+		if errors.Is(err, errHolding) && held.IsZero() {
+			held = time.Now()
+		}
+		if !errors.Is(err, errEarly) || !held.IsZero() && time.Since(held) > holdMax {
 			return err
 		}
 		select {
@@ -476,7 +481,7 @@ func (v *voterChanges) giveConf(judged *raftpb.ConfState, changes []*raftpb.Conf
 		if voters := votersAfter(judged, changes); !slices.Equal(voters, judged.GetVoters()) {
 			if !n.loop.core.Settled() {
 				n.loop.hold(true)
-				answer <- errEarly
+				answer <- errHolding
 				return
 			}
 			if n.cfg.Members != nil && !fitToVote(n.cfg.Members(), voters, judged.GetVoters(), n.id) {

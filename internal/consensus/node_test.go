@@ -635,6 +635,13 @@ func blockApply(t *testing.T, c *cluster, id ID) (release func()) {
 	return sync.OnceFunc(func() { close(apply) })
 }
 
+// proposalsWait tells whether a leader holds proposals for a change of voters.
+func proposalsWait(n *Node) bool {
+	answer := make(chan bool)
+	n.box.event(func() { answer <- n.loop.holding })
+	return <-answer
+}
+
 // TestLeaderThatIsNoneAnyMoreDoesNotWaitToChangeVoters: a leader waits for its state to change the voters, and is cut
 // off. It does not go on waiting, nor hold proposals, in case it leads again.
 func TestLeaderThatIsNoneAnyMoreDoesNotWaitToChangeVoters(t *testing.T) {
@@ -644,12 +651,7 @@ func TestLeaderThatIsNoneAnyMoreDoesNotWaitToChangeVoters(t *testing.T) {
 	defer release()
 	changed := make(chan error, 1)
 	go func() { changed <- node.voters.changeVoters(t.Context(), nil, []ID{voter}) }()
-	held := func() (yes bool) {
-		answer := make(chan bool)
-		node.box.event(func() { answer <- node.loop.holding })
-		return <-answer
-	}
-	eventually(t, 10*time.Second, "proposals wait", held)
+	eventually(t, 10*time.Second, "proposals wait", func() bool { return proposalsWait(node) })
 	c.isolate(leader, true)
 	eventually(t, 10*time.Second, "it leads no more", func() bool { return !node.leads() })
 	select {
@@ -660,8 +662,27 @@ func TestLeaderThatIsNoneAnyMoreDoesNotWaitToChangeVoters(t *testing.T) {
 	case <-time.After(5 * time.Second):
 		t.Error("it goes on waiting")
 	}
-	if held() {
+	if proposalsWait(node) {
 		t.Error("proposals would wait")
+	}
+}
+
+// TestStateThatStandsStillDoesNotHoldUpProposals: a leader does not get on with applying its log, and is to change the
+// voters. The other nodes can do without it, and go on.
+func TestStateThatStandsStillDoesNotHoldUpProposals(t *testing.T) {
+	c, leader, _, voter := changing(t, nil)
+	release := blockApply(t, c, leader)
+	defer release()
+	changed := make(chan error, 1)
+	go func() { changed <- c.nodes[leader].node.voters.changeVoters(t.Context(), nil, []ID{voter}) }()
+	eventually(t, 10*time.Second, "proposals wait", func() bool { return proposalsWait(c.nodes[leader].node) })
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	if _, err := c.nodes[voter].node.Propose(ctx, []byte("on another node"), ProposeOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-changed; !errors.Is(err, ErrConfChange) {
+		t.Errorf("%v", err)
 	}
 }
 
