@@ -297,8 +297,8 @@ func (c *Core) ProposeConf(changes []*raftpb.ConfChangeSingle) error {
 	return nil
 }
 
-// Settled tells that all entries are applied, also those on their way to the log: what a leader proposes next comes right
-// after the state that it has. It is asked when Ready has handed out what was proposed before.
+// Settled tells that all entries are applied, also those on their way to the log: what a leader proposes next comes
+// right after the state that it has. It is asked when Ready has handed out what was proposed before.
 func (c *Core) Settled() bool { return c.raft.BasicStatus().Applied == c.last }
 
 func (c *Core) lastConfIndex() uint64 { return c.log.confs[len(c.log.confs)-1].index }

@@ -128,9 +128,12 @@ func (rl *raftLoop) join(base raftlog.Base) {
 }
 
 // leave makes a removed member an observer. Its hard state stays in the log: should it come back, it remembers its
-// vote. It runs in the loop.
+// vote, and how far it knew the log to be committed, with the entry that removed it. It runs in the loop.
 func (rl *raftLoop) leave(conf *raftpb.ConfState, confIndex uint64) {
-	rl.hard, rl.core, rl.leaving = rl.core.log.hard, nil, false
+	was := rl.core.log.hard
+	rl.hard = &raftpb.HardState{Term: new(was.GetTerm()), Vote: new(was.GetVote()),
+		Commit: new(max(was.GetCommit(), confIndex))}
+	rl.core, rl.leaving = nil, false
 	rl.failReads(ErrNotLeader)
 	rl.n.mu.Lock()
 	rl.n.state.inRaft = rl.hard.GetCommit()

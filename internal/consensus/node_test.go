@@ -716,6 +716,52 @@ func TestRemovedVoterRepeatsItsTime(t *testing.T) {
 	}
 }
 
+// TestRemovedVoterDidNotSeeItsRemoval: it was told by the others that it votes no more, and has no entry that says so.
+// Its machine fails with a state from before. As a voter it would answer for a log that it does not have.
+func TestRemovedVoterDidNotSeeItsRemoval(t *testing.T) {
+	c, leader, fresh, _ := changing(t, func(c *cluster) { c.tune.SyncInterval = time.Hour })
+	tn := c.nodes[fresh]
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	c.changeVoters(ctx, leader, []ID{fresh}, nil)
+	eventually(t, 10*time.Second, "it votes", func() bool { return contains(tn.node.Status().Voters, fresh) })
+	c.isolate(fresh, true)
+	c.changeVoters(ctx, leader, nil, []ID{fresh})
+	c.isolate(fresh, false)
+	eventually(t, 10*time.Second, "it follows again", func() bool { return tn.node.Status().Role == RoleObserver })
+	c.isolate(fresh, true)
+	failAgain(t, c, fresh)
+	list, _, _ := c.nodes[leader].node.feed.after(tn.node.feed.next(), maxBatchBytes)
+	votes := slices.IndexFunc(list, func(e Committed) bool { return contains(e.Conf.GetVoters(), fresh) })
+	list = list[:votes+1]
+	tn.node.feed.push(list, true)
+	tn.node.applyQ.add(applyJob{entries: list, session: 1 << 32})
+	if err := tn.node.WaitApplied(ctx, list[votes].Index); err != nil {
+		t.Fatal(err)
+	}
+	if err := tn.node.persistNow(ctx, &raftlog.Batch{}); err != nil {
+		t.Fatal(err)
+	}
+	if st := tn.node.Status(); st.Role != RoleObserver {
+		t.Errorf("it is a %s again", st.Role)
+	}
+	c.isolate(fresh, false)
+	c.propose(fresh, "through it")
+}
+
+// failAgain has a node's machine fail when it has written what it was to write, with the state that was synced.
+func failAgain(t *testing.T, c *cluster, id ID) {
+	t.Helper()
+	tn := c.nodes[id]
+	if err := tn.node.persistNow(t.Context(), &raftlog.Batch{}); err != nil {
+		t.Fatal(err)
+	}
+	sm := tn.sm.crash()
+	c.stop(id)
+	tn.sm = sm
+	c.start(id)
+}
+
 // TestVotersChangeUnderLoad: proposals that never cease are held for a change of voters, and none is lost.
 func TestVotersChangeUnderLoad(t *testing.T) {
 	c, leader, fresh, voter := changing(t, nil)
