@@ -103,6 +103,16 @@ func (n *Node) joinsWith(applied, confIndex uint64, conf *raftpb.ConfState) bool
 	return applied >= n.state.inRaft && (n.state.confIndex <= confIndex || contains(raftMembersOf(n.state.conf), n.id))
 }
 
+// outside is where the log of a node on the disk begins that takes no part in raft. With a configuration that has the
+// node it would say that what the node has acknowledged as a member is behind that: it says no more than the log of a
+// node that is new.
+func (n *Node) outside(base raftlog.Base) raftlog.Base {
+	if contains(raftMembersOf(base.Conf), n.id) {
+		return raftlog.Base{Conf: &raftpb.ConfState{}}
+	}
+	return base
+}
+
 // join makes an observer a member of raft, with a log that begins at base: all before it is applied and synced.
 // It runs in the loop.
 func (rl *raftLoop) join(base raftlog.Base) {

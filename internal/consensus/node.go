@@ -182,6 +182,9 @@ func (n *Node) recover(disk *raftlog.Log, s *raftlog.State) error {
 	if s.Intent != nil && !s.Holds(s.Intent.Index, s.Intent.Term) &&
 		(applied == s.Intent.Index || !member && applied > s.Intent.Index) {
 		base := *s.Intent
+		if !member && base.Index < s.Hard.GetCommit() {
+			base = n.outside(base)
+		}
 		if err := disk.Append(&raftlog.Batch{Base: &base, Reset: true}); err != nil {
 			return err
 		}

@@ -719,34 +719,73 @@ func TestRemovedVoterRepeatsItsTime(t *testing.T) {
 // TestRemovedVoterDidNotSeeItsRemoval: it was told by the others that it votes no more, and has no entry that says so.
 // Its machine fails with a state from before. As a voter it would answer for a log that it does not have.
 func TestRemovedVoterDidNotSeeItsRemoval(t *testing.T) {
-	c, leader, fresh, _ := changing(t, func(c *cluster) { c.tune.SyncInterval = time.Hour })
-	tn := c.nodes[fresh]
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
-	defer cancel()
-	c.changeVoters(ctx, leader, []ID{fresh}, nil)
-	eventually(t, 10*time.Second, "it votes", func() bool { return contains(tn.node.Status().Voters, fresh) })
-	c.isolate(fresh, true)
-	c.changeVoters(ctx, leader, nil, []ID{fresh})
-	c.isolate(fresh, false)
-	eventually(t, 10*time.Second, "it follows again", func() bool { return tn.node.Status().Role == RoleObserver })
-	c.isolate(fresh, true)
-	failAgain(t, c, fresh)
-	list, _, _ := c.nodes[leader].node.feed.after(tn.node.feed.next(), maxBatchBytes)
-	votes := slices.IndexFunc(list, func(e Committed) bool { return contains(e.Conf.GetVoters(), fresh) })
-	list = list[:votes+1]
-	tn.node.feed.push(list, true)
-	tn.node.applyQ.add(applyJob{entries: list, session: 1 << 32})
-	if err := tn.node.WaitApplied(ctx, list[votes].Index); err != nil {
-		t.Fatal(err)
-	}
-	if err := tn.node.persistNow(ctx, &raftlog.Batch{}); err != nil {
-		t.Fatal(err)
-	}
-	if st := tn.node.Status(); st.Role != RoleObserver {
+	c, fresh := repeatingItsTime(t)
+	if st := c.nodes[fresh].node.Status(); st.Role != RoleObserver {
 		t.Errorf("it is a %s again", st.Role)
 	}
 	c.isolate(fresh, false)
 	c.propose(fresh, "through it")
+}
+
+// TestRemovedVoterFailsAgainInItsTime: its machine fails a second time where it has come to that it was a voter. Its log
+// on the disk must not say that it is one.
+func TestRemovedVoterFailsAgainInItsTime(t *testing.T) {
+	c, fresh := repeatingItsTime(t)
+	failAgain(t, c, fresh)
+	c.isolate(fresh, false)
+	c.propose(fresh, "through it")
+}
+
+// TestRemovedVoterFailsInASnapshotOfItsTime: it has taken the state of another node that has not come beyond that time
+// either, and its log on the disk speaks of that snapshot as of one that is under way.
+func TestRemovedVoterFailsInASnapshotOfItsTime(t *testing.T) {
+	c, removed := repeatingItsTime(t)
+	tn := c.nodes[removed]
+	c.stop(removed)
+	disk, _, err := raftlog.Open(raftlog.Options{Dir: "/raft", Identity: c.identity(removed), FS: tn.disk,
+		SegmentBytes: c.tune.SegmentBytes})
+	if err != nil {
+		t.Fatal(err)
+	}
+	intent := raftlog.Base{Index: tn.sm.Applied(), Term: 1, Conf: &raftpb.ConfState{Voters: c.ids()}}
+	if err := errors.Join(disk.Append(&raftlog.Batch{Intent: &intent}), disk.Close()); err != nil {
+		t.Fatal(err)
+	}
+	c.start(removed)
+	c.isolate(removed, false)
+	c.propose(removed, "through it")
+}
+
+// repeatingItsTime is a cluster where a removed voter that was cut off meanwhile has failed, and applies the entry that
+// made it a voter a second time. It is cut off again.
+func repeatingItsTime(t *testing.T) (c *cluster, removed ID) {
+	t.Helper()
+	c, leader, removed, _ := changing(t, func(c *cluster) { c.tune.SyncInterval = time.Hour })
+	tn := c.nodes[removed]
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	c.changeVoters(ctx, leader, []ID{removed}, nil)
+	eventually(t, 10*time.Second, "it votes", func() bool { return contains(tn.node.Status().Voters, removed) })
+	c.isolate(removed, true)
+	c.changeVoters(ctx, leader, nil, []ID{removed})
+	c.isolate(removed, false)
+	eventually(t, 10*time.Second, "it follows again", func() bool { return tn.node.Status().Role == RoleObserver })
+	c.isolate(removed, true)
+	failAgain(t, c, removed)
+	list, _, _ := c.nodes[leader].node.feed.after(tn.node.feed.next(), maxBatchBytes)
+	votes := slices.IndexFunc(list, func(e Committed) bool { return contains(e.Conf.GetVoters(), removed) })
+	list = list[:votes+1]
+	tn.node.feed.push(list, true)
+	tn.node.applyQ.add(applyJob{entries: list, session: 1 << 32})
+	where := make(chan uint64, 1)
+	tn.node.applyQ.add(applyJob{where: where})
+	if at := <-where; at != list[votes].Index {
+		t.Fatalf("it has applied %d, not %d", at, list[votes].Index)
+	}
+	drawn := make(chan struct{})
+	tn.node.box.event(func() { close(drawn) })
+	<-drawn
+	return c, removed
 }
 
 // failAgain has a node's machine fail when it has written what it was to write, with the state that was synced.
