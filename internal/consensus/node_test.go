@@ -727,8 +727,8 @@ func TestRemovedVoterDidNotSeeItsRemoval(t *testing.T) {
 	c.propose(fresh, "through it")
 }
 
-// TestRemovedVoterFailsAgainInItsTime: its machine fails a second time where it has come to that it was a voter. Its log
-// on the disk must not say that it is one.
+// TestRemovedVoterFailsAgainInItsTime: its machine fails a second time where it has come to that it was a voter. Its
+// log on the disk must not say that it is one.
 func TestRemovedVoterFailsAgainInItsTime(t *testing.T) {
 	c, fresh := repeatingItsTime(t)
 	failAgain(t, c, fresh)
