@@ -294,7 +294,7 @@ func (a *applier) observeConf(list []Committed, promotion *Committed, session ui
 		return nil
 	}
 	if promotion == nil {
-		base := a.n.outside(raftlog.Base{Index: a.synced, Conf: last.Conf})
+		base := outside(a.n.id, raftlog.Base{Index: a.synced, Conf: last.Conf})
 		a.n.persist.add(persistJob{batch: &raftlog.Batch{Base: &base, Reset: true}, done: func() {}})
 		a.n.learn(clusterState{confIndex: last.Index, conf: last.Conf}, "")
 		return nil

@@ -106,8 +106,8 @@ func (n *Node) joinsWith(applied, confIndex uint64, conf *raftpb.ConfState) bool
 // outside is where the log of a node on the disk begins that takes no part in raft. With a configuration that has the
 // node it would say that what the node has acknowledged as a member is behind that: it says no more than the log of a
 // node that is new.
-func (n *Node) outside(base raftlog.Base) raftlog.Base {
-	if contains(raftMembersOf(base.Conf), n.id) {
+func outside(id ID, base raftlog.Base) raftlog.Base {
+	if contains(raftMembersOf(base.Conf), id) {
 		return raftlog.Base{Conf: &raftpb.ConfState{}}
 	}
 	return base

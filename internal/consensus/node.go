@@ -183,7 +183,7 @@ func (n *Node) recover(disk *raftlog.Log, s *raftlog.State) error {
 		(applied == s.Intent.Index || !member && applied > s.Intent.Index) {
 		base := *s.Intent
 		if !member && base.Index < s.Hard.GetCommit() {
-			base = n.outside(base)
+			base = outside(n.id, base)
 		}
 		if err := disk.Append(&raftlog.Batch{Base: &base, Reset: true}); err != nil {
 			return err

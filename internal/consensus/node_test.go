@@ -562,7 +562,13 @@ func changing(t *testing.T, adjust func(*cluster)) (c *cluster, leader, fresh, v
 	t.Helper()
 	c = newCluster(t, 4, adjust)
 	leader = c.waitVoters(3)
-	voters := c.nodes[leader].node.Status().Voters
+	node := c.nodes[leader].node
+	eventually(t, 10*time.Second, "the end of the change before", func() bool {
+		node.mu.Lock()
+		defer node.mu.Unlock()
+		return !node.voters.changing
+	})
+	voters := node.Status().Voters
 	fresh = slices.DeleteFunc(c.ids(), func(id ID) bool { return contains(voters, id) })[0]
 	voter = slices.DeleteFunc(slices.Clone(voters), func(id ID) bool { return id == leader })[0]
 	return c, leader, fresh, voter
@@ -622,10 +628,11 @@ func blockApply(t *testing.T, c *cluster, id ID) (release func()) {
 	t.Helper()
 	node, sm := c.nodes[id].node, c.nodes[id].sm
 	taken, apply := make(chan struct{}), make(chan struct{})
+	take := sync.OnceFunc(func() { close(taken) })
 	sm.mu.Lock()
 	sm.applying = func(entries []Entry) {
 		if slices.ContainsFunc(entries, func(e Entry) bool { return string(e.Data) == "slow" }) {
-			close(taken)
+			take()
 			<-apply
 		}
 	}
@@ -756,31 +763,33 @@ func TestRemovedVoterFailsInASnapshotOfItsTime(t *testing.T) {
 	c.propose(removed, "through it")
 }
 
-// repeatingItsTime is a cluster where a removed voter that was cut off meanwhile has failed, and applies the entry that
-// made it a voter a second time. It is cut off again.
+// repeatingItsTime is a cluster where a removed voter that was cut off meanwhile has failed, and applies all entries a
+// second time after which it was in raft. It is cut off again.
 func repeatingItsTime(t *testing.T) (c *cluster, removed ID) {
 	t.Helper()
-	c, leader, removed, _ := changing(t, func(c *cluster) { c.tune.SyncInterval = time.Hour })
+	c, leader, removed, voter := changing(t, func(c *cluster) { c.tune.SyncInterval = time.Hour })
 	tn := c.nodes[removed]
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
-	c.changeVoters(ctx, leader, []ID{removed}, nil)
+	c.changeVoters(ctx, leader, []ID{removed}, []ID{voter})
 	eventually(t, 10*time.Second, "it votes", func() bool { return contains(tn.node.Status().Voters, removed) })
 	c.isolate(removed, true)
-	c.changeVoters(ctx, leader, nil, []ID{removed})
+	c.changeVoters(ctx, leader, []ID{voter}, []ID{removed})
 	c.isolate(removed, false)
 	eventually(t, 10*time.Second, "it follows again", func() bool { return tn.node.Status().Role == RoleObserver })
 	c.isolate(removed, true)
 	failAgain(t, c, removed)
 	list, _, _ := c.nodes[leader].node.feed.after(tn.node.feed.next(), maxBatchBytes)
-	votes := slices.IndexFunc(list, func(e Committed) bool { return contains(e.Conf.GetVoters(), removed) })
-	list = list[:votes+1]
+	for last := list[len(list)-1]; last.Conf == nil || !contains(raftMembersOf(last.Conf), removed); {
+		list = list[:len(list)-1]
+		last = list[len(list)-1]
+	}
 	tn.node.feed.push(list, true)
 	tn.node.applyQ.add(applyJob{entries: list, session: 1 << 32})
 	where := make(chan uint64, 1)
 	tn.node.applyQ.add(applyJob{where: where})
-	if at := <-where; at != list[votes].Index {
-		t.Fatalf("it has applied %d, not %d", at, list[votes].Index)
+	if at := <-where; at != list[len(list)-1].Index {
+		t.Fatalf("it has applied %d, not %d", at, list[len(list)-1].Index)
 	}
 	drawn := make(chan struct{})
 	tn.node.box.event(func() { close(drawn) })

@@ -192,7 +192,7 @@ func (n *Node) restoredObserver(base raftlog.Base) {
 	if n.loop.core != nil {
 		return // raft writes its own
 	}
-	begin := n.outside(base)
+	begin := outside(n.id, base)
 	n.persist.add(persistJob{batch: &raftlog.Batch{Base: &begin, Reset: true}, done: func() {}})
 	n.learn(clusterState{confIndex: base.Index, conf: base.Conf}, "")
 	if n.joinsWith(base.Index, base.Index, base.Conf) {
