@@ -74,7 +74,8 @@ func Init(cfg InitConfig) (admin.Token, error) {
 	id := newIdentity(authority.Cluster(), firstNode, firstGeneration)
 	id.Name, id.Listen, id.Advertise, id.Labels = orHostname(cfg.Name), cfg.Listen, addr, cfg.Labels
 	id.Founder, id.TokenHash, id.TokenExpires = true, hex.EncodeToString(hash[:]), token.Expires.UnixNano()
-	if err := d.createLog(cfg.Host, id, consensus.CreateOptions{Voters: []consensus.ID{raftID(id.Node, id.store())}}); err != nil {
+	voters := []consensus.ID{raftID(id.Node, id.store())}
+	if err := d.createLog(cfg.Host, id, consensus.CreateOptions{Voters: voters}); err != nil {
 		return admin.Token{}, err
 	}
 	if err := d.save(id); err != nil {

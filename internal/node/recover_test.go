@@ -16,7 +16,8 @@ import (
 func remainingNode(t *testing.T) *stopped {
 	t.Helper()
 	dir := t.TempDir()
-	if _, err := Init(InitConfig{DataDir: dir, Listen: "127.0.0.1:0", Advertise: "127.0.0.1:7400", Name: "n1"}); err != nil {
+	cfg := InitConfig{DataDir: dir, Listen: "127.0.0.1:0", Advertise: "127.0.0.1:7400", Name: "n1"}
+	if _, err := Init(cfg); err != nil {
 		t.Fatal(err)
 	}
 	s, err := openStopped(dir, Host{})
@@ -172,7 +173,9 @@ func TestFollowAgain(t *testing.T) {
 	n.members.current.Store(&book{nodes: map[meta.NodeID]meta.Node{
 		2: {ID: 2, Addr: "127.0.0.1:1", Store: [16]byte{2}, State: meta.NodeUp}}})
 	n.keepPeers() // as the daemon does
-	for _, c := range []RecoverConfig{{Lead: "n2", Generation: 7}, {Lead: "2", Generation: 3}, {Lead: "2", Generation: 3}} {
+	for _, c := range []RecoverConfig{
+		{Lead: "n2", Generation: 7}, {Lead: "2", Generation: 3}, {Lead: "2", Generation: 3},
+	} {
 		c.DataDir = string(s.dir)
 		if generation, err := Recover(t.Context(), c); err != nil || generation != c.Generation {
 			t.Fatalf("%+v: %d, %v", c, generation, err)

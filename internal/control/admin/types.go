@@ -330,8 +330,8 @@ type DrainState struct {
 // Done answers requests that have nothing to tell.
 type Done struct{}
 
-// Remaining is what a node that does not run has. After most voters were lost for good, the cluster goes on with that of
-// one node: the one of the highest term and, of those, of the highest index.
+// Remaining is what a node that does not run has. After most voters were lost for good, the cluster goes on with that
+// of one node: the one of the highest term and, of those, of the highest index.
 type Remaining struct {
 	Node       uint32          `json:"node"`
 	Name       string          `json:"name"`
