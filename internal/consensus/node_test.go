@@ -815,19 +815,25 @@ func TestVotersChangeUnderLoad(t *testing.T) {
 	c, leader, fresh, voter := changing(t, nil)
 	node, sm := c.nodes[leader].node, c.nodes[leader].sm
 	sm.mu.Lock()
-	sm.applying = func([]Entry) { <-time.After(time.Millisecond) } // there is always one that is not applied yet
+	sm.applying = func(entries []Entry) { // as long as proposals come there is always one that is not applied yet
+		last := entries[len(entries)-1].Index
+		for i := 0; i < 20 && node.Status().Commit <= last; i++ {
+			<-time.After(5 * time.Millisecond)
+		}
+	}
 	sm.mu.Unlock()
 	ctx, stop := context.WithCancel(t.Context())
 	var load sync.WaitGroup
-	for i := range 8 {
-		load.Go(func() {
-			for k := 0; ctx.Err() == nil; k++ {
-				if _, err := node.Propose(t.Context(), fmt.Appendf(nil, "%d of %d", k, i), ProposeOptions{}); err != nil {
+	load.Go(func() {
+		for k := 0; ctx.Err() == nil; k++ {
+			load.Go(func() {
+				if _, err := node.Propose(t.Context(), fmt.Append(nil, k), ProposeOptions{}); err != nil {
 					t.Error(err)
 				}
-			}
-		})
-	}
+			})
+			<-time.After(time.Millisecond)
+		}
+	})
 	within, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 	defer cancel()
 	c.changeVoters(within, leader, []ID{fresh}, []ID{voter})
