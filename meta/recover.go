@@ -14,7 +14,7 @@ const recovered = "away since the cluster was recovered"
 // Recover begins a new generation of the cluster, in which one node votes alone, at an index after all that was
 // applied. It is for a state that nobody uses: most voters are lost for good, and with them what the log held beyond
 // this state. All nodes are down until they boot again, and look for what they have to hold. The caller syncs.
-func (db *DB) Recover(index uint64, lead NodeID) error {
+func (db *DB) Recover(index uint64, generation uint32, lead NodeID) error {
 	n, err := db.Node(lead)
 	if err == nil && n.State == NodeEvicted {
 		err = ErrNotFound
@@ -22,8 +22,9 @@ func (db *DB) Recover(index uint64, lead NodeID) error {
 	if err != nil {
 		return fmt.Errorf("meta: recover with node %d: %w", lead, err)
 	}
-	if index <= db.Index() {
-		return fmt.Errorf("meta: recover at %d: the state is at %d", index, db.Index())
+	if index <= db.Index() || generation <= db.Generation() {
+		return fmt.Errorf("meta: recover at %d to generation %d: the state is at %d, of generation %d", index, generation,
+			db.Index(), db.Generation())
 	}
 	db.life.RLock()
 	defer db.life.RUnlock()
@@ -31,14 +32,14 @@ func (db *DB) Recover(index uint64, lead NodeID) error {
 		return ErrClosed
 	}
 	_, _, err = db.apply(index, 0, 0, func(t *tx) Result {
-		beginGeneration(t, lead)
+		beginGeneration(t, generation, lead)
 		return Result{}
 	})
 	return err
 }
 
-func beginGeneration(t *tx, lead NodeID) {
-	t.head.Generation++
+func beginGeneration(t *tx, generation uint32, lead NodeID) {
+	t.head.Generation = generation
 	t.save(votersKey, &electorate{Voters: []NodeID{lead}})
 	for _, m := range t.cl.nodes {
 		if m == nil || m.State == NodeEvicted {

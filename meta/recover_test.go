@@ -24,17 +24,17 @@ func TestRecover(t *testing.T) {
 		before[id], _ = db.Node(id)
 	}
 	for why, err := range map[string]error{
-		"at an index that was applied": db.Recover(last, 2), "with a node that was evicted": db.Recover(last+5, 4),
-		"with a node that never was": db.Recover(last+5, 9),
+		"at an index that was applied": db.Recover(last, 9, 2), "to the same generation": db.Recover(last+5, 1, 2),
+		"with a node that was evicted": db.Recover(last+5, 9, 4), "with a node that never was": db.Recover(last+5, 9, 9),
 	} {
 		if err == nil || db.Index() != last || db.Generation() != meta.FirstGeneration {
 			t.Errorf("recovered %s: %v", why, err)
 		}
 	}
-	if err := db.Recover(last+5, 2); err != nil {
+	if err := db.Recover(last+5, 9, 2); err != nil {
 		t.Fatal(err)
 	}
-	if db.Index() != last+5 || db.Generation() != meta.FirstGeneration+1 {
+	if db.Index() != last+5 || db.Generation() != 9 {
 		t.Fatalf("at %d, generation %d", db.Index(), db.Generation())
 	}
 	for id := meta.NodeID(1); id <= 3; id++ {
@@ -68,19 +68,19 @@ func afterRecovery(t *testing.T, db *meta.DB, store [16]byte) {
 	if res := apply(meta.FirstGeneration, boot); res.Errno != syscall.ESTALE {
 		t.Errorf("an entry of the generation before: %+v", res)
 	}
-	if res := apply(meta.FirstGeneration+1, boot); res.Errno != 0 {
+	if res := apply(9, boot); res.Errno != 0 {
 		t.Errorf("boot: %+v", res)
 	}
-	if res := apply(meta.FirstGeneration+1, &meta.Evict{Node: 2}); res.Errno != syscall.EAGAIN {
+	if res := apply(9, &meta.Evict{Node: 2}); res.Errno != syscall.EAGAIN {
 		t.Errorf("the only voter is evicted: %+v", res)
 	}
-	if res := apply(meta.FirstGeneration+1, &meta.Evict{Node: 1}); res.Errno != 0 {
+	if res := apply(9, &meta.Evict{Node: 1}); res.Errno != 0 {
 		t.Errorf("who was lost is not evicted: %+v", res)
 	}
 	if err := db.Close(); err != nil {
 		t.Fatal(err)
 	}
-	if err := db.Recover(db.Index()+1, 2); !errors.Is(err, meta.ErrClosed) {
+	if err := db.Recover(db.Index()+1, 10, 2); !errors.Is(err, meta.ErrClosed) {
 		t.Errorf("closed: %v", err)
 	}
 }

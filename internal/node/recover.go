@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"os"
 	"strconv"
 	"strings"
@@ -18,6 +19,9 @@ import (
 // When most voters are lost for good, nobody can change anything any more. One node that is left then begins a new
 // generation of the cluster with what it has, and the others follow it. All of that is done to data directories whose
 // daemons do not run. The state is changed first and node.json last: a recovery that was cut short is run again.
+
+// generationStep bounds by how much a recovery raises the generation.
+const generationStep = 1 << 16
 
 // ErrHalfRecovered is returned by the start of a node whose recovery was cut short.
 var ErrHalfRecovered = errors.New("a recovery of this node was cut short: run 'rdmcfs recover' again as before")
@@ -132,7 +136,7 @@ func (s *stopped) lead(ctx context.Context, force bool) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, db.Close()) }()
-	if db.Generation() == s.id.Generation {
+	if db.Generation() <= s.id.Generation {
 		if err := s.majorityLost(ctx, db); err != nil && !force {
 			return err
 		}
@@ -140,11 +144,7 @@ func (s *stopped) lead(ctx context.Context, force bool) (err error) {
 			return err
 		}
 	}
-	s.id.Generation++
-	if db.Generation() != s.id.Generation {
-		return fmt.Errorf("node: recover: the state is of generation %d, and this node of %d: restore one of them "+
-			"from a backup", db.Generation(), s.id.Generation-1)
-	}
+	s.id.Generation = db.Generation()
 	return s.goOn(s.alone(db))
 }
 
@@ -202,7 +202,9 @@ func (s *stopped) begin(db *meta.DB) error {
 			return fmt.Errorf("node: recover: apply entry %d: %w", e.Index, err)
 		}
 	}
-	if err := db.Recover(max(log.Last, db.Index())+1, s.id.Node); err != nil {
+	// a step of its own for each: if two nodes begin one by mistake, their generations refuse each other
+	generation := s.id.Generation + 1 + rand.Uint32N(generationStep)
+	if err := db.Recover(max(log.Last, db.Index())+1, generation, s.id.Node); err != nil {
 		return err
 	}
 	_, err = db.Sync()

@@ -95,14 +95,17 @@ func TestRecoveryThatIsCutShort(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if err := errors.Join(s.begin(db), db.Close()); err != nil {
+			if err := s.begin(db); err != nil {
 				t.Fatalf("%s: %v", when, err)
 			}
 			if cut == 2 {
-				s.id.Generation++
+				s.id.Generation = db.Generation()
 				if err := s.dir.remakeLog(Host{}, s.id, s.alone(db)); err != nil {
 					t.Fatalf("%s: %v", when, err)
 				}
+			}
+			if err := db.Close(); err != nil {
+				t.Fatalf("%s: %v", when, err)
 			}
 			if err := startError(t, s); !errors.Is(err, ErrHalfRecovered) {
 				t.Errorf("%s: the daemon starts: %v", when, err)
@@ -112,11 +115,11 @@ func TestRecoveryThatIsCutShort(t *testing.T) {
 			}
 		}
 		generation, err := Recover(t.Context(), RecoverConfig{DataDir: string(s.dir)})
-		if err != nil || generation != 2 {
+		if err != nil || generation < 2 {
 			t.Fatalf("%s: generation %d, %v", when, generation, err)
 		}
 		after, err := Remaining(string(s.dir), Host{})
-		if err != nil || after.Generation != 2 || after.Index != before.Index+1 || after.Nodes[0].Voter != true ||
+		if err != nil || after.Generation != generation || after.Index != before.Index+1 || after.Nodes[0].Voter != true ||
 			after.Nodes[1].Voter || after.Nodes[2].Voter {
 			t.Errorf("%s: %+v, %v", when, after, err)
 		}
@@ -161,7 +164,7 @@ func TestRecoveryIsRefused(t *testing.T) {
 	}
 	refused("1 of the 1 voters are not lost (this node)", RecoverConfig{})
 	if generation, err := Recover(t.Context(), RecoverConfig{DataDir: string(s.dir), Force: true}); err != nil ||
-		generation != 2 {
+		generation < 2 {
 		t.Errorf("forced: %d, %v", generation, err)
 	}
 }

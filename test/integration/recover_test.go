@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -49,11 +50,9 @@ func TestRecoverALostMajority(t *testing.T) {
 	if out := lead.MustCLI("recover"); !strings.Contains(out, "generation 1") || !strings.Contains(out, "--begin") {
 		t.Fatal(out)
 	}
-	if out := lead.MustCLI("recover", "--begin"); !strings.Contains(out, "--generation 2") {
-		t.Fatal(out)
-	}
+	generation := begin(t, lead)
 	for _, n := range left {
-		n.MustCLI("recover", "--follow", lead.Name(), "--generation", "2")
+		n.MustCLI("recover", "--follow", lead.Name(), "--generation", generation)
 	}
 	lead.Start()
 	for _, n := range left {
@@ -87,6 +86,17 @@ func TestRecoverALostMajority(t *testing.T) {
 		lead.MustCLI("evict", n.Name())
 	}
 	c.AwaitAgreement(time.Minute)
+}
+
+// begin has a node begin a generation, and returns its number as it was printed.
+func begin(t *testing.T, n *cluster.Node) string {
+	t.Helper()
+	out := n.MustCLI("recover", "--begin")
+	found := regexp.MustCompile(`--generation (\d+)\n`).FindStringSubmatch(out)
+	if found == nil {
+		t.Fatal(out)
+	}
+	return found[1]
 }
 
 // nothingOwedTo waits until each of some nodes has all that it is to have, as it sees that itself.
@@ -130,10 +140,8 @@ func TestRecoverWithAnObserver(t *testing.T) {
 		n.Kill()
 	}
 	lead.Stop()
-	if out := lead.MustCLI("recover", "--begin"); !strings.Contains(out, "generation 2") {
-		t.Fatal(out)
-	}
-	founder.MustCLI("recover", "--follow", fmt.Sprint(number), "--generation", "2")
+	generation := begin(t, lead)
+	founder.MustCLI("recover", "--follow", fmt.Sprint(number), "--generation", generation)
 	founder.Launch() // it waits for the other one
 	lead.Start()
 	founder.AwaitMounted(t.Context())

@@ -123,7 +123,7 @@ var ofReplicate = []mutant{
 	{"a block that is on its way does not count for a suspect", "replicate/slow/judge.go",
 		"return (pace+units.PerSecond(j.lim.Step, overlap))*j.lim.Part < others", "return pace*j.lim.Part < others", inSlow},
 	{"a slow verdict from total time instead of progress", "replicate/slow/puts.go",
-		"rest := time.Duration(float64(spent) * float64(l.now) / float64(l.most-l.now))", "rest := alone", inSlow},
+		"rest := time.Duration(float64(spent) * float64(l.now) / float64(l.most-l.now))", "rest := confined", inSlow},
 	{"a pace is measured for a moment", "replicate/slow/puts.go",
 		"if spent < max(floor/4, others) ||", "if spent < floor/4 ||", inSlow},
 	{"a new connection is measured from where the last one had come to", "replicate/slow/puts.go",
