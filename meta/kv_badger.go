@@ -193,6 +193,8 @@ func (s *badgerStore) sync(index uint64) error {
 // keepFrom lets badger drop what reads at index and above don't need.
 func (s *badgerStore) keepFrom(index uint64) { s.db.SetDiscardTs(stamp(index)) }
 
+func (s *badgerStore) beyond(index uint64) bool { return s.db.MaxVersion() > stamp(index) }
+
 func (s *badgerStore) close() error { return errors.Join(s.db.Close(), s.marker.close()) }
 
 type badgerView struct{ txn *badger.Txn }

@@ -68,8 +68,9 @@ func (m *memoryStore) sync(index uint64) error {
 	return nil
 }
 
-func (m *memoryStore) keepFrom(uint64) {}
-func (m *memoryStore) close() error    { return nil }
+func (m *memoryStore) keepFrom(uint64)    {}
+func (m *memoryStore) beyond(uint64) bool { return false }
+func (m *memoryStore) close() error       { return nil }
 
 // clone copies the store as power loss would leave it when everything up to index had reached the disk. What
 // was synced is always there.

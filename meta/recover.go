@@ -1,11 +1,19 @@
 package meta
 
-import "fmt"
+import (
+	"errors"
+	"fmt"
+)
 
-// What a recovery may have lost is skipped: numbers that were given out then are not given out again.
+// What a recovery may have lost is skipped: numbers that were given out then are not given out again. The step of the
+// generation is added, so that of two generations that were begun by mistake each gives out numbers of its own: a node
+// that goes from one to the other brings its contents along.
 const (
+	lostNodes        = 16
 	lostIncarnations = 1 << 16
 	lostInos         = 1 << 20
+	incarnationsStep = 1 << 4
+	inosStep         = 1 << 12
 )
 
 // recovered is why nodes are down after a recovery, until they boot.
@@ -26,6 +34,9 @@ func (db *DB) Recover(index uint64, generation uint32, lead NodeID) error {
 		return fmt.Errorf("meta: recover at %d to generation %d: the state is at %d, of generation %d", index, generation,
 			db.Index(), db.Generation())
 	}
+	if err := db.shed(); err != nil {
+		return fmt.Errorf("meta: recover: %w", err)
+	}
 	db.life.RLock()
 	defer db.life.RUnlock()
 	if db.closed {
@@ -38,8 +49,24 @@ func (db *DB) Recover(index uint64, generation uint32, lead NodeID) error {
 	return err
 }
 
+// shed rewrites a state whose store has more than is read of it: what this node had applied before a crash, and had not
+// synced. Normally the log brings the same entries again. The new generation has others at those indexes, and the old
+// ones would show through.
+func (db *DB) shed() error {
+	if db.closed || !db.store.beyond(db.Index()) {
+		return nil
+	}
+	r, _, err := db.Snapshot()
+	if err != nil {
+		return err
+	}
+	return errors.Join(db.Restore(r), r.Close())
+}
+
 func beginGeneration(t *tx, generation uint32, lead NodeID) {
+	step := uint64(generation - t.head.Generation)
 	t.head.Generation = generation
+	t.head.LastNode = min(t.head.LastNode+lostNodes, nodesMax)
 	t.save(votersKey, &electorate{Voters: []NodeID{lead}})
 	for _, m := range t.cl.nodes {
 		if m == nil || m.State == NodeEvicted {
@@ -50,12 +77,10 @@ func beginGeneration(t *tx, generation uint32, lead NodeID) {
 		if n.State == NodeUp {
 			n.State, n.DownIndex, n.Reason = NodeDown, t.head.Index, recovered
 		}
-		if n.Incarnation > 0 {
-			n.Incarnation += lostIncarnations
-			t.restart(n.ID, n.Incarnation)
-			t.progressOf(n.ID).LastIno += lostInos
-			t.fence(n.ID, n.Incarnation)
-		}
+		n.Incarnation += uint32(lostIncarnations + step*incarnationsStep) // one that has not booted yet may have since
+		t.restart(n.ID, n.Incarnation)
+		t.progressOf(n.ID).LastIno += lostInos + step*inosStep
+		t.fence(n.ID, n.Incarnation)
 		t.changed(n)
 	}
 	t.recheckAll()
