@@ -25,8 +25,11 @@ func ReadRemains(cfg Config, after uint64) (Remains, error) {
 	if err != nil {
 		return Remains{}, fmt.Errorf("consensus: read log: %w", err)
 	}
+	if base := state.Continued(after); base != nil {
+		state.Base, state.Entries = *base, nil
+	}
 	out := Remains{Last: state.LastIndex(), Term: state.Base.Term, Voters: slices.Clone(state.Base.Conf.GetVoters())}
-	if len(state.Entries) > 0 && after < state.Base.Index {
+	if after < state.Base.Index {
 		return out, errors.Join(fmt.Errorf("%w: it has applied %d, the log begins after %d", ErrStateBehind, after,
 			state.Base.Index), disk.Close())
 	}

@@ -3,6 +3,9 @@ package consensus
 import (
 	"testing"
 
+	"go.etcd.io/raft/v3/raftpb"
+
+	"github.com/rdmcfs/rdmcfs/internal/consensus/raftlog"
 	"github.com/rdmcfs/rdmcfs/internal/consensus/raftlog/simfs"
 )
 
@@ -40,5 +43,39 @@ func TestRemainsOfALog(t *testing.T) {
 	c.propose(1, "d")
 	if st := sm.state(); st.Count != 4 || st.Index <= all.Last+1 {
 		t.Errorf("%+v", st)
+	}
+}
+
+// A crash came after a snapshot had taken the place of the state, and before the log began there: what the log has is of
+// another history, and does not follow.
+func TestRemainsAfterASnapshot(t *testing.T) {
+	for _, at := range []uint64{1, 2, 5} {
+		cfg := Config{Dir: "raft", FS: simfs.New(), Identity: Identity{ID: 1}}
+		if err := Create(cfg, CreateOptions{Voters: []ID{1, 2, 3}}); err != nil {
+			t.Fatal(err)
+		}
+		disk, _, err := raftlog.Open(cfg.logOptions())
+		if err != nil {
+			t.Fatal(err)
+		}
+		var tail []*raftpb.Entry
+		for i := range uint64(3) {
+			tail = append(tail, &raftpb.Entry{Index: new(i + 1), Term: new(uint64(1 + i/2))})
+		}
+		for _, b := range []*raftlog.Batch{{Entries: tail, Hard: &raftpb.HardState{Term: new(uint64(2))}},
+			{Intent: &raftlog.Base{Index: at, Term: 4, Conf: &raftpb.ConfState{Voters: []ID{1, 2, 3}}}}} {
+			if err := disk.Append(b); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := disk.Close(); err != nil {
+			t.Fatal(err)
+		}
+		if r, err := ReadRemains(cfg, at); err != nil || r.Last != at || r.Term != 4 || len(r.Entries) > 0 {
+			t.Errorf("at %d: %+v, %v", at, r, err)
+		}
+		if r, err := ReadRemains(cfg, 0); err != nil || r.Last != 3 || r.Term != 2 || len(r.Entries) != 3 {
+			t.Errorf("the snapshot at %d was not taken: %+v, %v", at, r, err)
+		}
 	}
 }
