@@ -17,6 +17,8 @@ type Remains struct {
 	Last, Term uint64
 	// Voters are those of the log's beginning.
 	Voters []ID
+	// Promised says that the node may have promised something: it has taken part in raft.
+	Promised bool
 }
 
 // ReadRemains reads the log of a node that does not run, after an index that its state has applied. Errors: as Open.
@@ -28,7 +30,8 @@ func ReadRemains(cfg Config, after uint64) (Remains, error) {
 	if base := state.Continued(after); base != nil {
 		state.Base, state.Entries = *base, nil
 	}
-	out := Remains{Last: state.LastIndex(), Term: state.Base.Term, Voters: slices.Clone(state.Base.Conf.GetVoters())}
+	out := Remains{Last: state.LastIndex(), Term: state.Base.Term, Voters: slices.Clone(state.Base.Conf.GetVoters()),
+		Promised: state.Hard.GetTerm() > 0 || state.LastIndex() > 0}
 	if after < state.Base.Index {
 		return out, errors.Join(fmt.Errorf("%w: it has applied %d, the log begins after %d", ErrStateBehind, after,
 			state.Base.Index), disk.Close())

@@ -235,8 +235,8 @@ func (g *greeter) refusal(h *hello, authentic func(ID) bool) string {
 	case h.cluster != id.Cluster:
 		return fmt.Sprintf("this node belongs to cluster %x, not %x", id.Cluster, h.cluster)
 	case h.generation != id.Generation:
-		return fmt.Sprintf("this node is of cluster generation %d, not %d: the one with the lower generation must take "+
-			"its names from a snapshot of the other", id.Generation, h.generation)
+		return fmt.Sprintf("this node is of cluster generation %d, not %d: one of the two has to follow the other "+
+			"with 'rdmcfs recover'", id.Generation, h.generation)
 	case !authentic(h.from):
 		return fmt.Sprintf("the connection is not authenticated as %x", h.from)
 	case h.to != g.id && h.to != anyStore(g.id):

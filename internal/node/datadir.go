@@ -57,6 +57,10 @@ type identity struct {
 	// TokenHash is the founder's first join token, put into the log at its first start.
 	TokenHash    string `json:"token_hash,omitempty"`
 	TokenExpires int64  `json:"token_expires,omitempty"`
+	// Left are the generations that this node has left by a recovery: it has forgotten what it promised there.
+	Left []uint32 `json:"left,omitempty"`
+	// Recovering says that a recovery has begun to give up this node's state and log, to follow another node.
+	Recovering bool `json:"recovering,omitempty"`
 	// Peers are the nodes known at join, to reach the cluster before the log is here.
 	Peers map[meta.NodeID]peerAddr `json:"peers,omitempty"`
 }

@@ -66,10 +66,13 @@ func (r *rebuilding) warning(trouble string) string {
 
 // openState opens the state. A damaged one is noted, to be rebuilt.
 func (n *node) openState() (err error) {
+	if n.id.Recovering {
+		return fmt.Errorf("node: %w", ErrHalfRecovered)
+	}
 	dir, opts := n.dir.path("state"), meta.Options{Log: n.log}
 	n.db, err = n.cfg.Host.openState(dir, opts)
 	if !errors.Is(err, meta.ErrDamaged) {
-		if err == nil && n.db.Generation() > n.id.Generation {
+		if err == nil && n.db.Index() > 0 && n.db.Generation() != n.id.Generation {
 			err = errors.Join(fmt.Errorf("node: %w", ErrHalfRecovered), n.db.Close())
 		}
 		return err

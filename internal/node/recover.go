@@ -6,13 +6,16 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/rdmcfs/rdmcfs/internal/consensus"
 	"github.com/rdmcfs/rdmcfs/internal/control"
 	"github.com/rdmcfs/rdmcfs/internal/control/admin"
+	"github.com/rdmcfs/rdmcfs/internal/credentials"
 	"github.com/rdmcfs/rdmcfs/meta"
 )
 
@@ -82,6 +85,9 @@ func Remaining(dir string, h Host) (out admin.Remaining, err error) {
 		return out, err
 	}
 	defer func() { err = errors.Join(err, s.claims.Close()) }()
+	if s.id.Recovering {
+		return out, fmt.Errorf("node: %w", ErrHalfRecovered)
+	}
 	db, err := s.openState()
 	if err != nil {
 		return out, err
@@ -124,19 +130,26 @@ func Recover(ctx context.Context, cfg RecoverConfig) (generation uint32, err err
 	if cfg.Generation == 0 {
 		err = s.lead(ctx, cfg.Force)
 	} else {
-		err = s.follow(cfg.Lead, cfg.Generation)
+		err = s.follow(ctx, cfg.Lead, cfg.Generation)
 	}
 	return s.id.Generation, err
 }
 
 // lead applies all that the log has and begins a generation.
 func (s *stopped) lead(ctx context.Context, force bool) (err error) {
+	if s.id.Recovering {
+		return fmt.Errorf("node: %w", ErrHalfRecovered)
+	}
 	db, err := s.openState()
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, db.Close()) }()
-	if db.Generation() <= s.id.Generation {
+	if db.Generation() < s.id.Generation {
+		return fmt.Errorf("node: recover: the state is of generation %d, and this node of %d: restore one of them "+
+			"from a backup", db.Generation(), s.id.Generation)
+	}
+	if db.Generation() == s.id.Generation {
 		if err := s.majorityLost(ctx, db); err != nil && !force {
 			return err
 		}
@@ -144,7 +157,7 @@ func (s *stopped) lead(ctx context.Context, force bool) (err error) {
 			return err
 		}
 	}
-	s.id.Generation = db.Generation()
+	s.id.Left, s.id.Generation = append(s.id.Left, s.id.Generation), db.Generation()
 	return s.goOn(s.alone(db))
 }
 
@@ -154,38 +167,61 @@ func (s *stopped) alone(db *meta.DB) consensus.CreateOptions {
 		Time: db.Time()}
 }
 
-// majorityLost returns an error if so many voters answer that with this node they can go on as they are. A node that
-// began a generation beside them would split the cluster.
-func (s *stopped) majorityLost(ctx context.Context, db *meta.DB) error {
+// dial asks a node whether it is there, as one of a generation.
+func (s *stopped) dial(ctx context.Context, node meta.NodeID, addr string, generation uint32) error {
 	creds, err := s.dir.tls().LoadIdentity(time.Now)
 	if err != nil {
 		return err
 	}
+	peers := control.NewPeers(control.PeersConfig{Identity: creds, Generation: generation, Dial: s.host.Dial,
+		Resolve: func(uint32) (string, bool) { return addr, addr != "" }})
+	conn, err := peers.DialRaft(ctx, uint32(node))
+	if err == nil {
+		conn.Close()
+	}
+	return errors.Join(err, peers.Close(), ctx.Err())
+}
+
+// majorityLost returns an error if so many voters answer that with this node they can go on as they are, or if a node
+// is of another generation. A node that began a generation beside them would split the cluster.
+func (s *stopped) majorityLost(ctx context.Context, db *meta.DB) error {
 	nodes, err := db.Nodes()
 	if err != nil {
 		return err
 	}
-	addrs := map[uint32]string{}
-	voters, there := 0, []string{}
-	for _, n := range nodes {
-		addrs[uint32(n.ID)] = n.Addr
+	if _, err := s.dir.tls().LoadIdentity(time.Now); err != nil {
+		return err // nobody could be asked
 	}
-	peers := control.NewPeers(control.PeersConfig{Identity: creds, Generation: s.id.Generation, Dial: s.host.Dial,
-		Resolve: func(node uint32) (string, bool) { return addrs[node], addrs[node] != "" }})
-	for _, n := range nodes {
+	answers := make([]error, len(nodes))
+	var asked sync.WaitGroup
+	for i, n := range nodes {
+		if n.ID != s.id.Node {
+			asked.Go(func() { answers[i] = s.dial(ctx, n.ID, n.Addr, s.id.Generation) })
+		}
+	}
+	asked.Wait()
+	voters, there := 0, []string{}
+	for i, n := range nodes {
+		if errors.Is(answers[i], control.ErrGeneration) {
+			return admin.Errorf(admin.CodeInvalid, "%s is of another generation: one has begun already, and this node can "+
+				"follow it with --follow. --force begins one more", n.Name)
+		}
 		if !n.Voter {
 			continue
 		}
 		voters++
-		if n.ID == s.id.Node {
+		switch {
+		case n.ID == s.id.Node:
 			there = append(there, "this node")
-		} else if conn, err := peers.DialRaft(ctx, uint32(n.ID)); err == nil {
+		case answers[i] == nil:
 			there = append(there, n.Name)
-			conn.Close()
 		}
 	}
-	if err := errors.Join(ctx.Err(), peers.Close()); err != nil || len(there) <= voters/2 {
-		return err
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	if len(there) <= voters/2 {
+		return nil
 	}
 	return admin.Errorf(admin.CodeInvalid, "%d of the %d voters are not lost (%s): start this node, and they go on "+
 		"together. --force begins another generation beside them; what they change is lost then",
@@ -212,18 +248,21 @@ func (s *stopped) begin(db *meta.DB) error {
 }
 
 // follow gives up this node's state, and its log, for those of the node that leads a generation. Its contents and its
-// unpublished files stay.
-func (s *stopped) follow(lead string, generation uint32) error {
-	id, store, mayGoBack, err := s.find(lead)
+// unpublished files stay. node.json says that before, and that it is done.
+func (s *stopped) follow(ctx context.Context, lead string, generation uint32) error {
+	id, at, empty, err := s.find(lead)
 	if err != nil {
 		return err
 	}
-	if generation <= s.id.Generation && !mayGoBack {
-		return admin.Errorf(admin.CodeInvalid, "this node is of generation %d already, and can't follow one of generation %d",
-			s.id.Generation, generation)
-	}
 	if id == s.id.Node {
 		return admin.Errorf(admin.CodeInvalid, "%s is this node itself: it can't follow itself", lead)
+	}
+	if err := s.mayFollow(ctx, id, at.Addr, generation, empty); err != nil {
+		return err
+	}
+	s.id.Recovering = true
+	if err := s.dir.save(s.id); err != nil {
+		return err
 	}
 	if err := os.RemoveAll(s.dir.path("state")); err != nil {
 		return fmt.Errorf("node: recover: %w", err)
@@ -236,32 +275,62 @@ func (s *stopped) follow(lead string, generation uint32) error {
 	if err := db.Close(); err != nil {
 		return err
 	}
-	s.id.Generation = generation
-	return s.goOn(consensus.CreateOptions{Voters: []consensus.ID{raftID(id, store)}})
+	if db, err := s.openState(); !errors.Is(err, meta.ErrDamaged) { // the mark was not written
+		if err == nil {
+			err = errors.Join(errors.New("node: recover: the state can't be given up: see whether the disk is full"), db.Close())
+		}
+		return err
+	}
+	s.id.Generation, s.id.Recovering = generation, false
+	return s.goOn(consensus.CreateOptions{Voters: []consensus.ID{raftID(id, decodeID(at.Store))}})
+}
+
+// mayFollow refuses a generation in which this node is or has been, unless it has nothing of it yet: it would forget
+// what it has promised there. It also refuses one of which the node that is to lead it is not, as far as that runs.
+func (s *stopped) mayFollow(ctx context.Context, lead meta.NodeID, addr string, generation uint32, empty bool) error {
+	cfg := consensus.Config{Dir: s.dir.path("raft"), FS: s.host.Log, Identity: s.id.raft()}
+	log, err := consensus.ReadRemains(cfg, 0)
+	fresh := empty && err == nil && !log.Promised
+	if !fresh && !slices.Contains(s.id.Left, s.id.Generation) {
+		s.id.Left = append(s.id.Left, s.id.Generation)
+	}
+	if slices.Contains(s.id.Left, generation) {
+		return admin.Errorf(admin.CodeInvalid, "this node is or was of generation %d already, and can't follow anybody there: "+
+			"give the number that 'rdmcfs recover --begin' has printed", generation)
+	}
+	switch err := s.dial(ctx, lead, addr, generation); {
+	case errors.Is(err, control.ErrGeneration):
+		return admin.Errorf(admin.CodeInvalid, "node %d runs, and is not of generation %d: give the number that 'rdmcfs "+
+			"recover --begin' has printed there", lead, generation)
+	case errors.Is(err, credentials.ErrEvicted):
+		return admin.Errorf(admin.CodeInvalid, "the cluster of generation %d has evicted this node: join it again with an "+
+			"empty data directory", generation)
+	}
+	return ctx.Err()
 }
 
 // find looks a node up, by the state or, after a recovery that was cut short or had a wrong generation, by the peers
 // file. empty says that there is no state that could be lost.
-func (s *stopped) find(lead string) (id meta.NodeID, store [16]byte, empty bool, err error) {
+func (s *stopped) find(lead string) (id meta.NodeID, at peerAddr, empty bool, err error) {
 	number, notNumber := strconv.ParseUint(lead, 10, 32)
 	db, err := s.openState()
 	if err == nil {
 		nodes, err := db.Nodes()
 		if err := errors.Join(err, db.Close()); err != nil {
-			return 0, store, false, err
+			return 0, at, false, err
 		}
 		for _, n := range nodes {
 			if n.Name == lead || notNumber == nil && uint64(n.ID) == number {
-				return n.ID, n.Store, false, nil
+				return n.ID, peerAddr{Addr: n.Addr, Store: fmt.Sprintf("%x", n.Store)}, false, nil
 			}
 		}
-	} else if !errors.Is(err, meta.ErrDamaged) {
-		return 0, store, false, err
+	} else if !errors.Is(err, meta.ErrDamaged) && !s.id.Recovering {
+		return 0, at, false, err
 	}
 	if peer, ok := s.dir.loadPeers(s.id.Peers)[meta.NodeID(number)]; ok && notNumber == nil {
-		return meta.NodeID(number), decodeID(peer.Store), err != nil, nil
+		return meta.NodeID(number), peer, err != nil, nil
 	}
-	return 0, store, false, admin.Errorf(admin.CodeNotFound, "this node knows no node %s: give the number that "+
+	return 0, at, false, admin.Errorf(admin.CodeNotFound, "this node knows no node %s: give the number that "+
 		"'rdmcfs recover' has printed on it", lead)
 }
 

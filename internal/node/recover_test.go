@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"os"
 	"strings"
 	"testing"
 
@@ -187,5 +188,44 @@ func TestFollowAgain(t *testing.T) {
 	_, err := Recover(t.Context(), RecoverConfig{DataDir: string(s.dir)})
 	if !errors.Is(err, meta.ErrDamaged) {
 		t.Errorf("a generation begins with no state: %v", err)
+	}
+	_, err = Recover(t.Context(), RecoverConfig{DataDir: string(s.dir), Lead: "2", Generation: 1})
+	if err == nil || !strings.Contains(err.Error(), "generation 1 already") {
+		t.Errorf("it goes back to where it has promised: %v", err)
+	}
+}
+
+// A node was to follow another one, and the power failed. It does not start, and it can follow in the end, whatever was
+// removed.
+func TestFollowThatIsCutShort(t *testing.T) {
+	for _, removed := range []string{"", "state", "state/CURRENT", "state/state-1", "state/state-1/SYNCED", "raft"} {
+		s := remainingNode(t)
+		n := &node{id: s.id, dir: s.dir, members: &members{}}
+		n.members.current.Store(&book{nodes: map[meta.NodeID]meta.Node{
+			2: {ID: 2, Addr: "127.0.0.1:1", Store: [16]byte{2}, State: meta.NodeUp}}})
+		n.keepPeers()
+		s.id.Left, s.id.Recovering = []uint32{1}, true
+		if err := s.dir.save(s.id); err != nil {
+			t.Fatal(err)
+		}
+		if removed != "" {
+			if err := os.RemoveAll(s.dir.path(removed)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		_, shown := Remaining(string(s.dir), Host{})
+		_, begun := Recover(t.Context(), RecoverConfig{DataDir: string(s.dir)})
+		for what, err := range map[string]error{"starts": startError(t, s), "shows": shown, "begins": begun} {
+			if !errors.Is(err, ErrHalfRecovered) {
+				t.Errorf("without %q it %s: %v", removed, what, err)
+			}
+		}
+		generation, err := Recover(t.Context(), RecoverConfig{DataDir: string(s.dir), Lead: "2", Generation: 3})
+		if err != nil || generation != 3 {
+			t.Errorf("without %q: %d, %v", removed, generation, err)
+		}
+		if err := startError(t, s); err != nil {
+			t.Errorf("without %q: %v", removed, err)
+		}
 	}
 }
