@@ -72,8 +72,11 @@ func (c *recoverCmd) show(a *app) error {
 func printRemaining(a *app, left admin.Remaining) {
 	terminal.Printf(a.out, "node %d (%s), generation %d: %d files, %s\n", left.Node, left.Name, left.Generation,
 		left.Files, units.Bytes(int64(left.Bytes)))
-	terminal.Printf(a.out, "last change that it knows: term %d, index %d, %s\n", left.Term, left.Index,
-		timeText(left.Time))
+	term := "no voter" // all that it has was decided, but it does not know in what term
+	if left.Votes {
+		term = fmt.Sprintf("voter, term %d", left.Term)
+	}
+	terminal.Printf(a.out, "last change that it knows: %s, index %d, %s\n", term, left.Index, timeText(left.Time))
 	for _, n := range left.Nodes {
 		votes := ""
 		if n.Voter {
@@ -86,15 +89,15 @@ func printRemaining(a *app, left admin.Remaining) {
 			"any more.")
 	}
 	terminal.Println(a.out, "Nothing was changed. Only if a majority of the voters is lost for good: run this on each "+
-		"node that is left.\nOn the one with the highest term, and of those the highest index, run "+
-		"'rdmcfs recover --begin'. What only others knew is lost.")
+		"node that is left.\nChoose the voter with the highest term, and of those the highest index. A node that is no "+
+		"voter goes before it if its last change is later.\nThere, run 'rdmcfs recover --begin'. What only others knew is lost.")
 }
 
 func timeText(t time.Time) string {
 	if t.IsZero() {
 		return "at no time"
 	}
-	return t.Local().Format(time.DateTime)
+	return t.Local().Format(time.DateTime + ".000000")
 }
 
 // nodeRemaining tells what the node of a data directory has that does not run.

@@ -100,8 +100,11 @@ func Remaining(dir string, h Host) (out admin.Remaining, err error) {
 	if err != nil {
 		return out, err
 	}
-	out = admin.Remaining{Node: uint32(s.id.Node), Name: s.id.Name, Generation: s.id.Generation, Term: log.Term,
-		Index: max(log.Last, db.Index())}
+	out = admin.Remaining{Node: uint32(s.id.Node), Name: s.id.Name, Generation: s.id.Generation,
+		Index: max(log.Last, db.Index()), Votes: slices.Contains(log.Voters, raftID(s.id.Node, s.id.store()))}
+	if out.Votes {
+		out.Term = log.Term // others note it only now and then
+	}
 	out.Files, out.Bytes = db.StatFS()
 	at := db.Time()
 	for _, e := range log.Entries {
@@ -295,8 +298,8 @@ func (s *stopped) mayFollow(ctx context.Context, lead meta.NodeID, addr string, 
 		s.id.Left = append(s.id.Left, s.id.Generation)
 	}
 	if slices.Contains(s.id.Left, generation) {
-		return admin.Errorf(admin.CodeInvalid, "this node is or was of generation %d already, and can't follow anybody there: "+
-			"give the number that 'rdmcfs recover --begin' has printed", generation)
+		return admin.Errorf(admin.CodeInvalid, "this node is or was of generation %d already, and can't follow anybody "+
+			"there: give the number that 'rdmcfs recover --begin' has printed", generation)
 	}
 	switch err := s.dial(ctx, lead, addr, generation); {
 	case errors.Is(err, control.ErrGeneration):

@@ -15,7 +15,7 @@ var ofMeta = []mutant{
 		" && c.majorityWithout(id, e.Outgoing)", "", inApply},
 	{"the new store of a replaced voter votes", "meta/apply_voters.go", "list[i] = 0", "list[i] = id", inApply},
 	{"a recovered cluster gives numbers out again", "meta/recover.go",
-		"n.Incarnation += lostIncarnations", "n.Incarnation++", inApply},
+		"n.Incarnation += uint32(lostIncarnations + step*incarnationsStep)", "n.Incarnation++", inApply},
 	{"votes of nodes that are down count", "meta/apply_publish.go",
 		"if n.State == NodeUp && p.Votes.Has(id) &&", "if p.Votes.Has(id) &&", inApply},
 	{"no min-copies at apply", "meta/apply_publish.go",

@@ -331,15 +331,17 @@ type DrainState struct {
 type Done struct{}
 
 // Remaining is what a node that does not run has. After most voters were lost for good, the cluster goes on with that
-// of one node: the one of the highest term and, of those, of the highest index.
+// of one node: of the voters that of the highest term and, of those, of the highest index, or another one whose last
+// change is later.
 type Remaining struct {
 	Node       uint32          `json:"node"`
 	Name       string          `json:"name"`
 	Generation uint32          `json:"generation"`
-	Term       uint64          `json:"term"`
-	Index      uint64          `json:"index"`         // of the last change it knows
-	Time       time.Time       `json:"time,omitzero"` // of that
-	Files      uint64          `json:"files"`         // as of the last change that is in its state
+	Votes      bool            `json:"votes"`
+	Term       uint64          `json:"term,omitempty"` // only a voter knows it
+	Index      uint64          `json:"index"`          // of the last change it knows
+	Time       time.Time       `json:"time,omitzero"`  // of that
+	Files      uint64          `json:"files"`          // as of the last change that is in its state
 	Bytes      uint64          `json:"bytes"`
 	Signs      bool            `json:"signs"` // it has the signing key, without which no machine can join
 	Nodes      []RemainingNode `json:"nodes"`
