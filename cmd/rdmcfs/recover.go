@@ -85,12 +85,13 @@ func printRemaining(a *app, left admin.Remaining) {
 		terminal.Printf(a.out, "  it knows node %d (%s) at %s%s\n", n.ID, n.Name, n.Addr, votes)
 	}
 	if !left.Signs {
-		terminal.Println(a.out, "It does not have the signing key: if the cluster goes on with it, no machine can join "+
-			"any more.")
+		terminal.Println(a.out, "It does not have the signing key: if no node that is left has it, no machine can join any "+
+			"more, and the nodes refuse each other when their certificates end, after 30 days at most.")
 	}
 	terminal.Println(a.out, "Nothing was changed. Only if a majority of the voters is lost for good: run this on each "+
-		"node that is left.\nChoose the voter with the highest term, and of those the highest index. A node that is no "+
-		"voter goes before it if its last change is later.\nThere, run 'rdmcfs recover --begin'. What only others knew is lost.")
+		"node that is left.\nChoose the voter with the highest term, and of those the highest index. A node "+
+		"that is no voter goes before it if its last change is later.\nThere, run 'rdmcfs recover --begin'. "+
+		"What only others knew is lost.")
 }
 
 func timeText(t time.Time) string {
