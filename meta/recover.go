@@ -34,7 +34,7 @@ func (db *DB) Recover(index uint64, generation uint32, lead NodeID) error {
 		return fmt.Errorf("meta: recover at %d to generation %d: the state is at %d, of generation %d", index, generation,
 			db.Index(), db.Generation())
 	}
-	if err := db.shed(); err != nil {
+	if err := shed(db); err != nil {
 		return fmt.Errorf("meta: recover: %w", err)
 	}
 	db.life.RLock()
@@ -52,7 +52,7 @@ func (db *DB) Recover(index uint64, generation uint32, lead NodeID) error {
 // shed rewrites a state whose store has more than is read of it: what this node had applied before a crash, and had not
 // synced. Normally the log brings the same entries again. The new generation has others at those indexes, and the old
 // ones would show through.
-func (db *DB) shed() error {
+func shed(db *DB) error {
 	if db.closed || !db.store.beyond(db.Index()) {
 		return nil
 	}

@@ -34,7 +34,8 @@ var (
 	// ErrUsage is the class of mistakes in what the user typed, made by Usagef.
 	ErrUsage = errors.New("control: usage")
 	// ErrGeneration is a peer before or after a 'rdmcfs recover'.
-	ErrGeneration = errors.New("node is of another generation of the cluster: one of the two has to follow the other with 'rdmcfs recover'")
+	ErrGeneration = errors.New("node is of another generation of the cluster: one of the two has to follow the other " +
+		"with 'rdmcfs recover'")
 	// ErrSameNode is a peer with our own number: a copied data directory.
 	ErrSameNode = errors.New("another machine runs as this node, from a copy of its data directory: stop one of them; " +
 		"let the copy join anew")

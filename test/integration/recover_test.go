@@ -136,10 +136,12 @@ func TestRecoverWithAnObserver(t *testing.T) {
 	want, err := cluster.Digest(lead.Path("late"))
 	must(t, err)
 	nothingOwedTo(c, append(slices.Clone(lost), lead)...)
-	for _, n := range lost {
+	for began := time.Now(); time.Since(began) < 2*time.Second; { // its state is synced once a second, and has more then
+		cluster.Random(t, lead.Path("noise"), 1000, 12)
+	}
+	for _, n := range append(slices.Clone(lost), lead) {
 		n.Kill()
 	}
-	lead.Stop()
 	generation := begin(t, lead)
 	founder.MustCLI("recover", "--follow", fmt.Sprint(number), "--generation", generation)
 	founder.Launch() // it waits for the other one

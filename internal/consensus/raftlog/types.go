@@ -92,8 +92,8 @@ func (s *State) Holds(index, term uint64) bool {
 	return index <= s.LastIndex() && s.Entries[index-s.Base.Index-1].GetTerm() == term
 }
 
-// Continued is where the log goes on for a state machine at an index, if that has the snapshot of the intent and the log
-// has another history, or none, there: nothing of it follows then. It is nil where the log goes on as it is.
+// Continued is where the log goes on for a state machine at an index, if that has the snapshot of the intent and the
+// log has another history, or none, there: nothing of it follows then. It is nil where the log goes on as it is.
 func (s *State) Continued(applied uint64) *Base {
 	if s.Intent == nil || s.Holds(s.Intent.Index, s.Intent.Term) ||
 		applied != s.Intent.Index && (applied < s.Intent.Index || len(s.Entries) > 0) {
