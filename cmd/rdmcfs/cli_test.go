@@ -98,6 +98,17 @@ func TestForegroundMountOfARunningDaemon(t *testing.T) {
 	ends(t, cmd)
 }
 
+// A node that rebuilds its state at the start answers before it makes its mount. The foreground waits for that, and says
+// meanwhile what is going on: it does not take the mount for one that has ended.
+func TestForegroundMountOfANodeThatRebuilds(t *testing.T) {
+	d := dataDir(t)
+	expect(t, exitcode.OK, "", "init", "--no-start", "--listen", "10.0.0.1:7400", "--data", d)
+	cmd := foreground(t, "! the state is rebuilt\nMounted on "+madeLater, "mount", madeLater, "--data", d)
+	expect(t, exitcode.OK, "mount "+madeLater, "status", "--data", d)
+	expect(t, exitcode.OK, "", "umount", madeLater, "--data", d)
+	ends(t, cmd)
+}
+
 // G10: a mount that has ended before its end could be waited for keeps nobody in the foreground, neither the daemon
 // nor who asked it.
 func TestMountThatEndsAtOnce(t *testing.T) {

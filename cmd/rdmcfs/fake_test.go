@@ -17,6 +17,7 @@ import (
 
 	"github.com/rdmcfs/rdmcfs/internal/control"
 	"github.com/rdmcfs/rdmcfs/internal/control/admin"
+	"github.com/rdmcfs/rdmcfs/internal/node"
 )
 
 // beProgramEnv makes the test binary the program itself, with a made-up node, so that daemons in the background
@@ -56,6 +57,13 @@ func fakeNode() {
 		return p.Name, os.WriteFile(filepath.Join(p.Data, "node"), []byte(p.Name), 0o600)
 	}
 	nodeRun = runFake
+	nodeRemaining = func(string) (admin.Remaining, error) {
+		return admin.Remaining{Node: 2, Name: "n2\x1b[2J", Generation: 1, Votes: true, Term: 5, Index: 77, Files: 3,
+			Nodes: []admin.RemainingNode{{ID: 1, Name: "n1", Addr: "10.0.0.1:7400", Voter: true}}}, nil
+	}
+	nodeRecover = func(_ context.Context, c node.RecoverConfig) (uint32, error) {
+		return max(c.Generation, 1234), nil
+	}
 }
 
 // restoreSlowly takes longer than any other request may.
@@ -87,6 +95,18 @@ type fakeDaemon struct {
 	mu     sync.Mutex
 	mounts map[string]chan struct{} // closed at the end of the mount
 	stop   context.CancelFunc
+	// rebuilding says that the node has no state yet: it answers, and makes its mounts afterwards.
+	rebuilding bool
+}
+
+// madeLater is a mount of a node whose state is rebuilt at the start.
+const madeLater = "/mnt/later"
+
+func (d *fakeDaemon) rebuilt(ctx context.Context, m admin.MountRequest) {
+	d.mount(ctx, m)
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.rebuilding = false
 }
 
 func runFake(ctx context.Context, p runParams) error {
@@ -97,6 +117,11 @@ func runFake(ctx context.Context, p runParams) error {
 	defer stop()
 	d := &fakeDaemon{mounts: map[string]chan struct{}{}, stop: stop}
 	for _, m := range p.Mounts {
+		if m.Dir == madeLater {
+			d.rebuilding = true
+			time.AfterFunc(time.Second, func() { d.rebuilt(ctx, m) })
+			continue
+		}
 		d.mount(ctx, m)
 	}
 	s, err := admin.Serve(admin.SocketPath(p.Data), admin.Handlers{Status: d.status, Mount: d.mount, Unmount: d.unmount,
@@ -117,6 +142,9 @@ func (d *fakeDaemon) status(context.Context) (admin.Status, error) {
 	defer d.mu.Unlock()
 	st := admin.Status{State: "serving", Node: 1, Nodes: []admin.Node{{ID: 1, Name: "n1", State: "up"},
 		{ID: 2, Name: "n2", State: "down"}}}
+	if d.rebuilding {
+		st.State, st.Warnings = "rebuilding", []string{"the state is rebuilt"}
+	}
 	for dir := range d.mounts {
 		st.Mounts = append(st.Mounts, admin.Mount{Dir: dir, State: "mounted"})
 	}

@@ -5,13 +5,18 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"syscall"
+	"time"
 
 	"github.com/rdmcfs/rdmcfs/fs"
 	"github.com/rdmcfs/rdmcfs/internal/control/admin"
 	"github.com/rdmcfs/rdmcfs/internal/exitcode"
 	"github.com/rdmcfs/rdmcfs/internal/terminal"
 )
+
+// madePoll is how often the daemon is asked for a mount that is to come.
+const madePoll = 100 * time.Millisecond
 
 type mountCmd struct {
 	Dir        string     `arg:"" help:"Directory to mount on."`
@@ -99,6 +104,9 @@ func (c *mountCmd) become(a *app, req admin.MountRequest) error {
 			return
 		}
 		warnNotServing(a, st)
+		if a.awaitMade(ctx, st, req.Dir) != nil {
+			return
+		}
 		terminal.Printf(a.err, "Mounted on %s. Ctrl-C unmounts.\n", req.Dir)
 		if err := a.untilUnmounted(ctx, req.Dir); err == nil {
 			cancel() // nothing is left to do here
@@ -108,6 +116,23 @@ func (c *mountCmd) become(a *app, req admin.MountRequest) error {
 	cancel()
 	<-ended
 	return err
+}
+
+// awaitMade waits until a daemon that rebuilds its state has made the mount of its start. That comes after the state.
+func (a *app) awaitMade(ctx context.Context, st admin.Status, dir string) (err error) {
+	tick := time.NewTicker(madePoll)
+	defer tick.Stop()
+	for st.State == "rebuilding" && !slices.ContainsFunc(st.Mounts, func(m admin.Mount) bool { return m.Dir == dir }) {
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+		if st, err = a.client.Ready(ctx); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // untilUnmounted waits for the end of a mount that was there. One that the daemon does not know any more has ended
