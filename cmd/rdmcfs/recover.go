@@ -13,9 +13,9 @@ import (
 
 type recoverCmd struct {
 	Begin      bool   `help:"Go on with what this node has: it votes alone, in a new generation of the cluster."`
-	Force      bool   `help:"With --begin: also while a majority of the voters is there, which then loses what it changes."`
-	Follow     string `help:"Follow the node that has begun the new generation. This node's state is replaced by that node's." placeholder:"NODE"`
-	Generation uint32 `help:"With --follow: the new generation, as --begin has printed it." placeholder:"N"`
+	Force      bool   `help:"With --begin: also while a majority of the voters is there."`
+	Follow     string `help:"Take the state of the node that has begun a generation." placeholder:"NODE"`
+	Generation uint32 `help:"With --follow: the number that --begin has printed." placeholder:"N"`
 	jsonFlag
 }
 
@@ -27,9 +27,11 @@ func (c *recoverCmd) Run(a *app) error {
 	case !c.Begin && c.Follow == "":
 		return c.show(a)
 	}
-	left, err := nodeRemaining(a.data)
-	if err != nil && c.Begin {
-		left.Name = "this node" // its state may be that of a recovery that was cut short
+	left := admin.Remaining{Name: "this node"} // if its state is that of a recovery that was cut short
+	if c.Begin {
+		if known, err := nodeRemaining(a.data); err == nil {
+			left = known
+		}
 	}
 	generation, err := nodeRecover(a.ctx, node.RecoverConfig{DataDir: a.data, Generation: c.Generation, Lead: c.Follow,
 		Force: c.Force})

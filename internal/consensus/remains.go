@@ -3,7 +3,6 @@ package consensus
 import (
 	"errors"
 	"fmt"
-	"slices"
 
 	"github.com/rdmcfs/rdmcfs/internal/consensus/raftlog"
 )
@@ -15,8 +14,9 @@ type Remains struct {
 	Entries []Entry
 	// Last and Term are of the last entry, or of what the log begins after.
 	Last, Term uint64
-	// Voters are those of the log's beginning.
-	Voters []ID
+	// Member says that the log is one of raft, of a voter or of a node that is to be one: its terms count. An observer
+	// has no such log.
+	Member bool
 	// Promised says that the node may have promised something: it has taken part in raft.
 	Promised bool
 }
@@ -30,7 +30,8 @@ func ReadRemains(cfg Config, after uint64) (Remains, error) {
 	if base := state.Continued(after); base != nil {
 		state.Base, state.Entries = *base, nil
 	}
-	out := Remains{Last: state.LastIndex(), Term: state.Base.Term, Voters: slices.Clone(state.Base.Conf.GetVoters()),
+	out := Remains{Last: state.LastIndex(), Term: state.Base.Term,
+		Member:   contains(raftMembersOf(state.Base.Conf), cfg.Identity.ID),
 		Promised: state.Hard.GetTerm() > 0 || state.LastIndex() > 0}
 	if after < state.Base.Index {
 		return out, errors.Join(fmt.Errorf("%w: it has applied %d, the log begins after %d", ErrStateBehind, after,

@@ -21,7 +21,8 @@ import (
 
 // When most voters are lost for good, nobody can change anything any more. One node that is left then begins a new
 // generation of the cluster with what it has, and the others follow it. All of that is done to data directories whose
-// daemons do not run. The state is changed first and node.json last: a recovery that was cut short is run again.
+// daemons do not run. node.json says last that a recovery is done, and first that a state is given up: one that was cut
+// short is run again.
 
 // generationStep bounds by how much a recovery raises the generation.
 const generationStep = 1 << 16
@@ -101,7 +102,7 @@ func Remaining(dir string, h Host) (out admin.Remaining, err error) {
 		return out, err
 	}
 	out = admin.Remaining{Node: uint32(s.id.Node), Name: s.id.Name, Generation: s.id.Generation,
-		Index: max(log.Last, db.Index()), Votes: slices.Contains(log.Voters, raftID(s.id.Node, s.id.store()))}
+		Index: max(log.Last, db.Index()), Votes: log.Member}
 	if out.Votes {
 		out.Term = log.Term // others note it only now and then
 	}
