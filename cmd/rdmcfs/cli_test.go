@@ -98,8 +98,8 @@ func TestForegroundMountOfARunningDaemon(t *testing.T) {
 	ends(t, cmd)
 }
 
-// A node that rebuilds its state at the start answers before it makes its mount. The foreground waits for that, and says
-// meanwhile what is going on: it does not take the mount for one that has ended.
+// A node that rebuilds its state at the start answers before it makes its mount. The foreground waits for that, and
+// says meanwhile what is going on: it does not take the mount for one that has ended.
 func TestForegroundMountOfANodeThatRebuilds(t *testing.T) {
 	d := dataDir(t)
 	expect(t, exitcode.OK, "", "init", "--no-start", "--listen", "10.0.0.1:7400", "--data", d)
