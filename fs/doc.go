@@ -15,8 +15,8 @@
 //
 //	  - idle: nothing is open; attributes come from the log's state.
 //	  - reading: all handles read one committed version, pinned until the last of them is closed.
-//	  - live: somebody may write. All handles of this node, readers too, share one staged file, its page cache
-//	    and its locks. FLUSH and FSYNC publish a snapshot of it.
+//	  - live: somebody may write. All handles of this node, readers too, share one staged file and its page cache.
+//	    FLUSH and FSYNC publish a snapshot of it.
 //
 // A node never changes the bytes under an open handle. When a reading node would have to become live, or a commit of
 // another member arrives while it is reading, it is detached: its handles go on with what they have, and the next
@@ -42,6 +42,7 @@
 //	    kernelCache                 what the kernel may cache of names and attributes
 //	      nodeTable                 what the kernel knows by its nodeids
 //	  passthrough, lifetime         the kernel's own reads and writes; when the mount's work ends
+//	  Siblings                      what the mounts of a node share: names without a version, and locks of files
 //
 // # Caches
 //
@@ -51,6 +52,6 @@
 //
 // # Lock order
 //
-// retries.mu, then nodeTable.mu, then live.mu; stageReads.mu alone. None is held during Propose, Publish, disk calls or
+// retries.mu or fileLocks.mu, then nodeTable.mu, then live.mu; stageReads.mu alone. None is held during Propose, Publish, disk calls or
 // notifications to the kernel. Handlers notify the kernel only through kernelCache's queue.
 package fs

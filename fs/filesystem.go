@@ -12,10 +12,12 @@ import (
 // fileSystem answers the kernel: one method for each request, called from many goroutines. What the answers are made
 // of is in the types below; see the package comment.
 type fileSystem struct {
-	fuse.RawFileSystem // answers ENOSYS to what is not implemented: locks, ioctl, statx
+	fuse.RawFileSystem // answers ENOSYS to what is not implemented: ioctl, statx
 
-	log  *slog.Logger
-	life *lifetime
+	log      *slog.Logger
+	life     *lifetime
+	siblings *Siblings
+	space    uint64 // of the owners of locks, among siblings
 
 	names     *namespace
 	nodes     *nodeTable
@@ -37,6 +39,7 @@ func newFileSystem(ctx context.Context, o Options, root meta.Inode) *fileSystem 
 	life := newLifetime(ctx)
 	names := newNamespace(o.Cluster, life, o.Log)
 	nodes := newNodeTable(root, names.state)
+	nodes.locks = &o.Siblings.locks
 	cache := newKernelCache(nodes)
 	pass := &passthrough{log: o.Log}
 	reserved := &reservations{names: names, nodes: nodes, cache: cache, life: life, log: o.Log, siblings: o.Siblings}
@@ -49,7 +52,7 @@ func newFileSystem(ctx context.Context, o Options, root meta.Inode) *fileSystem 
 	publisher.done = files.unbusy
 	return &fileSystem{
 		RawFileSystem: fuse.NewDefaultRawFileSystem(),
-		log:           o.Log, life: life, names: names, nodes: nodes, cache: cache, pass: pass, reserved: reserved,
+		log:           o.Log, life: life, siblings: o.Siblings, names: names, nodes: nodes, cache: cache, pass: pass, reserved: reserved,
 		publisher: publisher, files: files, retries: newRetries(files),
 		attrs:   &attributes{names: names, nodes: nodes, files: files, log: o.Log, acl: o.ACL},
 		applier: &applier{names: names, nodes: nodes, cache: cache, reserved: reserved},

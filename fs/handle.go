@@ -13,6 +13,7 @@ type handle struct {
 	version *version
 	live    *live
 	writer  bool
+	silent  bool   // the kernel sends no FLUSH for it; constant from the open on
 	opener  uint32 // the thread that opened it; constant
 	flushed bool   // a descriptor of it was closed, perhaps the last; protected by nodeTable.mu
 

@@ -5,6 +5,7 @@ import (
 	"syscall"
 
 	"github.com/hanwen/go-fuse/v2/fuse"
+	"github.com/rdmcfs/rdmcfs/fs/filelock"
 	"github.com/rdmcfs/rdmcfs/meta"
 )
 
@@ -77,14 +78,18 @@ func (f *fileSystem) Create(cancel <-chan struct{}, in *fuse.CreateIn, name stri
 	return fuse.OK
 }
 
-// Flush answers FUSE_FLUSH: the status is what close(2) returns.
+// Flush answers FUSE_FLUSH: the status is what close(2) returns. Locks of the process go when the bytes are published.
 func (f *fileSystem) Flush(cancel <-chan struct{}, in *fuse.FlushIn) fuse.Status {
 	h := f.files.handles.get(in.Fh)
-	if h == nil || h.live == nil || !h.writer {
+	if h == nil {
 		return fuse.OK
 	}
-	status := f.publisher.flush(cancel, in.Pid, h.live, h)
-	f.files.noteClosing(h)
+	status := syscall.Errno(0)
+	if h.live != nil && h.writer {
+		status = f.publisher.flush(cancel, in.Pid, h.live, h)
+		f.files.noteClosing(h)
+	}
+	f.siblings.locks.closedDescriptor(h.node, filelock.Owner{Space: f.space, ID: in.LockOwner}, in.Fh)
 	return fuse.Status(status)
 }
 
@@ -100,6 +105,7 @@ func (f *fileSystem) Fsync(cancel <-chan struct{}, in *fuse.FsyncIn) fuse.Status
 // Release answers FUSE_RELEASE.
 func (f *fileSystem) Release(_ <-chan struct{}, in *fuse.ReleaseIn) {
 	if h := f.files.handles.remove(in.Fh); h != nil {
+		f.siblings.locks.closedHandle(h.node, f.space, in.Fh)
 		f.files.release(h)
 	}
 }

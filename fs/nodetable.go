@@ -37,6 +37,7 @@ func (n *node) ino() meta.Ino { return meta.Ino(n.inoNow.Load()) }
 // nodeTable holds the nodes.
 type nodeTable struct {
 	state func() meta.Reader // the applied state of this node
+	locks *fileLocks         // of the node's files
 
 	mu      sync.Mutex
 	byID    map[uint64]*node
@@ -51,6 +52,7 @@ func newNodeTable(root meta.Inode, state func() meta.Reader) *nodeTable {
 	n.inoNow.Store(uint64(root.Ino))
 	return &nodeTable{
 		state:   state,
+		locks:   new(fileLocks),
 		byID:    map[uint64]*node{n.id: n},
 		current: map[meta.Ino]*node{n.ino(): n},
 		nextID:  fuse.FUSE_ROOT_ID + 1,
@@ -196,6 +198,10 @@ func (t *nodeTable) record(n *node) meta.Inode {
 
 // rename gives a node the inode number that the log gave its file, now or again.
 func (t *nodeTable) rename(n *node, rec meta.Inode) {
+	t.locks.renaming(n, func() { t.renumber(n, rec) })
+}
+
+func (t *nodeTable) renumber(n *node, rec meta.Inode) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.current[n.ino()] == n {

@@ -190,7 +190,7 @@ func (o *openFiles) opened(h *handle, tid uint32, out *fuse.OpenOut) {
 		o.pass.attach(&h.version.backing, h.version.fd(), out)
 		o.keepCache(h, out)
 	}
-	if !h.writer {
+	if h.silent = !h.writer && !o.nodes.locks.hadAny(h.node); h.silent {
 		out.OpenFlags |= fuse.FOPEN_NOFLUSH
 	}
 	out.Fh = o.handles.add(h)

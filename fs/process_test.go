@@ -216,6 +216,9 @@ func mapStore(path string, off int, data []byte, unmap bool) ([]byte, error) {
 
 // runChild is what the other process does.
 func runChild(mode, path string) int {
+	if mode == "lock" {
+		return runLocker()
+	}
 	if mode == "map" {
 		return runMapper()
 	}

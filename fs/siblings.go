@@ -9,24 +9,29 @@ import (
 
 // Siblings are the mounts of one node. The names of files without a version belong to the node, not to a mount: each
 // shows them, and none gives back one that another one uses. The log tells the changes of nodes apart, not those of
-// their mounts: these are told apart here. The zero value is ready.
+// their mounts: these are told apart here. Locks of files hold between them. The zero value is ready.
 type Siblings struct {
 	given givenBack
+	locks fileLocks
 
-	mu  sync.Mutex
-	all []*fileSystem
+	mu     sync.Mutex
+	all    []*fileSystem
+	spaces uint64 // numbers for owners of locks that were given to mounts
 }
 
 func (s *Siblings) join(f *fileSystem) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.all = append(s.all, f)
+	s.spaces++
+	f.space = s.spaces
 }
 
 func (s *Siblings) leave(f *fileSystem) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.all = slices.DeleteFunc(s.all, func(o *fileSystem) bool { return o == f })
+	s.locks.closedSpace(f.space)
 }
 
 func (s *Siblings) any(is func(f *fileSystem) bool) bool {
