@@ -52,6 +52,6 @@
 //
 // # Lock order
 //
-// retries.mu or fileLocks.mu, then nodeTable.mu, then live.mu; stageReads.mu alone. None is held during Propose, Publish, disk calls or
-// notifications to the kernel. Handlers notify the kernel only through kernelCache's queue.
+// retries.mu or fileLocks.mu, then nodeTable.mu, then live.mu; stageReads.mu alone. None is held during Propose,
+// Publish, disk calls or notifications to the kernel. Handlers notify the kernel only through kernelCache's queue.
 package fs

@@ -52,8 +52,8 @@ func newFileSystem(ctx context.Context, o Options, root meta.Inode) *fileSystem 
 	publisher.done = files.unbusy
 	return &fileSystem{
 		RawFileSystem: fuse.NewDefaultRawFileSystem(),
-		log:           o.Log, life: life, siblings: o.Siblings, names: names, nodes: nodes, cache: cache, pass: pass, reserved: reserved,
-		publisher: publisher, files: files, retries: newRetries(files),
+		log:           o.Log, life: life, siblings: o.Siblings, names: names, nodes: nodes, cache: cache, pass: pass,
+		reserved: reserved, publisher: publisher, files: files, retries: newRetries(files),
 		attrs:   &attributes{names: names, nodes: nodes, files: files, log: o.Log, acl: o.ACL},
 		applier: &applier{names: names, nodes: nodes, cache: cache, reserved: reserved},
 	}

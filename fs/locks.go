@@ -43,9 +43,9 @@ type lockWait struct {
 	ended bool // with its mount; else the lock is held
 }
 
-// newsLocked is closed when a lock is given back next, and patience is for how long it is worth waiting for that: 0
-// if a lock that is in the way is not about to be given back. The kernel sends RELEASE after close has returned, so that
-// a program may ask for a lock before it is handled. mu is held.
+// newsLocked is closed when a lock is given back next, and patience is for how long it is worth waiting for that: 0 if
+// a lock that is in the way is not about to be given back. The kernel sends RELEASE after close has returned, so that a
+// program may ask for a lock before it is handled. mu is held.
 func (lk *fileLocks) newsLocked(holder filelock.Lock) (news <-chan struct{}, patience time.Duration) {
 	by := openFile{holder.Owner.Space, holder.Handle}
 	if _, silent := lk.silent[by]; silent {

@@ -35,7 +35,8 @@ func (m byteModel) set(l Lock, to int) {
 
 func drawLock(t *rapid.T, kind Kind) Lock {
 	id := uint64(rapid.IntRange(1, 3).Draw(t, "owner"))
-	l := Lock{Kind: kind, Mode: Mode(rapid.IntRange(0, 1).Draw(t, "mode")), Owner: Owner{1, id}, Handle: id, End: fileBytes - 1}
+	mode := Mode(rapid.IntRange(0, 1).Draw(t, "mode"))
+	l := Lock{Kind: kind, Mode: mode, Owner: Owner{1, id}, Handle: id, End: fileBytes - 1}
 	if kind == Record {
 		l.First = uint64(rapid.IntRange(0, fileBytes-1).Draw(t, "first"))
 		l.End = uint64(rapid.IntRange(int(l.First), fileBytes-1).Draw(t, "end"))

@@ -266,7 +266,8 @@ func callName(call *ast.CallExpr) string {
 }
 
 // purePrefixes are folders and files whose code takes clock, randomness and I/O as values.
-var purePrefixes = []string{"fs/filelock/", "internal/coder/", "replicate/schedule/", "replicate/session/", "replicate/slow/"}
+var purePrefixes = []string{"fs/filelock/", "internal/coder/", "replicate/schedule/", "replicate/session/",
+	"replicate/slow/"}
 
 // impure are the packages that pure code doesn't import: what waits, locks, or reaches the machine.
 var impure = []string{"context", "io", "log", "log/slog", "math/rand", "math/rand/v2", "net", "os", "sync",

@@ -1,6 +1,9 @@
 package main
 
-var inFs = []string{fsTests}
+var (
+	inFs    = []string{fsTests}
+	inLocks = []string{"./fs/filelock", fsTests}
+)
 
 var ofFs = []mutant{
 	{"a freed name is not reserved again", "fs/reserve.go",
@@ -30,4 +33,24 @@ var ofFs = []mutant{
 		"if p.out.failed() != nil {", "if p.out == nil {", []string{fsTests, nodeTests}},
 	{"a mount gives back what another one uses", "fs/mount.go",
 		"o.Siblings.join(m.fs)", "new(Siblings).join(m.fs)", inFs},
+	{"record locks outlive the descriptors of their process", "fs/locks.go",
+		"lk.gaveLocked(lk.table.CloseDescriptor(file, owner))", "_ = owner", inFs},
+	{"an flock outlives its open file", "fs/locks.go",
+		"if !lk.table.Empty() {\n\t\tlk.gaveLocked(", "if lk.table.Empty() {\n\t\tlk.gaveLocked(", inFs},
+	{"a lock that is about to be given back is refused", "fs/locks.go",
+		"patience = releaseLag", "return nil, 0", inFs},
+	{"a file that gets a number leaves its locks behind", "fs/locks.go",
+		"lk.table.Rename(from, to)", "_ = to", inFs},
+	{"mounts of one node do not share their locks", "fs/siblings.go",
+		"f.space = s.spaces", "f.space, f.siblings = s.spaces, new(Siblings)", inFs},
+	{"the end of a mount leaves its locks", "fs/siblings.go",
+		"s.locks.closedSpace(f.space)", "_ = f.space", inFs},
+	{"a lock is granted beside one that excludes it", "fs/filelock/table.go",
+		"(l.Mode == Exclusive || o.Mode == Exclusive)", "l.Mode == Exclusive && o.Mode == Exclusive", inLocks},
+	{"an flock keeps its mode until it can change it", "fs/filelock/table.go",
+		"gaveBack = t.change(file, want, false)", "gaveBack = false", inLocks},
+	{"owners wait for each other in a circle", "fs/filelock/table.go",
+		"case owner == want.Owner:", "case owner == want.Owner && len(next) > 99:", inLocks},
+	{"a request that waits is not granted when it could be", "fs/filelock/table.go",
+		"granted = t.grant(file)", "_ = file", inLocks},
 }
