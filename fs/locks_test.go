@@ -464,6 +464,26 @@ func TestLocksHoldBetweenMounts(t *testing.T) {
 	}
 }
 
+// What a mount held is free for the other ones when it is cut off.
+func TestEndOfAMountGivesItsLocksBack(t *testing.T) {
+	n := fstest.New(t, 1).Node(1)
+	m, second := n.MountAt(t, t.TempDir(), nil), n.MountMore(t, nil)
+	lockFiles(t, second)
+	a, b := newLocker(t, m.Dir()), newLocker(t, second)
+	a.ok("open f f 2")
+	a.ok("flock f w")
+	a.ok("posix f w 0 0")
+	b.ok("open f f 2")
+	b.begin("flock f w wait")
+	ctx, stop := context.WithTimeout(context.Background(), 30*time.Second)
+	defer stop()
+	must(t, m.Detach(ctx))
+	if got := b.answer(); got != "ok" {
+		t.Error(got)
+	}
+	b.ok("posix f w 0 0")
+}
+
 // A file without a name that gets one keeps its locks.
 func TestLockOfATmpfileStaysWhenItGetsAName(t *testing.T) {
 	eachMode(t, func(t *testing.T, n *fstest.Node, mnt string) {

@@ -44,7 +44,7 @@ var ofFs = []mutant{
 	{"mounts of one node do not share their locks", "fs/siblings.go",
 		"f.space = s.spaces", "f.space, f.siblings = s.spaces, new(Siblings)", inFs},
 	{"the end of a mount leaves its locks", "fs/siblings.go",
-		"s.locks.closedSpace(f.space)", "_ = f.space", inFs},
+		"\ts.locks.closedSpace(f.space)\n", "", inFs},
 	{"a lock is granted beside one that excludes it", "fs/filelock/table.go",
 		"(l.Mode == Exclusive || o.Mode == Exclusive)", "l.Mode == Exclusive && o.Mode == Exclusive", inLocks},
 	{"an flock keeps its mode until it can change it", "fs/filelock/table.go",
