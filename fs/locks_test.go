@@ -25,6 +25,7 @@ type locker struct {
 	t   testing.TB
 	cmd *exec.Cmd
 	in  io.WriteCloser
+	raw interface{ SetReadDeadline(time.Time) error }
 	out *bufio.Reader
 }
 
@@ -44,7 +45,7 @@ func newLocker(t testing.TB, dir string) *locker {
 		_ = cmd.Process.Kill()
 		_ = cmd.Wait()
 	})
-	return &locker{t, cmd, in, bufio.NewReader(out)}
+	return &locker{t, cmd, in, out.(*os.File), bufio.NewReader(out)}
 }
 
 // begin sends a command; answer waits for what became of it.
@@ -57,6 +58,7 @@ func (l *locker) begin(format string, args ...any) {
 
 func (l *locker) answer() string {
 	l.t.Helper()
+	must(l.t, l.raw.SetReadDeadline(time.Now().Add(time.Minute)))
 	line, err := l.out.ReadString('\n')
 	if err != nil {
 		l.t.Fatal(err)
