@@ -1,6 +1,7 @@
 package fs
 
 import (
+	"context"
 	"errors"
 	"syscall"
 
@@ -271,6 +272,9 @@ func (f *fileSystem) Rename(cancel <-chan struct{}, in *fuse.RenameIn, oldName, 
 	}
 	ctx, stop := f.life.callContext(cancel, in.Pid)
 	defer stop()
+	if _, err := f.names.cluster.Settle(ctx); err != nil {
+		return fuse.Status(fail(f.log, "rename "+oldName, from, err))
+	}
 	names := []ownKey{{ino: from, name: oldName}, {ino: to, name: newName}}
 	keys := []ownKey{{ino: from}, {ino: to}, names[0], names[1]}
 	for i, at := range names {
@@ -280,7 +284,7 @@ func (f *fileSystem) Rename(cancel <-chan struct{}, in *fuse.RenameIn, oldName, 
 		}
 		keys = append(keys, ownKey{ino: rec.Ino})
 		if i == 0 || in.Flags&unix.RENAME_EXCHANGE != 0 {
-			if no := f.files.publishStaged(ctx, cancel, in.Pid, rec.Ino); no != 0 {
+			if no := f.publishForName(ctx, cancel, in.Pid, rec.Ino); no != 0 {
 				return fuse.Status(no)
 			}
 		}
@@ -294,6 +298,21 @@ func (f *fileSystem) Rename(cancel <-chan struct{}, in *fuse.RenameIn, oldName, 
 		f.names.showNames(ctx)
 	}
 	return fuse.Status(no)
+}
+
+// publishForName publishes what is staged of a file before its name changes. ENOENT: it has no version, and nobody has
+// it open. Its name is about to be given back, since its program got an error.
+func (f *fileSystem) publishForName(
+	ctx context.Context, cancel <-chan struct{}, pid uint32, ino meta.Ino,
+) syscall.Errno {
+	if no := f.files.publishStaged(ctx, cancel, pid, ino); no != 0 {
+		return no
+	}
+	rec, err := f.names.state().Inode(ino)
+	if err == nil && rec.Kind == meta.KindFile && rec.Version == 0 && !f.siblings.uses(ino, nil) {
+		return syscall.ENOENT
+	}
+	return 0
 }
 
 // Link answers FUSE_LINK.
@@ -319,7 +338,7 @@ func (f *fileSystem) Link(cancel <-chan struct{}, in *fuse.LinkIn, name string, 
 		}
 		return fuse.Status(no)
 	}
-	if no := f.files.publishStaged(ctx, cancel, in.Pid, n.ino()); no != 0 {
+	if no := f.publishForName(ctx, cancel, in.Pid, n.ino()); no != 0 {
 		return fuse.Status(no)
 	}
 	defer f.names.own.begin(ownKey{ino: n.ino()}, ownKey{ino: dir}, ownKey{ino: dir, name: name})()

@@ -371,11 +371,48 @@ func TestFencedInMidPushIsPushedUnderItsName(t *testing.T) {
 	})
 }
 
-// A name whose create failed with an unknown outcome is given back while a program renames it: the file that nobody
-// has open goes, whatever its name is by then.
+// A name is given back, since the only program that had the file open was killed, while another one renames it by
+// another mount of the node: the file that nobody has open goes, whatever its name is by then.
 func TestNameGivenBackWhileItIsRenamed(t *testing.T) {
 	eachPair(t, func(t *testing.T, c *fstest.Cluster, a, b string) {
+		rename, unlink := make(chan struct{}), make(chan struct{})
+		renaming, unlinking := make(chan struct{}, 10), make(chan struct{}, 10)
+		c.Node(1).Slow(func(op meta.Op) <-chan struct{} {
+			switch op.(type) {
+			case *meta.Rename:
+				renaming <- struct{}{}
+				return rename
+			case *meta.Unlink:
+				unlinking <- struct{}{}
+				return unlink
+			}
+			return nil
+		})
+		cmd := child(t, "wait", filepath.Join(c.Node(1).MountMore(t, nil), "f"))
+		renamed := make(chan error, 1)
+		go func() { renamed <- os.Rename(filepath.Join(a, "f"), filepath.Join(a, "g")) }()
+		<-renaming
+		must(t, cmd.Process.Kill())
+		_ = cmd.Wait()
+		<-unlinking
+		close(rename)
+		must(t, <-renamed)
+		close(unlink)
+		eventually(t, func() error {
+			if _, err := os.Lstat(filepath.Join(a, "g")); !os.IsNotExist(err) {
+				return fmt.Errorf("a file that nobody has open is still there: %v", err)
+			}
+			return nil
+		})
+	})
+}
+
+// A name that nobody has open, since its open(O_CREAT) got EIO, is not renamed: it is about to be given back, and a good
+// file under the new name would go with it.
+func TestNameThatIsGivenBackIsNotRenamed(t *testing.T) {
+	eachPair(t, func(t *testing.T, c *fstest.Cluster, a, b string) {
 		applied, unlink, unlinking := make(chan struct{}), make(chan struct{}), make(chan struct{}, 10)
+		write(t, filepath.Join(a, "g"), []byte("good"))
 		c.Node(1).Unknown(func(op meta.Op) <-chan struct{} {
 			if _, ok := op.(*meta.Create); ok {
 				return applied
@@ -395,14 +432,16 @@ func TestNameGivenBackWhileItIsRenamed(t *testing.T) {
 		c.Node(1).Unknown(nil)
 		close(applied)
 		<-unlinking
-		must(t, os.Rename(filepath.Join(a, "f"), filepath.Join(a, "g")))
-		close(unlink)
-		eventually(t, func() error {
-			if _, err := os.Lstat(filepath.Join(a, "g")); !os.IsNotExist(err) {
-				return fmt.Errorf("a file that nobody has open is still there: %v", err)
+		for _, to := range []string{"g", "h"} {
+			if err := os.Rename(filepath.Join(a, "f"), filepath.Join(a, to)); !errors.Is(err, syscall.ENOENT) {
+				t.Errorf("rename to %s: %v", to, err)
 			}
-			return nil
-		})
+		}
+		if err := os.Link(filepath.Join(a, "f"), filepath.Join(a, "l")); !errors.Is(err, syscall.ENOENT) {
+			t.Errorf("link: %v", err)
+		}
+		close(unlink)
+		wantBytes(t, filepath.Join(b, "g"), []byte("good"))
 	})
 }
 
