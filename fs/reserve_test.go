@@ -407,8 +407,8 @@ func TestNameGivenBackWhileItIsRenamed(t *testing.T) {
 	})
 }
 
-// A name that nobody has open, since its open(O_CREAT) got EIO, is not renamed: it is about to be given back, and a good
-// file under the new name would go with it.
+// A name that nobody has open, since its open(O_CREAT) got EIO, is neither renamed nor linked: it is about to be given
+// back, and would vanish under the new name.
 func TestNameThatIsGivenBackIsNotRenamed(t *testing.T) {
 	eachPair(t, func(t *testing.T, c *fstest.Cluster, a, b string) {
 		applied, unlink, unlinking := make(chan struct{}), make(chan struct{}), make(chan struct{}, 10)
