@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -102,8 +103,8 @@ func runLocker() int {
 	}
 }
 
-// lockCommand does one of: open FD PATH FLAGS, dup FD OLD, close FD, write FD TEXT, cut FD, rename FROM TO,
-// flock FD MODE [wait], posix or ofd FD MODE FIRST LENGTH [wait], getposix or getofd FD MODE FIRST LENGTH.
+// lockCommand does one of: open FD PATH FLAGS, dup FD OLD, close FD, write FD TEXT, append FD TEXT, cut FD, touch PATH,
+// unlink PATH, rename FROM TO, flock FD MODE [wait], posix or ofd FD MODE FIRST LENGTH [wait], getposix or getofd FD MODE FIRST LENGTH.
 func lockCommand(files map[string]int, w []string) (out string, err error) {
 	fd, isOpen := files[w[1]]
 	if !isOpen {
@@ -122,6 +123,13 @@ func lockCommand(files map[string]int, w []string) (out string, err error) {
 	case "write":
 		_, err = unix.Pwrite(fd, []byte(w[2]), 0)
 		return "", err
+	case "append":
+		_, err = unix.Write(fd, []byte(w[2]))
+		return "", err
+	case "touch":
+		return "", os.Chtimes(w[1], time.Now(), time.Now())
+	case "unlink":
+		return "", unix.Unlink(w[1])
 	case "cut":
 		return "", unix.Ftruncate(fd, 3)
 	case "rename":
@@ -199,7 +207,8 @@ func TestLockMatrix(t *testing.T) {
 		"nothing": "", "write": "open m f 1|write m other|close m", "cut": "open m f 2|cut m|close m",
 		"truncate": "open m f 513|write m new|close m", "read": "open m f 0|close m",
 		"replace and back": "rename f h|rename h f", "other name": "rename f h|open m h 1|write m x|close m|rename h f",
-		"elsewhere": "",
+		"elsewhere": "", "touch": "touch f", "append": "open m f 1025|append m x|close m",
+		"another file": "unlink f|open m f 65|write m new|close m",
 	}
 	step := 1
 	if testing.Short() {
@@ -464,6 +473,28 @@ func TestLocksHoldBetweenMounts(t *testing.T) {
 	if got := b.answer(); got != "ok" {
 		t.Error(got)
 	}
+}
+
+// Shells of two mounts of a node count under a lock: each of them sees what the one before it has written.
+func TestFlockGuardsACounter(t *testing.T) {
+	skipWithout(t, "flock")
+	const shells, times = 6, 15
+	n := fstest.New(t, 1).Node(1)
+	mounts := []string{n.Mount(t, nil), n.MountMore(t, nil)}
+	write(t, filepath.Join(mounts[0], "count"), []byte("0\n"))
+	var running sync.WaitGroup
+	for i := range shells {
+		running.Go(func() {
+			cmd := exec.Command("sh", "-euc", fmt.Sprintf(
+				`i=0; while [ $i -lt %d ]; do flock guard sh -euc 'read n < count; echo $((n+1)) > count'; i=$((i+1)); done`, times))
+			cmd.Dir = mounts[i%2]
+			if out, err := cmd.CombinedOutput(); err != nil {
+				t.Errorf("%v: %s", err, out)
+			}
+		})
+	}
+	running.Wait()
+	wantBytes(t, filepath.Join(mounts[1], "count"), fmt.Appendln(nil, shells*times))
 }
 
 // What a mount held is free for the other ones when it is cut off.
