@@ -101,16 +101,9 @@ func mountDevice(dir string, o Options) (int, error) {
 	if source == "" {
 		source = "rdmcfs"
 	}
-	var flags uintptr
-	if !o.AllowSuid {
-		flags |= unix.MS_NOSUID
-	}
-	if !o.AllowDev {
-		flags |= unix.MS_NODEV
-	}
 	data := fmt.Sprintf("fd=%d,rootmode=40000,user_id=%d,group_id=%d,default_permissions,allow_other,max_read=%d",
 		dev, os.Geteuid(), os.Getegid(), maxWrite)
-	if err := unix.Mount(source, dir, fsType, flags, data); err != nil {
+	if err := unix.Mount(source, dir, fsType, o.Flags.on(defaultFlags), data); err != nil {
 		return -1, errors.Join(fmt.Errorf("mount(2): %w", err), unix.Close(dev))
 	}
 	return dev, nil

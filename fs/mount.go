@@ -12,7 +12,7 @@ import (
 
 // Options of a mount.
 type Options struct {
-	Dir     string // the mount point, an empty directory
+	Dir     string // the mount point, an empty directory unless NonEmpty
 	Cluster Cluster
 	Staging Staging
 	Log     *slog.Logger
@@ -26,8 +26,10 @@ type Options struct {
 	NoPassthrough bool
 	// NoNameCache makes the kernel look up each name each time, as it has to before Linux 6.16.
 	NoNameCache bool
-	// AllowSuid and AllowDev leave out nosuid and nodev.
-	AllowSuid, AllowDev bool
+	// Flags are changes to those of mount(2), which are nosuid and nodev without them.
+	Flags Flags
+	// NonEmpty allows a mount point with files, which the mount hides.
+	NonEmpty bool
 	// ACL stores POSIX access control lists; the kernel evaluates them.
 	ACL bool
 	// Debug prints each request by the standard logger.
@@ -63,7 +65,7 @@ func (o Options) mountPoint() (string, error) {
 	if o.Attach != nil {
 		return o.Dir, nil
 	}
-	dir, err := mountPoint(o.Dir, o.Keep)
+	dir, err := mountPoint(o.Dir, o.Keep, o.NonEmpty)
 	if err != nil {
 		return "", fmt.Errorf("fs: mount: %w", err)
 	}

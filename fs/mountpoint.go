@@ -14,13 +14,14 @@ import (
 var (
 	ErrMountPointMissing  = errors.New("no such directory: make it first")
 	ErrMountPointNotDir   = errors.New("not a directory")
-	ErrMountPointNotEmpty = errors.New("directory is not empty: its files would be hidden; choose an empty one")
-	ErrMountPointInUse    = errors.New("something is mounted there already: unmount it or choose another directory")
-	ErrDataOnMount        = errors.New("directory of the daemon lies on the mount point: choose another one")
+	ErrMountPointNotEmpty = errors.New("directory is not empty, perhaps since a program wrote into it while nothing was " +
+		"mounted there: move its files away, or hide them by -o nonempty")
+	ErrMountPointInUse = errors.New("something is mounted there already: unmount it or choose another directory")
+	ErrDataOnMount     = errors.New("directory of the daemon lies on the mount point: choose another one")
 )
 
 // mountPoint checks a mount point and gives its real path. It clears away a mount that a dead daemon left.
-func mountPoint(dir string, keep []string) (string, error) {
+func mountPoint(dir string, keep []string, nonEmpty bool) (string, error) {
 	abs, err := filepath.Abs(dir)
 	if err != nil {
 		return "", err
@@ -51,7 +52,7 @@ func mountPoint(dir string, keep []string) (string, error) {
 		return "", err
 	}
 	defer d.Close()
-	if names, _ := d.Readdirnames(1); len(names) > 0 {
+	if names, _ := d.Readdirnames(1); len(names) > 0 && !nonEmpty {
 		return "", fmt.Errorf("%s: %w", real, ErrMountPointNotEmpty)
 	}
 	return real, nil
@@ -162,7 +163,7 @@ func mountAt(dir string) (top mountLine) {
 	return top
 }
 
-type mountLine struct{ dev, dir, kind string }
+type mountLine struct{ dev, dir, options, kind string }
 
 // readMounts reads /proc/self/mountinfo, in the order of mounting.
 func readMounts() []mountLine {
@@ -183,10 +184,14 @@ func readMounts() []mountLine {
 func parseMount(line string) (mountLine, bool) {
 	head, tail, ok := strings.Cut(line, " - ")
 	fields, rest := strings.Fields(head), strings.Fields(tail)
-	if !ok || len(fields) < 5 || len(rest) < 1 {
+	if !ok || len(fields) < 6 || len(rest) < 1 {
 		return mountLine{}, false
 	}
-	return mountLine{dev: fields[2], dir: unescapeMount(fields[4]), kind: rest[0]}, true
+	m := mountLine{dev: fields[2], dir: unescapeMount(fields[4]), options: fields[5], kind: rest[0]}
+	if len(rest) > 2 && strings.HasPrefix(rest[2], "rw,") {
+		m.options += strings.TrimPrefix(rest[2], "rw") // of the file system: sync; the mount itself may be read-only
+	}
+	return m, true
 }
 
 var mountEscapes = strings.NewReplacer(`\040`, " ", `\011`, "\t", `\012`, "\n", `\134`, `\`)

@@ -61,7 +61,7 @@ func TestInTime(t *testing.T) {
 
 func TestParseMount(t *testing.T) {
 	m, ok := parseMount(`36 35 0:52 / /mnt/a\040b rw,nosuid shared:1 - fuse.rdmcfs rdmcfs rw` + "\n")
-	if want := (mountLine{dev: "0:52", dir: "/mnt/a b", kind: "fuse.rdmcfs"}); !ok || m != want {
+	if want := (mountLine{dev: "0:52", dir: "/mnt/a b", options: "rw,nosuid", kind: "fuse.rdmcfs"}); !ok || m != want {
 		t.Errorf("got %+v, want %+v", m, want)
 	}
 	if _, ok := parseMount("nonsense"); ok {

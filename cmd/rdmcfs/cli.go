@@ -10,6 +10,7 @@ import (
 
 	"github.com/alecthomas/kong"
 
+	"github.com/rdmcfs/rdmcfs/fs"
 	"github.com/rdmcfs/rdmcfs/internal/exitcode"
 	"github.com/rdmcfs/rdmcfs/internal/terminal"
 )
@@ -109,13 +110,14 @@ func wordAsItIs(ctx *kong.DecodeContext, target reflect.Value) error {
 //
 //	mount.fuse.rdmcfs SPEC DIR [-sfnv] [-N NS] [-t TYPE] [-o OPTIONS]
 //
-// SPEC is the data directory, or any word without a slash for the default one.
+// SPEC is the data directory, or any word without a slash for the default one. It is also what mount shows as the
+// source, so that mount -a finds what is mounted already. mount(8) leaves out words that are its defaults.
 func helperWords(name string, args []string) ([]string, error) {
 	if !strings.HasPrefix(name, "mount.") {
 		return args, nil
 	}
 	var places []string
-	words := []string{"mount", "--background"}
+	words := []string{"mount", "--background", "--option=" + mountDefaults}
 	for i := 0; i < len(args); i++ {
 		switch arg := args[i]; {
 		case (arg == "-o" || arg == "-N" || arg == "-t") && i+1 < len(args):
@@ -132,38 +134,57 @@ func helperWords(name string, args []string) ([]string, error) {
 	if len(places) != 2 {
 		return nil, fmt.Errorf("%s: want a data directory and a mount point, got %q", name, places)
 	}
+	words = append(words, "--source="+places[0])
 	if strings.Contains(places[0], "/") {
 		words = append(words, "--data="+places[0])
 	}
 	return append(words, "--", places[1]), nil
 }
 
-// mountOptions reads the -o options of a mount. Words for mount(8) and fstab itself are dropped.
-func mountOptions(lists []string) (map[string]string, error) {
-	options := map[string]string{}
-	for _, list := range lists {
-		for word := range strings.SplitSeq(list, ",") {
-			key, value, _ := strings.Cut(strings.TrimSpace(word), "=")
-			if key == "" || ignoredOption(key) {
-				continue
-			}
-			if _, twice := options[key]; twice {
-				return nil, withCode(exitcode.Usage, "mount option %q is given twice", key)
-			}
-			options[key] = value
-		}
-	}
-	return options, nil
+// mountDefaults are words that mount(8) does not hand over.
+const mountDefaults = "rw,suid,dev,exec,async,atime,diratime,symfollow"
+
+// mountWords are the -o options of a mount.
+type mountWords struct {
+	flags   []string // of mount(2), in their order
+	change  fs.Flags // what they do together
+	remount bool
+	options map[string]string // of rdmcfs
 }
 
-// ignoredOption reports words that are not for us: fstab's, and those that are so anyway.
+// mountOptions reads the -o options of a mount. Words for mount(8) and fstab itself are dropped.
+func mountOptions(lists []string) (mountWords, error) {
+	w := mountWords{options: map[string]string{}}
+	for _, list := range lists {
+		for word := range strings.SplitSeq(list, ",") {
+			word = strings.TrimSpace(word)
+			key, value, _ := strings.Cut(word, "=")
+			before, twice := w.options[key]
+			switch {
+			case key == "" || ignoredOption(key):
+			case word == "remount":
+				w.remount = true
+			case w.change.Add(word):
+				w.flags = append(w.flags, word)
+			case twice && before != value:
+				return w, withCode(exitcode.Usage, "mount option %q is given twice", key)
+			default:
+				w.options[key] = value
+			}
+		}
+	}
+	return w, nil
+}
+
+// ignoredOption reports words that are not for us: fstab's, those that are so anyway, and what mount(8) finds in
+// /proc/self/mountinfo and hands over for a remount.
 func ignoredOption(key string) bool {
 	switch key {
-	case "rw", "defaults", "auto", "noauto", "user", "nouser", "users", "_netdev", "nofail", "nosuid", "nodev", "exec",
-		"async", "allow_other", "default_permissions":
+	case "defaults", "auto", "noauto", "user", "nouser", "users", "owner", "group", "_netdev", "nofail", "silent", "loud",
+		"allow_other", "default_permissions", "user_id", "group_id", "max_read", "rootmode":
 		return true
 	}
-	return strings.HasPrefix(key, "x-") || strings.HasPrefix(key, "comment")
+	return strings.HasPrefix(key, "x-") || strings.HasPrefix(key, "X-") || strings.HasPrefix(key, "comment")
 }
 
 // absDir is a directory as the daemon, which has another working directory, must hear it.

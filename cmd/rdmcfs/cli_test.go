@@ -141,9 +141,9 @@ func TestHelperWords(t *testing.T) {
 	}{
 		{"rdmcfs", []string{"status"}, []string{"status"}},
 		{"mount.fuse.rdmcfs", []string{"rdmcfs", "/m", "-o", "rw,ro"},
-			[]string{"mount", "--background", "--option=rw,ro", "--", "/m"}},
+			[]string{"mount", "--background", "--option=" + mountDefaults, "--option=rw,ro", "--source=rdmcfs", "--", "/m"}},
 		{"mount.rdmcfs", []string{"/data", "/m", "-sfnv", "-t", "fuse.rdmcfs"},
-			[]string{"mount", "--background", "--data=/data", "--", "/m"}},
+			[]string{"mount", "--background", "--option=" + mountDefaults, "--source=/data", "--data=/data", "--", "/m"}},
 		{"mount.rdmcfs", []string{"-f", "x", "-odd"}, nil},
 	} {
 		got, err := helperWords(c.name, c.args)
@@ -154,13 +154,28 @@ func TestHelperWords(t *testing.T) {
 }
 
 func TestMountOptions(t *testing.T) {
-	got, err := mountOptions([]string{"rw,ro,stage=memory", "defaults,,_netdev,x-a=b,comment=c"})
-	if diff := cmp.Diff(map[string]string{"ro": "", "stage": "memory"}, got); err != nil || diff != "" {
-		t.Errorf("%v %s", err, diff)
+	got, err := mountOptions([]string{"rw,ro,stage=memory", "defaults,,_netdev,x-a=b,comment=c,noatime,suid"})
+	if err != nil {
+		t.Fatal(err)
 	}
-	if _, err := mountOptions([]string{"ro,ro"}); codeOf(err) != exitcode.Usage {
+	if diff := cmp.Diff([]string{"rw", "ro", "noatime", "suid"}, got.flags); diff != "" {
+		t.Error(diff)
+	}
+	if diff := cmp.Diff(map[string]string{"stage": "memory"}, got.options); diff != "" || got.remount {
+		t.Error(diff, got.remount)
+	}
+	if got, err := mountOptions([]string{"rw,remount"}); err != nil || !got.remount {
+		t.Errorf("%+v %v", got, err)
+	}
+	if _, err := mountOptions([]string{"stage=a,stage=b"}); codeOf(err) != exitcode.Usage {
 		t.Errorf("twice: %v", err)
 	}
+}
+
+func TestRemountRefusals(t *testing.T) {
+	d := dataDir(t)
+	expect(t, exitcode.NotFound, "no mount of rdmcfs", "mount", "-o", "remount,ro", t.TempDir(), "--data", d)
+	expect(t, exitcode.Usage, "remount can't change acl", "mount", "-o", "remount,acl", "/mnt/x", "--data", d)
 }
 
 func TestPathsBelowMounts(t *testing.T) {

@@ -23,6 +23,7 @@ type mountCmd struct {
 	Background bool       `short:"d" aliases:"detach" help:"Return when mounted; the daemon goes on in the background."`
 	Option     []string   `short:"o" sep:"none" help:"Mount options, comma separated, as of mount(8)." placeholder:"OPT,..."`
 	DryRun     bool       `hidden:"" help:"Do all but the mount."`
+	Source     string     `hidden:"" help:"What df and mount show as the source."`
 	LogLevel   slog.Level `help:"Of a daemon in this process: debug, info, warn or error." default:"info"`
 	fabricFlags
 }
@@ -34,13 +35,16 @@ func (c *mountCmd) Run(a *app) error {
 	if err != nil {
 		return err
 	}
-	options, err := mountOptions(c.Option)
+	words, err := mountOptions(c.Option)
 	if err != nil {
 		return err
 	}
-	req := admin.MountRequest{Dir: dir, Options: options}
-	if c.DryRun {
+	req := admin.MountRequest{Dir: dir, Source: c.Source, Flags: words.flags, Options: words.options}
+	switch {
+	case c.DryRun:
 		return nil
+	case words.remount:
+		return remount(dir, words)
 	}
 	_, err = a.status()
 	running := err == nil
@@ -56,6 +60,18 @@ func (c *mountCmd) Run(a *app) error {
 		}
 	}
 	return c.ask(a, req)
+}
+
+// remount changes the flags of a mount. The daemon has no part in it.
+func remount(dir string, words mountWords) error {
+	for option := range words.options {
+		return withCode(exitcode.Usage, "remount can't change %s: unmount %s, and mount it again with that option", option, dir)
+	}
+	err := fs.Remount(dir, words.change)
+	if errors.Is(err, fs.ErrNotMounted) {
+		return withCode(exitcode.NotFound, "%v", err)
+	}
+	return err
 }
 
 // ask has the running daemon mount.

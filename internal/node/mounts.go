@@ -19,8 +19,7 @@ import (
 var mountOptionWords = map[string]func(*fs.Options){
 	"nopassthrough": func(o *fs.Options) { o.NoPassthrough = true },
 	"acl":           func(o *fs.Options) { o.ACL = true },
-	"suid":          func(o *fs.Options) { o.AllowSuid = true },
-	"dev":           func(o *fs.Options) { o.AllowDev = true },
+	"nonempty":      func(o *fs.Options) { o.NonEmpty = true },
 	"debug":         func(o *fs.Options) { o.Debug = true },
 }
 
@@ -74,7 +73,7 @@ func (s *mounts) mount(ctx context.Context, req admin.MountRequest) (admin.Mount
 func (s *mounts) options(req admin.MountRequest) (fs.Options, error) {
 	o := fs.Options{
 		Dir: req.Dir, Cluster: cluster{s.n}, Staging: fs.NewStaging(s.n.store, s.n.proposer.lease), Log: s.n.log,
-		Keep: []string{s.n.cfg.DataDir}, Attach: s.n.cfg.Host.Attach, Siblings: &s.siblings,
+		Keep: []string{s.n.cfg.DataDir}, Attach: s.n.cfg.Host.Attach, Siblings: &s.siblings, Source: req.Source,
 	}
 	if !filepath.IsAbs(req.Dir) {
 		return o, admin.Errorf(admin.CodeInvalid, "mount point %q: want an absolute path", req.Dir)
@@ -83,9 +82,14 @@ func (s *mounts) options(req admin.MountRequest) (fs.Options, error) {
 		set, known := mountOptionWords[word]
 		if !known || value != "" {
 			return o, admin.Errorf(admin.CodeInvalid,
-				"mount option %q is not known: there are nopassthrough, acl, suid, dev, debug", word)
+				"mount option %q is not known: there are nopassthrough, acl, nonempty, debug", word)
 		}
 		set(&o)
+	}
+	for _, word := range req.Flags {
+		if !o.Flags.Add(word) {
+			return o, admin.Errorf(admin.CodeInvalid, "mount flag %q is not known", word)
+		}
 	}
 	return o, nil
 }

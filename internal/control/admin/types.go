@@ -167,7 +167,9 @@ type WatchRequest struct {
 
 // MountRequest asks the node to mount its name space. The call returns when the mount answers.
 type MountRequest struct {
-	Dir     string            `json:"dir"` // absolute
+	Dir     string            `json:"dir"`              // absolute
+	Source  string            `json:"source,omitempty"` // what df and mount show in front of it; "rdmcfs" if empty
+	Flags   []string          `json:"flags,omitempty"`  // of mount(2), as words of mount(8): a later one wins
 	Options map[string]string `json:"options,omitempty"`
 }
 
