@@ -13,7 +13,7 @@ func TestFlags(t *testing.T) {
 		"suid,dev":                        0,
 		"suid,dev,rw,nosuid":              unix.MS_NOSUID,
 		"ro,rw":                           unix.MS_NOSUID | unix.MS_NODEV,
-		"rw,ro,sync,exec,noexec":          unix.MS_NOSUID | unix.MS_NODEV | unix.MS_RDONLY | unix.MS_SYNCHRONOUS | unix.MS_NOEXEC,
+		"suid,dev,rw,ro,sync,exec,noexec": unix.MS_RDONLY | unix.MS_SYNCHRONOUS | unix.MS_NOEXEC,
 		"suid,dev,noatime,relatime":       unix.MS_RELATIME,
 		"suid,dev,strictatime,noatime":    unix.MS_NOATIME,
 		"suid,dev,noatime,atime":          0,
@@ -34,9 +34,9 @@ func TestFlags(t *testing.T) {
 
 func TestParseMountOptions(t *testing.T) {
 	for line, want := range map[string]string{
-		"71 29 0:51 / /mnt/a ro,nosuid,relatime shared:1 - fuse.rdmcfs rdmcfs rw,user_id=0,sync": "ro,nosuid,relatime,user_id=0,sync",
-		"71 29 0:51 / /mnt/a rw,noexec - fuse.rdmcfs rdmcfs rw":                                  "rw,noexec",
-		"71 29 0:51 / /mnt/a ro - fuse.rdmcfs rdmcfs ro,user_id=0":                               "ro",
+		"71 29 0:51 / /mnt/a ro,nosuid,noatime shared:1 - fuse.rdmcfs rdmcfs rw,sync": "ro,nosuid,noatime,sync",
+		"71 29 0:51 / /mnt/a rw,noexec - fuse.rdmcfs rdmcfs rw":                       "rw,noexec",
+		"71 29 0:51 / /mnt/a ro - fuse.rdmcfs rdmcfs ro,user_id=0":                    "ro",
 	} {
 		if m, ok := parseMount(line); !ok || m.options != want {
 			t.Errorf("%s: %q", line, m.options)

@@ -104,7 +104,8 @@ func runLocker() int {
 }
 
 // lockCommand does one of: open FD PATH FLAGS, dup FD OLD, close FD, write FD TEXT, append FD TEXT, cut FD, touch PATH,
-// unlink PATH, rename FROM TO, flock FD MODE [wait], posix or ofd FD MODE FIRST LENGTH [wait], getposix or getofd FD MODE FIRST LENGTH.
+// unlink PATH, rename FROM TO, flock FD MODE [wait], posix or ofd FD MODE FIRST LENGTH [wait], getposix or getofd FD
+// MODE FIRST LENGTH.
 func lockCommand(files map[string]int, w []string) (out string, err error) {
 	fd, isOpen := files[w[1]]
 	if !isOpen {

@@ -65,7 +65,8 @@ func (c *mountCmd) Run(a *app) error {
 // remount changes the flags of a mount. The daemon has no part in it.
 func remount(dir string, words mountWords) error {
 	for option := range words.options {
-		return withCode(exitcode.Usage, "remount can't change %s: unmount %s, and mount it again with that option", option, dir)
+		return withCode(exitcode.Usage, "remount can't change %s: unmount %s, and mount it again with that option", option,
+			dir)
 	}
 	err := fs.Remount(dir, words.change)
 	if errors.Is(err, fs.ErrNotMounted) {
