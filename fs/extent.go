@@ -15,13 +15,19 @@ const (
 	largeLeafBytes = 64 << 10
 	// leafBytesUpTo is the size up to which small leaves are worth their 8 bytes each.
 	leafBytesUpTo = 1 << 30
+	// leavesMax bounds the leaves of a file, of 8 bytes each: those of very large ones are larger.
+	leavesMax = 1 << 20
 )
 
 func unitOf(size int64) int64 {
 	if size <= leafBytesUpTo {
 		return leafBytes
 	}
-	return largeLeafBytes
+	unit := int64(largeLeafBytes)
+	for size/unit >= leavesMax {
+		unit *= 2
+	}
+	return unit
 }
 
 // Sums that are no hash.
@@ -68,7 +74,7 @@ func allZero(p []byte) bool {
 // newSums begins the sums of a snapshot of size bytes. Leaves in no data extent are zeros; with old, leaves in
 // no dirty extent are as they were. The rest is unknown until it is read.
 func newSums(size int64, data, dirty []replicate.Extent, old *leafSums) *leafSums {
-	keep := old != nil && dirty != nil
+	keep := old != nil && dirty != nil && size/old.unit < 4*leavesMax
 	unit := unitOf(size)
 	if keep {
 		unit = old.unit
@@ -128,30 +134,60 @@ func (s *leafSums) note(i int64, sum uint64) {
 	}
 }
 
-// diffChunk is how much is read at once for a comparison; a multiple of all leaves.
+// diffChunk is how much is read at once for a comparison, at least; a multiple of small leaves.
 const diffChunk = 256 << 10
 
-// diff lists, ascending and in whole leaves, where src of size bytes with data in the given extents differs from what
-// was published.
-func (s *leafSums) diff(src io.ReaderAt, size int64, data []replicate.Extent) ([]replicate.Extent, error) {
-	var out []replicate.Extent
-	buf := make([]byte, min(diffChunk, max(size, 1)))
+// chunk is how much of a file with these leaves is read at once: whole leaves.
+func (s *leafSums) chunk() int64 { return max(diffChunk, s.unit) }
+
+// chunks calls do with each chunk of a file in turn, until it fails, and says which ones lie in a hole.
+func chunks(size, chunk int64, data []replicate.Extent, do func(off, n int64, hole bool) error) error {
 	next := 0
-	for off := int64(0); off < size; off += diffChunk {
-		p := buf[:min(diffChunk, size-off)]
+	for off := int64(0); off < size; off += chunk {
+		n := min(chunk, size-off)
 		for next < len(data) && data[next].Offset+data[next].Length <= off {
 			next++
 		}
-		if next == len(data) || data[next].Offset >= off+int64(len(p)) {
-			clear(p)
-		} else if n, err := readFull(src, p, off); err != nil {
-			return nil, err
-		} else {
-			clear(p[n:])
+		hole := next == len(data) || data[next].Offset >= off+n
+		if err := do(off, n, hole); err != nil {
+			return err
 		}
+	}
+	return nil
+}
+
+// diff lists, ascending and in whole leaves, where src of size bytes with data in the given extents differs from what
+// was published.
+func (s *leafSums) diff(src io.ReaderAt, size int64, data []replicate.Extent) (out []replicate.Extent, err error) {
+	buf := make([]byte, min(s.chunk(), max(size, 1)))
+	err = chunks(size, s.chunk(), data, func(off, n int64, hole bool) error {
+		if hole {
+			out = s.diffHole(out, off, n, size)
+			return nil
+		}
+		p := buf[:n]
+		got, err := readFull(src, p, off)
+		if err != nil {
+			return err
+		}
+		clear(p[got:])
 		out = s.diffLeaves(out, p, off, size)
+		return nil
+	})
+	if err != nil {
+		return nil, err
 	}
 	return out, nil
+}
+
+// diffHole compares leaves that are zeros now.
+func (s *leafSums) diffHole(out []replicate.Extent, off, n, size int64) []replicate.Extent {
+	for at := off; at < off+n; at += s.unit {
+		if !s.same(at/s.unit, sumZeros, size) {
+			out = replicate.AppendExtent(out, replicate.Extent{Offset: at, Length: min(s.unit, off+n-at)})
+		}
+	}
+	return out
 }
 
 // diffLeaves compares the leaves of p, which lies at off of a file of size bytes.
@@ -177,13 +213,13 @@ func (s *leafSums) same(i int64, sum uint64, size int64) bool {
 	return sum == sumZeros || min((i+1)*s.unit, size) == min((i+1)*s.unit, s.size)
 }
 
-// sumsOf reads all of src.
+// sumsOf reads all of src, also what looks like a hole: only a read finds that it is damage.
 func sumsOf(src io.ReaderAt, size int64) (*leafSums, error) {
 	s := makeSums(size, unitOf(size))
 	r := &recorder{src: src, sums: s}
-	buf := make([]byte, min(diffChunk, max(size, 1)))
-	for off := int64(0); off < size; off += diffChunk {
-		if _, err := readFull(r, buf[:min(diffChunk, size-off)], off); err != nil {
+	buf := make([]byte, min(s.chunk(), max(size, 1)))
+	for off := int64(0); off < size; off += s.chunk() {
+		if _, err := readFull(r, buf[:min(s.chunk(), size-off)], off); err != nil {
 			return nil, err
 		}
 	}

@@ -2,6 +2,7 @@ package fs
 
 import (
 	"bytes"
+	"fmt"
 	"syscall"
 	"testing"
 
@@ -149,5 +150,53 @@ func TestAlignExtents(t *testing.T) {
 	want := []replicate.Extent{{Offset: 0, Length: 2 * unit}, {Offset: 5 * unit, Length: 9}}
 	if len(got) != 2 || got[0] != want[0] || got[1] != want[1] {
 		t.Errorf("got %v, want %v", got, want)
+	}
+}
+
+// inHoles fails where a sparse file has no data.
+type inHoles struct {
+	data  []replicate.Extent
+	bytes byte
+	read  int64
+}
+
+func (r *inHoles) ReadAt(p []byte, off int64) (int, error) {
+	for _, e := range r.data {
+		if off < e.Offset+e.Length && off+int64(len(p)) > e.Offset {
+			r.read += int64(len(p))
+			for i := range p {
+				p[i] = 0
+				if at := off + int64(i); at >= e.Offset && at < e.Offset+e.Length {
+					p[i] = r.bytes
+				}
+			}
+			return len(p), nil
+		}
+	}
+	return 0, fmt.Errorf("%d bytes of a hole are read at %d", len(p), off)
+}
+
+// Files of many TiB with little data cost what their data costs, in time and in memory.
+func TestHolesAreNotRead(t *testing.T) {
+	const size = 16 << 40
+	data := []replicate.Extent{{Offset: 5 << 40, Length: 4096}, {Offset: size - 10, Length: 10}}
+	src := &inHoles{data: data, bytes: 1}
+	sums := newSums(size, data, nil, nil)
+	for _, e := range data {
+		off := e.Offset / sums.unit * sums.unit
+		if _, err := (&recorder{src: src, sums: sums}).ReadAt(make([]byte, sums.unit), off); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if got, err := sums.diff(src, size, data); err != nil || len(got) != 0 {
+		t.Errorf("unchanged: %v %v", got, err)
+	}
+	if len(sums.leaves) > leavesMax || src.read > 8*sums.chunk() {
+		t.Errorf("%d leaves, %d bytes read", len(sums.leaves), src.read)
+	}
+	changed := &inHoles{data: data[:1], bytes: 2}
+	got, err := sums.diff(changed, size, data[:1])
+	if err != nil || len(got) != 2 || got[0].Offset > 5<<40 || got[1].Offset+got[1].Length != size {
+		t.Errorf("a changed leaf, and one that is a hole now: %v %v", got, err)
 	}
 }
