@@ -188,9 +188,9 @@ func (a *assigner) look() ([]*order, error) {
 	return orders, nil
 }
 
-// returned forgets how often it failed to bring something to a node before that started anew, or to get it from
-// there, and what waits for any holder to be up: a node that is back is served at once, however often it came and
-// went.
+// returned clears the failure counts of every node that has restarted or come back: failures to bring it something, and
+// failures to get something from it. It also clears what waits for any holder to be up. So a node that is back is
+// served at once, however often it came and went.
 func (a *assigner) returned(nodes []meta.Node) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -434,7 +434,7 @@ func (a *assigner) orderBegun(o *order) {
 	}
 }
 
-// carry asks the source until the order is done or the source fails, goes down or starts anew.
+// carry asks the source until the order is done or the source fails, goes down or restarts.
 func (a *assigner) carry(ctx context.Context, o *order) {
 	ctx, cancel := whileUp(ctx, &a.wg, a.cfg, a.views, o.source)
 	defer cancel()
@@ -475,8 +475,8 @@ func (a *assigner) ask(ctx context.Context, o *order, left []meta.ContentID) (wo
 	return reply, err
 }
 
-// done lets go of items that the source has carried out; the targets tell the log. Those that failed at a target
-// are tried again later.
+// done drops the items that the source has carried out; the targets report them to the log. Items that failed at a
+// target are tried again later.
 func (a *assigner) done(targets []meta.NodeID, ids []meta.ContentID, unreached []meta.NodeID) {
 	a.failed(unreached, ids, 0)
 	now := a.cfg.Clock.Now()
@@ -495,8 +495,8 @@ func (a *assigner) done(targets []meta.NodeID, ids []meta.ContentID, unreached [
 	a.prune(now)
 }
 
-// failed makes items wait, longer each time. Where the source went down, or it or the target started anew meanwhile,
-// that says nothing of the next try, which comes at once.
+// failed makes items wait, longer each time. If the source went down, or the source or the target restarted meanwhile,
+// the failure says nothing about the next try, which then comes at once.
 func (a *assigner) failed(targets []meta.NodeID, ids []meta.ContentID, source meta.NodeID) {
 	now := a.cfg.Clock.Now()
 	a.mu.Lock()

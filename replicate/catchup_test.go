@@ -204,7 +204,7 @@ func TestSourceDiesDuringCatchUp(t *testing.T) {
 	c.hub.setBlock(func(to meta.NodeID, i uint64) error {
 		if to == 4 && i > 20 {
 			once.Do(func() {
-				// whoever sends is cut: the hub calls this from the root
+				// cut the node that sends: the hub calls this from the root
 				for _, n := range []meta.NodeID{2, 3} {
 					if len(c.node(n).replicator().Transfers()) > 0 {
 						c.node(n).cut()
@@ -360,7 +360,7 @@ func TestNonHolderReadsFromHoldersAndChecksTheBytes(t *testing.T) {
 	}
 }
 
-// Who has opened a version of other nodes goes on reading it when it is replaced.
+// A program that has opened a version held by other nodes goes on reading it after it is replaced.
 func TestNonHolderReadsWhatWasReplacedSince(t *testing.T) {
 	c := newCluster(t, 4, 1)
 	c.must(1, &meta.SetPolicy{Dir: 0, Policy: &meta.Policy{Placement: meta.PlaceCopies, Copies: 2}})
@@ -579,8 +579,8 @@ func TestRetiredContentIsDeletedLater(t *testing.T) {
 	}
 }
 
-// TestHalfOfARetiredContentIsLetGo: catch-up ended half way, and the file was written anew before it was tried again.
-// The bytes that came must not stay open, or their room is not free before the next start.
+// TestHalfOfARetiredContentIsLetGo: catch-up ended half way, and the file was rewritten before it was tried again. The
+// bytes that came must not stay open, or their room is not freed before the next start.
 func TestHalfOfARetiredContentIsLetGo(t *testing.T) {
 	c := newCluster(t, 2, 1)
 	ino := c.create(1, "f")
@@ -645,8 +645,8 @@ func TestDeltaOverDeltasReachesANodeThatHasOnlyTheFirstBase(t *testing.T) {
 	deltaOverDeltas(t, newCluster(t, 3, 1))
 }
 
-// TestDeltasThatCannotBeMergedYet: who has them is merging them already, or has still to hear that they are
-// published. It is tried again: to send the whole would take 12 MiB in place of 16 KiB.
+// TestDeltasThatCannotBeMergedYet: the holder is already merging the deltas, or has not yet learned that they are
+// published. The merge is tried again: sending the whole would take 12 MiB instead of 16 KiB.
 func TestDeltasThatCannotBeMergedYet(t *testing.T) {
 	t.Parallel() // waits for seconds
 	for _, fault := range []error{content.ErrBusy, content.ErrNotFound} {

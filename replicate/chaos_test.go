@@ -234,7 +234,7 @@ func (x *chaos) checkInode(ino meta.Ino) {
 	}
 }
 
-// checkHolders checks that whoever the log believes to hold a content does.
+// checkHolders checks that every node that the log lists as a holder of a content has it.
 func (x *chaos) checkHolders(id meta.ContentID) {
 	c, err := x.node(1).db.Content(id)
 	if err != nil {

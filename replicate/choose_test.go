@@ -76,8 +76,8 @@ func (s seenGroups) NewGroup(cfg rdmc.GroupConfig) (Group, error) {
 	return s.Groups.NewGroup(cfg)
 }
 
-// TestHybridInOversubscribedRacks: files go by the hybrid to nodes in such racks, and to those that are left when a
-// leader of a rack has died; all ends of a group have the same racks.
+// TestHybridInOversubscribedRacks: files go by the hybrid to nodes in such racks, and to the remaining nodes when the
+// leader of a rack has died. All ends of a group have the same racks.
 func TestHybridInOversubscribedRacks(t *testing.T) {
 	eachFabric(t, func(t *testing.T, fabric string) {
 		c := newClusterWith(t, 6, 1, inRacks)

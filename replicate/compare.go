@@ -110,8 +110,8 @@ func (m *Member) lacking(ctx context.Context, page []meta.Content) (list []meta.
 	return list
 }
 
-// claim looks at contents of the store, in order, that are not in a page of what the log believes to be here. It
-// returns those that come after the page.
+// claim goes through contents of the store, in order, that are missing from a page of what the log believes to be here.
+// It returns the contents that come after the page.
 func (m *Member) claim(here []content.ID, page []meta.Content, next meta.ContentID) []content.ID {
 	for len(here) > 0 {
 		id := metaID(here[0])
@@ -142,8 +142,8 @@ func (m *Member) claimOrphan(id meta.ContentID) {
 	}
 }
 
-// stillLost reports whether the log is still to be told that a content is not here. It may have come back meanwhile: a
-// report from before must not take away what is here again.
+// stillLost reports whether the loss of a content still has to be reported to the log. The content may have come back
+// meanwhile, and an old report must not take away what is here again.
 func (m *Member) stillLost(id meta.ContentID) bool {
 	c, err := m.cfg.Names.Content(id)
 	if err != nil {

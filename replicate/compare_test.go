@@ -219,7 +219,7 @@ func BenchmarkBelieved(b *testing.B) {
 	}
 }
 
-// manyNames believes this node to hold made-up contents; manyStore has them, but for one in a thousand.
+// manyNames believes this node to hold made-up contents; manyStore has all of them except one in a thousand.
 type manyNames struct {
 	meta.Reader
 	contents uint64
@@ -283,7 +283,7 @@ func TestStartLooksAtManyContentsAtOnce(t *testing.T) {
 	})
 }
 
-// BenchmarkCompare is the comparison of a million contents, but for the disk.
+// BenchmarkCompare measures the comparison of a million contents, without the disk.
 func BenchmarkCompare(b *testing.B) {
 	for b.Loop() {
 		compareMany(1_000_000, func() {})

@@ -40,7 +40,7 @@ type Tuning struct {
 	SlowFor      time.Duration // paces of members are compared over this; 10 s
 	SlowPart     float64       // a member below the others' median pace divided by this is left out; 8
 	DeleteAfter  time.Duration // retired contents are deleted after this; 10 min
-	CatchUpEvery time.Duration // the leader looks for owed contents this often, and when told; 1 s
+	CatchUpEvery time.Duration // the leader looks for owed contents this often, and when notified; 1 s
 	ReleaseEvery time.Duration // a node that stood in for another offers what it holds to be let go this often; 1 min
 	// KeepFenced is how long the blocks of a session that was fenced are kept. A root that lives has its next
 	// incarnation and announces the next session of its push within seconds; its close ends 30 s after progress
@@ -74,7 +74,7 @@ func (t Tuning) withDefaults() Tuning {
 
 // The points of a write at which Config.Point is called.
 const (
-	PointVote    = "vote"    // member: stored, before the vote is told
+	PointVote    = "vote"    // member: stored, before the vote is sent
 	PointPropose = "propose" // writer: votes are gathered, before the publish is proposed
 	PointCommit  = "commit"  // writer: the publish is in the log
 	PointApply   = "apply"   // member: before a decision of the log is carried out in the store

@@ -27,7 +27,7 @@ func storingNode(t *testing.T, c *metatest.Cluster, node meta.NodeID) (*stepped,
 	return s, store
 }
 
-// vote has a node take a small content of another one.
+// vote makes a node take a small content of another node.
 func vote(t *testing.T, s *stepped, id meta.ContentID, b []byte) {
 	t.Helper()
 	if st := s.Put(id.Node, &putItem{Content: id, Root: contentRoot(b), Bytes: b}); st.Status != session.StatusVoted {

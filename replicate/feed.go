@@ -64,9 +64,9 @@ func (t *transfers) follow() *TransferFeed {
 // Ready gets a value when a transfer has ended since the last Take.
 func (f *TransferFeed) Ready() <-chan struct{} { return f.wake }
 
-// Take returns the transfers that ended since the last Take, in the order of their ends, how many more ended than
-// could be kept, and those that run. A transfer that has been returned as ended is not among those that run, then or
-// later.
+// Take returns the transfers that ended since the last Take, in the order in which they ended; how many more ended than
+// could be kept; and the transfers that are running. A transfer that was returned as ended is not listed as running,
+// then or later.
 func (f *TransferFeed) Take() (ended []TransferStatus, missed int, running []TransferStatus) {
 	f.owner.mu.Lock()
 	defer f.owner.mu.Unlock()

@@ -27,7 +27,7 @@ func owing(t *testing.T) (*cluster, *assigner, []meta.ContentID) {
 		t.Fatal(err)
 	}
 	a := newAssigner(cfg)
-	a.look() // which finds who is up
+	a.look() // which finds the nodes that are up
 	return c, a, ids
 }
 
@@ -263,7 +263,7 @@ func TestNodeAMomentBehindTheLogTakesWhatIsBrought(t *testing.T) {
 	}
 }
 
-// lateView shows nodes as of the moment when it was made, until it is told to catch up.
+// lateView shows nodes as of the moment when it was made, until now is set.
 type lateView struct {
 	meta.Reader
 	view  uint64

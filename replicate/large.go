@@ -77,8 +77,8 @@ func (s *pushSession) beginCopy() (recv *content.Receiving, continued bool, err 
 	return s.p.cfg.Store.BeginFrom(storeID(s.id), storeID(s.before), plainShape(s.push.Size, s.push.Data))
 }
 
-// stagedOrKept gives the bytes to be sent: those that a session before has read, if its copy here was whole. The
-// caller calls done.
+// stagedOrKept returns the bytes to send: the bytes that an earlier session has read, if its copy here was whole, else
+// the staged ones. The caller calls done.
 func (s *pushSession) stagedOrKept() (staged io.ReaderAt, kept bool, done func()) {
 	if s.before.IsZero() {
 		return s.staged(), false, func() {}

@@ -226,7 +226,7 @@ func (m *Member) beginStore(id, follows meta.ContentID, shape content.Shape) (*c
 	return m.cfg.Store.Begin(sid, shape)
 }
 
-// refusalReason is how an error of the store is told.
+// refusalReason returns the reason that is reported for an error of the store.
 func refusalReason(err error) meta.OwedReason {
 	switch {
 	case errors.Is(err, content.ErrNoSpace):

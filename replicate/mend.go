@@ -9,8 +9,9 @@ import (
 	"github.com/rdmcfs/rdmcfs/replicate/session"
 )
 
-// keepWhole mends what the store found damaged, until ctx ends. Blocks come from other holders; what can't be mended
-// so is given up and told to the log, and catch-up brings it anew. It also repeats commits that failed.
+// keepWhole mends what the store found damaged, until ctx ends. Blocks come from other holders. A content that can't be
+// mended that way is given up and reported to the log as lost, and catch-up brings it again. keepWhole also repeats
+// commits that failed.
 func (m *Member) keepWhole(ctx context.Context) {
 	for {
 		for _, id := range m.failed.take() {
@@ -38,7 +39,7 @@ func (m *Member) mend(ctx context.Context, id meta.ContentID) {
 		return
 	}
 	if holds, err := m.cfg.Names.Holds(m.cfg.Self().Node, id); err != nil || !holds {
-		return // told to the log already: catch-up brings it
+		return // already reported to the log: catch-up brings it
 	}
 	m.remote.counters.damaged.Add(1)
 	err := m.mendBlocks(ctx, id)

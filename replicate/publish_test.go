@@ -146,7 +146,7 @@ func (l *waitingBarrier) Barrier(_ context.Context, index uint64) ([]meta.NodeID
 	return <-l.behind, nil
 }
 
-// G3: close returns when the others show the version, and names those that do not.
+// G3: close returns when the others show the version, and names the nodes that do not.
 func TestCloseWaitsForTheBarrier(t *testing.T) {
 	c := newCluster(t, 2, 1)
 	n := c.node(1)

@@ -19,7 +19,7 @@ func AppendExtent(list []Extent, e Extent) []Extent {
 	return append(list, e)
 }
 
-// AlignExtents widens ascending extents to whole units within size, and joins those that touch then. Empty ones are
+// AlignExtents widens ascending extents to whole units within size, and joins extents that then touch. Empty ones are
 // left out.
 func AlignExtents(list []Extent, unit, size int64) []Extent {
 	out := make([]Extent, 0, len(list))
@@ -42,12 +42,13 @@ type Push struct {
 	Size int64
 	// Holes is how much of Size takes no room, for what stat shows.
 	Holes int64
-	// Source yields the staged bytes. It is read by several goroutines, each block at most once unless it has to be
-	// sent again and is no longer kept; which read counts is not told, but it is the same on every member. Bytes may
-	// be written over meanwhile. They must not go away: a read that ends before Size, or fails with ErrCut, fails the
-	// push with ErrCut, and nobody is shown anything of it. It never maps memory that an application can shrink.
+	// Source yields the staged bytes. Several goroutines read it. Each block is read at most once, unless it has to be
+	// sent again and is no longer kept. Which of the reads counts is not specified, but it is the same on every member.
+	// Bytes may be overwritten meanwhile. They must not go away: a read that ends before Size, or fails with ErrCut,
+	// fails the push with ErrCut, and no reader sees anything of it. Source never maps memory that an application can
+	// shrink.
 	Source io.ReaderAt
-	// Urgent, if not nil, is closed when bytes are to go away: those that were not read yet are then read at once, at
+	// Urgent, if not nil, is closed when bytes are to go away: bytes that were not yet read are then read at once, at
 	// the disk's pace.
 	Urgent <-chan struct{}
 	// Taken, if not nil, is called when all bytes were read. If the push has to begin again they are read once more,

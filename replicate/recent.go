@@ -19,7 +19,7 @@ type rateMark struct {
 	bytes int64
 }
 
-// restart begins anew at a count that is no progress, such as what a member had from an earlier epoch.
+// restart starts over from a count that is no progress, such as what a member had from an earlier epoch.
 func (r *recentRate) restart(now time.Time, bytes int64) {
 	r.marks = append(r.marks[:0], rateMark{now, bytes})
 }

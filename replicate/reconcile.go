@@ -174,20 +174,20 @@ func (m *Member) reconcile(ctx context.Context) {
 	}
 }
 
-// letIn tells whether the state here has the log's word that this process is up. All that earlier processes of this
-// node have reported is before that word.
+// letIn reports whether the state here has the log entry that this process is up. Everything that earlier processes of
+// this node have reported comes before that entry.
 func (m *Member) letIn() (meta.Node, bool) {
 	self := m.cfg.Self()
 	n, err := m.cfg.Names.Node(self.Node)
 	return n, err == nil && n.State == meta.NodeUp && n.Incarnation == self.Incarnation
 }
 
-// settles tells whether a node's word that it has everything up to an index changes what the log holds for owed.
+// settles reports whether a node's report that it has everything up to an index changes what the log records as owed.
 func settles(n meta.Node, upTo uint64) bool {
 	return len(n.Backlog) > 0 && upTo > n.Backlog[0].Lo || n.Recheck.Hi > 0 && upTo > n.Recheck.Lo
 }
 
-// drainedSince tells whether this node has drained at a time after an index: what is owed to it could not be seen then.
+// drainedSince reports whether this node has drained after an index: what was owed to it could not be seen then.
 func (m *Member) drainedSince(index uint64) bool {
 	n, in := m.letIn()
 	return !in || n.DrainIndex != 0 || slices.ContainsFunc(n.Backlog, func(r meta.IndexRange) bool { return r.Hi > index })

@@ -111,8 +111,8 @@ func TestLostContentIsReadBeforeItIsReported(t *testing.T) {
 	}
 }
 
-// A content whose holders have all lost it, or left, is told to the log as lost by a node that joined later. All else
-// in that node's backlog is settled without it, and it stays owed and listed as lost.
+// A node that joined later reports a content to the log as lost when all its holders have lost it or left. The rest of
+// that node's backlog is settled without the content, which stays owed and listed as lost.
 func TestBacklogDoesNotWaitForWhatNoNodeHas(t *testing.T) {
 	db := meta.OpenMemory()
 	c := metatest.Over(t, db, 2)

@@ -98,8 +98,8 @@ func (r *remoteReads) open(ctx context.Context, id meta.ContentID, exclude meta.
 	return rr, nil
 }
 
-// fromHolders asks holders that are up, one after the other, until one serves. Those that can't be reached are asked
-// again, until the log declares them down, or for as long as a session may be stuck.
+// fromHolders asks the holders that are up, one after the other, until one serves. Holders that can't be reached are
+// asked again until the log declares them down, but no longer than a session may be stuck.
 func (rr *remoteReader) fromHolders(ctx context.Context, ask func(context.Context, meta.NodeID) error) error {
 	clock := rr.r.cfg.Clock
 	began := clock.Now()
@@ -112,7 +112,7 @@ func (rr *remoteReader) fromHolders(ctx context.Context, ask func(context.Contex
 	}
 }
 
-// askRound asks each holder once. again tells that some might be reached a moment later.
+// askRound asks each holder once. again reports that some holder might be reachable a moment later.
 func (rr *remoteReader) askRound(
 	ctx context.Context, ask func(context.Context, meta.NodeID) error,
 ) (again bool, err error) {
@@ -138,8 +138,8 @@ func (rr *remoteReader) askRound(
 	return again, errors.Join(errs...)
 }
 
-// holders lists who to ask, the one that served last first. Those that had a content which was replaced or removed
-// since keep its bytes for a while.
+// holders lists the nodes to ask, the one that served last first. If the content was replaced or removed since, it
+// lists the former holders, which keep the bytes for a while.
 func (rr *remoteReader) holders() ([]meta.NodeID, error) {
 	all, err := rr.r.cfg.Names.Holders(rr.content.ID)
 	rr.mu.Lock()

@@ -153,7 +153,7 @@ func (r *Replicator) carryOut(e meta.Event) {
 	}
 }
 
-// Restored tells that the state was replaced by a snapshot: there are no events for what it skipped.
+// Restored is called when the state was replaced by a snapshot: there are no events for what the snapshot skipped.
 func (r *Replicator) Restored() {
 	r.member.compared.due.Add(1)
 	r.member.startUp()

@@ -67,7 +67,7 @@ func (r *reports) add(ids ...meta.ContentID) {
 	}
 }
 
-// waiting reports whether a content is about to be told to the log.
+// waiting reports whether a content is about to be reported to the log.
 func (r *reports) waiting(id meta.ContentID) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -82,7 +82,7 @@ func (r *reports) empty() bool {
 	return len(r.set) == 0
 }
 
-// next copies out up to a batch of reports, in order, and drops those that are no longer so.
+// next copies out up to a batch of reports, in order, and drops the reports that no longer hold.
 func (r *reports) next() []meta.ContentID {
 	for {
 		ids := r.batch()

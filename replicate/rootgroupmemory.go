@@ -9,12 +9,13 @@ import (
 )
 
 // Groups and registered memory. Groups that are kept for the next file hold their part of each member's budget. A
-// member that has none for another group has idle ones end (rdmc.GroupConfig.Yields) and refuses; the root makes the
-// group anew until all have room. Where the set has a group already, a session goes behind the others on that one
-// instead.
+// member that has no budget for another group ends idle ones (rdmc.GroupConfig.Yields) and refuses; the root makes the
+// group again until all members have room. If the set of members already has a group, a session queues behind the
+// others on that group instead.
 
 const (
-	// memoryWait is how long a group waits for memory at its members. Those that have none then are left out, as slow.
+	// memoryWait is how long a group waits for memory at its members. Members without memory after that are left out,
+	// as slow.
 	memoryWait = 10 * time.Second
 	// memoryRetry is the first pause between two attempts, which get longer up to memoryRetryMax.
 	memoryRetry    = 50 * time.Millisecond

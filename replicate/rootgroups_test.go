@@ -55,7 +55,7 @@ func TestFailedGroupsEndAtTheirRoot(t *testing.T) {
 }
 
 // TestSessionThatIsGivenUpBlamesNobody: a session waits for a group that another one makes. When that one is given up,
-// the members have done nothing wrong: the group is made anew.
+// the members have done nothing wrong: the group is made again.
 func TestSessionThatIsGivenUpBlamesNobody(t *testing.T) {
 	c := newCluster(t, 3, 1)
 	c.setLeaderless()
@@ -141,7 +141,7 @@ type unread struct{}
 func (unread) ReadBlock(uint64, []byte) error { return errors.New("nobody waits for it") }
 func (unread) failure() error                 { return nil }
 
-// TestMemberThatIsBeingToldIsNotBlamed: a session ends while its members are being told of its message. The other
+// TestMemberThatIsBeingToldIsNotBlamed: a session ends while its message is being announced to its members. The other
 // sessions on the group, which ends as well, hold that against no member.
 func TestMemberThatIsBeingToldIsNotBlamed(t *testing.T) {
 	c := newCluster(t, 3, 1)

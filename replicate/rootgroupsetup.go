@@ -132,7 +132,7 @@ func askOutcome(ctx context.Context, peers Peers, node meta.NodeID, kind Kind, r
 	return err
 }
 
-// each calls do for all members but the root at the same time, and makes a fault of those that failed.
+// each runs do for all members except the root at the same time, and makes a fault of the errors.
 func (l *rootGroups) each(rg *rootGroup, do func(rank int, node meta.NodeID) error) error {
 	errs := make([]error, len(rg.members))
 	var wg sync.WaitGroup
@@ -143,8 +143,8 @@ func (l *rootGroups) each(rg *rootGroup, do func(rank int, node meta.NodeID) err
 	return blame(rg, errs)
 }
 
-// blame makes a fault of what members answered, by rank; nil if all is well. Those that only lack memory are blamed
-// if no others are.
+// blame makes a fault of what members answered, by rank; nil if all is well. Members that only lack memory are blamed
+// if no other members are.
 func blame(rg *rootGroup, errs []error) error {
 	var fault *groupFault
 	for rank, err := range errs {

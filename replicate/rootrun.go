@@ -269,7 +269,7 @@ func (r *rootRun) multicast(ctx context.Context, e *partRun, a session.Send) err
 	}
 	e.attach(rg, t)
 	if err := r.begin(ctx, rg, t, a.Epoch); err != nil {
-		failGroup(rg, cmp.Or(ctx.Err(), err)) // when the epoch has ended, who has not answered is not to blame
+		failGroup(rg, cmp.Or(ctx.Err(), err)) // when the epoch has ended, a member that is still silent is not to blame
 		<-t.Done()
 		return err
 	}
@@ -411,7 +411,7 @@ func (r *rootRun) countMoved() {
 	}
 }
 
-// votes are the members that have voted; missed those that are owed the content, with the reasons.
+// votes returns the members that have voted, and in missed the members that are owed the content, with the reasons.
 func (r *rootRun) votes() (votes []meta.NodeID, missed []meta.Missed) {
 	for _, m := range r.sess.Members() {
 		if m.State == session.MemberVoted {

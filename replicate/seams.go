@@ -107,9 +107,9 @@ type Log interface {
 	// proposal is repeated under its sequence number until the time limit, then the error wraps ErrUnknown. While the
 	// log has no quorum it fails at once with an error of the log's own: nothing was proposed.
 	Propose(ctx context.Context, op meta.Op) (meta.Result, error)
-	// Barrier waits until each up member has made the index visible, and returns those that had not in time. It is
-	// not an error that some are behind. An error says that nobody can tell, since this node has no leader; it comes
-	// after the log's patience for one.
+	// Barrier waits until each up member has made the index visible, and returns the members that had not in time. It
+	// is not an error that some are behind. An error means that this cannot be known, since this node has no leader; it
+	// comes when the log has waited for a leader as long as it does.
 	Barrier(ctx context.Context, index uint64) (behind []meta.NodeID, err error)
 }
 

@@ -19,9 +19,9 @@ const assembledMax = 128
 
 var errScattered = errors.New("replicate: blocks come too far out of order")
 
-// sink takes the blocks of a session at a member and gives back those that have to be relayed again. The
-// blocks of a group may be smaller than those of the content: then a content block is put together in memory,
-// written in one piece, and read back from there until then.
+// sink stores the blocks of a session at a member and returns the blocks that have to be relayed again. The blocks of a
+// group may be smaller than those of the content. Then a content block is assembled in memory, written in one piece,
+// and until then read back from memory.
 type sink struct {
 	copy       *localCopy
 	groupBlock int64 // bytes

@@ -110,7 +110,7 @@ func (s *pushSession) shaped(ctx context.Context, recv *content.Receiving, shape
 	})
 }
 
-// localFirst tells whether the policy leaves the other members to catch-up.
+// localFirst reports whether the policy leaves the other members to catch-up.
 func (s *pushSession) localFirst() bool { return s.targets.policy.AckLocal && s.targets.self }
 
 // deferred adds the members that an ack=local policy leaves to catch-up.
@@ -129,7 +129,7 @@ func (p *Pusher) background(f func()) {
 	p.wg.Go(f)
 }
 
-// putAt asks a member to store a content. moved is told how the bytes go.
+// putAt asks a member to store a content. moved is called as the bytes go.
 func (s *pushSession) putAt(ctx context.Context, node meta.NodeID, request []byte, moved func(left int64)) smallAnswer {
 	s.p.sharing.begin(node, s.p.cfg.Clock.Now())
 	defer func() { s.p.sharing.end(node, s.p.cfg.Clock.Now()) }()
@@ -177,12 +177,12 @@ type poll struct {
 	votes  []meta.NodeID
 	missed []meta.Missed
 	gaveUp bool
-	again  time.Time // when to ask those that were lost again; zero while answers are open
+	again  time.Time // when to ask lost members again; zero while answers are open
 }
 
 // collect waits for the answers of others and of this node itself, as long as bytes go or votes come, and then for a
-// while (poll.patience). It does not wait for a member whose bytes go much slower than those of the others, nor for
-// one that the log declares down. If too few have voted, those that were lost are asked again with put.
+// while (poll.patience). It does not wait for a member whose bytes go much slower than those of the others, nor for a
+// member that the log declares down. If too few members have voted, lost members are asked again with put.
 func (s *pushSession) collect(
 	ctx context.Context, answers <-chan smallAnswer, others []meta.NodeID, put func(meta.NodeID), w *putWatch,
 ) (*poll, error) {
@@ -245,8 +245,8 @@ func (p *poll) patience(now time.Time) time.Duration {
 	return min(rest, t.Stuck)
 }
 
-// leaveSlow does not wait for members, beyond those that are needed, whose links are much slower than those of the
-// others.
+// leaveSlow stops waiting for members whose links are much slower than those of the others, if enough others have
+// voted.
 func (p *poll) leaveSlow(now time.Time) {
 	t := &p.s.p.cfg.Tuning
 	if len(p.votes) < p.s.targets.minCopies() || !p.watch.underWay(p.open) {
@@ -319,7 +319,7 @@ func (p *poll) take(a smallAnswer) error {
 	return nil
 }
 
-// dropDown lets go of members that the log has declared down or has let in anew.
+// dropDown drops members that the log has declared down, or has let in again since.
 func (p *poll) dropDown() {
 	for _, n := range p.s.p.refresh(&p.s.targets) {
 		voted := slices.Index(p.votes, n)

@@ -12,7 +12,7 @@ import (
 	"github.com/rdmcfs/rdmcfs/meta"
 )
 
-// pacedPeers tells of the puts of a node how their bytes go; steps of a put come each 300 ms. Other calls go through.
+// pacedPeers reports how the bytes of the puts to a node go, in steps of 300 ms. Other calls go through.
 type pacedPeers struct {
 	nodePeers
 	steps func(to meta.NodeID) []int64 // what is left after each step

@@ -44,7 +44,7 @@ func (s *stepped) decided(id meta.ContentID, published bool) {
 	s.member.decided(id, v)
 }
 
-// Restored tells that the state was replaced by a snapshot.
+// Restored is called when the state was replaced by a snapshot.
 func (s *stepped) Restored() {
 	for _, id := range s.member.undecided() {
 		if v := s.member.judge(id); v != session.Undecided {
@@ -70,11 +70,11 @@ func (s *stepped) Reconcile() { s.member.reconcileOnce(context.Background()) }
 // Sweep deletes what was retired long enough ago.
 func (s *stepped) Sweep() { s.member.sweep() }
 
-// Held is a batch of contents to be told to the log; HeldTold says that it has taken them.
+// Held returns a batch of contents to report to the log as held; HeldTold says that the log has taken them.
 func (s *stepped) Held() []meta.ContentID { return s.member.held.next() }
 
-// HeldTold undoes what Held lists.
+// HeldTold removes what Held lists.
 func (s *stepped) HeldTold(ids []meta.ContentID) { s.member.held.done(ids) }
 
-// Lost is a batch of contents that the log believes to be here in vain; LostTold says that it has been told.
+// Lost returns a batch of contents that the log wrongly believes to be here; LostTold says that they were reported.
 func (s *stepped) Lost() []meta.ContentID { return s.member.lost.next() }

@@ -30,7 +30,7 @@ type supplier struct {
 	counters   *counters
 	moved      atomic.Uint64        // bytes
 	view       atomic.Uint64        // of the log, as far as this node has acted on it
-	missing    func(meta.ContentID) // tells of a content that should be here
+	missing    func(meta.ContentID) // called with a content that should be here and is not
 	// views gives a channel that is closed when the log's view of the nodes changes; may be nil.
 	views func() <-chan struct{}
 
@@ -117,7 +117,7 @@ func (s *supplier) work(ctx context.Context, m work) workReply {
 	return reply
 }
 
-// jobsOf finds the jobs of an order, and starts those that do not run.
+// jobsOf finds the jobs of an order, and starts the jobs that are not running.
 func (s *supplier) jobsOf(m work) []*supply {
 	targets := slices.Compact(slices.Sorted(slices.Values(m.Targets)))
 	set := setKey(targets)
@@ -143,7 +143,7 @@ func (s *supplier) jobsOf(m work) []*supply {
 	return all
 }
 
-// collect tells what became of jobs and forgets those that are done.
+// collect reports what became of jobs and forgets the finished ones.
 func (s *supplier) collect(jobs []*supply) (r workReply) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -255,7 +255,7 @@ func (s *supplier) awaitView(view uint64) {
 		again, stop := s.cfg.Clock.After(viewLook)
 		select {
 		case <-changed:
-		case <-again: // not every change of the view is told
+		case <-again: // not every change of the view is announced
 		case <-late:
 			stop()
 			return
@@ -430,8 +430,8 @@ func (s *supplier) putAt(ctx context.Context, node meta.NodeID, request []byte, 
 	return ok
 }
 
-// pushLarge multicasts a content to the targets: in the form in which it is stored, to those that lack its base as
-// one delta over the lowest base of its chain, and to those that lack that too as a whole.
+// pushLarge multicasts a content to the targets. It sends the form in which the content is stored; then, to targets
+// that lack its base, one delta over the lowest base of its chain; then, to targets that lack that too, the whole.
 func (s *supplier) pushLarge(sh *shipment, reader *content.Reader) {
 	defer s.finish(sh)
 	sh.sent = true

@@ -30,7 +30,7 @@ func (s *sessionNumbers) next() meta.ContentID {
 	return meta.ContentID{Node: s.lease.Node, Incarnation: s.lease.Incarnation, Seq: s.last}
 }
 
-// targets is who is to get a version.
+// targets says which members are to get a version.
 type targets struct {
 	policy  meta.Policy
 	members []meta.NodeID // the placement
@@ -106,8 +106,8 @@ func (p *Pusher) choose(push *Push) (targets, error) {
 	return t, nil
 }
 
-// refresh looks at the members again. gone are those that were up when last looked at, and are down now or in a new
-// incarnation: apply takes no vote of the one that ended. Those that are back are among the others.
+// refresh looks at the members again. gone lists the members that were up when last looked at, and are now down or in a
+// new incarnation: apply takes no vote of the incarnation that ended. Members that are back are among the others.
 func (p *Pusher) refresh(t *targets) (gone []meta.NodeID) {
 	_, gone = p.look(t)
 	return gone

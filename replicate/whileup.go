@@ -11,12 +11,13 @@ import (
 // upWait is how far this node may be behind another one that knows a third one up.
 const upWait = time.Second
 
-// viewLook is how often who waits for a view looks whether it is there.
+// viewLook is how often a goroutine that waits for a view checks whether it is there.
 const viewLook = 20 * time.Millisecond
 
-// whileUp is ctx until the log declares a node down or the node starts anew: who waits for an answer of the process of
-// before waits in vain. A node that is not up as far as the log was applied here gets upWait to be so. views gives a
-// channel that is closed when that may have changed; nil means that nobody looks. The caller calls cancel.
+// whileUp returns a ctx that also ends when the log declares a node down or the node restarts: an answer of the former
+// process would never come. A node that is not up, as far as the log was applied here, gets upWait to come up. views
+// gives a channel that is closed when that may have changed; with a nil views, nothing is watched. The caller calls
+// cancel.
 func whileUp(
 	ctx context.Context, wg *sync.WaitGroup, cfg Config, views func() <-chan struct{}, node meta.NodeID,
 ) (context.Context, context.CancelFunc) {

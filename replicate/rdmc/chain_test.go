@@ -10,7 +10,7 @@ import (
 // slowEnd carries a block in a unit of time, and in several to one rank. Each link carries one at a time.
 type slowEnd struct {
 	w     *world
-	to    int // who is behind the slow link
+	to    int // the rank behind the slow link
 	units time.Duration
 	free  []time.Duration // by receiver: when its link is free
 }

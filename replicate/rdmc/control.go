@@ -39,7 +39,7 @@ type lane struct {
 	ctlDone uint64 // control messages that the neighbour said it received
 	ctlCame uint64 // control messages received
 	ctlTold uint64 // control messages that the neighbour knows were received
-	ends    bool   // the control message on its way tells the end of the group
+	ends    bool   // the control message on its way reports the end of the group
 	told    bool   // the neighbour knows of the end
 
 	heard      time.Time // when something last came
@@ -47,8 +47,8 @@ type lane struct {
 	peerActive time.Time // when the neighbour last said that it is active
 }
 
-// offer has the neighbour told of its credit when half of what it may know of is used up: a control message for some
-// blocks, not for each.
+// offer marks the lane for a control message with the neighbour's new credit when the neighbour may have used up half
+// of the credit it knows of: one control message for several blocks, not one for each.
 func (l *lane) offer() {
 	used := l.granted - uint64(len(l.ring))
 	if left := l.offered - used; l.offered < l.granted && 2*left <= uint64(len(l.ring)) {
@@ -68,7 +68,7 @@ func (l *lane) mayControl() bool {
 	return out < controlWindow-2 || out < controlWindow && l.mustAcknowledge()
 }
 
-// control sends what neighbours have to be told and can be told now.
+// control sends neighbours the control state that they need and that can be sent now.
 func (c *core) control() {
 	settled := c.ended()
 	for i := range c.lanes {
@@ -192,7 +192,7 @@ func (c *core) learn(from int, r report) {
 	}
 }
 
-// reportNow has the parent told of a member without delay.
+// reportNow marks a member to be reported to the parent without delay.
 func (c *core) reportNow(rank int) {
 	c.members[rank].dirty = true
 	c.members[rank].blocks = 0

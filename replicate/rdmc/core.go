@@ -119,7 +119,7 @@ const (
 	actStored                          // the message is stored here
 	actDone                            // the message has ended here
 	actFailed                          // the group has failed
-	actSettled                         // all neighbours that can be told know that the group failed or closed
+	actSettled                         // all neighbours that can be reached know that the group failed or closed
 	actClosed                          // the group is closed: everything was delivered everywhere
 	actSmallLoad                       // read small message number seq into the slot, then call smallLoaded with block
 	actSmallSend                       // send a small message on the lane, then call smallSent with block
@@ -241,7 +241,7 @@ func (c *core) pump() {
 	c.control()
 }
 
-// failure is why the group failed, as it is told to others.
+// failure is why the group failed, as it is reported to others.
 type failure struct {
 	reason   Reason
 	reporter int
@@ -249,8 +249,8 @@ type failure struct {
 	cause    error
 }
 
-// fail ends the group, unless it has ended. Its neighbours will be told. Ranks that the group does not have are left
-// out.
+// fail ends the group, unless it has ended. Its neighbours will be notified. Ranks that the group does not have are
+// left out.
 func (c *core) fail(reason Reason, reporter int, suspects []int, cause error) {
 	if c.ended() {
 		return
@@ -284,7 +284,7 @@ func (c *core) broken(lane int, cause error) {
 // lose notes that a neighbour was lost, and why the first of all was.
 func (c *core) lose(peer int, cause error) {
 	if c.closing && !c.isRoot() {
-		c.close() // everything was delivered; only the ends of some sends were not told
+		c.close() // everything was delivered; only the ends of some sends were not reported
 	}
 	if c.ended() {
 		return

@@ -47,8 +47,8 @@ func TestDSN_4_6_DeathDuringCreation(t *testing.T) {
 	})
 }
 
-// TestDSN_4_6_FailureEndsConnect has one member give up while all wait for another that never connects: each Connect
-// ends when the failure is told, not when its own time is over.
+// TestDSN_4_6_FailureEndsConnect: one member gives up while all wait for another that never connects. Each Connect ends
+// when it learns of the failure, not when its own time is over.
 func TestDSN_4_6_FailureEndsConnect(t *testing.T) {
 	eachFabric(t, func(t *testing.T, devices func(int) []rdma.Device) {
 		c := newCluster(t, devices(6))
@@ -124,7 +124,7 @@ func unconnected(t *testing.T, c *cluster) (groups []*Group, remote []map[int][]
 	return groups, remote
 }
 
-// TestDSN_4_6_RootDeath has the root die: all members are told, with the root as the suspect.
+// TestDSN_4_6_RootDeath: the root dies. All members are notified, with the root as the suspect.
 func TestDSN_4_6_RootDeath(t *testing.T) {
 	devices, fabric := memDevices(t, 6, mem.Config{Seed: 3, DelayMax: time.Millisecond,
 		PeerTimeout: 100 * time.Millisecond})
@@ -249,8 +249,8 @@ func (q halfPair) Connect(ctx context.Context, remote []byte) error {
 	return q.QueuePair.Connect(ctx, remote)
 }
 
-// TestDSN_4_6_OneRefusalEndsConnect has one of the two queue pairs with a neighbour that has ended be refused, as
-// whoever dials is, while the other would wait to be dialled: Connect waits for neither.
+// TestDSN_4_6_OneRefusalEndsConnect: a neighbour has ended. Of the two queue pairs with it, one is refused, as the
+// dialling end is, and the other would wait to be dialled. Connect waits for neither.
 func TestDSN_4_6_OneRefusalEndsConnect(t *testing.T) {
 	for _, refused := range []bool{true, false} {
 		devices := tcpDevices(t, 2)

@@ -13,7 +13,7 @@ import (
 	"github.com/rdmcfs/rdmcfs/rdma"
 )
 
-// tickInterval is how often groups with messages under way are told the time.
+// tickInterval is how often groups with messages under way get the time.
 const tickInterval = 50 * time.Millisecond
 
 // EngineConfig says how to make an engine.
@@ -44,7 +44,7 @@ type Engine struct {
 	mu     sync.Mutex // taken before no other lock
 	closed bool
 	groups map[*Group]struct{}
-	ticked map[*Group]struct{} // groups that must be told the time
+	ticked map[*Group]struct{} // groups that must get the time
 }
 
 // NewEngine starts an engine.
@@ -167,7 +167,7 @@ func (e *Engine) due(into []*Group) []*Group {
 	return into
 }
 
-// rest takes a group from those that are ticked, unless it has become busy meanwhile.
+// rest stops ticking a group, unless it has become busy meanwhile.
 func (e *Engine) rest(g *Group) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -176,7 +176,7 @@ func (e *Engine) rest(g *Group) {
 	}
 }
 
-// attend has a group ticked from now on. It may be called with the group's lock held.
+// attend starts ticking a group. It may be called with the group's lock held.
 func (e *Engine) attend(g *Group) {
 	if g.busy.Swap(true) {
 		return

@@ -61,7 +61,7 @@ func (r Reason) String() string {
 	return fmt.Sprintf("reason %d", uint8(r))
 }
 
-// GroupError is how a group failed, as this member was told.
+// GroupError says how a group failed, as far as this member knows.
 type GroupError struct {
 	Reason Reason
 	// Suspects are the ranks that the reporter holds responsible; none if the root gave up by itself.

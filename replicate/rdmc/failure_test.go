@@ -12,9 +12,9 @@ import (
 	"github.com/rdmcfs/rdmcfs/rdma/mem"
 )
 
-// TestDSN_4_6_CorruptSenderIsTold has a member find a block corrupt that only its sender could tell others of: the
-// sender is told what was found before it sees the connection end, so that all suspect the sender and not the one who
-// found it.
+// TestDSN_4_6_CorruptSenderIsTold: a member finds a block corrupt, and only the sender of that block could pass this on
+// to others. The sender learns what was found before it sees the connection end, so that all suspect the sender and not
+// the member that found the corruption.
 func TestDSN_4_6_CorruptSenderIsTold(t *testing.T) {
 	eachFabric(t, func(t *testing.T, devices func(int) []rdma.Device) {
 		all := devices(2)
@@ -38,8 +38,8 @@ func TestDSN_4_6_CorruptSenderIsTold(t *testing.T) {
 	})
 }
 
-// TestDSN_4_6_StoppedWhileOthersClose has a member say nothing any more when no message is under way and others wait
-// for the end of the group: they are told as they would be in mid-transfer.
+// TestDSN_4_6_StoppedWhileOthersClose: a member falls silent when no message is under way and others wait for the end
+// of the group. They are notified as they would be in mid-transfer.
 func TestDSN_4_6_StoppedWhileOthersClose(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		devices, fabric := memDevices(t, 4, mem.Config{Seed: 1})

@@ -103,7 +103,7 @@ func runFault(t *testing.T, seed uint64, told *tally) bool {
 // tally counts what runs came to.
 type tally struct {
 	runs, struck [faultKinds]int // all, and those in which some group failed
-	longest      time.Duration   // until a survivor was told
+	longest      time.Duration   // until a survivor was notified
 }
 
 func (c *tally) add(r *faultRun) {

@@ -66,7 +66,7 @@ func (fg *faultGroup) concerned() bool {
 	return fg.rankOf(r.victim) >= 0
 }
 
-// survives reports whether the member has to be told.
+// survives reports whether the member has to be notified.
 func (e *faultEnd) survives() bool {
 	r := e.in.run
 	return r.kind == faultLine || e.in.on[e.rank] != r.victim
@@ -129,7 +129,7 @@ func (e *faultEnd) checkSuspects(f *GroupError) {
 	case r.kind == faultLine:
 		ok = ok || slices.Contains(f.Suspects, victim) || slices.Contains(f.Suspects, other)
 	}
-	if !ok && e.in.connecting() == 0 { // else who has ended already is gone for those who connect late
+	if !ok && e.in.connecting() == 0 { // else a member that connects late finds one gone that has already ended
 		r.t.Errorf("%v: rank %d: %v, want suspect %d", e.in, e.rank, f, victim)
 	}
 }

@@ -237,7 +237,7 @@ func (e *faultEnd) asks() {
 	}
 }
 
-// leave is Abort but for the waiting, which Close does: in virtual time no two may wait in one sync.Once.
+// leave is Abort without the waiting, which Close does: in virtual time no two may wait in one sync.Once.
 func (e *faultEnd) leave() {
 	var suspects []int
 	if e.rank != 0 {
@@ -288,8 +288,8 @@ func (fg *faultGroup) sendOne(g *Group, size int, src *memory) error {
 	return nil
 }
 
-// receive is the part of a member that is told of messages; it hears of them late. Nobody watches a group that has
-// nothing under way: that the root is gone is found out by who tells of messages, too.
+// receive plays a member to which messages are announced; it hears of them late. Nobody watches a group that has
+// nothing under way, so the one that announces messages must find out, too, that the root is gone.
 func (e *faultEnd) receive() {
 	large := 0
 	for _, size := range e.in.script {

@@ -164,8 +164,8 @@ func (c *core) post(lane, i int) {
 	c.act(a)
 }
 
-// received says that the lane's oldest receive, of the slot, has a block, and what the block says of itself;
-// err tells that it failed its check.
+// received says that the lane's oldest receive, of the slot, has a block, and what the block says of itself; a non-nil
+// err says that the block failed its check.
 func (c *core) received(lane, i int, got trailer, err error) {
 	l := &c.lanes[lane]
 	l.heard = c.now

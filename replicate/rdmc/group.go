@@ -72,9 +72,9 @@ type GroupConfig struct {
 	// such messages come by Incoming and its Sink.
 	Small func(seq uint64, data []byte)
 
-	// Unannounced makes a group for plain use, as in the papers: nothing is told out of band, the first block tells the
-	// size of its message. The following callbacks are for it; they are called by a goroutine of the group, one
-	// at a time, and may call anything. Empty messages cannot be sent.
+	// Unannounced makes a group for plain use, as in the papers: nothing is announced out of band, and the first block
+	// carries the size of its message. The following callbacks are for it; they are called by a goroutine of the group,
+	// one at a time, and may call anything. Empty messages cannot be sent.
 	Unannounced bool
 	// Incoming is called at a member when a message begins, in the order of sending; it returns where its
 	// blocks go. An error fails the group.
@@ -259,7 +259,7 @@ func (e *Engine) NewGroup(cfg GroupConfig) (*Group, error) {
 	return g, nil
 }
 
-// open makes the queue pairs and has the engine take the group in.
+// open makes the queue pairs and adds the group to the engine.
 func (g *Group) open() error {
 	if err := g.openLanes(); err != nil {
 		return err
@@ -279,8 +279,8 @@ func (g *Group) start() {
 	}
 }
 
-// Send queues a message at the root and does not wait. The transfer ends when every member has stored every
-// block. The members must be told of Transfer.Announcement; blocks flow to each as soon as it calls Receive.
+// Send queues a message at the root and does not wait. The transfer ends when every member has stored every block. The
+// caller must pass Transfer.Announcement to the members; blocks flow to each as soon as it calls Receive.
 func (g *Group) Send(out Outgoing) (*Transfer, error) {
 	g.mu.Lock()
 	defer g.unlock()
@@ -457,7 +457,7 @@ func (g *Group) Abort() {
 	g.endHere()
 }
 
-// endHere ends the group, or has the engine do it where that might wait for the caller.
+// endHere ends the group, or leaves it to the engine where ending it might wait for the caller.
 func (g *Group) endHere() {
 	if within() {
 		g.engine.endLater(g)

@@ -150,8 +150,8 @@ func TestDSN_4_6_CloseMeansDelivered(t *testing.T) {
 	})
 }
 
-// TestDSN_4_6_MemberAbortsAndSurvivorsResume has a member leave in mid-transfer: all are told, with the suspect; then
-// the survivors form the next epoch and only what some of them lacks moves.
+// TestDSN_4_6_MemberAbortsAndSurvivorsResume: a member leaves in mid-transfer. All are notified, with the suspect. Then
+// the survivors form the next epoch, and only blocks that some of them lack move.
 func TestDSN_4_6_MemberAbortsAndSurvivorsResume(t *testing.T) {
 	eachFabric(t, func(t *testing.T, devices func(int) []rdma.Device) {
 		const size, block = 4 << 20, 16 << 10
@@ -448,8 +448,8 @@ func TestInvalidUse(t *testing.T) {
 	}
 }
 
-// TestClosedIsClosed closes a group that has closed well again, by who has no time left: everything was delivered all
-// the same.
+// TestClosedIsClosed closes a group again that has closed well, with no time left: that succeeds, as everything was
+// delivered.
 func TestClosedIsClosed(t *testing.T) {
 	c := newCluster(t, tcpDevices(t, 2))
 	groups := c.all(GroupConfig{Number: 1})

@@ -25,7 +25,8 @@ func (b blocked) WriteBlock(uint64, []byte) error {
 }
 
 // TestDSN_4_1_SendDoesNotWait holds that sends are queued: while no source can be read and no sink written, all calls
-// that begin messages return, up to a bound that the caller is told of; and memory does not grow with what is queued.
+// that begin messages return, up to a bound that is reported to the caller; and memory does not grow with what is
+// queued.
 func TestDSN_4_1_SendDoesNotWait(t *testing.T) {
 	eachFabric(t, func(t *testing.T, devices func(int) []rdma.Device) {
 		all := devices(3)

@@ -105,8 +105,8 @@ func (g *Group) logClose(err error) {
 	}
 }
 
-// Addresses are this end's fabric addresses, by neighbour. Each must be given to that neighbour's Connect.
-// They are secrets: whoever knows one can connect in the neighbour's place.
+// Addresses are this end's fabric addresses, by neighbour. Each must be given to that neighbour's Connect. They are
+// secrets: anyone who knows one can connect in the neighbour's place.
 func (g *Group) Addresses() map[int][]byte {
 	addresses := make(map[int][]byte, len(g.lanes))
 	for i := range g.lanes {
@@ -141,11 +141,11 @@ func splitAddress(b []byte) (blocks, control []byte, err error) {
 	return blocks, control, nil
 }
 
-// Connect joins this end with its neighbours, whose addresses for this member are given by rank. All members call it
-// at the same time. It returns when all neighbours are connected; when one is not, or ctx is done, the group has
-// failed. It also ends when the group fails otherwise, such as at another member: then the error wraps the
-// *GroupError. Whoever cancels ctx gives up, as by Abort: that is held against no neighbour. A second call is
-// refused, and changes nothing.
+// Connect joins this end with its neighbours, whose addresses for this member are given by rank. All members call it at
+// the same time. It returns when all neighbours are connected; when one is not, or ctx is done, the group has failed.
+// It also ends when the group fails otherwise, such as at another member: then the error wraps the *GroupError. A
+// caller that cancels ctx gives up, as by Abort: that is held against no neighbour. A second call is refused, and
+// changes nothing.
 func (g *Group) Connect(ctx context.Context, remote map[int][]byte) error {
 	if g.joined.Swap(true) {
 		return fmt.Errorf("rdmc: connect group %d: %w: it was called before", g.cfg.Number, ErrInvalid)
@@ -205,8 +205,8 @@ func (g *Group) connectLane(ctx context.Context, i int, remote map[int][]byte) e
 	return err
 }
 
-// connectBoth joins both queue pairs of a lane. When one is refused the other waits no longer: who dials notices that
-// the neighbour has ended, who is dialled would not.
+// connectBoth joins both queue pairs of a lane. When one is refused the other stops waiting: the end that dials notices
+// that the neighbour has ended, the end that is dialled would not.
 func connectBoth(ctx context.Context, l *laneEnds, blocks, control []byte) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()

@@ -8,10 +8,10 @@ import (
 	"github.com/rdmcfs/rdmcfs/replicate/schedule"
 )
 
-// A message is never registered as a whole, but for one that is placed: its blocks pass through the group's buffers,
-// a window of registered memory that moves over it. So a message of any size needs no more than that. What the groups
-// of an engine may register together is its Memory: each group reserves what it can need when it is made, so that no
-// message fails for want of memory later.
+// A message is never registered as a whole, unless it is placed: its blocks pass through the group's buffers, a window
+// of registered memory that moves over it. So a message of any size needs no more than that. What the groups of an
+// engine may register together is its Memory: each group reserves what it can need when it is made, so that no message
+// fails for want of memory later.
 
 // Memory counts the registered bytes of groups against a bound. It registers nothing itself. Its methods may be
 // called from several goroutines, and none waits.

@@ -38,7 +38,7 @@ type Sink interface {
 	ReadBlock(i uint64, buf []byte) error
 }
 
-// Announcement is what every member must be told of a message, out of band.
+// Announcement is what every member must know of a message, out of band, before its blocks move.
 type Announcement struct {
 	// Seq is the message's number in its group, from 1, without gaps.
 	Seq uint64

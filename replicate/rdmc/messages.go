@@ -64,7 +64,7 @@ func (c *core) announce(a Announcement, have *Bitmap) error {
 	return nil
 }
 
-// enqueue begins the message, and those that wait for it, or keeps it until all before it are known.
+// enqueue begins the message, and the messages that wait for it, or keeps it until all before it are known.
 func (c *core) enqueue(m *message) {
 	if m.seq != c.next() {
 		c.early[m.seq] = m

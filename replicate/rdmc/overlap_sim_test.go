@@ -43,9 +43,9 @@ func overlapping(t *testing.T, n, senders, messages int, blocks uint64) (links, 
 	return incoming / shareLink / slices.Max(ends), 1 / ratio(ends)
 }
 
-// TestSimOverlap has half or all of n machines send to all others. The links are full, though each machine hands on
-// unequal parts of its groups' blocks: who counts bytes alone waits for those that need fewer, and gets 0.81 to 0.86
-// of the links when all send.
+// TestSimOverlap: half or all of n machines send to all others. The links are full, though each machine relays unequal
+// parts of its groups' blocks. A machine that counts only bytes would wait for groups that need fewer, and get 0.81 to
+// 0.86 of the links when all send.
 func TestSimOverlap(t *testing.T) {
 	for n := 3; n <= 8; n++ {
 		for _, senders := range []int{(n + 1) / 2, n} {

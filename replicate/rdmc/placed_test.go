@@ -213,8 +213,8 @@ func TestPlacedOutsideIsRefused(t *testing.T) {
 	})
 }
 
-// TestBufferInRegionIsBounded has a message come that is larger than the buffer posted for it, whose region goes on
-// behind it: the group fails, and what is behind the buffer stays as it was.
+// TestBufferInRegionIsBounded: a message comes that is larger than the buffer posted for it, and the buffer's region
+// goes on behind it. The group fails, and what is behind the buffer stays as it was.
 func TestBufferInRegionIsBounded(t *testing.T) {
 	eachFabric(t, func(t *testing.T, devices func(int) []rdma.Device) {
 		const block, room, size = 1000, 12_500, 20_000

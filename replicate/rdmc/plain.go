@@ -2,12 +2,12 @@ package rdmc
 
 import "fmt"
 
-// Plain use: messages are not announced out of band. The first block that reaches a member tells the size of its
+// Plain use: messages are not announced out of band. The first block that reaches a member carries the size of its
 // message; its immediate value is the number of blocks.
 //
 // For it each lane has a standing receive, posted behind the receives of all messages that are known. The next
-// message's first transfer on the lane consumes it: grant finds it there and posts no other. Different lanes may
-// tell of messages in another order than they were sent; a block of a later message then waits in its slot. Standing
+// message's first transfer on the lane consumes it: grant finds it there and posts no other. Messages may become known
+// on different lanes in another order than they were sent; a block of a later message then waits in its slot. Standing
 // receives use slots of their own, so that what core.go says of finite pools holds.
 
 // stand posts standing receives, as soon as all known messages have got theirs.

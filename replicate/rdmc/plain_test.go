@@ -253,8 +253,8 @@ func TestStoredInOrder(t *testing.T) {
 	})
 }
 
-// TestIncomingMayWaitForTheMessageBefore has Incoming wait until the message before is stored, as who has one buffer
-// does, while small messages behind it are here already: they keep no worker from it.
+// TestIncomingMayWaitForTheMessageBefore: Incoming waits until the message before is stored, as an application with one
+// buffer does. Small messages behind it are already here, and keep no worker from storing it.
 func TestIncomingMayWaitForTheMessageBefore(t *testing.T) {
 	eachFabric(t, func(t *testing.T, devices func(int) []rdma.Device) {
 		const block, size, smalls = 1 << 10, 64 << 10, 40

@@ -8,7 +8,7 @@ import (
 	"github.com/rdmcfs/rdmcfs/rdma"
 )
 
-// script is a completion queue that gives what it is told and writes down how it is asked.
+// script is a completion queue that returns what it was set up to return, and records how it is asked.
 type script struct {
 	calls []string
 	polls []int // what the next polls find

@@ -143,7 +143,7 @@ func (g *Group) slotReceived(slot, length int) (block, b []byte) {
 	return g.slotBytes(slot, length)
 }
 
-// unsealReceived checks the block of a completion, with the provider's checksum if it has told one.
+// unsealReceived checks the block of a completion, with the provider's checksum if it gave one.
 func (g *Group) unsealReceived(c *rdma.Completion) (trailer, error) {
 	block, b := g.slotReceived(int(c.ID), c.Bytes)
 	if c.HasCRC {

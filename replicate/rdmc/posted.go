@@ -18,7 +18,8 @@ type posted struct {
 
 // PostReceive says where the next message goes for which nothing is posted yet, at a member of a group with
 // GroupConfig.PostedReceives. Messages take what is posted in the order of sending. A message larger than limit bytes
-// fails the group, as its sender can't be told otherwise. It does not wait; with very many posted it returns ErrFull.
+// fails the group, as there is no other way to let its sender know. PostReceive does not wait; with very many posted it
+// returns ErrFull.
 func (g *Group) PostReceive(sink Sink, limit uint64) error {
 	g.mu.Lock()
 	defer g.unlock()

@@ -78,7 +78,7 @@ func TestReport_3_PostedReceives(t *testing.T) {
 	})
 }
 
-// TestReport_3_PostedTooSmall has a member post less than what comes: all are told, with that member as the suspect.
+// TestReport_3_PostedTooSmall: a member posts less than what comes. All are notified, with that member as the suspect.
 func TestReport_3_PostedTooSmall(t *testing.T) {
 	eachFabric(t, func(t *testing.T, devices func(int) []rdma.Device) {
 		c := newCluster(t, devices(3))

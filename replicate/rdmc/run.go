@@ -9,8 +9,8 @@ import (
 
 // Times of the shell.
 const (
-	// settleTimeout bounds how long an ending group waits for its neighbours to be told, and half of the time of
-	// silence: others may wait for this member.
+	// settleTimeout bounds how long an ending group waits until its neighbours are notified; so does half of the time
+	// of silence: others may wait for this member.
 	settleTimeout = time.Second
 	// lossGrace is how long a member whose neighbour's queue pair broke waits for a better account of it.
 	lossGrace = 100 * time.Millisecond

@@ -29,8 +29,8 @@ const (
 	shareForget   = 400 * time.Millisecond // after so much the pace while nobody waits counts half
 	shareStopped  = 100 * time.Millisecond // least time without a completion that makes a neighbour a stopped one
 	shareUnknown  = 250 * time.Millisecond // the same while no pace is known
-	shareRetry    = 400 * time.Millisecond // time for which nobody waits for who is slow elsewhere, doubled each time
-	shareRetryMax = 16 * shareRetry        // unless others have waited for a seventeenth of the time then
+	shareRetry    = 400 * time.Millisecond // how long nobody waits for a group slow elsewhere, doubled each time
+	shareRetryMax = 16 * shareRetry        // but no less than 16 times as long as others have waited
 	shareGuess    = 100 * time.Millisecond // of waiting while no pace is known, before others go on to see what it is
 )
 
@@ -38,7 +38,7 @@ const (
 var classCost = [shareClasses]int64{256, 16, 1}
 
 // arbiter says which groups of an engine may send now: start-time fair queueing by bytes, in classes. It is a pure
-// value; times are told to it.
+// value; its callers pass it the time.
 type arbiter struct {
 	all      []*share
 	tags     [shareClasses]int64

@@ -188,8 +188,8 @@ func TestSimShareRelay(t *testing.T) {
 	}
 }
 
-// TestSimShareLateComer has a group come when the other is long under way, and one come back after a pause: neither
-// is owed anything.
+// TestSimShareLateComer: a group comes when the other has long been under way, and one comes back after a pause.
+// Neither is owed anything.
 func TestSimShareLateComer(t *testing.T) {
 	u := newUniverse(4, 10*shareLink)
 	u.net.out[0] = shareLink

@@ -35,8 +35,8 @@ func TestArbiterAlone(t *testing.T) {
 	}
 }
 
-// TestArbiterTurns follows two groups by hand: who is ahead waits, and is woken when the other has caught up, has
-// nothing, or leaves.
+// TestArbiterTurns follows two groups by hand: the one that is ahead waits, and is woken when the other has caught up,
+// has nothing, or leaves.
 func TestArbiterTurns(t *testing.T) {
 	for name, end := range map[string]func(a *arbiter, small *share){
 		"catches up": func(a *arbiter, small *share) {

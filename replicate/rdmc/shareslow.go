@@ -6,9 +6,9 @@ import (
 	"github.com/rdmcfs/rdmcfs/internal/units"
 )
 
-// Who is waited for must be worth it. A group whose neighbour is slow or has stopped takes as long as it takes also
-// when others stand back, and they would leave the link idle for nothing. So the arbiter compares the pace of all
-// completions while somebody waits with nothing outstanding with that while nobody does.
+// A group that others wait for must be worth the wait. A group whose neighbour is slow or has stopped takes just as
+// long when others stand back, and they would leave the link idle for nothing. So the arbiter compares two paces of all
+// completions: the pace while some group waits with nothing outstanding, and the pace while none does.
 
 // progress moves the meters on.
 func (a *arbiter) progress(now time.Time) {
@@ -70,7 +70,7 @@ func (a *arbiter) pace() float64 {
 	return units.PerSecond(a.free.bytes, a.free.time)
 }
 
-// judge looks at who is under way while others starve, when there is enough to say something.
+// judge looks at the groups that are under way while others starve, once there is enough to draw a conclusion from.
 func (a *arbiter) judge(now time.Time) {
 	pace := a.pace()
 	switch {

@@ -50,7 +50,7 @@ func TestStarvedWatcherAccusesNobody(t *testing.T) {
 	}
 }
 
-// TestSilenceIsNoticedInTime has the ticks come as they should, or a little late.
+// TestSilenceIsNoticedInTime: the ticks come as they should, or a little late.
 func TestSilenceIsNoticedInTime(t *testing.T) {
 	for _, every := range []time.Duration{tickInterval, tickInterval + 30*time.Millisecond} {
 		now := time.Unix(1_000_000, 0)

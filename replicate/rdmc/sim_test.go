@@ -27,12 +27,12 @@ type world struct {
 	dead    map[int]bool
 	wire    carrier // carries the blocks if set
 	block   int     // block size
-	clocked bool    // cores are told the time before each event
+	clocked bool    // cores get the time before each event
 	// slowSink is how much longer a store takes, by rank.
 	slowSink map[int]time.Duration
 	// late is how long after its time a completion of blocks is handled, by rank; they stay in order.
 	late func(rank int) time.Duration
-	sees func(*simNode, action) // is told of each send that is posted
+	sees func(*simNode, action) // called for each send that is posted
 	// flip corrupts the next block that this rank sends.
 	flip map[int]bool
 }
@@ -52,7 +52,7 @@ type simNode struct {
 	ctl     [][]int           // by lane: buffers posted for control and small messages
 	smalls  map[int]trailer   // what the buffers of small messages hold
 	handed  map[uint64]int    // small messages given to the application
-	wakeAt  time.Time         // when it is told the time next
+	wakeAt  time.Time         // when it gets the time next
 	sent    []simSend
 	order   []uint64        // messages in order of their ends here, small ones when they were handed over
 	lastOut []time.Duration // by lane: when the last block arrives, to keep order
@@ -459,7 +459,7 @@ func (w *world) lag(rng *rand.Rand) {
 	}
 }
 
-// simOnce runs one such group, with pollers that are late if so told.
+// simOnce runs one such group, with late pollers if late is set.
 func simOnce(seed uint64, late bool) error {
 	rng := rand.New(rand.NewPCG(seed, 2))
 	n := 1 + rng.IntN(20)
@@ -606,7 +606,7 @@ func TestSimSilence(t *testing.T) {
 	}
 }
 
-// TestSimCorruptBlockIsNotRelayed has a member send a wrong block: its receiver refuses it, and all are told.
+// TestSimCorruptBlockIsNotRelayed: a member sends a wrong block. Its receiver refuses it, and all are notified.
 func TestSimCorruptBlockIsNotRelayed(t *testing.T) {
 	plan, _ := schedule.NewPlan(schedule.BinomialPipeline, 6)
 	w := newWorld(1, plan, tiny(rand.New(rand.NewPCG(1, 6))))

@@ -2,17 +2,16 @@ package rdmc
 
 import "fmt"
 
-// Small messages: the technical report's special path for very small sends, which costs one send per edge and no
-// round trip (section 3.1 there, section 4.6 of the DSN paper). They go on control queue pairs, from the root to each
-// member if the group has at most starMembers, else along the tree of reports; the receiving ends of those edges post
-// window more receives than control messages need, large enough for either. What comes tells its place in the order
-// of the group's messages. That the application has it is told by the cumulative count of messages done, as for large
-// ones.
+// Small messages: the technical report's special path for very small sends, which costs one send per edge and no round
+// trip (section 3.1 there, section 4.6 of the DSN paper). They go on control queue pairs, from the root to each member
+// if the group has at most starMembers, else along the tree of reports; the receiving ends of those edges post window
+// more receives than control messages need, large enough for either. A small message carries its place in the order of
+// the group's messages. The cumulative count of messages done says that the application has it, as for large ones.
 //
 // All small messages of a group are in one order, so each member keeps those under way in a ring, by their count. A
 // place is free again when the message was given to the application and sent to all below; then its receive is posted
-// anew. Small messages wait for nothing but earlier messages, and large ones never wait for later small ones, so
-// the argument of core.go stands.
+// again. Small messages wait for nothing but earlier messages, and large ones never wait for later small ones, so the
+// argument of core.go stands.
 
 // starMembers is the size of groups up to which the root sends small messages to each member itself: the DSN paper
 // found that the direct way wins up to about 16.
@@ -48,7 +47,7 @@ func (s *smallState) at(k uint64) *smallEntry { return &s.ring[k%uint64(len(s.ri
 
 func (s *smallState) full() bool { return s.next-s.first == uint64(len(s.ring)) }
 
-// reportTree is the tree along which progress is told, and small messages go.
+// reportTree is the tree along which progress is reported, and small messages go.
 func reportTree(tree []int, limits coreLimits) []int {
 	if limits.smallBytes == 0 || len(tree) > starMembers {
 		return tree
@@ -155,7 +154,7 @@ func (c *core) enter(m *message, slot int) *smallEntry {
 	return e
 }
 
-// smallReceived takes in a small message that came into a buffer; err tells that it failed its check.
+// smallReceived takes in a small message that came into a buffer; a non-nil err says that it failed its check.
 func (c *core) smallReceived(lane, slot int, got trailer, err error) {
 	l := &c.lanes[lane]
 	l.heard = c.now
@@ -247,7 +246,7 @@ func (c *core) smallSent(k uint64) {
 	c.pump()
 }
 
-// freeSmall frees the places of messages that went everywhere, and grants their receives anew.
+// freeSmall frees the places of messages that went everywhere, and grants their receives again.
 func (c *core) freeSmall() {
 	s := &c.small
 	for s.first < s.next && s.at(s.first).taken && s.at(s.first).ready && s.at(s.first).sends == 0 {

@@ -169,7 +169,7 @@ func (w *world) announceNow(a Announcement) {
 	}
 }
 
-// TestSimSmallRefused has a member get small messages that it must not: wrong place, number, size, epoch, lane. It
+// TestSimSmallRefused: a member gets small messages that it must refuse: wrong place, number, size, epoch, lane. It
 // fails, with the sender as the suspect, and does not panic.
 func TestSimSmallRefused(t *testing.T) {
 	good := smallTrailer(1, 0, 100+trailerSize)

@@ -117,8 +117,8 @@ func TestReport_3_1_SmallMessagesKeepTheOrder(t *testing.T) {
 	})
 }
 
-// TestReport_3_1_SmallMessagesAreBounded has a member whose callback does not return: a large message behind small
-// ones still comes; the root can send as many small ones as there is memory for and is told so; and when the callback
+// TestReport_3_1_SmallMessagesAreBounded: a member's callback does not return. A large message behind small ones still
+// comes; the root can send as many small ones as there is memory for, and then gets ErrFull; and when the callback
 // returns all goes on.
 func TestReport_3_1_SmallMessagesAreBounded(t *testing.T) {
 	eachFabric(t, func(t *testing.T, devices func(int) []rdma.Device) {
@@ -150,8 +150,8 @@ func TestReport_3_1_SmallMessagesAreBounded(t *testing.T) {
 	})
 }
 
-// TestNothingIsDeliveredAtOnce waits for the number of a message before the first, as who has sent none does: in a
-// group without small messages, and in one that has no room for more of them.
+// TestNothingIsDeliveredAtOnce waits for the number of a message before the first, as a program that has sent none
+// does: in a group without small messages, and in one that has no room for more of them.
 func TestNothingIsDeliveredAtOnce(t *testing.T) {
 	c := newCluster(t, tcpDevices(t, 2))
 	large := c.group(GroupConfig{Number: 2}, 0, 1)
@@ -235,13 +235,14 @@ func TestReport_3_1_SmallCloseMeansDelivered(t *testing.T) {
 }
 
 // TestReport_3_1_SmallFailure kills a member while small messages flow, with the root's star and with the tree: the
-// root's waits end with the failure, and all others are told, with the dead member as the suspect.
+// root's waits end with the failure, and all others are notified, with the dead member as the suspect.
 func TestReport_3_1_SmallFailure(t *testing.T) {
 	for _, n := range []int{4, starMembers + 4} {
 		devices, fabric := memDevices(t, n, mem.Config{Seed: 5, DelayMax: 100 * time.Microsecond,
 			PeerTimeout: 200 * time.Millisecond})
 		c := newCluster(t, devices)
-		groups, _ := smallGroups(t, c, GroupConfig{SmallBytes: 100, SilenceTimeout: time.Minute}) // told by the queue pairs
+		// the queue pairs report the death, long before the time of silence is over
+		groups, _ := smallGroups(t, c, GroupConfig{SmallBytes: 100, SilenceTimeout: time.Minute})
 		victim := n / 2
 		sent := 0
 		for groups[0].Err() == nil {

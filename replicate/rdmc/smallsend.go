@@ -26,9 +26,9 @@ func (cfg *GroupConfig) smallWindow() int {
 	return smallWindow
 }
 
-// SendSmall sends a message of at most GroupConfig.SmallBytes at the root, which the members need not be told of, and
-// returns its number. It does not wait: if too many are under way it returns ErrFull, and WaitRoom tells when to try
-// again. data is copied. WaitDelivered tells when all members have it.
+// SendSmall sends a message of at most GroupConfig.SmallBytes at the root, which need not be announced to the members,
+// and returns its number. It does not wait: if too many are under way it returns ErrFull, and WaitRoom says when to try
+// again. data is copied. WaitDelivered says when all members have it.
 func (g *Group) SendSmall(data []byte) (uint64, error) {
 	g.mu.Lock()
 	defer g.unlock()
@@ -166,7 +166,7 @@ type smallCall struct {
 	data       []byte
 }
 
-// callSmall gives a small message to the application, and tells that it has it.
+// callSmall gives a small message to the application, and reports that the application has it.
 func (g *Group) callSmall(s smallCall) {
 	g.cfg.Small(s.seq, s.data)
 	g.mu.Lock()

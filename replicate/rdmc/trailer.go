@@ -37,7 +37,7 @@ func (t trailer) seal(block, b []byte) {
 	binary.LittleEndian.PutUint64(b[trailerSize-crcBytes:], checksum(block, b))
 }
 
-// put writes the trailer into b but for the checksum.
+// put writes the trailer into b, without the checksum.
 func (t trailer) put(b []byte) {
 	binary.LittleEndian.PutUint64(b, t.seq)
 	binary.LittleEndian.PutUint64(b[8:], t.block)
@@ -63,7 +63,7 @@ func split(buf []byte) (block, b []byte) {
 // sealedCRC is the CRC-64/NVME of each block with its trailer, as it is of any bytes with their CRC behind them.
 const sealedCRC = 0x0cefcfc4d49091bd
 
-// unsealChecked is unseal for a block whose CRC, with the trailer's, the provider has told.
+// unsealChecked is unseal for a block whose CRC, with the trailer's, the provider has given.
 func unsealChecked(block, b []byte, crc uint64) (trailer, error) {
 	if len(b) == trailerSize && crc != sealedCRC {
 		return trailer{}, fmt.Errorf("%w: checksum of block and trailer %016x", ErrCorrupt, crc)

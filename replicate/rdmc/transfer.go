@@ -85,7 +85,7 @@ func (t *Transfer) writeSmall(data []byte) error {
 	return nil
 }
 
-// Announcement is what members must be told of the message.
+// Announcement is what members must know of the message.
 func (t *Transfer) Announcement() Announcement { return t.announcement }
 
 // Stored is closed when all blocks of the message that had to move are stored here (at the root: at once), or when it

@@ -13,8 +13,8 @@ import (
 	"github.com/rdmcfs/rdmcfs/replicate/schedule"
 )
 
-// TestArbiterWakesAllWhoseTurnItIs asks, completes, rests, joins and leaves at random: whoever may send after a step,
-// and waits, is woken by it.
+// TestArbiterWakesAllWhoseTurnItIs asks, completes, rests, joins and leaves at random: each share that waits, and may
+// send after a step, is woken by that step.
 func TestArbiterWakesAllWhoseTurnItIs(t *testing.T) {
 	costs, sizes := []int64{shareUnit, 2 * shareUnit, 4 * shareUnit}, []int{48, 1000, 16 << 10, 1 << 20}
 	for seed := range uint64(1000) {
@@ -147,7 +147,7 @@ func wakeCases() map[string]wakeCase {
 		"Close": {cfg: pair, members: 2, far: 1, hold: smallBytes, free: func(t *testing.T, groups []*Group) {
 			ctx, cancel := context.WithCancel(t.Context())
 			cancel()
-			_ = groups[0].Close(ctx) // aborts, and tells that it did
+			_ = groups[0].Close(ctx) // aborts, and reports that it did
 		}},
 		"rate timer": {cfg: capped, members: 2, far: 1, hold: smallBytes, free: smallBytes,
 			after: func(groups []*Group) time.Duration {

@@ -32,14 +32,15 @@ func suspectOf(t *testing.T, g *Group) (*GroupError, []int) {
 	return failure, failure.Suspects
 }
 
-// TestDSN_4_6_WhoeverDies kills the root, relays and leaves in mid-transfer, in every algorithm: all others are told,
-// with the dead one as the suspect, and what they have is right.
+// TestDSN_4_6_WhoeverDies kills the root, relays and leaves in mid-transfer, in every algorithm: all others are
+// notified, with the dead one as the suspect, and what they have is right.
 func TestDSN_4_6_WhoeverDies(t *testing.T) {
 	eachFabric(t, func(t *testing.T, devices func(int) []rdma.Device) {
 		const n, blocks = 8, 200
 		for _, a := range schedule.Algorithms() {
 			for _, victim := range []int{0, 1, 4, n - 1} {
-				cfg := GroupConfig{Number: 1, BlockSize: 1000, Algorithm: a, SilenceTimeout: time.Minute} // told by the queue pairs
+				// the queue pairs report the death, long before the time of silence is over
+				cfg := GroupConfig{Number: 1, BlockSize: 1000, Algorithm: a, SilenceTimeout: time.Minute}
 				if a == schedule.Hybrid {
 					cfg.Racks = []int{0, 0, 0, 1, 1, 1, 2, 2}
 				}
@@ -154,9 +155,9 @@ func (b *mailbox) checkPrefix(t *testing.T, what string) {
 	}
 }
 
-// TestReport_3_1_SmallPeerDies has a member die, or stop, in the middle of a stream of small messages with large ones
-// between, in the root's star and in the tree: the root's calls end, all others are told whom to suspect, and each
-// has a prefix.
+// TestReport_3_1_SmallPeerDies: a member dies, or stops, in the middle of a stream of small messages with large ones
+// between, in the root's star and in the tree. The root's calls end, all others learn whom to suspect, and each has a
+// prefix.
 func TestReport_3_1_SmallPeerDies(t *testing.T) {
 	eachFabric(t, func(t *testing.T, devices func(int) []rdma.Device) {
 		for _, n := range []int{4, starMembers + 3} {
@@ -204,8 +205,8 @@ func TestReport_3_1_SmallPeerDies(t *testing.T) {
 	})
 }
 
-// TestReport_3_1_SmallPeerDiesWhenAllIsFull has a member die whose application takes nothing, when all places are
-// taken: who waits for room is told.
+// TestReport_3_1_SmallPeerDiesWhenAllIsFull: a member dies whose application takes nothing, when all places are taken.
+// A caller that waits for room gets the failure.
 func TestReport_3_1_SmallPeerDiesWhenAllIsFull(t *testing.T) {
 	eachFabric(t, func(t *testing.T, devices func(int) []rdma.Device) {
 		c := newCluster(t, devices(3))

@@ -36,7 +36,7 @@ func (c *core) idleFrom() (since time.Time, idle bool) {
 	return since, true
 }
 
-// yield has idle groups end until so many bytes are free, or will be when those that have ended are closed. It waits
+// yield ends idle groups until so many bytes are free, or will be once the groups that have ended are closed. It waits
 // for nothing.
 func (e *Engine) yield(need int64) {
 	if need > e.memory.Bound() {

@@ -28,8 +28,8 @@ func yieldCluster(t *testing.T, n int) *cluster {
 	return c
 }
 
-// fillWith makes groups over the engines until there is no memory for another one, and has each carry a message
-// unless told otherwise.
+// fillWith makes groups over the engines until there is no memory for another one. If used is set, each carries a
+// message.
 func (c *cluster) fillWith(cfg GroupConfig, used bool, engines ...int) (all [][]*Group) {
 	c.t.Helper()
 	for c.engines[engines[0]].memory.Free() >= 3*int64(cfg.BlockSize) {

@@ -1,9 +1,9 @@
 package schedule
 
-// circulant is a pipeline for any group size on a circulant graph, after Jesper Larsson Träff: in round c of
-// a phase of q = ceil(log2 n) steps every rank r sends to r+skip[c] and receives from r-skip[c] (mod n).
-// In each phase a rank takes in exactly one block that is new in this phase, at its base, and q-1 blocks of
-// earlier phases; which, is told by its row of the receive table.
+// circulant is a pipeline for any group size on a circulant graph, after Jesper Larsson Träff: in round c of a phase of
+// q = ceil(log2 n) steps every rank r sends to r+skip[c] and receives from r-skip[c] (mod n). In each phase a rank
+// takes in exactly one block that is new in this phase, at its base, and q-1 blocks of earlier phases; its row of the
+// receive table says which.
 type circulant struct {
 	members, q int
 	skips      []int   // q+1 of them; the last is the group size

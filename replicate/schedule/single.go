@@ -34,8 +34,8 @@ func newSingle(members int) rule {
 // of is the tree that a message of one block takes.
 func (s single) of(message uint64) moves { return s.trees[message%uint64(len(s.trees))] }
 
-// tree brings one block to all: in step i who has it sends it to the rank that is skips[i] higher, if that is to have
-// it then. The sums of skips reach all ranks.
+// tree brings one block to all: in step i each rank that has the block sends it to the rank that is skips[i] higher, if
+// that rank is to take it in this step. The sums of skips reach all ranks.
 type tree struct {
 	skips []int
 	taken []int // by rank: in which it takes the block in; -1 for the root

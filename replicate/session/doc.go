@@ -9,8 +9,8 @@
 //
 // A [Root] asks its members which blocks they have (Announce), sends the blocks that some of them lack in one group
 // (Send), and asks each for its vote (Poll). A member that fails, stalls or is silent is out, and the next epoch
-// continues with the others. A [Member] stores blocks, checks them when all are here and the root has told their hash,
-// and then keeps its vote until the log has decided.
+// continues with the others. A [Member] stores blocks, checks them when all are here and it has their hash from the
+// root, and then keeps its vote until the log has decided.
 //
 // A shell carries the actions out: it calls the members, makes the groups, owns the bytes, and hands the results to the
 // machine. Package replicate has both shells, rootRun and memberRun. A shell calls Step with one event at a time,

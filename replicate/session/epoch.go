@@ -87,7 +87,7 @@ func (s *Root) endParts(acts []RootAction, suspects []meta.NodeID) []RootAction 
 }
 
 // out ejects members. A group that has lost some but not all of its members ends, and the rest goes on in a new epoch.
-// Other sessions may share the group: they are told of those that may be gone. One that is slow with this content, or
+// Other sessions may share the group: they learn which members may be gone. A member that is slow with this content, or
 // can't take it, may be well for them.
 func (s *Root) out(now time.Time, acts []RootAction, list []Suspect, text string) []RootAction {
 	var broken []*sendPart

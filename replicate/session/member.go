@@ -67,7 +67,7 @@ type (
 		Epoch uint32
 		Hash  [32]byte
 	}
-	// Checked ends a Check: nil is stored and durable. Reason is how an error is told.
+	// Checked ends a Check: a nil Err means stored and durable. Reason is how Err is reported.
 	Checked struct {
 		Err    error
 		Reason meta.OwedReason

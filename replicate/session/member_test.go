@@ -131,7 +131,7 @@ func TestAbortDropsTheVote(t *testing.T) {
 	}
 }
 
-// An announcement begins nothing anew where the session is in a later epoch, or has voted.
+// An announcement begins nothing again where the session is in a later epoch, or has voted.
 func TestAnnouncementTakesNothingBack(t *testing.T) {
 	s := &Member{}
 	s.Step(Announced{Epoch: 2})

@@ -29,7 +29,7 @@ type paceSim struct {
 	apart    map[uint32]bool     // epochs with several groups
 	ended    bool
 	slowDisk bool          // the root waits for room, not for the link
-	step     int64         // bytes in which progress is told; 0: any
+	step     int64         // bytes in which progress is reported; 0: any
 	stop     time.Duration // when the root stands still for half a minute; 0: never
 }
 
@@ -302,7 +302,7 @@ func TestSlowMemberDoesNotHoldOthersThatAreDone(t *testing.T) {
 	}
 }
 
-// Links so slow that a block takes as long as a comparison, or longer: what is told in whole blocks blames nobody.
+// Links so slow that a block takes as long as a comparison, or longer: progress in whole blocks blames nobody.
 func TestBlocksOnSlowLinksBlameNobody(t *testing.T) {
 	for _, rate := range []float64{0.004, 0.005, 0.006, 0.007, 0.008, 0.009, 0.01, 0.012, 0.015, 0.02, 0.03, 0.05} {
 		x := newPaceSim(t, 24, rate, 0.95*rate, rate, 0.98*rate)
@@ -329,7 +329,7 @@ func TestRootThatStoodStillBlamesNobody(t *testing.T) {
 	}
 }
 
-// setStep has progress be told in blocks of so many bytes.
+// setStep makes progress be reported in blocks of so many bytes.
 func (x *paceSim) setStep(bytes int64) {
 	x.step, x.s.lim.Slow.Step = bytes, bytes
 	x.s.judge = slow.NewJudge(x.s.lim.Slow, 0)

@@ -17,7 +17,7 @@ import (
 //
 // Each epoch asks the members that have not voted which blocks they have and sends what some of them lack, in one group
 // or, while paces are compared, in several (pace.go). A member that fails is out: it is owed the content, with the
-// reason, and the others go on. When too few are left for the publish, those that were lost are asked again (view.go).
+// reason, and the others go on. When too few are left for the publish, lost members are asked again (view.go).
 type Root struct {
 	lim    Limits
 	blocks int

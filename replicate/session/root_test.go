@@ -452,8 +452,8 @@ func TestAnswerOfAnOlderEpochIsNotHeard(t *testing.T) {
 	}
 }
 
-// A member voted and was started anew: apply takes no vote of its incarnation before. It is asked again, as too few
-// have voted without it, and its vote of now counts.
+// A member voted and restarted: apply takes no vote of its former incarnation. It is asked again, as too few have voted
+// without it, and its new vote counts.
 func TestVoteOfAMemberThatRestartedDoesNotCount(t *testing.T) {
 	s, now := newTestSession(2, 1)
 	view := func(incarnation uint32) View {

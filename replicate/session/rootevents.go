@@ -64,7 +64,7 @@ type (
 	Hashed struct{ Hash [32]byte }
 	// OwnCopy says how the root's own copy ended: nil is stored.
 	OwnCopy struct{ Err error }
-	// View says how the log sees the nodes of the placement now, but for the root, and how many of their votes the
+	// View says how the log now sees the nodes of the placement, without the root, and how many of their votes the
 	// publish needs.
 	View struct {
 		Need  int

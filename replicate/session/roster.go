@@ -13,7 +13,7 @@ type record struct {
 	node    meta.NodeID
 	phase   MemberState
 	have    content.Bitmap // as of the announcement of this epoch
-	held    int            // blocks held, as last told
+	held    int            // blocks held, as last reported
 	bytes   int64          // of this epoch's blocks that it has stored, as the group knows: finer than held
 	done    time.Time      // when its group brought everything, in this epoch
 	waits   waits          // of the root's sends to it, in this epoch

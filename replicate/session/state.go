@@ -28,7 +28,7 @@ func (s *Root) Pace() float64 { return s.judge.Known() }
 type MemberView struct {
 	Node   meta.NodeID
 	State  MemberState
-	Held   int             // blocks that it has, as last told
+	Held   int             // blocks that it has, as last reported
 	Bytes  int64           // of the stream that it has: finer than Held
 	Reason meta.OwedReason // why it is out
 	Text   string          // likewise
@@ -37,7 +37,7 @@ type MemberView struct {
 // Live reports whether more is expected of the member.
 func (m MemberView) Live() bool { return m.State != MemberOut && m.State != MemberVoted }
 
-// Members are those that the session was made with, and those that came up since.
+// Members returns the members that the session was made with, and those that came up since.
 func (s *Root) Members() []MemberView {
 	list := make([]MemberView, len(s.members))
 	for i, m := range s.members {

@@ -39,10 +39,10 @@ func (s *Root) onView(now time.Time, e View) []RootAction {
 
 const downText = "down or restarted, as the log says"
 
-// wantedBack are the members that were lost on the way, that the log holds up, and without which too few have voted:
-// they were killed and are back, or will be back or be declared down soon. What they have stored counts. Nobody waits
-// for them for longer than a session may be stuck, and those that are well have had their turn: none of their blocks
-// is sent again.
+// wantedBack returns the members that were lost on the way, that the log lists as up, and without which too few have
+// voted: they were killed and are back, or will be back or be declared down soon. What they have stored counts. Nobody
+// waits for them for longer than a session may be stuck. The members that are well have had their turn: none of their
+// blocks is sent again.
 func (s *Root) wantedBack(now time.Time) (list []*record) {
 	if s.members.count(MemberVoted) >= s.need || now.Sub(s.gained) >= s.lim.Stuck {
 		return nil

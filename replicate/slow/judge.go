@@ -47,9 +47,9 @@ type Judge struct {
 // Limits are the bounds of a judge. All are positive.
 type Limits struct {
 	Over  time.Duration // for how long paces are compared
-	Trial time.Duration // how long each member is served alone, to find out who is slow
+	Trial time.Duration // how long each member is served alone, to find the slow one
 	Part  float64       // a member below the others' median pace divided by this is slow
-	Step  int64         // bytes in which progress is told: a block of the groups; 0 is any
+	Step  int64         // bytes in which progress is reported: a block of the groups; 0 is any
 }
 
 // Group is one group of the present epoch.
@@ -57,7 +57,7 @@ type Group struct {
 	Members []Member
 	Bytes   int64     // to be sent
 	Up      bool      // it was asked for and has not ended
-	Flowing bool      // it is set up: who makes no progress now may be to blame
+	Flowing bool      // it is set up: a member that makes no progress now may be to blame
 	Began   time.Time // since when
 }
 
@@ -105,7 +105,7 @@ const (
 	// learnFor is how long a group has to flow for its pace to be remembered.
 	learnFor = time.Second
 	// stepsLeast is how many steps must have been made in a comparison of several groups for it to say something: one
-	// that is told too much or too little must not look like a half.
+	// step reported too many or too few must not look like a half.
 	stepsLeast = 8
 )
 

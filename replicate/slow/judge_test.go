@@ -52,7 +52,7 @@ func apart4(t *testing.T, step int64) (*Judge, time.Time, []Group) {
 	return j, start, groups
 }
 
-// TestStepOnItsWayCounts: a suspect that has told of no block may have nearly one. The comparison goes on until the
+// TestStepOnItsWayCounts: a suspect that has reported no block may have nearly one. The comparison goes on until the
 // others have moved enough for the rest of the verdict.
 func TestStepOnItsWayCounts(t *testing.T) {
 	const step = 1 << 20

@@ -59,7 +59,7 @@ func (j *Judge) enough(groups []Group, take func(*Member) bool) bool {
 	return 2*few <= all
 }
 
-// doubt is what a pace may be more than it looks: the step that is on its way has not been told.
+// doubt is how much higher a pace may be than it looks: the step that is on its way has not been reported.
 func (j *Judge) doubt(now time.Time) float64 { return units.PerSecond(j.lim.Step, now.Sub(j.since)) }
 
 // rest is how long the members that a filter takes still need for their blocks, at most, at a pace.

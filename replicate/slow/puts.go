@@ -77,12 +77,13 @@ func (w *Puts) UnderWay(open map[meta.NodeID]bool) bool {
 	return false
 }
 
-// Slow tells why a member is slow: the rest of its bytes takes part times as long, at its pace, as the median of the
-// votes took, and longer than floor. open are the members whose votes are missing, this one among them, and confined is
-// for how long puts were under way to no others; only that time counts, and all bytes, also those that are sent again.
-// Several of them share this node's link: then all together must be part times as slow as what went to those who voted.
-// A pace is measured for as long as that median, and for a quarter of floor: a connection that was crowded out a moment
-// ago takes a while to find its pace. "" if it is not slow, or if that is not known.
+// Slow says why a member is slow: the rest of its bytes takes part times as long, at its pace, as the median of the
+// votes took, and longer than floor. open are the members whose votes are missing, this one among them. confined is for
+// how long puts were under way to no others; only that time counts, and all bytes count, also bytes that are sent
+// again. If several open members share this node's link, they must together be part times as slow as what went to the
+// members that voted. A pace is measured for as long as that median, and for a quarter of floor: a connection that was
+// crowded out a moment ago takes a while to find its pace. Slow returns "" if the member is not slow, or if that is not
+// known.
 func (w *Puts) Slow(
 	n meta.NodeID, open []meta.NodeID, confined time.Duration, part float64, floor time.Duration,
 ) string {

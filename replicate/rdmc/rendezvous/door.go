@@ -19,7 +19,7 @@ const (
 	guestsMax = 16
 )
 
-// door takes the connections to the room: members until all are in, then those who come too late, who are told so.
+// door takes the connections to the room: from members until all are in, then from latecomers, which it turns away.
 type door struct {
 	listener net.Listener
 	common   welcome
@@ -192,7 +192,7 @@ func (d *door) admit(rank int, conn net.Conn) error {
 	return nil
 }
 
-// close lets nobody in any more and waits for those that are being listened to.
+// close lets nobody in any more and waits for the connections that are being listened to.
 func (d *door) close() {
 	d.stop()
 	d.listener.Close()

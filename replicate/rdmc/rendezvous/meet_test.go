@@ -172,7 +172,7 @@ func (g gated) ReadBlock(i uint64, buf []byte) error {
 	return nil
 }
 
-// TestMemberLeavesTheMeeting has a member come and vanish before the addresses are exchanged: all others are told.
+// TestMemberLeavesTheMeeting: a member comes and vanishes before the addresses are exchanged. All others are notified.
 func TestMemberLeavesTheMeeting(t *testing.T) {
 	listener := listen(t)
 	gone := make(chan struct{})

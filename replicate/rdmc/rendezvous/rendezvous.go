@@ -9,8 +9,8 @@
 //	err = meeting.Group.Close(ctx) // nil: every message reached every member whole
 //	meeting.Close()
 //
-// That is all. Nobody joins later. When a member fails, the group fails, and every member is told. Package replicate
-// continues with the survivors, from the blocks that they have; it has a log that says which nodes are up.
+// That is all. Nobody joins later. When a member fails, the group fails, and every member is notified. Package
+// replicate continues with the survivors, from the blocks that they have; it has a log that says which nodes are up.
 //
 // Connections are neither encrypted nor authenticated: use them only in networks that you trust.
 package rendezvous
