@@ -31,8 +31,8 @@ func (ap *applier) apply(events []meta.Event) {
 	}
 }
 
-// isOwn tells whether a change by this node comes from this mount. It may come from another one that changes the same
-// at this time: of that this kernel knows nothing.
+// isOwn reports whether a change by this node comes from this mount. It may also come from another mount of this node
+// that is changing the same thing at this time: this mount's kernel knows nothing of that.
 func (ap *applier) isOwn(k ownKey) bool {
 	return ap.names.own.has(k) && !ap.reserved.siblings.change(k, ap.names.own)
 }
@@ -84,8 +84,8 @@ func (ap *applier) ownIsNewest(ino meta.Ino) {
 	}
 }
 
-// superseded makes a version that did not come from here the one that is seen. Who has the file open keeps what
-// he has; who is writing it goes on, and his publish is the later one.
+// superseded makes a version that did not come from here the one that is seen. A program that has the file open keeps
+// what it has. A program that is writing the file goes on, and its publish is the later one.
 func (ap *applier) superseded(e *meta.Event, out *effects) {
 	ap.nodes.mu.Lock()
 	defer ap.nodes.mu.Unlock()

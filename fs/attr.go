@@ -164,7 +164,7 @@ func setAttr(out *fuse.Attr, rec meta.Inode) {
 	setTime(&out.Ctime, &out.Ctimensec, rec.Ctime)
 }
 
-// blocks is what a committed file is shown to take: whole pages, but for its holes.
+// blocks returns the room that a committed file is shown to take: whole pages, without its holes.
 func blocks(size, holes int64) uint64 {
 	const page = 4096
 	return uint64((size-holes+page-1)/page*page) / blockBytes

@@ -34,17 +34,18 @@ func (ns *namespace) showFor(cancel <-chan struct{}, pid uint32) error {
 	return ns.show(ctx, true)
 }
 
-// showNames is show for a change of names, which is made whoever shows it: the next close or fsync asks again.
+// showNames is show for a change of names, which stands even if it can't be shown: the next close or fsync asks again.
 func (ns *namespace) showNames(ctx context.Context) {
 	if err := ns.show(ctx, false); err != nil {
 		ns.log.Warn("a change of names may not be shown everywhere", "err", err)
 	}
 }
 
-// show waits until each live node shows all that this mount has changed: after each change of names, and with close
-// and fsync also when they have nothing to publish. Changes of attributes do not wait; they ride along with the next
-// of these. A node that does not answer is waited for as long as at a publish, and then is behind: that is no error.
-// It is one if nobody can tell who shows what, or the caller was killed: then the next call has to wait.
+// show waits until each live node shows all that this mount has changed: after each change of names, and with close and
+// fsync also when they have nothing to publish. Changes of attributes do not wait; they ride along with the next of
+// these. A node that does not answer is waited for as long as at a publish, and then is behind: that is no error. It is
+// an error if it can't be known which nodes show the changes, or if the caller was killed: then the next call has to
+// wait.
 func (ns *namespace) show(ctx context.Context, patient bool) error {
 	index := ns.barrier.changed.Load()
 	if index <= ns.barrier.visible.Load() {

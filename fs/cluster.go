@@ -26,7 +26,7 @@ type Cluster interface {
 	// whether it had to: names may have changed then. ErrReadOnly: some outcome stays unknown.
 	Settle(ctx context.Context) (waited bool, err error)
 	// Show waits until each live node shows what is in the log up to index: the barrier of G3, bounded as there. It
-	// gives those that a leader has named as behind. An error says that nobody can tell: no leader answers, for which a
-	// patient caller waits like ProposePatient.
+	// returns the nodes that a leader has named as behind. An error means that this can't be known: no leader answers.
+	// A patient caller waits for a leader like ProposePatient.
 	Show(ctx context.Context, index uint64, patient bool) (behind []meta.NodeID, err error)
 }

@@ -105,7 +105,7 @@ func TestG1LocalReaderKeepsItsVersion(t *testing.T) {
 	})
 }
 
-// An open for reading, and truncate(2), are not ESTALE, whoever opens, rewrites and cuts the file meanwhile.
+// An open for reading, and truncate(2), never return ESTALE, even if others open, rewrite and cut the file meanwhile.
 func TestNobodyIsStale(t *testing.T) {
 	rounds := 300
 	if testing.Short() {
@@ -419,7 +419,7 @@ func TestRemovedFileKeepsItsLastAttributes(t *testing.T) {
 	})
 }
 
-// Who has an older version open sees the attributes of now by it, and that the last name is gone.
+// A program that has an older version open sees the current attributes through it, and that the last name is gone.
 func TestAttributesOfAnOlderVersion(t *testing.T) {
 	eachPair(t, func(t *testing.T, c *fstest.Cluster, a, b string) {
 		for _, here := range []string{a, b} {
@@ -433,7 +433,7 @@ func TestAttributesOfAnOlderVersion(t *testing.T) {
 				t.Errorf("%s: %v %d, %v", here, st.Mode(), st.Size(), err)
 			}
 			must(t, os.Chmod(path, 0o600))
-			eventually(t, func() error { // the kernel is told soon that it has to ask
+			eventually(t, func() error { // the kernel soon learns that it has to ask
 				if st, err := f.Stat(); err != nil || st.Mode() != 0o600 || st.Size() != 3 {
 					return fmt.Errorf("%s: after chmod %v %d, %v", here, st.Mode(), st.Size(), err)
 				}

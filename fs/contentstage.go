@@ -136,7 +136,7 @@ func (p *plainStage) Keep(reason string) error {
 }
 func (p *plainStage) Drop() error { return p.st.Drop() }
 
-// Recycle drops a file whose write-out has failed: who opens it next would be told of that.
+// Recycle drops a file whose write-out has failed: the next open of the file would get that error. Others it recycles.
 func (p *plainStage) Recycle() error {
 	if p.out.failed() != nil {
 		return p.st.Drop()

@@ -201,7 +201,7 @@ func (s *leafSums) diffLeaves(out []replicate.Extent, p []byte, off, size int64)
 	return out
 }
 
-// same reports whether leaf i was published with this sum. A leaf that was cut differently differs, but for zeros.
+// same reports whether leaf i was published with this sum. A leaf that was cut differently differs, unless it is zeros.
 func (s *leafSums) same(i int64, sum uint64, size int64) bool {
 	if i >= int64(len(s.leaves)) {
 		return sum == sumZeros

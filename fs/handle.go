@@ -17,7 +17,7 @@ type handle struct {
 	opener  uint32 // the thread that opened it; constant
 	flushed bool   // a descriptor of it was closed, perhaps the last; protected by nodeTable.mu
 
-	drops atomic.Bool // its open was not told to keep the page cache, and nothing was read of it yet
+	drops atomic.Bool // its open did not allow the kernel to keep the page cache, and nothing was read of it yet
 
 	dir *dirStream
 }

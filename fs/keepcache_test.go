@@ -29,7 +29,8 @@ func (k noKernel) Abort() error                                 { return nil }
 func (k noKernel) Close() error                                 { return nil }
 
 // G1: the kernel drops the pages of the version before when it handles the answer to an open, which may be later than
-// those to opens that follow. None is told to keep the pages before one is read: then an answer was handled.
+// it handles the answers to opens that follow. No open allows the kernel to keep the pages before one of them is read:
+// the read shows that an answer was handled.
 func TestG1PagesAreKeptOnlyOnceTheOldOnesAreDropped(t *testing.T) {
 	c := fstest.New(t, 2)
 	write(t, filepath.Join(c.Node(2).Mount(t, nil), "f"), []byte("bytes"))

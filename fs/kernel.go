@@ -23,20 +23,22 @@ type Kernel interface {
 	Serve()
 	// Device is the number of the mount's device, as in mountinfo; "" if it has none, or if it is not known.
 	Device() string
-	// Passthrough tells whether he can read and write staged files by himself; then a file is registered for it.
+	// Passthrough reports whether the kernel can read and write staged files by itself; then a file is registered for
+	// it.
 	Passthrough() bool
 	RegisterBackingFd(*fuse.BackingMap) (id int32, errno syscall.Errno)
 	UnregisterBackingFd(id int32) syscall.Errno
-	// InodeNotify drops the cached attributes of a node (offset -1), and answers ENOENT for one that he does not know.
+	// InodeNotify drops the cached attributes of a node (offset -1). It answers ENOENT for a node that the kernel does
+	// not know.
 	InodeNotify(node uint64, offset, length int64) fuse.Status
-	// Epoch has all cached names looked up again. It answers false where that can't be done: then no name may be
-	// cached.
+	// Epoch makes the kernel look all cached names up again. It returns false where that can't be done: then no name
+	// may be cached.
 	Epoch() bool
 	// Unmount ends the mount. While it is in use it returns a *BusyError and changes nothing.
 	Unmount(ctx context.Context) error
-	// Detach takes the name of the mount away. Who has files open gets errors from now on.
+	// Detach takes the name of the mount away. Programs that have files open get errors from now on.
 	Detach() error
-	// Abort cuts off whoever still uses the file system.
+	// Abort cuts off all programs that still use the file system.
 	Abort() error
 	// Close is called when no requests come any more.
 	Close() error

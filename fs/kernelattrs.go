@@ -2,9 +2,9 @@ package fs
 
 import "github.com/rdmcfs/rdmcfs/meta"
 
-// kernelAttrs is which bytes the attributes belong to that the kernel may keep of a node. A commit is applied before
-// the kernel is told: an open in between would have the new bytes, but be read and appended to by the old size. It is
-// sent back to look the name up again.
+// kernelAttrs says which bytes the attributes belong to that the kernel may keep of a node. A commit is applied before
+// the kernel is notified. An open in between would get the new bytes, but the kernel would read and append by the old
+// size. So such an open is sent back to look the name up again.
 type kernelAttrs struct {
 	known bool // else the kernel keeps none, or those of what handles share
 	id    meta.ContentID
@@ -17,8 +17,8 @@ func (n *node) noteKernelAttrsLocked(id meta.ContentID, size int64) {
 	n.kernel = kernelAttrs{known: true, id: id, size: size, count: n.kernel.count + 1}
 }
 
-// kernelHasOtherLocked reports whether the kernel may keep attributes of other bytes, and then sees to it that the node
-// is looked up anew. nodeTable.mu is held.
+// kernelHasOtherLocked reports whether the kernel may keep attributes of other bytes, and then makes it look the node
+// up again. nodeTable.mu is held.
 func (t *nodeTable) kernelHasOtherLocked(n *node, id meta.ContentID, size int64) bool {
 	other := n.kernel.known && (n.kernel.id != id || n.kernel.size != size)
 	if other {

@@ -12,7 +12,7 @@ import (
 	"github.com/rdmcfs/rdmcfs/meta"
 )
 
-// A file that is opened when a commit is applied and the kernel was not told of it yet: the kernel remembers the
+// A file is opened when a commit is applied and the kernel has not been notified of it yet: the kernel remembers the
 // size, and perhaps pages, of the version before.
 func TestG1OpenBeforeTheKernelIsTold(t *testing.T) {
 	eachPair(t, func(t *testing.T, c *fstest.Cluster, a, b string) {

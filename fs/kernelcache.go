@@ -13,8 +13,8 @@ import (
 // be.
 const notifyQueue = 1024
 
-// kernelCache is what the kernel may cache of names and attributes. It is told what not to cache any more by two
-// notifications, which take no lock of a directory or a file.
+// kernelCache is what the kernel may cache of names and attributes. Two notifications, which take no lock of a
+// directory or a file, say what it must no longer cache.
 type kernelCache struct {
 	nodes        *nodeTable
 	kernel       atomic.Pointer[Kernel] // nil until it is attached: requests may come before
@@ -28,7 +28,7 @@ func newKernelCache(nodes *nodeTable) *kernelCache {
 	return kc
 }
 
-// attach begins to notify a kernel. Names are cached if it can be told of them, and noNames does not forbid it.
+// attach begins to notify a kernel. Names are cached if the kernel can be notified of them and noNames is false.
 func (kc *kernelCache) attach(k Kernel, noNames bool) {
 	kc.kernel.Store(&k)
 	if kc.epoch() && !noNames {

@@ -9,7 +9,7 @@ import (
 type lifetime struct {
 	ctx  context.Context // ends with the mount
 	stop context.CancelFunc
-	late context.Context // of what the log is still told then: ends a bounded time later
+	late context.Context // for what is still proposed to the log after that: ends a bounded time later
 	over context.CancelFunc
 	work workers // publishes and watches under way
 }

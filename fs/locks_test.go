@@ -201,7 +201,7 @@ func lockFiles(t testing.TB, dirs ...string) {
 	}
 }
 
-// Whoever opens a file first, whatever is done to it then, and whoever opens it next: locks exclude each other as on a
+// For each way to open a file first, each change to it, and each way to open it next: locks exclude each other as on a
 // local disk, within a process and between two.
 func TestLockMatrix(t *testing.T) {
 	middles := map[string]string{
@@ -276,7 +276,7 @@ func TestLocksAsOnADisk(t *testing.T) {
 		for i := range all {
 			all[i] = newTwin(t, disk, a)
 		}
-		for _, name := range []string{"f", "g"} { // else the kernel need not tell of the closes of those that only read
+		for _, name := range []string{"f", "g"} { // else the kernel need not report the closes of readers
 			l := newLocker(t, a)
 			l.ok("open %s %s 0", name, name)
 			l.ok("flock %s r", name)
@@ -413,8 +413,8 @@ func TestLockWaits(t *testing.T) {
 	})
 }
 
-// The lock of one who has closed the file is free for the next one who asks without waiting, each time, although the
-// kernel tells of the last close later.
+// After a holder of a lock has closed the file, the lock is free for the next program that asks without waiting, each
+// time, although the kernel reports the last close later.
 func TestClosedLockIsFree(t *testing.T) {
 	eachMode(t, func(t *testing.T, n *fstest.Node, mnt string) {
 		lockFiles(t, mnt)

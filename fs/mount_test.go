@@ -157,7 +157,8 @@ func TestUnmountBusy(t *testing.T) {
 	}
 }
 
-// TestStatFs: df of the mount says what df of the disk says, but for what is available, of which some is held back.
+// TestStatFs: df of the mount says what df of the disk says, except for the available space, part of which is held
+// back.
 func TestStatFs(t *testing.T) {
 	eachMode(t, func(t *testing.T, n *fstest.Node, mnt string) {
 		dir := t.TempDir() // on the disk of the stores

@@ -115,9 +115,9 @@ func mountType(dir string) string { return mountAt(dir).kind }
 // mountedDevice is the device number of the topmost file system mounted at dir, or "".
 func mountedDevice(dir string) string { return mountAt(dir).dev }
 
-// MountAbove is the mount of rdmcfs, of this node or another one, that a path lies on, or "". The path need not be
-// there: the nearest directory above it that is counts. It asks nobody but for the links on the path, so a mount
-// whose daemon is dead is found too.
+// MountAbove returns the mount of rdmcfs, of this node or another one, that a path lies on, or "". The path need not
+// exist: the nearest directory above it that exists counts. It touches the file system only to resolve the links of the
+// path, so a mount whose daemon is dead is found too.
 func MountAbove(path string) string {
 	abs, err := filepath.Abs(path)
 	if err != nil {

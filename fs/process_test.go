@@ -158,7 +158,7 @@ func newMapper(t testing.TB) *mapper {
 	return &mapper{in, bufio.NewReader(out)}
 }
 
-// do maps a file, closes it, stores data at an offset, and unmaps it only if told so. It returns the bytes that were
+// do maps a file, closes it, stores data at an offset, and unmaps it if unmap is set. It returns the bytes that were
 // there.
 func (m *mapper) do(t testing.TB, path string, off int, data []byte, unmap bool) []byte {
 	t.Helper()

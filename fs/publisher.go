@@ -139,12 +139,12 @@ func (pub *publisher) publishOnce(ctx context.Context, l *live) error {
 	})
 }
 
-// takesMax bounds how often a publish is begun anew. It takes a cut, or a fence, in an attempt to publish that is not
-// the first.
+// takesMax bounds how often a publish is begun. Only a cut, or a fence, in the middle of an attempt makes it begin
+// again.
 const takesMax = 3
 
-// retaken does what takes the bytes of a live file, and again if they were cut away under it or the file has lost its
-// name.
+// retaken runs do, which takes the bytes of a live file, and runs it again if they were cut away meanwhile or the file
+// has lost its name.
 func retaken(do func() error) (err error) {
 	for range takesMax {
 		if err = do(); !errors.Is(err, replicate.ErrCut) && !isNameless(err) {
@@ -258,7 +258,7 @@ func withTimes(attr meta.AttrPatch, st StageStat) meta.AttrPatch {
 }
 
 // publishAttr proposes attributes that were to ride in a publish which turned out not to be needed. The kernel does not
-// know all of them: it is told as of a change of another node.
+// know all of them: it is notified as of a change by another node.
 func (pub *publisher) publishAttr(ctx context.Context, l *live) error {
 	l.mu.Lock()
 	if !l.attrs.any() {

@@ -22,7 +22,7 @@ func TestG3ListingShowsNoOldNames(t *testing.T) {
 			d, err := os.Open(dir)
 			must(t, err)
 			defer d.Close()
-			_, err = d.Readdir(atOnce) // looks names up, so that the kernel wants to be told more of them
+			_, err = d.Readdir(atOnce) // looks names up, so that the kernel wants to get more of them
 			must(t, err)
 			last := filepath.Join(dir, fmt.Sprintf("f%03d", files-1))
 			must(t, os.Rename(filepath.Join(other, name, filepath.Base(last)), filepath.Join(other, name, "renamed")))

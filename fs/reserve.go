@@ -286,8 +286,8 @@ func (rs *reservations) giveBack(ino meta.Ino, last *live) {
 	}
 }
 
-// giveBackLate frees a name whose reservation turns out to have been made after its caller was told that this is
-// unknown. giveBack keeps one that was opened meanwhile.
+// giveBackLate frees a name whose reservation turns out to have been made after its caller got the answer that the
+// outcome is unknown. giveBack keeps a name that was opened meanwhile.
 func (rs *reservations) giveBackLate(err error) {
 	var unknown *UnknownError
 	if !errors.As(err, &unknown) {

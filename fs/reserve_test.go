@@ -230,7 +230,7 @@ func TestRemovedWhileReservedAgainStaysRemoved(t *testing.T) {
 	})
 }
 
-// Who is killed inside open(O_CREAT) leaves no name, once the log has taken it after all.
+// A program that is killed inside open(O_CREAT) leaves no name, although the log takes the create afterwards.
 func TestKilledInsideCreateLeavesNoName(t *testing.T) {
 	eachMode(t, func(t *testing.T, n *fstest.Node, mnt string) {
 		open, entered := make(chan struct{}), make(chan struct{}, 10)

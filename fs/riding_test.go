@@ -108,7 +108,7 @@ var attrChanges = map[string]struct {
 		}},
 }
 
-// released waits until the files that were closed are released, but for n that are kept unpublished.
+// released waits until the closed files are released, except n of them, which are kept unpublished.
 func released(t *testing.T, node *fstest.Node, n int) {
 	t.Helper()
 	eventually(t, func() error {

@@ -83,8 +83,8 @@ func testKilledBeside(t *testing.T, change func(*fs.Options), killed int) {
 }
 
 // TestG3SiblingChangesWhatIsBeingChanged: a program changes by one mount what another program is changing by another
-// mount of the same node, whose call has not returned. That mount's kernel is told of it, as of a change by another
-// node.
+// mount of the same node, and that other call has not returned. The kernel of the other mount is notified, as of a
+// change by another node.
 func TestG3SiblingChangesWhatIsBeingChanged(t *testing.T) {
 	for name, change := range modes {
 		t.Run(name, func(t *testing.T) {

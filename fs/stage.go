@@ -62,7 +62,7 @@ type Staged interface {
 	Drop() error
 }
 
-// Snapshot is what a publish takes of a staged file. Its end has to be told by Done, before the next one is taken.
+// Snapshot is what a publish takes of a staged file. Done has to be called at its end, before the next one is taken.
 type Snapshot struct {
 	Size  int64
 	Holes int64 // of Size, what takes no room
@@ -74,6 +74,6 @@ type Snapshot struct {
 	Dirty   []replicate.Extent
 	// Source reads the bytes; each read is whole against writes.
 	Source io.ReaderAt
-	// Done tells what became of it: the content it was published as, or not ok.
+	// Done reports what became of it: the content it was published as, or not ok.
 	Done func(published meta.ContentID, ok bool)
 }

@@ -17,7 +17,7 @@ type stageReads struct {
 	mu      sync.Mutex
 	all     map[*stageRead]struct{}
 	cutting bool
-	changed chan struct{} // closed and made anew when something of the above, or whole of one, changes
+	changed chan struct{} // closed and re-created when something of the above, or whole of one, changes
 }
 
 // stageRead is one publish, from before its snapshot until the bytes are not needed any more.
@@ -29,7 +29,7 @@ type stageRead struct {
 	cut    atomic.Bool   // set before the staged bytes change
 }
 
-// tellLocked wakes who waits. mu is held.
+// tellLocked wakes the goroutines that wait. mu is held.
 func (t *stageReads) tellLocked() {
 	if t.changed != nil {
 		close(t.changed)
@@ -37,7 +37,7 @@ func (t *stageReads) tellLocked() {
 	}
 }
 
-// newsLocked is closed at the next change. mu is held.
+// newsLocked returns a channel that is closed at the next change. mu is held.
 func (t *stageReads) newsLocked() <-chan struct{} {
 	if t.changed == nil {
 		t.changed = make(chan struct{})
@@ -80,8 +80,8 @@ func (k *stageRead) end() {
 	k.of.tellLocked()
 }
 
-// cut has do take bytes away when no publish needs them any more. It waits until those that are under way have read
-// them, which it has them do at once, and ends with ctx.
+// cut runs do, which takes bytes away, when no publish needs them any more. It waits until the publishes under way have
+// read the bytes, and makes them do so at once. It ends with ctx.
 func (t *stageReads) cut(ctx context.Context, do func() error) error {
 	for {
 		t.mu.Lock()
@@ -106,7 +106,7 @@ func (t *stageReads) cut(ctx context.Context, do func() error) error {
 	return do()
 }
 
-// claimLocked keeps new publishes out if those that are in have read all, and hurries them else. mu is held.
+// claimLocked keeps new publishes out if the current ones have read all their bytes; else it hurries them. mu is held.
 func (t *stageReads) claimLocked() bool {
 	free := !t.cutting
 	for k := range t.all {

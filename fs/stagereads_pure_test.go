@@ -59,7 +59,7 @@ func TestG1CutWaitsUntilPublishesHaveRead(t *testing.T) {
 	})
 }
 
-// TestCutEndsWithItsCaller: who is killed while he waits has cut nothing, and nobody was held up.
+// TestCutEndsWithItsCaller: a caller that is killed while it waits has cut nothing, and nobody was held up.
 func TestCutEndsWithItsCaller(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var ts stageReads

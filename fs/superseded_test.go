@@ -12,13 +12,14 @@ import (
 	"github.com/rdmcfs/rdmcfs/meta"
 )
 
-// TestG3SupersededBeforeCloseReturns: another node publishes the file anew while a close still waits until all nodes
-// show its own version. Who opens the file later sees the newer one, also while a reader of before keeps the older.
+// TestG3SupersededBeforeCloseReturns: another node publishes the file again while a close still waits until all nodes
+// show its own version. A program that opens the file later sees the newer version, also while a reader from before
+// keeps the older.
 func TestG3SupersededBeforeCloseReturns(t *testing.T) {
 	eachPair(t, func(t *testing.T, c *fstest.Cluster, a, b string) {
 		path, other := filepath.Join(a, "f"), filepath.Join(b, "f")
 		write(t, path, []byte("first"))
-		w, err := os.OpenFile(path, os.O_WRONLY, 0) // who may map it for writing is looked after while it is read
+		w, err := os.OpenFile(path, os.O_WRONLY, 0) // a program that may map it for writing is watched while it is read
 		must(t, err)
 		r, err := os.Open(path)
 		must(t, err)

@@ -126,10 +126,10 @@ func (pub *publisher) linkTmp(ctx context.Context, l *live, dir meta.Ino, name s
 	return l.linkedAs(), 0
 }
 
-// linker is a staged file that can be told what it belongs to since it got a name.
+// linker is a staged file that takes a note of what it belongs to when it gets a name.
 type linker interface{ Linked(info StageInfo) error }
 
-// describeLinked has what is written from now on listed under the name that an O_TMPFILE got.
+// describeLinked makes bytes that are written from now on be listed under the name that an O_TMPFILE got.
 func (rs *reservations) describeLinked(l *live) {
 	s, ok := l.stage.(linker)
 	if !ok {

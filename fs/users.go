@@ -1,20 +1,20 @@
 package fs
 
-// users are those that keep a live file: handles, publishes and looks at it. Protected by nodeTable.mu.
+// users counts what keeps a live file: handles, publishes and looks at it. Protected by nodeTable.mu.
 type users struct {
 	handles int  // open handles, readers too
-	writers int  // of them, those that may write
-	closing int  // of those, the ones that had a descriptor closed: most often their RELEASE is on its way
+	writers int  // handles that may write
+	closing int  // writers that had a descriptor closed: most often their RELEASE is on its way
 	dups    bool // it was not: such handles have other descriptors, and are not waited for
 	busy    int  // publishes and watches under way: the bytes are still to be published
 	holds   int  // looks at it under way: it must not be closed
 	ended   bool // no longer to be joined; bytes are being kept or dropped
 	read    bool // a handle could read the staged file
 
-	released chan struct{} // closed and made anew when nobody may write any more
+	released chan struct{} // closed and re-created when nobody may write any more
 }
 
-// newUsers has the writer that begins a live file.
+// newUsers returns users with the writer that begins a live file.
 func newUsers() users { return users{handles: 1, writers: 1, released: make(chan struct{})} }
 
 // frozen reports whether nobody can change the staged bytes any more.

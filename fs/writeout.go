@@ -9,9 +9,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// writeOut tells whether the kernel failed to write bytes of a staged file to the disk. Pages that it could not write
-// are clean to it: it drops them when memory is short, and what is read then is what was on the disk before. It tells
-// that once to each descriptor; here it stays so for good, as nobody knows which bytes are still right.
+// writeOut records whether the kernel failed to write bytes of a staged file to the disk. The kernel takes pages that
+// it could not write for clean: it drops them when memory is short, and what is read then is what was on the disk
+// before. It reports the failure once to each descriptor. Here the file stays failed for good, as nobody knows which
+// bytes are still right.
 type writeOut struct {
 	fd int
 
@@ -37,7 +38,7 @@ func (w *writeOut) failed() error {
 	return w.err
 }
 
-// noteLocked remembers that the kernel has told of a failure. mu is held.
+// noteLocked remembers that the kernel has reported a failure. mu is held.
 func (w *writeOut) noteLocked(err error) {
 	w.err = fmt.Errorf("fs: staged bytes could not be written to the disk: %w", err)
 }
@@ -45,7 +46,7 @@ func (w *writeOut) noteLocked(err error) {
 // Refuser is a staged file that notes that its disk has not taken some of the bytes.
 type Refuser interface{ Refuse(why error) error }
 
-// note has the staged file note a write-out that failed: the kernel does not tell of it again.
+// note makes the staged file note a failed write-out: the kernel does not report it again.
 func (w *writeOut) note(st Refuser) error {
 	if failed := w.failed(); failed != nil {
 		return st.Refuse(failed)
@@ -66,8 +67,8 @@ func (w *writeOut) sync(do func() error) error {
 }
 
 // WrittenOut reads from src, which reads f, staged bytes that are to be published. It fails once the kernel has failed
-// to write bytes of f to the disk, as far as that was not told to somebody before f was opened. note, which is called
-// before f is closed, has the staged file note that.
+// to write bytes of f to the disk, unless that was reported on another descriptor before f was opened. note, which is
+// called before f is closed, makes the staged file note the failure.
 func WrittenOut(src io.ReaderAt, f *os.File) (r io.ReaderAt, note func(Refuser) error) {
 	out := &writeOut{fd: int(f.Fd())}
 	return writtenOut{src, out}, out.note
@@ -79,7 +80,7 @@ type writtenOut struct {
 	out *writeOut
 }
 
-// ReadAt looks behind the read: a failure is told before the pages can go.
+// ReadAt checks after the read: a failure is reported before the pages can go.
 func (w writtenOut) ReadAt(p []byte, off int64) (int, error) {
 	n, err := w.src.ReadAt(p, off)
 	if failed := w.out.failed(); failed != nil {

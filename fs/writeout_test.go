@@ -62,7 +62,7 @@ func TestFailedWriteOutIsNotForgotten(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		t.Cleanup(func() { _ = f.Close() }) // it may tell of the failure again
+		t.Cleanup(func() { _ = f.Close() }) // it may report the failure again
 		return f
 	}
 	program := open() // as by passthrough

@@ -107,8 +107,8 @@ func (t *tx) token(o *Join) (*tokenRecord, syscall.Errno) {
 	return k, ok
 }
 
-// tokensKept is how long a token is remembered after its end: for that time a join with it is told whether it was
-// used or too late.
+// tokensKept is how long a token is remembered after its end: for that time a join with it learns whether the token was
+// used or came too late.
 const tokensKept = int64(24 * time.Hour)
 
 // expireTokens forgets tokens that are over.

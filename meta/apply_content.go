@@ -87,7 +87,7 @@ func (t *tx) retire(r *contentRecord) {
 	t.emit(Event{Kind: EventRetired, Ino: r.Ino, Content: r.ID})
 }
 
-// retireAll retires what a removed inode had, but for what is kept until a time.
+// retireAll retires what a removed inode had, except versions that are kept until a time.
 func (t *tx) retireAll(i *Inode) {
 	if !i.Content.IsZero() {
 		if r := t.contentRec(i.Content); r != nil {

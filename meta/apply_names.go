@@ -53,8 +53,8 @@ func (t *tx) dir(ino Ino, name string) (*Inode, syscall.Errno) {
 	return d, ok
 }
 
-// entryOf loads the entry of a name; Ino is 0 when there is none. A name reserved under a dead lease is freed
-// and does not exist; foreign tells that it is reserved by another live writer.
+// entryOf loads the entry of a name; Ino is 0 when there is none. A name reserved under a dead lease is freed and does
+// not exist; foreign reports that it is reserved by another live writer.
 func (t *tx) entryOf(dir *Inode, name string) (d dirent, foreign bool) {
 	if !t.load(direntKey(dir.Ino, name), &d) {
 		return dirent{}, false

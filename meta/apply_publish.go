@@ -137,7 +137,7 @@ func (t *tx) newContent(p *publication) syscall.Errno {
 	return t.tally(p)
 }
 
-// tally counts the valid votes and writes down who is owed.
+// tally counts the valid votes and records which members are owed.
 func (t *tx) tally(p *publication) syscall.Errno {
 	members := t.cl.members(p.policy, p.rec.Ino)
 	valid := 0

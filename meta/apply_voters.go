@@ -30,7 +30,7 @@ func electorateOf(t *tx) electorate {
 	return e
 }
 
-// firstVoter tells whether nobody votes yet: the node that boots now is the cluster's first.
+// firstVoter reports whether nobody votes yet: the node that boots now is the cluster's first.
 func firstVoter(t *tx) bool { return t.get(votersKey) == nil && len(electorateOf(t).Voters) == 0 }
 
 func (t *tx) setVoters(o *SetVoters) (Result, syscall.Errno) {
@@ -64,9 +64,9 @@ func (e electorate) replace(id NodeID) {
 	}
 }
 
-// quorumWithout reports whether raft can do without a node: whether those that are up are a majority without it, of the
-// voters and of the outgoing ones. Only lists that it is in count. The evicted ones count as voters until the voters
-// are changed: raft waits for them too.
+// quorumWithout reports whether raft can do without a node: whether the nodes that are up, without this one, are a
+// majority of the voters and of the outgoing voters. Only lists that the node is in count. Evicted nodes count as
+// voters until the voters are changed: raft waits for them too.
 func (e electorate) quorumWithout(id NodeID, c *cluster) bool {
 	return c.majorityWithout(id, e.Voters) && c.majorityWithout(id, e.Outgoing)
 }

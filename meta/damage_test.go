@@ -224,7 +224,7 @@ func TestDamagedStateIsReplaced(t *testing.T) {
 	}
 }
 
-// Records that are whole one by one, but not those that were applied, are noticed when all are read.
+// Records that are each whole, but are not the records that were applied, are noticed when all are read.
 func TestVerifyAddsUp(t *testing.T) {
 	db := meta.OpenMemory()
 	c := metatest.Over(t, db, 1)

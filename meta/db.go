@@ -45,8 +45,8 @@ type Reader interface {
 	// publish index `after` (Owed.Published of the last one seen; 0 = from the start), up to limit.
 	OwedTo(node NodeID, after uint64, limit int) ([]Owed, error)
 	OwedCount(node NodeID) (contents int, bytes int64, err error)
-	// Believed lists the contents that the log believes the node holds, but for inline ones, in the order of their ids
-	// after one. It looks at up to limit records. next is where to go on; zero means that there are no more.
+	// Believed lists the contents that the log believes the node holds, except inline ones, in the order of their ids,
+	// after a given one. It looks at up to limit records. next is where to go on; zero means that there are no more.
 	Believed(node NodeID, after ContentID, limit int) (list []Content, next ContentID, err error)
 	// Decided reports whether the log has decided a session, by publish, abort or fence. A member may drop its vote
 	// then; whether it must keep the bytes is asked of Content.

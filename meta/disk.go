@@ -53,8 +53,8 @@ func newDisk(root string, goal int64, log *slog.Logger) *disk {
 	return &disk{root: root, goal: goal, log: log, since: checkBytes}
 }
 
-// prepare frees the reserve, so that an opening has room, and removes what was made ahead and not used: badger
-// takes an empty log for a damaged one. open tells that badger has the state open already.
+// prepare frees the reserve, so that an opening has room, and removes logs that were made ahead and not used: badger
+// takes an empty log for a damaged one. open says that badger already has the state open: then its logs stay.
 func (d *disk) prepare(state string, open bool) error {
 	if d == nil {
 		return nil

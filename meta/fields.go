@@ -6,7 +6,7 @@ import "github.com/rdmcfs/rdmcfs/internal/coder"
 var errMalformed = coder.ErrMalformed
 
 // fields is a coder that knows the types of this package. One method of each type (code) lists its fields. Numbers are
-// varints but for times, which are eight bytes, big endian, as are all numbers in keys. An entry and a record are
+// varints, except times, which are eight bytes, big endian, as are all numbers in keys. An entry and a record are
 // bounded as a whole; lists and texts in them are bounded by what is left of that.
 type fields struct{ coder.Coder }
 

@@ -12,8 +12,8 @@ type kvStore interface {
 	sync(index uint64) error
 	// keepFrom lets versions below index go.
 	keepFrom(index uint64)
-	// beyond tells whether there are versions above index: a crash leaves those that were not synced, and they show
-	// through what is committed above them.
+	// beyond reports whether there are versions above index: a crash leaves versions that were not synced, and they
+	// show through what is committed above them.
 	beyond(index uint64) bool
 	close() error
 }

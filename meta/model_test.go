@@ -36,7 +36,7 @@ type modelNode struct {
 	incarnation uint32 // that it believes to have; 0: not booted
 	seq         uint64
 	has         uint64 // bit i: the bytes of push i, durable
-	lost        uint64 // bit i: lost, and the log has not been told yet
+	lost        uint64 // bit i: lost, and not reported to the log yet
 	gone        bool   // evicted, or never joined
 	unborn      bool
 	store       byte // grows with a replacement
@@ -81,7 +81,7 @@ func (w *world) clone() *world {
 	return &c
 }
 
-// key names the state but for the path to it.
+// key names the state, without the path to it.
 func (w *world) key() sum128 {
 	var b strings.Builder
 	h := w.db.cur.Load().head
@@ -277,8 +277,8 @@ func (m *modelCheck) leaveActions(w *world, n NodeID, rec *nodeRecord, add func(
 	}
 }
 
-// evictArrives lets an eviction arrive that was looked for before. A loss that its node has not told of is nobody's
-// to know.
+// evictArrives makes an eviction arrive that was prepared before. If a node has a loss that it has not reported,
+// nothing is done: nobody else can know of the loss.
 func (m *modelCheck) evictArrives(w *world, e Entry, op *EvictSpare) {
 	for _, n := range w.nodes {
 		if n.lost != 0 {
@@ -585,7 +585,7 @@ func (m *modelCheck) checkHolders(w *world, i int, c Content) {
 	}
 }
 
-// substitute tells that a node may be a member of an older content for now only: another member is not up.
+// substitute reports that a node may be a member of an older content only for now: another member is not up.
 func (m *modelCheck) substitute(w *world, n NodeID) bool {
 	if m.policy == nil || m.policy.Placement != PlaceCopies {
 		return false

@@ -16,7 +16,7 @@ type Entry struct {
 // Op is one of the operation types below. Each carries its preconditions; apply answers an errno.
 type Op interface{ opcode() uint8 }
 
-// Cred is who asks, for ownership of what is made.
+// Cred identifies the caller, who owns what is made.
 type Cred struct{ UID, GID uint32 }
 
 // Create makes a name with a new inode. A file is made reserved: seen by its writer only, until the first
@@ -113,7 +113,7 @@ type Publish struct {
 	Holes   int64 // bytes of Size that take no room: what stat shows as blocks
 	Root    [32]byte
 	Votes   Votes
-	Missing []Missed // members without a vote and why; apply derives who is owed, this only gives reasons
+	Missing []Missed // members without a vote, and why; apply derives which members are owed, this only gives reasons
 	Inline  []byte   // instead of votes: the bytes, at most MaxInline, where all nodes get them by the log
 	Attr    AttrPatch
 	// LinkParent and LinkName are set for an O_TMPFILE: the name it gets with this publish.
@@ -144,7 +144,7 @@ type Join struct {
 	Labels    map[string]string
 	TokenHash [32]byte // consumed; zero for the first node
 	Replace   bool
-	// KeyHash is of the machine's key: a join that is repeated, whoever is asked, is known by it again.
+	// KeyHash is of the machine's key: it identifies a repeated join, whichever node is asked.
 	KeyHash [32]byte
 }
 
@@ -182,7 +182,7 @@ type EvictSpare struct {
 	Checked uint64
 }
 
-// Drain has a node take no new contents, and the others fetch what depends on it; Undo ends that. EBUSY: no other
+// Drain makes a node take no new contents, and the others fetch what depends on it; Undo ends that. EBUSY: no other
 // node takes contents.
 type Drain struct {
 	Node NodeID
@@ -200,7 +200,7 @@ type Release struct {
 type Held struct {
 	Node     NodeID
 	Contents []ContentID
-	UpTo     uint64 // all assigned contents published at or below are held, but for owed rows; 0 = no change
+	UpTo     uint64 // all assigned contents published at or below are held, except owed rows; 0 = no change
 	View     uint64 // as of which the node looked what it is assigned; an older one does not settle Node.Recheck
 }
 
@@ -254,7 +254,7 @@ type Result struct {
 	Existed     bool
 	Inode       Inode // after the operation, where one inode is its object
 	Version     uint64
-	Owed        []NodeID // publish: who is owed
+	Owed        []NodeID // publish: the members that are owed
 	Conflict    bool     // publish: the base had been superseded
 	Orphan      bool     // publish: the inode was gone
 	Node        NodeID
@@ -266,7 +266,7 @@ type Result struct {
 	Fenced bool
 }
 
-// Event tells one effect of an applied entry, in order, for invalidation and for the transfers.
+// Event reports one effect of an applied entry, in order, for invalidation and for the transfers.
 type Event struct {
 	Kind        EventKind
 	Index       uint64

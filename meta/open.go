@@ -69,8 +69,9 @@ func OpenMemory() *DB {
 	return db
 }
 
-// Open opens or makes a database in a directory. After a crash it begins at the last synced index: whoever drives it
-// applies the log again from there. The error wraps ErrDamaged where the bytes on disk are not those that were written.
+// Open opens or makes a database in a directory. After a crash it begins at the last synced index, and its caller
+// applies the log again from there. The error wraps ErrDamaged if the bytes on disk are not the bytes that were
+// written.
 func Open(dir string, opts Options) (*DB, error) {
 	l, err := openLayout(dir)
 	if err != nil {
@@ -281,7 +282,7 @@ func (db *DB) Synced() uint64 { return db.synced.Load() }
 func (db *DB) SpaceLow() bool { return db.disk.low() }
 
 // SpaceFor reports whether an operation may be proposed as far as the disk is concerned. Removing names is how users
-// make space: it may use the reserve, but for the part that is kept for what other nodes change.
+// make space: it may use the reserve, except the part that is kept for what other nodes change.
 func (db *DB) SpaceFor(op Op) bool {
 	switch op.(type) {
 	case *Unlink, *Rmdir:

@@ -42,7 +42,7 @@ func (p *Policy) eligible(n *nodeRecord) bool {
 	return p.Placement == PlaceAll || p.matches(n)
 }
 
-// members is the placement of a policy for an inode over the present nodes but those that are draining, ascending.
+// members is the placement of a policy for an inode over the present nodes that are not draining, ascending.
 func (c *cluster) members(p *Policy, ino Ino) []NodeID {
 	var out []NodeID
 	for _, n := range c.nodes {

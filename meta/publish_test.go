@@ -515,7 +515,7 @@ func TestJoinAskedAgain(t *testing.T) {
 	}
 }
 
-// A token that is over is told from an unknown one for a day; then it is forgotten.
+// For a day, an expired token can be told from an unknown one; then it is forgotten.
 func TestTokensAreForgotten(t *testing.T) {
 	c := metatest.New(t, 1)
 	now := c.Do(1, &meta.Create{Parent: meta.RootIno, Name: "d", Kind: meta.KindDir}).Inode.Ctime

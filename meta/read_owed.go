@@ -68,7 +68,7 @@ func (s snap) owedRows(id NodeID, from uint64, fn func(Owed) (bool, error)) erro
 	})
 }
 
-// missed is the ranges of publish indexes of which the node lacks everything assigned to it, but for rows.
+// missed returns the ranges of publish indexes of which the node lacks everything assigned to it, apart from rows.
 func (n *nodeRecord) missed(index uint64) seqSet {
 	out := seqSet(n.Backlog)
 	if n.State != NodeUp {
@@ -106,8 +106,8 @@ func (s snap) published(r IndexRange, fn func(*contentRecord) bool) error {
 	})
 }
 
-// OwedCount counts what is owed to a node. It costs little also for a long backlog, but for PlaceCopies policies, whose
-// contents are looked at one by one.
+// OwedCount counts what is owed to a node. It costs little even for a long backlog, except with PlaceCopies policies,
+// whose contents are looked at one by one.
 func (db *DB) OwedCount(node NodeID) (contents int, bytes int64, err error) {
 	err = db.read(func(s snap) error {
 		contents, bytes = 0, 0
@@ -194,8 +194,8 @@ func (s snap) countEach(n *nodeRecord, r IndexRange, add func(int, int64)) error
 	})
 }
 
-// Believed lists the contents that the log believes the node holds, but for inline ones, in the order of their ids
-// after one. It looks at up to limit records. next is where to go on; zero means that there are no more.
+// Believed lists the contents that the log believes the node holds, except inline ones, in the order of their ids,
+// after a given one. It looks at up to limit records. next is where to go on; zero means that there are no more.
 func (db *DB) Believed(node NodeID, after ContentID, limit int) (list []Content, next ContentID, err error) {
 	err = db.read(func(s snap) error {
 		list, next = nil, ContentID{}

@@ -55,13 +55,13 @@ func (s seqSet) lowestGap() IndexRange {
 	return IndexRange{}
 }
 
-// progress is what changes of a node with every entry it proposes. It belongs to one incarnation, but for
-// LastIno, which only grows.
+// progress is what changes of a node with every entry it proposes. It belongs to one incarnation, except LastIno, which
+// only grows.
 type progress struct {
 	Incarnation uint32
 	Acked       uint64 // proposals at or below are answered and forgotten
 	LastIno     uint64
-	LastUnheld  uint64 // proposal number of the last Unheld or Release: an earlier Held tells of an older truth
+	LastUnheld  uint64 // proposal number of the last Unheld or Release: an earlier Held is out of date
 	Decided     seqSet // sessions published or aborted
 }
 

@@ -371,8 +371,8 @@ func TestBelieved(t *testing.T) {
 	}
 }
 
-// What the marker says is durable was synced before: the logs of all memtables, also of those that are not the active
-// one, and the directory that names them.
+// What the marker says is durable was synced before: the logs of all memtables, inactive ones too, and the directory
+// that names them.
 func TestSyncedMeansSynced(t *testing.T) {
 	dir := t.TempDir()
 	db := openSmall(t, dir)

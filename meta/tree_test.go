@@ -59,7 +59,7 @@ func (m *tree) drop(dir meta.Ino, name string) {
 	}
 }
 
-// find answers what a viewer finds under a name; hidden tells that another holds it reserved.
+// find returns what a viewer finds under a name; hidden reports that another node holds the name reserved.
 func (m *tree) find(dir meta.Ino, name string, viewer meta.NodeID) (ino meta.Ino, hidden bool) {
 	ino = m.inodes[dir].names[name]
 	if ino == 0 {

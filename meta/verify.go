@@ -24,8 +24,8 @@ import (
 	"github.com/rdmcfs/rdmcfs/internal/durable"
 )
 
-// ErrDamaged is the class of errors of a database whose bytes on disk are not those that were written. Its state must
-// not be served: it is remade from the other nodes, or from the log, see OpenEmpty.
+// ErrDamaged is the class of errors of a database whose bytes on disk are not the bytes that were written. Its state
+// must not be served: it is remade from the other nodes, or from the log, see OpenEmpty.
 var ErrDamaged = errors.New("meta: the state database is damaged")
 
 func damagef(format string, args ...any) error {

@@ -1,4 +1,4 @@
-// Package replicate decides which nodes get a version, pushes it to them, and catches up those that missed it.
+// Package replicate decides which nodes get a version, pushes it to them, and catches up the nodes that missed it.
 //
 // # Parts
 //

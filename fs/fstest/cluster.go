@@ -142,8 +142,8 @@ func (c *Cluster) applyLocked(l meta.Lease, op meta.Op) (meta.Result, error) {
 	return res, nil
 }
 
-// Unseen makes a function run once, when the next publish is applied and no kernel was told of it. It must change
-// nothing.
+// Unseen makes a function run once, when the next publish is applied and no kernel has been notified of it. The
+// function must change nothing.
 func (c *Cluster) Unseen(f func()) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -167,7 +167,7 @@ func (n *Node) Elsewhere(r io.ReaderAt) {
 	n.other = r
 }
 
-// elsewhere is what Elsewhere was told.
+// elsewhere returns what was passed to Elsewhere.
 func (n *Node) elsewhere() io.ReaderAt {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -289,8 +289,8 @@ func (n *Node) put(op meta.Op) (res meta.Result, err error) {
 	return res, err
 }
 
-// putLate applies an operation when wait is closed, as the log may do after the caller was told that the outcome is
-// unknown.
+// putLate applies an operation when wait is closed, as the log may do after the caller got the answer that the outcome
+// is unknown.
 func (n *Node) putLate(op meta.Op, wait <-chan struct{}) error {
 	outcome, applied := make(chan meta.Result, 1), make(chan struct{})
 	n.mu.Lock()
@@ -420,7 +420,7 @@ func (n *Node) fill(ctx context.Context, p replicate.Push, op *meta.Publish) err
 	return n.store.Commit(id)
 }
 
-// OpenContent opens a content from the log or from whoever's store has it.
+// OpenContent opens a content from the log or from the store of any node that has it.
 func (n *Node) OpenContent(_ context.Context, id meta.ContentID) (replicate.ContentReader, error) {
 	if b, err := n.c.db.InlineBytes(id); err == nil {
 		return inline(b), nil
