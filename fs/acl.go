@@ -103,8 +103,8 @@ func (at *attributes) chmodACL(n *node, patch *meta.AttrPatch) {
 	}
 }
 
-// setACL is the change that setting an access list makes: the mode follows, and a list that says no more than the
-// mode is none.
+// setACL returns the change that setting an access list makes: the mode follows, and a list that says no more than the
+// mode is dropped.
 func (at *attributes) setACL(n *node, in *fuse.SetXAttrIn, a acl) (meta.AttrPatch, syscall.Errno) {
 	if !a.valid() {
 		return meta.AttrPatch{}, syscall.EINVAL

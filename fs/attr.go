@@ -65,7 +65,7 @@ func (at *attributes) file(n *node, out *fuse.Attr) time.Duration {
 	defer at.nodes.mu.Unlock()
 	n.setAttrLocked(out, rec)
 	switch {
-	case n.live != nil: // one that ends tells it itself
+	case n.live != nil: // a live file that ends notes it itself
 	case v == nil:
 		n.noteKernelAttrsLocked(rec.Content, rec.Size)
 	default:

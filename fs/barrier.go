@@ -6,7 +6,7 @@ import (
 	"sync/atomic"
 )
 
-// barrier tells how far the changes of this mount are visible on the other nodes.
+// barrier records how far the changes of this mount are visible on the other nodes.
 type barrier struct {
 	changed atomic.Uint64 // log index of the newest change
 	visible atomic.Uint64 // up to here every live node shows them, or was waited for
@@ -17,8 +17,8 @@ func raise(v *atomic.Uint64, to uint64) {
 	}
 }
 
-// published notes a version of this mount at an index of the log. The publish has waited until it is shown, but if
-// nobody could tell: then close and fsync ask again.
+// published notes a version of this mount at an index of the log. If shown is set, the publish has waited until the
+// version is shown. Else it is not known where it is shown, and close and fsync ask again.
 func (b *barrier) published(index uint64, shown bool) {
 	if shown {
 		raise(&b.visible, index)
@@ -27,7 +27,8 @@ func (b *barrier) published(index uint64, shown bool) {
 	}
 }
 
-// showFor is show for a close or fsync of a process: it waits for a quorum and fails if nobody can tell who shows what.
+// showFor is show for a close or fsync of a process: it waits for a quorum, and fails if it can't be known which nodes
+// show the changes.
 func (ns *namespace) showFor(cancel <-chan struct{}, pid uint32) error {
 	ctx, stop := ns.life.callContext(cancel, pid)
 	defer stop()

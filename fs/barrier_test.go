@@ -21,8 +21,8 @@ func (b *lateCluster) Show(ctx context.Context, _ uint64, _ bool) ([]meta.NodeID
 	return []meta.NodeID{2}, errors.Join(ctx.Err(), b.err)
 }
 
-// A wait that ended because its caller was killed, or because nobody could tell who shows what, is not taken for one:
-// the next caller waits. One that ended because a node did not answer in time is not repeated.
+// A wait may end because its caller was killed, or because it can't be known which nodes show the changes. It does not
+// count: the next caller waits. A wait that ended because a node did not answer in time is not repeated.
 func TestShowIsWaitedForOnce(t *testing.T) {
 	b := &lateCluster{}
 	ns := &namespace{cluster: b, log: slog.New(slog.DiscardHandler)}

@@ -26,7 +26,7 @@ type change struct {
 	read *stageRead // until end; nil when nothing was read
 }
 
-// end tells the staged file what became of a snapshot.
+// end reports to the staged file what became of a snapshot.
 func (c *change) end(published meta.ContentID, ok bool) {
 	if c.read != nil {
 		c.read.end()
@@ -119,8 +119,8 @@ func (l *live) changes() (change, error) {
 	return c, err
 }
 
-// clone is a staged file that may share the bytes of what it was made from. Sound fails if those were found damaged:
-// what differs from their sums then need not be what somebody wrote.
+// clone is a staged file that may share the bytes of what it was made from. Sound fails if those bytes were found
+// damaged: then bytes that differ from their sums need not be bytes that a program wrote.
 type clone interface{ Sound() error }
 
 // baseSums reads what the staged file was made from, as long as nothing newer was published. nil means unknown.

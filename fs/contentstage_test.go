@@ -32,7 +32,7 @@ func openStore(t *testing.T, dir string) *content.Store {
 	return store
 }
 
-// TestCopyUpOfDamagedBytes: a file whose bytes are damaged here is opened for writing with those of another holder.
+// TestCopyUpOfDamagedBytes: a file whose bytes are damaged here is opened for writing with the bytes of another holder.
 func TestCopyUpOfDamagedBytes(t *testing.T) {
 	dir := t.TempDir()
 	store := openStore(t, dir)

@@ -11,7 +11,7 @@ import (
 	"github.com/rdmcfs/rdmcfs/replicate"
 )
 
-// Errors of Cluster.Propose and Publish that callers of the file system can tell apart.
+// Errors of Cluster.Propose and Publish that callers of the file system can distinguish.
 var (
 	// ErrReadOnly says that there is no quorum: nothing can change now.
 	ErrReadOnly = errors.New("fs: read only: no quorum")

@@ -38,8 +38,8 @@ const (
 	sumsNoHash = 3 // the least hash
 )
 
-// leafSums is a hash of each leaf of what was published last. It lives as long as its live file and only
-// tells changed bytes from unchanged ones; nothing is protected by it.
+// leafSums is a hash of each leaf of what was published last. It lives as long as its live file. It only distinguishes
+// changed bytes from unchanged ones; nothing is protected by it.
 type leafSums struct {
 	size   int64
 	unit   int64

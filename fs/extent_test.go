@@ -11,8 +11,8 @@ import (
 	"pgregory.net/rapid"
 )
 
-// TestDiffFindsEveryChange publishes by way of a recorder, changes bytes, and checks that the differing leaves, and no
-// others but those the recorder could not know, are found.
+// TestDiffFindsEveryChange publishes by way of a recorder, changes bytes, and checks which leaves are found: all that
+// differ, and no others except leaves that the recorder could not know.
 func TestDiffFindsEveryChange(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		size := rapid.Int64Range(0, 6*leafBytes).Draw(t, "size")

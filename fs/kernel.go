@@ -16,7 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Kernel is who sends requests to a file system, as the file system sees him. All methods may be called from several
+// Kernel is what sends requests to a file system, as the file system sees it. All methods may be called from several
 // goroutines.
 type Kernel interface {
 	// Serve sends requests, and returns when no more will come.

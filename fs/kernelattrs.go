@@ -6,10 +6,10 @@ import "github.com/rdmcfs/rdmcfs/meta"
 // the kernel is notified. An open in between would get the new bytes, but the kernel would read and append by the old
 // size. So such an open is sent back to look the name up again.
 type kernelAttrs struct {
-	known bool // else the kernel keeps none, or those of what handles share
+	known bool // else the kernel keeps none, or the ones that handles share
 	id    meta.ContentID
 	size  int64
-	count uint64 // tells one time from another
+	count uint64 // grows with each note: distinguishes one time from another
 }
 
 // noteKernelAttrsLocked notes what attributes go to the kernel. nodeTable.mu is held.

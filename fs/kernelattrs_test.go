@@ -71,8 +71,8 @@ func TestG7AppendBeforeTheKernelIsTold(t *testing.T) {
 	})
 }
 
-// A commit that comes while the kernel looks a file up for the first time: the answer may be of before, but must not
-// stay.
+// A commit comes while the kernel looks a file up for the first time: the answer may show the state from before, but
+// must not stay.
 func TestG3CommitDuringLookup(t *testing.T) {
 	eachPair(t, func(t *testing.T, c *fstest.Cluster, a, b string) {
 		for i := range 6 {

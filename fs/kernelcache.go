@@ -110,7 +110,8 @@ func (kc *kernelCache) dropAttr(id uint64) {
 	if n == nil {
 		return
 	}
-	if !known { // the answer to its first lookup is on its way, and the name that comes with it has the epoch of before
+	// if not known: the answer to its first lookup is on its way, and the name that comes with it has the old epoch
+	if !known {
 		kc.dropNames()
 		return
 	}

@@ -64,9 +64,9 @@ func readProc(tid uint32, name string, limit time.Duration) ([]byte, error) {
 	return a.raw, a.err
 }
 
-// wasKilled reports whether a task is on its way out because of a signal. exit_code tells a process that was killed
-// from one whose threads end since it returned from main; PF_SIGNALED is set for both. A task that cannot be looked
-// at is in execve and alive.
+// wasKilled reports whether a task is on its way out because of a signal. exit_code distinguishes a process that was
+// killed from one whose threads end since it returned from main; PF_SIGNALED is set for both. A task that cannot be
+// looked at is in execve and alive.
 func wasKilled(tid uint32) bool {
 	raw, err := readProc(tid, "stat", procWait)
 	if err != nil {
@@ -159,8 +159,8 @@ func processOf(tid uint32, limit time.Duration) string {
 	return string(bytes.TrimSpace(word))
 }
 
-// holdsWriter reports whether a task has a descriptor that may write of an inode of that number on a device, by what
-// /proc tells without touching it. No for certain is not known from no in time.
+// holdsWriter reports whether a task has a descriptor that may write of an inode of that number on a device. It reads
+// this from /proc and does not touch the descriptor. False may also mean that there was no answer in time.
 func holdsWriter(tid uint32, device string, ino uint64, limit time.Duration) bool {
 	held, _ := inTime(limit, func() bool { return findWriter(tid, device, ino) })
 	return held

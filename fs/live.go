@@ -51,7 +51,7 @@ type live struct {
 	name      string
 }
 
-// state is what tells a changed staged file from an unchanged one without reading it.
+// state is what distinguishes a changed staged file from an unchanged one without reading it.
 type state struct {
 	valid bool
 	size  int64

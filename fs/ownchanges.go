@@ -84,9 +84,9 @@ func (o *ownPush) over() {
 	o.pause()
 }
 
-// rename reserves the name of the file again whose inode went in mid-push, and gives the inode that it has then. A
-// file that a program of this node removed meanwhile has none. Nothing is counted meanwhile: who looks for removals
-// that are under way would wait for the push.
+// rename reserves the name of a file again whose inode went in mid-push, and returns the inode that the file then has.
+// A file that a program of this node removed meanwhile has none. Nothing is counted meanwhile: a caller that looks for
+// removals under way would wait for the push.
 func (o *ownPush) rename(ctx context.Context) (meta.Ino, error) {
 	o.pause()
 	if err := o.pub.reserved.reserveAgain(ctx, o.l); err != nil {

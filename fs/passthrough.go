@@ -54,7 +54,7 @@ type backing struct {
 	id      int32 // 0 = none: reads and writes come to the daemon
 }
 
-// attach decides at the first open how a version or live file is read and written, and tells it to the kernel.
+// attach decides at the first open how a version or live file is read and written, and lets the kernel know.
 func (pt *passthrough) attach(b *backing, fd int, out *fuse.OpenOut) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

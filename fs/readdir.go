@@ -84,9 +84,9 @@ func (f *fileSystem) dots(h *handle) error {
 	return nil
 }
 
-// ReadDir answers FUSE_READDIR. There is no FUSE_READDIRPLUS: the kernel takes its names for those of the epoch in
-// which it reads the answer, whatever was renamed or removed since they were listed, and would show them until the
-// next change.
+// ReadDir answers FUSE_READDIR. There is no FUSE_READDIRPLUS: the kernel takes its names for names of the epoch in
+// which it reads the answer, whatever was renamed or removed since they were listed, and would show them until the next
+// change.
 func (f *fileSystem) ReadDir(_ <-chan struct{}, in *fuse.ReadIn, out *fuse.DirEntryList) fuse.Status {
 	h := f.files.handles.get(in.Fh)
 	if h == nil || h.dir == nil {

@@ -187,9 +187,9 @@ func (o *openFiles) awaitSettled(ctx context.Context, n *node) {
 
 func (l *live) settle() { l.settleOnce.Do(func() { close(l.settled) }) }
 
-// releaseLag is how long an open for writing waits for the RELEASE of writers that have closed, if somebody has read
-// the staged file. The kernel sent it before the open, but it may be handled later; and who reads the file since
-// keeps that version only if the new writer does not join the old ones. Tests change it, before they mount.
+// releaseLag is how long an open for writing waits for the RELEASE of writers that have closed, if the staged file has
+// been read. The kernel sent the RELEASE before the open, but it may be handled later; and a program that has read the
+// file since keeps that version only if the new writer does not join the old ones. Tests change it, before they mount.
 var releaseLag = time.Second
 
 // awaitReleased waits while all writers of a node that readers know have closed and are not released, or what that

@@ -66,7 +66,8 @@ func TestG3OwnAttributesInMidPublish(t *testing.T) {
 	})
 }
 
-// A stat that reads the record of before the publish does not answer what was changed without what rode in it.
+// A stat that reads the record from before the publish does not return the changed bytes without the attributes that
+// rode along.
 func TestG3OwnAttributesAtTheEndOfAPublish(t *testing.T) {
 	eachPair(t, func(t *testing.T, c *fstest.Cluster, a, _ string) {
 		path := filepath.Join(a, "f")
@@ -152,7 +153,7 @@ func TestAttributesInTheLastPublish(t *testing.T) {
 }
 
 // TestAttributesOfAFailedPublish: what others change while a file is open for writing stays, whatever becomes of what
-// is written. The times are those of the bytes.
+// is written. The times are the times of the bytes.
 func TestAttributesOfAFailedPublish(t *testing.T) {
 	for name, change := range attrChanges {
 		t.Run(name, func(t *testing.T) {

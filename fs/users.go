@@ -69,7 +69,7 @@ func (u *users) others(h *handle) (n int, releasing bool) {
 	return n, n > 0 && closing == n && !u.dups
 }
 
-// tellReleased wakes who waits until the file is frozen, if it is.
+// tellReleased wakes the goroutines that wait until the file is frozen, if it is.
 func (u *users) tellReleased() {
 	if u.frozen() {
 		close(u.released)

@@ -65,9 +65,9 @@ func (pub *publisher) watchMapping(l *live) {
 }
 
 // mayStore reports whether anybody but us may have the staged file open or mapped for writing. Only a write lease on
-// our own descriptor tells: it is refused while there is another one. An open that meets the lease fails, if it does
-// not wait or a signal comes; so there must be no handle, whose open the kernel may not have ended yet, and no new
-// one until the lease is gone. known is false where there are no leases.
+// our own descriptor shows this: it is refused while there is another descriptor. An open that meets the lease fails,
+// if it does not wait or a signal comes; so there must be no handle, whose open the kernel may not have ended yet, and
+// no new one until the lease is gone. known is false where there are no leases.
 func (pub *publisher) mayStore(l *live) (may, known bool) {
 	fd := l.stage.Fd()
 	if fd < 0 || !l.backing.on() {

@@ -53,8 +53,8 @@ func mountFailing(t *testing.T) (disk *failingDisk, path string) {
 	return disk, filepath.Join(dir, "f")
 }
 
-// TestFailedWriteOutIsNotForgotten: the kernel could not write a page and tells each descriptor once. No publish may
-// take the bytes from then on, and no fsync may succeed.
+// TestFailedWriteOutIsNotForgotten: the kernel could not write a page and reports that to each descriptor once. No
+// publish may take the bytes from then on, and no fsync may succeed.
 func TestFailedWriteOutIsNotForgotten(t *testing.T) {
 	disk, path := mountFailing(t)
 	open := func() *os.File {

@@ -144,7 +144,7 @@ func (t *tx) held(o *Held) (Result, syscall.Errno) {
 		}
 	}
 	n := *t.cl.node(o.Node)
-	// nothing is owed to one that is: its looks tell nothing
+	// nothing is owed to a draining node: what it saw settles nothing
 	if upTo := min(o.UpTo, t.head.Index-1); upTo > 0 && !n.draining() {
 		n.Backlog = seqSet(n.Backlog).dropUpTo(upTo)
 		if o.View >= n.RecheckView {

@@ -76,9 +76,8 @@ func (t *tx) mayLeave(o *EvictSpare) syscall.Errno {
 	return errno
 }
 
-// votedDraining lists the nodes that began to drain while a content of PlaceCopies was on its way to them: their
-// votes are as good as those of members, and what they have is written down as placed on them, until the members hold
-// it.
+// votedDraining lists the nodes that began to drain while a content of PlaceCopies was on its way to them: their votes
+// are as good as votes of members, and what they have is recorded as placed on them, until the members hold it.
 func (t *tx) votedDraining(p *publication) (out []NodeID) {
 	if p.policy.Placement != PlaceCopies {
 		return nil

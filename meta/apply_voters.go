@@ -5,8 +5,8 @@ import (
 	"syscall"
 )
 
-// electorate is who votes in raft as of an entry: the voters, and during a joint change those before it too. Number 0
-// is a vote whose store was replaced.
+// electorate says which nodes vote in raft as of an entry: the voters, and during a joint change the voters before it
+// too. Number 0 is a vote whose store was replaced.
 type electorate struct{ Voters, Outgoing []NodeID }
 
 func (e *electorate) code(c *fields) {

@@ -287,7 +287,7 @@ func TestDrainTakesNothingNew(t *testing.T) {
 	}
 }
 
-// A node that drains sees nothing that is owed to it: what it says of its backlog then tells nothing.
+// A draining node sees nothing that is owed to it: what it reports of its backlog then settles nothing.
 func TestDrainSettlesNoBacklog(t *testing.T) {
 	c := metatest.New(t, 2)
 	f := newFile(c, "f")

@@ -303,7 +303,7 @@ func listing(t *testing.T, dir string) (out []string) {
 	return out
 }
 
-// logEnds tells how far each memtable log of a directory is written.
+// logEnds returns how far each memtable log of a directory is written.
 func logEnds(t *testing.T, dir string) map[string]int {
 	t.Helper()
 	logs, err := filepath.Glob(filepath.Join(dir, "state-*", "*.mem"))

@@ -57,7 +57,7 @@ type modelEntry struct {
 	name string
 	e    Entry
 	push int
-	lost uint64 // Unheld: what it tells
+	lost uint64 // Unheld: what it reports
 	left int    // arrivals left
 }
 
@@ -508,7 +508,7 @@ func (m *modelCheck) published(w *world, i int) {
 	}
 }
 
-// checkVotes counts again, by hand, who may be counted.
+// checkVotes counts again, by hand, the votes that may be counted.
 func (m *modelCheck) checkVotes(w *world, cl *cluster, p *Publish, res Result) {
 	policy := cl.policy(0)
 	up, valid := 0, 0

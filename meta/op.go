@@ -55,7 +55,7 @@ type Rmdir struct {
 	Name   string
 }
 
-// Rename moves a name. Flags are those of renameat2: RENAME_NOREPLACE, RENAME_EXCHANGE.
+// Rename moves a name. Flags are the flags of renameat2: RENAME_NOREPLACE, RENAME_EXCHANGE.
 type Rename struct {
 	OldParent Ino
 	OldName   string
@@ -190,7 +190,7 @@ type Drain struct {
 }
 
 // Release asks that a node need not keep contents it is no longer assigned to (PlaceCopies). apply grants it for each
-// content all of whose present members hold it; EventRetired with Node set tells which.
+// content all of whose present members hold it; EventRetired with Node set says which.
 type Release struct {
 	Node     NodeID
 	Contents []ContentID

@@ -262,7 +262,7 @@ func (db *DB) Sync() (uint64, error) {
 	return index, nil
 }
 
-// letGo tells the store which versions nobody reads any more: below what is synced and every snapshot.
+// letGo lets the store drop versions that nobody reads any more: below what is synced and below every snapshot.
 func (db *DB) letGo(index uint64) {
 	db.pins.Lock()
 	defer db.pins.Unlock()

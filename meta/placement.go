@@ -2,7 +2,7 @@ package meta
 
 import "sort"
 
-// Placement and who holds what.
+// Placement, and which nodes hold what.
 //
 // The log never lists the holders of each content of a policy that covers all nodes: 10^8 files times 512 nodes
 // would be too much. It believes that a node holds a content when the node is assigned to it and nothing says
@@ -24,7 +24,7 @@ import "sort"
 // an eviction makes the others look, and so does a drain. A node that is draining is a member of nothing, is owed
 // nothing, and is believed to hold what it held; see apply_drain.go.
 
-// matches reports whether the labels of a node satisfy those a policy asks for.
+// matches reports whether the labels of a node satisfy the labels that a policy asks for.
 func (p *Policy) matches(n *nodeRecord) bool {
 	for k, v := range p.Labels {
 		if n.Labels[k] != v {
@@ -56,7 +56,7 @@ func (c *cluster) members(p *Policy, ino Ino) []NodeID {
 	return out
 }
 
-// rackLabel is the label that tells failure domains apart.
+// rackLabel is the label that distinguishes failure domains.
 const rackLabel = "rack"
 
 // pick chooses copies nodes in rendezvous order of the inode, distinct racks first; for each chosen one that

@@ -11,7 +11,7 @@ import (
 	"github.com/rdmcfs/rdmcfs/meta/metatest"
 )
 
-// votes are those of nodes as of the present view.
+// votes returns the votes of nodes as of the present view.
 func votes(c *metatest.Cluster, nodes ...meta.NodeID) meta.Votes {
 	v := meta.Votes{View: c.DB.View()}
 	for _, n := range nodes {
@@ -515,7 +515,7 @@ func TestJoinAskedAgain(t *testing.T) {
 	}
 }
 
-// For a day, an expired token can be told from an unknown one; then it is forgotten.
+// An expired token is distinguished from an unknown one for a day; then it is forgotten.
 func TestTokensAreForgotten(t *testing.T) {
 	c := metatest.New(t, 1)
 	now := c.Do(1, &meta.Create{Parent: meta.RootIno, Name: "d", Kind: meta.KindDir}).Inode.Ctime

@@ -400,7 +400,7 @@ func (db *DB) Decided(session ContentID) (bool, error) {
 	return decided, err
 }
 
-// Token tells about a join token.
+// Token returns what is known of a join token.
 func (db *DB) Token(hash [32]byte) (expires int64, used bool, err error) {
 	var k tokenRecord
 	err = db.read(func(s snap) error {

@@ -16,7 +16,7 @@ type Depending struct {
 	Checked, View uint64
 }
 
-// DependOn finds the live contents that make a drained node needed still, listing at most limit: those of which no
+// DependOn finds the live contents that make a drained node needed still, listing at most limit: contents of which no
 // other node that is up has a copy, or which a member that is up lacks. It looks at every content that is not inline.
 func (db *DB) DependOn(node NodeID, limit int) (Depending, error) {
 	return db.depending(node, 0, limit, (*cluster).needs)

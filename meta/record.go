@@ -72,7 +72,7 @@ type Content struct {
 	Inline    bool   // the bytes are in the database (DB.InlineBytes), on every node
 }
 
-// ContentState tells why a content is live.
+// ContentState says why a content is live.
 type ContentState uint8
 
 // States of a content.

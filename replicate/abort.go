@@ -18,8 +18,8 @@ type givenUp struct {
 	ended chan struct{}
 }
 
-// abortQueue tells the log which sessions of this node were given up, until it has taken them. What is lost
-// with the process is fenced with its incarnation.
+// abortQueue reports to the log which sessions of this node were given up, until the log has taken the reports. What is
+// lost with the process is fenced with its incarnation.
 type abortQueue struct {
 	cfg Config
 

@@ -256,7 +256,7 @@ type order struct {
 	contents []meta.ContentID
 }
 
-// plan chooses a source for each content and gathers those with the same source and targets.
+// plan chooses a source for each content, and puts contents with the same source and targets together.
 func (a *assigner) plan(
 	ids []meta.ContentID, wanted map[meta.ContentID][]meta.NodeID, up map[meta.NodeID]bool,
 ) []*order {

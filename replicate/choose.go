@@ -31,8 +31,8 @@ const (
 // Blocks of a group are whole chunks of a content, and a part of its blocks.
 var _ = [1]struct{}{}[schedule.DefaultBlockSize-content.ChunkBytes]
 
-// groupForm is what the ends of a group have in common. Racks are those of its members by rank, for schedule.Hybrid,
-// else nil.
+// groupForm is what the ends of a group have in common. Racks are the racks of its members by rank, for
+// schedule.Hybrid, else nil.
 type groupForm struct {
 	BlockBytes int64
 	Algorithm  schedule.Algorithm
@@ -55,8 +55,8 @@ func chooseForm(names meta.Reader, members []meta.NodeID, stream int64) (groupFo
 	return form, choice, err
 }
 
-// racksOf numbers the racks of members by their labels, nil if a member has none, and tells the largest
-// oversubscription of them.
+// racksOf numbers the racks of members by their labels, and returns the largest oversubscription of them. It returns
+// nil if a member has no rack.
 func racksOf(names meta.Reader, members []meta.NodeID) (racks []int, oversubscription float64) {
 	var known []string
 	for _, id := range members {

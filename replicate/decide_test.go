@@ -79,7 +79,7 @@ func TestFenceDropsNothingThatWasPublished(t *testing.T) {
 	}
 }
 
-// The bytes that were voted for here are not those of the publish.
+// The bytes that were voted for here are not the bytes of the publish.
 func TestCommitsNoBytesOfAnotherRoot(t *testing.T) {
 	for _, restarted := range []bool{false, true} {
 		c := metatest.New(t, 2)

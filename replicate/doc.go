@@ -29,7 +29,7 @@
 // their shells: they own the goroutines, the transfers and the bytes.
 //
 // A member that fails, stalls, or is silent while others answer is out of its session. The root begins the next epoch
-// with the other members. They tell which blocks they have, and only missing blocks are sent again. The publish names
+// with the other members. They report which blocks they have, and only missing blocks are sent again. The publish names
 // the members that are out, with the reasons. The log records that they are owed the content, and catch-up delivers it,
 // however long that takes and whichever node restarts. If too few members are left for the publish, and only then, the
 // root asks lost members again that the log lists as up. It asks them last, so that a member that is back does not slow

@@ -146,7 +146,7 @@ func (t *transfer) behind(nodes []meta.NodeID) {
 	}
 }
 
-// rides shows the members of a push whose bytes ride in the log: who shows the entry has them.
+// rides shows the members of a push whose bytes ride in the log: a member that shows the entry has the bytes.
 func (t *transfer) rides(members, behind []meta.NodeID) {
 	var have []meta.NodeID
 	for _, n := range members {

@@ -61,7 +61,7 @@ func wantEnd(t *testing.T, st TransferStatus, size int64) {
 	}
 }
 
-// G10: a transfer that fails ends as failed, with the reason, also for who began to follow while it ran.
+// G10: a transfer that fails ends as failed, with the reason, also for a feed that began while it ran.
 func TestG10FailedTransferEndsAsFailed(t *testing.T) {
 	c := newCluster(t, 3, 1)
 	n := c.node(1)

@@ -95,8 +95,8 @@ func (m *groupOpen) encode() []byte { return encode(m, 32+4*len(m.Members)) }
 
 func decodeGroupOpen(b []byte) (groupOpen, error) { return decode[groupOpen](b) }
 
-// groupAddresses carries fabric addresses by rank: those of a member's end in the answer to KindGroup, those
-// of its neighbours for it in KindConnect. They are secrets.
+// groupAddresses carries fabric addresses by rank: in the answer to KindGroup, the addresses of a member's end; in
+// KindConnect, the addresses of its neighbours for it. They are secrets.
 type groupAddresses struct {
 	Number  uint64
 	Refused refusal // in the answer: why there is no group

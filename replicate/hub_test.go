@@ -372,7 +372,7 @@ func (e *hubGroupEnd) give(m *hubTransfer, i uint64, buf []byte) error {
 	return m.r.Sink.WriteBlock(i, buf)
 }
 
-// resetGroups forgets the groups made so far; groupSizes lists those made since, by members.
+// resetGroups forgets the groups made so far; groupSizes lists the groups made since, by members.
 func (h *groupHub) resetGroups() {
 	h.mu.Lock()
 	defer h.mu.Unlock()

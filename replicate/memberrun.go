@@ -285,7 +285,7 @@ func (h *memberRun) begun(from meta.NodeID, b begin, ann rdmc.Announcement, end 
 	return nil
 }
 
-// await tells the session when its blocks are here.
+// await notifies the session when its blocks are here.
 func (h *memberRun) await(t Transfer, s *sink, epoch uint32) {
 	<-t.Stored()
 	if err := s.failure(); err != nil {

@@ -55,7 +55,7 @@ func (m *Member) mend(ctx context.Context, id meta.ContentID) {
 	m.lost.add(id)
 }
 
-// missing tells the log of a content that it believes to be here and that is not.
+// missing reports to the log a content that the log believes to be here and that is not.
 func (m *Member) missing(id meta.ContentID) {
 	c, err := m.cfg.Names.Content(id)
 	if err != nil || c.Inline {

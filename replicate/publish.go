@@ -427,7 +427,7 @@ func (s *pushSession) show(ctx context.Context, res meta.Result) (Outcome, error
 	return out, nil
 }
 
-// shown notes who shows the version and who was not waited for any longer.
+// shown notes which members show the version, and which were no longer waited for.
 func (s *pushSession) shown(index uint64, behind []meta.NodeID) {
 	if len(s.op.Inline) > 0 {
 		s.status.rides(s.targets.others, behind)

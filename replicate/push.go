@@ -82,7 +82,8 @@ type Outcome struct {
 	Result  meta.Result    // of the publish entry
 	Content meta.ContentID // the new version's content; zero for an empty file
 	Behind  []meta.NodeID  // up members that had not shown the version when the barrier's time was over
-	// Unseen, if not nil, is why nobody can tell who shows the version: this node is cut off from a majority.
+	// Unseen, if not nil, is why it can't be known which members show the version: this node is cut off from a
+	// majority.
 	Unseen error
 }
 

@@ -8,7 +8,7 @@ import (
 	"github.com/rdmcfs/rdmcfs/replicate/slow"
 )
 
-// putWatch is slow.Puts for several goroutines: connections tell how the bytes go while a poll looks at them.
+// putWatch is slow.Puts for several goroutines: connections report how the bytes go while a poll looks at them.
 type putWatch struct {
 	mu   sync.Mutex
 	puts *slow.Puts
@@ -44,7 +44,7 @@ func (w *putWatch) underWay(open map[meta.NodeID]bool) bool {
 	return w.puts.UnderWay(open)
 }
 
-// slow tells why a member is slow, or "". open are the members whose votes are missing, and confined is for how long
+// slow says why a member is slow, or "". open are the members whose votes are missing, and confined is for how long
 // puts were under way to no others.
 func (w *putWatch) slow(now time.Time, n meta.NodeID, open []meta.NodeID, confined time.Duration, t *Tuning) string {
 	w.mu.Lock()

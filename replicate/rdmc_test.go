@@ -15,7 +15,7 @@ import (
 	"github.com/rdmcfs/rdmcfs/replicate/rdmc"
 )
 
-// onFabric makes a cluster whose groups are those of rdmc over a provider.
+// onFabric makes a cluster whose groups are groups of rdmc over a provider.
 func onFabric(t testing.TB, fabric string, n int) (*cluster, []*rdmc.Engine) {
 	c, engines, _ := onFabricWithin(t, fabric, n, 0)
 	return c, engines

@@ -100,8 +100,8 @@ func (m *Member) placed(id meta.ContentID) bool {
 	return err == nil && p.Placement == meta.PlaceCopies
 }
 
-// report tells the log that this node holds a content that is owed to it: at once by a row of its own, or with
-// the backlog as a whole.
+// report reports to the log that this node holds a content that is owed to it: at once by a row of its own, or with the
+// backlog as a whole.
 func (m *Member) report(id meta.ContentID) {
 	n, err := m.cfg.Names.Node(m.cfg.Self().Node)
 	c, cerr := m.cfg.Names.Content(id)

@@ -24,8 +24,8 @@ const (
 	leavesAtOnce = maxLeavesReply
 )
 
-// remoteReads reads contents that are not here from nodes that hold them. Every block is held against the leaves,
-// and those against the root in the log, before a byte is handed out.
+// remoteReads reads contents that are not here from nodes that hold them. Every block is checked against the leaves,
+// and the leaves against the root in the log, before a byte is returned.
 type remoteReads struct {
 	cfg      Config
 	counters *counters

@@ -104,11 +104,11 @@ func (r *Replicator) Publish(ctx context.Context, p Push) (Outcome, error) {
 	return r.pusher.Publish(ctx, p)
 }
 
-// Transfers tells what moves now.
+// Transfers returns what moves now.
 func (r *Replicator) Transfers() []TransferStatus { return r.transfers.list() }
 
-// WhySlow is the evidence by which this node last left another one out as slow; "" if it never did. Where a content is
-// named, that of another one does not count.
+// WhySlow returns the evidence by which this node last left another one out as slow; "" if it never did. If a content
+// is named, only evidence from that content counts.
 func (r *Replicator) WhySlow(node meta.NodeID, content meta.ContentID) string {
 	return r.transfers.whySlow(node, content)
 }
@@ -121,7 +121,7 @@ func (r *Replicator) PhaseTimes() map[Phase]time.Duration { return r.transfers.p
 
 // Applied takes the events of an applied entry, after the state shows them. It does not wait.
 func (r *Replicator) Applied(events []meta.Event) {
-	r.supplier.sawView() // before those who wait for it are woken
+	r.supplier.sawView() // before the goroutines that wait for it are woken
 	for i := range events {
 		switch e := &events[i]; e.Kind {
 		case meta.EventDecided, meta.EventFenced, meta.EventRetired:

@@ -18,14 +18,14 @@ const (
 	reportRetry  = 500 * time.Millisecond // after a proposal that was not taken
 )
 
-// reports tells the log something about contents of this node, that it has them or has lost them, in batches, until
-// the log has taken it. What is lost with the process is found again by taking stock.
+// reports sends the log reports on contents of this node, that it has them or has lost them, in batches, until the log
+// has taken them. Reports that are lost with the process are found again by taking stock.
 type reports struct {
 	log    Log
 	op     func(ids []meta.ContentID) meta.Op
 	clock  Clock
 	logger *slog.Logger
-	keep   func(meta.ContentID) bool // a report for which it is false is no longer so; may be nil
+	keep   func(meta.ContentID) bool // a report for which it is false no longer holds; may be nil
 	taken  func()                    // called when the log has taken a batch; may be nil
 
 	mu   sync.Mutex
@@ -40,14 +40,14 @@ func newReports(cfg Config, op func([]meta.ContentID) meta.Op) *reports {
 	}
 }
 
-// newHeldReports tells which contents this node has that the log believes it lacks.
+// newHeldReports reports the contents that this node has and the log believes it lacks.
 func newHeldReports(cfg Config) *reports {
 	return newReports(cfg, func(ids []meta.ContentID) meta.Op {
 		return &meta.Held{Node: cfg.Self().Node, Contents: ids}
 	})
 }
 
-// newLostReports tells which contents this node lacks that the log believes it has.
+// newLostReports reports the contents that this node lacks and the log believes it has.
 func newLostReports(cfg Config) *reports {
 	return newReports(cfg, func(ids []meta.ContentID) meta.Op {
 		return &meta.Unheld{Node: cfg.Self().Node, Contents: ids, Reason: meta.OwedLost}

@@ -25,7 +25,7 @@ const (
 	yieldNotice = 250 * time.Millisecond
 )
 
-// errRefused is matched by the answer of a member that says no: it lives.
+// errRefused is matched by the answer of a member that refuses: it lives.
 var errRefused = errors.New("refused")
 
 func outOfMemory(err error) bool { return errors.Is(err, rdmc.ErrMemory) }

@@ -53,7 +53,7 @@ type rootGroup struct {
 	made    chan struct{} // closed when group or err is set
 	group   Group
 	err     error
-	again   bool          // with err: no fault of the members; who waits for it takes or makes another one
+	again   bool          // with err: no fault of the members; a session that waits for it takes or makes another one
 	over    chan struct{} // closed when the group was closed in good order
 
 	// Guarded by rootGroups.mu.

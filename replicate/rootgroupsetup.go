@@ -21,13 +21,14 @@ type groupFault struct {
 	err      error
 }
 
-// Error tells the cause.
+// Error returns the cause.
 func (f *groupFault) Error() string { return fmt.Sprintf("group failed: %v", f.err) }
 
 // Unwrap returns the cause.
 func (f *groupFault) Unwrap() error { return f.err }
 
-// make sets a group up on all members and closes rg.made. ctx is that of one session; others may wait for the group.
+// make sets a group up on all members and closes rg.made. ctx is the context of one session; others may wait for the
+// group.
 func (l *rootGroups) make(ctx context.Context, rg *rootGroup) {
 	rg.group, rg.err = l.setUpInTime(ctx, rg)
 	if rg.err != nil {
@@ -169,7 +170,7 @@ func blame(rg *rootGroup, errs []error) error {
 	return fault
 }
 
-// tell ends the members' ends, as far as they can be reached.
+// tell ends the group's ends at the members, as far as they can be reached.
 func (l *rootGroups) tell(ctx context.Context, rg *rootGroup, abort bool) {
 	ctx, cancel := context.WithTimeout(ctx, time.Second)
 	defer cancel()

@@ -114,7 +114,7 @@ func (r *rootRun) viewChange() <-chan struct{} {
 	return r.views()
 }
 
-// lookAround tells the session what the log says of its members.
+// lookAround reports to the session what the log says of its members.
 func (r *rootRun) lookAround(ctx context.Context) {
 	r.step(ctx, r.look())
 }
@@ -205,7 +205,7 @@ func (r *rootRun) finish(ctx context.Context, a session.Poll) {
 	r.feed(ctx, session.Polled{Node: a.Node, Standing: st.Standing})
 }
 
-// stop tells a member that nothing more comes; it outlives the session.
+// stop lets a member know that nothing more comes; it outlives the session.
 func (r *rootRun) stop(a session.Stop) {
 	ctx, cancel := context.WithTimeout(context.Background(), stopTimeout)
 	defer cancel()
@@ -282,7 +282,7 @@ func (r *rootRun) multicast(ctx context.Context, e *partRun, a session.Send) err
 	return nil
 }
 
-// begin tells the members which message of the group is theirs.
+// begin lets the members know which message of the group is theirs.
 func (r *rootRun) begin(ctx context.Context, rg *rootGroup, t Transfer, epoch uint32) error {
 	ctx, cancel := context.WithTimeout(ctx, groupSetup)
 	defer cancel()
@@ -356,7 +356,7 @@ func (r *rootRun) endGroup(part int, suspects []meta.NodeID) {
 	}
 }
 
-// reportProgress tells the session what the groups know of their members.
+// reportProgress reports to the session what the groups know of their members.
 func (r *rootRun) reportProgress(ctx context.Context) {
 	for _, e := range slices.Clone(r.groups) {
 		if e != nil {

@@ -46,15 +46,16 @@ type Peers interface {
 	Call(ctx context.Context, node meta.NodeID, kind Kind, payload []byte) ([]byte, error)
 }
 
-// MovingPeers is implemented by Peers that can tell how the bytes of a call move.
+// MovingPeers is implemented by Peers that can report how the bytes of a call move.
 type MovingPeers interface {
-	// CallMoving is Call for requests and answers of many bytes. moved is called from another goroutine, not any more
-	// when CallMoving has returned, whenever bytes went that have to go before the call's end: of the request and of
-	// what is queued ahead of it, with how many of them are left (below 0: all, they wait for room), or of answers.
+	// CallMoving is Call for requests and answers of many bytes. moved is called from another goroutine, and no longer
+	// once CallMoving has returned. It is called whenever bytes went that have to go before the call's end. These are
+	// bytes of the request and of what is queued ahead of it, with how many of them are left (below 0: all, they wait
+	// for room), or bytes of answers.
 	CallMoving(ctx context.Context, node meta.NodeID, kind Kind, payload []byte, moved func(left int64)) ([]byte, error)
 }
 
-// callMoving calls with moved if the peers can tell.
+// callMoving calls with moved if the peers can report.
 func callMoving(
 	ctx context.Context, peers Peers, node meta.NodeID, kind Kind, payload []byte, moved func(left int64),
 ) ([]byte, error) {

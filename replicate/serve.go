@@ -49,8 +49,8 @@ func (m *Member) leaves(f fetch) fetchReply {
 	})
 }
 
-// serve opens a published content and answers with what read makes of it. One that the log names no more is still
-// read by who had opened it.
+// serve opens a published content and answers with what read makes of it. A content that the log no longer names is
+// still read by nodes that have it open.
 func (m *Member) serve(id meta.ContentID, read func(*content.Reader) ([]byte, error)) fetchReply {
 	refuse := func(err error) fetchReply { return fetchReply{Status: session.StatusRefused, Text: err.Error()} }
 	_, err := m.cfg.Names.Content(id)

@@ -75,7 +75,7 @@ func (s *pushSession) deltaShape() (content.Shape, bool) {
 	return shape, dirty <= p.Size/2 && shape.Validate() == nil
 }
 
-// dirtyExtents are the dirty ranges, on whole pages, with those marked zero that lie in holes. When there are too
+// dirtyExtents returns the dirty ranges, on whole pages; ranges that lie in holes are marked zero. When there are too
 // many, the ones closest together become one.
 func dirtyExtents(dirty, data []Extent, size int64) []content.Extent {
 	pages := bounded(AlignExtents(dirty, content.PageBytes, size), extentsMax)

@@ -160,7 +160,7 @@ func readPart(read func(int64, []byte) error, l *content.Layout, off int64, p []
 	return nil
 }
 
-// groupHave tells in blocks of the group what is here in blocks of the content.
+// groupHave returns, in blocks of the group, what is here in blocks of the content.
 func groupHave(l *content.Layout, have func(int64) bool, groupBlock int64) *rdmc.Bitmap {
 	stream := l.StreamBytes()
 	out := rdmc.NewBitmap(rdmc.BlockCount(uint64(stream), int(groupBlock)))

@@ -82,7 +82,7 @@ func (s *pushSession) putAll(ctx context.Context, it putItem, store func(context
 	return err
 }
 
-// shaped is small for a content of which little has to be moved. recv has been begun with its shape.
+// shaped is small for a content of which little has to be moved. recv has been begun with the content's shape.
 func (s *pushSession) shaped(ctx context.Context, recv *content.Receiving, shape []byte) error {
 	stream := make([]byte, recv.Layout().StreamBytes())
 	err := recv.Layout().ReadStream(s.staged(), stream, 0)
@@ -275,8 +275,8 @@ func (p *poll) over() bool {
 	return p.gaveUp || len(p.open) == 0 && len(p.s.targets.lost(p.votes, p.missed)) == 0
 }
 
-// againDue tells when to ask members again that were lost and are needed: some time after the last answer, never
-// while answers are open.
+// againDue reports whether it is time to ask members again that were lost and are needed: some time after the last
+// answer, never while answers are open.
 func (p *poll) againDue(now time.Time) bool {
 	switch {
 	case len(p.open) > 0:

@@ -128,7 +128,7 @@ func (s *copySource) failure() error {
 	return s.err
 }
 
-// hold gives a content block in memory, until letGo. Who comes first reads it; others wait for that.
+// hold returns a content block in memory, until letGo. The first caller reads it; others wait for that.
 func (s *copySource) hold(c int64) (*cachedBlock, error) {
 	s.mu.Lock()
 	b := s.cached[c]

@@ -5,7 +5,7 @@ import "io"
 // staged is what a push reads: all of its bytes, or an error.
 func (s *pushSession) staged() io.ReaderAt { return whole{s.push.Source} }
 
-// taken tells the owner of the staged bytes that all were read.
+// taken lets the owner of the staged bytes know that all were read.
 func (s *pushSession) taken() {
 	if s.push.Taken != nil {
 		s.push.Taken()

@@ -238,9 +238,9 @@ func (s *supplier) share(sh *shipment) {
 	}
 }
 
-// awaitView waits until this node has applied, and acted on, what the leader went by when it gave an order, for
-// upWait at most. Who begins earlier takes a target that has just come back for one that is down or can't be reached,
-// or for its process of before, and leaves it out.
+// awaitView waits until this node has applied, and acted on, what the leader went by when it gave an order, for upWait
+// at most. A source that begins earlier would take a target that has just come back for one that is down or can't be
+// reached, or for its former process, and leave it out.
 func (s *supplier) awaitView(view uint64) {
 	late, stop := s.cfg.Clock.After(upWait)
 	defer stop()
@@ -409,7 +409,7 @@ func (s *supplier) count(bytes int64, targets int) {
 	}
 }
 
-// putAt tells for each item whether the target is done with it.
+// putAt returns for each item whether the target is done with it.
 func (s *supplier) putAt(ctx context.Context, node meta.NodeID, request []byte, n int) []bool {
 	ok := make([]bool, n)
 	ctx, cancel := whileUp(ctx, &s.wg, s.cfg, s.views, node)

@@ -102,7 +102,7 @@ func (m *standing) encode() []byte { return encode(m, 48+len(m.Text)+len(m.Have)
 
 func decodeStanding(b []byte) (standing, error) { return decode[standing](b) }
 
-// begin tells a member which message of which group carries the blocks of a session's epoch.
+// begin says which message of which group carries the blocks of a session's epoch.
 type begin struct {
 	Content      meta.ContentID
 	Epoch        uint32

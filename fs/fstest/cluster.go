@@ -177,7 +177,7 @@ func (n *Node) elsewhere() io.ReaderAt {
 // Instant makes publishes take no time: bytes beyond the inline limit are read and thrown away.
 func (n *Node) Instant() { n.instant = true }
 
-// CutOff makes publishes, and Show, end without knowledge of who shows what was changed.
+// CutOff makes publishes, and Show, end without knowing which nodes show what was changed.
 func (n *Node) CutOff(on bool) { n.cutOff.Store(on) }
 
 var errNoLeader = errors.New("no leader")

@@ -8,8 +8,8 @@ import (
 // pageBlocks is how many blocks a page of a bitmap is for: 64 KiB of words.
 const pageBlocks = 1 << 19
 
-// Bitmap tells which of a message's blocks a member has. It is not safe for concurrent use.
-// Its memory grows with the blocks that are set: what only claims to be large takes 200 KiB at most.
+// Bitmap says which of a message's blocks a member has. It is not safe for concurrent use. Its memory grows with the
+// blocks that are set: a message that only claims to be large takes 200 KiB at most.
 type Bitmap struct {
 	size  uint64
 	count uint64

@@ -45,7 +45,7 @@ func (c *callbacks) end() {
 	c.nudge()
 }
 
-// take gives the queued calls. Made are those of the time before, whose memory is used again.
+// take returns the queued calls. made are the calls of the time before, whose memory is used again.
 func (c *callbacks) take(made []call) (calls []call, ended bool) {
 	clear(made)
 	c.mu.Lock()

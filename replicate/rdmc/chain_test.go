@@ -24,7 +24,7 @@ func (l *slowEnd) add(_, to, _, _ int, arrive func()) {
 	l.w.at(l.free[to], arrive)
 }
 
-// chainOf runs a message of k blocks along a chain with a slow link, and tells how far members ran ahead of what they
+// chainOf runs a message of k blocks along a chain with a slow link, and returns how far members ran ahead of what they
 // had sent on.
 func chainOf(t *testing.T, n int, k uint64, limits coreLimits) (ahead uint64, w *world) {
 	plan, err := schedule.NewPlan(schedule.Chain, n)

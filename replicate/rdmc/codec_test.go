@@ -110,8 +110,8 @@ func FuzzDecodeBlock(f *testing.F) {
 	})
 }
 
-// TestUnknownFlagsAreRefused: what a flag adds to a control message can't be skipped by who does not know it. The flag
-// that earlier versions set adds nothing.
+// TestUnknownFlagsAreRefused: what a flag adds to a control message can't be skipped by a receiver that does not know
+// the flag. The flag that earlier versions set adds nothing.
 func TestUnknownFlagsAreRefused(t *testing.T) {
 	m := controlMessage{epoch: 3, granted: 4, active: true}
 	for bit := range 8 {

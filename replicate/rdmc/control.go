@@ -8,13 +8,13 @@ import (
 // controlWindow is how many control messages a member posts receives for, per neighbour.
 const controlWindow = 16
 
-// lane is what the core knows of one neighbour. A lane has two queue pairs: one for blocks, one for control
-// messages. Control messages carry state, not changes: how many blocks the neighbour may have sent in all, which
-// control messages came, how far members are, whether the group failed or closed. So at most one is on its way at a
-// time, and what happens meanwhile goes with the next.
+// lane is what the core knows of one neighbour. A lane has two queue pairs: one for blocks, one for control messages.
+// Control messages carry state, not changes: how many blocks the neighbour may have sent in all, which control messages
+// came, how far members are, whether the group failed or closed. So at most one is on its way at a time, and what
+// happens meanwhile goes with the next.
 //
-// They too are sent only into posted receives: each tells how many came the other way. The last two of a
-// window are kept for messages that must tell this, so that two neighbours never wait for each other.
+// They too are sent only into posted receives: each says how many came the other way. The last two of a window are kept
+// for messages that must say this, so that two neighbours never wait for each other.
 type lane struct {
 	peer   int
 	blocks bool // a neighbour of the schedule: has a queue pair for blocks
@@ -33,7 +33,7 @@ type lane struct {
 	smallSent   uint64 // small messages posted to the neighbour, in all
 	smallCredit uint64 // small messages that it has made room for, in all
 
-	dirty   bool // there is something to tell
+	dirty   bool // there is something to send
 	busy    bool // a control message is on its way
 	ctlSent uint64
 	ctlDone uint64 // control messages that the neighbour said it received
@@ -275,7 +275,7 @@ func (c *core) clock(now time.Time) {
 	}
 }
 
-// tick tells the time. It reports whether it has to be called again soon even if nothing happens.
+// tick passes the time to the core. It reports whether it has to be called again soon even if nothing happens.
 func (c *core) tick(now time.Time) bool {
 	c.clock(now)
 	c.reportInTime()

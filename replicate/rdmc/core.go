@@ -28,7 +28,7 @@ import (
 // So T completes, whatever the delays.
 type core struct {
 	rank    int
-	plain   bool // messages are not announced: the first block that comes tells the size
+	plain   bool // messages are not announced: the first block that comes carries the size
 	plan    *schedule.Plan
 	costs   shareCosts
 	block   int // block size in bytes
@@ -215,8 +215,8 @@ func (c *core) active() bool { return !c.ended() && (len(c.messages) > 0 || c.wa
 
 func (c *core) act(a action) { c.acts = append(c.acts, a) }
 
-// slotsFor is how many slots a member needs: those of the window and, for plain use, one per lane for its standing
-// receive.
+// slotsFor returns how many slots a member needs: the slots of the window and, for plain use, one per lane for its
+// standing receive.
 func slotsFor(window, lanes int, standing bool) int {
 	if standing {
 		return window + lanes

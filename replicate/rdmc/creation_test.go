@@ -228,7 +228,7 @@ func TestGivingUpBlamesNobodyElse(t *testing.T) {
 // the others are refused.
 type halfDevice struct {
 	rdma.Device
-	refused bool // those for control messages
+	refused bool // the queue pairs for control messages
 }
 
 type halfPair struct {

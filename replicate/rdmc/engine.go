@@ -107,8 +107,8 @@ func (e *Engine) endLater(g *Group) {
 	}
 }
 
-// tick tells the time to the groups that need it, and rests while there are none. Between, it wakes those whose turn
-// it became by a user's call.
+// tick passes the time to the groups that need it, and rests while there are none. In between, it wakes groups whose
+// turn has come by a user's call.
 func (e *Engine) tick() {
 	ticker := time.NewTicker(tickInterval)
 	defer ticker.Stop()
@@ -142,8 +142,8 @@ func (e *Engine) tick() {
 	}
 }
 
-// passTurns has the ticker wake those whose turn it has become. A user's call does not do so itself: it may hold a
-// lock that a Placed of another group takes.
+// passTurns makes the ticker wake groups whose turn has come. A user's call does not do so itself: it may hold a lock
+// that a Placed of another group takes.
 func (e *Engine) passTurns() {
 	if !e.turns.due.Load() {
 		return

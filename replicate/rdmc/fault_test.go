@@ -102,7 +102,7 @@ func runFault(t *testing.T, seed uint64, told *tally) bool {
 
 // tally counts what runs came to.
 type tally struct {
-	runs, struck [faultKinds]int // all, and those in which some group failed
+	runs, struck [faultKinds]int // all, and the runs in which some group failed
 	longest      time.Duration   // until a survivor was notified
 }
 

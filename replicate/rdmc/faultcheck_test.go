@@ -122,14 +122,15 @@ func (e *faultEnd) checkSuspects(f *GroupError) {
 	switch {
 	case r.kind == faultAbort && victim == 0:
 		ok = len(f.Suspects) == 0 || ok
-	case r.kind == faultLine && e.rank == victim: // and those who believed the other first
+	case r.kind == faultLine && e.rank == victim: // and the suspects of members that believed the other first
 		ok = slices.Contains(f.Suspects, other) || slices.Equal(f.Suspects, []int{victim})
 	case r.kind == faultLine && e.rank == other:
 		ok = slices.Contains(f.Suspects, victim) || slices.Equal(f.Suspects, []int{other})
 	case r.kind == faultLine:
 		ok = ok || slices.Contains(f.Suspects, victim) || slices.Contains(f.Suspects, other)
 	}
-	if !ok && e.in.connecting() == 0 { // else a member that connects late finds one gone that has already ended
+	// a member that still connects may suspect one that has already ended
+	if !ok && e.in.connecting() == 0 {
 		r.t.Errorf("%v: rank %d: %v, want suspect %d", e.in, e.rank, f, victim)
 	}
 }

@@ -44,7 +44,7 @@ func (d *faulty) set(kind spoilKind) {
 	d.spoil = kind
 }
 
-// registered tells the bytes registered now, and at most so far.
+// registered returns the bytes that are registered now, and the most so far.
 func (d *faulty) registered() (live, most int) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -148,7 +148,7 @@ func (q *faultyPair) PostSend(wrs ...rdma.SendWR) error {
 	return q.QueuePair.PostSend(wrs...)
 }
 
-// spoil puts other bytes in the place of those of a block or small message, if it is time to.
+// spoil replaces the bytes of a block or small message by others, if it is time to.
 func (q *faultyPair) spoil(wr *rdma.SendWR) error {
 	d := q.device
 	d.mu.Lock()

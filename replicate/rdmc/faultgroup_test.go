@@ -18,7 +18,7 @@ type faultGroup struct {
 	cfg    GroupConfig // of all members
 	on     []int       // device by rank
 	small  bool        // SendSmall is used
-	script []int       // sizes of messages in order of sending; those below 0 go by SendSmall
+	script []int       // sizes of messages in order of sending; sizes below 0 go by SendSmall
 	ends   []*faultEnd
 	over   chan struct{} // closed when the root sends no more
 

@@ -24,11 +24,11 @@ const (
 	DefaultSilenceTimeout = 2 * time.Second
 )
 
-// GroupConfig describes a group. All members must use the same values, apart from Rank, Window and those below it.
+// GroupConfig describes a group. All members must use the same values, apart from Rank, Window and the fields below it.
 type GroupConfig struct {
 	// Number names the group to its members.
 	Number uint64
-	// Epoch tells apart groups with the same number; a block of another epoch is refused.
+	// Epoch distinguishes groups with the same number; a block of another epoch is refused.
 	Epoch uint32
 	// Members are the members' names, for logs and errors, the root first.
 	Members []string
@@ -48,12 +48,12 @@ type GroupConfig struct {
 	// MaxSends bounds the block sends that are outstanding at once; 0 means DefaultMaxSends, in a chain twice that.
 	MaxSends int
 	// SendRate caps what this member sends of the group's messages, in bytes a second; 0 means no cap. A relay's cap
-	// slows down those below it, and so in time the whole group.
+	// slows down the members below it, and so in time the whole group.
 	SendRate uint64
 	// Priority is the group's class at this member: groups of the same class share what the member sends by bytes, a
 	// higher class goes ahead of a lower one (share.go).
 	Priority Priority
-	// Yields has the group end, at all members, when it has carried nothing for a moment and the engine of one of
+	// Yields makes the group end, at all members, when it has carried nothing for a moment and the engine of one of
 	// them has no memory for another group: with ReasonYielded, and no suspects. Then Close or Abort it, and make
 	// another one for the next message.
 	Yields bool
@@ -378,8 +378,8 @@ func (g *Group) refused() error {
 	return nil
 }
 
-// Progress tells, at the root, how far each member is, by rank. Elsewhere it holds the members below in the
-// tree of reports.
+// Progress returns, at the root, how far each member is, by rank. Elsewhere it holds the members below in the tree of
+// reports.
 func (g *Group) Progress() []MemberProgress {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -393,7 +393,7 @@ func (g *Group) Progress() []MemberProgress {
 	return all
 }
 
-// Failed is closed when the group has failed; Err then tells how.
+// Failed is closed when the group has failed; Err then says how.
 func (g *Group) Failed() <-chan struct{} { return g.failed }
 
 // Err is nil, or the *GroupError that ended the group.

@@ -461,8 +461,8 @@ func TestDSN_4_1_QueueOfARelay(t *testing.T) {
 	}
 }
 
-// TestReportsOnTheHearerAreRefused has a neighbour tell a member how far that member itself is: nobody else counts
-// what is stored here.
+// TestReportsOnTheHearerAreRefused: a neighbour reports to a member how far that member itself is. That is refused:
+// only the member itself counts what it has stored.
 func TestReportsOnTheHearerAreRefused(t *testing.T) {
 	c := newCore(simPlan(4), 1, simBlock, 7, false, simLimits(1))
 	c.connected(0)
@@ -475,8 +475,8 @@ func TestReportsOnTheHearerAreRefused(t *testing.T) {
 	}
 }
 
-// TestFailuresNameMembers has a failure blame ranks that the group does not have, by a neighbour's word and by the
-// caller's: who looks up the suspects' names finds them.
+// TestFailuresNameMembers: a failure blames ranks that the group does not have, by a neighbour's word and by the
+// caller's. Such ranks are left out, so that each suspect has a name that can be looked up.
 func TestFailuresNameMembers(t *testing.T) {
 	told := failure{reason: ReasonSilent, reporter: 1 << 20, suspects: []int{2, 4, 1<<32 - 1}}
 	c := newCore(simPlan(4), 1, simBlock, 7, false, simLimits(1))

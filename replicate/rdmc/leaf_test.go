@@ -22,8 +22,8 @@ func (a *asked) Incoming(rank int, step uint64) (schedule.Transfer, bool) {
 	return a.Schedule.Incoming(rank, step)
 }
 
-// TestLeafGoesOverNoSteps has those who hand nothing on begin a long message without a look at each of its steps,
-// under the group's lock.
+// TestLeafGoesOverNoSteps: members that relay nothing begin a long message without a look at each of its steps, under
+// the group's lock.
 func TestLeafGoesOverNoSteps(t *testing.T) {
 	const k = 1 << 20
 	for _, a := range []schedule.Algorithm{schedule.BinomialPipeline, schedule.Chain, schedule.BinomialTree,
@@ -93,7 +93,7 @@ func TestNobodyGoesOverTheTurnsOfOthers(t *testing.T) {
 	}
 }
 
-// TestLeavesHandNothingOn goes over all steps of those who are said to hand nothing on.
+// TestLeavesHandNothingOn goes over all steps of members that are said to relay nothing.
 func TestLeavesHandNothingOn(t *testing.T) {
 	for n := 2; n <= 20; n++ {
 		for _, plan := range plansOf(n) {
@@ -111,7 +111,7 @@ func TestLeavesHandNothingOn(t *testing.T) {
 	}
 }
 
-// plansOf are those of all algorithms for n members, in two racks where it matters.
+// plansOf returns the plans of all algorithms for n members, in two racks where it matters.
 func plansOf(n int) (plans []*schedule.Plan) {
 	racks := make([]int, n)
 	for rank := range racks {

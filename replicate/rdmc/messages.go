@@ -176,7 +176,7 @@ func (c *core) nextOut() (*message, schedule.Transfer, bool) {
 	return nil, schedule.Transfer{}, false
 }
 
-// storedAll tells the shell and the parent once all blocks to move are stored here.
+// storedAll notifies the shell and the parent, once, when all blocks to move are stored here.
 func (c *core) storedAll(m *message) {
 	if m.told || !c.isRoot() && m.stored < m.count() {
 		return

@@ -26,7 +26,7 @@ func TestPace(t *testing.T) {
 	}
 }
 
-// TestSimWhatTheRootWaitsFor has a root with one member tell a slow link from a slow sink.
+// TestSimWhatTheRootWaitsFor: a root with one member distinguishes a slow link from a slow sink.
 func TestSimWhatTheRootWaitsFor(t *testing.T) {
 	const link, over = 25e6, 4 * time.Second
 	for name, c := range map[string]struct {

@@ -167,7 +167,7 @@ func (g *Group) job(a *action) job {
 	return j
 }
 
-// storeBlock has a worker write a block, unless it lies where it belongs.
+// storeBlock queues a block for a worker to write, unless it lies where it belongs.
 func (g *Group) storeBlock(a *action) {
 	if g.isPlaced(a.slot) {
 		g.core.stored(a.slot, nil)

@@ -43,7 +43,7 @@ func DecodeRanges(b []byte, limit uint64) (s Ranges, rest []byte, err error) {
 	return s, b[c.Mark():], s.Validate(limit)
 }
 
-// Missing is the set of those of the first blocks that are not in the set.
+// Missing returns which of the first blocks are not in the set.
 func (s Ranges) Missing(blocks uint64) Ranges {
 	var out Ranges
 	at := uint64(0)

@@ -74,17 +74,18 @@ func (c *core) wakeBy(at time.Time) {
 	}
 }
 
-// advance tells the time, when wakeAt has come.
+// advance passes the time, when wakeAt has come.
 func (c *core) advance(now time.Time) {
 	c.wakeAt = time.Time{}
 	c.clock(now)
 	c.pump()
 }
 
-// look tells the core the time, before something happens to it. The lock is held.
+// look passes the time to the core, before something happens to it. The lock is held.
 func (g *Group) look() { g.core.clock(time.Now()) }
 
-// pace has the core advanced when its cap allows the next send. The lock is held. Meanwhile that time may have come.
+// pace arranges that the core is advanced when its cap allows the next send. The lock is held. Meanwhile that time may
+// have come.
 func (g *Group) pace() (again bool) {
 	at := g.core.wakeAt
 	if at.IsZero() || g.core.ended() {

@@ -7,7 +7,7 @@ import (
 	"github.com/rdmcfs/rdmcfs/rdma"
 )
 
-// TestSimSendRate caps the root, a relay, or all: nobody exceeds his cap in any stretch of time, the capped ones use
+// TestSimSendRate caps the root, a relay, or all: no member exceeds its cap in any stretch of time, the capped ones use
 // it up, and everything arrives.
 func TestSimSendRate(t *testing.T) {
 	const (

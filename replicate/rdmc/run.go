@@ -115,8 +115,8 @@ func (g *Group) markFailed() {
 	}
 }
 
-// markStored closes the transfer's Stored, and has Stored called for it and those behind it if all before are stored.
-// The lock is held.
+// markStored closes the transfer's Stored. It makes Stored be called for it and the transfers behind it if all before
+// are stored. The lock is held.
 func (g *Group) markStored(seq uint64) {
 	if t := g.transfers[seq]; t != nil { // else it is a small message
 		t.markStored()
@@ -152,7 +152,7 @@ func (g *Group) finishAll(err error) {
 	}
 }
 
-// check tells the core of a post that failed, and ends the queue pair so that the neighbour notices.
+// check reports a failed post to the core, and ends the queue pair so that the neighbour notices.
 func (g *Group) check(l *laneEnd, err error) {
 	if err != nil {
 		l.qp.Abort()
@@ -160,7 +160,7 @@ func (g *Group) check(l *laneEnd, err error) {
 	}
 }
 
-// lose tells the core that one of a lane's queue pairs is in error.
+// lose reports to the core that one of a lane's queue pairs is in error.
 func (g *Group) lose(l *laneEnd, cause error) {
 	g.core.broken(l.lane, cause)
 	g.engine.attend(g)
@@ -192,7 +192,7 @@ func (g *Group) closeIdlePool(now time.Time) {
 	g.pool = nil
 }
 
-// Control buffers: those of receives first, then the one to send from, for each lane.
+// Control buffers: for each lane, first the buffers of receives, then the one to send from.
 
 func (g *Group) controlOffset(lane, n int) int { return (lane*(controlWindow+1) + n) * maxControl }
 
@@ -281,7 +281,7 @@ func (g *Group) hear(lane, n, length int) {
 	}
 }
 
-// tick tells the core the time. It reports whether the group has to be ticked on.
+// tick passes the time to the core. It reports whether the group has to be ticked on.
 func (g *Group) tick(now time.Time) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()

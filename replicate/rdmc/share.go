@@ -18,13 +18,13 @@ const (
 	shareClasses = 3
 	// sends, as large as the smaller one's largest, by which a group may lead another
 	shareAhead   = 4
-	shareArrears = 4    // largest sends by which who was away for a moment may lag
-	shareUnit    = 1024 // what a byte costs who sends each block once
-	sharePause   = 2    // ticks after which who was away starts without arrears
+	shareArrears = 4    // largest sends by which a group may lag that was away for a moment
+	shareUnit    = 1024 // what a byte costs a member that sends each block once
+	sharePause   = 2    // ticks after which a group that was away starts without arrears
 	// part of the pace that a group under way alone must reach for others to wait for it
 	shareWorth    = 3
 	shareGrains   = 4                      // sends of each that a sample takes
-	shareSample   = 40 * time.Millisecond  // of waiting, before those who are waited for are judged
+	shareSample   = 40 * time.Millisecond  // of waiting, before the groups that are waited for are judged
 	shareFree     = 10 * time.Millisecond  // of nobody waiting, before there is something to compare with
 	shareForget   = 400 * time.Millisecond // after so much the pace while nobody waits counts half
 	shareStopped  = 100 * time.Millisecond // least time without a completion that makes a neighbour a stopped one
@@ -57,7 +57,7 @@ type arbiter struct {
 // share is one group's part. Its zero value, with a class and a wake, is ready to be added.
 type share struct {
 	class   int
-	wake    func() // called, by who takes it from the woken, without a lock
+	wake    func() // called without a lock, by the goroutine that takes it from the woken
 	cost    int64  // what a byte moves the tag on, by shareUnit, in the last ask
 	tag     int64  // bytes posted, by their cost, lifted when it was away
 	largest int    // largest send
@@ -202,7 +202,7 @@ func (a *arbiter) charge(s *share, bytes int) {
 	a.tags[s.class] += int64(bytes) * classCost[s.class]
 }
 
-// lowest is the lowest tag of those of the class that others wait for, s aside, or else own.
+// lowest returns the lowest tag of the groups of the class that others wait for, without s, or else own.
 func (a *arbiter) lowest(s *share, own int64) int64 {
 	found := false
 	for _, o := range a.all {

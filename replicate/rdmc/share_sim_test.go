@@ -8,7 +8,7 @@ import (
 
 const shareLink = 25e6 // bytes a second
 
-// bigLimits are those of a real group.
+// bigLimits returns the limits of a real group.
 func bigLimits(int) coreLimits {
 	return coreLimits{slots: 12, posted: 6, pins: 3, sends: 2, silence: time.Hour, interval: 100 * time.Millisecond}
 }

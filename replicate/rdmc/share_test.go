@@ -226,8 +226,8 @@ func TestSharesOnTCP(t *testing.T) {
 	aborts.Wait()
 }
 
-// TestCostsOfManyChildren: who sends a block, or a small message, many times still takes turns with others, and of
-// long messages gets no more bytes.
+// TestCostsOfManyChildren: a member that sends a block, or a small message, many times still takes turns with others,
+// and of long messages gets no more bytes.
 func TestCostsOfManyChildren(t *testing.T) {
 	turns := func(cost int64, size int) (own, other int) {
 		var a arbiter

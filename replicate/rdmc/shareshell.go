@@ -18,8 +18,8 @@ const sharePartMin = 0.25
 // gets no more for it.
 type shareCosts struct {
 	single int64 // of a message of one block
-	long   int64 // of one of more: those overlap, so that even short ones go as a long one does
-	leaf   bool  // long messages end here: nothing is handed on
+	long   int64 // of one of more blocks: such messages overlap, so that even short ones go as a long one does
+	leaf   bool  // long messages end here: nothing is relayed
 }
 
 func newShareCosts(plan *schedule.Plan, rank int) shareCosts {
@@ -129,7 +129,7 @@ func (t *turns) unlock() {
 	t.mu.Unlock()
 }
 
-// run wakes those whose turn it is. No lock is held: it takes those of groups, one after another.
+// run wakes the groups whose turn it is. No lock is held: it takes the locks of groups, one after another.
 func (t *turns) run() {
 	for t.due.Load() {
 		t.mu.Lock()
@@ -150,7 +150,7 @@ func (g *Group) unlock() {
 	g.engine.passTurns()
 }
 
-// tick tells the arbiter the time.
+// tick passes the time to the arbiter.
 func (t *turns) tick(now time.Time) {
 	t.mu.Lock()
 	t.arbiter.tick(now)

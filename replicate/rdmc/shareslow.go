@@ -105,8 +105,8 @@ func (s *share) findSlow(now time.Time, waited time.Duration) {
 	s.until = now.Add(s.backoff)
 }
 
-// tick finds those whose neighbour has stopped, and gives those who were slow another chance. It is called every now
-// and then.
+// tick finds the groups whose neighbour has stopped, and gives the groups that were slow another chance. It is called
+// every now and then.
 func (a *arbiter) tick(now time.Time) {
 	if now.Sub(a.ticked) >= tickInterval {
 		a.ticks++

@@ -73,7 +73,7 @@ func (c *core) openSmall(tree []int) {
 		}
 	}
 	if !c.isRoot() {
-		s.granted = uint64(len(s.ring)) // the shell posts them with those for control messages
+		s.granted = uint64(len(s.ring)) // the shell posts them with the receives for control messages
 	}
 }
 

@@ -360,7 +360,7 @@ func TestReport_3_1_SmallNoAllocation(t *testing.T) {
 			for range messages {
 				seq, err := g.SendSmall(data)
 				for errors.Is(err, ErrFull) {
-					_ = g.WaitRoom(ctx) // SendSmall tells why it failed
+					_ = g.WaitRoom(ctx) // SendSmall returns why it failed
 					seq, err = g.SendSmall(data)
 				}
 				if err != nil {

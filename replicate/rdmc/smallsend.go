@@ -77,7 +77,7 @@ func (g *Group) beginSmall(t *Transfer) error {
 	return nil
 }
 
-// Buffers: at the root the ring's, at a member those of the receives from its parent.
+// Buffers: at the root the buffers of the ring, at a member the buffers of the receives from its parent.
 
 func (g *Group) smallStride() int {
 	return (max(maxControl, g.cfg.SmallBytes+trailerSize) + 63) &^ 63

@@ -113,7 +113,7 @@ func (t *Transfer) Wait(ctx context.Context) error {
 	}
 }
 
-// Have tells which blocks of the message are stored here, those of Receiver.Have included. At the root all are.
+// Have returns which blocks of the message are stored here, including those of Receiver.Have. At the root all are.
 // After a failure blocks may still be added until Group.Abort or Group.Close has returned.
 func (t *Transfer) Have() *Bitmap {
 	if t.group.cfg.Rank == 0 {

@@ -25,13 +25,13 @@ func (g *Group) WaitRoom(ctx context.Context) error {
 	return g.wait(ctx, 0)
 }
 
-// waiter is somebody who waits for a message's delivery, or with seq 0 for room.
+// waiter is a caller that waits for a message's delivery, or with seq 0 for room.
 type waiter struct {
 	seq  uint64
 	wake chan struct{} // holds one
 }
 
-// newWaiter adds a waiter; those of the past are used again, so that waiting does not allocate. The lock is held.
+// newWaiter adds a waiter; past waiters are used again, so that waiting does not allocate. The lock is held.
 func (g *Group) newWaiter(seq uint64) *waiter {
 	var w *waiter
 	if n := len(g.pastWaiters); n > 0 {
@@ -96,7 +96,7 @@ func (g *Group) forget(w *waiter) {
 	g.pastWaiters = append(g.pastWaiters, w)
 }
 
-// wakeWaiters wakes those who have waited long enough. The lock is held.
+// wakeWaiters wakes the callers that have waited long enough. The lock is held.
 func (g *Group) wakeWaiters() {
 	for _, w := range g.waiters {
 		if g.core.ended() || g.met(w.seq) {

@@ -76,7 +76,7 @@ func newBystander(e *Engine) *bystander {
 	return b
 }
 
-// wait has it send until it has to wait for its turn.
+// wait makes it send until it has to wait for its turn.
 func (b *bystander) wait(t *testing.T, bytes int) {
 	t.Helper()
 	for range 100 {

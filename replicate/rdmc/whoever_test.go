@@ -17,7 +17,7 @@ import (
 // TestFaults holds in virtual time, where a busy machine does not count.
 const toldBound = 20 * time.Second
 
-// suspectOf waits until a member knows that its group failed, and tells whom it suspects.
+// suspectOf waits until a member knows that its group failed, and returns the failure and the suspects' ranks.
 func suspectOf(t *testing.T, g *Group) (*GroupError, []int) {
 	t.Helper()
 	select {

@@ -144,7 +144,7 @@ func TestCallbackClosesItsGroup(t *testing.T) {
 	})
 }
 
-// TestWithin finds who runs the user's code, however deep, and not who was begun by it.
+// TestWithin finds the goroutine that runs the user's code, however deep, and not a goroutine that was begun by it.
 func TestWithin(t *testing.T) {
 	var deep func(levels int) bool
 	deep = func(levels int) bool {

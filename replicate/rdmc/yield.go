@@ -2,10 +2,10 @@ package rdmc
 
 import "time"
 
-// Groups that yield. A group that is kept for the next message keeps its part of the registered memory too. When
-// there is none for a new group, those with GroupConfig.Yields that carry nothing end, the one that is idle for
-// longest first, as many as it takes: all their members hear of it as of a failure, with ReasonYielded and no
-// suspects. So the new one is refused, with ErrMemory, and finds room when they were ended by their owners.
+// Groups that yield. A group that is kept for the next message keeps its part of the registered memory too. When there
+// is none for a new group, idle groups with GroupConfig.Yields end, the one that is idle for longest first, as many as
+// it takes: all their members hear of it as of a failure, with ReasonYielded and no suspects. So the new group is
+// refused, with ErrMemory, and finds room once the owners of the idle groups have ended them.
 
 const (
 	// yieldAfter is how long nothing must have been under way in a group before it yields.

@@ -5,10 +5,10 @@ import (
 	"math/bits"
 )
 
-// DefaultBlockSize is the block size that Choose takes for links that are slow, or whose pace is not known: of those
-// measured the one with the best order over shaped links, 1.02 of iperf3's time for 8 members (docs/BENCHMARKS.md),
-// as filling and draining the pipeline is counted in block times. At this size a message of 2^48 bytes has 2^32
-// blocks.
+// DefaultBlockSize is the block size that Choose takes for links that are slow, or whose pace is not known: of the
+// measured sizes the one with the best order over shaped links, 1.02 of iperf3's time for 8 members
+// (docs/BENCHMARKS.md), as filling and draining the pipeline is counted in block times. At this size a message of 2^48
+// bytes has 2^32 blocks.
 const DefaultBlockSize = 64 << 10
 
 // What blocks are chosen by.

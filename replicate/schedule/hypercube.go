@@ -5,12 +5,12 @@ import "math/bits"
 // cube is a hypercube of 2^dims vertices; vertex 0 holds the root.
 type cube struct{ dims int }
 
-// block is what vertex v sends along the dimension of the step, or false for nothing. It is the rule of
-// section 4.4 of the paper, where the shift must be applied to the sending vertex.
+// block is what vertex v sends along the dimension of the step, or false for nothing. It is the rule of section 4.4 of
+// the paper, where the shift must be applied to the sending vertex.
 //
-// Turned right by the step's dimension, a vertex reads 0 for the root and 1 for the one whose partner is
-// the root. Otherwise the number of trailing zeros tells how many steps ago, cyclically, the vertex last
-// took in a new block: the fewer, the older the newest block it holds.
+// Turned right by the step's dimension, a vertex reads 0 for the root and 1 for the one whose partner is the root.
+// Otherwise the number of trailing zeros says how many steps ago, cyclically, the vertex last took in a new block: the
+// fewer, the older the newest block it holds.
 func (c cube) block(v int, step, k uint64) (uint64, bool) {
 	if v == 0 {
 		return min(step, k-1), true

@@ -30,13 +30,13 @@ type Schedule interface {
 	Blocks() uint64
 	// Steps is the number of steps; no transfer happens at or after it.
 	Steps() uint64
-	// Outgoing tells what rank sends in the step, or false if it sends nothing.
+	// Outgoing returns what rank sends in the step, or false if it sends nothing.
 	Outgoing(rank int, step uint64) (Transfer, bool)
-	// Incoming tells what rank receives in the step, or false if it receives nothing.
+	// Incoming returns what rank receives in the step, or false if it receives nothing.
 	Incoming(rank int, step uint64) (Transfer, bool)
-	// Sends are steps that hold all those in which rank sends, Receives those in which it receives: outside of them
-	// nobody has to look. They leave out what would take long to go over; a few idle steps, and all of a leaf of a
-	// pipeline, may be within.
+	// Sends returns a span that holds all steps in which rank sends, Receives one that holds all steps in which it
+	// receives: outside of them nobody has to look. They leave out what would take long to go over. A few idle steps,
+	// and all of a leaf of a pipeline, may be within.
 	Sends(rank int) Span
 	Receives(rank int) Span
 }
@@ -44,7 +44,7 @@ type Schedule interface {
 // Span is the steps from First to before End.
 type Span struct{ First, End uint64 }
 
-// moves are those of one message for one group size; they get the number of blocks with each question, which is
+// moves are the transfers of one message for one group size; they get the number of blocks with each question, which is
 // at least 1. Steps asked about are below steps(k).
 type moves interface {
 	steps(k uint64) uint64
@@ -124,7 +124,7 @@ func (p *Plan) Members() int { return p.members }
 // No blocks make no steps.
 func (p *Plan) Schedule(blocks uint64) Schedule { return p.Message(0, blocks) }
 
-// Message is the schedule of a message with a number that all members know: those of one block may take turns among
+// Message is the schedule of a message with a number that all members know: messages of one block may take turns among
 // several trees, so that relays share the work.
 func (p *Plan) Message(number, blocks uint64) Schedule { return p.message(number, blocks) }
 
@@ -177,7 +177,7 @@ func (p *Plan) Tree() []int {
 const PartBlocks = 240
 
 // Part is how many times a rank sends each block of a message of so many blocks on average: of a long one 1 for the
-// root of a pipeline, of a single block as often as the root has children, 0 for who hands nothing on. It goes
+// root of a pipeline, of a single block as often as the root has children, 0 for a rank that relays nothing. It goes
 // through the steps of at most PartBlocks blocks.
 func (p *Plan) Part(rank int, blocks uint64) float64 {
 	switch {

@@ -151,7 +151,7 @@ func checkAll(t *testing.T, a Algorithm, nMax int, kMax uint64) {
 // steps would take hours.
 func checkSequential(s, receivers Schedule) error {
 	n, k := s.Members(), s.Blocks()
-	got := make([]uint64, n) // blocks come to each in order, so that their count tells which
+	got := make([]uint64, n) // blocks come to each in order, so that their count says which
 	for step := range s.Steps() {
 		out, ok := s.Outgoing(0, step)
 		if !ok || out.Peer < 1 || out.Peer >= n || out.Block != got[out.Peer] {

@@ -49,8 +49,8 @@ func (t twin) takerAndGiver(v int, step uint64) (taker, giver int) {
 	return v, second
 }
 
-// newerBlocks counts the steps before the given one that brought the vertex its newest block: those along
-// a dimension whose bit is set in v.
+// newerBlocks counts the steps before the given one that brought the vertex its newest block: the steps along a
+// dimension whose bit is set in v.
 func (t twin) newerBlocks(v int, step uint64) uint64 {
 	rounds, rest := step/uint64(t.dims), step%uint64(t.dims)
 	low := v & (1<<rest - 1)

@@ -1,6 +1,6 @@
-// Package session is the protocol of one session: how a root brings a content to its members, who votes for it, and
-// what happens when some of them fail. It is two pure state machines. Events go in and actions come out; there is no
-// goroutine, clock, lock or I/O in it, and the time comes with the events.
+// Package session is the protocol of one session: how a root brings a content to its members, which of them vote for
+// it, and what happens when some of them fail. It is two pure state machines. Events go in and actions come out; there
+// is no goroutine, clock, lock or I/O in it, and the time comes with the events.
 //
 //	        Announce ──────────────▶ Announced
 //	Root    Send ═══ blocks ═══════▶ Whole          Member
@@ -22,5 +22,5 @@
 //		perform(s.Step(now(), <-events))
 //	}
 //
-// The events and actions of the root are in rootevents.go, those of a member in member.go.
+// The events and actions of the root are in rootevents.go, the events and actions of a member in member.go.
 package session

@@ -45,7 +45,7 @@ type sendPart struct {
 	members []meta.NodeID
 	bytes   int64     // to be sent
 	up      bool      // it was asked for and has not ended
-	flowing bool      // it is set up: who makes no progress now may be to blame
+	flowing bool      // it is set up: a member that makes no progress now may be to blame
 	began   time.Time // since when
 }
 

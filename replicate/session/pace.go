@@ -7,7 +7,7 @@ import (
 	"github.com/rdmcfs/rdmcfs/replicate/slow"
 )
 
-// groups are those of the epoch as the judge of slowness sees them.
+// groups returns the groups of the epoch as the judge of slowness sees them.
 func (s *Root) groups() []slow.Group {
 	groups := make([]slow.Group, len(s.parts))
 	for i := range s.parts {

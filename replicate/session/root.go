@@ -84,7 +84,7 @@ type Limits struct {
 	Prepare  time.Duration // for members that say that they prepare, while others are ready
 	Silent   time.Duration // without any answer while others answer
 	Stalled  time.Duration // without progress while others progress
-	// for the last check and sync when all others are done, while it is not known how long those take
+	// for the last check and sync when all others are done, while it is not known how long check and sync take
 	Checking time.Duration
 	Stuck    time.Duration // without progress of anybody: the session ends
 	PollWait time.Duration // a member answers a poll within this

@@ -302,7 +302,7 @@ func TestStalledMemberIsEjectedOnlyIfFurthestBehind(t *testing.T) {
 	}
 }
 
-// Relaying couples the members: who waits for blocks of one that was cut off is not taken for slow.
+// Relaying couples the members: a member that waits for blocks of one that was cut off is not taken for slow.
 func TestMemberBehindASilentOneIsNotBlamed(t *testing.T) {
 	s, now := newTestSession(2, 10)
 	s.Step(now, ready(2, 0, 10))

@@ -30,7 +30,7 @@ type (
 		Epoch uint32
 		Text  string
 	}
-	// Progressed tells how many bytes of this epoch's blocks a member has stored, as the group knows, and what the
+	// Progressed reports how many bytes of this epoch's blocks a member has stored, as the group knows, and what the
 	// root's own sends to it have waited for, in all: a block on its way, or with none on its way room there.
 	Progressed struct {
 		Node             meta.NodeID
@@ -119,7 +119,7 @@ type (
 		HasHash bool
 		Hash    [32]byte
 	}
-	// Stop tells a member that is out that nothing more comes; with Drop it needs not keep what it has.
+	// Stop lets a member that is out know that nothing more comes; with Drop it need not keep what it has.
 	Stop struct {
 		Node  meta.NodeID
 		Epoch uint32

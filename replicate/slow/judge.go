@@ -95,8 +95,8 @@ const (
 const (
 	// trialsMax bounds the trials of one session.
 	trialsMax = 2
-	// trialGroupsMax bounds the groups of a trial; more suspects share groups, and those of the slowest are tried
-	// again.
+	// trialGroupsMax bounds the groups of a trial; more suspects share groups, and the suspects of the slowest group
+	// are tried again.
 	trialGroupsMax = 15
 	// unknownPace is what is fast enough, in bytes a second, as long as nothing is known to compare with.
 	unknownPace = 8 << 20
@@ -303,7 +303,7 @@ func (j *Judge) judgeApart(now time.Time, groups []Group, spare bool) Verdict {
 	case !j.othersDone.IsZero():
 		return Verdict{}
 	case !j.enough(groups, j.others) || pace*j.lim.Part < others && (pace+j.doubt(now))*j.lim.Part >= others:
-		return Verdict{} // more steps will tell
+		return Verdict{} // more steps will show
 	case pace*2 >= others:
 		j.cleared = append(j.cleared, m.Node)
 		return j.regroup(together, nil)

@@ -8,7 +8,7 @@ import (
 	"github.com/rdmcfs/rdmcfs/internal/units"
 )
 
-// members are those of groups that a filter takes.
+// members returns the members of groups that a filter takes.
 func members(groups []Group, take func(*Member) bool) iter.Seq[*Member] {
 	return func(yield func(*Member) bool) {
 		for i := range groups {
@@ -32,8 +32,8 @@ func (j *Judge) pace(now time.Time, m *Member) float64 {
 	return units.PerSecond(m.Bytes-j.marks[m.Node].Bytes, end.Sub(j.since))
 }
 
-// paces are those of the members that a filter takes and that were not left out, in order. A member that had
-// everything before the comparison has none.
+// paces returns the paces of the members that a filter takes and that were not left out, in ascending order. A member
+// that had everything before the comparison has none.
 func (j *Judge) paces(now time.Time, groups []Group, take func(*Member) bool) (list []float64) {
 	for m := range members(groups, take) {
 		if !m.Out && (m.Done.IsZero() || m.Done.After(j.since)) {

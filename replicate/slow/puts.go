@@ -124,7 +124,7 @@ func (w *Puts) together(open []meta.NodeID, confined time.Duration) (pace float6
 	return pace
 }
 
-// pace is what went at least to those who voted within some time, in bytes a second.
+// pace is what went at least to the members that voted within some time, in bytes a second.
 func (w *Puts) pace(within time.Duration) float64 {
 	voted := 0
 	for _, v := range w.votes {
@@ -135,9 +135,9 @@ func (w *Puts) pace(within time.Duration) float64 {
 	return units.PerSecond(int64(voted)*w.bytes, within)
 }
 
-// Crowded tells why a member is slow whose bytes still wait for room in a full queue, of which only what went before
-// them moves: they have waited part times as long as the median of the votes took, and longer than floor. "" if it is
-// not slow.
+// Crowded says why a member is slow whose bytes still wait for room in a full queue, where only the bytes before them
+// move: they have waited part times as long as the median of the votes took, and longer than floor. It returns "" if
+// the member is not slow.
 func (w *Puts) Crowded(now time.Time, n meta.NodeID, part float64, floor time.Duration) string {
 	l := w.lanes[n]
 	if l == nil || l.left >= 0 || len(w.votes) == 0 {

@@ -100,7 +100,7 @@ func (d *door) serve() {
 	}
 }
 
-// greet lets a member in, or tells it why not.
+// greet lets a member in, or sends it the reason why not.
 func (d *door) greet(conn net.Conn) {
 	conn.SetReadDeadline(time.Now().Add(helloTimeout)) // if it fails, so does the read
 	d.mu.Lock()
@@ -131,7 +131,7 @@ func (d *door) greet(conn net.Conn) {
 	d.mu.Unlock()
 }
 
-// check tells why a member cannot come in.
+// check returns why a member cannot come in.
 func (d *door) check(rank int) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()

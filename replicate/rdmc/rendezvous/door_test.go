@@ -37,7 +37,8 @@ func (g *guest) SetReadDeadline(at time.Time) error {
 	return g.Conn.SetReadDeadline(at)
 }
 
-// TestDoorClosesOnAGuest has the door close when a stranger has just come in, who says nothing: nobody waits for him.
+// TestDoorClosesOnAGuest: the door closes when a stranger has just come in that says nothing: nobody waits for the
+// stranger.
 func TestDoorClosesOnAGuest(t *testing.T) {
 	inner, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

@@ -10,7 +10,8 @@ import (
 	"time"
 )
 
-// host is the root's part: it waits for all, hands the addresses around, and tells the others that all are connected.
+// host is the root's part: it waits for all, hands the addresses around, and lets the others know when all are
+// connected.
 func (m *Meeting) host(ctx context.Context, cfg Config) (err error) {
 	common := welcome{
 		members: cfg.Members, number: cfg.Group.Number, blockSize: cfg.Group.BlockSize, algorithm: cfg.Group.Algorithm,
@@ -113,7 +114,7 @@ func (g guests) interrupt() {
 // inbox holds the addresses that each member has for each other one.
 type inbox struct {
 	mu    sync.Mutex       // protects parts while they are gathered
-	parts []map[int][]byte // by who they are for, and whose they are
+	parts []map[int][]byte // by the rank they are for, and the rank they belong to
 }
 
 func newInbox(members int) *inbox {

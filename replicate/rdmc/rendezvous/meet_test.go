@@ -52,7 +52,7 @@ func meet(t *testing.T, n int, adapt func(*Config)) ([]*Meeting, []error) {
 	var all sync.WaitGroup
 	for rank := range n {
 		cfg := Config{Rank: rank, Room: listener.Addr().String(), Members: n, Group: takes()}
-		if rank > 0 { // the root tells them
+		if rank > 0 { // the others get them from the root
 			cfg.Members, cfg.Group.BlockSize = 0, 0
 		} else {
 			cfg.Listener = listener

@@ -32,7 +32,7 @@ var (
 	// ErrProtocol is returned when the other side says something that makes no sense.
 	ErrProtocol = errors.New("rendezvous: protocol error")
 	// ErrRefused is returned at a member that the root does not let in, or when a meeting has failed at the root. Its
-	// text tells why.
+	// text says why.
 	ErrRefused = errors.New("rendezvous: refused")
 )
 
@@ -47,7 +47,7 @@ type Config struct {
 	Room string
 	// Listener takes the place of Room at the root; the meeting closes it.
 	Listener net.Listener
-	// Members is how many take part, the root included. It is for the root, which tells the others.
+	// Members is how many take part, the root included. It is for the root, which passes it to the others.
 	Members int
 
 	// Listen is this host's address for data, at which the others reach it; port 0 picks one. Empty means
@@ -55,8 +55,8 @@ type Config struct {
 	Listen string
 	// Engine carries the group, and stays the caller's; nil makes one over TCP.
 	Engine *rdmc.Engine
-	// Group describes the group, which is an unannounced one. Its Rank and Members are filled in, and the root tells
-	// the others its Number, BlockSize and Algorithm.
+	// Group describes the group, which is an unannounced one. Its Rank and Members are filled in, and the root passes
+	// its Number, BlockSize and Algorithm to the others.
 	Group rdmc.GroupConfig
 	// Log may be nil.
 	Log *slog.Logger
@@ -101,7 +101,7 @@ type Meeting struct {
 	// BlockSize is the bytes per block of the group's messages; the last block of a message may be shorter.
 	BlockSize int
 
-	door   *door // at the root, which tells who comes late; else nil
+	door   *door // at the root, which turns latecomers away; else nil
 	engine *rdmc.Engine
 	device *tcp.Device // nil if the engine is the caller's
 }

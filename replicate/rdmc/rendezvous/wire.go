@@ -30,7 +30,7 @@ const (
 type frameKind uint8
 
 const (
-	kindHello     frameKind = iota + 1 // member: who it is
+	kindHello     frameKind = iota + 1 // member: its rank
 	kindWelcome                        // root: it is in, and what all have in common
 	kindRefused                        // root: there is no meeting with it, with the reason
 	kindAllHere                        // root: all members are there
