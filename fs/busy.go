@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// BusyError says who uses a mount.
+// BusyError lists the processes that use a mount.
 type BusyError struct {
 	Dir   string
 	Users []User

@@ -61,8 +61,8 @@ func (pub *publisher) defers(h *handle, pid uint32, size int64) bool {
 	return true
 }
 
-// onlyWriter reports whether a handle is the only one of its live file that may write. Others that have closed may
-// not be released yet: it waits for them, in vain once for a live file at most.
+// onlyWriter reports whether a handle is the only one of its live file that may write. Other handles that have closed
+// may not be released yet: it waits for them. For a live file it gives up such a wait at most once.
 func (pub *publisher) onlyWriter(h *handle) bool {
 	l := h.live
 	deadline := time.Now().Add(releaseLag)

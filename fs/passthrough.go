@@ -11,7 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// passthrough has the kernel read and write files by itself, where it can.
+// passthrough lets the kernel read and write files by itself, where it can.
 type passthrough struct {
 	log     *slog.Logger
 	on      atomic.Bool

@@ -18,7 +18,7 @@ type pendingAttrs struct {
 // any reports whether attributes wait for a publish.
 func (a *pendingAttrs) any() bool { return !isEmpty(a.waiting) }
 
-// add has a newer change wait too.
+// add adds a newer change to the waiting ones.
 func (a *pendingAttrs) add(patch meta.AttrPatch) { a.waiting = mergePatch(a.waiting, patch) }
 
 // board gives the attributes that ride in the publish that begins.

@@ -82,7 +82,7 @@ func (p PlainFile) Data(size int64) ([]replicate.Extent, error) {
 // Sync makes the bytes durable. Once that, or a write-out before it, has failed it always fails.
 func (p PlainFile) Sync() error { return p.out.sync(p.File.Sync) }
 
-// NoteFailure has the staged file note a write-out that failed, if one has.
+// NoteFailure makes the staged file note a failed write-out, if one has failed.
 func (p PlainFile) NoteFailure(st Refuser) error { return p.out.note(st) }
 
 // Snapshot is the file as it is while it is read. Once a write-out has failed, all reads fail.

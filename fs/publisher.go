@@ -66,8 +66,8 @@ type publisher struct {
 	done   func(*live) // takes back the count of busy that a publish or watch has of a live file
 }
 
-// publish sees to it that a snapshot taken after now is published: by a new round, or by the one that is queued
-// behind a running one.
+// publish makes sure that a snapshot taken after now is published: by a new round, or by the one that is queued behind
+// a running one.
 func (pub *publisher) publish(l *live) *round {
 	pub.nodes.mu.Lock()
 	defer pub.nodes.mu.Unlock()
@@ -104,8 +104,8 @@ func (pub *publisher) runRounds(l *live, r *round) {
 	pub.done(l)
 }
 
-// attrsOnce sees to it that a file has a name, and that attributes which wait for no publish are in the log. Those of
-// a file without a version go with its first one, unless they are too many: with a reserved name they would be lost
+// attrsOnce makes sure that a file has a name, and that attributes which wait for no publish are in the log. Attributes
+// of a file without a version go with its first one, unless they are too many: with a reserved name they would be lost
 // in the next fence.
 func (pub *publisher) attrsOnce(ctx context.Context, l *live) error {
 	if err := pub.reserved.reserveAgain(ctx, l); err != nil {

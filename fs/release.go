@@ -192,8 +192,8 @@ func (l *live) settle() { l.settleOnce.Do(func() { close(l.settled) }) }
 // file since keeps that version only if the new writer does not join the old ones. Tests change it, before they mount.
 var releaseLag = time.Second
 
-// awaitReleased waits while all writers of a node that readers know have closed and are not released, or what that
-// brought about is not done; in vain once for a live file at most.
+// awaitReleased waits while all writers of a node that readers know have closed and are not released, or what follows
+// from that is not done. For a live file it gives up such a wait at most once.
 func (o *openFiles) awaitReleased(ctx context.Context, n *node) {
 	var timer *time.Timer
 	for {

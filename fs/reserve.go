@@ -102,9 +102,9 @@ func (rs *reservations) nameRemoved(l *live) {
 	}
 }
 
-// reserveAgain sees to it that a file without a version has a name to be published under. It reserves the name again
-// if a fence freed it. An error says that there is none, most often that somebody else has the name now: then both
-// files are kept.
+// reserveAgain makes sure that a file without a version has a name to be published under. It reserves the name again if
+// a fence freed it. An error says that there is none, most often that somebody else has the name now: then both files
+// are kept.
 func (rs *reservations) reserveAgain(ctx context.Context, l *live) error {
 	if !l.wasReserved() {
 		return nil
@@ -155,8 +155,8 @@ func (rs *reservations) removedMeanwhile(l *live) {
 	rs.nameRemoved(l)
 }
 
-// reserving lists the names that are being reserved again. Who finds such a name waits until it leads to the node
-// that has the file open.
+// reserving lists the names that are being reserved again. A lookup that finds such a name waits until it leads to the
+// node that has the file open.
 type reserving struct {
 	mu    sync.Mutex
 	names map[ownKey]chan struct{} // closed at the end

@@ -445,8 +445,8 @@ func TestNameThatIsGivenBackIsNotRenamed(t *testing.T) {
 	})
 }
 
-// A name is given back, for its program was killed inside open(O_CREAT), while another program opens it. That one's
-// file has its name: nobody removed it.
+// A name is given back, since its program was killed inside open(O_CREAT), while another program opens it. The other
+// program's file keeps its name: nobody removed it.
 func TestNameGivenBackWhileItIsOpened(t *testing.T) {
 	eachPair(t, func(t *testing.T, c *fstest.Cluster, a, b string) {
 		create, unlink := make(chan struct{}), make(chan struct{})

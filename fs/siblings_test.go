@@ -133,7 +133,7 @@ func testSiblingRemovesName(t *testing.T, n *fstest.Node, a, b string) {
 	}
 }
 
-// testSiblingPublishes has a reader keep what it opened, which other opens would share.
+// testSiblingPublishes: a reader keeps what it opened, which other opens would share.
 func testSiblingPublishes(t *testing.T, n *fstest.Node, a, b string) {
 	path := filepath.Join(b, "bytes")
 	write(t, path, []byte("first"))

@@ -140,8 +140,8 @@ func TestG2CutIsThereAfterCloseWhateverElseIsOpen(t *testing.T) {
 	})
 }
 
-// G3: a file is published and its node, which is cut off by then, cannot know who shows it. Its close and fsync fail;
-// the version is there, is no unpublished file, and the next one follows it without a conflict.
+// G3: a file is published, and its node, which is cut off by then, cannot know which nodes show it. Its close and fsync
+// fail; the version is there, is no unpublished file, and the next one follows it without a conflict.
 func TestG3CloseOfAWriterThatIsCutOff(t *testing.T) {
 	for _, size := range []int{10, 300_000} {
 		for _, call := range []string{"close", "fsync"} {
@@ -188,7 +188,7 @@ func TestG3CloseOfAWriterThatIsCutOff(t *testing.T) {
 }
 
 // G3: what was not shown when it was published is not shown because somebody asks again: a close or fsync with nothing
-// left to publish fails too, until a leader says who shows it. So does one behind a change of names.
+// left to publish fails too, until a leader says which nodes show it. So does a close or fsync after a change of names.
 func TestG3CloseAgainOfAWriterThatIsCutOff(t *testing.T) {
 	eachPair(t, func(t *testing.T, c *fstest.Cluster, a, b string) {
 		path := filepath.Join(a, "f")

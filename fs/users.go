@@ -53,8 +53,8 @@ func (u *users) noteClosing(h *handle) {
 	}
 }
 
-// releasing reports whether all that keeps the file from being frozen has closed and is about to be released, or is
-// what that brought about.
+// releasing reports whether everything that keeps the file from being frozen has closed and is about to be released, or
+// is work that follows from a close.
 func (u *users) releasing() bool {
 	return !u.ended && !u.dups && !u.frozen() && u.closing >= u.writers
 }

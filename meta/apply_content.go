@@ -123,7 +123,7 @@ func (t *tx) prune(ino Ino, keep int) {
 	}
 }
 
-// reporter checks who says Held, Unheld or Release: the node itself.
+// reporter checks that the node that Held, Unheld or Release is about is the proposer.
 func (t *tx) reporter(id NodeID, contents []ContentID) syscall.Errno {
 	if id != t.entry.Node || len(contents) > contentsPerEntry {
 		return syscall.EINVAL
@@ -203,7 +203,7 @@ func (t *tx) unheld(o *Unheld) (Result, syscall.Errno) {
 		lost = true
 	}
 	if lost {
-		t.head.View++ // who counted on that copy looks again
+		t.head.View++ // nodes that counted on that copy look again
 	}
 	return Result{}, ok
 }
@@ -231,7 +231,7 @@ func (t *tx) release(o *Release) (Result, syscall.Errno) {
 		released = true
 	}
 	if released {
-		t.head.View++ // who counted on that copy looks again
+		t.head.View++ // nodes that counted on that copy look again
 	}
 	return Result{}, ok
 }

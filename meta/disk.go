@@ -163,7 +163,7 @@ func (d *disk) look() error {
 	}
 }
 
-// ahead sees to it that the log after the active one exists with its space.
+// ahead makes sure that the log after the active one exists with its space.
 func (d *disk) ahead() error {
 	for {
 		name := filepath.Join(d.state, fmt.Sprintf("%05d.mem", d.next))

@@ -241,9 +241,10 @@ type AddToken struct {
 	Uses uint32
 }
 
-// SetVoters says who votes from this entry on. Nobody proposes it: it is what each node makes of raft's own entry that
-// changes the voters. While that change is joint, Outgoing are the voters before it, and each of the two lists decides
-// by its own majority; otherwise it is empty. Number 0 is a vote that nobody casts any more: its store was replaced.
+// SetVoters says which nodes vote from this entry on. Nobody proposes it: it is what each node makes of raft's own
+// entry that changes the voters. While that change is joint, Outgoing are the voters before it, and each of the two
+// lists decides by its own majority; otherwise it is empty. Number 0 is a vote that nobody casts any more: its store
+// was replaced.
 type SetVoters struct{ Voters, Outgoing []NodeID }
 
 // Result answers one operation.

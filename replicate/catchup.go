@@ -127,7 +127,7 @@ func (a *assigner) resume() {
 	clear(a.from)
 }
 
-// again has an item tried at once, from any source.
+// again makes an item be tried at once, from any source.
 func (t *try) again() { t.fails, t.next, t.avoid = 0, time.Time{}, 0 }
 
 func (a *assigner) forgetAll() {
@@ -241,7 +241,7 @@ func (a *assigner) owed(node meta.NodeID) (out []meta.Owed) {
 	return out
 }
 
-// goOn has the next look at a node begin behind an index.
+// goOn makes the next look at a node begin after an index.
 func (a *assigner) goOn(node meta.NodeID, after uint64) {
 	a.mu.Lock()
 	defer a.mu.Unlock()

@@ -17,8 +17,8 @@ const comparePage = 4096
 // comparesAtOnce is how many contents are looked at at once.
 const comparesAtOnce = 16
 
-// comparison is the look at whether this node has what the log believes it to have. It is made once after the start,
-// when the log has let this node in, and again when the state was replaced. From then on every change is reported as it
+// comparison is the check whether this node has what the log believes it to have. It is made once after the start, when
+// the log has let this node in, and again when the state was replaced. From then on every change is reported as it
 // comes.
 type comparison struct {
 	due  atomic.Uint64 // grows with each reason to compare

@@ -254,7 +254,7 @@ func TestFailingSourceEndsThePush(t *testing.T) {
 	})
 }
 
-// TestCancelDoesNotWaitForTheSource has the source of a push hang for ever; nothing else would end the push.
+// TestCancelDoesNotWaitForTheSource: the source of a push hangs for ever; nothing else would end the push.
 func TestCancelDoesNotWaitForTheSource(t *testing.T) {
 	c := newCluster(t, 3, 3)
 	for _, n := range c.all() {

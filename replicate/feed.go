@@ -175,7 +175,7 @@ type lateShow struct {
 	at    time.Time
 }
 
-// leftBehind remembers who had not shown an index in time.
+// leftBehind remembers which nodes had not shown an index in time.
 func (t *transfers) leftBehind(nodes []meta.NodeID, late lateShow) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

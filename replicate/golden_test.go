@@ -20,7 +20,7 @@ func filled[T any](adjust ...func(*T)) *T {
 	return m
 }
 
-// goldenMessages has a message of each kind.
+// goldenMessages returns a message of each kind.
 func goldenMessages() map[string][]byte {
 	no := func(f *refusal) { f.Code = refusedPlain }
 	st := &standing{meta.ContentID{Node: 3, Incarnation: 4, Seq: 5}, session.Standing{

@@ -41,8 +41,8 @@ func refusalOf(err error) refusal {
 	return refusal{refusedPlain, err.Error()}
 }
 
-// asError is a refusal as the one who asked sees it, nil if it is none: it matches errRefused, and rdmc.ErrMemory
-// where it is for that.
+// asError returns a refusal as the caller sees it, nil if it is none: it matches errRefused, and rdmc.ErrMemory where
+// it is for that.
 func (f refusal) asError(node meta.NodeID, kind Kind) error {
 	switch f.Code {
 	case notRefused:

@@ -25,8 +25,8 @@ type Member struct {
 	cfg    Config
 	groups *memberGroups
 	held   *reports // contents that the log does not know to be here
-	lost   *reports // contents that the log believes to be here in vain
-	// compared is the look at whether the log's belief is right.
+	lost   *reports // contents that the log wrongly believes to be here
+	// compared is the check whether the log's belief is right.
 	compared comparison
 	// retired holds what is deleted later.
 	retired *retirements

@@ -106,7 +106,8 @@ func (m *Member) mendBlocks(ctx context.Context, id meta.ContentID) error {
 	return err
 }
 
-// checkSoon has all of a content checked in the background. One that finds no room is checked after its next open.
+// checkSoon queues a content to be checked as a whole in the background. A content that finds no room is checked after
+// its next open.
 func (m *Member) checkSoon(id meta.ContentID) {
 	select {
 	case m.unchecked <- id:
@@ -132,7 +133,7 @@ func (m *Member) keepChecking(ctx context.Context) {
 	}
 }
 
-// noteDelta has a committed content looked at that may be the end of a long chain of deltas.
+// noteDelta queues a committed content to be looked at that may be the end of a long chain of deltas.
 func (m *Member) noteDelta(c meta.Content) {
 	if c.Base.IsZero() || c.Size <= smallMax {
 		return

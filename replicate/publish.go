@@ -321,7 +321,7 @@ func contentRoot(b []byte) [32]byte {
 
 // count fills in the votes; too few are an error.
 func (s *pushSession) count(votes []meta.NodeID, missed []meta.Missed) error {
-	gone := s.p.refresh(&s.targets) // who died meanwhile is not asked for a copy, and has none
+	gone := s.p.refresh(&s.targets) // a member that died meanwhile is not asked for a copy, and has none
 	have := 0
 	for _, n := range votes {
 		if slices.Contains(gone, n) {

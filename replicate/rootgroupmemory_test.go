@@ -12,7 +12,7 @@ import (
 	"github.com/rdmcfs/rdmcfs/replicate/rdmc"
 )
 
-// publishAll has one node publish a file, which nobody may be owed.
+// publishAll makes one node publish a file, which nobody may be owed.
 func publishAll(t *testing.T, c *cluster, node meta.NodeID, name string) {
 	t.Helper()
 	b := randomBytes(uint64(node), 3<<20)

@@ -293,8 +293,8 @@ func (r *rootRun) begin(ctx context.Context, rg *rootGroup, t Transfer, epoch ui
 	})
 }
 
-// failGroup ends a group with the members of a fault as suspects, unless one of them has answered: it has only this
-// session not, or not any more.
+// failGroup ends a group with the members of a fault as suspects, unless the fault is that one of them has refused:
+// that member is well, and only never had this session or no longer has it.
 func failGroup(rg *rootGroup, err error) {
 	var fault *groupFault
 	var ranks []int

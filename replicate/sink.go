@@ -93,7 +93,7 @@ func (s *sink) enter(c, n int64) *assembly {
 	return a
 }
 
-// copied notes a part; the one who brings the last part writes the block.
+// copied notes a part; the caller that brings the last part writes the block.
 func (s *sink) copied(a *assembly, part uint) (whole bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

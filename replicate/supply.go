@@ -503,7 +503,7 @@ func (s *supplier) pushForm(
 	return s.multicast(sh, reader, layout, targets)
 }
 
-// multicast runs one session for a published content; it returns who did not take it.
+// multicast runs one session for a published content; it returns the members that did not take it.
 func (s *supplier) multicast(
 	sh *shipment, reader *content.Reader, layout *content.Layout, targets []meta.NodeID,
 ) (missed []meta.Missed, err error) {

@@ -115,7 +115,7 @@ func (p *Pusher) refresh(t *targets) (gone []meta.NodeID) {
 
 // look is refresh, with what it saw.
 func (p *Pusher) look(t *targets) (e session.View, gone []meta.NodeID) {
-	t.view = p.cfg.Names.View() // first: a later boot makes apply refuse the vote rather than take it in vain
+	t.view = p.cfg.Names.View() // first: a later boot makes apply refuse the vote rather than count it wrongly
 	others := slices.DeleteFunc(slices.Clone(t.members), func(id meta.NodeID) bool { return id == p.cfg.Self().Node })
 	e = looked(p.cfg.Names, others)
 	t.others = nil

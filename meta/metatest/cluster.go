@@ -34,8 +34,8 @@ func New(tb testing.TB, n int) *Cluster {
 	return Over(tb, meta.OpenMemory(), n)
 }
 
-// Over makes a cluster of n booted nodes over an empty database. There is no raft, so none of them votes until the
-// test says who does with a SetVoters.
+// Over makes a cluster of n booted nodes over an empty database. There is no raft, so none of them votes until the test
+// says with a SetVoters which do.
 func Over(tb testing.TB, db meta.StateMachine, n int) *Cluster {
 	tb.Helper()
 	if db.Index() != 0 {

@@ -21,7 +21,7 @@ func NewBitmap(blocks uint64) *Bitmap {
 	return &Bitmap{size: blocks, pages: make([][]uint64, (blocks+pageBlocks-1)/pageBlocks)}
 }
 
-// word has the block's bit; it is 0 where there is no page yet.
+// word returns the word with the block's bit; it is 0 where there is no page yet.
 func (m *Bitmap) word(block uint64) uint64 {
 	if page := m.pages[block/pageBlocks]; page != nil {
 		return page[block%pageBlocks/64]

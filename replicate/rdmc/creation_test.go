@@ -14,8 +14,8 @@ import (
 
 const faultBlock = 4 << 10
 
-// TestDSN_4_6_DeathDuringCreation has a member die before the group is connected: the Connect of each other member
-// ends with an error, its group has failed and is closed by Abort without delay.
+// TestDSN_4_6_DeathDuringCreation: a member dies before the group is connected. The Connect of each other member ends
+// with an error, its group has failed and is closed by Abort without delay.
 func TestDSN_4_6_DeathDuringCreation(t *testing.T) {
 	eachFabric(t, func(t *testing.T, devices func(int) []rdma.Device) {
 		const n = 6
@@ -197,8 +197,8 @@ func TestEndWhileConnecting(t *testing.T) {
 	groups[1].Abort()
 }
 
-// TestGivingUpBlamesNobodyElse has a member give up while it waits for another that never connects: it is the
-// suspect, as with Abort.
+// TestGivingUpBlamesNobodyElse: a member gives up while it waits for another that never connects. The member that gave
+// up is the suspect, as with Abort.
 func TestGivingUpBlamesNobodyElse(t *testing.T) {
 	c := newCluster(t, tcpDevices(t, 3))
 	groups, remote := unconnected(t, c)
@@ -268,7 +268,7 @@ func TestDSN_4_6_OneRefusalEndsConnect(t *testing.T) {
 	}
 }
 
-// TestEngineClosesOnNewGroups has an engine close while groups are made: each is refused, or ends with the engine.
+// TestEngineClosesOnNewGroups: an engine closes while groups are made. Each is refused, or ends with the engine.
 func TestEngineClosesOnNewGroups(t *testing.T) {
 	device := tcpDevices(t, 1)[0]
 	for range 100 {

@@ -41,7 +41,7 @@ const (
 	ReasonSink
 	// ReasonSource is a Source that returned an error; the suspect is the root.
 	ReasonSource
-	// ReasonCorrupt is a block or control message that failed its check; the suspect is who sent it.
+	// ReasonCorrupt is a block or control message that failed its check; the suspect is its sender.
 	ReasonCorrupt
 	// ReasonAborted is Group.Fail or Group.Abort, with the suspects that the caller named.
 	ReasonAborted

@@ -65,8 +65,8 @@ func TestDSN_4_6_StoppedWhileOthersClose(t *testing.T) {
 	})
 }
 
-// TestDSN_4_2_StrayFirstBlock has a first block come of a message that has ended: it is not kept in the place of the
-// next one's.
+// TestDSN_4_2_StrayFirstBlock: the first block of a message comes after that message has ended. It is not kept in the
+// place of the next message's first block.
 func TestDSN_4_2_StrayFirstBlock(t *testing.T) {
 	c := newCore(simPlan(2), 1, simBlock, 7, true, simLimits(1))
 	c.pump()

@@ -78,7 +78,8 @@ func TestFaults(t *testing.T) {
 	told.report(t)
 }
 
-// oneThread has goroutines run one at a time, with no collector between them, so that a seed repeats as well as may be.
+// oneThread makes goroutines run one at a time, with no collector between them, so that a seed repeats as well as may
+// be.
 func oneThread() (restore func()) {
 	threads, percent := runtime.GOMAXPROCS(1), debug.SetGCPercent(-1)
 	return func() {
@@ -250,7 +251,7 @@ func (r *faultRun) strike() {
 	}
 }
 
-// strikeMembers has the fault befall the victim's members rather than its device.
+// strikeMembers makes the fault befall the victim's members rather than its device.
 func (r *faultRun) strikeMembers() {
 	for _, fg := range r.groups {
 		rank := fg.rankOf(r.victim)

@@ -51,8 +51,8 @@ func TestDSN_4_3_Hybrid(t *testing.T) {
 	}
 }
 
-// TestFailedPostIsNoticedByTheNeighbour has a member unable to post work: its neighbour hears of it by the queue
-// pair, not by silence.
+// TestFailedPostIsNoticedByTheNeighbour: a member is unable to post work. Its neighbour hears of it by the queue pair,
+// not by silence.
 func TestFailedPostIsNoticedByTheNeighbour(t *testing.T) {
 	eachFabric(t, func(t *testing.T, devices func(int) []rdma.Device) {
 		c := newCluster(t, devices(2))
@@ -278,7 +278,7 @@ func TestDSN_4_6_SourceErrorIsTold(t *testing.T) {
 	})
 }
 
-// TestDSN_4_6_StoppedMemberIsSuspected has a member that stays connected but says nothing: its lock is held.
+// TestDSN_4_6_StoppedMemberIsSuspected: a member stays connected but says nothing, since its lock is held.
 func TestDSN_4_6_StoppedMemberIsSuspected(t *testing.T) {
 	eachFabric(t, func(t *testing.T, devices func(int) []rdma.Device) {
 		c := newCluster(t, devices(4))

@@ -76,9 +76,9 @@ func mostRegistered(devices []rdma.Device) (bytes []int) {
 	return bytes
 }
 
-// TestDSN_4_1_CallbacksCallTheLibrary has every callback call what it may: the root's Completed sends the next
-// message, by blocks and by the small way; the members' callbacks post receives, ask, make groups on the same engine,
-// and end others; nothing deadlocks.
+// TestDSN_4_1_CallbacksCallTheLibrary: every callback calls what it may. The root's Completed sends the next message,
+// by blocks and as a small one; the members' callbacks post receives, ask, make groups on the same engine, and end
+// others; nothing deadlocks.
 func TestDSN_4_1_CallbacksCallTheLibrary(t *testing.T) {
 	eachFabric(t, func(t *testing.T, devices func(int) []rdma.Device) {
 		for _, post := range []bool{false, true} {
@@ -205,7 +205,7 @@ func (l *library) another(rank int) {
 	}
 }
 
-// failFromCallback has a callback fail its group, and OnFailure ask of it.
+// failFromCallback makes a callback fail its group, and OnFailure ask of it.
 func (l *library) failFromCallback() {
 	var groups []*Group
 	for rank, e := range l.c.engines {
@@ -425,8 +425,8 @@ func TestDSN_4_2_RelayInTheSameTurn(t *testing.T) {
 	}
 }
 
-// TestDSN_4_1_QueueOfARelay has the root's queue full again as soon as all members have its oldest message: a relay
-// that has not heard yet that its last send of that one arrived takes the announcement of the newest all the same.
+// TestDSN_4_1_QueueOfARelay: the root's queue is full again as soon as all members have its oldest message. A relay
+// that has not heard yet that its last send of that message arrived takes the announcement of the newest all the same.
 func TestDSN_4_1_QueueOfARelay(t *testing.T) {
 	plan, err := schedule.NewPlan(schedule.Chain, 3)
 	if err != nil {

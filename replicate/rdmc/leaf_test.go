@@ -44,8 +44,8 @@ func TestLeafGoesOverNoSteps(t *testing.T) {
 	}
 }
 
-// TestNobodyGoesOverTheTurnsOfOthers has all members begin and end a long message, of the algorithms that serve some
-// of them after others, without a look at each of the steps in which they have nothing to do.
+// TestNobodyGoesOverTheTurnsOfOthers: all members begin and end a long message, with the algorithms that serve some
+// members after others, without a look at each of the steps in which they have nothing to do.
 func TestNobodyGoesOverTheTurnsOfOthers(t *testing.T) {
 	const n, k = 9, 1 << 20
 	for _, a := range []schedule.Algorithm{schedule.Sequential, schedule.BinomialTree} {

@@ -112,7 +112,7 @@ func (in *inbox) check(t *testing.T, rank int, sent []*memory) {
 	}
 }
 
-// TestDSN_4_1_IncomingRefuses has one member refuse a message: all fail, and are called back once.
+// TestDSN_4_1_IncomingRefuses: one member refuses a message. All fail, and are called back once.
 func TestDSN_4_1_IncomingRefuses(t *testing.T) {
 	eachFabric(t, func(t *testing.T, devices func(int) []rdma.Device) {
 		c := newCluster(t, devices(4))
@@ -140,7 +140,7 @@ func TestDSN_4_1_IncomingRefuses(t *testing.T) {
 	})
 }
 
-// TestHugeClaimRefused has a member refuse the largest message there is, which must not cost it memory for the blocks
+// TestHugeClaimRefused: a member refuses the largest message there is, which must not cost it memory for the blocks
 // before.
 func TestHugeClaimRefused(t *testing.T) {
 	const block = MaxMessageBytes / MaxMessageBlocks
@@ -196,8 +196,8 @@ func TestUnannouncedInvalid(t *testing.T) {
 	}
 }
 
-// TestStoredInOrder has the last block of a message stored after all of the next message: Stored is called in the
-// order of sending.
+// TestStoredInOrder: the last block of a message is stored after all of the next message. Stored is called in the order
+// of sending.
 func TestStoredInOrder(t *testing.T) {
 	eachFabric(t, func(t *testing.T, devices func(int) []rdma.Device) {
 		const block, blocks, messages = 1000, 3, 3

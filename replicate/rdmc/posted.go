@@ -52,8 +52,8 @@ func (g *Group) match() {
 	}
 }
 
-// store has a block written by a worker; if its message has nowhere to go yet, when it has, so that it keeps no
-// worker from others.
+// store gives a block to a worker to write. If its message has nowhere to go yet, it waits until it has, so that it
+// keeps no worker from others.
 func (g *Group) store(j job) {
 	if g.cfg.Unannounced && j.transfer.sink == nil {
 		j.transfer.held = append(j.transfer.held, j)

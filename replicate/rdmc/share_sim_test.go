@@ -23,7 +23,7 @@ func sentBetween(n *simNode, from, to time.Duration) (bytes float64) {
 	return bytes
 }
 
-// compete has groups of these block sizes send from machine 0 to machines of their own for so long, and returns the
+// compete makes groups of these block sizes send from machine 0 to machines of their own for so long, and returns the
 // bytes of each after a first moment.
 func compete(t *testing.T, u *universe, classes []Priority, blocks []int, members int) (sent []float64) {
 	t.Helper()
@@ -60,7 +60,7 @@ func sum(list []float64) (s float64) {
 	return s
 }
 
-// TestSimShares has groups with other block sizes compete for the root's link: it is used, and shared within 10%.
+// TestSimShares: groups with different block sizes compete for the root's link. It is used, and shared within 10%.
 func TestSimShares(t *testing.T) {
 	for _, fifo := range []bool{false, true} {
 		for _, blocks := range [][]int{{64 << 10, 64 << 10}, {1 << 20, 16 << 10}, {16 << 10, 1 << 20},
@@ -103,7 +103,7 @@ func TestSimSharesWithout(t *testing.T) {
 	}
 }
 
-// TestSimShareClasses has a higher class go ahead, and a lower one not starve.
+// TestSimShareClasses: a higher class goes ahead, and a lower one does not starve.
 func TestSimShareClasses(t *testing.T) {
 	for _, fifo := range []bool{false, true} {
 		for _, blocks := range [][]int{{64 << 10, 64 << 10, 64 << 10}, {64 << 10, 512 << 10, 64 << 10},
@@ -130,8 +130,8 @@ func TestSimShareLowest(t *testing.T) {
 	}
 }
 
-// TestSimShareNothingReserved has a group that gets on badly beside one that could take the whole link: the other is
-// not held up.
+// TestSimShareNothingReserved: a group gets on badly beside one that could take the whole link. The other is not held
+// up.
 func TestSimShareNothingReserved(t *testing.T) {
 	for name, trouble := range map[string]func(u *universe, bad *world){
 		"stopped":   func(u *universe, bad *world) { u.net.pair[[2]int{0, 2}] = 1 },
@@ -169,7 +169,8 @@ func TestSimShareNothingReserved(t *testing.T) {
 	}
 }
 
-// TestSimShareRelay has a relay of two groups with a slow link of its own share it, while their roots are elsewhere.
+// TestSimShareRelay: a relay of two groups with a slow link of its own shares it between them, while their roots are
+// elsewhere.
 func TestSimShareRelay(t *testing.T) {
 	u := newUniverse(7, 10*shareLink)
 	u.net.out[2] = shareLink

@@ -171,8 +171,8 @@ func (c *counting) WriteBlock(_ uint64, buf []byte) error {
 var sharesFlag = flag.Bool("shares", false,
 	"measure shares on rdma/tcp, in real time: for a machine with nothing else to do")
 
-// TestSharesOnTCP has two groups with other block sizes compete for the capped link of their root. It measures, so it
-// runs on demand; TestSimShares holds the same in virtual time.
+// TestSharesOnTCP: two groups with different block sizes compete for the capped link of their root. It measures, so it
+// runs on demand; TestSimShares checks the same in virtual time.
 func TestSharesOnTCP(t *testing.T) {
 	if !*sharesFlag {
 		t.Skip("measures in real time: run it with -args -shares")

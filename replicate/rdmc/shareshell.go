@@ -12,10 +12,10 @@ import (
 // sharePartMin bounds what shareCost makes of ranks that hand on few blocks.
 const sharePartMin = 0.25
 
-// shareCosts is what a byte costs a rank. Who hands on only a part of the blocks needs only that part of the bytes to
-// keep the pace of a group, and others need not wait until it has had as many as they; who sends a single block three
-// times needs them all. Who sends each block of a long message several times, by an algorithm that does not relay,
-// gets no more for it.
+// shareCosts is what a byte costs a rank. A rank that relays only a part of the blocks needs only that part of the
+// bytes to keep the pace of a group, and others need not wait until it has had as many bytes as they. A rank that sends
+// a single block three times needs them all. A rank that sends each block of a long message several times, by an
+// algorithm that does not relay, gets no more for it.
 type shareCosts struct {
 	single int64 // of a message of one block
 	long   int64 // of one of more blocks: such messages overlap, so that even short ones go as a long one does

@@ -98,7 +98,7 @@ func (a *arbiter) judge(now time.Time) {
 	a.held = meter{}
 }
 
-// findSlow has nobody wait for the group for a while, others having waited for so long.
+// findSlow makes nobody wait for the group for a while, after others have waited for so long.
 func (s *share) findSlow(now time.Time, waited time.Duration) {
 	s.backoff = max(min(max(2*s.backoff, shareRetry), shareRetryMax), 16*waited)
 	s.slow, s.moved, s.doubted = true, false, false

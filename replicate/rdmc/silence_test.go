@@ -29,8 +29,8 @@ func watcher(t *testing.T, now time.Time) *core {
 	return c
 }
 
-// TestStarvedWatcherAccusesNobody has a member run once in 0.9 s: what it did not watch is no silence. When it runs
-// again as it should, it notices in time.
+// TestStarvedWatcherAccusesNobody: a member runs once in 0.9 s. Time that it did not watch does not count as silence.
+// When it runs again as it should, it notices silence in time.
 func TestStarvedWatcherAccusesNobody(t *testing.T) {
 	now := time.Unix(1_000_000, 0)
 	c := watcher(t, now)
@@ -66,8 +66,8 @@ func TestSilenceIsNoticedInTime(t *testing.T) {
 	}
 }
 
-// TestWhoIsDoneWatchesOn has a member of a chain stop when all others have the message: the root is no neighbour of
-// it and the one before it is done, but all hear of it.
+// TestWhoIsDoneWatchesOn: a member of a chain stops when all others have the message. The root is no neighbour of it
+// and the member before it is done, but all hear of it.
 func TestWhoIsDoneWatchesOn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const n, last, blocks = 4, 3, 40
@@ -117,8 +117,8 @@ func TestWhoIsDoneWatchesOn(t *testing.T) {
 	})
 }
 
-// TestLateMemberIsWaitedFor has a member that lives hear of a message long after all others have it: nobody takes it
-// for dead.
+// TestLateMemberIsWaitedFor: a member that lives hears of a message long after all others have it. Nobody takes it for
+// dead.
 func TestLateMemberIsWaitedFor(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const n, last, blocks = 3, 2, 3

@@ -167,7 +167,7 @@ func (w *world) drain(n *simNode) {
 	w.advance(n)
 }
 
-// advance has a core called when its cap allows the next send.
+// advance makes a core be called when its cap allows the next send.
 func (w *world) advance(n *simNode) {
 	at := n.core.wakeAt
 	if at.IsZero() || at.Equal(n.wakeAt) {
@@ -294,7 +294,7 @@ func (w *world) sendBlock(n *simNode, a action) {
 	w.at(n.lastOut[a.lane], arrive)
 }
 
-// complete has a node's poller handle a completion, later where it lags behind.
+// complete makes a node's poller handle a completion, later if the poller lags behind.
 func (w *world) complete(n *simNode, f func()) {
 	if w.late == nil {
 		w.run(n, f)
@@ -448,7 +448,7 @@ func TestSimLatePollers(t *testing.T) {
 	}
 }
 
-// lag has some of a world's pollers be late.
+// lag makes some of a world's pollers late.
 func (w *world) lag(rng *rand.Rand) {
 	late := make([]time.Duration, len(w.nodes))
 	w.late = func(rank int) time.Duration { return late[rank] }

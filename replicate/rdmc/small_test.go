@@ -191,8 +191,8 @@ func fill(t *testing.T, g *Group) {
 	t.Fatal("a member that takes nothing is sent messages without bound")
 }
 
-// TestEarlyAnnouncementKeepsItsBuffers has a member hear of a large message before the small one that precedes it, in
-// a group that was idle: the buffers that were made for it are there when the small one lets it begin.
+// TestEarlyAnnouncementKeepsItsBuffers: a member hears of a large message before the small one that precedes it, in a
+// group that was idle. The buffers that were made for the large one are there when the small one lets it begin.
 func TestEarlyAnnouncementKeepsItsBuffers(t *testing.T) {
 	c := newCluster(t, fabrics["mem"](t, 2))
 	groups, _ := smallGroups(t, c, GroupConfig{BlockSize: 1000, SmallBytes: 100})
@@ -274,7 +274,7 @@ func TestReport_3_1_SmallFailure(t *testing.T) {
 	}
 }
 
-// TestDSN_4_1_SmallCallbackCallsTheLibrary has each member pass each small message on to a group of its own.
+// TestDSN_4_1_SmallCallbackCallsTheLibrary: each member passes each small message on to a group of its own.
 func TestDSN_4_1_SmallCallbackCallsTheLibrary(t *testing.T) {
 	eachFabric(t, func(t *testing.T, devices func(int) []rdma.Device) {
 		c := newCluster(t, devices(3))

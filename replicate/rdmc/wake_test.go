@@ -95,7 +95,7 @@ type wakeCase struct {
 	cfg     GroupConfig
 	members int
 	at, far int
-	// hold has the group send something that is not taken; free has a call, or the time, end the bystander's wait.
+	// hold makes the group send something that is not taken; free makes a call, or the time, end the bystander's wait.
 	hold, free func(t *testing.T, groups []*Group)
 	after      func(groups []*Group) time.Duration // of free, when the wait ends; nil for at once
 }

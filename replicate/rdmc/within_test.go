@@ -10,7 +10,7 @@ import (
 	"github.com/rdmcfs/rdmcfs/rdma"
 )
 
-// ender has the user's code of a group end it, and its engine, from within.
+// ender makes the user's code of a group end the group, and its engine, from within.
 type ender struct {
 	t      *testing.T
 	group  func() *Group
@@ -36,8 +36,8 @@ func (e *ender) end() {
 func (e *ender) ReadBlock(uint64, []byte) error  { e.end(); return nil }
 func (e *ender) WriteBlock(uint64, []byte) error { e.end(); return nil }
 
-// TestDSN_4_1_CallbacksEndTheirGroup has each kind of the user's code close and abort its group, and close its
-// engine: it is refused, or done without waiting, and all is over when the engines have been closed.
+// TestDSN_4_1_CallbacksEndTheirGroup: each kind of the user's code closes and aborts its group, and closes its engine.
+// That is refused, or done without waiting, and all is over when the engines have been closed.
 func TestDSN_4_1_CallbacksEndTheirGroup(t *testing.T) {
 	const members = 3
 	configure := map[string]func(cfg *GroupConfig, e *ender){

@@ -1,5 +1,5 @@
-// Package schedule says who sends which block to whom, and when, in a multicast of k blocks from one
-// root to n-1 other members. It holds pure functions only.
+// Package schedule says which member sends which block to which, and when, in a multicast of k blocks from one root to
+// n-1 other members. It holds pure functions only.
 //
 // Time runs in steps. In one step a member sends at most one block and receives at most one. Each side
 // computes the transfer alone, from its own rank and the step number: nothing is negotiated.

@@ -237,7 +237,7 @@ func (s *Root) setHeld(now time.Time, m *record, held int) {
 	}
 }
 
-// restart has what is judged begin now, where a group carries other messages before this one.
+// restart makes the judging begin now, if a group carried other messages before this one.
 func (s *Root) restart(now time.Time, m *record) {
 	if p := s.partOf(m.node); p != nil && m.steps == 0 {
 		p.began = now

@@ -228,8 +228,8 @@ func (j *Judge) mayBeItsLinks(groups []Group) bool {
 	return j.looks < unknownLooks || rest(groups, everybody, j.together) < j.lim.Over
 }
 
-// judgeTrial looks whose group was the slowest. Those of a trial share the root's link, so no more can be said than
-// who it is.
+// judgeTrial finds the member whose group was the slowest. The groups of a trial share the root's link, so no more can
+// be said than which member is the slowest.
 func (j *Judge) judgeTrial(now time.Time, groups []Group) Verdict {
 	var slowest []meta.NodeID
 	least := 0.0

@@ -185,7 +185,7 @@ func (p *Sharing) End(n meta.NodeID, now time.Time) {
 	p.to[n]--
 }
 
-// change has the clocks count the time of the set of members that changes now.
+// change makes the clocks count the time of the set of members that changes now.
 func (p *Sharing) change(now time.Time) {
 	for c := range p.clocks {
 		c.spent, c.since = p.read(c, now), now

@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// guestRoom has its guests wait at the gate before the time that they may take to say something is set.
+// guestRoom makes its guests wait at the gate before their time to say something is limited.
 type guestRoom struct {
 	net.Listener
 	come chan struct{}
@@ -70,8 +70,8 @@ func TestDoorClosesOnAGuest(t *testing.T) {
 	}
 }
 
-// TestDoorLetsInWhoWasStartedAgain has a member leave while others are awaited, and come again: it is let in. A
-// second of its rank is not.
+// TestDoorLetsInWhoWasStartedAgain: a member leaves while others are awaited, and comes again: it is let in. A second
+// member of its rank is not.
 func TestDoorLetsInWhoWasStartedAgain(t *testing.T) {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

@@ -88,7 +88,7 @@ func dial(ctx context.Context, room string) (net.Conn, error) {
 	}
 }
 
-// keepAlive has a connection that says nothing for long end when its other end is gone.
+// keepAlive makes a connection that says nothing for long end when its other end is gone.
 func keepAlive(conn net.Conn) {
 	if tc, ok := conn.(*net.TCPConn); ok {
 		tc.SetKeepAliveConfig(net.KeepAliveConfig{Enable: true, Idle: time.Second, Interval: time.Second, Count: 3})

@@ -79,7 +79,7 @@ func randomBytes(seed byte, size int) []byte {
 	return b
 }
 
-// TestFileReachesAll has four members meet and one send a file, then a message in memory.
+// TestFileReachesAll: four members meet, and one sends a file, then a message in memory.
 func TestFileReachesAll(t *testing.T) {
 	const n = 4
 	name := func(rank int) string { return filepath.Join(t.TempDir(), fmt.Sprint(rank)) }
@@ -128,7 +128,7 @@ func TestFileReachesAll(t *testing.T) {
 	}
 }
 
-// TestFailureIsToldToAll has a member leave in mid-message: all others hear that the group has failed, and of whom.
+// TestFailureIsToldToAll: a member leaves in mid-message. All others hear that the group has failed, and of whom.
 func TestFailureIsToldToAll(t *testing.T) {
 	const n = 4
 	begun := make(chan struct{})
