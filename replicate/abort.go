@@ -32,7 +32,7 @@ func newAbortQueue(cfg Config) *abortQueue {
 	return &abortQueue{cfg: cfg, wake: make(chan struct{}, 1)}
 }
 
-// add takes a session in. The channel is closed when the log has ended it.
+// add adds a session. The channel is closed when the log has ended it.
 func (q *abortQueue) add(id meta.ContentID) <-chan struct{} {
 	ended := make(chan struct{})
 	q.mu.Lock()

@@ -12,21 +12,22 @@ import (
 
 const (
 	owedPage      = 1024             // contents offered per node and round
-	lookPages     = 64               // of as many contents, at most, that are looked at for them
+	lookPages     = 64               // times as many contents are looked at for them, at most
 	workWait      = 15 * time.Second // an order is answered within this
 	workRetryMin  = time.Second      // a content that could not be moved waits this long, then longer
 	workRetryMax  = time.Minute
 	workOrderSize = 512             // contents of one order
 	ordersAtOnce  = 16              // under way from this leader
 	ordersOfOne   = 8               // of them at one source, so that one that does not answer leaves room for the others
-	stoodStill    = 2 * time.Second // a look that comes so much later than it should: this process was stopped
-	// looks at what is owed take at most this part of the time, or one comes each CatchUpEvery
+	stoodStill    = 2 * time.Second // a look that is late by this much: this process was stopped
+	// looks at what is owed take at most about 1/lookShare of the time, unless that would delay a look beyond
+	// CatchUpEvery
 	lookShare = 50
 )
 
-// assigner is the leader's part of catch-up: it looks at what is owed to nodes that are up, and asks holders to
-// push it, many nodes at once where they lack the same. It keeps nothing that matters: what is owed is in the log,
-// pushes are idempotent, so a new leader, or two, only repeat work.
+// assigner is the leader's part of catch-up: it looks at what is owed to nodes that are up, and asks holders to push
+// it, to many nodes at once where they lack the same contents. It keeps nothing that matters: what is owed is in the
+// log, and pushes are idempotent, so a new leader, or two leaders, only repeat work.
 type assigner struct {
 	cfg  Config
 	own  func(context.Context, work) workReply // the leader is a holder too, and Peers has no way to itself
@@ -211,8 +212,8 @@ func (a *assigner) returned(nodes []meta.Node) {
 	}
 }
 
-// owed lists the first items of a node that are not under way and not waiting. Where very many are, the next look goes
-// on behind them.
+// owed lists the first items of a node that are not under way and not waiting. If there are very many items, the next
+// look continues after them.
 func (a *assigner) owed(node meta.NodeID) (out []meta.Owed) {
 	now := a.cfg.Clock.Now()
 	a.mu.Lock()
@@ -301,8 +302,8 @@ func (a *assigner) plan(
 // load is what a source has to do.
 type load struct{ orders, contents int }
 
-// underWay is how many contents each source has to push already, at most: the one with the fewest is asked first. One
-// that takes no more orders is asked last.
+// underWay returns how many contents each source already has to push, at most: the source with the fewest is asked
+// first. A source that takes no more orders is asked last.
 func (a *assigner) underWay() map[meta.NodeID]int {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -316,8 +317,8 @@ func (a *assigner) underWay() map[meta.NodeID]int {
 	return contents
 }
 
-// source is a holder that is up: the one that has the content to push already, to other nodes, or the one with the
-// least to do; other than the one that failed last.
+// source returns a holder that is up: the one that already has the content to push, to other nodes, or the one with the
+// least to do; but not the one that failed last.
 func (a *assigner) source(
 	id meta.ContentID, targets []meta.NodeID, up map[meta.NodeID]bool, load map[meta.NodeID]int,
 ) (best meta.NodeID) {
@@ -341,8 +342,8 @@ func (a *assigner) source(
 	return best
 }
 
-// asked is the source that has a content to push already, can send it to more nodes at once, and takes more orders; 0:
-// none.
+// asked returns the source that already has a content to push, can send it to more nodes at once, and takes more
+// orders; 0: none.
 func (a *assigner) asked(id meta.ContentID) meta.NodeID {
 	a.mu.Lock()
 	at := a.at[id]

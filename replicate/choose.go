@@ -9,7 +9,8 @@ import (
 	"github.com/rdmcfs/rdmcfs/replicate/schedule"
 )
 
-// How a session sends is chosen by schedule.Choose, as in the benchmark. This file gathers what the choice goes by.
+// schedule.Choose chooses how a session sends, as in the benchmark. This file gathers the facts that the choice depends
+// on.
 
 // Labels of nodes that the choice looks at.
 const (
@@ -39,9 +40,9 @@ type groupForm struct {
 	Racks      []int
 }
 
-// chooseForm chooses how the members, the root first, are sent so many bytes. The pace of the links is not known, and
-// the small way is not a group's here. Without racks for all of them, or a label of how far uplinks are
-// oversubscribed, it is not the hybrid.
+// chooseForm chooses how so many bytes are sent to the members, the root first. It does not know the pace of the links,
+// and small messages are not for a group here. It chooses the hybrid only if all members have racks and a label says
+// how far uplinks are oversubscribed.
 func chooseForm(names meta.Reader, members []meta.NodeID, stream int64) (groupForm, schedule.Choice, error) {
 	racks, oversubscription := racksOf(names, members)
 	choice, err := schedule.Choose(schedule.Conditions{

@@ -14,7 +14,7 @@ import (
 // comparePage bounds the records of the log's state that are read at once.
 const comparePage = 4096
 
-// comparesAtOnce is how many contents are looked at at once.
+// comparesAtOnce is how many contents are checked at the same time.
 const comparesAtOnce = 16
 
 // comparison is the check whether this node has what the log believes it to have. It is made once after the start, when
@@ -26,8 +26,9 @@ type comparison struct {
 	done uint64        // what due was at the last look
 }
 
-// compare looks at the store and the log in both directions, if that is due. What lacks here goes to the log as lost:
-// it is owed then, and fetched. What no node is believed to hold and is here goes to the log as held.
+// compare looks at the store and the log in both directions, if that is due. It reports contents that are lacking here
+// to the log as lost: then they are owed, and fetched. It reports contents that are here, and that no node is believed
+// to hold, as held.
 func (m *Member) compare(ctx context.Context) {
 	m.compared.mu.Lock()
 	defer m.compared.mu.Unlock()
@@ -129,8 +130,8 @@ func (m *Member) claim(here []content.ID, page []meta.Content, next meta.Content
 	return here
 }
 
-// claimOrphan reports a content that is here and that no node is believed to hold, if nothing is owed to this node that
-// would have it reported.
+// claimOrphan reports a content that is here and that no node is believed to hold, unless this node is owed it: then it
+// is reported anyway.
 func (m *Member) claimOrphan(id meta.ContentID) {
 	c, err := m.cfg.Names.Content(id)
 	if err != nil || c.Inline || !m.placed(id) || m.assigned(c) || !m.cfg.Store.Whole(storeID(id), c.Size) {

@@ -8,7 +8,7 @@ import (
 	"github.com/rdmcfs/rdmcfs/meta"
 )
 
-// Config is what a Replicator works with. All fields but the ones that say so are required.
+// Config is what a Replicator works with. All fields are required, except the ones that say so.
 type Config struct {
 	// Self is this node's number and current incarnation.
 	Self func() meta.Lease

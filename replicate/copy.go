@@ -19,7 +19,7 @@ type localCopy struct {
 	mu      sync.Mutex
 	idle    sync.Cond
 	active  int             // reads of recv under way
-	sealed  bool            // no more of them
+	sealed  bool            // no more reads of it begin
 	settled chan struct{}   // closed when a finish has ended, or none is to come
 	reader  *content.Reader // after a good finish
 	closed  bool

@@ -21,7 +21,7 @@ const (
 	EndFailed    Ending = "failed"
 )
 
-// ending is what a push came to.
+// ending returns how a push ended.
 func ending(out Outcome, err error) (Ending, string) {
 	var again errAgain
 	switch {
@@ -184,8 +184,8 @@ func (t *transfers) leftBehind(nodes []meta.NodeID, late lateShow) {
 	}
 }
 
-// whyBehind says which close did not wait for a node any longer; "" if the node has shown that since, or there was
-// none.
+// whyBehind says which close stopped waiting for a node; "" if the node has shown that version since, or if there was
+// no such close.
 func (t *transfers) whyBehind(node meta.NodeID, shown uint64) string {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -196,7 +196,7 @@ func (t *transfers) whyBehind(node meta.NodeID, shown uint64) string {
 	return "has not shown " + late.path + ", which was published here at " + late.at.Format(time.TimeOnly)
 }
 
-// WhyBehind says which version of this node's a node that has shown the log up to an index lacks, after a close
+// WhyBehind says which version of this node another node lacks that has shown the log up to an index, after a close
 // waited for it as long as it may; "" if there is none.
 func (r *Replicator) WhyBehind(node meta.NodeID, shown uint64) string {
 	return r.transfers.whyBehind(node, shown)

@@ -78,8 +78,8 @@ func (m *Member) dropKept() bool {
 	return len(list) > 0
 }
 
-// awaitLeft waits a moment until the session that an announcement follows has ended here: its root knows of the fence
-// a little before. What is no session of the same root is followed by nothing.
+// awaitLeft waits a moment until the session that an announcement follows has ended here: its root knows of the fence a
+// little before. It clears Follows if that names no session of the same root.
 func (m *Member) awaitLeft(ctx context.Context, from meta.NodeID, a *announce) {
 	f := a.Follows
 	if f.IsZero() || a.Published || f.Node != from || f == a.Content {

@@ -63,8 +63,8 @@ func (s *pushSession) large(ctx context.Context) error {
 	return err
 }
 
-// beginCopy opens this node's copy in the best shape that its store takes. It continues that of a session before, if
-// one was left: then all members get the bytes that were read there.
+// beginCopy opens this node's copy in the best shape that its store takes. If an earlier session left a copy, it
+// continues that one: then all members get the bytes that were read there.
 func (s *pushSession) beginCopy() (recv *content.Receiving, continued bool, err error) {
 	shape, delta := s.deltaShape()
 	if delta {
@@ -94,13 +94,14 @@ func (s *pushSession) stagedOrKept() (staged io.ReaderAt, kept bool, done func()
 	}
 }
 
-// mayFollow reports whether another session may go on with this node's copy: the log drops it, if that is not fenced.
+// mayFollow reports whether another session may continue this node's copy, if the log fences this session; else the log
+// drops the copy.
 func (s *pushSession) mayFollow(ctx context.Context, run *rootRun) bool {
 	own, _ := run.sess.Own()
 	return own == session.OwnReading && ctx.Err() == nil
 }
 
-// dropBefore removes what the session before has left here, if that was not taken.
+// dropBefore removes what the earlier session has left here, if it was not taken over.
 func (s *pushSession) dropBefore() {
 	if s.before.IsZero() {
 		return

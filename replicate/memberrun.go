@@ -16,7 +16,7 @@ import (
 const pollWaitMax = 2 * time.Second
 
 // prepareWait is how long an announcement waits for the bytes of its session to be opened before it is answered with
-// preparing. To go on from what an earlier session left takes a while: all of that is read.
+// preparing. To continue what an earlier session left takes a while: all of that is read.
 const prepareWait = 500 * time.Millisecond
 
 // epochEnd bounds the wait for the transfer of an older epoch to let go of the bytes.
@@ -95,7 +95,7 @@ func (h *memberRun) post(f func()) {
 	}
 }
 
-// letGo ends the transfer and closes the bytes. A patient one lets relays come to their end.
+// letGo ends the transfer and closes the bytes. If patient is set, relays may come to their end.
 func (h *memberRun) letGo(discard, patient bool) {
 	h.endTransfer(patient)
 	h.checks.Wait()
@@ -113,7 +113,7 @@ func ask[T any](ctx context.Context, h *memberRun, f func() T) (T, error) {
 	return askUntil(ctx, h, nil, f)
 }
 
-// askUntil is ask that waits no longer than until late comes: then the error is errLate, and f still runs.
+// askUntil is ask that waits only until late comes: then the error is errLate, and f still runs.
 func askUntil[T any](ctx context.Context, h *memberRun, late <-chan time.Time, f func() T) (T, error) {
 	done := make(chan T, 1)
 	h.post(func() { done <- f() })

@@ -96,7 +96,7 @@ func (p *Pusher) enter() error {
 	return nil
 }
 
-// Publish implements Publisher. The work goes on behind a cancelled ctx until the session is ended in the log.
+// Publish implements Publisher. The work goes on after ctx was cancelled until the session is ended in the log.
 func (p *Pusher) Publish(ctx context.Context, push Push) (Outcome, error) {
 	if push.Size < 0 || push.Size > maxFileBytes {
 		return Outcome{}, fmt.Errorf("replicate: publish inode %d: size %d: %w", push.Ino, push.Size, syscall.EFBIG)
@@ -164,7 +164,7 @@ func (p *Pusher) publish(ctx context.Context, push *Push) (Outcome, error) {
 }
 
 // nameless reports whether a new file has lost its inode, most often by the fence that ended the session before: what
-// would be pushed now would be an orphan, and its placement that of no directory.
+// would be pushed now would be an orphan, and be placed by the policy of no directory.
 func (p *Pusher) nameless(push *Push) bool {
 	if push.LinkName != "" || !push.Base.IsZero() {
 		return false
@@ -183,8 +183,8 @@ func (e errAgain) Error() string { return e.err.Error() }
 
 func (e errAgain) Unwrap() error { return e.err }
 
-// attempt is one session, from its number to its end in the log. It goes on from where the session before came to, if
-// that was fenced. None follows the last one.
+// attempt is one session, from its number to its end in the log. It continues from where the session before came to, if
+// that was fenced. With last, no other session follows.
 func (p *Pusher) attempt(
 	ctx context.Context, push *Push, before meta.ContentID, last bool,
 ) (Outcome, meta.ContentID, error) {
@@ -225,9 +225,10 @@ func (s *pushSession) carry(ctx context.Context) (Outcome, error) {
 	return s.propose(ctx)
 }
 
-// fenced looks whether a session that failed was one of an incarnation that has ended: then its members dropped what
-// they had, for the cluster took this node for dead, and another session may succeed. It is known when the log has
-// ended the session: what came before is applied here then. All that waits for at most endWait.
+// fenced checks whether a failed session belonged to an incarnation that has ended. Then its members dropped what they
+// had, since the cluster took this node for dead, and another session may succeed. This is known when the log has ended
+// the session: all entries before are applied here then. fenced waits for that, and for the node's next incarnation,
+// for at most endWait.
 func (s *pushSession) fenced(ctx context.Context, err error) error {
 	var again errAgain
 	if errors.As(err, &again) || errors.Is(err, ErrCut) || errors.Is(err, ErrNoSpace) || ctx.Err() != nil {

@@ -22,11 +22,11 @@ const (
 // standingBook is what a pass over the owed contents of this node finds.
 type standingBook struct {
 	report []meta.ContentID // held, and to be said one by one
-	upTo   uint64           // everything in the backlog at or below is held
+	upTo   uint64           // everything in the backlog up to and including it is held
 }
 
-// takeStock compares what the log says is owed to this node with what its store has. It is how reports that were
-// lost with a process are made again, and how a backlog shrinks from below.
+// takeStock compares what the log says is owed to this node with what its store has. Reports that were lost with a
+// process are made again this way, and a backlog shrinks from below.
 func (m *Member) takeStock(n meta.Node, index uint64) (b standingBook, err error) {
 	b.upTo = index
 	blocked, looks := false, 0
@@ -120,7 +120,7 @@ func (m *Member) takeStockSoon() {
 	}
 }
 
-// lookAtBacklog asks for a pass where this node has a backlog: what the log lists one by one stays owed, when its own
+// lookAtBacklog asks for a pass if this node has a backlog: what the log lists one by one stays owed after its own
 // report was taken, until the backlog is dropped.
 func (m *Member) lookAtBacklog() {
 	if n, err := m.cfg.Names.Node(m.cfg.Self().Node); err == nil && len(n.Backlog) > 0 {
@@ -128,8 +128,8 @@ func (m *Member) lookAtBacklog() {
 	}
 }
 
-// spares lists contents that are written down as held here though other nodes are to hold them: this node stood in
-// for one that was down. The log lets it go once all members hold them.
+// spares lists contents that the log records as held here though other nodes are to hold them: this node stood in for
+// one that was down. The log lets this node drop them once all members hold them.
 func (m *Member) spares(limit int) (out []meta.ContentID) {
 	self := m.cfg.Self().Node
 	for _, sid := range m.cfg.Store.List(content.Committed) {

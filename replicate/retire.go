@@ -48,9 +48,8 @@ func (m *Member) retiredNow(id meta.ContentID) {
 	}
 }
 
-// wanted reports whether the log still gives this node a reason to keep a content. The state of a process that was
-// killed may begin before publishes whose contents are committed here already: what the log has not decided yet is
-// kept.
+// wanted reports whether the log still gives this node a reason to keep a content. After a kill, the state here may
+// begin before publishes whose contents are already committed here: what the log has not decided yet is kept.
 func (m *Member) wanted(id meta.ContentID) bool {
 	c, err := m.cfg.Names.Content(id)
 	if isNotFound(err) {
@@ -60,7 +59,7 @@ func (m *Member) wanted(id meta.ContentID) bool {
 	return err != nil || c.State != meta.ContentRetired && m.keeps(c)
 }
 
-// keeps reports whether this node is to have a published content: it is a member, or is still written down as one.
+// keeps reports whether this node is to have a published content: it is a member, or is still recorded as one.
 func (m *Member) keeps(c meta.Content) bool {
 	if m.assigned(c) {
 		return true

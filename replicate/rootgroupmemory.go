@@ -74,8 +74,8 @@ func after(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// giveWay takes a group out if its set has another one that is or will be of use, and has the set try for no further
-// one for a while. Of two that are made at the same time one stays.
+// giveWay takes a group out if its set has another one that is or will be of use, and stops the set from trying for
+// another one for a while. Of two that are made at the same time one stays.
 func (l *rootGroups) giveWay(rg *rootGroup) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -109,8 +109,8 @@ func (l *rootGroups) watch(rg *rootGroup) {
 	}
 }
 
-// yielded reports whether a group that was made has ended for another's want of memory. A member that has seen to
-// that refuses the message that was to come, perhaps before this node hears why.
+// yielded reports whether a group that was made has ended because another one needed its memory. The member that ended
+// it refuses the message that was to come, perhaps before this node hears why.
 func (rg *rootGroup) yielded() bool {
 	if rg.group == nil {
 		return false

@@ -185,8 +185,8 @@ func (l *rootGroups) tell(ctx context.Context, rg *rootGroup, abort bool) {
 // faultOf turns a group's failure into suspects.
 func faultOf(rg *rootGroup, err error) error { return faultAt(rg, 0, err) }
 
-// faultAt is faultOf for message seq of the group. Who could not store a message before it has done nothing to this
-// one.
+// faultAt is faultOf for message seq of the group. A member that could not store an earlier message has done nothing to
+// this one.
 func faultAt(rg *rootGroup, seq uint64, err error) error {
 	fault := &groupFault{err: err}
 	var ge *rdmc.GroupError

@@ -13,8 +13,8 @@ import (
 
 // Errors that callers act on.
 var (
-	// ErrUnknown is returned when a proposal's outcome is not known after the log's time limit. It is resolved
-	// from the log later; Pusher.Pending lists such sessions.
+	// ErrUnknown is returned when a proposal's outcome is not known after the log's time limit. It is resolved from the
+	// log later.
 	ErrUnknown = errors.New("replicate: outcome not known yet")
 	// ErrCopies is returned when fewer members than the policy's minimum hold the bytes; nothing was published.
 	ErrCopies = errors.New("replicate: too few copies")
@@ -110,7 +110,7 @@ type Log interface {
 	Propose(ctx context.Context, op meta.Op) (meta.Result, error)
 	// Barrier waits until each up member has made the index visible, and returns the members that had not in time. It
 	// is not an error that some are behind. An error means that this cannot be known, since this node has no leader; it
-	// comes when the log has waited for a leader as long as it does.
+	// comes after the log has waited for a leader for its time limit.
 	Barrier(ctx context.Context, index uint64) (behind []meta.NodeID, err error)
 }
 

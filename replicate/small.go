@@ -39,7 +39,7 @@ func (s *pushSession) small(ctx context.Context) error {
 	return s.putAll(ctx, putItem{Bytes: buf}, func(ctx context.Context) error { return s.storeSmall(ctx, buf) })
 }
 
-// putAll brings a content to all members in one call each, and has this node's own copy stored meanwhile.
+// putAll brings a content to all members in one call each, and meanwhile stores this node's own copy.
 func (s *pushSession) putAll(ctx context.Context, it putItem, store func(context.Context) error) error {
 	it.Content, it.Ino, it.Root = s.id, s.push.Ino, s.op.Root
 	others := s.targets.others
@@ -231,8 +231,8 @@ func (s *pushSession) collect(
 	}
 }
 
-// patience is for how long nothing may move: longest while too few have voted. The last answers may take a part of
-// the time that the content took so far.
+// patience is for how long nothing may move: it is longest while too few have voted. The last answers may take a part
+// of the time that the content took so far.
 func (p *poll) patience(now time.Time) time.Duration {
 	t := &p.s.p.cfg.Tuning
 	if len(p.votes) < p.s.targets.minCopies() {
@@ -290,7 +290,7 @@ func (p *poll) againDue(now time.Time) bool {
 	return false
 }
 
-// askAgain puts once more to the members that were lost.
+// askAgain sends the put once more to the members that were lost.
 func (p *poll) askAgain(put func(meta.NodeID)) {
 	for _, n := range p.s.targets.lost(p.votes, p.missed) {
 		p.missed = slices.DeleteFunc(p.missed, func(m meta.Missed) bool { return m.Node == n })
@@ -333,7 +333,7 @@ func (p *poll) dropDown() {
 	}
 }
 
-// giveUp waits for nobody any more.
+// giveUp stops waiting for all members.
 func (p *poll) giveUp(reason meta.OwedReason) {
 	for _, n := range slices.Sorted(maps.Keys(p.open)) {
 		p.missed = append(p.missed, meta.Missed{Node: n, Reason: reason})

@@ -102,8 +102,8 @@ func (t *transfers) leftOut(log *slog.Logger, what string, id meta.ContentID, me
 	}
 }
 
-// whySlow is the evidence by which a node was last left out as slow, by this node. It is "" if it never was, or if that
-// was of another content than the one that is named.
+// whySlow returns the evidence by which this node last left a node out as slow. It is "" if that never happened, or if
+// it concerned another content than the one that is named.
 func (t *transfers) whySlow(node meta.NodeID, content meta.ContentID) string {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -179,8 +179,8 @@ func (s *supplier) forget(j *supply) {
 	s.jobs[j.id] = left
 }
 
-// carry pushes the contents of an order: small ones in batches, large ones by multicast. What another order has begun
-// for it meanwhile is left to that one.
+// carry pushes the contents of an order: small ones in batches, large ones by multicast. Contents that another order
+// has begun meanwhile are left to that order.
 func (s *supplier) carry(jobs []*supply, view uint64) {
 	leave := s.enter(jobs[0].set)
 	defer leave()
@@ -220,8 +220,8 @@ func (s *supplier) begin(j *supply) *shipment {
 }
 
 // share adds to a shipment what other orders want of the same content and have not begun. All its targets then get it
-// at the pace of the slowest, so they must have taken what was sent to them last: one that does not answer holds up no
-// other.
+// at the pace of the slowest, so they must have taken what was sent to them last: a target that does not answer holds
+// up no other.
 func (s *supplier) share(sh *shipment) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -57,7 +57,7 @@ func (t *targets) minCopies() int {
 	return max(1, min(2, up))
 }
 
-// lost are the members without which too few have voted, that the log holds up, and that may take the content a
+// lost returns the members without which too few have voted, that the log lists as up, and that may take the content a
 // moment later.
 func (t *targets) lost(votes []meta.NodeID, missed []meta.Missed) (out []meta.NodeID) {
 	if len(votes) >= t.minCopies() {

@@ -8,7 +8,7 @@ import (
 	"github.com/rdmcfs/rdmcfs/meta"
 )
 
-// upWait is how far this node may be behind another one that knows a third one up.
+// upWait is how long this node may be behind another one that knows a third one to be up.
 const upWait = time.Second
 
 // viewLook is how often a goroutine that waits for a view checks whether it is there.

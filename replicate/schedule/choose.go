@@ -36,7 +36,7 @@ const (
 	busyShare = 0.4
 )
 
-// Conditions are what a choice goes by.
+// Conditions are what a choice depends on.
 type Conditions struct {
 	// Members is the size of the group, the root included.
 	Members int
@@ -63,8 +63,8 @@ type Conditions struct {
 	// neighbours.
 	WindowBytes int
 
-	// Algorithm, BlockSize and Window are what the caller has chosen itself; 0 leaves it to Choose. With an algorithm
-	// of the caller's no message is small.
+	// Algorithm, BlockSize and Window are what the caller has chosen itself; 0 leaves it to Choose. If the caller has
+	// chosen an algorithm no message is small.
 	Algorithm Algorithm
 	BlockSize int
 	Window    int
@@ -198,7 +198,7 @@ func (c *Choice) because(format string, args ...any) {
 	c.Reasons = append(c.Reasons, fmt.Sprintf(format, args...))
 }
 
-// small takes the way of small messages if the group has it and the message fits.
+// small sends the message as a small one if the group can and the message fits.
 func (c *Choice) small(of Conditions) bool {
 	if of.Size > uint64(max(of.SmallBytes, 0)) || of.Size == 0 {
 		return false
@@ -211,7 +211,7 @@ func (c *Choice) small(of Conditions) bool {
 }
 
 // hybrid takes the hybrid if racks and their uplinks make it the faster one. In block times for each block, the flat
-// pipeline takes as long as its share of sends between racks makes the uplinks busy; the hybrid two, or what one
+// pipeline takes as long as its share of sends between racks makes the uplinks busy. The hybrid takes two, or what one
 // crossing in and one out take.
 func (c *Choice) hybrid(of Conditions) bool {
 	racks, largest := rackShape(of.Racks)
@@ -260,8 +260,8 @@ func crossing(racks []int) float64 {
 	return float64(cross) / float64(blocks*(len(racks)-1))
 }
 
-// chain takes the chain where the processor's copies bound the pace and not the links, and the message has blocks
-// enough: each member then hands on what it has just received, while it is in the cache, which costs the least.
+// chain takes the chain if the processor's copies bound the pace and not the links, and the message has enough blocks:
+// each member then relays what it has just received, while it is in the cache, which costs the least.
 func (c *Choice) chain(of Conditions) bool {
 	if !of.Copies || !of.copiesBound() || of.Members <= 2 {
 		return false

@@ -52,7 +52,7 @@ type moves interface {
 	incoming(rank int, step, k uint64) (Transfer, bool)
 }
 
-// spans is what moves have whose ranks are idle for as many steps as there are blocks, or more.
+// spans is implemented by moves whose ranks are idle for as many steps as there are blocks, or more.
 type spans interface {
 	sends(rank int, k uint64) Span
 	receives(rank int, k uint64) Span

@@ -1,10 +1,10 @@
 package schedule
 
-// single is the binomial pipeline with trees of their own for messages of one block. The pipeline's order is that of
-// ascending skips (or dimensions); these go by the largest skip first, so that relays are far from the root in rank.
-// Where neighbours are roots of groups that overlap, each with the next members in turn, other machines than theirs
-// then hand on the most. In groups of odd size, where that is still uneven, every other message goes by the smallest
-// skip first (docs/decisions/018).
+// single is the binomial pipeline with separate trees for messages of one block. The pipeline's order is that of
+// ascending skips (or dimensions); the trees go by the largest skip first, so that relays are far from the root in
+// rank. If neighbours are roots of groups that overlap, each with the next members in turn, other machines than theirs
+// then relay the most. In groups of odd size, where that is still uneven, every other message goes by the smallest skip
+// first (docs/decisions/018).
 type single struct {
 	rule
 	trees []moves // that messages take in turn, each a tree

@@ -8,11 +8,11 @@ import (
 	"github.com/rdmcfs/rdmcfs/replicate/slow"
 )
 
-// unwatchedMost is the longest time between two events, which come with the shell's ticks, that a root counts. One
+// unwatchedMost is the longest time between two events, which come with the shell's ticks, that a root counts. A root
 // that was stopped for longer has heard nothing meanwhile, and holds that against nobody.
 const unwatchedMost = time.Second
 
-// watched moves all times on by what the root has not watched.
+// watched moves all times on by the time that the root has not watched.
 func (s *Root) watched(now time.Time) {
 	lost := now.Sub(s.seen) - unwatchedMost
 	s.seen = now
@@ -57,7 +57,7 @@ func (s *Root) onStuck() []RootAction {
 	return acts
 }
 
-// ejectUnanswered goes on without members that have not answered the announcement in time.
+// ejectUnanswered continues without members that have not answered the announcement in time.
 func (s *Root) ejectUnanswered(now time.Time) []RootAction {
 	wait := s.lim.Announce
 	if s.members.count(MemberAsked) == s.members.live() && s.members.count(MemberVoted) == 0 {
@@ -75,7 +75,8 @@ func (s *Root) ejectUnanswered(now time.Time) []RootAction {
 	return s.ejectPreparing(now)
 }
 
-// ejectPreparing goes on without members that still prepare long after the others were ready, if the others are enough.
+// ejectPreparing continues without members that still prepare long after the others were ready, if the others are
+// enough.
 func (s *Root) ejectPreparing(now time.Time) []RootAction {
 	var list []Suspect
 	var took []time.Duration
@@ -98,7 +99,7 @@ func (s *Root) ejectPreparing(now time.Time) []RootAction {
 	return s.out(now, nil, list, "still prepares, and the others are ready")
 }
 
-// silentMembers answer nothing while somebody else does. With nobody else they get twice the time.
+// silentMembers returns the members that answer nothing while others do. If no others answer they get twice the time.
 func (s *Root) silentMembers(now time.Time) (list []Suspect) {
 	others := s.members.count(MemberVoted) > 0
 	for _, m := range s.members {
@@ -116,7 +117,8 @@ func (s *Root) silentMembers(now time.Time) (list []Suspect) {
 	return list
 }
 
-// stalledMembers make no progress while others do, or, when nobody does, are the furthest behind.
+// stalledMembers returns the members that make no progress while others do, or, when none does, are the furthest
+// behind.
 func (s *Root) stalledMembers(now time.Time) (list []Suspect) {
 	for _, m := range s.members {
 		if !m.live() || !s.blamable(now, m) {
@@ -165,8 +167,8 @@ func (s *Root) checkingLimit() time.Duration {
 // anyMoved reports whether somebody progressed lately.
 func (s *Root) anyMoved(now time.Time) bool { return now.Sub(s.moved) < s.lim.Stalled }
 
-// stallReason is why a member that makes no progress is owed a content: one that answers no poll either was stopped
-// or cut off, and is not slow.
+// stallReason is why a member that makes no progress is owed a content: a member that answers no poll either was
+// stopped or cut off, and is not slow.
 func (l Limits) stallReason(now time.Time, m *record) meta.OwedReason {
 	if now.Sub(m.heard) >= 2*l.PollWait {
 		return meta.OwedUnreachable

@@ -205,7 +205,7 @@ func (s *Member) onDecided(e Decided) []MemberAction {
 	return s.settle()
 }
 
-// onFenced ends the session: a vote goes, for it counts no more, and so does all that is being checked. Only blocks
+// onFenced ends the session: a vote goes, since it no longer counts, and so does all that is being checked. Only blocks
 // that are on their way to a vote may be of use.
 func (s *Member) onFenced() []MemberAction {
 	if s.phase != Receiving || s.published {

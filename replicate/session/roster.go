@@ -76,7 +76,7 @@ func (r roster) count(p MemberState) (n int) {
 	return n
 }
 
-// live is of how many more is expected.
+// live counts the members of which more is expected.
 func (r roster) live() (n int) {
 	for _, m := range r {
 		if m.live() {
@@ -91,8 +91,8 @@ func (r roster) anyReady(p *sendPart) bool {
 	return slices.ContainsFunc(p.members, func(n meta.NodeID) bool { return r.find(n).phase == MemberReady })
 }
 
-// waitsForSilent reports whether a member that answers may lack blocks only because another one of the group, which
-// does not answer any more, should have relayed them. That one's time is over soon.
+// waitsForSilent reports whether a member that answers may lack blocks only because another member of the group, which
+// no longer answers, should have relayed them. The silent member's time is over soon.
 func (r roster) waitsForSilent(now time.Time, m *record, pollWait time.Duration) bool {
 	quiet := func(o *record) bool { return now.Sub(o.heard) >= 2*pollWait }
 	return !quiet(m) && slices.ContainsFunc(r, func(o *record) bool {

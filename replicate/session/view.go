@@ -6,8 +6,9 @@ import (
 	"github.com/rdmcfs/rdmcfs/meta"
 )
 
-// onView takes the log's word on the members. One that is down, or in a new incarnation, is out: apply takes no vote
-// of an incarnation that ended. One that was down when the session began and is up now may be asked if it is needed.
+// onView takes the log's word on the members. A member that is down, or in a new incarnation, is out: apply takes no
+// vote of an incarnation that ended. A member that was down when the session began and is up now may be asked if it is
+// needed.
 func (s *Root) onView(now time.Time, e View) []RootAction {
 	s.need = e.Need
 	var lost []Suspect

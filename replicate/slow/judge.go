@@ -36,12 +36,12 @@ type Judge struct {
 	cleared  []meta.NodeID // were apart, and are as fast as the others
 	trials   int
 	looks    int                    // at a group whose pace can't be compared with anything
-	since    time.Time              // begin of the present comparison; zero while not all groups flow
-	marks    map[meta.NodeID]Member // then
+	since    time.Time              // beginning of the present comparison; zero while not all groups flow
+	marks    map[meta.NodeID]Member // the members at its beginning
 	together float64                // pace of the group before the trial
 
 	othersDone  time.Time // when the suspect that is apart was left alone
-	bytesByThen int64     // that it had
+	bytesByThen int64     // that it had by then
 }
 
 // Limits are the bounds of a judge. All are positive.
@@ -80,7 +80,7 @@ type Member struct {
 type Verdict struct {
 	Regroup bool        // go on in other groups, as Arrange says
 	Out     bool        // leave a member out
-	Node    meta.NodeID // whom
+	Node    meta.NodeID // the member
 	Text    string      // the evidence
 }
 
@@ -100,7 +100,7 @@ const (
 	trialGroupsMax = 15
 	// unknownPace is what is fast enough, in bytes a second, as long as nothing is known to compare with.
 	unknownPace = 8 << 20
-	// unknownLooks is for how many comparisons a group stays together that is slower, as long as nothing is known.
+	// unknownLooks is for how many comparisons a slower group stays together, as long as nothing is known.
 	unknownLooks = 2
 	// learnFor is how long a group has to flow for its pace to be remembered.
 	learnFor = time.Second
@@ -116,7 +116,7 @@ func NewJudge(lim Limits, known float64) *Judge { return &Judge{lim: lim, known:
 // Known is what groups without a slow member have reached last, in bytes a second; 0 is unknown.
 func (j *Judge) Known() float64 { return j.known }
 
-// Arrange puts the members that are to receive into groups, in their order, at the begin of an epoch.
+// Arrange puts the members that are to receive into groups, in their order, at the beginning of an epoch.
 func (j *Judge) Arrange(ready []meta.NodeID) [][]meta.NodeID {
 	j.since = time.Time{}
 	var rest, suspects []meta.NodeID
@@ -184,7 +184,7 @@ func (j *Judge) Watch(now time.Time, groups []Group, spare bool) Verdict {
 	return Verdict{}
 }
 
-// Ended remembers how fast a group was that has ended well and that was not slow.
+// Ended remembers the pace of a group that has ended well and was not slow.
 func (j *Judge) Ended(now time.Time, groups []Group) {
 	if j.mode == together && !j.since.IsZero() && now.Sub(j.since) >= learnFor {
 		j.known = max(j.known, Median(j.paces(now, groups, everybody)))
@@ -219,7 +219,7 @@ func (j *Judge) judgeTogether(now time.Time, groups []Group) Verdict {
 }
 
 // mayBeItsLinks reports whether a slow group stays together for now because nothing is known of others: it was not
-// looked at for long, or it is done soon at its pace.
+// looked at for long, or it will be done soon at its pace.
 func (j *Judge) mayBeItsLinks(groups []Group) bool {
 	if j.known > 0 {
 		return false

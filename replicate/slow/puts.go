@@ -164,7 +164,7 @@ type Clock struct {
 	spent time.Duration
 }
 
-// Begin counts a put; the caller calls End behind it.
+// Begin counts a put; the caller calls End after it.
 func (p *Sharing) Begin(n meta.NodeID, now time.Time) {
 	if p.to == nil {
 		p.to = make(map[meta.NodeID]int)
