@@ -37,7 +37,7 @@ func (c *callbacks) nudge() {
 	}
 }
 
-// end has runCallbacks return when it has made the queued calls.
+// end makes runCallbacks return when it has made the queued calls.
 func (c *callbacks) end() {
 	c.mu.Lock()
 	c.ended = true

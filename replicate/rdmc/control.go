@@ -86,8 +86,8 @@ func (c *core) control() {
 	}
 }
 
-// canBeTold reports whether a neighbour is expected to take a control message in. One that sent what is corrupt is:
-// it must hear of that before its queue pairs break, lest it suspect this member.
+// canBeTold reports whether a neighbour is expected to take a control message. A neighbour that sent a corrupt block or
+// message is: it must hear of that before its queue pairs break, lest it suspect this member.
 func (c *core) canBeTold(l *lane) bool {
 	if !l.up || l.broken {
 		return false
@@ -259,11 +259,11 @@ func (c *core) wake() {
 	}
 }
 
-// lagMax is the most silence that one look at the clock adds. Ticks come every tickInterval: a member that looks
-// later than this was not running itself, and what it has not watched it holds against nobody.
+// lagMax is the most silence that one look at the clock adds. Ticks come every tickInterval: a member that looks later
+// than this was not running itself, and holds the time that it has not watched against nobody.
 const lagMax = 2 * tickInterval
 
-// clock sets the time, and moves that of silence only by what was watched.
+// clock sets the time, and moves the time of silence on only by what was watched.
 func (c *core) clock(now time.Time) {
 	lag := now.Sub(c.now)
 	c.now = now
@@ -297,8 +297,8 @@ func (c *core) tick(now time.Time) bool {
 	return attentive
 }
 
-// awaits reports whether a neighbour that reports to this member lacks a message that is done here. Nobody else may
-// miss it: the root need not be its neighbour, and the others are done too.
+// awaits reports whether a neighbour that reports to this member lacks a message that is done here. No other member may
+// miss the neighbour: the root need not be next to it, and the others are done too.
 func (c *core) awaits(l *lane) bool {
 	return l.child && !c.ended() && c.members[l.peer].done < c.members[c.rank].done
 }

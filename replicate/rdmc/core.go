@@ -281,7 +281,7 @@ func (c *core) broken(lane int, cause error) {
 	c.control()
 }
 
-// lose notes that a neighbour was lost, and why the first of all was.
+// lose notes that a neighbour was lost, and why the first one was.
 func (c *core) lose(peer int, cause error) {
 	if c.closing && !c.isRoot() {
 		c.close() // everything was delivered; only the ends of some sends were not reported

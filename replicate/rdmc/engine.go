@@ -90,7 +90,7 @@ func (e *Engine) Close() error {
 	return e.cq.Close()
 }
 
-// list gives all groups. With last there are no more from then on.
+// list returns all groups. With last, no groups are added from then on.
 func (e *Engine) list(last bool) []*Group {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -98,7 +98,7 @@ func (e *Engine) list(last bool) []*Group {
 	return slices.Collect(maps.Keys(e.groups))
 }
 
-// endLater ends a group that one of its own goroutines has aborted. Once the engine closes, that does it.
+// endLater ends a group that one of its own goroutines has aborted. Once the engine closes, Close does that.
 func (e *Engine) endLater(g *Group) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -154,7 +154,7 @@ func (e *Engine) passTurns() {
 	}
 }
 
-// due gives the groups to tick, in the order of their numbers so that simulations repeat. into is used again.
+// due returns the groups to tick, in the order of their numbers so that simulations repeat. into is used again.
 func (e *Engine) due(into []*Group) []*Group {
 	clear(into)
 	into = into[:0]
@@ -190,7 +190,7 @@ func (e *Engine) attend(g *Group) {
 	}
 }
 
-// add takes a group in and starts it: Close may end it from then on.
+// add adds a group and starts it: Close may end it from then on.
 func (e *Engine) add(g *Group) error {
 	e.mu.Lock()
 	defer e.mu.Unlock()

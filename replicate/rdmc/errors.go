@@ -9,8 +9,8 @@ import (
 var (
 	// ErrClosed is returned by calls on a closed engine or group.
 	ErrClosed = errors.New("rdmc: closed")
-	// ErrFull is returned by Group.SendSmall when as many small messages are under way as there is memory for; see
-	// WaitRoom.
+	// ErrFull is returned by Group.SendSmall when as many small messages are under way as there is memory for, see
+	// WaitRoom, and by Group.PostReceive when very many receives are posted.
 	ErrFull = errors.New("rdmc: too many small messages under way")
 	// ErrInvalid is returned for a configuration or argument that can never work.
 	ErrInvalid = errors.New("rdmc: invalid")

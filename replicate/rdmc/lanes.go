@@ -178,8 +178,8 @@ func (g *Group) Connect(ctx context.Context, remote map[int][]byte) error {
 	return g.Err()
 }
 
-// errLaneFailed is why connecting a lane is given up when another has failed, or the group; otherwise the caller gave
-// up.
+// errLaneFailed is why connecting a lane is given up when another lane, or the group, has failed; otherwise the caller
+// gave up.
 var errLaneFailed = errors.New("rdmc: another neighbour was not connected")
 
 func (g *Group) connectLane(ctx context.Context, i int, remote map[int][]byte) error {

@@ -7,7 +7,7 @@ import (
 )
 
 // maxQueued bounds the messages that are announced and not finished: at the root, which sends no more. A member may
-// have to end some yet that are over for the root, and takes queuedBehind more.
+// still have to end some that are over for the root, and takes queuedBehind more.
 const (
 	maxQueued    = 4096
 	queuedBehind = maxQueued
@@ -29,7 +29,7 @@ type message struct {
 	flight   int     // sends posted and not completed
 	sentAll  bool    // all sends have been prepared
 	told     bool    // actStored was given
-	small    bool    // goes the way of small.go, not by the schedule
+	small    bool    // sent by small.go, not by the schedule
 	place    uint64  // of a small message at a member: its count
 	nowhere  bool    // not known yet where its blocks go: no receives are posted for it
 }

@@ -2,9 +2,9 @@ package rdmc
 
 import "time"
 
-// pace measures what a member's sends wait for, by neighbour: the link there, or room at its end. With a slow link
-// blocks are long on their way; with a slow disk or processor the next block waits for room, and none is on its way.
-// It is a part of the core: values in, values out. See docs/decisions/038.
+// pace measures what a member's sends wait for, by neighbour: the link there, or room at its end. With a slow link,
+// blocks are on their way for long. With a slow disk or processor, the next block waits for room and none is on its
+// way. pace is a part of the core: values in, values out. See docs/decisions/038.
 type pace struct {
 	at    time.Time
 	lanes []lanePace
@@ -46,7 +46,7 @@ func (p *pace) post(now time.Time, lane int) {
 	p.lanes[lane].flight++
 }
 
-// done says that it is there.
+// done says that it has arrived.
 func (p *pace) done(now time.Time, lane int) {
 	p.to(now)
 	p.lanes[lane].flight--

@@ -19,8 +19,8 @@ type Placed interface {
 }
 
 // A slot's block lies in the pool, which has room for a block and its trailer on pages of its own for each slot, or
-// where the message is placed, and then only its trailer is in the pool, behind the blocks of all slots. Pages that
-// are not used cost nothing.
+// where the message is placed. In that case only its trailer is in the pool, after the blocks of all slots. Unused
+// pages cost nothing.
 
 func (g *Group) stride() int { return (g.cfg.BlockSize + trailerSize + 4095) &^ 4095 }
 
@@ -41,8 +41,8 @@ func (g *Group) openPool() error {
 // trailerStride keeps each trailer in a cache line of its own.
 const trailerStride = 64
 
-// trailerOffset is where the trailer of a placed block lies: the first of the slot's is what came with it, the others
-// are what goes to each lane, where the provider makes the sum.
+// trailerOffset is where a trailer of a placed block lies: the slot's first trailer is what came with the block, the
+// others are what goes to each lane, where the provider makes the sum.
 func (g *Group) trailerOffset(slot, n int) int {
 	return len(g.core.slots)*g.stride() + (slot*(1+len(g.core.lanes))+n)*trailerStride
 }
@@ -98,8 +98,8 @@ func (g *Group) slotList(slot, length, trailerAt int) []rdma.SGE {
 	return g.posts.sge[:2]
 }
 
-// loadBlock gets a block from the Source or Sink: nothing is to be done where it lies in its place and the provider
-// sums it up.
+// loadBlock gets a block from the Source or Sink. Nothing is to be done if it lies in its place and the provider makes
+// its sum.
 func (g *Group) loadBlock(a *action) {
 	g.place(a)
 	if g.unsealed[a.slot] {
@@ -134,8 +134,8 @@ func (g *Group) slotBytes(slot, length int) (block, b []byte) {
 		g.pool.Bytes()[at : at+trailerSize : at+trailerSize]
 }
 
-// slotReceived is slotBytes of what a receive of length bytes brought; without a trailer if it is not as long as it
-// has to be.
+// slotReceived is slotBytes for what a receive of length bytes brought; without a trailer if it does not have the right
+// length.
 func (g *Group) slotReceived(slot, length int) (block, b []byte) {
 	if g.isPlaced(slot) && length != g.places[slot].Length+trailerSize {
 		return nil, nil

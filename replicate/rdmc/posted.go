@@ -66,7 +66,7 @@ func (g *Group) store(j job) {
 type Buffer struct {
 	// Data is the message, or has room for it. It is the library's until the transfer has ended.
 	Data []byte
-	// BlockSize is that of the group.
+	// BlockSize is the block size of the group.
 	BlockSize int
 	// Region, if not nil, is registered memory of the engine's device that has Data at Offset: then blocks move
 	// without a copy.
@@ -74,7 +74,7 @@ type Buffer struct {
 	Offset int
 }
 
-// Place is where a block lies in the region. For one that is not within Data there is no place: WriteBlock says so.
+// Place is where a block lies in the region. A block that is not within Data has no place: WriteBlock reports that.
 func (b Buffer) Place(i uint64, length int) rdma.SGE {
 	if !b.holds(i, length) {
 		return rdma.SGE{}

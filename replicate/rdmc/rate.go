@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// bucket caps what a member sends for a group: a token bucket by the core's clock. A send needs only that there is a
-// token and may leave a debt, so that blocks may be larger than the bucket; on average the rate holds all the same.
+// bucket caps what a member sends for a group: a token bucket by the core's clock. A send only needs that there is a
+// token, and may leave a debt, so that blocks may be larger than the bucket; on average the rate is kept.
 type bucket struct {
 	rate   uint64 // bytes a second, 0 for no cap
 	depth  int64  // most tokens, in bytes

@@ -9,7 +9,7 @@ import (
 
 // Times of the shell.
 const (
-	// settleTimeout bounds how long an ending group waits until its neighbours are notified; so does half of the time
+	// settleTimeout bounds how long an ending group waits until its neighbours are notified. So does half of the time
 	// of silence: others may wait for this member.
 	settleTimeout = time.Second
 	// lossGrace is how long a member whose neighbour's queue pair broke waits for a better account of it.
@@ -225,7 +225,7 @@ func (g *Group) makeControl(lane int) rdma.SGE {
 	return rdma.SGE{Region: g.control, Offset: at, Length: n}
 }
 
-// complete takes a completion of one of the group's queue pairs in. It is called by the poller.
+// complete handles a completion of one of the group's queue pairs. It is called by the poller.
 func (l *laneEnd) complete(c *rdma.Completion) {
 	g := l.group
 	g.mu.Lock()

@@ -88,8 +88,8 @@ func (s *share) scaled(bytes int) int64 {
 	return (int64(bytes)*s.cost + shareUnit - 1) / shareUnit
 }
 
-// lead is how far the group may be ahead of another: of one whose blocks are as large by some, as neither posts them
-// evenly, and of one with small blocks by one of its own.
+// lead returns how far the group may be ahead of another. If the other's blocks are as large, that is several of them,
+// as neither posts them evenly. If the other has small blocks, it is one of the group's own.
 func (s *share) lead(o *share) int64 {
 	own := s.scaled(s.largest)
 	return max(own, shareAhead*min(own, o.scaled(o.largest)))
@@ -214,7 +214,7 @@ func (a *arbiter) lowest(s *share, own int64) int64 {
 }
 
 // lift raises tags that lag behind by more than a moment's absence: what was not asked for is not given later. It
-// reports whether there were any.
+// reports whether there were any such tags.
 func (a *arbiter) lift(s *share) bool {
 	tag, ofClass := s.tag, a.tags[s.class]
 	arrears := int64(0)

@@ -9,7 +9,7 @@ import (
 	"github.com/rdmcfs/rdmcfs/replicate/schedule"
 )
 
-// sharePartMin bounds what shareCost makes of ranks that hand on few blocks.
+// sharePartMin bounds what shareCost makes of ranks that relay few blocks.
 const sharePartMin = 0.25
 
 // shareCosts is what a byte costs a rank. A rank that relays only a part of the blocks needs only that part of the
@@ -59,7 +59,7 @@ func (c *core) sendDone(bytes int) {
 	}
 }
 
-// settleTurn takes a refused wish back that is none any more.
+// settleTurn takes a refused wish back when there is nothing to send any more.
 func (c *core) settleTurn() {
 	if c.waits && !c.refused {
 		c.gate.rest(c.now)
@@ -144,7 +144,7 @@ func (t *turns) run() {
 	}
 }
 
-// unlock ends a user's call: others, whose turn it may have made it, are woken by the engine.
+// unlock ends a user's call. If that made it the turn of other groups, the engine wakes them.
 func (g *Group) unlock() {
 	g.mu.Unlock()
 	g.engine.passTurns()

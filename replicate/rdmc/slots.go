@@ -11,8 +11,8 @@ const (
 	slotEarly             // holds the first block of a message that cannot begin yet
 )
 
-// slot is one block buffer. A full one is idle, and may be used for another block, when it is not being stored
-// or sent and no prepared send has pinned it.
+// slot is one block buffer. A full slot is idle, and may be used for another block, when it is not being stored or sent
+// and no prepared send has pinned it.
 type slot struct {
 	state   slotState
 	m       *message

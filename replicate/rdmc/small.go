@@ -112,7 +112,7 @@ func (c *core) sendSmall(size int) {
 	c.pump()
 }
 
-// assignSmall gives places to waiting small messages and has their bytes loaded.
+// assignSmall gives places to waiting small messages and starts to load their bytes.
 func (c *core) assignSmall() {
 	for c.isRoot() && c.small.bytes > 0 && c.unassigned() && !c.small.full() {
 		k := c.small.next

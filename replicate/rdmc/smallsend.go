@@ -60,7 +60,7 @@ func (g *Group) sealSmall(data, b []byte, seq, count uint64) {
 	t.seal(data, b)
 }
 
-// goesSmall reports whether Send uses the way of small messages: members of announced groups expect blocks.
+// goesSmall reports whether Send sends a message as a small one: members of announced groups expect blocks.
 func (g *Group) goesSmall(size uint64) bool {
 	return g.cfg.Unannounced && g.cfg.Rank == 0 && size <= uint64(min(g.cfg.SmallBytes, g.cfg.BlockSize))
 }

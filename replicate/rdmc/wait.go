@@ -45,7 +45,7 @@ func (g *Group) newWaiter(seq uint64) *waiter {
 	return w
 }
 
-// met reports whether what a waiter waits for is so. The lock is held.
+// met reports whether what a waiter waits for has happened. The lock is held.
 func (g *Group) met(seq uint64) bool {
 	if seq == 0 {
 		return g.core.smallRoom() >= 0

@@ -13,8 +13,8 @@ func userCode(run func()) { run() }
 
 var userCodeEntry = reflect.ValueOf(userCode).Pointer()
 
-// within reports whether the caller was called by a callback, Source or Sink of a group, on the same goroutine. One of
-// them that waits for the end of its group waits for itself.
+// within reports whether the caller was called by a callback, Source or Sink of a group, on the same goroutine. If one
+// of these waits for the end of its group, it waits for itself.
 func within() bool {
 	var stack [64]uintptr
 	for skip := 2; ; skip += len(stack) {

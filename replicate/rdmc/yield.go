@@ -14,8 +14,8 @@ const (
 	yieldUnused = 10 * time.Second
 )
 
-// idleFrom is since when nothing has been under way in a group, as far as this member knows: others may still receive
-// what is done here, and their neighbours hear that they are active.
+// idleFrom is since when nothing has been under way in a group, as far as this member knows: other members may still
+// receive what is done here, and their neighbours hear that they are active.
 func (c *core) idleFrom() (since time.Time, idle bool) {
 	if c.ended() || c.closing || c.waiting || len(c.messages)+len(c.early) > 0 {
 		return time.Time{}, false

@@ -19,8 +19,8 @@ type Blocks struct {
 	block int64
 }
 
-// NewBlocks gives and takes the messages of a group of that block size in a file, which must stay open while they are
-// sent or received.
+// NewBlocks reads and writes the messages of a group of that block size from and to a file, which must stay open while
+// they are sent or received.
 func NewBlocks(f File, blockSize int) Blocks { return Blocks{f, int64(blockSize)} }
 
 // SendFile sends a whole file, which must not change meanwhile. It stays the caller's, and open until the transfer is

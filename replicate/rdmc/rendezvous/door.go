@@ -150,8 +150,8 @@ func (d *door) checkLocked(rank int) error {
 	return nil
 }
 
-// hasLeft reports whether a member that is in, and has nothing to say yet, has left: it may be started again. It
-// looks without waiting, and takes nothing. Of a connection that is no socket it cannot tell.
+// hasLeft reports whether a member that is in, and has nothing to say yet, has left: it may be started again. It looks
+// without waiting, and takes nothing. For a connection that is no socket it returns false.
 func hasLeft(conn net.Conn) bool {
 	socket, ok := conn.(syscall.Conn)
 	if !ok {

@@ -79,7 +79,7 @@ func (m *Meeting) introduceAll(ctx context.Context, cfg Config, common welcome, 
 // guests are the connections of the members by rank; nil at the root's own.
 type guests []net.Conn
 
-// each talks to all at once, about one step of the meeting, and waits for the end of all talks.
+// each talks to all members at the same time, about one step of the meeting, and waits for the end of all talks.
 func (g guests) each(ctx context.Context, talk func(rank int, conn net.Conn) error) error {
 	errs := make([]error, len(g))
 	var all sync.WaitGroup
@@ -125,7 +125,7 @@ func newInbox(members int) *inbox {
 	return i
 }
 
-// take notes the addresses that a member has.
+// take notes the addresses that came from a member.
 func (i *inbox) take(from int, addresses map[int][]byte) error {
 	i.mu.Lock()
 	defer i.mu.Unlock()

@@ -19,10 +19,10 @@ const (
 	wireMagic   = 0x6d724453
 	// maxFrame bounds a frame.
 	maxFrame = 16 << 20
-	// maxHello bounds what a stranger can have us allocate.
+	// maxHello bounds what a stranger can make us allocate.
 	maxHello = 64
 	maxText  = 1 << 10
-	// maxPart bounds what a member has handed on to another: the addresses of two queue pairs, of up to 256 bytes each.
+	// maxPart bounds what a member passes on to another: the addresses of two queue pairs, of up to 256 bytes each.
 	maxPart = 1 << 10
 )
 
