@@ -10,8 +10,8 @@ import (
 	"github.com/rdmcfs/rdmcfs/meta"
 )
 
-// POSIX access control lists, see acl(5). The kernel evaluates them. That they and the permission bits say the same,
-// and that what is made in a directory gets its default list, is left to us.
+// POSIX access control lists, see acl(5). The kernel evaluates them. Two things are left to us: that they and the
+// permission bits say the same, and that what is made in a directory gets its default list.
 const (
 	aclAccess  = "system.posix_acl_access"
 	aclDefault = "system.posix_acl_default"
@@ -42,7 +42,7 @@ func (a acl) valid() bool {
 
 func (a acl) entries() int { return (len(a) - aclHeaderBytes) / aclEntryBytes }
 
-// perm is where the permissions of the only entry with a tag are; nil if there is none.
+// perm returns the place of the permissions of the only entry with a tag; nil if there is none.
 func (a acl) perm(tag uint16) []byte {
 	for e := a[aclHeaderBytes:]; len(e) >= aclEntryBytes; e = e[aclEntryBytes:] {
 		if binary.LittleEndian.Uint16(e) == tag {
@@ -86,13 +86,13 @@ func (a acl) changed(mode uint32) acl {
 	return out
 }
 
-// inherited is what a default list makes of the mode that something is made with: its access list, and its mode.
+// inherited returns what a default list makes of the mode that something is made with: its access list, and its mode.
 func (a acl) inherited(mode uint32) (acl, uint32) {
 	mode &= a.mode(mode)
 	return a.changed(mode), mode
 }
 
-// chmodACL lets the access list of a node follow a change of its mode. It does so without the option too: other nodes
+// chmodACL makes the access list of a node follow a change of its mode. It does so even without the option: other nodes
 // may have it.
 func (at *attributes) chmodACL(n *node, patch *meta.AttrPatch) {
 	if patch.Mask&meta.AttrMode == 0 {

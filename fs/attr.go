@@ -18,7 +18,8 @@ var typeBits = map[meta.Kind]uint32{
 	meta.KindChar: syscall.S_IFCHR, meta.KindBlock: syscall.S_IFBLK,
 }
 
-// attributes are what stat and getxattr show of files: those of the log, what is staged, and what waits for a publish.
+// attributes are what stat and getxattr show of files: from the log, from what is staged, and from what waits for a
+// publish.
 type attributes struct {
 	names *namespace
 	nodes *nodeTable
@@ -27,8 +28,8 @@ type attributes struct {
 	acl   bool // POSIX access lists are kept
 }
 
-// fill gives the attributes that the handles of a node see, and how long they may be cached. They are read now, when
-// a commit finds the node: of an earlier record nobody would say that it is old.
+// fill returns the attributes that the handles of a node see, and how long they may be cached. They are read now, when
+// a commit already finds the node: nobody would notify the kernel that a record which was read earlier is old.
 func (at *attributes) fill(n *node, out *fuse.Attr) time.Duration {
 	if n.kind == meta.KindFile {
 		return at.file(n, out)
@@ -293,7 +294,7 @@ func (at *attributes) change(
 	return fail(at.log, "set times", n.ino(), l.timesSet(t))
 }
 
-// makeRoom brings what waits to the log if it would be too much together with patch.
+// makeRoom brings the waiting attributes to the log if they would be too much together with patch.
 func (at *attributes) makeRoom(ctx context.Context, l *live, patch meta.AttrPatch) syscall.Errno {
 	if len(patch.SetXattr) > 0 {
 		if no := at.xattrsFit(l, patch); no != 0 {
@@ -343,7 +344,7 @@ func (at *attributes) setTimes(l *live, t newTimes) error {
 	return l.stage.SetTimes(t.atime, t.mtime)
 }
 
-// proposePatch changes attributes by the log. Of a file without a name they change only here.
+// proposePatch changes attributes by the log. Attributes of a file without a name change only here.
 func (at *attributes) proposePatch(
 	ctx context.Context, n *node, patch meta.AttrPatch, xattrFlags uint32,
 ) syscall.Errno {
@@ -381,7 +382,7 @@ func patchRecord(rec *meta.Inode, p meta.AttrPatch) {
 	}
 }
 
-// rides reports whether a change of attributes can wait for the next publish of a live file. It has to while an
+// rides reports whether a change of attributes can wait for the next publish of a live file. It has to wait while an
 // earlier one waits or is under way.
 func (at *attributes) rides(l *live) bool {
 	l.mu.Lock()

@@ -41,8 +41,8 @@ func (c *change) worthDelta() bool {
 	return c.dirty != nil && c.snap.Size >= deltaBytesMin && extentBytes(c.dirty) < c.snap.Size/2
 }
 
-// rewritten notes the times of a live file that was written and holds the bytes that it had: they are changed all the
-// same. Times that were set since it was looked at stay.
+// rewritten notes the times of a live file that was written and still holds the bytes that it had: its times have
+// changed all the same. Times that were set since it was looked at stay.
 func (pub *publisher) rewritten(l *live, c change) {
 	pub.nodes.mu.Lock()
 	defer pub.nodes.mu.Unlock()

@@ -20,7 +20,7 @@ type Cluster interface {
 	// ErrUnknown when the outcome is not known after its time limit (EIO), as an UnknownError if it may be known later.
 	Propose(ctx context.Context, op meta.Op) (meta.Result, error)
 	// ProposePatient is Propose for what a close or fsync needs: ErrReadOnly comes when no quorum has answered for 25
-	// s, for the node may be back any moment. Publish waits like it. It must not be called under a directory's lock.
+	// s, since the node may be back any moment. Publish waits like it. It must not be called under a directory's lock.
 	ProposePatient(ctx context.Context, op meta.Op) (meta.Result, error)
 	// Settle waits, as Propose does, until the outcome of each earlier change of this node is known. It reports
 	// whether it had to: names may have changed then. ErrReadOnly: some outcome stays unknown.

@@ -174,7 +174,7 @@ func (s *overlayStage) wrote() {
 	s.times.Mtime, s.times.Ctime = now, now
 }
 
-// sound does what reads the base, and again with the bytes of another holder where they are damaged here.
+// sound runs do, which reads the base, and runs it again with the bytes of another holder if they are damaged here.
 func (s *overlayStage) sound(do func() error) error {
 	met := int64(-1)
 	for {
@@ -298,7 +298,7 @@ func (s *overlayStage) Snapshot() (Snapshot, error) {
 	}, nil
 }
 
-// withoutZeros is all of a file but the extents that are zero.
+// withoutZeros returns all of a file except the extents that are zero.
 func withoutZeros(extents []content.Extent, size int64) []replicate.Extent {
 	var out []replicate.Extent
 	next := int64(0)

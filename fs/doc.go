@@ -29,8 +29,8 @@
 //
 // # Types
 //
-// A request comes to fileSystem, which has one method for each and little else. Each type knows only the types below
-// it. Two calls go up, and are fields: reservations.renew and publisher.done.
+// A request comes to fileSystem, which has one method for each request and little else. Each type knows only the types
+// below it. Two calls go up, and are fields: reservations.renew and publisher.done.
 //
 //	fileSystem                      requests of the kernel
 //	  retries, attributes           opens that come again after ESTALE; what stat and getxattr show

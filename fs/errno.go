@@ -19,7 +19,7 @@ var (
 	ErrUnknown = replicate.ErrUnknown
 )
 
-// UnknownError is ErrUnknown of a change that the node still tries to learn the outcome of.
+// UnknownError is ErrUnknown for a change whose outcome the node is still trying to learn.
 type UnknownError struct {
 	Err error
 	// Outcome gets the result when it is known, and is closed; it is closed without one when nobody will know.

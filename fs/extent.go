@@ -9,7 +9,7 @@ import (
 	"github.com/rdmcfs/rdmcfs/replicate"
 )
 
-// Leaves are the unit in which published and staged bytes are compared: what one changed byte makes move.
+// Leaves are the unit in which published and staged bytes are compared: one changed byte makes a leaf move.
 const (
 	leafBytes      = 4 << 10
 	largeLeafBytes = 64 << 10
@@ -104,9 +104,9 @@ func (s *leafSums) forget(extents []replicate.Extent) {
 	}
 }
 
-// recorder hands out a snapshot's bytes and remembers what was read of each leaf. Bytes may be written over meanwhile,
-// also where the snapshot had a hole or nothing new, and then what was there may be written back: only a leaf of which
-// all that is known is the same is known.
+// recorder hands out a snapshot's bytes and remembers what was read of each leaf. Bytes may be overwritten meanwhile,
+// even where the snapshot had a hole or nothing new, and then the old bytes may be written back. So a leaf counts as
+// known only if everything that is known of it is the same.
 type recorder struct {
 	src  io.ReaderAt
 	sums *leafSums

@@ -39,11 +39,11 @@ func (pub *publisher) publishFor(cancel <-chan struct{}, pid uint32, l *live) sy
 	return fail(pub.log, "publish", l.node.ino(), r.err)
 }
 
-// defers reports whether a file need not be published when a process closes a descriptor of it, since it is not
-// finished: nobody is shown a version before its writer is done. That is so while the process that opened it has it
-// open, and another one closes what it inherited; and while the file is empty and the process itself has another
-// descriptor of it, for dup2 and close are how a shell or dd opens its output. If no other FLUSH follows, the file is
-// published after its last close. What the process still has must be the open that is closed here: a descriptor that
+// defers reports whether a file need not be published when a process closes a descriptor of it, since the file is not
+// finished: nobody is shown a version before its writer is done. There are two such cases. The process that opened the
+// file still has it open, and another process closes what it inherited. Or the file is empty and the process itself has
+// another descriptor of it: dup2 and close are how a shell or dd opens its output. If no other FLUSH follows, the file
+// is published after its last close. What the process still has must be the open that is closed here: a descriptor that
 // may write, of a file that was opened for writing once.
 func (pub *publisher) defers(h *handle, pid uint32, size int64) bool {
 	l := h.live

@@ -13,7 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// killPoll is how often a caller that was interrupted is looked at for a deadly signal.
+// killPoll is how often an interrupted caller is checked for a deadly signal.
 const killPoll = 200 * time.Millisecond
 
 // pfExiting is PF_EXITING of the kernel's task flags.
@@ -23,12 +23,12 @@ const pfExiting = 0x4
 // lock that reading its /proc/PID/stat waits for, while it waits for our answer to that FLUSH.
 const procWait = 50 * time.Millisecond
 
-// openerWait is procWait for a look at the process that opened a file that another one closes. It is seldom in execve
-// itself, and a wrong answer shows a file before it is finished.
+// openerWait is procWait for a look at the process that opened a file that another process closes. The opener is seldom
+// in execve itself, and a wrong answer shows a file before it is finished.
 const openerWait = time.Second
 
-// inTime does what may wait for a task, and gives what came of it if that is there in time. An answer that is there
-// counts, also if this process was stopped meanwhile and the time is over too.
+// inTime runs look, which may wait for a task, and returns its result if that is there in time. A result that is there
+// counts, even if this process was stopped meanwhile and the time is over too.
 func inTime[T any](limit time.Duration, look func() T) (out T, ok bool) {
 	got := make(chan T, 1)
 	go func() { got <- look() }() // ends at the latest when the task has been answered
@@ -76,7 +76,7 @@ func wasKilled(tid uint32) bool {
 	return ok && flags&pfExiting != 0 && code&0x7f != 0
 }
 
-// readSmall reads the beginning of a file, enough for what is looked for in /proc, by as few calls as can be: it is
+// readSmall reads the beginning of a file, enough for what is looked for in /proc, with as few calls as possible: it is
 // done at each close.
 func readSmall(path string) ([]byte, error) {
 	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_CLOEXEC, 0)
@@ -134,8 +134,8 @@ func signalIn(status []byte, line string) bool {
 	return err == nil && mask&(1<<(sigkill-1)) != 0
 }
 
-// otherProcess reports whether the thread that closes a file is of another process than the one that opened it. No
-// for certain is not known from not known.
+// otherProcess reports whether the thread that closes a file is of another process than the one that opened it. False
+// may also mean that this is not known.
 func otherProcess(closer, opener uint32) bool {
 	if closer == opener || closer == 0 || opener == 0 {
 		return false
@@ -184,7 +184,7 @@ func findWriter(tid uint32, device string, ino uint64) bool {
 	return false
 }
 
-// isWriter reports whether the text of /proc/PID/fdinfo/N is that of a descriptor that may write an inode of that
+// isWriter reports whether the text of /proc/PID/fdinfo/N belongs to a descriptor that may write an inode of that
 // number.
 func isWriter(raw []byte, ino uint64) bool {
 	if !bytes.Contains(raw, fmt.Appendf(nil, "\nino:\t%d\n", ino)) {
@@ -197,15 +197,16 @@ func isWriter(raw []byte, ino uint64) bool {
 }
 
 // isOn reports whether a file is on a device, by what the kernel has cached: no file system is asked, and never ours.
-// With an unknown device it is.
+// If the device is not known it returns true.
 func isOn(path, device string) bool {
 	var st unix.Statx_t
 	err := unix.Statx(unix.AT_FDCWD, path, unix.AT_STATX_DONT_SYNC, 0, &st)
 	return err == nil && (device == "" || device == fmt.Sprintf("%d:%d", st.Dev_major, st.Dev_minor))
 }
 
-// callContext ends when the caller of an operation is being killed, or the file system is closed. Other signals do
-// not end it. Most operations wait for nothing: only when somebody asks when it ends is the caller watched.
+// callContext returns a context that ends when the caller of an operation is being killed, or the file system is
+// closed. Other signals do not end it. Most operations wait for nothing: the caller is watched only once somebody asks
+// when the context ends.
 func (lt *lifetime) callContext(cancel <-chan struct{}, tid uint32) (context.Context, context.CancelFunc) {
 	c := &callContext{Context: lt.ctx, interrupted: cancel, tid: tid}
 	return c, c.over

@@ -54,7 +54,7 @@ const (
 	maxReadAhead  = 1 << 20
 )
 
-// CheckMountPoint looks at the mount point as NewMount does. It waits for as long as what is mounted there does not
+// CheckMountPoint checks the mount point as NewMount does. It waits for as long as what is mounted there does not
 // answer.
 func CheckMountPoint(o Options) error {
 	_, err := o.mountPoint()

@@ -32,7 +32,8 @@ func eachMode(t *testing.T, f func(t *testing.T, n *fstest.Node, mnt string)) {
 	}
 }
 
-// Locks are the kernel's own, per process: one process does not conflict with itself, as that test wants it.
+// processLocks is a test that is skipped: it wants one process to conflict with itself, but locks are the kernel's own,
+// per process.
 const processLocks = "FcntlFlockLocksFile"
 
 func TestPosix(t *testing.T) {

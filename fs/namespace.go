@@ -27,9 +27,9 @@ func newNamespace(c Cluster, life *lifetime, log *slog.Logger) *namespace {
 // state is the applied state of this node.
 func (ns *namespace) state() meta.Reader { return ns.cluster.Names() }
 
-// settle waits until it is known what earlier changes did that were answered with EIO. A program whose unlink or
-// rename failed so may go on and write the file under that name: the change must come first, or it would take the
-// name of what is written now. ESTALE makes the kernel look the name up again.
+// settle waits until it is known what earlier changes did that were answered with EIO. A program whose unlink or rename
+// failed in this way may go on and write the file under that name: the change must come first, or it would take away
+// the name of what is written now. ESTALE makes the kernel look the name up again.
 func (ns *namespace) settle(ctx context.Context, n *node) syscall.Errno {
 	waited, err := ns.cluster.Settle(ctx)
 	switch {

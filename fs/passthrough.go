@@ -70,7 +70,7 @@ func (pt *passthrough) attach(b *backing, fd int, out *fuse.OpenOut) {
 	}
 }
 
-// register gives 0 for a file the kernel will not take; only that file goes without.
+// register returns 0 for a file that the kernel will not take; only that file goes without passthrough.
 func (pt *passthrough) register(fd int) int32 {
 	id, no := pt.kernel.RegisterBackingFd(&fuse.BackingMap{Fd: int32(fd)})
 	if no == 0 {

@@ -21,7 +21,7 @@ func (a *pendingAttrs) any() bool { return !isEmpty(a.waiting) }
 // add adds a newer change to the waiting ones.
 func (a *pendingAttrs) add(patch meta.AttrPatch) { a.waiting = mergePatch(a.waiting, patch) }
 
-// board gives the attributes that ride in the publish that begins.
+// board returns the attributes that ride in the publish that begins.
 func (a *pendingAttrs) board() meta.AttrPatch {
 	a.riding, a.waiting = a.waiting, meta.AttrPatch{}
 	return a.riding

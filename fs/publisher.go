@@ -23,7 +23,7 @@ type round struct {
 // rounds are the publishes of a live file: one under way, and one that waits. Protected by live.mu.
 type rounds struct{ cur, next *round }
 
-// add gives the round that publishes what is there now: a new one, which begins if begun says so, or the one that
+// add returns the round that publishes what is there now: a new one, which begins if begun says so, or the one that
 // waits behind a running one. With attrs it is enough that attributes are published.
 func (rs *rounds) add(attrs bool) (r *round, begun bool) {
 	switch {
@@ -139,8 +139,8 @@ func (pub *publisher) publishOnce(ctx context.Context, l *live) error {
 	})
 }
 
-// takesMax bounds how often a publish is begun. Only a cut, or a fence, in the middle of an attempt makes it begin
-// again.
+// takesMax bounds how often a publish is begun. It begins again only if a cut, or a fence, hits an attempt of the push
+// that is not its first.
 const takesMax = 3
 
 // retaken runs do, which takes the bytes of a live file, and runs it again if they were cut away meanwhile or the file
@@ -277,8 +277,8 @@ func (pub *publisher) publishAttr(ctx context.Context, l *live) error {
 	return fmt.Errorf("fs: set attributes of inode %d: %w", l.node.ino(), err)
 }
 
-// proposeAttr proposes attributes as a publish would take them: that what is to be deleted is not there is no fault. Of
-// a file that is gone there are none.
+// proposeAttr proposes attributes as a publish would take them: deleting what is not there is no error. A file that is
+// gone has no attributes to propose.
 func (pub *publisher) proposeAttr(ctx context.Context, ino meta.Ino, attr meta.AttrPatch) (err error) {
 	all := attr.DelXattr
 	for range takesMax {
@@ -310,8 +310,9 @@ func (l *live) attrsLeftLocked() bool {
 	return !l.reserved && l.tmp == nil && l.attrs.any()
 }
 
-// publishLeft is publishAttr of what waits for no publish. When nobody may write any more, what the log does not take
-// then is lost. Times go with the bytes that they were set on, also where those are kept unpublished.
+// publishLeft runs publishAttr for the attributes that wait for no publish. If nobody may write any more, attributes
+// that the log then does not take are lost. Times go with the bytes that they were set on, even if those are kept
+// unpublished.
 func (pub *publisher) publishLeft(ctx context.Context, l *live) error {
 	l.mu.Lock()
 	if l.kept != "" {

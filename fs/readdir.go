@@ -36,7 +36,7 @@ func (f *fileSystem) FsyncDir(cancel <-chan struct{}, in *fuse.FsyncIn) fuse.Sta
 	return fuse.Status(fail(f.log, "show", meta.Ino(0), f.names.showFor(cancel, in.Pid)))
 }
 
-// at gives the entry with that offset; ok is false at the end. Offsets 0 and 1 are "." and "..".
+// dirAt returns the entry with that offset; ok is false at the end. Offsets 0 and 1 are "." and "..".
 func (f *fileSystem) dirAt(h *handle, off uint64) (e meta.Dirent, ok bool, err error) {
 	d := h.dir
 	d.mu.Lock()

@@ -64,8 +64,8 @@ func (o *openFiles) unbusy(l *live) { o.letGo(l, &l.users.busy) }
 // unhold gives one count of holds back.
 func (o *openFiles) unhold(l *live) { o.letGo(l, &l.users.holds) }
 
-// letGo takes one off a count and ends the live file if that was the last that held it, once all its attributes are
-// in the log. One that only readers hold, and that a newer commit superseded, is left to them.
+// letGo takes one off a count. It ends the live file if that was the last count that held it, once all its attributes
+// are in the log. A live file that only readers hold, and that a newer commit superseded, is left to them.
 func (o *openFiles) letGo(l *live, count *int) {
 	o.nodes.mu.Lock()
 	*count--
@@ -157,10 +157,10 @@ func (o *openFiles) dropStage(l *live) error {
 }
 
 // releaseGrace is how long an open waits for the RELEASE of a file that was closed before a newer commit came: the
-// kernel sends it only after close has returned.
+// kernel sends RELEASE only after close has returned.
 const releaseGrace = 250 * time.Millisecond
 
-// awaitSettled lets a live file that is on its way out go, before an open or stat looks at the node.
+// awaitSettled waits for a live file that is on its way out, before an open or stat looks at the node.
 func (o *openFiles) awaitSettled(ctx context.Context, n *node) {
 	o.nodes.mu.Lock()
 	l := n.live

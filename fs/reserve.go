@@ -58,8 +58,8 @@ func (rs *reservations) fenced(l *live) bool {
 // givenMax bounds the inodes whose names were given back that are remembered.
 const givenMax = 1024
 
-// givenBack lists inodes whose reserved names this node gives back, or has given back lately: an open may have come
-// to one just before. Its file has lost its name as by a fence.
+// givenBack lists inodes whose reserved names this node gives back, or has given back lately: an open may have reached
+// one of them just before. Its file has lost its name as by a fence.
 type givenBack struct {
 	mu   sync.Mutex
 	inos map[meta.Ino]struct{}
@@ -239,7 +239,8 @@ func (rs *reservations) lostName(ctx context.Context, l *live) (bool, error) {
 	return !rs.nodes.isRemoved(l.node), nil
 }
 
-// awaitRemoval waits until no operation of this mount on an inode is under way: one that removed it is noted then.
+// awaitRemoval waits until no operation of this mount on an inode is under way: if one of them removed it, that is
+// noted then.
 func (rs *reservations) awaitRemoval(ctx context.Context, ino meta.Ino) error {
 	tick := time.NewTicker(removalPoll)
 	defer tick.Stop()
@@ -362,8 +363,8 @@ func (rs *reservations) lookup(dir meta.Ino, name string) (meta.Inode, error) {
 	return rec, err
 }
 
-// markRemoved notes that the last name of an inode was removed through this mount: what is staged of it
-// moves nowhere any more.
+// markRemoved notes that the last name of an inode was removed through this mount: what is staged of it is not
+// published any more.
 func (rs *reservations) markRemoved(ino meta.Ino) {
 	if ino == 0 {
 		return

@@ -11,9 +11,9 @@ import (
 	"github.com/rdmcfs/rdmcfs/meta"
 )
 
-// The kernel tries an open, or truncate(2), that was answered with ESTALE again, once: it looks the name up and opens
-// what it got. In between others may have opened and closed the file, so that this open would be ESTALE too, and the
-// program would see it. So the lookup of that thread opens the file already, and the open takes what it finds.
+// An open, or truncate(2), that was answered with ESTALE is tried again by the kernel, once: it looks the name up and
+// opens what it got. In between others may have opened and closed the file, so that this open would be ESTALE too, and
+// the program would see it. So the lookup of that thread already opens the file, and the open takes what it finds.
 const (
 	retryTime  = time.Second // from ESTALE to the lookup, and from there to the open
 	aheadTries = 20          // by the lookup, against others that open and close
@@ -90,9 +90,9 @@ func (r *retries) back(k retryKey) bool {
 	return time.Since(s.at) <= retryTime
 }
 
-// second says what an open is to the one before: again is one of the same node without a lookup, as a descriptor is
-// opened by /proc, last one that was sent back and has looked up the name, or shared the lookup of another thread.
-// The kernel does not come a third time.
+// second says how an open relates to the one before. again: it is an open of the same node without a lookup, as when a
+// descriptor is opened by /proc. last: the open was sent back and has looked up the name, or shared the lookup of
+// another thread. The kernel does not come a third time.
 func (r *retries) second(k retryKey, n *node) (again, last bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -105,8 +105,8 @@ func (r *retries) second(k retryKey, n *node) (again, last bool) {
 	return again, !again
 }
 
-// openAhead opens a file for a thread that looks it up because its open was sent back; lookup does it again. It gives
-// the node that the open has to come to, with one more reference of the kernel, or nil.
+// openAhead opens a file for a thread that looks it up because its open was sent back; lookup looks it up again. It
+// returns the node that the open has to come to, with one more reference of the kernel, or nil.
 func (r *retries) openAhead(ctx context.Context, tid uint32, rec meta.Inode, lookup func() (meta.Inode, error)) *node {
 	if rec.Kind != meta.KindFile {
 		return nil
@@ -127,7 +127,7 @@ func (r *retries) openAhead(ctx context.Context, tid uint32, rec meta.Inode, loo
 	return nil
 }
 
-// aheadAgain gives the node of a file that the lookup before has opened for the same open.
+// aheadAgain returns the node of a file that the lookup before has opened for the same open.
 func (r *retries) aheadAgain(k retryKey) *node {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -195,8 +195,8 @@ func (r *retries) keepAhead(k retryKey, h *handle) {
 	})
 }
 
-// takeAhead gives the handle that the lookup before an open made, or nil; also if it is of another node, as two
-// threads that look up one name at a time share an answer.
+// takeAhead returns the handle that the lookup before an open made, or nil. It also returns nil if the handle is of
+// another node, as two threads that look up one name at the same time share an answer.
 func (r *retries) takeAhead(k retryKey, n *node) *handle {
 	r.mu.Lock()
 	a := r.ahead[k]

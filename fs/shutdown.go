@@ -60,7 +60,7 @@ func (o *openFiles) keepAll() {
 	}
 }
 
-// keepUnpublished marks a live file that has what was not published.
+// keepUnpublished marks a live file that holds unpublished changes.
 func (o *openFiles) keepUnpublished(l *live) {
 	if l.stage == nil || l.isTmp() {
 		return
@@ -111,8 +111,8 @@ func (m *Mount) disconnect() error {
 	}
 }
 
-// fineTimes reports whether a change of a staged file always gives another ctime than the last one that was looked at
-// (multigrain time stamps, Linux 6.13 and later). Coarse ones stay equal for milliseconds.
+// fineTimes reports whether each change of a staged file gives a ctime that differs from the last one that was looked
+// at (multigrain time stamps, Linux 6.13 and later). Coarse time stamps stay equal for milliseconds.
 func fineTimes(staging Staging) bool {
 	s, err := staging.Create(StageInfo{Path: "time stamps"})
 	if err != nil {

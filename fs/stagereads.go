@@ -9,9 +9,9 @@ import (
 	"github.com/rdmcfs/rdmcfs/replicate"
 )
 
-// stageReads are the publishes that read one staged file. Bytes of it go away (a cut, a punched hole) only by the
-// daemon, also where writes pass it by, and only when each of them has read all that it announced: a version is what
-// the file was when it was taken. What a publish reads afterwards, because it has to begin again, fails with
+// stageReads are the publishes that read one staged file. Bytes of the file go away (a cut, a punched hole) only by the
+// daemon, even where writes bypass it, and only when each publish has read all that it announced: a version is what the
+// file was when it was taken. What a publish reads afterwards, because it has to begin again, fails with
 // [replicate.ErrCut].
 type stageReads struct {
 	mu      sync.Mutex
@@ -135,7 +135,8 @@ type unlessCut struct {
 	by  *stageRead
 }
 
-// ReadAt looks for a cut behind the read: one that came before it or in it was noted before bytes went away.
+// ReadAt checks for a cut after the read: a cut that came before the read or during it was noted before bytes went
+// away.
 func (u unlessCut) ReadAt(p []byte, off int64) (int, error) {
 	n, err := u.src.ReadAt(p, off)
 	if u.by.cut.Load() {

@@ -23,8 +23,8 @@ type tmpName struct {
 // tmpInoBase is where inode numbers of files without a name begin; the log gives none that high.
 const tmpInoBase = uint64(1) << 63
 
-// Unnamed reports whether an inode number in the description of staged bytes is that of a file without a name. When
-// the daemon that gave it has ended nothing leads to those bytes any more.
+// Unnamed reports whether an inode number in the description of staged bytes belongs to a file without a name. When the
+// daemon that gave it has ended, nothing leads to those bytes any more.
 func Unnamed(ino uint64) bool { return ino >= tmpInoBase }
 
 func (l *live) isTmp() bool {

@@ -5,7 +5,7 @@ type users struct {
 	handles int  // open handles, readers too
 	writers int  // handles that may write
 	closing int  // writers that had a descriptor closed: most often their RELEASE is on its way
-	dups    bool // it was not: such handles have other descriptors, and are not waited for
+	dups    bool // it was not on its way: such handles have other descriptors, and are not waited for
 	busy    int  // publishes and watches under way: the bytes are still to be published
 	holds   int  // looks at it under way: it must not be closed
 	ended   bool // no longer to be joined; bytes are being kept or dropped

@@ -4,7 +4,7 @@ import (
 	"syscall"
 )
 
-// WindowSize is how many results above the highest proposal that a node has acknowledged, with all before it, are kept.
+// WindowSize is how many results are kept above the highest proposal that a node has acknowledged, with all before it.
 // Proposals beyond are refused with EAGAIN, which decides nothing: the same bytes may be applied when they come again.
 const WindowSize = 4096
 
@@ -15,7 +15,7 @@ const (
 	freePerSweep = 1000
 )
 
-// run applies the entry and returns its result. It makes no effect but in the overlay.
+// run applies the entry and returns its result. It has no effect outside the overlay.
 func (t *tx) run(data []byte) Result {
 	if len(data) == 0 {
 		return Result{Index: t.head.Index}

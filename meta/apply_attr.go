@@ -96,7 +96,7 @@ func (t *tx) patchXattrs(i *Inode, a *AttrPatch, flags uint32, strict bool) sysc
 // capabilityXattr holds what a program may do beyond its user's rights: given to certain bytes and a certain owner.
 const capabilityXattr = "security.capability"
 
-// dropCapability takes that from a file whose bytes or owner change, as Linux does. The caller stores the inode.
+// dropCapability takes that away from a file whose bytes or owner change, as Linux does. The caller stores the inode.
 func (t *tx) dropCapability(i *Inode) {
 	if i.Kind != KindFile || i.Xattrs == 0 {
 		return

@@ -55,15 +55,15 @@ func (t *tx) join(o *Join) (Result, syscall.Errno) {
 	return Result{Node: n.ID, View: t.head.View}, ok
 }
 
-// askedAgain reports whether a join is that of a node which has joined already and did not hear of it: the same key,
-// or, of machines that name none, the same address.
+// askedAgain reports whether a join comes from a node that has joined already and did not hear of it: the same key, or,
+// if neither has one, the same address.
 func askedAgain(known *nodeRecord, o *Join) bool {
 	return known != nil && known.State == NodeJoined && known.JoinKey == o.KeyHash &&
 		(o.KeyHash != [32]byte{} || known.Addr == o.Addr)
 }
 
-// admit stores the record of a node that joined: it holds nothing and has no store yet. The store that it had is
-// remembered: a boot of it may still be on its way.
+// admit stores the record of a node that joined: it holds nothing and has no store yet. The store that it had before is
+// remembered: a boot of that store may still be on its way.
 func (t *tx) admit(n nodeRecord, o *Join) {
 	fenced := n.Incarnation
 	if n.Store != [16]byte{} {
@@ -162,7 +162,7 @@ func (t *tx) boot(o *Boot) (Result, syscall.Errno) {
 	case old.Store != [16]byte{} && old.Store != o.Store, t.former(o.Node, o.Store):
 		return Result{}, syscall.EEXIST
 	case old.BootNonce == o.Nonce && o.Nonce != 0:
-		// asked again: also when it was declared down since, for the process must not find two incarnations
+		// asked again: answered even if the node was declared down since, as the process must not find two incarnations
 		return t.booted(old), ok
 	}
 	n := *old
@@ -185,7 +185,7 @@ func (t *tx) boot(o *Boot) (Result, syscall.Errno) {
 	return t.booted(&n), ok
 }
 
-// former reports whether a node has been replaced that had a store.
+// former reports whether a store belonged to a node before it was replaced.
 func (t *tx) former(id NodeID, store [16]byte) (found bool) {
 	t.scan(formerKey(id, store), func(_, _ []byte) bool {
 		found = true
@@ -243,7 +243,7 @@ func (t *tx) evict(o *Evict) (Result, syscall.Errno) {
 	return Result{Node: n.ID, View: t.head.View}, ok
 }
 
-// recheckAll makes every node look for contents it is a member for since another left.
+// recheckAll makes every node look for contents that it is now a member for because another node left.
 func (t *tx) recheckAll() {
 	for _, m := range t.cl.nodes {
 		if m == nil || m.State == NodeEvicted {

@@ -2,10 +2,10 @@ package meta
 
 import "syscall"
 
-// A node that is draining takes no new contents, and the others fetch what depends on it. It goes on to hold what it
+// A node that is draining takes no new contents, and the others fetch what depends on it. It continues to hold what it
 // held, to read and to write. nodeRecord.DrainIndex is the mark: for policies other than PlaceCopies the log believes
-// that the node holds what it held of the contents published up to that index, and nothing of what came later. The
-// end of a drain puts the time between into the backlog, as a return from being down does.
+// that the node holds what it held of the contents published up to that index, and nothing of what came later. The end
+// of a drain puts the time between into the backlog, as a return from being down does.
 
 // uncheckedMax bounds the log indexes that apply looks through for an eviction that was checked before.
 const uncheckedMax = 4096

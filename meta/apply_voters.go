@@ -16,7 +16,8 @@ func (e *electorate) code(c *fields) {
 
 var votersKey = []byte{tableVoters}
 
-// electorateOf is the present one. Until the first change of the voters it is the node that began the cluster.
+// electorateOf returns the present electorate. Until the first change of the voters it is the node that began the
+// cluster.
 func electorateOf(t *tx) electorate {
 	var e electorate
 	if t.load(votersKey, &e) {

@@ -8,8 +8,8 @@ import (
 // ErrNotFound is returned by reads of what does not exist.
 var ErrNotFound = errors.New("meta: not found")
 
-// Reader is the read side of the namespace: the applied prefix of the log on this node. Reads never block on
-// the network. Methods return ErrNotFound for what is not there.
+// Reader is the read side of the namespace: the applied prefix of the log on this node. Reads never block on the
+// network. Methods return ErrNotFound for what does not exist.
 type Reader interface {
 	// Index is the last applied log index.
 	Index() uint64
@@ -49,7 +49,7 @@ type Reader interface {
 	// after a given one. It looks at up to limit records. next is where to go on; zero means that there are no more.
 	Believed(node NodeID, after ContentID, limit int) (list []Content, next ContentID, err error)
 	// Decided reports whether the log has decided a session, by publish, abort or fence. A member may drop its vote
-	// then; whether it must keep the bytes is asked of Content.
+	// then; Content says whether it must keep the bytes.
 	Decided(session ContentID) (bool, error)
 	// Token reports whether a join token's hash is known and when it expires; used tokens are remembered.
 	Token(hash [32]byte) (expires int64, used bool, err error)

@@ -29,7 +29,7 @@ const (
 // badgerStore keeps versions as badger's own: a version's timestamp is its index + 1.
 //
 // Durability needs care, because badger does not sync as it goes, and because after power loss a later memtable's log
-// may be whole while an earlier one's lost its end. So openings never trust what they find: they begin from the index
+// may be whole while an earlier one has lost its end. So openings never trust what they find: they begin from the index
 // in the marker file, written after everything up to it was synced. Reads at that timestamp don't see later versions;
 // applying the log again from there writes the same keys at the same timestamps, which fills every gap. For that the
 // versions at the marker must not be compacted away: see keepFrom.

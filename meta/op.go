@@ -166,7 +166,7 @@ type Down struct {
 	Reason      string
 }
 
-// Evict removes a node for good, with whatever it alone holds. EAGAIN: without it the voters that are up are no quorum.
+// Evict removes a node for good, with whatever only it holds. EAGAIN: without it the voters that are up are no quorum.
 type Evict struct {
 	Node   NodeID
 	Reason string
@@ -204,8 +204,8 @@ type Held struct {
 	View     uint64 // as of which the node looked what it is assigned; an older one does not settle Node.Recheck
 }
 
-// Unheld reports contents that a node lost, or that it is to hold by a change of the members and no node has; they
-// become owed by a row each.
+// Unheld reports contents that a node lost, or that it is to hold after a change of the members and that no node has;
+// they become owed by a row each.
 type Unheld struct {
 	Node     NodeID
 	Contents []ContentID

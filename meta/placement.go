@@ -59,8 +59,8 @@ func (c *cluster) members(p *Policy, ino Ino) []NodeID {
 // rackLabel is the label that distinguishes failure domains.
 const rackLabel = "rack"
 
-// pick chooses copies nodes in rendezvous order of the inode, distinct racks first; for each chosen one that
-// is not up, the next one that is joins as its substitute.
+// pick chooses copies nodes in rendezvous order of the inode, distinct racks first. For each chosen node that is not
+// up, the next node that is up joins as its substitute.
 func (c *cluster) pick(from []NodeID, copies int, ino Ino) []NodeID {
 	order := append([]NodeID(nil), from...)
 	weight := make(map[NodeID]uint64, len(order))

@@ -11,8 +11,8 @@ type snap struct {
 	*version
 }
 
-// read runs fn over the applied version. When the store let that version go meanwhile, fn runs again over a
-// later one: it must only set its results.
+// read runs fn over the applied version. If the store drops that version meanwhile, fn runs again over a later one: so
+// it must only set its results.
 func (db *DB) read(fn func(s snap) error) error {
 	db.life.RLock()
 	defer db.life.RUnlock()
@@ -347,7 +347,7 @@ func (db *DB) Members(policy PolicyID, ino Ino) ([]NodeID, error) {
 	return cl.members(p, ino), nil
 }
 
-// Holds reports whether the log believes that the node holds the content. Everybody holds the empty one.
+// Holds reports whether the log believes that the node holds the content. All nodes hold the empty one.
 func (db *DB) Holds(node NodeID, id ContentID) (bool, error) {
 	if id.IsZero() {
 		return true, nil

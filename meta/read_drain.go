@@ -1,6 +1,6 @@
 package meta
 
-// dependingPage is how many contents one look at what depends on a node takes in under one snapshot.
+// dependingPage is how many contents one look at what depends on a node covers under one snapshot.
 const dependingPage = 4096
 
 // Depending is what would be lost, or have too few copies, without a node.
@@ -11,8 +11,8 @@ type Depending struct {
 	Stuck int
 	// List holds the first of them.
 	List []Content
-	// Checked and View say as of when: Evict takes them. View is 0 when it changed while the contents were looked
-	// through.
+	// Checked and View say as of when: they go into EvictSpare. View is 0 when it changed while the contents were
+	// looked through.
 	Checked, View uint64
 }
 
@@ -28,8 +28,8 @@ func (db *DB) OnlyOn(node NodeID, after uint64, limit int) (Depending, error) {
 	return db.depending(node, after, limit, (*cluster).onlyCopy)
 }
 
-// NowhereElse finds the live contents that no other node, up or not, is believed to hold and that has reports to be
-// here, listing at most limit: what may be lost with the store of a node that was evicted.
+// NowhereElse finds the live contents that no other node, up or not, is believed to hold, and that are here according
+// to has, listing at most limit: what may be lost with the store of a node that was evicted.
 func (db *DB) NowhereElse(node NodeID, limit int, has func(ContentID) bool) (Depending, error) {
 	return db.depending(node, 0, limit, func(c *cluster, id NodeID, rec *contentRecord) bool {
 		for _, n := range c.nodes {
@@ -47,7 +47,7 @@ func (db *DB) UnderPolicy(id PolicyID) (int, error) {
 	return d.Contents, err
 }
 
-// depending looks through the contents page by page: one snapshot of all would keep others from being let go.
+// depending looks through the contents page by page: one snapshot of all would keep older versions in the store.
 func (db *DB) depending(
 	node NodeID, after uint64, limit int, depends func(*cluster, NodeID, *contentRecord) bool,
 ) (Depending, error) {
@@ -114,8 +114,8 @@ func (c *cluster) onlyCopy(id NodeID, rec *contentRecord) bool {
 	return true
 }
 
-// needs reports whether a content depends on a node that is draining: it is the only copy, or a member that is up
-// lacks it still.
+// needs reports whether a content depends on a node that is draining: it is the only copy, or a member that is up still
+// lacks it.
 func (c *cluster) needs(id NodeID, rec *contentRecord) bool {
 	if !c.believes(c.node(id), rec) {
 		return false

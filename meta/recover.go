@@ -5,7 +5,7 @@ import (
 	"fmt"
 )
 
-// What a recovery may have lost is skipped: numbers that were given out then are not given out again. The step of the
+// Numbers that were given out in what a recovery has lost are not given out again: they are skipped. The step of the
 // generation is added, so that of two generations that were begun by mistake each gives out numbers of its own: a node
 // that goes from one to the other brings its contents along.
 const (

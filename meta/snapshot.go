@@ -152,8 +152,8 @@ func (s *snapshot) abandonLocked() {
 	delete(s.db.pins.open, s)
 }
 
-// Restore replaces the state by a snapshot that is not older. Only when all of it is there, checked and durable is it
-// switched to; until then the old state serves, and it stays if anything fails.
+// Restore replaces the state by a snapshot that is not older. It switches to the snapshot only when all of it is there,
+// checked and durable. Until then the old state serves, and it stays if anything fails.
 func (db *DB) Restore(r io.Reader) error {
 	in, err := newSnapshotReader(r)
 	if err != nil {

@@ -211,8 +211,8 @@ func (db *DB) whileInUse(store kvStore) func(func()) error {
 }
 
 // Verify checks that the state is what was applied: each block on disk against its checksum, and the sum of all pairs
-// of one version against the digest that apply keeps. It takes part, a number up to 1, of one processor's time while
-// others go on. The error wraps ErrDamaged if something differs.
+// of one version against the digest that apply keeps. It takes a fraction, part, of up to 1 of one processor's time
+// while others go on. The error wraps ErrDamaged if something differs.
 func (db *DB) Verify(ctx context.Context, part float64) error {
 	pace := func(busy time.Duration) error {
 		if part >= 1 {

@@ -21,7 +21,7 @@ import (
 	"github.com/rdmcfs/rdmcfs/replicate/session"
 )
 
-// missed writes files on node 1 while others are down and returns what they hold.
+// writeFiles writes count files of size bytes on node 1, and returns what they hold, by content.
 func (c *cluster) writeFiles(count, size int) map[meta.ContentID][]byte {
 	c.t.Helper()
 	out := make(map[meta.ContentID][]byte)

@@ -17,7 +17,7 @@ import (
 	"github.com/rdmcfs/rdmcfs/replicate/session"
 )
 
-// owedTo lists what a publish left owed, by node.
+// owedReasons returns the contents that are owed to a node, with the reasons.
 func owedReasons(t *testing.T, db *meta.DB, node meta.NodeID) map[meta.ContentID]meta.OwedReason {
 	t.Helper()
 	list, err := db.OwedTo(node, 0, 1000)

@@ -160,7 +160,7 @@ func (n *Node) Before(f func(ctx context.Context, p replicate.Push) error) {
 	n.before = f
 }
 
-// Elsewhere makes what is damaged in contents of stores be read from another holder, as the replicator does.
+// Elsewhere makes damaged bytes in contents of stores be read from another holder, as the replicator does.
 func (n *Node) Elsewhere(r io.ReaderAt) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -231,8 +231,8 @@ func (n *Node) Settle(ctx context.Context) (waited bool, err error) {
 	return len(late) > 0, nil
 }
 
-// Propose applies an operation at once, or when Slow lets it. As the log does, it applies it then too if the caller
-// has not waited.
+// Propose applies an operation at once, or when Slow lets it. Like the log, it then applies the operation even if the
+// caller has not waited.
 func (n *Node) Propose(ctx context.Context, op meta.Op) (meta.Result, error) {
 	n.mu.Lock()
 	readOnly, slow, unknown := n.readOnly, n.slow, n.unknown
@@ -437,7 +437,7 @@ func (n *Node) OpenContent(_ context.Context, id meta.ContentID) (replicate.Cont
 	return nil, fmt.Errorf("fstest: open content %s: %w", id, meta.ErrNotFound)
 }
 
-// RemovePath removes a name as another node would.
+// Unlink removes a name as another node would.
 func (n *Node) Unlink(tb testing.TB, parent meta.Ino, name string) {
 	tb.Helper()
 	res, err := n.Propose(tb.Context(), &meta.Unlink{Parent: parent, Name: name})

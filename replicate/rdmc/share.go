@@ -30,7 +30,7 @@ const (
 	shareStopped  = 100 * time.Millisecond // least time without a completion that makes a neighbour a stopped one
 	shareUnknown  = 250 * time.Millisecond // the same while no pace is known
 	shareRetry    = 400 * time.Millisecond // how long nobody waits for a group slow elsewhere, doubled each time
-	shareRetryMax = 16 * shareRetry        // but no less than 16 times as long as others have waited
+	shareRetryMax = 16 * shareRetry        // the most of it, unless 16 times as long as others have waited is more
 	shareGuess    = 100 * time.Millisecond // of waiting while no pace is known, before others go on to see what it is
 )
 
