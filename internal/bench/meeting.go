@@ -41,8 +41,8 @@ type welcome struct {
 	Error string `json:"error,omitempty"`
 }
 
-// hostMeeting waits at rank 0 until all other members have come, with the same plan. The listener stays the
-// caller's, but is closed when ctx is done. refused is told of connections that were turned away.
+// hostMeeting waits at rank 0 until all other members have come, with the same plan. The caller still owns the
+// listener, but it is closed when ctx is done. refused is called for each connection that is turned away.
 func hostMeeting(ctx context.Context, listener net.Listener, plan Plan, refused func(error)) (*meeting, error) {
 	m := &meeting{conns: make([]net.Conn, plan.Members)}
 	stop := context.AfterFunc(ctx, func() { listener.Close() })

@@ -55,8 +55,8 @@ func (r *runner) settle(ctx context.Context, c Case) (Case, error) {
 	return c, nil
 }
 
-// OverRDMA is the case where cards move the bytes: each member makes the same choice, by the rate of the links that
-// it was told; a burst over TCP says nothing of theirs.
+// OverRDMA returns the case in which network cards move the bytes. Each member makes the same choice, by the link rate
+// that it was given: the rate of a burst over TCP says nothing about cards.
 func (c Case) OverRDMA() (Case, error) {
 	c.Asked.Copies = false
 	var err error

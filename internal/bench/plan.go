@@ -69,7 +69,7 @@ type Case struct {
 	Senders int    `json:"senders"`
 	Size    uint64 `json:"message_bytes"`
 	schedule.Choice
-	// LinkRate is how many bytes a second a link carries, told or measured; 0 if that is not known.
+	// LinkRate is how many bytes a second a link carries, as given or as measured; 0 if that is not known.
 	LinkRate float64 `json:"link_bytes_per_second,omitempty"`
 	// LinkBusy is the part of a processor's time that the busier end of a link spent when LinkRate was measured; 0 if
 	// that is not known.
@@ -230,7 +230,7 @@ func AlgorithmNames() []string {
 	return names
 }
 
-// AllAlgorithms are the names of those that have a schedule for each of the plan's groups.
+// AllAlgorithms returns the names of the algorithms that have a schedule for each of the plan's groups.
 func (p Plan) AllAlgorithms() []string {
 	return slices.DeleteFunc(AlgorithmNames(), func(name string) bool {
 		return slices.ContainsFunc(p.groupSizes(), func(n int) bool {

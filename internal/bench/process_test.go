@@ -160,7 +160,7 @@ func TestOverADeviceBesideTCP(t *testing.T) {
 }
 
 func TestADemandedDeviceIsNotThere(t *testing.T) {
-	t.Parallel() // waits for those that do not come
+	t.Parallel() // waits for members that do not come
 	errs := together(t, smallPlan(), func(p *Process) {
 		p.Wait = shortWait
 		if p.Rank == 1 {
@@ -173,7 +173,7 @@ func TestADemandedDeviceIsNotThere(t *testing.T) {
 }
 
 func TestOtherOptionsAreRefused(t *testing.T) {
-	t.Parallel() // waits for those that do not come
+	t.Parallel() // waits for members that do not come
 	refused := 0
 	errs := together(t, smallPlan(), func(p *Process) {
 		p.OnRefused, p.Wait = func(error) { refused++ }, shortWait
@@ -193,7 +193,7 @@ func TestOtherOptionsAreRefused(t *testing.T) {
 }
 
 func TestRankIsTaken(t *testing.T) {
-	t.Parallel() // waits for those that do not come
+	t.Parallel() // waits for members that do not come
 	errs := together(t, smallPlan(), func(p *Process) {
 		p.Wait = shortWait
 		if p.Rank == 2 {
@@ -221,7 +221,7 @@ func TestNobodyThere(t *testing.T) {
 	}
 }
 
-// TestWaitIsOver has the other end of the meeting say nothing: neither side waits for it longer than it was told to.
+// TestWaitIsOver has the other end of the meeting say nothing: neither side waits longer for it than its Wait allows.
 func TestWaitIsOver(t *testing.T) {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

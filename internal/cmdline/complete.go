@@ -20,7 +20,7 @@ type Word struct {
 type kind string
 
 const (
-	words       kind = "words" // those that are listed
+	words       kind = "words" // the words that are listed
 	files       kind = "files" // the shell knows them
 	directories kind = "directories"
 	nodes       kind = "nodes" // of the cluster; a shell gets them as words

@@ -205,7 +205,7 @@ func TestFaults(t *testing.T) {
 	}
 }
 
-// After a fault all is zero, and the first fault is the one that is told.
+// After a fault all reads return zero, and the first fault is the one that is reported.
 func TestTheFirstFaultSticks(t *testing.T) {
 	c := coder.Reader([]byte{9, 1, 2, 3, 4, 5, 6, 7, 8}, coder.Big)
 	c.Same8("version", 1)

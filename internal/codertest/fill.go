@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// Fill sets all fields of what p points to, also those that are not exported, to values that differ from field to
-// field and are the same in each run. Lists and maps get two elements. Interfaces and functions stay.
+// Fill sets all fields of what p points to, also the unexported ones, to values that differ from field to field and are
+// the same in each run. Lists and maps get two elements. Interfaces and functions keep their values.
 func Fill(p any) {
 	n := 0
 	fill(reflect.ValueOf(p).Elem(), &n)

@@ -15,8 +15,8 @@ func shareBytes(dst, src *os.File) error {
 	return err
 }
 
-// TestCloneOfDamagedBytes: what is damaged on the disk never becomes staged bytes, and what turns out damaged after
-// it was cloned is told.
+// TestCloneOfDamagedBytes: bytes that are damaged on the disk never become staged bytes, and damage that is found after
+// the clone is reported.
 func TestCloneOfDamagedBytes(t *testing.T) {
 	for _, size := range []int64{3 << 20, CopyUpBytesMax + 1<<20} {
 		dir := t.TempDir()

@@ -7,7 +7,7 @@ type Info struct {
 	ID          ID
 	State       State
 	Size        int64
-	StreamBytes int64 // what it takes on disk, about, but for its base
+	StreamBytes int64 // what it takes on disk, about, without its base
 	Base        ID    // zero if it is plain
 	Depth       int   // deltas in its chain, itself included
 	Root        Hash  // zero while partial

@@ -39,8 +39,8 @@ func (s *Store) resume(id, base ID, want *Shape) (*Receiving, error) {
 // verifyLeftMax bounds how long blocks of a partial content are looked at before its transfer goes on.
 const verifyLeftMax = 10 * time.Second
 
-// verifyLeft finds the whole blocks of a partial content. Those that it has not looked at when ctx ends are taken for
-// missing.
+// verifyLeft finds the whole blocks of a partial content. Blocks that it has not looked at when ctx ends are taken to
+// be missing.
 func (r *Receiving) verifyLeft(ctx context.Context) error {
 	err := eachBlock(ctx, r.body.layout.Blocks(), func(i int64, sc *scratch) error {
 		if !r.body.readRow(i, sc) {

@@ -196,8 +196,8 @@ func (ix *index) releaseLocked() {
 	close(ix.drained)
 }
 
-// changed tells whether a content has gone on from a form, or is about to be removed. A decision that is
-// being carried out counts, and is waited for.
+// changed reports whether a content no longer has a given form, or is about to be removed. A decision that is being
+// carried out counts, and is waited for.
 func (ix *index) changed(id ID, f form) bool {
 	ix.mu.Lock()
 	defer ix.mu.Unlock()

@@ -7,10 +7,10 @@ import (
 	"os"
 )
 
-// Mend rewrites block i of a committed content with good bytes p, fetched from a holder, and makes that
-// durable. p is held against the block's leaf, or the root if the leaf itself is damaged: ErrMismatch if it is not
-// the block. Bytes that lie in a base are mended there. Whether the content is whole then, [Store.Check] tells.
-// A content whose sidecar can't be read is not to be mended but deleted and fetched anew.
+// Mend rewrites block i of a committed content with good bytes p, fetched from a holder, and makes that durable. It
+// checks p against the block's leaf, or against the root if the leaf itself is damaged, and returns ErrMismatch if p is
+// not the block. Bytes that lie in a base are mended there. [Store.Check] reports whether the content is whole
+// afterwards. A content whose sidecar can't be read cannot be mended: it must be deleted and fetched again.
 func (s *Store) Mend(ctx context.Context, id ID, i int64, p []byte) error {
 	return s.forms.mend(ctx, id, i, p)
 }

@@ -23,7 +23,7 @@ type Overlay struct {
 	content sync.RWMutex // guards all below and the bytes of the file
 	size    int64
 	limit   int64   // the base counts below this only; a multiple of PageBytes or at least the base's size
-	own     pageMap // pages that lie in the staging file; those that do not are the base's or zero
+	own     pageMap // pages that lie in the staging file; all others are the base's or zero
 	fresh   pageMap // pages changed since the last snapshot
 	cut     int64   // the smallest size since the last snapshot
 	filled  int64   // bytes that the staging file has where the base is known to be zero
@@ -341,8 +341,8 @@ func (o *Overlay) Changed() bool {
 	return o.size != o.priorSize || o.cut < o.size || o.fresh.next(0, pages, true) < pages
 }
 
-// Dirty lists what changed since the last snapshot that was published: ranges of whole pages (the last may be
-// short), those that are all hole marked Zero.
+// Dirty lists what changed since the last snapshot that was published: ranges of whole pages (the last may be short).
+// Ranges that are nothing but hole are marked Zero.
 func (o *Overlay) Dirty() ([]Extent, error) {
 	o.content.RLock()
 	defer o.content.RUnlock()

@@ -280,7 +280,7 @@ func TestOverlayWriteThatFailed(t *testing.T) {
 		t.Fatal(err)
 	}
 	filler := fillDisk(t, dir)
-	if err := filler.Truncate(5 << 20); err != nil { // but for a part of what is written next
+	if err := filler.Truncate(5 << 20); err != nil { // leave room for a part of what is written next
 		t.Fatal(err)
 	}
 	if n, err := o.WriteAt(bytes.Repeat([]byte{7}, 4<<20), 2*BlockBytes); !errors.Is(err, ErrNoSpace) || n != 0 {

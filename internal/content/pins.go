@@ -85,7 +85,7 @@ func (ix *index) unclaim(id ID, change func(*entry)) error {
 	return err
 }
 
-// claimPair claims a delta and its base if the base is dead but for this delta and nobody has either open.
+// claimPair claims a delta and its base if only this delta keeps a dead base, and nobody has either open.
 func (ix *index) claimPair(id ID) (base ID, ok bool) {
 	ix.mu.Lock()
 	defer ix.mu.Unlock()

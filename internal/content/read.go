@@ -8,8 +8,8 @@ import (
 	"sync/atomic"
 )
 
-// Reader reads one content. It keeps the content's bytes until Close, whatever is deleted meanwhile.
-// Its methods are safe for concurrent use, but for Close.
+// Reader reads one content. It keeps the content's bytes until Close, even if the content is deleted meanwhile. All of
+// its methods except Close are safe for concurrent use.
 type Reader struct {
 	index  *index
 	body   *body

@@ -33,10 +33,10 @@ type Receiving struct {
 	broken     bool      // an fsync failed: nothing of this may be trusted again
 }
 
-// Begin starts to receive a content. It checks the space first (ErrNoSpace, with the numbers), takes it,
-// and continues a partial content of the same id and shape if one was left: its blocks are read and hashed
-// again, and those that are whole are in [Receiving.Have]. ErrExists: the content is here, whole. ErrNoBase,
-// ErrTooDeep: the delta can't be taken; ask for a plain form.
+// Begin starts to receive a content. It checks the space first (ErrNoSpace, with the numbers) and takes it. It
+// continues a partial content of the same id and shape if one was left: its blocks are read and hashed again, and the
+// whole ones are in [Receiving.Have]. ErrExists: the content is here, whole. ErrNoBase, ErrTooDeep: the delta can't be
+// taken; ask for a plain form.
 func (s *Store) Begin(id ID, shape Shape) (*Receiving, error) {
 	l, err := NewLayout(shape)
 	if err != nil {
@@ -142,7 +142,7 @@ func (r *Receiving) create() error {
 	return err
 }
 
-// preallocate takes the space of the stream, but for holes, and returns the promise of it.
+// preallocate takes the space of the stream, except for holes, and returns the promise of it.
 func (r *Receiving) preallocate() error {
 	b := r.body
 	end := b.head.streamBytes

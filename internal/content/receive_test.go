@@ -166,7 +166,8 @@ func TestResume(t *testing.T) {
 	}
 }
 
-// TestDeleteWaitsForReaders keeps the bytes of a deleted content for who has it open or builds on it.
+// TestDeleteWaitsForReaders: the bytes of a deleted content stay for a reader that has it open and for a content that
+// builds on it.
 func TestDeleteWaitsForReaders(t *testing.T) {
 	s := openStore(t, t.TempDir(), Options{})
 	want := randomBytes(1, BlockBytes+5)

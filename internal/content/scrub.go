@@ -20,7 +20,7 @@ type ScrubReport struct {
 // Damage is a content that failed its checks.
 type Damage struct {
 	ID     ID
-	Blocks []int64 // of the content, those that can be mended one by one; empty: fetch all of it again
+	Blocks []int64 // of the content: they can be mended one by one; empty: fetch all of it again
 	Err    error
 }
 

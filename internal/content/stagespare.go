@@ -10,9 +10,9 @@ import (
 // sparesMax bounds the empty files that are kept to be staged in again.
 const sparesMax = 16
 
-// Recycle ends the Staging like [Staging.Drop] and keeps its file, emptied, for another one: that costs the file
-// system far less than a new inode each time. The caller vouches that nobody can still have the file open or mapped
-// but for the Staging, and that nobody could ever read it but by the Staging.
+// Recycle ends the Staging like [Staging.Drop], but keeps its file, emptied, for another one: that costs the file
+// system far less than a new inode each time. The caller guarantees that nobody except the Staging can still have the
+// file open or mapped, and that nobody except the Staging could ever read it.
 func (st *Staging) Recycle() error {
 	if st.journal != nil || !st.s.wantsSpare() {
 		return st.Drop()

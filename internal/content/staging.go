@@ -262,8 +262,8 @@ func (st *Staging) KeepUnpublished(reason string) error {
 	return errors.Join(err, st.Close())
 }
 
-// Refuse notes that the disk has not taken some of the bytes. The kernel tells that once, and may then read what was
-// on the disk before: nobody takes the bytes up again.
+// Refuse notes that the disk has not taken some of the bytes. The kernel reports that only once, and may afterwards
+// read what was on the disk before. So nobody uses the bytes any more.
 func (st *Staging) Refuse(why error) error {
 	st.s.fail(st.token, why.Error())
 	if err := st.noteText(recordRefused, why.Error()); err != nil {

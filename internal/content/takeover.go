@@ -6,9 +6,10 @@ import (
 	"os"
 )
 
-// BeginFrom is Begin that takes over what a Receiving of another content has left, as the same bytes are sent under
-// another name. left must be of the same shape, and nobody may have it open; it is gone then. The blocks are checked
-// and hashed like those that Begin continues. from says whether it was taken; if it can't be, this is Begin.
+// BeginFrom is a Begin that takes over what a Receiving of another content has left, for when the same bytes are sent
+// under another name. left must be of the same shape, and nobody may have it open; it is gone afterwards. Its blocks
+// are checked and hashed like the blocks that Begin continues. from reports whether left was taken over; if it can't
+// be, BeginFrom is just Begin.
 func (s *Store) BeginFrom(id, left ID, shape Shape) (r *Receiving, from bool, err error) {
 	if old := s.leftFor(id, left, shape); old != nil {
 		if r, err = s.takeOver(id, old, shape.Base); err == nil {

@@ -58,7 +58,7 @@ func TestBeginFrom(t *testing.T) {
 	}
 }
 
-// Blocks that were not looked at in time are missing; those that are there can still be brought.
+// Blocks that were not looked at in time are missing. The missing ones that are on the disk can still be sent.
 func TestLeftBlocksOutOfTimeAreMissing(t *testing.T) {
 	s := openStore(t, t.TempDir(), Options{})
 	want := randomBytes(1, 3*BlockBytes)

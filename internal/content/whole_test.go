@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// A content without its bytes, or with fewer or more of them, is not whole, at each start anew, and neither is a delta
-// over it. What was not touched is whole.
+// A content without its bytes, or with too few or too many of them, is found not to be whole at every start, and so is
+// a delta over it. A content that was not touched is whole.
 func TestHollowContentIsNotWhole(t *testing.T) {
 	for _, harm := range []struct {
 		name, file string

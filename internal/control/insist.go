@@ -14,8 +14,8 @@ const (
 	dialsMost = 8
 )
 
-// insisting makes a dial function that begins anew beside an attempt which has no answer. The first answer counts,
-// also a refusal.
+// insisting returns a dial function that starts another attempt beside one that has had no answer. The first answer
+// counts, also if it is a refusal.
 func insisting(dial DialFunc) DialFunc {
 	return func(ctx context.Context, network, addr string) (net.Conn, error) {
 		ctx, cancel := context.WithCancel(ctx)

@@ -84,7 +84,7 @@ func checkJoined(j Joined, token credentials.Token, cfg JoinConfig) error {
 	return nil
 }
 
-// askSigners calls the addresses in turn, and those that they name, until one signs or refuses.
+// askSigners calls the addresses in turn, then the addresses that the called nodes name, until one signs or refuses.
 func askSigners[R any](ctx context.Context, dial DialFunc, addrs []string, conf *tls.Config, kind uint32,
 	payload []byte,
 	signers func(R) (others []string, signed bool)) (R, error) {

@@ -50,7 +50,8 @@ type Peers struct {
 	closed  bool
 }
 
-// way is one of the two connections to a node: for short calls, and over TCP for those that move many bytes.
+// way is one of the two connections to a node: one is for short calls, the other, over TCP, for calls that move many
+// bytes.
 type way struct {
 	node uint32
 	bulk bool
@@ -158,9 +159,9 @@ func (p *Peers) Twin(ctx context.Context, addr string) bool {
 	return err == nil || errors.Is(err, ErrSameNode)
 }
 
-// Seen tells that a node is alive, such as when it has connected to us, or the log has let it in: the next call tries
-// it at once. A connection over which the kernel sends again and again in vain ends. It is of the time when the line
-// was cut, and the kernel's next attempt may be seconds away.
+// Seen records that a node is alive, for instance because it has connected to us or the log has let it in: the next
+// call tries it at once. A connection on which the kernel keeps retransmitting without success ends. It dates from
+// before the line was cut, and the kernel's next attempt may be seconds away.
 func (p *Peers) Seen(node uint32) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -44,7 +44,7 @@ type PortConfig struct {
 	Raw func(conn *net.TCPConn)
 	// Evicted reports whether the log has evicted a node. It must not block.
 	Evicted func(node uint32) bool
-	// Seen is told about each peer that has connected. It must not block.
+	// Seen is called for each peer that has connected. It must not block.
 	Seen func(node uint32)
 
 	Log              *slog.Logger
@@ -274,7 +274,8 @@ func (p *Port) serveTLS(raw net.Conn, entry *list.Element) {
 	proto.handle(p.ctx, conn, from)
 }
 
-// shakeHands does TLS and reads the caller's hello. A caller that is refused after it has proved its name is told why.
+// shakeHands does TLS and reads the caller's hello. A caller that is refused after it has proved its name gets the
+// reason.
 func (p *Port) shakeHands(raw net.Conn) (*tls.Conn, *protocol, Caller, error) {
 	from := Caller{Addr: raw.RemoteAddr().String()}
 	var proto *protocol

@@ -168,7 +168,7 @@ func TestGarbageAfterTheHandshakeIsNamed(t *testing.T) {
 		ended(t, conn)
 		t.Logf("%s: closed", name)
 	}
-	// before the hello the caller is told
+	// a caller gets a reason before the hello
 	conn := tls.Client(dialPort(t, port), f.node(2).ClientConfig(1, ProtocolPeer))
 	if _, err := conn.Write([]byte("this is no hello frame at all")); err != nil {
 		t.Fatal(err)

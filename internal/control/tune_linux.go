@@ -19,9 +19,9 @@ const (
 	// backoffsInVain are the doublings of the kernel's pause after which a connection counts as one that sends in
 	// vain: the next attempt comes after eight times the usual pause, 1.6 s or more.
 	backoffsInVain = 3
-	// congestion is the congestion control of our connections, as of those that carry data (rdma/tcp). Beside those,
-	// connections with the machine's default, such as bbr, starve on a slow link, and nodes that are well look
-	// silent.
+	// congestion is the congestion control of our connections, the same as of the connections that carry data
+	// (rdma/tcp). Beside them, connections with the machine's default, such as bbr, starve on a slow link, and healthy
+	// nodes look silent.
 	congestion = "cubic"
 )
 
@@ -55,8 +55,7 @@ func tune(conn net.Conn) {
 	}
 }
 
-// unacknowledged is how many bytes the kernel still keeps of those that were written to a connection; 0 if that is
-// not known.
+// unacknowledged returns how many of the bytes written to a connection the kernel still keeps; 0 if that is not known.
 func unacknowledged(conn net.Conn) (n int64) {
 	if raw := rawConn(conn); raw != nil {
 		_ = raw.Control(func(fd uintptr) {

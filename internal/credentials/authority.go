@@ -177,7 +177,7 @@ func (a *Authority) Cluster() ClusterID { return a.cluster }
 // CertificateDER is the authority's certificate.
 func (a *Authority) CertificateDER() []byte { return a.cert.Raw }
 
-// KeyDER is the private key (PKCS #8). Whoever has it can make nodes.
+// KeyDER returns the private key (PKCS #8). Anyone who has it can make nodes.
 func (a *Authority) KeyDER() ([]byte, error) {
 	der, err := x509.MarshalPKCS8PrivateKey(a.key)
 	if err != nil {

@@ -190,7 +190,7 @@ func JoinClientConfig(token Token, protocol string, now func() time.Time) *tls.C
 	}
 }
 
-// Check tells who is at the other end of a handshake, or why it is refused: ErrForeignCluster,
+// Check returns who is at the other end of a handshake, or the reason to refuse it: ErrForeignCluster,
 // ErrCertificateExpired, ErrNoIdentity.
 func (id *Identity) Check(cs tls.ConnectionState, allowExpired bool) (Peer, error) {
 	if len(cs.PeerCertificates) == 0 {

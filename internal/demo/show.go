@@ -47,7 +47,7 @@ func (d *demo) show(ctx context.Context) error {
 	return d.compare(ctx, name, want)
 }
 
-// sayHolders tells what the exit of cp means: who holds the file now, and who is owed it.
+// sayHolders explains what the exit of cp means: which nodes hold the file now, and which are still owed it.
 func (d *demo) sayHolders(ctx context.Context, name string, size int64, took time.Duration) error {
 	where, err := d.nodes[0].client().Where(ctx, admin.WhereRequest{Path: "/" + name})
 	if err != nil {

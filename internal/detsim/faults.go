@@ -82,7 +82,7 @@ var points = []string{
 // wishFor is how long a process is given to reach a point.
 const wishFor = 5 * time.Second
 
-// crashLater has a process be killed where it passes a point.
+// crashLater kills a process when it next passes a certain point.
 func (w *world) crashLater(m *machine) {
 	if m.p == nil || m.wish != nil {
 		return
@@ -99,7 +99,7 @@ func (w *world) crashLater(m *machine) {
 	})
 }
 
-// calm tells whether no faults are to come.
+// calm reports whether no more faults will come.
 func (w *world) calm() bool {
 	select {
 	case <-w.quiet:

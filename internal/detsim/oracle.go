@@ -27,7 +27,7 @@ func sorted(list []string) []string {
 // wellFor is how long after the last fault a close may fail for its sake: nodes find each other again, and are let in.
 const wellFor = 8 * time.Second
 
-// allWell tells whether nothing has been wrong with any machine for that long.
+// allWell reports whether nothing has been wrong with any machine for wellFor.
 func (w *world) allWell() bool {
 	since := time.Now().Add(-wellFor)
 	for _, m := range w.staying() {
@@ -127,8 +127,9 @@ func (w *world) unwell(began time.Time) (n int) {
 	return n
 }
 
-// heldByOneThatIsWell tells whether a machine that is well has these bytes on its disk: then their copies are not all
-// away. What the writer has beside as many copies as there are to be is none of them, and about to be deleted.
+// heldByOneThatIsWell reports whether a machine that is well has these bytes on its disk, so that not all copies are
+// out of reach. If the other machines have as many copies as there should be, the writer's own bytes do not count as a
+// copy: they are about to be deleted.
 func (w *world) heldByOneThatIsWell(s state, by *machine, began time.Time) bool {
 	copies, well := 0, false
 	for _, m := range w.machines {
@@ -141,7 +142,7 @@ func (w *world) heldByOneThatIsWell(s state, by *machine, began time.Time) bool 
 	return well || copies < w.copies && w.mustShow(by, began) && by.holds(s)
 }
 
-// holds tells whether these bytes are a whole file of the contents on a machine's disk, or the end of one.
+// holds reports whether these bytes are a whole file, or the end of a file, of the contents on a machine's disk.
 func (m *machine) holds(s state) bool {
 	paths, _ := filepath.Glob(filepath.Join(m.dir, "content", "held", "*", "*")) // the pattern is right
 	return slices.ContainsFunc(paths, func(path string) bool {
@@ -150,21 +151,21 @@ func (m *machine) holds(s state) bool {
 	})
 }
 
-// mustShow tells whether a machine has been well since before the writer began. What is wrong with others, or with
-// who wrote, is no excuse for it.
+// mustShow reports whether a machine has been well since before the writer began. It is no excuse that something is
+// wrong with other machines or with the writer.
 func (w *world) mustShow(m *machine, began time.Time) bool {
 	since := began.Add(-calmFor)
 	return m.p != nil && m.p.ready() && !m.leaves && m.faults == 0 && !m.calm.After(since)
 }
 
-// takesForDown tells whether a machine has heard that another one is down. One that stood still may have been alone
-// long enough to decide that itself, since its timers went on.
+// takesForDown reports whether a machine has heard that another one is down. A machine that stood still may have been
+// alone long enough to decide that itself, since its timers went on.
 func (m *machine) takesForDown(other *machine) bool {
 	n, err := m.db.Node(other.number())
 	return err == nil && n.State == meta.NodeDown
 }
 
-// unsettled tells what is still to do, "" if nothing.
+// unsettled returns what is still to be done, "" if nothing is.
 func (w *world) unsettled() string {
 	if w.joining || w.leaving {
 		return "a machine comes or goes"

@@ -19,7 +19,7 @@ import (
 // Faults that take something away for good, and changes of the members. Each is made only where the others can do
 // without.
 
-// whole tells whether nothing is owed to anybody and all run: then each content is where its placement wants it.
+// whole reports whether all machines run and nothing is owed to any: then each content is where its placement wants it.
 func (w *world) whole() bool {
 	for _, m := range w.machines {
 		if !m.gone && m.faults > 0 {
@@ -210,7 +210,7 @@ func (w *world) afterPutBack(m *machine, had uint64) {
 	w.joining = false
 }
 
-// votes tells whether a machine is a voter, as far as anybody knows.
+// votes reports whether a machine is a voter by the state of any machine.
 func (w *world) votes(m *machine) bool {
 	for _, x := range w.machines {
 		if x.gone {

@@ -66,7 +66,7 @@ func TestSeeds(t *testing.T) {
 	workers.Wait()
 }
 
-// failFast tells whether one seed that fails is enough.
+// failFast reports whether one failing seed is enough.
 func failFast() bool {
 	f := flag.Lookup("test.failfast")
 	return f != nil && f.Value.String() == "true"
@@ -144,7 +144,7 @@ func memory() string {
 	return os.TempDir()
 }
 
-// lastLines are those that say what went wrong.
+// lastLines returns the end of the output, which says what went wrong.
 func lastLines(out string) string {
 	const most = 4000
 	return out[max(0, len(out)-most):]

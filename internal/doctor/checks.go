@@ -82,7 +82,7 @@ func checkFUSE(h Host, _ string) []Finding {
 // passthroughCost is what goes without passthrough; the figures are those of docs/BENCHMARKS.md.
 const passthroughCost = "writes go through the daemon, at about a third of the speed; nothing else changes"
 
-// Passthrough tells whether writes can bypass the daemon on this machine, why not, and what that costs.
+// Passthrough reports whether writes can bypass the daemon on this machine, and if not, why not and what that costs.
 func Passthrough(h Host) Finding {
 	f := Finding{Level: OK, Topic: "passthrough", Text: "on: writes go to the page cache without the daemon"}
 	switch {

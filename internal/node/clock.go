@@ -14,8 +14,8 @@ import (
 // wall is what the machine's clock shows.
 func (n *node) wall() time.Time { return n.cfg.Host.wall() }
 
-// clockSynced tells whether the kernel says that a time service keeps its clock. One that was set by hand since does
-// not count.
+// clockSynced reports whether the kernel says that a time service keeps its clock. A clock that was set by hand since
+// does not count.
 func clockSynced() bool {
 	var state unix.Timex
 	got, err := unix.Adjtimex(&state)
@@ -41,8 +41,9 @@ func (n *node) renewalTime() time.Time {
 	return now
 }
 
-// lost tells whether no voter has let this node in since it started, or none answers it now. It may be that they take
-// its certificate to have ended: their time is not always this node's, as when clocks that were wrong were set right.
+// lost reports whether no voter has let this node in since it started, or no voter answers it now. The voters may think
+// that its certificate has expired: their time is not always this node's, as when clocks that were wrong were set
+// right.
 func (n *node) lost() bool { return n.proposer.lease().Incarnation == 0 || n.raft.status().NoQuorum }
 
 // tokenTime is the time from which a token and a certificate count: the log decides about a token, and its time may

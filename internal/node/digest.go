@@ -84,10 +84,10 @@ type verdict uint8
 
 const (
 	agrees verdict = iota
-	// differs: somebody has another digest, and nobody can say yet who is right.
+	// differs: a node has another digest, and it can't be said yet which is right.
 	differs
-	// split: somebody who has read all of its state has another digest, and fewer than three voters can't say who is
-	// right.
+	// split: a node that has read all of its state has another digest, and fewer than three voters can't decide which
+	// is right.
 	split
 	// outvoted: a majority of three voters or more has one other digest, and each of them has read all of its state.
 	outvoted
@@ -218,14 +218,14 @@ func (d *digests) compare(ctx context.Context, state, index uint64, own [16]byte
 	return true
 }
 
-// isMember tells whether a node is in the cluster and was not evicted.
+// isMember reports whether a node is in the cluster and was not evicted.
 func (n *node) isMember(id meta.NodeID) bool {
 	rec, ok := n.members.book().nodes[id]
 	return ok && rec.State != meta.NodeEvicted
 }
 
-// differWords says what to do about two nodes whose states differ while nobody can tell which is right. One of them
-// begins again: one that does not vote, else one that does not lead, since the others go on without it. held tells
+// differWords says what to do about two nodes whose states differ while nobody can tell which is right. One of them has
+// to begin again: one that does not vote, else one that does not lead, since the others go on without it. held says
 // whether they take no changes meanwhile.
 func differWords(self, with, leader meta.NodeID, voters []meta.NodeID, index uint64, held bool) string {
 	stays, again := min(self, with), max(self, with)

@@ -50,7 +50,7 @@ func (n *node) enter() error {
 		n.log.Warn("cut off: no quorum of voters lets this node in; reads work, changes do not", "err", err)
 		return n.ctx.Err()
 	}
-	n.repl.Settle(ctx) // what is not taken in time is told behind
+	n.repl.Settle(ctx) // what is not taken in time is reported as behind
 	return n.ctx.Err()
 }
 

@@ -92,7 +92,7 @@ func (n *node) evictSpare(ctx context.Context, req admin.EvictRequest, name stri
 	for range evictTries {
 		from := d
 		if from.View != n.db.View() {
-			from = meta.Depending{} // begin anew
+			from = meta.Depending{} // begin again
 		}
 		look, err := n.db.OnlyOn(id, from.Checked, lossesListed)
 		if err != nil {
@@ -191,9 +191,9 @@ func (n *node) spareVoter(ctx context.Context, leaver meta.NodeID) error {
 	}
 }
 
-// keyStays tells whether the signing key stays when a node leaves, which may be the only one that has it: without it no
-// machine can join any more. It does if this node stays and has it, or a voter that is up, or if the leaver has none or
-// is down. If this node votes it gets the key of one of them.
+// keyStays reports whether the signing key stays when a node leaves that may be the only one to have it: without the
+// key no machine can join any more. The key stays if this node stays and has it, if a voter that is up has it, or if
+// the leaver has none or is not up. If this node votes, it gets the key from one of them.
 func keyStays(ctx context.Context, n *node, leaver meta.NodeID, st consensus.Status) bool {
 	b := n.members.book()
 	if leaver != n.id.Node && n.signing.authority.Load() != nil || b.nodes[leaver].State != meta.NodeUp {
@@ -281,8 +281,8 @@ func (n *node) handOver(ctx context.Context, add []meta.NodeID, leaver meta.Node
 	return raft.ChangeVoters(ctx, more, []consensus.ID{ids[leaver]})
 }
 
-// dialRaft makes a connection to a peer for the log. Who was evicted while it was away, or on its way from voter to
-// follower, is told only by that it is refused: no entry of the log comes to it any more.
+// dialRaft makes a connection to a peer for the log. A node that was evicted while it was away, or on its way from
+// voter to follower, learns of that only because peers refuse it: no entry of the log comes to it any more.
 func (n *node) dialRaft(ctx context.Context, peer consensus.ID) (net.Conn, error) {
 	conn, err := n.peers.DialRaft(ctx, uint32(nodeOf(peer)))
 	if errors.Is(err, credentials.ErrEvicted) {

@@ -85,8 +85,8 @@ func TestOthersTake(t *testing.T) {
 	}
 }
 
-// A node that was evicted while it was away is told so by those that refuse it. Its start fails with that: it does not
-// go on cut off.
+// A node that was evicted while it was away learns so from the nodes that refuse it. Its start fails with that reason:
+// it does not go on cut off.
 func TestStartOfAnEvictedNodeSaysSo(t *testing.T) {
 	db := meta.OpenMemory()
 	defer db.Close()

@@ -116,7 +116,7 @@ func (n *node) overRings() int {
 	return n.rings.Connections()
 }
 
-// tryPair makes a queue pair and closes it: an address that is too long is told at the start, not in the first
+// tryPair makes a queue pair and closes it: an address that is too long is reported at the start, not in the first
 // transfer.
 func tryPair(d rdma.Device) error {
 	cq, err := d.NewCQ(1)

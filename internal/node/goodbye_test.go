@@ -6,8 +6,8 @@ import (
 	"github.com/rdmcfs/rdmcfs/meta"
 )
 
-// G10: a planned end is told as such, with the incarnation that ends; a node that was not let in or that failed tells
-// nothing.
+// G10: a planned end is announced as one, with the incarnation that ends. A node that was not let in or that failed
+// announces nothing.
 func TestGoodbye(t *testing.T) {
 	lease := meta.Lease{Node: 3, Incarnation: 7}
 	op := goodbye(lease, false)

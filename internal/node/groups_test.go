@@ -23,7 +23,7 @@ func (g *fakeGroup) Fail(suspects []int, _ error)                     { g.suspec
 func (g *fakeGroup) Close(context.Context) error                      { return nil }
 func (g *fakeGroup) Abort()                                           {}
 
-// A group ends when a member starts anew, or when its root is down; not when another member only counts as down.
+// A group ends when a member starts again, or when its root is down; not when another member only counts as down.
 func TestGroupsEndWithTheirMembers(t *testing.T) {
 	up, down := meta.NodeUp, meta.NodeDown
 	for name, c := range map[string]struct {
@@ -67,7 +67,7 @@ func TestGroupsEndWithTheirMembers(t *testing.T) {
 	}
 }
 
-// A member that starts anew while the group is being made is found too, though viewChanged has been called by then.
+// The start of a member while the group is being made is noticed too, though viewChanged has been called by then.
 func TestGroupsSeeAChangeWhileTheyAreMade(t *testing.T) {
 	books := []*book{
 		{nodes: map[meta.NodeID]meta.Node{1: {ID: 1, State: meta.NodeUp}, 2: {ID: 2, State: meta.NodeUp, Incarnation: 7}}},

@@ -74,8 +74,8 @@ func (n *node) where(_ context.Context, req admin.WhereRequest) (admin.Where, er
 	return out, nil
 }
 
-// holdersOf lists who is to hold a file's current version, and who holds it beside them: a node that is draining, or
-// stood in for another.
+// holdersOf lists the nodes that are to hold a file's current version, and the other nodes that hold it: nodes that are
+// draining, or that stood in for another.
 func (n *node) holdersOf(ino meta.Inode) ([]meta.NodeID, error) {
 	nodes, err := n.db.Members(ino.Policy, ino.Ino)
 	if err != nil || ino.Content.IsZero() {

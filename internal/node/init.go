@@ -152,7 +152,7 @@ func checkNode(listen, advertise, name string, labels map[string]string) (addr s
 }
 
 // claim takes the port, then a directory that no node lives in: nothing is made for a node that could not serve. What
-// an init or join that was cut short left there is removed, but for the key of the join.
+// an interrupted init or join left there is removed, except the key of the join.
 func (d dataDir) claim(h Host, listen string) (io.Closer, error) {
 	if err := admin.CheckPath(admin.SocketPath(string(d))); err != nil {
 		return nil, err

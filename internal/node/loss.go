@@ -129,7 +129,7 @@ type loss struct {
 
 func (l loss) nothing() bool { return l.Contents == 0 && l.strays.Count == 0 }
 
-// onlyOpen tells that nothing is lost but what is being written.
+// onlyOpen reports whether nothing is lost except files that are being written.
 func (l loss) onlyOpen() bool {
 	return l.Contents == 0 && l.strays.Count > 0 && l.strays.Open == l.strays.Count
 }

@@ -29,7 +29,7 @@ func nodeOf(id consensus.ID) meta.NodeID { return meta.NodeID(id >> 32) }
 type book struct {
 	view  uint64
 	nodes map[meta.NodeID]meta.Node
-	raft  map[meta.NodeID]consensus.ID // of those that have booted
+	raft  map[meta.NodeID]consensus.ID // of nodes that have booted
 }
 
 // members keeps the current book and since when each node is down, by this machine's clock.
@@ -96,7 +96,7 @@ func (b *book) add(n meta.Node) {
 
 func (m *members) book() *book { return m.current.Load() }
 
-// has tells whether a node of that name is there, up or down. An evicted one may be replaced too.
+// has reports whether a node of that name is there, up or down. An evicted one may be replaced too.
 func (b *book) has(name string) bool {
 	_, known := b.named(name)
 	return known

@@ -94,7 +94,7 @@ type node struct {
 	verdicts   sync.Mutex                 // held to distrust a state, and to note that another is in its place
 	keptPeers  map[meta.NodeID]peerAddr   // as in the peers file; the applying goroutine's
 
-	addressTold time.Time // when the others were told this node's address
+	addressTold time.Time // when this node's address was last sent to the others
 
 	ready   atomic.Bool
 	putOut  atomic.Bool           // a peer says that this node was evicted

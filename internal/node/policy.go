@@ -98,7 +98,7 @@ func (n *node) setPolicy(ctx context.Context, dir meta.Ino, p *meta.Policy, recu
 	}
 }
 
-// placesElsewhere tells whether a policy differs from the present one in who holds files.
+// placesElsewhere reports whether a policy would place files on other nodes than the present one does.
 func placesElsewhere(now meta.Policy, set *meta.Policy) bool {
 	return now.Placement != set.Placement || now.Copies != set.Copies || now.MinCopies != set.MinCopies ||
 		!maps.Equal(now.Labels, set.Labels)
@@ -113,7 +113,7 @@ func whyUnmet(p *meta.Policy, nodes map[meta.NodeID]meta.Node) string {
 	return ""
 }
 
-// canBeMet refuses a policy that the cluster has too few nodes for. Those that are draining take no files.
+// canBeMet refuses a policy that the cluster has too few nodes for. Nodes that are draining take no files.
 func canBeMet(p *meta.Policy, nodes map[meta.NodeID]meta.Node) error {
 	all, labelled := 0, 0
 	for _, rec := range nodes {

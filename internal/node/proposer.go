@@ -21,7 +21,7 @@ type raftLog interface {
 }
 
 const (
-	// unknownAfter is when a caller is told that its outcome is unknown.
+	// unknownAfter is how long a caller waits before it gets the answer that the outcome is unknown.
 	unknownAfter = 30 * time.Second
 	// fencedRetries bounds how often a proposal of a fenced incarnation is made again under the next one.
 	fencedRetries = 5
@@ -31,8 +31,8 @@ const (
 	endRetry = time.Second
 )
 
-// proposer gives proposals their identity and sees to it that each is applied at most once: the same bytes are
-// proposed until their outcome is known, if need be behind the back of a caller who has been told "unknown".
+// proposer gives proposals their identity and makes sure that each is applied at most once. The same bytes are proposed
+// until their outcome is known; if need be that goes on after the caller was answered "unknown".
 type proposer struct {
 	log        raftLog
 	generation uint32
@@ -45,7 +45,7 @@ type proposer struct {
 	booted  chan struct{} // closed and replaced when self changes
 	next    uint64
 	pending map[uint64]admin.Unresolved // by sequence: every proposal not answered yet
-	unknown map[uint64]bool             // those whose caller was told so
+	unknown map[uint64]bool             // those whose caller was answered so
 	heard   chan struct{}               // closed and replaced when those are to be proposed again
 	known   chan struct{}               // closed and replaced when none of them is left
 	refused error                       // why the log refused the last attempt
@@ -117,8 +117,8 @@ func (p *proposer) proposeVisible(
 	}
 }
 
-// endsWithIncarnation tells whether nothing is left of an operation, or can be made of it again, under the next
-// incarnation.
+// endsWithIncarnation reports whether nothing is left of an operation under the next incarnation, or whether it can be
+// made again under it.
 func endsWithIncarnation(op meta.Op) bool {
 	switch op := op.(type) {
 	case *meta.Publish:
@@ -195,8 +195,8 @@ func (p *proposer) once(
 	return res, out, nil
 }
 
-// endRefused ends the session of a publish that was refused after its writer had been told that the outcome is
-// unknown: nobody else would, and the members keep their votes until the log has decided.
+// endRefused ends the session of a publish that was refused after its writer got the answer that the outcome is
+// unknown. Nobody else would end it, and the members keep their votes until the log has decided.
 func (p *proposer) endRefused(op meta.Op, out consensus.Proposed) {
 	publish, isPublish := op.(*meta.Publish)
 	res, ok := out.Result.(meta.Result)
@@ -342,7 +342,7 @@ func (p *proposer) wakeResolvers() {
 	}
 }
 
-// unresolved lists the proposals whose callers were told that the outcome is unknown.
+// unresolved lists the proposals whose callers got the answer that the outcome is unknown.
 func (p *proposer) unresolved() []admin.Unresolved {
 	p.mu.Lock()
 	defer p.mu.Unlock()

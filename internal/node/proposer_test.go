@@ -16,7 +16,7 @@ import (
 	"github.com/rdmcfs/rdmcfs/replicate"
 )
 
-// scriptedLog answers publishes as a script says, and tells of the other proposals.
+// scriptedLog answers publishes as a script says, and passes on the other proposals.
 type scriptedLog struct {
 	answers chan error // of publishes; nil is a refusal by apply
 	others  chan meta.Op
@@ -43,9 +43,9 @@ func (l *scriptedLog) Propose(_ context.Context, data []byte, _ consensus.Propos
 	return consensus.Proposed{Result: meta.Result{Errno: syscall.EIO}}, nil
 }
 
-// TestRefusalAfterUnknownEndsTheSession: the writer was told that the outcome is unknown, then apply refused the
-// publish. The session must end in the log, or the members keep their votes until the writer starts again. A log
-// whose window of this node is full is asked again.
+// TestRefusalAfterUnknownEndsTheSession: the writer was answered that the outcome is unknown, then apply refused the
+// publish. The session must end in the log, or the members keep their votes until the writer starts again. A log whose
+// window for this node is full is asked again.
 func TestRefusalAfterUnknownEndsTheSession(t *testing.T) {
 	ctx, cancel := context.WithCancel(context.Background())
 	log := &scriptedLog{answers: make(chan error, 2), others: make(chan meta.Op, 1), full: true}
@@ -111,8 +111,8 @@ func TestUnknownIsResolvedWhenTheLogAnswers(t *testing.T) {
 	})
 }
 
-// snapshotLog is a log whose state this node once takes from a snapshot while a proposal is under way: the proposal
-// was applied within it, its result is not known here, and the node was declared down and has begun anew meanwhile.
+// snapshotLog is a log whose state this node once takes from a snapshot while a proposal is under way. The snapshot
+// includes the proposal, so its result is not known here. Meanwhile the node was declared down and has begun again.
 type snapshotLog struct {
 	t     *testing.T
 	db    *meta.DB
@@ -199,9 +199,9 @@ func (l *slowFirst) Propose(_ context.Context, data []byte, _ consensus.ProposeO
 	return consensus.Proposed{Index: l.index, Result: res}, nil
 }
 
-// Apply remembers the results of so many proposals of a node, and refuses those that are further ahead of the oldest
-// one without an answer: one that waits long, among many others. Such a refusal decides nothing. The bytes may come
-// once more, after a change of leader, and be applied then.
+// Apply remembers the results of a limited number of proposals of a node. It refuses a proposal that is too far ahead
+// of the oldest one without an answer, which can happen when one among many waits long. Such a refusal decides nothing.
+// The bytes may come once more, after a change of leader, and be applied then.
 func TestNothingIsProposedThatApplyCannotRemember(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())

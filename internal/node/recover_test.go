@@ -170,7 +170,8 @@ func TestRecoveryIsRefused(t *testing.T) {
 	}
 }
 
-// A node that was told to follow a generation that never was can be told again. Its state is gone by then.
+// A node that was made to follow a generation that never existed can be made to follow another one. Its state is gone
+// by then.
 func TestFollowAgain(t *testing.T) {
 	s := remainingNode(t)
 	n := &node{id: s.id, dir: s.dir, members: &members{}}

@@ -110,8 +110,8 @@ func TestG5RestoreOfBytesThatTheDiskDidNotTake(t *testing.T) {
 	}
 }
 
-// Bytes that the disk did not take when they were kept are published by no restore, the second one included: the
-// kernel has told of it, and tells nobody again.
+// Bytes that the disk did not take when they were kept are published by no restore, not even the second one: the kernel
+// has reported the failure once, and does not report it again.
 func TestG5SecondRestoreOfBytesThatTheDiskDidNotTake(t *testing.T) {
 	for name, when := range map[string]struct{ sync, keep, read bool }{
 		"when they are synced": {sync: true}, "when they are kept": {keep: true}, "when they are restored": {read: true},

@@ -124,7 +124,7 @@ func (c cluster) unsound() error {
 	return errors.Join(c.n.db.Distrusted(), c.n.digests.split.err())
 }
 
-// showsNext tells whether the file system waits, after an operation, until all show it.
+// showsNext reports whether the file system waits, after an operation, until all nodes show it.
 func showsNext(op meta.Op) bool {
 	switch op := op.(type) {
 	case *meta.Create:

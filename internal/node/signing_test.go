@@ -38,8 +38,8 @@ func TestSigningKeyStaysWhenTheOnlyVoterIsEvicted(t *testing.T) {
 	c.until("n3", "serving", serving)
 }
 
-// The only holder of the signing key is evicted by a node that does not vote, before those that vote now have got the
-// key: it goes only after one has, and others can join.
+// The only holder of the signing key is evicted by a node that does not vote, before the present voters have got the
+// key: it leaves only after one of them has it, and others can join.
 func TestSigningKeyStaysWhenItsOnlyHolderIsEvicted(t *testing.T) {
 	c, first, inTheWay := keyOnOneVoter(t)
 	c.join("n4", "n1")

@@ -115,7 +115,8 @@ func progressKnown(log consensus.Status, id consensus.ID, now time.Time) (consen
 	return p, ok
 }
 
-// unheard tells whether this node leads and a node that is up has not reported to it: it may be behind in anything.
+// unheard reports whether this node leads and a node that is up has not reported to it: that node may be behind in
+// anything.
 func unheard(log consensus.Status, rec meta.Node) bool {
 	_, heard := log.Progress[raftID(rec.ID, rec.Store)]
 	return log.Leader == log.ID && rec.State == meta.NodeUp && !heard

@@ -13,8 +13,8 @@ import (
 	"github.com/rdmcfs/rdmcfs/replicate/schedule"
 )
 
-// A node that does not lead tells nothing of others that it heard long ago (G10); the leader's old news says who is
-// silent.
+// A node that does not lead reports nothing about others that it heard from long ago (G10). A leader does report old
+// news: it shows which nodes are silent.
 func TestProgressKnown(t *testing.T) {
 	now := time.Now()
 	progress := map[consensus.ID]consensus.Progress{

@@ -74,7 +74,7 @@ func (w *watchers) skip() {
 	}
 }
 
-// gap says once what a watcher was not told of; "" if that is nothing.
+// gap describes once what was not sent to a watcher; "" if all was.
 func (w *watchers) gap(one *watcher) string {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -123,8 +123,8 @@ func (n *node) watch(ctx context.Context, req admin.WatchRequest, each func(admi
 	}
 }
 
-// tellTransfers sends the last state of each transfer that has ended, and, if asked to, the present one of those that
-// run.
+// tellTransfers sends the last state of each transfer that has ended, and, if asked to, the present state of each that
+// runs.
 func (n *node) tellTransfers(
 	req admin.WatchRequest, feed *replicate.TransferFeed, present bool, each func(admin.Event) error,
 ) error {
@@ -157,7 +157,7 @@ func (n *node) tellTransfers(
 	return tell("transfer", running)
 }
 
-// tellGap says that a watcher was not told of all versions and changes of nodes.
+// tellGap sends a watcher a message if some versions and changes of nodes were not sent to it.
 func (w *watchers) tellGap(one *watcher, each func(admin.Event) error) error {
 	text := w.gap(one)
 	if text == "" {

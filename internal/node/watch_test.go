@@ -9,7 +9,7 @@ import (
 	"github.com/rdmcfs/rdmcfs/meta/metatest"
 )
 
-// A watch of a path is told of versions that lie there, and of no others.
+// A watch of a path gets the versions that lie there, and no others.
 func TestWatchTellsVersionsOfItsPath(t *testing.T) {
 	db := meta.OpenMemory()
 	defer db.Close()
@@ -29,7 +29,7 @@ func TestWatchTellsVersionsOfItsPath(t *testing.T) {
 	}
 }
 
-// G10: a watcher that takes nothing is told how much it was not told, once, and that the state was replaced.
+// G10: a watcher that takes nothing learns once how much it has missed, and that the state was replaced.
 func TestG10WatchTellsOfGaps(t *testing.T) {
 	var w watchers
 	slow, quick := w.join(), w.join()

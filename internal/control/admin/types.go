@@ -134,7 +134,7 @@ type Mount struct {
 	Passthrough bool   `json:"passthrough"`
 }
 
-// Feature tells whether an optional ability is on, why not, and what that costs.
+// Feature reports whether an optional ability is on, and if not, why not and what that costs.
 type Feature struct {
 	On   bool   `json:"on"`
 	Why  string `json:"why,omitempty"`
@@ -302,8 +302,8 @@ type EvictResult struct {
 	Notice      string `json:"notice,omitempty"` // the same in words, and what is not known
 }
 
-// DrainRequest has a node take no new files and the others fetch what depends on it. Undo ends that; Look changes
-// nothing.
+// DrainRequest makes a node take no new files, and makes the others fetch what depends on it. Undo ends that; Look
+// changes nothing.
 type DrainRequest struct {
 	Node uint32 `json:"node"`
 	Undo bool   `json:"undo,omitempty"`
@@ -317,7 +317,7 @@ type DrainState struct {
 	Draining    bool     `json:"draining"`
 	NeededCount int      `json:"needed_count"` // file versions that the others have not fetched yet
 	NeededBytes int64    `json:"needed_bytes"`
-	StuckCount  int      `json:"stuck_count"`      // of them, those that may be on no other node by their policy
+	StuckCount  int      `json:"stuck_count"`      // of them, files that may be on no other node by their policy
 	Needed      []string `json:"needed,omitempty"` // the first of them
 	// Unpublished files of the node are looked for when nothing else depends on it. Unasked says why it could not be
 	// asked.

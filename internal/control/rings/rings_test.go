@@ -26,7 +26,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 const kindEcho = 9
 
-// couple is node 2, which calls, and node 1, which echoes, each with a fabric unless it is told to have none.
+// couple is node 2, which calls, and node 1, which echoes. Each has a fabric unless the test asks for none.
 type couple struct {
 	*testing.T
 	wires          *mem.Fabric
@@ -256,7 +256,7 @@ func agree(t *testing.T, f *rings.Fabric, script func(net.Conn)) error {
 	return err
 }
 
-// skipAddress reads what the other end tells of itself.
+// skipAddress reads the address that the other end sends.
 func skipAddress(conn net.Conn) {
 	var length [2]byte
 	io.ReadFull(conn, length[:])
