@@ -83,7 +83,7 @@ type Config struct {
 	LogTime func() int64
 	// Wall is the machine's clock; nil is time.Now.
 	Wall func() time.Time
-	// WallSynced tells whether a time service keeps that clock. Nil: not known.
+	// WallSynced reports whether a time service keeps that clock. Nil: not known.
 	WallSynced func() bool
 	// AutoVisible makes every applied index visible at once: for nodes without a mount. Otherwise see
 	// [Node.SetVisible].
@@ -134,7 +134,7 @@ type ProposeOptions struct {
 	// is for callers that lose much by a refusal and hold up nobody else: a close may come just before this node is
 	// reached again.
 	Patient bool
-	// Nodes are those that Barrier waits for; nil means all that are up by the leader's Config.Members.
+	// Nodes are the nodes that Barrier waits for; nil means all that are up by the leader's Config.Members.
 	Nodes []ID
 	// BarrierTimeout bounds that wait; 0 means the tuning's.
 	BarrierTimeout time.Duration
@@ -197,6 +197,6 @@ type Status struct {
 	Rebuild string
 	// NoQuorum says that proposals fail at once, unless they are patient.
 	NoQuorum bool
-	// Progress of all nodes, on the leader; of this node and those that follow it elsewhere.
+	// Progress of all nodes, on the leader; elsewhere of this node and the nodes that follow it.
 	Progress map[ID]Progress
 }

@@ -185,13 +185,13 @@ func (a *applier) take(j applyJob) error {
 	return err
 }
 
-// hold puts a job at a place of those that wait. They count as queued, so that a follow stream waits too.
+// hold inserts a job at a place among the waiting ones. They count as queued, so that a follow stream waits too.
 func (a *applier) hold(place int, j applyJob) {
 	a.held = slices.Insert(a.held, place, j)
 	a.n.applyQ.hold(&j)
 }
 
-// doOrHold does a job. One that shows that the state is wrong is held, before those that came after it.
+// doOrHold does a job. A job that shows that the state is wrong is held, ahead of the jobs that came after it.
 func (a *applier) doOrHold(j applyJob) error {
 	err := a.do(&j)
 	if errors.Is(err, ErrStateWrong) {

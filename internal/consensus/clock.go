@@ -200,13 +200,13 @@ func (c *Clock) Now(mono, wall int64) int64 {
 	return low
 }
 
-// Has tells whether a peer's clock was read.
+// Has reports whether a peer's clock was read.
 func (c *Clock) Has(peer ID) bool {
 	_, ok := c.peers[peer]
 	return ok || peer == c.self
 }
 
-// Known tells whether the cluster's time is known, and whether other clocks confirmed it.
+// Known reports whether the cluster's time is known, and whether other clocks confirmed it.
 func (c *Clock) Known() (known, sure bool) { return c.known, c.sure }
 
 // Off lists the clocks that differ from the cluster's time, this machine's included, if that is sure.
@@ -223,8 +223,8 @@ func (c *Clock) Off(mono, wall int64) map[ID]time.Duration {
 	return off
 }
 
-// Apart is by how much the clocks that can be read differ, and which of them are the first and the last: for when
-// nobody can tell who is right.
+// Apart returns by how much the clocks that can be read differ, and which of them are the first and the last: for when
+// nobody can tell which is right.
 func (c *Clock) Apart(mono, wall int64) (first, last ID, by time.Duration) {
 	low, high := clockMax, -clockMax
 	c.each(mono, wall, func(id ID, ahead int64) {

@@ -205,7 +205,8 @@ func (k *clocks) takeLocked(peer ID, middle int64, a *clockAnswer) {
 			k.clock.Follow(middle, a.time, a.flags&clockSure != 0)
 		}
 	}
-	if !again { // now that the peer's monotonic clock is known it can be told what this one's wall clock showed
+	// now that the peer's monotonic clock is known, it can be asked what this node's wall clock showed
+	if !again {
 		delete(k.asked, peer)
 	}
 	if known, _ := k.clock.Known(); !known || !again {
@@ -241,7 +242,7 @@ func (k *clocks) answer(peer ID, body []byte) ([]byte, error) {
 	return appendBody(nil, &a), nil
 }
 
-// offLocked are the wrong clocks: those that this node has read itself, and those that the leader names.
+// offLocked returns the wrong clocks: those that this node has read itself, and those that the leader names.
 func (k *clocks) offLocked() map[ID]time.Duration {
 	off := k.clock.Off(k.mono(), k.wall())
 	for id, by := range k.learnt {

@@ -598,8 +598,8 @@ func (c *cluster) converge() {
 	}
 }
 
-// proposeVisible proposes a command and waits until the nodes of the options show it; behind are those that do not in
-// time.
+// proposeVisible proposes a command and waits until the nodes of the options show it; behind lists the nodes that do
+// not show it in time.
 func proposeVisible(n *Node, command string, opts ProposeOptions) (p Proposed, behind []ID, err error) {
 	opts.Announce, opts.Announced = true, true
 	if p, err = n.Propose(context.Background(), []byte(command), opts); err == nil {

@@ -90,7 +90,7 @@ type Core struct {
 	applying []applying
 	// snap waits until nothing is being applied: raft must not hear of older applies after it.
 	snap *raftpb.Message
-	// Ticks since a leader was heard of (or a vote given), how many of them raft was told, and when to campaign.
+	// Ticks since a leader was heard from (or a vote given), how many of them raft has had, and when to campaign.
 	silent, told, patience int
 	// confTerm is the term in which a change of voters was given to raft that has not been committed yet, 0 if none was.
 	confTerm uint64
@@ -297,8 +297,8 @@ func (c *Core) ProposeConf(changes []*raftpb.ConfChangeSingle) error {
 	return nil
 }
 
-// Settled tells that all entries are applied, also those on their way to the log: what a leader proposes next comes
-// right after the state that it has. It is asked when Ready has handed out what was proposed before.
+// Settled reports whether all entries are applied, also those on their way to the log: what a leader proposes next
+// comes right after the state that it has. Call it when Ready has handed out what was proposed before.
 func (c *Core) Settled() bool { return c.raft.BasicStatus().Applied == c.last }
 
 func (c *Core) lastConfIndex() uint64 { return c.log.confs[len(c.log.confs)-1].index }
@@ -325,13 +325,13 @@ func (c *Core) TransferLeader(to ID) {
 	c.raft.TransferLeader(to)
 }
 
-// Unreachable tells that messages to a peer were lost.
+// Unreachable notes that messages to a peer were lost.
 func (c *Core) Unreachable(peer ID) { c.raft.ReportUnreachable(peer) }
 
-// SnapshotFailed tells that a peer that was sent a snapshot message will not take one.
+// SnapshotFailed notes that a peer that was sent a snapshot message will not take one.
 func (c *Core) SnapshotFailed(peer ID) { c.raft.ReportSnapshot(peer, raft.SnapshotFailure) }
 
-// Persisted tells that an append, and all before it, is on stable storage.
+// Persisted notes that an append, and all before it, is on stable storage.
 func (c *Core) Persisted(a *Append) {
 	c.handed--
 	if a.Hard != nil {
@@ -351,9 +351,9 @@ func (c *Core) Persisted(a *Append) {
 	}
 }
 
-// Unpersisted tells that an append which moves no more than the commit index was not written: it goes with the next
-// one. What a node appends after it has applied a change of the voters must not be found without the knowledge that
-// the change was committed, or a node could begin again, and elect itself, under voters that are no more.
+// Unpersisted notes that an append which moves no more than the commit index was not written: it goes with the next
+// one. What a node appends after it has applied a change of the voters must not be found without the knowledge that the
+// change was committed, or a node could begin again, and elect itself, under voters that are no more.
 func (c *Core) Unpersisted(a *Append) {
 	if a.Hard != nil {
 		c.unsaved = a.Hard
@@ -361,14 +361,14 @@ func (c *Core) Unpersisted(a *Append) {
 	c.Persisted(a)
 }
 
-// onlyCommit tells that an append moves no more than the commit index.
+// onlyCommit reports whether an append moves no more than the commit index.
 func (c *Core) onlyCommit(a *Append) bool {
 	h := c.log.hard
 	return len(a.Entries) == 0 && a.Base == nil &&
 		(a.Hard == nil || h.GetTerm() == a.Hard.GetTerm() && h.GetVote() == a.Hard.GetVote())
 }
 
-// Applied tells that all handed out up to index is applied.
+// Applied notes that everything handed out up to index is applied.
 func (c *Core) Applied(index uint64) {
 	for len(c.applying) > 0 && c.applying[0].last <= index {
 		for _, m := range c.applying[0].resp {
@@ -495,13 +495,13 @@ func (c *Core) Match(peer ID) (index uint64, snapshot bool) {
 	return index, snapshot
 }
 
-// Removed tells that this node is out of the configuration, has applied that, and may give up its log.
+// Removed reports whether this node is out of the configuration, has applied that, and may give up its log.
 func (c *Core) Removed() bool {
 	return len(c.applying) == 0 && !contains(raftMembersOf(c.Conf()), c.cfg.ID) && !c.AddedAfter(c.ConfIndex())
 }
 
-// AddedAfter tells that the log has a change beyond index that makes this node a member. While that may be committed
-// the leader counts on what this node has acknowledged.
+// AddedAfter reports whether the log has a change beyond index that makes this node a member. While that change may be
+// committed, the leader counts on what this node has acknowledged.
 func (c *Core) AddedAfter(index uint64) bool {
 	for i := len(c.log.entries) - 1; i >= 0 && c.log.entries[i].GetIndex() > index; i-- {
 		cc, ok := confChangeOf(c.log.entries[i])

@@ -558,7 +558,7 @@ func drain(core *Core) (sent []*raftpb.Message) {
 	}
 }
 
-// applyAll lets a core do what it wants, but for what it wants on stable storage; it applies all.
+// applyAll does what a core asks for, except that it puts nothing on stable storage; it applies all entries.
 func applyAll(core *Core) (kept []*Append) {
 	for {
 		out, ok := core.Ready()

@@ -304,8 +304,8 @@ func TestFullDiskMakesReadOnlyAndRecovers(t *testing.T) {
 	c.propose(1, "again")
 }
 
-// TestProposalTakenBeforeTheDiskFailedIsUnknown: the leader has a proposal in its log already when its disk fails.
-// Its refusal of the same bytes, proposed again, must not be told as if nothing had been proposed.
+// TestProposalTakenBeforeTheDiskFailedIsUnknown: the leader has a proposal in its log already when its disk fails. When
+// the same bytes are proposed again and refused, the refusal must not read as if nothing had been proposed.
 func TestProposalTakenBeforeTheDiskFailedIsUnknown(t *testing.T) {
 	c := newCluster(t, 1, nil)
 	c.propose(1, "before")

@@ -11,11 +11,11 @@ import (
 	"go.etcd.io/raft/v3/raftpb"
 )
 
-// A follower begins with a proof of what it has: the index it has applied, term and time of the last entry there, and
-// the digest of its state. A voter whose directory was put back to an older copy goes on with another history under
-// the same indexes; who has the first one must not follow it in silence. Terms and times are in the log, and the time
-// of the last entry is in the state: they are compared also when both have been started again and know no old digest
-// any more.
+// A follower begins with a proof of what it has: the index it has applied, the term and time of the last entry there,
+// and the digest of its state. A voter whose directory was put back to an older copy continues with another history
+// under the same indexes. A node that has the first history must not follow it silently. Terms and times are in the
+// log, and the time of the last entry is in the state: they are compared even if both nodes have been restarted and
+// know no old digest any more.
 
 var errDiverged = errors.New("consensus: the peer has another history")
 
@@ -38,7 +38,7 @@ type histories struct {
 	lastAlone func() (last uint64, ok bool) // the end of the log of a leader that is the only voter
 
 	mu    sync.Mutex
-	peers map[ID]divergent // those that differ
+	peers map[ID]divergent // the peers with another history
 }
 
 func newHistories(n *Node) *histories {

@@ -110,7 +110,7 @@ func raftMembersOf(c *raftpb.ConfState) []ID {
 	return members
 }
 
-// sameConf tells whether two configurations have the same voters and learners.
+// sameConf reports whether two configurations have the same voters and learners.
 func sameConf(a, b *raftpb.ConfState) bool {
 	same := func(a, b []ID) bool {
 		return slices.Equal(slices.Sorted(slices.Values(a)), slices.Sorted(slices.Values(b)))

@@ -22,8 +22,8 @@ func newFeed(base raftlog.Base) *feed {
 	return &feed{base: base, changed: make(chan struct{})}
 }
 
-// push adds entries that follow the last one; those already there are skipped. It reports a gap. Who follows is told
-// now, or by the next announce.
+// push adds entries that follow the last one; those already there are skipped. It returns false if there is a gap.
+// Followers hear of the entries now, or by the next announce.
 func (f *feed) push(list []Committed, now bool) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -51,7 +51,7 @@ func (f *feed) push(list []Committed, now bool) bool {
 	return true
 }
 
-// announce tells those who follow of entries that were pushed without.
+// announce wakes the followers for entries that were pushed without doing so.
 func (f *feed) announce() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -66,7 +66,7 @@ func (f *feed) announceLocked() {
 	}
 }
 
-// quiet tells whether an announce is due.
+// quiet reports whether an announce is due.
 func (f *feed) quiet() bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -33,7 +33,7 @@ var errLastGone = errors.New("consensus: the last applied entry is not in the pe
 var errNoLeaderThere = errors.New("consensus: peer is no voter and knows no leader")
 
 // observer follows the log while this node is no member of raft: it takes committed entries from one voter, and turns
-// to another when that one lags or is silent. It belongs to one goroutine, but for what says otherwise.
+// to another when that one lags or is silent. It belongs to one goroutine, except where a comment says otherwise.
 type observer struct {
 	n        *Node
 	skipLast bool          // the voters' logs do not have the last applied entry any more: it is not asked for
@@ -141,7 +141,7 @@ type followSession struct {
 	applied, next uint64      // when it began
 	leaderless    *time.Timer // ends the stream; it runs while the peer knows no leader
 	led           bool        // the peer has said that it knows one
-	// member is news that this node is in raft, though no entry has told it.
+	// member is news that this node is in raft, though it has seen no entry that says so.
 	member *clusterState
 }
 
@@ -264,8 +264,8 @@ func (f *followSession) learn(body []byte) error {
 	return nil
 }
 
-// setFollower notes the follow stream; false if this node is no observer any more. Those who follow this node are
-// told, as it may know no leader now.
+// setFollower notes the follow stream; it returns false if this node is no observer any more. The nodes that follow
+// this node get the news, as it may know no leader now.
 func (ob *observer) setFollower(t *followTarget) bool {
 	ob.n.mu.Lock()
 	defer ob.n.mu.Unlock()

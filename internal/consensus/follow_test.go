@@ -126,7 +126,7 @@ func TestFollowsLearnersOfOldVoters(t *testing.T) {
 	}
 }
 
-// TestFeedRefusesAGap: a follower takes entries that follow its last, skips those that it has, and takes nothing that
+// TestFeedRefusesAGap: a follower takes entries that follow its last, skips entries that it has, and takes nothing that
 // comes after a gap.
 func TestFeedRefusesAGap(t *testing.T) {
 	f := newFeed(raftlog.Base{Index: 10, Term: 1})

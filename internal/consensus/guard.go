@@ -23,8 +23,8 @@ func badMessage(m *raftpb.Message, format string, args ...any) error {
 	return fmt.Errorf("%w: %v of %x: %s", errMessage, m.GetType(), m.GetFrom(), fmt.Sprintf(format, args...))
 }
 
-// check refuses what raft must not see: local messages, malformed ones, and those that contradict this log, on which
-// raft would panic.
+// check refuses what raft must not see: local messages, malformed messages, and messages that contradict this log, on
+// which raft would panic.
 func (c *Core) check(m *raftpb.Message) error {
 	if m.GetTo() != c.cfg.ID || m.GetFrom() == 0 || m.GetFrom() == c.cfg.ID || m.GetTerm() == 0 {
 		return badMessage(m, "from %x to %x of term %d", m.GetFrom(), m.GetTo(), m.GetTerm())
@@ -125,7 +125,7 @@ func (c *Core) conflict(entries []*raftpb.Entry, commit uint64) uint64 {
 	return 0
 }
 
-// onlyVoter tells whether this node is the only voter that it knows.
+// onlyVoter reports whether this node is the only voter that it knows.
 func (c *Core) onlyVoter() bool {
 	conf := c.Conf()
 	return len(conf.GetVoters()) == 1 && conf.GetVoters()[0] == c.cfg.ID && len(conf.GetVotersOutgoing()) == 0

@@ -50,7 +50,7 @@ func (j *lagJudge) late(now time.Time, wanted, next, got uint64) bool {
 	return now.Sub(j.since) >= j.patience
 }
 
-// trickles tells whether what was wanted some time ago is still due, and little has come since.
+// trickles reports whether what was wanted some time ago is still due, and little has come since.
 func (j *lagJudge) trickles(now time.Time, got uint64) bool {
 	took := now.Sub(j.goalSince)
 	return j.slow > 0 && took >= j.slow && float64(got-j.goalGot) < lagSlowBytes*took.Seconds()
@@ -108,8 +108,8 @@ func (ob *observer) wantedIndex() uint64 {
 	return ob.n.reporter.wanted
 }
 
-// remindBarrier tells the nodes that a barrier waits for which index that is. Those that have not got it look for
-// another voter.
+// remindBarrier sends a barrier's index to the nodes that the barrier waits for. A node that has not got that index
+// looks for another voter.
 func (rp *reporter) remindBarrier(b *barrier) {
 	rp.n.mu.Lock()
 	defer rp.n.mu.Unlock()

@@ -239,7 +239,7 @@ func (l *link) forget(id uint64) {
 	delete(l.calls, id)
 }
 
-// askState asks a node what it knows of the cluster: over its link, or over a connection for this alone. Whoever has
+// askState asks a node what it knows of the cluster: over its link, or over a connection just for this. A node that has
 // replaced it answers too.
 func askState(ctx context.Context, n *Node, peer ID) ([]byte, error) {
 	if l := n.link(peer); l != nil {
@@ -287,7 +287,8 @@ func (n *Node) linkUp(l *link) {
 	}
 }
 
-// askLeader calls the leader, whoever that becomes, until ctx ends. Without patience it gives up where proposals do.
+// askLeader calls the leader, whichever node becomes that, until ctx ends. Without patience it gives up where proposals
+// do.
 func (n *Node) askLeader(ctx context.Context, op uint8, body []byte, patient bool) ([]byte, error) {
 	last := ErrNoQuorum
 	for {

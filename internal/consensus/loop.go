@@ -18,7 +18,7 @@ const (
 	persistHighBytes = 64 << 20 // beyond this, appends of a leader are dropped: it sends them again
 )
 
-// mailbox is what the loop is told by others.
+// mailbox is what other goroutines leave for the loop.
 type mailbox struct {
 	mu        sync.Mutex // protects the lists
 	messages  []*raftpb.Message
@@ -333,7 +333,7 @@ func (rl *raftLoop) commit(core *Core, list []Committed) {
 	rl.n.applyQ.add(applyJob{entries: list, core: core})
 }
 
-// prompt tells whether a follower may be waiting for one of the entries.
+// prompt reports whether a follower may be waiting for one of the entries.
 func (rl *raftLoop) prompt(list []Committed) bool {
 	if rl.core.Status().Role != RoleLeader {
 		return true
@@ -348,7 +348,7 @@ func (rl *raftLoop) prompt(list []Committed) bool {
 
 var errGap = errors.New("consensus: committed entries have a gap")
 
-// send sends raft's messages, but those that can wait.
+// send sends raft's messages, except those that can wait.
 func (rl *raftLoop) send(list []*raftpb.Message) {
 	if len(list) == 0 {
 		return

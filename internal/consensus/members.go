@@ -31,7 +31,7 @@ type voterChanges struct {
 }
 
 // learn takes news of leader, term, commit and voters, from this node's raft or from the voter it follows. Role ""
-// means: unchanged, and only the configuration is told.
+// means: the role is unchanged, and the news is only of the configuration.
 func (n *Node) learn(s clusterState, role Role) {
 	n.mu.Lock()
 	st := &n.state
@@ -72,7 +72,7 @@ func (n *Node) learn(s clusterState, role Role) {
 	}
 }
 
-// loopHasCore tells whether this node is a raft member, as far as the lock's holder can know.
+// loopHasCore reports whether this node is a raft member, as far as the lock's holder can know.
 func (n *Node) loopHasCore() bool { return n.raftMember.Load() }
 
 func (n *Node) setLeaderLocked(leader ID) {
@@ -92,8 +92,8 @@ func (n *Node) setLeaderLocked(leader ID) {
 	}
 }
 
-// joinsWith tells whether an observer that has applied the log up to an index has to join raft by a configuration: it
-// is in it, and not known to be out of it again.
+// joinsWith reports whether an observer that has applied the log up to an index has to join raft by a configuration: it
+// is in that configuration, and not known to be out of raft again.
 func (n *Node) joinsWith(applied, confIndex uint64, conf *raftpb.ConfState) bool {
 	if !contains(raftMembersOf(conf), n.id) {
 		return false
@@ -162,8 +162,9 @@ func (rl *raftLoop) leave(conf *raftpb.ConfState, confIndex uint64) {
 	rl.n.updateLinks()
 }
 
-// askWhetherRemoved asks the others who is in raft: this member may have been removed while it was away, and raft does
-// not tell those it has removed; or others may be new, whom it would not let in. It runs in the loop.
+// askWhetherRemoved asks the others which nodes are in raft. This member may have been removed while it was away, and
+// raft does not tell the members it has removed. Or others may be new, and this member would not let them in. It runs
+// in the loop.
 func (rl *raftLoop) askWhetherRemoved() {
 	n, core := rl.n, rl.core
 	rl.asking = true
@@ -172,7 +173,7 @@ func (rl *raftLoop) askWhetherRemoved() {
 		ctx, cancel := context.WithTimeout(n.ctx, 5*time.Second)
 		defer cancel()
 		newest := newestConf(ctx, n, peers)
-		if newest.confIndex <= known { // those that this member knows may all have been replaced
+		if newest.confIndex <= known { // all that this member knows may have been replaced
 			others := slices.DeleteFunc(otherThan(n.id, n.peers()), func(id ID) bool { return contains(peers, id) })
 			rand.Shuffle(len(others), func(i, j int) { others[i], others[j] = others[j], others[i] })
 			newest = newestConf(ctx, n, others[:min(len(others), outsidersAsked)])
@@ -398,7 +399,7 @@ func votersAfter(conf *raftpb.ConfState, changes []*raftpb.ConfChangeSingle) []I
 	return voters
 }
 
-// inForce tells whether a configuration is what changes lead to, and not half of the way.
+// inForce reports whether a configuration is the one that changes lead to, and not halfway to it.
 func inForce(conf *raftpb.ConfState, changes []*raftpb.ConfChangeSingle) bool {
 	for _, c := range changes {
 		is := contains(raftMembersOf(conf), c.GetNodeId())
@@ -478,7 +479,7 @@ func (v *voterChanges) giveConfInTime(
 
 // giveConf gives a change to raft, which may find it too early. What was judged by another configuration than the
 // present one may be wrong now: a new leader applies what others have left only after it was elected. New voters are
-// judged by the state that the change comes right after: whoever is evicted after it is evicted as a voter.
+// judged by the state that the change comes right after: a node that is evicted after the change is evicted as a voter.
 func (v *voterChanges) giveConf(judged *raftpb.ConfState, changes []*raftpb.ConfChangeSingle) error {
 	n := v.n
 	answer := make(chan error, 1)

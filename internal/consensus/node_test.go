@@ -421,8 +421,8 @@ func TestChangeVoters(t *testing.T) {
 	c.converge()
 }
 
-// TestVoterWhoseFellowsAreAllGone: while a voter was away all others that it knows were replaced and taken away. It
-// finds those that vote now, and follows them.
+// TestVoterWhoseFellowsAreAllGone: while a voter was away, all others that it knows were replaced and taken away. It
+// finds the present voters, and follows them.
 func TestVoterWhoseFellowsAreAllGone(t *testing.T) {
 	c := newCluster(t, 6, nil)
 	leader := c.waitVoters(3)
@@ -623,7 +623,7 @@ func evictedBeforeAChange(t *testing.T, c *cluster, leader, evicted ID, add, rem
 	c.propose(leader, "goes on")
 }
 
-// blockApply has a node take a command and not finish with it before release is called.
+// blockApply makes a node take a command and not finish with it before release is called.
 func blockApply(t *testing.T, c *cluster, id ID) (release func()) {
 	t.Helper()
 	node, sm := c.nodes[id].node, c.nodes[id].sm
@@ -642,7 +642,7 @@ func blockApply(t *testing.T, c *cluster, id ID) (release func()) {
 	return sync.OnceFunc(func() { close(apply) })
 }
 
-// proposalsWait tells whether a leader holds proposals for a change of voters.
+// proposalsWait reports whether a leader holds proposals back for a change of voters.
 func proposalsWait(n *Node) bool {
 	answer := make(chan bool)
 	n.box.event(func() { answer <- n.loop.holding })
@@ -723,8 +723,8 @@ func TestRemovedVoterRepeatsItsTime(t *testing.T) {
 	}
 }
 
-// TestRemovedVoterDidNotSeeItsRemoval: it was told by the others that it votes no more, and has no entry that says so.
-// Its machine fails with a state from before. As a voter it would answer for a log that it does not have.
+// TestRemovedVoterDidNotSeeItsRemoval: a voter heard from the others that it votes no more, and has no entry that says
+// so. Its machine fails with a state from before. As a voter it would answer for a log that it does not have.
 func TestRemovedVoterDidNotSeeItsRemoval(t *testing.T) {
 	c, fresh := repeatingItsTime(t)
 	if st := c.nodes[fresh].node.Status(); st.Role != RoleObserver {

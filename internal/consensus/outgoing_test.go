@@ -61,7 +61,7 @@ func TestCommitNewsIsHeldBack(t *testing.T) {
 	}
 }
 
-// An acknowledgement is not said twice, but for a leader that did not hear it.
+// An acknowledgement is not repeated, except for a leader that did not hear it.
 func TestAcksAreNotRepeated(t *testing.T) {
 	now := time.Unix(1, 0)
 	o := newOutgoing(1, 0)

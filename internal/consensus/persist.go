@@ -151,7 +151,7 @@ func (q *persistQueue) write(b *raftlog.Batch) error {
 	return nil
 }
 
-// onlyCommit tells whether a hard state differs from the written one by its commit index alone.
+// onlyCommit reports whether a hard state differs from the written one by its commit index alone.
 func (q *persistQueue) onlyCommit(h *raftpb.HardState) bool {
 	w := q.disk.Hard()
 	return w.GetTerm() == h.GetTerm() && w.GetVote() == h.GetVote()

@@ -22,7 +22,7 @@ type Plan struct {
 	Add, Remove []ID
 }
 
-// Empty tells whether there is nothing to do.
+// Empty reports whether there is nothing to do.
 func (p Plan) Empty() bool { return len(p.Add) == 0 && len(p.Remove) == 0 }
 
 // PlanVoters decides the next change of the voters: pure, so that it can be tested and simulated. Growth goes to the
@@ -45,7 +45,7 @@ func PlanVoters(members []Member, voters, learners []ID, self ID, deadAfter time
 	return plan
 }
 
-// quorumUp tells whether the members that are up are a quorum of voters. Self is up, whatever the log says.
+// quorumUp reports whether the members that are up are a quorum of voters. Self is up, whatever the log says.
 func quorumUp(members []Member, voters []ID, self ID) bool {
 	up := 0
 	for _, m := range members {
@@ -56,8 +56,7 @@ func quorumUp(members []Member, voters []ID, self ID) bool {
 	return up > len(voters)/2
 }
 
-// fitToVote tells whether voters may take the place of others: those that are new are up, and all that are up are a
-// quorum.
+// fitToVote reports whether voters may take the place of others: the new ones are up, and all that are up are a quorum.
 func fitToVote(members []Member, voters, before []ID, self ID) bool {
 	for _, v := range voters {
 		if !slices.Contains(before, v) && !quorumUp(members, []ID{v}, self) {

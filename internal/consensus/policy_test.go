@@ -54,7 +54,7 @@ func TestPlanVoters(t *testing.T) {
 	}
 }
 
-// TestPlanForLearners: those that were left are taken out after all else, by a leader that may change anything.
+// TestPlanForLearners: learners that were left are taken out after all else, by a leader that may change anything.
 func TestPlanForLearners(t *testing.T) {
 	for _, tc := range []struct {
 		name          string

@@ -257,9 +257,9 @@ func (rp *reporter) want(index uint64) {
 	}
 }
 
-// Barrier waits until the nodes (nil: all that are up) have made index visible, and names those that have not in time,
-// which a leader of the present says. An error means that nobody knows: there is no leader, or none that is heard. A
-// patient caller waits for one for as long as a patient proposal.
+// Barrier waits until the nodes (nil: all that are up) have made index visible. It returns the nodes that have not done
+// so in time, as the present leader reports them. An error means that nobody knows: there is no leader, or none that
+// answers. A patient caller waits for one for as long as a patient proposal.
 func (n *Node) Barrier(ctx context.Context, index uint64, opts ProposeOptions) (behind []ID, err error) {
 	timeout := opts.BarrierTimeout
 	if timeout <= 0 {
@@ -307,12 +307,13 @@ func (rp *reporter) answerBarrier(ctx context.Context, body []byte) ([]byte, err
 	return appendBody(nil, (*idList)(&behind)), nil
 }
 
-// awaitVisible waits for nodes to make an index visible, and returns those that have not.
+// awaitVisible waits for nodes to make an index visible, and returns the nodes that have not.
 func (rp *reporter) awaitVisible(
 	ctx context.Context, index uint64, timeout time.Duration, flags uint8, nodes []ID,
 ) ([]ID, error) {
 	if flags&barrierAllUp != 0 && rp.n.cfg.Members != nil {
-		if err := rp.waitAppliedFor(ctx, index, timeout); err != nil { // only then it is known here who is up at index
+		// only after this does this node know which nodes are up at index
+		if err := rp.waitAppliedFor(ctx, index, timeout); err != nil {
 			return nil, err
 		}
 		for _, m := range rp.n.cfg.Members() {
@@ -389,9 +390,9 @@ func (rp *reporter) waitBarrier(ctx context.Context, b *barrier, timeout time.Du
 	return slices.Sorted(maps.Keys(b.pending))
 }
 
-// allStale tells whether only nodes are pending that have been silent for too long: a third of StaleAfter is enough
-// for those whose connections are gone, as they are when a process dies. A node that lives connects again in less,
-// except to a new leader: an observer hears of it only once it has left the old one, or a voter that follows that.
+// allStale reports whether all pending nodes have been silent for too long. A third of StaleAfter is enough for nodes
+// whose connections are gone, as they are when a process dies. A live node reconnects sooner than that, except to a new
+// leader: an observer hears of it only once it has left the old leader, or a voter that follows the old leader.
 func (rp *reporter) allStale(b *barrier) bool {
 	rp.n.mu.Lock()
 	defer rp.n.mu.Unlock()

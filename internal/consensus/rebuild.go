@@ -217,9 +217,9 @@ func (r *rebuilder) take(ctx context.Context, peer ID, least uint64) error {
 	return nil
 }
 
-// termOf finds the term of a snapshot in this node's own log, 0 if the log does not surely hold the snapshot's entry.
-// The time of the last proposal tells whether both are of one history: it is different for each. An entry behind that
-// must be known to be committed.
+// termOf finds the term of a snapshot in this node's own log; it is 0 if the log may not hold the snapshot's entry. The
+// time of the last proposal shows whether both are of one history: it is different for each. An entry behind that must
+// be known to be committed.
 func (r *rebuilder) termOf(head *snapHead) uint64 {
 	s := r.state
 	if !contains(raftMembersOf(s.Base.Conf), r.n.id) || head.index < s.Base.Index || head.index > s.LastIndex() {

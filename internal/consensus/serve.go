@@ -265,7 +265,7 @@ func (n *Node) serveFollow(s *stream) error {
 func (n *Node) sendFollow(s *stream, index uint64) {
 	pace := time.NewTicker(20 * time.Millisecond)
 	defer pace.Stop()
-	var told <-chan struct{} // closed when what was told of leader and voters is old
+	var told <-chan struct{} // closed when what was sent of leader and voters is old
 	for {
 		n.mu.Lock()
 		news := n.state.changed

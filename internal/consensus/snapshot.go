@@ -264,8 +264,8 @@ func (r *chunkReader) next() {
 	}
 }
 
-// receiveSnapshot handles raft's snapshot message: the state is fetched first, then raft is told of what was fetched,
-// which may be newer than what the message spoke of.
+// receiveSnapshot handles raft's snapshot message. It fetches the state first, then tells raft what was fetched, which
+// may be newer than what the message announced.
 func (rl *raftLoop) receiveSnapshot(m *raftpb.Message) {
 	if err := rl.core.check(m); err != nil {
 		rl.stepped(err)

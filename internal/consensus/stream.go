@@ -245,7 +245,7 @@ func (g *greeter) refusal(h *hello, authentic func(ID) bool) string {
 	return ""
 }
 
-// quiet tells whether an error only says that a connection ended.
+// quiet reports whether an error only says that a connection ended.
 func quiet(err error) bool {
 	return err == nil || errors.Is(err, io.EOF) || errors.Is(err, net.ErrClosed) || errors.Is(err, io.ErrClosedPipe)
 }

@@ -422,8 +422,8 @@ func appendEntries(b []byte, list []Committed) []byte {
 	return appendBody(b, (*entryList)(&list))
 }
 
-// snapHead says what a snapshot holds. With term 0 neither the term nor conf is known: only who has the entry in its
-// own log can use that, see rebuilder.take.
+// snapHead says what a snapshot holds. With term 0 neither the term nor conf is known: only a node that has the entry
+// in its own log can use that, see rebuilder.take.
 type snapHead struct {
 	index, term uint64
 	timeNanos   int64

@@ -125,7 +125,7 @@ type entry struct {
 	data        []byte
 }
 
-const entryBytes = 1 + 8 + 8 // but for the data
+const entryBytes = 1 + 8 + 8 // without the data
 
 func (e *entry) code(c *coder.Coder) {
 	c.U8(&e.kind)

@@ -87,7 +87,7 @@ func listSegments(fsys FS, dir string) ([]uint64, error) {
 	return seqs, nil
 }
 
-// Exists tells whether there is a log in dir, whole or not.
+// Exists reports whether there is a log in dir, whole or not.
 func Exists(fsys FS, dir string) (bool, error) {
 	if fsys == nil {
 		fsys = OS()

@@ -259,8 +259,8 @@ func TestPowerLossAfterAFailedSyncOfTheDirectory(t *testing.T) {
 	}
 }
 
-// TestDamageIsNotTakenForATornEnd flips each byte region of a log in turn: every damage to acknowledged data is
-// found, except that which can't be told from an unfinished last write.
+// TestDamageIsNotTakenForATornEnd flips each byte region of a log in turn: every damage to acknowledged data is found,
+// except damage that can't be told apart from an unfinished last write.
 func TestDamageIsNotTakenForATornEnd(t *testing.T) {
 	disk, log := newLog(t)
 	for i := uint64(1); i <= 30; i++ {

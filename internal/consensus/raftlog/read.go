@@ -157,7 +157,7 @@ func (s *segmentImage) laterFrame() (number uint64, at int64, ok bool) {
 	return 0, 0, false
 }
 
-// hasUnwrittenSector tells whether the part of some sector inside [from, to) is still zero.
+// hasUnwrittenSector reports whether the part of some sector inside [from, to) is still zero.
 func (s *segmentImage) hasUnwrittenSector(from, to int64) bool {
 	for from < to {
 		end := min(to, (from/sectorBytes+1)*sectorBytes)

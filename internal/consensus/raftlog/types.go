@@ -84,7 +84,8 @@ type State struct {
 // LastIndex is the index of the last entry, or the base's.
 func (s *State) LastIndex() uint64 { return s.Base.Index + uint64(len(s.Entries)) }
 
-// Holds tells whether the log has an entry of this term at an index; what lies before its base it has had.
+// Holds reports whether the log has an entry of this term at an index. Everything before its base counts: the log has
+// had it.
 func (s *State) Holds(index, term uint64) bool {
 	if index <= s.Base.Index {
 		return true
