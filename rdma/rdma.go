@@ -35,7 +35,7 @@ type Limits struct {
 	MaxSGE        int // scatter/gather entries per work request
 	MaxInline     int // bytes that a send can carry without a region
 	MaxMessage    int // bytes of one work request
-	// SealsCRC tells that SendWR.SealCRC is heard.
+	// SealsCRC says that SendWR.SealCRC takes effect.
 	SealsCRC bool
 }
 
@@ -71,7 +71,7 @@ type RegionKey uint64
 type Region interface {
 	// Bytes is the memory. It must not be touched after Close has returned.
 	Bytes() []byte
-	// Key is the remote key, to be told to peers that may read or write here.
+	// Key is the remote key, for peers that may read or write here.
 	Key() RegionKey
 	// Invalidate makes the region stale: later posts on it and later remote accesses fail.
 	// It does not wait.
@@ -132,7 +132,7 @@ type Status uint8
 const (
 	StatusOK               Status = iota
 	StatusFlushed                 // the queue pair went into error before this request was worked on
-	StatusLength                  // the receive was too small: told to the sender and to that receive
+	StatusLength                  // the receive was too small: reported to the sender and by that receive
 	StatusRemoteAccess            // bad remote key, bounds or right
 	StatusReceiverNotReady        // the peer had no receive posted for the time the retry count allows
 	StatusDisconnected            // the peer aborted or died, or the path to it did: the oldest send has it
@@ -180,8 +180,8 @@ type QPConfig struct {
 // completes with its status, all others with StatusFlushed, in order, on both queues; later posts return
 // ErrState. A dead peer is sure to be noticed only by a pair that has sends outstanding.
 type QueuePair interface {
-	// Address is what the peer's Connect needs, to be carried there by the control channel; at most
-	// 256 bytes. It holds a secret: whoever knows it can connect in the peer's place.
+	// Address is what the peer's Connect needs, to be carried there by the control channel; at most 256 bytes. It holds
+	// a secret: anyone who knows it can connect in the peer's place.
 	Address() []byte
 	// Connect joins this pair with the one whose Address is remote. Both sides call it, in any order,
 	// at the same time; it blocks until the pair can send, or ctx is done.

@@ -31,7 +31,7 @@ func TestBenchMulticastHere(t *testing.T) {
 	}
 }
 
-// TestBenchMulticastOnSeveralMachines types the same line three times, but for rank and address.
+// TestBenchMulticastOnSeveralMachines types the same line three times, except for rank and address.
 func TestBenchMulticastOnSeveralMachines(t *testing.T) {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

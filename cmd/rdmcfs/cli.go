@@ -176,8 +176,8 @@ func mountOptions(lists []string) (mountWords, error) {
 	return w, nil
 }
 
-// ignoredOption reports words that are not for us: fstab's, those that are so anyway, and what mount(8) finds in
-// /proc/self/mountinfo and hands over for a remount.
+// ignoredOption reports whether a mount option is not meant for us: it belongs to fstab, it names what holds anyway, or
+// mount(8) found it in /proc/self/mountinfo and hands it over for a remount.
 func ignoredOption(key string) bool {
 	switch key {
 	case "defaults", "auto", "noauto", "user", "nouser", "users", "owner", "group", "_netdev", "nofail", "silent", "loud",

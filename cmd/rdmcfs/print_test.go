@@ -177,7 +177,7 @@ func TestNamesAreEscaped(t *testing.T) {
 	want("JSON", 0)
 }
 
-// The ends of some transfers were not told: none of those on the screen is known to run until it is told of again.
+// The ends of some transfers were missed: no transfer on the screen counts as running until the next news of it.
 func TestTransfersWhoseEndWasMissedGo(t *testing.T) {
 	var b strings.Builder
 	p := newProgress(&b)

@@ -57,7 +57,7 @@ func (p *progress) event(ev admin.Event) {
 		p.line(ev.Node.Name + " is " + stateText(*ev.Node) + drainText(*ev.Node))
 	case ev.Version != nil:
 		p.line(fmt.Sprintf("%s: version %d, %s", ev.Version.Path, ev.Version.Version, units.Bytes(ev.Version.SizeBytes)))
-	case ev.Message != "": // ends that were missed: what still runs is told of again
+	case ev.Message != "": // ends were missed: there will be news again of what still runs
 		p.erase()
 		p.order = nil
 		clear(p.now)

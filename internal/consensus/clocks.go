@@ -205,7 +205,7 @@ func (k *clocks) takeLocked(peer ID, middle int64, a *clockAnswer) {
 			k.clock.Follow(middle, a.time, a.flags&clockSure != 0)
 		}
 	}
-	// now that the peer's monotonic clock is known, it can be asked what this node's wall clock showed
+	// now that the peer's monotonic clock is known, the next question can say what this node's wall clock showed
 	if !again {
 		delete(k.asked, peer)
 	}

@@ -10,7 +10,7 @@ import (
 	"github.com/rdmcfs/rdmcfs/rdma/internal/soft"
 )
 
-// token names a pair of a fabric; whoever knows it can connect.
+// token names a pair of a fabric; anyone who knows it can connect.
 type token [16]byte
 
 // addressKind is the first byte of an address of this provider.

@@ -101,7 +101,8 @@ func (d *Device) Name() string {
 	return strings.Join(names, "+")
 }
 
-// String tells what each device tells of itself; of several also how many pairs it carries, and what is wrong.
+// String describes each device in its own words; if there are several, also how many pairs each carries, and what is
+// wrong.
 func (d *Device) String() string {
 	var words []string
 	for i, s := range d.Members() {
@@ -225,7 +226,7 @@ func (d *Device) check(cfg *rdma.QPConfig) error {
 	return nil
 }
 
-// adopt takes a new pair among those that Close ends.
+// adopt adds a new pair to the ones that Close ends.
 func (d *Device) adopt(q rdma.QueuePair) error {
 	d.mu.Lock()
 	closed := d.closed

@@ -94,7 +94,7 @@ func (p *pair) hold(wrs []rdma.SendWR) error {
 	return err
 }
 
-// keep appends copies of requests to those that are held, as far as it succeeds.
+// keep appends copies of requests to the held ones, until one fails.
 func (p *pair) keep(wrs []rdma.SendWR) error {
 	for i := range wrs {
 		for _, e := range wrs[i].List {

@@ -167,7 +167,7 @@ func TestHeldFlushed(t *testing.T) {
 	}
 }
 
-// TestHeldWithClosedQueue: where nobody is told of the lookup any more, Close lets go of what is held.
+// TestHeldWithClosedQueue: if nobody can hear of the lookup any more, Close releases what is held.
 func TestHeldWithClosedQueue(t *testing.T) {
 	a, _, _, _ := held(t, 8)
 	if err := a.cq.Close(); err != nil {

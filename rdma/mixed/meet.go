@@ -12,7 +12,7 @@ import (
 // it. A new pair of the two uses another provider.
 var ErrRoute = errors.New("mixed: a provider that both ends have does not connect them")
 
-// card is what a pair tells of itself, and how it finds what joins it with its peer.
+// card is what a pair says about itself, and how it finds what joins it with its peer.
 type card struct {
 	dev     *Device
 	own     address
@@ -69,8 +69,8 @@ func (c *card) meet(remote []byte) (meeting, error) {
 // blameAfter is how long a Connect must have taken to speak against the route when the caller ends it.
 const blameAfter = time.Second
 
-// parted says why a Connect failed, and notes it against the route if there is another one. ended tells that the
-// caller ended it, by the context or by Abort.
+// parted says why a Connect failed, and notes it against the route if there is another one. ended says that the caller
+// ended it, by the context or by Abort.
 func (c *card) parted(m *meeting, err error, ended bool) error {
 	name := c.dev.members[m.member].Name()
 	err = fmt.Errorf("mixed: connect by %s: %w", name, err)

@@ -194,7 +194,7 @@ func (p *pair) Close() error {
 	p.recv.drainAll()
 	p.mu.Lock()
 	p.keys.close()
-	p.flushHeld(rdma.StatusFlushed) // only where the queue was closed before, and told nothing of the lookup
+	p.flushHeld(rdma.StatusFlushed) // needed only if the queue was closed before, and did not report the lookup
 	p.mu.Unlock()
 	p.dev.forget(p)
 	return nil

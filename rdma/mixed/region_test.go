@@ -166,7 +166,7 @@ func TestNewRefuses(t *testing.T) {
 	}
 }
 
-// TestSmallestLimits: a request beyond the limits of either device is refused, whoever carries the pair.
+// TestSmallestLimits: a request beyond the limits of either device is refused, no matter which device carries the pair.
 func TestSmallestLimits(t *testing.T) {
 	a, b, _ := memTcp(t)
 	x, _ := link(t, a, b, 8)

@@ -177,7 +177,7 @@ func oneSidedCounter(t *testing.T, p *Pair) {
 	})
 }
 
-// oneSidedFlag: on a provider with ordered writes a flag in the last word tells that the data is there.
+// oneSidedFlag: on a provider with ordered writes a flag in the last word shows that the data is there.
 func oneSidedFlag(t *testing.T, p *Pair) {
 	a, b := p.link(t, options{})
 	if !b.dev.OrderedWrites() {

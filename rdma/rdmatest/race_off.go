@@ -2,5 +2,5 @@
 
 package rdmatest
 
-// raceEnabled tells that the race detector, which allocates by itself, is on.
+// raceEnabled reports whether the race detector is on, which itself allocates memory.
 const raceEnabled = false

@@ -18,7 +18,7 @@ type Pair struct {
 	// Patience bounds every wait of the suite, and so the provider's times for a missing receive and
 	// for a dead peer. Default 10 s.
 	Patience time.Duration
-	// Allocates tells that the provider allocates per request; the allocation tests are left out.
+	// Allocates says that the provider allocates per request; the allocation tests are left out.
 	Allocates bool
 }
 

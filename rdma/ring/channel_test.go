@@ -252,7 +252,7 @@ func recvError(c *Channel) error {
 	return err
 }
 
-// TestWaitersEnd: callers that wait are told of the end, whatever it is.
+// TestWaitersEnd: callers that wait return when the channel ends, whatever ends it.
 func TestWaitersEnd(t *testing.T) {
 	ends := map[string]struct {
 		end  func(l *link)

@@ -25,8 +25,9 @@ type Config struct {
 	// with fewer than 4 processors, and none on a tcp device, whose writes need a processor to arrive. Negative:
 	// none.
 	Spin time.Duration
-	// Linger is how long polling may pause, when callers that polled got what they waited for, until channels are
-	// told to use send/receive. A message that comes by a ring in the pause is seen that much later. Default 500 µs.
+	// Linger is how long polling may pause, when callers that polled got what they waited for, before the peers of the
+	// channels are asked to use send/receive. A message that comes by a ring in the pause is seen that much later.
+	// Default 500 µs.
 	Linger time.Duration
 	// Keepalive is how long a channel stays silent until it looks whether the peer is there. Default 1 s.
 	Keepalive time.Duration

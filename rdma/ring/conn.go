@@ -46,7 +46,7 @@ func NewConn(c *Channel, remote net.Addr) *Conn {
 // LocalAddr is the name of the device.
 func (n *Conn) LocalAddr() net.Addr { return n.local }
 
-// RemoteAddr is what NewConn was told.
+// RemoteAddr is the address that was given to NewConn.
 func (n *Conn) RemoteAddr() net.Addr { return n.remote }
 
 // Channel is what the stream is made of.
@@ -143,10 +143,10 @@ func (n *Conn) SetDeadline(t time.Time) error {
 	return errors.Join(n.SetReadDeadline(t), n.SetWriteDeadline(t))
 }
 
-// SetReadDeadline bounds reads, also those that wait now. The zero time is no bound.
+// SetReadDeadline bounds reads, also the ones that are waiting. The zero time is no bound.
 func (n *Conn) SetReadDeadline(t time.Time) error { return n.bound(&n.reading, t) }
 
-// SetWriteDeadline bounds writes, also those that wait now. The zero time is no bound.
+// SetWriteDeadline bounds writes, also the ones that are waiting. The zero time is no bound.
 func (n *Conn) SetWriteDeadline(t time.Time) error { return n.bound(&n.writing, t) }
 
 func (n *Conn) bound(d *deadline, t time.Time) error {
@@ -180,7 +180,8 @@ type deadline struct {
 
 func newDeadline() deadline { return deadline{done: make(chan struct{})} }
 
-// wait is closed when the deadline that is set now has passed, or was set anew to the past.
+// wait returns a channel that is closed when the present deadline has passed, or when the deadline is set to a past
+// time.
 func (d *deadline) wait() <-chan struct{} {
 	d.mu.Lock()
 	defer d.mu.Unlock()

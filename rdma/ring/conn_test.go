@@ -311,7 +311,8 @@ func TestConnCloseIsBounded(t *testing.T) {
 	})
 }
 
-// TestConnManyCallers: the bytes of one Write stay together, whoever writes beside; reads and deadlines race with them.
+// TestConnManyCallers: the bytes of one Write stay together, even if others write at the same time; reads and deadlines
+// race with them.
 func TestConnManyCallers(t *testing.T) {
 	eachConn(t, func(t *testing.T, a, b *Conn) {
 		const writers, rounds, size = 4, 60, 5000
@@ -361,7 +362,7 @@ func TestConnAddresses(t *testing.T) {
 	}
 }
 
-// TestConnPeerDies: what came before is read, then the loss is told, on reads and writes.
+// TestConnPeerDies: what came before is read, then reads and writes report the loss.
 func TestConnPeerDies(t *testing.T) {
 	each(t, func(t *testing.T, p provider, cfg Config) {
 		cfg.Keepalive = 20 * time.Millisecond

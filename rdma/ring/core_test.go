@@ -255,8 +255,8 @@ func TestOrderRefusesWrongNumbers(t *testing.T) {
 	}
 }
 
-// TestCreditsNeverExceedBuffers: whatever is told in whatever order, no more is under way than the peer has buffers,
-// and nothing stays untold for ever.
+// TestCreditsNeverExceedBuffers: no matter which credits are reported and in which order, no more messages are under
+// way than the peer has buffers, and no credit stays unreported for ever.
 func TestCreditsNeverExceedBuffers(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		slots, receives := uint32(rapid.IntRange(2, 6).Draw(t, "slots")), uint32(rapid.IntRange(2, 6).Draw(t, "receives"))

@@ -7,9 +7,9 @@ type outflow struct {
 	slots, receives uint32 // of the peer
 	number          uint32 // of the next message
 	written         uint32 // messages put in the ring
-	slotsFreed      uint32 // of those, as the peer told
+	slotsFreed      uint32 // of those, as the peer last reported
 	sent            uint32 // numbered messages by send/receive
-	recvsFreed      uint32 // of those, as the peer told
+	recvsFreed      uint32 // of those, as the peer last reported
 	set             uint16 // newest state of the peer's polling set: odd means that it polls us
 	setTold         uint16 // of that, what we confirmed
 }
@@ -66,7 +66,7 @@ func (o *outflow) heard(f *frame) error {
 	return nil
 }
 
-// advance moves a count on to what was told, if that is newer; it cannot pass what was used.
+// advance moves a count on to what the peer reported, if that is newer; it cannot pass what was used.
 func advance(count *uint32, told, used uint32, what string) error {
 	step := told - *count
 	switch {
@@ -93,7 +93,7 @@ type inflow struct {
 	setSaw          uint16 // what the peer confirmed
 }
 
-// took books a numbered message; a peer cannot use more than it was told of.
+// took books a numbered message; a peer cannot use more buffers than were granted to it.
 func (i *inflow) took(ring bool) error {
 	if ring {
 		i.slotsTaken++

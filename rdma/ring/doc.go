@@ -4,19 +4,20 @@
 // An [Endpoint] belongs to one device. It makes [Channel]s, each joined with one of a peer. A channel has two ways
 // for its messages, and keeps one order over both:
 //
-//	ring          slots here  --RDMA write-->  the same slots there     seen by whoever polls the memory
+//	ring          slots here  --RDMA write-->  the same slots there     seen by any caller that polls the memory
 //	send/receive  a staged buffer  --send-->   a posted receive         seen in the completion queue
 //
 // # The ring (section 4.1 to 4.4)
 //
-// Each slot at the sender belongs to one slot at the receiver for good, so the receiver need not tell an address for a
+// Each slot at the sender belongs to one slot at the receiver for good, so the receiver need not send an address for a
 // write. A message is one write of head word, header, bytes and tail word. The receiver polls the head word of the next
 // slot and finds the tail word by the size in it. It takes the message when the tail word has the value that the head
 // word names. There are two such values, and the sender uses the one that was not in the tail's place before: its own
 // slot has the same bytes, so it knows. Where a device does not order writes, the head word is a second write.
 //
-// Every message carries credits: running counts of slots and receives that are free again. A message of their own tells
-// them only when half of them are untold. If a ring has no free slot, the next message goes by send/receive.
+// Every message carries credits: running counts of slots and receives that are free again. They are sent in a message
+// of their own only when half of them are unreported. If a ring has no free slot, the next message goes by
+// send/receive.
 //
 // # Order (4.5)
 //

@@ -15,9 +15,10 @@ import (
 // Polling.
 const (
 	completionBatch = 32
-	queueEvery      = 16 // rounds of a set that is not empty between two looks at the completion queue, whoever makes them
-	clockEvery      = 16 // rounds between two looks at the clock
-	channelsMax     = 1 << 16
+	// rounds of a set that is not empty between two looks at the completion queue, whichever caller makes the rounds
+	queueEvery  = 16
+	clockEvery  = 16 // rounds between two looks at the clock
+	channelsMax = 1 << 16
 )
 
 // Endpoint is all channels of one device, with their completion queue and their polling set. All methods may be
@@ -40,7 +41,7 @@ type Endpoint struct {
 	poll     sync.Mutex // the right to poll; protects all below; before Channel.mu
 	out      [completionBatch]rdma.Completion
 	channels []*Channel // by number; nil where free
-	set      []*Channel // polled: the members, and those that have not confirmed that they left
+	set      []*Channel // polled: the members, and channels that have not confirmed that they left
 	policy   pollingSet
 	closed   bool
 }
@@ -56,7 +57,7 @@ func NewEndpoint(dev rdma.Device, cfg Config) (*Endpoint, error) {
 	return e, nil
 }
 
-// newEndpoint makes one that moves only when it is told to.
+// newEndpoint makes an endpoint that does nothing by itself.
 func newEndpoint(dev rdma.Device, cfg Config) (*Endpoint, error) {
 	cfg, err := cfg.withDefaults(dev)
 	if err != nil {

@@ -70,7 +70,7 @@ type grantState uint8
 
 const (
 	grantNone    grantState = iota
-	grantOffered            // Recv has told of it
+	grantOffered            // Recv has reported it
 	grantGiven
 	grantDone
 	grantTakenBack
@@ -94,8 +94,8 @@ func boolWord(b bool) uint32 {
 
 // SendFrom sends a message of any size from registered memory: up to MaxEager as Send does, a larger one without a
 // copy, when the receiver has granted memory for it (rendezvous by RDMA write, section 3). It blocks until the memory
-// may be used again, which for a large message means that all is there; ErrRefused tells that it was not wanted. When
-// ctx ends before memory is granted the message is taken back.
+// may be used again, which for a large message means that all of it has arrived. ErrRefused says that the receiver did
+// not want it. When ctx ends before memory is granted the message is taken back.
 func (c *Channel) SendFrom(ctx context.Context, source rdma.SGE) error {
 	mem := source.Region.Bytes()
 	if source.Offset < 0 || source.Length < 0 || source.Offset > len(mem) || source.Length > len(mem)-source.Offset {
@@ -239,8 +239,8 @@ func (c *Channel) takeOfferLocked(a arrival) (Message, bool, error) {
 	return Message{Size: int(size), Large: true}, true, nil
 }
 
-// Accept receives the large message of which Recv has told last into a piece of a region with the right RemoteWrite.
-// It blocks until all is there. When ctx is done before, the channel ends: the peer may still write there.
+// Accept receives the large message that Recv reported last into a piece of a region with the right RemoteWrite. It
+// blocks until all of it is there. When ctx is done before, the channel ends: the peer may still write there.
 func (c *Channel) Accept(ctx context.Context, into rdma.SGE) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -270,7 +270,7 @@ func (c *Channel) grantLocked(into rdma.SGE) error {
 	return nil
 }
 
-// endGrantLocked answers how a large message ended; the next offer may be told of.
+// endGrantLocked returns how a large message ended; Recv may then report the next offer.
 func (c *Channel) endGrantLocked() error {
 	was := c.incoming.state
 	c.incoming.state = grantNone
@@ -288,7 +288,7 @@ func (c *Channel) grantOverLocked() bool {
 	return c.incoming.state != grantGiven || c.recvErrorLocked() != nil
 }
 
-// Refuse tells the sender that the large message of which Recv has told last is not wanted.
+// Refuse answers the sender that the large message that Recv reported last is not wanted.
 func (c *Channel) Refuse() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()

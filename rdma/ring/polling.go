@@ -6,7 +6,7 @@ type Policy uint8
 const (
 	// ByTraffic polls the channels with most messages of late.
 	ByTraffic Policy = iota
-	// FirstN polls those that had a message first, until they leave.
+	// FirstN polls the channels that had a message first, until they leave.
 	FirstN
 )
 
@@ -21,7 +21,7 @@ const (
 	displaceMin   = 32
 )
 
-// pollingSet decides who is polled. Channels are small numbers.
+// pollingSet decides which channels are polled. Channels are small numbers.
 type pollingSet struct {
 	policy  Policy
 	limit   int

@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// When the peer is told of what was executed: a frame that is sent anyway carries that for nothing, one for it alone
-// wakes the peer.
+// When to acknowledge to the peer what was executed: a frame that is sent anyway carries the acknowledgement for
+// nothing, a frame just for it wakes the peer.
 const (
 	// ackEvery and ackBytes bound what a busy stream leaves unacknowledged.
 	ackEvery = 16
@@ -38,7 +38,7 @@ func (q *queuePair) executedLocked(n int) {
 	q.kickLocked()
 }
 
-// owesAck reports whether the peer has not been told of all that was executed.
+// owesAck reports whether some of what was executed is not acknowledged to the peer yet.
 func (q *queuePair) owesAck() bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()

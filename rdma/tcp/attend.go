@@ -108,7 +108,7 @@ func (in *inbox) need() int {
 	return frameBytes
 }
 
-// receive is recvfrom, again after EINTR. See callBytes on why the scheduler is not told.
+// receive is recvfrom, repeated after EINTR. See callBytes on why the Go scheduler does not know of the call.
 func receive(fd uintptr, buf []byte) (int, error) {
 	for {
 		n, _, errno := unix.RawSyscall6(unix.SYS_RECVFROM, fd, uintptr(unsafe.Pointer(unsafe.SliceData(buf))),

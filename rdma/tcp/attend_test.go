@@ -121,8 +121,8 @@ func TestWatchedPairCloses(t *testing.T) {
 	}
 }
 
-// TestEndBehindTheLastBytes: the end of a connection is seen also where it came together with the last frame, so that
-// the poller told of both at once.
+// TestEndBehindTheLastBytes: the end of a connection is noticed even if it came together with the last frame, so that
+// the poller reported both at once.
 func TestEndBehindTheLastBytes(t *testing.T) {
 	const turns = 2 * joinAfter
 	b := newBed(t, Config{answerDelay: time.Hour, watch: true})

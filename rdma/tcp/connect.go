@@ -132,7 +132,7 @@ func (q *queuePair) greet(ctx context.Context, conn net.Conn, peer *address) (ui
 	return credit, free()
 }
 
-// advertise is the number of receives posted, which the peer is about to be told.
+// advertise returns the number of receives posted, for a message to the peer that is about to be sent.
 func (q *queuePair) advertise() uint32 {
 	q.mu.Lock()
 	defer q.mu.Unlock()

@@ -27,7 +27,8 @@ type eagerness struct {
 	soon int // arrivals within pollFor, up to need; a late one takes half of it away
 	need int // from eagerMin to eagerMax; 0 is eagerMin
 
-	vain  int // looks right after something was served that found nothing, less those that did, from 0 to 2*after
+	// looks right after something was served: the vain ones less the others, from 0 to 2*after
+	vain  int
 	after int // from deferMin to deferMax; 0 is deferMin
 	left  int // times that others run first until a look is made right then
 }

@@ -43,9 +43,9 @@ func (g *glance) look() {
 	_ = g.rc.Read(g.fn) // without the poller it returns at once
 }
 
-// tryLook is called by the poller's wait: false waits. Each write is an event. The scheduler is not told of the call:
-// that would wake the runtime's monitor, a thread which then wakes for 50 times with 20 µs of sleep between, and
-// interrupts whatever runs (decisions/025).
+// tryLook is called by the poller's wait: false waits. Each write is an event. The Go scheduler does not know of the
+// call: otherwise it would wake the runtime's monitor, a thread which then wakes 50 times with 20 µs of sleep between,
+// and interrupts whatever runs (decisions/025).
 func (g *glance) tryLook(fd uintptr) bool {
 	if g.rung {
 		return true

@@ -98,7 +98,7 @@ func (w *wire) in(i int, do func() error) error {
 	return <-failed
 }
 
-// cut takes the cable of side 1 away: packets vanish, and nobody is told.
+// cut takes the cable of side 1 away: packets vanish, and neither side gets an error.
 func (w *wire) cut(t *testing.T) {
 	t.Helper()
 	link, err := w.links[1].LinkByName("w1")

@@ -10,8 +10,8 @@ import (
 	"github.com/rdmcfs/rdmcfs/rdma"
 )
 
-// TestNobodyStaysParked has a dialer be parked just when Connect ends: its connection is closed, as nobody will ever
-// take it.
+// TestNobodyStaysParked has a dialer parked just when Connect ends: its connection is closed, as nobody will ever take
+// it.
 func TestNobodyStaysParked(t *testing.T) {
 	d, err := New(Config{Advertise: "127.0.0.1:1"})
 	if err != nil {

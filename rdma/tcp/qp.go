@@ -58,14 +58,14 @@ type queuePair struct {
 
 	rq         soft.RecvQueue
 	posted     uint32 // receives posted so far
-	advertised uint32 // posted, as last told to the peer
+	advertised uint32 // posted, as last sent to the peer
 	consumed   uint32 // receives used up by the peer
 	peerPosted uint32 // receives the peer has posted
 	used       uint32 // of those, used up by us
 
 	executed uint32 // requests of the peer we executed
-	told     uint32 // executed, as last told to the peer
-	ackDue   bool   // tell now
+	told     uint32 // executed, as last acknowledged to the peer
+	ackDue   bool   // acknowledge now
 	answered bool   // the last frame was an answer to what this side sent
 	ackArmed bool   // ackTimer runs
 
@@ -81,7 +81,7 @@ type queuePair struct {
 	rnrAt   uint64
 	rnrLeft int
 
-	out outbox // belongs to whoever set writing
+	out outbox // belongs to the goroutine that set writing
 	in  inbox  // belongs to readLoop, or to the watch while the pair stays there
 
 	seat seat
@@ -138,7 +138,7 @@ func (q *queuePair) PostSend(wrs ...rdma.SendWR) error {
 	return nil
 }
 
-// PostRecv queues the receives; a peer that waits for one is told.
+// PostRecv queues the receives. A peer that waits for one gets a frame that says so.
 func (q *queuePair) PostRecv(wrs ...rdma.RecvWR) error {
 	q.mu.Lock()
 	defer q.mu.Unlock()

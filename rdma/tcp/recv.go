@@ -22,7 +22,7 @@ const (
 	// sumBytes is read or written at once of a message that is summed up: it must still be in the processor's cache
 	// afterwards.
 	sumBytes = 1 << 20
-	// lingerMax is how long a pair that told the peer of an error waits for it to hang up.
+	// lingerMax is how long a pair that has sent the peer an error waits for it to hang up.
 	lingerMax = 250 * time.Millisecond
 )
 

@@ -173,9 +173,9 @@ func (s *rawStream) tryRead(fd uintptr) bool {
 }
 
 // callBytes bounds a system call: a block of 1 MiB with its header and trailer, as other processes run between two
-// calls and take its place in the caches. The sockets do not block, so that a call is nothing but copying, 100 to 300
-// µs of it: the Go scheduler is not told of calls (which at 64 KiB would cost a quarter more CPU), and this is for
-// how long it has to do without the thread.
+// calls and take its place in the caches. The sockets do not block, so a call is nothing but copying, for 100 to 300
+// µs. The Go scheduler is not informed of calls (which at 64 KiB would cost a quarter more CPU), so it has to do
+// without the thread for that long.
 const callBytes = 1<<20 + 4<<10
 
 // vector is readv or writev, again after EINTR.

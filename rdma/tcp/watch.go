@@ -202,7 +202,7 @@ func (w *watch) run(rc syscall.RawConn) {
 			w.looked = w.since
 			w.others.look()
 		}
-		runtime.Gosched() // those that have completions now send, and acknowledge with that
+		runtime.Gosched() // pairs that have completions now send, and acknowledge with that
 	}
 }
 
@@ -275,7 +275,7 @@ func (w *watch) idle() {
 	w.acknowledge()
 }
 
-// events is epoll_wait without waiting. See callBytes on why the scheduler is not told.
+// events is epoll_wait without waiting. See callBytes on why the Go scheduler does not know of the call.
 func events(fd uintptr, list []unix.EpollEvent) int {
 	for {
 		n, _, errno := unix.RawSyscall6(unix.SYS_EPOLL_PWAIT, fd, uintptr(unsafe.Pointer(unsafe.SliceData(list))),

@@ -18,7 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Room for datagrams. Those that find none are lost, and repeated by their sender.
+// Room for datagrams. Datagrams that find none are lost, and their sender repeats them.
 const (
 	bellRecvs = 256
 	bellSends = 64
@@ -40,8 +40,8 @@ type bell struct {
 	muted       atomic.Bool
 
 	mu     sync.Mutex            // protects all below; the innermost lock
-	routes map[ahAttr]*bellRoute // those that new pairs use
-	left   []*bellRoute          // those that only older pairs may use
+	routes map[ahAttr]*bellRoute // used by new pairs
+	left   []*bellRoute          // may be used by older pairs only
 	free   []int                 // slots to send from
 	closed bool
 	broken bool // the device has stopped the pair: mend
@@ -194,7 +194,8 @@ func (b *bell) takeRoute(way ahAttr) (*bellRoute, error) {
 	return r, nil
 }
 
-// leaveRoute is for each takeRoute. With stale the way was found to lead nowhere, and later pairs look for it anew.
+// leaveRoute is called once for each takeRoute. stale says that the route was found to lead nowhere: later pairs look
+// it up again.
 func (b *bell) leaveRoute(r *bellRoute, stale bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -204,7 +205,7 @@ func (b *bell) leaveRoute(r *bellRoute, stale bool) {
 	}
 }
 
-// forgetRoutes has later pairs look for all ways anew: they hold on to the port's addresses, and to those of its
+// forgetRoutes makes later pairs look up all routes again: routes hold on to the addresses of the port and of its
 // neighbours.
 func (b *bell) forgetRoutes() {
 	b.mu.Lock()

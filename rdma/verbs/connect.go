@@ -109,7 +109,7 @@ func (q *queuePair) endConnect(err error) error {
 	return fmt.Errorf("verbs: connect: %w", err)
 }
 
-// bringUp has the device take the peer's requests, and able to send.
+// bringUp makes the device take the peer's requests, and makes it able to send.
 func (q *queuePair) bringUp() error {
 	d, peer := q.dev, &q.remote
 	at := d.at.Load()
@@ -158,7 +158,7 @@ func (q *queuePair) greet(ctx context.Context) error {
 	}
 }
 
-// told takes a message for this pair.
+// told handles a message for this pair.
 func (q *queuePair) told(m *message, text []byte) {
 	if m.kind == messageGone {
 		q.drain() // what the peer has done before comes first

@@ -76,7 +76,7 @@ func (d *device) Status() Status {
 // Limits are the device's, cut to what fits every use.
 func (d *device) Limits() rdma.Limits { return d.limits }
 
-// mellanox is the vendor whose devices place writes in order, without being told otherwise.
+// mellanox is the vendor whose devices place writes in order without being asked to.
 const mellanox = 0x02c9
 
 // OrderedWrites is true for devices that are known for it.

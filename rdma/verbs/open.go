@@ -156,8 +156,8 @@ func (d *device) setUp() error {
 	return d.listen() // last: events find all that they are about
 }
 
-// unitsOf is how many of a card's units (64 bytes) a request takes, with its list or inline bytes, and with
-// the share of those that are not reported.
+// unitsOf is how many of a card's units (64 bytes) a request takes, with its list or inline bytes, and with its share
+// of the requests that are not reported.
 const unitsOf = 8
 
 // usableLimits cuts a device's limits to what the package's own structures hold, and to where every pair can be made.

@@ -20,7 +20,7 @@ import (
 	"github.com/rdmcfs/rdmcfs/rdma"
 )
 
-// What ibv_rc_pingpong is told on its command line, here and in test/vm.
+// What the command line of ibv_rc_pingpong says, here and in test/vm.
 const (
 	pingPort    = "18515"
 	pingBytes   = 60000

@@ -22,7 +22,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// TestWithoutLibrary: a machine that lacks libibverbs is told so, and what to install.
+// TestWithoutLibrary: if a machine lacks libibverbs, the error says so, and what to install.
 func TestWithoutLibrary(t *testing.T) {
 	_, err := load("libibverbs-that-is-not-there.so.1")
 	if !errors.Is(err, ErrNoLibrary) || !strings.Contains(err.Error(), "ibverbs-providers") {
@@ -309,8 +309,8 @@ func TestErrorsAreExplained(t *testing.T) {
 	}
 }
 
-// TestLockedError: where the kernel has no memory and locked memory has a limit, that is told, with what to do; of
-// queues as of regions.
+// TestLockedError: if the kernel has no memory and locked memory has a limit, the error says that, and what to do, for
+// queues as for regions.
 func TestLockedError(t *testing.T) {
 	none := fmt.Errorf("verbs: create queue pair: %w", syscall.ENOMEM)
 	limit := func(n uint64, err error) func() (uint64, error) { return func() (uint64, error) { return n, err } }

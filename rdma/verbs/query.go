@@ -231,7 +231,7 @@ func (l *library) gids(context uintptr, name string, p *PortInfo) {
 	}
 }
 
-// gidInfo adds what only the kernel's files tell of an entry.
+// gidInfo adds what only the kernel's files say about an entry.
 func gidInfo(dir fs.FS, device string, p *PortInfo, index int, gid [16]byte) GIDInfo {
 	g := GIDInfo{Index: index, GID: netip.AddrFrom16(gid), Type: "InfiniBand"}
 	if p.LinkLayer == "InfiniBand" {

@@ -36,8 +36,8 @@ type workQueue struct {
 	askAgain   bool // and another is to follow it
 }
 
-// newWorkQueue makes a queue with room for depth requests and those that may not count: nobody knows whether those
-// are done that the device does not report, and one is our own.
+// newWorkQueue makes a queue with room for depth requests and for others that may not count: requests that the device
+// does not report, as nobody knows whether they are done, and one of our own.
 func newWorkQueue(qp *queuePair, cq *completionQueue, depth, silent int) workQueue {
 	return workQueue{qp: qp, cq: cq, depth: depth, slots: make([]slot, depth+silent)}
 }
@@ -153,9 +153,9 @@ func (q *workQueue) signal(s *slot, last bool) {
 	}
 }
 
-// ask fills a slot with an empty write of our own, whose report tells that the silent requests before it are done
-// too. It reports whether that is to be posted: not where none of them holds memory, nor behind another, which it
-// then follows.
+// ask fills a slot with an empty write of our own, whose completion shows that the silent requests before it are done
+// too. It reports whether that write is to be posted: not if none of them holds memory, nor while another such write is
+// outstanding; in the latter case a new one follows it.
 func (q *workQueue) ask() bool {
 	q.askAgain = q.asked && q.holds
 	if q.asked || !q.holds {

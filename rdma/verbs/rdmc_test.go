@@ -172,7 +172,7 @@ func TestMulticast(t *testing.T) {
 	t.Logf("%d bytes to 3 members in %v", imageBytes, time.Since(began))
 }
 
-// TestMulticastMemberDies: a member dies in mid-transfer without a word; the others are told, form a group without it
+// TestMulticastMemberDies: a member dies in mid-transfer without a word. The others hear of it, form a group without it
 // and move what is missing.
 func TestMulticastMemberDies(t *testing.T) {
 	deviceName(t)

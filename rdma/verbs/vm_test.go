@@ -272,7 +272,7 @@ func TestQueryOfRealDevice(t *testing.T) {
 	}
 }
 
-// TestUnsignaledForEver: one who asks for no completions still gets free slots, and holds no region.
+// TestUnsignaledForEver: a sender that asks for no completions still gets free slots, and holds no region.
 func TestUnsignaledForEver(t *testing.T) {
 	x, y := joined(t, testDevice(t, quick), testDevice(t, quick), 4096)
 	post := func(wr rdma.SendWR) {
