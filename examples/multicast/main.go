@@ -40,7 +40,7 @@ func run(ctx context.Context, cfg rendezvous.Config) error {
 	if err != nil {
 		return err
 	}
-	defer meeting.Close() // if all is not well, the others are told
+	defer meeting.Close() // if something fails, the others get word
 	if cfg.Rank == 0 {
 		if file, err = os.Open(*path); err != nil {
 			return err

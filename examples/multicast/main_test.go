@@ -75,7 +75,7 @@ func TestThreeProcesses(t *testing.T) {
 	}
 }
 
-// TestNothingToSend has all members told when the root has no file.
+// TestNothingToSend: when the root has no file, all members get an error.
 func TestNothingToSend(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 	defer cancel()

@@ -18,9 +18,9 @@ import (
 
 // Request is a work request of a graph.
 type Request struct {
-	// Transfer is who is at the other end of the queue pair, and the block.
+	// Transfer is the block, and the member at the other end of the queue pair.
 	schedule.Transfer
-	// Sends tells a send from a receive.
+	// Sends is true for a send, false for a receive.
 	Sends bool
 	// Step is the schedule's. A graph has at most one receive and one send in each.
 	Step uint64

@@ -9,7 +9,7 @@ import (
 	"github.com/rdmcfs/rdmcfs/rdma"
 )
 
-// stuck is a device whose registrations end only when it is told.
+// stuck is a device whose registrations end only on release.
 type stuck struct {
 	rdma.Device
 	release chan struct{}

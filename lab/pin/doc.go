@@ -4,9 +4,9 @@
 // registrations.
 //
 // A [Domain] holds all registrations of a device within a budget of bytes. A registration is used until its [Pin] is
-// released; kept ones then stay, until others need the bytes (those unused for longest go first) or Invalidate tells
-// that their memory is changed: unmapped, or a file that gets shorter. One in use is only marked then; its users hear
-// of it, and when the last one ends it goes.
+// released. A kept one then stays until others need the bytes (the ones unused for longest go first), or until
+// Invalidate says that its memory changes: it is unmapped, or is a file that gets shorter. One in use is only marked
+// then; its users hear of it, and it goes when the last one ends.
 //
 // A [Link] carries messages over a queue pair by any [Strategy]. Without one end's registration nothing is written:
 //

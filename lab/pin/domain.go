@@ -35,7 +35,7 @@ type Domain struct {
 	book   ledger
 	peak   uint64
 	counts Stats
-	news   chan struct{}    // closed and made anew whenever an entry has gone or lost a user
+	news   chan struct{}    // closed and replaced whenever an entry has gone or lost a user
 	live   map[*entry]*live // what the entries stand for
 }
 
@@ -47,7 +47,7 @@ type live struct {
 	lost   map[*Pin]func() // called at invalidation; guarded by Domain.mu
 }
 
-// Stats are counts since the domain was made, but for Bytes and Entries.
+// Stats are counts since the domain was made, except Bytes and Entries.
 type Stats struct {
 	Bytes         int64 `json:"bytes"`         // registered now
 	Entries       int   `json:"entries"`       // registrations now
@@ -126,7 +126,8 @@ func (a *Ask) span() span {
 	return span{lo, lo + uint64(len(a.Memory))}
 }
 
-// Try registers memory, or finds it registered. It waits for the device, but for no other user: ErrBudget.
+// Try registers memory, or finds it registered. It waits for the device, but not for other users: then it returns
+// ErrBudget.
 func (d *Domain) Try(a Ask) (*Pin, error) {
 	return d.get(context.Background(), &a, false)
 }
@@ -310,10 +311,10 @@ func (d *Domain) deregister(entries []*entry) error {
 	return nil
 }
 
-// Invalidate tells that memory is about to change in a way that registrations do not follow: it will be unmapped, or
-// the file behind it becomes shorter. Registrations that share a byte with it are found no more; those in use are
-// withdrawn from peers, their users are told, and they go when these have ended. Invalidate does not wait for that:
-// Drain does.
+// Invalidate says that memory is about to change in a way that registrations do not follow: it will be unmapped, or the
+// file behind it becomes shorter. Registrations that share a byte with it are no longer found. The ones in use are
+// withdrawn from peers, their users get notice, and they go when these users have ended. Invalidate does not wait for
+// that: Drain does.
 func (d *Domain) Invalidate(memory []byte) error {
 	a := Ask{Memory: memory}
 	d.mu.Lock()

@@ -111,8 +111,8 @@ func sendAndCut(t *testing.T, p *pair, s Strategy, from *File, size int, cut fun
 	return err
 }
 
-// TestCutFileBreaksOnlyItsSession: a size-reducing SETATTR in mid-send. Told (Shrink) or not (another process's
-// truncate): the session of that file fails and says why, others go on, nothing stays registered.
+// TestCutFileBreaksOnlyItsSession: a size-reducing SETATTR in mid-send. With notice (Shrink) or without (another
+// process's truncate), the session of that file fails and says why, others go on, and nothing stays registered.
 func TestCutFileBreaksOnlyItsSession(t *testing.T) {
 	each(t, func(t *testing.T, a, b rdma.Device) {
 		const size = 2 << 20

@@ -17,12 +17,13 @@ type kind uint8
 
 const (
 	kindMatch kind = iota + 1 // sender: a message comes, here is its beginning
-	kindAck                   // receiver: where the first fragment begins and ends, and those that may be written at once
-	kindData                  // sender: bytes by send/receive
-	kindReady                 // receiver: more fragments may be written
-	kindDone                  // receiver: all is there
-	kindTaken                 // receiver: data was taken, more may come
-	kindError                 // both: the link ends, with the reason
+	// receiver: where the first fragment begins and ends, and the fragments that may be written at once
+	kindAck
+	kindData  // sender: bytes by send/receive
+	kindReady // receiver: more fragments may be written
+	kindDone  // receiver: all is there
+	kindTaken // receiver: data was taken, more may come
+	kindError // both: the link ends, with the reason
 )
 
 const (

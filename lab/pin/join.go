@@ -23,8 +23,9 @@ func (u *use) note(p *Pin) {
 	}
 }
 
-// joinAfter is the message among those that found all their memory registered, in pieces, during which it is
-// registered as one: that costs about as much as so many messages save whose bytes go in one write.
+// joinAfter says at which message its memory is registered as one piece, counting the messages that found all their
+// memory registered, in pieces. The registration costs about as much as that many messages save when their bytes go in
+// one write.
 const joinAfter = 2
 
 // joinRetry is how many such messages there are between attempts where the first had no room or failed.

@@ -157,7 +157,7 @@ func TestJoinRefused(t *testing.T) {
 	})
 }
 
-// TestLedgerReplace: pieces of a registration go with their last user, those that it does not serve stay.
+// TestLedgerReplace: pieces of a registration go with their last user; pieces that the new one does not serve stay.
 func TestLedgerReplace(t *testing.T) {
 	l := &ledger{}
 	used, idle := must(t, l, kept(0, 10)), must(t, l, kept(10, 20))

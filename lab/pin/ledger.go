@@ -24,9 +24,9 @@ type want struct {
 	claim  Claim
 }
 
-// Claim says what a use of registered memory waits for. Whoever is waited for may take more of the budget than who
-// waits, so that users of several domains, each with others' transfers in both directions, cannot wait for each other
-// in a circle.
+// Claim says what a use of registered memory waits for. A use that others wait for may take more of the budget than the
+// uses that wait. So users of several domains, each with others' transfers in both directions, cannot wait for each
+// other in a circle.
 type Claim uint8
 
 const (
@@ -67,8 +67,8 @@ func (e *entry) serves(w want) bool {
 	return e.findable() && e.covers(w.span) && e.access&w.access == w.access
 }
 
-// ledger is the book of registrations: pure, it registers nothing itself. What it answers has to be done by its
-// owner, outside of locks, and told by gone.
+// ledger is the book of registrations. It is pure and registers nothing itself: its owner has to do what it answers,
+// outside of locks, and report that by gone.
 type ledger struct {
 	budget  uint64 // bytes, 0 is without bounds
 	used    uint64 // bytes of all entries: registered, about to be, or about to go
@@ -188,7 +188,8 @@ func (l *ledger) leavingBytes() (n uint64) {
 	return n
 }
 
-// victims are the idle entries, those unused for longest first, that must go for n bytes beside those that are leaving.
+// victims returns the idle entries, the ones unused for longest first, that must go to make room for n bytes, in
+// addition to the entries that are already leaving.
 func (l *ledger) victims(n uint64) []*entry {
 	var idle []*entry
 	for _, e := range l.entries {
@@ -245,8 +246,8 @@ func (l *ledger) gone(e *entry) {
 	}
 }
 
-// invalidate marks all entries that share a byte with s. Those that nobody uses are to be deregistered now, those in
-// use when their last user ends.
+// invalidate marks all entries that share a byte with s. Entries that nobody uses are to be deregistered now, entries
+// in use when their last user ends.
 func (l *ledger) invalidate(s span) (leave, inUse []*entry) {
 	for _, e := range l.entries {
 		if !e.overlaps(s) || e.stale || e.leaving {

@@ -130,7 +130,7 @@ func TestLedgerClaimsWhatIsFound(t *testing.T) {
 	}
 }
 
-// bookModel is the ledger as anyone would write it: all that was told, looked through each time.
+// bookModel is the ledger as anyone would write it: a list of all calls, searched each time.
 type bookModel struct {
 	l       *ledger
 	users   map[*entry]int

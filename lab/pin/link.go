@@ -22,7 +22,7 @@ const (
 	depthMax    = 64
 )
 
-// LinkConfig says how messages of a link are cut. Zero values are the defaults. Both ends may differ but for
+// LinkConfig says how messages of a link are cut. Zero values are the defaults. The two ends may differ, except in
 // SlotBytes and Slots.
 type LinkConfig struct {
 	// SlotBytes is the size of a registered buffer, with 64 bytes for a head; default 32 KiB.
@@ -69,8 +69,8 @@ func or[T comparable](v, def T) T {
 	return v
 }
 
-// Link is one end of a connection that carries messages one at a time, either way. Its methods are not for several
-// goroutines at once, but for Abort. After an error of Send or Receive the link is broken, and only that link.
+// Link is one end of a connection that carries messages one at a time, either way. Its methods, except Abort, are not
+// for several goroutines at once. After an error of Send or Receive the link is broken, and only that link.
 type Link struct {
 	d     *Domain
 	cfg   LinkConfig
@@ -183,9 +183,9 @@ func (l *Link) post(f frame, fill func(payload []byte) error) error {
 type end interface {
 	// frame takes a message of the peer; the payload is valid until it returns.
 	frame(f *frame, payload []byte) error
-	// written is told of the end of our write of a fragment.
+	// written is called when our write of a fragment has ended.
 	written(i int64) error
-	// finished is told that the peer has written all fragments up to i.
+	// finished is called when the peer has written all fragments up to i.
 	finished(i uint32) error
 	// release gives up all registrations: nothing works on them any more.
 	release() error
@@ -290,7 +290,8 @@ func (l *Link) awaitRoom(ctx context.Context, held int64) error {
 // farewell bounds how long a failing end waits until the peer has the reason.
 const farewell = 500 * time.Millisecond
 
-// fail ends the link: the peer is told why, if it can be, and nothing works on registered memory when fail returns.
+// fail ends the link. The peer gets the reason, if it can be reached, and nothing works on registered memory when fail
+// returns.
 func (l *Link) fail(e end, m Memory, cause error) error {
 	if f, ok := m.(interface{ Check() error }); ok && !errors.Is(cause, ErrStale) {
 		if err := f.Check(); err != nil {

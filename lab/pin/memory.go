@@ -52,7 +52,7 @@ type File struct {
 	mem []byte
 
 	mu    sync.Mutex
-	users map[*watch]func() // transfers under way, to be told when the file is cut
+	users map[*watch]func() // transfers under way; the function is called when the file is cut
 	cut   bool              // it was cut: nothing is sent from the mapping any more
 	calm  chan struct{}     // made when the file is cut, closed when the last user has ended
 }
@@ -120,7 +120,7 @@ func NewFile(d *Domain, f *os.File, size int64) (*File, error) {
 // Bytes is the mapping.
 func (f *File) Bytes() []byte { return f.mem }
 
-// Check tells whether the file still has the bytes that were mapped.
+// Check reports whether the file still has the bytes that were mapped: ErrStale if not.
 func (f *File) Check() error {
 	st, err := f.Stat()
 	if err != nil {

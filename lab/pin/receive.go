@@ -19,9 +19,9 @@ type receiving struct {
 	end    func() // of the use of the memory
 	begun  bool
 	most   int64 // bytes that may come by send/receive
-	copied int64 // those that have
+	copied int64 // of these, bytes that have come
 	data   uint32
-	told   uint32  // of data frames
+	told   uint32  // data frames acknowledged to the sender
 	pins   []*Pin  // of the fragments under way; some are of several
 	ends   []mark  // of the announcements under way
 	places []place // of the announcement that is made
@@ -35,7 +35,7 @@ type mark struct {
 }
 
 // Receive receives the next message. place gives the memory for it, of exactly that size; its error refuses the
-// message. Receive blocks until all is there and the sender has been told, or has left. After an error, also of ctx,
+// message. Receive blocks until all is there and the sender has word of that, or has left. After an error, also of ctx,
 // the link is broken, and nothing works on the memory any more.
 func (l *Link) Receive(ctx context.Context, place func(size int64) (Memory, error)) (Memory, error) {
 	if l.err != nil {
@@ -281,7 +281,7 @@ func (e *receiving) written(int64) error {
 	return fmt.Errorf("%w: a write that nobody posted", ErrProtocol)
 }
 
-// finished is told that all fragments of an announcement have come.
+// finished is called when all fragments of an announcement have come.
 func (e *receiving) finished(i uint32) error {
 	if len(e.ends) == 0 || int64(i) != e.ends[0].last {
 		return fmt.Errorf("%w: end of fragment %d, announced up to %v", ErrProtocol, i, e.ends)

@@ -72,7 +72,7 @@ func (l *Link) Send(ctx context.Context, s Strategy, m Memory) error {
 // finishedAll reports whether the receiver has all, and nothing of ours is under way.
 func (e *sending) finishedAll() bool { return e.over && e.w.over() && len(e.l.free) == e.l.n }
 
-// match tells of the message, with its first bytes where the strategy sends any by send/receive.
+// match announces the message, with its first bytes if the strategy sends any by send/receive.
 func (e *sending) match(size int64) error {
 	c := &e.l.cfg
 	f := frame{kind: kindMatch, strategy: e.s, size: size, fragment: c.Fragment, depth: uint16(c.Depth)}
@@ -147,7 +147,7 @@ func (e *sending) register(claim Claim) (bool, error) {
 	}
 	pins, err := e.pinPieces(from, to, try)
 	if errors.Is(err, ErrBudget) && e.s == CachedPipeline && claim == ClaimNow {
-		pins, err = e.pin(nil, from, from, to, false, try) // who is waited for does with little
+		pins, err = e.pin(nil, from, from, to, false, try) // others wait for this one: it makes do with little
 	}
 	switch {
 	case err == nil:
@@ -342,7 +342,7 @@ func (e *sending) at(i int64) (from, to int64) {
 	return max(from, e.copied), to
 }
 
-// written is told that the receiver has all fragments up to i: their memory is not needed any more.
+// written is called when the receiver has all fragments up to i: their memory is not needed any more.
 func (e *sending) written(i int64) error {
 	n := i + 1 - e.w.done
 	pins := e.pins[:n]

@@ -314,7 +314,7 @@ func pinSource(size uint64) (*os.File, error) {
 // pinBytes is where both ends know the bytes from.
 func pinBytes() *rand.ChaCha8 { return rand.NewChaCha8([32]byte{1}) }
 
-// sendRound maps the file anew, which leaves the page tables cold, and sends it as often as the case says.
+// sendRound maps the file again, which leaves the page tables cold, and sends it as often as the case says.
 func (e *pinEnd) sendRound(
 	ctx context.Context, file *os.File, c PinCase, s pin.Strategy,
 ) (took, gave float64, err error) {

@@ -26,7 +26,8 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// TestPinMeasures runs a small plan between two processes: all strategies move the bytes, and those that register do.
+// TestPinMeasures runs a small plan between two processes: all strategies move the bytes, and the ones that are meant
+// to register memory do so.
 func TestPinMeasures(t *testing.T) {
 	if err := onThread(func() error {
 		d, err := uring.New(uring.Config{})

@@ -6,8 +6,8 @@
 // authentication.
 //
 // Registering a region is IORING_REGISTER_BUFFERS_UPDATE, which faults its pages in and pins them (VmPin of
-// /proc/self/status counts them); its bytes move by IORING_OP_WRITE_FIXED and READ_FIXED on the socket, which use
-// these pages and no page table. Unlike other providers a request completes when the socket has taken it, and whoever
-// polls a completion queue drives the device: one thread, locked to its goroutine, makes a device and all calls on
-// it.
+// /proc/self/status counts them); its bytes move by IORING_OP_WRITE_FIXED and READ_FIXED on the socket, which use these
+// pages and no page table. Unlike with other providers, a request completes when the socket has taken it, and the
+// caller that polls a completion queue drives the device: one thread, locked to its goroutine, makes a device and all
+// calls on it.
 package uring

@@ -141,7 +141,7 @@ func (r *ring) register(op uintptr, arg unsafe.Pointer, n uint32) error {
 	return nil
 }
 
-// scratch is memory whose address the kernel is told as a number: on the heap, where it does not move.
+// scratch is memory whose address the kernel gets as a number: on the heap, where it does not move.
 type scratch struct {
 	iov    unix.Iovec
 	update struct {
@@ -206,7 +206,7 @@ func (r *ring) enter(timeout time.Duration) error {
 	default:
 		return fmt.Errorf("uring: io_uring_enter: %w", errno)
 	}
-	if errno == unix.ETIME || errno == unix.EINTR { // what was submitted is told only by the queue's head
+	if errno == unix.ETIME || errno == unix.EINTR { // only the queue's head shows what was submitted
 		r.pending = *r.sqTail - atomic.LoadUint32(r.sqHead)
 	}
 	return nil

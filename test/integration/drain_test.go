@@ -15,9 +15,9 @@ import (
 	"github.com/rdmcfs/rdmcfs/test/integration/cluster"
 )
 
-// G4: files of one copy. A node that has the only one of some is not evicted; a drain moves them, whatever is
-// interrupted and whoever leads; then it is evicted and nothing is lost. With --lose a node goes with what it has,
-// and both sides say what that is.
+// G4: files of one copy. A node that has the only one of some is not evicted. A drain moves them, whatever is
+// interrupted and whichever node leads; then the node is evicted and nothing is lost. With --lose a node goes with what
+// it has, and both sides say what that is.
 func TestDrainAndEvict(t *testing.T) {
 	t.Parallel()
 	d := startDrain(t)

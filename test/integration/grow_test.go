@@ -45,7 +45,7 @@ func TestAClusterGrowsFromOne(t *testing.T) {
 	}
 }
 
-// G4: nodes can be evicted one after the other without a pause, down to the last, whoever votes.
+// G4: nodes can be evicted one after the other without a pause, down to the last, no matter which nodes vote.
 func TestAClusterShrinksToOne(t *testing.T) {
 	t.Parallel()
 	for _, nodes := range []int{2, 4} {

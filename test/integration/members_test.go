@@ -132,8 +132,8 @@ func TestMembersChangeInMidTransfer(t *testing.T) {
 	m.settled(t)
 }
 
-// Whoever becomes a voter has the signing key at once: if the first node is lost now, the others can still take in a
-// machine in its place.
+// Every new voter has the signing key at once: if the first node is lost now, the others can still take in a machine in
+// its place.
 func TestSigningKeyIsWithEachVoter(t *testing.T) {
 	t.Parallel()
 	c := start(t, cluster.Options{Nodes: 3})

@@ -78,7 +78,7 @@ func (w *watching) ended(file string) bool {
 	return slices.ContainsFunc(w.states(file), func(ev admin.Event) bool { return ev.Kind == "transfer-end" })
 }
 
-// wantEnd checks that the last state of a file that was copied is its true end, told once, and that progress never
+// wantEnd checks that the last state of a file that was copied is its true end, reported once, and that progress never
 // fell.
 func (w *watching) wantEnd(c *cluster.Cluster, file string, bytes int64) {
 	w.t.Helper()
@@ -107,8 +107,8 @@ func (w *watching) wantEnd(c *cluster.Cluster, file string, bytes int64) {
 	}
 }
 
-// endsAreTold copies files of all ways of publishing. A watch from before and one that begins in mid-transfer are
-// told their ends.
+// endsAreTold copies files of all ways of publishing. A watch from before and one that begins in mid-transfer both get
+// their ends.
 func endsAreTold(t *testing.T, c *cluster.Cluster) {
 	n := c.Nodes[0]
 	first := watchJSON(t, c, n, "watch1")

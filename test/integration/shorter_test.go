@@ -75,7 +75,7 @@ func (s *shorter) newFileByName(t *testing.T, name string) [][]byte {
 	return [][]byte{s.data, s.data[:shorterCut]}
 }
 
-// writtenAnew: the same, and it is a shell's > that cuts the file, to nothing, and writes it anew.
+// writtenAnew: the same, but a shell's > cuts the file, to nothing, and writes it again.
 func (s *shorter) writtenAnew(t *testing.T, name string) [][]byte {
 	path, fresh := s.c.Nodes[0].Path(name), []byte("anew")
 	others := s.begin(t)

@@ -47,10 +47,10 @@ type storm struct {
 	last    time.Time         // when the last fault of any node was healed; in the future: it is not
 }
 
-// G1 to G6: nodes of a cluster on shaped links are killed, stopped, cut off one way or both, have a disk that stands
-// still, are started anew, join and leave, while four programs write. In the end every change that was acknowledged
-// is on every node, byte for byte, and nothing else differs between nodes. A change that failed is there or not, but
-// the same everywhere.
+// G1 to G6: nodes of a cluster on shaped links are killed, stopped, cut off one way or both, have a disk that hangs,
+// are started again, join and leave, while four programs write. In the end every change that was acknowledged is on
+// every node, byte for byte, and nothing else differs between nodes. A change that failed is there or not, but the same
+// everywhere.
 func TestStorm(t *testing.T) {
 	runStorm(t, false)
 }
@@ -192,8 +192,8 @@ func (s *storm) leave(w *writer) {
 	delete(s.busy, w)
 }
 
-// pause keeps writers from beginning a change, and waits for those under way, but for those at some nodes, for as
-// long as limit.
+// pause keeps writers from beginning a change. It waits for changes under way, except at the given nodes, for no longer
+// than limit.
 func (s *storm) pause(limit time.Duration, but ...int) {
 	s.mu.Lock()
 	select {

@@ -28,7 +28,7 @@ const (
 	stormForget    = 10 * time.Second // after its fault a node may be named as behind by what began before
 )
 
-// strike has a fault come and go, and prints how it healed.
+// strike makes a fault come and go, and prints how it healed.
 func (s *storm) strike(k strike) {
 	wait(k.after)
 	s.say("%v, for %v%s", k, k.lasts, s.roles(k))
@@ -337,9 +337,9 @@ func (s *storm) heal(k strike, nodes ...int) {
 	s.figure(k, &m, how, time.Since(began), most)
 }
 
-// beside says what goes on while a fault is healed, and over whose links that comes. The writers of a calm one pause,
-// but for one in the midst of a change at a node that was struck: what it sends now goes to all, and its end is
-// waited for.
+// beside says what goes on while a fault is healed, and over whose links that comes. In a calm fault the writers pause,
+// except a writer that is in the middle of a change at a node that was struck: what it sends now goes to all, and its
+// end is waited for.
 func (s *storm) beside(k strike, struck []int) (how string, links []int) {
 	switch {
 	case !k.calm:

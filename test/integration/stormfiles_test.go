@@ -21,7 +21,7 @@ type state struct {
 // name is one name of a writer's own directory. Only that writer changes it.
 type name struct {
 	path string
-	// may are the states that it may show. There are several after a change of which the writer was not told how it
+	// may are the states that the name may show. There are several after a change whose writer did not hear how it
 	// ended; nobody changes the name any more then.
 	may []state
 	// or is the other name of a rename that may have happened or not: one of the two shows the file.
@@ -58,15 +58,15 @@ func (s *shared) end(path string, i int, acknowledged bool) {
 	s.attempts[path][i].ended, s.attempts[path][i].acknowledged = time.Now(), acknowledged
 }
 
-// made tells whether a write of a name was ever acknowledged.
+// made reports whether a write of a name was ever acknowledged.
 func (s *shared) made(path string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return slices.ContainsFunc(s.attempts[path], func(a attempt) bool { return a.acknowledged })
 }
 
-// states are those that a shared name may show in the end: a version is out if another was acknowledged that was
-// begun after its end. One whose end is not known may have come at any time.
+// states returns the states that a shared name may show in the end. A version is out if another was acknowledged that
+// was begun after its end. A version whose end is not known may have come at any time.
 func (s *shared) states(path string) (may []state) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -15,9 +15,9 @@ import (
 	"github.com/rdmcfs/rdmcfs/test/integration/cluster"
 )
 
-// writer is one program of a storm: it makes, changes and removes files of its own directory, and overwrites some
-// that all writers share, through the mount of one node, until that fails. What it does depends on its seed, but for
-// what fails.
+// writer is one program of a storm: it makes, changes and removes files of its own directory, and overwrites some that
+// all writers share, through the mount of one node, until that fails. What it does depends on its seed, and on what
+// fails.
 type writer struct {
 	s     *storm
 	id    int

@@ -180,7 +180,8 @@ func owedTo(seer, n *cluster.Node) (owed int) {
 	return owed
 }
 
-// memberWithoutRDMA: pair by pair the best that both have; who has only TCP gets the file too.
+// memberWithoutRDMA: each pair of nodes uses the best transport that both have; a node that has only TCP gets the file
+// too.
 func memberWithoutRDMA(t *testing.T, c *cluster.Cluster, device, small string) {
 	if got := c.Nodes[3].Status().Fabric; !strings.HasPrefix(got, "tcp") {
 		t.Fatalf("fabric of the node without RDMA: %q", got)

@@ -40,7 +40,7 @@ var phases = []string{phaseQuiet, phaseForeign, phaseLossy}
 // lossRule is what happens to packets that leave an end in phaseLossy. A transfer of 64 KiB is 16 packets.
 var lossRule = strings.Fields("loss 1%")
 
-// told is what the ends say to each other over TCP.
+// told is what the ends send each other over TCP.
 type told struct {
 	Step    string
 	Address []byte
@@ -68,7 +68,7 @@ func TestWireEnd(t *testing.T) {
 	e := &wireEnd{t: t, first: number == "1", name: rdmaDevice(t)}
 	e.meet()
 	var err error
-	// Seven attempts, about a second apart, as soft RoCE counts them anew only after an acknowledgement.
+	// Seven attempts, about a second apart, as soft RoCE restarts its count of them only after an acknowledgement.
 	e.dev, err = verbs.Open(verbs.Config{Device: e.name, PeerTimeout: 7 * time.Second, ReceiverTimeout: time.Minute})
 	if err != nil {
 		t.Fatal(err)

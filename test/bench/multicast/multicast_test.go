@@ -117,7 +117,7 @@ func valid(t *testing.T, nodes *links.Links, plan bench.Plan) (bench.Result, boo
 	return bench.Result{}, false
 }
 
-// within tells whether a figure keeps its goal, and fails the test if not.
+// within returns the word for a figure that keeps its goal or misses it, and in the second case fails the test.
 func within(t *testing.T, ok bool) string {
 	t.Helper()
 	if ok {

@@ -153,7 +153,7 @@ type crew struct {
 	ctx  context.Context
 	end  context.CancelFunc
 	mu   sync.Mutex
-	cpu  float64 // of those that have ended
+	cpu  float64 // of processes that have ended
 	work sync.WaitGroup
 }
 

@@ -65,7 +65,7 @@ func TestLongCallsAreRefused(t *testing.T) {
 	}
 }
 
-// TestFaultLog has the log found a cluster and end a node's incarnation, as members are told.
+// TestFaultLog: the log founds a cluster and ends a node's incarnation, as members hear it.
 func TestFaultLog(t *testing.T) {
 	var told []order
 	log := newHistory(func(o order) { told = append(told, o) })

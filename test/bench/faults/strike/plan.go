@@ -17,7 +17,7 @@ const (
 	Stop = "stop"
 	// Cut cuts the victim's link; without namespaces what it sends and receives is dropped.
 	Cut = "cut"
-	// None strikes nobody: who is out was left out by mistake.
+	// None strikes nobody: a member that is left out was left out by mistake.
 	None = "none"
 )
 
@@ -53,7 +53,7 @@ type Plan struct {
 }
 
 const (
-	// DefaultDetect is what replication promises of a fault: silence counts after 2 s, and the others are told then.
+	// DefaultDetect is what replication promises for a fault: silence counts after 2 s, and the others get word then.
 	DefaultDetect = 3 * time.Second
 	minDetect     = 100 * time.Millisecond
 	maxDetect     = 10 * time.Minute
@@ -98,7 +98,7 @@ func (p Plan) messages() int {
 	return 2
 }
 
-// victim is the rank of who is struck, or -1.
+// victim returns the rank of the struck member, or -1.
 func (p Plan) victim() (int, error) {
 	if p.Fault == None {
 		return -1, nil
@@ -168,9 +168,9 @@ type Result struct {
 	Ended map[int]float64
 	// Verified are the survivors whose bytes are the root's, and still were after a stopped victim had gone on.
 	Verified []int
-	// Out are those that the session left out.
+	// Out are the members that the session left out.
 	Out []Lost
-	// VictimHas tells that a victim that went on has the file nevertheless.
+	// VictimHas says that a victim that went on has the file nevertheless.
 	VictimHas bool
 	// Groups is how many groups the disturbed session took.
 	Groups int
@@ -193,7 +193,7 @@ func (r Result) RatioToBound() float64 {
 	return r.Total / (bench.Median(r.Undisturbed) + r.Detect.Seconds())
 }
 
-// Late tells of a survivor that heard later than the bound.
+// Late returns an error if a survivor heard later than the bound.
 func (r Result) Late() error {
 	if r.ToldLast() > r.Detect.Seconds() {
 		return fmt.Errorf("strike: the last survivor heard after %.2f s, bound %v", r.ToldLast(), r.Detect)
@@ -211,7 +211,7 @@ func (p Plan) survivors(victim int) (ranks []int) {
 	return ranks
 }
 
-// Check tells what the sessions did wrong: a survivor left out, one that was not told, or bytes that differ
+// Check returns what the sessions did wrong: a survivor was left out, one did not hear of the fault, or bytes differ
 // (bench.ErrDiffers).
 func (r Result) Check() error {
 	want := r.survivors(r.VictimRank)

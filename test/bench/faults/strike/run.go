@@ -18,7 +18,7 @@ import (
 	"github.com/rdmcfs/rdmcfs/test/bench/links"
 )
 
-// Times of a fault run, beside those that depend on the detection bound.
+// Times of a fault run, in addition to the times that depend on the detection bound.
 const (
 	// wakeTimeout bounds how long a process takes to end.
 	wakeTimeout = 20 * time.Second
@@ -236,7 +236,8 @@ func (r *trial) undisturbed(message int) error {
 	return r.awaitDelivery(message, r.still())
 }
 
-// awaitDelivery waits until the root's close has returned and the ranks have the message, but for those left out.
+// awaitDelivery waits until the root's close has returned and the ranks have the message, except ranks that were left
+// out.
 func (r *trial) awaitDelivery(message int, ranks []int) error {
 	published := func(e event) bool {
 		if e.Event != eventPublished || e.Message != message {
@@ -372,7 +373,7 @@ func (r *trial) finish() error {
 	return nil
 }
 
-// tell gives an order to all processes. Who can't be told will not answer.
+// tell gives an order to all processes. A process that can't get it will not answer.
 func (r *trial) tell(o order) {
 	for rank := range r.crew {
 		_ = r.order(rank, o)
@@ -440,7 +441,7 @@ func (r *trial) note(e event) error {
 		r.ended[e.Rank] = true
 	case eventFenced:
 		r.result.Ended[e.Rank] = since
-		r.heard(e.Rank, since) // a node that had not been told of the message yet hears by the log
+		r.heard(e.Rank, since) // a node that had not heard of the message yet hears by the log
 	case eventTold:
 		r.heard(e.Rank, since)
 	}

@@ -94,7 +94,7 @@ func TestFaultPlansAreChecked(t *testing.T) {
 	}
 }
 
-// TestEarlyDeliveries has a delivery come before the event that is waited for, as pipes may have it.
+// TestEarlyDeliveries: a delivery comes before the event that is waited for, as can happen with pipes.
 func TestEarlyDeliveries(t *testing.T) {
 	r := &trial{plan: smallFault(None, Leaf), victim: -1, events: make(chan event, 4), held: make(map[int]string),
 		ended: make(map[int]bool), timely: t.Context()}
