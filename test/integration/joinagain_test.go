@@ -8,7 +8,7 @@ import (
 	"github.com/rdmcfs/rdmcfs/test/integration/cluster"
 )
 
-// G9: a machine joined and lost its data directory before its first start. Its next join says what to do, and that works.
+// G9: a machine joined and lost its data directory before its first start. Its next join says what to do, which works.
 func TestDirectoryLostBeforeTheFirstStart(t *testing.T) {
 	t.Parallel()
 	c := start(t, cluster.Options{Nodes: 2, Manual: true})
