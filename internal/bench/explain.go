@@ -37,7 +37,7 @@ const (
 	explainSteps   = 10
 )
 
-// Explain tells why a case is sent as it is, and shows the first steps of its schedule in small groups.
+// Explain returns the reason why a case is sent as it is, and shows the first steps of its schedule in small groups.
 func Explain(c Case) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%d members, messages of %s, senders %d:\n", c.Members, units.Exact(c.Size), c.Senders)

@@ -13,7 +13,7 @@ import (
 	"github.com/rdmcfs/rdmcfs/replicate/schedule"
 )
 
-// The burst by which a link's rate is measured: chunks for some time, at most so many. 128 MiB are long beside the
+// The burst by which a link's rate is measured: chunks for some time, up to a limit. 128 MiB take long compared to the
 // start of a connection.
 const (
 	burstChunk     = 64 << 10
@@ -23,7 +23,8 @@ const (
 	burstDrain = 10 * time.Second
 )
 
-// settle has rank 0 make the choice of a case, for which it measures the link to rank 1 if that matters, and tell all.
+// settle makes rank 0 choose how to send a case, and tell all members. For that, rank 0 measures the link to rank 1 if
+// it matters.
 func (r *runner) settle(ctx context.Context, c Case) (Case, error) {
 	if r.rdma {
 		return c.OverRDMA()
@@ -118,7 +119,7 @@ func sendBurst(conn net.Conn) (LinkPace, error) {
 	return LinkPace{Rate: there.Rate, Busy: max(sent.pace().Busy, there.Busy)}, nil
 }
 
-// takeBurst reads a burst and tells its pace.
+// takeBurst reads a burst and sends back its pace.
 func takeBurst(conn net.Conn) error {
 	chunk := make([]byte, burstChunk)
 	var got burst
@@ -135,7 +136,7 @@ func takeBurst(conn net.Conn) error {
 	return err
 }
 
-// code lists the fields of what one end of a burst tells the other.
+// code lists the fields of what one end of a burst sends the other.
 func (p *LinkPace) code(c *coder.Coder) {
 	rate, busy := math.Float64bits(p.Rate), math.Float64bits(p.Busy)
 	c.U64(&rate)

@@ -29,8 +29,8 @@ type Process struct {
 	Listen string
 	// Wait bounds the time until all members are there.
 	Wait time.Duration
-	// OpenRDMA may be set; it opens what carries the data where all members have it, beside TCP. Nil without an
-	// error: TCP alone.
+	// OpenRDMA may be set; it opens the device that carries the data if all members have one, in addition to TCP. Nil
+	// without an error: TCP alone.
 	OpenRDMA func() (rdma.Device, error)
 	// OnResult is called at rank 0 after each case.
 	OnResult func(Result)
@@ -88,7 +88,7 @@ func (p Process) Run(ctx context.Context) error {
 	return p.measureAll(ctx, r, cases)
 }
 
-// openRDMA answers nil where there is none.
+// openRDMA returns nil if there is no device.
 func (p Process) openRDMA() (rdma.Device, error) {
 	if p.OpenRDMA == nil {
 		return nil, nil

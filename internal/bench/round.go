@@ -200,7 +200,8 @@ func (r *runner) rounds(ctx context.Context, c Case, streams []*stream, out *rep
 	return err
 }
 
-// round has all senders send at once, and waits until this member has all messages, and all have those it sent.
+// round makes all senders send at once, and waits until this member has all messages, and all members have the ones it
+// sent.
 func (r *runner) round(ctx context.Context, streams []*stream, out *report) error {
 	for _, s := range streams {
 		s.rewind()

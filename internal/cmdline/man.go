@@ -8,7 +8,7 @@ import (
 	"github.com/alecthomas/kong"
 )
 
-// Page is what a man page says beside the commands and their flags.
+// Page is what a man page says in addition to the commands and their flags.
 type Page struct {
 	Section  int
 	Date     string // YYYY-MM-DD

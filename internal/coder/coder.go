@@ -184,7 +184,7 @@ func (c *Coder) I64(p *int64) {
 // VarintBytesMax is the length of the longest varint.
 const VarintBytesMax = binary.MaxVarintLen64
 
-// varint is a number in groups of seven bits, the lowest first, of which all but the last have the upper bit set. The
+// varint is a number in groups of seven bits, the lowest first. Each group except the last has the upper bit set. The
 // shortest form is the only one.
 func (c *Coder) varint(v uint64) uint64 {
 	if !c.reading {

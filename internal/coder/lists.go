@@ -77,7 +77,7 @@ func sized[T any](c *Coder, p *[]T, n int) []T {
 // Bytes is the length as a varint, at most max, and the bytes. What is read is a copy; nil if it is empty.
 func (c *Coder) Bytes(p *[]byte, max int) { c.Fixed(Slice(c, p, max, 1)) }
 
-// View is Bytes, but what is read is a part of the input; nil if it is empty.
+// View is Bytes, except that what is read is a part of the input; nil if it is empty.
 func (c *Coder) View(p *[]byte, max int) { c.part(p, c.Count(len(*p), max, 1)) }
 
 // View32 is View with the length in four bytes.

@@ -71,8 +71,8 @@ func Stable(t testing.TB, b []byte, again func(b []byte) ([]byte, error)) bool {
 	return ok
 }
 
-// Bounds of what decoding and encoding may allocate: some bytes for each byte of the input, and some at all. Go's
-// counter runs ahead by up to a few spans of small objects, and other tests may run beside.
+// Bounds of what decoding and encoding may allocate: some bytes for each byte of the input, plus a constant. Go's
+// counter runs ahead by up to a few spans of small objects, and other tests may run at the same time.
 const (
 	bytesPerByte = 256
 	bytesAtAll   = 4 << 20

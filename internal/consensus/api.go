@@ -36,7 +36,7 @@ type Entry struct {
 }
 
 // StateMachine is the replicated state. Apply, Sync and Restore are called by one goroutine, never two at a time;
-// Applied, Synced and Snapshot may be called beside them.
+// Applied, Synced and Snapshot may be called at the same time as these.
 type StateMachine interface {
 	// Apply applies entries in order and returns one result for each (nil where there is none). An error stops the
 	// node: it is returned by every call until the node is closed.
@@ -64,7 +64,7 @@ type Member struct {
 	DownFor time.Duration
 }
 
-// Config tells Open about a node. Dir, Identity, StateMachine and Dial are required.
+// Config describes a node to Open. Dir, Identity, StateMachine and Dial are required.
 type Config struct {
 	// Dir is the directory of the raft log; it is made by [Create].
 	Dir string
@@ -163,7 +163,7 @@ const (
 	RoleLeader    Role = "leader"
 )
 
-// Progress is how far a node is, as far as the one who tells it knows.
+// Progress is how far a node is, as far as the node that reports it knows.
 type Progress struct {
 	Applied  uint64
 	Synced   uint64

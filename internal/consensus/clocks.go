@@ -58,7 +58,7 @@ func newClocks(n *Node) *clocks {
 	}
 }
 
-// clockView tells the clocks of the cluster.
+// clockView returns what the clocks need to know of the cluster.
 func (n *Node) clockView() clockView {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -70,7 +70,7 @@ func (n *Node) clockView() clockView {
 // step of this machine's clock alone.
 func (n *Node) Now() time.Time { return n.clocks.now() }
 
-// Clocks tells what the node knows of the clocks.
+// Clocks returns what the node knows of the clocks.
 func (n *Node) Clocks() ClockStatus { return n.clocks.status() }
 
 // mono is this run's monotonic clock.
@@ -214,8 +214,8 @@ func (k *clocks) takeLocked(peer ID, middle int64, a *clockAnswer) {
 	}
 }
 
-// answer tells a peer what the clocks show here, and takes note of what its own showed. The peer says at what
-// time of this node's monotonic clock that was: its question may have been on the way for long.
+// answer tells a peer what the clocks show here, and takes note of what the peer's clock showed. The peer says when
+// that was by this node's monotonic clock: its question may have been on the way for long.
 func (k *clocks) answer(peer ID, body []byte) ([]byte, error) {
 	c, err := decode[clockCall](body)
 	if err != nil {
@@ -269,7 +269,7 @@ type ClockStatus struct {
 	Unconfirmed, ConfirmedIn time.Duration
 }
 
-// status tells what the node knows of the clocks.
+// status returns what the node knows of the clocks.
 func (k *clocks) status() ClockStatus {
 	k.mu.Lock()
 	defer k.mu.Unlock()

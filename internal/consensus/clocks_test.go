@@ -12,7 +12,7 @@ import (
 	"github.com/rdmcfs/rdmcfs/internal/consensus/raftlog"
 )
 
-// stampError proposes through a node and tells how far the stamp in the log is from the truth.
+// stampError proposes through a node and returns how far the stamp in the log is from the truth.
 func stampError(t *testing.T, c *cluster, via ID, what string) time.Duration {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
@@ -172,8 +172,8 @@ func TestClockWire(t *testing.T) {
 	})
 }
 
-// A peer's question tells what its clock showed only if it names a recent time of this run of this node: one that was
-// on its way for long, or was meant for an earlier run, would be taken for a clock that is wrong.
+// A peer's question shows what its clock was only if it names a recent time of this run of this node. A question that
+// was on its way for long, or was meant for an earlier run, would make a right clock look wrong.
 func TestOldReadingsOfClocksDoNotCount(t *testing.T) {
 	for _, c := range []struct {
 		run    uint64 // more than this node's

@@ -13,7 +13,7 @@ import (
 	"github.com/rdmcfs/rdmcfs/internal/consensus/raftlog"
 )
 
-// CoreConfig tells a core who it is and what its log holds.
+// CoreConfig says who a core is and what its log holds.
 type CoreConfig struct {
 	ID             ID
 	State          *raftlog.State

@@ -440,8 +440,9 @@ func TestOlderCopyGivesWay(t *testing.T) {
 	}
 }
 
-// Raft makes an empty entry of a change of voters that it takes for too early, and says nothing. A leader that has not
-// applied an entry of its own term yet has to refuse it with an error, or its caller waits for what never comes.
+// Raft turns a change of voters that comes too early for it into an empty entry, and says nothing. A leader that has
+// not applied an entry of its own term yet has to refuse such a change with an error, or its caller waits for what
+// never comes.
 func TestChangeOfVotersBeforeTheLeaderHasApplied(t *testing.T) {
 	const id, entries = 1, 5
 	state := &raftlog.State{Base: raftlog.Base{Conf: &raftpb.ConfState{Voters: []uint64{id}}},

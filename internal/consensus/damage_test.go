@@ -233,8 +233,8 @@ func TestSnapshotIsAnnouncedOnDisk(t *testing.T) {
 	}
 }
 
-// TestCrashInTheMiddleOfASnapshotOverALongerLog: the log reaches beyond the snapshot, but with entries that were
-// never committed. They must not be taken for what the snapshot holds.
+// TestCrashInTheMiddleOfASnapshotOverALongerLog: the log reaches beyond the snapshot, but with entries that were never
+// committed. They must not pass for what the snapshot holds.
 func TestCrashInTheMiddleOfASnapshotOverALongerLog(t *testing.T) {
 	c, tn := voterWithHistory(t, nil)
 	leader := c.leader()

@@ -263,7 +263,7 @@ func askState(ctx context.Context, n *Node, peer ID) ([]byte, error) {
 			return nil, err
 		}
 		if kind != frameResponse {
-			continue // what the peer tells anybody who connects
+			continue // what the peer sends everyone who connects
 		}
 		c, err := decode[call](body)
 		if err != nil {

@@ -183,7 +183,7 @@ func TestBarrierNamesThoseBehind(t *testing.T) {
 	stop := make(chan struct{})
 	done := make(chan struct{})
 	lagging := ID(5)
-	go func() { // the upper layer of all nodes but one drops its caches at once
+	go func() { // the upper layer of all nodes except one drops its caches at once
 		defer close(done)
 		tick := time.NewTicker(time.Millisecond)
 		defer tick.Stop()
@@ -861,8 +861,9 @@ func TestNobodyHandsOverToTheEvicted(t *testing.T) {
 	c.propose(leader, "goes on")
 }
 
-// TestLearnerThatALeaderHasLeft: the leader that made a learner leads no more before that votes. The next one takes it
-// out again, also when it was evicted: else each of them is in the configuration for good, which holds only so many.
+// TestLearnerThatALeaderHasLeft: the leader that made a learner loses its leadership before the learner votes. The next
+// leader takes the learner out again, also if it was evicted: otherwise each such learner would stay in the
+// configuration for ever, which holds only a limited number.
 func TestLearnerThatALeaderHasLeft(t *testing.T) {
 	c := newCluster(t, 5, nil)
 	leader := c.waitVoters(3)

@@ -48,7 +48,7 @@ func (o *outgoing) note(entries []*raftpb.Entry) {
 	}
 }
 
-// promptOf tells who waits for an entry to be applied: everyone, or the node it came from.
+// promptOf returns who waits for an entry to be applied: everyone, or the node it came from.
 func promptOf(kind raftpb.EntryType, data []byte) (all bool, origin ID) {
 	if kind != raftpb.EntryNormal {
 		return true, 0

@@ -36,7 +36,7 @@ func PlanVoters(members []Member, voters, learners []ID, self ID, deadAfter time
 		byID[m.ID] = m
 	}
 	if _, member := byID[self]; !member || !quorumUp(members, voters, self) {
-		return Plan{} // who was evicted ends: what it still counts on itself for would be no quorum
+		return Plan{} // an evicted node ends: what it still counts on itself for would be no quorum
 	}
 	plan := planVotes(members, byID, voters, self, deadAfter)
 	if plan.Empty() {

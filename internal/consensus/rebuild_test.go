@@ -13,7 +13,7 @@ import (
 	"github.com/rdmcfs/rdmcfs/internal/consensus/raftlog"
 )
 
-// rebuild remakes the state of a node that has none any more, and starts the node.
+// rebuild remakes the state of a node that has lost it, and starts the node.
 func (c *cluster) rebuild(id ID, promised uint64) (over bool) {
 	c.t.Helper()
 	tn := c.nodes[id]

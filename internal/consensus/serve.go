@@ -203,9 +203,9 @@ func (n *Node) answer(ctx context.Context, op uint8, body []byte) ([]byte, error
 	}
 }
 
-// clusterState is what this node tells others. An observer speaks of a leader only while it follows a voter itself:
-// what it has from another observer may have come from those it would tell, who would go on believing each other when
-// all voters are gone.
+// clusterState is what this node tells others. An observer names a leader only while it follows a voter itself. What it
+// has from another observer may have come from the very nodes that it would tell, and they would go on believing each
+// other when all voters are gone.
 func (n *Node) clusterState() clusterState {
 	n.mu.Lock()
 	defer n.mu.Unlock()

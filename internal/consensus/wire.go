@@ -347,7 +347,7 @@ func (l *reportList) code(c *fields) {
 
 func appendReports(b []byte, list []report) []byte { return appendBody(b, (*reportList)(&list)) }
 
-// clusterState is what a voter tells its followers.
+// clusterState is what a voter sends its followers.
 type clusterState struct {
 	leader       ID
 	term, commit uint64

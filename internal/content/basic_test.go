@@ -190,7 +190,7 @@ func rootByDefinition(size int64, leaves []Hash) (root Hash) {
 	return root
 }
 
-// Stat beside a commit sees the content before or after, never neither.
+// A Stat during a commit sees the content before or after, never neither.
 func TestStatBesideCommit(t *testing.T) {
 	s := openStore(t, t.TempDir(), Options{})
 	for i := range 200 {

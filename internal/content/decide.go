@@ -51,7 +51,7 @@ func (s *Store) List(state State) []ID {
 	return s.index.list(func(e *entry) bool { return e.state == state })
 }
 
-// State tells how far a content is; ok is false if it is not here or about to be removed.
+// State returns how far a content is; ok is false if it is not here or about to be removed.
 func (s *Store) State(id ID) (state State, ok bool) { return s.index.state(id) }
 
 // Stat describes a content. A sidecar that can't be read gives ErrCorrupt.

@@ -142,7 +142,7 @@ func (b *body) ReadAt(p []byte, off int64) (int, error) {
 	return len(p), nil
 }
 
-// write writes the content of b in another shape beside it and makes it durable under its final name.
+// write writes the content of b in another shape next to it and makes it durable under its final name.
 func (fo *forms) write(ctx context.Context, b *body, shape Shape) (err error) {
 	l, err := NewLayout(shape)
 	if err != nil {

@@ -71,7 +71,7 @@ func (ix *index) list(wanted func(*entry) bool) []ID {
 	return ids
 }
 
-// state tells how far a live content is.
+// state returns how far a live content is.
 func (ix *index) state(id ID) (state State, ok bool) {
 	ix.mu.Lock()
 	defer ix.mu.Unlock()
@@ -163,7 +163,7 @@ func (ix *index) enterLocked() error {
 	return nil
 }
 
-// leave counts a user out and tells how many there are.
+// leave counts a user out and returns how many are left.
 func (ix *index) leave() int {
 	ix.mu.Lock()
 	defer ix.mu.Unlock()
@@ -250,7 +250,7 @@ func (ix *index) markDamaged(id ID, why error) {
 	}
 }
 
-// rotOf tells how often a content was found damaged since the store was opened.
+// rotOf returns how often a content was found damaged since the store was opened.
 func (ix *index) rotOf(id ID) (uint32, bool) {
 	ix.mu.Lock()
 	defer ix.mu.Unlock()

@@ -124,7 +124,7 @@ func (l *Layout) StreamBytes() int64 { return l.stream }
 // Blocks is the number of blocks of the stream.
 func (l *Layout) Blocks() int64 { return blockCount(l.stream) }
 
-// BlockLen is the length of block i of the stream; all but the last have [BlockBytes].
+// BlockLen is the length of block i of the stream; every block except the last has [BlockBytes].
 func (l *Layout) BlockLen(i int64) int64 { return blockLen(l.stream, i) }
 
 // ReadBlock reads block i of the stream from src, which has the content's bytes at their offsets, into p

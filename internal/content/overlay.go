@@ -11,11 +11,11 @@ import (
 )
 
 // Overlay is staging by copy-on-write over a committed content, with an exact map of what changed in pages of
-// [PageBytes]. Nothing of the base is copied but the rest of pages that are written in part. Its methods are
-// safe for concurrent use.
+// [PageBytes]. The only bytes of the base that it copies are the rest of pages that are written in part. Its methods
+// are safe for concurrent use.
 //
-// The content lock is held while bytes move to and from the page cache: it is what makes a write or a read of
-// this one file whole, as the inode lock does in the kernel.
+// The content lock is held while bytes move to and from the page cache: it is what makes a write or a read of this one
+// file whole, as the inode lock does in the kernel.
 type Overlay struct {
 	st   *Staging
 	base *Reader
@@ -93,8 +93,8 @@ func (o *Overlay) Size() int64 {
 	return o.size
 }
 
-// ReadAt reads as io.ReaderAt; bytes of the base are checked. Where they are damaged the error is, as of all that
-// reads them, a *BaseDamage.
+// ReadAt reads as io.ReaderAt; bytes of the base are checked. If they are damaged the error is a *BaseDamage, as for
+// everything that reads them.
 func (o *Overlay) ReadAt(p []byte, off int64) (int, error) {
 	o.content.RLock()
 	defer o.content.RUnlock()

@@ -51,7 +51,7 @@ type NoSpaceError struct {
 	Space     Space
 }
 
-// Error tells the numbers.
+// Error states the numbers.
 func (e *NoSpaceError) Error() string {
 	return fmt.Sprintf("need %d bytes, available %d (free %d, promised %d, reserve %d, free inodes %d): no space",
 		e.NeedBytes, e.Space.AvailableBytes, e.Space.FreeBytes, e.Space.PromisedBytes, e.Space.ReserveBytes,

@@ -203,7 +203,7 @@ func readStage(path string) (stageLog, error) {
 
 func recordReader(r io.Reader) *bufio.Reader { return bufio.NewReaderSize(r, recordBytesMax) }
 
-// readBase reads of a .stage file what an overlay is over; zero if it is none, or can't be read.
+// readBase reads from a .stage file what an overlay is over; zero if it is no overlay, or can't be read.
 func readBase(path string) ID {
 	f, err := os.Open(path)
 	if err != nil {

@@ -46,7 +46,7 @@ func (s *Store) wholeLayer(id ID, size int64) (base ID, ok bool) {
 			return f.base, false
 		}
 		if err != nil {
-			return f.base, true // it can't be looked at now: a read tells
+			return f.base, true // it can't be looked at now: a read will report it
 		}
 		s.index.markLooked(id)
 		return f.base, true

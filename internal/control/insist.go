@@ -7,10 +7,10 @@ import (
 )
 
 const (
-	// dialAgain is how long an attempt to connect is alone before the next one begins beside it. The kernel repeats a
-	// lost first packet after 1, 3 and 7 s only, so that a node whose line is whole again would be found late.
+	// dialAgain is how long one attempt to connect is alone before the next one begins beside it. The kernel repeats a
+	// lost first packet only after 1, 3 and 7 s, so a node whose line works again would be found late.
 	dialAgain = 250 * time.Millisecond
-	// dialsMost are the attempts at a time. The kernel goes on with them.
+	// dialsMost is the most attempts at a time. The kernel goes on with them.
 	dialsMost = 8
 )
 

@@ -15,7 +15,7 @@ const (
 	renewRetry = 10 * time.Minute // after renewals that failed, at most, and after one that changed nothing
 )
 
-// RenewalConfig is what keeps a node's certificate fresh. All but Dial and Lost must be set.
+// RenewalConfig is what keeps a node's certificate fresh. All fields except Dial and Lost must be set.
 type RenewalConfig struct {
 	Identity  *credentials.Identity
 	Dir       credentials.Dir

@@ -16,8 +16,8 @@ const (
 	keepAliveIdle     = 5 * time.Second
 	keepAliveInterval = 2 * time.Second
 	keepAliveCount    = 3
-	// backoffsInVain are the doublings of the kernel's pause after which a connection counts as one that sends in
-	// vain: the next attempt comes after eight times the usual pause, 1.6 s or more.
+	// backoffsInVain is after how many doublings of the kernel's pause a connection counts as one that sends in vain:
+	// the next attempt comes after eight times the usual pause, 1.6 s or more.
 	backoffsInVain = 3
 	// congestion is the congestion control of our connections, the same as of the connections that carry data
 	// (rdma/tcp). Beside them, connections with the machine's default, such as bbr, starve on a slow link, and healthy
@@ -79,7 +79,7 @@ func sendsInVain(conn net.Conn) (is bool) {
 	return is
 }
 
-// rawConn is the socket below a connection, nil if it is none of TCP.
+// rawConn is the socket below a connection, nil if that is no TCP socket.
 func rawConn(conn net.Conn) syscall.RawConn {
 	if over, ok := conn.(*tls.Conn); ok {
 		conn = over.NetConn()

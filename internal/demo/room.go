@@ -9,7 +9,7 @@ import (
 )
 
 const (
-	// nodeBytes is what a node takes on the disk beside the file: the reserve of its database, its log.
+	// nodeBytes is what a node takes on the disk in addition to the file: the reserve of its database, its log.
 	nodeBytes = 384 << 20
 	// freeBytes is what nodes want to stay free: below that they take no contents.
 	freeBytes = 512 << 20

@@ -338,7 +338,7 @@ func (c *conn) failLocked(err error) {
 // openLocked reports whether what this end sent can arrive.
 func (c *conn) openLocked() bool { return c.n.cuts[[2]string{c.local.host(), c.remote.host()}] == 0 }
 
-// watchLocked has the connection end when its line is not whole again in time.
+// watchLocked makes the connection end if its line is not whole again in time.
 func (c *conn) watchLocked() {
 	if c.watching {
 		return

@@ -38,7 +38,7 @@ func newRemains(dir string) *remains {
 
 func (r *remains) rel(p string) string { return strings.TrimPrefix(strings.TrimPrefix(p, r.dir), "/") }
 
-// stashDir holds links of files that were removed, beside the contents.
+// stashDir holds links of files that were removed; it lies next to the contents.
 func (r *remains) stashDir() string { return r.dir + ".stash" }
 
 // at is the file that has a name now.
@@ -163,9 +163,9 @@ func (r *remains) copied(dir string) *remains {
 	return &remains{dir: dir, here: r.here, names: r.names, stashed: r.stashed}
 }
 
-// lose makes a copy of the directory into what a power loss leaves. Each file has its old names or its new ones, one
-// that took another's place is there or the other one is, and what was not synced of its bytes is there, or not, or
-// in part. intn chooses. The files beside held and staging, which are written once, stay.
+// lose makes a copy of the directory as a power loss would leave it. Each file has its old names or its new ones; of a
+// file that took another's place, it or the other one is there; and what was not synced of its bytes is there, or not,
+// or in part. intn chooses. Files outside held and staging are written once, and stay.
 func (r *remains) lose(to string, intn func(int) int) (*remains, error) {
 	out := newRemains(to)
 	now, err := r.present()

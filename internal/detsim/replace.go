@@ -17,7 +17,7 @@ import (
 )
 
 // Faults that take something away for good, and changes of the members. Each is made only where the others can do
-// without.
+// without what goes.
 
 // whole reports whether all machines run and nothing is owed to any: then each content is where its placement wants it.
 func (w *world) whole() bool {
@@ -163,7 +163,8 @@ func (w *world) putBack(m *machine) {
 		return
 	}
 	if m.older == nil && w.votes(m) && w.voters() < 3 {
-		return // this copy would lead by itself (fork): nobody could tell it while the others are away
+		// this copy would lead by itself (fork): no node could notice that while the others are away
+		return
 	}
 	if m.older == nil {
 		w.tell("the disks of %s are copied", m.host)
@@ -267,7 +268,7 @@ func (w *world) grow() {
 
 const machinesMax = 13
 
-// replace takes a machine away for good, and has an empty one join in its place.
+// replace takes a machine away for good, and makes an empty one join in its place.
 func (w *world) replace(m *machine) {
 	if m.leaves || !w.lull() || m.p == nil || w.joining || w.votes(m) && w.voters() < 3 {
 		return

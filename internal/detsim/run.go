@@ -95,7 +95,7 @@ func (w *world) gather(nodes int) {
 	}
 }
 
-// setCopies has each file be on some nodes only.
+// setCopies makes the policy keep each file on some nodes only.
 func (w *world) setCopies(by *machine, copies int) {
 	set := w.until(gatherMax, time.Second, func() bool {
 		h := by.handlers()

@@ -92,8 +92,8 @@ func TestSameSeedSameTrace(t *testing.T) {
 	}
 }
 
-// G6: nodes that were gone, alone or two at a time, are up and owed nothing within two seconds of their return,
-// beside what their lines need.
+// G6: nodes that were gone, alone or two at a time, are up and owed nothing within two seconds of their return, plus
+// the time that their lines need.
 func TestNodesThatAreBackAreHealedInTime(t *testing.T) {
 	program := build(t)
 	seeds := uint64(comebackSeeds)

@@ -195,7 +195,7 @@ func (w *world) copyDir(from, to string) {
 	}
 }
 
-// logger puts a node's log lines beside the trace.
+// logger writes a node's log lines next to the trace.
 func (m *machine) logger() *slog.Logger {
 	return slog.New(slog.NewTextHandler(lineWriter{m},
 		&slog.HandlerOptions{Level: slog.LevelInfo, ReplaceAttr: func(_ []string, a slog.Attr) slog.Attr {

@@ -37,7 +37,7 @@ const (
 	overTCP      = "data goes over TCP"
 )
 
-// checkRDMA tells what of RDMA is there, what is wrong with it, and what the daemon will do.
+// checkRDMA finds out what there is of RDMA, what is wrong with it, and what the daemon will do.
 func checkRDMA(h Host, s *Settings) []Finding {
 	r := h.RDMA()
 	kernel := h.Glob("/sys/class/infiniband/*")
@@ -114,7 +114,7 @@ func checkLocked(h Host) Finding {
 			"or memlock in /etc/security/limits.conf"}
 }
 
-// checkFabric tells what will carry data.
+// checkFabric finds out what will carry data.
 func checkFabric(r *RDMA, s *Settings) Finding {
 	f := Finding{Level: OK, Topic: "fabric"}
 	switch {

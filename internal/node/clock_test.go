@@ -179,7 +179,7 @@ func TestWrongClockLeavesTheClusterWhole(t *testing.T) {
 	}
 }
 
-// Nobody is named when two clocks differ and no third tells which is right.
+// Nobody is named when two clocks differ and no third shows which is right.
 func TestClockWarnings(t *testing.T) {
 	st := admin.Status{Nodes: []admin.Node{{ID: 1, Name: "a"}, {ID: 2, Name: "b", ClockAhead: -10 * day}}}
 	got := clockWarnings(st, consensus.ClockStatus{Sure: true, First: 2 << 32, Last: 1 << 32, Apart: 10 * day})

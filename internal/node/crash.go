@@ -42,7 +42,7 @@ func (c *crasher) point(name string) {
 	select {} // until the signal arrives
 }
 
-// reached counts how often the point was passed, and tells when it is time.
+// reached counts how often the point was passed, and reports when it is time.
 func (c *crasher) reached(name string) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -53,7 +53,7 @@ func cutShort(t *testing.T) (c *clocked, token func(admin.TokenRequest) admin.To
 }
 
 // G9: a machine on which an init was cut short, or which was to be the first node of another cluster, can join: the
-// signing key of the cluster that never was is not taken for this one's.
+// signing key of the cluster that never existed does not pass for this one's.
 func TestJoinAfterAnInitThatWasCutShort(t *testing.T) {
 	c, token := cutShort(t)
 	tok := token(admin.TokenRequest{TTL: time.Hour})

@@ -146,7 +146,7 @@ func (k *damage) ask(self meta.NodeID, nodes map[meta.NodeID]meta.Node, of func(
 	k.others.Store(&found)
 }
 
-// damageKnown is the damage here and, as of the last question, elsewhere, by node.
+// damageKnown is the damage here and, by the last answers, elsewhere, by node.
 func (n *node) damageKnown() (out []admin.Damage) {
 	if d, ok := n.damageHere(); ok {
 		out = append(out, d)

@@ -254,7 +254,7 @@ func differWords(self, with, leader meta.NodeID, voters []meta.NodeID, index uin
 			again, stays)
 }
 
-// digestQuestion asks for the digest at an index, and tells the one that the asking node has.
+// digestQuestion asks for the digest at an index, and gives the one that the asking node has.
 type digestQuestion struct {
 	index  uint64
 	digest [16]byte

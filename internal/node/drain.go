@@ -79,7 +79,7 @@ type drainLook struct {
 	next time.Time
 }
 
-// of is what depends on a node, as of now or shortly before.
+// of returns what depends on a node, now or shortly before.
 func (l *drainLooks) of(db *meta.DB, id meta.NodeID) (meta.Depending, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -25,7 +25,7 @@ const replacePatience = 5 * time.Second
 // evictTries is how often the log is asked to evict a node while copies and members change meanwhile.
 const evictTries = 100
 
-// evict removes a node for good. One that has what no other node has goes only if that is said to be lost.
+// evict removes a node for good. A node that has what no other node has goes only if the request accepts that loss.
 func (n *node) evict(ctx context.Context, req admin.EvictRequest) (admin.EvictResult, error) {
 	if req.Node == uint32(n.id.Node) {
 		return admin.EvictResult{}, admin.Errorf(admin.CodeInvalid,

@@ -39,7 +39,7 @@ func (n *node) handlers() admin.Handlers {
 	}
 }
 
-// where tells who holds a file's current version.
+// where returns the nodes that hold a file's current version.
 func (n *node) where(_ context.Context, req admin.WhereRequest) (admin.Where, error) {
 	ino, clean, err := n.lookup(req.Path)
 	if err != nil {
@@ -319,10 +319,10 @@ func (n *node) publishStaged(
 	return n.displacing(v, before), errors.Join(err, done(err == nil))
 }
 
-// restoreTells is how often a restore tells how far it is.
+// restoreTells is how often a restore reports its progress.
 const restoreTells = 500 * time.Millisecond
 
-// tellRestore tells how far the transfer of a path is, until the function that it returns is called.
+// tellRestore reports how far the transfer of a path is, until the function that it returns is called.
 func (n *node) tellRestore(path string, tell func(admin.Progress)) (stop func()) {
 	ctx, cancel := context.WithCancel(n.ctx)
 	var telling sync.WaitGroup
@@ -551,7 +551,7 @@ func (n *node) stillOwed(req admin.WaitRequest) (out []admin.Node, lost int, err
 	return out, len(nowhere), nil
 }
 
-// owedLostOnly reports whether a node is owed nothing but contents that no node has.
+// owedLostOnly reports whether everything that a node is owed is contents that no node has.
 func owedLostOnly(db interface {
 	OwedTo(meta.NodeID, uint64, int) ([]meta.Owed, error)
 }, line admin.Node, nowhere []meta.Content) (bool, error) {

@@ -16,7 +16,8 @@ const (
 	dutyInterval = 250 * time.Millisecond
 	// leaseTime is how long a node may be silent before the leader declares it down.
 	leaseTime = 3 * time.Second
-	// stoppedAfter is how long a leader did not look around when it was stopped itself, and can't tell who was silent.
+	// stoppedAfter: a leader that has not looked around for this long was stopped itself, and can't know which nodes
+	// were silent.
 	stoppedAfter = time.Second
 	// dutyTimeout bounds one proposal of the leader's own.
 	dutyTimeout = 10 * time.Second

@@ -134,7 +134,7 @@ func (l loss) onlyOpen() bool {
 	return l.Contents == 0 && l.strays.Count > 0 && l.strays.Open == l.strays.Count
 }
 
-// atRest looks for what only a node has. The kernel tells a daemon a moment after close that a file is not open any
+// atRest looks for what only a node has. The kernel informs a daemon a moment after close that a file is not open any
 // more: what was closed just now is looked at again.
 func atRest(ctx context.Context, look func() (loss, error)) (l loss, err error) {
 	deadline := time.Now().Add(closedWait)

@@ -11,9 +11,9 @@ import (
 	"github.com/rdmcfs/rdmcfs/meta"
 )
 
-// A data directory may be moved to another address. The others still dial the old one then, so the log can't be
-// reached by the usual way: the node asks them to put its boot, which names the new address, into the log. Without a
-// quorum they can't: then a voter tells them where it listens, for they may be a quorum with it.
+// A data directory may be moved to another address. The others still dial the old one then, so the log can't be reached
+// in the usual way: the node asks them to put its boot, which names the new address, into the log. Without a quorum
+// they can't do that. Then, if it is a voter, it tells them where it listens, for they may be a quorum with it.
 
 // kindBoot is the kind of the call that asks a member to propose the caller's boot. The payload is the entry.
 const kindBoot = 2

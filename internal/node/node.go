@@ -433,7 +433,7 @@ func (n *node) changed(index uint64, events []meta.Event) {
 	n.watched.tell(events)
 }
 
-// sawReturned tells the calls to nodes that the log has let in that they are there again.
+// sawReturned notes that nodes are there again, which the log has let in: calls to them are tried at once.
 func (n *node) sawReturned(events []meta.Event) {
 	nodes := n.members.book().nodes
 	for _, ev := range events {

@@ -19,10 +19,10 @@ import (
 	"github.com/rdmcfs/rdmcfs/meta"
 )
 
-// When most voters are lost for good, nobody can change anything any more. One node that is left then begins a new
+// When most voters are lost for good, nobody can change anything any more. One of the remaining nodes then begins a new
 // generation of the cluster with what it has, and the others follow it. All of that is done to data directories whose
-// daemons do not run. node.json says last that a recovery is done, and first that a state is given up: one that was cut
-// short is run again.
+// daemons do not run. node.json says last that a recovery is done, and first that a state is given up: a recovery that
+// was cut short is run again.
 
 // generationStep bounds by how much a recovery raises the generation.
 const generationStep = 1 << 16
@@ -79,7 +79,7 @@ func (s *stopped) log(db *meta.DB) (consensus.Remains, error) {
 	return consensus.ReadRemains(cfg, db.Index())
 }
 
-// Remaining tells what a node that does not run has, to choose by. Nothing is changed.
+// Remaining returns what a node that does not run has, so that one can be chosen. It changes nothing.
 func Remaining(dir string, h Host) (out admin.Remaining, err error) {
 	s, err := openStopped(dir, h)
 	if err != nil {
@@ -186,8 +186,8 @@ func (s *stopped) dial(ctx context.Context, node meta.NodeID, addr string, gener
 	return errors.Join(err, peers.Close(), ctx.Err())
 }
 
-// majorityLost returns an error if so many voters answer that with this node they can go on as they are, or if a node
-// is of another generation. A node that began a generation beside them would split the cluster.
+// majorityLost returns an error if the voters that answer are, with this node, enough to go on as they are, or if a
+// node is of another generation. A node that began a generation beside them would split the cluster.
 func (s *stopped) majorityLost(ctx context.Context, db *meta.DB) error {
 	nodes, err := db.Nodes()
 	if err != nil {

@@ -13,7 +13,7 @@ import (
 	"github.com/rdmcfs/rdmcfs/meta"
 )
 
-// remainingNode is a data directory whose node has been a voter beside two others, which do not answer.
+// remainingNode is a data directory whose node was one of three voters; the other two do not answer.
 func remainingNode(t *testing.T) *stopped {
 	t.Helper()
 	dir := t.TempDir()

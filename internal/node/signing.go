@@ -60,7 +60,7 @@ func (n *node) keepSigning(ctx context.Context) {
 	}
 }
 
-// fetchSigning asks the others for the key, voters first: who was the only one that had it may vote no more.
+// fetchSigning asks the others for the key, voters first: a node that alone had it may have lost its vote.
 func (n *node) fetchSigning(ctx context.Context) {
 	var voters, others []meta.NodeID
 	for node, rec := range n.members.book().nodes {
@@ -235,7 +235,7 @@ func (n *node) token(ctx context.Context, req admin.TokenRequest) (admin.Token, 
 	return admin.Token{Token: token.String(), Expires: token.Expires, Listen: n.id.Advertise}, nil
 }
 
-// adminError gives an error of the log the code that tells a script what happened.
+// adminError gives an error of the log the code that shows a script what happened.
 func adminError(what string, err error) error {
 	if errors.Is(err, consensus.ErrNoQuorum) || errors.Is(err, consensus.ErrUnknown) ||
 		errors.Is(err, consensus.ErrReadOnly) {

@@ -10,8 +10,8 @@ import (
 	"github.com/rdmcfs/rdmcfs/internal/content"
 )
 
-// BenchmarkUnpublished is what each status costs with 1,000 files that were not published, and beside them a large
-// overlay.
+// BenchmarkUnpublished measures what each status costs with 1,000 files that were not published, and a large overlay in
+// addition to them.
 func BenchmarkUnpublished(b *testing.B) {
 	s, files := openStaging(b, b.TempDir())
 	for i := range 1000 {

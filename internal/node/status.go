@@ -105,8 +105,9 @@ func (n *node) nodeStatus(log consensus.Status) ([]admin.Node, error) {
 	return out, nil
 }
 
-// progressKnown is how far a node is, if this one can tell. The leader hears of all; others of whose reports pass
-// through them, and what they heard before reports took another way, or another node led, is no news.
+// progressKnown returns how far a node is, if this one can know. The leader hears of all nodes. On another node only
+// the reports that pass through it count: what it heard before reports took another way, or before another node led, is
+// out of date.
 func progressKnown(log consensus.Status, id consensus.ID, now time.Time) (consensus.Progress, bool) {
 	p, ok := log.Progress[id]
 	if id != log.ID && log.Leader != log.ID && now.Sub(p.LastSeen) > leaseTime {

@@ -89,8 +89,8 @@ func (w *watchers) gap(one *watcher) string {
 	return ""
 }
 
-// watch tells about transfers as they run, the end of each of them, new versions, and changes of nodes, until the
-// client goes.
+// watch reports transfers as they run, the end of each of them, new versions, and changes of nodes, until the client
+// goes.
 func (n *node) watch(ctx context.Context, req admin.WatchRequest, each func(admin.Event) error) error {
 	interval := max(orDefault(req.Interval, watchInterval), watchIntervalMin)
 	watcher := n.watched.join()

@@ -48,7 +48,7 @@ func escapeRune(b *strings.Builder, r rune, raw string) {
 	}
 }
 
-// Text is an error in one line, fit for a terminal. Errors that were joined stand beside each other.
+// Text is an error in one line, fit for a terminal. Errors that were joined stand side by side.
 func Text(err error) string {
 	if joined, ok := err.(interface{ Unwrap() []error }); ok {
 		var lines, texts []string

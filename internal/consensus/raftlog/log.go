@@ -99,7 +99,7 @@ func Exists(fsys FS, dir string) (bool, error) {
 	return len(seqs) > 0 || errors.Is(err, ErrDamaged), err
 }
 
-// Create makes a log with nothing in it but its base.
+// Create makes a log that holds only its base.
 func Create(opts Options, base Base) error {
 	opts.fill()
 	if exists, err := Exists(opts.FS, opts.Dir); err != nil || exists {

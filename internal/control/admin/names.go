@@ -12,9 +12,9 @@ import (
 )
 
 // A name in Linux is any bytes, but a string in JSON is Unicode. A byte that is not part of valid UTF-8 is written as
-// the character rawFirst + byte, of Unicode's private use, and so are the bytes of such characters that a name has
-// itself: each name has one form, and each form is of one name. All names of valid UTF-8 without those characters
-// stay as they are.
+// the character rawFirst + byte, in Unicode's private use area. The bytes of such characters in a name are written that
+// way too, so each name has one form, and each form belongs to one name. All names of valid UTF-8 without those
+// characters stay as they are.
 const (
 	rawBase  = 0xef00
 	rawFirst = rawBase + 0x80

@@ -2,7 +2,7 @@ package admin
 
 import "time"
 
-// Status is what a node knows of itself and the cluster, as of AppliedIndex.
+// Status is what a node knows of itself and the cluster at AppliedIndex.
 type Status struct {
 	Version      string    `json:"version"`
 	Cluster      string    `json:"cluster"`
@@ -287,7 +287,7 @@ type Token struct {
 	Listen  string    `json:"listen"` // address to join at
 }
 
-// EvictRequest removes a node for good. Without Lose it is refused (CodeNeeded) while the node has what no other one
+// EvictRequest removes a node for good. Without Lose it is refused (CodeNeeded) while the node has what no other node
 // has.
 type EvictRequest struct {
 	Node   uint32 `json:"node"`
@@ -295,7 +295,7 @@ type EvictRequest struct {
 	Lose   bool   `json:"lose,omitempty"`
 }
 
-// EvictResult tells what went with the node.
+// EvictResult says what was lost with the node.
 type EvictResult struct {
 	Lost        int    `json:"lost"`             // file versions of which it had the last copy that is up
 	Unpublished int    `json:"unpublished"`      // files, as far as it could be asked
@@ -329,12 +329,12 @@ type DrainState struct {
 	Unmet []string `json:"unmet,omitempty"`
 }
 
-// Done answers requests that have nothing to tell.
+// Done answers requests whose answer has no content.
 type Done struct{}
 
-// Remaining is what a node that does not run has. After most voters were lost for good, the cluster goes on with that
-// of one node: of the voters that of the highest term and, of those, of the highest index, or another one whose last
-// change is later.
+// Remaining is what a node that does not run has. After most voters were lost for good, the cluster goes on with what
+// one node has: among the voters take the one with the highest term and, of those, the highest index, or another node
+// whose last change is later.
 type Remaining struct {
 	Node       uint32          `json:"node"`
 	Name       string          `json:"name"`
@@ -343,7 +343,7 @@ type Remaining struct {
 	Term       uint64          `json:"term,omitempty"` // only a voter knows it
 	Index      uint64          `json:"index"`          // of the last change it knows
 	Time       time.Time       `json:"time,omitzero"`  // of that
-	Files      uint64          `json:"files"`          // as of the last change that is in its state
+	Files      uint64          `json:"files"`          // at the last change that is in its state
 	Bytes      uint64          `json:"bytes"`
 	Signs      bool            `json:"signs"` // it has the signing key, without which no machine can join
 	Nodes      []RemainingNode `json:"nodes"`

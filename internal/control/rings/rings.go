@@ -136,7 +136,7 @@ func (f *Fabric) admitsLocked() error {
 	return nil
 }
 
-// endLocked has a stream end in the background: what was written reaches the other end, within a second.
+// endLocked ends a stream in the background: what was written reaches the other end, within a second.
 func (f *Fabric) endLocked(s *stream) {
 	if _, open := f.streams[s]; !open {
 		return
@@ -160,7 +160,7 @@ func (s *stream) Close() error {
 	return nil
 }
 
-// end tells the other end, by the ring and then by the connection.
+// end notifies the other end, by the ring and then by the connection.
 func (s *stream) end() {
 	_ = s.Conn.Close()
 	_ = s.agreed.SetDeadline(time.Now().Add(farewellWait))

@@ -282,7 +282,7 @@ func TestBadPeers(t *testing.T) {
 	c.settle("no stream is left", func() bool { return c.open() == 0 })
 }
 
-// TestSilentPeer has the wait end with its context.
+// TestSilentPeer: the wait ends with its context.
 func TestSilentPeer(t *testing.T) {
 	c := newCouple(t, true, false)
 	ours, theirs := net.Pipe()
