@@ -42,7 +42,7 @@ type Limits struct {
 // Device is one fabric endpoint of this process: a NIC port, or its software equal.
 // All methods may be called from several goroutines.
 type Device interface {
-	// Name tells the provider and the device, such as "tcp" or "verbs:rxe0/1".
+	// Name names the provider and the device, such as "tcp" or "verbs:rxe0/1".
 	Name() string
 	Limits() Limits
 	// OrderedWrites reports whether the last aligned 8-byte word of a remote write becomes visible, in
@@ -139,7 +139,7 @@ const (
 	StatusLocal                   // local protection or bounds error
 )
 
-// Completion tells the end of one work request.
+// Completion reports the end of one work request.
 type Completion struct {
 	ID     uint64
 	QP     QueuePair

@@ -266,7 +266,7 @@ func (c *benchMulticastCmd) namespaces(ctx context.Context) (*bench.Links, error
 	return bench.NewLinks(ctx, script, c.Namespaces, c.Members, cmp.Or(c.Rate, "200mbit"), "")
 }
 
-// processBytes is what a member's process takes beside its messages, at least.
+// processBytes is what a member's process takes in addition to its messages, at least.
 const processBytes = 24 << 20
 
 // checkMemory refuses what would not fit, with some room for block buffers.

@@ -26,7 +26,7 @@ func TestBenchMulticastHere(t *testing.T) {
 		"one,half,all",
 		"--count", "1", "--batch", "20", "--algorithms", "all", "--csv")
 	rows, err := csv.NewReader(strings.NewReader(out)).ReadAll()
-	if want := 1 + 2*3*6; err != nil || len(rows) != want { // all but the hypercube
+	if want := 1 + 2*3*6; err != nil || len(rows) != want { // all except the hypercube
 		t.Errorf("%d rows, want %d: %v", len(rows), want, err)
 	}
 }

@@ -124,7 +124,7 @@ func helperWords(name string, args []string) ([]string, error) {
 			if i++; arg == "-o" {
 				words = append(words, "--option="+args[i])
 			}
-		case arg == "-f": // fake: all but the mount
+		case arg == "-f": // fake: everything except the mount
 			words = append(words, "--dry-run")
 		case strings.HasPrefix(arg, "-"):
 		default:

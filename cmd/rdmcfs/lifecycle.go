@@ -122,7 +122,7 @@ func (c *daemonCmd) Run(a *app) error {
 	return a.runDaemon(a.ctx, nil, c.fabricFlags, c.LogLevel)
 }
 
-// runDaemon runs the node in this process until the context ends, and tells who waits when it is ready.
+// runDaemon runs the node in this process until the context ends, and informs the parent and systemd when it is ready.
 func (a *app) runDaemon(ctx context.Context, mounts []admin.MountRequest, flags fabricFlags, level slog.Level) error {
 	fabric, err := flags.fabric()
 	if err != nil {

@@ -13,7 +13,7 @@ import (
 	"github.com/rdmcfs/rdmcfs/rdma/verbs"
 )
 
-// lookAtRDMA tells what this machine has, and opens the device that a daemon would use, for a moment.
+// lookAtRDMA finds out what this machine has, and opens the device that a daemon would use, for a moment.
 func lookAtRDMA(fabric node.Fabric) doctor.RDMA {
 	var out doctor.RDMA
 	devices, err := verbs.Devices()

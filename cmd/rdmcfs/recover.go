@@ -19,7 +19,7 @@ type recoverCmd struct {
 	jsonFlag
 }
 
-// Run shows what a stopped node has, or has it go on after most voters were lost for good.
+// Run shows what a stopped node has, or makes it go on after most voters were lost for good.
 func (c *recoverCmd) Run(a *app) error {
 	switch {
 	case (c.Follow == "") != (c.Generation == 0) || c.Begin && c.Follow != "" || c.Force && !c.Begin:
@@ -103,7 +103,7 @@ func timeText(t time.Time) string {
 	return t.Local().Format(time.DateTime + ".000000")
 }
 
-// nodeRemaining tells what the node of a data directory has that does not run.
+// nodeRemaining returns what the node of a data directory has while it does not run.
 var nodeRemaining = func(data string) (admin.Remaining, error) { return node.Remaining(data, node.Host{}) }
 
 // nodeRecover has it go on.

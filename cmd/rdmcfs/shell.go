@@ -40,7 +40,7 @@ func (c *completeCmd) Run(a *app, kctx *kong.Context) error {
 // askAtTab is how long a user waits for names after a TAB.
 const askAtTab = 2 * time.Second
 
-// plainName is a name that a shell takes for one word, and a terminal for letters.
+// plainName is a name that is one word to a shell, and plain letters to a terminal.
 var plainName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]*$`)
 
 // nodeWords are the names of the nodes; none where no daemon answers, or where the user may not ask it.

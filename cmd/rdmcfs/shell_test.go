@@ -141,7 +141,7 @@ func openTerminal(t *testing.T) (master, slave *os.File) {
 	return master, slave
 }
 
-// The man page tells each command, each code and each variable.
+// The man page describes each command, each code and each variable.
 func TestManIsWhole(t *testing.T) {
 	page := expect(t, exitcode.OK, ".TH \"RDMCFS\" 8 2026-01-02", "man", "--date", "2026-01-02")
 	for _, want := range []string{`.SS "rdmcfs bench multicast"`, `.SS "rdmcfs completion"`, `\fBRDMCFS_FABRIC\fR`,

@@ -19,7 +19,7 @@ import (
 )
 
 const (
-	// readyFDEnv names the descriptor on which a background daemon tells its parent how its start went.
+	// readyFDEnv names the descriptor on which a background daemon reports to its parent how its start went.
 	readyFDEnv    = "RDMCFS_READY_FD"
 	readyWord     = "ready"
 	programName   = "rdmcfs"
@@ -113,7 +113,7 @@ func (a *app) openLog() (*os.File, error) {
 	return f, nil
 }
 
-// readiness tells the parent that waits in startDaemon, and systemd, how the start went.
+// readiness reports to the parent that waits in startDaemon, and to systemd, how the start went.
 type readiness struct {
 	parent *os.File // nil without a parent that waits
 }

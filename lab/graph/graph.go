@@ -31,8 +31,8 @@ type Request struct {
 	Awaits Receipt
 }
 
-// Receipt names a receive of the same member: number Number, from 0, of those from Peer. At the root there is none:
-// Peer is -1.
+// Receipt names a receive of the same member: the one with number Number, from 0, of the receives from Peer. At the
+// root there is none: Peer is -1.
 type Receipt struct {
 	Peer   int
 	Number uint64

@@ -74,7 +74,7 @@ func (d *Domain) Device() rdma.Device { return d.dev }
 // Budget is the bound of registered bytes; 0 is none.
 func (d *Domain) Budget() int64 { return d.budget }
 
-// Stats tells what is registered, and what has been.
+// Stats counts what is registered, and what has been.
 func (d *Domain) Stats() Stats {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -116,7 +116,7 @@ type Ask struct {
 	Keep bool
 	// Claim bounds the part of the budget.
 	Claim Claim
-	// Lost, if set, is called when the memory is invalidated while it is used: the user has its transfer fail and
+	// Lost, if set, is called when the memory is invalidated while it is used: the user makes its transfer fail and
 	// releases the pin. It must not block, nor call the domain.
 	Lost func()
 }
@@ -155,7 +155,7 @@ func (d *Domain) Find(a Ask) *Pin {
 	return nil
 }
 
-// Room is how many bytes may be registered with a claim if nobody else uses any but allocated blocks.
+// Room is how many bytes may be registered with a claim if nobody else uses any, except allocated blocks.
 func (d *Domain) Room(claim Claim) int64 {
 	if d.budget == 0 {
 		return math.MaxInt64

@@ -35,9 +35,9 @@ const joinRetry = 64
 // a small part of it keeps others waiting, and one larger than a claim is of no use to it.
 const joinShare = 4
 
-// join registers the memory of a message as one piece if it was found in several often enough, and has the
-// registrations of the pieces end with their last use. Where there is no room beside them it does nothing: nobody's
-// memory has to go for it. It is called when all has been posted or announced, to work while the link does.
+// join registers the memory of a message as one piece if it was found in several often enough; the registrations of the
+// pieces then end with their last use. If there is no room for both it does nothing: nobody's memory has to go for it.
+// Call it when all has been posted or announced, so that it works while the link does.
 func (d *Domain) join(u *use, a Ask) error {
 	u.over = true
 	if u.made || u.pieces < 2 || int64(len(a.Memory)) > d.Room(a.Claim)/joinShare {

@@ -180,8 +180,8 @@ func TestLedgerReplace(t *testing.T) {
 	}
 }
 
-// TestSenderSkipsWhatItSent: the receiver may have fragments begin behind less than was sent by copies, if it tells
-// where all behind that is written.
+// TestSenderSkipsWhatItSent: the receiver may let fragments begin at an offset below what was sent by copies, if it
+// says where everything after that is written.
 func TestSenderSkipsWhatItSent(t *testing.T) {
 	dev := newCounted(t)
 	l, err := NewLink(NewDomain(dev, Config{}), small)

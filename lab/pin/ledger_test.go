@@ -95,8 +95,8 @@ func TestLedgerClaims(t *testing.T) {
 	must(t, l, want{span: span{0, 100}, claim: ClaimNow})
 }
 
-// TestLedgerClaimsWhatIsFound: a registration that nobody uses counts like a new one for who finds it, so that those
-// who wait for peers leave the others' part of the budget to them also where all is registered already.
+// TestLedgerClaimsWhatIsFound: a registration that nobody uses counts like a new one for a user that finds it. So users
+// that wait for peers leave the others' part of the budget to them, even if all is registered already.
 func TestLedgerClaimsWhatIsFound(t *testing.T) {
 	l := &ledger{budget: 300}
 	idle := func(lo, hi uint64) *entry {

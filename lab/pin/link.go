@@ -237,7 +237,7 @@ func (l *Link) complete(c *rdma.Completion, e end) error {
 		err = e.frame(&f, payload)
 	}
 	if err == nil {
-		_ = l.postRecv(int(c.ID)) // it fails only on a broken pair, of which completions tell
+		_ = l.postRecv(int(c.ID)) // it fails only on a broken pair, which completions report
 	}
 	return err
 }

@@ -84,7 +84,7 @@ func (f *File) watch(lost func()) (end func(), err error) {
 	}, nil
 }
 
-// expel tells all users that the file is cut, and waits until they have ended.
+// expel notifies all users that the file is cut, and waits until they have ended.
 func (f *File) expel(ctx context.Context) error {
 	f.mu.Lock()
 	if !f.cut {

@@ -115,8 +115,8 @@ func (e *receiving) ask(i int64) Ask {
 	return Ask{Memory: e.m.Bytes()[from:to], Access: rdma.RemoteWrite, Keep: e.s.keeps(), Claim: ClaimPeer, Lost: e.lost}
 }
 
-// find takes what is registered of the next fragments, as much as one announcement tells: it is not bounded by the
-// depth, but as all else by the claim.
+// find takes what is registered of the next fragments, as much as fits into one announcement. It is not bounded by the
+// depth, but like everything else by the claim.
 func (e *receiving) find() {
 	room := (e.l.cfg.SlotBytes - headBytes) / keyBytes
 	for e.s.keeps() && e.w.next < e.w.count() && e.w.held() < announcedMax && len(e.places) < room {

@@ -245,8 +245,8 @@ func releaseAll(pins []*Pin) error {
 	return errors.Join(errs...)
 }
 
-// write writes what was announced first, and reports whether it did: its registration may have to wait for the
-// budget. The last fragment of an announcement tells the receiver that all of them are there.
+// write writes what was announced first, and reports whether it did: its registration may have to wait for the budget.
+// The last fragment of an announcement shows the receiver that all of them are there.
 func (e *sending) write(ctx context.Context) (bool, error) {
 	if e.posted == e.w.next { // not ahead
 		done, err := e.register(ClaimNow)

@@ -6,7 +6,7 @@ type plan struct {
 	size     int64
 	offset   int64 // of the first fragment; size if there is none
 	first    int64 // bytes of the first fragment
-	fragment int64 // bytes of all others but the last
+	fragment int64 // bytes of each other fragment, except the last
 }
 
 // Fragments of a long message are longer, as each costs a message, two wake-ups and a request: up to fragmentGrowth

@@ -97,7 +97,8 @@ func TestPinCrossing(t *testing.T) {
 	}
 }
 
-// TestPinCrossings: a line for each rate, the caching pipeline beside the better of both, and what the paper found.
+// TestPinCrossings: a line for each rate, the caching pipeline compared with the better of the two others, and what the
+// paper found.
 func TestPinCrossings(t *testing.T) {
 	run := func(rate uint64, rates ...float64) PinRun {
 		p := PinPlan{Strategies: []pin.Strategy{pin.Cached, pin.Pipeline, pin.CachedPipeline}, Sizes: []uint64{1},
@@ -150,7 +151,8 @@ func TestPinRefusesNonsense(t *testing.T) {
 	}
 }
 
-// TestPinCause: who only was killed is no cause, and the receiver's exit code counts, as where it got other bytes.
+// TestPinCause: a process that was only killed is not the cause. The receiver's exit code counts, for instance when it
+// got other bytes.
 func TestPinCause(t *testing.T) {
 	sender := errors.New("sender")
 	if err := pinCause(sender, &receiverError{code: -1}); err != sender {

@@ -106,7 +106,7 @@ func pinTable(b *strings.Builder, head string, results []PinResult, strategies i
 	}
 }
 
-// crossing tells after how many uses the cache is as fast as the pipeline.
+// crossing says after how many uses the cache is as fast as the pipeline.
 func crossing(results []PinResult) string {
 	cache, pipeline := pinCurve(results, pin.Cached), pinCurve(results, pin.Pipeline)
 	if len(cache) == 0 || len(pipeline) == 0 {

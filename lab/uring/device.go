@@ -76,7 +76,7 @@ func (d *Device) Limits() rdma.Limits {
 // OrderedWrites is false: the kernel copies in any order.
 func (d *Device) OrderedWrites() bool { return false }
 
-// Spent tells how long registering has taken so far.
+// Spent returns how long registering has taken so far.
 func (d *Device) Spent() Spent { return d.spent }
 
 // region is a slot of the table.

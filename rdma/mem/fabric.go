@@ -145,7 +145,7 @@ func (f *Fabric) stepLocked() {
 	e.pair.deliver(e)
 }
 
-// Next tells when the next event is due.
+// Next returns when the next event is due.
 func (f *Fabric) Next() (at time.Duration, ok bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -199,7 +199,7 @@ func (f *Fabric) dispatch(quit <-chan struct{}) {
 	}
 }
 
-// deliverDue delivers what is due and tells how long until the next event, if there is one.
+// deliverDue delivers what is due and returns how long it is until the next event, if there is one.
 func (f *Fabric) deliverDue() (time.Duration, bool) {
 	for {
 		f.mu.Lock()

@@ -39,9 +39,9 @@ type offer struct {
 	address   []byte         // of a queue pair there
 }
 
-// address is what a pair tells its peer: kind (1), version (1), host (8), number of offers (1), and for each, by
-// preference, name and address with a length of one byte before, the directory between as a varint; then the
-// filter with a length of one byte before.
+// address is what a pair sends its peer: kind (1), version (1), host (8), number of offers (1), and for each, by
+// preference, name and address with a length of one byte before, the directory between as a varint; then the filter
+// with a length of one byte before.
 type address struct {
 	host   hostID
 	offers []offer

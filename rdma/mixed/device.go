@@ -306,7 +306,7 @@ type Member struct {
 	Benched bool // new pairs are made without it for now
 }
 
-// Members tells the state of all devices, in order of preference.
+// Members returns the state of all devices, in order of preference.
 func (d *Device) Members() []Member {
 	now := time.Now()
 	out := make([]Member, len(d.members))

@@ -17,9 +17,10 @@ const (
 	slotBytes = 8
 )
 
-// directory tells peers the keys of regions for each device but the last, whose keys are the regions' own. There
-// is a table for each device, remotely readable through it: a word in the slot that the region's own key falls
-// into, sealed with it. So who does not know a region's key learns nothing.
+// directory gives peers the keys of regions for each device except the last, whose keys are the regions' own. There is
+// a table for each device, which peers can read remotely through it. A region's key for the device is a word in the
+// slot that the region's own key falls into, sealed with the own key. So a peer that does not know a region's own key
+// learns nothing.
 type directory struct {
 	tables []rdma.Region // by member; nil for the last
 
@@ -83,7 +84,7 @@ func (d *directory) reserve(key rdma.RegionKey) (bool, error) {
 	return true, nil
 }
 
-// write tells the key for member i of a region whose slot is reserved.
+// write stores the key for member i of a region whose slot is reserved.
 func (d *directory) write(i int, key, word rdma.RegionKey, k kind) {
 	var b [slotBytes]byte
 	binary.LittleEndian.PutUint64(b[:], uint64(seal(key, word, k)))

@@ -72,14 +72,14 @@ func faultyDevices(t *testing.T) (a, b *Device, memA, memB *faulty, f *mem.Fabri
 	return newMixed(t, devices(memA, tcpDevice(t))), newMixed(t, devices(memB, tcpDevice(t))), memA, memB, f
 }
 
-// carriers connects a new pair and tells who carries it.
+// carriers connects a new pair and returns which device carries it, at each end.
 func carriers(t *testing.T, a, b *Device) [2]string {
 	t.Helper()
 	x, y := link(t, a, b, 8)
 	return [2]string{carrierOf(x.qp), carrierOf(y.qp)}
 }
 
-// connectInVain joins two sides whose second one fails, or hangs until it may be blamed, which hanging tells; the
+// connectInVain joins two sides whose second one fails, or hangs until it may be blamed, which hanging signals; the
 // first gives up then.
 func connectInVain(x, y *side, hanging <-chan struct{}) error {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)

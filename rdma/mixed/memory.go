@@ -76,7 +76,7 @@ func (m *memory) clear(r route) {
 	delete(m.failed, r)
 }
 
-// filter tells the routes to be avoided now, in so many bytes; nil if there are none.
+// filter encodes the routes to be avoided now in a number of bytes; nil if there are none.
 func (m *memory) filter(now time.Time, size int) filter {
 	m.mu.Lock()
 	defer m.mu.Unlock()

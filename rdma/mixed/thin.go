@@ -90,7 +90,7 @@ func newThinPair(d *Device, cfg rdma.QPConfig) (*thinPair, error) {
 	return p, nil
 }
 
-// Address is the device's, and what a peer with several devices needs beside it.
+// Address is the device's, plus what a peer with several devices needs.
 func (p *thinPair) Address() []byte { return slices.Clone(p.encoded) }
 
 // User is the caller's value.

@@ -175,7 +175,7 @@ func messageRegistered(t *testing.T, p *Pair) {
 	wantBytes(t, b.bytes(0, 1000), a.bytes(64<<10+1, 1000), "memory after deregistration")
 }
 
-// messageCRC holds checksums that the provider tells against the bytes that lie in memory, which need not lie in one
+// messageCRC compares checksums that the provider reports with the bytes that lie in memory, which need not lie in one
 // piece.
 func messageCRC(t *testing.T, p *Pair) {
 	a, b := p.link(t, options{wantCRC: true})

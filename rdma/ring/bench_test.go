@@ -60,8 +60,8 @@ func BenchmarkBandwidth(b *testing.B) {
 	}
 }
 
-// BenchmarkPolling is figure 20: a look at all channels of the set, none of which has a message, beside a look at the
-// completion queue (figure 3).
+// BenchmarkPolling is figure 20: a look at all channels of the set, none of which has a message, compared with a look
+// at the completion queue (figure 3).
 func BenchmarkPolling(b *testing.B) {
 	for n := 1; n <= 128; n *= 2 {
 		b.Run(fmt.Sprintf("channels/%d", n), func(b *testing.B) {

@@ -43,7 +43,7 @@ func stream(t *testing.T, from, to *Channel, seed uint64, n int) {
 }
 
 // TestMessagesBothWays: callers that poll for a while, and perhaps in vain, then callers that poll until something
-// comes, whose peers find a ring. Who does not poll is sent nothing by it.
+// comes, whose peers find a ring. A caller that does not poll is sent nothing by ring.
 func TestMessagesBothWays(t *testing.T) {
 	each(t, func(t *testing.T, p provider, cfg Config) {
 		if n := bothWays(t, p, cfg); n.Written > 0 && cfg.Spin < 0 {

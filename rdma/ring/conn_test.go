@@ -207,8 +207,8 @@ func TestConnDeadlineMovesUnderWaiters(t *testing.T) {
 	})
 }
 
-// TestConnWriteDeadline: a write that waits for a peer that does not read tells how much went, and the stream goes on
-// where it was.
+// TestConnWriteDeadline: a write that waits for a peer that does not read returns how much went, and the stream
+// continues where it was.
 func TestConnWriteDeadline(t *testing.T) {
 	eachConn(t, func(t *testing.T, a, b *Conn) {
 		data := make([]byte, 1<<20)

@@ -42,9 +42,9 @@ func TestFrameComesBack(t *testing.T) {
 	})
 }
 
-// TestNoPartOfAWriteIsAMessage: in the slot of a receiver that has cleared the head word, whatever was there before,
-// a write that has come in part, words in any order but the last at the end, bytes of a word in any order, is not
-// taken for a message (section 4.2: the secondary flag).
+// TestNoPartOfAWriteIsAMessage: a receiver has cleared the head word of a slot, whatever was there before. A write has
+// come only in part: its words in any order, except that the last comes last, and the bytes of a word in any order. It
+// must not pass for a message (section 4.2: the secondary flag).
 func TestNoPartOfAWriteIsAMessage(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		mine, theirs := slotOf(128), slotOf(128)

@@ -222,7 +222,7 @@ func (e *Endpoint) heardLocked(c *Channel) {
 	c.changeSet()
 }
 
-// leaveLocked tells the peer of a member to write no more. It is polled until it has confirmed that.
+// leaveLocked tells the peer of a member to write no more. The member is polled until the peer has confirmed that.
 func (e *Endpoint) leaveLocked(c *Channel) {
 	e.policy.leave(c.id)
 	c.changeSet()

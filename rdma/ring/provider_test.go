@@ -147,7 +147,7 @@ func await(t testing.TB, what string, holds func() bool) {
 	}
 }
 
-// countsOf tells what a channel has done.
+// countsOf returns what a channel has done.
 func countsOf(c *Channel) counts {
 	c.mu.Lock()
 	defer c.mu.Unlock()

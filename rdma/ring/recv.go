@@ -190,7 +190,8 @@ type Message struct {
 }
 
 // Recv copies the next message into buf. It blocks until there is one, or ctx is done. io.EOF means that the peer has
-// closed the channel, io.ErrShortBuffer that buf is too small, of which the Message tells; the message stays then.
+// closed the channel. io.ErrShortBuffer means that buf is too small for the message, which the returned Message
+// describes; the message stays then.
 func (c *Channel) Recv(ctx context.Context, buf []byte) (Message, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

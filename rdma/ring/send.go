@@ -76,7 +76,7 @@ func (r *request) init(region rdma.Region, offset, n int, wr rdma.SendWR) {
 	r.wr, r.list[0], r.mem = wr, rdma.SGE{Region: region, Offset: offset}, region.Bytes()[offset:offset+n:offset+n]
 }
 
-// fill has the request send n bytes from from on.
+// fill makes the request send n bytes from from on.
 func (r *request) fill(from, n, inline int) {
 	if n <= inline {
 		r.wr.Inline, r.wr.List = r.mem[from:from+n], nil
@@ -158,7 +158,7 @@ func (c *Channel) postWantedLocked(k kind, p []byte) bool {
 		c.e.look()
 		c.mu.Lock()
 		if c.sendErrorLocked() != nil {
-			return false // the caller's loop tells
+			return false // the caller's loop reports it
 		}
 	}
 	return c.postNumberedLocked(k, p)
@@ -204,7 +204,7 @@ func (c *Channel) sendLocked(f *frame, at uint32, p []byte) {
 	r.seq = s.posted
 }
 
-// answerDueLocked takes the next answer for the peer, whose bytes it writes to body; kindState if there is none.
+// answerDueLocked takes the next answer for the peer, and writes its bytes to body; kindState if there is none.
 func (c *Channel) answerDueLocked(body []byte) (k kind, size int) {
 	switch {
 	case c.incoming.answerDue:

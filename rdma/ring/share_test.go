@@ -166,8 +166,8 @@ func TestAnswersGoByTheRing(t *testing.T) {
 	}
 }
 
-// TestSlotsComeFreeInTheirOrder: an answer behind a message that nobody has read is heard at once, but its slot is
-// free after that of the message.
+// TestSlotsComeFreeInTheirOrder: an answer behind a message that nobody has read takes effect at once, but its slot
+// becomes free only after the message's.
 func TestSlotsComeFreeInTheirOrder(t *testing.T) {
 	f, as, bs := polledPairs(t, 1, Config{Slots: 8})
 	a, b := as[0], bs[0]

@@ -59,7 +59,7 @@ func (q *queuePair) idle() {
 	}
 }
 
-// ackNow tells the peer what was executed, in a frame of its own if there is no other.
+// ackNow acknowledges to the peer what was executed, in a frame of its own if there is no other.
 func (q *queuePair) ackNow() {
 	q.mu.Lock()
 	if q.told == q.executed || q.state != stateReady {
@@ -129,8 +129,8 @@ func (q *queuePair) ackLate() {
 	q.ackNow()
 }
 
-// lastAck tells what was executed before an abort, if the socket takes it at once; a stream that can only block has a
-// second.
+// lastAck acknowledges what was executed before an abort, if the socket takes it at once; a stream that can only block
+// has a second.
 func (q *queuePair) lastAck() {
 	q.mu.Lock()
 	q.out.rewind()

@@ -14,7 +14,7 @@ const addressKind = 'T'
 // maxHostPort is the length of the longest dial address: the whole must fit into 256 bytes.
 const maxHostPort = 256 - 1 - tokenBytes - secretBytes
 
-// address is what a pair tells its peer: kind (1), token (16), secret (32), host:port (rest).
+// address is what a pair sends its peer: kind (1), token (16), secret (32), host:port (rest).
 type address struct {
 	token    token
 	secret   [secretBytes]byte

@@ -32,8 +32,8 @@ func nextFrame(t testing.TB, conn net.Conn) frame {
 	return f
 }
 
-// request sends one, and reads it and what comes before it: acknowledgements, of which it tells how many there were
-// of answers.
+// request sends one request, and reads it and the acknowledgements that come before it. alone is how many of these were
+// for an answer.
 func (b *bed) request(conn net.Conn, n uint32) (f frame, alone int) {
 	b.t.Helper()
 	if err := b.qp.PostSend(rdma.SendWR{ID: uint64(n), Op: rdma.OpSend,
@@ -62,7 +62,7 @@ func (b *bed) answer(conn net.Conn, n uint32) {
 	}
 }
 
-// talk has the pair send requests that are answered, and returns how many answers of them had acknowledgements of
+// talk makes the pair send requests that are answered, and returns how many of the answers had an acknowledgement of
 // their own.
 func (b *bed) talk(conn net.Conn, times uint32) (alone int) {
 	b.t.Helper()

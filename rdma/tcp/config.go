@@ -28,9 +28,9 @@ type Config struct {
 	// ReceiverTimeout is how long a send waits for a receive at the peer. Default 5 s.
 	ReceiverTimeout time.Duration
 
-	// Congestion is the congestion control of our sockets. Default "cubic"; "default" leaves the
-	// machine's. Where it cannot be set the machine's is used: Device.Info tells. Connections that the device
-	// does not open itself should have it before they are connected: see Control.
+	// Congestion is the congestion control of our sockets. Default "cubic"; "default" leaves the machine's. If it
+	// cannot be set the machine's is used, and Device.Info reports that. Connections that the device does not open
+	// itself should have it before they are connected: see Control.
 	Congestion string
 	// InlineBytes is the largest batch that PostSend writes to the socket itself; larger ones go to the
 	// pair's writer goroutine. Default 16 KiB; negative: none.

@@ -102,7 +102,7 @@ type Info struct {
 	Pairs      int
 }
 
-// Info tells the present state of the device.
+// Info returns the present state of the device.
 func (d *Device) Info() Info {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -113,7 +113,7 @@ func (d *Device) Info() Info {
 	return Info{Advertise: advertise, Congestion: d.congestion, Pairs: len(d.pairs)}
 }
 
-// String tells the name, the address and the congestion control in effect.
+// String gives the name, the address and the congestion control in effect.
 func (d *Device) String() string {
 	i := d.Info()
 	control := d.cfg.Congestion
@@ -233,7 +233,9 @@ func (d *Device) receiveHello(conn net.Conn) error {
 	if err := free(); err != nil {
 		return fmt.Errorf("tcp: hello: %w", err)
 	}
-	d.release(conn) // from now on the pair's: Close, which closes guests' under the lock, would wait for who reads it
+	// from now on the pair's: Close, which closes guests' connections under the lock, would wait for the goroutine that
+	// reads it
+	d.release(conn)
 	return q.park(parked{conn: conn, hello: h})
 }
 

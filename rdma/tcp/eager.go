@@ -11,8 +11,8 @@ const (
 	// eagerMin and eagerMax bound the arrivals in a row that have to come within pollFor until the watch polls.
 	eagerMin = 8
 	eagerMax = 4096
-	// deferMin and deferMax bound how many looks more have to be in vain than not until others run first, deferProbe
-	// is how many times they do until a look is made right then again.
+	// deferMin and deferMax bound how many more looks have to be in vain than not before others run first. deferProbe
+	// is how many times others then run first before a look is made right away again.
 	deferMin   = 32
 	deferMax   = 4096
 	deferProbe = 16
@@ -84,7 +84,7 @@ func (e *eagerness) defers() bool {
 	return true
 }
 
-// deferred notes for how long others ran first. Where they have more to do than to answer they run when nothing has
+// deferred notes for how long others ran first. If others have more to do than to answer, they run when nothing has
 // come, as always, and each time it takes four times as many looks in vain until they run first again.
 func (e *eagerness) deferred(silent time.Duration) {
 	if silent > pollFor {

@@ -9,7 +9,7 @@ import (
 	"github.com/rdmcfs/rdmcfs/rdma/internal/soft"
 )
 
-// frameKind tells what a frame is.
+// frameKind says what a frame is.
 type frameKind uint8
 
 const (
@@ -18,7 +18,7 @@ const (
 	frameWriteImm                      // length bytes follow
 	frameRead                          // asks for length bytes
 	frameReadData                      // length bytes follow, for the oldest unanswered read
-	frameAck                           // nothing but ack and credit
+	frameAck                           // only ack and credit
 	frameNak                           // the request after ack failed with status; the last frame
 	frameKindEnd
 )

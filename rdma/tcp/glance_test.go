@@ -61,7 +61,7 @@ func TestOthersAreSeen(t *testing.T) {
 	}
 }
 
-// rally sends a message for each that comes, until the pair fails, and tells when the watch has read it for a while.
+// rally sends a message for each that comes, until the pair fails, and signals when the watch has read it for a while.
 func rally(q *queuePair, warm chan<- struct{}) {
 	if q.PostRecv(rdma.RecvWR{}) != nil {
 		return
@@ -88,7 +88,7 @@ func rally(q *queuePair, warm chan<- struct{}) {
 	}
 }
 
-// echo connects to who sends back what it gets, until the connection is closed.
+// echo connects to a goroutine that sends back what it gets, until the connection is closed.
 func echo(t *testing.T, wg *sync.WaitGroup) net.Conn {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")

@@ -103,7 +103,7 @@ func encodeAccept(to token, nonce [nonceBytes]byte, credit uint32, key []byte, h
 	return b
 }
 
-// decodeAccept checks an answer to helloRaw and tells the acceptor's credit.
+// decodeAccept checks an answer to helloRaw and returns the acceptor's credit.
 func decodeAccept(b []byte, self token, key []byte, helloRaw []byte) (uint32, error) {
 	if len(b) != acceptBytes {
 		return 0, fmt.Errorf("tcp: accept of %d bytes: %w", len(b), errProtocol)

@@ -117,7 +117,7 @@ func newQueuePair(d *Device, cfg rdma.QPConfig, hostPort string) (*queuePair, er
 	return q, nil
 }
 
-// Address tells token, secret and dial address of this pair.
+// Address encodes token, secret and dial address of this pair.
 func (q *queuePair) Address() []byte { return q.addr.encode() }
 
 // User is the caller's value.

@@ -180,7 +180,7 @@ func TestOneSideCannotBeDialled(t *testing.T) {
 	}
 }
 
-// TestCongestionControlIsTold: Info and String tell what the sockets really use.
+// TestCongestionControlIsTold: Info and String report what the sockets really use.
 func TestCongestionControlIsTold(t *testing.T) {
 	for _, ask := range []string{"", "reno", "default", "no-such-control"} {
 		d := testDevice(t, Config{Congestion: ask})

@@ -39,7 +39,7 @@ func setCongestion(fd int, congestion string) {
 
 // Control is for net.Dialer and net.ListenConfig of connections that a device is to be given by Config.Dial or Serve:
 // their sockets have the device's congestion control (as in Config) from the beginning. A connection that begins with
-// bbr, where that is the machine's default, keeps its pacing for good, which costs a quarter of the throughput where
+// bbr, if that is the machine's default, keeps its pacing for good, which costs a quarter of the throughput where
 // processors are the limit (docs/decisions/025). Accepted connections have it from the listener. What the machine
 // refuses is left out, as by the device.
 func Control(congestion string) func(network, address string, c syscall.RawConn) error {

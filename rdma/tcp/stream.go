@@ -71,7 +71,7 @@ type stream interface {
 	// read fills runs in order and answers how many bytes came, at least one. It calls idle before it
 	// blocks.
 	read(runs [][]byte, g *guard, idle func()) (int, error)
-	// direct reports whether read should be given the final memory beside the header buffer.
+	// direct reports whether read should be given the final memory in addition to the header buffer.
 	direct() bool
 }
 

@@ -311,7 +311,7 @@ func (w *watch) serve(number int32) {
 	}
 }
 
-// acknowledge tells the peers what was executed, if nothing else has.
+// acknowledge acknowledges to the peers what was executed, if nothing else has.
 func (w *watch) acknowledge() {
 	for i, q := range w.owing {
 		if q.owesAck() && !q.delayAck() {

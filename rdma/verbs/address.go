@@ -31,7 +31,7 @@ const (
 
 type token [tokenBytes]byte
 
-// address is what a pair tells its peer.
+// address is what a pair sends its peer.
 type address struct {
 	token   token // names the pair in messages
 	secret  [secretBytes]byte

@@ -121,7 +121,7 @@ func (b *bell) mend() error {
 	if !broken {
 		return nil
 	}
-	b.cq.mu.Lock() // no completion of before may be taken for one of after
+	b.cq.mu.Lock() // no earlier completion may pass for a later one
 	defer b.cq.mu.Unlock()
 	if err := b.dev.modify("stop datagrams", b.handle, &qpAttr{state: qpError}, maskState); err != nil {
 		return err

@@ -100,9 +100,9 @@ func recvStatus(status uint32) rdma.Status {
 	return rdma.StatusFlushed
 }
 
-// watch counts how long sends have waited. The device repeats a send that finds no receive without end and
-// without telling, but one whose packets are lost only for the time of a dead peer: so a send that
-// stays for longer than that, and than its bytes need, waits for a receiver.
+// watch counts how long sends have waited. The device repeats a send that finds no receive without end and without a
+// report, but one whose packets are lost only for the time of a dead peer. So a send that stays for longer than that,
+// and than its bytes need, waits for a receiver.
 type watch struct {
 	on    bool
 	head  uint64 // oldest send at the last tick
@@ -116,7 +116,7 @@ const (
 
 func (q *queuePair) watchInterval() time.Duration { return q.dev.cfg.ReceiverTimeout / watchTicks }
 
-// startWatchLocked has the timer run while sends are outstanding.
+// startWatchLocked makes the timer run while sends are outstanding.
 func (q *queuePair) startWatchLocked() {
 	if q.watch.on || q.state != stateReady {
 		return

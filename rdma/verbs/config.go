@@ -18,8 +18,8 @@ type Config struct {
 	// PeerTimeout is about how long a peer may leave a request unacknowledged until it counts as dead;
 	// devices round it up, to four times as much at worst. Default 2 s.
 	PeerTimeout time.Duration
-	// ReceiverTimeout is how long a send waits for a receive at the peer. It is raised to what the device
-	// needs to find a dead peer, so that one is not taken for the other. Default 5 s.
+	// ReceiverTimeout is how long a send waits for a receive at the peer. It is raised to what the device needs to find
+	// a dead peer, so that a slow receiver and a dead peer are not confused. Default 5 s.
 	ReceiverTimeout time.Duration
 	// Log gets what a device reports of itself. Default: discarded.
 	Log *slog.Logger

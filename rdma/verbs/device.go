@@ -18,7 +18,7 @@ type device struct {
 	lib      *library
 	info     DeviceInfo
 	port     int                   // its number
-	at       atomic.Pointer[place] // where it is reached, as of the last event
+	at       atomic.Pointer[place] // where it is reached, by the last event
 	limits   rdma.Limits
 	readsOut uint8 // outstanding reads of a pair
 	readsIn  uint8
@@ -54,7 +54,7 @@ var _ rdma.Device = (*device)(nil)
 // Name is "verbs:" and device and port.
 func (d *device) Name() string { return fmt.Sprintf("verbs:%s/%d", d.info.Name, d.port) }
 
-// String tells the name, and how the device is reached.
+// String gives the name, and how the device is reached.
 func (d *device) String() string {
 	at := d.at.Load()
 	g := &at.gid
@@ -65,7 +65,7 @@ func (d *device) String() string {
 		at.port.MTU)
 }
 
-// Status tells the present state.
+// Status returns the present state.
 func (d *device) Status() Status {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -82,7 +82,7 @@ const mellanox = 0x02c9
 // OrderedWrites is true for devices that are known for it.
 func (d *device) OrderedWrites() bool { return d.info.Vendor == mellanox }
 
-// usable tells why the device takes no more calls.
+// usable returns the reason why the device takes no more calls, if there is one.
 func (d *device) usable() error {
 	d.mu.Lock()
 	defer d.mu.Unlock()

@@ -10,8 +10,8 @@ import (
 	"unsafe"
 )
 
-// presenceInterval is how often the device is looked for: a driver that cannot take itself from under a
-// program tells nothing when it is removed, and waits for the program instead.
+// presenceInterval is how often the device is looked for: a driver that cannot take itself from under a program reports
+// nothing when it is removed, and waits for the program instead.
 const presenceInterval = 500 * time.Millisecond
 
 // listen starts the goroutines that take events; Close ends them.

@@ -16,7 +16,7 @@ type DeviceInfo struct {
 	Problems []string // why it cannot be used, or not well; each says what to do
 }
 
-// Limits are a device's own, as ibv_query_device tells them.
+// Limits are a device's own, as ibv_query_device reports them.
 type Limits struct {
 	QueuePairs, CompletionQueues, Regions int
 	QueueDepth, CompletionDepth           int // entries of one queue

@@ -16,7 +16,7 @@ import (
 )
 
 // Open opens the device, port and GID that the configuration asks for: the first that works. Errors: ErrNoLibrary,
-// ErrNoDevice, beside it ErrLockedMemory or the system's.
+// ErrNoDevice, and joined with it ErrLockedMemory or the system's.
 func Open(cfg Config) (rdma.Device, error) {
 	cfg, err := cfg.withDefaults()
 	if err != nil {
@@ -82,7 +82,7 @@ func (r refusals) Error() string {
 	return strings.Join(texts, "; ")
 }
 
-// Unwrap tells all.
+// Unwrap returns all.
 func (r refusals) Unwrap() []error { return r }
 
 // try opens a device, finds the port and GID, and sets it up.
@@ -175,7 +175,7 @@ func usableLimits(l *Limits, messageMax uint32, inline int) (limits rdma.Limits,
 	}, uint8(max(1, min(l.ReadsOut, readsMax))), uint8(max(1, min(l.ReadsIn, readsMax)))
 }
 
-// probeInline finds out how many bytes a request can carry itself: no call tells.
+// probeInline finds out how many bytes a request can carry itself: no call reports that.
 func (d *device) probeInline() (int, error) {
 	cq, err := d.newDeviceCQ(2)
 	if err != nil {

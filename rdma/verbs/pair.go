@@ -50,7 +50,7 @@ type queuePair struct {
 	key        []byte     // for messages to and from the peer
 	route      *bellRoute // for datagrams to the peer
 	failStatus rdma.Status
-	byPeer     bool // what failed is a request of the peer's: the device still has to tell it
+	byPeer     bool // a request of the peer's failed: the device still has to tell the peer
 	sq, rq     workQueue
 	watch      watch
 	scratch    *scratch
@@ -132,7 +132,7 @@ func (d *device) modify(what string, qp uintptr, attr *qpAttr, mask int) error {
 	return d.lib.check(what, d.lib.modifyQP, qp, uintptr(unsafe.Pointer(attr)), uintptr(mask))
 }
 
-// Address tells where this pair is, and its secret.
+// Address encodes where this pair is, and its secret.
 func (q *queuePair) Address() []byte { return q.local.encode() }
 
 // User is the caller's value.

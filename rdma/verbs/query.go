@@ -58,7 +58,7 @@ func present() []string {
 // Present reports whether the kernel has RDMA devices, whether or not they can be opened.
 func Present() bool { return len(present()) > 0 }
 
-// Devices tells all devices of this machine. It opens each for a moment. Without the library the error is
+// Devices describes all devices of this machine. It opens each for a moment. Without the library the error is
 // ErrNoLibrary, without a device ErrNoDevice.
 func Devices() ([]DeviceInfo, error) {
 	l, err := loadLibrary()

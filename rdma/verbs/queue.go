@@ -183,7 +183,7 @@ func (q *workQueue) takeRecvs(wrs []rdma.RecvWR) error {
 	return nil
 }
 
-// complete ends the oldest request; c tells what only a good receive has.
+// complete ends the oldest request; c holds what only a good receive has.
 func (q *workQueue) complete(status rdma.Status, c rdma.Completion) {
 	s := q.at(q.head)
 	q.head++

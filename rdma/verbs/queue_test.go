@@ -136,7 +136,7 @@ func TestSilentMemoryIsAskedFor(t *testing.T) {
 	if err := post(1, true); err != nil || q.sq.ask() || !q.sq.askAgain {
 		t.Fatalf("%v, or two under way, or the second forgotten", err)
 	}
-	q.sentLocked(&workCompletion{id: requestID(0, 0, 3)}) // asks again, of a pair that has no device: in vain
+	q.sentLocked(&workCompletion{id: requestID(0, 0, 3)}) // asks again, for a pair that has no device: in vain
 	if mem.uses.Users() != 1 || q.sq.asked {
 		t.Fatalf("%d users", mem.uses.Users())
 	}

@@ -199,7 +199,7 @@ func awaitActive(t *testing.T) {
 	}
 }
 
-// TestRemoval: `rdma link delete` in the middle of a transfer tells failure, corrupts nothing, and ends when
+// TestRemoval: `rdma link delete` in the middle of a transfer is reported as a failure, corrupts nothing, and ends when
 // the device is closed.
 func TestRemoval(t *testing.T) {
 	name := deviceName(t)

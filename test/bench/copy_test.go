@@ -1,5 +1,5 @@
-// Package bench measures whole copies on shaped links: cp onto the mount of one node until it exits 0, beside the
-// same bytes sent by iperf3 between two of the nodes in the same run.
+// Package bench measures whole copies on shaped links: cp onto the mount of one node until it exits 0, compared with
+// the same bytes sent by iperf3 between two of the nodes in the same run.
 package bench
 
 import (

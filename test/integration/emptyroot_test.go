@@ -26,7 +26,7 @@ type root struct {
 	dir string
 }
 
-// newRoot makes one with nothing in it but the program and the libraries that it asks the loader for.
+// newRoot makes a root that holds only the program and the libraries that it asks the loader for.
 func newRoot(t *testing.T, program string) *root {
 	t.Helper()
 	dir, err := os.MkdirTemp("/var/tmp", "rdmcfs-root")
@@ -51,7 +51,7 @@ func newRoot(t *testing.T, program string) *root {
 	return r
 }
 
-// needs tells the loader and the libraries of a program; both are empty for a static one.
+// needs returns the loader and the libraries of a program; both are empty for a static one.
 func needs(t *testing.T, program string) (loader string, libraries []string) {
 	t.Helper()
 	f, err := elf.Open(program)

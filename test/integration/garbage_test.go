@@ -20,8 +20,8 @@ import (
 	"github.com/rdmcfs/rdmcfs/test/integration/cluster"
 )
 
-// The main thread stays where it is: it is what the process as a whole is taken for, so that one left on a node by
-// onHost would have the whole test killed with the node's processes.
+// The main thread stays where it is, because the process as a whole is found through it: if onHost left it on a node,
+// the whole test would be killed with the node's processes.
 func init() { runtime.LockOSThread() }
 
 // onHost runs f on a thread in the network namespace of a node. Sockets that f makes stay there.
@@ -103,7 +103,7 @@ func membersNoise(r *rand.Rand) [][]byte {
 		after(frame(3, 1, kindsReserved+kind, noise(r, 100)))
 	}
 	var calls []byte
-	for kind := range 256 { // the first byte tells replicate what the rest is
+	for kind := range 256 { // the first byte says for replicate what the rest is
 		for i, bytes := range []int{0, 1, 8, 40, 3000} {
 			calls = append(calls, frame(byte(3+i%2), uint64(kind*8+i+1), kindReplicate,
 				append([]byte{byte(kind)}, noise(r, bytes)...))...)

@@ -13,8 +13,8 @@ import (
 const (
 	healRate    = "50mbit"
 	healPerSec  = 50e6 / 8
-	healAtOnce  = 2 * time.Second  // the goal, beside 1.2 times what the link takes
-	healAllowed = 20 * time.Second // what a loaded machine is allowed, beside four times what the link takes
+	healAtOnce  = 2 * time.Second  // the goal, plus 1.2 times what the link takes
+	healAllowed = 20 * time.Second // allowed on a loaded machine, plus four times what the link takes
 )
 
 // G6: a node comes back: it was down, was killed in the midst of what it is owed, was stopped there, and its holder

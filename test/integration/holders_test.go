@@ -14,8 +14,8 @@ import (
 // lackingFiles are the sizes of files that a node loses: in the sidecar, in a file of its own, and sent by multicast.
 var lackingFiles = []int64{9_000, 300_000, 3<<20 + 17}
 
-// G2, G10: a node that lacks what the log believes it holds finds that at its start. As soon as it is up, where and
-// wait tell the truth; then it has the bytes itself. The content store was emptied; an observer's directory was put
+// G2, G10: a node that lacks what the log believes it holds discovers that at its start. As soon as it is up, where and
+// wait report the truth; then it has the bytes itself. The content store was emptied; an observer's directory was put
 // back to an older copy; all nodes were restarted, and one has hollow files.
 func TestNodeThatLacksWhatItIsBelievedToHold(t *testing.T) {
 	t.Parallel()

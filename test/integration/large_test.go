@@ -275,7 +275,7 @@ func TestRandomWritesInALargeImage(t *testing.T) {
 	sameEverywhere(t, m.c, m.twin.Name(), "image")
 }
 
-// perPublishMax is what a publish may cost at each member beside its bytes: announcement, answers, log entries,
+// perPublishMax is what a publish may cost at each member in addition to its bytes: announcement, answers, log entries,
 // reports.
 const perPublishMax = 4096
 

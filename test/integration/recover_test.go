@@ -15,7 +15,7 @@ import (
 )
 
 // Most voters are lost for good. The cluster goes on in a new generation with what the last voter has, although others
-// know more: that is lost, and a version that they had deleted is fetched again. Who was lost does not come back.
+// know more: that is lost, and a version that they had deleted is fetched again. The lost nodes do not come back.
 func TestRecoverALostMajority(t *testing.T) {
 	t.Parallel()
 	c := start(t, cluster.Options{Nodes: 5})

@@ -201,8 +201,8 @@ func TestFilesWithoutANameGoWithTheDaemon(t *testing.T) {
 	}
 }
 
-// Unpublished bytes over a file that has a newer version by now become the next one; the newer one is kept beside,
-// and said to be.
+// Unpublished bytes of a file that has a newer version by now become the next version. The newer one is kept, and the
+// restore says so.
 func TestRestoreOverANewerVersion(t *testing.T) {
 	t.Parallel()
 	c := start(t, cluster.Options{Nodes: 3})

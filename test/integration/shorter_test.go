@@ -123,7 +123,7 @@ func (s *shorter) behindClose(t *testing.T, name string) [][]byte {
 	return [][]byte{s.data[:1<<20], s.data, cut, append(bytes.Clone(cut), make([]byte, shorterGrown-shorterCut)...)}
 }
 
-// behindFsync: the kernel has a cut wait for an fsync that is under way.
+// behindFsync: the kernel makes a cut wait for an fsync that is under way.
 func (s *shorter) behindFsync(t *testing.T, name string) [][]byte {
 	others := s.begin(t)
 	f := s.halfSynced(t, name)

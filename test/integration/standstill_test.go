@@ -14,7 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// openFile is a file that a program has open while its node is taken for dead.
+// openFile is a file that a program has open while its node counts as dead.
 type openFile struct {
 	name string
 	file *os.File

@@ -43,7 +43,7 @@ func (k strike) String() string {
 	return fmt.Sprintf("%s node%d and %s node%d", k.kind, k.node+1, k.andKind, k.and+1)
 }
 
-// planner draws the faults of a storm. What it draws depends on nothing but the seed.
+// planner draws the faults of a storm. What it draws depends only on the seed.
 type planner struct {
 	rand    *rand.Rand
 	nodes   int   // members at the beginning

@@ -185,7 +185,7 @@ func lastLines(s string, n int) string {
 // overlayFile is the list of a mutant in its folder.
 const overlayFile = "overlay.json"
 
-// writeOverlay writes the changed file into dir, and the file that tells the go command where it belongs.
+// writeOverlay writes the changed file into dir, and the file that shows the go command where it belongs.
 func (m *mutant) writeOverlay(root, dir string) (string, error) {
 	text, err := m.apply(root)
 	if err != nil {

@@ -148,7 +148,7 @@ func (p *pairEnd) receiveAll(phase string, first bool) error {
 	return nil
 }
 
-// oneSided: end 1 writes the other's area, the last piece with an immediate value, and reads it back; end 2 tells
+// oneSided: end 1 writes the other's area, the last piece with an immediate value, and reads it back; end 2 reports
 // what it finds there.
 func (e *wireEnd) oneSided(phase string, p *pairEnd) {
 	e.t.Helper()

@@ -189,7 +189,7 @@ func metric(t testing.TB, n *cluster.Node, name string) int {
 	return 0
 }
 
-// Metrics of a writer that tell what struck its transfers in their middle.
+// Metrics of a writer that show what struck its transfers in their middle.
 const (
 	ejected      = "ejected_total"       // members that left a session before their vote
 	epochs       = "epochs_total"        // sessions that went on without one that failed

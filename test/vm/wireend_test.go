@@ -23,7 +23,7 @@ const (
 	endVariable = "RDMCFS_TEST_WIRE" // which end of the wire this machine is: 1 or 2
 	endOne      = "10.77.0.1"
 	meetAt      = endOne + ":7500"
-	markerPort  = 7501 // where datagrams go that tell the phases apart in what QEMU records
+	markerPort  = 7501 // for datagrams that mark the phases in what QEMU records
 
 	endLimit = 5 * time.Minute // of one step of an end
 )
@@ -126,7 +126,7 @@ func dialPatiently(address string) (net.Conn, error) {
 	return nil, err
 }
 
-// say tells the other end something and hears its answer, which is about the same step: so both are there.
+// say sends the other end something and hears its answer, which is about the same step: so both are there.
 func (e *wireEnd) say(mine told) (theirs told) {
 	e.t.Helper()
 	err := errors.Join(e.conn.SetDeadline(time.Now().Add(endLimit)), e.enc.Encode(mine), e.dec.Decode(&theirs))

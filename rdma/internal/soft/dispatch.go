@@ -78,7 +78,7 @@ func (q *CQ) Dispatch(ctx context.Context, handle func(*rdma.Completion)) error 
 		q.serving.Lock()
 		q.handle.Store(nil)
 		q.serving.Unlock()
-		q.signal() // for who polls after this: what came under a Hold woke nobody
+		q.signal() // for callers that poll after this: what came under a Hold woke nobody
 	}()
 	for ctx.Err() == nil {
 		if err := q.Wait(ctx); err != nil {

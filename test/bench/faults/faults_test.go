@@ -139,7 +139,7 @@ func oneSlowLink(t *testing.T) {
 	})
 }
 
-// besideLoad sends undisturbed files beside stress-ng: nobody may be left out.
+// besideLoad sends undisturbed files while stress-ng runs: nobody may be left out.
 func besideLoad(t *testing.T) {
 	load := exec.CommandContext(t.Context(), "stress-ng", "--cpu", fmt.Sprint(*hogs), "--quiet")
 	load.Cancel = func() error { return load.Process.Signal(os.Interrupt) }

@@ -1,5 +1,5 @@
 // Package multicast measures the multicast alone, memory to memory, between network namespaces: over shaped links
-// beside iperf3, with one slow link, and in overlapping groups. See README.md.
+// compared with iperf3, with one slow link, and in overlapping groups. See README.md.
 package multicast
 
 import (
@@ -30,7 +30,8 @@ var (
 
 const (
 	childFlag = "-multicast-child"
-	// startTimeout and slowest bound a plan: what it takes beside its bytes, and the bytes of its links each second.
+	// startTimeout and slowest bound a plan: the time it takes in addition to its bytes, and the bytes of its links
+	// each second.
 	startTimeout = 5 * time.Minute
 	slowest      = 100e6 / 8
 	// idleMin is the idle share of the machine below which a run says nothing about links.

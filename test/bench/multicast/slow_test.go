@@ -21,8 +21,8 @@ const (
 // pair is two nodes whose link is slowed down, both ways.
 type pair [2]int
 
-// TestSlowLink is line 5 of the multicast's goals: one pair of nodes at half speed, beside the same classes at full
-// speed.
+// TestSlowLink is line 5 of the multicast's goals: one pair of nodes at half speed, compared with the same classes at
+// full speed.
 func TestSlowLink(t *testing.T) {
 	measured(t)
 	for _, n := range counts(t, 8, 13) {

@@ -93,7 +93,7 @@ func torrentFile(announce, name string, data []byte) []byte {
 	return b.Bytes()
 }
 
-// tracker tells the members of one torrent of each other.
+// tracker introduces the members of one torrent to each other.
 type tracker struct {
 	mu    sync.Mutex
 	peers map[netip.AddrPort]bool

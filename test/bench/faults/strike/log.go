@@ -7,7 +7,7 @@ import (
 	"github.com/rdmcfs/rdmcfs/meta"
 )
 
-// history is the log of a fault run. The process that starts the members keeps it and tells them each entry, so that
+// history is the log of a fault run. The process that starts the members keeps it and sends them each entry, so that
 // neither the fault nor the network reaches it: what is measured is the session, not an election.
 type history struct {
 	db   *meta.DB

@@ -38,7 +38,7 @@ const (
 	orderSend   = "send"   // to the root: the next message
 	orderCut    = "cut"    // drop what comes and goes
 	orderGoOn   = "go on"  // to the root that holds: the victim has been struck
-	orderFinish = "finish" // tell the digest of the last message
+	orderFinish = "finish" // report the digest of the last message
 )
 
 // order is one order, a JSON value.
@@ -101,7 +101,7 @@ type member struct {
 	calls    *calls
 	node     *replicate.Replicator
 
-	messages int // that were published, as far as the log was applied; of who applies it
+	messages int // published, as far as the log was applied; belongs to the goroutine that applies it
 
 	accepting, answering, busy sync.WaitGroup
 
@@ -307,7 +307,7 @@ func (m *member) apply(o order) error {
 	return nil
 }
 
-// awaitStored tells when a version that was published is stored here.
+// awaitStored reports when a version that was published is stored here.
 func (m *member) awaitStored(message int, id meta.ContentID) {
 	tick := time.NewTicker(5 * time.Millisecond)
 	defer tick.Stop()
@@ -355,7 +355,7 @@ func (p proposer) Propose(ctx context.Context, op meta.Op) (meta.Result, error) 
 // Barrier implements replicate.Log. How long others take to show a version is not of the session.
 func (p proposer) Barrier(context.Context, uint64) ([]meta.NodeID, error) { return nil, nil }
 
-// toldGroups tells when a group fails here.
+// toldGroups reports when a group fails here.
 type toldGroups struct {
 	replicate.Groups
 	m *member
@@ -373,7 +373,7 @@ func (g toldGroups) NewGroup(cfg rdmc.GroupConfig) (replicate.Group, error) {
 	return g.Groups.NewGroup(cfg)
 }
 
-// send publishes a file, and tells when so much of the one that is to be disturbed has been sent.
+// send publishes a file, and reports when the given part of the one that is to be disturbed has been sent.
 func (m *member) send(message int) {
 	data := make([]byte, m.task.Plan.Size)
 	rand.NewChaCha8([32]byte{1, byte(message), byte(message >> 8)}).Read(data)
@@ -458,7 +458,7 @@ func (m *member) digestOf(id meta.ContentID) string {
 	return hex.EncodeToString(sum.Sum(nil))
 }
 
-// watched is a file that tells, once, when it is read from a place on.
+// watched is a file that signals, once, when it is read beyond a given place.
 type watched struct {
 	data    []byte
 	at      int64

@@ -44,7 +44,7 @@ type Plan struct {
 	Victim string
 	// At is the part of the file that the root has begun to send when the victim is struck, 0 to 1.
 	At float64
-	// Hold has the root wait at that point until the victim has been struck, so that a short file is not over before.
+	// Hold makes the root wait at that point until the victim has been struck, so that a short file is not over before.
 	Hold bool
 	// Detect bounds the time until all have heard.
 	Detect time.Duration
@@ -65,7 +65,7 @@ const (
 	maxMembers = 250
 )
 
-// Check tells what makes no sense, in the words of the flags of test/bench/faults.
+// Check returns what makes no sense, in the words of the flags of test/bench/faults.
 func (p Plan) Check() error {
 	switch {
 	case p.Members < 2 || p.Members > maxMembers:
@@ -121,8 +121,8 @@ func (p Plan) victim() (int, error) {
 	return relay, nil
 }
 
-// leafAndRelay are the members that send the fewest and the most blocks of a message that is long enough to tell. Of
-// equals the leaf is the last and the relay the first.
+// leafAndRelay are the members that send the fewest and the most blocks of a message that is long enough to show that.
+// Of equals the leaf is the last and the relay the first.
 func leafAndRelay(plan *schedule.Plan) (leaf, relay int) {
 	const blocks = 64
 	s := plan.Schedule(blocks)

@@ -340,7 +340,7 @@ func (r *trial) wake() error {
 	return r.crew[r.victim].cmd.Process.Signal(syscall.SIGCONT)
 }
 
-// finish has all that live tell once more what they hold, and compares.
+// finish makes all live processes report once more what they hold, and compares.
 func (r *trial) finish() error {
 	ranks := r.still()
 	if r.plan.Fault == Kill {
