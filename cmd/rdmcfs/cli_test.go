@@ -109,8 +109,8 @@ func TestForegroundMountOfANodeThatRebuilds(t *testing.T) {
 	ends(t, cmd)
 }
 
-// G10: a mount that has ended before its end could be waited for keeps nobody in the foreground, neither the daemon
-// nor who asked it.
+// G10: a mount that has ended before its end could be waited for keeps no process in the foreground, neither the daemon
+// nor the command that asked for it.
 func TestMountThatEndsAtOnce(t *testing.T) {
 	d := dataDir(t)
 	expect(t, exitcode.OK, "", "init", "--no-start", "--listen", "10.0.0.1:7400", "--data", d)

@@ -106,5 +106,5 @@ func timeText(t time.Time) string {
 // nodeRemaining returns what the node of a data directory has while it does not run.
 var nodeRemaining = func(data string) (admin.Remaining, error) { return node.Remaining(data, node.Host{}) }
 
-// nodeRecover has it go on.
+// nodeRecover makes it go on.
 var nodeRecover = node.Recover

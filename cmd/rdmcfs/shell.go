@@ -32,7 +32,7 @@ type completeCmd struct {
 	Words []string `arg:"" optional:""`
 }
 
-// Run answers such a script.
+// Run answers a completion script.
 func (c *completeCmd) Run(a *app, kctx *kong.Context) error {
 	return cmdline.Complete(a.out, kctx.Model, c.Words, a.nodeWords)
 }

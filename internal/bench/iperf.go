@@ -24,7 +24,7 @@ type IperfResult struct {
 	Busy       float64 `json:"-"` // as LinkPace has it
 }
 
-// Iperf has iperf3 send bytes by TCP from one node to another, as further arguments of its client say.
+// Iperf makes iperf3 send bytes by TCP from one node to another; args are further arguments of its client.
 func Iperf(ctx context.Context, l *Links, from, to int, args ...string) (r IperfResult, err error) {
 	server := l.Command(ctx, to, "iperf3", "-s", "-1")
 	if err := server.Start(); err != nil {

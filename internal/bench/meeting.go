@@ -264,7 +264,7 @@ func pingMember(conn net.Conn, members int, seconds []float64) ([]float64, error
 	return seconds, nil
 }
 
-// answerPings gives back what rank 0 sends, until it says that no more follows.
+// answerPings sends back what rank 0 sends, until rank 0 says that no more follows.
 func answerPings(conn net.Conn) error {
 	buf := make([]byte, pingBytes)
 	for buf[0] = 1; buf[0] != 0; {

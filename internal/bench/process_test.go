@@ -221,7 +221,7 @@ func TestNobodyThere(t *testing.T) {
 	}
 }
 
-// TestWaitIsOver has the other end of the meeting say nothing: neither side waits longer for it than its Wait allows.
+// TestWaitIsOver: the other end of the meeting says nothing. Neither side waits longer for it than its Wait allows.
 func TestWaitIsOver(t *testing.T) {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

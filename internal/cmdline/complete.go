@@ -37,9 +37,9 @@ func Script(shell string) ([]byte, error) {
 	return scripts.ReadFile("completion." + shell)
 }
 
-// Complete answers a script: the kind of what may stand in place of the last word, then each word that begins like it,
-// with a tab before its help. The words are those after the name of the program. Nodes lists the nodes that are known
-// in a data directory, which is empty where the command line names none.
+// Complete answers a script: first the kind of what may stand in place of the last word, then each word that begins
+// like it, with a tab before its help. The words are those after the name of the program. nodesOf lists the nodes that
+// are known in a data directory, which is empty if the command line names none.
 func Complete(w io.Writer, app *kong.Application, line []string, nodesOf func(data string) []Word) error {
 	if len(line) == 0 {
 		line = []string{""}

@@ -146,8 +146,8 @@ type Proposed struct {
 	Time  int64
 	// Result is what the state machine's Apply returned for it on this node.
 	Result any
-	// Skipped says that this node took a snapshot while the proposal was under way: it may have been applied within
-	// that before, and Result is of another time.
+	// Skipped says that this node took a snapshot while the proposal was under way. The proposal may have been applied
+	// within the snapshot, and Result belongs to another time.
 	Skipped bool
 }
 

@@ -144,9 +144,10 @@ func (c *Clock) judgeMany(mono int64, list []int64) {
 
 func near(a, b int64) bool { return a-b <= int64(ClockAgree) && b-a <= int64(ClockAgree) }
 
-// judgeAlone takes the only clock there is. One that continues the log, or what was known, is believed at once; so is
-// that of a node which has nobody to ask, if a time service keeps it. Any other has to stand for a while: others may
-// answer yet, or it may be set right. Until then the time goes on from what was known, or from the log's last.
+// judgeAlone takes the only clock there is. A clock that continues the log, or what was known, is believed at once. So
+// is the clock of a node which has nobody to ask, if a time service keeps it. Any other clock has to hold for a while
+// first: others may still answer, or it may be set right. Until then the time goes on from what was known, or from the
+// log's last.
 func (c *Clock) judgeAlone(mono, own int64, others bool) {
 	believed := c.known && near(own, c.ahead) || c.synced && !others
 	if !c.known {

@@ -193,8 +193,8 @@ func TestOldReadingsOfClocksDoNotCount(t *testing.T) {
 	}
 }
 
-// A node that begins from a log knows the last time in it before anything is applied, whether that is of an entry or
-// of the log's base. With a wall clock years behind, its time is not before that.
+// A node that begins from a log knows the last time in it before anything is applied, whether that time is in an entry
+// or in the log's base. With a wall clock years behind, its time is not before that.
 func TestStartKnowsTheTimesOfItsLog(t *testing.T) {
 	last := time.Now().UnixNano()
 	entry := &raftpb.Entry{Index: new(uint64(11)), Term: new(uint64(2)), Type: raftpb.EntryNormal.Enum(),

@@ -349,8 +349,8 @@ func randomMessage(rng *rand.Rand) *raftpb.Message {
 	return m
 }
 
-// TestCoreRefusesALogBelowItsPromise: a log that ends before what it has promised to be committed is refused with
-// words, and with no panic of raft's. One that ends there is taken.
+// TestCoreRefusesALogBelowItsPromise: a log that ends before what it has promised to be committed is refused with an
+// error, and without a panic in raft. A log that ends exactly there is accepted.
 func TestCoreRefusesALogBelowItsPromise(t *testing.T) {
 	for commit := uint64(10); commit < 14; commit++ {
 		state := &raftlog.State{Base: raftlog.Base{Index: 10, Term: 2, Conf: &raftpb.ConfState{Voters: []uint64{1}}},
@@ -575,8 +575,8 @@ func applyAll(core *Core) (kept []*Append) {
 	}
 }
 
-// A leader finds a change in two steps that the leader before it has begun. Until the second step is applied raft makes
-// an empty entry of any other change. What is not refused has to come in force.
+// A leader finds a change in two steps that the leader before it has begun. Until the second step is applied, raft
+// turns any other change into an empty entry. A change that is not refused has to come into force.
 func TestChangeOfVotersBetweenTheStepsOfAnother(t *testing.T) {
 	const id, late = 1, 4
 	first := &raftpb.ConfChangeV2{Transition: raftpb.ConfChangeTransitionAuto.Enum(), Changes: []*raftpb.ConfChangeSingle{

@@ -290,7 +290,7 @@ func (ob *observer) queuedApplied(ctx context.Context) (uint64, error) {
 	}
 }
 
-// take hands entries that a voter has sent to the applier, and waits while that has much to do.
+// take hands entries that a voter has sent to the applier, and waits while the applier has much to do.
 func (ob *observer) take(ctx context.Context, body []byte, session uint64) error {
 	list, err := decode[entryList](body)
 	if err != nil || len(list) == 0 {

@@ -12,8 +12,8 @@ import (
 	"github.com/rdmcfs/rdmcfs/internal/consensus/raftlog"
 )
 
-// TestObserversPassOnNoHearsay: an observer that follows another observer speaks of no leader, so that a ring of
-// observers does not go on believing in one.
+// TestObserversPassOnNoHearsay: an observer that follows another observer names no leader, so that a ring of observers
+// does not go on believing in one.
 func TestObserversPassOnNoHearsay(t *testing.T) {
 	n := newNode(Config{Identity: Identity{ID: 7}})
 	defer n.cancel(ErrClosed)
@@ -42,8 +42,8 @@ func TestObserversPassOnNoHearsay(t *testing.T) {
 	}
 }
 
-// TestReportsFollowTheRequest has something be reported while a follow stream is begun: the request is the stream's
-// first frame.
+// TestReportsFollowTheRequest: something is reported while a follow stream is being begun. The request still is the
+// stream's first frame.
 func TestReportsFollowTheRequest(t *testing.T) {
 	n := newNode(Config{Identity: Identity{ID: 7}})
 	defer n.cancel(ErrClosed)

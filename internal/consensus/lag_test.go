@@ -57,17 +57,17 @@ func TestObserverLeavesAVoterThatLags(t *testing.T) {
 	}
 }
 
-// TestObserverLeavesASilentVoter: a voter that loses its power says nothing more. Who follows it looks for another
-// before it has itself been silent for so long that a leader takes it for dead.
+// TestObserverLeavesASilentVoter: a voter that loses its power says nothing more. An observer that follows it looks for
+// another voter before it has itself been silent for so long that a leader counts it as dead.
 func TestObserverLeavesASilentVoter(t *testing.T) {
 	t.Run("from the start", func(t *testing.T) { observerLeavesASilentVoter(t, 0, 0) })
-	// Voters that bring nothing are given more and more time, as the link may be slow. One that has sent entries is
+	// Voters that bring nothing get more and more time, as the link may be slow. A voter that has sent entries does
 	// not.
 	t.Run("once it has sent entries", func(t *testing.T) { observerLeavesASilentVoter(t, 4, 3) })
 }
 
 // TestObserverLeavesACandidate: a voter that is cut off from the others campaigns again and again, and says each time
-// that it knows no leader. Who follows it leaves after a second all the same.
+// that it knows no leader. An observer that follows it leaves after a second all the same.
 func TestObserverLeavesACandidate(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(Config{Identity: Identity{ID: 7}, Dial: func(context.Context, ID) (net.Conn, error) {
@@ -251,8 +251,8 @@ func (n *Node) leaveFollowed() {
 	}
 }
 
-// A voter that sends an entry now and then, so that something always comes in time, and never what is wanted, is
-// left; one that has much to send over a thin link is kept.
+// A voter is left if it sends an entry now and then, so that something always comes in time, but never what is wanted.
+// A voter that has much to send over a thin link is kept.
 func TestTricklingVoterIsLeft(t *testing.T) {
 	now := time.Unix(0, 0)
 	start := func() *lagJudge { return &lagJudge{patience: lagMin, slow: slowPatience(time.Millisecond, 0)} }

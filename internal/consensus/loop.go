@@ -193,7 +193,7 @@ func (rl *raftLoop) stepped(err error) {
 	}
 }
 
-// hold has proposals wait until it is called with false, while this node leads.
+// hold makes proposals wait until it is called with false, while this node leads.
 func (rl *raftLoop) hold(on bool) { rl.holding = on }
 
 // offer proposes what has arrived, or says why not.

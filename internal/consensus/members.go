@@ -18,7 +18,7 @@ const (
 	catchUpMax     = 10 * time.Minute
 	confStepMax    = 30 * time.Second
 	confPoll       = 20 * time.Millisecond
-	holdMax        = 3 * time.Second // for so long proposals wait for a change of voters
+	holdMax        = 3 * time.Second // how long proposals wait for a change of voters, at most
 	outsidersAsked = 8               // nodes that are no members of raft, as far as is known, in one round
 )
 
@@ -103,9 +103,9 @@ func (n *Node) joinsWith(applied, confIndex uint64, conf *raftpb.ConfState) bool
 	return applied >= n.state.inRaft && (n.state.confIndex <= confIndex || contains(raftMembersOf(n.state.conf), n.id))
 }
 
-// outside is where the log of a node on the disk begins that takes no part in raft. With a configuration that has the
-// node it would say that what the node has acknowledged as a member is behind that: it says no more than the log of a
-// node that is new.
+// outside is where the log on the disk begins if a node takes no part in raft. A base whose configuration includes the
+// node would claim that what the node has acknowledged as a member lies behind it. The empty base claims no more than
+// the log of a new node.
 func outside(id ID, base raftlog.Base) raftlog.Base {
 	if contains(raftMembersOf(base.Conf), id) {
 		return raftlog.Base{Conf: &raftpb.ConfState{}}
@@ -450,7 +450,8 @@ func (v *voterChanges) proposeConf(
 }
 
 // giveConfInTime gives a change to raft as soon as it is not too early. If it changes who votes, other proposals wait
-// for it meanwhile: that takes a round of the log. A state that takes longer must not hold up those who can do without.
+// for it meanwhile: that takes a round of the log. A state that takes longer must not hold up nodes that can do without
+// this one.
 func (v *voterChanges) giveConfInTime(
 	ctx context.Context, judged *raftpb.ConfState, changes []*raftpb.ConfChangeSingle,
 ) error {

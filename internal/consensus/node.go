@@ -79,8 +79,9 @@ type nodeState struct {
 	readOnly  error
 
 	applied, synced, visible uint64
-	// inRaft is how far this node knew the log to be committed when it was a member of raft last. It joins again only
-	// there or beyond: a configuration before may be an earlier one of its own, which a crash has it apply again.
+	// inRaft is how far this node knew the log to be committed when it was last a member of raft. It joins again only
+	// there or beyond: an earlier configuration may be an old one of its own, which the node applies again after a
+	// crash.
 	inRaft uint64
 	waits  []indexWait
 

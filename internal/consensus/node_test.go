@@ -102,7 +102,7 @@ func TestOnlyVoterThatResignsLeads(t *testing.T) {
 	}
 }
 
-// A leader that the cluster has put out takes no more part in raft, and others lead, though its process goes on.
+// A leader that the cluster has removed takes no more part in raft, and others lead, though its process goes on.
 func TestLeaderThatLeavesLeadsNoMore(t *testing.T) {
 	c := newCluster(t, 3, nil)
 	old := c.waitVoters(3)
@@ -674,7 +674,7 @@ func TestLeaderThatIsNoneAnyMoreDoesNotWaitToChangeVoters(t *testing.T) {
 	}
 }
 
-// TestStateThatStandsStillDoesNotHoldUpProposals: a leader does not get on with applying its log, and is to change the
+// TestStateThatStandsStillDoesNotHoldUpProposals: a leader makes no progress in applying its log, and has to change the
 // voters. The other nodes can do without it, and go on.
 func TestStateThatStandsStillDoesNotHoldUpProposals(t *testing.T) {
 	c, leader, _, voter := changing(t, nil)
@@ -743,8 +743,8 @@ func TestRemovedVoterFailsAgainInItsTime(t *testing.T) {
 	c.propose(fresh, "through it")
 }
 
-// TestRemovedVoterFailsInASnapshotOfItsTime: it has taken the state of another node that has not come beyond that time
-// either, and its log on the disk speaks of that snapshot as of one that is under way.
+// TestRemovedVoterFailsInASnapshotOfItsTime: a removed voter has taken the state of another node that has not come
+// beyond that time either, and its log on the disk shows that snapshot as under way.
 func TestRemovedVoterFailsInASnapshotOfItsTime(t *testing.T) {
 	c, removed := repeatingItsTime(t)
 	tn := c.nodes[removed]

@@ -94,7 +94,7 @@ func (r *rebuilder) peers() []ID {
 	return otherThan(r.n.id, votersOf(conf), raftMembersOf(conf), r.n.peers())
 }
 
-// stateReplacer replaces a state that has turned out to be wrong, while the node runs.
+// stateReplacer replaces a wrong state while the node runs.
 type stateReplacer struct {
 	n *Node
 
@@ -104,8 +104,8 @@ type stateReplacer struct {
 	says  string // how the last round of asking for another state went, "" if none failed
 }
 
-// Rebuild replaces a state that has turned out to be wrong by another node's, while the log goes on: nothing is
-// applied until then. It returns at once; the end is that the state machine's Restore has succeeded.
+// Rebuild replaces a wrong state by another node's, while the log goes on: nothing is applied until then. It returns at
+// once; the replacement is done when the state machine's Restore has succeeded.
 func (n *Node) Rebuild(why error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -166,7 +166,7 @@ func (sr *stateReplacer) run(number uint64) {
 	}
 }
 
-// noOtherNode is said where a wrong state can't be taken from anybody.
+// noOtherNode is the error text if a wrong state can't be taken from any other node.
 const noOtherNode = "there is no other node to take it from: start this one again, it then applies its own log if " +
 	"that still holds everything; " +
 	"else restore the data directory from a backup"

@@ -199,8 +199,8 @@ func TestRefusedSnapshot(t *testing.T) {
 	conn.Close()
 }
 
-// Two nodes were stopped, and the state of the only voter is lost, its log cut. The observer has got nothing since its
-// start, and has all.
+// Two nodes were stopped; the state of the only voter is lost, and its log is cut. The observer has received nothing
+// since its start, and has everything.
 func TestRebuildVoterFromObserver(t *testing.T) {
 	c := newCluster(t, 2, func(c *cluster) { c.tune.TailEntries, c.tune.SyncEntries = 50, 10 })
 	voter := c.waitVoters(1)

@@ -14,7 +14,7 @@ type Remains struct {
 	Entries []Entry
 	// Last and Term are of the last entry, or of what the log begins after.
 	Last, Term uint64
-	// Member says that the log is one of raft, of a voter or of a node that is to be one: its terms count. An observer
+	// Member says that the log is a raft log, of a voter or of a node that is to be one: its terms count. An observer
 	// has no such log.
 	Member bool
 	// Promised says that the node may have promised something: it has taken part in raft.

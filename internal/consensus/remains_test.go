@@ -46,8 +46,8 @@ func TestRemainsOfALog(t *testing.T) {
 	}
 }
 
-// A crash came after a snapshot had taken the place of the state, and before the log began there: what the log has is
-// of another history, and does not follow.
+// A crash came after a snapshot had taken the place of the state, and before the log began there: what the log has
+// belongs to another history, and does not follow.
 func TestRemainsAfterASnapshot(t *testing.T) {
 	for _, at := range []uint64{1, 2, 5} {
 		cfg := Config{Dir: "raft", FS: simfs.New(), Identity: Identity{ID: 1}}

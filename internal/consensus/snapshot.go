@@ -80,8 +80,8 @@ func (ss *snapshotServer) serve(conn net.Conn, peer ID) error {
 	}
 }
 
-// head is the head of a snapshot of the state at index. An observer that has got nothing since its start
-// knows neither the term nor, for sure, the voters.
+// head is the head of a snapshot of the state at index. An observer that has received nothing since its start knows
+// neither the term nor, for sure, the voters.
 func (ss *snapshotServer) head(index uint64) (h snapHead, ok bool) {
 	base, ok := ss.feed.at(index)
 	if ok && base.Term > 0 && base.Conf != nil {

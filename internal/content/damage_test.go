@@ -187,8 +187,8 @@ func mendAll(t *testing.T, s *Store, d Damage, p []byte) {
 	}
 }
 
-// A data file that was cut, or that grew, is not opened: who reads the file itself would see the wrong length. This
-// holds for plain contents and for the extents of a delta.
+// A data file that was cut, or that grew, is not opened: a program that reads the file itself would see the wrong
+// length. This holds for plain contents and for the extents of a delta.
 func TestDataFileOfAnotherLengthIsNotServed(t *testing.T) {
 	dir := t.TempDir()
 	want := damagedStore(t, dir)

@@ -97,8 +97,8 @@ func eachBlock(ctx context.Context, n int64, work func(i int64, sc *scratch) err
 	return errors.Join(errs...)
 }
 
-// Root computes the root of the content that was received: for the writer, who announces it. All blocks
-// must be here. For a delta it reads and hashes the blocks of the content that changed.
+// Root computes the root of the content that was received, for the writer that announces it. All blocks must be here.
+// For a delta it reads and hashes the blocks of the content that changed.
 func (r *Receiving) Root(ctx context.Context) (Hash, error) {
 	if missing := r.Missing(); missing > 0 {
 		return Hash{}, fmt.Errorf("content: root of %s: %d blocks missing: %w", r.body.id, missing, ErrIncomplete)

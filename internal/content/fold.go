@@ -7,8 +7,9 @@ import (
 	"os"
 )
 
-// forms gives contents other forms on the disk: plain ones of deltas, deltas over a lower base, and damaged blocks
-// their bytes. A content has one such change under way at most; see index.startFold.
+// forms changes how contents are stored on the disk: it makes plain contents from deltas, puts deltas over a lower
+// base, and gives damaged blocks their bytes back. A content has at most one such change under way; see
+// index.startFold.
 type forms struct {
 	index  *index
 	files  *storeFiles

@@ -6,10 +6,10 @@ import (
 	"fmt"
 )
 
-// FoldIdle makes plain contents of deltas that nobody has open and whose bases were deleted and are kept for them
-// alone: they then take no more room than they should and can be read without the daemon. It writes what the deltas
-// changed and no more. It returns how many it has folded; one that fails does not keep the others. Who calls it now
-// and then keeps the store flat.
+// FoldIdle makes plain contents from deltas that nobody has open and whose bases were deleted and are kept for them
+// alone: they then take no more room than they should and can be read without the daemon. It writes only what the
+// deltas changed. It returns how many it has folded; a failure at one does not stop the others. A caller that calls it
+// now and then keeps the store flat.
 func (s *Store) FoldIdle(ctx context.Context) (folded int, err error) {
 	return s.forms.foldAllIdle(ctx)
 }

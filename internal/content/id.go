@@ -52,7 +52,7 @@ var (
 	ErrShape = errors.New("invalid shape")
 	// ErrLocked: another process has the store open.
 	ErrLocked = errors.New("store in use by another process")
-	// ErrFormat: the directory is of an unknown version or no store.
+	// ErrFormat: the directory has an unknown format version, or is no store.
 	ErrFormat = errors.New("unknown store format")
 	// ErrTooLarge: the content is too large to be copied up; take an overlay.
 	ErrTooLarge = errors.New("too large to copy")

@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// A file that is appended to for long has a record for each write. None of them is forgotten, however many there are:
-// the bytes of a page whose record is not read are those of the version before.
+// A file that is appended to for a long time has a record for each write. None of them is forgotten, however many there
+// are: a page whose record is not read would have the bytes of the version before.
 func TestOverlayWithManyRecordsIsTakenUpWhole(t *testing.T) {
 	if testing.Short() {
 		t.Skip("writes a GiB")

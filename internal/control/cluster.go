@@ -118,7 +118,7 @@ type joinCall struct {
 	Clock   int64             `json:"clock,omitempty"` // the newcomer's, in Unix nanoseconds; 0 = not said
 }
 
-// joinReply answers kindJoin: a certificate, or the addresses of those who can give one.
+// joinReply answers kindJoin: a certificate, or the addresses of nodes that can give one.
 type joinReply struct {
 	Redirect    []string   `json:"redirect,omitempty"`
 	Node        uint32     `json:"node,omitempty"`

@@ -56,7 +56,7 @@ var (
 		"NAME'")
 )
 
-// usageError is of the class ErrUsage.
+// usageError matches ErrUsage.
 type usageError struct{ text string }
 
 // Error is the text that Usagef was given.

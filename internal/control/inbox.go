@@ -12,8 +12,8 @@ import (
 
 const (
 	inboxBufferBytes = 32 << 10
-	// readBytes of a frame that has begun come within frameTimeout. A frame that a slow link takes long for is read
-	// as long as it moves.
+	// readBytes of a frame that has begun have to come within frameTimeout. A frame that takes long over a slow link is
+	// read as long as it moves.
 	readBytes = 32 << 10
 	// bulkBytes is how long a payload must be for its bytes to count as progress.
 	bulkBytes = 4 << 10

@@ -29,7 +29,7 @@ const (
 type PortConfig struct {
 	Addr     string       // host:port to listen on
 	Listener net.Listener // instead of Addr
-	// Control is of the socket that listens on Addr, as in net.ListenConfig; nil sets our congestion control.
+	// Control is called for the socket that listens on Addr, as in net.ListenConfig; nil sets our congestion control.
 	Control    func(network, address string, c syscall.RawConn) error
 	Identity   *credentials.Identity
 	Generation uint32 // of the cluster

@@ -144,8 +144,8 @@ func (w *world) unhealed() string {
 	return ""
 }
 
-// startWriters has a program at each machine write file after file. The returned function has them begin no more, and
-// waits a moment for those under way.
+// startWriters runs a program at each machine that writes file after file. The returned function makes them begin no
+// more, and waits a moment for the writes under way.
 func (w *world) startWriters() (stop func()) {
 	over := false
 	for i, m := range w.machines {

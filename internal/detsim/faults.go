@@ -6,7 +6,7 @@ import (
 	"github.com/rdmcfs/rdmcfs/replicate"
 )
 
-// faults has things go wrong until end.
+// faults makes things go wrong until end.
 func (w *world) faults(end time.Time) {
 	for time.Now().Before(end) && !w.failed() {
 		pass(w.between(200*time.Millisecond, 6*time.Second))

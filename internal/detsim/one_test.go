@@ -21,7 +21,7 @@ var simRand uint64
 
 const traceBytes = 64 << 20
 
-// TestOneSeed is one run. TestSeeds has it built and run for each seed, in a process of its own.
+// TestOneSeed is one run. TestSeeds builds it and runs it for each seed, in a process of its own.
 func TestOneSeed(t *testing.T) { oneSeed(t, Run) }
 
 // TestOneComeback is the same for TestNodesThatAreBackAreHealedInTime.

@@ -204,8 +204,8 @@ func (w *world) unsettled() string {
 	return ""
 }
 
-// believed holds, before anybody reads, that each machine has the files of what the log believes to be there. A read
-// would find what lacks, and have it mended.
+// believed checks, before anybody reads, that each machine has the files of everything that the log believes to be
+// there. A read would find what is missing, and cause its repair.
 func (w *world) believed() {
 	why := ""
 	if !w.until(repairTime, 100*time.Millisecond, func() bool { why = w.lacking(); return why == "" }) {

@@ -78,7 +78,7 @@ func (w *world) removeSome(content string) error {
 	return err
 }
 
-// rot changes one byte of a content on a machine's disk while its process runs, and has programs there read all
+// rot changes one byte of a content on a machine's disk while its process runs, and makes programs there read all
 // files. What they get is what was acknowledged: a damaged copy is noticed, and the bytes come from another node.
 func (w *world) rot(m *machine) {
 	if len(w.staying()) < 3 || m.leaves || !w.lull() || m.p == nil {
@@ -290,7 +290,7 @@ func (m *machine) changeDisks() {
 	m.db, m.disk, m.remains, m.older = meta.OpenMemory(), simfs.New(), nil, nil
 }
 
-// inPlace has an empty machine join in the place of the node that it was.
+// inPlace makes an empty machine join in the place of the node that it was.
 func (w *world) inPlace(m *machine) {
 	m.faults++
 	joined := w.until(gatherMax, time.Second, func() bool { return w.joinInPlace(m) })

@@ -142,7 +142,7 @@ func checkTimeouts(h Host, _ string) []Finding {
 	return out
 }
 
-// Disk examines where a data directory is to be, and gives what is not as it should be.
+// Disk examines where a data directory is to be, and returns what is not as it should be.
 func Disk(h Host, dir string) []Finding {
 	found := append(checkDataDir(h, dir), checkSpace(h, dir)...)
 	return slices.DeleteFunc(found, func(f Finding) bool { return f.Level == OK })

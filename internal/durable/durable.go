@@ -73,7 +73,7 @@ func MakeDir(path string) error {
 	return nil
 }
 
-// newSuffix is of the name under which WriteFile writes.
+// newSuffix ends the name under which WriteFile writes.
 const newSuffix = ".new"
 
 // WriteFile makes or replaces a file (mode 0600) that is whole, old or new, whenever the power fails, and durable

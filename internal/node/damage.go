@@ -86,7 +86,7 @@ func (n *node) damagedHere() []content.ID {
 	return ids
 }
 
-// handleDamage answers what is damaged here.
+// handleDamage answers with what is damaged here.
 func (n *node) handleDamage(context.Context, control.Caller, []byte) ([]byte, error) {
 	d, _ := n.damageHere()
 	return admin.Marshal(d)

@@ -11,7 +11,7 @@ import (
 	"github.com/rdmcfs/rdmcfs/meta"
 )
 
-// G10: damage is counted whole and named in part, and what no node holds any more is said.
+// G10: all damage is counted and some of it is named, and the report says what no node holds any more.
 func TestDamageReport(t *testing.T) {
 	pathOf := func(id content.ID) string { return fmt.Sprintf("/f%02d", id[0]) }
 	if d, ok := damageReport(nil, pathOf, nil); ok {

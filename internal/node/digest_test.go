@@ -12,7 +12,7 @@ import (
 	"github.com/rdmcfs/rdmcfs/meta"
 )
 
-// A node is wrong if most voters say so, who have read all of their own states. One damaged node never puts out a
+// A node is wrong if most voters say so and have read all of their own states. One damaged node never puts out a
 // healthy one.
 func TestJudge(t *testing.T) {
 	good, bad, other := [16]byte{1}, [16]byte{2}, [16]byte{3}

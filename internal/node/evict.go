@@ -99,7 +99,7 @@ func (n *node) evictSpare(ctx context.Context, req admin.EvictRequest, name stri
 			return err
 		}
 		if from.Checked > 0 && look.View != from.View {
-			d = meta.Depending{} // what was looked at before was of another view
+			d = meta.Depending{} // what was looked at before belongs to another view
 			continue
 		}
 		if look.Contents > 0 {

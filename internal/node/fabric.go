@@ -89,7 +89,7 @@ func (n *node) openHostDevice() error {
 	return nil
 }
 
-// openRings has the traffic of control go over an RDMA device, too; without it that stays on TCP.
+// openRings makes the traffic of control go over an RDMA device, too; without a device it stays on TCP.
 func (n *node) openRings(device rdma.Device) {
 	fabric, err := rings.New(device)
 	if err != nil {

@@ -91,7 +91,7 @@ func TestHolderHasTheReasonOfItsFile(t *testing.T) {
 	}
 }
 
-// Who watches hears that a node was evicted, though status lists it no more.
+// A watcher hears that a node was evicted, though status lists it no more.
 func TestWatchTellsOfAnEviction(t *testing.T) {
 	c := metatest.New(t, 2)
 	n := &node{db: c.DB.(*meta.DB), id: identity{Node: 1}}

@@ -54,7 +54,7 @@ func (h Host) local(d dataDir) error {
 	return d.local()
 }
 
-// listen answers nil where the port is to be opened by package control.
+// listen returns nil if package control is to open the port.
 func (h Host) listen(addr string) (net.Listener, error) {
 	if h.Listen == nil {
 		return nil, nil

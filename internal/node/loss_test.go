@@ -10,7 +10,7 @@ import (
 	"github.com/rdmcfs/rdmcfs/meta"
 )
 
-// What goes with a node is named, as far as the list goes, and what is not known is said.
+// The text names what is lost with a node, as far as the list goes, and says what is not known.
 func TestLossText(t *testing.T) {
 	db := meta.OpenMemory()
 	defer db.Close()

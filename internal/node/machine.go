@@ -74,7 +74,7 @@ func (m *machine) apply(e *consensus.Entry) (meta.Result, []meta.Event, error) {
 	return m.db.Apply(e.Index, e.Time, meta.EncodeEntry(meta.Entry{Generation: m.db.Generation(), Op: op}))
 }
 
-// votes are the nodes that cast raft's votes, in order; 0 for a store that its node has no more.
+// votes are the nodes that cast raft's votes, in order; 0 for a store that its node no longer has.
 func (m *machine) votes(ids []consensus.ID) ([]meta.NodeID, error) {
 	list := make([]meta.NodeID, len(ids))
 	for i, id := range ids {
@@ -107,7 +107,7 @@ func (m *machine) Snapshot() (io.ReadCloser, uint64, error) { return m.db.Snapsh
 
 // Restore implements consensus.StateMachine.
 func (m *machine) Restore(index, _ uint64, r io.Reader) error {
-	m.marks.forget() // before: who finds a mark of the old state knows it by the old state's number
+	m.marks.forget() // before: a goroutine that finds a mark of the old state knows it by the old state's number
 	if err := m.db.Restore(r); err != nil {
 		return fmt.Errorf("node: restore snapshot at %d: %w", index, err)
 	}

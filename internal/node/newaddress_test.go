@@ -6,7 +6,7 @@ import (
 	"github.com/rdmcfs/rdmcfs/internal/control/admin"
 )
 
-// threeVoters is a cluster of n1, n2 and n3, who all vote.
+// threeVoters is a cluster of n1, n2 and n3; all of them vote.
 func threeVoters(t *testing.T) *clocked {
 	t.Helper()
 	c := &clocked{t: t, dir: t.TempDir(), nodes: map[string]*clockedNode{}}

@@ -314,7 +314,7 @@ func (n *node) openReplication() error {
 func (n *node) openLog() error {
 	n.keepPeers()
 	n.machine = &machine{db: n.db, point: n.crash.point, changed: n.changed, restored: n.restored}
-	// called by the applier, who alone replaces the state
+	// called by the applying goroutine, which alone replaces the state
 	n.machine.distrust = func(why error) { n.distrust(n.db.State(), why) }
 	n.digests = newDigests(n, &n.machine.marks)
 	n.server.HandleCall(kindDigest, n.digests.handle)

@@ -88,7 +88,7 @@ func (p *proposer) wakeLocked() {
 	p.heard = make(chan struct{})
 }
 
-// noteRefusal notes that the log refused an attempt to learn an outcome. Who waits sees it at its next look.
+// noteRefusal notes that the log refused an attempt to learn an outcome. A waiting caller sees it at its next look.
 func (p *proposer) noteRefusal(err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -247,7 +247,7 @@ func TestNothingIsProposedUnderAnEndedIncarnation(t *testing.T) {
 	p.beginIncarnation(1)
 	old := p.lease()
 	p.beginIncarnation(2)
-	p.beginIncarnation(1) // heard of late
+	p.beginIncarnation(1) // heard too late
 	if data, _, _ := p.admit(old, &meta.Expire{}); data != nil {
 		t.Error("proposed under the incarnation that has ended")
 	}
@@ -257,8 +257,8 @@ func TestNothingIsProposedUnderAnEndedIncarnation(t *testing.T) {
 	}
 }
 
-// orderLog answers the first try of each unlink with an error of its choice, and takes all else in the order in which
-// it comes.
+// orderLog answers the first try of each unlink with an error of its choice, and takes everything else in the order of
+// arrival.
 type orderLog struct {
 	mu     sync.Mutex
 	refuse []error // of the next proposals, one after the other

@@ -338,7 +338,7 @@ func (s *stopped) find(lead string) (id meta.NodeID, at peerAddr, empty bool, er
 		"'rdmcfs recover' has printed on it", lead)
 }
 
-// goOn replaces the log, and last of all says that this node is of the new generation.
+// goOn replaces the log, and last of all notes that this node belongs to the new generation.
 func (s *stopped) goOn(opts consensus.CreateOptions) error {
 	if err := s.dir.remakeLog(s.host, s.id, opts); err != nil {
 		return err

@@ -173,8 +173,8 @@ func (n *node) register(ctx context.Context, r control.Registration) (control.Ad
 	return out, nil
 }
 
-// neverRan adds what to do to the refusal of a name whose machine has joined and never run: most often it is this
-// one, and its data directory was lost. The name can't just be given away: the other machine may be about to start.
+// neverRan adds advice to the refusal of a name whose machine has joined and never run: most often it is this machine,
+// and its data directory was lost. The name can't just be given away: the other machine may be about to start.
 func (n *node) neverRan(name string, err error) error {
 	if !errors.Is(err, control.ErrNameTaken) {
 		return err

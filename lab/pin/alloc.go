@@ -31,7 +31,7 @@ func (d *Domain) Alloc(size int, access rdma.Access) (*Block, error) {
 	return d.alloc(e, l, size, access)
 }
 
-// fixed enters size bytes into the book, as what is no part of what claims share.
+// fixed enters size bytes into the book, outside of what claims share.
 func (d *Domain) fixed(size int) (*entry, *live, error) {
 	for {
 		d.mu.Lock()

@@ -150,7 +150,7 @@ func (d *Domain) Find(a Ask) *Pin {
 			return p
 		}
 	default:
-		_ = p.Release() // who registers it holds it as well: nothing is deregistered
+		_ = p.Release() // its maker holds it as well: nothing is deregistered
 	}
 	return nil
 }

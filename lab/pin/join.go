@@ -31,7 +31,7 @@ const joinAfter = 2
 // joinRetry is how many such messages there are between attempts where the first had no room or failed.
 const joinRetry = 64
 
-// joinShare is the part of what a claim may take that one such registration may have: a large one that is in use for
+// joinShare: one such registration may have at most this part of what a claim may take. A large one that is in use for
 // a small part of it keeps others waiting, and one larger than a claim is of no use to it.
 const joinShare = 4
 

@@ -62,8 +62,8 @@ func TestStrategiesMoveBytes(t *testing.T) {
 	})
 }
 
-// TestReuseRegistersOnce: what is kept is found again, also for a part of the memory; what is not is registered each
-// time. The caching pipeline joins what it found in pieces, once, in the second such message or, where that was over
+// TestReuseRegistersOnce: what is kept is found again, also for a part of the memory; what is not kept is registered
+// each time. The caching pipeline joins what it found in pieces, once, in the second such message or, if that was over
 // before there was time for it, in a later one.
 func TestReuseRegistersOnce(t *testing.T) {
 	each(t, func(t *testing.T, a, b rdma.Device) {

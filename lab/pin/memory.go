@@ -132,9 +132,9 @@ func (f *File) Check() error {
 	return nil
 }
 
-// Shrink makes the file shorter: transfers that use it fail, with ErrStale, whatever part of it they are at; when
-// they have let go of it the file is cut. The mapping is of no use afterwards. If ctx is done before, the file keeps
-// its length.
+// Shrink makes the file shorter. Transfers that use it fail with ErrStale, whichever part of it they are at; when they
+// have released it the file is cut. The mapping is of no use afterwards. If ctx is done before, the file keeps its
+// length.
 func (f *File) Shrink(ctx context.Context, size int64) error {
 	if size < int64(len(f.mem)) {
 		if err := f.retire(ctx); err != nil {

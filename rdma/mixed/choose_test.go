@@ -11,7 +11,7 @@ import (
 	"github.com/rdmcfs/rdmcfs/rdma"
 )
 
-// having is the address of a host with devices of these providers.
+// having is the address of a host with devices from these providers.
 func having(host byte, names ...string) *address {
 	a := &address{host: hostID{host}}
 	for _, n := range names {

@@ -20,8 +20,8 @@ type Config struct {
 	// Devices in order of preference. The last should be of a provider that every node has. A provider is
 	// known by the device's Name up to a colon. They belong to the mixed device from New on, and are closed with it.
 	Devices []rdma.Device
-	// Full makes a device of one work like a device of several. It is needed only for one-sided requests to
-	// peers whose last device is of another provider; without it these are refused with rdma.ErrRequest.
+	// Full makes a device of one work like a device of several. It is needed only for one-sided requests to peers whose
+	// last device has another provider; without it these are refused with rdma.ErrRequest.
 	Full bool
 	// Log gets routes and devices that failed. Default: discarded.
 	Log *slog.Logger

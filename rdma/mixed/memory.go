@@ -57,7 +57,7 @@ func (m *memory) blame(r route, now time.Time) time.Duration {
 	return f.span
 }
 
-// dropLocked forgets the route that is avoided no more, or not for long.
+// dropLocked forgets the route whose time of being avoided ends first, or has ended.
 func (m *memory) dropLocked() {
 	var first route
 	var until time.Time

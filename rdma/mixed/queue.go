@@ -127,7 +127,7 @@ func (q *queue) closeFeeds() {
 	}
 }
 
-// queuesOf are the queues of a configuration, if they are of this device.
+// queuesOf returns the queues of a configuration, if they belong to this device.
 func (d *Device) queuesOf(cfg *rdma.QPConfig) (send, recv *queue, err error) {
 	send, ok1 := cfg.SendCQ.(*queue)
 	recv, ok2 := cfg.RecvCQ.(*queue)

@@ -50,7 +50,7 @@ func newThinQueue(d *Device, depth int) (rdma.CompletionQueue, error) {
 	return q, nil
 }
 
-// thinOf is the queue behind what newThinQueue returned, if it is of this device.
+// thinOf returns the queue behind what newThinQueue returned, if it belongs to this device.
 func (d *Device) thinOf(cq rdma.CompletionQueue) (*thinQueue, bool) {
 	if t, ok := cq.(thinDispatcher); ok {
 		cq = t.thinQueue
@@ -64,7 +64,7 @@ type thinPair struct {
 	rdma.QueuePair
 	card
 	user    any
-	foreign atomic.Bool // the peer's keys are of another provider
+	foreign atomic.Bool // the peer's keys belong to another provider
 	counted atomic.Bool
 }
 

@@ -195,8 +195,8 @@ func messageCRC(t *testing.T, p *Pair) {
 	}
 }
 
-// messageSeal has the provider put checksums behind messages, many at a time between others; one that can't must say
-// so.
+// messageSeal makes the provider put checksums behind messages, many at a time between others; a provider that can't
+// must say so.
 func messageSeal(t *testing.T, p *Pair) {
 	a, b := p.link(t, options{})
 	random(a.mem.Bytes(), 12)

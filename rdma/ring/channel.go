@@ -81,7 +81,7 @@ type waitPoint struct {
 
 func newWaitPoint() waitPoint { return waitPoint{token: make(chan struct{}, 1)} }
 
-// wake has those who wait look again.
+// wake makes the waiting callers look again.
 func (p *waitPoint) wake() {
 	if p.waiting > 0 {
 		signal(p.token)
@@ -265,7 +265,7 @@ func (c *Channel) failLocked(err error) {
 	c.wakeLocked()
 }
 
-// wakeLocked has all waiting callers look again.
+// wakeLocked makes all waiting callers look again.
 func (c *Channel) wakeLocked() {
 	c.events.Add(1)
 	c.readers.wake()

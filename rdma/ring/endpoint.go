@@ -315,7 +315,7 @@ func (e *Endpoint) tend() {
 	}
 }
 
-// keepalive has channels send that were silent, so that a dead peer is noticed.
+// keepalive makes silent channels send, so that a dead peer is noticed.
 func (e *Endpoint) keepalive() {
 	e.poll.Lock()
 	all := append([]*Channel(nil), e.channels...)

@@ -77,7 +77,7 @@ func (h head) word() uint64 {
 	return half | (inverse>>16&sizeMax)<<32 | (inverse>>8&0xff)<<48 | (inverse&0xff)<<56
 }
 
-// decodeHead is the inverse of word; ok is false for what is not a whole head word.
+// decodeHead is the inverse of word; ok is false if w is not a whole head word.
 func decodeHead(w uint64) (h head, ok bool) {
 	h = head{flag: flagValue(w), kind: kind(w >> 8), size: int(w >> 16 & sizeMax)}
 	return h, h.word() == w && (h.flag == flagPrimary || h.flag == flagSecondary) && h.kind >= kindData &&

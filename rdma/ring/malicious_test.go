@@ -149,7 +149,7 @@ var attacks = map[string]func(r *rogue){
 	},
 }
 
-// lookRing has the victim look at its ring; it is set by the test.
+// lookRing makes the victim look at its ring; it is set by the test.
 func (r *rogue) lookRing() { r.t.(interface{ look() }).look() }
 
 func noise(n int) []byte {
@@ -227,7 +227,7 @@ func connectRogue(t testing.TB, x *Endpoint, d rdma.Device) (*Channel, *rogue) {
 	return victim, r
 }
 
-// TestHarmlessOddities: what is no violation changes nothing.
+// TestHarmlessOddities: an oddity that is no violation changes nothing.
 func TestHarmlessOddities(t *testing.T) {
 	for _, p := range providers() {
 		t.Run(p.name, func(t *testing.T) {

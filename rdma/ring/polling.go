@@ -4,7 +4,7 @@ package ring
 type Policy uint8
 
 const (
-	// ByTraffic polls the channels with most messages of late.
+	// ByTraffic polls the channels with the most messages recently.
 	ByTraffic Policy = iota
 	// FirstN polls the channels that had a message first, until they leave.
 	FirstN

@@ -149,7 +149,7 @@ func (c *Channel) deliverLocked() error {
 	}
 }
 
-// lost takes the completion of a request that failed: the connection is no more. What came before is kept.
+// lost takes the completion of a request that failed: the connection is gone. What came before is kept.
 func (c *Channel) lost(done *rdma.Completion) {
 	c.takeRing()
 	c.mu.Lock()

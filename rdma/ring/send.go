@@ -19,7 +19,7 @@ const sendsBeside = 16
 type sends struct {
 	region  rdma.Region // slots, staged buffers, one state message
 	depth   int         // of the send queue
-	posted  uint64      // requests so far; each has its count as its ID
+	posted  uint64      // requests so far; a request's ID is its count
 	done    uint64      // of those, known to be complete
 	inline  int         // most bytes of a request without a region
 	twofold bool        // the head word goes in a write of its own

@@ -88,7 +88,8 @@ func (b *bed) talkOn(conn net.Conn, before, times uint32) (alone int) {
 	return alone
 }
 
-// TestAnswersAreAcknowledgedByWhatFollows: who talks in turns for a while gets no frames for acknowledgements alone.
+// TestAnswersAreAcknowledgedByWhatFollows: a pair that talks in turns for a while gets no frames for acknowledgements
+// alone.
 func TestAnswersAreAcknowledgedByWhatFollows(t *testing.T) {
 	const times = 60
 	b := newBed(t, Config{answerDelay: time.Hour})

@@ -55,8 +55,8 @@ func (s *rawStream) tryAttend(fd uintptr) bool {
 	}
 }
 
-// serveWhole serves the frames that come in one piece, until one does not: of that the buffer has the beginning. Who
-// talks only in small frames may be read by the device's watch.
+// serveWhole serves the frames that come in one piece, until one does not: the buffer then has the beginning of that
+// frame. A pair that talks only in small frames may be read by the device's watch.
 func (q *queuePair) serveWhole(s *rawStream) error {
 	in := &q.in
 	in.lo, in.hi, in.err = 0, 0, nil

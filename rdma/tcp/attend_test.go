@@ -56,8 +56,8 @@ func (b *bed) isWatched() bool {
 	return q.seat.number != 0
 }
 
-// TestSmallTalkIsWatched: who talks in small frames is read by the device's watch, until a large one comes, and again
-// later.
+// TestSmallTalkIsWatched: a pair that talks in small frames is read by the device's watch, until a large one comes, and
+// again later.
 func TestSmallTalkIsWatched(t *testing.T) {
 	b := newBed(t, Config{answerDelay: time.Hour, watch: true})
 	conn := b.raw()

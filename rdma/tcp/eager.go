@@ -46,7 +46,7 @@ func (e *eagerness) came(after time.Duration, polling bool) {
 	e.soon = min(e.soon+1, e.need)
 }
 
-// calm has as many arrivals come soon again.
+// calm resets the count of arrivals that came soon: as many must come again before the watch polls.
 func (e *eagerness) calm() { e.soon = 0 }
 
 // lost notes that others have had the processor for longer than pollLost.

@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// hear has arrivals come, each after a time, and reports whether the watch polls then.
+// hear makes arrivals come, each after a time, and reports whether the watch polls then.
 func (e *eagerness) hear(times int, after time.Duration, polling bool) bool {
 	for range times {
 		e.came(after, polling)

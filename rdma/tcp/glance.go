@@ -10,9 +10,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// glance has the runtime look into its poller. A scheduler that always has a goroutine to run leaves that to a thread
-// which does it every 10 to 20 ms: as long as the watch runs on, the other connections of a process with one
-// processor would wait for that.
+// glance makes the runtime look into its poller. A scheduler that always has a goroutine to run leaves that to a thread
+// which does it every 10 to 20 ms: as long as the watch runs on, the other connections of a process with one processor
+// would wait for that.
 type glance struct {
 	file *os.File // an eventfd
 	rc   syscall.RawConn

@@ -14,8 +14,8 @@ import (
 )
 
 const (
-	// inboxBytes is the header buffer of a socket read directly: at most so much of a block is copied
-	// once more, which is cheaper than a system call of its own for the header.
+	// inboxBytes is the header buffer of a socket that is read directly: at most this much of a block is copied once
+	// more, which is cheaper than a system call of its own for the header.
 	inboxBytes = 4 << 10
 	// inboxCopyBytes is the buffer of a stream all of whose bytes go through it.
 	inboxCopyBytes = 64 << 10

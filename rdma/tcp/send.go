@@ -121,7 +121,7 @@ func (q *queuePair) takeOutbox() bool {
 	return true
 }
 
-// drain writes the batch and those after it. The caller owns the outbox, and no more when drain returns.
+// drain writes the batch and those after it. The caller owns the outbox, but no longer when drain returns.
 func (q *queuePair) drain(wait bool) {
 	for {
 		if !wait && q.out.bytes > q.dev.cfg.InlineBytes {

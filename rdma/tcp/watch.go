@@ -77,11 +77,11 @@ const (
 type seat struct {
 	number int32         // 0: none
 	fd     int           // of the pair's socket
-	left   chan struct{} // capacity 1: the pair is no more in the watch
+	left   chan struct{} // capacity 1: the pair has left the watch
 	owing  bool          // it is in watch.owing; belongs to the watch's goroutine
 }
 
-// stay has the watch read the pair until a frame does not fit its buffer, the stream ends or fails, or the pair
+// stay makes the watch read the pair until a frame does not fit its buffer, the stream ends or fails, or the pair
 // fails. It reports whether the pair was there at all. The buffer then has the beginning of what the watch could not
 // serve.
 func (q *queuePair) stay(s *rawStream) (was bool) {
@@ -122,7 +122,7 @@ func (w *watch) take(q *queuePair, fd int) bool {
 	return true
 }
 
-// leave has a pair that fails leave the watch, now or as soon as what came for it is served.
+// leave makes a pair that fails leave the watch, now or as soon as what came for it is served.
 func (w *watch) leave(q *queuePair) {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -220,7 +220,7 @@ func TestGarbageIsHungUpOn(t *testing.T) {
 	b.good()
 }
 
-// TestDialerMustKnowBothSecrets: who knows only the acceptor's address is dropped, and the right peer
+// TestDialerMustKnowBothSecrets: a dialer that knows only the acceptor's address is dropped, and the right peer
 // connects afterwards.
 func TestDialerMustKnowBothSecrets(t *testing.T) {
 	b := newBed(t, Config{})

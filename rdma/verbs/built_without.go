@@ -4,10 +4,10 @@ package verbs
 
 import "github.com/rdmcfs/rdmcfs/rdma"
 
-// Open answers ErrNotBuilt.
+// Open returns ErrNotBuilt.
 func Open(Config) (rdma.Device, error) { return nil, ErrNotBuilt }
 
-// Devices answers ErrNotBuilt.
+// Devices returns ErrNotBuilt.
 func Devices() ([]DeviceInfo, error) { return nil, ErrNotBuilt }
 
 // Present is false: this program has no use for devices.

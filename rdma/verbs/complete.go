@@ -159,7 +159,7 @@ func (q *queuePair) waitingLocked() (uint64, bool) {
 			return late, found
 		}
 	}
-	return 0, false // nothing of these is to be reported
+	return 0, false // none of these is to be reported
 }
 
 // patienceLocked is how long the requests up to number i may take.

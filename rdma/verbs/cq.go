@@ -91,7 +91,7 @@ func (q *completionQueue) reserve(n int) (*deviceCQ, error) {
 	return d, nil
 }
 
-// unreserve gives back the room of a pair that is no more.
+// unreserve gives back the room of a pair that no longer exists.
 func (q *completionQueue) unreserve(d *deviceCQ, n int) {
 	q.mu.Lock()
 	defer q.mu.Unlock()

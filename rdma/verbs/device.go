@@ -201,7 +201,7 @@ func (d *device) allPairs() []*queuePair {
 	return all
 }
 
-// ask has all pairs find out which silent requests are done.
+// ask makes all pairs find out which silent requests are done.
 func (d *device) ask() {
 	for _, q := range d.allPairs() {
 		q.mu.Lock()

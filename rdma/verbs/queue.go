@@ -201,7 +201,7 @@ func (q *workQueue) complete(status rdma.Status, c rdma.Completion) {
 		}
 		q.cq.done.Push(c)
 	}
-	s.release() // last: who closed a region finds the completion queued
+	s.release() // last: a caller that closed a region finds the completion queued
 }
 
 // completeBefore ends well all requests older than number i.

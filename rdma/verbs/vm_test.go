@@ -304,7 +304,7 @@ func TestUnsignaledForEver(t *testing.T) {
 	}
 }
 
-// TestConnectNeedsTheSecret: who knows where a pair is but not its secret does not get its Connect done.
+// TestConnectNeedsTheSecret: a peer that knows where a pair is but not its secret does not get its Connect done.
 func TestConnectNeedsTheSecret(t *testing.T) {
 	a, b := testDevice(t, quick), testDevice(t, quick)
 	x, y := newSide(t, a, 4096), newSide(t, b, 4096)

@@ -10,7 +10,7 @@ import (
 	"github.com/rdmcfs/rdmcfs/test/integration/cluster"
 )
 
-// A leader that is evicted leads no more, also while a program keeps its mount from ending: nobody takes its word.
+// A leader that is evicted leads no more, even while a program keeps its mount from ending: nobody takes its word.
 func TestEvictedLeaderLeadsNoMore(t *testing.T) {
 	t.Parallel()
 	c := start(t, cluster.Options{Nodes: 3, Rate: "100mbit"})

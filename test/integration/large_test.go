@@ -235,7 +235,7 @@ func sent(t *testing.T, n *cluster.Node) int64 {
 	return 0
 }
 
-// Done when 8: writing here and there in a large image moves what changed and no more.
+// Done when 8: writing here and there in a large image moves only what changed.
 func TestRandomWritesInALargeImage(t *testing.T) {
 	m := newImage(t, 3)
 	m.open()

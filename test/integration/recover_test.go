@@ -88,7 +88,7 @@ func TestRecoverALostMajority(t *testing.T) {
 	c.AwaitAgreement(time.Minute)
 }
 
-// begin has a node begin a generation, and returns its number as it was printed.
+// begin makes a node begin a generation, and returns its number as it was printed.
 func begin(t *testing.T, n *cluster.Node) string {
 	t.Helper()
 	out := n.MustCLI("recover", "--begin")

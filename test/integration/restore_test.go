@@ -239,8 +239,8 @@ func TestRestoreOverANewerVersion(t *testing.T) {
 }
 
 // stageOver publishes files of these sizes and leaves bytes staged over each. No process is started meanwhile: a child
-// has a copy of all descriptors until it calls execve, and if it closes the first of a file after the second has
-// written, that is the close of a writer and publishes what is staged.
+// has a copy of all descriptors until it calls execve. If it closed the first of a file after the second has written,
+// that would be the close of a writer and would publish what is staged.
 func stageOver(t *testing.T, w *cluster.Node, sizes map[string]int) {
 	t.Helper()
 	syscall.ForkLock.RLock()

@@ -207,8 +207,8 @@ func (s *shorter) moved() map[string]float64 {
 
 func isSender(tr admin.Transfer, n *cluster.Node) bool { return int(tr.Writer) == n.Index+1 }
 
-// cut has do make the file shorter in mid-send, and fails the test if the version that was on its way is not still
-// when the cut is seen.
+// cut runs do, which makes the file shorter in mid-send. It fails the test unless all transfers of the version are
+// still under way when the cut is seen.
 func (s *shorter) cut(t *testing.T, name string, others []*copying, do func() error) {
 	t.Helper()
 	s.awaitMiddle(t, name, others)

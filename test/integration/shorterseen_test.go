@@ -84,13 +84,13 @@ func (o *onlookers) once(n *cluster.Node, name string, last *os.FileInfo) error 
 	return nil
 }
 
-// end has them stop, and waits for that.
+// end makes them stop, and waits for that.
 func (o *onlookers) end() {
 	o.stop()
 	o.wg.Wait()
 }
 
-// sawOnly fails the test if anybody was shown other bytes than those of a version, or the last one was shown to nobody.
+// sawOnly fails the test if any reader saw bytes that are not of a version, or if none saw the last version.
 func (o *onlookers) sawOnly(t *testing.T, versions ...[]byte) {
 	t.Helper()
 	o.end()

@@ -23,7 +23,7 @@ type openFile struct {
 }
 
 // G2, G4: the node of a program that has files open stands still, or its link is down, until the others have declared
-// it down, and goes on. What the program writes, syncs, closes and links then is on every node under its name; a cp
+// it down; then it goes on. What the program writes, syncs, closes and links then is on every node under its name; a cp
 // that ran meanwhile ends with 0.
 func TestWriterWasTakenForDead(t *testing.T) {
 	t.Parallel()

@@ -149,7 +149,7 @@ func (s *storm) startWriters(nodes int) {
 	})
 }
 
-// endWriters has them begin nothing new.
+// endWriters makes them begin nothing new.
 func (s *storm) endWriters() {
 	if !s.isOver() {
 		close(s.over)

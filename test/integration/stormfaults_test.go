@@ -193,7 +193,7 @@ func (s *storm) join(k strike) {
 	s.heal(k, k.node)
 }
 
-// evict has a node leave, and empties its directory.
+// evict makes a node leave, and empties its directory.
 func (s *storm) evict(k strike) {
 	n, at := s.c.Nodes[k.node], s.seer(k.node)
 	s.setMember(k.node, false)

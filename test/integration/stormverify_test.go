@@ -54,8 +54,8 @@ func (s *storm) agree() {
 	})
 }
 
-// verify holds what each node shows against what was acknowledged, and against what the others show; then each node
-// alone against what it is said to hold.
+// verify compares what each node shows with what was acknowledged, and with what the others show; then each node alone
+// with what the cluster says that it holds.
 func (s *storm) verify() {
 	may := map[string][]state{}
 	for _, w := range s.writers {
@@ -125,7 +125,7 @@ func (s *storm) showAll(n *cluster.Node, may map[string][]state) map[string]stri
 	return shown
 }
 
-// holdThemselves cuts all links, and reads on each node what it is said to hold.
+// holdThemselves cuts all links, and reads on each node what the cluster says that it holds.
 func (s *storm) holdThemselves(may map[string][]state, shown map[string]string) {
 	nodes := s.all()
 	holds := map[string]map[string]bool{}
@@ -152,7 +152,7 @@ func (s *storm) holdThemselves(may map[string][]state, shown map[string]string) 
 	}
 }
 
-// holders are the nodes that are said to hold a file: all members, or three where the policy says so.
+// holders are the nodes that should hold a file by the cluster's answer: all members, or three if the policy says so.
 func (s *storm) holders(at *cluster.Node, path string) map[string]bool {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()

@@ -54,7 +54,7 @@ type capture struct{ phases map[string][]bthPacket }
 var captureFields = []string{"frame.number", "ip.src", "udp.dstport", "infiniband.bth.destqp", "infiniband.bth.opcode",
 	"infiniband.bth.psn", "infiniband.aeth.syndrome", "infiniband.reth.dmalen", "_ws.malformed", "_ws.expert.severity"}
 
-// readCapture has tshark read what QEMU recorded. Each packet of the phases has to be understood.
+// readCapture makes tshark read what QEMU recorded. Each packet of the phases has to be understood.
 func readCapture(ctx context.Context, t *testing.T, path string) *capture {
 	t.Helper()
 	ports := fmt.Sprintf("udp.dstport in {%d, %d..%d}", rocePort, markerPort, markerPort+len(phases)-1)

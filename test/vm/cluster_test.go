@@ -71,7 +71,7 @@ func doctorSays(t *testing.T, c *cluster.Cluster, device, _ string) {
 // startsMax is how often a node is started until some of its connections of control go over the device.
 const startsMax = 4
 
-// controlOverRings: each node has connections of control that go over the device. One for which two ends do not agree
+// controlOverRings: each node has connections of control that go over the device. A connection whose ends do not agree
 // within a second, as on a machine that has much else to do, stays on TCP; so a node that has none over the device is
 // started again.
 func controlOverRings(t *testing.T, c *cluster.Cluster, device, _ string) {

@@ -106,7 +106,7 @@ type Damage struct {
 	Node  uint32   `json:"node"`
 	Name  string   `json:"name"`
 	Count int      `json:"count"` // contents
-	Lost  int      `json:"lost"`  // of these, which no node holds any more
+	Lost  int      `json:"lost"`  // of these, contents that no node holds any more
 	Names []string `json:"names"` // some of their files
 }
 

@@ -33,7 +33,7 @@ const (
 var (
 	// ErrRefused is matched where the other end makes no channel.
 	ErrRefused = errors.New("rings: refused by the other end")
-	// ErrFull is matched where this end makes no more channels.
+	// ErrFull is matched if this end makes no more channels.
 	ErrFull = fmt.Errorf("rings: %d connections are open", ConnectionsMax)
 )
 

@@ -181,7 +181,7 @@ func TestWithoutAFabric(t *testing.T) {
 	}
 }
 
-// TestDeviceDies has calls go on over TCP when one device is lost, and the stream end at the other.
+// TestDeviceDies: calls go on over TCP when one device is lost, and the stream ends at the other.
 func TestDeviceDies(t *testing.T) {
 	c := newCouple(t, true, true)
 	if err := c.call(100); err != nil {

@@ -123,7 +123,7 @@ func (q *SendQueue) Complete(status rdma.Status) {
 		}
 		q.cq.Push(c)
 	}
-	s.Pieces = releasePieces(s.Pieces) // last: who closed a region finds the completion queued
+	s.Pieces = releasePieces(s.Pieces) // last: a caller that closed a region finds the completion queued
 }
 
 // Flush ends all requests, the oldest with first and the others as flushed.

@@ -52,7 +52,7 @@ func (l *Links) Slow(ctx context.Context, from, to int, rate string) error {
 	return l.change(ctx, "slow", strconv.Itoa(from), strconv.Itoa(to), rate)
 }
 
-// Cut cuts a node's link, without a word to anybody.
+// Cut cuts a node's link, without notice to anybody.
 func (l *Links) Cut(ctx context.Context, node int) error {
 	return l.change(ctx, "cut", strconv.Itoa(node))
 }

@@ -106,7 +106,7 @@ func (s *site) patience() time.Duration {
 	return startTimeout + time.Duration(1.5*bits/rate*float64(time.Microsecond))
 }
 
-// ours is one multicast; what is not given is chosen as by rdmcfs bench multicast.
+// ours is one multicast; options that are not given are chosen as by rdmcfs bench multicast.
 func (s *site) ours(ctx context.Context) (outcome, error) {
 	plan := bench.Plan{Members: s.n, Sizes: []uint64{s.size}, BlockSizes: []int{s.block},
 		Algorithms: []string{bench.Auto}, Senders: []string{"one"}, Rounds: *repeat, Batch: 1}

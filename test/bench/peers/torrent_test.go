@@ -106,7 +106,7 @@ func serveTracker(addr string) error {
 	return server.ListenAndServe()
 }
 
-// ServeHTTP answers an announcement with all who are there.
+// ServeHTTP answers an announcement with all members that are there.
 func (tr *tracker) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	from, err := netip.ParseAddrPort(r.RemoteAddr)
 	port, perr := strconv.ParseUint(r.URL.Query().Get("port"), 10, 16)

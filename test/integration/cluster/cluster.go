@@ -324,9 +324,10 @@ func (n *Node) Signal(sig syscall.Signal) {
 	}
 }
 
-// StandStill stops the node's process (SIGSTOP) and returns what has it go on. After most another process has it go on:
-// this one may not be able to. Each program that it starts begins with its open files; those of the stopped node's
-// mount are closed on the way, which waits for the node, and nothing else can be started meanwhile.
+// StandStill stops the node's process (SIGSTOP) and returns the function that makes it go on. After the time most,
+// another process makes it go on: this one may not be able to. Each program that this process starts begins with its
+// open files; those of the stopped node's mount are closed on the way, which waits for the node, and nothing else can
+// be started meanwhile.
 func (n *Node) StandStill(most time.Duration) (goOn func()) {
 	n.cluster.TB.Helper()
 	pid := fmt.Sprint(n.Pid())

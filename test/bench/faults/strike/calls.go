@@ -72,7 +72,7 @@ func readCall(r io.Reader, heads int) (head, payload []byte, err error) {
 	return b[:heads], payload, err
 }
 
-// serve answers calls until the listener is closed, and waits for those it has begun.
+// serve answers calls until the listener is closed, and waits for the calls it has begun.
 func (c *calls) serve(ctx context.Context, listener net.Listener) {
 	var work sync.WaitGroup
 	defer work.Wait()
@@ -99,5 +99,5 @@ func (c *calls) answer(ctx context.Context, conn net.Conn) {
 	if err != nil {
 		ok, answer = 0, []byte(err.Error())
 	}
-	writeCall(conn, []byte{ok}, answer) // who asked notices
+	writeCall(conn, []byte{ok}, answer) // the caller notices
 }

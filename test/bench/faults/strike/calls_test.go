@@ -13,7 +13,7 @@ import (
 	"github.com/rdmcfs/rdmcfs/replicate"
 )
 
-// TestFaultCalls has a node answer, refuse, be cut off and be gone.
+// TestFaultCalls: a node answers, refuses, is cut off and is gone.
 func TestFaultCalls(t *testing.T) {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

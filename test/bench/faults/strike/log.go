@@ -55,7 +55,7 @@ func (l *history) propose(rank int, encoded []byte, call uint64) error {
 	return err
 }
 
-// found makes a cluster of so many nodes, all up.
+// found makes a cluster with a number of nodes, all up.
 func (l *history) found(members int) error {
 	must := func(node meta.NodeID, op meta.Op) error {
 		result, err := l.append(node, op, 0)

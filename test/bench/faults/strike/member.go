@@ -59,7 +59,7 @@ const (
 	eventReady     = "ready"     // its node has started
 	eventPropose   = "propose"   // wants an operation in the log
 	eventCut       = "cut"       // drops what comes and goes
-	eventReached   = "reached"   // the root has sent so much of the message that is to be disturbed
+	eventReached   = "reached"   // the root has sent that part of the message that is to be disturbed
 	eventTold      = "told"      // heard of a failure
 	eventDelivered = "delivered" // a version is stored here and published
 	eventPublished = "published" // the root's close has returned
@@ -144,7 +144,7 @@ func (m *member) say(e event) {
 	e.Rank = m.task.Rank
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.out.Encode(e) // who reads it is gone if that fails, and the input ends then
+	m.out.Encode(e) // if that fails the reader is gone, and the input ends then
 }
 
 // run carries out orders until they end, or one fails.
@@ -434,7 +434,7 @@ func (m *member) publish(message int, source *watched) (e event, err error) {
 	return e, nil
 }
 
-// digest is of the last version, if it is stored here.
+// digest returns the digest of the last version, if it is stored here.
 func (m *member) digest() string {
 	m.mu.Lock()
 	id := m.last

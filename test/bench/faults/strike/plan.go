@@ -13,7 +13,7 @@ import (
 const (
 	// Kill kills the victim's process.
 	Kill = "kill"
-	// Stop stops it, and has it go on when the others are done.
+	// Stop stops it, and lets it go on when the others are done.
 	Stop = "stop"
 	// Cut cuts the victim's link; without namespaces what it sends and receives is dropped.
 	Cut = "cut"
@@ -42,7 +42,7 @@ type Plan struct {
 	// Fault is one of Kill, Stop, Cut, None; Victim one of Leaf, Relay, Root.
 	Fault  string
 	Victim string
-	// At is the part of the file that the root has begun to send when the victim is struck, 0 to 1.
+	// At is the part of the file, 0 to 1, that the root has begun to send when the victim is struck.
 	At float64
 	// Hold makes the root wait at that point until the victim has been struck, so that a short file is not over before.
 	Hold bool

@@ -54,11 +54,11 @@ type process struct {
 	err    error         // how; set before exited is closed
 }
 
-// Run has processes on this machine replicate files as the daemon does: one that is not disturbed, and one in whose
-// middle the plan's victim is struck; or with None only such as the first. command is the program with the
-// arguments that make it call RunMember; nodes are where the members run, nil for the loopback device. The files
-// lie in a folder of os.TempDir. It returns when all processes have ended. An error is of the run; what the sessions
-// did wrong is Result.Check's.
+// Run lets processes on this machine replicate files as the daemon does: one file that is not disturbed, and one in
+// whose middle the plan's victim is struck; with None only files of the first kind. command is the program with the
+// arguments that make it call RunMember; nodes are where the members run, nil for the loopback device. The files lie in
+// a folder of os.TempDir. Run returns when all processes have ended. Its error is about the run itself; Result.Check
+// reports what the sessions did wrong.
 func Run(ctx context.Context, plan Plan, command []string, nodes *links.Links) (Result, error) {
 	if err := plan.Check(); err != nil {
 		return Result{}, fmt.Errorf("strike: %w", err)
@@ -332,7 +332,7 @@ func (r *trial) strike() error {
 	return r.await([]int{r.victim}, r.allowed(), func(e event) bool { return e.Event == eventCut })
 }
 
-// wake has a stopped victim go on.
+// wake makes a stopped victim go on.
 func (r *trial) wake() error {
 	if r.plan.Fault != Stop {
 		return nil
