@@ -184,7 +184,7 @@ func (rl *raftLoop) askWhetherRemoved() {
 				return
 			}
 			if contains(raftMembersOf(newest.conf), n.id) {
-				n.learn(clusterState{conf: newest.conf, confIndex: newest.confIndex}, "") // who leads may be new
+				n.learn(clusterState{conf: newest.conf, confIndex: newest.confIndex}, "") // the leader may be new
 			} else if !core.AddedAfter(newest.commit) {
 				rl.leave(newest.conf, newest.confIndex)
 			}
