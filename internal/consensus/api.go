@@ -105,14 +105,14 @@ type Tuning struct {
 	Tick             time.Duration // raft's clock: 100 ms
 	ElectionTicks    int           // 10
 	HeartbeatTicks   int           // 2
-	LeaderLost       time.Duration // without a leader for so long, proposals fail at once: 4 s
-	LeaderAwaited    time.Duration // for so long a patient proposal waits for a leader: 25 s
+	LeaderLost       time.Duration // after this long without a leader, proposals fail at once: 4 s
+	LeaderAwaited    time.Duration // a patient proposal waits this long for a leader: 25 s
 	ProposeTimeout   time.Duration // outcome unknown after: 30 s
 	BarrierTimeout   time.Duration // nodes that are not visible by then are behind: 5 s
-	StaleAfter       time.Duration // a node not heard of for so long is behind at once: 3 s
+	StaleAfter       time.Duration // a node not heard from for this long is behind at once: 3 s
 	PolicyInterval   time.Duration // 2 s
-	DeadVoterAfter   time.Duration // a voter down for so long is replaced: 10 min
-	LearnerStill     time.Duration // a learner whose log stands still for so long does not become a voter: 15 s
+	DeadVoterAfter   time.Duration // a voter down for this long is replaced: 10 min
+	LearnerStill     time.Duration // a learner whose log stands still for this long does not become a voter: 15 s
 	SyncInterval     time.Duration // state machine synced at least so often while it changes: 1 s
 	SyncEntries      uint64        // or after so many entries: 4,096
 	TailEntries      uint64        // entries kept behind the synced index for followers: 10,000
@@ -120,7 +120,7 @@ type Tuning struct {
 	SegmentBytes     int64         // preallocated log segments: 16 MiB
 	MaxProposalBytes int           // 4 MiB
 	ClockInterval    time.Duration // between readings of the voters' clocks: 1 s; an observer reads five times less often
-	ReportInterval   time.Duration // progress reports nobody waits for are gathered for: 50 ms
+	ReportInterval   time.Duration // reports of progress that nobody waits for are gathered for this long: 50 ms
 }
 
 // ProposeOptions changes what Propose waits for.

@@ -10,11 +10,12 @@ const (
 	// ClockAgree is how far two clocks may differ and still count as equal. A clock that differs more from the
 	// cluster's is named.
 	ClockAgree = 10 * time.Second
-	// clockLeap is how far beyond the log's last time a clock is believed that no other clock confirms.
+	// clockLeap is how far beyond the log's last time a clock may be and still be believed, if no other clock confirms
+	// it.
 	clockLeap = time.Hour
-	// clockHold is how long a clock that no other confirms must have stood still at a new time until it is believed
-	// after all. For a large jump it is the hundredth part of that, clockHoldMax at most: time enough to set a wrong
-	// clock right.
+	// clockHold is how long a clock that no other clock confirms must keep to a new time until it is believed after
+	// all. For a large jump it is a hundredth of the jump, but clockHoldMax at most: time enough to set a wrong clock
+	// right.
 	clockHold    = 10 * time.Minute
 	clockHoldMax = 24 * time.Hour
 	// clockFresh is how long the reading of a peer's clock counts.

@@ -74,7 +74,7 @@ type Core struct {
 	log  *memLog
 
 	lastTime int64 // highest stamp in the log
-	// last is the last index handed out to be persisted. What peers may speak of is not beyond it: they only know of
+	// last is the last index handed out to be persisted. Peers never refer to anything beyond it: they only know of
 	// entries this node has acknowledged, or sent.
 	last uint64
 	// unsettled is the first entry that raft has taken from a leader since the log had all that raft has, 0 if none: what
@@ -204,7 +204,8 @@ func (c *Core) leaveJoint() {
 	}
 	c.handing = false
 	if c.Conf().GetVotersOutgoing() != nil {
-		_ = c.raft.ProposeConfChange(&raftpb.ConfChangeV2{}) // while it is on its way already raft makes an empty entry of it
+		// while it is on its way already, raft turns this one into an empty entry
+		_ = c.raft.ProposeConfChange(&raftpb.ConfChangeV2{})
 	}
 }
 
@@ -319,7 +320,7 @@ func (c *Core) ReadIndex(request string) error {
 	return nil
 }
 
-// TransferLeader lets a leader hand over.
+// TransferLeader makes a leader hand over.
 func (c *Core) TransferLeader(to ID) {
 	c.handing = true
 	c.raft.TransferLeader(to)

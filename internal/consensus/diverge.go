@@ -48,7 +48,7 @@ func newHistories(n *Node) *histories {
 	}
 }
 
-// forget forgets what differed: the state is another one.
+// forget forgets the differences: the state was replaced.
 func (hs *histories) forget() {
 	hs.mu.Lock()
 	defer hs.mu.Unlock()
@@ -189,8 +189,8 @@ func (hs *histories) note(peer ID, why string) {
 	hs.peers[peer] = d
 }
 
-// still is what status says, where these peers are known. It forgets peers that were evicted, or have joined under
-// another id. A peer that was never known stays: the state that knew it may be what was put back.
+// still returns what status reports about peers that are known here. It forgets peers that were evicted, or have joined
+// under another id. A peer that was never known stays: the state that knew it may be what was put back.
 func (hs *histories) still(peers []ID, conf *raftpb.ConfState) (why string) {
 	hs.mu.Lock()
 	defer hs.mu.Unlock()

@@ -7,7 +7,7 @@ import (
 	"github.com/rdmcfs/rdmcfs/internal/consensus/raftlog"
 )
 
-// feed is the tail of the committed log, in memory, for those who follow.
+// feed is the tail of the committed log, in memory, for the nodes that follow this one.
 type feed struct {
 	mu      sync.Mutex   // protects all below
 	base    raftlog.Base // before the first entry

@@ -12,7 +12,7 @@ import (
 	"github.com/rdmcfs/rdmcfs/internal/consensus/raftlog"
 )
 
-const leaderlessMax = time.Second // a voter that knows no leader for so long is left for another
+const leaderlessMax = time.Second // a voter that knows no leader for this long is left for another
 
 // followTarget is the follow stream in use.
 type followTarget struct {
@@ -20,7 +20,7 @@ type followTarget struct {
 	stream *stream
 	cancel context.CancelFunc
 	begun  bool // the stream's request is sent: the peer takes reports
-	// wanted is sent on when somebody wants an index of this node; buffered 1.
+	// wanted gets a signal when somebody wants an index of this node; buffered 1.
 	wanted  chan struct{}
 	hello   time.Duration // that its connection took
 	changes int           // peers that were left before it, none of which brought anything new

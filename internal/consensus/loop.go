@@ -98,7 +98,7 @@ type raftLoop struct {
 	gather     *time.Timer // runs while something is held back
 	gathering  bool
 	holding    bool      // proposals wait, so that all that was proposed before them gets applied
-	held       []arrival // they
+	held       []arrival // the proposals that wait
 }
 
 type readAnswer struct {
@@ -274,8 +274,8 @@ func (rl *raftLoop) pump() {
 	rl.publish(core)
 }
 
-// append has an append persisted. One that only moves the commit index goes with the next and, with nothing before
-// it, needs no wait.
+// append queues an append to be persisted. An append that only moves the commit index goes with the next one and, if
+// nothing is queued before it, needs no wait.
 func (rl *raftLoop) append(core *Core, a *Append) {
 	rl.out.note(a.Entries)
 	if rl.appends == 0 && core.onlyCommit(a) {
@@ -291,7 +291,7 @@ func (rl *raftLoop) append(core *Core, a *Append) {
 	}})
 }
 
-// armGather sees to it that what is held back goes out soon.
+// armGather makes sure that what is held back goes out soon.
 func (rl *raftLoop) armGather() {
 	due := len(rl.out.held) > 0 || rl.n.feed.quiet()
 	switch {
@@ -303,7 +303,7 @@ func (rl *raftLoop) armGather() {
 	rl.gathering = due
 }
 
-// tellCommit lets everyone hear of the commit of an index, for which somebody waits after all.
+// tellCommit lets everyone hear of the commit of an index, because somebody waits for it after all.
 func (rl *raftLoop) tellCommit(index uint64) {
 	if out := rl.out; out != nil && out.prompt < index {
 		out.prompt = index
@@ -408,7 +408,7 @@ func (rl *raftLoop) tend() {
 	}
 }
 
-// handOver lets another voter lead that is well. It waits for the end of an attempt before the next one.
+// handOver gives leadership to another voter that is well. It waits for the end of an attempt before the next one.
 func (rl *raftLoop) handOver(now time.Time) {
 	if now.Sub(rl.transferAt) <= 3*time.Second {
 		return

@@ -61,7 +61,7 @@ type Node struct {
 
 	clocks *clocks // its lock is taken before mu
 
-	mu    sync.Mutex // protects state, and what says so of reporter, proposals, replacer and voters
+	mu    sync.Mutex // protects state, and the fields of reporter, proposals, replacer and voters that say so
 	state nodeState
 }
 
@@ -232,8 +232,8 @@ func (n *Node) start() {
 	context.AfterFunc(n.ctx, func() { close(n.done) })
 }
 
-// Resign has this node hand leadership over whenever it leads and another voter can: it is about to end. It does not
-// wait.
+// Resign makes this node hand leadership over whenever it leads and another voter can take it: this node is about to
+// end. It does not wait.
 func (n *Node) Resign() {
 	n.resigned.Store(true)
 	n.box.event(func() {
@@ -243,8 +243,8 @@ func (n *Node) Resign() {
 	})
 }
 
-// Leave is Resign, and waits until this node does not lead or ctx ends. Then it takes no part in raft any more, and
-// calls return ErrClosed: the cluster has put this node out.
+// Leave is Resign, and waits until this node does not lead or ctx ends. Then the node takes no part in raft any more,
+// and calls return ErrClosed: the cluster has removed this node.
 func (n *Node) Leave(ctx context.Context) {
 	n.Resign()
 	tick := time.NewTicker(n.tune.Tick)

@@ -134,7 +134,7 @@ func (n *Node) runPersist() {
 	}
 }
 
-// write writes a batch. One that only moves the commit index costs no write of its own but goes with the next: see
+// write writes a batch. A batch that only moves the commit index costs no write of its own but goes with the next: see
 // [Core.Unpersisted].
 func (q *persistQueue) write(b *raftlog.Batch) error {
 	if b.Base == nil && b.Intent == nil && len(b.Entries) == 0 && b.Hard != nil && q.onlyCommit(b.Hard) {

@@ -42,7 +42,7 @@ func newReporter(n *Node) *reporter {
 	}
 }
 
-// SetVisible says that all up to index shows in the mounts of this node: kernel caches have been dropped.
+// SetVisible says that all up to index is visible in the mounts of this node: kernel caches have been dropped.
 func (n *Node) SetVisible(index uint64) {
 	n.mu.Lock()
 	changed := index > n.state.visible
@@ -98,7 +98,7 @@ func (rp *reporter) take(body []byte) error {
 		}
 		seen := now.Add(-time.Duration(r.ageMillis) * time.Millisecond)
 		if seen.Before(p.LastSeen) && r.applied < p.Applied {
-			continue // an older story, by a longer way
+			continue // older news that took a longer way
 		}
 		p.Progress = Progress{Applied: r.applied, Synced: r.synced, Visible: r.visible, ReadOnly: r.flags&reportReadOnly != 0,
 			LastSeen: seen}
@@ -220,8 +220,8 @@ func (rp *reporter) passOn() {
 	}
 }
 
-// reportDirect sends an observer's own progress to the leader itself, as a sign of life and where the leader asks for
-// it: the voter that is followed may be heard, and not be able to pass anything on.
+// reportDirect sends an observer's own progress to the leader itself, as a sign of life and if the leader asks for it:
+// the voter that is followed may be reachable and still be unable to pass anything on.
 func (rp *reporter) reportDirect() {
 	rp.n.mu.Lock()
 	s := &rp.n.state
@@ -300,7 +300,7 @@ func (rp *reporter) answerBarrier(ctx context.Context, body []byte) ([]byte, err
 		return nil, err
 	}
 	if len(behind) > 0 {
-		if _, err := rp.n.readIndex(ctx); err != nil { // it may be this node that is cut off, and not they
+		if _, err := rp.n.readIndex(ctx); err != nil { // this node may be cut off, and not they
 			return nil, err
 		}
 	}

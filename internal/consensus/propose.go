@@ -19,7 +19,7 @@ type waiter struct {
 	done  chan outcome // buffered 1; gets exactly one
 	over  bool
 	again time.Time // when to propose again
-	open  int       // how often it was sent to a leader that has not refused it: that may have it
+	open  int       // how often it was sent to a leader that has not refused it: such a leader may have it
 	born  time.Time
 	// patient is for how long it waits for a leader when all others are refused at once; 0 if it is refused like them.
 	patient time.Duration

@@ -7,12 +7,12 @@ import (
 	"github.com/rdmcfs/rdmcfs/internal/consensus/raftlog"
 )
 
-// Remains is what the log of a node holds that does not run.
+// Remains is what the log of a stopped node holds.
 type Remains struct {
 	// Entries follow the index that was asked for. The last ones may never have been committed. Changes of the voters
 	// are among them, with Conf and Data unset.
 	Entries []Entry
-	// Last and Term are of the last entry, or of what the log begins after.
+	// Last and Term belong to the last entry, or to the point that the log begins after.
 	Last, Term uint64
 	// Member says that the log is a raft log, of a voter or of a node that is to be one: its terms count. An observer
 	// has no such log.
@@ -21,7 +21,7 @@ type Remains struct {
 	Promised bool
 }
 
-// ReadRemains reads the log of a node that does not run, after an index that its state has applied. Errors: as Open.
+// ReadRemains reads the log of a stopped node, after an index that its state has applied. Errors: as Open.
 func ReadRemains(cfg Config, after uint64) (Remains, error) {
 	disk, state, err := raftlog.Open(cfg.logOptions())
 	if err != nil {

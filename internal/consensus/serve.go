@@ -17,8 +17,8 @@ const (
 	followQueueBytes = 4 << 20
 )
 
-// MayBeInRaft reports whether an id is a member of raft by the newest voters that this node has heard of. It may not
-// have come to the entries that let this peer in.
+// MayBeInRaft reports whether an id is a member of raft by the newest voters that this node has heard of. This node may
+// not have reached the entries that let the peer in.
 func (n *Node) MayBeInRaft(id ID) bool { return contains(raftMembersOf(n.conf()), id) }
 
 // Serve handles a connection that a peer has dialled until it ends or the node is closed; it closes conn. authentic

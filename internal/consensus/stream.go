@@ -13,11 +13,11 @@ import (
 
 const (
 	pingInterval   = time.Second
-	silenceMax     = 4 * time.Second // a peer that says nothing for so long is gone
+	silenceMax     = 4 * time.Second // a peer that says nothing for this long is gone
 	followPing     = 250 * time.Millisecond
-	followSilence  = 1500 * time.Millisecond // the same of a peer that is followed: there are others to follow
+	followSilence  = 1500 * time.Millisecond // the same for a peer that is followed: there are others to follow
 	writeTimeout   = 4 * time.Second
-	writePiece     = 64 << 10 // is written in writeTimeout by a link that is only slow
+	writePiece     = 64 << 10 // even a slow link takes this much within writeTimeout
 	helloTimeout   = 4 * time.Second
 	streamBufBytes = 64 << 20 // of frames waiting to be written
 )
@@ -26,9 +26,9 @@ const (
 type stream struct {
 	conn    net.Conn
 	peer    ID
-	ping    time.Duration // after so long without a frame one is sent
-	silence time.Duration // so long read waits for the next bytes; changed by who reads, between reads
-	got     atomic.Uint64 // bytes that were read, but pings
+	ping    time.Duration // after this long without a frame one is sent
+	silence time.Duration // how long read waits for the next bytes; changed by the reader, between reads
+	got     atomic.Uint64 // bytes that were read, without pings
 
 	mu     sync.Mutex // protects buf, closed
 	buf    []byte

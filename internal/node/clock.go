@@ -31,8 +31,8 @@ func (n *node) now() time.Time {
 	return n.wall()
 }
 
-// renewalTime is the time by which this node's certificate is renewed. While the cluster's is not known it is the
-// later of the log's and the machine's: a renewal too many does no harm.
+// renewalTime is the time by which this node's certificate is renewed. While the cluster's time is not known it is the
+// later of the log's and the machine's: one renewal too many does no harm.
 func (n *node) renewalTime() time.Time {
 	now, wall := n.tokenTime(), n.wall()
 	if raft := n.raft.node.Load(); raft != nil && !raft.Clocks().Known && wall.After(now) {
@@ -65,7 +65,8 @@ func (n *node) clockStatus() consensus.ClockStatus {
 	return consensus.ClockStatus{}
 }
 
-// clockWarnings says whose clock is to be set. If no majority agrees on the time, nobody can tell which clock is right.
+// clockWarnings says which clocks are to be set. If no majority agrees on the time, nobody can tell which clock is
+// right.
 func clockWarnings(st admin.Status, clocks consensus.ClockStatus) []string {
 	var out []string
 	for _, node := range st.Nodes {

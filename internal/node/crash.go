@@ -8,7 +8,8 @@ import (
 	"sync"
 )
 
-// CrashByFile as Config.CrashAt lets the file crash-at of the data directory name the point, from when it is there.
+// CrashByFile as Config.CrashAt lets the file crash-at of the data directory name the point, as soon as that file
+// exists.
 const CrashByFile = "file"
 
 const crashFile = "crash-at"
@@ -19,11 +20,11 @@ type crasher struct {
 	at   string // NAME, NAME:COUNT, CrashByFile or ""
 	file string
 	log  *slog.Logger
-	// passed is called at each point, nil for nobody.
+	// called at each point; nil: not called
 	passed func(name string)
 
 	mu    sync.Mutex
-	asked string // what count belongs to
+	asked string // the point that count belongs to
 	count int    // passed since asked
 }
 

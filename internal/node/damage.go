@@ -99,8 +99,8 @@ func (n *node) watchDamage(ctx context.Context) {
 	}
 }
 
-// askDamage asks all nodes that are up. What one said before stands while it does not answer: it is declared down soon
-// if it is not there.
+// askDamage asks all nodes that are up. The last answer of a node stands while it does not answer: it is declared down
+// soon if it is not there.
 func (n *node) askDamage(ctx context.Context) {
 	n.damage.ask(n.id.Node, n.members.book().nodes, func(id meta.NodeID) (d admin.Damage, err error) {
 		call, cancel := context.WithTimeout(ctx, damageTimeout)
@@ -113,7 +113,7 @@ func (n *node) askDamage(ctx context.Context) {
 	})
 }
 
-// ask puts a question to all nodes that are up but one's own.
+// ask puts a question to all nodes that are up, except this one.
 func (k *damage) ask(self meta.NodeID, nodes map[meta.NodeID]meta.Node, of func(meta.NodeID) (admin.Damage, error)) {
 	before := map[uint32]admin.Damage{}
 	if others := k.others.Load(); others != nil {

@@ -117,7 +117,7 @@ func (d dataDir) path(elem ...string) string {
 
 func (d dataDir) tls() credentials.Dir { return credentials.Dir(d.path("tls")) }
 
-// load reads who lives here. The error wraps ErrNotMember when nobody does.
+// load reads which node lives here. The error wraps ErrNotMember when none does.
 func (d dataDir) load() (identity, error) {
 	var id identity
 	f, err := os.Open(d.path(identityFile))
@@ -141,7 +141,7 @@ func (d dataDir) load() (identity, error) {
 	return id, nil
 }
 
-// save writes who lives here, durably, once: last of all that init and join make.
+// save writes which node lives here, durably, once: last of all that init and join make.
 func (d dataDir) save(id identity) error {
 	raw, err := json.MarshalIndent(id, "", "  ")
 	if err != nil {

@@ -18,9 +18,9 @@ import (
 	"github.com/rdmcfs/rdmcfs/meta"
 )
 
-// The digests of the state are compared between the nodes at equal index all the time. A node judges only itself: one
-// that differs from another reads all its state, and if that does not add up, or if a majority of three voters or
-// more has one other digest and has read all of its own, this node's state is wrong.
+// The digests of the state are compared between the nodes at equal index all the time. A node judges only itself. If
+// its digest differs from another node's, it reads all its state. Its state is wrong if that does not add up, or if a
+// majority of three voters or more has one other digest and has read all of its own state.
 
 const (
 	// kindDigest is the kind of the call that asks a node for its digest at an index. The payload is index u64 ·
@@ -32,9 +32,9 @@ const (
 	digestTimeout = 5 * time.Second
 	// digestPeers are asked each time, voters first.
 	digestPeers = 8
-	// verifyEvery is the time from one look at all of the state to the next, verifyPart how much of a processor's and
-	// the disk's time it takes: what takes longer than that goes on all the time. verifyPause is left between two in
-	// any case.
+	// verifyEvery is the time from one look at all of the state to the next. verifyPart is how much of a processor's
+	// and the disk's time a look takes: a look that takes longer than verifyEvery goes on all the time. verifyPause is
+	// left between two in any case.
 	verifyEvery = 10 * time.Minute
 	verifyPart  = 0.1
 	verifyPause = 30 * time.Second
@@ -128,7 +128,7 @@ type digests struct {
 	split splitState
 }
 
-// splitState holds changes back while this node's state and another's differ, both are sound, and nobody can say
+// splitState holds changes back while this node's state and another's differ, both are sound, and it can't be said
 // which is right.
 type splitState struct{ with atomic.Uint32 }
 
@@ -177,8 +177,8 @@ func (d *digests) run(ctx context.Context) {
 // rounds says which index is compared next.
 type rounds struct{ due uint64 }
 
-// done ends a round. Where digests differed, the same index is compared again: the nodes read all their states
-// meanwhile, and that takes longer than it takes the log to go on. Else it is the one that is applied now: others
+// done ends a round. If digests differed, the same index is compared again: the nodes read all their states meanwhile,
+// and that takes longer than it takes the log to go on. Otherwise the next index is the one that is applied now: others
 // have applied it by the next round.
 func (r *rounds) done(differed bool, applied uint64) {
 	if !differed {
@@ -385,8 +385,8 @@ func lowDiskPriority() {
 	_, _, _ = unix.Syscall(unix.SYS_IOPRIO_SET, process, 0, bestEffort|lowest) // where there are none, nothing is lost
 }
 
-// distrust ends the use of a state of this node, and has another node's put in its place. The mounts stay, and answer
-// EIO until then. A verdict about a state that is no longer in use changes nothing.
+// distrust ends the use of a state of this node, and makes another node's state take its place. The mounts stay, and
+// answer EIO until then. A verdict about a state that is no longer in use changes nothing.
 func (n *node) distrust(state uint64, why error) {
 	n.verdicts.Lock()
 	defer n.verdicts.Unlock()

@@ -19,7 +19,7 @@ import (
 // evictPatience is how long an eviction waits until the others are a quorum without the node.
 const evictPatience = 20 * time.Second
 
-// replacePatience is the same of a join that replaces a node: the machine that asks waits for the answer.
+// replacePatience is the same for a join that replaces a node: the machine that asks waits for the answer.
 const replacePatience = 5 * time.Second
 
 // evictTries is how often the log is asked to evict a node while copies and members change meanwhile.
@@ -64,8 +64,8 @@ func (n *node) evict(ctx context.Context, req admin.EvictRequest) (admin.EvictRe
 	return out, nil
 }
 
-// evictLosing has the log evict a node with all that it alone has. The log asks for another look if the node's vote is
-// needed after all: others are evicted at the same time.
+// evictLosing makes the log evict a node with all that it alone has. The log asks for another look if the node's vote
+// is needed after all: others are evicted at the same time.
 func evictLosing(ctx context.Context, n *node, req admin.EvictRequest, name string) error {
 	for range evictTries {
 		if err := n.spareVoter(ctx, meta.NodeID(req.Node)); err != nil {
@@ -85,7 +85,7 @@ func evictLosing(ctx context.Context, n *node, req admin.EvictRequest, name stri
 	return admin.Errorf(admin.CodeUnavailable, "%s is not evicted: voters of the cluster come and go; try again", name)
 }
 
-// evictSpare has the log evict a node that nothing depends on. The log refuses if something came since, and asks for
+// evictSpare makes the log evict a node that nothing depends on. The log refuses if something came since, and asks for
 // another look if the members or their copies changed.
 func (n *node) evictSpare(ctx context.Context, req admin.EvictRequest, name string, l loss) error {
 	id, d := meta.NodeID(req.Node), l.Depending
@@ -218,9 +218,9 @@ func keyStays(ctx context.Context, n *node, leaver meta.NodeID, st consensus.Sta
 
 // leaveStep is what has to be done about the voters before one leaves.
 type leaveStep struct {
-	safe   bool          // nothing
+	safe   bool          // nothing has to be done
 	change bool          // the leaver gives up its vote, while it is there to agree
-	add    []meta.NodeID // to those who take it over
+	add    []meta.NodeID // nodes that take the vote over
 }
 
 // votersWithout judges the voters for the case that one leaves. While others of them are gone the policy's change

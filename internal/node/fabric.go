@@ -33,7 +33,7 @@ const (
 	FabricTCP   FabricMode = "tcp"   // never
 )
 
-// ErrFabric is returned by Run, with the reason, where RDMA is demanded and can't be had.
+// ErrFabric is returned by Run, with the reason, if RDMA is demanded and not available.
 var ErrFabric = errors.New("node: no RDMA, which was asked for")
 
 // advertiseMax is how long an advertised address may be with RDMA: the address of a queue pair holds both (decision
@@ -130,8 +130,8 @@ func tryPair(d rdma.Device) error {
 	return errors.Join(err, cq.Close())
 }
 
-// OpenWanted opens the RDMA device that f asks for, for a node with an advertised address. It answers nil where RDMA
-// is not wanted, or can't be had and is not demanded; ErrFabric where it is. The caller closes it.
+// OpenWanted opens the RDMA device that f asks for, for a node with an advertised address. It returns nil if RDMA is
+// not wanted, or if it is neither available nor demanded; ErrFabric if it is demanded. The caller closes it.
 func (f Fabric) OpenWanted(advertise string, log *slog.Logger) (rdma.Device, error) {
 	if f.Mode == FabricTCP {
 		return nil, nil

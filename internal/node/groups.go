@@ -13,9 +13,9 @@ import (
 	"github.com/rdmcfs/rdmcfs/replicate/rdmc"
 )
 
-// liveGroups makes multicast groups, and fails those whose members the log says are no longer who they were. Over TCP
-// a dead process closes its connections; over RDMA an idle queue pair learns nothing of its peer, and a group that
-// was kept for the next file would be found useless only then.
+// liveGroups makes multicast groups, and fails a group when the log says that one of its members is another incarnation
+// now. Over TCP a dead process closes its connections. Over RDMA an idle queue pair learns nothing of its peer, and a
+// group that was kept for the next file would be found useless only then.
 type liveGroups struct {
 	replicate.Groups
 	book func() *book

@@ -341,7 +341,7 @@ func (n *node) tellRestore(path string, tell func(admin.Progress)) (stop func())
 	}
 }
 
-// slowest is how far the member is that has the least.
+// slowest is how much the member that has the least has.
 func slowest(t replicate.TransferStatus) admin.Progress {
 	p := admin.Progress{Bytes: t.Stream, SizeBytes: t.Stream}
 	for _, m := range t.Members {
@@ -445,7 +445,7 @@ func (n *node) aimStaged(push *replicate.Push, u content.Unpublished, as string)
 }
 
 // restorePlace is the directory and name for staged bytes whose inode is gone: what as says, else the directory that
-// they were written in, and the root where that is gone too.
+// they were written in, or the root if that is gone too.
 func (n *node) restorePlace(u content.Unpublished, as string) (meta.Inode, string, error) {
 	if as != "" {
 		return n.parentOf(as)

@@ -25,7 +25,7 @@ type Host struct {
 	State func() (*meta.DB, error)
 	// Log holds the directory of the raft log; nil is the machine's file system.
 	Log raftlog.FS
-	// LogSegment is how much a file of it is made for, in bytes; 0 is the usual.
+	// LogSegment is the size of a log file, in bytes; 0 is the usual.
 	LogSegment int64
 	// Attach sends a mount its requests; nil is the kernel.
 	Attach func(requests fuse.RawFileSystem) (fs.Kernel, error)

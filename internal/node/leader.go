@@ -64,7 +64,7 @@ func (d *duties) look(ctx context.Context) {
 		d.since = time.Time{}
 		return
 	}
-	if d.since.IsZero() || stopped { // and if another leads by now, it hears of that before it declares anybody down
+	if d.since.IsZero() || stopped { // if another leads by now, this one hears of that before it declares a node down
 		d.since = now
 	}
 	d.declareDown(ctx, st, now)

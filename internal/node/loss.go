@@ -95,8 +95,8 @@ func (n *node) straysOf(ctx context.Context, id meta.NodeID) (s strays, err erro
 
 var errNotUp = errors.New("it does not run")
 
-// whileUp makes a call to a node, for as long as the log says that it is up: one that stands still answers nothing, and
-// its connection may live for long.
+// whileUp makes a call to a node, for as long as the log says that it is up: a node that stands still answers nothing,
+// and its connection may live for long.
 func whileUp(ctx context.Context, m *members, id meta.NodeID,
 	call func(context.Context) ([]byte, error)) ([]byte, error) {
 	if m.book().nodes[id].State != meta.NodeUp {
@@ -120,7 +120,7 @@ func whileUp(ctx context.Context, m *members, id meta.NodeID,
 	return answer, err
 }
 
-// loss is what goes with a node.
+// loss is what is lost with a node.
 type loss struct {
 	meta.Depending
 	strays strays
@@ -155,7 +155,7 @@ func (n *node) lossOf(ctx context.Context, id meta.NodeID) (l loss, err error) {
 	return l, nil
 }
 
-// lossText names what goes with a node: counts, and the first of each kind, on one line.
+// lossText names what is lost with a node: counts, and the first of each kind, on one line.
 func (n *node) lossText(name string, l loss) string {
 	var b strings.Builder
 	if l.Contents > 0 {

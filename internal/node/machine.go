@@ -11,7 +11,7 @@ import (
 	"github.com/rdmcfs/rdmcfs/meta"
 )
 
-// machine is the state machine as the consensus sees it: the namespace, and those who want to know what changed.
+// machine is the state machine as the consensus sees it: the namespace, and the functions that hear what changed.
 type machine struct {
 	db meta.StateMachine
 	// point is called at the labelled crash points.
@@ -57,7 +57,7 @@ func (m *machine) Apply(entries []consensus.Entry) ([]any, error) {
 	return results, nil
 }
 
-// apply applies one entry. Of a change of raft's voters the state gets an entry that names them.
+// apply applies one entry. For a change of raft's voters the state gets an entry that names them.
 func (m *machine) apply(e *consensus.Entry) (meta.Result, []meta.Event, error) {
 	if !e.Conf {
 		return m.db.Apply(e.Index, e.Time, e.Data)

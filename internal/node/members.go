@@ -12,8 +12,8 @@ import (
 	"github.com/zeebo/blake3"
 )
 
-// raftID names a node with its store to raft: a node on a new disk is somebody else, because it does not remember
-// what it promised. The upper half is the node's number.
+// raftID names a node with its store to raft: a node on a new disk is another member, because it does not remember what
+// it promised. The upper half is the node's number.
 func raftID(node meta.NodeID, store [16]byte) consensus.ID {
 	sum := blake3.Sum256(store[:])
 	var lower uint32
@@ -112,8 +112,8 @@ func (b *book) named(name string) (rec meta.Node, known bool) {
 	return rec, false
 }
 
-// toldAddr is where a node has said itself that it listens. It counts while the log names the address that it named
-// then.
+// toldAddr is where a node itself has said that it listens. It counts while the log still names the address that it
+// named then.
 type toldAddr struct{ addr, instead string }
 
 // noteAddress takes an address from the node that listens there, if the log knows its store.
@@ -157,7 +157,7 @@ func (m *members) consensusMembers() []consensus.Member {
 	return out
 }
 
-// known lists everyone who could be asked for the log.
+// known lists all nodes that could be asked for the log.
 func (m *members) known(self meta.NodeID) []consensus.ID {
 	b := m.book()
 	out := make([]consensus.ID, 0, len(b.raft))
@@ -178,9 +178,9 @@ func numbers(ids []consensus.ID) []meta.NodeID {
 	return out
 }
 
-// authentic reports whether a peer that proved its number may speak under a raft id: with the store that the log
-// knows, with any while the log knows none, or as a member of raft. That one may have been replaced further on in the
-// log than this node has come, and lead: then nothing else brings the log here.
+// authentic reports whether a peer that proved its number may speak under a raft id: with the store that the log knows,
+// with any store while the log knows none, or as a member of raft. A member of raft may have been replaced further on
+// in the log than this node has come, and may lead: then nothing else brings the log here.
 func (m *members) authentic(node meta.NodeID, id consensus.ID, inRaft func(consensus.ID) bool) bool {
 	known, ok := m.book().raft[node]
 	return nodeOf(id) == node && (!ok || known == id || inRaft(id))

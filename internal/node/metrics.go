@@ -9,7 +9,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 )
 
-// metric is one counter or gauge without labels, read when somebody asks.
+// metric is one counter or gauge without labels, read on each scrape.
 type metric struct {
 	desc *prometheus.Desc
 	kind prometheus.ValueType

@@ -94,7 +94,7 @@ func (s *mounts) options(req admin.MountRequest) (fs.Options, error) {
 	return o, nil
 }
 
-// mountError gives the errors of a mount point the code of wrong usage.
+// mountError gives errors about the mount point the code of wrong usage.
 func mountError(err error) error {
 	if errors.Is(err, fs.ErrMountPointInUse) {
 		return admin.Errorf(admin.CodeExists, "%v", err)
@@ -125,7 +125,7 @@ func (s *mounts) remove(p *mountPoint) {
 	close(p.gone)
 }
 
-// follow cleans up after a mount that ended, by whomever.
+// follow cleans up after a mount that ended, whatever ended it.
 func (s *mounts) follow(p *mountPoint) {
 	m := p.m.Load()
 	<-m.Done()
@@ -223,8 +223,8 @@ func (s *mounts) end(ctx context.Context, p *mountPoint, lazy bool) error {
 	return p.awaitGone(ctx)
 }
 
-// awaitGone waits for the end of a mount. One that has ended is no error, also where its daemon ends with it and
-// takes the call along.
+// awaitGone waits for the end of a mount. It is no error if the mount has ended, even if its daemon ends with it and
+// the call fails because of that.
 func (p *mountPoint) awaitGone(ctx context.Context) error {
 	select {
 	case <-p.gone:

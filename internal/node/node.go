@@ -51,7 +51,8 @@ const (
 	heapBytes = 320 << 20
 	// closeTimeout bounds the wait for mounts at the end.
 	closeTimeout = 20 * time.Second
-	// leaveTimeout bounds how long an evicted leader tries to have another node lead. Without it the others elect one.
+	// leaveTimeout bounds how long an evicted leader tries to make another node lead. Without that the others elect
+	// one.
 	leaveTimeout = 2 * time.Second
 )
 
@@ -77,7 +78,7 @@ type node struct {
 	members  *members
 	raft     lateRaft
 	proposer *proposer
-	tcp      *tcp.Device // one of device's
+	tcp      *tcp.Device // a part of device
 	device   *mixed.Device
 	rings    *rings.Fabric // over the RDMA device, if there is one
 	memory   *rdmc.Memory  // what transfers register together
@@ -119,7 +120,7 @@ func (c *closer) Close() error {
 	return errs
 }
 
-// lateRaft is the consensus for those who are made before it. It is set once, before anyone proposes.
+// lateRaft is the consensus for parts that are made before it. It is set once, before anyone proposes.
 type lateRaft struct {
 	node atomic.Pointer[consensus.Node]
 }
@@ -197,9 +198,9 @@ func (n *node) serve() error {
 	return errors.Join(err, n.mounts.closeAll(ctx))
 }
 
-// leaveLog has another node lead: the leader's duties have ended here. An evicted node leaves the log, for others
-// refuse its connections, and a voter that does would get no entries from it. Otherwise it goes on: what programs close
-// until the mounts have ended is published.
+// leaveLog makes another node lead: the leader's duties have ended here. An evicted node leaves the log, for others
+// refuse its connections, and a voter that does would get no entries from it. Any other node stays in it: what programs
+// close until the mounts have ended is published.
 func leaveLog(raft *consensus.Node, evicted bool) {
 	if !evicted {
 		raft.Resign()
@@ -330,7 +331,7 @@ func (n *node) openLog() error {
 	return nil
 }
 
-// consensusConfig is that of the log, over a state machine that nobody else watches.
+// consensusConfig is the configuration of the log, over a state machine that nobody else watches.
 func (n *node) consensusConfig() consensus.Config {
 	return consensus.Config{
 		Dir: n.dir.path("raft"), Identity: n.id.raft(), StateMachine: &machine{db: n.db, point: n.crash.point}, Logger: n.log,

@@ -67,8 +67,8 @@ func (p *proposer) awaitKnown(ctx context.Context, lease meta.Lease, patient boo
 	return true, nil
 }
 
-// askAgain has what is unknown proposed again. It returns a channel that is closed when nothing is, nil if nothing
-// is already, and the last refusal since the first call.
+// askAgain makes proposals whose outcome is unknown be proposed again. It returns a channel that is closed when no
+// outcome is unknown, nil if none is already, and the last refusal since the first call.
 func (p *proposer) askAgain(lease meta.Lease, first bool) (known <-chan struct{}, refused error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -82,7 +82,7 @@ func (p *proposer) askAgain(lease meta.Lease, first bool) (known <-chan struct{}
 	return p.known, p.refused
 }
 
-// wakeLocked has what is unknown proposed again at once.
+// wakeLocked makes proposals whose outcome is unknown be proposed again at once.
 func (p *proposer) wakeLocked() {
 	close(p.heard)
 	p.heard = make(chan struct{})
@@ -97,7 +97,7 @@ func (p *proposer) noteRefusal(err error) {
 	}
 }
 
-// tellLocked wakes those who wait in awaitKnown: nothing is unknown any more.
+// tellLocked wakes the callers that wait in awaitKnown: no outcome is unknown any more.
 func (p *proposer) tellLocked() {
 	close(p.known)
 	p.known = make(chan struct{})

@@ -2,12 +2,12 @@ package node
 
 import "time"
 
-// overtakenTwice is within what time a process that another incarnation has overtaken twice shares its name with one
-// that lives.
+// overtakenTwice bounds the time between two incarnations that overtake a process: if both come within it, the process
+// shares its name with one that lives.
 const overtakenTwice = 10 * time.Second
 
-// Overtaken judges incarnations that a process did not ask for. One may come of a call of the process before it,
-// which was under way when that was killed and reaches the log late. A second one soon after comes from a process
+// Overtaken judges incarnations that a process did not ask for. One may come from a call of the previous process, which
+// was under way when that process was killed and reaches the log late. A second one soon after comes from a process
 // that lives.
 type Overtaken struct{ last time.Time }
 

@@ -29,7 +29,7 @@ func (n *node) policyOf(id meta.PolicyID) (admin.Policy, error) {
 	return out, nil
 }
 
-// policy shows or changes where the files made under a directory from now on live.
+// policy shows or changes which nodes hold the files that are made under a directory from now on.
 func (n *node) policy(ctx context.Context, req admin.PolicyRequest) (admin.Policy, error) {
 	ino, clean, err := n.lookup(req.Path)
 	if err != nil {
@@ -66,7 +66,7 @@ func (n *node) policy(ctx context.Context, req admin.PolicyRequest) (admin.Polic
 	return n.policyOf(ino.Policy)
 }
 
-// setPolicy sets it on a directory, and on those below if recursive.
+// setPolicy sets a policy on a directory, and on the directories below if recursive.
 func (n *node) setPolicy(ctx context.Context, dir meta.Ino, p *meta.Policy, recursive bool) error {
 	res, err := n.proposer.propose(ctx, &meta.SetPolicy{Dir: dir, Policy: p})
 	if err == nil && res.Errno != 0 {

@@ -117,14 +117,14 @@ func (p *proposer) proposeVisible(
 	}
 }
 
-// endsWithIncarnation reports whether nothing is left of an operation under the next incarnation, or whether it can be
-// made again under it.
+// endsWithIncarnation reports whether an operation leaves nothing behind under the next incarnation, and can't be
+// applied any more.
 func endsWithIncarnation(op meta.Op) bool {
 	switch op := op.(type) {
 	case *meta.Publish:
-		return true // of a session of the one that is over
+		return true // belongs to a session of the ended incarnation
 	case *meta.Create:
-		return op.Kind == meta.KindFile // a reservation, freed with it
+		return op.Kind == meta.KindFile // a reservation, freed with the incarnation
 	}
 	return false
 }
@@ -224,8 +224,8 @@ func wrapUnknown(err error) error {
 	return err
 }
 
-// admitInTime is admit, after a wait while the oldest proposal without an answer is too far behind for apply to
-// remember all that came since.
+// admitInTime is admit, except that it first waits while the oldest proposal without an answer is so far behind that
+// apply could not remember all that came since.
 func (p *proposer) admitInTime(
 	ctx context.Context, lease meta.Lease, op meta.Op, patient bool,
 ) (data []byte, seq uint64, ok bool, err error) {
@@ -257,8 +257,8 @@ func (p *proposer) admitInTime(
 	return data, seq, data != nil, nil
 }
 
-// admit gives the operation its sequence and its bytes: nil when the incarnation is not current any more, or there is
-// no room. Then a channel is returned that is closed when there may be.
+// admit gives the operation its sequence and its bytes: nil when the incarnation is no longer current, or there is no
+// room. Then it returns a channel that is closed when there may be room.
 func (p *proposer) admit(lease meta.Lease, op meta.Op) (data []byte, seq uint64, room <-chan struct{}) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -285,7 +285,7 @@ func (p *proposer) admit(lease meta.Lease, op meta.Op) (data []byte, seq uint64,
 	return data, seq, nil
 }
 
-// makeRoomLocked wakes those who wait for room.
+// makeRoomLocked wakes the callers that wait for room.
 func (p *proposer) makeRoomLocked() {
 	if p.room != nil {
 		close(p.room)
@@ -332,8 +332,8 @@ func (p *proposer) resolve(data []byte) (consensus.Proposed, error) {
 	}
 }
 
-// wakeResolvers has what is unknown proposed again at once, as the log answers: one that is left bounds how many
-// others the log takes.
+// wakeResolvers makes proposals whose outcome is unknown be proposed again at once, as the log answers: while one is
+// left it bounds how many others the log takes.
 func (p *proposer) wakeResolvers() {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -47,8 +47,8 @@ func (n *node) rebuilt() {
 	}
 }
 
-// warning is what status says: also afterwards, until the next start, since a disk that damages one file may damage
-// others. trouble is what the log says of the last try.
+// warning is what status says: also after the rebuild, until the next start, since a disk that damages one file may
+// damage others. trouble is what the log says of the last try.
 func (r *rebuilding) warning(trouble string) string {
 	doing := "starting"
 	if text := r.doing.Load(); text != nil {
@@ -84,7 +84,7 @@ func (n *node) openState() (err error) {
 	return err
 }
 
-// rebuild remakes a damaged state. Meanwhile the command line gets to know why nothing else works.
+// rebuild remakes a damaged state. Meanwhile the command line reports why nothing else works.
 func (n *node) rebuild() error {
 	r := n.rebuilding.Load()
 	if r == nil {
@@ -152,7 +152,7 @@ func (r *rebuilding) learnPromised(
 	return nil
 }
 
-// rebuildRetry is the pause between two questions of how far the log is.
+// rebuildRetry is the pause between two questions about how far the log is.
 const rebuildRetry = time.Second
 
 func (n *node) rebuildStatus() admin.Status {

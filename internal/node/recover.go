@@ -37,7 +37,7 @@ type RecoverConfig struct {
 	// given this node begins one itself.
 	Generation uint32
 	Lead       string
-	// Force begins a generation although voters answer that are a majority with this node.
+	// Force begins a generation even if the voters that answer are a majority with this node.
 	Force bool
 	Host  Host
 }
@@ -123,8 +123,8 @@ func Remaining(dir string, h Host) (out admin.Remaining, err error) {
 	return out, err
 }
 
-// Recover has a node that does not run begin a new generation of the cluster, in which it votes alone, or follow the
-// one that another node has begun. It returns the generation. It may be repeated when it was cut short.
+// Recover makes a stopped node begin a new generation of the cluster, in which it votes alone, or follow the one that
+// another node has begun. It returns the generation. It may be repeated when it was cut short.
 func Recover(ctx context.Context, cfg RecoverConfig) (generation uint32, err error) {
 	s, err := openStopped(cfg.DataDir, cfg.Host)
 	if err != nil {
@@ -171,7 +171,7 @@ func (s *stopped) alone(db *meta.DB) consensus.CreateOptions {
 		Time: db.Time()}
 }
 
-// dial asks a node whether it is there, as one of a generation.
+// dial asks a node whether it is there, as a node of a generation.
 func (s *stopped) dial(ctx context.Context, node meta.NodeID, addr string, generation uint32) error {
 	creds, err := s.dir.tls().LoadIdentity(time.Now)
 	if err != nil {
@@ -289,8 +289,9 @@ func (s *stopped) follow(ctx context.Context, lead string, generation uint32) er
 	return s.goOn(consensus.CreateOptions{Voters: []consensus.ID{raftID(id, decodeID(at.Store))}})
 }
 
-// mayFollow refuses a generation in which this node is or has been, unless it has nothing of it yet: it would forget
-// what it has promised there. It also refuses one of which the node that is to lead it is not, as far as that runs.
+// mayFollow refuses a generation in which this node is or has been, unless it has nothing of that generation yet: it
+// would forget what it has promised there. It also refuses a generation to which the node that should lead it does not
+// belong, if that node runs.
 func (s *stopped) mayFollow(ctx context.Context, lead meta.NodeID, addr string, generation uint32, empty bool) error {
 	cfg := consensus.Config{Dir: s.dir.path("raft"), FS: s.host.Log, Identity: s.id.raft()}
 	log, err := consensus.ReadRemains(cfg, 0)

@@ -15,8 +15,8 @@ const (
 	scrubFirst = 10 * time.Minute
 )
 
-// scrub reads all stored bytes now and then and compares them with their checksums: what the kernel reads past the
-// daemon is checked by nobody else. Damaged contents are reported to the log and mended from other holders.
+// scrub reads all stored bytes now and then and compares them with their checksums: nothing else checks the bytes that
+// the kernel reads past the daemon. Damaged contents are reported to the log and mended from other holders.
 func (n *node) scrub(ctx context.Context) {
 	for wait := scrubFirst; pause(ctx, wait); wait = scrubEvery {
 		report, err := n.store.Scrub(ctx, scrubBytesPerSec)

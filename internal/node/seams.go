@@ -52,9 +52,9 @@ func (l replicaLog) Propose(ctx context.Context, op meta.Op) (meta.Result, error
 	return res, err
 }
 
-// forReplicate is how an operation of package replicate is proposed: a publish, whose barrier comes next, waits for a
-// quorum. One that gives a file its first name comes from link(2), which holds the directory's lock: it is refused
-// like other changes of names.
+// forReplicate says how an operation of package replicate is proposed. A publish, whose barrier comes next, waits for a
+// quorum. A publish that gives a file its first name comes from link(2), which holds the directory's lock: it is
+// refused like other changes of names.
 func forReplicate(op meta.Op) consensus.ProposeOptions {
 	publish, ok := op.(*meta.Publish)
 	return consensus.ProposeOptions{Announce: ok, Patient: ok && publish.LinkName == ""}

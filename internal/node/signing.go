@@ -18,7 +18,7 @@ import (
 	"github.com/rdmcfs/rdmcfs/meta"
 )
 
-// signing is the cluster's signing key where this node holds it.
+// signing is the cluster's signing key, if this node holds it.
 type signing struct {
 	dir       credentials.Dir
 	authority atomic.Pointer[credentials.Authority]

@@ -12,7 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// staging is what was staged here and published by nobody.
+// staging is what was staged here and not published.
 type staging struct {
 	store *content.Store
 	log   *slog.Logger

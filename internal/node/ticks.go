@@ -24,7 +24,7 @@ func ticks(ctx context.Context, interval time.Duration) iter.Seq[time.Time] {
 	}
 }
 
-// pause waits for so long, or until ctx ends: false.
+// pause waits for a time; it returns false if ctx ends before.
 func pause(ctx context.Context, d time.Duration) bool {
 	timer := time.NewTimer(d)
 	defer timer.Stop()

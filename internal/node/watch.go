@@ -17,7 +17,7 @@ const (
 	watchQueue       = 256 // events that wait for one watcher; more are counted, and dropped
 )
 
-// watchers are those who follow what happens here.
+// watchers are the clients that follow what happens here.
 type watchers struct {
 	mu  sync.Mutex
 	all map[*watcher]struct{}
@@ -26,8 +26,8 @@ type watchers struct {
 // watcher is one of them.
 type watcher struct {
 	events   chan meta.Event
-	missed   int  // events that found no room; guarded by watchers.mu, as is the next
-	replaced bool // the state was: what led to it is not known here
+	missed   int  // events that found no room; guarded by watchers.mu, as is replaced
+	replaced bool // the state was replaced: what led to it is not known here
 }
 
 func (w *watchers) join() *watcher {

@@ -36,7 +36,7 @@ func (o *Options) fill() {
 	o.SegmentBytes = max(o.SegmentBytes, minSegment)
 }
 
-// segment is one that is not written any more.
+// segment is one that is no longer written.
 type segment struct {
 	seq      uint64
 	maxIndex uint64 // highest index of an entry in it

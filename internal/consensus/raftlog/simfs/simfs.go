@@ -73,8 +73,8 @@ func (d *Disk) Writes() int {
 	return d.writes
 }
 
-// PowerLoss returns the disk as it is after a power loss now. intn(2) decides for each unsynced sector and name.
-// The old disk stays usable, by those who have not heard yet.
+// PowerLoss returns the disk as it is after a power loss now. intn(2) decides for each unsynced sector and name. The
+// old disk stays usable, for goroutines that have not heard of the loss yet.
 func (d *Disk) PowerLoss(intn func(n int) int) *Disk {
 	d.mu.Lock()
 	defer d.mu.Unlock()
