@@ -25,7 +25,7 @@ func (b Bitmap) Count() int {
 	return n
 }
 
-// Clip is the set of those below n, with room for n.
+// Clip returns the set of the blocks below n, with room for n.
 func (b Bitmap) Clip(n int64) Bitmap {
 	out := NewBitmap(n)
 	copy(out, b)

@@ -64,9 +64,9 @@ func (st *Staging) copyUp(r *Reader) error {
 	return copyChecked(st.file, r)
 }
 
-// Sound reports, as ErrCorrupt, that damage was found in what the staging file was cloned from, since then: the file
-// has it too, though the content may have been mended. nil if it was not cloned. The caller keeps that content open,
-// and has read all of it.
+// Sound reports, as ErrCorrupt, that damage was found since then in what the staging file was cloned from: the file has
+// that damage too, though the content may have been mended. It is nil if the file was not cloned. The caller keeps that
+// content open, and has read all of it.
 func (st *Staging) Sound() error {
 	if st.clone.IsZero() {
 		return nil

@@ -30,7 +30,7 @@ type storeFiles struct {
 	closed  bool // no handle is opened any more; protected by mu
 }
 
-// close gives the directory free.
+// close releases the directory.
 func (sf *storeFiles) close() {
 	sf.mu.Lock()
 	defer sf.mu.Unlock()
@@ -94,8 +94,8 @@ func readBounded(path string, limit int64) ([]byte, error) {
 	return io.ReadAll(io.LimitReader(f, limit))
 }
 
-// openFile opens a plain file. Unlike os.OpenFile it does not try to have it watched for readiness, which costs five
-// calls and fails for plain files.
+// openFile opens a plain file. Unlike os.OpenFile it does not try to register the file for readiness events, which
+// costs five calls and fails for plain files.
 func openFile(path string, flag int) (*os.File, error) {
 	for {
 		fd, err := unix.Open(path, flag|unix.O_CLOEXEC, 0o600)
@@ -226,7 +226,7 @@ type openDir struct {
 	conn syscall.RawConn
 }
 
-// shardHandle is the open directory of a shard. It is opened once and stays so until the store is given free.
+// shardHandle is the open directory of a shard. It is opened once and stays open until the store is released.
 func (sf *storeFiles) shardHandle(i int) (syscall.RawConn, error) {
 	if h := sf.handles[i].Load(); h != nil {
 		return h.conn, nil

@@ -168,7 +168,7 @@ func (r *Receiving) Finish(ctx context.Context, root Hash) error {
 	return r.release(func(e *entry) { e.state, e.checked = Undecided, true })
 }
 
-// end refuses all further calls; it is false if that was so already.
+// end refuses all further calls; it returns false if they were refused already.
 func (r *Receiving) end() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -204,7 +204,7 @@ func (r *Receiving) persist(root Hash) error {
 	return r.s.files.syncShard(b.id)
 }
 
-// release closes the files and gives the entry free.
+// release closes the files and releases the entry.
 func (r *Receiving) release(change func(*entry)) error {
 	r.settle()
 	return errors.Join(r.body.close(), r.s.index.unclaim(r.body.id, change))

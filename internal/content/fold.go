@@ -231,7 +231,7 @@ func copyForm(ctx context.Context, to, from *body) error {
 	return checkForm(ctx, to, from)
 }
 
-// checkForm holds the leaves of a plain form, which are new, against the root.
+// checkForm checks the leaves of a plain form, which are new, against the root.
 func checkForm(ctx context.Context, to, from *body) error {
 	if !to.head.base.IsZero() {
 		return nil
@@ -267,7 +267,7 @@ func (fo *forms) persist(to *body, root Hash) error {
 	return fo.files.syncShard(to.id)
 }
 
-// drop removes a new form that did not come to be.
+// drop removes a new form that was not completed.
 func (fo *forms) drop(to *body) error {
 	return errors.Join(
 		fo.files.unlink(fo.files.foldPath(to.id, to.head.base)),

@@ -10,9 +10,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Folding in place. Up to the rename of nothing, i.e. until the .fold sidecar is durable, a crash leaves the
-// delta as it was. From then on the fold is only ever finished: each step can be done again, and the delta's
-// stream, which all of them read, is removed last.
+// Folding in place. Until the .fold sidecar is durable, a crash leaves the delta as it was. From then on the fold is
+// only ever finished: each step can be done again, and the delta's stream, which all of them read, is removed last.
 //
 //	1 take the space that the changed bytes need in the base's file
 //	2 write <id>.fold: the sidecar of the plain form, marked in place; make it durable

@@ -24,8 +24,8 @@ type entry struct {
 }
 
 // index is what is stored, and who needs it: entries are pinned by readers, claimed by decisions, needed by deltas and
-// by staged bytes over them. One that is dead goes, with its files, when nobody needs it. It also counts who uses the
-// store.
+// by staged bytes over them. A dead entry goes, with its files, when nobody needs it. The index also counts the users
+// of the store.
 type index struct {
 	files *storeFiles
 	log   *slog.Logger
@@ -94,7 +94,7 @@ func (ix *index) info(id ID) (info Info, ok bool) {
 		true
 }
 
-// stored finds a content that is whole as far as is known, also a dead one if that will do. looked says that its files
+// stored finds a content that is whole as far as is known, including dead ones if asked to. looked says that its files
 // were found there.
 func (ix *index) stored(id ID, orDead bool) (f form, looked, ok bool) {
 	ix.mu.Lock()
@@ -190,7 +190,7 @@ func (ix *index) leaveLocked() {
 	}
 }
 
-// releaseLocked gives the directory free.
+// releaseLocked releases the directory.
 func (ix *index) releaseLocked() {
 	ix.files.close()
 	close(ix.drained)
@@ -205,7 +205,7 @@ func (ix *index) changed(id ID, f form) bool {
 	return e == nil || e.dead || e.state != f.state || e.base != f.base
 }
 
-// moved is changed of a content that may have been deleted and be kept for what is over it.
+// moved is changed for a content that may have been deleted, and is kept for what builds on it.
 func (ix *index) moved(id ID, f form) bool {
 	ix.mu.Lock()
 	defer ix.mu.Unlock()
@@ -296,7 +296,7 @@ func (ix *index) markLooked(id ID) {
 	}
 }
 
-// idleDeltas lists the deltas that are worth it.
+// idleDeltas lists the deltas that FoldIdle should fold.
 func (ix *index) idleDeltas() []ID {
 	ix.mu.Lock()
 	defer ix.mu.Unlock()

@@ -53,7 +53,7 @@ func (op *opener) openPinned(id ID, e *entry) (*Reader, error) {
 	return &Reader{index: op.index, body: b}, nil
 }
 
-// openBase is [Store.Open] of what staged bytes are over, also if it was deleted: they keep it.
+// openBase is [Store.Open] for what staged bytes are over, even if it was deleted: they keep it.
 func (op *opener) openBase(token uint64, id ID) (*Reader, error) {
 	e, err := op.index.pinBase(token, id)
 	switch {

@@ -243,7 +243,7 @@ func (o *Overlay) baseZeros(first, stop int64) int64 {
 	return end - inside + o.base.body.zeroBytes(off, inside-off)
 }
 
-// Holes estimates how much of the size takes no room, if that was so of holes bytes of the base.
+// Holes estimates how much of the size takes no room, if holes bytes of the base take none.
 func (o *Overlay) Holes(holes int64) int64 {
 	o.content.RLock()
 	defer o.content.RUnlock()

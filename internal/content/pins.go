@@ -28,7 +28,7 @@ func (ix *index) take(id ID, how func(*entry), states ...State) (*entry, error) 
 	return e, nil
 }
 
-// pinBase is pin of what staged bytes are over, if it was deleted: they keep it. nil if it was not.
+// pinBase is pin for what staged bytes are over, if it was deleted: they keep it. It returns nil if it was not deleted.
 func (ix *index) pinBase(token uint64, id ID) (*entry, error) {
 	ix.mu.Lock()
 	defer ix.mu.Unlock()
@@ -269,7 +269,7 @@ func (ix *index) rebase(id, to ID) {
 	}
 }
 
-// letBase takes one that needs a base off.
+// letBase counts one user of a base less.
 func (ix *index) letBase(base ID) error {
 	ix.mu.Lock()
 	defer ix.mu.Unlock()

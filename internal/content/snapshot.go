@@ -2,9 +2,9 @@ package content
 
 import "fmt"
 
-// Snapshot is what is to be published of an [Overlay]: a shape that is settled, and the bytes as they are when
-// they are read. Writes go on; what they change counts as changed since the snapshot. Each read is whole
-// against writes. One snapshot of an overlay is open at a time.
+// Snapshot is what is to be published of an [Overlay]: a shape that is settled, and the bytes as they are when they are
+// read. Writes go on; what they change counts as changed since the snapshot. Each read is atomic with respect to
+// writes. One snapshot of an overlay is open at a time.
 type Snapshot struct {
 	o     *Overlay
 	shape Shape

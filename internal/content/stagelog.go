@@ -182,7 +182,7 @@ func codeSize(c *coder.Coder, size *int64) {
 type stageLog struct {
 	head    stageHead
 	reason  string
-	refused string // what the disk said that did not take bytes; "" if it took them, as far as is known
+	refused string // what the disk said when it did not take bytes; "" if it took them, as far as is known
 	size    int64
 	cut     int64   // the smallest size there was
 	limit   int64   // the base counts below this only

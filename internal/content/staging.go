@@ -81,7 +81,7 @@ func (b *stagings) create(head stageHead) (*Staging, error) {
 	return st, nil
 }
 
-// take gives a token, one with an empty file if that will do and there is one.
+// take returns a token, one with an empty file if the caller accepts that and there is one.
 func (b *stagings) take(plain bool) (token uint64, spare bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -101,7 +101,7 @@ func (b *stagings) giveBack(token uint64) {
 	b.mu.Unlock()
 }
 
-// fail notes what the disk said that did not take bytes; "" forgets it.
+// fail notes what the disk said when it did not take bytes; "" forgets it.
 func (b *stagings) fail(token uint64, why string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -18,8 +18,8 @@ type Options struct {
 	// Clone makes dst share the bytes of src, if the file system can; nil is FICLONE. Tests change it.
 	Clone func(dst, src *os.File) error
 	// Step is called before each change that a power loss may undo, with the step (create, rename, unlink, apply,
-	// fsync, fsync dir) and the path, "from -> to" for a rename. An error ends the operation. Tests crash there; nil
-	// is nobody.
+	// fsync, fsync dir) and the path, "from -> to" for a rename. An error ends the operation. Tests crash there; it may
+	// be nil.
 	Step func(step, path string) error
 }
 

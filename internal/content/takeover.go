@@ -39,8 +39,8 @@ func (s *Store) leftFor(id, left ID, shape Shape) *Receiving {
 	return nil
 }
 
-// takeOver makes a Receiving of id of another one, which ends. The stream file moves first: a stream without a
-// sidecar is dropped at Open, and so is a sidecar without one.
+// takeOver turns a Receiving of another content, which ends, into one of id. The stream file moves first: a stream
+// without a sidecar is dropped at Open, and so is a sidecar without one.
 func (s *Store) takeOver(id ID, old *Receiving, base ID) (*Receiving, error) {
 	again, err := s.index.reserveID(id, base)
 	if err == nil && again {

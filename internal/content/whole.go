@@ -27,7 +27,7 @@ func (s *Store) Whole(id ID, size int64) bool {
 	return false
 }
 
-// wholeLayer is Whole of one content without its bases. A negative size is not known.
+// wholeLayer is Whole for one content without its bases. A negative size is not known.
 func (s *Store) wholeLayer(id ID, size int64) (base ID, ok bool) {
 	for {
 		f, looked, ok := s.index.stored(id, size < 0)

@@ -68,8 +68,8 @@ type ClusterConfig struct {
 	Authority func() *credentials.Authority
 	// Signers are the addresses of the nodes that may sign, for callers of a node that does not.
 	Signers func() []string
-	// Register proposes the join. It returns an error of ErrTokenUnknown, ErrTokenUsed, credentials.ErrTokenExpired,
-	// ErrNameTaken, ErrNotReplaceable, ErrUnavailable where one fits.
+	// Register proposes the join. Its error wraps ErrTokenUnknown, ErrTokenUsed, credentials.ErrTokenExpired,
+	// ErrNameTaken, ErrNotReplaceable or ErrUnavailable if one of them fits.
 	Register func(context.Context, Registration) (Admission, error)
 	// MaySign reports whether the node is entitled to the signing key: it is a voter in the log.
 	MaySign func(node uint32) bool
@@ -129,7 +129,7 @@ type joinReply struct {
 	Peers       []PeerAddr `json:"peers,omitempty"`
 }
 
-// signers are those to ask instead, unless the answer has a certificate.
+// signers returns the nodes to ask instead, and whether the answer has a certificate.
 func (r joinReply) signers() (others []string, signed bool) {
 	return r.Redirect, len(r.Certificate) > 0
 }
@@ -145,7 +145,7 @@ type renewReply struct {
 	Certificate []byte   `json:"certificate,omitempty"`
 }
 
-// signers are those to ask instead, unless the answer has a certificate.
+// signers returns the nodes to ask instead, and whether the answer has a certificate.
 func (r renewReply) signers() (others []string, signed bool) {
 	return r.Redirect, len(r.Certificate) > 0
 }

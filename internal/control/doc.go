@@ -13,8 +13,8 @@
 //	rdmcfs-fabric/1  agreement on a better connection  mutual TLS; then one of the first two within it, see Fabric
 //	rdmcfs-join/1    the first certificate             a token instead of a certificate
 //
-// Connections that have not said yet who they are, are bounded in number and time. When there are too many, the oldest
-// is closed.
+// Connections whose other end has not said yet who it is are bounded in number and time. When there are too many, the
+// oldest is closed.
 //
 // # Frames
 //

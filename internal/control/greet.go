@@ -62,7 +62,7 @@ func writeGoodbye(conn net.Conn, reason error) error {
 	return err
 }
 
-// checkGeneration lets through those who do not know theirs yet.
+// checkGeneration lets callers through that do not know their generation yet.
 func checkGeneration(ours, theirs uint32) error {
 	if ours == 0 || theirs == 0 || ours == theirs {
 		return nil

@@ -21,11 +21,11 @@ type watch struct {
 	end   atomic.Int64 // of the request, in bytes of the connection; 0 while it waits for room in the outbox
 }
 
-// CallMoving is Call for requests and answers of many bytes. Over TCP they have a connection of their own: short
-// calls do not wait behind them. moved may be nil. It is called from another goroutine whenever bytes went that have
-// to go before the call's end: of the request and of what is queued ahead of it, or of answers. left is how many of
-// the former are still to go; below 0 it is all of them, and they wait for room. moved is not called any more when
-// CallMoving has returned.
+// CallMoving is Call for requests and answers of many bytes. Over TCP these have a connection of their own, so that
+// short calls do not wait behind them. moved, which may be nil, is called from another goroutine whenever bytes have
+// moved that must move before the call can end: bytes of the request and of what is queued ahead of it, or of answers.
+// left is how many bytes of the request, and ahead of it, are still to go; below 0 means all of them, and they wait for
+// room. moved is not called any more when CallMoving has returned.
 func (p *Peers) CallMoving(
 	ctx context.Context, node, kind uint32, payload []byte, moved func(left int64),
 ) ([]byte, error) {

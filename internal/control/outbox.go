@@ -12,8 +12,7 @@ import (
 const (
 	outboxBytesMax  = 8 << 20 // waiting to be written on one connection; put waits beyond
 	outboxBytesKept = 256 << 10
-	// writeBytes are written within the time of a write. What a slow link takes long for ends nothing as long as it
-	// moves.
+	// writeBytes are written within the time of one write. A slow link breaks nothing as long as bytes move.
 	writeBytes = 32 << 10
 )
 

@@ -15,8 +15,9 @@ import (
 
 const (
 	defaultDialTimeout = 2 * time.Second
-	// bulkPatience is how many times as long the connection for many bytes may take: the other one says that the node
-	// is there, and its handshake may wait behind much that other connections have queued for a slow link.
+	// bulkPatience says how many times as long the connection for many bytes may take: the other connection shows that
+	// the node is there, and the handshake of this one may wait behind much that other connections have queued for a
+	// slow link.
 	bulkPatience = 5
 	backoffFirst = 50 * time.Millisecond
 	backoffMost  = 2 * time.Second

@@ -77,7 +77,7 @@ func (c *Client) Restore(ctx context.Context, req RestoreRequest, each func(Prog
 	return longCall[RestoreRequest, Version](ctx, c, "/v1/restore", req, each)
 }
 
-// Policy reads or changes the policy of a path. That of a tree takes as long as the tree is large.
+// Policy reads or changes the policy of a path. The larger a tree is, the longer this takes for it.
 func (c *Client) Policy(ctx context.Context, req PolicyRequest) (Policy, error) {
 	return longCall[PolicyRequest, Policy](ctx, c, "/v1/policy", req, nil)
 }

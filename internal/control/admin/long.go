@@ -19,7 +19,7 @@ const (
 	silenceMax = 15 * time.Second
 )
 
-// Progress is how far a request is that moves bytes.
+// Progress is how far a request that moves bytes has come.
 type Progress struct {
 	// Bytes is what the slowest receiver has of SizeBytes.
 	Bytes     int64 `json:"bytes"`

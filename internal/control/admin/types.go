@@ -319,13 +319,13 @@ type DrainState struct {
 	NeededBytes int64    `json:"needed_bytes"`
 	StuckCount  int      `json:"stuck_count"`      // of them, files that may be on no other node by their policy
 	Needed      []string `json:"needed,omitempty"` // the first of them
-	// Unpublished files of the node are looked for when nothing else depends on it. Unasked says why it could not be
-	// asked.
+	// Unpublished files of the node are looked for when nothing else depends on it. Unasked says why the node could not
+	// be asked.
 	UnpublishedCount int           `json:"unpublished_count"`
 	Unpublished      []Unpublished `json:"unpublished,omitempty"` // the first of them
 	Unasked          string        `json:"unasked,omitempty"`
-	// Unmet are the policies that the nodes which go on taking files are too few for, a sentence each. It is looked for
-	// as unpublished files are.
+	// Unmet are the policies that can't be met by the nodes that go on taking files, a sentence each. They are looked
+	// for when unpublished files are.
 	Unmet []string `json:"unmet,omitempty"`
 }
 

@@ -21,8 +21,8 @@ import (
 )
 
 const (
-	// ConnectionsMax bounds the streams of a fabric: each takes 170 KB of registered memory. Those beyond it stay on
-	// TCP.
+	// ConnectionsMax bounds the streams of a fabric: each takes 170 KB of registered memory. Further connections stay
+	// on TCP.
 	ConnectionsMax = 256
 	// addressMax bounds an address on the wire; it follows a length of two bytes, 0 for a refusal.
 	addressMax = 512
@@ -31,7 +31,7 @@ const (
 )
 
 var (
-	// ErrRefused is matched where the other end makes no channel.
+	// ErrRefused is matched if the other end makes no channel.
 	ErrRefused = errors.New("rings: refused by the other end")
 	// ErrFull is matched if this end makes no more channels.
 	ErrFull = fmt.Errorf("rings: %d connections are open", ConnectionsMax)
