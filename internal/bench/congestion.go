@@ -7,7 +7,7 @@ import (
 )
 
 // CheckCongestion refuses, with ErrUsage, a congestion control that sockets of this machine can't have: it would be
-// left out in silence. The default of rdma/tcp, cubic, is only a wish.
+// left out silently. The default of rdma/tcp, cubic, is only a wish.
 func CheckCongestion(name string) error {
 	if name == "default" || name == "cubic" {
 		return nil

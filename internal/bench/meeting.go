@@ -136,7 +136,7 @@ func joinMeeting(ctx context.Context, addr string, rank int, plan Plan) (*meetin
 	}
 }
 
-// untilDone has talk use a connection, which ends with ctx.
+// untilDone lets talk use a connection, which ends with ctx.
 func untilDone(ctx context.Context, conn net.Conn, talk func() error) error {
 	stop := context.AfterFunc(ctx, func() { conn.Close() })
 	err := talk()
@@ -206,7 +206,7 @@ func (m *meeting) barrier(ctx context.Context) error {
 	return err
 }
 
-// Round trips that are measured before each round, of all members together, and their bytes. Where they take long
+// The round trips that are measured before each round, of all members together, and their bytes. If they take long
 // there are fewer.
 const (
 	pings      = 101
@@ -215,8 +215,8 @@ const (
 	pingTime   = 100 * time.Millisecond
 )
 
-// roundTrips measures at rank 0 messages there and back over TCP, with each member in turn, as what one of them takes
-// depends on the core where the system has it. It appends the seconds of each to those of its member.
+// roundTrips measures, at rank 0, messages there and back over TCP with each member in turn: how long one takes depends
+// on the core on which the system runs it. It appends the seconds of each to those of its member.
 func (m *meeting) roundTrips(ctx context.Context, seconds [][]float64) error {
 	stop := context.AfterFunc(ctx, m.close)
 	defer stop()
@@ -241,7 +241,7 @@ func pingError(ctx context.Context, err error) error {
 	return fmt.Errorf("%w: round trip: %w", ErrLeft, errors.Join(ctx.Err(), err))
 }
 
-// pingMember appends the seconds of round trips with one of so many members.
+// pingMember appends the seconds of round trips with one of a number of members.
 func pingMember(conn net.Conn, members int, seconds []float64) ([]float64, error) {
 	buf := make([]byte, pingBytes)
 	count, bound := max(pings/members, pingsLeast), pingTime/time.Duration(members)

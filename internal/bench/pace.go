@@ -161,7 +161,7 @@ func (b *burst) lasted() time.Duration {
 	return time.Since(b.marks[0].at)
 }
 
-// pace is that of the burst's second half: the first fills buckets and opens windows.
+// pace is the pace of the burst's second half: the first half fills buckets and opens windows.
 func (b *burst) pace() LinkPace {
 	last := len(b.marks) - 1
 	half := last / 2

@@ -12,7 +12,7 @@ import (
 	"github.com/rdmcfs/rdmcfs/replicate/schedule"
 )
 
-// ErrUsage is matched by errors that another command line avoids; their text says how.
+// ErrUsage is matched by errors that another command line would avoid; their text says how.
 var ErrUsage = errors.New("bench: unusable options")
 
 // Bounds of a plan.
@@ -49,8 +49,7 @@ type Plan struct {
 	Batch  int `json:"batch"`
 	Depth  int `json:"depth,omitempty"`
 
-	// LinkRate is how many bytes a second a link carries; 0 if it is to be measured where the choice of blocks needs
-	// it.
+	// LinkRate is how many bytes a second a link carries; 0 if it is to be measured when the choice of blocks needs it.
 	LinkRate float64 `json:"link_rate,omitempty"`
 	// LinkBusy is the part of a processor's time that the busier end of such a link spends; 0 if it is not known.
 	LinkBusy float64 `json:"link_busy,omitempty"`
@@ -136,7 +135,7 @@ func (p Plan) groupSizes() []int {
 	return p.GroupSizes
 }
 
-// casesOf are those of one group, number of senders and message size.
+// casesOf returns the cases of one group, number of senders and message size.
 func (p Plan) casesOf(n, senders int, size uint64) ([]Case, error) {
 	var out []Case
 	for _, name := range p.Algorithms {
@@ -240,8 +239,8 @@ func (p Plan) AllAlgorithms() []string {
 	})
 }
 
-// Memory is how many bytes of messages so many members hold in the plan's largest case; the largest int64 stands for
-// all that is more.
+// Memory is how many bytes of messages a number of members hold in the plan's largest case; larger results are cut to
+// the largest int64.
 func (p Plan) Memory(members int) (uint64, error) {
 	cases, err := p.Cases()
 	if err != nil {

@@ -84,8 +84,8 @@ func summarize(c Case, reports []report) Result {
 	return r
 }
 
-// linkBytes is what the busiest direction of a link carries in a round at least. A member takes in the messages of
-// all senders but itself, so one that sends nothing is the busiest if there is one. What goes out need not be more:
+// linkBytes is what the busiest direction of a link carries in a round at least. A member takes in the messages of all
+// senders except itself, so a member that sends nothing is the busiest if there is one. What goes out need not be more:
 // senders*(members-1) copies, shared out evenly, are less than that for each member.
 func (c Case) linkBytes() float64 {
 	messages := c.Batch * min(c.Senders, c.Members-1)
@@ -179,7 +179,7 @@ func figure(table, csv string, width int, text func(float64) string, of func(*Re
 	}
 }
 
-// linksText leaves out what is not known.
+// linksText is a share as a percentage, or a dash if it is not known.
 func linksText(share float64) string {
 	if share == 0 {
 		return "-"

@@ -22,12 +22,12 @@ type report struct {
 	// CPUSeconds is this process's processor time in all rounds, Idle the machine's idle share meanwhile.
 	CPUSeconds float64 `json:"cpu_seconds"`
 	Idle       float64 `json:"idle"`
-	// Latency and LatencyHigh are the median and the 99th percentile of a message's, at a sender.
+	// Latency and LatencyHigh are the median and the 99th percentile of a message's latency, at a sender.
 	Latency     float64 `json:"latency,omitempty"`
 	LatencyHigh float64 `json:"latency_high,omitempty"`
 	// RoundTrips are, at rank 0, the medians of 64 bytes there and back by TCP, some before each round, by member.
 	RoundTrips []float64 `json:"round_trips,omitempty"`
-	// Digests are those of all messages of a round, by sender.
+	// Digests are the digests of all messages of a round, by sender.
 	Digests [][]byte `json:"digests,omitempty"`
 }
 

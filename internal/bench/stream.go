@@ -20,8 +20,8 @@ type stream struct {
 	memory   rdma.Region
 	data     []byte        // of memory
 	messages []rdmc.Buffer // pieces of data, in the order of sending
-	// at the sender: seconds until all members had a message; written by its callbacks, or where messages are small by
-	// who sends them
+	// at the sender: seconds until all members had a message; written by its callbacks or, if messages are small, by
+	// the goroutine that sends them
 	latency []float64
 	now     atomic.Pointer[roundState]
 }

@@ -1,4 +1,4 @@
-// Package codertest holds messages to their bytes, and decoders to what they may do with bytes from outside. It serves
+// Package codertest checks messages against their bytes, and checks what decoders do with bytes from outside. It serves
 // tests only.
 package codertest
 
@@ -48,9 +48,9 @@ func Golden(t *testing.T, messages map[string][]byte) {
 	}
 }
 
-// Again holds a decoder to what all decoders promise of any bytes: no panic, memory in proportion to the input, and
-// what is accepted is encoded to the same bytes again. again decodes b and encodes what it got. It reports whether the
-// bytes were accepted.
+// Again checks what all decoders promise for any bytes: no panic, memory in proportion to the input, and what is
+// accepted is encoded to the same bytes again. again decodes b and encodes what it got. Again reports whether the bytes
+// were accepted.
 func Again(t testing.TB, b []byte, again func(b []byte) ([]byte, error)) bool {
 	t.Helper()
 	got, ok := bounded(t, b, again)

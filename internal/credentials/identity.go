@@ -132,7 +132,7 @@ func (id *Identity) ServerConfig(protocols []string, allowExpired bool) *tls.Con
 	}
 }
 
-// JoinServerConfig is the TLS side of a listener for those who have no certificate yet.
+// JoinServerConfig is the TLS side of a listener for machines that have no certificate yet.
 func (id *Identity) JoinServerConfig(protocols []string) *tls.Config {
 	return &tls.Config{
 		MinVersion:             tls.VersionTLS13,
@@ -164,9 +164,9 @@ func (id *Identity) ClientConfig(node uint32, protocol string) *tls.Config {
 	}
 }
 
-// JoinClientConfig is the TLS side of a join: the server must show a chain up to the authority that the token pins,
-// for the token's cluster. now is the joining machine's clock; it is not believed beyond the end of the token, of
-// which the log decides whether it is over.
+// JoinClientConfig is the TLS side of a join: the server must show a chain up to the authority that the token pins, for
+// the token's cluster. now is the joining machine's clock. It is not believed beyond the end of the token: the log
+// decides whether the token has expired.
 func JoinClientConfig(token Token, protocol string, now func() time.Time) *tls.Config {
 	return &tls.Config{
 		MinVersion:         tls.VersionTLS13,

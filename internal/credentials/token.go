@@ -35,9 +35,9 @@ func NewToken(cluster ClusterID, keyHash [32]byte, expires time.Time) Token {
 	return t
 }
 
-// SecretHash is what the log stores and checks: the token itself is nowhere kept. replaces is the name of the
-// node that the token may replace, or "" for one that only adds a node: the same secret has another hash for
-// each, so a token is good only for what it was made for.
+// SecretHash is what the log stores and checks: the token itself is stored nowhere. replaces is the name of the node
+// that the token may replace, or "" for one that only adds a node: the same secret has another hash for each, so a
+// token is good only for what it was made for.
 func (t Token) SecretHash(replaces string) [32]byte {
 	b := append([]byte("rdmcfs join token\x00"), t.Secret[:]...)
 	return sha256.Sum256(append(b, replaces...))

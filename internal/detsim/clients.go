@@ -16,7 +16,7 @@ type record struct {
 	of map[string]*written
 }
 
-// written is a name and what it may lead to. Its one client is the only one who writes it.
+// written is a name and what it may lead to. Only its one client writes it.
 type written struct {
 	name string
 	may  []state // possible present states: what was acknowledged last, and what was tried since and is not known
@@ -29,8 +29,8 @@ type state struct {
 	sum  uint64
 }
 
-// sums is the seed of the sums of one process. No adversary chooses the bytes, and a cryptographic sum would take a
-// sixth of a run's time.
+// sums is the seed of the checksums of one process. No adversary chooses the bytes, and a cryptographic sum would take
+// a sixth of a run's time.
 var sums = maphash.MakeSeed()
 
 func stateOf(data []byte) state { return state{size: len(data), sum: maphash.Bytes(sums, data)} }
@@ -187,9 +187,9 @@ func (c *client) write(prog *program, p *process, name string) {
 	c.answered("close", p, f, s, no, began, well)
 }
 
-// answered notes what a close or fsync has said. The daemon of a program that was killed says nothing that counts.
-// One that fails although all have been well for a while, before and since, is wrong: the copies could be had. A
-// machine that leaves is let go with what it has not published.
+// answered notes what a close or fsync has returned. The answer of the daemon of a killed program does not count. A
+// daemon that fails although all have been well for a while, before and since, is wrong: the copies could be had. A
+// machine that leaves may go with what it has not published.
 func (c *client) answered(what string, p *process, f *written, s state, no syscall.Errno, began time.Time, well bool) {
 	w := c.w
 	if c.m.p != p {

@@ -62,8 +62,8 @@ func (w *world) joinToAll(way int, m *machine) {
 	}
 }
 
-// RunComeback has one or two nodes at a time go while others write, and come back together, and holds that all is
-// well again in time. It is to be called in a bubble of testing/synctest.
+// RunComeback makes one or two nodes at a time go while others write, and come back together, and checks that all is
+// well again in time. It must be called in a bubble of testing/synctest.
 func RunComeback(o Options) Result {
 	w := newWorld(o.Seed, o.Dir, o.Trace)
 	w.work.Go(w.collect)
@@ -122,7 +122,7 @@ func (w *world) comeback() {
 	if took > limit {
 		w.fail("%d nodes that were %s took %v to heal, at most %v are allowed", len(gone), how.name, took, limit)
 	}
-	// a close at who was gone may take longer
+	// a close at a node that was gone may take longer
 	w.until(settleMax, 100*time.Millisecond, func() bool { return w.programs.Load() == 0 })
 	w.until(settleMax, 100*time.Millisecond, func() bool { return w.unhealed() == "" })
 }
@@ -164,7 +164,7 @@ func (w *world) startWriters() (stop func()) {
 	}
 }
 
-// writeOne writes a file of one of several sizes. What fails is nobody's concern here.
+// writeOne writes a file of one of several sizes. Failures do not matter here.
 func (w *world) writeOne(m *machine, name string) {
 	p := m.p
 	if p == nil || !p.ready() {

@@ -119,7 +119,7 @@ func (w *world) dark() {
 	}
 }
 
-// hold has a fault last for a time, or until faults are to end, and then be taken back.
+// hold lets a fault last for a time, or until faults are to end, and then takes it back.
 func (w *world) hold(d time.Duration, back func(), on ...*machine) {
 	for _, m := range on {
 		m.faults++
@@ -166,7 +166,7 @@ func (m *machine) goOn() {
 }
 
 // part cuts a machine off from some or all others, in one or both directions: now and then a voter from the other
-// voters alone, which those who follow it in the log have to notice.
+// voters alone, which the nodes that follow it in the log have to notice.
 func (w *world) part(m *machine) {
 	w.stats.Cuts++
 	d := w.between(100*time.Millisecond, 12*time.Second)
@@ -209,8 +209,8 @@ func (w *world) lines(way int, m, x *machine, do func(from, to string)) {
 	}
 }
 
-// jump sets a machine's clock wrong, by up to years, or right again. Those of most machines, and of most voters, stay
-// right: the cluster's time is theirs.
+// jump sets a machine's clock wrong, by up to years, or right again. The clocks of most machines, and of most voters,
+// stay right: the cluster's time is theirs.
 func (w *world) jump(m *machine) {
 	wrong, voters, wrongVoters := 0, 0, 0
 	for _, x := range w.staying() {
@@ -239,7 +239,7 @@ func (w *world) jump(m *machine) {
 	w.tell("the clock of %s is %v ahead", m.host, m.ahead)
 }
 
-// skewMax is how far a clock is off that counts as right.
+// skewMax is how far off a clock may be and still count as right.
 const (
 	skewMax = 5 * time.Second
 	day     = 24 * time.Hour

@@ -38,7 +38,7 @@ func (w *world) fork() {
 	if !w.put(other, "lost") {
 		return
 	}
-	if _, err := other.db.Sync(); err != nil { // else it may forget, and has the voter's history then
+	if _, err := other.db.Sync(); err != nil { // else it may forget, and then has the voter's history
 		w.fail("%v", err)
 	}
 	other.kill(false, "it is away")
@@ -71,7 +71,7 @@ func (w *world) fork() {
 // ready reports whether programs can use the machine's mount.
 func (m *machine) ready() bool { return m.p != nil && m.p.ready() }
 
-// put has a program on a machine write a file of its name, and reports whether that is acknowledged.
+// put makes a program on a machine write a file of its name, and reports whether that is acknowledged.
 func (w *world) put(m *machine, name string) bool {
 	no := syscall.ENOTCONN
 	if prog := w.program(m); prog != nil {
@@ -87,7 +87,7 @@ func (w *world) put(m *machine, name string) bool {
 	return no == 0
 }
 
-// shows holds that a machine shows a file that put has written, or does not.
+// shows checks that a machine shows a file that put has written, or does not.
 func (w *world) shows(m *machine, name string, wanted bool) {
 	got, no := w.look(m, name)
 	want := state{gone: true}

@@ -11,7 +11,7 @@ import (
 	"github.com/rdmcfs/rdmcfs/fs"
 )
 
-// kernel stands where Linux is: programs of a machine send their requests to the mount by it. It caches nothing.
+// kernel stands in for Linux: programs of a machine send their requests to the mount through it. It caches nothing.
 type kernel struct {
 	requests fuse.RawFileSystem
 

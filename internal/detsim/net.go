@@ -14,8 +14,8 @@ import (
 const (
 	// windowBytes is how much a connection takes that the other end has not read.
 	windowBytes = 256 << 10
-	// userTimeout is for how long sent bytes may lie on a cut line, as TCP_USER_TIMEOUT; keepAlive is the same of an
-	// idle connection.
+	// userTimeout is how long sent bytes may lie on a cut line, as TCP_USER_TIMEOUT; keepAlive is the same for an idle
+	// connection.
 	userTimeout = 5 * time.Second
 	keepAlive   = 11 * time.Second
 	// Bounds of the time of one way.
@@ -47,7 +47,7 @@ func newNetwork(w *world) *network {
 	}
 }
 
-// changedLocked wakes all who wait for a line.
+// changedLocked wakes all goroutines that wait for a line.
 func (n *network) changedLocked() {
 	close(n.changed)
 	n.changed = make(chan struct{})

@@ -16,7 +16,7 @@ import (
 	"github.com/rdmcfs/rdmcfs/meta"
 )
 
-// calmFor is for how long no fault may have touched a machine that must show what was acknowledged.
+// calmFor is how long no fault may have touched a machine that must show what was acknowledged.
 const calmFor = 2 * time.Second
 
 func sorted(list []string) []string {
@@ -24,7 +24,8 @@ func sorted(list []string) []string {
 	return list
 }
 
-// wellFor is how long after the last fault a close may fail for its sake: nodes find each other again, and are let in.
+// wellFor is how long after the last fault a close may still fail because of it: nodes find each other again, and are
+// let in.
 const wellFor = 8 * time.Second
 
 // allWell reports whether nothing has been wrong with any machine for wellFor.
@@ -88,7 +89,7 @@ func (w *world) giveBack(buf []byte) {
 	w.buffers = append(w.buffers, buf)
 }
 
-// check holds that each node that lives shows what a close has acknowledged, at that moment (G1, G3).
+// check checks that each live node shows what a close has acknowledged, at that moment (G1, G3).
 func (w *world) check(f *written, s state, by *machine, began time.Time) {
 	for _, m := range w.machines {
 		if !w.mustShow(m, began) {
@@ -248,7 +249,7 @@ func (m *machine) contentFiles() map[string]bool {
 	return files
 }
 
-// compare holds, at the end, that all nodes show the same and what was acknowledged, whole.
+// compare checks, at the end, that all nodes show the same and what was acknowledged, whole.
 func (w *world) compare() {
 	stay := w.staying()
 	for _, name := range w.files.names() {
@@ -271,8 +272,8 @@ func (w *world) compare() {
 	}
 }
 
-// times holds that the root directory, which the log dates, is dated right by the clocks of most voters, however
-// wrong others are. Files are dated by their writers.
+// times checks that the root directory, which the log dates, is dated right by the clocks of most voters, however wrong
+// other clocks are. Files are dated by their writers.
 func (w *world) times() {
 	if w.wrongTime {
 		return

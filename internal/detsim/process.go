@@ -19,8 +19,8 @@ import (
 	"github.com/rdmcfs/rdmcfs/rdma"
 )
 
-// process is a daemon: node.Run with the world below it. One that was killed goes on without a world: its lines are
-// cut, and nothing reads the files it writes.
+// process is a daemon: node.Run with the world below it. A killed process goes on without a world: its lines are cut,
+// and nothing reads the files it writes.
 type process struct {
 	m      *machine
 	host   string
@@ -181,7 +181,7 @@ func (m *machine) kill(power bool, why string) {
 	w.tell("%s is killed (power %t, %s): applied %d synced %d keeps %d", m.host, power, why, applied, synced, keep)
 }
 
-// keepContents has the machine's directory, a copy, hold what is left of the contents.
+// keepContents makes the machine's directory, a copy, hold what is left of the contents.
 func (m *machine) keepContents(power bool) {
 	content := filepath.Join(m.dir, "content")
 	if !power {
@@ -196,7 +196,7 @@ func (m *machine) keepContents(power bool) {
 	m.remains = left
 }
 
-// allDurable says that the contents are durable as they are in the machine's directory.
+// allDurable notes that the contents are durable as they are in the machine's directory.
 func (m *machine) allDurable() {
 	content := filepath.Join(m.dir, "content")
 	m.remains = newRemains(content)

@@ -158,7 +158,7 @@ func (r *remains) durable() error {
 	return err
 }
 
-// copied is the same of a copy of the directory.
+// copied is the same for a copy of the directory.
 func (r *remains) copied(dir string) *remains {
 	return &remains{dir: dir, here: r.here, names: r.names, stashed: r.stashed}
 }
@@ -301,7 +301,7 @@ func torn(synced, now []byte, intn func(int) int) []byte {
 	return data
 }
 
-// forget lets go of files that have no name any more.
+// forget drops files that have no name any more.
 func (r *remains) forget() {
 	for p := range r.here {
 		if _, err := os.Lstat(filepath.Join(r.dir, p)); errors.Is(err, fs.ErrNotExist) {

@@ -29,7 +29,7 @@ func (w *world) whole() bool {
 	return w.unsettled() == ""
 }
 
-// lullMax is how long a fault is put off that others must be whole for.
+// lullMax is how long a fault is put off for which the other machines must be whole.
 const lullMax = 10 * time.Second
 
 // lull lets the faults that last end, and the nodes repair what they owe, before something is taken away for good. It

@@ -14,7 +14,7 @@ type Options struct {
 	Seed  uint64
 	Nodes int // 0: by the seed
 	Dir   string
-	// Trace is given what happens, line by line.
+	// Trace gets what happens, line by line.
 	Trace func(string)
 }
 
@@ -43,7 +43,7 @@ const (
 // sizes of clusters, as often as they are chosen.
 var sizes = []int{2, 2, 3, 3, 3, 3, 3, 4, 4, 5, 5, 5, 7, 7, 9, 12}
 
-// Run runs one seed to its end, or to the first guarantee that does not hold. It is to be called in a bubble of
+// Run runs one seed to its end, or to the first guarantee that does not hold. It must be called in a bubble of
 // testing/synctest.
 func Run(o Options) Result {
 	w := newWorld(o.Seed, o.Dir, o.Trace)

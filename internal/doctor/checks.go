@@ -79,7 +79,7 @@ func checkFUSE(h Host, _ string) []Finding {
 	return []Finding{f}
 }
 
-// passthroughCost is what goes without passthrough; the figures are those of docs/BENCHMARKS.md.
+// passthroughCost is what is lost without passthrough; the figures are those of docs/BENCHMARKS.md.
 const passthroughCost = "writes go through the daemon, at about a third of the speed; nothing else changes"
 
 // Passthrough reports whether writes can bypass the daemon on this machine, and if not, why not and what that costs.

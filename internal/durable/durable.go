@@ -50,10 +50,10 @@ func Sync(path string) error {
 	return nil
 }
 
-// MakeDir makes a directory (mode 0700) and those above it that lack, and makes durable what names them: it syncs the
-// directory, the one above it, and the one above each that it made. The one above is left alone where this process
-// may not read it: somebody else made it. A directory that is there already is synced too, for a crash may have come
-// between its making and its sync.
+// MakeDir makes a directory (mode 0700) and the missing ones above it, and makes durable what names them: it syncs the
+// directory, the one above it, and the one above each that it made. The one above is left alone if this process may not
+// read it: somebody else made it. A directory that is there already is synced too, for a crash may have come between
+// its making and its sync.
 func MakeDir(path string) error {
 	toSync := []string{path, filepath.Dir(path)}
 	for dir := filepath.Dir(path); ; dir = filepath.Dir(dir) {

@@ -1,5 +1,5 @@
-// Package exitcode names the exit codes of rdmcfs. They are part of the interface: scripts rely on them, tests
-// hold them, docs/CLI.md lists them. A code is never given another meaning.
+// Package exitcode names the exit codes of rdmcfs. They are part of the interface: scripts rely on them, tests check
+// them, docs/CLI.md lists them. A code is never given another meaning.
 package exitcode
 
 // The exit codes.
@@ -28,7 +28,7 @@ const (
 	Full = 10
 	// Differs is a demo or check in which two nodes gave different bytes.
 	Differs = 11
-	// Problem is a doctor who found something that keeps rdmcfs from working.
+	// Problem is a doctor that found something that keeps rdmcfs from working.
 	Problem = 12
 	// Needed is a node that is not evicted, or not drained, because files depend on it.
 	Needed = 13

@@ -13,7 +13,7 @@ import (
 var (
 	// ErrPeerClosed is returned by a Send to a peer that has closed the channel; Recv says io.EOF.
 	ErrPeerClosed = errors.New("ring: closed by the peer")
-	// ErrBroken is wrapped by what a channel says whose connection failed.
+	// ErrBroken is wrapped by the errors of a channel whose connection failed.
 	ErrBroken = errors.New("ring: connection lost")
 )
 
@@ -273,7 +273,7 @@ func (c *Channel) wakeLocked() {
 	c.larges.wake()
 }
 
-// awaitLocked waits until ready, polling first; false means that done came before. It lets go of the lock meanwhile.
+// awaitLocked waits until ready, polling first; false means that done came before. It releases the lock meanwhile.
 func (c *Channel) awaitLocked(done <-chan struct{}, p *waitPoint, ready func(*Channel) bool) bool {
 	if ready(c) {
 		return true

@@ -19,7 +19,7 @@ type Config struct {
 	Slots, Receives int
 	// SetLimit is how many channels are polled at most. Default 16; negative: none, all goes by send/receive.
 	SetLimit int
-	// Policy says which channels are polled when they are more.
+	// Policy says which channels are polled when there are more.
 	Policy Policy
 	// Spin is how long a caller that waits polls before it sleeps. Without it rings are not used. Default 50 µs; none
 	// with fewer than 4 processors, and none on a tcp device, whose writes need a processor to arrive. Negative:
@@ -50,9 +50,9 @@ const (
 	largeDefault        = 1 << 30
 )
 
-// stateReceives are receives beyond those granted, for messages without a number: each side has one of them under way
-// at a time, and few follow each other without a message of the peer's. A peer that is stopped uses them up by
-// keepalives, and counts as dead then.
+// stateReceives are receives beyond those granted, for messages without a number. Each side has one such message under
+// way at a time, and few follow each other without a message of the peer's. A stopped peer uses these receives up by
+// keepalives, and then counts as dead.
 const stateReceives = 16
 
 func (c Config) withDefaults(dev rdma.Device) (Config, error) {

@@ -33,7 +33,7 @@ func (a Addr) Network() string { return "ring" }
 
 func (a Addr) String() string { return string(a) }
 
-// NewConn makes a stream of a connected channel, which belongs to it from now on. remote is what RemoteAddr answers;
+// NewConn makes a stream of a connected channel, which belongs to it from now on. remote is what RemoteAddr returns;
 // nil for the name of the device.
 func NewConn(c *Channel, remote net.Addr) *Conn {
 	local := Addr(c.e.dev.Name())

@@ -38,7 +38,7 @@ func (o *outflow) route() route {
 // fallsBack reports whether the next message would go by send/receive only because no slot is known to be free.
 func (o *outflow) fallsBack() bool { return o.set%2 == 1 && o.route() == routeSend }
 
-// take books the next message and answers its number and the slot or staged buffer it has.
+// take books the next message and returns its number and the slot or staged buffer it has.
 func (o *outflow) take(r route) (number, at uint32) {
 	number = o.number
 	o.number++

@@ -111,7 +111,7 @@ func (e *Endpoint) admit(c *Channel) error {
 	return nil
 }
 
-// ignore has completions of a channel that was never admitted do nothing.
+// ignore makes completions of a channel that was never admitted do nothing.
 func (e *Endpoint) ignore(c *Channel) {
 	e.poll.Lock()
 	defer e.poll.Unlock()
@@ -286,7 +286,7 @@ func (e *Endpoint) rest() {
 	signal(e.calm)
 }
 
-// tend ends polling when those who polled did not come back, and has silent channels say something.
+// tend ends polling when the callers that polled did not come back, and makes silent channels say something.
 func (e *Endpoint) tend() {
 	timer := time.NewTimer(e.cfg.Keepalive)
 	defer timer.Stop()

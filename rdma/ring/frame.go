@@ -149,9 +149,9 @@ func decodeReceived(b []byte, n int) (frame, error) {
 // tailOffset is where the tail word of a message is.
 func tailOffset(size int) int { return headerBytes + (size+wordBytes-1)&^(wordBytes-1) }
 
-// seal makes the message complete in the sender's slot, whose f.size bytes are in place, and answers how many bytes
-// to write. The flag is one that the tail's place does not have already (section 4.2): sender's and receiver's slots
-// have equal bytes.
+// seal makes the message complete in the sender's slot, whose f.size bytes are in place, and returns how many bytes to
+// write. The flag is one that the tail's place does not have already (section 4.2): sender's and receiver's slots have
+// equal bytes.
 func seal(slot []byte, f *frame) int {
 	at, fl := tailOffset(f.size), flagPrimary
 	if binary.LittleEndian.Uint64(slot[at:]) == tailOf(flagPrimary) {
@@ -162,8 +162,8 @@ func seal(slot []byte, f *frame) int {
 	return at + wordBytes
 }
 
-// arrived reports whether a whole message is in the receiver's slot, and its head word. What can never become one is
-// an error.
+// arrived reports whether a whole message is in the receiver's slot, and its head word. A slot that can never become
+// one is an error.
 func arrived(slot []byte) (w uint64, ok bool, err error) {
 	w = loadWord(slot, 0)
 	if w == 0 {

@@ -13,7 +13,7 @@ var (
 	// ErrRefused is returned by SendFrom when the receiver did not want the message, and by Accept when the sender took
 	// it back.
 	ErrRefused = errors.New("ring: large message refused")
-	// ErrAbandoned is what a channel says whose receiver stopped waiting for a message it had granted memory for.
+	// ErrAbandoned is the error of a channel whose receiver stopped waiting for a message it had granted memory for.
 	ErrAbandoned = errors.New("ring: large message abandoned")
 )
 
@@ -48,7 +48,7 @@ const (
 	offerRefused
 )
 
-// encode writes the end of a large message, and answers its size.
+// encode writes the end of a large message, and returns its size.
 func (o *offer) encode(b []byte) int {
 	binary.LittleEndian.PutUint32(b, o.doneFor)
 	binary.LittleEndian.PutUint32(b[4:], boolWord(o.doneWell))
@@ -76,7 +76,7 @@ const (
 	grantTakenBack
 )
 
-// encode writes the answer to an offer, and answers its size.
+// encode writes the answer to an offer, and returns its size.
 func (g *grant) encode(b []byte) int {
 	binary.LittleEndian.PutUint32(b, g.number)
 	binary.LittleEndian.PutUint32(b[4:], boolWord(g.granted))
@@ -141,7 +141,7 @@ func (c *Channel) offerLocked(ctx context.Context, source rdma.SGE) error {
 	return nil
 }
 
-// sendOfferLocked posts the offer when it may, and notes its number in the same breath.
+// sendOfferLocked posts the offer when it may, and notes its number under the same lock.
 func (c *Channel) sendOfferLocked(ctx context.Context) error {
 	for {
 		c.offered.number = c.out.number
@@ -165,7 +165,7 @@ func (c *Channel) offerOverLocked() bool {
 	return c.err != nil || c.offered.state == offerWritten && c.sends.done >= c.offered.seq
 }
 
-// writeGrantedLocked has a large message written whose memory was granted: the end follows it in the queue, and
+// writeGrantedLocked posts the write of a large message whose memory was granted: the end follows it in the queue, and
 // mostly in the same post.
 func (c *Channel) writeGrantedLocked() {
 	o := &c.offered

@@ -14,7 +14,8 @@ const (
 const none = -1
 
 // Traffic is counted by halves: when a channel has had trafficMax messages all counts are halved. A channel displaces
-// another when it has displaceRatio times its messages, and has had displaceMin, so that two alike don't take turns.
+// another when it has displaceRatio times its messages, and has had displaceMin, so that two equally busy channels
+// don't take turns.
 const (
 	trafficMax    = 1 << 12
 	displaceRatio = 2
@@ -47,7 +48,7 @@ func (s *pollingSet) heard(id int) {
 	}
 }
 
-// wants says whether channel id, which is no member, should become one, and which member has to make room for it.
+// wants returns whether channel id, which is no member, should become one, and which member has to make room for it.
 func (s *pollingSet) wants(id int) (join bool, instead int) {
 	switch {
 	case s.limit <= 0:
@@ -71,7 +72,7 @@ func (s *pollingSet) wants(id int) (join bool, instead int) {
 
 func (s *pollingSet) join(id int) { s.members = append(s.members, id) }
 
-// leave takes a channel out; it may be none of the set.
+// leave takes a channel out of the set; it need not be in it.
 func (s *pollingSet) leave(id int) {
 	for i, m := range s.members {
 		if m == id {

@@ -70,8 +70,8 @@ func (q *queuePair) ackNow() {
 	q.kickLocked()
 }
 
-// delayAck leaves it to ackTimer to acknowledge an answer, a frame that also acknowledged a request of this side, if
-// the two have been talking in turns: then this side soon sends again, and a frame for the acknowledgement alone
+// delayAck leaves it to ackTimer to acknowledge an answer (a frame that also acknowledged a request of this side) if
+// the two sides have been talking in turns: then this side soon sends again, and a frame for the acknowledgement alone
 // would wake the peer for nothing.
 func (q *queuePair) delayAck() bool {
 	q.mu.Lock()
@@ -109,8 +109,8 @@ func (q *queuePair) takeTurnLocked() {
 	q.answeredAt = time.Time{}
 }
 
-// ackLate acknowledges what nothing has carried the acknowledgement of. It leaves an answer its time that came after
-// the one that the timer was set for.
+// ackLate acknowledges what no frame has acknowledged yet. An answer that came after the one that the timer was set for
+// gets its full time.
 func (q *queuePair) ackLate() {
 	q.mu.Lock()
 	q.ackArmed = false

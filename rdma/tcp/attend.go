@@ -23,7 +23,7 @@ type attention struct {
 	read int // calls in this stay
 }
 
-// attend reads into buf and has take use the n bytes that came, until take has had enough, or the stream ends or
+// attend reads into buf and lets take use the n bytes that came, until take has had enough, or the stream ends or
 // fails, or a while has passed. It calls idle before it waits.
 func (s *rawStream) attend(buf []byte, take func(n int) bool, idle func()) error {
 	a := &s.a

@@ -38,7 +38,7 @@ type Config struct {
 
 	// answerDelay is how long the acknowledgement of an answer waits for a frame that carries it. Default 1 ms.
 	answerDelay time.Duration
-	// watch has pairs that talk in small frames be read by the watch. Default: in a process with one processor
+	// watch makes the watch read pairs that talk in small frames. Default: in a process with one processor
 	// (GOMAXPROCS).
 	watch bool
 }

@@ -80,7 +80,7 @@ func (q *queuePair) startLocked(conn net.Conn, credit uint32) {
 	go q.readLoop(&writer) // ended by Close, which waits for q.done
 }
 
-// handshake opens and proves the connection, and answers how many receives the peer has posted.
+// handshake opens and proves the connection, and returns how many receives the peer has posted.
 func (q *queuePair) handshake(ctx context.Context, peer *address) (net.Conn, uint32, error) {
 	dialer, err := dials(&q.addr, peer)
 	if err != nil {
@@ -202,8 +202,8 @@ func (q *queuePair) dropParked() {
 	}
 }
 
-// deadline binds conn to ctx and, unless zero, to a time limit. The function it answers frees conn again,
-// and may be called twice.
+// deadline binds conn to ctx and, unless zero, to a time limit. The function it returns frees conn again, and may be
+// called twice.
 func deadline(ctx context.Context, conn net.Conn, limit time.Duration) func() error {
 	if limit > 0 {
 		_ = conn.SetDeadline(time.Now().Add(limit))

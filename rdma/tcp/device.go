@@ -16,7 +16,7 @@ import (
 	"github.com/rdmcfs/rdmcfs/rdma/internal/soft"
 )
 
-// handshakesMax bounds the strangers served at the same time; more are hung up on.
+// handshakesMax bounds the strangers served at the same time; the connections of others are closed.
 const handshakesMax = 256
 
 // Device is the TCP fabric endpoint of a process.
@@ -134,8 +134,8 @@ func (d *Device) tune(conn net.Conn) {
 	d.congestion = congestion
 }
 
-// Listen accepts data connections at addr until the device is closed, and answers the address in use.
-// A device whose connections come from a shared port uses Serve instead.
+// Listen accepts data connections at addr until the device is closed, and returns the address in use. A device whose
+// connections come from a shared port uses Serve instead.
 func (d *Device) Listen(addr string) (string, error) {
 	l, err := listen(addr, d.cfg.Congestion)
 	if err != nil {

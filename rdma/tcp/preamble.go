@@ -49,7 +49,7 @@ func preambleHead(b []byte, number uint32) {
 	binary.LittleEndian.PutUint32(b[4:], number)
 }
 
-// checkHead checks the same 8 bytes and answers the number.
+// checkHead checks the same 8 bytes and returns the number.
 func checkHead(b []byte) (uint32, error) {
 	if [3]byte(b[:3]) != magic {
 		return 0, fmt.Errorf("tcp: preamble magic %x: %w", b[:3], errProtocol)

@@ -32,7 +32,8 @@ func (o *outbox) rewind() {
 	o.seal = seal{}
 }
 
-// take moves what may be written next of a message that is to be sealed into the batch, if nothing of it is there.
+// take moves what may be written next of a message that is to be sealed into the batch, unless the batch has some of it
+// already.
 func (o *outbox) take() {
 	if !o.seal.on || o.seal.begun && len(o.runs) > 0 {
 		return
@@ -73,7 +74,7 @@ func (r *answerRing) pop() answer {
 	return a
 }
 
-// kickLocked starts writing if nobody does, without blocking. It releases q.mu.
+// kickLocked starts writing unless another goroutine is writing, without blocking. It releases q.mu.
 func (q *queuePair) kickLocked() {
 	if q.writing || !q.buildLocked() {
 		q.mu.Unlock()

@@ -9,8 +9,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// tune sets the options of one of our sockets and answers the congestion control in effect. Options that
-// the machine refuses are left alone: they make transfers better, not right.
+// tune sets the options of one of our sockets and returns the congestion control in effect. Options that the machine
+// refuses are left alone: they are there for speed, not for correctness.
 func tune(conn *net.TCPConn, cfg *Config) string {
 	_ = conn.SetNoDelay(true)
 	probe := max(cfg.PeerTimeout/2, time.Second)

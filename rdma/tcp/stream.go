@@ -65,11 +65,10 @@ func (b *batch) add(run []byte) {
 
 // stream is a connection with vectored, guarded I/O.
 type stream interface {
-	// write sends rest (and shortens it). If wait is false and the socket is full, or the stream can only
-	// block, it answers errAgain.
+	// write sends rest (and shortens it). If wait is false and the socket is full, or the stream can only block, it
+	// returns errAgain.
 	write(rest *[][]byte, g *guard, wait bool) error
-	// read fills runs in order and answers how many bytes came, at least one. It calls idle before it
-	// blocks.
+	// read fills runs in order and returns how many bytes came, at least one. It calls idle before it blocks.
 	read(runs [][]byte, g *guard, idle func()) (int, error)
 	// direct reports whether read should be given the final memory in addition to the header buffer.
 	direct() bool

@@ -206,7 +206,7 @@ func (w *watch) run(rc syscall.RawConn) {
 	}
 }
 
-// empty sends the pairs away that are still there: they read by themselves.
+// empty makes the pairs that are still there leave: they read by themselves.
 func (w *watch) empty() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -264,7 +264,7 @@ func (w *watch) look(fd uintptr) int {
 // yield lets other processes have the processor.
 func yield() { unix.RawSyscall(unix.SYS_SCHED_YIELD, 0, 0, 0) }
 
-// idle has what was executed acknowledged, by frames that answer it if some are about to be sent.
+// idle lets what was executed be acknowledged, by frames that answer it if some are about to be sent.
 func (w *watch) idle() {
 	for range idleYields {
 		if !slices.ContainsFunc(w.owing, (*queuePair).owesAck) {

@@ -111,7 +111,7 @@ func overlay(dir string) (string, error) {
 	return list, writeNew(list, string(raw))
 }
 
-// given are the replacements that the caller's environment asks for, besides: a program with a fault in it, say.
+// given are additional replacements that the caller's environment asks for: a program with a fault in it, for example.
 func given() (map[string]string, error) {
 	path := os.Getenv(OverlayVariable)
 	if path == "" {
