@@ -168,7 +168,7 @@ func isAddress(addr string) bool {
 	return err == nil && bad == nil
 }
 
-// isAnyAddress reports whether an address to listen at is that of all interfaces, which nobody can dial.
+// isAnyAddress reports whether an address to listen at means all interfaces: nobody can dial it.
 func isAnyAddress(addr string) bool {
 	host, _, err := net.SplitHostPort(addr)
 	return err == nil && (host == "" || net.ParseIP(host).IsUnspecified())

@@ -187,7 +187,7 @@ func ignoredOption(key string) bool {
 	return strings.HasPrefix(key, "x-") || strings.HasPrefix(key, "X-") || strings.HasPrefix(key, "comment")
 }
 
-// absDir is a directory as the daemon, which has another working directory, must hear it.
+// absDir is a directory as it must be given to the daemon, which has another working directory.
 func absDir(dir string) (string, error) {
 	abs, err := filepath.Abs(dir)
 	if err != nil {

@@ -99,7 +99,7 @@ func sleep(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// drained is nil if nothing depends on the node, and else says what does.
+// drained returns nil if nothing depends on the node, and otherwise an error that says what does.
 func drained(st admin.DrainState) error {
 	var words []string
 	if !st.Draining {

@@ -75,7 +75,7 @@ func remount(dir string, words mountWords) error {
 	return err
 }
 
-// ask has the running daemon mount.
+// ask makes the running daemon mount.
 func (c *mountCmd) ask(a *app, req admin.MountRequest) error {
 	ctx, cancel := context.WithTimeout(a.ctx, startTimeout)
 	defer cancel()
@@ -135,7 +135,8 @@ func (c *mountCmd) become(a *app, req admin.MountRequest) error {
 	return err
 }
 
-// awaitMade waits until a daemon that rebuilds its state has made the mount of its start. That comes after the state.
+// awaitMade waits until a daemon that rebuilds its state has made the mount that it was started with. The mount comes
+// after the state.
 func (a *app) awaitMade(ctx context.Context, st admin.Status, dir string) (err error) {
 	tick := time.NewTicker(madePoll)
 	defer tick.Stop()
@@ -152,7 +153,7 @@ func (a *app) awaitMade(ctx context.Context, st admin.Status, dir string) (err e
 	return nil
 }
 
-// untilUnmounted waits for the end of a mount that was there. One that the daemon does not know any more has ended
+// untilUnmounted waits for the end of a mount that was there. A mount that the daemon does not know any more has ended
 // already.
 func (a *app) untilUnmounted(ctx context.Context, dir string) error {
 	err := a.client.MountWait(ctx, admin.MountWaitRequest{Dir: dir})

@@ -23,7 +23,7 @@ const (
 	readyFDEnv    = "RDMCFS_READY_FD"
 	readyWord     = "ready"
 	programName   = "rdmcfs"
-	logBytesMax   = 64 << 20 // the log of a background daemon is put aside at its start when larger
+	logBytesMax   = 64 << 20 // a larger log of a background daemon is put aside at its start
 	reasonBytes   = 64 << 10
 	firstExtraFD  = 3
 	logFolder     = "log"

@@ -34,7 +34,7 @@ func printStatus(w io.Writer, st admin.Status, now time.Time) {
 		terminal.Printf(w, "! %s\n", warning)
 	}
 	terminal.Printf(w, "cluster %s, %s, %d files and directories, %s\n", st.Cluster, countText(len(st.Nodes), "node"),
-		max(st.Files, 1)-1, units.Bytes(int64(st.Bytes))) // the root is there without anybody having made it
+		max(st.Files, 1)-1, units.Bytes(int64(st.Bytes))) // the root is there though nobody has made it
 	quorum := "changes are possible"
 	switch {
 	case st.Quorum && st.Leader == 0:

@@ -18,8 +18,8 @@ type Block struct {
 	err  error
 }
 
-// Alloc has the device map and register size bytes, if the budget has room or idle registrations can make it:
-// ErrBudget. The block's Region, not the block, is what work requests name.
+// Alloc makes the device map and register size bytes, if the budget has room or idle registrations can make room; else
+// it returns ErrBudget. The block's Region, not the block, is what work requests name.
 func (d *Domain) Alloc(size int, access rdma.Access) (*Block, error) {
 	if size <= 0 {
 		return nil, fmt.Errorf("pin: allocate %d bytes: %w", size, rdma.ErrRequest)
@@ -100,8 +100,8 @@ func (b *Block) Close() error {
 	return b.err
 }
 
-// Reserve takes size bytes of the budget for regions that the caller makes by itself, on the domain's device, until
-// Close: ErrBudget. The block has no Region.
+// Reserve takes size bytes of the budget, until Close, for regions that the caller makes by itself on the domain's
+// device; it returns ErrBudget if there is no room. The block has no Region.
 func (d *Domain) Reserve(size int) (*Block, error) {
 	if size <= 0 {
 		return nil, fmt.Errorf("pin: reserve %d bytes: %w", size, rdma.ErrRequest)

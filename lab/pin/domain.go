@@ -12,8 +12,8 @@ import (
 )
 
 var (
-	// ErrBudget is returned where others use so many registered bytes that these do not fit, or the budget is smaller
-	// than them: send by the pipeline, with smaller fragments, or raise the budget.
+	// ErrBudget is returned if others use so many registered bytes that these do not fit, or if the budget is smaller
+	// than these. Send by the pipeline, with smaller fragments, or raise the budget.
 	ErrBudget = errors.New("pin: budget of registered memory is used up")
 	// ErrStale is what users of a registration hear when its memory changed: it was unmapped, or its file became
 	// shorter.
@@ -112,7 +112,8 @@ func (p *Pin) extend(n int64) bool {
 type Ask struct {
 	Memory []byte
 	Access rdma.Access
-	// Keep has the registration found by later asks for the same memory or a part of it, and kept when it is not used.
+	// Keep makes the registration findable by later asks for the same memory or a part of it, and keeps it when it is
+	// not used.
 	Keep bool
 	// Claim bounds the part of the budget.
 	Claim Claim
@@ -282,7 +283,7 @@ func (p *Pin) Release() (err error) {
 	return err
 }
 
-// tellLocked wakes all who wait for room.
+// tellLocked wakes all callers that wait for room.
 func (d *Domain) tellLocked() {
 	close(d.news)
 	d.news = make(chan struct{})

@@ -82,7 +82,7 @@ type ledger struct {
 type verdict uint8
 
 const (
-	found   verdict = iota // the entry is registered already, or will be by who made it
+	found   verdict = iota // the entry is registered already, or will be by its maker
 	made                   // register the entry
 	evicted                // deregister these, then ask again
 	waiting                // others deregister: ask again when they have
@@ -135,8 +135,8 @@ func (l *ledger) reuse(w want) *entry {
 	return e
 }
 
-// find looks for an entry that serves a want and that its claim may hold: also one that others use, as they may let
-// go of it before. One that does begins at most the longest entry before the end of the want.
+// find looks for an entry that serves a want and that its claim may hold: also an entry that others use, as they may
+// release it before. An entry that serves begins at most the longest entry before the end of the want.
 func (l *ledger) find(w want) *entry {
 	after, _ := slices.BinarySearchFunc(l.entries, w.lo+1, (*entry).less)
 	for i := after - 1; i >= 0 && l.entries[i].lo+l.longest >= w.hi; i-- {
@@ -208,8 +208,8 @@ func (l *ledger) victims(n uint64) []*entry {
 	return idle
 }
 
-// replace has e found where others are that it serves as well. They go with their last user; those without one are to
-// be deregistered now.
+// replace makes e the entry that is found instead of the ones that it serves as well. They go with their last user; the
+// ones without a user are to be deregistered now.
 func (l *ledger) replace(e *entry) (leave []*entry) {
 	for _, o := range l.entries {
 		if o == e || !o.findable() || !e.serves(want{span: o.span, access: o.access}) {

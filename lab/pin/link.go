@@ -81,7 +81,7 @@ type Link struct {
 	n     int    // of each
 	free  []int  // send slots
 	seq   uint32
-	// parked is what came of the next message before this one ended here: the sender does not wait with its first data.
+	// parked is what came of the next message before this one ended here: the sender does not hold back its first data.
 	parked [][]byte
 	batch  [16]rdma.Completion
 	list   []rdma.SGE
@@ -159,8 +159,8 @@ func (l *Link) postRecv(i int) error {
 // writeID marks the number of a fragment in the ID of its write.
 const writeID = 1 << 63
 
-// post sends a frame; fill, if not nil, puts length bytes of payload behind it. The caller has made sure of a free
-// slot.
+// post sends a frame; fill, if not nil, puts length bytes of payload behind it. The caller has made sure that there is
+// a free slot.
 func (l *Link) post(f frame, fill func(payload []byte) error) error {
 	i := l.free[len(l.free)-1]
 	f.seq = l.seq
@@ -268,7 +268,8 @@ func (l *Link) withReason(cause error, after []rdma.Completion) error {
 // there.
 const budgetPatience = 20 * time.Millisecond
 
-// awaitRoom waits for others to let go of registered memory. An end that holds some itself goes on when that has ended.
+// awaitRoom waits for others to release registered memory. An end that holds some itself goes on when that use has
+// ended.
 func (l *Link) awaitRoom(ctx context.Context, held int64) error {
 	if held > 0 {
 		return nil

@@ -62,8 +62,8 @@ type watch struct{ _ byte } // of a size, so that each has an address of its own
 
 // watched is memory that can be changed by others while it is used.
 type watched interface {
-	// watch has lost called, from another goroutine, when the memory is about to change, and ErrStale returned if it
-	// has. The user calls end when nothing works on the memory any more.
+	// watch makes lost be called, from another goroutine, when the memory is about to change, and returns ErrStale if
+	// it has changed. The user calls end when nothing works on the memory any more.
 	watch(lost func()) (end func(), err error)
 }
 

@@ -193,7 +193,7 @@ func (e *receiving) frame(f *frame, payload []byte) error {
 	return fmt.Errorf("%w: kind %d at the receiver", ErrProtocol, f.kind)
 }
 
-// match begins a message, and answers where its first fragment ends if there is one.
+// match begins a message, and returns where its first fragment ends if there is one.
 func (e *receiving) match(f *frame, payload []byte) (err error) {
 	if err := f.checkMatch(); err != nil {
 		return err

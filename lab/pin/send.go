@@ -114,7 +114,7 @@ func readFull(m Memory, p []byte, at int64) error {
 	return fmt.Errorf("pin: read %d bytes at %d: %w", len(p), at, err)
 }
 
-// advance does one thing, that which keeps the wire busy first, and reports whether it did.
+// advance does one thing, the one that keeps the wire busy first, and reports whether it did.
 func (e *sending) advance(ctx context.Context) (bool, error) {
 	switch {
 	case len(e.places) > 0 && (e.posted < e.w.next || e.w.open()):
@@ -138,7 +138,7 @@ func (e *sending) sendData() error {
 	return e.l.post(frame{kind: kindData, at: at, length: uint32(n)}, func(p []byte) error { return readFull(e.m, p, at) })
 }
 
-// register has the next fragment registered, and reports whether the budget has room for that.
+// register makes the next fragment be registered, and reports whether the budget has room for that.
 func (e *sending) register(claim Claim) (bool, error) {
 	from, to := e.at(e.w.next)
 	try := func(a Ask) (*Pin, error) {

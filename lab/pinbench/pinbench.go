@@ -127,7 +127,7 @@ func (p *PinPlan) largest() (n uint64) {
 	return n
 }
 
-// pinTask is what the receiving process reads, and pinHello what it answers.
+// pinTask is what the receiving process reads, and pinHello its answer.
 type pinTask struct {
 	Plan    PinPlan
 	Address []byte

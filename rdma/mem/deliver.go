@@ -99,8 +99,8 @@ func (q *queuePair) executeLocked() {
 	q.executed++
 }
 
-// perform moves the bytes of a request and answers its status. Registered memory may have lost its pages (a file that
-// was cut): a device would have them pinned, here the copy faults, which fails this request and not the process.
+// perform moves the bytes of a request and returns its status. Registered memory may have lost its pages (a file that
+// was cut). A device would have them pinned; here the copy faults, which fails this request and not the process.
 func (q *queuePair) perform(s *soft.SendSlot) (status rdma.Status) {
 	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
 	defer func() {

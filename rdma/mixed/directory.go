@@ -67,8 +67,8 @@ func seal(key, word rdma.RegionKey, k kind) rdma.RegionKey {
 	return word ^ rdma.RegionKey(binary.LittleEndian.Uint64(sum[:]))
 }
 
-// reserve takes the slot of a region's key. It answers false where another region has it, and an error
-// where there are too many.
+// reserve takes the slot of a region's key. It returns false if another region has it, and an error if there are too
+// many.
 func (d *directory) reserve(key rdma.RegionKey) (bool, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()

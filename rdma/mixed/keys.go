@@ -112,7 +112,7 @@ func (p *pair) keep(wrs []rdma.SendWR) error {
 	return nil
 }
 
-// found goes on after a lookup. The lock of the feed is held.
+// found continues after a lookup. The lock of the feed is held.
 func (p *pair) found(status rdma.Status) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

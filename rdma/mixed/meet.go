@@ -31,7 +31,7 @@ func newCard(d *Device, qps []rdma.QueuePair) (card, error) {
 			address: qp.Address()})
 		c.members = append(c.members, i)
 	}
-	// The least filter is kept free always: whether addresses fit does not depend on what failed.
+	// The smallest filter is always kept free: whether addresses fit does not depend on what failed.
 	c.own.avoid = make(filter, filterMin)
 	b, err := c.own.encode()
 	if err != nil {

@@ -32,8 +32,8 @@ type memory struct {
 	failed map[route]failure
 }
 
-// blame notes that a route failed, and answers for how long it is avoided. More failures in that time, such as those
-// of pairs made together, change nothing.
+// blame notes that a route failed, and returns for how long it is avoided. More failures in that time, such as those of
+// pairs made together, change nothing.
 func (m *memory) blame(r route, now time.Time) time.Duration {
 	m.mu.Lock()
 	defer m.mu.Unlock()

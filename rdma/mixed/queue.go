@@ -111,7 +111,7 @@ func (q *queue) halt() {
 	q.movers.Wait()
 }
 
-// Close ends the goroutines, drops what is queued and wakes all who wait.
+// Close ends the goroutines, drops what is queued and wakes all callers that wait.
 func (q *queue) Close() error {
 	q.closeFeeds()
 	q.halt()

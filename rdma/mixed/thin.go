@@ -24,7 +24,7 @@ func (q *thinQueue) Poll(out []rdma.Completion) int {
 	return n
 }
 
-// thinDispatcher is one whose device hands completions over by itself.
+// thinDispatcher is a thinQueue whose device hands completions over by itself.
 type thinDispatcher struct{ *thinQueue }
 
 var _ rdma.Dispatcher = thinDispatcher{}

@@ -8,8 +8,8 @@ import (
 	"github.com/rdmcfs/rdmcfs/rdma"
 )
 
-// flowDispatch: where a completion queue hands its completions over itself, what answers in the call gets all of
-// them, each pair's in order.
+// flowDispatch: if a completion queue hands its completions over itself, a handler that answers within the call gets
+// all of them, each pair's in order.
 func flowDispatch(t *testing.T, p *Pair) {
 	const pairs, messages = 3, 200
 	cq := newCQ(t, p.Devices[1])

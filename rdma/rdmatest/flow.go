@@ -217,7 +217,7 @@ func flowGrows(t *testing.T, p *Pair) {
 	}
 }
 
-// flowWait: Wait returns for a completion (to all who wait), for its context, and for Close.
+// flowWait: Wait returns for a completion (to all callers that wait), for its context, and for Close.
 func flowWait(t *testing.T, p *Pair) {
 	a, b := p.link(t, options{})
 	b.recv(1, 0, 10)

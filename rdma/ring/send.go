@@ -90,7 +90,7 @@ func (r *request) fill(from, n, inline int) {
 // room reports whether n more requests fit in the send queue.
 func (s *sends) room(n int) bool { return s.posted-s.done+uint64(s.batched+n) <= uint64(s.depth) }
 
-// add has the next post hand over a request too.
+// add makes the next post hand over a request too.
 func (s *sends) add(wr rdma.SendWR) {
 	s.batch[s.batched] = wr
 	s.batched++
@@ -150,8 +150,8 @@ func (c *Channel) postNumberedLocked(k kind, p []byte) bool {
 	return true
 }
 
-// postWantedLocked is postNumberedLocked for a caller: when the ring seems full it polls once, letting go of the
-// lock, as credit that has come is seen by those who poll, and who only sends does not.
+// postWantedLocked is postNumberedLocked for a caller. When the ring seems full it polls once, releasing the lock: only
+// callers that poll see credit that has come, and a caller that only sends does not poll.
 func (c *Channel) postWantedLocked(k kind, p []byte) bool {
 	if c.e.cfg.Spin > 0 && c.out.fallsBack() {
 		c.mu.Unlock()

@@ -40,8 +40,7 @@ func choosePlace(info *DeviceInfo, cfg *Config) (*place, error) {
 	return nil, fmt.Errorf("%s: %s", info.Name, strings.Join(reasons, ", "))
 }
 
-// moved is where the device is reached when its port has become p. Of addresses that are as good as each other the
-// present one stays.
+// moved is where the device is reached when its port has become p. Among equally good addresses the present one stays.
 func (l *place) moved(p *PortInfo, want string) (*place, error) {
 	gid, err := chooseGID(p, want)
 	if err != nil {

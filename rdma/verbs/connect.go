@@ -69,7 +69,7 @@ func (q *queuePair) Connect(ctx context.Context, remote []byte) error {
 	return q.endConnect(err)
 }
 
-// suits checks what no device would.
+// suits refuses peers for reasons that no device checks.
 func (q *queuePair) suits(peer *address) error {
 	switch {
 	case peer.token == q.local.token:

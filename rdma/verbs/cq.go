@@ -53,7 +53,7 @@ func (q *completionQueue) Poll(out []rdma.Completion) int {
 // Wait blocks until there is a completion.
 func (q *completionQueue) Wait(ctx context.Context) error { return q.done.Wait(ctx) }
 
-// Close drops what is queued. Pairs that still use the queue complete into nothing.
+// Close drops what is queued. Completions of pairs that still use the queue are dropped.
 func (q *completionQueue) Close() error {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -107,13 +107,13 @@ func (q *completionQueue) retireLocked(d *deviceCQ) {
 	}
 }
 
-// sink is who completions of a device's queue belong to.
+// sink is the pair and the queue that completions of a device's queue belong to.
 type sink interface{ completed(wc *workCompletion) }
 
 // pollBatch is the number of completions taken by one call.
 const pollBatch = 32
 
-// deviceCQ is a completion queue of the device. What it can hold is reserved by those who post.
+// deviceCQ is a completion queue of the device. Its capacity is reserved by the queues that post.
 type deviceCQ struct {
 	dev                *device
 	handle             uintptr
@@ -165,7 +165,7 @@ func (q *deviceCQ) drain() {
 	q.drainLocked()
 }
 
-// tryDrain does nothing while somebody else drains.
+// tryDrain does nothing while another goroutine drains.
 func (q *deviceCQ) tryDrain() {
 	if q.mu.TryLock() {
 		defer q.mu.Unlock()

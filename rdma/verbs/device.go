@@ -265,7 +265,7 @@ func (d *device) shut() error {
 	return err
 }
 
-// free gives back what open made, as far as it came.
+// free gives back what open made, as far as it got.
 func (d *device) free() error {
 	var err error
 	if d.bell != nil {

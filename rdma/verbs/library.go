@@ -63,8 +63,8 @@ func (l *library) symbols() map[string]*uintptr {
 	}
 }
 
-// call calls a function of C and answers its result and errno, which purego does not keep. The errno means
-// something only when the result says that the call failed.
+// call calls a function of C and returns its result and errno, which purego does not keep. The errno means something
+// only when the result says that the call failed.
 //
 //go:uintptrescapes
 func (l *library) call(function uintptr, args ...uintptr) (uintptr, syscall.Errno) {
@@ -81,7 +81,7 @@ func (l *library) invoke(function uintptr, args []uintptr) (uintptr, syscall.Err
 	return r, syscall.Errno(*field[int32](at, 0))
 }
 
-// object calls a function that answers a pointer, or NULL and errno.
+// object calls a function that returns a pointer, or NULL and errno.
 //
 //go:uintptrescapes
 func (l *library) object(what string, function uintptr, args ...uintptr) (uintptr, error) {
@@ -92,7 +92,7 @@ func (l *library) object(what string, function uintptr, args ...uintptr) (uintpt
 	return r, nil
 }
 
-// check calls a function that answers 0, a positive errno, or -1 and errno.
+// check calls a function that returns 0, a positive errno, or -1 and errno.
 //
 //go:uintptrescapes
 func (l *library) check(what string, function uintptr, args ...uintptr) error {

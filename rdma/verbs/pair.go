@@ -165,7 +165,7 @@ func (q *queuePair) handOverLocked(wrs []rdma.SendWR) {
 	q.startWatchLocked()
 }
 
-// askLocked has the device report what it has done of the silent requests that hold memory.
+// askLocked makes the device report what it has done of the silent requests that hold memory.
 func (q *queuePair) askLocked() {
 	if q.state == stateReady && q.sq.ask() {
 		q.handOverLocked([]rdma.SendWR{{Op: rdma.OpWrite}})

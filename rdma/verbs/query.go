@@ -100,7 +100,7 @@ func lockedLimit() (uint64, error) {
 	return limit.Cur, nil
 }
 
-// eachDevice hands every device to do, until it answers an error.
+// eachDevice passes every device to do, until do returns an error.
 func (l *library) eachDevice(do func(name string, device uintptr) error) error {
 	var count int32
 	list, errno := l.call(l.getDeviceList, uintptr(unsafe.Pointer(&count)))
@@ -275,7 +275,7 @@ func portProblems(p *PortInfo) []string {
 	return out
 }
 
-// explained adds what to do to why a device that the kernel lists cannot be opened.
+// explained adds, to the reason why a device that the kernel lists cannot be opened, what to do.
 func explained(err error) error {
 	var errno syscall.Errno
 	switch {

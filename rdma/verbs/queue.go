@@ -14,7 +14,7 @@ type slot struct {
 	op         rdma.Opcode
 	unsignaled bool // for the caller
 	signaled   bool // for the device
-	own        bool // nobody's: posted so that the device reports those before it
+	own        bool // ours: posted so that the device reports those before it
 	bytes      int
 	regions    []*region // acquired
 }
@@ -140,9 +140,9 @@ func (q *workQueue) takeSend(s *slot, wr *rdma.SendWR) error {
 	return nil
 }
 
-// signal decides whether the device is to report the request. It is also for the last of a post among whose
-// silent ones some may wait for a receiver, so that the wait is seen; and for one in half a queue, so that slots
-// come free. Memory that silent ones hold is let go then, or when its owner wants it back: ask.
+// signal decides whether the device is to report the request. It reports the last request of a post if silent ones in
+// the post may wait for a receiver, so that the wait is seen; and one request in half a queue, so that slots come free.
+// Memory that silent requests hold is released then, or when its owner wants it back: see ask.
 func (q *workQueue) signal(s *slot, last bool) {
 	q.quiet++
 	q.waits = q.waits || s.consumes()

@@ -128,8 +128,8 @@ func pinError(bytes int, errno syscall.Errno) error {
 	return fmt.Errorf("verbs: register %d bytes: %w", bytes, errno)
 }
 
-// lockedError is err, with what it mostly means where the memory that may be locked has a limit and the kernel finds
-// none: the queues of cards are in locked memory, too.
+// lockedError adds to err what it mostly means if locked memory has a limit and the kernel finds no memory: the queues
+// of cards are in locked memory, too.
 func lockedError(err error, limit func() (uint64, error)) error {
 	if !errors.Is(err, syscall.ENOMEM) {
 		return err

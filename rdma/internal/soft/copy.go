@@ -88,7 +88,7 @@ func (c *Cursor) Append(out [][]byte) [][]byte {
 	return out
 }
 
-// Fill copies from src into the memory walked over, and answers how many bytes fitted.
+// Fill copies from src into the memory walked over, and returns how many bytes fitted.
 func (c *Cursor) Fill(src []byte) int {
 	n := 0
 	for n < len(src) && c.left > 0 {

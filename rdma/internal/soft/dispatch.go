@@ -21,12 +21,12 @@ type dispatch struct {
 	handle atomic.Pointer[func(*rdma.Completion)] // nil while nobody has called Dispatch
 	holds  atomic.Int32                           // goroutines that are about to call Release
 
-	serving sync.Mutex // held by who calls handle; no lock of this package is held when it is taken
+	serving sync.Mutex // held by the goroutine that calls handle; no lock of this package is held when it is taken
 	batch   [dispatchBatch]rdma.Completion
 }
 
-// Hold says that the caller will call Release in a moment, without waiting for anything until then: completions
-// pushed meanwhile wake nobody where Dispatch runs.
+// Hold says that the caller will call Release in a moment, without waiting for anything until then. If Dispatch runs,
+// completions pushed meanwhile wake nobody.
 func (q *CQ) Hold() { q.holds.Add(1) }
 
 // Release ends a Hold and hands over what has been pushed, if Dispatch runs and nobody else does it. The caller holds
@@ -49,7 +49,7 @@ func (q *CQ) Release() {
 	}
 }
 
-// expected reports whether somebody is about to hand over what was just pushed.
+// expected reports whether some goroutine is about to hand over what was just pushed.
 func (q *CQ) expected() bool { return q.holds.Load() > 0 && q.handle.Load() != nil }
 
 // handOver calls handle for one batch. The caller holds serving.

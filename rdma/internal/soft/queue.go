@@ -52,7 +52,7 @@ func (q *SendQueue) At(i uint64) *SendSlot { return &q.slots[i%uint64(len(q.slot
 // Len is the number of outstanding requests.
 func (q *SendQueue) Len() int { return int(q.Tail - q.Head) }
 
-// Post takes all requests or none, and answers how many bytes they hold together.
+// Post takes all requests or none, and returns how many bytes they hold together.
 func (q *SendQueue) Post(wrs []rdma.SendWR) (int, error) {
 	if len(wrs) > len(q.slots)-q.Len() {
 		return 0, fmt.Errorf("soft: post %d sends behind %d of %d: %w", len(wrs), q.Len(), len(q.slots), rdma.ErrQueueFull)

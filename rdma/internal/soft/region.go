@@ -33,8 +33,8 @@ func (r *Region) Invalidate() { r.uses.Invalidate() }
 // Release ends one use that Table.Acquire or a post began.
 func (r *Region) Release() { r.uses.Release() }
 
-// Close waits for the users of the region, takes it out of the table and unmaps what AllocRegion mapped.
-// Where the table does not wait (stepped fabrics), a used region answers ErrState and stays stale.
+// Close waits for the users of the region, takes it out of the table and unmaps what AllocRegion mapped. If the table
+// does not wait (stepped fabrics), Close of a used region returns ErrState, and the region stays stale.
 func (r *Region) Close() error {
 	if r.table.NoWait && r.uses.Users() > 0 {
 		r.Invalidate()

@@ -14,7 +14,7 @@ import (
 type Table struct {
 	// NextKey makes keys; it is called under the table's lock and is called again on a repeated key.
 	NextKey func() uint64
-	// NoWait makes Region.Close answer ErrState where it would wait.
+	// NoWait makes Region.Close return ErrState where it would wait.
 	NoWait bool
 
 	mu     sync.RWMutex // protects byKey, closed
@@ -74,8 +74,8 @@ func (t *Table) remove(key rdma.RegionKey) {
 	delete(t.byKey, key)
 }
 
-// Acquire resolves a remote access of n bytes at addr and makes the caller a user of the region until
-// Release. It answers nil if the key, the right or the bounds are wrong, or the region is stale.
+// Acquire resolves a remote access of n bytes at addr and makes the caller a user of the region until Release. It
+// returns nil if the key, the right or the bounds are wrong, or the region is stale.
 func (t *Table) Acquire(key rdma.RegionKey, need rdma.Access, addr uint64, n int) (*Region, []byte) {
 	t.mu.RLock()
 	r := t.byKey[key]
