@@ -20,7 +20,7 @@ type crasher struct {
 	at   string // NAME, NAME:COUNT, CrashByFile or ""
 	file string
 	log  *slog.Logger
-	// called at each point; nil: not called
+	// passed is called at each point; it may be nil.
 	passed func(name string)
 
 	mu    sync.Mutex

@@ -78,7 +78,7 @@ type node struct {
 	members  *members
 	raft     lateRaft
 	proposer *proposer
-	tcp      *tcp.Device // a part of device
+	tcp      *tcp.Device // one of the members of device
 	device   *mixed.Device
 	rings    *rings.Fabric // over the RDMA device, if there is one
 	memory   *rdmc.Memory  // what transfers register together
