@@ -88,8 +88,9 @@ func (t *Table) Conflict(file uint64, want Lock) (Lock, bool) {
 func (t *Table) Set(file uint64, want Lock, wait bool) (answer Answer, ticket Ticket, granted []Ticket) {
 	gaveBack := false
 	if want.Kind == Flock {
-		for _, l := range t.held[file] {
+		for i, l := range t.held[file] {
 			if l.Kind == Flock && l.Owner == want.Owner && l.Mode == want.Mode {
+				t.held[file][i] = want // the kernel uses an owner's number again before the RELEASE of the last one
 				return Granted, 0, nil
 			}
 		}

@@ -206,6 +206,26 @@ func TestFlockIsGivenBackToChangeItsMode(t *testing.T) {
 	}
 }
 
+// The kernel names an open file by an address, and uses it again when the file is closed, before it sends RELEASE: what
+// the next open file of that address holds is not given back by the RELEASE of the one before.
+func TestFlockOfAnOwnerWhoseNumberIsUsedAgain(t *testing.T) {
+	for _, mode := range []Mode{Shared, Exclusive} {
+		var table Table
+		before, now := flock(1, mode), flock(1, mode)
+		before.Handle, now.Handle = 8, 9
+		table.Set(1, before, false)
+		answer, _, _ := table.Set(1, now, false)
+		want(t, answer, Granted, "the same again")
+		table.CloseHandle(1, 1, before.Handle)
+		answer, _, _ = table.Set(1, flock(2, Exclusive), false)
+		want(t, answer, Refused, "another one beside it")
+		table.CloseHandle(1, 1, now.Handle)
+		if !table.Empty() {
+			t.Errorf("left: %+v", table)
+		}
+	}
+}
+
 func TestDeadlock(t *testing.T) {
 	var table Table
 	for owner := uint64(1); owner <= 4; owner++ {
