@@ -287,8 +287,9 @@ func (lk *fileLocks) closedSpace(space uint64) {
 	}
 }
 
-// renaming has do give a node another inode number; its locks move along.
-func (lk *fileLocks) renaming(n *node, do func()) {
+// renaming has do give a node of a mount another inode number; its locks move along. Those of other mounts do not: they
+// have the file open by nodes of their own, which keep the number.
+func (lk *fileLocks) renaming(space uint64, n *node, do func()) {
 	lk.mu.Lock()
 	defer lk.mu.Unlock()
 	from := uint64(n.ino())
@@ -297,7 +298,7 @@ func (lk *fileLocks) renaming(n *node, do func()) {
 	if to == from {
 		return
 	}
-	lk.table.Rename(from, to)
+	lk.gaveLocked(lk.table.Rename(space, from, to))
 	if _, had := lk.locked[from]; had {
 		lk.locked[to] = struct{}{}
 	}

@@ -562,3 +562,43 @@ func TestMountThatIsCutOffEndsWaitsForLocks(t *testing.T) {
 		t.Fatal("it still waits")
 	}
 }
+
+// A fence freed the name of a new file that programs have open by two mounts of the node. One of them reserves the name
+// again, and has another file from then on: what the other one locked stays with its own, and goes when it is closed.
+func TestLocksOfANewFileThatAFenceParts(t *testing.T) {
+	c := fstest.New(t, 1)
+	n := c.Node(1)
+	first, second := n.Mount(t, nil), n.MountMore(t, nil)
+	path := filepath.Join(first, "f")
+	inode := func() uint64 {
+		st, err := os.Stat(path)
+		if err != nil {
+			return 0
+		}
+		return st.Sys().(*syscall.Stat_t).Ino
+	}
+	a, b, later := newLocker(t, first), newLocker(t, second), newLocker(t, first)
+	for _, kind := range [][3]string{
+		{"flock f r", "flock f r", "flock f w"},
+		{"posix f w 0 1", "posix f w 1 1", "posix f w 0 0"},
+		{"ofd f w 0 1", "ofd f w 1 1", "ofd f w 0 0"},
+	} {
+		a.ok("open f f %d", unix.O_RDWR|unix.O_CREAT)
+		b.ok("open f f %d", unix.O_RDWR)
+		a.ok("%s", kind[0])
+		b.ok("%s", kind[1])
+		before := inode()
+		c.Fence(t, 1)
+		eventually(t, func() error {
+			if now := inode(); now == 0 || now == before {
+				return fmt.Errorf("inode %d is %d now", before, now)
+			}
+			return nil
+		})
+		_, _ = a.do("close f"), b.do("close f") // EEXIST for one: its name is another one's now
+		later.ok("open f f 2")
+		later.ok("%s", kind[2])
+		later.ok("close f")
+		must(t, os.Remove(path))
+	}
+}

@@ -38,6 +38,7 @@ func (n *node) ino() meta.Ino { return meta.Ino(n.inoNow.Load()) }
 type nodeTable struct {
 	state func() meta.Reader // the applied state of this node
 	locks *fileLocks         // of the node's files
+	space uint64             // of the owners of this mount's locks; constant from the mount on
 
 	mu      sync.Mutex
 	byID    map[uint64]*node
@@ -198,7 +199,7 @@ func (t *nodeTable) record(n *node) meta.Inode {
 
 // rename gives a node the inode number that the log gave its file, now or again.
 func (t *nodeTable) rename(n *node, rec meta.Inode) {
-	t.locks.renaming(n, func() { t.renumber(n, rec) })
+	t.locks.renaming(t.space, n, func() { t.renumber(n, rec) })
 }
 
 func (t *nodeTable) renumber(n *node, rec meta.Inode) {

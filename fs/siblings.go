@@ -25,6 +25,7 @@ func (s *Siblings) join(f *fileSystem) {
 	s.all = append(s.all, f)
 	s.spaces++
 	f.space = s.spaces
+	f.nodes.space = f.space
 }
 
 func (s *Siblings) leave(f *fileSystem) {

@@ -174,17 +174,25 @@ func (t *Table) Cancel(ticket Ticket) bool {
 	return true
 }
 
-// Rename gives a file another number. What owners hold under the new one has to be of others.
-func (t *Table) Rename(file, to uint64) {
-	if locks := t.held[file]; len(locks) > 0 {
-		delete(t.held, file)
-		t.keep(to, append(t.held[to], locks...))
+// Rename gives a file another number, as a mount has it. What others have under the old one is of another file from
+// now on, and stays. What owners hold under the new one has to be of others.
+func (t *Table) Rename(space, file, to uint64) (granted []Ticket) {
+	var move, stay []Lock
+	for _, l := range t.held[file] {
+		if l.Owner.Space == space {
+			move = append(move, l)
+		} else {
+			stay = append(stay, l)
+		}
 	}
-	for i := range t.waiters {
-		if t.waiters[i].file == file {
+	t.keep(file, stay)
+	t.keep(to, append(t.held[to], move...))
+	for i, w := range t.waiters {
+		if w.file == file && w.want.Owner.Space == space {
 			t.waiters[i].file = to
 		}
 	}
+	return append(t.grant(file), t.grant(to)...)
 }
 
 // drop gives back the locks of a file that which picks.

@@ -246,13 +246,39 @@ func TestRename(t *testing.T) {
 	var table Table
 	table.Set(1, record(1, Exclusive, 0, 9), false)
 	_, ticket, _ := table.Set(1, record(2, Exclusive, 0, 9), true)
-	table.Rename(1, 5)
+	table.Rename(1, 1, 5)
 	answer, _, _ := table.Set(5, record(3, Shared, 3, 3), false)
 	want(t, answer, Refused, "a lock of the new number")
 	if granted := table.CloseHandle(5, 1, 1); !slices.Equal(granted, []Ticket{ticket}) {
 		t.Errorf("granted %v, want %v", granted, ticket)
 	}
 	table.CloseHandle(5, 1, 2)
+	if !table.Empty() {
+		t.Errorf("left: %+v", table)
+	}
+}
+
+// What other mounts hold and wait for stays under the old number: it is of another file from now on.
+func TestRenameLeavesWhatOthersHave(t *testing.T) {
+	var table Table
+	mine, theirs := record(1, Exclusive, 0, 4), record(1, Exclusive, 5, 9)
+	theirs.Owner.Space = 2
+	table.Set(1, mine, false)
+	table.Set(1, theirs, false)
+	wantMine, wantTheirs := record(2, Exclusive, 5, 5), record(2, Exclusive, 0, 0)
+	wantTheirs.Owner.Space = 2
+	_, here, _ := table.Set(1, wantMine, true)
+	_, there, _ := table.Set(1, wantTheirs, true)
+	if granted := table.Rename(1, 1, 5); !slices.Equal(granted, []Ticket{there, here}) {
+		t.Errorf("granted %v, want %v and %v, who waited for each other's file", granted, there, here)
+	}
+	table.CloseHandle(1, 2, theirs.Handle)
+	table.CloseHandle(1, 2, wantTheirs.Handle)
+	if len(table.held[1]) > 0 {
+		t.Errorf("left under the old number: %+v", table)
+	}
+	table.CloseHandle(5, 1, mine.Handle)
+	table.CloseHandle(5, 1, wantMine.Handle)
 	if !table.Empty() {
 		t.Errorf("left: %+v", table)
 	}

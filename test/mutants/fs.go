@@ -40,7 +40,7 @@ var ofFs = []mutant{
 	{"a lock that is about to be given back is refused", "fs/locks.go",
 		"patience = releaseLag", "return nil, 0", inFs},
 	{"a file that gets a number leaves its locks behind", "fs/locks.go",
-		"lk.table.Rename(from, to)", "_ = to", inFs},
+		"lk.table.Rename(space, from, to)", "nil", inFs},
 	{"mounts of one node do not share their locks", "fs/siblings.go",
 		"f.space = s.spaces", "f.space, f.siblings = s.spaces, new(Siblings)", inFs},
 	{"the end of a mount leaves its locks", "fs/siblings.go",
