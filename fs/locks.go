@@ -243,6 +243,13 @@ func (lk *fileLocks) conflict(
 	}
 }
 
+// own is the first lock that an owner has himself, if there is any.
+func (lk *fileLocks) own(n *node, l filelock.Lock) (filelock.Lock, bool) {
+	lk.mu.Lock()
+	defer lk.mu.Unlock()
+	return lk.table.Own(uint64(n.ino()), l)
+}
+
 // give gives a lock back.
 func (lk *fileLocks) give(n *node, l filelock.Lock) {
 	lk.mu.Lock()
@@ -304,13 +311,19 @@ func (lk *fileLocks) renaming(space uint64, n *node, do func()) {
 	}
 }
 
-// GetLk answers FUSE_GETLK: which lock would be in the way of another one.
+// GetLk answers FUSE_GETLK: which lock would be in the way of another one. F_OFD_GETLK with F_UNLCK asks which lock the
+// open file has itself (Linux 6.6).
 func (f *fileSystem) GetLk(cancel <-chan struct{}, in *fuse.LkIn, out *fuse.LkOut) fuse.Status {
 	h := f.files.handles.get(in.Fh)
 	if h == nil {
 		return fuse.EBADF
 	}
-	l, found := f.siblings.locks.conflict(f.life.ctx, cancel, h, f.lockOf(in))
+	l, found := f.lockOf(in), false
+	if in.Lk.Typ == syscall.F_UNLCK {
+		l, found = f.siblings.locks.own(h.node, l)
+	} else {
+		l, found = f.siblings.locks.conflict(f.life.ctx, cancel, h, l)
+	}
 	if !found {
 		out.Lk = fuse.FileLock{Typ: syscall.F_UNLCK}
 		return fuse.OK

@@ -105,7 +105,7 @@ func runLocker() int {
 
 // lockCommand does one of: open FD PATH FLAGS, dup FD OLD, close FD, write FD TEXT, append FD TEXT, cut FD, touch PATH,
 // unlink PATH, rename FROM TO, flock FD MODE [wait], posix or ofd FD MODE FIRST LENGTH [wait], getposix or getofd FD
-// MODE FIRST LENGTH.
+// MODE FIRST LENGTH; getofd with the mode u asks for what the open file has itself.
 func lockCommand(files map[string]int, w []string) (out string, err error) {
 	fd, isOpen := files[w[1]]
 	if !isOpen {
@@ -339,7 +339,9 @@ func drawLockCommand(r *rand.Rand, open map[string]bool, who int) string {
 		return fmt.Sprintf("flock %s %s", fd, mode)
 	case 10:
 		return fmt.Sprintf("getposix %s %s %d %d", fd, string("rw"[r.IntN(2)]), from, length)
-	case 11, 12, 13:
+	case 11:
+		return fmt.Sprintf("getofd %s %s %d %d", fd, mode, from, length)
+	case 12, 13:
 		return fmt.Sprintf("posix %s %s %d %d", fd, mode, from, length)
 	}
 	return fmt.Sprintf("ofd %s %s %d %d", fd, mode, from, length)

@@ -81,6 +81,17 @@ func (t *Table) Conflict(file uint64, want Lock) (Lock, bool) {
 	return Lock{}, false
 }
 
+// Own is the first lock that an owner has himself of a kind and range, if there is any.
+func (t *Table) Own(file uint64, l Lock) (Lock, bool) {
+	i := slices.IndexFunc(t.held[file], func(have Lock) bool {
+		return have.Kind == l.Kind && have.Owner == l.Owner && have.overlaps(l)
+	})
+	if i < 0 {
+		return Lock{}, false
+	}
+	return t.held[file][i], true
+}
+
 // Set takes a lock, or changes the mode of what its owner holds. Where another lock excludes it, wait tells whether the
 // request is to wait; then ticket names it. granted are requests that waited and hold their locks now.
 //
