@@ -66,6 +66,11 @@ func (lk *fileLocks) noteLocked(file uint64, h *handle, l filelock.Lock) {
 	if h.silent {
 		note(&lk.silent, openFile{l.Owner.Space, l.Handle})
 	}
+	lk.rememberLocked(file)
+}
+
+// rememberLocked notes that a file may have locks. mu is held.
+func (lk *fileLocks) rememberLocked(file uint64) {
 	switch {
 	case lk.allOf:
 	case len(lk.locked) == lockedMax:
@@ -307,7 +312,7 @@ func (lk *fileLocks) renaming(space uint64, n *node, do func()) {
 	}
 	lk.gaveLocked(lk.table.Rename(space, from, to))
 	if _, had := lk.locked[from]; had {
-		lk.locked[to] = struct{}{}
+		lk.rememberLocked(to)
 	}
 }
 

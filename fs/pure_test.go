@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/rdmcfs/rdmcfs/fs/filelock"
 	"github.com/rdmcfs/rdmcfs/meta"
 )
 
@@ -149,5 +150,29 @@ func TestTimesSetBesideAClose(t *testing.T) {
 		if l.attrs.waiting.Mask != c.want || c.want != 0 && l.attrs.waiting.Mtime != c.stat {
 			t.Errorf("%s: patch %+v, want mask %v", c.name, l.attrs.waiting, c.want)
 		}
+	}
+}
+
+// The files that were locked are remembered in bounded space, however they came to their numbers.
+func TestLockedFilesAreBounded(t *testing.T) {
+	lk := fileLocks{locked: map[uint64]struct{}{}}
+	for file := range uint64(lockedMax) {
+		lk.locked[file] = struct{}{}
+	}
+	n := new(node)
+	const named = lockedMax
+	lk.renaming(1, n, func() { n.inoNow.Store(named) })
+	if !lk.hadAny(n) {
+		t.Error("a file that was locked is not known by its new number")
+	}
+	for file := range uint64(10) {
+		lk.noteLocked(named+1+file, &handle{}, filelock.Lock{})
+	}
+	if len(lk.locked) > lockedMax {
+		t.Errorf("%d files are remembered", len(lk.locked))
+	}
+	n.inoNow.Store(named + 10)
+	if !lk.hadAny(n) {
+		t.Error("a file that was locked is not known")
 	}
 }
