@@ -3,7 +3,6 @@ package fs
 import (
 	"context"
 	"log/slog"
-	"sync/atomic"
 
 	"github.com/hanwen/go-fuse/v2/fuse"
 	"github.com/rdmcfs/rdmcfs/meta"
@@ -29,8 +28,6 @@ type fileSystem struct {
 	retries   *retries
 	attrs     *attributes
 	applier   *applier
-
-	tmpInos atomic.Uint64
 }
 
 var _ fuse.RawFileSystem = (*fileSystem)(nil)

@@ -604,3 +604,16 @@ func TestLocksOfANewFileThatAFenceParts(t *testing.T) {
 		must(t, os.Remove(path))
 	}
 }
+
+// Files without a name of two mounts of a node are different files, whose locks have nothing to do with each other.
+func TestLocksOfTmpfilesOfTwoMounts(t *testing.T) {
+	n := fstest.New(t, 1).Node(1)
+	for _, mnt := range []string{n.Mount(t, nil), n.MountMore(t, nil)} {
+		fd, err := unix.Open(mnt, unix.O_TMPFILE|unix.O_RDWR|unix.O_CLOEXEC, 0o644)
+		must(t, err)
+		defer unix.Close(fd)
+		if err := unix.Flock(fd, unix.LOCK_EX|unix.LOCK_NB); err != nil {
+			t.Errorf("flock of a file that nobody else has: %v", err)
+		}
+	}
+}

@@ -3,6 +3,7 @@ package fs
 import (
 	"slices"
 	"sync"
+	"sync/atomic"
 
 	"github.com/rdmcfs/rdmcfs/meta"
 )
@@ -11,8 +12,9 @@ import (
 // shows them, and none gives back one that another one uses. The log tells the changes of nodes apart, not those of
 // their mounts: these are told apart here. Locks of files hold between them. The zero value is ready.
 type Siblings struct {
-	given givenBack
-	locks fileLocks
+	given   givenBack
+	locks   fileLocks
+	tmpInos atomic.Uint64 // numbers for files without a name that were given; locks are kept by them
 
 	mu     sync.Mutex
 	all    []*fileSystem

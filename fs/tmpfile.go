@@ -66,7 +66,7 @@ func (f *fileSystem) Tmpfile(_ <-chan struct{}, in *fuse.CreateIn, out *fuse.Cre
 	now := time.Now().UnixNano()
 	attr, mode := f.attrs.inheritACL(dir, meta.KindFile, in.Mode&07777, in.Umask)
 	rec := meta.Inode{
-		Ino: meta.Ino(tmpInoBase + f.tmpInos.Add(1)), Kind: meta.KindFile, Mode: mode,
+		Ino: meta.Ino(tmpInoBase + f.siblings.tmpInos.Add(1)), Kind: meta.KindFile, Mode: mode,
 		UID: in.Uid, GID: in.Gid, Atime: now, Mtime: now, Ctime: now,
 	}
 	if parent.Mode&syscall.S_ISGID != 0 {
