@@ -242,9 +242,13 @@ func (lk *fileLocks) conflict(
 		l, found = lk.table.Conflict(uint64(h.node.ino()), want)
 		news, limit := lk.newsLocked(l)
 		lk.mu.Unlock()
-		if !found || !p.await(news, limit) {
-			return l, found
+		if found && p.await(news, limit) {
+			continue
 		}
+		if found && p.over {
+			lk.isNotClosing(l)
+		}
+		return l, found
 	}
 }
 

@@ -176,3 +176,25 @@ func TestLockedFilesAreBounded(t *testing.T) {
 		t.Error("a file that was locked is not known")
 	}
 }
+
+// Who asks which lock is in the way waits once for an open file that has other descriptors, not each time.
+func TestQuestionForALockWaitsOnceForADup(t *testing.T) {
+	usual := releaseLag
+	releaseLag = time.Millisecond
+	t.Cleanup(func() { releaseLag = usual })
+	var lk fileLocks
+	h := &handle{node: new(node)}
+	held := filelock.Lock{Mode: filelock.Exclusive, End: 9, Owner: filelock.Owner{Space: 1, ID: 1}, Handle: 1}
+	if no := lk.take(t.Context(), nil, h, held, false); no != 0 {
+		t.Fatal(no)
+	}
+	lk.closedDescriptor(h.node, filelock.Owner{Space: 1, ID: 2}, held.Handle) // of a child, say
+	want := held
+	want.Owner.ID = 3
+	if l, found := lk.conflict(t.Context(), nil, h, want); !found || l != held {
+		t.Errorf("%+v %v", l, found)
+	}
+	if _, patience := lk.newsLocked(held); patience != 0 {
+		t.Errorf("the next one waits %v for it", patience)
+	}
+}
