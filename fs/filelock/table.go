@@ -73,23 +73,31 @@ func (t *Table) Empty() bool { return len(t.held) == 0 && len(t.waiters) == 0 }
 
 // Conflict is a lock that excludes another one, if there is any: the first of the owner who has held any for longest.
 func (t *Table) Conflict(file uint64, want Lock) (Lock, bool) {
-	for _, l := range t.held[file] {
-		if l.conflicts(want) {
-			return l, true
-		}
-	}
-	return Lock{}, false
+	return t.find(file, func(have Lock) bool { return have.conflicts(want) })
 }
 
 // Own is the first lock that an owner has himself of a kind and range, if there is any.
 func (t *Table) Own(file uint64, l Lock) (Lock, bool) {
-	i := slices.IndexFunc(t.held[file], func(have Lock) bool {
+	return t.find(file, func(have Lock) bool {
 		return have.Kind == l.Kind && have.Owner == l.Owner && have.overlaps(l)
 	})
+}
+
+// find gives the first lock that which picks, as one with those of its owner and mode that it touches.
+func (t *Table) find(file uint64, which func(Lock) bool) (Lock, bool) {
+	held := t.held[file]
+	i := slices.IndexFunc(held, which)
 	if i < 0 {
 		return Lock{}, false
 	}
-	return t.held[file][i], true
+	l := held[i]
+	for j := i - 1; j >= 0 && held[j].extends(l); j-- {
+		l.First = held[j].First
+	}
+	for j := i + 1; j < len(held) && held[j].extends(l); j++ {
+		l.End = held[j].End
+	}
+	return l, true
 }
 
 // Set takes a lock, or changes the mode of what its owner holds. Where another lock excludes it, wait tells whether the
@@ -284,10 +292,11 @@ func (l Lock) without(to []Lock, o Lock) []Lock {
 	return to
 }
 
-// joined adds a lock to those of its owner, none of which it overlaps, as one with what it touches.
+// joined adds a lock to those of its owner, none of which it overlaps, as one with what it touches and the same open
+// file has taken: each lock goes with its own.
 func joined(own []Lock, l Lock) []Lock {
 	own = slices.DeleteFunc(own, func(have Lock) bool {
-		if !have.extends(l) {
+		if have.Handle != l.Handle || !have.extends(l) {
 			return false
 		}
 		l.First, l.End = min(l.First, have.First), max(l.End, have.End)
@@ -302,7 +311,8 @@ func joined(own []Lock, l Lock) []Lock {
 
 // extends reports whether a lock lies beside another one of its owner and is like it.
 func (l Lock) extends(o Lock) bool {
-	return l.Mode == o.Mode && (l.First > 0 && l.First-1 == o.End || o.First > 0 && o.First-1 == l.End)
+	return l.Kind == o.Kind && l.Owner == o.Owner && l.Mode == o.Mode &&
+		(l.First > 0 && l.First-1 == o.End || o.First > 0 && o.First-1 == l.End)
 }
 
 func (t *Table) keep(file uint64, locks []Lock) {

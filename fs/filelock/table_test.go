@@ -226,6 +226,31 @@ func TestFlockOfAnOwnerWhoseNumberIsUsedAgain(t *testing.T) {
 	}
 }
 
+// Locks of an owner that touch each other look like one, as on Linux, and each goes with the open file by which it was
+// taken: that of an owner's number may be gone, and its RELEASE on its way, when the number is used again.
+func TestLocksThatTouchGoWithTheirOpenFiles(t *testing.T) {
+	var table Table
+	before, now, last := record(1, Exclusive, 0, 4), record(1, Exclusive, 5, 9), record(1, Exclusive, 10, 11)
+	before.Handle, now.Handle, last.Handle = 7, 8, 9
+	for _, l := range []Lock{last, before, now} {
+		table.Set(1, l, false)
+	}
+	for at := range uint64(12) {
+		l, found := table.Conflict(1, record(2, Shared, at, at))
+		own, has := table.Own(1, record(1, Shared, at, at))
+		for _, l := range []Lock{l, own} {
+			if !found || !has || l.First != 0 || l.End != 11 {
+				t.Errorf("at byte %d: %+v", at, l)
+			}
+		}
+	}
+	table.CloseHandle(1, 1, before.Handle)
+	answer, _, _ := table.Set(1, record(2, Exclusive, 0, 4), false)
+	want(t, answer, Granted, "what the open file had that is closed")
+	answer, _, _ = table.Set(1, record(2, Exclusive, 5, 5), false)
+	want(t, answer, Refused, "what the other one has")
+}
+
 func TestDeadlock(t *testing.T) {
 	var table Table
 	for owner := uint64(1); owner <= 4; owner++ {
