@@ -151,6 +151,16 @@ func (f *fileSystem) creation(cancel <-chan struct{}, header *fuse.InHeader, op 
 	return rec, attr, no
 }
 
+// creating tells the other mounts that a file is being created, until the returned function is called: it is not open
+// yet when its name shows.
+func (f *fileSystem) creating(dir uint64, name string) (end func()) {
+	n := f.nodes.get(dir)
+	if n == nil {
+		return func() {}
+	}
+	return f.siblings.create(ownKey{ino: n.ino(), name: name})
+}
+
 // Mkdir answers FUSE_MKDIR.
 func (f *fileSystem) Mkdir(cancel <-chan struct{}, in *fuse.MkdirIn, name string, out *fuse.EntryOut) fuse.Status {
 	op := &meta.Create{Name: name, Kind: meta.KindDir, Mode: in.Mode, Excl: true}
@@ -199,6 +209,7 @@ func (f *fileSystem) Mknod(cancel <-chan struct{}, in *fuse.MknodIn, name string
 	if !ok {
 		return fuse.EINVAL
 	}
+	defer f.creating(in.NodeId, name)()
 	op := &meta.Create{Name: name, Kind: kind, Mode: in.Mode, Rdev: in.Rdev, Excl: true}
 	rec, attr, no := f.creation(cancel, &in.InHeader, op, in.Umask)
 	if no != 0 {
@@ -309,10 +320,13 @@ func (f *fileSystem) publishForName(
 		return no
 	}
 	rec, err := f.names.state().Inode(ino)
-	if err == nil && rec.Kind == meta.KindFile && rec.Version == 0 && !f.siblings.uses(ino, nil) {
-		return syscall.ENOENT
+	if err != nil || rec.Kind != meta.KindFile || rec.Version != 0 {
+		return 0
 	}
-	return 0
+	if f.siblings.creates(ownKey{ino: rec.Parent, name: rec.Name}) || f.siblings.uses(ino, nil) {
+		return 0
+	}
+	return syscall.ENOENT
 }
 
 // Link answers FUSE_LINK.

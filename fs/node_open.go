@@ -56,6 +56,7 @@ func (at *attributes) killPrivOf(ctx context.Context, n *node) {
 
 // Create answers FUSE_CREATE: the name is reserved for this node until the first publish.
 func (f *fileSystem) Create(cancel <-chan struct{}, in *fuse.CreateIn, name string, out *fuse.CreateOut) fuse.Status {
+	defer f.creating(in.NodeId, name)()
 	op := &meta.Create{Name: name, Kind: meta.KindFile, Mode: in.Mode, Excl: in.Flags&syscall.O_EXCL != 0}
 	rec, attr, no := f.creation(cancel, &in.InHeader, op, in.Umask)
 	if no == syscall.EEXIST && !op.Excl {

@@ -16,9 +16,10 @@ type Siblings struct {
 	locks   fileLocks
 	tmpInos atomic.Uint64 // numbers for files without a name that were given; locks are kept by them
 
-	mu     sync.Mutex
-	all    []*fileSystem
-	spaces uint64 // numbers for owners of locks that were given to mounts
+	mu       sync.Mutex
+	all      []*fileSystem
+	spaces   uint64         // numbers for owners of locks that were given to mounts
+	creating map[ownKey]int // names of files that are being created, until somebody has them open
 }
 
 func (s *Siblings) join(f *fileSystem) {
@@ -42,6 +43,30 @@ func (s *Siblings) any(is func(f *fileSystem) bool) bool {
 	all := slices.Clone(s.all)
 	s.mu.Unlock()
 	return slices.ContainsFunc(all, is)
+}
+
+// create counts a name that a mount creates until the returned function is called.
+func (s *Siblings) create(k ownKey) (end func()) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.creating == nil {
+		s.creating = map[ownKey]int{}
+	}
+	s.creating[k]++
+	return func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if s.creating[k]--; s.creating[k] == 0 {
+			delete(s.creating, k)
+		}
+	}
+}
+
+// creates tells whether a mount is creating a name.
+func (s *Siblings) creates(k ownKey) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.creating[k] > 0
 }
 
 // uses tells whether a file is open by any mount; last is the live file that does not count.

@@ -155,3 +155,19 @@ func testSiblingPublishes(t *testing.T, n *fstest.Node, a, b string) {
 		return nil
 	})
 }
+
+// A program renames by one mount what another one creates by another mount, as soon as the name is there: that the call
+// of the other one has not returned is no reason to say that there is none.
+func TestNewFileIsRenamedByAnotherMount(t *testing.T) {
+	n := fstest.New(t, 1).Node(1)
+	a, b := n.Mount(t, nil), n.MountMore(t, nil)
+	create := func() error { return os.WriteFile(filepath.Join(a, "f"), []byte("bytes"), 0o644) }
+	var renamed error
+	whileWaiting(t, n, isOp[*meta.Create], create, func() {
+		renamed = os.Rename(filepath.Join(b, "f"), filepath.Join(b, "g"))
+	})
+	must(t, renamed)
+	for _, mnt := range []string{a, b} {
+		wantBytes(t, filepath.Join(mnt, "g"), []byte("bytes"))
+	}
+}
