@@ -76,16 +76,22 @@ func TestRefusalAfterUnknownEndsTheSession(t *testing.T) {
 	}
 }
 
-// TestUnknownIsResolvedWhenTheLogAnswers: a proposal whose outcome is unknown is made again as soon as the log
-// answers another one, however long it was silent.
+// TestUnknownIsResolvedWhenTheLogAnswers: a proposal whose outcome is unknown is made again as soon as the log answers
+// another one, which was on its way before, however long the log was silent.
 func TestUnknownIsResolvedWhenTheLogAnswers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
-		log := &scriptedLog{answers: make(chan error, 20), others: make(chan meta.Op, 2)}
+		log := &scriptedLog{answers: make(chan error, 20), others: make(chan meta.Op)}
 		p := newProposer(ctx, log, 1, 1)
 		defer p.work.Wait()
 		defer cancel()
 		p.beginIncarnation(1)
+		answered := make(chan error, 1)
+		go func() {
+			_, err := p.propose(ctx, &meta.Create{Parent: meta.RootIno, Name: "d", Kind: meta.KindDir})
+			answered <- err
+		}()
+		synctest.Wait() // it is in the log's hands
 		for range cap(log.answers) {
 			log.answers <- consensus.ErrUnknown
 		}
@@ -101,13 +107,15 @@ func TestUnknownIsResolvedWhenTheLogAnswers(t *testing.T) {
 			<-log.answers
 		}
 		log.answers <- nil
-		if _, err := p.propose(ctx, &meta.Create{Parent: meta.RootIno, Name: "d", Kind: meta.KindDir}); err != nil {
+		<-log.others
+		if err := <-answered; err != nil {
 			t.Fatal(err)
 		}
 		synctest.Wait() // no time passes
 		if n := len(p.unresolved()); n != 0 {
 			t.Errorf("%d proposals are unresolved", n)
 		}
+		<-log.others // the end of the session
 	})
 }
 
