@@ -234,7 +234,7 @@ func TestMountPointsAndSecondDaemons(t *testing.T) {
 	trouble := func() {
 		t.Helper()
 		refused(t, n, exitcode.Usage, "make it first", "mount", "-d", dir("missing"))
-		refused(t, n, exitcode.Usage, "choose an empty one", "mount", "-d", dir("full"))
+		refused(t, n, exitcode.Usage, "move its files away", "mount", "-d", dir("full"))
 		refused(t, n, exitcode.Usage, "not a directory", "mount", "-d", dir("file"))
 		refused(t, n, exitcode.Exists, "unmount it or choose", "mount", "-d", dir("taken"))
 		refused(t, n, exitcode.Usage, "choose another", "mount", "-d", n.Data)
@@ -263,7 +263,7 @@ func TestMountPointsAndSecondDaemons(t *testing.T) {
 	for _, bad := range []struct {
 		dir, says string
 		code      int
-	}{{"missing", "make it first", exitcode.Usage}, {"full", "choose an empty one", exitcode.Usage},
+	}{{"missing", "make it first", exitcode.Usage}, {"full", "move its files away", exitcode.Usage},
 		{"taken", "unmount it", exitcode.Exists}} {
 		refused(t, n, bad.code, bad.says, "mount", dir(bad.dir))
 	}
