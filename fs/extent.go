@@ -15,7 +15,8 @@ const (
 	largeLeafBytes = 64 << 10
 	// leafBytesUpTo is the size up to which small leaves are worth their 8 bytes each.
 	leafBytesUpTo = 1 << 30
-	// leavesMax bounds the leaves of a file, of 8 bytes each: those of very large ones are larger.
+	// leavesMax bounds the leaves of a file, of 8 bytes each: very large files have larger leaves. A file that grew since
+	// it was published keeps its leaves, up to four times as many.
 	leavesMax = 1 << 20
 )
 
