@@ -15,20 +15,16 @@ const (
 	largeLeafBytes = 64 << 10
 	// leafBytesUpTo is the size up to which small leaves are worth their 8 bytes each.
 	leafBytesUpTo = 1 << 30
-	// leavesMax bounds the leaves of a file, of 8 bytes each: very large files have larger leaves. A file that grew since
-	// it was published keeps its leaves, up to four times as many.
-	leavesMax = 1 << 20
+	// keptLeavesMax is up to how many leaves a file that grew keeps its small ones.
+	keptLeavesMax = 4 << 20
 )
 
+// unitOf is the size of the leaves of a file. No block that a publish reads is smaller, so that it has whole leaves.
 func unitOf(size int64) int64 {
 	if size <= leafBytesUpTo {
 		return leafBytes
 	}
-	unit := int64(largeLeafBytes)
-	for size/unit >= leavesMax {
-		unit *= 2
-	}
-	return unit
+	return largeLeafBytes
 }
 
 // Sums that are no hash.
@@ -75,8 +71,8 @@ func allZero(p []byte) bool {
 // newSums begins the sums of a snapshot of size bytes. Leaves in no data extent are zeros; with old, leaves in
 // no dirty extent are as they were. The rest is unknown until it is read.
 func newSums(size int64, data, dirty []replicate.Extent, old *leafSums) *leafSums {
-	keep := old != nil && dirty != nil && size/old.unit < 4*leavesMax
 	unit := unitOf(size)
+	keep := old != nil && dirty != nil && (old.unit >= unit || size/old.unit < keptLeavesMax)
 	if keep {
 		unit = old.unit
 	}
@@ -135,17 +131,14 @@ func (s *leafSums) note(i int64, sum uint64) {
 	}
 }
 
-// diffChunk is how much is read at once for a comparison, at least; a multiple of small leaves.
+// diffChunk is how much is read at once for a comparison; a multiple of all leaves.
 const diffChunk = 256 << 10
 
-// chunk is how much of a file with these leaves is read at once: whole leaves.
-func (s *leafSums) chunk() int64 { return max(diffChunk, s.unit) }
-
 // chunks calls do with each chunk of a file in turn, until it fails, and says which ones lie in a hole.
-func chunks(size, chunk int64, data []replicate.Extent, do func(off, n int64, hole bool) error) error {
+func chunks(size int64, data []replicate.Extent, do func(off, n int64, hole bool) error) error {
 	next := 0
-	for off := int64(0); off < size; off += chunk {
-		n := min(chunk, size-off)
+	for off := int64(0); off < size; off += diffChunk {
+		n := min(diffChunk, size-off)
 		for next < len(data) && data[next].Offset+data[next].Length <= off {
 			next++
 		}
@@ -160,8 +153,8 @@ func chunks(size, chunk int64, data []replicate.Extent, do func(off, n int64, ho
 // diff lists, ascending and in whole leaves, where src of size bytes with data in the given extents differs from what
 // was published.
 func (s *leafSums) diff(src io.ReaderAt, size int64, data []replicate.Extent) (out []replicate.Extent, err error) {
-	buf := make([]byte, min(s.chunk(), max(size, 1)))
-	err = chunks(size, s.chunk(), data, func(off, n int64, hole bool) error {
+	buf := make([]byte, min(diffChunk, max(size, 1)))
+	err = chunks(size, data, func(off, n int64, hole bool) error {
 		if hole {
 			out = s.diffHole(out, off, n, size)
 			return nil
@@ -218,9 +211,9 @@ func (s *leafSums) same(i int64, sum uint64, size int64) bool {
 func sumsOf(src io.ReaderAt, size int64) (*leafSums, error) {
 	s := makeSums(size, unitOf(size))
 	r := &recorder{src: src, sums: s}
-	buf := make([]byte, min(s.chunk(), max(size, 1)))
-	for off := int64(0); off < size; off += s.chunk() {
-		if _, err := readFull(r, buf[:min(s.chunk(), size-off)], off); err != nil {
+	buf := make([]byte, min(diffChunk, max(size, 1)))
+	for off := int64(0); off < size; off += diffChunk {
+		if _, err := readFull(r, buf[:min(diffChunk, size-off)], off); err != nil {
 			return nil, err
 		}
 	}

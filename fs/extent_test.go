@@ -176,10 +176,10 @@ func (r *inHoles) ReadAt(p []byte, off int64) (int, error) {
 	return 0, fmt.Errorf("%d bytes of a hole are read at %d", len(p), off)
 }
 
-// Files of many TiB with little data cost what their data costs, in time and in memory.
+// What lies in a hole is compared without reading it.
 func TestHolesAreNotRead(t *testing.T) {
-	const size = 16 << 40
-	data := []replicate.Extent{{Offset: 5 << 40, Length: 4096}, {Offset: size - 10, Length: 10}}
+	const size = 1 << 40
+	data := []replicate.Extent{{Offset: 5 << 30, Length: 4096}, {Offset: size - 10, Length: 10}}
 	src := &inHoles{data: data, bytes: 1}
 	sums := newSums(size, data, nil, nil)
 	for _, e := range data {
@@ -191,12 +191,45 @@ func TestHolesAreNotRead(t *testing.T) {
 	if got, err := sums.diff(src, size, data); err != nil || len(got) != 0 {
 		t.Errorf("unchanged: %v %v", got, err)
 	}
-	if len(sums.leaves) > leavesMax || src.read > 8*sums.chunk() {
-		t.Errorf("%d leaves, %d bytes read", len(sums.leaves), src.read)
+	if src.read > 8*diffChunk {
+		t.Errorf("%d bytes read", src.read)
 	}
 	changed := &inHoles{data: data[:1], bytes: 2}
 	got, err := sums.diff(changed, size, data[:1])
-	if err != nil || len(got) != 2 || got[0].Offset > 5<<40 || got[1].Offset+got[1].Length != size {
+	if err != nil || len(got) != 2 || got[0].Offset > 5<<30 || got[1].Offset+got[1].Length != size {
 		t.Errorf("a changed leaf, and one that is a hole now: %v %v", got, err)
+	}
+}
+
+// A publish reads blocks of 64 KiB at least: each of them has whole leaves, however large the file is. Else nobody would
+// know what was sent, and each fsync of a large file would send all of it.
+func TestLeavesOfLargeFilesAreReadWhole(t *testing.T) {
+	for _, size := range []int64{2 << 30, 100 << 30, 2 << 40} {
+		data := []replicate.Extent{{Offset: size / 2, Length: 1 << 20}}
+		src := &inHoles{data: data, bytes: 1}
+		sums := newSums(size, data, nil, nil)
+		r := &recorder{src: src, sums: sums}
+		for off := data[0].Offset; off < data[0].Offset+data[0].Length; off += largeLeafBytes {
+			if _, err := r.ReadAt(make([]byte, largeLeafBytes), off); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if got, err := sums.diff(src, size, data); err != nil || len(got) != 0 {
+			t.Errorf("%d bytes, unchanged: %v %v", size, got, err)
+		}
+		next := newSums(size, data, []replicate.Extent{}, sums)
+		if got, err := next.diff(src, size, data); err != nil || len(got) != 0 {
+			t.Errorf("%d bytes, after a publish of nothing: %v %v", size, got, err)
+		}
+	}
+}
+
+// A small file that becomes very large does not keep its small leaves: they would fill the memory.
+func TestLeavesOfAFileThatGrewAreBounded(t *testing.T) {
+	small := newSums(100<<10, []replicate.Extent{{Length: 100 << 10}}, nil, nil)
+	for size, want := range map[int64]int64{2 << 30: leafBytes, 100 << 30: largeLeafBytes} {
+		if got := newSums(size, nil, []replicate.Extent{}, small).unit; got != want {
+			t.Errorf("%d bytes: leaves of %d, want %d", size, got, want)
+		}
 	}
 }
