@@ -19,7 +19,8 @@ const (
 	keptLeavesMax = 4 << 20
 )
 
-// unitOf is the size of the leaves of a file. No block that a publish reads is smaller, so that it has whole leaves.
+// unitOf is the size of the leaves of a file. Larger leaves would be read in parts, by blocks: then nobody knows which
+// bytes of a leaf were sent.
 func unitOf(size int64) int64 {
 	if size <= leafBytesUpTo {
 		return leafBytes

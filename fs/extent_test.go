@@ -201,7 +201,7 @@ func TestHolesAreNotRead(t *testing.T) {
 	}
 }
 
-// A publish reads blocks of 64 KiB at least: each of them has whole leaves, however large the file is. Else nobody would
+// A publish reads blocks, of 64 KiB here: each of them has whole leaves, however large the file is. Else nobody would
 // know what was sent, and each fsync of a large file would send all of it.
 func TestLeavesOfLargeFilesAreReadWhole(t *testing.T) {
 	for _, size := range []int64{2 << 30, 100 << 30, 2 << 40} {

@@ -21,7 +21,7 @@ type namespace struct {
 }
 
 func newNamespace(c Cluster, life *lifetime, log *slog.Logger) *namespace {
-	return &namespace{cluster: c, life: life, log: log, own: newOwnChanges()}
+	return &namespace{cluster: c, life: life, log: log, own: new(ownChanges)}
 }
 
 // state is the applied state of this node.

@@ -158,7 +158,7 @@ func (f *fileSystem) creating(dir uint64, name string) (end func()) {
 	if n == nil {
 		return func() {}
 	}
-	return f.siblings.create(ownKey{ino: n.ino(), name: name})
+	return f.siblings.creating.begin(ownKey{ino: n.ino(), name: name})
 }
 
 // Mkdir answers FUSE_MKDIR.
@@ -323,7 +323,7 @@ func (f *fileSystem) publishForName(
 	if err != nil || rec.Kind != meta.KindFile || rec.Version != 0 {
 		return 0
 	}
-	if f.siblings.creates(ownKey{ino: rec.Parent, name: rec.Name}) || f.siblings.uses(ino, nil) {
+	if f.siblings.creating.has(ownKey{ino: rec.Parent, name: rec.Name}) || f.siblings.uses(ino, nil) {
 		return 0
 	}
 	return syscall.ENOENT

@@ -14,19 +14,20 @@ type ownKey struct {
 	name string
 }
 
-// ownChanges counts the changes that come from this mount's own kernel, which knows of them already: their events
-// need drop no cache.
+// ownChanges counts changes that are under way. Those of a mount come from its own kernel, which knows of them already:
+// their events need drop no cache. The zero value is ready.
 type ownChanges struct {
 	mu  sync.Mutex
 	all map[ownKey]int
 }
 
-func newOwnChanges() *ownChanges { return &ownChanges{all: map[ownKey]int{}} }
-
 // begin counts keys until the returned function is called.
 func (o *ownChanges) begin(keys ...ownKey) (end func()) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
+	if o.all == nil {
+		o.all = map[ownKey]int{}
+	}
 	for _, k := range keys {
 		o.all[k]++
 	}

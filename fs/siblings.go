@@ -12,14 +12,14 @@ import (
 // shows them, and none gives back one that another one uses. The log tells the changes of nodes apart, not those of
 // their mounts: these are told apart here. Locks of files hold between them. The zero value is ready.
 type Siblings struct {
-	given   givenBack
-	locks   fileLocks
-	tmpInos atomic.Uint64 // numbers for files without a name that were given; locks are kept by them
+	given    givenBack
+	locks    fileLocks
+	tmpInos  atomic.Uint64 // numbers for files without a name that were given; locks are kept by them
+	creating ownChanges    // names of files that any mount is creating, until somebody has them open
 
-	mu       sync.Mutex
-	all      []*fileSystem
-	spaces   uint64         // numbers for owners of locks that were given to mounts
-	creating map[ownKey]int // names of files that are being created, until somebody has them open
+	mu     sync.Mutex
+	all    []*fileSystem
+	spaces uint64 // numbers for owners of locks that were given to mounts
 }
 
 func (s *Siblings) join(f *fileSystem) {
@@ -43,30 +43,6 @@ func (s *Siblings) any(is func(f *fileSystem) bool) bool {
 	all := slices.Clone(s.all)
 	s.mu.Unlock()
 	return slices.ContainsFunc(all, is)
-}
-
-// create counts a name that a mount creates until the returned function is called.
-func (s *Siblings) create(k ownKey) (end func()) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.creating == nil {
-		s.creating = map[ownKey]int{}
-	}
-	s.creating[k]++
-	return func() {
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		if s.creating[k]--; s.creating[k] == 0 {
-			delete(s.creating, k)
-		}
-	}
-}
-
-// creates tells whether a mount is creating a name.
-func (s *Siblings) creates(k ownKey) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.creating[k] > 0
 }
 
 // uses tells whether a file is open by any mount; last is the live file that does not count.
