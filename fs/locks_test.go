@@ -32,15 +32,7 @@ type locker struct {
 
 func newLocker(t testing.TB, dir string) *locker {
 	t.Helper()
-	cmd := exec.Command("/proc/self/exe")
-	cmd.Env = append(os.Environ(), childMode+"=lock")
-	cmd.Dir = dir
-	cmd.Stderr = os.Stderr
-	in, err := cmd.StdinPipe()
-	must(t, err)
-	out, err := cmd.StdoutPipe()
-	must(t, err)
-	must(t, cmd.Start())
+	cmd, in, out := talker(t, "lock", dir)
 	t.Cleanup(func() {
 		in.Close()
 		_ = cmd.Process.Kill()

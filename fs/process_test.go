@@ -139,16 +139,24 @@ type mapper struct {
 	out *bufio.Reader
 }
 
-func newMapper(t testing.TB) *mapper {
+// talker runs this test program as another process, in a directory, which reads commands and answers them.
+func talker(t testing.TB, mode, dir string) (cmd *exec.Cmd, in io.WriteCloser, out io.ReadCloser) {
 	t.Helper()
-	cmd := exec.Command("/proc/self/exe")
-	cmd.Env = append(os.Environ(), childMode+"=map")
+	cmd = exec.Command("/proc/self/exe")
+	cmd.Env = append(os.Environ(), childMode+"="+mode)
+	cmd.Dir = dir
 	cmd.Stderr = os.Stderr
 	in, err := cmd.StdinPipe()
 	must(t, err)
-	out, err := cmd.StdoutPipe()
+	out, err = cmd.StdoutPipe()
 	must(t, err)
 	must(t, cmd.Start())
+	return cmd, in, out
+}
+
+func newMapper(t testing.TB) *mapper {
+	t.Helper()
+	cmd, in, out := talker(t, "map", "")
 	t.Cleanup(func() {
 		in.Close()
 		if err := cmd.Wait(); err != nil {
