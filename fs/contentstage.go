@@ -69,6 +69,22 @@ func (s *storeStaging) CopyUp(ctx context.Context, info StageInfo, base replicat
 	return s.copyForeign(ctx, info, base)
 }
 
+// stored is a content that is read from a store.
+type stored interface{ Stored() *content.Reader }
+
+// TakeOver makes the content step aside in the store.
+func (s *storeStaging) TakeOver(info StageInfo, base replicate.ContentReader) (Staged, error) {
+	r, ok := base.(stored)
+	if !ok {
+		return nil, fmt.Errorf("fs: inode %d is not read from the store: %w", info.Ino, errors.ErrUnsupported)
+	}
+	st, err := s.store.StepAside(r.Stored(), s.origin(info))
+	if err != nil {
+		return nil, err
+	}
+	return s.plain(st), nil
+}
+
 // copyForeign stages bytes that this store does not hold.
 func (s *storeStaging) copyForeign(ctx context.Context, info StageInfo, base replicate.ContentReader) (Staged, error) {
 	st, err := s.store.NewStaging(s.origin(info))

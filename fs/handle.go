@@ -22,6 +22,14 @@ type handle struct {
 	dir *dirStream
 }
 
+// staged is the live file of a handle, or nil.
+func (h *handle) staged() *live {
+	if h.live == nil && h.version != nil {
+		return h.version.live.Load()
+	}
+	return h.live
+}
+
 // handles numbers open handles for the kernel. Numbers are not used again.
 type handles struct {
 	mu   sync.Mutex

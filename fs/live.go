@@ -19,7 +19,8 @@ type live struct {
 	stage     Staged
 	base      replicate.ContentReader // what stage was made from, pinned; nil when it began empty
 
-	backing    backing
+	backing    *backing
+	taken      *version // whose handles read the staged bytes from now on; nil if nobody read the file before
 	stageReads stageReads
 
 	// Protected by nodeTable.mu.
@@ -106,6 +107,14 @@ func (l *live) mapsUnseen() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.mayMap
+}
+
+// thawsLocked reports whether a program may change a frozen file in place: it is the newest version, and all of it is
+// published. nodeTable.mu is held.
+func (l *live) thawsLocked() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return !l.superseded && l.published.valid && !l.unknown && l.kept == ""
 }
 
 // publishedLocked reports whether a live file was published as that content. nodeTable.mu is held.

@@ -15,16 +15,16 @@ const copyChunk = 1 << 20
 
 // source is what a handle reads from.
 func (h *handle) source() io.ReaderAt {
-	if h.live != nil {
-		return h.live.stage
+	if l := h.staged(); l != nil {
+		return l.stage
 	}
 	return h.version
 }
 
 // fd is a descriptor of exactly the handle's bytes, or -1.
 func (h *handle) fd() int {
-	if h.live != nil {
-		return h.live.stage.Fd()
+	if l := h.staged(); l != nil {
+		return l.stage.Fd()
 	}
 	return h.version.fd()
 }
@@ -92,11 +92,11 @@ func (f *fileSystem) Lseek(_ <-chan struct{}, in *fuse.LseekIn, out *fuse.LseekO
 func (f *fileSystem) seekPlain(h *handle, off int64, whence uint32) (int64, syscall.Errno) {
 	size := int64(0)
 	data := []replicate.Extent{}
-	if h.live != nil {
-		st, err := h.live.stage.Stat()
+	if l := h.staged(); l != nil {
+		st, err := l.stage.Stat()
 		if err == nil {
 			size = st.Size
-			data, err = h.live.stage.Data(size)
+			data, err = l.stage.Data(size)
 		}
 		if err != nil {
 			return 0, fail(f.log, "seek", h.node.ino(), err)

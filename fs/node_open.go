@@ -97,10 +97,10 @@ func (f *fileSystem) Flush(cancel <-chan struct{}, in *fuse.FlushIn) fuse.Status
 // Fsync answers FUSE_FSYNC.
 func (f *fileSystem) Fsync(cancel <-chan struct{}, in *fuse.FsyncIn) fuse.Status {
 	h := f.files.handles.get(in.Fh)
-	if h == nil || h.live == nil {
+	if h == nil || h.staged() == nil {
 		return fuse.OK
 	}
-	return fuse.Status(f.publisher.flush(cancel, in.Pid, h.live, nil))
+	return fuse.Status(f.publisher.flush(cancel, in.Pid, h.staged(), nil))
 }
 
 // Release answers FUSE_RELEASE.

@@ -28,7 +28,6 @@ type openFiles struct {
 // acquireWrite makes a write handle on a node, which becomes live if it is not. trunc empties the file.
 func (o *openFiles) acquireWrite(ctx context.Context, n *node, mayMap, trunc bool) (*handle, syscall.Errno) {
 	o.awaitSettled(ctx, n)
-	o.awaitReleased(ctx, n)
 	l, mine, no := o.joinOrBegin(n)
 	for tries := 0; no == syscall.EAGAIN && tries < endingTries; tries++ {
 		o.awaitSettled(ctx, n)
@@ -85,18 +84,19 @@ func (o *openFiles) joinOrBegin(n *node) (l *live, mine bool, no syscall.Errno) 
 	switch l := n.live; {
 	case n.detached:
 		return nil, false, syscall.ESTALE
-	case l != nil && !l.users.ended && !l.users.frozen():
+	case l != nil && !l.users.ended && (!l.users.frozen() || l.thawsLocked()):
 		l.users.addWriter()
 		n.pins++
 		return l, false, 0
 	case l != nil && l.users.ended:
 		return nil, false, syscall.EAGAIN
-	case l != nil || n.reading != nil:
+	case l != nil:
 		o.nodes.detachLocked(n)
 		return nil, false, syscall.ESTALE
 	}
 	l = &live{
 		node: n, fineTimes: o.fineTimes, ready: make(chan struct{}), settled: make(chan struct{}), users: newUsers(),
+		backing: new(backing),
 	}
 	n.live = l
 	n.pins++
@@ -172,22 +172,22 @@ func (o *openFiles) tmpOf(n *node) *live {
 // by whatever handle of the inode is open.
 func (o *openFiles) writable(fh uint64) *live {
 	h := o.handles.get(fh)
-	if h == nil || h.live == nil {
+	if h == nil {
 		return nil
 	}
-	return h.live
+	return h.staged()
 }
 
 // opened tells the kernel how a new handle is read, written and closed.
 func (o *openFiles) opened(h *handle, tid uint32, out *fuse.OpenOut) {
 	h.opener = tid
 	if h.live != nil {
-		o.pass.attach(&h.live.backing, h.live.stage.Fd(), out)
+		o.pass.attach(h.live.backing, h.live.stage.Fd(), out)
 		if h.writer && h.live.mapsUnseen() {
 			o.cache.dropAttrSoon(h.node.id)
 		}
 	} else {
-		o.pass.attach(&h.version.backing, h.version.fd(), out)
+		o.pass.attach(h.version.backing, h.version.fd(), out)
 		o.keepCache(h, out)
 	}
 	if h.silent = !h.writer && !o.nodes.locks.hadAny(h.node); h.silent {

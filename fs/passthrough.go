@@ -56,17 +56,25 @@ type backing struct {
 
 // attach decides at the first open how a version or live file is read and written, and lets the kernel know.
 func (pt *passthrough) attach(b *backing, fd int, out *fuse.OpenOut) {
+	pt.decide(b, fd)
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if !b.decided {
-		b.decided = true
-		if fd >= 0 && pt.on.Load() {
-			b.id = pt.register(fd)
-		}
-	}
 	if b.id != 0 {
 		out.OpenFlags = (out.OpenFlags | fuse.FOPEN_PASSTHROUGH) &^ fuse.FOPEN_KEEP_CACHE
 		out.BackingID = b.id
+	}
+}
+
+// decide is attach without an open.
+func (pt *passthrough) decide(b *backing, fd int) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.decided {
+		return
+	}
+	b.decided = true
+	if fd >= 0 && pt.on.Load() {
+		b.id = pt.register(fd)
 	}
 }
 

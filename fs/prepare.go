@@ -14,8 +14,13 @@ func (o *openFiles) prepare(ctx context.Context, l *live, trunc bool) {
 	defer close(l.ready)
 	n := l.node
 	o.nodes.mu.Lock()
-	last := n.last
+	last, readers := n.last, n.shareLocked()
 	o.nodes.mu.Unlock()
+	if readers != nil {
+		defer o.release(readers)
+		l.err = o.prepareTaken(ctx, l, readers.version, last, trunc)
+		return
+	}
 	v, rec, err := o.openVersion(ctx, n.ino(), last)
 	if errors.Is(err, errGone) || err == nil && !trunc && o.kernelHasOther(n, v) {
 		l.err = syscall.ESTALE
@@ -31,18 +36,7 @@ func (o *openFiles) prepare(ctx context.Context, l *live, trunc bool) {
 
 func (o *openFiles) stageFrom(ctx context.Context, l *live, v *version, rec meta.Inode, trunc bool) error {
 	info := StageInfo{Ino: rec.Ino, Parent: rec.Parent, Path: o.names.path(rec), Base: rec.Content, Holes: rec.Holes}
-	var err error
-	if trunc || v.reader == nil {
-		l.stage, err = o.staging.Create(info)
-		if closeErr := v.close(); err == nil {
-			err = closeErr
-		}
-	} else {
-		l.stage, err = o.staging.CopyUp(ctx, info, v.reader)
-		l.base = v.reader
-	}
-	if err != nil {
-		o.closeBase(l)
+	if err := o.stageBytes(ctx, l, v, info, trunc); err != nil {
 		return err
 	}
 	l.reserved, l.lease = rec.Version == 0, rec.Reserved
@@ -58,6 +52,30 @@ func (o *openFiles) stageFrom(ctx context.Context, l *live, v *version, rec meta
 	l.touched()
 	now := time.Now().UnixNano()
 	return l.stage.SetTimes(nil, &now)
+}
+
+// stageBytes makes the staged file, and takes over a version that nobody reads.
+func (o *openFiles) stageBytes(ctx context.Context, l *live, v *version, info StageInfo, trunc bool) (err error) {
+	switch {
+	case l.taken != nil && l.backing.on():
+		l.stage, err = o.staging.TakeOver(info, v.reader)
+		if err == nil && trunc {
+			err = l.stage.Truncate(0)
+		}
+	case trunc || v.reader == nil:
+		l.stage, err = o.staging.Create(info)
+	default:
+		l.stage, err = o.staging.CopyUp(ctx, info, v.reader)
+	}
+	switch {
+	case !trunc && err == nil:
+		l.base = v.reader
+	case l.taken == nil:
+		if closeErr := v.close(); err == nil {
+			err = closeErr
+		}
+	}
+	return err
 }
 
 // settleNew gives a staged copy the times of what it was made from and remembers it as unchanged.

@@ -7,18 +7,22 @@ import (
 
 // release ends an open file, which has no number any more or never had one.
 func (o *openFiles) release(h *handle) {
-	switch {
-	case h.live != nil:
-		o.releaseLive(h)
-	case h.version != nil:
-		o.releaseVersion(h)
+	if h.version != nil && o.releaseVersion(h) {
+		return
+	}
+	if l := h.staged(); l != nil {
+		o.releaseLive(h, l)
 	}
 }
 
-// releaseVersion ends a read handle.
-func (o *openFiles) releaseVersion(h *handle) {
+// releaseVersion ends a read handle; false if it reads a live file by now.
+func (o *openFiles) releaseVersion(h *handle) bool {
 	n, v := h.node, h.version
 	o.nodes.mu.Lock()
+	if v.live.Load() != nil {
+		o.nodes.mu.Unlock()
+		return false
+	}
 	v.handles--
 	last := v.handles == 0
 	if last && n.reading == v {
@@ -30,18 +34,18 @@ func (o *openFiles) releaseVersion(h *handle) {
 	if last {
 		o.closeVersion(v)
 	}
+	return true
 }
 
 func (o *openFiles) closeVersion(v *version) {
-	o.pass.detach(&v.backing)
+	o.pass.detach(v.backing)
 	if err := v.close(); err != nil {
 		o.log.Warn("close content", "content", v.id, "err", err)
 	}
 }
 
 // releaseLive ends a handle on a live file.
-func (o *openFiles) releaseLive(h *handle) {
-	l := h.live
+func (o *openFiles) releaseLive(h *handle, l *live) {
 	o.nodes.mu.Lock()
 	lastWriter := l.users.remove(h)
 	l.node.pins--
@@ -69,7 +73,6 @@ func (o *openFiles) unhold(l *live) { o.letGo(l, &l.users.holds) }
 func (o *openFiles) letGo(l *live, count *int) {
 	o.nodes.mu.Lock()
 	*count--
-	l.users.tellReleased()
 	if l.users.frozen() && !l.users.ended && l.attrsLeftLocked() {
 		o.publisher.roundLocked(l, true)
 	}
@@ -93,7 +96,7 @@ func (o *openFiles) letGo(l *live, count *int) {
 
 // endLive drops or keeps the staged bytes of a live file that nobody holds.
 func (o *openFiles) endLive(l *live) {
-	o.pass.detach(&l.backing)
+	o.pass.detach(l.backing)
 	o.closeStage(l)
 	o.closeBase(l)
 	o.nodes.mu.Lock()
@@ -109,10 +112,14 @@ func (o *openFiles) endLive(l *live) {
 }
 
 func (o *openFiles) closeBase(l *live) {
-	if l.base == nil {
+	reader := l.base
+	if l.taken != nil {
+		reader = l.taken.reader
+	}
+	if reader == nil {
 		return
 	}
-	if err := l.base.Close(); err != nil {
+	if err := reader.Close(); err != nil {
 		o.log.Warn("close content", "inode", uint64(l.node.ino()), "err", err)
 	}
 	l.base = nil
@@ -187,40 +194,9 @@ func (o *openFiles) awaitSettled(ctx context.Context, n *node) {
 
 func (l *live) settle() { l.settleOnce.Do(func() { close(l.settled) }) }
 
-// releaseLag is how long an open for writing waits for the RELEASE of writers that have closed, if the staged file has
-// been read. The kernel sent the RELEASE before the open, but it may be handled later; and a program that has read the
-// file since keeps that version only if the new writer does not join the old ones. Tests change it, before they mount.
+// releaseLag is how long a close waits for the RELEASE of other writers that have closed: the kernel sent it before, but
+// it may be handled later. Tests change it, before they mount.
 var releaseLag = time.Second
-
-// awaitReleased waits while all writers of a node that readers know have closed and are not released, or what follows
-// from that is not done. For a live file it gives up such a wait at most once.
-func (o *openFiles) awaitReleased(ctx context.Context, n *node) {
-	var timer *time.Timer
-	for {
-		o.nodes.mu.Lock()
-		l := n.live
-		if l == nil || !l.users.read || !l.users.releasing() {
-			o.nodes.mu.Unlock()
-			return
-		}
-		released := l.users.released
-		o.nodes.mu.Unlock()
-		if timer == nil {
-			timer = time.NewTimer(releaseLag)
-			defer timer.Stop()
-		}
-		select {
-		case <-released:
-		case <-ctx.Done():
-			return
-		case <-timer.C:
-			o.nodes.mu.Lock()
-			l.users.dups = true
-			o.nodes.mu.Unlock()
-			return
-		}
-	}
-}
 
 // noteClosing notes that a descriptor of a handle was closed.
 func (o *openFiles) noteClosing(h *handle) {

@@ -15,6 +15,9 @@ type Staging interface {
 	// CopyUp makes a staged file that begins with the bytes of base. Large ones may be an overlay over base. The
 	// staged file may use base until it is closed; the caller keeps it open.
 	CopyUp(ctx context.Context, info StageInfo, base replicate.ContentReader) (Staged, error)
+	// TakeOver makes a staged file of the file that programs read base by, which base must have: they see what is
+	// written to it. base reads a copy from then on; the caller keeps it open. It fails where CopyUp may still work.
+	TakeOver(info StageInfo, base replicate.ContentReader) (Staged, error)
 	// Space is the size of the underlying file system.
 	Space() (Space, error)
 }

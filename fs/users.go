@@ -10,12 +10,10 @@ type users struct {
 	holds   int  // looks at it under way: it must not be closed
 	ended   bool // no longer to be joined; bytes are being kept or dropped
 	read    bool // a handle could read the staged file
-
-	released chan struct{} // closed and re-created when nobody may write any more
 }
 
 // newUsers returns users with the writer that begins a live file.
-func newUsers() users { return users{handles: 1, writers: 1, released: make(chan struct{})} }
+func newUsers() users { return users{handles: 1, writers: 1} }
 
 // frozen reports whether nobody can change the staged bytes any more.
 func (u *users) frozen() bool { return u.writers == 0 && u.busy == 0 }
@@ -29,6 +27,12 @@ func (u *users) addWriter() {
 // addReader counts a handle that only reads.
 func (u *users) addReader() {
 	u.handles++
+	u.read = true
+}
+
+// takeReaders counts handles that have read a version until now.
+func (u *users) takeReaders(handles int) {
+	u.handles += handles
 	u.read = true
 }
 
@@ -53,12 +57,6 @@ func (u *users) noteClosing(h *handle) {
 	}
 }
 
-// releasing reports whether everything that keeps the file from being frozen has closed and is about to be released, or
-// is work that follows from a close.
-func (u *users) releasing() bool {
-	return !u.ended && !u.dups && !u.frozen() && u.closing >= u.writers
-}
-
 // others counts the writers besides a handle. releasing says that they have all closed and are about to be released.
 func (u *users) others(h *handle) (n int, releasing bool) {
 	n = u.writers - 1
@@ -67,14 +65,6 @@ func (u *users) others(h *handle) (n int, releasing bool) {
 		closing--
 	}
 	return n, n > 0 && closing == n && !u.dups
-}
-
-// tellReleased wakes the goroutines that wait until the file is frozen, if it is.
-func (u *users) tellReleased() {
-	if u.frozen() {
-		close(u.released)
-		u.released = make(chan struct{})
-	}
 }
 
 // end reports whether nobody uses the file any more; it is ended then. It does so once.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync/atomic"
 	"syscall"
 
 	"github.com/rdmcfs/rdmcfs/meta"
@@ -16,8 +17,9 @@ type version struct {
 	size    int64
 	holes   int64
 	reader  replicate.ContentReader // nil for an empty file
-	backing backing
+	backing *backing
 	handles int
+	live    atomic.Pointer[live] // what its handles read since the node became live; nil before
 }
 
 // errGone says that an inode was removed between its lookup and its open, and bytes that rode in the log with it.
@@ -35,7 +37,7 @@ func (o *openFiles) openVersion(ctx context.Context, ino meta.Ino, last meta.Ino
 		} else if lookErr != nil {
 			return nil, rec, lookErr
 		}
-		v := &version{id: rec.Content, size: rec.Size, holes: rec.Holes}
+		v := &version{id: rec.Content, size: rec.Size, holes: rec.Holes, backing: new(backing)}
 		if rec.Content.IsZero() {
 			return v, rec, nil
 		}

@@ -34,6 +34,9 @@ func (r *localReader) Fd() int {
 	return int(f.Fd())
 }
 
+// Stored is the content in the store. It belongs to this reader.
+func (r *localReader) Stored() *content.Reader { return r.Reader }
+
 // ReadAt implements io.ReaderAt.
 func (r *localReader) ReadAt(p []byte, off int64) (int, error) {
 	n, err := r.Reader.ReadAt(p, off)

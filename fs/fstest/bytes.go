@@ -38,6 +38,9 @@ func (r reader) Fd() int {
 	return -1
 }
 
+// Stored is the content in the store.
+func (r reader) Stored() *content.Reader { return r.Reader }
+
 func ignoreEOF(err error) error {
 	if errors.Is(err, io.EOF) {
 		return nil

@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 	"sync"
+	"sync/atomic"
 )
 
 // storage is the bytes of a sidecar or a stream: an *os.File, an image or a section of one.
@@ -49,6 +50,10 @@ type body struct {
 
 	sideFile   *os.File // nil if inline
 	streamFile *os.File // nil if inline
+
+	files   *storeFiles  // set if the file of streamFile can be exchanged: see Store.StepAside
+	swap    sync.RWMutex // held for reading while streamFile is read or written
+	exposed atomic.Bool  // others may read by the descriptor of streamFile
 }
 
 // close closes the files of this body and its bases.
@@ -57,6 +62,9 @@ func (b *body) close() error {
 	for ; b != nil; b = b.base {
 		if b.sideFile != nil {
 			errs = errors.Join(errs, b.sideFile.Close())
+		}
+		if b.files != nil {
+			b.files.unregister(b)
 		}
 		if b.streamFile != nil {
 			errs = errors.Join(errs, b.streamFile.Close())
@@ -330,6 +338,27 @@ func (b *body) readStream(p []byte, off int64) error {
 	return nil
 }
 
+// readFile reads bytes of the stream by their place in its storage.
+func (b *body) readFile(p []byte, at int64) (int, error) {
+	b.swap.RLock()
+	defer b.swap.RUnlock()
+	return b.stream.ReadAt(p, at)
+}
+
+// cloneTo makes dst share the bytes of the data file.
+func (b *body) cloneTo(dst *os.File, clone func(dst, src *os.File) error) error {
+	b.swap.RLock()
+	defer b.swap.RUnlock()
+	return clone(dst, b.streamFile)
+}
+
+// writeFile writes them.
+func (b *body) writeFile(p []byte, at int64) (int, error) {
+	b.swap.RLock()
+	defer b.swap.RUnlock()
+	return b.stream.WriteAt(p, at)
+}
+
 // readInBlock reads a range of stream block i. It reads whole chunks, into p if it is aligned.
 func (b *body) readInBlock(p []byte, i, off int64, sc *scratch) error {
 	if !b.readRow(i, sc) {
@@ -342,7 +371,7 @@ func (b *body) readInBlock(p []byte, i, off int64, sc *scratch) error {
 		whole = sc.block[:end-first]
 	}
 	at := b.streamAt(i*BlockBytes + first)
-	if n, err := b.stream.ReadAt(whole, at); n < len(whole) {
+	if n, err := b.readFile(whole, at); n < len(whole) {
 		return fmt.Errorf("content: read %s at %d: %w: %w", b.id, at, ErrCorrupt, err)
 	}
 	for c := int64(0); c < int64(len(whole)); c += ChunkBytes {

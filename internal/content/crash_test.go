@@ -26,6 +26,7 @@ type crasher struct {
 	before   map[string][]byte // a file that is being overwritten, as it was durable
 	renames  [][2]string       // not synced
 	unlinked [][2]string       // stashed file, path; not synced
+	replaced [][2]string       // the same of files whose name a rename has taken
 }
 
 func (c *crasher) step(step, path string) error {
@@ -44,6 +45,9 @@ func (c *crasher) step(step, path string) error {
 		c.before[path], c.synced[path] = p, false
 	case "rename":
 		from, to, _ := strings.Cut(path, " -> ")
+		if kept := filepath.Join(c.stash, fmt.Sprintf("replaced-%d", c.left)); os.Link(to, kept) == nil {
+			c.replaced = append(c.replaced, [2]string{kept, to})
+		}
 		c.synced[to] = c.synced[from]
 		c.renames = append(c.renames, [2]string{from, to})
 	case "unlink":
@@ -67,7 +71,7 @@ func (c *crasher) settle(dir string) {
 		}
 		return left
 	}
-	c.renames, c.unlinked = keep(c.renames, 1), keep(c.unlinked, 1)
+	c.renames, c.unlinked, c.replaced = keep(c.renames, 1), keep(c.unlinked, 1), keep(c.replaced, 1)
 }
 
 // crash makes the directory what a power loss leaves.
@@ -86,6 +90,12 @@ func (c *crasher) crash() {
 		}
 		c.synced[c.renames[i][0]] = c.synced[c.renames[i][1]]
 		c.before[c.renames[i][0]] = c.before[c.renames[i][1]]
+	}
+	for _, x := range c.replaced {
+		if err := os.Link(x[0], x[1]); err != nil && !errors.Is(err, os.ErrExist) {
+			c.t.Fatal(err)
+		}
+		c.synced[x[1]] = true
 	}
 	_ = filepath.WalkDir(filepath.Join(c.dir, "held"), func(path string, d os.DirEntry, err error) error {
 		if err != nil || d.IsDir() || c.synced[path] {
@@ -154,6 +164,7 @@ func (h *history) play(t *testing.T, s *Store) error {
 		func() error { return s.Merge(t.Context(), testID(5)) },
 		remove(4),
 		func() error { return s.forms.fold(t.Context(), testID(5)) }, // a copy
+		func() error { return stepAsideAndWrite(s, testID(5)) },
 		remove(3), remove(2),
 	}
 	for _, step := range steps {
@@ -162,6 +173,21 @@ func (h *history) play(t *testing.T, s *Store) error {
 		}
 	}
 	return nil
+}
+
+// stepAsideAndWrite makes a content step aside and overwrites what was its file.
+func stepAsideAndWrite(s *Store, id ID) error {
+	r, err := s.Open(id)
+	if err != nil {
+		return err
+	}
+	defer r.Close()
+	st, err := s.StepAside(r, Origin{Ino: 5})
+	if err != nil {
+		return err
+	}
+	_, err = st.File().WriteAt(randomBytes(5, r.Size()), 0)
+	return errors.Join(err, st.File().Truncate(99), st.Close())
 }
 
 // check holds a reopened store against the history.

@@ -28,6 +28,10 @@ type storeFiles struct {
 	handles [heldDirs]atomic.Pointer[openDir]
 	mu      sync.Mutex
 	closed  bool // no handle is opened any more; protected by mu
+
+	opening  sync.RWMutex // held for reading while a data file is opened and registered, or let go
+	bodiesMu sync.Mutex
+	bodies   map[ID]map[*body]struct{} // open data files of plain contents; protected by bodiesMu
 }
 
 // close releases the directory.
@@ -119,15 +123,28 @@ func (sf *storeFiles) open(id, base ID, state State, flag int) (*body, error) {
 	if b.head.has(flagInline) {
 		return b, nil
 	}
-	f, err := openFile(sf.streamPath(id, b.head.base), flag)
-	if err != nil {
+	if err := sf.openStream(b, flag); err != nil {
 		return nil, errors.Join(err, b.close())
 	}
-	b.stream, b.streamFile = f, f
 	if err := b.checkStreamFile(); err != nil {
 		return nil, errors.Join(err, b.close())
 	}
 	return b, nil
+}
+
+// openStream opens the data file of a content, or the stream of a delta.
+func (sf *storeFiles) openStream(b *body, flag int) error {
+	sf.opening.RLock()
+	defer sf.opening.RUnlock()
+	f, err := openFile(sf.streamPath(b.id, b.head.base), flag)
+	if err != nil {
+		return err
+	}
+	b.stream, b.streamFile = f, f
+	if b.head.base.IsZero() {
+		sf.register(b)
+	}
+	return nil
 }
 
 // writeNew writes a small sidecar durably. A torn one is found by its checksums at Open.

@@ -24,6 +24,8 @@ const (
 	DepthMax = 64
 	// CopyUpBytesMax is the largest content that [Store.CopyUp] copies; larger ones get an [Overlay].
 	CopyUpBytesMax = 16 << 20
+	// StepAsideBytesMax is the largest content that [Store.StepAside] copies, where the file system can't clone it.
+	StepAsideBytesMax = 256 << 20
 )
 
 const chunksPerBlock = BlockBytes / ChunkBytes

@@ -104,7 +104,7 @@ func (b *body) rewrite(p []byte, off int64) error {
 				err = punch(b.streamFile, Extent{Off: off, Len: part.len})
 			}
 		case fromStream:
-			if _, err = b.stream.WriteAt(p[:part.len], b.streamAt(part.stream)); err == nil {
+			if _, err = b.writeFile(p[:part.len], b.streamAt(part.stream)); err == nil {
 				err = b.repairRows(part.stream, part.len)
 			}
 		}
@@ -126,7 +126,7 @@ func (b *body) repairRows(off, n int64) error {
 			continue
 		}
 		block := sc.block[:b.layout.BlockLen(j)]
-		if got, err := b.stream.ReadAt(block, b.streamAt(j*BlockBytes)); got < len(block) {
+		if got, err := b.readFile(block, b.streamAt(j*BlockBytes)); got < len(block) {
 			return err
 		}
 		fillRow(&sc.row, block)

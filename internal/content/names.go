@@ -38,6 +38,7 @@ const (
 	suffixNew   = ".new"
 	suffixMeta  = ".meta"
 	suffixFold  = ".fold"
+	suffixAside = ".aside"
 	suffixData  = ".data"
 	suffixDelta = ".delta"
 )
@@ -79,6 +80,11 @@ func (sf *storeFiles) foldPath(id, base ID) string {
 	return strings.TrimSuffix(sf.sidecarPath(id, base, Committed), suffixMeta) + suffixFold
 }
 
+// asidePath is where a copy of a content's data file lies while it is made.
+func (sf *storeFiles) asidePath(id ID) string {
+	return filepath.Join(sf.shardDir(id), id.String()+suffixAside)
+}
+
 // streamPath is where the stream of a content lies if it is not inline. A delta's names its base, so that the
 // forms of one content over different bases do not meet.
 func (sf *storeFiles) streamPath(id, base ID) string {
@@ -116,7 +122,7 @@ func parseHeldName(name string) (heldName, bool) {
 		}
 	}
 	switch h.suffix {
-	case suffixPart, suffixNew, suffixMeta, suffixFold:
+	case suffixPart, suffixNew, suffixMeta, suffixFold, suffixAside:
 		return h, true
 	case suffixData:
 		return h, !delta

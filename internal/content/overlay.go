@@ -39,7 +39,7 @@ func (s *Store) NewOverlay(base ID, origin Origin) (*Overlay, error) {
 	if err != nil {
 		return nil, fmt.Errorf("content: overlay: %w", err)
 	}
-	st, err := s.staging.create(stageHead{origin: origin, base: base, baseSize: r.Size()})
+	st, err := s.staging.create(stageHead{origin: origin, base: base, baseSize: r.Size()}, "")
 	if err != nil {
 		return nil, errors.Join(err, r.Close())
 	}

@@ -66,12 +66,17 @@ func (r *Reader) Leaf(i int64) (Hash, error) {
 	return leaf, r.checked(err)
 }
 
-// File is the data file if it has exactly the content's bytes, else nil (small contents and deltas). It is
-// open for reading, belongs to the Reader and is closed by Close. Reads of it are not checked: see Checked.
+// hasFile reports whether the content has a data file with exactly its bytes: small contents and deltas have none.
+func (r *Reader) hasFile() bool { return !r.body.head.has(flagDelta) && r.body.streamFile != nil }
+
+// File is the data file if it has exactly the content's bytes, else nil (small contents and deltas). It is open for
+// reading, belongs to the Reader and is closed by Close. Reads of it are not checked: see Checked. While a Reader whose
+// File was asked for is open, nobody else can make the content step aside: see [Store.StepAside].
 func (r *Reader) File() *os.File {
-	if r.body.head.has(flagDelta) {
+	if !r.hasFile() {
 		return nil
 	}
+	r.body.exposed.Store(true)
 	return r.body.streamFile
 }
 

@@ -19,6 +19,7 @@ type found struct {
 	forms   []form
 	folds   []ID // the bases of forms that were being made
 	streams []ID // the bases of stream files; zero is the plain one
+	aside   bool // a copy of the data file was being made
 }
 
 // recovery makes the index of what is in the directories, and finishes or undoes what a crash left.
@@ -87,6 +88,8 @@ func (f *found) note(h heldName) {
 		f.forms = append(f.forms, form{Undecided, h.base})
 	case suffixMeta:
 		f.forms = append(f.forms, form{Committed, h.base})
+	case suffixAside:
+		f.aside = true
 	case suffixFold:
 		f.folds = append(f.folds, h.base)
 	case suffixData, suffixDelta:
@@ -96,6 +99,11 @@ func (f *found) note(h heldName) {
 
 // recoverContent keeps the best form of a content and removes everything else of it.
 func (re *recovery) recoverContent(id ID, f *found, all map[ID]*found) error {
+	if f.aside {
+		if err := re.files.unlink(re.files.asidePath(id)); err != nil {
+			return err
+		}
+	}
 	best, ok := f.best(all)
 	for ok {
 		why := re.usable(id, best)

@@ -160,7 +160,7 @@ func (b *body) checkHoles(damage *Damage) error {
 			}
 			i := data / BlockBytes
 			block := sc.block[:blockLen(b.head.size, i)]
-			if n, _ := b.streamFile.ReadAt(block, i*BlockBytes); n < len(block) || !allZero(block) {
+			if n, _ := b.readFile(block, i*BlockBytes); n < len(block) || !allZero(block) {
 				damage.add([]int64{i}, fmt.Errorf("content: %s: bytes in hole block %d: %w", b.id, i, ErrCorrupt))
 			}
 			off = (i + 1) * BlockBytes

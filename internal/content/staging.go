@@ -59,10 +59,11 @@ type stagings struct {
 
 // NewStaging makes an empty staging file.
 func (s *Store) NewStaging(origin Origin) (*Staging, error) {
-	return s.staging.create(stageHead{origin: origin})
+	return s.staging.create(stageHead{origin: origin}, "")
 }
 
-func (b *stagings) create(head stageHead) (*Staging, error) {
+// create stages in a file that has another name at path, or if path is empty in an empty one.
+func (b *stagings) create(head stageHead, path string) (*Staging, error) {
 	if len(head.origin.Name) > nameBytesMax {
 		return nil, fmt.Errorf("content: stage inode %d: name of %d bytes: %w", head.origin.Ino, len(head.origin.Name),
 			ErrShape)
@@ -70,11 +71,18 @@ func (b *stagings) create(head stageHead) (*Staging, error) {
 	if err := b.index.enter(); err != nil {
 		return nil, err
 	}
-	token, spare := b.take(head.base.IsZero())
+	token, there := b.take(path == "" && head.base.IsZero())
 	b.index.needBase(token, head.base)
 	head.created = time.Now()
 	st := &Staging{s: b, token: token, origin: head.origin, created: head.created}
-	if err := st.create(head, spare); err != nil {
+	var err error
+	if path != "" {
+		there, err = true, os.Link(path, b.files.stagePath(token, ".file"))
+	}
+	if err == nil {
+		err = st.create(head, there)
+	}
+	if err != nil {
 		err = errors.Join(err, st.Drop())
 		return nil, fmt.Errorf("content: stage inode %d: %w", head.origin.Ino, noSpace(err))
 	}
@@ -131,10 +139,10 @@ func (sf *storeFiles) stagePath(token uint64, suffix string) string {
 	return filepath.Join(sf.dir, "staging", fmt.Sprintf("%016x", token)+suffix)
 }
 
-// create makes the file with its description. Nothing is staged before it has one.
-func (st *Staging) create(head stageHead, spare bool) (err error) {
+// create makes the file, if it is not there, and its description. Nothing is staged before it has one.
+func (st *Staging) create(head stageHead, there bool) (err error) {
 	path, flag := st.s.files.stagePath(st.token, ".file"), os.O_RDWR
-	if !spare {
+	if !there {
 		flag |= os.O_CREATE | os.O_EXCL
 	}
 	if !head.base.IsZero() || st.s.withoutTags() {
@@ -147,7 +155,7 @@ func (st *Staging) create(head stageHead, spare bool) (err error) {
 	if st.file, err = openFile(path, flag); err != nil {
 		return err
 	}
-	if spare {
+	if there {
 		err = freshTimes(st.file)
 	}
 	if err == nil {
@@ -482,7 +490,7 @@ func (b *stagings) drop(token uint64) error {
 }
 
 // recover finds the next token and the bases of overlays, and removes descriptions whose bytes are gone and
-// files that nothing was staged in.
+// files that nothing was staged in, among them the ones that are data files of contents.
 func (b *stagings) recover() error {
 	entries, err := os.ReadDir(filepath.Join(b.files.dir, "staging"))
 	if err != nil {
@@ -503,6 +511,9 @@ func (b *stagings) recover() error {
 		case "file":
 			if info, statErr := e.Info(); statErr == nil && info.Size() == 0 {
 				err = b.dropWithout(token, ".file", ".stage")
+			} else if b.hasOtherName(token) {
+				err = errors.Join(b.files.unlink(b.files.stagePath(token, ".file")),
+					b.files.unlink(b.files.stagePath(token, ".stage")))
 			}
 		}
 		if err != nil {
@@ -510,6 +521,12 @@ func (b *stagings) recover() error {
 		}
 	}
 	return nil
+}
+
+// hasOtherName reports whether a staged file still is the data file of a content: see Store.StepAside.
+func (b *stagings) hasOtherName(token uint64) bool {
+	var st unix.Stat_t
+	return unix.Stat(b.files.stagePath(token, ".file"), &st) == nil && st.Nlink > 1
 }
 
 // dropWithout removes one file of a staging if the other is not there.

@@ -385,7 +385,7 @@ func (s *storm) committed(but ...int) (index uint64) {
 
 // healed looks once.
 func (s *storm) healed(m *mending, began time.Time, target uint64, calm bool, nodes ...int) bool {
-	up, owed, m2 := true, int64(0), ""
+	up, owed, m2, unseen := true, int64(0), "", ""
 	lacks := func(format string, args ...any) { m2 = fmt.Sprintf(format, args...) }
 	for _, seer := range s.all() {
 		st, err := statusOf(seer)
@@ -401,7 +401,7 @@ func (s *storm) healed(m *mending, began time.Time, target uint64, calm bool, no
 			row := rowOf(st, n)
 			if row == nil || row.State != "up" {
 				up = false
-				lacks("%s sees %s not up", seer.Name(), n.Name())
+				unseen = fmt.Sprintf("%s sees %s not up; ", seer.Name(), n.Name())
 				continue
 			}
 			struck := false
@@ -417,6 +417,7 @@ func (s *storm) healed(m *mending, began time.Time, target uint64, calm bool, no
 			}
 		}
 	}
+	m2 = unseen + m2
 	m.owed, m.what = max(m.owed, owed), m2
 	if up && m.up == 0 {
 		m.up = time.Since(began)

@@ -1,0 +1,137 @@
+package content
+
+import (
+	"errors"
+	"fmt"
+	"os"
+
+	"golang.org/x/sys/unix"
+)
+
+// StepAside gives the data file of the content that r reads to a Staging, which so begins as that content, and leaves a
+// durable copy in its place. Programs that read the file by passthrough then see what is written to the Staging. All
+// Readers, r too, read the copy from then on. Opens of the content wait meanwhile.
+//
+// The copy is made by FICLONE where the file system can, else block by block with a check of each, if it has at most
+// [StepAsideBytesMax] of data. ErrTooLarge: it has more. ErrBusy: another Reader has given its file away ([Reader.File]),
+// or the content is being mended. ErrShape: it has no file of its own. ErrNotFound: it was deleted.
+func (s *Store) StepAside(r *Reader, origin Origin) (*Staging, error) {
+	st, err := s.stepAside(r, origin)
+	if err != nil {
+		return nil, fmt.Errorf("content: step aside %s: %w", r.ID(), noSpace(err))
+	}
+	return st, nil
+}
+
+func (s *Store) stepAside(r *Reader, origin Origin) (st *Staging, err error) {
+	id := r.ID()
+	if !r.hasFile() {
+		return nil, ErrShape
+	}
+	if _, err := s.index.claim(id, Committed); err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, s.index.unclaim(id, nil)) }()
+	if err := s.index.startFold(id); err != nil {
+		return nil, err
+	}
+	defer s.index.endFold(id)
+	aside := s.files.asidePath(id)
+	if err := s.copyAside(r, aside); err != nil {
+		return nil, errors.Join(err, s.files.unlink(aside))
+	}
+	// From here on the file has two names. Open drops the staged one then: nothing was written to it.
+	st, err = s.staging.create(stageHead{origin: origin}, s.files.streamPath(id, ID{}))
+	if err == nil {
+		err = s.files.exchange(r.body, aside)
+	}
+	if err != nil {
+		err = errors.Join(err, s.files.unlink(aside))
+		if st != nil {
+			err = errors.Join(err, st.Drop())
+		}
+		return nil, err
+	}
+	return st, nil
+}
+
+// copyAside makes a durable copy of what r reads.
+func (s *Store) copyAside(r *Reader, path string) error {
+	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|os.O_TRUNC, 0o600)
+	if err != nil {
+		return err
+	}
+	if !r.Checked() || r.body.cloneTo(f, s.staging.clone) != nil {
+		if r.body.layout.stream > StepAsideBytesMax {
+			return errors.Join(ErrTooLarge, f.Close())
+		}
+		err = copyChecked(f, r)
+	}
+	if err == nil {
+		err = s.files.sync(f)
+	}
+	return errors.Join(err, f.Close())
+}
+
+// exchange puts the file at path in the place of the data file of an open content, for all who have it open or open it
+// later. ErrBusy: one besides own has given its file away.
+func (sf *storeFiles) exchange(own *body, path string) error {
+	sf.opening.Lock()
+	defer sf.opening.Unlock()
+	for b := range sf.bodies[own.id] {
+		if b != own && b.exposed.Load() {
+			return ErrBusy
+		}
+	}
+	if err := sf.rename(path, sf.streamPath(own.id, ID{})); err != nil {
+		return err
+	}
+	for b := range sf.bodies[own.id] {
+		if err := sf.reopen(b); err != nil {
+			return err
+		}
+	}
+	return sf.syncShard(own.id)
+}
+
+// reopen makes the descriptor of a body one of the file that has its name now. Reads under way end before.
+func (sf *storeFiles) reopen(b *body) error {
+	b.swap.Lock()
+	defer b.swap.Unlock()
+	fd := int(b.streamFile.Fd())
+	flags, err := unix.FcntlInt(uintptr(fd), unix.F_GETFL, 0)
+	if err != nil {
+		return err
+	}
+	f, err := openFile(sf.streamPath(b.id, ID{}), flags&unix.O_ACCMODE)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	return unix.Dup3(int(f.Fd()), fd, unix.O_CLOEXEC)
+}
+
+// register notes that the data file of a plain content is open. opening is held for reading.
+func (sf *storeFiles) register(b *body) {
+	sf.bodiesMu.Lock()
+	defer sf.bodiesMu.Unlock()
+	if sf.bodies == nil {
+		sf.bodies = map[ID]map[*body]struct{}{}
+	}
+	if sf.bodies[b.id] == nil {
+		sf.bodies[b.id] = map[*body]struct{}{}
+	}
+	sf.bodies[b.id][b] = struct{}{}
+	b.files = sf
+}
+
+func (sf *storeFiles) unregister(b *body) {
+	sf.opening.RLock() // no exchange is using its descriptor
+	defer sf.opening.RUnlock()
+	sf.bodiesMu.Lock()
+	defer sf.bodiesMu.Unlock()
+	delete(sf.bodies[b.id], b)
+	if len(sf.bodies[b.id]) == 0 {
+		delete(sf.bodies, b.id)
+	}
+}
