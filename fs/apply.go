@@ -54,8 +54,9 @@ func (ap *applier) effect(e *meta.Event, mine bool, out *effects) {
 		out.attrs = append(out.attrs, n.id)
 	case meta.EventPublished:
 		if mine && ap.isOwn(ownKey{ino: e.Ino}) {
-			ap.ownIsNewest(e.Ino)
-			return
+			if ap.ownIsNewest(e.Ino) {
+				return
+			}
 		}
 		ap.superseded(e, out)
 	case meta.EventRemoved:
@@ -75,13 +76,22 @@ func (ap *applier) effect(e *meta.Event, mine bool, out *effects) {
 }
 
 // ownIsNewest notes that the live file of an inode was published here. That is noted in the order of the log: until
-// the publish returns, the version may be superseded again.
-func (ap *applier) ownIsNewest(ino meta.Ino) {
+// the publish returns, the version may be superseded again. It is false if the version is of a live file that opens do
+// not join any more: a mapping has outlived its writers.
+func (ap *applier) ownIsNewest(ino meta.Ino) bool {
 	ap.nodes.mu.Lock()
 	defer ap.nodes.mu.Unlock()
-	if n := ap.nodes.current[ino]; n != nil && n.live != nil {
-		n.live.superseded = false
+	n := ap.nodes.current[ino]
+	switch {
+	case n == nil:
+		return true
+	case n.live == nil:
+		return n.reading == nil
+	case !n.live.isPublishing():
+		return false
 	}
+	n.live.superseded = false
+	return true
 }
 
 // superseded makes a version that did not come from here the one that is seen. A program that has the file open keeps
@@ -97,13 +107,16 @@ func (ap *applier) superseded(e *meta.Event, out *effects) {
 	switch {
 	case n.live != nil && n.live.publishedLocked(e.Content):
 		return
-	case n.live != nil && !n.live.users.frozen():
+	case n.live != nil && n.live.users.writers > 0:
 		n.live.superseded, n.live.graceOver = true, false
 		return
 	case n.live == nil && n.reading == nil && n.pins == 0:
 		return // nothing open: the node goes on with the new version
 	case n.live == nil && n.reading != nil && n.reading.id == e.Content:
 		return
+	}
+	if n.live != nil {
+		n.live.superseded = true
 	}
 	ap.nodes.detachLocked(n)
 	out.names = true

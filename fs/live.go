@@ -117,6 +117,13 @@ func (l *live) thawsLocked() bool {
 	return !l.superseded && l.published.valid && !l.unknown && l.kept == ""
 }
 
+// isPublishing reports whether a publish of it is under way.
+func (l *live) isPublishing() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.rounds.cur != nil
+}
+
 // publishedLocked reports whether a live file was published as that content. nodeTable.mu is held.
 func (l *live) publishedLocked(id meta.ContentID) bool {
 	l.mu.Lock()

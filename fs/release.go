@@ -57,7 +57,11 @@ func (o *openFiles) releaseLive(h *handle, l *live) {
 // rest does what is left when a handle or a publish of a live file has ended. It takes over one count of busy.
 func (o *openFiles) rest(l *live, lastWriter bool) {
 	if lastWriter && l.stage != nil && o.publisher.watch(l) {
-		return // the watch has the count now
+		o.nodes.mu.Lock() // the watch has the count now
+		l.users.holds++
+		o.nodes.mu.Unlock()
+		o.unhold(l)
+		return
 	}
 	o.unbusy(l)
 }
@@ -69,7 +73,8 @@ func (o *openFiles) unbusy(l *live) { o.letGo(l, &l.users.busy) }
 func (o *openFiles) unhold(l *live) { o.letGo(l, &l.users.holds) }
 
 // letGo takes one off a count. It ends the live file if that was the last count that held it, once all its attributes
-// are in the log. A live file that only readers hold, and that a newer commit superseded, is left to them.
+// are in the log. A live file that nobody has open for writing, and that a newer commit superseded, is left to its
+// readers.
 func (o *openFiles) letGo(l *live, count *int) {
 	o.nodes.mu.Lock()
 	*count--
@@ -77,7 +82,7 @@ func (o *openFiles) letGo(l *live, count *int) {
 		o.publisher.roundLocked(l, true)
 	}
 	end := l.users.end()
-	left := !l.users.ended && l.superseded && l.users.frozen()
+	left := !l.users.ended && l.superseded && l.users.writers == 0
 	detach := left && !l.node.detached
 	if detach {
 		o.nodes.detachLocked(l.node)

@@ -425,8 +425,11 @@ func (n *Node) OpenContent(_ context.Context, id meta.ContentID) (replicate.Cont
 	if b, err := n.c.db.InlineBytes(id); err == nil {
 		return inline(b), nil
 	}
-	for _, holder := range n.c.nodes {
+	for _, holder := range append([]*Node{n}, n.c.nodes...) {
 		r, err := holder.store.Open(content.ID(id.Bytes()))
+		if err == nil && holder != n {
+			return foreign{r}, nil
+		}
 		if err == nil {
 			return reader{r, n}, nil
 		}

@@ -25,7 +25,7 @@ func (s *Store) StepAside(r *Reader, origin Origin) (*Staging, error) {
 
 func (s *Store) stepAside(r *Reader, origin Origin) (st *Staging, err error) {
 	id := r.ID()
-	if !r.hasFile() {
+	if !r.hasFile() || r.index != s.index {
 		return nil, ErrShape
 	}
 	if _, err := s.index.claim(id, Committed); err != nil {
