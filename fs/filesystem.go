@@ -40,7 +40,9 @@ func newFileSystem(ctx context.Context, o Options, root meta.Inode) *fileSystem 
 	cache := newKernelCache(nodes)
 	pass := &passthrough{log: o.Log}
 	reserved := &reservations{names: names, nodes: nodes, cache: cache, life: life, log: o.Log, siblings: o.Siblings}
-	publisher := &publisher{names: names, reserved: reserved, nodes: nodes, cache: cache, life: life, log: o.Log}
+	publisher := &publisher{
+		names: names, reserved: reserved, nodes: nodes, cache: cache, pass: pass, life: life, log: o.Log,
+	}
 	files := &openFiles{
 		names: names, nodes: nodes, staging: o.Staging, publisher: publisher, reserved: reserved, cache: cache, pass: pass,
 		life: life, log: o.Log, handles: newHandles(),

@@ -52,6 +52,7 @@ type backing struct {
 	mu      sync.Mutex
 	decided bool
 	id      int32 // 0 = none: reads and writes come to the daemon
+	passed  bool  // programs may have mappings by it
 }
 
 // attach decides at the first open how a version or live file is read and written, and lets the kernel know.
@@ -76,6 +77,15 @@ func (pt *passthrough) decide(b *backing, fd int) {
 	if fd >= 0 && pt.on.Load() {
 		b.id = pt.register(fd)
 	}
+	b.passed = b.passed || b.id != 0
+}
+
+// renew makes the next open decide again. No handle is open; mappings may be.
+func (pt *passthrough) renew(b *backing) {
+	pt.detach(b)
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.decided = false
 }
 
 // register returns 0 for a file that the kernel will not take; only that file goes without passthrough.
@@ -90,11 +100,11 @@ func (pt *passthrough) register(fd int) int32 {
 	return 0
 }
 
-// on reports whether the kernel reads and writes the file by itself.
+// on reports whether the kernel reads and writes the file by itself, or did so for mappings that may still be there.
 func (b *backing) on() bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return b.id != 0
+	return b.passed
 }
 
 // detach ends the passthrough when the last handle is closed.

@@ -39,11 +39,16 @@ func (o *openFiles) stageFrom(ctx context.Context, l *live, v *version, rec meta
 	if err := o.stageBytes(ctx, l, v, info, trunc); err != nil {
 		return err
 	}
+	l.mu.Lock()
 	l.reserved, l.lease = rec.Version == 0, rec.Reserved
 	l.parent, l.name = rec.Parent, rec.Name
 	l.current = rec.Content
-	if trunc && rec.Size != 0 {
+	emptied := trunc && rec.Size != 0
+	if emptied {
 		l.published = state{valid: !l.reserved, size: rec.Size} // differs from what is staged
+	}
+	l.mu.Unlock()
+	if emptied {
 		return nil
 	}
 	if err := l.settleNew(rec); err != nil || !trunc {
@@ -80,8 +85,8 @@ func (o *openFiles) stageBytes(ctx context.Context, l *live, v *version, info St
 
 // settleNew gives a staged copy the times of what it was made from and remembers it as unchanged.
 func (l *live) settleNew(rec meta.Inode) error {
-	if l.reserved {
-		return nil
+	if rec.Version == 0 {
+		return nil // it is reserved
 	}
 	if err := l.stage.SetTimes(&rec.Atime, &rec.Mtime); err != nil {
 		return err
@@ -90,7 +95,9 @@ func (l *live) settleNew(rec meta.Inode) error {
 	if err != nil {
 		return err
 	}
+	l.mu.Lock()
 	l.published = sample(st, 0)
+	l.mu.Unlock()
 	return nil
 }
 

@@ -59,6 +59,7 @@ type publisher struct {
 	reserved *reservations
 	nodes    *nodeTable
 	cache    *kernelCache
+	pass     *passthrough
 	life     *lifetime
 	log      *slog.Logger
 

@@ -6,6 +6,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"strings"
 	"syscall"
 	"testing"
 
@@ -199,6 +200,9 @@ func mapOf(t *testing.T, f *os.File, size, prot int) []byte {
 func TestMappingOutlivesACommitOfAnotherNode(t *testing.T) {
 	eachPair(t, func(t *testing.T, _ *fstest.Cluster, a, b string) {
 		const size = 1<<20 + 3
+		if strings.HasSuffix(t.Name(), "/mediated") {
+			return // there a mapping keeps its handle: a program has the file open for writing
+		}
 		path, old := filepath.Join(a, "f"), pattern(3, size)
 		write(t, path, old)
 		r := openFor(t, path, os.O_RDONLY)

@@ -28,7 +28,8 @@ func (o *openFiles) prepareTaken(ctx context.Context, l *live, v *version, last 
 	defer o.nodes.mu.Unlock()
 	if err != nil {
 		o.log.Debug("readers of this node keep the version that they have", "inode", uint64(n.ino()), "reason", err)
-		l.taken, l.backing = nil, new(backing)
+		l.taken, l.base, l.backing = nil, nil, new(backing) // they stay the readers'
+		l.users.read = true
 		o.nodes.detachLocked(n)
 		return syscall.ESTALE
 	}

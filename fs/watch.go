@@ -78,6 +78,9 @@ func (pub *publisher) mayStore(l *live) (may, known bool) {
 	if l.users.handles > 0 {
 		return true, true
 	}
+	if l.taken != nil {
+		pub.pass.renew(l.backing) // it has a descriptor of its own: see Staging.TakeOver
+	}
 	_, err := unix.FcntlInt(uintptr(fd), unix.F_SETLEASE, unix.F_WRLCK)
 	switch err {
 	case nil:

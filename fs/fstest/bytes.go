@@ -38,11 +38,6 @@ func (r reader) Fd() int {
 	return -1
 }
 
-// foreign is a content that lies in the store of another node only.
-type foreign struct{ *content.Reader }
-
-func (foreign) Fd() int { return -1 }
-
 // Stored is the content in the store.
 func (r reader) Stored() *content.Reader { return r.Reader }
 

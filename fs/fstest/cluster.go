@@ -427,9 +427,6 @@ func (n *Node) OpenContent(_ context.Context, id meta.ContentID) (replicate.Cont
 	}
 	for _, holder := range append([]*Node{n}, n.c.nodes...) {
 		r, err := holder.store.Open(content.ID(id.Bytes()))
-		if err == nil && holder != n {
-			return foreign{r}, nil
-		}
 		if err == nil {
 			return reader{r, n}, nil
 		}

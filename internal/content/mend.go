@@ -101,7 +101,9 @@ func (b *body) rewrite(p []byte, off int64) error {
 			err = b.base.rewrite(p[:part.len], off)
 		case fromZero:
 			if b.base == nil && b.streamFile != nil {
+				b.swap.RLock()
 				err = punch(b.streamFile, Extent{Off: off, Len: part.len})
+				b.swap.RUnlock()
 			}
 		case fromStream:
 			if _, err = b.writeFile(p[:part.len], b.streamAt(part.stream)); err == nil {

@@ -76,6 +76,10 @@ func (r *Reader) File() *os.File {
 	if !r.hasFile() {
 		return nil
 	}
+	if files := r.body.files; files != nil {
+		files.opening.RLock() // an exchange comes before or after
+		defer files.opening.RUnlock()
+	}
 	r.body.exposed.Store(true)
 	return r.body.streamFile
 }

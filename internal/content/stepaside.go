@@ -13,7 +13,7 @@ import (
 // Readers, r too, read the copy from then on. Opens of the content wait meanwhile.
 //
 // The copy is made by FICLONE where the file system can, else block by block with a check of each, if it has at most
-// [StepAsideBytesMax] of data. ErrTooLarge: it has more. ErrBusy: another Reader has given its file away ([Reader.File]),
+// [StepAsideBytesMax] of data. r stays open as long as the Staging: see [Staging.Sound]. ErrTooLarge: it has more. ErrBusy: another Reader has given its file away ([Reader.File]),
 // or the content is being mended. ErrShape: it has no file of its own. ErrNotFound: it was deleted.
 func (s *Store) StepAside(r *Reader, origin Origin) (*Staging, error) {
 	st, err := s.stepAside(r, origin)
@@ -37,6 +37,7 @@ func (s *Store) stepAside(r *Reader, origin Origin) (st *Staging, err error) {
 	}
 	defer s.index.endFold(id)
 	aside := s.files.asidePath(id)
+	rot, _ := s.index.rotOf(id) // before all of it is read: what is found later shows in Sound
 	if err := s.copyAside(r, aside); err != nil {
 		return nil, errors.Join(err, s.files.unlink(aside))
 	}
@@ -51,6 +52,10 @@ func (s *Store) stepAside(r *Reader, origin Origin) (st *Staging, err error) {
 			err = errors.Join(err, st.Drop())
 		}
 		return nil, err
+	}
+	st.clone, st.cloneRot = id, rot
+	if err := st.Sound(); err != nil {
+		return nil, errors.Join(err, st.Drop())
 	}
 	return st, nil
 }
