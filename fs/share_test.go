@@ -2,16 +2,22 @@ package fs_test
 
 import (
 	"bytes"
+	"context"
+	"errors"
 	"fmt"
 	"io"
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"testing"
+	"unsafe"
 
+	"github.com/rdmcfs/rdmcfs/fs"
 	"github.com/rdmcfs/rdmcfs/fs/fstest"
 	"github.com/rdmcfs/rdmcfs/internal/content"
+	"github.com/rdmcfs/rdmcfs/replicate"
 	"golang.org/x/sys/unix"
 )
 
@@ -53,14 +59,14 @@ var shareCases = []shareCase{
 	{"mapping of a reader", func(t *testing.T, path string, old []byte) []any {
 		r := openFor(t, path, os.O_RDONLY)
 		m := mapOf(t, r, len(old), unix.PROT_READ)
-		show := []any{sum(m)}
+		show := []any{sum(load(t, m))}
 		w := openFor(t, path, os.O_RDWR)
 		_, err := w.WriteAt([]byte("mapped"), 2)
-		show = append(show, err, sum(m))
+		show = append(show, err, sum(load(t, m)))
 		mw := mapOf(t, w, len(old), unix.PROT_READ|unix.PROT_WRITE)
-		copy(mw, "stored")
-		show = append(show, sum(m), looks(r))
-		return append(show, w.Close(), sum(m))
+		store(t, mw, "stored")
+		show = append(show, sum(load(t, m)), looks(r))
+		return append(show, w.Close(), sum(load(t, m)))
 	}},
 	{"truncate(2), longer and shorter", func(t *testing.T, path string, old []byte) []any {
 		r := openFor(t, path, os.O_RDONLY)
@@ -185,6 +191,30 @@ func looks(f *os.File) string {
 
 func sum(p []byte) string { return fmt.Sprintf("%d bytes, %08x", len(p), content.Checksum(p)) }
 
+// load reads a mapping in a system call. The daemon runs in this process: a plain load that it has to answer would stop
+// the collector of garbage, and that the daemon.
+func load(t *testing.T, m []byte) []byte {
+	t.Helper()
+	p := make([]byte, len(m))
+	local := []unix.Iovec{{Base: &p[0], Len: uint64(len(p))}}
+	remote := []unix.RemoteIovec{{Base: uintptr(unsafe.Pointer(&m[0])), Len: len(m)}}
+	if n, err := unix.ProcessVMReadv(os.Getpid(), local, remote, 0); n != len(p) {
+		t.Fatalf("load %d of %d: %v", n, len(p), err)
+	}
+	return p
+}
+
+// store writes to the beginning of a mapping likewise.
+func store(t *testing.T, m []byte, text string) {
+	t.Helper()
+	p := []byte(text)
+	local := []unix.Iovec{{Base: &p[0], Len: uint64(len(p))}}
+	remote := []unix.RemoteIovec{{Base: uintptr(unsafe.Pointer(&m[0])), Len: len(p)}}
+	if n, err := unix.ProcessVMWritev(os.Getpid(), local, remote, 0); n != len(p) {
+		t.Fatalf("store %d of %d: %v", n, len(p), err)
+	}
+}
+
 func mapOf(t *testing.T, f *os.File, size, prot int) []byte {
 	t.Helper()
 	m, err := syscall.Mmap(int(f.Fd()), 0, size, prot, syscall.MAP_SHARED)
@@ -212,7 +242,7 @@ func TestMappingOutlivesACommitOfAnotherNode(t *testing.T) {
 		write(t, filepath.Join(b, "f"), []byte("theirs"))
 		wantBytes(t, path, []byte("theirs"))
 		beside := openFor(t, path, os.O_RDONLY)
-		copy(m, "stored")
+		store(t, m, "stored")
 		stored := append([]byte("stored"), old[6:]...)
 		for _, path := range []string{filepath.Join(b, "f"), path} {
 			eventually(t, func() error {
@@ -227,6 +257,95 @@ func TestMappingOutlivesACommitOfAnotherNode(t *testing.T) {
 		}
 		if got := looks(beside); got != fmt.Sprint(sum([]byte("theirs")), " ", 6, " ", nil) {
 			t.Errorf("the reader of the other version sees %v", got)
+		}
+	})
+}
+
+// A file that readers had first ends like any other when all have closed it, and frees its room.
+func TestSharedFileEnds(t *testing.T) {
+	for _, flag := range []int{os.O_WRONLY, os.O_RDWR} {
+		eachPair(t, func(t *testing.T, _ *fstest.Cluster, a, b string) {
+			path := filepath.Join(a, "f")
+			write(t, path, pattern(3, 1<<20+3))
+			r, w := openFor(t, path, os.O_RDONLY), openFor(t, path, flag)
+			_, err := w.WriteAt([]byte("here"), 0)
+			must(t, err)
+			must(t, w.Close())
+			must(t, r.Close())
+			eventually(t, func() error {
+				if list := stagedFiles(); len(list) != 0 {
+					return fmt.Errorf("staged: %q", list)
+				}
+				return nil
+			})
+			write(t, filepath.Join(b, "f"), []byte("a version of another node"))
+			wantBytes(t, path, []byte("a version of another node"))
+		})
+	}
+}
+
+// stagedFiles are the staged files that this process has open.
+func stagedFiles() (list []string) {
+	fds, _ := filepath.Glob("/proc/self/fd/*")
+	for _, fd := range fds {
+		if to, _ := os.Readlink(fd); strings.Contains(to, "/staging/") {
+			list = append(list, to)
+		}
+	}
+	return list
+}
+
+// failingStaging makes staged files whose times can't be set.
+type failingStaging struct {
+	fs.Staging
+	off atomic.Bool
+}
+
+func (f *failingStaging) fail(st fs.Staged, err error) (fs.Staged, error) {
+	if err != nil || f.off.Load() {
+		return st, err
+	}
+	return untimed{st}, nil
+}
+
+func (f *failingStaging) TakeOver(info fs.StageInfo, base replicate.ContentReader) (fs.Staged, error) {
+	return f.fail(f.Staging.TakeOver(info, base))
+}
+
+func (f *failingStaging) CopyUp(
+	ctx context.Context, info fs.StageInfo, base replicate.ContentReader,
+) (fs.Staged, error) {
+	return f.fail(f.Staging.CopyUp(ctx, info, base))
+}
+
+type untimed struct{ fs.Staged }
+
+func (untimed) SetTimes(_, _ *int64) error { return errors.New("no times") }
+func (u untimed) Recycle() error           { return u.Staged.(interface{ Recycle() error }).Recycle() }
+
+// A reader keeps what it has when an open for writing fails, however far that came. Its file is never used again for
+// another one.
+func TestReaderBesideAFailedOpen(t *testing.T) {
+	eachMode(t, func(t *testing.T, n *fstest.Node, _ string) {
+		bad := new(failingStaging)
+		mnt := n.MountMore(t, func(o *fs.Options) {
+			bad.Staging, o.Staging = o.Staging, bad
+			o.NoPassthrough = strings.HasSuffix(t.Name(), "/mediated")
+		})
+		path := filepath.Join(mnt, "f")
+		write(t, path, pattern(3, 1<<20+3))
+		r := openFor(t, path, os.O_RDONLY)
+		want := looks(r)
+		if w, err := os.OpenFile(path, os.O_RDWR, 0); err == nil {
+			must(t, w.Close())
+			t.Fatal("opened")
+		}
+		bad.off.Store(true)
+		for i := range 20 {
+			write(t, filepath.Join(mnt, fmt.Sprint("other", i)), []byte("another file"))
+			if got := looks(r); got != want {
+				t.Fatalf("the reader sees %v, want %v", got, want)
+			}
 		}
 	})
 }

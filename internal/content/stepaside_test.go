@@ -7,9 +7,11 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync"
 	"syscall"
 	"testing"
+	"time"
 )
 
 // TestStepAside: the file of a content becomes staged, and all who read the content read the copy, whether they opened it
@@ -219,4 +221,61 @@ func dupOf(t *testing.T, f *os.File) *os.File {
 		t.Fatal(err)
 	}
 	return os.NewFile(uintptr(fd), fmt.Sprint("dup of ", f.Name()))
+}
+
+// TestFileIsGivenAwayDuringStepAside: a file that is given away meanwhile is the content's, before and after.
+func TestFileIsGivenAwayDuringStepAside(t *testing.T) {
+	given := make(chan *os.File, 1)
+	var other *Reader
+	s := openStore(t, t.TempDir(), Options{Step: func(step, path string) error {
+		if step == "rename" && strings.Contains(path, suffixAside) {
+			go func() { given <- dupOf(t, other.File()) }()
+			time.Sleep(20 * time.Millisecond) // for it to come first, if it can
+		}
+		return nil
+	}})
+	want := randomBytes(1, 1<<20+5)
+	put(t, s, testID(1), Shape{Size: int64(len(want))}, want)
+	own := mustOpen(t, s, testID(1))
+	defer own.Close()
+	other = mustOpen(t, s, testID(1))
+	defer other.Close()
+	st, err := s.StepAside(own, Origin{Ino: 1})
+	program := <-given
+	defer program.Close()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer st.Drop()
+	if _, err := st.File().WriteAt([]byte("not committed"), 0); err != nil {
+		t.Fatal(err)
+	}
+	if got := allOf(t, program); !bytes.Equal(got, want) {
+		t.Errorf("a program reads %q of a committed content", got[:13])
+	}
+}
+
+// TestDamageOfWhatSteppedAside: damage that is found later is known to be in the staged file too.
+func TestDamageOfWhatSteppedAside(t *testing.T) {
+	dir := t.TempDir()
+	s := openStore(t, dir, Options{Clone: shareBytes})
+	want := randomBytes(1, 3<<20)
+	put(t, s, testID(1), Shape{Size: 3 << 20}, want)
+	r := mustOpen(t, s, testID(1))
+	defer r.Close()
+	rotAt(t, dir, 2*BlockBytes+5) // and nobody has looked yet
+	st, err := s.StepAside(r, Origin{Ino: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer st.Drop()
+	if damage, err := s.Check(t.Context(), testID(1)); err != nil || damage == nil {
+		t.Fatalf("damage: %v, %v", damage, err)
+	}
+	if err := s.Mend(t.Context(), testID(1), 2, want[2*BlockBytes:]); err != nil {
+		t.Fatal(err)
+	}
+	if err := st.Sound(); !errors.Is(err, ErrCorrupt) {
+		t.Errorf("the staged file has the damage of the content, and is said to be sound: %v", err)
+	}
 }
