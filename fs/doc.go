@@ -18,11 +18,12 @@
 //	  - live: somebody may write. All handles of this node, readers too, share one staged file and its page cache.
 //	    FLUSH and FSYNC publish a snapshot of it.
 //
-// A node never changes the bytes under an open handle. When a reading node would have to become live, or a commit of
-// another member arrives while it is reading, it is detached: its handles go on with what they have, and the next
-// lookup makes a new node with the same inode number. An open by the old node gets ESTALE, so the kernel looks the name
-// up again. An open of a descriptor (/proc/self/fd) has no name to look up: it returns at once, and reads what the
-// descriptor reads.
+// Programs of this node share a file: when a reading node becomes live, its handles read the staged file from then on
+// (prepareTaken). A commit of another member never changes the bytes under an open handle. If one arrives while nobody
+// may write, or if a reading node can't become live, the node is detached: its handles go on with what they have, and
+// the next lookup makes a new node with the same inode number. An open by the old node gets ESTALE, so the kernel looks
+// the name up again. An open of a descriptor (/proc/self/fd) has no name to look up: it returns at once, and reads what
+// the descriptor reads.
 //
 // A publish takes the file as it was when the publish began. Writes since then may or may not be in it. Before bytes
 // of a live file are cut off, the publishes that need them read them (stageReads).

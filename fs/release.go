@@ -199,8 +199,8 @@ func (o *openFiles) awaitSettled(ctx context.Context, n *node) {
 
 func (l *live) settle() { l.settleOnce.Do(func() { close(l.settled) }) }
 
-// releaseLag is how long a close waits for the RELEASE of other writers that have closed: the kernel sent it before, but
-// it may be handled later. Tests change it, before they mount.
+// releaseLag is how long a close waits for the RELEASE of other writers that have closed: the kernel sent it before,
+// but it may be handled later. Tests change it, before they mount.
 var releaseLag = time.Second
 
 // noteClosing notes that a descriptor of a handle was closed.

@@ -64,9 +64,9 @@ func (st *Staging) copyUp(r *Reader) error {
 	return copyChecked(st.file, r)
 }
 
-// Sound reports, as ErrCorrupt, that damage was found since then in the content that the staging file was cloned from, or
-// was the file of: it has that damage too, though the content may have been mended. It is nil if the file is a copy. The
-// caller keeps that content open, and has read all of it.
+// Sound reports, as ErrCorrupt, that damage was found since then in the content that the staging file was cloned from,
+// or was the file of: it has that damage too, though the content may have been mended. It is nil if the file is a copy.
+// The caller keeps that content open, and has read all of it.
 func (st *Staging) Sound() error {
 	if st.clone.IsZero() {
 		return nil

@@ -10,11 +10,13 @@ import (
 
 // StepAside gives the data file of the content that r reads to a Staging, which so begins as that content, and leaves a
 // durable copy in its place. Programs that read the file by passthrough then see what is written to the Staging. All
-// Readers, r too, read the copy from then on. Opens of the content wait meanwhile.
+// Readers, r too, read the copy from then on. Opens of the content wait meanwhile. r has to stay open as long as the
+// Staging: see [Staging.Sound].
 //
 // The copy is made by FICLONE where the file system can, else block by block with a check of each, if it has at most
-// [StepAsideBytesMax] of data. r stays open as long as the Staging: see [Staging.Sound]. ErrTooLarge: it has more. ErrBusy: another Reader has given its file away ([Reader.File]),
-// or the content is being mended. ErrShape: it has no file of its own. ErrNotFound: it was deleted.
+// [StepAsideBytesMax] of data. ErrTooLarge: it has more. ErrBusy: another Reader has given its file away
+// ([Reader.File]), or the content is being mended. ErrShape: it has no file of its own here. ErrNotFound: it was
+// deleted.
 func (s *Store) StepAside(r *Reader, origin Origin) (*Staging, error) {
 	st, err := s.stepAside(r, origin)
 	if err != nil {

@@ -14,8 +14,8 @@ import (
 	"time"
 )
 
-// TestStepAside: the file of a content becomes staged, and all who read the content read the copy, whether they opened it
-// before, meanwhile or later, and whatever is written to the file.
+// TestStepAside: the file of a content becomes staged, and all who read the content read the copy, whether they opened
+// it before, meanwhile or later, and whatever is written to the file.
 func TestStepAside(t *testing.T) {
 	for _, clone := range []func(dst, src *os.File) error{nil, shareBytes} {
 		dir := t.TempDir()
@@ -230,7 +230,11 @@ func TestFileIsGivenAwayDuringStepAside(t *testing.T) {
 	s := openStore(t, t.TempDir(), Options{Step: func(step, path string) error {
 		if step == "rename" && strings.Contains(path, suffixAside) {
 			go func() { given <- dupOf(t, other.File()) }()
-			time.Sleep(20 * time.Millisecond) // for it to come first, if it can
+			select {
+			case f := <-given: // it could come in between
+				given <- f
+			case <-time.After(20 * time.Millisecond):
+			}
 		}
 		return nil
 	}})
