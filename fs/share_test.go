@@ -122,6 +122,7 @@ func TestProcessesOfANodeShareAFile(t *testing.T) {
 			eachPair(t, func(t *testing.T, _ *fstest.Cluster, a, b string) {
 				path := filepath.Join(a, "f")
 				write(t, path, old) // the store of this node has it, as that of each node of a replica group
+				awaitNoneStaged(t)
 				if got := fmt.Sprint(c.do(t, path, old)); got != want {
 					t.Errorf("%s, %d bytes:\n%.500s\nlocal disk:\n%.500s", c.name, size, got, want)
 				}
@@ -272,16 +273,22 @@ func TestSharedFileEnds(t *testing.T) {
 			must(t, err)
 			must(t, w.Close())
 			must(t, r.Close())
-			eventually(t, func() error {
-				if list := stagedFiles(); len(list) != 0 {
-					return fmt.Errorf("staged: %q", list)
-				}
-				return nil
-			})
+			awaitNoneStaged(t)
 			write(t, filepath.Join(b, "f"), []byte("a version of another node"))
 			wantBytes(t, path, []byte("a version of another node"))
 		})
 	}
+}
+
+// awaitNoneStaged waits until all that was closed is at rest.
+func awaitNoneStaged(t *testing.T) {
+	t.Helper()
+	eventually(t, func() error {
+		if list := stagedFiles(); len(list) != 0 {
+			return fmt.Errorf("staged: %q", list)
+		}
+		return nil
+	})
 }
 
 // stagedFiles are the staged files that this process has open.
@@ -334,6 +341,7 @@ func TestReaderBesideAFailedOpen(t *testing.T) {
 		})
 		path := filepath.Join(mnt, "f")
 		write(t, path, pattern(3, 1<<20+3))
+		awaitNoneStaged(t) // so that the reader opens a version
 		r := openFor(t, path, os.O_RDONLY)
 		want := looks(r)
 		if w, err := os.OpenFile(path, os.O_RDWR, 0); err == nil {
