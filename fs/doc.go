@@ -11,7 +11,8 @@
 //		          open(read)                      open(write)
 //		reading <------------- idle ------------------------------> live
 //		   |                    ^ ^                                   |
-//		   +---- last close ----+ +--- last close, all published -----+
+//		   |---- last close ----+ +--- last close, all published -----|
+//		   +------------------------ open(write) -------------------->+
 //
 //	  - idle: nothing is open; attributes come from the log's state.
 //	  - reading: all handles read one committed version, pinned until the last of them is closed.

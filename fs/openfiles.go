@@ -76,8 +76,8 @@ func (o *openFiles) joined(ctx context.Context, h *handle, mayMap, trunc bool) s
 const endingTries = 100
 
 // joinOrBegin gives the live file of a node, counted for one more writer; mine says that the caller has to prepare
-// it. EAGAIN: there is one that is ending. ESTALE: who has the file open keeps what he has, and the name has to be
-// looked up again.
+// it. EAGAIN: there is one that is ending. ESTALE: the programs that have the file open keep what they have, and
+// the name has to be looked up again.
 func (o *openFiles) joinOrBegin(n *node) (l *live, mine bool, no syscall.Errno) {
 	o.nodes.mu.Lock()
 	defer o.nodes.mu.Unlock()

@@ -511,7 +511,7 @@ func (b *stagings) recover() error {
 		case "file":
 			if info, statErr := e.Info(); statErr == nil && info.Size() == 0 {
 				err = b.dropWithout(token, ".file", ".stage")
-			} else if b.hasOtherName(token) {
+			} else if b.isContent(token) {
 				err = errors.Join(b.files.unlink(b.files.stagePath(token, ".file")),
 					b.files.unlink(b.files.stagePath(token, ".stage")))
 			}
@@ -523,10 +523,20 @@ func (b *stagings) recover() error {
 	return nil
 }
 
-// hasOtherName reports whether a staged file still is the data file of a content: see Store.StepAside.
-func (b *stagings) hasOtherName(token uint64) bool {
-	var st unix.Stat_t
-	return unix.Stat(b.files.stagePath(token, ".file"), &st) == nil && st.Nlink > 1
+// isContent reports whether a staged file still is the data file of a content: see Store.StepAside. Other names of it
+// say nothing: whoever copies the directory may make links.
+func (b *stagings) isContent(token uint64) bool {
+	var st, other unix.Stat_t
+	if unix.Stat(b.files.stagePath(token, ".file"), &st) != nil || st.Nlink < 2 {
+		return false
+	}
+	paths, _ := filepath.Glob(filepath.Join(b.files.dir, "held", "*", "*"+suffixData)) // the pattern is a good one
+	for _, path := range paths {
+		if unix.Stat(path, &other) == nil && other.Dev == st.Dev && other.Ino == st.Ino {
+			return true
+		}
+	}
+	return false
 }
 
 // dropWithout removes one file of a staging if the other is not there.

@@ -72,7 +72,10 @@ func (s *Store) copyAside(r *Reader, path string) error {
 		if r.body.layout.stream > StepAsideBytesMax {
 			return errors.Join(ErrTooLarge, f.Close())
 		}
-		err = copyChecked(f, r)
+		if err = s.space.promise(r.body.layout.stream); err == nil {
+			err = copyChecked(f, r)
+			s.space.settle(r.body.layout.stream)
+		}
 	}
 	if err == nil {
 		err = s.files.sync(f)

@@ -136,6 +136,9 @@ func TestStepAsideIsRefused(t *testing.T) {
 	}
 	refused(one, ErrBusy)
 	s.index.endFold(testID(1))
+	s.space.reserve = 1 << 60
+	refused(one, ErrNoSpace)
+	s.space.reserve = 0
 	if err := s.Delete(testID(1)); err != nil {
 		t.Fatal(err)
 	}
@@ -173,6 +176,7 @@ func TestDamagedContentDoesNotStepAside(t *testing.T) {
 }
 
 // TestOpenAfterStepAsideWasCutShort: a staged name of a content's file, and a copy that is not finished, go.
+// Unpublished bytes stay, whoever else has a link to them.
 func TestOpenAfterStepAsideWasCutShort(t *testing.T) {
 	dir := t.TempDir()
 	s := openStore(t, dir, Options{})
@@ -182,8 +186,9 @@ func TestOpenAfterStepAsideWasCutShort(t *testing.T) {
 	if err := s.Close(); err != nil {
 		t.Fatal(err)
 	}
-	staged := s.files.stagePath(77, ".file")
-	if err := errors.Join(os.Link(data, staged), os.WriteFile(aside, want[:9], 0o600)); err != nil {
+	staged, unpublished := s.files.stagePath(77, ".file"), s.files.stagePath(78, ".file")
+	if err := errors.Join(os.Link(data, staged), os.WriteFile(aside, want[:9], 0o600),
+		os.WriteFile(unpublished, want[:99], 0o600), os.Link(unpublished, filepath.Join(t.TempDir(), "copy"))); err != nil {
 		t.Fatal(err)
 	}
 	s = openStore(t, dir, Options{})
@@ -192,6 +197,9 @@ func TestOpenAfterStepAsideWasCutShort(t *testing.T) {
 		if _, err := os.Stat(path); !errors.Is(err, os.ErrNotExist) {
 			t.Errorf("%s is there: %v", path, err)
 		}
+	}
+	if got, err := os.ReadFile(unpublished); !bytes.Equal(got, want[:99]) {
+		t.Errorf("unpublished bytes of which somebody has made a link: %d bytes, %v", len(got), err)
 	}
 }
 
