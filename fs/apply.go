@@ -14,6 +14,7 @@ type applier struct {
 	nodes    *nodeTable
 	cache    *kernelCache
 	reserved *reservations
+	follow   *following // nil if open files keep their versions
 }
 
 // apply makes applied entries visible. When it returns, no open or lookup that begins later sees what was before.
@@ -65,6 +66,9 @@ func (ap *applier) effect(e *meta.Event, mine bool, out *effects) {
 		if n := ap.nodes.current[e.Ino]; n != nil {
 			n.gone, n.last = true, *e.Inode
 			n.last.Nlink = 0
+			if ap.follow != nil {
+				ap.follow.askLocked(n.follow)
+			}
 			out.attrs = append(out.attrs, n.id)
 			if n.live != nil {
 				ap.reserved.nameRemoved(n.live)
@@ -105,6 +109,9 @@ func (ap *applier) superseded(e *meta.Event, out *effects) {
 	}
 	out.attrs = append(out.attrs, n.id)
 	switch {
+	case ap.follow != nil:
+		ap.follow.askLocked(n.follow)
+		return
 	case n.live != nil && n.live.publishedLocked(e.Content):
 		return
 	case n.live != nil && n.live.users.writers > 0:
@@ -128,6 +135,10 @@ func (ap *applier) dropAll() {
 	ids := make([]uint64, 0, len(ap.nodes.byID))
 	for _, n := range ap.nodes.byID {
 		ids = append(ids, n.id)
+		if ap.follow != nil {
+			ap.follow.askLocked(n.follow)
+			continue
+		}
 		if n.kind == meta.KindFile && !n.detached && n.pins > 0 && (n.live == nil || n.live.users.frozen()) {
 			ap.nodes.detachLocked(n)
 		}

@@ -65,6 +65,9 @@ func (at *attributes) file(n *node, out *fuse.Attr) time.Duration {
 	at.nodes.mu.Lock()
 	defer at.nodes.mu.Unlock()
 	n.setAttrLocked(out, rec)
+	if n.follow != nil {
+		return n.follow.attrLocked(out, rec, valid)
+	}
 	switch {
 	case n.live != nil: // a live file that ends notes it itself
 	case v == nil:

@@ -49,12 +49,15 @@ func newFileSystem(ctx context.Context, o Options, root meta.Inode) *fileSystem 
 	}
 	reserved.renew = func(l *live) { publisher.roundLocked(l, true) }
 	publisher.done = files.unbusy
+	if o.Follow {
+		files.follow = &following{files: files, nodes: nodes, locks: nodes.locks}
+	}
 	return &fileSystem{
 		RawFileSystem: fuse.NewDefaultRawFileSystem(),
 		log:           o.Log, life: life, siblings: o.Siblings, names: names, nodes: nodes, cache: cache, pass: pass,
 		reserved: reserved, publisher: publisher, files: files, retries: newRetries(files),
 		attrs:   &attributes{names: names, nodes: nodes, files: files, log: o.Log, acl: o.ACL},
-		applier: &applier{names: names, nodes: nodes, cache: cache, reserved: reserved},
+		applier: &applier{names: names, nodes: nodes, cache: cache, reserved: reserved, follow: files.follow},
 	}
 }
 

@@ -43,6 +43,9 @@ func (f *Flags) Add(word string) bool {
 	return known
 }
 
+// Writable reports whether a word asks for a mount that may be written.
+func (f Flags) Writable() bool { return f.clear&unix.MS_RDONLY != 0 }
+
 // on gives flags with the changes.
 func (f Flags) on(flags uintptr) uintptr { return flags&^f.clear | f.set }
 

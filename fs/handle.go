@@ -9,13 +9,14 @@ import (
 
 // handle is an open file or directory: of a file either version or live is set.
 type handle struct {
-	node    *node
-	version *version
-	live    *live
-	writer  bool
-	silent  bool   // the kernel sends no FLUSH for it; constant from the open on
-	opener  uint32 // the thread that opened it; constant
-	flushed bool   // a descriptor of it was closed, perhaps the last; protected by nodeTable.mu
+	node     *node
+	version  *version
+	live     *live
+	followed *followed // of a mount that follows: then neither of them
+	writer   bool
+	silent   bool   // the kernel sends no FLUSH for it; constant from the open on
+	opener   uint32 // the thread that opened it; constant
+	flushed  bool   // a descriptor of it was closed, perhaps the last; protected by nodeTable.mu
 
 	drops atomic.Bool // its open did not allow the kernel to keep the page cache, and nothing was read of it yet
 

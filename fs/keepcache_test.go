@@ -17,6 +17,7 @@ type noKernel struct{ gone chan struct{} }
 func (k noKernel) Serve()            { <-k.gone }
 func (k noKernel) Device() string    { return "" }
 func (k noKernel) Passthrough() bool { return false }
+func (k noKernel) MapsDirect() bool  { return true }
 func (k noKernel) RegisterBackingFd(*fuse.BackingMap) (int32, syscall.Errno) {
 	return 0, syscall.ENOSYS
 }

@@ -26,10 +26,12 @@ type Kernel interface {
 	// Passthrough reports whether the kernel can read and write staged files by itself; then a file is registered for
 	// it.
 	Passthrough() bool
+	// MapsDirect reports whether programs can map files that are read without the page cache.
+	MapsDirect() bool
 	RegisterBackingFd(*fuse.BackingMap) (id int32, errno syscall.Errno)
 	UnregisterBackingFd(id int32) syscall.Errno
-	// InodeNotify drops the cached attributes of a node (offset -1). It answers ENOENT for a node that the kernel does
-	// not know.
+	// InodeNotify drops the cached attributes of a node (offset -1), or all its pages too (offset 0, length 0): then it
+	// waits for reads that fill them. It answers ENOENT for a node that the kernel does not know.
 	InodeNotify(node uint64, offset, length int64) fuse.Status
 	// Epoch makes the kernel look all cached names up again. It returns false where that can't be done: then no name
 	// may be cached.
@@ -70,6 +72,9 @@ func mountLinux(o Options, requests fuse.RawFileSystem) (Kernel, error) {
 	var more uint64
 	if o.ACL {
 		more = fuse.CAP_DONT_MASK | fuse.CAP_SETXATTR_EXT
+	}
+	if o.Follow {
+		more |= fuse.CAP_DIRECT_IO_ALLOW_MMAP
 	}
 	k.Server, err = fuse.NewServer(requests, fmt.Sprintf("/dev/fd/%d", dev), &fuse.MountOptions{
 		MaxWrite: maxWrite, MaxBackground: maxBackground, MaxReadAhead: maxReadAhead,
@@ -116,6 +121,11 @@ const fsType = "fuse.rdmcfs"
 // Passthrough implements Kernel.
 func (k *linuxKernel) Passthrough() bool {
 	return k.KernelSettings().Flags64()&fuse.CAP_PASSTHROUGH != 0
+}
+
+// MapsDirect implements Kernel.
+func (k *linuxKernel) MapsDirect() bool {
+	return k.KernelSettings().Flags64()&fuse.CAP_DIRECT_IO_ALLOW_MMAP != 0
 }
 
 // Device implements Kernel.

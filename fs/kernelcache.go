@@ -64,7 +64,14 @@ func (kc *kernelCache) notifyAttr(id uint64) (known bool) {
 	return k == nil || (*k).InodeNotify(id, -1, 0) != fuse.ENOENT
 }
 
-// dropAttrSoon does the same soon; a handler may call it.
+// dropPages drops the cached attributes and pages of a node. It waits for reads of the pages that are under way.
+func (kc *kernelCache) dropPages(id uint64) {
+	if k := kc.kernel.Load(); k != nil {
+		(*k).InodeNotify(id, 0, 0)
+	}
+}
+
+// dropAttrSoon does the same as notifyAttr soon; a handler may call it.
 func (kc *kernelCache) dropAttrSoon(id uint64) {
 	select {
 	case kc.queue <- id:

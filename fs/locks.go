@@ -364,9 +364,20 @@ func (f *fileSystem) lock(cancel <-chan struct{}, in *fuse.LkIn, wait bool) fuse
 		return fuse.EINVAL
 	case in.Lk.Typ == syscall.F_UNLCK:
 		f.siblings.locks.give(h.node, l)
+		f.files.follow.unlocked(h)
 		return fuse.OK
 	}
-	return fuse.Status(f.siblings.locks.take(f.life.ctx, cancel, h, l, wait))
+	no := f.siblings.locks.take(f.life.ctx, cancel, h, l, wait)
+	if no != 0 {
+		return fuse.Status(no)
+	}
+	ctx, stop := f.life.callContext(cancel, in.Pid)
+	defer stop()
+	if f.files.follow.locked(ctx, h, in.Fh) != nil {
+		f.siblings.locks.give(h.node, l)
+		return fuse.EIO
+	}
+	return fuse.OK
 }
 
 // lockOf is the lock that a request is about.

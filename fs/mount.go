@@ -32,6 +32,8 @@ type Options struct {
 	NonEmpty bool
 	// ACL stores POSIX access control lists; the kernel evaluates them.
 	ACL bool
+	// Follow makes open files show each new version that is committed, also by other nodes. The mount is read-only.
+	Follow bool
 	// Debug prints each request by the standard logger.
 	Debug bool
 	// Attach gives a file system the kernel that sends it requests; nil mounts it at Dir with Linux's.
@@ -78,6 +80,9 @@ func NewMount(ctx context.Context, o Options) (*Mount, error) {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
+	if o.Follow {
+		o.Flags.Add("ro")
+	}
 	if o.Siblings == nil {
 		o.Siblings = new(Siblings)
 	}
@@ -112,6 +117,7 @@ func (m *Mount) attach(o Options) (err error) {
 	f.publisher.device = m.kernel.Device()
 	f.cache.attach(m.kernel, o.NoNameCache)
 	f.pass.probe(m.kernel, o.NoPassthrough)
+	f.files.follow.attach(m.kernel)
 	f.life.work.Go(func() { f.cache.run(f.life.ctx) })
 	go func() { // ends when the file system is unmounted
 		defer close(m.done)

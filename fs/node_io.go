@@ -35,8 +35,17 @@ func (f *fileSystem) Read(_ <-chan struct{}, in *fuse.ReadIn, buf []byte) (fuse.
 	if h == nil || h.dir != nil {
 		return nil, fuse.EBADF
 	}
+	source := h.source()
+	if h.followed != nil {
+		v, done := f.files.follow.read(h.followed)
+		if v == nil {
+			return nil, fuse.EIO
+		}
+		defer done()
+		source = v
+	}
 	f.files.noteCached(h)
-	n, err := readFull(h.source(), buf, int64(in.Offset))
+	n, err := readFull(source, buf, int64(in.Offset))
 	if err != nil {
 		return nil, fuse.Status(fail(f.log, "read", h.node.ino(), err))
 	}
@@ -77,6 +86,14 @@ func (f *fileSystem) Lseek(_ <-chan struct{}, in *fuse.LseekIn, out *fuse.LseekO
 	h := f.files.handles.get(in.Fh)
 	if h == nil || h.dir != nil {
 		return fuse.EBADF
+	}
+	if h.followed != nil {
+		v, done := f.files.follow.read(h.followed)
+		if v == nil {
+			return fuse.EIO
+		}
+		defer done()
+		h = &handle{node: h.node, version: v}
 	}
 	if fd := h.fd(); fd >= 0 {
 		at, err := unix.Seek(fd, int64(in.Offset), int(in.Whence))

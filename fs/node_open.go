@@ -25,6 +25,8 @@ func (f *fileSystem) Open(cancel <-chan struct{}, in *fuse.OpenIn, out *fuse.Ope
 		return fuse.Status(syscall.ESTALE)
 	case n.kind != meta.KindFile:
 		return fuse.EINVAL
+	case f.files.follow != nil && mayWrite(in.Flags):
+		return fuse.EROFS
 	}
 	ctx, stop := f.life.callContext(cancel, in.Pid)
 	defer stop()
@@ -56,6 +58,9 @@ func (at *attributes) killPrivOf(ctx context.Context, n *node) {
 
 // Create answers FUSE_CREATE: the name is reserved for this node until the first publish.
 func (f *fileSystem) Create(cancel <-chan struct{}, in *fuse.CreateIn, name string, out *fuse.CreateOut) fuse.Status {
+	if f.files.follow != nil {
+		return fuse.EROFS // also if somebody has remounted it for writing
+	}
 	defer f.creating(in.NodeId, name)()
 	op := &meta.Create{Name: name, Kind: meta.KindFile, Mode: in.Mode, Excl: in.Flags&syscall.O_EXCL != 0}
 	rec, attr, no := f.creation(cancel, &in.InHeader, op, in.Umask)
@@ -91,6 +96,7 @@ func (f *fileSystem) Flush(cancel <-chan struct{}, in *fuse.FlushIn) fuse.Status
 		f.files.noteClosing(h)
 	}
 	f.siblings.locks.closedDescriptor(h.node, filelock.Owner{Space: f.space, ID: in.LockOwner}, in.Fh)
+	f.files.follow.unlocked(h)
 	return fuse.Status(status)
 }
 
@@ -107,6 +113,7 @@ func (f *fileSystem) Fsync(cancel <-chan struct{}, in *fuse.FsyncIn) fuse.Status
 func (f *fileSystem) Release(_ <-chan struct{}, in *fuse.ReleaseIn) {
 	if h := f.files.handles.remove(in.Fh); h != nil {
 		f.siblings.locks.closedHandle(h.node, f.space, in.Fh)
+		f.files.follow.unlocked(h)
 		f.files.release(h)
 	}
 }

@@ -23,8 +23,9 @@ type node struct {
 
 	last meta.Inode // the record as last seen, for what is gone or superseded
 
-	reading *version // what read handles share; nil when not open or live
-	live    *live    // nil when nobody may write
+	reading *version  // what read handles share; nil when not open or live
+	live    *live     // nil when nobody may write
+	follow  *followed // nil when not open, or when the mount does not follow
 
 	cached      meta.ContentID // whose bytes the kernel's page cache holds
 	cachedValid bool
@@ -120,6 +121,8 @@ func (n *node) stale(rec meta.Inode) bool {
 	switch {
 	case rec.Kind != n.kind:
 		return true
+	case n.follow != nil:
+		return false
 	case n.live != nil:
 		return n.live.users.frozen() && !n.live.isVersionLocked(rec)
 	case n.reading != nil:

@@ -21,6 +21,8 @@ type openFiles struct {
 	life      *lifetime
 	log       *slog.Logger
 
+	follow *following // nil if open files keep their versions
+
 	handles   *handles
 	fineTimes bool // of the staged files; constant from the mount on
 }
@@ -181,7 +183,9 @@ func (o *openFiles) writable(fh uint64) *live {
 // opened tells the kernel how a new handle is read, written and closed.
 func (o *openFiles) opened(h *handle, tid uint32, out *fuse.OpenOut) {
 	h.opener = tid
-	if h.live != nil {
+	if h.followed != nil {
+		out.OpenFlags |= o.follow.openFlags
+	} else if h.live != nil {
 		o.pass.attach(h.live.backing, h.live.stage.Fd(), out)
 		if h.writer && h.live.mapsUnseen() {
 			o.cache.dropAttrSoon(h.node.id)

@@ -7,6 +7,10 @@ import (
 
 // release ends an open file, which has no number any more or never had one.
 func (o *openFiles) release(h *handle) {
+	if h.followed != nil {
+		o.follow.release(h)
+		return
+	}
 	if h.version != nil && o.releaseVersion(h) {
 		return
 	}
@@ -174,6 +178,10 @@ const releaseGrace = 250 * time.Millisecond
 
 // awaitSettled waits for a live file that is on its way out, before an open or stat looks at the node.
 func (o *openFiles) awaitSettled(ctx context.Context, n *node) {
+	if o.follow != nil {
+		o.follow.await(ctx, n)
+		return
+	}
 	o.nodes.mu.Lock()
 	l := n.live
 	wait := l != nil && (l.users.ended || l.superseded && !l.graceOver)

@@ -56,6 +56,9 @@ func (l *live) awaitLinked(ctx context.Context) error {
 // Tmpfile answers FUSE_TMPFILE.
 func (f *fileSystem) Tmpfile(_ <-chan struct{}, in *fuse.CreateIn, out *fuse.CreateOut) fuse.Status {
 	dir, no := f.directory(in.NodeId)
+	if f.files.follow != nil {
+		no = syscall.EROFS
+	}
 	if no != 0 {
 		return fuse.Status(no)
 	}

@@ -16,6 +16,9 @@ func (f *fileSystem) truncate(
 	if n.kind != meta.KindFile {
 		return syscall.EINVAL
 	}
+	if f.files.follow != nil {
+		return syscall.EROFS
+	}
 	if size < 0 {
 		return syscall.EFBIG
 	}

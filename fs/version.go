@@ -79,6 +79,9 @@ func (v *version) close() error {
 
 // acquireRead makes a read handle on a node. ESTALE sends the kernel to look the name up again.
 func (o *openFiles) acquireRead(ctx context.Context, n *node) (*handle, syscall.Errno) {
+	if o.follow != nil {
+		return o.follow.open(ctx, n)
+	}
 	if h, no := o.joinForRead(ctx, n); h != nil || no != 0 {
 		return h, no
 	}
@@ -166,6 +169,9 @@ func (n *node) shareLocked() *handle {
 // reopen gives the handles of a node that names lead to no more another one that reads the same. Where there are
 // none, one that was looked up just now gives the newest version.
 func (o *openFiles) reopen(ctx context.Context, n *node, looked bool) (*handle, syscall.Errno) {
+	if o.follow != nil {
+		return o.follow.open(ctx, n)
+	}
 	o.awaitSettled(ctx, n)
 	o.nodes.mu.Lock()
 	l, h := n.live, n.shareLocked()

@@ -171,6 +171,10 @@ func mountOptions(lists []string) (mountWords, error) {
 			default:
 				w.options[key] = value
 			}
+			if word == "follow" { // rw before it is a default of mount(8)
+				w.change.Add("ro")
+				w.flags = append(w.flags, "ro")
+			}
 		}
 	}
 	return w, nil

@@ -164,6 +164,11 @@ func TestMountOptions(t *testing.T) {
 	if diff := cmp.Diff(map[string]string{"stage": "memory"}, got.options); diff != "" || got.remount {
 		t.Error(diff, got.remount)
 	}
+	for words, writable := range map[string]bool{"rw,follow": false, "follow": false, "follow,rw": true} {
+		if got, err := mountOptions([]string{words}); err != nil || got.change.Writable() != writable {
+			t.Errorf("%s: %+v %v", words, got, err)
+		}
+	}
 	if got, err := mountOptions([]string{"rw,remount"}); err != nil || !got.remount {
 		t.Errorf("%+v %v", got, err)
 	}

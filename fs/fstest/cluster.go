@@ -142,6 +142,9 @@ func (c *Cluster) applyLocked(l meta.Lease, op meta.Op) (meta.Result, error) {
 	return res, nil
 }
 
+// Attach makes a mount that a test has made itself the one of a node, which sees what is applied.
+func (c *Cluster) Attach(i int, m *fs.Mount) { c.Node(i).mount.Store(m) }
+
 // Unseen makes a function run once, when the next publish is applied and no kernel has been notified of it. The
 // function must change nothing.
 func (c *Cluster) Unseen(f func()) {

@@ -36,6 +36,9 @@ func (k *kernel) Device() string { return "" }
 // Passthrough implements fs.Kernel.
 func (k *kernel) Passthrough() bool { return false }
 
+// MapsDirect implements fs.Kernel.
+func (k *kernel) MapsDirect() bool { return true }
+
 // RegisterBackingFd implements fs.Kernel.
 func (k *kernel) RegisterBackingFd(*fuse.BackingMap) (int32, syscall.Errno) { return 0, syscall.ENOSYS }
 

@@ -19,6 +19,7 @@ import (
 var mountOptionWords = map[string]func(*fs.Options){
 	"nopassthrough": func(o *fs.Options) { o.NoPassthrough = true },
 	"acl":           func(o *fs.Options) { o.ACL = true },
+	"follow":        func(o *fs.Options) { o.Follow = true },
 	"nonempty":      func(o *fs.Options) { o.NonEmpty = true },
 	"debug":         func(o *fs.Options) { o.Debug = true },
 }
@@ -82,7 +83,7 @@ func (s *mounts) options(req admin.MountRequest) (fs.Options, error) {
 		set, known := mountOptionWords[word]
 		if !known || value != "" {
 			return o, admin.Errorf(admin.CodeInvalid,
-				"mount option %q is not known: there are nopassthrough, acl, nonempty, debug", word)
+				"mount option %q is not known: there are nopassthrough, acl, follow, nonempty, debug", word)
 		}
 		set(&o)
 	}
@@ -90,6 +91,10 @@ func (s *mounts) options(req admin.MountRequest) (fs.Options, error) {
 		if !o.Flags.Add(word) {
 			return o, admin.Errorf(admin.CodeInvalid, "mount flag %q is not known", word)
 		}
+	}
+	if o.Follow && o.Flags.Writable() {
+		return o, admin.Errorf(admin.CodeInvalid,
+			"a mount with follow is read-only: leave out rw, and write by a mount without follow")
 	}
 	return o, nil
 }

@@ -114,3 +114,17 @@ func TestMountsAreListedWhileOneIsMade(t *testing.T) {
 	}
 	n.tasks.Wait()
 }
+
+// A mount that follows is read-only, and says so where somebody asks for the opposite.
+func TestFollowOptions(t *testing.T) {
+	s := newMounts(&node{ctx: t.Context()})
+	for _, c := range []struct {
+		flags []string
+		bad   bool
+	}{{nil, false}, {[]string{"ro"}, false}, {[]string{"rw", "ro"}, false}, {[]string{"ro", "rw"}, true}} {
+		o, err := s.options(admin.MountRequest{Dir: "/m", Flags: c.flags, Options: map[string]string{"follow": ""}})
+		if (admin.CodeOf(err) == admin.CodeInvalid) != c.bad || !o.Follow {
+			t.Errorf("%q: %+v, %v", c.flags, o.Flags, err)
+		}
+	}
+}
