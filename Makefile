@@ -52,7 +52,7 @@ test-detsim:
 	$(GO) test -timeout 60m ./internal/detsim -args -sim.seeds $(or $(SEEDS),500) $(if $(FROM),-sim.from $(FROM))
 
 # What is run again as in a container, where the kernel may not pass reads and writes through.
-WITHOUT = TestCopyOf|TestReceiverDies|TestWriter|TestGit|TestTar|TestGoBuild|TestEditors|TestSqlite|TestShells|TestScript
+WITHOUT = TestCopyOf|TestReceiverDies|TestWriter|TestGit|TestTar|TestGoBuild|TestEditors|TestSqlite|TestShells|TestScript|TestDatabases
 
 # Three at a time of the tests that bound no time: they wait for processes, links and timers.
 test-integration: build
