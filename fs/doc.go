@@ -26,6 +26,9 @@
 // the name up again. An open of a descriptor (/proc/self/fd) has no name to look up: it returns at once, and reads what
 // the descriptor reads.
 //
+// On a mount that follows (following), a file that is open is neither: it reads the newest version, and changes to the
+// next one. It is never live and never detached.
+//
 // A publish takes the file as it was when the publish began. Writes since then may or may not be in it. Before bytes
 // of a live file are cut off, the publishes that need them read them (stageReads).
 //
@@ -37,6 +40,7 @@
 //	fileSystem                      requests of the kernel
 //	  retries, attributes           opens that come again after ESTALE; what stat and getxattr show
 //	    openFiles                   handles, and the versions and live files behind them
+//	      following                 open files that change to each new version
 //	      publisher                 from live files to the log
 //	        reservations            names that have no version yet
 //	          namespace             reads and changes of the log's names, which changes are our own, and the barrier

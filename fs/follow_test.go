@@ -13,6 +13,7 @@ import (
 	"sync/atomic"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/hanwen/go-fuse/v2/fuse"
 	"github.com/rdmcfs/rdmcfs/fs"
@@ -342,7 +343,12 @@ func TestFollowSizesWhileItChanges(t *testing.T) {
 		fh := k.open(node)
 		on.Store(true)
 		write(t, path, is)
-		goOn := <-hold
+		goOn := make(chan struct{})
+		select {
+		case goOn = <-hold:
+		case <-time.After(time.Minute):
+			t.Fatal("no pages are dropped")
+		}
 		if got := k.read(fh); got != string(is) {
 			t.Errorf("%v: a read while the file changes gives %d bytes", sizes, len(got))
 		}
@@ -503,7 +509,11 @@ func TestFollowSlowContent(t *testing.T) {
 	}
 	of.before.Store(&wait)
 	write(t, filepath.Join(a, "f"), []byte("newer"))
-	<-entered
+	select {
+	case <-entered:
+	case <-time.After(time.Minute):
+		t.Fatal("nobody opens the new version")
+	}
 	must(t, shows(f, []byte("old")))
 	write(t, filepath.Join(a, "g"), []byte("newer"))
 	eventuallyShows(t, g, []byte("newer"))
