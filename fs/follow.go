@@ -83,6 +83,8 @@ func (fw *following) open(ctx context.Context, n *node) (*handle, syscall.Errno)
 	switch {
 	case errors.Is(err, errGone):
 		return nil, syscall.ESTALE // its name may have been given to another file
+	case err == nil && ended == nil:
+		return nil, syscall.EIO // the mount has ended
 	case err == nil:
 		err = ended
 	}

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"slices"
@@ -44,8 +45,16 @@ func shows(f *os.File, want []byte) error {
 	return nil
 }
 
+// eventuallyShows first waits for what reads give: a stat asks which version is the newest.
 func eventuallyShows(t *testing.T, f *os.File, want []byte) {
 	t.Helper()
+	eventually(t, func() error {
+		got, err := io.ReadAll(io.NewSectionReader(f, 0, 1<<40))
+		if err != nil || !bytes.Equal(got, want) {
+			return fmt.Errorf("%d bytes, %v, want %d; first difference at %d", len(got), err, len(want), firstDiff(got, want))
+		}
+		return nil
+	})
 	eventually(t, func() error { return shows(f, want) })
 }
 
@@ -371,8 +380,10 @@ func TestFollowSizesWhileItChanges(t *testing.T) {
 type contents struct {
 	*fstest.Node
 	before atomic.Pointer[func(id meta.ContentID) error]
+	read   atomic.Pointer[func(id meta.ContentID)]
 	after  atomic.Pointer[func()]
 	open   atomic.Int64
+	logged atomic.Int64
 }
 
 func (c *contents) OpenContent(ctx context.Context, id meta.ContentID) (replicate.ContentReader, error) {
@@ -389,12 +400,20 @@ func (c *contents) OpenContent(ctx context.Context, id meta.ContentID) (replicat
 	if f := c.after.Swap(nil); f != nil {
 		(*f)()
 	}
-	return &counted{r, c}, nil
+	return &counted{r, c, id}, nil
 }
 
 type counted struct {
 	replicate.ContentReader
 	of *contents
+	id meta.ContentID
+}
+
+func (r *counted) ReadAt(p []byte, off int64) (int, error) {
+	if f := r.of.read.Load(); f != nil {
+		(*f)(r.id)
+	}
+	return r.ContentReader.ReadAt(p, off)
 }
 
 func (r *counted) Close() error {
@@ -407,8 +426,15 @@ func followContents(t *testing.T) (a string, of *contents, b string) {
 	t.Helper()
 	c := fstest.New(t, 2)
 	of = &contents{Node: c.Node(2)}
+	log := slog.New(slog.NewTextHandler(of, nil))
 	a = c.Node(1).Mount(t, nil)
-	return a, of, c.Node(2).Mount(t, func(o *fs.Options) { o.Cluster, o.Follow = of, true })
+	return a, of, c.Node(2).Mount(t, func(o *fs.Options) { o.Cluster, o.Follow, o.Log = of, true, log })
+}
+
+// Write counts what is logged.
+func (c *contents) Write(p []byte) (int, error) {
+	c.logged.Add(1)
+	return len(p), nil
 }
 
 // A commit falls into an open, after the version to open was chosen: it shows all the same.
@@ -489,6 +515,9 @@ func TestFollowKeepsWhatCannotBeReplaced(t *testing.T) {
 	write(t, filepath.Join(a, "g"), []byte("newer"))
 	eventuallyShows(t, g, []byte("newer"))
 	eventuallyShows(t, f, []byte("newer"))
+	if n := of.logged.Load(); n != 1 {
+		t.Errorf("%d lines are logged, want one", n)
+	}
 }
 
 // An open of a content that takes long holds up neither other files nor the handles that are there, and a handle that
@@ -523,6 +552,40 @@ func TestFollowSlowContent(t *testing.T) {
 	eventually(t, of.allClosed)
 	f = openFor(t, filepath.Join(b, "f"), os.O_RDONLY)
 	must(t, shows(f, []byte("newer")))
+	must(t, f.Close())
+	eventually(t, of.allClosed)
+}
+
+// A read that hangs holds up nothing, and ends with the version that it began with.
+func TestFollowReadThatHangs(t *testing.T) {
+	a, of, b := followContents(t)
+	old, newer := pattern(1, 9000), pattern(2, 12_000)
+	write(t, filepath.Join(a, "f"), old)
+	f := openFor(t, filepath.Join(b, "f"), os.O_RDONLY)
+	entered, goOn := make(chan struct{}), make(chan struct{})
+	var first atomic.Bool
+	hang := func(meta.ContentID) {
+		if !first.Swap(true) {
+			close(entered)
+			<-goOn
+		}
+	}
+	of.read.Store(&hang)
+	got := make(chan []byte, 1)
+	go func() {
+		p := make([]byte, 20_000)
+		n, _ := unix.Pread(int(f.Fd()), p, 0) // ReadAt would read on behind what one call gave
+		got <- p[:max(n, 0)]
+	}()
+	<-entered
+	write(t, filepath.Join(a, "f"), newer)
+	eventuallyShows(t, f, newer)
+	wantBytes(t, filepath.Join(b, "f"), newer)
+	close(goOn)
+	if got := <-got; !bytes.Equal(got, old) {
+		t.Errorf("the read that hung gives %d bytes, want %d; first difference at %d", len(got), len(old),
+			firstDiff(got, old))
+	}
 	must(t, f.Close())
 	eventually(t, of.allClosed)
 }

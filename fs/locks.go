@@ -369,6 +369,7 @@ func (f *fileSystem) lock(cancel <-chan struct{}, in *fuse.LkIn, wait bool) fuse
 	}
 	no := f.siblings.locks.take(f.life.ctx, cancel, h, l, wait)
 	if no != 0 {
+		f.files.follow.unlocked(h) // an flock may be lost, and a lock that waits may come too late
 		return fuse.Status(no)
 	}
 	ctx, stop := f.life.callContext(cancel, in.Pid)

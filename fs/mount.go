@@ -82,6 +82,7 @@ func NewMount(ctx context.Context, o Options) (*Mount, error) {
 	}
 	if o.Follow {
 		o.Flags.Add("ro")
+		o.NoPassthrough = true
 	}
 	if o.Siblings == nil {
 		o.Siblings = new(Siblings)

@@ -154,8 +154,8 @@ func TestReaderFollows(t *testing.T) {
 	}
 }
 
-// What a user may get wrong is refused with what to do.
-func TestFollowIsRefusedForWriting(t *testing.T) {
+// What a user may get wrong is refused with what to do. Programs run on such a mount.
+func TestFollowForUsers(t *testing.T) {
 	t.Parallel()
 	c := start(t, cluster.Options{Nodes: 1})
 	dir := filepath.Join(c.Dir, "follow")
@@ -165,6 +165,8 @@ func TestFollowIsRefusedForWriting(t *testing.T) {
 		t.Errorf("follow,rw: %v, %s", err, stderr)
 	}
 	dir = followMount(t, c, c.Nodes[0])
+	run(t, "cp", "/bin/true", c.Nodes[0].Path("true"))
+	run(t, filepath.Join(dir, "true"))
 	if err := os.WriteFile(filepath.Join(dir, "f"), nil, 0o644); err == nil {
 		t.Error("a mount that follows takes a file")
 	}
