@@ -47,6 +47,7 @@ case ${1:-test} in
     ;;
 esac
 [[ -f /usr/include/stdlib.h ]] || missing+=(libc6-dev)
+[[ ${1:-test} != test || -f /usr/include/lmdb.h ]] || missing+=(liblmdb-dev)
 ((${#missing[@]})) || exit 0
 
 mapfile -t missing < <(printf '%s\n' "${missing[@]}" | sort -u)

@@ -68,60 +68,80 @@ func appendTo(path, text string) error {
 	return f.Close()
 }
 
-// sqlShell is a connection of sqlite that stays open.
-type sqlShell struct {
+// talk is a program that answers lines, and stays.
+type talk struct {
 	t   *testing.T
 	cmd *exec.Cmd
 	in  *os.File
 	out *bufio.Scanner
 }
 
-// connect opens a database, with arguments of sqlite3 before its name.
-func connect(t *testing.T, args ...string) *sqlShell {
+// converse starts a program. Its errors are answers too.
+func converse(t *testing.T, name string, args ...string) *talk {
 	t.Helper()
 	in, ours, err := os.Pipe()
 	must(t, err)
 	out, theirs, err := os.Pipe()
 	must(t, err)
-	cmd := exec.Command("sqlite3", args...)
+	cmd := exec.Command(name, args...)
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = in, theirs, theirs
 	must(t, cmd.Start())
 	in.Close()
 	theirs.Close()
-	s := &sqlShell{t: t, cmd: cmd, in: ours, out: bufio.NewScanner(out)}
+	s := &talk{t: t, cmd: cmd, in: ours, out: bufio.NewScanner(out)}
 	t.Cleanup(func() {
 		s.close()
 		out.Close()
 	})
-	s.ask(".timeout 60000")
 	return s
 }
 
-// close ends the connection, if that was not done.
-func (s *sqlShell) close() {
+// close ends the program, if that was not done.
+func (s *talk) close() {
 	if s.in.Close() == nil {
 		_ = s.cmd.Wait()
 	}
 }
 
-// ask gives what a statement prints, its errors too, in one line.
-func (s *sqlShell) ask(sql string) string {
+// say sends a line, and gives the next line of the answer.
+func (s *talk) say(line string) string {
 	s.t.Helper()
-	if _, err := fmt.Fprintf(s.in, "%s\n.print end-of-answer\n", sql); err != nil {
+	if _, err := fmt.Fprintln(s.in, line); err != nil {
 		s.t.Fatal(err)
 	}
-	var lines []string
-	for s.out.Scan() {
-		if s.out.Text() == "end-of-answer" {
-			return strings.Join(lines, " ")
-		}
-		lines = append(lines, s.out.Text())
-	}
-	s.t.Fatalf("sqlite3 ended after %q: %q, %v", sql, lines, s.out.Err())
-	return ""
+	return s.next(line)
 }
 
-func (s *sqlShell) want(sql, answer string) {
+func (s *talk) next(after string) string {
+	s.t.Helper()
+	if !s.out.Scan() {
+		s.t.Fatalf("%s ended after %q: %v", s.cmd.Args[0], after, s.out.Err())
+	}
+	return s.out.Text()
+}
+
+// sqlShell is a connection of sqlite that stays open.
+type sqlShell struct{ *talk }
+
+// connect opens a database, with arguments of sqlite3 before its name.
+func connect(t *testing.T, args ...string) sqlShell {
+	t.Helper()
+	s := sqlShell{converse(t, "sqlite3", args...)}
+	s.ask(".timeout 60000")
+	return s
+}
+
+// ask gives what a statement prints, its errors too, in one line.
+func (s sqlShell) ask(sql string) string {
+	s.t.Helper()
+	var lines []string
+	for line := s.say(sql + "\n.print end-of-answer"); line != "end-of-answer"; line = s.next(sql) {
+		lines = append(lines, line)
+	}
+	return strings.Join(lines, " ")
+}
+
+func (s sqlShell) want(sql, answer string) {
 	s.t.Helper()
 	if got := s.ask(sql); got != answer {
 		s.t.Fatalf("%s: %q, want %q", sql, got, answer)

@@ -3,7 +3,9 @@ package integration
 import (
 	"fmt"
 	"os"
+	"path/filepath"
 	"testing"
+	"time"
 
 	"github.com/rdmcfs/rdmcfs/test/integration/cluster"
 )
@@ -52,7 +54,7 @@ func testReadersFirst(t *testing.T, c *cluster.Cluster, mode string, kib int) {
 		first.want("commit; select count(*) from t;", fmt.Sprint(rows-2))
 		rows--
 	}
-	for _, s := range []*sqlShell{first, second, writer, other} {
+	for _, s := range []sqlShell{first, second, writer, other} {
 		s.close()
 	}
 	for _, n := range c.Nodes {
@@ -60,5 +62,50 @@ func testReadersFirst(t *testing.T, c *cluster.Cluster, mode string, kib int) {
 		if want := fmt.Sprintf("ok\n%d\n", rows-1); out != want {
 			t.Errorf("%s: %q, want %q", n.Name(), out, want)
 		}
+	}
+}
+
+// lmdbProgram is testdata/lmdb.c, compiled.
+func lmdbProgram(t *testing.T, dir string) string {
+	t.Helper()
+	out := filepath.Join(dir, "lmdb")
+	run(t, "gcc", "-O2", "-Wall", "-o", out, "testdata/lmdb.c", "-llmdb")
+	return out
+}
+
+// LMDB maps its file: a reader that was there first sees what a writer writes, and one state in each transaction.
+func TestDatabasesThatAreMappedWithReadersFirst(t *testing.T) {
+	t.Parallel()
+	c := start(t, cluster.Options{Nodes: 3})
+	program, path := lmdbProgram(t, c.Dir), c.Nodes[0].Path("map.mdb")
+	open := func(how string) *talk { return converse(t, program, how, path) }
+	answers := func(s *talk, line, want string) {
+		t.Helper()
+		if got := s.say(line); got != want {
+			t.Fatalf("%s: %q, want %q", line, got, want)
+		}
+	}
+	w := open("write")
+	answers(w, "put 0 100000", "put")
+	w.close()
+	reader, sum := open("read"), 0
+	answers(reader, "count", "1 0")
+	w = open("write")
+	rows := size(30, 300)
+	for i := 1; i <= rows; i++ {
+		answers(reader, "begin", "begin")
+		answers(w, fmt.Sprintf("put %d %d", i, 1+i*i*13%60_000), "put")
+		answers(reader, "count", fmt.Sprintf("%d %d", i, sum))
+		answers(reader, "end", "end")
+		sum += i % 251
+		answers(reader, "count", fmt.Sprintf("%d %d", i+1, sum))
+	}
+	w.close()
+	reader.close()
+	for _, n := range c.Nodes[1:] {
+		c.AwaitAgreement(60 * time.Second)
+		s := converse(t, program, "read", n.Path("map.mdb"))
+		answers(s, "count", fmt.Sprintf("%d %d", rows+1, sum))
+		s.close()
 	}
 }
