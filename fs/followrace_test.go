@@ -35,6 +35,7 @@ func wholeVersion(p []byte) (uint64, error) {
 // Versions are committed quickly while programs read, lock, open and close. What is read by one call, or under a lock,
 // is one whole version, never an older one than before, and in the end it is the last.
 func TestFollowRace(t *testing.T) {
+	needWholeReads(t)
 	for name, size := range map[string]int{"log": 800, "page": 4096, "store": 40_000, "large": 900_000} {
 		t.Run(name, func(t *testing.T) { testFollowRace(t, size) })
 	}
@@ -147,6 +148,7 @@ func openAndRead(ctx context.Context, path string, size int) error {
 
 // A file grows and shrinks quickly: what is read is never a zero, which no version has, and the last version arrives.
 func TestFollowRaceOfSizes(t *testing.T) {
+	needWholeReads(t)
 	rounds := 300
 	if testing.Short() {
 		rounds = 60
