@@ -315,7 +315,7 @@ func (at *attributes) makeRoom(ctx context.Context, l *live, patch meta.AttrPatc
 		return syscall.ENOSPC // the log does not know it yet
 	}
 	at.nodes.mu.Lock()
-	r := at.files.publisher.roundLocked(l, true)
+	r := at.files.publisher.roundLocked(l, roundAttrs)
 	at.nodes.mu.Unlock()
 	select {
 	case <-r.done:

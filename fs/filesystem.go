@@ -47,7 +47,7 @@ func newFileSystem(ctx context.Context, o Options, root meta.Inode) *fileSystem 
 		names: names, nodes: nodes, staging: o.Staging, publisher: publisher, reserved: reserved, cache: cache, pass: pass,
 		life: life, log: o.Log, handles: newHandles(),
 	}
-	reserved.renew = func(l *live) { publisher.roundLocked(l, true) }
+	reserved.renew = func(l *live) { publisher.roundLocked(l, roundAttrs) }
 	publisher.done = files.unbusy
 	if o.Follow {
 		files.follow = &following{files: files, nodes: nodes, locks: nodes.locks}

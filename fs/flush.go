@@ -32,7 +32,7 @@ func (pub *publisher) flush(cancel <-chan struct{}, pid uint32, l *live, closing
 
 // publishFor publishes a live file for a request of a process, and waits for it.
 func (pub *publisher) publishFor(cancel <-chan struct{}, pid uint32, l *live) syscall.Errno {
-	r := pub.publish(l)
+	r := pub.publish(l, roundBytes)
 	if r.wait(pub.life.ctx, cancel, pid) {
 		return syscall.EIO
 	}

@@ -13,27 +13,40 @@ import (
 	"github.com/rdmcfs/rdmcfs/replicate"
 )
 
-// round is one publish that any number of callers wait for. err is set before done is closed.
+// roundKind is what a round has to publish. A round of a later kind does what the earlier ones do.
+type roundKind int
+
+const (
+	roundAttrs roundKind = iota // attributes
+	roundIdle                   // bytes, unless somebody has the file open for writing: then it is not finished
+	roundBytes                  // bytes
+)
+
+// errUnfinished says that an idle round published no bytes: somebody has the file open for writing.
+var errUnfinished = errors.New("fs: the file is open for writing")
+
+// round is one publish that any number of callers wait for. err and unfinished are set before done is closed.
 type round struct {
-	done  chan struct{}
-	err   error
-	attrs bool // only attributes; protected by live.mu until it begins
+	done       chan struct{}
+	err        error
+	unfinished bool      // no bytes were published: see errUnfinished
+	kind       roundKind // protected by live.mu until it begins
 }
 
 // rounds are the publishes of a live file: one under way, and one that waits. Protected by live.mu.
 type rounds struct{ cur, next *round }
 
 // add returns the round that publishes what is there now: a new one, which begins if begun says so, or the one that
-// waits behind a running one. With attrs it is enough that attributes are published.
-func (rs *rounds) add(attrs bool) (r *round, begun bool) {
+// waits behind a running one.
+func (rs *rounds) add(kind roundKind) (r *round, begun bool) {
 	switch {
 	case rs.cur == nil:
-		rs.cur = &round{done: make(chan struct{}), attrs: attrs}
+		rs.cur = &round{done: make(chan struct{}), kind: kind}
 		return rs.cur, true
 	case rs.next == nil:
-		rs.next = &round{done: make(chan struct{}), attrs: attrs}
-	case !attrs:
-		rs.next.attrs = false
+		rs.next = &round{done: make(chan struct{}), kind: kind}
+	default:
+		rs.next.kind = max(rs.next.kind, kind)
 	}
 	return rs.next, false
 }
@@ -69,17 +82,17 @@ type publisher struct {
 
 // publish makes sure that a snapshot taken after now is published: by a new round, or by the one that is queued behind
 // a running one.
-func (pub *publisher) publish(l *live) *round {
+func (pub *publisher) publish(l *live, kind roundKind) *round {
 	pub.nodes.mu.Lock()
 	defer pub.nodes.mu.Unlock()
-	return pub.roundLocked(l, false)
+	return pub.roundLocked(l, kind)
 }
 
-// roundLocked is publish; with attrs it is enough that attributes are. nodeTable.mu is held.
-func (pub *publisher) roundLocked(l *live, attrs bool) *round {
+// roundLocked is publish. nodeTable.mu is held.
+func (pub *publisher) roundLocked(l *live, kind roundKind) *round {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	r, begun := l.rounds.add(attrs)
+	r, begun := l.rounds.add(kind)
 	if begun {
 		l.users.busy++
 		pub.life.work.Go(func() { pub.runRounds(l, r) })
@@ -90,10 +103,11 @@ func (pub *publisher) roundLocked(l *live, attrs bool) *round {
 // runRounds publishes until no round is waiting.
 func (pub *publisher) runRounds(l *live, r *round) {
 	for r != nil {
-		switch {
-		case !r.attrs:
-			r.err = pub.publishOnce(pub.life.ctx, l)
-		default:
+		if r.kind != roundAttrs {
+			r.err = pub.publishOnce(pub.life.ctx, l, r.kind)
+		}
+		r.unfinished = errors.Is(r.err, errUnfinished)
+		if r.kind == roundAttrs || r.unfinished {
 			r.err = pub.attrsOnce(pub.life.late, l)
 		}
 		l.mu.Lock()
@@ -122,7 +136,7 @@ func (pub *publisher) attrsOnce(ctx context.Context, l *live) error {
 }
 
 // publishOnce publishes what has changed, or only attributes, or nothing.
-func (pub *publisher) publishOnce(ctx context.Context, l *live) error {
+func (pub *publisher) publishOnce(ctx context.Context, l *live, kind roundKind) error {
 	if pub.nodes.isRemoved(l.node) {
 		return nil
 	}
@@ -133,10 +147,13 @@ func (pub *publisher) publishOnce(ctx context.Context, l *live) error {
 		return l.stage.Sync()
 	}
 	return retaken(func() error {
+		if kind == roundIdle && pub.isBeingWritten(l) {
+			return errUnfinished // before all of it is compared
+		}
 		if err := pub.reserved.reserveAgain(ctx, l); err != nil || pub.nodes.isRemoved(l.node) {
 			return err
 		}
-		return pub.take(ctx, l)
+		return pub.take(ctx, l, kind)
 	})
 }
 
@@ -160,9 +177,21 @@ func isNameless(err error) bool {
 	return errors.Is(err, errNameless) || errors.Is(err, replicate.ErrNoInode)
 }
 
-// take publishes what has changed by now.
-func (pub *publisher) take(ctx context.Context, l *live) error {
+// isBeingWritten reports whether somebody has the file open for writing.
+func (pub *publisher) isBeingWritten(l *live) bool {
+	pub.nodes.mu.Lock()
+	defer pub.nodes.mu.Unlock()
+	return l.users.writers > 0
+}
+
+// take publishes what has changed by now. An idle round asks after its look at the bytes who writes: a program that
+// opens the file and cuts it before the look is one of the writers by then, or has closed it, and its close published.
+func (pub *publisher) take(ctx context.Context, l *live, kind roundKind) error {
 	c, err := l.changes()
+	if err == nil && c.any && kind == roundIdle && pub.isBeingWritten(l) {
+		c.end(meta.ContentID{}, false)
+		return errUnfinished
+	}
 	if err != nil || !c.any {
 		c.end(meta.ContentID{}, false)
 	}

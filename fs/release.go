@@ -83,7 +83,7 @@ func (o *openFiles) letGo(l *live, count *int) {
 	o.nodes.mu.Lock()
 	*count--
 	if l.users.frozen() && !l.users.ended && l.attrsLeftLocked() {
-		o.publisher.roundLocked(l, true)
+		o.publisher.roundLocked(l, roundAttrs)
 	}
 	end := l.users.end()
 	left := !l.users.ended && l.superseded && l.users.writers == 0

@@ -249,3 +249,25 @@ func TestG2CloseIsNotPutOffForAFileElsewhere(t *testing.T) {
 	must(t, child.Wait())
 	must(t, held.Close())
 }
+
+// A file is overwritten many times in quick succession: each version that any node shows, and each that the log has, is
+// one that a program finished. The look at a file after its last close can run when the next open has cut it already.
+func TestG1OverwritesInQuickSuccessionShowNothingUnfinished(t *testing.T) {
+	eachPair(t, func(t *testing.T, c *fstest.Cluster, a, b string) {
+		const times = 300
+		before := c.Node(1).Publishes.Load()
+		for i := range times {
+			write(t, filepath.Join(a, "f"), pattern(uint64(i), 1000+i))
+			st, err := os.Stat(filepath.Join(b, "f"))
+			must(t, err)
+			if st.Size() != int64(1000+i) {
+				t.Fatalf("after overwrite %d the other node shows %d bytes, want %d", i, st.Size(), 1000+i)
+			}
+		}
+		released(t, c.Node(1), 0)
+		wantBytes(t, filepath.Join(b, "f"), pattern(times-1, 1000+times-1))
+		if got := c.Node(1).Publishes.Load() - before; got != times {
+			t.Errorf("%d publishes of %d versions", got, times)
+		}
+	})
+}

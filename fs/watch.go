@@ -42,7 +42,7 @@ func (pub *publisher) watchMapping(l *live) {
 	for wait := watchFirst; ; wait = min(2*wait, watchMax) {
 		mapped, known := pub.mayStore(l)
 		look := time.Now()
-		r := pub.publish(l)
+		r := pub.publish(l, roundIdle)
 		select {
 		case <-r.done:
 		case <-pub.life.ctx.Done():
