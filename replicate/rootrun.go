@@ -56,6 +56,36 @@ type rootRun struct {
 	look   func() session.View       // what the log says of the members
 	views  func() <-chan struct{}    // closed when that may have changed; may be nil
 	idle   func(ctx context.Context) // reads what no group asks for; once, may be nil
+	joins  chan joining              // nil if no node can join
+	over   chan struct{}             // closed when no node can join any more; nil as joins is
+}
+
+// joining asks for more members of a session that runs.
+type joining struct {
+	nodes []meta.NodeID
+	taken chan bool // has room for the answer
+}
+
+// join takes more nodes into the session while it runs; false if it is over or too far. It waits for an answer.
+func (r *rootRun) join(nodes []meta.NodeID) bool {
+	j := joining{nodes, make(chan bool, 1)}
+	select {
+	case r.joins <- j:
+		return <-j.taken
+	case <-r.over:
+		return false
+	}
+}
+
+// takeIn answers a joining. A member that has half of the blocks gets the rest sooner without one.
+func (r *rootRun) takeIn(ctx context.Context, j joining) {
+	early := !slices.ContainsFunc(r.sess.Members(), func(m session.MemberView) bool {
+		return m.State != session.MemberOut && 2*int64(m.Held) >= r.layout.Blocks()
+	})
+	if early {
+		r.step(ctx, session.Joined{Nodes: j.nodes})
+	}
+	j.taken <- early
 }
 
 // partRun is one group of an epoch. ctx ends with it.
@@ -78,6 +108,9 @@ func (r *rootRun) run(ctx context.Context) {
 	defer func() { r.rootGroups.pace.Store(int64(r.sess.Pace())) }()
 	inner, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	defer cancel()
+	if r.over != nil {
+		defer close(r.over)
+	}
 	r.perform(inner, r.sess.Start(r.cfg.Clock.Now()))
 	r.lookAround(inner)
 	done := ctx.Done()
@@ -92,6 +125,8 @@ func (r *rootRun) run(ctx context.Context) {
 			r.lookAround(inner)
 		case ev := <-r.events:
 			r.step(inner, ev)
+		case j := <-r.joins:
+			r.takeIn(inner, j)
 		case <-tick:
 			tick, stop = r.cfg.Clock.After(rootTick)
 			r.lookAround(inner)

@@ -19,6 +19,7 @@ const (
 	putBatchBytes  = 512 << 10 // of one message to a target
 	putBatchItems  = 128
 	batchSilent    = 30 * time.Second // of which nothing may move of one message
+	answerWait     = time.Second      // for the answer of a node that is to join a multicast
 )
 
 // supplier is the holder's part of catch-up: it pushes contents to the nodes that the leader named. An order
@@ -41,6 +42,7 @@ type supplier struct {
 
 	mu     sync.Mutex
 	jobs   map[meta.ContentID][]*supply // of one content, each has another set of targets
+	flows  map[meta.ContentID]*shipment // multicasts under way, of one content the last that began
 	sets   map[string]*supplySet        // with orders under way
 	closed bool
 }
@@ -58,8 +60,10 @@ type supply struct {
 	targets []meta.NodeID
 	set     string // of targets
 	view    uint64 // of the order
+	passes  bool   // another holder can send it, if it is sent to other nodes from here already
 	begun   bool
 	done    chan struct{}
+	passed  bool // to another holder
 	absent  bool // not held here
 	failed  []meta.NodeID
 }
@@ -69,6 +73,8 @@ type shipment struct {
 	id      meta.ContentID
 	jobs    []*supply
 	targets []meta.NodeID
+	run     *rootRun // that other nodes can join; nil if there is none
+	over    bool
 	sent    bool
 	absent  bool
 	failed  []meta.NodeID
@@ -79,7 +85,7 @@ func newSupplier(cfg Config, rg *rootGroups, tr *transfers, c *counters, missing
 	s := &supplier{
 		cfg: cfg, rootGroups: rg, transfers: tr, counters: c, missing: missing, ctx: ctx, stop: stop,
 		free: make(chan struct{}, suppliesMost), jobs: make(map[meta.ContentID][]*supply),
-		sets: make(map[string]*supplySet),
+		sets: make(map[string]*supplySet), flows: make(map[meta.ContentID]*shipment),
 	}
 	s.sawView()
 	return s
@@ -105,7 +111,9 @@ func (s *supplier) work(ctx context.Context, m work) workReply {
 	for _, j := range jobs {
 		select {
 		case <-j.done:
-			continue
+			if !j.passed {
+				continue
+			}
 		case <-timer:
 		case <-ctx.Done():
 		case <-s.ctx.Done():
@@ -130,7 +138,9 @@ func (s *supplier) jobsOf(m work) []*supply {
 	for _, id := range m.Contents {
 		at := slices.IndexFunc(s.jobs[id], func(j *supply) bool { return j.set == set })
 		if at < 0 {
-			j := &supply{id: id, targets: targets, set: set, view: m.View, done: make(chan struct{})}
+			j := &supply{
+				id: id, targets: targets, set: set, view: m.View, passes: m.Elsewhere, done: make(chan struct{}),
+			}
 			at = len(s.jobs[id])
 			s.jobs[id] = append(s.jobs[id], j)
 			fresh = append(fresh, j)
@@ -157,6 +167,10 @@ func (s *supplier) collect(jobs []*supply) (r workReply) {
 		s.forget(j)
 		if j.absent {
 			r.Absent = append(r.Absent, j.id)
+			continue
+		}
+		if j.passed {
+			r.Begun = append(r.Begun, j.id)
 			continue
 		}
 		r.Done = append(r.Done, j.id)
@@ -187,6 +201,12 @@ func (s *supplier) carry(jobs []*supply, view uint64) {
 	s.awaitView(view)
 	b := &putBatch{s: s}
 	for _, j := range jobs {
+		if s.isSent(j.id) {
+			b.flush() // so that all before this one is answered for
+			if s.pass(j) || s.join(j) {
+				continue
+			}
+		}
 		sh := s.begin(j)
 		if sh == nil {
 			continue
@@ -217,6 +237,69 @@ func (s *supplier) begin(j *supply) *shipment {
 	}
 	j.begun = true
 	return &shipment{id: j.id, jobs: []*supply{j}, targets: j.targets}
+}
+
+// isSent reports whether a multicast of a content is under way.
+func (s *supplier) isSent(id meta.ContentID) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.flows[id] != nil
+}
+
+// pass leaves a job to another holder, if there is one that has no more to push.
+func (s *supplier) pass(j *supply) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if j.begun || !j.passes {
+		return false
+	}
+	j.begun, j.passed = true, true
+	close(j.done)
+	return true
+}
+
+// join takes the targets of a job into the multicast of its content that is under way. That one begins again for all
+// of them, and goes at the pace of the slowest, so they must answer.
+func (s *supplier) join(j *supply) bool {
+	s.mu.Lock()
+	sh := s.flows[j.id]
+	if j.begun || sh == nil || sh.run == nil {
+		s.mu.Unlock()
+		return false
+	}
+	run := sh.run
+	more := slices.DeleteFunc(slices.Clone(j.targets), func(n meta.NodeID) bool { return slices.Contains(sh.targets, n) })
+	s.mu.Unlock()
+	if !s.answer(more) || !run.join(more) {
+		return false
+	}
+	s.cfg.Logger.Debug("catch-up: joined", "content", j.id, "nodes", more)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if sh.over {
+		return false // it is over with them already: what they have, they take in no second time
+	}
+	j.begun = true
+	sh.jobs = append(sh.jobs, j)
+	sh.targets = slices.Sorted(slices.Values(slices.Concat(sh.targets, more)))
+	return true
+}
+
+// answer reports whether all nodes answer a call soon.
+func (s *supplier) answer(nodes []meta.NodeID) bool {
+	ctx, cancel := context.WithTimeout(s.ctx, answerWait)
+	defer cancel()
+	var mute atomic.Bool
+	var wg sync.WaitGroup
+	for _, n := range nodes {
+		wg.Go(func() {
+			if _, err := s.cfg.Peers.Call(ctx, n, KindPut, encodePut(nil)); err != nil {
+				mute.Store(true)
+			}
+		})
+	}
+	wg.Wait()
+	return !mute.Load()
 }
 
 // share adds to a shipment what other orders want of the same content and have not begun. All its targets then get it
@@ -332,6 +415,10 @@ func (s *supplier) finish(sh *shipment) {
 		sh.absent)
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	sh.over = true
+	if s.flows[sh.id] == sh {
+		delete(s.flows, sh.id)
+	}
 	for _, j := range sh.jobs {
 		j.absent = sh.absent
 		for _, n := range sh.failed {
@@ -434,8 +521,10 @@ func (s *supplier) putAt(ctx context.Context, node meta.NodeID, request []byte, 
 // that lack its base, one delta over the lowest base of its chain; then, to targets that lack that too, the whole.
 func (s *supplier) pushLarge(sh *shipment, reader *content.Reader) {
 	defer s.finish(sh)
-	sh.sent = true
+	s.mu.Lock()
+	sh.sent, s.flows[sh.id] = true, sh
 	targets, form := sh.targets, formStored
+	s.mu.Unlock()
 	for len(targets) > 0 && form <= formWhole {
 		missed, err := s.pushForm(sh, reader, form, targets)
 		if form == formStored {
@@ -458,7 +547,10 @@ func (s *supplier) pushLarge(sh *shipment, reader *content.Reader) {
 			form++
 		}
 	}
-	s.count(0, len(sh.targets)-len(sh.failed)) // multicast has counted the bytes
+	s.mu.Lock()
+	got := len(sh.targets) - len(sh.failed)
+	s.mu.Unlock()
+	s.count(0, got) // multicast has counted the bytes
 }
 
 // deep reports whether a content is a delta over deltas.
@@ -500,12 +592,13 @@ func (s *supplier) pushForm(
 			return nil, err
 		}
 	}
-	return s.multicast(sh, reader, layout, targets)
+	return s.multicast(sh, reader, layout, targets, form == formStored)
 }
 
-// multicast runs one session for a published content; it returns the members that did not take it.
+// multicast runs one session for a published content, which more nodes can join if it is open; it returns the members
+// that did not take it.
 func (s *supplier) multicast(
-	sh *shipment, reader *content.Reader, layout *content.Layout, targets []meta.NodeID,
+	sh *shipment, reader *content.Reader, layout *content.Layout, targets []meta.NodeID, open bool,
 ) (missed []meta.Missed, err error) {
 	shape, err := layout.Shape().AppendBinary(nil)
 	if err != nil {
@@ -537,8 +630,10 @@ func (s *supplier) multicast(
 		published: true,
 		source:    src, groupBlock: groupBlock, status: status, limits: limits, sess: sess,
 		events: make(chan session.RootEvent, 64), moved: &s.moved, views: s.views,
-		look: func() session.View { return looked(s.cfg.Names, targets) },
+		look:  func() session.View { return looked(s.cfg.Names, nodesOf(sess)) },
+		joins: make(chan joining), over: make(chan struct{}),
 	}
+	s.offer(sh, run, open)
 	run.run(s.ctx)
 	if err := src.failure(); err != nil {
 		return nil, err
@@ -547,6 +642,24 @@ func (s *supplier) multicast(
 	s.counters.caughtUpBytes.Add(uint64(stream) * uint64(len(votes)))
 	s.transfers.leftOut(s.cfg.Logger, "catch-up: node left out", sh.id, sess.Members())
 	return missed, s.ctx.Err()
+}
+
+// offer makes a session one that more nodes can join.
+func (s *supplier) offer(sh *shipment, run *rootRun, open bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	sh.run = nil
+	if open {
+		sh.run = run
+	}
+}
+
+// nodesOf are the members of a session.
+func nodesOf(sess *session.Root) (nodes []meta.NodeID) {
+	for _, m := range sess.Members() {
+		nodes = append(nodes, m.Node)
+	}
+	return nodes
 }
 
 // delivery is what the multicast of a published content came to.

@@ -24,7 +24,7 @@ const (
 	maxLeavesReply   = 1 << 15
 	maxFetchBytes    = content.BlockBytes
 
-	wireVersion = 3
+	wireVersion = 4
 )
 
 // Kinds of messages. Numbers are part of the wire format.
@@ -252,15 +252,19 @@ func decodeFetchReply(b []byte) (fetchReply, error) { return decode[fetchReply](
 
 // work asks a holder to push contents to nodes that are owed them.
 type work struct {
-	WaitMs   uint32 // answer at the latest after this time; what runs then goes on
-	View     uint64 // by which the leader gave the order; the holder begins when it has applied that
-	Targets  []meta.NodeID
-	Contents []meta.ContentID
+	WaitMs uint32 // answer at the latest after this time; what runs then goes on
+	View   uint64 // by which the leader gave the order; the holder begins when it has applied that
+	// Elsewhere says that another holder has no more to push: what this one is already sending to other nodes, that one
+	// can send.
+	Elsewhere bool
+	Targets   []meta.NodeID
+	Contents  []meta.ContentID
 }
 
 func (m *work) code(c *fields) {
 	c.U32(&m.WaitMs)
 	c.U64(&m.View)
+	c.Flag(&m.Elsewhere)
 	c.nodes(&m.Targets, maxMembers)
 	c.ids(&m.Contents, maxWorkItems)
 }
@@ -274,6 +278,7 @@ type workReply struct {
 	Done    []meta.ContentID // every target has it or answered why not
 	Running []meta.ContentID // ask again
 	Absent  []meta.ContentID // not held here: choose another source
+	Begun   []meta.ContentID // sent to other nodes already, and another holder has no more to push: choose that one
 	Failed  []meta.NodeID    // targets that could not be reached or did not take all
 	// Progress counts the bytes that moved since the last answer: 0 says that the order is stuck.
 	Progress uint64
@@ -283,12 +288,13 @@ func (m *workReply) code(c *fields) {
 	c.ids(&m.Done, maxWorkItems)
 	c.ids(&m.Running, maxWorkItems)
 	c.ids(&m.Absent, maxWorkItems)
+	c.ids(&m.Begun, maxWorkItems)
 	c.nodes(&m.Failed, maxMembers)
 	c.U64(&m.Progress)
 }
 
 func (m *workReply) encode() []byte {
-	return encode(m, 16+16*(len(m.Done)+len(m.Running)+len(m.Absent))+4*len(m.Failed))
+	return encode(m, 16+16*(len(m.Done)+len(m.Running)+len(m.Absent)+len(m.Begun))+4*len(m.Failed))
 }
 
 func decodeWorkReply(b []byte) (workReply, error) { return decode[workReply](b) }

@@ -174,6 +174,8 @@ func (s *Root) handle(now time.Time, ev RootEvent) []RootAction {
 		return s.onView(now, e)
 	case Tick:
 		return s.onTick(now)
+	case Joined:
+		return s.onJoined(now, e)
 	case Cancel:
 		s.cancelled = true
 	}

@@ -2,6 +2,7 @@ package session
 
 import (
 	"fmt"
+	"reflect"
 	"slices"
 	"testing"
 	"time"
@@ -213,8 +214,10 @@ func TestRootSessionEndsAndCountsOnlyTrueVotes(t *testing.T) {
 			nodes = append(nodes, m.node)
 			x.members[m.node] = m
 		}
-		x.s = NewRoot(RootConfig{Members: nodes, Blocks: blocks, Limits: DefaultLimits()})
+		first := rapid.IntRange(0, len(nodes)).Draw(t, "first")
+		x.s = NewRoot(RootConfig{Members: nodes[:first], Blocks: blocks, Limits: DefaultLimits()})
 		x.later(0, Tick{})
+		x.later(time.Duration(rapid.IntRange(0, 900).Draw(t, "join"))*time.Millisecond, Joined{nodes[first:]})
 		x.later(time.Duration(rapid.IntRange(0, 500).Draw(t, "read"))*time.Millisecond, Hashed{[32]byte{1}})
 		x.later(time.Second, OwnCopy{})
 		x.perform(x.s.Start(x.now))
@@ -435,6 +438,35 @@ func TestMemberThatPreparesIsWaitedFor(t *testing.T) {
 	}
 	if m := s.members.find(3); m.phase != MemberOut || m.reason != meta.OwedUnreachable {
 		t.Errorf("a member that says nothing any more is %v, reason %d", m.phase, m.reason)
+	}
+}
+
+// A node joins while blocks flow: the blocks that a member has are sent again only because the other one lacks them,
+// and the member that has all blocks already is not sent anything.
+func TestNodeJoinsWhileBlocksFlow(t *testing.T) {
+	s, now := newTestSession(2, 4)
+	s.Step(now, ready(2, 0, 4))
+	s.Step(now, ready(3, 0, 4))
+	acts := s.Step(now, Joined{[]meta.NodeID{4}})
+	if want := []RootAction{EndGroup{0, 0, nil}, Announce{2, 1}, Announce{3, 1}, Announce{4, 1}}; !reflect.DeepEqual(acts, want) {
+		t.Fatalf("joining does %v, want %v", acts, want)
+	}
+	half, whole := content.NewBitmap(4), content.NewBitmap(4)
+	for b := range int64(4) {
+		whole.Set(b)
+		if b < 2 {
+			half.Set(b)
+		}
+	}
+	s.Step(now, Answered{2, Standing{Epoch: 1, Status: StatusReady, Have: half}})
+	s.Step(now, Answered{3, Standing{Epoch: 1, Status: StatusReady, Have: whole}})
+	acts = s.Step(now, ready(4, 1, 4))
+	i := slices.IndexFunc(acts, func(a RootAction) bool { _, ok := a.(Send); return ok })
+	if i < 0 {
+		t.Fatalf("nothing is sent: %v", acts)
+	}
+	if send := acts[i].(Send); !slices.Equal(send.Members, []meta.NodeID{2, 4}) || send.Blocks.Count() != 4 {
+		t.Errorf("%d blocks are sent to %v", send.Blocks.Count(), send.Members)
 	}
 }
 

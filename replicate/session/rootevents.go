@@ -70,6 +70,8 @@ type (
 		Need  int
 		Nodes []NodeView
 	}
+	// Joined says that more nodes are to get the content: an epoch begins with them.
+	Joined struct{ Nodes []meta.NodeID }
 	// Cancel ends the session without a version.
 	Cancel struct{}
 )

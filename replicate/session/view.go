@@ -56,6 +56,24 @@ func (s *Root) wantedBack(now time.Time) (list []*record) {
 	return list
 }
 
+// onJoined takes more members in. All of them get, in one group, what some of them lack: so the first members wait for
+// blocks that they have. It is worth it early in a session.
+func (s *Root) onJoined(now time.Time, e Joined) []RootAction {
+	for _, n := range e.Nodes {
+		m := s.members.find(n)
+		if m == nil {
+			m = &record{node: n, phase: MemberOut}
+			s.members = append(s.members, m)
+		}
+		if m.phase == MemberOut {
+			m.phase = MemberAsked
+		}
+	}
+	acts := s.endParts(nil, nil)
+	s.epoch++
+	return s.beginEpoch(now, acts)
+}
+
 // askBack begins an epoch with members that were lost, unless one began just now.
 func (s *Root) askBack(now time.Time, acts []RootAction, list []*record) []RootAction {
 	if now.Sub(s.began) < s.lim.Again {
