@@ -36,6 +36,8 @@ type assigner struct {
 	free chan struct{} // slots of orders
 	// views gives a channel that is closed when the log's view of the nodes changes; may be nil.
 	views func() <-chan struct{}
+	// pushing gives the bytes that writers are pushing, by node, as far as this node knows; may be nil.
+	pushing func() map[meta.NodeID]int64
 
 	mu    sync.Mutex
 	tries map[owedItem]*try
@@ -55,7 +57,8 @@ type try struct {
 	running bool
 	fails   int
 	next    time.Time
-	avoid   meta.NodeID // the source that failed last
+	avoid   meta.NodeID // the source that failed last, or passed it on
+	passed  int         // how often a source has passed it on to another one
 	nowhere bool        // no holder was up
 	source  meta.NodeID // while it runs
 	of, by  uint32      // incarnations of the target and of the source when it began
@@ -129,7 +132,7 @@ func (a *assigner) resume() {
 }
 
 // again makes an item be tried at once, from any source.
-func (t *try) again() { t.fails, t.next, t.avoid = 0, time.Time{}, 0 }
+func (t *try) again() { t.fails, t.passed, t.next, t.avoid = 0, 0, time.Time{}, 0 }
 
 func (a *assigner) forgetAll() {
 	a.mu.Lock()
@@ -251,10 +254,12 @@ func (a *assigner) goOn(node meta.NodeID, after uint64) {
 
 // order is work for one source.
 type order struct {
-	source   meta.NodeID
-	view     uint64 // of the log when it was made
-	targets  []meta.NodeID
-	contents []meta.ContentID
+	source    meta.NodeID
+	view      uint64 // of the log when it was made
+	elsewhere bool   // another holder has no more to push
+	targets   []meta.NodeID
+	contents  []meta.ContentID
+	left      map[meta.ContentID]int64 // bytes of the contents that it is not done with; of the assigner's lock
 }
 
 // plan chooses a source for each content, and puts contents with the same source and targets together.
@@ -262,9 +267,10 @@ func (a *assigner) plan(
 	ids []meta.ContentID, wanted map[meta.ContentID][]meta.NodeID, up map[meta.NodeID]bool,
 ) []*order {
 	type key struct {
-		source  meta.NodeID
-		targets string
-		part    int
+		source    meta.NodeID
+		elsewhere bool
+		targets   string
+		part      int
 	}
 	orders := make(map[key]*order)
 	parts := make(map[key]int)
@@ -272,14 +278,15 @@ func (a *assigner) plan(
 	var list []*order
 	for _, id := range ids {
 		targets := wanted[id]
-		source := a.source(id, targets, up, load)
+		bytes := a.bytes(id)
+		source, elsewhere := a.source(id, targets, up, load)
 		if source == 0 {
 			a.failed(targets, []meta.ContentID{id}, 0)
 			a.waitForHolder(targets, id)
 			continue
 		}
-		load[source]++
-		k := key{source: source, targets: setKey(targets)}
+		load[source] += bytes
+		k := key{source: source, elsewhere: elsewhere, targets: setKey(targets)}
 		k.part = parts[k]
 		o := orders[k]
 		if o != nil && len(o.contents) >= workOrderSize {
@@ -290,50 +297,83 @@ func (a *assigner) plan(
 			k.part = parts[base]
 		}
 		if o == nil {
-			o = &order{source: source, targets: targets}
+			o = &order{
+				source: source, elsewhere: elsewhere, targets: targets, left: make(map[meta.ContentID]int64),
+			}
 			orders[k] = o
 			list = append(list, o)
 		}
 		o.contents = append(o.contents, id)
+		o.left[id] = bytes
 	}
 	return list
 }
 
 // load is what a source has to do.
-type load struct{ orders, contents int }
+type load struct {
+	orders int
+	bytes  int64
+}
 
-// underWay returns how many contents each source already has to push, at most: the source with the fewest is asked
-// first. A source that takes no more orders is asked last.
-func (a *assigner) underWay() map[meta.NodeID]int {
+// contentCost is what a content costs beside its bytes, in bytes.
+const contentCost = 4096
+
+// bytes is what a source has to push of a content, at most.
+func (a *assigner) bytes(id meta.ContentID) int64 {
+	c, err := a.cfg.Names.Content(id)
+	if err != nil {
+		return contentCost
+	}
+	return c.Size - c.Holes + contentCost
+}
+
+// underWay returns how many bytes each source already has to push, at most, for the leader and for its own writers: the
+// source with the fewest is asked first. A source that takes no more orders is asked last.
+func (a *assigner) underWay() map[meta.NodeID]int64 {
+	bytes := make(map[meta.NodeID]int64)
+	if a.pushing != nil {
+		bytes = a.pushing()
+	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	contents := make(map[meta.NodeID]int)
 	for source, l := range a.busy {
-		contents[source] = l.contents
+		bytes[source] += l.bytes
 		if l.orders >= ordersOfOne {
-			contents[source] += ordersAtOnce * workOrderSize
+			bytes[source] += maxFileBytes
 		}
 	}
-	return contents
+	return bytes
 }
 
 // source returns a holder that is up: the one that already has the content to push, to other nodes, or the one with the
-// least to do; but not the one that failed last.
+// least to do; but not the one that failed last. elsewhere says that another holder has no more to do.
 func (a *assigner) source(
-	id meta.ContentID, targets []meta.NodeID, up map[meta.NodeID]bool, load map[meta.NodeID]int,
-) (best meta.NodeID) {
+	id meta.ContentID, targets []meta.NodeID, up map[meta.NodeID]bool, load map[meta.NodeID]int64,
+) (best meta.NodeID, elsewhere bool) {
 	holders, err := a.cfg.Names.Holders(id)
 	if err != nil {
-		return 0
+		return 0, false
 	}
-	avoid, at := a.avoided(id, targets), a.asked(id)
-	if up[at] && at != avoid && slices.Contains(holders, at) && !slices.Contains(targets, at) {
-		return at
+	holders = slices.DeleteFunc(holders, func(h meta.NodeID) bool { return !up[h] || slices.Contains(targets, h) })
+	avoid, passed := a.avoided(id, targets)
+	if at := a.asked(id); at != avoid && slices.Contains(holders, at) {
+		best = at
 	}
+	if best == 0 {
+		best = leastToDo(holders, avoid, load)
+	}
+	elsewhere = passed < passedMost && slices.ContainsFunc(holders, func(h meta.NodeID) bool {
+		return h != best && h != avoid && load[h] <= load[best]
+	})
+	return best, elsewhere
+}
+
+// passedMost is how often a content is passed on: all of its holders may be sending it already.
+const passedMost = 2
+
+// leastToDo returns the holder with the least to push, and the one to avoid only if there is no other; 0: none.
+func leastToDo(holders []meta.NodeID, avoid meta.NodeID, load map[meta.NodeID]int64) (best meta.NodeID) {
 	for _, h := range holders {
-		if !up[h] || slices.Contains(targets, h) {
-			continue
-		}
 		worse := best != 0 && (h == avoid || best != avoid && load[h] >= load[best])
 		if !worse {
 			best = h
@@ -358,15 +398,21 @@ func (a *assigner) asked(id meta.ContentID) meta.NodeID {
 	return at
 }
 
-func (a *assigner) avoided(id meta.ContentID, targets []meta.NodeID) meta.NodeID {
+// avoided returns the source that failed last or passed a content on, and how often it was passed on.
+func (a *assigner) avoided(id meta.ContentID, targets []meta.NodeID) (source meta.NodeID, passed int) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	for _, n := range targets {
-		if t := a.tries[owedItem{n, id}]; t != nil && t.avoid != 0 {
-			return t.avoid
+		t := a.tries[owedItem{n, id}]
+		if t == nil {
+			continue
+		}
+		passed = max(passed, t.passed)
+		if source == 0 {
+			source = t.avoid
 		}
 	}
-	return 0
+	return source, passed
 }
 
 // handOut sends the orders for which there are slots.
@@ -400,6 +446,7 @@ func (a *assigner) busyAt(source meta.NodeID) int {
 }
 
 func (a *assigner) orderEnded(o *order) {
+	a.lessen(o, o.contents)
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	for _, id := range o.contents {
@@ -412,14 +459,17 @@ func (a *assigner) orderEnded(o *order) {
 		delete(a.busy, o.source)
 		return
 	}
-	a.busy[o.source] = load{l.orders - 1, l.contents - len(o.contents)}
+	a.busy[o.source] = load{l.orders - 1, l.bytes}
 }
 
 func (a *assigner) orderBegun(o *order) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	l := a.busy[o.source]
-	a.busy[o.source] = load{l.orders + 1, l.contents + len(o.contents)}
+	for _, bytes := range o.left {
+		l.bytes += bytes
+	}
+	a.busy[o.source] = load{l.orders + 1, l.bytes}
 	for _, id := range o.contents[1:] { // the first is sent at once: it can't be shared any more
 		a.at[id] = o.source
 	}
@@ -435,6 +485,18 @@ func (a *assigner) orderBegun(o *order) {
 	}
 }
 
+// lessen takes contents that an order is done with off the load of its source.
+func (a *assigner) lessen(o *order, ids []meta.ContentID) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	l := a.busy[o.source]
+	for _, id := range ids {
+		l.bytes -= o.left[id]
+		delete(o.left, id)
+	}
+	a.busy[o.source] = l
+}
+
 // carry asks the source until the order is done or the source fails, goes down or restarts.
 func (a *assigner) carry(ctx context.Context, o *order) {
 	ctx, cancel := whileUp(ctx, &a.wg, a.cfg, a.views, o.source)
@@ -448,6 +510,9 @@ func (a *assigner) carry(ctx context.Context, o *order) {
 		}
 		a.done(o.targets, reply.Done, reply.Failed)
 		a.failed(o.targets, reply.Absent, o.source)
+		a.passedOn(o, reply.Begun)
+		a.failed(o.targets, reply.unnamed(left), o.source)
+		a.lessen(o, without(left, reply.Running))
 		if len(reply.Running) >= len(left) && len(reply.Done)+len(reply.Absent) == 0 && reply.Progress == 0 {
 			break // it makes no headway: look again with fresh eyes
 		}
@@ -459,7 +524,10 @@ func (a *assigner) carry(ctx context.Context, o *order) {
 func (a *assigner) ask(ctx context.Context, o *order, left []meta.ContentID) (workReply, error) {
 	ctx, cancel := context.WithTimeout(ctx, workWait+5*time.Second)
 	defer cancel()
-	m := work{WaitMs: uint32(workWait / time.Millisecond), View: o.view, Targets: o.targets, Contents: left}
+	m := work{
+		WaitMs: uint32(workWait / time.Millisecond), View: o.view, Elsewhere: o.elsewhere, Targets: o.targets,
+		Contents: left,
+	}
 	if o.source == a.cfg.Self().Node {
 		return a.own(ctx, m), nil
 	}
@@ -476,6 +544,27 @@ func (a *assigner) ask(ctx context.Context, o *order, left []meta.ContentID) (wo
 	return reply, err
 }
 
+// passedOn makes items be offered to another source at once: this one is sending their contents to other nodes already.
+func (a *assigner) passedOn(o *order, ids []meta.ContentID) {
+	if len(ids) == 0 {
+		return
+	}
+	a.mu.Lock()
+	for _, id := range ids {
+		if a.at[id] == o.source {
+			delete(a.at, id)
+		}
+		for _, n := range o.targets {
+			if t := a.tries[owedItem{n, id}]; t != nil && t.running && t.source == o.source {
+				t.running, t.avoid, t.next = false, o.source, time.Time{}
+				t.passed++
+			}
+		}
+	}
+	a.mu.Unlock()
+	a.nudge()
+}
+
 // done drops the items that the source has carried out; the targets report them to the log. Items that failed at a
 // target are tried again later.
 func (a *assigner) done(targets []meta.NodeID, ids []meta.ContentID, unreached []meta.NodeID) {
@@ -489,7 +578,7 @@ func (a *assigner) done(targets []meta.NodeID, ids []meta.ContentID, unreached [
 		}
 		for _, id := range ids {
 			if t := a.tries[owedItem{n, id}]; t != nil { // the log says soon that it is held
-				t.running, t.next, t.fails = false, now.Add(2*workRetryMin), 0
+				t.running, t.next, t.fails, t.passed = false, now.Add(2*workRetryMin), 0, 0
 			}
 		}
 	}

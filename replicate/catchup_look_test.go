@@ -3,6 +3,7 @@ package replicate
 import (
 	"context"
 	"log/slog"
+	"slices"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -185,7 +186,7 @@ func BenchmarkLook(b *testing.B) {
 // would wait there.
 func TestIdleHolderIsAskedFirst(t *testing.T) {
 	a := newAssigner(Config{Names: owedState(t, 40), Logger: slog.New(slog.DiscardHandler), Clock: SystemClock()})
-	a.busy[1] = load{ordersOfOne, ordersOfOne}
+	a.busy[1] = load{orders: ordersOfOne}
 	orders, err := a.look()
 	if err != nil || len(orders) == 0 {
 		t.Fatal(orders, err)
@@ -200,7 +201,8 @@ func TestIdleHolderIsAskedFirst(t *testing.T) {
 // What a second node is owed goes to all holders, also while they serve a first one: in the end each has as much to do.
 func TestHoldersThatServeShareWhatComesNext(t *testing.T) {
 	a := newAssigner(Config{Names: owedState(t, 40), Logger: slog.New(slog.DiscardHandler), Clock: SystemClock()})
-	a.busy[1], a.busy[2] = load{1, 20}, load{2, 10}
+	const each = smallMax + contentCost
+	a.busy[1], a.busy[2] = load{1, 20 * each}, load{2, 10 * each}
 	orders, err := a.look()
 	if err != nil {
 		t.Fatal(err)
@@ -212,9 +214,16 @@ func TestHoldersThatServeShareWhatComesNext(t *testing.T) {
 	if got[1]+got[2] != 40 || got[1] != 15 {
 		t.Errorf("contents by holder: %v, want 15 of 40 at node 1", got)
 	}
-	o := &order{source: 2, contents: make([]meta.ContentID, 3)}
+	o := orders[slices.IndexFunc(orders, func(o *order) bool { return o.source == 2 })]
 	a.orderBegun(o)
-	if a.orderEnded(o); a.busy[2] != (load{2, 10}) {
+	if want := (load{3, 10*each + int64(len(o.contents))*each}); a.busy[2] != want {
+		t.Errorf("with an order: %+v, want %+v", a.busy[2], want)
+	}
+	a.lessen(o, o.contents[:3])
+	if want := (load{3, 10*each + int64(len(o.contents)-3)*each}); a.busy[2] != want {
+		t.Errorf("with three contents less: %+v, want %+v", a.busy[2], want)
+	}
+	if a.orderEnded(o); a.busy[2] != (load{2, 10 * each}) {
 		t.Errorf("after an order: %+v", a.busy[2])
 	}
 }
@@ -243,7 +252,10 @@ func TestHolderThatServesIsAskedForTheSame(t *testing.T) {
 				ids = append(ids, o.Content)
 				wanted[o.Content] = []meta.NodeID{3}
 			}
-			first := &order{source: 1, targets: []meta.NodeID{4}, contents: ids}
+			first := &order{source: 1, targets: []meta.NodeID{4}, contents: ids, left: map[meta.ContentID]int64{}}
+			for _, id := range ids {
+				first.left[id] = a.bytes(id)
+			}
 			for range tc.orders {
 				a.orderBegun(first)
 			}
@@ -271,5 +283,66 @@ func TestHolderThatServesIsAskedForTheSame(t *testing.T) {
 				t.Errorf("%d contents are still asked for", len(a.at))
 			}
 		})
+	}
+}
+
+// What writers push counts as what a holder has to do.
+func TestHolderThatWritesIsAskedLast(t *testing.T) {
+	a := newAssigner(Config{Names: owedState(t, 4), Logger: slog.New(slog.DiscardHandler), Clock: SystemClock()})
+	a.pushing = func() map[meta.NodeID]int64 { return map[meta.NodeID]int64{1: 64 << 20} }
+	orders, err := a.look()
+	if err != nil || len(orders) != 1 || orders[0].source != 2 || orders[0].elsewhere {
+		t.Fatalf("%d orders, %v; want one, for node 2, which has the least to do", len(orders), err)
+	}
+}
+
+// A content that its source passes on goes to the other holder at once. That one has nobody to pass it on to.
+func TestContentThatIsPassedOnGoesToAnotherHolder(t *testing.T) {
+	cfg := Config{Names: owedStateOf(t, 1, smallMax+1), Logger: slog.New(slog.DiscardHandler), Clock: SystemClock()}
+	a := newAssigner(cfg)
+	var asked []meta.NodeID
+	for range 4 {
+		orders, err := a.look()
+		if err != nil || len(orders) != 1 {
+			t.Fatalf("%d orders, %v", len(orders), err)
+		}
+		o := orders[0]
+		asked = append(asked, o.source)
+		a.orderBegun(o)
+		if !o.elsewhere {
+			break
+		}
+		a.passedOn(o, o.contents)
+		a.orderEnded(o)
+	}
+	if want := []meta.NodeID{1, 2}; !slices.Equal(asked, want) {
+		t.Errorf("asked %v, want %v", asked, want)
+	}
+	if len(a.at) > 0 {
+		t.Errorf("%d contents are still asked for", len(a.at))
+	}
+}
+
+// An answer that names none of the contents, as of a source that is closing, leaves nothing under way for ever.
+func TestContentThatNoAnswerNamesIsTriedAgain(t *testing.T) {
+	cfg := Config{
+		Names: owedState(t, 2), Logger: slog.New(slog.DiscardHandler), Clock: SystemClock(),
+		IsLeader: func() bool { return true }, Self: func() meta.Lease { return meta.Lease{Node: 1} },
+	}
+	a := newAssigner(cfg)
+	a.own = func(context.Context, work) workReply { return workReply{} }
+	orders, err := a.look()
+	if err != nil || len(orders) == 0 {
+		t.Fatal(orders, err)
+	}
+	o := orders[0]
+	o.source = 1
+	a.orderBegun(o)
+	a.carry(t.Context(), o)
+	a.orderEnded(o)
+	for _, id := range o.contents {
+		if tr := a.tries[owedItem{3, id}]; tr.running || tr.next.IsZero() {
+			t.Errorf("%v: %+v, want that it waits for its next try", id, tr)
+		}
 	}
 }

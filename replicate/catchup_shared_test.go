@@ -3,6 +3,7 @@ package replicate
 import (
 	"log/slog"
 	"slices"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -50,6 +51,74 @@ func TestNodeThatComesLaterSharesTheRest(t *testing.T) {
 	}
 	if most := uint64(len(files)) * 13 / 10; sent > most {
 		t.Errorf("%d files were sent %d times, want %d at most", len(files), sent, most)
+	}
+}
+
+// served has one large file on the holders, which are nodes 1 to holders, and the next node being served, by a source that
+// stands still at the given block. Its second result lets the source go on.
+func (c *cluster) served(holders int, at uint64) (files map[meta.ContentID][]byte, goOn func()) {
+	c.t.Helper()
+	c.setLeaderless()
+	for _, n := range c.all()[:holders] {
+		n.stop()
+		n.tuning.Silent, n.tuning.Stalled = time.Minute, time.Minute // what is held below is no failure
+		n.start()
+	}
+	for _, n := range c.all()[holders:] {
+		n.stop()
+		c.declareDown(n.id)
+	}
+	files = c.writeFiles(1, 12<<20)
+	first := meta.NodeID(holders + 1)
+	c.node(first).start()
+	var holds atomic.Int64
+	var once sync.Once
+	release := make(chan struct{})
+	c.hub.setBlock(func(to meta.NodeID, i uint64) error {
+		if to == first && i >= at {
+			once.Do(func() {
+				holds.Add(1)
+				<-release
+			})
+		}
+		return nil
+	})
+	c.hub.resetGroups()
+	c.setLeader()
+	c.eventually("the first node is being served", func() bool { return holds.Load() > 0 })
+	return files, func() { close(release) }
+}
+
+// A node that comes back soon after another one joins the multicast to that one, if nobody else holds the content.
+func TestNodeThatComesSoonJoinsTheMulticast(t *testing.T) {
+	c := newCluster(t, 3, 1)
+	files, goOn := c.served(1, 3)
+	c.node(3).start()
+	c.eventually("both are served", func() bool { return slices.Contains(c.hub.groupSizes(), 3) })
+	goOn()
+	c.settled()
+	for _, id := range []meta.NodeID{2, 3} {
+		if got := c.heldAt(id, files); got != 1 {
+			t.Errorf("node %d holds %d of 1", id, got)
+		}
+	}
+	if got := slices.Sorted(slices.Values(c.hub.groupSizes())); !slices.Equal(got, []int{2, 3}) {
+		t.Errorf("groups of %v members, want one of 2 and one of 3", got)
+	}
+}
+
+// A node that comes back while another one is being served gets the content from another holder, if there is one.
+func TestNodeThatComesSoonIsServedByAnotherHolder(t *testing.T) {
+	c := newCluster(t, 4, 1)
+	files, goOn := c.served(2, 3)
+	c.node(4).start()
+	c.eventually("node 4 is served meanwhile", func() bool { return c.heldAt(4, files) == 1 })
+	goOn()
+	c.settled()
+	for _, n := range c.all()[:2] {
+		if got := n.replicator().Counters().CaughtUp; got != 1 {
+			t.Errorf("node %d has served %d nodes, want 1", n.id, got)
+		}
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/rdmcfs/rdmcfs/internal/content"
@@ -31,6 +32,8 @@ type memberRun struct {
 	ino  meta.Ino
 	wake chan struct{}
 	over chan struct{} // closed when the goroutine has ended
+
+	pushed atomic.Int64 // bytes that the writer sends to each member; 0 for catch-up
 
 	// Of the goroutine alone.
 	s        session.Member
@@ -228,6 +231,9 @@ func (h *memberRun) announce(a announce, shape content.Shape) standing {
 		refused.Epoch = a.Epoch
 		h.step(session.Unopened{})
 		return *refused
+	}
+	if !a.Published {
+		h.pushed.Store(h.copy.layout.StreamBytes())
 	}
 	if h.s.Phase() == session.Receiving && h.copy.recv.Missing() == 0 {
 		h.step(session.Whole{})

@@ -55,7 +55,7 @@ func New(cfg Config) (*Replicator, error) {
 	r.member = newMember(cfg, r.remote)
 	r.pusher = newPusher(cfg, r.rootGroups, r.transfers, r.counters, r.member.settle)
 	r.supplier = newSupplier(cfg, r.rootGroups, r.transfers, r.counters, r.member.missing)
-	r.assigner.own = r.supplier.work
+	r.assigner.own, r.assigner.pushing = r.supplier.work, r.writersPushes
 	r.assigner.views, r.supplier.views = r.pusher.viewChange, r.pusher.viewChange
 	r.member.startUp()
 	ctx, stop := context.WithCancel(context.Background())
@@ -111,6 +111,17 @@ func (r *Replicator) Transfers() []TransferStatus { return r.transfers.list() }
 // is named, only evidence from that content counts.
 func (r *Replicator) WhySlow(node meta.NodeID, content meta.ContentID) string {
 	return r.transfers.whySlow(node, content)
+}
+
+// writersPushes returns the bytes that writers are pushing, by node, as far as they come here or go from here.
+func (r *Replicator) writersPushes() map[meta.NodeID]int64 {
+	bytes := r.member.pushes()
+	for _, t := range r.transfers.list() {
+		if !t.CatchUp {
+			bytes[r.cfg.Self().Node] += t.Stream
+		}
+	}
+	return bytes
 }
 
 // Counters are the totals of this node.

@@ -1,6 +1,8 @@
 package replicate
 
 import (
+	"slices"
+
 	"github.com/rdmcfs/rdmcfs/internal/coder"
 	"github.com/rdmcfs/rdmcfs/internal/content"
 	"github.com/rdmcfs/rdmcfs/meta"
@@ -295,6 +297,20 @@ func (m *workReply) code(c *fields) {
 
 func (m *workReply) encode() []byte {
 	return encode(m, 16+16*(len(m.Done)+len(m.Running)+len(m.Absent)+len(m.Begun))+4*len(m.Failed))
+}
+
+// unnamed are the contents that were asked for and of which the reply says nothing.
+func (m *workReply) unnamed(asked []meta.ContentID) []meta.ContentID {
+	return without(asked, slices.Concat(m.Done, m.Running, m.Absent, m.Begun))
+}
+
+// without returns the contents of a list that are not in another one.
+func without(list, other []meta.ContentID) []meta.ContentID {
+	named := make(map[meta.ContentID]bool, len(other))
+	for _, id := range other {
+		named[id] = true
+	}
+	return slices.DeleteFunc(slices.Clone(list), func(id meta.ContentID) bool { return named[id] })
 }
 
 func decodeWorkReply(b []byte) (workReply, error) { return decode[workReply](b) }
