@@ -17,6 +17,8 @@ var ofFs = []mutant{
 		"Excl: true,", "Excl: false,", inFs},
 	{"an overwrite shows its empty version", "fs/flush.go",
 		"!(size == 0 && holds(pid, procWait)) && !(otherProcess", "!(otherProcess", inFs},
+	{"a version is published that the next writer has only begun", "fs/publisher.go",
+		"return l.users.writers > 0\n}\n\n// take publishes", "return l.users.writers > 99\n}\n\n// take publishes", inFs},
 	{"what a killed program wrote is published", "fs/flush.go",
 		"if closing != nil && wasKilled(pid) {", "if closing == nil && wasKilled(pid) {", inFs},
 	{"a file is opened for writing though a change is unknown", "fs/node_open.go",
