@@ -54,8 +54,8 @@ func TestNodeThatComesLaterSharesTheRest(t *testing.T) {
 	}
 }
 
-// served has one large file on the holders, which are nodes 1 to holders, and the next node being served, by a source that
-// stands still at the given block. Its second result lets the source go on.
+// served has one large file on the holders, which are nodes 1 to holders, and the next node being served, by a source
+// that stands still at the given block. Its second result lets the source go on.
 func (c *cluster) served(holders int, at uint64) (files map[meta.ContentID][]byte, goOn func()) {
 	c.t.Helper()
 	c.setLeaderless()

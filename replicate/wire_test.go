@@ -31,7 +31,9 @@ func roundTrips() map[string][2]any {
 	fet := fetch{someID, 1 << 40, 1 << 20}
 	rep := fetchReply{session.StatusVoted, "t", 42, []byte("abc")}
 	wrk := work{100, 7, true, []meta.NodeID{1, 2}, []meta.ContentID{someID}}
-	wr := workReply{[]meta.ContentID{someID}, nil, []meta.ContentID{{Seq: 1}}, []meta.ContentID{{Seq: 2}}, []meta.NodeID{9}, 12}
+	wr := workReply{
+		[]meta.ContentID{someID}, nil, []meta.ContentID{{Seq: 1}}, []meta.ContentID{{Seq: 2}}, []meta.NodeID{9}, 12,
+	}
 	grp := groupOpen{1 << 40, []meta.NodeID{1, 2, 3}, groupForm{1 << 18, schedule.Chain, nil}}
 	racked := groupOpen{1 << 40, []meta.NodeID{1, 2, 3}, groupForm{1 << 18, schedule.Hybrid, []int{0, 300, 0}}}
 	adr := groupAddresses{5, refusal{}, map[int][]byte{0: {1}, 3: {2, 2}}}

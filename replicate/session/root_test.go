@@ -448,7 +448,8 @@ func TestNodeJoinsWhileBlocksFlow(t *testing.T) {
 	s.Step(now, ready(2, 0, 4))
 	s.Step(now, ready(3, 0, 4))
 	acts := s.Step(now, Joined{[]meta.NodeID{4}})
-	if want := []RootAction{EndGroup{0, 0, nil}, Announce{2, 1}, Announce{3, 1}, Announce{4, 1}}; !reflect.DeepEqual(acts, want) {
+	want := []RootAction{EndGroup{0, 0, nil}, Announce{2, 1}, Announce{3, 1}, Announce{4, 1}}
+	if !reflect.DeepEqual(acts, want) {
 		t.Fatalf("joining does %v, want %v", acts, want)
 	}
 	half, whole := content.NewBitmap(4), content.NewBitmap(4)
