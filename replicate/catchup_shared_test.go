@@ -30,8 +30,10 @@ func TestNodeThatComesLaterSharesTheRest(t *testing.T) {
 	var holds atomic.Int64
 	release := make(chan struct{})
 	c.hub.setBlock(func(to meta.NodeID, _ uint64) error {
-		if to == 3 && c.heldAt(3, files) >= 2 {
-			holds.Add(1)
+		if (to == 3 || to == 4) && c.heldAt(to, files) >= 2 { // node 4 too: it is to get no more by itself
+			if to == 3 {
+				holds.Add(1)
+			}
 			<-release
 		}
 		return nil
@@ -119,6 +121,20 @@ func TestNodeThatComesSoonIsServedByAnotherHolder(t *testing.T) {
 		if got := n.replicator().Counters().CaughtUp; got != 1 {
 			t.Errorf("node %d has served %d nodes, want 1", n.id, got)
 		}
+	}
+}
+
+// A source passes on what it is sending to other nodes already, if another holder has no more to push.
+func TestSourcePassesOnWhatItIsSending(t *testing.T) {
+	id := meta.ContentID{Seq: 1}
+	cfg := Config{Names: owedState(t, 1), Logger: slog.New(slog.DiscardHandler), Clock: SystemClock()}
+	s := newSupplier(cfg, nil, nil, nil, nil)
+	defer s.close()
+	s.flows[id] = &shipment{id: id}
+	m := work{WaitMs: 60_000, Elsewhere: true, Targets: []meta.NodeID{3}, Contents: []meta.ContentID{id}}
+	r := s.work(t.Context(), m)
+	if !slices.Equal(r.Begun, []meta.ContentID{id}) || len(r.Running)+len(r.Done)+len(r.Absent) > 0 || len(s.jobs) > 0 {
+		t.Errorf("answer %+v, %d jobs are left", r, len(s.jobs))
 	}
 }
 
