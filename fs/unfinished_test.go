@@ -8,8 +8,10 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"sync"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/rdmcfs/rdmcfs/fs/fstest"
 	"github.com/rdmcfs/rdmcfs/internal/content"
@@ -250,24 +252,64 @@ func TestG2CloseIsNotPutOffForAFileElsewhere(t *testing.T) {
 	must(t, held.Close())
 }
 
-// A file is overwritten many times in quick succession: each version that any node shows, and each that the log has, is
-// one that a program finished. The look at a file after its last close can run when the next open has cut it already.
+// Files are overwritten many times in quick succession: each version that the log has is one that a program finished,
+// and the other node shows it when close returns. The look at a file after its last close can run when the next open has
+// cut it already.
 func TestG1OverwritesInQuickSuccessionShowNothingUnfinished(t *testing.T) {
 	eachPair(t, func(t *testing.T, c *fstest.Cluster, a, b string) {
-		const times = 300
+		const files, times = 4, 300
 		before := c.Node(1).Publishes.Load()
-		for i := range times {
-			write(t, filepath.Join(a, "f"), pattern(uint64(i), 1000+i))
-			st, err := os.Stat(filepath.Join(b, "f"))
-			must(t, err)
-			if st.Size() != int64(1000+i) {
-				t.Fatalf("after overwrite %d the other node shows %d bytes, want %d", i, st.Size(), 1000+i)
-			}
+		var wg sync.WaitGroup
+		for i := range files {
+			wg.Go(func() { overwriteOften(t, filepath.Join(a, fmt.Sprint(i)), filepath.Join(b, fmt.Sprint(i)), times) })
 		}
+		wg.Wait()
 		released(t, c.Node(1), 0)
-		wantBytes(t, filepath.Join(b, "f"), pattern(times-1, 1000+times-1))
-		if got := c.Node(1).Publishes.Load() - before; got != times {
-			t.Errorf("%d publishes of %d versions", got, times)
+		if got := c.Node(1).Publishes.Load() - before; got != files*times {
+			t.Errorf("%d publishes of %d versions", got, files*times)
 		}
+	})
+}
+
+// overwriteOften writes versions of a file and looks after each how long it is on another node.
+func overwriteOften(t *testing.T, path, there string, times int) {
+	for i := range times {
+		size := 1000 + i
+		if err := os.WriteFile(path, pattern(uint64(i), size), 0o644); err != nil {
+			t.Error(err)
+			return
+		}
+		if st, err := os.Stat(there); err != nil || st.Size() != int64(size) {
+			t.Errorf("after overwrite %d the other node shows %v, %v, want %d bytes", i, st, err, size)
+			return
+		}
+	}
+}
+
+// A file that is looked after, since a mapping outlives its descriptor, is overwritten: what is published for the mapping
+// is not what the other program has only begun.
+func TestG1OverwriteOfAMappedFileIsShownWhenItIsFinished(t *testing.T) {
+	eachPair(t, func(t *testing.T, c *fstest.Cluster, a, b string) {
+		path := filepath.Join(a, "f")
+		write(t, path, pattern(1, 5000))
+		f, err := os.OpenFile(path, os.O_RDWR, 0)
+		must(t, err)
+		m, err := syscall.Mmap(int(f.Fd()), 0, 4096, syscall.PROT_READ|syscall.PROT_WRITE, syscall.MAP_SHARED)
+		must(t, err)
+		defer func() { must(t, syscall.Munmap(m)) }()
+		store(t, m, "x")
+		must(t, f.Close())
+		wantBytes(t, filepath.Join(b, "f"), append([]byte{'x'}, pattern(1, 5000)[1:]...))
+		before := c.Node(1).Publishes.Load()
+		w, err := os.OpenFile(path, os.O_WRONLY|os.O_TRUNC, 0)
+		must(t, err)
+		<-time.After(300 * time.Millisecond)
+		if got := c.Node(1).Publishes.Load() - before; got != 0 {
+			t.Errorf("%d publishes before the program has written", got)
+		}
+		_, err = w.WriteString("new")
+		must(t, err)
+		must(t, w.Close())
+		wantBytes(t, filepath.Join(b, "f"), []byte("new"))
 	})
 }
