@@ -232,7 +232,7 @@ func (h *memberRun) announce(a announce, shape content.Shape) standing {
 		h.step(session.Unopened{})
 		return *refused
 	}
-	if !a.Published {
+	if !a.Published && h.copy != nil { // else it was stored here meanwhile
 		h.pushed.Store(h.copy.layout.StreamBytes())
 	}
 	if h.s.Phase() == session.Receiving && h.copy.recv.Missing() == 0 {
