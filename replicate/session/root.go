@@ -189,7 +189,12 @@ func (s *Root) onAnswered(now time.Time, e Answered) []RootAction {
 	}
 	m.heard, m.moved = now, now
 	switch e.Status {
-	case StatusReady, StatusReceiving, StatusChecking:
+	case StatusChecking: // it has every block, and can take none
+		if m.held < s.blocks {
+			s.moved, s.gained = now, now
+		}
+		m.phase, m.held, m.whole = MemberChecking, s.blocks, now
+	case StatusReady, StatusReceiving:
 		m.phase, m.have = MemberReady, e.Have.Clip(int64(s.blocks))
 		if n := m.have.Count(); n > m.held {
 			s.moved, s.gained = now, now // the group that has failed did bring something

@@ -584,3 +584,21 @@ func TestOnlyWhoMayBeGoneIsSuspectedByOthers(t *testing.T) {
 		}
 	}
 }
+
+// A member that checks has every block: it is sent nothing, whatever ends the epoch before its vote.
+func TestMemberThatChecksIsSentNothing(t *testing.T) {
+	s, now := newTestSession(2, 4)
+	s.Step(now, ready(2, 0, 4))
+	s.Step(now, ready(3, 0, 4))
+	s.Step(now, Joined{[]meta.NodeID{4}})
+	s.Step(now, Answered{2, Standing{Epoch: 1, Status: StatusChecking, Held: 4}})
+	s.Step(now, ready(3, 1, 4))
+	acts := s.Step(now, ready(4, 1, 4))
+	i := slices.IndexFunc(acts, func(a RootAction) bool { _, ok := a.(Send); return ok })
+	if i < 0 || !slices.Equal(acts[i].(Send).Members, []meta.NodeID{3, 4}) {
+		t.Fatalf("%v", acts)
+	}
+	if m := s.members.find(2); m.phase != MemberChecking || m.held != 4 {
+		t.Errorf("it is in phase %d with %d blocks", m.phase, m.held)
+	}
+}
