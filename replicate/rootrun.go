@@ -66,7 +66,7 @@ type joining struct {
 	taken chan bool // has room for the answer
 }
 
-// join takes more nodes into the session while it runs; false if it is over or too far. It waits for an answer.
+// join takes nodes into the session while it runs; false if it is over or too far. It waits for an answer.
 func (r *rootRun) join(nodes []meta.NodeID) bool {
 	j := joining{nodes, make(chan bool, 1)}
 	select {
@@ -77,15 +77,24 @@ func (r *rootRun) join(nodes []meta.NodeID) bool {
 	}
 }
 
-// takeIn answers a joining. A member that has half of the blocks gets the rest sooner without one.
+// takeIn answers a joining. A member that has half of the blocks gets the rest sooner without one. Nodes that are
+// members already change nothing, and one that is out has had its turn.
 func (r *rootRun) takeIn(ctx context.Context, j joining) {
-	early := !slices.ContainsFunc(r.sess.Members(), func(m session.MemberView) bool {
-		return m.State != session.MemberOut && 2*int64(m.Held) >= r.layout.Blocks()
-	})
-	if early {
-		r.step(ctx, session.Joined{Nodes: j.nodes})
+	taken, late := true, false
+	more := slices.Clone(j.nodes)
+	for _, m := range r.sess.Members() {
+		out := m.State == session.MemberOut
+		late = late || !out && 2*int64(m.Held) >= r.layout.Blocks()
+		if i := slices.Index(more, m.Node); i >= 0 {
+			more = slices.Delete(more, i, i+1)
+			taken = taken && !out
+		}
 	}
-	j.taken <- early
+	taken = taken && (len(more) == 0 || !late)
+	if taken && len(more) > 0 {
+		r.step(ctx, session.Joined{Nodes: more})
+	}
+	j.taken <- taken
 }
 
 // partRun is one group of an epoch. ctx ends with it.

@@ -246,11 +246,14 @@ func (s *supplier) isSent(id meta.ContentID) bool {
 	return s.flows[id] != nil
 }
 
-// pass leaves a job to another holder, if there is one that has no more to push.
+// pass leaves a job to another holder, if there is one that has no more to push, and the content is not on its way to
+// the same nodes: two sources would end each other's groups.
 func (s *supplier) pass(j *supply) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if j.begun || !j.passes {
+	sh := s.flows[j.id]
+	if j.begun || !j.passes || sh == nil ||
+		slices.ContainsFunc(j.targets, func(n meta.NodeID) bool { return slices.Contains(sh.targets, n) }) {
 		return false
 	}
 	j.begun, j.passed = true, true
@@ -267,19 +270,18 @@ func (s *supplier) join(j *supply) bool {
 		s.mu.Unlock()
 		return false
 	}
+	j.begun = true // so that no other multicast shares it meanwhile
 	run := sh.run
 	more := slices.DeleteFunc(slices.Clone(j.targets), func(n meta.NodeID) bool { return slices.Contains(sh.targets, n) })
 	s.mu.Unlock()
-	if !s.answer(more) || !run.join(more) {
+	taken := s.answer(more) && run.join(j.targets)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !taken || sh.over { // over with them already: what they have, they take in no second time
+		j.begun = false
 		return false
 	}
 	s.cfg.Logger.Debug("catch-up: joined", "content", j.id, "nodes", more)
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if sh.over {
-		return false // it is over with them already: what they have, they take in no second time
-	}
-	j.begun = true
 	sh.jobs = append(sh.jobs, j)
 	sh.targets = slices.Sorted(slices.Values(slices.Concat(sh.targets, more)))
 	return true
@@ -411,10 +413,10 @@ func (b *putBatch) flush() {
 
 // finish ends the jobs of a shipment with what became of it.
 func (s *supplier) finish(sh *shipment) {
-	s.cfg.Logger.Debug("catch-up: pushed", "content", sh.id, "targets", sh.targets, "failed", sh.failed, "absent",
-		sh.absent)
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	s.cfg.Logger.Debug("catch-up: pushed", "content", sh.id, "targets", sh.targets, "failed", sh.failed, "absent",
+		sh.absent)
 	sh.over = true
 	if s.flows[sh.id] == sh {
 		delete(s.flows, sh.id)
