@@ -550,7 +550,12 @@ func (s *supplier) pushLarge(sh *shipment, reader *content.Reader) {
 		}
 	}
 	s.mu.Lock()
-	got := len(sh.targets) - len(sh.failed)
+	got := 0
+	for _, n := range sh.targets {
+		if !slices.Contains(sh.failed, n) {
+			got++
+		}
+	}
 	s.mu.Unlock()
 	s.count(0, got) // multicast has counted the bytes
 }
@@ -632,7 +637,10 @@ func (s *supplier) multicast(
 		published: true,
 		source:    src, groupBlock: groupBlock, status: status, limits: limits, sess: sess,
 		events: make(chan session.RootEvent, 64), moved: &s.moved, views: s.views,
-		look:  func() session.View { return looked(s.cfg.Names, nodesOf(sess)) },
+		look: func() session.View {
+			s.letOut(sh, sess.Members())
+			return looked(s.cfg.Names, nodesOf(sess))
+		},
 		joins: make(chan joining), over: make(chan struct{}),
 	}
 	s.offer(sh, run, open)
@@ -654,6 +662,31 @@ func (s *supplier) offer(sh *shipment, run *rootRun, open bool) {
 	if open {
 		sh.run = run
 	}
+}
+
+// letOut ends the jobs of a multicast of which all nodes are lost. A node that is back then gets the content anew, and
+// does not wait for the others.
+func (s *supplier) letOut(sh *shipment, members []session.MemberView) {
+	lost := func(n meta.NodeID) bool {
+		return slices.ContainsFunc(members, func(m session.MemberView) bool {
+			return m.Node == n && m.State == session.MemberOut &&
+				(m.Reason == meta.OwedDown || m.Reason == meta.OwedUnreachable)
+		})
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	sh.jobs = slices.DeleteFunc(sh.jobs, func(j *supply) bool {
+		if slices.ContainsFunc(j.targets, func(n meta.NodeID) bool { return !lost(n) }) {
+			return false
+		}
+		j.failed = j.targets
+		if set := s.sets[j.set]; set != nil {
+			set.takes = false
+		}
+		close(j.done)
+		return true
+	})
+	sh.targets = slices.DeleteFunc(slices.Clone(sh.targets), lost)
 }
 
 // nodesOf are the members of a session.
