@@ -283,7 +283,7 @@ func (s *supplier) join(j *supply) bool {
 	}
 	s.cfg.Logger.Debug("catch-up: joined", "content", j.id, "nodes", more)
 	sh.jobs = append(sh.jobs, j)
-	sh.targets = slices.Sorted(slices.Values(slices.Concat(sh.targets, more)))
+	sh.targets = slices.Compact(slices.Sorted(slices.Values(slices.Concat(sh.targets, more))))
 	return true
 }
 
