@@ -664,13 +664,12 @@ func (s *supplier) offer(sh *shipment, run *rootRun, open bool) {
 	}
 }
 
-// letOut ends the jobs of a multicast of which all nodes are lost. A node that is back then gets the content anew, and
-// does not wait for the others.
+// letOut ends the jobs of a multicast of which all nodes are lost. A node that is back, or was too slow for the others,
+// then gets the content anew, and does not wait for them.
 func (s *supplier) letOut(sh *shipment, members []session.MemberView) {
 	lost := func(n meta.NodeID) bool {
 		return slices.ContainsFunc(members, func(m session.MemberView) bool {
-			return m.Node == n && m.State == session.MemberOut &&
-				(m.Reason == meta.OwedDown || m.Reason == meta.OwedUnreachable)
+			return m.Node == n && m.State == session.MemberOut && session.MayPass(m.Reason)
 		})
 	}
 	s.mu.Lock()
