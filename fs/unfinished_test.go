@@ -253,8 +253,8 @@ func TestG2CloseIsNotPutOffForAFileElsewhere(t *testing.T) {
 }
 
 // Files are overwritten many times in quick succession: each version that the log has is one that a program finished,
-// and the other node shows it when close returns. The look at a file after its last close can run when the next open has
-// cut it already.
+// and the other node shows it when close returns. The look at a file after its last close can run when the next open
+// has cut it already.
 func TestG1OverwritesInQuickSuccessionShowNothingUnfinished(t *testing.T) {
 	eachPair(t, func(t *testing.T, c *fstest.Cluster, a, b string) {
 		const files, times = 4, 300
@@ -286,8 +286,8 @@ func overwriteOften(t *testing.T, path, there string, times int) {
 	}
 }
 
-// A file that is looked after, since a mapping outlives its descriptor, is overwritten: what is published for the mapping
-// is not what the other program has only begun.
+// A file that is looked after, since a mapping outlives its descriptor, is overwritten: what is published for the
+// mapping is not what the other program has only begun.
 func TestG1OverwriteOfAMappedFileIsShownWhenItIsFinished(t *testing.T) {
 	eachPair(t, func(t *testing.T, c *fstest.Cluster, a, b string) {
 		path := filepath.Join(a, "f")

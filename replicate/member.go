@@ -94,19 +94,6 @@ func (m *Member) forget(h *memberRun) {
 	}
 }
 
-// pushes returns the bytes of the sessions that writers have here, by their node.
-func (m *Member) pushes() map[meta.NodeID]int64 {
-	bytes := make(map[meta.NodeID]int64)
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	for id, h := range m.runs {
-		if pushed := h.pushed.Load(); pushed > 0 {
-			bytes[id.Node] += pushed
-		}
-	}
-	return bytes
-}
-
 // enter finds the session or makes it.
 func (m *Member) enter(id meta.ContentID, root meta.NodeID, ino meta.Ino) (*memberRun, error) {
 	m.mu.Lock()

@@ -115,7 +115,12 @@ func (r *Replicator) WhySlow(node meta.NodeID, content meta.ContentID) string {
 
 // writersPushes returns the bytes that writers are pushing, by node, as far as they come here or go from here.
 func (r *Replicator) writersPushes() map[meta.NodeID]int64 {
-	bytes := r.member.pushes()
+	bytes := make(map[meta.NodeID]int64)
+	r.member.mu.Lock()
+	for id, h := range r.member.runs {
+		bytes[id.Node] += h.pushed.Load()
+	}
+	r.member.mu.Unlock()
 	for _, t := range r.transfers.list() {
 		if !t.CatchUp {
 			bytes[r.cfg.Self().Node] += t.Stream
