@@ -256,6 +256,7 @@ func (a *assigner) goOn(node meta.NodeID, after uint64) {
 type order struct {
 	source    meta.NodeID
 	view      uint64 // of the log when it was made
+	index     uint64 // of the newest publish of its contents
 	elsewhere bool   // another holder has no more to push
 	targets   []meta.NodeID
 	contents  []meta.ContentID
@@ -278,7 +279,7 @@ func (a *assigner) plan(
 	var list []*order
 	for _, id := range ids {
 		targets := wanted[id]
-		bytes := a.bytes(id)
+		bytes, published := a.cost(id)
 		source, elsewhere := a.source(id, targets, up, load)
 		if source == 0 {
 			a.failed(targets, []meta.ContentID{id}, 0)
@@ -305,6 +306,7 @@ func (a *assigner) plan(
 		}
 		o.contents = append(o.contents, id)
 		o.left[id] = bytes
+		o.index = max(o.index, published)
 	}
 	return list
 }
@@ -318,13 +320,13 @@ type load struct {
 // contentCost is what a content costs beside its bytes, in bytes.
 const contentCost = 4096
 
-// bytes is what a source has to push of a content, at most.
-func (a *assigner) bytes(id meta.ContentID) int64 {
+// cost is what a source has to push of a content, at most, in bytes, and at which index it was published.
+func (a *assigner) cost(id meta.ContentID) (bytes int64, published uint64) {
 	c, err := a.cfg.Names.Content(id)
 	if err != nil {
-		return contentCost
+		return contentCost, 0
 	}
-	return c.Size - c.Holes + contentCost
+	return c.Size - c.Holes + contentCost, c.Published
 }
 
 // underWay returns how many bytes each source already has to push, at most, for the leader and for its own writers: the
@@ -525,8 +527,8 @@ func (a *assigner) ask(ctx context.Context, o *order, left []meta.ContentID) (wo
 	ctx, cancel := context.WithTimeout(ctx, workWait+5*time.Second)
 	defer cancel()
 	m := work{
-		WaitMs: uint32(workWait / time.Millisecond), View: o.view, Elsewhere: o.elsewhere, Targets: o.targets,
-		Contents: left,
+		WaitMs: uint32(workWait / time.Millisecond), View: o.view, Index: o.index, Elsewhere: o.elsewhere,
+		Targets: o.targets, Contents: left,
 	}
 	if o.source == a.cfg.Self().Node {
 		return a.own(ctx, m), nil

@@ -254,7 +254,7 @@ func TestHolderThatServesIsAskedForTheSame(t *testing.T) {
 			}
 			first := &order{source: 1, targets: []meta.NodeID{4}, contents: ids, left: map[meta.ContentID]int64{}}
 			for _, id := range ids {
-				first.left[id] = a.bytes(id)
+				first.left[id], _ = a.cost(id)
 			}
 			for range tc.orders {
 				a.orderBegun(first)

@@ -320,9 +320,73 @@ func TestHolderAMomentBehindTheLogServesWhoIsBack(t *testing.T) {
 		t.Errorf("done %d of %d, failed at %v", len(reply.Done), len(ids), reply.Failed)
 	}
 	began := time.Now()
-	late.awaitView(1 << 62)
+	late.awaitView(1<<62, 0)
 	if took := time.Since(began); took < upWait || took > upWait+neverComes/2 {
 		t.Errorf("a view that does not come was awaited for %v", took)
+	}
+}
+
+// latePublish is a state that has not applied a publish yet.
+type latePublish struct {
+	meta.Reader
+	id  meta.ContentID
+	now atomic.Bool
+}
+
+func (l *latePublish) Index() uint64 {
+	if l.now.Load() {
+		return l.Reader.Index()
+	}
+	return 0
+}
+
+func (l *latePublish) Content(id meta.ContentID) (meta.Content, error) {
+	if id == l.id && !l.now.Load() {
+		return meta.Content{}, meta.ErrNotFound
+	}
+	return l.Reader.Content(id)
+}
+
+func (l *latePublish) Decided(id meta.ContentID) (bool, error) {
+	if id == l.id && !l.now.Load() {
+		return false, nil
+	}
+	return l.Reader.Decided(id)
+}
+
+// A holder, which may be the writer, has not applied the publish yet that the leader has: it waits for it. If that does
+// not come, the content is absent there: it is not taken for one that is retired, with which nothing is to be done.
+func TestHolderThatHasNotAppliedThePublishWaitsForIt(t *testing.T) {
+	for _, comes := range []bool{true, false} {
+		c := newCluster(t, 3, 1)
+		c.setLeaderless()
+		c.node(3).stop()
+		c.declareDown(3)
+		ids := slices.Collect(maps.Keys(c.writeFiles(1, 5000)))
+		s := c.node(1).replicator().supplier
+		c.node(3).start()
+		cfg := s.cfg
+		behind := &latePublish{Reader: s.cfg.Names, id: ids[0]}
+		cfg.Names = behind
+		late := newSupplier(cfg, s.rootGroups, s.transfers, s.counters, s.missing)
+		defer late.close()
+		if comes {
+			time.AfterFunc(100*time.Millisecond, func() { behind.now.Store(true) })
+		}
+		content, err := s.cfg.Names.Content(ids[0])
+		if err != nil {
+			t.Fatal(err)
+		}
+		reply := late.work(t.Context(), work{
+			WaitMs: uint32(workWait / time.Millisecond), View: s.cfg.Names.View(), Index: content.Published,
+			Targets: []meta.NodeID{3}, Contents: ids,
+		})
+		if comes && (len(reply.Done) != 1 || len(reply.Failed) > 0 || !c.node(3).heldHere(ids[0])) {
+			t.Errorf("done %d of 1, failed at %v", len(reply.Done), reply.Failed)
+		}
+		if !comes && len(reply.Absent) != 1 {
+			t.Errorf("the answer of a holder that does not know the content is %+v", reply)
+		}
 	}
 }
 

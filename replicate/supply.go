@@ -146,7 +146,7 @@ func (s *supplier) jobsOf(m work) []*supply {
 		all = append(all, s.jobs[id][at])
 	}
 	if len(fresh) > 0 {
-		s.wg.Go(func() { s.carry(fresh, m.View) })
+		s.wg.Go(func() { s.carry(fresh, m.View, m.Index) })
 	}
 	return all
 }
@@ -193,10 +193,10 @@ func (s *supplier) forget(j *supply) {
 
 // carry pushes the contents of an order: small ones in batches, large ones by multicast. Contents that another order
 // has begun meanwhile are left to that order.
-func (s *supplier) carry(jobs []*supply, view uint64) {
+func (s *supplier) carry(jobs []*supply, view, index uint64) {
 	leave := s.enter(jobs[0].set)
 	defer leave()
-	s.awaitView(view)
+	s.awaitView(view, index)
 	b := &putBatch{s: s}
 	for _, j := range jobs {
 		if s.isSent(j.id) {
@@ -239,8 +239,9 @@ func (s *supplier) begin(j *supply) *shipment {
 
 // awaitView waits until this node has applied, and acted on, what the leader went by when it gave an order, for upWait
 // at most. A source that begins earlier would take a target that has just come back for one that is down or can't be
-// reached, or for its former process, and leave it out.
-func (s *supplier) awaitView(view uint64) {
+// reached, or for its former process, and leave it out. It also waits for the index at which the contents were
+// published: the writer itself may hear of its publish later than the leader.
+func (s *supplier) awaitView(view, index uint64) {
 	late, stop := s.cfg.Clock.After(upWait)
 	defer stop()
 	for {
@@ -248,7 +249,7 @@ func (s *supplier) awaitView(view uint64) {
 		if s.views != nil {
 			changed = s.views() // before the look, so that no change is missed
 		}
-		if s.view.Load() >= view {
+		if s.view.Load() >= view && s.cfg.Names.Index() >= index {
 			return
 		}
 		again, stop := s.cfg.Clock.After(viewLook)
@@ -323,7 +324,9 @@ func (s *supplier) finish(sh *shipment) {
 // open opens a content that is still wanted; otherwise the shipment is over.
 func (s *supplier) open(sh *shipment) (*content.Reader, bool) {
 	if _, err := s.cfg.Names.Content(sh.id); isNotFound(err) {
-		s.finish(sh) // retired: nobody is owed it any more
+		over, err := s.cfg.Names.Decided(sh.id)
+		sh.absent = err != nil || !over // else it is retired: nobody is owed it any more
+		s.finish(sh)
 		return nil, false
 	}
 	reader, err := s.cfg.Store.OpenUndecided(storeID(sh.id))

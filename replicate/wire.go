@@ -255,7 +255,9 @@ func decodeFetchReply(b []byte) (fetchReply, error) { return decode[fetchReply](
 // work asks a holder to push contents to nodes that are owed them.
 type work struct {
 	WaitMs uint32 // answer at the latest after this time; what runs then goes on
-	View   uint64 // by which the leader gave the order; the holder begins when it has applied that
+	// View is what the leader went by, and Index the publish of the newest content of the order. The holder begins when
+	// it has applied both.
+	View, Index uint64
 	// Elsewhere says that another holder has no more to push: what this one is already sending to other nodes, that one
 	// can send.
 	Elsewhere bool
@@ -266,6 +268,7 @@ type work struct {
 func (m *work) code(c *fields) {
 	c.U32(&m.WaitMs)
 	c.U64(&m.View)
+	c.U64(&m.Index)
 	c.Flag(&m.Elsewhere)
 	c.nodes(&m.Targets, maxMembers)
 	c.ids(&m.Contents, maxWorkItems)

@@ -30,7 +30,7 @@ func roundTrips() map[string][2]any {
 		{Content: someID, Bytes: []byte("x")}}
 	fet := fetch{someID, 1 << 40, 1 << 20}
 	rep := fetchReply{session.StatusVoted, "t", 42, []byte("abc")}
-	wrk := work{100, 7, true, []meta.NodeID{1, 2}, []meta.ContentID{someID}}
+	wrk := work{100, 7, 8, true, []meta.NodeID{1, 2}, []meta.ContentID{someID}}
 	wr := workReply{
 		[]meta.ContentID{someID}, nil, []meta.ContentID{{Seq: 1}}, []meta.ContentID{{Seq: 2}}, []meta.NodeID{9}, 12,
 	}
