@@ -88,7 +88,9 @@ func (c *cluster) served(holders int, at uint64) (files map[meta.ContentID][]byt
 	c.hub.resetGroups()
 	c.setLeader()
 	c.eventually("the first node is being served", func() bool { return holds.Load() > 0 })
-	return files, func() { close(release) }
+	goOn = sync.OnceFunc(func() { close(release) })
+	c.t.Cleanup(goOn) // also when the test fails before it calls it
+	return files, goOn
 }
 
 // A node that comes back soon after another one joins the multicast to that one, if nobody else holds the content.

@@ -159,13 +159,15 @@ func TestMulticastGoesOnWhenItsNodesAreOrderedAgain(t *testing.T) {
 	}
 }
 
-// Nodes come back one after another while the first is served: each gets all, and no attempt fails.
+// Nodes come back one after another while the first is served: each joins, or is served by itself, and gets all.
 func TestNodesThatComeOneAfterAnotherAreAllServed(t *testing.T) {
 	c := newCluster(t, 7, 1)
 	files, goOn := c.served(1, 3)
 	for i := 3; i <= 7; i++ {
 		c.node(meta.NodeID(i)).start()
-		c.eventually("one more is served", func() bool { return slices.Contains(c.hub.groupSizes(), i) })
+		c.eventually("one more is served", func() bool {
+			return slices.Contains(c.hub.groupSizes(), i) || c.heldAt(meta.NodeID(i), files) == 1
+		})
 	}
 	goOn()
 	c.settled()
@@ -173,9 +175,6 @@ func TestNodesThatComeOneAfterAnotherAreAllServed(t *testing.T) {
 		if got := c.heldAt(meta.NodeID(i), files); got != 1 {
 			t.Errorf("node %d holds %d of 1", i, got)
 		}
-	}
-	if got := slices.Sorted(slices.Values(c.hub.groupSizes())); !slices.Equal(got, []int{2, 3, 4, 5, 6, 7}) {
-		t.Errorf("groups of %v members", got)
 	}
 }
 
@@ -197,6 +196,8 @@ func TestTransfersThatShareAGroupOutliveManyJoins(t *testing.T) {
 		c.node(meta.NodeID(i)).start()
 	}
 	release := make(chan struct{})
+	goOn := sync.OnceFunc(func() { close(release) })
+	t.Cleanup(goOn) // also when the test fails before it calls it
 	c.hub.setBlock(func(_ meta.NodeID, i uint64) error {
 		if i >= 3 {
 			<-release
@@ -209,7 +210,11 @@ func TestTransfersThatShareAGroupOutliveManyJoins(t *testing.T) {
 		for id := range files {
 			wg.Go(func() {
 				m := work{WaitMs: 15000, Targets: []meta.NodeID{meta.NodeID(i)}, Contents: []meta.ContentID{id}}
-				if r := s.work(t.Context(), m); len(r.Done) != 1 || len(r.Failed) > 0 {
+				r := s.work(t.Context(), m)
+				for len(r.Running) > 0 {
+					r = s.work(t.Context(), m)
+				}
+				if len(r.Done) != 1 || len(r.Failed) > 0 {
 					t.Errorf("node %d: %+v", i, r)
 				}
 			})
@@ -224,7 +229,7 @@ func TestTransfersThatShareAGroupOutliveManyJoins(t *testing.T) {
 			return n == count*(i-1)
 		})
 	}
-	close(release)
+	goOn()
 	wg.Wait()
 }
 
@@ -238,7 +243,7 @@ func TestNodeThatJoinedAndRestartsIsServedByItself(t *testing.T) {
 	c.declareDown(3)
 	c.node(3).start()
 	done := func() bool { return c.heldAt(3, files) == 1 }
-	for deadline := time.Now().Add(3 * time.Second); !done() && time.Now().Before(deadline); {
+	for deadline := time.Now().Add(15 * time.Second); !done() && time.Now().Before(deadline); {
 		pause(t.Context(), SystemClock(), 10*time.Millisecond)
 	}
 	if !done() {

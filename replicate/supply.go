@@ -17,7 +17,7 @@ const (
 	putBatchBytes  = 512 << 10 // of one message to a target
 	putBatchItems  = 128
 	batchSilent    = 30 * time.Second // of which nothing may move of one message
-	answerWait     = time.Second      // for the answer of a node that is to join a multicast
+	answerWait     = 3 * time.Second  // for the answer of a node that is to join a multicast
 )
 
 // supplier is the holder's part of catch-up: it pushes contents to the nodes that the leader named. An order

@@ -164,7 +164,7 @@ var ofReplicate = []mutant{
 	{"a holder serves before it has applied what the leader went by", "replicate/supply.go",
 		"if s.view.Load() >= view &&", "if s.view.Load() >= 0*view &&", inReplicate},
 	{"a holder takes for retired what it has not applied yet", "replicate/supply.go",
-		"sh.absent = err != nil || !over", "sh.absent = err != nil", inReplicate},
+		"sh.absent = err != nil || !over", "sh.absent = err != nil || !over && false", inReplicate},
 	{"a backlog waits for the next pass when reports are taken", "replicate/reports.go",
 		"if r.taken != nil {", "if r.taken != nil && len(ids) == 0 {", inReplicate},
 	{"a node that is back waits for its next try", "replicate/catchup.go",
