@@ -54,6 +54,40 @@ func TestFailedGroupsEndAtTheirRoot(t *testing.T) {
 	c.eventually("failed groups have ended", func() bool { return c.hub.unended(1) == 0 })
 }
 
+// refusingPeers are peers of which node 2 refuses to be connected, and node 3 waits for it.
+type refusingPeers struct{ Peers }
+
+func (p refusingPeers) Call(ctx context.Context, node meta.NodeID, kind Kind, payload []byte) ([]byte, error) {
+	switch {
+	case kind != KindConnect:
+		return p.Peers.Call(ctx, node, kind, payload)
+	case node == 2:
+		return encodeOutcome(refusalOf(errNoGroup)), nil
+	}
+	<-ctx.Done()
+	return nil, ctx.Err()
+}
+
+// A member whose end has gone refuses to be connected. Its neighbours, which wait for it, are not waited for, and are
+// not to blame.
+func TestNobodyIsWaitedForWhenAMemberRefuses(t *testing.T) {
+	c := newCluster(t, 3, 1)
+	cfg := c.node(1).rep.cfg
+	l := newRootGroups(refusingPeers{cfg.Peers}, cfg.Groups, cfg.Logger, time.Now)
+	rg := &rootGroup{
+		number: 1<<40 | 1<<24 | 77, members: []meta.NodeID{1, 2, 3},
+		form: groupForm{BlockBytes: 256 << 10, Algorithm: schedule.BinomialPipeline},
+	}
+	_, err := l.setUp(t.Context(), rg)
+	var fault *groupFault
+	if !errors.As(err, &fault) || !errors.Is(err, errRefused) {
+		t.Fatalf("error %v, want a refusal", err)
+	}
+	if want := []session.Suspect{{Node: 2, Reason: meta.OwedUnreachable}}; !slices.Equal(fault.suspects, want) {
+		t.Errorf("suspects %v, want %v", fault.suspects, want)
+	}
+}
+
 // TestSessionThatIsGivenUpBlamesNobody: a session waits for a group that another one makes. When that one is given up,
 // the members have done nothing wrong: the group is made again.
 func TestSessionThatIsGivenUpBlamesNobody(t *testing.T) {

@@ -92,13 +92,23 @@ func (l *rootGroups) openEnds(ctx context.Context, rg *rootGroup) ([]map[int][]b
 	return byRank, err
 }
 
-// connectEnds gives each end its neighbours' addresses and waits until all are connected.
+// connectEnds gives each end its neighbours' addresses and waits until all are connected. When a member refuses, no
+// other one is waited for: its end has gone, and the others would wait for that until their time is over.
 func (l *rootGroups) connectEnds(ctx context.Context, rg *rootGroup, group Group, byRank []map[int][]byte) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
 	own := make(chan error, 1)
 	go func() { own <- group.Connect(ctx, addressesFor(0, byRank)) }()
 	err := l.each(rg, func(rank int, node meta.NodeID) error {
 		m := groupAddresses{Number: rg.number, ByRank: addressesFor(rank, byRank)}
-		return askOutcome(ctx, l.peers, node, KindConnect, m.encode())
+		err := askOutcome(ctx, l.peers, node, KindConnect, m.encode())
+		switch {
+		case errors.Is(err, errRefused):
+			cancel(err)
+		case err != nil && errors.Is(context.Cause(ctx), errRefused):
+			return nil // it was not waited for
+		}
+		return err
 	})
 	if err != nil {
 		group.Fail(nil, err) // so that Connect ends
