@@ -449,7 +449,7 @@ func (fw *following) unlocked(h *handle) {
 // nodeTable.mu are held.
 func (fw *following) prunedLocked(f *followed) (any bool) {
 	for fh := range f.pinned {
-		if !fw.locks.table.Holds(uint64(f.node.ino()), fw.nodes.space, fh) {
+		if !fw.locks.holdsLocked(uint64(f.node.ino()), fw.nodes.space, fh) {
 			delete(f.pinned, fh)
 			any = true
 		}

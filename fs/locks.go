@@ -8,7 +8,8 @@ import (
 	"time"
 
 	"github.com/hanwen/go-fuse/v2/fuse"
-	"github.com/rdmcfs/rdmcfs/fs/filelock"
+	"github.com/rdmcfs/rdmcfs/internal/clusterlock"
+	"github.com/rdmcfs/rdmcfs/internal/filelock"
 )
 
 // fileLocks are the file locks of a node, which its mounts share. The kernel keeps none: it has an inode for each
@@ -16,6 +17,9 @@ import (
 //
 // mu comes before nodeTable.mu.
 type fileLocks struct {
+	// cluster decides instead of table, if the locks hold between nodes. It is constant from the first mount on.
+	cluster *clusterlock.Locks
+
 	mu      sync.Mutex
 	table   filelock.Table
 	waits   map[filelock.Ticket]*lockWait
@@ -254,6 +258,9 @@ func (lk *fileLocks) conflict(
 
 // own is the first lock that an owner has himself, if there is any.
 func (lk *fileLocks) own(n *node, l filelock.Lock) (filelock.Lock, bool) {
+	if lk.cluster != nil {
+		return lk.cluster.Own(uint64(n.ino()), l)
+	}
 	lk.mu.Lock()
 	defer lk.mu.Unlock()
 	return lk.table.Own(uint64(n.ino()), l)
@@ -267,7 +274,11 @@ func (lk *fileLocks) give(n *node, l filelock.Lock) {
 }
 
 // closedDescriptor gives back the record locks of a process that has closed a descriptor.
-func (lk *fileLocks) closedDescriptor(n *node, owner filelock.Owner, handle uint64) {
+func (lk *fileLocks) closedDescriptor(ctx context.Context, n *node, owner filelock.Owner, handle uint64) {
+	if lk.cluster != nil {
+		lk.closedDescriptorShared(ctx, n, owner, handle)
+		return
+	}
 	lk.mu.Lock()
 	defer lk.mu.Unlock()
 	if lk.table.Empty() {
@@ -281,9 +292,15 @@ func (lk *fileLocks) closedDescriptor(n *node, owner filelock.Owner, handle uint
 }
 
 // closedHandle gives back what was taken by an open file that has no descriptor any more.
-func (lk *fileLocks) closedHandle(n *node, space, handle uint64) {
+func (lk *fileLocks) closedHandle(ctx context.Context, n *node, space, handle uint64) {
+	if lk.cluster != nil {
+		lk.cluster.CloseHandle(ctx, uint64(n.ino()), space, handle)
+	}
 	lk.mu.Lock()
 	defer lk.mu.Unlock()
+	if lk.cluster != nil {
+		lk.gaveLocked(nil)
+	}
 	delete(lk.closing, openFile{space, handle})
 	delete(lk.silent, openFile{space, handle})
 	if !lk.table.Empty() {
@@ -293,6 +310,9 @@ func (lk *fileLocks) closedHandle(n *node, space, handle uint64) {
 
 // closedSpace gives back the locks of a mount that has ended.
 func (lk *fileLocks) closedSpace(space uint64) {
+	if lk.cluster != nil {
+		lk.cluster.CloseSpace(ended(), space)
+	}
 	lk.mu.Lock()
 	defer lk.mu.Unlock()
 	granted, ended := lk.table.CloseSpace(space)
@@ -314,6 +334,9 @@ func (lk *fileLocks) renaming(space uint64, n *node, do func()) {
 	if to == from {
 		return
 	}
+	if lk.cluster != nil {
+		lk.cluster.Rename(space, from, to)
+	}
 	lk.gaveLocked(lk.table.Rename(space, from, to))
 	if _, had := lk.locked[from]; had {
 		lk.rememberLocked(to)
@@ -327,15 +350,18 @@ func (f *fileSystem) GetLk(cancel <-chan struct{}, in *fuse.LkIn, out *fuse.LkOu
 	if h == nil {
 		return fuse.EBADF
 	}
-	l, found := f.lockOf(in), false
-	if in.Lk.Typ == syscall.F_UNLCK {
+	l, found, no := f.lockOf(in), false, syscall.Errno(0)
+	switch {
+	case in.Lk.Typ == syscall.F_UNLCK:
 		l, found = f.siblings.locks.own(h.node, l)
-	} else {
+	case f.siblings.locks.cluster != nil:
+		l, found, no = f.siblings.locks.conflictShared(f.life.ctx, cancel, h, l)
+	default:
 		l, found = f.siblings.locks.conflict(f.life.ctx, cancel, h, l)
 	}
 	if !found {
 		out.Lk = fuse.FileLock{Typ: syscall.F_UNLCK}
-		return fuse.OK
+		return fuse.Status(no)
 	}
 	out.Lk = fuse.FileLock{Start: l.First, End: l.End, Typ: syscall.F_RDLCK, Pid: l.PID}
 	if l.Mode == filelock.Exclusive {
@@ -363,11 +389,11 @@ func (f *fileSystem) lock(cancel <-chan struct{}, in *fuse.LkIn, wait bool) fuse
 	case l.End < l.First:
 		return fuse.EINVAL
 	case in.Lk.Typ == syscall.F_UNLCK:
-		f.siblings.locks.give(h.node, l)
+		f.give(cancel, in.Pid, h, l)
 		f.files.follow.unlocked(h)
 		return fuse.OK
 	}
-	no := f.siblings.locks.take(f.life.ctx, cancel, h, l, wait)
+	no := f.take(cancel, h, l, wait)
 	if no != 0 {
 		f.files.follow.unlocked(h) // an flock may be lost, and a lock that waits may come too late
 		return fuse.Status(no)
@@ -375,10 +401,35 @@ func (f *fileSystem) lock(cancel <-chan struct{}, in *fuse.LkIn, wait bool) fuse
 	ctx, stop := f.life.callContext(cancel, in.Pid)
 	defer stop()
 	if f.files.follow.locked(ctx, h, in.Fh) != nil {
-		f.siblings.locks.give(h.node, l)
+		f.give(cancel, in.Pid, h, l)
 		return fuse.EIO
 	}
 	return fuse.OK
+}
+
+// take takes a lock, on this node or between nodes.
+func (f *fileSystem) take(cancel <-chan struct{}, h *handle, l filelock.Lock, wait bool) syscall.Errno {
+	if f.siblings.locks.cluster != nil {
+		return f.lockShared(cancel, h, l, wait)
+	}
+	return f.siblings.locks.take(f.life.ctx, cancel, h, l, wait)
+}
+
+// give gives a lock back.
+func (f *fileSystem) give(cancel <-chan struct{}, pid uint32, h *handle, l filelock.Lock) {
+	if f.siblings.locks.cluster != nil {
+		f.giveShared(cancel, pid, h, l)
+		return
+	}
+	f.siblings.locks.give(h.node, l)
+}
+
+// holdsLocked reports whether anything is held by an open file. mu is held.
+func (lk *fileLocks) holdsLocked(file, space, handle uint64) bool {
+	if lk.cluster != nil {
+		return lk.cluster.Holds(file, space, handle)
+	}
+	return lk.table.Holds(file, space, handle)
 }
 
 // lockOf is the lock that a request is about.

@@ -207,7 +207,7 @@ func TestLockMatrix(t *testing.T) {
 	if testing.Short() {
 		step = 6
 	}
-	eachPair(t, func(t *testing.T, c *fstest.Cluster, a, b string) {
+	eachLocks(t, func(t *testing.T, c *fstest.Cluster, a, b string) {
 		disk := t.TempDir()
 		one, two := newTwin(t, disk, a), newTwin(t, disk, a)
 		for middle, script := range middles {
@@ -261,7 +261,7 @@ func TestLocksAsOnADisk(t *testing.T) {
 	if testing.Short() {
 		steps = 400
 	}
-	eachPair(t, func(t *testing.T, c *fstest.Cluster, a, b string) {
+	eachLocks(t, func(t *testing.T, c *fstest.Cluster, a, b string) {
 		disk := t.TempDir()
 		lockFiles(t, disk, a)
 		var all [3]*twin

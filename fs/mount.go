@@ -34,6 +34,8 @@ type Options struct {
 	ACL bool
 	// Follow makes open files show each new version that is committed, also by other nodes. The mount is read-only.
 	Follow bool
+	// ClusterLocks makes file locks hold between nodes. All mounts of a node have the same.
+	ClusterLocks bool
 	// Debug prints each request by the standard logger.
 	Debug bool
 	// Attach gives a file system the kernel that sends it requests; nil mounts it at Dir with Linux's.
@@ -89,6 +91,9 @@ func NewMount(ctx context.Context, o Options) (*Mount, error) {
 	}
 	var err error
 	if o.Dir, err = o.mountPoint(); err != nil {
+		return nil, err
+	}
+	if err := o.Siblings.share(o); err != nil {
 		return nil, err
 	}
 	root, err := o.Cluster.Names().Inode(meta.RootIno)

@@ -58,7 +58,7 @@ func (f *fileSystem) Write(cancel <-chan struct{}, in *fuse.WriteIn, data []byte
 	if l == nil {
 		return 0, fuse.EBADF
 	}
-	n, err := l.stage.WriteAt(data, int64(in.Offset))
+	n, err := l.stage.WriteAt(data, f.place(l, in))
 	if n > 0 {
 		l.touched()
 	}

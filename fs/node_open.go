@@ -5,7 +5,7 @@ import (
 	"syscall"
 
 	"github.com/hanwen/go-fuse/v2/fuse"
-	"github.com/rdmcfs/rdmcfs/fs/filelock"
+	"github.com/rdmcfs/rdmcfs/internal/filelock"
 	"github.com/rdmcfs/rdmcfs/meta"
 )
 
@@ -92,12 +92,24 @@ func (f *fileSystem) Flush(cancel <-chan struct{}, in *fuse.FlushIn) fuse.Status
 	}
 	status := syscall.Errno(0)
 	if h.live != nil && h.writer {
-		status = f.publisher.flush(cancel, in.Pid, h.live, h)
+		status = f.publisher.flush(cancel, in.Pid, h.live, f.closing(h, in))
 		f.files.noteClosing(h)
 	}
-	f.siblings.locks.closedDescriptor(h.node, filelock.Owner{Space: f.space, ID: in.LockOwner}, in.Fh)
+	ctx, stop := context.WithTimeout(f.life.ctx, unlockPatience)
+	defer stop()
+	f.siblings.locks.closedDescriptor(ctx, h.node, filelock.Owner{Space: f.space, ID: in.LockOwner}, in.Fh)
 	f.files.follow.unlocked(h)
 	return fuse.Status(status)
+}
+
+// closing is the handle whose publish may be deferred; nil if locks go with this close that hold between nodes: the
+// next owner is to see what was written under them.
+func (f *fileSystem) closing(h *handle, in *fuse.FlushIn) *handle {
+	owner := filelock.Owner{Space: f.space, ID: in.LockOwner}
+	if f.siblings.locks.hasRecords(h.node, owner) && !wasKilled(in.Pid) {
+		return nil
+	}
+	return h
 }
 
 // Fsync answers FUSE_FSYNC.
@@ -112,7 +124,7 @@ func (f *fileSystem) Fsync(cancel <-chan struct{}, in *fuse.FsyncIn) fuse.Status
 // Release answers FUSE_RELEASE.
 func (f *fileSystem) Release(_ <-chan struct{}, in *fuse.ReleaseIn) {
 	if h := f.files.handles.remove(in.Fh); h != nil {
-		f.siblings.locks.closedHandle(h.node, f.space, in.Fh)
+		f.siblings.locks.closedHandle(f.life.ctx, h.node, f.space, in.Fh)
 		f.files.follow.unlocked(h)
 		f.files.release(h)
 	}

@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
-	"github.com/rdmcfs/rdmcfs/fs/filelock"
+	"github.com/rdmcfs/rdmcfs/internal/filelock"
 	"github.com/rdmcfs/rdmcfs/meta"
 )
 
@@ -188,7 +188,7 @@ func TestQuestionForALockWaitsOnceForADup(t *testing.T) {
 	if no := lk.take(t.Context(), nil, h, held, false); no != 0 {
 		t.Fatal(no)
 	}
-	lk.closedDescriptor(h.node, filelock.Owner{Space: 1, ID: 2}, held.Handle) // of a child, say
+	lk.closedDescriptor(t.Context(), h.node, filelock.Owner{Space: 1, ID: 2}, held.Handle) // of a child, say
 	want := held
 	want.Owner.ID = 3
 	if l, found := lk.conflict(t.Context(), nil, h, want); !found || l != held {

@@ -5,6 +5,7 @@ import (
 	"sync"
 	"sync/atomic"
 
+	"github.com/rdmcfs/rdmcfs/internal/clusterlock"
 	"github.com/rdmcfs/rdmcfs/meta"
 )
 
@@ -17,9 +18,12 @@ type Siblings struct {
 	tmpInos  atomic.Uint64 // numbers for files without a name that were given; locks are kept by them
 	creating ownChanges    // names of files that any mount is creating, until somebody has them open
 
-	mu     sync.Mutex
-	all    []*fileSystem
-	spaces uint64 // numbers for owners of locks that were given to mounts
+	applied atomic.Pointer[clusterlock.Locks] // locks, if they hold between nodes
+
+	mu      sync.Mutex
+	decided bool // whether locks hold between nodes
+	all     []*fileSystem
+	spaces  uint64 // numbers for owners of locks that were given to mounts
 }
 
 func (s *Siblings) join(f *fileSystem) {

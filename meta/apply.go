@@ -150,5 +150,5 @@ func (t *tx) dispatchCluster() (Result, syscall.Errno) {
 	case *SetVoters:
 		return t.setVoters(o)
 	}
-	return Result{}, syscall.ENOSYS
+	return lockTable{t}.dispatch()
 }

@@ -264,8 +264,8 @@ func (t *tx) fence(id NodeID, incarnation uint32) {
 	t.freeDead(freePerSweep)
 }
 
-// freeDead removes up to limit files reserved under dead leases. A fenced lease is dead at once for every reader and
-// operation; this only reclaims, a bounded number at a time.
+// freeDead removes up to limit files reserved under dead leases, and locks that such leases have. A fenced lease is
+// dead at once for every reader and operation; this only reclaims, a bounded number at a time.
 func (t *tx) freeDead(limit int) {
 	more := false
 	t.scan([]byte{tableFree}, func(key, _ []byte) bool {
@@ -282,6 +282,9 @@ func (t *tx) freeDead(limit int) {
 			t.freeReserved(ino)
 			return true
 		})
+		if !more {
+			limit, more = lockTable{t}.sweep(owner, limit)
+		}
 		if !more {
 			t.del(key)
 		}

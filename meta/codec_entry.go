@@ -90,6 +90,9 @@ var opMakers = map[uint8]func() codedOp{
 	23: func() codedOp { return new(EvictSpare) },
 	24: func() codedOp { return &Unlink{GiveBack: true} },
 	25: func() codedOp { return new(SetVoters) },
+	26: func() codedOp { return new(LockFile) },
+	27: func() codedOp { return new(ReturnLocks) },
+	28: func() codedOp { return new(UnlockFile) },
 }
 
 func newOp(code uint8) codedOp {
@@ -272,4 +275,27 @@ func (o *AddToken) code(c *fields) {
 func (o *SetVoters) code(c *fields) {
 	c.nodes(&o.Voters)
 	c.nodes(&o.Outgoing)
+}
+
+func (o *LockFile) code(c *fields) {
+	c.V32(&o.Incarnation)
+	c.ino(&o.Ino)
+	c.lock(&o.Lock)
+	c.Flag(&o.Wait)
+	c.Flag(&o.Test)
+}
+
+func (o *ReturnLocks) code(c *fields) {
+	c.V32(&o.Incarnation)
+	c.ino(&o.Ino)
+	c.V64(&o.Number)
+	c.locks(&o.Held)
+	c.locks(&o.Waiting)
+}
+
+func (o *UnlockFile) code(c *fields) {
+	c.V32(&o.Incarnation)
+	c.ino(&o.Ino)
+	c.U8((*uint8)(&o.What))
+	c.lock(&o.Lock)
 }

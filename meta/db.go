@@ -53,6 +53,10 @@ type Reader interface {
 	Decided(session ContentID) (bool, error)
 	// Token reports whether a join token's hash is known and when it expires; used tokens are remembered.
 	Token(hash [32]byte) (expires int64, used bool, err error)
+	// FileLocks returns what the log has of the locks of a file, without those of ended incarnations.
+	FileLocks(ino Ino) (FileLocks, error)
+	// Freeing reports whether locks or reserved names of ended incarnations remain to be freed: an Expire frees more.
+	Freeing() bool
 	StatFS() (files uint64, bytes uint64)
 	Digest() (index uint64, sum [16]byte)
 }

@@ -1,6 +1,9 @@
 package meta
 
-import "github.com/rdmcfs/rdmcfs/internal/coder"
+import (
+	"github.com/rdmcfs/rdmcfs/internal/coder"
+	"github.com/rdmcfs/rdmcfs/internal/filelock"
+)
 
 // errMalformed is wrapped by all that can be wrong with encoded bytes.
 var errMalformed = coder.ErrMalformed
@@ -51,6 +54,29 @@ func (c *fields) lease(p *Lease) {
 	c.node(&p.Node)
 	c.V32(&p.Incarnation)
 }
+
+func (c *fields) lock(p *filelock.Lock) {
+	c.U8((*uint8)(&p.Kind))
+	c.U8((*uint8)(&p.Mode))
+	c.V64(&p.First)
+	c.V64(&p.End)
+	c.V32(&p.Owner.Node)
+	c.V32(&p.Owner.Incarnation)
+	c.V64(&p.Owner.Space)
+	c.V64(&p.Owner.ID)
+	c.V64(&p.Handle)
+	c.V32(&p.PID)
+	c.V64(&p.Request)
+}
+
+func (c *fields) locks(p *[]filelock.Lock) {
+	for i := range coder.Slice(&c.Coder, p, coder.Unbounded, lockBytesMin) {
+		c.lock(&(*p)[i])
+	}
+}
+
+// lockBytesMin is the least that a lock takes.
+const lockBytesMin = 11
 
 func (c *fields) content(p *ContentID) {
 	c.node(&p.Node)

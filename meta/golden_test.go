@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/rdmcfs/rdmcfs/internal/codertest"
+	"github.com/rdmcfs/rdmcfs/internal/filelock"
 )
 
 // The log and the databases of running clusters have these bytes.
@@ -23,7 +24,7 @@ func TestGoldenBytes(t *testing.T) {
 	}
 	for _, r := range []record{
 		new(Inode), new(contentRecord), new(owedRecord), new(bucketRecord), new(tokenRecord), new(Policy), new(nodeRecord),
-		new(dirent), new(progress), new(Result), new(head), new(electorate),
+		new(dirent), new(progress), new(Result), new(head), new(electorate), new(fileLocks),
 	} {
 		messages[fmt.Sprintf("record-%T-zero", r)] = encodeRecord(r)
 		codertest.Fill(r)
@@ -51,7 +52,8 @@ func goldenKeys() map[string][]byte {
 		"dirent": direntKey(5, "name"), "name": nameKey(5, 6, "name"), "version": versionKey(5, id),
 		"bucket": bucketKey(3, 4),
 		"kept":   keptKey(9, id), "owed": owedKey(3, 4), "reserved": reservedKey(Lease{1, 2}, 3), "result": resultKey(1, 2),
-		"former": formerKey(1, [16]byte{2}), "token": tokenKey([32]byte{3}),
+		"former": formerKey(1, [16]byte{2}), "token": tokenKey([32]byte{3}), "locks": key64(tableLocks, 5),
+		"locked": lockedKey(Lease{1, 2}, 3), "waits": waitsKey(filelock.Owner{Node: 1, Incarnation: 2, Space: 3, ID: 4}, 5),
 	}
 }
 
@@ -94,7 +96,7 @@ func goldenMarker(t *testing.T) []byte {
 func TestAgain(t *testing.T) {
 	for _, r := range []record{
 		new(Inode), new(contentRecord), new(owedRecord), new(bucketRecord), new(tokenRecord), new(Policy), new(nodeRecord),
-		new(dirent), new(progress), new(Result), new(head), new(electorate),
+		new(dirent), new(progress), new(Result), new(head), new(electorate), new(fileLocks),
 	} {
 		codertest.Fill(r)
 		b := encodeRecord(r)

@@ -1,6 +1,9 @@
 package meta
 
-import "github.com/rdmcfs/rdmcfs/internal/coder"
+import (
+	"github.com/rdmcfs/rdmcfs/internal/coder"
+	"github.com/rdmcfs/rdmcfs/internal/filelock"
+)
 
 // Keys of the replicated state. The first byte is the table; numbers are big-endian so that they sort.
 //
@@ -25,6 +28,9 @@ import "github.com/rdmcfs/rdmcfs/internal/coder"
 //	q policy                       Policy
 //	t hash                         token
 //	y                              electorate: who votes in raft
+//	l ino                          fileLocks: who decides the locks of a file, and its locks
+//	j node incarnation ino         files in whose fileLocks an incarnation is named
+//	g node incarnation space id ino   files whose record locks an owner waits for
 const (
 	tableHead     = 'H'
 	tableInode    = 'i'
@@ -47,6 +53,9 @@ const (
 	tablePolicy   = 'q'
 	tableToken    = 't'
 	tableVoters   = 'y'
+	tableLocks    = 'l'
+	tableLocked   = 'j'
+	tableWaits    = 'g'
 )
 
 var headKey = []byte{tableHead}
@@ -138,6 +147,30 @@ func reservedKey(l Lease, ino Ino) []byte {
 	c.U64((*uint64)(&ino))
 	return c.Written()
 }
+
+func lockedKey(l Lease, ino Ino) []byte {
+	c := key(tableLocked, keyRoom)
+	c.U32((*uint32)(&l.Node))
+	c.U32(&l.Incarnation)
+	c.U64((*uint64)(&ino))
+	return c.Written()
+}
+
+// waitsKey is a file that an owner waits for; the rows of an owner are those under the key without the file.
+func waitsKey(o filelock.Owner, ino Ino) []byte {
+	c := key(tableWaits, waitsKeyBytes)
+	c.U32(&o.Node)
+	c.U32(&o.Incarnation)
+	c.U64(&o.Space)
+	c.U64(&o.ID)
+	c.U64((*uint64)(&ino))
+	return c.Written()
+}
+
+const (
+	waitsKeyBytes = 33
+	waitsKeyOwner = 25 // table and owner
+)
 
 func resultKey(node NodeID, seq uint64) []byte {
 	return key32and64(tableResult, uint32(node), seq)

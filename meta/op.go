@@ -1,6 +1,10 @@
 package meta
 
-import "syscall"
+import (
+	"syscall"
+
+	"github.com/rdmcfs/rdmcfs/internal/filelock"
+)
 
 // Entry is what is proposed: one operation with its identity for exactly-once application.
 // The consensus layer adds index and leader time.
@@ -247,6 +251,47 @@ type AddToken struct {
 // was replaced.
 type SetVoters struct{ Voters, Outgoing []NodeID }
 
+// LockFile asks for a lock of a file, for a program of the proposing node. What became of it is told by an
+// EventLockAnswered, perhaps of a later entry. ESTALE: the incarnation has ended. ENOLCK: the file has too many locks.
+type LockFile struct {
+	Incarnation uint32
+	Ino         Ino
+	Lock        filelock.Lock // its owner's node is the proposer; Request numbers the request within the incarnation
+	Wait        bool          // until it is free
+	Test        bool          // take nothing: only make the log have the locks of the file
+}
+
+// ReturnLocks gives the decision about the locks of a file back to the log, with what programs of the node hold and
+// wait for. It has no effect unless the file is delegated to the proposer under that number.
+type ReturnLocks struct {
+	Incarnation uint32
+	Ino         Ino
+	Number      uint64
+	Held        []filelock.Lock
+	Waiting     []filelock.Lock
+}
+
+// UnlockFile gives locks of a file back that the log has, or withdraws a request. Result.Existed says whether there was
+// anything.
+type UnlockFile struct {
+	Incarnation uint32
+	Ino         Ino
+	What        LockScope
+	Lock        filelock.Lock
+}
+
+// LockScope says which locks of a file are given back.
+type LockScope uint8
+
+// The scopes of UnlockFile.
+const (
+	ScopeRange      LockScope = iota + 1 // what the owner holds of a kind and range
+	ScopeDescriptor                      // the record locks of the owner
+	ScopeHandle                          // what was taken by the open file
+	ScopeSpace                           // all of a mount
+	ScopeRequest                         // none: the request ends if it waits
+)
+
 // Result answers one operation.
 type Result struct {
 	Index       uint64
@@ -280,22 +325,39 @@ type Event struct {
 	Commit      bool      // EventDecided: published (true) or aborted
 	Incarnation uint32    // EventFenced
 	Inode       *Inode    // EventRemoved: the record it went with
+
+	// EventLockAnswered: the request of (Node, Incarnation), and for LockDelegated the number of the delegation.
+	Request, Number uint64
+	Answer          LockAnswer
 }
+
+// LockAnswer is what became of a LockFile.
+type LockAnswer uint8
+
+// The answers. A request that waits has none.
+const (
+	LockGranted   LockAnswer = iota + 1 // held; of a test: the log has the locks of the file
+	LockDelegated                       // the node decides the locks of this file
+	LockRefused
+	LockDeadlock
+)
 
 // EventKind is what an Event is about.
 type EventKind uint8
 
 // Kinds of events.
 const (
-	EventName      EventKind = iota + 1 // a name in directory Ino appeared, vanished or changed its inode
-	EventInode                          // attributes of Ino changed
-	EventPublished                      // Ino has a new current version
-	EventRemoved                        // Ino has no name left
-	EventDecided                        // a session was published or aborted
-	EventFenced                         // all undecided sessions of (Node, Incarnation and before) are aborted
-	EventRetired                        // Content may be deleted: by all when Node is zero, else by Node
-	EventNode                           // the record of Node changed: view change
-	EventOwed                           // rows of Node in the owed table or its backlog changed
+	EventName         EventKind = iota + 1 // a name in directory Ino appeared, vanished or changed its inode
+	EventInode                             // attributes of Ino changed
+	EventPublished                         // Ino has a new current version
+	EventRemoved                           // Ino has no name left
+	EventDecided                           // a session was published or aborted
+	EventFenced                            // all undecided sessions of (Node, Incarnation and before) are aborted
+	EventRetired                           // Content may be deleted: by all when Node is zero, else by Node
+	EventNode                              // the record of Node changed: view change
+	EventOwed                              // rows of Node in the owed table or its backlog changed
+	EventLockAnswered                      // a request for a lock was answered
+	EventLockRecalled                      // (Node, Incarnation) is to give back the decision about the locks of Ino
 )
 
 func (*Create) opcode() uint8    { return 1 }
@@ -318,8 +380,11 @@ func (*AddToken) opcode() uint8  { return 18 }
 func (*Release) opcode() uint8   { return 21 }
 func (*Drain) opcode() uint8     { return 22 }
 
-func (*EvictSpare) opcode() uint8 { return 23 }
-func (*SetVoters) opcode() uint8  { return 25 }
+func (*EvictSpare) opcode() uint8  { return 23 }
+func (*SetVoters) opcode() uint8   { return 25 }
+func (*LockFile) opcode() uint8    { return 26 }
+func (*ReturnLocks) opcode() uint8 { return 27 }
+func (*UnlockFile) opcode() uint8  { return 28 }
 
 func (o *Unlink) opcode() uint8 {
 	if o.GiveBack {

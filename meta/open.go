@@ -23,6 +23,8 @@ type Options struct {
 
 // DB is the namespace of one node. Apply, Sync and Restore are called by one goroutine each; reads by any.
 type DB struct {
+	lockReader
+
 	// life is held by every call while it uses store, and taken alone to replace or close it. No call holds it
 	// across a wait for another node.
 	life   sync.RWMutex
@@ -159,6 +161,7 @@ func openState(l *layout, opts Options) (*DB, error) {
 // newDB loads the version at index from a store.
 func newDB(s kvStore, index uint64) (*DB, error) {
 	db := &DB{store: s}
+	db.lockReader = lockReader{db}
 	db.pins.open = map[*snapshot]struct{}{}
 	v, err := loadVersion(s, index)
 	if err != nil {
@@ -285,7 +288,7 @@ func (db *DB) SpaceLow() bool { return db.disk.low() }
 // make space: it may use the reserve, except the part that is kept for what other nodes change.
 func (db *DB) SpaceFor(op Op) bool {
 	switch op.(type) {
-	case *Unlink, *Rmdir:
+	case *Unlink, *Rmdir, *ReturnLocks, *UnlockFile:
 		return !db.disk.bare()
 	}
 	return !db.disk.low()

@@ -18,6 +18,7 @@ type tx struct {
 	// clNew is set once cl is this entry's own copy.
 	clNew    bool
 	progress map[NodeID]*progress
+	locks    map[Ino]*fileLocks // read by this entry, and what was changed of them
 	pairs    map[string]*pair
 	events   []Event
 	err      error
@@ -130,6 +131,7 @@ func (t *tx) addedUnder(prefix []byte) []*pair {
 func (t *tx) undo(h head, cl *cluster) {
 	t.head, t.cl, t.clNew, t.events = h, cl, false, nil
 	clear(t.progress)
+	clear(t.locks)
 	for _, p := range t.pairs {
 		p.now = p.old
 	}

@@ -92,7 +92,9 @@ func NewWith(tb testing.TB, n int, opt content.Options) *Cluster {
 				tb.Errorf("close store of node %d: %v", id, err)
 			}
 		})
-		c.nodes = append(c.nodes, &Node{c: c, id: id, store: store})
+		n := &Node{c: c, id: id, store: store}
+		tb.Cleanup(func() { n.siblings.Close() })
+		c.nodes = append(c.nodes, n)
 	}
 	return c
 }
@@ -138,6 +140,7 @@ func (c *Cluster) applyLocked(l meta.Lease, op meta.Op) (meta.Result, error) {
 		for _, m := range n.more {
 			m.Apply(events)
 		}
+		n.siblings.Apply(events)
 	}
 	return res, nil
 }
@@ -232,6 +235,17 @@ func (n *Node) Settle(ctx context.Context) (waited bool, err error) {
 	defer n.mu.Unlock()
 	n.unsettled = slices.DeleteFunc(n.unsettled, func(c chan struct{}) bool { return slices.Contains(late, c) })
 	return len(late) > 0, nil
+}
+
+// Confirm implements fs.Cluster.
+func (n *Node) Confirm(_ context.Context, l meta.Lease) error {
+	switch {
+	case n.cutOff.Load():
+		return errNoLeader
+	case n.Self() != l:
+		return fs.ErrFenced
+	}
+	return nil
 }
 
 // Propose applies an operation at once, or when Slow lets it. Like the log, it then applies the operation even if the

@@ -23,6 +23,8 @@ const (
 	dutyTimeout = 10 * time.Second
 	// expireInterval is how often kept versions whose time is over are retired.
 	expireInterval = 10 * time.Minute
+	// sweepsAtOnce bounds how often the leader frees, in one look, what ended incarnations had.
+	sweepsAtOnce = 16
 )
 
 // duties is what the leader does for the cluster: it declares silent nodes down, and retires what has expired. Any node
@@ -33,6 +35,7 @@ type duties struct {
 	members *members
 	propose func(context.Context, meta.Op) (meta.Result, error)
 	now     func() time.Time
+	freeing func() bool // whether ended incarnations have something left
 	log     *slog.Logger
 
 	since      time.Time // this node leads and listens since; zero when it does not lead
@@ -68,6 +71,7 @@ func (d *duties) look(ctx context.Context) {
 		d.since = now
 	}
 	d.declareDown(ctx, st, now)
+	d.sweep(ctx)
 	d.expire(ctx)
 }
 
@@ -101,6 +105,15 @@ func (d *duties) declareDown(ctx context.Context, st consensus.Status, now time.
 			reason = fmt.Sprintf("silent for %v", now.Sub(seen).Round(100*time.Millisecond))
 		}
 		d.do(ctx, &meta.Down{Node: node, Incarnation: n.Incarnation, Reason: reason})
+	}
+}
+
+// sweep frees what ended incarnations had, until nothing is left: others wait for their locks.
+func (d *duties) sweep(ctx context.Context) {
+	for range sweepsAtOnce {
+		if !d.freeing() || !d.do(ctx, &meta.Expire{}) {
+			return
+		}
 	}
 }
 

@@ -24,6 +24,9 @@ var mountOptionWords = map[string]func(*fs.Options){
 	"debug":         func(o *fs.Options) { o.Debug = true },
 }
 
+// lockWords are the values of the option locks.
+var lockWords = map[string]bool{"node": false, "cluster": true}
+
 // mounts are the mount points of this node.
 type mounts struct {
 	n        *node
@@ -80,10 +83,15 @@ func (s *mounts) options(req admin.MountRequest) (fs.Options, error) {
 		return o, admin.Errorf(admin.CodeInvalid, "mount point %q: want an absolute path", req.Dir)
 	}
 	for word, value := range req.Options {
+		if shared, known := lockWords[value]; word == "locks" && known {
+			o.ClusterLocks = shared
+			continue
+		}
 		set, known := mountOptionWords[word]
 		if !known || value != "" {
 			return o, admin.Errorf(admin.CodeInvalid,
-				"mount option %q is not known: there are nopassthrough, acl, follow, nonempty, debug", word)
+				"mount option %q is not known: there are locks=node, locks=cluster, nopassthrough, acl, follow, nonempty, debug",
+				word)
 		}
 		set(&o)
 	}
@@ -105,7 +113,7 @@ func mountError(err error) error {
 		return admin.Errorf(admin.CodeExists, "%v", err)
 	}
 	for _, usage := range []error{fs.ErrMountPointMissing, fs.ErrMountPointNotDir, fs.ErrMountPointNotEmpty,
-		fs.ErrDataOnMount} {
+		fs.ErrDataOnMount, fs.ErrOtherLocks} {
 		if errors.Is(err, usage) {
 			return admin.Errorf(admin.CodeInvalid, "%v", err)
 		}
@@ -184,6 +192,7 @@ func (s *mounts) apply(events []meta.Event) {
 			m.Apply(events)
 		}
 	}
+	s.siblings.Apply(events)
 }
 
 // dropCaches is for a state that was replaced as a whole.
@@ -193,6 +202,7 @@ func (s *mounts) dropCaches() {
 			m.DropCaches()
 		}
 	}
+	s.siblings.Restored()
 }
 
 // unmount ends one mount, or all when dir is empty. A mount in use stays, unless lazy.
@@ -262,6 +272,7 @@ func (s *mounts) wait(ctx context.Context, dir string) error {
 
 // closeAll ends all mounts at the end of the node: those in use are detached.
 func (s *mounts) closeAll(ctx context.Context) error {
+	defer s.siblings.Close()
 	var errs error
 	for _, p := range s.all() {
 		if p.m.Load() == nil {

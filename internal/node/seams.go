@@ -91,6 +91,25 @@ func (c cluster) Show(ctx context.Context, index uint64, patient bool) ([]meta.N
 	return numbers(behind), err
 }
 
+// Confirm implements fs.Cluster.
+func (c cluster) Confirm(ctx context.Context, l meta.Lease) error {
+	raft, err := c.n.raft.get()
+	if err != nil {
+		return err
+	}
+	if _, err := raft.ReadBarrier(ctx); err != nil {
+		return readOnly(err)
+	}
+	rec, err := c.n.db.Node(l.Node)
+	switch {
+	case err != nil:
+		return err
+	case rec.State != meta.NodeUp || rec.Incarnation != l.Incarnation:
+		return fs.ErrFenced
+	}
+	return nil
+}
+
 // Propose implements fs.Cluster.
 func (c cluster) Propose(ctx context.Context, op meta.Op) (meta.Result, error) {
 	return c.propose(ctx, op, consensus.ProposeOptions{Announce: showsNext(op)})

@@ -42,7 +42,9 @@ var mayImport = map[string][]string{
 	"internal/pages":         {"rdma"},
 	"internal/units":         {},
 	"internal/tidy":          {},
-	"fs":                     {"replicate", "meta", "internal/content"},
+	"internal/filelock":      {},
+	"internal/clusterlock":   {"meta", "internal/filelock"},
+	"fs":                     {"replicate", "meta", "internal/content", "internal/clusterlock", "internal/filelock"},
 	"replicate": {"rdma", "meta", "internal/coder", "internal/content", "internal/units", "replicate/rdmc",
 		"replicate/schedule", "replicate/session", "replicate/slow"},
 	"replicate/rdmc":     {"rdma", "internal/coder", "internal/units", "replicate/schedule"},
@@ -50,7 +52,7 @@ var mayImport = map[string][]string{
 	"replicate/session":  {"meta", "internal/coder", "internal/content", "replicate/slow"},
 	"replicate/slow":     {"meta", "internal/units"},
 	"rdma":               {"rdma", "internal/coder", "internal/pages"},
-	"meta":               {"meta", "internal/coder", "internal/durable"},
+	"meta":               {"meta", "internal/coder", "internal/durable", "internal/filelock"},
 	"test":               {"internal", "fs", "replicate", "rdma", "meta", "test"},
 	"examples":           {"rdma", "replicate"},
 	"lab":                {"internal", "rdma", "replicate"},
@@ -266,7 +268,7 @@ func callName(call *ast.CallExpr) string {
 }
 
 // purePrefixes are folders and files whose code takes clock, randomness and I/O as values.
-var purePrefixes = []string{"fs/filelock/", "internal/coder/", "replicate/schedule/", "replicate/session/",
+var purePrefixes = []string{"internal/filelock/", "internal/coder/", "replicate/schedule/", "replicate/session/",
 	"replicate/slow/"}
 
 // impure are the packages that pure code doesn't import: what waits, locks, or reaches the machine.

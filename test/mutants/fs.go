@@ -2,7 +2,7 @@ package main
 
 var (
 	inFs    = []string{fsTests}
-	inLocks = []string{"./fs/filelock", fsTests}
+	inLocks = []string{"./internal/filelock", fsTests}
 )
 
 var ofFs = []mutant{
@@ -54,12 +54,12 @@ var ofFs = []mutant{
 		"if stale {", "if stale && n.id == 0 {", inFs},
 	{"a file that is locked changes", "fs/follow.go",
 		"f.handles == 0 || len(f.pinned) > 0 && f.node.reading != nil", "f.handles == 0", inFs},
-	{"a lock is granted beside one that excludes it", "fs/filelock/table.go",
+	{"a lock is granted beside one that excludes it", "internal/filelock/table.go",
 		"(l.Mode == Exclusive || o.Mode == Exclusive)", "l.Mode == Exclusive && o.Mode == Exclusive", inLocks},
-	{"an flock keeps its mode until it can change it", "fs/filelock/table.go",
+	{"an flock keeps its mode until it can change it", "internal/filelock/table.go",
 		"gaveBack = t.change(file, want, false)", "gaveBack = false", inLocks},
-	{"owners wait for each other in a circle", "fs/filelock/table.go",
+	{"owners wait for each other in a circle", "internal/filelock/table.go",
 		"case owner == want.Owner:", "case owner == want.Owner && len(next) > 99:", inLocks},
-	{"a request that waits is not granted when it could be", "fs/filelock/table.go",
+	{"a request that waits is not granted when it could be", "internal/filelock/table.go",
 		"granted = t.grant(file)", "_ = file", inLocks},
 }

@@ -36,7 +36,7 @@ func (m byteModel) set(l Lock, to int) {
 func drawLock(t *rapid.T, kind Kind) Lock {
 	id := uint64(rapid.IntRange(1, 3).Draw(t, "owner"))
 	mode := Mode(rapid.IntRange(0, 1).Draw(t, "mode"))
-	l := Lock{Kind: kind, Mode: mode, Owner: Owner{1, id}, Handle: id, End: fileBytes - 1}
+	l := Lock{Kind: kind, Mode: mode, Owner: Owner{Space: 1, ID: id}, Handle: id, End: fileBytes - 1}
 	if kind == Record {
 		l.First = uint64(rapid.IntRange(0, fileBytes-1).Draw(t, "first"))
 		l.End = uint64(rapid.IntRange(int(l.First), fileBytes-1).Draw(t, "end"))
@@ -90,10 +90,10 @@ func compare(t *rapid.T, table *Table, model byteModel) {
 	}
 	for id := uint64(1); id <= 3; id++ {
 		var want, have [fileBytes]int
-		if m := model[Owner{1, id}]; m != nil {
+		if m := model[Owner{Space: 1, ID: id}]; m != nil {
 			want = *m
 		}
-		if m := got[Owner{1, id}]; m != nil {
+		if m := got[Owner{Space: 1, ID: id}]; m != nil {
 			have = *m
 		}
 		if want != have {
@@ -173,11 +173,11 @@ func checkTable(t *rapid.T, table *Table) {
 }
 
 func record(owner uint64, mode Mode, first, end uint64) Lock {
-	return Lock{Kind: Record, Mode: mode, First: first, End: end, Owner: Owner{1, owner}, Handle: owner}
+	return Lock{Kind: Record, Mode: mode, First: first, End: end, Owner: Owner{Space: 1, ID: owner}, Handle: owner}
 }
 
 func flock(owner uint64, mode Mode) Lock {
-	return Lock{Kind: Flock, Mode: mode, End: 1<<63 - 1, Owner: Owner{1, owner}, Handle: owner}
+	return Lock{Kind: Flock, Mode: mode, End: 1<<63 - 1, Owner: Owner{Space: 1, ID: owner}, Handle: owner}
 }
 
 func want(t *testing.T, got Answer, want Answer, what string) {

@@ -20,8 +20,12 @@ const (
 	Exclusive
 )
 
-// Owner is who holds a lock: a process, or an open file. Space tells apart the numbers that different mounts give.
-type Owner struct{ Space, ID uint64 }
+// Owner is who holds a lock: a process, or an open file. Space tells apart the numbers that different mounts of a node
+// give. Node and Incarnation tell apart those of nodes; in the table of one node they are 0.
+type Owner struct {
+	Node, Incarnation uint32
+	Space, ID         uint64
+}
 
 // Lock is a lock that is held, or asked for.
 type Lock struct {
@@ -31,7 +35,11 @@ type Lock struct {
 	Owner      Owner
 	Handle     uint64 // the open file by which it was taken last, unique in the owner's space
 	PID        uint32 // the process that took it, for F_GETLK
+	Request    uint64 // the request that took it last, numbered by its node; 0 in the table of one node
 }
+
+// Blocks reports whether two locks of one file exclude each other.
+func (l Lock) Blocks(o Lock) bool { return l.conflicts(o) }
 
 func (l Lock) overlaps(o Lock) bool { return l.First <= o.End && o.First <= l.End }
 
@@ -66,6 +74,82 @@ type Table struct {
 	held    map[uint64][]Lock // by file
 	waiters []waiter          // of all files, the oldest first
 	next    Ticket
+
+	// Circle reports whether a request for a record lock that would begin to wait would wait for itself; nil searches
+	// this table.
+	Circle func(file uint64, want Lock) bool
+}
+
+// Load makes a table of one file. Its requests have the tickets from 1 on, in their order.
+func Load(file uint64, held, waiting []Lock) *Table {
+	t := &Table{}
+	t.keep(file, slices.Clone(held))
+	for _, want := range waiting {
+		t.next++
+		t.waiters = append(t.waiters, waiter{t.next, file, want})
+	}
+	return t
+}
+
+// Held lists the locks of a file.
+func (t *Table) Held(file uint64) []Lock { return slices.Clone(t.held[file]) }
+
+// Waiting lists the requests of a file that wait, the oldest first.
+func (t *Table) Waiting(file uint64) (tickets []Ticket, wants []Lock) {
+	for _, w := range t.waiters {
+		if w.file == file {
+			tickets, wants = append(tickets, w.ticket), append(wants, w.want)
+		}
+	}
+	return tickets, wants
+}
+
+// Files lists the files on which a mount holds locks, in order.
+func (t *Table) Files(space uint64) (files []uint64) {
+	for file, held := range t.held {
+		if slices.ContainsFunc(held, func(l Lock) bool { return l.Owner.Space == space }) {
+			files = append(files, file)
+		}
+	}
+	slices.Sort(files)
+	return files
+}
+
+// Count is how many locks and requests a file has.
+func (t *Table) Count(file uint64) int {
+	_, waiting := t.Waiting(file)
+	return len(t.held[file]) + len(waiting)
+}
+
+// Any reports whether anything is held of the files that which picks.
+func (t *Table) Any(which func(file uint64) bool) bool {
+	for file := range t.held {
+		if which(file) {
+			return true
+		}
+	}
+	return false
+}
+
+// Keep forgets all files but those that which picks.
+func (t *Table) Keep(which func(file uint64) bool) {
+	for file := range t.held {
+		if !which(file) {
+			delete(t.held, file)
+		}
+	}
+	t.waiters = slices.DeleteFunc(t.waiters, func(w waiter) bool { return !which(w.file) })
+}
+
+// Same reports whether two lists have the same locks.
+func Same(a, b []Lock) bool { return slices.Equal(a, b) }
+
+// Put makes an owner hold a lock that somebody else has granted.
+func (t *Table) Put(file uint64, l Lock) { t.change(file, l, true) }
+
+// Drop gives back the locks of a file that which picks.
+func (t *Table) Drop(file uint64, which func(Lock) bool) (granted []Ticket) {
+	return t.drop(file, which)
 }
 
 // Empty reports whether nothing is held and nobody waits.
@@ -130,7 +214,7 @@ func (t *Table) set(file uint64, want Lock, wait bool) (Answer, Ticket) {
 	switch {
 	case !wait:
 		return Refused, 0
-	case want.Kind == Record && t.closesCircle(file, want):
+	case want.Kind == Record && t.closesCircleOf(file, want):
 		return Deadlock, 0
 	}
 	t.next++
@@ -226,6 +310,9 @@ func (t *Table) drop(file uint64, which func(Lock) bool) (granted []Ticket) {
 	}
 	return t.grant(file)
 }
+
+// Grant gives waiting requests of a file what they can have.
+func (t *Table) Grant(file uint64) (granted []Ticket) { return t.grant(file) }
 
 // grant gives waiting requests of a file what they want, the oldest first, until nobody can have more: one that gets a
 // shared lock for an exclusive one frees others.
@@ -324,6 +411,13 @@ func (t *Table) keep(file uint64, locks []Lock) {
 		t.held = map[uint64][]Lock{}
 	}
 	t.held[file] = locks
+}
+
+func (t *Table) closesCircleOf(file uint64, want Lock) bool {
+	if t.Circle != nil {
+		return t.Circle(file, want)
+	}
+	return t.closesCircle(file, want)
 }
 
 // closesCircle reports whether an owner that would wait is waited for by one that it would wait for, through any

@@ -1,0 +1,218 @@
+package fs_test
+
+import (
+	"bytes"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/rdmcfs/rdmcfs/fs"
+	"github.com/rdmcfs/rdmcfs/fs/fstest"
+	"golang.org/x/sys/unix"
+)
+
+// eachLocks is eachPair, also with locks that hold between nodes.
+func eachLocks(t *testing.T, f func(t *testing.T, c *fstest.Cluster, a, b string)) {
+	eachPair(t, f)
+	t.Run("cluster", func(t *testing.T) {
+		c, a, b := pair(t, shareLocks)
+		f(t, c, a, b)
+	})
+}
+
+func shareLocks(o *fs.Options) { o.ClusterLocks = true }
+
+// eachShared is eachPair with locks that hold between nodes.
+func eachShared(t *testing.T, f func(t *testing.T, c *fstest.Cluster, a, b string)) {
+	for name, change := range modes {
+		t.Run(name, func(t *testing.T) {
+			c, a, b := pair(t, func(o *fs.Options) {
+				change(o)
+				shareLocks(o)
+			})
+			f(t, c, a, b)
+		})
+	}
+}
+
+// Four processes of two nodes open and close two files and take locks, as it comes: what they get is what they get on
+// one local disk.
+func TestClusterLocksAsOnADisk(t *testing.T) {
+	steps := 1000
+	if testing.Short() {
+		steps = 300
+	}
+	eachShared(t, func(t *testing.T, c *fstest.Cluster, a, b string) {
+		disk := t.TempDir()
+		lockFiles(t, disk, a)
+		var all [4]*twin
+		for i := range all {
+			all[i] = newTwin(t, disk, []string{a, b}[i%2])
+		}
+		for _, mnt := range []string{a, b} { // else the kernel need not report the closes of readers
+			for _, name := range []string{"f", "g"} {
+				l := newLocker(t, mnt)
+				l.ok("open %s %s 0", name, name)
+				l.ok("flock %s r", name)
+				l.ok("close %s", name)
+			}
+		}
+		seed := rand.Uint64()
+		t.Logf("seed %d", seed)
+		r := rand.New(rand.NewPCG(seed, 0))
+		var history []string
+		open := map[string]bool{}
+		for range steps {
+			who := r.IntN(len(all))
+			command := drawLockCommand(r, open, who)
+			if word, _, _ := strings.Cut(command, " "); word == "write" || word == "cut" || word == "rename" ||
+				word == "elsewhere" {
+				continue
+			}
+			all[who].doSoon(t, &history, who, command)
+		}
+	})
+}
+
+// doSoon is do, except that a node may hear a little later that a file was closed on another one.
+func (w *twin) doSoon(t testing.TB, history *[]string, who int, command string) {
+	t.Helper()
+	disk := w.disk.do("%s", command)
+	*history = append(*history, fmt.Sprintf("process %d: %s: %s", who, command, disk))
+	mount := ""
+	for end := time.Now().Add(10 * time.Second); time.Now().Before(end); {
+		if mount = w.mount.do("%s", command); mount == disk || strings.HasPrefix(command, "close") {
+			break
+		}
+	}
+	if disk != mount {
+		t.Fatalf("%s\non the mount: %s", strings.Join(*history, "\n"), mount)
+	}
+}
+
+// What processes of two nodes append to a file under a lock of it is all there, however they have it open.
+func TestClusterLockGuardsAppends(t *testing.T) {
+	const rounds = 15
+	eachShared(t, func(t *testing.T, c *fstest.Cluster, a, b string) {
+		for _, kept := range []bool{true, false} {
+			for _, kind := range []string{"flock", "record"} {
+				name := fmt.Sprint("log ", kept, kind)
+				write(t, filepath.Join(a, name), nil)
+				var work sync.WaitGroup
+				for i, mnt := range []string{a, b} {
+					work.Go(func() { appendLines(t, filepath.Join(mnt, name), kind, i, rounds, kept) })
+				}
+				work.Wait()
+				for _, mnt := range []string{a, b} {
+					eventually(t, func() error {
+						got, err := os.ReadFile(filepath.Join(mnt, name))
+						if n := bytes.Count(got, []byte("\n")); err != nil || n != 2*rounds || len(got) != 4*2*rounds {
+							return fmt.Errorf("%s: %d lines, %d bytes, want %d: %v: %q", name, n, len(got), 2*rounds, err, got)
+						}
+						return nil
+					})
+				}
+			}
+		}
+	})
+}
+
+// appendLines appends lines of four bytes, each under a lock. With kept it keeps the file open meanwhile.
+func appendLines(t *testing.T, path, kind string, who, rounds int, kept bool) {
+	var f *os.File
+	for i := range rounds {
+		var err error
+		if f == nil {
+			if f, err = os.OpenFile(path, os.O_WRONLY|os.O_APPEND, 0); err != nil {
+				t.Error(err)
+				return
+			}
+		}
+		if err := lockWhole(f, kind, true); err != nil {
+			t.Errorf("lock: %v", err)
+		}
+		if kept { // the file is as the last one left it; without that it was opened before it was locked
+			if st, err := f.Stat(); err != nil || st.Size()%4 != 0 {
+				t.Errorf("size %v %v", st, err)
+			}
+		}
+		if _, err := fmt.Fprintf(f, "%d%02d\n", who, i); err != nil {
+			t.Errorf("append: %v", err)
+		}
+		if kept {
+			if err := lockWhole(f, kind, false); err != nil {
+				t.Errorf("unlock: %v", err)
+			}
+			continue
+		}
+		if err := f.Close(); err != nil {
+			t.Errorf("close: %v", err)
+		}
+		f = nil
+	}
+	if f != nil {
+		if err := f.Close(); err != nil {
+			t.Errorf("close: %v", err)
+		}
+	}
+}
+
+func lockWhole(f *os.File, kind string, take bool) error {
+	for {
+		var err error
+		if kind == "flock" {
+			err = unix.Flock(int(f.Fd()), map[bool]int{true: unix.LOCK_EX, false: unix.LOCK_UN}[take])
+		} else {
+			lk := unix.Flock_t{Type: map[bool]int16{true: unix.F_WRLCK, false: unix.F_UNLCK}[take]}
+			err = unix.FcntlFlock(f.Fd(), unix.F_OFD_SETLKW, &lk)
+		}
+		if err != syscall.EINTR {
+			return err
+		}
+	}
+}
+
+// A fence ends the locks of a node's programs: others get them, and the open file that had one gets no other.
+func TestClusterLocksEndWithAFence(t *testing.T) {
+	c, a, b := pair(t, shareLocks)
+	write(t, filepath.Join(a, "f"), []byte("x"))
+	one, two := newLocker(t, a), newLocker(t, b)
+	one.ok("open a f 2")
+	one.ok("flock a w")
+	two.ok("open a f 2")
+	two.begin("flock a w wait")
+	stillWaits(t, two)
+	c.Fence(t, 1)
+	if got := two.answer(); got != "ok" {
+		t.Fatalf("after the fence: %s", got)
+	}
+	if got := one.do("flock a w"); got != "EIO" {
+		t.Errorf("an open file whose lock was lost: %s", got)
+	}
+	one.ok("open b f 2")
+	if got := one.do("flock b w"); got == "ok" {
+		t.Error("two hold the lock")
+	}
+	two.ok("flock a u")
+	one.ok("flock b w")
+}
+
+// All mounts of a node have the same locks.
+func TestClusterLocksOfAllMountsOfANode(t *testing.T) {
+	c, a, _ := pair(t, shareLocks)
+	write(t, filepath.Join(a, "f"), []byte("x"))
+	more := c.Node(1).MountMore(t, shareLocks)
+	one, two := newLocker(t, a), newLocker(t, more)
+	one.ok("open a f 2")
+	one.ok("flock a w")
+	two.ok("open a f 2")
+	if got := two.do("flock a w"); got == "ok" {
+		t.Error("two mounts hold the lock")
+	}
+}
