@@ -37,6 +37,7 @@ type FileLocks struct {
 type fileLocks struct {
 	FileLocks
 	rows [][]byte
+	size int // locks and requests that were read
 }
 
 func (r *fileLocks) code(c *fields) {
@@ -53,9 +54,12 @@ func (r *fileLocks) code(c *fields) {
 
 func leaseOf(o filelock.Owner) Lease { return Lease{NodeID(o.Node), o.Incarnation} }
 
-// owned is a lock of a lease.
+// owned is a lock of a lease. An flock is of the whole file, whatever the node says.
 func owned(l filelock.Lock, by Lease) filelock.Lock {
 	l.Owner.Node, l.Owner.Incarnation = uint32(by.Node), by.Incarnation
+	if l.Kind == filelock.Flock {
+		l.First, l.End = 0, 1<<64-1
+	}
 	return l
 }
 
@@ -117,7 +121,7 @@ func (t lockTable) of(ino Ino) *fileLocks {
 	}
 	r := new(fileLocks)
 	t.load(key64(tableLocks, uint64(ino)), r)
-	r.rows = r.index(ino)
+	r.rows, r.size = r.index(ino), len(r.Held)+len(r.Waiting)
 	if t.locks == nil {
 		t.locks = map[Ino]*fileLocks{}
 	}
@@ -408,8 +412,7 @@ func (t lockTable) sweep(owner []byte, limit int) (left int, more bool) {
 			more = true
 			return false
 		}
-		r := t.of(ino)
-		limit -= 1 + (len(r.Held)+len(r.Waiting))/locksPerRow
+		limit -= 1 + t.of(ino).size/locksPerRow
 		return true
 	})
 	return limit, more
