@@ -17,7 +17,7 @@ import (
 //
 // mu comes before nodeTable.mu.
 type fileLocks struct {
-	// cluster decides instead of table, if the locks hold between nodes. It is constant from the first mount on.
+	// cluster decides instead of table, if the locks hold between nodes. It is constant while there are mounts.
 	cluster *clusterlock.Locks
 
 	mu      sync.Mutex
@@ -389,6 +389,9 @@ func (f *fileSystem) lock(cancel <-chan struct{}, in *fuse.LkIn, wait bool) fuse
 	case l.End < l.First:
 		return fuse.EINVAL
 	case in.Lk.Typ == syscall.F_UNLCK:
+		if lk := f.siblings.locks.cluster; lk != nil && !lk.CanUnlock(uint64(h.node.ino()), l) {
+			return fuse.Status(syscall.ENOLCK)
+		}
 		f.give(cancel, in.Pid, h, l)
 		f.files.follow.unlocked(h)
 		return fuse.OK

@@ -156,7 +156,16 @@ func (t *Locks) ended(l meta.Lease) {
 // Rename gives a file of a mount another number. If locks move with it, the new number is asked for.
 func (t *Locks) Rename(space, from, to uint64) {
 	t.mu.Lock()
+	tickets, wants := t.own.Waiting(from)
+	for i, ticket := range tickets {
+		if wants[i].Owner.Space == space {
+			t.waits[ticket].ino = to
+		}
+	}
 	t.wakeLocked(t.own.Rename(space, from, to))
+	if f := t.files[from]; f != nil {
+		t.forgetLocked(f)
+	}
 	held := t.own.Held(to)
 	t.mu.Unlock()
 	if len(held) == 0 {

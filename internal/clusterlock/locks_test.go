@@ -1,6 +1,7 @@
 package clusterlock
 
 import (
+	"context"
 	"errors"
 	"testing"
 	"testing/synctest"
@@ -267,5 +268,92 @@ func TestAFenceOfThousands(t *testing.T) {
 				t.Fatalf("file %d: %+v %v", ino, have, err)
 			}
 		}
+	})
+}
+
+// What waits for a lock of a file without a name goes with it when it gets one.
+func TestWaitsOfAFileThatGetsAName(t *testing.T) {
+	bubble(t, 2, func(t *testing.T, c *testCluster, a, b *testNode) {
+		const unnamed = 1<<60 + 1
+		want(t, a.take(t, unnamed, flock(1, exclusive), false), filelock.Granted, "first")
+		got := make(chan error, 1)
+		go func() {
+			_, err := a.locks.Take(t.Context(), nil, unnamed, flock(2, exclusive), true)
+			got <- err
+		}()
+		synctest.Wait()
+		a.locks.Rename(1, unnamed, 7)
+		synctest.Wait()
+		want(t, b.take(t, 7, flock(1, shared), false), filelock.Refused, "another node")
+		a.fence()
+		want(t, b.take(t, 7, flock(1, exclusive), false), filelock.Granted, "another node after a fence")
+		a.boot()
+		synctest.Wait()
+		select {
+		case err := <-got:
+			t.Errorf("who waited has the lock beside another node: %v", err)
+		default:
+		}
+		b.unlock(t, 7, flock(1, exclusive))
+		if err := <-got; err != nil {
+			t.Errorf("who waited: %v", err)
+		}
+		want(t, b.take(t, 7, flock(1, shared), false), filelock.Refused, "beside who waited")
+	})
+}
+
+// A request that changes a lock is given up, and granted before the log knows that: it leaves nothing, if the file was
+// closed meanwhile.
+func TestAnAbandonedChangeLeavesNothing(t *testing.T) {
+	bubble(t, 2, func(t *testing.T, c *testCluster, a, b *testNode) {
+		mine, theirs := record(1, shared, 0, 9), record(1, shared, 0, 9)
+		want(t, a.take(t, 7, mine, false), filelock.Granted, "first")
+		want(t, b.take(t, 7, theirs, false), filelock.Granted, "second")
+		interrupted, got := make(chan struct{}), make(chan error, 1)
+		go func() {
+			_, err := a.locks.Take(t.Context(), interrupted, 7, record(1, exclusive, 0, 9), true)
+			got <- err
+		}()
+		synctest.Wait()
+		a.setCut(true)
+		close(interrupted)
+		if err := <-got; !errors.Is(err, ErrInterrupted) {
+			t.Errorf("interrupted: %v", err)
+		}
+		gone, cancel := context.WithCancel(t.Context())
+		cancel()
+		a.locks.CloseHandle(gone, 7, 1, 1)
+		b.unlock(t, 7, theirs)
+		synctest.Wait()
+		a.setCut(false)
+		if err := a.locks.Wait(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		want(t, a.take(t, 7, record(2, exclusive, 0, 9), false), filelock.Granted, "another program of the node")
+	})
+}
+
+// A program can't have more locks than the log takes back from its node, also by unlocks that cut one in two.
+func TestUnlocksThatCut(t *testing.T) {
+	bubble(t, 2, func(t *testing.T, c *testCluster, a, b *testNode) {
+		want(t, a.take(t, 7, record(1, exclusive, 0, everything), false), filelock.Granted, "all")
+		cuts := 0
+		for ; cuts < 3*meta.NodeLocksMax; cuts++ {
+			l := record(1, exclusive, uint64(2*cuts+1), uint64(2*cuts+1))
+			if !a.locks.CanUnlock(7, l) {
+				break
+			}
+			a.unlock(t, 7, l)
+		}
+		if cuts != meta.NodeLocksMax-1 {
+			t.Errorf("%d unlocks that cut", cuts)
+		}
+		want(t, b.take(t, 7, record(1, exclusive, 0, 0), false), filelock.Refused, "another node")
+		got := later(t, b, 7, record(1, exclusive, 0, everything))
+		if all := record(1, exclusive, 0, everything); !a.locks.CanUnlock(7, all) {
+			t.Error("not all at once")
+		}
+		a.locks.CloseHandle(t.Context(), 7, 1, 1)
+		want(t, <-got, filelock.Granted, "another node, after the close")
 	})
 }

@@ -146,7 +146,7 @@ func (c *call) here(f *file) (answer, error) {
 	switch {
 	case w != nil:
 		a, err := c.await(w)
-		if a == answerGranted && !local {
+		if a == answerGranted && !t.local(c.ino) {
 			return c.confirmed(a)
 		}
 		return a, err
@@ -207,11 +207,10 @@ func (t *Locks) answerLocked(w *wait, a answer) {
 	if a == answerGranted && !w.test {
 		want := w.want
 		want.Request = 0
-		t.own.Put(w.ino, want)
-		if w.abandoned && !w.had {
-			_, granted := t.dropLocked(w.ino, meta.ScopeRange, want)
-			t.wakeLocked(granted)
+		if _, has := t.own.Own(w.ino, want); w.abandoned && !has {
 			t.queueLocked(f, meta.ScopeRange, want)
+		} else {
+			t.own.Put(w.ino, want)
 		}
 	}
 	if (a == answerRefused || a == answerDeadlock) && w.want.Kind == filelock.Flock {
@@ -239,6 +238,9 @@ func (c *call) await(w *wait) (answer, error) {
 }
 
 func (c *call) answered(w *wait) (answer, error) {
+	c.t.mu.Lock()
+	c.ino = w.ino // the file may have got another number meanwhile
+	c.t.mu.Unlock()
 	switch w.answer {
 	case answerFailed:
 		return 0, w.err

@@ -26,6 +26,14 @@ func (t *Locks) HasRecords(ino uint64, owner filelock.Owner) bool {
 	return had
 }
 
+// CanUnlock reports whether a program may give a lock back: not if that would cut one in two, of a file that has too
+// many. Else it could have more than the log takes from a node.
+func (t *Locks) CanUnlock(ino uint64, l filelock.Lock) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return !t.own.Cuts(ino, l) || t.own.Count(ino) < meta.NodeLocksMax
+}
+
 // Unlock gives a lock back. If the log decides about the file, it waits until the log has taken that, or ctx ends; the
 // log takes it in any case.
 func (t *Locks) Unlock(ctx context.Context, ino uint64, l filelock.Lock) {
@@ -39,10 +47,10 @@ func (t *Locks) CloseDescriptor(ctx context.Context, ino uint64, owner filelock.
 
 // CloseHandle gives back what was taken by an open file.
 func (t *Locks) CloseHandle(ctx context.Context, ino, space, handle uint64) {
-	t.mu.Lock()
-	delete(t.lost, openFile{space, handle})
-	t.mu.Unlock()
 	t.give(ctx, ino, meta.ScopeHandle, filelock.Lock{Owner: filelock.Owner{Space: space}, Handle: handle})
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	delete(t.lost, openFile{space, handle})
 }
 
 // CloseSpace gives back all locks of a mount that has ended.

@@ -230,6 +230,13 @@ func (t *Table) Unlock(file uint64, l Lock) (granted []Ticket) {
 	return t.grant(file)
 }
 
+// Cuts reports whether Unlock would leave a part before and a part after what it gives back of one lock.
+func (t *Table) Cuts(file uint64, l Lock) bool {
+	return slices.ContainsFunc(t.held[file], func(have Lock) bool {
+		return have.Kind == l.Kind && have.Owner == l.Owner && have.First < l.First && have.End > l.End
+	})
+}
+
 // CloseDescriptor gives back the record locks of an owner, as POSIX wants it when a process closes any descriptor of
 // the file.
 func (t *Table) CloseDescriptor(file uint64, owner Owner) (granted []Ticket) {
