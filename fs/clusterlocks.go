@@ -97,21 +97,35 @@ func (o *openFiles) publishLocked(ctx context.Context, ino meta.Ino) error {
 	}
 }
 
-// share makes the locks of the node's mounts hold between nodes, or not; all mounts have the same.
+// share makes the locks of the node's mounts hold between nodes, or not; all mounts have the same. A mount that did not
+// come about, or has ended, is to be unshared.
 func (s *Siblings) share(o Options) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	lk := &s.locks
-	if s.decided && o.ClusterLocks != (lk.cluster != nil) {
+	if s.sharing > 0 && o.ClusterLocks != (lk.cluster != nil) {
 		return fmt.Errorf("fs: mount %s: %w", o.Dir, ErrOtherLocks)
 	}
-	if !s.decided && o.ClusterLocks {
-		log := &lockLog{s: s, cluster: o.Cluster, log: o.Log}
-		lk.cluster = clusterlock.New(log, func(file uint64) bool { return file >= tmpInoBase })
-		s.applied.Store(lk.cluster)
+	s.sharing++
+	if s.sharing > 1 {
+		return nil
 	}
-	s.decided = true
+	lk.cluster = nil
+	if !o.ClusterLocks {
+		return nil // what was shared goes on, and gives back what the log has delegated to it
+	}
+	if s.applied.Load() == nil {
+		log := &lockLog{s: s, cluster: o.Cluster, log: o.Log}
+		s.applied.Store(clusterlock.New(log, func(file uint64) bool { return file >= tmpInoBase }))
+	}
+	lk.cluster = s.applied.Load()
 	return nil
+}
+
+func (s *Siblings) unshare() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.sharing--
 }
 
 // Apply takes the effects of applied entries on the locks of the node. It is called after all mounts show them.
@@ -260,6 +274,8 @@ func (lk *fileLocks) hasRecords(n *node, owner filelock.Owner) bool {
 // closedDescriptorShared gives back the record locks of a process that has closed a descriptor.
 func (lk *fileLocks) closedDescriptorShared(ctx context.Context, n *node, owner filelock.Owner, handle uint64) {
 	file := uint64(n.ino())
+	ctx, stop := context.WithTimeout(ctx, unlockPatience)
+	defer stop()
 	lk.cluster.CloseDescriptor(ctx, file, owner)
 	lk.mu.Lock()
 	defer lk.mu.Unlock()

@@ -203,6 +203,36 @@ func TestClusterLocksEndWithAFence(t *testing.T) {
 	one.ok("flock b w")
 }
 
+// Locks are chosen again when a node has no mount any more.
+func TestClusterLocksAreChosenAgain(t *testing.T) {
+	c, a, b := pair(t, nil)
+	write(t, filepath.Join(a, "f"), []byte("x"))
+	for _, shared := range []bool{true, false, true} {
+		for i := range 2 {
+			c.Node(i + 1).Unmount(t)
+		}
+		change := func(o *fs.Options) { o.ClusterLocks = shared }
+		a, b = c.Node(1).Mount(t, change), c.Node(2).Mount(t, change)
+		var answers [2]error
+		var files [2]*os.File
+		for i, mnt := range []string{a, b} {
+			f, err := os.Open(filepath.Join(mnt, "f"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			files[i], answers[i] = f, unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+		}
+		if answers[0] != nil || (answers[1] != nil) != shared {
+			t.Errorf("locks between nodes %v: %v", shared, answers)
+		}
+		for _, f := range files {
+			if err := f.Close(); err != nil {
+				t.Error(err)
+			}
+		}
+	}
+}
+
 // All mounts of a node have the same locks.
 func TestClusterLocksOfAllMountsOfANode(t *testing.T) {
 	c, a, _ := pair(t, shareLocks)

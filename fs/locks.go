@@ -294,6 +294,8 @@ func (lk *fileLocks) closedDescriptor(ctx context.Context, n *node, owner filelo
 // closedHandle gives back what was taken by an open file that has no descriptor any more.
 func (lk *fileLocks) closedHandle(ctx context.Context, n *node, space, handle uint64) {
 	if lk.cluster != nil {
+		ctx, stop := context.WithTimeout(ctx, unlockPatience)
+		defer stop()
 		lk.cluster.CloseHandle(ctx, uint64(n.ino()), space, handle)
 	}
 	lk.mu.Lock()

@@ -98,6 +98,7 @@ func NewMount(ctx context.Context, o Options) (*Mount, error) {
 	}
 	root, err := o.Cluster.Names().Inode(meta.RootIno)
 	if err != nil {
+		o.Siblings.unshare()
 		return nil, fmt.Errorf("fs: mount %s: root directory: %w", o.Dir, err)
 	}
 	if o.Attach == nil {

@@ -95,9 +95,7 @@ func (f *fileSystem) Flush(cancel <-chan struct{}, in *fuse.FlushIn) fuse.Status
 		status = f.publisher.flush(cancel, in.Pid, h.live, f.closing(h, in))
 		f.files.noteClosing(h)
 	}
-	ctx, stop := context.WithTimeout(f.life.ctx, unlockPatience)
-	defer stop()
-	f.siblings.locks.closedDescriptor(ctx, h.node, filelock.Owner{Space: f.space, ID: in.LockOwner}, in.Fh)
+	f.siblings.locks.closedDescriptor(f.life.ctx, h.node, filelock.Owner{Space: f.space, ID: in.LockOwner}, in.Fh)
 	f.files.follow.unlocked(h)
 	return fuse.Status(status)
 }

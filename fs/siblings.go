@@ -21,7 +21,7 @@ type Siblings struct {
 	applied atomic.Pointer[clusterlock.Locks] // locks, if they hold between nodes
 
 	mu      sync.Mutex
-	decided bool // whether locks hold between nodes
+	sharing int // mounts that have the same locks
 	all     []*fileSystem
 	spaces  uint64 // numbers for owners of locks that were given to mounts
 }
@@ -38,8 +38,10 @@ func (s *Siblings) join(f *fileSystem) {
 func (s *Siblings) leave(f *fileSystem) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	before := len(s.all)
 	s.all = slices.DeleteFunc(s.all, func(o *fileSystem) bool { return o == f })
 	s.locks.closedSpace(f.space)
+	s.sharing -= before - len(s.all)
 }
 
 func (s *Siblings) any(is func(f *fileSystem) bool) bool {
