@@ -70,15 +70,19 @@ func (tr *truth) dropLocked(ino uint64, kind filelock.Kind, owner filelock.Owner
 // Programs of three nodes lock few files while nodes are fenced, cut off, deaf and slow, and callers are interrupted.
 // No two are ever told that they hold what excludes each other; and at the end, when all is well, all files are free.
 func TestChaos(t *testing.T) {
-	seeds := uint64(100)
+	began, seeds, limit := time.Now(), uint64(100), 2*time.Minute
 	if testing.Short() {
-		seeds = 10
+		seeds, limit = 10, 20*time.Second
 	}
 	for seed := range seeds {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) { chaos(t, seed) })
 		})
 		if t.Failed() {
+			return
+		}
+		if time.Since(began) > limit {
+			t.Logf("%d of %d seeds: the machine is slow", seed+1, seeds)
 			return
 		}
 	}
