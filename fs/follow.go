@@ -438,6 +438,14 @@ func (fw *following) unlocked(h *handle) {
 	}
 	fw.locks.mu.Lock()
 	defer fw.locks.mu.Unlock()
+	fw.unlockedLocked(h)
+}
+
+// unlockedLocked is unlocked where fileLocks.mu is held.
+func (fw *following) unlockedLocked(h *handle) {
+	if fw == nil || h.followed == nil {
+		return
+	}
 	fw.nodes.mu.Lock()
 	defer fw.nodes.mu.Unlock()
 	if fw.prunedLocked(h.followed) && len(h.followed.pinned) == 0 {

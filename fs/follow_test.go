@@ -236,6 +236,29 @@ func testFollowLocks(t *testing.T, lock func(f *os.File, lock bool) error) {
 	}
 }
 
+// An flock that waits to change its mode is lost meanwhile: the file goes on, and has the newest version when the lock
+// is there again.
+func TestFollowLockThatWaits(t *testing.T) {
+	n := fstest.New(t, 1).Node(1)
+	a, b := n.Mount(t, nil), n.MountMore(t, func(o *fs.Options) { o.Follow = true })
+	write(t, filepath.Join(a, "f"), []byte("before"))
+	f := openFor(t, filepath.Join(b, "f"), os.O_RDONLY)
+	other := openFor(t, filepath.Join(a, "f"), os.O_RDONLY)
+	must(t, unix.Flock(int(f.Fd()), unix.LOCK_SH))
+	must(t, unix.Flock(int(other.Fd()), unix.LOCK_SH))
+	locked := make(chan error, 1)
+	go func() { locked <- unix.Flock(int(f.Fd()), unix.LOCK_EX) }()
+	write(t, filepath.Join(a, "f"), []byte("it waits"))
+	eventuallyShows(t, f, []byte("it waits"))
+	must(t, unix.Flock(int(other.Fd()), unix.LOCK_UN))
+	must(t, <-locked)
+	must(t, shows(f, []byte("it waits")))
+	write(t, filepath.Join(a, "f"), []byte("it is locked"))
+	must(t, shows(f, []byte("it waits")))
+	must(t, unix.Flock(int(f.Fd()), unix.LOCK_UN))
+	eventuallyShows(t, f, []byte("it is locked"))
+}
+
 // followKernel is a kernel whose drops of pages a test can watch and hold up.
 type followKernel struct {
 	noKernel

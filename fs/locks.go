@@ -118,9 +118,10 @@ func (lk *fileLocks) wakeLocked(tickets []filelock.Ticket, ended bool) {
 	}
 }
 
-// take takes a lock of an open file. With wait it waits for other owners, until interrupted is closed or ctx ends.
+// take takes a lock of an open file. With wait it waits for other owners, until interrupted is closed or ctx ends. waits
+// is called before, with mu held: an flock that waits to change its mode is not held any more.
 func (lk *fileLocks) take(
-	ctx context.Context, interrupted <-chan struct{}, h *handle, want filelock.Lock, wait bool,
+	ctx context.Context, interrupted <-chan struct{}, h *handle, want filelock.Lock, wait bool, waits func(),
 ) syscall.Errno {
 	p := patience{ctx: ctx, interrupted: interrupted}
 	defer p.stop()
@@ -135,6 +136,7 @@ func (lk *fileLocks) take(
 		switch answer {
 		case filelock.Waiting:
 			w = lk.addWaitLocked(ticket)
+			waits()
 		case filelock.Refused:
 			holder, _ = lk.table.Conflict(file, want)
 		}
@@ -417,7 +419,8 @@ func (f *fileSystem) take(cancel <-chan struct{}, h *handle, l filelock.Lock, wa
 	if f.siblings.locks.cluster != nil {
 		return f.lockShared(cancel, h, l, wait)
 	}
-	return f.siblings.locks.take(f.life.ctx, cancel, h, l, wait)
+	waits := func() { f.files.follow.unlockedLocked(h) }
+	return f.siblings.locks.take(f.life.ctx, cancel, h, l, wait, waits)
 }
 
 // give gives a lock back.

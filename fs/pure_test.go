@@ -185,7 +185,7 @@ func TestQuestionForALockWaitsOnceForADup(t *testing.T) {
 	var lk fileLocks
 	h := &handle{node: new(node)}
 	held := filelock.Lock{Mode: filelock.Exclusive, End: 9, Owner: filelock.Owner{Space: 1, ID: 1}, Handle: 1}
-	if no := lk.take(t.Context(), nil, h, held, false); no != 0 {
+	if no := lk.take(t.Context(), nil, h, held, false, func() {}); no != 0 {
 		t.Fatal(no)
 	}
 	lk.closedDescriptor(t.Context(), h.node, filelock.Owner{Space: 1, ID: 2}, held.Handle) // of a child, say
