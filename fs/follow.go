@@ -45,6 +45,8 @@ type followed struct {
 	next    *version // what is read while the kernel may have pages of the version before
 	pinned  map[uint64]struct{}
 
+	mtime, ctime int64 // of node.reading
+
 	asked, done uint64        // how often somebody asked for a look, and up to which of these a look has answered
 	running     bool          // a look is under way
 	news        chan struct{} // closed when done grows; nil while nobody waits
@@ -275,6 +277,7 @@ func (fw *following) change(f *followed, v *version, rec meta.Inode) {
 	fw.nodes.mu.Lock()
 	old := n.reading
 	n.reading, f.next = v, nil
+	f.mtime, f.ctime = rec.Mtime, rec.Ctime
 	n.cached, n.cachedValid = v.id, true
 	n.noteKernelAttrsLocked(v.id, v.size)
 	done := old != nil && old.endLocked()
@@ -369,8 +372,9 @@ func (fw *following) endLocked(f *followed) *version {
 	return v
 }
 
-// attrLocked completes the attributes of a node that were made from a record, and says how long they may be cached.
-// nodeTable.mu is held.
+// attrLocked completes the attributes of a node that were made from a record, and says how long they may be cached. The
+// times of a newer version are shown with it: who reads a file again when its times have changed would take the bytes
+// of the old version for those of the new one. nodeTable.mu is held.
 func (f *followed) attrLocked(out *fuse.Attr, rec meta.Inode, valid time.Duration) time.Duration {
 	v := f.node.reading
 	switch {
@@ -378,7 +382,11 @@ func (f *followed) attrLocked(out *fuse.Attr, rec meta.Inode, valid time.Duratio
 		return 0
 	case !v.holds(rec):
 		out.Size, out.Blocks = uint64(v.size), blocks(v.size, v.holes)
+		setTime(&out.Mtime, &out.Mtimensec, f.mtime)
+		setTime(&out.Ctime, &out.Ctimensec, f.ctime)
 		valid = 0
+	default:
+		f.mtime, f.ctime = rec.Mtime, rec.Ctime // they may have been set
 	}
 	if f.next != nil { // pages of both may be there: none has an end that another size would fill with zeros
 		out.Size = min(out.Size, uint64(f.next.size))

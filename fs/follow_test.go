@@ -259,6 +259,45 @@ func TestFollowLockThatWaits(t *testing.T) {
 	eventuallyShows(t, f, []byte("it is locked"))
 }
 
+// The times of a version come with its bytes: a program that reads the file again when they change misses nothing.
+func TestFollowTimes(t *testing.T) {
+	_, a, b := followPair(t)
+	path := filepath.Join(a, "f")
+	write(t, path, []byte("before"))
+	set := time.Unix(1_600_000_000, 0)
+	f := openFor(t, filepath.Join(b, "f"), os.O_RDONLY)
+	must(t, os.Chtimes(path, set, set))
+	eventually(t, func() error {
+		if st, err := f.Stat(); err != nil || !st.ModTime().Equal(set) {
+			return fmt.Errorf("%v, %v", st, err)
+		}
+		return nil
+	})
+	must(t, unix.Flock(int(f.Fd()), unix.LOCK_SH))
+	before, err := f.Stat()
+	must(t, err)
+	write(t, path, []byte("behind"))
+	now, err := f.Stat()
+	must(t, err)
+	was, is := before.Sys().(*syscall.Stat_t), now.Sys().(*syscall.Stat_t)
+	if is.Mtim != was.Mtim || is.Ctim != was.Ctim {
+		t.Errorf("a file that stays at its version has mtime %v and ctime %v; they were %v and %v", is.Mtim, is.Ctim,
+			was.Mtim, was.Ctim)
+	}
+	must(t, unix.Flock(int(f.Fd()), unix.LOCK_UN))
+	eventuallyShows(t, f, []byte("behind"))
+	eventually(t, func() error {
+		there, err := os.Stat(path)
+		must(t, err)
+		now, err := f.Stat()
+		must(t, err)
+		if !now.ModTime().Equal(there.ModTime()) {
+			return fmt.Errorf("mtime %v, want %v", now.ModTime(), there.ModTime())
+		}
+		return nil
+	})
+}
+
 // followKernel is a kernel whose drops of pages a test can watch and hold up.
 type followKernel struct {
 	noKernel
