@@ -118,8 +118,8 @@ func (lk *fileLocks) wakeLocked(tickets []filelock.Ticket, ended bool) {
 	}
 }
 
-// take takes a lock of an open file. With wait it waits for other owners, until interrupted is closed or ctx ends. waits
-// is called before, with mu held: an flock that waits to change its mode is not held any more.
+// take takes a lock of an open file. With wait it waits for other owners, until interrupted is closed or ctx ends.
+// Before, waits is called with mu held: an flock that waits to change its mode is not held any more.
 func (lk *fileLocks) take(
 	ctx context.Context, interrupted <-chan struct{}, h *handle, want filelock.Lock, wait bool, waits func(),
 ) syscall.Errno {
