@@ -36,16 +36,16 @@ func wholeVersion(p []byte) (uint64, error) {
 // is one whole version, never an older one than before, and in the end it is the last.
 func TestFollowRace(t *testing.T) {
 	needWholeReads(t)
-	for name, size := range map[string]int{"log": 800, "page": 4096, "store": 40_000, "large": 900_000} {
-		t.Run(name, func(t *testing.T) { testFollowRace(t, size) })
-	}
-}
-
-func testFollowRace(t *testing.T, size int) {
 	rounds := uint64(150)
 	if testing.Short() {
 		rounds = 60
 	}
+	for name, size := range map[string]int{"log": 800, "page": 4096, "store": 40_000, "large": 900_000} {
+		t.Run(name, func(t *testing.T) { testFollowRace(t, size, rounds) })
+	}
+}
+
+func testFollowRace(t *testing.T, size int, rounds uint64) {
 	_, a, b := followPair(t)
 	path := filepath.Join(a, "f")
 	write(t, path, numbered(1, size))
