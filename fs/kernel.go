@@ -40,7 +40,7 @@ type Kernel interface {
 	Unmount(ctx context.Context) error
 	// Detach takes the name of the mount away. Programs that have files open get errors from now on.
 	Detach() error
-	// Abort cuts off all programs that still use the file system.
+	// Abort cuts off all programs that still use the file system. Nothing happens when the connection has ended.
 	Abort() error
 	// Close is called when no requests come any more.
 	Close() error
@@ -196,21 +196,52 @@ func (k *linuxKernel) Unmount(ctx context.Context) error {
 // fuseControl is where the kernel lists its connections.
 const fuseControl = "/sys/fs/fuse/connections"
 
-// Abort implements Kernel.
+// Abort implements Kernel. The number of a device is given to the next mount of the host as soon as this one has ended,
+// so that the file of this number may be that of another connection. Hence it is opened before the look at ours: if
+// that is alive, the number was ours when the file was opened; and a write to a file whose connection has ended since
+// does nothing.
 func (k *linuxKernel) Abort() error {
 	_, minor, ok := strings.Cut(k.minor, ":")
 	if !ok {
 		return fmt.Errorf("fs: abort %s: device not known", k.dir)
 	}
-	path := filepath.Join(fuseControl, minor, "abort")
-	err := os.WriteFile(path, []byte("1"), 0)
-	if errors.Is(err, os.ErrNotExist) && mountType(fuseControl) == "" {
-		if err = unix.Mount("fusectl", fuseControl, "fusectl", 0, ""); err == nil {
-			err = errors.Join(os.WriteFile(path, []byte("1"), 0), unix.Unmount(fuseControl, 0))
+	f, err := openControl(filepath.Join(fuseControl, minor, "abort"))
+	if err == nil {
+		if k.connected() {
+			_, err = f.Write([]byte("1"))
 		}
+		err = errors.Join(err, f.Close())
 	}
-	if err != nil {
+	if err != nil && k.connected() {
 		return fmt.Errorf("fs: abort %s: %w", k.dir, err)
 	}
 	return nil
+}
+
+// openControl opens a control file of a connection for writing, also where the directory of them is not mounted.
+func openControl(path string) (*os.File, error) {
+	f, err := os.OpenFile(path, os.O_WRONLY, 0)
+	if !errors.Is(err, os.ErrNotExist) || mountType(fuseControl) != "" {
+		return f, err
+	}
+	if err := unix.Mount("fusectl", fuseControl, "fusectl", 0, ""); err != nil {
+		return nil, err
+	}
+	f, err = os.OpenFile(path, os.O_WRONLY, 0)
+	return f, errors.Join(err, unix.Unmount(fuseControl, unix.MNT_DETACH))
+}
+
+// connected reports whether the kernel still has the connection.
+func (k *linuxKernel) connected() bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.dev < 0 {
+		return false
+	}
+	look := []unix.PollFd{{Fd: int32(k.dev)}}
+	_, err := unix.Poll(look, 0)
+	for err == unix.EINTR {
+		_, err = unix.Poll(look, 0)
+	}
+	return err == nil && look[0].Revents&unix.POLLERR == 0
 }

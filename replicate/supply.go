@@ -18,6 +18,7 @@ const (
 	putBatchItems  = 128
 	batchSilent    = 30 * time.Second // of which nothing may move of one message
 	answerWait     = 3 * time.Second  // for the answer of a node that is to join a multicast
+	answerAgain    = 50 * time.Millisecond
 )
 
 // supplier is the holder's part of catch-up: it pushes contents to the nodes that the leader named. An order

@@ -57,7 +57,8 @@ func (s *supplier) join(j *supply) bool {
 	return true
 }
 
-// answer reports whether all nodes answer a call soon.
+// answer reports whether all nodes answer a call soon. A node that has just come back may be known as up before it can
+// be reached, so a call that fails is made again.
 func (s *supplier) answer(nodes []meta.NodeID) bool {
 	ctx, cancel := context.WithTimeout(s.ctx, answerWait)
 	defer cancel()
@@ -65,9 +66,13 @@ func (s *supplier) answer(nodes []meta.NodeID) bool {
 	var wg sync.WaitGroup
 	for _, n := range nodes {
 		wg.Go(func() {
-			if _, err := s.cfg.Peers.Call(ctx, n, KindPut, encodePut(nil)); err != nil {
-				mute.Store(true)
+			for ctx.Err() == nil {
+				if _, err := s.cfg.Peers.Call(ctx, n, KindPut, encodePut(nil)); err == nil {
+					return
+				}
+				pause(ctx, s.cfg.Clock, answerAgain)
 			}
+			mute.Store(true)
 		})
 	}
 	wg.Wait()
