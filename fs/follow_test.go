@@ -112,13 +112,12 @@ func TestFollowMapping(t *testing.T) {
 	const size = 100_000
 	write(t, filepath.Join(a, "f"), pattern(1, size))
 	ino := inode(t, filepath.Join(b, "f"))
-	f := openFor(t, filepath.Join(b, "f"), os.O_RDONLY)
-	m := mapOf(t, f, size, unix.PROT_READ)
+	m := newViewer(t, filepath.Join(b, "f"), size)
 	for i := range 5 {
 		want := pattern(uint64(2+i), size)
 		write(t, filepath.Join(a, "f"), want)
 		eventually(t, func() error {
-			if got := load(t, m); !bytes.Equal(got, want) {
+			if got := m.load(t); !bytes.Equal(got, want) {
 				return fmt.Errorf("round %d: the mapping differs at %d", i, firstDiff(got, want))
 			}
 			return nil

@@ -222,6 +222,63 @@ func mapStore(path string, off int, data []byte, unmap bool) ([]byte, error) {
 	return was, nil
 }
 
+// viewer is another process that has a file open for reading, and mapped.
+type viewer struct {
+	in  io.Writer
+	out *bufio.Reader
+}
+
+func newViewer(t testing.TB, path string, size int) *viewer {
+	t.Helper()
+	cmd, in, out := talker(t, "view", "")
+	t.Cleanup(func() {
+		in.Close()
+		if err := cmd.Wait(); err != nil {
+			t.Errorf("mapping process: %v", err)
+		}
+	})
+	_, err := fmt.Fprintf(in, "%d %s\n", size, path)
+	must(t, err)
+	return &viewer{in, bufio.NewReader(out)}
+}
+
+// load returns the bytes of the mapping.
+func (v *viewer) load(t testing.TB) []byte {
+	t.Helper()
+	_, err := fmt.Fprintln(v.in)
+	must(t, err)
+	line, err := v.out.ReadString('\n')
+	must(t, err)
+	p, err := hex.DecodeString(strings.TrimSpace(line))
+	if err != nil {
+		t.Fatalf("mapping process: %s", line)
+	}
+	return p
+}
+
+func runViewer() int {
+	var size int
+	var path string
+	in := bufio.NewReader(os.Stdin)
+	_, err := fmt.Fscanf(in, "%d %s\n", &size, &path)
+	f, openErr := os.Open(path)
+	if err = errors.Join(err, openErr); err != nil {
+		fmt.Println(err)
+		return 1
+	}
+	mem, err := unix.Mmap(int(f.Fd()), 0, size, unix.PROT_READ, unix.MAP_SHARED)
+	if err != nil {
+		fmt.Println(err)
+		return 1
+	}
+	for {
+		if _, err := in.ReadString('\n'); err != nil {
+			return 0
+		}
+		fmt.Printf("%x\n", mem)
+	}
+}
+
 // runChild is what the other process does.
 func runChild(mode, path string) int {
 	if mode == "lock" {
@@ -229,6 +286,9 @@ func runChild(mode, path string) int {
 	}
 	if mode == "map" {
 		return runMapper()
+	}
+	if mode == "view" {
+		return runViewer()
 	}
 	flags := os.O_CREATE | os.O_RDWR | os.O_TRUNC
 	if mode == "tmpfile" {

@@ -193,7 +193,8 @@ func looks(f *os.File) string {
 func sum(p []byte) string { return fmt.Sprintf("%d bytes, %08x", len(p), content.Checksum(p)) }
 
 // load reads a mapping in a system call. The daemon runs in this process: a plain load that it has to answer would stop
-// the collector of garbage, and that the daemon.
+// the collector of garbage, and that the daemon. It is not for pages that may be dropped meanwhile: the kernel then
+// holds a lock that the daemon needs to get memory, so a viewer is to read them.
 func load(t *testing.T, m []byte) []byte {
 	t.Helper()
 	p := make([]byte, len(m))
