@@ -258,6 +258,48 @@ func (pub *publisher) publishUnlocked(cancel <-chan struct{}, pid uint32, h *han
 	}
 }
 
+// errLockLost says why a file is not published. A program had a lock of it that ended with an incarnation of the node.
+// The next holder may have changed the file since, and what the program writes would take the place of that.
+var errLockLost = errors.New("fs: a lock of the file was lost when the node was taken for down, so what was written " +
+	"since is not published")
+
+// checkLocks returns errLockLost if a lock of a live file was lost.
+func (pub *publisher) checkLocks(l *live) error {
+	l.mu.Lock()
+	lost := l.lockLost
+	l.mu.Unlock()
+	lk := pub.nodes.locks
+	if lost || lk.cluster != nil && lk.cluster.Lost(uint64(l.node.ino()), pub.nodes.space) {
+		return errLockLost
+	}
+	return nil
+}
+
+// closedWithoutLock notes that an open file is closed that has lost a lock. What is not published by then never is.
+func (o *openFiles) closedWithoutLock(h *handle) {
+	l := o.readyLive(ended(), h.node)
+	if l == nil {
+		return
+	}
+	defer o.unhold(l)
+	c, err := l.changes()
+	c.end(meta.ContentID{}, false)
+	if err == nil && !c.any {
+		return
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.lockLost = true
+	if l.kept == "" {
+		l.kept = errLockLost.Error()
+	}
+}
+
+// lostBy reports whether an open file has lost a lock with an incarnation of the node.
+func (lk *fileLocks) lostBy(space, handle uint64) bool {
+	return lk.cluster != nil && lk.cluster.LostBy(space, handle)
+}
+
 // gave wakes whoever waits after locks were given back.
 func (lk *fileLocks) gave() {
 	lk.mu.Lock()

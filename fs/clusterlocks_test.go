@@ -2,6 +2,7 @@ package fs_test
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"os"
@@ -41,6 +42,32 @@ func eachShared(t *testing.T, f func(t *testing.T, c *fstest.Cluster, a, b strin
 	}
 }
 
+// The matrix of TestLockMatrix between processes of two nodes: the first opens and locks on one node, the second changes
+// the file, opens and locks it on the other one. Each cell equals that of two processes on a local disk.
+func TestClusterLockMatrix(t *testing.T) {
+	step := 1
+	if testing.Short() {
+		step = 9
+	}
+	eachShared(t, func(t *testing.T, c *fstest.Cluster, a, b string) {
+		disk := t.TempDir()
+		one, two := newLateTwin(t, disk, a), newLateTwin(t, disk, b)
+		lockCells(t, one, two, disk, a, step, func(middle string, cell int) {
+			if middle == "elsewhere" {
+				write(t, filepath.Join(b, "f"), []byte(fmt.Sprint("of another node ", cell)))
+			}
+			eventually(t, func() error { // both nodes have the same file under the name
+				var one, two unix.Stat_t
+				err := errors.Join(unix.Stat(filepath.Join(a, "f"), &one), unix.Stat(filepath.Join(b, "f"), &two))
+				if err != nil || one.Ino != two.Ino {
+					return fmt.Errorf("file %d is %d on the other node: %w", one.Ino, two.Ino, err)
+				}
+				return nil
+			})
+		})
+	})
+}
+
 // Four processes of two nodes open and close two files and take locks, as it comes: what they get is what they get on
 // one local disk.
 func TestClusterLocksAsOnADisk(t *testing.T) {
@@ -53,7 +80,7 @@ func TestClusterLocksAsOnADisk(t *testing.T) {
 		lockFiles(t, disk, a)
 		var all [4]*twin
 		for i := range all {
-			all[i] = newTwin(t, disk, []string{a, b}[i%2])
+			all[i] = newLateTwin(t, disk, []string{a, b}[i%2])
 		}
 		for _, mnt := range []string{a, b} { // else the kernel need not report the closes of readers
 			for _, name := range []string{"f", "g"} {
@@ -75,7 +102,7 @@ func TestClusterLocksAsOnADisk(t *testing.T) {
 				word == "elsewhere" {
 				continue
 			}
-			all[who].doSoon(t, &history, who, command)
+			all[who].do(t, &history, who, command)
 		}
 	})
 }
@@ -201,6 +228,78 @@ func TestClusterLocksEndWithAFence(t *testing.T) {
 	}
 	two.ok("flock a u")
 	one.ok("flock b w")
+}
+
+// What a program writes after its lock was lost takes the place of nothing that the next holder wrote: its close fails,
+// and the bytes are kept and listed. It can't help itself by a second close, or by another program that has the file
+// open. When all have closed it, the file is as any other.
+func TestWriterWithoutItsClusterLockPublishesNothing(t *testing.T) {
+	const next = "of_the_next_holder"
+	for _, kind := range []string{"flock a w", "posix a w 0 0", "ofd a w 3 5"} {
+		for _, when := range []string{"before", "after"} {
+			t.Run(kind+" "+when, func(t *testing.T) {
+				c, a, b := pair(t, shareLocks)
+				write(t, filepath.Join(a, "f"), []byte("x"))
+				one, two := newLocker(t, a), newLocker(t, b)
+				one.ok("open a f 2")
+				one.ok("open c f 2")
+				one.ok("%s", kind)
+				if when == "before" {
+					one.ok("write a lost")
+				}
+				c.Fence(t, 1)
+				two.ok("open a f 513")
+				two.ok("%s", kind)
+				two.ok("write a %s", next)
+				two.ok("close a")
+				if when == "after" {
+					one.ok("write a lost")
+				}
+				for _, fd := range []string{"a", "c"} {
+					if got := one.do("close %s", fd); got != "EIO" {
+						t.Errorf("close %s of a file whose lock was lost: %s", fd, got)
+					}
+				}
+				for _, mnt := range []string{a, b} {
+					wantSoon(t, filepath.Join(mnt, "f"), next)
+				}
+				list, err := c.Node(1).Store().Stagings()
+				if err != nil || len(list) != 1 || !strings.Contains(list[0].Reason, "lock") {
+					t.Errorf("unpublished: %+v %v", list, err)
+				}
+				one.ok("open a f 2")
+				one.ok("%s", kind)
+				one.ok("write a again")
+				one.ok("close a")
+				wantSoon(t, filepath.Join(b, "f"), "again"+next[5:])
+			})
+		}
+	}
+}
+
+func wantSoon(t *testing.T, path, want string) {
+	t.Helper()
+	eventually(t, func() error {
+		if got, err := os.ReadFile(path); err != nil || string(got) != want {
+			return fmt.Errorf("%s: %q %w, want %q", path, got, err, want)
+		}
+		return nil
+	})
+}
+
+// A program that has only read under a lock that was lost keeps nobody from writing, once it has closed the file.
+func TestReaderWithoutItsClusterLockHoldsNobodyUp(t *testing.T) {
+	c, a, b := pair(t, shareLocks)
+	write(t, filepath.Join(a, "f"), []byte("x"))
+	one, other := newLocker(t, a), newLocker(t, a)
+	one.ok("open a f 0")
+	one.ok("flock a r")
+	c.Fence(t, 1)
+	one.ok("close a")
+	other.ok("open a f 2")
+	other.ok("write a y")
+	other.ok("close a")
+	wantSoon(t, filepath.Join(b, "f"), "y")
 }
 
 // Locks are chosen again when a node has no mount any more.

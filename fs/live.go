@@ -46,6 +46,7 @@ type live struct {
 	rounds    rounds
 	deferred  bool       // a FLUSH of a file that is not finished was answered without a publish
 	unknown   bool       // the last publish may still have happened
+	lockLost  bool       // nothing more is published: see errLockLost
 	tmp       *tmpfile   // an O_TMPFILE without a name
 	linked    meta.Inode // what it became when it got one
 	parent    meta.Ino   // where a reserved file was created

@@ -165,6 +165,7 @@ func recordLock(what string, fd int, w []string, wait bool) (string, error) {
 // twin does the same on the mount and on a local disk.
 type twin struct {
 	disk, mount *locker
+	late        bool // the other processes are on another node, and this one hears of their changes a little later
 	history     []string
 }
 
@@ -172,9 +173,20 @@ func newTwin(t testing.TB, disk, mount string) *twin {
 	return &twin{disk: newLocker(t, disk), mount: newLocker(t, mount)}
 }
 
+// newLateTwin is one of the processes of two nodes.
+func newLateTwin(t testing.TB, disk, mount string) *twin {
+	w := newTwin(t, disk, mount)
+	w.late = true
+	return w
+}
+
 // do compares what both answer.
 func (w *twin) do(t testing.TB, history *[]string, who int, command string) {
 	t.Helper()
+	if w.late {
+		w.doSoon(t, history, who, command)
+		return
+	}
 	w.disk.begin("%s", command)
 	w.mount.begin("%s", command)
 	disk, mount := w.disk.answer(), w.mount.answer()
@@ -196,13 +208,6 @@ func lockFiles(t testing.TB, dirs ...string) {
 // For each way to open a file first, each change to it, and each way to open it next: locks exclude each other as on a
 // local disk, within a process and between two.
 func TestLockMatrix(t *testing.T) {
-	middles := map[string]string{
-		"nothing": "", "write": "open m f 1|write m other|close m", "cut": "open m f 2|cut m|close m",
-		"truncate": "open m f 513|write m new|close m", "read": "open m f 0|close m",
-		"replace and back": "rename f h|rename h f", "other name": "rename f h|open m h 1|write m x|close m|rename h f",
-		"elsewhere": "", "touch": "touch f", "append": "open m f 1025|append m x|close m",
-		"another file": "unlink f|open m f 65|write m new|close m",
-	}
 	step := 1
 	if testing.Short() {
 		step = 6
@@ -210,21 +215,35 @@ func TestLockMatrix(t *testing.T) {
 	eachLocks(t, func(t *testing.T, c *fstest.Cluster, a, b string) {
 		disk := t.TempDir()
 		one, two := newTwin(t, disk, a), newTwin(t, disk, a)
-		for middle, script := range middles {
-			for _, kind := range []string{"flock", "posix", "ofd"} {
-				for cell := rand.IntN(step); cell < 36; cell += step {
-					lockCell(t, one, two, disk, a, func() {
-						for _, step := range strings.FieldsFunc(script, func(r rune) bool { return r == '|' }) {
-							two.do(t, &one.history, 2, step)
-						}
-						if middle == "elsewhere" {
-							write(t, filepath.Join(b, "f"), []byte(fmt.Sprint("of another node ", cell)))
-						}
-					}, kind, cell)
-				}
+		lockCells(t, one, two, disk, a, step, func(middle string, cell int) {
+			if middle == "elsewhere" {
+				write(t, filepath.Join(b, "f"), []byte(fmt.Sprint("of another node ", cell)))
+			}
+		})
+	})
+}
+
+// lockCells goes through the matrix, of which it takes every step-th cell. In the middle of each it calls after.
+func lockCells(t *testing.T, one, two *twin, disk, mnt string, step int, after func(middle string, cell int)) {
+	t.Helper()
+	for middle, script := range map[string]string{
+		"nothing": "", "write": "open m f 1|write m other|close m", "cut": "open m f 2|cut m|close m",
+		"truncate": "open m f 513|write m new|close m", "read": "open m f 0|close m",
+		"replace and back": "rename f h|rename h f", "other name": "rename f h|open m h 1|write m x|close m|rename h f",
+		"elsewhere": "", "touch": "touch f", "append": "open m f 1025|append m x|close m",
+		"another file": "unlink f|open m f 65|write m new|close m",
+	} {
+		for _, kind := range []string{"flock", "posix", "ofd"} {
+			for cell := rand.IntN(step); cell < 36; cell += step {
+				lockCell(t, one, two, disk, mnt, func() {
+					for _, step := range strings.FieldsFunc(script, func(r rune) bool { return r == '|' }) {
+						two.do(t, &one.history, 2, step)
+					}
+					after(middle, cell)
+				}, kind, cell)
 			}
 		}
-	})
+	}
 }
 
 // lockCell is one combination of how two open a file and lock it.
@@ -233,7 +252,7 @@ func lockCell(t *testing.T, one, two *twin, disk, mnt string, between func(), ki
 	modes := []string{"r", "w"}
 	opens := []int{unix.O_RDONLY, unix.O_WRONLY, unix.O_RDWR}
 	lockFiles(t, disk, mnt)
-	one.history = []string{"kind " + kind}
+	one.history = []string{fmt.Sprintf("kind %s, cell %d", kind, cell)}
 	lock := func(w *twin, who int, fd, mode string) {
 		args := ""
 		if kind != "flock" {

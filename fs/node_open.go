@@ -122,6 +122,9 @@ func (f *fileSystem) Fsync(cancel <-chan struct{}, in *fuse.FsyncIn) fuse.Status
 // Release answers FUSE_RELEASE.
 func (f *fileSystem) Release(_ <-chan struct{}, in *fuse.ReleaseIn) {
 	if h := f.files.handles.remove(in.Fh); h != nil {
+		if f.siblings.locks.lostBy(f.space, in.Fh) {
+			f.files.closedWithoutLock(h)
+		}
 		f.siblings.locks.closedHandle(f.life.ctx, h.node, f.space, in.Fh)
 		f.files.follow.unlocked(h)
 		f.files.release(h)

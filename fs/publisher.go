@@ -221,6 +221,7 @@ func (pub *publisher) push(ctx context.Context, l *live, c change, link tmpName)
 	if p.LinkName != "" {
 		p.Rename = nil
 	}
+	p.Allowed = func() error { return pub.checkLocks(l) }
 	out, err := pub.names.cluster.Publish(ctx, p)
 	own.over()
 	if err == nil && out.Result.Errno != 0 {
@@ -238,6 +239,7 @@ func (pub *publisher) push(ctx context.Context, l *live, c change, link tmpName)
 	if err != nil {
 		l.kept = fmt.Sprintf("publish: %v", err)
 		l.unknown = errors.Is(err, ErrUnknown)
+		l.lockLost = l.lockLost || errors.Is(err, errLockLost)
 		return fmt.Errorf("fs: publish inode %d: %w", l.node.ino(), err)
 	}
 	pub.names.barrier.published(out.Result.Index, out.Unseen == nil)

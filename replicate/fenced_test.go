@@ -125,6 +125,55 @@ func TestFencedPushOfANewFileEndsWithoutAnOrphan(t *testing.T) {
 	c.node(4).wantBytes(out.Content, b)
 }
 
+// A push is made again under the next incarnation only if its writer may still write: it is asked when it is settled to
+// which incarnation the session belongs.
+func TestFencedPushIsNotMadeAgainIfItMayNot(t *testing.T) {
+	c := newCluster(t, 4, 3)
+	ino := c.create(1, "f")
+	old, err := c.node(1).publish(ino, meta.ContentID{}, []byte("the version before"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	reached, fenced := make(chan struct{}), make(chan struct{})
+	goOn := sync.OnceFunc(func() { close(fenced) })
+	t.Cleanup(goOn) // a test that fails ends too
+	var once sync.Once
+	c.hub.setBlock(func(_ meta.NodeID, i uint64) error {
+		if i >= 60 {
+			once.Do(func() { close(reached) })
+			<-fenced
+		}
+		return nil
+	})
+	n := c.node(1)
+	first, mayNot := n.self(), errors.New("may not")
+	done := make(chan error, 1)
+	go func() {
+		b := randomBytes(1, 10<<20)
+		_, err := n.rep.Publish(t.Context(), Push{
+			Ino: ino, Base: old.Content, Size: int64(len(b)), Source: bytes.NewReader(b),
+			Data: []Extent{{0, int64(len(b))}},
+			Allowed: func() error {
+				if n.self() != first {
+					return mayNot
+				}
+				return nil
+			},
+		})
+		done <- err
+	}()
+	<-reached
+	c.fence(1)
+	goOn()
+	if err := <-done; !errors.Is(err, mayNot) {
+		t.Errorf("published: %v", err)
+	}
+	rec, err := n.db.Inode(ino)
+	if err != nil || rec.Content != old.Content {
+		t.Errorf("the file has the version %v (%v), want %v", rec.Content, err, old.Content)
+	}
+}
+
 // downNames is a log that holds its own node down.
 type downNames struct{ meta.Reader }
 

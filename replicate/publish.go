@@ -200,6 +200,11 @@ func (p *Pusher) attempt(
 			LinkParent: push.LinkParent, LinkName: push.LinkName,
 		},
 	}
+	if push.Allowed != nil {
+		if err := push.Allowed(); err != nil {
+			return Outcome{}, before, err
+		}
+	}
 	if push.LinkName != "" {
 		s.op.Ino = 0
 	}

@@ -64,6 +64,9 @@ type Push struct {
 	// LinkParent and LinkName give an O_TMPFILE its name with the publish.
 	LinkParent meta.Ino
 	LinkName   string
+	// Allowed, if not nil, is called before each session, when it is settled to which incarnation of this node the
+	// session belongs. An error ends the push.
+	Allowed func() error
 	// Rename, if not nil, is called when a new file's inode is gone in mid-push: it gives the file another one, which
 	// it may be published under, or says why there is none. Without it the push ends with ErrNoInode then.
 	Rename func(ctx context.Context) (meta.Ino, error)

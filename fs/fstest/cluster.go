@@ -387,6 +387,11 @@ func (n *Node) Publish(ctx context.Context, p replicate.Push) (replicate.Outcome
 		Ino: p.Ino, Session: meta.ContentID{Node: self.Node, Incarnation: self.Incarnation, Seq: n.sessions.Add(1)},
 		Base: p.Base, Size: p.Size, Attr: p.Attr, LinkParent: p.LinkParent, LinkName: p.LinkName, Hint: p.Path,
 	}
+	if p.Allowed != nil {
+		if err := p.Allowed(); err != nil {
+			return replicate.Outcome{}, err
+		}
+	}
 	if err := n.fill(ctx, p, op); err != nil {
 		return replicate.Outcome{}, err
 	}

@@ -162,6 +162,11 @@ func (t *Locks) Rename(space, from, to uint64) {
 			t.waits[ticket].ino = to
 		}
 	}
+	for f, of := range t.lost {
+		if of == from && f.space == space {
+			t.lost[f] = to
+		}
+	}
 	t.wakeLocked(t.own.Rename(space, from, to))
 	if f := t.files[from]; f != nil {
 		t.forgetLocked(f)

@@ -25,5 +25,6 @@
 // # What is lost
 //
 // When the incarnation ends, all locks of the node's programs end with it. An open file that had one is lost: each
-// later call to lock it fails, until it is closed.
+// later call to lock it fails, until it is closed. The file system publishes nothing of its file until then
+// ([Locks.Lost]).
 package clusterlock

@@ -78,7 +78,7 @@ func (c *call) once() (answer, error) {
 	t.mu.Lock()
 	t.enterLocked()
 	c.lease = t.lease
-	if t.lost[openFile{c.want.Owner.Space, c.want.Handle}] {
+	if _, lost := t.lost[openFile{c.want.Owner.Space, c.want.Handle}]; lost {
 		t.mu.Unlock()
 		return 0, ErrLost
 	}

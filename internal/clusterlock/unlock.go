@@ -75,6 +75,29 @@ func (t *Locks) Holds(ino, space, handle uint64) bool {
 	return t.own.Holds(ino, space, handle)
 }
 
+// Lost reports whether an open file of a mount has lost locks of a file with an incarnation of the node. What was
+// written since may be made from bytes that the next holder of the lock has replaced.
+func (t *Locks) Lost(ino, space uint64) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.enterLocked()
+	for f, of := range t.lost {
+		if of == ino && f.space == space {
+			return true
+		}
+	}
+	return false
+}
+
+// LostBy is Lost for one open file.
+func (t *Locks) LostBy(space, handle uint64) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.enterLocked()
+	_, lost := t.lost[openFile{space, handle}]
+	return lost
+}
+
 func (t *Locks) give(ctx context.Context, ino uint64, what meta.LockScope, l filelock.Lock) {
 	t.mu.Lock()
 	had, granted := t.dropLocked(ino, what, l)

@@ -3,6 +3,8 @@ package main
 var (
 	inFs    = []string{fsTests}
 	inLocks = []string{"./internal/filelock", fsTests}
+
+	inClusterLocks = []string{clusterlocks, fsTests}
 )
 
 var ofFs = []mutant{
@@ -62,4 +64,27 @@ var ofFs = []mutant{
 		"case owner == want.Owner:", "case owner == want.Owner && len(next) > 99:", inLocks},
 	{"a request that waits is not granted when it could be", "internal/filelock/table.go",
 		"granted = t.grant(file)", "_ = file", inLocks},
+	{"a lock of a delegation is told without a question to a quorum", "internal/clusterlock/take.go",
+		"case got == filelock.Granted && !local:\n\t\treturn c.confirmed(answerGranted)",
+		"case got == filelock.Granted && !local:\n\t\treturn answerGranted, nil", inClusterLocks},
+	{"an open file whose lock was lost gets another one", "internal/clusterlock/locks.go",
+		"t.lost[openFile{l.Owner.Space, l.Handle}] = ino\n", "_ = l\n", inClusterLocks},
+	{"a delegation goes before what was written under it is published", "internal/clusterlock/unlock.go",
+		"\tt.log.Publish(t.ctx, meta.Ino(f.ino))\n", "", inClusterLocks},
+	{"locks of an ended incarnation count", "meta/apply_locks.go",
+		"out.Held = slices.DeleteFunc(slices.Clone(r.Held), func(l filelock.Lock) bool { return !cl.alive(leaseOf(l.Owner)) })",
+		"out.Held = slices.Clone(r.Held)", []string{metaTests, clusterlocks}},
+	{"what is held under a delegation is lost when it is given back", "meta/apply_locks.go",
+		"r.Held = table.Held(uint64(o.Ino))\n", "r.Held = nil\n", []string{metaTests, clusterlocks}},
+	{"a circle of owners on several nodes is not seen", "meta/apply_locks.go",
+		"return t.closesCircle(ino, r, want)", "return false", []string{metaTests, clusterlocks}},
+	{"what is written after the lock was lost is published", "fs/clusterlocks.go",
+		"if lost || lk.cluster != nil && lk.cluster.Lost(uint64(l.node.ino()), pub.nodes.space) {", "if lk.cluster == nil && lost {",
+		inFs},
+	{"the last close publishes what was written after the lock was lost", "fs/publisher.go",
+		"l.lockLost = l.lockLost || errors.Is(err, errLockLost)\n", "_ = errLockLost\n", inFs},
+	{"a session of the next incarnation does not ask for the lock", "replicate/publish.go",
+		"if push.Allowed != nil {", "if push.Allowed != nil && before.IsZero() {", []string{replicateTests}},
+	{"who takes a lock writes on from the version before", "fs/clusterlocks.go",
+		"no = f.files.newest(f.life.ctx, h)", "no = 0", inFs},
 }

@@ -29,6 +29,7 @@ const (
 	nodeTests      = "./internal/node"
 	controlTests   = "./internal/control"
 	fsTests        = "./fs"
+	clusterlocks   = "./internal/clusterlock"
 	simulator      = "./internal/detsim" // asked last, for every mutant
 )
 
