@@ -45,9 +45,9 @@ func eachShared(t *testing.T, f func(t *testing.T, c *fstest.Cluster, a, b strin
 // The matrix of TestLockMatrix between processes of two nodes: the first opens and locks on one node, the second changes
 // the file, opens and locks it on the other one. Each cell equals that of two processes on a local disk.
 func TestClusterLockMatrix(t *testing.T) {
-	step := 1
+	step := 6 // a cell takes 0.1 s
 	if testing.Short() {
-		step = 9
+		step = 18
 	}
 	eachShared(t, func(t *testing.T, c *fstest.Cluster, a, b string) {
 		disk := t.TempDir()
