@@ -29,8 +29,10 @@ type lockStorm struct {
 	mu    sync.Mutex
 	holds []lockHold
 	ops   []porcupine.Operation
+	open  []int    // of ops, those of which it is not known yet by when they came about
 	lines []string // that were appended under a lock, and synced before it was given back
 	lost  int
+	ghost int
 }
 
 // lockHold is the time for which a program certainly had a lock: from the answer that it has it to the moment at which
@@ -76,9 +78,9 @@ func TestClusterLocksInAStorm(t *testing.T) {
 	t.Logf("seed %d", seed)
 	s.strike(rand.New(rand.NewPCG(seed, 0)), size(30*time.Second, 10*time.Minute))
 	s.over.Store(true)
-	c.AwaitUp(c.Nodes...)
 	clients.Wait()
-	t.Logf("%d locks held, %d appends, %d locks lost", len(s.holds), len(s.lines), s.lost)
+	s.calm()
+	t.Logf("%d locks held, %d appends, %d locks lost, %d requests failed", len(s.holds), len(s.lines), s.lost, s.ghost)
 	s.checkHolds()
 	s.checkHistory()
 	s.checkLines()
@@ -108,6 +110,7 @@ func (s *lockStorm) strike(r *rand.Rand, d time.Duration) {
 		<-time.After(long)
 		end()
 		s.c.AwaitUp(s.c.Nodes...)
+		s.calm()
 		<-time.After(time.Duration(r.IntN(1500)) * time.Millisecond)
 	}
 }
@@ -143,12 +146,22 @@ func (s *lockStorm) hold(r *rand.Rand, client int, kind string, f *os.File, line
 		}
 		return from, time.Since(s.began), err
 	}
+	in := lockInput{file: kind, client: client, exclusive: exclusive}
 	call, answer, err := lock(how)
-	if err != nil {
-		s.note(client, kind, lockInput{exclusive: exclusive, ask: true}, call, answer, !errors.Is(err, unix.EAGAIN), false)
+	switch {
+	case errors.Is(err, unix.EAGAIN):
+		s.note(in.to(lockAsk), call, answer, false)
+		return
+	case err != nil: // it may have held the lock for some time
+		s.mu.Lock()
+		in.client = 10 + s.ghost%50
+		s.ghost++
+		s.mu.Unlock()
+		s.note(in.to(lockMayHave), call, -1, false)
+		s.note(in.to(lockMayGive), call, -1, false)
 		return
 	}
-	s.note(client, kind, lockInput{exclusive: exclusive, ask: true}, call, answer, false, true)
+	s.note(in.to(lockAsk), call, answer, true)
 	synced := false
 	if exclusive {
 		_, err = fmt.Fprintln(f, line)
@@ -167,38 +180,56 @@ func (s *lockStorm) hold(r *rand.Rand, client int, kind string, f *os.File, line
 	}
 	s.mu.Unlock()
 	if err != nil {
-		s.note(client, kind, lockInput{exclusive: exclusive}, answer, -1, false, true)
+		s.note(in.to(lockGive), answer, -1, true)
 		return
 	}
-	call, answer, _ = lock(unix.LOCK_UN)
-	if answer-call > 5*time.Second {
+	_, answer, _ = lock(unix.LOCK_UN)
+	if answer-again > 5*time.Second {
 		answer = -1 // the log takes it when there is a quorum
 	}
-	s.note(client, kind, lockInput{exclusive: exclusive}, again, answer, false, true)
+	s.note(in.to(lockGive), again, answer, true)
 }
 
-// lockInput is a request for a lock, or the end of one.
+// What programs do with a lock. Of a request that failed it is not known whether the lock was held for some time.
+const (
+	lockAsk = iota
+	lockGive
+	lockMayHave
+	lockMayGive
+)
+
 type lockInput struct {
-	file           string
-	client         int
-	exclusive, ask bool
+	file      string
+	client    int
+	exclusive bool
+	what      int
 }
 
-// note adds what a program did. An answer below 0 says that it may have come about at any later time; one that failed
-// for another reason than that somebody has the lock says nothing.
-func (s *lockStorm) note(client int, kind string, in lockInput, call, answer time.Duration, failed, granted bool) {
-	if failed {
-		return
-	}
-	in.file, in.client = kind, client
-	if answer < 0 {
-		answer = 1 << 60
-	}
+func (in lockInput) to(what int) lockInput {
+	in.what = what
+	return in
+}
+
+// note adds what a program did. An answer below 0 says that it comes about at any time, until the nodes are up again.
+func (s *lockStorm) note(in lockInput, call, answer time.Duration, granted bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if answer < 0 {
+		s.open = append(s.open, len(s.ops))
+	}
 	s.ops = append(s.ops, porcupine.Operation{
-		ClientId: client, Input: in, Call: int64(call), Output: granted, Return: int64(answer),
+		ClientId: in.client, Input: in, Call: int64(call), Output: granted, Return: int64(answer),
 	})
+}
+
+// calm says that all nodes are up, so that what was not done before is done a little later.
+func (s *lockStorm) calm() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, i := range s.open {
+		s.ops[i].Return = int64(time.Since(s.began) + 2*time.Second)
+	}
+	s.open = nil
 }
 
 // checkHolds compares all times at which a lock was certainly held.
@@ -213,61 +244,80 @@ func (s *lockStorm) checkHolds() {
 	}
 }
 
-// checkHistory compares what programs were answered with a lock: holders by client, exclusive or not.
-func (s *lockStorm) checkHistory() {
-	type state struct {
-		exclusive int // 0: nobody; else the client's number and 1
-		shared    uint64
-	}
-	model := porcupine.Model{
-		Init: func() any { return state{} },
-		Partition: func(history []porcupine.Operation) [][]porcupine.Operation {
-			by := map[string][]porcupine.Operation{}
-			for _, op := range history {
-				file := op.Input.(lockInput).file
-				by[file] = append(by[file], op)
-			}
-			return slices.Collect(func(yield func([]porcupine.Operation) bool) {
-				for _, list := range by {
-					if !yield(list) {
-						return
-					}
-				}
-			})
-		},
-		Step: func(st, input, output any) (bool, any) {
-			now, in := st.(state), input.(lockInput)
-			bit := uint64(1) << in.client
-			free := now.exclusive == 0 && (!in.exclusive || now.shared == 0)
-			switch {
-			case !in.ask && in.exclusive:
-				if now.exclusive != in.client+1 {
-					return false, now
-				}
-				now.exclusive = 0
-				return true, now
-			case !in.ask:
-				if now.shared&bit == 0 {
-					return false, now
-				}
-				now.shared &^= bit
-				return true, now
-			case !output.(bool):
-				return !free, now
-			case !free:
-				return false, now
-			case in.exclusive:
-				now.exclusive = in.client + 1
-			default:
-				now.shared |= bit
-			}
-			return true, now
-		},
-	}
-	switch got := porcupine.CheckOperationsTimeout(model, s.ops, time.Minute); got {
-	case porcupine.Ok:
+// lockState is who has a lock: a client's number and 1, or shared, a bit for each.
+type lockState struct {
+	exclusive int
+	shared    uint64
+}
+
+// step is what a lock answers.
+func (now lockState) step(in lockInput, granted bool) (bool, lockState) {
+	bit := uint64(1) << in.client
+	free := now.exclusive == 0 && (!in.exclusive || now.shared == 0)
+	has := now.exclusive == in.client+1 || now.shared&bit != 0
+	next := now
+	switch {
+	case in.what == lockGive || in.what == lockMayGive && has:
+		if in.exclusive {
+			next.exclusive = 0
+		} else {
+			next.shared &^= bit
+		}
+		return has, next
+	case in.what == lockMayGive, in.what == lockMayHave && !free:
+		return true, now
+	case in.what == lockAsk && !granted:
+		return !free, now
+	case in.exclusive:
+		next.exclusive = in.client + 1
 	default:
-		s.t.Errorf("%d answers are not those of a lock: %s", len(s.ops), got)
+		next.shared |= bit
+	}
+	return free, next
+}
+
+// checkHistory compares what programs were answered with a lock.
+func (s *lockStorm) checkHistory() {
+	model := porcupine.Model{
+		Init: func() any { return lockState{} },
+		Step: func(state, input, output any) (bool, any) {
+			return state.(lockState).step(input.(lockInput), output.(bool))
+		},
+	}
+	for kind := range lockKinds {
+		ops := slices.DeleteFunc(slices.Clone(s.ops), func(op porcupine.Operation) bool {
+			return op.Input.(lockInput).file != kind
+		})
+		got, info := porcupine.CheckOperationsVerbose(model, ops, time.Minute)
+		if got == porcupine.Ok {
+			continue
+		}
+		s.t.Errorf("%s: %d answers are not those of a lock: %s", kind, len(ops), got)
+		s.explain(ops, info)
+	}
+}
+
+// explain prints what happened about the first answer that a lock does not give.
+func (s *lockStorm) explain(ops []porcupine.Operation, info porcupine.LinearizationInfo) {
+	fits := map[porcupine.Operation]bool{}
+	for _, part := range info.PartialLinearizationsOperations() {
+		for _, list := range part {
+			for _, op := range list {
+				fits[op] = true
+			}
+		}
+	}
+	slices.SortFunc(ops, func(a, b porcupine.Operation) int { return int(a.Return - b.Return) })
+	first := slices.IndexFunc(ops, func(op porcupine.Operation) bool { return !fits[op] })
+	if first < 0 {
+		return
+	}
+	for i := max(0, first-30); i < min(len(ops), first+10); i++ {
+		op, mark := ops[i], ""
+		if i == first {
+			mark = "  <- first that does not fit"
+		}
+		s.t.Logf("%12v to %12v: %+v %v%s", time.Duration(op.Call), time.Duration(op.Return), op.Input, op.Output, mark)
 	}
 }
 
