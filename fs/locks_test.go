@@ -499,9 +499,8 @@ func TestFlockGuardsACounter(t *testing.T) {
 	var running sync.WaitGroup
 	for i := range shells {
 		running.Go(func() {
-			cmd := exec.Command("sh", "-euc", fmt.Sprintf(
+			cmd := shellIn(t.Context(), mounts[i%2], "-euc", fmt.Sprintf(
 				`i=0; while [ $i -lt %d ]; do flock guard sh -euc 'read n < count; echo $((n+1)) > count'; i=$((i+1)); done`, times))
-			cmd.Dir = mounts[i%2]
 			if out, err := cmd.CombinedOutput(); err != nil {
 				t.Errorf("%v: %s", err, out)
 			}

@@ -27,14 +27,19 @@ func shell(t testing.TB, dir, script string) string {
 	t.Helper()
 	ctx, stop := context.WithTimeout(context.Background(), 2*time.Minute)
 	defer stop()
-	cmd := exec.CommandContext(ctx, "sh", "-euc", script)
-	cmd.Dir = dir
+	cmd := shellIn(ctx, dir, "-euc", script)
 	cmd.WaitDelay = 5 * time.Second
 	out, err := cmd.CombinedOutput()
 	if err != nil {
 		t.Fatalf("%s: %v\n%s", script, err, out)
 	}
 	return string(out)
+}
+
+// shellIn is a shell in a directory of a mount. Dir of [exec.Cmd] is not for that: until the child is in its directory,
+// a processor of the runtime stands still, and the daemon, which has to answer the child, is in this process.
+func shellIn(ctx context.Context, dir string, args ...string) *exec.Cmd {
+	return exec.CommandContext(ctx, "sh", append([]string{"-c", `cd "$0" && exec sh "$@"`, dir}, args...)...)
 }
 
 func TestCommandsShareOneOutput(t *testing.T) {
@@ -130,6 +135,7 @@ func child(t testing.TB, mode, path string) *exec.Cmd {
 const (
 	childMode = "RDMCFS_TEST_CHILD"
 	childPath = "RDMCFS_TEST_PATH"
+	childDir  = "RDMCFS_TEST_DIR" // to work in; "" for the parent's
 )
 
 // mapper is another process that stores through mappings. A page fault on a mount of this very process could wait for
@@ -143,8 +149,7 @@ type mapper struct {
 func talker(t testing.TB, mode, dir string) (cmd *exec.Cmd, in io.WriteCloser, out io.ReadCloser) {
 	t.Helper()
 	cmd = exec.Command("/proc/self/exe")
-	cmd.Env = append(os.Environ(), childMode+"="+mode)
-	cmd.Dir = dir
+	cmd.Env = append(os.Environ(), childMode+"="+mode, childDir+"="+dir)
 	cmd.Stderr = os.Stderr
 	in, err := cmd.StdinPipe()
 	must(t, err)
@@ -281,6 +286,12 @@ func runViewer() int {
 
 // runChild is what the other process does.
 func runChild(mode, path string) int {
+	if dir := os.Getenv(childDir); dir != "" {
+		if err := os.Chdir(dir); err != nil {
+			fmt.Println(err)
+			return 1
+		}
+	}
 	if mode == "lock" {
 		return runLocker()
 	}

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"sync"
 	"sync/atomic"
@@ -241,8 +240,7 @@ func TestKilledInsideCreateLeavesNoName(t *testing.T) {
 			entered <- struct{}{}
 			return open
 		})
-		cmd := exec.Command("sh", "-c", "exec > f")
-		cmd.Dir = mnt
+		cmd := shellIn(t.Context(), mnt, "-c", "exec > f")
 		must(t, cmd.Start())
 		<-entered
 		must(t, cmd.Process.Kill())
@@ -462,8 +460,7 @@ func TestNameGivenBackWhileItIsOpened(t *testing.T) {
 			}
 			return nil
 		})
-		cmd := exec.Command("sh", "-c", "exec > f")
-		cmd.Dir = a
+		cmd := shellIn(t.Context(), a, "-c", "exec > f")
 		must(t, cmd.Start())
 		<-entered
 		must(t, cmd.Process.Kill())

@@ -3,7 +3,6 @@ package fs_test
 import (
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"sync/atomic"
@@ -39,8 +38,7 @@ func testKilledBeside(t *testing.T, change func(*fs.Options), killed int) {
 			must(t, err)
 			return f
 		}
-		cmd := exec.Command("sh", "-c", "exec 3>>f; echo; read x")
-		cmd.Dir = mounts[i]
+		cmd := shellIn(t.Context(), mounts[i], "-c", "exec 3>>f; echo; read x")
 		in, err := cmd.StdinPipe()
 		must(t, err)
 		out, err := cmd.StdoutPipe()

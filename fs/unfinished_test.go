@@ -20,8 +20,7 @@ import (
 // piped starts a script that gets its input from the test.
 func piped(t *testing.T, dir, script string) (*exec.Cmd, io.WriteCloser) {
 	t.Helper()
-	cmd := exec.Command("sh", "-euc", script)
-	cmd.Dir = dir
+	cmd := shellIn(t.Context(), dir, "-euc", script)
 	in, err := cmd.StdinPipe()
 	must(t, err)
 	must(t, cmd.Start())
