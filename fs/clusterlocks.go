@@ -111,6 +111,7 @@ func (s *Siblings) share(o Options) error {
 		return nil
 	}
 	lk.cluster = nil
+	lk.guards.Store(nil)
 	if !o.ClusterLocks {
 		return nil // what was shared goes on, and gives back what the log has delegated to it
 	}
@@ -119,6 +120,7 @@ func (s *Siblings) share(o Options) error {
 		s.applied.Store(clusterlock.New(log, func(file uint64) bool { return file >= tmpInoBase }))
 	}
 	lk.cluster = s.applied.Load()
+	lk.guards.Store(lk.cluster)
 	return nil
 }
 
@@ -165,7 +167,12 @@ func (f *fileSystem) lockShared(cancel <-chan struct{}, h *handle, l filelock.Lo
 	if no != 0 {
 		return no
 	}
-	if no = f.files.newest(f.life.ctx, h); no != 0 {
+	if err := f.files.guardFile(h.node); err != nil {
+		no = fail(f.log, "lock", h.node.ino(), err)
+	} else {
+		no = f.files.newest(f.life.ctx, h)
+	}
+	if no != 0 {
 		f.siblings.locks.cluster.Unlock(f.life.ctx, uint64(h.node.ino()), l)
 	}
 	return no
@@ -241,6 +248,7 @@ func (f *fileSystem) giveShared(cancel <-chan struct{}, pid uint32, h *handle, w
 	defer stop()
 	lk.cluster.Unlock(ctx, file, want)
 	lk.gave()
+	f.files.unlocked(h.node)
 }
 
 // publishUnlocked publishes what was written under a lock that is given back. An unlock can't fail: what can't be
@@ -258,46 +266,120 @@ func (pub *publisher) publishUnlocked(cancel <-chan struct{}, pid uint32, h *han
 	}
 }
 
-// errLockLost says why a file is not published. A program had a lock of it that ended with an incarnation of the node.
-// The next holder may have changed the file since, and what the program writes would take the place of that.
+// errLockLost says why a file is not published. A program had a lock of it, under which it may have been written, that
+// ended with an incarnation of the node. The next holder may have changed the file since.
 var errLockLost = errors.New("fs: a lock of the file was lost when the node was taken for down, so what was written " +
-	"since is not published")
+	"under it is not published")
 
-// checkLocks returns errLockLost if a lock of a live file was lost.
-func (pub *publisher) checkLocks(l *live) error {
+// checkLocks returns errLockLost if a live file may have been written under a lock that was lost. A new file without a
+// version is its writer's alone.
+func (t *nodeTable) checkLocks(l *live) error {
 	l.mu.Lock()
-	lost := l.lockLost
+	guard, alone, lost := l.guard, l.reserved, l.lockLost
 	l.mu.Unlock()
-	lk := pub.nodes.locks
-	if lost || lk.cluster != nil && lk.cluster.Lost(uint64(l.node.ino()), pub.nodes.space) {
+	if lost {
+		return errLockLost
+	}
+	if guard == (meta.Lease{}) || alone {
+		return nil
+	}
+	if lk := t.locks.guards.Load(); lk != nil && lk.Ended(guard) {
 		return errLockLost
 	}
 	return nil
 }
 
-// closedWithoutLock notes that an open file is closed that has lost a lock. What is not published by then never is.
-func (o *openFiles) closedWithoutLock(h *handle) {
-	l := o.readyLive(ended(), h.node)
-	if l == nil {
-		return
-	}
-	defer o.unhold(l)
-	c, err := l.changes()
-	c.end(meta.ContentID{}, false)
-	if err == nil && !c.any {
+// hasLostLock reports whether a live file has bytes that are never published: opens do not share it any more.
+func (l *live) hasLostLock() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.lockLost
+}
+
+// guardLive notes under which incarnation a live file is locked, if it is.
+func (t *nodeTable) guardLive(l *live) {
+	lk := t.locks.guards.Load()
+	if lk == nil {
 		return
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.lockLost = true
-	if l.kept == "" {
-		l.kept = errLockLost.Error()
+	if guard := lk.Guard(uint64(l.node.ino()), t.space); guard != (meta.Lease{}) {
+		l.guard = guard
+		l.guarded++
 	}
 }
 
-// lostBy reports whether an open file has lost a lock with an incarnation of the node.
-func (lk *fileLocks) lostBy(space, handle uint64) bool {
-	return lk.cluster != nil && lk.cluster.LostBy(space, handle)
+// unguard notes that a live file is locked no more, if it is not and nothing is left to publish. A lock that is taken
+// and given back meanwhile may leave something.
+func (t *nodeTable) unguard(l *live) {
+	l.mu.Lock()
+	guard, locks := l.guard, l.guarded
+	l.mu.Unlock()
+	if guard == (meta.Lease{}) {
+		return
+	}
+	if st, err := l.stage.Stat(); err != nil || !l.isPublished(st) {
+		return
+	}
+	lk := t.locks.guards.Load()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.guarded == locks && (lk == nil || lk.Guard(uint64(l.node.ino()), t.space) == (meta.Lease{})) {
+		l.guard = meta.Lease{}
+	}
+}
+
+// unlocked notes that locks of a file may have been given back.
+func (o *openFiles) unlocked(n *node) {
+	if l := o.liveOf(n); l != nil {
+		o.nodes.unguard(l)
+		o.unhold(l)
+	}
+}
+
+// liveOf is the live file of a node, held, or nil if there is none that is prepared, or no lock holds between nodes.
+func (o *openFiles) liveOf(n *node) *live {
+	if o.nodes.locks.guards.Load() == nil {
+		return nil
+	}
+	return o.readyLive(ended(), n)
+}
+
+// guardLive guards a live file that was locked. What was written under a lock that was lost must not be seen under this
+// one.
+func (o *openFiles) guardLive(l *live) error {
+	if err := o.nodes.checkLocks(l); err != nil {
+		c, changesErr := l.changes()
+		c.end(meta.ContentID{}, false)
+		if changesErr != nil || c.any {
+			l.mu.Lock()
+			l.lockLost = true
+			l.mu.Unlock()
+			return err
+		}
+	}
+	o.nodes.guardLive(l)
+	return nil
+}
+
+// guardFile checks and guards the live files of a file that was locked. Programs may have it open by an older node.
+func (o *openFiles) guardFile(n *node) error {
+	for _, n := range []*node{n, o.nodes.known(n.ino())} {
+		if n == nil {
+			continue
+		}
+		l := o.liveOf(n)
+		if l == nil {
+			continue
+		}
+		err := o.guardLive(l)
+		o.unhold(l)
+		if err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // gave wakes whoever waits after locks were given back.

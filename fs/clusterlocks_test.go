@@ -42,8 +42,8 @@ func eachShared(t *testing.T, f func(t *testing.T, c *fstest.Cluster, a, b strin
 	}
 }
 
-// The matrix of TestLockMatrix between processes of two nodes: the first opens and locks on one node, the second changes
-// the file, opens and locks it on the other one. Each cell equals that of two processes on a local disk.
+// The matrix of TestLockMatrix between processes of two nodes: the first opens and locks on one node, the second
+// changes the file, opens and locks it on the other one. Each cell equals that of two processes on a local disk.
 func TestClusterLockMatrix(t *testing.T) {
 	step := 6 // a cell takes 0.1 s
 	if testing.Short() {
@@ -277,6 +277,131 @@ func TestWriterWithoutItsClusterLockPublishesNothing(t *testing.T) {
 	}
 }
 
+// What was written under a lock counts as that also when the lock was given back before the node heard of the fence.
+func TestUnlockedBytesOfALostLockAreNotPublished(t *testing.T) {
+	for _, kind := range []string{"flock a %s", "posix a %s 0 0", "ofd a %s 0 0"} {
+		for _, end := range []string{"close", "lock"} {
+			t.Run(kind+end, func(t *testing.T) {
+				c, a, b := pair(t, shareLocks)
+				write(t, filepath.Join(a, "f"), []byte("x"))
+				one, two := newLocker(t, a), newLocker(t, b)
+				one.ok("open a f 2")
+				one.ok(kind, "w")
+				one.ok("write a lost")
+				one.ok(kind, "u")
+				c.Fence(t, 1)
+				two.ok("open a f 513")
+				two.ok(kind, "w")
+				two.ok("write a next")
+				two.ok("close a")
+				if end == "lock" {
+					if got := one.do(kind, "w"); got != "EIO" {
+						t.Errorf("a lock of bytes that another node has replaced: %s", got)
+					}
+					one.ok("open b f 2") // not with what was written under the lost lock
+					one.ok(strings.Replace(kind, " a ", " b ", 1), "w")
+					one.ok("close b")
+				}
+				if got := one.do("close a"); got != "EIO" {
+					t.Errorf("close of a file whose lock was lost: %s", got)
+				}
+				for _, mnt := range []string{a, b} {
+					wantSoon(t, filepath.Join(mnt, "f"), "next")
+				}
+			})
+		}
+	}
+}
+
+// A close that failed leaves its bytes to nobody: another program of the node, which has the file open, can't publish
+// them under a lock of its own, once another node has had the lock.
+func TestBytesOfAFailedCloseStayUnpublished(t *testing.T) {
+	c, a, b := pair(t, shareLocks)
+	write(t, filepath.Join(a, "f"), []byte("x"))
+	one, other, two := newLocker(t, a), newLocker(t, a), newLocker(t, b)
+	other.ok("open q f 2")
+	one.ok("open a f 2")
+	one.ok("flock a w")
+	one.ok("write a lost")
+	c.Node(1).Before(fstest.EIO)
+	if got := one.do("close a"); got != "EIO" {
+		t.Fatalf("close: %s", got)
+	}
+	c.Node(1).Before(nil)
+	c.Fence(t, 1)
+	two.ok("open a f 513")
+	two.ok("flock a w")
+	two.ok("write a next")
+	two.ok("close a")
+	if got := other.do("flock q w"); got != "EIO" {
+		t.Errorf("a lock of bytes that another node has replaced: %s", got)
+	}
+	if got := other.do("close q"); got != "EIO" {
+		t.Errorf("close of bytes that another node has replaced: %s", got)
+	}
+	for _, mnt := range []string{a, b} {
+		wantSoon(t, filepath.Join(mnt, "f"), "next")
+	}
+}
+
+// A program that has given its lock back, with all that it wrote published, goes on after a fence. If it could have
+// mapped the file, it has to take the lock again: what its mappings hold is only compared then.
+func TestFenceSparesWhoHasGivenTheLockBack(t *testing.T) {
+	for flags, again := range map[int]bool{os.O_RDWR: true, os.O_WRONLY: false} {
+		c, a, b := pair(t, shareLocks)
+		write(t, filepath.Join(a, "f"), []byte("x"))
+		one := newLocker(t, a)
+		one.ok("open a f %d", flags)
+		one.ok("flock a w")
+		one.ok("write a first")
+		one.ok("sync a")
+		one.ok("flock a u")
+		c.Fence(t, 1)
+		if again {
+			one.ok("flock a w")
+		}
+		one.ok("write a later")
+		one.ok("close a")
+		wantSoon(t, filepath.Join(b, "f"), "later")
+	}
+}
+
+// A lock counts for the file, whatever it was taken by: here by a descriptor of the version before.
+func TestLostLockOfAnOlderDescriptorCounts(t *testing.T) {
+	c, a, b := pair(t, shareLocks)
+	write(t, filepath.Join(a, "f"), []byte("x"))
+	one := newLocker(t, a)
+	one.ok("open a f 0")
+	one.ok("flock a w")
+	c.Fence(t, 1)
+	write(t, filepath.Join(b, "f"), []byte("next"))
+	eventually(t, func() error {
+		if got := one.do("open d f 2"); got != "ok" {
+			return fmt.Errorf("open: %s", got)
+		}
+		return nil
+	})
+	one.ok("write d lost")
+	write(t, filepath.Join(b, "f"), []byte("and next"))
+	one.ok("close a")
+	if got := one.do("close d"); got != "EIO" {
+		t.Errorf("close of a file whose lock was lost: %s", got)
+	}
+	wantSoon(t, filepath.Join(b, "f"), "and next")
+}
+
+// A new file that no other node can have seen is published, whatever became of its lock.
+func TestNewFileOutlivesItsLock(t *testing.T) {
+	c, a, b := pair(t, shareLocks)
+	one := newLocker(t, a)
+	one.ok("open a new 66")
+	one.ok("flock a w")
+	one.ok("write a new")
+	c.Fence(t, 1)
+	one.ok("close a")
+	wantSoon(t, filepath.Join(b, "new"), "new")
+}
+
 func wantSoon(t *testing.T, path, want string) {
 	t.Helper()
 	eventually(t, func() error {
@@ -287,7 +412,7 @@ func wantSoon(t *testing.T, path, want string) {
 	})
 }
 
-// A program that has only read under a lock that was lost keeps nobody from writing, once it has closed the file.
+// A program that has only read under a shared lock that was lost keeps nobody from writing.
 func TestReaderWithoutItsClusterLockHoldsNobodyUp(t *testing.T) {
 	c, a, b := pair(t, shareLocks)
 	write(t, filepath.Join(a, "f"), []byte("x"))
@@ -295,7 +420,6 @@ func TestReaderWithoutItsClusterLockHoldsNobodyUp(t *testing.T) {
 	one.ok("open a f 0")
 	one.ok("flock a r")
 	c.Fence(t, 1)
-	one.ok("close a")
 	other.ok("open a f 2")
 	other.ok("write a y")
 	other.ok("close a")

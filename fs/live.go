@@ -46,7 +46,9 @@ type live struct {
 	rounds    rounds
 	deferred  bool       // a FLUSH of a file that is not finished was answered without a publish
 	unknown   bool       // the last publish may still have happened
-	lockLost  bool       // nothing more is published: see errLockLost
+	guard     meta.Lease // under which programs have locked the file, if what they wrote may not be published yet
+	guarded   int        // counts the locks that were noted so
+	lockLost  bool       // it has bytes that are never published: see errLockLost
 	tmp       *tmpfile   // an O_TMPFILE without a name
 	linked    meta.Inode // what it became when it got one
 	parent    meta.Ino   // where a reserved file was created

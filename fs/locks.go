@@ -4,6 +4,7 @@ import (
 	"context"
 	"maps"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -19,6 +20,7 @@ import (
 type fileLocks struct {
 	// cluster decides instead of table, if the locks hold between nodes. It is constant while there are mounts.
 	cluster *clusterlock.Locks
+	guards  atomic.Pointer[clusterlock.Locks] // cluster, also for what ends after the mounts
 
 	mu      sync.Mutex
 	table   filelock.Table

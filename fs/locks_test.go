@@ -95,9 +95,9 @@ func runLocker() int {
 	}
 }
 
-// lockCommand does one of: open FD PATH FLAGS, dup FD OLD, close FD, write FD TEXT, append FD TEXT, cut FD, touch PATH,
-// unlink PATH, rename FROM TO, flock FD MODE [wait], posix or ofd FD MODE FIRST LENGTH [wait], getposix or getofd FD
-// MODE FIRST LENGTH; getofd with the mode u asks for what the open file has itself.
+// lockCommand does one of: open FD PATH FLAGS, dup FD OLD, close FD, write FD TEXT, append FD TEXT, sync FD, cut FD,
+// touch PATH, unlink PATH, rename FROM TO, flock FD MODE [wait], posix or ofd FD MODE FIRST LENGTH [wait], getposix or
+// getofd FD MODE FIRST LENGTH; getofd with the mode u asks for what the open file has itself.
 func lockCommand(files map[string]int, w []string) (out string, err error) {
 	fd, isOpen := files[w[1]]
 	if !isOpen {
@@ -119,6 +119,8 @@ func lockCommand(files map[string]int, w []string) (out string, err error) {
 	case "append":
 		_, err = unix.Write(fd, []byte(w[2]))
 		return "", err
+	case "sync":
+		return "", unix.Fsync(fd)
 	case "touch":
 		return "", os.Chtimes(w[1], time.Now(), time.Now())
 	case "unlink":

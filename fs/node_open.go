@@ -96,6 +96,7 @@ func (f *fileSystem) Flush(cancel <-chan struct{}, in *fuse.FlushIn) fuse.Status
 		f.files.noteClosing(h)
 	}
 	f.siblings.locks.closedDescriptor(f.life.ctx, h.node, filelock.Owner{Space: f.space, ID: in.LockOwner}, in.Fh)
+	f.files.unlocked(h.node)
 	f.files.follow.unlocked(h)
 	return fuse.Status(status)
 }
@@ -122,10 +123,8 @@ func (f *fileSystem) Fsync(cancel <-chan struct{}, in *fuse.FsyncIn) fuse.Status
 // Release answers FUSE_RELEASE.
 func (f *fileSystem) Release(_ <-chan struct{}, in *fuse.ReleaseIn) {
 	if h := f.files.handles.remove(in.Fh); h != nil {
-		if f.siblings.locks.lostBy(f.space, in.Fh) {
-			f.files.closedWithoutLock(h)
-		}
 		f.siblings.locks.closedHandle(f.life.ctx, h.node, f.space, in.Fh)
+		f.files.unlocked(h.node)
 		f.files.follow.unlocked(h)
 		f.files.release(h)
 	}

@@ -110,6 +110,9 @@ func (pub *publisher) runRounds(l *live, r *round) {
 		if r.kind == roundAttrs || r.unfinished {
 			r.err = pub.attrsOnce(pub.life.late, l)
 		}
+		if r.err == nil {
+			pub.nodes.unguard(l)
+		}
 		l.mu.Lock()
 		done := r
 		r = l.rounds.advance()
@@ -221,7 +224,7 @@ func (pub *publisher) push(ctx context.Context, l *live, c change, link tmpName)
 	if p.LinkName != "" {
 		p.Rename = nil
 	}
-	p.Allowed = func() error { return pub.checkLocks(l) }
+	p.Allowed = func() error { return pub.nodes.checkLocks(l) }
 	out, err := pub.names.cluster.Publish(ctx, p)
 	own.over()
 	if err == nil && out.Result.Errno != 0 {

@@ -162,9 +162,10 @@ func (t *Locks) Rename(space, from, to uint64) {
 			t.waits[ticket].ino = to
 		}
 	}
-	for f, of := range t.lost {
-		if of == from && f.space == space {
-			t.lost[f] = to
+	for f, l := range t.lost {
+		if l.ino == from && f.space == space {
+			l.ino = to
+			t.lost[f] = l
 		}
 	}
 	t.wakeLocked(t.own.Rename(space, from, to))

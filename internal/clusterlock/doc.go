@@ -25,6 +25,6 @@
 // # What is lost
 //
 // When the incarnation ends, all locks of the node's programs end with it. An open file that had one is lost: each
-// later call to lock it fails, until it is closed. The file system publishes nothing of its file until then
-// ([Locks.Lost]).
+// later call to lock it fails, until it is closed. What was written under an exclusive lock is not published under
+// another incarnation ([Locks.Guard]): the next holder may have changed the file.
 package clusterlock

@@ -74,7 +74,14 @@ type Locks struct {
 	next  uint64                    // number of the last request
 	asked map[uint64]*wait          // by number of the request
 	waits map[filelock.Ticket]*wait // in the table
-	lost  map[openFile]uint64       // by open file, the file of which it had locks
+	lost  map[openFile]lostLock
+}
+
+// lostLock is what an open file had when its incarnation ended.
+type lostLock struct {
+	ino       uint64
+	lease     meta.Lease
+	exclusive bool
 }
 
 // file is a file about whose locks this node has something to do with the log.
@@ -126,7 +133,7 @@ const (
 // New makes the locks of a node. local tells files that no other node can know, about which nobody is asked.
 func New(log Log, local func(file uint64) bool) *Locks {
 	t := &Locks{log: log, local: local, files: map[uint64]*file{}, asked: map[uint64]*wait{},
-		waits: map[filelock.Ticket]*wait{}, lost: map[openFile]uint64{}}
+		waits: map[filelock.Ticket]*wait{}, lost: map[openFile]lostLock{}}
 	t.ctx, t.stop = context.WithCancel(context.Background())
 	return t
 }
@@ -177,7 +184,8 @@ func (t *Locks) loseLocked() {
 			continue
 		}
 		for _, l := range t.own.Held(ino) {
-			t.lost[openFile{l.Owner.Space, l.Handle}] = ino
+			by := openFile{l.Owner.Space, l.Handle}
+			t.lost[by] = lostLock{ino, t.lease, l.Mode == filelock.Exclusive || t.lost[by].exclusive}
 		}
 		f.end()
 	}

@@ -75,27 +75,34 @@ func (t *Locks) Holds(ino, space, handle uint64) bool {
 	return t.own.Holds(ino, space, handle)
 }
 
-// Lost reports whether an open file of a mount has lost locks of a file with an incarnation of the node. What was
-// written since may be made from bytes that the next holder of the lock has replaced.
-func (t *Locks) Lost(ino, space uint64) bool {
+// Guard is the incarnation under which programs of a mount have an exclusive lock of a file, or had one that was lost
+// with it; zero: neither. What they write under it must not be published under another one.
+func (t *Locks) Guard(ino, space uint64) meta.Lease {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.enterLocked()
-	for f, of := range t.lost {
-		if of == ino && f.space == space {
-			return true
+	if t.local(ino) {
+		return meta.Lease{}
+	}
+	for f, l := range t.lost {
+		if l.ino == ino && f.space == space && l.exclusive {
+			return l.lease
 		}
 	}
-	return false
+	for _, l := range t.own.Held(ino) {
+		if l.Owner.Space == space && l.Mode == filelock.Exclusive {
+			return t.lease
+		}
+	}
+	return meta.Lease{}
 }
 
-// LostBy is Lost for one open file.
-func (t *Locks) LostBy(space, handle uint64) bool {
+// Ended reports whether an incarnation is not this node's present one.
+func (t *Locks) Ended(l meta.Lease) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.enterLocked()
-	_, lost := t.lost[openFile{space, handle}]
-	return lost
+	return t.lease != l
 }
 
 func (t *Locks) give(ctx context.Context, ino uint64, what meta.LockScope, l filelock.Lock) {
