@@ -205,6 +205,31 @@ func lockWhole(f *os.File, kind string, take bool) error {
 	}
 }
 
+// A node that decides about a file's locks by itself publishes nothing at an unlock. What was written goes with the
+// locks, when another node asks.
+func TestNextNodeSeesWhatWasWrittenUnderALock(t *testing.T) {
+	for _, kind := range []string{"flock a %s", "posix a %s 0 0", "ofd a %s 0 0"} {
+		c, a, b := pair(t, shareLocks)
+		write(t, filepath.Join(a, "f"), []byte("x"))
+		one, two := newLocker(t, a), newLocker(t, b)
+		one.ok("open a f 2")
+		one.ok(kind, "w")
+		one.ok("write a first")
+		before := c.Node(1).Publishes.Load()
+		one.ok(kind, "u")
+		if got := c.Node(1).Publishes.Load(); got != before {
+			t.Errorf("%s: %d publishes at an unlock that no other node hears of", kind, got-before)
+		}
+		two.ok("open a f 2")
+		two.ok(kind, "w")
+		wantBytes(t, filepath.Join(b, "f"), []byte("first"))
+		two.ok("write a second")
+		two.ok(kind, "u")
+		one.ok(kind, "w")
+		wantBytes(t, filepath.Join(a, "f"), []byte("second"))
+	}
+}
+
 // A fence ends the locks of a node's programs: others get them, and the open file that had one gets no other.
 func TestClusterLocksEndWithAFence(t *testing.T) {
 	c, a, b := pair(t, shareLocks)
