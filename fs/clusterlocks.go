@@ -167,7 +167,7 @@ func (f *fileSystem) lockShared(cancel <-chan struct{}, h *handle, l filelock.Lo
 	if no != 0 {
 		return no
 	}
-	if err := f.files.guardFile(h.node); err != nil {
+	if err := f.files.guardFile(f.life.ctx, h.node); err != nil {
 		no = fail(f.log, "lock", h.node.ino(), err)
 	} else {
 		no = f.files.newest(f.life.ctx, h)
@@ -296,45 +296,70 @@ func (l *live) hasLostLock() bool {
 	return l.lockLost
 }
 
-// guardLive notes under which incarnation a live file is locked, if it is.
-func (t *nodeTable) guardLive(l *live) {
+// guard notes under which incarnation a live file is locked, if it is. A lock that was lost before the live file began
+// counts until there is another one.
+func (t *nodeTable) guard(l *live, begins bool) {
 	lk := t.locks.guards.Load()
 	if lk == nil {
 		return
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if guard := lk.Guard(uint64(l.node.ino()), t.space); guard != (meta.Lease{}) {
-		l.guard = guard
-		l.guarded++
+	held, lost := lk.Guard(uint64(l.node.ino()), t.space)
+	if begins {
+		l.lost = lost
 	}
+	none := meta.Lease{}
+	switch {
+	case lost != none && (begins || lost != l.lost):
+		l.guard = lost
+	case held != none:
+		l.guard = held
+	default:
+		return
+	}
+	l.guarded++
 }
 
-// unguard notes that a live file is locked no more, if it is not and nothing is left to publish. A lock that is taken
-// and given back meanwhile may leave something.
-func (t *nodeTable) unguard(l *live) {
-	l.mu.Lock()
-	guard, locks := l.guard, l.guarded
-	l.mu.Unlock()
-	if guard == (meta.Lease{}) {
-		return
-	}
-	if st, err := l.stage.Stat(); err != nil || !l.isPublished(st) {
-		return
-	}
+// unheldLocked reports whether no lock guards what is written to a live file from now on. l.mu is held.
+func (t *nodeTable) unheldLocked(l *live) bool {
 	lk := t.locks.guards.Load()
+	if lk == nil {
+		return true
+	}
+	held, lost := lk.Guard(uint64(l.node.ino()), t.space)
+	return held == meta.Lease{} && (lost == meta.Lease{} || lost == l.lost)
+}
+
+// free begins a look at a live file that is locked no more: if all that it has is published, the function that it
+// returns ends its guard, unless it was locked meanwhile. It is nil if there is nothing to end.
+func (t *nodeTable) free(l *live) func() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.guarded == locks && (lk == nil || lk.Guard(uint64(l.node.ino()), t.space) == (meta.Lease{})) {
-		l.guard = meta.Lease{}
+	if l.guard == (meta.Lease{}) || !t.unheldLocked(l) {
+		return nil
+	}
+	locks := l.guarded
+	return func() {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		if l.guarded == locks && t.unheldLocked(l) {
+			l.guard = meta.Lease{}
+		}
 	}
 }
 
 // unlocked notes that locks of a file may have been given back.
 func (o *openFiles) unlocked(n *node) {
-	if l := o.liveOf(n); l != nil {
-		o.nodes.unguard(l)
-		o.unhold(l)
+	l := o.liveOf(n)
+	if l == nil {
+		return
+	}
+	defer o.unhold(l)
+	if end := o.nodes.free(l); end != nil {
+		if st, err := l.stage.Stat(); err == nil && l.isPublished(st) {
+			end()
+		}
 	}
 }
 
@@ -346,40 +371,56 @@ func (o *openFiles) liveOf(n *node) *live {
 	return o.readyLive(ended(), n)
 }
 
-// guardLive guards a live file that was locked. What was written under a lock that was lost must not be seen under this
-// one.
-func (o *openFiles) guardLive(l *live) error {
-	if err := o.nodes.checkLocks(l); err != nil {
-		c, changesErr := l.changes()
-		c.end(meta.ContentID{}, false)
-		if changesErr != nil || c.any {
-			l.mu.Lock()
-			l.lockLost = true
-			l.mu.Unlock()
-			return err
-		}
+// guardFile checks and guards the live files of a file that was locked. Programs may have it open by an older node.
+func (o *openFiles) guardFile(ctx context.Context, n *node) error {
+	err := o.guardNode(ctx, n)
+	if now := o.nodes.known(n.ino()); now != nil && now != n && err == nil {
+		err = o.guardNode(ctx, now)
 	}
-	o.nodes.guardLive(l)
-	return nil
+	return err
 }
 
-// guardFile checks and guards the live files of a file that was locked. Programs may have it open by an older node.
-func (o *openFiles) guardFile(n *node) error {
-	for _, n := range []*node{n, o.nodes.known(n.ino())} {
-		if n == nil {
-			continue
-		}
-		l := o.liveOf(n)
-		if l == nil {
-			continue
-		}
-		err := o.guardLive(l)
-		o.unhold(l)
-		if err != nil {
-			return err
+// guardNode is guardFile for the live file of a node, if it has one. What was written under a lock that was lost must
+// not be seen under this one.
+func (o *openFiles) guardNode(ctx context.Context, n *node) error {
+	o.nodes.mu.Lock()
+	l := n.live
+	if l == nil || l.users.ended {
+		o.nodes.mu.Unlock()
+		return nil
+	}
+	l.users.holds++
+	o.nodes.mu.Unlock()
+	defer o.unhold(l)
+	if err := o.nodes.checkLocks(l); err != nil {
+		if published, lookErr := o.isWhole(ctx, l); lookErr != nil || !published {
+			return errors.Join(err, lookErr)
 		}
 	}
-	return nil
+	o.nodes.guard(l, false)
+	return o.nodes.checkLocks(l)
+}
+
+// isWhole compares the bytes of a live file whose lock was lost with those that are published, and ends its guard if
+// they are the same. Otherwise they never are published.
+func (o *openFiles) isWhole(ctx context.Context, l *live) (bool, error) {
+	if !l.awaitReady(ctx) || l.err != 0 {
+		return false, syscall.EIO
+	}
+	if err := l.awaitRounds(ctx); err != nil {
+		return false, err
+	}
+	c, err := l.changes()
+	c.end(meta.ContentID{}, false)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	switch {
+	case err == nil && c.any:
+		l.lockLost = true
+	case err == nil && !l.lockLost:
+		l.guard = meta.Lease{}
+	}
+	return err == nil && !l.lockLost, err
 }
 
 // gave wakes whoever waits after locks were given back.

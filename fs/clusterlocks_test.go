@@ -369,8 +369,7 @@ func TestBytesOfAFailedCloseStayUnpublished(t *testing.T) {
 	}
 }
 
-// A program that has given its lock back, with all that it wrote published, goes on after a fence. If it could have
-// mapped the file, it has to take the lock again: what its mappings hold is only compared then.
+// A program that has given its lock back, with all that it wrote published, goes on after a fence, by the lock or without.
 func TestFenceSparesWhoHasGivenTheLockBack(t *testing.T) {
 	for flags, again := range map[int]bool{os.O_RDWR: true, os.O_WRONLY: false} {
 		c, a, b := pair(t, shareLocks)
@@ -425,6 +424,106 @@ func TestNewFileOutlivesItsLock(t *testing.T) {
 	c.Fence(t, 1)
 	one.ok("close a")
 	wantSoon(t, filepath.Join(b, "new"), "new")
+}
+
+// A descriptor whose lock was lost, and that has written nothing, keeps nobody else from locking and writing.
+func TestIdleDescriptorWithoutItsLockHoldsNobodyUp(t *testing.T) {
+	for _, flags := range []int{os.O_RDONLY, os.O_RDWR} {
+		c, a, b := pair(t, shareLocks)
+		write(t, filepath.Join(a, "f"), []byte("x"))
+		one, other := newLocker(t, a), newLocker(t, a)
+		one.ok("open a f %d", flags)
+		one.ok("flock a w")
+		c.Fence(t, 1)
+		for i := range 3 {
+			other.ok("open q f 2")
+			other.ok("flock q w")
+			other.ok("write q new%d", i)
+			other.ok("close q")
+			wantSoon(t, filepath.Join(b, "f"), fmt.Sprint("new", i))
+		}
+		if got := one.do("close a"); got != "ok" {
+			t.Errorf("close of a file that was not written to: %s", got)
+		}
+	}
+}
+
+// A program that never locked the file writes on after a fence, as all that was written under the lock is published.
+func TestFenceSparesWhoNeverLocked(t *testing.T) {
+	for _, flags := range []int{os.O_WRONLY, os.O_RDWR} {
+		c, a, b := pair(t, shareLocks)
+		write(t, filepath.Join(a, "f"), []byte("x"))
+		one, other := newLocker(t, a), newLocker(t, a)
+		other.ok("open q f %d", flags)
+		one.ok("open a f %d", flags)
+		one.ok("flock a w")
+		one.ok("write a first")
+		one.ok("flock a u")
+		one.ok("sync a")
+		one.ok("close a")
+		c.Fence(t, 1)
+		other.ok("write q later")
+		other.ok("close q")
+		wantSoon(t, filepath.Join(b, "f"), "later")
+	}
+}
+
+// Bytes that are never published are seen by nobody who opens the file later.
+func TestOpensDoNotSeeWhatIsNeverPublished(t *testing.T) {
+	c, a, b := pair(t, shareLocks)
+	write(t, filepath.Join(a, "f"), []byte("x"))
+	one, other, two := newLocker(t, a), newLocker(t, a), newLocker(t, b)
+	one.ok("open a f 2")
+	one.ok("flock a w")
+	one.ok("write a lost")
+	c.Fence(t, 1)
+	two.ok("open a f 513")
+	two.ok("flock a w")
+	two.ok("write a next")
+	two.ok("close a")
+	if got := one.do("sync a"); got != "EIO" {
+		t.Errorf("fsync of a file whose lock was lost: %s", got)
+	}
+	wantSoon(t, filepath.Join(a, "f"), "next")
+	other.ok("open r f 0")
+	other.ok("flock r r")
+	other.ok("close r")
+	if got := one.do("close a"); got != "EIO" {
+		t.Errorf("close of a file whose lock was lost: %s", got)
+	}
+	wantSoon(t, filepath.Join(a, "f"), "next")
+}
+
+// The lock of a file that was made without a name counts as any other once it has one.
+func TestLostLockOfATmpfileCounts(t *testing.T) {
+	c, a, b := pair(t, shareLocks)
+	fd, err := unix.Open(a, unix.O_TMPFILE|unix.O_WRONLY, 0o644)
+	must(t, err)
+	must(t, unix.Flock(fd, unix.LOCK_EX))
+	_, err = unix.Pwrite(fd, []byte("first"), 0)
+	must(t, err)
+	name := filepath.Join(a, "n")
+	must(t, unix.Linkat(unix.AT_FDCWD, fmt.Sprintf("/proc/self/fd/%d", fd), unix.AT_FDCWD, name, unix.AT_SYMLINK_FOLLOW))
+	two := newLocker(t, b)
+	eventually(t, func() error {
+		if got := two.do("open a n 1"); got != "ok" {
+			return fmt.Errorf("open: %s", got)
+		}
+		if got := two.do("flock a w"); got != "EAGAIN" {
+			return fmt.Errorf("a second lock: %s", got)
+		}
+		return nil
+	})
+	c.Fence(t, 1)
+	two.ok("flock a w")
+	two.ok("write a next!")
+	two.ok("close a")
+	_, err = unix.Pwrite(fd, []byte("lost"), 0)
+	must(t, err)
+	if err := unix.Close(fd); err != unix.EIO {
+		t.Errorf("close of a file whose lock was lost: %v", err)
+	}
+	wantSoon(t, filepath.Join(b, "n"), "next!")
 }
 
 func wantSoon(t *testing.T, path, want string) {

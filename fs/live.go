@@ -48,6 +48,7 @@ type live struct {
 	unknown   bool       // the last publish may still have happened
 	guard     meta.Lease // under which programs have locked the file, if what they wrote may not be published yet
 	guarded   int        // counts the locks that were noted so
+	lost      meta.Lease // with which other open files had lost a lock when this began
 	lockLost  bool       // it has bytes that are never published: see errLockLost
 	tmp       *tmpfile   // an O_TMPFILE without a name
 	linked    meta.Inode // what it became when it got one

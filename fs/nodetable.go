@@ -124,7 +124,7 @@ func (n *node) stale(rec meta.Inode) bool {
 	case n.follow != nil:
 		return false
 	case n.live != nil:
-		return n.live.users.frozen() && !n.live.isVersionLocked(rec)
+		return n.live.users.frozen() && !n.live.isVersionLocked(rec) || n.live.hasLostLock()
 	case n.reading != nil:
 		return n.reading.id != rec.Content || n.reading.size != rec.Size
 	}
@@ -203,6 +203,12 @@ func (t *nodeTable) record(n *node) meta.Inode {
 // rename gives a node the inode number that the log gave its file, now or again.
 func (t *nodeTable) rename(n *node, rec meta.Inode) {
 	t.locks.renaming(t.space, n, func() { t.renumber(n, rec) })
+	t.mu.Lock()
+	l := n.live
+	t.mu.Unlock()
+	if l != nil {
+		t.guard(l, false) // its locks hold between nodes now
+	}
 }
 
 func (t *nodeTable) renumber(n *node, rec meta.Inode) {

@@ -86,7 +86,7 @@ func (o *openFiles) joinOrBegin(n *node) (l *live, mine bool, no syscall.Errno) 
 	switch l := n.live; {
 	case n.detached:
 		return nil, false, syscall.ESTALE
-	case l != nil && !l.users.ended && (!l.users.frozen() || l.thawsLocked()) && !l.hasLostLock():
+	case l != nil && !l.users.ended && (!l.users.frozen() || l.thawsLocked()) && o.nodes.checkLocks(l) == nil:
 		l.users.addWriter()
 		n.pins++
 		return l, false, 0
@@ -102,7 +102,7 @@ func (o *openFiles) joinOrBegin(n *node) (l *live, mine bool, no syscall.Errno) 
 	}
 	n.live = l
 	n.pins++
-	o.nodes.guardLive(l)
+	o.nodes.guard(l, true)
 	return l, true, 0
 }
 

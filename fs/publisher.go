@@ -103,6 +103,7 @@ func (pub *publisher) roundLocked(l *live, kind roundKind) *round {
 // runRounds publishes until no round is waiting.
 func (pub *publisher) runRounds(l *live, r *round) {
 	for r != nil {
+		free := pub.nodes.free(l)
 		if r.kind != roundAttrs {
 			r.err = pub.publishOnce(pub.life.ctx, l, r.kind)
 		}
@@ -110,8 +111,8 @@ func (pub *publisher) runRounds(l *live, r *round) {
 		if r.kind == roundAttrs || r.unfinished {
 			r.err = pub.attrsOnce(pub.life.late, l)
 		}
-		if r.err == nil {
-			pub.nodes.unguard(l)
+		if r.err == nil && free != nil && r.kind != roundAttrs {
+			free() // all was compared, also what mappings hold
 		}
 		l.mu.Lock()
 		done := r

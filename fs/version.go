@@ -110,7 +110,7 @@ func (o *openFiles) acquireRead(ctx context.Context, n *node) (*handle, syscall.
 func (o *openFiles) joinForRead(ctx context.Context, n *node) (*handle, syscall.Errno) {
 	o.awaitSettled(ctx, n)
 	o.nodes.mu.Lock()
-	if n.live != nil && n.live.users.ended {
+	if n.live != nil && (n.live.users.ended || n.live.hasLostLock()) {
 		o.nodes.detachLocked(n)
 	}
 	if n.detached {

@@ -75,26 +75,27 @@ func (t *Locks) Holds(ino, space, handle uint64) bool {
 	return t.own.Holds(ino, space, handle)
 }
 
-// Guard is the incarnation under which programs of a mount have an exclusive lock of a file, or had one that was lost
-// with it; zero: neither. What they write under it must not be published under another one.
-func (t *Locks) Guard(ino, space uint64) meta.Lease {
+// Guard is the incarnation under which programs of a mount have an exclusive lock of a file, and the one with which
+// open files of it have lost one; zero: they have not. What is written under a lock must not be published under another
+// incarnation.
+func (t *Locks) Guard(ino, space uint64) (held, lost meta.Lease) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.enterLocked()
 	if t.local(ino) {
-		return meta.Lease{}
+		return held, lost
 	}
 	for f, l := range t.lost {
-		if l.ino == ino && f.space == space && l.exclusive {
-			return l.lease
+		if l.ino == ino && f.space == space && l.exclusive && l.lease.Incarnation >= lost.Incarnation {
+			lost = l.lease
 		}
 	}
 	for _, l := range t.own.Held(ino) {
 		if l.Owner.Space == space && l.Mode == filelock.Exclusive {
-			return t.lease
+			held = t.lease
 		}
 	}
-	return meta.Lease{}
+	return held, lost
 }
 
 // Ended reports whether an incarnation is not this node's present one.
