@@ -369,7 +369,8 @@ func TestBytesOfAFailedCloseStayUnpublished(t *testing.T) {
 	}
 }
 
-// A program that has given its lock back, with all that it wrote published, goes on after a fence, by the lock or without.
+// A program that has given its lock back, with all that it wrote published, goes on after a fence, with the lock or
+// without.
 func TestFenceSparesWhoHasGivenTheLockBack(t *testing.T) {
 	for flags, again := range map[int]bool{os.O_RDWR: true, os.O_WRONLY: false} {
 		c, a, b := pair(t, shareLocks)
@@ -503,7 +504,8 @@ func TestLostLockOfATmpfileCounts(t *testing.T) {
 	_, err = unix.Pwrite(fd, []byte("first"), 0)
 	must(t, err)
 	name := filepath.Join(a, "n")
-	must(t, unix.Linkat(unix.AT_FDCWD, fmt.Sprintf("/proc/self/fd/%d", fd), unix.AT_FDCWD, name, unix.AT_SYMLINK_FOLLOW))
+	of := fmt.Sprintf("/proc/self/fd/%d", fd)
+	must(t, unix.Linkat(unix.AT_FDCWD, of, unix.AT_FDCWD, name, unix.AT_SYMLINK_FOLLOW))
 	two := newLocker(t, b)
 	eventually(t, func() error {
 		if got := two.do("open a n 1"); got != "ok" {
