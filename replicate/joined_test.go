@@ -54,7 +54,7 @@ func joinable(t *testing.T, peers callPeers) (s *supplier, sh *shipment) {
 	ctx, stop := context.WithCancel(t.Context())
 	t.Cleanup(stop)
 	s = &supplier{
-		cfg: Config{Peers: peers, Logger: slog.New(slog.DiscardHandler)}, ctx: ctx, stop: stop,
+		cfg: Config{Clock: SystemClock(), Peers: peers, Logger: slog.New(slog.DiscardHandler)}, ctx: ctx, stop: stop,
 		flows: map[meta.ContentID]*shipment{id: sh}, jobs: map[meta.ContentID][]*supply{id: {first}},
 		sets: map[string]*supplySet{"2": {takes: true}},
 	}
