@@ -288,12 +288,17 @@ func TestWriterWithoutItsClusterLockPublishesNothing(t *testing.T) {
 				for _, mnt := range []string{a, b} {
 					wantSoon(t, filepath.Join(mnt, "f"), next)
 				}
-				list, err := c.Node(1).Store().Stagings()
-				if err != nil || len(list) != 1 || !strings.Contains(list[0].Reason, "lock") {
-					t.Errorf("unpublished: %+v %v", list, err)
-				}
+				eventually(t, func() error { // close returns before the file is let go
+					list, err := c.Node(1).Store().Stagings()
+					if err != nil || len(list) != 1 || !strings.Contains(list[0].Reason, "lock") {
+						return fmt.Errorf("unpublished: %+v %v", list, err)
+					}
+					return nil
+				})
 				one.ok("open a f 2")
-				one.ok("%s", kind)
+				if got := one.soon("%s", kind); got != "ok" {
+					t.Errorf("a lock by a new descriptor: %s", got)
+				}
 				one.ok("write a again")
 				one.ok("close a")
 				wantSoon(t, filepath.Join(b, "f"), "again"+next[5:])
@@ -320,11 +325,13 @@ func TestUnlockedBytesOfALostLockAreNotPublished(t *testing.T) {
 				two.ok("write a next")
 				two.ok("close a")
 				if end == "lock" {
-					if got := one.do(kind, "w"); got != "EIO" {
+					if got := one.soon(kind, "w"); got != "EIO" {
 						t.Errorf("a lock of bytes that another node has replaced: %s", got)
 					}
 					one.ok("open b f 2") // not with what was written under the lost lock
-					one.ok(strings.Replace(kind, " a ", " b ", 1), "w")
+					if got := one.soon(strings.Replace(kind, " a ", " b ", 1), "w"); got != "ok" {
+						t.Errorf("a lock by a new descriptor: %s", got)
+					}
 					one.ok("close b")
 				}
 				if got := one.do("close a"); got != "EIO" {
@@ -358,7 +365,7 @@ func TestBytesOfAFailedCloseStayUnpublished(t *testing.T) {
 	two.ok("flock a w")
 	two.ok("write a next")
 	two.ok("close a")
-	if got := other.do("flock q w"); got != "EIO" {
+	if got := other.soon("flock q w"); got != "EIO" {
 		t.Errorf("a lock of bytes that another node has replaced: %s", got)
 	}
 	if got := other.do("close q"); got != "EIO" {
@@ -487,7 +494,9 @@ func TestOpensDoNotSeeWhatIsNeverPublished(t *testing.T) {
 	}
 	wantSoon(t, filepath.Join(a, "f"), "next")
 	other.ok("open r f 0")
-	other.ok("flock r r")
+	if got := other.soon("flock r r"); got != "ok" {
+		t.Errorf("a lock by a new descriptor: %s", got)
+	}
 	other.ok("close r")
 	if got := one.do("close a"); got != "EIO" {
 		t.Errorf("close of a file whose lock was lost: %s", got)

@@ -558,7 +558,12 @@ func (c *cluster) waitVoters(want int) ID {
 
 func (c *cluster) propose(id ID, command string) Proposed {
 	c.t.Helper()
-	p, err := c.nodes[id].node.Propose(context.Background(), []byte(command), ProposeOptions{})
+	return c.proposeWith(id, command, ProposeOptions{})
+}
+
+func (c *cluster) proposeWith(id ID, command string, o ProposeOptions) Proposed {
+	c.t.Helper()
+	p, err := c.nodes[id].node.Propose(context.Background(), []byte(command), o)
 	if err != nil {
 		c.t.Fatalf("propose %s on %d: %v", command, id, err)
 	}
