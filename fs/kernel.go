@@ -228,10 +228,7 @@ func openControl(path string) (*os.File, error) {
 		return nil, err
 	}
 	f, err = os.OpenFile(path, os.O_WRONLY, 0)
-	if unmountErr := unix.Unmount(fuseControl, unix.MNT_DETACH); unmountErr != nil && err == nil {
-		return nil, errors.Join(unmountErr, f.Close())
-	}
-	return f, err
+	return f, errors.Join(err, unix.Unmount(fuseControl, unix.MNT_DETACH))
 }
 
 // connected reports whether the kernel still has the connection.
