@@ -15,6 +15,7 @@ import (
 	"path/filepath"
 	"slices"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -365,8 +366,11 @@ func (c *cluster) dial(ctx context.Context, from, to ID) (net.Conn, error) {
 		addr = tn.listener.Addr().String()
 	}
 	c.mu.Unlock()
-	if cut || addr == "" {
+	if cut || tn == nil {
 		return nil, fmt.Errorf("test: no way from %d to %d", from, to)
+	}
+	if addr == "" {
+		return nil, syscall.ECONNREFUSED
 	}
 	conn, err := (&net.Dialer{}).DialContext(ctx, "tcp", addr)
 	if err != nil {

@@ -92,6 +92,8 @@ type Core struct {
 	snap *raftpb.Message
 	// Ticks since a leader was heard from (or a vote given), how many of them raft has had, and when to campaign.
 	silent, told, patience int
+	// hurry is how many ticks the next election takes at least after the leader's process has ended, 0 otherwise.
+	hurry int
 	// confTerm is the term in which a change of voters was given to raft that has not been committed yet, 0 if none was.
 	confTerm uint64
 	// handing says that leadership was to be handed over.
@@ -167,16 +169,19 @@ func checkState(s *raftlog.State) error {
 	return checkConf(s.Base.Conf)
 }
 
+// hurryTicks spreads the voters that stand for election because their leader is gone.
+const hurryTicks = 5
+
 // heard restarts the election timer.
 func (c *Core) heard() {
-	c.silent, c.told = 0, 0
-	c.patience = c.cfg.ElectionTicks + c.cfg.Intn(c.cfg.ElectionTicks)
+	c.silent, c.told, c.hurry = 0, 0, 0
+	c.patience = c.patienceAfter()
 }
 
 // Tick advances the clock. The election timeout is kept here and not by raft, so that it comes from Intn.
 func (c *Core) Tick() {
 	if c.raft.BasicStatus().RaftState == raft.StateLeader {
-		c.silent, c.told = 0, 0
+		c.silent, c.told, c.hurry = 0, 0, 0
 		c.raft.Tick()
 		c.leaveJoint()
 		return
@@ -191,9 +196,32 @@ func (c *Core) Tick() {
 	}
 	if c.silent >= c.patience {
 		c.silent = 0
-		c.patience = c.cfg.ElectionTicks + c.cfg.Intn(c.cfg.ElectionTicks)
+		c.patience = c.patienceAfter()
 		_ = c.raft.Campaign()
 	}
+}
+
+// LeaderGone takes word that no process listens any more where a member did. If that was this follower's leader, the
+// follower stands for election after a few ticks instead of ElectionTicks or more. A leader that lives after all stays:
+// pre-votes are refused by all who still hear it.
+func (c *Core) LeaderGone(id ID) {
+	if s := c.raft.BasicStatus(); s.RaftState != raft.StateFollower || s.Lead != id {
+		return
+	}
+	_ = c.raft.ForgetLeader()
+	c.patience = min(c.patience, c.silent+1+c.cfg.Intn(hurryTicks))
+	c.hurry = hurryTicks
+}
+
+// patienceAfter is how long an election may take before the next: twice as long each time in a hurry, and else
+// ElectionTicks or more.
+func (c *Core) patienceAfter() int {
+	base := c.cfg.ElectionTicks
+	if c.hurry > 0 && c.hurry < base {
+		base = c.hurry
+		c.hurry *= 2
+	}
+	return base + c.cfg.Intn(base)
 }
 
 // leaveJoint takes the second step of a change of voters after leadership was not handed over: raft takes none

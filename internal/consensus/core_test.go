@@ -841,3 +841,24 @@ func TestSecondStepAfterAHandOverThatFailed(t *testing.T) {
 		t.Fatalf("%v: %v", core.Status().Role, core.Conf())
 	}
 }
+
+// A follower that is wrong about its leader's end does not disturb it.
+func TestLeaderThatIsNotGoneStays(t *testing.T) {
+	s := newSim(t, 1, 3)
+	s.settle()
+	before := s.nodes[1].core.Status()
+	for id, n := range s.nodes {
+		if id == before.Leader {
+			continue
+		}
+		n.core.LeaderGone(before.Leader)
+		for range hurryTicks { // it stands for election before it hears of the leader again
+			n.core.Tick()
+			s.pump(n)
+		}
+		s.settle()
+		if after := n.core.Status(); after.Leader != before.Leader || after.Term != before.Term {
+			t.Errorf("%+v after %+v", after, before)
+		}
+	}
+}

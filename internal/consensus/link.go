@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"syscall"
 	"time"
 
 	"go.etcd.io/raft/v3/raftpb"
@@ -105,6 +106,9 @@ func (l *link) run() {
 		if first && !quiet(err) && l.ctx.Err() == nil {
 			l.n.log.Info("connection to peer", "peer", fmt.Sprintf("%x", l.peer), "error", err)
 		}
+		if errors.Is(err, syscall.ECONNREFUSED) {
+			l.n.refused(l.peer)
+		}
 		select {
 		case <-l.ctx.Done():
 		case <-l.kick:
@@ -112,6 +116,20 @@ func (l *link) run() {
 		case <-time.After(wait):
 		}
 		wait = min(2*wait, redialMax)
+	}
+}
+
+// refused runs when a peer's machine says that nothing listens at its address: its process has ended.
+func (n *Node) refused(peer ID) {
+	n.mu.Lock()
+	leads := n.state.leader == peer
+	n.mu.Unlock()
+	if leads {
+		n.box.event(func() {
+			if core := n.loop.core; core != nil {
+				core.LeaderGone(peer)
+			}
+		})
 	}
 }
 

@@ -78,6 +78,19 @@ func TestLeaderKilledStopsNobodyForLong(t *testing.T) {
 	c.converge()
 }
 
+// A voter whose process has ended refuses connections. When it led, the others do not wait for it.
+func TestLeaderThatRefusesConnectionsIsReplacedAtOnce(t *testing.T) {
+	c := newCluster(t, 3, func(c *cluster) { c.tune.ElectionTicks, c.tune.LeaderLost = 1_000_000, time.Hour })
+	leader := c.waitVoters(3)
+	c.propose(leader, "before")
+	c.stop(leader)
+	for _, tn := range c.running() {
+		if _, err := tn.node.Propose(context.Background(), []byte(fmt.Sprint("after", tn.id)), ProposeOptions{}); err != nil {
+			t.Fatalf("node %d: %v", tn.id, err)
+		}
+	}
+}
+
 // A leader that is about to end hands over, and again when it is elected again. It still takes proposals.
 func TestResignedLeaderLeadsNoMore(t *testing.T) {
 	c := newCluster(t, 3, nil)
