@@ -228,7 +228,11 @@ func openControl(path string) (*os.File, error) {
 		return nil, err
 	}
 	f, err = os.OpenFile(path, os.O_WRONLY, 0)
-	return f, errors.Join(err, unix.Unmount(fuseControl, unix.MNT_DETACH))
+	if err := errors.Join(err, unix.Unmount(fuseControl, unix.MNT_DETACH)); err != nil {
+		_ = f.Close() // fails where it was not opened
+		return nil, err
+	}
+	return f, nil
 }
 
 // connected reports whether the kernel still has the connection.

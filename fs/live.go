@@ -44,12 +44,9 @@ type live struct {
 	sums      *leafSums // of the published bytes; nil when unknown
 	kept      string    // why the bytes have to be kept when the last handle goes; "" = they need not
 	rounds    rounds
-	deferred  bool       // a FLUSH of a file that is not finished was answered without a publish
-	unknown   bool       // the last publish may still have happened
-	guard     meta.Lease // under which programs have locked the file, if what they wrote may not be published yet
-	guarded   int        // counts the locks that were noted so
-	lost      meta.Lease // with which other open files had lost a lock when this began
-	lockLost  bool       // it has bytes that are never published: see errLockLost
+	deferred  bool // a FLUSH of a file that is not finished was answered without a publish
+	unknown   bool // the last publish may still have happened
+	guard     lockGuard
 	tmp       *tmpfile   // an O_TMPFILE without a name
 	linked    meta.Inode // what it became when it got one
 	parent    meta.Ino   // where a reserved file was created

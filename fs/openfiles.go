@@ -127,19 +127,27 @@ func (o *openFiles) abandon(l *live, writer bool) {
 
 // readyLive is the prepared live file of a node, held, or nil.
 func (o *openFiles) readyLive(ctx context.Context, n *node) *live {
-	o.nodes.mu.Lock()
-	l := n.live
-	if l == nil || l.users.ended {
-		o.nodes.mu.Unlock()
+	l := o.holdLive(n)
+	if l == nil {
 		return nil
 	}
-	l.users.holds++
-	o.nodes.mu.Unlock()
 	if l.awaitReady(ctx) && l.err == 0 {
 		return l
 	}
 	o.unhold(l)
 	return nil
+}
+
+// holdLive is the live file of a node, perhaps still being prepared, held, or nil if there is none.
+func (o *openFiles) holdLive(n *node) *live {
+	o.nodes.mu.Lock()
+	defer o.nodes.mu.Unlock()
+	l := n.live
+	if l == nil || l.users.ended {
+		return nil
+	}
+	l.users.holds++
+	return l
 }
 
 // publishStaged publishes a live file that holds unpublished bytes, if there is one. Its caller has a directory's lock

@@ -243,7 +243,7 @@ func (pub *publisher) push(ctx context.Context, l *live, c change, link tmpName)
 	if err != nil {
 		l.kept = fmt.Sprintf("publish: %v", err)
 		l.unknown = errors.Is(err, ErrUnknown)
-		l.lockLost = l.lockLost || errors.Is(err, errLockLost)
+		l.guard.lost = l.guard.lost || errors.Is(err, errLockLost)
 		return fmt.Errorf("fs: publish inode %d: %w", l.node.ino(), err)
 	}
 	pub.names.barrier.published(out.Result.Index, out.Unseen == nil)

@@ -200,11 +200,6 @@ func (p *Pusher) attempt(
 			LinkParent: push.LinkParent, LinkName: push.LinkName,
 		},
 	}
-	if push.Allowed != nil {
-		if err := push.Allowed(); err != nil {
-			return Outcome{}, before, err
-		}
-	}
 	if push.LinkName != "" {
 		s.op.Ino = 0
 	}
@@ -223,6 +218,12 @@ func (p *Pusher) attempt(
 
 // carry brings the bytes to the members and the version into the log.
 func (s *pushSession) carry(ctx context.Context) (Outcome, error) {
+	if s.push.Allowed != nil {
+		if err := s.push.Allowed(); err != nil {
+			s.giveUp()
+			return Outcome{}, err
+		}
+	}
 	if err := s.gather(ctx); err != nil {
 		s.giveUp()
 		return Outcome{}, s.fenced(ctx, err)
