@@ -107,7 +107,7 @@ func (l *link) run() {
 			l.n.log.Info("connection to peer", "peer", fmt.Sprintf("%x", l.peer), "error", err)
 		}
 		if errors.Is(err, syscall.ECONNREFUSED) {
-			l.n.refused(l.peer)
+			l.refused()
 		}
 		select {
 		case <-l.ctx.Done():
@@ -119,8 +119,9 @@ func (l *link) run() {
 	}
 }
 
-// refused runs when a peer's machine says that nothing listens at its address: its process has ended.
-func (n *Node) refused(peer ID) {
+// refused runs when the peer's machine says that nothing listens at its address: its process has ended.
+func (l *link) refused() {
+	n, peer := l.n, l.peer
 	n.mu.Lock()
 	leads := n.state.leader == peer
 	n.mu.Unlock()
