@@ -92,7 +92,7 @@ type Core struct {
 	snap *raftpb.Message
 	// Ticks since a leader was heard from (or a vote given), how many of them raft has had, and when to campaign.
 	silent, told, patience int
-	// hurry is how many ticks the next election takes at least after the leader's process has ended, 0 otherwise.
+	// hurry is how many ticks the next election may take at least while this node hastens, 0 otherwise.
 	hurry int
 	// confTerm is the term in which a change of voters was given to raft that has not been committed yet, 0 if none was.
 	confTerm uint64
@@ -169,7 +169,7 @@ func checkState(s *raftlog.State) error {
 	return checkConf(s.Base.Conf)
 }
 
-// hurryTicks spreads the voters that stand for election because their leader is gone.
+// hurryTicks spreads the voters that stand for election before ElectionTicks are over.
 const hurryTicks = 5
 
 // heard restarts the election timer.
@@ -205,16 +205,29 @@ func (c *Core) Tick() {
 // follower stands for election after a few ticks instead of ElectionTicks or more. A leader that lives after all stays:
 // pre-votes are refused by all who still hear it.
 func (c *Core) LeaderGone(id ID) {
-	if s := c.raft.BasicStatus(); s.RaftState != raft.StateFollower || s.Lead != id {
-		return
+	if s := c.raft.BasicStatus(); s.RaftState == raft.StateFollower && s.Lead == id {
+		_ = c.raft.ForgetLeader()
+		c.hasten(1)
 	}
-	_ = c.raft.ForgetLeader()
-	c.patience = min(c.patience, c.silent+1+c.cfg.Intn(hurryTicks))
+}
+
+// Reached takes word that there is a connection to a member that there was none to. While there is no leader, the two
+// may be the quorum that was missing: this node stands for election soon, unless a heartbeat comes before.
+func (c *Core) Reached() {
+	s := c.raft.BasicStatus()
+	if s.Lead == raft.None && (s.RaftState == raft.StateFollower || s.RaftState == raft.StatePreCandidate) {
+		c.hasten(c.cfg.HeartbeatTicks)
+	}
+}
+
+// hasten lets this node stand for election in a few ticks, at least as many as said.
+func (c *Core) hasten(ticks int) {
+	c.patience = min(c.patience, c.silent+ticks+c.cfg.Intn(hurryTicks))
 	c.hurry = hurryTicks
 }
 
-// patienceAfter is how long an election may take before the next: twice as long each time in a hurry, and else
-// ElectionTicks or more.
+// patienceAfter is how long an election may take before the next: ElectionTicks or more, or twice as long each time
+// while this node hastens.
 func (c *Core) patienceAfter() int {
 	base := c.cfg.ElectionTicks
 	if c.hurry > 0 && c.hurry < base {

@@ -299,6 +299,13 @@ func (n *Node) linkUp(l *link) {
 	leader := n.state.leader
 	n.mu.Unlock()
 	signal(n.clocks.news)
+	if leader == 0 {
+		n.box.event(func() {
+			if core := n.loop.core; core != nil {
+				core.Reached()
+			}
+		})
+	}
 	if l.peer == leader {
 		n.proposals.dispatchAll()
 		n.reporter.reportAll()

@@ -91,6 +91,25 @@ func TestLeaderThatRefusesConnectionsIsReplacedAtOnce(t *testing.T) {
 	}
 }
 
+// Voters that come back make the missing quorum at once.
+func TestQuorumThatIsBackElectsAtOnce(t *testing.T) {
+	c := newCluster(t, 3, func(c *cluster) { c.tune.ElectionTicks, c.tune.LeaderLost = 1_000_000, time.Hour })
+	leader := c.waitVoters(3)
+	c.propose(leader, "before")
+	var gone []ID
+	for _, tn := range c.running() {
+		if len(gone) < 2 {
+			gone = append(gone, tn.id)
+			c.stop(tn.id)
+		}
+	}
+	for _, id := range gone {
+		c.start(id)
+	}
+	c.propose(gone[0], "after")
+	c.converge()
+}
+
 // A leader that is about to end hands over, and again when it is elected again. It still takes proposals.
 func TestResignedLeaderLeadsNoMore(t *testing.T) {
 	c := newCluster(t, 3, nil)

@@ -16,7 +16,7 @@ const (
 	healMax = 2 * time.Second
 	// electMax is what a leader's election adds where none could be elected before: half of the voters were away, or
 	// more.
-	electMax = time.Second
+	electMax = 0 * time.Second
 )
 
 // absence is a way in which a machine goes for a while.
