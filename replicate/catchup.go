@@ -14,7 +14,8 @@ const (
 	owedPage      = 1024             // contents offered per node and round
 	lookPages     = 64               // times as many contents are looked at for them, at most
 	workWait      = 15 * time.Second // an order is answered within this
-	workRetryMin  = time.Second      // a content that could not be moved waits this long, then longer
+	workRetryMin  = time.Second      // a content that could not be moved waits this long, a few times, then longer
+	workRetrySame = 4                // times: a line that was cut for less than a lease is tried again at this pace
 	workRetryMax  = time.Minute
 	workOrderSize = 512             // contents of one order
 	ordersAtOnce  = 16              // under way from this leader
@@ -211,6 +212,19 @@ func (a *assigner) returned(nodes []meta.Node) {
 	for item, t := range a.tries {
 		if back[item.node] || back[t.avoid] || t.nowhere {
 			t.again()
+		}
+	}
+}
+
+// seenAgain takes word that a node has connected to this one. What could not be brought to it, or got from it, since its
+// line was cut is tried again at once.
+func (a *assigner) seenAgain(node meta.NodeID) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for item, t := range a.tries {
+		if !t.running && t.fails > 0 && (item.node == node || t.avoid == node) {
+			t.again()
+			a.nudge()
 		}
 	}
 }
@@ -453,7 +467,7 @@ func (a *assigner) failed(targets []meta.NodeID, ids []meta.ContentID, source me
 				t.again()
 				continue
 			}
-			t.next = now.Add(min(workRetryMin<<min(t.fails, 6), workRetryMax))
+			t.next = now.Add(min(workRetryMin<<min(max(t.fails-workRetrySame+1, 0), 6), workRetryMax))
 			t.fails++
 		}
 	}

@@ -85,6 +85,38 @@ func TestTryOfAnEarlierLifeCostsNoWait(t *testing.T) {
 	offers(t, a, "the source that failed is back", len(ids))
 }
 
+// A node that was cut off for so short a time that the log never had it down is served when it connects again.
+func TestNodeThatConnectsAgainIsServedAtOnce(t *testing.T) {
+	_, a, ids := owing(t)
+	for range 8 {
+		a.failed([]meta.NodeID{4}, ids, 2)
+	}
+	offers(t, a, "failed often", 0)
+	a.seenAgain(3)
+	offers(t, a, "another node has connected", 0)
+	a.seenAgain(4)
+	offers(t, a, "the target has connected", len(ids))
+	for range 8 {
+		a.failed([]meta.NodeID{4}, ids, 2)
+	}
+	a.seenAgain(2)
+	offers(t, a, "the source has connected", len(ids))
+}
+
+// What fails while a node's line is cut waits no longer than a second each time, for as long as the log may take to
+// have the node down.
+func TestFirstTriesComeAtOnePace(t *testing.T) {
+	_, a, ids := owing(t)
+	for try := range 6 {
+		began := time.Now()
+		a.failed([]meta.NodeID{4}, ids[:1], 2)
+		wait := a.tries[owedItem{4, ids[0]}].next.Sub(began).Round(workRetryMin)
+		if want := []time.Duration{1, 1, 1, 1, 2, 4}[try] * workRetryMin; wait != want {
+			t.Errorf("after failure %d the next try comes in %v, want %v", try+1, wait, want)
+		}
+	}
+}
+
 // leapClock is the machine's clock, put forward.
 type leapClock struct {
 	systemClock

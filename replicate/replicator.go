@@ -151,6 +151,9 @@ func (r *Replicator) Applied(events []meta.Event) {
 	}
 }
 
+// Seen is called when a node has connected to this one. It does not wait.
+func (r *Replicator) Seen(node meta.NodeID) { r.assigner.seenAgain(node) }
+
 // carryOut acts on one event of the log; it may wait for the disk.
 func (r *Replicator) carryOut(e meta.Event) {
 	switch e.Kind {

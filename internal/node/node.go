@@ -360,7 +360,10 @@ func (n *node) openPort() error {
 			}
 		},
 		Evicted: n.members.evicted,
-		Seen:    n.peers.Seen,
+		Seen: func(node uint32) {
+			n.peers.Seen(node)
+			n.repl.Seen(meta.NodeID(node))
+		},
 	})
 	if err != nil {
 		return err
