@@ -216,8 +216,8 @@ func (a *assigner) returned(nodes []meta.Node) {
 	}
 }
 
-// seenAgain takes word that a node has connected to this one. What could not be brought to it, or got from it, since its
-// line was cut is tried again at once.
+// seenAgain takes word that a node has connected to this one. What could not be brought to it, or got from it, while
+// its line was cut is tried again at once.
 func (a *assigner) seenAgain(node meta.NodeID) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
