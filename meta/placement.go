@@ -146,8 +146,8 @@ func (c *cluster) believes(n *nodeRecord, rec *contentRecord) bool {
 	switch {
 	case n == nil || n.State == NodeEvicted:
 		return false
-	case rec.Inline:
-		return n.State != NodeJoined
+	case rec.Inline: // its bytes came with the entry
+		return n.State == NodeUp || n.State == NodeDown && rec.Published <= n.DownIndex
 	case !c.assigned(n, rec) || contains(rec.Owed, n.ID) || inRanges(n.Backlog, rec.Published):
 		return false
 	case n.draining() && rec.Published > n.DrainIndex && !contains(rec.Placed, n.ID):

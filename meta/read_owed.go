@@ -220,33 +220,82 @@ func (db *DB) Believed(node NodeID, after ContentID, limit int) (list []Content,
 	return list, next, err
 }
 
-// Nowhere lists live contents that were lost and that no node is believed to hold any more, at most limit. It looks at
-// what is owed by rows, up to nowhereRows of them.
+// Nowhere lists live contents that no node is believed to hold any more, at most limit. It looks at what is owed, by
+// rows and by ranges, up to nowhereRows contents of each kind.
 func (db *DB) Nowhere(limit int) ([]Content, error) {
 	var out []Content
 	err := db.read(func(s snap) error {
-		out = nil
-		rows, seen := 0, map[ContentID]bool{}
-		return s.each([]byte{tableOwed}, []byte{tableOwed}, func(key, value []byte) (bool, error) {
-			var r owedRecord
-			if err := decodeRecord(value, &r); err != nil {
-				return false, fmt.Errorf("meta: record %x: %w", key, err)
-			}
-			if rows++; r.Reason != OwedLost || seen[r.Content] {
-				return rows < nowhereRows, nil
-			}
-			seen[r.Content] = true
-			var rec contentRecord
-			if err := s.load(keyContent(tableContent, r.Content), &rec); err != nil {
-				return false, err
-			}
-			if !s.heldByAny(&rec) {
-				out = append(out, rec.Content)
-			}
-			return len(out) < limit && rows < nowhereRows, nil
-		})
+		found := &nowhere{s: s, seen: make(map[ContentID]bool), limit: limit}
+		if err := found.rows(); err != nil {
+			return err
+		}
+		err := found.ranges()
+		out = found.list
+		return err
 	})
 	return out, err
+}
+
+// nowhere gathers contents that nobody holds.
+type nowhere struct {
+	s     snap
+	seen  map[ContentID]bool
+	list  []Content
+	limit int
+}
+
+// look takes a content; it returns false when enough are found.
+func (w *nowhere) look(rec *contentRecord) bool {
+	if !w.seen[rec.ID] && !w.s.heldByAny(rec) {
+		w.list = append(w.list, rec.Content)
+	}
+	w.seen[rec.ID] = true
+	return len(w.list) < w.limit
+}
+
+// rows looks at what has owed rows.
+func (w *nowhere) rows() error {
+	looked := 0
+	return w.s.each([]byte{tableOwed}, []byte{tableOwed}, func(key, value []byte) (bool, error) {
+		var r owedRecord
+		if err := decodeRecord(value, &r); err != nil {
+			return false, fmt.Errorf("meta: record %x: %w", key, err)
+		}
+		looked++
+		if w.seen[r.Content] {
+			return looked < nowhereRows, nil
+		}
+		var rec contentRecord
+		if err := w.s.load(keyContent(tableContent, r.Content), &rec); err != nil {
+			return false, err
+		}
+		return w.look(&rec) && looked < nowhereRows, nil
+	})
+}
+
+// ranges looks at what was published while nodes were away.
+func (w *nowhere) ranges() error {
+	var missed seqSet
+	for _, n := range w.s.cl.nodes {
+		if n == nil || n.State == NodeEvicted {
+			continue
+		}
+		for _, r := range n.missed(w.s.head.Index).addRange(n.Recheck) {
+			missed = missed.addRange(r)
+		}
+	}
+	looked, more := 0, len(w.list) < w.limit
+	for i := 0; i < len(missed) && more; i++ {
+		err := w.s.published(missed[i], func(rec *contentRecord) bool {
+			looked++
+			more = w.look(rec) && looked < nowhereRows
+			return more
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // nowhereRows bounds what Nowhere reads.

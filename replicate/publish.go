@@ -288,7 +288,7 @@ func (s *pushSession) gather(ctx context.Context) error {
 	case size == 0:
 		s.taken()
 		return nil
-	case size <= meta.MaxInline && s.targets.policy.Placement == meta.PlaceAll && s.targets.voters >= inlineVoters:
+	case s.targets.rideInLog(size):
 		return s.inline()
 	case size <= smallMax:
 		return s.small(ctx)

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"slices"
 	"syscall"
@@ -51,6 +52,30 @@ func TestPublishReachesEveryMember(t *testing.T) {
 				return true
 			})
 		})
+	}
+}
+
+// G2: min-copies holds for the smallest files too. The log has their bytes on a majority of the voters only.
+func TestTinyFileHasAsManyCopiesAsItsPolicyAsksFor(t *testing.T) {
+	c := newCluster(t, 4, 3)
+	for _, x := range []struct {
+		copies uint32
+		inLog  bool
+	}{{2, true}, {3, false}, {4, false}} {
+		c.must(1, &meta.SetPolicy{Dir: 0, Policy: &meta.Policy{Placement: meta.PlaceAll, MinCopies: x.copies}})
+		out, err := c.node(1).publish(c.create(1, fmt.Sprint(x.copies)), meta.ContentID{}, []byte("bytes"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got, err := c.node(1).db.Content(out.Content); err != nil || got.Inline != x.inLog {
+			t.Errorf("%d copies: in the log %v, want %v (%v)", x.copies, got.Inline, x.inLog, err)
+		}
+	}
+	ino := c.create(1, "one node is away")
+	c.node(4).stop()
+	c.declareDown(4)
+	if _, err := c.node(1).publish(ino, meta.ContentID{}, []byte("bytes")); !errors.Is(err, ErrCopies) {
+		t.Errorf("published with 3 of 4 copies: %v", err)
 	}
 }
 

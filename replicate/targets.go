@@ -57,6 +57,13 @@ func (t *targets) minCopies() int {
 	return max(1, min(2, up))
 }
 
+// rideInLog reports whether bytes go with the entry: all nodes are to have them, and the log has at least as many
+// durable copies as the policy asks for.
+func (t *targets) rideInLog(size int64) bool {
+	return size <= meta.MaxInline && t.policy.Placement == meta.PlaceAll && t.voters >= inlineVoters &&
+		int64(t.policy.MinCopies) <= int64(t.voters/2+1)
+}
+
 // lost returns the members without which too few have voted, that the log lists as up, and that may take the content a
 // moment later.
 func (t *targets) lost(votes []meta.NodeID, missed []meta.Missed) (out []meta.NodeID) {

@@ -138,7 +138,7 @@ func (n *node) owedReason(rec meta.Node, c meta.Content) string {
 	}
 	reason := owed[0].Reason.String()
 	if owed[0].Reason == meta.OwedSlow {
-		if why := n.repl.WhySlow(rec.ID, c.ID); why != "" {
+		if why := n.repl.WhySlow(rec.ID, owed[0].Content); why != "" {
 			reason += ": " + why
 		}
 	}
