@@ -94,6 +94,8 @@ type Core struct {
 	silent, told, patience int
 	// hurry is how many ticks the next election may take at least while this node hastens, 0 otherwise.
 	hurry int
+	// gone is the term in which the leader was last taken for gone.
+	gone uint64
 	// confTerm is the term in which a change of voters was given to raft that has not been committed yet, 0 if none was.
 	confTerm uint64
 	// handing says that leadership was to be handed over.
@@ -181,10 +183,13 @@ func (c *Core) heard() {
 // Tick advances the clock. The election timeout is kept here and not by raft, so that it comes from Intn.
 func (c *Core) Tick() {
 	if c.raft.BasicStatus().RaftState == raft.StateLeader {
-		c.silent, c.told, c.hurry = 0, 0, 0
+		c.silent, c.told, c.hurry, c.patience = 0, 0, 0, 0
 		c.raft.Tick()
 		c.leaveJoint()
 		return
+	}
+	if c.patience == 0 { // it led until now
+		c.heard()
 	}
 	c.silent++
 	if c.told < c.cfg.ElectionTicks-1 {
@@ -201,11 +206,17 @@ func (c *Core) Tick() {
 	}
 }
 
-// LeaderGone takes word that no process listens any more where a member did. If that was this follower's leader, the
-// follower stands for election after a few ticks instead of ElectionTicks or more. A leader that lives after all stays:
-// pre-votes are refused by all who still hear it.
+// LeaderGone takes word that a member's machine refuses connections: its process has ended, as a rule. If that is this
+// follower's leader, the follower stands for election after a few ticks instead of ElectionTicks or more. A leader
+// that lives after all stays, unless a quorum takes it for gone: others refuse the pre-vote. A leader that goes on
+// sending is forgotten once in a term.
 func (c *Core) LeaderGone(id ID) {
-	if s := c.raft.BasicStatus(); s.RaftState == raft.StateFollower && s.Lead == id {
+	s := c.raft.BasicStatus()
+	if s.RaftState != raft.StateFollower || s.Lead != id {
+		return
+	}
+	if term := s.HardState.GetTerm(); c.gone != term || c.silent > 2*c.cfg.HeartbeatTicks {
+		c.gone = term
 		_ = c.raft.ForgetLeader()
 		c.hasten(1)
 	}
@@ -216,14 +227,16 @@ func (c *Core) LeaderGone(id ID) {
 func (c *Core) Reached() {
 	s := c.raft.BasicStatus()
 	if s.Lead == raft.None && (s.RaftState == raft.StateFollower || s.RaftState == raft.StatePreCandidate) {
-		c.hasten(c.cfg.HeartbeatTicks)
+		c.hasten(c.cfg.HeartbeatTicks + 1)
 	}
 }
 
-// hasten lets this node stand for election in a few ticks, at least as many as said.
+// hasten lets a voter stand for election in a few ticks, at least as many as said.
 func (c *Core) hasten(ticks int) {
-	c.patience = min(c.patience, c.silent+ticks+c.cfg.Intn(hurryTicks))
-	c.hurry = hurryTicks
+	if contains(votersOf(c.Conf()), c.cfg.ID) {
+		c.patience = min(c.patience, c.silent+ticks+c.cfg.Intn(hurryTicks))
+		c.hurry = hurryTicks
+	}
 }
 
 // patienceAfter is how long an election may take before the next: ElectionTicks or more, or twice as long each time

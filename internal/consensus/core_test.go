@@ -842,7 +842,17 @@ func TestSecondStepAfterAHandOverThatFailed(t *testing.T) {
 	}
 }
 
-// A follower that is wrong about its leader's end does not disturb it.
+// preVotes counts the requests for a pre-vote that are on their way.
+func (s *sim) preVotes() (n int) {
+	for _, m := range s.net {
+		if m.GetType() == raftpb.MsgPreVote {
+			n++
+		}
+	}
+	return n
+}
+
+// A follower that is wrong about its leader's end does not disturb it, and is not wrong again while it hears it.
 func TestLeaderThatIsNotGoneStays(t *testing.T) {
 	s := newSim(t, 1, 3)
 	s.settle()
@@ -851,14 +861,65 @@ func TestLeaderThatIsNotGoneStays(t *testing.T) {
 		if id == before.Leader {
 			continue
 		}
-		n.core.LeaderGone(before.Leader)
-		for range hurryTicks { // it stands for election before it hears of the leader again
-			n.core.Tick()
-			s.pump(n)
+		for round, want := range []int{2, 0} {
+			n.core.LeaderGone(before.Leader)
+			for range hurryTicks { // it stands for election before it hears of the leader again
+				n.core.Tick()
+				s.pump(n)
+				if s.preVotes() > 0 {
+					break
+				}
+			}
+			if got := s.preVotes(); got != want {
+				t.Errorf("it asks %d nodes for a pre-vote in round %d, want %d", got, round+1, want)
+			}
+			s.settle()
 		}
-		s.settle()
 		if after := n.core.Status(); after.Leader != before.Leader || after.Term != before.Term {
 			t.Errorf("%+v after %+v", after, before)
 		}
 	}
+}
+
+// ticksToPreVote ticks a node alone until it asks for pre-votes.
+func (s *sim) ticksToPreVote(n *simCore) int {
+	s.net = nil
+	for i := 1; i <= 100; i++ {
+		n.core.Tick()
+		s.pump(n)
+		if s.preVotes() > 0 {
+			return i
+		}
+	}
+	return 0
+}
+
+// An election that is hastened and comes to nothing is repeated later each time. A connection hastens the next one
+// again, and a leader that steps down has the usual patience.
+func TestHastenedElectionsBackOff(t *testing.T) {
+	s := newSim(t, 2, 3)
+	n := s.nodes[1]
+	within := func(when string, got, low, high int) {
+		t.Helper()
+		if got < low || got > high {
+			t.Errorf("%s: an election after %d ticks, want %d to %d", when, got, low, high)
+		}
+	}
+	within("at the start", s.ticksToPreVote(n), 10, 19)
+	within("nothing came of it", s.ticksToPreVote(n), 10, 19)
+	n.core.Reached()
+	within("a member is reached", s.ticksToPreVote(n), 3, 7)
+	within("nothing came of that", s.ticksToPreVote(n), 5, 9)
+	within("nor of that", s.ticksToPreVote(n), 10, 19)
+	s.settle()
+	leader := s.nodes[n.core.Status().Leader]
+	for range 20 { // it hears of nobody, and steps down
+		s.net = nil
+		leader.core.Tick()
+		s.pump(leader)
+		if leader.core.Status().Role != RoleLeader {
+			break
+		}
+	}
+	within("it led until now", s.ticksToPreVote(leader), 10, 19)
 }

@@ -26,6 +26,7 @@ type link struct {
 	ctx    context.Context
 	cancel context.CancelFunc
 	kick   chan struct{} // buffered 1: the peer is there, dial now
+	up     time.Time     // when it last got a connection; of run
 
 	mu       sync.Mutex // protects all below
 	stream   *stream    // nil while down
@@ -293,19 +294,27 @@ func askState(ctx context.Context, n *Node, peer ID) ([]byte, error) {
 	}
 }
 
-// linkUp runs when a link has a connection again.
-func (n *Node) linkUp(l *link) {
-	n.mu.Lock()
-	leader := n.state.leader
-	n.mu.Unlock()
-	signal(n.clocks.news)
-	if leader == 0 {
+// reached tells the loop of a connection, but not of each one to a peer that comes and goes: votes need their time.
+func (l *link) reached() {
+	n, now := l.n, time.Now()
+	steady := now.Sub(l.up) > 2*time.Duration(n.tune.ElectionTicks)*n.tune.Tick
+	l.up = now
+	if steady {
 		n.box.event(func() {
 			if core := n.loop.core; core != nil {
 				core.Reached()
 			}
 		})
 	}
+}
+
+// linkUp runs when a link has a connection again.
+func (n *Node) linkUp(l *link) {
+	n.mu.Lock()
+	leader := n.state.leader
+	n.mu.Unlock()
+	signal(n.clocks.news)
+	l.reached()
 	if l.peer == leader {
 		n.proposals.dispatchAll()
 		n.reporter.reportAll()

@@ -14,9 +14,6 @@ const (
 	// healMax is how long nodes that are back may take until they are up everywhere and owed nothing. Lines carry
 	// contents in no time here, so this is what daemons wait for.
 	healMax = 2 * time.Second
-	// electMax is what a leader's election adds where none could be elected before: half of the voters were away, or
-	// more.
-	electMax = 0 * time.Second
 )
 
 // absence is a way in which a machine goes for a while.
@@ -90,15 +87,6 @@ func (w *world) comeback() {
 	if w.chance(2) {
 		gone = append(gone, w.machines[(first+1+w.intn(comebackNodes-1))%comebackNodes])
 	}
-	limit, voters := healMax, 0
-	for _, m := range gone {
-		if w.votes(m) {
-			voters++
-		}
-	}
-	if 2*voters >= w.voters() {
-		limit += electMax
-	}
 	stopWriters := w.startWriters()
 	pass(w.between(500*time.Millisecond, 2*time.Second))
 	for _, m := range gone {
@@ -119,8 +107,8 @@ func (w *world) comeback() {
 	took := time.Since(began)
 	w.tell("healed after %v", took)
 	w.stats.Healed = append(w.stats.Healed, took)
-	if took > limit {
-		w.fail("%d nodes that were %s took %v to heal, at most %v are allowed", len(gone), how.name, took, limit)
+	if took > healMax {
+		w.fail("%d nodes that were %s took %v to heal, at most %v are allowed", len(gone), how.name, took, healMax)
 	}
 	// a close at a node that was gone may take longer
 	w.until(settleMax, 100*time.Millisecond, func() bool { return w.programs.Load() == 0 })
