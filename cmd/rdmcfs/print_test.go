@@ -62,11 +62,22 @@ fabric verbs:mlx5_0/1 (24 pairs), tcp, 5 connections of control over RDMA; disk 
 	if diff := cmp.Diff(want, b.String()); diff != "" {
 		t.Error(diff)
 	}
-	b.Reset()
-	st.Leader = 0
-	printStatus(&b, st, printTime)
-	if wait := "changes wait until there is a leader"; !strings.Contains(b.String(), wait) {
-		t.Errorf("without a leader it does not say %q:\n%s", wait, b.String())
+	for _, x := range []struct {
+		change func()
+		want   string
+	}{
+		{func() { st.Nodes[0].Unheard = true }, "up               now     ?        -"},
+		{func() { st.Leader = 0 }, "changes wait until there is a leader"},
+		{func() { st.ChangesRefused = "it is so" }, "changes fail here: it is so"},
+		{func() { st.Quorum = false }, "NO QUORUM"},
+		{func() { st.State = "rebuilding" }, "nothing is served here until the state is rebuilt"},
+	} {
+		x.change()
+		b.Reset()
+		printStatus(&b, st, printTime)
+		if !strings.Contains(b.String(), x.want) {
+			t.Errorf("it does not say %q:\n%s", x.want, b.String())
+		}
 	}
 }
 

@@ -35,14 +35,7 @@ func printStatus(w io.Writer, st admin.Status, now time.Time) {
 	}
 	terminal.Printf(w, "cluster %s, %s, %d files and directories, %s\n", st.Cluster, countText(len(st.Nodes), "node"),
 		max(st.Files, 1)-1, units.Bytes(int64(st.Bytes))) // the root is there though nobody has made it
-	quorum := "changes are possible"
-	switch {
-	case st.Quorum && st.Leader == 0:
-		quorum = "changes wait until there is a leader"
-	case !st.Quorum:
-		quorum = "NO QUORUM: changes fail until more voters are back; reads go on"
-	}
-	terminal.Printf(w, "leader %s, voters %s; %s\n", nodeText(st, st.Leader), voterText(st), quorum)
+	terminal.Printf(w, "leader %s, voters %s; %s\n", nodeText(st, st.Leader), voterText(st), changesText(st))
 	terminal.Printf(w, "this is %s, %s; log index %d, namespace digest %s at %d\n", nodeText(st, st.Node), st.State,
 		st.AppliedIndex, st.Digest, st.DigestIndex)
 	printNodes(w, st, now)
@@ -61,6 +54,21 @@ func printStatus(w io.Writer, st admin.Status, now time.Time) {
 	printLocal(w, st)
 }
 
+// changesText says whether the mounts of this node can change something.
+func changesText(st admin.Status) string {
+	switch {
+	case st.State == "rebuilding":
+		return "nothing is served here until the state is rebuilt"
+	case !st.Quorum:
+		return "NO QUORUM: changes fail until more voters are back; reads go on"
+	case st.ChangesRefused != "":
+		return "changes fail here: " + st.ChangesRefused
+	case st.Leader == 0:
+		return "changes wait until there is a leader"
+	}
+	return "changes are possible"
+}
+
 func printNodes(w io.Writer, st admin.Status, now time.Time) {
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	terminal.Printf(t, "NODE\tNAME\tADDRESS\tSTATE\tSEEN\tBEHIND\tOWED\n")
@@ -73,7 +81,7 @@ func printNodes(w io.Writer, st admin.Status, now time.Time) {
 		case !n.LastSeen.IsZero():
 			seen = sinceText(n.LastSeen, now)
 		}
-		terminal.Printf(t, "%d\t%s\t%s\t%s\t%s\t%s\t%s\n", n.ID, n.Name, n.Addr, state, seen, behindText(n.BehindIndex),
+		terminal.Printf(t, "%d\t%s\t%s\t%s\t%s\t%s\t%s\n", n.ID, n.Name, n.Addr, state, seen, behindText(n),
 			owedText(n))
 	}
 	t.Flush()
@@ -98,14 +106,16 @@ func drainText(n admin.Node) string {
 	return fmt.Sprintf(", draining: %s, %s", countText(n.NeededCount, "content"), units.Bytes(n.NeededBytes))
 }
 
-func behindText(entries uint64) string {
-	switch entries {
-	case 0:
+func behindText(n admin.Node) string {
+	switch {
+	case n.Unheard:
+		return "?"
+	case n.BehindIndex == 0:
 		return "-"
-	case 1:
+	case n.BehindIndex == 1:
 		return "1 entry"
 	}
-	return strconv.FormatUint(entries, 10) + " entries"
+	return strconv.FormatUint(n.BehindIndex, 10) + " entries"
 }
 
 // owedText says what a node is owed and why.

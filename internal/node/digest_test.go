@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/rdmcfs/rdmcfs/fs"
+	"github.com/rdmcfs/rdmcfs/internal/consensus"
 	"github.com/rdmcfs/rdmcfs/meta"
 )
 
@@ -184,6 +185,9 @@ func TestSplitHoldsChangesBack(t *testing.T) {
 		s.note(agrees, 0, own, []digestAnswer{{3, own, true}}, in)
 		if err := c.unsound(); !errors.Is(err, errSplit) {
 			t.Errorf("%s: while they differ: %v", name, err)
+		}
+		if why := n.changesRefused(consensus.Status{}); why != errSplit.Error() && !strings.Contains(why, "differ") {
+			t.Errorf("%s: status says of changes: %q", name, why)
 		}
 		if _, err := c.Propose(t.Context(), &meta.Create{}); !errors.Is(err, fs.ErrReadOnly) {
 			t.Errorf("%s: a change while they differ: %v", name, err)

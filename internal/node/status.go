@@ -26,7 +26,7 @@ func (n *node) status(context.Context) (admin.Status, error) {
 		Version: n.cfg.Version, Cluster: n.id.Cluster, Generation: n.id.Generation,
 		Node: uint32(n.id.Node), Name: n.id.Name, Listen: n.id.Listen, State: n.state(log),
 		Incarnation: lease.Incarnation, Started: n.started,
-		Leader: uint32(nodeOf(log.Leader)), Quorum: !log.NoQuorum,
+		Leader: uint32(nodeOf(log.Leader)), Quorum: !log.NoQuorum, ChangesRefused: n.changesRefused(log),
 		AppliedIndex: n.db.Index(), CommitIndex: log.Commit, Digest: fmt.Sprintf("%x", digest), DigestIndex: index,
 		Files: files, Bytes: bytes,
 		Transfers: n.transfers(), Unpublished: n.unpublished(), Unresolved: n.proposer.unresolved(),
@@ -64,6 +64,22 @@ func (n *node) state(log consensus.Status) string {
 	return "serving"
 }
 
+// changesRefused is why this node's mounts can change nothing though there is a quorum.
+func (n *node) changesRefused(log consensus.Status) string {
+	if log.NoQuorum {
+		return ""
+	}
+	if err := (cluster{n}).unsound(); err != nil {
+		return err.Error()
+	}
+	if n.proposer.lease().Incarnation == 0 {
+		return notLetIn
+	}
+	return ""
+}
+
+const notLetIn = "the cluster has not let this node in"
+
 // nodeStatus is a line per member.
 func (n *node) nodeStatus(log consensus.Status) ([]admin.Node, error) {
 	clocks := n.clockStatus()
@@ -85,7 +101,8 @@ func (n *node) nodeStatus(log consensus.Status) ([]admin.Node, error) {
 		if line.OwedCount > 0 {
 			line.OwedReason = n.owedReason(rec, meta.Content{})
 		}
-		if p, ok := progressKnown(log, raftID(rec.ID, rec.Store), time.Now()); ok {
+		p, ok := progressKnown(log, raftID(rec.ID, rec.Store), time.Now())
+		if line.Unheard = !ok; ok {
 			line.LastSeen = p.LastSeen
 			if log.Commit > p.Visible {
 				line.BehindIndex, line.BehindReason = log.Commit-p.Visible, n.repl.WhyBehind(rec.ID, p.Visible)
@@ -301,8 +318,13 @@ func (n *node) nowhere() string {
 		count, strings.Join(names, "; "))
 }
 
-// cutOffWarning says what a node without a quorum can still do, and which voters it does not reach.
+// cutOffWarning says what a node without a quorum, or that is not let in, can still do, and which voters it does not
+// reach.
 func cutOffWarning(st admin.Status) string {
+	if st.Quorum {
+		return "cut off: " + notLetIn + "; reads show what this node knew last, changes fail: it asks again by itself, " +
+			"and its log says why it waits"
+	}
 	var missing []string
 	for _, line := range st.Nodes {
 		if line.Voter && !line.Connected && line.ID != st.Node {

@@ -97,4 +97,8 @@ func TestCutOffNamesTheVotersThatAreMissing(t *testing.T) {
 	if text := cutOffWarning(st); strings.Contains(text, "no connection") {
 		t.Error(text)
 	}
+	st.Quorum = true
+	if text := cutOffWarning(st); strings.Contains(text, "no quorum") || !strings.Contains(text, notLetIn) {
+		t.Errorf("with a quorum it says: %s", text)
+	}
 }

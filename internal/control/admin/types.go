@@ -4,24 +4,27 @@ import "time"
 
 // Status is what a node knows of itself and the cluster at AppliedIndex.
 type Status struct {
-	Version      string    `json:"version"`
-	Cluster      string    `json:"cluster"`
-	Generation   uint32    `json:"generation"`
-	Node         uint32    `json:"node"`
-	Name         string    `json:"name"`
-	Listen       string    `json:"listen"`
-	State        string    `json:"state"` // starting, rebuilding, serving, cut-off, stopping
-	Incarnation  uint32    `json:"incarnation"`
-	Started      time.Time `json:"started"`
-	Leader       uint32    `json:"leader"` // 0 = none known
-	Quorum       bool      `json:"quorum"` // changes are possible now
-	Voters       []uint32  `json:"voters"`
-	AppliedIndex uint64    `json:"applied_index"`
-	CommitIndex  uint64    `json:"commit_index"`
-	Digest       string    `json:"digest"` // of the namespace at DigestIndex; equal on all nodes at an equal index
-	DigestIndex  uint64    `json:"digest_index"`
-	Files        uint64    `json:"files"`
-	Bytes        uint64    `json:"bytes"`
+	Version     string    `json:"version"`
+	Cluster     string    `json:"cluster"`
+	Generation  uint32    `json:"generation"`
+	Node        uint32    `json:"node"`
+	Name        string    `json:"name"`
+	Listen      string    `json:"listen"`
+	State       string    `json:"state"` // starting, rebuilding, serving, cut-off, stopping
+	Incarnation uint32    `json:"incarnation"`
+	Started     time.Time `json:"started"`
+	Leader      uint32    `json:"leader"` // 0 = none known
+	Quorum      bool      `json:"quorum"` // a quorum of voters answers this node; false too while it rebuilds
+	// ChangesRefused is why changes fail at this node's mounts though there is a quorum; empty if they do not.
+	ChangesRefused string `json:"changes_refused,omitempty"`
+
+	Voters       []uint32 `json:"voters"`
+	AppliedIndex uint64   `json:"applied_index"`
+	CommitIndex  uint64   `json:"commit_index"`
+	Digest       string   `json:"digest"` // of the namespace at DigestIndex; equal on all nodes at an equal index
+	DigestIndex  uint64   `json:"digest_index"`
+	Files        uint64   `json:"files"`
+	Bytes        uint64   `json:"bytes"`
 
 	Nodes       []Node        `json:"nodes"`
 	Transfers   []Transfer    `json:"transfers"`
@@ -50,7 +53,8 @@ type Node struct {
 	OwedCount   int               `json:"owed_count"`
 	OwedBytes   int64             `json:"owed_bytes"`
 	OwedReason  string            `json:"owed_reason,omitempty"`
-	BehindIndex uint64            `json:"behind_index"` // log entries it has not shown yet; 0 = in step
+	BehindIndex uint64            `json:"behind_index"`      // log entries it has not shown yet; 0 = in step, or Unheard
+	Unheard     bool              `json:"unheard,omitempty"` // this node does not know how far that one is
 	// BehindReason says which version of this node's it has not shown although the close waited as long as it may.
 	BehindReason string    `json:"behind_reason,omitempty"`
 	LastSeen     time.Time `json:"last_seen,omitzero"`
