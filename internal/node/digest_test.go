@@ -186,7 +186,7 @@ func TestSplitHoldsChangesBack(t *testing.T) {
 		if err := c.unsound(); !errors.Is(err, errSplit) {
 			t.Errorf("%s: while they differ: %v", name, err)
 		}
-		if why := n.changesRefused(consensus.Status{}); why != errSplit.Error() && !strings.Contains(why, "differ") {
+		if why := c.changesRefused(consensus.Status{}); why != errSplit.Error() && !strings.Contains(why, "differ") {
 			t.Errorf("%s: status says of changes: %q", name, why)
 		}
 		if _, err := c.Propose(t.Context(), &meta.Create{}); !errors.Is(err, fs.ErrReadOnly) {

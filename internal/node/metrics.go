@@ -63,7 +63,9 @@ var metrics = []metric{
 	gauge("commit_index", "Last log entry known to be committed.", func(n *node) float64 {
 		return float64(n.raft.status().Commit)
 	}),
-	gauge("quorum", "1 while a quorum of voters answers.", func(n *node) float64 { return truth(!n.raft.status().NoQuorum) }),
+	gauge("quorum", "1 while a quorum of voters answers.", func(n *node) float64 {
+		return truth(!n.raft.status().NoQuorum)
+	}),
 	gauge("leader", "1 on the leader.", func(n *node) float64 { return truth(n.isLeader()) }),
 	gauge("registered_bytes", "Registered memory that transfers reserve now.", func(n *node) float64 {
 		return float64(n.memory.Used())

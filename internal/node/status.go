@@ -26,7 +26,7 @@ func (n *node) status(context.Context) (admin.Status, error) {
 		Version: n.cfg.Version, Cluster: n.id.Cluster, Generation: n.id.Generation,
 		Node: uint32(n.id.Node), Name: n.id.Name, Listen: n.id.Listen, State: n.state(log),
 		Incarnation: lease.Incarnation, Started: n.started,
-		Leader: uint32(nodeOf(log.Leader)), Quorum: !log.NoQuorum, ChangesRefused: n.changesRefused(log),
+		Leader: uint32(nodeOf(log.Leader)), Quorum: !log.NoQuorum, ChangesRefused: cluster{n}.changesRefused(log),
 		AppliedIndex: n.db.Index(), CommitIndex: log.Commit, Digest: fmt.Sprintf("%x", digest), DigestIndex: index,
 		Files: files, Bytes: bytes,
 		Transfers: n.transfers(), Unpublished: n.unpublished(), Unresolved: n.proposer.unresolved(),
@@ -65,14 +65,14 @@ func (n *node) state(log consensus.Status) string {
 }
 
 // changesRefused is why this node's mounts can change nothing though there is a quorum.
-func (n *node) changesRefused(log consensus.Status) string {
+func (c cluster) changesRefused(log consensus.Status) string {
 	if log.NoQuorum {
 		return ""
 	}
-	if err := (cluster{n}).unsound(); err != nil {
+	if err := c.unsound(); err != nil {
 		return err.Error()
 	}
-	if n.proposer.lease().Incarnation == 0 {
+	if c.n.proposer.lease().Incarnation == 0 {
 		return notLetIn
 	}
 	return ""
