@@ -2,7 +2,9 @@ package replicate
 
 import (
 	"errors"
+	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/rdmcfs/rdmcfs/meta"
@@ -21,22 +23,34 @@ const (
 	EndFailed    Ending = "failed"
 )
 
-// ending returns how a push ended.
+// ending returns how the last session of a push ended.
 func ending(out Outcome, err error) (Ending, string) {
 	var again errAgain
 	switch {
-	case err == nil && out.Result.Orphan:
-		return EndPublished, "its file was gone: kept as a version without a file"
-	case err == nil && out.Result.Conflict:
-		return EndPublished, "another version had come in between: that one is kept"
 	case err == nil:
-		return EndPublished, ""
+		return EndPublished, publishedHow(out)
 	case errors.As(err, &again):
-		return EndRepeated, err.Error()
+		return EndFailed, err.Error() // to be repeated, and no session followed
 	case errors.Is(err, ErrUnknown):
 		return EndUnknown, err.Error()
 	}
 	return EndFailed, err.Error()
+}
+
+// publishedHow says what is special about a version that was published; "" if nothing is.
+func publishedHow(out Outcome) string {
+	var texts []string
+	switch {
+	case out.Result.Orphan:
+		texts = append(texts, "its file was gone: kept as a version without a file")
+	case out.Result.Conflict:
+		texts = append(texts, "another version had come in between: that one is kept")
+	}
+	if out.Unseen != nil {
+		texts = append(texts, fmt.Sprintf("no leader said which nodes show it (%v): a close or fsync that waited for that "+
+			"has got an error", out.Unseen))
+	}
+	return strings.Join(texts, "; ")
 }
 
 // feedMax bounds the ends that wait for one follower.
@@ -137,16 +151,18 @@ func (t *transfer) later(nodes []meta.NodeID) {
 	}
 }
 
-// behind notes the members that had not shown the version when the barrier's time was over.
+// behind notes the members that had not shown the version when the barrier's time was over. Other nodes than members
+// may be among the nodes: they do not get the file.
 func (t *transfer) behind(nodes []meta.NodeID) {
 	t.owner.mu.Lock()
 	defer t.owner.mu.Unlock()
-	for _, n := range nodes {
-		t.memberLocked(n).Behind = true
+	for i, m := range t.st.Members {
+		t.st.Members[i].Behind = slices.Contains(nodes, m.Node)
 	}
 }
 
-// rides shows the members of a push whose bytes ride in the log: a member that shows the entry has the bytes.
+// rides shows the members of a push whose bytes ride in the log: a member that shows the entry has the bytes. An empty
+// file is one of these.
 func (t *transfer) rides(members, behind []meta.NodeID) {
 	var have []meta.NodeID
 	for _, n := range members {
@@ -155,6 +171,11 @@ func (t *transfer) rides(members, behind []meta.NodeID) {
 		}
 	}
 	t.counted(0, have, nil)
+	t.owner.mu.Lock()
+	defer t.owner.mu.Unlock()
+	for _, n := range members {
+		t.memberLocked(n)
+	}
 }
 
 // memberLocked finds a member, or adds it. owner.mu is held; the pointer is good until then.

@@ -137,16 +137,16 @@ func mergeDone(a, b context.Context) (context.Context, context.CancelFunc) {
 // publish tries once, and again where another form of the push can do better.
 func (p *Pusher) publish(ctx context.Context, push *Push) (Outcome, error) {
 	p.counters.pushes.Add(1)
-	out, before, err := p.attempt(ctx, push, meta.ContentID{}, false)
+	s, out, err := p.attempt(ctx, push, nil)
 	var again errAgain
-	for i := range attemptsMax - 1 {
+	for range attemptsMax - 1 {
 		if !errors.As(err, &again) || ctx.Err() != nil {
 			break
 		}
 		if p.nameless(push) {
 			ino, noName := push.named(ctx)
 			if noName != nil {
-				err = errors.Join(noName, again.err)
+				err = errors.Join(noName, again)
 				break
 			}
 			push.Ino = ino
@@ -154,7 +154,10 @@ func (p *Pusher) publish(ctx context.Context, push *Push) (Outcome, error) {
 		if again.whole {
 			push.Dirty = nil // members lack the base
 		}
-		out, before, err = p.attempt(ctx, push, before, i == attemptsMax-2)
+		s, out, err = p.attempt(ctx, push, s)
+	}
+	if s != nil {
+		s.status.end(ending(out, err))
 	}
 	if err != nil {
 		p.counters.failures.Add(1)
@@ -184,16 +187,15 @@ func (e errAgain) Error() string { return e.err.Error() }
 func (e errAgain) Unwrap() error { return e.err }
 
 // attempt is one session, from its number to its end in the log. It continues from where the session before came to, if
-// that was fenced. With last, no other session follows.
-func (p *Pusher) attempt(
-	ctx context.Context, push *Push, before meta.ContentID, last bool,
-) (Outcome, meta.ContentID, error) {
+// that was fenced. The session before, nil for the first, is shown as repeated when the next one begins. attempt returns
+// the session that is shown last: its end is not shown yet.
+func (p *Pusher) attempt(ctx context.Context, push *Push, before *pushSession) (*pushSession, Outcome, error) {
 	t, err := p.choose(push)
 	if err != nil {
-		return Outcome{}, before, err
+		return before, Outcome{}, err
 	}
 	s := &pushSession{
-		p: p, push: push, targets: t, id: p.numbers.next(), before: before,
+		p: p, push: push, targets: t, id: p.numbers.next(),
 		op: &meta.Publish{
 			Ino: push.Ino, Base: push.Base, Size: push.Size, Holes: min(push.Holes, push.Size), Attr: push.Attr,
 			Hint:       hintOf(push.Path),
@@ -204,16 +206,16 @@ func (p *Pusher) attempt(
 		s.op.Ino = 0
 	}
 	s.op.Session = s.id
+	if before != nil {
+		s.before = before.id
+		before.status.end(EndRepeated, before.failed.Error())
+	}
 	s.status = p.transfers.begin(p.cfg.Clock, TransferStatus{
 		Content: s.id, Ino: push.Ino, Path: push.Path, Size: push.Size, Stream: push.Size, Phase: PhaseProposing,
 	})
 	out, err := s.carry(ctx)
-	how, text := ending(out, err)
-	if how == EndRepeated && (last || ctx.Err() != nil) {
-		how = EndFailed
-	}
-	s.status.end(how, text)
-	return out, s.id, err
+	s.failed = err
+	return s, out, err
 }
 
 // carry brings the bytes to the members and the version into the log.
@@ -277,6 +279,7 @@ type pushSession struct {
 	before  meta.ContentID // the session of this push before; zero for the first
 	op      *meta.Publish
 	status  *transfer
+	failed  error           // what came of it; nil if it was published
 	moved   time.Time       // when bytes or votes last came to a gathering that has ended; zero if that is not known
 	ended   <-chan struct{} // closed when the log has ended a session that was given up; nil before
 }
@@ -425,10 +428,11 @@ func (s *pushSession) show(ctx context.Context, res meta.Result) (Outcome, error
 	behind, err := p.cfg.Log.Barrier(ctx, res.Index)
 	if err != nil {
 		p.cfg.Logger.Warn("barrier not reached", "content", s.id, "index", res.Index, "err", err)
-		behind, out.Unseen = s.targets.others, err
+		out.Unseen = err
+	} else {
+		out.Behind = behind
+		s.shown(res.Index, behind)
 	}
-	out.Behind = behind
-	s.shown(res.Index, behind)
 	p.counters.published.Add(1)
 	p.counters.publishedBytes.Add(uint64(s.push.Size))
 	return out, nil
@@ -436,7 +440,7 @@ func (s *pushSession) show(ctx context.Context, res meta.Result) (Outcome, error
 
 // shown notes which members show the version, and which were no longer waited for.
 func (s *pushSession) shown(index uint64, behind []meta.NodeID) {
-	if len(s.op.Inline) > 0 {
+	if s.push.Size == 0 || len(s.op.Inline) > 0 {
 		s.status.rides(s.targets.others, behind)
 	}
 	if len(behind) == 0 {
