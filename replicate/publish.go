@@ -187,8 +187,8 @@ func (e errAgain) Error() string { return e.err.Error() }
 func (e errAgain) Unwrap() error { return e.err }
 
 // attempt is one session, from its number to its end in the log. It continues from where the session before came to, if
-// that was fenced. The session before, nil for the first, is shown as repeated when the next one begins. attempt returns
-// the session that is shown last: its end is not shown yet.
+// that was fenced. The session before, nil for the first, is shown as repeated when the next one begins. attempt
+// returns the session that is shown last: its end is not shown yet.
 func (p *Pusher) attempt(ctx context.Context, push *Push, before *pushSession) (*pushSession, Outcome, error) {
 	t, err := p.choose(push)
 	if err != nil {

@@ -69,8 +69,8 @@ func (n *node) damageHere() (admin.Damage, bool) {
 	return d, ok
 }
 
-// damagedHere lists what failed its checks here, and what this node should have and no node has any more: what was
-// damaged everywhere may have been removed to make room for a copy that did not come.
+// damagedHere lists what failed its checks here, and what this node has lost and no node has any more: what was damaged
+// everywhere may have been removed to make room for a copy that did not come.
 func (n *node) damagedHere() []content.ID {
 	ids := n.store.Damaged()
 	nowhere, err := n.db.Nowhere(nowhereMost)
@@ -79,11 +79,21 @@ func (n *node) damagedHere() []content.ID {
 	}
 	for _, c := range nowhere {
 		members, err := n.db.Members(c.Policy, c.Ino)
-		if id := content.ID(c.ID.Bytes()); err == nil && slices.Contains(members, n.id.Node) && !slices.Contains(ids, id) {
+		id := content.ID(c.ID.Bytes())
+		if err == nil && slices.Contains(members, n.id.Node) && lostAt(n.db, n.id.Node, c) && !slices.Contains(ids, id) {
 			ids = append(ids, id)
 		}
 	}
 	return ids
+}
+
+// lostAt reports whether a node has told the log that it has lost a content. A member that never got the content is owed
+// it for another reason.
+func lostAt(db *meta.DB, node meta.NodeID, c meta.Content) bool {
+	owed, err := db.OwedTo(node, max(c.Published, 1)-1, 2) // the row of a content, and the backlog that it is in
+	return err == nil && slices.ContainsFunc(owed, func(o meta.Owed) bool {
+		return o.Content == c.ID && o.Reason == meta.OwedLost
+	})
 }
 
 // handleDamage answers with what is damaged here.

@@ -3,13 +3,46 @@ package node
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 
 	"github.com/rdmcfs/rdmcfs/internal/content"
 	"github.com/rdmcfs/rdmcfs/internal/control/admin"
 	"github.com/rdmcfs/rdmcfs/meta"
+	"github.com/rdmcfs/rdmcfs/meta/metatest"
 )
+
+// G10: what no node has any more is damaged at the nodes that had it. The disk of a node that never got it is well.
+func TestDamageIsWhereTheBytesWere(t *testing.T) {
+	c := metatest.New(t, 3)
+	store, err := content.Open(t.TempDir(), content.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer store.Close()
+	publish := func(name string) meta.ContentID {
+		ino := c.Do(1, &meta.Create{Parent: meta.RootIno, Name: name, Kind: meta.KindFile}).Ino
+		p := &meta.Publish{Ino: ino, Session: c.Session(1), Size: 1 << 20, Root: [32]byte{1},
+			Votes: meta.Votes{View: c.DB.View()}, Missing: []meta.Missed{{Node: 3, Reason: meta.OwedUnreachable}}}
+		p.Votes.Add(1)
+		p.Votes.Add(2)
+		c.Do(1, p)
+		return p.Session
+	}
+	publish("well")
+	lost := publish("lost")
+	publish("well too")
+	for _, had := range []meta.NodeID{1, 2} {
+		c.Do(had, &meta.Unheld{Node: had, Contents: []meta.ContentID{lost}, Reason: meta.OwedLost})
+	}
+	for id, want := range map[meta.NodeID][]content.ID{1: {lost.Bytes()}, 2: {lost.Bytes()}, 3: nil} {
+		n := &node{db: c.DB.(*meta.DB), store: store, id: identity{Node: id}}
+		if got := n.damagedHere(); !slices.Equal(got, want) {
+			t.Errorf("damaged at node %d: %v, want %v", id, got, want)
+		}
+	}
+}
 
 // G10: all damage is counted and some of it is named, and the report says what no node holds any more.
 func TestDamageReport(t *testing.T) {
