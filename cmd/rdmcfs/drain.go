@@ -111,15 +111,7 @@ func drained(st admin.DrainState) error {
 				countText(st.StuckCount, "file version")))
 		words = append(words, listed(st.Needed, st.StuckCount)...)
 	}
-	if st.UnpublishedCount > 0 {
-		words = append(words, fmt.Sprintf("%s on %s: publish or drop them there with 'rdmcfs restore'",
-			countText(st.UnpublishedCount, "unpublished file"), st.Name))
-		names := make([]string, len(st.Unpublished))
-		for i, u := range st.Unpublished {
-			names[i] = u.Path
-		}
-		words = append(words, listed(names, st.UnpublishedCount)...)
-	}
+	words = append(words, unpublishedWords(st)...)
 	if st.Unasked != "" {
 		words = append(words, fmt.Sprintf("%s could not be asked for unpublished files: %s", st.Name,
 			terminal.Escape(st.Unasked)))
@@ -128,6 +120,25 @@ func drained(st admin.DrainState) error {
 		return nil
 	}
 	return &exitError{code: exitcode.Needed, err: errors.New(strings.Join(words, "; "))}
+}
+
+// unpublishedWords says what was written on a node and is not published, and what to do about it.
+func unpublishedWords(st admin.DrainState) (words []string) {
+	if closed := st.UnpublishedCount - st.OpenCount; closed > 0 {
+		words = append(words, fmt.Sprintf("%s on %s: publish or drop them there with 'rdmcfs restore'",
+			countText(closed, "unpublished file"), st.Name))
+	}
+	if st.OpenCount > 0 {
+		words = append(words, fmt.Sprintf("%s open for writing on %s, which close publishes",
+			countText(st.OpenCount, "file"), st.Name))
+	}
+	names := make([]string, len(st.Unpublished))
+	for i, u := range st.Unpublished {
+		if names[i] = u.Path; u.Reason != "" {
+			names[i] += ": " + u.Reason
+		}
+	}
+	return append(words, listed(names, st.UnpublishedCount)...)
 }
 
 // listed is a line for each name, and how many more there are.

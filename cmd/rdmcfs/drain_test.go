@@ -13,6 +13,7 @@ func TestDrainedSaysWhatIsLeft(t *testing.T) {
 	for _, c := range []struct {
 		state admin.DrainState
 		says  []string
+		not   string
 	}{
 		{state: admin.DrainState{Draining: true}},
 		{state: admin.DrainState{Name: "n2"}, says: []string{"n2 does not drain any more"}},
@@ -21,6 +22,12 @@ func TestDrainedSaysWhatIsLeft(t *testing.T) {
 		{state: admin.DrainState{Name: "n2", Draining: true, UnpublishedCount: 1,
 			Unpublished: []admin.Unpublished{{Path: "/\x1b[2J"}}},
 			says: []string{"1 unpublished file on n2", `/\x1b[2J`}},
+		{state: admin.DrainState{Name: "n2", Draining: true, UnpublishedCount: 3, OpenCount: 2,
+			Unpublished: []admin.Unpublished{{Path: "/a", Reason: "no quorum\n"}, {Path: "/b", Reason: "it is open"}}},
+			says: []string{"1 unpublished file on n2: publish or drop them there with 'rdmcfs restore'",
+				"2 files open for writing on n2, which close publishes", `; /a: no quorum\n; /b: it is open; and 1 more`}},
+		{state: admin.DrainState{Name: "n2", Draining: true, UnpublishedCount: 1, OpenCount: 1},
+			says: []string{"1 file open for writing on n2, which close publishes"}, not: "restore"},
 		{state: admin.DrainState{Name: "n2", Draining: true, Unasked: "it does not run"},
 			says: []string{"n2 could not be asked", "it does not run"}},
 	} {
@@ -39,6 +46,9 @@ func TestDrainedSaysWhatIsLeft(t *testing.T) {
 			if !strings.Contains(err.Error(), want) {
 				t.Errorf("%+v: no %q in %q", c.state, want, err)
 			}
+		}
+		if c.not != "" && strings.Contains(err.Error(), c.not) {
+			t.Errorf("%+v: %q is in %q", c.state, c.not, err)
 		}
 	}
 }

@@ -56,12 +56,15 @@ func (n *node) drainState(ctx context.Context, id meta.NodeID) (admin.DrainState
 	if out.Unmet, err = unmetPolicies(n.db, n.members); err != nil {
 		return out, err
 	}
-	s, err := n.straysOf(ctx, id)
-	if err != nil {
-		out.Unasked = err.Error()
+	l, err := atRest(ctx, func() (l loss, _ error) {
+		l.strays, l.unread = n.straysOf(ctx, id)
+		return l, nil
+	})
+	if l.unread != nil {
+		out.Unasked = l.unread.Error()
 	}
-	out.UnpublishedCount, out.Unpublished = s.Count, s.First
-	return out, nil
+	out.UnpublishedCount, out.OpenCount, out.Unpublished = l.strays.Count, l.strays.Open, l.strays.First
+	return out, err
 }
 
 // drainLookShare is the part of the time that status spends at most on what depends on a node that is draining: one

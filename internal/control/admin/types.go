@@ -323,9 +323,10 @@ type DrainState struct {
 	NeededBytes int64    `json:"needed_bytes"`
 	StuckCount  int      `json:"stuck_count"`      // of them, files that may be on no other node by their policy
 	Needed      []string `json:"needed,omitempty"` // the first of them
-	// Unpublished files of the node are looked for when nothing else depends on it. Unasked says why the node could not
-	// be asked.
+	// Unpublished files of the node are looked for when nothing else depends on it. OpenCount of them are open for
+	// writing. Unasked says why the node could not be asked.
 	UnpublishedCount int           `json:"unpublished_count"`
+	OpenCount        int           `json:"open_count,omitempty"`
 	Unpublished      []Unpublished `json:"unpublished,omitempty"` // the first of them
 	Unasked          string        `json:"unasked,omitempty"`
 	// Unmet are the policies that can't be met by the nodes that go on taking files, a sentence each. They are looked
