@@ -87,8 +87,8 @@ func (n *node) damagedHere() []content.ID {
 	return ids
 }
 
-// lostAt reports whether a node has told the log that it has lost a content. A member that never got the content is owed
-// it for another reason.
+// lostAt reports whether a node has told the log that it has lost a content. A member that never got it is owed it for
+// another reason.
 func lostAt(db *meta.DB, node meta.NodeID, c meta.Content) bool {
 	owed, err := db.OwedTo(node, max(c.Published, 1)-1, 2) // the row of a content, and the backlog that it is in
 	return err == nil && slices.ContainsFunc(owed, func(o meta.Owed) bool {
