@@ -63,6 +63,7 @@ type try struct {
 	nowhere bool        // no holder was up
 	source  meta.NodeID // while it runs
 	of, by  uint32      // incarnations of the target and of the source when it began
+	view    uint64      // of the log when it began
 }
 
 func newAssigner(cfg Config) *assigner {
@@ -335,6 +336,7 @@ func (a *assigner) orderBegun(o *order) {
 	for _, id := range o.contents[1:] { // the first is sent at once: it can't be shared any more
 		a.at[id] = o.source
 	}
+	view := a.cfg.Names.View()
 	for _, n := range o.targets {
 		for _, id := range o.contents {
 			item := owedItem{n, id}
@@ -342,7 +344,7 @@ func (a *assigner) orderBegun(o *order) {
 				a.tries[item] = &try{}
 			}
 			t := a.tries[item]
-			t.running, t.source, t.of, t.by = true, o.source, a.seen[n], a.seen[o.source]
+			t.running, t.source, t.of, t.by, t.view = true, o.source, a.seen[n], a.seen[o.source], view
 		}
 	}
 }
@@ -448,9 +450,10 @@ func (a *assigner) done(targets []meta.NodeID, ids []meta.ContentID, unreached [
 }
 
 // failed makes items wait, longer each time. If the source went down, or the source or the target restarted meanwhile,
-// the failure says nothing about the next try, which then comes at once.
+// the failure says nothing about the next try, which then comes at once. So does the second try if any other node came
+// or went meanwhile: that may have ended the group of all.
 func (a *assigner) failed(targets []meta.NodeID, ids []meta.ContentID, source meta.NodeID) {
-	now := a.cfg.Clock.Now()
+	now, view := a.cfg.Clock.Now(), a.cfg.Names.View()
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	for _, n := range targets {
@@ -462,9 +465,14 @@ func (a *assigner) failed(targets []meta.NodeID, ids []meta.ContentID, source me
 				a.tries[item] = t
 			}
 			past := t.running && (a.seen[n] != t.of || a.seen[t.source] != t.by || !a.isUp(t.source))
+			disturbed := t.running && t.fails == 0 && t.view != view
 			t.running, t.avoid, t.nowhere = false, source, false
 			if past {
 				t.again()
+				continue
+			}
+			if disturbed {
+				t.fails, t.next = 1, time.Time{}
 				continue
 			}
 			t.next = now.Add(min(workRetryMin<<min(max(t.fails-workRetrySame+1, 0), 6), workRetryMax))

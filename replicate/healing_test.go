@@ -51,7 +51,7 @@ func offers(t *testing.T, a *assigner, when string, want int) {
 }
 
 // A try that began in an earlier life of the target or the source, or whose source went down meanwhile, says nothing
-// of the next one: that comes at once.
+// of the next one: that comes at once. If another node came or went, only the second try comes at once.
 func TestTryOfAnEarlierLifeCostsNoWait(t *testing.T) {
 	c, a, ids := owing(t)
 	four := []meta.NodeID{4}
@@ -63,7 +63,7 @@ func TestTryOfAnEarlierLifeCostsNoWait(t *testing.T) {
 		{"nothing happened", func() {}, 0},
 		{"the target started anew", func() { c.restart(4) }, len(ids)},
 		{"the source started anew", func() { c.restart(2) }, len(ids)},
-		{"another node started anew", func() { c.restart(3) }, 0},
+		{"another node started anew", func() { c.restart(3) }, len(ids)},
 		{"the source went down", func() { c.node(2).stop(); c.declareDown(2) }, len(ids)},
 	} {
 		a.resume()
@@ -73,6 +73,12 @@ func TestTryOfAnEarlierLifeCostsNoWait(t *testing.T) {
 		offers(t, a, x.when+", still under way", 0)
 		a.failed(four, ids, 2)
 		offers(t, a, x.when+", failed", x.offered)
+		if x.when == "another node started anew" {
+			a.orderBegun(&order{source: 2, targets: four, contents: ids})
+			c.restart(3)
+			a.failed(four, ids, 2)
+			offers(t, a, x.when+", failed again", 0)
+		}
 	}
 	c.node(2).start()
 	a.resume()
