@@ -7,10 +7,10 @@ import (
 	"github.com/rdmcfs/rdmcfs/meta/metatest"
 )
 
-// wantNowhere checks what no node has.
+// wantNowhere checks what no node has, evicted ones or not.
 func wantNowhere(t *testing.T, c *metatest.Cluster, when string, want ...meta.ContentID) {
 	t.Helper()
-	list, err := c.DB.(*meta.DB).Nowhere(10)
+	list, err := meta.Losses{DB: c.DB.(*meta.DB)}.HeldByNobody(10)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -99,5 +99,40 @@ func TestNodeThatIsDownLacksWhatRodeInTheLogSince(t *testing.T) {
 	c.Boot(3)
 	if holds, err := c.DB.Holds(3, since); err != nil || !holds {
 		t.Errorf("up again: %v %v", holds, err)
+	}
+}
+
+// G4: files whose only node by their labels was evicted are owed to nobody, and are counted.
+func TestWhatNoOtherNodeMayHaveIsNowhere(t *testing.T) {
+	c := metatest.New(t, 2)
+	only := c.JoinWith("a", map[string]string{"kind": "a"})
+	c.Boot(only)
+	c.Do(1, &meta.SetPolicy{Dir: 0, Policy: &meta.Policy{Placement: meta.PlaceLabels,
+		Labels: map[string]string{"kind": "a"}, MinCopies: 1}})
+	p := push(c, 1, newFile(c, "f"), meta.ContentID{}, votes(c, only))
+	c.Do(1, p)
+	wantNowhere(t, c, "with its node")
+	c.Do(1, &meta.Evict{Node: only})
+	wantNowhere(t, c, "without its node", p.Session)
+	c.Do(1, &meta.Unlink{Parent: meta.RootIno, Name: "f"})
+	wantNowhere(t, c, "without its name")
+}
+
+// A node is said to have lost what it told the log, and nothing else that it is owed.
+func TestNodeHasLostWhatItSaysThatItHasLost(t *testing.T) {
+	c := metatest.New(t, 3)
+	p := push(c, 1, newFile(c, "f"), meta.ContentID{}, votes(c, 1, 2))
+	p.Missing = []meta.Missed{{Node: 3, Reason: meta.OwedFull}}
+	c.Do(1, p)
+	c.Do(2, &meta.Unheld{Node: 2, Contents: []meta.ContentID{p.Session}, Reason: meta.OwedLost})
+	rec, err := c.DB.Content(p.Session)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for node, want := range map[meta.NodeID]bool{1: false, 2: true, 3: false} {
+		lost, err := meta.Losses{DB: c.DB.(*meta.DB)}.IsLost(node, rec)
+		if err != nil || lost != want {
+			t.Errorf("node %d has lost it: %v %v, want %v", node, lost, err, want)
+		}
 	}
 }

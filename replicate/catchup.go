@@ -43,6 +43,7 @@ type assigner struct {
 	mu    sync.Mutex
 	tries map[owedItem]*try
 	busy  map[meta.NodeID]load           // what is under way, by source
+	came  map[meta.NodeID]time.Time      // when nodes last connected here, or when that counts
 	seen  map[meta.NodeID]uint32         // incarnations of the nodes that were up
 	from  map[meta.NodeID]uint64         // where the next look at what is owed to a node goes on; 0: at the begin
 	at    map[meta.ContentID]meta.NodeID // the source that was asked last for what it has not begun, as far as is known
@@ -69,7 +70,7 @@ type try struct {
 func newAssigner(cfg Config) *assigner {
 	return &assigner{
 		cfg: cfg, wake: make(chan struct{}, 1), free: make(chan struct{}, ordersAtOnce), tries: make(map[owedItem]*try),
-		busy: make(map[meta.NodeID]load),
+		busy: make(map[meta.NodeID]load), came: make(map[meta.NodeID]time.Time),
 		seen: make(map[meta.NodeID]uint32), from: make(map[meta.NodeID]uint64), at: make(map[meta.ContentID]meta.NodeID),
 	}
 }
@@ -218,13 +219,28 @@ func (a *assigner) returned(nodes []meta.Node) {
 }
 
 // seenAgain takes word that a node has connected to this one. What could not be brought to it, or got from it, while
-// its line was cut is tried again at once.
+// its line was cut is tried again at once, or a second after the connection before: a node may connect often.
 func (a *assigner) seenAgain(node meta.NodeID) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
+	at := a.cfg.Clock.Now()
+	if last := a.came[node]; last.After(at) {
+		at = last // waits already
+	} else if soon := last.Add(workRetryMin); soon.After(at) {
+		at = soon
+	}
+	a.came[node] = at
 	for item, t := range a.tries {
-		if !t.running && t.fails > 0 && (item.node == node || t.avoid == node) {
-			t.again()
+		of := item.node == node || t.avoid == node || t.running && t.source == node
+		if !of || !t.running && t.fails == 0 {
+			continue
+		}
+		t.fails, t.view = 0, 0 // one that runs is repeated at once if it fails
+		if t.avoid == node {
+			t.avoid = 0
+		}
+		if !t.running && t.next.After(at) {
+			t.next = at
 			a.nudge()
 		}
 	}
@@ -467,12 +483,14 @@ func (a *assigner) failed(targets []meta.NodeID, ids []meta.ContentID, source me
 			past := t.running && (a.seen[n] != t.of || a.seen[t.source] != t.by || !a.isUp(t.source))
 			disturbed := t.running && t.fails == 0 && t.view != view
 			t.running, t.avoid, t.nowhere = false, source, false
-			if past {
+			switch {
+			case past:
 				t.again()
+				a.nudge()
 				continue
-			}
-			if disturbed {
+			case disturbed:
 				t.fails, t.next = 1, time.Time{}
+				a.nudge()
 				continue
 			}
 			t.next = now.Add(min(workRetryMin<<min(max(t.fails-workRetrySame+1, 0), 6), workRetryMax))

@@ -188,7 +188,7 @@ func TestLostByTheLastHolder(t *testing.T) {
 		n.start()
 		n.replicator().Settle(t.Context())
 	}
-	list, err := c.node(1).db.Nowhere(10)
+	list, err := meta.Losses{DB: c.node(1).db}.Nowhere(10)
 	if err != nil || len(list) != 1 || list[0].ID != ids[1] {
 		t.Errorf("on no node: %v, %v", list, err)
 	}

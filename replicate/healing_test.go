@@ -107,6 +107,29 @@ func TestNodeThatConnectsAgainIsServedAtOnce(t *testing.T) {
 	}
 	a.seenAgain(2)
 	offers(t, a, "the source has connected", len(ids))
+	for range 8 {
+		a.failed([]meta.NodeID{4}, ids, 2)
+	}
+	a.orderBegun(&order{source: 2, targets: []meta.NodeID{4}, contents: ids})
+	a.seenAgain(4)
+	a.failed([]meta.NodeID{4}, ids, 2)
+	offers(t, a, "the target has connected while it was tried", len(ids))
+}
+
+// A node that connects again and again does not make the leader try more than once a second.
+func TestNodeThatConnectsOftenIsServedOnceASecond(t *testing.T) {
+	_, a, ids := owing(t)
+	began := time.Now()
+	for range 20 {
+		for range 8 {
+			a.failed([]meta.NodeID{4}, ids, 2)
+		}
+		a.seenAgain(4)
+	}
+	next := a.tries[owedItem{4, ids[0]}].next
+	if wait := next.Sub(began); wait < workRetryMin || wait > workRetryMin+time.Since(began) {
+		t.Errorf("after 20 connections the next try comes in %v, want %v", wait, workRetryMin)
+	}
 }
 
 // What fails while a node's line is cut waits no longer than a second each time, for as long as the log may take to

@@ -154,7 +154,7 @@ func TestBacklogDoesNotWaitForWhatNoNodeHas(t *testing.T) {
 	if err != nil || len(owed) != 1 || owed[0].Content != gone || owed[0].Reason != meta.OwedLost {
 		t.Errorf("owed: %v %v", owed, err)
 	}
-	if list, err := db.Nowhere(10); err != nil || len(list) != 1 || list[0].ID != gone {
+	if list, err := (meta.Losses{DB: db}).Nowhere(10); err != nil || len(list) != 1 || list[0].ID != gone {
 		t.Errorf("on no node: %v %v", list, err)
 	}
 	if again := s.member.lost.next(); len(again) != 0 {

@@ -233,6 +233,9 @@ func (c *Core) Reached() {
 
 // hasten lets a voter stand for election in a few ticks, at least as many as said.
 func (c *Core) hasten(ticks int) {
+	if c.patience == 0 { // it led until now
+		c.heard()
+	}
 	if contains(votersOf(c.Conf()), c.cfg.ID) {
 		c.patience = min(c.patience, c.silent+ticks+c.cfg.Intn(hurryTicks))
 		c.hurry = hurryTicks

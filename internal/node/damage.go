@@ -73,27 +73,19 @@ func (n *node) damageHere() (admin.Damage, bool) {
 // everywhere may have been removed to make room for a copy that did not come.
 func (n *node) damagedHere() []content.ID {
 	ids := n.store.Damaged()
-	nowhere, err := n.db.Nowhere(nowhereMost)
+	nowhere, err := meta.Losses{DB: n.db}.Nowhere(nowhereMost)
 	if err != nil {
 		return ids
 	}
 	for _, c := range nowhere {
 		members, err := n.db.Members(c.Policy, c.Ino)
 		id := content.ID(c.ID.Bytes())
-		if err == nil && slices.Contains(members, n.id.Node) && lostAt(n.db, n.id.Node, c) && !slices.Contains(ids, id) {
+		lost, lostErr := meta.Losses{DB: n.db}.IsLost(n.id.Node, c)
+		if err == nil && lostErr == nil && lost && slices.Contains(members, n.id.Node) && !slices.Contains(ids, id) {
 			ids = append(ids, id)
 		}
 	}
 	return ids
-}
-
-// lostAt reports whether a node has told the log that it has lost a content. A member that never got it is owed it for
-// another reason.
-func lostAt(db *meta.DB, node meta.NodeID, c meta.Content) bool {
-	owed, err := db.OwedTo(node, max(c.Published, 1)-1, 2) // the row of a content, and the backlog that it is in
-	return err == nil && slices.ContainsFunc(owed, func(o meta.Owed) bool {
-		return o.Content == c.ID && o.Reason == meta.OwedLost
-	})
 }
 
 // handleDamage answers with what is damaged here.

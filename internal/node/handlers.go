@@ -518,7 +518,7 @@ func (n *node) stillOwed(req admin.WaitRequest) (out []admin.Node, lost int, err
 	if err != nil {
 		return nil, 0, err
 	}
-	nowhere, err := n.db.Nowhere(nowhereMost)
+	nowhere, err := n.gone.of(n.db)
 	if err != nil {
 		return nil, 0, err
 	}
@@ -535,7 +535,7 @@ func (n *node) stillOwed(req admin.WaitRequest) (out []admin.Node, lost int, err
 		lacking = func(line admin.Node) bool { return lacks[line.ID] }
 	}
 	for _, line := range nodes {
-		if line.OwedCount == 0 || !asked(req.Nodes, line.ID) || !lacking(line) {
+		if req.Path == "" && line.OwedCount == 0 || !asked(req.Nodes, line.ID) || !lacking(line) {
 			continue
 		}
 		if req.Path == "" {

@@ -47,7 +47,7 @@ func TestWaitDoesNotWaitForWhatNoNodeHas(t *testing.T) {
 	want := func(only bool) {
 		t.Helper()
 		count, _, err := db.OwedCount(2)
-		nowhere, nerr := db.Nowhere(nowhereMost)
+		nowhere, nerr := meta.Losses{DB: db}.Nowhere(nowhereMost)
 		got, gerr := owedLostOnly(db, admin.Node{ID: 2, OwedCount: count}, nowhere)
 		if err = errors.Join(err, nerr, gerr); err != nil || got != only {
 			t.Errorf("owed nothing but what is lost: %v, want %v: %v", got, only, err)

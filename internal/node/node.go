@@ -103,6 +103,7 @@ type node struct {
 	watched watchers
 	damage  damage
 	drains  drainLooks
+	gone    lostLooks
 	policed unmetLook
 }
 

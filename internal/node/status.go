@@ -72,6 +72,12 @@ func (c cluster) changesRefused(log consensus.Status) string {
 	if err := c.unsound(); err != nil {
 		return err.Error()
 	}
+	switch {
+	case c.n.db.SpaceLow():
+		return "the disk of the data directory is nearly full"
+	case log.ReadOnly != "" && log.Leader == log.ID:
+		return log.ReadOnly
+	}
 	if c.n.proposer.lease().Incarnation == 0 {
 		return notLetIn
 	}
@@ -290,14 +296,12 @@ func (n *node) space() admin.Space {
 	return out
 }
 
-const (
-	nowhereShown = 3    // files that a warning names
-	nowhereMost  = 1000 // that are looked for
-)
+// nowhereShown is how many lost files a warning names.
+const nowhereShown = 3
 
-// nowhere warns of files whose last holder has lost their bytes.
+// nowhere warns of files whose last holder has lost their bytes, or was evicted.
 func (n *node) nowhere() string {
-	list, err := n.db.Nowhere(nowhereMost)
+	list, err := n.gone.of(n.db)
 	if err != nil || len(list) == 0 {
 		return ""
 	}
