@@ -48,8 +48,8 @@ func (pub *publisher) publishFor(cancel <-chan struct{}, pid uint32, l *live) sy
 func (pub *publisher) defers(h *handle, pid uint32, size int64) bool {
 	l := h.live
 	ino := uint64(l.node.ino())
-	holds := func(tid uint32, limit time.Duration) bool { return holdsWriter(tid, pub.device, ino, limit) }
-	if !(size == 0 && holds(pid, procWait)) && !(otherProcess(pid, h.opener) && holds(h.opener, openerWait)) {
+	holds := func(tid uint32) bool { return holdsWriter(tid, pub.device, ino) }
+	if !(size == 0 && holds(pid)) && !(otherProcess(pid, h.opener) && holds(h.opener)) {
 		return false
 	}
 	if !pub.onlyWriter(h) {

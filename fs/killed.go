@@ -19,13 +19,14 @@ const killPoll = 200 * time.Millisecond
 // pfExiting is PF_EXITING of the kernel's task flags.
 const pfExiting = 0x4
 
-// procWait bounds a look into /proc. A process that closes a file because it calls execve (close-on-exec) holds a
-// lock that reading its /proc/PID/stat waits for, while it waits for our answer to that FLUSH.
+// procWait bounds a look at how a task ends. A process that closes a file because it calls execve (close-on-exec) holds
+// a lock that reading its /proc/PID/stat waits for, while it waits for our answer to that FLUSH.
 const procWait = 50 * time.Millisecond
 
-// openerWait is procWait for a look at the process that opened a file that another process closes. The opener is seldom
-// in execve itself, and a wrong answer shows a file before it is finished.
-const openerWait = time.Second
+// descriptorWait bounds a look at the descriptors of a process, or at whose thread a task is. Neither waits for that
+// lock. On a machine that is busy such a look may take long, and without its answer a file is shown before it is
+// finished.
+const descriptorWait = 2 * time.Second
 
 // inTime runs look, which may wait for a task, and returns its result if that is there in time. A result that is there
 // counts, even if this process was stopped meanwhile and the time is over too.
@@ -140,17 +141,17 @@ func otherProcess(closer, opener uint32) bool {
 	if closer == opener || closer == 0 || opener == 0 {
 		return false
 	}
-	of := processOf(closer, procWait)
+	of := processOf(closer)
 	if of == "" {
 		return false
 	}
-	by := processOf(opener, openerWait)
+	by := processOf(opener)
 	return by != "" && of != by
 }
 
 // processOf is the number of a thread's process, as /proc has it; empty if it is not known in time.
-func processOf(tid uint32, limit time.Duration) string {
-	raw, err := readProc(tid, "status", limit)
+func processOf(tid uint32) string {
+	raw, err := readProc(tid, "status", descriptorWait)
 	if err != nil {
 		return ""
 	}
@@ -161,13 +162,13 @@ func processOf(tid uint32, limit time.Duration) string {
 
 // holdsWriter reports whether a task has a descriptor that may write of an inode of that number on a device. It reads
 // this from /proc and does not touch the descriptor. False may also mean that there was no answer in time.
-func holdsWriter(tid uint32, device string, ino uint64, limit time.Duration) bool {
-	held, _ := inTime(limit, func() bool { return findWriter(tid, device, ino) })
+func holdsWriter(tid uint32, device string, ino uint64) bool {
+	held, _ := inTime(descriptorWait, func() bool { return findWriter(tid, device, ino) })
 	return held
 }
 
 func findWriter(tid uint32, device string, ino uint64) bool {
-	const descriptorsMax = 256
+	const descriptorsMax = 4096
 	task := "/proc/" + strconv.FormatUint(uint64(tid), 10)
 	dir, err := os.Open(task + "/fdinfo")
 	if err != nil {

@@ -301,6 +301,9 @@ func runChild(mode, path string) int {
 	if mode == "view" {
 		return runViewer()
 	}
+	if mode == "descriptors" {
+		return runManyDescriptors(path)
+	}
 	flags := os.O_CREATE | os.O_RDWR | os.O_TRUNC
 	if mode == "tmpfile" {
 		flags = unix.O_TMPFILE | os.O_RDWR

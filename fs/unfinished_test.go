@@ -13,6 +13,8 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/rdmcfs/rdmcfs/fs/fstest"
 	"github.com/rdmcfs/rdmcfs/internal/content"
 )
@@ -73,6 +75,63 @@ func TestG1UnfinishedOverwriteIsShownToNobody(t *testing.T) {
 			}
 		}
 	})
+}
+
+// An overwrite shows nothing unfinished, although a look at what its program has open takes long, as it does on a busy
+// machine.
+func TestG1UnfinishedOverwriteByAProgramWithManyDescriptors(t *testing.T) {
+	c, a, b := pair(t, nil)
+	write(t, filepath.Join(a, "f"), []byte("the old version"))
+	before := c.Node(1).Publishes.Load()
+	cmd := child(t, "descriptors", filepath.Join(a, "f"))
+	if got := c.Node(1).Publishes.Load() - before; got != 0 {
+		t.Errorf("%d publishes while the file is open", got)
+	}
+	wantBytes(t, filepath.Join(b, "f"), []byte("the old version"))
+	must(t, cmd.Process.Kill())
+	_ = cmd.Wait()
+}
+
+// runManyDescriptors cuts a file and closes one of two descriptors of it, as a shell does for its output. It has many
+// descriptors whose text in /proc is long: they take a tenth of a second to read.
+func runManyDescriptors(path string) int {
+	const pollers, polled = 48, 2000
+	err := unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: 2 * polled, Max: 2 * polled})
+	event, eventErr := unix.Eventfd(0, 0)
+	for range polled {
+		fd, dupErr := unix.FcntlInt(uintptr(event), unix.F_DUPFD, polled/2)
+		err = errors.Join(err, dupErr)
+		event = fd
+	}
+	for range pollers {
+		poller, pollErr := unix.EpollCreate1(0)
+		err = errors.Join(err, pollErr)
+		for fd := polled / 2; fd <= event; fd++ {
+			err = errors.Join(err, unix.EpollCtl(poller, unix.EPOLL_CTL_ADD, fd, &unix.EpollEvent{Fd: int32(fd)}))
+		}
+	}
+	fd, openErr := unix.Open(path, unix.O_WRONLY|unix.O_TRUNC, 0)
+	_, dupErr := unix.Dup(fd)
+	fmt.Println("ready", errors.Join(err, eventErr, openErr, dupErr, unix.Close(fd)))
+	time.Sleep(time.Minute) // tidy: until it is killed
+	return 0
+}
+
+// A program that starts another one, which closes a file on exec, does not wait for a look at that one's descriptors.
+func TestExecThatClosesAFileIsNotHeldUp(t *testing.T) {
+	_, a, _ := pair(t, nil)
+	f, err := os.Create(filepath.Join(a, "f")) // is closed on exec
+	must(t, err)
+	least := time.Hour
+	for range 3 {
+		began := time.Now()
+		must(t, exec.Command("true").Run())
+		least = min(least, time.Since(began))
+	}
+	if least > time.Second {
+		t.Errorf("an exec takes %v", least)
+	}
+	must(t, f.Close())
 }
 
 // An overwrite whose program is killed leaves the old version, and what was written is listed.
