@@ -18,7 +18,7 @@ var ofFs = []mutant{
 	{"a freed name is taken from who has it now", "fs/reserve.go",
 		"Excl: true,", "Excl: false,", inFs},
 	{"an overwrite shows its empty version", "fs/flush.go",
-		"!(size == 0 && holds(pid, procWait)) && !(otherProcess", "!(otherProcess", inFs},
+		"!(size == 0 && holds(pid)) && !(otherProcess", "!(otherProcess", inFs},
 	{"a version is published that the next writer has only begun", "fs/publisher.go",
 		"return l.users.writers > 0\n}\n\n// take publishes", "return l.users.writers > 99\n}\n\n// take publishes", inFs},
 	{"what a killed program wrote is published", "fs/flush.go",
