@@ -45,7 +45,7 @@ func (l Losses) HasEvicted() bool {
 }
 
 // HeldByNobody lists live contents that no node is believed to hold, whatever the reason, at most limit. It looks at
-// all contents, in about a second for 200,000 of them.
+// all contents, so its time grows with their number.
 func (l Losses) HeldByNobody(limit int) ([]Content, error) {
 	var out []Content
 	err := l.DB.read(func(s snap) error {

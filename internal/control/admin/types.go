@@ -15,7 +15,7 @@ type Status struct {
 	Started     time.Time `json:"started"`
 	Leader      uint32    `json:"leader"` // 0 = none known
 	Quorum      bool      `json:"quorum"` // a quorum of voters answers this node; false too while it rebuilds
-	// ChangesRefused is why changes fail at this node's mounts though there is a quorum; empty if they do not.
+	// ChangesRefused is why changes fail at this node's mounts though there is a quorum, as far as this node knows.
 	ChangesRefused string `json:"changes_refused,omitempty"`
 
 	Voters       []uint32 `json:"voters"`
