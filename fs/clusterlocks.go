@@ -196,20 +196,14 @@ func (lk *fileLocks) takeShared(
 		if answer != filelock.Refused {
 			return errnoOf(answer)
 		}
-		holder, found, err := lk.cluster.Conflict(ctx, interrupted, file, want)
-		if err != nil || !found {
+		holder, found, err := lk.inTheWay(ctx, interrupted, file, want)
+		switch {
+		case err != nil:
+			return syscall.EAGAIN
+		case !found && !p.stopped(): // it was given back since
+		case !found || !lk.soonFree(&p, file, holder):
 			return syscall.EAGAIN
 		}
-		lk.mu.Lock()
-		news, limit := lk.newsLocked(holder)
-		lk.mu.Unlock()
-		if p.await(news, limit) {
-			continue
-		}
-		if p.over {
-			lk.isNotClosing(holder)
-		}
-		return syscall.EAGAIN
 	}
 }
 
@@ -224,17 +218,6 @@ func lockErrno(err error) syscall.Errno {
 		return syscall.ENOLCK // nobody can grant it now
 	}
 	return syscall.EIO
-}
-
-// conflictShared is a lock that excludes another one, of any node.
-func (lk *fileLocks) conflictShared(
-	ctx context.Context, interrupted <-chan struct{}, h *handle, want filelock.Lock,
-) (filelock.Lock, bool, syscall.Errno) {
-	l, found, err := lk.cluster.Conflict(ctx, interrupted, uint64(h.node.ino()), want)
-	if err != nil {
-		return l, false, lockErrno(err)
-	}
-	return l, found, 0
 }
 
 // giveShared gives a lock back; what was written under it is published before, if other nodes hear of that.

@@ -67,6 +67,24 @@ func (lk *fileLocks) newsLocked(holder filelock.Lock) (news <-chan struct{}, pat
 	return lk.changed, patience
 }
 
+// soonFree waits until a lock that is in the way may have been given back; false if that is not to be expected.
+func (lk *fileLocks) soonFree(p *patience, file uint64, holder filelock.Lock) bool {
+	lk.mu.Lock()
+	news, limit := lk.newsLocked(holder)
+	here := holder.Owner.Space != 0
+	gone := here && !lk.holdsLocked(file, holder.Owner.Space, holder.Handle) // since it was found in the way
+	lk.mu.Unlock()
+	switch {
+	case gone:
+		return !p.stopped()
+	case p.await(news, limit):
+		return true
+	case p.over:
+		lk.isNotClosing(holder)
+	}
+	return false
+}
+
 // noteLocked notes that a file has locks: from now on the kernel tells of each close of its descriptors. mu is held.
 func (lk *fileLocks) noteLocked(file uint64, h *handle, l filelock.Lock) {
 	if h.silent {
@@ -142,15 +160,12 @@ func (lk *fileLocks) take(
 		case filelock.Refused:
 			holder, _ = lk.table.Conflict(file, want)
 		}
-		news, limit := lk.newsLocked(holder)
 		lk.mu.Unlock()
 		switch {
 		case w != nil:
 			return lk.await(ctx, interrupted, w, ticket)
-		case answer == filelock.Refused && p.await(news, limit):
+		case answer == filelock.Refused && lk.soonFree(&p, file, holder):
 			continue
-		case answer == filelock.Refused && p.over:
-			lk.isNotClosing(holder)
 		}
 		return errnoOf(answer)
 	}
@@ -239,25 +254,45 @@ func (p *patience) await(news <-chan struct{}, limit time.Duration) bool {
 	return false
 }
 
+// stopped reports whether nobody waits for the answer any more.
+func (p *patience) stopped() bool {
+	select {
+	case <-p.interrupted:
+		return true
+	default:
+		return p.ctx.Err() != nil
+	}
+}
+
 // conflict is a lock that excludes another one, if there is any that will not be given back at once.
 func (lk *fileLocks) conflict(
 	ctx context.Context, interrupted <-chan struct{}, h *handle, want filelock.Lock,
-) (l filelock.Lock, found bool) {
+) (filelock.Lock, bool, syscall.Errno) {
 	p := patience{ctx: ctx, interrupted: interrupted}
 	defer p.stop()
 	for {
-		lk.mu.Lock()
-		l, found = lk.table.Conflict(uint64(h.node.ino()), want)
-		news, limit := lk.newsLocked(l)
-		lk.mu.Unlock()
-		if found && p.await(news, limit) {
-			continue
+		file := uint64(h.node.ino())
+		l, found, err := lk.inTheWay(ctx, interrupted, file, want)
+		switch {
+		case err != nil:
+			return l, false, lockErrno(err)
+		case !found || !lk.soonFree(&p, file, l):
+			return l, found, 0
 		}
-		if found && p.over {
-			lk.isNotClosing(l)
-		}
-		return l, found
 	}
+}
+
+// inTheWay is a lock that excludes another one now, if there is any.
+func (lk *fileLocks) inTheWay(
+	ctx context.Context, interrupted <-chan struct{}, file uint64, want filelock.Lock,
+) (l filelock.Lock, found bool, err error) {
+	if lk.cluster != nil {
+		return lk.cluster.Conflict(ctx, interrupted, file, want)
+	}
+	lk.mu.Lock()
+	defer lk.mu.Unlock()
+	l, found = lk.table.Conflict(file, want)
+	return l, found, nil
 }
 
 // own is the first lock that an owner has himself, if there is any.
@@ -357,13 +392,10 @@ func (f *fileSystem) GetLk(cancel <-chan struct{}, in *fuse.LkIn, out *fuse.LkOu
 		return fuse.EBADF
 	}
 	l, found, no := f.lockOf(in), false, syscall.Errno(0)
-	switch {
-	case in.Lk.Typ == syscall.F_UNLCK:
+	if in.Lk.Typ == syscall.F_UNLCK {
 		l, found = f.siblings.locks.own(h.node, l)
-	case f.siblings.locks.cluster != nil:
-		l, found, no = f.siblings.locks.conflictShared(f.life.ctx, cancel, h, l)
-	default:
-		l, found = f.siblings.locks.conflict(f.life.ctx, cancel, h, l)
+	} else {
+		l, found, no = f.siblings.locks.conflict(f.life.ctx, cancel, h, l)
 	}
 	if !found {
 		out.Lk = fuse.FileLock{Typ: syscall.F_UNLCK}

@@ -2,10 +2,13 @@ package fs
 
 import (
 	"os"
+	"sync"
+	"syscall"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/rdmcfs/rdmcfs/internal/clusterlock"
 	"github.com/rdmcfs/rdmcfs/internal/filelock"
 	"github.com/rdmcfs/rdmcfs/meta"
 )
@@ -191,10 +194,63 @@ func TestQuestionForALockWaitsOnceForADup(t *testing.T) {
 	lk.closedDescriptor(t.Context(), h.node, filelock.Owner{Space: 1, ID: 2}, held.Handle) // of a child, say
 	want := held
 	want.Owner.ID = 3
-	if l, found := lk.conflict(t.Context(), nil, h, want); !found || l != held {
+	if l, found, _ := lk.conflict(t.Context(), nil, h, want); !found || l != held {
 		t.Errorf("%+v %v", l, found)
 	}
 	if _, patience := lk.newsLocked(held); patience != 0 {
 		t.Errorf("the next one waits %v for it", patience)
+	}
+}
+
+// aloneLog is the log of a node whose locks no other node can know.
+type aloneLog struct{ clusterlock.Log }
+
+func (aloneLog) Self() meta.Lease { return meta.Lease{Node: 1, Incarnation: 1} }
+
+// The RELEASE of an open file comes at any moment after its close, also between the steps of a request for its lock.
+func TestLockOfAClosedFileIsFreeWheneverItIsReleased(t *testing.T) {
+	everywhere := func(uint64) bool { return true }
+	for name, cluster := range map[string]*clusterlock.Locks{"node": nil, "cluster": clusterlock.New(aloneLog{}, everywhere)} {
+		t.Run(name, func(t *testing.T) {
+			lk := fileLocks{cluster: cluster}
+			for i := range uint64(20000) {
+				lockAsItIsReleased(t, &lk, 2*i+1)
+			}
+		})
+	}
+}
+
+// lockAsItIsReleased asks which lock is in the way, and for a lock, while two open files that were closed are released.
+func lockAsItIsReleased(t *testing.T, lk *fileLocks, first uint64) {
+	t.Helper()
+	h := &handle{node: new(node)}
+	take := func(handle uint64, mode filelock.Mode) (filelock.Lock, syscall.Errno) {
+		l := filelock.Lock{Mode: mode, End: 9, Owner: filelock.Owner{Space: 1, ID: handle}, Handle: handle}
+		if lk.cluster != nil {
+			return l, lk.takeShared(t.Context(), nil, h, l, false)
+		}
+		return l, lk.take(t.Context(), nil, h, l, false, func() {})
+	}
+	for handle := first; handle < first+2; handle++ {
+		if _, no := take(handle, filelock.Shared); no != 0 {
+			t.Fatal(no)
+		}
+		lk.closedDescriptor(t.Context(), h.node, filelock.Owner{Space: 1}, handle)
+	}
+	var released sync.WaitGroup
+	defer released.Wait()
+	for handle := first; handle < first+2; handle++ {
+		released.Go(func() { lk.closedHandle(t.Context(), h.node, 1, handle) })
+	}
+	want := filelock.Lock{Mode: filelock.Exclusive, End: 9, Owner: filelock.Owner{Space: 1, ID: 9}, Handle: 9 + first}
+	if first%4 == 1 {
+		if l, found, no := lk.conflict(t.Context(), nil, h, want); found || no != 0 {
+			t.Fatalf("a lock that is about to be given back is in the way: %+v %v", l, no)
+		}
+	}
+	if l, no := take(first+1<<32, filelock.Exclusive); no != 0 {
+		t.Fatalf("no lock: %v", no)
+	} else {
+		lk.closedHandle(t.Context(), h.node, 1, l.Handle)
 	}
 }
