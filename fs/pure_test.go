@@ -209,8 +209,8 @@ func (aloneLog) Self() meta.Lease { return meta.Lease{Node: 1, Incarnation: 1} }
 
 // The RELEASE of an open file comes at any moment after its close, also between the steps of a request for its lock.
 func TestLockOfAClosedFileIsFreeWheneverItIsReleased(t *testing.T) {
-	everywhere := func(uint64) bool { return true }
-	for name, cluster := range map[string]*clusterlock.Locks{"node": nil, "cluster": clusterlock.New(aloneLog{}, everywhere)} {
+	shared := clusterlock.New(aloneLog{}, func(uint64) bool { return true })
+	for name, cluster := range map[string]*clusterlock.Locks{"node": nil, "cluster": shared} {
 		t.Run(name, func(t *testing.T) {
 			lk := fileLocks{cluster: cluster}
 			for i := range uint64(20000) {
