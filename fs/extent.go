@@ -37,15 +37,49 @@ const (
 )
 
 // leafSums is a hash of each leaf of what was published last. It lives as long as its live file. It only distinguishes
-// changed bytes from unchanged ones; nothing is protected by it.
+// changed bytes from unchanged ones; nothing is protected by it. A page of leaves that are all zeros takes no memory.
 type leafSums struct {
-	size   int64
-	unit   int64
-	leaves []atomic.Uint64
+	size  int64
+	unit  int64
+	pages []atomic.Pointer[sumPage] // nil: zeros
 }
 
+const pageLeaves = 4096
+
+type sumPage [pageLeaves]atomic.Uint64
+
+// makeSums makes the sums of zeros.
 func makeSums(size, unit int64) *leafSums {
-	return &leafSums{size: size, unit: unit, leaves: make([]atomic.Uint64, (size+unit-1)/unit)}
+	const most = pageLeaves - 1
+	s := &leafSums{size: size, unit: unit}
+	s.pages = make([]atomic.Pointer[sumPage], (s.count()+most)/pageLeaves)
+	return s
+}
+
+func (s *leafSums) count() int64 { return (s.size + s.unit - 1) / s.unit }
+
+// load is the sum of leaf i.
+func (s *leafSums) load(i int64) uint64 {
+	if p := s.pages[i/pageLeaves].Load(); p != nil {
+		return p[i%pageLeaves].Load()
+	}
+	return sumZeros
+}
+
+// at is where the sum of leaf i is kept.
+func (s *leafSums) at(i int64) *atomic.Uint64 {
+	page := &s.pages[i/pageLeaves]
+	p := page.Load()
+	if p == nil {
+		p = new(sumPage)
+		for j := range p {
+			p[j].Store(sumZeros)
+		}
+		if !page.CompareAndSwap(nil, p) {
+			p = page.Load()
+		}
+	}
+	return &p[i%pageLeaves]
 }
 
 var sumSeed = maphash.MakeSeed()
@@ -78,18 +112,25 @@ func newSums(size int64, data, dirty []replicate.Extent, old *leafSums) *leafSum
 		unit = old.unit
 	}
 	s := makeSums(size, unit)
-	for i := range s.leaves {
-		s.leaves[i].Store(sumZeros)
-	}
 	s.forget(data)
-	if !keep {
-		return s
+	if keep {
+		s.takeFrom(old)
+		s.forget(dirty)
 	}
-	for i := range min(len(s.leaves), len(old.leaves)) {
-		s.leaves[i].Store(old.leaves[i].Load())
-	}
-	s.forget(dirty)
 	return s
+}
+
+// takeFrom takes over the leaves that old has, of the same unit.
+func (s *leafSums) takeFrom(old *leafSums) {
+	both := min(s.count(), old.count())
+	for first := int64(0); first < both; first += pageLeaves {
+		if at := first / pageLeaves; s.pages[at].Load() == nil && old.pages[at].Load() == nil {
+			continue
+		}
+		for i := first; i < min(first+pageLeaves, both); i++ {
+			s.at(i).Store(old.load(i))
+		}
+	}
 }
 
 // forget makes the leaves that extents meet unknown.
@@ -97,7 +138,7 @@ func (s *leafSums) forget(extents []replicate.Extent) {
 	for _, e := range extents {
 		end := min(e.Offset+e.Length, s.size)
 		for i := e.Offset / s.unit; i*s.unit < end; i++ {
-			s.leaves[i].Store(sumUnknown)
+			s.at(i).Store(sumUnknown)
 		}
 	}
 }
@@ -116,7 +157,7 @@ func (r *recorder) ReadAt(p []byte, off int64) (int, error) {
 	for i := off / unit; i*unit < end; i++ {
 		start, stop := i*unit, min((i+1)*unit, r.sums.size)
 		if start < off || stop > end {
-			r.sums.leaves[i].Store(sumMixed) // a part of it
+			r.sums.at(i).Store(sumMixed) // a part of it
 			continue
 		}
 		r.sums.note(i, sumLeaf(p[start-off:stop-off]))
@@ -126,8 +167,10 @@ func (r *recorder) ReadAt(p []byte, off int64) (int, error) {
 
 // note remembers the sum of a leaf that was read.
 func (s *leafSums) note(i int64, sum uint64) {
-	leaf := &s.leaves[i]
-	if !leaf.CompareAndSwap(sumUnknown, sum) && leaf.Load() != sum {
+	if s.load(i) == sum {
+		return
+	}
+	if leaf := s.at(i); !leaf.CompareAndSwap(sumUnknown, sum) && leaf.Load() != sum {
 		leaf.Store(sumMixed)
 	}
 }
@@ -135,18 +178,23 @@ func (s *leafSums) note(i int64, sum uint64) {
 // diffChunk is how much is read at once for a comparison; a multiple of all leaves.
 const diffChunk = 256 << 10
 
-// chunks calls do with each chunk of a file in turn, until it fails, and says which ones lie in a hole.
+// chunks calls do with each chunk of a file in turn, until it fails. A run of chunks that lie in a hole is one.
 func chunks(size int64, data []replicate.Extent, do func(off, n int64, hole bool) error) error {
-	next := 0
-	for off := int64(0); off < size; off += diffChunk {
-		n := min(diffChunk, size-off)
-		for next < len(data) && data[next].Offset+data[next].Length <= off {
-			next++
+	for off := int64(0); off < size; {
+		for len(data) > 0 && data[0].Offset+data[0].Length <= off {
+			data = data[1:]
 		}
-		hole := next == len(data) || data[next].Offset >= off+n
+		n, hole := min(diffChunk, size-off), false
+		switch {
+		case len(data) == 0:
+			n, hole = size-off, true
+		case data[0].Offset >= off+n:
+			n, hole = data[0].Offset/diffChunk*diffChunk-off, true
+		}
 		if err := do(off, n, hole); err != nil {
 			return err
 		}
+		off += n
 	}
 	return nil
 }
@@ -177,10 +225,16 @@ func (s *leafSums) diff(src io.ReaderAt, size int64, data []replicate.Extent) (o
 
 // diffHole compares leaves that are zeros now.
 func (s *leafSums) diffHole(out []replicate.Extent, off, n, size int64) []replicate.Extent {
-	for at := off; at < off+n; at += s.unit {
-		if !s.same(at/s.unit, sumZeros, size) {
+	for at := off; at < off+n; {
+		i := at / s.unit
+		if page := i / pageLeaves; i >= s.count() || s.pages[page].Load() == nil {
+			at = (page + 1) * pageLeaves * s.unit // they were zeros
+			continue
+		}
+		if !s.same(i, sumZeros, size) {
 			out = replicate.AppendExtent(out, replicate.Extent{Offset: at, Length: min(s.unit, off+n-at)})
 		}
+		at += s.unit
 	}
 	return out
 }
@@ -198,23 +252,37 @@ func (s *leafSums) diffLeaves(out []replicate.Extent, p []byte, off, size int64)
 
 // same reports whether leaf i was published with this sum. A leaf that was cut differently differs, unless it is zeros.
 func (s *leafSums) same(i int64, sum uint64, size int64) bool {
-	if i >= int64(len(s.leaves)) {
+	if i >= s.count() {
 		return sum == sumZeros
 	}
-	was := s.leaves[i].Load()
+	was := s.load(i)
 	if was != sum || was == sumUnknown {
 		return false
 	}
 	return sum == sumZeros || min((i+1)*s.unit, size) == min((i+1)*s.unit, s.size)
 }
 
-// sumsOf reads all of src, also what looks like a hole: only a read finds that it is damage.
+// sparse is what knows without a look at its bytes where it is zeros.
+type sparse interface {
+	// NextData is where bytes begin, at off or behind it, that may be others than zeros; the size if there are none.
+	NextData(off int64) int64
+}
+
+// sumsOf reads all of src, also what looks like a hole of its file: only a read finds that it is damage.
 func sumsOf(src io.ReaderAt, size int64) (*leafSums, error) {
 	s := makeSums(size, unitOf(size))
 	r := &recorder{src: src, sums: s}
 	buf := make([]byte, min(diffChunk, max(size, 1)))
 	for off := int64(0); off < size; off += diffChunk {
-		if _, err := readFull(r, buf[:min(diffChunk, size-off)], off); err != nil {
+		if src, ok := src.(sparse); ok {
+			off = src.NextData(off) / diffChunk * diffChunk
+		}
+		n := min(diffChunk, size-off)
+		if n <= 0 {
+			break
+		}
+		s.forget([]replicate.Extent{{Offset: off, Length: n}})
+		if _, err := readFull(r, buf[:n], off); err != nil {
 			return nil, err
 		}
 	}

@@ -112,13 +112,13 @@ func TestReadOfOtherBytes(t *testing.T) {
 
 func TestSumsOfADelta(t *testing.T) {
 	old := newSums(4*leafBytes, []replicate.Extent{{Length: 4 * leafBytes}}, nil, nil)
-	for i := range old.leaves {
-		old.leaves[i].Store(uint64(10 + i))
+	for i := range old.count() {
+		old.at(i).Store(uint64(10 + i))
 	}
 	all := []replicate.Extent{{Length: 4 * leafBytes}}
 	s := newSums(4*leafBytes, all, []replicate.Extent{{Offset: 2 * leafBytes, Length: 1}}, old)
 	for i, want := range []uint64{10, 11, sumUnknown, 13} {
-		if got := s.leaves[i].Load(); got != want {
+		if got := s.load(int64(i)); got != want {
 			t.Errorf("leaf %d: %d, want %d", i, got, want)
 		}
 	}
@@ -198,6 +198,50 @@ func TestHolesAreNotRead(t *testing.T) {
 	got, err := sums.diff(changed, size, data[:1])
 	if err != nil || len(got) != 2 || got[0].Offset > 5<<30 || got[1].Offset+got[1].Length != size {
 		t.Errorf("a changed leaf, and one that is a hole now: %v %v", got, err)
+	}
+}
+
+// sparseBytes knows where it has data.
+type sparseBytes struct{ *inHoles }
+
+func (s sparseBytes) NextData(off int64) int64 {
+	for _, e := range s.data {
+		if end := e.Offset + e.Length; off < end {
+			return max(off, e.Offset)
+		}
+	}
+	return off + 15<<40
+}
+
+// The sums of a file of 15 TiB with two bytes take no memory to speak of, and no time.
+func TestSumsOfASparseFile(t *testing.T) {
+	const size = 15<<40 + 5
+	data := []replicate.Extent{{Offset: 7<<40 + 3, Length: 1}, {Offset: size - 1, Length: 1}}
+	src := sparseBytes{&inHoles{data: data, bytes: 1}}
+	sums, err := sumsOf(src, size)
+	if err != nil {
+		t.Fatal(err)
+	}
+	pages := 0
+	for i := range sums.pages {
+		if sums.pages[i].Load() != nil {
+			pages++
+		}
+	}
+	if pages != len(data) || src.read > 2*diffChunk {
+		t.Errorf("%d pages of sums, %d bytes read", pages, src.read)
+	}
+	if got, err := sums.diff(src, size, data); err != nil || len(got) != 0 {
+		t.Errorf("unchanged: %v %v", got, err)
+	}
+	grown := newSums(size+1<<40, data, []replicate.Extent{}, sums)
+	if got, err := grown.diff(src, size+1<<40, data); err != nil || len(got) > 1 {
+		t.Errorf("grown: %v %v", got, err)
+	}
+	cut := sparseBytes{&inHoles{data: data[:1], bytes: 1}}
+	got, err := sums.diff(cut, size, data[:1])
+	if want := (replicate.Extent{Offset: size - 5, Length: 5}); err != nil || len(got) != 1 || got[0] != want {
+		t.Errorf("a byte became a hole: %v %v, want %v", got, err, want)
 	}
 }
 

@@ -70,6 +70,14 @@ func (v *version) ReadAt(p []byte, off int64) (int, error) {
 	return readFull(v.reader, p, off)
 }
 
+// NextData implements sparse.
+func (v *version) NextData(off int64) int64 {
+	if r, ok := v.reader.(sparse); ok {
+		return r.NextData(off)
+	}
+	return off
+}
+
 func (v *version) close() error {
 	if v.reader == nil {
 		return nil

@@ -74,11 +74,28 @@ func wantContent(t testing.TB, s *Store, id ID, want []byte) {
 	if root := rootOf(want); root != r.Root() {
 		t.Fatalf("content %s: root %s, want %s", id, r.Root(), root)
 	}
+	wantZeros(t, r, want)
 	if f := r.File(); f != nil {
 		raw, err := os.ReadFile(f.Name())
 		if err != nil || !bytes.Equal(raw, want) {
 			t.Fatalf("content %s: data file differs (%v)", id, err)
 		}
+	}
+}
+
+// wantZeros holds that what a content calls zeros without a look is zeros, and that it stays with its answer.
+func wantZeros(t testing.TB, r *Reader, want []byte) {
+	t.Helper()
+	size := int64(len(want))
+	for off := int64(0); off < size; off += PageBytes {
+		next := r.NextData(off)
+		if next < off || next > size || !bytes.Equal(want[off:next], make([]byte, next-off)) {
+			t.Fatalf("content %s: zeros from %d to %d of %d", r.ID(), off, next, size)
+		}
+		if again := r.NextData(next); again != next {
+			t.Fatalf("content %s: data at %d, or at %d", r.ID(), next, again)
+		}
+		off = max(off, next/PageBytes*PageBytes)
 	}
 }
 

@@ -96,6 +96,24 @@ func (b *body) zeroRange(off, n int64) bool {
 	return true
 }
 
+// nextData is the end of the zeros that are known by the shapes alone, from off on.
+func (b *body) nextData(off int64) int64 {
+	for off < b.head.size {
+		p := b.layout.partAt(off, b.head.size-off)
+		end := off + p.len
+		switch p.from {
+		case fromStream:
+			return off
+		case fromBase:
+			if next := b.base.nextData(off); next < end {
+				return next
+			}
+		}
+		off = end
+	}
+	return b.head.size
+}
+
 // zeroBytes is how much of a range is known to be zero by the shapes alone.
 func (b *body) zeroBytes(off, n int64) (zeros int64) {
 	for n > 0 {
