@@ -35,6 +35,7 @@ var _ fuse.RawFileSystem = (*fileSystem)(nil)
 func newFileSystem(ctx context.Context, o Options, root meta.Inode) *fileSystem {
 	life := newLifetime(ctx)
 	names := newNamespace(o.Cluster, life, o.Log)
+	names.reads = o.Follow
 	nodes := newNodeTable(root, names.state)
 	nodes.locks = &o.Siblings.locks
 	cache := newKernelCache(nodes)

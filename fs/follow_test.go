@@ -95,10 +95,24 @@ func TestFollowShowsEachVersion(t *testing.T) {
 func TestFollowIsReadOnly(t *testing.T) {
 	_, a, b := followPair(t)
 	write(t, filepath.Join(a, "f"), []byte("bytes"))
-	_, open := os.OpenFile(filepath.Join(b, "f"), os.O_RDWR, 0)
+	changesNothing(t, b)
+	var rw fs.Flags
+	rw.Add("rw")
+	must(t, fs.Remount(b, rw))
+	changesNothing(t, b)
+	wantBytes(t, filepath.Join(a, "f"), []byte("bytes"))
+}
+
+// changesNothing holds that no change to the file f of a mount, or beside it, is let through.
+func changesNothing(t *testing.T, mnt string) {
+	t.Helper()
+	f, other := filepath.Join(mnt, "f"), filepath.Join(mnt, "new")
+	_, open := os.OpenFile(f, os.O_RDWR, 0)
 	for what, err := range map[string]error{
-		"write": open, "create": os.WriteFile(filepath.Join(b, "new"), nil, 0o644),
-		"remove": os.Remove(filepath.Join(b, "f")), "truncate": os.Truncate(filepath.Join(b, "f"), 0),
+		"write": open, "create": os.WriteFile(other, nil, 0o644), "remove": os.Remove(f), "truncate": os.Truncate(f, 0),
+		"mkdir": os.Mkdir(other, 0o755), "symlink": os.Symlink("x", other), "rename": os.Rename(f, other),
+		"link": os.Link(f, other), "chmod": os.Chmod(f, 0o600), "times": os.Chtimes(f, time.Time{}, time.Unix(1, 0)),
+		"mknod": unix.Mkfifo(other, 0o600), "setxattr": unix.Setxattr(f, "user.x", nil, 0),
 	} {
 		if !errors.Is(err, syscall.EROFS) {
 			t.Errorf("%s: %v", what, err)

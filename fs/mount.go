@@ -4,10 +4,12 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"strings"
 	"sync"
 
 	"github.com/hanwen/go-fuse/v2/fuse"
 	"github.com/rdmcfs/rdmcfs/meta"
+	"golang.org/x/sys/unix"
 )
 
 // Options of a mount.
@@ -135,6 +137,15 @@ func (m *Mount) attach(o Options) (err error) {
 
 // Passthrough reports whether staged files are read and written by the kernel itself, and if not, why.
 func (m *Mount) Passthrough() (on bool, why string) { return m.fs.pass.on.Load(), m.fs.pass.why }
+
+// ReadOnly reports whether the mount is read-only now: a remount can change that.
+func (m *Mount) ReadOnly() bool {
+	var flags Flags
+	for word := range strings.SplitSeq(mountAt(m.dir).options, ",") {
+		flags.Add(word)
+	}
+	return flags.set&unix.MS_RDONLY != 0
+}
 
 // Dir is the mount point.
 func (m *Mount) Dir() string { return m.dir }

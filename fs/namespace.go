@@ -15,6 +15,7 @@ type namespace struct {
 	cluster Cluster
 	life    *lifetime
 	log     *slog.Logger
+	reads   bool // it changes nothing, even if somebody remounts it for writing
 
 	own     *ownChanges
 	barrier barrier
@@ -57,6 +58,9 @@ func (ns *namespace) proposePatient(ctx context.Context, op meta.Op) (meta.Resul
 func (ns *namespace) proposeBy(
 	do func(context.Context, meta.Op) (meta.Result, error), ctx context.Context, op meta.Op,
 ) (meta.Result, error) {
+	if ns.reads {
+		return meta.Result{}, ErrReadOnly
+	}
 	ctx, stop := context.WithTimeout(ctx, proposeMax)
 	defer stop()
 	res, err := do(ctx, op)

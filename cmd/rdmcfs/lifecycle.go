@@ -58,7 +58,7 @@ func (c *initCmd) Run(a *app) error {
 	}
 	a.tellDisk()
 	if !c.NoStart {
-		if err := a.startDaemon(a.ctx, c.fabricFlags); err != nil {
+		if err := a.startDaemon(a.ctx, c.words()...); err != nil {
 			return fmt.Errorf("the cluster is made, but its daemon did not start: %w", err)
 		}
 	}
@@ -101,7 +101,7 @@ func (c *joinCmd) Run(a *app) error {
 	}
 	a.tellDisk()
 	if !c.NoStart {
-		if err := a.startDaemon(a.ctx, c.fabricFlags); err != nil {
+		if err := a.startDaemon(a.ctx, c.words()...); err != nil {
 			return fmt.Errorf("this machine is %s of the cluster now, but its daemon did not start: %w", name, err)
 		}
 	}

@@ -24,7 +24,7 @@ type mountCmd struct {
 	Option     []string   `short:"o" sep:"none" help:"Mount options, comma separated, as of mount(8)." placeholder:"OPT,..."`
 	DryRun     bool       `hidden:"" help:"Do all but the mount."`
 	Source     string     `hidden:"" help:"What df and mount show as the source."`
-	LogLevel   slog.Level `help:"Of a daemon in this process: debug, info, warn or error." default:"info"`
+	LogLevel   slog.Level `help:"Of a daemon that this starts: debug, info, warn or error." default:"info"`
 	fabricFlags
 }
 
@@ -55,7 +55,7 @@ func (c *mountCmd) Run(a *app) error {
 		return c.become(a, req)
 	}
 	if !running {
-		if err := a.startDaemon(a.ctx, c.fabricFlags); err != nil {
+		if err := a.startDaemon(a.ctx, append(c.words(), "--log-level", c.LogLevel.String())...); err != nil {
 			return err
 		}
 	}

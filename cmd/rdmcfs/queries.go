@@ -199,6 +199,9 @@ func (c *policyCmd) Run(a *app) error {
 	if _, changes := c.change(admin.Policy{}); c.Recursive && !changes {
 		return withCode(exitcode.Usage, "-r goes with a change: say which, such as --copies 2 or --inherit")
 	}
+	if c.Inherit && (c.MinCopies != nil || c.Ack != nil || c.Retain != nil) {
+		return withCode(exitcode.Usage, "--inherit drops all of the directory's own policy: it goes alone, or with -r")
+	}
 	inside, err := a.inside(c.Dir)
 	if err != nil {
 		return err
@@ -341,7 +344,7 @@ func findNode(nodes []admin.Node, word string) (uint32, error) {
 }
 
 type waitCmd struct {
-	Path    string        `arg:"" optional:"" help:"Wait for what lies here, below a mount, only."`
+	Path    string        `arg:"" optional:"" help:"Wait for this file only, below a mount."`
 	Node    []string      `help:"Wait for this node only, by number or name; can be repeated." placeholder:"NODE"`
 	Timeout time.Duration `help:"Give up after this time; 0 waits for ever." default:"0"`
 	jsonFlag

@@ -32,8 +32,8 @@ const (
 )
 
 // startDaemon starts `rdmcfs daemon` in a session of its own and returns when it serves. It logs to
-// DATA/log/rdmcfs.log.
-func (a *app) startDaemon(ctx context.Context, flags fabricFlags) error {
+// DATA/log/rdmcfs.log. flags are for the daemon.
+func (a *app) startDaemon(ctx context.Context, flags ...string) error {
 	ctx, cancel := context.WithTimeout(ctx, startTimeout)
 	defer cancel()
 	logTo, err := a.openLog()
@@ -52,7 +52,7 @@ func (a *app) startDaemon(ctx context.Context, flags fabricFlags) error {
 	if err != nil {
 		return fmt.Errorf("start the daemon: %w", err)
 	}
-	cmd := exec.Command(self, append([]string{"daemon", "--data", a.data}, flags.words()...)...)
+	cmd := exec.Command(self, append([]string{"daemon", "--data", a.data}, flags...)...)
 	cmd.Args[0] = programName // also where this program was called as a mount helper
 	cmd.Dir = "/"
 	cmd.Env = append(os.Environ(), readyFDEnv+"="+strconv.Itoa(firstExtraFD))

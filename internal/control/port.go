@@ -18,7 +18,7 @@ import (
 const (
 	defaultHandshakeTimeout = 10 * time.Second
 	defaultHalfOpenMax      = 256
-	// connsPerPeerMax bounds the connections of one peer to one protocol; a correct peer has one or two.
+	// connsPerPeerMax bounds the connections of one peer, of all protocols together; a correct peer has a handful.
 	connsPerPeerMax = 64
 	acceptRetry     = 50 * time.Millisecond
 	closeTextWait   = time.Second

@@ -80,7 +80,8 @@ func checkFUSE(h Host, _ string) []Finding {
 }
 
 // passthroughCost is what is lost without passthrough; the figures are those of docs/BENCHMARKS.md.
-const passthroughCost = "writes go through the daemon, at about a third of the speed; nothing else changes"
+const passthroughCost = "every read and write goes through the daemon: about a third of the speed for large ones, " +
+	"a tenth for small ones"
 
 // Passthrough reports whether writes can bypass the daemon on this machine, and if not, why not and what that costs.
 func Passthrough(h Host) Finding {

@@ -83,12 +83,20 @@ func clockWarnings(st admin.Status, clocks consensus.ClockStatus) []string {
 	}
 	if clocks.Unconfirmed != 0 {
 		out = append(out,
-			fmt.Sprintf("the clock of this machine is %s of the last time in the log, and no other clock and no time service "+
+			fmt.Sprintf("the clock of this machine is %s the last time in the log, and no other clock and no time service "+
 				"confirms it: kept versions, tokens "+
 				"and certificates go by the log's time for another %v. If the clock is right, nothing is to be done; else set it",
-				aheadText(clocks.Unconfirmed), clocks.ConfirmedIn.Round(time.Second)))
+				apartText(clocks.Unconfirmed), clocks.ConfirmedIn.Round(time.Second)))
 	}
 	return out
+}
+
+// apartText goes on with what the clock is compared to.
+func apartText(by time.Duration) string {
+	if by < 0 {
+		return aheadText(by)
+	}
+	return aheadText(by) + " of"
 }
 
 func aheadText(by time.Duration) string {

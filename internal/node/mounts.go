@@ -157,7 +157,11 @@ func (p *mountPoint) status() admin.Mount {
 	st := admin.Mount{Dir: p.dir, State: "mounting"}
 	if m := p.m.Load(); m != nil {
 		st.State = "mounted"
+		if p.ends.Load() {
+			st.State = "unmounting"
+		}
 		st.Passthrough, _ = m.Passthrough()
+		st.ReadOnly = m.ReadOnly()
 	}
 	return st
 }
