@@ -21,6 +21,7 @@ type lostLooks struct {
 	mu   sync.Mutex
 	view uint64
 	list []meta.Content
+	more bool // there were more than were listed
 	next time.Time
 }
 
@@ -52,13 +53,14 @@ func (l *lostLooks) ofEvicted(db *meta.DB) ([]meta.Content, error) {
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if view, began := db.View(), time.Now(); view != l.view && !began.Before(l.next) {
+	short := l.more && len(l.list) < nowhereMost // some were removed since
+	if view, began := db.View(), time.Now(); (view != l.view || short) && !began.Before(l.next) {
 		list, err := meta.Losses{DB: db}.HeldByNobody(nowhereMost)
 		if err != nil {
 			return nil, err
 		}
 		now := time.Now()
-		l.view, l.list, l.next = view, list, now.Add(lostLookShare*now.Sub(began))
+		l.view, l.list, l.more, l.next = view, list, len(list) == nowhereMost, now.Add(lostLookShare*now.Sub(began))
 	}
 	l.list = slices.DeleteFunc(l.list, func(c meta.Content) bool {
 		now, err := db.Content(c.ID)
