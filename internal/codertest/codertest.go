@@ -16,7 +16,7 @@ import (
 	"testing"
 )
 
-var update = flag.Bool("coder.update", false, "write the golden bytes anew: only for a format with a new version")
+var update = flag.Bool("coder.update", false, "replace the golden bytes: only for a format with a new version")
 
 // Golden compares each message's bytes with those in testdata/golden.txt, a line of a name and hex digits for each.
 // These are the bytes that other nodes and earlier starts of a node have: a difference is a break of the format.

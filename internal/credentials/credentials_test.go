@@ -180,6 +180,7 @@ func TestMutualTLSWithinACluster(t *testing.T) {
 	}
 }
 
+// G8: a node of another cluster gets no connection, and gives none.
 func TestStrangersAreRefused(t *testing.T) {
 	ours, theirs := newTestAuthority(t, NewClusterID()), newTestAuthority(t, NewClusterID())
 	one, stranger := newTestIdentity(t, ours, 1, testTime), newTestIdentity(t, theirs, 2, testTime)

@@ -123,7 +123,7 @@ func (c *tally) report(t *testing.T) {
 			t.Errorf("%v: only %d of %d runs had a group fail", kind, c.struck[kind], c.runs[kind])
 		}
 	}
-	t.Logf("the last survivor was told within %v, the bound is %v", c.longest, faultBound)
+	t.Logf("the last survivor knew within %v, the bound is %v", c.longest, faultBound)
 }
 
 // faultRun is one run of TestFaults.

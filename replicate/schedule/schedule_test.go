@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-var exhaustive = flag.Bool("exhaustive", false, "check schedules to n=128, k=256 instead of n=64, k=64")
+var exhaustive = flag.Bool("exhaustive", false, "check schedules to n=128, k=256 instead of n=40, k=48")
 
 // checker walks a schedule step by step and holds what a valid one promises.
 type checker struct {
@@ -177,9 +177,6 @@ func checkSequential(s, receivers Schedule) error {
 	return nil
 }
 
-// TestDSN_4_4_Exhaustive checks every schedule for all small groups and messages; with -exhaustive for all of 2 to
-// 128 members and 1 to 256 blocks. Receivers go by a plan of their own. Of Sequential, between 24 and 256 blocks, see
-// checkSequential.
 // New makes the schedule of one message.
 func New(algorithm Algorithm, members int, blocks uint64) (Schedule, error) {
 	plan, err := NewPlan(algorithm, members)
@@ -189,6 +186,9 @@ func New(algorithm Algorithm, members int, blocks uint64) (Schedule, error) {
 	return plan.Schedule(blocks), nil
 }
 
+// TestDSN_4_4_Exhaustive checks every schedule for all small groups and messages; with -exhaustive for all of 2 to
+// 128 members and 1 to 256 blocks. Receivers go by a plan of their own. Of Sequential, between 24 and 256 blocks, see
+// checkSequential.
 func TestDSN_4_4_Exhaustive(t *testing.T) {
 	nMax, kMax := 40, uint64(48)
 	if *exhaustive {

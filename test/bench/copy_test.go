@@ -40,7 +40,7 @@ var shapes = []shape{
 	{16, 100, 64 << 20, 1.12},
 }
 
-// Done when 4 of the file system: ratio of cp to iperf3 on shaped links.
+// Ratio of cp to iperf3 on shaped links.
 func TestCopyOverShapedLinks(t *testing.T) {
 	if !*enabled {
 		t.Skip("benchmarks run by 'make bench'") // not a missing piece: timing has no place in tests

@@ -79,7 +79,7 @@ func newToken(t *testing.T, n *cluster.Node, args ...string) string {
 	return token.Token
 }
 
-// Done when 12: wrong, used and expired tokens, other clusters. A refused machine can join with a good token.
+// Wrong, used and expired tokens, other clusters. A refused machine can join with a good token.
 func TestJoinRefused(t *testing.T) {
 	t.Parallel()
 	c := start(t, cluster.Options{Nodes: 4, Manual: true})
@@ -186,7 +186,7 @@ func TestJoinAtAWrongAddress(t *testing.T) {
 	two.MustCLI(args(one.Addr)...)
 }
 
-// Done when 12: names of 255 and 256 bytes.
+// Names of 255 and 256 bytes.
 func TestLongNames(t *testing.T) {
 	t.Parallel()
 	c := start(t, cluster.Options{Nodes: 3})
@@ -221,7 +221,7 @@ func TestLongNames(t *testing.T) {
 	c.AwaitAgreement(60 * time.Second)
 }
 
-// Done when 12: busy, non-empty and missing mount points; a second daemon on one directory.
+// Busy, non-empty and missing mount points; a second daemon on one directory.
 func TestMountPointsAndSecondDaemons(t *testing.T) {
 	t.Parallel()
 	c := start(t, cluster.Options{Nodes: 1})
@@ -284,7 +284,7 @@ func TestMountPointsAndSecondDaemons(t *testing.T) {
 	}
 }
 
-// Done when 12: a process that truncates and extends a file in a loop while others close it. Nobody gets SIGBUS, no
+// A process that truncates and extends a file in a loop while others close it. Nobody gets SIGBUS, no
 // daemon dies, and in the end all nodes show one version.
 func TestTruncatedWhileClosed(t *testing.T) {
 	t.Parallel()

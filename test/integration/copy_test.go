@@ -70,7 +70,7 @@ func TestCopyIsEverywhereWhenCpReturns(t *testing.T) {
 	c.AwaitAgreement(60 * time.Second)
 }
 
-// Done when 3: a real tree, with names, bytes, modes, times, symbolic and hard links.
+// A real tree, with names, bytes, modes, times, symbolic and hard links.
 func TestCopyOfATree(t *testing.T) {
 	t.Parallel()
 	c := start(t, cluster.Options{Nodes: 5})
@@ -115,7 +115,7 @@ func firstFile(t *testing.T, root string) string {
 	return found
 }
 
-// Done when 3: a sparse disk image stays an image, and sparse.
+// A sparse disk image stays an image, and sparse.
 func TestCopyOfASparseImage(t *testing.T) {
 	t.Parallel()
 	c := start(t, cluster.Options{Nodes: 5})
@@ -142,7 +142,7 @@ func blocks(t *testing.T, path string) int64 {
 	return st.Blocks
 }
 
-// Done when 3: what is written through one name is read through another, here and elsewhere.
+// What is written through one name is read through another, here and elsewhere.
 func TestHardLinksShareBytes(t *testing.T) {
 	t.Parallel()
 	c := start(t, cluster.Options{Nodes: 3})

@@ -169,7 +169,7 @@ func (r crashRole) cast(t *testing.T, c *cluster.Cluster) (writer, victim *clust
 	return follower, other
 }
 
-// Done when 11: a node is killed at each labelled point of a write, as its writer, as a member and as the leader.
+// A node is killed at each labelled point of a write, as its writer, as a member and as the leader.
 // Names are new or have a version already. Reduced, every fifth of the combinations.
 func TestKilledAtEachPoint(t *testing.T) {
 	t.Parallel()

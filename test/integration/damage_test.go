@@ -56,7 +56,7 @@ func filesUnder(t *testing.T, dir, suffix string) (out []string) {
 	return out
 }
 
-// Done when 12: a damaged content file. No node gives wrong bytes, and the damage is mended from the others.
+// A damaged content file. No node gives wrong bytes, and the damage is mended from the others.
 func TestDamagedContent(t *testing.T) {
 	t.Parallel()
 	c := start(t, cluster.Options{Nodes: 3})
@@ -158,7 +158,7 @@ func contentDigests(t *testing.T, dir string) map[string]string {
 	return out
 }
 
-// Done when 12: a damaged, missing or shortened raft log never votes again; the node comes back as a new one.
+// A damaged, missing or shortened raft log never votes again; the node comes back as a new one.
 func TestDamagedRaftLog(t *testing.T) {
 	t.Parallel()
 	c := start(t, cluster.Options{Nodes: 3})
@@ -241,7 +241,7 @@ func rejoin(t *testing.T, c *cluster.Cluster, seed, lost *cluster.Node) {
 	c.AwaitUp(c.Nodes...)
 }
 
-// Done when 12: a copied data directory started beside the original. The copy ends and says why; nothing is lost.
+// A copied data directory started beside the original. The copy ends and says why; nothing is lost.
 func TestCopiedDataDirectory(t *testing.T) {
 	t.Parallel()
 	c := start(t, cluster.Options{Nodes: 4, Manual: true})

@@ -74,7 +74,7 @@ func movedPart(tr admin.Transfer) float64 {
 	return least
 }
 
-// Done when 5: a receiver dies in mid-transfer; the others get the file, it is owed, and it gets it when it is back.
+// A receiver dies in mid-transfer; the others get the file, it is owed, and it gets it when it is back.
 func TestReceiverDiesInMidTransfer(t *testing.T) {
 	c := start(t, cluster.Options{Nodes: 5, Rate: "200mbit"})
 	src := filepath.Join(c.Dir, "image")
@@ -119,7 +119,7 @@ func nodeOf(t *testing.T, st admin.Status, n *cluster.Node) admin.Node {
 	return admin.Node{}
 }
 
-// Done when 5 (a): a killed cp publishes nothing; what it staged is listed.
+// A killed cp publishes nothing; what it staged is listed.
 func TestWriterProgramKilledWhileWriting(t *testing.T) {
 	t.Parallel()
 	c := start(t, cluster.Options{Nodes: 3})
@@ -149,7 +149,7 @@ func TestWriterProgramKilledWhileWriting(t *testing.T) {
 	})
 }
 
-// Done when 5 (b): cp is killed inside close; either the file is whole everywhere, or nowhere.
+// A cp is killed inside close; either the file is whole everywhere, or nowhere.
 func TestWriterProgramKilledInsideClose(t *testing.T) {
 	t.Parallel()
 	c := start(t, cluster.Options{Nodes: 3, Rate: "100mbit"})
@@ -195,7 +195,7 @@ func wholeOrAbsent(t *testing.T, c *cluster.Cluster, source, name string) {
 	}
 }
 
-// Done when 5 (c): the writer's daemon dies; cp fails, mounting works again, the staged bytes are listed.
+// The writer's daemon dies; cp fails, mounting works again, the staged bytes are listed.
 func TestWriterDaemonDies(t *testing.T) {
 	t.Parallel()
 	c := start(t, cluster.Options{Nodes: 4, Rate: "100mbit"})
@@ -225,7 +225,7 @@ func TestWriterDaemonDies(t *testing.T) {
 	sameEverywhere(t, c, src, "again")
 }
 
-// Done when 6: the leader's death stops nobody for more than 5 s.
+// The leader's death stops nobody for more than 5 s.
 func TestLeaderDies(t *testing.T) {
 	c := start(t, cluster.Options{Nodes: 4})
 	leader := leaderOf(t, c)
@@ -265,7 +265,7 @@ func leaderOf(t *testing.T, c *cluster.Cluster) *cluster.Node {
 	return leader
 }
 
-// Done when 6: with two of three voters dead reads go on and changes fail fast; afterwards all agree.
+// With two of three voters dead reads go on and changes fail fast; afterwards all agree.
 func TestQuorumLost(t *testing.T) {
 	c := start(t, cluster.Options{Nodes: 3})
 	survivor := c.Nodes[1]

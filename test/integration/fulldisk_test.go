@@ -110,7 +110,7 @@ func allRun(t *testing.T, c *cluster.Cluster) {
 	}
 }
 
-// Done when 12: a disk filled by another program on one member, idle and in mid-transfer. The others go on, the
+// A disk filled by another program on one member, idle and in mid-transfer. The others go on, the
 // member is owed and says why, and catches up when there is space.
 func TestOneFullDisk(t *testing.T) {
 	t.Parallel()
@@ -172,7 +172,7 @@ func refusedWrite(t *testing.T, n *cluster.Node, name string) {
 	}
 }
 
-// Done when 12: all disks full. Reads go on, changes are refused; with space again all works, and nothing is lost.
+// All disks full. Reads go on, changes are refused; with space again all works, and nothing is lost.
 func TestAllDisksFull(t *testing.T) {
 	t.Parallel()
 	c := startOnDisks(t, 3, "")
@@ -250,7 +250,7 @@ func TestRemoveOnFullDisks(t *testing.T) {
 	c.AwaitAgreement(60 * time.Second)
 }
 
-// Done when 12: a daemon starts on a full disk. It serves, or ends with the code of a full disk; with space it starts.
+// A daemon starts on a full disk. It serves, or ends with the code of a full disk; with space it starts.
 func TestStartOnAFullDisk(t *testing.T) {
 	t.Parallel()
 	c := startOnDisks(t, 3, "")

@@ -113,7 +113,7 @@ func membersNoise(r *rand.Rand) [][]byte {
 	return out
 }
 
-// Done when 12: garbage on the port, before and after a valid handshake.
+// Garbage on the port, before and after a valid handshake.
 func TestGarbageOnThePort(t *testing.T) {
 	t.Parallel()
 	c := start(t, cluster.Options{Nodes: 3})

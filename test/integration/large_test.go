@@ -23,7 +23,7 @@ import (
 // residentMax is what a daemon may keep in memory of its own.
 const residentMax = 512 << 20
 
-// Done when 8: a file of three times the daemon's memory copies in, and no daemon grows.
+// A file of three times the daemon's memory copies in, and no daemon grows.
 func TestFileLargerThanMemory(t *testing.T) {
 	limit := size(int64(384<<20), int64(1<<30))
 	c := start(t, cluster.Options{Nodes: 3, MemoryMax: limit})
@@ -235,7 +235,7 @@ func sent(t *testing.T, n *cluster.Node) int64 {
 	return 0
 }
 
-// Done when 8: writing here and there in a large image moves only what changed.
+// Writing here and there in a large image moves only what changed.
 func TestRandomWritesInALargeImage(t *testing.T) {
 	m := newImage(t, 3)
 	m.open()
@@ -279,7 +279,7 @@ func TestRandomWritesInALargeImage(t *testing.T) {
 // reports.
 const perPublishMax = 4096
 
-// Done when 8: deltas above each other are merged, also when nodes die meanwhile: the length of a chain has no end in
+// Deltas above each other are merged, also when nodes die meanwhile: the length of a chain has no end in
 // sight.
 func TestManyFsyncsInARow(t *testing.T) {
 	t.Parallel()
@@ -308,7 +308,7 @@ func TestManyFsyncsInARow(t *testing.T) {
 	sameEverywhere(t, m.c, m.twin.Name(), "image")
 }
 
-// Done when 8: a store through a mapping reaches every node, also when it comes after a close.
+// A store through a mapping reaches every node, also when it comes after a close.
 func TestStoreAfterCloseOfADup(t *testing.T) {
 	t.Parallel()
 	c := start(t, cluster.Options{Nodes: 3})

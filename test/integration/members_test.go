@@ -77,7 +77,7 @@ func (m *movingCluster) running() (out []*cluster.Node) {
 	return out
 }
 
-// Done when 11: partition, join, same-name replacement and eviction in mid-transfer.
+// Partition, join, same-name replacement and eviction in mid-transfer.
 func TestMembersChangeInMidTransfer(t *testing.T) {
 	t.Parallel()
 	m := startMoving(t)

@@ -15,7 +15,7 @@ import (
 	"github.com/rdmcfs/rdmcfs/test/integration/cluster"
 )
 
-// Done when 7: everyday programs work on the mount, and the others see what they made.
+// Everyday programs work on the mount, and the others see what they made.
 func TestGitOnTheMount(t *testing.T) {
 	t.Parallel()
 	c := start(t, cluster.Options{Nodes: 3})

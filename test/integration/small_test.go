@@ -12,7 +12,7 @@ import (
 	"github.com/rdmcfs/rdmcfs/test/integration/cluster"
 )
 
-// Done when 9: many small files, at most two proposals each; the rate is printed by phase.
+// Many small files, at most two proposals each; the rate is printed by phase.
 func TestManySmallFiles(t *testing.T) {
 	c := start(t, cluster.Options{Nodes: 5})
 	files := size(2000, 10_000)

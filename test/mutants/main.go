@@ -32,7 +32,7 @@ func main() {
 	flag.BoolVar(&o.table, "table", false, "write what killed each into "+docsFile)
 	flag.StringVar(&o.exec, "exec", "", "run test binaries with this `command`")
 	flag.Uint64Var(&o.seeds, "seeds", 0,
-		"instead, take back whole mends, and run whole daemons for up to this `number` of seeds")
+		"instead, undo whole fixes, and run whole daemons for up to this `number` of seeds")
 	flag.Uint64Var(&o.from, "from", 1, "the first of the seeds")
 	flag.Parse()
 	var err error
