@@ -1,15 +1,19 @@
 package detsim
 
 import (
+	"errors"
 	"flag"
 	"fmt"
+	"net"
 	"os"
 	"path/filepath"
 	"runtime"
 	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"testing"
+	"time"
 
 	"github.com/rdmcfs/rdmcfs/internal/detsim/replay"
 )
@@ -127,6 +131,7 @@ func run(t *testing.T, program string, seed uint64, verbose bool) (string, error
 func runTest(t *testing.T, program, test, name string, seed uint64, verbose bool) (string, error) {
 	t.Helper()
 	dir := filepath.Join(memory(), fmt.Sprintf("rdmcfs-%s-%d", name, seed)) // its length counts: the same each time
+	defer alone(t, dir).Close()
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		t.Fatal(err)
 	}
@@ -134,6 +139,25 @@ func runTest(t *testing.T, program, test, name string, seed uint64, verbose bool
 	out, err := replay.Output(replay.Command(t.Context(), program, fmt.Sprint(seed), dir, verbose, "-test.run=^"+test+"$",
 		"-test.timeout=0"))
 	return string(out), err
+}
+
+// alone waits until no other process runs the same seed: that would use the same directory.
+func alone(t *testing.T, dir string) net.Listener {
+	t.Helper()
+	for {
+		l, err := net.Listen("unix", "@"+dir)
+		if err == nil {
+			return l
+		}
+		if !errors.Is(err, syscall.EADDRINUSE) {
+			t.Fatal(err)
+		}
+		select {
+		case <-time.After(100 * time.Millisecond):
+		case <-t.Context().Done():
+			t.Fatal(t.Context().Err())
+		}
+	}
 }
 
 func memory() string {
