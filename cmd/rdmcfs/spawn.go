@@ -33,7 +33,7 @@ const (
 
 // startDaemon starts `rdmcfs daemon` in a session of its own and returns when it serves. It logs to
 // DATA/log/rdmcfs.log.
-func (a *app) startDaemon(ctx context.Context, flags fabricFlags) error {
+func (a *app) startDaemon(ctx context.Context, flags daemonFlags) error {
 	ctx, cancel := context.WithTimeout(ctx, startTimeout)
 	defer cancel()
 	logTo, err := a.openLog()

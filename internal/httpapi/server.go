@@ -84,7 +84,7 @@ func Serve(cfg Config) *Server {
 	return s
 }
 
-// Close ends running requests and waits for them.
+// Close ends running requests and waits for them. It may be called again.
 func (s *Server) Close() error {
 	s.cancel()
 	ctx, cancel := context.WithTimeout(context.Background(), shutdownTimeout)
