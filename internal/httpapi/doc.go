@@ -11,6 +11,7 @@
 // path, whether or not there is something. What is answered comes from the caller as a [Source]:
 //
 //	token, err := httpapi.OpenToken(path)
-//	server := httpapi.Serve(httpapi.Config{Listener: ln, Identity: identity, Trusted: trusted, Token: token, Source: source})
+//	server := httpapi.Serve(httpapi.Config{Listener: ln, Identity: identity, Trusted: trusted, Token: token,
+//		Source: source})
 //	defer server.Close()
 package httpapi

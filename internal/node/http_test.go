@@ -9,6 +9,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strings"
@@ -38,6 +39,36 @@ func TestReadyAndAlive(t *testing.T) {
 	}
 	if err := aliveAt(now.Add(-time.Minute), now); err == nil || !strings.Contains(err.Error(), "1m0s") {
 		t.Error(err)
+	}
+}
+
+// Before the node has opened what it has, it is alive, not ready, tells nothing and trusts no certificate.
+func TestHTTPWhileTheNodeOpens(t *testing.T) {
+	p := &httpPort{n: &node{}}
+	if err := p.alive(); err != nil {
+		t.Error(err)
+	}
+	if err := p.ready(); err == nil || !strings.Contains(err.Error(), "starting") {
+		t.Error(err)
+	}
+	if p.trusted(tls.ConnectionState{}) {
+		t.Error("trusted")
+	}
+	ask := func() int {
+		w := httptest.NewRecorder()
+		p.later(func(h *admin.Handlers) http.Handler { return h.Metrics }).ServeHTTP(w, httptest.NewRequest("GET", "/", nil))
+		return w.Code
+	}
+	if code := ask(); code != http.StatusServiceUnavailable {
+		t.Error(code)
+	}
+	p.told.Store(&admin.Handlers{}) // of a node that rebuilds its state
+	if code := ask(); code != http.StatusServiceUnavailable {
+		t.Error(code)
+	}
+	p.told.Store(&admin.Handlers{Metrics: http.NotFoundHandler()})
+	if code := ask(); code != http.StatusNotFound {
+		t.Error(code)
 	}
 }
 
