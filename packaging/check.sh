@@ -22,6 +22,7 @@ shellcheck --shell=sh packaging/rpm/{post,preun}
 step promtool
 promtool check rules packaging/monitoring/rdmcfs.rules.yml
 promtool test rules packaging/testdata/rules.yml
+promtool check config --syntax-only packaging/monitoring/rdmcfs.scrape.yml
 
 step packages
 packaging/build.sh 0.1.0 amd64 "$work/dist"

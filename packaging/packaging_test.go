@@ -3,10 +3,13 @@ package packaging
 
 import (
 	"context"
+	"crypto/tls"
+	"crypto/x509"
 	"encoding/json"
 	"io"
 	"log/slog"
 	"net"
+	"net/http"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -15,6 +18,7 @@ import (
 	"time"
 
 	"github.com/rdmcfs/rdmcfs/internal/control/admin"
+	"github.com/rdmcfs/rdmcfs/internal/httpapi"
 	"github.com/rdmcfs/rdmcfs/internal/node"
 )
 
@@ -22,7 +26,8 @@ import (
 // of mount tells the options that a node takes.
 func TestCountersAndOptionsExist(t *testing.T) {
 	text, refusal := askNode(t)
-	there := map[string]bool{"node_textfile_mtime_seconds": true} // of the node exporter
+	// of the node exporter, and Prometheus' own
+	there := map[string]bool{"node_textfile_mtime_seconds": true, `up{job="rdmcfs"}`: true}
 	for _, name := range regexp.MustCompile(`(?m)^[a-z_]+`).FindAllString(text, -1) {
 		there[name] = true
 	}
@@ -37,7 +42,7 @@ func TestCountersAndOptionsExist(t *testing.T) {
 	if len(exprs) < 20 {
 		t.Fatalf("only %d expressions found: the test looks in the wrong place", len(exprs))
 	}
-	counter := regexp.MustCompile(`\b(rdmcfs|node|go|process|promhttp)_[a-z0-9_]+`)
+	counter := regexp.MustCompile(`\b(rdmcfs|node|go|process|promhttp)_[a-z0-9_]+|\bup\{job="[a-z]+"\}`)
 	for _, expr := range exprs {
 		names := counter.FindAllString(expr, -1)
 		if len(names) == 0 {
@@ -47,8 +52,8 @@ func TestCountersAndOptionsExist(t *testing.T) {
 			if !there[name] {
 				t.Errorf("%s: no node prints %s", expr, name)
 			}
-			if rises := strings.HasSuffix(name, "_total"); rises != regexp.MustCompile(`(rate|increase)\(`+name).
-				MatchString(expr) {
+			if rises := strings.HasSuffix(name, "_total"); rises != (strings.Contains(expr, "rate("+name) ||
+				strings.Contains(expr, "increase("+name)) {
 				t.Errorf("%s: %s is read as what it is not, a counter or a gauge", expr, name)
 			}
 		}
@@ -62,23 +67,20 @@ func TestCountersAndOptionsExist(t *testing.T) {
 	}
 }
 
-// askNode runs a cluster of one node, and returns its counters and what it says to an option that it does not know.
+// askNode runs a cluster of one node, and returns its counters as rdmcfs.scrape.yml has them read, and what it says to
+// an option that it does not know.
 func askNode(t *testing.T) (counters, refusal string) {
 	t.Helper()
 	dir := filepath.Join(t.TempDir(), "data")
-	port, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	port.Close()
-	if _, err := node.Init(node.InitConfig{DataDir: dir, Listen: port.Addr().String(), Name: "n1"}); err != nil {
+	addr := freePort(t)
+	if _, err := node.Init(node.InitConfig{DataDir: dir, Listen: freePort(t), Name: "n1"}); err != nil {
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	ended := make(chan error, 1)
 	go func() {
 		ended <- node.Run(ctx, node.Config{DataDir: dir, Fabric: node.Fabric{Mode: node.FabricTCP},
-			Log: slog.New(slog.NewTextHandler(io.Discard, nil))})
+			HTTP: node.HTTP{Addr: addr}, Log: slog.New(slog.NewTextHandler(io.Discard, nil))})
 	}()
 	defer func() {
 		cancel()
@@ -90,15 +92,62 @@ func askNode(t *testing.T) (counters, refusal string) {
 	if _, err := client.Ready(ctx); err != nil {
 		t.Fatal(err)
 	}
-	var out strings.Builder
-	if err := client.Metrics(ctx, &out); err != nil {
-		t.Fatal(err)
-	}
-	_, err = client.Mount(ctx, admin.MountRequest{Dir: "/nowhere", Options: map[string]string{"bogus": ""}})
+	counters = scrape(t, dir, addr)
+	_, err := client.Mount(ctx, admin.MountRequest{Dir: "/nowhere", Options: map[string]string{"bogus": ""}})
 	if err == nil || !strings.Contains(err.Error(), "there are ") {
 		t.Fatalf("option bogus: %v", err)
 	}
-	return out.String(), err.Error()
+	return counters, err.Error()
+}
+
+func freePort(t *testing.T) string {
+	t.Helper()
+	port, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer port.Close()
+	return port.Addr().String()
+}
+
+// scrape does what rdmcfs.scrape.yml says, with the files of a data directory.
+func scrape(t *testing.T, dir, addr string) string {
+	t.Helper()
+	conf := read(t, "monitoring/rdmcfs.scrape.yml")
+	value := func(key string) string {
+		t.Helper()
+		m := regexp.MustCompile(`(?m)^ +` + key + `: ([^ \n]+)`).FindStringSubmatch(conf)
+		if m == nil {
+			t.Fatalf("rdmcfs.scrape.yml has no %s", key)
+		}
+		return m[1]
+	}
+	for _, file := range []string{httpapi.TokenFile + " of", "tls/ca.crt of"} {
+		if !strings.Contains(conf, file) {
+			t.Errorf("rdmcfs.scrape.yml does not say where its files come from: %s", file)
+		}
+	}
+	roots := x509.NewCertPool()
+	if !roots.AppendCertsFromPEM([]byte(read(t, filepath.Join(dir, "tls", "ca.crt")))) {
+		t.Fatal("ca.crt has no certificate")
+	}
+	transport := &http.Transport{TLSClientConfig: &tls.Config{RootCAs: roots, ServerName: value("server_name")}}
+	defer transport.CloseIdleConnections()
+	req, err := http.NewRequest(http.MethodGet, value("scheme")+"://"+addr+value("metrics_path"), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	req.Header.Set("Authorization", "Bearer "+strings.TrimSpace(read(t, filepath.Join(dir, httpapi.TokenFile))))
+	resp, err := transport.RoundTrip(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	body, err := io.ReadAll(resp.Body)
+	if err != nil || resp.StatusCode != http.StatusOK {
+		t.Fatalf("%s, %v\n%s", resp.Status, err, body)
+	}
+	return string(body)
 }
 
 func read(t *testing.T, name string) string {

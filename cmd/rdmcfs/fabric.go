@@ -2,6 +2,7 @@ package main
 
 import (
 	"cmp"
+	"net"
 	"net/netip"
 	"strconv"
 	"strings"
@@ -18,10 +19,22 @@ type rdmaFlags struct {
 	RDMAGID    string `name:"rdma-gid" help:"Address of the RDMA port, or its index; the best one if not given." env:"RDMCFS_RDMA_GID" placeholder:"GID"`
 }
 
-// fabricFlags are common to the commands that may start a daemon.
+// fabricFlags are what a daemon carries data with.
 type fabricFlags struct {
 	rdmaFlags
 	Registered string `name:"registered-memory" help:"Bytes of registered memory that all transfers together use at most; 0 is no bound. Files may be larger." default:"0" env:"RDMCFS_REGISTERED_MEMORY" placeholder:"SIZE"`
+}
+
+// httpFlags say what a daemon lets programs on the network read.
+type httpFlags struct {
+	HTTP      string `name:"http" help:"HOST:PORT where metrics, status and health can be read over TLS; not served if not given." env:"RDMCFS_HTTP" placeholder:"HOST:PORT"`
+	HTTPPprof bool   `name:"http-pprof" help:"Serve profiles of the daemon there too." env:"RDMCFS_HTTP_PPROF"`
+}
+
+// daemonFlags are common to the commands that may start a daemon.
+type daemonFlags struct {
+	fabricFlags
+	httpFlags
 }
 
 // registeredMin has room for a few groups with two buffers each.
@@ -83,3 +96,36 @@ func (f rdmaFlags) words() []string {
 	}
 	return words
 }
+
+// http is what the flags ask for.
+func (f httpFlags) http() (node.HTTP, error) {
+	out := node.HTTP{Addr: f.HTTP, Pprof: f.HTTPPprof}
+	if f.HTTP == "" {
+		if f.HTTPPprof {
+			return out, withCode(exitcode.Usage, "--http-pprof: give --http too: the profiles are served there")
+		}
+		return out, nil
+	}
+	_, port, err := net.SplitHostPort(f.HTTP)
+	if err == nil {
+		_, err = net.LookupPort("tcp", port)
+	}
+	if err != nil || port == "" || port == "0" {
+		return out, withCode(exitcode.Usage, "--http %q: want HOST:PORT, such as 10.0.0.1:7480", f.HTTP)
+	}
+	return out, nil
+}
+
+func (f httpFlags) words() []string {
+	var words []string
+	if f.HTTP != "" {
+		words = append(words, "--http="+f.HTTP)
+	}
+	if f.HTTPPprof {
+		words = append(words, "--http-pprof")
+	}
+	return words
+}
+
+// words are the flags again, for a daemon in the background.
+func (f daemonFlags) words() []string { return append(f.fabricFlags.words(), f.httpFlags.words()...) }

@@ -113,6 +113,7 @@ func runFake(ctx context.Context, p runParams) error {
 	if _, err := os.Stat(filepath.Join(p.Data, "node")); err != nil {
 		return errors.New("no node lives here: run 'rdmcfs init'")
 	}
+	p.Log.Info("http", "addr", p.HTTP.Addr, "pprof", p.HTTP.Pprof)
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
 	d := &fakeDaemon{mounts: map[string]chan struct{}{}, stop: stop}

@@ -25,7 +25,7 @@ type nodeFlags struct {
 	Name      string            `help:"Name of this node; the host name if not given."`
 	Label     map[string]string `help:"Label for placement, such as rack=a; can be repeated." placeholder:"KEY=VALUE" mapsep:","`
 	NoStart   bool              `help:"Do not leave a daemon running."`
-	fabricFlags
+	daemonFlags
 	jsonFlag
 }
 
@@ -41,6 +41,15 @@ func (f nodeFlags) nodeName() string {
 	return host
 }
 
+// bindsHTTP is the address of --http if a daemon is started that will serve there: it is bound before anything is made.
+func (f nodeFlags) bindsHTTP() (string, error) {
+	http, err := f.http()
+	if f.NoStart {
+		http.Addr = ""
+	}
+	return http.Addr, err
+}
+
 type initCmd struct {
 	nodeFlags
 	TTL time.Duration `name:"ttl" help:"How long the printed token is good." default:"24h"`
@@ -51,8 +60,12 @@ func (c *initCmd) Run(a *app) error {
 	if err := checkTTL(c.TTL); err != nil {
 		return err
 	}
+	http, err := c.bindsHTTP()
+	if err != nil {
+		return err
+	}
 	token, err := nodeInit(a.ctx, initParams{Data: a.data, Listen: c.Listen, Advertise: c.Advertise, Name: c.nodeName(),
-		Labels: c.Label, TokenTTL: c.TTL})
+		Labels: c.Label, TokenTTL: c.TTL, HTTP: http})
 	if err != nil {
 		return err
 	}
@@ -94,8 +107,12 @@ type joinCmd struct {
 
 // Run makes this machine a node and starts it.
 func (c *joinCmd) Run(a *app) error {
+	http, err := c.bindsHTTP()
+	if err != nil {
+		return err
+	}
 	name, err := nodeJoin(a.ctx, joinParams{Data: a.data, Addr: c.Addr, Token: c.Token, Listen: c.Listen,
-		Advertise: c.Advertise, Name: c.nodeName(), Labels: c.Label, Replace: c.Replace})
+		Advertise: c.Advertise, Name: c.nodeName(), Labels: c.Label, Replace: c.Replace, HTTP: http})
 	if err != nil {
 		return err
 	}
@@ -114,17 +131,21 @@ func (c *joinCmd) Run(a *app) error {
 
 type daemonCmd struct {
 	LogLevel slog.Level `help:"debug, info, warn or error." default:"info"`
-	fabricFlags
+	daemonFlags
 }
 
 // Run is the daemon without a mount.
 func (c *daemonCmd) Run(a *app) error {
-	return a.runDaemon(a.ctx, nil, c.fabricFlags, c.LogLevel)
+	return a.runDaemon(a.ctx, nil, c.daemonFlags, c.LogLevel)
 }
 
 // runDaemon runs the node in this process until the context ends, and informs the parent and systemd when it is ready.
-func (a *app) runDaemon(ctx context.Context, mounts []admin.MountRequest, flags fabricFlags, level slog.Level) error {
+func (a *app) runDaemon(ctx context.Context, mounts []admin.MountRequest, flags daemonFlags, level slog.Level) error {
 	fabric, err := flags.fabric()
+	if err != nil {
+		return err
+	}
+	http, err := flags.http()
 	if err != nil {
 		return err
 	}
@@ -142,7 +163,7 @@ func (a *app) runDaemon(ctx context.Context, mounts []admin.MountRequest, flags 
 			waiting.ready()
 		}
 	}()
-	err = nodeRun(ctx, runParams{Data: a.data, Mounts: mounts, Fabric: fabric, Log: a.logger(level)})
+	err = nodeRun(ctx, runParams{Data: a.data, Mounts: mounts, Fabric: fabric, HTTP: http, Log: a.logger(level)})
 	cancel()
 	<-told
 	if err != nil {

@@ -25,7 +25,7 @@ type mountCmd struct {
 	DryRun     bool       `hidden:"" help:"Do all but the mount."`
 	Source     string     `hidden:"" help:"What df and mount show as the source."`
 	LogLevel   slog.Level `help:"Of a daemon that this starts: debug, info, warn or error." default:"info"`
-	fabricFlags
+	daemonFlags
 }
 
 // Run mounts with the daemon that runs, or becomes it. In the foreground it returns when the mount has ended, and
@@ -129,7 +129,7 @@ func (c *mountCmd) become(a *app, req admin.MountRequest) error {
 			cancel() // nothing is left to do here
 		}
 	}()
-	err := a.runDaemon(ctx, []admin.MountRequest{req}, c.fabricFlags, c.LogLevel)
+	err := a.runDaemon(ctx, []admin.MountRequest{req}, c.daemonFlags, c.LogLevel)
 	cancel()
 	<-ended
 	return err

@@ -24,6 +24,7 @@ type initParams struct {
 	Name      string
 	Labels    map[string]string
 	TokenTTL  time.Duration
+	HTTP      string // to be bound, "" for nothing
 }
 
 // joinParams is what join asks for.
@@ -36,6 +37,7 @@ type joinParams struct {
 	Name      string
 	Labels    map[string]string
 	Replace   bool
+	HTTP      string // as in initParams
 }
 
 // runParams is what the daemon runs with.
@@ -43,13 +45,14 @@ type runParams struct {
 	Data   string
 	Mounts []admin.MountRequest // made before the node is ready
 	Fabric node.Fabric
+	HTTP   node.HTTP
 	Log    *slog.Logger
 }
 
 // nodeInit makes the data directory of a new cluster's first node and its first join token. It starts nothing.
 var nodeInit = func(_ context.Context, p initParams) (admin.Token, error) {
 	return node.Init(node.InitConfig{DataDir: p.Data, Listen: p.Listen, Advertise: p.Advertise, Name: p.Name,
-		Labels: p.Labels, TokenTTL: p.TokenTTL})
+		Labels: p.Labels, TokenTTL: p.TokenTTL, HTTP: p.HTTP})
 }
 
 // nodeJoin asks a member to take this machine in and makes the data directory. It starts nothing. It returns
@@ -57,13 +60,13 @@ var nodeInit = func(_ context.Context, p initParams) (admin.Token, error) {
 var nodeJoin = func(ctx context.Context, p joinParams) (string, error) {
 	return node.Join(ctx, node.JoinConfig{DataDir: p.Data, Seed: p.Addr, Token: p.Token, Listen: p.Listen,
 		Advertise: p.Advertise,
-		Name:      p.Name, Labels: p.Labels, Replace: p.Replace})
+		Name:      p.Name, Labels: p.Labels, Replace: p.Replace, HTTP: p.HTTP})
 }
 
 // nodeRun runs the node until the context ends, then unmounts and returns nil.
 var nodeRun = func(ctx context.Context, p runParams) error {
 	return node.Run(ctx, node.Config{DataDir: p.Data, Version: versionString(), Mounts: p.Mounts, Fabric: p.Fabric,
-		Log: p.Log, CrashAt: os.Getenv(crashEnv)})
+		HTTP: p.HTTP, Log: p.Log, CrashAt: os.Getenv(crashEnv)})
 }
 
 // crashEnv names the labelled point at which a daemon kills itself, for tests (docs/TESTING.md).

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"math/rand/v2"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"go.etcd.io/raft/v3/raftpb"
@@ -85,6 +86,7 @@ type raftLoop struct {
 	// hard is the last hard state while there is no core.
 	hard       *raftpb.HardState
 	ticks      uint64
+	turned     atomic.Pointer[time.Time] // the last tick; others read it
 	reads      map[string]chan readAnswer
 	nextRead   uint64
 	fetching   bool
@@ -130,6 +132,7 @@ func (rl *raftLoop) run() {
 	defer tick.Stop()
 	rl.gather = time.NewTimer(time.Hour)
 	defer rl.gather.Stop()
+	rl.noteTurn(time.Now())
 	rl.pump()
 	for {
 		select {
@@ -154,8 +157,20 @@ func (rl *raftLoop) run() {
 	}
 }
 
+func (rl *raftLoop) noteTurn(now time.Time) { rl.turned.Store(&now) }
+
+// LastTurn is when the loop of a node last heard of its clock, zero before it runs. A loop that waits for something for
+// ever does not hear of it.
+func LastTurn(n *Node) time.Time {
+	if at := n.loop.turned.Load(); at != nil {
+		return *at
+	}
+	return time.Time{}
+}
+
 func (rl *raftLoop) tick() {
 	rl.ticks++
+	rl.noteTurn(time.Now())
 	if rl.core != nil {
 		rl.core.Tick()
 		if rl.ticks%10 == 0 {

@@ -32,6 +32,25 @@ func TestOneNode(t *testing.T) {
 	}
 }
 
+// The last turn of the loop goes on while the loop runs, and stays where it is while the loop waits.
+func TestLastTurn(t *testing.T) {
+	c := newCluster(t, 1, nil)
+	n := c.nodes[1].node
+	eventually(t, 20*time.Second, "the first turn", func() bool { return !LastTurn(n).IsZero() })
+	first := LastTurn(n)
+	eventually(t, 20*time.Second, "another turn", func() bool { return LastTurn(n).After(first) })
+	held, release := make(chan struct{}), make(chan struct{})
+	n.box.event(func() { close(held); <-release })
+	<-held
+	still := LastTurn(n)
+	<-time.After(5 * c.tune.Tick)
+	if LastTurn(n) != still {
+		t.Error("a loop that waits turns")
+	}
+	close(release)
+	eventually(t, 20*time.Second, "a turn after the wait", func() bool { return LastTurn(n).After(still) })
+}
+
 func TestGrowsToThreeVotersAndServesAll(t *testing.T) {
 	c := newCluster(t, 5, nil)
 	c.waitVoters(3)

@@ -26,6 +26,9 @@ const (
 	RenewGrace = 5 * 365 * 24 * time.Hour
 	// ClockSkew is how far the clocks of two nodes may differ.
 	ClockSkew = time.Hour
+	// ServerName is the DNS name in the certificate of each node. Programs that know nothing of spiffe URIs ask for it,
+	// to see that a node of the cluster answers. It says nothing about which node.
+	ServerName = "rdmcfs"
 
 	authorityValidity = 30 * 365 * 24 * time.Hour
 	requestBytesMax   = 8 << 10
@@ -203,6 +206,7 @@ func (a *Authority) Sign(requestDER []byte, node uint32, now time.Time) ([]byte,
 		SerialNumber:          newSerial(),
 		Subject:               pkix.Name{CommonName: "rdmcfs node " + strconv.FormatUint(uint64(node), 10)},
 		URIs:                  []*url.URL{name.URI()},
+		DNSNames:              []string{ServerName},
 		NotBefore:             a.cert.NotBefore,
 		NotAfter:              now.Add(LeafValidity),
 		BasicConstraintsValid: true,

@@ -143,6 +143,16 @@ func (id *Identity) JoinServerConfig(protocols []string) *tls.Config {
 	}
 }
 
+// ReaderServerConfig is the TLS side of a listener for programs that only read, such as Prometheus. They may show a
+// certificate; the listener calls Check on it, and does without if they prove themselves in another way.
+func (id *Identity) ReaderServerConfig(protocols []string) *tls.Config {
+	conf := id.JoinServerConfig(protocols)
+	conf.ClientAuth = tls.RequestClientCert
+	conf.ClientCAs = x509.NewCertPool() // says which certificate is asked for; nothing is checked by it
+	conf.ClientCAs.AddCert(id.authority)
+	return conf
+}
+
 // ClientConfig is the TLS side of a call to a node of the cluster. node 0 accepts any of its nodes.
 func (id *Identity) ClientConfig(node uint32, protocol string) *tls.Config {
 	return &tls.Config{

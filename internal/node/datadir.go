@@ -15,6 +15,7 @@ import (
 	"github.com/rdmcfs/rdmcfs/internal/control"
 	"github.com/rdmcfs/rdmcfs/internal/credentials"
 	"github.com/rdmcfs/rdmcfs/internal/durable"
+	"github.com/rdmcfs/rdmcfs/internal/httpapi"
 	"github.com/rdmcfs/rdmcfs/meta"
 	"golang.org/x/sys/unix"
 )
@@ -108,6 +109,7 @@ func (id identity) check() error {
 //	state/      the replicated state (badger)
 //	content/    version files, staging
 //	admin.sock  the command line's way in
+//	http-token  what a reader at the port of --http shows
 //	log/        what a background daemon prints
 type dataDir string
 
@@ -191,10 +193,10 @@ func (d dataDir) vacant(h Host) error {
 	return nil
 }
 
-// ownNames are what may be in a directory before a node is: what an init or join that was cut short has left, and what
-// mkfs makes.
+// ownNames are what may be in a directory before a node is: what an init or join that was cut short has left, what mkfs
+// makes, and a token for --http that several nodes are to have.
 var ownNames = []string{identityFile + ".new", lockFile, "raft", "tls", "state", "content", "log", "admin.sock",
-	"lost+found"}
+	httpapi.TokenFile, "lost+found"}
 
 // lock keeps other daemons out until the returned file is closed. It ends with the process.
 func (d dataDir) lock() (*os.File, error) {

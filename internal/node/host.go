@@ -69,8 +69,9 @@ func (h Host) openState(dir string, opts meta.Options) (*meta.DB, error) {
 	return h.State()
 }
 
-// serveAdmin answers the command line until the returned server is closed.
+// serveAdmin answers the command line until the returned server is closed, and those who read at the port of --http.
 func (n *node) serveAdmin(h admin.Handlers) (io.Closer, error) {
+	n.http.tell(h)
 	if n.cfg.Host.Admin != nil {
 		return n.cfg.Host.Admin(h)
 	}

@@ -34,6 +34,7 @@ type InitConfig struct {
 	Name      string // "" = the host's name
 	Labels    map[string]string
 	TokenTTL  time.Duration // 0 = DefaultTokenTTL
+	HTTP      string        // what Config.HTTP is to bind; "" = nothing
 	Host      Host
 }
 
@@ -47,6 +48,7 @@ type JoinConfig struct {
 	Name      string
 	Labels    map[string]string
 	Replace   bool
+	HTTP      string // as in InitConfig
 	Host      Host
 }
 
@@ -58,7 +60,7 @@ func Init(cfg InitConfig) (admin.Token, error) {
 		return admin.Token{}, err
 	}
 	d := dataDir(cfg.DataDir)
-	claimed, err := d.claim(cfg.Host, cfg.Listen)
+	claimed, err := d.claim(cfg.Host, cfg.Listen, cfg.HTTP)
 	if err != nil {
 		return admin.Token{}, err
 	}
@@ -112,7 +114,7 @@ func Join(ctx context.Context, cfg JoinConfig) (name string, err error) {
 		return "", err
 	}
 	d := dataDir(cfg.DataDir)
-	claimed, err := d.claim(cfg.Host, cfg.Listen)
+	claimed, err := d.claim(cfg.Host, cfg.Listen, cfg.HTTP)
 	if err != nil {
 		return "", err
 	}
@@ -151,9 +153,9 @@ func checkNode(listen, advertise, name string, labels map[string]string) (addr s
 	return addr, control.CheckLabels(labels)
 }
 
-// claim takes the port, then a directory that no node lives in: nothing is made for a node that could not serve. What
+// claim takes the ports, then a directory that no node lives in: nothing is made for a node that could not serve. What
 // an interrupted init or join left there is removed, except the key of the join.
-func (d dataDir) claim(h Host, listen string) (io.Closer, error) {
+func (d dataDir) claim(h Host, listen, http string) (io.Closer, error) {
 	if err := admin.CheckPath(admin.SocketPath(string(d))); err != nil {
 		return nil, err
 	}
@@ -161,11 +163,11 @@ func (d dataDir) claim(h Host, listen string) (io.Closer, error) {
 		return nil, err
 	}
 	var claimed closer
-	port, err := h.bind(listen)
+	ports, err := h.bind(listen, http)
 	if err != nil {
 		return nil, err
 	}
-	claimed.add(port.Close)
+	claimed.add(ports.Close)
 	if err := d.take(h, &claimed); err != nil {
 		return nil, errors.Join(err, claimed.Close())
 	}

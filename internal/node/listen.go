@@ -11,30 +11,58 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ErrPortInUse means that another program listens on the address of --listen.
-var ErrPortInUse = errors.New("another program uses this port: stop it, or give --listen another one")
+// ErrPortInUse means that another program listens on the address of --listen or of --http.
+var ErrPortInUse = errors.New("another program uses this port: stop it, or give another one")
 
-// bind takes the address of --listen, so that a node that could not serve there is refused before anything is written
-// or anybody is asked. The caller closes it when the node is made.
-func (h Host) bind(listen string) (io.Closer, error) {
+// boundFlag is a flag whose address is bound.
+type boundFlag struct {
+	name   string
+	advice string // for an address that this machine does not have
+}
+
+var (
+	flagListen = boundFlag{"--listen", "give --listen one that it has, and --advertise the one that the others dial"}
+	flagHTTP   = boundFlag{"--http", "give --http one that it has"}
+)
+
+// bind takes the addresses of --listen and --http, so that a node that could not serve there is refused before anything
+// is written or anybody is asked. The caller closes them when the node is made.
+func (h Host) bind(listen, http string) (io.Closer, error) {
 	if h.Listen != nil {
 		return h.Listen(listen)
 	}
+	var bound closer
+	for _, b := range []struct {
+		flag boundFlag
+		addr string
+	}{{flagListen, listen}, {flagHTTP, http}} {
+		if b.addr == "" {
+			continue
+		}
+		ln, err := bindTCP(b.flag, b.addr)
+		if err != nil {
+			return nil, errors.Join(err, bound.Close())
+		}
+		bound.add(ln.Close)
+	}
+	return &bound, nil
+}
+
+// bindTCP listens on the address of a flag.
+func bindTCP(flag boundFlag, addr string) (net.Listener, error) {
 	lc := net.ListenConfig{}
 	lc.SetMultipathTCP(false)
-	ln, err := lc.Listen(context.Background(), "tcp", listen)
+	ln, err := lc.Listen(context.Background(), "tcp", addr)
 	var dns *net.DNSError
 	switch {
 	case errors.Is(err, unix.EADDRNOTAVAIL):
-		return nil,
-			control.Usagef("node: listen on %q: this machine does not have that address: give --listen one that it has, "+
-				"and --advertise the one that the others dial", listen)
+		return nil, control.Usagef("node: %s %q: this machine does not have that address: %s", flag.name, addr, flag.advice)
 	case errors.Is(err, unix.EADDRINUSE):
-		return nil, fmt.Errorf("node: listen on %q: %w", listen, ErrPortInUse)
+		return nil, fmt.Errorf("node: %s %q: %w", flag.name, addr, ErrPortInUse)
 	case errors.As(err, &dns):
-		return nil, control.Usagef("node: listen on %q: %v: give --listen a host of this machine and a port", listen, err)
+		return nil, control.Usagef("node: %s %q: %v: give a host of this machine and a port", flag.name, addr, err)
 	case err != nil:
-		return nil, fmt.Errorf("node: listen on %q: %w", listen, err)
+		return nil, fmt.Errorf("node: %s %q: %w", flag.name, addr, err)
 	}
 	return ln, nil
 }

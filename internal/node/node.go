@@ -34,6 +34,7 @@ type Config struct {
 	// Mounts are made as soon as the state is here, before the node counts as ready.
 	Mounts []admin.MountRequest
 	Fabric Fabric
+	HTTP   HTTP
 	Log    *slog.Logger
 	// CrashAt names a labelled point (docs/TESTING.md) at which the process kills itself, as NAME, NAME:COUNT or
 	// CrashByFile; for tests.
@@ -70,6 +71,7 @@ type node struct {
 	tasks  sync.WaitGroup
 	closer closer
 
+	http     *httpPort
 	creds    *credentials.Identity
 	signing  *signing
 	db       *meta.DB
@@ -242,13 +244,20 @@ func (n *node) openDirectory() error {
 		return err
 	}
 	n.closer.add(lock.Close)
+	if n.http, err = bindHTTP(n); err != nil {
+		return err
+	}
 	if n.creds, err = n.dir.tls().LoadIdentity(n.now); err != nil {
 		return err
 	}
 	if n.signing, err = loadSigning(n.dir.tls()); err != nil {
 		return err
 	}
-	return n.dir.tls().ForgetJoin()
+	if err := n.dir.tls().ForgetJoin(); err != nil {
+		return err
+	}
+	n.http.begin()
+	return nil
 }
 
 func (n *node) openStores() (err error) {

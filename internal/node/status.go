@@ -50,6 +50,9 @@ func (n *node) status(context.Context) (admin.Status, error) {
 	return st, nil
 }
 
+// stateServing is the state of a node of which all is well.
+const stateServing = "serving"
+
 func (n *node) state(log consensus.Status) string {
 	switch {
 	case n.ctx.Err() != nil:
@@ -61,7 +64,7 @@ func (n *node) state(log consensus.Status) string {
 	case log.NoQuorum || n.proposer.lease().Incarnation == 0:
 		return "cut-off"
 	}
-	return "serving"
+	return stateServing
 }
 
 // changesRefused is why this node's mounts can change nothing though there is a quorum.

@@ -36,6 +36,7 @@ var mayImport = map[string][]string{
 	"internal/control":       {"internal/credentials", "internal/exitcode", "internal/coder"},
 	"internal/control/rings": {"rdma", "internal/coder"},
 	"internal/doctor":        {},
+	"internal/httpapi":       {"internal/durable"},
 	"internal/durable":       {},
 	"internal/exitcode":      {},
 	"internal/terminal":      {},

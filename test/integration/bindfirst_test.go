@@ -49,6 +49,9 @@ func TestNothingIsMadeForANodeThatCannotServe(t *testing.T) {
 
 	busy := filepath.Join(c.Dir, "busy")
 	refusedAt(busy, exitcode.Exists, "another program uses this port", "init", "--no-start", "--listen", one.Addr)
+	refusedAt(busy, exitcode.Exists, "another program uses this port", "init", "--http", one.Addr, "--listen", beside)
+	refusedAt(busy, exitcode.Usage, "this machine does not have that address", "init", "--http", "192.0.2.1:7480",
+		"--listen", beside)
 	isAbsent(t, busy)
 
 	two.MustCLI(join(two.Addr)...) // the token is as good as new

@@ -139,9 +139,7 @@ func (s *Server) Close() error {
 
 func (h Handlers) mux(log *slog.Logger) *http.ServeMux {
 	mux := http.NewServeMux()
-	mux.Handle("GET /v1/status", query(h.Status != nil, func(ctx context.Context, _ Done) (Status, error) {
-		return h.Status(ctx)
-	}))
+	mux.Handle("GET /v1/status", h.StatusHandler())
 	mux.Handle("POST /v1/mount", query(h.Mount != nil, h.Mount))
 	mux.Handle("POST /v1/unmount", query(h.Unmount != nil, noResult(h.Unmount)))
 	mux.Handle("POST /v1/mount-wait", query(h.MountWait != nil, noResult(h.MountWait)))
@@ -167,6 +165,11 @@ func (h Handlers) mux(log *slog.Logger) *http.ServeMux {
 		mux.Handle("GET /{$}", h.Page)
 	}
 	return mux
+}
+
+// StatusHandler answers GET /v1/status. It can be served elsewhere too.
+func (h Handlers) StatusHandler() http.Handler {
+	return query(h.Status != nil, func(ctx context.Context, _ Done) (Status, error) { return h.Status(ctx) })
 }
 
 func noResult[Req any](f func(context.Context, Req) error) func(context.Context, Req) (Done, error) {

@@ -1,0 +1,148 @@
+package node
+
+import (
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"sync/atomic"
+	"time"
+
+	"github.com/rdmcfs/rdmcfs/internal/consensus"
+	"github.com/rdmcfs/rdmcfs/internal/control"
+	"github.com/rdmcfs/rdmcfs/internal/control/admin"
+	"github.com/rdmcfs/rdmcfs/internal/httpapi"
+	"github.com/rdmcfs/rdmcfs/meta"
+)
+
+// HTTP says what a node lets programs on the network read (package httpapi). The zero value is nothing.
+type HTTP struct {
+	Addr  string // HOST:PORT; "" = nothing is served
+	Pprof bool   // profiles of the process too
+}
+
+// aliveWithin is how old the last turn of the log's loop may be. It turns several times a second.
+const aliveWithin = 10 * time.Second
+
+// httpPort is the port of Config.HTTP. It is bound first, so that a node that could not serve there does not start. It
+// answers from then on: that the process lives is told while the node opens what it has.
+type httpPort struct {
+	n        *node
+	listener net.Listener // nil if nothing is served
+	token    httpapi.Token
+	server   *httpapi.Server
+	told     atomic.Pointer[admin.Handlers] // nil while there is nothing to tell; the rest of the node is there after it
+}
+
+// bindHTTP takes the port and the token of a node.
+func bindHTTP(n *node) (*httpPort, error) {
+	p := &httpPort{n: n}
+	addr := n.cfg.HTTP.Addr
+	switch {
+	case addr == "":
+		return p, nil
+	case n.cfg.Host.Listen != nil:
+		return nil, errors.New("node: --http serves on the machine's own network, and this host has another one")
+	case addr == n.id.Listen:
+		return nil, control.Usagef("node: --http %q is the address of --listen: give it another port", addr)
+	}
+	var err error
+	if p.listener, err = bindTCP(flagHTTP, addr); err != nil {
+		return nil, err
+	}
+	n.closer.add(p.unbind)
+	p.token, err = httpapi.OpenToken(n.dir.path(httpapi.TokenFile))
+	return p, err
+}
+
+// unbind gives the port back, also after a server that has closed it.
+func (p *httpPort) unbind() error {
+	if err := p.listener.Close(); !errors.Is(err, net.ErrClosed) {
+		return err
+	}
+	return nil
+}
+
+// begin serves until the node ends.
+func (p *httpPort) begin() {
+	if p.listener == nil {
+		return
+	}
+	p.server = httpapi.Serve(httpapi.Config{
+		Listener: p.listener, Identity: p.n.creds, Trusted: p.trusted, Token: p.token, Pprof: p.n.cfg.HTTP.Pprof,
+		Log: p.n.log,
+		Source: httpapi.Source{Alive: p.alive, Ready: p.ready,
+			Metrics: p.later(func(h *admin.Handlers) http.Handler { return h.Metrics }),
+			Status:  p.later(func(h *admin.Handlers) http.Handler { return h.StatusHandler() })},
+	})
+	p.n.closer.add(p.server.Close)
+	p.n.log.Info("metrics and status are served", "at", "https://"+p.listener.Addr().String(), "token",
+		p.n.dir.path(httpapi.TokenFile))
+}
+
+// tell has metrics and status answered as on the admin socket, until what was opened before is closed.
+func (p *httpPort) tell(h admin.Handlers) {
+	if p.listener == nil {
+		return
+	}
+	p.told.Store(&h)
+	p.n.closer.add(p.server.Close)
+}
+
+// later answers with a handler of those that were told.
+func (p *httpPort) later(choose func(*admin.Handlers) http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if told := p.told.Load(); told != nil {
+			if h := choose(told); h != nil {
+				h.ServeHTTP(w, r)
+				return
+			}
+		}
+		http.Error(w, "this node is starting", http.StatusServiceUnavailable)
+	})
+}
+
+// trusted reports whether a node of the cluster, which was not evicted, is at the other end.
+func (p *httpPort) trusted(cs tls.ConnectionState) bool {
+	if p.told.Load() == nil {
+		return false // who was evicted is not known yet
+	}
+	peer, err := p.n.creds.Check(cs, false)
+	return err == nil && !p.n.members.evicted(peer.Name.Node)
+}
+
+// alive returns why the process does not run its loops: the log's loop, from which all others have their work. A node
+// that has not opened the log yet is alive.
+func (p *httpPort) alive() error {
+	if raft := p.n.raft.node.Load(); raft != nil {
+		return aliveAt(consensus.LastTurn(raft), time.Now())
+	}
+	return nil
+}
+
+func aliveAt(lastTurn, now time.Time) error {
+	if silent := now.Sub(lastTurn); silent > aliveWithin && !lastTurn.IsZero() {
+		return fmt.Errorf("the loop of the log has stood still for %v", silent.Round(time.Second))
+	}
+	return nil
+}
+
+// ready returns why this node does not serve.
+func (p *httpPort) ready() error {
+	if p.told.Load() == nil {
+		return readyAs("starting", 0)
+	}
+	log := p.n.raft.status()
+	return readyAs(p.n.state(log), nodeOf(log.Leader))
+}
+
+func readyAs(state string, leader meta.NodeID) error {
+	switch {
+	case state != stateServing:
+		return fmt.Errorf("this node is %s, not %s", state, stateServing)
+	case leader == 0:
+		return errors.New("no leader is known")
+	}
+	return nil
+}
