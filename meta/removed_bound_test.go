@@ -62,8 +62,8 @@ func TestBytesFromBeforeRemovedFilesWereKept(t *testing.T) {
 		}
 		return b
 	}
-	e, err := DecodeEntry(bytes("0102030405060f020105060702077465787420313107746578742031320674657874203907746578742031300d" +
-		"010f"))
+	e, err := DecodeEntry(bytes("0102030405060f0201050607020774657874203131077465787420313206746578742039077465787420" +
+		"31300d010f"))
 	if o, is := e.Op.(*SetPolicy); err != nil || !is || o.Policy.Retain != 15 || o.Policy.KeepRemoved != 0 {
 		t.Errorf("%+v, %v", e.Op, err)
 	}

@@ -251,7 +251,7 @@ type RestoreRequest struct {
 	Content string `json:"content,omitempty"` // a content id or an unpublished id, instead of Version
 	As      string `json:"as,omitempty"`      // another path to bring it back under
 	Drop    bool   `json:"drop,omitempty"`    // of unpublished content or a removed file: delete it instead
-	Removed bool   `json:"removed,omitempty"` // of a file that was removed: the last one at Path, of Version if that is given
+	Removed bool   `json:"removed,omitempty"` // of what was removed at Path: the last one, of Version if given
 }
 
 // Policy says where files under a directory live and what close waits for.
