@@ -174,7 +174,7 @@ type restoreCmd struct {
 func (c *restoreCmd) misused() error {
 	switch {
 	case c.Removed && c.File == "" && c.Content == "":
-		return withCode(exitcode.Usage, "restore: --removed needs a path or --content; 'rdmcfs versions --removed' lists them")
+		return withCode(exitcode.Usage, "restore: --removed needs a path or --content: see 'rdmcfs versions --removed'")
 	case c.Removed:
 		return nil
 	case c.Version == 0 && c.Content == "":

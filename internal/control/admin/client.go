@@ -72,7 +72,8 @@ func (c *Client) Versions(ctx context.Context, req VersionsRequest) ([]Version, 
 }
 
 // Restore makes a kept version current, brings a removed file back, or publishes unpublished content; or it drops it.
-// It has no limit of its own: bytes may have to move. each, which may be nil, hears of the progress about once a second.
+// It has no limit of its own: bytes may have to move. each, which may be nil, hears of the progress about once a
+// second.
 func (c *Client) Restore(ctx context.Context, req RestoreRequest, each func(Progress)) (Version, error) {
 	return longCall[RestoreRequest, Version](ctx, c, "/v1/restore", req, each)
 }
