@@ -117,6 +117,8 @@ func (t *tx) dispatch() (Result, syscall.Errno) {
 		return t.abort(o)
 	case *Restore:
 		return t.restore(o)
+	case *Undelete:
+		return removals{t}.undelete(o)
 	case *Held:
 		return t.held(o)
 	case *Unheld:

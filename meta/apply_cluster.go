@@ -352,7 +352,7 @@ func (t *tx) setPolicy(o *SetPolicy) (Result, syscall.Errno) {
 // internPolicy finds or makes the number of a policy. Policies are never changed: see placement.go.
 func (t *tx) internPolicy(p Policy) (PolicyID, syscall.Errno) {
 	if p.Placement > PlaceLabels || p.Placement == PlaceCopies && (p.Copies == 0 || p.Copies > nodesMax) ||
-		p.Retain > retainMax || p.MinCopies > minCopiesMax || !labelsFit(p.Labels) {
+		p.Retain > retainMax || p.KeepRemoved > KeepRemovedMax || p.MinCopies > minCopiesMax || !labelsFit(p.Labels) {
 		return 0, syscall.EINVAL
 	}
 	for id := PolicyID(1); id <= t.head.LastPolicy; id++ {
@@ -374,7 +374,8 @@ func (t *tx) internPolicy(p Policy) (PolicyID, syscall.Errno) {
 
 func samePolicy(a, b Policy) bool {
 	return a.Placement == b.Placement && a.Copies == b.Copies && a.MinCopies == b.MinCopies &&
-		a.AckLocal == b.AckLocal && a.Retain == b.Retain && maps.Equal(a.Labels, b.Labels)
+		a.AckLocal == b.AckLocal && a.Retain == b.Retain && a.KeepRemoved == b.KeepRemoved &&
+		maps.Equal(a.Labels, b.Labels)
 }
 
 func labelsFit(labels map[string]string) bool {

@@ -9,6 +9,9 @@ import (
 // contentsPerEntry bounds what one Held, Unheld or Release names.
 const contentsPerEntry = 1024
 
+// expiredPerEntry bounds what one Expire retires.
+const expiredPerEntry = freePerSweep / 4
+
 func (t *tx) contentRec(id ContentID) *contentRecord {
 	r := new(contentRecord)
 	if !t.load(keyContent(tableContent, id), r) {
@@ -255,15 +258,22 @@ func (t *tx) dispensable(id NodeID, r *contentRecord) bool {
 func (t *tx) expire() (Result, syscall.Errno) {
 	var due []ContentID
 	t.scan([]byte{tableKept}, func(key, _ []byte) bool {
-		if int64(keyNumber(key, 1)) > t.now || len(due) >= freePerSweep/4 {
+		if int64(keyNumber(key, 1)) > t.now || len(due) >= expiredPerEntry {
 			return false
 		}
 		due = append(due, tailContent(key))
 		return true
 	})
+	budget := expiredPerEntry
 	for _, id := range due {
-		if r := t.contentRec(id); r != nil {
+		if ofRemoved(id) {
+			budget -= removals{t}.expireAt(id.Seq)
+		} else if r := t.contentRec(id); r != nil {
 			t.retire(r)
+			budget--
+		}
+		if budget <= 0 {
+			break
 		}
 	}
 	if t.head.Freeing {
@@ -301,7 +311,7 @@ func (t *tx) restore(o *Restore) (Result, syscall.Errno) {
 
 // revive brings a content whose inode is gone back under a new name.
 func (t *tx) revive(o *Restore, r *contentRecord) (Result, syscall.Errno) {
-	if r.State == ContentCurrent {
+	if r.State == ContentCurrent || r.State == ContentRemoved { // with what else is kept: see Undelete
 		return Result{}, syscall.EINVAL
 	}
 	dir, errno := t.dir(o.Parent, o.Name)

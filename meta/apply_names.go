@@ -185,7 +185,7 @@ func (t *tx) dropName(dir *Inode, name string, d dirent) (removed Ino) {
 	}
 	t.touch(dir)
 	if i.Kind == KindDir || i.Nlink == 1 {
-		t.removeInode(i)
+		t.removeInode(i, removals{t}.take(dir, name, i))
 		return i.Ino
 	}
 	t.forgetName(i, dir.Ino, name)
@@ -218,17 +218,14 @@ func splitName(key []byte) (Ino, string) {
 	return Ino(parent), string(key[17:])
 }
 
-// removeInode deletes an inode that lost its last name.
-func (t *tx) removeInode(i *Inode) {
+// removeInode deletes an inode that lost its last name. What belongs to it stays if it is kept.
+func (t *tx) removeInode(i *Inode, kept bool) {
 	t.del(inodeKey(i.Ino))
-	if i.Xattrs > 0 {
-		t.scan(key64(tableXattr, uint64(i.Ino)), func(key, _ []byte) bool { t.del(key); return true })
-	}
 	if i.Reserved != (Lease{}) {
 		t.del(reservedKey(i.Reserved, i.Ino))
 	}
-	if i.Kind == KindFile {
-		t.retireAll(i)
+	if !kept {
+		removals{t}.discard(i)
 	}
 	t.head.Files--
 	gone := *i

@@ -93,6 +93,7 @@ var opMakers = map[uint8]func() codedOp{
 	26: func() codedOp { return new(LockFile) },
 	27: func() codedOp { return new(ReturnLocks) },
 	28: func() codedOp { return new(UnlockFile) },
+	29: func() codedOp { return new(Undelete) },
 }
 
 func newOp(code uint8) codedOp {
@@ -261,6 +262,13 @@ func (o *Restore) code(c *fields) {
 	c.ino(&o.Parent)
 	c.str(&o.Name)
 	o.Cred.code(c)
+}
+
+func (o *Undelete) code(c *fields) {
+	c.V64(&o.Removed)
+	c.ino(&o.Parent)
+	c.str(&o.Name)
+	c.Flag(&o.Drop)
 }
 
 func (o *Expire) code(*fields) {}

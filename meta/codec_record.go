@@ -150,6 +150,7 @@ func (p *Policy) code(c *fields) {
 	c.V32(&p.MinCopies)
 	c.Flag(&p.AckLocal)
 	c.V32(&p.Retain)
+	c.last64(&p.KeepRemoved)
 }
 
 func (r *nodeRecord) code(c *fields) {

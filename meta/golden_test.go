@@ -25,6 +25,7 @@ func TestGoldenBytes(t *testing.T) {
 	for _, r := range []record{
 		new(Inode), new(contentRecord), new(owedRecord), new(bucketRecord), new(tokenRecord), new(Policy), new(nodeRecord),
 		new(dirent), new(progress), new(Result), new(head), new(electorate), new(fileLocks),
+		new(removedRecord),
 	} {
 		messages[fmt.Sprintf("record-%T-zero", r)] = encodeRecord(r)
 		codertest.Fill(r)
@@ -34,6 +35,10 @@ func TestGoldenBytes(t *testing.T) {
 	codertest.Fill(node)
 	node.DrainIndex = 0
 	messages["record-not-drained"] = encodeRecord(node)
+	policy := &Policy{}
+	codertest.Fill(policy)
+	policy.KeepRemoved = 0
+	messages["record-policy-keeps-nothing"] = encodeRecord(policy)
 	for name, key := range goldenKeys() {
 		messages["key-"+name] = key
 	}
@@ -54,6 +59,7 @@ func goldenKeys() map[string][]byte {
 		"kept":   keptKey(9, id), "owed": owedKey(3, 4), "reserved": reservedKey(Lease{1, 2}, 3), "result": resultKey(1, 2),
 		"former": formerKey(1, [16]byte{2}), "token": tokenKey([32]byte{3}), "locks": key64(tableLocks, 5),
 		"locked": lockedKey(Lease{1, 2}, 3), "waits": waitsKey(filelock.Owner{Node: 1, Incarnation: 2, Space: 3, ID: 4}, 5),
+		"removed": removedKey(5), "kept-removed": keptKey(9, removedID(5)),
 	}
 }
 
@@ -97,6 +103,7 @@ func TestAgain(t *testing.T) {
 	for _, r := range []record{
 		new(Inode), new(contentRecord), new(owedRecord), new(bucketRecord), new(tokenRecord), new(Policy), new(nodeRecord),
 		new(dirent), new(progress), new(Result), new(head), new(electorate), new(fileLocks),
+		new(removedRecord),
 	} {
 		codertest.Fill(r)
 		b := encodeRecord(r)

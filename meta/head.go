@@ -17,6 +17,7 @@ type head struct {
 	Files         uint64
 	Bytes         uint64
 	Sum           sum128 // over all keys but the head
+	Removed       uint64 // rows in tableRemoved
 }
 
 func (h *head) code(c *fields) {
@@ -33,6 +34,7 @@ func (h *head) code(c *fields) {
 	c.V64(&h.Bytes)
 	c.V64(&h.Sum.hi)
 	c.V64(&h.Sum.lo)
+	c.last64(&h.Removed)
 }
 
 // builtinPolicy is the default of a new cluster: all nodes.

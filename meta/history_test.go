@@ -59,12 +59,12 @@ func (r *recorder) replay(tb testing.TB, db meta.StateMachine, last uint64) {
 // churn drives n random operations of all kinds through c. Many fail, which is as good.
 func churn(c *metatest.Cluster, rnd *rand.Rand, n int) {
 	base := map[meta.Ino]meta.ContentID{}
-	inos := []meta.Ino{meta.RootIno}
+	inos, removed := []meta.Ino{meta.RootIno}, []uint64{0}
 	ino := func() meta.Ino { return inos[rnd.IntN(len(inos))] }
 	name := func() string { return fmt.Sprint("n", rnd.IntN(6)) }
 	for range n {
 		v := meta.NodeID(1 + rnd.IntN(3))
-		switch rnd.IntN(16) {
+		switch rnd.IntN(17) {
 		case 0, 1, 2:
 			kind := []meta.Kind{meta.KindFile, meta.KindDir, meta.KindSymlink}[rnd.IntN(3)]
 			res := c.Propose(v, &meta.Create{Parent: ino(), Name: name(), Kind: kind, Target: "x", Mode: rnd.Uint32() & 0o7777})
@@ -85,7 +85,9 @@ func churn(c *metatest.Cluster, rnd *rand.Rand, n int) {
 				base[i] = p.Session
 			}
 		case 7:
-			c.Propose(v, &meta.Unlink{Parent: ino(), Name: name()})
+			if res := c.Propose(v, &meta.Unlink{Parent: ino(), Name: name()}); res.Removed != 0 {
+				removed = append(removed, res.Index)
+			}
 		case 8:
 			c.Propose(v, &meta.Rename{OldParent: ino(), OldName: name(), NewParent: ino(), NewName: name(),
 				Flags: uint32(rnd.IntN(3))})
@@ -109,8 +111,14 @@ func churn(c *metatest.Cluster, rnd *rand.Rand, n int) {
 			c.Advance(int64(rnd.IntN(1e15)))
 			c.Propose(v, &meta.Expire{})
 		case 15:
-			p := &meta.Policy{Placement: meta.Placement(rnd.IntN(2)), Copies: 2, Retain: uint32(rnd.IntN(3))}
+			p := &meta.Policy{Placement: meta.Placement(rnd.IntN(2)), Copies: 2, Retain: uint32(rnd.IntN(3)),
+				KeepRemoved: rnd.Uint64N(2) * 1e15}
 			c.Propose(v, &meta.SetPolicy{Dir: ino(), Policy: p})
+		case 16:
+			u := &meta.Undelete{Removed: removed[rnd.IntN(len(removed))], Parent: ino(), Name: name(), Drop: rnd.IntN(4) == 0}
+			if res := c.Propose(v, u); res.Errno == 0 && !u.Drop {
+				inos = append(inos, res.Ino)
+			}
 		}
 	}
 	c.Events()

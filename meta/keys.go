@@ -17,7 +17,8 @@ import (
 //	p index                        content published at that index, while it is live; not the inline ones
 //	u policy bucket                bucketRecord: how many of them under a policy, per 1024 indexes
 //	v ino content                  live contents of an inode other than the current one
-//	k expires content              contents kept until a time
+//	k expires content              contents kept until a time; of node 0: the removed file of the log index in it
+//	z index                        RemovedFile: the file that was removed at that index, while it is kept
 //	o node index                   owedRecord: one content owed to one node
 //	r node incarnation ino         inodes reserved under a lease
 //	f node                         reservations of dead leases of the node remain to be freed
@@ -43,6 +44,7 @@ const (
 	tableBucket   = 'u'
 	tableVersion  = 'v'
 	tableKept     = 'k'
+	tableRemoved  = 'z'
 	tableOwed     = 'o'
 	tableReserved = 'r'
 	tableFree     = 'f'
@@ -135,6 +137,8 @@ func keptKey(expires int64, id ContentID) []byte {
 	id.code(&c)
 	return c.Written()
 }
+
+func removedKey(index uint64) []byte { return key64(tableRemoved, index) }
 
 func owedKey(node NodeID, published uint64) []byte {
 	return key32and64(tableOwed, uint32(node), published)

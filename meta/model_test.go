@@ -63,7 +63,7 @@ type modelEntry struct {
 
 // modelBudget bounds the rare events of one run.
 type modelBudget struct {
-	downs, boots, losses, replaces, evicts, joins, fetches, pushes, aborts, unlinks, retries, drains, looks int
+	downs, boots, losses, replaces, evicts, joins, fetches, pushes, aborts, unlinks, retries, drains, looks, returns int
 }
 
 const modelFile = Ino(1)<<40 | 1
@@ -148,6 +148,9 @@ func (m *modelCheck) start(nodes int) *world {
 		w.budget.drains, w.budget.looks, w.budget.evicts, w.budget.replaces, w.budget.aborts, w.budget.unlinks = 2, 1, 0, 0,
 			0, 0
 	}
+	if m.policy != nil && m.policy.KeepRemoved > 0 {
+		w.budget.returns = 2
+	}
 	m.apply(w, Entry{Op: &SetVoters{}}) // in raft, which is not here
 	for n := NodeID(1); n <= 3; n++ {
 		w.nodes[n].gone, w.nodes[n].unborn = true, true
@@ -204,7 +207,28 @@ func (m *modelCheck) actions(w *world) (out []modelAction) {
 			m.apply(w, w.propose(2, &Unlink{Parent: RootIno, Name: "f"}))
 		})
 	}
+	if w.budget.returns > 0 && w.nodes[1].incarnation > 0 && !w.nodes[1].gone {
+		m.returnActions(w, add)
+	}
 	return out
+}
+
+// returnActions are what may become of a removed file that is kept.
+func (m *modelCheck) returnActions(w *world, add func(string, func(*world))) {
+	kept, err := Removals{w.db}.Under("/", 10)
+	if err != nil {
+		m.fail(w, "removed files: %v", err)
+	}
+	for _, f := range kept {
+		add("undelete by 1", func(w *world) {
+			w.budget.returns--
+			m.apply(w, w.propose(1, &Undelete{Removed: f.Index, Parent: RootIno, Name: "f"}))
+		})
+		add("drop by 1", func(w *world) {
+			w.budget.returns--
+			m.apply(w, w.propose(1, &Undelete{Removed: f.Index, Drop: true}))
+		})
+	}
 }
 
 func (m *modelCheck) nodeActions(w *world, n NodeID, add func(string, func(*world))) {
@@ -548,6 +572,7 @@ func (m *modelCheck) invariants(w *world) {
 		}
 		m.checkHolders(w, i, c)
 	}
+	m.checkRemoved(w)
 	for n := NodeID(1); n <= 3; n++ {
 		rec := w.db.cur.Load().cl.node(n)
 		if rec == nil {
@@ -555,6 +580,28 @@ func (m *modelCheck) invariants(w *world) {
 		}
 		if _, _, err := w.db.OwedCount(n); err != nil {
 			m.fail(w, "owed to %d: %v", n, err)
+		}
+	}
+}
+
+// checkRemoved holds the removed files against their contents.
+func (m *modelCheck) checkRemoved(w *world) {
+	kept, err := Removals{w.db}.Under("/", 10)
+	if err != nil || uint64(len(kept)) != w.db.cur.Load().head.Removed {
+		m.fail(w, "removed files: %d are counted, listed %+v: %v", w.db.cur.Load().head.Removed, kept, err)
+	}
+	has := map[ContentID]bool{}
+	for _, f := range kept {
+		if has[f.Inode.Content] = true; f.Inode.Content.IsZero() {
+			continue
+		}
+		if c, err := w.db.Content(f.Inode.Content); err != nil || c.State != ContentRemoved {
+			m.fail(w, "the content of %s, which is kept, is %v: %v", f.Path, c.State, err)
+		}
+	}
+	for _, p := range w.pushes {
+		if c, err := w.db.Content(p.id); err == nil && c.State == ContentRemoved && !has[p.id] {
+			m.fail(w, "content %v is of a removed file that is not kept", p.id)
 		}
 	}
 }
@@ -667,6 +714,11 @@ func TestModelCheck(t *testing.T) {
 		"all, leaving": {nil, 3, []string{"begin push at 1", "vote of 1 for 0", "vote of 2 for 0", "propose publish 0"}},
 		"copies, leaving": {&Policy{Placement: PlaceCopies, Copies: 1}, 3,
 			[]string{"begin push at 1", "vote of 1 for 0", "vote of 2 for 0", "vote of 3 for 0", "propose publish 0"}},
+		"all, removed": {&Policy{KeepRemoved: 1 << 40}, 3, []string{"begin push at 1", "vote of 1 for 0", "vote of 2 for 0",
+			"propose publish 0", "arrives: publish 0", "unlink by 2"}},
+		"copies, removed": {&Policy{Placement: PlaceCopies, Copies: 2, KeepRemoved: 1 << 40}, 3,
+			[]string{"begin push at 1", "vote of 1 for 0", "vote of 2 for 0", "vote of 3 for 0", "propose publish 0",
+				"arrives: publish 0", "unlink by 2"}},
 		"copies": {&Policy{Placement: PlaceCopies, Copies: 2}, 3,
 			[]string{"begin push at 1", "vote of 1 for 0", "vote of 2 for 0", "vote of 3 for 0", "propose publish 0"}},
 		"copies, published": {&Policy{Placement: PlaceCopies, Copies: 2}, 3,

@@ -233,7 +233,16 @@ type Restore struct {
 	Cred   Cred
 }
 
-// Expire retires kept versions whose time is over by the entry's time. Proposed by the leader now and then.
+// Undelete brings a removed file back that is kept, under a new inode with all that the file had, or with Drop gives it
+// up. ENODATA: it is not kept any more. EEXIST: the name is taken.
+type Undelete struct {
+	Removed uint64 // RemovedFile.Index
+	Parent  Ino
+	Name    string
+	Drop    bool
+}
+
+// Expire retires what is kept and whose time is over by the entry's time. Proposed by the leader now and then.
 type Expire struct{}
 
 // AddToken stores a join token by its hash.
@@ -385,6 +394,7 @@ func (*SetVoters) opcode() uint8   { return 25 }
 func (*LockFile) opcode() uint8    { return 26 }
 func (*ReturnLocks) opcode() uint8 { return 27 }
 func (*UnlockFile) opcode() uint8  { return 28 }
+func (*Undelete) opcode() uint8    { return 29 }
 
 func (o *Unlink) opcode() uint8 {
 	if o.GiveBack {

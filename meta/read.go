@@ -291,7 +291,9 @@ func (db *DB) Kept(limit int) ([]Content, error) {
 				return false, nil
 			}
 			var err error
-			out, err = s.appendContent(out, tailContent(key))
+			if id := tailContent(key); !ofRemoved(id) {
+				out, err = s.appendContent(out, id)
+			}
 			return true, err
 		})
 	})

@@ -82,6 +82,7 @@ const (
 	ContentConflict              // lost against a later commit from the same base (G7)
 	ContentOrphan                // its inode was removed elsewhere while it was written (G7)
 	ContentRetired               // nothing names it; holders may delete it
+	ContentRemoved               // of a removed file that is kept by policy
 )
 
 // PolicyID names a placement policy; 0 is the cluster's default.
@@ -96,6 +97,9 @@ type Policy struct {
 	MinCopies uint32            // 0 = min(2, members that are up)
 	AckLocal  bool              // close returns when durable here; delivery goes on behind
 	Retain    uint32            // older versions kept
+	// KeepRemoved is how long files that are removed from a directory of this policy are kept, in nanoseconds; 0: not at
+	// all. It counts at the removal, whatever the policy of the file.
+	KeepRemoved uint64
 }
 
 // Placement is the rule of a policy.

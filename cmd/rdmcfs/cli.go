@@ -32,8 +32,8 @@ type cli struct {
 	Watch    watchCmd    `cmd:"" help:"Follow transfers as they run."`
 	Where    whereCmd    `cmd:"" help:"Show which nodes hold a file."`
 	Wait     waitCmd     `cmd:"" help:"Wait until nothing is owed to any node."`
-	Versions versionsCmd `cmd:"" help:"List kept versions, and what was never published."`
-	Restore  restoreCmd  `cmd:"" help:"Make a kept version current, or publish or drop what was never published."`
+	Versions versionsCmd `cmd:"" help:"List kept versions, removed files, and what was never published."`
+	Restore  restoreCmd  `cmd:"" help:"Make a kept version current, bring a removed file back, or publish or drop what was never published."`
 	Policy   policyCmd   `cmd:"" help:"Show or set where the files of a directory live."`
 	Token    tokenCmd    `cmd:"" help:"Make a token for one machine to join."`
 	Drain    drainCmd    `cmd:"" help:"Have the others fetch what depends on a node, before it is evicted."`

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -216,7 +217,8 @@ func TestUmountWithoutADaemon(t *testing.T) {
 
 func TestUsageErrorsDoNothing(t *testing.T) {
 	for _, args := range [][]string{{}, {"bogus"}, {"status", "--bogus"}, {"mount"}, {"restore", "x"},
-		{"restore", "--drop", "--version", "3", "x"},
+		{"restore", "--drop", "--version", "3", "x"}, {"restore", "--removed"}, {"restore", "--removed", "--drop"},
+		{"policy", "x", "--keep-removed", "soon"},
 		{"policy", "x", "--ack", "sometimes"}, {"policy", "x", "--all", "--copies", "2"}, {"policy", "x", "-r"},
 		{"wait", "--timeout", "soon"}, {"demo", "--nodes", "1000"}, {"demo", "--size", "-1"}} {
 		args := append(args, "--data", dataDir(t))
@@ -266,6 +268,14 @@ func TestPolicyChangesOnlyWhatIsSaid(t *testing.T) {
 		if err := c.Run(nil); codeOf(err) != exitcode.Usage {
 			t.Errorf("a policy that is dropped is changed: %v", err)
 		}
+	}
+	week := 7 * 24 * time.Hour
+	c = policyCmd{KeepRemoved: &week}
+	if req, changes = c.change(now); !changes || req.Set.KeepRemoved != week || req.Set.Retain != 5 {
+		t.Errorf("%+v", req.Set)
+	}
+	if text := policyText(*req.Set); !strings.HasSuffix(text, ", removed files kept for 168h") {
+		t.Errorf("%q", text)
 	}
 	none := uint32(0)
 	if _, changes := (&policyCmd{Copies: &none}).change(now); !changes {

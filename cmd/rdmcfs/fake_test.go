@@ -66,8 +66,11 @@ func fakeNode() {
 	}
 }
 
-// restoreSlowly takes longer than any other request may.
+// restoreSlowly takes longer than any other request may, except for removed files.
 func restoreSlowly(ctx context.Context, req admin.RestoreRequest, tell func(admin.Progress)) (admin.Version, error) {
+	if req.Removed {
+		return restoreRemoved(req)
+	}
 	tell(admin.Progress{Bytes: 1 << 20, SizeBytes: 4 << 20})
 	select {
 	case <-time.After(askTimeout + time.Second):
@@ -75,6 +78,26 @@ func restoreSlowly(ctx context.Context, req admin.RestoreRequest, tell func(admi
 	case <-ctx.Done():
 		return admin.Version{}, ctx.Err()
 	}
+}
+
+// restoreRemoved knows the removed file d/f.
+func restoreRemoved(req admin.RestoreRequest) (admin.Version, error) {
+	switch {
+	case req.Path != "d/f":
+		return admin.Version{}, admin.Errorf(admin.CodeNotFound, "/%s: no such removed file is kept", req.Path)
+	case req.As == "" && !req.Drop:
+		return admin.Version{}, admin.Errorf(admin.CodeExists, "a file of that name exists")
+	}
+	return admin.Version{Path: "/" + req.As, Version: max(req.Version, 9), SizeBytes: 5}, nil
+}
+
+// versionsOf has one removed file in the root, and none below d.
+func versionsOf(_ context.Context, req admin.VersionsRequest) ([]admin.Version, error) {
+	if req.Path == "d" && req.Removed || req.Path == "" {
+		return nil, nil
+	}
+	return []admin.Version{{Path: req.Path + "f\x1b[2J", Version: 4, SizeBytes: 5, State: "removed", Content: "removed-2a",
+		Removed: time.Unix(1e9, 0), Remover: 3, Expires: time.Unix(2e9, 0)}}, nil
 }
 
 // policySlowly takes as long for the directories below.
@@ -126,7 +149,7 @@ func runFake(ctx context.Context, p runParams) error {
 		d.mount(ctx, m)
 	}
 	s, err := admin.Serve(admin.SocketPath(p.Data), admin.Handlers{Status: d.status, Mount: d.mount, Unmount: d.unmount,
-		Restore: restoreSlowly, Policy: policySlowly, MountWait: d.wait,
+		Restore: restoreSlowly, Versions: versionsOf, Policy: policySlowly, MountWait: d.wait,
 		Stop: func(context.Context) error { stop(); return nil }, Where: d.where,
 		Wait: func(_ context.Context, r admin.WaitRequest) (admin.WaitResult, error) {
 			return admin.WaitResult{Nodes: []admin.Node{{Name: "n2", OwedCount: 3, OwedBytes: 4096, OwedReason: "down"}}}, nil

@@ -176,6 +176,9 @@ func TestNamesAreEscaped(t *testing.T) {
 	want("where", 3)
 	printVersions(a, "", versions)
 	want("versions", 2)
+	printRemoved(a, []admin.Version{{Path: evil, RemoverName: evil, Content: evil, Removed: printTime,
+		Expires: printTime}})
+	want("removed files", 2)
 	finish(&b, fmt.Errorf("open %s", evil))
 	want("error", 1)
 	if err := a.printJSON(versions); err != nil {

@@ -92,7 +92,8 @@ func printWhere(a *app, file string, w admin.Where) {
 }
 
 type versionsCmd struct {
-	File string `arg:"" optional:"" help:"A file below a mount. Without it: losers of conflicts, versions of removed files, and what was never published on this node."`
+	File    string `arg:"" optional:"" help:"A file below a mount, or a directory: then what was removed below it. Without it: losers of conflicts, versions of removed files, and what was never published on this node."`
+	Removed bool   `help:"List files that were removed at this path or below it, and are kept by the policy."`
 	jsonFlag
 }
 
@@ -104,16 +105,41 @@ func (c *versionsCmd) Run(a *app) error {
 		if inside, err = a.inside(c.File); err != nil {
 			return err
 		}
+		if inside == "" {
+			inside = "/" // the mount itself is a directory; no path at all asks for other things
+		}
 	}
-	list, err := ask(a, a.client.Versions, admin.VersionsRequest{Path: inside})
+	list, err := ask(a, a.client.Versions, admin.VersionsRequest{Path: inside, Removed: c.Removed})
 	if err != nil {
 		return asTyped(c.File, inside, err)
 	}
 	if c.JSON {
 		return a.printJSON(list)
 	}
+	if c.Removed || len(list) > 0 && !list[0].Removed.IsZero() {
+		printRemoved(a, list)
+		return nil
+	}
 	printVersions(a, c.File, list)
 	return nil
+}
+
+// printRemoved lists removed files that are kept.
+func printRemoved(a *app, list []admin.Version) {
+	if len(list) == 0 {
+		terminal.Println(a.out, "No removed files are kept. 'rdmcfs policy DIR --keep-removed DURATION' keeps them.")
+		return
+	}
+	rows := [][]string{{"FILE", "VERSION", "SIZE", "REMOVED", "BY", "KEPT UNTIL", "CONTENT"}}
+	for _, v := range list {
+		by := v.RemoverName
+		if by == "" {
+			by = strconv.FormatUint(uint64(v.Remover), 10)
+		}
+		rows = append(rows, []string{v.Path, strconv.FormatUint(v.Version, 10), units.Bytes(v.SizeBytes),
+			v.Removed.Local().Format(time.DateTime), by, v.Expires.Local().Format(time.DateTime), v.Content})
+	}
+	a.table(rows)
 }
 
 func printVersions(a *app, file string, list []admin.Version) {
@@ -139,18 +165,31 @@ type restoreCmd struct {
 	Version uint64 `help:"Number of the version, as 'rdmcfs versions' lists it." xor:"which" placeholder:"N"`
 	Content string `help:"Id of the content instead, also of what was never published." xor:"which" placeholder:"ID"`
 	As      string `help:"Bring it back under this path below a mount." placeholder:"PATH"`
-	Drop    bool   `help:"Delete what was never published instead. Needs --content."`
+	Removed bool   `help:"Bring back a file that was removed, with its owner, mode, times and attributes: the last one of that path, or of that --version."`
+	Drop    bool   `help:"Delete what was never published, or a removed file, instead. Needs --content or --removed."`
 	jsonFlag
+}
+
+// misused says what is missing on the command line.
+func (c *restoreCmd) misused() error {
+	switch {
+	case c.Removed && c.File == "" && c.Content == "":
+		return withCode(exitcode.Usage, "restore: --removed needs a path or --content: see 'rdmcfs versions --removed'")
+	case c.Removed:
+		return nil
+	case c.Version == 0 && c.Content == "":
+		return withCode(exitcode.Usage, "restore: give --version or --content; 'rdmcfs versions' lists them")
+	case c.File == "" && c.Content == "" || c.Drop && c.Content == "":
+		return withCode(exitcode.Usage, "restore: without a file, and for --drop, --content is needed")
+	}
+	return nil
 }
 
 // Run restores or drops.
 func (c *restoreCmd) Run(a *app) error {
-	req := admin.RestoreRequest{Version: c.Version, Content: c.Content, Drop: c.Drop}
-	if c.Version == 0 && c.Content == "" {
-		return withCode(exitcode.Usage, "restore: give --version or --content; 'rdmcfs versions' lists them")
-	}
-	if c.File == "" && c.Content == "" || c.Drop && c.Content == "" {
-		return withCode(exitcode.Usage, "restore: without a file, and for --drop, --content is needed")
+	req := admin.RestoreRequest{Version: c.Version, Content: c.Content, Drop: c.Drop, Removed: c.Removed}
+	if err := c.misused(); err != nil {
+		return err
 	}
 	for _, p := range []struct {
 		from string
@@ -168,8 +207,11 @@ func (c *restoreCmd) Run(a *app) error {
 	line := newCounter(a.err, "restore")
 	v, err := a.client.Restore(a.ctx, req, line.show)
 	line.end()
-	if err != nil || c.Drop {
-		return err
+	if err != nil {
+		return asTyped(c.File, req.Path, err)
+	}
+	if c.Drop {
+		return nil
 	}
 	if c.JSON {
 		return a.printJSON(v)
@@ -182,15 +224,16 @@ func (c *restoreCmd) Run(a *app) error {
 }
 
 type policyCmd struct {
-	Dir       string            `arg:"" help:"A directory below a mount."`
-	All       bool              `help:"Every node holds each file." xor:"placement"`
-	Copies    *uint32           `help:"So many nodes hold each file, in distinct racks first." xor:"placement" placeholder:"K"`
-	Label     map[string]string `help:"The nodes with these labels hold each file." xor:"placement" placeholder:"KEY=VALUE" mapsep:","`
-	Inherit   bool              `help:"Drop the directory's own policy." xor:"placement"`
-	MinCopies *uint32           `help:"close fails with fewer copies than this." placeholder:"N"`
-	Ack       *string           `help:"What close waits for: members or local." enum:"members,local" placeholder:"members|local"`
-	Retain    *uint32           `help:"Older versions kept of each file." placeholder:"N"`
-	Recursive bool              `short:"r" help:"Also for the directories below. Files that are there keep theirs."`
+	Dir         string            `arg:"" help:"A directory below a mount."`
+	All         bool              `help:"Every node holds each file." xor:"placement"`
+	Copies      *uint32           `help:"So many nodes hold each file, in distinct racks first." xor:"placement" placeholder:"K"`
+	Label       map[string]string `help:"The nodes with these labels hold each file." xor:"placement" placeholder:"KEY=VALUE" mapsep:","`
+	Inherit     bool              `help:"Drop the directory's own policy." xor:"placement"`
+	MinCopies   *uint32           `help:"close fails with fewer copies than this." placeholder:"N"`
+	Ack         *string           `help:"What close waits for: members or local." enum:"members,local" placeholder:"members|local"`
+	Retain      *uint32           `help:"Older versions kept of each file." placeholder:"N"`
+	KeepRemoved *time.Duration    `help:"How long files that are removed from the directory are kept, such as 720h; 0: not at all." placeholder:"DURATION"`
+	Recursive   bool              `short:"r" help:"Also for the directories below. Files that are there keep theirs."`
 	jsonFlag
 }
 
@@ -247,6 +290,9 @@ func (c *policyCmd) change(now admin.Policy) (admin.PolicyRequest, bool) {
 	if c.Retain != nil {
 		set.Retain, changes = *c.Retain, true
 	}
+	if c.KeepRemoved != nil {
+		set.KeepRemoved, changes = *c.KeepRemoved, true
+	}
 	return admin.PolicyRequest{Set: &set, Recursive: c.Recursive}, changes
 }
 
@@ -275,9 +321,24 @@ func policyText(p admin.Policy) string {
 	if p.Retain > 0 {
 		words = append(words, countText(int(p.Retain), "older version")+" kept")
 	}
+	if p.KeepRemoved > 0 {
+		words = append(words, "removed files kept for "+hoursText(p.KeepRemoved))
+	}
 	text := strings.Join(words, ", ")
 	if p.Unmet != "" {
 		text += " (can't be met now: " + p.Unmet + ")"
+	}
+	return text
+}
+
+// hoursText is a time as --keep-removed takes it, without minutes and seconds that are 0.
+func hoursText(d time.Duration) string {
+	text := d.String()
+	if d%time.Minute == 0 {
+		text = strings.TrimSuffix(text, "0s")
+	}
+	if d%time.Hour == 0 {
+		text = strings.TrimSuffix(text, "0m")
 	}
 	return text
 }

@@ -24,3 +24,19 @@ func TestPolicyOfALargeTreeTakesLongerThanOtherRequests(t *testing.T) {
 	expect(t, exitcode.OK, "", "mount", "-d", "/mnt/x", "--data", a)
 	expect(t, exitcode.OK, "/mnt/x/dir: 2 copies", "policy", "-r", "--copies", "2", "/mnt/x/dir", "--data", a)
 }
+
+func TestRemovedFiles(t *testing.T) {
+	a := dataDir(t)
+	expect(t, exitcode.OK, "", "init", "--listen", "10.0.0.1:7400", "--data", a)
+	expect(t, exitcode.OK, "", "mount", "-d", "/mnt/x", "--data", a)
+	out := expect(t, exitcode.OK, "removed-2a", "versions", "/mnt/x", "--data", a)
+	if !strings.Contains(out, "KEPT UNTIL") || !strings.Contains(out, `/f\x1b[2J`) || !strings.Contains(out, "  3  ") {
+		t.Errorf("%q", out)
+	}
+	expect(t, exitcode.OK, `"remover": 3`, "versions", "/mnt/x", "--json", "--data", a)
+	expect(t, exitcode.OK, "No removed files are kept", "versions", "--removed", "/mnt/x/d", "--data", a)
+	expect(t, exitcode.OK, "/g is version 9 now", "restore", "--removed", "/mnt/x/d/f", "--as", "/mnt/x/g", "--data", a)
+	expect(t, exitcode.Exists, "", "restore", "--removed", "/mnt/x/d/f", "--data", a)
+	expect(t, exitcode.OK, "", "restore", "--removed", "/mnt/x/d/f", "--drop", "--data", a)
+	expect(t, exitcode.NotFound, "/mnt/x/e: no such removed file", "restore", "--removed", "/mnt/x/e", "--data", a)
+}

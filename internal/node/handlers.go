@@ -108,15 +108,21 @@ func (n *node) holder(m meta.NodeID, c meta.ContentID) (admin.Holder, error) {
 	return h, err
 }
 
-// versions lists what is kept of a path, or all conflict losers and orphans.
+// versions lists what is kept of a file, what was removed below a directory, or all conflict losers and orphans.
 func (n *node) versions(_ context.Context, req admin.VersionsRequest) ([]admin.Version, error) {
 	var contents []meta.Content
 	var err error
-	if req.Path == "" {
+	switch {
+	case req.Removed:
+		return removedFiles{n}.list(req.Path)
+	case req.Path == "":
 		contents, err = n.db.Kept(versionsMost)
-	} else {
+	default:
 		var ino meta.Inode
-		if ino, _, err = n.lookup(req.Path); err == nil {
+		if ino, _, err = n.lookup(req.Path); err == nil && ino.Kind == meta.KindDir {
+			return removedFiles{n}.list(req.Path)
+		}
+		if err == nil {
 			contents, err = n.db.Versions(ino.Ino)
 		}
 	}
@@ -139,6 +145,7 @@ func (n *node) versions(_ context.Context, req admin.VersionsRequest) ([]admin.V
 var contentWords = map[meta.ContentState]string{
 	meta.ContentCurrent: "current", meta.ContentRetained: "retained", meta.ContentConflict: "conflict",
 	meta.ContentOrphan: "orphan", meta.ContentRetired: "retired",
+	meta.ContentRemoved: "removed",
 }
 
 func (n *node) version(c meta.Content) admin.Version {
@@ -155,7 +162,7 @@ func (n *node) version(c meta.Content) admin.Version {
 	return out
 }
 
-// restore makes a kept version current, or publishes or drops unpublished bytes.
+// restore makes a kept version current, brings a removed file back, or publishes unpublished bytes; or it drops them.
 func (n *node) restore(
 	ctx context.Context, req admin.RestoreRequest, tell func(admin.Progress),
 ) (admin.Version, error) {
@@ -164,6 +171,11 @@ func (n *node) restore(
 			return admin.Version{Path: n.pathOf(u), Content: unpublishedID(u), State: "dropped"}, n.store.DropStaging(u.Token)
 		}
 		return n.publishStaged(ctx, u, req.As, tell)
+	}
+	if f, named, err := (removedFiles{n}).find(req); err != nil {
+		return admin.Version{}, err
+	} else if named {
+		return removedFiles{n}.restore(ctx, f, req)
 	}
 	if req.Drop {
 		return admin.Version{}, admin.Errorf(admin.CodeNotFound,

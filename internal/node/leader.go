@@ -23,7 +23,7 @@ const (
 	dutyTimeout = 10 * time.Second
 	// expireInterval is how often kept versions whose time is over are retired.
 	expireInterval = 10 * time.Minute
-	// sweepsAtOnce bounds how often the leader frees, in one look, what ended incarnations had.
+	// sweepsAtOnce bounds how often the leader frees, in one look, what ended incarnations had, or what has expired.
 	sweepsAtOnce = 16
 )
 
@@ -36,6 +36,7 @@ type duties struct {
 	propose func(context.Context, meta.Op) (meta.Result, error)
 	now     func() time.Time
 	freeing func() bool // whether ended incarnations have something left
+	due     func() bool // whether the time of something that is kept is over
 	log     *slog.Logger
 
 	since      time.Time // this node leads and listens since; zero when it does not lead
@@ -118,10 +119,17 @@ func (d *duties) sweep(ctx context.Context) {
 }
 
 func (d *duties) expire(ctx context.Context) {
-	if now := d.now(); now.Sub(d.lastExpire) >= expireInterval {
-		d.lastExpire = now
-		d.do(ctx, &meta.Expire{})
+	now := d.now()
+	if now.Sub(d.lastExpire) < expireInterval {
+		return
 	}
+	d.lastExpire = now
+	for range sweepsAtOnce {
+		if !d.do(ctx, &meta.Expire{}) || !d.due() {
+			return
+		}
+	}
+	d.lastExpire = time.Time{} // many files were removed at one time: the next look goes on
 }
 
 // do proposes and reports whether that took effect.

@@ -23,8 +23,8 @@ type dutyLeader struct {
 func newDutyLeader(t *testing.T) *dutyLeader {
 	l := &dutyLeader{t: t, clock: time.Now(), heard: map[consensus.ID]consensus.Progress{}}
 	m := &members{now: func() time.Time { return l.clock }}
-	l.duties = &duties{self: 1, members: m, now: m.now, freeing: func() bool { return false },
-		log: slog.New(slog.DiscardHandler)}
+	never := func() bool { return false }
+	l.duties = &duties{self: 1, members: m, now: m.now, freeing: never, due: never, log: slog.New(slog.DiscardHandler)}
 	l.status = func() consensus.Status {
 		return consensus.Status{Role: consensus.RoleLeader, Joint: true, Progress: l.heard}
 	}

@@ -192,6 +192,9 @@ func (n *node) contentPath(c meta.Content) string {
 	if p, err := n.inodePath(c.Ino); err == nil {
 		return p
 	}
+	if c.State == meta.ContentRemoved {
+		return strings.TrimPrefix(c.Reason, meta.RemovedFrom)
+	}
 	return "content " + c.ID.String()
 }
 

@@ -409,7 +409,7 @@ func (n *node) openAdmin() error {
 
 func (n *node) startWork() error {
 	d := &duties{self: n.id.Node, status: n.raft.status, members: n.members, propose: n.proposeAnonymous, now: time.Now,
-		freeing: n.db.Freeing, log: n.log}
+		freeing: n.db.Freeing, due: meta.Removals{DB: n.db}.Due, log: n.log}
 	n.tasks.Go(func() { d.run(n.ctx) })
 	n.tasks.Go(func() { n.stayIn(n.ctx) })
 	n.tasks.Go(func() { n.keepCertificate(n.ctx) })

@@ -24,7 +24,8 @@ func (n *node) policyOf(id meta.PolicyID) (admin.Policy, error) {
 		return admin.Policy{}, fmt.Errorf("node: policy %d: %w", id, err)
 	}
 	out := admin.Policy{Placement: placementWords[p.Placement], Copies: p.Copies, Labels: p.Labels,
-		MinCopies: p.MinCopies, AckLocal: p.AckLocal, Retain: p.Retain}
+		MinCopies: p.MinCopies, AckLocal: p.AckLocal, Retain: p.Retain,
+		KeepRemoved: time.Duration(p.KeepRemoved)}
 	out.Unmet = whyUnmet(&p, n.members.book().nodes)
 	return out, nil
 }
@@ -206,7 +207,12 @@ func (l *unmetLook) of(db *meta.DB, m *members) ([]string, error) {
 
 // parsePolicy checks what a user asked for.
 func parsePolicy(p admin.Policy) (*meta.Policy, error) {
-	out := &meta.Policy{Copies: p.Copies, Labels: p.Labels, MinCopies: p.MinCopies, AckLocal: p.AckLocal, Retain: p.Retain}
+	if p.KeepRemoved < 0 || uint64(p.KeepRemoved) > meta.KeepRemovedMax {
+		return nil, admin.Errorf(admin.CodeInvalid, "keep-removed %v: want 0 to %v", p.KeepRemoved,
+			time.Duration(meta.KeepRemovedMax))
+	}
+	out := &meta.Policy{Copies: p.Copies, Labels: p.Labels, MinCopies: p.MinCopies, AckLocal: p.AckLocal, Retain: p.Retain,
+		KeepRemoved: uint64(p.KeepRemoved)}
 	switch p.Placement {
 	case "all", "":
 		out.Placement = meta.PlaceAll

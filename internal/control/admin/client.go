@@ -71,8 +71,9 @@ func (c *Client) Versions(ctx context.Context, req VersionsRequest) ([]Version, 
 	return call[VersionsRequest, []Version](ctx, c, http.MethodPost, "/v1/versions", req)
 }
 
-// Restore makes a kept version current, or publishes or drops unpublished content. It has no limit of its own: bytes
-// may have to move. each, which may be nil, hears of the progress about once a second.
+// Restore makes a kept version current, brings a removed file back, or publishes unpublished content; or it drops it.
+// It has no limit of its own: bytes may have to move. each, which may be nil, hears of the progress about once a
+// second.
 func (c *Client) Restore(ctx context.Context, req RestoreRequest, each func(Progress)) (Version, error) {
 	return longCall[RestoreRequest, Version](ctx, c, "/v1/restore", req, each)
 }

@@ -213,9 +213,13 @@ type Holder struct {
 	Reason string `json:"reason,omitempty"` // why not
 }
 
-// VersionsRequest lists the kept versions of a path, or of everything when Path is empty.
+// VersionsRequest lists the kept versions of a file; what was removed below a directory; or, when Path is empty, losers
+// of conflicts, versions of removed files, and what was never published here.
 type VersionsRequest struct {
 	Path string `json:"path,omitempty"`
+	// Removed asks for files that were removed at Path or below it and are kept by policy, whatever is there now; for all
+	// of them when Path is empty.
+	Removed bool `json:"removed,omitempty"`
 }
 
 // Version is one kept version of a file.
@@ -227,19 +231,27 @@ type Version struct {
 	Modified  time.Time `json:"modified"`
 	Index     uint64    `json:"index"` // of the log at which it was published
 	Writer    uint32    `json:"writer"`
-	State     string    `json:"state"` // current, retained, conflict, orphan, unpublished
+	State     string    `json:"state"` // current, retained, conflict, orphan, removed, unpublished
 	Reason    string    `json:"reason,omitempty"`
 	Expires   time.Time `json:"expires,omitzero"`
 	Displaced uint64    `json:"displaced,omitempty"` // by a restore: the version that was current before, which is kept
+
+	// Of a removed file that is kept: when it was removed, and by which node. Then Index is that of the removal, and
+	// Content the id of the removed file.
+	Removed     time.Time `json:"removed,omitzero"`
+	Remover     uint32    `json:"remover,omitempty"`
+	RemoverName string    `json:"remover_name,omitempty"`
 }
 
-// RestoreRequest makes a kept version current again, or publishes or drops unpublished content.
+// RestoreRequest makes a kept version current again, brings a removed file back, or publishes unpublished content; or
+// it drops the removed file or the unpublished content.
 type RestoreRequest struct {
 	Path    string `json:"path,omitempty"`
 	Version uint64 `json:"version,omitempty"`
 	Content string `json:"content,omitempty"` // a content id or an unpublished id, instead of Version
 	As      string `json:"as,omitempty"`      // another path to bring it back under
-	Drop    bool   `json:"drop,omitempty"`    // of unpublished content: delete it instead
+	Drop    bool   `json:"drop,omitempty"`    // of unpublished content or a removed file: delete it instead
+	Removed bool   `json:"removed,omitempty"` // of what was removed at Path: the last one, of Version if given
 }
 
 // Policy says where files under a directory live and what close waits for.
@@ -250,6 +262,8 @@ type Policy struct {
 	MinCopies uint32            `json:"min_copies,omitempty"` // 0 = default
 	AckLocal  bool              `json:"ack_local,omitempty"`
 	Retain    uint32            `json:"retain,omitempty"`
+	// KeepRemoved is how long files that are removed from the directory are kept. 0: they are not.
+	KeepRemoved time.Duration `json:"keep_removed,omitempty"`
 	// Unmet says why the nodes that take new files are too few for it now; an answer only.
 	Unmet string `json:"unmet,omitempty"`
 }

@@ -1,0 +1,187 @@
+package node
+
+import (
+	"context"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/rdmcfs/rdmcfs/internal/consensus"
+	"github.com/rdmcfs/rdmcfs/internal/control/admin"
+	"github.com/rdmcfs/rdmcfs/meta"
+	"github.com/rdmcfs/rdmcfs/meta/metatest"
+)
+
+// clusterLog applies each proposal to a state at once.
+type clusterLog struct{ c *metatest.Cluster }
+
+// Propose implements raftLog.
+func (l clusterLog) Propose(_ context.Context, data []byte, _ consensus.ProposeOptions) (consensus.Proposed, error) {
+	e, err := meta.DecodeEntry(data)
+	if err != nil {
+		return consensus.Proposed{}, err
+	}
+	return consensus.Proposed{Result: l.c.ProposeAs(meta.Lease{Node: e.Node, Incarnation: e.Incarnation}, e.Op)}, nil
+}
+
+// keepingNode is node 1 of two, with a directory /d whose removed files are kept for an hour.
+func keepingNode(t *testing.T) (n *node, c *metatest.Cluster, d meta.Ino) {
+	t.Helper()
+	c = metatest.New(t, 2)
+	n = &node{db: c.DB.(*meta.DB), id: identity{Node: 1, Store: strings.Repeat("01", 16)}}
+	var err error
+	if n.members, err = newMembers(n.db, n.id, time.Now); err != nil {
+		t.Fatal(err)
+	}
+	n.staging, _ = openStaging(t, t.TempDir())
+	n.proposer = newProposer(t.Context(), clusterLog{c}, 1, meta.FirstGeneration)
+	n.proposer.beginIncarnation(c.Lease(1).Incarnation)
+	d = c.Do(1, &meta.Create{Parent: meta.RootIno, Name: "d", Kind: meta.KindDir, Mode: 0o755}).Ino
+	p, err := n.policy(t.Context(), admin.PolicyRequest{Path: "/d", Set: &admin.Policy{KeepRemoved: time.Hour}})
+	if err != nil || p.KeepRemoved != time.Hour {
+		t.Fatalf("%+v, %v", p, err)
+	}
+	return n, c, d
+}
+
+// lose makes a file with some versions and removes it on node 2. It returns the content of the last version.
+func lose(t *testing.T, c *metatest.Cluster, dir meta.Ino, name string, versions ...string) meta.ContentID {
+	t.Helper()
+	ino := c.Do(1, &meta.Create{Parent: dir, Name: name, Kind: meta.KindFile, Mode: 0o640}).Ino
+	var last meta.ContentID
+	for _, text := range versions {
+		last = c.Inline(1, ino, []byte(text)).Inode.Content
+	}
+	c.Do(2, &meta.Unlink{Parent: dir, Name: name})
+	return last
+}
+
+func TestRemovedFilesAreListed(t *testing.T) {
+	n, c, d := keepingNode(t)
+	lose(t, c, d, "first", "a")
+	lose(t, c, d, "second", "b", "cc")
+	check := func(what string, req admin.VersionsRequest, want ...string) {
+		t.Helper()
+		list, err := n.versions(t.Context(), req)
+		if err != nil {
+			t.Fatalf("%s: %v", what, err)
+		}
+		var got []string
+		for _, v := range list {
+			got = append(got, v.Path)
+			if v.State != "removed" || v.Remover != 2 || v.RemoverName != "node2" || !strings.HasPrefix(v.Content, "removed-") ||
+				v.Expires.Sub(v.Removed) != time.Hour {
+				t.Errorf("%s: %+v", what, v)
+			}
+		}
+		if strings.Join(got, " ") != strings.Join(want, " ") {
+			t.Errorf("%s: %q, want %q", what, got, want)
+		}
+	}
+	check("a directory", admin.VersionsRequest{Path: "/d"}, "/d/second", "/d/first")
+	check("the root", admin.VersionsRequest{Path: "/"}, "/d/second", "/d/first")
+	check("all that was removed", admin.VersionsRequest{Removed: true}, "/d/second", "/d/first")
+	check("a file that is gone", admin.VersionsRequest{Path: "d/first", Removed: true}, "/d/first")
+	check("no path", admin.VersionsRequest{})
+	list, _ := n.versions(t.Context(), admin.VersionsRequest{Path: "/d"})
+	if v := list[0]; v.Version != 2 || v.SizeBytes != 2 || v.Writer != 1 {
+		t.Errorf("%+v", v)
+	}
+	_, err := n.versions(t.Context(), admin.VersionsRequest{Path: "/d/first"})
+	if admin.CodeOf(err) != admin.CodeNotFound {
+		t.Error(err)
+	}
+}
+
+func TestRemovedFileIsRestored(t *testing.T) {
+	n, c, d := keepingNode(t)
+	restore := func(req admin.RestoreRequest) (admin.Version, error) {
+		return n.restore(t.Context(), req, func(admin.Progress) {})
+	}
+	refused := func(what string, code admin.Code, req admin.RestoreRequest) {
+		t.Helper()
+		if v, err := restore(req); admin.CodeOf(err) != code {
+			t.Errorf("%s: %+v, %v, want %v", what, v, err, code)
+		}
+	}
+	comesBack := func(what string, req admin.RestoreRequest, path string, version uint64, size int64) {
+		t.Helper()
+		v, err := restore(req)
+		if err != nil || v.Path != path || v.Version != version || v.SizeBytes != size || v.State != "current" {
+			t.Errorf("%s: %+v, %v", what, v, err)
+		}
+		if ino, _, err := n.lookup(path); err != nil || ino.Mode != 0o640 || ino.Size != size {
+			t.Errorf("%s: %+v, %v", what, ino, err)
+		}
+	}
+	lose(t, c, d, "f", "old", "older")
+	lose(t, c, d, "f", "new")
+	comesBack("the last one", admin.RestoreRequest{Path: "d/f", Removed: true}, "/d/f", 1, 3)
+	refused("a name that is taken", admin.CodeExists, admin.RestoreRequest{Path: "d/f", Removed: true})
+	comesBack("another name", admin.RestoreRequest{Path: "/d/f", Removed: true, Version: 2, As: "g"}, "/g", 2, 5)
+	refused("none is left", admin.CodeNotFound, admin.RestoreRequest{Path: "d/f", Removed: true})
+	id := lose(t, c, d, "h", "bytes")
+	comesBack("by its content", admin.RestoreRequest{Content: id.String()}, "/d/h", 1, 5)
+	refused("a content that is current", admin.CodeNotFound, admin.RestoreRequest{Content: id.String(), Removed: true})
+	sub := c.Do(1, &meta.Create{Parent: d, Name: "sub", Kind: meta.KindDir}).Ino
+	lose(t, c, sub, "deep", "12345678")
+	c.Do(1, &meta.Rmdir{Parent: d, Name: "sub"})
+	refused("its directory is gone", admin.CodeNotFound, admin.RestoreRequest{Path: "d/sub/deep", Removed: true})
+	list, err := n.versions(t.Context(), admin.VersionsRequest{Removed: true, Path: "d/sub"})
+	if err != nil || len(list) != 1 {
+		t.Fatalf("%+v, %v", list, err)
+	}
+	refused("no id", admin.CodeInvalid, admin.RestoreRequest{Content: "removed-x"})
+	refused("an unknown id", admin.CodeNotFound, admin.RestoreRequest{Content: "removed-1"})
+	v, err := restore(admin.RestoreRequest{Content: list[0].Content, Drop: true})
+	if err != nil || v.State != "dropped" || v.Path != "/d/sub/deep" {
+		t.Errorf("%+v, %v", v, err)
+	}
+	refused("it was dropped", admin.CodeNotFound, admin.RestoreRequest{Content: list[0].Content})
+}
+
+func TestTimesForWhichRemovedFilesAreKept(t *testing.T) {
+	n, _, _ := keepingNode(t)
+	const most = time.Duration(meta.KeepRemovedMax)
+	for keep, code := range map[time.Duration]admin.Code{-1: admin.CodeInvalid, most + 1: admin.CodeInvalid, most: "",
+		0: ""} {
+		p, err := n.policy(t.Context(), admin.PolicyRequest{Path: "/d", Set: &admin.Policy{KeepRemoved: keep}})
+		if code != "" && admin.CodeOf(err) != code || code == "" && (err != nil || p.KeepRemoved != keep) {
+			t.Errorf("%v: %+v, %v", keep, p, err)
+		}
+	}
+}
+
+// An eviction that would lose the last copy of a removed file names the file as it was.
+func TestLossNamesARemovedFile(t *testing.T) {
+	n, c, d := keepingNode(t)
+	rec, err := n.db.Content(lose(t, c, d, "f", "bytes"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if text := n.contentPath(rec) + stateNote(rec); text != "/d/f, removed version" {
+		t.Errorf("%q", text)
+	}
+}
+
+// Many files that were removed at one time go one after the other, and not only some in each interval.
+func TestLeaderGoesOnWhileSomethingIsDue(t *testing.T) {
+	l := newDutyLeader(t)
+	due, asked := 40, 0
+	l.due = func() bool { return due > 0 }
+	l.duties.propose = func(_ context.Context, op meta.Op) (meta.Result, error) {
+		if _, ok := op.(*meta.Expire); ok {
+			due--
+			asked++
+		}
+		return meta.Result{}, nil
+	}
+	l.pass(5*time.Second, 2, 3)
+	if asked != 40 {
+		t.Errorf("asked %d times, want 40", asked)
+	}
+	l.pass(expireInterval, 2, 3)
+	if asked != 41 {
+		t.Errorf("asked %d times after an interval, want 41", asked)
+	}
+}
