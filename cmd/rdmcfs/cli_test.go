@@ -263,7 +263,7 @@ func TestPolicyChangesOnlyWhatIsSaid(t *testing.T) {
 	if req, _ = c.change(now); req.Set.Placement != "labels" || req.Set.Copies != 0 || req.Set.Retain != 5 {
 		t.Errorf("%+v", req.Set)
 	}
-	for _, c := range []policyCmd{{MinCopies: &two}, {Ack: &local}, {Retain: &two}} {
+	for _, c := range []policyCmd{{MinCopies: &two}, {Ack: &local}, {Retain: &two}, {KeepRemoved: new(time.Duration)}} {
 		c.Inherit = true
 		if err := c.Run(nil); codeOf(err) != exitcode.Usage {
 			t.Errorf("a policy that is dropped is changed: %v", err)

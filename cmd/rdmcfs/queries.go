@@ -242,7 +242,7 @@ func (c *policyCmd) Run(a *app) error {
 	if _, changes := c.change(admin.Policy{}); c.Recursive && !changes {
 		return withCode(exitcode.Usage, "-r goes with a change: say which, such as --copies 2 or --inherit")
 	}
-	if c.Inherit && (c.MinCopies != nil || c.Ack != nil || c.Retain != nil) {
+	if c.Inherit && (c.MinCopies != nil || c.Ack != nil || c.Retain != nil || c.KeepRemoved != nil) {
 		return withCode(exitcode.Usage, "--inherit drops all of the directory's own policy: it goes alone, or with -r")
 	}
 	inside, err := a.inside(c.Dir)
