@@ -200,7 +200,7 @@ func (lk *fileLocks) takeShared(
 		switch {
 		case err != nil:
 			return syscall.EAGAIN
-		case !found && !p.stopped(): // it was given back since
+		case !found && p.again(): // it was given back since
 		case !found || !lk.soonFree(&p, file, holder):
 			return syscall.EAGAIN
 		}

@@ -189,7 +189,7 @@ func chunks(size int64, data []replicate.Extent, do func(off, n int64, hole bool
 		case len(data) == 0:
 			n, hole = size-off, true
 		case data[0].Offset >= off+n:
-			n, hole = data[0].Offset/diffChunk*diffChunk-off, true
+			n, hole = min(max(data[0].Offset/diffChunk*diffChunk, off+n), size)-off, true
 		}
 		if err := do(off, n, hole); err != nil {
 			return err

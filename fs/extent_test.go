@@ -245,6 +245,36 @@ func TestSumsOfASparseFile(t *testing.T) {
 	}
 }
 
+// Whatever the extents are, a file is cut into chunks without gaps, and chunks with data are no holes.
+func TestChunks(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		edge := rapid.Custom(func(t *rapid.T) int64 { return rapid.Int64Range(0, 12).Draw(t, "halves") * diffChunk / 2 })
+		size := edge.Draw(t, "size") + rapid.Int64Range(0, 3).Draw(t, "more")
+		var data []replicate.Extent
+		for off := edge.Draw(t, "first"); off < 8*diffChunk && len(data) < 4; {
+			e := replicate.Extent{Offset: off, Length: 1 + edge.Draw(t, "length")}
+			data = append(data, e)
+			off = e.Offset + e.Length + 1 + edge.Draw(t, "hole")
+		}
+		next := int64(0)
+		err := chunks(size, data, func(off, n int64, hole bool) error {
+			if off != next || n <= 0 || off+n > size || !hole && n > diffChunk {
+				t.Fatalf("a chunk of %d at %d after %d, of %d", n, off, next, size)
+			}
+			for _, e := range data {
+				if hole && e.Offset < off+n && e.Offset+e.Length > off {
+					t.Fatalf("%v lies in the hole of %d at %d", e, n, off)
+				}
+			}
+			next = off + n
+			return nil
+		})
+		if err != nil || next != size {
+			t.Fatalf("it ends at %d of %d: %v", next, size, err)
+		}
+	})
+}
+
 // A publish reads blocks, of 64 KiB here: each of them has whole leaves, however large the file is. Else nobody would
 // know what was sent, and each fsync of a large file would send all of it.
 func TestLeavesOfLargeFilesAreReadWhole(t *testing.T) {

@@ -76,7 +76,7 @@ func (lk *fileLocks) soonFree(p *patience, file uint64, holder filelock.Lock) bo
 	lk.mu.Unlock()
 	switch {
 	case gone:
-		return !p.stopped()
+		return p.again()
 	case p.await(news, limit):
 		return true
 	case p.over:
@@ -226,6 +226,7 @@ type patience struct {
 	interrupted <-chan struct{}
 	timer       *time.Timer // nil until the first wait
 	over        bool
+	looks       int // that found the lock in the way gone
 }
 
 func (p *patience) stop() {
@@ -252,6 +253,16 @@ func (p *patience) await(news <-chan struct{}, limit time.Duration) bool {
 	case <-p.ctx.Done():
 	}
 	return false
+}
+
+// lookAgainMost is how often a request asks again since the lock that was in its way is gone.
+const lookAgainMost = 16
+
+// again reports whether it is worth asking again since the lock that was in the way is gone. Others may go on taking and
+// giving back locks for ever.
+func (p *patience) again() bool {
+	p.looks++
+	return p.looks <= lookAgainMost && !p.stopped()
 }
 
 // stopped reports whether nobody waits for the answer any more.

@@ -140,9 +140,17 @@ func (m *Mount) Passthrough() (on bool, why string) { return m.fs.pass.on.Load()
 
 // ReadOnly reports whether the mount is read-only now: a remount can change that.
 func (m *Mount) ReadOnly() bool {
+	device := m.kernel.Device()
+	if device == "" {
+		return false
+	}
 	var flags Flags
-	for word := range strings.SplitSeq(mountAt(m.dir).options, ",") {
-		flags.Add(word)
+	for _, line := range readMounts() {
+		if line.dev == device && line.dir == m.dir {
+			for word := range strings.SplitSeq(line.options, ",") {
+				flags.Add(word)
+			}
+		}
 	}
 	return flags.set&unix.MS_RDONLY != 0
 }

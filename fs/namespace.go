@@ -2,6 +2,7 @@ package fs
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
 	"syscall"
 	"time"
@@ -59,7 +60,7 @@ func (ns *namespace) proposeBy(
 	do func(context.Context, meta.Op) (meta.Result, error), ctx context.Context, op meta.Op,
 ) (meta.Result, error) {
 	if ns.reads {
-		return meta.Result{}, ErrReadOnly
+		return meta.Result{}, fmt.Errorf("fs: a mount with follow changes nothing: %w", syscall.EROFS)
 	}
 	ctx, stop := context.WithTimeout(ctx, proposeMax)
 	defer stop()

@@ -107,10 +107,11 @@ func (f httpFlags) http() (node.HTTP, error) {
 		return out, nil
 	}
 	_, port, err := net.SplitHostPort(f.HTTP)
-	if err == nil {
-		_, err = net.LookupPort("tcp", port)
+	number := 0
+	if err == nil && port != "" {
+		number, err = net.LookupPort("tcp", port)
 	}
-	if err != nil || port == "" || port == "0" {
+	if err != nil || number == 0 {
 		return out, withCode(exitcode.Usage, "--http %q: want HOST:PORT, such as 10.0.0.1:7480", f.HTTP)
 	}
 	return out, nil

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
+	"runtime"
 	"time"
 
 	"github.com/rdmcfs/rdmcfs/internal/control/admin"
@@ -139,6 +140,9 @@ func (c *daemonCmd) Run(a *app) error {
 	return a.runDaemon(a.ctx, nil, c.daemonFlags, c.LogLevel)
 }
 
+// memProfileRate is how many bytes are allocated for each that the heap profile samples: Go's usual rate.
+const memProfileRate = 512 << 10
+
 // runDaemon runs the node in this process until the context ends, and informs the parent and systemd when it is ready.
 func (a *app) runDaemon(ctx context.Context, mounts []admin.MountRequest, flags daemonFlags, level slog.Level) error {
 	fabric, err := flags.fabric()
@@ -148,6 +152,9 @@ func (a *app) runDaemon(ctx context.Context, mounts []admin.MountRequest, flags 
 	http, err := flags.http()
 	if err != nil {
 		return err
+	}
+	if http.Pprof {
+		runtime.MemProfileRate = memProfileRate
 	}
 	if _, err := a.status(); err == nil {
 		return withCode(exitcode.Exists, "a daemon runs on %s already: stop it with 'rdmcfs stop', or use another --data",

@@ -14,6 +14,7 @@ import (
 	"os/signal"
 	"path/filepath"
 	"reflect"
+	"runtime"
 	"syscall"
 
 	"github.com/alecthomas/kong"
@@ -24,6 +25,7 @@ import (
 )
 
 func main() {
+	runtime.MemProfileRate = 0 // a daemon with --http-pprof sets it
 	os.Exit(run(os.Args, os.Stdout, os.Stderr))
 }
 

@@ -96,22 +96,22 @@ func (b *body) zeroRange(off, n int64) bool {
 	return true
 }
 
-// nextData is the end of the zeros that are known by the shapes alone, from off on.
-func (b *body) nextData(off int64) int64 {
-	for off < b.head.size {
-		p := b.layout.partAt(off, b.head.size-off)
-		end := off + p.len
+// nextData is the end of the zeros that are known by the shapes alone, from off on; at most end.
+func (b *body) nextData(off, end int64) int64 {
+	for off < end {
+		p := b.layout.partAt(off, end-off)
+		next := off + p.len
 		switch p.from {
 		case fromStream:
 			return off
 		case fromBase:
-			if next := b.base.nextData(off); next < end {
-				return next
+			if data := b.base.nextData(off, next); data < next {
+				return data
 			}
 		}
-		off = end
+		off = next
 	}
-	return b.head.size
+	return end
 }
 
 // zeroBytes is how much of a range is known to be zero by the shapes alone.

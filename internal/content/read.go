@@ -92,7 +92,7 @@ func (r *Reader) Checked() bool {
 
 // NextData is where bytes begin, at off or behind it, that may be others than zeros by the shape of the content; its
 // size if there are none. It reads nothing.
-func (r *Reader) NextData(off int64) int64 { return r.body.nextData(max(off, 0)) }
+func (r *Reader) NextData(off int64) int64 { return r.body.nextData(max(off, 0), r.Size()) }
 
 // ReadAt reads and checks the bytes at off, as io.ReaderAt. Damage gives ErrCorrupt and never wrong bytes:
 // p[:n] holds what was checked.

@@ -31,6 +31,9 @@ func (c Config) guarded() http.Handler {
 		case r.ContentLength != 0:
 			refuse(w, http.StatusRequestEntityTooLarge, "a request has no body here")
 		case r.URL.Path == pathHealth:
+			if !c.proven(r) {
+				w.Header().Set("Connection", "close") // strangers keep no place
+			}
 			alive.ServeHTTP(w, r)
 		case !c.proven(r):
 			w.Header().Set("WWW-Authenticate", `Bearer realm="rdmcfs"`)

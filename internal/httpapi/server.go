@@ -64,16 +64,18 @@ func Serve(cfg Config) *Server {
 	protocols := new(http.Protocols)
 	protocols.SetHTTP1(true)
 	s := &Server{cancel: cancel, http: &http.Server{
-		Handler:           cfg.guarded(),
-		TLSConfig:         cfg.Identity.ReaderServerConfig([]string{protocolHTTP}),
-		Protocols:         protocols,
-		MaxHeaderBytes:    headerBytesMax,
-		ReadHeaderTimeout: headerTimeout,
-		ReadTimeout:       readTimeout,
-		WriteTimeout:      writeTimeout,
-		IdleTimeout:       idleTimeout,
-		BaseContext:       func(net.Listener) context.Context { return ctx },
-		ErrorLog:          slog.NewLogLogger(cfg.Log.Handler(), slog.LevelDebug),
+		Handler:   cfg.guarded(),
+		TLSConfig: cfg.Identity.ReaderServerConfig([]string{protocolHTTP}),
+		Protocols: protocols,
+		// "OPTIONS *" goes to the handler too, which refuses it and ends the connection.
+		DisableGeneralOptionsHandler: true,
+		MaxHeaderBytes:               headerBytesMax,
+		ReadHeaderTimeout:            headerTimeout,
+		ReadTimeout:                  readTimeout,
+		WriteTimeout:                 writeTimeout,
+		IdleTimeout:                  idleTimeout,
+		BaseContext:                  func(net.Listener) context.Context { return ctx },
+		ErrorLog:                     slog.NewLogLogger(cfg.Log.Handler(), slog.LevelDebug),
 	}}
 	ln := newLimited(cfg.Listener, connectionsMax)
 	s.serve.Go(func() {

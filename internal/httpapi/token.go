@@ -10,6 +10,7 @@ import (
 	"io"
 	"os"
 	"strings"
+	"syscall"
 
 	"github.com/rdmcfs/rdmcfs/internal/durable"
 )
@@ -18,6 +19,7 @@ const (
 	// TokenFile is the name of the token's file in a data directory.
 	TokenFile = "http-token"
 
+	tokenMode     = 0o600
 	tokenBytes    = 32 // of randomness, written as hex
 	tokenCharsMin = 32 // of one that somebody else has written
 	tokenCharsMax = 256
@@ -38,10 +40,10 @@ func OpenToken(path string) (Token, error) {
 	switch {
 	case errors.Is(err, os.ErrNotExist):
 		err = durable.WriteFile(path, []byte(newWord()+"\n"))
-		if err != nil {
-			err = fmt.Errorf("httpapi: token: %w", err)
-		}
-	case err != nil:
+	case err == nil:
+		err = os.Chmod(path, tokenMode) // one that was copied there
+	}
+	if err != nil {
 		err = fmt.Errorf("httpapi: token: %w", err)
 	}
 	return t, err
@@ -65,11 +67,14 @@ func (t Token) Is(word string) bool {
 
 // read returns the word in the file, which is long enough to be none by mistake.
 func (t Token) read() (string, error) {
-	f, err := os.Open(t.path)
+	f, err := os.OpenFile(t.path, os.O_RDONLY|syscall.O_NONBLOCK, 0) // a pipe would make it wait
 	if err != nil {
 		return "", err
 	}
 	defer f.Close()
+	if info, err := f.Stat(); err != nil || !info.Mode().IsRegular() {
+		return "", errors.Join(fmt.Errorf("%s: %w", t.path, ErrToken), err)
+	}
 	raw, err := io.ReadAll(io.LimitReader(f, 2*tokenCharsMax))
 	if err != nil {
 		return "", err

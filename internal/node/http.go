@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/rdmcfs/rdmcfs/internal/consensus"
-	"github.com/rdmcfs/rdmcfs/internal/control"
 	"github.com/rdmcfs/rdmcfs/internal/control/admin"
 	"github.com/rdmcfs/rdmcfs/internal/httpapi"
 	"github.com/rdmcfs/rdmcfs/meta"
@@ -44,8 +43,8 @@ func bindHTTP(n *node) (*httpPort, error) {
 		return p, nil
 	case n.cfg.Host.Listen != nil:
 		return nil, errors.New("node: --http serves on the machine's own network, and this host has another one")
-	case addr == n.id.Listen:
-		return nil, control.Usagef("node: --http %q is the address of --listen: give it another port", addr)
+	case samePort(addr, n.id.Listen):
+		return nil, errSamePort(addr)
 	}
 	var err error
 	if p.listener, err = bindTCP(flagHTTP, addr); err != nil {
@@ -103,13 +102,18 @@ func (p *httpPort) later(choose func(*admin.Handlers) http.Handler) http.Handler
 	})
 }
 
-// trusted reports whether a node of the cluster, which was not evicted, is at the other end.
+// trusted reports whether a node of the cluster, which was not evicted, is at the other end. A node that does not know
+// who was evicted, since it starts or rebuilds its state, trusts no certificate.
 func (p *httpPort) trusted(cs tls.ConnectionState) bool {
 	if p.told.Load() == nil {
-		return false // who was evicted is not known yet
+		return false
 	}
 	peer, err := p.n.creds.Check(cs, false)
-	return err == nil && !p.n.members.evicted(peer.Name.Node)
+	if err != nil {
+		return false
+	}
+	rec, err := p.n.db.Node(meta.NodeID(peer.Name.Node))
+	return err == nil && (rec.State == meta.NodeUp || rec.State == meta.NodeDown)
 }
 
 // alive returns why the process does not run its loops: the log's loop, from which all others have their work. A node

@@ -31,6 +31,9 @@ func (h Host) bind(listen, http string) (io.Closer, error) {
 	if h.Listen != nil {
 		return h.Listen(listen)
 	}
+	if samePort(http, listen) {
+		return nil, errSamePort(http)
+	}
 	var bound closer
 	for _, b := range []struct {
 		flag boundFlag
@@ -46,6 +49,18 @@ func (h Host) bind(listen, http string) (io.Closer, error) {
 		bound.add(ln.Close)
 	}
 	return &bound, nil
+}
+
+func errSamePort(addr string) error {
+	return control.Usagef("node: --http %q has the port of --listen: give it another one", addr)
+}
+
+// samePort reports whether two addresses can't both be bound: they have one port, and one host or a wildcard.
+func samePort(a, b string) bool {
+	hostA, portA, errA := net.SplitHostPort(a)
+	hostB, portB, errB := net.SplitHostPort(b)
+	wild := func(host string) bool { return host == "" || net.ParseIP(host).IsUnspecified() }
+	return errA == nil && errB == nil && portA == portB && portA != "0" && (hostA == hostB || wild(hostA) || wild(hostB))
 }
 
 // bindTCP listens on the address of a flag.

@@ -46,7 +46,7 @@ var ofFs = []mutant{
 	{"a lock that was given back since it was found in the way is refused", "fs/locks.go",
 		"gone := here && ", "gone := !here && ", inFs},
 	{"a lock of the node that is nowhere by now is refused", "fs/clusterlocks.go",
-		"case !found && !p.stopped():", "case !found && p.stopped():", inFs},
+		"case !found && p.again():", "case !found && !p.again():", inFs},
 	{"a file that gets a number leaves its locks behind", "fs/locks.go",
 		"lk.table.Rename(space, from, to)", "nil", inFs},
 	{"mounts of one node do not share their locks", "fs/siblings.go",
