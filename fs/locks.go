@@ -258,8 +258,8 @@ func (p *patience) await(news <-chan struct{}, limit time.Duration) bool {
 // lookAgainMost is how often a request asks again since the lock that was in its way is gone.
 const lookAgainMost = 16
 
-// again reports whether it is worth asking again since the lock that was in the way is gone. Others may go on taking and
-// giving back locks for ever.
+// again reports whether it is worth asking again since the lock that was in the way is gone. Others may go on taking
+// and giving back locks for ever.
 func (p *patience) again() bool {
 	p.looks++
 	return p.looks <= lookAgainMost && !p.stopped()
