@@ -124,24 +124,45 @@ func TestConnectionsAreCounted(t *testing.T) {
 	third.Close()
 }
 
-// A request that is refused ends its connection.
-func TestRefusalMakesRoom(t *testing.T) {
+// Clients that prove nothing keep no connection, whatever they ask for; a reader keeps its own.
+func TestStrangersKeepNoPlace(t *testing.T) {
 	s := serve(t, nil)
-	conn, err := tls.Dial("tcp", strings.TrimPrefix(s.url, "https://"), s.client().Transport.(*http.Transport).
-		TLSClientConfig)
+	for _, c := range []struct {
+		ask   string
+		code  int
+		ended bool
+	}{
+		{"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n", http.StatusUnauthorized, true},
+		{"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n", http.StatusOK, true},
+		{"OPTIONS * HTTP/1.1\r\nHost: x\r\n\r\n", http.StatusMethodNotAllowed, true},
+		{"GET /healthz HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer " + s.word + "\r\n\r\n", http.StatusOK, false},
+	} {
+		if code, ended := s.ask(c.ask); code != c.code || ended != c.ended {
+			t.Errorf("%q: %d, connection ended: %v", c.ask, code, ended)
+		}
+	}
+}
+
+// ask sends a request as it is, and returns the code of the answer and whether the connection ends with it.
+func (s *served) ask(request string) (code int, ended bool) {
+	s.t.Helper()
+	conf := s.client().Transport.(*http.Transport).TLSClientConfig
+	conn, err := tls.Dial("tcp", strings.TrimPrefix(s.url, "https://"), conf)
 	if err != nil {
-		t.Fatal(err)
+		s.t.Fatal(err)
 	}
 	defer conn.Close()
 	conn.SetDeadline(time.Now().Add(20 * time.Second))
-	io.WriteString(conn, "GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n")
+	io.WriteString(conn, request)
 	in := bufio.NewReader(conn)
 	resp, err := http.ReadResponse(in, nil)
 	if err != nil {
-		t.Fatal(err)
+		s.t.Fatal(err)
 	}
 	io.Copy(io.Discard, resp.Body)
-	if _, err := in.ReadByte(); err != io.EOF || resp.Header.Get("WWW-Authenticate") == "" {
-		t.Errorf("%v, %v", resp.Header, err)
+	if !resp.Close {
+		return resp.StatusCode, false
 	}
+	_, err = in.ReadByte()
+	return resp.StatusCode, err == io.EOF
 }

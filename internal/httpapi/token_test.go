@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/rdmcfs/rdmcfs/internal/durable"
@@ -34,6 +35,28 @@ func TestTokenIsMadeOnce(t *testing.T) {
 	other, err := OpenToken(filepath.Join(t.TempDir(), TokenFile))
 	if err != nil || other.Is(word) {
 		t.Errorf("two nodes have one token: %v", err)
+	}
+}
+
+// A token that was copied there with the rights of others becomes its owner's. What is no file is no token, and holds
+// nobody up.
+func TestTokenFileOfOthers(t *testing.T) {
+	path := filepath.Join(t.TempDir(), TokenFile)
+	if err := os.WriteFile(path, []byte(strings.Repeat("n", tokenCharsMin)), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := OpenToken(path); err != nil {
+		t.Fatal(err)
+	}
+	if info, err := os.Stat(path); err != nil || info.Mode().Perm() != tokenMode {
+		t.Errorf("%v, %v", info.Mode(), err)
+	}
+	pipe := filepath.Join(t.TempDir(), TokenFile)
+	if err := syscall.Mkfifo(pipe, tokenMode); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := OpenToken(pipe); !errors.Is(err, ErrToken) {
+		t.Errorf("a pipe: %v", err)
 	}
 }
 

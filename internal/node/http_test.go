@@ -198,6 +198,27 @@ func (l *lone) asNode(c *http.Client) {
 	}
 }
 
+// Two addresses that can't both be bound are found before one of them is.
+func TestSamePort(t *testing.T) {
+	for _, c := range []struct {
+		http, listen string
+		same         bool
+	}{
+		{"10.0.0.1:7400", "10.0.0.1:7400", true}, {"0.0.0.0:7400", "10.0.0.1:7400", true}, {"[::]:7400", "10.0.0.1:7400", true},
+		{":7400", "10.0.0.1:7400", true}, {"10.0.0.2:7400", "10.0.0.1:7400", false}, {"10.0.0.1:7480", "10.0.0.1:7400", false},
+		{"10.0.0.1:0", "10.0.0.1:0", false}, {"", "10.0.0.1:7400", false},
+	} {
+		if samePort(c.http, c.listen) != c.same {
+			t.Errorf("%q and %q: %v", c.http, c.listen, !c.same)
+		}
+	}
+	dir := filepath.Join(t.TempDir(), "n")
+	_, err := Init(InitConfig{DataDir: dir, Listen: "127.0.0.1:7400", HTTP: "0.0.0.0:7400"})
+	if !errors.Is(err, control.ErrUsage) {
+		t.Error(err)
+	}
+}
+
 // A port of --http that can't be taken is an error before anything is written.
 func TestHTTPPortIsTakenFirst(t *testing.T) {
 	taken, err := net.Listen("tcp", "127.0.0.1:0")
