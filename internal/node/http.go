@@ -109,10 +109,12 @@ func (p *httpPort) trusted(cs tls.ConnectionState) bool {
 		return false
 	}
 	peer, err := p.n.creds.Check(cs, false)
-	if err != nil {
-		return false
-	}
-	rec, err := p.n.db.Node(meta.NodeID(peer.Name.Node))
+	return err == nil && belongs(p.n.db, meta.NodeID(peer.Name.Node))
+}
+
+// belongs reports whether a node is one of the cluster as this state has it.
+func belongs(db *meta.DB, node meta.NodeID) bool {
+	rec, err := db.Node(node)
 	return err == nil && (rec.State == meta.NodeUp || rec.State == meta.NodeDown)
 }
 

@@ -20,6 +20,8 @@ import (
 	"github.com/rdmcfs/rdmcfs/internal/control/admin"
 	"github.com/rdmcfs/rdmcfs/internal/credentials"
 	"github.com/rdmcfs/rdmcfs/internal/httpapi"
+	"github.com/rdmcfs/rdmcfs/meta"
+	"github.com/rdmcfs/rdmcfs/meta/metatest"
 )
 
 func TestReadyAndAlive(t *testing.T) {
@@ -195,6 +197,19 @@ func (l *lone) asNode(c *http.Client) {
 	defer transport.CloseIdleConnections()
 	if code, body := l.get(&http.Client{Transport: transport}, "/readyz", ""); code != http.StatusOK {
 		l.t.Errorf("with a certificate: %d %q", code, body)
+	}
+}
+
+// A certificate counts as long as its node belongs to the cluster. A state that is being rebuilt knows no nodes.
+func TestWhoseCertificatesCount(t *testing.T) {
+	c := metatest.New(t, 3)
+	db := c.DB.(*meta.DB)
+	if !belongs(db, 2) || belongs(db, 9) || belongs(meta.OpenMemory(), 2) {
+		t.Error("a member, a stranger, or a state without nodes")
+	}
+	c.Do(1, &meta.Evict{Node: 3})
+	if belongs(db, 3) || !belongs(db, 2) {
+		t.Error("an evicted node")
 	}
 }
 
