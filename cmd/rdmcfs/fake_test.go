@@ -107,7 +107,7 @@ func policySlowly(ctx context.Context, req admin.PolicyRequest) (admin.Policy, e
 	}
 	select {
 	case <-time.After(askTimeout + time.Second):
-		return *req.Set, nil
+		return admin.Policy{Placement: req.Change.Placement, Copies: req.Change.Copies}, nil
 	case <-ctx.Done():
 		return admin.Policy{}, ctx.Err()
 	}

@@ -268,12 +268,27 @@ type Policy struct {
 	Unmet string `json:"unmet,omitempty"`
 }
 
-// PolicyRequest reads the policy of a path; with Set it is changed, with Inherit it is removed.
+// PolicyRequest reads the policy of a path. Change changes some settings of it, Set all, and Inherit removes it: a
+// request has one of them at most. With Recursive the same happens to each directory below: Change keeps the other
+// settings of each.
 type PolicyRequest struct {
-	Path      string  `json:"path"`
-	Set       *Policy `json:"set,omitempty"`
-	Inherit   bool    `json:"inherit,omitempty"`
-	Recursive bool    `json:"recursive,omitempty"`
+	Path      string        `json:"path"`
+	Set       *Policy       `json:"set,omitempty"`
+	Change    *PolicyChange `json:"change,omitempty"`
+	Inherit   bool          `json:"inherit,omitempty"`
+	Recursive bool          `json:"recursive,omitempty"`
+}
+
+// PolicyChange is new values of some settings of a policy. The others stay.
+type PolicyChange struct {
+	// Placement is all, copies (with Copies) or labels (with Labels).
+	Placement   string            `json:"placement,omitempty"`
+	Copies      uint32            `json:"copies,omitempty"`
+	Labels      map[string]string `json:"labels,omitempty"`
+	MinCopies   *uint32           `json:"min_copies,omitempty"`
+	AckLocal    *bool             `json:"ack_local,omitempty"`
+	Retain      *uint32           `json:"retain,omitempty"`
+	KeepRemoved *time.Duration    `json:"keep_removed,omitempty"`
 }
 
 // WaitRequest waits until nothing is owed any more: of a path, or at all.
