@@ -59,14 +59,13 @@ func (r removals) take(dir *Inode, name string, i *Inode) bool {
 	if !fits {
 		return false
 	}
+	c := r.contentRec(i.Content)
+	if c == nil && !i.Content.IsZero() {
+		return false
+	}
 	f := removedRecord{RemovedFile{Index: r.head.Index, Path: path, Node: r.entry.Node, Removed: r.now,
 		Expires: r.now + int64(p.KeepRemoved), Inode: *i}}
-	if !i.Content.IsZero() {
-		c := r.contentRec(i.Content)
-		if c == nil {
-			r.fail(errMalformed)
-			return false
-		}
+	if c != nil {
 		c.State, c.Reason = ContentRemoved, RemovedFrom+path
 		r.keep(c)
 	}
@@ -128,17 +127,6 @@ func (r removals) makeRoom() {
 // rows is about how many rows go with a removed file.
 func (r *removedRecord) rows() int { return 1 + int(r.Inode.Xattrs) }
 
-// expireAt gives a file up whose time is over and returns how many rows went.
-func (r removals) expireAt(index uint64) int {
-	f := r.at(index)
-	if f == nil {
-		r.fail(errMalformed)
-		return 0
-	}
-	r.drop(f)
-	return f.rows()
-}
-
 // unlist takes a file off the lists of what is kept.
 func (r removals) unlist(f *removedRecord) {
 	r.del(removedKey(f.Index))
@@ -180,6 +168,9 @@ func (r removals) undelete(o *Undelete) (Result, syscall.Errno) {
 	if d, _ := r.entryOf(dir, o.Name); d.Ino != 0 {
 		return Result{}, syscall.EEXIST
 	}
+	if id := f.Inode.Content; !id.IsZero() && r.contentRec(id) == nil {
+		return Result{}, syscall.EIO
+	}
 	i, errno := r.newInode(dir, KindFile, 0, Cred{})
 	if errno != ok {
 		return Result{}, errno
@@ -202,20 +193,15 @@ func (r removals) again(f *removedRecord, ino Ino) *Inode {
 			return true
 		})
 	}
-	if !i.Content.IsZero() {
-		r.current(i.Content, ino)
+	if c := r.contentRec(i.Content); c != nil {
+		r.current(c, ino)
 	}
 	return &i
 }
 
 // current makes the content of a removed file that of its new inode. With PlaceCopies the number of the inode says
 // which nodes are to hold the content: those that lack it are owed it.
-func (r removals) current(id ContentID, ino Ino) {
-	c := r.contentRec(id)
-	if c == nil {
-		r.fail(errMalformed)
-		return
-	}
+func (r removals) current(c *contentRecord, ino Ino) {
 	r.unkeep(c)
 	c.Ino, c.State, c.Reason = ino, ContentCurrent, ""
 	if p := r.cl.policy(c.Policy); p != nil && p.Placement == PlaceCopies {

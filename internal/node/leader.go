@@ -119,7 +119,10 @@ func (d *duties) declareDown(ctx context.Context, st consensus.Status, now time.
 // sweep frees what ended incarnations had, until nothing is left: others wait for their locks.
 func (d *duties) sweep(ctx context.Context, until time.Time) {
 	for range sweepsAtOnce {
-		if !d.freeing() || !d.now().Before(until) || !d.do(ctx, &meta.Expire{}) {
+		if !d.freeing() || !d.now().Before(until) {
+			return
+		}
+		if _, done := d.do(ctx, &meta.Expire{}); !done {
 			return
 		}
 	}
@@ -132,7 +135,8 @@ func (d *duties) expire(ctx context.Context, until time.Time) {
 	}
 	d.lastExpire = now
 	for range sweepsAtOnce {
-		if !d.do(ctx, &meta.Expire{}) || !d.due() {
+		res, done := d.do(ctx, &meta.Expire{})
+		if !done || res.Retired == 0 || !d.due() {
 			return
 		}
 		if !d.now().Before(until) {
@@ -143,7 +147,7 @@ func (d *duties) expire(ctx context.Context, until time.Time) {
 }
 
 // do proposes and reports whether that took effect.
-func (d *duties) do(ctx context.Context, op meta.Op) bool {
+func (d *duties) do(ctx context.Context, op meta.Op) (meta.Result, bool) {
 	ctx, cancel := context.WithTimeout(ctx, dutyTimeout)
 	defer cancel()
 	res, err := d.propose(ctx, op)
@@ -154,5 +158,5 @@ func (d *duties) do(ctx context.Context, op meta.Op) bool {
 	case res.Errno != 0:
 		d.log.Debug("leader's duty refused", "op", fmt.Sprintf("%T", op), "errno", res.Errno)
 	}
-	return err == nil && res.Errno == 0
+	return res, err == nil && res.Errno == 0
 }

@@ -120,7 +120,9 @@ func TestBusyLeaderDeclaresASilentNodeDown(t *testing.T) {
 					left--
 				}
 				l.clock = l.clock.Add(150 * time.Millisecond)
-				return propose(ctx, op)
+				res, err := propose(ctx, op)
+				res.Retired = 1
+				return res, err
 			}
 			l.pass(5*time.Second, 2)
 			l.wantDown("one is silent", 3)

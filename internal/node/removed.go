@@ -149,6 +149,8 @@ func undeleteRefused(errno syscall.Errno, as string) error {
 		return admin.Errorf(admin.CodeNotFound, "%s: its directory is gone: make it, or give another path with --as", as)
 	case syscall.EEXIST:
 		return restoreRefused(errno)
+	case syscall.EIO:
+		return fmt.Errorf("the state has no record of the file's bytes any more: only --drop is left: %w", errno)
 	}
 	return errno
 }

@@ -167,14 +167,14 @@ func TestLossNamesARemovedFile(t *testing.T) {
 // Many files that were removed at one time go one after the other, and not only some in each interval.
 func TestLeaderGoesOnWhileSomethingIsDue(t *testing.T) {
 	l := newDutyLeader(t)
-	due, asked := 40, 0
+	due, asked, retired := 40, 0, 1
 	l.due = func() bool { return due > 0 }
 	l.duties.propose = func(_ context.Context, op meta.Op) (meta.Result, error) {
 		if _, ok := op.(*meta.Expire); ok {
 			due--
 			asked++
 		}
-		return meta.Result{}, nil
+		return meta.Result{Retired: retired}, nil
 	}
 	l.pass(5*time.Second, 2, 3)
 	if asked != 40 {
@@ -183,5 +183,10 @@ func TestLeaderGoesOnWhileSomethingIsDue(t *testing.T) {
 	l.pass(expireInterval, 2, 3)
 	if asked != 41 {
 		t.Errorf("asked %d times after an interval, want 41", asked)
+	}
+	due, retired = 1<<20, 0
+	l.pass(expireInterval, 2, 3)
+	if asked != 42 {
+		t.Errorf("asked %d times, want 42: nothing was retired", asked)
 	}
 }
