@@ -93,7 +93,7 @@ func printWhere(a *app, file string, w admin.Where) {
 }
 
 type versionsCmd struct {
-	File    string `arg:"" optional:"" help:"A file below a mount, or a directory: then what was removed below it. Without it: losers of conflicts, versions of removed files, and what was never published on this node."`
+	File    string `arg:"" optional:"" help:"A file below a mount, or a directory: then what was removed below it. Without it: losers of conflicts, versions that were written after their file was removed, and what was never published on this node."`
 	Removed bool   `help:"List files that were removed at this path or below it, and are kept by the policy."`
 	jsonFlag
 }
@@ -146,8 +146,8 @@ func printRemoved(a *app, list []admin.Version) {
 func printVersions(a *app, file string, list []admin.Version) {
 	switch {
 	case len(list) == 0 && file == "": // older versions of files that are there are listed by file only
-		terminal.Println(a.out, "No conflict, no version of a removed file, and nothing unpublished is kept. "+
-			"'rdmcfs versions FILE' lists older versions.")
+		terminal.Println(a.out, "No conflict, no version that was written after its file was removed, and nothing "+
+			"unpublished is kept. 'rdmcfs versions FILE' lists older versions; removed files: 'rdmcfs versions --removed'.")
 		return
 	case len(list) == 0:
 		terminal.Println(a.out, "No versions are kept.")

@@ -35,6 +35,7 @@ func TestRemovedFiles(t *testing.T) {
 	}
 	expect(t, exitcode.OK, `"remover": 3`, "versions", "/mnt/x", "--json", "--data", a)
 	expect(t, exitcode.OK, "No removed files are kept", "versions", "--removed", "/mnt/x/d", "--data", a)
+	expect(t, exitcode.OK, "removed files: 'rdmcfs versions --removed'", "versions", "--data", a)
 	expect(t, exitcode.OK, "/g is version 9 now", "restore", "--removed", "/mnt/x/d/f", "--as", "/mnt/x/g", "--data", a)
 	expect(t, exitcode.Exists, "", "restore", "--removed", "/mnt/x/d/f", "--data", a)
 	expect(t, exitcode.OK, "", "restore", "--removed", "/mnt/x/d/f", "--drop", "--data", a)
