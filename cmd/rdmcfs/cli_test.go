@@ -205,8 +205,13 @@ func TestPathsBelowMounts(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got, err := insidePath([]admin.Mount{{Dir: real}}, link); err != nil || got != "" {
-		t.Errorf("through a link: %q, %v", got, err)
+	if err := os.Mkdir(filepath.Join(real, "dir"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{"", "dir", "gone", "dir/gone", "gone/too"} { // what is gone can be restored
+		if got, err := insidePath([]admin.Mount{{Dir: real}}, filepath.Join(link, want)); err != nil || got != want {
+			t.Errorf("through a link: %q, %v, want %q", got, err, want)
+		}
 	}
 }
 
