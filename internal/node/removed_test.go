@@ -164,6 +164,33 @@ func TestLossNamesARemovedFile(t *testing.T) {
 	}
 }
 
+// What status says of lost bytes names a removed file as it was, too.
+func TestStatusNamesALostRemovedFile(t *testing.T) {
+	n, c, d := keepingNode(t)
+	n.store = n.staging.store
+	ino := c.Do(1, &meta.Create{Parent: d, Name: "f", Kind: meta.KindFile}).Ino
+	p := &meta.Publish{Ino: ino, Session: c.Session(1), Size: 1 << 20, Root: [32]byte{1},
+		Votes: meta.Votes{View: c.DB.View()}}
+	p.Votes.Add(1)
+	p.Votes.Add(2)
+	c.Do(1, p)
+	for id := range meta.NodeID(2) {
+		c.Do(id+1, &meta.Unheld{Node: id + 1, Contents: []meta.ContentID{p.Session}, Reason: meta.OwedLost})
+	}
+	check := func(what, warning, damage string) {
+		t.Helper()
+		if text := n.nowhere(); !strings.Contains(text, warning) {
+			t.Errorf("%s: %q, want %q", what, text, warning)
+		}
+		if d, _ := n.damageHere(); strings.Join(d.Names, " ") != damage {
+			t.Errorf("%s: %q, want %q", what, d.Names, damage)
+		}
+	}
+	check("a file", `such as "/d/f", version 1: `, "/d/f")
+	c.Do(1, &meta.Unlink{Parent: d, Name: "f"})
+	check("a removed file", `such as "/d/f", removed version 1: `, "/d/f (removed version)")
+}
+
 // Many files that were removed at one time go one after the other, and not only some in each interval.
 func TestLeaderGoesOnWhileSomethingIsDue(t *testing.T) {
 	l := newDutyLeader(t)

@@ -310,11 +310,7 @@ func (n *node) nowhere() string {
 	}
 	var names []string
 	for _, c := range list[:min(len(list), nowhereShown)] {
-		name, err := n.inodePath(c.Ino)
-		if err != nil {
-			name = c.ID.String()
-		}
-		names = append(names, fmt.Sprintf("%q, version %d", name, c.Version))
+		names = append(names, fmt.Sprintf("%q%s %d", n.contentPath(c), orDefault(stateNote(c), ", version"), c.Version))
 	}
 	count := fmt.Sprint(len(list))
 	if len(list) == nowhereMost {
