@@ -17,10 +17,10 @@ import (
 const (
 	// KeepRemovedMax bounds Policy.KeepRemoved: ten years.
 	KeepRemovedMax = uint64(10*365*24*3600) * 1e9
-	// RemovedMax is how many removed files are kept in all. The oldest go first.
+	// RemovedMax is how many removed files are kept in all. If there are more, those that expire first go.
 	RemovedMax = 1 << 16
-	// removedBatch is how many of the oldest rows go at once when there are too many files: a look for the oldest one
-	// passes all that went before.
+	// removedBatch is how many rows go at once when there are too many files: a look for the first one passes all that
+	// went before.
 	removedBatch = 256
 	// removedPathMax bounds the path of a file that is kept: what no program can name is not kept.
 	removedPathMax = 4095
@@ -103,24 +103,26 @@ func (r removals) at(index uint64) *removedRecord {
 	return f
 }
 
-// makeRoom gives the oldest files up while there are too many.
+// makeRoom gives those files up that expire first while there are too many.
 func (r removals) makeRoom() {
 	if r.head.Removed <= RemovedMax {
 		return
 	}
 	budget := removedBatch
-	var oldest []uint64
-	r.scan([]byte{tableRemoved}, func(key, _ []byte) bool {
-		f := r.at(keyNumber(key, 1))
-		if f == nil {
-			return false // a damaged row: it has failed
+	var first []*removedRecord
+	r.scan([]byte{tableKept}, func(key, _ []byte) bool {
+		id := tailContent(key)
+		if !ofRemoved(id) {
+			return true
 		}
-		oldest = append(oldest, f.Index)
-		budget -= f.rows()
+		if f := r.at(id.Seq); f != nil {
+			first = append(first, f)
+			budget -= f.rows()
+		}
 		return budget > 0
 	})
-	for _, index := range oldest {
-		r.drop(r.at(index))
+	for _, f := range first {
+		r.drop(f)
 	}
 }
 

@@ -101,9 +101,15 @@ type versionsCmd struct {
 // Run lists versions.
 func (c *versionsCmd) Run(a *app) error {
 	inside := ""
+	var st admin.Status
+	var err error
+	if c.File != "" || c.Removed {
+		if st, err = a.status(); err != nil {
+			return err
+		}
+	}
 	if c.File != "" {
-		var err error
-		if inside, err = a.inside(c.File); err != nil {
+		if inside, err = insidePath(st.Mounts, c.File); err != nil {
 			return err
 		}
 		if inside == "" {
@@ -114,11 +120,19 @@ func (c *versionsCmd) Run(a *app) error {
 	if err != nil {
 		return asTyped(c.File, inside, err)
 	}
+	removed := c.Removed || len(list) > 0 && !list[0].Removed.IsZero()
+	if (removed || c.File == "") && len(list) >= admin.VersionsMost {
+		terminal.Printf(a.err, "the list is cut at %d: there may be more\n", admin.VersionsMost)
+	}
 	if c.JSON {
 		return a.printJSON(list)
 	}
-	if c.Removed || len(list) > 0 && !list[0].Removed.IsZero() {
+	if removed {
 		printRemoved(a, list)
+		if len(list) > 0 && st.RemovedMost > 0 {
+			terminal.Printf(a.out, "They may go earlier: %d of at most %d removed files are kept in the cluster; if there are "+
+				"more, those that expire first go.\n", st.RemovedKept, st.RemovedMost)
+		}
 		return nil
 	}
 	printVersions(a, c.File, list)

@@ -20,7 +20,7 @@ import (
 
 const (
 	waitPoll     = 100 * time.Millisecond
-	versionsMost = 10_000
+	versionsMost = admin.VersionsMost
 )
 
 // handlers are the answers to the command line.

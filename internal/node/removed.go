@@ -7,6 +7,7 @@ import (
 	"path"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
 
@@ -153,4 +154,35 @@ func undeleteRefused(errno syscall.Errno, as string) error {
 		return fmt.Errorf("the state has no record of the file's bytes any more: only --drop is left: %w", errno)
 	}
 	return errno
+}
+
+// removedWarning says that soon removed files may go before their time.
+func removedWarning(st admin.Status) string {
+	if st.RemovedKept*5 < st.RemovedMost*4 {
+		return ""
+	}
+	return fmt.Sprintf("%d removed files are kept, of at most %d: if there are more, those that expire first go before "+
+		"their time; keep them for a shorter time (policy --keep-removed), or drop some", st.RemovedKept, st.RemovedMost)
+}
+
+// removedLook remembers the bytes of all removed files: a look at them is good for drainLookShare times as long as it
+// took.
+type removedLook struct {
+	mu    sync.Mutex
+	bytes uint64
+	next  time.Time
+}
+
+func (l *removedLook) of(db *meta.DB) float64 {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if began := time.Now(); !began.Before(l.next) {
+		bytes, err := meta.Removals{DB: db}.Bytes()
+		if err != nil {
+			return float64(l.bytes)
+		}
+		now := time.Now()
+		l.bytes, l.next = bytes, now.Add(drainLookShare*now.Sub(began))
+	}
+	return float64(l.bytes)
 }

@@ -164,6 +164,22 @@ func TestLossNamesARemovedFile(t *testing.T) {
 	}
 }
 
+// Before removed files go early, status says so, and the metrics count them.
+func TestRemovedFilesAreCounted(t *testing.T) {
+	n, c, d := keepingNode(t)
+	lose(t, c, d, "f", "12345")
+	lose(t, c, d, "g", "123")
+	if files, bytes := (meta.Removals{DB: n.db}).Count(), n.removedBytes.of(n.db); files != 2 || bytes != 8 {
+		t.Errorf("%d files of %v bytes", files, bytes)
+	}
+	for kept, warns := range map[uint64]bool{0: false, 79: false, 80: true, 100: true} {
+		text := removedWarning(admin.Status{RemovedKept: kept, RemovedMost: 100})
+		if warns != strings.Contains(text, "removed files are kept, of at most 100") {
+			t.Errorf("%d: %q", kept, text)
+		}
+	}
+}
+
 // What status says of lost bytes names a removed file as it was, too.
 func TestStatusNamesALostRemovedFile(t *testing.T) {
 	n, c, d := keepingNode(t)

@@ -38,7 +38,7 @@ var ofMeta = []mutant{
 	{"the bytes of a removed file that is kept are deleted at once", "meta/apply_names.go",
 		"if !kept {", "if i.Ino > 0 {", inApply},
 	{"removed files are kept for ever", "meta/apply_content.go",
-		"budget -= removals{t}.expireAt(id.Seq)", "budget--", inApply},
+		"removals{t}.drop(f)\n\t\t\tt.del(key)", "t.del(key)", inApply},
 	{"more removed files are kept than the bound", "meta/apply_removed.go",
 		"if r.head.Removed <= RemovedMax {", "if r.head.Removed > 0 {", inApply},
 	{"a removed file comes back over one that has its name", "meta/apply_removed.go",

@@ -25,6 +25,10 @@ type Status struct {
 	DigestIndex  uint64   `json:"digest_index"`
 	Files        uint64   `json:"files"`
 	Bytes        uint64   `json:"bytes"`
+	// RemovedKept is how many removed files are kept in the cluster. If there are more than RemovedMost, those that
+	// expire first go before their time.
+	RemovedKept uint64 `json:"removed_kept,omitempty"`
+	RemovedMost uint64 `json:"removed_most,omitempty"`
 
 	Nodes       []Node        `json:"nodes"`
 	Transfers   []Transfer    `json:"transfers"`
@@ -221,6 +225,9 @@ type VersionsRequest struct {
 	// of them when Path is empty.
 	Removed bool `json:"removed,omitempty"`
 }
+
+// VersionsMost is how many versions, or removed files, a list has at most, except those of one file.
+const VersionsMost = 10_000
 
 // Version is one kept version of a file.
 type Version struct {
