@@ -24,6 +24,9 @@ const (
 	removedBatch = 256
 	// removedPathMax bounds the path of a file that is kept: what no program can name is not kept.
 	removedPathMax = 4095
+	// removedXattrsMax bounds the names and values of all extended attributes of a file that is kept: Undelete, which is
+	// a small entry, writes them again.
+	removedXattrsMax = 1 << 20
 )
 
 // RemovedFrom begins the reason of the content of a removed file. The path follows.
@@ -56,7 +59,7 @@ func (r removals) take(dir *Inode, name string, i *Inode) bool {
 		return false
 	}
 	path, fits := r.pathOf(dir, name)
-	if !fits {
+	if !fits || !r.xattrsFit(i) {
 		return false
 	}
 	c := r.contentRec(i.Content)
@@ -91,6 +94,20 @@ func (r removals) pathOf(dir *Inode, name string) (string, bool) {
 		b.WriteString("/" + parts[n])
 	}
 	return b.String(), true
+}
+
+// xattrsFit reports whether the extended attributes of a file are few enough for it to be kept.
+func (r removals) xattrsFit(i *Inode) bool {
+	if i.Xattrs == 0 {
+		return true
+	}
+	size := 0
+	prefix := key64(tableXattr, uint64(i.Ino))
+	r.scan(prefix, func(key, value []byte) bool {
+		size += len(key) - len(prefix) + len(value)
+		return size <= removedXattrsMax
+	})
+	return size <= removedXattrsMax
 }
 
 // at loads the removed file of a log index; nil when there is none.
