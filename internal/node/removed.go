@@ -118,7 +118,7 @@ func (r removedFiles) restore(
 	if !req.Drop {
 		dir, name, err := r.n.parentOf(as)
 		if admin.CodeOf(err) == admin.CodeNotFound {
-			err = undeleteRefused(syscall.ENOENT, as)
+			err = r.refused(syscall.ENOENT, as)
 		}
 		if err != nil {
 			return admin.Version{}, err
@@ -127,7 +127,7 @@ func (r removedFiles) restore(
 	}
 	res, err := r.n.proposer.propose(ctx, op)
 	if err == nil && res.Errno != 0 {
-		err = undeleteRefused(res.Errno, as)
+		err = r.refused(res.Errno, as)
 	}
 	if err != nil {
 		return admin.Version{}, adminError("restore", err)
@@ -141,15 +141,15 @@ func (r removedFiles) restore(
 		Modified: out.Modified, Index: res.Index, Writer: out.Writer, State: contentWords[meta.ContentCurrent]}, nil
 }
 
-// undeleteRefused says why the log did not bring a file back under a path.
-func undeleteRefused(errno syscall.Errno, as string) error {
+// refused says why the log did not bring a file back under a path.
+func (r removedFiles) refused(errno syscall.Errno, as string) error {
 	switch errno {
 	case syscall.ENODATA:
 		return admin.Errorf(admin.CodeNotFound, "the file is not kept any more")
 	case syscall.ENOENT:
 		return admin.Errorf(admin.CodeNotFound, "%s: its directory is gone: make it, or give another path with --as", as)
 	case syscall.EEXIST:
-		return restoreRefused(errno)
+		return r.n.restoreRefused(errno, as)
 	case syscall.EIO:
 		return fmt.Errorf("the state has no record of the file's bytes any more: only --drop is left: %w", errno)
 	}

@@ -118,6 +118,13 @@ func TestRemovedFileIsRestored(t *testing.T) {
 	lose(t, c, d, "f", "new")
 	comesBack("the last one", admin.RestoreRequest{Path: "d/f", Removed: true}, "/d/f", 1, 3)
 	refused("a name that is taken", admin.CodeExists, admin.RestoreRequest{Path: "d/f", Removed: true})
+	c.Do(2, &meta.Create{Parent: meta.RootIno, Name: "reserved", Kind: meta.KindFile})
+	for as, why := range map[string]string{"/d/f": "a file of that name exists", "/reserved": "not closed it yet"} {
+		_, err := restore(admin.RestoreRequest{Path: "d/f", Removed: true, As: as})
+		if admin.CodeOf(err) != admin.CodeExists || !strings.Contains(err.Error(), why) {
+			t.Errorf("%s: %v, want %q", as, err, why)
+		}
+	}
 	comesBack("another name", admin.RestoreRequest{Path: "/d/f", Removed: true, Version: 2, As: "g"}, "/g", 2, 5)
 	refused("none is left", admin.CodeNotFound, admin.RestoreRequest{Path: "d/f", Removed: true})
 	id := lose(t, c, d, "h", "bytes")
