@@ -266,7 +266,7 @@ func (t *tx) expire() (Result, syscall.Errno) {
 	})
 	retired := 0
 	for _, key := range due {
-		if retired += t.expireRow(key); retired >= expiredPerEntry {
+		if retired += (removals{t}).expireRow(key); retired >= expiredPerEntry {
 			break
 		}
 	}
@@ -275,23 +275,6 @@ func (t *tx) expire() (Result, syscall.Errno) {
 	}
 	t.expireTokens()
 	return Result{Retired: retired}, ok
-}
-
-// expireRow gives up what a row of tableKept is about, and returns how many rows went. A row that is about nothing goes
-// too: it would be due for ever.
-func (t *tx) expireRow(key []byte) int {
-	id := tailContent(key)
-	if ofRemoved(id) {
-		if f := (removals{t}).at(id.Seq); f != nil {
-			removals{t}.drop(f)
-			t.del(key)
-			return f.rows()
-		}
-	} else if r := t.contentRec(id); r != nil {
-		t.retire(r)
-	}
-	t.del(key)
-	return 1
 }
 
 func (t *tx) restore(o *Restore) (Result, syscall.Errno) {

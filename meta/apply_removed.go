@@ -146,6 +146,22 @@ func (r removals) makeRoom() {
 // rows is about how many rows go with a removed file.
 func (r *removedRecord) rows() int { return 1 + int(r.Inode.Xattrs) }
 
+// expireRow gives up what a row of tableKept is about, and returns how many rows went. A row that is about nothing goes
+// too: it would be due for ever.
+func (r removals) expireRow(key []byte) int {
+	rows, id := 1, tailContent(key)
+	if ofRemoved(id) {
+		if f := r.at(id.Seq); f != nil {
+			rows = f.rows()
+			r.drop(f)
+		}
+	} else if c := r.contentRec(id); c != nil {
+		r.retire(c)
+	}
+	r.del(key)
+	return rows
+}
+
 // unlist takes a file off the lists of what is kept.
 func (r removals) unlist(f *removedRecord) {
 	r.del(removedKey(f.Index))

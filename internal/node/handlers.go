@@ -252,8 +252,8 @@ func (n *node) restoreRefused(errno syscall.Errno, as string) error {
 		return admin.Errorf(admin.CodeNotFound, "the file is gone: name a path for the version with --as")
 	case syscall.EEXIST:
 		if _, _, err := n.lookup(as); admin.CodeOf(err) == admin.CodeNotFound { // mounts here do not show it
-			return admin.Errorf(admin.CodeExists, "a program on another node has created a file of that name and has not closed "+
-				"it yet: wait for that, or give another path with --as")
+			return admin.Errorf(admin.CodeExists, "a program on another node has created a file of that name and has not "+
+				"closed it yet: wait for that, or give another path with --as")
 		}
 		return admin.Errorf(admin.CodeExists, "a file of that name exists: remove it, or give another path with --as")
 	}
