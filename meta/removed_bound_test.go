@@ -35,6 +35,14 @@ func TestRemovedFilesThatExpireFirstGoFirst(t *testing.T) {
 	if _, err := o.db.Content(ContentID{1, 1, 4}); err != ErrNotFound {
 		t.Fatal(err)
 	}
+	keepFor(1) // this one goes at once
+	full = *o.db.cur.Load()
+	full.head.Removed = RemovedMax
+	o.db.cur.Store(&full)
+	id := o.remove(removedBatch + 4)
+	if _, err := o.db.Content(id); err != ErrNotFound || len(o.kept()) != 0 || o.db.cur.Load().head.Bytes != 0 {
+		t.Fatalf("%v, %+v", err, o.kept())
+	}
 }
 
 // Logs and states from before removed files were kept have these bytes.
