@@ -256,23 +256,17 @@ func (t *tx) dispensable(id NodeID, r *contentRecord) bool {
 
 // expire retires what was kept until now and goes on freeing dead reservations.
 func (t *tx) expire() (Result, syscall.Errno) {
-	var due []ContentID
+	var due [][]byte
 	t.scan([]byte{tableKept}, func(key, _ []byte) bool {
 		if int64(keyNumber(key, 1)) > t.now || len(due) >= expiredPerEntry {
 			return false
 		}
-		due = append(due, tailContent(key))
+		due = append(due, key)
 		return true
 	})
-	budget := expiredPerEntry
-	for _, id := range due {
-		if ofRemoved(id) {
-			budget -= removals{t}.expireAt(id.Seq)
-		} else if r := t.contentRec(id); r != nil {
-			t.retire(r)
-			budget--
-		}
-		if budget <= 0 {
+	retired := 0
+	for _, key := range due {
+		if retired += (removals{t}).expireRow(key); retired >= expiredPerEntry {
 			break
 		}
 	}
@@ -280,7 +274,7 @@ func (t *tx) expire() (Result, syscall.Errno) {
 		t.freeDead(freePerSweep)
 	}
 	t.expireTokens()
-	return Result{}, ok
+	return Result{Retired: retired}, ok
 }
 
 func (t *tx) restore(o *Restore) (Result, syscall.Errno) {

@@ -17,13 +17,16 @@ import (
 const (
 	// KeepRemovedMax bounds Policy.KeepRemoved: ten years.
 	KeepRemovedMax = uint64(10*365*24*3600) * 1e9
-	// RemovedMax is how many removed files are kept in all. The oldest go first.
+	// RemovedMax is how many removed files are kept in all. If there are more, those that expire first go.
 	RemovedMax = 1 << 16
-	// removedBatch is how many of the oldest rows go at once when there are too many files: a look for the oldest one
-	// passes all that went before.
+	// removedBatch is how many rows go at once when there are too many files: a look for the first one passes all that
+	// went before.
 	removedBatch = 256
 	// removedPathMax bounds the path of a file that is kept: what no program can name is not kept.
 	removedPathMax = 4095
+	// removedXattrsMax bounds the names and values of all extended attributes of a file that is kept: Undelete, which is
+	// a small entry, writes them again.
+	removedXattrsMax = 1 << 20
 )
 
 // RemovedFrom begins the reason of the content of a removed file. The path follows.
@@ -56,17 +59,16 @@ func (r removals) take(dir *Inode, name string, i *Inode) bool {
 		return false
 	}
 	path, fits := r.pathOf(dir, name)
-	if !fits {
+	if !fits || !r.xattrsFit(i) {
+		return false
+	}
+	c := r.contentRec(i.Content)
+	if c == nil && !i.Content.IsZero() {
 		return false
 	}
 	f := removedRecord{RemovedFile{Index: r.head.Index, Path: path, Node: r.entry.Node, Removed: r.now,
 		Expires: r.now + int64(p.KeepRemoved), Inode: *i}}
-	if !i.Content.IsZero() {
-		c := r.contentRec(i.Content)
-		if c == nil {
-			r.fail(errMalformed)
-			return false
-		}
+	if c != nil {
 		c.State, c.Reason = ContentRemoved, RemovedFrom+path
 		r.keep(c)
 	}
@@ -94,6 +96,20 @@ func (r removals) pathOf(dir *Inode, name string) (string, bool) {
 	return b.String(), true
 }
 
+// xattrsFit reports whether the extended attributes of a file are few enough for it to be kept.
+func (r removals) xattrsFit(i *Inode) bool {
+	if i.Xattrs == 0 {
+		return true
+	}
+	size := 0
+	prefix := key64(tableXattr, uint64(i.Ino))
+	r.scan(prefix, func(key, value []byte) bool {
+		size += len(key) - len(prefix) + len(value)
+		return size <= removedXattrsMax
+	})
+	return size <= removedXattrsMax
+}
+
 // at loads the removed file of a log index; nil when there is none.
 func (r removals) at(index uint64) *removedRecord {
 	f := new(removedRecord)
@@ -104,39 +120,46 @@ func (r removals) at(index uint64) *removedRecord {
 	return f
 }
 
-// makeRoom gives the oldest files up while there are too many.
+// makeRoom gives those files up that expire first while there are too many.
 func (r removals) makeRoom() {
 	if r.head.Removed <= RemovedMax {
 		return
 	}
 	budget := removedBatch
-	var oldest []uint64
-	r.scan([]byte{tableRemoved}, func(key, _ []byte) bool {
-		f := r.at(keyNumber(key, 1))
-		if f == nil {
-			return false // a damaged row: it has failed
+	var first []*removedRecord
+	r.scan([]byte{tableKept}, func(key, _ []byte) bool {
+		id := tailContent(key)
+		if !ofRemoved(id) {
+			return true
 		}
-		oldest = append(oldest, f.Index)
-		budget -= f.rows()
+		if f := r.at(id.Seq); f != nil {
+			first = append(first, f)
+			budget -= f.rows()
+		}
 		return budget > 0
 	})
-	for _, index := range oldest {
-		r.drop(r.at(index))
+	for _, f := range first {
+		r.drop(f)
 	}
 }
 
 // rows is about how many rows go with a removed file.
 func (r *removedRecord) rows() int { return 1 + int(r.Inode.Xattrs) }
 
-// expireAt gives a file up whose time is over and returns how many rows went.
-func (r removals) expireAt(index uint64) int {
-	f := r.at(index)
-	if f == nil {
-		r.fail(errMalformed)
-		return 0
+// expireRow gives up what a row of tableKept is about, and returns how many rows went. A row that is about nothing goes
+// too: it would be due for ever.
+func (r removals) expireRow(key []byte) int {
+	rows, id := 1, tailContent(key)
+	if ofRemoved(id) {
+		if f := r.at(id.Seq); f != nil {
+			rows = f.rows()
+			r.drop(f)
+		}
+	} else if c := r.contentRec(id); c != nil {
+		r.retire(c)
 	}
-	r.drop(f)
-	return f.rows()
+	r.del(key)
+	return rows
 }
 
 // unlist takes a file off the lists of what is kept.
@@ -180,6 +203,9 @@ func (r removals) undelete(o *Undelete) (Result, syscall.Errno) {
 	if d, _ := r.entryOf(dir, o.Name); d.Ino != 0 {
 		return Result{}, syscall.EEXIST
 	}
+	if id := f.Inode.Content; !id.IsZero() && r.contentRec(id) == nil {
+		return Result{}, syscall.EIO
+	}
 	i, errno := r.newInode(dir, KindFile, 0, Cred{})
 	if errno != ok {
 		return Result{}, errno
@@ -202,20 +228,15 @@ func (r removals) again(f *removedRecord, ino Ino) *Inode {
 			return true
 		})
 	}
-	if !i.Content.IsZero() {
-		r.current(i.Content, ino)
+	if c := r.contentRec(i.Content); c != nil {
+		r.current(c, ino)
 	}
 	return &i
 }
 
 // current makes the content of a removed file that of its new inode. With PlaceCopies the number of the inode says
 // which nodes are to hold the content: those that lack it are owed it.
-func (r removals) current(id ContentID, ino Ino) {
-	c := r.contentRec(id)
-	if c == nil {
-		r.fail(errMalformed)
-		return
-	}
+func (r removals) current(c *contentRecord, ino Ino) {
 	r.unkeep(c)
 	c.Ino, c.State, c.Reason = ino, ContentCurrent, ""
 	if p := r.cl.policy(c.Policy); p != nil && p.Placement == PlaceCopies {

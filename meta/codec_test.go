@@ -72,7 +72,7 @@ func TestRecordRoundTrip(t *testing.T) {
 	roundTrip(t, func(*dirent) {})
 	roundTrip(t, func(*progress) {})
 	roundTrip(t, func(r *Result) {
-		r.Duplicate, r.Fenced = false, false // not stored
+		r.Duplicate, r.Fenced, r.Retired = false, false, 0 // not stored
 		r.Errno &= 0xff
 		r.Inode.Size &= 1<<62 - 1
 		r.Inode.Holes &= 1<<62 - 1

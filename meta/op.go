@@ -319,6 +319,8 @@ type Result struct {
 	Duplicate   bool // answered from the exactly-once window
 	// refused, this time not applied: the proposer's incarnation is not current; it may propose again under a new one
 	Fenced bool
+	// Expire: how many rows went whose time was over. It is not stored: a repeated proposal gets 0.
+	Retired int
 }
 
 // Event reports one effect of an applied entry, in order, for invalidation and for the transfers.

@@ -53,6 +53,19 @@ func (rs Removals) Under(path string, limit int) ([]RemovedFile, error) {
 	return out[:min(len(out), limit)], err
 }
 
+// Count is how many removed files are kept.
+func (rs Removals) Count() uint64 { return rs.DB.cur.Load().head.Removed }
+
+// Bytes is the size of all removed files that are kept. It looks at all of them.
+func (rs Removals) Bytes() (uint64, error) {
+	files, err := rs.Under("/", RemovedMax)
+	sum := uint64(0)
+	for _, f := range files {
+		sum += uint64(f.Inode.Size)
+	}
+	return sum, err
+}
+
 // Due reports whether the time of something that is kept is over, by the time of the log: an Expire retires it.
 func (rs Removals) Due() bool {
 	due := false

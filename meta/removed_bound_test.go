@@ -6,50 +6,42 @@ import (
 	"testing"
 )
 
-// Above the bound the oldest removed files go, some at once, with their contents.
-func TestOldestRemovedFilesGoFirst(t *testing.T) {
-	db, index, seq := OpenMemory(), uint64(0), uint64(0)
-	apply := func(e Entry) Result {
-		t.Helper()
-		e.Generation = FirstGeneration
-		index++
-		res, _, err := db.Apply(index, 1, EncodeEntry(e))
-		if err != nil || res.Errno != 0 {
-			t.Fatalf("%T: %v, %v", e.Op, res.Errno, err)
-		}
-		return res
+// Above the bound the removed files that expire first go, some at once, with their contents.
+func TestRemovedFilesThatExpireFirstGoFirst(t *testing.T) {
+	o := newOneNode(t)
+	keepFor := func(time uint64) { t.Helper(); o.do(&SetPolicy{Policy: &Policy{KeepRemoved: time}}) }
+	keepFor(1 << 50)
+	for n := range uint64(3) {
+		o.remove(n)
 	}
-	do := func(op Op) Result {
-		t.Helper()
-		seq++
-		return apply(Entry{Node: 1, Incarnation: 1, Seq: seq, Acked: seq - 1, Op: op})
+	keepFor(1 << 40)
+	for n := range uint64(removedBatch) {
+		o.remove(n + 3)
 	}
-	apply(Entry{Op: &Join{Name: "n"}})
-	apply(Entry{Node: 1, Op: &Boot{Node: 1, Store: [16]byte{1}}})
-	do(&SetPolicy{Policy: &Policy{KeepRemoved: 1 << 40}})
-	remove := func(n int) {
-		t.Helper()
-		name := fmt.Sprint(n)
-		f := do(&Create{Parent: RootIno, Name: name, Kind: KindFile}).Ino
-		do(&Publish{Ino: f, Session: ContentID{1, 1, uint64(n + 1)}, Size: 1, Inline: []byte("x")})
-		do(&Unlink{Parent: RootIno, Name: name})
-	}
-	for n := range removedBatch + 2 {
-		remove(n)
-	}
-	full := *db.cur.Load()
+	keepFor(1 << 50)
+	full := *o.db.cur.Load()
 	full.head.Removed = RemovedMax
-	db.cur.Store(&full)
-	remove(removedBatch + 2)
-	left, err := Removals{db}.Under("/", RemovedMax)
-	if err != nil || len(left) != 3 || left[2].Path != fmt.Sprintf("/%d", removedBatch) {
-		t.Fatalf("%+v, %v", left, err)
+	o.db.cur.Store(&full)
+	o.remove(removedBatch + 3)
+	left := o.kept()
+	if len(left) != 4 || left[0].Path != fmt.Sprintf("/%d", removedBatch+3) || left[3].Path != "/0" {
+		t.Fatalf("%+v", left)
 	}
-	if h := db.cur.Load().head; h.Removed != RemovedMax+1-removedBatch || h.Bytes != 3 {
-		t.Fatalf("%d files of %d bytes", h.Removed, h.Bytes)
+	bytes, err := Removals{o.db}.Bytes()
+	if n := (Removals{o.db}).Count(); n != RemovedMax+1-removedBatch || bytes != 4 || err != nil ||
+		o.db.cur.Load().head.Bytes != 4 {
+		t.Fatalf("%d files of %d bytes, %v", n, bytes, err)
 	}
-	if _, err := db.Content(ContentID{1, 1, 1}); err != ErrNotFound {
+	if _, err := o.db.Content(ContentID{1, 1, 4}); err != ErrNotFound {
 		t.Fatal(err)
+	}
+	keepFor(1) // this one goes at once
+	full = *o.db.cur.Load()
+	full.head.Removed = RemovedMax
+	o.db.cur.Store(&full)
+	id := o.remove(removedBatch + 4)
+	if _, err := o.db.Content(id); err != ErrNotFound || len(o.kept()) != 0 || o.db.cur.Load().head.Bytes != 0 {
+		t.Fatalf("%v, %+v", err, o.kept())
 	}
 }
 

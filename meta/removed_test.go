@@ -131,6 +131,28 @@ func TestRemovedFileIsKeptAndComesBack(t *testing.T) {
 	}
 }
 
+// A file with very large extended attributes is not kept: to bring it back, one small entry would write them all.
+func TestRemovedFileWithLargeXattrs(t *testing.T) {
+	c := metatest.New(t, 3)
+	keepRemoved(c, 0)
+	for name, values := range map[string]int{"kept": 15, "gone": 16} {
+		f, _ := written(c, meta.RootIno, name)
+		for n := range values {
+			c.Do(1, &meta.SetAttr{Ino: f, Patch: meta.AttrPatch{SetXattr: map[string][]byte{
+				fmt.Sprint("user.", n): make([]byte, 1<<16)}}})
+		}
+		c.Do(1, &meta.Unlink{Parent: meta.RootIno, Name: name})
+	}
+	kept := onlyRemoved(t, c)
+	if kept.Path != "/kept" {
+		t.Errorf("kept: %s", kept.Path)
+	}
+	ino := c.Do(1, &meta.Undelete{Removed: kept.Index, Parent: meta.RootIno, Name: "kept"}).Ino
+	if names, err := c.DB.Xattrs(ino); err != nil || len(names) != 15 {
+		t.Errorf("%v, %v", names, err)
+	}
+}
+
 // A removed file is kept for its time by the log, and then nothing of it is left.
 func TestRemovedFileExpires(t *testing.T) {
 	c := metatest.New(t, 3)

@@ -205,8 +205,13 @@ func TestPathsBelowMounts(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got, err := insidePath([]admin.Mount{{Dir: real}}, link); err != nil || got != "" {
-		t.Errorf("through a link: %q, %v", got, err)
+	if err := os.Mkdir(filepath.Join(real, "dir"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{"", "dir", "gone", "dir/gone", "gone/too"} { // what is gone can be restored
+		if got, err := insidePath([]admin.Mount{{Dir: real}}, filepath.Join(link, want)); err != nil || got != want {
+			t.Errorf("through a link: %q, %v, want %q", got, err, want)
+		}
 	}
 }
 
@@ -247,39 +252,33 @@ func TestOutputThatCannotBeWritten(t *testing.T) {
 }
 
 func TestPolicyChangesOnlyWhatIsSaid(t *testing.T) {
-	now := admin.Policy{Placement: "copies", Copies: 3, MinCopies: 2, Retain: 5}
-	two, local := uint32(1), "local"
-	c := policyCmd{MinCopies: &two, Ack: &local}
-	req, changes := c.change(now)
-	want := admin.PolicyRequest{Set: &admin.Policy{Placement: "copies", Copies: 3, MinCopies: 1, AckLocal: true,
-		Retain: 5}}
-	if diff := cmp.Diff(want, req); diff != "" || !changes {
-		t.Error(diff)
+	one, none, local, yes, week := uint32(1), uint32(0), "local", true, 7*24*time.Hour
+	for name, x := range map[string]struct {
+		cmd  policyCmd
+		want *admin.PolicyChange
+	}{
+		"a question":   {},
+		"two settings": {policyCmd{MinCopies: &one, Ack: &local}, &admin.PolicyChange{MinCopies: &one, AckLocal: &yes}},
+		"all":          {policyCmd{All: true}, &admin.PolicyChange{Placement: "all"}},
+		"labels": {policyCmd{Label: map[string]string{"rack": "a"}},
+			&admin.PolicyChange{Placement: "labels", Labels: map[string]string{"rack": "a"}}},
+		"a time":    {policyCmd{KeepRemoved: &week}, &admin.PolicyChange{KeepRemoved: &week}},
+		"nothing":   {policyCmd{Retain: &none}, &admin.PolicyChange{Retain: &none}},
+		"no copies": {policyCmd{Copies: &none}, &admin.PolicyChange{Placement: "copies"}},
+	} {
+		req, changes := x.cmd.request()
+		if diff := cmp.Diff(admin.PolicyRequest{Change: x.want}, req); diff != "" || changes != (x.want != nil) {
+			t.Errorf("%s: %v %s", name, changes, diff)
+		}
 	}
-	if _, changes := (&policyCmd{}).change(now); changes {
-		t.Error("a question is no change")
-	}
-	c = policyCmd{Label: map[string]string{"rack": "a"}}
-	if req, _ = c.change(now); req.Set.Placement != "labels" || req.Set.Copies != 0 || req.Set.Retain != 5 {
-		t.Errorf("%+v", req.Set)
-	}
-	for _, c := range []policyCmd{{MinCopies: &two}, {Ack: &local}, {Retain: &two}, {KeepRemoved: new(time.Duration)}} {
+	for _, c := range []policyCmd{{MinCopies: &one}, {Ack: &local}, {Retain: &one}, {KeepRemoved: new(time.Duration)}} {
 		c.Inherit = true
 		if err := c.Run(nil); codeOf(err) != exitcode.Usage {
 			t.Errorf("a policy that is dropped is changed: %v", err)
 		}
 	}
-	week := 7 * 24 * time.Hour
-	c = policyCmd{KeepRemoved: &week}
-	if req, changes = c.change(now); !changes || req.Set.KeepRemoved != week || req.Set.Retain != 5 {
-		t.Errorf("%+v", req.Set)
-	}
-	if text := policyText(*req.Set); !strings.HasSuffix(text, ", removed files kept for 168h") {
+	if text := policyText(admin.Policy{KeepRemoved: week}); !strings.HasSuffix(text, ", removed files kept for 168h") {
 		t.Errorf("%q", text)
-	}
-	none := uint32(0)
-	if _, changes := (&policyCmd{Copies: &none}).change(now); !changes {
-		t.Error("no copies are taken for a question, where they are refused")
 	}
 }
 

@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -96,6 +97,9 @@ func versionsOf(_ context.Context, req admin.VersionsRequest) ([]admin.Version, 
 	if req.Path == "d" && req.Removed || req.Path == "" {
 		return nil, nil
 	}
+	if req.Path == "many" {
+		return slices.Repeat([]admin.Version{{Path: "/many/f", Removed: time.Unix(1e9, 0)}}, admin.VersionsMost), nil
+	}
 	return []admin.Version{{Path: req.Path + "f\x1b[2J", Version: 4, SizeBytes: 5, State: "removed", Content: "removed-2a",
 		Removed: time.Unix(1e9, 0), Remover: 3, Expires: time.Unix(2e9, 0)}}, nil
 }
@@ -107,7 +111,7 @@ func policySlowly(ctx context.Context, req admin.PolicyRequest) (admin.Policy, e
 	}
 	select {
 	case <-time.After(askTimeout + time.Second):
-		return *req.Set, nil
+		return admin.Policy{Placement: req.Change.Placement, Copies: req.Change.Copies}, nil
 	case <-ctx.Done():
 		return admin.Policy{}, ctx.Err()
 	}
@@ -165,7 +169,7 @@ func (d *fakeDaemon) status(context.Context) (admin.Status, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	st := admin.Status{State: "serving", Node: 1, Nodes: []admin.Node{{ID: 1, Name: "n1", State: "up"},
-		{ID: 2, Name: "n2", State: "down"}}}
+		{ID: 2, Name: "n2", State: "down"}}, RemovedKept: 65_000, RemovedMost: 65_536}
 	if d.rebuilding {
 		st.State, st.Warnings = "rebuilding", []string{"the state is rebuilt"}
 	}

@@ -2,6 +2,7 @@ package main
 
 import (
 	"errors"
+	"io/fs"
 	"path"
 	"path/filepath"
 	"strings"
@@ -20,10 +21,8 @@ func insidePath(mounts []admin.Mount, name string) (string, error) {
 	if inside, ok := below(mounts, abs); ok {
 		return inside, nil
 	}
-	if real, err := filepath.EvalSymlinks(abs); err == nil {
-		if inside, ok := below(mounts, real); ok {
-			return inside, nil
-		}
+	if inside, ok := below(mounts, resolved(abs)); ok {
+		return inside, nil
 	}
 	dirs := make([]string, len(mounts))
 	for i, m := range mounts {
@@ -33,6 +32,20 @@ func insidePath(mounts []admin.Mount, name string) (string, error) {
 		return "", withCode(exitcode.NotFound, "%s: this node has no mount; mount it, or name the node's --data", name)
 	}
 	return "", withCode(exitcode.NotFound, "%s lies below no mount of this node (%s)", name, strings.Join(dirs, ", "))
+}
+
+// resolved follows the symbolic links of a path as far as it is there: the names at its end may be those of a file that
+// was removed, with its directories, or that is to be made.
+func resolved(abs string) string {
+	rest := ""
+	for at := abs; ; at = filepath.Dir(at) {
+		if real, err := filepath.EvalSymlinks(at); err == nil {
+			return filepath.Join(real, rest)
+		} else if !errors.Is(err, fs.ErrNotExist) || at == filepath.Dir(at) {
+			return abs
+		}
+		rest = filepath.Join(filepath.Base(at), rest)
+	}
 }
 
 // below finds the innermost mount that holds abs.

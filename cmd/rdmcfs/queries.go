@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"maps"
+	"reflect"
 	"slices"
 	"strconv"
 	"strings"
@@ -92,7 +93,7 @@ func printWhere(a *app, file string, w admin.Where) {
 }
 
 type versionsCmd struct {
-	File    string `arg:"" optional:"" help:"A file below a mount, or a directory: then what was removed below it. Without it: losers of conflicts, versions of removed files, and what was never published on this node."`
+	File    string `arg:"" optional:"" help:"A file below a mount, or a directory: then what was removed below it. Without it: losers of conflicts, versions that were written after their file was removed, and what was never published on this node."`
 	Removed bool   `help:"List files that were removed at this path or below it, and are kept by the policy."`
 	jsonFlag
 }
@@ -100,9 +101,15 @@ type versionsCmd struct {
 // Run lists versions.
 func (c *versionsCmd) Run(a *app) error {
 	inside := ""
+	var st admin.Status
+	var err error
+	if c.File != "" || c.Removed {
+		if st, err = a.status(); err != nil {
+			return err
+		}
+	}
 	if c.File != "" {
-		var err error
-		if inside, err = a.inside(c.File); err != nil {
+		if inside, err = insidePath(st.Mounts, c.File); err != nil {
 			return err
 		}
 		if inside == "" {
@@ -113,11 +120,19 @@ func (c *versionsCmd) Run(a *app) error {
 	if err != nil {
 		return asTyped(c.File, inside, err)
 	}
+	removed := c.Removed || len(list) > 0 && !list[0].Removed.IsZero()
+	if (removed || c.File == "") && len(list) >= admin.VersionsMost {
+		terminal.Printf(a.err, "the list is cut at %d: there may be more\n", admin.VersionsMost)
+	}
 	if c.JSON {
 		return a.printJSON(list)
 	}
-	if c.Removed || len(list) > 0 && !list[0].Removed.IsZero() {
+	if removed {
 		printRemoved(a, list)
+		if len(list) > 0 && st.RemovedMost > 0 {
+			terminal.Printf(a.out, "They may go earlier: %d of at most %d removed files are kept in the cluster; if there are "+
+				"more, those that expire first go.\n", st.RemovedKept, st.RemovedMost)
+		}
 		return nil
 	}
 	printVersions(a, c.File, list)
@@ -145,8 +160,8 @@ func printRemoved(a *app, list []admin.Version) {
 func printVersions(a *app, file string, list []admin.Version) {
 	switch {
 	case len(list) == 0 && file == "": // older versions of files that are there are listed by file only
-		terminal.Println(a.out, "No conflict, no version of a removed file, and nothing unpublished is kept. "+
-			"'rdmcfs versions FILE' lists older versions.")
+		terminal.Println(a.out, "No conflict, no version that was written after its file was removed, and nothing "+
+			"unpublished is kept. 'rdmcfs versions FILE' lists older versions; removed files: 'rdmcfs versions --removed'.")
 		return
 	case len(list) == 0:
 		terminal.Println(a.out, "No versions are kept.")
@@ -239,25 +254,25 @@ type policyCmd struct {
 
 // Run shows the policy, or changes what the flags say and keeps the rest.
 func (c *policyCmd) Run(a *app) error {
-	if _, changes := c.change(admin.Policy{}); c.Recursive && !changes {
+	req, changes := c.request()
+	if c.Recursive && !changes {
 		return withCode(exitcode.Usage, "-r goes with a change: say which, such as --copies 2 or --inherit")
 	}
 	if c.Inherit && (c.MinCopies != nil || c.Ack != nil || c.Retain != nil || c.KeepRemoved != nil) {
 		return withCode(exitcode.Usage, "--inherit drops all of the directory's own policy: it goes alone, or with -r")
 	}
-	inside, err := a.inside(c.Dir)
-	if err != nil {
+	var err error
+	if req.Path, err = a.inside(c.Dir); err != nil {
 		return err
 	}
-	now, err := ask(a, a.client.Policy, admin.PolicyRequest{Path: inside})
-	if err != nil {
-		return asTyped(c.Dir, inside, err)
+	var now admin.Policy
+	if changes {
+		now, err = a.client.Policy(a.ctx, req)
+	} else {
+		now, err = ask(a, a.client.Policy, req)
 	}
-	if req, changes := c.change(now); changes {
-		req.Path = inside
-		if now, err = a.client.Policy(a.ctx, req); err != nil {
-			return asTyped(c.Dir, inside, err)
-		}
+	if err != nil {
+		return asTyped(c.Dir, req.Path, err)
 	}
 	if c.JSON {
 		return a.printJSON(now)
@@ -266,34 +281,29 @@ func (c *policyCmd) Run(a *app) error {
 	return nil
 }
 
-// change is the request that the flags ask for, on top of the present policy.
-func (c *policyCmd) change(now admin.Policy) (admin.PolicyRequest, bool) {
-	set, changes := now, true
-	switch {
-	case c.Inherit:
+// request is what the flags ask for, without the path, and whether that is a change. It has only what was given: each
+// directory keeps its other settings.
+func (c *policyCmd) request() (req admin.PolicyRequest, changes bool) {
+	if c.Inherit {
 		return admin.PolicyRequest{Inherit: true, Recursive: c.Recursive}, true
-	case c.All:
-		set.Placement, set.Copies, set.Labels = "all", 0, nil
-	case c.Copies != nil: // 0 is refused there
-		set.Placement, set.Copies, set.Labels = "copies", *c.Copies, nil
-	case len(c.Label) > 0:
-		set.Placement, set.Copies, set.Labels = "labels", 0, c.Label
-	default:
-		changes = false
 	}
-	if c.MinCopies != nil {
-		set.MinCopies, changes = *c.MinCopies, true
+	set := admin.PolicyChange{MinCopies: c.MinCopies, Retain: c.Retain, KeepRemoved: c.KeepRemoved}
+	switch {
+	case c.All:
+		set.Placement = "all"
+	case c.Copies != nil: // 0 is refused there
+		set.Placement, set.Copies = "copies", *c.Copies
+	case len(c.Label) > 0:
+		set.Placement, set.Labels = "labels", c.Label
 	}
 	if c.Ack != nil {
-		set.AckLocal, changes = *c.Ack == "local", true
+		local := *c.Ack == "local"
+		set.AckLocal = &local
 	}
-	if c.Retain != nil {
-		set.Retain, changes = *c.Retain, true
+	if reflect.ValueOf(set).IsZero() {
+		return admin.PolicyRequest{}, false
 	}
-	if c.KeepRemoved != nil {
-		set.KeepRemoved, changes = *c.KeepRemoved, true
-	}
-	return admin.PolicyRequest{Set: &set, Recursive: c.Recursive}, changes
+	return admin.PolicyRequest{Change: &set, Recursive: c.Recursive}, true
 }
 
 // policyText is a policy in words.

@@ -33,8 +33,18 @@ func TestRemovedFiles(t *testing.T) {
 	if !strings.Contains(out, "KEPT UNTIL") || !strings.Contains(out, `/f\x1b[2J`) || !strings.Contains(out, "  3  ") {
 		t.Errorf("%q", out)
 	}
+	if !strings.Contains(out, "may go earlier: 65000 of at most 65536 removed files") {
+		t.Errorf("%q", out)
+	}
+	for _, args := range [][]string{{"versions", "/mnt/x/many"}, {"versions", "/mnt/x/many", "--json"}} {
+		if _, errs, code := rdmcfs(t, append(args, "--data", a)...); code != exitcode.OK ||
+			!strings.Contains(errs, "the list is cut at 10000") {
+			t.Errorf("%v: exit %d, %q", args, code, errs)
+		}
+	}
 	expect(t, exitcode.OK, `"remover": 3`, "versions", "/mnt/x", "--json", "--data", a)
 	expect(t, exitcode.OK, "No removed files are kept", "versions", "--removed", "/mnt/x/d", "--data", a)
+	expect(t, exitcode.OK, "removed files: 'rdmcfs versions --removed'", "versions", "--data", a)
 	expect(t, exitcode.OK, "/g is version 9 now", "restore", "--removed", "/mnt/x/d/f", "--as", "/mnt/x/g", "--data", a)
 	expect(t, exitcode.Exists, "", "restore", "--removed", "/mnt/x/d/f", "--data", a)
 	expect(t, exitcode.OK, "", "restore", "--removed", "/mnt/x/d/f", "--drop", "--data", a)

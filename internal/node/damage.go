@@ -53,12 +53,13 @@ func damageReport(
 func (n *node) damageHere() (admin.Damage, bool) {
 	pathOf := func(id content.ID) string {
 		c, err := n.db.Content(meta.ContentIDFromBytes(id))
-		if err == nil {
-			if p, err := n.inodePath(c.Ino); err == nil {
-				return p
-			}
+		if err != nil {
+			return "content " + id.String()
 		}
-		return "content " + id.String()
+		if note, is := strings.CutPrefix(stateNote(c), ", "); is {
+			return n.contentPath(c) + " (" + note + ")"
+		}
+		return n.contentPath(c)
 	}
 	lost := func(id content.ID) bool {
 		holders, err := n.db.Holders(meta.ContentIDFromBytes(id))

@@ -20,7 +20,7 @@ import (
 
 const (
 	waitPoll     = 100 * time.Millisecond
-	versionsMost = 10_000
+	versionsMost = admin.VersionsMost
 )
 
 // handlers are the answers to the command line.
@@ -199,7 +199,7 @@ func (n *node) restore(
 	before, _ := n.db.Inode(c.Ino) // none where the file is gone
 	res, err := n.proposer.propose(ctx, op)
 	if err == nil && res.Errno != 0 {
-		err = restoreRefused(res.Errno)
+		err = n.restoreRefused(res.Errno, req.As)
 	}
 	if err != nil {
 		return admin.Version{}, adminError("restore", err)
@@ -245,11 +245,16 @@ func (n *node) restoreBeside(
 	return n.publishVersion(ctx, push, tell)
 }
 
-func restoreRefused(errno syscall.Errno) error {
+// restoreRefused says why the log did not bring a version back, under a path.
+func (n *node) restoreRefused(errno syscall.Errno, as string) error {
 	switch errno {
 	case syscall.ENOENT:
 		return admin.Errorf(admin.CodeNotFound, "the file is gone: name a path for the version with --as")
 	case syscall.EEXIST:
+		if _, _, err := n.lookup(as); admin.CodeOf(err) == admin.CodeNotFound { // mounts here do not show it
+			return admin.Errorf(admin.CodeExists, "a program on another node has created a file of that name and has not "+
+				"closed it yet: wait for that, or give another path with --as")
+		}
 		return admin.Errorf(admin.CodeExists, "a file of that name exists: remove it, or give another path with --as")
 	}
 	return errno
@@ -370,7 +375,7 @@ func (n *node) publishVersion(
 	out, err := n.repl.Publish(ctx, push)
 	stop()
 	if errors.Is(err, syscall.EEXIST) {
-		err = restoreRefused(syscall.EEXIST)
+		err = n.restoreRefused(syscall.EEXIST, push.Path)
 	}
 	if err != nil {
 		return admin.Version{}, adminError("publish", err)

@@ -16,15 +16,17 @@ const (
 	dutyInterval = 250 * time.Millisecond
 	// leaseTime is how long a node may be silent before the leader declares it down.
 	leaseTime = 3 * time.Second
-	// stoppedAfter: a leader that has not looked around for this long was stopped itself, and can't know which nodes
-	// were silent.
+	// stoppedAfter: a leader that did not begin to look around for this long after its last look was stopped itself, and
+	// can't know which nodes were silent. A look that took as long as a lease counts as that, too.
 	stoppedAfter = time.Second
 	// dutyTimeout bounds one proposal of the leader's own.
 	dutyTimeout = 10 * time.Second
 	// expireInterval is how often kept versions whose time is over are retired.
 	expireInterval = 10 * time.Minute
-	// sweepsAtOnce bounds how often the leader frees, in one look, what ended incarnations had, or what has expired.
+	// sweepsAtOnce and sweepTime bound how often, and for how long, the leader frees in one look what ended incarnations
+	// had, or what has expired: the next look must be in time to find out who is silent.
 	sweepsAtOnce = 16
+	sweepTime    = 300 * time.Millisecond
 )
 
 // duties is what the leader does for the cluster: it declares silent nodes down, and retires what has expired. Any node
@@ -39,8 +41,9 @@ type duties struct {
 	due     func() bool // whether the time of something that is kept is over
 	log     *slog.Logger
 
-	since      time.Time // this node leads and listens since; zero when it does not lead
-	looked     time.Time
+	since      time.Time     // this node leads and listens since; zero when it does not lead
+	looked     time.Time     // the end of the last look
+	took       time.Duration // by the last look
 	ups        map[meta.NodeID]upSince
 	lastExpire time.Time
 }
@@ -61,8 +64,11 @@ func (d *duties) run(ctx context.Context) {
 // look does what is to be done now.
 func (d *duties) look(ctx context.Context) {
 	now := d.now()
-	stopped := now.Sub(d.looked) > stoppedAfter
-	d.looked = now
+	stopped := now.Sub(d.looked) > stoppedAfter || d.took > leaseTime
+	defer func() {
+		d.looked = d.now()
+		d.took = d.looked.Sub(now)
+	}()
 	st := d.status()
 	if st.Role != consensus.RoleLeader {
 		d.since = time.Time{}
@@ -72,8 +78,9 @@ func (d *duties) look(ctx context.Context) {
 		d.since = now
 	}
 	d.declareDown(ctx, st, now)
-	d.sweep(ctx)
-	d.expire(ctx)
+	until := d.now().Add(sweepTime)
+	d.sweep(ctx, until)
+	d.expire(ctx, until)
 }
 
 // upFor is how long the leader has seen this incarnation of a node up.
@@ -110,30 +117,37 @@ func (d *duties) declareDown(ctx context.Context, st consensus.Status, now time.
 }
 
 // sweep frees what ended incarnations had, until nothing is left: others wait for their locks.
-func (d *duties) sweep(ctx context.Context) {
+func (d *duties) sweep(ctx context.Context, until time.Time) {
 	for range sweepsAtOnce {
-		if !d.freeing() || !d.do(ctx, &meta.Expire{}) {
+		if !d.freeing() || !d.now().Before(until) {
+			return
+		}
+		if _, done := d.do(ctx, &meta.Expire{}); !done {
 			return
 		}
 	}
 }
 
-func (d *duties) expire(ctx context.Context) {
+func (d *duties) expire(ctx context.Context, until time.Time) {
 	now := d.now()
 	if now.Sub(d.lastExpire) < expireInterval {
 		return
 	}
 	d.lastExpire = now
 	for range sweepsAtOnce {
-		if !d.do(ctx, &meta.Expire{}) || !d.due() {
+		res, done := d.do(ctx, &meta.Expire{})
+		if !done || res.Retired == 0 || !d.due() {
 			return
+		}
+		if !d.now().Before(until) {
+			break
 		}
 	}
 	d.lastExpire = time.Time{} // many files were removed at one time: the next look goes on
 }
 
 // do proposes and reports whether that took effect.
-func (d *duties) do(ctx context.Context, op meta.Op) bool {
+func (d *duties) do(ctx context.Context, op meta.Op) (meta.Result, bool) {
 	ctx, cancel := context.WithTimeout(ctx, dutyTimeout)
 	defer cancel()
 	res, err := d.propose(ctx, op)
@@ -144,5 +158,5 @@ func (d *duties) do(ctx context.Context, op meta.Op) bool {
 	case res.Errno != 0:
 		d.log.Debug("leader's duty refused", "op", fmt.Sprintf("%T", op), "errno", res.Errno)
 	}
-	return err == nil && res.Errno == 0
+	return res, err == nil && res.Errno == 0
 }

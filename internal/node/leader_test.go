@@ -101,3 +101,53 @@ func TestNodeThatCameUpHasTimeToBeHeard(t *testing.T) {
 	l.pass(leaseTime+2*dutyInterval, 2)
 	l.wantDown("it came up and went", 3)
 }
+
+// A leader that retires much, in proposals that take long, still notices soon that a node is silent.
+func TestBusyLeaderDeclaresASilentNodeDown(t *testing.T) {
+	for name, freeing := range map[string]bool{"much has expired": false, "much is freed": true} {
+		t.Run(name, func(t *testing.T) {
+			l := newDutyLeader(t)
+			l.pass(10*time.Second, 2, 3)
+			left := 262
+			more := func() bool { return left > 0 }
+			l.due, l.lastExpire = more, time.Time{}
+			if freeing {
+				l.freeing = more
+			}
+			propose := l.propose
+			l.duties.propose = func(ctx context.Context, op meta.Op) (meta.Result, error) {
+				if _, ok := op.(*meta.Expire); ok {
+					left--
+				}
+				l.clock = l.clock.Add(150 * time.Millisecond)
+				res, err := propose(ctx, op)
+				res.Retired = 1
+				return res, err
+			}
+			l.pass(5*time.Second, 2)
+			l.wantDown("one is silent", 3)
+			l.pass(3*time.Minute, 2)
+			if left > 0 {
+				t.Errorf("%d are left", left)
+			}
+		})
+	}
+}
+
+// A leader that was stopped in the middle of a look, too, heard nobody meanwhile.
+func TestLeaderStoppedInALookDeclaresNobodyDown(t *testing.T) {
+	l := newDutyLeader(t)
+	l.pass(10*time.Second, 2, 3)
+	l.lastExpire = time.Time{}
+	l.duties.propose = func(_ context.Context, op meta.Op) (meta.Result, error) {
+		if o, ok := op.(*meta.Down); ok {
+			l.down = append(l.down, o.Node)
+		}
+		l.clock = l.clock.Add(20 * time.Second)
+		return meta.Result{}, nil
+	}
+	l.look(t.Context())
+	l.clock = l.clock.Add(dutyInterval)
+	l.look(t.Context())
+	l.wantDown("it was stopped")
+}

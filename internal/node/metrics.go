@@ -7,6 +7,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	"github.com/rdmcfs/rdmcfs/meta"
 )
 
 // metric is one counter or gauge without labels, read on each scrape.
@@ -79,6 +81,10 @@ var metrics = []metric{
 		return float64(len(n.staging.unpublished()))
 	}),
 	gauge("files", "Files in the name space.", func(n *node) float64 { files, _ := n.db.StatFS(); return float64(files) }),
+	gauge("removed_files", "Removed files that are kept in the cluster.", func(n *node) float64 {
+		return float64(meta.Removals{DB: n.db}.Count())
+	}),
+	gauge("removed_bytes", "Bytes of these.", func(n *node) float64 { return n.removedBytes.of(n.db) }),
 	gauge("disk_free_bytes", "Free bytes under the data directory.", func(n *node) float64 {
 		return float64(n.space().FreeBytes)
 	}),

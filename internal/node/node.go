@@ -99,14 +99,15 @@ type node struct {
 
 	addressTold time.Time // when this node's address was last sent to the others
 
-	ready   atomic.Bool
-	putOut  atomic.Bool           // a peer says that this node was evicted
-	failure atomic.Pointer[error] // why the node ends by itself
-	watched watchers
-	damage  damage
-	drains  drainLooks
-	gone    lostLooks
-	policed unmetLook
+	ready        atomic.Bool
+	putOut       atomic.Bool           // a peer says that this node was evicted
+	failure      atomic.Pointer[error] // why the node ends by itself
+	watched      watchers
+	damage       damage
+	drains       drainLooks
+	gone         lostLooks
+	policed      unmetLook
+	removedBytes removedLook
 }
 
 // closer runs what was deferred, last first.

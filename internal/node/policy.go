@@ -5,7 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"path"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -23,11 +25,16 @@ func (n *node) policyOf(id meta.PolicyID) (admin.Policy, error) {
 	if err != nil {
 		return admin.Policy{}, fmt.Errorf("node: policy %d: %w", id, err)
 	}
-	out := admin.Policy{Placement: placementWords[p.Placement], Copies: p.Copies, Labels: p.Labels,
-		MinCopies: p.MinCopies, AckLocal: p.AckLocal, Retain: p.Retain,
-		KeepRemoved: time.Duration(p.KeepRemoved)}
+	out := policyWords(p)
 	out.Unmet = whyUnmet(&p, n.members.book().nodes)
 	return out, nil
+}
+
+// policyWords is a policy as the command line has it.
+func policyWords(p meta.Policy) admin.Policy {
+	return admin.Policy{Placement: placementWords[p.Placement], Copies: p.Copies, Labels: p.Labels,
+		MinCopies: p.MinCopies, AckLocal: p.AckLocal, Retain: p.Retain,
+		KeepRemoved: time.Duration(p.KeepRemoved)}
 }
 
 // policy shows or changes which nodes hold the files that are made under a directory from now on.
@@ -36,29 +43,23 @@ func (n *node) policy(ctx context.Context, req admin.PolicyRequest) (admin.Polic
 	if err != nil {
 		return admin.Policy{}, err
 	}
-	if req.Set == nil && !req.Inherit {
+	if req.Set == nil && req.Change == nil && !req.Inherit {
 		return n.policyOf(ino.Policy)
 	}
 	if ino.Kind != meta.KindDir {
 		return admin.Policy{}, admin.Errorf(admin.CodeInvalid,
 			"%s is not a directory: a policy belongs to a directory and holds for what is made in it", clean)
 	}
-	var set *meta.Policy
-	if req.Set != nil {
-		if set, err = parsePolicy(*req.Set); err != nil {
-			return admin.Policy{}, err
+	if c := req.Change; c != nil {
+		if req.Set != nil || req.Inherit {
+			return admin.Policy{}, admin.Errorf(admin.CodeInvalid, "'change' goes alone: without 'set' and 'inherit'")
 		}
-		now, err := n.db.Policy(ino.Policy)
-		if err != nil {
-			return admin.Policy{}, fmt.Errorf("node: policy %d: %w", ino.Policy, err)
-		}
-		if placesElsewhere(now, set) {
-			if err := canBeMet(set, n.members.book().nodes); err != nil {
-				return admin.Policy{}, err
-			}
+		if c.Placement == "" && (c.Copies != 0 || len(c.Labels) > 0) {
+			return admin.Policy{}, admin.Errorf(admin.CodeInvalid, "'copies' and 'labels' go with a 'placement'")
 		}
 	}
-	if err := n.setPolicy(ctx, ino.Ino, set, req.Recursive); err != nil {
+	s := policySetter{n: n, req: req, made: map[meta.PolicyID]*meta.Policy{}}
+	if err := s.set(ctx, ino); err != nil {
 		return admin.Policy{}, err
 	}
 	if ino, err = n.db.Inode(ino.Ino); err != nil {
@@ -67,36 +68,134 @@ func (n *node) policy(ctx context.Context, req admin.PolicyRequest) (admin.Polic
 	return n.policyOf(ino.Policy)
 }
 
-// setPolicy sets a policy on a directory, and on the directories below if recursive.
-func (n *node) setPolicy(ctx context.Context, dir meta.Ino, p *meta.Policy, recursive bool) error {
-	res, err := n.proposer.propose(ctx, &meta.SetPolicy{Dir: dir, Policy: p})
-	if err == nil && res.Errno != 0 {
-		err = res.Errno
+// policySetter does what a request says to the policies of directories.
+type policySetter struct {
+	n    *node
+	req  admin.PolicyRequest
+	made map[meta.PolicyID]*meta.Policy // the new policies, by those that the directories had
+}
+
+// set sets the policy of a directory, and of the directories below if the request says so. If one of them can't have
+// its new policy, none gets one.
+func (s policySetter) set(ctx context.Context, top meta.Inode) error {
+	if !s.req.Recursive {
+		return s.setOne(ctx, top)
 	}
-	if err != nil {
-		return adminError("set policy", err)
+	check := func(_ context.Context, dir meta.Inode) error { _, err := s.of(dir.Policy); return err }
+	if err := s.walk(ctx, top, check); err != nil {
+		return err
 	}
-	if !recursive {
-		return nil
+	return s.walk(ctx, top, s.setOne)
+}
+
+// walk visits a directory and then those below.
+func (s policySetter) walk(ctx context.Context, dir meta.Inode, visit func(context.Context, meta.Inode) error) error {
+	if err := visit(ctx, dir); err != nil {
+		return s.named(dir.Ino, err)
 	}
 	const batch = 1000
 	for after := ""; ; {
-		entries, err := n.db.ReadDir(dir, after, batch, n.proposer.lease())
+		entries, err := s.n.db.ReadDir(dir.Ino, after, batch, s.n.proposer.lease())
 		if err != nil {
 			return err
 		}
 		for _, e := range entries {
 			after = e.Name
-			if e.Kind == meta.KindDir {
-				if err := n.setPolicy(ctx, e.Ino, p, true); err != nil {
-					return err
-				}
+			if e.Kind != meta.KindDir {
+				continue
+			}
+			sub, err := s.n.db.Inode(e.Ino)
+			if errors.Is(err, meta.ErrNotFound) {
+				continue // it was removed just now
+			}
+			if err == nil {
+				err = s.walk(ctx, sub, visit)
+			}
+			if err != nil {
+				return err
 			}
 		}
 		if len(entries) < batch {
 			return nil
 		}
 	}
+}
+
+// named adds to a refusal which directory below it is about.
+func (s policySetter) named(dir meta.Ino, err error) error {
+	var refused *admin.Error
+	name, perr := s.n.inodePath(dir)
+	if perr != nil || !errors.As(err, &refused) || name == path.Clean("/"+s.req.Path) ||
+		strings.HasPrefix(refused.Message, "/") {
+		return err
+	}
+	return admin.Errorf(refused.Code, "%s: %s", name, refused.Message)
+}
+
+func (s policySetter) setOne(ctx context.Context, dir meta.Inode) error {
+	p, err := s.of(dir.Policy)
+	if err != nil {
+		return err
+	}
+	res, err := s.n.proposer.propose(ctx, &meta.SetPolicy{Dir: dir.Ino, Policy: p})
+	if err == nil && res.Errno != 0 {
+		err = res.Errno
+	}
+	if err != nil {
+		return adminError("set policy", err)
+	}
+	return nil
+}
+
+// of is the policy that a directory gets instead of the one that it has; nil where it inherits again.
+func (s policySetter) of(id meta.PolicyID) (*meta.Policy, error) {
+	if s.req.Set == nil && s.req.Change == nil {
+		return nil, nil
+	}
+	if p := s.made[id]; p != nil {
+		return p, nil
+	}
+	now, err := s.n.db.Policy(id)
+	if err != nil {
+		return nil, fmt.Errorf("node: policy %d: %w", id, err)
+	}
+	var wanted admin.Policy
+	if s.req.Set != nil {
+		wanted = *s.req.Set
+	} else {
+		wanted = changed(policyWords(now), *s.req.Change)
+	}
+	p, err := parsePolicy(wanted)
+	if err != nil {
+		return nil, err
+	}
+	if placesElsewhere(now, p) {
+		if err := canBeMet(p, s.n.members.book().nodes); err != nil {
+			return nil, err
+		}
+	}
+	s.made[id] = p
+	return p, nil
+}
+
+// changed is a policy with the settings of a change.
+func changed(p admin.Policy, by admin.PolicyChange) admin.Policy {
+	if by.Placement != "" {
+		p.Placement, p.Copies, p.Labels = by.Placement, by.Copies, by.Labels
+	}
+	if by.MinCopies != nil {
+		p.MinCopies = *by.MinCopies
+	}
+	if by.AckLocal != nil {
+		p.AckLocal = *by.AckLocal
+	}
+	if by.Retain != nil {
+		p.Retain = *by.Retain
+	}
+	if by.KeepRemoved != nil {
+		p.KeepRemoved = *by.KeepRemoved
+	}
+	return p
 }
 
 // placesElsewhere reports whether a policy would place files on other nodes than the present one does.

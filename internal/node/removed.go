@@ -7,6 +7,7 @@ import (
 	"path"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
 
@@ -117,7 +118,7 @@ func (r removedFiles) restore(
 	if !req.Drop {
 		dir, name, err := r.n.parentOf(as)
 		if admin.CodeOf(err) == admin.CodeNotFound {
-			err = undeleteRefused(syscall.ENOENT, as)
+			err = r.refused(syscall.ENOENT, as)
 		}
 		if err != nil {
 			return admin.Version{}, err
@@ -126,7 +127,7 @@ func (r removedFiles) restore(
 	}
 	res, err := r.n.proposer.propose(ctx, op)
 	if err == nil && res.Errno != 0 {
-		err = undeleteRefused(res.Errno, as)
+		err = r.refused(res.Errno, as)
 	}
 	if err != nil {
 		return admin.Version{}, adminError("restore", err)
@@ -140,15 +141,48 @@ func (r removedFiles) restore(
 		Modified: out.Modified, Index: res.Index, Writer: out.Writer, State: contentWords[meta.ContentCurrent]}, nil
 }
 
-// undeleteRefused says why the log did not bring a file back under a path.
-func undeleteRefused(errno syscall.Errno, as string) error {
+// refused says why the log did not bring a file back under a path.
+func (r removedFiles) refused(errno syscall.Errno, as string) error {
 	switch errno {
 	case syscall.ENODATA:
 		return admin.Errorf(admin.CodeNotFound, "the file is not kept any more")
 	case syscall.ENOENT:
 		return admin.Errorf(admin.CodeNotFound, "%s: its directory is gone: make it, or give another path with --as", as)
 	case syscall.EEXIST:
-		return restoreRefused(errno)
+		return r.n.restoreRefused(errno, as)
+	case syscall.EIO:
+		return fmt.Errorf("the state has no record of the file's bytes any more: only --drop is left: %w", errno)
 	}
 	return errno
+}
+
+// removedWarning says that soon removed files may go before their time.
+func removedWarning(st admin.Status) string {
+	if st.RemovedKept*5 < st.RemovedMost*4 {
+		return ""
+	}
+	return fmt.Sprintf("%d removed files are kept, of at most %d: if there are more, those that expire first go before "+
+		"their time; keep them for a shorter time (policy --keep-removed), or drop some", st.RemovedKept, st.RemovedMost)
+}
+
+// removedLook remembers the bytes of all removed files: a look at them is good for drainLookShare times as long as it
+// took.
+type removedLook struct {
+	mu    sync.Mutex
+	bytes uint64
+	next  time.Time
+}
+
+func (l *removedLook) of(db *meta.DB) float64 {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if began := time.Now(); !began.Before(l.next) {
+		bytes, err := meta.Removals{DB: db}.Bytes()
+		if err != nil {
+			return float64(l.bytes)
+		}
+		now := time.Now()
+		l.bytes, l.next = bytes, now.Add(drainLookShare*now.Sub(began))
+	}
+	return float64(l.bytes)
 }

@@ -118,6 +118,13 @@ func TestRemovedFileIsRestored(t *testing.T) {
 	lose(t, c, d, "f", "new")
 	comesBack("the last one", admin.RestoreRequest{Path: "d/f", Removed: true}, "/d/f", 1, 3)
 	refused("a name that is taken", admin.CodeExists, admin.RestoreRequest{Path: "d/f", Removed: true})
+	c.Do(2, &meta.Create{Parent: meta.RootIno, Name: "reserved", Kind: meta.KindFile})
+	for as, why := range map[string]string{"/d/f": "a file of that name exists", "/reserved": "not closed it yet"} {
+		_, err := restore(admin.RestoreRequest{Path: "d/f", Removed: true, As: as})
+		if admin.CodeOf(err) != admin.CodeExists || !strings.Contains(err.Error(), why) {
+			t.Errorf("%s: %v, want %q", as, err, why)
+		}
+	}
 	comesBack("another name", admin.RestoreRequest{Path: "/d/f", Removed: true, Version: 2, As: "g"}, "/g", 2, 5)
 	refused("none is left", admin.CodeNotFound, admin.RestoreRequest{Path: "d/f", Removed: true})
 	id := lose(t, c, d, "h", "bytes")
@@ -164,17 +171,60 @@ func TestLossNamesARemovedFile(t *testing.T) {
 	}
 }
 
+// Before removed files go early, status says so, and the metrics count them.
+func TestRemovedFilesAreCounted(t *testing.T) {
+	n, c, d := keepingNode(t)
+	lose(t, c, d, "f", "12345")
+	lose(t, c, d, "g", "123")
+	if files, bytes := (meta.Removals{DB: n.db}).Count(), n.removedBytes.of(n.db); files != 2 || bytes != 8 {
+		t.Errorf("%d files of %v bytes", files, bytes)
+	}
+	for kept, warns := range map[uint64]bool{0: false, 79: false, 80: true, 100: true} {
+		text := removedWarning(admin.Status{RemovedKept: kept, RemovedMost: 100})
+		if warns != strings.Contains(text, "removed files are kept, of at most 100") {
+			t.Errorf("%d: %q", kept, text)
+		}
+	}
+}
+
+// What status says of lost bytes names a removed file as it was, too.
+func TestStatusNamesALostRemovedFile(t *testing.T) {
+	n, c, d := keepingNode(t)
+	n.store = n.staging.store
+	ino := c.Do(1, &meta.Create{Parent: d, Name: "f", Kind: meta.KindFile}).Ino
+	p := &meta.Publish{Ino: ino, Session: c.Session(1), Size: 1 << 20, Root: [32]byte{1},
+		Votes: meta.Votes{View: c.DB.View()}}
+	p.Votes.Add(1)
+	p.Votes.Add(2)
+	c.Do(1, p)
+	for id := range meta.NodeID(2) {
+		c.Do(id+1, &meta.Unheld{Node: id + 1, Contents: []meta.ContentID{p.Session}, Reason: meta.OwedLost})
+	}
+	check := func(what, warning, damage string) {
+		t.Helper()
+		if text := n.nowhere(); !strings.Contains(text, warning) {
+			t.Errorf("%s: %q, want %q", what, text, warning)
+		}
+		if d, _ := n.damageHere(); strings.Join(d.Names, " ") != damage {
+			t.Errorf("%s: %q, want %q", what, d.Names, damage)
+		}
+	}
+	check("a file", `such as "/d/f", version 1: `, "/d/f")
+	c.Do(1, &meta.Unlink{Parent: d, Name: "f"})
+	check("a removed file", `such as "/d/f", removed version 1: `, "/d/f (removed version)")
+}
+
 // Many files that were removed at one time go one after the other, and not only some in each interval.
 func TestLeaderGoesOnWhileSomethingIsDue(t *testing.T) {
 	l := newDutyLeader(t)
-	due, asked := 40, 0
+	due, asked, retired := 40, 0, 1
 	l.due = func() bool { return due > 0 }
 	l.duties.propose = func(_ context.Context, op meta.Op) (meta.Result, error) {
 		if _, ok := op.(*meta.Expire); ok {
 			due--
 			asked++
 		}
-		return meta.Result{}, nil
+		return meta.Result{Retired: retired}, nil
 	}
 	l.pass(5*time.Second, 2, 3)
 	if asked != 40 {
@@ -183,5 +233,10 @@ func TestLeaderGoesOnWhileSomethingIsDue(t *testing.T) {
 	l.pass(expireInterval, 2, 3)
 	if asked != 41 {
 		t.Errorf("asked %d times after an interval, want 41", asked)
+	}
+	due, retired = 1<<20, 0
+	l.pass(expireInterval, 2, 3)
+	if asked != 42 {
+		t.Errorf("asked %d times, want 42: nothing was retired", asked)
 	}
 }

@@ -28,7 +28,7 @@ func (n *node) status(context.Context) (admin.Status, error) {
 		Incarnation: lease.Incarnation, Started: n.started,
 		Leader: uint32(nodeOf(log.Leader)), Quorum: !log.NoQuorum, ChangesRefused: cluster{n}.changesRefused(log),
 		AppliedIndex: n.db.Index(), CommitIndex: log.Commit, Digest: fmt.Sprintf("%x", digest), DigestIndex: index,
-		Files: files, Bytes: bytes,
+		Files: files, Bytes: bytes, RemovedKept: meta.Removals{DB: n.db}.Count(), RemovedMost: meta.RemovedMax,
 		Transfers: n.transfers(), Unpublished: n.unpublished(), Unresolved: n.proposer.unresolved(),
 		Mounts: n.mounts.list(), Passthrough: n.mounts.passthrough(), Fabric: n.device.String(), ControlRings: n.overRings(),
 		Space: n.space(),
@@ -310,11 +310,7 @@ func (n *node) nowhere() string {
 	}
 	var names []string
 	for _, c := range list[:min(len(list), nowhereShown)] {
-		name, err := n.inodePath(c.Ino)
-		if err != nil {
-			name = c.ID.String()
-		}
-		names = append(names, fmt.Sprintf("%q, version %d", name, c.Version))
+		names = append(names, fmt.Sprintf("%q%s %d", n.contentPath(c), orDefault(stateNote(c), ", version"), c.Version))
 	}
 	count := fmt.Sprint(len(list))
 	if len(list) == nowhereMost {
@@ -372,6 +368,9 @@ func (n *node) warnings(st admin.Status) []string {
 	}
 	if lost := n.nowhere(); lost != "" {
 		out = append(out, lost)
+	}
+	if text := removedWarning(st); text != "" {
+		out = append(out, text)
 	}
 	if len(st.Unpublished) > 0 {
 		out = append(out, "there are unpublished files: see 'rdmcfs restore' to publish or drop them")

@@ -25,6 +25,10 @@ type Status struct {
 	DigestIndex  uint64   `json:"digest_index"`
 	Files        uint64   `json:"files"`
 	Bytes        uint64   `json:"bytes"`
+	// RemovedKept is how many removed files are kept in the cluster. If there are more than RemovedMost, those that
+	// expire first go before their time.
+	RemovedKept uint64 `json:"removed_kept,omitempty"`
+	RemovedMost uint64 `json:"removed_most,omitempty"`
 
 	Nodes       []Node        `json:"nodes"`
 	Transfers   []Transfer    `json:"transfers"`
@@ -222,6 +226,9 @@ type VersionsRequest struct {
 	Removed bool `json:"removed,omitempty"`
 }
 
+// VersionsMost is how many versions, or removed files, a list has at most, except those of one file.
+const VersionsMost = 10_000
+
 // Version is one kept version of a file.
 type Version struct {
 	Path      string    `json:"path"`
@@ -268,12 +275,27 @@ type Policy struct {
 	Unmet string `json:"unmet,omitempty"`
 }
 
-// PolicyRequest reads the policy of a path; with Set it is changed, with Inherit it is removed.
+// PolicyRequest reads the policy of a path. Change changes some settings of it, Set all, and Inherit removes it: a
+// request has one of them at most. With Recursive the same happens to each directory below: Change keeps the other
+// settings of each.
 type PolicyRequest struct {
-	Path      string  `json:"path"`
-	Set       *Policy `json:"set,omitempty"`
-	Inherit   bool    `json:"inherit,omitempty"`
-	Recursive bool    `json:"recursive,omitempty"`
+	Path      string        `json:"path"`
+	Set       *Policy       `json:"set,omitempty"`
+	Change    *PolicyChange `json:"change,omitempty"`
+	Inherit   bool          `json:"inherit,omitempty"`
+	Recursive bool          `json:"recursive,omitempty"`
+}
+
+// PolicyChange is new values of some settings of a policy. The others stay.
+type PolicyChange struct {
+	// Placement is all, copies (with Copies) or labels (with Labels).
+	Placement   string            `json:"placement,omitempty"`
+	Copies      uint32            `json:"copies,omitempty"`
+	Labels      map[string]string `json:"labels,omitempty"`
+	MinCopies   *uint32           `json:"min_copies,omitempty"`
+	AckLocal    *bool             `json:"ack_local,omitempty"`
+	Retain      *uint32           `json:"retain,omitempty"`
+	KeepRemoved *time.Duration    `json:"keep_removed,omitempty"`
 }
 
 // WaitRequest waits until nothing is owed any more: of a path, or at all.
