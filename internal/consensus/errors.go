@@ -26,6 +26,8 @@ var (
 	ErrBusy = errors.New("consensus: too many proposals waiting")
 	// ErrForeign means that a peer belongs to another cluster or generation.
 	ErrForeign = errors.New("consensus: peer is of another cluster or generation")
+	// ErrPeerGone is wrapped by an error of [Config.Dial] to a peer that the cluster has removed: it leads no more.
+	ErrPeerGone = errors.New("consensus: the peer was removed")
 	// ErrConfChange means that a change of voters was refused or overtaken by another one.
 	ErrConfChange = errors.New("consensus: change of voters refused")
 	// ErrStateBehind means that the state database lost what the log does not hold any more.

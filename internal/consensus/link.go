@@ -107,7 +107,7 @@ func (l *link) run() {
 		if first && !quiet(err) && l.ctx.Err() == nil {
 			l.n.log.Info("connection to peer", "peer", fmt.Sprintf("%x", l.peer), "error", err)
 		}
-		if errors.Is(err, syscall.ECONNREFUSED) {
+		if errors.Is(err, syscall.ECONNREFUSED) || errors.Is(err, ErrPeerGone) {
 			l.refused()
 		}
 		select {
@@ -120,7 +120,15 @@ func (l *link) run() {
 	}
 }
 
-// refused runs when the peer's machine says that nothing listens at its address: its process has ended.
+// isUp reports whether there is a connection.
+func (l *link) isUp() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.stream != nil
+}
+
+// refused runs when the peer's machine says that nothing listens at its address: its process has ended. Or the peer was
+// removed for good.
 func (l *link) refused() {
 	n, peer := l.n, l.peer
 	n.mu.Lock()

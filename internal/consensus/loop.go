@@ -435,7 +435,8 @@ func (rl *raftLoop) handOver(now time.Time) {
 	}
 }
 
-// healthyVoter is another voter that can write its log and has applied the most.
+// healthyVoter is another voter that can write its log and has applied the most. This node has a connection to it, by
+// which it hears that it is to lead.
 func (rl *raftLoop) healthyVoter() ID {
 	n := rl.n
 	n.mu.Lock()
@@ -443,7 +444,8 @@ func (rl *raftLoop) healthyVoter() ID {
 	var best ID
 	for _, id := range n.state.conf.GetVoters() {
 		p := n.reporter.nodes[id]
-		if id == n.id || p == nil || p.ReadOnly || time.Since(p.LastSeen) > n.tune.StaleAfter {
+		l := n.state.links[id]
+		if id == n.id || p == nil || p.ReadOnly || time.Since(p.LastSeen) > n.tune.StaleAfter || l == nil || !l.isUp() {
 			continue
 		}
 		if best == 0 || p.Applied > n.reporter.nodes[best].Applied {

@@ -44,6 +44,9 @@ type PortConfig struct {
 	Raw func(conn *net.TCPConn)
 	// Evicted reports whether the log has evicted a node. It must not block.
 	Evicted func(node uint32) bool
+	// InRaft reports whether an evicted node is still a member of raft: it may lead, and a voter that refused it would
+	// get no entries. It must not block; nil = none is.
+	InRaft func(node uint32) bool
 	// Seen is called for each peer that has connected. It must not block.
 	Seen func(node uint32)
 
@@ -324,10 +327,15 @@ func (p *Port) admit(cs tls.ConnectionState) (uint32, error) {
 		return 0, err
 	case name.Node == p.cfg.Identity.Name().Node:
 		return 0, fmt.Errorf("control: node %d: %w", name.Node, ErrSameNode)
-	case p.cfg.Evicted != nil && p.cfg.Evicted(name.Node):
+	case p.cfg.Evicted != nil && p.cfg.Evicted(name.Node) && !p.leads(name.Node, cs.NegotiatedProtocol):
 		return 0, fmt.Errorf("control: node %d: %w", name.Node, credentials.ErrEvicted)
 	}
 	return name.Node, nil
+}
+
+// leads reports whether an evicted node calls by raft, of which it is still a member.
+func (p *Port) leads(node uint32, protocol string) bool {
+	return protocol == ProtocolRaft && p.cfg.InRaft != nil && p.cfg.InRaft(node)
 }
 
 // refuse says goodbye and closes.

@@ -211,6 +211,33 @@ func TestEvictedNodeIsToldSo(t *testing.T) {
 	}
 }
 
+// An evicted node that is still a member of raft may lead: its raft connections are taken, and nothing else of it.
+func TestEvictedMemberOfRaftMayLead(t *testing.T) {
+	f := newFabricated(t)
+	server := NewServer(quiet())
+	server.HandleCall(kindTest, echo)
+	taken := make(chan uint32, 1)
+	port := listen(t, PortConfig{Identity: f.node(1), Server: server,
+		Raft:    func(c net.Conn, from Caller) { taken <- from.Node; c.Close() },
+		Evicted: func(uint32) bool { return true }, InRaft: func(node uint32) bool { return node == 2 }})
+	leader := peersTo(t, f.node(2), port.Addr().String())
+	conn, err := leader.DialRaft(bounded(t), 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	conn.Close()
+	if from := <-taken; from != 2 {
+		t.Errorf("raft of node %d", from)
+	}
+	if _, err := leader.Call(bounded(t), 1, kindTest, nil); !errors.Is(err, credentials.ErrEvicted) {
+		t.Errorf("its call: %v", err)
+	}
+	if _, err := peersTo(t, f.node(3), port.Addr().String()).DialRaft(bounded(t), 1); !errors.Is(err,
+		credentials.ErrEvicted) {
+		t.Errorf("raft of an evicted node that is no member: %v", err)
+	}
+}
+
 func TestStrangersAreToldApart(t *testing.T) {
 	f, other := newFabricated(t), newFabricated(t)
 	port := listen(t, PortConfig{Identity: f.node(1), Generation: 2, Server: NewServer(quiet())})

@@ -288,5 +288,8 @@ func (n *node) dialRaft(ctx context.Context, peer consensus.ID) (net.Conn, error
 	if errors.Is(err, credentials.ErrEvicted) {
 		n.putOut.Store(true)
 	}
+	if errors.Is(err, control.ErrUnknownPeer) && n.members.evicted(uint32(nodeOf(peer))) {
+		err = errors.Join(consensus.ErrPeerGone, err)
+	}
 	return conn, err
 }

@@ -133,6 +133,13 @@ func (m *members) address(node uint32) (string, bool) {
 	return addr, ok && addr != "" && n.State != meta.NodeEvicted
 }
 
+// inRaft reports whether a node is a member of raft, as far as this one, which may not have opened the log yet, has
+// heard.
+func (m *members) inRaft(node uint32, log *consensus.Node) bool {
+	id, known := m.book().raft[meta.NodeID(node)]
+	return known && log != nil && log.MayBeInRaft(id)
+}
+
 // evicted reports whether the log has evicted a node.
 func (m *members) evicted(node uint32) bool {
 	rec, err := m.names.Node(meta.NodeID(node))

@@ -371,6 +371,7 @@ func (n *node) openPort() error {
 			}
 		},
 		Evicted: n.members.evicted,
+		InRaft:  func(node uint32) bool { return n.members.inRaft(node, n.raft.node.Load()) },
 		Seen: func(node uint32) {
 			n.peers.Seen(node)
 			n.repl.Seen(meta.NodeID(node))
