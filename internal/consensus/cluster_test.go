@@ -488,6 +488,20 @@ func (c *cluster) isolate(id ID, cut bool) {
 	}
 }
 
+// cutWay cuts the connections that one node dials to another.
+func (c *cluster) cutWay(from, to ID) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	way := [2]ID{from, to}
+	c.cut[way] = true
+	for conn, ends := range c.conns {
+		if ends == way {
+			_ = conn.Close()
+			delete(c.conns, conn)
+		}
+	}
+}
+
 func (c *cluster) close() {
 	for id := range c.nodes {
 		c.stop(id)

@@ -138,6 +138,26 @@ func TestResignedLeaderLeadsNoMore(t *testing.T) {
 	c.converge()
 }
 
+// A leader that is about to end hands over to a voter that hears it, not to one that it has no connection to: a voter
+// may refuse the connections of an evicted leader. A second attempt would come after 3 s.
+func TestLeaderHandsOverToOneThatItReaches(t *testing.T) {
+	for i := range 2 {
+		c := newCluster(t, 3, nil)
+		old := c.waitVoters(3)
+		others := slices.DeleteFunc(c.ids(), func(id ID) bool { return id == old })
+		slices.Sort(others)
+		deaf := others[i]
+		c.cutWay(old, deaf)
+		eventually(t, 20*time.Second, "the way is cut", func() bool { return !c.nodes[old].node.link(deaf).isUp() })
+		ctx, cancel := context.WithTimeout(t.Context(), 2900*time.Millisecond)
+		c.nodes[old].node.Leave(ctx)
+		if ctx.Err() != nil {
+			t.Errorf("it does not reach %d of %d: nobody has taken over", deaf, others)
+		}
+		cancel()
+	}
+}
+
 // Where no other voter is there, one that has resigned goes on leading.
 func TestOnlyVoterThatResignsLeads(t *testing.T) {
 	c := newCluster(t, 1, nil)

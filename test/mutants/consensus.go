@@ -14,6 +14,8 @@ var ofConsensus = []mutant{
 		"if err := l.cur.Sync(); err != nil {", "if err := error(nil); err != nil {", inRaftlog},
 	{"a leader that is about to end leads again", "internal/consensus/loop.go",
 		"|| rl.n.resigned.Load()) {", ") {", inConsensus},
+	{"a leader hands over to a voter that it does not reach", "internal/consensus/loop.go",
+		" || l == nil || !l.isUp() {", " || l == nil {", inConsensus},
 	{"a leader that was put out leads on", "internal/consensus/node.go",
 		"\tn.Resign()\n\ttick := time.NewTicker(n.tune.Tick)", "\ttick := time.NewTicker(n.tune.Tick)", inConsensus},
 	{"a node that was put out stays in raft", "internal/consensus/node.go",

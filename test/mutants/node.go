@@ -3,6 +3,8 @@ package main
 var inNode = []string{nodeTests}
 
 var ofNode = []mutant{
+	{"an evicted leader is refused", "internal/control/port.go",
+		"protocol == ProtocolRaft && ", "protocol != ProtocolRaft && ", []string{controlTests}},
 	{"a connection of before the cut is kept", "internal/control/peers.go",
 		"case sendsInVain(n.client.conn):", "case sendsInVain(n.client.conn) && n.failures > 0:", []string{controlTests}},
 	{"a lost attempt to connect is waited for", "internal/control/insist.go",
