@@ -150,7 +150,7 @@ var ofConsensus = []mutant{
 	{"an observer answers the leader by its voter alone", "internal/consensus/link.go",
 		"\t\tdefer l.n.reporter.reportDirect()\n", "", inConsensus},
 	{"a leader whose process has ended is waited for", "internal/consensus/link.go",
-		"if errors.Is(err, syscall.ECONNREFUSED) {", "if errors.Is(err, syscall.ECONNREFUSED) && l.peer == 0 {", inConsensus},
+		"errors.Is(err, syscall.ECONNREFUSED) ||", "errors.Is(err, syscall.ECONNREFUSED) && l.peer == 0 ||", inConsensus},
 	{"a quorum that is back waits for the election timeout", "internal/consensus/link.go",
 		"\t\t\t\tcore.Reached()\n", "\t\t\t\t_ = core\n", inConsensus},
 	{"who hastens an election overturns a leader", "internal/consensus/core.go",
