@@ -197,6 +197,7 @@ type Status struct {
 	Rebuild string
 	// NoQuorum says that proposals fail at once, unless they are patient.
 	NoQuorum bool
-	// Progress of all nodes, on the leader; elsewhere of this node and the nodes that follow it.
+	// Progress of all nodes, on the leader; elsewhere of this node, of the nodes that follow it, and of a leader that
+	// can't write its log.
 	Progress map[ID]Progress
 }

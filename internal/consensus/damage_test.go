@@ -337,6 +337,51 @@ func TestProposalTakenBeforeTheDiskFailedIsUnknown(t *testing.T) {
 	}
 }
 
+// TestOthersHearThatTheLeaderCantWrite: no disk can be written, so nobody can take the leadership over. All nodes know
+// why changes fail, and no longer than it is so.
+func TestOthersHearThatTheLeaderCantWrite(t *testing.T) {
+	c := newCluster(t, 5, nil)
+	old := c.waitVoters(3)
+	c.propose(old, "before")
+	var broken atomic.Bool
+	broken.Store(true)
+	for _, m := range c.nodes {
+		m.disk.Fail(func(op simfs.Op, _ string) error {
+			if broken.Load() && op != simfs.OpRename {
+				return syscall.EIO
+			}
+			return nil
+		})
+	}
+	said := func(id ID, since time.Time) bool {
+		st := c.nodes[id].node.Status()
+		p := st.Progress[st.Leader]
+		return st.Leader == id && st.ReadOnly != "" || p.ReadOnly && p.LastSeen.After(since)
+	}
+	began := time.Now()
+	for id := range c.nodes {
+		eventually(t, 20*time.Second, fmt.Sprintf("node %d knows", id), func() bool {
+			ctx, cancel := context.WithTimeout(context.Background(), 100*time.Millisecond)
+			defer cancel()
+			_, _ = c.nodes[id].node.Propose(ctx, []byte(fmt.Sprint("fails", id)), ProposeOptions{})
+			return said(id, began)
+		})
+	}
+	broken.Store(false)
+	eventually(t, 20*time.Second, "changes work again", func() bool {
+		_, err := c.nodes[old].node.Propose(context.Background(), []byte("healed"), ProposeOptions{})
+		return err == nil
+	})
+	healed := time.Now()
+	<-time.After(1500 * time.Millisecond)
+	for id := range c.nodes {
+		if said(id, healed) {
+			t.Errorf("node %d goes on to say that the leader can't write", id)
+		}
+	}
+	c.converge()
+}
+
 func TestFullDiskOfTheLeaderMovesTheLeadership(t *testing.T) {
 	c := newCluster(t, 3, nil)
 	old := c.waitVoters(3)

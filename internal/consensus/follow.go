@@ -226,6 +226,8 @@ func (f *followSession) handle(kind uint8, body []byte) error {
 		return nil
 	case frameState:
 		return f.learn(body)
+	case frameReports:
+		return n.reporter.take(body)
 	case frameWant:
 		return n.reporter.wantFrame(body)
 	case frameTruncated:

@@ -127,6 +127,21 @@ func (rp *reporter) tellCommitted() {
 	rp.n.mu.Unlock()
 	if leads {
 		rp.want(index)
+		rp.tellReadOnly()
+	}
+}
+
+// tellReadOnly tells all that are connected to this node, the leader, that it can't write its log.
+func (rp *reporter) tellReadOnly() {
+	rp.n.mu.Lock()
+	defer rp.n.mu.Unlock()
+	s := &rp.n.state
+	if s.readOnly == nil {
+		return
+	}
+	list := []report{{id: rp.n.id, applied: s.applied, synced: s.synced, visible: s.visible, flags: reportReadOnly}}
+	for to := range s.streams {
+		to.send(frameReports, func(b []byte) []byte { return appendReports(b, list) })
 	}
 }
 

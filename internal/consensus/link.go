@@ -189,6 +189,8 @@ func (l *link) handle(kind uint8, body []byte) error {
 			answer <- openResponse(c.op, c.body)
 		}
 		return nil
+	case frameReports:
+		return l.n.reporter.take(body)
 	case frameWant:
 		defer l.n.reporter.reportDirect()
 		return l.n.reporter.wantFrame(body)

@@ -15,7 +15,7 @@ import (
 // A connection carries frames: u32 length of the body, u8 type, 3 zero bytes, u32 CRC32C of type and body, body.
 // All integers are little-endian, and lengths are u32.
 const (
-	wireVersion     = 3
+	wireVersion     = 4
 	frameHeader     = 12
 	maxFrame        = 16 << 20
 	maxHello        = 4 << 10

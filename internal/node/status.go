@@ -76,15 +76,25 @@ func (c cluster) changesRefused(log consensus.Status) string {
 		return err.Error()
 	}
 	switch {
+	case !c.n.db.SpaceFor(&meta.Unlink{}):
+		return "the disk of the data directory is full"
 	case c.n.db.SpaceLow():
-		return "the disk of the data directory is nearly full"
+		return "the disk of the data directory is nearly full; files can still be removed"
 	case log.ReadOnly != "" && log.Leader == log.ID:
 		return log.ReadOnly
+	case leaderReadOnly(log, time.Now()):
+		return c.n.nodeName(nodeOf(log.Leader)) + ", which leads, can't write its log: its disk is full or broken"
 	}
 	if c.n.proposer.lease().Incarnation == 0 {
 		return notLetIn
 	}
 	return ""
+}
+
+// leaderReadOnly reports whether the leader, another node, has said of late that it can't write its log.
+func leaderReadOnly(log consensus.Status, now time.Time) bool {
+	p := log.Progress[log.Leader]
+	return p.ReadOnly && now.Sub(p.LastSeen) <= leaseTime
 }
 
 const notLetIn = "the cluster has not let this node in"

@@ -2,6 +2,7 @@ package node
 
 import (
 	"encoding/json"
+	"log/slog"
 	"strings"
 	"testing"
 	"time"
@@ -100,5 +101,28 @@ func TestCutOffNamesTheVotersThatAreMissing(t *testing.T) {
 	st.Quorum = true
 	if text := cutOffWarning(st); strings.Contains(text, "no quorum") || !strings.Contains(text, notLetIn) {
 		t.Errorf("with a quorum it says: %s", text)
+	}
+}
+
+// Status of a node that does not lead says why changes fail everywhere: the leader can't write its log. What the leader
+// said long ago counts no more.
+func TestStatusSaysThatTheLeaderCantWrite(t *testing.T) {
+	n := &node{db: meta.OpenMemory(), log: slog.New(slog.DiscardHandler)}
+	n.digests = newDigests(n, &marks{})
+	n.proposer = newProposer(t.Context(), nil, 1, 1)
+	n.proposer.beginIncarnation(1)
+	leader := raftID(2, [16]byte{2})
+	refused := func(p consensus.Progress) string {
+		return cluster{n}.changesRefused(consensus.Status{ID: raftID(1, [16]byte{1}), Leader: leader,
+			Progress: map[consensus.ID]consensus.Progress{leader: p}})
+	}
+	now := time.Now()
+	if why := refused(consensus.Progress{ReadOnly: true, LastSeen: now}); !strings.Contains(why, "node 2, which leads") {
+		t.Errorf("while the leader can't write: %q", why)
+	}
+	for _, p := range []consensus.Progress{{LastSeen: now}, {ReadOnly: true, LastSeen: now.Add(-time.Minute)}} {
+		if why := refused(p); why != "" {
+			t.Errorf("of %+v it says %q", p, why)
+		}
 	}
 }

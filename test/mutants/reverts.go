@@ -27,7 +27,7 @@ var reverts = []revert{
 		"an older copy goes on beside the leader of the others"}},
 	{"a node is believed to hold what it lacks", []string{"store and log are not compared at the start",
 		"a state that was replaced is not compared"}},
-	{"a wrong clock is the cluster's time", []string{"half of the clocks move the time",
+	{"a wrong clock is the cluster's time", []string{"the leader's clock is the cluster's",
 		"a lone clock that jumped is believed at once",
 		"an unconfirmed clock stamps entries"}},
 	{"an observer stays with a voter that lags", []string{"a voter that lags is followed for ever",
