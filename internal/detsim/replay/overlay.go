@@ -9,6 +9,7 @@
 //   - the runtime's randomness comes from one generator, which the program seeds (randinit, rand, cheaprand);
 //   - a mutex does not look at the clock (starvationThresholdNs), and neither does the scheduler (nanotime);
 //   - no background thread gives memory back to the machine (bgscavenge);
+//   - the heap has large pages, or half of the time would go into page faults (sysMapOS);
 //   - who waits for a mutex counts as idle in a bubble, so that another may hold it while virtual time passes
 //     (isIdleInSynctest).
 //
@@ -42,6 +43,9 @@ var changes = []change{
 	{"runtime/time_nofake.go", "func nanotime() int64 {\n\treturn nanotime1()\n}",
 		"func nanotime() int64 {\n\tsimNow += 100\n\treturn simNow\n}\n\nvar simNow int64 = 1e9"},
 	{"runtime/mgcscavenge.go", "\tc <- 1\n\tscavenger.park()\n", "\tc <- 1\n\tfor {\n\t\tscavenger.park()\n\t}\n"},
+	// the heap has large pages
+	{"runtime/mem_linux.go", "\tsetVMAName(p, n, vmaName)\n\n\t// Disable huge pages",
+		"\tsetVMAName(p, n, vmaName)\n\tmadvise(v, n, _MADV_HUGEPAGE)\n\n\t// Disable huge pages"},
 	{"runtime/rand.go", "\tif len(startupRand) >= 16 &&",
 		"\tif seed[0] = 1; true {\n\t} else if len(startupRand) >= 16 &&"},
 	{"runtime/rand.go", "var readRandomFailed bool",
