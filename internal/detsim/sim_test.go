@@ -50,20 +50,27 @@ func TestSeeds(t *testing.T) {
 			seeds /= shortShare
 		}
 	}
+	eachSeed(t, seeds, func(seed uint64) {
+		out, err := run(t, program, seed, false)
+		if first, _, _ := strings.Cut(out, "\n"); testing.Verbose() {
+			fmt.Println(first)
+		}
+		if err != nil {
+			t.Errorf("seed %d: %v\n%s\n  replay: go test ./internal/detsim -run TestSeeds -sim.seed=%d -v", seed, err,
+				lastLines(out), seed)
+		}
+	})
+}
+
+// eachSeed does something with a number of seeds, as many at a time as there are processors.
+func eachSeed(t *testing.T, seeds uint64, do func(seed uint64)) {
 	var next atomic.Uint64
 	next.Store(*fromFlag)
 	var workers sync.WaitGroup
 	for range runtime.NumCPU() {
 		workers.Go(func() {
 			for seed := next.Add(1) - 1; seed < *fromFlag+seeds && !(t.Failed() && failFast()); seed = next.Add(1) - 1 {
-				out, err := run(t, program, seed, false)
-				if first, _, _ := strings.Cut(out, "\n"); testing.Verbose() {
-					fmt.Println(first)
-				}
-				if err != nil {
-					t.Errorf("seed %d: %v\n%s\n  replay: go test ./internal/detsim -run TestSeeds -sim.seed=%d -v", seed, err,
-						lastLines(out), seed)
-				}
+				do(seed)
 			}
 		})
 	}
@@ -79,13 +86,14 @@ func failFast() bool {
 // TestSameSeedSameTrace holds that a seed says everything: each run of it is the same, event by event.
 func TestSameSeedSameTrace(t *testing.T) {
 	program := build(t)
-	for seed := *fromFlag; seed < *fromFlag+3; seed++ {
+	eachSeed(t, 3, func(seed uint64) {
 		first := ""
 		for range 3 {
 			out, err := run(t, program, seed, false)
 			line, _, _ := strings.Cut(out, "\n")
 			if err != nil && !strings.HasPrefix(line, "seed ") {
-				t.Fatalf("seed %d: %v: %s", seed, err, lastLines(out))
+				t.Errorf("seed %d: %v: %s", seed, err, lastLines(out))
+				return
 			}
 			if first == "" {
 				first = line
@@ -93,7 +101,7 @@ func TestSameSeedSameTrace(t *testing.T) {
 				t.Errorf("two runs of one seed:\n%s\n%s", first, line)
 			}
 		}
-	}
+	})
 }
 
 // G6: nodes that were gone, alone or two at a time, are up and owed nothing within two seconds of their return, plus
@@ -104,11 +112,11 @@ func TestNodesThatAreBackAreHealedInTime(t *testing.T) {
 	if testing.Short() {
 		seeds /= shortShare
 	}
-	for seed := *fromFlag; seed < *fromFlag+seeds; seed++ {
+	eachSeed(t, seeds, func(seed uint64) {
 		if out, err := runTest(t, program, "TestOneComeback", "back", seed, testing.Verbose()); err != nil {
 			t.Errorf("seed %d: %v\n%s", seed, err, lastLines(out))
 		}
-	}
+	})
 }
 
 // build makes the program that replays.
