@@ -11,7 +11,6 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"testing"
 	"unicode/utf8"
@@ -268,44 +267,6 @@ func callName(call *ast.CallExpr) string {
 	return ""
 }
 
-// purePrefixes are folders and files whose code takes clock, randomness and I/O as values.
-var purePrefixes = []string{"internal/filelock/", "internal/coder/", "replicate/schedule/", "replicate/session/",
-	"replicate/slow/"}
-
-// impure are the packages that pure code doesn't import: what waits, locks, or reaches the machine.
-var impure = []string{"context", "io", "log", "log/slog", "math/rand", "math/rand/v2", "net", "os", "sync",
-	"sync/atomic", "syscall"}
-
-// TestPureCoresOnlyCompute: pure code takes values and returns values. It starts no goroutine, waits for nothing and
-// takes no lock; what it decides can be replayed.
-func TestPureCoresOnlyCompute(t *testing.T) {
-	fset, files := tree(t)
-	found := map[string]bool{}
-	for _, s := range files {
-		if !pure(s) {
-			continue
-		}
-		found[filepath.ToSlash(filepath.Dir(s.path))+"/"] = true
-		for _, imp := range s.file.Imports {
-			if path := strings.Trim(imp.Path.Value, `"`); slices.Contains(impure, path) {
-				t.Errorf("%s: a pure core imports %s", fset.Position(imp.Pos()), path)
-			}
-		}
-		ast.Inspect(s.file, func(n ast.Node) bool {
-			switch n.(type) {
-			case *ast.GoStmt, *ast.ChanType, *ast.SelectStmt, *ast.SendStmt:
-				t.Errorf("%s: a pure core waits for nobody and starts nothing", fset.Position(n.Pos()))
-			}
-			return true
-		})
-	}
-	for _, p := range purePrefixes {
-		if !found[p] {
-			t.Errorf("no file in %s: the test looks for the wrong folder", p)
-		}
-	}
-}
-
 func banned(s source, name string) string {
 	inCmd := strings.HasPrefix(s.path, "cmd/") || strings.HasPrefix(s.path, "examples/")
 	switch {
@@ -318,19 +279,8 @@ func banned(s source, name string) string {
 		return "names may hold escape sequences: print with internal/terminal"
 	case name == "panic" && !s.test():
 		return "panics are for broken invariants; say which on the line"
-	case (name == "time.Now" || strings.HasPrefix(name, "rand.") || strings.HasPrefix(name, "os.")) && pure(s):
-		return "a pure core takes this as a value"
 	}
 	return ""
-}
-
-func pure(s source) bool {
-	for _, p := range purePrefixes {
-		if strings.HasPrefix(s.path, p) && !s.test() {
-			return true
-		}
-	}
-	return false
 }
 
 // ownBytes are the files and folders that lay out bytes themselves, and why. All others list their fields with
