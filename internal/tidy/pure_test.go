@@ -10,8 +10,8 @@ import (
 
 // purePrefixes are the folders whose code takes clock, randomness and I/O as values. All packages of the tree that
 // they import, directly or through others, are held to the same rules.
-var purePrefixes = []string{"internal/coder", "internal/filelock", "replicate/schedule", "replicate/session",
-	"replicate/slow"}
+var purePrefixes = []string{"internal/coder", "internal/filelock", "meta/id", "meta/owed", "replicate/schedule",
+	"replicate/session", "replicate/slow"}
 
 // pureStandard are the packages of the standard library that only compute. Of time, pure code uses the types.
 var pureStandard = map[string]bool{"bytes": true, "cmp": true, "encoding/binary": true, "encoding/hex": true,
@@ -25,7 +25,6 @@ var machineTime = map[string]bool{"After": true, "AfterFunc": true, "NewTicker":
 // pureExcept are imports that pure code may have nevertheless, and why. What they import is not looked at.
 var pureExcept = map[string]string{
 	module + "internal/content": "session: the bitmaps of blocks",
-	module + "meta":             "session and slow: the numbers of nodes, and the reasons for what is owed",
 }
 
 // purity is what the rules of pure code hold: the folder, and the pure folder that needs it.

@@ -5,7 +5,7 @@ import (
 	"time"
 
 	"github.com/rdmcfs/rdmcfs/internal/content"
-	"github.com/rdmcfs/rdmcfs/meta"
+	"github.com/rdmcfs/rdmcfs/meta/id"
 	"github.com/rdmcfs/rdmcfs/replicate/session"
 )
 
@@ -32,7 +32,7 @@ func Example() {
 		}
 	}
 	now := time.Unix(0, 0)
-	s := session.NewRoot(session.RootConfig{Members: []meta.NodeID{2}, Blocks: 4, Limits: session.DefaultLimits()})
+	s := session.NewRoot(session.RootConfig{Members: []id.Node{2}, Blocks: 4, Limits: session.DefaultLimits()})
 	perform(s.Start(now))
 	events = append(events, session.Hashed{Hash: [32]byte{1}}, session.OwnCopy{}) // all was read and is stored here
 	for s.Phase() != session.RootEnded {

@@ -7,7 +7,8 @@ import (
 	"time"
 
 	"github.com/rdmcfs/rdmcfs/internal/content"
-	"github.com/rdmcfs/rdmcfs/meta"
+	"github.com/rdmcfs/rdmcfs/meta/id"
+	"github.com/rdmcfs/rdmcfs/meta/owed"
 	"github.com/rdmcfs/rdmcfs/replicate/slow"
 )
 
@@ -18,15 +19,15 @@ type paceSim struct {
 	s      *Root
 	now    time.Time
 	blocks int
-	rates  map[meta.NodeID]float64             // bytes a second
+	rates  map[id.Node]float64                 // bytes a second
 	load   func(elapsed time.Duration) float64 // part of their rates that the machines give
 	// of the root's link, for the group of a member; nil: all have the same
-	share    func(n meta.NodeID, groups int) float64
-	have     map[meta.NodeID]content.Bitmap
+	share    func(n id.Node, groups int) float64
+	have     map[id.Node]content.Bitmap
 	groups   map[int]*paceGroup
 	queue    []RootEvent
-	sent     map[meta.NodeID]int // blocks
-	apart    map[uint32]bool     // epochs with several groups
+	sent     map[id.Node]int // blocks
+	apart    map[uint32]bool // epochs with several groups
 	ended    bool
 	slowDisk bool          // the root waits for room, not for the link
 	step     int64         // bytes in which progress is reported; 0: any
@@ -44,15 +45,15 @@ const paceLink = 12e6
 
 func newPaceSim(t *testing.T, blocks int, rates ...float64) *paceSim {
 	x := &paceSim{
-		t: t, now: time.Unix(1000, 0), blocks: blocks, rates: map[meta.NodeID]float64{}, load: func(time.Duration) float64 {
+		t: t, now: time.Unix(1000, 0), blocks: blocks, rates: map[id.Node]float64{}, load: func(time.Duration) float64 {
 			return 1
 		},
-		have: map[meta.NodeID]content.Bitmap{}, groups: map[int]*paceGroup{}, sent: map[meta.NodeID]int{},
+		have: map[id.Node]content.Bitmap{}, groups: map[int]*paceGroup{}, sent: map[id.Node]int{},
 		apart: map[uint32]bool{},
 	}
-	var nodes []meta.NodeID
+	var nodes []id.Node
 	for i, r := range rates {
-		n := meta.NodeID(i + 2)
+		n := id.Node(i + 2)
 		nodes, x.rates[n], x.have[n] = append(nodes, n), r*paceLink, content.NewBitmap(int64(blocks))
 	}
 	x.s = NewRoot(RootConfig{Members: nodes, Blocks: blocks, Limits: DefaultLimits()})
@@ -163,9 +164,9 @@ func (x *paceSim) run(limit time.Duration) time.Duration {
 }
 
 // wantOut fails the test unless exactly these members were left out.
-func (x *paceSim) wantOut(want ...meta.NodeID) {
+func (x *paceSim) wantOut(want ...id.Node) {
 	x.t.Helper()
-	var out []meta.NodeID
+	var out []id.Node
 	for _, m := range x.s.members {
 		if m.phase == MemberOut {
 			out = append(out, m.node)
@@ -187,12 +188,12 @@ func TestSlowMemberIsLeftOutWithEvidence(t *testing.T) {
 		x.slowDisk = slow%2 == 1
 		x.setStep(step)
 		took := x.run(3 * time.Minute)
-		x.wantOut(meta.NodeID(slow + 2))
+		x.wantOut(id.Node(slow + 2))
 		m := x.s.members[slow]
 		if cause := map[bool]string{false: "its link", true: "its disk"}[x.slowDisk]; !strings.Contains(m.text, cause) {
 			t.Errorf("%q does not name %s", m.text, cause)
 		}
-		if m.reason != meta.OwedSlow || !strings.Contains(m.text, "a second while the others had") {
+		if m.reason != owed.Slow || !strings.Contains(m.text, "a second while the others had") {
 			t.Errorf("reason %d, %q", m.reason, m.text)
 		}
 		if took > 115*time.Second { // 87 s at full pace, 10 s at the slow one, a trial
@@ -273,7 +274,7 @@ func TestFirstTransferOnSlowLinksStaysTogether(t *testing.T) {
 // nobody goes faster without it.
 func TestSmallShareOfTheRootsLinkIsNotSlow(t *testing.T) {
 	x := newPaceSim(t, 400, 0.4, 0.4, 0.4, 0.4)
-	x.share = func(n meta.NodeID, groups int) float64 {
+	x.share = func(n id.Node, groups int) float64 {
 		switch {
 		case groups == 1:
 			return 1

@@ -4,7 +4,8 @@ import (
 	"time"
 
 	"github.com/rdmcfs/rdmcfs/internal/content"
-	"github.com/rdmcfs/rdmcfs/meta"
+	"github.com/rdmcfs/rdmcfs/meta/id"
+	"github.com/rdmcfs/rdmcfs/meta/owed"
 	"github.com/rdmcfs/rdmcfs/replicate/slow"
 )
 
@@ -103,8 +104,8 @@ func DefaultLimits() Limits {
 
 // RootConfig says what a session is about.
 type RootConfig struct {
-	Members []meta.NodeID // that are to get the content, without the root
-	Blocks  int           // of content.BlockBytes, of the stream
+	Members []id.Node // that are to get the content, without the root
+	Blocks  int       // of content.BlockBytes, of the stream
 	Limits  Limits
 	// Pace is what groups without a slow member have reached, in bytes a second; 0 is unknown.
 	Pace float64
@@ -292,7 +293,7 @@ func (s *Root) onUnreachable(now time.Time, e Unreachable) []RootAction {
 		return nil
 	}
 	m.polled = false
-	return s.out(now, nil, []Suspect{{e.Node, meta.OwedUnreachable}}, e.Text)
+	return s.out(now, nil, []Suspect{{e.Node, owed.Unreachable}}, e.Text)
 }
 
 func (s *Root) onGroupDone(now time.Time, e GroupDone) []RootAction {

@@ -5,12 +5,13 @@ import (
 	"time"
 
 	"github.com/rdmcfs/rdmcfs/internal/content"
-	"github.com/rdmcfs/rdmcfs/meta"
+	"github.com/rdmcfs/rdmcfs/meta/id"
+	"github.com/rdmcfs/rdmcfs/meta/owed"
 )
 
 // record is what the root knows of one member.
 type record struct {
-	node    meta.NodeID
+	node    id.Node
 	phase   MemberState
 	have    content.Bitmap // as of the announcement of this epoch
 	held    int            // blocks held, as last reported
@@ -24,7 +25,7 @@ type record struct {
 	heard   time.Time
 	asked   bool // a poll with the hash was sent in this epoch
 	polled  bool // a poll is under way
-	reason  meta.OwedReason
+	reason  owed.Reason
 	text    string
 
 	up          bool   // as the log says
@@ -57,7 +58,7 @@ func (m *record) present() int64 {
 type roster []*record
 
 // find is the record of a node; nil if it is no member.
-func (r roster) find(n meta.NodeID) *record {
+func (r roster) find(n id.Node) *record {
 	for _, m := range r {
 		if m.node == n {
 			return m
@@ -88,7 +89,7 @@ func (r roster) live() (n int) {
 
 // anyReady reports whether a group has members that still receive.
 func (r roster) anyReady(p *sendPart) bool {
-	return slices.ContainsFunc(p.members, func(n meta.NodeID) bool { return r.find(n).phase == MemberReady })
+	return slices.ContainsFunc(p.members, func(n id.Node) bool { return r.find(n).phase == MemberReady })
 }
 
 // waitsForSilent reports whether a member that answers may lack blocks only because another member of the group, which
