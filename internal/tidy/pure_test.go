@@ -10,8 +10,8 @@ import (
 
 // purePrefixes are the folders whose code takes clock, randomness and I/O as values. All packages of the tree that
 // they import, directly or through others, are held to the same rules.
-var purePrefixes = []string{"internal/coder", "internal/filelock", "meta/id", "meta/owed", "replicate/schedule",
-	"replicate/session", "replicate/slow"}
+var purePrefixes = []string{"internal/blockset", "internal/coder", "internal/filelock", "meta/id", "meta/owed",
+	"replicate/schedule", "replicate/session", "replicate/slow"}
 
 // pureStandard are the packages of the standard library that only compute. Of time, pure code uses the types.
 var pureStandard = map[string]bool{"bytes": true, "cmp": true, "encoding/binary": true, "encoding/hex": true,
