@@ -23,9 +23,7 @@ var machineTime = map[string]bool{"After": true, "AfterFunc": true, "NewTicker":
 	"Since": true, "Sleep": true, "Tick": true, "Until": true}
 
 // pureExcept are imports that pure code may have nevertheless, and why. What they import is not looked at.
-var pureExcept = map[string]string{
-	module + "internal/content": "session: the bitmaps of blocks",
-}
+var pureExcept = map[string]string{}
 
 // purity is what the rules of pure code hold: the folder, and the pure folder that needs it.
 type purity map[string]string

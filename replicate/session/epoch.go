@@ -4,7 +4,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/rdmcfs/rdmcfs/internal/content"
+	"github.com/rdmcfs/rdmcfs/internal/blockset"
 	"github.com/rdmcfs/rdmcfs/meta/id"
 	"github.com/rdmcfs/rdmcfs/meta/owed"
 )
@@ -27,14 +27,14 @@ func (s *Root) beginEpoch(now time.Time, acts []RootAction) []RootAction {
 func (s *Root) beginSending(now time.Time, acts []RootAction) []RootAction {
 	s.phase, s.parts = RootSettling, nil
 	for i, members := range s.arrange() {
-		var haves []content.Bitmap
+		var haves []*blockset.Bitmap
 		for _, n := range members {
 			m := s.members.find(n)
 			m.moved, m.heard = now, now
 			haves = append(haves, m.have)
 		}
-		blocks := content.MissingIn(int64(s.blocks), haves)
-		s.parts = append(s.parts, sendPart{members: members, bytes: int64(blocks.Count()) * content.BlockBytes, up: true})
+		blocks := blockset.MissingIn(uint64(s.blocks), haves)
+		s.parts = append(s.parts, sendPart{members: members, bytes: int64(blocks.Count()) * BlockBytes, up: true})
 		s.phase = RootSending
 		acts = append(acts, Send{s.epoch, i, slices.Clone(members), haves, blocks})
 	}

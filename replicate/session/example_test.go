@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/rdmcfs/rdmcfs/internal/content"
+	"github.com/rdmcfs/rdmcfs/internal/blockset"
 	"github.com/rdmcfs/rdmcfs/meta/id"
 	"github.com/rdmcfs/rdmcfs/replicate/session"
 )
@@ -17,7 +17,7 @@ func Example() {
 			switch a := action.(type) {
 			case session.Announce:
 				fmt.Println("announce epoch", a.Epoch, "to node", a.Node)
-				none := session.Standing{Epoch: a.Epoch, Status: session.StatusReady, Have: content.NewBitmap(4)}
+				none := session.Standing{Epoch: a.Epoch, Status: session.StatusReady, Have: blockset.NewBitmap(4)}
 				events = append(events, session.Answered{Node: a.Node, Standing: none})
 			case session.Send:
 				fmt.Println("send", a.Blocks.Count(), "blocks to nodes", a.Members)

@@ -6,7 +6,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/rdmcfs/rdmcfs/internal/content"
+	"github.com/rdmcfs/rdmcfs/internal/blockset"
 	"github.com/rdmcfs/rdmcfs/meta/id"
 	"github.com/rdmcfs/rdmcfs/meta/owed"
 	"github.com/rdmcfs/rdmcfs/replicate/slow"
@@ -23,7 +23,7 @@ type paceSim struct {
 	load   func(elapsed time.Duration) float64 // part of their rates that the machines give
 	// of the root's link, for the group of a member; nil: all have the same
 	share    func(n id.Node, groups int) float64
-	have     map[id.Node]content.Bitmap
+	have     map[id.Node]*blockset.Bitmap
 	groups   map[int]*paceGroup
 	queue    []RootEvent
 	sent     map[id.Node]int // blocks
@@ -48,13 +48,13 @@ func newPaceSim(t *testing.T, blocks int, rates ...float64) *paceSim {
 		t: t, now: time.Unix(1000, 0), blocks: blocks, rates: map[id.Node]float64{}, load: func(time.Duration) float64 {
 			return 1
 		},
-		have: map[id.Node]content.Bitmap{}, groups: map[int]*paceGroup{}, sent: map[id.Node]int{},
+		have: map[id.Node]*blockset.Bitmap{}, groups: map[int]*paceGroup{}, sent: map[id.Node]int{},
 		apart: map[uint32]bool{},
 	}
 	var nodes []id.Node
 	for i, r := range rates {
 		n := id.Node(i + 2)
-		nodes, x.rates[n], x.have[n] = append(nodes, n), r*paceLink, content.NewBitmap(int64(blocks))
+		nodes, x.rates[n], x.have[n] = append(nodes, n), r*paceLink, blockset.NewBitmap(uint64(blocks))
 	}
 	x.s = NewRoot(RootConfig{Members: nodes, Blocks: blocks, Limits: DefaultLimits()})
 	x.s.need = 1
@@ -66,7 +66,7 @@ func (x *paceSim) perform(acts []RootAction) {
 		switch a := act.(type) {
 		case Announce:
 			x.queue = append(x.queue, Answered{a.Node, Standing{Epoch: a.Epoch, Status: StatusReady,
-				Have: slices.Clone(x.have[a.Node])}})
+				Have: x.have[a.Node].Clone()}})
 		case Poll:
 			st := Standing{Epoch: a.Epoch, Status: StatusReceiving, Held: uint32(x.have[a.Node].Count())}
 			if int(st.Held) == x.blocks {
@@ -76,7 +76,7 @@ func (x *paceSim) perform(acts []RootAction) {
 		case Send:
 			g := &paceGroup{Send: a}
 			for b := range x.blocks {
-				if a.Blocks.Has(int64(b)) {
+				if a.Blocks.Has(uint64(b)) {
 					g.list = append(g.list, b)
 				}
 			}
@@ -113,15 +113,15 @@ func (x *paceSim) move(d time.Duration, elapsed time.Duration) {
 			pace = min(pace, x.rates[n])
 		}
 		g.bytes += pace * x.load(elapsed) * d.Seconds()
-		whole := min(int(g.bytes/content.BlockBytes), len(g.list))
+		whole := min(int(g.bytes/BlockBytes), len(g.list))
 		for _, n := range g.Members {
 			for _, b := range g.list[g.moved:whole] {
-				if !x.have[n].Has(int64(b)) {
-					x.have[n].Set(int64(b))
+				if !x.have[n].Has(uint64(b)) {
+					x.have[n].Set(uint64(b))
 				}
 				x.sent[n]++
 			}
-			told := min(int64(g.bytes), int64(len(g.list))*content.BlockBytes)
+			told := min(int64(g.bytes), int64(len(g.list))*BlockBytes)
 			busy := elapsed + time.Hour // in all, with this member
 			ev := Progressed{Node: n, Epoch: g.Epoch, Bytes: told / max(x.step, 1) * max(x.step, 1), Sending: busy}
 			if x.slowDisk {
@@ -181,7 +181,7 @@ func (x *paceSim) wantOut(want ...id.Node) {
 // G6: a member at a twentieth of the others' pace is found and left out, with the evidence; the others lose no block.
 func TestSlowMemberIsLeftOutWithEvidence(t *testing.T) {
 	for i := range 12 {
-		slow, step := i%4, []int64{1, 256 << 10, content.BlockBytes}[i/4]
+		slow, step := i%4, []int64{1, 256 << 10, BlockBytes}[i/4]
 		rates := []float64{1, 1, 1, 1}
 		rates[slow] = 0.05
 		x := newPaceSim(t, 1000, rates...)
@@ -307,7 +307,7 @@ func TestSlowMemberDoesNotHoldOthersThatAreDone(t *testing.T) {
 func TestBlocksOnSlowLinksBlameNobody(t *testing.T) {
 	for _, rate := range []float64{0.004, 0.005, 0.006, 0.007, 0.008, 0.009, 0.01, 0.012, 0.015, 0.02, 0.03, 0.05} {
 		x := newPaceSim(t, 24, rate, 0.95*rate, rate, 0.98*rate)
-		x.setStep(content.BlockBytes)
+		x.setStep(BlockBytes)
 		x.run(3 * time.Hour)
 		x.wantOut()
 		if t.Failed() {

@@ -9,7 +9,7 @@ import (
 
 	"pgregory.net/rapid"
 
-	"github.com/rdmcfs/rdmcfs/internal/content"
+	"github.com/rdmcfs/rdmcfs/internal/blockset"
 	"github.com/rdmcfs/rdmcfs/meta/id"
 	"github.com/rdmcfs/rdmcfs/meta/owed"
 )
@@ -36,7 +36,7 @@ type simEvent struct {
 
 type simMember struct {
 	node     id.Node
-	have     content.Bitmap
+	have     *blockset.Bitmap
 	dies     time.Time // answers nothing from then on
 	refuses  bool
 	fails    bool // its check fails
@@ -78,7 +78,7 @@ func (x *rootSim) announce(a Announce) {
 	if m.dead(x.now) {
 		return // no answer
 	}
-	st := Standing{Epoch: a.Epoch, Status: StatusReady, Have: slices.Clone(m.have)}
+	st := Standing{Epoch: a.Epoch, Status: StatusReady, Have: m.have.Clone()}
 	switch {
 	case m.refuses:
 		st.Status, st.Reason = StatusRefused, owed.Full
@@ -96,7 +96,7 @@ func (x *rootSim) finish(a Poll) {
 	st := Standing{Epoch: a.Epoch, Status: StatusReceiving, Held: uint32(m.have.Count())}
 	m.rootSeen = m.rootSeen || a.HasHash
 	wait := x.delay()
-	if m.have.Count() == x.blocks {
+	if int(m.have.Count()) == x.blocks {
 		st.Status = StatusChecking
 		if m.rootSeen {
 			st.Status = StatusVoted
@@ -120,13 +120,13 @@ func (x *rootSim) send(a Send) {
 			x.t.Fatalf("member %d is sent to in phase %v", n, x.s.members.find(n).phase)
 		}
 		for b := range x.blocks {
-			if !a.Have[i].Has(int64(b)) && !a.Blocks.Has(int64(b)) {
+			if !a.Have[i].Has(uint64(b)) && !a.Blocks.Has(uint64(b)) {
 				x.t.Fatalf("block %d is missing at %d and not sent", b, n)
 			}
 		}
 	}
 	for b := range x.blocks {
-		if a.Blocks.Has(int64(b)) && !slices.ContainsFunc(a.Have, func(h content.Bitmap) bool { return !h.Has(int64(b)) }) {
+		if a.Blocks.Has(uint64(b)) && !slices.ContainsFunc(a.Have, func(h *blockset.Bitmap) bool { return !h.Has(uint64(b)) }) {
 			x.t.Fatalf("block %d is sent, and missing nowhere", b)
 		}
 	}
@@ -151,8 +151,8 @@ func (x *rootSim) settle(ev RootEvent) RootEvent {
 		}
 		part := rapid.IntRange(0, x.blocks).Draw(x.t, "part")
 		for b := range x.blocks {
-			if a.Blocks.Has(int64(b)) && b < part {
-				m.have.Set(int64(b))
+			if a.Blocks.Has(uint64(b)) && b < part {
+				m.have.Set(uint64(b))
 			}
 		}
 	}
@@ -164,8 +164,8 @@ func (x *rootSim) settle(ev RootEvent) RootEvent {
 	}
 	for _, n := range a.Members {
 		for b := range x.blocks {
-			if a.Blocks.Has(int64(b)) {
-				x.members[n].have.Set(int64(b))
+			if a.Blocks.Has(uint64(b)) {
+				x.members[n].have.Set(uint64(b))
 			}
 		}
 	}
@@ -203,7 +203,7 @@ func TestRootSessionEndsAndCountsOnlyTrueVotes(t *testing.T) {
 		began := x.now
 		var nodes []id.Node
 		for i := range n {
-			m := &simMember{node: id.Node(i + 2), have: content.NewBitmap(int64(blocks))}
+			m := &simMember{node: id.Node(i + 2), have: blockset.NewBitmap(uint64(blocks))}
 			switch rapid.IntRange(0, 5).Draw(t, "kind") {
 			case 0:
 				m.dies = x.now.Add(time.Duration(rapid.IntRange(0, 2000).Draw(t, "dies")) * time.Millisecond)
@@ -265,7 +265,7 @@ func newTestSession(n, blocks int) (*Root, time.Time) {
 }
 
 func ready(n id.Node, epoch uint32, blocks int) Answered {
-	return Answered{n, Standing{Epoch: epoch, Status: StatusReady, Have: content.NewBitmap(int64(blocks))}}
+	return Answered{n, Standing{Epoch: epoch, Status: StatusReady, Have: blockset.NewBitmap(uint64(blocks))}}
 }
 
 func TestSilentMemberIsNotEjectedWhileNobodyElseSpeaks(t *testing.T) {
@@ -357,7 +357,7 @@ func TestGroupsThatFlowInVainEnd(t *testing.T) {
 			now = now.Add(100 * time.Millisecond)
 			s.Step(now, Flowing{Epoch: s.epoch})
 			if gets {
-				s.Step(now, Progressed{Node: 2, Epoch: s.epoch, Bytes: content.BlockBytes})
+				s.Step(now, Progressed{Node: 2, Epoch: s.epoch, Bytes: BlockBytes})
 			}
 			now = now.Add(2 * time.Second)
 			s.Step(now, GroupFailed{Epoch: s.epoch})
@@ -453,8 +453,8 @@ func TestNodeJoinsWhileBlocksFlow(t *testing.T) {
 	if !reflect.DeepEqual(acts, want) {
 		t.Fatalf("joining does %v, want %v", acts, want)
 	}
-	half, whole := content.NewBitmap(4), content.NewBitmap(4)
-	for b := range int64(4) {
+	half, whole := blockset.NewBitmap(4), blockset.NewBitmap(4)
+	for b := range uint64(4) {
 		whole.Set(b)
 		if b < 2 {
 			half.Set(b)
@@ -479,7 +479,7 @@ func TestAnswerOfAnOlderEpochIsNotHeard(t *testing.T) {
 	s.Step(now, ready(3, 0, 4))
 	s.Step(now, GroupFailed{Epoch: 0, Suspects: []Suspect{{3, owed.Unreachable}}})
 	for _, st := range []Status{StatusReady, StatusVoted, StatusRefused} {
-		s.Step(now, Answered{2, Standing{Epoch: 0, Status: st, Have: content.NewBitmap(4)}})
+		s.Step(now, Answered{2, Standing{Epoch: 0, Status: st, Have: blockset.NewBitmap(4)}})
 		if m := s.members.find(2); s.epoch != 1 || m.phase != MemberAsked {
 			t.Fatalf("an answer of epoch 0, status %d, counts in epoch %d: %v", st, s.epoch, m.phase)
 		}
@@ -521,7 +521,7 @@ func TestStoppedMemberIsNotCalledSlow(t *testing.T) {
 		s.hashKnown = true
 		s.Start(now)
 		for _, n := range []id.Node{2, 3} {
-			s.Step(now, Answered{n, Standing{Epoch: s.epoch, Status: StatusReady, Have: content.NewBitmap(8)}})
+			s.Step(now, Answered{n, Standing{Epoch: s.epoch, Status: StatusReady, Have: blockset.NewBitmap(8)}})
 		}
 		s.Step(now, Flowing{s.epoch, 0})
 		for i := 1; s.members.find(3).phase != MemberOut && i < 100; i++ {

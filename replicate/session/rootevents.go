@@ -3,7 +3,7 @@ package session
 import (
 	"time"
 
-	"github.com/rdmcfs/rdmcfs/internal/content"
+	"github.com/rdmcfs/rdmcfs/internal/blockset"
 	"github.com/rdmcfs/rdmcfs/meta/id"
 	"github.com/rdmcfs/rdmcfs/meta/owed"
 )
@@ -106,8 +106,8 @@ type (
 		Epoch   uint32
 		Part    int
 		Members []id.Node
-		Have    []content.Bitmap // by member
-		Blocks  content.Bitmap
+		Have    []*blockset.Bitmap // by member
+		Blocks  *blockset.Bitmap
 	}
 	// EndGroup ends a group of an epoch; no event of it counts any more.
 	EndGroup struct {

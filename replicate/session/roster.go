@@ -4,7 +4,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/rdmcfs/rdmcfs/internal/content"
+	"github.com/rdmcfs/rdmcfs/internal/blockset"
 	"github.com/rdmcfs/rdmcfs/meta/id"
 	"github.com/rdmcfs/rdmcfs/meta/owed"
 )
@@ -13,12 +13,12 @@ import (
 type record struct {
 	node    id.Node
 	phase   MemberState
-	have    content.Bitmap // as of the announcement of this epoch
-	held    int            // blocks held, as last reported
-	bytes   int64          // of this epoch's blocks that it has stored, as the group knows: finer than held
-	done    time.Time      // when its group brought everything, in this epoch
-	waits   waits          // of the root's sends to it, in this epoch
-	steps   int            // in which it got blocks in this epoch, as far as the root saw them one by one
+	have    *blockset.Bitmap // as of the announcement of this epoch
+	held    int              // blocks held, as last reported
+	bytes   int64            // of this epoch's blocks that it has stored, as the group knows: finer than held
+	done    time.Time        // when its group brought everything, in this epoch
+	waits   waits            // of the root's sends to it, in this epoch
+	steps   int              // in which it got blocks in this epoch, as far as the root saw them one by one
 	moved   time.Time
 	whole   time.Time     // when it was found to have every block, in this epoch
 	checked time.Duration // what it took from then to its vote
@@ -51,7 +51,7 @@ func (m *record) live() bool { return m.phase != MemberOut && m.phase != MemberV
 
 // present is how many bytes a member has, as far as the root knows.
 func (m *record) present() int64 {
-	return max(int64(m.held)*content.BlockBytes, int64(m.have.Count())*content.BlockBytes+m.bytes)
+	return max(int64(m.held)*BlockBytes, int64(m.have.Count())*BlockBytes+m.bytes)
 }
 
 // roster is the members of a session.

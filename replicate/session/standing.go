@@ -1,9 +1,12 @@
 package session
 
 import (
-	"github.com/rdmcfs/rdmcfs/internal/content"
+	"github.com/rdmcfs/rdmcfs/internal/blockset"
 	"github.com/rdmcfs/rdmcfs/meta/owed"
 )
+
+// BlockBytes is the size of the blocks that sessions count: a content's stream is cut into them.
+const BlockBytes = 1 << 20
 
 // Status is the first thing that a member says of a session. The numbers are part of the wire format.
 type Status uint8
@@ -29,8 +32,8 @@ type Standing struct {
 	Status Status
 	Reason owed.Reason // when refused
 	Text   string
-	Held   uint32         // blocks of the stream that are here
-	Have   content.Bitmap // to Announce: which
+	Held   uint32           // blocks of the stream that are here
+	Have   *blockset.Bitmap // to Announce: which
 }
 
 // Owed is the reason under which a member that refused is owed the content.
