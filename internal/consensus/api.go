@@ -7,33 +7,40 @@ import (
 	"net"
 	"time"
 
+	"github.com/rdmcfs/rdmcfs/internal/consensus/core"
 	"github.com/rdmcfs/rdmcfs/internal/consensus/raftlog"
 )
 
 // ALPN is the protocol name under which connections of this package are accepted and dialled.
 const ALPN = "rdmcfs-raft/1"
 
-// ID identifies a node in raft and on its connections: a hash of the node's id and its store's id, never 0.
-type ID = uint64
+// What raft's core shares with its users.
+type (
+	// ID identifies a node in raft and on its connections: a hash of the node's id and its store's id, never 0.
+	ID = core.ID
+	// Entry is one committed entry, as handed to [StateMachine.Apply].
+	Entry = core.Entry
+	// Member is a node as the upper layer knows it; the leader's policy reads these.
+	Member = core.Member
+	// Role is what a node is to raft.
+	Role = core.Role
+)
+
+// The roles. A learner is on its way to become a voter.
+const (
+	RoleObserver  = core.RoleObserver
+	RoleLearner   = core.RoleLearner
+	RoleFollower  = core.RoleFollower
+	RoleCandidate = core.RoleCandidate
+	RoleLeader    = core.RoleLeader
+)
+
+// ClockAgree is how far two clocks may differ and still count as equal. A clock that differs more from the cluster's is
+// named.
+const ClockAgree = core.ClockAgree
 
 // Identity says whose log this is. It is written into the head of every log segment and into every hello.
 type Identity = raftlog.Identity
-
-// Entry is one committed entry, as handed to [StateMachine.Apply]. The state machine must not modify Data, but may
-// keep it. Entries that mean nothing to the state machine (a new leader's empty entry, changes of the voters) are
-// handed over too, with Data nil, so that the applied index has no gaps.
-type Entry struct {
-	Index uint64
-	Term  uint64
-	// Time is when the leader took the proposal, in Unix nanoseconds. Over the whole log it strictly increases from
-	// each proposal to the next; 0 when Data is nil.
-	Time int64
-	Data []byte
-	// Conf says that this entry changed raft's configuration. Voters is then who votes after it; while the change is a
-	// joint one, Outgoing is who did before, and both sets decide.
-	Conf             bool
-	Voters, Outgoing []ID
-}
 
 // StateMachine is the replicated state. Apply, Sync and Restore are called by one goroutine, never two at a time;
 // Applied, Synced and Snapshot may be called at the same time as these.
@@ -53,15 +60,6 @@ type StateMachine interface {
 	// Restore replaces the state by that of a snapshot and makes it durable before it returns. On an error the old
 	// state stays as it was.
 	Restore(index, term uint64, r io.Reader) error
-}
-
-// Member is a node as the upper layer knows it; the leader's policy reads these.
-type Member struct {
-	ID ID
-	// Up is what the log says about the node.
-	Up bool
-	// DownFor is for how long it has been down (0 if up).
-	DownFor time.Duration
 }
 
 // Config describes a node to Open. Dir, Identity, StateMachine and Dial are required.
@@ -150,18 +148,6 @@ type Proposed struct {
 	// within the snapshot, and Result belongs to another time.
 	Skipped bool
 }
-
-// Role is what a node is to raft.
-type Role string
-
-// The roles. A learner is on its way to become a voter.
-const (
-	RoleObserver  Role = "observer"
-	RoleLearner   Role = "learner"
-	RoleFollower  Role = "follower"
-	RoleCandidate Role = "candidate"
-	RoleLeader    Role = "leader"
-)
 
 // Progress is how far a node is, as far as the node that reports it knows.
 type Progress struct {

@@ -4,12 +4,14 @@ import (
 	"context"
 	"io"
 	"net"
+	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"go.etcd.io/raft/v3/raftpb"
 
+	"github.com/rdmcfs/rdmcfs/internal/consensus/core"
 	"github.com/rdmcfs/rdmcfs/internal/consensus/raftlog"
 	"github.com/rdmcfs/rdmcfs/internal/consensus/raftlog/simfs"
 )
@@ -28,7 +30,7 @@ func TestObserverLeavesAVoterThatLags(t *testing.T) {
 			st := tn.node.Status()
 			switch {
 			case st.Role != RoleObserver || st.Following == 0:
-			case st.Following != leader && contains(voters, st.Following):
+			case st.Following != leader && slices.Contains(voters, st.Following):
 				observer, voter = tn.id, st.Following
 			case looks%100 == 0:
 				tn.node.leaveFollowed() // it takes another
@@ -122,9 +124,9 @@ func observerLeavesASilentVoter(t *testing.T, changes int, entries uint64) {
 			}
 			state := clusterState{leader: 2, term: 1, conf: n.state.conf}
 			_, _ = far.Write(appendFrame(nil, frameState, state.append))
-			var list []Committed
+			var list []core.Committed
 			for i := range entries {
-				list = append(list, Committed{Index: i + 1, Term: 1})
+				list = append(list, core.Committed{Index: i + 1, Term: 1})
 			}
 			if len(list) > 0 {
 				_, _ = far.Write(appendFrame(nil, frameEntries, func(b []byte) []byte { return appendEntries(b, list) }))
@@ -311,7 +313,7 @@ func TestSlowFollowerBlamesNobody(t *testing.T) {
 		if ctx.Err() != nil {
 			t.Error("the voter is left while this node is behind with what it has got")
 		}
-		n.applyQ.unhold(&applyJob{entries: []Committed{{Raw: make([]byte, 1000)}}})
+		n.applyQ.unhold(&applyJob{entries: []core.Committed{{Raw: make([]byte, 1000)}}})
 		<-done
 		if ctx.Err() == nil {
 			t.Error("a voter that sends nothing is not left")

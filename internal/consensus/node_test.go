@@ -13,6 +13,7 @@ import (
 
 	"go.etcd.io/raft/v3/raftpb"
 
+	"github.com/rdmcfs/rdmcfs/internal/consensus/core"
 	"github.com/rdmcfs/rdmcfs/internal/consensus/raftlog"
 	"github.com/rdmcfs/rdmcfs/internal/consensus/raftlog/simfs"
 )
@@ -281,7 +282,7 @@ func TestBarrierNamesThoseBehind(t *testing.T) {
 	}
 	node := c.nodes[4].node
 	p, behind, err := proposeVisible(node, "late", ProposeOptions{BarrierTimeout: 300 * time.Millisecond})
-	if err != nil || !contains(behind, lagging) { // on a late machine others may be behind too
+	if err != nil || !slices.Contains(behind, lagging) { // on a late machine others may be behind too
 		t.Fatalf("%+v, behind %v, %v", p, behind, err)
 	}
 	behind, err = node.Barrier(context.Background(), p.Index,
@@ -448,7 +449,7 @@ func TestDeadVoterIsReplaced(t *testing.T) {
 	c.setDown(victim, true)
 	eventually(t, 20*time.Second, "the dead voter is replaced", func() bool {
 		st := c.nodes[leader].node.Status()
-		return len(st.Voters) == 3 && !st.Joint && !contains(st.Voters, victim) && len(st.Learners) == 0
+		return len(st.Voters) == 3 && !st.Joint && !slices.Contains(st.Voters, victim) && len(st.Learners) == 0
 	})
 	c.propose(leader, "x")
 	c.start(victim) // it still believes that it votes
@@ -466,7 +467,7 @@ func TestChangeVoters(t *testing.T) {
 	st := c.nodes[leader].node.Status()
 	var observer, other ID
 	for id := range c.nodes {
-		if !contains(st.Voters, id) {
+		if !slices.Contains(st.Voters, id) {
 			observer = id
 		} else if id != leader {
 			other = id
@@ -476,7 +477,7 @@ func TestChangeVoters(t *testing.T) {
 		t.Fatal(err)
 	}
 	st = c.nodes[leader].node.Status()
-	if len(st.Voters) != 3 || !contains(st.Voters, observer) || contains(st.Voters, other) {
+	if len(st.Voters) != 3 || !slices.Contains(st.Voters, observer) || slices.Contains(st.Voters, other) {
 		t.Fatalf("voters %v", st.Voters)
 	}
 	for id := range c.nodes {
@@ -495,7 +496,7 @@ func TestVoterWhoseFellowsAreAllGone(t *testing.T) {
 	leader := c.waitVoters(3)
 	voters := c.nodes[leader].node.Status().Voters
 	away := voters[slices.IndexFunc(voters, func(id ID) bool { return id != leader })]
-	others := slices.DeleteFunc(c.ids(), func(id ID) bool { return contains(voters, id) })
+	others := slices.DeleteFunc(c.ids(), func(id ID) bool { return slices.Contains(voters, id) })
 	c.stop(away)
 	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
 	defer cancel()
@@ -551,7 +552,7 @@ func replacedWhileAway(t *testing.T) (c *cluster, away, leader, fresh ID) {
 	leader = c.waitVoters(3)
 	voters := c.nodes[leader].node.Status().Voters
 	others := slices.DeleteFunc(slices.Clone(voters), func(id ID) bool { return id == leader })
-	fresh = slices.DeleteFunc(c.ids(), func(id ID) bool { return contains(voters, id) })[0]
+	fresh = slices.DeleteFunc(c.ids(), func(id ID) bool { return slices.Contains(voters, id) })[0]
 	away, replaced := others[0], others[1]
 	c.stop(away)
 	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
@@ -592,7 +593,7 @@ func TestChangeOfVotersJudgedByOthers(t *testing.T) {
 	before := node.Status().Voters
 	judged := &raftpb.ConfState{Voters: append([]ID{}, before[1:]...)}
 	err := node.voters.proposeConf(context.Background(), judged,
-		[]*raftpb.ConfChangeSingle{change(raftpb.ConfChangeRemoveNode, before[0])})
+		[]*raftpb.ConfChangeSingle{core.Change(raftpb.ConfChangeRemoveNode, before[0])})
 	if after := node.Status().Voters; !errors.Is(err, ErrConfChange) || len(after) != len(before) {
 		t.Fatalf("%v; voters %v", err, after)
 	}
@@ -605,7 +606,7 @@ func TestALearnerThatDiesDoesNotHoldUpTheVoters(t *testing.T) {
 	st := c.nodes[leader].node.Status()
 	var observers []ID
 	for id := range c.nodes {
-		if !contains(st.Voters, id) {
+		if !slices.Contains(st.Voters, id) {
 			observers = append(observers, id)
 		}
 	}
@@ -636,7 +637,7 @@ func changing(t *testing.T, adjust func(*cluster)) (c *cluster, leader, fresh, v
 		return !node.voters.changing
 	})
 	voters := node.Status().Voters
-	fresh = slices.DeleteFunc(c.ids(), func(id ID) bool { return contains(voters, id) })[0]
+	fresh = slices.DeleteFunc(c.ids(), func(id ID) bool { return slices.Contains(voters, id) })[0]
 	voter = slices.DeleteFunc(slices.Clone(voters), func(id ID) bool { return id == leader })[0]
 	return c, leader, fresh, voter
 }
@@ -785,7 +786,7 @@ func TestRemovedVoterRepeatsItsTime(t *testing.T) {
 	}
 	c.isolate(fresh, false)
 	c.propose(fresh, "through it")
-	if st := tn.node.Status(); st.Role != RoleObserver || contains(st.Voters, fresh) {
+	if st := tn.node.Status(); st.Role != RoleObserver || slices.Contains(st.Voters, fresh) {
 		t.Fatalf("%+v", st)
 	}
 }
@@ -839,7 +840,7 @@ func repeatingItsTime(t *testing.T) (c *cluster, removed ID) {
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
 	c.changeVoters(ctx, leader, []ID{removed}, []ID{voter})
-	eventually(t, 10*time.Second, "it votes", func() bool { return contains(tn.node.Status().Voters, removed) })
+	eventually(t, 10*time.Second, "it votes", func() bool { return slices.Contains(tn.node.Status().Voters, removed) })
 	c.isolate(removed, true)
 	c.changeVoters(ctx, leader, []ID{voter}, []ID{removed})
 	c.isolate(removed, false)
@@ -847,7 +848,7 @@ func repeatingItsTime(t *testing.T) (c *cluster, removed ID) {
 	c.isolate(removed, true)
 	failAgain(t, c, removed)
 	list, _, _ := c.nodes[leader].node.feed.after(tn.node.feed.next(), maxBatchBytes)
-	for last := list[len(list)-1]; last.Conf == nil || !contains(raftMembersOf(last.Conf), removed); {
+	for last := list[len(list)-1]; last.Conf == nil || !slices.Contains(core.MembersOf(last.Conf), removed); {
 		list = list[:len(list)-1]
 		last = list[len(list)-1]
 	}
@@ -940,10 +941,10 @@ func TestLearnerThatALeaderHasLeft(t *testing.T) {
 		defer node.mu.Unlock()
 		node.voters.changing = on
 	}
-	observers := slices.DeleteFunc(c.ids(), func(id ID) bool { return contains(node.Status().Voters, id) })
+	observers := slices.DeleteFunc(c.ids(), func(id ID) bool { return slices.Contains(node.Status().Voters, id) })
 	for i, id := range observers {
 		keepOut(true)
-		learner := []*raftpb.ConfChangeSingle{change(raftpb.ConfChangeAddLearnerNode, id)}
+		learner := []*raftpb.ConfChangeSingle{core.Change(raftpb.ConfChangeAddLearnerNode, id)}
 		if err := node.voters.proposeConf(t.Context(), node.conf(), learner); err != nil {
 			t.Fatal(err)
 		}

@@ -6,6 +6,8 @@ import (
 	"maps"
 	"slices"
 	"time"
+
+	"github.com/rdmcfs/rdmcfs/internal/consensus/core"
 )
 
 // nodeProgress is what is known of a node, and what of it was passed on.
@@ -397,7 +399,7 @@ func (rp *reporter) allStale(b *barrier) bool {
 	rp.n.mu.Lock()
 	defer rp.n.mu.Unlock()
 	voters, connected := map[ID]bool{}, map[ID]bool{}
-	for _, id := range votersOf(rp.n.state.conf) {
+	for _, id := range core.VotersOf(rp.n.state.conf) {
 		voters[id] = true
 	}
 	for s := range rp.n.state.streams {

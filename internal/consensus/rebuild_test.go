@@ -10,6 +10,7 @@ import (
 
 	"go.etcd.io/raft/v3/raftpb"
 
+	"github.com/rdmcfs/rdmcfs/internal/consensus/core"
 	"github.com/rdmcfs/rdmcfs/internal/consensus/raftlog"
 )
 
@@ -232,7 +233,7 @@ func TestTermOfSnapshot(t *testing.T) {
 	entry := func(index, term uint64, at int64) *raftpb.Entry {
 		e := &raftpb.Entry{Index: new(index), Term: new(term)}
 		if at > 0 {
-			e.Data = (&Proposal{}).envelope(at)
+			e.Data = (&core.Proposal{}).Envelope(at)
 		}
 		return e
 	}

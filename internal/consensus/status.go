@@ -1,5 +1,7 @@
 package consensus
 
+import "github.com/rdmcfs/rdmcfs/internal/consensus/core"
+
 // Status returns what the node knows.
 func (n *Node) Status() Status {
 	first := n.feed.first()
@@ -10,7 +12,7 @@ func (n *Node) Status() Status {
 	st := Status{
 		ID: n.id, Role: s.role, Leader: s.leader, Term: s.term, Commit: s.commit,
 		Applied: s.applied, Synced: s.synced, Visible: s.visible, LogFirst: first,
-		Voters: votersOf(s.conf), Learners: append([]ID(nil), s.conf.GetLearners()...),
+		Voters: core.VotersOf(s.conf), Learners: append([]ID(nil), s.conf.GetLearners()...),
 		Joint:    len(s.conf.GetVotersOutgoing()) > 0,
 		NoQuorum: s.noQuorum, Progress: map[ID]Progress{}, Diverged: diverged, Rebuild: n.replacer.says,
 	}

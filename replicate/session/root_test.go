@@ -126,7 +126,8 @@ func (x *rootSim) send(a Send) {
 		}
 	}
 	for b := range x.blocks {
-		if a.Blocks.Has(uint64(b)) && !slices.ContainsFunc(a.Have, func(h *blockset.Bitmap) bool { return !h.Has(uint64(b)) }) {
+		lacks := func(h *blockset.Bitmap) bool { return !h.Has(uint64(b)) }
+		if a.Blocks.Has(uint64(b)) && !slices.ContainsFunc(a.Have, lacks) {
 			x.t.Fatalf("block %d is sent, and missing nowhere", b)
 		}
 	}
