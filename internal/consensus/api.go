@@ -11,9 +11,6 @@ import (
 	"github.com/rdmcfs/rdmcfs/internal/consensus/raftlog"
 )
 
-// ALPN is the protocol name under which connections of this package are accepted and dialled.
-const ALPN = "rdmcfs-raft/1"
-
 // What raft's core shares with its users.
 type (
 	// ID identifies a node in raft and on its connections: a hash of the node's id and its store's id, never 0.
@@ -70,12 +67,12 @@ type Config struct {
 	Identity Identity
 	// StateMachine is called by the node until Close has returned.
 	StateMachine StateMachine
-	// Dial opens an authenticated connection to a peer under [ALPN].
+	// Dial opens an authenticated connection to a peer, under the protocol name of raft.
 	Dial func(ctx context.Context, peer ID) (net.Conn, error)
 	// Peers returns the nodes that can be asked for the log when no voter is known yet (after a join). May be nil.
 	Peers func() []ID
-	// Members returns the nodes the voter policy chooses from, and those a barrier without a list waits for (the ones
-	// that are up). It is called on the leader, from goroutines of the node. Nil switches the policy off.
+	// Members returns the nodes the voter policy chooses from, and those a barrier waits for (the ones that are
+	// up). It is called on the leader, from goroutines of the node. Nil switches the policy off.
 	Members func() []Member
 	// LogTime is the time of the last entry that the state machine has applied, 0 if none. Nil: not known.
 	LogTime func() int64
@@ -83,9 +80,6 @@ type Config struct {
 	Wall func() time.Time
 	// WallSynced reports whether a time service keeps that clock. Nil: not known.
 	WallSynced func() bool
-	// AutoVisible makes every applied index visible at once: for nodes without a mount. Otherwise see
-	// [Node.SetVisible].
-	AutoVisible bool
 	// Digest returns the digest of the state at an index, if it is known: followers and followed compare. May be nil.
 	Digest func(index uint64) (digest [16]byte, ok bool)
 	// Wrong is why the state machine's state is known to be wrong and must be replaced, nil normally. May be nil.
@@ -132,10 +126,6 @@ type ProposeOptions struct {
 	// is for callers that lose much by a refusal and hold up nobody else: a close may come just before this node is
 	// reached again.
 	Patient bool
-	// Nodes are the nodes that Barrier waits for; nil means all that are up by the leader's Config.Members.
-	Nodes []ID
-	// BarrierTimeout bounds that wait; 0 means the tuning's.
-	BarrierTimeout time.Duration
 }
 
 // Proposed is the outcome of a proposal that was applied.
@@ -160,21 +150,14 @@ type Progress struct {
 
 // Status is a snapshot of what a node knows.
 type Status struct {
-	ID       ID
-	Role     Role
-	Leader   ID // 0: unknown
-	Term     uint64
-	Commit   uint64
-	Applied  uint64
-	Synced   uint64
-	Visible  uint64
-	LogFirst uint64 // first index that is still in the log for followers
-	Voters   []ID
-	Learners []ID
+	ID      ID
+	Role    Role
+	Leader  ID // 0: unknown
+	Commit  uint64
+	Applied uint64
+	Voters  []ID
 	// Joint says that the voters are being changed right now.
 	Joint bool
-	// Following is the voter an observer follows; 0 if none.
-	Following ID
 	// ReadOnly says why the log can't be written, "" if it can.
 	ReadOnly string
 	// Diverged says whose history differs from this node's, "" normally: one refuses to follow the other.

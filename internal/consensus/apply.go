@@ -426,9 +426,6 @@ func (n *Node) showApplied(entries []Entry, proposals []core.Proposal, results [
 func (n *Node) setAppliedLocked(index uint64) {
 	n.state.applied = index
 	n.state.commit = max(n.state.commit, index)
-	if n.cfg.AutoVisible {
-		n.state.visible = max(n.state.visible, index)
-	}
 	keep := n.state.waits[:0]
 	for _, w := range n.state.waits {
 		if w.index <= index {

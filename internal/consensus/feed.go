@@ -162,13 +162,6 @@ func (f *feed) at(index uint64) (b raftlog.Base, ok bool) {
 	return b, true
 }
 
-// first returns the index of the first entry that can be followed from.
-func (f *feed) first() uint64 {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	return f.base.Index + 1
-}
-
 // next returns the index of the entry that is due.
 func (f *feed) next() uint64 {
 	f.mu.Lock()

@@ -27,7 +27,7 @@ func TestObserverLeavesAVoterThatLags(t *testing.T) {
 		leader, looks = c.leader(), looks+1
 		voters := c.nodes[leader].node.Status().Voters
 		for _, tn := range c.running() {
-			st := tn.node.Status()
+			st := tn.node.inside()
 			switch {
 			case st.Role != RoleObserver || st.Following == 0:
 			case st.Following != leader && slices.Contains(voters, st.Following):
@@ -46,15 +46,14 @@ func TestObserverLeavesAVoterThatLags(t *testing.T) {
 		}
 		return nil
 	})
-	opts := ProposeOptions{Nodes: []ID{observer}, BarrierTimeout: 15 * time.Second}
 	for _, command := range []string{"stands", "again"} {
-		p, behind, err := proposeVisible(c.nodes[leader].node, command, opts)
+		p, behind, err := proposeVisible(c.nodes[leader].node, command, 15*time.Second, observer)
 		if err != nil || len(behind) > 0 {
 			t.Fatalf("%+v, behind %v, %v: observer %d follows %d", p, behind, err, observer,
-				c.nodes[observer].node.Status().Following)
+				c.nodes[observer].node.inside().Following)
 		}
 	}
-	if at := c.nodes[observer].node.Status().Following; at == voter {
+	if at := c.nodes[observer].node.inside().Following; at == voter {
 		t.Errorf("observer %d still follows %d", observer, voter)
 	}
 }

@@ -198,9 +198,6 @@ func (n *Node) recover(disk *raftlog.Log, s *raftlog.State) error {
 	}
 	n.state.applied, n.state.synced = applied, n.cfg.StateMachine.Synced()
 	n.state.conf, n.state.confIndex = s.Base.Conf, s.Base.Index
-	if n.cfg.AutoVisible {
-		n.state.visible = applied
-	}
 	if !slices.Contains(core.MembersOf(s.Base.Conf), n.id) { // after an intent it may be another one
 		n.loop.hard, n.state.inRaft = s.Hard, s.Hard.GetCommit()
 		begin := raftlog.Base{Index: applied, Conf: s.Base.Conf} // its term is not known: the last entry is asked for again

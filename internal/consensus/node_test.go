@@ -270,37 +270,36 @@ func TestBarrierNamesThoseBehind(t *testing.T) {
 	}()
 	defer func() { close(stop); <-done }()
 	for _, tn := range c.running() {
-		p, behind, err := proposeVisible(tn.node, fmt.Sprint("w", tn.id), ProposeOptions{Nodes: []ID{1, 2, 3, 4}})
+		p, behind, err := proposeVisible(tn.node, fmt.Sprint("w", tn.id), 5*time.Second, 1, 2, 3, 4)
 		if err != nil || len(behind) > 0 {
 			t.Fatalf("node %d: %+v, behind %v, %v", tn.id, p, behind, err)
 		}
 		for id := ID(1); id <= 4; id++ {
-			if c.nodes[id].node.Status().Visible < p.Index {
+			if c.nodes[id].node.inside().Visible < p.Index {
 				t.Fatalf("node %d is not at %d", id, p.Index)
 			}
 		}
 	}
 	node := c.nodes[4].node
-	p, behind, err := proposeVisible(node, "late", ProposeOptions{BarrierTimeout: 300 * time.Millisecond})
+	p, behind, err := proposeVisible(node, "late", 300*time.Millisecond)
 	if err != nil || !slices.Contains(behind, lagging) { // on a late machine others may be behind too
 		t.Fatalf("%+v, behind %v, %v", p, behind, err)
 	}
-	behind, err = node.Barrier(context.Background(), p.Index,
-		ProposeOptions{Nodes: []ID{1, 2, 3, 4}, BarrierTimeout: time.Minute})
+	behind, err = barrierOf(node, p.Index, time.Minute, 1, 2, 3, 4)
 	if err != nil || len(behind) > 0 {
 		t.Fatalf("barrier: %v, %v", behind, err)
 	}
-	behind, err = node.Barrier(context.Background(), p.Index, ProposeOptions{BarrierTimeout: 300 * time.Millisecond})
+	behind, err = node.Barrier(context.Background(), p.Index, ProposeOptions{})
 	if err != nil || !slices.Equal(behind, []ID{lagging}) {
 		t.Fatalf("barrier of all: %v, %v", behind, err)
 	}
 	began := time.Now()
 	c.stop(lagging)
-	p, behind, err = proposeVisible(node, "gone", ProposeOptions{BarrierTimeout: time.Minute})
+	p, behind, err = proposeVisible(node, "gone", time.Minute)
 	if err != nil || len(behind) != 1 || time.Since(began) > time.Minute/2 {
 		t.Fatalf("%+v, behind %v, %v after %v", p, behind, err, time.Since(began))
 	}
-	behind, err = node.Barrier(context.Background(), p.Index, ProposeOptions{Nodes: []ID{1, 2, 3}})
+	behind, err = barrierOf(node, p.Index, 5*time.Second, 1, 2, 3)
 	if err != nil || len(behind) > 0 {
 		t.Fatalf("barrier: %v, %v", behind, err)
 	}
@@ -323,8 +322,9 @@ func TestBarrierOfALeaderThatIsCutOff(t *testing.T) {
 		t.Fatalf("a leader that hears nobody says that %v are behind", behind)
 	}
 	answer := make(chan error, 1)
+	node.tune.BarrierTimeout = time.Minute
 	go func() {
-		behind, err := node.Barrier(context.Background(), p.Index, ProposeOptions{Patient: true, BarrierTimeout: time.Minute})
+		behind, err := node.Barrier(context.Background(), p.Index, ProposeOptions{Patient: true})
 		if err == nil && len(behind) > 0 {
 			err = fmt.Errorf("%v are behind", behind)
 		}
@@ -376,7 +376,7 @@ func TestSnapshotCatchUp(t *testing.T) {
 	for i := range 400 {
 		c.propose(leader, fmt.Sprint("s", i))
 	}
-	eventually(t, 10*time.Second, "the log is cut", func() bool { return c.nodes[leader].node.Status().LogFirst > 300 })
+	eventually(t, 10*time.Second, "the log is cut", func() bool { return c.nodes[leader].node.inside().LogFirst > 300 })
 	c.start(observer)
 	c.start(voter)
 	c.propose(observer, "o")
@@ -448,7 +448,7 @@ func TestDeadVoterIsReplaced(t *testing.T) {
 	c.stop(victim)
 	c.setDown(victim, true)
 	eventually(t, 20*time.Second, "the dead voter is replaced", func() bool {
-		st := c.nodes[leader].node.Status()
+		st := c.nodes[leader].node.inside()
 		return len(st.Voters) == 3 && !st.Joint && !slices.Contains(st.Voters, victim) && len(st.Learners) == 0
 	})
 	c.propose(leader, "x")
@@ -617,7 +617,7 @@ func TestALearnerThatDiesDoesNotHoldUpTheVoters(t *testing.T) {
 	if err := node.ChangeVoters(ctx, observers[:1], nil); !errors.Is(err, ErrConfChange) || ctx.Err() != nil {
 		t.Fatalf("adding one that is gone: %v", err)
 	}
-	if st = node.Status(); len(st.Voters) != 3 || len(st.Learners) != 0 {
+	if st := node.inside(); len(st.Voters) != 3 || len(st.Learners) != 0 {
 		t.Fatalf("voters %v, learners %v", st.Voters, st.Learners)
 	}
 	if err := node.ChangeVoters(ctx, observers[1:], nil); err != nil {
@@ -678,7 +678,7 @@ func evictedBeforeAChange(t *testing.T, c *cluster, leader, evicted ID, add, rem
 	<-taken
 	changed := make(chan error, 1)
 	go func() { changed <- node.ChangeVoters(t.Context(), add, remove) }()
-	eventually(t, 10*time.Second, "learners", func() bool { return len(node.Status().Learners) == len(add) })
+	eventually(t, 10*time.Second, "learners", func() bool { return len(node.inside().Learners) == len(add) })
 	select {
 	case err := <-changed:
 		t.Fatalf("it did not wait: %v", err)
@@ -922,7 +922,7 @@ func TestNobodyHandsOverToTheEvicted(t *testing.T) {
 	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
 	defer cancel()
 	err := node.ChangeVoters(ctx, []ID{other}, []ID{leader})
-	if st := node.Status(); !errors.Is(err, ErrConfChange) || !slices.Equal(st.Voters, []ID{leader}) ||
+	if st := node.inside(); !errors.Is(err, ErrConfChange) || !slices.Equal(st.Voters, []ID{leader}) ||
 		len(st.Learners) > 0 {
 		t.Fatalf("%v; voters %v, learners %v", err, st.Voters, st.Learners)
 	}
@@ -956,7 +956,7 @@ func TestLearnerThatALeaderHasLeft(t *testing.T) {
 		}
 		keepOut(false)
 		eventually(t, 5*time.Second, fmt.Sprintf("learner %d of %v is out", id, observers), func() bool {
-			return len(node.Status().Learners) == 0
+			return len(node.inside().Learners) == 0
 		})
 	}
 	if st := node.Status(); len(st.Voters) != 3 {
@@ -1094,7 +1094,7 @@ func TestObserverSwitchesVoters(t *testing.T) {
 	}
 	var first ID
 	eventually(t, 20*time.Second, "the observer follows", func() bool {
-		first = observer.node.Status().Following
+		first = observer.node.inside().Following
 		return first != 0
 	})
 	c.stop(first)
@@ -1103,7 +1103,7 @@ func TestObserverSwitchesVoters(t *testing.T) {
 	}
 	var second ID // none for a moment, if a late machine lets the observer give up that one too
 	eventually(t, 20*time.Second, "the observer follows another one", func() bool {
-		second = observer.node.Status().Following
+		second = observer.node.inside().Following
 		return second != first && second != 0
 	})
 	c.isolate(second, true) // alive, but cut off from all
