@@ -4,7 +4,7 @@ import "testing"
 
 // Keys, ids and digests are made for each record that an entry touches.
 func TestKeysAllocateOnce(t *testing.T) {
-	id, name := ContentID{1, 2, 3}, "name"
+	id, name := ContentID{Node: 1, Incarnation: 2, Seq: 3}, "name"
 	value := make([]byte, 100)
 	for what, c := range map[string]struct {
 		allocs float64

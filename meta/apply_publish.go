@@ -288,7 +288,7 @@ func (t *tx) decide(s ContentID, commit bool) {
 	gap := p.Decided.lowestGap()
 	p.Decided = p.Decided.addRange(gap)
 	for seq := gap.Lo + 1; seq <= gap.Hi && seq <= gap.Lo+seqSetMax; seq++ {
-		lost := ContentID{s.Node, s.Incarnation, seq}
+		lost := ContentID{Node: s.Node, Incarnation: s.Incarnation, Seq: seq}
 		t.emit(Event{Kind: EventDecided, Session: lost, Content: lost})
 	}
 }

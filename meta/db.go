@@ -24,8 +24,6 @@ type Reader interface {
 	InlineBytes(id ContentID) ([]byte, error)
 	// Versions lists the live contents of an inode, newest first.
 	Versions(ino Ino) ([]Content, error)
-	// Names lists (parent, name) pairs of an inode, at most limit.
-	Names(ino Ino, limit int) ([]Dirent, error)
 	// Kept lists contents that are conflict losers or orphans.
 	Kept(limit int) ([]Content, error)
 	Node(id NodeID) (Node, error)
@@ -51,8 +49,6 @@ type Reader interface {
 	// Decided reports whether the log has decided a session, by publish, abort or fence. A member may drop its vote
 	// then; Content says whether it must keep the bytes.
 	Decided(session ContentID) (bool, error)
-	// Token reports whether a join token's hash is known and when it expires; used tokens are remembered.
-	Token(hash [32]byte) (expires int64, used bool, err error)
 	// FileLocks returns what the log has of the locks of a file, without those of ended incarnations.
 	FileLocks(ino Ino) (FileLocks, error)
 	// Freeing reports whether locks or reserved names of ended incarnations remain to be freed: an Expire frees more.

@@ -78,3 +78,41 @@ func (db *DB) VerifyBesideCompaction() (gone int, err error) {
 
 // Contained is contained.
 func Contained(what string, do func() error) error { return contained(what, do) }
+
+// Token reports whether a join token's hash is known and when it expires; used tokens are remembered.
+func Token(of Reader, hash [32]byte) (expires int64, used bool, err error) {
+	var k tokenRecord
+	err = of.(*DB).read(func(s snap) error {
+		k = tokenRecord{}
+		return s.load(tokenKey(hash), &k)
+	})
+	return k.Expires, err == nil && k.Left == 0, err
+}
+
+// Names lists (parent, name) pairs of an inode, at most limit.
+func Names(of Reader, ino Ino, limit int) ([]Dirent, error) {
+	var out []Dirent
+	err := of.(*DB).read(func(s snap) error {
+		out = nil
+		var i Inode
+		if err := s.load(inodeKey(ino), &i); err != nil {
+			return err
+		}
+		if ino != RootIno {
+			out = append(out, Dirent{i.Name, i.Parent, i.Kind})
+		}
+		if i.Nlink < 2 || i.Kind == KindDir {
+			return nil
+		}
+		prefix := key64(tableName, uint64(ino))
+		return s.each(prefix, prefix, func(key, _ []byte) (bool, error) {
+			if len(out) >= limit {
+				return false, nil
+			}
+			parent, name := splitName(key)
+			out = append(out, Dirent{name, parent, i.Kind})
+			return true, nil
+		})
+	})
+	return out, err
+}

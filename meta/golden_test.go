@@ -51,7 +51,7 @@ func TestGoldenBytes(t *testing.T) {
 }
 
 func goldenKeys() map[string][]byte {
-	id := ContentID{1, 2, 3}
+	id := ContentID{Node: 1, Incarnation: 2, Seq: 3}
 	return map[string][]byte{
 		"inode": inodeKey(0x0102030405060708), "node": key32(tableNode, 0x01020304), "content": keyContent(tableContent, id),
 		"dirent": direntKey(5, "name"), "name": nameKey(5, 6, "name"), "version": versionKey(5, id),

@@ -94,7 +94,7 @@ func key32(table byte, v uint32) []byte {
 
 func keyContent(table byte, id ContentID) []byte {
 	c := key(table, 17)
-	id.code(&c)
+	id.Code(&c)
 	return c.Written()
 }
 
@@ -120,7 +120,7 @@ func nameKey(ino, parent Ino, name string) []byte {
 func versionKey(ino Ino, id ContentID) []byte {
 	c := key(tableVersion, keyRoom)
 	c.U64((*uint64)(&ino))
-	id.code(&c)
+	id.Code(&c)
 	return c.Written()
 }
 
@@ -134,7 +134,7 @@ func bucketKey(policy PolicyID, bucket uint64) []byte {
 func keptKey(expires int64, id ContentID) []byte {
 	c := key(tableKept, keyRoom)
 	c.I64(&expires)
-	id.code(&c)
+	id.Code(&c)
 	return c.Written()
 }
 

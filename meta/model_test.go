@@ -166,7 +166,8 @@ func (m *modelCheck) start(nodes int) *world {
 	if res.Ino != modelFile {
 		m.fail(w, "create: %+v", res)
 	}
-	m.apply(w, w.propose(1, &Publish{Ino: modelFile, Session: ContentID{1, 1, 1000}})) // empty, seen by all
+	first := ContentID{Node: 1, Incarnation: 1, Seq: 1000}
+	m.apply(w, w.propose(1, &Publish{Ino: modelFile, Session: first})) // empty, seen by all
 	return w
 }
 
@@ -430,7 +431,8 @@ func (m *modelCheck) tellLoss(w *world, n NodeID) {
 
 func (m *modelCheck) begin(w *world, n NodeID) {
 	w.budget.pushes--
-	p := modelPush{id: ContentID{n, w.nodes[n].incarnation, uint64(len(w.pushes) + 1)}, view: w.db.View()}
+	id := ContentID{Node: n, Incarnation: w.nodes[n].incarnation, Seq: uint64(len(w.pushes) + 1)}
+	p := modelPush{id: id, view: w.db.View()}
 	if i, err := w.db.Inode(modelFile); err == nil {
 		p.base = i.Content
 	}

@@ -168,7 +168,7 @@ func TestHardLinks(t *testing.T) {
 		t.Fatalf("%d links", got)
 	}
 	names := func() (s string) {
-		l, err := c.DB.Names(f, 10)
+		l, err := meta.Names(c.DB, f, 10)
 		if err != nil {
 			t.Fatal(err)
 		}

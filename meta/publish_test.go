@@ -529,7 +529,7 @@ func TestTokensAreForgotten(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	known := func(i byte) bool { _, _, err := c.DB.Token([32]byte{i}); return err == nil }
+	known := func(i byte) bool { _, _, err := meta.Token(c.DB, [32]byte{i}); return err == nil }
 	expire(23 * time.Hour)
 	if !known(1) || !known(2) {
 		t.Fatal("a token was forgotten too early")
@@ -562,7 +562,7 @@ func TestJoinTokens(t *testing.T) {
 	c.Do(1, &meta.AddToken{Hash: [32]byte{3}, Expires: 1 << 62})
 	wantErrno(t, c.Propose(1, &meta.Join{Name: "b", TokenHash: [32]byte{3}}), syscall.EEXIST)
 	wantErrno(t, c.Propose(1, &meta.Join{Name: "b", TokenHash: [32]byte{3}, Replace: true}), syscall.EPERM)
-	if _, used, err := c.DB.Token([32]byte{3}); err != nil || used {
+	if _, used, err := meta.Token(c.DB, [32]byte{3}); err != nil || used {
 		t.Fatal(used, err)
 	}
 	f := newFile(c, "f")

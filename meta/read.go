@@ -252,34 +252,6 @@ func (s snap) appendContent(out []Content, id ContentID) ([]Content, error) {
 	return append(out, r.Content), nil
 }
 
-// Names lists the names of an inode.
-func (db *DB) Names(ino Ino, limit int) ([]Dirent, error) {
-	var out []Dirent
-	err := db.read(func(s snap) error {
-		out = nil
-		var i Inode
-		if err := s.load(inodeKey(ino), &i); err != nil {
-			return err
-		}
-		if ino != RootIno {
-			out = append(out, Dirent{i.Name, i.Parent, i.Kind})
-		}
-		if i.Nlink < 2 || i.Kind == KindDir {
-			return nil
-		}
-		prefix := key64(tableName, uint64(ino))
-		return s.each(prefix, prefix, func(key, _ []byte) (bool, error) {
-			if len(out) >= limit {
-				return false, nil
-			}
-			parent, name := splitName(key)
-			out = append(out, Dirent{name, parent, i.Kind})
-			return true, nil
-		})
-	})
-	return out, err
-}
-
 // Kept lists contents that are kept until a time: conflict losers and orphans.
 func (db *DB) Kept(limit int) ([]Content, error) {
 	var out []Content
@@ -400,14 +372,4 @@ func (db *DB) Decided(session ContentID) (bool, error) {
 		return failed
 	})
 	return decided, err
-}
-
-// Token returns what is known of a join token.
-func (db *DB) Token(hash [32]byte) (expires int64, used bool, err error) {
-	var k tokenRecord
-	err = db.read(func(s snap) error {
-		k = tokenRecord{}
-		return s.load(tokenKey(hash), &k)
-	})
-	return k.Expires, err == nil && k.Left == 0, err
 }

@@ -1,7 +1,5 @@
 package meta
 
-import "fmt"
-
 // Kind is what an inode is.
 type Kind uint8
 
@@ -162,28 +160,4 @@ type Owed struct {
 	Size      int64
 	// Unplaced says that a change of the members made the node one: only a Held that names the content settles it.
 	Unplaced bool
-}
-
-// OwedReason says why a node lacks a content.
-type OwedReason uint8
-
-// Reasons in what status prints.
-const (
-	OwedDown OwedReason = iota + 1
-	OwedUnreachable
-	OwedSlow
-	OwedFull
-	OwedFailed // its disk or process failed in the transfer
-	OwedLost   // it held the content and lost it (rot, lost disk)
-	OwedJoined // joined or returned later
-)
-
-// String says it in the words of status.
-func (r OwedReason) String() string {
-	words := [...]string{"", "down", "unreachable", "slow", "disk full", "failed in the transfer", "lost or damaged there",
-		"joined or returned later"}
-	if int(r) < len(words) {
-		return words[r]
-	}
-	return fmt.Sprintf("reason %d", uint8(r))
 }

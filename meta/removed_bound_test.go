@@ -32,7 +32,7 @@ func TestRemovedFilesThatExpireFirstGoFirst(t *testing.T) {
 		o.db.cur.Load().head.Bytes != 4 {
 		t.Fatalf("%d files of %d bytes, %v", n, bytes, err)
 	}
-	if _, err := o.db.Content(ContentID{1, 1, 4}); err != ErrNotFound {
+	if _, err := o.db.Content(ContentID{Node: 1, Incarnation: 1, Seq: 4}); err != ErrNotFound {
 		t.Fatal(err)
 	}
 	keepFor(1) // this one goes at once

@@ -59,7 +59,7 @@ func (o *oneNode) damage(key []byte) {
 // create makes a file of one byte and returns its content.
 func (o *oneNode) create(n uint64) (name string, id ContentID) {
 	o.t.Helper()
-	name, id = fmt.Sprint(n), ContentID{1, 1, n + 1}
+	name, id = fmt.Sprint(n), ContentID{Node: 1, Incarnation: 1, Seq: n + 1}
 	f := o.do(&Create{Parent: RootIno, Name: name, Kind: KindFile}).Ino
 	o.do(&Publish{Ino: f, Session: id, Size: 1, Inline: []byte("x")})
 	return name, id
@@ -91,9 +91,9 @@ func TestRowsAboutNothingExpire(t *testing.T) {
 	o.damage(removedKey(o.kept()[0].Index))
 	f := o.do(&Create{Parent: RootIno, Name: "f", Kind: KindFile}).Ino
 	for n := range uint64(2) { // the second one has another base, so the first one loses
-		o.do(&Publish{Ino: f, Session: ContentID{1, 1, n + 10}, Size: 1, Inline: []byte("x")})
+		o.do(&Publish{Ino: f, Session: ContentID{Node: 1, Incarnation: 1, Seq: n + 10}, Size: 1, Inline: []byte("x")})
 	}
-	o.damage(keyContent(tableContent, ContentID{1, 1, 10}))
+	o.damage(keyContent(tableContent, ContentID{Node: 1, Incarnation: 1, Seq: 10}))
 	o.now += 1 + max(100, keepFor)
 	for _, want := range []int{3, 0} {
 		if res := o.do(&Expire{}); res.Retired != want {

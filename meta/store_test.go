@@ -174,7 +174,7 @@ func TestReadersSeeOneVersion(t *testing.T) {
 				wg.Go(func() {
 					last := uint64(0)
 					for !stop.Load() {
-						n, err := db.Names(f, 10)
+						n, err := meta.Names(db, f, 10)
 						if err != nil || len(n) != 1 {
 							t.Errorf("names %v %v", n, err)
 							return

@@ -283,7 +283,7 @@ func list(t rapid.TB, db meta.Reader, v meta.Lease) (out []string) {
 
 // checkNames holds the inode's own list of names against a name that was found.
 func checkNames(t rapid.TB, db meta.Reader, i meta.Inode, path string, dir meta.Ino, name string) {
-	names, err := db.Names(i.Ino, 100)
+	names, err := meta.Names(db, i.Ino, 100)
 	if err != nil {
 		t.Fatalf("names of %s: %v", path, err)
 	}

@@ -3,8 +3,8 @@ package replicate
 import (
 	"testing"
 
+	"github.com/rdmcfs/rdmcfs/internal/blockset"
 	"github.com/rdmcfs/rdmcfs/internal/codertest"
-	"github.com/rdmcfs/rdmcfs/internal/content"
 	"github.com/rdmcfs/rdmcfs/meta"
 	"github.com/rdmcfs/rdmcfs/replicate/schedule"
 	"github.com/rdmcfs/rdmcfs/replicate/session"
@@ -24,7 +24,8 @@ func filled[T any](adjust ...func(*T)) *T {
 func goldenMessages() map[string][]byte {
 	no := func(f *refusal) { f.Code = refusedPlain }
 	st := &standing{meta.ContentID{Node: 3, Incarnation: 4, Seq: 5}, session.Standing{
-		Epoch: 6, Status: session.StatusRefused, Reason: 2, Text: "text 9", Held: 10, Have: content.Bitmap{12, 13},
+		Epoch: 6, Status: session.StatusRefused, Reason: 2, Text: "text 9", Held: 10,
+		Have: blockset.BitmapOf(16, blockset.Ranges{{First: 2, Count: 2}, {First: 8, Count: 1}, {First: 10, Count: 2}}),
 	}}
 	group := filled(func(m *groupOpen) { m.Form.Algorithm, m.Form.Racks = schedule.Chain, nil })
 	return map[string][]byte{

@@ -53,7 +53,7 @@ func TestSessionAfterAFenceClaimsTheKeptBlocksOnly(t *testing.T) {
 		_, _, st := keptBlocks(t, b, kept...)
 		var have []int
 		for i := range 8 {
-			if st.Have.Has(int64(i)) {
+			if st.Have.Has(uint64(i)) {
 				have = append(have, i)
 			}
 		}

@@ -281,7 +281,7 @@ func (h *memberRun) begun(from meta.NodeID, b begin, ann rdmc.Announcement, end 
 		return errors.New("replicate: announcement of another size")
 	}
 	h.sink = newSink(h.copy, end.blockBytes)
-	t, err := end.group.Receive(ann, rdmc.Receiver{Sink: h.sink, Have: groupHave(l, h.copy.recv.Has, end.blockBytes)})
+	t, err := end.group.Receive(ann, rdmc.Receiver{Sink: h.sink, Have: groupHave(l, h.copy.recv.Have(), end.blockBytes)})
 	if err != nil {
 		return err
 	}

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rdmcfs/rdmcfs/internal/blockset"
 	"github.com/rdmcfs/rdmcfs/internal/content"
 	"github.com/rdmcfs/rdmcfs/meta"
 	"github.com/rdmcfs/rdmcfs/replicate/rdmc"
@@ -193,9 +194,9 @@ func TestMemberThatIsBeingToldIsNotBlamed(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	blocks := content.NewBitmap(3)
+	blocks := blockset.NewBitmap(3)
 	for i := range 3 {
-		blocks.Set(int64(i))
+		blocks.Set(uint64(i))
 	}
 	rep := c.node(1).rep
 	run := &rootRun{

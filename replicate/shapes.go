@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"slices"
 
+	"github.com/rdmcfs/rdmcfs/internal/blockset"
 	"github.com/rdmcfs/rdmcfs/internal/content"
 )
 
@@ -19,23 +20,23 @@ func plainShape(size int64, data []Extent) content.Shape {
 		first := x.Offset / content.BlockBytes
 		last := (min(x.Offset+x.Length, size) - 1) / content.BlockBytes
 		if first > next {
-			shape.Holes = append(shape.Holes, content.Run{First: next, Count: first - next})
+			shape.Holes = append(shape.Holes, blockset.Range{First: uint64(next), Count: uint64(first - next)})
 		}
 		next = max(next, last+1)
 	}
 	if next < blocks {
-		shape.Holes = append(shape.Holes, content.Run{First: next, Count: blocks - next})
+		shape.Holes = append(shape.Holes, blockset.Range{First: uint64(next), Count: uint64(blocks - next)})
 	}
 	shape.Holes = largestHoles(shape.Holes, extentsMax)
 	return shape
 }
 
 // largestHoles leaves out the smallest holes beyond a limit: they are sent as zeros.
-func largestHoles(holes []content.Run, limit int) []content.Run {
+func largestHoles(holes blockset.Ranges, limit int) blockset.Ranges {
 	if len(holes) <= limit {
 		return holes
 	}
-	counts := make([]int64, len(holes))
+	counts := make([]uint64, len(holes))
 	for i, h := range holes {
 		counts[i] = h.Count
 	}
@@ -47,7 +48,7 @@ func largestHoles(holes []content.Run, limit int) []content.Run {
 			spare--
 		}
 	}
-	return slices.DeleteFunc(holes, func(h content.Run) bool {
+	return slices.DeleteFunc(holes, func(h blockset.Range) bool {
 		if h.Count == least {
 			spare--
 			return spare < 0

@@ -6,6 +6,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"pgregory.net/rapid"
 
+	"github.com/rdmcfs/rdmcfs/internal/blockset"
 	"github.com/rdmcfs/rdmcfs/internal/content"
 	"github.com/rdmcfs/rdmcfs/replicate/rdmc"
 )
@@ -85,7 +86,7 @@ func TestPlainShapeHasHolesOnlyWhereNoDataIs(t *testing.T) {
 		holes := make(map[int64]bool)
 		for _, h := range shape.Holes {
 			for b := h.First; b < h.First+h.Count; b++ {
-				holes[b] = true
+				holes[int64(b)] = true
 			}
 		}
 		for b := range (size + content.BlockBytes - 1) / content.BlockBytes {
@@ -105,9 +106,9 @@ func TestTooManyRangesAreJoinedAtTheSmallestGaps(t *testing.T) {
 	if diff := cmp.Diff([]Extent{{0, 1}, {10, 3}, {100, 5}}, bounded(xs, 3)); diff != "" {
 		t.Error(diff)
 	}
-	holes := []content.Run{{First: 0, Count: 1}, {First: 3, Count: 5}, {First: 10, Count: 1}, {First: 20, Count: 2},
+	holes := blockset.Ranges{{First: 0, Count: 1}, {First: 3, Count: 5}, {First: 10, Count: 1}, {First: 20, Count: 2},
 		{First: 30, Count: 1}}
-	if diff := cmp.Diff([]content.Run{{First: 0, Count: 1}, {First: 3, Count: 5}, {First: 20, Count: 2}},
+	if diff := cmp.Diff(blockset.Ranges{{First: 0, Count: 1}, {First: 3, Count: 5}, {First: 20, Count: 2}},
 		largestHoles(holes, 3)); diff != "" {
 		t.Error(diff)
 	}
@@ -121,14 +122,14 @@ func TestGroupBlocksAndHavesAgreeWithContentBlocks(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		have := content.NewBitmap(l.Blocks())
+		have := blockset.NewBitmap(uint64(l.Blocks()))
 		for i := range int(l.Blocks()) {
 			if rapid.Bool().Draw(t, "have") {
-				have.Set(int64(i))
+				have.Set(uint64(i))
 			}
 		}
-		missing := content.MissingIn(l.Blocks(), []content.Bitmap{have})
-		here := groupHave(l, func(i int64) bool { return have.Has(i) }, groupBlock)
+		missing := blockset.MissingIn(have.Blocks(), []*blockset.Bitmap{have})
+		here := groupHave(l, have, groupBlock)
 		sent := rdmc.BitmapOf(here.Blocks(), groupBlocks(l, missing, groupBlock))
 		bytes := int64(0)
 		for b := range uint64((size + groupBlock - 1) / groupBlock) {
@@ -141,7 +142,7 @@ func TestGroupBlocksAndHavesAgreeWithContentBlocks(t *testing.T) {
 		}
 		want := int64(0)
 		for i := range l.Blocks() {
-			if missing.Has(i) {
+			if missing.Has(uint64(i)) {
 				want += l.BlockLen(i)
 			}
 		}

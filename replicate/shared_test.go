@@ -6,6 +6,7 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/rdmcfs/rdmcfs/internal/blockset"
 	"github.com/rdmcfs/rdmcfs/internal/content"
 	"github.com/rdmcfs/rdmcfs/meta"
 	"github.com/rdmcfs/rdmcfs/replicate/rdmc"
@@ -79,7 +80,7 @@ func TestMemberWithoutASessionIsWellForOthers(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	blocks := content.NewBitmap(3)
+	blocks := blockset.NewBitmap(3)
 	blocks.Set(0)
 	rep := c.node(1).rep
 	run := &rootRun{

@@ -6,9 +6,14 @@ import (
 	"io"
 	"sync"
 
+	"github.com/rdmcfs/rdmcfs/internal/blockset"
 	"github.com/rdmcfs/rdmcfs/internal/content"
 	"github.com/rdmcfs/rdmcfs/replicate/rdmc"
+	"github.com/rdmcfs/rdmcfs/replicate/session"
 )
+
+// Sessions count the blocks of the store.
+var _ [content.BlockBytes]struct{} = [session.BlockBytes]struct{}{}
 
 // blockPool lends buffers of one content block.
 var blockPool = sync.Pool{New: func() any { return new([content.BlockBytes]byte) }}
@@ -161,32 +166,13 @@ func readPart(read func(int64, []byte) error, l *content.Layout, off int64, p []
 }
 
 // groupHave returns, in blocks of the group, what is here in blocks of the content.
-func groupHave(l *content.Layout, have func(int64) bool, groupBlock int64) *rdmc.Bitmap {
-	stream := l.StreamBytes()
-	out := rdmc.NewBitmap(rdmc.BlockCount(uint64(stream), int(groupBlock)))
-	for i := range l.Blocks() {
-		if have(i) {
-			setGroupBlocks(out, l, i, groupBlock)
-		}
-	}
-	return out
-}
-
-func setGroupBlocks(out *rdmc.Bitmap, l *content.Layout, i, groupBlock int64) {
-	first := i * content.BlockBytes / groupBlock
-	end := (i*content.BlockBytes + l.BlockLen(i) + groupBlock - 1) / groupBlock
-	for b := first; b < end; b++ {
-		out.Set(uint64(b))
-	}
+func groupHave(l *content.Layout, have *blockset.Bitmap, groupBlock int64) *blockset.Bitmap {
+	blocks := rdmc.BlockCount(uint64(l.StreamBytes()), int(groupBlock))
+	return blockset.BitmapOf(blocks, groupBlocks(l, have, groupBlock))
 }
 
 // groupBlocks are the group's blocks of a set of content blocks.
-func groupBlocks(l *content.Layout, blocks content.Bitmap, groupBlock int64) rdmc.Ranges {
-	out := rdmc.NewBitmap(rdmc.BlockCount(uint64(l.StreamBytes()), int(groupBlock)))
-	for i := range l.Blocks() {
-		if blocks.Has(i) {
-			setGroupBlocks(out, l, i, groupBlock)
-		}
-	}
-	return out.Present()
+func groupBlocks(l *content.Layout, set *blockset.Bitmap, groupBlock int64) blockset.Ranges {
+	blocks := rdmc.BlockCount(uint64(l.StreamBytes()), int(groupBlock))
+	return set.Present().Split(uint64(content.BlockBytes/groupBlock), blocks)
 }

@@ -3,6 +3,7 @@ package replicate
 import (
 	"slices"
 
+	"github.com/rdmcfs/rdmcfs/internal/blockset"
 	"github.com/rdmcfs/rdmcfs/internal/coder"
 	"github.com/rdmcfs/rdmcfs/internal/content"
 	"github.com/rdmcfs/rdmcfs/meta"
@@ -94,13 +95,13 @@ func (m *standing) code(c *fields) {
 	c.U8((*uint8)(&m.Reason))
 	c.text(&m.Text)
 	c.U32(&m.Held)
-	c.View((*[]byte)(&m.Have), maxBlocks/8)
+	blockset.CodeBitmap(&c.Coder, &m.Have, maxBlocks)
 	if c.OK() && (!m.Status.Known() || m.Reason > meta.OwedJoined) {
 		c.Fail("status %d, reason %d", m.Status, m.Reason)
 	}
 }
 
-func (m *standing) encode() []byte { return encode(m, 48+len(m.Text)+len(m.Have)) }
+func (m *standing) encode() []byte { return encode(m, 48+len(m.Text)+int(m.Have.Blocks()/8)) }
 
 func decodeStanding(b []byte) (standing, error) { return decode[standing](b) }
 

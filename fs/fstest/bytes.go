@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io"
 
+	"github.com/rdmcfs/rdmcfs/internal/blockset"
 	"github.com/rdmcfs/rdmcfs/internal/content"
 	"github.com/rdmcfs/rdmcfs/replicate"
 )
@@ -87,13 +88,13 @@ func (n *Node) shape(p replicate.Push) (content.Shape, error) {
 }
 
 // holes are the blocks of a push that no data extent touches.
-func holes(p replicate.Push) []content.Run {
-	var out []content.Run
+func holes(p replicate.Push) blockset.Ranges {
+	var out blockset.Ranges
 	blocks := (p.Size + content.BlockBytes - 1) / content.BlockBytes
 	next := int64(0)
 	add := func(until int64) {
 		if until > next {
-			out = append(out, content.Run{First: next, Count: until - next})
+			out = append(out, blockset.Range{First: uint64(next), Count: uint64(until - next)})
 		}
 	}
 	for _, e := range p.Data {

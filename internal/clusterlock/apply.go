@@ -1,8 +1,6 @@
 package clusterlock
 
 import (
-	"context"
-
 	"github.com/rdmcfs/rdmcfs/internal/filelock"
 	"github.com/rdmcfs/rdmcfs/meta"
 )
@@ -192,26 +190,4 @@ func (t *Locks) Rename(space, from, to uint64) {
 		case <-t.ctx.Done():
 		}
 	})
-}
-
-// Wait returns when nothing is on its way to the log any more, or ctx ends. For tests.
-func (t *Locks) Wait(ctx context.Context) error {
-	for {
-		t.mu.Lock()
-		var busy chan struct{}
-		for _, f := range t.files {
-			if f.idle != nil {
-				busy = f.idle
-			}
-		}
-		t.mu.Unlock()
-		if busy == nil {
-			return nil
-		}
-		select {
-		case <-busy:
-		case <-ctx.Done():
-			return ctx.Err()
-		}
-	}
 }

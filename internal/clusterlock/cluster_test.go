@@ -222,3 +222,25 @@ func flock(owner uint64, mode filelock.Mode) filelock.Lock {
 	l.Kind = filelock.Flock
 	return l
 }
+
+// Wait returns when nothing is on its way to the log any more, or ctx ends.
+func (t *Locks) Wait(ctx context.Context) error {
+	for {
+		t.mu.Lock()
+		var busy chan struct{}
+		for _, f := range t.files {
+			if f.idle != nil {
+				busy = f.idle
+			}
+		}
+		t.mu.Unlock()
+		if busy == nil {
+			return nil
+		}
+		select {
+		case <-busy:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}

@@ -7,33 +7,37 @@ import (
 	"net"
 	"time"
 
+	"github.com/rdmcfs/rdmcfs/internal/consensus/core"
 	"github.com/rdmcfs/rdmcfs/internal/consensus/raftlog"
 )
 
-// ALPN is the protocol name under which connections of this package are accepted and dialled.
-const ALPN = "rdmcfs-raft/1"
+// What raft's core shares with its users.
+type (
+	// ID identifies a node in raft and on its connections: a hash of the node's id and its store's id, never 0.
+	ID = core.ID
+	// Entry is one committed entry, as handed to [StateMachine.Apply].
+	Entry = core.Entry
+	// Member is a node as the upper layer knows it; the leader's policy reads these.
+	Member = core.Member
+	// Role is what a node is to raft.
+	Role = core.Role
+)
 
-// ID identifies a node in raft and on its connections: a hash of the node's id and its store's id, never 0.
-type ID = uint64
+// The roles. A learner is on its way to become a voter.
+const (
+	RoleObserver  = core.RoleObserver
+	RoleLearner   = core.RoleLearner
+	RoleFollower  = core.RoleFollower
+	RoleCandidate = core.RoleCandidate
+	RoleLeader    = core.RoleLeader
+)
+
+// ClockAgree is how far two clocks may differ and still count as equal. A clock that differs more from the cluster's is
+// named.
+const ClockAgree = core.ClockAgree
 
 // Identity says whose log this is. It is written into the head of every log segment and into every hello.
 type Identity = raftlog.Identity
-
-// Entry is one committed entry, as handed to [StateMachine.Apply]. The state machine must not modify Data, but may
-// keep it. Entries that mean nothing to the state machine (a new leader's empty entry, changes of the voters) are
-// handed over too, with Data nil, so that the applied index has no gaps.
-type Entry struct {
-	Index uint64
-	Term  uint64
-	// Time is when the leader took the proposal, in Unix nanoseconds. Over the whole log it strictly increases from
-	// each proposal to the next; 0 when Data is nil.
-	Time int64
-	Data []byte
-	// Conf says that this entry changed raft's configuration. Voters is then who votes after it; while the change is a
-	// joint one, Outgoing is who did before, and both sets decide.
-	Conf             bool
-	Voters, Outgoing []ID
-}
 
 // StateMachine is the replicated state. Apply, Sync and Restore are called by one goroutine, never two at a time;
 // Applied, Synced and Snapshot may be called at the same time as these.
@@ -55,15 +59,6 @@ type StateMachine interface {
 	Restore(index, term uint64, r io.Reader) error
 }
 
-// Member is a node as the upper layer knows it; the leader's policy reads these.
-type Member struct {
-	ID ID
-	// Up is what the log says about the node.
-	Up bool
-	// DownFor is for how long it has been down (0 if up).
-	DownFor time.Duration
-}
-
 // Config describes a node to Open. Dir, Identity, StateMachine and Dial are required.
 type Config struct {
 	// Dir is the directory of the raft log; it is made by [Create].
@@ -72,12 +67,12 @@ type Config struct {
 	Identity Identity
 	// StateMachine is called by the node until Close has returned.
 	StateMachine StateMachine
-	// Dial opens an authenticated connection to a peer under [ALPN].
+	// Dial opens an authenticated connection to a peer, under the protocol name of raft.
 	Dial func(ctx context.Context, peer ID) (net.Conn, error)
 	// Peers returns the nodes that can be asked for the log when no voter is known yet (after a join). May be nil.
 	Peers func() []ID
-	// Members returns the nodes the voter policy chooses from, and those a barrier without a list waits for (the ones
-	// that are up). It is called on the leader, from goroutines of the node. Nil switches the policy off.
+	// Members returns the nodes the voter policy chooses from, and those a barrier waits for (the ones that are
+	// up). It is called on the leader, from goroutines of the node. Nil switches the policy off.
 	Members func() []Member
 	// LogTime is the time of the last entry that the state machine has applied, 0 if none. Nil: not known.
 	LogTime func() int64
@@ -85,9 +80,6 @@ type Config struct {
 	Wall func() time.Time
 	// WallSynced reports whether a time service keeps that clock. Nil: not known.
 	WallSynced func() bool
-	// AutoVisible makes every applied index visible at once: for nodes without a mount. Otherwise see
-	// [Node.SetVisible].
-	AutoVisible bool
 	// Digest returns the digest of the state at an index, if it is known: followers and followed compare. May be nil.
 	Digest func(index uint64) (digest [16]byte, ok bool)
 	// Wrong is why the state machine's state is known to be wrong and must be replaced, nil normally. May be nil.
@@ -134,10 +126,6 @@ type ProposeOptions struct {
 	// is for callers that lose much by a refusal and hold up nobody else: a close may come just before this node is
 	// reached again.
 	Patient bool
-	// Nodes are the nodes that Barrier waits for; nil means all that are up by the leader's Config.Members.
-	Nodes []ID
-	// BarrierTimeout bounds that wait; 0 means the tuning's.
-	BarrierTimeout time.Duration
 }
 
 // Proposed is the outcome of a proposal that was applied.
@@ -151,18 +139,6 @@ type Proposed struct {
 	Skipped bool
 }
 
-// Role is what a node is to raft.
-type Role string
-
-// The roles. A learner is on its way to become a voter.
-const (
-	RoleObserver  Role = "observer"
-	RoleLearner   Role = "learner"
-	RoleFollower  Role = "follower"
-	RoleCandidate Role = "candidate"
-	RoleLeader    Role = "leader"
-)
-
 // Progress is how far a node is, as far as the node that reports it knows.
 type Progress struct {
 	Applied  uint64
@@ -174,21 +150,14 @@ type Progress struct {
 
 // Status is a snapshot of what a node knows.
 type Status struct {
-	ID       ID
-	Role     Role
-	Leader   ID // 0: unknown
-	Term     uint64
-	Commit   uint64
-	Applied  uint64
-	Synced   uint64
-	Visible  uint64
-	LogFirst uint64 // first index that is still in the log for followers
-	Voters   []ID
-	Learners []ID
+	ID      ID
+	Role    Role
+	Leader  ID // 0: unknown
+	Commit  uint64
+	Applied uint64
+	Voters  []ID
 	// Joint says that the voters are being changed right now.
 	Joint bool
-	// Following is the voter an observer follows; 0 if none.
-	Following ID
 	// ReadOnly says why the log can't be written, "" if it can.
 	ReadOnly string
 	// Diverged says whose history differs from this node's, "" normally: one refuses to follow the other.

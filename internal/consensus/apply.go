@@ -10,6 +10,7 @@ import (
 
 	"go.etcd.io/raft/v3/raftpb"
 
+	"github.com/rdmcfs/rdmcfs/internal/consensus/core"
 	"github.com/rdmcfs/rdmcfs/internal/consensus/raftlog"
 )
 
@@ -20,9 +21,9 @@ const (
 
 // applyJob is work for the state machine: entries, or a snapshot.
 type applyJob struct {
-	entries []Committed
-	core    *Core  // whose entries they are; nil for a follow stream's
-	session uint64 // of the follow stream
+	entries []core.Committed
+	core    *core.Core // whose entries they are; nil for a follow stream's
+	session uint64     // of the follow stream
 	restore *restoreJob
 	where   chan uint64   // buffered 1: gets the applied index when the job's turn comes
 	state   *clusterState // news of a follow stream: this observer may be in the configuration already
@@ -37,7 +38,7 @@ type restoreJob struct {
 
 func (j *applyJob) bytes() (n uint64) {
 	for i := range j.entries {
-		n += j.entries[i].bytes()
+		n += j.entries[i].Bytes()
 	}
 	return n
 }
@@ -223,16 +224,16 @@ func (a *applier) do(j *applyJob) error {
 		}
 		list = list[len(part):]
 	}
-	if core := j.core; core != nil {
-		a.n.box.event(func() { a.n.loop.applied(core, last) })
+	if c := j.core; c != nil {
+		a.n.box.event(func() { a.n.loop.applied(c, last) })
 	}
 	return nil
 }
 
-func cutBatch(list []Committed) []Committed {
+func cutBatch(list []core.Committed) []core.Committed {
 	size := uint64(0)
 	for i := range list {
-		if size += list[i].bytes(); i > 0 && size > applyBatchBytes {
+		if size += list[i].Bytes(); i > 0 && size > applyBatchBytes {
 			return list[:i]
 		}
 	}
@@ -241,7 +242,7 @@ func cutBatch(list []Committed) []Committed {
 
 // apply hands entries to the state machine, and the results to those who wait. An observer stops at the entry that
 // makes it a member of raft.
-func (a *applier) apply(list []Committed, observer bool, session uint64) error {
+func (a *applier) apply(list []core.Committed, observer bool, session uint64) error {
 	for len(list) > 0 && list[0].Index <= a.applied {
 		list = list[1:]
 	}
@@ -251,10 +252,10 @@ func (a *applier) apply(list []Committed, observer bool, session uint64) error {
 	if list[0].Index != a.applied+1 {
 		return fmt.Errorf("%w: %d after %d", errGap, list[0].Index, a.applied)
 	}
-	var promotion *Committed
-	entries, proposals := make([]Entry, 0, len(list)), make([]Proposal, 0, len(list))
+	var promotion *core.Committed
+	entries, proposals := make([]Entry, 0, len(list)), make([]core.Proposal, 0, len(list))
 	for i := range list {
-		e, p, err := list[i].entry()
+		e, p, err := list[i].Entry()
 		if err != nil {
 			return fmt.Errorf("consensus: apply entry %d: %w", list[i].Index, err)
 		}
@@ -283,8 +284,8 @@ func (a *applier) apply(list []Committed, observer bool, session uint64) error {
 }
 
 // observeConf keeps an observer's idea of the voters, also on disk, and begins its promotion.
-func (a *applier) observeConf(list []Committed, promotion *Committed, session uint64) error {
-	var last *Committed
+func (a *applier) observeConf(list []core.Committed, promotion *core.Committed, session uint64) error {
+	var last *core.Committed
 	for i := range list {
 		if list[i].Conf != nil {
 			last = &list[i]
@@ -308,7 +309,7 @@ func (a *applier) observeConf(list []Committed, promotion *Committed, session ui
 
 // checkPromotion joins raft if the configuration that holds this node was applied before, in an earlier life.
 func (a *applier) checkPromotion(s *clusterState, session uint64) error {
-	if session == a.promoted || s.confIndex > a.applied || !contains(raftMembersOf(s.conf), a.n.id) ||
+	if session == a.promoted || s.confIndex > a.applied || !slices.Contains(core.MembersOf(s.conf), a.n.id) ||
 		!a.n.joinsWith(a.applied, s.confIndex, s.conf) {
 		return nil
 	}
@@ -380,33 +381,33 @@ func (a *applier) sync() error {
 
 // compact drops the log up to index; it runs in the loop. The log on disk is moved in larger steps.
 func (rl *raftLoop) compact(index uint64) {
-	core := rl.core
-	if core == nil || index < core.Status().First+rl.n.tune.TailEntries/8 {
+	c := rl.core
+	if c == nil || index < c.Status().First+rl.n.tune.TailEntries/8 {
 		return
 	}
-	if base, moved := core.Compact(index); moved {
+	if base, moved := c.Compact(index); moved {
 		rl.n.persist.add(persistJob{batch: &raftlog.Batch{Base: &base}, done: func() {}})
 	}
 }
 
 // applied runs in the loop when the core's entries are applied.
-func (rl *raftLoop) applied(core *Core, last uint64) {
-	if rl.core != core {
+func (rl *raftLoop) applied(c *core.Core, last uint64) {
+	if rl.core != c {
 		return
 	}
-	core.Applied(last)
-	if rl.leaving && core.Removed() {
-		rl.leave(core.Conf(), core.ConfIndex())
+	c.Applied(last)
+	if rl.leaving && c.Removed() {
+		rl.leave(c.Conf(), c.ConfIndex())
 	}
 }
 
 // showApplied publishes the applied index and wakes those who wait for it, or for a result.
-func (n *Node) showApplied(entries []Entry, proposals []Proposal, results []any) {
+func (n *Node) showApplied(entries []Entry, proposals []core.Proposal, results []any) {
 	last := entries[len(entries)-1].Index
 	n.mu.Lock()
 	for i := range entries {
 		p := &proposals[i]
-		if p.Flags&flagAnnounce != 0 {
+		if p.Flags&core.FlagAnnounce != 0 {
 			n.reporter.wanted = max(n.reporter.wanted, entries[i].Index)
 		}
 		if p.Origin == n.id && p.Run == n.run {
@@ -425,9 +426,6 @@ func (n *Node) showApplied(entries []Entry, proposals []Proposal, results []any)
 func (n *Node) setAppliedLocked(index uint64) {
 	n.state.applied = index
 	n.state.commit = max(n.state.commit, index)
-	if n.cfg.AutoVisible {
-		n.state.visible = max(n.state.visible, index)
-	}
 	keep := n.state.waits[:0]
 	for _, w := range n.state.waits {
 		if w.index <= index {

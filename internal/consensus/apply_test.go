@@ -8,6 +8,7 @@ import (
 
 	"go.etcd.io/raft/v3/raftpb"
 
+	"github.com/rdmcfs/rdmcfs/internal/consensus/core"
 	"github.com/rdmcfs/rdmcfs/internal/consensus/raftlog"
 )
 
@@ -40,11 +41,11 @@ func TestHeldJobsKeepTheirOrder(t *testing.T) {
 	n.feed.reset(raftlog.Base{})
 	n.state.conf = &raftpb.ConfState{}
 	a := &applier{n: n, sm: sm}
-	p := Proposal{Origin: 8, Data: []byte("x")}
+	p := core.Proposal{Origin: 8, Data: []byte("x")}
 	const jobs = 2000
 	for i := range uint64(jobs) {
-		if err := a.take(applyJob{session: 1, entries: []Committed{{Index: i + 1, Term: 1,
-			Raw: p.envelope(int64(i) + 1)}}}); err != nil {
+		if err := a.take(applyJob{session: 1, entries: []core.Committed{{Index: i + 1, Term: 1,
+			Raw: p.Envelope(int64(i) + 1)}}}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -77,11 +78,11 @@ func TestEntriesThatComeAgainAreAppliedOnce(t *testing.T) {
 	n := newNode(Config{Identity: Identity{ID: 1}, StateMachine: sm})
 	defer n.cancel(ErrClosed)
 	a := &applier{n: n, sm: sm}
-	p := Proposal{Origin: 8, Data: []byte("x")}
+	p := core.Proposal{Origin: 8, Data: []byte("x")}
 	for _, part := range [][2]uint64{{1, 3}, {3, 5}, {2, 4}, {5, 5}, {5, 7}, {1, 9}} {
-		var list []Committed
+		var list []core.Committed
 		for i := part[0]; i <= part[1]; i++ {
-			list = append(list, Committed{Index: i, Term: 1, Raw: p.envelope(int64(i))})
+			list = append(list, core.Committed{Index: i, Term: 1, Raw: p.Envelope(int64(i))})
 		}
 		if err := a.take(applyJob{session: 1, entries: list}); err != nil {
 			t.Fatal(err)

@@ -51,7 +51,7 @@ func benchPropose(b *testing.B, pick func(leader, observer ID) ID, proposers int
 				var behind []ID
 				var err error
 				if visible {
-					_, behind, err = proposeVisible(node, command, ProposeOptions{})
+					_, behind, err = proposeVisible(node, command, 5*time.Second)
 				} else {
 					_, err = node.Propose(context.Background(), []byte(command), ProposeOptions{})
 				}

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/rdmcfs/rdmcfs/internal/coder"
+	"github.com/rdmcfs/rdmcfs/internal/consensus/core"
 )
 
 const (
@@ -29,7 +30,7 @@ type clocks struct {
 	ctx      context.Context
 
 	mu     sync.Mutex // protects all below
-	clock  *Clock
+	clock  *core.Clock
 	learnt map[ID]time.Duration // wrong clocks that the leader names
 	echoes map[ID]clockEcho     // by peer that answered
 	asking map[ID]bool          // a reading is under way
@@ -53,7 +54,7 @@ type clockView struct {
 func newClocks(n *Node) *clocks {
 	return &clocks{
 		self: n.id, run: n.run, cfg: &n.cfg, interval: n.tune.ClockInterval, ctx: n.ctx, view: n.clockView, start: n.wg.Go,
-		born: time.Now(), news: make(chan struct{}, 1), clock: NewClock(n.id),
+		born: time.Now(), news: make(chan struct{}, 1), clock: core.NewClock(n.id),
 		echoes: map[ID]clockEcho{}, asking: map[ID]bool{}, asked: map[ID]time.Duration{},
 	}
 }
@@ -62,7 +63,7 @@ func newClocks(n *Node) *clocks {
 func (n *Node) clockView() clockView {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	return clockView{role: n.state.role, leader: n.state.leader, voters: votersOf(n.state.conf),
+	return clockView{role: n.state.role, leader: n.state.leader, voters: core.VotersOf(n.state.conf),
 		links: maps.Clone(n.state.links)}
 }
 
@@ -224,7 +225,8 @@ func (k *clocks) answer(peer ID, body []byte) ([]byte, error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	now := k.mono()
-	if c.run == k.run && c.mono <= now+int64(clockTrip) && c.mono >= now-int64(clockFresh) && k.view().links[peer] == nil {
+	if c.run == k.run && c.mono <= now+int64(clockTrip) && c.mono >= now-int64(core.ClockFresh) &&
+		k.view().links[peer] == nil {
 		k.clock.Read(peer, min(c.mono, now), c.wall)
 		if known, _ := k.clock.Known(); !known {
 			signal(k.news)

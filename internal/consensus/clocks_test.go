@@ -3,13 +3,20 @@ package consensus
 import (
 	"context"
 	"fmt"
+	"slices"
 	"testing"
 	"time"
 
 	"go.etcd.io/raft/v3/raftpb"
 	"pgregory.net/rapid"
 
+	"github.com/rdmcfs/rdmcfs/internal/consensus/core"
 	"github.com/rdmcfs/rdmcfs/internal/consensus/raftlog"
+)
+
+const (
+	day  = 24 * time.Hour
+	year = 365 * day
 )
 
 // stampError proposes through a node and returns how far the stamp in the log is from the truth.
@@ -32,8 +39,8 @@ func (c *cluster) leadBy(id ID) {
 		node := c.nodes[now].node
 		if now != id {
 			node.box.event(func() {
-				if core := node.loop.core; core != nil {
-					core.TransferLeader(id)
+				if c := node.loop.core; c != nil {
+					c.TransferLeader(id)
 				}
 			})
 		}
@@ -133,7 +140,7 @@ func TestWrongClockOfAnObserver(t *testing.T) {
 	voters := c.nodes[c.leader()].node.Status().Voters
 	observer := ID(0)
 	for _, id := range c.ids() {
-		if !contains(voters, id) {
+		if !slices.Contains(voters, id) {
 			observer = id
 		}
 	}
@@ -179,7 +186,8 @@ func TestOldReadingsOfClocksDoNotCount(t *testing.T) {
 		run    uint64 // more than this node's
 		mono   time.Duration
 		counts bool
-	}{{0, 0, true}, {0, -clockFresh / 2, true}, {0, -2 * clockFresh, false}, {0, 2 * clockTrip, false}, {1, 0, false}} {
+	}{{0, 0, true}, {0, -core.ClockFresh / 2, true}, {0, -2 * core.ClockFresh, false}, {0, 2 * clockTrip, false},
+		{1, 0, false}} {
 		n := newNode(Config{Identity: Identity{ID: 1}})
 		n.clocks.born = n.clocks.born.Add(-time.Hour)
 		ask := clockCall{wall: n.clocks.wall(), run: n.run + c.run, mono: n.clocks.mono() + int64(c.mono)}
@@ -198,7 +206,7 @@ func TestOldReadingsOfClocksDoNotCount(t *testing.T) {
 func TestStartKnowsTheTimesOfItsLog(t *testing.T) {
 	last := time.Now().UnixNano()
 	entry := &raftpb.Entry{Index: new(uint64(11)), Term: new(uint64(2)), Type: raftpb.EntryNormal.Enum(),
-		Data: (&Proposal{Origin: 1, Seq: 1}).envelope(last)}
+		Data: (&core.Proposal{Origin: 1, Seq: 1}).Envelope(last)}
 	conf := &raftpb.ConfState{Voters: []uint64{1, 2, 3}}
 	for name, state := range map[string]*raftlog.State{
 		"entry": {Base: raftlog.Base{Index: 10, Term: 2, Time: last - 5, Conf: conf}, Entries: []*raftpb.Entry{entry}},

@@ -15,6 +15,7 @@ import (
 	"path/filepath"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -219,6 +220,30 @@ type testNode struct {
 	unknown  map[ID]bool // peers that the layer above does not know, and lets in as members of raft only
 }
 
+// shown makes its node's applied entries visible at once, as a node without a mount does.
+type shown struct {
+	*toy
+	node atomic.Pointer[Node]
+}
+
+func (m *shown) show(index uint64) {
+	if n := m.node.Load(); n != nil {
+		n.SetVisible(index)
+	}
+}
+
+func (m *shown) Apply(entries []Entry) ([]any, error) {
+	results, err := m.toy.Apply(entries)
+	m.show(m.toy.Applied())
+	return results, err
+}
+
+func (m *shown) Restore(index, term uint64, r io.Reader) error {
+	err := m.toy.Restore(index, term, r)
+	m.show(m.toy.Applied())
+	return err
+}
+
 // cluster is some nodes on loopback, and the network between them.
 type cluster struct {
 	t        testing.TB
@@ -286,11 +311,14 @@ func (c *cluster) add(id ID, first bool) *testNode {
 }
 
 func (c *cluster) config(tn *testNode) Config {
-	cfg := Config{Dir: "/raft", Identity: c.identity(tn.id), StateMachine: tn.sm, AutoVisible: c.auto, Tuning: c.tune,
+	cfg := Config{Dir: "/raft", Identity: c.identity(tn.id), StateMachine: tn.sm, Tuning: c.tune,
 		Dial: func(ctx context.Context, peer ID) (net.Conn, error) { return c.dial(ctx, tn.id, peer) }, Peers: func() []ID {
 			return slices.DeleteFunc(c.ids(), func(id ID) bool { return tn.unknown[id] })
 		},
 		Members: c.members}
+	if c.auto {
+		cfg.StateMachine = &shown{toy: tn.sm}
+	}
 	cfg.LogTime = func() int64 { return tn.sm.state().Time }
 	cfg.Wall = func() time.Time { return c.wall(tn.id) }
 	sm := tn.sm
@@ -399,9 +427,14 @@ func (c *cluster) start(id ID) {
 
 func (c *cluster) tryStart(id ID) error {
 	tn := c.nodes[id]
-	node, err := Open(c.config(tn))
+	cfg := c.config(tn)
+	node, err := Open(cfg)
 	if err != nil {
 		return err
+	}
+	if m, ok := cfg.StateMachine.(*shown); ok {
+		m.node.Store(node)
+		m.show(tn.sm.Applied())
 	}
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -621,11 +654,55 @@ func (c *cluster) converge() {
 	}
 }
 
-// proposeVisible proposes a command and waits until the nodes of the options show it; behind lists the nodes that do
+// inside is what a node knows, with what its Status does not say.
+type inside struct {
+	Status
+	LogFirst  uint64 // first index that is still in the log for followers
+	Visible   uint64
+	Learners  []ID
+	Following ID // the voter that an observer follows, 0 if none
+}
+
+func (n *Node) inside() inside {
+	st := n.Status()
+	n.feed.mu.Lock()
+	first := n.feed.base.Index + 1
+	n.feed.mu.Unlock()
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	in := inside{Status: st, LogFirst: first, Visible: n.state.visible, Learners: slices.Clone(n.state.conf.GetLearners())}
+	if n.state.follower != nil {
+		in.Following = n.state.follower.peer
+	}
+	return in
+}
+
+// barrierOf is Barrier for some nodes, within a time, and of an entry that was announced: the protocol has it, and no
+// caller.
+func barrierOf(n *Node, index uint64, timeout time.Duration, nodes ...ID) ([]ID, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), timeout+time.Second)
+	defer cancel()
+	ask := barrierCall{index: index, timeoutMs: uint64(timeout.Milliseconds()), flags: barrierAnnounced, nodes: nodes}
+	body, err := n.askLeader(ctx, callBarrier, appendBody(nil, &ask), false)
+	if err != nil {
+		return nil, err
+	}
+	return decode[idList](body)
+}
+
+// proposeVisible proposes a command and waits until all nodes show it, or those given; behind lists the nodes that do
 // not show it in time.
-func proposeVisible(n *Node, command string, opts ProposeOptions) (p Proposed, behind []ID, err error) {
-	opts.Announce, opts.Announced = true, true
-	if p, err = n.Propose(context.Background(), []byte(command), opts); err == nil {
+func proposeVisible(n *Node, command string, timeout time.Duration, nodes ...ID) (p Proposed, behind []ID, err error) {
+	opts := ProposeOptions{Announce: true, Announced: true}
+	if p, err = n.Propose(context.Background(), []byte(command), opts); err != nil {
+		return p, nil, err
+	}
+	if len(nodes) > 0 {
+		behind, err = barrierOf(n, p.Index, timeout, nodes...)
+	} else {
+		if n.tune.BarrierTimeout != timeout { // others may read it
+			n.tune.BarrierTimeout = timeout
+		}
 		behind, err = n.Barrier(context.Background(), p.Index, opts)
 	}
 	return p, behind, err

@@ -186,7 +186,7 @@ func TestCrashInTheMiddleOfASnapshot(t *testing.T) {
 	if err != nil {
 		t.Fatalf("announced snapshot: %v", err)
 	}
-	if st := n.Status(); st.Applied != index || st.LogFirst != index+1 {
+	if st := n.inside(); st.Applied != index || st.LogFirst != index+1 {
 		t.Fatalf("%+v", st)
 	}
 	n.Close()
@@ -203,7 +203,7 @@ func TestSnapshotIsAnnouncedOnDisk(t *testing.T) {
 	for i := range 400 {
 		c.propose(voter, fmt.Sprint("s", i))
 	}
-	eventually(t, 20*time.Second, "the log is cut", func() bool { return c.nodes[voter].node.Status().LogFirst > 300 })
+	eventually(t, 20*time.Second, "the log is cut", func() bool { return c.nodes[voter].node.inside().LogFirst > 300 })
 	took := make(chan error, 100)
 	tn.sm.restoring = func(index uint64) {
 		opts := raftlog.Options{Dir: "/raft", Identity: c.identity(tn.id), FS: tn.disk.PowerLoss(func(int) int { return 0 }),
@@ -263,7 +263,7 @@ func TestCrashInTheMiddleOfASnapshotOverALongerLog(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if st := n.Status(); st.Applied != index || st.LogFirst != index+1 {
+	if st := n.inside(); st.Applied != index || st.LogFirst != index+1 {
 		t.Errorf("applied %d, log from %d on: entries of term %d are taken for committed, at %d was one of %d",
 			st.Applied, st.LogFirst, term, index, term+1)
 	}

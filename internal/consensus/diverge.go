@@ -5,10 +5,13 @@ import (
 	"fmt"
 	"log/slog"
 	"math"
+	"slices"
 	"sync"
 	"time"
 
 	"go.etcd.io/raft/v3/raftpb"
+
+	"github.com/rdmcfs/rdmcfs/internal/consensus/core"
 )
 
 // A follower begins with a proof of what it has: the index it has applied, the term and time of the last entry there,
@@ -144,12 +147,12 @@ func (n *Node) lastAlone() (last uint64, alone bool) {
 	for began := time.Now(); n.ctx.Err() == nil && time.Since(began) < leaderlessMax; {
 		got := make(chan uint64, 1)
 		n.box.event(func() {
-			core := n.loop.core
+			c := n.loop.core
 			switch {
-			case core == nil || len(votersOf(core.Conf())) != 1:
+			case c == nil || len(core.VotersOf(c.Conf())) != 1:
 				got <- math.MaxUint64
-			case core.Status().Role == RoleLeader:
-				got <- core.last
+			case c.Status().Role == RoleLeader:
+				got <- c.LastHanded()
 			default:
 				got <- 0
 			}
@@ -195,7 +198,7 @@ func (hs *histories) still(peers []ID, conf *raftpb.ConfState) (why string) {
 	hs.mu.Lock()
 	defer hs.mu.Unlock()
 	for id, d := range hs.peers {
-		now := contains(peers, id) || contains(raftMembersOf(conf), id)
+		now := slices.Contains(peers, id) || slices.Contains(core.MembersOf(conf), id)
 		if d.known && !now {
 			delete(hs.peers, id)
 			continue

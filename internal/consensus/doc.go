@@ -19,8 +19,8 @@
 // proposal without an answer is proposed again with the same bytes (after a change of leader, or a lost reply): the
 // state machine must recognise repetitions, and answer them with the first result.
 //
-// The protocol core ([Core]) wraps raft as a value: messages, ticks, proposals and "this is on disk now" in; what to
-// write, send and apply out. It has no clock, goroutine, disk or socket, so a simulator can drive many of them with
+// The protocol core (package core) wraps raft as a value: messages, ticks, proposals and "this is on disk now" in; what
+// to write, send and apply out. It has no clock, goroutine, disk or socket, so a simulator can drive many of them with
 // one seed. [Node] is the shell around it: the log on disk (package raftlog), the ticker, the connections, the
 // goroutine that calls the state machine.
 //

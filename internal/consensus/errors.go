@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/rdmcfs/rdmcfs/internal/consensus/core"
 	"github.com/rdmcfs/rdmcfs/internal/consensus/raftlog"
 )
 
@@ -21,7 +22,7 @@ var (
 	// ErrTooLarge means that a proposal is over the limit.
 	ErrTooLarge = errors.New("consensus: proposal too large")
 	// ErrNotLeader is the answer of a node that was asked something only the leader knows.
-	ErrNotLeader = errors.New("consensus: not the leader")
+	ErrNotLeader = core.ErrNotLeader
 	// ErrBusy means that too many proposals wait already.
 	ErrBusy = errors.New("consensus: too many proposals waiting")
 	// ErrForeign means that a peer belongs to another cluster or generation.
@@ -29,7 +30,7 @@ var (
 	// ErrPeerGone is wrapped by an error of [Config.Dial] to a peer that the cluster has removed: it leads no more.
 	ErrPeerGone = errors.New("consensus: the peer was removed")
 	// ErrConfChange means that a change of voters was refused or overtaken by another one.
-	ErrConfChange = errors.New("consensus: change of voters refused")
+	ErrConfChange = core.ErrConfChange
 	// ErrStateBehind means that the state database lost what the log does not hold any more.
 	ErrStateBehind = errors.New("consensus: state database is older than the log's beginning: remove this node and " +
 		"join it again")
@@ -38,14 +39,11 @@ var (
 	ErrStateWrong = errors.New("consensus: the state is damaged")
 	// ErrSafety means that a peer's message contradicts this node's log. The node stops voting: one of the two logs
 	// is wrong.
-	ErrSafety = errors.New("consensus: log contradicts a peer's")
+	ErrSafety = core.ErrSafety
 )
 
-// errEarly is an [ErrConfChange] that passes when the leader has applied what is committed.
-var errEarly = fmt.Errorf("%w: too early", ErrConfChange)
-
-// errHolding is an errEarly while proposals wait.
-var errHolding = fmt.Errorf("%w: the state lacks entries of the log", errEarly)
+// errHolding is a [core.ErrEarly] while proposals wait.
+var errHolding = fmt.Errorf("%w: the state lacks entries of the log", core.ErrEarly)
 
 // The errors of a log that must not be used under its old identity. ErrLogDamaged's details are in
 // [raftlog.DamagedError].
@@ -56,21 +54,7 @@ var (
 )
 
 // ErrLogShort is the class of [ShortError].
-var ErrLogShort = errors.New("consensus: raft log is shorter than what this node acknowledged")
+var ErrLogShort = core.ErrLogShort
 
 // ShortError says that the log ends before an index this node is known to have had.
-type ShortError struct {
-	LastIndex uint64 // where the log ends
-	Promised  uint64 // what it once held
-	Witness   string // who says so
-}
-
-// Error says what was found and what to do.
-func (e *ShortError) Error() string {
-	return fmt.Sprintf("%v: it ends at %d, %s says %d; this node must not vote with it: remove it from the cluster and "+
-		"join it again with a new store",
-		ErrLogShort, e.LastIndex, e.Witness, e.Promised)
-}
-
-// Is makes errors.Is(err, ErrLogShort) true.
-func (e *ShortError) Is(target error) bool { return target == ErrLogShort }
+type ShortError = core.ShortError

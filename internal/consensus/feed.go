@@ -4,14 +4,23 @@ import (
 	"sort"
 	"sync"
 
+	"go.etcd.io/raft/v3/raftpb"
+
+	"github.com/rdmcfs/rdmcfs/internal/consensus/core"
 	"github.com/rdmcfs/rdmcfs/internal/consensus/raftlog"
 )
+
+// confAt is a configuration, and the index of the entry that brought it.
+type confAt struct {
+	index uint64
+	conf  *raftpb.ConfState
+}
 
 // feed is the tail of the committed log, in memory, for the nodes that follow this one.
 type feed struct {
 	mu      sync.Mutex   // protects all below
 	base    raftlog.Base // before the first entry
-	entries []Committed
+	entries []core.Committed
 	bytes   uint64
 	confs   []confAt      // of changes in entries
 	changed chan struct{} // closed and replaced when entries are added
@@ -24,7 +33,7 @@ func newFeed(base raftlog.Base) *feed {
 
 // push adds entries that follow the last one; those already there are skipped. It returns false if there is a gap.
 // Followers hear of the entries now, or by the next announce.
-func (f *feed) push(list []Committed, now bool) bool {
+func (f *feed) push(list []core.Committed, now bool) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	last := f.base.Index + uint64(len(f.entries))
@@ -39,7 +48,7 @@ func (f *feed) push(list []Committed, now bool) bool {
 	}
 	f.entries = append(f.entries, list...)
 	for i := range list {
-		f.bytes += list[i].bytes()
+		f.bytes += list[i].Bytes()
 		if list[i].Conf != nil {
 			f.confs = append(f.confs, confAt{list[i].Index, list[i].Conf})
 		}
@@ -84,7 +93,7 @@ func (f *feed) reset(base raftlog.Base) {
 
 // after returns entries from index on, up to about limit bytes; ok is false if they are gone. If there are none yet,
 // changed is closed when that may be different.
-func (f *feed) after(index uint64, limit uint64) (list []Committed, changed <-chan struct{}, ok bool) {
+func (f *feed) after(index uint64, limit uint64) (list []core.Committed, changed <-chan struct{}, ok bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if index <= f.base.Index {
@@ -95,8 +104,8 @@ func (f *feed) after(index uint64, limit uint64) (list []Committed, changed <-ch
 		return nil, f.changed, true
 	}
 	to, size := from, uint64(0)
-	for to < uint64(len(f.entries)) && (to == from || size+f.entries[to].bytes() <= limit) {
-		size += f.entries[to].bytes()
+	for to < uint64(len(f.entries)) && (to == from || size+f.entries[to].Bytes() <= limit) {
+		size += f.entries[to].Bytes()
 		to++
 	}
 	return f.entries[from:to:to], f.changed, true
@@ -111,9 +120,9 @@ func (f *feed) trim(index, keepEntries, keepBytes uint64) uint64 {
 	for drop < len(f.entries) && f.entries[drop].Index <= index &&
 		(uint64(len(f.entries)-drop) > keepEntries || f.bytes > keepBytes) {
 		e := &f.entries[drop]
-		f.bytes -= e.bytes()
+		f.bytes -= e.Bytes()
 		f.base.Index, f.base.Term = e.Index, e.Term
-		if ent, _, err := e.entry(); err == nil && ent.Time > 0 {
+		if ent, _, err := e.Entry(); err == nil && ent.Time > 0 {
 			f.base.Time = ent.Time
 		}
 		if e.Conf != nil {
@@ -122,7 +131,7 @@ func (f *feed) trim(index, keepEntries, keepBytes uint64) uint64 {
 		drop++
 	}
 	if drop > 0 {
-		f.entries = append([]Committed(nil), f.entries[drop:]...)
+		f.entries = append([]core.Committed(nil), f.entries[drop:]...)
 		i := sort.Search(len(f.confs), func(i int) bool { return f.confs[i].index > f.base.Index })
 		f.confs = append([]confAt(nil), f.confs[i:]...)
 	}
@@ -141,7 +150,7 @@ func (f *feed) at(index uint64) (b raftlog.Base, ok bool) {
 	if n := index - f.base.Index; n > 0 {
 		b.Term = f.entries[n-1].Term
 		for i := n; i > 0; i-- { // the last stamp is at most a few entries back
-			if e, _, err := f.entries[i-1].entry(); err == nil && e.Time > 0 {
+			if e, _, err := f.entries[i-1].Entry(); err == nil && e.Time > 0 {
 				b.Time = e.Time
 				break
 			}
@@ -151,13 +160,6 @@ func (f *feed) at(index uint64) (b raftlog.Base, ok bool) {
 		b.Conf = f.confs[i-1].conf
 	}
 	return b, true
-}
-
-// first returns the index of the first entry that can be followed from.
-func (f *feed) first() uint64 {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	return f.base.Index + 1
 }
 
 // next returns the index of the entry that is due.

@@ -9,6 +9,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/rdmcfs/rdmcfs/internal/consensus/core"
 	"github.com/rdmcfs/rdmcfs/internal/consensus/raftlog"
 )
 
@@ -83,7 +84,7 @@ func (ob *observer) run() {
 func (ob *observer) turn(failures int) int {
 	ob.n.mu.Lock()
 	defer ob.n.mu.Unlock()
-	return failures % max(len(votersOf(ob.n.state.conf)), 1)
+	return failures % max(len(core.VotersOf(ob.n.state.conf)), 1)
 }
 
 func (n *Node) pause(changed <-chan struct{}, d time.Duration) {
@@ -98,11 +99,12 @@ func (n *Node) pause(changed <-chan struct{}, d time.Duration) {
 // they share the work.
 func (ob *observer) followables(failures int) []ID {
 	ob.n.mu.Lock()
-	ids, others := votersOf(ob.n.state.conf), raftMembersOf(ob.n.state.conf) // what was a learner then may be a voter now
+	// what was a learner then may be a voter now
+	ids, others := core.VotersOf(ob.n.state.conf), core.MembersOf(ob.n.state.conf)
 	ob.n.mu.Unlock()
 	if voters := len(ids); voters == 0 || failures > 2*voters {
 		for _, id := range append(others, ob.n.peers()...) {
-			if !contains(ids, id) {
+			if !slices.Contains(ids, id) {
 				ids = append(ids, id)
 			}
 		}
@@ -257,10 +259,10 @@ func (f *followSession) learn(body []byte) error {
 	}
 	f.led = state.leader != 0
 	f.n.learn(state, RoleObserver)
-	if contains(raftMembersOf(state.conf), f.n.id) {
+	if slices.Contains(core.MembersOf(state.conf), f.n.id) {
 		f.member = &state
 	}
-	if state.leader == 0 && !contains(votersOf(state.conf), f.peer) {
+	if state.leader == 0 && !slices.Contains(core.VotersOf(state.conf), f.peer) {
 		return errNoLeaderThere
 	}
 	return nil

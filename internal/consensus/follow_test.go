@@ -9,6 +9,7 @@ import (
 
 	"go.etcd.io/raft/v3/raftpb"
 
+	"github.com/rdmcfs/rdmcfs/internal/consensus/core"
 	"github.com/rdmcfs/rdmcfs/internal/consensus/raftlog"
 )
 
@@ -130,9 +131,9 @@ func TestFollowsLearnersOfOldVoters(t *testing.T) {
 // comes after a gap.
 func TestFeedRefusesAGap(t *testing.T) {
 	f := newFeed(raftlog.Base{Index: 10, Term: 1})
-	entries := func(from, to uint64) (list []Committed) {
+	entries := func(from, to uint64) (list []core.Committed) {
 		for i := from; i <= to; i++ {
-			list = append(list, Committed{Index: i, Term: 1})
+			list = append(list, core.Committed{Index: i, Term: 1})
 		}
 		return list
 	}

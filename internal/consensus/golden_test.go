@@ -7,6 +7,7 @@ import (
 	"go.etcd.io/raft/v3/raftpb"
 
 	"github.com/rdmcfs/rdmcfs/internal/codertest"
+	"github.com/rdmcfs/rdmcfs/internal/consensus/core"
 )
 
 func filled[T any]() *T {
@@ -20,7 +21,7 @@ func goldenBodies() map[string][]byte {
 	conf := &raftpb.ConfState{Voters: []uint64{1, 2}, Learners: []uint64{3}}
 	return map[string][]byte{
 		"hello":         filled[hello]().append(nil),
-		"forward":       appendForward(nil, filled[Proposal]()),
+		"forward":       appendForward(nil, filled[core.Proposal]()),
 		"nack":          filled[nack]().append(nil),
 		"call":          filled[call]().append(nil),
 		"reports":       appendReports(nil, []report{*filled[report](), {id: 9}}),
@@ -32,7 +33,7 @@ func goldenBodies() map[string][]byte {
 		"clock-call":    appendBody(nil, filled[clockCall]()),
 		"clock-answer":  appendBody(nil, &clockAnswer{1, 2, 3, 4, 1, map[ID]time.Duration{9: -1, 5: 2}}),
 		"ids":           appendBody(nil, &votersCall{add: []ID{1, 2}}),
-		"envelope":      filled[Proposal]().envelope(-2),
+		"envelope":      filled[core.Proposal]().Envelope(-2),
 		"frame":         appendFrame([]byte("before"), frameReports, func(b []byte) []byte { return append(b, "body"...) }),
 		"frame-empty":   appendFrame(nil, framePing, nil),
 		"snapshot-time": snapshotTimeBytes(5),
@@ -41,7 +42,7 @@ func goldenBodies() map[string][]byte {
 
 func snapshotTimeBytes(at int64) []byte {
 	var s raftpb.Snapshot
-	setSnapshotTime(&s, at)
+	core.SetSnapshotTime(&s, at)
 	return s.Data
 }
 

@@ -4,12 +4,14 @@ import (
 	"context"
 	"io"
 	"net"
+	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"go.etcd.io/raft/v3/raftpb"
 
+	"github.com/rdmcfs/rdmcfs/internal/consensus/core"
 	"github.com/rdmcfs/rdmcfs/internal/consensus/raftlog"
 	"github.com/rdmcfs/rdmcfs/internal/consensus/raftlog/simfs"
 )
@@ -25,10 +27,10 @@ func TestObserverLeavesAVoterThatLags(t *testing.T) {
 		leader, looks = c.leader(), looks+1
 		voters := c.nodes[leader].node.Status().Voters
 		for _, tn := range c.running() {
-			st := tn.node.Status()
+			st := tn.node.inside()
 			switch {
 			case st.Role != RoleObserver || st.Following == 0:
-			case st.Following != leader && contains(voters, st.Following):
+			case st.Following != leader && slices.Contains(voters, st.Following):
 				observer, voter = tn.id, st.Following
 			case looks%100 == 0:
 				tn.node.leaveFollowed() // it takes another
@@ -44,15 +46,14 @@ func TestObserverLeavesAVoterThatLags(t *testing.T) {
 		}
 		return nil
 	})
-	opts := ProposeOptions{Nodes: []ID{observer}, BarrierTimeout: 15 * time.Second}
 	for _, command := range []string{"stands", "again"} {
-		p, behind, err := proposeVisible(c.nodes[leader].node, command, opts)
+		p, behind, err := proposeVisible(c.nodes[leader].node, command, 15*time.Second, observer)
 		if err != nil || len(behind) > 0 {
 			t.Fatalf("%+v, behind %v, %v: observer %d follows %d", p, behind, err, observer,
-				c.nodes[observer].node.Status().Following)
+				c.nodes[observer].node.inside().Following)
 		}
 	}
-	if at := c.nodes[observer].node.Status().Following; at == voter {
+	if at := c.nodes[observer].node.inside().Following; at == voter {
 		t.Errorf("observer %d still follows %d", observer, voter)
 	}
 }
@@ -122,9 +123,9 @@ func observerLeavesASilentVoter(t *testing.T, changes int, entries uint64) {
 			}
 			state := clusterState{leader: 2, term: 1, conf: n.state.conf}
 			_, _ = far.Write(appendFrame(nil, frameState, state.append))
-			var list []Committed
+			var list []core.Committed
 			for i := range entries {
-				list = append(list, Committed{Index: i + 1, Term: 1})
+				list = append(list, core.Committed{Index: i + 1, Term: 1})
 			}
 			if len(list) > 0 {
 				_, _ = far.Write(appendFrame(nil, frameEntries, func(b []byte) []byte { return appendEntries(b, list) }))
@@ -311,7 +312,7 @@ func TestSlowFollowerBlamesNobody(t *testing.T) {
 		if ctx.Err() != nil {
 			t.Error("the voter is left while this node is behind with what it has got")
 		}
-		n.applyQ.unhold(&applyJob{entries: []Committed{{Raw: make([]byte, 1000)}}})
+		n.applyQ.unhold(&applyJob{entries: []core.Committed{{Raw: make([]byte, 1000)}}})
 		<-done
 		if ctx.Err() == nil {
 			t.Error("a voter that sends nothing is not left")

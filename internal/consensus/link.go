@@ -10,6 +10,8 @@ import (
 
 	"go.etcd.io/raft/v3/raftpb"
 	"google.golang.org/protobuf/proto"
+
+	"github.com/rdmcfs/rdmcfs/internal/consensus/core"
 )
 
 const (
@@ -66,7 +68,7 @@ func (n *Node) updateLinks() {
 	}
 	want := map[ID]bool{}
 	if n.state.role != RoleObserver {
-		for _, id := range raftMembersOf(n.state.conf) {
+		for _, id := range core.MembersOf(n.state.conf) {
 			want[id] = true
 		}
 	}
@@ -136,8 +138,8 @@ func (l *link) refused() {
 	n.mu.Unlock()
 	if leads {
 		n.box.event(func() {
-			if core := n.loop.core; core != nil {
-				core.LeaderGone(peer)
+			if c := n.loop.core; c != nil {
+				c.LeaderGone(peer)
 			}
 		})
 	}
@@ -311,8 +313,8 @@ func (l *link) reached() {
 	l.up = now
 	if steady {
 		n.box.event(func() {
-			if core := n.loop.core; core != nil {
-				core.Reached()
+			if c := n.loop.core; c != nil {
+				c.Reached()
 			}
 		})
 	}

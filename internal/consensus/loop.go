@@ -2,13 +2,16 @@ package consensus
 
 import (
 	"errors"
+	"log/slog"
 	"math/rand/v2"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"go.etcd.io/raft/v3/raftpb"
 
+	"github.com/rdmcfs/rdmcfs/internal/consensus/core"
 	"github.com/rdmcfs/rdmcfs/internal/consensus/raftlog"
 )
 
@@ -30,7 +33,7 @@ type mailbox struct {
 
 // arrival is a proposal with the stream a refusal goes to; nil for this node's own.
 type arrival struct {
-	Proposal
+	core.Proposal
 	from *stream
 }
 
@@ -82,7 +85,7 @@ func (b *mailbox) take() (messages []*raftpb.Message, proposals []arrival, event
 // goroutine (and to Open before that starts): its methods run there only.
 type raftLoop struct {
 	n    *Node
-	core *Core
+	core *core.Core
 	// hard is the last hard state while there is no core.
 	hard       *raftpb.HardState
 	ticks      uint64
@@ -108,20 +111,34 @@ type readAnswer struct {
 	err   error
 }
 
+// raftLog writes the lines of raft itself.
+func raftLog(to *slog.Logger) func(core.Level, string) {
+	return func(level core.Level, line string) {
+		switch level {
+		case core.Debug:
+			to.Debug(line)
+		case core.Warning:
+			to.Warn(line)
+		case core.Fault:
+			to.Error(line)
+		}
+	}
+}
+
 func (rl *raftLoop) newCore(s *raftlog.State) error {
-	core, err := NewCore(CoreConfig{ID: rl.n.id, State: s, ElectionTicks: rl.n.tune.ElectionTicks,
+	c, err := core.New(core.Config{ID: rl.n.id, State: s, ElectionTicks: rl.n.tune.ElectionTicks,
 		HeartbeatTicks: rl.n.tune.HeartbeatTicks,
-		Intn:           rand.IntN, Logger: rl.n.log})
+		Intn:           rand.IntN, Log: raftLog(rl.n.log)})
 	if err != nil {
 		return err
 	}
-	rl.core = core
-	rl.n.clocks.seeTime(core.LastTime())
+	rl.core = c
+	rl.n.clocks.seeTime(c.LastTime())
 	rl.out = newOutgoing(rl.n.id, s.LastIndex())
 	rl.leaving = false
 	rl.snapSent = map[ID]time.Time{}
-	if voters := votersOf(s.Base.Conf); len(voters) == 1 && voters[0] == rl.n.id {
-		core.Campaign()
+	if voters := core.VotersOf(s.Base.Conf); len(voters) == 1 && voters[0] == rl.n.id {
+		c.Campaign()
 	}
 	return nil
 }
@@ -182,8 +199,8 @@ func (rl *raftLoop) tick() {
 
 // receive takes a raft message of a peer.
 func (rl *raftLoop) receive(m *raftpb.Message) {
-	core := rl.core
-	if core == nil {
+	c := rl.core
+	if c == nil {
 		return
 	}
 	switch m.GetType() {
@@ -195,7 +212,7 @@ func (rl *raftLoop) receive(m *raftpb.Message) {
 			return
 		}
 	}
-	rl.stepped(core.Step(m))
+	rl.stepped(c.Step(m))
 }
 
 func (rl *raftLoop) stepped(err error) {
@@ -203,7 +220,7 @@ func (rl *raftLoop) stepped(err error) {
 	case err == nil:
 	case errors.Is(err, ErrLogShort), errors.Is(err, ErrSafety):
 		rl.n.fail(err)
-	case errors.Is(err, errMessage):
+	case errors.Is(err, core.ErrMessage):
 		rl.n.log.Warn("raft message dropped", "error", err)
 	}
 }
@@ -238,18 +255,18 @@ func (rl *raftLoop) offer(list []arrival) {
 }
 
 func (rl *raftLoop) offerBatch(part []arrival) (reason uint8, text string) {
-	core := rl.core
-	if core == nil || core.Status().Role != RoleLeader {
+	c := rl.core
+	if c == nil || c.Status().Role != RoleLeader {
 		return nackNotLeader, ""
 	}
 	if err := rl.n.readOnlyErr(); err != nil {
 		return nackReadOnly, err.Error()
 	}
-	list := make([]Proposal, len(part))
+	list := make([]core.Proposal, len(part))
 	for i := range part {
 		list[i] = part[i].Proposal
 	}
-	err := core.Propose(rl.n.clocks.now().UnixNano(), list)
+	err := c.Propose(rl.n.clocks.now().UnixNano(), list)
 	switch {
 	case err == nil:
 		return 0, ""
@@ -262,46 +279,46 @@ func (rl *raftLoop) offerBatch(part []arrival) (reason uint8, text string) {
 
 // pump carries out what the core wants until it wants nothing more.
 func (rl *raftLoop) pump() {
-	core := rl.core
-	if core == nil {
+	c := rl.core
+	if c == nil {
 		return
 	}
 	for {
-		out, ok := core.Ready()
+		out, ok := c.Ready()
 		if !ok {
 			break
 		}
 		rl.send(out.Messages)
 		if out.Append != nil {
-			rl.append(core, out.Append)
+			rl.append(c, out.Append)
 		}
 		if len(out.Apply) > 0 {
-			rl.commit(core, out.Apply)
+			rl.commit(c, out.Apply)
 		}
 		for _, r := range out.Reads {
-			if c := rl.reads[r.Request]; c != nil {
+			if asked := rl.reads[r.Request]; asked != nil {
 				delete(rl.reads, r.Request)
-				c <- readAnswer{index: r.Index}
+				asked <- readAnswer{index: r.Index}
 			}
 		}
 	}
 	rl.armGather()
-	rl.publish(core)
+	rl.publish(c)
 }
 
 // append queues an append to be persisted. An append that only moves the commit index goes with the next one and, if
 // nothing is queued before it, needs no wait.
-func (rl *raftLoop) append(core *Core, a *Append) {
+func (rl *raftLoop) append(c *core.Core, a *core.Append) {
 	rl.out.note(a.Entries)
-	if rl.appends == 0 && core.onlyCommit(a) {
-		core.Unpersisted(a)
+	if rl.appends == 0 && c.OnlyCommit(a) {
+		c.Unpersisted(a)
 		return
 	}
 	rl.appends++
 	rl.n.persist.add(persistJob{batch: a.Batch(), done: func() {
 		rl.appends--
-		if rl.core == core {
-			core.Persisted(a)
+		if rl.core == c {
+			c.Persisted(a)
 		}
 	}})
 }
@@ -335,21 +352,21 @@ func (rl *raftLoop) releaseHeld() {
 	rl.n.feed.announce()
 }
 
-func (rl *raftLoop) commit(core *Core, list []Committed) {
+func (rl *raftLoop) commit(c *core.Core, list []core.Committed) {
 	if !rl.n.feed.push(list, rl.prompt(list)) {
 		rl.n.fail(errGap)
 		return
 	}
 	for i := range list {
 		if list[i].Conf != nil {
-			rl.leaving = !contains(raftMembersOf(list[i].Conf), rl.n.id)
+			rl.leaving = !slices.Contains(core.MembersOf(list[i].Conf), rl.n.id)
 		}
 	}
-	rl.n.applyQ.add(applyJob{entries: list, core: core})
+	rl.n.applyQ.add(applyJob{entries: list, core: c})
 }
 
 // prompt reports whether a follower may be waiting for one of the entries.
-func (rl *raftLoop) prompt(list []Committed) bool {
+func (rl *raftLoop) prompt(list []core.Committed) bool {
 	if rl.core.Status().Role != RoleLeader {
 		return true
 	}
@@ -396,9 +413,9 @@ func (rl *raftLoop) deliver(list []*raftpb.Message) {
 }
 
 // publish shows the core's state to the other goroutines.
-func (rl *raftLoop) publish(core *Core) {
-	st := core.Status()
-	s := clusterState{leader: st.Leader, term: st.Term, commit: st.Commit, confIndex: core.ConfIndex(), conf: core.Conf()}
+func (rl *raftLoop) publish(c *core.Core) {
+	st := c.Status()
+	s := clusterState{leader: st.Leader, term: st.Term, commit: st.Commit, confIndex: c.ConfIndex(), conf: c.Conf()}
 	rl.n.learn(s, st.Role)
 }
 
@@ -417,7 +434,7 @@ func (rl *raftLoop) tend() {
 	if st.Role == RoleLeader && (rl.n.readOnlyErr() != nil || rl.n.replacer.why() != nil || rl.n.resigned.Load()) {
 		rl.handOver(now)
 	}
-	left := rl.leaving && len(rl.core.applying) == 0 // and a change in the log, which may be lost, keeps it
+	left := rl.leaving && !rl.core.Applying() // and a change in the log, which may be lost, keeps it
 	if (st.Leader == 0 || left) && !rl.asking {
 		rl.askWhetherRemoved()
 	}

@@ -10,6 +10,7 @@ import (
 
 	"go.etcd.io/raft/v3/raftpb"
 
+	"github.com/rdmcfs/rdmcfs/internal/consensus/core"
 	"github.com/rdmcfs/rdmcfs/internal/consensus/raftlog"
 )
 
@@ -95,19 +96,20 @@ func (n *Node) setLeaderLocked(leader ID) {
 // joinsWith reports whether an observer that has applied the log up to an index has to join raft by a configuration: it
 // is in that configuration, and not known to be out of raft again.
 func (n *Node) joinsWith(applied, confIndex uint64, conf *raftpb.ConfState) bool {
-	if !contains(raftMembersOf(conf), n.id) {
+	if !slices.Contains(core.MembersOf(conf), n.id) {
 		return false
 	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	return applied >= n.state.inRaft && (n.state.confIndex <= confIndex || contains(raftMembersOf(n.state.conf), n.id))
+	return applied >= n.state.inRaft &&
+		(n.state.confIndex <= confIndex || slices.Contains(core.MembersOf(n.state.conf), n.id))
 }
 
 // outside is where the log on the disk begins if a node takes no part in raft. A base whose configuration includes the
 // node would claim that what the node has acknowledged as a member lies behind it. The empty base claims no more than
 // the log of a new node.
 func outside(id ID, base raftlog.Base) raftlog.Base {
-	if contains(raftMembersOf(base.Conf), id) {
+	if slices.Contains(core.MembersOf(base.Conf), id) {
 		return raftlog.Base{Conf: &raftpb.ConfState{}}
 	}
 	return base
@@ -140,7 +142,7 @@ func (rl *raftLoop) join(base raftlog.Base) {
 // leave makes a removed member an observer. Its hard state stays in the log: should it come back, it remembers its
 // vote, and how far it knew the log to be committed, with the entry that removed it. It runs in the loop.
 func (rl *raftLoop) leave(conf *raftpb.ConfState, confIndex uint64) {
-	was := rl.core.log.hard
+	was := rl.core.Hard()
 	rl.hard = &raftpb.HardState{Term: new(was.GetTerm()), Vote: new(was.GetVote()),
 		Commit: new(max(was.GetCommit(), confIndex))}
 	rl.core, rl.leaving = nil, false
@@ -166,26 +168,26 @@ func (rl *raftLoop) leave(conf *raftpb.ConfState, confIndex uint64) {
 // raft does not tell the members it has removed. Or others may be new, and this member would not let them in. It runs
 // in the loop.
 func (rl *raftLoop) askWhetherRemoved() {
-	n, core := rl.n, rl.core
+	n, c := rl.n, rl.core
 	rl.asking = true
-	peers, known := otherThan(n.id, raftMembersOf(core.Conf())), core.ConfIndex()
+	peers, known := otherThan(n.id, core.MembersOf(c.Conf())), c.ConfIndex()
 	n.wg.Go(func() {
 		ctx, cancel := context.WithTimeout(n.ctx, 5*time.Second)
 		defer cancel()
 		newest := newestConf(ctx, n, peers)
 		if newest.confIndex <= known { // all that this member knows may have been replaced
-			others := slices.DeleteFunc(otherThan(n.id, n.peers()), func(id ID) bool { return contains(peers, id) })
+			others := slices.DeleteFunc(otherThan(n.id, n.peers()), func(id ID) bool { return slices.Contains(peers, id) })
 			rand.Shuffle(len(others), func(i, j int) { others[i], others[j] = others[j], others[i] })
 			newest = newestConf(ctx, n, others[:min(len(others), outsidersAsked)])
 		}
 		rl.n.box.event(func() {
 			rl.asking = false
-			if rl.core != core || newest.conf == nil || newest.confIndex < core.ConfIndex() {
+			if rl.core != c || newest.conf == nil || newest.confIndex < c.ConfIndex() {
 				return
 			}
-			if contains(raftMembersOf(newest.conf), n.id) {
+			if slices.Contains(core.MembersOf(newest.conf), n.id) {
 				n.learn(clusterState{conf: newest.conf, confIndex: newest.confIndex}, "") // the leader may be new
-			} else if !core.AddedAfter(newest.commit) {
+			} else if !c.AddedAfter(newest.commit) {
 				rl.leave(newest.conf, newest.confIndex)
 			}
 		})
@@ -246,7 +248,7 @@ func (v *voterChanges) runPolicy() {
 		if busy {
 			continue
 		}
-		plan := PlanVoters(n.cfg.Members(), conf.GetVoters(), conf.GetLearners(), n.id, n.tune.DeadVoterAfter)
+		plan := core.PlanVoters(n.cfg.Members(), conf.GetVoters(), conf.GetLearners(), n.id, n.tune.DeadVoterAfter)
 		if plan.Empty() {
 			continue
 		}
@@ -285,8 +287,8 @@ func (v *voterChanges) changeVoters(ctx context.Context, add, remove []ID) error
 	}()
 	var learners []*raftpb.ConfChangeSingle
 	for _, id := range add {
-		if !contains(raftMembersOf(conf), id) {
-			learners = append(learners, change(raftpb.ConfChangeAddLearnerNode, id))
+		if !slices.Contains(core.MembersOf(conf), id) {
+			learners = append(learners, core.Change(raftpb.ConfChangeAddLearnerNode, id))
 		}
 	}
 	if len(learners) > 0 {
@@ -303,13 +305,13 @@ func (v *voterChanges) changeVoters(ctx context.Context, add, remove []ID) error
 	}
 	var swap []*raftpb.ConfChangeSingle
 	for _, id := range add {
-		if !contains(conf.GetVoters(), id) {
-			swap = append(swap, change(raftpb.ConfChangeAddNode, id))
+		if !slices.Contains(conf.GetVoters(), id) {
+			swap = append(swap, core.Change(raftpb.ConfChangeAddNode, id))
 		}
 	}
 	for _, id := range remove {
-		if contains(raftMembersOf(conf), id) {
-			swap = append(swap, change(raftpb.ConfChangeRemoveNode, id))
+		if slices.Contains(core.MembersOf(conf), id) {
+			swap = append(swap, core.Change(raftpb.ConfChangeRemoveNode, id))
 		}
 	}
 	if len(swap) == 0 {
@@ -330,8 +332,8 @@ func (v *voterChanges) dropLearners(ids []ID) error {
 	var drop []*raftpb.ConfChangeSingle
 	conf := n.conf()
 	for _, id := range ids {
-		if contains(conf.GetLearners(), id) {
-			drop = append(drop, change(raftpb.ConfChangeRemoveNode, id))
+		if slices.Contains(conf.GetLearners(), id) {
+			drop = append(drop, core.Change(raftpb.ConfChangeRemoveNode, id))
 		}
 	}
 	if len(drop) == 0 {
@@ -340,10 +342,6 @@ func (v *voterChanges) dropLearners(ids []ID) error {
 	ctx, cancel := context.WithTimeout(n.ctx, confStepMax)
 	defer cancel()
 	return v.proposeConf(ctx, conf, drop)
-}
-
-func change(kind raftpb.ConfChangeType, id ID) *raftpb.ConfChangeSingle {
-	return &raftpb.ConfChangeSingle{Type: kind.Enum(), NodeId: new(id)}
 }
 
 func (n *Node) conf() *raftpb.ConfState {
@@ -365,16 +363,16 @@ func (v *voterChanges) beginChange(add, remove []ID) (*raftpb.ConfState, error) 
 	}
 	voters := append([]ID(nil), n.state.conf.GetVoters()...)
 	for _, id := range add {
-		if id == 0 || contains(remove, id) {
+		if id == 0 || slices.Contains(remove, id) {
 			return nil, fmt.Errorf("%w: node %x can't be added", ErrConfChange, id)
 		}
-		if !contains(voters, id) {
+		if !slices.Contains(voters, id) {
 			voters = append(voters, id)
 		}
 	}
 	left := 0
 	for _, id := range voters {
-		if !contains(remove, id) {
+		if !slices.Contains(remove, id) {
 			left++
 		}
 	}
@@ -392,7 +390,7 @@ func votersAfter(conf *raftpb.ConfState, changes []*raftpb.ConfChangeSingle) []I
 		id := c.GetNodeId()
 		if c.GetType() != raftpb.ConfChangeAddNode {
 			voters = slices.DeleteFunc(voters, func(v ID) bool { return v == id })
-		} else if !contains(voters, id) {
+		} else if !slices.Contains(voters, id) {
 			voters = append(voters, id)
 		}
 	}
@@ -402,12 +400,12 @@ func votersAfter(conf *raftpb.ConfState, changes []*raftpb.ConfChangeSingle) []I
 // inForce reports whether a configuration is the one that changes lead to, and not halfway to it.
 func inForce(conf *raftpb.ConfState, changes []*raftpb.ConfChangeSingle) bool {
 	for _, c := range changes {
-		is := contains(raftMembersOf(conf), c.GetNodeId())
+		is := slices.Contains(core.MembersOf(conf), c.GetNodeId())
 		switch c.GetType() {
 		case raftpb.ConfChangeAddNode:
-			is = contains(conf.GetVoters(), c.GetNodeId())
+			is = slices.Contains(conf.GetVoters(), c.GetNodeId())
 		case raftpb.ConfChangeAddLearnerNode:
-			is = contains(conf.GetLearners(), c.GetNodeId())
+			is = slices.Contains(conf.GetLearners(), c.GetNodeId())
 		case raftpb.ConfChangeRemoveNode:
 			is = !is
 		}
@@ -465,7 +463,7 @@ func (v *voterChanges) giveConfInTime(
 		if errors.Is(err, errHolding) && held.IsZero() {
 			held = time.Now()
 		}
-		if !errors.Is(err, errEarly) || !held.IsZero() && time.Since(held) > holdMax {
+		if !errors.Is(err, core.ErrEarly) || !held.IsZero() && time.Since(held) > holdMax {
 			return err
 		}
 		select {
@@ -489,7 +487,7 @@ func (v *voterChanges) giveConf(judged *raftpb.ConfState, changes []*raftpb.Conf
 			answer <- ErrNotLeader
 			return
 		}
-		if !sameConf(n.loop.core.Conf(), judged) {
+		if !core.SameConf(n.loop.core.Conf(), judged) {
 			answer <- fmt.Errorf("%w: the voters have changed meanwhile", ErrConfChange)
 			return
 		}
@@ -499,7 +497,7 @@ func (v *voterChanges) giveConf(judged *raftpb.ConfState, changes []*raftpb.Conf
 				answer <- errHolding
 				return
 			}
-			if n.cfg.Members != nil && !fitToVote(n.cfg.Members(), voters, judged.GetVoters(), n.id) {
+			if n.cfg.Members != nil && !core.FitToVote(n.cfg.Members(), voters, judged.GetVoters(), n.id) {
 				answer <- fmt.Errorf("%w: a new voter is not up, or those that are up are no quorum", ErrConfChange)
 				return
 			}
@@ -564,16 +562,16 @@ type catchUp struct {
 // caughtUp runs in the loop.
 func (v *voterChanges) caughtUp(ids []ID) catchUp {
 	n := v.n
-	core := n.loop.core
-	if core == nil {
+	c := n.loop.core
+	if c == nil {
 		return catchUp{}
 	}
-	now, commit := catchUp{done: true}, core.Status().Commit
+	now, commit := catchUp{done: true}, c.Status().Commit
 	for _, id := range ids {
 		if id == n.id {
 			continue
 		}
-		match, snapshot := core.Match(id)
+		match, snapshot := c.Match(id)
 		now.has += match
 		now.snapshot = now.snapshot || snapshot
 		if match == 0 || match+catchUpEntries < commit {

@@ -6,12 +6,14 @@ import (
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"go.etcd.io/raft/v3/raftpb"
 
+	"github.com/rdmcfs/rdmcfs/internal/consensus/core"
 	"github.com/rdmcfs/rdmcfs/internal/consensus/raftlog"
 )
 
@@ -179,7 +181,7 @@ func (n *Node) recover(disk *raftlog.Log, s *raftlog.State) error {
 	if s.TornBytes > 0 {
 		n.log.Info("an unacknowledged write at the end of the raft log was dropped", "bytes", s.TornBytes)
 	}
-	member := contains(raftMembersOf(s.Base.Conf), n.id)
+	member := slices.Contains(core.MembersOf(s.Base.Conf), n.id)
 	if s.Intent != nil && !s.Holds(s.Intent.Index, s.Intent.Term) &&
 		(applied == s.Intent.Index || !member && applied > s.Intent.Index) {
 		base := *s.Intent
@@ -196,10 +198,7 @@ func (n *Node) recover(disk *raftlog.Log, s *raftlog.State) error {
 	}
 	n.state.applied, n.state.synced = applied, n.cfg.StateMachine.Synced()
 	n.state.conf, n.state.confIndex = s.Base.Conf, s.Base.Index
-	if n.cfg.AutoVisible {
-		n.state.visible = applied
-	}
-	if !contains(raftMembersOf(s.Base.Conf), n.id) { // after an intent it may be another one
+	if !slices.Contains(core.MembersOf(s.Base.Conf), n.id) { // after an intent it may be another one
 		n.loop.hard, n.state.inRaft = s.Hard, s.Hard.GetCommit()
 		begin := raftlog.Base{Index: applied, Conf: s.Base.Conf} // its term is not known: the last entry is asked for again
 		if applied > 0 {

@@ -13,6 +13,7 @@ import (
 
 	"go.etcd.io/raft/v3/raftpb"
 
+	"github.com/rdmcfs/rdmcfs/internal/consensus/core"
 	"github.com/rdmcfs/rdmcfs/internal/consensus/raftlog"
 	"github.com/rdmcfs/rdmcfs/internal/consensus/raftlog/simfs"
 )
@@ -269,37 +270,36 @@ func TestBarrierNamesThoseBehind(t *testing.T) {
 	}()
 	defer func() { close(stop); <-done }()
 	for _, tn := range c.running() {
-		p, behind, err := proposeVisible(tn.node, fmt.Sprint("w", tn.id), ProposeOptions{Nodes: []ID{1, 2, 3, 4}})
+		p, behind, err := proposeVisible(tn.node, fmt.Sprint("w", tn.id), 5*time.Second, 1, 2, 3, 4)
 		if err != nil || len(behind) > 0 {
 			t.Fatalf("node %d: %+v, behind %v, %v", tn.id, p, behind, err)
 		}
 		for id := ID(1); id <= 4; id++ {
-			if c.nodes[id].node.Status().Visible < p.Index {
+			if c.nodes[id].node.inside().Visible < p.Index {
 				t.Fatalf("node %d is not at %d", id, p.Index)
 			}
 		}
 	}
 	node := c.nodes[4].node
-	p, behind, err := proposeVisible(node, "late", ProposeOptions{BarrierTimeout: 300 * time.Millisecond})
-	if err != nil || !contains(behind, lagging) { // on a late machine others may be behind too
+	p, behind, err := proposeVisible(node, "late", 300*time.Millisecond)
+	if err != nil || !slices.Contains(behind, lagging) { // on a late machine others may be behind too
 		t.Fatalf("%+v, behind %v, %v", p, behind, err)
 	}
-	behind, err = node.Barrier(context.Background(), p.Index,
-		ProposeOptions{Nodes: []ID{1, 2, 3, 4}, BarrierTimeout: time.Minute})
+	behind, err = barrierOf(node, p.Index, time.Minute, 1, 2, 3, 4)
 	if err != nil || len(behind) > 0 {
 		t.Fatalf("barrier: %v, %v", behind, err)
 	}
-	behind, err = node.Barrier(context.Background(), p.Index, ProposeOptions{BarrierTimeout: 300 * time.Millisecond})
+	behind, err = node.Barrier(context.Background(), p.Index, ProposeOptions{})
 	if err != nil || !slices.Equal(behind, []ID{lagging}) {
 		t.Fatalf("barrier of all: %v, %v", behind, err)
 	}
 	began := time.Now()
 	c.stop(lagging)
-	p, behind, err = proposeVisible(node, "gone", ProposeOptions{BarrierTimeout: time.Minute})
+	p, behind, err = proposeVisible(node, "gone", time.Minute)
 	if err != nil || len(behind) != 1 || time.Since(began) > time.Minute/2 {
 		t.Fatalf("%+v, behind %v, %v after %v", p, behind, err, time.Since(began))
 	}
-	behind, err = node.Barrier(context.Background(), p.Index, ProposeOptions{Nodes: []ID{1, 2, 3}})
+	behind, err = barrierOf(node, p.Index, 5*time.Second, 1, 2, 3)
 	if err != nil || len(behind) > 0 {
 		t.Fatalf("barrier: %v, %v", behind, err)
 	}
@@ -322,8 +322,9 @@ func TestBarrierOfALeaderThatIsCutOff(t *testing.T) {
 		t.Fatalf("a leader that hears nobody says that %v are behind", behind)
 	}
 	answer := make(chan error, 1)
+	node.tune.BarrierTimeout = time.Minute
 	go func() {
-		behind, err := node.Barrier(context.Background(), p.Index, ProposeOptions{Patient: true, BarrierTimeout: time.Minute})
+		behind, err := node.Barrier(context.Background(), p.Index, ProposeOptions{Patient: true})
 		if err == nil && len(behind) > 0 {
 			err = fmt.Errorf("%v are behind", behind)
 		}
@@ -375,7 +376,7 @@ func TestSnapshotCatchUp(t *testing.T) {
 	for i := range 400 {
 		c.propose(leader, fmt.Sprint("s", i))
 	}
-	eventually(t, 10*time.Second, "the log is cut", func() bool { return c.nodes[leader].node.Status().LogFirst > 300 })
+	eventually(t, 10*time.Second, "the log is cut", func() bool { return c.nodes[leader].node.inside().LogFirst > 300 })
 	c.start(observer)
 	c.start(voter)
 	c.propose(observer, "o")
@@ -447,8 +448,8 @@ func TestDeadVoterIsReplaced(t *testing.T) {
 	c.stop(victim)
 	c.setDown(victim, true)
 	eventually(t, 20*time.Second, "the dead voter is replaced", func() bool {
-		st := c.nodes[leader].node.Status()
-		return len(st.Voters) == 3 && !st.Joint && !contains(st.Voters, victim) && len(st.Learners) == 0
+		st := c.nodes[leader].node.inside()
+		return len(st.Voters) == 3 && !st.Joint && !slices.Contains(st.Voters, victim) && len(st.Learners) == 0
 	})
 	c.propose(leader, "x")
 	c.start(victim) // it still believes that it votes
@@ -466,7 +467,7 @@ func TestChangeVoters(t *testing.T) {
 	st := c.nodes[leader].node.Status()
 	var observer, other ID
 	for id := range c.nodes {
-		if !contains(st.Voters, id) {
+		if !slices.Contains(st.Voters, id) {
 			observer = id
 		} else if id != leader {
 			other = id
@@ -476,7 +477,7 @@ func TestChangeVoters(t *testing.T) {
 		t.Fatal(err)
 	}
 	st = c.nodes[leader].node.Status()
-	if len(st.Voters) != 3 || !contains(st.Voters, observer) || contains(st.Voters, other) {
+	if len(st.Voters) != 3 || !slices.Contains(st.Voters, observer) || slices.Contains(st.Voters, other) {
 		t.Fatalf("voters %v", st.Voters)
 	}
 	for id := range c.nodes {
@@ -495,7 +496,7 @@ func TestVoterWhoseFellowsAreAllGone(t *testing.T) {
 	leader := c.waitVoters(3)
 	voters := c.nodes[leader].node.Status().Voters
 	away := voters[slices.IndexFunc(voters, func(id ID) bool { return id != leader })]
-	others := slices.DeleteFunc(c.ids(), func(id ID) bool { return contains(voters, id) })
+	others := slices.DeleteFunc(c.ids(), func(id ID) bool { return slices.Contains(voters, id) })
 	c.stop(away)
 	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
 	defer cancel()
@@ -551,7 +552,7 @@ func replacedWhileAway(t *testing.T) (c *cluster, away, leader, fresh ID) {
 	leader = c.waitVoters(3)
 	voters := c.nodes[leader].node.Status().Voters
 	others := slices.DeleteFunc(slices.Clone(voters), func(id ID) bool { return id == leader })
-	fresh = slices.DeleteFunc(c.ids(), func(id ID) bool { return contains(voters, id) })[0]
+	fresh = slices.DeleteFunc(c.ids(), func(id ID) bool { return slices.Contains(voters, id) })[0]
 	away, replaced := others[0], others[1]
 	c.stop(away)
 	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
@@ -592,7 +593,7 @@ func TestChangeOfVotersJudgedByOthers(t *testing.T) {
 	before := node.Status().Voters
 	judged := &raftpb.ConfState{Voters: append([]ID{}, before[1:]...)}
 	err := node.voters.proposeConf(context.Background(), judged,
-		[]*raftpb.ConfChangeSingle{change(raftpb.ConfChangeRemoveNode, before[0])})
+		[]*raftpb.ConfChangeSingle{core.Change(raftpb.ConfChangeRemoveNode, before[0])})
 	if after := node.Status().Voters; !errors.Is(err, ErrConfChange) || len(after) != len(before) {
 		t.Fatalf("%v; voters %v", err, after)
 	}
@@ -605,7 +606,7 @@ func TestALearnerThatDiesDoesNotHoldUpTheVoters(t *testing.T) {
 	st := c.nodes[leader].node.Status()
 	var observers []ID
 	for id := range c.nodes {
-		if !contains(st.Voters, id) {
+		if !slices.Contains(st.Voters, id) {
 			observers = append(observers, id)
 		}
 	}
@@ -616,7 +617,7 @@ func TestALearnerThatDiesDoesNotHoldUpTheVoters(t *testing.T) {
 	if err := node.ChangeVoters(ctx, observers[:1], nil); !errors.Is(err, ErrConfChange) || ctx.Err() != nil {
 		t.Fatalf("adding one that is gone: %v", err)
 	}
-	if st = node.Status(); len(st.Voters) != 3 || len(st.Learners) != 0 {
+	if st := node.inside(); len(st.Voters) != 3 || len(st.Learners) != 0 {
 		t.Fatalf("voters %v, learners %v", st.Voters, st.Learners)
 	}
 	if err := node.ChangeVoters(ctx, observers[1:], nil); err != nil {
@@ -636,7 +637,7 @@ func changing(t *testing.T, adjust func(*cluster)) (c *cluster, leader, fresh, v
 		return !node.voters.changing
 	})
 	voters := node.Status().Voters
-	fresh = slices.DeleteFunc(c.ids(), func(id ID) bool { return contains(voters, id) })[0]
+	fresh = slices.DeleteFunc(c.ids(), func(id ID) bool { return slices.Contains(voters, id) })[0]
 	voter = slices.DeleteFunc(slices.Clone(voters), func(id ID) bool { return id == leader })[0]
 	return c, leader, fresh, voter
 }
@@ -677,7 +678,7 @@ func evictedBeforeAChange(t *testing.T, c *cluster, leader, evicted ID, add, rem
 	<-taken
 	changed := make(chan error, 1)
 	go func() { changed <- node.ChangeVoters(t.Context(), add, remove) }()
-	eventually(t, 10*time.Second, "learners", func() bool { return len(node.Status().Learners) == len(add) })
+	eventually(t, 10*time.Second, "learners", func() bool { return len(node.inside().Learners) == len(add) })
 	select {
 	case err := <-changed:
 		t.Fatalf("it did not wait: %v", err)
@@ -785,7 +786,7 @@ func TestRemovedVoterRepeatsItsTime(t *testing.T) {
 	}
 	c.isolate(fresh, false)
 	c.propose(fresh, "through it")
-	if st := tn.node.Status(); st.Role != RoleObserver || contains(st.Voters, fresh) {
+	if st := tn.node.Status(); st.Role != RoleObserver || slices.Contains(st.Voters, fresh) {
 		t.Fatalf("%+v", st)
 	}
 }
@@ -839,7 +840,7 @@ func repeatingItsTime(t *testing.T) (c *cluster, removed ID) {
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
 	c.changeVoters(ctx, leader, []ID{removed}, []ID{voter})
-	eventually(t, 10*time.Second, "it votes", func() bool { return contains(tn.node.Status().Voters, removed) })
+	eventually(t, 10*time.Second, "it votes", func() bool { return slices.Contains(tn.node.Status().Voters, removed) })
 	c.isolate(removed, true)
 	c.changeVoters(ctx, leader, []ID{voter}, []ID{removed})
 	c.isolate(removed, false)
@@ -847,7 +848,7 @@ func repeatingItsTime(t *testing.T) (c *cluster, removed ID) {
 	c.isolate(removed, true)
 	failAgain(t, c, removed)
 	list, _, _ := c.nodes[leader].node.feed.after(tn.node.feed.next(), maxBatchBytes)
-	for last := list[len(list)-1]; last.Conf == nil || !contains(raftMembersOf(last.Conf), removed); {
+	for last := list[len(list)-1]; last.Conf == nil || !slices.Contains(core.MembersOf(last.Conf), removed); {
 		list = list[:len(list)-1]
 		last = list[len(list)-1]
 	}
@@ -921,7 +922,7 @@ func TestNobodyHandsOverToTheEvicted(t *testing.T) {
 	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
 	defer cancel()
 	err := node.ChangeVoters(ctx, []ID{other}, []ID{leader})
-	if st := node.Status(); !errors.Is(err, ErrConfChange) || !slices.Equal(st.Voters, []ID{leader}) ||
+	if st := node.inside(); !errors.Is(err, ErrConfChange) || !slices.Equal(st.Voters, []ID{leader}) ||
 		len(st.Learners) > 0 {
 		t.Fatalf("%v; voters %v, learners %v", err, st.Voters, st.Learners)
 	}
@@ -940,10 +941,10 @@ func TestLearnerThatALeaderHasLeft(t *testing.T) {
 		defer node.mu.Unlock()
 		node.voters.changing = on
 	}
-	observers := slices.DeleteFunc(c.ids(), func(id ID) bool { return contains(node.Status().Voters, id) })
+	observers := slices.DeleteFunc(c.ids(), func(id ID) bool { return slices.Contains(node.Status().Voters, id) })
 	for i, id := range observers {
 		keepOut(true)
-		learner := []*raftpb.ConfChangeSingle{change(raftpb.ConfChangeAddLearnerNode, id)}
+		learner := []*raftpb.ConfChangeSingle{core.Change(raftpb.ConfChangeAddLearnerNode, id)}
 		if err := node.voters.proposeConf(t.Context(), node.conf(), learner); err != nil {
 			t.Fatal(err)
 		}
@@ -955,7 +956,7 @@ func TestLearnerThatALeaderHasLeft(t *testing.T) {
 		}
 		keepOut(false)
 		eventually(t, 5*time.Second, fmt.Sprintf("learner %d of %v is out", id, observers), func() bool {
-			return len(node.Status().Learners) == 0
+			return len(node.inside().Learners) == 0
 		})
 	}
 	if st := node.Status(); len(st.Voters) != 3 {
@@ -1093,7 +1094,7 @@ func TestObserverSwitchesVoters(t *testing.T) {
 	}
 	var first ID
 	eventually(t, 20*time.Second, "the observer follows", func() bool {
-		first = observer.node.Status().Following
+		first = observer.node.inside().Following
 		return first != 0
 	})
 	c.stop(first)
@@ -1102,7 +1103,7 @@ func TestObserverSwitchesVoters(t *testing.T) {
 	}
 	var second ID // none for a moment, if a late machine lets the observer give up that one too
 	eventually(t, 20*time.Second, "the observer follows another one", func() bool {
-		second = observer.node.Status().Following
+		second = observer.node.inside().Following
 		return second != first && second != 0
 	})
 	c.isolate(second, true) // alive, but cut off from all

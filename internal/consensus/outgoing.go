@@ -4,6 +4,8 @@ import (
 	"time"
 
 	"go.etcd.io/raft/v3/raftpb"
+
+	"github.com/rdmcfs/rdmcfs/internal/consensus/core"
 )
 
 const (
@@ -53,11 +55,11 @@ func promptOf(kind raftpb.EntryType, data []byte) (all bool, origin ID) {
 	if kind != raftpb.EntryNormal {
 		return true, 0
 	}
-	if len(data) < envelopeBytes {
+	if len(data) < core.EnvelopeBytes {
 		return false, 0
 	}
-	p, _, _ := openEnvelope(data)
-	return p.Flags&flagAnnounce != 0, p.Origin
+	p, _, _ := core.OpenEnvelope(data)
+	return p.Flags&core.FlagAnnounce != 0, p.Origin
 }
 
 // pass returns the message if it is to be sent now.

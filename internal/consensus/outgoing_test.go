@@ -5,6 +5,8 @@ import (
 	"time"
 
 	"go.etcd.io/raft/v3/raftpb"
+
+	"github.com/rdmcfs/rdmcfs/internal/consensus/core"
 )
 
 func appendMessage(to ID, commit uint64, entries ...*raftpb.Entry) *raftpb.Message {
@@ -18,8 +20,8 @@ func ackMessage(to ID, index uint64, reject bool) *raftpb.Message {
 }
 
 func entryAt(index uint64, origin ID, flags uint8) *raftpb.Entry {
-	p := Proposal{Origin: origin, Flags: flags, Data: []byte("x")}
-	return &raftpb.Entry{Type: raftpb.EntryNormal.Enum(), Index: new(index), Data: p.envelope(1)}
+	p := core.Proposal{Origin: origin, Flags: flags, Data: []byte("x")}
+	return &raftpb.Entry{Type: raftpb.EntryNormal.Enum(), Index: new(index), Data: p.Envelope(1)}
 }
 
 // News of a commit that nobody waits for rides with the next message.
@@ -41,7 +43,7 @@ func TestCommitNewsIsHeldBack(t *testing.T) {
 	if len(o.held) != 1 {
 		t.Fatalf("%d messages held", len(o.held))
 	}
-	e = entryAt(12, 1, flagAnnounce)
+	e = entryAt(12, 1, core.FlagAnnounce)
 	o.note([]*raftpb.Entry{e})
 	if !send(appendMessage(2, 11, e)) || len(o.held) != 0 {
 		t.Error("the next entries did not take the news along")

@@ -6,6 +6,7 @@ import (
 
 	"go.etcd.io/raft/v3/raftpb"
 
+	"github.com/rdmcfs/rdmcfs/internal/consensus/core"
 	"github.com/rdmcfs/rdmcfs/internal/consensus/raftlog"
 	"github.com/rdmcfs/rdmcfs/internal/consensus/raftlog/simfs"
 )
@@ -94,7 +95,7 @@ func TestOldestVoterBeginsAgainUnderTheNewVoters(t *testing.T) {
 func TestNewMemberSavesItsTerm(t *testing.T) {
 	state := &raftlog.State{Hard: &raftpb.HardState{},
 		Base: raftlog.Base{Index: 10, Term: 3, Conf: &raftpb.ConfState{Voters: []uint64{1, 2}}}}
-	core, err := NewCore(CoreConfig{ID: 2, State: state, ElectionTicks: 10, HeartbeatTicks: 2, Intn: func(int) int {
+	core, err := core.New(core.Config{ID: 2, State: state, ElectionTicks: 10, HeartbeatTicks: 2, Intn: func(int) int {
 		return 0
 	}})
 	if err != nil {
@@ -155,4 +156,8 @@ func TestVoteIsOnDisk(t *testing.T) {
 	if err := log.Close(); err != nil {
 		t.Fatal(err)
 	}
+}
+
+func simOptions(id ID, disk *simfs.Disk) raftlog.Options {
+	return raftlog.Options{Dir: "/raft", Identity: Identity{ID: id}, FS: disk, SegmentBytes: 64 << 10}
 }

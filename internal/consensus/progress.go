@@ -6,6 +6,8 @@ import (
 	"maps"
 	"slices"
 	"time"
+
+	"github.com/rdmcfs/rdmcfs/internal/consensus/core"
 )
 
 // nodeProgress is what is known of a node, and what of it was passed on.
@@ -257,33 +259,27 @@ func (rp *reporter) want(index uint64) {
 	}
 }
 
-// Barrier waits until the nodes (nil: all that are up) have made index visible. It returns the nodes that have not done
+// Barrier waits until the nodes that are up have made index visible. It returns the nodes that have not done
 // so in time, as the present leader reports them. An error means that nobody knows: there is no leader, or none that
 // answers. A patient caller waits for one for as long as a patient proposal.
 func (n *Node) Barrier(ctx context.Context, index uint64, opts ProposeOptions) (behind []ID, err error) {
-	timeout := opts.BarrierTimeout
-	if timeout <= 0 {
-		timeout = n.tune.BarrierTimeout
-	}
+	timeout := n.tune.BarrierTimeout
 	bound := timeout + time.Second
 	if opts.Patient {
 		bound += n.tune.LeaderAwaited
 	}
 	ctx, cancel := context.WithTimeout(ctx, bound)
 	defer cancel()
-	ask := barrierCall{index: index, timeoutMs: uint64(timeout.Milliseconds()), nodes: opts.Nodes}
+	ask := barrierCall{index: index, timeoutMs: uint64(timeout.Milliseconds()), flags: barrierAllUp}
 	if opts.Announced {
 		ask.flags |= barrierAnnounced
-	}
-	if opts.Nodes == nil {
-		ask.flags |= barrierAllUp
 	}
 	body, err := n.askLeader(ctx, callBarrier, appendBody(nil, &ask), opts.Patient)
 	if err == nil {
 		behind, err = decode[idList](body)
 	}
 	if err != nil {
-		return opts.Nodes, fmt.Errorf("consensus: barrier at %d: %w", index, err)
+		return nil, fmt.Errorf("consensus: barrier at %d: %w", index, err)
 	}
 	return behind, nil
 }
@@ -397,7 +393,7 @@ func (rp *reporter) allStale(b *barrier) bool {
 	rp.n.mu.Lock()
 	defer rp.n.mu.Unlock()
 	voters, connected := map[ID]bool{}, map[ID]bool{}
-	for _, id := range votersOf(rp.n.state.conf) {
+	for _, id := range core.VotersOf(rp.n.state.conf) {
 		voters[id] = true
 	}
 	for s := range rp.n.state.streams {

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"time"
+
+	"github.com/rdmcfs/rdmcfs/internal/consensus/core"
 )
 
 const (
@@ -15,7 +17,7 @@ const (
 
 // waiter is a call of Propose; all fields are protected by the node's lock.
 type waiter struct {
-	p     Proposal
+	p     core.Proposal
 	done  chan outcome // buffered 1; gets exactly one
 	over  bool
 	again time.Time // when to propose again
@@ -103,13 +105,13 @@ func (ps *proposals) add(data []byte, opts ProposeOptions) (*waiter, error) {
 		return nil, ErrBusy
 	}
 	ps.next++
-	w := &waiter{p: Proposal{Origin: ps.n.id, Run: ps.n.run, Seq: ps.next, Data: data}, done: make(chan outcome, 1),
+	w := &waiter{p: core.Proposal{Origin: ps.n.id, Run: ps.n.run, Seq: ps.next, Data: data}, done: make(chan outcome, 1),
 		born: time.Now()}
 	if opts.Patient {
 		w.patient = ps.n.tune.LeaderAwaited
 	}
 	if opts.Announce {
-		w.p.Flags |= flagAnnounce
+		w.p.Flags |= core.FlagAnnounce
 	}
 	ps.waiting[w.p.Seq] = w
 	return w, nil

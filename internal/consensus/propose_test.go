@@ -5,6 +5,8 @@ import (
 	"errors"
 	"testing"
 	"time"
+
+	"github.com/rdmcfs/rdmcfs/internal/consensus/core"
 )
 
 // TestResultAfterASnapshotSaysSo: a proposal was under way when the state was replaced by a snapshot, which may hold
@@ -22,7 +24,7 @@ func TestResultAfterASnapshotSaysSo(t *testing.T) {
 		if restored {
 			n.showRestored(10)
 		}
-		n.showApplied([]Entry{{Index: 11}}, []Proposal{w.p}, []any{nil})
+		n.showApplied([]Entry{{Index: 11}}, []core.Proposal{w.p}, []any{nil})
 		if out := <-w.done; out.err != nil || out.Skipped != restored {
 			t.Errorf("restored %v: skipped %v, %v", restored, out.Skipped, out.err)
 		}

@@ -9,6 +9,7 @@ import (
 
 	"go.etcd.io/raft/v3/raftpb"
 
+	"github.com/rdmcfs/rdmcfs/internal/consensus/core"
 	"github.com/rdmcfs/rdmcfs/internal/consensus/raftlog"
 )
 
@@ -57,7 +58,7 @@ type rebuilder struct {
 }
 
 func (r *rebuilder) run(ctx context.Context) error {
-	member := contains(raftMembersOf(r.state.Base.Conf), r.n.id)
+	member := slices.Contains(core.MembersOf(r.state.Base.Conf), r.n.id)
 	whole := member && r.state.Base.Index == 0
 	least := r.opts.Promised
 	if member {
@@ -91,7 +92,7 @@ func (r *rebuilder) run(ctx context.Context) error {
 // peers are the other nodes, voters first.
 func (r *rebuilder) peers() []ID {
 	conf := r.state.Base.Conf
-	return otherThan(r.n.id, votersOf(conf), raftMembersOf(conf), r.n.peers())
+	return otherThan(r.n.id, core.VotersOf(conf), core.MembersOf(conf), r.n.peers())
 }
 
 // stateReplacer replaces a wrong state while the node runs.
@@ -146,7 +147,7 @@ func (sr *stateReplacer) rebuilds(number uint64) bool {
 func (sr *stateReplacer) run(number uint64) {
 	for round := 0; sr.n.ctx.Err() == nil; round++ {
 		sr.n.mu.Lock()
-		ids := votersOf(sr.n.state.conf)
+		ids := core.VotersOf(sr.n.state.conf)
 		sr.n.mu.Unlock()
 		peers := otherThan(sr.n.id, ids, sr.n.peers())
 		said := noOtherNode
@@ -181,7 +182,7 @@ func (sr *stateReplacer) say(text string) {
 // otherThan joins lists of nodes, in order, without self.
 func otherThan(self ID, lists ...[]ID) (out []ID) {
 	for _, id := range slices.Concat(lists...) {
-		if id != self && id != 0 && !contains(out, id) {
+		if id != self && id != 0 && !slices.Contains(out, id) {
 			out = append(out, id)
 		}
 	}
@@ -222,18 +223,18 @@ func (r *rebuilder) take(ctx context.Context, peer ID, least uint64) error {
 // be known to be committed.
 func (r *rebuilder) termOf(head *snapHead) uint64 {
 	s := r.state
-	if !contains(raftMembersOf(s.Base.Conf), r.n.id) || head.index < s.Base.Index || head.index > s.LastIndex() {
+	if !slices.Contains(core.MembersOf(s.Base.Conf), r.n.id) || head.index < s.Base.Index || head.index > s.LastIndex() {
 		return 0
 	}
 	entries := s.Entries[:head.index-s.Base.Index]
 	term, last := s.Base.Term, s.Base.Time
-	alone := len(votersOf(s.Base.Conf)) == 1 // what the only voter has written is committed
+	alone := len(core.VotersOf(s.Base.Conf)) == 1 // what the only voter has written is committed
 	certain := true
 	for _, e := range entries {
 		term = e.GetTerm()
 		alone = alone && e.GetType() == raftpb.EntryNormal
-		certain = alone || e.GetIndex() <= s.Hard.GetCommit() || timeOf(e) > 0
-		if at := timeOf(e); at > 0 {
+		certain = alone || e.GetIndex() <= s.Hard.GetCommit() || core.TimeOf(e) > 0
+		if at := core.TimeOf(e); at > 0 {
 			last = at
 		}
 	}

@@ -10,6 +10,7 @@ import (
 
 	"go.etcd.io/raft/v3/raftpb"
 
+	"github.com/rdmcfs/rdmcfs/internal/consensus/core"
 	"github.com/rdmcfs/rdmcfs/internal/consensus/raftlog"
 )
 
@@ -48,7 +49,7 @@ func TestRebuildFromOthers(t *testing.T) {
 		c.propose(leader, fmt.Sprint("s", i))
 	}
 	eventually(t, 10*time.Second, "the voter's log is cut", func() bool {
-		return c.nodes[voter].node.Status().LogFirst > 300
+		return c.nodes[voter].node.inside().LogFirst > 300
 	})
 	c.converge()
 	for _, more := range []int{0, 100, 400} { // the snapshot is the last entry's; within the own log, or not; beyond it
@@ -91,7 +92,7 @@ func TestRebuildAlone(t *testing.T) {
 			c.propose(leader, fmt.Sprint("s", i))
 		}
 		if cut {
-			eventually(t, 10*time.Second, "the log is cut", func() bool { return c.nodes[leader].node.Status().LogFirst > 300 })
+			eventually(t, 10*time.Second, "the log is cut", func() bool { return c.nodes[leader].node.inside().LogFirst > 300 })
 		}
 		want := c.nodes[leader].sm.state()
 		c.stop(leader)
@@ -208,7 +209,7 @@ func TestRebuildVoterFromObserver(t *testing.T) {
 	for i := range 400 {
 		c.propose(voter, fmt.Sprint("s", i))
 	}
-	eventually(t, 10*time.Second, "the log is cut", func() bool { return c.nodes[voter].node.Status().LogFirst > 300 })
+	eventually(t, 10*time.Second, "the log is cut", func() bool { return c.nodes[voter].node.inside().LogFirst > 300 })
 	c.converge()
 	c.stop(observer)
 	for i := range 7 { // the observer has missed these
@@ -232,7 +233,7 @@ func TestTermOfSnapshot(t *testing.T) {
 	entry := func(index, term uint64, at int64) *raftpb.Entry {
 		e := &raftpb.Entry{Index: new(index), Term: new(term)}
 		if at > 0 {
-			e.Data = (&Proposal{}).envelope(at)
+			e.Data = (&core.Proposal{}).Envelope(at)
 		}
 		return e
 	}

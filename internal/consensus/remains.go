@@ -3,7 +3,9 @@ package consensus
 import (
 	"errors"
 	"fmt"
+	"slices"
 
+	"github.com/rdmcfs/rdmcfs/internal/consensus/core"
 	"github.com/rdmcfs/rdmcfs/internal/consensus/raftlog"
 )
 
@@ -31,7 +33,7 @@ func ReadRemains(cfg Config, after uint64) (Remains, error) {
 		state.Base, state.Entries = *base, nil
 	}
 	out := Remains{Last: state.LastIndex(), Term: state.Base.Term,
-		Member:   contains(raftMembersOf(state.Base.Conf), cfg.Identity.ID),
+		Member:   slices.Contains(core.MembersOf(state.Base.Conf), cfg.Identity.ID),
 		Promised: state.Hard.GetTerm() > 0 || state.LastIndex() > 0}
 	if after < state.Base.Index {
 		return out, errors.Join(fmt.Errorf("%w: it has applied %d, the log begins after %d", ErrStateBehind, after,
@@ -42,8 +44,8 @@ func ReadRemains(cfg Config, after uint64) (Remains, error) {
 		if e.GetIndex() <= after {
 			continue
 		}
-		c := Committed{Index: e.GetIndex(), Term: e.GetTerm(), Type: e.GetType(), Raw: e.GetData()}
-		entry, _, err := c.entry()
+		c := core.Committed{Index: e.GetIndex(), Term: e.GetTerm(), Type: e.GetType(), Raw: e.GetData()}
+		entry, _, err := c.Entry()
 		if err != nil {
 			return out, errors.Join(fmt.Errorf("consensus: read log: entry %d: %w", e.GetIndex(), err), disk.Close())
 		}

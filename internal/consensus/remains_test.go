@@ -1,6 +1,7 @@
 package consensus
 
 import (
+	"slices"
 	"testing"
 
 	"go.etcd.io/raft/v3/raftpb"
@@ -93,7 +94,7 @@ func TestRemainsOfAVoterThatJoined(t *testing.T) {
 	}
 	for _, id := range c.ids() {
 		r, err := ReadRemains(c.config(c.nodes[id]), c.nodes[id].sm.Applied())
-		if err != nil || r.Member != contains(voters, id) {
+		if err != nil || r.Member != slices.Contains(voters, id) {
 			t.Errorf("node %d of the voters %v: %+v, %v", id, voters, r, err)
 		}
 	}

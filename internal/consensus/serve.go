@@ -5,11 +5,14 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"slices"
 	"sync"
 	"time"
 
 	"go.etcd.io/raft/v3/raftpb"
 	"google.golang.org/protobuf/proto"
+
+	"github.com/rdmcfs/rdmcfs/internal/consensus/core"
 )
 
 const (
@@ -19,7 +22,7 @@ const (
 
 // MayBeInRaft reports whether an id is a member of raft by the newest voters that this node has heard of. This node may
 // not have reached the entries that let the peer in.
-func (n *Node) MayBeInRaft(id ID) bool { return contains(raftMembersOf(n.conf()), id) }
+func (n *Node) MayBeInRaft(id ID) bool { return slices.Contains(core.MembersOf(n.conf()), id) }
 
 // Serve handles a connection that a peer has dialled until it ends or the node is closed; it closes conn. authentic
 // reports whether the authenticated caller may speak as an id. The error says why it ended; io.EOF and net.ErrClosed
@@ -211,7 +214,7 @@ func (n *Node) clusterState() clusterState {
 	defer n.mu.Unlock()
 	st := &n.state
 	s := clusterState{leader: st.leader, term: st.term, commit: st.commit, confIndex: st.confIndex, conf: st.conf}
-	if st.role == RoleObserver && (st.follower == nil || !contains(votersOf(st.conf), st.follower.peer)) {
+	if st.role == RoleObserver && (st.follower == nil || !slices.Contains(core.VotersOf(st.conf), st.follower.peer)) {
 		s.leader = 0
 	}
 	return s

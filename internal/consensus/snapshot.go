@@ -12,6 +12,7 @@ import (
 	"go.etcd.io/raft/v3/raftpb"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/rdmcfs/rdmcfs/internal/consensus/core"
 	"github.com/rdmcfs/rdmcfs/internal/consensus/raftlog"
 )
 
@@ -267,7 +268,7 @@ func (r *chunkReader) next() {
 // receiveSnapshot handles raft's snapshot message. It fetches the state first, then tells raft what was fetched, which
 // may be newer than what the message announced.
 func (rl *raftLoop) receiveSnapshot(m *raftpb.Message) {
-	if err := rl.core.check(m); err != nil {
+	if err := rl.core.Check(m); err != nil {
 		rl.stepped(err)
 		return
 	}
@@ -304,6 +305,6 @@ func (rl *raftLoop) stepSnapshot(m *raftpb.Message, base raftlog.Base) {
 	m = proto.Clone(m).(*raftpb.Message)
 	m.Snapshot = &raftpb.Snapshot{Metadata: &raftpb.SnapshotMetadata{Index: new(base.Index), Term: new(base.Term),
 		ConfState: base.Conf}}
-	setSnapshotTime(m.Snapshot, base.Time)
+	core.SetSnapshotTime(m.Snapshot, base.Time)
 	rl.stepped(rl.core.Step(m))
 }

@@ -1,21 +1,18 @@
 package consensus
 
+import "github.com/rdmcfs/rdmcfs/internal/consensus/core"
+
 // Status returns what the node knows.
 func (n *Node) Status() Status {
-	first := n.feed.first()
 	diverged := n.histories.still(n.peers(), n.conf())
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	s := &n.state
 	st := Status{
-		ID: n.id, Role: s.role, Leader: s.leader, Term: s.term, Commit: s.commit,
-		Applied: s.applied, Synced: s.synced, Visible: s.visible, LogFirst: first,
-		Voters: votersOf(s.conf), Learners: append([]ID(nil), s.conf.GetLearners()...),
+		ID: n.id, Role: s.role, Leader: s.leader, Commit: s.commit, Applied: s.applied,
+		Voters:   core.VotersOf(s.conf),
 		Joint:    len(s.conf.GetVotersOutgoing()) > 0,
 		NoQuorum: s.noQuorum, Progress: map[ID]Progress{}, Diverged: diverged, Rebuild: n.replacer.says,
-	}
-	if s.follower != nil {
-		st.Following = s.follower.peer
 	}
 	if s.readOnly != nil {
 		st.ReadOnly = s.readOnly.Error()

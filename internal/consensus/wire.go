@@ -10,6 +10,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/rdmcfs/rdmcfs/internal/coder"
+	"github.com/rdmcfs/rdmcfs/internal/consensus/core"
 )
 
 // A connection carries frames: u32 length of the body, u8 type, 3 zero bytes, u32 CRC32C of type and body, body.
@@ -175,7 +176,7 @@ func (c *fields) conf(p **raftpb.ConfState) {
 	conf := &raftpb.ConfState{}
 	if err := proto.Unmarshal(body, conf); err != nil {
 		c.Fail("configuration: %v", err)
-	} else if err := checkConf(conf); err != nil {
+	} else if err := core.CheckConf(conf); err != nil {
 		c.Fail("%v", err)
 	} else {
 		*p = conf
@@ -214,23 +215,25 @@ func (h *hello) code(c *fields) {
 func (h *hello) append(b []byte) []byte { return appendBody(b, h) }
 
 // forward is a proposal on its way to the leader; the origin is the peer of the connection.
-func (p *Proposal) code(c *fields) {
+type forward core.Proposal
+
+func (p *forward) code(c *fields) {
 	c.U8(&p.Flags)
 	c.U64(&p.Run)
 	c.U64(&p.Seq)
 	c.Rest(&p.Data, maxFrame)
 }
 
-func appendForward(b []byte, p *Proposal) []byte {
+func appendForward(b []byte, p *core.Proposal) []byte {
 	c := fields{coder.Writer(b, coder.Little)}
-	p.code(&c)
+	(*forward)(p).code(&c)
 	return c.Written()
 }
 
-func decodeForward(b []byte, origin ID) (Proposal, error) {
-	p, err := decode[Proposal](b)
+func decodeForward(b []byte, origin ID) (core.Proposal, error) {
+	p, err := decode[forward](b)
 	p.Origin = origin
-	return p, err
+	return core.Proposal(p), err
 }
 
 // Reasons of a nack.
@@ -310,8 +313,8 @@ func (l *idList) code(c *fields) { c.ids((*[]ID)(l), maxBarrierNodes) }
 type votersCall struct{ add, remove []ID }
 
 func (v *votersCall) code(c *fields) {
-	c.ids(&v.add, maxRaftMembers)
-	c.ids(&v.remove, maxRaftMembers)
+	c.ids(&v.add, core.MaxMembers)
+	c.ids(&v.remove, core.MaxMembers)
 }
 
 // report is the progress of one node.
@@ -377,9 +380,9 @@ func (f *followCall) code(c *fields) {
 }
 
 // entryList is what a follow stream sends.
-type entryList []Committed
+type entryList []core.Committed
 
-func (e *Committed) code(c *fields) {
+func codeCommitted(c *fields, e *core.Committed) {
 	kind := uint8(e.Type)
 	c.U64(&e.Index)
 	c.U64(&e.Term)
@@ -392,9 +395,9 @@ func (e *Committed) code(c *fields) {
 }
 
 func (l *entryList) code(c *fields) {
-	list := coder.Slice32(&c.Coder, (*[]Committed)(l), maxEntries, 8+8+1+4+4)
+	list := coder.Slice32(&c.Coder, (*[]core.Committed)(l), maxEntries, 8+8+1+4+4)
 	for i := range list {
-		list[i].code(c)
+		codeCommitted(c, &list[i])
 		if !c.Reading() {
 			continue
 		}
@@ -402,23 +405,23 @@ func (l *entryList) code(c *fields) {
 			c.Fail("entry %d behind %d", list[i].Index, list[i-1].Index)
 		}
 		if c.OK() {
-			list[i].check(c)
+			checkCommitted(c, &list[i])
 		}
 	}
 }
 
-// check holds an entry that was read to what a log can have.
-func (e *Committed) check(c *fields) {
+// checkCommitted holds an entry that was read to what a log can have.
+func checkCommitted(c *fields, e *core.Committed) {
 	if e.Index == 0 || e.Type > raftpb.EntryConfChangeV2 {
 		c.Fail("entry %d of type %d", e.Index, e.Type)
 	} else if e.Type == raftpb.EntryNormal && len(e.Raw) > 0 {
-		if _, _, err := openEnvelope(e.Raw); err != nil {
+		if _, _, err := core.OpenEnvelope(e.Raw); err != nil {
 			c.Fail("entry %d: %v", e.Index, err)
 		}
 	}
 }
 
-func appendEntries(b []byte, list []Committed) []byte {
+func appendEntries(b []byte, list []core.Committed) []byte {
 	return appendBody(b, (*entryList)(&list))
 }
 

@@ -8,6 +8,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+
+	"github.com/rdmcfs/rdmcfs/internal/blockset"
 )
 
 // BenchmarkSmallCommits measures durable small contents: begin, write, finish, commit.
@@ -148,7 +150,7 @@ func BenchmarkRead(b *testing.B) {
 // BenchmarkDeltaPublish measures 4 KiB changed in a large content: snapshot, store, finish.
 func BenchmarkDeltaPublish(b *testing.B) {
 	s := openStore(b, b.TempDir(), Options{})
-	put(b, s, numberedID(1), Shape{Size: 1 << 30, Holes: []Run{{64, 960}}},
+	put(b, s, numberedID(1), Shape{Size: 1 << 30, Holes: blockset.Ranges{{First: 64, Count: 960}}},
 		append(randomBytes(1, 64<<20), make([]byte, 960<<20)...))
 	o, err := s.NewOverlay(numberedID(1), Origin{})
 	if err != nil {

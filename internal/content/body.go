@@ -91,7 +91,7 @@ func newBody(id ID, l *Layout) (*body, []byte, error) {
 	}
 	b := &body{id: id, layout: l, head: header{
 		id: id, base: l.shape.Base, size: l.shape.Size, streamBytes: l.stream,
-		leafCount: l.leaves.count, shapeLen: int64(len(shape)), shapeCRC: Checksum(shape),
+		leafCount: int64(l.leaves.Count()), shapeLen: int64(len(shape)), shapeCRC: Checksum(shape),
 	}}
 	if l.shape.IsDelta() {
 		b.head.flags |= flagDelta
@@ -195,7 +195,8 @@ func (b *body) readShape() error {
 		return err
 	}
 	h := &b.head
-	if shape.Base != h.base || shape.Size != h.size || l.stream != h.streamBytes || l.leaves.count != h.leafCount {
+	if shape.Base != h.base || shape.Size != h.size || l.stream != h.streamBytes ||
+		int64(l.leaves.Count()) != h.leafCount {
 		return fmt.Errorf("content: shape of %s does not fit its header: %w", b.id, ErrCorrupt)
 	}
 	b.layout = l

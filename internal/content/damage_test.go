@@ -9,6 +9,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/rdmcfs/rdmcfs/internal/blockset"
 )
 
 // heldFiles lists the files of all contents.
@@ -35,7 +37,7 @@ func damagedStore(t testing.TB, dir string) map[ID][]byte {
 		testID(3): randomBytes(3, 5000),
 	}
 	put(t, s, testID(1), Shape{Size: int64(len(want[testID(1)]))}, want[testID(1)])
-	put(t, s, testID(2), Shape{Size: int64(len(want[testID(2)])), Holes: []Run{{0, 2}}}, want[testID(2)])
+	put(t, s, testID(2), Shape{Size: int64(len(want[testID(2)])), Holes: blockset.All(2)}, want[testID(2)])
 	put(t, s, testID(3), Shape{Size: 5000}, want[testID(3)])
 	for n, size := range map[byte]int64{4: 300, 5: 150_000} {
 		p := bytes.Clone(want[testID(1)])

@@ -56,7 +56,7 @@ func (r *Receiving) verifyLeft(ctx context.Context) error {
 			return nil
 		}
 		r.mu.Lock()
-		r.have.Set(i)
+		r.have.Set(uint64(i))
 		r.missing--
 		r.mu.Unlock()
 		return nil
@@ -121,9 +121,9 @@ func (r *Receiving) ownLeaves(ctx context.Context) error {
 	if b.base == nil || r.leavesDone {
 		return nil
 	}
-	touched := make([]int64, 0, b.layout.leaves.count)
-	for i := range b.layout.leaves.all {
-		touched = append(touched, i)
+	touched := make([]int64, 0, b.layout.leaves.Count())
+	for i := range b.layout.leaves.Blocks {
+		touched = append(touched, int64(i))
 	}
 	err := eachBlock(ctx, int64(len(touched)), func(index int64, sc *scratch) error {
 		i := touched[index]

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"os"
+
+	"github.com/rdmcfs/rdmcfs/internal/blockset"
 )
 
 // forms changes how contents are stored on the disk: it makes plain contents from deltas, puts deltas over a lower
@@ -70,14 +72,14 @@ func (fo *forms) reform(ctx context.Context, id ID, verb string, plan func(*body
 }
 
 // zeroBlocks are the runs of blocks that are known to be zero through all layers.
-func (b *body) zeroBlocks() []Run {
-	var set runSet
+func (b *body) zeroBlocks() blockset.Ranges {
+	var set blockset.Ranges
 	for i := range blockCount(b.head.size) {
-		if b.zeroBlock(i) && len(set.runs) < ExtentsMax {
-			set.add(Run{First: i, Count: 1})
+		if b.zeroBlock(i) && len(set) < ExtentsMax {
+			set.Add(blockset.Range{First: uint64(i), Count: 1})
 		}
 	}
-	return set.runs
+	return set
 }
 
 // zeroBlock reports whether all of block i is zero by the shapes alone.
@@ -236,7 +238,8 @@ func copyForm(ctx context.Context, to, from *body) error {
 	sc := scratches.Get().(*scratch)
 	defer scratches.Put(sc)
 	index := int64(0)
-	for i := range to.layout.leaves.all {
+	for block := range to.layout.leaves.Blocks {
+		i := int64(block)
 		leaf, err := from.leaf(i, sc)
 		if err != nil {
 			return err

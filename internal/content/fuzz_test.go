@@ -9,6 +9,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"pgregory.net/rapid"
 
+	"github.com/rdmcfs/rdmcfs/internal/blockset"
 	"github.com/rdmcfs/rdmcfs/internal/codertest"
 )
 
@@ -30,8 +31,8 @@ func FuzzDecodeShape(f *testing.F) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if l.StreamBytes() > s.Size || l.leaves.count > blockCount(s.Size) {
-			t.Fatalf("layout out of bounds: %d, %d", l.StreamBytes(), l.leaves.count)
+		if l.StreamBytes() > s.Size || int64(l.leaves.Count()) > blockCount(s.Size) {
+			t.Fatalf("layout out of bounds: %d, %d", l.StreamBytes(), int64(l.leaves.Count()))
 		}
 	})
 }
@@ -152,12 +153,12 @@ func shapes() *rapid.Generator[Shape] {
 			return s
 		}
 		for next := int64(0); next < blockCount(s.Size) && rapid.Bool().Draw(t, "hole"); {
-			r := Run{First: next + rapid.Int64Range(0, 1).Draw(t, "skip"), Count: rapid.Int64Range(1, 2).Draw(t, "count")}
-			if r.First+r.Count > blockCount(s.Size) {
+			first, count := next+rapid.Int64Range(0, 1).Draw(t, "skip"), rapid.Int64Range(1, 2).Draw(t, "count")
+			if first+count > blockCount(s.Size) {
 				break
 			}
-			s.Holes = append(s.Holes, r)
-			next = r.First + r.Count
+			s.Holes = append(s.Holes, blockset.Range{First: uint64(first), Count: uint64(count)})
+			next = first + count
 		}
 		return s
 	})
@@ -221,7 +222,7 @@ func (s Shape) plainMaps() (zero, data func(int64) bool) {
 	if !s.IsDelta() {
 		zero = func(at int64) bool {
 			for _, h := range s.Holes {
-				if i := at / BlockBytes; i >= h.First && i < h.First+h.Count {
+				if i := uint64(at / BlockBytes); i >= h.First && i < h.End() {
 					return true
 				}
 			}

@@ -4,6 +4,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rdmcfs/rdmcfs/internal/blockset"
 	"github.com/rdmcfs/rdmcfs/internal/codertest"
 )
 
@@ -34,7 +35,8 @@ func goldenFormats(t testing.TB) map[string][]byte {
 		"stage-text":  appendRecord([]byte("before"), recordReason, []byte("reason")),
 		"stage-tag":   appendTag(nil, &tag),
 		"shape-empty": shape(Shape{}),
-		"shape-plain": shape(Shape{Size: 300 * BlockBytes, Holes: []Run{{1, 2}, {200, 3}}}),
+		"shape-plain": shape(Shape{Size: 300 * BlockBytes,
+			Holes: blockset.Ranges{{First: 1, Count: 2}, {First: 200, Count: 3}}}),
 		"shape-delta": shape(Shape{Size: 9000, Base: testID(1), BaseSize: 100,
 			Extents: []Extent{{Off: 4, Len: 10}, {Off: 4096, Len: 4096, Zero: true}}}),
 	}

@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"io"
 	"sort"
+
+	"github.com/rdmcfs/rdmcfs/internal/blockset"
 )
 
 // Layout is the arithmetic of a valid [Shape]: where each byte of the content is in the stream. It is
@@ -13,7 +15,7 @@ type Layout struct {
 	pieces []Extent // sorted; data and zeros; what lies between them is the base's
 	starts []int64  // starts[i] is the stream offset of pieces[i]
 	stream int64
-	leaves runSet // delta: blocks that have a leaf of their own
+	leaves blockset.Index // delta: blocks that have a leaf of their own
 }
 
 // NewLayout checks the shape and works out its layout. The shape's slices must not be changed afterwards.
@@ -35,7 +37,7 @@ func NewLayout(s Shape) (*Layout, error) {
 		}
 	}
 	if s.IsDelta() {
-		l.leaves = touchedBlocks(s, l.pieces)
+		l.leaves = touchedBlocks(s, l.pieces).Index()
 	}
 	return l, nil
 }
@@ -45,7 +47,7 @@ func plainPieces(s Shape) []Extent {
 	pieces := make([]Extent, 0, 2*len(s.Holes)+1)
 	next := int64(0)
 	for _, h := range s.Holes {
-		off, end := h.First*BlockBytes, min((h.First+h.Count)*BlockBytes, s.Size)
+		off, end := int64(h.First)*BlockBytes, min(int64(h.End())*BlockBytes, s.Size)
 		if off > next {
 			pieces = append(pieces, Extent{Off: next, Len: off - next})
 		}
@@ -76,8 +78,11 @@ func deltaPieces(s Shape) []Extent {
 }
 
 // touchedBlocks are the blocks of a delta whose leaf is neither the base's nor that of zeros.
-func touchedBlocks(s Shape, pieces []Extent) runSet {
-	var set runSet
+func touchedBlocks(s Shape, pieces []Extent) blockset.Ranges {
+	var set blockset.Ranges
+	add := func(first, last int64) {
+		set.Add(blockset.Range{First: uint64(first), Count: uint64(last - first + 1)})
+	}
 	cut := min(s.Size, s.BaseSize)
 	cutBlock := int64(-1) // a block that is shorter or longer than in the base
 	if s.Size != s.BaseSize && cut%BlockBytes != 0 {
@@ -85,7 +90,7 @@ func touchedBlocks(s Shape, pieces []Extent) runSet {
 	}
 	addCut := func(before int64) {
 		if cutBlock >= 0 && cutBlock <= before {
-			set.add(Run{First: cutBlock, Count: 1})
+			add(cutBlock, cutBlock)
 			cutBlock = -1
 		}
 	}
@@ -93,17 +98,17 @@ func touchedBlocks(s Shape, pieces []Extent) runSet {
 		first, last := p.Off/BlockBytes, (p.End()-1)/BlockBytes
 		addCut(first)
 		if !p.Zero {
-			set.add(Run{First: first, Count: last - first + 1})
+			add(first, last)
 			continue
 		}
 		if !covers(p, first, s.Size) {
-			set.add(Run{First: first, Count: 1})
+			add(first, first)
 		}
 		if cutBlock > first && cutBlock < last {
 			cutBlock = -1 // all of it is zero
 		}
 		if last != first && !covers(p, last, s.Size) {
-			set.add(Run{First: last, Count: 1})
+			add(last, last)
 		}
 	}
 	addCut(blockCount(s.Size))
@@ -214,8 +219,8 @@ func (l *Layout) fileOffset(stream int64) (at, n int64) {
 // the block of the stream, for a delta it is the place in the table of own leaves.
 func (l *Layout) leafSource(i int64) (index int64, from source) {
 	if l.shape.IsDelta() {
-		if index, ok := l.leaves.index(i); ok {
-			return index, fromStream
+		if index, ok := l.leaves.Number(uint64(i)); ok {
+			return int64(index), fromStream
 		}
 	}
 	p := l.partAt(i*BlockBytes, 1)
@@ -226,47 +231,4 @@ func (l *Layout) leafSource(i int64) (index int64, from source) {
 		return 0, fromZero
 	}
 	return 0, fromBase
-}
-
-// runSet is a set of blocks as sorted runs, with their ranks.
-type runSet struct {
-	runs  []Run
-	ranks []int64 // ranks[i] is the number of blocks before runs[i]
-	count int64
-}
-
-// add adds a run whose first block is not below the first block of the last run.
-func (s *runSet) add(r Run) {
-	if n := len(s.runs); n > 0 {
-		last := &s.runs[n-1]
-		if end := last.First + last.Count; r.First <= end {
-			grow := max(0, r.First+r.Count-end)
-			last.Count += grow
-			s.count += grow
-			return
-		}
-	}
-	s.runs = append(s.runs, r)
-	s.ranks = append(s.ranks, s.count)
-	s.count += r.Count
-}
-
-// index gives the rank of block i, if it is in the set.
-func (s *runSet) index(i int64) (int64, bool) {
-	at := sort.Search(len(s.runs), func(j int) bool { return s.runs[j].First > i }) - 1
-	if at < 0 || i >= s.runs[at].First+s.runs[at].Count {
-		return 0, false
-	}
-	return s.ranks[at] + i - s.runs[at].First, true
-}
-
-// all iterates over the blocks of the set in order.
-func (s *runSet) all(yield func(int64) bool) {
-	for _, r := range s.runs {
-		for i := r.First; i < r.First+r.Count; i++ {
-			if !yield(i) {
-				return
-			}
-		}
-	}
 }

@@ -53,8 +53,8 @@ func newOverlay(st *Staging, r *Reader, log stageLog) *Overlay {
 	o := &Overlay{st: st, base: r, size: log.size, limit: log.limit, own: log.own, cut: log.cut,
 		prior: r.ID(), priorSize: r.Size()}
 	o.fresh.merge(&log.own)
-	for r := range o.own.runs(0, pageEnd(log.size)/PageBytes) {
-		o.filled += o.baseZeros(r.First, r.First+r.Count)
+	for first, end := range o.own.runs(0, pageEnd(log.size)/PageBytes) {
+		o.filled += o.baseZeros(first, end)
 	}
 	return o
 }
@@ -252,8 +252,8 @@ func (o *Overlay) Holes(holes int64) int64 {
 
 // spoiledLocked notes that a write failed half-way: pages that were the staging file's may have changed.
 func (o *Overlay) spoiledLocked(off, end int64) {
-	for r := range o.own.runs(off/PageBytes, (end-1)/PageBytes+1) {
-		o.fresh.setPages(r.First, r.First+r.Count)
+	for first, stop := range o.own.runs(off/PageBytes, (end-1)/PageBytes+1) {
+		o.fresh.setPages(first, stop)
 	}
 }
 
@@ -359,8 +359,8 @@ func (o *Overlay) dirtyLocked() ([]Extent, error) {
 			next = off
 		}
 	}
-	for r := range o.fresh.runs(0, pages) {
-		off, end := r.First*PageBytes, min((r.First+r.Count)*PageBytes, o.size)
+	for first, stop := range o.fresh.runs(0, pages) {
+		off, end := first*PageBytes, min(stop*PageBytes, o.size)
 		zeroTo(off)
 		var err error
 		if list, err = o.appendMapped(list, off, end); err != nil {

@@ -1,6 +1,9 @@
 package content
 
-import "math/bits"
+import (
+	"iter"
+	"math/bits"
+)
 
 // pageMap is a set of pages of [PageBytes]. It grows with what is set; a range that is set whole costs
 // next to nothing, so that numbers from disk can't make it large.
@@ -73,8 +76,8 @@ func (n *pageNode) fill(first, end int64) {
 
 // merge adds all pages of o.
 func (m *pageMap) merge(o *pageMap) {
-	for r := range o.runs(0, int64(len(o.nodes))*nodePages) {
-		m.setPages(r.First, r.First+r.Count)
+	for first, end := range o.runs(0, int64(len(o.nodes))*nodePages) {
+		m.setPages(first, end)
 	}
 }
 
@@ -108,12 +111,12 @@ func (m *pageMap) next(i, end int64, want bool) int64 {
 	return end
 }
 
-// runs iterates over the runs of set pages in [first, end).
-func (m *pageMap) runs(first, end int64) func(func(Run) bool) {
-	return func(yield func(Run) bool) {
+// runs iterates over the runs of set pages in [first, end): the first page of each, and the page behind its last.
+func (m *pageMap) runs(first, end int64) iter.Seq2[int64, int64] {
+	return func(yield func(int64, int64) bool) {
 		for i := m.next(first, end, true); i < end; {
 			stop := m.next(i, end, false)
-			if !yield(Run{First: i, Count: stop - i}) {
+			if !yield(i, stop) {
 				return
 			}
 			i = m.next(stop, end, true)

@@ -7,6 +7,8 @@ import (
 	"sync"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/rdmcfs/rdmcfs/internal/blockset"
 )
 
 // writeoutBytes is how much is written between two starts of write-out, so that the last fsync is short.
@@ -21,7 +23,7 @@ type Receiving struct {
 
 	mu       sync.Mutex
 	changed  sync.Cond // a block's write ended
-	have     Bitmap
+	have     *blockset.Bitmap
 	missing  int64
 	writing  map[int64]struct{} // blocks that a call owns now
 	unsynced int64              // bytes written since the last start of write-out
@@ -109,7 +111,7 @@ func (s *Store) begin(id ID, l *Layout, left bool) (*Receiving, error) {
 
 func (s *Store) newReceiving(b *body, shape []byte) *Receiving {
 	n := b.layout.Blocks()
-	r := &Receiving{s: s, body: b, shape: shape, have: NewBitmap(n), missing: n,
+	r := &Receiving{s: s, body: b, shape: shape, have: blockset.NewBitmap(uint64(n)), missing: n,
 		writing: make(map[int64]struct{})}
 	r.changed.L = &r.mu
 	return r
@@ -188,17 +190,17 @@ func (r *Receiving) ID() ID { return r.body.id }
 func (r *Receiving) Layout() *Layout { return r.body.layout }
 
 // Have is a copy of the set of stream blocks that are here, checked.
-func (r *Receiving) Have() Bitmap {
+func (r *Receiving) Have() *blockset.Bitmap {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return append(Bitmap(nil), r.have...)
+	return r.have.Clone()
 }
 
 // Has reports whether stream block i is here.
 func (r *Receiving) Has(i int64) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.have.Has(i)
+	return r.have.Has(uint64(i))
 }
 
 // Missing is the number of stream blocks that are not here.
@@ -216,7 +218,7 @@ func (r *Receiving) begun(i int64) (have bool, err error) {
 		if r.ended {
 			return false, ErrClosed
 		}
-		if r.have.Has(i) {
+		if r.have.Has(uint64(i)) {
 			return true, nil
 		}
 		if _, busy := r.writing[i]; !busy {
@@ -232,7 +234,7 @@ func (r *Receiving) written(i, n int64, whole bool) {
 	r.mu.Lock()
 	delete(r.writing, i)
 	if whole {
-		r.have.Set(i)
+		r.have.Set(uint64(i))
 		r.missing--
 	}
 	r.unsynced += n

@@ -210,7 +210,8 @@ func (b *body) checkBlock(i int64, sc *scratch) error {
 func (b *body) checkLeaves(ctx context.Context, pace *pace, damage *Damage) error {
 	sc := scratches.Get().(*scratch)
 	defer scratches.Put(sc)
-	for i := range b.layout.leaves.all {
+	for block := range b.layout.leaves.Blocks {
+		i := int64(block)
 		block := sc.block[:blockLen(b.head.size, i)]
 		if err := pace.take(ctx, int64(len(block))); err != nil {
 			return err

@@ -4,13 +4,9 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/rdmcfs/rdmcfs/internal/blockset"
 	"github.com/rdmcfs/rdmcfs/internal/coder"
 )
-
-// Run is a run of whole blocks.
-type Run struct {
-	First, Count int64
-}
 
 // Extent is a byte range of a content. Zero says that the range reads as zeros and has no bytes in the stream.
 type Extent struct {
@@ -26,7 +22,7 @@ func (e Extent) End() int64 { return e.Off + e.Len }
 // not overlapping, inside Size) replace the base's bytes; what lies behind BaseSize and in no extent is zero.
 type Shape struct {
 	Size     int64
-	Holes    []Run // plain only: runs of blocks that are all zero and lie in holes
+	Holes    blockset.Ranges // plain only: blocks that are all zero and lie in holes; runs may touch
 	Base     ID
 	BaseSize int64    // delta only: the size of the base
 	Extents  []Extent // delta only
@@ -59,12 +55,12 @@ func (s Shape) validatePlain() error {
 	if len(s.Holes) > ExtentsMax {
 		return fmt.Errorf("content: shape: %d holes: %w", len(s.Holes), ErrShape)
 	}
-	next, blocks := int64(0), blockCount(s.Size)
+	next, blocks := uint64(0), uint64(blockCount(s.Size))
 	for _, h := range s.Holes {
-		if h.Count <= 0 || h.First < next || h.First > blocks || h.Count > blocks-h.First {
+		if h.Count == 0 || h.First < next || h.First > blocks || h.Count > blocks-h.First {
 			return fmt.Errorf("content: shape: hole of %d blocks at %d: %w", h.Count, h.First, ErrShape)
 		}
-		next = h.First + h.Count
+		next = h.End()
 	}
 	return nil
 }
@@ -127,30 +123,11 @@ func (s *Shape) code(c *coder.Coder) {
 	c.Fixed(s.Base[:])
 	c.Size(&s.Size, SizeMax)
 	c.Size(&s.BaseSize, SizeMax)
+	s.Holes.Code(c, SizeMax)
 	next := int64(0)
-	for i := range coder.Slice(c, &s.Holes, ExtentsMax, 2) {
-		next = s.Holes[i].code(c, next)
-	}
-	next = 0
 	for i := range coder.Slice(c, &s.Extents, ExtentsMax, 2) {
 		next = s.Extents[i].code(c, next)
 	}
-}
-
-// code lists the fields of a run behind the one that ends before block next, and returns where this one ends.
-func (r *Run) code(c *coder.Coder, next int64) int64 {
-	gap := r.First - next
-	c.Size(&gap, SizeMax)
-	c.Size(&r.Count, SizeMax)
-	if !c.Reading() {
-		return r.First + r.Count
-	}
-	if !c.OK() || next+gap+r.Count > SizeMax {
-		c.Fail("hole beyond the largest size")
-		return 0
-	}
-	r.First = next + gap
-	return r.First + r.Count
 }
 
 // code lists the fields of an extent behind the one that ends at next, and returns where this one ends.

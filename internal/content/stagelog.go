@@ -160,14 +160,12 @@ func nextRecord(r *bufio.Reader) (kind byte, payload []byte, length int, err err
 	return h.kind, b[recordHeadBytes:], len(b), nil
 }
 
-// ownRange is the payload of recordOwn.
-type ownRange struct{ off, n int64 }
-
-func (r *ownRange) code(c *coder.Coder) {
-	c.I64(&r.off)
-	c.I64(&r.n)
-	if c.OK() && (r.off < 0 || r.off > SizeMax || r.n < 0 || r.n > SizeMax-r.off) {
-		c.Fail("range of %d bytes at %d", r.n, r.off)
+// codeOwn is the payload of recordOwn: n bytes at off.
+func codeOwn(c *coder.Coder, off, n *int64) {
+	c.I64(off)
+	c.I64(n)
+	if c.OK() && (*off < 0 || *off > SizeMax || *n < 0 || *n > SizeMax-*off) {
+		c.Fail("range of %d bytes at %d", *n, *off)
 	}
 }
 
@@ -269,11 +267,11 @@ func (l *stageLog) apply(kind byte, p []byte) bool {
 		l.cut = min(l.cut, l.size)
 		return true
 	case recordOwn:
-		var r ownRange
-		if r.code(&c); c.Finish() != nil {
+		var off, n int64
+		if codeOwn(&c, &off, &n); c.Finish() != nil {
 			return false
 		}
-		l.own.set(r.off, r.n)
+		l.own.set(off, n)
 		return true
 	}
 	return true // of a later version
@@ -281,7 +279,7 @@ func (l *stageLog) apply(kind byte, p []byte) bool {
 
 func ownRecord(off, n int64) []byte {
 	c := coder.Writer(nil, coder.Little)
-	(&ownRange{off, n}).code(&c)
+	codeOwn(&c, &off, &n)
 	return appendRecord(nil, recordOwn, c.Written())
 }
 

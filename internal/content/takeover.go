@@ -104,7 +104,7 @@ func (s *Store) adopt(id ID, old *Receiving) (_ *Receiving, err error) {
 		if err = b.writeRow(i, sc); err != nil {
 			return nil, noSpace(err)
 		}
-		r.have.Set(i)
+		r.have.Set(uint64(i))
 		r.missing--
 	}
 	return r, nil

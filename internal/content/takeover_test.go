@@ -5,6 +5,8 @@ import (
 	"context"
 	"errors"
 	"testing"
+
+	"github.com/rdmcfs/rdmcfs/internal/blockset"
 )
 
 // What a session left is taken over by the next one of the same bytes: blocks that are there need not come again, and
@@ -68,7 +70,7 @@ func TestLeftBlocksOutOfTimeAreMissing(t *testing.T) {
 	must(t, r.Close())
 	r, err = s.Resume(testID(1))
 	must(t, err)
-	r.have, r.missing = NewBitmap(3), 3
+	r.have, r.missing = blockset.NewBitmap(3), 3
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	must(t, r.verifyLeft(ctx))

@@ -121,16 +121,6 @@ func (t *Table) Count(file uint64) int {
 	return len(t.held[file]) + len(waiting)
 }
 
-// Any reports whether anything is held of the files that which picks.
-func (t *Table) Any(which func(file uint64) bool) bool {
-	for file := range t.held {
-		if which(file) {
-			return true
-		}
-	}
-	return false
-}
-
 // Keep forgets all files but those that which picks.
 func (t *Table) Keep(which func(file uint64) bool) {
 	for file := range t.held {

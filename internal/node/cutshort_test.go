@@ -124,7 +124,7 @@ func onlyTheNode(t *testing.T, d dataDir) error {
 		return err
 	}
 	raft, err := consensus.Open(consensus.Config{
-		Dir: d.path("raft"), Identity: id.raft(), AutoVisible: true,
+		Dir: d.path("raft"), Identity: id.raft(),
 		StateMachine: &machine{db: db, point: func(string) {}, changed: func(uint64, []meta.Event) {}},
 		Dial:         func(context.Context, consensus.ID) (net.Conn, error) { return nil, net.ErrClosed },
 	})

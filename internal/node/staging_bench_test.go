@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/rdmcfs/rdmcfs/fs"
+	"github.com/rdmcfs/rdmcfs/internal/blockset"
 	"github.com/rdmcfs/rdmcfs/internal/content"
 )
 
@@ -45,7 +46,7 @@ func writtenOverlay(tb testing.TB, store *content.Store) *content.Overlay {
 	const size = 1 << 30
 	id := content.ID{15: 1}
 	if _, err := store.Put(tb.Context(), id, content.Shape{Size: size,
-		Holes: []content.Run{{Count: size / content.BlockBytes}}}, nil); err != nil {
+		Holes: blockset.Ranges{{Count: size / content.BlockBytes}}}, nil); err != nil {
 		tb.Fatal(err)
 	}
 	if err := store.Commit(id); err != nil {

@@ -11,7 +11,6 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"testing"
 	"unicode/utf8"
@@ -22,38 +21,44 @@ const module = "github.com/rdmcfs/rdmcfs/"
 // mayImport lists, for each layer, the layers of this module below it. A package belongs to the longest
 // prefix that matches.
 var mayImport = map[string][]string{
-	"cmd":                    {"internal", "fs", "replicate", "rdma", "meta"},
-	"internal/node":          {"internal", "fs", "replicate", "rdma", "meta"},
-	"internal/demo":          {"internal"},
-	"internal/detsim":        {"internal", "fs", "replicate", "rdma", "meta"},
-	"internal/bench":         {"internal", "replicate", "rdma"},
-	"internal/cmdline":       {},
-	"internal/coder":         {},
-	"internal/codertest":     {},
-	"internal/content":       {"internal/durable", "internal/coder"},
-	"internal/consensus":     {"internal/durable", "internal/coder"},
-	"internal/credentials":   {"internal/durable", "internal/coder"},
-	"internal/control":       {"internal/credentials", "internal/exitcode", "internal/coder"},
-	"internal/control/rings": {"rdma", "internal/coder"},
-	"internal/doctor":        {},
-	"internal/httpapi":       {"internal/durable"},
-	"internal/durable":       {},
-	"internal/exitcode":      {},
-	"internal/terminal":      {},
-	"internal/pages":         {"rdma"},
-	"internal/units":         {},
-	"internal/tidy":          {},
-	"internal/filelock":      {},
-	"internal/clusterlock":   {"meta", "internal/filelock"},
-	"fs":                     {"replicate", "meta", "internal/content", "internal/clusterlock", "internal/filelock"},
-	"replicate": {"rdma", "meta", "internal/coder", "internal/content", "internal/units", "replicate/rdmc",
-		"replicate/schedule", "replicate/session", "replicate/slow"},
-	"replicate/rdmc":     {"rdma", "internal/coder", "internal/units", "replicate/schedule"},
+	"cmd":                         {"internal", "fs", "replicate", "rdma", "meta"},
+	"internal/node":               {"internal", "fs", "replicate", "rdma", "meta"},
+	"internal/demo":               {"internal"},
+	"internal/detsim":             {"internal", "fs", "replicate", "rdma", "meta"},
+	"internal/bench":              {"internal", "replicate", "rdma"},
+	"internal/cmdline":            {},
+	"internal/coder":              {},
+	"internal/codertest":          {},
+	"internal/blockset":           {"internal/coder"},
+	"internal/content":            {"internal/durable", "internal/coder", "internal/blockset"},
+	"internal/consensus":          {"internal/consensus", "internal/durable", "internal/coder"},
+	"internal/consensus/core":     {"internal/coder", "internal/consensus/logstate"},
+	"internal/consensus/logstate": {},
+	"internal/credentials":        {"internal/durable", "internal/coder"},
+	"internal/control":            {"internal/credentials", "internal/exitcode", "internal/coder"},
+	"internal/control/rings":      {"rdma", "internal/coder"},
+	"internal/doctor":             {},
+	"internal/httpapi":            {"internal/durable"},
+	"internal/durable":            {},
+	"internal/exitcode":           {},
+	"internal/terminal":           {},
+	"internal/pages":              {"rdma"},
+	"internal/units":              {},
+	"internal/tidy":               {},
+	"internal/filelock":           {},
+	"internal/clusterlock":        {"meta", "internal/filelock"},
+	"fs": {"replicate", "meta", "internal/blockset", "internal/content", "internal/clusterlock",
+		"internal/filelock"},
+	"replicate": {"rdma", "meta", "internal/blockset", "internal/coder", "internal/content", "internal/units",
+		"replicate/rdmc", "replicate/schedule", "replicate/session", "replicate/slow"},
+	"replicate/rdmc":     {"rdma", "internal/blockset", "internal/coder", "internal/units", "replicate/schedule"},
 	"replicate/schedule": {},
-	"replicate/session":  {"meta", "internal/coder", "internal/content", "replicate/slow"},
-	"replicate/slow":     {"meta", "internal/units"},
+	"replicate/session":  {"meta/id", "meta/owed", "internal/blockset", "replicate/slow"},
+	"replicate/slow":     {"meta/id", "internal/units"},
 	"rdma":               {"rdma", "internal/coder", "internal/pages"},
 	"meta":               {"meta", "internal/coder", "internal/durable", "internal/filelock"},
+	"meta/id":            {"internal/coder"},
+	"meta/owed":          {},
 	"test":               {"internal", "fs", "replicate", "rdma", "meta", "test"},
 	"examples":           {"rdma", "replicate"},
 	"lab":                {"internal", "rdma", "replicate"},
@@ -268,44 +273,6 @@ func callName(call *ast.CallExpr) string {
 	return ""
 }
 
-// purePrefixes are folders and files whose code takes clock, randomness and I/O as values.
-var purePrefixes = []string{"internal/filelock/", "internal/coder/", "replicate/schedule/", "replicate/session/",
-	"replicate/slow/"}
-
-// impure are the packages that pure code doesn't import: what waits, locks, or reaches the machine.
-var impure = []string{"context", "io", "log", "log/slog", "math/rand", "math/rand/v2", "net", "os", "sync",
-	"sync/atomic", "syscall"}
-
-// TestPureCoresOnlyCompute: pure code takes values and returns values. It starts no goroutine, waits for nothing and
-// takes no lock; what it decides can be replayed.
-func TestPureCoresOnlyCompute(t *testing.T) {
-	fset, files := tree(t)
-	found := map[string]bool{}
-	for _, s := range files {
-		if !pure(s) {
-			continue
-		}
-		found[filepath.ToSlash(filepath.Dir(s.path))+"/"] = true
-		for _, imp := range s.file.Imports {
-			if path := strings.Trim(imp.Path.Value, `"`); slices.Contains(impure, path) {
-				t.Errorf("%s: a pure core imports %s", fset.Position(imp.Pos()), path)
-			}
-		}
-		ast.Inspect(s.file, func(n ast.Node) bool {
-			switch n.(type) {
-			case *ast.GoStmt, *ast.ChanType, *ast.SelectStmt, *ast.SendStmt:
-				t.Errorf("%s: a pure core waits for nobody and starts nothing", fset.Position(n.Pos()))
-			}
-			return true
-		})
-	}
-	for _, p := range purePrefixes {
-		if !found[p] {
-			t.Errorf("no file in %s: the test looks for the wrong folder", p)
-		}
-	}
-}
-
 func banned(s source, name string) string {
 	inCmd := strings.HasPrefix(s.path, "cmd/") || strings.HasPrefix(s.path, "examples/")
 	switch {
@@ -318,19 +285,8 @@ func banned(s source, name string) string {
 		return "names may hold escape sequences: print with internal/terminal"
 	case name == "panic" && !s.test():
 		return "panics are for broken invariants; say which on the line"
-	case (name == "time.Now" || strings.HasPrefix(name, "rand.") || strings.HasPrefix(name, "os.")) && pure(s):
-		return "a pure core takes this as a value"
 	}
 	return ""
-}
-
-func pure(s source) bool {
-	for _, p := range purePrefixes {
-		if strings.HasPrefix(s.path, p) && !s.test() {
-			return true
-		}
-	}
-	return false
 }
 
 // ownBytes are the files and folders that lay out bytes themselves, and why. All others list their fields with

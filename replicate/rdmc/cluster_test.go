@@ -262,7 +262,7 @@ func verify(t testing.TB, transfers []*Transfer, sinks []*memory) {
 				t.Fatalf("rank %d: block %d was stored %d times", rank, i, n)
 			}
 		}
-		if !tr.Have().Full() {
+		if !full(tr.Have()) {
 			t.Fatalf("rank %d: have %d of %d", rank, tr.Have().Count(), tr.Have().Blocks())
 		}
 	}

@@ -6,69 +6,7 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
-	"pgregory.net/rapid"
 )
-
-func drawBitmap(t *rapid.T) *Bitmap {
-	m := NewBitmap(rapid.Uint64Range(0, 300).Draw(t, "blocks"))
-	for _, b := range rapid.SliceOf(rapid.Uint64Range(0, 310)).Draw(t, "set") {
-		m.Set(b)
-	}
-	return m
-}
-
-func TestBitmapProperties(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) {
-		m := drawBitmap(t)
-		present := m.Present()
-		missing := present.Missing(m.Blocks())
-		if present.Count() != m.Count() || present.Count()+missing.Count() != m.Blocks() {
-			t.Fatalf("present %v missing %v of %d", present, missing, m.Blocks())
-		}
-		if err := errors.Join(present.Validate(m.Blocks()), missing.Validate(m.Blocks())); err != nil && m.Blocks() > 0 {
-			t.Fatal(err)
-		}
-		for b := range m.Blocks() {
-			if m.Has(b) != present.Contains(b) || m.Has(b) == missing.Contains(b) {
-				t.Fatalf("block %d: has %t", b, m.Has(b))
-			}
-		}
-		decoded, _, err := DecodeRanges(present.AppendBinary(nil), m.Blocks())
-		if back := BitmapOf(m.Blocks(), decoded); err != nil || !cmp.Equal(back.Present(), present) ||
-			back.Count() != m.Count() {
-			t.Fatalf("decoded %v, %v", decoded, err)
-		}
-		if all := Union(present, missing); !cmp.Equal(all, AllBlocks(m.Blocks())) {
-			t.Fatalf("union %v", all)
-		}
-	})
-}
-
-func TestUnionProperties(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) {
-		a, b := drawBitmap(t), drawBitmap(t)
-		u := Union(a.Present(), b.Present())
-		if err := u.Validate(400); err != nil {
-			t.Fatal(err)
-		}
-		x := index(u)
-		var position uint64
-		for block := range uint64(320) {
-			if u.Contains(block) != (a.Has(block) || b.Has(block)) {
-				t.Fatalf("block %d in %v", block, u)
-			}
-			if u.Contains(block) {
-				if x.at(position) != block {
-					t.Fatalf("position %d is %d, want %d", position, x.at(position), block)
-				}
-				position++
-			}
-		}
-		if x.count != position {
-			t.Fatalf("count %d, want %d", x.count, position)
-		}
-	})
-}
 
 func TestTrailerFindsChanges(t *testing.T) {
 	want := trailer{seq: 7, block: 1 << 33, epoch: 9, length: 100}
@@ -169,27 +107,6 @@ func FuzzControlAtCore(f *testing.F) {
 		w.after(2000, func() { w.run(n, func() { n.core.hear(0, m) }) })
 		steps := 0
 		w.loop(func() bool { steps++; return steps > 5000 })
-	})
-}
-
-func FuzzDecodeRanges(f *testing.F) {
-	f.Add(Ranges{{First: 3, Count: 4}, {First: 9, Count: 1}}.AppendBinary(nil))
-	f.Fuzz(func(t *testing.T, b []byte) {
-		const limit = 1 << 20
-		s, rest, err := DecodeRanges(b, limit)
-		if err != nil {
-			return
-		}
-		if err := s.Validate(limit); err != nil {
-			t.Fatal(err)
-		}
-		again, _, err := DecodeRanges(s.AppendBinary(nil), limit)
-		if err != nil || !cmp.Equal(again, s) || len(rest) > len(b) {
-			t.Fatalf("%v decoded again is %v: %v", s, again, err)
-		}
-		if m := BitmapOf(limit, s); m.Count() != s.Count() {
-			t.Fatalf("bitmap of %d blocks from %v", m.Count(), s)
-		}
 	})
 }
 

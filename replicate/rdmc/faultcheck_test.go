@@ -8,6 +8,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/rdmcfs/rdmcfs/internal/blockset"
 	"github.com/rdmcfs/rdmcfs/replicate/schedule"
 )
 
@@ -258,7 +259,6 @@ func (fg *faultGroup) moveRest(groups []*Group, left []*faultEnd, i int, src *me
 	size := uint64(len(src.data))
 	blocks := BlockCount(size, fg.cfg.BlockSize)
 	haves := make([]*Bitmap, len(left))
-	var missing []Ranges
 	for k, e := range left[1:] {
 		haves[k+1] = NewBitmap(blocks)
 		if tr := e.transfers[i]; tr != nil {
@@ -266,9 +266,9 @@ func (fg *faultGroup) moveRest(groups []*Group, left []*faultEnd, i int, src *me
 		} else if len(e.sinks) <= i {
 			e.sink(len(src.data))
 		}
-		missing = append(missing, haves[k+1].Present().Missing(blocks))
 	}
-	root, err := groups[0].Send(Outgoing{Size: size, Partial: true, Blocks: Union(missing...), Source: src})
+	missing := blockset.MissingIn(blocks, haves[1:]).Present()
+	root, err := groups[0].Send(Outgoing{Size: size, Partial: true, Blocks: missing, Source: src})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -35,7 +35,7 @@ func (c *core) prepare() {
 
 // load begins to read a block into a slot, if it can be read and a slot may be used for it.
 func (c *core) load(m *message, pos uint64) int {
-	if c.pinned >= c.limits.pins || !c.isRoot() && !m.have.Has(m.blocks.at(pos)) {
+	if c.pinned >= c.limits.pins || !c.isRoot() && !m.have.Has(m.blocks.At(pos)) {
 		return -1
 	}
 	i := c.takeSlot()

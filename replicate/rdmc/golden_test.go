@@ -19,8 +19,6 @@ func TestGoldenBytes(t *testing.T) {
 		"control":       appendReport(full.appendBinary(nil), report{rank: 9, done: 10, blocks: 11}),
 		"control-empty": new(controlMessage).appendBinary(nil),
 		"block":         block,
-		"ranges":        set.AppendBinary(nil),
-		"ranges-none":   Ranges(nil).AppendBinary(nil),
 		"announcement":  Announcement{Seq: 1, Size: 1 << 40, Blocks: set}.AppendBinary(nil),
 	})
 }

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rdmcfs/rdmcfs/internal/blockset"
 	"github.com/rdmcfs/rdmcfs/rdma"
 	"github.com/rdmcfs/rdmcfs/replicate/schedule"
 )
@@ -188,18 +189,19 @@ func TestDSN_4_6_MemberAbortsAndSurvivorsResume(t *testing.T) {
 func resume(t *testing.T, c *cluster, victim int, transfers []*Transfer, sinks []*memory) {
 	t.Helper()
 	var engines []int
-	var missing []Ranges
+	var haves []*Bitmap
 	for rank := range transfers {
 		if rank != victim {
 			engines = append(engines, rank)
-			missing = append(missing, transfers[rank].Have().Present().Missing(transfers[rank].Have().Blocks()))
+			haves = append(haves, transfers[rank].Have())
 		}
 	}
 	cfg := transfers[0].group.cfg
 	cfg.Epoch++
 	groups := c.group(cfg, engines...)
-	union := Union(missing...)
-	root, err := groups[0].Send(Outgoing{Size: uint64(len(sinks[0].data)), Partial: true, Blocks: union, Source: sinks[0]})
+	missing := blockset.MissingIn(haves[0].Blocks(), haves).Present()
+	root, err := groups[0].Send(Outgoing{Size: uint64(len(sinks[0].data)), Partial: true, Blocks: missing,
+		Source: sinks[0]})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -214,9 +216,9 @@ func resume(t *testing.T, c *cluster, victim int, transfers []*Transfer, sinks [
 	}
 	verify(t, again, left)
 	closeAll(t, groups)
-	if all := root.Have().Blocks(); union.Count() == 0 || union.Count() == all {
+	if all := root.Have().Blocks(); missing.Count() == 0 || missing.Count() == all {
 		// the fault came too early or too late to tell
-		t.Logf("victim %d: %d of %d blocks moved again", victim, union.Count(), all)
+		t.Logf("victim %d: %d of %d blocks moved again", victim, missing.Count(), all)
 	}
 }
 

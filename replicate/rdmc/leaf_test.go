@@ -34,7 +34,7 @@ func TestLeafGoesOverNoSteps(t *testing.T) {
 		}
 		c := newCore(plan, 1, 1, 0, false, coreLimits{slots: 8, posted: 4, pins: 2, sends: 2})
 		s := &asked{Schedule: plan.Message(1, k)}
-		m := &message{seq: 1, size: k, blocks: index(AllBlocks(k)), have: NewBitmap(k), sched: s, sends: s.Sends(1),
+		m := &message{seq: 1, size: k, blocks: AllBlocks(k).Index(), have: NewBitmap(k), sched: s, sends: s.Sends(1),
 			receives: s.Receives(1)}
 		c.enqueue(m)
 		c.pump()

@@ -61,7 +61,7 @@ func BlockLength(size uint64, blockSize int, i uint64) int {
 func (a *Announcement) code(c *coder.Coder) {
 	c.V64(&a.Seq)
 	c.V64(&a.Size)
-	a.Blocks.code(c, MaxMessageBlocks)
+	a.Blocks.Code(c, MaxMessageBlocks)
 }
 
 // AppendBinary appends the announcement's encoding.
@@ -78,7 +78,7 @@ func DecodeAnnouncement(b []byte) (a Announcement, err error) {
 		return Announcement{}, fmt.Errorf("%w: announcement: %w", ErrInvalid, c.Err())
 	}
 	if err := a.Blocks.Validate(MaxMessageBlocks); err != nil {
-		return Announcement{}, err
+		return Announcement{}, fmt.Errorf("%w: %w", ErrInvalid, err)
 	}
 	return a, nil
 }
@@ -95,7 +95,10 @@ func (a Announcement) validate(blockSize int) error {
 	if len(a.Blocks) > MaxRanges {
 		return fmt.Errorf("%w: message of %d runs of blocks, which no member would decode", ErrInvalid, len(a.Blocks))
 	}
-	return a.Blocks.Validate(blocks)
+	if err := a.Blocks.Validate(blocks); err != nil {
+		return fmt.Errorf("%w: %w", ErrInvalid, err)
+	}
+	return nil
 }
 
 // Outgoing is a message at the root.

@@ -3,6 +3,7 @@ package rdmc
 import (
 	"fmt"
 
+	"github.com/rdmcfs/rdmcfs/internal/blockset"
 	"github.com/rdmcfs/rdmcfs/replicate/schedule"
 )
 
@@ -17,7 +18,7 @@ const (
 type message struct {
 	seq    uint64
 	size   uint64
-	blocks indexed
+	blocks blockset.Index
 	sched  schedule.Schedule
 
 	sends, receives schedule.Span // steps of this member
@@ -35,7 +36,7 @@ type message struct {
 }
 
 // count is the number of blocks to move.
-func (m *message) count() uint64 { return m.blocks.count }
+func (m *message) count() uint64 { return m.blocks.Count() }
 
 // cursor is a place in the order of all steps of all messages.
 type cursor struct{ seq, step uint64 }
@@ -43,7 +44,7 @@ type cursor struct{ seq, step uint64 }
 // announce queues a message. have is what is stored here already; it belongs to the core from now on. A member
 // may hear of messages in any order.
 func (c *core) announce(a Announcement, have *Bitmap) error {
-	m := &message{seq: a.Seq, size: a.Size, blocks: index(a.Blocks), have: have}
+	m := &message{seq: a.Seq, size: a.Size, blocks: a.Blocks.Index(), have: have}
 	m.sched = c.plan.Message(m.seq, m.count())
 	m.sends, m.receives = m.sched.Sends(c.rank), m.sched.Receives(c.rank)
 	if !c.isRoot() {
@@ -124,7 +125,7 @@ func overlap(have *Bitmap, blocks Ranges) uint64 {
 	if have.Count() == 0 {
 		return 0
 	}
-	return have.countIn(blocks)
+	return have.CountIn(blocks)
 }
 
 // message is the message with the number, or nil if it has not begun. It has not finished.

@@ -88,7 +88,7 @@ func (c *core) lengthOf(s *slot) int {
 }
 
 // blockOf is the block of a slot.
-func (c *core) blockOf(s *slot) uint64 { return s.m.blocks.at(s.pos) }
+func (c *core) blockOf(s *slot) uint64 { return s.m.blocks.At(s.pos) }
 
 // prepared is a send whose block is or will be in a slot that it has pinned.
 type prepared struct{ slot, lane int }

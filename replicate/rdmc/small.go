@@ -132,6 +132,9 @@ func (c *core) smallLoaded(k uint64, err error) {
 	c.pump()
 }
 
+// singleBlock is the set that a small message moves.
+var singleBlock = AllBlocks(1).Index()
+
 // smallMessage makes a message; it is used again when it has ended.
 func (c *core) smallMessage(seq, size uint64) *message {
 	var m *message
@@ -141,7 +144,7 @@ func (c *core) smallMessage(seq, size uint64) *message {
 	} else {
 		m = new(message)
 	}
-	*m = message{seq: seq, size: size, blocks: indexed{count: 1}, small: true, sentAll: true}
+	*m = message{seq: seq, size: size, blocks: singleBlock, small: true, sentAll: true}
 	return m
 }
 

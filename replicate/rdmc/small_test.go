@@ -427,7 +427,7 @@ func TestSmallMessageOfSeveralBlocks(t *testing.T) {
 	}
 	select {
 	case got := <-have:
-		if !got.Full() || got.Blocks() != 3 {
+		if !full(got) || got.Blocks() != 3 {
 			t.Errorf("%d blocks of %d are there", got.Count(), got.Blocks())
 		}
 	case <-groups[1].Failed():

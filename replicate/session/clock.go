@@ -4,7 +4,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/rdmcfs/rdmcfs/meta"
+	"github.com/rdmcfs/rdmcfs/meta/owed"
 	"github.com/rdmcfs/rdmcfs/replicate/slow"
 )
 
@@ -50,7 +50,7 @@ func (s *Root) onTick(now time.Time) []RootAction {
 }
 
 func (s *Root) onStuck() []RootAction {
-	acts := s.outAll(nil, meta.OwedSlow, "no progress of anybody")
+	acts := s.outAll(nil, owed.Slow, "no progress of anybody")
 	if s.own == OwnReading {
 		s.cancelled = true
 	}
@@ -66,7 +66,7 @@ func (s *Root) ejectUnanswered(now time.Time) []RootAction {
 	var list []Suspect
 	for _, m := range s.members {
 		if m.phase == MemberAsked && now.Sub(m.heard) >= wait {
-			list = append(list, Suspect{m.node, meta.OwedUnreachable})
+			list = append(list, Suspect{m.node, owed.Unreachable})
 		}
 	}
 	if len(list) > 0 {
@@ -83,7 +83,7 @@ func (s *Root) ejectPreparing(now time.Time) []RootAction {
 	for _, m := range s.members {
 		switch m.phase {
 		case MemberAsked:
-			list = append(list, Suspect{m.node, meta.OwedSlow})
+			list = append(list, Suspect{m.node, owed.Slow})
 		case MemberReady, MemberChecking:
 			took = append(took, m.moved.Sub(s.began))
 		}
@@ -111,7 +111,7 @@ func (s *Root) silentMembers(now time.Time) (list []Suspect) {
 	}
 	for _, m := range s.members {
 		if m.live() && now.Sub(m.heard) >= limit {
-			list = append(list, Suspect{m.node, meta.OwedUnreachable})
+			list = append(list, Suspect{m.node, owed.Unreachable})
 		}
 	}
 	return list
@@ -169,9 +169,9 @@ func (s *Root) anyMoved(now time.Time) bool { return now.Sub(s.moved) < s.lim.St
 
 // stallReason is why a member that makes no progress is owed a content: a member that answers no poll either was
 // stopped or cut off, and is not slow.
-func (l Limits) stallReason(now time.Time, m *record) meta.OwedReason {
+func (l Limits) stallReason(now time.Time, m *record) owed.Reason {
 	if now.Sub(m.heard) >= 2*l.PollWait {
-		return meta.OwedUnreachable
+		return owed.Unreachable
 	}
-	return meta.OwedSlow
+	return owed.Slow
 }

@@ -4,8 +4,9 @@ import (
 	"slices"
 	"time"
 
-	"github.com/rdmcfs/rdmcfs/internal/content"
-	"github.com/rdmcfs/rdmcfs/meta"
+	"github.com/rdmcfs/rdmcfs/internal/blockset"
+	"github.com/rdmcfs/rdmcfs/meta/id"
+	"github.com/rdmcfs/rdmcfs/meta/owed"
 )
 
 // beginEpoch announces the epoch to all members that are still wanted.
@@ -26,14 +27,14 @@ func (s *Root) beginEpoch(now time.Time, acts []RootAction) []RootAction {
 func (s *Root) beginSending(now time.Time, acts []RootAction) []RootAction {
 	s.phase, s.parts = RootSettling, nil
 	for i, members := range s.arrange() {
-		var haves []content.Bitmap
+		var haves []*blockset.Bitmap
 		for _, n := range members {
 			m := s.members.find(n)
 			m.moved, m.heard = now, now
 			haves = append(haves, m.have)
 		}
-		blocks := content.MissingIn(int64(s.blocks), haves)
-		s.parts = append(s.parts, sendPart{members: members, bytes: int64(blocks.Count()) * content.BlockBytes, up: true})
+		blocks := blockset.MissingIn(uint64(s.blocks), haves)
+		s.parts = append(s.parts, sendPart{members: members, bytes: int64(blocks.Count()) * BlockBytes, up: true})
 		s.phase = RootSending
 		acts = append(acts, Send{s.epoch, i, slices.Clone(members), haves, blocks})
 	}
@@ -42,7 +43,7 @@ func (s *Root) beginSending(now time.Time, acts []RootAction) []RootAction {
 
 // sendPart is one group of an epoch.
 type sendPart struct {
-	members []meta.NodeID
+	members []id.Node
 	bytes   int64     // to be sent
 	up      bool      // it was asked for and has not ended
 	flowing bool      // it is set up: a member that makes no progress now may be to blame
@@ -58,7 +59,7 @@ func (s *Root) part(epoch uint32, i int) *sendPart {
 }
 
 // partOf is the running group of a member, or nil.
-func (s *Root) partOf(n meta.NodeID) *sendPart {
+func (s *Root) partOf(n id.Node) *sendPart {
 	for i := range s.parts {
 		if p := &s.parts[i]; p.up && slices.Contains(p.members, n) {
 			return p
@@ -76,7 +77,7 @@ func (s *Root) endPart(p *sendPart) {
 }
 
 // endParts ends all groups of the epoch.
-func (s *Root) endParts(acts []RootAction, suspects []meta.NodeID) []RootAction {
+func (s *Root) endParts(acts []RootAction, suspects []id.Node) []RootAction {
 	for i := range s.parts {
 		if p := &s.parts[i]; p.up {
 			acts = append(acts, EndGroup{s.epoch, i, suspects})
@@ -91,7 +92,7 @@ func (s *Root) endParts(acts []RootAction, suspects []meta.NodeID) []RootAction 
 // can't take it, may be well for them.
 func (s *Root) out(now time.Time, acts []RootAction, list []Suspect, text string) []RootAction {
 	var broken []*sendPart
-	var suspects []meta.NodeID
+	var suspects []id.Node
 	for _, x := range list {
 		m := s.members.find(x.Node)
 		if m == nil || !m.live() {
@@ -101,7 +102,7 @@ func (s *Root) out(now time.Time, acts []RootAction, list []Suspect, text string
 			broken = append(broken, p)
 		}
 		m.phase, m.reason, m.text = MemberOut, x.Reason, text
-		if x.Reason == meta.OwedUnreachable || x.Reason == meta.OwedDown {
+		if x.Reason == owed.Unreachable || x.Reason == owed.Down {
 			suspects = append(suspects, m.node)
 		}
 		acts = append(acts, Stop{m.node, s.epoch, false})
@@ -126,13 +127,13 @@ func (s *Root) nextEpoch(now time.Time, acts []RootAction) []RootAction {
 		s.fruitless = 0
 	}
 	if s.fruitless >= fruitlessEpochsMax {
-		return s.outAll(acts, meta.OwedUnreachable, "no group of the members works")
+		return s.outAll(acts, owed.Unreachable, "no group of the members works")
 	}
 	s.epoch++
 	return s.beginEpoch(now, acts)
 }
 
-func (s *Root) outAll(acts []RootAction, reason meta.OwedReason, text string) []RootAction {
+func (s *Root) outAll(acts []RootAction, reason owed.Reason, text string) []RootAction {
 	for _, m := range s.members {
 		if m.live() {
 			m.phase, m.reason, m.text = MemberOut, reason, text
@@ -146,7 +147,7 @@ func (s *Root) outAll(acts []RootAction, reason meta.OwedReason, text string) []
 
 // outAllDrop ends a session that will not be published.
 func (s *Root) outAllDrop(acts []RootAction) []RootAction {
-	acts = s.outAll(acts, meta.OwedFailed, "given up")
+	acts = s.outAll(acts, owed.Failed, "given up")
 	for _, m := range s.members {
 		acts = append(acts, Stop{m.node, s.epoch, true})
 	}

@@ -4,8 +4,8 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/rdmcfs/rdmcfs/internal/content"
-	"github.com/rdmcfs/rdmcfs/meta"
+	"github.com/rdmcfs/rdmcfs/internal/blockset"
+	"github.com/rdmcfs/rdmcfs/meta/id"
 	"github.com/rdmcfs/rdmcfs/replicate/session"
 )
 
@@ -17,7 +17,7 @@ func Example() {
 			switch a := action.(type) {
 			case session.Announce:
 				fmt.Println("announce epoch", a.Epoch, "to node", a.Node)
-				none := session.Standing{Epoch: a.Epoch, Status: session.StatusReady, Have: content.NewBitmap(4)}
+				none := session.Standing{Epoch: a.Epoch, Status: session.StatusReady, Have: blockset.NewBitmap(4)}
 				events = append(events, session.Answered{Node: a.Node, Standing: none})
 			case session.Send:
 				fmt.Println("send", a.Blocks.Count(), "blocks to nodes", a.Members)
@@ -32,7 +32,7 @@ func Example() {
 		}
 	}
 	now := time.Unix(0, 0)
-	s := session.NewRoot(session.RootConfig{Members: []meta.NodeID{2}, Blocks: 4, Limits: session.DefaultLimits()})
+	s := session.NewRoot(session.RootConfig{Members: []id.Node{2}, Blocks: 4, Limits: session.DefaultLimits()})
 	perform(s.Start(now))
 	events = append(events, session.Hashed{Hash: [32]byte{1}}, session.OwnCopy{}) // all was read and is stored here
 	for s.Phase() != session.RootEnded {

@@ -1,6 +1,6 @@
 package session
 
-import "github.com/rdmcfs/rdmcfs/meta"
+import "github.com/rdmcfs/rdmcfs/meta/owed"
 
 // Member is the protocol of one session at a member: a pure state machine. The shell owns the bytes and the transfer.
 // The zero value is a session that was not announced yet. It is not safe for concurrent use.
@@ -20,7 +20,7 @@ type Member struct {
 	hash      [32]byte
 	verdict   Verdict
 	text      string // why it was refused
-	reason    meta.OwedReason
+	reason    owed.Reason
 }
 
 // MemberPhase is how far a session is at a member.
@@ -70,13 +70,13 @@ type (
 	// Checked ends a Check: a nil Err means stored and durable. Reason is how Err is reported.
 	Checked struct {
 		Err    error
-		Reason meta.OwedReason
+		Reason owed.Reason
 	}
 	// StoreFailed says that blocks could not be stored.
 	StoreFailed struct {
 		Epoch  uint32
 		Err    error
-		Reason meta.OwedReason
+		Reason owed.Reason
 	}
 	// Stopped ends the flow of blocks of an epoch.
 	Stopped struct {

@@ -6,7 +6,7 @@ import (
 
 	"pgregory.net/rapid"
 
-	"github.com/rdmcfs/rdmcfs/meta"
+	"github.com/rdmcfs/rdmcfs/meta/owed"
 )
 
 func TestAVoteIsReleasedByTheLogAlone(t *testing.T) {
@@ -33,9 +33,9 @@ func TestAVoteIsReleasedByTheLogAlone(t *testing.T) {
 					err = errors.New("bad")
 				}
 				checking, voted = false, voted || err == nil
-				ev = Checked{err, meta.OwedFailed}
+				ev = Checked{err, owed.Failed}
 			case 4:
-				ev = StoreFailed{epoch, errors.New("disk"), meta.OwedFull}
+				ev = StoreFailed{epoch, errors.New("disk"), owed.Full}
 			case 5:
 				ev = Stopped{epoch, rapid.Bool().Draw(t, "drop")}
 			case 6:

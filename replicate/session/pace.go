@@ -3,7 +3,8 @@ package session
 import (
 	"time"
 
-	"github.com/rdmcfs/rdmcfs/meta"
+	"github.com/rdmcfs/rdmcfs/meta/id"
+	"github.com/rdmcfs/rdmcfs/meta/owed"
 	"github.com/rdmcfs/rdmcfs/replicate/slow"
 )
 
@@ -31,8 +32,8 @@ func (r roster) group(p *sendPart) slow.Group {
 }
 
 // arrange puts the members that are to receive into groups.
-func (s *Root) arrange() [][]meta.NodeID {
-	var ready []meta.NodeID
+func (s *Root) arrange() [][]id.Node {
+	var ready []id.Node
 	for _, m := range s.members {
 		if m.phase == MemberReady {
 			ready = append(ready, m.node)
@@ -50,7 +51,7 @@ func (s *Root) watchPace(now time.Time) []RootAction {
 	v := s.judge.Watch(now, s.groups(), spare)
 	switch {
 	case v.Out:
-		return s.out(now, nil, []Suspect{{v.Node, meta.OwedSlow}}, v.Text)
+		return s.out(now, nil, []Suspect{{v.Node, owed.Slow}}, v.Text)
 	case v.Regroup:
 		acts := s.endParts(nil, nil)
 		s.epoch++

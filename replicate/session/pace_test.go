@@ -6,8 +6,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/rdmcfs/rdmcfs/internal/content"
-	"github.com/rdmcfs/rdmcfs/meta"
+	"github.com/rdmcfs/rdmcfs/internal/blockset"
+	"github.com/rdmcfs/rdmcfs/meta/id"
+	"github.com/rdmcfs/rdmcfs/meta/owed"
 	"github.com/rdmcfs/rdmcfs/replicate/slow"
 )
 
@@ -18,15 +19,15 @@ type paceSim struct {
 	s      *Root
 	now    time.Time
 	blocks int
-	rates  map[meta.NodeID]float64             // bytes a second
+	rates  map[id.Node]float64                 // bytes a second
 	load   func(elapsed time.Duration) float64 // part of their rates that the machines give
 	// of the root's link, for the group of a member; nil: all have the same
-	share    func(n meta.NodeID, groups int) float64
-	have     map[meta.NodeID]content.Bitmap
+	share    func(n id.Node, groups int) float64
+	have     map[id.Node]*blockset.Bitmap
 	groups   map[int]*paceGroup
 	queue    []RootEvent
-	sent     map[meta.NodeID]int // blocks
-	apart    map[uint32]bool     // epochs with several groups
+	sent     map[id.Node]int // blocks
+	apart    map[uint32]bool // epochs with several groups
 	ended    bool
 	slowDisk bool          // the root waits for room, not for the link
 	step     int64         // bytes in which progress is reported; 0: any
@@ -44,16 +45,16 @@ const paceLink = 12e6
 
 func newPaceSim(t *testing.T, blocks int, rates ...float64) *paceSim {
 	x := &paceSim{
-		t: t, now: time.Unix(1000, 0), blocks: blocks, rates: map[meta.NodeID]float64{}, load: func(time.Duration) float64 {
+		t: t, now: time.Unix(1000, 0), blocks: blocks, rates: map[id.Node]float64{}, load: func(time.Duration) float64 {
 			return 1
 		},
-		have: map[meta.NodeID]content.Bitmap{}, groups: map[int]*paceGroup{}, sent: map[meta.NodeID]int{},
+		have: map[id.Node]*blockset.Bitmap{}, groups: map[int]*paceGroup{}, sent: map[id.Node]int{},
 		apart: map[uint32]bool{},
 	}
-	var nodes []meta.NodeID
+	var nodes []id.Node
 	for i, r := range rates {
-		n := meta.NodeID(i + 2)
-		nodes, x.rates[n], x.have[n] = append(nodes, n), r*paceLink, content.NewBitmap(int64(blocks))
+		n := id.Node(i + 2)
+		nodes, x.rates[n], x.have[n] = append(nodes, n), r*paceLink, blockset.NewBitmap(uint64(blocks))
 	}
 	x.s = NewRoot(RootConfig{Members: nodes, Blocks: blocks, Limits: DefaultLimits()})
 	x.s.need = 1
@@ -65,7 +66,7 @@ func (x *paceSim) perform(acts []RootAction) {
 		switch a := act.(type) {
 		case Announce:
 			x.queue = append(x.queue, Answered{a.Node, Standing{Epoch: a.Epoch, Status: StatusReady,
-				Have: slices.Clone(x.have[a.Node])}})
+				Have: x.have[a.Node].Clone()}})
 		case Poll:
 			st := Standing{Epoch: a.Epoch, Status: StatusReceiving, Held: uint32(x.have[a.Node].Count())}
 			if int(st.Held) == x.blocks {
@@ -75,7 +76,7 @@ func (x *paceSim) perform(acts []RootAction) {
 		case Send:
 			g := &paceGroup{Send: a}
 			for b := range x.blocks {
-				if a.Blocks.Has(int64(b)) {
+				if a.Blocks.Has(uint64(b)) {
 					g.list = append(g.list, b)
 				}
 			}
@@ -112,15 +113,15 @@ func (x *paceSim) move(d time.Duration, elapsed time.Duration) {
 			pace = min(pace, x.rates[n])
 		}
 		g.bytes += pace * x.load(elapsed) * d.Seconds()
-		whole := min(int(g.bytes/content.BlockBytes), len(g.list))
+		whole := min(int(g.bytes/BlockBytes), len(g.list))
 		for _, n := range g.Members {
 			for _, b := range g.list[g.moved:whole] {
-				if !x.have[n].Has(int64(b)) {
-					x.have[n].Set(int64(b))
+				if !x.have[n].Has(uint64(b)) {
+					x.have[n].Set(uint64(b))
 				}
 				x.sent[n]++
 			}
-			told := min(int64(g.bytes), int64(len(g.list))*content.BlockBytes)
+			told := min(int64(g.bytes), int64(len(g.list))*BlockBytes)
 			busy := elapsed + time.Hour // in all, with this member
 			ev := Progressed{Node: n, Epoch: g.Epoch, Bytes: told / max(x.step, 1) * max(x.step, 1), Sending: busy}
 			if x.slowDisk {
@@ -163,9 +164,9 @@ func (x *paceSim) run(limit time.Duration) time.Duration {
 }
 
 // wantOut fails the test unless exactly these members were left out.
-func (x *paceSim) wantOut(want ...meta.NodeID) {
+func (x *paceSim) wantOut(want ...id.Node) {
 	x.t.Helper()
-	var out []meta.NodeID
+	var out []id.Node
 	for _, m := range x.s.members {
 		if m.phase == MemberOut {
 			out = append(out, m.node)
@@ -180,19 +181,19 @@ func (x *paceSim) wantOut(want ...meta.NodeID) {
 // G6: a member at a twentieth of the others' pace is found and left out, with the evidence; the others lose no block.
 func TestSlowMemberIsLeftOutWithEvidence(t *testing.T) {
 	for i := range 12 {
-		slow, step := i%4, []int64{1, 256 << 10, content.BlockBytes}[i/4]
+		slow, step := i%4, []int64{1, 256 << 10, BlockBytes}[i/4]
 		rates := []float64{1, 1, 1, 1}
 		rates[slow] = 0.05
 		x := newPaceSim(t, 1000, rates...)
 		x.slowDisk = slow%2 == 1
 		x.setStep(step)
 		took := x.run(3 * time.Minute)
-		x.wantOut(meta.NodeID(slow + 2))
+		x.wantOut(id.Node(slow + 2))
 		m := x.s.members[slow]
 		if cause := map[bool]string{false: "its link", true: "its disk"}[x.slowDisk]; !strings.Contains(m.text, cause) {
 			t.Errorf("%q does not name %s", m.text, cause)
 		}
-		if m.reason != meta.OwedSlow || !strings.Contains(m.text, "a second while the others had") {
+		if m.reason != owed.Slow || !strings.Contains(m.text, "a second while the others had") {
 			t.Errorf("reason %d, %q", m.reason, m.text)
 		}
 		if took > 115*time.Second { // 87 s at full pace, 10 s at the slow one, a trial
@@ -273,7 +274,7 @@ func TestFirstTransferOnSlowLinksStaysTogether(t *testing.T) {
 // nobody goes faster without it.
 func TestSmallShareOfTheRootsLinkIsNotSlow(t *testing.T) {
 	x := newPaceSim(t, 400, 0.4, 0.4, 0.4, 0.4)
-	x.share = func(n meta.NodeID, groups int) float64 {
+	x.share = func(n id.Node, groups int) float64 {
 		switch {
 		case groups == 1:
 			return 1
@@ -306,7 +307,7 @@ func TestSlowMemberDoesNotHoldOthersThatAreDone(t *testing.T) {
 func TestBlocksOnSlowLinksBlameNobody(t *testing.T) {
 	for _, rate := range []float64{0.004, 0.005, 0.006, 0.007, 0.008, 0.009, 0.01, 0.012, 0.015, 0.02, 0.03, 0.05} {
 		x := newPaceSim(t, 24, rate, 0.95*rate, rate, 0.98*rate)
-		x.setStep(content.BlockBytes)
+		x.setStep(BlockBytes)
 		x.run(3 * time.Hour)
 		x.wantOut()
 		if t.Failed() {

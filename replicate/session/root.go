@@ -3,8 +3,8 @@ package session
 import (
 	"time"
 
-	"github.com/rdmcfs/rdmcfs/internal/content"
-	"github.com/rdmcfs/rdmcfs/meta"
+	"github.com/rdmcfs/rdmcfs/meta/id"
+	"github.com/rdmcfs/rdmcfs/meta/owed"
 	"github.com/rdmcfs/rdmcfs/replicate/slow"
 )
 
@@ -103,8 +103,8 @@ func DefaultLimits() Limits {
 
 // RootConfig says what a session is about.
 type RootConfig struct {
-	Members []meta.NodeID // that are to get the content, without the root
-	Blocks  int           // of content.BlockBytes, of the stream
+	Members []id.Node // that are to get the content, without the root
+	Blocks  int       // of BlockBytes, of the stream
 	Limits  Limits
 	// Pace is what groups without a slow member have reached, in bytes a second; 0 is unknown.
 	Pace float64
@@ -195,11 +195,12 @@ func (s *Root) onAnswered(now time.Time, e Answered) []RootAction {
 		}
 		m.phase, m.held, m.whole = MemberChecking, s.blocks, now
 	case StatusReady, StatusReceiving:
-		m.phase, m.have = MemberReady, e.Have.Clip(int64(s.blocks))
-		if n := m.have.Count(); n > m.held {
+		m.phase, m.have = MemberReady, e.Have.Clip(uint64(s.blocks))
+		n := int(m.have.Count())
+		if n > m.held {
 			s.moved, s.gained = now, now // the group that has failed did bring something
 		}
-		m.held = m.have.Count()
+		m.held = n
 		if m.held == s.blocks {
 			m.phase, m.whole = MemberChecking, now
 		}
@@ -267,7 +268,7 @@ func (s *Root) onProgress(now time.Time, e Progressed) {
 			m.bytes = e.Bytes
 			s.stepped(now, m)
 		}
-		s.setHeld(now, m, m.have.Count()+int(e.Bytes/content.BlockBytes))
+		s.setHeld(now, m, int(m.have.Count())+int(e.Bytes/BlockBytes))
 	}
 }
 
@@ -292,7 +293,7 @@ func (s *Root) onUnreachable(now time.Time, e Unreachable) []RootAction {
 		return nil
 	}
 	m.polled = false
-	return s.out(now, nil, []Suspect{{e.Node, meta.OwedUnreachable}}, e.Text)
+	return s.out(now, nil, []Suspect{{e.Node, owed.Unreachable}}, e.Text)
 }
 
 func (s *Root) onGroupDone(now time.Time, e GroupDone) []RootAction {

@@ -9,8 +9,9 @@ import (
 
 	"pgregory.net/rapid"
 
-	"github.com/rdmcfs/rdmcfs/internal/content"
-	"github.com/rdmcfs/rdmcfs/meta"
+	"github.com/rdmcfs/rdmcfs/internal/blockset"
+	"github.com/rdmcfs/rdmcfs/meta/id"
+	"github.com/rdmcfs/rdmcfs/meta/owed"
 )
 
 // rootSim drives a Root against members that behave well or badly, in virtual time. It has no network, disk
@@ -20,7 +21,7 @@ type rootSim struct {
 	s       *Root
 	now     time.Time
 	queue   []simEvent
-	members map[meta.NodeID]*simMember
+	members map[id.Node]*simMember
 	blocks  int
 	sends   map[uint32]Send
 	ended   bool
@@ -34,8 +35,8 @@ type simEvent struct {
 }
 
 type simMember struct {
-	node     meta.NodeID
-	have     content.Bitmap
+	node     id.Node
+	have     *blockset.Bitmap
 	dies     time.Time // answers nothing from then on
 	refuses  bool
 	fails    bool // its check fails
@@ -77,10 +78,10 @@ func (x *rootSim) announce(a Announce) {
 	if m.dead(x.now) {
 		return // no answer
 	}
-	st := Standing{Epoch: a.Epoch, Status: StatusReady, Have: slices.Clone(m.have)}
+	st := Standing{Epoch: a.Epoch, Status: StatusReady, Have: m.have.Clone()}
 	switch {
 	case m.refuses:
-		st.Status, st.Reason = StatusRefused, meta.OwedFull
+		st.Status, st.Reason = StatusRefused, owed.Full
 	case m.voted:
 		st.Status = StatusVoted
 	}
@@ -95,13 +96,13 @@ func (x *rootSim) finish(a Poll) {
 	st := Standing{Epoch: a.Epoch, Status: StatusReceiving, Held: uint32(m.have.Count())}
 	m.rootSeen = m.rootSeen || a.HasHash
 	wait := x.delay()
-	if m.have.Count() == x.blocks {
+	if int(m.have.Count()) == x.blocks {
 		st.Status = StatusChecking
 		if m.rootSeen {
 			st.Status = StatusVoted
 			m.voted = true
 			if m.fails {
-				st.Status, st.Reason, m.voted = StatusRefused, meta.OwedFailed, false
+				st.Status, st.Reason, m.voted = StatusRefused, owed.Failed, false
 			}
 		}
 	} else {
@@ -119,13 +120,14 @@ func (x *rootSim) send(a Send) {
 			x.t.Fatalf("member %d is sent to in phase %v", n, x.s.members.find(n).phase)
 		}
 		for b := range x.blocks {
-			if !a.Have[i].Has(int64(b)) && !a.Blocks.Has(int64(b)) {
+			if !a.Have[i].Has(uint64(b)) && !a.Blocks.Has(uint64(b)) {
 				x.t.Fatalf("block %d is missing at %d and not sent", b, n)
 			}
 		}
 	}
 	for b := range x.blocks {
-		if a.Blocks.Has(int64(b)) && !slices.ContainsFunc(a.Have, func(h content.Bitmap) bool { return !h.Has(int64(b)) }) {
+		lacks := func(h *blockset.Bitmap) bool { return !h.Has(uint64(b)) }
+		if a.Blocks.Has(uint64(b)) && !slices.ContainsFunc(a.Have, lacks) {
 			x.t.Fatalf("block %d is sent, and missing nowhere", b)
 		}
 	}
@@ -145,13 +147,13 @@ func (x *rootSim) settle(ev RootEvent) RootEvent {
 	for _, n := range a.Members {
 		m := x.members[n]
 		if m.dead(x.now) {
-			dead = append(dead, Suspect{n, meta.OwedUnreachable})
+			dead = append(dead, Suspect{n, owed.Unreachable})
 			continue
 		}
 		part := rapid.IntRange(0, x.blocks).Draw(x.t, "part")
 		for b := range x.blocks {
-			if a.Blocks.Has(int64(b)) && b < part {
-				m.have.Set(int64(b))
+			if a.Blocks.Has(uint64(b)) && b < part {
+				m.have.Set(uint64(b))
 			}
 		}
 	}
@@ -163,8 +165,8 @@ func (x *rootSim) settle(ev RootEvent) RootEvent {
 	}
 	for _, n := range a.Members {
 		for b := range x.blocks {
-			if a.Blocks.Has(int64(b)) {
-				x.members[n].have.Set(int64(b))
+			if a.Blocks.Has(uint64(b)) {
+				x.members[n].have.Set(uint64(b))
 			}
 		}
 	}
@@ -196,13 +198,13 @@ func TestRootSessionEndsAndCountsOnlyTrueVotes(t *testing.T) {
 		n := rapid.IntRange(0, 9).Draw(t, "members")
 		blocks := rapid.IntRange(1, 20).Draw(t, "blocks")
 		x := &rootSim{
-			t: t, now: time.Unix(1000, 0), members: make(map[meta.NodeID]*simMember), blocks: blocks,
+			t: t, now: time.Unix(1000, 0), members: make(map[id.Node]*simMember), blocks: blocks,
 			sends: make(map[uint32]Send),
 		}
 		began := x.now
-		var nodes []meta.NodeID
+		var nodes []id.Node
 		for i := range n {
-			m := &simMember{node: meta.NodeID(i + 2), have: content.NewBitmap(int64(blocks))}
+			m := &simMember{node: id.Node(i + 2), have: blockset.NewBitmap(uint64(blocks))}
 			switch rapid.IntRange(0, 5).Draw(t, "kind") {
 			case 0:
 				m.dies = x.now.Add(time.Duration(rapid.IntRange(0, 2000).Draw(t, "dies")) * time.Millisecond)
@@ -253,9 +255,9 @@ func (x *rootSim) describe() string {
 }
 
 func newTestSession(n, blocks int) (*Root, time.Time) {
-	var nodes []meta.NodeID
+	var nodes []id.Node
 	for i := range n {
-		nodes = append(nodes, meta.NodeID(i+2))
+		nodes = append(nodes, id.Node(i+2))
 	}
 	s := NewRoot(RootConfig{Members: nodes, Blocks: blocks, Limits: DefaultLimits()})
 	now := time.Unix(1000, 0)
@@ -263,14 +265,14 @@ func newTestSession(n, blocks int) (*Root, time.Time) {
 	return s, now
 }
 
-func ready(n meta.NodeID, epoch uint32, blocks int) Answered {
-	return Answered{n, Standing{Epoch: epoch, Status: StatusReady, Have: content.NewBitmap(int64(blocks))}}
+func ready(n id.Node, epoch uint32, blocks int) Answered {
+	return Answered{n, Standing{Epoch: epoch, Status: StatusReady, Have: blockset.NewBitmap(uint64(blocks))}}
 }
 
 func TestSilentMemberIsNotEjectedWhileNobodyElseSpeaks(t *testing.T) {
 	s, now := newTestSession(3, 4)
 	for i := range 3 {
-		s.Step(now, ready(meta.NodeID(i+2), 0, 4))
+		s.Step(now, ready(id.Node(i+2), 0, 4))
 	}
 	now = now.Add(3 * time.Second) // this node was stopped, not the others
 	s.Step(now, Tick{})
@@ -282,19 +284,19 @@ func TestSilentMemberIsNotEjectedWhileNobodyElseSpeaks(t *testing.T) {
 func TestStalledMemberIsEjectedOnlyIfFurthestBehind(t *testing.T) {
 	s, now := newTestSession(3, 10)
 	for i := range 3 {
-		s.Step(now, ready(meta.NodeID(i+2), 0, 10))
+		s.Step(now, ready(id.Node(i+2), 0, 10))
 	}
 	s.Step(now, Flowing{Epoch: 0})
 	s.Step(now, Hashed{})
 	for i := 1; i <= 8; i++ {
 		now = now.Add(400 * time.Millisecond)
-		for _, n := range []meta.NodeID{2, 3} {
+		for _, n := range []id.Node{2, 3} {
 			s.Step(now, Polled{n, Standing{Status: StatusReceiving, Held: uint32(i)}})
 		}
 		s.Step(now, Polled{4, Standing{Status: StatusReceiving, Held: 1}}) // it answers, but gets no further
 		s.Step(now, Tick{})
 	}
-	if m := s.members.find(4); m.phase != MemberOut || m.reason != meta.OwedSlow {
+	if m := s.members.find(4); m.phase != MemberOut || m.reason != owed.Slow {
 		t.Errorf("the stalled member is %v, reason %d", m.phase, m.reason)
 	}
 	if s.members.find(2).phase == MemberOut || s.members.find(3).phase == MemberOut {
@@ -320,7 +322,7 @@ func TestMemberBehindASilentOneIsNotBlamed(t *testing.T) {
 		s.Step(now, Polled{2, Standing{Status: StatusReceiving, Held: 3}})
 		s.Step(now, Tick{})
 	}
-	if m := s.members.find(3); m.phase != MemberOut || m.reason != meta.OwedUnreachable {
+	if m := s.members.find(3); m.phase != MemberOut || m.reason != owed.Unreachable {
 		t.Errorf("the silent member is %v, reason %d", m.phase, m.reason)
 	}
 	if s.members.find(2).phase == MemberOut {
@@ -335,7 +337,7 @@ func TestWaitingForOtherMessagesIsNotBlamed(t *testing.T) {
 	s.Step(now, Flowing{Epoch: 0})
 	for range 100 { // for a minute another file goes first
 		now = now.Add(600 * time.Millisecond)
-		for _, n := range []meta.NodeID{2, 3} {
+		for _, n := range []id.Node{2, 3} {
 			s.Step(now, Polled{n, Standing{Status: StatusReceiving}})
 			s.Step(now, Ahead{n, 0})
 		}
@@ -356,7 +358,7 @@ func TestGroupsThatFlowInVainEnd(t *testing.T) {
 			now = now.Add(100 * time.Millisecond)
 			s.Step(now, Flowing{Epoch: s.epoch})
 			if gets {
-				s.Step(now, Progressed{Node: 2, Epoch: s.epoch, Bytes: content.BlockBytes})
+				s.Step(now, Progressed{Node: 2, Epoch: s.epoch, Bytes: BlockBytes})
 			}
 			now = now.Add(2 * time.Second)
 			s.Step(now, GroupFailed{Epoch: s.epoch})
@@ -371,7 +373,7 @@ func TestOldEpochsAreNotHeard(t *testing.T) {
 	s, now := newTestSession(2, 4)
 	s.Step(now, ready(2, 0, 4))
 	s.Step(now, ready(3, 0, 4))
-	s.Step(now, GroupFailed{Epoch: 0, Suspects: []Suspect{{3, meta.OwedUnreachable}}})
+	s.Step(now, GroupFailed{Epoch: 0, Suspects: []Suspect{{3, owed.Unreachable}}})
 	if s.epoch != 1 {
 		t.Fatalf("epoch %d", s.epoch)
 	}
@@ -390,7 +392,7 @@ func TestChecksAreComparedWithThoseOfTheOthers(t *testing.T) {
 		s, now := newTestSession(3, 1)
 		s.need = 2
 		for i := range 3 {
-			s.Step(now, ready(meta.NodeID(i+2), 0, 1))
+			s.Step(now, ready(id.Node(i+2), 0, 1))
 		}
 		s.Step(now, Flowing{Epoch: 0})
 		s.Step(now, Hashed{})
@@ -399,7 +401,7 @@ func TestChecksAreComparedWithThoseOfTheOthers(t *testing.T) {
 		began := now
 		for s.members.find(4).phase != MemberOut && now.Sub(began) < time.Minute {
 			now = now.Add(100 * time.Millisecond)
-			for _, n := range []meta.NodeID{2, 3, 4} {
+			for _, n := range []id.Node{2, 3, 4} {
 				st := Standing{Status: StatusChecking, Held: 1}
 				if n != 4 && now.Sub(began) >= tc.others {
 					st.Status = StatusVoted
@@ -436,7 +438,7 @@ func TestMemberThatPreparesIsWaitedFor(t *testing.T) {
 		now = now.Add(500 * time.Millisecond)
 		s.Step(now, Tick{})
 	}
-	if m := s.members.find(3); m.phase != MemberOut || m.reason != meta.OwedUnreachable {
+	if m := s.members.find(3); m.phase != MemberOut || m.reason != owed.Unreachable {
 		t.Errorf("a member that says nothing any more is %v, reason %d", m.phase, m.reason)
 	}
 }
@@ -447,13 +449,13 @@ func TestNodeJoinsWhileBlocksFlow(t *testing.T) {
 	s, now := newTestSession(2, 4)
 	s.Step(now, ready(2, 0, 4))
 	s.Step(now, ready(3, 0, 4))
-	acts := s.Step(now, Joined{[]meta.NodeID{4}})
+	acts := s.Step(now, Joined{[]id.Node{4}})
 	want := []RootAction{EndGroup{0, 0, nil}, Announce{2, 1}, Announce{3, 1}, Announce{4, 1}}
 	if !reflect.DeepEqual(acts, want) {
 		t.Fatalf("joining does %v, want %v", acts, want)
 	}
-	half, whole := content.NewBitmap(4), content.NewBitmap(4)
-	for b := range int64(4) {
+	half, whole := blockset.NewBitmap(4), blockset.NewBitmap(4)
+	for b := range uint64(4) {
 		whole.Set(b)
 		if b < 2 {
 			half.Set(b)
@@ -466,7 +468,7 @@ func TestNodeJoinsWhileBlocksFlow(t *testing.T) {
 	if i < 0 {
 		t.Fatalf("nothing is sent: %v", acts)
 	}
-	if send := acts[i].(Send); !slices.Equal(send.Members, []meta.NodeID{2, 4}) || send.Blocks.Count() != 4 {
+	if send := acts[i].(Send); !slices.Equal(send.Members, []id.Node{2, 4}) || send.Blocks.Count() != 4 {
 		t.Errorf("%d blocks are sent to %v", send.Blocks.Count(), send.Members)
 	}
 }
@@ -476,9 +478,9 @@ func TestAnswerOfAnOlderEpochIsNotHeard(t *testing.T) {
 	s, now := newTestSession(2, 4)
 	s.Step(now, ready(2, 0, 4))
 	s.Step(now, ready(3, 0, 4))
-	s.Step(now, GroupFailed{Epoch: 0, Suspects: []Suspect{{3, meta.OwedUnreachable}}})
+	s.Step(now, GroupFailed{Epoch: 0, Suspects: []Suspect{{3, owed.Unreachable}}})
 	for _, st := range []Status{StatusReady, StatusVoted, StatusRefused} {
-		s.Step(now, Answered{2, Standing{Epoch: 0, Status: st, Have: content.NewBitmap(4)}})
+		s.Step(now, Answered{2, Standing{Epoch: 0, Status: st, Have: blockset.NewBitmap(4)}})
 		if m := s.members.find(2); s.epoch != 1 || m.phase != MemberAsked {
 			t.Fatalf("an answer of epoch 0, status %d, counts in epoch %d: %v", st, s.epoch, m.phase)
 		}
@@ -516,11 +518,11 @@ func TestVoteOfAMemberThatRestartedDoesNotCount(t *testing.T) {
 func TestStoppedMemberIsNotCalledSlow(t *testing.T) {
 	for _, answers := range []bool{true, false} {
 		now := time.Unix(1000, 0)
-		s := NewRoot(RootConfig{Members: []meta.NodeID{2, 3}, Blocks: 8, Limits: DefaultLimits()})
+		s := NewRoot(RootConfig{Members: []id.Node{2, 3}, Blocks: 8, Limits: DefaultLimits()})
 		s.hashKnown = true
 		s.Start(now)
-		for _, n := range []meta.NodeID{2, 3} {
-			s.Step(now, Answered{n, Standing{Epoch: s.epoch, Status: StatusReady, Have: content.NewBitmap(8)}})
+		for _, n := range []id.Node{2, 3} {
+			s.Step(now, Answered{n, Standing{Epoch: s.epoch, Status: StatusReady, Have: blockset.NewBitmap(8)}})
 		}
 		s.Step(now, Flowing{s.epoch, 0})
 		for i := 1; s.members.find(3).phase != MemberOut && i < 100; i++ {
@@ -532,9 +534,9 @@ func TestStoppedMemberIsNotCalledSlow(t *testing.T) {
 			}
 			s.Step(now, Tick{})
 		}
-		want := meta.OwedUnreachable
+		want := owed.Unreachable
 		if answers {
-			want = meta.OwedSlow
+			want = owed.Slow
 		}
 		if m := s.members.find(3); m.phase != MemberOut || m.reason != want {
 			t.Errorf("answers %v: phase %v, %v (%s), want %v", answers, m.phase, m.reason, m.text, want)
@@ -557,7 +559,7 @@ func TestMemberThatPreparesForLongHoldsNobody(t *testing.T) {
 			s.Step(now, Tick{})
 		}
 		m := s.members.find(3)
-		if out := m.phase == MemberOut; out == held || out && m.reason != meta.OwedSlow {
+		if out := m.phase == MemberOut; out == held || out && m.reason != owed.Slow {
 			t.Errorf("%d needed: the member is %v after %v, reason %d: %s", need, m.phase, now.Sub(began), m.reason, m.text)
 		}
 		if took := now.Sub(began); !held && (s.phase != RootSending || took < 10*time.Second || took > 20*time.Second) {
@@ -569,13 +571,13 @@ func TestMemberThatPreparesForLongHoldsNobody(t *testing.T) {
 // A session names a member to others that share its group only if it may be gone: one that its disk or its link fails
 // may be well for them.
 func TestOnlyWhoMayBeGoneIsSuspectedByOthers(t *testing.T) {
-	for reason, suspects := range map[meta.OwedReason][]meta.NodeID{
-		meta.OwedFull: nil, meta.OwedFailed: nil, meta.OwedSlow: nil, meta.OwedJoined: nil,
-		meta.OwedUnreachable: {3}, meta.OwedDown: {3},
+	for reason, suspects := range map[owed.Reason][]id.Node{
+		owed.Full: nil, owed.Failed: nil, owed.Slow: nil, owed.Joined: nil,
+		owed.Unreachable: {3}, owed.Down: {3},
 	} {
 		s, now := newTestSession(3, 4)
 		for i := range 3 {
-			s.Step(now, ready(meta.NodeID(i+2), 0, 4))
+			s.Step(now, ready(id.Node(i+2), 0, 4))
 		}
 		acts := s.Step(now, Polled{3, Standing{Status: StatusRefused, Reason: reason}})
 		i := slices.IndexFunc(acts, func(a RootAction) bool { _, ok := a.(EndGroup); return ok })
@@ -590,12 +592,12 @@ func TestMemberThatChecksIsSentNothing(t *testing.T) {
 	s, now := newTestSession(2, 4)
 	s.Step(now, ready(2, 0, 4))
 	s.Step(now, ready(3, 0, 4))
-	s.Step(now, Joined{[]meta.NodeID{4}})
+	s.Step(now, Joined{[]id.Node{4}})
 	s.Step(now, Answered{2, Standing{Epoch: 1, Status: StatusChecking, Held: 4}})
 	s.Step(now, ready(3, 1, 4))
 	acts := s.Step(now, ready(4, 1, 4))
 	i := slices.IndexFunc(acts, func(a RootAction) bool { _, ok := a.(Send); return ok })
-	if i < 0 || !slices.Equal(acts[i].(Send).Members, []meta.NodeID{3, 4}) {
+	if i < 0 || !slices.Equal(acts[i].(Send).Members, []id.Node{3, 4}) {
 		t.Fatalf("%v", acts)
 	}
 	if m := s.members.find(2); m.phase != MemberChecking || m.held != 4 {

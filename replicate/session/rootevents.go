@@ -3,8 +3,9 @@ package session
 import (
 	"time"
 
-	"github.com/rdmcfs/rdmcfs/internal/content"
-	"github.com/rdmcfs/rdmcfs/meta"
+	"github.com/rdmcfs/rdmcfs/internal/blockset"
+	"github.com/rdmcfs/rdmcfs/meta/id"
+	"github.com/rdmcfs/rdmcfs/meta/owed"
 )
 
 // RootEvent is what a Root takes in: one of the types below.
@@ -16,24 +17,24 @@ type (
 	Tick struct{}
 	// Answered is a member's answer to Announce.
 	Answered struct {
-		Node meta.NodeID
+		Node id.Node
 		Standing
 	}
 	// Polled is a member's answer to Poll.
 	Polled struct {
-		Node meta.NodeID
+		Node id.Node
 		Standing
 	}
 	// Unreachable says that a call to a member failed.
 	Unreachable struct {
-		Node  meta.NodeID
+		Node  id.Node
 		Epoch uint32
 		Text  string
 	}
 	// Progressed reports how many bytes of this epoch's blocks a member has stored, as the group knows, and what the
 	// root's own sends to it have waited for, in all: a block on its way, or with none on its way room there.
 	Progressed struct {
-		Node             meta.NodeID
+		Node             id.Node
 		Epoch            uint32
 		Bytes            int64
 		Sending, Waiting time.Duration
@@ -45,7 +46,7 @@ type (
 	}
 	// Ahead says that a member progresses with messages that its group carries before this one.
 	Ahead struct {
-		Node  meta.NodeID
+		Node  id.Node
 		Epoch uint32
 	}
 	// GroupDone says that every member of the group has every block.
@@ -71,22 +72,22 @@ type (
 		Nodes []NodeView
 	}
 	// Joined says that more nodes are to get the content: an epoch begins with them.
-	Joined struct{ Nodes []meta.NodeID }
+	Joined struct{ Nodes []id.Node }
 	// Cancel ends the session without a version.
 	Cancel struct{}
 )
 
 // NodeView is what the log says of a node.
 type NodeView struct {
-	Node        meta.NodeID
+	Node        id.Node
 	Up          bool
 	Incarnation uint32
 }
 
 // Suspect is a member that is to blame for a failure, with the reason under which it is owed the content.
 type Suspect struct {
-	Node   meta.NodeID
-	Reason meta.OwedReason
+	Node   id.Node
+	Reason owed.Reason
 }
 
 // RootAction is what a Root wants done: one of the types below.
@@ -96,7 +97,7 @@ type RootAction any
 type (
 	// Announce asks a member to join the epoch; ends with Answered or Unreachable.
 	Announce struct {
-		Node  meta.NodeID
+		Node  id.Node
 		Epoch uint32
 	}
 	// Send opens a group with these members and sends the blocks; ends with GroupDone or GroupFailed. Part 0 is the
@@ -104,26 +105,26 @@ type (
 	Send struct {
 		Epoch   uint32
 		Part    int
-		Members []meta.NodeID
-		Have    []content.Bitmap // by member
-		Blocks  content.Bitmap
+		Members []id.Node
+		Have    []*blockset.Bitmap // by member
+		Blocks  *blockset.Bitmap
 	}
 	// EndGroup ends a group of an epoch; no event of it counts any more.
 	EndGroup struct {
 		Epoch    uint32
 		Part     int
-		Suspects []meta.NodeID
+		Suspects []id.Node
 	}
 	// Poll asks a member how far it is, or, with the hash, for its vote; ends with Polled or Unreachable.
 	Poll struct {
-		Node    meta.NodeID
+		Node    id.Node
 		Epoch   uint32
 		HasHash bool
 		Hash    [32]byte
 	}
 	// Stop lets a member that is out know that nothing more comes; with Drop it need not keep what it has.
 	Stop struct {
-		Node  meta.NodeID
+		Node  id.Node
 		Epoch uint32
 		Drop  bool
 	}

@@ -4,27 +4,28 @@ import (
 	"slices"
 	"time"
 
-	"github.com/rdmcfs/rdmcfs/internal/content"
-	"github.com/rdmcfs/rdmcfs/meta"
+	"github.com/rdmcfs/rdmcfs/internal/blockset"
+	"github.com/rdmcfs/rdmcfs/meta/id"
+	"github.com/rdmcfs/rdmcfs/meta/owed"
 )
 
 // record is what the root knows of one member.
 type record struct {
-	node    meta.NodeID
+	node    id.Node
 	phase   MemberState
-	have    content.Bitmap // as of the announcement of this epoch
-	held    int            // blocks held, as last reported
-	bytes   int64          // of this epoch's blocks that it has stored, as the group knows: finer than held
-	done    time.Time      // when its group brought everything, in this epoch
-	waits   waits          // of the root's sends to it, in this epoch
-	steps   int            // in which it got blocks in this epoch, as far as the root saw them one by one
+	have    *blockset.Bitmap // as of the announcement of this epoch
+	held    int              // blocks held, as last reported
+	bytes   int64            // of this epoch's blocks that it has stored, as the group knows: finer than held
+	done    time.Time        // when its group brought everything, in this epoch
+	waits   waits            // of the root's sends to it, in this epoch
+	steps   int              // in which it got blocks in this epoch, as far as the root saw them one by one
 	moved   time.Time
 	whole   time.Time     // when it was found to have every block, in this epoch
 	checked time.Duration // what it took from then to its vote
 	heard   time.Time
 	asked   bool // a poll with the hash was sent in this epoch
 	polled  bool // a poll is under way
-	reason  meta.OwedReason
+	reason  owed.Reason
 	text    string
 
 	up          bool   // as the log says
@@ -50,14 +51,14 @@ func (m *record) live() bool { return m.phase != MemberOut && m.phase != MemberV
 
 // present is how many bytes a member has, as far as the root knows.
 func (m *record) present() int64 {
-	return max(int64(m.held)*content.BlockBytes, int64(m.have.Count())*content.BlockBytes+m.bytes)
+	return max(int64(m.held)*BlockBytes, int64(m.have.Count())*BlockBytes+m.bytes)
 }
 
 // roster is the members of a session.
 type roster []*record
 
 // find is the record of a node; nil if it is no member.
-func (r roster) find(n meta.NodeID) *record {
+func (r roster) find(n id.Node) *record {
 	for _, m := range r {
 		if m.node == n {
 			return m
@@ -88,7 +89,7 @@ func (r roster) live() (n int) {
 
 // anyReady reports whether a group has members that still receive.
 func (r roster) anyReady(p *sendPart) bool {
-	return slices.ContainsFunc(p.members, func(n meta.NodeID) bool { return r.find(n).phase == MemberReady })
+	return slices.ContainsFunc(p.members, func(n id.Node) bool { return r.find(n).phase == MemberReady })
 }
 
 // waitsForSilent reports whether a member that answers may lack blocks only because another member of the group, which

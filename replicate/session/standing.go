@@ -1,9 +1,12 @@
 package session
 
 import (
-	"github.com/rdmcfs/rdmcfs/internal/content"
-	"github.com/rdmcfs/rdmcfs/meta"
+	"github.com/rdmcfs/rdmcfs/internal/blockset"
+	"github.com/rdmcfs/rdmcfs/meta/owed"
 )
+
+// BlockBytes is the size of the blocks that sessions count: a content's stream is cut into them.
+const BlockBytes = 1 << 20
 
 // Status is the first thing that a member says of a session. The numbers are part of the wire format.
 type Status uint8
@@ -27,21 +30,21 @@ func (s Status) Known() bool { return s > 0 && s < statusEnd }
 type Standing struct {
 	Epoch  uint32
 	Status Status
-	Reason meta.OwedReason // when refused
+	Reason owed.Reason // when refused
 	Text   string
-	Held   uint32         // blocks of the stream that are here
-	Have   content.Bitmap // to Announce: which
+	Held   uint32           // blocks of the stream that are here
+	Have   *blockset.Bitmap // to Announce: which
 }
 
 // Owed is the reason under which a member that refused is owed the content.
-func (st Standing) Owed() meta.OwedReason {
+func (st Standing) Owed() owed.Reason {
 	if st.Reason == 0 {
-		return meta.OwedFailed
+		return owed.Failed
 	}
 	return st.Reason
 }
 
 // MayPass reports whether a member that is owed a content for this reason may take it a moment later.
-func MayPass(r meta.OwedReason) bool {
-	return r == meta.OwedDown || r == meta.OwedUnreachable || r == meta.OwedSlow
+func MayPass(r owed.Reason) bool {
+	return r == owed.Down || r == owed.Unreachable || r == owed.Slow
 }

@@ -3,7 +3,8 @@ package session
 import (
 	"time"
 
-	"github.com/rdmcfs/rdmcfs/meta"
+	"github.com/rdmcfs/rdmcfs/meta/id"
+	"github.com/rdmcfs/rdmcfs/meta/owed"
 )
 
 // Phase is what the session is doing.
@@ -26,12 +27,12 @@ func (s *Root) Pace() float64 { return s.judge.Known() }
 
 // MemberView is what a root knows of one member.
 type MemberView struct {
-	Node   meta.NodeID
+	Node   id.Node
 	State  MemberState
-	Held   int             // blocks that it has, as last reported
-	Bytes  int64           // of the stream that it has: finer than Held
-	Reason meta.OwedReason // why it is out
-	Text   string          // likewise
+	Held   int         // blocks that it has, as last reported
+	Bytes  int64       // of the stream that it has: finer than Held
+	Reason owed.Reason // why it is out
+	Text   string      // likewise
 }
 
 // Live reports whether more is expected of the member.

@@ -3,7 +3,7 @@ package session
 import (
 	"time"
 
-	"github.com/rdmcfs/rdmcfs/meta"
+	"github.com/rdmcfs/rdmcfs/meta/owed"
 )
 
 // onView takes the log's word on the members. A member that is down, or in a new incarnation, is out: apply takes no
@@ -15,7 +15,7 @@ func (s *Root) onView(now time.Time, e View) []RootAction {
 	for _, v := range e.Nodes {
 		m := s.members.find(v.Node)
 		if m == nil && v.Up {
-			m = &record{node: v.Node, phase: MemberOut, reason: meta.OwedDown, text: "was down"}
+			m = &record{node: v.Node, phase: MemberOut, reason: owed.Down, text: "was down"}
 			s.members = append(s.members, m)
 		}
 		if m == nil {
@@ -23,12 +23,12 @@ func (s *Root) onView(now time.Time, e View) []RootAction {
 		}
 		restarted := m.incarnation != 0 && m.incarnation != v.Incarnation
 		m.up, m.incarnation = v.Up, v.Incarnation
-		x := Suspect{v.Node, meta.OwedDown}
+		x := Suspect{v.Node, owed.Down}
 		switch {
 		case v.Up && !restarted:
 			continue
 		case v.Up:
-			x.Reason = meta.OwedUnreachable
+			x.Reason = owed.Unreachable
 		}
 		lost = append(lost, x)
 		if m.phase == MemberVoted {

@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"github.com/rdmcfs/rdmcfs/internal/units"
-	"github.com/rdmcfs/rdmcfs/meta"
+	"github.com/rdmcfs/rdmcfs/meta/id"
 )
 
 // Judge finds the member that a session's group is slow for. Relaying couples the members of a group: all go at the
@@ -32,13 +32,13 @@ type Judge struct {
 	lim      Limits
 	known    float64 // bytes a second that groups without a slow member reached last; 0 is unknown
 	mode     mode
-	suspects []meta.NodeID // on trial, or apart
-	cleared  []meta.NodeID // were apart, and are as fast as the others
+	suspects []id.Node // on trial, or apart
+	cleared  []id.Node // were apart, and are as fast as the others
 	trials   int
-	looks    int                    // at a group whose pace can't be compared with anything
-	since    time.Time              // beginning of the present comparison; zero while not all groups flow
-	marks    map[meta.NodeID]Member // the members at its beginning
-	together float64                // pace of the group before the trial
+	looks    int                // at a group whose pace can't be compared with anything
+	since    time.Time          // beginning of the present comparison; zero while not all groups flow
+	marks    map[id.Node]Member // the members at its beginning
+	together float64            // pace of the group before the trial
 
 	othersDone  time.Time // when the suspect that is apart was left alone
 	bytesByThen int64     // that it had by then
@@ -63,7 +63,7 @@ type Group struct {
 
 // Member is what is known of a member of a group.
 type Member struct {
-	Node  meta.NodeID
+	Node  id.Node
 	Ready bool      // it still receives
 	Out   bool      // it was left out
 	Bytes int64     // of the epoch's blocks that it has stored
@@ -78,10 +78,10 @@ type Member struct {
 
 // Verdict says what is to be done. Its zero value is nothing.
 type Verdict struct {
-	Regroup bool        // go on in other groups, as Arrange says
-	Out     bool        // leave a member out
-	Node    meta.NodeID // the member
-	Text    string      // the evidence
+	Regroup bool    // go on in other groups, as Arrange says
+	Out     bool    // leave a member out
+	Node    id.Node // the member
+	Text    string  // the evidence
 }
 
 type mode uint8
@@ -117,9 +117,9 @@ func NewJudge(lim Limits, known float64) *Judge { return &Judge{lim: lim, known:
 func (j *Judge) Known() float64 { return j.known }
 
 // Arrange puts the members that are to receive into groups, in their order, at the beginning of an epoch.
-func (j *Judge) Arrange(ready []meta.NodeID) [][]meta.NodeID {
+func (j *Judge) Arrange(ready []id.Node) [][]id.Node {
 	j.since = time.Time{}
-	var rest, suspects []meta.NodeID
+	var rest, suspects []id.Node
 	for _, n := range ready {
 		if j.mode != together && slices.Contains(j.suspects, n) {
 			suspects = append(suspects, n)
@@ -127,7 +127,7 @@ func (j *Judge) Arrange(ready []meta.NodeID) [][]meta.NodeID {
 			rest = append(rest, n)
 		}
 	}
-	var parts [][]meta.NodeID
+	var parts [][]id.Node
 	if len(suspects) > 0 {
 		parts = slices.Collect(slices.Chunk(suspects, (len(suspects)+trialGroupsMax-1)/trialGroupsMax))
 	}
@@ -147,7 +147,7 @@ func (j *Judge) Begin(now time.Time, groups []Group) {
 		return
 	}
 	j.since = now
-	j.marks = make(map[meta.NodeID]Member)
+	j.marks = make(map[id.Node]Member)
 	for m := range members(groups, everybody) {
 		j.marks[m.Node] = *m
 	}
@@ -192,7 +192,7 @@ func (j *Judge) Ended(now time.Time, groups []Group) {
 }
 
 // regroup goes on in other groups.
-func (j *Judge) regroup(to mode, suspects []meta.NodeID) Verdict {
+func (j *Judge) regroup(to mode, suspects []id.Node) Verdict {
 	j.mode, j.suspects, j.since = to, suspects, time.Time{}
 	return Verdict{Regroup: true}
 }
@@ -209,7 +209,7 @@ func (j *Judge) judgeTogether(now time.Time, groups []Group) Verdict {
 		return Verdict{}
 	}
 	j.trials++
-	var suspects []meta.NodeID
+	var suspects []id.Node
 	for _, m := range ready {
 		if !slices.Contains(j.cleared, m.Node) {
 			suspects = append(suspects, m.Node)
@@ -231,7 +231,7 @@ func (j *Judge) mayBeItsLinks(groups []Group) bool {
 // judgeTrial finds the member whose group was the slowest. The groups of a trial share the root's link, so no more can
 // be said than which member is the slowest.
 func (j *Judge) judgeTrial(now time.Time, groups []Group) Verdict {
-	var slowest []meta.NodeID
+	var slowest []id.Node
 	least := 0.0
 	for i := range groups {
 		g := groups[i : i+1]

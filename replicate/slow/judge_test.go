@@ -5,7 +5,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/rdmcfs/rdmcfs/meta"
+	"github.com/rdmcfs/rdmcfs/meta/id"
 )
 
 var start = time.Unix(1000, 0)
@@ -14,7 +14,7 @@ var start = time.Unix(1000, 0)
 // nobody has made one, nothing is known. A member that has made none does not count.
 func TestPatience(t *testing.T) {
 	const least = 1500 * time.Millisecond
-	of := func(node meta.NodeID, steps int, last time.Duration) Member {
+	of := func(node id.Node, steps int, last time.Duration) Member {
 		return Member{Node: node, Ready: true, Steps: steps, Moved: start.Add(last)}
 	}
 	done := of(5, 1000, 20*time.Second)
@@ -45,7 +45,7 @@ func TestPatience(t *testing.T) {
 func apart4(t *testing.T, step int64) (*Judge, time.Time, []Group) {
 	t.Helper()
 	j := NewJudge(Limits{Over: 10 * time.Second, Trial: 3 * time.Second, Part: 8, Step: step}, 12e6)
-	j.mode, j.suspects, j.together = apart, []meta.NodeID{4}, 1e5
+	j.mode, j.suspects, j.together = apart, []id.Node{4}, 1e5
 	groups := []Group{{Bytes: 1 << 30, Up: true, Flowing: true, Members: []Member{{Node: 4, Ready: true}}},
 		{Bytes: 1 << 30, Up: true, Flowing: true, Members: []Member{{Node: 2, Ready: true}, {Node: 3, Ready: true}}}}
 	j.Begin(start, groups)

@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"github.com/rdmcfs/rdmcfs/internal/units"
-	"github.com/rdmcfs/rdmcfs/meta"
+	"github.com/rdmcfs/rdmcfs/meta/id"
 )
 
 // Puts is how the bytes of a small content go to its members, and when their votes came. Each byte counts once.
@@ -14,7 +14,7 @@ type Puts struct {
 	bytes int64 // of the content, for each member
 	began time.Time
 	beat  bool // bytes went since Progressed was last called
-	lanes map[meta.NodeID]*putLane
+	lanes map[id.Node]*putLane
 	votes []time.Duration // since it began, in order
 }
 
@@ -30,7 +30,7 @@ type putLane struct {
 
 // NewPuts begins to watch the puts of a content of so many bytes.
 func NewPuts(now time.Time, bytes int64) *Puts {
-	return &Puts{bytes: bytes, began: now, lanes: make(map[meta.NodeID]*putLane)}
+	return &Puts{bytes: bytes, began: now, lanes: make(map[id.Node]*putLane)}
 }
 
 // Began is when the puts began.
@@ -38,7 +38,7 @@ func (w *Puts) Began() time.Time { return w.began }
 
 // Moved notes that bytes for a member went, and how many are left; below 0: all, they wait for room. Bytes that are
 // sent again count when they come to where the first had come.
-func (w *Puts) Moved(n meta.NodeID, left int64) {
+func (w *Puts) Moved(n id.Node, left int64) {
 	l := w.lanes[n]
 	if l == nil {
 		l = &putLane{}
@@ -68,7 +68,7 @@ func (w *Puts) Progressed() bool {
 }
 
 // UnderWay reports whether bytes for one of these members are on their way.
-func (w *Puts) UnderWay(open map[meta.NodeID]bool) bool {
+func (w *Puts) UnderWay(open map[id.Node]bool) bool {
 	for n, l := range w.lanes {
 		if open[n] && l.now != 0 {
 			return true
@@ -85,7 +85,7 @@ func (w *Puts) UnderWay(open map[meta.NodeID]bool) bool {
 // crowded out a moment ago takes a while to find its pace. Slow returns "" if the member is not slow, or if that is not
 // known.
 func (w *Puts) Slow(
-	n meta.NodeID, open []meta.NodeID, confined time.Duration, part float64, floor time.Duration,
+	n id.Node, open []id.Node, confined time.Duration, part float64, floor time.Duration,
 ) string {
 	l := w.lanes[n]
 	if l == nil || l.now <= 0 || len(w.votes) == 0 {
@@ -115,7 +115,7 @@ func (l *putLane) look(confined time.Duration) {
 }
 
 // together is what goes to these members, in bytes a second.
-func (w *Puts) together(open []meta.NodeID, confined time.Duration) (pace float64) {
+func (w *Puts) together(open []id.Node, confined time.Duration) (pace float64) {
 	for _, n := range open {
 		if l := w.lanes[n]; l != nil && l.looked && l.now >= 0 {
 			pace += units.PerSecond(l.most-l.now, confined-l.confined)
@@ -138,7 +138,7 @@ func (w *Puts) pace(within time.Duration) float64 {
 // Crowded says why a member is slow whose bytes still wait for room in a full queue, where only the bytes before them
 // move: they have waited part times as long as the median of the votes took, and longer than floor. It returns "" if
 // the member is not slow.
-func (w *Puts) Crowded(now time.Time, n meta.NodeID, part float64, floor time.Duration) string {
+func (w *Puts) Crowded(now time.Time, n id.Node, part float64, floor time.Duration) string {
 	l := w.lanes[n]
 	if l == nil || l.left >= 0 || len(w.votes) == 0 {
 		return ""
@@ -153,21 +153,21 @@ func (w *Puts) Crowded(now time.Time, n meta.NodeID, part float64, floor time.Du
 
 // Sharing knows which members puts of this node are under way to: they share its link, whose parts may be very unequal.
 type Sharing struct {
-	to     map[meta.NodeID]int
+	to     map[id.Node]int
 	clocks map[*Clock]bool
 }
 
 // Clock counts for how long puts were under way to some members and to no others.
 type Clock struct {
-	open  []meta.NodeID
+	open  []id.Node
 	since time.Time // counted from then on
 	spent time.Duration
 }
 
 // Begin counts a put; the caller calls End after it.
-func (p *Sharing) Begin(n meta.NodeID, now time.Time) {
+func (p *Sharing) Begin(n id.Node, now time.Time) {
 	if p.to == nil {
-		p.to = make(map[meta.NodeID]int)
+		p.to = make(map[id.Node]int)
 	}
 	if p.to[n] == 0 {
 		p.change(now)
@@ -176,7 +176,7 @@ func (p *Sharing) Begin(n meta.NodeID, now time.Time) {
 }
 
 // End counts the end of a put.
-func (p *Sharing) End(n meta.NodeID, now time.Time) {
+func (p *Sharing) End(n id.Node, now time.Time) {
 	if p.to[n] == 1 {
 		p.change(now)
 		delete(p.to, n)
@@ -207,7 +207,7 @@ func (p *Sharing) read(c *Clock, now time.Time) time.Duration {
 
 // Confined is for how long puts were under way to some of these members and to no others, since the clock was first
 // read for them. The caller calls Stop at the end.
-func (p *Sharing) Confined(c *Clock, open []meta.NodeID, now time.Time) time.Duration {
+func (p *Sharing) Confined(c *Clock, open []id.Node, now time.Time) time.Duration {
 	if !p.clocks[c] || !slices.Equal(c.open, open) {
 		*c = Clock{open: slices.Clone(open), since: now}
 		if p.clocks == nil {

@@ -4,7 +4,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/rdmcfs/rdmcfs/meta"
+	"github.com/rdmcfs/rdmcfs/meta/id"
 )
 
 func TestWhoIsSlowWithASmallContent(t *testing.T) {
@@ -30,11 +30,11 @@ func TestWhoIsSlowWithASmallContent(t *testing.T) {
 			if tc.vote > 0 {
 				w.Voted(at(tc.vote))
 			}
-			if why := w.Slow(2, []meta.NodeID{2}, tc.since, 8, 4*time.Second); why != "" {
+			if why := w.Slow(2, []id.Node{2}, tc.since, 8, 4*time.Second); why != "" {
 				t.Errorf("judged by what went beside others: %s", why)
 			}
 			w.Moved(2, tc.to)
-			if why := w.Slow(2, []meta.NodeID{2}, tc.since+2*time.Second, 8, 4*time.Second); (why != "") != tc.slow {
+			if why := w.Slow(2, []id.Node{2}, tc.since+2*time.Second, 8, 4*time.Second); (why != "") != tc.slow {
 				t.Errorf("%q, want slow: %v", why, tc.slow)
 			}
 		})
@@ -75,7 +75,7 @@ func TestPaceOfAnotherConnection(t *testing.T) {
 		why := ""
 		for i, left := range tc.left {
 			w.Moved(2, left*mib/1000)
-			why += w.Slow(2, []meta.NodeID{2}, time.Duration(i)*time.Second, 8, 4*time.Second)
+			why += w.Slow(2, []id.Node{2}, time.Duration(i)*time.Second, 8, 4*time.Second)
 		}
 		if (why != "") != tc.slow {
 			t.Errorf("%s: %q, want slow: %v", name, why, tc.slow)
@@ -102,7 +102,7 @@ func TestSeveralSlowMembers(t *testing.T) {
 		w := NewPuts(began, mib)
 		w.Voted(began.Add(100 * time.Millisecond))
 		w.Voted(began.Add(100 * time.Millisecond))
-		open, was := []meta.NodeID{3, 4}, [2]bool{}
+		open, was := []id.Node{3, 4}, [2]bool{}
 		for i := range int64(3) {
 			for k, pace := range []int64{tc.third, tc.fourth} {
 				w.Moved(open[k], max(tc.left-i*pace, 0))
@@ -123,7 +123,7 @@ func TestConfined(t *testing.T) {
 	var p Sharing
 	at := func(s int) time.Time { return time.Unix(int64(1000+s), 0) }
 	var c Clock
-	reads := func(s int, want time.Duration, open ...meta.NodeID) {
+	reads := func(s int, want time.Duration, open ...id.Node) {
 		t.Helper()
 		if got := p.Confined(&c, open, at(s)); got != want {
 			t.Errorf("at %d s for %v: %v, want %v", s, open, got, want)

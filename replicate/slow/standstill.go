@@ -4,7 +4,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/rdmcfs/rdmcfs/meta"
+	"github.com/rdmcfs/rdmcfs/meta/id"
 )
 
 const (
@@ -17,7 +17,7 @@ const (
 // Patience is for how long a member may make no step before it counts as standing still: as long as several steps
 // take, by what the members of these groups have made and what it has made itself, and not less than least. known is
 // false while nobody has made a step: then there is nobody to blame.
-func Patience(groups []Group, node meta.NodeID, least time.Duration) (d time.Duration, known bool) {
+func Patience(groups []Group, node id.Node, least time.Duration) (d time.Duration, known bool) {
 	var all []time.Duration
 	for i := range groups {
 		for _, m := range groups[i].Members {

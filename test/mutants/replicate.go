@@ -20,7 +20,7 @@ var ofReplicate = []mutant{
 	{"a member that prepares holds the others", "replicate/session/clock.go",
 		"return s.ejectPreparing(now)", "return nil", inSession},
 	{"who is out of one session is a suspect of others", "replicate/session/epoch.go",
-		"if x.Reason == meta.OwedUnreachable || x.Reason == meta.OwedDown {", "if x.Reason != 0 {", inSession},
+		"if x.Reason == owed.Unreachable || x.Reason == owed.Down {", "if x.Reason != 0 {", inSession},
 	{"a disk error with another session's bytes counts", "replicate/rootgroupsetup.go",
 		"ge.Reason == rdmc.ReasonSink && rg.isBefore(rank, seq)", "false", inReplicate},
 	{"who does not know a session is a suspect of others", "replicate/rootrun.go",

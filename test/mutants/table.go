@@ -25,6 +25,7 @@ const (
 	slowTests      = "./replicate/slow"
 	sessionTests   = "./replicate/session"
 	consensusTests = "./internal/consensus"
+	coreTests      = "./internal/consensus/core"
 	raftlogTests   = "./internal/consensus/raftlog"
 	nodeTests      = "./internal/node"
 	controlTests   = "./internal/control"

@@ -102,7 +102,7 @@ func (h *hardState) code(c *coder.Coder) {
 	c.U64(&h.commit)
 }
 
-func (id *Identity) code(c *coder.Coder) {
+func codeIdentity(c *coder.Coder, id *Identity) {
 	c.Fixed(id.Cluster[:])
 	c.Fixed(id.Node[:])
 	c.Fixed(id.Store[:])
@@ -110,8 +110,8 @@ func (id *Identity) code(c *coder.Coder) {
 	c.U64(&id.ID)
 }
 
-// code lists the fields of a base; conf is its configuration as protobuf.
-func (b *Base) code(c *coder.Coder, conf *[]byte) {
+// codeBase lists the fields of a base; conf is its configuration as protobuf.
+func codeBase(c *coder.Coder, b *Base, conf *[]byte) {
 	c.U64(&b.Index)
 	c.U64(&b.Term)
 	c.I64(&b.Time)
@@ -145,7 +145,7 @@ func (c *content) append(b []byte) ([]byte, error) {
 	section := func(kind uint8, n int) { codeSection(&to, &kind, n) }
 	if c.identity != nil {
 		section(sectionIdentity, 3*16+2*8)
-		c.identity.code(&to)
+		codeIdentity(&to, c.identity)
 		section(sectionPrevFrame, 8)
 		to.U64(&c.prevFrame)
 	}
@@ -169,7 +169,7 @@ func (c *content) append(b []byte) ([]byte, error) {
 			return nil, fmt.Errorf("raftlog: encode voters: %w", err)
 		}
 		section(base.kind, 3*8+len(conf))
-		base.at.code(&to, &conf)
+		codeBase(&to, base.at, &conf)
 	}
 	for _, e := range c.entries {
 		section(sectionEntry, entryBytes+len(e.GetData()))
@@ -202,7 +202,7 @@ func (c *content) section(kind uint8, b []byte) (err error) {
 	switch kind {
 	case sectionIdentity:
 		c.identity = &Identity{}
-		c.identity.code(&from)
+		codeIdentity(&from, c.identity)
 	case sectionPrevFrame:
 		from.U64(&c.prevFrame)
 	case sectionHard:
@@ -225,7 +225,7 @@ func (c *content) section(kind uint8, b []byte) (err error) {
 
 func decodeBase(from *coder.Coder) (*Base, error) {
 	base, conf := &Base{Conf: &raftpb.ConfState{}}, []byte(nil)
-	base.code(from, &conf)
+	codeBase(from, base, &conf)
 	if err := proto.Unmarshal(conf, base.Conf); err != nil {
 		return nil, fmt.Errorf("voters of base: %w", err)
 	}

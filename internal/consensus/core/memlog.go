@@ -1,4 +1,4 @@
-package consensus
+package core
 
 import (
 	"sort"
@@ -6,13 +6,13 @@ import (
 	"go.etcd.io/raft/v3"
 	"go.etcd.io/raft/v3/raftpb"
 
-	"github.com/rdmcfs/rdmcfs/internal/consensus/raftlog"
+	"github.com/rdmcfs/rdmcfs/internal/consensus/logstate"
 )
 
 // memLog is the part of the log that is on stable storage, held in memory for raft. It belongs to its Core.
 type memLog struct {
 	hard    *raftpb.HardState
-	base    raftlog.Base
+	base    logstate.Base
 	entries []*raftpb.Entry // base.Index+1 ...
 	// confs are the configurations since the base, by index; the first is the base's.
 	confs []confAt
@@ -27,7 +27,7 @@ type confAt struct {
 
 var _ raft.Storage = (*memLog)(nil)
 
-func newMemLog(s *raftlog.State) *memLog {
+func newMemLog(s *logstate.State) *memLog {
 	l := &memLog{hard: s.Hard, base: s.Base, entries: s.Entries, applied: s.Base.Index}
 	if l.hard == nil {
 		l.hard = &raftpb.HardState{}
@@ -111,18 +111,18 @@ func (l *memLog) append(list []*raftpb.Entry) {
 }
 
 // reset makes the log begin, empty, after base.
-func (l *memLog) reset(base raftlog.Base) {
+func (l *memLog) reset(base logstate.Base) {
 	l.base, l.entries = base, nil
 	l.applied = base.Index
 	l.confs = []confAt{{base.Index, base.Conf}}
 }
 
 // compact moves the base forward to index, which must be applied.
-func (l *memLog) compact(index uint64) raftlog.Base {
+func (l *memLog) compact(index uint64) logstate.Base {
 	term, _ := l.Term(index)
-	base := raftlog.Base{Index: index, Term: term, Time: l.base.Time, Conf: l.confAt(index)}
+	base := logstate.Base{Index: index, Term: term, Time: l.base.Time, Conf: l.confAt(index)}
 	for _, e := range l.entries[:index-l.base.Index] {
-		base.Time = max(base.Time, timeOf(e))
+		base.Time = max(base.Time, TimeOf(e))
 	}
 	l.entries = append([]*raftpb.Entry(nil), l.entries[index-l.base.Index:]...)
 	l.base = base
@@ -139,7 +139,7 @@ func (l *memLog) confAt(index uint64) *raftpb.ConfState {
 func (l *memLog) lastTime() int64 {
 	at := l.base.Time
 	for _, e := range l.entries {
-		at = max(at, timeOf(e))
+		at = max(at, TimeOf(e))
 	}
 	return at
 }

@@ -1,16 +1,18 @@
-package consensus
+package core
 
 import (
 	"encoding/binary"
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"testing"
 
 	"go.etcd.io/raft/v3/raftpb"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/rdmcfs/rdmcfs/internal/consensus/logstate"
 	"github.com/rdmcfs/rdmcfs/internal/consensus/raftlog"
 	"github.com/rdmcfs/rdmcfs/internal/consensus/raftlog/simfs"
 )
@@ -56,7 +58,7 @@ func newSim(t *testing.T, seed uint64, n int) *sim {
 	}
 	for _, id := range voters {
 		disk := simfs.New()
-		if err := raftlog.Create(simOptions(id, disk), raftlog.Base{Conf: &raftpb.ConfState{Voters: voters}}); err != nil {
+		if err := raftlog.Create(simOptions(id, disk), logstate.Base{Conf: &raftpb.ConfState{Voters: voters}}); err != nil {
 			t.Fatal(err)
 		}
 		s.nodes[id] = &simCore{id: id, disk: disk}
@@ -66,7 +68,7 @@ func newSim(t *testing.T, seed uint64, n int) *sim {
 }
 
 func simOptions(id ID, disk *simfs.Disk) raftlog.Options {
-	return raftlog.Options{Dir: "/raft", Identity: Identity{ID: id}, FS: disk, SegmentBytes: 64 << 10}
+	return raftlog.Options{Dir: "/raft", Identity: logstate.Identity{ID: id}, FS: disk, SegmentBytes: 64 << 10}
 }
 
 func (s *sim) boot(n *simCore) {
@@ -75,7 +77,7 @@ func (s *sim) boot(n *simCore) {
 		s.fatalf("node %d: %v", n.id, err)
 	}
 	n.log = log
-	if n.core, err = NewCore(CoreConfig{ID: n.id, State: state, ElectionTicks: 10, HeartbeatTicks: 2,
+	if n.core, err = New(Config{ID: n.id, State: state, ElectionTicks: 10, HeartbeatTicks: 2,
 		Intn: s.rng.IntN}); err != nil {
 		s.fatalf("node %d: %v", n.id, err)
 	}
@@ -196,7 +198,7 @@ func (s *sim) step() {
 		s.propose()
 	case r < 98 && n.core.Status().First+20 < n.index:
 		if base, ok := n.core.Compact(n.index - 10); ok {
-			if err := n.log.Append(&raftlog.Batch{Base: &base}); err != nil {
+			if err := n.log.Append(&logstate.Batch{Base: &base}); err != nil {
 				s.fatalf("compact: %v", err)
 			}
 		}
@@ -289,7 +291,7 @@ func TestTimeStampsIncreaseAcrossLeaders(t *testing.T) {
 	for _, n := range s.nodes {
 		last = 0
 		for _, e := range n.core.log.entries {
-			if at := timeOf(e); at != 0 {
+			if at := TimeOf(e); at != 0 {
 				if at <= last {
 					t.Fatalf("node %d: time %d after %d", n.id, at, last)
 				}
@@ -305,9 +307,9 @@ func TestTimeStampsIncreaseAcrossLeaders(t *testing.T) {
 
 // TestGuardKeepsRaftFromPanicking sends messages that raft would panic on.
 func TestGuardKeepsRaftFromPanicking(t *testing.T) {
-	state := &raftlog.State{Base: raftlog.Base{Conf: &raftpb.ConfState{Voters: []uint64{1, 2, 3}}},
+	state := &logstate.State{Base: logstate.Base{Conf: &raftpb.ConfState{Voters: []uint64{1, 2, 3}}},
 		Hard: &raftpb.HardState{}}
-	core, err := NewCore(CoreConfig{ID: 1, State: state, ElectionTicks: 10, HeartbeatTicks: 2, Intn: func(int) int {
+	core, err := New(Config{ID: 1, State: state, ElectionTicks: 10, HeartbeatTicks: 2, Intn: func(int) int {
 		return 0
 	}})
 	if err != nil {
@@ -353,7 +355,7 @@ func randomMessage(rng *rand.Rand) *raftpb.Message {
 // error, and without a panic in raft. A log that ends exactly there is accepted.
 func TestCoreRefusesALogBelowItsPromise(t *testing.T) {
 	for commit := uint64(10); commit < 14; commit++ {
-		state := &raftlog.State{Base: raftlog.Base{Index: 10, Term: 2, Conf: &raftpb.ConfState{Voters: []uint64{1}}},
+		state := &logstate.State{Base: logstate.Base{Index: 10, Term: 2, Conf: &raftpb.ConfState{Voters: []uint64{1}}},
 			Entries: []*raftpb.Entry{{Index: new(uint64(11)), Term: new(uint64(2)), Type: raftpb.EntryNormal.Enum()}},
 			Hard:    &raftpb.HardState{Term: new(uint64(2)), Commit: new(commit)}}
 		var err error
@@ -363,7 +365,7 @@ func TestCoreRefusesALogBelowItsPromise(t *testing.T) {
 					t.Errorf("commit %d of a log up to 11: %v", commit, why)
 				}
 			}()
-			_, err = NewCore(CoreConfig{ID: 1, State: state, ElectionTicks: 10, HeartbeatTicks: 2, Intn: func(int) int {
+			_, err = New(Config{ID: 1, State: state, ElectionTicks: 10, HeartbeatTicks: 2, Intn: func(int) int {
 				return 0
 			}})
 		}()
@@ -390,9 +392,9 @@ func TestOlderCopyGivesWay(t *testing.T) {
 	}
 	// leads is a core that has elected itself, and committed n entries and that of its election.
 	leads := func(id uint64, n uint64) *Core {
-		state := &raftlog.State{Base: raftlog.Base{Conf: &raftpb.ConfState{Voters: []uint64{id}}}, Entries: entries(n, 1),
+		state := &logstate.State{Base: logstate.Base{Conf: &raftpb.ConfState{Voters: []uint64{id}}}, Entries: entries(n, 1),
 			Hard: &raftpb.HardState{Term: new(uint64(term - 1)), Commit: new(n)}}
-		core, err := NewCore(CoreConfig{ID: id, State: state, ElectionTicks: 10, HeartbeatTicks: 2, Intn: func(int) int {
+		core, err := New(Config{ID: id, State: state, ElectionTicks: 10, HeartbeatTicks: 2, Intn: func(int) int {
 			return 0
 		}})
 		if err != nil {
@@ -445,13 +447,13 @@ func TestOlderCopyGivesWay(t *testing.T) {
 // never comes.
 func TestChangeOfVotersBeforeTheLeaderHasApplied(t *testing.T) {
 	const id, entries = 1, 5
-	state := &raftlog.State{Base: raftlog.Base{Conf: &raftpb.ConfState{Voters: []uint64{id}}},
+	state := &logstate.State{Base: logstate.Base{Conf: &raftpb.ConfState{Voters: []uint64{id}}},
 		Hard: &raftpb.HardState{Term: new(uint64(1)), Commit: new(uint64(entries))}}
 	for i := range uint64(entries) {
 		state.Entries = append(state.Entries, &raftpb.Entry{Index: new(i + 1), Term: new(uint64(1)),
 			Type: raftpb.EntryNormal.Enum()})
 	}
-	core, err := NewCore(CoreConfig{ID: id, State: state, ElectionTicks: 10, HeartbeatTicks: 2, Intn: func(int) int {
+	core, err := New(Config{ID: id, State: state, ElectionTicks: 10, HeartbeatTicks: 2, Intn: func(int) int {
 		return 0
 	}})
 	if err != nil {
@@ -470,7 +472,7 @@ func TestChangeOfVotersBeforeTheLeaderHasApplied(t *testing.T) {
 			waiting = append(waiting, out.Apply...)
 		}
 	}
-	add := []*raftpb.ConfChangeSingle{change(raftpb.ConfChangeAddLearnerNode, 2)}
+	add := []*raftpb.ConfChangeSingle{Change(raftpb.ConfChangeAddLearnerNode, 2)}
 	core.Campaign()
 	advance()
 	for _, e := range waiting {
@@ -486,7 +488,7 @@ func TestChangeOfVotersBeforeTheLeaderHasApplied(t *testing.T) {
 		t.Fatal(err)
 	}
 	advance()
-	if !contains(core.Conf().GetLearners(), 2) {
+	if !slices.Contains(core.Conf().GetLearners(), 2) {
 		t.Fatalf("the change is not in force: %v", core.Conf())
 	}
 }
@@ -502,10 +504,10 @@ func TestReplacedEntriesOnASlowDisk(t *testing.T) {
 		return list
 	}
 	for _, handedOut := range []bool{false, true} {
-		state := &raftlog.State{Base: raftlog.Base{Conf: &raftpb.ConfState{Voters: []uint64{1, 2, 3}}},
+		state := &logstate.State{Base: logstate.Base{Conf: &raftpb.ConfState{Voters: []uint64{1, 2, 3}}},
 			Entries: entries(1, 1),
 			Hard:    &raftpb.HardState{Term: new(uint64(1)), Commit: new(uint64(replaced - 1))}}
-		core, err := NewCore(CoreConfig{ID: 1, State: state, ElectionTicks: 10, HeartbeatTicks: 2, Intn: func(int) int {
+		core, err := New(Config{ID: 1, State: state, ElectionTicks: 10, HeartbeatTicks: 2, Intn: func(int) int {
 			return 0
 		}})
 		if err != nil {
@@ -580,14 +582,14 @@ func applyAll(core *Core) (kept []*Append) {
 func TestChangeOfVotersBetweenTheStepsOfAnother(t *testing.T) {
 	const id, late = 1, 4
 	first := &raftpb.ConfChangeV2{Transition: raftpb.ConfChangeTransitionAuto.Enum(), Changes: []*raftpb.ConfChangeSingle{
-		change(raftpb.ConfChangeAddLearnerNode, 2), change(raftpb.ConfChangeAddLearnerNode, 3)}}
+		Change(raftpb.ConfChangeAddLearnerNode, 2), Change(raftpb.ConfChangeAddLearnerNode, 3)}}
 	data, err := proto.Marshal(first)
 	if err != nil {
 		t.Fatal(err)
 	}
-	core, err := NewCore(CoreConfig{ID: id, ElectionTicks: 10, HeartbeatTicks: 2, Intn: func(int) int { return 0 },
-		State: &raftlog.State{
-			Base: raftlog.Base{Conf: &raftpb.ConfState{Voters: []uint64{id}}},
+	core, err := New(Config{ID: id, ElectionTicks: 10, HeartbeatTicks: 2, Intn: func(int) int { return 0 },
+		State: &logstate.State{
+			Base: logstate.Base{Conf: &raftpb.ConfState{Voters: []uint64{id}}},
 			Hard: &raftpb.HardState{Term: new(uint64(1))},
 			Entries: []*raftpb.Entry{{Index: new(uint64(1)), Term: new(uint64(1)), Type: raftpb.EntryConfChangeV2.Enum(),
 				Data: data}},
@@ -595,10 +597,10 @@ func TestChangeOfVotersBetweenTheStepsOfAnother(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	add := []*raftpb.ConfChangeSingle{change(raftpb.ConfChangeAddLearnerNode, late)}
+	add := []*raftpb.ConfChangeSingle{Change(raftpb.ConfChangeAddLearnerNode, late)}
 	core.Campaign()
-	err = errEarly
-	for step := 0; errors.Is(err, errEarly); step++ {
+	err = ErrEarly
+	for step := 0; errors.Is(err, ErrEarly); step++ {
 		if step > 20 {
 			t.Fatalf("never taken: %v; %v", err, core.Conf())
 		}
@@ -621,7 +623,7 @@ func TestChangeOfVotersBetweenTheStepsOfAnother(t *testing.T) {
 			core.Persisted(a)
 		}
 	}
-	if !contains(core.Conf().GetLearners(), late) {
+	if !slices.Contains(core.Conf().GetLearners(), late) {
 		t.Fatalf("a change was taken and is not in force: %v", core.Conf())
 	}
 }
@@ -630,13 +632,13 @@ func TestChangeOfVotersBetweenTheStepsOfAnother(t *testing.T) {
 // keep its log: the leader counts on what it has acknowledged.
 func TestRemovedAndAddedAgain(t *testing.T) {
 	const id, leader = 3, 2
-	core, err := NewCore(CoreConfig{ID: id, ElectionTicks: 10, HeartbeatTicks: 2, Intn: func(int) int { return 0 },
-		State: &raftlog.State{Base: raftlog.Base{Conf: &raftpb.ConfState{Voters: []uint64{leader, id}}}}})
+	core, err := New(Config{ID: id, ElectionTicks: 10, HeartbeatTicks: 2, Intn: func(int) int { return 0 },
+		State: &logstate.State{Base: logstate.Base{Conf: &raftpb.ConfState{Voters: []uint64{leader, id}}}}})
 	if err != nil {
 		t.Fatal(err)
 	}
 	appends := func(index uint64, kind raftpb.ConfChangeType) *Append {
-		data, err := proto.Marshal(&raftpb.ConfChangeV2{Changes: []*raftpb.ConfChangeSingle{change(kind, id)}})
+		data, err := proto.Marshal(&raftpb.ConfChangeV2{Changes: []*raftpb.ConfChangeSingle{Change(kind, id)}})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -682,13 +684,13 @@ func TestRemovedAndAddedAgain(t *testing.T) {
 // acknowledged.
 func TestReadIndexOfTheOnlyVoterAfterAStart(t *testing.T) {
 	const id, last = 1, 5
-	state := &raftlog.State{Base: raftlog.Base{Conf: &raftpb.ConfState{Voters: []uint64{id}}},
+	state := &logstate.State{Base: logstate.Base{Conf: &raftpb.ConfState{Voters: []uint64{id}}},
 		Hard: &raftpb.HardState{Term: new(uint64(1)), Commit: new(uint64(2))}}
 	for i := range uint64(last) {
 		state.Entries = append(state.Entries, &raftpb.Entry{Index: new(i + 1), Term: new(uint64(1)),
 			Type: raftpb.EntryNormal.Enum()})
 	}
-	core, err := NewCore(CoreConfig{ID: id, State: state, ElectionTicks: 10, HeartbeatTicks: 2, Intn: func(int) int {
+	core, err := New(Config{ID: id, State: state, ElectionTicks: 10, HeartbeatTicks: 2, Intn: func(int) int {
 		return 0
 	}})
 	if err != nil {
@@ -717,8 +719,8 @@ func TestReadIndexOfTheOnlyVoterAfterAStart(t *testing.T) {
 // A change of voters whose caller has given up may still be on its way when the next one is asked for.
 func TestChangeOfVotersWhileAnotherIsOnItsWay(t *testing.T) {
 	const id = 1
-	core, err := NewCore(CoreConfig{ID: id, ElectionTicks: 10, HeartbeatTicks: 2, Intn: func(int) int { return 0 },
-		State: &raftlog.State{Base: raftlog.Base{Conf: &raftpb.ConfState{Voters: []uint64{id}}},
+	core, err := New(Config{ID: id, ElectionTicks: 10, HeartbeatTicks: 2, Intn: func(int) int { return 0 },
+		State: &logstate.State{Base: logstate.Base{Conf: &raftpb.ConfState{Voters: []uint64{id}}},
 			Hard: &raftpb.HardState{Term: new(uint64(1))}}})
 	if err != nil {
 		t.Fatal(err)
@@ -732,12 +734,12 @@ func TestChangeOfVotersWhileAnotherIsOnItsWay(t *testing.T) {
 	}
 	core.Campaign()
 	persist(applyAll(core))
-	if err := core.ProposeConf([]*raftpb.ConfChangeSingle{change(raftpb.ConfChangeAddLearnerNode, 2)}); err != nil {
+	if err := core.ProposeConf([]*raftpb.ConfChangeSingle{Change(raftpb.ConfChangeAddLearnerNode, 2)}); err != nil {
 		t.Fatal(err)
 	}
 	slow := applyAll(core)
-	next := []*raftpb.ConfChangeSingle{change(raftpb.ConfChangeAddLearnerNode, 3)}
-	if err := core.ProposeConf(next); !errors.Is(err, errEarly) {
+	next := []*raftpb.ConfChangeSingle{Change(raftpb.ConfChangeAddLearnerNode, 3)}
+	if err := core.ProposeConf(next); !errors.Is(err, ErrEarly) {
 		t.Fatalf("the first change is not on the disk yet: %v", err)
 	}
 	persist(slow)
@@ -745,7 +747,7 @@ func TestChangeOfVotersWhileAnotherIsOnItsWay(t *testing.T) {
 		t.Fatal(err)
 	}
 	persist(applyAll(core))
-	if learners := core.Conf().GetLearners(); !contains(learners, 2) || !contains(learners, 3) {
+	if learners := core.Conf().GetLearners(); !slices.Contains(learners, 2) || !slices.Contains(learners, 3) {
 		t.Fatalf("learners %v", learners)
 	}
 }
@@ -754,8 +756,8 @@ func TestChangeOfVotersWhileAnotherIsOnItsWay(t *testing.T) {
 // to a slow disk.
 func TestNotSettledBeforeItIsOnTheDisk(t *testing.T) {
 	const id = 1
-	core, err := NewCore(CoreConfig{ID: id, ElectionTicks: 10, HeartbeatTicks: 2, Intn: func(int) int { return 0 },
-		State: &raftlog.State{Base: raftlog.Base{Conf: &raftpb.ConfState{Voters: []uint64{id}}},
+	core, err := New(Config{ID: id, ElectionTicks: 10, HeartbeatTicks: 2, Intn: func(int) int { return 0 },
+		State: &logstate.State{Base: logstate.Base{Conf: &raftpb.ConfState{Voters: []uint64{id}}},
 			Hard: &raftpb.HardState{Term: new(uint64(1))}}})
 	if err != nil {
 		t.Fatal(err)
@@ -786,9 +788,9 @@ func TestSecondStepAfterAHandOverThatFailed(t *testing.T) {
 	const leader, other, electionTicks = 1, 2, 10
 	cores := map[ID]*Core{}
 	for id := ID(leader); id <= other; id++ {
-		core, err := NewCore(CoreConfig{ID: id, ElectionTicks: electionTicks, HeartbeatTicks: 2,
-			Intn: func(int) int { return 0 }, State: &raftlog.State{
-				Base: raftlog.Base{Conf: &raftpb.ConfState{Voters: []uint64{leader, other}}},
+		core, err := New(Config{ID: id, ElectionTicks: electionTicks, HeartbeatTicks: 2,
+			Intn: func(int) int { return 0 }, State: &logstate.State{
+				Base: logstate.Base{Conf: &raftpb.ConfState{Voters: []uint64{leader, other}}},
 				Hard: &raftpb.HardState{Term: new(uint64(1))}}})
 		if err != nil {
 			t.Fatal(err)
@@ -823,8 +825,8 @@ func TestSecondStepAfterAHandOverThatFailed(t *testing.T) {
 	core := cores[leader]
 	core.Campaign()
 	run()
-	if err := core.ProposeConf([]*raftpb.ConfChangeSingle{change(raftpb.ConfChangeAddLearnerNode, 3),
-		change(raftpb.ConfChangeAddLearnerNode, 4)}); err != nil {
+	if err := core.ProposeConf([]*raftpb.ConfChangeSingle{Change(raftpb.ConfChangeAddLearnerNode, 3),
+		Change(raftpb.ConfChangeAddLearnerNode, 4)}); err != nil {
 		t.Fatal(err)
 	}
 	run()

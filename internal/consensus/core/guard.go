@@ -1,31 +1,28 @@
-package consensus
+package core
 
 import (
-	"context"
-	"errors"
 	"fmt"
-	"log/slog"
+	"slices"
 
 	"go.etcd.io/raft/v3"
 	"go.etcd.io/raft/v3/confchange"
 	"go.etcd.io/raft/v3/raftpb"
 	"go.etcd.io/raft/v3/tracker"
 	"google.golang.org/protobuf/proto"
+
+	"github.com/rdmcfs/rdmcfs/internal/coder"
 )
 
-// maxRaftMembers bounds a configuration.
-const maxRaftMembers = 32
-
-// errMessage is the class of messages that are dropped because they make no sense.
-var errMessage = errors.New("consensus: bad raft message")
+// MaxMembers bounds a configuration.
+const MaxMembers = 32
 
 func badMessage(m *raftpb.Message, format string, args ...any) error {
-	return fmt.Errorf("%w: %v of %x: %s", errMessage, m.GetType(), m.GetFrom(), fmt.Sprintf(format, args...))
+	return fmt.Errorf("%w: %v of %x: %s", ErrMessage, m.GetType(), m.GetFrom(), fmt.Sprintf(format, args...))
 }
 
-// check refuses what raft must not see: local messages, malformed messages, and messages that contradict this log, on
+// Check refuses what raft must not see: local messages, malformed messages, and messages that contradict this log, on
 // which raft would panic.
-func (c *Core) check(m *raftpb.Message) error {
+func (c *Core) Check(m *raftpb.Message) error {
 	if m.GetTo() != c.cfg.ID || m.GetFrom() == 0 || m.GetFrom() == c.cfg.ID || m.GetTerm() == 0 {
 		return badMessage(m, "from %x to %x of term %d", m.GetFrom(), m.GetTo(), m.GetTerm())
 	}
@@ -135,7 +132,7 @@ func checkEntry(e *raftpb.Entry) error {
 	switch e.GetType() {
 	case raftpb.EntryNormal:
 		if len(e.GetData()) > 0 {
-			_, _, err := openEnvelope(e.GetData())
+			_, _, err := OpenEnvelope(e.GetData())
 			return err
 		}
 		return nil
@@ -151,24 +148,24 @@ func (c *Core) checkSnap(m *raftpb.Message) error {
 	if meta.GetIndex() == 0 || meta.GetTerm() == 0 || meta.GetTerm() > m.GetTerm() {
 		return badMessage(m, "snapshot at %d of term %d", meta.GetIndex(), meta.GetTerm())
 	}
-	if err := checkConf(meta.GetConfState()); err != nil {
+	if err := CheckConf(meta.GetConfState()); err != nil {
 		return badMessage(m, "%v", err)
 	}
 	return nil
 }
 
-// checkConf refuses a configuration raft would panic on.
-func checkConf(conf *raftpb.ConfState) error {
+// CheckConf refuses a configuration raft would panic on.
+func CheckConf(conf *raftpb.ConfState) error {
 	if conf == nil || proto.Size(conf) == 0 {
 		return nil
 	}
-	ids := raftMembersOf(conf)
-	if len(conf.GetVoters()) == 0 || len(ids) > maxRaftMembers || contains(ids, 0) {
-		return fmt.Errorf("%w: configuration %v", errMessage, conf)
+	ids := MembersOf(conf)
+	if len(conf.GetVoters()) == 0 || len(ids) > MaxMembers || slices.Contains(ids, 0) {
+		return fmt.Errorf("%w: configuration %v", ErrMessage, conf)
 	}
 	_, _, err := confchange.Restore(confchange.Changer{Tracker: tracker.MakeProgressTracker(1, 0), LastIndex: 1}, conf)
 	if err != nil {
-		return fmt.Errorf("%w: configuration %v: %w", errMessage, conf, err)
+		return fmt.Errorf("%w: configuration %v: %w", ErrMessage, conf, err)
 	}
 	return nil
 }
@@ -185,36 +182,51 @@ func confChangeOf(e *raftpb.Entry) (cc *raftpb.ConfChangeV2, ok bool) {
 	return cc, true
 }
 
-// setSnapshotTime and snapshotTime carry a base's time in a snapshot's data field.
-func setSnapshotTime(s *raftpb.Snapshot, timeNanos int64) {
-	s.Data = appendNumber(nil, uint64(timeNanos))
+// SetSnapshotTime lets a snapshot message carry the time of its base, in Unix nanoseconds.
+func SetSnapshotTime(s *raftpb.Snapshot, timeNanos int64) {
+	c := coder.Writer(nil, coder.Little)
+	c.I64(&timeNanos)
+	s.Data = c.Written()
 }
 
-func snapshotTime(s *raftpb.Snapshot) int64 {
-	at, err := decode[number](s.GetData())
-	if err != nil {
+// snapshotTime is that time; 0 if the message has none.
+func snapshotTime(s *raftpb.Snapshot) (timeNanos int64) {
+	c := coder.Reader(s.GetData(), coder.Little)
+	if c.I64(&timeNanos); c.Finish() != nil {
 		return 0
 	}
-	return int64(at)
+	return timeNanos
 }
 
-// raftLogger hands raft's log lines to slog: at debug level, as raft is chatty.
-type raftLogger struct{ to *slog.Logger }
+// Level says how much a line of the log matters.
+type Level uint8
 
-func (l raftLogger) line(level slog.Level, text string) {
+// Levels of lines.
+const (
+	Debug Level = iota
+	Warning
+	Fault
+)
+
+// raftLogger hands on raft's log lines: what raft calls information is for debugging, as raft is chatty.
+type raftLogger struct {
+	to func(level Level, line string)
+}
+
+func (l raftLogger) line(level Level, text string) {
 	if l.to != nil {
-		l.to.Log(context.Background(), level, "raft: "+text)
+		l.to(level, "raft: "+text)
 	}
 }
 
 func (l raftLogger) Debug(v ...any)              {}
 func (l raftLogger) Debugf(f string, v ...any)   {}
-func (l raftLogger) Info(v ...any)               { l.line(slog.LevelDebug, fmt.Sprint(v...)) }
-func (l raftLogger) Infof(f string, v ...any)    { l.line(slog.LevelDebug, fmt.Sprintf(f, v...)) }
-func (l raftLogger) Warning(v ...any)            { l.line(slog.LevelWarn, fmt.Sprint(v...)) }
-func (l raftLogger) Warningf(f string, v ...any) { l.line(slog.LevelWarn, fmt.Sprintf(f, v...)) }
-func (l raftLogger) Error(v ...any)              { l.line(slog.LevelError, fmt.Sprint(v...)) }
-func (l raftLogger) Errorf(f string, v ...any)   { l.line(slog.LevelError, fmt.Sprintf(f, v...)) }
+func (l raftLogger) Info(v ...any)               { l.line(Debug, fmt.Sprint(v...)) }
+func (l raftLogger) Infof(f string, v ...any)    { l.line(Debug, fmt.Sprintf(f, v...)) }
+func (l raftLogger) Warning(v ...any)            { l.line(Warning, fmt.Sprint(v...)) }
+func (l raftLogger) Warningf(f string, v ...any) { l.line(Warning, fmt.Sprintf(f, v...)) }
+func (l raftLogger) Error(v ...any)              { l.line(Fault, fmt.Sprint(v...)) }
+func (l raftLogger) Errorf(f string, v ...any)   { l.line(Fault, fmt.Sprintf(f, v...)) }
 func (l raftLogger) Fatal(v ...any)              { l.Panic(v...) }
 func (l raftLogger) Fatalf(f string, v ...any)   { l.Panicf(f, v...) }
 func (l raftLogger) Panic(v ...any) {

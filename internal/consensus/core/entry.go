@@ -1,4 +1,4 @@
-package consensus
+package core
 
 import (
 	"fmt"
@@ -11,10 +11,10 @@ import (
 
 const (
 	envelopeVersion = 1
-	envelopeBytes   = 2 + 8 + 8 + 8 + 8
-
-	// flagAnnounce on an entry asks every node to report at once when it has made the entry visible.
-	flagAnnounce = 1
+	// EnvelopeBytes is what an envelope adds to the data of a proposal.
+	EnvelopeBytes = 2 + 8 + 8 + 8 + 8
+	// FlagAnnounce on an entry asks every node to report at once when it has made the entry visible.
+	FlagAnnounce = 1
 )
 
 // Proposal is one proposal on its way to the log. Origin, Run and Seq name the waiting call: Run differs in each life
@@ -38,14 +38,15 @@ func (p *Proposal) codeEnvelope(c *coder.Coder, timeNanos *int64) {
 	c.Rest(&p.Data, coder.Unbounded)
 }
 
-func (p *Proposal) envelope(timeNanos int64) []byte {
-	c := coder.Writer(make([]byte, 0, envelopeBytes+len(p.Data)), coder.Little)
+// Envelope is the data of the raft entry that carries the proposal, stamped with the leader's time.
+func (p *Proposal) Envelope(timeNanos int64) []byte {
+	c := coder.Writer(make([]byte, 0, EnvelopeBytes+len(p.Data)), coder.Little)
 	p.codeEnvelope(&c, &timeNanos)
 	return c.Written()
 }
 
-// openEnvelope undoes envelope. Data is not copied.
-func openEnvelope(b []byte) (p Proposal, timeNanos int64, err error) {
+// OpenEnvelope undoes envelope. Data is not copied.
+func OpenEnvelope(b []byte) (p Proposal, timeNanos int64, err error) {
 	c := coder.Reader(b, coder.Little)
 	if p.codeEnvelope(&c, &timeNanos); c.Finish() != nil {
 		return Proposal{}, 0, fmt.Errorf("consensus: entry with an unknown envelope: written by a newer version: %w", c.Err())
@@ -63,10 +64,11 @@ type Committed struct {
 	Conf *raftpb.ConfState
 }
 
-func (c *Committed) bytes() uint64 { return uint64(len(c.Raw)) + 64 }
+// Bytes is about what the entry takes in memory.
+func (c *Committed) Bytes() uint64 { return uint64(len(c.Raw)) + 64 }
 
-// entry decodes what the state machine gets, and whose proposal it was.
-func (c *Committed) entry() (Entry, Proposal, error) {
+// Entry decodes what the state machine gets, and whose proposal it was.
+func (c *Committed) Entry() (Entry, Proposal, error) {
 	e := Entry{Index: c.Index, Term: c.Term}
 	if c.Conf != nil {
 		e.Conf, e.Voters, e.Outgoing = true, c.Conf.GetVoters(), c.Conf.GetVotersOutgoing()
@@ -74,56 +76,47 @@ func (c *Committed) entry() (Entry, Proposal, error) {
 	if c.Type != raftpb.EntryNormal || len(c.Raw) == 0 {
 		return e, Proposal{}, nil
 	}
-	p, at, err := openEnvelope(c.Raw)
+	p, at, err := OpenEnvelope(c.Raw)
 	e.Time, e.Data = at, p.Data
 	return e, p, err
 }
 
-// timeOf returns the stamp of a raft entry, 0 if it has none.
-func timeOf(e *raftpb.Entry) int64 {
-	if e.GetType() != raftpb.EntryNormal || len(e.GetData()) < envelopeBytes {
+// TimeOf returns the stamp of a raft entry, 0 if it has none.
+func TimeOf(e *raftpb.Entry) int64 {
+	if e.GetType() != raftpb.EntryNormal || len(e.GetData()) < EnvelopeBytes {
 		return 0
 	}
-	_, timeNanos, _ := openEnvelope(e.GetData())
+	_, timeNanos, _ := OpenEnvelope(e.GetData())
 	return timeNanos
 }
 
-// votersOf returns all voters of a configuration, of both halves of a joint one.
-func votersOf(c *raftpb.ConfState) []ID {
+// VotersOf returns all voters of a configuration, of both halves of a joint one.
+func VotersOf(c *raftpb.ConfState) []ID {
 	voters := append([]ID(nil), c.GetVoters()...)
 	for _, id := range c.GetVotersOutgoing() {
-		if !contains(voters, id) {
+		if !slices.Contains(voters, id) {
 			voters = append(voters, id)
 		}
 	}
 	return voters
 }
 
-// raftMembersOf returns all that take part in raft: voters and learners.
-func raftMembersOf(c *raftpb.ConfState) []ID {
-	members := votersOf(c)
+// MembersOf returns all that take part in raft: voters and learners.
+func MembersOf(c *raftpb.ConfState) []ID {
+	members := VotersOf(c)
 	for _, id := range append(append([]ID(nil), c.GetLearners()...), c.GetLearnersNext()...) {
-		if !contains(members, id) {
+		if !slices.Contains(members, id) {
 			members = append(members, id)
 		}
 	}
 	return members
 }
 
-// sameConf reports whether two configurations have the same voters and learners.
-func sameConf(a, b *raftpb.ConfState) bool {
+// SameConf reports whether two configurations have the same voters and learners.
+func SameConf(a, b *raftpb.ConfState) bool {
 	same := func(a, b []ID) bool {
 		return slices.Equal(slices.Sorted(slices.Values(a)), slices.Sorted(slices.Values(b)))
 	}
 	return same(a.GetVoters(), b.GetVoters()) && same(a.GetVotersOutgoing(), b.GetVotersOutgoing()) &&
 		same(a.GetLearners(), b.GetLearners()) && same(a.GetLearnersNext(), b.GetLearnersNext())
-}
-
-func contains(ids []ID, id ID) bool {
-	for _, x := range ids {
-		if x == id {
-			return true
-		}
-	}
-	return false
 }

@@ -1,4 +1,4 @@
-package consensus
+package core
 
 import (
 	"slices"
@@ -56,8 +56,8 @@ func quorumUp(members []Member, voters []ID, self ID) bool {
 	return up > len(voters)/2
 }
 
-// fitToVote reports whether voters may take the place of others: the new ones are up, and all that are up are a quorum.
-func fitToVote(members []Member, voters, before []ID, self ID) bool {
+// FitToVote reports whether voters may take the place of others: the new ones are up, and all that are up are a quorum.
+func FitToVote(members []Member, voters, before []ID, self ID) bool {
 	for _, v := range voters {
 		if !slices.Contains(before, v) && !quorumUp(members, []ID{v}, self) {
 			return false

@@ -1,4 +1,4 @@
-package consensus
+package core
 
 import (
 	"slices"
@@ -18,8 +18,8 @@ const (
 	// right.
 	clockHold    = 10 * time.Minute
 	clockHoldMax = 24 * time.Hour
-	// clockFresh is how long the reading of a peer's clock counts.
-	clockFresh = 20 * time.Second
+	// ClockFresh is how long the reading of a peer's clock counts.
+	ClockFresh = 20 * time.Second
 	clockMax   = int64(1) << 62
 )
 
@@ -82,7 +82,7 @@ func (c *Clock) Synced(yes bool) { c.synced = yes }
 // nodes, whose clocks can be read sooner or later: with fewer than three voters they count like voters.
 func (c *Clock) Judge(mono, wall int64, voters []ID, others bool) {
 	for id, r := range c.peers {
-		if mono-r.at > int64(clockFresh) {
+		if mono-r.at > int64(ClockFresh) {
 			delete(c.peers, id)
 		}
 	}
@@ -100,7 +100,7 @@ func (c *Clock) Judge(mono, wall int64, voters []ID, others bool) {
 	}
 	if len(voters) < 3 {
 		for id, r := range c.peers {
-			if !contains(voters, id) {
+			if !slices.Contains(voters, id) {
 				list = append(list, r.ahead)
 			}
 		}

@@ -1,27 +1,27 @@
-package consensus
+package core
 
 import (
 	"errors"
 	"fmt"
-	"log/slog"
 	"slices"
 
 	"go.etcd.io/raft/v3"
 	"go.etcd.io/raft/v3/raftpb"
 	"go.etcd.io/raft/v3/tracker"
 
-	"github.com/rdmcfs/rdmcfs/internal/consensus/raftlog"
+	"github.com/rdmcfs/rdmcfs/internal/consensus/logstate"
 )
 
-// CoreConfig says who a core is and what its log holds.
-type CoreConfig struct {
+// Config says who a core is and what its log holds.
+type Config struct {
 	ID             ID
-	State          *raftlog.State
+	State          *logstate.State
 	ElectionTicks  int
 	HeartbeatTicks int
 	// Intn gives randomness for election timeouts: a value in [0, n).
-	Intn   func(n int) int
-	Logger *slog.Logger // nil: none
+	Intn func(n int) int
+	// Log takes the lines that raft logs; nil: nobody does.
+	Log func(level Level, line string)
 }
 
 // Append is what must be on stable storage before Persisted is called with it. Appends are persisted in the order they
@@ -30,13 +30,13 @@ type Append struct {
 	Entries []*raftpb.Entry
 	Hard    *raftpb.HardState // nil: unchanged
 	// Base, if not nil, replaces the whole log: a snapshot of the state machine at Base has been taken in.
-	Base      *raftlog.Base
+	Base      *logstate.Base
 	responses []*raftpb.Message
 }
 
 // Batch is the append as the log takes it.
-func (a *Append) Batch() *raftlog.Batch {
-	return &raftlog.Batch{Entries: a.Entries, Hard: a.Hard, Base: a.Base, Reset: a.Base != nil}
+func (a *Append) Batch() *logstate.Batch {
+	return &logstate.Batch{Entries: a.Entries, Hard: a.Hard, Base: a.Base, Reset: a.Base != nil}
 }
 
 // Output is what a core wants done. Messages go out at once, before Append is persisted; they may be lost.
@@ -54,8 +54,8 @@ type ReadState struct {
 	Request string
 }
 
-// CoreStatus is the core's view of the cluster.
-type CoreStatus struct {
+// Status is the core's view of the cluster.
+type Status struct {
 	Role   Role
 	Leader ID
 	Term   uint64
@@ -69,7 +69,7 @@ type CoreStatus struct {
 // Its caller, in a loop: calls Tick, Step, Propose, ...; then Ready until it returns false, each time sending Messages,
 // beginning to persist Append and beginning to apply Apply; and calls Persisted and Applied when these are done.
 type Core struct {
-	cfg  CoreConfig
+	cfg  Config
 	raft *raft.RawNode
 	log  *memLog
 
@@ -107,9 +107,9 @@ type applying struct {
 	resp []*raftpb.Message
 }
 
-// NewCore starts raft from a log. Entries up to the log's hard state are handed out for apply again, from the base on:
+// New starts raft from a log. Entries up to the log's hard state are handed out for apply again, from the base on:
 // the caller skips those its state machine has.
-func NewCore(cfg CoreConfig) (*Core, error) {
+func New(cfg Config) (*Core, error) {
 	if cfg.ID == 0 || cfg.State == nil || cfg.ElectionTicks <= cfg.HeartbeatTicks || cfg.HeartbeatTicks <= 0 {
 		return nil, errors.New("consensus: core: bad configuration")
 	}
@@ -139,7 +139,7 @@ func NewCore(cfg CoreConfig) (*Core, error) {
 		PreVote:                   true,
 		DisableProposalForwarding: true,
 		StepDownOnRemoval:         true,
-		Logger:                    raftLogger{cfg.Logger},
+		Logger:                    raftLogger{cfg.Log},
 	})
 	if err != nil {
 		return nil, fmt.Errorf("consensus: core: %w", err)
@@ -149,7 +149,7 @@ func NewCore(cfg CoreConfig) (*Core, error) {
 }
 
 // checkState refuses a log raft would panic on.
-func checkState(s *raftlog.State) error {
+func checkState(s *logstate.State) error {
 	last, lastTerm := s.LastIndex(), s.Base.Term
 	if n := len(s.Entries); n > 0 {
 		lastTerm = s.Entries[n-1].GetTerm()
@@ -163,12 +163,12 @@ func checkState(s *raftlog.State) error {
 	}
 	if lastTerm > s.Hard.GetTerm() {
 		if len(s.Entries) > 0 {
-			return &raftlog.DamagedError{Reason: fmt.Sprintf("entry %d is of term %d, hard state of %d", last, lastTerm,
+			return &logstate.DamagedError{Reason: fmt.Sprintf("entry %d is of term %d, hard state of %d", last, lastTerm,
 				s.Hard.GetTerm())}
 		}
 		s.Hard = &raftpb.HardState{Term: new(lastTerm), Vote: new(uint64(0)), Commit: new(s.Hard.GetCommit())}
 	}
-	return checkConf(s.Base.Conf)
+	return CheckConf(s.Base.Conf)
 }
 
 // hurryTicks spreads the voters that stand for election before ElectionTicks are over.
@@ -236,7 +236,7 @@ func (c *Core) hasten(ticks int) {
 	if c.patience == 0 { // it led until now
 		c.heard()
 	}
-	if contains(votersOf(c.Conf()), c.cfg.ID) {
+	if slices.Contains(VotersOf(c.Conf()), c.cfg.ID) {
 		c.patience = min(c.patience, c.silent+ticks+c.cfg.Intn(hurryTicks))
 		c.hurry = hurryTicks
 	}
@@ -272,7 +272,7 @@ func (c *Core) Campaign() { _ = c.raft.Campaign() }
 // Step takes a message of a peer. An error that is ErrSafety or ErrLogShort means that this log must not be used any
 // more; other errors mean that the message was dropped.
 func (c *Core) Step(m *raftpb.Message) error {
-	if err := c.check(m); err != nil {
+	if err := c.Check(m); err != nil {
 		return err
 	}
 	if m.GetType() == raftpb.MsgSnap && len(c.applying) > 0 {
@@ -284,7 +284,7 @@ func (c *Core) Step(m *raftpb.Message) error {
 
 func (c *Core) step(m *raftpb.Message) error {
 	for _, e := range m.GetEntries() {
-		c.lastTime = max(c.lastTime, timeOf(e))
+		c.lastTime = max(c.lastTime, TimeOf(e))
 	}
 	err := c.raft.Step(m)
 	if list := m.GetEntries(); m.GetType() == raftpb.MsgApp && len(list) > 0 &&
@@ -320,7 +320,7 @@ func (c *Core) Propose(nowNanos int64, list []Proposal) error {
 	m := &raftpb.Message{Type: raftpb.MsgProp.Enum(), From: new(c.cfg.ID)}
 	for i := range list {
 		at = max(at+1, nowNanos)
-		m.Entries = append(m.Entries, &raftpb.Entry{Type: raftpb.EntryNormal.Enum(), Data: list[i].envelope(at)})
+		m.Entries = append(m.Entries, &raftpb.Entry{Type: raftpb.EntryNormal.Enum(), Data: list[i].Envelope(at)})
 	}
 	if err := c.raft.Step(m); err != nil {
 		return fmt.Errorf("consensus: propose: %w", err)
@@ -329,8 +329,13 @@ func (c *Core) Propose(nowNanos int64, list []Proposal) error {
 	return nil
 }
 
+// Change is one step of a change of voters and learners.
+func Change(kind raftpb.ConfChangeType, id ID) *raftpb.ConfChangeSingle {
+	return &raftpb.ConfChangeSingle{Type: kind.Enum(), NodeId: new(id)}
+}
+
 // ProposeConf proposes a change of voters and learners. Only a leader takes it, one at a time, and not before it has
-// applied the last change, left a joint configuration, and applied an entry of its own term: errEarly, in which case
+// applied the last change, left a joint configuration, and applied an entry of its own term: ErrEarly, in which case
 // the caller tries again. Raft itself would put an empty entry in the change's place, without an error.
 func (c *Core) ProposeConf(changes []*raftpb.ConfChangeSingle) error {
 	s := c.raft.BasicStatus()
@@ -339,13 +344,13 @@ func (c *Core) ProposeConf(changes []*raftpb.ConfChangeSingle) error {
 	}
 	term := s.HardState.GetTerm()
 	if c.confTerm == term || s.Applied < c.lastConfIndex() {
-		return fmt.Errorf("%w: the last change is not applied yet", errEarly)
+		return fmt.Errorf("%w: the last change is not applied yet", ErrEarly)
 	}
 	if applied, err := c.log.Term(s.Applied); err != nil || applied != term {
-		return fmt.Errorf("%w: this leader has not applied what leaders before it left", errEarly)
+		return fmt.Errorf("%w: this leader has not applied what leaders before it left", ErrEarly)
 	}
 	if len(c.Conf().GetVotersOutgoing()) > 0 {
-		return fmt.Errorf("%w: the last change has a second step", errEarly)
+		return fmt.Errorf("%w: the last change has a second step", ErrEarly)
 	}
 	cc := &raftpb.ConfChangeV2{Transition: raftpb.ConfChangeTransitionAuto.Enum(), Changes: changes}
 	if err := c.raft.ProposeConfChange(cc); err != nil {
@@ -419,8 +424,8 @@ func (c *Core) Unpersisted(a *Append) {
 	c.Persisted(a)
 }
 
-// onlyCommit reports whether an append moves no more than the commit index.
-func (c *Core) onlyCommit(a *Append) bool {
+// OnlyCommit reports whether an append moves no more than the commit index.
+func (c *Core) OnlyCommit(a *Append) bool {
 	h := c.log.hard
 	return len(a.Entries) == 0 && a.Base == nil &&
 		(a.Hard == nil || h.GetTerm() == a.Hard.GetTerm() && h.GetVote() == a.Hard.GetVote())
@@ -442,7 +447,7 @@ func (c *Core) Applied(index uint64) {
 }
 
 // Compact drops the log up to index, as far as it is applied, and returns the new base to persist.
-func (c *Core) Compact(index uint64) (raftlog.Base, bool) {
+func (c *Core) Compact(index uint64) (logstate.Base, bool) {
 	index = min(index, c.log.applied, c.log.last())
 	if index <= c.log.base.Index {
 		return c.log.base, false
@@ -499,7 +504,7 @@ func appendOf(m *raftpb.Message) *Append {
 	}
 	if !raft.IsEmptySnap(m.GetSnapshot()) {
 		meta := m.GetSnapshot().GetMetadata()
-		a.Base = &raftlog.Base{Index: meta.GetIndex(), Term: meta.GetTerm(), Conf: meta.GetConfState(),
+		a.Base = &logstate.Base{Index: meta.GetIndex(), Term: meta.GetTerm(), Conf: meta.GetConfState(),
 			Time: snapshotTime(m.GetSnapshot())}
 	}
 	return a
@@ -522,9 +527,9 @@ func (c *Core) commit(m *raftpb.Message) []Committed {
 }
 
 // Status returns the core's view.
-func (c *Core) Status() CoreStatus {
+func (c *Core) Status() Status {
 	s := c.raft.BasicStatus()
-	st := CoreStatus{Leader: s.Lead, Term: s.HardState.GetTerm(), Commit: s.HardState.GetCommit(),
+	st := Status{Leader: s.Lead, Term: s.HardState.GetTerm(), Commit: s.HardState.GetCommit(),
 		First: c.log.base.Index + 1, Last: c.log.last()}
 	switch s.RaftState {
 	case raft.StateLeader:
@@ -534,11 +539,20 @@ func (c *Core) Status() CoreStatus {
 	default:
 		st.Role = RoleCandidate
 	}
-	if conf := c.Conf(); !contains(votersOf(conf), c.cfg.ID) {
+	if conf := c.Conf(); !slices.Contains(VotersOf(conf), c.cfg.ID) {
 		st.Role = RoleLearner
 	}
 	return st
 }
+
+// Hard is the hard state that is on stable storage.
+func (c *Core) Hard() *raftpb.HardState { return c.log.hard }
+
+// LastHanded is the last index that was handed out to be persisted.
+func (c *Core) LastHanded() uint64 { return c.last }
+
+// Applying reports whether entries were handed out for apply, and are not applied yet.
+func (c *Core) Applying() bool { return len(c.applying) > 0 }
 
 // Conf is the configuration in force.
 func (c *Core) Conf() *raftpb.ConfState { return c.log.confs[len(c.log.confs)-1].conf }
@@ -555,7 +569,7 @@ func (c *Core) Match(peer ID) (index uint64, snapshot bool) {
 
 // Removed reports whether this node is out of the configuration, has applied that, and may give up its log.
 func (c *Core) Removed() bool {
-	return len(c.applying) == 0 && !contains(raftMembersOf(c.Conf()), c.cfg.ID) && !c.AddedAfter(c.ConfIndex())
+	return len(c.applying) == 0 && !slices.Contains(MembersOf(c.Conf()), c.cfg.ID) && !c.AddedAfter(c.ConfIndex())
 }
 
 // AddedAfter reports whether the log has a change beyond index that makes this node a member. While that change may be
