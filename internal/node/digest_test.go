@@ -72,29 +72,29 @@ func TestMarks(t *testing.T) {
 // A verdict counts for the state that it was found about, not for the one that has taken its place. Each state has
 // its own.
 func TestVerdictOfAnOldState(t *testing.T) {
-	n := &node{db: meta.OpenMemory(), log: slog.New(slog.DiscardHandler)}
+	h := &stateHealth{db: meta.OpenMemory(), raft: &lateRaft{}, log: slog.New(slog.DiscardHandler)}
 	whole, _, err := meta.OpenMemory().Snapshot()
 	if err != nil {
 		t.Fatal(err)
 	}
-	state := n.db.State()
-	n.distrust(state, errors.New("outvoted"))
-	if n.db.Distrusted() == nil || !n.isRebuilding() {
+	state := h.db.State()
+	h.distrust(state, errors.New("outvoted"))
+	if h.db.Distrusted() == nil || !h.isRebuilding() {
 		t.Fatal("the state is trusted")
 	}
-	n.rebuilt()
-	if !n.isRebuilding() {
+	h.rebuilt()
+	if !h.isRebuilding() {
 		t.Fatal("rebuilt without another state")
 	}
-	if err := n.db.Restore(whole); err != nil {
+	if err := h.db.Restore(whole); err != nil {
 		t.Fatal(err)
 	}
-	n.distrust(state, errors.New("outvoted"))
-	if n.rebuilt(); n.db.Distrusted() != nil || n.isRebuilding() {
-		t.Fatalf("the new state is distrusted: %v", n.db.Distrusted())
+	h.distrust(state, errors.New("outvoted"))
+	if h.rebuilt(); h.db.Distrusted() != nil || h.isRebuilding() {
+		t.Fatalf("the new state is distrusted: %v", h.db.Distrusted())
 	}
-	n.distrust(n.db.State(), errors.New("this one too"))
-	if n.rebuilt(); n.db.Distrusted() == nil || !n.isRebuilding() {
+	h.distrust(h.db.State(), errors.New("this one too"))
+	if h.rebuilt(); h.db.Distrusted() == nil || !h.isRebuilding() {
 		t.Fatal("the new state is trusted")
 	}
 }
@@ -174,9 +174,8 @@ func TestSplitHoldsChangesBack(t *testing.T) {
 		"it is out":   func(s *splitState) { s.note(agrees, 0, own, nil, out) },
 		"it is wrong": func(s *splitState) { s.note(agrees, 0, own, []digestAnswer{{2, own, true}}, in) },
 	} {
-		n := &node{db: meta.OpenMemory(), log: slog.New(slog.DiscardHandler)}
-		n.digests = newDigests(n, &marks{})
-		c, s := cluster{n}, &n.digests.split
+		s := &splitState{}
+		c := &cluster{db: meta.OpenMemory(), split: s}
 		s.note(differs, 2, own, []digestAnswer{{2, other, false}}, in)
 		if err := c.unsound(); err != nil {
 			t.Errorf("%s: before both have read their states: %v", name, err)

@@ -1,6 +1,7 @@
 package node
 
 import (
+	"fmt"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -191,4 +192,33 @@ func numbers(ids []consensus.ID) []meta.NodeID {
 func (m *members) authentic(node meta.NodeID, id consensus.ID, inRaft func(consensus.ID) bool) bool {
 	known, ok := m.book().raft[node]
 	return nodeOf(id) == node && (!ok || known == id || inRaft(id))
+}
+
+// name is a node's name, or its number.
+func (m *members) name(id meta.NodeID) string {
+	if rec, err := m.names.Node(id); err == nil && rec.Name != "" {
+		return rec.Name
+	}
+	return fmt.Sprintf("node %d", id)
+}
+
+// isMember reports whether a node is in the cluster and was not evicted.
+func (m *members) isMember(id meta.NodeID) bool {
+	rec, ok := m.book().nodes[id]
+	return ok && rec.State != meta.NodeEvicted
+}
+
+// addresses lists the other members, voters first.
+func (m *members) addresses() []string {
+	var voters, others []string
+	for node, rec := range m.book().nodes {
+		switch {
+		case node == m.self || rec.Addr == "":
+		case rec.Voter:
+			voters = append(voters, rec.Addr)
+		default:
+			others = append(others, rec.Addr)
+		}
+	}
+	return append(voters, others...)
 }
