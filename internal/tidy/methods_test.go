@@ -16,7 +16,6 @@ const methodsMax = 60
 var manyMethods = map[string]int{
 	"rdma/ring.Channel":    66,
 	"rdma/tcp.queuePair":   71,
-	"replicate.Member":     72,
 	"replicate/rdmc.Group": 100,
 	"replicate/rdmc.core":  87,
 }
