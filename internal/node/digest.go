@@ -52,7 +52,7 @@ type mark struct {
 	digest [16]byte
 }
 
-func (m *marks) note(index uint64, digest [16]byte) {
+func (m *marks) record(index uint64, digest [16]byte) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.list[index%marksKept] = mark{index, digest}
@@ -152,9 +152,9 @@ func (s *splitState) err() error {
 	return nil
 }
 
-// note takes what a comparison found. That the other node does not answer ends nothing; that it agrees, or is no
+// record takes what a comparison found. That the other node does not answer ends nothing; that it agrees, or is no
 // member any more, does.
-func (s *splitState) note(
+func (s *splitState) record(
 	v verdict, with meta.NodeID, own [16]byte, answers []digestAnswer, member func(meta.NodeID) bool,
 ) {
 	other := meta.NodeID(s.with.Load())
@@ -201,7 +201,7 @@ func (d *digests) compare(ctx context.Context, state, index uint64, own [16]byte
 		return false
 	}
 	if v != split || d.whole.Load() >= index {
-		d.split.note(v, with, own, answers, d.members.isMember)
+		d.split.record(v, with, own, answers, d.members.isMember)
 	}
 	switch {
 	case v == agrees:

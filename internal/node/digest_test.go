@@ -55,7 +55,7 @@ func TestMarks(t *testing.T) {
 		t.Error("a mark of nothing")
 	}
 	for i := uint64(1); i <= marksKept+10; i++ {
-		m.note(i, [16]byte{byte(i)})
+		m.record(i, [16]byte{byte(i)})
 	}
 	if _, ok := m.at(10); ok {
 		t.Error("a mark that was overwritten")
@@ -170,18 +170,18 @@ func TestSplitHoldsChangesBack(t *testing.T) {
 	own, other := [16]byte{1}, [16]byte{2}
 	in, out := func(meta.NodeID) bool { return true }, func(meta.NodeID) bool { return false }
 	for name, end := range map[string]func(s *splitState){
-		"it agrees":   func(s *splitState) { s.note(agrees, 0, own, []digestAnswer{{2, own, false}}, in) },
-		"it is out":   func(s *splitState) { s.note(agrees, 0, own, nil, out) },
-		"it is wrong": func(s *splitState) { s.note(agrees, 0, own, []digestAnswer{{2, own, true}}, in) },
+		"it agrees":   func(s *splitState) { s.record(agrees, 0, own, []digestAnswer{{2, own, false}}, in) },
+		"it is out":   func(s *splitState) { s.record(agrees, 0, own, nil, out) },
+		"it is wrong": func(s *splitState) { s.record(agrees, 0, own, []digestAnswer{{2, own, true}}, in) },
 	} {
 		s := &splitState{}
 		c := &cluster{db: meta.OpenMemory(), split: s}
-		s.note(differs, 2, own, []digestAnswer{{2, other, false}}, in)
+		s.record(differs, 2, own, []digestAnswer{{2, other, false}}, in)
 		if err := c.unsound(); err != nil {
 			t.Errorf("%s: before both have read their states: %v", name, err)
 		}
-		s.note(split, 2, own, []digestAnswer{{2, other, true}}, in)
-		s.note(agrees, 0, own, []digestAnswer{{3, own, true}}, in)
+		s.record(split, 2, own, []digestAnswer{{2, other, true}}, in)
+		s.record(agrees, 0, own, []digestAnswer{{3, own, true}}, in)
 		if err := c.unsound(); !errors.Is(err, errSplit) {
 			t.Errorf("%s: while they differ: %v", name, err)
 		}

@@ -94,8 +94,8 @@ func (p *httpPort) begin(creds *credentials.Identity) {
 		p.dir.path(httpapi.TokenFile))
 }
 
-// tell has metrics and status answered as on the admin socket, until what was opened before is closed.
-func (p *httpPort) tell(a httpAnswers) {
+// setAnswers has metrics and status answered as on the admin socket, until what was opened before is closed.
+func (p *httpPort) setAnswers(a httpAnswers) {
 	if p.listener == nil {
 		return
 	}

@@ -2,6 +2,7 @@ package node
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"sync"
 	"sync/atomic"
@@ -37,4 +38,18 @@ func (l *lifetime) fail(err error) {
 	l.log.Error("node must end", "err", err)
 	l.failure.CompareAndSwap(nil, &err)
 	l.cancel()
+}
+
+// closer runs what was deferred, last first.
+type closer struct{ steps []func() error }
+
+func (c *closer) add(f func() error) { c.steps = append(c.steps, f) }
+
+func (c *closer) Close() error {
+	var errs error
+	for i := len(c.steps) - 1; i >= 0; i-- {
+		errs = errors.Join(errs, c.steps[i]())
+	}
+	c.steps = nil
+	return errs
 }

@@ -35,14 +35,14 @@ type book struct {
 
 // members keeps the current book and since when each node is down, by this machine's clock.
 type members struct {
-	names   meta.Reader
-	self    meta.NodeID
-	store   [16]byte                 // this node's
-	initial map[meta.NodeID]peerAddr // from the join, until this node was let in: what is applied before is older
-	now     func() time.Time
-	current atomic.Pointer[book]
-	told    sync.Map // by NodeID: toldAddr
-	down    atomic.Pointer[map[meta.NodeID]time.Time]
+	names    meta.Reader
+	self     meta.NodeID
+	store    [16]byte                 // this node's
+	initial  map[meta.NodeID]peerAddr // from the join, until this node was let in: what is applied before is older
+	now      func() time.Time
+	current  atomic.Pointer[book]
+	reported sync.Map // by NodeID: reportedAddr
+	down     atomic.Pointer[map[meta.NodeID]time.Time]
 }
 
 func newMembers(names meta.Reader, id identity, now func() time.Time) (*members, error) {
@@ -113,14 +113,14 @@ func (b *book) named(name string) (rec meta.Node, known bool) {
 	return rec, false
 }
 
-// toldAddr is where a node itself has said that it listens. It counts while the log still names the address that it
+// reportedAddr is where a node itself has said that it listens. It counts while the log still names the address that it
 // named then.
-type toldAddr struct{ addr, instead string }
+type reportedAddr struct{ addr, instead string }
 
 // noteAddress takes an address from the node that listens there, if the log knows its store.
 func (m *members) noteAddress(node meta.NodeID, store [16]byte, addr string) {
 	if n, ok := m.book().nodes[node]; ok && n.Store == store {
-		m.told.Store(node, toldAddr{addr: addr, instead: n.Addr})
+		m.reported.Store(node, reportedAddr{addr: addr, instead: n.Addr})
 	}
 }
 
@@ -128,8 +128,8 @@ func (m *members) noteAddress(node meta.NodeID, store [16]byte, addr string) {
 func (m *members) address(node uint32) (string, bool) {
 	n, ok := m.book().nodes[meta.NodeID(node)]
 	addr := n.Addr
-	if said, was := m.told.Load(n.ID); was && said.(toldAddr).instead == addr {
-		addr = said.(toldAddr).addr
+	if said, was := m.reported.Load(n.ID); was && said.(reportedAddr).instead == addr {
+		addr = said.(reportedAddr).addr
 	}
 	return addr, ok && addr != "" && n.State != meta.NodeEvicted
 }

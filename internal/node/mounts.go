@@ -43,10 +43,10 @@ type mounts struct {
 
 // mountPoint is one mount; m is nil while it is being made.
 type mountPoint struct {
-	dir  string
-	m    atomic.Pointer[fs.Mount]
-	gone chan struct{} // closed when the mount has ended
-	ends atomic.Bool   // by this node
+	dir   string
+	m     atomic.Pointer[fs.Mount]
+	ended chan struct{} // closed when the mount has ended
+	ends  atomic.Bool   // by this node
 }
 
 // newMounts makes mounts with the options that are common to them.
@@ -60,7 +60,7 @@ func (s *mounts) mount(ctx context.Context, req admin.MountRequest) (admin.Mount
 	if err != nil {
 		return admin.Mount{}, err
 	}
-	p := &mountPoint{dir: filepath.Clean(req.Dir), gone: make(chan struct{})}
+	p := &mountPoint{dir: filepath.Clean(req.Dir), ended: make(chan struct{})}
 	if err := s.reserve(p); err != nil {
 		return admin.Mount{}, err
 	}
@@ -139,7 +139,7 @@ func (s *mounts) remove(p *mountPoint) {
 	s.mu.Lock()
 	delete(s.byDir, p.dir)
 	s.mu.Unlock()
-	close(p.gone)
+	close(p.ended)
 }
 
 // follow cleans up after a mount that ended, whatever ended it.
@@ -243,19 +243,19 @@ func (s *mounts) end(ctx context.Context, p *mountPoint, lazy bool) error {
 	} else if err != nil {
 		return err
 	}
-	return p.awaitGone(ctx)
+	return p.awaitEnd(ctx)
 }
 
-// awaitGone waits for the end of a mount. It is no error if the mount has ended, even if its daemon ends with it and
+// awaitEnd waits for the end of a mount. It is no error if the mount has ended, even if its daemon ends with it and
 // the call fails because of that.
-func (p *mountPoint) awaitGone(ctx context.Context) error {
+func (p *mountPoint) awaitEnd(ctx context.Context) error {
 	select {
-	case <-p.gone:
+	case <-p.ended:
 		return nil
 	case <-ctx.Done():
 	}
 	select {
-	case <-p.gone:
+	case <-p.ended:
 		return nil
 	default:
 		return fmt.Errorf("node: unmount %s: %w", p.dir, ctx.Err())
@@ -269,7 +269,7 @@ func (s *mounts) wait(ctx context.Context, dir string) error {
 			continue
 		}
 		select {
-		case <-p.gone:
+		case <-p.ended:
 			return nil
 		case <-ctx.Done():
 			return ctx.Err()

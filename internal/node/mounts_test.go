@@ -21,13 +21,13 @@ import (
 func TestMountThatHasEnded(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	p := &mountPoint{dir: "/mnt", gone: make(chan struct{})}
-	if err := p.awaitGone(ctx); !errors.Is(err, context.Canceled) {
+	p := &mountPoint{dir: "/mnt", ended: make(chan struct{})}
+	if err := p.awaitEnd(ctx); !errors.Is(err, context.Canceled) {
 		t.Errorf("a mount that is still there: %v", err)
 	}
-	close(p.gone)
+	close(p.ended)
 	for range 100 {
-		if err := p.awaitGone(ctx); err != nil {
+		if err := p.awaitEnd(ctx); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -10,7 +10,6 @@ import (
 	"os"
 	"runtime/debug"
 	"slices"
-	"sync/atomic"
 	"time"
 
 	"github.com/rdmcfs/rdmcfs/fs"
@@ -98,53 +97,6 @@ type node struct {
 	keys      *keyFetch
 	evictions *evictions
 	authority *authority
-}
-
-// closer runs what was deferred, last first.
-type closer struct{ steps []func() error }
-
-func (c *closer) add(f func() error) { c.steps = append(c.steps, f) }
-
-func (c *closer) Close() error {
-	var errs error
-	for i := len(c.steps) - 1; i >= 0; i-- {
-		errs = errors.Join(errs, c.steps[i]())
-	}
-	c.steps = nil
-	return errs
-}
-
-// lateRaft is the consensus for parts that are made before it. It is set once, before anyone proposes.
-type lateRaft struct {
-	node atomic.Pointer[consensus.Node]
-}
-
-func (l *lateRaft) get() (*consensus.Node, error) {
-	if n := l.node.Load(); n != nil {
-		return n, nil
-	}
-	return nil, fmt.Errorf("node: still starting: %w", consensus.ErrNoQuorum)
-}
-
-// Propose implements raftLog.
-func (l *lateRaft) Propose(
-	ctx context.Context, data []byte, opts consensus.ProposeOptions,
-) (consensus.Proposed, error) {
-	n, err := l.get()
-	if err != nil {
-		return consensus.Proposed{}, err
-	}
-	return n.Propose(ctx, data, opts)
-}
-
-// isLeader reports whether this node leads.
-func (l *lateRaft) isLeader() bool { return l.status().Role == consensus.RoleLeader }
-
-func (l *lateRaft) status() consensus.Status {
-	if n := l.node.Load(); n != nil {
-		return n.Status()
-	}
-	return consensus.Status{NoQuorum: true}
 }
 
 // Run runs the node until ctx ends, then unmounts, closes everything and returns nil.
@@ -464,7 +416,7 @@ func (n *node) changed(index uint64, events []meta.Event) {
 	if raft := n.raft.node.Load(); raft != nil {
 		raft.SetVisible(index)
 	}
-	n.watchers.tell(events)
+	n.watchers.notify(events)
 }
 
 // sawReturned notes that nodes are there again, which the log has let in: calls to them are tried at once.

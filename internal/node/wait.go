@@ -33,7 +33,7 @@ func (ws *waits) wait(ctx context.Context, req admin.WaitRequest) (admin.WaitRes
 		limit, cancel = context.WithTimeout(ctx, req.Timeout)
 		defer cancel()
 	}
-	if err := ws.hear(limit); err != nil {
+	if err := ws.learn(limit); err != nil {
 		return admin.WaitResult{}, err
 	}
 	tick := time.NewTicker(waitPoll)
@@ -55,8 +55,8 @@ func (ws *waits) wait(ctx context.Context, req admin.WaitRequest) (admin.WaitRes
 	}
 }
 
-// hear waits until this node knows what the log had at the call. A node that is cut off knows it when it is back.
-func (ws *waits) hear(ctx context.Context) error {
+// learn waits until this node knows what the log had at the call. A node that is cut off knows it when it is back.
+func (ws *waits) learn(ctx context.Context) error {
 	for {
 		raft, err := ws.raft.get()
 		if err == nil {

@@ -47,8 +47,8 @@ func (w *watchers) leave(one *watcher) {
 	delete(w.all, one)
 }
 
-// tell hands events to the watchers without waiting for them.
-func (w *watchers) tell(events []meta.Event) {
+// notify hands events to the watchers without waiting for them.
+func (w *watchers) notify(events []meta.Event) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for one := range w.all {
@@ -126,7 +126,7 @@ func (w *watchReport) watch(ctx context.Context, req admin.WatchRequest, each fu
 			err = w.tellTransfers(req, feed, false, each)
 		case <-tick.C:
 			if err = w.tellTransfers(req, feed, true, each); err == nil {
-				err = w.watchers.tellGap(watcher, each)
+				err = w.watchers.notifyGap(watcher, each)
 			}
 		}
 		if err != nil {
@@ -169,8 +169,8 @@ func (w *watchReport) tellTransfers(
 	return tell("transfer", running)
 }
 
-// tellGap sends a watcher a message if some versions and changes of nodes were not sent to it.
-func (w *watchers) tellGap(one *watcher, each func(admin.Event) error) error {
+// notifyGap sends a watcher a message if some versions and changes of nodes were not sent to it.
+func (w *watchers) notifyGap(one *watcher, each func(admin.Event) error) error {
 	text := w.gap(one)
 	if text == "" {
 		return nil

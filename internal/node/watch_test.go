@@ -34,7 +34,7 @@ func TestG10WatchTellsOfGaps(t *testing.T) {
 	var w watchers
 	slow, quick := w.join(), w.join()
 	for range watchQueue + 3 {
-		w.tell([]meta.Event{{Kind: meta.EventPublished}, {Kind: meta.EventOwed}})
+		w.notify([]meta.Event{{Kind: meta.EventPublished}, {Kind: meta.EventOwed}})
 		<-quick.events
 	}
 	if got := w.gap(quick); got != "" {
@@ -42,7 +42,7 @@ func TestG10WatchTellsOfGaps(t *testing.T) {
 	}
 	var said []string
 	tell := func() {
-		if err := w.tellGap(slow, func(ev admin.Event) error {
+		if err := w.notifyGap(slow, func(ev admin.Event) error {
 			said = append(said, ev.Kind+": "+ev.Message)
 			return nil
 		}); err != nil {

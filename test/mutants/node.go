@@ -38,7 +38,7 @@ var ofNode = []mutant{
 	{"a proposal overtakes one of unknown outcome", "internal/node/proposer.go",
 		"if _, err := p.awaitKnown(ctx, lease, opts.Patient); err != nil {", "if err := ctx.Err(); err != nil {", inNode},
 	{"an ended incarnation is waited for", "internal/node/proposer.go",
-		"\tp.unknown = map[uint64]bool{}\n\tp.tellLocked()\n", "", inNode},
+		"\tp.unknown = map[uint64]bool{}\n\tp.wakeWaitersLocked()\n", "", inNode},
 	{"a replaced node keeps its old store", "internal/node/members.go",
 		"\t\tdelete(b.raft, n.ID) //", "\t\t_ = n.ID //", inNode},
 }
