@@ -96,35 +96,35 @@ func (t *tx) forget(node NodeID, acked uint64) {
 
 func (t *tx) dispatch() (Result, syscall.Errno) {
 	if _, sweep := t.entry.Op.(*Expire); t.head.Freeing && !sweep {
-		t.freeDead(freePerEntry)
+		membership{t}.freeDead(freePerEntry)
 	}
 	switch o := t.entry.Op.(type) {
 	case *Create:
-		return t.create(o)
+		return tree{t}.create(o)
 	case *Link:
-		return t.link(o)
+		return tree{t}.link(o)
 	case *Unlink:
-		return t.unlink(o)
+		return tree{t}.unlink(o)
 	case *Rmdir:
-		return t.rmdir(o)
+		return tree{t}.rmdir(o)
 	case *Rename:
-		return t.rename(o)
+		return tree{t}.rename(o)
 	case *SetAttr:
-		return t.setAttr(o)
+		return attributes{t}.setAttr(o)
 	case *Publish:
-		return t.publish(o)
+		return publications{t}.publish(o)
 	case *Abort:
-		return t.abort(o)
+		return publications{t}.abort(o)
 	case *Restore:
-		return t.restore(o)
+		return contents{t}.restore(o)
 	case *Undelete:
 		return removals{t}.undelete(o)
 	case *Held:
-		return t.held(o)
+		return contents{t}.held(o)
 	case *Unheld:
-		return t.unheld(o)
+		return contents{t}.unheld(o)
 	case *Release:
-		return t.release(o)
+		return contents{t}.release(o)
 	case *Expire:
 		return t.expire()
 	}
@@ -134,23 +134,23 @@ func (t *tx) dispatch() (Result, syscall.Errno) {
 func (t *tx) dispatchCluster() (Result, syscall.Errno) {
 	switch o := t.entry.Op.(type) {
 	case *Join:
-		return t.join(o)
+		return membership{t}.join(o)
 	case *Boot:
-		return t.boot(o)
+		return membership{t}.boot(o)
 	case *Down:
-		return t.down(o)
+		return membership{t}.down(o)
 	case *Evict:
-		return t.evict(o)
+		return membership{t}.evict(o)
 	case *EvictSpare:
-		return t.evictSpare(o)
+		return membership{t}.evictSpare(o)
 	case *Drain:
-		return t.drain(o)
+		return membership{t}.drain(o)
 	case *SetPolicy:
-		return t.setPolicy(o)
+		return attributes{t}.setPolicy(o)
 	case *AddToken:
-		return t.addToken(o)
+		return membership{t}.addToken(o)
 	case *SetVoters:
-		return t.setVoters(o)
+		return membership{t}.setVoters(o)
 	}
 	return lockTable{t}.dispatch()
 }

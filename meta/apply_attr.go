@@ -20,7 +20,10 @@ const (
 	XattrReplace = 2
 )
 
-func (t *tx) setAttr(o *SetAttr) (Result, syscall.Errno) {
+// attributes is the part of apply that changes what an inode has besides names and bytes.
+type attributes struct{ *tx }
+
+func (t attributes) setAttr(o *SetAttr) (Result, syscall.Errno) {
 	i := t.inode(o.Ino)
 	if i == nil {
 		return Result{}, syscall.ENOENT
@@ -41,7 +44,7 @@ func (t *tx) setAttr(o *SetAttr) (Result, syscall.Errno) {
 }
 
 // patch applies attributes to an inode, which the caller stores.
-func (t *tx) patch(i *Inode, a *AttrPatch) {
+func (t attributes) patch(i *Inode, a *AttrPatch) {
 	if a.Mask&AttrKillPriv != 0 {
 		i.Mode &^= setuid
 		if i.Mode&groupExec != 0 {
@@ -70,7 +73,7 @@ func (t *tx) patch(i *Inode, a *AttrPatch) {
 }
 
 // patchXattrs sets and deletes extended attributes. Deleting a missing one is an error only when strict.
-func (t *tx) patchXattrs(i *Inode, a *AttrPatch, flags uint32, strict bool) syscall.Errno {
+func (t attributes) patchXattrs(i *Inode, a *AttrPatch, flags uint32, strict bool) syscall.Errno {
 	for _, name := range slices.Sorted(maps.Keys(a.SetXattr)) {
 		if errno := t.setXattr(i, name, a.SetXattr[name], flags); errno != ok {
 			return errno
@@ -97,7 +100,7 @@ func (t *tx) patchXattrs(i *Inode, a *AttrPatch, flags uint32, strict bool) sysc
 const capabilityXattr = "security.capability"
 
 // dropCapability takes that away from a file whose bytes or owner change, as Linux does. The caller stores the inode.
-func (t *tx) dropCapability(i *Inode) {
+func (t attributes) dropCapability(i *Inode) {
 	if i.Kind != KindFile || i.Xattrs == 0 {
 		return
 	}
@@ -107,7 +110,7 @@ func (t *tx) dropCapability(i *Inode) {
 	}
 }
 
-func (t *tx) setXattr(i *Inode, name string, value []byte, flags uint32) syscall.Errno {
+func (t attributes) setXattr(i *Inode, name string, value []byte, flags uint32) syscall.Errno {
 	if name == "" || len(name) > XattrNameMax {
 		return syscall.ERANGE
 	}
@@ -129,4 +132,64 @@ func (t *tx) setXattr(i *Inode, name string, value []byte, flags uint32) syscall
 	}
 	t.set(key, rawValue(value))
 	return ok
+}
+
+func (t attributes) setPolicy(o *SetPolicy) (Result, syscall.Errno) {
+	var id PolicyID
+	if o.Policy != nil {
+		var errno syscall.Errno
+		if id, errno = t.internPolicy(*o.Policy); errno != ok {
+			return Result{}, errno
+		}
+	}
+	if o.Dir == 0 {
+		if id == 0 {
+			return Result{}, syscall.EINVAL
+		}
+		t.head.DefaultPolicy = id
+		t.own().fallback = id
+		t.head.View++
+		return Result{}, ok
+	}
+	i := t.inode(o.Dir)
+	switch {
+	case i == nil:
+		return Result{}, syscall.ENOENT
+	case i.Kind != KindDir && i.Kind != KindFile:
+		return Result{}, syscall.ENOTDIR
+	case o.Policy == nil && i.Ino != RootIno:
+		if parent := t.inode(i.Parent); parent != nil {
+			id = parent.Policy
+		}
+	}
+	if id == 0 && i.Kind == KindFile {
+		id = t.cl.fallback
+	}
+	i.Policy, i.Ctime = id, t.now
+	t.saveInode(i)
+	t.emit(Event{Kind: EventInode, Ino: i.Ino})
+	return Result{Ino: i.Ino, Inode: *i}, ok
+}
+
+// internPolicy finds or makes the number of a policy. Policies are never changed: see placement.go.
+func (t attributes) internPolicy(p Policy) (PolicyID, syscall.Errno) {
+	if p.Placement > PlaceLabels || p.Placement == PlaceCopies && (p.Copies == 0 || p.Copies > nodesMax) ||
+		p.Retain > retainMax || p.KeepRemoved > KeepRemovedMax || p.MinCopies > minCopiesMax || !labelsFit(p.Labels) {
+		return 0, syscall.EINVAL
+	}
+	for id := PolicyID(1); id <= t.head.LastPolicy; id++ {
+		if have := t.cl.policies[id]; have != nil && samePolicy(*have, p) {
+			return id, ok
+		}
+	}
+	if t.head.LastPolicy >= policiesMax {
+		return 0, syscall.ENOSPC
+	}
+	t.head.LastPolicy++
+	p.ID = t.head.LastPolicy
+	p.Labels = maps.Clone(p.Labels)
+	t.own().policies[p.ID] = &p
+	t.save(key32(tablePolicy, uint32(p.ID)), &p)
+	t.head.HasCopies = t.head.HasCopies || p.Placement == PlaceCopies
+	return p.ID, ok
 }

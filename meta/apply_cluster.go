@@ -16,7 +16,11 @@ const (
 	minCopiesMax = nodesMax
 )
 
-func (t *tx) join(o *Join) (Result, syscall.Errno) {
+// membership is the part of apply that lets nodes in, declares them down, and removes them, and that ends what
+// incarnations had.
+type membership struct{ *tx }
+
+func (t membership) join(o *Join) (Result, syscall.Errno) {
 	if o.Name == "" || len(o.Name) > NameMax || len(o.Addr) > stringMax || !labelsFit(o.Labels) {
 		return Result{}, syscall.EINVAL
 	}
@@ -34,7 +38,7 @@ func (t *tx) join(o *Join) (Result, syscall.Errno) {
 		return Result{Node: known.ID, Existed: true, View: t.head.View}, ok // asked again
 	case known != nil && !o.Replace:
 		return Result{}, syscall.EEXIST
-	case known != nil && !electorateOf(t).quorumWithout(known.ID, t.cl):
+	case known != nil && !electorateOf(t.tx).quorumWithout(known.ID, t.cl):
 		return Result{}, syscall.EAGAIN // its store, which votes, would end
 	case known != nil:
 		n = *known
@@ -64,7 +68,7 @@ func askedAgain(known *nodeRecord, o *Join) bool {
 
 // admit stores the record of a node that joined: it holds nothing and has no store yet. The store that it had before is
 // remembered: a boot of that store may still be on its way.
-func (t *tx) admit(n nodeRecord, o *Join) {
+func (t membership) admit(n nodeRecord, o *Join) {
 	fenced := n.Incarnation
 	if n.Store != [16]byte{} {
 		t.set(formerKey(n.ID, n.Store), present)
@@ -73,7 +77,7 @@ func (t *tx) admit(n nodeRecord, o *Join) {
 	n.Store, n.BootNonce, n.JoinKey, n.DrainIndex = [16]byte{}, 0, o.KeyHash, 0
 	n.JoinIndex, n.DownIndex = t.head.Index, t.head.Index
 	if n.Voter {
-		e := electorateOf(t)
+		e := electorateOf(t.tx)
 		e.replace(n.ID)
 		t.save(votersKey, &e)
 		n.Voter = false
@@ -86,7 +90,7 @@ func (t *tx) admit(n nodeRecord, o *Join) {
 }
 
 // token finds the token of a join; none is needed for the first node.
-func (t *tx) token(o *Join) (*tokenRecord, syscall.Errno) {
+func (t membership) token(o *Join) (*tokenRecord, syscall.Errno) {
 	if o.TokenHash == [32]byte{} {
 		if t.head.LastNode == 0 {
 			return nil, ok
@@ -112,7 +116,7 @@ func (t *tx) token(o *Join) (*tokenRecord, syscall.Errno) {
 const tokensKept = int64(24 * time.Hour)
 
 // expireTokens forgets tokens that are over.
-func (t *tx) expireTokens() {
+func (t membership) expireTokens() {
 	t.scan([]byte{tableToken}, func(key, value []byte) bool {
 		var k tokenRecord
 		if err := decodeRecord(value, &k); err != nil {
@@ -126,7 +130,7 @@ func (t *tx) expireTokens() {
 	})
 }
 
-func (t *tx) named(name string) *nodeRecord {
+func (t membership) named(name string) *nodeRecord {
 	for _, n := range t.cl.nodes {
 		if n != nil && n.State != NodeEvicted && n.Name == name {
 			return n
@@ -136,7 +140,7 @@ func (t *tx) named(name string) *nodeRecord {
 }
 
 // dateRoot gives the root directory its times with the first node.
-func (t *tx) dateRoot() {
+func (t membership) dateRoot() {
 	if root := t.inode(RootIno); root != nil && root.Ctime == 0 {
 		root.Atime, root.Mtime, root.Ctime = t.now, t.now, t.now
 		t.saveInode(root)
@@ -144,13 +148,13 @@ func (t *tx) dateRoot() {
 }
 
 // changed stores a node record whose change matters to votes or placement.
-func (t *tx) changed(n nodeRecord) {
+func (t membership) changed(n nodeRecord) {
 	t.head.View++
 	t.saveNode(n)
 	t.emit(Event{Kind: EventNode, Node: n.ID, Incarnation: n.Incarnation})
 }
 
-func (t *tx) boot(o *Boot) (Result, syscall.Errno) {
+func (t membership) boot(o *Boot) (Result, syscall.Errno) {
 	old := t.cl.node(o.Node)
 	switch {
 	case old == nil:
@@ -171,7 +175,7 @@ func (t *tx) boot(o *Boot) (Result, syscall.Errno) {
 	}
 	n.State, n.Reason, n.DownIndex = NodeUp, "", 0
 	n.Store, n.BootNonce = o.Store, o.Nonce
-	n.Voter = n.Voter || firstVoter(t)
+	n.Voter = n.Voter || firstVoter(t.tx)
 	n.Incarnation++
 	n.BootView = t.head.View + 1 // the number that changed gives this change
 	if o.Addr != "" {
@@ -186,7 +190,7 @@ func (t *tx) boot(o *Boot) (Result, syscall.Errno) {
 }
 
 // former reports whether a store belonged to a node before it was replaced.
-func (t *tx) former(id NodeID, store [16]byte) (found bool) {
+func (t membership) former(id NodeID, store [16]byte) (found bool) {
 	t.scan(formerKey(id, store), func(_, _ []byte) bool {
 		found = true
 		return false
@@ -194,18 +198,18 @@ func (t *tx) former(id NodeID, store [16]byte) (found bool) {
 	return found
 }
 
-func (t *tx) booted(n *nodeRecord) Result {
+func (t membership) booted(n *nodeRecord) Result {
 	return Result{Node: n.ID, Incarnation: n.Incarnation, View: n.BootView}
 }
 
 // restart begins the exactly-once window and the sessions of a new incarnation.
-func (t *tx) restart(id NodeID, incarnation uint32) {
+func (t membership) restart(id NodeID, incarnation uint32) {
 	t.scan(key32(tableResult, uint32(id)), func(key, _ []byte) bool { t.del(key); return true })
 	p := t.progressOf(id)
 	*p = progress{Incarnation: incarnation, LastIno: p.LastIno}
 }
 
-func (t *tx) down(o *Down) (Result, syscall.Errno) {
+func (t membership) down(o *Down) (Result, syscall.Errno) {
 	old := t.cl.node(o.Node)
 	switch {
 	case old == nil:
@@ -220,14 +224,14 @@ func (t *tx) down(o *Down) (Result, syscall.Errno) {
 	return Result{Node: n.ID, Incarnation: n.Incarnation, View: t.head.View}, ok
 }
 
-func (t *tx) evict(o *Evict) (Result, syscall.Errno) {
+func (t membership) evict(o *Evict) (Result, syscall.Errno) {
 	old := t.cl.node(o.Node)
 	switch {
 	case old == nil:
 		return Result{}, syscall.ENOENT
 	case old.State == NodeEvicted:
 		return Result{Node: o.Node, View: t.head.View}, ok
-	case !electorateOf(t).quorumWithout(o.Node, t.cl):
+	case !electorateOf(t.tx).quorumWithout(o.Node, t.cl):
 		return Result{}, syscall.EAGAIN
 	}
 	n := *old // it counts as a voter until the voters are changed
@@ -244,7 +248,7 @@ func (t *tx) evict(o *Evict) (Result, syscall.Errno) {
 }
 
 // recheckAll makes every node look for contents that it is now a member for because another node left.
-func (t *tx) recheckAll() {
+func (t membership) recheckAll() {
 	for _, m := range t.cl.nodes {
 		if m == nil || m.State == NodeEvicted {
 			continue
@@ -257,7 +261,7 @@ func (t *tx) recheckAll() {
 }
 
 // fence ends all sessions and reservations of a node up to an incarnation.
-func (t *tx) fence(id NodeID, incarnation uint32) {
+func (t membership) fence(id NodeID, incarnation uint32) {
 	t.emit(Event{Kind: EventFenced, Node: id, Incarnation: incarnation})
 	t.set(key32(tableFree, uint32(id)), present)
 	t.head.Freeing = true
@@ -266,7 +270,7 @@ func (t *tx) fence(id NodeID, incarnation uint32) {
 
 // freeDead removes up to limit files reserved under dead leases, and locks that such leases have. A fenced lease is
 // dead at once for every reader and operation; this only reclaims, a bounded number at a time.
-func (t *tx) freeDead(limit int) {
+func (t membership) freeDead(limit int) {
 	more := false
 	t.scan([]byte{tableFree}, func(key, _ []byte) bool {
 		owner := key[1:5]
@@ -283,7 +287,7 @@ func (t *tx) freeDead(limit int) {
 			return true
 		})
 		if !more {
-			limit, more = lockTable{t}.sweep(owner, limit)
+			limit, more = lockTable{t.tx}.sweep(owner, limit)
 		}
 		if !more {
 			t.del(key)
@@ -293,7 +297,7 @@ func (t *tx) freeDead(limit int) {
 	t.head.Freeing = more
 }
 
-func (t *tx) freeReserved(ino Ino) {
+func (t membership) freeReserved(ino Ino) {
 	i := t.inode(ino)
 	if i == nil || i.Reserved == (Lease{}) {
 		t.fail(errMalformed)
@@ -304,72 +308,12 @@ func (t *tx) freeReserved(ino Ino) {
 		t.fail(errMalformed)
 		return
 	}
-	t.dropName(dir, i.Name, dirent{i.Ino, i.Kind, true})
+	tree{t.tx}.dropName(dir, i.Name, dirent{i.Ino, i.Kind, true})
 }
 
 func splitReserved(key []byte) (Lease, Ino) {
 	v := ContentIDFromBytes([16]byte(key[1:17]))
 	return Lease{v.Node, v.Incarnation}, Ino(v.Seq)
-}
-
-func (t *tx) setPolicy(o *SetPolicy) (Result, syscall.Errno) {
-	var id PolicyID
-	if o.Policy != nil {
-		var errno syscall.Errno
-		if id, errno = t.internPolicy(*o.Policy); errno != ok {
-			return Result{}, errno
-		}
-	}
-	if o.Dir == 0 {
-		if id == 0 {
-			return Result{}, syscall.EINVAL
-		}
-		t.head.DefaultPolicy = id
-		t.own().fallback = id
-		t.head.View++
-		return Result{}, ok
-	}
-	i := t.inode(o.Dir)
-	switch {
-	case i == nil:
-		return Result{}, syscall.ENOENT
-	case i.Kind != KindDir && i.Kind != KindFile:
-		return Result{}, syscall.ENOTDIR
-	case o.Policy == nil && i.Ino != RootIno:
-		if parent := t.inode(i.Parent); parent != nil {
-			id = parent.Policy
-		}
-	}
-	if id == 0 && i.Kind == KindFile {
-		id = t.cl.fallback
-	}
-	i.Policy, i.Ctime = id, t.now
-	t.saveInode(i)
-	t.emit(Event{Kind: EventInode, Ino: i.Ino})
-	return Result{Ino: i.Ino, Inode: *i}, ok
-}
-
-// internPolicy finds or makes the number of a policy. Policies are never changed: see placement.go.
-func (t *tx) internPolicy(p Policy) (PolicyID, syscall.Errno) {
-	if p.Placement > PlaceLabels || p.Placement == PlaceCopies && (p.Copies == 0 || p.Copies > nodesMax) ||
-		p.Retain > retainMax || p.KeepRemoved > KeepRemovedMax || p.MinCopies > minCopiesMax || !labelsFit(p.Labels) {
-		return 0, syscall.EINVAL
-	}
-	for id := PolicyID(1); id <= t.head.LastPolicy; id++ {
-		if have := t.cl.policies[id]; have != nil && samePolicy(*have, p) {
-			return id, ok
-		}
-	}
-	if t.head.LastPolicy >= policiesMax {
-		return 0, syscall.ENOSPC
-	}
-	t.head.LastPolicy++
-	p.ID = t.head.LastPolicy
-	p.Labels = maps.Clone(p.Labels)
-	t.own().policies[p.ID] = &p
-	t.save(key32(tablePolicy, uint32(p.ID)), &p)
-	t.head.HasCopies = t.head.HasCopies || p.Placement == PlaceCopies
-	return p.ID, ok
 }
 
 func samePolicy(a, b Policy) bool {
@@ -387,7 +331,7 @@ func labelsFit(labels map[string]string) bool {
 	return len(labels) <= labelsMax
 }
 
-func (t *tx) addToken(o *AddToken) (Result, syscall.Errno) {
+func (t membership) addToken(o *AddToken) (Result, syscall.Errno) {
 	key := tokenKey(o.Hash)
 	if o.Hash == [32]byte{} {
 		return Result{}, syscall.EINVAL

@@ -22,8 +22,11 @@ func (t *tx) contentRec(id ContentID) *contentRecord {
 
 func (t *tx) saveContent(r *contentRecord) { t.save(keyContent(tableContent, r.ID), r) }
 
+// contents is the part of apply that records which versions are kept, which nodes hold them, and until when.
+type contents struct{ *tx }
+
 // addContent stores a new content and indexes it by its publish.
-func (t *tx) addContent(r *contentRecord) {
+func (t contents) addContent(r *contentRecord) {
 	if !r.Inline {
 		id := r.ID.Bytes()
 		t.set(key64(tableIndex, r.Published), id[:])
@@ -34,7 +37,7 @@ func (t *tx) addContent(r *contentRecord) {
 }
 
 // count keeps the bucket of a content's publish index.
-func (t *tx) count(r *contentRecord, by int) {
+func (t contents) count(r *contentRecord, by int) {
 	key := bucketKey(r.Policy, r.Published>>bucketBits)
 	var b bucketRecord
 	t.load(key, &b)
@@ -48,7 +51,7 @@ func (t *tx) count(r *contentRecord, by int) {
 }
 
 // keep lists a content that is not current, under its inode and by expiry, and stores it.
-func (t *tx) keep(r *contentRecord) {
+func (t contents) keep(r *contentRecord) {
 	t.set(versionKey(r.Ino, r.ID), []byte{byte(r.State)})
 	if r.Expires > 0 {
 		t.set(keptKey(r.Expires, r.ID), present)
@@ -57,7 +60,7 @@ func (t *tx) keep(r *contentRecord) {
 }
 
 // unkeep takes it off the lists again.
-func (t *tx) unkeep(r *contentRecord) {
+func (t contents) unkeep(r *contentRecord) {
 	t.del(versionKey(r.Ino, r.ID))
 	if r.Expires > 0 {
 		t.del(keptKey(r.Expires, r.ID))
@@ -65,13 +68,13 @@ func (t *tx) unkeep(r *contentRecord) {
 }
 
 // keepLoser keeps a displaced current version for a while.
-func (t *tx) keepLoser(r *contentRecord, why string) {
+func (t contents) keepLoser(r *contentRecord, why string) {
 	r.State, r.Expires, r.Reason = ContentConflict, t.now+keepFor, why
 	t.keep(r)
 }
 
 // retire forgets a content with everything owed of it.
-func (t *tx) retire(r *contentRecord) {
+func (t contents) retire(r *contentRecord) {
 	for _, n := range r.Owed {
 		t.del(owedKey(n, r.Published))
 		t.emit(Event{Kind: EventOwed, Node: n, Content: r.ID})
@@ -91,7 +94,7 @@ func (t *tx) retire(r *contentRecord) {
 }
 
 // retireAll retires what a removed inode had, except versions that are kept until a time.
-func (t *tx) retireAll(i *Inode) {
+func (t contents) retireAll(i *Inode) {
 	if !i.Content.IsZero() {
 		if r := t.contentRec(i.Content); r != nil {
 			t.retire(r)
@@ -103,7 +106,7 @@ func (t *tx) retireAll(i *Inode) {
 }
 
 // retained lists the versions kept by policy, newest first.
-func (t *tx) retained(ino Ino) []*contentRecord {
+func (t contents) retained(ino Ino) []*contentRecord {
 	var out []*contentRecord
 	t.scan(key64(tableVersion, uint64(ino)), func(key, value []byte) bool {
 		if bytes.Equal(value, []byte{byte(ContentRetained)}) {
@@ -118,7 +121,7 @@ func (t *tx) retained(ino Ino) []*contentRecord {
 }
 
 // prune retires retained versions beyond the newest keep.
-func (t *tx) prune(ino Ino, keep int) {
+func (t contents) prune(ino Ino, keep int) {
 	if all := t.retained(ino); len(all) > keep {
 		for _, r := range all[keep:] {
 			t.retire(r)
@@ -127,14 +130,14 @@ func (t *tx) prune(ino Ino, keep int) {
 }
 
 // reporter checks that the node that Held, Unheld or Release is about is the proposer.
-func (t *tx) reporter(id NodeID, contents []ContentID) syscall.Errno {
+func (t contents) reporter(id NodeID, contents []ContentID) syscall.Errno {
 	if id != t.entry.Node || len(contents) > contentsPerEntry {
 		return syscall.EINVAL
 	}
 	return ok
 }
 
-func (t *tx) held(o *Held) (Result, syscall.Errno) {
+func (t contents) held(o *Held) (Result, syscall.Errno) {
 	if errno := t.reporter(o.Node, o.Contents); errno != ok {
 		return Result{}, errno
 	}
@@ -163,7 +166,7 @@ func (t *tx) held(o *Held) (Result, syscall.Errno) {
 }
 
 // holds records that a node has a content.
-func (t *tx) holds(id NodeID, r *contentRecord) {
+func (t contents) holds(id NodeID, r *contentRecord) {
 	if contains(r.Owed, id) {
 		r.Owed = without(r.Owed, id)
 		t.del(owedKey(id, r.Published))
@@ -174,7 +177,7 @@ func (t *tx) holds(id NodeID, r *contentRecord) {
 	t.saveContent(r)
 }
 
-func (t *tx) unheld(o *Unheld) (Result, syscall.Errno) {
+func (t contents) unheld(o *Unheld) (Result, syscall.Errno) {
 	if errno := t.reporter(o.Node, o.Contents); errno != ok {
 		return Result{}, errno
 	}
@@ -182,7 +185,7 @@ func (t *tx) unheld(o *Unheld) (Result, syscall.Errno) {
 		return Result{}, syscall.EINVAL
 	}
 	for _, id := range o.Contents {
-		if t.contentRec(id) == nil && !t.decided(id) {
+		if t.contentRec(id) == nil && !(publications{t.tx}).decided(id) {
 			return Result{}, syscall.ENOENT // it may still be published with this node's vote: say it again then
 		}
 	}
@@ -202,7 +205,7 @@ func (t *tx) unheld(o *Unheld) (Result, syscall.Errno) {
 		}
 		r.Owed = with(r.Owed, o.Node)
 		t.saveContent(r)
-		t.owe(o.Node, &r.Content, o.Reason)
+		publications{t.tx}.owe(o.Node, &r.Content, o.Reason)
 		lost = true
 	}
 	if lost {
@@ -212,7 +215,7 @@ func (t *tx) unheld(o *Unheld) (Result, syscall.Errno) {
 }
 
 // release lets a node drop contents that their present members all hold.
-func (t *tx) release(o *Release) (Result, syscall.Errno) {
+func (t contents) release(o *Release) (Result, syscall.Errno) {
 	if errno := t.reporter(o.Node, o.Contents); errno != ok {
 		return Result{}, errno
 	}
@@ -240,7 +243,7 @@ func (t *tx) release(o *Release) (Result, syscall.Errno) {
 }
 
 // dispensable reports whether the node is no member for the content now and every member holds it.
-func (t *tx) dispensable(id NodeID, r *contentRecord) bool {
+func (t contents) dispensable(id NodeID, r *contentRecord) bool {
 	p := t.cl.policy(r.Policy)
 	if p == nil || p.Placement != PlaceCopies {
 		return false
@@ -271,13 +274,13 @@ func (t *tx) expire() (Result, syscall.Errno) {
 		}
 	}
 	if t.head.Freeing {
-		t.freeDead(freePerSweep)
+		membership{t}.freeDead(freePerSweep)
 	}
-	t.expireTokens()
+	membership{t}.expireTokens()
 	return Result{Retired: retired}, ok
 }
 
-func (t *tx) restore(o *Restore) (Result, syscall.Errno) {
+func (t contents) restore(o *Restore) (Result, syscall.Errno) {
 	r := t.contentRec(o.Content)
 	if r == nil {
 		return Result{}, syscall.ENOENT
@@ -304,36 +307,36 @@ func (t *tx) restore(o *Restore) (Result, syscall.Errno) {
 }
 
 // revive brings a content whose inode is gone back under a new name.
-func (t *tx) revive(o *Restore, r *contentRecord) (Result, syscall.Errno) {
+func (t contents) revive(o *Restore, r *contentRecord) (Result, syscall.Errno) {
 	if r.State == ContentCurrent || r.State == ContentRemoved { // with what else is kept: see Undelete
 		return Result{}, syscall.EINVAL
 	}
-	dir, errno := t.dir(o.Parent, o.Name)
+	dir, errno := tree{t.tx}.dir(o.Parent, o.Name)
 	if errno != ok {
 		return Result{}, errno
 	}
-	if d, _ := t.entryOf(dir, o.Name); d.Ino != 0 {
+	if d, _ := (tree{t.tx}).entryOf(dir, o.Name); d.Ino != 0 {
 		return Result{}, syscall.EEXIST
 	}
 	if t.inode(r.Ino) != nil {
 		return Result{}, syscall.EINVAL // not an orphan: restore it in its inode
 	}
-	i, errno := t.newInode(dir, KindFile, 0o600, o.Cred)
+	i, errno := tree{t.tx}.newInode(dir, KindFile, 0o600, o.Cred)
 	if errno != ok {
 		return Result{}, errno
 	}
 	i.Policy = r.Policy
-	t.addName(dir, o.Name, i)
+	tree{t.tx}.addName(dir, o.Name, i)
 	return t.makeCurrent(i, r, ContentID{}), ok
 }
 
 // makeCurrent turns a kept content into an inode's current version.
-func (t *tx) makeCurrent(i *Inode, r *contentRecord, prev ContentID) Result {
+func (t contents) makeCurrent(i *Inode, r *contentRecord, prev ContentID) Result {
 	t.unkeep(r)
-	t.dropCapability(i)
+	attributes{t.tx}.dropCapability(i)
 	i.Version++
 	i.Content, i.Size, i.Holes, i.Mtime, i.Ctime = r.ID, r.Size, r.Holes, t.now, t.now
-	t.show(i)
+	publications{t.tx}.show(i)
 	t.saveInode(i)
 	r.Ino, r.Version, r.State, r.Reason, r.Expires = i.Ino, i.Version, ContentCurrent, "", 0
 	t.saveContent(r)

@@ -13,7 +13,7 @@ const uncheckedMax = 4096
 func (n *nodeRecord) draining() bool { return n.DrainIndex != 0 }
 
 // drain begins or ends the drain of a node.
-func (t *tx) drain(o *Drain) (Result, syscall.Errno) {
+func (t membership) drain(o *Drain) (Result, syscall.Errno) {
 	old := t.cl.node(o.Node)
 	switch {
 	case old == nil:
@@ -40,7 +40,7 @@ func (t *tx) drain(o *Drain) (Result, syscall.Errno) {
 }
 
 // othersTake reports whether a node other than id takes new contents.
-func (t *tx) othersTake(id NodeID) bool {
+func (t membership) othersTake(id NodeID) bool {
 	for _, n := range t.cl.nodes {
 		if n != nil && n.ID != id && !n.draining() && (n.State == NodeUp || n.State == NodeDown) {
 			return true
@@ -50,7 +50,7 @@ func (t *tx) othersTake(id NodeID) bool {
 }
 
 // evictSpare evicts a node unless that would take the last copy of a content.
-func (t *tx) evictSpare(o *EvictSpare) (Result, syscall.Errno) {
+func (t membership) evictSpare(o *EvictSpare) (Result, syscall.Errno) {
 	if n := t.cl.node(o.Node); n != nil && n.State != NodeEvicted {
 		if errno := t.mayLeave(o); errno != ok {
 			return Result{}, errno
@@ -62,7 +62,7 @@ func (t *tx) evictSpare(o *EvictSpare) (Result, syscall.Errno) {
 // mayLeave looks for a last copy. The proposer has looked through all contents published up to o.Checked, in the view
 // o.View: whatever makes the log believe less of a node begins another view. So apply only looks at what was
 // published since. EAGAIN asks the proposer to look again.
-func (t *tx) mayLeave(o *EvictSpare) syscall.Errno {
+func (t membership) mayLeave(o *EvictSpare) syscall.Errno {
 	if o.View != t.head.View || o.Checked >= t.head.Index || t.head.Index-o.Checked > uncheckedMax {
 		return syscall.EAGAIN
 	}
@@ -78,7 +78,7 @@ func (t *tx) mayLeave(o *EvictSpare) syscall.Errno {
 
 // votedDraining lists the nodes that began to drain while a content of PlaceCopies was on its way to them: their votes
 // are as good as votes of members, and what they have is recorded as placed on them, until the members hold it.
-func (t *tx) votedDraining(p *publication) (out []NodeID) {
+func (t membership) votedDraining(p *publication) (out []NodeID) {
 	if p.policy.Placement != PlaceCopies {
 		return nil
 	}

@@ -38,8 +38,11 @@ func (t *tx) inode(ino Ino) *Inode {
 
 func (t *tx) saveInode(i *Inode) { t.save(inodeKey(i.Ino), i) }
 
+// tree is the part of apply that makes, moves and removes names and the inodes under them.
+type tree struct{ *tx }
+
 // dir loads the directory that an operation names something in.
-func (t *tx) dir(ino Ino, name string) (*Inode, syscall.Errno) {
+func (t tree) dir(ino Ino, name string) (*Inode, syscall.Errno) {
 	if errno := checkName(name); errno != ok {
 		return nil, errno
 	}
@@ -55,7 +58,7 @@ func (t *tx) dir(ino Ino, name string) (*Inode, syscall.Errno) {
 
 // entryOf loads the entry of a name; Ino is 0 when there is none. A name reserved under a dead lease is freed and does
 // not exist; foreign reports that it is reserved by another live writer.
-func (t *tx) entryOf(dir *Inode, name string) (d dirent, foreign bool) {
+func (t tree) entryOf(dir *Inode, name string) (d dirent, foreign bool) {
 	if !t.load(direntKey(dir.Ino, name), &d) {
 		return dirent{}, false
 	}
@@ -75,12 +78,12 @@ func (t *tx) entryOf(dir *Inode, name string) (d dirent, foreign bool) {
 }
 
 // touch marks a change of a directory's entries.
-func (t *tx) touch(dir *Inode) {
+func (t tree) touch(dir *Inode) {
 	dir.Mtime, dir.Ctime = t.now, t.now
 	t.saveInode(dir)
 }
 
-func (t *tx) create(o *Create) (Result, syscall.Errno) {
+func (t tree) create(o *Create) (Result, syscall.Errno) {
 	dir, errno := t.dir(o.Parent, o.Name)
 	if errno != ok {
 		return Result{}, errno
@@ -106,7 +109,7 @@ func (t *tx) create(o *Create) (Result, syscall.Errno) {
 }
 
 // shape fills what depends on the kind of a new inode.
-func (t *tx) shape(i *Inode, o *Create) syscall.Errno {
+func (t tree) shape(i *Inode, o *Create) syscall.Errno {
 	switch o.Kind {
 	case KindFile:
 		i.Reserved = t.lease()
@@ -131,7 +134,7 @@ func (t *tx) shape(i *Inode, o *Create) syscall.Errno {
 }
 
 // newInode numbers and owns a new inode made in dir; it has no name yet and is not stored.
-func (t *tx) newInode(dir *Inode, kind Kind, mode uint32, cred Cred) (*Inode, syscall.Errno) {
+func (t tree) newInode(dir *Inode, kind Kind, mode uint32, cred Cred) (*Inode, syscall.Errno) {
 	p := t.progressOf(t.entry.Node)
 	p.LastIno++
 	if p.LastIno >= inoPerNode {
@@ -155,7 +158,7 @@ func (t *tx) newInode(dir *Inode, kind Kind, mode uint32, cred Cred) (*Inode, sy
 }
 
 // addName gives an inode a name that is free, and stores both.
-func (t *tx) addName(dir *Inode, name string, i *Inode) {
+func (t tree) addName(dir *Inode, name string, i *Inode) {
 	if i.Nlink == 0 || i.Kind == KindDir {
 		i.Parent, i.Name = dir.Ino, name
 	} else {
@@ -172,7 +175,7 @@ func (t *tx) addName(dir *Inode, name string, i *Inode) {
 }
 
 // dropName removes a name and, with the last one, the inode.
-func (t *tx) dropName(dir *Inode, name string, d dirent) (removed Ino) {
+func (t tree) dropName(dir *Inode, name string, d dirent) (removed Ino) {
 	t.del(direntKey(dir.Ino, name))
 	t.emit(Event{Kind: EventName, Ino: dir.Ino, Name: name})
 	i := t.inode(d.Ino)
@@ -185,7 +188,7 @@ func (t *tx) dropName(dir *Inode, name string, d dirent) (removed Ino) {
 	}
 	t.touch(dir)
 	if i.Kind == KindDir || i.Nlink == 1 {
-		t.removeInode(i, removals{t}.take(dir, name, i))
+		t.removeInode(i, removals{t.tx}.take(dir, name, i))
 		return i.Ino
 	}
 	t.forgetName(i, dir.Ino, name)
@@ -197,7 +200,7 @@ func (t *tx) dropName(dir *Inode, name string, d dirent) (removed Ino) {
 }
 
 // forgetName removes one of several names from the inode's own records.
-func (t *tx) forgetName(i *Inode, dir Ino, name string) {
+func (t tree) forgetName(i *Inode, dir Ino, name string) {
 	if i.Parent != dir || i.Name != name {
 		t.del(nameKey(i.Ino, dir, name))
 		return
@@ -219,20 +222,20 @@ func splitName(key []byte) (Ino, string) {
 }
 
 // removeInode deletes an inode that lost its last name. What belongs to it stays if it is kept.
-func (t *tx) removeInode(i *Inode, kept bool) {
+func (t tree) removeInode(i *Inode, kept bool) {
 	t.del(inodeKey(i.Ino))
 	if i.Reserved != (Lease{}) {
 		t.del(reservedKey(i.Reserved, i.Ino))
 	}
 	if !kept {
-		removals{t}.discard(i)
+		removals{t.tx}.discard(i)
 	}
 	t.head.Files--
 	gone := *i
 	t.emit(Event{Kind: EventRemoved, Ino: i.Ino, Inode: &gone})
 }
 
-func (t *tx) link(o *Link) (Result, syscall.Errno) {
+func (t tree) link(o *Link) (Result, syscall.Errno) {
 	dir, errno := t.dir(o.Parent, o.Name)
 	if errno != ok {
 		return Result{}, errno
@@ -257,7 +260,7 @@ func (t *tx) link(o *Link) (Result, syscall.Errno) {
 	return Result{Ino: i.Ino, Inode: *i}, ok
 }
 
-func (t *tx) unlink(o *Unlink) (Result, syscall.Errno) {
+func (t tree) unlink(o *Unlink) (Result, syscall.Errno) {
 	dir, errno := t.dir(o.Parent, o.Name)
 	if errno != ok {
 		return Result{}, errno
@@ -279,7 +282,7 @@ func (t *tx) unlink(o *Unlink) (Result, syscall.Errno) {
 	return res, ok
 }
 
-func (t *tx) rmdir(o *Rmdir) (Result, syscall.Errno) {
+func (t tree) rmdir(o *Rmdir) (Result, syscall.Errno) {
 	dir, errno := t.dir(o.Parent, o.Name)
 	if errno != ok {
 		return Result{}, errno
@@ -300,7 +303,7 @@ func (t *tx) rmdir(o *Rmdir) (Result, syscall.Errno) {
 
 // emptied reports whether a directory has no entry, after freeing reservations of dead leases in it. One that only
 // holds live reservations, which its caller may not see, is not empty.
-func (t *tx) emptied(ino Ino) bool {
+func (t tree) emptied(ino Ino) bool {
 	dir := t.inode(ino)
 	if dir == nil {
 		return true

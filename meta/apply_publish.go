@@ -22,7 +22,10 @@ type publication struct {
 	res    Result
 }
 
-func (t *tx) publish(o *Publish) (Result, syscall.Errno) {
+// publications is the part of apply that decides about new versions of files.
+type publications struct{ *tx }
+
+func (t publications) publish(o *Publish) (Result, syscall.Errno) {
 	if errno := t.mayPublish(o); errno != ok {
 		return Result{}, errno
 	}
@@ -43,7 +46,7 @@ func (t *tx) publish(o *Publish) (Result, syscall.Errno) {
 }
 
 // mayPublish checks the session and the bounds of the entry.
-func (t *tx) mayPublish(o *Publish) syscall.Errno {
+func (t publications) mayPublish(o *Publish) syscall.Errno {
 	s := o.Session
 	switch {
 	case s.Seq == 0 || s.Node != t.entry.Node || o.Size < 0 || o.Holes < 0 || o.Holes > o.Size || len(o.Hint) > hintMax:
@@ -59,7 +62,7 @@ func (t *tx) mayPublish(o *Publish) syscall.Errno {
 }
 
 // target finds or makes the inode and its policy.
-func (t *tx) target(p *publication) (errno syscall.Errno) {
+func (t publications) target(p *publication) (errno syscall.Errno) {
 	switch {
 	case p.LinkName != "" && p.Ino != 0:
 		return syscall.EINVAL
@@ -89,34 +92,34 @@ func (t *tx) target(p *publication) (errno syscall.Errno) {
 }
 
 // reservedOrShown loads the inode of a publish. One that a dead lease reserved does not exist any more.
-func (t *tx) reservedOrShown(ino Ino) *Inode {
+func (t publications) reservedOrShown(ino Ino) *Inode {
 	i := t.inode(ino)
 	if i == nil || i.Reserved == (Lease{}) || t.cl.alive(i.Reserved) {
 		return i
 	}
-	t.freeReserved(ino)
+	membership{t.tx}.freeReserved(ino)
 	return nil
 }
 
 // linkNew makes the inode and the name of an O_TMPFILE.
-func (t *tx) linkNew(o *Publish) (*Inode, syscall.Errno) {
-	dir, errno := t.dir(o.LinkParent, o.LinkName)
+func (t publications) linkNew(o *Publish) (*Inode, syscall.Errno) {
+	dir, errno := tree{t.tx}.dir(o.LinkParent, o.LinkName)
 	if errno != ok {
 		return nil, errno
 	}
-	if d, _ := t.entryOf(dir, o.LinkName); d.Ino != 0 {
+	if d, _ := (tree{t.tx}).entryOf(dir, o.LinkName); d.Ino != 0 {
 		return nil, syscall.EEXIST
 	}
-	i, errno := t.newInode(dir, KindFile, 0o600, Cred{})
+	i, errno := tree{t.tx}.newInode(dir, KindFile, 0o600, Cred{})
 	if errno != ok {
 		return nil, errno
 	}
-	t.addName(dir, o.LinkName, i)
+	tree{t.tx}.addName(dir, o.LinkName, i)
 	return i, ok
 }
 
 // newContent checks the votes and makes the record of the new content.
-func (t *tx) newContent(p *publication) syscall.Errno {
+func (t publications) newContent(p *publication) syscall.Errno {
 	if p.Size == 0 {
 		return ok
 	}
@@ -138,7 +141,7 @@ func (t *tx) newContent(p *publication) syscall.Errno {
 }
 
 // tally counts the valid votes and records which members are owed.
-func (t *tx) tally(p *publication) syscall.Errno {
+func (t publications) tally(p *publication) syscall.Errno {
 	members := t.cl.members(p.policy, p.rec.Ino)
 	valid := 0
 	for _, id := range members {
@@ -152,7 +155,7 @@ func (t *tx) tally(p *publication) syscall.Errno {
 			p.rec.Owed = append(p.rec.Owed, id)
 		}
 	}
-	leaving := t.votedDraining(p)
+	leaving := membership{t.tx}.votedDraining(p)
 	valid += len(leaving)
 	if valid < t.cl.minVotes(p.policy, members) {
 		return syscall.EIO
@@ -179,13 +182,13 @@ func (p *publication) reason(id NodeID) OwedReason {
 }
 
 // owe writes the row; the content's record lists the node already.
-func (t *tx) owe(id NodeID, c *Content, reason OwedReason) {
+func (t publications) owe(id NodeID, c *Content, reason OwedReason) {
 	t.save(owedKey(id, c.Published), &owedRecord{c.ID, reason, t.now, c.Size})
 	t.emit(Event{Kind: EventOwed, Node: id, Content: c.ID})
 }
 
 // orphan keeps a content whose inode is gone.
-func (t *tx) orphan(p *publication) {
+func (t publications) orphan(p *publication) {
 	p.res.Orphan, p.res.Ino = true, p.Ino
 	if p.Size == 0 {
 		return
@@ -195,12 +198,12 @@ func (t *tx) orphan(p *publication) {
 	if p.Hint != "" {
 		p.rec.Reason += ": " + p.Hint
 	}
-	t.addContent(&p.rec)
-	t.keep(&p.rec)
+	contents{t.tx}.addContent(&p.rec)
+	contents{t.tx}.keep(&p.rec)
 }
 
 // supersede decides what becomes of the version that was current.
-func (t *tx) supersede(p *publication) {
+func (t publications) supersede(p *publication) {
 	cur := p.inode.Content
 	p.res.Conflict = cur != p.Base
 	if cur.IsZero() {
@@ -213,36 +216,36 @@ func (t *tx) supersede(p *publication) {
 	}
 	switch {
 	case p.res.Conflict:
-		t.keepLoser(old, "another node wrote from the same base; the later commit won")
+		contents{t.tx}.keepLoser(old, "another node wrote from the same base; the later commit won")
 	case p.policy.Retain > 0:
 		old.State = ContentRetained
-		t.keep(old)
-		t.prune(p.inode.Ino, int(p.policy.Retain))
+		contents{t.tx}.keep(old)
+		contents{t.tx}.prune(p.inode.Ino, int(p.policy.Retain))
 	default:
-		t.retire(old)
+		contents{t.tx}.retire(old)
 	}
 }
 
 // install makes the new content current.
-func (t *tx) install(p *publication) (Result, syscall.Errno) {
+func (t publications) install(p *publication) (Result, syscall.Errno) {
 	i := p.inode
 	if i.Version > 0 {
-		t.dropCapability(i)
+		attributes{t.tx}.dropCapability(i)
 	}
 	i.Version++
 	i.Size, i.Holes = p.Size, p.Holes
 	i.Mtime = t.now
 	prev := i.Content
 	i.Content = p.rec.ID
-	if errno := t.patchXattrs(i, &p.Attr, 0, false); errno != ok {
+	if errno := (attributes{t.tx}).patchXattrs(i, &p.Attr, 0, false); errno != ok {
 		return Result{}, errno
 	}
-	t.patch(i, &p.Attr)
+	attributes{t.tx}.patch(i, &p.Attr)
 	t.show(i)
 	t.saveInode(i)
 	if p.Size > 0 {
 		p.rec.Mtime = i.Mtime
-		t.addContent(&p.rec)
+		contents{t.tx}.addContent(&p.rec)
 	}
 	t.emit(Event{Kind: EventPublished, Ino: i.Ino, Content: i.Content, Prev: prev, Session: p.Session})
 	p.res.Ino, p.res.Inode, p.res.Version = i.Ino, *i, i.Version
@@ -250,7 +253,7 @@ func (t *tx) install(p *publication) (Result, syscall.Errno) {
 }
 
 // show makes a reserved file visible to all.
-func (t *tx) show(i *Inode) {
+func (t publications) show(i *Inode) {
 	if i.Reserved == (Lease{}) {
 		return
 	}
@@ -261,7 +264,7 @@ func (t *tx) show(i *Inode) {
 }
 
 // decided reports whether a session is over.
-func (t *tx) decided(s ContentID) bool {
+func (t publications) decided(s ContentID) bool {
 	return t.cl.decided(s, func() *progress { return t.progressOf(s.Node) })
 }
 
@@ -278,7 +281,7 @@ func (c *cluster) decided(s ContentID, load func() *progress) bool {
 
 // decide ends a session. The ranges of decided sessions are bounded: when a node leaves too many gaps, the lowest gap's
 // sessions count as aborted.
-func (t *tx) decide(s ContentID, commit bool) {
+func (t publications) decide(s ContentID, commit bool) {
 	p := t.progressOf(s.Node)
 	p.Decided = p.Decided.addRange(IndexRange{s.Seq - 1, s.Seq})
 	t.emit(Event{Kind: EventDecided, Session: s, Content: s, Commit: commit})
@@ -293,7 +296,7 @@ func (t *tx) decide(s ContentID, commit bool) {
 	}
 }
 
-func (t *tx) abort(o *Abort) (Result, syscall.Errno) {
+func (t publications) abort(o *Abort) (Result, syscall.Errno) {
 	s := o.Session
 	n := t.cl.node(s.Node)
 	if n == nil || s.Seq == 0 || s.Incarnation > n.Incarnation {

@@ -70,9 +70,9 @@ func (r removals) take(dir *Inode, name string, i *Inode) bool {
 		Expires: r.now + int64(p.KeepRemoved), Inode: *i}}
 	if c != nil {
 		c.State, c.Reason = ContentRemoved, RemovedFrom+path
-		r.keep(c)
+		contents{r.tx}.keep(c)
 	}
-	r.prune(i.Ino, 0)
+	contents{r.tx}.prune(i.Ino, 0)
 	r.save(removedKey(f.Index), &f)
 	r.set(keptKey(f.Expires, removedID(f.Index)), present)
 	r.head.Removed++
@@ -156,7 +156,7 @@ func (r removals) expireRow(key []byte) int {
 			r.drop(f)
 		}
 	} else if c := r.contentRec(id); c != nil {
-		r.retire(c)
+		contents{r.tx}.retire(c)
 	}
 	r.del(key)
 	return rows
@@ -182,7 +182,7 @@ func (r removals) discard(i *Inode) {
 		r.scan(key64(tableXattr, uint64(i.Ino)), func(key, _ []byte) bool { r.del(key); return true })
 	}
 	if i.Kind == KindFile {
-		r.retireAll(i)
+		contents{r.tx}.retireAll(i)
 	}
 }
 
@@ -196,22 +196,22 @@ func (r removals) undelete(o *Undelete) (Result, syscall.Errno) {
 		r.drop(f)
 		return Result{Ino: f.Inode.Ino, Version: f.Inode.Version}, ok
 	}
-	dir, errno := r.dir(o.Parent, o.Name)
+	dir, errno := tree{r.tx}.dir(o.Parent, o.Name)
 	if errno != ok {
 		return Result{}, errno
 	}
-	if d, _ := r.entryOf(dir, o.Name); d.Ino != 0 {
+	if d, _ := (tree{r.tx}).entryOf(dir, o.Name); d.Ino != 0 {
 		return Result{}, syscall.EEXIST
 	}
 	if id := f.Inode.Content; !id.IsZero() && r.contentRec(id) == nil {
 		return Result{}, syscall.EIO
 	}
-	i, errno := r.newInode(dir, KindFile, 0, Cred{})
+	i, errno := tree{r.tx}.newInode(dir, KindFile, 0, Cred{})
 	if errno != ok {
 		return Result{}, errno
 	}
 	i = r.again(f, i.Ino)
-	r.addName(dir, o.Name, i)
+	tree{r.tx}.addName(dir, o.Name, i)
 	r.unlist(f)
 	r.emit(Event{Kind: EventPublished, Ino: i.Ino, Content: i.Content})
 	return Result{Ino: i.Ino, Inode: *i, Version: i.Version}, ok
@@ -237,7 +237,7 @@ func (r removals) again(f *removedRecord, ino Ino) *Inode {
 // current makes the content of a removed file that of its new inode. With PlaceCopies the number of the inode says
 // which nodes are to hold the content: those that lack it are owed it.
 func (r removals) current(c *contentRecord, ino Ino) {
-	r.unkeep(c)
+	contents{r.tx}.unkeep(c)
 	c.Ino, c.State, c.Reason = ino, ContentCurrent, ""
 	if p := r.cl.policy(c.Policy); p != nil && p.Placement == PlaceCopies {
 		for _, m := range r.cl.members(p, ino) {
@@ -245,7 +245,7 @@ func (r removals) current(c *contentRecord, ino Ino) {
 				continue
 			}
 			c.Placed, c.Owed = with(c.Placed, m), with(c.Owed, m)
-			r.owe(m, &c.Content, OwedJoined)
+			publications{r.tx}.owe(m, &c.Content, OwedJoined)
 		}
 	}
 	r.saveContent(c)

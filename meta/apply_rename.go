@@ -17,7 +17,7 @@ type move struct {
 	srcI, dstI *Inode
 }
 
-func (t *tx) rename(o *Rename) (Result, syscall.Errno) {
+func (t tree) rename(o *Rename) (Result, syscall.Errno) {
 	m, errno := t.resolve(o)
 	if errno != ok {
 		return Result{}, errno
@@ -40,7 +40,7 @@ func (t *tx) rename(o *Rename) (Result, syscall.Errno) {
 }
 
 // resolve loads both ends and checks what holds for all kinds of rename.
-func (t *tx) resolve(o *Rename) (m move, errno syscall.Errno) {
+func (t tree) resolve(o *Rename) (m move, errno syscall.Errno) {
 	m.Rename = o
 	if o.Flags > RenameExchange {
 		return m, syscall.EINVAL
@@ -73,7 +73,7 @@ func (t *tx) resolve(o *Rename) (m move, errno syscall.Errno) {
 }
 
 // within reports whether dir is top or lies below it.
-func (t *tx) within(dir *Inode, top Ino) bool {
+func (t tree) within(dir *Inode, top Ino) bool {
 	for at := dir; at != nil; at = t.inode(at.Parent) {
 		if at.Ino == top {
 			return true
@@ -85,7 +85,7 @@ func (t *tx) within(dir *Inode, top Ino) bool {
 	return false
 }
 
-func (t *tx) mayReplace(m move) syscall.Errno {
+func (t tree) mayReplace(m move) syscall.Errno {
 	switch {
 	case m.dst.Ino == 0:
 		return ok
@@ -104,7 +104,7 @@ func (t *tx) mayReplace(m move) syscall.Errno {
 }
 
 // carry moves one name to a free one.
-func (t *tx) carry(from *Inode, oldName string, to *Inode, newName string, i *Inode) {
+func (t tree) carry(from *Inode, oldName string, to *Inode, newName string, i *Inode) {
 	t.del(direntKey(from.Ino, oldName))
 	t.rehome(i, from.Ino, oldName, to.Ino, newName)
 	t.save(direntKey(to.Ino, newName), &dirent{i.Ino, i.Kind, i.Reserved != Lease{}})
@@ -121,7 +121,7 @@ func (t *tx) carry(from *Inode, oldName string, to *Inode, newName string, i *In
 }
 
 // rehome changes one name in the inode's own records and stamps it.
-func (t *tx) rehome(i *Inode, oldDir Ino, oldName string, newDir Ino, newName string) {
+func (t tree) rehome(i *Inode, oldDir Ino, oldName string, newDir Ino, newName string) {
 	if i.Parent == oldDir && i.Name == oldName {
 		i.Parent, i.Name = newDir, newName
 	} else {
@@ -133,7 +133,7 @@ func (t *tx) rehome(i *Inode, oldDir Ino, oldName string, newDir Ino, newName st
 	t.emit(Event{Kind: EventInode, Ino: i.Ino})
 }
 
-func (t *tx) exchange(m move) (Result, syscall.Errno) {
+func (t tree) exchange(m move) (Result, syscall.Errno) {
 	switch {
 	case m.dst.Ino == 0 || m.hidden:
 		return Result{}, syscall.ENOENT

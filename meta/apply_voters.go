@@ -34,7 +34,7 @@ func electorateOf(t *tx) electorate {
 // firstVoter reports whether nobody votes yet: the node that boots now is the cluster's first.
 func firstVoter(t *tx) bool { return t.get(votersKey) == nil && len(electorateOf(t).Voters) == 0 }
 
-func (t *tx) setVoters(o *SetVoters) (Result, syscall.Errno) {
+func (t membership) setVoters(o *SetVoters) (Result, syscall.Errno) {
 	for _, id := range slices.Concat(o.Voters, o.Outgoing) {
 		if id != 0 && t.cl.node(id) == nil {
 			return Result{}, syscall.EINVAL

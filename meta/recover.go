@@ -78,10 +78,10 @@ func beginGeneration(t *tx, generation uint32, lead NodeID) {
 			n.State, n.DownIndex, n.Reason = NodeDown, t.head.Index, recovered
 		}
 		n.Incarnation += uint32(lostIncarnations + step*incarnationsStep) // one that has not booted yet may have since
-		t.restart(n.ID, n.Incarnation)
+		membership{t}.restart(n.ID, n.Incarnation)
 		t.progressOf(n.ID).LastIno += lostInos + step*inosStep
-		t.fence(n.ID, n.Incarnation)
-		t.changed(n)
+		membership{t}.fence(n.ID, n.Incarnation)
+		membership{t}.changed(n)
 	}
-	t.recheckAll()
+	membership{t}.recheckAll()
 }

@@ -410,10 +410,10 @@ func TestDamagedBlockIsMendedFromAnotherHolder(t *testing.T) {
 	c.eventually("committed", func() bool { return n.heldHere(out.Content) })
 	damage(t, n.dir, out.Content)
 	n.wantBytes(out.Content, b) // from another holder
-	if !n.rep.member.damaged(out.Content) {
+	if !n.rep.member.mender.damaged(out.Content) {
 		t.Fatal("damage was not noticed")
 	}
-	n.rep.member.mend(t.Context(), out.Content)
+	n.rep.member.mender.mend(t.Context(), out.Content)
 	n.wantBytes(out.Content, b)
 	if n.rep.Counters().Mended != 1 {
 		t.Errorf("counters %+v", n.rep.Counters())
@@ -445,7 +445,7 @@ func TestDamageOfABusyContentIsMendedLater(t *testing.T) {
 		}
 		return fmt.Errorf("content: mend: %w", content.ErrBusy)
 	})
-	n.rep.member.mend(t.Context(), out.Content)
+	n.rep.member.mender.mend(t.Context(), out.Content)
 	if !n.rep.member.lost.empty() {
 		t.Error("it was given up")
 	}
@@ -455,7 +455,7 @@ func TestDamageOfABusyContentIsMendedLater(t *testing.T) {
 		t.Errorf("brought anew: %v; here: %v", err, n.heldHere(out.Content))
 	}
 	setFault(nil)
-	n.rep.member.mend(t.Context(), out.Content)
+	n.rep.member.mender.mend(t.Context(), out.Content)
 	n.wantBytes(out.Content, b)
 	if got := n.rep.Counters(); got.Mended != 1 {
 		t.Errorf("counters %+v", got)
@@ -522,7 +522,7 @@ func TestDamagedContentStaysUntilItIsMended(t *testing.T) {
 	c.node(1).start()
 	c.eventually("mended", func() bool {
 		_, err := m.beginStore(out.Content, meta.ContentID{}, shape)
-		return errors.Is(err, content.ErrExists) && !m.damaged(out.Content)
+		return errors.Is(err, content.ErrExists) && !m.mender.damaged(out.Content)
 	})
 	n.wantBytes(out.Content, b)
 }
@@ -543,7 +543,7 @@ func TestLostContentIsToldAndBroughtAnew(t *testing.T) {
 	if err := n.checkBytes(out.Content, b); err != nil {
 		t.Logf("read of the damaged content: %v", err)
 	}
-	n.rep.member.mend(t.Context(), out.Content)
+	n.rep.member.mender.mend(t.Context(), out.Content)
 	c.settled()
 	c.eventually("whole again", func() bool { return n.checkBytes(out.Content, b) == nil && n.heldHere(out.Content) })
 }
@@ -599,16 +599,16 @@ func TestHalfOfARetiredContentIsLetGo(t *testing.T) {
 	c.node(2).tuning.DeleteAfter = 10 * time.Millisecond
 	c.node(2).start()
 	m := c.node(2).rep.member
-	c.eventually("half of it came", func() bool { return m.find(out.Content) != nil })
+	c.eventually("half of it came", func() bool { return m.runs.find(out.Content) != nil })
 	c.setLeaderless()
 	c.eventually("nobody sends", func() bool { return len(c.node(1).rep.Transfers()) == 0 })
-	if m.find(out.Content) == nil {
+	if m.runs.find(out.Content) == nil {
 		t.Fatal("the session is over before the content was retired")
 	}
 	if _, err := c.node(1).publish(ino, out.Content, []byte("anew")); err != nil {
 		t.Fatal(err)
 	}
-	c.eventually("let go", func() bool { return m.find(out.Content) == nil })
+	c.eventually("let go", func() bool { return m.runs.find(out.Content) == nil })
 	if _, ok := c.node(2).store.State(storeID(out.Content)); ok {
 		t.Error("it is in the store still")
 	}

@@ -29,44 +29,44 @@ type comparison struct {
 // compare looks at the store and the log in both directions, if that is due. It reports contents that are lacking here
 // to the log as lost: then they are owed, and fetched. It reports contents that are here, and that no node is believed
 // to hold, as held.
-func (m *Member) compare(ctx context.Context) {
-	m.compared.mu.Lock()
-	defer m.compared.mu.Unlock()
-	due := m.compared.due.Load()
-	self := m.cfg.Self()
-	n, err := m.cfg.Names.Node(self.Node)
-	if due == m.compared.done || err != nil || n.State != meta.NodeUp || n.Incarnation != self.Incarnation {
+func (r *reconciler) compare(ctx context.Context) {
+	r.compared.mu.Lock()
+	defer r.compared.mu.Unlock()
+	due := r.compared.due.Load()
+	self := r.cfg.Self()
+	n, err := r.cfg.Names.Node(self.Node)
+	if due == r.compared.done || err != nil || n.State != meta.NodeUp || n.Incarnation != self.Incarnation {
 		return
 	}
-	here := m.cfg.Store.List(content.Committed)
+	here := r.cfg.Store.List(content.Committed)
 	slices.SortFunc(here, func(a, b content.ID) int { return bytes.Compare(a[:], b[:]) })
 	lacking, size := 0, int64(0)
-	for read := m.believed(meta.ContentID{}); ctx.Err() == nil; {
+	for read := r.believed(meta.ContentID{}); ctx.Err() == nil; {
 		p := <-read
 		page, next := p.list, p.next
 		if p.err != nil {
-			m.cfg.Logger.Warn("compare store and log", "err", p.err)
+			r.cfg.Logger.Warn("compare store and log", "err", p.err)
 			return
 		}
 		if !next.IsZero() {
-			read = m.believed(next) // while the files of this page are looked at
+			read = r.believed(next) // while the files of this page are looked at
 		}
-		missing := m.lacking(ctx, page)
+		missing := r.lacking(ctx, page)
 		if ctx.Err() != nil {
 			return
 		}
 		for _, c := range missing {
-			m.lost.add(c.ID)
+			r.lost.add(c.ID)
 			lacking, size = lacking+1, size+c.Size
 		}
-		here = m.claim(here, page, next)
+		here = r.claim(here, page, next)
 		if next.IsZero() {
-			m.compared.done = due
+			r.compared.done = due
 			break
 		}
 	}
 	if lacking > 0 {
-		m.cfg.Logger.Error("contents are missing here that the log holds to be here: they are fetched from other nodes",
+		r.cfg.Logger.Error("contents are missing here that the log holds to be here: they are fetched from other nodes",
 			"contents", lacking, "bytes", size)
 	}
 }
@@ -79,11 +79,11 @@ type believedPage struct {
 }
 
 // believed reads the page after a content in the background. The channel has room for it.
-func (m *Member) believed(after meta.ContentID) <-chan believedPage {
+func (r *reconciler) believed(after meta.ContentID) <-chan believedPage {
 	out := make(chan believedPage, 1)
 	go func() {
 		var p believedPage
-		p.list, p.next, p.err = m.cfg.Names.Believed(m.cfg.Self().Node, after, comparePage)
+		p.list, p.next, p.err = r.cfg.Names.Believed(r.cfg.Self().Node, after, comparePage)
 		out <- p
 	}()
 	return out
@@ -91,14 +91,14 @@ func (m *Member) believed(after meta.ContentID) <-chan believedPage {
 
 // lacking lists the contents of a page whose files are not here whole. It looks at many at once: they lie anywhere on
 // the disk. The list is not complete if ctx ends.
-func (m *Member) lacking(ctx context.Context, page []meta.Content) (list []meta.Content) {
+func (r *reconciler) lacking(ctx context.Context, page []meta.Content) (list []meta.Content) {
 	absent := make([]bool, len(page))
 	var taken atomic.Int64
 	var looks sync.WaitGroup
 	for range min(comparesAtOnce, len(page)) {
 		looks.Go(func() {
 			for i := taken.Add(1) - 1; i < int64(len(page)) && ctx.Err() == nil; i = taken.Add(1) - 1 {
-				absent[i] = !m.cfg.Store.Whole(storeID(page[i].ID), page[i].Size)
+				absent[i] = !r.cfg.Store.Whole(storeID(page[i].ID), page[i].Size)
 			}
 		})
 	}
@@ -113,7 +113,7 @@ func (m *Member) lacking(ctx context.Context, page []meta.Content) (list []meta.
 
 // claim goes through contents of the store, in order, that are missing from a page of what the log believes to be here.
 // It returns the contents that come after the page.
-func (m *Member) claim(here []content.ID, page []meta.Content, next meta.ContentID) []content.ID {
+func (r *reconciler) claim(here []content.ID, page []meta.Content, next meta.ContentID) []content.ID {
 	for len(here) > 0 {
 		id := metaID(here[0])
 		if !next.IsZero() && compareIDs(id, next) > 0 {
@@ -123,7 +123,7 @@ func (m *Member) claim(here []content.ID, page []meta.Content, next meta.Content
 			page = page[1:]
 		}
 		if len(page) == 0 || page[0].ID != id {
-			m.claimOrphan(id)
+			r.claimOrphan(id)
 		}
 		here = here[1:]
 	}
@@ -132,50 +132,51 @@ func (m *Member) claim(here []content.ID, page []meta.Content, next meta.Content
 
 // claimOrphan reports a content that is here and that no node is believed to hold, unless this node is owed it: then it
 // is reported anyway.
-func (m *Member) claimOrphan(id meta.ContentID) {
-	c, err := m.cfg.Names.Content(id)
-	if err != nil || c.Inline || !m.placed(id) || m.assigned(c) || !m.cfg.Store.Whole(storeID(id), c.Size) {
+func (r *reconciler) claimOrphan(id meta.ContentID) {
+	c, err := r.cfg.Names.Content(id)
+	if err != nil || c.Inline || !r.applied.placed(id) || r.applied.assigned(c) ||
+		!r.cfg.Store.Whole(storeID(id), c.Size) {
 		return
 	}
-	if m.nowhere(id) {
-		m.cfg.Logger.Warn("a content that no other node holds is here", "content", id)
-		m.held.add(id)
+	if r.applied.nowhere(id) {
+		r.cfg.Logger.Warn("a content that no other node holds is here", "content", id)
+		r.held.add(id)
 	}
 }
 
 // stillLost reports whether the loss of a content still has to be reported to the log. The content may have come back
 // meanwhile, and an old report must not take away what is here again.
-func (m *Member) stillLost(id meta.ContentID) bool {
-	c, err := m.cfg.Names.Content(id)
+func (r *reconciler) stillLost(id meta.ContentID) bool {
+	c, err := r.cfg.Names.Content(id)
 	if err != nil {
 		return !isNotFound(err)
 	}
-	holds, err := m.cfg.Names.Holds(m.cfg.Self().Node, id)
-	return (err != nil || holds || m.nowhere(id)) && !m.cfg.Store.Whole(storeID(id), c.Size)
+	holds, err := r.cfg.Names.Holds(r.cfg.Self().Node, id)
+	return (err != nil || holds || r.applied.nowhere(id)) && !r.cfg.Store.Whole(storeID(id), c.Size)
 }
 
 // sound reports whether what the store has of an owed content may be reported as held. One that was given up as lost is
 // read whole first, in the background, unless it was received since the start.
-func (m *Member) sound(o meta.Owed) bool {
-	if !m.cfg.Store.Whole(storeID(o.Content), o.Size) {
+func (r *reconciler) sound(o meta.Owed) bool {
+	if !r.cfg.Store.Whole(storeID(o.Content), o.Size) {
 		return false
 	}
 	if o.Reason != meta.OwedLost {
 		return true
 	}
-	info, err := m.cfg.Store.Stat(storeID(o.Content))
+	info, err := r.cfg.Store.Stat(storeID(o.Content))
 	if err != nil || info.Damaged {
 		return false
 	}
 	if !info.Checked {
-		m.checkSoon(o.Content)
+		r.mender.checkSoon(o.Content)
 	}
 	return info.Checked
 }
 
 // Settle compares store and log if that is due, and waits until the log has taken what differs or ctx ends.
 func (r *Replicator) Settle(ctx context.Context) {
-	r.member.compare(ctx)
+	r.member.reconciler.compare(ctx)
 	for ctx.Err() == nil && !r.member.lost.empty() {
 		pause(ctx, r.cfg.Clock, reportGather)
 	}

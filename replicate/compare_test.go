@@ -79,7 +79,7 @@ func TestStartComparesStoreAndLog(t *testing.T) {
 	for range 2 {
 		n.start()
 		n.replicator().Settle(t.Context())
-		n.replicator().member.reconcileOnce(t.Context())
+		n.replicator().member.reconciler.reconcileOnce(t.Context())
 		if !believed(t, n, large) {
 			t.Error("what is there whole is not believed to be there")
 		}
@@ -263,7 +263,7 @@ func compareMany(contents uint64, wait func()) *Member {
 	m := newMember(Config{Names: manyNames{contents: contents}, Store: &manyStore{contents: contents, wait: wait},
 		Logger: slog.New(slog.DiscardHandler),
 		Self:   func() meta.Lease { return meta.Lease{Node: 1, Incarnation: 1} }}, nil)
-	m.compare(context.Background())
+	m.reconciler.compare(context.Background())
 	return m
 }
 
@@ -273,7 +273,7 @@ func TestStartLooksAtManyContentsAtOnce(t *testing.T) {
 		began := time.Now()
 		const contents = 20_000
 		m := compareMany(contents, func() { <-time.After(time.Millisecond) }) // as long as a disk takes
-		if lost := len(m.lost.set); lost != contents/1000 || m.compared.done == 0 {
+		if lost := len(m.lost.set); lost != contents/1000 || m.reconciler.compared.done == 0 {
 			t.Fatalf("%d lost", lost)
 		}
 		if took := time.Since(began); took > contents*time.Millisecond/10 {
@@ -330,9 +330,9 @@ func BenchmarkStart(b *testing.B) {
 		began = time.Now()
 		m := newMember(Config{Names: db, Store: store, Logger: slog.New(slog.DiscardHandler),
 			Self: func() meta.Lease { return meta.Lease{Node: 1, Incarnation: 1} }}, nil)
-		m.compare(b.Context())
+		m.reconciler.compare(b.Context())
 		compared += time.Since(began)
-		if m.compared.done == 0 || len(m.lost.set) != 0 || len(page) != *compareContents {
+		if m.reconciler.compared.done == 0 || len(m.lost.set) != 0 || len(page) != *compareContents {
 			b.Fatalf("of %d contents %d are missing", len(page), len(m.lost.set))
 		}
 		m.stop()

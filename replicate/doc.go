@@ -18,6 +18,21 @@
 //	│ assigner (leader)  │ ───────────────────────────▶ │ supplier (any holder)  │ ═══▶ Members
 //	└────────────────────┘                              └────────────────────────┘
 //
+// The sides have types of their own for what is one task. Those of [Member] are, each above the ones that it uses:
+//
+//	Member               answers announce, put, begin, finish and stop
+//	  reconciler         what of what the log says about this node is wrong, and reports it
+//	    verdicts         carries out what the log decides
+//	      fencedBlocks   blocks of fenced sessions, kept for a while
+//	        votes        contents that were stored and are not decided
+//	      retirements    contents that nothing names any more, until they are deleted
+//	      mender         damaged, missing and unchecked contents, and long chains of deltas
+//	  contentServer      gives contents to other nodes
+//	    memberRuns       the sessions that run
+//	    applied          what the log says, as far as it was applied here
+//
+// Two calls go up, and are fields: verdicts.report and mender.settle.
+//
 // # Sessions
 //
 // A push is a session: its content id is {writer, incarnation, number}. How the bytes travel depends on their number.

@@ -252,10 +252,10 @@ func TestFencedPushGoesOnFromWhatMembersKept(t *testing.T) {
 	c.fence(1)
 	c.eventually("members keep what they have", func() bool {
 		for id := meta.NodeID(2); id <= 4; id++ {
-			m := c.node(id).rep.member
-			m.mu.Lock()
-			_, kept := m.kept[first]
-			m.mu.Unlock()
+			k := c.node(id).rep.member.kept
+			k.mu.Lock()
+			_, kept := k.kept[first]
+			k.mu.Unlock()
 			if !kept {
 				return false
 			}

@@ -308,7 +308,7 @@ func TestNodeAMomentBehindTheLogTakesWhatIsBrought(t *testing.T) {
 	m := c.node(3).replicator().member
 	behind := &laterNames{Reader: m.cfg.Names}
 	behind.left.Store(8)
-	cfg := m.cfg
+	cfg := *m.cfg
 	cfg.Names = behind
 	late := newMember(cfg, m.remote)
 	defer late.close()
@@ -462,12 +462,12 @@ func TestBacklogIsLookedAtWhenReportsAreTaken(t *testing.T) {
 	ids := slices.Collect(maps.Keys(c.writeFiles(1, 9000)))
 	c.node(3).start()
 	m := c.node(3).replicator().member
-	late := newMember(m.cfg, m.remote)
+	late := newMember(*m.cfg, m.remote)
 	defer late.close()
-	late.wg.Go(func() { late.held.run(late.ctx) })
-	late.report(ids[0])
+	late.runs.wg.Go(func() { late.held.run(late.ctx) })
+	late.reconciler.report(ids[0])
 	select {
-	case <-late.stock:
+	case <-late.reconciler.stock:
 	case <-time.After(10 * time.Second):
 		t.Error("the backlog is not looked at")
 	}

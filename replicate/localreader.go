@@ -28,7 +28,7 @@ func (r *localReader) Fd() int {
 		return -1
 	}
 	if !r.Checked() {
-		r.m.checkSoon(r.id)
+		r.m.mender.checkSoon(r.id)
 		return -1
 	}
 	return int(f.Fd())

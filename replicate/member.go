@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"sync"
 
 	"github.com/rdmcfs/rdmcfs/internal/content"
 	"github.com/rdmcfs/rdmcfs/meta"
@@ -22,110 +21,79 @@ const (
 // Member takes part in the sessions of other nodes: it stores their contents, votes, keeps each vote until the
 // log decides, and carries out what the log decides.
 type Member struct {
-	cfg    Config
-	groups *memberGroups
-	held   *reports // contents that the log does not know to be here
-	lost   *reports // contents that the log wrongly believes to be here
-	// compared is the check whether the log's belief is right.
-	compared comparison
-	// retired holds what is deleted later.
-	retired *retirements
-	failed  failedCommits
+	cfg     *Config
+	applied applied
+	groups  *memberGroups
+	runs    *memberRuns
 	remote  *remoteReads
-	stock   chan struct{}       // asks for a pass over what is owed to this node
-	deep    chan meta.ContentID // deltas to look at
-	// unchecked are contents to check before they are read without the daemon
-	unchecked chan meta.ContentID
+	held    *reports // contents that the log does not know to be here
+	lost    *reports // contents that the log wrongly believes to be here
+	mender  *mender
+	votes   *votes
+	kept    *fencedBlocks
+	retired *retirements
 
-	ctx  context.Context
-	stop context.CancelFunc
-	quit chan struct{}
-	wg   sync.WaitGroup
+	verdicts   *verdicts
+	reconciler *reconciler
+	contents   contentServer
 
+	ctx      context.Context
+	stop     context.CancelFunc
 	putSlots chan struct{}
-
-	mu     sync.Mutex
-	runs   map[meta.ContentID]*memberRun
-	roots  map[meta.ContentID][32]byte // of the votes of this process that are not decided
-	kept   map[meta.ContentID]struct{} // bytes of sessions that were fenced
-	closed bool
 }
 
 func newMember(cfg Config, remote *remoteReads) *Member {
-	ctx, stop := context.WithCancel(context.Background())
 	m := &Member{
-		cfg: cfg, groups: newMemberGroups(cfg.Groups, cfg.Logger), held: newHeldReports(cfg), lost: newLostReports(cfg),
-		retired: newRetirements(), remote: remote, stock: make(chan struct{}, 1), deep: make(chan meta.ContentID, 256),
-		unchecked: make(chan meta.ContentID, 256),
-		ctx:       ctx, stop: stop, quit: make(chan struct{}), putSlots: make(chan struct{}, putsAtOnce),
-		runs: make(map[meta.ContentID]*memberRun), roots: make(map[meta.ContentID][32]byte),
-		kept: make(map[meta.ContentID]struct{}),
+		cfg: &cfg, applied: applied{cfg.Names, cfg.Self}, groups: newMemberGroups(cfg.Groups, cfg.Logger),
+		runs: newMemberRuns(), remote: remote, held: newHeldReports(cfg), lost: newLostReports(cfg),
+		putSlots: make(chan struct{}, putsAtOnce),
 	}
-	m.lost.keep = m.stillLost
-	m.held.taken = m.lookAtBacklog
-	m.compared.due.Store(1)
+	m.ctx, m.stop = context.WithCancel(context.Background())
+	failed := &failedCommits{}
+	m.mender = newMender(m.cfg, m.applied, remote, m.lost, failed)
+	m.votes = newVotes(m.cfg)
+	m.kept = newFencedBlocks(m.cfg, m.votes)
+	m.retired = newRetirements(m.cfg, m.applied, m.runs, m.held)
+	m.verdicts = &verdicts{cfg: m.cfg, applied: m.applied, groups: m.groups, runs: m.runs, votes: m.votes, kept: m.kept,
+		mender: m.mender, retired: m.retired, failed: failed}
+	m.reconciler = &reconciler{cfg: m.cfg, applied: m.applied, runs: m.runs, verdicts: m.verdicts, mender: m.mender,
+		retired: m.retired, held: m.held, lost: m.lost, stock: make(chan struct{}, 1)}
+	m.contents = contentServer{cfg: m.cfg, applied: m.applied, mender: m.mender}
+	m.verdicts.report, m.mender.settle = m.reconciler.report, m.verdicts.settle
+	m.lost.keep = m.reconciler.stillLost
+	m.held.taken = m.reconciler.lookAtBacklog
+	m.reconciler.compared.due.Store(1)
 	return m
 }
 
 // close ends all sessions; what they have stays in the store. No request may come in any more.
 func (m *Member) close() {
-	m.mu.Lock()
-	if !m.closed {
-		m.closed = true
-		close(m.quit)
-	}
-	m.mu.Unlock()
+	m.runs.stop()
+	m.kept.stop()
 	m.stop()
 	m.groups.close()
-	m.wg.Wait()
+	m.runs.wg.Wait()
+	m.kept.wg.Wait()
 }
 
-func (m *Member) find(id meta.ContentID) *memberRun {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	return m.runs[id]
-}
-
-func (m *Member) forget(h *memberRun) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if m.runs[h.id] == h {
-		delete(m.runs, h.id)
+// startUp judges what an earlier process left, and finds what was retired meanwhile.
+func (m *Member) startUp() {
+	for _, id := range m.verdicts.undecided() {
+		if v := m.applied.judge(id); v != session.Undecided {
+			m.verdicts.decided(id, v)
+		}
+	}
+	now := m.cfg.Clock.Now()
+	for _, id := range m.cfg.Store.List(content.Committed) {
+		if !m.applied.wanted(metaID(id)) {
+			m.retired.add(metaID(id), now)
+		}
 	}
 }
 
 // enter finds the session or makes it.
 func (m *Member) enter(id meta.ContentID, root meta.NodeID, ino meta.Ino) (*memberRun, error) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if m.closed {
-		return nil, ErrClosed
-	}
-	if h := m.runs[id]; h != nil {
-		return h, nil
-	}
-	if len(m.runs) >= runsMax {
-		return nil, fmt.Errorf("replicate: %d sessions here already", runsMax)
-	}
-	h := newMemberRun(m, id, root, ino)
-	m.runs[id] = h
-	m.wg.Go(h.run)
-	return h, nil
-}
-
-// judge reads what the applied log says about a session.
-func (m *Member) judge(id meta.ContentID) session.Verdict {
-	c, err := m.cfg.Names.Content(id)
-	if err == nil && c.State != meta.ContentRetired {
-		return session.Published
-	}
-	if err == nil {
-		return session.Aborted
-	}
-	if over, err := m.cfg.Names.Decided(id); err == nil && over {
-		return session.Aborted // or published and retired since: nobody wants it
-	}
-	return session.Undecided
+	return m.runs.enter(id, func() *memberRun { return newMemberRun(m, id, root, ino) })
 }
 
 // announce handles KindAnnounce.
@@ -144,7 +112,7 @@ func (m *Member) announce(ctx context.Context, from meta.NodeID, a announce) (st
 		return st, nil
 	}
 	m.awaitKnown(ctx, []putItem{{Content: a.Content, Published: a.Published, Root: a.Root}})
-	if a.Published && !m.known(a.Content, a.Root) {
+	if a.Published && !m.applied.known(a.Content, a.Root) {
 		refused.Reason, refused.Text = meta.OwedSlow, errNotKnown.Error()
 		return refused, nil
 	}
@@ -171,28 +139,37 @@ func (m *Member) announce(ctx context.Context, from meta.NodeID, a announce) (st
 	return refused, nil
 }
 
+// awaitLeft waits a moment until the session that an announcement follows has ended here: its root knows of the fence a
+// little before. It clears Follows if that names no session of the same root.
+func (m *Member) awaitLeft(ctx context.Context, from meta.NodeID, a *announce) {
+	f := a.Follows
+	if f.IsZero() || a.Published || f.Node != from || f == a.Content {
+		a.Follows = meta.ContentID{}
+		return
+	}
+	for limit := m.cfg.Clock.Now().Add(knownWait); m.runs.find(f) != nil && ctx.Err() == nil &&
+		m.cfg.Clock.Now().Before(limit); {
+		pause(ctx, m.cfg.Clock, knownPoll)
+	}
+}
+
 // already answers for a content that is stored here, or that nobody wants any more.
 func (m *Member) already(id meta.ContentID, published bool) (standing, bool) {
-	v := m.judge(id)
+	v := m.applied.judge(id)
 	if v == session.Aborted {
 		return standing{id, session.Standing{Status: session.StatusGone}}, true
 	}
 	state, ok := m.cfg.Store.State(storeID(id))
-	if !ok || state == content.Partial || m.find(id) != nil {
+	if !ok || state == content.Partial || m.runs.find(id) != nil {
 		return standing{}, false
 	}
-	if published && m.damaged(id) {
+	if published && m.mender.damaged(id) {
 		return standing{}, false
 	}
 	if v == session.Published {
-		m.commit(id)
+		m.verdicts.commit(id)
 	}
 	return standing{id, session.Standing{Status: session.StatusVoted}}, true
-}
-
-func (m *Member) damaged(id meta.ContentID) bool {
-	info, err := m.cfg.Store.Stat(storeID(id))
-	return err != nil || info.Damaged || !m.cfg.Store.Whole(storeID(id), info.Size)
 }
 
 // beginStore opens the bytes of a session, in place of what a session of another shape or damage left. A stored
@@ -201,18 +178,18 @@ func (m *Member) damaged(id meta.ContentID) bool {
 func (m *Member) beginStore(id, follows meta.ContentID, shape content.Shape) (*content.Receiving, error) {
 	sid := storeID(id)
 	recv, _, err := m.cfg.Store.BeginFrom(sid, storeID(follows), shape)
-	if errors.Is(err, content.ErrNoSpace) && m.dropKept() {
+	if errors.Is(err, content.ErrNoSpace) && m.kept.dropAll() {
 		recv, err = m.cfg.Store.Begin(sid, shape)
 	}
 	state, ok := m.cfg.Store.State(sid)
 	again := errors.Is(err, content.ErrBusy) && ok && state == content.Partial ||
-		errors.Is(err, content.ErrExists) && state == content.Committed && m.damaged(id)
+		errors.Is(err, content.ErrExists) && state == content.Committed && m.mender.damaged(id)
 	if !again {
 		return recv, err
 	}
 	if state == content.Committed {
-		mended := m.mendBlocks(m.ctx, id)
-		if mended == nil && !m.damaged(id) {
+		mended := m.mender.mendBlocks(m.ctx, id)
+		if mended == nil && !m.mender.damaged(id) {
 			return nil, err
 		}
 		if errors.Is(mended, errNoHolder) || errors.Is(mended, content.ErrBusy) || m.ctx.Err() != nil {
@@ -249,7 +226,7 @@ func (m *Member) begin(ctx context.Context, from meta.NodeID, b begin) error {
 	if err != nil {
 		return err
 	}
-	h := m.find(b.Content)
+	h := m.runs.find(b.Content)
 	if h == nil {
 		return errSessionOver
 	}
@@ -260,7 +237,7 @@ func (m *Member) begin(ctx context.Context, from meta.NodeID, b begin) error {
 // finish handles KindFinish. It answers any node, but takes the word on the root of the bytes only from the session's
 // root.
 func (m *Member) finish(ctx context.Context, from meta.NodeID, f finish) (standing, error) {
-	if h := m.find(f.Content); h != nil {
+	if h := m.runs.find(f.Content); h != nil {
 		st, err := h.answer(ctx, from, f)
 		if !errors.Is(err, errSessionOver) {
 			return st, err
@@ -278,7 +255,7 @@ func (m *Member) finish(ctx context.Context, from meta.NodeID, f finish) (standi
 
 // stopped handles KindStop.
 func (m *Member) stopped(ctx context.Context, from meta.NodeID, s stop) error {
-	h := m.find(s.Content)
+	h := m.runs.find(s.Content)
 	if h == nil {
 		return nil
 	}

@@ -43,7 +43,7 @@ type memberGroup struct {
 	group      Group
 	blockBytes int64
 	unjoined   *time.Timer   // drops it, unless it is joined with its neighbours before
-	gone       chan struct{} // closed when it is to be dropped without failure
+	dropped    chan struct{} // closed when it is to be dropped without failure
 	once       sync.Once
 }
 
@@ -65,7 +65,7 @@ func (e *memberGroups) open(self, from meta.NodeID, m groupOpen) (map[int][]byte
 	}
 	group, err := e.groups.NewGroup(groupConfig(m.Number, m.Members, rank, m.Form))
 	end := &memberGroup{number: m.Number, root: from, group: group, blockBytes: m.Form.BlockBytes,
-		gone: make(chan struct{})}
+		dropped: make(chan struct{})}
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if err != nil || e.closed {
@@ -111,7 +111,7 @@ func (e *memberGroups) forgetLocked(root meta.NodeID, number uint64) {
 func (e *memberGroups) watch(end *memberGroup) {
 	select {
 	case <-end.group.Failed():
-	case <-end.gone:
+	case <-end.dropped:
 	case <-e.quit:
 	}
 	end.unjoined.Stop()
@@ -121,7 +121,7 @@ func (e *memberGroups) watch(end *memberGroup) {
 	end.group.Abort()
 }
 
-func (end *memberGroup) drop() { end.once.Do(func() { close(end.gone) }) }
+func (end *memberGroup) drop() { end.once.Do(func() { close(end.dropped) }) }
 
 // find gives the end of a group of a root.
 func (e *memberGroups) find(from meta.NodeID, number uint64) (*memberGroup, error) {

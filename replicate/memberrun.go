@@ -58,13 +58,13 @@ func newMemberRun(m *Member, id meta.ContentID, root meta.NodeID, ino meta.Ino) 
 
 // run owns the session until it is over or the member closes.
 func (h *memberRun) run() {
-	defer h.m.forget(h)
+	defer h.m.runs.forget(h)
 	defer close(h.over)
 	for h.s.Phase() != session.Gone {
 		select {
 		case <-h.wake:
 			h.drain()
-		case <-h.m.quit:
+		case <-h.m.runs.quit:
 			h.letGo(false, false)
 			return
 		}
@@ -152,18 +152,18 @@ func (h *memberRun) step(ev session.MemberEvent) {
 		case session.Check:
 			h.check(a.Hash)
 		case session.Commit:
-			h.m.commit(h.id)
+			h.m.verdicts.commit(h.id)
 			h.letGo(false, true)
 		case session.Drop:
 			h.letGo(true, false)
-			h.m.drop(h.id)
+			h.m.votes.drop(h.id)
 		case session.Discard:
 			h.spoiled = true // relays may still read it
 		case session.Release:
 			h.letGo(false, false)
 		case session.Keep:
 			h.letGo(false, false)
-			h.m.keep(h.id)
+			h.m.kept.keep(h.id)
 		}
 	}
 	h.mu.Lock()
@@ -191,7 +191,7 @@ func (h *memberRun) check(root [32]byte) {
 	h.checks.Go(func() {
 		err := c.finish(h.m.ctx, content.Hash(root))
 		if err == nil {
-			h.m.voted(h.id, root)
+			h.m.votes.voted(h.id, root)
 			h.m.cfg.Point(PointVote)
 		}
 		reason := refusalReason(err)
@@ -209,7 +209,7 @@ func (h *memberRun) join(from meta.NodeID, a announce, shape content.Shape) stan
 	if h.s.Verdict() != session.Undecided {
 		return st
 	}
-	switch v := h.m.judge(a.Content); {
+	switch v := h.m.applied.judge(a.Content); {
 	case v == session.Aborted && isFenced(h.m.cfg.Names, a.Content):
 		h.step(session.Fenced{})
 	case v != session.Undecided:

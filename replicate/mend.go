@@ -9,10 +9,27 @@ import (
 	"github.com/rdmcfs/rdmcfs/replicate/session"
 )
 
+// mender keeps the contents of the store right, readable without the daemon, and near their bases.
+type mender struct {
+	cfg       *Config
+	applied   applied
+	remote    *remoteReads
+	lost      *reports                  // contents that the log wrongly believes to be here
+	failed    *failedCommits            // to be repeated
+	deep      chan meta.ContentID       // deltas to look at
+	unchecked chan meta.ContentID       // contents to check before they are read without the daemon
+	settle    func(meta.ContentID) bool // carries out what the log says of a content: that of verdicts
+}
+
+func newMender(cfg *Config, applied applied, remote *remoteReads, lost *reports, failed *failedCommits) *mender {
+	return &mender{cfg: cfg, applied: applied, remote: remote, lost: lost, failed: failed,
+		deep: make(chan meta.ContentID, 256), unchecked: make(chan meta.ContentID, 256)}
+}
+
 // keepWhole mends what the store found damaged, until ctx ends. Blocks come from other holders. A content that can't be
 // mended that way is given up and reported to the log as lost, and catch-up brings it again. keepWhole also repeats
 // commits that failed.
-func (m *Member) keepWhole(ctx context.Context) {
+func (m *mender) keepWhole(ctx context.Context) {
 	for {
 		for _, id := range m.failed.take() {
 			m.settle(id)
@@ -34,8 +51,8 @@ func (m *Member) keepWhole(ctx context.Context) {
 }
 
 // mend brings a damaged content back to what the log committed.
-func (m *Member) mend(ctx context.Context, id meta.ContentID) {
-	if m.judge(id) != session.Published {
+func (m *mender) mend(ctx context.Context, id meta.ContentID) {
+	if m.applied.judge(id) != session.Published {
 		return
 	}
 	if holds, err := m.cfg.Names.Holds(m.cfg.Self().Node, id); err != nil || !holds {
@@ -55,27 +72,12 @@ func (m *Member) mend(ctx context.Context, id meta.ContentID) {
 	m.lost.add(id)
 }
 
-// missing reports to the log a content that the log believes to be here and that is not.
-func (m *Member) missing(id meta.ContentID) {
-	c, err := m.cfg.Names.Content(id)
-	if err != nil || c.Inline {
-		return
-	}
-	if _, ok := m.cfg.Store.State(storeID(id)); ok {
-		return
-	}
-	if holds, err := m.cfg.Names.Holds(m.cfg.Self().Node, id); err == nil && holds {
-		m.cfg.Logger.Warn("content is missing here", "content", id)
-		m.lost.add(id)
-	}
-}
-
 var (
 	errUnmendable = errors.New("replicate: not to be mended block by block")
 	errNoHolder   = errors.New("replicate: no other holder has what is damaged here")
 )
 
-func (m *Member) mendBlocks(ctx context.Context, id meta.ContentID) error {
+func (m *mender) mendBlocks(ctx context.Context, id meta.ContentID) error {
 	damage, err := m.cfg.Store.Check(ctx, storeID(id))
 	if err != nil {
 		return err
@@ -106,9 +108,34 @@ func (m *Member) mendBlocks(ctx context.Context, id meta.ContentID) error {
 	return err
 }
 
+func (m *mender) damaged(id meta.ContentID) bool {
+	info, err := m.cfg.Store.Stat(storeID(id))
+	return err != nil || info.Damaged || !m.cfg.Store.Whole(storeID(id), info.Size)
+}
+
+func (m *mender) committedDamaged(id meta.ContentID) bool {
+	state, ok := m.cfg.Store.State(storeID(id))
+	return ok && state == content.Committed && m.damaged(id)
+}
+
+// missing reports to the log a content that the log believes to be here and that is not.
+func (m *mender) missing(id meta.ContentID) {
+	c, err := m.cfg.Names.Content(id)
+	if err != nil || c.Inline {
+		return
+	}
+	if _, ok := m.cfg.Store.State(storeID(id)); ok {
+		return
+	}
+	if holds, err := m.cfg.Names.Holds(m.cfg.Self().Node, id); err == nil && holds {
+		m.cfg.Logger.Warn("content is missing here", "content", id)
+		m.lost.add(id)
+	}
+}
+
 // checkSoon queues a content to be checked as a whole in the background. A content that finds no room is checked after
 // its next open.
-func (m *Member) checkSoon(id meta.ContentID) {
+func (m *mender) checkSoon(id meta.ContentID) {
 	select {
 	case m.unchecked <- id:
 	default:
@@ -116,7 +143,7 @@ func (m *Member) checkSoon(id meta.ContentID) {
 }
 
 // keepChecking checks contents that are to be read without the daemon, until ctx ends.
-func (m *Member) keepChecking(ctx context.Context) {
+func (m *mender) keepChecking(ctx context.Context) {
 	for {
 		select {
 		case <-ctx.Done():
@@ -134,7 +161,7 @@ func (m *Member) keepChecking(ctx context.Context) {
 }
 
 // noteDelta queues a committed content to be looked at that may be the end of a long chain of deltas.
-func (m *Member) noteDelta(c meta.Content) {
+func (m *mender) noteDelta(c meta.Content) {
 	if c.Base.IsZero() || c.Size <= smallMax {
 		return
 	}
@@ -145,7 +172,7 @@ func (m *Member) noteDelta(c meta.Content) {
 }
 
 // keepShallow merges long chains of deltas in the background, until ctx ends.
-func (m *Member) keepShallow(ctx context.Context) {
+func (m *mender) keepShallow(ctx context.Context) {
 	for {
 		select {
 		case <-ctx.Done():

@@ -43,7 +43,7 @@ func (m *Member) putOne(from meta.NodeID, it *putItem) standing {
 	if st, ok := m.already(it.Content, it.Published); ok {
 		return st
 	}
-	if it.Published && !m.known(it.Content, it.Root) {
+	if it.Published && !m.applied.known(it.Content, it.Root) {
 		return standing{it.Content, session.Standing{Status: session.StatusRefused, Reason: meta.OwedSlow,
 			Text: errNotKnown.Error()}}
 	}
@@ -51,9 +51,9 @@ func (m *Member) putOne(from meta.NodeID, it *putItem) standing {
 		return standing{it.Content, session.Standing{Status: session.StatusRefused, Reason: refusalReason(err),
 			Text: err.Error()}}
 	}
-	m.voted(it.Content, it.Root)
+	m.votes.voted(it.Content, it.Root)
 	m.cfg.Point(PointVote)
-	if !m.settle(it.Content) {
+	if !m.verdicts.settle(it.Content) {
 		return standing{it.Content, session.Standing{Status: session.StatusGone}}
 	}
 	return standing{it.Content, session.Standing{Status: session.StatusVoted}}
@@ -71,7 +71,7 @@ func (m *Member) awaitKnown(ctx context.Context, items []putItem) {
 	limit := m.cfg.Clock.Now().Add(knownWait)
 	for i := range items {
 		it := &items[i]
-		for it.Published && !m.known(it.Content, it.Root) && m.judge(it.Content) == session.Undecided {
+		for it.Published && !m.applied.known(it.Content, it.Root) && m.applied.judge(it.Content) == session.Undecided {
 			if ctx.Err() != nil || m.cfg.Clock.Now().After(limit) {
 				return
 			}
@@ -80,17 +80,11 @@ func (m *Member) awaitKnown(ctx context.Context, items []putItem) {
 	}
 }
 
-// known reports whether the log has published a content with this root. Catch-up brings nothing else.
-func (m *Member) known(id meta.ContentID, root [32]byte) bool {
-	c, err := m.cfg.Names.Content(id)
-	return err == nil && c.Root == root
-}
-
 // putStore stores a small content durably and checks its root.
 func (m *Member) putStore(it *putItem) error {
 	id := storeID(it.Content)
 	plain := len(it.Shape) == 0
-	if plain && it.Published && m.committedDamaged(it.Content) {
+	if plain && it.Published && m.mender.committedDamaged(it.Content) {
 		if contentRoot(it.Bytes) != it.Root {
 			return content.ErrMismatch // what is here stays until right bytes have come
 		}
@@ -149,9 +143,4 @@ func fillStream(recv *content.Receiving, stream []byte) error {
 		}
 	}
 	return nil
-}
-
-func (m *Member) committedDamaged(id meta.ContentID) bool {
-	state, ok := m.cfg.Store.State(storeID(id))
-	return ok && state == content.Committed && m.damaged(id)
 }

@@ -54,7 +54,7 @@ func TestTakesSessionsOfTheirOwnWriterOnly(t *testing.T) {
 // A session is given up by the node that began it, and by no other.
 func TestSessionIsStoppedByItsRootOnly(t *testing.T) {
 	s, id, _ := keptBlocks(t, randomBytes(1, 2<<20), 0)
-	h := s.member.find(id)
+	h := s.member.runs.find(id)
 	end := func(from meta.NodeID) {
 		t.Helper()
 		if err := s.member.stopped(t.Context(), from, stop{Content: id, Drop: true}); err != nil {
@@ -77,7 +77,7 @@ func TestSessionIsStoppedByItsRootOnly(t *testing.T) {
 func TestSessionIsFinishedByItsRootOnly(t *testing.T) {
 	b := randomBytes(1, 2<<20)
 	s, id, _ := keptBlocks(t, b, 0, 1)
-	h := s.member.find(id)
+	h := s.member.runs.find(id)
 	right := content.Root(int64(len(b)), []content.Hash{content.Leaf(b[:1<<20]), content.Leaf(b[1<<20:])})
 	for _, root := range [][32]byte{{1}, right} {
 		ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond) // nothing ends the wait for a vote

@@ -98,7 +98,7 @@ func TestLostContentIsReadBeforeItIsReported(t *testing.T) {
 		t.Fatalf("reported as held unread: %v", held)
 	}
 	select {
-	case asked := <-s.member.unchecked:
+	case asked := <-s.member.mender.unchecked:
 		if found, err := store.Check(t.Context(), storeID(asked)); err != nil || found != nil {
 			t.Fatalf("check: %v %v", found, err)
 		}

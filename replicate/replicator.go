@@ -24,7 +24,7 @@ type Replicator struct {
 	supplier   *supplier
 	assigner   *assigner
 	remote     *remoteReads
-	decisions  *decisionQueue
+	queue      *verdictQueue
 
 	stop context.CancelFunc
 	wg   sync.WaitGroup
@@ -49,25 +49,25 @@ func New(cfg Config) (*Replicator, error) {
 	}
 	r := &Replicator{
 		cfg: cfg, rootGroups: newRootGroups(cfg.Peers, cfg.Groups, cfg.Logger, cfg.Clock.Now),
-		transfers: newTransfers(), counters: &counters{}, assigner: newAssigner(cfg), decisions: newDecisionQueue(),
+		transfers: newTransfers(), counters: &counters{}, assigner: newAssigner(cfg), queue: newVerdictQueue(),
 	}
 	r.remote = newRemoteReads(cfg, r.counters)
 	r.member = newMember(cfg, r.remote)
-	r.pusher = newPusher(cfg, r.rootGroups, r.transfers, r.counters, r.member.settle)
-	r.supplier = newSupplier(cfg, r.rootGroups, r.transfers, r.counters, r.member.missing)
+	r.pusher = newPusher(cfg, r.rootGroups, r.transfers, r.counters, r.member.verdicts.settle)
+	r.supplier = newSupplier(cfg, r.rootGroups, r.transfers, r.counters, r.member.mender.missing)
 	r.assigner.own, r.assigner.pushing = r.supplier.work, r.writersPushes
 	r.assigner.views, r.supplier.views = r.pusher.viewChange, r.pusher.viewChange
 	r.member.startUp()
 	ctx, stop := context.WithCancel(context.Background())
 	r.stop = stop
-	r.wg.Go(func() { r.decisions.run(ctx, r.carryOut) })
+	r.wg.Go(func() { r.queue.run(ctx, r.carryOut) })
 	r.wg.Go(func() { r.member.held.run(ctx) })
 	r.wg.Go(func() { r.member.lost.run(ctx) })
-	r.wg.Go(func() { r.member.reconcile(ctx) })
-	r.wg.Go(func() { r.member.keepWhole(ctx) })
-	r.wg.Go(func() { r.member.releaseSpares(ctx) })
-	r.wg.Go(func() { r.member.keepShallow(ctx) })
-	r.wg.Go(func() { r.member.keepChecking(ctx) })
+	r.wg.Go(func() { r.member.reconciler.run(ctx) })
+	r.wg.Go(func() { r.member.mender.keepWhole(ctx) })
+	r.wg.Go(func() { r.member.reconciler.releaseSpares(ctx) })
+	r.wg.Go(func() { r.member.mender.keepShallow(ctx) })
+	r.wg.Go(func() { r.member.mender.keepChecking(ctx) })
 	r.wg.Go(func() { r.pusher.aborts.run(ctx) })
 	r.wg.Go(func() { r.assigner.run(ctx) })
 	r.wg.Go(func() { r.reapGroups(ctx) })
@@ -116,11 +116,7 @@ func (r *Replicator) WhySlow(node meta.NodeID, content meta.ContentID) string {
 // writersPushes returns the bytes that writers are pushing, by node, as far as they come here or go from here.
 func (r *Replicator) writersPushes() map[meta.NodeID]int64 {
 	bytes := make(map[meta.NodeID]int64)
-	r.member.mu.Lock()
-	for id, h := range r.member.runs {
-		bytes[id.Node] += h.pushed.Load()
-	}
-	r.member.mu.Unlock()
+	r.member.runs.pushed(bytes)
 	for _, t := range r.transfers.list() {
 		if !t.CatchUp {
 			bytes[r.cfg.Self().Node] += t.Stream
@@ -141,7 +137,7 @@ func (r *Replicator) Applied(events []meta.Event) {
 	for i := range events {
 		switch e := &events[i]; e.Kind {
 		case meta.EventDecided, meta.EventFenced, meta.EventRetired:
-			r.decisions.add(*e)
+			r.queue.add(*e)
 		case meta.EventNode:
 			r.pusher.viewChanged()
 			r.assigner.nudge()
@@ -162,19 +158,19 @@ func (r *Replicator) carryOut(e meta.Event) {
 		if e.Commit {
 			v = session.Published
 		}
-		r.member.decided(e.Session, v)
+		r.member.verdicts.decided(e.Session, v)
 	case meta.EventFenced:
-		r.member.fenced(e.Node, e.Incarnation)
+		r.member.verdicts.fenced(e.Node, e.Incarnation)
 	case meta.EventRetired:
 		if e.Node == 0 || e.Node == r.cfg.Self().Node {
-			r.member.retiredNow(e.Content)
+			r.member.retired.retiredNow(e.Content)
 		}
 	}
 }
 
 // Restored is called when the state was replaced by a snapshot: there are no events for what the snapshot skipped.
 func (r *Replicator) Restored() {
-	r.member.compared.due.Add(1)
+	r.member.reconciler.compared.due.Add(1)
 	r.member.startUp()
 	r.supplier.sawView()
 	r.assigner.nudge()
@@ -220,9 +216,9 @@ func (r *Replicator) dispatch(ctx context.Context, from meta.NodeID, kind Kind, 
 	case KindGroup:
 		return answer(payload, decodeGroupOpen, func(m groupOpen) (groupAddresses, error) { return r.openEnd(from, m), nil })
 	case KindFetch:
-		return answer(payload, decodeFetch, func(m fetch) (fetchReply, error) { return r.member.fetched(m), nil })
+		return answer(payload, decodeFetch, func(m fetch) (fetchReply, error) { return r.member.contents.fetched(m), nil })
 	case KindLeaves:
-		return answer(payload, decodeFetch, func(m fetch) (fetchReply, error) { return r.member.leaves(m), nil })
+		return answer(payload, decodeFetch, func(m fetch) (fetchReply, error) { return r.member.contents.leaves(m), nil })
 	case KindWork:
 		return answer(payload, decodeWork, func(m work) (workReply, error) { return r.supplier.work(ctx, m), nil })
 	case KindPut:
@@ -292,6 +288,6 @@ func (r *Replicator) OpenContent(ctx context.Context, id meta.ContentID) (Conten
 		}
 		return newInlineReader(b), nil
 	}
-	r.member.missing(id)
+	r.member.mender.missing(id)
 	return r.remote.open(ctx, id, r.cfg.Self().Node)
 }

@@ -9,12 +9,19 @@ import (
 	"github.com/rdmcfs/rdmcfs/replicate/session"
 )
 
+// contentServer gives other nodes the bytes of contents that are here.
+type contentServer struct {
+	cfg     *Config
+	applied applied
+	mender  *mender
+}
+
 // fetched handles KindFetch: bytes of a content that is here, checked as they are read.
-func (m *Member) fetched(f fetch) fetchReply {
+func (s *contentServer) fetched(f fetch) fetchReply {
 	if f.Length == 0 || f.Length > maxFetchBytes {
 		return fetchReply{Status: session.StatusRefused, Text: fmt.Sprintf("%d bytes asked for", f.Length)}
 	}
-	return m.serve(f.Content, func(r *content.Reader) ([]byte, error) {
+	return s.serve(f.Content, func(r *content.Reader) ([]byte, error) {
 		if f.Offset >= r.Size() {
 			return nil, errors.New("behind the end")
 		}
@@ -28,11 +35,11 @@ func (m *Member) fetched(f fetch) fetchReply {
 }
 
 // leaves handles KindLeaves.
-func (m *Member) leaves(f fetch) fetchReply {
+func (s *contentServer) leaves(f fetch) fetchReply {
 	if f.Length == 0 || f.Length > maxLeavesReply {
 		return fetchReply{Status: session.StatusRefused, Text: fmt.Sprintf("%d leaves asked for", f.Length)}
 	}
-	return m.serve(f.Content, func(r *content.Reader) ([]byte, error) {
+	return s.serve(f.Content, func(r *content.Reader) ([]byte, error) {
 		blocks := (r.Size() + content.BlockBytes - 1) / content.BlockBytes
 		if f.Offset > blocks || int64(f.Length) > blocks-f.Offset {
 			return nil, errors.New("behind the end")
@@ -51,18 +58,18 @@ func (m *Member) leaves(f fetch) fetchReply {
 
 // serve opens a published content and answers with what read makes of it. A content that the log no longer names is
 // still read by nodes that have it open.
-func (m *Member) serve(id meta.ContentID, read func(*content.Reader) ([]byte, error)) fetchReply {
+func (s *contentServer) serve(id meta.ContentID, read func(*content.Reader) ([]byte, error)) fetchReply {
 	refuse := func(err error) fetchReply { return fetchReply{Status: session.StatusRefused, Text: err.Error()} }
-	_, err := m.cfg.Names.Content(id)
-	if isNotFound(err) && m.wasDecided(id) {
+	_, err := s.cfg.Names.Content(id)
+	if isNotFound(err) && s.applied.wasDecided(id) {
 		err = nil
 	}
 	if err != nil {
 		return refuse(err)
 	}
-	r, err := m.cfg.Store.OpenUndecided(storeID(id))
+	r, err := s.cfg.Store.OpenUndecided(storeID(id))
 	if err != nil {
-		m.missing(id)
+		s.mender.missing(id)
 		return refuse(err)
 	}
 	defer r.Close()
@@ -71,10 +78,4 @@ func (m *Member) serve(id meta.ContentID, read func(*content.Reader) ([]byte, er
 		return refuse(err)
 	}
 	return fetchReply{Status: session.StatusVoted, CRC: content.Checksum(buf), Bytes: buf}
-}
-
-// wasDecided reports whether the session of a content is over.
-func (m *Member) wasDecided(id meta.ContentID) bool {
-	over, err := m.cfg.Names.Decided(id)
-	return err == nil && over
 }

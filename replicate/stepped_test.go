@@ -28,7 +28,7 @@ func newStepped(cfg Config, session func(id meta.ContentID, published bool) bool
 	s := &stepped{cfg: cfg, assigner: newAssigner(cfg), session: session}
 	s.member = newMember(cfg, newRemoteReads(cfg, c))
 	s.pusher = newPusher(cfg, newRootGroups(cfg.Peers, cfg.Groups, cfg.Logger, cfg.Clock.Now), newTransfers(), c,
-		s.member.settle)
+		s.member.verdicts.settle)
 	s.member.startUp()
 	return s, nil
 }
@@ -41,17 +41,17 @@ func (s *stepped) decided(id meta.ContentID, published bool) {
 	if published {
 		v = session.Published
 	}
-	s.member.decided(id, v)
+	s.member.verdicts.decided(id, v)
 }
 
 // Restored is called when the state was replaced by a snapshot.
 func (s *stepped) Restored() {
-	for _, id := range s.member.undecided() {
-		if v := s.member.judge(id); v != session.Undecided {
+	for _, id := range s.member.verdicts.undecided() {
+		if v := s.member.applied.judge(id); v != session.Undecided {
 			s.decided(id, v == session.Published)
 		}
 	}
-	s.member.compared.due.Add(1)
+	s.member.reconciler.compared.due.Add(1)
 	s.member.startUp()
 }
 
@@ -59,16 +59,16 @@ func (s *stepped) Restored() {
 func (s *stepped) Put(from meta.NodeID, item *putItem) standing { return s.member.putOne(from, item) }
 
 // Settle carries out what the log says of a stored content; it is false if nobody wants it.
-func (s *stepped) Settle(id meta.ContentID) bool { return s.member.settle(id) }
+func (s *stepped) Settle(id meta.ContentID) bool { return s.member.verdicts.settle(id) }
 
 // Commit makes a stored content live and reports it where the log does not know of it.
-func (s *stepped) Commit(id meta.ContentID) { s.member.commit(id) }
+func (s *stepped) Commit(id meta.ContentID) { s.member.verdicts.commit(id) }
 
 // Reconcile compares what the log says is owed to this node with what its store has.
-func (s *stepped) Reconcile() { s.member.reconcileOnce(context.Background()) }
+func (s *stepped) Reconcile() { s.member.reconciler.reconcileOnce(context.Background()) }
 
 // Sweep deletes what was retired long enough ago.
-func (s *stepped) Sweep() { s.member.sweep() }
+func (s *stepped) Sweep() { s.member.retired.sweep() }
 
 // Held returns a batch of contents to report to the log as held; HeldTold says that the log has taken them.
 func (s *stepped) Held() []meta.ContentID { return s.member.held.next() }

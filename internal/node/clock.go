@@ -11,8 +11,28 @@ import (
 	"github.com/rdmcfs/rdmcfs/meta"
 )
 
-// wall is what the machine's clock shows.
-func (n *node) wall() time.Time { return n.cfg.Host.wall() }
+// clock is the cluster's time as this node knows it.
+type clock struct {
+	wall func() time.Time // the machine's clock
+	raft *lateRaft
+}
+
+// now is the cluster's time as this node knows it: tokens and certificates go by it. Before the log is open it is the
+// machine's.
+func (c *clock) now() time.Time {
+	if raft := c.raft.node.Load(); raft != nil {
+		return raft.Now()
+	}
+	return c.wall()
+}
+
+// status is what this node knows of the clocks.
+func (c *clock) status() consensus.ClockStatus {
+	if raft := c.raft.node.Load(); raft != nil {
+		return raft.Clocks()
+	}
+	return consensus.ClockStatus{}
+}
 
 // clockSynced reports whether the kernel says that a time service keeps its clock. A clock that was set by hand since
 // does not count.
@@ -20,49 +40,6 @@ func clockSynced() bool {
 	var state unix.Timex
 	got, err := unix.Adjtimex(&state)
 	return err == nil && got != unix.TIME_ERROR && state.Status&unix.STA_UNSYNC == 0
-}
-
-// now is the cluster's time as this node knows it: tokens and certificates go by it. Before the log is open it is the
-// machine's.
-func (n *node) now() time.Time {
-	if raft := n.raft.node.Load(); raft != nil {
-		return raft.Now()
-	}
-	return n.wall()
-}
-
-// renewalTime is the time by which this node's certificate is renewed. While the cluster's time is not known it is the
-// later of the log's and the machine's: one renewal too many does no harm.
-func (n *node) renewalTime() time.Time {
-	now, wall := n.tokenTime(), n.wall()
-	if raft := n.raft.node.Load(); raft != nil && !raft.Clocks().Known && wall.After(now) {
-		return wall
-	}
-	return now
-}
-
-// lost reports whether no voter has let this node in since it started, or no voter answers it now. The voters may think
-// that its certificate has expired: their time is not always this node's, as when clocks that were wrong were set
-// right.
-func (n *node) lost() bool { return n.proposer.lease().Incarnation == 0 || n.raft.status().NoQuorum }
-
-// tokenTime is the time from which a token and a certificate count: the log decides about a token, and its time may
-// be ahead. A certificate that is signed by the later of both has not ended for a node that goes by the other, as
-// some do when all clocks were wrong.
-func (n *node) tokenTime() time.Time {
-	now := n.now()
-	if log := time.Unix(0, n.db.Time()); log.After(now) {
-		return log
-	}
-	return now
-}
-
-// clockStatus is what this node knows of the clocks.
-func (n *node) clockStatus() consensus.ClockStatus {
-	if raft := n.raft.node.Load(); raft != nil {
-		return raft.Clocks()
-	}
-	return consensus.ClockStatus{}
 }
 
 // clockWarnings says which clocks are to be set. If no majority agrees on the time, nobody can tell which clock is

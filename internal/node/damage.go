@@ -27,9 +27,17 @@ const (
 	damageNames = 8
 )
 
-// damage is what this node knows of damaged contents elsewhere.
+// damage is what this node knows of damaged contents, here and elsewhere.
 type damage struct {
-	others atomic.Pointer[[]admin.Damage]
+	self    meta.NodeID
+	name    string // of this node
+	db      *meta.DB
+	store   *content.Store
+	members *members
+	peers   *control.Peers
+	paths   *paths
+
+	others atomic.Pointer[[]admin.Damage] // by the last answers
 }
 
 // damageReport describes contents that failed their checks; ok is false if there are none. pathOf names a content,
@@ -49,66 +57,66 @@ func damageReport(
 	return d, d.Count > 0
 }
 
-// damageHere is what reads and scrubs of this node have found damaged and nobody has mended since.
-func (n *node) damageHere() (admin.Damage, bool) {
+// here is what reads and scrubs of this node have found damaged and nobody has mended since.
+func (k *damage) here() (admin.Damage, bool) {
 	pathOf := func(id content.ID) string {
-		c, err := n.db.Content(meta.ContentIDFromBytes(id))
+		c, err := k.db.Content(meta.ContentIDFromBytes(id))
 		if err != nil {
 			return "content " + id.String()
 		}
 		if note, is := strings.CutPrefix(stateNote(c), ", "); is {
-			return n.contentPath(c) + " (" + note + ")"
+			return k.paths.ofContent(c) + " (" + note + ")"
 		}
-		return n.contentPath(c)
+		return k.paths.ofContent(c)
 	}
 	lost := func(id content.ID) bool {
-		holders, err := n.db.Holders(meta.ContentIDFromBytes(id))
+		holders, err := k.db.Holders(meta.ContentIDFromBytes(id))
 		return err == nil && len(holders) == 0
 	}
-	d, ok := damageReport(n.damagedHere(), pathOf, lost)
-	d.Node, d.Name = uint32(n.id.Node), n.id.Name
+	d, ok := damageReport(k.contents(), pathOf, lost)
+	d.Node, d.Name = uint32(k.self), k.name
 	return d, ok
 }
 
-// damagedHere lists what failed its checks here, and what this node has lost and no node has any more: what was damaged
+// contents lists what failed its checks here, and what this node has lost and no node has any more: what was damaged
 // everywhere may have been removed to make room for a copy that did not come.
-func (n *node) damagedHere() []content.ID {
-	ids := n.store.Damaged()
-	nowhere, err := meta.Losses{DB: n.db}.Nowhere(nowhereMost)
+func (k *damage) contents() []content.ID {
+	ids := k.store.Damaged()
+	nowhere, err := meta.Losses{DB: k.db}.Nowhere(nowhereMost)
 	if err != nil {
 		return ids
 	}
 	for _, c := range nowhere {
-		members, err := n.db.Members(c.Policy, c.Ino)
+		members, err := k.db.Members(c.Policy, c.Ino)
 		id := content.ID(c.ID.Bytes())
-		lost, lostErr := meta.Losses{DB: n.db}.IsLost(n.id.Node, c)
-		if err == nil && lostErr == nil && lost && slices.Contains(members, n.id.Node) && !slices.Contains(ids, id) {
+		lost, lostErr := meta.Losses{DB: k.db}.IsLost(k.self, c)
+		if err == nil && lostErr == nil && lost && slices.Contains(members, k.self) && !slices.Contains(ids, id) {
 			ids = append(ids, id)
 		}
 	}
 	return ids
 }
 
-// handleDamage answers with what is damaged here.
-func (n *node) handleDamage(context.Context, control.Caller, []byte) ([]byte, error) {
-	d, _ := n.damageHere()
+// handle answers with what is damaged here.
+func (k *damage) handle(context.Context, control.Caller, []byte) ([]byte, error) {
+	d, _ := k.here()
 	return admin.Marshal(d)
 }
 
-// watchDamage asks the other nodes now and then what is damaged there, until ctx ends.
-func (n *node) watchDamage(ctx context.Context) {
+// watch asks the other nodes now and then what is damaged there, until ctx ends.
+func (k *damage) watch(ctx context.Context) {
 	for range ticks(ctx, damageEvery) {
-		n.askDamage(ctx)
+		k.askAll(ctx)
 	}
 }
 
-// askDamage asks all nodes that are up. The last answer of a node stands while it does not answer: it is declared down
+// askAll asks all nodes that are up. The last answer of a node stands while it does not answer: it is declared down
 // soon if it is not there.
-func (n *node) askDamage(ctx context.Context) {
-	n.damage.ask(n.id.Node, n.members.book().nodes, func(id meta.NodeID) (d admin.Damage, err error) {
+func (k *damage) askAll(ctx context.Context) {
+	k.ask(k.self, k.members.book().nodes, func(id meta.NodeID) (d admin.Damage, err error) {
 		call, cancel := context.WithTimeout(ctx, damageTimeout)
 		defer cancel()
-		answer, err := n.peers.Call(call, uint32(id), kindDamage, nil)
+		answer, err := k.peers.Call(call, uint32(id), kindDamage, nil)
 		if err == nil {
 			err = admin.Unmarshal(answer, &d)
 		}
@@ -149,12 +157,12 @@ func (k *damage) ask(self meta.NodeID, nodes map[meta.NodeID]meta.Node, of func(
 	k.others.Store(&found)
 }
 
-// damageKnown is the damage here and, by the last answers, elsewhere, by node.
-func (n *node) damageKnown() (out []admin.Damage) {
-	if d, ok := n.damageHere(); ok {
+// known is the damage here and, by the last answers, elsewhere, by node.
+func (k *damage) known() (out []admin.Damage) {
+	if d, ok := k.here(); ok {
 		out = append(out, d)
 	}
-	if others := n.damage.others.Load(); others != nil {
+	if others := k.others.Load(); others != nil {
 		out = append(out, *others...)
 	}
 	slices.SortFunc(out, func(a, b admin.Damage) int { return int(a.Node) - int(b.Node) })

@@ -37,8 +37,8 @@ func TestDamageIsWhereTheBytesWere(t *testing.T) {
 		c.Do(had, &meta.Unheld{Node: had, Contents: []meta.ContentID{lost}, Reason: meta.OwedLost})
 	}
 	for id, want := range map[meta.NodeID][]content.ID{1: {lost.Bytes()}, 2: {lost.Bytes()}, 3: nil} {
-		n := &node{db: c.DB.(*meta.DB), store: store, id: identity{Node: id}}
-		if got := n.damagedHere(); !slices.Equal(got, want) {
+		k := &damage{self: id, db: c.DB.(*meta.DB), store: store}
+		if got := k.contents(); !slices.Equal(got, want) {
 			t.Errorf("damaged at node %d: %v, want %v", id, got, want)
 		}
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"runtime"
 	"slices"
 	"sync"
@@ -13,7 +14,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/rdmcfs/rdmcfs/internal/coder"
-	"github.com/rdmcfs/rdmcfs/internal/consensus"
 	"github.com/rdmcfs/rdmcfs/internal/control"
 	"github.com/rdmcfs/rdmcfs/meta"
 )
@@ -52,7 +52,7 @@ type mark struct {
 	digest [16]byte
 }
 
-func (m *marks) note(index uint64, digest [16]byte) {
+func (m *marks) record(index uint64, digest [16]byte) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.list[index%marksKept] = mark{index, digest}
@@ -120,8 +120,16 @@ func judge(own [16]byte, answers []digestAnswer, voters []meta.NodeID) (v verdic
 
 // digests compares this node's state with the others'.
 type digests struct {
-	n     *node
-	marks *marks
+	self    meta.NodeID
+	db      *meta.DB
+	health  *stateHealth
+	members *members
+	peers   *control.Peers
+	raft    *lateRaft
+	marks   *marks
+	onDisk  bool // the state lies on a disk of this machine
+	log     *slog.Logger
+
 	whole atomic.Uint64 // the state was read whole when this index was applied
 	alarm chan struct{} // buffered 1: somebody has another digest
 	words atomic.Pointer[string]
@@ -144,9 +152,9 @@ func (s *splitState) err() error {
 	return nil
 }
 
-// note takes what a comparison found. That the other node does not answer ends nothing; that it agrees, or is no
+// record takes what a comparison found. That the other node does not answer ends nothing; that it agrees, or is no
 // member any more, does.
-func (s *splitState) note(
+func (s *splitState) record(
 	v verdict, with meta.NodeID, own [16]byte, answers []digestAnswer, member func(meta.NodeID) bool,
 ) {
 	other := meta.NodeID(s.with.Load())
@@ -159,18 +167,14 @@ func (s *splitState) note(
 	}
 }
 
-func newDigests(n *node, m *marks) *digests {
-	return &digests{n: n, marks: m, alarm: make(chan struct{}, 1)}
-}
-
 // run compares until ctx ends.
 func (d *digests) run(ctx context.Context) {
 	var r rounds
 	for range ticks(ctx, digestEvery) {
-		state := d.n.db.State() // before the mark, which is not an older state's then
+		state := d.db.State() // before the mark, which is not an older state's then
 		own, ok := d.marks.at(r.due)
-		ok = ok && d.n.db.Distrusted() == nil
-		r.done(ok && d.compare(ctx, state, r.due, own), d.n.db.Index())
+		ok = ok && d.db.Distrusted() == nil
+		r.done(ok && d.compare(ctx, state, r.due, own), d.db.Index())
 	}
 }
 
@@ -190,14 +194,14 @@ func (r *rounds) done(differed bool, applied uint64) {
 func (d *digests) compare(ctx context.Context, state, index uint64, own [16]byte) bool {
 	ctx, cancel := context.WithTimeout(ctx, digestTimeout)
 	defer cancel()
-	voters := numbers(d.n.raft.status().Voters)
+	voters := numbers(d.raft.status().Voters)
 	answers := d.ask(ctx, index, own, voters)
 	v, with := judge(own, answers, voters)
-	if d.n.db.State() != state {
+	if d.db.State() != state {
 		return false
 	}
 	if v != split || d.whole.Load() >= index {
-		d.split.note(v, with, own, answers, d.n.isMember)
+		d.split.record(v, with, own, answers, d.members.isMember)
 	}
 	switch {
 	case v == agrees:
@@ -208,20 +212,15 @@ func (d *digests) compare(ctx context.Context, state, index uint64, own [16]byte
 	case d.whole.Load() < index:
 		signalAlarm(d.alarm) // verify says next whether it is this node's fault
 	case v == outvoted:
-		d.n.distrust(state, fmt.Errorf("at log index %d most voters have another digest, among them node %d", index, with))
+		d.health.distrust(state, fmt.Errorf("at log index %d most voters have another digest, among them node %d", index,
+			with))
 		return false
 	}
-	text := differWords(d.n.id.Node, with, nodeOf(d.n.raft.status().Leader), voters, index, v == split)
+	text := differWords(d.self, with, nodeOf(d.raft.status().Leader), voters, index, v == split)
 	if d.words.Swap(&text) == nil {
-		d.n.log.Error("digests differ", "with", with, "index", index, "why", text)
+		d.log.Error("digests differ", "with", with, "index", index, "why", text)
 	}
 	return true
-}
-
-// isMember reports whether a node is in the cluster and was not evicted.
-func (n *node) isMember(id meta.NodeID) bool {
-	rec, ok := n.members.book().nodes[id]
-	return ok && rec.State != meta.NodeEvicted
 }
 
 // differWords says what to do about two nodes whose states differ while nobody can tell which is right. One of them has
@@ -283,7 +282,7 @@ func (d *digests) ask(ctx context.Context, index uint64, own [16]byte, voters []
 	question := coder.Writer(nil, coder.Little)
 	(&digestQuestion{index, own}).code(&question)
 	payload := question.Written()
-	b := d.n.members.book()
+	b := d.members.book()
 	peers := slices.Clone(voters)
 	for id := range b.nodes {
 		if !slices.Contains(peers, id) {
@@ -291,13 +290,13 @@ func (d *digests) ask(ctx context.Context, index uint64, own [16]byte, voters []
 		}
 	}
 	peers = slices.DeleteFunc(peers, func(id meta.NodeID) bool {
-		return id == d.n.id.Node || b.nodes[id].State != meta.NodeUp
+		return id == d.self || b.nodes[id].State != meta.NodeUp
 	})
 	got := make(chan digestAnswer, digestPeers)
 	var calls sync.WaitGroup
 	for _, id := range peers[:min(len(peers), digestPeers)] {
 		calls.Go(func() {
-			body, err := d.n.peers.Call(ctx, uint32(id), kindDigest, payload)
+			body, err := d.peers.Call(ctx, uint32(id), kindDigest, payload)
 			var a digestReply
 			answer := coder.Reader(body, coder.Little)
 			if a.code(&answer); err != nil || answer.Finish() != nil || !a.known {
@@ -322,7 +321,7 @@ func (d *digests) handle(_ context.Context, _ control.Caller, payload []byte) ([
 		return nil, fmt.Errorf("node: digest call: %w: %w", control.ErrProtocol, question.Err())
 	}
 	var a digestReply
-	if own, known := d.marks.at(q.index); known && d.n.db.Distrusted() == nil {
+	if own, known := d.marks.at(q.index); known && d.db.Distrusted() == nil {
 		a = digestReply{known: true, digest: own, whole: d.whole.Load()}
 		if own != q.digest && a.whole < q.index {
 			signalAlarm(d.alarm)
@@ -343,24 +342,24 @@ func signalAlarm(c chan struct{}) {
 // verify reads all of the state: after the start, now and then, and at once when somebody has another digest.
 func (d *digests) verify(ctx context.Context) {
 	part := verifyPart
-	if d.n.cfg.Host.State == nil { // else it lies on no disk of this machine
+	if d.onDisk {
 		runtime.LockOSThread() // never unlocked: the thread ends with the goroutine
 		lowDiskPriority()
 	}
 	for {
 		began := time.Now()
-		state := d.n.db.State()
-		index := d.n.db.Index()
-		err := d.n.db.Verify(ctx, part)
+		state := d.db.State()
+		index := d.db.Index()
+		err := d.db.Verify(ctx, part)
 		switch {
-		case ctx.Err() == nil && d.n.db.State() != state:
+		case ctx.Err() == nil && d.db.State() != state:
 			continue // what was read was partly the state before
 		case err == nil:
 			d.whole.Store(index)
-		case errors.Is(err, meta.ErrDamaged) && d.n.db.Distrusted() == nil:
-			d.n.distrust(state, err)
+		case errors.Is(err, meta.ErrDamaged) && d.db.Distrusted() == nil:
+			d.health.distrust(state, err)
 		case ctx.Err() == nil:
-			d.n.log.Debug("verify the state", "err", err)
+			d.log.Debug("verify the state", "err", err)
 		}
 		timer := time.NewTimer(nextVerify(time.Since(began)))
 		select {
@@ -383,24 +382,4 @@ func nextVerify(took time.Duration) time.Duration { return max(verifyEvery-took,
 func lowDiskPriority() {
 	const process, bestEffort, lowest = 1, 2 << 13, 7
 	_, _, _ = unix.Syscall(unix.SYS_IOPRIO_SET, process, 0, bestEffort|lowest) // where there are none, nothing is lost
-}
-
-// distrust ends the use of a state of this node, and makes another node's state take its place. The mounts stay, and
-// answer EIO until then. A verdict about a state that is no longer in use changes nothing.
-func (n *node) distrust(state uint64, why error) {
-	n.verdicts.Lock()
-	defer n.verdicts.Unlock()
-	if !n.db.Distrust(state, why) {
-		return
-	}
-	r := &rebuilding{why: why, state: state}
-	if before := n.rebuilding.Load(); before != nil {
-		r.promised = before.promised
-	}
-	r.say("taking the state of another node")
-	n.rebuilding.Store(r)
-	n.log.Error("the state is wrong: this node serves nothing until it has taken another node's", "err", why)
-	if raft, err := n.raft.get(); err == nil {
-		raft.Rebuild(fmt.Errorf("%w: %w", consensus.ErrStateWrong, why))
-	}
 }

@@ -55,7 +55,7 @@ func TestMarks(t *testing.T) {
 		t.Error("a mark of nothing")
 	}
 	for i := uint64(1); i <= marksKept+10; i++ {
-		m.note(i, [16]byte{byte(i)})
+		m.record(i, [16]byte{byte(i)})
 	}
 	if _, ok := m.at(10); ok {
 		t.Error("a mark that was overwritten")
@@ -72,29 +72,29 @@ func TestMarks(t *testing.T) {
 // A verdict counts for the state that it was found about, not for the one that has taken its place. Each state has
 // its own.
 func TestVerdictOfAnOldState(t *testing.T) {
-	n := &node{db: meta.OpenMemory(), log: slog.New(slog.DiscardHandler)}
+	h := &stateHealth{db: meta.OpenMemory(), raft: &lateRaft{}, log: slog.New(slog.DiscardHandler)}
 	whole, _, err := meta.OpenMemory().Snapshot()
 	if err != nil {
 		t.Fatal(err)
 	}
-	state := n.db.State()
-	n.distrust(state, errors.New("outvoted"))
-	if n.db.Distrusted() == nil || !n.isRebuilding() {
+	state := h.db.State()
+	h.distrust(state, errors.New("outvoted"))
+	if h.db.Distrusted() == nil || !h.isRebuilding() {
 		t.Fatal("the state is trusted")
 	}
-	n.rebuilt()
-	if !n.isRebuilding() {
+	h.rebuilt()
+	if !h.isRebuilding() {
 		t.Fatal("rebuilt without another state")
 	}
-	if err := n.db.Restore(whole); err != nil {
+	if err := h.db.Restore(whole); err != nil {
 		t.Fatal(err)
 	}
-	n.distrust(state, errors.New("outvoted"))
-	if n.rebuilt(); n.db.Distrusted() != nil || n.isRebuilding() {
-		t.Fatalf("the new state is distrusted: %v", n.db.Distrusted())
+	h.distrust(state, errors.New("outvoted"))
+	if h.rebuilt(); h.db.Distrusted() != nil || h.isRebuilding() {
+		t.Fatalf("the new state is distrusted: %v", h.db.Distrusted())
 	}
-	n.distrust(n.db.State(), errors.New("this one too"))
-	if n.rebuilt(); n.db.Distrusted() == nil || !n.isRebuilding() {
+	h.distrust(h.db.State(), errors.New("this one too"))
+	if h.rebuilt(); h.db.Distrusted() == nil || !h.isRebuilding() {
 		t.Fatal("the new state is trusted")
 	}
 }
@@ -170,19 +170,18 @@ func TestSplitHoldsChangesBack(t *testing.T) {
 	own, other := [16]byte{1}, [16]byte{2}
 	in, out := func(meta.NodeID) bool { return true }, func(meta.NodeID) bool { return false }
 	for name, end := range map[string]func(s *splitState){
-		"it agrees":   func(s *splitState) { s.note(agrees, 0, own, []digestAnswer{{2, own, false}}, in) },
-		"it is out":   func(s *splitState) { s.note(agrees, 0, own, nil, out) },
-		"it is wrong": func(s *splitState) { s.note(agrees, 0, own, []digestAnswer{{2, own, true}}, in) },
+		"it agrees":   func(s *splitState) { s.record(agrees, 0, own, []digestAnswer{{2, own, false}}, in) },
+		"it is out":   func(s *splitState) { s.record(agrees, 0, own, nil, out) },
+		"it is wrong": func(s *splitState) { s.record(agrees, 0, own, []digestAnswer{{2, own, true}}, in) },
 	} {
-		n := &node{db: meta.OpenMemory(), log: slog.New(slog.DiscardHandler)}
-		n.digests = newDigests(n, &marks{})
-		c, s := cluster{n}, &n.digests.split
-		s.note(differs, 2, own, []digestAnswer{{2, other, false}}, in)
+		s := &splitState{}
+		c := &cluster{db: meta.OpenMemory(), split: s}
+		s.record(differs, 2, own, []digestAnswer{{2, other, false}}, in)
 		if err := c.unsound(); err != nil {
 			t.Errorf("%s: before both have read their states: %v", name, err)
 		}
-		s.note(split, 2, own, []digestAnswer{{2, other, true}}, in)
-		s.note(agrees, 0, own, []digestAnswer{{3, own, true}}, in)
+		s.record(split, 2, own, []digestAnswer{{2, other, true}}, in)
+		s.record(agrees, 0, own, []digestAnswer{{3, own, true}}, in)
 		if err := c.unsound(); !errors.Is(err, errSplit) {
 			t.Errorf("%s: while they differ: %v", name, err)
 		}

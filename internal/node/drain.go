@@ -11,12 +11,21 @@ import (
 	"github.com/rdmcfs/rdmcfs/meta"
 )
 
+// drains begin and end the drains of nodes, and look how far they are.
+type drains struct {
+	db        *meta.DB
+	members   *members
+	anonymous anonymous
+	strays    *strayFiles
+	paths     *paths
+}
+
 // drain begins or ends the drain of a node, or looks how far it is. It keeps nothing here: the drain is in the log,
 // and what depends on the node is found by looking at what the log says.
-func (n *node) drain(ctx context.Context, req admin.DrainRequest) (admin.DrainState, error) {
+func (ds *drains) drain(ctx context.Context, req admin.DrainRequest) (admin.DrainState, error) {
 	id := meta.NodeID(req.Node)
 	if !req.Look {
-		res, err := n.proposeAnonymous(ctx, &meta.Drain{Node: id, Undo: req.Undo})
+		res, err := ds.anonymous.propose(ctx, &meta.Drain{Node: id, Undo: req.Undo})
 		switch {
 		case err != nil:
 			return admin.DrainState{}, adminError("drain", err)
@@ -29,12 +38,12 @@ func (n *node) drain(ctx context.Context, req admin.DrainRequest) (admin.DrainSt
 			return admin.DrainState{}, fmt.Errorf("drain node %d: %w", req.Node, res.Errno)
 		}
 	}
-	return n.drainState(ctx, id)
+	return ds.state(ctx, id)
 }
 
-// drainState is how far a drain is. The node is asked for unpublished files only when the log has nothing left to move.
-func (n *node) drainState(ctx context.Context, id meta.NodeID) (admin.DrainState, error) {
-	rec, err := n.db.Node(id)
+// state is how far a drain is. The node is asked for unpublished files only when the log has nothing left to move.
+func (ds *drains) state(ctx context.Context, id meta.NodeID) (admin.DrainState, error) {
+	rec, err := ds.db.Node(id)
 	if err != nil || rec.State == meta.NodeEvicted {
 		return admin.DrainState{}, admin.Errorf(admin.CodeNotFound, "there is no node %d", id)
 	}
@@ -42,22 +51,22 @@ func (n *node) drainState(ctx context.Context, id meta.NodeID) (admin.DrainState
 	if !out.Draining {
 		return out, nil
 	}
-	d, err := n.db.DependOn(id, lossesListed)
+	d, err := ds.db.DependOn(id, lossesListed)
 	if err != nil {
 		return out, err
 	}
 	out.NeededCount, out.NeededBytes, out.StuckCount = d.Contents, d.Bytes, d.Stuck
 	for _, c := range d.List {
-		out.Needed = append(out.Needed, n.contentPath(c))
+		out.Needed = append(out.Needed, ds.paths.ofContent(c))
 	}
 	if d.Contents > d.Stuck {
 		return out, nil
 	}
-	if out.Unmet, err = unmetPolicies(n.db, n.members); err != nil {
+	if out.Unmet, err = unmetPolicies(ds.db, ds.members); err != nil {
 		return out, err
 	}
 	l, err := atRest(ctx, func() (l loss, _ error) {
-		l.strays, l.unread = n.straysOf(ctx, id)
+		l.strays, l.unread = ds.strays.of(ctx, id)
 		return l, nil
 	})
 	if l.unread != nil {

@@ -12,8 +12,8 @@ import (
 	"github.com/rdmcfs/rdmcfs/meta/metatest"
 )
 
-// drainingNode is a node that drains, and a file that is written there.
-func drainingNode(t *testing.T) (*node, fs.Staged) {
+// drainingNode is what a node that drains says of drains, and a file that is written there.
+func drainingNode(t *testing.T) (*drains, fs.Staged) {
 	t.Helper()
 	c := metatest.New(t, 3)
 	c.Do(1, &meta.Drain{Node: 3})
@@ -39,18 +39,21 @@ func drainingNode(t *testing.T) (*node, fs.Staged) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return &node{db: c.DB.(*meta.DB), members: m, store: store, id: id}, st
+	db := c.DB.(*meta.DB)
+	names := &paths{db: db}
+	return &drains{db: db, members: m, paths: names,
+		strays: &strayFiles{self: id.Node, store: store, paths: names, members: m}}, st
 }
 
 // A file that was closed just now may still count as open: a drain looks again, as an eviction does.
 func TestDrainWaitsForFilesToBeAtRest(t *testing.T) {
-	n, st := drainingNode(t)
+	ds, st := drainingNode(t)
 	time.AfterFunc(dutyInterval/2, func() {
 		if err := st.Drop(); err != nil { // as after its publish
 			t.Error(err)
 		}
 	})
-	state, err := n.drainState(t.Context(), 3)
+	state, err := ds.state(t.Context(), 3)
 	if err != nil || state.UnpublishedCount != 0 {
 		t.Errorf("after the close: %+v, %v", state, err)
 	}
@@ -58,11 +61,11 @@ func TestDrainWaitsForFilesToBeAtRest(t *testing.T) {
 
 // A drain tells files that are open for writing from those that restore can publish or drop.
 func TestDrainTellsOpenFilesFromOthers(t *testing.T) {
-	n, st := drainingNode(t)
+	ds, st := drainingNode(t)
 	defer func() { _ = st.Drop() }()
 	over, cancel := context.WithCancel(t.Context())
 	cancel() // nobody waits until it is closed
-	state, err := n.drainState(over, 3)
+	state, err := ds.state(over, 3)
 	if err != nil || state.UnpublishedCount != 1 || state.OpenCount != 1 ||
 		state.Unpublished[0].Reason != "it is open for writing" {
 		t.Errorf("%+v, %v", state, err)

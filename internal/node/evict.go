@@ -4,7 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
+	"log/slog"
 	"strings"
 	"syscall"
 	"time"
@@ -16,6 +16,19 @@ import (
 	"github.com/rdmcfs/rdmcfs/meta"
 )
 
+// evictions remove nodes from the cluster, and care for what must not go with them.
+type evictions struct {
+	self      meta.NodeID
+	db        *meta.DB
+	members   *members
+	raft      *lateRaft
+	anonymous anonymous
+	losses    *losses
+	key       *keyFetch
+	drop      func(node uint32) // ends the connections with a node
+	log       *slog.Logger
+}
+
 // evictPatience is how long an eviction waits until the others are a quorum without the node.
 const evictPatience = 20 * time.Second
 
@@ -26,38 +39,37 @@ const replacePatience = 5 * time.Second
 const evictTries = 100
 
 // evict removes a node for good. A node that has what no other node has goes only if the request accepts that loss.
-func (n *node) evict(ctx context.Context, req admin.EvictRequest) (admin.EvictResult, error) {
-	if req.Node == uint32(n.id.Node) {
+func (e *evictions) evict(ctx context.Context, req admin.EvictRequest) (admin.EvictResult, error) {
+	if req.Node == uint32(e.self) {
 		return admin.EvictResult{}, admin.Errorf(admin.CodeInvalid,
 			"a node can't evict itself: run the command on another one")
 	}
 	id := meta.NodeID(req.Node)
-	name := n.nodeName(id)
-	if !req.Lose && !othersTake(id, n.members.book().nodes) {
+	name := e.members.name(id)
+	if !req.Lose && !othersTake(id, e.members.book().nodes) {
 		return admin.EvictResult{}, admin.Errorf(admin.CodeNeeded,
 			"%s is not evicted: all nodes that would be left are draining and take no files; "+
 				"end that with 'rdmcfs drain NODE --undo' first", name)
 	}
-	l, err := atRest(ctx, func() (loss, error) { return n.lossOf(ctx, id) })
+	l, err := atRest(ctx, func() (loss, error) { return e.losses.of(ctx, id) })
 	if err != nil {
 		return admin.EvictResult{}, err
 	}
 	if !req.Lose && !l.nothing() {
-		return admin.EvictResult{}, n.evictRefused(name, l)
+		return admin.EvictResult{}, e.refused(name, l)
 	}
 	if req.Lose {
-		err = evictLosing(ctx, n, req, name)
+		err = e.evictLosing(ctx, req, name)
 	} else {
-		err = n.evictSpare(ctx, req, name, l)
+		err = e.evictSpare(ctx, req, name, l)
 	}
 	if err != nil {
 		return admin.EvictResult{}, err
 	}
-	n.port.Drop(req.Node)
-	n.peers.Drop(req.Node)
-	out := admin.EvictResult{Lost: l.Contents, Unpublished: l.strays.Count, Notice: n.lossText(name, l)}
-	if unmet, err := unmetPolicies(n.db, n.members); err != nil {
-		n.log.Warn("policies after an eviction", "err", err)
+	e.drop(req.Node)
+	out := admin.EvictResult{Lost: l.Contents, Unpublished: l.strays.Count, Notice: e.losses.text(name, l)}
+	if unmet, err := unmetPolicies(e.db, e.members); err != nil {
+		e.log.Warn("policies after an eviction", "err", err)
 	} else if len(unmet) > 0 {
 		out.Notice = strings.TrimPrefix(out.Notice+"; "+strings.Join(unmet, "; "), "; ")
 	}
@@ -66,12 +78,12 @@ func (n *node) evict(ctx context.Context, req admin.EvictRequest) (admin.EvictRe
 
 // evictLosing makes the log evict a node with all that it alone has. The log asks for another look if the node's vote
 // is needed after all: others are evicted at the same time.
-func evictLosing(ctx context.Context, n *node, req admin.EvictRequest, name string) error {
+func (e *evictions) evictLosing(ctx context.Context, req admin.EvictRequest, name string) error {
 	for range evictTries {
-		if err := n.spareVoter(ctx, meta.NodeID(req.Node)); err != nil {
+		if err := e.spareVoter(ctx, meta.NodeID(req.Node)); err != nil {
 			return err
 		}
-		res, err := n.proposeAnonymous(ctx, &meta.Evict{Node: meta.NodeID(req.Node), Reason: req.Reason})
+		res, err := e.anonymous.propose(ctx, &meta.Evict{Node: meta.NodeID(req.Node), Reason: req.Reason})
 		if err != nil {
 			return adminError("evict", err)
 		}
@@ -87,14 +99,14 @@ func evictLosing(ctx context.Context, n *node, req admin.EvictRequest, name stri
 
 // evictSpare makes the log evict a node that nothing depends on. The log refuses if something came since, and asks for
 // another look if the members or their copies changed.
-func (n *node) evictSpare(ctx context.Context, req admin.EvictRequest, name string, l loss) error {
+func (e *evictions) evictSpare(ctx context.Context, req admin.EvictRequest, name string, l loss) error {
 	id, d := meta.NodeID(req.Node), l.Depending
 	for range evictTries {
 		from := d
-		if from.View != n.db.View() {
+		if from.View != e.db.View() {
 			from = meta.Depending{} // begin again
 		}
-		look, err := n.db.OnlyOn(id, from.Checked, lossesListed)
+		look, err := e.db.OnlyOn(id, from.Checked, lossesListed)
 		if err != nil {
 			return err
 		}
@@ -104,13 +116,13 @@ func (n *node) evictSpare(ctx context.Context, req admin.EvictRequest, name stri
 		}
 		if look.Contents > 0 {
 			l.Depending = look
-			return n.evictRefused(name, l)
+			return e.refused(name, l)
 		}
 		d = look
-		if err := n.spareVoter(ctx, id); err != nil {
+		if err := e.spareVoter(ctx, id); err != nil {
 			return err
 		}
-		res, err := n.proposeAnonymous(ctx, &meta.EvictSpare{Node: id, Reason: req.Reason, View: d.View, Checked: d.Checked})
+		res, err := e.anonymous.propose(ctx, &meta.EvictSpare{Node: id, Reason: req.Reason, View: d.View, Checked: d.Checked})
 		if err != nil {
 			return adminError("evict", err)
 		}
@@ -146,42 +158,35 @@ func evictErrno(node uint32, errno syscall.Errno) error {
 	return fmt.Errorf("evict node %d: %w", node, errno)
 }
 
-// evictRefused says what would be lost and what to do.
-func (n *node) evictRefused(name string, l loss) error {
+// refused says what would be lost and what to do.
+func (e *evictions) refused(name string, l loss) error {
 	return admin.Errorf(admin.CodeNeeded,
 		"%s is not evicted: %s. 'rdmcfs drain %s' has the others fetch copies; unpublished files are published or dropped "+
-			"on %s with 'rdmcfs restore'; 'rdmcfs evict %s --lose' gives them up", name, n.lossText(name, l), name, name, name)
-}
-
-// nodeName is a node's name, or its number.
-func (n *node) nodeName(id meta.NodeID) string {
-	if rec, err := n.db.Node(id); err == nil && rec.Name != "" {
-		return rec.Name
-	}
-	return fmt.Sprintf("node %d", id)
+			"on %s with 'rdmcfs restore'; 'rdmcfs evict %s --lose' gives them up", name, e.losses.text(name, l), name, name,
+		name)
 }
 
 // spareVoter waits until the cluster can do without a node's vote and its signing key: an evicted node ends at once,
 // and voters that are no quorum then could never be changed again.
-func (n *node) spareVoter(ctx context.Context, leaver meta.NodeID) error {
+func (e *evictions) spareVoter(ctx context.Context, leaver meta.NodeID) error {
 	ctx, cancel := context.WithTimeout(ctx, evictPatience)
 	defer cancel()
 	for {
-		st := n.raft.status()
-		step, why := votersWithout(leaver, n.id.Node, st.Voters, n.members.book()),
+		st := e.raft.status()
+		step, why := votersWithout(leaver, e.self, st.Voters, e.members.book()),
 			"without node %d the voters that are up are no quorum, or they are being changed"
 		switch {
 		case st.NoQuorum:
 			return nil // the log refuses the eviction itself
 		case !step.safe || st.Joint:
-		case keyStays(ctx, n, leaver, st):
+		case e.keyStays(ctx, leaver, st):
 			return nil
 		default:
 			why = "no other voter is known to have got the signing key of node %d yet"
 		}
 		if !st.Joint && step.change {
-			if err := n.handOver(ctx, step.add, leaver); err != nil && !errors.Is(err, consensus.ErrConfChange) {
-				n.log.Info("voters change before an eviction", "node", leaver, "err", err)
+			if err := e.handOver(ctx, step.add, leaver); err != nil && !errors.Is(err, consensus.ErrConfChange) {
+				e.log.Info("voters change before an eviction", "node", leaver, "err", err)
 			}
 		}
 		if !pause(ctx, dutyInterval) {
@@ -194,18 +199,18 @@ func (n *node) spareVoter(ctx context.Context, leaver meta.NodeID) error {
 // keyStays reports whether the signing key stays when a node leaves that may be the only one to have it: without the
 // key no machine can join any more. The key stays if this node stays and has it, if a voter that is up has it, or if
 // the leaver has none or is not up. If this node votes, it gets the key from one of them.
-func keyStays(ctx context.Context, n *node, leaver meta.NodeID, st consensus.Status) bool {
-	b := n.members.book()
-	if leaver != n.id.Node && n.signing.authority.Load() != nil || b.nodes[leaver].State != meta.NodeUp {
+func (e *evictions) keyStays(ctx context.Context, leaver meta.NodeID, st consensus.Status) bool {
+	b := e.members.book()
+	if leaver != e.self && e.key.key.authority.Load() != nil || b.nodes[leaver].State != meta.NodeUp {
 		return true
 	}
 	ask := func(node meta.NodeID) error {
 		ctx, cancel := context.WithTimeout(ctx, signingCheck)
 		defer cancel()
-		return fetchSigningOf(ctx, n, node) // refused until the log has it that this node votes
+		return e.key.from(ctx, node) // refused until the log has it that this node votes
 	}
 	for _, voter := range numbers(st.Voters) {
-		if voter == leaver || voter == n.id.Node || b.nodes[voter].State != meta.NodeUp {
+		if voter == leaver || voter == e.self || b.nodes[voter].State != meta.NodeUp {
 			continue
 		}
 		if err := ask(voter); err == nil || errors.Is(err, control.ErrNotYours) {
@@ -247,16 +252,16 @@ func votersWithout(leaver, self meta.NodeID, voters []consensus.ID, b *book) lea
 
 // spareReplaced waits a while until the cluster can do without the vote of a node that is to be replaced, and without
 // its signing key if that is this node: the store that votes ends with the join.
-func spareReplaced(ctx context.Context, n *node, name string) error {
+func (e *evictions) spareReplaced(ctx context.Context, name string) error {
 	for deadline := time.Now().Add(replacePatience); ; {
-		st, b := n.raft.status(), n.members.book()
+		st, b := e.raft.status(), e.members.book()
 		rec, known := b.named(name)
 		if !known || rec.Store == [16]byte{} || st.NoQuorum {
 			return nil // it has no store, or the log refuses the join itself
 		}
 		refused := joinRefused(syscall.EAGAIN)
-		if !st.Joint && votersWithout(rec.ID, n.id.Node, st.Voters, b).safe {
-			if keyStays(ctx, n, rec.ID, st) {
+		if !st.Joint && votersWithout(rec.ID, e.self, st.Voters, b).safe {
+			if e.keyStays(ctx, rec.ID, st) {
 				return nil
 			}
 			refused = fmt.Errorf("node: join: no other voter is known to have got the signing key of that node yet: %w; "+
@@ -268,28 +273,15 @@ func spareReplaced(ctx context.Context, n *node, name string) error {
 	}
 }
 
-func (n *node) handOver(ctx context.Context, add []meta.NodeID, leaver meta.NodeID) error {
-	raft, err := n.raft.get()
+func (e *evictions) handOver(ctx context.Context, add []meta.NodeID, leaver meta.NodeID) error {
+	raft, err := e.raft.get()
 	if err != nil {
 		return err
 	}
-	ids := n.members.book().raft
+	ids := e.members.book().raft
 	var more []consensus.ID
 	for _, id := range add {
 		more = append(more, ids[id])
 	}
 	return raft.ChangeVoters(ctx, more, []consensus.ID{ids[leaver]})
-}
-
-// dialRaft makes a connection to a peer for the log. A node that was evicted while it was away, or on its way from
-// voter to follower, learns of that only because peers refuse it: no entry of the log comes to it any more.
-func (n *node) dialRaft(ctx context.Context, peer consensus.ID) (net.Conn, error) {
-	conn, err := n.peers.DialRaft(ctx, uint32(nodeOf(peer)))
-	if errors.Is(err, credentials.ErrEvicted) {
-		n.putOut.Store(true)
-	}
-	if errors.Is(err, control.ErrUnknownPeer) && n.members.evicted(uint32(nodeOf(peer))) {
-		err = errors.Join(consensus.ErrPeerGone, err)
-	}
-	return conn, err
 }

@@ -11,6 +11,7 @@ import (
 
 	"github.com/rdmcfs/rdmcfs/internal/consensus"
 	"github.com/rdmcfs/rdmcfs/internal/content"
+	"github.com/rdmcfs/rdmcfs/internal/control/admin"
 	"github.com/rdmcfs/rdmcfs/meta"
 	"github.com/rdmcfs/rdmcfs/meta/metatest"
 )
@@ -101,14 +102,32 @@ func TestStartOfAnEvictedNodeSaysSo(t *testing.T) {
 	}
 	defer store.Close()
 	id := identity{Node: 3, Store: strings.Repeat("03", 16), Advertise: rec.Addr}
-	n := &node{id: id, db: db, store: store, log: slog.New(slog.DiscardHandler)}
-	if n.members, err = newMembers(db, id, time.Now); err != nil {
+	m, err := newMembers(db, id, time.Now)
+	if err != nil {
 		t.Fatal(err)
 	}
+	names := &paths{db: db}
+	lost := &losses{self: id.Node, db: db, store: store, paths: names, strays: &strayFiles{store: store, paths: names}}
+	raft := &lateRaft{}
+	a := &admission{id: id, db: db, members: m, raft: raft, anonymous: anonymous{node: id.Node, log: raft},
+		evicted: lost.ofEvicted, log: slog.New(slog.DiscardHandler)}
 	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 	defer cancel()
-	n.putOut.Store(true) // as said by a peer; no proposal comes through
-	if err := n.boot(ctx); !errors.Is(err, ErrEvicted) || ctx.Err() != nil {
+	a.putOut.Store(true) // as said by a peer; no proposal comes through
+	if err := a.boot(ctx); !errors.Is(err, ErrEvicted) || ctx.Err() != nil {
 		t.Errorf("%v", err)
+	}
+}
+
+// A node is not evicted by itself, nor if none that takes files would be left.
+func TestEvictionsThatAreRefused(t *testing.T) {
+	c := metatest.New(t, 3)
+	c.Do(1, &meta.Drain{Node: 1})
+	c.Do(1, &meta.Drain{Node: 3})
+	e := &evictions{self: 1, db: c.DB.(*meta.DB), members: membersOf(t, c)}
+	for code, node := range map[admin.Code]uint32{admin.CodeInvalid: 1, admin.CodeNeeded: 2} {
+		if _, err := e.evict(t.Context(), admin.EvictRequest{Node: node}); admin.CodeOf(err) != code {
+			t.Errorf("node %d: %v", node, err)
+		}
 	}
 }

@@ -45,75 +45,85 @@ func (f Fabric) OpenVerbs(log *slog.Logger) (rdma.Device, error) {
 	return verbs.Open(verbs.Config{Device: f.Device, Port: f.Port, GID: f.GID, Log: log})
 }
 
-// openDevice makes the fabric of this node: RDMA, if it is wanted and there, and TCP.
-func (n *node) openDevice() error {
-	if n.cfg.Host.Device != nil {
-		return n.openHostDevice()
+// devices are what carries blocks and messages to other nodes.
+type devices struct {
+	all   *mixed.Device
+	tcp   *tcp.Device   // one of the members of all; nil where a host brings its own fabric
+	rings *rings.Fabric // for messages, over the RDMA device; nil without one
+}
+
+// openDevices makes the fabric of a node that is dialled at an advertised address: RDMA, if it is wanted and there, and
+// TCP. What was opened is closed by closer, also after an error.
+func openDevices(cfg Config, advertise string, log *slog.Logger, closer *closer) (*devices, error) {
+	if cfg.Host.Device != nil {
+		return openHostDevice(cfg.Host, log, closer)
 	}
-	card, err := n.cfg.Fabric.OpenWanted(n.id.Advertise, n.log)
+	card, err := cfg.Fabric.OpenWanted(advertise, log)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	var devices []rdma.Device
+	var parts []rdma.Device
 	if card != nil {
-		devices = append(devices, card)
+		parts = append(parts, card)
 	}
-	if n.tcp, err = tcp.New(tcp.Config{Advertise: n.id.Advertise, Log: n.log}); err != nil {
-		return errors.Join(err, closeAll(devices))
+	d := &devices{}
+	if d.tcp, err = tcp.New(tcp.Config{Advertise: advertise, Log: log}); err != nil {
+		return nil, errors.Join(err, closeAll(parts))
 	}
-	devices = append(devices, n.tcp)
-	if n.device, err = mixed.New(mixed.Config{Devices: devices, Log: n.log}); err != nil {
-		return errors.Join(err, closeAll(devices))
+	parts = append(parts, d.tcp)
+	if d.all, err = mixed.New(mixed.Config{Devices: parts, Log: log}); err != nil {
+		return nil, errors.Join(err, closeAll(parts))
 	}
-	n.closer.add(n.device.Close)
-	if err := tryPair(n.device); err != nil {
-		return fmt.Errorf("node: fabric: %w", err)
+	closer.add(d.all.Close)
+	if err := tryPair(d.all); err != nil {
+		return nil, fmt.Errorf("node: fabric: %w", err)
 	}
-	n.log.Info("fabric", "is", n.device.String())
+	log.Info("fabric", "is", d.all.String())
 	if card != nil {
-		n.openRings(card)
+		d.openRings(card, log, closer)
 	}
-	return nil
+	return d, nil
 }
 
 // openHostDevice makes the fabric of a host that brings its own.
-func (n *node) openHostDevice() error {
-	device, err := n.cfg.Host.Device()
+func openHostDevice(host Host, log *slog.Logger, closer *closer) (*devices, error) {
+	device, err := host.Device()
 	if err != nil {
-		return fmt.Errorf("node: fabric: %w", err)
+		return nil, fmt.Errorf("node: fabric: %w", err)
 	}
-	if n.device, err = mixed.New(mixed.Config{Devices: []rdma.Device{device}, Log: n.log}); err != nil {
-		return errors.Join(err, device.Close())
+	all, err := mixed.New(mixed.Config{Devices: []rdma.Device{device}, Log: log})
+	if err != nil {
+		return nil, errors.Join(err, device.Close())
 	}
-	n.closer.add(n.device.Close)
-	return nil
+	closer.add(all.Close)
+	return &devices{all: all}, nil
 }
 
 // openRings makes the traffic of control go over an RDMA device, too; without a device it stays on TCP.
-func (n *node) openRings(device rdma.Device) {
+func (d *devices) openRings(device rdma.Device, log *slog.Logger, closer *closer) {
 	fabric, err := rings.New(device)
 	if err != nil {
-		n.log.Warn("calls and the log stay on tcp", "reason", err)
+		log.Warn("calls and the log stay on tcp", "reason", err)
 		return
 	}
-	n.rings = fabric
-	n.closer.add(fabric.Close)
+	d.rings = fabric
+	closer.add(fabric.Close)
 }
 
-// controlFabric is nil without an RDMA device.
-func (n *node) controlFabric() control.Fabric {
-	if n.rings == nil {
+// control is nil without an RDMA device.
+func (d *devices) control() control.Fabric {
+	if d.rings == nil {
 		return nil
 	}
-	return n.rings
+	return d.rings
 }
 
 // overRings counts the connections of control that go over RDMA.
-func (n *node) overRings() int {
-	if n.rings == nil {
+func (d *devices) overRings() int {
+	if d.rings == nil {
 		return 0
 	}
-	return n.rings.Connections()
+	return d.rings.Connections()
 }
 
 // tryPair makes a queue pair and closes it: an address that is too long is reported at the start, not in the first

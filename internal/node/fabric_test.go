@@ -26,21 +26,22 @@ func TestFabricWithoutDevice(t *testing.T) {
 }
 
 func TestOpenDevice(t *testing.T) {
-	n := &node{log: slog.New(slog.DiscardHandler), cfg: Config{Fabric: Fabric{Mode: FabricTCP}},
-		id: identity{Advertise: "10.0.0.1:7400"}}
-	if err := n.openDevice(); err != nil {
+	log, cfg := slog.New(slog.DiscardHandler), Config{Fabric: Fabric{Mode: FabricTCP}}
+	var opened, long closer
+	d, err := openDevices(cfg, "10.0.0.1:7400", log, &opened)
+	if err != nil {
 		t.Fatal(err)
 	}
-	defer n.closer.Close()
-	if got := n.device.String(); !strings.HasPrefix(got, "tcp 10.0.0.1:7400 ") {
+	defer opened.Close()
+	if got := d.all.String(); !strings.HasPrefix(got, "tcp 10.0.0.1:7400 ") {
 		t.Errorf("fabric %q", got)
 	}
-	long := &node{log: n.log, cfg: n.cfg, id: identity{Advertise: strings.Repeat("h", 190) + ":7400"}}
-	defer long.closer.Close()
-	if err := long.openDevice(); err == nil || !strings.Contains(err.Error(), "shorter host name") {
+	name := strings.Repeat("h", 190) + ":7400"
+	defer long.Close()
+	if _, err := openDevices(cfg, name, log, &long); err == nil || !strings.Contains(err.Error(), "shorter host name") {
 		t.Errorf("a name of 190 bytes: %v", err)
 	}
-	if _, err := tcp.New(tcp.Config{Advertise: long.id.Advertise}); err != nil {
+	if _, err := tcp.New(tcp.Config{Advertise: name}); err != nil {
 		t.Errorf("the name is too long for tcp alone: the test shows nothing: %v", err)
 	}
 }

@@ -62,7 +62,7 @@ func (l *liveGroups) NewGroup(cfg rdmc.GroupConfig) (replicate.Group, error) {
 	l.open[g] = struct{}{}
 	l.mu.Unlock()
 	if now := l.book(); now != before { // viewChanged may have come too early to see the group
-		g.look(now.nodes)
+		g.check(now.nodes)
 	}
 	return g, nil
 }
@@ -74,12 +74,12 @@ func (l *liveGroups) viewChanged() {
 	open := slices.Collect(maps.Keys(l.open))
 	l.mu.Unlock()
 	for _, g := range open {
-		g.look(nodes)
+		g.check(nodes)
 	}
 }
 
-// look fails the group if the nodes of the book end it.
-func (g *liveGroup) look(nodes map[meta.NodeID]meta.Node) {
+// check fails the group if the nodes of the book end it.
+func (g *liveGroup) check(nodes map[meta.NodeID]meta.Node) {
 	if rank, ok := g.ended(nodes); ok {
 		g.Fail([]int{rank}, fmt.Errorf("node: the log says that node %d has left or started anew", g.born[rank].node))
 	}

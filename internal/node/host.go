@@ -71,7 +71,7 @@ func (h Host) openState(dir string, opts meta.Options) (*meta.DB, error) {
 
 // serveAdmin answers the command line until the returned server is closed, and those who read at the port of --http.
 func (n *node) serveAdmin(h admin.Handlers) (io.Closer, error) {
-	n.http.tell(h)
+	n.http.setAnswers(httpAnswers{Handlers: h, creds: n.creds, db: n.db})
 	if n.cfg.Host.Admin != nil {
 		return n.cfg.Host.Admin(h)
 	}

@@ -4,6 +4,7 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net"
 	"net/http"
 	"sync/atomic"
@@ -11,6 +12,7 @@ import (
 
 	"github.com/rdmcfs/rdmcfs/internal/consensus"
 	"github.com/rdmcfs/rdmcfs/internal/control/admin"
+	"github.com/rdmcfs/rdmcfs/internal/credentials"
 	"github.com/rdmcfs/rdmcfs/internal/httpapi"
 	"github.com/rdmcfs/rdmcfs/meta"
 )
@@ -27,16 +29,28 @@ const aliveWithin = 10 * time.Second
 // httpPort is the port of Config.HTTP. It is bound first, so that a node that could not serve there does not start. It
 // answers from then on: that the process lives is told while the node opens what it has.
 type httpPort struct {
-	n        *node
+	cfg      HTTP
+	dir      dataDir
+	raft     *lateRaft
+	state    func(consensus.Status) string
+	closer   *closer
+	log      *slog.Logger
 	listener net.Listener // nil if nothing is served
 	token    httpapi.Token
 	server   *httpapi.Server
-	told     atomic.Pointer[admin.Handlers] // nil while there is nothing to tell; the rest of the node is there after it
+	answers  atomic.Pointer[httpAnswers] // nil while there is nothing to tell; the rest of the node is there after it
+}
+
+// httpAnswers are the answers of the admin socket, and what tells whom they may be given to.
+type httpAnswers struct {
+	admin.Handlers
+	creds *credentials.Identity
+	db    *meta.DB
 }
 
 // bindHTTP takes the port and the token of a node.
 func bindHTTP(n *node) (*httpPort, error) {
-	p := &httpPort{n: n}
+	p := &httpPort{cfg: n.cfg.HTTP, dir: n.dir, raft: &n.raft, state: n.state, closer: &n.closer, log: n.log}
 	addr := n.cfg.HTTP.Addr
 	switch {
 	case addr == "":
@@ -64,36 +78,36 @@ func (p *httpPort) unbind() error {
 }
 
 // begin serves until the node ends.
-func (p *httpPort) begin() {
+func (p *httpPort) begin(creds *credentials.Identity) {
 	if p.listener == nil {
 		return
 	}
 	p.server = httpapi.Serve(httpapi.Config{
-		Listener: p.listener, Identity: p.n.creds, Trusted: p.trusted, Token: p.token, Pprof: p.n.cfg.HTTP.Pprof,
-		Log: p.n.log,
+		Listener: p.listener, Identity: creds, Trusted: p.trusted, Token: p.token, Pprof: p.cfg.Pprof,
+		Log: p.log,
 		Source: httpapi.Source{Alive: p.alive, Ready: p.ready,
 			Metrics: p.later(func(h *admin.Handlers) http.Handler { return h.Metrics }),
 			Status:  p.later(func(h *admin.Handlers) http.Handler { return h.StatusHandler() })},
 	})
-	p.n.closer.add(p.server.Close)
-	p.n.log.Info("metrics and status are served", "at", "https://"+p.listener.Addr().String(), "token",
-		p.n.dir.path(httpapi.TokenFile))
+	p.closer.add(p.server.Close)
+	p.log.Info("metrics and status are served", "at", "https://"+p.listener.Addr().String(), "token",
+		p.dir.path(httpapi.TokenFile))
 }
 
-// tell has metrics and status answered as on the admin socket, until what was opened before is closed.
-func (p *httpPort) tell(h admin.Handlers) {
+// setAnswers has metrics and status answered as on the admin socket, until what was opened before is closed.
+func (p *httpPort) setAnswers(a httpAnswers) {
 	if p.listener == nil {
 		return
 	}
-	p.told.Store(&h)
-	p.n.closer.add(p.server.Close)
+	p.answers.Store(&a)
+	p.closer.add(p.server.Close)
 }
 
 // later answers with a handler of those that were told.
 func (p *httpPort) later(choose func(*admin.Handlers) http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if told := p.told.Load(); told != nil {
-			if h := choose(told); h != nil {
+		if told := p.answers.Load(); told != nil {
+			if h := choose(&told.Handlers); h != nil {
 				h.ServeHTTP(w, r)
 				return
 			}
@@ -105,11 +119,12 @@ func (p *httpPort) later(choose func(*admin.Handlers) http.Handler) http.Handler
 // trusted reports whether a node of the cluster, which was not evicted, is at the other end. A node that does not know
 // who was evicted, since it starts or rebuilds its state, trusts no certificate.
 func (p *httpPort) trusted(cs tls.ConnectionState) bool {
-	if p.told.Load() == nil {
+	told := p.answers.Load()
+	if told == nil {
 		return false
 	}
-	peer, err := p.n.creds.Check(cs, false)
-	return err == nil && belongs(p.n.db, meta.NodeID(peer.Name.Node))
+	peer, err := told.creds.Check(cs, false)
+	return err == nil && belongs(told.db, meta.NodeID(peer.Name.Node))
 }
 
 // belongs reports whether a node is one of the cluster as this state has it.
@@ -121,7 +136,7 @@ func belongs(db *meta.DB, node meta.NodeID) bool {
 // alive returns why the process does not run its loops: the log's loop, from which all others have their work. A node
 // that has not opened the log yet is alive.
 func (p *httpPort) alive() error {
-	if raft := p.n.raft.node.Load(); raft != nil {
+	if raft := p.raft.node.Load(); raft != nil {
 		return aliveAt(consensus.LastTurn(raft), time.Now())
 	}
 	return nil
@@ -136,11 +151,11 @@ func aliveAt(lastTurn, now time.Time) error {
 
 // ready returns why this node does not serve.
 func (p *httpPort) ready() error {
-	if p.told.Load() == nil {
+	if p.answers.Load() == nil {
 		return readyAs("starting", 0)
 	}
-	log := p.n.raft.status()
-	return readyAs(p.n.state(log), nodeOf(log.Leader))
+	log := p.raft.status()
+	return readyAs(p.state(log), nodeOf(log.Leader))
 }
 
 func readyAs(state string, leader meta.NodeID) error {

@@ -46,7 +46,7 @@ func TestReadyAndAlive(t *testing.T) {
 
 // Before the node has opened what it has, it is alive, not ready, tells nothing and trusts no certificate.
 func TestHTTPWhileTheNodeOpens(t *testing.T) {
-	p := &httpPort{n: &node{}}
+	p := &httpPort{raft: &lateRaft{}}
 	if err := p.alive(); err != nil {
 		t.Error(err)
 	}
@@ -64,11 +64,11 @@ func TestHTTPWhileTheNodeOpens(t *testing.T) {
 	if code := ask(); code != http.StatusServiceUnavailable {
 		t.Error(code)
 	}
-	p.told.Store(&admin.Handlers{}) // of a node that rebuilds its state
+	p.answers.Store(&httpAnswers{}) // of a node that rebuilds its state
 	if code := ask(); code != http.StatusServiceUnavailable {
 		t.Error(code)
 	}
-	p.told.Store(&admin.Handlers{Metrics: http.NotFoundHandler()})
+	p.answers.Store(&httpAnswers{Handlers: admin.Handlers{Metrics: http.NotFoundHandler()}})
 	if code := ask(); code != http.StatusNotFound {
 		t.Error(code)
 	}

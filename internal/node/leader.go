@@ -57,12 +57,12 @@ type upSince struct {
 // run works until ctx ends.
 func (d *duties) run(ctx context.Context) {
 	for range ticks(ctx, dutyInterval) {
-		d.look(ctx)
+		d.check(ctx)
 	}
 }
 
-// look does what is to be done now.
-func (d *duties) look(ctx context.Context) {
+// check does what is to be done now.
+func (d *duties) check(ctx context.Context) {
 	now := d.now()
 	stopped := now.Sub(d.looked) > stoppedAfter || d.took > leaseTime
 	defer func() {

@@ -59,7 +59,7 @@ func (l *dutyLeader) pass(d time.Duration, nodes ...meta.NodeID) {
 	for end := l.clock.Add(d); l.clock.Before(end); {
 		l.clock = l.clock.Add(dutyInterval)
 		l.hear(nodes...)
-		l.look(l.t.Context())
+		l.check(l.t.Context())
 	}
 }
 
@@ -78,7 +78,7 @@ func TestStoppedLeaderDeclaresNobodyDown(t *testing.T) {
 	l.pass(10*time.Second, 2, 3)
 	l.wantDown("all are heard")
 	l.clock = l.clock.Add(20 * time.Second)
-	l.look(t.Context())
+	l.check(t.Context())
 	l.wantDown("it was stopped")
 	l.pass(leaseTime-dutyInterval, 2)
 	l.wantDown("it listens again")
@@ -146,8 +146,8 @@ func TestLeaderStoppedInALookDeclaresNobodyDown(t *testing.T) {
 		l.clock = l.clock.Add(20 * time.Second)
 		return meta.Result{}, nil
 	}
-	l.look(t.Context())
+	l.check(t.Context())
 	l.clock = l.clock.Add(dutyInterval)
-	l.look(t.Context())
+	l.check(t.Context())
 	l.wantDown("it was stopped")
 }

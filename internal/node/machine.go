@@ -45,7 +45,7 @@ func (m *machine) Apply(entries []consensus.Entry) ([]any, error) {
 			return results[:i], fmt.Errorf("node: apply entry %d: %w", e.Index, err)
 		}
 		_, digest := m.db.Digest()
-		m.marks.note(e.Index, digest)
+		m.marks.record(e.Index, digest)
 		if e.Data != nil {
 			results[i] = res
 		}

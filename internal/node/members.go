@@ -1,6 +1,7 @@
 package node
 
 import (
+	"fmt"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -34,14 +35,14 @@ type book struct {
 
 // members keeps the current book and since when each node is down, by this machine's clock.
 type members struct {
-	names   meta.Reader
-	self    meta.NodeID
-	store   [16]byte                 // this node's
-	initial map[meta.NodeID]peerAddr // from the join, until this node was let in: what is applied before is older
-	now     func() time.Time
-	current atomic.Pointer[book]
-	told    sync.Map // by NodeID: toldAddr
-	down    atomic.Pointer[map[meta.NodeID]time.Time]
+	names    meta.Reader
+	self     meta.NodeID
+	store    [16]byte                 // this node's
+	initial  map[meta.NodeID]peerAddr // from the join, until this node was let in: what is applied before is older
+	now      func() time.Time
+	current  atomic.Pointer[book]
+	reported sync.Map // by NodeID: reportedAddr
+	down     atomic.Pointer[map[meta.NodeID]time.Time]
 }
 
 func newMembers(names meta.Reader, id identity, now func() time.Time) (*members, error) {
@@ -112,14 +113,14 @@ func (b *book) named(name string) (rec meta.Node, known bool) {
 	return rec, false
 }
 
-// toldAddr is where a node itself has said that it listens. It counts while the log still names the address that it
+// reportedAddr is where a node itself has said that it listens. It counts while the log still names the address that it
 // named then.
-type toldAddr struct{ addr, instead string }
+type reportedAddr struct{ addr, instead string }
 
 // noteAddress takes an address from the node that listens there, if the log knows its store.
 func (m *members) noteAddress(node meta.NodeID, store [16]byte, addr string) {
 	if n, ok := m.book().nodes[node]; ok && n.Store == store {
-		m.told.Store(node, toldAddr{addr: addr, instead: n.Addr})
+		m.reported.Store(node, reportedAddr{addr: addr, instead: n.Addr})
 	}
 }
 
@@ -127,8 +128,8 @@ func (m *members) noteAddress(node meta.NodeID, store [16]byte, addr string) {
 func (m *members) address(node uint32) (string, bool) {
 	n, ok := m.book().nodes[meta.NodeID(node)]
 	addr := n.Addr
-	if said, was := m.told.Load(n.ID); was && said.(toldAddr).instead == addr {
-		addr = said.(toldAddr).addr
+	if said, was := m.reported.Load(n.ID); was && said.(reportedAddr).instead == addr {
+		addr = said.(reportedAddr).addr
 	}
 	return addr, ok && addr != "" && n.State != meta.NodeEvicted
 }
@@ -191,4 +192,33 @@ func numbers(ids []consensus.ID) []meta.NodeID {
 func (m *members) authentic(node meta.NodeID, id consensus.ID, inRaft func(consensus.ID) bool) bool {
 	known, ok := m.book().raft[node]
 	return nodeOf(id) == node && (!ok || known == id || inRaft(id))
+}
+
+// name is a node's name, or its number.
+func (m *members) name(id meta.NodeID) string {
+	if rec, err := m.names.Node(id); err == nil && rec.Name != "" {
+		return rec.Name
+	}
+	return fmt.Sprintf("node %d", id)
+}
+
+// isMember reports whether a node is in the cluster and was not evicted.
+func (m *members) isMember(id meta.NodeID) bool {
+	rec, ok := m.book().nodes[id]
+	return ok && rec.State != meta.NodeEvicted
+}
+
+// addresses lists the other members, voters first.
+func (m *members) addresses() []string {
+	var voters, others []string
+	for node, rec := range m.book().nodes {
+		switch {
+		case node == m.self || rec.Addr == "":
+		case rec.Voter:
+			voters = append(voters, rec.Addr)
+		default:
+			others = append(others, rec.Addr)
+		}
+	}
+	return append(voters, others...)
 }

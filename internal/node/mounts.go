@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -29,7 +30,9 @@ var lockWords = map[string]bool{"node": false, "cluster": true}
 
 // mounts are the mount points of this node.
 type mounts struct {
-	n        *node
+	life     *lifetime
+	common   fs.Options // what all of them have
+	log      *slog.Logger
 	siblings fs.Siblings // what they know of each other
 
 	mu    sync.Mutex
@@ -40,13 +43,16 @@ type mounts struct {
 
 // mountPoint is one mount; m is nil while it is being made.
 type mountPoint struct {
-	dir  string
-	m    atomic.Pointer[fs.Mount]
-	gone chan struct{} // closed when the mount has ended
-	ends atomic.Bool   // by this node
+	dir   string
+	m     atomic.Pointer[fs.Mount]
+	ended chan struct{} // closed when the mount has ended
+	ends  atomic.Bool   // by this node
 }
 
-func newMounts(n *node) *mounts { return &mounts{n: n, byDir: map[string]*mountPoint{}} }
+// newMounts makes mounts with the options that are common to them.
+func newMounts(life *lifetime, common fs.Options) *mounts {
+	return &mounts{life: life, common: common, log: common.Log, byDir: map[string]*mountPoint{}}
+}
 
 // mount makes a mount and returns when it answers.
 func (s *mounts) mount(ctx context.Context, req admin.MountRequest) (admin.Mount, error) {
@@ -54,14 +60,14 @@ func (s *mounts) mount(ctx context.Context, req admin.MountRequest) (admin.Mount
 	if err != nil {
 		return admin.Mount{}, err
 	}
-	p := &mountPoint{dir: filepath.Clean(req.Dir), gone: make(chan struct{})}
+	p := &mountPoint{dir: filepath.Clean(req.Dir), ended: make(chan struct{})}
 	if err := s.reserve(p); err != nil {
 		return admin.Mount{}, err
 	}
 	if err = fs.CheckMountPoint(opts); err == nil { // it may hang, on what others have mounted there: not under the lock
 		s.fsLock.Lock() // no entry is applied between the first look at the state and the first Apply
 		var m *fs.Mount
-		if m, err = fs.NewMount(s.n.ctx, opts); err == nil {
+		if m, err = fs.NewMount(s.life.ctx, opts); err == nil {
 			p.m.Store(m)
 		}
 		s.fsLock.Unlock()
@@ -70,15 +76,13 @@ func (s *mounts) mount(ctx context.Context, req admin.MountRequest) (admin.Mount
 		s.remove(p)
 		return admin.Mount{}, mountError(err)
 	}
-	s.n.tasks.Go(func() { s.follow(p) })
+	s.life.tasks.Go(func() { s.follow(p) })
 	return p.status(), nil
 }
 
 func (s *mounts) options(req admin.MountRequest) (fs.Options, error) {
-	o := fs.Options{
-		Dir: req.Dir, Cluster: cluster{s.n}, Staging: fs.NewStaging(s.n.store, s.n.proposer.lease), Log: s.n.log,
-		Keep: []string{s.n.cfg.DataDir}, Attach: s.n.cfg.Host.Attach, Siblings: &s.siblings, Source: req.Source,
-	}
+	o := s.common
+	o.Dir, o.Siblings, o.Source = req.Dir, &s.siblings, req.Source
 	if !filepath.IsAbs(req.Dir) {
 		return o, admin.Errorf(admin.CodeInvalid, "mount point %q: want an absolute path", req.Dir)
 	}
@@ -135,7 +139,7 @@ func (s *mounts) remove(p *mountPoint) {
 	s.mu.Lock()
 	delete(s.byDir, p.dir)
 	s.mu.Unlock()
-	close(p.gone)
+	close(p.ended)
 }
 
 // follow cleans up after a mount that ended, whatever ended it.
@@ -143,12 +147,12 @@ func (s *mounts) follow(p *mountPoint) {
 	m := p.m.Load()
 	<-m.Done()
 	if !p.ends.Load() {
-		s.n.log.Warn("unmounted by another program", "dir", p.dir)
+		s.log.Warn("unmounted by another program", "dir", p.dir)
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)
 	defer cancel()
 	if err := m.Unmount(ctx); err != nil {
-		s.n.log.Warn("end of mount", "dir", p.dir, "err", err)
+		s.log.Warn("end of mount", "dir", p.dir, "err", err)
 	}
 	s.remove(p)
 }
@@ -239,19 +243,19 @@ func (s *mounts) end(ctx context.Context, p *mountPoint, lazy bool) error {
 	} else if err != nil {
 		return err
 	}
-	return p.awaitGone(ctx)
+	return p.awaitEnd(ctx)
 }
 
-// awaitGone waits for the end of a mount. It is no error if the mount has ended, even if its daemon ends with it and
+// awaitEnd waits for the end of a mount. It is no error if the mount has ended, even if its daemon ends with it and
 // the call fails because of that.
-func (p *mountPoint) awaitGone(ctx context.Context) error {
+func (p *mountPoint) awaitEnd(ctx context.Context) error {
 	select {
-	case <-p.gone:
+	case <-p.ended:
 		return nil
 	case <-ctx.Done():
 	}
 	select {
-	case <-p.gone:
+	case <-p.ended:
 		return nil
 	default:
 		return fmt.Errorf("node: unmount %s: %w", p.dir, ctx.Err())
@@ -265,7 +269,7 @@ func (s *mounts) wait(ctx context.Context, dir string) error {
 			continue
 		}
 		select {
-		case <-p.gone:
+		case <-p.ended:
 			return nil
 		case <-ctx.Done():
 			return ctx.Err()
@@ -283,7 +287,7 @@ func (s *mounts) closeAll(ctx context.Context) error {
 			continue
 		}
 		if err := s.end(ctx, p, false); err != nil {
-			s.n.log.Warn("unmount", "dir", p.dir, "err", err)
+			s.log.Warn("unmount", "dir", p.dir, "err", err)
 			errs = errors.Join(errs, s.end(ctx, p, true))
 		}
 	}

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rdmcfs/rdmcfs/fs"
 	"github.com/rdmcfs/rdmcfs/internal/content"
 	"github.com/rdmcfs/rdmcfs/internal/control/admin"
 	"github.com/rdmcfs/rdmcfs/meta"
@@ -20,13 +21,13 @@ import (
 func TestMountThatHasEnded(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	p := &mountPoint{dir: "/mnt", gone: make(chan struct{})}
-	if err := p.awaitGone(ctx); !errors.Is(err, context.Canceled) {
+	p := &mountPoint{dir: "/mnt", ended: make(chan struct{})}
+	if err := p.awaitEnd(ctx); !errors.Is(err, context.Canceled) {
 		t.Errorf("a mount that is still there: %v", err)
 	}
-	close(p.gone)
+	close(p.ended)
 	for range 100 {
-		if err := p.awaitGone(ctx); err != nil {
+		if err := p.awaitEnd(ctx); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -43,7 +44,7 @@ func TestMountPointThatHangs(t *testing.T) {
 	if err := unix.Mount("hung", dir, "fuse.hung", 0, data); err != nil {
 		t.Skipf("mount: %v (needs root)", errors.Join(err, unix.Close(dev)))
 	}
-	s := newMounts(&node{ctx: t.Context()})
+	s := newMounts(newLifetime(t.Context(), nil), fs.Options{})
 	ended := make(chan error, 1)
 	go func() {
 		_, err := s.mount(t.Context(), admin.MountRequest{Dir: dir})
@@ -86,9 +87,11 @@ func TestMountsAreListedWhileOneIsMade(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	n := &node{ctx: t.Context(), db: meta.OpenMemory(), store: store, log: slog.New(slog.DiscardHandler)}
-	n.proposer = newProposer(n.ctx, nil, 1, 1)
-	s := newMounts(n)
+	log := slog.New(slog.DiscardHandler)
+	life := newLifetime(t.Context(), log)
+	p := newProposer(life.ctx, nil, 1, 1)
+	s := newMounts(life, fs.Options{Cluster: &cluster{db: meta.OpenMemory(), proposer: p, split: &splitState{}},
+		Staging: fs.NewStaging(store, p.lease), Log: log})
 	dir, mounted := t.TempDir(), make(chan error)
 	go func() {
 		_, err := s.mount(t.Context(), admin.MountRequest{Dir: dir})
@@ -112,12 +115,12 @@ func TestMountsAreListedWhileOneIsMade(t *testing.T) {
 	if err := errors.Join(s.closeAll(t.Context()), store.Close()); err != nil {
 		t.Error(err)
 	}
-	n.tasks.Wait()
+	life.tasks.Wait()
 }
 
 // A mount that follows is read-only, and says so where somebody asks for the opposite.
 func TestFollowOptions(t *testing.T) {
-	s := newMounts(&node{ctx: t.Context()})
+	s := newMounts(newLifetime(t.Context(), nil), fs.Options{})
 	for _, c := range []struct {
 		flags []string
 		bad   bool

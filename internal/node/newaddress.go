@@ -29,62 +29,62 @@ const (
 )
 
 // movedFrom is the address that the log knows of this node, where that is not its own any more.
-func (n *node) movedFrom() (addr string, moved bool) {
-	rec, known := n.members.book().nodes[n.id.Node]
-	return rec.Addr, known && rec.Addr != "" && rec.Addr != n.id.Advertise
+func (a *admission) movedFrom() (addr string, moved bool) {
+	rec, known := a.members.book().nodes[a.id.Node]
+	return rec.Addr, known && rec.Addr != "" && rec.Addr != a.id.Advertise
 }
 
 // askIn asks the other members, one after the other, until one has proposed.
-func (n *node) askIn(ctx context.Context, op *meta.Boot) {
-	entry := meta.EncodeEntry(meta.Entry{Node: n.id.Node, Generation: n.id.Generation, Op: op})
-	for id, rec := range n.members.book().nodes {
-		if id == n.id.Node || rec.State == meta.NodeEvicted || ctx.Err() != nil {
+func (a *admission) askIn(ctx context.Context, op *meta.Boot) {
+	entry := meta.EncodeEntry(meta.Entry{Node: a.id.Node, Generation: a.id.Generation, Op: op})
+	for id, rec := range a.members.book().nodes {
+		if id == a.id.Node || rec.State == meta.NodeEvicted || ctx.Err() != nil {
 			continue
 		}
 		call, cancel := context.WithTimeout(ctx, askTimeout)
-		_, err := n.peers.Call(call, uint32(id), kindBoot, entry)
+		_, err := a.peers.Call(call, uint32(id), kindBoot, entry)
 		cancel()
 		if err == nil {
 			return
 		}
-		n.log.Debug("ask to be let in from a new address", "node", id, "err", err)
+		a.log.Debug("ask to be let in from a new address", "node", id, "err", err)
 	}
 }
 
 // handleBoot proposes the boot of the member that calls, and of nobody else.
-func (n *node) handleBoot(ctx context.Context, from control.Caller, payload []byte) ([]byte, error) {
+func (a *admission) handleBoot(ctx context.Context, from control.Caller, payload []byte) ([]byte, error) {
 	entry, err := meta.DecodeEntry(payload)
 	if err != nil {
 		return nil, fmt.Errorf("node: boot of node %d: %w: %w", from.Node, control.ErrProtocol, err)
 	}
 	op, ok := entry.Op.(*meta.Boot)
-	if !ok || uint32(op.Node) != from.Node || uint32(entry.Node) != from.Node || entry.Generation != n.id.Generation ||
+	if !ok || uint32(op.Node) != from.Node || uint32(entry.Node) != from.Node || entry.Generation != a.id.Generation ||
 		entry.Incarnation != 0 {
 		return nil, fmt.Errorf("node: boot of node %d: not its own: %w", from.Node, control.ErrProtocol)
 	}
-	_, err = n.raft.Propose(ctx, payload, consensus.ProposeOptions{})
+	_, err = a.raft.Propose(ctx, payload, consensus.ProposeOptions{})
 	return nil, err
 }
 
 // tellAddress tells the others where this node listens, if it votes and knows no quorum. It waits for no answer, and is
 // called by one goroutine at a time.
-func tellAddress(n *node) {
-	st, self := n.raft.status(), raftID(n.id.Node, n.id.store())
-	if !st.NoQuorum || !slices.Contains(st.Voters, self) || time.Since(n.addressTold) < addressAgain {
+func (a *admission) tellAddress() {
+	st, self := a.raft.status(), raftID(a.id.Node, a.id.store())
+	if !st.NoQuorum || !slices.Contains(st.Voters, self) || time.Since(a.addressTold) < addressAgain {
 		return
 	}
-	n.addressTold = time.Now()
-	store := n.id.store()
-	payload := append(store[:], n.id.Advertise...)
-	for id, rec := range n.members.book().nodes {
-		if id == n.id.Node || rec.State == meta.NodeEvicted {
+	a.addressTold = time.Now()
+	store := a.id.store()
+	payload := append(store[:], a.id.Advertise...)
+	for id, rec := range a.members.book().nodes {
+		if id == a.id.Node || rec.State == meta.NodeEvicted {
 			continue
 		}
-		n.tasks.Go(func() {
-			ctx, cancel := context.WithTimeout(n.ctx, askTimeout)
+		a.life.tasks.Go(func() {
+			ctx, cancel := context.WithTimeout(a.life.ctx, askTimeout)
 			defer cancel()
-			if _, err := n.peers.Call(ctx, uint32(id), kindAddress, payload); err != nil {
-				n.log.Debug("tell a node this one's address", "node", id, "err", err)
+			if _, err := a.peers.Call(ctx, uint32(id), kindAddress, payload); err != nil {
+				a.log.Debug("tell a node this one's address", "node", id, "err", err)
 			}
 		})
 	}

@@ -10,18 +10,15 @@ import (
 	"os"
 	"runtime/debug"
 	"slices"
-	"sync"
-	"sync/atomic"
 	"time"
 
+	"github.com/rdmcfs/rdmcfs/fs"
 	"github.com/rdmcfs/rdmcfs/internal/consensus"
 	"github.com/rdmcfs/rdmcfs/internal/content"
 	"github.com/rdmcfs/rdmcfs/internal/control"
 	"github.com/rdmcfs/rdmcfs/internal/control/admin"
-	"github.com/rdmcfs/rdmcfs/internal/control/rings"
 	"github.com/rdmcfs/rdmcfs/internal/credentials"
 	"github.com/rdmcfs/rdmcfs/meta"
-	"github.com/rdmcfs/rdmcfs/rdma/mixed"
 	"github.com/rdmcfs/rdmcfs/rdma/tcp"
 	"github.com/rdmcfs/rdmcfs/replicate"
 	"github.com/rdmcfs/rdmcfs/replicate/rdmc"
@@ -66,92 +63,40 @@ type node struct {
 	started time.Time
 	crash   crasher
 
-	ctx    context.Context // ends when the node is to end
-	cancel context.CancelFunc
-	tasks  sync.WaitGroup
+	life   *lifetime
 	closer closer
 
-	http     *httpPort
-	creds    *credentials.Identity
-	signing  *signing
-	db       *meta.DB
-	store    *content.Store
-	staging  *staging
-	members  *members
-	raft     lateRaft
-	proposer *proposer
-	tcp      *tcp.Device // one of the members of device
-	device   *mixed.Device
-	rings    *rings.Fabric // over the RDMA device, if there is one
-	memory   *rdmc.Memory  // what transfers register together
-	peers    *control.Peers
-	server   *control.Server
-	groups   *liveGroups
-	repl     *replicate.Replicator
-	machine  *machine
-	digests  *digests
-	port     *control.Port
-	mounts   *mounts
-
-	rebuilding atomic.Pointer[rebuilding] // the state was damaged: at the start, or since
-	verdicts   sync.Mutex                 // held to distrust a state, and to note that another is in its place
-	keptPeers  map[meta.NodeID]peerAddr   // as in the peers file; the applying goroutine's
-
-	addressTold time.Time // when this node's address was last sent to the others
-
-	ready        atomic.Bool
-	putOut       atomic.Bool           // a peer says that this node was evicted
-	failure      atomic.Pointer[error] // why the node ends by itself
-	watched      watchers
-	damage       damage
-	drains       drainLooks
-	gone         lostLooks
-	policed      unmetLook
-	removedBytes removedLook
-}
-
-// closer runs what was deferred, last first.
-type closer struct{ steps []func() error }
-
-func (c *closer) add(f func() error) { c.steps = append(c.steps, f) }
-
-func (c *closer) Close() error {
-	var errs error
-	for i := len(c.steps) - 1; i >= 0; i-- {
-		errs = errors.Join(errs, c.steps[i]())
-	}
-	c.steps = nil
-	return errs
-}
-
-// lateRaft is the consensus for parts that are made before it. It is set once, before anyone proposes.
-type lateRaft struct {
-	node atomic.Pointer[consensus.Node]
-}
-
-func (l *lateRaft) get() (*consensus.Node, error) {
-	if n := l.node.Load(); n != nil {
-		return n, nil
-	}
-	return nil, fmt.Errorf("node: still starting: %w", consensus.ErrNoQuorum)
-}
-
-// Propose implements raftLog.
-func (l *lateRaft) Propose(
-	ctx context.Context, data []byte, opts consensus.ProposeOptions,
-) (consensus.Proposed, error) {
-	n, err := l.get()
-	if err != nil {
-		return consensus.Proposed{}, err
-	}
-	return n.Propose(ctx, data, opts)
-}
-
-func (l *lateRaft) status() consensus.Status {
-	if n := l.node.Load(); n != nil {
-		return n.Status()
-	}
-	return consensus.Status{NoQuorum: true}
+	clock     *clock
+	http      *httpPort
+	creds     *credentials.Identity
+	key       *signing
+	store     *content.Store
+	db        *meta.DB
+	health    *stateHealth
+	members   *members
+	addresses *peerAddresses
+	raft      lateRaft
+	anonymous anonymous
+	proposer  *proposer
+	paths     *paths
+	staging   *staging
+	devices   *devices
+	peers     *control.Peers
+	server    *control.Server
+	strays    *strayFiles
+	losses    *losses
+	damage    *damage
+	admission *admission
+	memory    *rdmc.Memory // what transfers register together
+	groups    *liveGroups
+	repl      *replicate.Replicator
+	watchers  watchers
+	digests   *digests
+	cluster   *cluster
+	mounts    *mounts
+	keys      *keyFetch
+	evictions *evictions
+	authority *authority
 }
 
 // Run runs the node until ctx ends, then unmounts, closes everything and returns nil.
@@ -164,14 +109,14 @@ func Run(ctx context.Context, cfg Config) error {
 	if os.Getenv("GOMEMLIMIT") == "" {
 		debug.SetMemoryLimit(heapBytes)
 	}
-	n.ctx, n.cancel = context.WithCancel(ctx)
+	n.life, n.clock = newLifetime(ctx, n.log), &clock{wall: cfg.Host.wall, raft: &n.raft}
 	err := n.open()
 	served := err == nil
 	if served {
 		err = n.serve()
 	}
-	n.cancel()
-	n.tasks.Wait()
+	n.life.cancel()
+	n.life.tasks.Wait()
 	if served {
 		n.sayGoodbye()
 	}
@@ -184,18 +129,16 @@ func (n *node) serve() error {
 	if err != nil {
 		return err
 	}
-	n.ready.Store(true)
+	n.life.ready.Store(true)
 	n.log.Info("node runs", "node", n.id.Node, "name", n.id.Name, "listen", n.id.Listen)
 	select {
-	case <-n.ctx.Done():
-		if why := n.failure.Load(); why != nil {
-			err = *why
-		}
+	case <-n.life.ctx.Done():
+		err = n.life.err()
 	case <-raft.Done():
 		err = fmt.Errorf("node: the log stopped: %w", raft.Err())
 	}
 	n.log.Info("node ends")
-	n.ready.Store(false)
+	n.life.ready.Store(false)
 	leaveLog(raft, errors.Is(err, ErrEvicted))
 	ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)
 	defer cancel()
@@ -221,7 +164,7 @@ func (n *node) open() error {
 		n.openDirectory, n.openStores, n.openFabric, n.rebuild, n.openReplication, n.openLog, n.openPort, n.openAdmin,
 		n.awaitRebuilt, n.enter, n.startWork, n.firstMounts,
 	} {
-		if err := n.ctx.Err(); err != nil {
+		if err := n.life.ctx.Err(); err != nil {
 			return err
 		}
 		if err := step(); err != nil {
@@ -248,16 +191,16 @@ func (n *node) openDirectory() error {
 	if n.http, err = bindHTTP(n); err != nil {
 		return err
 	}
-	if n.creds, err = n.dir.tls().LoadIdentity(n.now); err != nil {
+	if n.creds, err = n.dir.tls().LoadIdentity(n.clock.now); err != nil {
 		return err
 	}
-	if n.signing, err = loadSigning(n.dir.tls()); err != nil {
+	if n.key, err = loadSigning(n.dir.tls()); err != nil {
 		return err
 	}
 	if err := n.dir.tls().ForgetJoin(); err != nil {
 		return err
 	}
-	n.http.begin()
+	n.http.begin(n.creds)
 	return nil
 }
 
@@ -276,62 +219,72 @@ func (n *node) openStores() (err error) {
 	if n.members, err = newMembers(n.db, id, time.Now); err != nil {
 		return err
 	}
-	n.proposer = newProposer(n.ctx, &n.raft, n.id.Node, n.id.Generation)
+	n.addresses = &peerAddresses{dir: n.dir, self: n.id.Node, members: n.members, log: n.log}
+	n.anonymous = anonymous{node: n.id.Node, generation: n.id.Generation, log: &n.raft}
+	n.proposer = newProposer(n.life.ctx, &n.raft, n.id.Node, n.id.Generation)
 	n.closer.add(func() error { n.proposer.work.Wait(); return nil })
-	n.staging = &staging{store: n.store, log: n.log}
-	if err := n.staging.sweep(); err != nil {
-		return err
-	}
-	n.mounts = newMounts(n)
-	return nil
+	n.paths = &paths{db: n.db, lease: n.proposer.lease}
+	n.staging = &staging{store: n.store, paths: n.paths, log: n.log}
+	return n.staging.sweep()
 }
 
 func (n *node) openFabric() error {
-	if err := n.openDevice(); err != nil {
+	var err error
+	if n.devices, err = openDevices(n.cfg, n.id.Advertise, n.log, &n.closer); err != nil {
 		return err
 	}
 	n.peers = control.NewPeers(control.PeersConfig{
 		Identity: n.creds, Generation: n.id.Generation, Resolve: n.members.address, Dial: n.cfg.Host.Dial,
-		Fabric: n.controlFabric(), Log: n.log,
+		Fabric: n.devices.control(), Log: n.log,
 	})
 	n.closer.add(n.peers.Close)
 	n.server = control.NewServer(n.log)
+	n.strays = &strayFiles{self: n.id.Node, store: n.store, paths: n.paths, members: n.members, peers: n.peers}
+	n.losses = &losses{self: n.id.Node, dataDir: n.cfg.DataDir, db: n.db, store: n.store, strays: n.strays,
+		paths: n.paths}
+	n.damage = &damage{self: n.id.Node, name: n.id.Name, db: n.db, store: n.store, members: n.members, peers: n.peers,
+		paths: n.paths}
+	n.admission = &admission{id: n.id, db: n.db, members: n.members, peers: n.peers, raft: &n.raft,
+		proposer: n.proposer, anonymous: n.anonymous, evicted: n.losses.ofEvicted, life: n.life, log: n.log}
+	n.keys = &keyFetch{self: n.id.Node, key: n.key, members: n.members, peers: n.peers, log: n.log}
 	return nil
 }
 
 func (n *node) openReplication() error {
 	n.memory = rdmc.NewMemory(n.cfg.Fabric.Registered)
-	engine, err := rdmc.NewEngine(rdmc.EngineConfig{Device: n.device, Memory: n.memory, Logger: n.log})
+	engine, err := rdmc.NewEngine(rdmc.EngineConfig{Device: n.devices.all, Memory: n.memory, Logger: n.log})
 	if err != nil {
 		return err
 	}
 	n.closer.add(engine.Close)
 	n.groups = newLiveGroups(replicate.Multicast(engine), n.members.book)
 	n.repl, err = replicate.New(replicate.Config{
-		Self: n.proposer.lease, Names: n.db, Log: replicaLog{n}, Peers: replicaPeers{n.peers},
-		Groups: n.groups, Store: n.store, IsLeader: n.isLeader, Logger: n.log, Point: n.crash.point,
+		Self: n.proposer.lease, Names: n.db, Log: replicaLog{n.proposer, &n.raft}, Peers: replicaPeers{n.peers},
+		Groups: n.groups, Store: n.store, IsLeader: n.raft.isLeader, Logger: n.log, Point: n.crash.point,
 	})
 	if err != nil {
 		return err
 	}
 	n.closer.add(n.repl.Close)
 	n.server.HandleCall(kindReplicate, n.handleReplicate)
-	n.server.HandleCall(kindBoot, n.handleBoot)
+	n.server.HandleCall(kindBoot, n.admission.handleBoot)
 	n.server.HandleCall(kindAddress, n.members.handleAddress)
-	n.server.HandleCall(kindDamage, n.handleDamage)
-	n.server.HandleCall(kindUnpublished, n.handleUnpublished)
+	n.server.HandleCall(kindDamage, n.damage.handle)
+	n.server.HandleCall(kindUnpublished, n.strays.handle)
 	return nil
 }
 
 func (n *node) openLog() error {
-	n.keepPeers()
-	n.machine = &machine{db: n.db, point: n.crash.point, changed: n.changed, restored: n.restored}
+	n.addresses.keep()
+	m := &machine{db: n.db, point: n.crash.point, changed: n.changed, restored: n.restored}
 	// called by the applying goroutine, which alone replaces the state
-	n.machine.distrust = func(why error) { n.distrust(n.db.State(), why) }
-	n.digests = newDigests(n, &n.machine.marks)
+	m.distrust = func(why error) { n.health.distrust(n.db.State(), why) }
+	n.digests = &digests{self: n.id.Node, db: n.db, health: n.health, members: n.members, peers: n.peers, raft: &n.raft,
+		marks: &m.marks, onDisk: n.cfg.Host.State == nil, log: n.log, alarm: make(chan struct{}, 1)}
 	n.server.HandleCall(kindDigest, n.digests.handle)
+	n.makeMounts()
 	cfg := n.consensusConfig()
-	cfg.StateMachine, cfg.Digest, cfg.Wrong = n.machine, n.machine.digestAt, n.db.Distrusted
+	cfg.StateMachine, cfg.Digest, cfg.Wrong = m, m.digestAt, n.db.Distrusted
 	raft, err := consensus.Open(cfg)
 	if err != nil {
 		return err
@@ -342,15 +295,23 @@ func (n *node) openLog() error {
 	return nil
 }
 
+// makeMounts makes the file system ready for mounts. There are none yet.
+func (n *node) makeMounts() {
+	n.cluster = &cluster{dataDir: n.cfg.DataDir, db: n.db, members: n.members, proposer: n.proposer, raft: &n.raft,
+		repl: n.repl, split: &n.digests.split}
+	n.mounts = newMounts(n.life, fs.Options{Cluster: n.cluster, Staging: fs.NewStaging(n.store, n.proposer.lease),
+		Log: n.log, Keep: []string{n.cfg.DataDir}, Attach: n.cfg.Host.Attach})
+}
+
 // consensusConfig is the configuration of the log, over a state machine that nobody else watches.
 func (n *node) consensusConfig() consensus.Config {
 	return consensus.Config{
 		Dir: n.dir.path("raft"), Identity: n.id.raft(), StateMachine: &machine{db: n.db, point: n.crash.point}, Logger: n.log,
-		FS: n.cfg.Host.Log, Tuning: consensus.Tuning{SegmentBytes: n.cfg.Host.LogSegment}, Dial: n.dialRaft,
+		FS: n.cfg.Host.Log, Tuning: consensus.Tuning{SegmentBytes: n.cfg.Host.LogSegment}, Dial: n.admission.dialRaft,
 		Peers:   func() []consensus.ID { return n.members.known(n.id.Node) },
 		Members: n.members.consensusMembers,
 		LogTime: n.db.Time,
-		Wall:    n.wall,
+		Wall:    n.cfg.Host.wall,
 
 		WallSynced: func() bool { return n.cfg.Host.Wall == nil && clockSynced() },
 	}
@@ -364,9 +325,9 @@ func (n *node) openPort() error {
 	port, err := control.Listen(control.PortConfig{
 		Addr: n.id.Listen, Listener: ln, Control: tcp.Control(""), Identity: n.creds, Generation: n.id.Generation,
 		Server: n.server, Log: n.log,
-		Raft: n.serveRaft, Fabric: n.controlFabric(),
+		Raft: n.serveRaft, Fabric: n.devices.control(),
 		Raw: func(conn *net.TCPConn) {
-			if err := n.tcp.Serve(conn); err != nil {
+			if err := n.devices.tcp.Serve(conn); err != nil {
 				n.log.Debug("data connection", "from", conn.RemoteAddr(), "err", err)
 			}
 		},
@@ -380,9 +341,14 @@ func (n *node) openPort() error {
 	if err != nil {
 		return err
 	}
-	n.port = port
 	n.closer.add(port.Close)
-	n.serveCluster()
+	n.evictions = &evictions{self: n.id.Node, db: n.db, members: n.members, raft: &n.raft, anonymous: n.anonymous,
+		losses: n.losses, key: n.keys, log: n.log,
+		drop: func(node uint32) { port.Drop(node); n.peers.Drop(node) }}
+	n.authority = &authority{id: n.id, creds: n.creds, dir: n.dir.tls(), dial: n.cfg.Host.Dial, key: n.key,
+		clock: n.clock, db: n.db, members: n.members, raft: &n.raft, lease: n.proposer.lease, anonymous: n.anonymous,
+		spare: n.evictions.spareReplaced, log: n.log}
+	n.authority.serve(port, n.server)
 	return nil
 }
 
@@ -409,31 +375,35 @@ func (n *node) openAdmin() error {
 	return nil
 }
 
+// awaitRebuilt waits until a rebuilt state is no older than the one it replaces: nothing is served before.
+func (n *node) awaitRebuilt() error { return n.health.await(n.life.ctx) }
+
+// enter has the cluster let this node in.
+func (n *node) enter() error { return n.admission.enter(n.repl.Settle) }
+
 func (n *node) startWork() error {
-	d := &duties{self: n.id.Node, status: n.raft.status, members: n.members, propose: n.proposeAnonymous, now: time.Now,
+	d := &duties{self: n.id.Node, status: n.raft.status, members: n.members, propose: n.anonymous.propose, now: time.Now,
 		freeing: n.db.Freeing, due: meta.Removals{DB: n.db}.Due, log: n.log}
-	n.tasks.Go(func() { d.run(n.ctx) })
-	n.tasks.Go(func() { n.stayIn(n.ctx) })
-	n.tasks.Go(func() { n.keepCertificate(n.ctx) })
-	n.tasks.Go(func() { n.keepSigning(n.ctx) })
-	n.tasks.Go(func() { n.scrub(n.ctx) })
-	n.tasks.Go(func() { n.digests.run(n.ctx) })
-	n.tasks.Go(func() { n.digests.verify(n.ctx) })
-	n.tasks.Go(func() { n.watchDamage(n.ctx) })
-	n.tasks.Go(func() { n.foldIdle(n.ctx) })
+	n.life.tasks.Go(func() { d.run(n.life.ctx) })
+	n.life.tasks.Go(func() { n.admission.stayIn(n.life.ctx) })
+	n.life.tasks.Go(func() { n.authority.keepCertificate(n.life.ctx) })
+	n.life.tasks.Go(func() { n.keys.run(n.life.ctx) })
+	n.life.tasks.Go(func() { scrub(n.life.ctx, n.store, n.log) })
+	n.life.tasks.Go(func() { n.digests.run(n.life.ctx) })
+	n.life.tasks.Go(func() { n.digests.verify(n.life.ctx) })
+	n.life.tasks.Go(func() { n.damage.watch(n.life.ctx) })
+	n.life.tasks.Go(func() { foldIdle(n.life.ctx, n.store, n.log) })
 	return nil
 }
 
 func (n *node) firstMounts() error {
 	for _, req := range n.cfg.Mounts {
-		if _, err := n.mounts.mount(n.ctx, req); err != nil {
+		if _, err := n.mounts.mount(n.life.ctx, req); err != nil {
 			return err
 		}
 	}
 	return nil
 }
-
-func (n *node) isLeader() bool { return n.raft.status().Role == consensus.RoleLeader }
 
 // changed is called by the machine after each batch of applied entries.
 func (n *node) changed(index uint64, events []meta.Event) {
@@ -446,7 +416,7 @@ func (n *node) changed(index uint64, events []meta.Event) {
 	if raft := n.raft.node.Load(); raft != nil {
 		raft.SetVisible(index)
 	}
-	n.watched.tell(events)
+	n.watchers.notify(events)
 }
 
 // sawReturned notes that nodes are there again, which the log has let in: calls to them are tried at once.
@@ -465,11 +435,11 @@ func (n *node) viewChanged() {
 		n.log.Error("read node records", "err", err)
 		return
 	}
-	n.keepPeers()
+	n.addresses.keep()
 	n.groups.viewChanged()
 	if raft := n.raft.node.Load(); raft != nil {
 		raft.MembersChanged()
-		signalAlarm(n.signing.look)
+		signalAlarm(n.key.look)
 	}
 }
 
@@ -478,9 +448,27 @@ func (n *node) restored() {
 	n.viewChanged()
 	n.mounts.dropCaches()
 	n.repl.Restored()
-	n.watched.skip()
+	n.watchers.skip()
 	if raft := n.raft.node.Load(); raft != nil {
 		raft.SetVisible(n.db.Index())
 	}
-	n.rebuilt()
+	n.health.rebuilt()
+}
+
+// stateServing is the state of a node of which all is well.
+const stateServing = "serving"
+
+// state is where in its life this node is, in the words of status.
+func (n *node) state(log consensus.Status) string {
+	switch {
+	case n.life.ctx.Err() != nil:
+		return "stopping"
+	case n.health.isRebuilding():
+		return stateRebuilding
+	case !n.life.ready.Load():
+		return "starting"
+	case log.NoQuorum || n.proposer.lease().Incarnation == 0:
+		return "cut-off"
+	}
+	return stateServing
 }

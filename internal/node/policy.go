@@ -19,14 +19,22 @@ var placementWords = map[meta.Placement]string{
 	meta.PlaceAll: "all", meta.PlaceCopies: "copies", meta.PlaceLabels: "labels",
 }
 
-// policyOf reads a policy for the command line.
-func (n *node) policyOf(id meta.PolicyID) (admin.Policy, error) {
-	p, err := n.db.Policy(id)
+// policies are the policies of directories, as the command line shows and changes them.
+type policies struct {
+	db       *meta.DB
+	members  *members
+	paths    *paths
+	proposer *proposer
+}
+
+// of reads a policy for the command line.
+func (ps *policies) of(id meta.PolicyID) (admin.Policy, error) {
+	p, err := ps.db.Policy(id)
 	if err != nil {
 		return admin.Policy{}, fmt.Errorf("node: policy %d: %w", id, err)
 	}
 	out := policyWords(p)
-	out.Unmet = whyUnmet(&p, n.members.book().nodes)
+	out.Unmet = whyUnmet(&p, ps.members.book().nodes)
 	return out, nil
 }
 
@@ -37,14 +45,14 @@ func policyWords(p meta.Policy) admin.Policy {
 		KeepRemoved: time.Duration(p.KeepRemoved)}
 }
 
-// policy shows or changes which nodes hold the files that are made under a directory from now on.
-func (n *node) policy(ctx context.Context, req admin.PolicyRequest) (admin.Policy, error) {
-	ino, clean, err := n.lookup(req.Path)
+// showOrSet shows or changes which nodes hold the files that are made under a directory from now on.
+func (ps *policies) showOrSet(ctx context.Context, req admin.PolicyRequest) (admin.Policy, error) {
+	ino, clean, err := ps.paths.lookup(req.Path)
 	if err != nil {
 		return admin.Policy{}, err
 	}
 	if req.Set == nil && req.Change == nil && !req.Inherit {
-		return n.policyOf(ino.Policy)
+		return ps.of(ino.Policy)
 	}
 	if ino.Kind != meta.KindDir {
 		return admin.Policy{}, admin.Errorf(admin.CodeInvalid,
@@ -58,19 +66,19 @@ func (n *node) policy(ctx context.Context, req admin.PolicyRequest) (admin.Polic
 			return admin.Policy{}, admin.Errorf(admin.CodeInvalid, "'copies' and 'labels' go with a 'placement'")
 		}
 	}
-	s := policySetter{n: n, req: req, made: map[meta.PolicyID]*meta.Policy{}}
+	s := policySetter{policies: ps, req: req, made: map[meta.PolicyID]*meta.Policy{}}
 	if err := s.set(ctx, ino); err != nil {
 		return admin.Policy{}, err
 	}
-	if ino, err = n.db.Inode(ino.Ino); err != nil {
+	if ino, err = ps.db.Inode(ino.Ino); err != nil {
 		return admin.Policy{}, err
 	}
-	return n.policyOf(ino.Policy)
+	return ps.of(ino.Policy)
 }
 
 // policySetter does what a request says to the policies of directories.
 type policySetter struct {
-	n    *node
+	*policies
 	req  admin.PolicyRequest
 	made map[meta.PolicyID]*meta.Policy // the new policies, by those that the directories had
 }
@@ -81,7 +89,7 @@ func (s policySetter) set(ctx context.Context, top meta.Inode) error {
 	if !s.req.Recursive {
 		return s.setOne(ctx, top)
 	}
-	check := func(_ context.Context, dir meta.Inode) error { _, err := s.of(dir.Policy); return err }
+	check := func(_ context.Context, dir meta.Inode) error { _, err := s.wanted(dir.Policy); return err }
 	if err := s.walk(ctx, top, check); err != nil {
 		return err
 	}
@@ -95,7 +103,7 @@ func (s policySetter) walk(ctx context.Context, dir meta.Inode, visit func(conte
 	}
 	const batch = 1000
 	for after := ""; ; {
-		entries, err := s.n.db.ReadDir(dir.Ino, after, batch, s.n.proposer.lease())
+		entries, err := s.db.ReadDir(dir.Ino, after, batch, s.proposer.lease())
 		if err != nil {
 			return err
 		}
@@ -104,7 +112,7 @@ func (s policySetter) walk(ctx context.Context, dir meta.Inode, visit func(conte
 			if e.Kind != meta.KindDir {
 				continue
 			}
-			sub, err := s.n.db.Inode(e.Ino)
+			sub, err := s.db.Inode(e.Ino)
 			if errors.Is(err, meta.ErrNotFound) {
 				continue // it was removed just now
 			}
@@ -124,7 +132,7 @@ func (s policySetter) walk(ctx context.Context, dir meta.Inode, visit func(conte
 // named adds to a refusal which directory below it is about.
 func (s policySetter) named(dir meta.Ino, err error) error {
 	var refused *admin.Error
-	name, perr := s.n.inodePath(dir)
+	name, perr := s.paths.of(dir)
 	if perr != nil || !errors.As(err, &refused) || name == path.Clean("/"+s.req.Path) ||
 		strings.HasPrefix(refused.Message, "/") {
 		return err
@@ -133,11 +141,11 @@ func (s policySetter) named(dir meta.Ino, err error) error {
 }
 
 func (s policySetter) setOne(ctx context.Context, dir meta.Inode) error {
-	p, err := s.of(dir.Policy)
+	p, err := s.wanted(dir.Policy)
 	if err != nil {
 		return err
 	}
-	res, err := s.n.proposer.propose(ctx, &meta.SetPolicy{Dir: dir.Ino, Policy: p})
+	res, err := s.proposer.propose(ctx, &meta.SetPolicy{Dir: dir.Ino, Policy: p})
 	if err == nil && res.Errno != 0 {
 		err = res.Errno
 	}
@@ -147,30 +155,30 @@ func (s policySetter) setOne(ctx context.Context, dir meta.Inode) error {
 	return nil
 }
 
-// of is the policy that a directory gets instead of the one that it has; nil where it inherits again.
-func (s policySetter) of(id meta.PolicyID) (*meta.Policy, error) {
+// wanted is the policy that a directory gets instead of the one that it has; nil where it inherits again.
+func (s policySetter) wanted(id meta.PolicyID) (*meta.Policy, error) {
 	if s.req.Set == nil && s.req.Change == nil {
 		return nil, nil
 	}
 	if p := s.made[id]; p != nil {
 		return p, nil
 	}
-	now, err := s.n.db.Policy(id)
+	now, err := s.db.Policy(id)
 	if err != nil {
 		return nil, fmt.Errorf("node: policy %d: %w", id, err)
 	}
-	var wanted admin.Policy
+	var words admin.Policy
 	if s.req.Set != nil {
-		wanted = *s.req.Set
+		words = *s.req.Set
 	} else {
-		wanted = changed(policyWords(now), *s.req.Change)
+		words = changed(policyWords(now), *s.req.Change)
 	}
-	p, err := parsePolicy(wanted)
+	p, err := parsePolicy(words)
 	if err != nil {
 		return nil, err
 	}
 	if placesElsewhere(now, p) {
-		if err := canBeMet(p, s.n.members.book().nodes); err != nil {
+		if err := canBeMet(p, s.members.book().nodes); err != nil {
 			return nil, err
 		}
 	}

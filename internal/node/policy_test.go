@@ -13,9 +13,9 @@ import (
 )
 
 // policyAt reads the policy of a path, and changes it before if there is a change.
-func policyAt(t *testing.T, n *node, path string, change *admin.PolicyChange, recursive bool) admin.Policy {
+func policyAt(t *testing.T, ps *policies, path string, change *admin.PolicyChange, recursive bool) admin.Policy {
 	t.Helper()
-	p, err := n.policy(t.Context(), admin.PolicyRequest{Path: path, Change: change, Recursive: recursive})
+	p, err := ps.showOrSet(t.Context(), admin.PolicyRequest{Path: path, Change: change, Recursive: recursive})
 	if err != nil {
 		t.Fatalf("%s: %v", path, err)
 	}
@@ -29,16 +29,17 @@ func subdir(c *metatest.Cluster, parent meta.Ino, name string) meta.Ino {
 // A change that goes down a tree changes what it names, and each directory keeps the rest of its own policy.
 func TestPolicyOfATreeKeepsTheOtherSettings(t *testing.T) {
 	n, c, d := keepingNode(t)
+	ps := n.policies
 	subdir(c, subdir(c, d, "sub"), "deep")
 	dirs := []string{"/", "/d", "/d/sub", "/d/sub/deep", "/early", "/early/late"}
 	subdir(c, subdir(c, meta.RootIno, "early"), "late")
 	two, five, month, yes := uint32(2), uint32(5), 720*time.Hour, true
-	policyAt(t, n, "/d/sub", &admin.PolicyChange{Placement: "copies", Copies: 2, MinCopies: &two, Retain: &five}, false)
-	policyAt(t, n, "/d/sub/deep", &admin.PolicyChange{AckLocal: &yes}, false)
+	policyAt(t, ps, "/d/sub", &admin.PolicyChange{Placement: "copies", Copies: 2, MinCopies: &two, Retain: &five}, false)
+	policyAt(t, ps, "/d/sub/deep", &admin.PolicyChange{AckLocal: &yes}, false)
 	check := func(what string, want ...admin.Policy) {
 		t.Helper()
 		for i, dir := range dirs {
-			if diff := cmp.Diff(want[i], policyAt(t, n, dir, nil, false)); diff != "" {
+			if diff := cmp.Diff(want[i], policyAt(t, ps, dir, nil, false)); diff != "" {
 				t.Errorf("%s: %s: %s", what, dir, diff)
 			}
 		}
@@ -47,15 +48,15 @@ func TestPolicyOfATreeKeepsTheOtherSettings(t *testing.T) {
 	sub := admin.Policy{Placement: "copies", Copies: 2, MinCopies: 2, Retain: 5, KeepRemoved: time.Hour}
 	check("before", all, admin.Policy{Placement: "all", KeepRemoved: time.Hour}, sub,
 		admin.Policy{Placement: "all", AckLocal: true, KeepRemoved: time.Hour}, all, all)
-	policyAt(t, n, "/", &admin.PolicyChange{KeepRemoved: &month}, true)
+	policyAt(t, ps, "/", &admin.PolicyChange{KeepRemoved: &month}, true)
 	all.KeepRemoved, sub.KeepRemoved = month, month
 	deep := admin.Policy{Placement: "all", AckLocal: true, KeepRemoved: month}
 	check("a time", all, all, sub, deep, all, all)
-	policyAt(t, n, "/d", &admin.PolicyChange{Placement: "all"}, true)
+	policyAt(t, ps, "/d", &admin.PolicyChange{Placement: "all"}, true)
 	sub.Placement, sub.Copies = "all", 0
 	check("a placement", all, all, sub, deep, all, all)
 	whole := admin.Policy{Placement: "all", Retain: 1}
-	if _, err := n.policy(t.Context(), admin.PolicyRequest{Path: "/", Set: &whole, Recursive: true}); err != nil {
+	if _, err := ps.showOrSet(t.Context(), admin.PolicyRequest{Path: "/", Set: &whole, Recursive: true}); err != nil {
 		t.Error(err)
 	}
 	check("a whole policy", whole, whole, whole, whole, whole, whole)
@@ -64,16 +65,17 @@ func TestPolicyOfATreeKeepsTheOtherSettings(t *testing.T) {
 // A change that one directory of a tree can't have changes none.
 func TestPolicyOfATreeIsSetWholeOrNotAtAll(t *testing.T) {
 	n, c, d := keepingNode(t)
+	ps := n.policies
 	subdir(c, d, "sub")
 	one, two := uint32(1), uint32(2)
-	policyAt(t, n, "/d/sub", &admin.PolicyChange{MinCopies: &two}, false)
+	policyAt(t, ps, "/d/sub", &admin.PolicyChange{MinCopies: &two}, false)
 	refused := func(want string, req admin.PolicyRequest) {
 		t.Helper()
-		_, err := n.policy(t.Context(), req)
+		_, err := ps.showOrSet(t.Context(), req)
 		if admin.CodeOf(err) != admin.CodeInvalid || !strings.Contains(err.Error(), want) {
 			t.Errorf("%+v: %v, want %q", req, err, want)
 		}
-		if p := policyAt(t, n, "/d", nil, false); p.Placement != "all" || p.Retain != 0 {
+		if p := policyAt(t, ps, "/d", nil, false); p.Placement != "all" || p.Retain != 0 {
 			t.Errorf("%+v: %+v", req, p)
 		}
 	}
@@ -82,5 +84,5 @@ func TestPolicyOfATreeIsSetWholeOrNotAtAll(t *testing.T) {
 		Recursive: true})
 	refused("goes alone", admin.PolicyRequest{Path: "/d", Change: copies, Inherit: true})
 	refused("with a 'placement'", admin.PolicyRequest{Path: "/d", Change: &admin.PolicyChange{Copies: 2}})
-	policyAt(t, n, "/d", copies, false)
+	policyAt(t, ps, "/d", copies, false)
 }

@@ -46,7 +46,7 @@ type proposer struct {
 	next    uint64
 	pending map[uint64]admin.Unresolved // by sequence: every proposal not answered yet
 	unknown map[uint64]bool             // those whose caller was answered so
-	heard   chan struct{}               // closed and replaced when those are to be proposed again
+	again   chan struct{}               // closed and replaced when those are to be proposed again
 	known   chan struct{}               // closed and replaced when none of them is left
 	refused error                       // why the log refused the last attempt
 	room    chan struct{}               // closed when one is answered; nil if nobody waits for that
@@ -57,7 +57,7 @@ func newProposer(ctx context.Context, log raftLog, node meta.NodeID, generation 
 		log: log, generation: generation, ctx: ctx,
 		self: meta.Lease{Node: node}, booted: make(chan struct{}),
 		next: 1, pending: map[uint64]admin.Unresolved{}, unknown: map[uint64]bool{},
-		heard: make(chan struct{}), known: make(chan struct{}),
+		again: make(chan struct{}), known: make(chan struct{}),
 	}
 }
 
@@ -79,7 +79,7 @@ func (p *proposer) beginIncarnation(incarnation uint32) {
 	p.next = 1
 	p.pending = map[uint64]admin.Unresolved{}
 	p.unknown = map[uint64]bool{}
-	p.tellLocked()
+	p.wakeWaitersLocked()
 	p.makeRoomLocked()
 	close(p.booted)
 	p.booted = make(chan struct{})
@@ -172,7 +172,7 @@ func (p *proposer) once(
 		p.work.Go(func() {
 			defer close(outcome)
 			out, err := p.resolve(data)
-			p.settle(lease, seq)
+			p.noteAnswered(lease, seq)
 			if err != nil {
 				return
 			}
@@ -183,7 +183,7 @@ func (p *proposer) once(
 		})
 		return meta.Result{}, out, &fs.UnknownError{Err: wrapUnknown(err), Outcome: outcome}
 	}
-	p.settle(lease, seq)
+	p.noteAnswered(lease, seq)
 	if err != nil {
 		return meta.Result{}, out, err
 	}
@@ -293,7 +293,8 @@ func (p *proposer) makeRoomLocked() {
 	}
 }
 
-func (p *proposer) settle(lease meta.Lease, seq uint64) {
+// noteAnswered notes that the outcome of a proposal is known.
+func (p *proposer) noteAnswered(lease meta.Lease, seq uint64) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if lease == p.self {
@@ -301,7 +302,7 @@ func (p *proposer) settle(lease meta.Lease, seq uint64) {
 		delete(p.unknown, seq)
 		p.makeRoomLocked()
 		if len(p.unknown) == 0 {
-			p.tellLocked()
+			p.wakeWaitersLocked()
 		}
 	}
 }
@@ -309,7 +310,7 @@ func (p *proposer) settle(lease meta.Lease, seq uint64) {
 // resolve proposes the same bytes until their outcome is known: exactly-once makes that harmless.
 func (p *proposer) resolve(data []byte) (consensus.Proposed, error) {
 	p.mu.Lock()
-	heard := p.heard
+	again := p.again
 	p.mu.Unlock()
 	for wait := time.Second; ; wait = min(2*wait, unknownAfter) {
 		timer := time.NewTimer(wait)
@@ -317,12 +318,12 @@ func (p *proposer) resolve(data []byte) (consensus.Proposed, error) {
 		case <-p.ctx.Done():
 			timer.Stop()
 			return consensus.Proposed{}, consensus.ErrClosed
-		case <-heard:
+		case <-again:
 			timer.Stop()
 		case <-timer.C:
 		}
 		p.mu.Lock()
-		heard = p.heard
+		again = p.again
 		p.mu.Unlock()
 		out, err := p.log.Propose(p.ctx, data, consensus.ProposeOptions{})
 		if err == nil || errors.Is(err, consensus.ErrClosed) {

@@ -174,10 +174,10 @@ func TestRecoveryIsRefused(t *testing.T) {
 // by then.
 func TestFollowAgain(t *testing.T) {
 	s := remainingNode(t)
-	n := &node{id: s.id, dir: s.dir, members: &members{}}
-	n.members.current.Store(&book{nodes: map[meta.NodeID]meta.Node{
+	f := &peerAddresses{self: s.id.Node, dir: s.dir, members: &members{}}
+	f.members.current.Store(&book{nodes: map[meta.NodeID]meta.Node{
 		2: {ID: 2, Addr: "127.0.0.1:1", Store: [16]byte{2}, State: meta.NodeUp}}})
-	n.keepPeers() // as the daemon does
+	f.keep() // as the daemon does
 	for _, c := range []RecoverConfig{
 		{Lead: "n2", Generation: 7}, {Lead: "2", Generation: 3}, {Lead: "2", Generation: 3},
 	} {
@@ -201,10 +201,10 @@ func TestFollowAgain(t *testing.T) {
 func TestFollowThatIsCutShort(t *testing.T) {
 	for _, removed := range []string{"", "state", "state/CURRENT", "state/state-1", "state/state-1/SYNCED", "raft"} {
 		s := remainingNode(t)
-		n := &node{id: s.id, dir: s.dir, members: &members{}}
-		n.members.current.Store(&book{nodes: map[meta.NodeID]meta.Node{
+		f := &peerAddresses{self: s.id.Node, dir: s.dir, members: &members{}}
+		f.members.current.Store(&book{nodes: map[meta.NodeID]meta.Node{
 			2: {ID: 2, Addr: "127.0.0.1:1", Store: [16]byte{2}, State: meta.NodeUp}}})
-		n.keepPeers()
+		f.keep()
 		s.id.Left, s.id.Recovering = []uint32{1}, true
 		if err := s.dir.save(s.id); err != nil {
 			t.Fatal(err)

@@ -19,9 +19,13 @@ import (
 const removedID = "removed-"
 
 // removedFiles answers the command line about removed files that are kept.
-type removedFiles struct{ n *node }
+type removedFiles struct {
+	db       *meta.DB
+	paths    *paths
+	proposer *proposer
+}
 
-func (r removedFiles) kept() meta.Removals { return meta.Removals{DB: r.n.db} }
+func (r removedFiles) kept() meta.Removals { return meta.Removals{DB: r.db} }
 
 // list is what was removed at a path and below it, the last first.
 func (r removedFiles) list(under string) ([]admin.Version, error) {
@@ -43,7 +47,7 @@ func (r removedFiles) version(f meta.RemovedFile) admin.Version {
 		State: contentWords[meta.ContentRemoved], Removed: time.Unix(0, f.Removed), Remover: uint32(f.Node),
 		Expires: time.Unix(0, f.Expires),
 	}
-	if rec, err := r.n.db.Node(f.Node); err == nil {
+	if rec, err := r.db.Node(f.Node); err == nil {
 		out.RemoverName = rec.Name
 	}
 	return out
@@ -77,7 +81,7 @@ func (r removedFiles) find(req admin.RestoreRequest) (f meta.RemovedFile, named 
 func (r removedFiles) byContent(req admin.RestoreRequest) (f meta.RemovedFile, named bool, err error) {
 	id, perr := meta.ParseContentID(req.Content)
 	if perr == nil {
-		if c, err := r.n.db.Content(id); err == nil && c.State == meta.ContentRemoved {
+		if c, err := r.db.Content(id); err == nil && c.State == meta.ContentRemoved {
 			files, err := r.kept().Under("/", meta.RemovedMax)
 			for _, f := range files {
 				if f.Inode.Content == id {
@@ -116,7 +120,7 @@ func (r removedFiles) restore(
 ) (admin.Version, error) {
 	op, as := &meta.Undelete{Removed: f.Index, Drop: req.Drop}, path.Clean("/"+orDefault(req.As, f.Path))
 	if !req.Drop {
-		dir, name, err := r.n.parentOf(as)
+		dir, name, err := r.paths.parent(as)
 		if admin.CodeOf(err) == admin.CodeNotFound {
 			err = r.refused(syscall.ENOENT, as)
 		}
@@ -125,7 +129,7 @@ func (r removedFiles) restore(
 		}
 		op.Parent, op.Name = dir.Ino, name
 	}
-	res, err := r.n.proposer.propose(ctx, op)
+	res, err := r.proposer.propose(ctx, op)
 	if err == nil && res.Errno != 0 {
 		err = r.refused(res.Errno, as)
 	}
@@ -149,7 +153,7 @@ func (r removedFiles) refused(errno syscall.Errno, as string) error {
 	case syscall.ENOENT:
 		return admin.Errorf(admin.CodeNotFound, "%s: its directory is gone: make it, or give another path with --as", as)
 	case syscall.EEXIST:
-		return r.n.restoreRefused(errno, as)
+		return r.paths.refused(errno, as)
 	case syscall.EIO:
 		return fmt.Errorf("the state has no record of the file's bytes any more: only --drop is left: %w", errno)
 	}

@@ -24,20 +24,40 @@ func (l clusterLog) Propose(_ context.Context, data []byte, _ consensus.ProposeO
 	return consensus.Proposed{Result: l.c.ProposeAs(meta.Lease{Node: e.Node, Incarnation: e.Incarnation}, e.Op)}, nil
 }
 
+// keeping is what answers for a node that keeps removed files.
+type keeping struct {
+	db       *meta.DB
+	members  *members
+	paths    *paths
+	staging  *staging
+	policies *policies
+	versions *versions
+	restorer *restorer
+}
+
 // keepingNode is node 1 of two, with a directory /d whose removed files are kept for an hour.
-func keepingNode(t *testing.T) (n *node, c *metatest.Cluster, d meta.Ino) {
+func keepingNode(t *testing.T) (n *keeping, c *metatest.Cluster, d meta.Ino) {
 	t.Helper()
 	c = metatest.New(t, 2)
-	n = &node{db: c.DB.(*meta.DB), id: identity{Node: 1, Store: strings.Repeat("01", 16)}}
+	n = &keeping{db: c.DB.(*meta.DB)}
 	var err error
-	if n.members, err = newMembers(n.db, n.id, time.Now); err != nil {
+	n.members, err = newMembers(n.db, identity{Node: 1, Store: strings.Repeat("01", 16)}, time.Now)
+	if err != nil {
 		t.Fatal(err)
 	}
+	p1 := newProposer(t.Context(), clusterLog{c}, 1, meta.FirstGeneration)
+	p1.beginIncarnation(c.Lease(1).Incarnation)
 	n.staging, _ = openStaging(t, t.TempDir())
-	n.proposer = newProposer(t.Context(), clusterLog{c}, 1, meta.FirstGeneration)
-	n.proposer.beginIncarnation(c.Lease(1).Incarnation)
+	n.paths = &paths{db: n.db, lease: p1.lease}
+	n.staging.paths = n.paths
+	n.policies = &policies{db: n.db, members: n.members, paths: n.paths, proposer: p1}
+	n.versions = &versions{self: 1, db: n.db, paths: n.paths, staging: n.staging,
+		removed: removedFiles{db: n.db, paths: n.paths, proposer: p1}}
+	n.restorer = &restorer{ctx: t.Context(), db: n.db, store: n.staging.store, staging: n.staging, versions: n.versions,
+		paths: n.paths, proposer: p1}
 	d = c.Do(1, &meta.Create{Parent: meta.RootIno, Name: "d", Kind: meta.KindDir, Mode: 0o755}).Ino
-	p, err := n.policy(t.Context(), admin.PolicyRequest{Path: "/d", Set: &admin.Policy{KeepRemoved: time.Hour}})
+	p, err := n.policies.showOrSet(t.Context(), admin.PolicyRequest{Path: "/d",
+		Set: &admin.Policy{KeepRemoved: time.Hour}})
 	if err != nil || p.KeepRemoved != time.Hour {
 		t.Fatalf("%+v, %v", p, err)
 	}
@@ -62,7 +82,7 @@ func TestRemovedFilesAreListed(t *testing.T) {
 	lose(t, c, d, "second", "b", "cc")
 	check := func(what string, req admin.VersionsRequest, want ...string) {
 		t.Helper()
-		list, err := n.versions(t.Context(), req)
+		list, err := n.versions.list(t.Context(), req)
 		if err != nil {
 			t.Fatalf("%s: %v", what, err)
 		}
@@ -83,11 +103,11 @@ func TestRemovedFilesAreListed(t *testing.T) {
 	check("all that was removed", admin.VersionsRequest{Removed: true}, "/d/second", "/d/first")
 	check("a file that is gone", admin.VersionsRequest{Path: "d/first", Removed: true}, "/d/first")
 	check("no path", admin.VersionsRequest{})
-	list, _ := n.versions(t.Context(), admin.VersionsRequest{Path: "/d"})
+	list, _ := n.versions.list(t.Context(), admin.VersionsRequest{Path: "/d"})
 	if v := list[0]; v.Version != 2 || v.SizeBytes != 2 || v.Writer != 1 {
 		t.Errorf("%+v", v)
 	}
-	_, err := n.versions(t.Context(), admin.VersionsRequest{Path: "/d/first"})
+	_, err := n.versions.list(t.Context(), admin.VersionsRequest{Path: "/d/first"})
 	if admin.CodeOf(err) != admin.CodeNotFound {
 		t.Error(err)
 	}
@@ -96,7 +116,7 @@ func TestRemovedFilesAreListed(t *testing.T) {
 func TestRemovedFileIsRestored(t *testing.T) {
 	n, c, d := keepingNode(t)
 	restore := func(req admin.RestoreRequest) (admin.Version, error) {
-		return n.restore(t.Context(), req, func(admin.Progress) {})
+		return n.restorer.restore(t.Context(), req, func(admin.Progress) {})
 	}
 	refused := func(what string, code admin.Code, req admin.RestoreRequest) {
 		t.Helper()
@@ -110,7 +130,7 @@ func TestRemovedFileIsRestored(t *testing.T) {
 		if err != nil || v.Path != path || v.Version != version || v.SizeBytes != size || v.State != "current" {
 			t.Errorf("%s: %+v, %v", what, v, err)
 		}
-		if ino, _, err := n.lookup(path); err != nil || ino.Mode != 0o640 || ino.Size != size {
+		if ino, _, err := n.paths.lookup(path); err != nil || ino.Mode != 0o640 || ino.Size != size {
 			t.Errorf("%s: %+v, %v", what, ino, err)
 		}
 	}
@@ -134,7 +154,7 @@ func TestRemovedFileIsRestored(t *testing.T) {
 	lose(t, c, sub, "deep", "12345678")
 	c.Do(1, &meta.Rmdir{Parent: d, Name: "sub"})
 	refused("its directory is gone", admin.CodeNotFound, admin.RestoreRequest{Path: "d/sub/deep", Removed: true})
-	list, err := n.versions(t.Context(), admin.VersionsRequest{Removed: true, Path: "d/sub"})
+	list, err := n.versions.list(t.Context(), admin.VersionsRequest{Removed: true, Path: "d/sub"})
 	if err != nil || len(list) != 1 {
 		t.Fatalf("%+v, %v", list, err)
 	}
@@ -152,7 +172,7 @@ func TestTimesForWhichRemovedFilesAreKept(t *testing.T) {
 	const most = time.Duration(meta.KeepRemovedMax)
 	for keep, code := range map[time.Duration]admin.Code{-1: admin.CodeInvalid, most + 1: admin.CodeInvalid, most: "",
 		0: ""} {
-		p, err := n.policy(t.Context(), admin.PolicyRequest{Path: "/d", Set: &admin.Policy{KeepRemoved: keep}})
+		p, err := n.policies.showOrSet(t.Context(), admin.PolicyRequest{Path: "/d", Set: &admin.Policy{KeepRemoved: keep}})
 		if code != "" && admin.CodeOf(err) != code || code == "" && (err != nil || p.KeepRemoved != keep) {
 			t.Errorf("%v: %+v, %v", keep, p, err)
 		}
@@ -166,7 +186,7 @@ func TestLossNamesARemovedFile(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if text := n.contentPath(rec) + stateNote(rec); text != "/d/f, removed version" {
+	if text := n.paths.ofContent(rec) + stateNote(rec); text != "/d/f, removed version" {
 		t.Errorf("%q", text)
 	}
 }
@@ -176,7 +196,7 @@ func TestRemovedFilesAreCounted(t *testing.T) {
 	n, c, d := keepingNode(t)
 	lose(t, c, d, "f", "12345")
 	lose(t, c, d, "g", "123")
-	if files, bytes := (meta.Removals{DB: n.db}).Count(), n.removedBytes.of(n.db); files != 2 || bytes != 8 {
+	if files, bytes := (meta.Removals{DB: n.db}).Count(), new(removedLook).of(n.db); files != 2 || bytes != 8 {
 		t.Errorf("%d files of %v bytes", files, bytes)
 	}
 	for kept, warns := range map[uint64]bool{0: false, 79: false, 80: true, 100: true} {
@@ -190,7 +210,8 @@ func TestRemovedFilesAreCounted(t *testing.T) {
 // What status says of lost bytes names a removed file as it was, too.
 func TestStatusNamesALostRemovedFile(t *testing.T) {
 	n, c, d := keepingNode(t)
-	n.store = n.staging.store
+	w := &warnings{db: n.db, paths: n.paths, lost: &lostLooks{}}
+	k := &damage{self: 1, db: n.db, store: n.staging.store, paths: n.paths}
 	ino := c.Do(1, &meta.Create{Parent: d, Name: "f", Kind: meta.KindFile}).Ino
 	p := &meta.Publish{Ino: ino, Session: c.Session(1), Size: 1 << 20, Root: [32]byte{1},
 		Votes: meta.Votes{View: c.DB.View()}}
@@ -202,10 +223,10 @@ func TestStatusNamesALostRemovedFile(t *testing.T) {
 	}
 	check := func(what, warning, damage string) {
 		t.Helper()
-		if text := n.nowhere(); !strings.Contains(text, warning) {
+		if text := w.nowhere(); !strings.Contains(text, warning) {
 			t.Errorf("%s: %q, want %q", what, text, warning)
 		}
-		if d, _ := n.damageHere(); strings.Join(d.Names, " ") != damage {
+		if d, _ := k.here(); strings.Join(d.Names, " ") != damage {
 			t.Errorf("%s: %q, want %q", what, d.Names, damage)
 		}
 	}

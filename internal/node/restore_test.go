@@ -14,6 +14,7 @@ import (
 	"github.com/hanwen/go-fuse/v2/fuse"
 	"github.com/rdmcfs/rdmcfs/fs"
 	"github.com/rdmcfs/rdmcfs/internal/control/admin"
+	"github.com/rdmcfs/rdmcfs/meta"
 	"github.com/rdmcfs/rdmcfs/replicate"
 )
 
@@ -62,7 +63,7 @@ func mountFailing(t *testing.T) (dir string, refuses *atomic.Bool) {
 func TestG5RestoreOfBytesThatTheDiskDidNotTake(t *testing.T) {
 	dir, refuses := mountFailing(t)
 	s, files := openStaging(t, dir)
-	n := &node{store: s.store}
+	rs := &restorer{store: s.store}
 	st, err := files.Create(fs.StageInfo{Ino: 7, Parent: 1, Path: "/f"})
 	if err != nil {
 		t.Fatal(err)
@@ -73,13 +74,13 @@ func TestG5RestoreOfBytesThatTheDiskDidNotTake(t *testing.T) {
 	if err := st.Keep("its program was killed"); err != nil {
 		t.Fatal(err)
 	}
-	list := s.unpublished()
+	list := s.unused()
 	if len(list) != 1 {
 		t.Fatalf("unpublished: %+v", list)
 	}
 	read := func() error {
 		t.Helper()
-		push, done, err := n.stagedPush(list[0])
+		push, done, err := rs.stagedPush(list[0])
 		if err != nil {
 			return err
 		}
@@ -119,7 +120,7 @@ func TestG5SecondRestoreOfBytesThatTheDiskDidNotTake(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			dir, refuses := mountFailing(t)
 			s, files := openStaging(t, dir)
-			n := &node{store: s.store}
+			rs := &restorer{store: s.store}
 			st, err := files.Create(fs.StageInfo{Ino: 7, Parent: 1, Path: "/f"})
 			if err != nil {
 				t.Fatal(err)
@@ -141,7 +142,7 @@ func TestG5SecondRestoreOfBytesThatTheDiskDidNotTake(t *testing.T) {
 			if err := st.Keep("its program was killed"); (err != nil) != when.keep {
 				t.Fatal(err)
 			}
-			list := s.unpublished()
+			list := s.unused()
 			if len(list) != 1 {
 				t.Fatalf("unpublished: %+v", list)
 			}
@@ -158,7 +159,7 @@ func TestG5SecondRestoreOfBytesThatTheDiskDidNotTake(t *testing.T) {
 			}
 			refuses.Store(false)
 			for i := range 3 {
-				push, done, err := n.stagedPush(list[0])
+				push, done, err := rs.stagedPush(list[0])
 				if err == nil {
 					_, err = push.Source.ReadAt(make([]byte, 4), 0)
 					err = errors.Join(err, done(false))
@@ -216,11 +217,23 @@ func TestFailureOfAFileBeforeIsNotThatOfTheNext(t *testing.T) {
 
 // An id of unpublished bytes that are not here is not found: no other id begins so.
 func TestRestoreOfUnpublishedBytesThatAreNotHere(t *testing.T) {
-	n := &node{}
-	if _, err := n.findVersion(admin.RestoreRequest{Content: "staged-9"}); admin.CodeOf(err) != admin.CodeNotFound {
+	rs := &restorer{}
+	if _, err := rs.findVersion(admin.RestoreRequest{Content: "staged-9"}); admin.CodeOf(err) != admin.CodeNotFound {
 		t.Error(err)
 	}
-	if _, err := n.findVersion(admin.RestoreRequest{Content: "9"}); admin.CodeOf(err) != admin.CodeInvalid {
+	if _, err := rs.findVersion(admin.RestoreRequest{Content: "9"}); admin.CodeOf(err) != admin.CodeInvalid {
 		t.Error(err)
+	}
+}
+
+// What was published and replaced before the log was asked for it is no error: else its bytes would be listed as
+// unpublished.
+func TestRestoredAndReplaced(t *testing.T) {
+	out := replicate.Outcome{Result: meta.Result{Index: 9, Ino: 7, Version: 3}}
+	for size, state := range map[int64]meta.ContentState{0: meta.ContentCurrent, 5: meta.ContentRetired} {
+		c := unlisted(out, replicate.Push{Size: size, Attr: meta.AttrPatch{Mtime: 11}})
+		if c.State != state || c.Ino != 7 || c.Version != 3 || c.Published != 9 || c.Size != size || c.Mtime != 11 {
+			t.Errorf("%d bytes: %+v", size, c)
+		}
 	}
 }

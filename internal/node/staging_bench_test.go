@@ -26,7 +26,7 @@ func BenchmarkUnpublished(b *testing.B) {
 	}
 	list := func(b *testing.B) {
 		for b.Loop() {
-			if n := len(s.unpublished()); n < 1000 {
+			if n := len(s.unused()); n < 1000 {
 				b.Fatalf("%d are listed", n)
 			}
 		}
@@ -75,7 +75,7 @@ func TestStatusDoesNotReadOpenFiles(t *testing.T) {
 	}()
 	var before, after runtime.MemStats
 	runtime.ReadMemStats(&before)
-	list := s.unpublished()
+	list := s.unused()
 	runtime.ReadMemStats(&after)
 	if got := after.TotalAlloc - before.TotalAlloc; len(list) != 0 || got > 1<<20 {
 		t.Errorf("%d listed, %d bytes allocated", len(list), got)

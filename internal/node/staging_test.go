@@ -55,7 +55,7 @@ func TestSweepOfUnnamedFiles(t *testing.T) {
 	if err := s.sweep(); err != nil {
 		t.Fatal(err)
 	}
-	if list := s.unpublished(); len(list) != 1 || list[0].Origin.Ino != 7 {
+	if list := s.unused(); len(list) != 1 || list[0].Origin.Ino != 7 {
 		t.Errorf("left: %+v", list)
 	}
 }

@@ -2,7 +2,6 @@ package node
 
 import (
 	"encoding/json"
-	"log/slog"
 	"strings"
 	"testing"
 	"time"
@@ -77,11 +76,9 @@ func TestLookupOfAPathThatRepeatsTheMountPoint(t *testing.T) {
 	c.Do(1, &meta.Create{Parent: meta.RootIno, Name: "f", Kind: meta.KindDir})
 	dir := c.Do(1, &meta.Create{Parent: meta.RootIno, Name: "data", Kind: meta.KindDir}).Ino
 	inner := c.Do(1, &meta.Create{Parent: dir, Name: "f", Kind: meta.KindDir}).Ino
-	n := &node{db: db, proposer: &proposer{}}
-	n.mounts = newMounts(n)
-	n.mounts.byDir["/data"] = &mountPoint{dir: "/data"} // there /data/data/f
+	ps := &paths{db: db, lease: (&proposer{}).lease} // on a mount at /data this is /data/data/f
 	for _, name := range []string{"data/f", "/data/f"} {
-		if ino, clean, err := n.lookup(name); err != nil || ino.Ino != inner || clean != "/data/f" {
+		if ino, clean, err := ps.lookup(name); err != nil || ino.Ino != inner || clean != "/data/f" {
 			t.Errorf("%s: inode %d, %q, %v, want inode %d", name, ino.Ino, clean, err, inner)
 		}
 	}
@@ -107,13 +104,13 @@ func TestCutOffNamesTheVotersThatAreMissing(t *testing.T) {
 // Status of a node that does not lead says why changes fail everywhere: the leader can't write its log. What the leader
 // said long ago counts no more.
 func TestStatusSaysThatTheLeaderCantWrite(t *testing.T) {
-	n := &node{db: meta.OpenMemory(), log: slog.New(slog.DiscardHandler)}
-	n.digests = newDigests(n, &marks{})
-	n.proposer = newProposer(t.Context(), nil, 1, 1)
-	n.proposer.beginIncarnation(1)
+	db := meta.OpenMemory()
+	c := &cluster{db: db, members: &members{names: db}, proposer: newProposer(t.Context(), nil, 1, 1),
+		split: &splitState{}}
+	c.proposer.beginIncarnation(1)
 	leader := raftID(2, [16]byte{2})
 	refused := func(p consensus.Progress) string {
-		return cluster{n}.changesRefused(consensus.Status{ID: raftID(1, [16]byte{1}), Leader: leader,
+		return c.changesRefused(consensus.Status{ID: raftID(1, [16]byte{1}), Leader: leader,
 			Progress: map[consensus.ID]consensus.Progress{leader: p}})
 	}
 	now := time.Now()

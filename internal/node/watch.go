@@ -47,8 +47,8 @@ func (w *watchers) leave(one *watcher) {
 	delete(w.all, one)
 }
 
-// tell hands events to the watchers without waiting for them.
-func (w *watchers) tell(events []meta.Event) {
+// notify hands events to the watchers without waiting for them.
+func (w *watchers) notify(events []meta.Event) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for one := range w.all {
@@ -89,13 +89,25 @@ func (w *watchers) gap(one *watcher) string {
 	return ""
 }
 
+// watchReport answers the clients that watch.
+type watchReport struct {
+	ctx       context.Context // ends with the node
+	db        *meta.DB
+	raft      *lateRaft
+	repl      *replicate.Replicator
+	watchers  *watchers
+	transfers *transfers
+	nodes     *nodeReport
+	versions  *versions
+}
+
 // watch reports transfers as they run, the end of each of them, new versions, and changes of nodes, until the client
 // goes.
-func (n *node) watch(ctx context.Context, req admin.WatchRequest, each func(admin.Event) error) error {
+func (w *watchReport) watch(ctx context.Context, req admin.WatchRequest, each func(admin.Event) error) error {
 	interval := max(orDefault(req.Interval, watchInterval), watchIntervalMin)
-	watcher := n.watched.join()
-	defer n.watched.leave(watcher)
-	feed := n.repl.FollowTransfers()
+	watcher := w.watchers.join()
+	defer w.watchers.leave(watcher)
+	feed := w.repl.FollowTransfers()
 	defer feed.Close()
 	tick := time.NewTicker(interval)
 	defer tick.Stop()
@@ -104,17 +116,17 @@ func (n *node) watch(ctx context.Context, req admin.WatchRequest, each func(admi
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
-		case <-n.ctx.Done():
-			return n.tellTransfers(req, feed, false, each)
+		case <-w.ctx.Done():
+			return w.tellTransfers(req, feed, false, each)
 		case ev := <-watcher.events:
-			if out, ok := n.describe(ev, req); ok {
+			if out, ok := w.describe(ev, req); ok {
 				err = each(out)
 			}
 		case <-feed.Ready():
-			err = n.tellTransfers(req, feed, false, each)
+			err = w.tellTransfers(req, feed, false, each)
 		case <-tick.C:
-			if err = n.tellTransfers(req, feed, true, each); err == nil {
-				err = n.watched.tellGap(watcher, each)
+			if err = w.tellTransfers(req, feed, true, each); err == nil {
+				err = w.watchers.notifyGap(watcher, each)
 			}
 		}
 		if err != nil {
@@ -125,7 +137,7 @@ func (n *node) watch(ctx context.Context, req admin.WatchRequest, each func(admi
 
 // tellTransfers sends the last state of each transfer that has ended, and, if asked to, the present state of each that
 // runs.
-func (n *node) tellTransfers(
+func (w *watchReport) tellTransfers(
 	req admin.WatchRequest, feed *replicate.TransferFeed, present bool, each func(admin.Event) error,
 ) error {
 	now := time.Now()
@@ -135,7 +147,7 @@ func (n *node) tellTransfers(
 	}
 	tell := func(kind string, list []replicate.TransferStatus) error {
 		for _, t := range list {
-			line := n.transfer(t)
+			line := w.transfers.line(t)
 			if !below(line.Path, req.Path) {
 				continue
 			}
@@ -157,8 +169,8 @@ func (n *node) tellTransfers(
 	return tell("transfer", running)
 }
 
-// tellGap sends a watcher a message if some versions and changes of nodes were not sent to it.
-func (w *watchers) tellGap(one *watcher, each func(admin.Event) error) error {
+// notifyGap sends a watcher a message if some versions and changes of nodes were not sent to it.
+func (w *watchers) notifyGap(one *watcher, each func(admin.Event) error) error {
 	text := w.gap(one)
 	if text == "" {
 		return nil
@@ -166,16 +178,16 @@ func (w *watchers) tellGap(one *watcher, each func(admin.Event) error) error {
 	return each(admin.Event{Time: time.Now(), Kind: "message", Message: text})
 }
 
-func (n *node) describe(ev meta.Event, req admin.WatchRequest) (admin.Event, bool) {
+func (w *watchReport) describe(ev meta.Event, req admin.WatchRequest) (admin.Event, bool) {
 	out := admin.Event{Time: time.Now()}
 	switch ev.Kind {
 	case meta.EventNode:
-		if rec, err := n.db.Node(ev.Node); err == nil && rec.State == meta.NodeEvicted { // status lists it no more
+		if rec, err := w.db.Node(ev.Node); err == nil && rec.State == meta.NodeEvicted { // status lists it no more
 			out.Kind, out.Node = "node", &admin.Node{ID: uint32(rec.ID), Name: rec.Name, Addr: rec.Addr, Labels: rec.Labels,
 				State: stateWords[rec.State], Reason: rec.Reason, Voter: rec.Voter, Incarnation: rec.Incarnation}
 			return out, true
 		}
-		nodes, err := n.nodeStatus(n.raft.status())
+		nodes, err := w.nodes.list(w.raft.status())
 		if err != nil {
 			return out, false
 		}
@@ -185,11 +197,11 @@ func (n *node) describe(ev meta.Event, req admin.WatchRequest) (admin.Event, boo
 			}
 		}
 	case meta.EventPublished:
-		c, err := n.db.Content(ev.Content)
+		c, err := w.db.Content(ev.Content)
 		if err != nil {
 			return out, false
 		}
-		if v := n.version(c); below(v.Path, req.Path) {
+		if v := w.versions.line(c); below(v.Path, req.Path) {
 			out.Kind, out.Version = "version", &v
 		}
 	}

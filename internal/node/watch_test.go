@@ -19,10 +19,10 @@ func TestWatchTellsVersionsOfItsPath(t *testing.T) {
 	p := &meta.Publish{Ino: ino, Session: c.Session(1), Size: 5, Root: [32]byte{1}, Votes: meta.Votes{View: db.View()}}
 	p.Votes.Add(1)
 	c.Do(1, p)
-	n := &node{db: db}
+	wr := &watchReport{db: db, raft: &lateRaft{}, versions: &versions{db: db, paths: &paths{db: db}}}
 	ev := meta.Event{Kind: meta.EventPublished, Ino: ino, Content: p.Session}
 	for path, want := range map[string]bool{"": true, "a": true, "a/f": true, "b": false, "a/g": false} {
-		out, ok := n.describe(ev, admin.WatchRequest{Path: path})
+		out, ok := wr.describe(ev, admin.WatchRequest{Path: path})
 		if ok != want || ok && (out.Kind != "version" || out.Version.Path != "/a/f") {
 			t.Errorf("watch of %q: %v %+v, want %v", path, ok, out, want)
 		}
@@ -34,7 +34,7 @@ func TestG10WatchTellsOfGaps(t *testing.T) {
 	var w watchers
 	slow, quick := w.join(), w.join()
 	for range watchQueue + 3 {
-		w.tell([]meta.Event{{Kind: meta.EventPublished}, {Kind: meta.EventOwed}})
+		w.notify([]meta.Event{{Kind: meta.EventPublished}, {Kind: meta.EventOwed}})
 		<-quick.events
 	}
 	if got := w.gap(quick); got != "" {
@@ -42,7 +42,7 @@ func TestG10WatchTellsOfGaps(t *testing.T) {
 	}
 	var said []string
 	tell := func() {
-		if err := w.tellGap(slow, func(ev admin.Event) error {
+		if err := w.notifyGap(slow, func(ev admin.Event) error {
 			said = append(said, ev.Kind+": "+ev.Message)
 			return nil
 		}); err != nil {
@@ -58,5 +58,17 @@ func TestG10WatchTellsOfGaps(t *testing.T) {
 	tell()
 	if len(said) != 2 || !strings.Contains(said[1], "the state of another one") {
 		t.Errorf("with another state: %q", said)
+	}
+}
+
+// A watcher hears that a node was evicted, though status lists it no more.
+func TestWatchTellsOfAnEviction(t *testing.T) {
+	c := metatest.New(t, 2)
+	w := &watchReport{db: c.DB.(*meta.DB), raft: &lateRaft{}}
+	c.Do(1, &meta.Evict{Node: 2, Reason: "sold"})
+	c.Do(1, &meta.Down{Node: 1, Incarnation: c.Lease(1).Incarnation})
+	ev, ok := w.describe(meta.Event{Kind: meta.EventNode, Node: 2}, admin.WatchRequest{})
+	if !ok || ev.Kind != "node" || ev.Node.Name != "node2" || ev.Node.State != "evicted" || ev.Node.Reason != "sold" {
+		t.Errorf("%+v, %v", ev, ok)
 	}
 }

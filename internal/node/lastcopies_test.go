@@ -14,14 +14,14 @@ import (
 func TestLossText(t *testing.T) {
 	db := meta.OpenMemory()
 	defer db.Close()
-	n := &node{db: db}
+	ls := &losses{db: db, paths: &paths{db: db}}
 	l := loss{unread: errors.New("it does not run")}
 	l.Contents, l.Bytes = 30, 300
 	l.List = []meta.Content{{ID: meta.ContentID{Node: 1, Incarnation: 1, Seq: 7}, Ino: 99, Size: 10,
 		State: meta.ContentConflict}}
 	l.strays = strays{Count: 2, First: []admin.Unpublished{{ID: "staged-1", Path: "/x\ny", SizeBytes: 5,
 		Reason: "killed"}}}
-	text := n.lossText("node2", l)
+	text := ls.text("node2", l)
 	for _, want := range []string{"30 file versions (300 bytes) on node2", l.List[0].ID.String(), "conflict version",
 		"and 29 more",
 		"2 unpublished files", `/x\ny`, "staged-1", "and 1 more",
@@ -30,7 +30,7 @@ func TestLossText(t *testing.T) {
 			t.Errorf("no %q in:\n%s", want, text)
 		}
 	}
-	if (loss{}).nothing() != true || l.nothing() || n.lossText("node2", loss{}) != "" {
+	if (loss{}).nothing() != true || l.nothing() || ls.text("node2", loss{}) != "" {
 		t.Error("nothing is something")
 	}
 }

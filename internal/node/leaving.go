@@ -27,13 +27,13 @@ func goodbye(lease meta.Lease, failed bool) *meta.Down {
 // sayGoodbye tells the cluster that this node ends as planned, so that nobody waits for it. All mounts have ended and
 // no task runs: nothing boots this node again.
 func (n *node) sayGoodbye() {
-	op := goodbye(n.proposer.lease(), n.failure.Load() != nil)
+	op := goodbye(n.proposer.lease(), n.life.err() != nil)
 	if op == nil || n.raft.status().NoQuorum {
 		return
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), goodbyeTimeout)
 	defer cancel()
-	if res, err := n.proposeAnonymous(ctx, op); err != nil || res.Errno != 0 {
+	if res, err := n.anonymous.propose(ctx, op); err != nil || res.Errno != 0 {
 		n.log.Info("the others were not told that this node stops", "errno", res.Errno, "err", err)
 	}
 }

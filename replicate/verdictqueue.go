@@ -7,17 +7,17 @@ import (
 	"github.com/rdmcfs/rdmcfs/meta"
 )
 
-// decisionQueue holds events of the log until they are carried out, in order, so that apply never waits for a disk.
+// verdictQueue holds events of the log until they are carried out, in order, so that apply never waits for a disk.
 // It is as long as the log is ahead of the disk.
-type decisionQueue struct {
+type verdictQueue struct {
 	mu   sync.Mutex
 	list []meta.Event
 	wake chan struct{}
 }
 
-func newDecisionQueue() *decisionQueue { return &decisionQueue{wake: make(chan struct{}, 1)} }
+func newVerdictQueue() *verdictQueue { return &verdictQueue{wake: make(chan struct{}, 1)} }
 
-func (q *decisionQueue) add(e meta.Event) {
+func (q *verdictQueue) add(e meta.Event) {
 	q.mu.Lock()
 	q.list = append(q.list, e)
 	q.mu.Unlock()
@@ -27,7 +27,7 @@ func (q *decisionQueue) add(e meta.Event) {
 	}
 }
 
-func (q *decisionQueue) takeAll() []meta.Event {
+func (q *verdictQueue) takeAll() []meta.Event {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	list := q.list
@@ -36,7 +36,7 @@ func (q *decisionQueue) takeAll() []meta.Event {
 }
 
 // run carries events out until ctx ends. What is left then is found again at the next start.
-func (q *decisionQueue) run(ctx context.Context, carryOut func(meta.Event)) {
+func (q *verdictQueue) run(ctx context.Context, carryOut func(meta.Event)) {
 	for {
 		select {
 		case <-ctx.Done():

@@ -84,8 +84,8 @@ func (p *proposer) askAgain(lease meta.Lease, first bool) (known <-chan struct{}
 
 // wakeLocked makes proposals whose outcome is unknown be proposed again at once.
 func (p *proposer) wakeLocked() {
-	close(p.heard)
-	p.heard = make(chan struct{})
+	close(p.again)
+	p.again = make(chan struct{})
 }
 
 // noteRefusal notes that the log refused an attempt to learn an outcome. A waiting caller sees it at its next look.
@@ -97,8 +97,8 @@ func (p *proposer) noteRefusal(err error) {
 	}
 }
 
-// tellLocked wakes the callers that wait in awaitKnown: no outcome is unknown any more.
-func (p *proposer) tellLocked() {
+// wakeWaitersLocked wakes the callers that wait in awaitKnown: no outcome is unknown any more.
+func (p *proposer) wakeWaitersLocked() {
 	close(p.known)
 	p.known = make(chan struct{})
 }

@@ -55,7 +55,7 @@ func TestFenceEndsNoLaterIncarnation(t *testing.T) {
 	c.Boot(1)
 	next := c.Session(1)
 	vote(t, s, next, []byte("of the second incarnation"))
-	s.member.fenced(1, id.Incarnation)
+	s.member.verdicts.fenced(1, id.Incarnation)
 	if _, ok := store.State(storeID(id)); ok {
 		t.Error("the fenced session is still here")
 	}
@@ -72,8 +72,8 @@ func TestFenceDropsNothingThatWasPublished(t *testing.T) {
 	vote(t, s, id, b)
 	publishFor(c, id, b, 1, 2)
 	c.Boot(1)
-	s.member.fenced(1, id.Incarnation)
-	s.member.decided(id, session.Published)
+	s.member.verdicts.fenced(1, id.Incarnation)
+	s.member.verdicts.decided(id, session.Published)
 	if state, ok := store.State(storeID(id)); !ok || state != content.Committed {
 		t.Errorf("a fence dropped what was published: %v %v", state, ok)
 	}
@@ -88,9 +88,9 @@ func TestCommitsNoBytesOfAnotherRoot(t *testing.T) {
 		vote(t, s, id, []byte("what came"))
 		publishFor(c, id, []byte("published"), 1, 2)
 		if restarted {
-			clear(s.member.roots)
+			clear(s.member.votes.roots)
 		}
-		s.member.decided(id, session.Published)
+		s.member.verdicts.decided(id, session.Published)
 		if state, ok := store.State(storeID(id)); ok {
 			t.Errorf("restarted %v: bytes of another root are %v", restarted, state)
 		}
@@ -107,7 +107,7 @@ func TestContentThatCameLateIsReportedAtOnce(t *testing.T) {
 	id, b := c.Session(1), []byte("late")
 	vote(t, s, id, b)
 	publishFor(c, id, b, 1, 2)
-	s.member.decided(id, session.Published)
+	s.member.verdicts.decided(id, session.Published)
 	if state, _ := store.State(storeID(id)); state != content.Committed {
 		t.Fatalf("not committed: %v", state)
 	}
@@ -127,11 +127,11 @@ func TestVoteForWhatIsGoneIsForgotten(t *testing.T) {
 	if _, err := c.DB.Content(id); !isNotFound(err) {
 		t.Fatalf("the content is still in the log's state: %v", err)
 	}
-	s.member.decided(id, session.Published)
+	s.member.verdicts.decided(id, session.Published)
 	if state, ok := store.State(storeID(id)); !ok || state != content.Committed {
 		t.Errorf("it is %v", state)
 	}
-	if n := len(s.member.roots); n > 0 {
+	if n := len(s.member.votes.roots); n > 0 {
 		t.Errorf("%d votes are remembered", n)
 	}
 }

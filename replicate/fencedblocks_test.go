@@ -33,7 +33,7 @@ func keptBlocks(t *testing.T, b []byte, blocks ...int) (*stepped, meta.ContentID
 		t.Fatal(err)
 	}
 	c.Boot(1)
-	s.member.fenced(1, before.Incarnation)
+	s.member.verdicts.fenced(1, before.Incarnation)
 	id := c.Session(1)
 	encoded, err := shape.AppendBinary(nil)
 	if err != nil {
@@ -132,7 +132,7 @@ func TestKeptBlocksMakeRoom(t *testing.T) {
 	}
 	s.member.cfg.Store = &tightStore{Store: store, other: storeID(before)}
 	c.Boot(1)
-	s.member.fenced(1, before.Incarnation)
+	s.member.verdicts.fenced(1, before.Incarnation)
 	recv, err = s.member.beginStore(c.Session(3), meta.ContentID{}, shape)
 	if err != nil {
 		t.Fatalf("no room beside what is kept of a fenced session: %v", err)
@@ -221,7 +221,7 @@ func TestAnnouncementInAFenceLeavesTheBlocks(t *testing.T) {
 		return st
 	}
 	announced(announce{Content: before, Shape: encoded})
-	h, fenced := s.member.find(before), make(chan struct{})
+	h, fenced := s.member.runs.find(before), make(chan struct{})
 	h.post(func() {
 		if err := h.copy.recv.WriteBlock(1, b[1<<20:2<<20], nil); err != nil {
 			t.Error(err)
@@ -230,7 +230,7 @@ func TestAnnouncementInAFenceLeavesTheBlocks(t *testing.T) {
 	})
 	h.post(func() { h.join(1, announce{Content: before, Epoch: 1, Shape: encoded}, shape) })
 	c.Boot(1)
-	s.member.fenced(1, before.Incarnation)
+	s.member.verdicts.fenced(1, before.Incarnation)
 	close(fenced)
 	st := announced(announce{Content: c.Session(1), Shape: encoded, Follows: before})
 	if st.Have.Count() != 1 || !st.Have.Has(1) {
