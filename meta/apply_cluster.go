@@ -286,6 +286,9 @@ func (t *tx) freeDead(limit int) {
 			limit, more = lockTable{t}.sweep(owner, limit)
 		}
 		if !more {
+			limit, more = delegations{t}.sweep(owner, limit)
+		}
+		if !more {
 			t.del(key)
 		}
 		return !more

@@ -318,6 +318,9 @@ func (t *tx) revive(o *Restore, r *contentRecord) (Result, syscall.Errno) {
 	if t.inode(r.Ino) != nil {
 		return Result{}, syscall.EINVAL // not an orphan: restore it in its inode
 	}
+	if errno := (delegations{t}).mayName(dir); errno != ok {
+		return Result{}, errno
+	}
 	i, errno := t.newInode(dir, KindFile, 0o600, o.Cred)
 	if errno != ok {
 		return Result{}, errno

@@ -61,9 +61,7 @@ func (t *tx) mayPublish(o *Publish) syscall.Errno {
 // target finds or makes the inode and its policy.
 func (t *tx) target(p *publication) (errno syscall.Errno) {
 	switch {
-	case p.LinkName != "" && p.Ino != 0:
-		return syscall.EINVAL
-	case p.LinkName != "":
+	case p.LinkName != "" && (p.Ino == 0 || t.inode(p.Ino) == nil):
 		p.inode, errno = t.linkNew(p.Publish)
 	default:
 		p.inode = t.reservedOrShown(p.Ino)
@@ -98,7 +96,7 @@ func (t *tx) reservedOrShown(ino Ino) *Inode {
 	return nil
 }
 
-// linkNew makes the inode and the name of an O_TMPFILE.
+// linkNew makes the inode and the name of an O_TMPFILE, or of a file that the holder of the directory's names made.
 func (t *tx) linkNew(o *Publish) (*Inode, syscall.Errno) {
 	dir, errno := t.dir(o.LinkParent, o.LinkName)
 	if errno != ok {
@@ -106,6 +104,12 @@ func (t *tx) linkNew(o *Publish) (*Inode, syscall.Errno) {
 	}
 	if d, _ := t.entryOf(dir, o.LinkName); d.Ino != 0 {
 		return nil, syscall.EEXIST
+	}
+	if o.Ino != 0 {
+		return delegations{t}.linkNumbered(dir, o)
+	}
+	if errno := (delegations{t}).mayName(dir); errno != ok {
+		return nil, errno
 	}
 	i, errno := t.newInode(dir, KindFile, 0o600, Cred{})
 	if errno != ok {

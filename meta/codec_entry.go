@@ -94,6 +94,10 @@ var opMakers = map[uint8]func() codedOp{
 	27: func() codedOp { return new(ReturnLocks) },
 	28: func() codedOp { return new(UnlockFile) },
 	29: func() codedOp { return new(Undelete) },
+	30: func() codedOp { return new(Reserve) },
+	31: func() codedOp { return new(DelegateNames) },
+	32: func() codedOp { return new(ReturnNames) },
+	33: func() codedOp { return new(RecallNames) },
 }
 
 func newOp(code uint8) codedOp {
@@ -113,6 +117,17 @@ func (o *Create) code(c *fields) {
 	c.str(&o.Target)
 	c.Flag(&o.Excl)
 }
+
+func (o *Reserve) code(c *fields) {
+	o.Create.code(c)
+	c.ino(&o.Ino)
+}
+
+func (o *DelegateNames) code(c *fields) { c.ino(&o.Dir) }
+
+func (o *ReturnNames) code(c *fields) { c.ino(&o.Dir) }
+
+func (o *RecallNames) code(c *fields) { c.ino(&o.Dir) }
 
 func (o *Cred) code(c *fields) {
 	c.V32(&o.UID)

@@ -37,6 +37,29 @@ type Create struct {
 	Excl   bool
 }
 
+// Reserve is the Create of a file that got its number, and perhaps its first publish, from a holder of the directory's
+// new names (DelegateNames). It answers Result.Existed if the file is there by now.
+type Reserve struct {
+	Create Create
+	Ino    Ino
+}
+
+// DelegateNames asks that the new names of a directory are the proposer's to give, until the names are returned or its
+// incarnation ends. Then names that others put there are answered EREMOTE. Directories that the holder makes there are
+// delegated to it, too. Result.Ino is the first of NamesBlock inode numbers for the files that it makes by itself. With
+// Dir 0 it asks for the numbers only. EBUSY: another node has the names.
+type DelegateNames struct{ Dir Ino }
+
+// NamesBlock is how many inode numbers come with DelegateNames.
+const NamesBlock = 1 << 12
+
+// ReturnNames gives the new names of a directory back. It has no effect unless they are delegated to the proposer.
+type ReturnNames struct{ Dir Ino }
+
+// RecallNames asks the holder of a directory's new names to return them: it sees EventNamesRecalled. Result.Existed
+// says whether there is one.
+type RecallNames struct{ Dir Ino }
+
 // Link adds a name for a file that has a published version.
 type Link struct {
 	Ino    Ino
@@ -120,8 +143,9 @@ type Publish struct {
 	Missing []Missed // members without a vote, and why; apply derives which members are owed, this only gives reasons
 	Inline  []byte   // instead of votes: the bytes, at most MaxInline, where all nodes get them by the log
 	Attr    AttrPatch
-	// LinkParent and LinkName are set for an O_TMPFILE: the name it gets with this publish.
-	// Then Ino is zero, and Attr gives mode and owner.
+	// LinkParent and LinkName are set for a file that gets its name with this publish. Attr gives mode and owner. Of
+	// an O_TMPFILE, Ino is zero. Of a file that a holder of the directory's new names has numbered, Ino is that number:
+	// ESTALE if the proposer does not hold the names and the file has not been reserved.
 	LinkParent Ino
 	LinkName   string
 	// Hint is the path as the writer knew it, kept with an orphan.
@@ -358,17 +382,19 @@ type EventKind uint8
 
 // Kinds of events.
 const (
-	EventName         EventKind = iota + 1 // a name in directory Ino appeared, vanished or changed its inode
-	EventInode                             // attributes of Ino changed
-	EventPublished                         // Ino has a new current version
-	EventRemoved                           // Ino has no name left
-	EventDecided                           // a session was published or aborted
-	EventFenced                            // all undecided sessions of (Node, Incarnation and before) are aborted
-	EventRetired                           // Content may be deleted: by all when Node is zero, else by Node
-	EventNode                              // the record of Node changed: view change
-	EventOwed                              // rows of Node in the owed table or its backlog changed
-	EventLockAnswered                      // a request for a lock was answered
-	EventLockRecalled                      // (Node, Incarnation) is to give back the decision about the locks of Ino
+	EventName          EventKind = iota + 1 // a name in directory Ino appeared, vanished or changed its inode
+	EventInode                              // attributes of Ino changed
+	EventPublished                          // Ino has a new current version
+	EventRemoved                            // Ino has no name left
+	EventDecided                            // a session was published or aborted
+	EventFenced                             // all undecided sessions of (Node, Incarnation and before) are aborted
+	EventRetired                            // Content may be deleted: by all when Node is zero, else by Node
+	EventNode                               // the record of Node changed: view change
+	EventOwed                               // rows of Node in the owed table or its backlog changed
+	EventLockAnswered                       // a request for a lock was answered
+	EventLockRecalled                       // (Node, Incarnation) is to give back the decision about the locks of Ino
+	EventNamesRecalled                      // (Node, Incarnation) is to return the new names of directory Ino
+	EventNamesReturned                      // nobody gives the new names of directory Ino by itself any more
 )
 
 func (*Create) opcode() uint8    { return 1 }
@@ -397,6 +423,11 @@ func (*LockFile) opcode() uint8    { return 26 }
 func (*ReturnLocks) opcode() uint8 { return 27 }
 func (*UnlockFile) opcode() uint8  { return 28 }
 func (*Undelete) opcode() uint8    { return 29 }
+
+func (*Reserve) opcode() uint8       { return 30 }
+func (*DelegateNames) opcode() uint8 { return 31 }
+func (*ReturnNames) opcode() uint8   { return 32 }
+func (*RecallNames) opcode() uint8   { return 33 }
 
 func (o *Unlink) opcode() uint8 {
 	if o.GiveBack {

@@ -197,7 +197,7 @@ func (n *node) restore(
 		op.Parent, op.Name = dir.Ino, name
 	}
 	before, _ := n.db.Inode(c.Ino) // none where the file is gone
-	res, err := n.proposer.propose(ctx, op)
+	res, err := n.newNames.Propose(ctx, op, n.proposer.propose)
 	if err == nil && res.Errno != 0 {
 		err = n.restoreRefused(res.Errno, req.As)
 	}

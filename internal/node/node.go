@@ -17,6 +17,7 @@ import (
 	"github.com/rdmcfs/rdmcfs/internal/consensus"
 	"github.com/rdmcfs/rdmcfs/internal/content"
 	"github.com/rdmcfs/rdmcfs/internal/control"
+	"github.com/rdmcfs/rdmcfs/internal/newnames"
 	"github.com/rdmcfs/rdmcfs/internal/control/admin"
 	"github.com/rdmcfs/rdmcfs/internal/control/rings"
 	"github.com/rdmcfs/rdmcfs/internal/credentials"
@@ -80,6 +81,7 @@ type node struct {
 	members  *members
 	raft     lateRaft
 	proposer *proposer
+	newNames *newnames.Holder
 	tcp      *tcp.Device // one of the members of device
 	device   *mixed.Device
 	rings    *rings.Fabric // over the RDMA device, if there is one
@@ -278,6 +280,9 @@ func (n *node) openStores() (err error) {
 	}
 	n.proposer = newProposer(n.ctx, &n.raft, n.id.Node, n.id.Generation)
 	n.closer.add(func() error { n.proposer.work.Wait(); return nil })
+	n.newNames = newnames.New(n.ctx, newnames.Config{State: n.db, Self: n.proposer.lease, Log: n.proposer.propose,
+		Now: time.Now, Changed: func(events []meta.Event) { n.mounts.apply(events) }, Logger: n.log})
+	n.closer.add(func() error { n.newNames.Wait(); return nil })
 	n.staging = &staging{store: n.store, log: n.log}
 	if err := n.staging.sweep(); err != nil {
 		return err
@@ -308,7 +313,7 @@ func (n *node) openReplication() error {
 	n.closer.add(engine.Close)
 	n.groups = newLiveGroups(replicate.Multicast(engine), n.members.book)
 	n.repl, err = replicate.New(replicate.Config{
-		Self: n.proposer.lease, Names: n.db, Log: replicaLog{n}, Peers: replicaPeers{n.peers},
+		Self: n.proposer.lease, Names: n.newNames.View(), Log: replicaLog{n}, Peers: replicaPeers{n.peers},
 		Groups: n.groups, Store: n.store, IsLeader: n.isLeader, Logger: n.log, Point: n.crash.point,
 	})
 	if err != nil {
@@ -441,6 +446,7 @@ func (n *node) changed(index uint64, events []meta.Event) {
 		n.viewChanged()
 		n.sawReturned(events)
 	}
+	events = append(events, n.newNames.Applied(events)...)
 	n.mounts.apply(events)
 	n.repl.Applied(events)
 	if raft := n.raft.node.Load(); raft != nil {
@@ -478,6 +484,7 @@ func (n *node) restored() {
 	n.viewChanged()
 	n.mounts.dropCaches()
 	n.repl.Restored()
+	n.newNames.Restored()
 	n.watched.skip()
 	if raft := n.raft.node.Load(); raft != nil {
 		raft.SetVisible(n.db.Index())

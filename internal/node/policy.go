@@ -137,7 +137,7 @@ func (s policySetter) setOne(ctx context.Context, dir meta.Inode) error {
 	if err != nil {
 		return err
 	}
-	res, err := s.n.proposer.propose(ctx, &meta.SetPolicy{Dir: dir.Ino, Policy: p})
+	res, err := s.n.newNames.Propose(ctx, &meta.SetPolicy{Dir: dir.Ino, Policy: p}, s.n.proposer.propose)
 	if err == nil && res.Errno != 0 {
 		err = res.Errno
 	}

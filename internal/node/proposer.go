@@ -11,6 +11,7 @@ import (
 	"github.com/rdmcfs/rdmcfs/fs"
 	"github.com/rdmcfs/rdmcfs/internal/consensus"
 	"github.com/rdmcfs/rdmcfs/internal/control/admin"
+	"github.com/rdmcfs/rdmcfs/internal/newnames"
 	"github.com/rdmcfs/rdmcfs/meta"
 	"github.com/rdmcfs/rdmcfs/replicate"
 )
@@ -90,6 +91,14 @@ func (p *proposer) beginIncarnation(incarnation uint32) {
 func (p *proposer) propose(ctx context.Context, op meta.Op) (meta.Result, error) {
 	res, _, err := p.proposeVisible(ctx, op, consensus.ProposeOptions{})
 	return res, err
+}
+
+// with is the log for callers that propose with options.
+func (p *proposer) with(opts consensus.ProposeOptions) newnames.Log {
+	return func(ctx context.Context, op meta.Op) (meta.Result, error) {
+		res, _, err := p.proposeVisible(ctx, op, opts)
+		return res, err
+	}
 }
 
 func (p *proposer) proposeVisible(

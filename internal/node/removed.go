@@ -125,7 +125,7 @@ func (r removedFiles) restore(
 		}
 		op.Parent, op.Name = dir.Ino, name
 	}
-	res, err := r.n.proposer.propose(ctx, op)
+	res, err := r.n.newNames.Propose(ctx, op, r.n.proposer.propose)
 	if err == nil && res.Errno != 0 {
 		err = r.refused(res.Errno, as)
 	}

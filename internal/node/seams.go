@@ -48,8 +48,7 @@ type replicaLog struct{ n *node }
 
 // Propose implements replicate.Log.
 func (l replicaLog) Propose(ctx context.Context, op meta.Op) (meta.Result, error) {
-	res, _, err := l.n.proposer.proposeVisible(ctx, op, forReplicate(op))
-	return res, err
+	return l.n.newNames.Propose(ctx, op, l.n.proposer.with(forReplicate(op)))
 }
 
 // forReplicate says how an operation of package replicate is proposed. A publish, whose barrier comes next, waits for a
@@ -79,7 +78,7 @@ var _ fs.Cluster = cluster{}
 func (c cluster) Self() meta.Lease { return c.n.proposer.lease() }
 
 // Names implements fs.Cluster.
-func (c cluster) Names() meta.Reader { return c.n.db }
+func (c cluster) Names() meta.Reader { return c.n.newNames.View() }
 
 // Show implements fs.Cluster.
 func (c cluster) Show(ctx context.Context, index uint64, patient bool) ([]meta.NodeID, error) {
@@ -133,7 +132,7 @@ func (c cluster) propose(ctx context.Context, op meta.Op, opts consensus.Propose
 	if !c.n.db.SpaceFor(op) {
 		return meta.Result{}, fmt.Errorf("node: the disk of %s is full: %w", c.n.cfg.DataDir, replicate.ErrNoSpace)
 	}
-	res, _, err := c.n.proposer.proposeVisible(ctx, op, opts)
+	res, err := c.n.newNames.Propose(ctx, op, c.n.proposer.with(opts))
 	return res, readOnly(err)
 }
 
