@@ -110,6 +110,15 @@ func (rp *reporter) take(body []byte) error {
 	return nil
 }
 
+// heard takes a call of a node for a sign of its life.
+func (rp *reporter) heard(id ID) {
+	rp.n.mu.Lock()
+	defer rp.n.mu.Unlock()
+	if p := rp.nodes[id]; p != nil {
+		p.LastSeen = time.Now()
+	}
+}
+
 // reachedLocked tells barriers how far a node is.
 func (rp *reporter) reachedLocked(id ID, visible uint64) {
 	for b := range rp.barriers {

@@ -58,6 +58,27 @@ func (h *Holder) askLocked(dir meta.Ino) {
 	})
 }
 
+// isFreshLocked reports whether it is certain that an incarnation has not been fenced. A node that stood still is not
+// fresh: another one may have made any name meanwhile.
+func (h *Holder) isFreshLocked(lease meta.Lease) bool {
+	age := h.cfg.Now().Sub(h.confirmed)
+	if fresh := h.under == lease && age < freshFor; fresh && age < confirmAfter || h.inConfirm || h.ctx.Err() != nil {
+		return fresh
+	}
+	h.inConfirm = true
+	h.work.Go(func() {
+		began := h.cfg.Now()
+		err := h.cfg.Confirm(h.ctx, lease)
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		h.inConfirm = false
+		if err == nil {
+			h.confirmed, h.under = began, lease
+		}
+	})
+	return h.under == lease && age < freshFor
+}
+
 // Applied takes the effects of applied entries, in their order. It returns what they mean for pending files.
 func (h *Holder) Applied(events []meta.Event) (more []meta.Event) {
 	h.mu.Lock()

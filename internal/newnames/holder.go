@@ -29,7 +29,10 @@ type Config struct {
 	State State
 	Self  func() meta.Lease // this node's present incarnation
 	Log   Log               // of what no caller waits for
-	Now   func() time.Time  // the cluster's
+	Now   func() time.Time
+	// Confirm returns nil if a quorum says, after the call began, that an incarnation is up, and that it will not be
+	// fenced for its silence for another 3 s. It is bounded.
+	Confirm func(ctx context.Context, l meta.Lease) error
 	// Changed shows the mounts what has changed of pending files, as Applied does with what the log has changed.
 	Changed func(events []meta.Event)
 	Logger  *slog.Logger
@@ -40,6 +43,10 @@ const (
 	askWithin = 10 * time.Second
 	// askAgain is how long a directory is not asked for after a recall: several nodes make names there.
 	askAgain = time.Minute
+	// freshFor is how long after the begin of a confirmation pending files are made without another one. It is less than
+	// the 3 s that it holds. confirmAfter is when the next one begins.
+	freshFor     = 1500 * time.Millisecond
+	confirmAfter = 500 * time.Millisecond
 	// numbersLow is when more inode numbers are asked for.
 	numbersLow = meta.NamesBlock / 4
 	// rememberedMax bounds the directories of which this node remembers a name or a recall.
@@ -85,6 +92,9 @@ type Holder struct {
 	made      map[meta.Ino]time.Time // when this node last made a name by the log
 	recalled  map[meta.Ino]time.Time
 	asking    bool
+	confirmed time.Time  // when the last confirmation began
+	under     meta.Lease // that it was about
+	inConfirm bool
 	next, end meta.Ino      // inode numbers that are left
 	changed   chan struct{} // closed and replaced at each change of who holds what
 }
@@ -158,7 +168,7 @@ func (h *Holder) createLocked(op *meta.Create, lease meta.Lease) (p *pending, ma
 	if p = h.byName[at.dir][at.name]; p != nil {
 		return p, false
 	}
-	if holder, err := h.cfg.State.NamesHolder(at.dir); err != nil || holder != lease {
+	if holder, err := h.cfg.State.NamesHolder(at.dir); err != nil || holder != lease || !h.isFreshLocked(lease) {
 		return nil, false
 	}
 	if taken, err := h.cfg.State.NameTaken(at.dir, at.name); err != nil || taken {

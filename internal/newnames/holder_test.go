@@ -34,6 +34,7 @@ type testNode struct {
 	mu    sync.Mutex
 	lease meta.Lease
 	shown []meta.Event // what the mounts heard of
+	still bool         // no quorum confirms anything
 }
 
 func newWorld(t *testing.T, n int) *world {
@@ -42,7 +43,7 @@ func newWorld(t *testing.T, n int) *world {
 		tn := &testNode{w: w, id: meta.NodeID(i + 1)}
 		tn.lease = w.c.Lease(tn.id)
 		tn.Holder = New(t.Context(), Config{State: w.c.DB.(*meta.DB), Self: tn.self, Log: tn.log, Now: time.Now,
-			Changed: tn.show, Logger: slog.New(slog.DiscardHandler)})
+			Confirm: tn.confirm, Changed: tn.show, Logger: slog.New(slog.DiscardHandler)})
 		w.nodes = append(w.nodes, tn)
 	}
 	return w
@@ -52,6 +53,15 @@ func (n *testNode) self() meta.Lease {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	return n.lease
+}
+
+func (n *testNode) confirm(context.Context, meta.Lease) error {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.still {
+		return errors.New("no quorum")
+	}
+	return nil
 }
 
 func (n *testNode) show(events []meta.Event) {
@@ -139,7 +149,7 @@ func (n *testNode) held(name string) meta.Ino {
 		l, err := n.cfg.State.NamesHolder(dir)
 		n.Holder.mu.Lock()
 		defer n.Holder.mu.Unlock()
-		return err == nil && l == n.self() && n.next != n.end
+		return err == nil && l == n.self() && n.next != n.end && n.isFreshLocked(l)
 	})
 	return dir
 }
@@ -286,6 +296,24 @@ func TestFenceTakesPendingNames(t *testing.T) {
 	}
 }
 
+// A node that stood still makes no name by itself, whatever it still knows.
+func TestNodeThatStoodStillMakesNoNames(t *testing.T) {
+	w := newWorld(t, 2)
+	a := w.nodes[0]
+	dir := a.held("d")
+	a.mu.Lock()
+	a.still = true
+	a.mu.Unlock()
+	a.Holder.mu.Lock()
+	a.confirmed = a.confirmed.Add(-freshFor)
+	a.Holder.mu.Unlock()
+	before := w.count(&meta.Create{})
+	a.create(dir, "f")
+	if w.count(&meta.Create{}) == before {
+		t.Error("it made a name that another node may have made")
+	}
+}
+
 // Programs of three nodes make, publish, rename and remove files of the same names, and nodes are fenced. At each
 // moment each name was made by one of them.
 func TestManyNodesMakeNames(t *testing.T) {
@@ -356,7 +384,9 @@ func manyNodes(t *testing.T, seed uint64) {
 }
 
 // use publishes a new file, mostly, and removes or renames it in the end.
-func (n *testNode) use(r *rand.Rand, at name, ino meta.Ino, claim func(name, meta.Ino), release func(name, meta.Ino) bool) {
+func (n *testNode) use(
+	r *rand.Rand, at name, ino meta.Ino, claim func(name, meta.Ino), release func(name, meta.Ino) bool,
+) {
 	if r.IntN(5) > 0 {
 		if pub := n.publish(ino); pub.Errno != 0 || pub.Orphan || pub.Ino != ino {
 			n.w.t.Errorf("publish of %v: %+v", at, pub)

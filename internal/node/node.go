@@ -17,10 +17,10 @@ import (
 	"github.com/rdmcfs/rdmcfs/internal/consensus"
 	"github.com/rdmcfs/rdmcfs/internal/content"
 	"github.com/rdmcfs/rdmcfs/internal/control"
-	"github.com/rdmcfs/rdmcfs/internal/newnames"
 	"github.com/rdmcfs/rdmcfs/internal/control/admin"
 	"github.com/rdmcfs/rdmcfs/internal/control/rings"
 	"github.com/rdmcfs/rdmcfs/internal/credentials"
+	"github.com/rdmcfs/rdmcfs/internal/newnames"
 	"github.com/rdmcfs/rdmcfs/meta"
 	"github.com/rdmcfs/rdmcfs/rdma/mixed"
 	"github.com/rdmcfs/rdmcfs/rdma/tcp"
@@ -281,7 +281,8 @@ func (n *node) openStores() (err error) {
 	n.proposer = newProposer(n.ctx, &n.raft, n.id.Node, n.id.Generation)
 	n.closer.add(func() error { n.proposer.work.Wait(); return nil })
 	n.newNames = newnames.New(n.ctx, newnames.Config{State: n.db, Self: n.proposer.lease, Log: n.proposer.propose,
-		Now: time.Now, Changed: func(events []meta.Event) { n.mounts.apply(events) }, Logger: n.log})
+		Confirm: cluster{n}.Confirm, Now: time.Now, Changed: func(events []meta.Event) { n.mounts.apply(events) },
+		Logger: n.log})
 	n.closer.add(func() error { n.newNames.Wait(); return nil })
 	n.staging = &staging{store: n.store, log: n.log}
 	if err := n.staging.sweep(); err != nil {

@@ -45,6 +45,7 @@ var mayImport = map[string][]string{
 	"internal/tidy":          {},
 	"internal/filelock":      {},
 	"internal/clusterlock":   {"meta", "internal/filelock"},
+	"internal/newnames":      {"meta"},
 	"fs":                     {"replicate", "meta", "internal/content", "internal/clusterlock", "internal/filelock"},
 	"replicate": {"rdma", "meta", "internal/coder", "internal/content", "internal/units", "replicate/rdmc",
 		"replicate/schedule", "replicate/session", "replicate/slow"},
