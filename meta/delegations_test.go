@@ -155,12 +155,11 @@ func TestFenceEndsDelegations(t *testing.T) {
 	if got := holderOf(t, c, dir); got != c.Lease(2) {
 		t.Errorf("held by %+v", got)
 	}
-	if res := c.Propose(1, &meta.Reserve{Create: meta.Create{Parent: dir, Name: "b", Kind: meta.KindFile}, Ino: ino}); res.Errno != syscall.EREMOTE {
-		t.Errorf("the next incarnation reserves there: %+v", res)
-	}
+	reserve := &meta.Reserve{Create: meta.Create{Parent: dir, Name: "b", Kind: meta.KindFile}, Ino: ino}
+	answers(t, "the next incarnation reserves there", c.Propose(1, reserve), syscall.EREMOTE)
 }
 
-// Operations as they come: each name has one giver at a time, replicas are equal, and nothing is left of what has ended.
+// Operations as they come: each directory has one giver of names at a time.
 func TestDelegationsAsTheyCome(t *testing.T) {
 	for seed := range uint64(30) {
 		c := metatest.New(t, 3)
