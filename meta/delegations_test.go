@@ -87,7 +87,8 @@ func TestNamesOfAHeldDirectoryAreTheHolders(t *testing.T) {
 		"undelete":          &meta.Undelete{Removed: removed.Index, Parent: dir, Name: "x"},
 		"publish with link": &meta.Publish{Session: c.Session(2), LinkParent: dir, LinkName: "x"},
 		"rmdir":             &meta.Rmdir{Parent: meta.RootIno, Name: "empty"},
-		"rename over":       &meta.Rename{OldParent: meta.RootIno, OldName: "other", NewParent: meta.RootIno, NewName: "empty"},
+		"rename over": &meta.Rename{OldParent: meta.RootIno, OldName: "other", NewParent: meta.RootIno,
+			NewName: "empty"},
 	} {
 		answers(t, what, c.Propose(2, op), syscall.EREMOTE)
 	}

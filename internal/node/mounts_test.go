@@ -88,6 +88,7 @@ func TestMountsAreListedWhileOneIsMade(t *testing.T) {
 	}
 	n := &node{ctx: t.Context(), db: meta.OpenMemory(), store: store, log: slog.New(slog.DiscardHandler)}
 	n.proposer = newProposer(n.ctx, nil, 1, 1)
+	n.newNames = newNamesOf(n)
 	s := newMounts(n)
 	dir, mounted := t.TempDir(), make(chan error)
 	go func() {

@@ -280,9 +280,7 @@ func (n *node) openStores() (err error) {
 	}
 	n.proposer = newProposer(n.ctx, &n.raft, n.id.Node, n.id.Generation)
 	n.closer.add(func() error { n.proposer.work.Wait(); return nil })
-	n.newNames = newnames.New(n.ctx, newnames.Config{State: n.db, Self: n.proposer.lease, Log: n.proposer.propose,
-		Confirm: cluster{n}.Confirm, Now: time.Now, Changed: func(events []meta.Event) { n.mounts.apply(events) },
-		Logger: n.log})
+	n.newNames = newNamesOf(n)
 	n.closer.add(func() error { n.newNames.Wait(); return nil })
 	n.staging = &staging{store: n.store, log: n.log}
 	if err := n.staging.sweep(); err != nil {

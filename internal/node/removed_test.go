@@ -28,7 +28,7 @@ func (l clusterLog) Propose(_ context.Context, data []byte, _ consensus.ProposeO
 func keepingNode(t *testing.T) (n *node, c *metatest.Cluster, d meta.Ino) {
 	t.Helper()
 	c = metatest.New(t, 2)
-	n = &node{db: c.DB.(*meta.DB), id: identity{Node: 1, Store: strings.Repeat("01", 16)}}
+	n = &node{ctx: t.Context(), db: c.DB.(*meta.DB), id: identity{Node: 1, Store: strings.Repeat("01", 16)}}
 	var err error
 	if n.members, err = newMembers(n.db, n.id, time.Now); err != nil {
 		t.Fatal(err)
@@ -36,6 +36,7 @@ func keepingNode(t *testing.T) (n *node, c *metatest.Cluster, d meta.Ino) {
 	n.staging, _ = openStaging(t, t.TempDir())
 	n.proposer = newProposer(t.Context(), clusterLog{c}, 1, meta.FirstGeneration)
 	n.proposer.beginIncarnation(c.Lease(1).Incarnation)
+	n.newNames = newNamesOf(n)
 	d = c.Do(1, &meta.Create{Parent: meta.RootIno, Name: "d", Kind: meta.KindDir, Mode: 0o755}).Ino
 	p, err := n.policy(t.Context(), admin.PolicyRequest{Path: "/d", Set: &admin.Policy{KeepRemoved: time.Hour}})
 	if err != nil || p.KeepRemoved != time.Hour {

@@ -4,10 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/rdmcfs/rdmcfs/fs"
 	"github.com/rdmcfs/rdmcfs/internal/consensus"
 	"github.com/rdmcfs/rdmcfs/internal/control"
+	"github.com/rdmcfs/rdmcfs/internal/newnames"
 	"github.com/rdmcfs/rdmcfs/meta"
 	"github.com/rdmcfs/rdmcfs/replicate"
 )
@@ -117,6 +119,13 @@ func (c cluster) Propose(ctx context.Context, op meta.Op) (meta.Result, error) {
 // ProposePatient implements fs.Cluster.
 func (c cluster) ProposePatient(ctx context.Context, op meta.Op) (meta.Result, error) {
 	return c.propose(ctx, op, consensus.ProposeOptions{Announce: showsNext(op), Patient: true})
+}
+
+// newNamesOf makes the part of a node that gives names by itself.
+func newNamesOf(n *node) *newnames.Holder {
+	return newnames.New(n.ctx, newnames.Config{State: n.db, Self: n.proposer.lease, Log: n.proposer.propose,
+		Confirm: cluster{n}.Confirm, Now: time.Now, Changed: func(events []meta.Event) { n.mounts.apply(events) },
+		Logger: n.log})
 }
 
 // Settle implements fs.Cluster.
