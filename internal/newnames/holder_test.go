@@ -296,6 +296,43 @@ func TestFenceTakesPendingNames(t *testing.T) {
 	}
 }
 
+// A file that is removed while its first publish is ordered does not come back by it.
+func TestUnlinkBesideTheFirstPublish(t *testing.T) {
+	w := newWorld(t, 2)
+	a := w.nodes[0]
+	dir := a.held("d")
+	f := a.create(dir, "f")
+	ordering, goOn := make(chan struct{}), make(chan struct{})
+	slow := func(ctx context.Context, op meta.Op) (meta.Result, error) {
+		close(ordering)
+		<-goOn
+		return a.log(ctx, op)
+	}
+	published := make(chan error)
+	go func() {
+		_, err := a.Propose(t.Context(), &meta.Publish{Ino: f.Ino, Session: w.c.Session(1)}, slow)
+		published <- err
+	}()
+	<-ordering
+	removed := make(chan meta.Result)
+	go func() { removed <- a.do(&meta.Unlink{Parent: dir, Name: "f"}) }()
+	w.eventually("the unlink is under way, or over", func() bool {
+		a.Holder.mu.Lock()
+		defer a.Holder.mu.Unlock()
+		return a.busy[name{dir, "f"}] > 0 || a.byIno[f.Ino] == nil
+	})
+	close(goOn)
+	if err := <-published; err != nil {
+		t.Fatal(err)
+	}
+	if res := <-removed; res.Errno != 0 || res.Removed != f.Ino {
+		t.Errorf("unlink: %+v", res)
+	}
+	if _, err := a.View().Lookup(dir, "f", a.self()); !errors.Is(err, meta.ErrNotFound) {
+		t.Errorf("it is there again: %v", err)
+	}
+}
+
 // A node that stood still makes no name by itself, whatever it still knows.
 func TestNodeThatStoodStillMakesNoNames(t *testing.T) {
 	w := newWorld(t, 2)

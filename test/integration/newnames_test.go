@@ -67,7 +67,8 @@ func TestExclusiveCreate(t *testing.T) {
 			oneWins(t, c, filepath.Join(dir, fmt.Sprint("lock", i)))
 		}
 		for _, n := range c.Nodes {
-			if f, err := os.OpenFile(n.Path(dir, "open"), os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600); !errors.Is(err, fs.ErrExist) {
+			f, err := os.OpenFile(n.Path(dir, "open"), os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
+			if !errors.Is(err, fs.ErrExist) {
 				t.Errorf("%s makes a file that %s has open: %v", n.Name(), holder.Name(), err)
 				_ = f.Close()
 			}

@@ -1,0 +1,40 @@
+package main
+
+var inNewNames = []string{newNamesTests}
+
+// ofNewNames are faults in what nodes give by themselves.
+var ofNewNames = []mutant{
+	{"other nodes put names into a held directory", "meta/apply_delegations.go",
+		"l != (Lease{}) && l != d.lease() {", "l != (Lease{}) && l != d.lease() && dir == nil {", inApply},
+	{"a delegation outlives its incarnation", "meta/apply_delegations.go",
+		"|| !d.cl.alive(l) {", "{", inApply},
+	{"a directory that another node makes is delegated", "meta/apply_delegations.go",
+		"made.Kind == KindDir && d.holder(in.Ino) == d.lease() {", "made.Kind == KindDir {", inApply},
+	{"a directory that is removed stays delegated", "meta/apply_names.go",
+		"\t\tdelegations{t}.end(i.Ino)\n", "", inApply},
+	{"a number that was not given is taken", "meta/apply_delegations.go",
+		" && low <= d.progressOf(d.entry.Node).LastIno", "", inApply},
+	{"a directory with names that are not known yet is removed", "meta/apply_names.go",
+		"return delegations{t}.mayName(&Inode{Ino: ino})", "return ok", inApply},
+	{"a publish names a file after its directory was returned", "meta/apply_delegations.go",
+		"if d.holder(dir.Ino) != d.lease() {\n\t\treturn nil, syscall.ESTALE", "if dir == nil {\n\t\treturn nil, syscall.ESTALE",
+		inApply},
+	{"a pending file is made over a name", "internal/newnames/holder.go",
+		"err != nil || taken {", "err != nil {", inNewNames},
+	{"a pending file is made beside an operation on its name", "internal/newnames/holder.go",
+		"if h.busy[at] > 0 || h.busyDirs", "if h.busyDirs", inNewNames},
+	{"names are returned before they are known", "internal/newnames/delegate.go",
+		"h.concerned(reach{dirs: []meta.Ino{dir}})", "nil", inNewNames},
+	{"a node that stood still makes names", "internal/newnames/holder.go",
+		" || !h.isFreshLocked(lease) {", " {", inNewNames},
+	{"a pending file outlives its incarnation", "internal/newnames/delegate.go",
+		"l.Incarnation <= incarnation {", "l.Incarnation > incarnation {", inNewNames},
+	{"a file is removed beside its first publish", "internal/newnames/holder.go",
+		"if p == nil || p.publishing > 0 {", "if p == nil {", inNewNames},
+	{"the first publish forgets the owner", "internal/newnames/holder.go",
+		"first.Attr.Mask |= meta.AttrMode | meta.AttrUID | meta.AttrGID", "first.Attr.Mask |= meta.AttrMode", inNewNames},
+	{"a recall is not waited for", "internal/newnames/order.go",
+		"if err := h.awaitReturn(ctx, end.C, r, log); err != nil {\n\t\t\treturn res, err\n\t\t}", "return res, err", inNewNames},
+	{"a read barrier is no sign of life", "internal/consensus/serve.go",
+		"\t\tn.reporter.heard(s.peer) // before", "\t\t// before", inConsensus},
+}
