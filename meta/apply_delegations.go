@@ -38,6 +38,9 @@ func (d delegations) delegate(o *DelegateNames) (Result, syscall.Errno) {
 		}
 		d.give(o.Dir, d.lease())
 	}
+	if !o.Numbers {
+		return Result{}, ok
+	}
 	p := d.progressOf(d.entry.Node)
 	if p.LastIno+NamesBlock >= inoPerNode {
 		return Result{}, syscall.ENOSPC
@@ -70,15 +73,19 @@ func (d delegations) inherit(in, made *Inode) {
 	}
 }
 
-// giveBack ends the delegation of a directory to the proposer.
+// giveBack ends delegations of directories to the proposer.
 func (d delegations) giveBack(o *ReturnNames) (Result, syscall.Errno) {
-	if d.holder(o.Dir) != d.lease() {
-		return Result{}, ok
+	for _, dir := range o.Dirs[:min(len(o.Dirs), ReturnMax)] {
+		if d.holder(dir) == d.lease() {
+			d.end(dir)
+			d.emit(Event{Kind: EventNamesReturned, Ino: dir})
+		}
 	}
-	d.end(o.Dir)
-	d.emit(Event{Kind: EventNamesReturned, Ino: o.Dir})
-	return Result{Ino: o.Dir, Existed: true}, ok
+	return Result{}, ok
 }
+
+// ReturnMax bounds the directories of a ReturnNames; those beyond are left out.
+const ReturnMax = 1024
 
 // recall asks the holder of a directory to give it back.
 func (d delegations) recall(o *RecallNames) (Result, syscall.Errno) {
@@ -97,33 +104,49 @@ func (d delegations) given(ino Ino) bool {
 	return ino>>inoBits == Ino(d.entry.Node) && low > 0 && low <= d.progressOf(d.entry.Node).LastIno
 }
 
-// reserve makes the name and the inode of a file that the proposer numbered.
+// reserve makes the name and the inode of a file that the proposer has made.
 func (d delegations) reserve(o *Reserve) (Result, syscall.Errno) {
-	if o.Create.Kind != KindFile || !d.given(o.Ino) {
+	switch {
+	case o.Incarnation != d.entry.Incarnation:
+		return Result{}, syscall.ESTALE
+	case !d.given(o.Ino):
 		return Result{}, syscall.EINVAL
 	}
 	if i := d.inode(o.Ino); i != nil {
 		return Result{Ino: i.Ino, Existed: true, Inode: *i}, ok
 	}
-	dir, errno := d.dir(o.Create.Parent, o.Create.Name)
+	dir, errno := d.dir(o.Parent, o.Name)
 	if errno != ok {
 		return Result{}, errno
 	}
-	if e, _ := d.entryOf(dir, o.Create.Name); e.Ino != 0 {
+	if e, _ := d.entryOf(dir, o.Name); e.Ino != 0 {
 		return Result{}, syscall.EEXIST
 	}
 	if errno := d.mayName(dir); errno != ok {
 		return Result{}, errno
 	}
-	i := d.newInodeAs(o.Ino, dir, KindFile, o.Create.Mode, o.Create.Cred)
-	if errno := d.shape(i, &o.Create); errno != ok {
+	i, errno := d.made(o.Ino, dir, &o.Made)
+	if errno != ok {
 		return Result{}, errno
 	}
-	d.addName(dir, o.Create.Name, i)
+	if errno := d.shape(i, &Create{Kind: KindFile}); errno != ok {
+		return Result{}, errno
+	}
+	d.addName(dir, o.Name, i)
 	return Result{Ino: i.Ino, Inode: *i}, ok
 }
 
-// linkNumbered is linkNew for a file that the holder of the directory's names has numbered.
+// made is the inode of a file that the proposer has made. It has no name yet.
+func (d delegations) made(ino Ino, dir *Inode, m *Made) (*Inode, syscall.Errno) {
+	if d.cl.policies[m.Policy] == nil {
+		return nil, syscall.EINVAL
+	}
+	i := d.newInodeAs(ino, dir, KindFile, m.Mode, m.Cred)
+	i.Policy = m.Policy
+	return i, ok
+}
+
+// linkNumbered is linkNew for a file that the holder of the directory's names has made.
 func (d delegations) linkNumbered(dir *Inode, o *Publish) (*Inode, syscall.Errno) {
 	if !d.given(o.Ino) {
 		return nil, syscall.EINVAL
@@ -131,7 +154,10 @@ func (d delegations) linkNumbered(dir *Inode, o *Publish) (*Inode, syscall.Errno
 	if d.holder(dir.Ino) != d.lease() {
 		return nil, syscall.ESTALE
 	}
-	i := d.newInodeAs(o.Ino, dir, KindFile, 0o600, Cred{})
+	i, errno := d.made(o.Ino, dir, o.Made)
+	if errno != ok {
+		return nil, errno
+	}
 	d.addName(dir, o.LinkName, i)
 	return i, ok
 }

@@ -61,7 +61,9 @@ func (t *tx) mayPublish(o *Publish) syscall.Errno {
 // target finds or makes the inode and its policy.
 func (t *tx) target(p *publication) (errno syscall.Errno) {
 	switch {
-	case p.LinkName != "" && (p.Ino == 0 || t.inode(p.Ino) == nil):
+	case p.LinkName != "" && (p.Ino != 0) != (p.Made != nil):
+		return syscall.EINVAL
+	case p.LinkName != "" && (p.Made == nil || t.inode(p.Ino) == nil):
 		p.inode, errno = t.linkNew(p.Publish)
 	default:
 		p.inode = t.reservedOrShown(p.Ino)
@@ -105,7 +107,7 @@ func (t *tx) linkNew(o *Publish) (*Inode, syscall.Errno) {
 	if d, _ := t.entryOf(dir, o.LinkName); d.Ino != 0 {
 		return nil, syscall.EEXIST
 	}
-	if o.Ino != 0 {
+	if o.Made != nil {
 		return delegations{t}.linkNumbered(dir, o)
 	}
 	if errno := (delegations{t}).mayName(dir); errno != ok {

@@ -13,12 +13,13 @@ import (
 // heldDir is a directory whose new names node 1 gives, and the first of the inode numbers that it got.
 func heldDir(c *metatest.Cluster) (dir, first meta.Ino) {
 	dir = newDir(c, meta.RootIno, "d")
-	return dir, c.Do(1, &meta.DelegateNames{Dir: dir}).Ino
+	return dir, c.Do(1, &meta.DelegateNames{Dir: dir, Numbers: true}).Ino
 }
 
 // numbered is the first publish of an empty file that node n has numbered.
 func numbered(c *metatest.Cluster, n meta.NodeID, dir meta.Ino, name string, ino meta.Ino) *meta.Publish {
-	return &meta.Publish{Ino: ino, Session: c.Session(n), LinkParent: dir, LinkName: name}
+	return &meta.Publish{Ino: ino, Session: c.Session(n), LinkParent: dir, LinkName: name,
+		Made: &meta.Made{Mode: 0o640, Policy: 1}}
 }
 
 func answers(t *testing.T, what string, res meta.Result, want syscall.Errno) {
@@ -121,16 +122,17 @@ func TestNamesAreReturned(t *testing.T) {
 	if !found {
 		t.Error("the holder does not hear of it")
 	}
-	create := meta.Create{Parent: dir, Name: "a", Kind: meta.KindFile, Mode: 0o600}
-	c.Do(1, &meta.Reserve{Create: create, Ino: ino})
-	if res := c.Do(1, &meta.Reserve{Create: create, Ino: ino}); !res.Existed || res.Ino != ino {
+	reserve := meta.Reserve{Incarnation: c.Lease(1).Incarnation, Parent: dir, Name: "a", Ino: ino,
+		Made: meta.Made{Mode: 0o600, Policy: 1}}
+	c.Do(1, &reserve)
+	if res := c.Do(1, &reserve); !res.Existed || res.Ino != ino {
 		t.Errorf("reserved twice: %+v", res)
 	}
-	answers(t, "a return by another node", c.Propose(2, &meta.ReturnNames{Dir: dir}), 0)
+	answers(t, "a return by another node", c.Propose(2, &meta.ReturnNames{Dirs: []meta.Ino{dir}}), 0)
 	if holderOf(t, c, dir) != c.Lease(1) {
 		t.Fatal("another node returned the names")
 	}
-	c.Do(1, &meta.ReturnNames{Dir: dir})
+	c.Do(1, &meta.ReturnNames{Dirs: []meta.Ino{dir}})
 	answers(t, "O_EXCL of a name that the holder has given", c.Propose(2, &meta.Create{Parent: dir, Name: "a",
 		Kind: meta.KindFile, Excl: true}), syscall.EEXIST)
 	c.Do(2, &meta.Create{Parent: dir, Name: "b", Kind: meta.KindFile, Excl: true})
@@ -156,7 +158,9 @@ func TestFenceEndsDelegations(t *testing.T) {
 	if got := holderOf(t, c, dir); got != c.Lease(2) {
 		t.Errorf("held by %+v", got)
 	}
-	reserve := &meta.Reserve{Create: meta.Create{Parent: dir, Name: "b", Kind: meta.KindFile}, Ino: ino}
+	reserve := &meta.Reserve{Incarnation: old.Incarnation, Parent: dir, Name: "b", Ino: ino, Made: meta.Made{Policy: 1}}
+	answers(t, "a reservation of the old one under the next", c.Propose(1, reserve), syscall.ESTALE)
+	reserve.Incarnation = c.Lease(1).Incarnation
 	answers(t, "the next incarnation reserves there", c.Propose(1, reserve), syscall.EREMOTE)
 }
 
@@ -176,13 +180,13 @@ func TestDelegationsAsTheyCome(t *testing.T) {
 			foreign := held != (meta.Lease{}) && held != c.Lease(n)
 			switch r.IntN(9) {
 			case 0, 1:
-				if res := c.Propose(n, &meta.DelegateNames{Dir: dir}); res.Errno == 0 {
+				if res := c.Propose(n, &meta.DelegateNames{Dir: dir, Numbers: true}); res.Errno == 0 {
 					numbers[n], holder[dir] = res.Ino, c.Lease(n)
 				} else if !foreign {
 					t.Fatalf("seed %d: delegate: %v", seed, res.Errno)
 				}
 			case 2:
-				if c.Propose(n, &meta.ReturnNames{Dir: dir}); held == c.Lease(n) {
+				if c.Propose(n, &meta.ReturnNames{Dirs: []meta.Ino{dir}}); held == c.Lease(n) {
 					delete(holder, dir)
 				}
 			case 3:

@@ -31,8 +31,9 @@ func (db *DB) NameTaken(dir Ino, name string) (bool, error) {
 	return taken, err
 }
 
-// NewFile is the record of a file that a holder of a directory's new names makes: reserved under its lease.
-func NewFile(from Reader, dir Inode, o *Create, ino Ino, lease Lease, now int64) (Inode, error) {
+// NewFile is the record of a file that a holder of a directory's new names makes, reserved under its lease. It has no
+// number yet.
+func NewFile(from Reader, dir Inode, o *Create, lease Lease, now int64) (Inode, error) {
 	if errno := checkName(o.Name); errno != ok {
 		return Inode{}, errno
 	}
@@ -44,7 +45,21 @@ func NewFile(from Reader, dir Inode, o *Create, ino Ino, lease Lease, now int64)
 		}
 		i.Policy = p.ID
 	}
-	i.Ino, i.Nlink, i.Parent, i.Name, i.Reserved = ino, 1, dir.Ino, o.Name, lease
+	i.Nlink, i.Parent, i.Name, i.Reserved = 1, dir.Ino, o.Name, lease
 	i.Atime, i.Mtime, i.Ctime = now, now, now
 	return i, nil
+}
+
+// NamesHeld lists directories whose new names a lease gives, after one of them, up to limit.
+func (db *DB) NamesHeld(l Lease, after Ino, limit int) (list []Ino, err error) {
+	prefix := namesOfKey(l, 0)[:9]
+	err = db.read(func(s snap) error {
+		list = nil
+		return s.each(prefix, namesOfKey(l, after+1), func(key, _ []byte) (bool, error) {
+			_, dir := splitReserved(key)
+			list = append(list, dir)
+			return len(list) < limit, nil
+		})
+	})
+	return list, err
 }

@@ -7,6 +7,7 @@ import (
 	"context"
 	"log/slog"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -21,6 +22,7 @@ type Log func(ctx context.Context, op meta.Op) (meta.Result, error)
 type State interface {
 	meta.Reader
 	NamesHolder(dir meta.Ino) (meta.Lease, error)
+	NamesHeld(l meta.Lease, after meta.Ino, limit int) ([]meta.Ino, error)
 	NameTaken(dir meta.Ino, name string) (bool, error)
 }
 
@@ -30,6 +32,13 @@ type Config struct {
 	Self  func() meta.Lease // this node's present incarnation
 	Log   Log               // of what no caller waits for
 	Now   func() time.Time
+	// Awake is how long the machine has run, with the time that it slept. A clock that stands still in a simulation is
+	// as good: the longer of this and of the monotonic clock counts.
+	Awake func() time.Duration
+	// Settle waits, for a bounded time, until the outcome of all that this node has proposed is known. Settled reports
+	// whether it is.
+	Settle  func(ctx context.Context) error
+	Settled func() bool
 	// Confirm returns nil if a quorum says, after the call began, that an incarnation is up, and that it will not be
 	// fenced for its silence for another 3 s. It is bounded.
 	Confirm func(ctx context.Context, l meta.Lease) error
@@ -51,10 +60,13 @@ const (
 	numbersLow = meta.NamesBlock / 4
 	// rememberedMax bounds the directories of which this node remembers a name or a recall.
 	rememberedMax = 1024
-	// recallEvery is how often a recall is repeated while nothing happens, and recallFor how long it is waited for. A
-	// holder that does not answer is fenced long before that.
-	recallEvery = time.Second
-	recallFor   = 30 * time.Second
+	// recallEvery is how often a recall is repeated while nothing happens. recallFor and recallForPublish are how long
+	// it is waited for. A holder that does not answer is fenced after 3 s; one that can't return is not waited for.
+	recallEvery      = time.Second
+	recallFor        = 8 * time.Second
+	recallForPublish = 20 * time.Second
+	// heldIdle is after how long without a new file a directory is returned together with another one.
+	heldIdle = 10 * time.Second
 	// reservesMax is how many pending files are reserved at a time when a directory is given back.
 	reservesMax = 64
 	// retryEvery is the pause between attempts to give a directory back.
@@ -67,12 +79,30 @@ type name struct {
 	name string
 }
 
-// pending is a file that the log does not know yet.
+// pending is a file that the log does not know yet. Either publishes of it are ordered, or its reservation: each has
+// the log answer before the other begins.
 type pending struct {
 	at         name
 	rec        meta.Inode
-	publishing int           // publishes that are being ordered
-	idle       chan struct{} // closed when none is; nil if none is
+	publishing int            // publishes that are being ordered
+	reserving  bool           // its reservation is being ordered
+	idle       chan struct{}  // closed when nothing is; nil if nothing is
+	session    meta.ContentID // of the last publish
+}
+
+// beginLocked notes that something of the file is being ordered.
+func (p *pending) beginLocked() {
+	if p.idle == nil {
+		p.idle = make(chan struct{})
+	}
+}
+
+// endLocked notes that one thing less is being ordered.
+func (p *pending) endLocked() {
+	if p.publishing == 0 && !p.reserving {
+		close(p.idle)
+		p.idle = nil
+	}
 }
 
 // Holder has the pending files of a node. All methods may be called at the same time.
@@ -88,16 +118,41 @@ type Holder struct {
 	busy      map[name]int     // names that operations under way may make
 	busyDirs  map[meta.Ino]int // directories that operations under way may remove
 	returning map[meta.Ino]bool
-	touched   map[meta.Ino]int64     // when the last pending file was made in a directory, ns
-	made      map[meta.Ino]time.Time // when this node last made a name by the log
-	recalled  map[meta.Ino]time.Time
+	made      map[meta.Ino]time.Time // when this node last made a name in a directory, here or by the log
+	recalled  map[meta.Ino]time.Time // when a directory was last recalled, from whomever
+	asked     map[meta.Ino]time.Time // when this node last recalled a directory
 	asking    bool
-	confirmed time.Time  // when the last confirmation began
-	under     meta.Lease // that it was about
-	inConfirm bool
-	next, end meta.Ino      // inode numbers that are left
+	trust     trust
+	numbers   numbers
 	changed   chan struct{} // closed and replaced at each change of who holds what
+	count     atomic.Int64  // of byIno
 }
+
+// trust is until when it is certain that an incarnation has not been fenced.
+type trust struct {
+	lease meta.Lease
+	began time.Time // the last confirmation
+	awake time.Duration
+	under bool // the next one is under way
+}
+
+// numbers are inode numbers that are left: those of a block, and a whole block to go on with.
+type numbers struct{ next, end, more meta.Ino }
+
+// take gives a number; 0: none is left.
+func (n *numbers) take() (ino meta.Ino) {
+	if n.next == n.end && n.more != 0 {
+		n.next, n.end, n.more = n.more, n.more+meta.NamesBlock, 0
+	}
+	if n.next == n.end {
+		return 0
+	}
+	n.next++
+	return n.next - 1
+}
+
+// low reports whether it is time to ask for more.
+func (n *numbers) low() bool { return n.more == 0 && n.end-n.next < numbersLow }
 
 // New makes a Holder without pending files. Its work in the background ends with ctx.
 func New(ctx context.Context, cfg Config) *Holder {
@@ -105,7 +160,7 @@ func New(ctx context.Context, cfg Config) *Holder {
 		cfg: cfg, ctx: ctx, askAgain: askAgain,
 		byName: map[meta.Ino]map[string]*pending{}, byIno: map[meta.Ino]*pending{},
 		busy: map[name]int{}, busyDirs: map[meta.Ino]int{}, returning: map[meta.Ino]bool{},
-		touched: map[meta.Ino]int64{}, made: map[meta.Ino]time.Time{}, recalled: map[meta.Ino]time.Time{},
+		made: map[meta.Ino]time.Time{}, recalled: map[meta.Ino]time.Time{}, asked: map[meta.Ino]time.Time{},
 		changed: make(chan struct{}),
 	}
 }
@@ -114,11 +169,7 @@ func New(ctx context.Context, cfg Config) *Holder {
 func (h *Holder) Wait() { h.work.Wait() }
 
 // Pending is how many files the log does not know yet.
-func (h *Holder) Pending() int {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	return len(h.byIno)
-}
+func (h *Holder) Pending() int { return int(h.count.Load()) }
 
 // Propose orders an operation by log, or answers it here.
 func (h *Holder) Propose(ctx context.Context, op meta.Op, log Log) (meta.Result, error) {
@@ -142,7 +193,7 @@ func (h *Holder) Propose(ctx context.Context, op meta.Op, log Log) (meta.Result,
 // create makes a pending file, if the directory's names are this node's to give.
 func (h *Holder) create(op *meta.Create) (res meta.Result, ok bool) {
 	lease := h.cfg.Self()
-	if op.Kind != meta.KindFile || lease.Incarnation == 0 {
+	if op.Kind != meta.KindFile || lease.Incarnation == 0 || !h.cfg.Settled() {
 		return res, false
 	}
 	h.mu.Lock()
@@ -168,39 +219,45 @@ func (h *Holder) createLocked(op *meta.Create, lease meta.Lease) (p *pending, ma
 	if p = h.byName[at.dir][at.name]; p != nil {
 		return p, false
 	}
-	if holder, err := h.cfg.State.NamesHolder(at.dir); err != nil || holder != lease || !h.isFreshLocked(lease) {
+	if holder, err := h.cfg.State.NamesHolder(at.dir); err != nil || holder != lease || !h.trustedLocked(lease) {
 		return nil, false
 	}
 	if taken, err := h.cfg.State.NameTaken(at.dir, at.name); err != nil || taken {
 		return nil, false
 	}
 	dir, err := h.cfg.State.Inode(at.dir)
-	if err != nil || h.next == h.end {
-		h.askNumbersLocked()
-		return nil, false
-	}
-	rec, err := meta.NewFile(h.cfg.State, dir, op, h.next, lease, h.cfg.Now().UnixNano())
 	if err != nil {
 		return nil, false
 	}
-	h.next++
-	if h.end-h.next < numbersLow {
-		h.askNumbersLocked()
+	rec, err := meta.NewFile(h.cfg.State, dir, op, lease, h.cfg.Now().UnixNano())
+	if err != nil {
+		return nil, false
+	}
+	rec.Ino = h.numbers.take()
+	if h.numbers.low() {
+		h.askLocked(0)
+	}
+	if rec.Ino == 0 {
+		return nil, false
 	}
 	p = &pending{at: at, rec: rec}
 	if h.byName[at.dir] == nil {
 		h.byName[at.dir] = map[string]*pending{}
 	}
 	h.byName[at.dir][at.name], h.byIno[rec.Ino] = p, p
-	h.touched[at.dir] = rec.Ctime
+	h.count.Add(1)
+	remember(h.made, at.dir, h.cfg.Now())
 	return p, true
 }
 
-// unlink forgets a pending file. One that is being published is for the log to remove.
+// unlink forgets a pending file. One of which something is being ordered is for the log to remove.
 func (h *Holder) unlink(op *meta.Unlink) (res meta.Result, ok bool) {
+	if h.count.Load() == 0 || !h.cfg.Settled() {
+		return res, false
+	}
 	h.mu.Lock()
 	p := h.byName[op.Parent][op.Name]
-	if p == nil || p.publishing > 0 {
+	if p == nil || p.publishing > 0 || p.reserving {
 		h.mu.Unlock()
 		return res, false
 	}
@@ -211,9 +268,8 @@ func (h *Holder) unlink(op *meta.Unlink) (res meta.Result, ok bool) {
 		return res, true
 	}
 	h.dropLocked(p)
-	h.touched[p.at.dir] = h.cfg.Now().UnixNano()
 	h.mu.Unlock()
-	h.cfg.Changed(goneEvents(p))
+	h.cfg.Changed(p.gone(false))
 	res.Ino, res.Removed = p.rec.Ino, p.rec.Ino
 	return res, true
 }
@@ -223,60 +279,73 @@ func (h *Holder) dropLocked(p *pending) {
 	if h.byIno[p.rec.Ino] != p {
 		return
 	}
+	h.count.Add(-1)
 	delete(h.byIno, p.rec.Ino)
 	delete(h.byName[p.at.dir], p.at.name)
 	if len(h.byName[p.at.dir]) == 0 {
 		delete(h.byName, p.at.dir)
-		delete(h.touched, p.at.dir)
 	}
 }
 
-// goneEvents say that a pending file is gone.
-func goneEvents(p *pending) []meta.Event {
+// gone says that a pending file is gone: a program removed it, or it lost its name.
+func (p *pending) gone(lost bool) []meta.Event {
 	rec := p.rec
 	return []meta.Event{
 		{Kind: meta.EventName, Ino: p.at.dir, Name: p.at.name, Node: rec.Reserved.Node},
-		{Kind: meta.EventRemoved, Ino: rec.Ino, Inode: &rec, Node: rec.Reserved.Node},
+		{Kind: meta.EventRemoved, Ino: rec.Ino, Inode: &rec, Node: rec.Reserved.Node, Lost: lost},
 	}
 }
 
 // publish orders the publish of a pending file: it brings name and number.
 func (h *Holder) publish(ctx context.Context, op *meta.Publish, log Log) (res meta.Result, ok bool, err error) {
-	if op.LinkName != "" {
+	if op.LinkName != "" || h.count.Load() == 0 {
 		return res, false, nil
 	}
-	h.mu.Lock()
-	p := h.byIno[op.Ino]
+	p, err := h.beginPublish(ctx, op)
 	if p == nil {
-		h.mu.Unlock()
-		return res, false, nil
+		return res, err != nil, err
 	}
-	if p.publishing++; p.publishing == 1 {
-		p.idle = make(chan struct{})
-	}
-	h.mu.Unlock()
-	res, err = log(ctx, p.named(op))
+	first := *op
+	first.LinkParent, first.LinkName = p.at.dir, p.at.name
+	first.Made = p.made()
+	res, err = log(ctx, &first)
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if p.publishing--; p.publishing == 0 {
-		close(p.idle)
+	p.publishing--
+	p.endLocked()
+	if err == nil && res.Errno == 0 {
+		h.dropLocked(p) // perhaps it is gone again: then no name of it has been applied that is still there
 	}
 	return res, true, err
 }
 
-// named is the first publish of a pending file.
-func (p *pending) named(op *meta.Publish) *meta.Publish {
-	first := *op
-	first.LinkParent, first.LinkName = p.at.dir, p.at.name
-	if first.Attr.Mask&meta.AttrMode == 0 {
-		first.Attr.Mode = p.rec.Mode
+// beginPublish waits until a pending file is not being reserved. It is nil if the log knows the file.
+func (h *Holder) beginPublish(ctx context.Context, op *meta.Publish) (*pending, error) {
+	for {
+		h.mu.Lock()
+		p := h.byIno[op.Ino]
+		if p == nil {
+			h.mu.Unlock()
+			return nil, nil
+		}
+		if !p.reserving {
+			p.publishing++
+			p.session = op.Session
+			p.beginLocked()
+			h.mu.Unlock()
+			return p, nil
+		}
+		idle := p.idle
+		h.mu.Unlock()
+		select {
+		case <-idle:
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
 	}
-	if first.Attr.Mask&meta.AttrUID == 0 {
-		first.Attr.UID = p.rec.UID
-	}
-	if first.Attr.Mask&meta.AttrGID == 0 {
-		first.Attr.GID = p.rec.GID
-	}
-	first.Attr.Mask |= meta.AttrMode | meta.AttrUID | meta.AttrGID
-	return &first
+}
+
+// made is what the log is told of the file's creation.
+func (p *pending) made() *meta.Made {
+	return &meta.Made{Mode: p.rec.Mode, Cred: meta.Cred{UID: p.rec.UID, GID: p.rec.GID}, Policy: p.rec.Policy}
 }

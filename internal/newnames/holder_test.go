@@ -35,6 +35,7 @@ type testNode struct {
 	lease meta.Lease
 	shown []meta.Event // what the mounts heard of
 	still bool         // no quorum confirms anything
+	open  int          // operations whose outcome is unknown
 }
 
 func newWorld(t *testing.T, n int) *world {
@@ -43,7 +44,8 @@ func newWorld(t *testing.T, n int) *world {
 		tn := &testNode{w: w, id: meta.NodeID(i + 1)}
 		tn.lease = w.c.Lease(tn.id)
 		tn.Holder = New(t.Context(), Config{State: w.c.DB.(*meta.DB), Self: tn.self, Log: tn.log, Now: time.Now,
-			Confirm: tn.confirm, Changed: tn.show, Logger: slog.New(slog.DiscardHandler)})
+			Confirm: tn.confirm, Awake: func() time.Duration { return 0 }, Settled: tn.isSettled,
+			Settle: tn.settle, Changed: tn.show, Logger: slog.New(slog.DiscardHandler)})
 		w.nodes = append(w.nodes, tn)
 	}
 	return w
@@ -62,6 +64,26 @@ func (n *testNode) confirm(context.Context, meta.Lease) error {
 		return errors.New("no quorum")
 	}
 	return nil
+}
+
+func (n *testNode) isSettled() bool {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.open == 0
+}
+
+func (n *testNode) settle(context.Context) error {
+	if !n.isSettled() {
+		return errors.New("not settled")
+	}
+	return nil
+}
+
+// unsure notes that one outcome more, or less, is unknown.
+func (n *testNode) unsure(by int) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.open += by
 }
 
 func (n *testNode) show(events []meta.Event) {
@@ -149,7 +171,7 @@ func (n *testNode) held(name string) meta.Ino {
 		l, err := n.cfg.State.NamesHolder(dir)
 		n.Holder.mu.Lock()
 		defer n.Holder.mu.Unlock()
-		return err == nil && l == n.self() && n.next != n.end && n.isFreshLocked(l)
+		return err == nil && l == n.self() && n.numbers != (numbers{}) && n.trustedLocked(l)
 	})
 	return dir
 }
@@ -333,6 +355,214 @@ func TestUnlinkBesideTheFirstPublish(t *testing.T) {
 	}
 }
 
+// A publish and the removal by another node, applied together, leave nothing behind.
+func TestPublishAndRemovalInOneBatch(t *testing.T) {
+	w := newWorld(t, 2)
+	a, b := w.nodes[0], w.nodes[1]
+	dir := a.held("d")
+	f := a.create(dir, "f")
+	together := func(_ context.Context, op meta.Op) (meta.Result, error) {
+		var res meta.Result
+		w.apply(a, func() meta.Result {
+			res = w.c.ProposeAs(a.self(), op)
+			return w.c.ProposeAs(b.self(), &meta.Unlink{Parent: dir, Name: "f"})
+		}, op)
+		return res, nil
+	}
+	pub := &meta.Publish{Ino: f.Ino, Session: w.c.Session(1)}
+	if res, err := a.Propose(t.Context(), pub, together); err != nil || res.Errno != 0 {
+		t.Fatal(res, err)
+	}
+	if _, err := a.View().Lookup(dir, "f", a.self()); !errors.Is(err, meta.ErrNotFound) || a.Pending() != 0 {
+		t.Errorf("it is still here: %v, %d pending", err, a.Pending())
+	}
+	if again := a.publish(f.Ino); !again.Orphan {
+		t.Errorf("its next publish brings it back: %+v", again)
+	}
+	if res := b.create(dir, "f"); res.Errno != 0 {
+		t.Errorf("the name is not free: %v", res.Errno)
+	}
+}
+
+// slowly is a log that says when an operation of the type of like has come, and holds it back.
+func (n *testNode) slowly(like meta.Op) (log Log, came <-chan struct{}, goOn func()) {
+	at, on := make(chan struct{}), make(chan struct{})
+	return func(ctx context.Context, op meta.Op) (meta.Result, error) {
+		if fmt.Sprintf("%T", op) == fmt.Sprintf("%T", like) {
+			close(at)
+			<-on
+		}
+		return n.log(ctx, op)
+	}, at, func() { close(on) }
+}
+
+// What comes while a file is being reserved waits for that: an unlink is not undone, and a publish makes no second name.
+func TestOperationsBesideAReservation(t *testing.T) {
+	for _, what := range []string{"unlink", "publish"} {
+		w := newWorld(t, 2)
+		a := w.nodes[0]
+		dir := a.held("d")
+		f := a.create(dir, "f")
+		log, reserving, goOn := a.slowly(&meta.Reserve{})
+		renamed := make(chan meta.Result)
+		go func() {
+			res, _ := a.Propose(t.Context(), &meta.Rename{OldParent: dir, OldName: "f", NewParent: dir, NewName: "g"}, log)
+			renamed <- res
+		}()
+		<-reserving
+		other := make(chan meta.Result)
+		go func() {
+			if what == "unlink" {
+				other <- a.do(&meta.Unlink{Parent: dir, Name: "f"})
+			} else {
+				other <- a.publish(f.Ino)
+			}
+		}()
+		select {
+		case res := <-other:
+			t.Fatalf("%s does not wait: %+v", what, res)
+		case <-time.After(20 * time.Millisecond):
+		}
+		goOn()
+		ren, res := <-renamed, <-other
+		if what == "publish" && (ren.Errno != 0 || res.Errno != 0 || res.Orphan) {
+			t.Errorf("rename %v, publish %+v", ren.Errno, res)
+		}
+		if what == "unlink" && (ren.Errno == 0) == (res.Errno == 0) {
+			t.Errorf("rename %v, unlink %v", ren.Errno, res.Errno)
+		}
+		for _, of := range []string{"f", "g"} {
+			rec, err := a.View().Lookup(dir, of, a.self())
+			if there := err == nil; there != (of == "g" && ren.Errno == 0) || there && rec.Ino != f.Ino {
+				t.Errorf("%s: after rename %v, %s is %+v, %v", what, ren.Errno, of, rec, err)
+			}
+		}
+	}
+}
+
+// Nothing is answered here while an earlier outcome is unknown: it would overtake it.
+func TestUnknownOutcomesComeFirst(t *testing.T) {
+	w := newWorld(t, 2)
+	a := w.nodes[0]
+	dir := a.held("d")
+	f := a.create(dir, "f")
+	creates, unlinks := w.count(&meta.Create{}), w.count(&meta.Unlink{})
+	a.unsure(1)
+	if _, err := a.Propose(t.Context(), &meta.Unlink{Parent: dir, Name: "f"}, a.log); err == nil {
+		t.Error("an unlink did not wait")
+	}
+	a.create(dir, "g")
+	if w.count(&meta.Create{}) == creates {
+		t.Error("a create was answered here")
+	}
+	a.unsure(-1)
+	if res := a.do(&meta.Unlink{Parent: dir, Name: "f"}); res.Removed != f.Ino || w.count(&meta.Unlink{}) != unlinks {
+		t.Errorf("afterwards: %+v", res)
+	}
+}
+
+// A file that the log refuses to reserve has lost its name: no program removed it.
+func TestRefusedReservationIsALoss(t *testing.T) {
+	w := newWorld(t, 2)
+	a := w.nodes[0]
+	dir := a.held("d")
+	f := a.create(dir, "f")
+	if res, err := a.log(t.Context(), &meta.Create{Parent: dir, Name: "f", Kind: meta.KindDir}); err != nil || res.Errno != 0 {
+		t.Fatal(res, err)
+	}
+	w.nodes[1].create(dir, "other") // recalls
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if !slices.ContainsFunc(a.shown, func(e meta.Event) bool {
+		return e.Kind == meta.EventRemoved && e.Ino == f.Ino && e.Lost
+	}) {
+		t.Error("the mounts do not hear that it lost its name")
+	}
+}
+
+// The first publish brings what the file got when it was made, and then its attributes.
+func TestFirstPublishKeepsModeAndPolicy(t *testing.T) {
+	w := newWorld(t, 2)
+	a := w.nodes[0]
+	dir := a.held("d")
+	policy := func(p *meta.Policy) {
+		if res, err := a.log(t.Context(), &meta.SetPolicy{Dir: dir, Policy: p}); err != nil || res.Errno != 0 {
+			t.Fatal(res, err)
+		}
+	}
+	policy(&meta.Policy{Placement: meta.PlaceCopies, Copies: 1})
+	f := a.do(&meta.Create{Parent: dir, Name: "f", Kind: meta.KindFile, Mode: 0o6777, Cred: meta.Cred{UID: 5}})
+	policy(&meta.Policy{Placement: meta.PlaceCopies, Copies: 2})
+	w.order.Lock()
+	id := w.c.Session(1)
+	w.order.Unlock()
+	res := a.do(&meta.Publish{Ino: f.Ino, Session: id, Attr: meta.AttrPatch{Mask: meta.AttrKillPriv | meta.AttrUID, UID: 9}})
+	if res.Errno != 0 || res.Inode.Mode != 0o777 || res.Inode.UID != 9 || res.Inode.Policy != f.Inode.Policy {
+		t.Errorf("published: %+v, made as %+v", res, f.Inode)
+	}
+}
+
+// A reservation of an ended incarnation takes no name from the next one.
+func TestReservationEndsWithItsIncarnation(t *testing.T) {
+	w := newWorld(t, 2)
+	a := w.nodes[0]
+	dir := a.held("d")
+	f := a.create(dir, "f")
+	fenced := func(ctx context.Context, op meta.Op) (meta.Result, error) {
+		if _, is := op.(*meta.Reserve); is && a.self().Incarnation == f.Inode.Reserved.Incarnation {
+			w.fence(a) // the proposer proposes again under the next incarnation
+		}
+		return a.log(ctx, op)
+	}
+	_, _ = a.Propose(t.Context(), &meta.SetAttr{Ino: f.Ino}, fenced)
+	if res := a.create(dir, "f"); res.Errno != 0 {
+		t.Errorf("its own reservation took the name: %v", res.Errno)
+	}
+}
+
+// A directory that takes the place of the one that was looked up is recalled, too.
+func TestAnotherDirectoryTakesThePlace(t *testing.T) {
+	w := newWorld(t, 2)
+	a, b := w.nodes[0], w.nodes[1]
+	held := a.held("d")
+	top := b.mkdir(meta.RootIno, "top")
+	b.mkdir(top, "x")
+	a.mkdir(held, "sub") // delegated, too
+	tries := 0
+	log := func(ctx context.Context, op meta.Op) (meta.Result, error) {
+		if _, is := op.(*meta.Rmdir); is {
+			if tries++; tries == 1 {
+				a.do(&meta.Rename{OldParent: held, OldName: "sub", NewParent: top, NewName: "x"})
+			}
+		}
+		return b.log(ctx, op)
+	}
+	res, err := b.Propose(t.Context(), &meta.Rmdir{Parent: top, Name: "x"}, log)
+	if err != nil || res.Errno != 0 || tries > 10 {
+		t.Errorf("%v, %v, tried %d times", res.Errno, err, tries)
+	}
+}
+
+// The first recall of a tree returns what its holder does not use.
+func TestIdleDirectoriesAreReturnedTogether(t *testing.T) {
+	w := newWorld(t, 2)
+	a, b := w.nodes[0], w.nodes[1]
+	top := a.held("d")
+	for i := range 50 {
+		a.mkdir(top, fmt.Sprint("sub", i))
+	}
+	b.create(top, "f")
+	recalls := w.count(&meta.RecallNames{})
+	for i := range 50 {
+		if res := b.do(&meta.Rmdir{Parent: top, Name: fmt.Sprint("sub", i)}); res.Errno != 0 {
+			t.Fatal(res.Errno)
+		}
+	}
+	if n := w.count(&meta.RecallNames{}) - recalls; n > 1 {
+		t.Errorf("%d recalls for 50 idle directories", n)
+	}
+}
+
 // A node that stood still makes no name by itself, whatever it still knows.
 func TestNodeThatStoodStillMakesNoNames(t *testing.T) {
 	w := newWorld(t, 2)
@@ -342,7 +572,7 @@ func TestNodeThatStoodStillMakesNoNames(t *testing.T) {
 	a.still = true
 	a.mu.Unlock()
 	a.Holder.mu.Lock()
-	a.confirmed = a.confirmed.Add(-freshFor)
+	a.trust.began = a.trust.began.Add(-freshFor)
 	a.Holder.mu.Unlock()
 	before := w.count(&meta.Create{})
 	a.create(dir, "f")

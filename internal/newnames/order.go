@@ -69,23 +69,32 @@ func (h *Holder) dirAt(list []meta.Ino, dir meta.Ino, name string) []meta.Ino {
 // order has the log decide. What is pending and concerned is reserved before, and no pending file is made in its way.
 // If another node gives the names there, it is asked to return them.
 func (h *Holder) order(ctx context.Context, op meta.Op, log Log) (meta.Result, error) {
-	r := h.reachOf(op)
-	defer h.enter(r)()
-	if err := h.reserveAll(ctx, h.concerned(r), log); err != nil {
-		return meta.Result{}, err
+	bound := recallFor
+	if _, ok := op.(*meta.Publish); ok {
+		bound = recallForPublish
 	}
-	end := time.NewTimer(recallFor)
-	defer end.Stop()
-	for {
-		res, err := log(ctx, op)
+	for began := time.Now(); ; {
+		r := h.reachOf(op) // what a name leads to may change
+		res, err := h.orderOnce(ctx, op, r, log)
 		if err != nil || res.Errno != syscall.EREMOTE {
 			h.noteMade(op, res, err)
 			return res, err
 		}
-		if err := h.awaitReturn(ctx, end.C, r, log); err != nil {
+		if time.Since(began) > bound {
+			return res, ErrHeld
+		}
+		if err := h.awaitReturn(ctx, r, log); err != nil {
 			return res, err
 		}
 	}
+}
+
+func (h *Holder) orderOnce(ctx context.Context, op meta.Op, r reach, log Log) (meta.Result, error) {
+	defer h.enter(r)()
+	if err := h.reserveAll(ctx, h.concerned(r), log); err != nil {
+		return meta.Result{}, err
+	}
+	return log(ctx, op)
 }
 
 // enter keeps pending files from being made in the way of an operation, until the returned function is called.
@@ -110,6 +119,9 @@ func (h *Holder) enter(r reach) (leave func()) {
 
 // concerned lists the pending files that an operation concerns.
 func (h *Holder) concerned(r reach) (list []*pending) {
+	if h.count.Load() == 0 {
+		return nil
+	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	for _, at := range r.names {
@@ -153,73 +165,99 @@ func (h *Holder) reserveAll(ctx context.Context, list []*pending, log Log) (err 
 
 // reserve makes the log know a pending file. If the log refuses, the file has lost its name.
 func (h *Holder) reserve(ctx context.Context, p *pending, log Log) error {
+	if err := h.cfg.Settle(ctx); err != nil { // a publish of it may have an outcome that is not known
+		return aside{err}
+	}
 	for {
 		h.mu.Lock()
-		known, idle := h.byIno[p.rec.Ino] != p, p.idle
-		publishing := p.publishing > 0
-		h.mu.Unlock()
-		if known {
+		if h.byIno[p.rec.Ino] != p {
+			h.mu.Unlock()
 			return nil
 		}
-		if !publishing {
+		if p.publishing == 0 && !p.reserving {
+			p.reserving = true
+			p.beginLocked()
+			h.mu.Unlock()
 			break
 		}
+		idle := p.idle
+		h.mu.Unlock()
 		select {
 		case <-idle:
 		case <-ctx.Done():
 			return ctx.Err()
 		}
 	}
-	create := meta.Create{Parent: p.at.dir, Name: p.at.name, Kind: meta.KindFile, Mode: p.rec.Mode,
-		Cred: meta.Cred{UID: p.rec.UID, GID: p.rec.GID}, Excl: true}
-	res, err := log(ctx, &meta.Reserve{Create: create, Ino: p.rec.Ino})
-	if err != nil {
-		return fmt.Errorf("newnames: reserve %s: %w", p.at.name, err)
-	}
+	res, err := log(ctx, &meta.Reserve{Incarnation: p.rec.Reserved.Incarnation, Parent: p.at.dir, Name: p.at.name,
+		Ino: p.rec.Ino, Made: *p.made()})
 	h.mu.Lock()
-	still := h.byIno[p.rec.Ino] == p
-	h.dropLocked(p)
+	p.reserving = false
+	p.endLocked()
+	lost := err == nil && res.Errno != 0 && h.byIno[p.rec.Ino] == p
+	if err == nil {
+		h.dropLocked(p)
+	}
 	h.mu.Unlock()
-	if still && res.Errno != 0 {
+	if lost {
 		h.cfg.Logger.Warn("a new file lost its name", "inode", uint64(p.rec.Ino), "name", p.at.name, "err", res.Errno)
-		h.cfg.Changed(goneEvents(p))
+		h.cfg.Changed(p.gone(true))
+	}
+	if err != nil {
+		return aside{fmt.Errorf("newnames: reserve %s: %w", p.at.name, err)}
 	}
 	return nil
 }
 
-// awaitReturn asks the holders of the directories that an operation concerns to return them, and waits until one has.
-func (h *Holder) awaitReturn(ctx context.Context, end <-chan time.Time, r reach, log Log) error {
+// aside is why an operation was not proposed: another one that goes before it failed. It is what that error is
+// (errors.Is), but leads to no outcome of it (errors.As).
+type aside struct{ err error }
+
+func (e aside) Error() string        { return e.err.Error() }
+func (e aside) Is(target error) bool { return errors.Is(e.err, target) }
+
+// awaitReturn asks the holder of a directory that an operation concerns to return it, and waits for a change of who
+// holds what, or for a while.
+func (h *Holder) awaitReturn(ctx context.Context, r reach, log Log) error {
 	dirs := r.dirs
 	for _, at := range r.names {
 		dirs = append(dirs, at.dir)
 	}
-	again := time.NewTicker(recallEvery)
-	defer again.Stop()
-	for asked := (meta.Ino)(0); ; {
-		h.mu.Lock()
-		changed := h.changed
-		h.mu.Unlock()
-		dir, err := h.heldByOther(dirs)
-		if err != nil || dir == 0 || asked != 0 && asked != dir {
-			return err
-		}
-		if asked == 0 {
-			if _, err := log(ctx, &meta.RecallNames{Dir: dir}); err != nil {
-				return err
-			}
-			asked = dir
-			continue
-		}
-		select {
-		case <-changed:
-		case <-again.C:
-			asked = 0
-		case <-end:
-			return ErrHeld
-		case <-ctx.Done():
-			return ctx.Err()
+	h.mu.Lock()
+	changed := h.changed
+	h.mu.Unlock()
+	dir, err := h.heldByOther(dirs)
+	if err != nil {
+		return err
+	}
+	wait := recallEvery
+	if dir == 0 {
+		wait = recallEvery / 50 // it has just been returned, or another directory has taken the name's place
+	} else if h.mayRecall(dir) {
+		if _, err := log(ctx, &meta.RecallNames{Dir: dir}); err != nil {
+			return aside{err}
 		}
 	}
+	pause := time.NewTimer(wait)
+	defer pause.Stop()
+	select {
+	case <-changed:
+	case <-pause.C:
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	return nil
+}
+
+// mayRecall reports whether a recall is due. Callers that wait for one directory share it.
+func (h *Holder) mayRecall(dir meta.Ino) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	now := h.cfg.Now()
+	if at, ok := h.asked[dir]; ok && now.Sub(at) < recallEvery {
+		return false
+	}
+	remember(h.asked, dir, now)
+	return true
 }
 
 // heldByOther is the first of the directories whose names another node gives; 0: none.

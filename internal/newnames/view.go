@@ -18,8 +18,9 @@ type view struct {
 
 // Lookup finds a name. The state is asked first, and once more: a pending file may have gone there in between.
 func (v view) Lookup(parent meta.Ino, of string, viewer meta.Lease) (meta.Inode, error) {
+	some := v.h.count.Load() > 0
 	rec, err := v.State.Lookup(parent, of, viewer)
-	if !errors.Is(err, meta.ErrNotFound) {
+	if !some || !errors.Is(err, meta.ErrNotFound) {
 		return rec, err
 	}
 	if rec, ok := v.h.find(func() *pending { return v.h.byName[parent][of] }); ok && rec.Reserved == viewer {
@@ -28,14 +29,11 @@ func (v view) Lookup(parent meta.Ino, of string, viewer meta.Lease) (meta.Inode,
 	return v.State.Lookup(parent, of, viewer)
 }
 
-// Inode reads an inode. A directory has changed when the last pending file was made there.
+// Inode reads an inode.
 func (v view) Inode(ino meta.Ino) (meta.Inode, error) {
+	some := v.h.count.Load() > 0
 	rec, err := v.State.Inode(ino)
-	if err == nil && rec.Kind == meta.KindDir {
-		at := v.h.touchedAt(ino)
-		rec.Mtime, rec.Ctime = max(rec.Mtime, at), max(rec.Ctime, at)
-	}
-	if !errors.Is(err, meta.ErrNotFound) {
+	if !some || !errors.Is(err, meta.ErrNotFound) {
 		return rec, err
 	}
 	if rec, ok := v.h.find(func() *pending { return v.h.byIno[ino] }); ok {
@@ -46,14 +44,15 @@ func (v view) Inode(ino meta.Ino) (meta.Inode, error) {
 
 // Xattrs lists no attributes of a pending file: they come with its first publish.
 func (v view) Xattrs(ino meta.Ino) ([]string, error) {
+	some := v.h.count.Load() > 0
 	names, err := v.State.Xattrs(ino)
-	if errors.Is(err, meta.ErrNotFound) {
-		if _, ok := v.h.find(func() *pending { return v.h.byIno[ino] }); ok {
-			return nil, nil
-		}
-		return v.State.Xattrs(ino)
+	if !some || !errors.Is(err, meta.ErrNotFound) {
+		return names, err
 	}
-	return names, err
+	if _, ok := v.h.find(func() *pending { return v.h.byIno[ino] }); ok {
+		return nil, nil
+	}
+	return v.State.Xattrs(ino)
 }
 
 // ReadDir lists a directory. The pending files are read first: one that goes into the state meanwhile is in both.
@@ -85,14 +84,11 @@ func (h *Holder) find(of func() *pending) (meta.Inode, bool) {
 	return meta.Inode{}, false
 }
 
-func (h *Holder) touchedAt(dir meta.Ino) int64 {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	return h.touched[dir]
-}
-
 // list is the pending files of a directory, in no order.
 func (h *Holder) list(dir meta.Ino, after string, viewer meta.Lease) (out []meta.Dirent) {
+	if h.count.Load() == 0 {
+		return nil
+	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	for of, p := range h.byName[dir] {

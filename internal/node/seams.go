@@ -124,8 +124,8 @@ func (c cluster) ProposePatient(ctx context.Context, op meta.Op) (meta.Result, e
 // newNamesOf makes the part of a node that gives names by itself.
 func newNamesOf(n *node) *newnames.Holder {
 	return newnames.New(n.ctx, newnames.Config{State: n.db, Self: n.proposer.lease, Log: n.proposer.propose,
-		Confirm: cluster{n}.Confirm, Now: time.Now, Changed: func(events []meta.Event) { n.mounts.apply(events) },
-		Logger: n.log})
+		Confirm: cluster{n}.Confirm, Settled: n.proposer.isSettled, Settle: n.proposer.settleAll, Now: time.Now,
+		Awake: n.cfg.Host.awake, Changed: func(events []meta.Event) { n.mounts.apply(events) }, Logger: n.log})
 }
 
 // Settle implements fs.Cluster.
