@@ -63,6 +63,9 @@ func (ap *applier) effect(e *meta.Event, mine bool, out *effects) {
 	case meta.EventRemoved:
 		ap.nodes.mu.Lock()
 		defer ap.nodes.mu.Unlock()
+		if e.Lost {
+			ap.reserved.siblings.given.add(e.Ino)
+		}
 		if n := ap.nodes.current[e.Ino]; n != nil {
 			n.gone, n.last = true, *e.Inode
 			n.last.Nlink = 0

@@ -101,6 +101,8 @@ func (t *tx) dispatch() (Result, syscall.Errno) {
 	switch o := t.entry.Op.(type) {
 	case *Create:
 		return tree{t}.create(o)
+	case *Reserve:
+		return delegations{t}.reserve(o)
 	case *Link:
 		return tree{t}.link(o)
 	case *Unlink:
@@ -151,6 +153,12 @@ func (t *tx) dispatchCluster() (Result, syscall.Errno) {
 		return membership{t}.addToken(o)
 	case *SetVoters:
 		return membership{t}.setVoters(o)
+	case *DelegateNames:
+		return delegations{t}.delegate(o)
+	case *ReturnNames:
+		return delegations{t}.giveBack(o)
+	case *RecallNames:
+		return delegations{t}.recall(o)
 	}
 	return lockTable{t}.dispatch()
 }

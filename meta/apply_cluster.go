@@ -290,6 +290,9 @@ func (t membership) freeDead(limit int) {
 			limit, more = lockTable{t.tx}.sweep(owner, limit)
 		}
 		if !more {
+			limit, more = delegations{t.tx}.sweep(owner, limit)
+		}
+		if !more {
 			t.del(key)
 		}
 		return !more

@@ -321,6 +321,9 @@ func (t contents) revive(o *Restore, r *contentRecord) (Result, syscall.Errno) {
 	if t.inode(r.Ino) != nil {
 		return Result{}, syscall.EINVAL // not an orphan: restore it in its inode
 	}
+	if errno := (delegations{t.tx}).mayName(dir); errno != ok {
+		return Result{}, errno
+	}
 	i, errno := tree{t.tx}.newInode(dir, KindFile, 0o600, o.Cred)
 	if errno != ok {
 		return Result{}, errno

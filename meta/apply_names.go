@@ -14,7 +14,8 @@ const (
 	setgid     = 0o2000
 	modeBits   = 0o7777
 	groupExec  = 0o010
-	inoPerNode = 1 << 40
+	inoBits    = 40
+	inoPerNode = 1 << inoBits
 )
 
 func checkName(name string) syscall.Errno {
@@ -97,6 +98,9 @@ func (t tree) create(o *Create) (Result, syscall.Errno) {
 		}
 		return Result{Ino: d.Ino, Existed: true, Inode: *t.inode(d.Ino)}, ok
 	}
+	if errno := (delegations{t.tx}).mayName(dir); errno != ok {
+		return Result{}, errno
+	}
 	i, errno := t.newInode(dir, o.Kind, o.Mode, o.Cred)
 	if errno != ok {
 		return Result{}, errno
@@ -105,6 +109,7 @@ func (t tree) create(o *Create) (Result, syscall.Errno) {
 		return Result{}, errno
 	}
 	t.addName(dir, o.Name, i)
+	delegations{t.tx}.inherit(dir, i)
 	return Result{Ino: i.Ino, Inode: *i}, ok
 }
 
@@ -140,21 +145,30 @@ func (t tree) newInode(dir *Inode, kind Kind, mode uint32, cred Cred) (*Inode, s
 	if p.LastIno >= inoPerNode {
 		return nil, syscall.ENOSPC
 	}
-	i := &Inode{
-		Ino: Ino(t.entry.Node)<<40 | Ino(p.LastIno), Kind: kind, Mode: mode & modeBits,
-		UID: cred.UID, GID: cred.GID, Atime: t.now, Mtime: t.now, Ctime: t.now, Policy: dir.Policy,
+	return t.newInodeAs(Ino(t.entry.Node)<<inoBits|Ino(p.LastIno), dir, kind, mode, cred), ok
+}
+
+// newInodeAs is newInode for a number that is the proposer's to give.
+func (t tree) newInodeAs(ino Ino, dir *Inode, kind Kind, mode uint32, cred Cred) *Inode {
+	i := ownedBy(dir, kind, mode, cred)
+	i.Ino, i.Atime, i.Mtime, i.Ctime = ino, t.now, t.now, t.now
+	if kind == KindFile && i.Policy == 0 {
+		i.Policy = t.cl.fallback // the placement sticks to the file
 	}
+	t.head.Files++
+	return &i
+}
+
+// ownedBy says what an inode that is made in a directory gets from it and from its maker.
+func ownedBy(dir *Inode, kind Kind, mode uint32, cred Cred) Inode {
+	i := Inode{Kind: kind, Mode: mode & modeBits, UID: cred.UID, GID: cred.GID, Policy: dir.Policy}
 	if dir.Mode&setgid != 0 {
 		i.GID = dir.GID
 		if kind == KindDir {
 			i.Mode |= setgid
 		}
 	}
-	if kind == KindFile && i.Policy == 0 {
-		i.Policy = t.cl.fallback // the placement sticks to the file
-	}
-	t.head.Files++
-	return i, ok
+	return i
 }
 
 // addName gives an inode a name that is free, and stores both.
@@ -230,6 +244,9 @@ func (t tree) removeInode(i *Inode, kept bool) {
 	if !kept {
 		removals{t.tx}.discard(i)
 	}
+	if i.Kind == KindDir {
+		delegations{t.tx}.end(i.Ino)
+	}
 	t.head.Files--
 	gone := *i
 	t.emit(Event{Kind: EventRemoved, Ino: i.Ino, Inode: &gone})
@@ -253,6 +270,9 @@ func (t tree) link(o *Link) (Result, syscall.Errno) {
 	}
 	if d, _ := t.entryOf(dir, o.Name); d.Ino != 0 {
 		return Result{}, syscall.EEXIST
+	}
+	if errno := (delegations{t.tx}).mayName(dir); errno != ok {
+		return Result{}, errno
 	}
 	i.Ctime = t.now
 	t.addName(dir, o.Name, i)
@@ -294,11 +314,19 @@ func (t tree) rmdir(o *Rmdir) (Result, syscall.Errno) {
 	case d.Kind != KindDir:
 		return Result{}, syscall.ENOTDIR
 	}
-	if !t.emptied(d.Ino) {
-		return Result{}, syscall.ENOTEMPTY
+	if errno := t.mayRemoveDir(d.Ino); errno != ok {
+		return Result{}, errno
 	}
 	t.dropName(dir, o.Name, d)
 	return Result{Ino: d.Ino, Removed: d.Ino}, ok
+}
+
+// mayRemoveDir reports whether a directory is empty, also of what a holder of its new names may have made.
+func (t tree) mayRemoveDir(ino Ino) syscall.Errno {
+	if !t.emptied(ino) {
+		return syscall.ENOTEMPTY
+	}
+	return delegations{t.tx}.mayName(&Inode{Ino: ino})
 }
 
 // emptied reports whether a directory has no entry, after freeing reservations of dead leases in it. One that only

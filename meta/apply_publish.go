@@ -64,9 +64,9 @@ func (t publications) mayPublish(o *Publish) syscall.Errno {
 // target finds or makes the inode and its policy.
 func (t publications) target(p *publication) (errno syscall.Errno) {
 	switch {
-	case p.LinkName != "" && p.Ino != 0:
+	case p.LinkName != "" && (p.Ino != 0) != (p.Made != nil):
 		return syscall.EINVAL
-	case p.LinkName != "":
+	case p.LinkName != "" && (p.Made == nil || t.inode(p.Ino) == nil):
 		p.inode, errno = t.linkNew(p.Publish)
 	default:
 		p.inode = t.reservedOrShown(p.Ino)
@@ -101,7 +101,7 @@ func (t publications) reservedOrShown(ino Ino) *Inode {
 	return nil
 }
 
-// linkNew makes the inode and the name of an O_TMPFILE.
+// linkNew makes the inode and the name of an O_TMPFILE, or of a file that the holder of the directory's names made.
 func (t publications) linkNew(o *Publish) (*Inode, syscall.Errno) {
 	dir, errno := tree{t.tx}.dir(o.LinkParent, o.LinkName)
 	if errno != ok {
@@ -109,6 +109,12 @@ func (t publications) linkNew(o *Publish) (*Inode, syscall.Errno) {
 	}
 	if d, _ := (tree{t.tx}).entryOf(dir, o.LinkName); d.Ino != 0 {
 		return nil, syscall.EEXIST
+	}
+	if o.Made != nil {
+		return delegations{t.tx}.linkNumbered(dir, o)
+	}
+	if errno := (delegations{t.tx}).mayName(dir); errno != ok {
+		return nil, errno
 	}
 	i, errno := tree{t.tx}.newInode(dir, KindFile, 0o600, Cred{})
 	if errno != ok {

@@ -206,6 +206,9 @@ func (r removals) undelete(o *Undelete) (Result, syscall.Errno) {
 	if id := f.Inode.Content; !id.IsZero() && r.contentRec(id) == nil {
 		return Result{}, syscall.EIO
 	}
+	if errno := (delegations{r.tx}).mayName(dir); errno != ok {
+		return Result{}, errno
+	}
 	i, errno := tree{r.tx}.newInode(dir, KindFile, 0, Cred{})
 	if errno != ok {
 		return Result{}, errno

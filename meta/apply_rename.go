@@ -88,7 +88,7 @@ func (t tree) within(dir *Inode, top Ino) bool {
 func (t tree) mayReplace(m move) syscall.Errno {
 	switch {
 	case m.dst.Ino == 0:
-		return ok
+		return delegations{t.tx}.mayName(m.to)
 	case m.Flags == RenameNoReplace:
 		return syscall.EEXIST
 	case m.src.Reserved:
@@ -97,8 +97,8 @@ func (t tree) mayReplace(m move) syscall.Errno {
 		return syscall.ENOTDIR
 	case m.src.Kind != KindDir && m.dst.Kind == KindDir:
 		return syscall.EISDIR
-	case m.dst.Kind == KindDir && !t.emptied(m.dst.Ino):
-		return syscall.ENOTEMPTY
+	case m.dst.Kind == KindDir:
+		return t.mayRemoveDir(m.dst.Ino)
 	}
 	return ok
 }

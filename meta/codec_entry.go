@@ -94,6 +94,11 @@ var opMakers = map[uint8]func() codedOp{
 	27: func() codedOp { return new(ReturnLocks) },
 	28: func() codedOp { return new(UnlockFile) },
 	29: func() codedOp { return new(Undelete) },
+	30: func() codedOp { return new(Reserve) },
+	31: func() codedOp { return new(DelegateNames) },
+	32: func() codedOp { return new(ReturnNames) },
+	33: func() codedOp { return new(RecallNames) },
+	34: func() codedOp { return &Publish{Made: new(Made)} },
 }
 
 func newOp(code uint8) codedOp {
@@ -113,6 +118,33 @@ func (o *Create) code(c *fields) {
 	c.str(&o.Target)
 	c.Flag(&o.Excl)
 }
+
+func (o *Reserve) code(c *fields) {
+	c.V32(&o.Incarnation)
+	c.ino(&o.Parent)
+	c.str(&o.Name)
+	c.ino(&o.Ino)
+	o.Made.code(c)
+}
+
+func (m *Made) code(c *fields) {
+	c.V32(&m.Mode)
+	m.Cred.code(c)
+	c.V32((*uint32)(&m.Policy))
+}
+
+func (o *DelegateNames) code(c *fields) {
+	c.ino(&o.Dir)
+	c.Flag(&o.Numbers)
+}
+
+func (o *ReturnNames) code(c *fields) {
+	for i := range coder.Slice(&c.Coder, &o.Dirs, coder.Unbounded, 1) {
+		c.ino(&o.Dirs[i])
+	}
+}
+
+func (o *RecallNames) code(c *fields) { c.ino(&o.Dir) }
 
 func (o *Cred) code(c *fields) {
 	c.V32(&o.UID)
@@ -180,6 +212,9 @@ func (o *Publish) code(c *fields) {
 	c.ino(&o.LinkParent)
 	c.str(&o.LinkName)
 	c.str(&o.Hint)
+	if o.Made != nil {
+		o.Made.code(c)
+	}
 }
 
 func (o *Abort) code(c *fields) { c.content(&o.Session) }

@@ -17,7 +17,7 @@ func anyOp() *rapid.Generator[Op] {
 		opOf[Abort](), opOf[Join](), opOf[Boot](), opOf[Down](), opOf[Evict](), opOf[EvictSpare](), opOf[Drain](),
 		opOf[Held](), opOf[Unheld](),
 		opOf[SetPolicy](), opOf[Restore](), rapid.Just(Op(&Expire{})), opOf[AddToken](), opOf[SetVoters](), opOf[Release](),
-		opOf[Undelete](),
+		opOf[Undelete](), opOf[Reserve](), opOf[DelegateNames](), opOf[ReturnNames](), opOf[RecallNames](),
 	)
 }
 

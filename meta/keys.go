@@ -32,6 +32,8 @@ import (
 //	l ino                          fileLocks: who decides the locks of a file, and its locks
 //	j node incarnation ino         files in whose fileLocks an incarnation is named
 //	g node incarnation space id ino   files whose record locks an owner waits for
+//	e dir                          Lease: who gives the new names of a directory by itself
+//	h node incarnation dir         directories whose names are delegated to a lease
 const (
 	tableHead     = 'H'
 	tableInode    = 'i'
@@ -58,6 +60,8 @@ const (
 	tableLocks    = 'l'
 	tableLocked   = 'j'
 	tableWaits    = 'g'
+	tableNames    = 'e'
+	tableNamesOf  = 'h'
 )
 
 var headKey = []byte{tableHead}
@@ -138,22 +142,23 @@ func keptKey(expires int64, id ContentID) []byte {
 	return c.Written()
 }
 
+func namesKey(dir Ino) []byte { return key64(tableNames, uint64(dir)) }
+
 func removedKey(index uint64) []byte { return key64(tableRemoved, index) }
 
 func owedKey(node NodeID, published uint64) []byte {
 	return key32and64(tableOwed, uint32(node), published)
 }
 
-func reservedKey(l Lease, ino Ino) []byte {
-	c := key(tableReserved, keyRoom)
-	c.U32((*uint32)(&l.Node))
-	c.U32(&l.Incarnation)
-	c.U64((*uint64)(&ino))
-	return c.Written()
-}
+func reservedKey(l Lease, ino Ino) []byte { return keyOfLease(tableReserved, l, ino) }
 
-func lockedKey(l Lease, ino Ino) []byte {
-	c := key(tableLocked, keyRoom)
+func lockedKey(l Lease, ino Ino) []byte { return keyOfLease(tableLocked, l, ino) }
+
+func namesOfKey(l Lease, dir Ino) []byte { return keyOfLease(tableNamesOf, l, dir) }
+
+// keyOfLease is an inode that belongs to a lease.
+func keyOfLease(table byte, l Lease, ino Ino) []byte {
+	c := key(table, keyRoom)
 	c.U32((*uint32)(&l.Node))
 	c.U32(&l.Incarnation)
 	c.U64((*uint64)(&ino))

@@ -37,6 +37,35 @@ type Create struct {
 	Excl   bool
 }
 
+// Reserve makes the reserved name of a file that a holder of the directory's new names has made (DelegateNames). It
+// answers Result.Existed if the file is there by now. ESTALE: the incarnation has ended.
+type Reserve struct {
+	Incarnation uint32
+	Parent      Ino
+	Name        string
+	Ino         Ino
+	Made        Made
+}
+
+// DelegateNames asks that the new names of a directory are the proposer's to give, until the names are returned or its
+// incarnation ends. Then names that others put there are answered EREMOTE. Directories that the holder makes there are
+// delegated to it, too. With Numbers, Result.Ino is the first of NamesBlock inode numbers for the files that it makes
+// by itself. With Dir 0 it asks for numbers only. EBUSY: another node has the names.
+type DelegateNames struct {
+	Dir     Ino
+	Numbers bool // without it no numbers come with the directory
+}
+
+// NamesBlock is how many inode numbers come with DelegateNames.
+const NamesBlock = 1 << 12
+
+// ReturnNames gives the new names of directories back, of those that are delegated to the proposer.
+type ReturnNames struct{ Dirs []Ino }
+
+// RecallNames asks the holder of a directory's new names to return them: it sees EventNamesRecalled. Result.Existed
+// says whether there is one.
+type RecallNames struct{ Dir Ino }
+
 // Link adds a name for a file that has a published version.
 type Link struct {
 	Ino    Ino
@@ -120,12 +149,22 @@ type Publish struct {
 	Missing []Missed // members without a vote, and why; apply derives which members are owed, this only gives reasons
 	Inline  []byte   // instead of votes: the bytes, at most MaxInline, where all nodes get them by the log
 	Attr    AttrPatch
-	// LinkParent and LinkName are set for an O_TMPFILE: the name it gets with this publish.
-	// Then Ino is zero, and Attr gives mode and owner.
+	// LinkParent and LinkName are set for a file that gets its name with this publish. Of an O_TMPFILE, Ino is zero, and
+	// Attr gives mode and owner.
 	LinkParent Ino
 	LinkName   string
 	// Hint is the path as the writer knew it, kept with an orphan.
 	Hint string
+	// Made is set for the first publish of a file that a holder of the directory's new names has made: Ino is its
+	// number. ESTALE if the proposer does not hold the names and the file has not been reserved.
+	Made *Made
+}
+
+// Made is what a file has from its creation, before Publish.Attr changes it.
+type Made struct {
+	Mode   uint32
+	Cred   Cred
+	Policy PolicyID
 }
 
 // MaxInline is the largest content that rides in its publish entry.
@@ -337,6 +376,10 @@ type Event struct {
 	Incarnation uint32    // EventFenced
 	Inode       *Inode    // EventRemoved: the record it went with
 
+	// Lost says of EventRemoved that no program removed the file: it lost its name, as by a fence. It is not from the
+	// log.
+	Lost bool
+
 	// EventLockAnswered: the request of (Node, Incarnation), and for LockDelegated the number of the delegation.
 	Request, Number uint64
 	Answer          LockAnswer
@@ -358,17 +401,19 @@ type EventKind uint8
 
 // Kinds of events.
 const (
-	EventName         EventKind = iota + 1 // a name in directory Ino appeared, vanished or changed its inode
-	EventInode                             // attributes of Ino changed
-	EventPublished                         // Ino has a new current version
-	EventRemoved                           // Ino has no name left
-	EventDecided                           // a session was published or aborted
-	EventFenced                            // all undecided sessions of (Node, Incarnation and before) are aborted
-	EventRetired                           // Content may be deleted: by all when Node is zero, else by Node
-	EventNode                              // the record of Node changed: view change
-	EventOwed                              // rows of Node in the owed table or its backlog changed
-	EventLockAnswered                      // a request for a lock was answered
-	EventLockRecalled                      // (Node, Incarnation) is to give back the decision about the locks of Ino
+	EventName          EventKind = iota + 1 // a name in directory Ino appeared, vanished or changed its inode
+	EventInode                              // attributes of Ino changed
+	EventPublished                          // Ino has a new current version
+	EventRemoved                            // Ino has no name left
+	EventDecided                            // a session was published or aborted
+	EventFenced                             // all undecided sessions of (Node, Incarnation and before) are aborted
+	EventRetired                            // Content may be deleted: by all when Node is zero, else by Node
+	EventNode                               // the record of Node changed: view change
+	EventOwed                               // rows of Node in the owed table or its backlog changed
+	EventLockAnswered                       // a request for a lock was answered
+	EventLockRecalled                       // (Node, Incarnation) is to give back the decision about the locks of Ino
+	EventNamesRecalled                      // (Node, Incarnation) is to return the new names of directory Ino
+	EventNamesReturned                      // nobody gives the new names of directory Ino by itself any more
 )
 
 func (*Create) opcode() uint8    { return 1 }
@@ -376,7 +421,6 @@ func (*Link) opcode() uint8      { return 2 }
 func (*Rmdir) opcode() uint8     { return 4 }
 func (*Rename) opcode() uint8    { return 5 }
 func (*SetAttr) opcode() uint8   { return 6 }
-func (*Publish) opcode() uint8   { return 7 }
 func (*Abort) opcode() uint8     { return 8 }
 func (*Join) opcode() uint8      { return 9 }
 func (*Boot) opcode() uint8      { return 10 }
@@ -397,6 +441,18 @@ func (*LockFile) opcode() uint8    { return 26 }
 func (*ReturnLocks) opcode() uint8 { return 27 }
 func (*UnlockFile) opcode() uint8  { return 28 }
 func (*Undelete) opcode() uint8    { return 29 }
+
+func (*Reserve) opcode() uint8       { return 30 }
+func (*DelegateNames) opcode() uint8 { return 31 }
+func (*ReturnNames) opcode() uint8   { return 32 }
+func (*RecallNames) opcode() uint8   { return 33 }
+
+func (o *Publish) opcode() uint8 {
+	if o.Made != nil {
+		return 34
+	}
+	return 7
+}
 
 func (o *Unlink) opcode() uint8 {
 	if o.GiveBack {

@@ -11,7 +11,7 @@ import (
 const (
 	lostNodes        = 16
 	lostIncarnations = 1 << 16
-	lostInos         = 1 << 20
+	lostInos         = 1 << 32
 	incarnationsStep = 1 << 4
 	inosStep         = 1 << 12
 )

@@ -346,6 +346,26 @@ func TestBarrierOfALeaderThatIsCutOff(t *testing.T) {
 	}
 }
 
+// A node whose read barrier has returned is not silent, as its leader sees it.
+func TestReadBarrierIsASignOfLife(t *testing.T) {
+	c := newCluster(t, 3, nil)
+	leader := c.waitVoters(3)
+	c.propose(leader, "before")
+	for i := range 20 {
+		id := ID(i%3 + 1)
+		if id == leader {
+			continue
+		}
+		began := time.Now()
+		if _, err := c.nodes[id].node.ReadBarrier(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if seen := c.nodes[leader].node.Status().Progress[id].LastSeen; seen.Before(began) {
+			t.Fatalf("node %d was last seen %v before its call", id, began.Sub(seen))
+		}
+	}
+}
+
 func TestReadBarrierSeesEarlierWrites(t *testing.T) {
 	c := newCluster(t, 5, nil)
 	c.waitVoters(3)

@@ -103,13 +103,33 @@ func (rp *reporter) take(body []byte) error {
 			continue // older news that took a longer way
 		}
 		p.Progress = Progress{Applied: r.applied, Synced: r.synced, Visible: r.visible, ReadOnly: r.flags&reportReadOnly != 0,
-			LastSeen: seen}
+			LastSeen: later(seen, p.LastSeen)}
 		p.fresh = true
 		rp.reachedLocked(r.id, r.visible)
 		urgent = urgent || r.flags&reportUrgent != 0 || p.passed.visible < rp.wanted && r.visible > p.passed.visible
 	}
 	rp.passOnLocked(urgent)
 	return nil
+}
+
+// later is the later of two times: what took a longer way does not make a node silent.
+func later(a, b time.Time) time.Time {
+	if a.Before(b) {
+		return b
+	}
+	return a
+}
+
+// heard takes a call of a node for a sign of its life.
+func (rp *reporter) heard(id ID) {
+	rp.n.mu.Lock()
+	defer rp.n.mu.Unlock()
+	p := rp.nodes[id]
+	if p == nil {
+		p = &nodeProgress{}
+		rp.nodes[id] = p
+	}
+	p.LastSeen = time.Now()
 }
 
 // reachedLocked tells barriers how far a node is.

@@ -221,7 +221,8 @@ func (ps *proposals) quorumLostLocked(now time.Time) bool {
 	return false
 }
 
-// ReadBarrier returns when this node has applied all that was acknowledged anywhere before the call.
+// ReadBarrier returns when this node has applied all that was acknowledged anywhere before the call. The leader has
+// seen this node at or after the begin of the call, then ([Progress].LastSeen).
 func (n *Node) ReadBarrier(ctx context.Context) (index uint64, err error) {
 	ctx, cancel := context.WithTimeout(ctx, n.tune.ProposeTimeout)
 	defer cancel()

@@ -167,6 +167,9 @@ func (n *Node) respond(ctx context.Context, s *stream, c *call) {
 	} else {
 		body, err = n.answer(ctx, c.op, c.body)
 	}
+	if c.op == callReadIndex && err == nil {
+		n.reporter.heard(s.peer) // before it hears the answer: see [Node.ReadBarrier]
+	}
 	code := uint8(codeOK)
 	switch {
 	case err == nil:

@@ -29,7 +29,7 @@ var _ fs.Cluster = (*cluster)(nil)
 func (c *cluster) Self() meta.Lease { return c.proposer.lease() }
 
 // Names implements fs.Cluster.
-func (c *cluster) Names() meta.Reader { return c.db }
+func (c *cluster) Names() meta.Reader { return c.proposer.view(c.db) }
 
 // Show implements fs.Cluster.
 func (c *cluster) Show(ctx context.Context, index uint64, patient bool) ([]meta.NodeID, error) {
@@ -83,7 +83,7 @@ func (c *cluster) propose(ctx context.Context, op meta.Op, opts consensus.Propos
 	if !c.db.SpaceFor(op) {
 		return meta.Result{}, fmt.Errorf("node: the disk of %s is full: %w", c.dataDir, replicate.ErrNoSpace)
 	}
-	res, _, err := c.proposer.proposeVisible(ctx, op, opts)
+	res, err := c.proposer.order(ctx, op, opts)
 	return res, readOnly(err)
 }
 

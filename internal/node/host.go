@@ -12,6 +12,7 @@ import (
 	"github.com/rdmcfs/rdmcfs/internal/control/admin"
 	"github.com/rdmcfs/rdmcfs/meta"
 	"github.com/rdmcfs/rdmcfs/rdma"
+	"golang.org/x/sys/unix"
 )
 
 // Host is what a node stands on. The zero value is the machine that the process runs on.
@@ -44,6 +45,16 @@ func (h Host) wall() time.Time {
 		return time.Now()
 	}
 	return h.Wall()
+}
+
+// awake is how long the machine has run, with the time that it slept or was suspended. It is 0 where clocks are
+// simulated.
+func (h Host) awake() time.Duration {
+	var ts unix.Timespec
+	if h.Wall != nil || unix.ClockGettime(unix.CLOCK_BOOTTIME, &ts) != nil {
+		return 0
+	}
+	return time.Duration(ts.Nano())
 }
 
 // local refuses a data directory on a mount of rdmcfs. Where another kernel serves the mounts none can be above it.

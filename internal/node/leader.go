@@ -112,6 +112,9 @@ func (d *duties) declareDown(ctx context.Context, st consensus.Status, now time.
 		if !seen.IsZero() {
 			reason = fmt.Sprintf("silent for %v", now.Sub(seen).Round(100*time.Millisecond))
 		}
+		if seen := d.status().Progress[b.raft[node]].LastSeen; d.now().Sub(seen) < leaseTime {
+			continue // while others were declared down
+		}
 		d.do(ctx, &meta.Down{Node: node, Incarnation: n.Incarnation, Reason: reason})
 	}
 }

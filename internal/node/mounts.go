@@ -38,7 +38,8 @@ type mounts struct {
 	mu    sync.Mutex
 	byDir map[string]*mountPoint
 	// fsLock orders Apply with the coming of new mounts: a mount sees every entry after the state it began with.
-	fsLock sync.RWMutex
+	fsLock   sync.RWMutex
+	applying sync.Mutex // one batch of effects at a time
 }
 
 // mountPoint is one mount; m is nil while it is being made.
@@ -193,8 +194,10 @@ func (s *mounts) all() []*mountPoint {
 	return out
 }
 
-// apply shows the effects of applied entries in all mounts.
+// apply shows the effects of applied entries, and of changes of pending files, in all mounts.
 func (s *mounts) apply(events []meta.Event) {
+	s.applying.Lock()
+	defer s.applying.Unlock()
 	for _, p := range s.all() {
 		if m := p.m.Load(); m != nil {
 			m.Apply(events)

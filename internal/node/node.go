@@ -18,6 +18,7 @@ import (
 	"github.com/rdmcfs/rdmcfs/internal/control"
 	"github.com/rdmcfs/rdmcfs/internal/control/admin"
 	"github.com/rdmcfs/rdmcfs/internal/credentials"
+	"github.com/rdmcfs/rdmcfs/internal/newnames"
 	"github.com/rdmcfs/rdmcfs/meta"
 	"github.com/rdmcfs/rdmcfs/rdma/tcp"
 	"github.com/rdmcfs/rdmcfs/replicate"
@@ -223,6 +224,8 @@ func (n *node) openStores() (err error) {
 	n.anonymous = anonymous{node: n.id.Node, generation: n.id.Generation, log: &n.raft}
 	n.proposer = newProposer(n.life.ctx, &n.raft, n.id.Node, n.id.Generation)
 	n.closer.add(func() error { n.proposer.work.Wait(); return nil })
+	n.proposer.names = n.newNames()
+	n.closer.add(func() error { n.proposer.names.Wait(); return nil })
 	n.paths = &paths{db: n.db, lease: n.proposer.lease}
 	n.staging = &staging{store: n.store, paths: n.paths, log: n.log}
 	return n.staging.sweep()
@@ -259,7 +262,8 @@ func (n *node) openReplication() error {
 	n.closer.add(engine.Close)
 	n.groups = newLiveGroups(replicate.Multicast(engine), n.members.book)
 	n.repl, err = replicate.New(replicate.Config{
-		Self: n.proposer.lease, Names: n.db, Log: replicaLog{n.proposer, &n.raft}, Peers: replicaPeers{n.peers},
+		Self: n.proposer.lease, Names: n.proposer.view(n.db), Log: replicaLog{n.proposer, &n.raft},
+		Peers:  replicaPeers{n.peers},
 		Groups: n.groups, Store: n.store, IsLeader: n.raft.isLeader, Logger: n.log, Point: n.crash.point,
 	})
 	if err != nil {
@@ -293,6 +297,15 @@ func (n *node) openLog() error {
 	n.closer.add(raft.Close)
 	raft.SetVisible(n.db.Index())
 	return nil
+}
+
+// newNames makes the part of this node that gives new names by itself.
+func (n *node) newNames() *newnames.Holder {
+	p := n.proposer
+	return newnames.New(n.life.ctx, newnames.Config{State: n.db, Self: p.lease, Log: p.propose,
+		Confirm: func(ctx context.Context, l meta.Lease) error { return n.cluster.Confirm(ctx, l) },
+		Settled: p.isSettled, Settle: p.settleAll, Now: time.Now, Awake: n.cfg.Host.awake,
+		Changed: func(events []meta.Event) { n.mounts.apply(events) }, Logger: n.log})
 }
 
 // makeMounts makes the file system ready for mounts. There are none yet.
@@ -411,6 +424,7 @@ func (n *node) changed(index uint64, events []meta.Event) {
 		n.viewChanged()
 		n.sawReturned(events)
 	}
+	events = append(events, n.proposer.names.Applied(events)...)
 	n.mounts.apply(events)
 	n.repl.Applied(events)
 	if raft := n.raft.node.Load(); raft != nil {
@@ -448,6 +462,7 @@ func (n *node) restored() {
 	n.viewChanged()
 	n.mounts.dropCaches()
 	n.repl.Restored()
+	n.proposer.names.Restored()
 	n.watchers.skip()
 	if raft := n.raft.node.Load(); raft != nil {
 		raft.SetVisible(n.db.Index())

@@ -145,7 +145,7 @@ func (s policySetter) setOne(ctx context.Context, dir meta.Inode) error {
 	if err != nil {
 		return err
 	}
-	res, err := s.proposer.propose(ctx, &meta.SetPolicy{Dir: dir.Ino, Policy: p})
+	res, err := s.proposer.request(ctx, &meta.SetPolicy{Dir: dir.Ino, Policy: p})
 	if err == nil && res.Errno != 0 {
 		err = res.Errno
 	}

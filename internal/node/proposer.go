@@ -11,6 +11,7 @@ import (
 	"github.com/rdmcfs/rdmcfs/fs"
 	"github.com/rdmcfs/rdmcfs/internal/consensus"
 	"github.com/rdmcfs/rdmcfs/internal/control/admin"
+	"github.com/rdmcfs/rdmcfs/internal/newnames"
 	"github.com/rdmcfs/rdmcfs/meta"
 	"github.com/rdmcfs/rdmcfs/replicate"
 )
@@ -36,6 +37,7 @@ const (
 type proposer struct {
 	log        raftLog
 	generation uint32
+	names      *newnames.Holder // gives new names by itself; nil: none. Set before anybody proposes
 
 	ctx  context.Context // ends with the node
 	work sync.WaitGroup
@@ -90,6 +92,35 @@ func (p *proposer) beginIncarnation(incarnation uint32) {
 func (p *proposer) propose(ctx context.Context, op meta.Op) (meta.Result, error) {
 	res, _, err := p.proposeVisible(ctx, op, consensus.ProposeOptions{})
 	return res, err
+}
+
+// order is propose for what programs and commands ask: this node may give new names by itself.
+func (p *proposer) order(ctx context.Context, op meta.Op, opts consensus.ProposeOptions) (meta.Result, error) {
+	if p.names == nil {
+		return p.with(opts)(ctx, op)
+	}
+	return p.names.Propose(ctx, op, p.with(opts))
+}
+
+// request is order for commands.
+func (p *proposer) request(ctx context.Context, op meta.Op) (meta.Result, error) {
+	return p.order(ctx, op, consensus.ProposeOptions{})
+}
+
+// view is the namespace with the files that only this node knows yet.
+func (p *proposer) view(db *meta.DB) meta.Reader {
+	if p.names == nil {
+		return db
+	}
+	return p.names.View()
+}
+
+// with is the log for callers that propose with options.
+func (p *proposer) with(opts consensus.ProposeOptions) newnames.Log {
+	return func(ctx context.Context, op meta.Op) (meta.Result, error) {
+		res, _, err := p.proposeVisible(ctx, op, opts)
+		return res, err
+	}
 }
 
 func (p *proposer) proposeVisible(

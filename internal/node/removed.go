@@ -129,7 +129,7 @@ func (r removedFiles) restore(
 		}
 		op.Parent, op.Name = dir.Ino, name
 	}
-	res, err := r.proposer.propose(ctx, op)
+	res, err := r.proposer.request(ctx, op)
 	if err == nil && res.Errno != 0 {
 		err = r.refused(res.Errno, as)
 	}

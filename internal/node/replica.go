@@ -49,8 +49,7 @@ type replicaLog struct {
 
 // Propose implements replicate.Log.
 func (l replicaLog) Propose(ctx context.Context, op meta.Op) (meta.Result, error) {
-	res, _, err := l.proposer.proposeVisible(ctx, op, forReplicate(op))
-	return res, err
+	return l.proposer.order(ctx, op, forReplicate(op))
 }
 
 // forReplicate says how an operation of package replicate is proposed. A publish, whose barrier comes next, waits for a

@@ -63,7 +63,7 @@ func (rs *restorer) restore(
 		op.Parent, op.Name = dir.Ino, name
 	}
 	before, _ := rs.db.Inode(c.Ino) // none where the file is gone
-	res, err := rs.proposer.propose(ctx, op)
+	res, err := rs.proposer.request(ctx, op)
 	if err == nil && res.Errno != 0 {
 		err = rs.paths.refused(res.Errno, req.As)
 	}

@@ -67,6 +67,19 @@ func (p *proposer) awaitKnown(ctx context.Context, lease meta.Lease, patient boo
 	return true, nil
 }
 
+// settleAll waits, for a bounded time, until no outcome is unknown.
+func (p *proposer) settleAll(ctx context.Context) error {
+	_, err := p.awaitKnown(ctx, p.lease(), true)
+	return err
+}
+
+// isSettled reports whether no outcome is unknown.
+func (p *proposer) isSettled() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return len(p.unknown) == 0
+}
+
 // askAgain makes proposals whose outcome is unknown be proposed again. It returns a channel that is closed when no
 // outcome is unknown, nil if none is already, and the last refusal since the first call.
 func (p *proposer) askAgain(lease meta.Lease, first bool) (known <-chan struct{}, refused error) {

@@ -47,6 +47,7 @@ var mayImport = map[string][]string{
 	"internal/tidy":               {},
 	"internal/filelock":           {},
 	"internal/clusterlock":        {"meta", "internal/filelock"},
+	"internal/newnames":           {"meta"},
 	"fs": {"replicate", "meta", "internal/blockset", "internal/content", "internal/clusterlock",
 		"internal/filelock"},
 	"replicate": {"rdma", "meta", "internal/blockset", "internal/coder", "internal/content", "internal/units",

@@ -20,6 +20,7 @@ type mutant struct {
 // Suites are packages, the nearest to the fault first. Their tests run at small sizes.
 const (
 	metaTests      = "./meta"
+	newNamesTests  = "./internal/newnames"
 	contentTests   = "./internal/content"
 	replicateTests = "./replicate"
 	slowTests      = "./replicate/slow"
@@ -37,7 +38,7 @@ const (
 // all is the whole table.
 func all() []mutant {
 	var out []mutant
-	for _, part := range [][]mutant{ofMeta, ofReplicate, ofContent, ofConsensus, ofFs, ofNode} {
+	for _, part := range [][]mutant{ofMeta, ofReplicate, ofContent, ofConsensus, ofFs, ofNode, ofNewNames} {
 		out = append(out, part...)
 	}
 	for i := range out {
