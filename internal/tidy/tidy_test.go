@@ -48,16 +48,19 @@ var mayImport = map[string][]string{
 	"fs":                     {"replicate", "meta", "internal/content", "internal/clusterlock", "internal/filelock"},
 	"replicate": {"rdma", "meta", "internal/coder", "internal/content", "internal/units", "replicate/rdmc",
 		"replicate/schedule", "replicate/session", "replicate/slow"},
-	"replicate/rdmc":     {"rdma", "internal/coder", "internal/units", "replicate/schedule"},
-	"replicate/schedule": {},
-	"replicate/session":  {"meta", "internal/coder", "internal/content", "replicate/slow"},
-	"replicate/slow":     {"meta", "internal/units"},
-	"rdma":               {"rdma", "internal/coder", "internal/pages"},
-	"meta":               {"meta", "internal/coder", "internal/durable", "internal/filelock"},
-	"test":               {"internal", "fs", "replicate", "rdma", "meta", "test"},
-	"examples":           {"rdma", "replicate"},
-	"lab":                {"internal", "rdma", "replicate"},
-	"packaging":          {"internal"},
+	"replicate/rdmc": {"rdma", "internal/coder", "replicate/schedule", "replicate/rdmc/core",
+		"replicate/rdmc/share"},
+	"replicate/rdmc/core":  {"internal/coder", "replicate/schedule", "replicate/rdmc/share"},
+	"replicate/rdmc/share": {"internal/units", "replicate/schedule"},
+	"replicate/schedule":   {},
+	"replicate/session":    {"meta", "internal/coder", "internal/content", "replicate/slow"},
+	"replicate/slow":       {"meta", "internal/units"},
+	"rdma":                 {"rdma", "internal/coder", "internal/pages"},
+	"meta":                 {"meta", "internal/coder", "internal/durable", "internal/filelock"},
+	"test":                 {"internal", "fs", "replicate", "rdma", "meta", "test"},
+	"examples":             {"rdma", "replicate"},
+	"lab":                  {"internal", "rdma", "replicate"},
+	"packaging":            {"internal"},
 }
 
 type source struct {
@@ -269,8 +272,8 @@ func callName(call *ast.CallExpr) string {
 }
 
 // purePrefixes are folders and files whose code takes clock, randomness and I/O as values.
-var purePrefixes = []string{"internal/filelock/", "internal/coder/", "replicate/schedule/", "replicate/session/",
-	"replicate/slow/"}
+var purePrefixes = []string{"internal/filelock/", "internal/coder/", "replicate/rdmc/core/", "replicate/rdmc/share/",
+	"replicate/schedule/", "replicate/session/", "replicate/slow/"}
 
 // impure are the packages that pure code doesn't import: what waits, locks, or reaches the machine.
 var impure = []string{"context", "io", "log", "log/slog", "math/rand", "math/rand/v2", "net", "os", "sync",
@@ -343,7 +346,7 @@ var ownBytes = map[string]string{
 	"lab/":                      "no daemon runs it",
 	"rdma/": "words that devices write, and the header of each message: fixed layouts take a third " +
 		"of the time",
-	"replicate/rdmc/trailer.go": "of each block and small message: a fixed layout takes a third of the time",
+	"replicate/rdmc/core/trailer.go": "of each block and small message: a fixed layout takes a third of the time",
 }
 
 func TestBytesAreLaidOutInOnePlace(t *testing.T) {

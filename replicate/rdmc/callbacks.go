@@ -88,7 +88,7 @@ func (g *Group) openStanding() error {
 	if err := g.openPool(); err != nil {
 		return err
 	}
-	g.core.pump()
+	g.core.Pump()
 	g.drain()
 	return nil
 }
@@ -97,7 +97,7 @@ func (g *Group) openStanding() error {
 func (g *Group) incoming(seq, size uint64) {
 	blocks := BlockCount(size, g.cfg.BlockSize)
 	t := &Transfer{group: g, announcement: Announcement{Seq: seq, Size: size, Blocks: AllBlocks(blocks)}}
-	have := g.core.haveOf(seq)
+	have := g.core.Have(seq)
 	if have == nil {
 		have = NewBitmap(blocks) // a small message
 	}
@@ -121,7 +121,7 @@ func (g *Group) askSink(t *Transfer) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if err != nil {
-		g.core.fail(ReasonSink, g.cfg.Rank, []int{g.cfg.Rank}, err)
+		g.core.Fail(ReasonSink, g.cfg.Rank, []int{g.cfg.Rank}, err)
 		g.engine.attend(g)
 		sink = nil
 	}

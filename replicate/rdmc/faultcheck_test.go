@@ -8,6 +8,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/rdmcfs/rdmcfs/replicate/rdmc/core"
 	"github.com/rdmcfs/rdmcfs/replicate/schedule"
 )
 
@@ -50,8 +51,8 @@ func (fg *faultGroup) memory(rank int) int {
 	}
 	g := fg.ends[rank].g
 	lanes, page := len(fg.on)-1, 4096
-	return (g.cfg.Window+lanes)*g.stride() + lanes*(controlWindow+1)*maxControl +
-		(controlWindow+smallWindow)*g.smallStride() + 4*page
+	return (g.cfg.Window+lanes)*g.stride() + lanes*(core.ControlWindow+1)*core.MaxControl +
+		(core.ControlWindow+smallWindow)*g.smallStride() + 4*page
 }
 
 // concerned reports whether the fault may end the group.
@@ -258,7 +259,6 @@ func (fg *faultGroup) moveRest(groups []*Group, left []*faultEnd, i int, src *me
 	size := uint64(len(src.data))
 	blocks := BlockCount(size, fg.cfg.BlockSize)
 	haves := make([]*Bitmap, len(left))
-	var missing []Ranges
 	for k, e := range left[1:] {
 		haves[k+1] = NewBitmap(blocks)
 		if tr := e.transfers[i]; tr != nil {
@@ -266,9 +266,8 @@ func (fg *faultGroup) moveRest(groups []*Group, left []*faultEnd, i int, src *me
 		} else if len(e.sinks) <= i {
 			e.sink(len(src.data))
 		}
-		missing = append(missing, haves[k+1].Present().Missing(blocks))
 	}
-	root, err := groups[0].Send(Outgoing{Size: size, Partial: true, Blocks: Union(missing...), Source: src})
+	root, err := groups[0].Send(Outgoing{Size: size, Partial: true, Blocks: lacking(blocks, haves[1:]), Source: src})
 	if err != nil {
 		t.Fatal(err)
 	}

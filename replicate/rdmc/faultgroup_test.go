@@ -232,7 +232,7 @@ func (e *faultEnd) live(remote map[int][]byte) {
 func (e *faultEnd) asks() {
 	e.g.mu.Lock()
 	defer e.g.mu.Unlock()
-	if !e.g.core.ended() && !e.g.core.active() {
+	if !e.g.core.Ended() && !e.g.core.Active() {
 		e.asked = time.Now()
 	}
 }

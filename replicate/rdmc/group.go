@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"github.com/rdmcfs/rdmcfs/rdma"
+	"github.com/rdmcfs/rdmcfs/replicate/rdmc/core"
+	"github.com/rdmcfs/rdmcfs/replicate/rdmc/share"
 	"github.com/rdmcfs/rdmcfs/replicate/schedule"
 )
 
@@ -51,7 +53,7 @@ type GroupConfig struct {
 	// slows down the members below it, and so in time the whole group.
 	SendRate uint64
 	// Priority is the group's class at this member: groups of the same class share what the member sends by bytes, a
-	// higher class goes ahead of a lower one (share.go).
+	// higher class goes ahead of a lower one (package share).
 	Priority Priority
 	// Yields makes the group end, at all members, when it has carried nothing for a moment and the engine of one of
 	// them has no memory for another group: with ReasonYielded, and no suspects. Then Close or Abort it, and make
@@ -119,7 +121,7 @@ func (cfg *GroupConfig) check(limits rdma.Limits) error {
 	switch {
 	case cfg.Rank < 0 || cfg.Rank >= len(cfg.Members):
 		return fmt.Errorf("%w: rank %d of %d members", ErrInvalid, cfg.Rank, len(cfg.Members))
-	case cfg.BlockSize < 1 || cfg.BlockSize > MaxBlockSize || cfg.BlockSize+trailerSize > limits.MaxMessage:
+	case cfg.BlockSize < 1 || cfg.BlockSize > MaxBlockSize || cfg.BlockSize+core.TrailerSize > limits.MaxMessage:
 		return fmt.Errorf("%w: block size %d", ErrInvalid, cfg.BlockSize)
 	case cfg.Window < 2 || cfg.Grants < 1 || cfg.MaxSends < 1:
 		return fmt.Errorf("%w: window %d, grants %d, sends %d", ErrInvalid, cfg.Window, cfg.Grants, cfg.MaxSends)
@@ -130,14 +132,16 @@ func (cfg *GroupConfig) check(limits rdma.Limits) error {
 		return fmt.Errorf("%w: posted receives in an announced group", ErrInvalid)
 	case cfg.Unannounced && cfg.Rank != 0 && cfg.Incoming == nil && !cfg.PostedReceives:
 		return fmt.Errorf("%w: an unannounced group without Incoming", ErrInvalid)
-	case cfg.SmallBytes > MaxSmallBytes || cfg.SmallBytes > limits.MaxMessage-trailerSize:
+	case cfg.SmallBytes > MaxSmallBytes || cfg.SmallBytes > limits.MaxMessage-core.TrailerSize:
 		return fmt.Errorf("%w: small messages of %d bytes", ErrInvalid, cfg.SmallBytes)
 	case cfg.SmallBytes > 0 && cfg.Rank != 0 && cfg.Small == nil && !cfg.Unannounced:
 		return fmt.Errorf("%w: small messages without Small", ErrInvalid)
-	case cfg.SilenceTimeout < tickInterval:
-		return fmt.Errorf("%w: silence of %v, want %v or more", ErrInvalid, cfg.SilenceTimeout, tickInterval)
+	case !cfg.Priority.Valid():
+		return fmt.Errorf("%w: priority %d", ErrInvalid, cfg.Priority)
+	case cfg.SilenceTimeout < share.TickInterval:
+		return fmt.Errorf("%w: silence of %v, want %v or more", ErrInvalid, cfg.SilenceTimeout, share.TickInterval)
 	}
-	return cfg.Priority.check()
+	return nil
 }
 
 func (cfg *GroupConfig) plan() (*schedule.Plan, error) {
@@ -150,20 +154,20 @@ func (cfg *GroupConfig) plan() (*schedule.Plan, error) {
 	return schedule.NewHybridPlan(cfg.Racks)
 }
 
-func (cfg *GroupConfig) limits() coreLimits {
-	return coreLimits{
-		slots:    cfg.Window,
-		posted:   cfg.Grants,
-		pins:     max(1, cfg.Window/4),
-		sends:    cfg.MaxSends,
-		silence:  cfg.SilenceTimeout,
-		interval: reportInterval,
-		grace:    lossGrace,
-		rate:     cfg.SendRate,
+func (cfg *GroupConfig) limits() core.Limits {
+	return core.Limits{
+		Slots:    cfg.Window,
+		Posted:   cfg.Grants,
+		Pins:     max(1, cfg.Window/4),
+		Sends:    cfg.MaxSends,
+		Silence:  cfg.SilenceTimeout,
+		Interval: reportInterval,
+		Grace:    lossGrace,
+		Rate:     cfg.SendRate,
 
-		smallBytes:   cfg.SmallBytes,
-		smallWindow:  cfg.smallWindow(),
-		smallInOrder: cfg.Small != nil,
+		SmallBytes:   cfg.SmallBytes,
+		SmallWindow:  cfg.smallWindow(),
+		SmallInOrder: cfg.Small != nil,
 	}
 }
 
@@ -186,8 +190,8 @@ type Group struct {
 	settled chan struct{} // closed when the neighbours know of either
 
 	mu          sync.Mutex // protects all below; never held across network, disk or a caller's code
-	core        *core
-	spare       []action // core.acts and this are used in turn
+	core        *core.Member
+	spare       []core.Action // core.acts and this are used in turn
 	lanes       []laneEnds
 	control     rdma.Region // control buffers
 	smalls      rdma.Region // buffers of small messages; at a member also for control messages of the parent
@@ -205,7 +209,7 @@ type Group struct {
 	dead        bool // queue pairs are closed: late completions mean nothing
 	err         error
 	transfers   map[uint64]*Transfer
-	heardMsg    controlMessage // decoded into, used again
+	heardMsg    core.ControlMessage // decoded into, used again
 	posts       postScratch
 }
 
@@ -246,11 +250,9 @@ func (e *Engine) NewGroup(cfg GroupConfig) (*Group, error) {
 		e.yield(int64(g.registeredMax()))
 		return nil, fmt.Errorf("rdmc: new group %d: %w", cfg.Number, err)
 	}
-	g.core.now = time.Now()
-	g.core.quiet = g.core.now
-	g.places, g.unsealed = make([]rdma.SGE, len(g.core.slots)), make([]bool, len(g.core.slots))
+	g.places, g.unsealed = make([]rdma.SGE, g.core.Slots()), make([]bool, g.core.Slots())
 	g.turn = e.turns.newTurn(cfg.Priority, g.takeTurn)
-	g.core.gate = g.turn
+	g.core.Begin(time.Now(), g.turn)
 	if err := g.open(); err != nil {
 		g.turn.leave()
 		g.closeLanes()
@@ -291,7 +293,7 @@ func (g *Group) Send(out Outgoing) (*Transfer, error) {
 		return nil, fmt.Errorf("%w: partial or empty message in an unannounced group", ErrInvalid)
 	}
 	blocks := BlockCount(out.Size, g.cfg.BlockSize)
-	a := Announcement{Seq: g.core.next(), Size: out.Size, Blocks: slices.Clone(out.Blocks)}
+	a := Announcement{Seq: g.core.Next(), Size: out.Size, Blocks: slices.Clone(out.Blocks)}
 	if !out.Partial {
 		a.Blocks = AllBlocks(blocks)
 	}
@@ -314,7 +316,7 @@ func (g *Group) Receive(a Announcement, r Receiver) (*Transfer, error) {
 	if g.cfg.Rank == 0 || g.cfg.Unannounced {
 		return nil, fmt.Errorf("%w: receive by the root or in an unannounced group", ErrInvalid)
 	}
-	if err := a.validate(g.cfg.BlockSize); err != nil {
+	if err := a.Validate(g.cfg.BlockSize); err != nil {
 		return nil, err
 	}
 	if r.Sink == nil && len(a.Blocks) > 0 {
@@ -343,7 +345,7 @@ func (g *Group) begin(t *Transfer, have *Bitmap) error {
 	}
 	g.look()
 	a := t.announcement
-	if err := a.validate(g.cfg.BlockSize); err != nil {
+	if err := a.Validate(g.cfg.BlockSize); err != nil {
 		return err
 	}
 	if err := g.openPool(); err != nil {
@@ -356,7 +358,7 @@ func (g *Group) begin(t *Transfer, have *Bitmap) error {
 	}
 	before := g.transfers[a.Seq]
 	g.transfers[a.Seq] = t
-	if err := g.core.announce(a, have); err != nil {
+	if err := g.core.Announce(a, have); err != nil {
 		if g.transfers[a.Seq] = before; before == nil {
 			delete(g.transfers, a.Seq)
 		}
@@ -372,7 +374,7 @@ func (g *Group) refused() error {
 	if g.err != nil {
 		return g.err
 	}
-	if g.core.ended() || g.core.closing {
+	if g.core.Ended() || g.core.IsClosing() {
 		return ErrClosed
 	}
 	return nil
@@ -383,11 +385,13 @@ func (g *Group) refused() error {
 func (g *Group) Progress() []MemberProgress {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	all := make([]MemberProgress, len(g.core.members))
-	for rank, m := range g.core.members {
-		all[rank] = MemberProgress{Rank: rank, Done: m.done, Blocks: m.blocks}
-		if lane := g.core.laneOf[rank]; lane >= 0 {
-			all[rank].Sending, all[rank].Waiting = g.core.pace.lanes[lane].sending, g.core.pace.lanes[lane].waiting
+	all := make([]MemberProgress, len(g.cfg.Members))
+	for rank := range all {
+		p := &all[rank]
+		p.Rank = rank
+		p.Done, p.Blocks = g.core.Done(rank)
+		if lane := g.core.Lane(rank); lane >= 0 {
+			p.Sending, p.Waiting = g.core.Waits(lane)
 		}
 	}
 	return all
@@ -407,7 +411,7 @@ func (g *Group) Err() error {
 func (g *Group) Fail(suspects []int, cause error) {
 	g.mu.Lock()
 	defer g.unlock()
-	g.core.fail(ReasonAborted, g.cfg.Rank, suspects, cause)
+	g.core.Fail(ReasonAborted, g.cfg.Rank, suspects, cause)
 	g.engine.attend(g)
 	g.drain()
 }
@@ -423,10 +427,10 @@ func (g *Group) Close(ctx context.Context) error {
 	}
 	g.mu.Lock()
 	if g.cfg.Rank == 0 {
-		g.core.closeWhenDone()
+		g.core.CloseWhenDone()
 	} else {
 		g.look()
-		g.core.awaitEnd()
+		g.core.AwaitEnd()
 		g.engine.attend(g)
 	}
 	g.drain()

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/rdmcfs/rdmcfs/rdma"
+	"github.com/rdmcfs/rdmcfs/replicate/rdmc/share"
 	"github.com/rdmcfs/rdmcfs/replicate/schedule"
 )
 
@@ -188,17 +189,17 @@ func TestDSN_4_6_MemberAbortsAndSurvivorsResume(t *testing.T) {
 func resume(t *testing.T, c *cluster, victim int, transfers []*Transfer, sinks []*memory) {
 	t.Helper()
 	var engines []int
-	var missing []Ranges
+	var haves []*Bitmap
 	for rank := range transfers {
 		if rank != victim {
 			engines = append(engines, rank)
-			missing = append(missing, transfers[rank].Have().Present().Missing(transfers[rank].Have().Blocks()))
+			haves = append(haves, transfers[rank].Have())
 		}
 	}
 	cfg := transfers[0].group.cfg
 	cfg.Epoch++
 	groups := c.group(cfg, engines...)
-	union := Union(missing...)
+	union := lacking(haves[0].Blocks(), haves)
 	root, err := groups[0].Send(Outgoing{Size: uint64(len(sinks[0].data)), Partial: true, Blocks: union, Source: sinks[0]})
 	if err != nil {
 		t.Fatal(err)
@@ -398,7 +399,7 @@ func TestInvalidUse(t *testing.T) {
 		{Members: []string{"a"}, Window: 1 << 50},
 		{Members: []string{"a"}, MaxSends: 1 << 50},
 		{Members: []string{"a"}, Algorithm: 77},
-		{Members: []string{"a"}, SilenceTimeout: tickInterval - 1},
+		{Members: []string{"a"}, SilenceTimeout: share.TickInterval - 1},
 		{Members: []string{"a"}, SilenceTimeout: -1},
 	} {
 		if _, err := c.engines[0].NewGroup(cfg); !errors.Is(err, ErrInvalid) && !errors.Is(err, schedule.ErrInvalid) {

@@ -8,6 +8,7 @@ import (
 
 	"github.com/rdmcfs/rdmcfs/internal/coder"
 	"github.com/rdmcfs/rdmcfs/rdma"
+	"github.com/rdmcfs/rdmcfs/replicate/rdmc/core"
 )
 
 // laneEnd is one queue pair of a lane, and the User of it.
@@ -29,17 +30,17 @@ func (g *Group) openLanes() error {
 	if err := g.openSmall(); err != nil {
 		return err
 	}
-	g.lanes = make([]laneEnds, len(g.core.lanes))
+	g.lanes = make([]laneEnds, g.core.Lanes())
 	if len(g.lanes) == 0 {
 		return nil
 	}
 	var err error
-	if g.control, err = g.engine.device.AllocRegion(len(g.lanes)*(controlWindow+1)*maxControl, 0); err != nil {
+	if g.control, err = g.engine.device.AllocRegion(len(g.lanes)*(core.ControlWindow+1)*core.MaxControl, 0); err != nil {
 		return err
 	}
 	for i := range g.lanes {
 		if err := g.openLane(i); err != nil {
-			return fmt.Errorf("neighbour %d: %w", g.core.lanes[i].peer, err)
+			return fmt.Errorf("neighbour %d: %w", g.core.Peer(i), err)
 		}
 	}
 	return nil
@@ -49,7 +50,7 @@ func (g *Group) openLane(i int) error {
 	l := &g.lanes[i]
 	l.blocks = laneEnd{group: g, lane: i}
 	l.control = laneEnd{group: g, lane: i, isControl: true}
-	if g.core.lanes[i].blocks {
+	if g.core.HasBlocks(i) {
 		if err := l.blocks.open(g.cfg.MaxSends, g.cfg.Window); err != nil {
 			return err
 		}
@@ -113,7 +114,7 @@ func (g *Group) Addresses() map[int][]byte {
 		blocks, control := g.lanes[i].blocks.address(), g.lanes[i].control.address()
 		c := coder.Writer(nil, coder.Little)
 		codeAddresses(&c, &blocks, &control)
-		addresses[g.core.lanes[i].peer] = c.Written()
+		addresses[g.core.Peer(i)] = c.Written()
 	}
 	return addresses
 }
@@ -183,7 +184,7 @@ func (g *Group) Connect(ctx context.Context, remote map[int][]byte) error {
 var errLaneFailed = errors.New("rdmc: another neighbour was not connected")
 
 func (g *Group) connectLane(ctx context.Context, i int, remote map[int][]byte) error {
-	peer := g.core.lanes[i].peer
+	peer := g.core.Peer(i)
 	blocks, control, err := splitAddress(remote[peer])
 	if err == nil {
 		err = connectBoth(ctx, &g.lanes[i], blocks, control)
@@ -191,14 +192,14 @@ func (g *Group) connectLane(ctx context.Context, i int, remote map[int][]byte) e
 	g.mu.Lock()
 	defer g.unlock()
 	if err != nil {
-		g.core.lanes[i].broken = true
+		g.core.NotConnected(i)
 		if ctx.Err() == context.Canceled && context.Cause(ctx) != errLaneFailed {
-			g.core.fail(ReasonAborted, g.cfg.Rank, g.leaver(), err)
+			g.core.Fail(ReasonAborted, g.cfg.Rank, g.leaver(), err)
 		}
-		g.core.fail(ReasonDisconnected, g.cfg.Rank, []int{peer}, err) // if it has not failed
+		g.core.Fail(ReasonDisconnected, g.cfg.Rank, []int{peer}, err) // if it has not failed
 		err = fmt.Errorf("member %d (%s): %w", peer, g.cfg.Members[peer], err)
 	} else {
-		g.core.connected(i)
+		g.core.Connected(i)
 	}
 	g.engine.attend(g)
 	g.drain()

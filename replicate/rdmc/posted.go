@@ -4,6 +4,7 @@ import (
 	"fmt"
 
 	"github.com/rdmcfs/rdmcfs/rdma"
+	"github.com/rdmcfs/rdmcfs/replicate/rdmc/core"
 )
 
 // Receives posted ahead: the technical report's variant of the interface (post_receive_buffer in its figure 1). A
@@ -28,7 +29,7 @@ func (g *Group) PostReceive(sink Sink, limit uint64) error {
 		return fmt.Errorf("%w: receive posted by rank %d", ErrInvalid, g.cfg.Rank)
 	case err != nil:
 		return err
-	case len(g.posted) >= maxQueued:
+	case len(g.posted) >= core.MaxQueued:
 		return ErrFull
 	}
 	g.posted = append(g.posted, posted{sink: sink, limit: limit})
@@ -39,12 +40,12 @@ func (g *Group) PostReceive(sink Sink, limit uint64) error {
 
 // match brings messages and posted receives together, in order. The lock is held.
 func (g *Group) match() {
-	for len(g.unmatched) > 0 && len(g.posted) > 0 && !g.core.ended() {
+	for len(g.unmatched) > 0 && len(g.posted) > 0 && !g.core.Ended() {
 		t, p := g.unmatched[0], g.posted[0]
 		g.unmatched, g.posted = g.unmatched[1:], g.posted[1:]
 		if size := t.announcement.Size; size > p.limit {
 			err := fmt.Errorf("%w: message of %d bytes for a posted receive of %d", ErrInvalid, size, p.limit)
-			g.core.fail(ReasonSink, g.cfg.Rank, []int{g.cfg.Rank}, err)
+			g.core.Fail(ReasonSink, g.cfg.Rank, []int{g.cfg.Rank}, err)
 			g.engine.attend(g)
 			return
 		}

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/rdmcfs/rdmcfs/rdma"
+	"github.com/rdmcfs/rdmcfs/replicate/rdmc/core"
 )
 
 // postedGroup is an unannounced group whose members post their receives ahead; completed is called at each member.
@@ -114,7 +115,7 @@ func TestPostReceiveInvalid(t *testing.T) {
 	if err := groups[1].PostReceive(nil, 1); !errors.Is(err, ErrInvalid) {
 		t.Errorf("without a sink: %v", err)
 	}
-	for range maxQueued {
+	for range core.MaxQueued {
 		if err := groups[1].PostReceive(Buffer{}, 1); err != nil {
 			t.Fatal(err)
 		}

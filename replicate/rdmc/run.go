@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/rdmcfs/rdmcfs/rdma"
+	"github.com/rdmcfs/rdmcfs/replicate/rdmc/core"
 )
 
 // Times of the shell.
@@ -42,15 +43,14 @@ type postScratch struct {
 // drain carries out the core's actions. The lock is held.
 func (g *Group) drain() {
 	if g.dead {
-		g.core.acts = g.core.acts[:0] // its memory may be gone
+		g.core.TakeActions(nil) // its memory may be gone
 		return
 	}
-	for len(g.core.acts) > 0 || g.pace() {
-		acts := g.core.acts
-		g.core.acts = g.spare[:0]
+	for g.core.HasActions() || g.pace() {
+		acts := g.core.TakeActions(g.spare)
 		for i := range acts {
-			if acts[i].kind == actSmallSend {
-				acts[i].rides = takeControl(acts[i+1:], acts[i].lane)
+			if acts[i].Kind == core.ActSmallSend {
+				acts[i].Rides = takeControl(acts[i+1:], acts[i].Lane)
 			}
 			g.carryOut(&acts[i])
 		}
@@ -60,54 +60,54 @@ func (g *Group) drain() {
 }
 
 // takeControl takes the control message for a lane out of what is to be done, if there is one.
-func takeControl(acts []action, lane int) bool {
+func takeControl(acts []core.Action, lane int) bool {
 	for i := range acts {
-		if acts[i].kind == actControl && acts[i].lane == lane && !acts[i].rides {
-			acts[i].rides = true
+		if acts[i].Kind == core.ActControl && acts[i].Lane == lane && !acts[i].Rides {
+			acts[i].Rides = true
 			return true
 		}
 	}
 	return false
 }
 
-func (g *Group) carryOut(a *action) {
-	switch a.kind {
-	case actPostRecv:
+func (g *Group) carryOut(a *core.Action) {
+	switch a.Kind {
+	case core.ActPostRecv:
 		g.postBlockRecv(a)
-	case actSend:
+	case core.ActSend:
 		g.sendBlock(a)
-	case actLoad:
+	case core.ActLoad:
 		g.loadBlock(a)
-	case actStore:
+	case core.ActStore:
 		g.storeBlock(a)
-	case actControl:
-		if !a.rides {
-			g.check(&g.lanes[a.lane].control, g.sendControl(a.lane))
+	case core.ActControl:
+		if !a.Rides {
+			g.check(&g.lanes[a.Lane].control, g.sendControl(a.Lane))
 		}
-	case actIncoming:
-		g.incoming(a.seq, a.size)
-	case actSmallLoad, actSmallSend, actSmallHand, actSmallPost:
+	case core.ActIncoming:
+		g.incoming(a.Seq, a.Size)
+	case core.ActSmallLoad, core.ActSmallSend, core.ActSmallHand, core.ActSmallPost:
 		g.carryOutSmall(a)
-	case actStored:
-		g.markStored(a.seq)
-	case actDone:
-		g.done(a.seq)
-	case actFailed:
+	case core.ActStored:
+		g.markStored(a.Seq)
+	case core.ActDone:
+		g.done(a.Seq)
+	case core.ActFailed:
 		g.markFailed()
-	case actClosed:
+	case core.ActClosed:
 		g.turn.leave()
 		g.finishAll(ErrClosed)
 		close(g.closed)
-	case actSettled:
+	case core.ActSettled:
 		close(g.settled)
 	}
 }
 
 func (g *Group) markFailed() {
 	g.turn.leave()
-	f := g.core.failure
-	g.err = &GroupError{Reason: f.reason, Suspects: f.suspects, Reporter: f.reporter, Err: f.cause}
-	g.log.Info("group failed", "reason", f.reason, "suspects", f.suspects, "reporter", f.reporter, "cause", f.cause)
+	f := g.core.Failure()
+	g.err = &GroupError{Reason: f.Reason, Suspects: f.Suspects, Reporter: f.Reporter, Err: f.Cause}
+	g.log.Info("group failed", "reason", f.Reason, "suspects", f.Suspects, "reporter", f.Reporter, "cause", f.Cause)
 	g.finishAll(g.err)
 	close(g.failed)
 	if g.cfg.OnFailure != nil {
@@ -121,7 +121,10 @@ func (g *Group) markStored(seq uint64) {
 	if t := g.transfers[seq]; t != nil { // else it is a small message
 		t.markStored()
 	}
-	for g.cfg.Stored != nil && g.cfg.Rank != 0 && g.toldStored < g.core.members[g.cfg.Rank].done {
+	if g.cfg.Stored == nil || g.cfg.Rank == 0 {
+		return
+	}
+	for done, _ := g.core.Done(g.cfg.Rank); g.toldStored < done; {
 		g.toldStored++
 		if t := g.transfers[g.toldStored]; t != nil {
 			t.markStored()
@@ -146,7 +149,7 @@ func (g *Group) done(seq uint64) {
 func (g *Group) finishAll(err error) {
 	for seq, t := range g.transfers {
 		t.finish(err)
-		if g.core.message(seq) == nil {
+		if !g.core.IsUnderWay(seq) {
 			delete(g.transfers, seq)
 		}
 	}
@@ -162,7 +165,7 @@ func (g *Group) check(l *laneEnd, err error) {
 
 // lose reports to the core that one of a lane's queue pairs is in error.
 func (g *Group) lose(l *laneEnd, cause error) {
-	g.core.broken(l.lane, cause)
+	g.core.Broken(l.lane, cause)
 	g.engine.attend(g)
 }
 
@@ -180,8 +183,8 @@ func (g *Group) postRecv(qp rdma.QueuePair, id int, list []rdma.SGE) error {
 
 // closeIdlePool frees the block buffers a while after the last message. No slot is in use then.
 func (g *Group) closeIdlePool(now time.Time) {
-	if g.pool == nil || g.cfg.Unannounced && g.cfg.Rank != 0 || g.core.ended() ||
-		len(g.core.messages)+len(g.core.early) > 0 {
+	if g.pool == nil || g.cfg.Unannounced && g.cfg.Rank != 0 || g.core.Ended() ||
+		g.core.Queued() > 0 {
 		g.idleSince = now
 		return
 	}
@@ -194,7 +197,9 @@ func (g *Group) closeIdlePool(now time.Time) {
 
 // Control buffers: for each lane, first the buffers of receives, then the one to send from.
 
-func (g *Group) controlOffset(lane, n int) int { return (lane*(controlWindow+1) + n) * maxControl }
+func (g *Group) controlOffset(lane, n int) int {
+	return (lane*(core.ControlWindow+1) + n) * core.MaxControl
+}
 
 func (g *Group) postControlRecv(lane, n int) error {
 	return g.postRecv(g.lanes[lane].control.qp, n, g.posts.one(g.controlSGE(lane, n)))
@@ -205,7 +210,7 @@ func (g *Group) controlSGE(lane, n int) rdma.SGE {
 	if g.fromParent(lane) {
 		return rdma.SGE{Region: g.smalls, Offset: n * g.smallStride(), Length: g.smallStride()}
 	}
-	return rdma.SGE{Region: g.control, Offset: g.controlOffset(lane, n), Length: maxControl}
+	return rdma.SGE{Region: g.control, Offset: g.controlOffset(lane, n), Length: core.MaxControl}
 }
 
 // controlBytes is what came into a receive on the control queue pair.
@@ -220,8 +225,8 @@ func (g *Group) sendControl(lane int) error {
 
 // makeControl is the control message for a lane, made just now.
 func (g *Group) makeControl(lane int) rdma.SGE {
-	at := g.controlOffset(lane, controlWindow)
-	n := g.core.encodeControl(lane, g.control.Bytes()[at:at+maxControl])
+	at := g.controlOffset(lane, core.ControlWindow)
+	n := g.core.EncodeControl(lane, g.control.Bytes()[at:at+core.MaxControl])
 	return rdma.SGE{Region: g.control, Offset: at, Length: n}
 }
 
@@ -238,20 +243,20 @@ func (l *laneEnd) complete(c *rdma.Completion) {
 	case c.Status != rdma.StatusOK:
 		g.lose(l, fmt.Errorf("%v on %v: %v", c.Op, l.kind(), c.Status))
 	case l.isControl && c.Op == rdma.OpRecv && c.Imm == immSmall:
-		t, err := unseal(split(g.controlBytes(l.lane, int(c.ID), c.Bytes)))
-		g.core.smallReceived(l.lane, int(c.ID), t, err)
+		t, err := core.Unseal(core.Split(g.controlBytes(l.lane, int(c.ID), c.Bytes)))
+		g.core.Small().Received(l.lane, int(c.ID), t, err)
 		g.engine.attend(g)
 	case l.isControl && c.Op == rdma.OpRecv:
 		g.hear(l.lane, int(c.ID), c.Bytes)
 	case l.isControl && c.ID > 0:
-		g.core.smallSent(c.ID - 1)
+		g.core.Small().Sent(c.ID - 1)
 	case l.isControl:
-		g.core.controlSent(l.lane)
+		g.core.ControlSent(l.lane)
 	case c.Op == rdma.OpRecv:
 		t, err := g.unsealReceived(c)
-		g.core.received(l.lane, int(c.ID), t, err)
+		g.core.BlockReceived(l.lane, int(c.ID), t, err)
 	default:
-		g.core.sent(l.lane, int(c.ID))
+		g.core.BlockSent(l.lane, int(c.ID))
 	}
 	g.drain()
 }
@@ -265,18 +270,13 @@ func (l *laneEnd) kind() string {
 
 // hear decodes a control message and posts its buffer again.
 func (g *Group) hear(lane, n, length int) {
-	err := decodeControl(g.controlBytes(lane, n, length), &g.heardMsg)
-	if err == nil && g.heardMsg.epoch != g.cfg.Epoch {
-		err = fmt.Errorf("%w: control message of epoch %d", ErrCorrupt, g.heardMsg.epoch)
-	}
-	if err != nil {
-		g.core.fail(ReasonCorrupt, g.cfg.Rank, []int{g.core.lanes[lane].peer}, err)
+	if !g.core.DecodeControl(lane, g.controlBytes(lane, n, length), &g.heardMsg) {
 		return
 	}
-	err = g.postControlRecv(lane, n)
-	g.core.hear(lane, g.heardMsg) // first: a neighbour that said why it ends may be gone already
+	err := g.postControlRecv(lane, n)
+	g.core.ControlReceived(lane, &g.heardMsg) // first: a neighbour that said why it ends may be gone already
 	g.check(&g.lanes[lane].control, err)
-	if g.heardMsg.active || g.core.ended() {
+	if g.heardMsg.Active() || g.core.Ended() {
 		g.engine.attend(g)
 	}
 }
@@ -289,10 +289,10 @@ func (g *Group) tick(now time.Time) bool {
 		g.busy.Store(false)
 		return false
 	}
-	more := g.core.tick(now)
+	more := g.core.Tick(now)
 	g.drain()
 	g.closeIdlePool(now)
-	if !more && (g.pool == nil || g.cfg.Unannounced || g.core.ended()) {
+	if !more && (g.pool == nil || g.cfg.Unannounced || g.core.Ended()) {
 		g.busy.Store(false)
 		return false
 	}
@@ -324,8 +324,8 @@ func (g *Group) readBlock(j job) error {
 		}
 	}
 	a := &j.transfer.announcement
-	t := trailer{seq: a.Seq, block: j.block, size: a.Size, epoch: g.cfg.Epoch, length: uint32(len(j.data))}
-	t.seal(j.data, j.trailer)
+	t := core.Trailer{Seq: a.Seq, Block: j.block, Size: a.Size, Epoch: g.cfg.Epoch, Length: uint32(len(j.data))}
+	t.Seal(j.data, j.trailer)
 	return nil
 }
 
@@ -334,9 +334,9 @@ func (g *Group) jobDone(j job, err error) {
 	defer g.mu.Unlock()
 	g.look()
 	if j.store {
-		g.core.stored(j.slot, err)
+		g.core.BlockStored(j.slot, err)
 	} else {
-		g.core.loaded(j.slot, err)
+		g.core.BlockLoaded(j.slot, err)
 	}
 	g.drain()
 }

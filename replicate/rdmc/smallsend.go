@@ -4,6 +4,7 @@ import (
 	"fmt"
 
 	"github.com/rdmcfs/rdmcfs/rdma"
+	"github.com/rdmcfs/rdmcfs/replicate/rdmc/core"
 )
 
 // Bounds of small messages.
@@ -39,25 +40,25 @@ func (g *Group) SendSmall(data []byte) (uint64, error) {
 	if err := g.refused(); err != nil {
 		return 0, err
 	}
-	place := g.core.smallRoom()
+	place := g.core.Small().Room()
 	if place < 0 {
 		return 0, ErrFull
 	}
 	g.look()
-	seq := g.core.next()
-	buf := g.smallBytes(place, len(data)+trailerSize)
+	seq := g.core.Next()
+	buf := g.smallBytes(place, len(data)+core.TrailerSize)
 	copy(buf, data)
-	block, b := split(buf)
-	g.sealSmall(block, b, seq, g.core.small.next)
-	g.core.sendSmall(len(data))
+	block, b := core.Split(buf)
+	g.sealSmall(block, b, seq, g.core.Small().Count())
+	g.core.Small().Send(len(data))
 	g.engine.attend(g)
 	g.drain()
 	return seq, nil
 }
 
 func (g *Group) sealSmall(data, b []byte, seq, count uint64) {
-	t := trailer{seq: seq, block: count, size: uint64(len(data)), epoch: g.cfg.Epoch, length: uint32(len(data))}
-	t.seal(data, b)
+	t := core.Trailer{Seq: seq, Block: count, Size: uint64(len(data)), Epoch: g.cfg.Epoch, Length: uint32(len(data))}
+	t.Seal(data, b)
 }
 
 // goesSmall reports whether Send sends a message as a small one: members of announced groups expect blocks.
@@ -67,11 +68,11 @@ func (g *Group) goesSmall(size uint64) bool {
 
 // beginSmall queues a message of Send. The lock is held.
 func (g *Group) beginSmall(t *Transfer) error {
-	if len(g.core.messages) >= maxQueued {
-		return fmt.Errorf("%w: %d messages are queued", ErrInvalid, maxQueued)
+	if g.core.Queued() >= core.MaxQueued {
+		return fmt.Errorf("%w: %d messages are queued", ErrInvalid, core.MaxQueued)
 	}
 	g.transfers[t.announcement.Seq] = t
-	g.core.newSmall(int(t.announcement.Size))
+	g.core.Small().Queue(int(t.announcement.Size))
 	g.engine.attend(g)
 	g.drain()
 	return nil
@@ -80,7 +81,7 @@ func (g *Group) beginSmall(t *Transfer) error {
 // Buffers: at the root the buffers of the ring, at a member the buffers of the receives from its parent.
 
 func (g *Group) smallStride() int {
-	return (max(maxControl, g.cfg.SmallBytes+trailerSize) + 63) &^ 63
+	return (max(core.MaxControl, g.cfg.SmallBytes+core.TrailerSize) + 63) &^ 63
 }
 
 func (g *Group) smallBuffers() int {
@@ -90,7 +91,7 @@ func (g *Group) smallBuffers() int {
 	case g.cfg.Rank == 0:
 		return smallWindow
 	}
-	return smallWindow + controlWindow
+	return smallWindow + core.ControlWindow
 }
 
 func (g *Group) openSmall() (err error) {
@@ -101,14 +102,14 @@ func (g *Group) openSmall() (err error) {
 }
 
 // fromParent reports whether small messages come on the lane.
-func (g *Group) fromParent(lane int) bool { return g.smalls != nil && lane == g.core.parent }
+func (g *Group) fromParent(lane int) bool { return g.smalls != nil && lane == g.core.Parent() }
 
 // controlReceives is how many receives are posted on the lane's control queue pair.
 func (g *Group) controlReceives(lane int) int {
 	if g.fromParent(lane) {
-		return controlWindow + smallWindow
+		return core.ControlWindow + smallWindow
 	}
-	return controlWindow
+	return core.ControlWindow
 }
 
 func (g *Group) smallBytes(slot, length int) []byte {
@@ -117,21 +118,21 @@ func (g *Group) smallBytes(slot, length int) []byte {
 }
 
 // carryOutSmall carries out the actions on small messages. The lock is held.
-func (g *Group) carryOutSmall(a *action) {
-	switch a.kind {
-	case actSmallLoad:
+func (g *Group) carryOutSmall(a *core.Action) {
+	switch a.Kind {
+	case core.ActSmallLoad:
 		g.jobs <- g.smallJob(a)
-	case actSmallSend:
-		g.check(&g.lanes[a.lane].control, g.sendSmall(a))
-	case actSmallPost:
-		g.check(&g.lanes[a.lane].control, g.postControlRecv(a.lane, a.slot))
-	case actSmallHand:
+	case core.ActSmallSend:
+		g.check(&g.lanes[a.Lane].control, g.sendSmall(a))
+	case core.ActSmallPost:
+		g.check(&g.lanes[a.Lane].control, g.postControlRecv(a.Lane, a.Slot))
+	case core.ActSmallHand:
 		if g.cfg.Small != nil {
-			data := g.smallBytes(a.slot, a.length)[:a.size:a.size]
-			g.calls.put(call{small: smallCall{seq: a.seq, count: a.block, data: data}})
+			data := g.smallBytes(a.Slot, a.Length)[:a.Size:a.Size]
+			g.calls.put(call{small: smallCall{seq: a.Seq, count: a.Block, data: data}})
 			return
 		}
-		g.incoming(a.seq, a.size)
+		g.incoming(a.Seq, a.Size)
 		j := g.smallJob(a)
 		j.store = true
 		g.store(j)
@@ -139,25 +140,25 @@ func (g *Group) carryOutSmall(a *action) {
 }
 
 // smallJob is what a worker has to do for a small message.
-func (g *Group) smallJob(a *action) job {
-	j := job{small: true, slot: a.slot, block: a.block, transfer: g.transfers[a.seq]}
-	j.data, j.trailer = split(g.smallBytes(a.slot, a.length))
+func (g *Group) smallJob(a *core.Action) job {
+	j := job{small: true, slot: a.Slot, block: a.Block, transfer: g.transfers[a.Seq]}
+	j.data, j.trailer = core.Split(g.smallBytes(a.Slot, a.Length))
 	return j
 }
 
 // sendSmall posts a small message, and with it the control message that rides: on a fabric of software both go in one
 // write, and wake the neighbour once.
-func (g *Group) sendSmall(a *action) error {
+func (g *Group) sendSmall(a *core.Action) error {
 	p := &g.posts
 	wrs := p.send[:1]
-	p.sge[0] = rdma.SGE{Region: g.smalls, Offset: a.slot * g.smallStride(), Length: a.length}
-	p.send[0] = rdma.SendWR{ID: a.block + 1, Op: rdma.OpSend, List: p.sge[:1], Imm: immSmall}
-	if a.rides {
+	p.sge[0] = rdma.SGE{Region: g.smalls, Offset: a.Slot * g.smallStride(), Length: a.Length}
+	p.send[0] = rdma.SendWR{ID: a.Block + 1, Op: rdma.OpSend, List: p.sge[:1], Imm: immSmall}
+	if a.Rides {
 		wrs = p.send[:2]
-		p.sge[1] = g.makeControl(a.lane)
+		p.sge[1] = g.makeControl(a.Lane)
 		p.send[1] = rdma.SendWR{Op: rdma.OpSend, List: p.sge[1:2]}
 	}
-	return g.lanes[a.lane].control.qp.PostSend(wrs...)
+	return g.lanes[a.Lane].control.qp.PostSend(wrs...)
 }
 
 // smallCall is a small message for the application.
@@ -171,7 +172,7 @@ func (g *Group) callSmall(s smallCall) {
 	g.cfg.Small(s.seq, s.data)
 	g.mu.Lock()
 	g.look()
-	g.core.smallTaken(s.count, nil)
+	g.core.Small().Taken(s.count, nil)
 	g.drain()
 	g.mu.Unlock()
 }
@@ -191,9 +192,9 @@ func (g *Group) runSmallJob(j job) {
 		if err == nil {
 			j.transfer.have = BitmapOf(j.transfer.have.Blocks(), j.transfer.announcement.Blocks)
 		}
-		g.core.smallTaken(j.block, err)
+		g.core.Small().Taken(j.block, err)
 	} else {
-		g.core.smallLoaded(j.block, err)
+		g.core.Small().Loaded(j.block, err)
 	}
 	g.drain()
 }

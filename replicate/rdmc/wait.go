@@ -48,14 +48,14 @@ func (g *Group) newWaiter(seq uint64) *waiter {
 // met reports whether what a waiter waits for has happened. The lock is held.
 func (g *Group) met(seq uint64) bool {
 	if seq == 0 {
-		return g.core.smallRoom() >= 0
+		return g.core.Small().Room() >= 0
 	}
-	return g.core.first > seq
+	return g.core.IsOver(seq)
 }
 
 func (g *Group) wait(ctx context.Context, seq uint64) error {
 	g.mu.Lock()
-	if g.met(seq) || g.core.ended() {
+	if g.met(seq) || g.core.Ended() {
 		defer g.mu.Unlock()
 		return g.outcome(seq)
 	}
@@ -99,7 +99,7 @@ func (g *Group) forget(w *waiter) {
 // wakeWaiters wakes the callers that have waited long enough. The lock is held.
 func (g *Group) wakeWaiters() {
 	for _, w := range g.waiters {
-		if g.core.ended() || g.met(w.seq) {
+		if g.core.Ended() || g.met(w.seq) {
 			select {
 			case w.wake <- struct{}{}:
 			default:

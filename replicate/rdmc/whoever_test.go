@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/rdmcfs/rdmcfs/rdma"
+	"github.com/rdmcfs/rdmcfs/replicate/rdmc/core"
 	"github.com/rdmcfs/rdmcfs/replicate/schedule"
 )
 
@@ -160,7 +161,7 @@ func (b *mailbox) checkPrefix(t *testing.T, what string) {
 // prefix.
 func TestReport_3_1_SmallPeerDies(t *testing.T) {
 	eachFabric(t, func(t *testing.T, devices func(int) []rdma.Device) {
-		for _, n := range []int{4, starMembers + 3} {
+		for _, n := range []int{4, core.StarMembers + 3} {
 			for _, stops := range []bool{false, true} {
 				if stops && n > 4 {
 					continue // TestFaults has it, in virtual time
