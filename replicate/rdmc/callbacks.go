@@ -97,7 +97,7 @@ func (g *Group) openStanding() error {
 func (g *Group) incoming(seq, size uint64) {
 	blocks := BlockCount(size, g.cfg.BlockSize)
 	t := &Transfer{group: g, announcement: Announcement{Seq: seq, Size: size, Blocks: AllBlocks(blocks)}}
-	have := g.core.Have(seq)
+	have := g.core.Messages().Have(seq)
 	if have == nil {
 		have = NewBitmap(blocks) // a small message
 	}

@@ -94,8 +94,8 @@ func awaitLanes(t *testing.T, g *Group, missing int) {
 	for {
 		g.mu.Lock()
 		waits := false
-		for lane := range g.core.Lanes() {
-			waits = waits || !g.core.IsUp(lane) && g.core.Peer(lane) != missing
+		for lane := range g.core.Lanes().Count() {
+			waits = waits || !g.core.Lanes().IsUp(lane) && g.core.Lanes().Peer(lane) != missing
 		}
 		g.mu.Unlock()
 		if !waits {

@@ -293,7 +293,7 @@ func (g *Group) Send(out Outgoing) (*Transfer, error) {
 		return nil, fmt.Errorf("%w: partial or empty message in an unannounced group", ErrInvalid)
 	}
 	blocks := BlockCount(out.Size, g.cfg.BlockSize)
-	a := Announcement{Seq: g.core.Next(), Size: out.Size, Blocks: slices.Clone(out.Blocks)}
+	a := Announcement{Seq: g.core.Messages().Next(), Size: out.Size, Blocks: slices.Clone(out.Blocks)}
 	if !out.Partial {
 		a.Blocks = AllBlocks(blocks)
 	}
@@ -390,7 +390,7 @@ func (g *Group) Progress() []MemberProgress {
 		p := &all[rank]
 		p.Rank = rank
 		p.Done, p.Blocks = g.core.Done(rank)
-		if lane := g.core.Lane(rank); lane >= 0 {
+		if lane := g.core.Lanes().To(rank); lane >= 0 {
 			p.Sending, p.Waiting = g.core.Waits(lane)
 		}
 	}

@@ -30,7 +30,7 @@ func (g *Group) openLanes() error {
 	if err := g.openSmall(); err != nil {
 		return err
 	}
-	g.lanes = make([]laneEnds, g.core.Lanes())
+	g.lanes = make([]laneEnds, g.core.Lanes().Count())
 	if len(g.lanes) == 0 {
 		return nil
 	}
@@ -40,7 +40,7 @@ func (g *Group) openLanes() error {
 	}
 	for i := range g.lanes {
 		if err := g.openLane(i); err != nil {
-			return fmt.Errorf("neighbour %d: %w", g.core.Peer(i), err)
+			return fmt.Errorf("neighbour %d: %w", g.core.Lanes().Peer(i), err)
 		}
 	}
 	return nil
@@ -50,7 +50,7 @@ func (g *Group) openLane(i int) error {
 	l := &g.lanes[i]
 	l.blocks = laneEnd{group: g, lane: i}
 	l.control = laneEnd{group: g, lane: i, isControl: true}
-	if g.core.HasBlocks(i) {
+	if g.core.Lanes().HasBlocks(i) {
 		if err := l.blocks.open(g.cfg.MaxSends, g.cfg.Window); err != nil {
 			return err
 		}
@@ -114,7 +114,7 @@ func (g *Group) Addresses() map[int][]byte {
 		blocks, control := g.lanes[i].blocks.address(), g.lanes[i].control.address()
 		c := coder.Writer(nil, coder.Little)
 		codeAddresses(&c, &blocks, &control)
-		addresses[g.core.Peer(i)] = c.Written()
+		addresses[g.core.Lanes().Peer(i)] = c.Written()
 	}
 	return addresses
 }
@@ -184,7 +184,7 @@ func (g *Group) Connect(ctx context.Context, remote map[int][]byte) error {
 var errLaneFailed = errors.New("rdmc: another neighbour was not connected")
 
 func (g *Group) connectLane(ctx context.Context, i int, remote map[int][]byte) error {
-	peer := g.core.Peer(i)
+	peer := g.core.Lanes().Peer(i)
 	blocks, control, err := splitAddress(remote[peer])
 	if err == nil {
 		err = connectBoth(ctx, &g.lanes[i], blocks, control)

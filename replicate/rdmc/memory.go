@@ -102,5 +102,5 @@ func (g *Group) reserve(plan *schedule.Plan) error {
 // control messages.
 func (g *Group) registeredMax() int {
 	return g.trailerOffset(g.core.Slots(), 0) + g.smallBuffers()*g.smallStride() +
-		g.core.Lanes()*(core.ControlWindow+1)*core.MaxControl
+		g.core.Lanes().Count()*(core.ControlWindow+1)*core.MaxControl
 }

@@ -45,7 +45,7 @@ const trailerStride = 64
 // trailerOffset is where a trailer of a placed block lies: the slot's first trailer is what came with the block, the
 // others are what goes to each lane, where the provider makes the sum.
 func (g *Group) trailerOffset(slot, n int) int {
-	return g.core.Slots()*g.stride() + (slot*(1+g.core.Lanes())+n)*trailerStride
+	return g.core.Slots()*g.stride() + (slot*(1+g.core.Lanes().Count())+n)*trailerStride
 }
 
 // seals reports whether the provider makes the sums of placed blocks that were not received.

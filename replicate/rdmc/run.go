@@ -46,7 +46,7 @@ func (g *Group) drain() {
 		g.core.TakeActions(nil) // its memory may be gone
 		return
 	}
-	for g.core.HasActions() || g.pace() {
+	for {
 		acts := g.core.TakeActions(g.spare)
 		for i := range acts {
 			if acts[i].Kind == core.ActSmallSend {
@@ -55,6 +55,9 @@ func (g *Group) drain() {
 			g.carryOut(&acts[i])
 		}
 		g.spare = acts[:0]
+		if len(acts) == 0 && !g.pace() {
+			break
+		}
 	}
 	g.wakeWaiters()
 }
@@ -149,7 +152,7 @@ func (g *Group) done(seq uint64) {
 func (g *Group) finishAll(err error) {
 	for seq, t := range g.transfers {
 		t.finish(err)
-		if !g.core.IsUnderWay(seq) {
+		if !g.core.Messages().IsUnderWay(seq) {
 			delete(g.transfers, seq)
 		}
 	}
@@ -184,7 +187,7 @@ func (g *Group) postRecv(qp rdma.QueuePair, id int, list []rdma.SGE) error {
 // closeIdlePool frees the block buffers a while after the last message. No slot is in use then.
 func (g *Group) closeIdlePool(now time.Time) {
 	if g.pool == nil || g.cfg.Unannounced && g.cfg.Rank != 0 || g.core.Ended() ||
-		g.core.Queued() > 0 {
+		g.core.Messages().Queued() > 0 {
 		g.idleSince = now
 		return
 	}

@@ -45,7 +45,7 @@ func (g *Group) SendSmall(data []byte) (uint64, error) {
 		return 0, ErrFull
 	}
 	g.look()
-	seq := g.core.Next()
+	seq := g.core.Messages().Next()
 	buf := g.smallBytes(place, len(data)+core.TrailerSize)
 	copy(buf, data)
 	block, b := core.Split(buf)
@@ -68,7 +68,7 @@ func (g *Group) goesSmall(size uint64) bool {
 
 // beginSmall queues a message of Send. The lock is held.
 func (g *Group) beginSmall(t *Transfer) error {
-	if g.core.Queued() >= core.MaxQueued {
+	if g.core.Messages().Queued() >= core.MaxQueued {
 		return fmt.Errorf("%w: %d messages are queued", ErrInvalid, core.MaxQueued)
 	}
 	g.transfers[t.announcement.Seq] = t

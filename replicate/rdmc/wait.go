@@ -50,7 +50,7 @@ func (g *Group) met(seq uint64) bool {
 	if seq == 0 {
 		return g.core.Small().Room() >= 0
 	}
-	return g.core.IsOver(seq)
+	return g.core.Messages().IsOver(seq)
 }
 
 func (g *Group) wait(ctx context.Context, seq uint64) error {

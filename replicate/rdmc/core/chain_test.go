@@ -41,7 +41,7 @@ func chainOf(t *testing.T, n int, k uint64, limits Limits) (ahead uint64, w *wor
 	w.announce(am, none(k))
 	w.loop(func() bool {
 		for _, node := range w.nodes[1 : n-1] {
-			if m := node.core.message(1); m != nil {
+			if m := node.core.messages.at(1); m != nil {
 				ahead = max(ahead, m.received-min(m.received, uint64(len(node.sent))))
 			}
 		}
@@ -77,7 +77,7 @@ func TestCreditIsToldSeldom(t *testing.T) {
 	const k = 300
 	_, w := chainOf(t, 4, k, Limits{Slots: 16, Posted: 6, Pins: 4, Sends: 2, Silence: time.Hour, Interval: time.Hour})
 	for _, node := range w.nodes[1:] {
-		if told := node.core.lanes[node.core.laneOf[node.rank-1]].ctlSent; told > k/2 {
+		if told := node.core.lanes.all[node.core.lanes.of[node.rank-1]].ctlSent; told > k/2 {
 			t.Errorf("rank %d sent %d control messages for %d blocks", node.rank, told, k)
 		}
 	}

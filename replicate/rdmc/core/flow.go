@@ -11,7 +11,7 @@ import (
 // another member, rarely, from its sink.
 func (c *Member) prepare() {
 	for !c.queue.full() {
-		m, t, ok := c.nextOut()
+		m, t, ok := c.steps.nextOut()
 		if !ok {
 			return
 		}
@@ -27,9 +27,9 @@ func (c *Member) prepare() {
 			return
 		}
 		c.slots.pin(s)
-		c.queue.push(prepared{slot: i, lane: c.laneOf[t.Peer]})
+		c.queue.push(prepared{slot: i, lane: c.lanes.of[t.Peer]})
 		m.queued++
-		c.out.step++
+		c.steps.out.step++
 	}
 }
 
@@ -70,7 +70,7 @@ func (c *Member) send() {
 	c.pace.wait(c.now, -1)
 	for c.queue.len > 0 {
 		p := c.queue.front()
-		s, l := c.slots.at(p.slot), &c.lanes[p.lane]
+		s, l := c.slots.at(p.slot), &c.lanes.all[p.lane]
 		if s.state == slotFull && c.flight >= c.limits.Sends {
 			return
 		}
@@ -80,10 +80,10 @@ func (c *Member) send() {
 		if s.state != slotFull || l.sent == l.credit || !l.up { // credit may come before this end is connected
 			return
 		}
-		if !c.maySend() || !c.myTurn(s.length(c.block), c.costs.Of(s.m.count())) {
+		if !c.turn.isOpen(c.now) || !c.turn.ask(s.length(c.block), c.costs.Of(s.m.count()), c.now) {
 			return
 		}
-		c.bucket.take(s.length(c.block))
+		c.turn.bucket.take(s.length(c.block))
 		c.queue.pop()
 		c.flight++
 		c.pace.post(c.now, p.lane)
@@ -102,7 +102,7 @@ func (c *Member) send() {
 func (c *Member) BlockSent(lane, i int) {
 	c.pace.done(c.now, lane)
 	s := c.slots.at(i)
-	c.sendDone(s.length(c.block))
+	c.turn.done(s.length(c.block), c.now)
 	s.sending--
 	s.m.flight--
 	c.flight--
@@ -112,13 +112,13 @@ func (c *Member) BlockSent(lane, i int) {
 // grant posts receives for the next receipts, in the order of the schedule, and so gives credit to their sources.
 func (c *Member) grant() {
 	for c.posted < c.limits.Posted {
-		m, t, ok := c.nextIn()
+		m, t, ok := c.steps.nextIn()
 		if !ok {
 			return
 		}
-		lane := c.laneOf[t.Peer]
-		if c.lanes[lane].standing >= 0 {
-			c.in.step++
+		lane := c.lanes.of[t.Peer]
+		if c.lanes.all[lane].standing >= 0 {
+			c.steps.in.step++
 			c.useStanding(lane, m, t.Block)
 			continue
 		}
@@ -131,7 +131,7 @@ func (c *Member) grant() {
 		}
 		*c.slots.at(i) = slot{m: m, pos: t.Block}
 		c.posted++
-		c.in.step++
+		c.steps.in.step++
 		c.post(lane, i)
 	}
 }
@@ -144,16 +144,16 @@ const chainLead = 2
 // slack that makes up for a slow link.) It does not stop the first transfer that is not complete: of the blocks
 // before its own only the last is not sent on.
 func (c *Member) ahead() bool {
-	if c.plan.Algorithm() != schedule.Chain || c.isRoot() || c.rank == len(c.members)-1 {
+	if c.plan.Algorithm() != schedule.Chain || c.isRoot() || c.rank == len(c.reports.members)-1 {
 		return false
 	}
-	from, to := &c.lanes[c.laneOf[c.rank-1]], &c.lanes[c.laneOf[c.rank+1]]
+	from, to := &c.lanes.all[c.lanes.of[c.rank-1]], &c.lanes.all[c.lanes.of[c.rank+1]]
 	return from.granted-uint64(len(from.ring)) > to.sent+1+chainLead
 }
 
 // post makes a slot the lane's newest receive, which gives its source one more credit.
 func (c *Member) post(lane, i int) {
-	l := &c.lanes[lane]
+	l := &c.lanes.all[lane]
 	c.slots.at(i).state = slotPosted
 	l.ring = append(l.ring, i)
 	l.granted++
@@ -168,7 +168,7 @@ func (c *Member) post(lane, i int) {
 // BlockReceived says that the lane's oldest receive, of slot i, has a block, and what the block says of itself; a
 // non-nil err says that the block failed its check, and fails the group.
 func (c *Member) BlockReceived(lane, i int, got Trailer, err error) {
-	l := &c.lanes[lane]
+	l := &c.lanes.all[lane]
 	l.heard = c.now
 	if c.Ended() {
 		return
@@ -199,7 +199,7 @@ func (c *Member) accept(lane, i int, got Trailer) {
 	want := Trailer{Seq: s.m.seq, Block: s.block(), Size: s.m.size, Epoch: c.epoch,
 		Length: uint32(s.length(c.block) - TrailerSize)}
 	if got != want {
-		c.Fail(ReasonCorrupt, c.rank, []int{c.lanes[lane].peer}, fmt.Errorf("%w: got %+v, want %+v", ErrCorrupt, got, want))
+		c.Fail(ReasonCorrupt, c.rank, []int{c.lanes.all[lane].peer}, fmt.Errorf("%w: got %+v, want %+v", ErrCorrupt, got, want))
 		return
 	}
 	s.state = slotFull
@@ -221,7 +221,7 @@ func (c *Member) BlockStored(i int, err error) {
 	}
 	s.m.have.Set(s.block())
 	s.m.stored++
-	own := &c.members[c.rank]
+	own := &c.reports.members[c.rank]
 	if s.m.seq == own.done+1 {
 		own.blocks = s.m.stored
 		own.dirty = true

@@ -103,7 +103,7 @@ func runFluid(t *testing.T, a schedule.Algorithm, n int, k uint64, limits Limits
 	w := newWorld(1, plan, func(int) Limits { return limits })
 	f := &fluid{w: w, lanes: make([][][]*flow, n), unit: 1_000_000}
 	for rank := range f.lanes {
-		f.lanes[rank] = make([][]*flow, len(w.nodes[rank].core.lanes))
+		f.lanes[rank] = make([][]*flow, len(w.nodes[rank].core.lanes.all))
 	}
 	w.wire = f
 	w.delay = func(kind ActionKind) time.Duration { return 5000 }

@@ -14,26 +14,51 @@ type Gate interface {
 	Rest(now time.Time)
 }
 
-// myTurn reports whether the engine's other groups leave a send of so many bytes to this one now, all else allowing it.
-func (c *Member) myTurn(bytes int, cost int64) bool {
-	if c.gate == nil || c.gate.Ask(bytes, cost, c.now) {
+// turn says whether a member may send now: its own cap, and then the other members' turns.
+type turn struct {
+	bucket  bucket
+	gate    Gate      // nil if there is nobody to take turns with
+	refused bool      // it said no since Pump began
+	waits   bool      // it has said no, and knows of nothing newer
+	wakeAt  time.Time // when Advance has to be called for the bucket; zero if it has not
+}
+
+// isOpen reports whether the cap allows a send now; if not, the shell is asked to call Advance when it does.
+func (t *turn) isOpen(now time.Time) bool {
+	if t.bucket.open(now) {
 		return true
 	}
-	c.refused = true
+	t.wakeBy(t.bucket.opens())
 	return false
 }
 
-// sendDone says that a send of so many bytes has completed.
-func (c *Member) sendDone(bytes int) {
-	if c.gate != nil {
-		c.gate.Done(bytes, c.now)
+// wakeBy asks the shell to call Advance at a time, or before.
+func (t *turn) wakeBy(at time.Time) {
+	if t.wakeAt.IsZero() || at.Before(t.wakeAt) {
+		t.wakeAt = at
 	}
 }
 
-// settleTurn takes a refused wish back when there is nothing to send any more.
-func (c *Member) settleTurn() {
-	if c.waits && !c.refused {
-		c.gate.Rest(c.now)
+// ask reports whether the other groups leave a send of so many bytes to this one now, all else allowing it.
+func (t *turn) ask(bytes int, cost int64, now time.Time) bool {
+	if t.gate == nil || t.gate.Ask(bytes, cost, now) {
+		return true
 	}
-	c.waits, c.refused = c.refused, false
+	t.refused = true
+	return false
+}
+
+// done says that a send of so many bytes has completed.
+func (t *turn) done(bytes int, now time.Time) {
+	if t.gate != nil {
+		t.gate.Done(bytes, now)
+	}
+}
+
+// settle takes a refused wish back when there is nothing to send any more.
+func (t *turn) settle(now time.Time) {
+	if t.waits && !t.refused {
+		t.gate.Rest(now)
+	}
+	t.waits, t.refused = t.refused, false
 }

@@ -59,35 +59,35 @@ func TestNobodyGoesOverTheTurnsOfOthers(t *testing.T) {
 			if err := c.Announce(Announcement{Seq: 1, Size: k, Blocks: AllBlocks(k)}, NewBitmap(k)); err != nil {
 				t.Fatal(err)
 			}
-			m := c.message(1)
+			m := c.messages.at(1)
 			s := &asked{Schedule: m.sched}
 			m.sched = s
-			c.in, c.out = cursor{seq: 1}, cursor{seq: 1}
-			if _, first, ok := c.nextIn(); ok != (rank > 0) || first.Block != 0 {
+			c.steps.in, c.steps.out = cursor{seq: 1}, cursor{seq: 1}
+			if _, first, ok := c.steps.nextIn(); ok != (rank > 0) || first.Block != 0 {
 				t.Errorf("%v: rank %d receives %+v first, %v", a, rank, first, ok)
 			}
 			if rank > 0 {
-				c.in.step += k - 1
-				if _, last, ok := c.nextIn(); !ok || last.Block != k-1 {
+				c.steps.in.step += k - 1
+				if _, last, ok := c.steps.nextIn(); !ok || last.Block != k-1 {
 					t.Errorf("%v: rank %d receives %+v last, %v", a, rank, last, ok)
 				}
-				c.in.step++
-				c.nextIn()
+				c.steps.in.step++
+				c.steps.nextIn()
 			}
 			targets := sendsOf(plan.Message(1, 1), rank)
-			if _, first, ok := c.nextOut(); ok != (targets > 0) || first.Block != 0 {
+			if _, first, ok := c.steps.nextOut(); ok != (targets > 0) || first.Block != 0 {
 				t.Errorf("%v: rank %d sends %+v first, %v", a, rank, first, ok)
 			}
 			if targets > 0 {
-				c.out.step += uint64(targets)*k - 1
-				if _, last, ok := c.nextOut(); !ok || last.Block != k-1 {
+				c.steps.out.step += uint64(targets)*k - 1
+				if _, last, ok := c.steps.nextOut(); !ok || last.Block != k-1 {
 					t.Errorf("%v: rank %d sends %+v last, %v", a, rank, last, ok)
 				}
-				c.out.step++
-				c.nextOut()
+				c.steps.out.step++
+				c.steps.nextOut()
 			}
-			if c.in.seq != 2 || c.out.seq != 2 || s.sends+s.receipts > 10 {
-				t.Errorf("%v: rank %d is at %+v and %+v, asked %d times what it sends, %d what it receives", a, rank, c.in, c.out,
+			if c.steps.in.seq != 2 || c.steps.out.seq != 2 || s.sends+s.receipts > 10 {
+				t.Errorf("%v: rank %d is at %+v and %+v, asked %d times what it sends, %d what it receives", a, rank, c.steps.in, c.steps.out,
 					s.sends, s.receipts)
 			}
 		}

@@ -12,8 +12,8 @@ import (
 // shell tells it what happened by calling its methods, under one lock, and afterwards carries out the actions that it
 // left (TakeActions), in order. No method blocks, and none keeps a slice of its caller's unless it says so.
 //
-// Buffers are numbered slots; see slots.go. Each neighbour is a lane; see lanes in control.go. Blocks move by
-// flow.go. A block is named by its position among the blocks of its message that move.
+// Buffers are numbered slots; see slots.go. Each neighbour is a lane; see lanes.go. Blocks move by flow.go. A
+// block is named by its position among the blocks of its message that move.
 //
 // Why finite pools cannot deadlock. Order all transfers of the group by message, then step. Let T be the
 // first that is not complete, from member s to member t. All earlier ones are.
@@ -35,20 +35,15 @@ type Member struct {
 	block   int // block size in bytes
 	epoch   uint32
 	limits  Limits
-	lanes   []lane
-	laneOf  []int // by rank, -1 if no neighbour
-	parent  int   // lane to the parent in the tree of reports, -1 at the root
-	members []memberState
+	lanes   Lanes
+	parent  int // lane to the parent in the tree of reports, -1 at the root
+	reports reports
 
-	messages []*message // announced and not finished, by number, without gaps
-	backing  []*message // the array that messages lies in, from its start
-	first    uint64     // number of messages[0], or of the next message
-	early    map[uint64]*message
+	messages Messages
 
 	slots  slots
-	posted int    // slots in state posted
-	in     cursor // next receipt to post
-	out    cursor // next send to prepare
+	posted int // slots in state posted
+	steps  steps
 	queue  sendQueue
 	small  SmallMessages
 	flight int // sends posted and not completed, whose blocks are here
@@ -63,13 +58,8 @@ type Member struct {
 	lostAt  time.Time
 	lostWhy error
 	now     time.Time
-	bucket  bucket
-	gate    Gate // where the turn to send is asked for; nil if there is nobody to take turns with
+	turn    turn
 	pace    pace
-	refused bool      // it said no since Pump began
-	waits   bool      // it has said no, and knows of nothing newer
-	wakeAt  time.Time // when Advance has to be called for the bucket; zero if it has not
-	report  time.Time // when the last report was made
 	quiet   time.Time // when the last message ended, or the group was connected
 
 	acts []Action
@@ -104,13 +94,6 @@ func (l Limits) check(root bool) Limits {
 	return l
 }
 
-// memberState is how far a member is, as reported.
-type memberState struct {
-	done   uint64
-	blocks uint64
-	dirty  bool // to be reported to the parent
-}
-
 // Config describes a member of a group; all of a group have the same but for Rank and Limits.
 type Config struct {
 	Plan        *schedule.Plan
@@ -132,38 +115,34 @@ func New(cfg Config) *Member {
 		block:   cfg.BlockSize,
 		epoch:   cfg.Epoch,
 		limits:  limits.check(cfg.Rank == 0),
-		laneOf:  make([]int, plan.Members()),
+		lanes:   newLanes(plan.Members()),
 		parent:  -1,
-		members: make([]memberState, plan.Members()),
-		first:   1,
-		early:   make(map[uint64]*message),
-		bucket:  newBucket(limits.Rate),
-		in:      cursor{seq: 1},
-		out:     cursor{seq: 1},
+		reports: reports{members: make([]memberState, plan.Members())},
+		turn:    turn{bucket: newBucket(limits.Rate)},
 	}
-	for i := range c.laneOf {
-		c.laneOf[i] = -1
-	}
+	c.messages.first, c.messages.early = 1, make(map[uint64]*message)
+	c.steps = steps{rank: c.rank, leaf: c.costs.Leaf, messages: &c.messages}
+	c.steps.startAt(1)
 	tree := reportTree(plan.Tree(), limits)
 	for _, peer := range plan.Neighbours(c.rank) {
-		c.addLane(peer, true)
+		c.lanes.add(peer, true, c.limits.Slots)
 	}
 	for peer, parent := range tree {
 		if parent == c.rank || c.rank > 0 && tree[c.rank] == peer {
-			c.addLane(peer, false)
+			c.lanes.add(peer, false, 0)
 		}
 	}
 	if c.rank != 0 {
-		c.parent = c.laneOf[tree[c.rank]]
+		c.parent = c.lanes.of[tree[c.rank]]
 	}
 	for peer, parent := range tree {
 		if parent == c.rank {
-			c.lanes[c.laneOf[peer]].child = true
+			c.lanes.all[c.lanes.of[peer]].child = true
 		}
 	}
 	c.small.open(c, tree)
-	c.pace.open(len(c.lanes))
-	c.slots.all = make([]slot, slotsFor(c.limits.Slots, len(c.lanes), c.plain && c.rank != 0))
+	c.pace.open(len(c.lanes.all))
+	c.slots.all = make([]slot, slotsFor(c.limits.Slots, len(c.lanes.all), c.plain && c.rank != 0))
 	c.queue.entries = make([]prepared, 2*c.limits.Slots)
 	return c
 }
@@ -171,20 +150,7 @@ func New(cfg Config) *Member {
 // Begin sets the clock, and the gate where the member asks for its turn to send; nil if there is nobody to take turns
 // with.
 func (c *Member) Begin(now time.Time, gate Gate) {
-	c.now, c.quiet, c.gate = now, now, gate
-}
-
-// addLane makes a neighbour, if it is not one yet. Only neighbours of the schedule exchange blocks.
-func (c *Member) addLane(peer int, blocks bool) {
-	if c.laneOf[peer] >= 0 {
-		return
-	}
-	c.laneOf[peer] = len(c.lanes)
-	l := lane{peer: peer, blocks: blocks, standing: -1}
-	if blocks {
-		l.ring = make([]int, 0, c.limits.Slots+1)
-	}
-	c.lanes = append(c.lanes, l)
+	c.now, c.quiet, c.turn.gate = now, now, gate
 }
 
 func (c *Member) isRoot() bool { return c.rank == 0 }
@@ -214,7 +180,7 @@ func (c *Member) Pump() {
 		c.retire()
 		c.small.handOver() // whose turn it is now
 	}
-	c.settleTurn()
+	c.turn.settle(c.now)
 	c.control()
 }
 
@@ -233,14 +199,14 @@ func (c *Member) Fail(reason Reason, reporter int, suspects []int, cause error) 
 	if c.Ended() {
 		return
 	}
-	outside := func(rank int) bool { return rank < 0 || rank >= len(c.members) }
+	outside := func(rank int) bool { return rank < 0 || rank >= len(c.reports.members) }
 	if outside(reporter) {
 		reporter = -1
 	}
 	c.failure = &Failure{Reason: reason, Reporter: reporter, Suspects: slices.DeleteFunc(slices.Clone(suspects), outside),
 		Cause: cause}
-	for i := range c.lanes {
-		c.lanes[i].dirty = true
+	for i := range c.lanes.all {
+		c.lanes.all[i].dirty = true
 	}
 	c.act(Action{Kind: ActFailed})
 	c.Pump()
@@ -250,7 +216,7 @@ func (c *Member) Fail(reason Reason, reporter int, suspects []int, cause error) 
 // may have died, or it may have ended because the group failed elsewhere, and its word on that be still on the way. So
 // the group fails for this reason only if nothing better is heard within the grace.
 func (c *Member) Broken(lane int, cause error) {
-	l := &c.lanes[lane]
+	l := &c.lanes.all[lane]
 	if l.broken {
 		return
 	}

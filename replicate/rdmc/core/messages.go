@@ -37,9 +37,6 @@ type message struct {
 // count is the number of blocks to move.
 func (m *message) count() uint64 { return m.blocks.count }
 
-// cursor is a place in the order of all steps of all messages.
-type cursor struct{ seq, step uint64 }
-
 // Announce queues a message; at the root it has the number Next. have is what is stored here already, nil at the root;
 // it belongs to the member from now on. Other members may hear of messages in any order. ErrInvalid is returned if the
 // message was announced before, or if too many are queued.
@@ -50,14 +47,14 @@ func (c *Member) Announce(a Announcement, have *Bitmap) error {
 	if !c.isRoot() {
 		m.stored = overlap(have, a.Blocks)
 	}
-	if _, twice := c.early[a.Seq]; twice || a.Seq < c.Next() {
+	if _, twice := c.messages.early[a.Seq]; twice || a.Seq < c.messages.Next() {
 		return fmt.Errorf("%w: message %d was announced before", ErrInvalid, a.Seq)
 	}
 	bound := MaxQueued
 	if !c.isRoot() {
 		bound += queuedBehind
 	}
-	if len(c.messages)+len(c.early) >= bound {
+	if c.messages.Queued() >= bound {
 		return fmt.Errorf("%w: %d messages are queued", ErrInvalid, bound)
 	}
 	c.enqueue(m)
@@ -67,26 +64,23 @@ func (c *Member) Announce(a Announcement, have *Bitmap) error {
 
 // enqueue begins the message, and the messages that wait for it, or keeps it until all before it are known.
 func (c *Member) enqueue(m *message) {
-	if m.seq != c.Next() {
-		c.early[m.seq] = m
+	if m.seq != c.messages.Next() {
+		c.messages.early[m.seq] = m
 		return
 	}
 	c.begin(m)
-	for m := c.early[c.Next()]; m != nil; m = c.early[c.Next()] {
-		delete(c.early, m.seq)
+	for m := c.messages.early[c.messages.Next()]; m != nil; m = c.messages.early[c.messages.Next()] {
+		delete(c.messages.early, m.seq)
 		c.begin(m)
 	}
 }
 
-// Next is the number of the next message to begin.
-func (c *Member) Next() uint64 { return c.first + uint64(len(c.messages)) }
-
 // begin makes the message part of the order of transfers.
 func (c *Member) begin(m *message) {
-	if len(c.messages) == 0 {
-		c.wake()
+	if len(c.messages.list) == 0 {
+		c.lanes.wake(c.now)
 	}
-	c.push(m)
+	c.messages.push(m)
 	switch {
 	case c.isRoot():
 	case m.small && !c.small.inOrder:
@@ -100,24 +94,9 @@ func (c *Member) begin(m *message) {
 
 // Ready says that it is known where the blocks of a message go that ActIncoming has named.
 func (c *Member) Ready(seq uint64) {
-	if m := c.message(seq); m != nil {
+	if m := c.messages.at(seq); m != nil {
 		m.nowhere = false
 		c.Pump()
-	}
-}
-
-// push appends to messages, whose array is used again and again.
-func (c *Member) push(m *message) {
-	if n := len(c.messages); n == cap(c.messages) && cap(c.backing) > 2*n {
-		whole := c.backing[:cap(c.backing)]
-		copy(whole, c.messages)
-		clear(whole[n:])
-		c.messages = whole[:n]
-	}
-	moved := len(c.messages) == cap(c.messages)
-	c.messages = append(c.messages, m)
-	if moved {
-		c.backing = c.messages
 	}
 }
 
@@ -128,55 +107,6 @@ func overlap(have *Bitmap, blocks Ranges) uint64 {
 	return have.countIn(blocks)
 }
 
-// message is the message with the number, or nil if it has not begun. It has not finished.
-func (c *Member) message(seq uint64) *message {
-	if i := seq - c.first; i < uint64(len(c.messages)) {
-		return c.messages[i]
-	}
-	return nil
-}
-
-// Have is what is stored here of a message that has not finished, or nil. It is the member's own, which changes it.
-func (c *Member) Have(seq uint64) *Bitmap {
-	if m := c.message(seq); m != nil {
-		return m.have
-	}
-	if m := c.early[seq]; m != nil {
-		return m.have
-	}
-	return nil
-}
-
-// nextIn moves the cursor of receipts to the next step that brings something.
-func (c *Member) nextIn() (*message, schedule.Transfer, bool) {
-	for m := c.message(c.in.seq); m != nil; m = c.message(c.in.seq) {
-		for c.in.step = max(c.in.step, m.receives.First); c.in.step < m.receives.End; c.in.step++ {
-			if t, ok := m.sched.Incoming(c.rank, c.in.step); ok {
-				return m, t, true
-			}
-		}
-		c.in = cursor{seq: m.seq + 1}
-	}
-	return nil, schedule.Transfer{}, false
-}
-
-// nextOut moves the cursor of sends to the next step that sends something.
-func (c *Member) nextOut() (*message, schedule.Transfer, bool) {
-	for m := c.message(c.out.seq); m != nil; m = c.message(c.out.seq) {
-		if c.costs.Leaf && m.count() >= schedule.PartBlocks {
-			c.out.step = m.sends.End // of 2^32 blocks, to go over them takes longer than a neighbour may be silent
-		}
-		for c.out.step = max(c.out.step, m.sends.First); c.out.step < m.sends.End; c.out.step++ {
-			if t, ok := m.sched.Outgoing(c.rank, c.out.step); ok {
-				return m, t, true
-			}
-		}
-		m.sentAll = true
-		c.out = cursor{seq: m.seq + 1}
-	}
-	return nil, schedule.Transfer{}, false
-}
-
 // storedAll notifies the shell and the parent, once, when all blocks to move are stored here.
 func (c *Member) storedAll(m *message) {
 	if m.told || !c.isRoot() && m.stored < m.count() {
@@ -184,8 +114,8 @@ func (c *Member) storedAll(m *message) {
 	}
 	m.told = true
 	c.act(Action{Kind: ActStored, Seq: m.seq})
-	own := &c.members[c.rank]
-	for n := c.message(own.done + 1); n != nil && n.told; n = c.message(own.done + 1) {
+	own := &c.reports.members[c.rank]
+	for n := c.messages.at(own.done + 1); n != nil && n.told; n = c.messages.at(own.done + 1) {
 		own.done = n.seq
 	}
 	c.reportNow(c.rank)
@@ -193,11 +123,8 @@ func (c *Member) storedAll(m *message) {
 
 // retire ends the messages that are finished, oldest first.
 func (c *Member) retire() {
-	for len(c.messages) > 0 && c.finished(c.messages[0]) {
-		m := c.messages[0]
-		c.messages[0] = nil
-		c.messages = c.messages[1:]
-		c.first++
+	for len(c.messages.list) > 0 && c.finished(c.messages.list[0]) {
+		m := c.messages.pop()
 		c.quiet = c.now
 		c.act(Action{Kind: ActDone, Seq: m.seq})
 		if m.small {
@@ -206,13 +133,8 @@ func (c *Member) retire() {
 			c.slots.drop(m)
 		}
 	}
-	if c.in.seq < c.first {
-		c.in = cursor{seq: c.first}
-	}
-	if c.out.seq < c.first {
-		c.out = cursor{seq: c.first}
-	}
-	if c.closing && (len(c.messages) == 0 || c.first > c.last) {
+	c.steps.startAt(c.messages.first)
+	if c.closing && (len(c.messages.list) == 0 || c.messages.first > c.last) {
 		c.close()
 	}
 }
@@ -223,16 +145,7 @@ func (c *Member) finished(m *message) bool {
 		return false
 	}
 	if c.isRoot() {
-		return c.deliveredTo() >= m.seq
+		return c.reports.delivered(c.messages.Next()) >= m.seq
 	}
 	return m.received == m.count()
-}
-
-// deliveredTo is the last message that all members have stored.
-func (c *Member) deliveredTo() uint64 {
-	low := c.first + uint64(len(c.messages))
-	for _, m := range c.members[1:] {
-		low = min(low, m.done)
-	}
-	return low
 }

@@ -12,11 +12,11 @@ import "fmt"
 
 // stand posts standing receives, as soon as all known messages have got theirs.
 func (c *Member) stand() {
-	if !c.plain || c.isRoot() || c.in.seq != c.Next() {
+	if !c.plain || c.isRoot() || c.steps.in.seq != c.messages.Next() {
 		return
 	}
-	for lane := range c.lanes {
-		l := &c.lanes[lane]
+	for lane := range c.lanes.all {
+		l := &c.lanes.all[lane]
 		if l.standing >= 0 || !l.blocks {
 			continue
 		}
@@ -32,7 +32,7 @@ func (c *Member) stand() {
 
 // useStanding gives the lane's standing receive to the message's next block from there, which may have come already.
 func (c *Member) useStanding(lane int, m *message, pos uint64) {
-	l := &c.lanes[lane]
+	l := &c.lanes.all[lane]
 	i := l.standing
 	l.standing = -1
 	s := c.slots.at(i)
@@ -48,21 +48,21 @@ func (c *Member) useStanding(lane int, m *message, pos uint64) {
 func (c *Member) arriveEarly(lane, i int, got Trailer) {
 	s := c.slots.at(i)
 	s.state, s.early = slotEarly, got
-	if got.Seq >= c.in.seq && (got.Seq < c.Next() || c.early[got.Seq] != nil) {
+	if got.Seq >= c.steps.in.seq && (got.Seq < c.messages.Next() || c.messages.early[got.Seq] != nil) {
 		return // grant will find it
 	}
 	a := Announcement{Seq: got.Seq, Size: got.Size}
 	err := a.Validate(c.block)
-	if err == nil && (got.Seq < c.in.seq || got.Epoch != c.epoch || got.Size == 0 || got.Seq-c.Next() >= MaxQueued) {
+	if err == nil && (got.Seq < c.steps.in.seq || got.Epoch != c.epoch || got.Size == 0 || got.Seq-c.messages.Next() >= MaxQueued) {
 		err = fmt.Errorf("%w: unexpected block %+v", ErrCorrupt, got)
 	}
 	if err != nil {
-		c.Fail(ReasonCorrupt, c.rank, []int{c.lanes[lane].peer}, err)
+		c.Fail(ReasonCorrupt, c.rank, []int{c.lanes.all[lane].peer}, err)
 		return
 	}
 	blocks := BlockCount(got.Size, c.block)
 	a.Blocks = AllBlocks(blocks)
 	if err := c.Announce(a, NewBitmap(blocks)); err != nil {
-		c.Fail(ReasonCorrupt, c.rank, []int{c.lanes[lane].peer}, err)
+		c.Fail(ReasonCorrupt, c.rank, []int{c.lanes.all[lane].peer}, err)
 	}
 }

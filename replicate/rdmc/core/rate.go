@@ -58,25 +58,9 @@ func (b *bucket) time(tokens int64) time.Duration {
 	return time.Duration(math.Ceil(float64(tokens) / float64(b.rate) * float64(time.Second)))
 }
 
-// maySend reports whether the cap allows a send now; if not, the shell is asked to call Advance when it does.
-func (c *Member) maySend() bool {
-	if c.bucket.open(c.now) {
-		return true
-	}
-	c.wakeBy(c.bucket.opens())
-	return false
-}
-
-// wakeBy asks the shell to call Advance at a time, or before.
-func (c *Member) wakeBy(at time.Time) {
-	if c.wakeAt.IsZero() || at.Before(c.wakeAt) {
-		c.wakeAt = at
-	}
-}
-
 // Advance passes the time, when WakeAt has come.
 func (c *Member) Advance(now time.Time) {
-	c.wakeAt = time.Time{}
+	c.turn.wakeAt = time.Time{}
 	c.SetClock(now)
 	c.Pump()
 }

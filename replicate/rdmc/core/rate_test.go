@@ -28,7 +28,7 @@ func TestSimSendRate(t *testing.T) {
 		})
 		for _, node := range w.nodes {
 			node.core.now = simStart
-			node.core.bucket.depth, node.core.bucket.tokens = 4*wire, 4*wire // not 10 ms worth: the run takes 4
+			node.core.turn.bucket.depth, node.core.turn.bucket.tokens = 4*wire, 4*wire // not 10 ms worth: the run takes 4
 		}
 		a := Announcement{Seq: 1, Size: k * simBlock, Blocks: AllBlocks(k)}
 		w.announce(a, none(k))

@@ -15,12 +15,12 @@ func TestDSN_4_2_StrayFirstBlock(t *testing.T) {
 	c.Pump()
 	c.Connected(0)
 	first := Trailer{Seq: 1, Block: 0, Size: simBlock, Epoch: 7, Length: simBlock}
-	c.BlockReceived(0, c.lanes[0].ring[0], first, nil)
+	c.BlockReceived(0, c.lanes.all[0].ring[0], first, nil)
 	c.BlockStored(slices.IndexFunc(c.slots.all, func(s slot) bool { return s.storing }), nil)
-	if c.failure != nil || c.first != 2 {
+	if c.failure != nil || c.messages.first != 2 {
 		t.Fatalf("the message did not end: %+v", c.failure)
 	}
-	c.BlockReceived(0, c.lanes[0].ring[0], first, nil)
+	c.BlockReceived(0, c.lanes.all[0].ring[0], first, nil)
 	if c.failure == nil || c.failure.Reason != ReasonCorrupt || !slices.Equal(c.failure.Suspects, []int{0}) {
 		t.Errorf("the same block again: %+v", c.failure)
 	}
@@ -34,7 +34,7 @@ func TestDSN_4_2_RelayInTheSameTurn(t *testing.T) {
 		t.Fatal(err)
 	}
 	c := New(Config{Plan: plan, Rank: 1, BlockSize: simBlock, Epoch: 7, Limits: simLimits(1)})
-	from, to := c.laneOf[0], c.laneOf[2]
+	from, to := c.lanes.of[0], c.lanes.of[2]
 	c.Connected(from)
 	c.Connected(to)
 	if err := c.Announce(Announcement{Seq: 1, Size: 3 * simBlock, Blocks: AllBlocks(3)}, NewBitmap(3)); err != nil {
@@ -42,7 +42,7 @@ func TestDSN_4_2_RelayInTheSameTurn(t *testing.T) {
 	}
 	c.ControlReceived(to, &ControlMessage{epoch: 7, granted: 3})
 	c.acts = nil
-	slot := c.lanes[from].ring[0]
+	slot := c.lanes.all[from].ring[0]
 	c.BlockReceived(from, slot, Trailer{Seq: 1, Block: 0, Size: 3 * simBlock, Epoch: 7, Length: simBlock}, nil)
 	if !slices.ContainsFunc(c.acts, func(a Action) bool { return a.Kind == ActSend && a.Lane == to && a.Slot == slot }) {
 		t.Errorf("received and not sent on: %+v", c.acts)
@@ -57,14 +57,14 @@ func TestDSN_4_1_QueueOfARelay(t *testing.T) {
 		t.Fatal(err)
 	}
 	c := New(Config{Plan: plan, Rank: 1, BlockSize: simBlock, Epoch: 7, Limits: simLimits(1)})
-	from, to := c.laneOf[0], c.laneOf[2]
+	from, to := c.lanes.of[0], c.lanes.of[2]
 	c.Connected(from)
 	c.Connected(to)
 	if err := c.Announce(Announcement{Seq: 1, Size: simBlock, Blocks: AllBlocks(1)}, NewBitmap(1)); err != nil {
 		t.Fatal(err)
 	}
 	c.ControlReceived(to, &ControlMessage{epoch: 7, granted: 1})
-	slot := c.lanes[from].ring[0]
+	slot := c.lanes.all[from].ring[0]
 	c.BlockReceived(from, slot, Trailer{Seq: 1, Block: 0, Size: simBlock, Epoch: 7, Length: simBlock}, nil)
 	c.BlockStored(slot, nil)
 	// And the root hears of both.
@@ -75,8 +75,8 @@ func TestDSN_4_1_QueueOfARelay(t *testing.T) {
 		}
 	}
 	c.BlockSent(to, slot)
-	if c.first != MaxQueued+2 || c.failure != nil {
-		t.Errorf("message %d is not over: %+v", c.first, c.failure)
+	if c.messages.first != MaxQueued+2 || c.failure != nil {
+		t.Errorf("message %d is not over: %+v", c.messages.first, c.failure)
 	}
 	for seq := uint64(MaxQueued + 3); err == nil && seq <= 4*MaxQueued; seq++ { // one is left out: they wait for it
 		err = c.Announce(Announcement{Seq: seq}, NewBitmap(0))
@@ -92,10 +92,10 @@ func TestReportsOnTheHearerAreRefused(t *testing.T) {
 	c := New(Config{Plan: simPlan(4), Rank: 1, BlockSize: simBlock, Epoch: 7, Limits: simLimits(1)})
 	c.Connected(0)
 	c.ControlReceived(0, &ControlMessage{epoch: 7, reports: []report{{rank: 1, done: 1<<64 - 1}}})
-	if done := c.members[1].done; done != 0 {
+	if done := c.reports.members[1].done; done != 0 {
 		t.Errorf("messages up to %d count as stored, though none came", done)
 	}
-	if f := c.failure; f == nil || f.Reason != ReasonCorrupt || !slices.Equal(f.Suspects, []int{c.lanes[0].peer}) {
+	if f := c.failure; f == nil || f.Reason != ReasonCorrupt || !slices.Equal(f.Suspects, []int{c.lanes.all[0].peer}) {
 		t.Errorf("%+v, want a corrupt message of the neighbour", f)
 	}
 }

@@ -92,7 +92,7 @@ func TestSimSharesWithout(t *testing.T) {
 	for i, block := range []int{1 << 20, 16 << 10} {
 		w := u.group(uint64(i), block, share.PriorityNormal, bigLimits, 0, 1, 2, 3)
 		for _, n := range w.nodes {
-			n.core.gate = nil
+			n.core.turn.gate = nil
 		}
 		u.message(w, 1, 1<<30, true)
 	}
@@ -141,7 +141,7 @@ func TestSimShareNothingReserved(t *testing.T) {
 		"no credit": func(u *universe, bad *world) { bad.dead[1] = true },
 		"capped": func(u *universe, bad *world) {
 			bad.nodes[0].core.limits.Rate = shareLink / 10
-			bad.nodes[0].core.bucket = newBucket(shareLink / 10)
+			bad.nodes[0].core.turn.bucket = newBucket(shareLink / 10)
 		},
 	} {
 		for _, class := range []share.Priority{share.PriorityLow, share.PriorityNormal, share.PriorityHigh} {

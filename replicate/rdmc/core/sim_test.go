@@ -118,7 +118,7 @@ func newWorldWith(seed uint64, plan *schedule.Plan, plain bool, block int, limit
 				Limits: limits(rank)}),
 			disk: map[[2]uint64]int{}, stored: map[uint64]bool{}, done: map[uint64]bool{},
 			smalls: map[int]Trailer{}, handed: map[uint64]int{}}
-		lanes := len(n.core.lanes)
+		lanes := len(n.core.lanes.all)
 		n.content = make([]Trailer, len(n.core.slots.all))
 		n.recvs, n.ctl = make([][]int, lanes), make([][]int, lanes)
 		n.lastOut, n.lastCtl = make([]time.Duration, lanes), make([]time.Duration, lanes)
@@ -135,7 +135,7 @@ func newWorldWith(seed uint64, plan *schedule.Plan, plain bool, block int, limit
 	}
 	for _, n := range w.nodes {
 		w.run(n, n.core.Pump)
-		for i := range n.core.lanes {
+		for i := range n.core.lanes.all {
 			w.at(time.Duration(w.rng.IntN(500)), func() { w.run(n, func() { n.core.Connected(i) }) })
 		}
 	}
@@ -170,13 +170,13 @@ func (w *world) drain(n *simNode) {
 
 // advance makes a core be called when its cap allows the next send.
 func (w *world) advance(n *simNode) {
-	at := n.core.wakeAt
+	at := n.core.turn.wakeAt
 	if at.IsZero() || at.Equal(n.wakeAt) {
 		return
 	}
 	n.wakeAt = at
 	w.at(max(w.now, at.Sub(simStart)), func() {
-		if n.core.wakeAt.Equal(at) {
+		if n.core.turn.wakeAt.Equal(at) {
 			n.wakeAt = time.Time{}
 			w.run(n, func() { n.core.Advance(simStart.Add(w.now)) })
 		}
@@ -206,7 +206,7 @@ func (w *world) act(n *simNode, a Action) {
 		if n.rank != 0 && n.disk[[2]uint64{a.Seq, a.Block}] == 0 {
 			w.fault("rank %d loads block %d that it has not stored", n.rank, a.Block)
 		}
-		n.content[a.Slot] = Trailer{Seq: a.Seq, Block: a.Block, Size: n.core.message(a.Seq).size, Epoch: 7,
+		n.content[a.Slot] = Trailer{Seq: a.Seq, Block: a.Block, Size: n.core.messages.at(a.Seq).size, Epoch: 7,
 			Length: uint32(a.Length - TrailerSize)}
 		w.after(w.delay(a.Kind), func() { w.run(n, func() { n.core.BlockLoaded(a.Slot, nil) }) })
 	case ActIncoming:
@@ -249,7 +249,7 @@ func (w *world) run(n *simNode, f func()) {
 	if w.dead[n.rank] {
 		return
 	}
-	if n.core.bucket.rate > 0 || w.clocked {
+	if n.core.turn.bucket.rate > 0 || w.clocked {
 		n.core.SetClock(simStart.Add(w.now))
 	}
 	f()
@@ -257,12 +257,12 @@ func (w *world) run(n *simNode, f func()) {
 }
 
 func (w *world) sendBlock(n *simNode, a Action) {
-	if !n.core.lanes[a.Lane].up {
+	if !n.core.lanes.all[a.Lane].up {
 		w.fault("rank %d sends a block on a lane that is not connected", n.rank)
 	}
 	n.sent = append(n.sent, simSend{w.now, a.Length})
-	peer := w.nodes[n.core.lanes[a.Lane].peer]
-	back := peer.core.laneOf[n.rank]
+	peer := w.nodes[n.core.lanes.all[a.Lane].peer]
+	back := peer.core.lanes.of[n.rank]
 	block, whole := n.content[a.Slot], n.content[a.Slot]
 	if len(w.flip) == 0 && (whole.Block != a.Block || whole.Seq != a.Seq) {
 		w.fault("rank %d sends block %d of %d for %d of %d", n.rank, whole.Block, whole.Seq, a.Block, a.Seq)
@@ -306,8 +306,8 @@ func (w *world) complete(n *simNode, f func()) {
 }
 
 func (w *world) sendControl(n *simNode, lane int) {
-	peer := w.nodes[n.core.lanes[lane].peer]
-	back := peer.core.laneOf[n.rank]
+	peer := w.nodes[n.core.lanes.all[lane].peer]
+	back := peer.core.lanes.of[n.rank]
 	buf := make([]byte, MaxControl)
 	buf = buf[:n.core.EncodeControl(lane, buf)]
 	n.lastCtl[lane] = max(n.lastCtl[lane], w.now) + w.delay(ActControl)
@@ -328,7 +328,7 @@ func (w *world) sendControl(n *simNode, lane int) {
 
 // takeControl uses up the oldest receive that peer has posted for control messages of n.
 func (w *world) takeControl(n, peer *simNode) int {
-	back := peer.core.laneOf[n.rank]
+	back := peer.core.lanes.of[n.rank]
 	if len(peer.ctl[back]) == 0 {
 		w.fault("rank %d sent control to %d, which posted nothing", n.rank, peer.rank)
 		return 0
@@ -553,7 +553,7 @@ func TestSimFailureIsToldToAll(t *testing.T) {
 		w.after(time.Duration(3000+rng.IntN(5000)), func() {
 			w.dead[victim] = true
 			for _, node := range w.nodes {
-				if lane := node.core.laneOf[victim]; lane >= 0 {
+				if lane := node.core.lanes.of[victim]; lane >= 0 {
 					w.after(w.delay(ActControl), func() { w.run(node, func() { node.core.Broken(lane, nil) }) })
 				}
 			}
@@ -643,8 +643,8 @@ func TestSimProgress(t *testing.T) {
 		t.Fatal("the message ended too early for this test")
 	}
 	for rank := 1; rank < 13; rank++ {
-		have := w.nodes[rank].core.messages[0].stored
-		told := w.nodes[0].core.members[rank].blocks
+		have := w.nodes[rank].core.messages.list[0].stored
+		told := w.nodes[0].core.reports.members[rank].blocks
 		if told == 0 || told > have || have-told > 20 {
 			t.Errorf("rank %d has %d blocks, the root knows of %d", rank, have, told)
 		}

@@ -79,7 +79,7 @@ func (s *SmallMessages) open(c *Member, tree []int) {
 	s.ring = make([]smallEntry, max(c.limits.SmallWindow, 1))
 	for rank, parent := range tree {
 		if parent == c.rank {
-			s.down = append(s.down, c.laneOf[rank])
+			s.down = append(s.down, c.lanes.of[rank])
 		}
 	}
 	if !c.isRoot() {
@@ -91,14 +91,14 @@ func (s *SmallMessages) open(c *Member, tree []int) {
 // in the ring.
 func (s *SmallMessages) Queue(size int) {
 	c := s.member
-	c.begin(s.message(c.Next(), uint64(size)))
+	c.begin(s.message(c.messages.Next(), uint64(size)))
 	c.Pump()
 }
 
 // Room is the slot of the ring where the bytes of the next small message may be put before Send, or -1 if all are
 // taken.
 func (s *SmallMessages) Room() int {
-	if s.full() || s.bytes == 0 || s.unassigned() || s.member.Queued() >= MaxQueued {
+	if s.full() || s.bytes == 0 || s.unassigned() || s.member.messages.Queued() >= MaxQueued {
 		return -1
 	}
 	return int(s.next % uint64(len(s.ring)))
@@ -107,8 +107,8 @@ func (s *SmallMessages) Room() int {
 // unassigned reports whether a small message waits for its place, and moves the cursor on to it.
 func (s *SmallMessages) unassigned() bool {
 	c := s.member
-	s.assign = max(s.assign, c.first)
-	for m := c.message(s.assign); m != nil; m = c.message(s.assign) {
+	s.assign = max(s.assign, c.messages.first)
+	for m := c.messages.at(s.assign); m != nil; m = c.messages.at(s.assign) {
 		if m.small {
 			return true
 		}
@@ -123,7 +123,7 @@ func (s *SmallMessages) Count() uint64 { return s.next }
 // Send sends the small message of size bytes that is at Room, sealed with its trailer.
 func (s *SmallMessages) Send(size int) {
 	c := s.member
-	m := s.message(c.Next(), uint64(size))
+	m := s.message(c.messages.Next(), uint64(size))
 	c.begin(m)
 	s.enter(m, int(s.next%uint64(len(s.ring)))).ready = true
 	s.assign = m.seq + 1
@@ -135,7 +135,7 @@ func (s *SmallMessages) assignPlaces() {
 	c := s.member
 	for c.isRoot() && s.bytes > 0 && s.unassigned() && !s.full() {
 		k := s.next
-		e := s.enter(c.message(s.assign), int(k%uint64(len(s.ring))))
+		e := s.enter(c.messages.at(s.assign), int(k%uint64(len(s.ring))))
 		s.assign++
 		c.act(Action{Kind: ActSmallLoad, Slot: e.slot, Seq: e.m.seq, Block: k, Length: e.wire()})
 	}
@@ -178,14 +178,14 @@ func (s *SmallMessages) enter(m *message, slot int) *smallEntry {
 // group.
 func (s *SmallMessages) Received(lane, slot int, got Trailer, err error) {
 	c := s.member
-	l := &c.lanes[lane]
+	l := &c.lanes.all[lane]
 	l.heard = c.now
 	if c.Ended() {
 		return
 	}
 	if err == nil && (s.bytes == 0 || lane != c.parent || s.full() || got.Epoch != c.epoch || got.Block != s.next ||
 		got.Size != uint64(got.Length) ||
-		got.Size > uint64(s.bytes) || got.Seq < c.Next() || got.Seq-c.Next() >= MaxQueued || c.early[got.Seq] != nil) {
+		got.Size > uint64(s.bytes) || got.Seq < c.messages.Next() || got.Seq-c.messages.Next() >= MaxQueued || c.messages.early[got.Seq] != nil) {
 		err = fmt.Errorf("%w: unexpected small message %+v", ErrCorrupt, got)
 	}
 	if err != nil {
@@ -206,8 +206,8 @@ func (s *SmallMessages) handOver() {
 	if c.isRoot() || !s.inOrder {
 		return
 	}
-	s.hand = max(s.hand, c.first)
-	for m := c.message(s.hand); m != nil && m.small; m = c.message(s.hand) {
+	s.hand = max(s.hand, c.messages.first)
+	for m := c.messages.at(s.hand); m != nil && m.small; m = c.messages.at(s.hand) {
 		s.hand++
 		s.give(m)
 	}
@@ -240,11 +240,11 @@ func (s *SmallMessages) Taken(k uint64, err error) {
 func (s *SmallMessages) relay() {
 	c := s.member
 	for _, lane := range s.down {
-		l := &c.lanes[lane]
-		for l.up && l.smallSent < s.next && l.smallSent < l.smallCredit && s.at(l.smallSent).ready && c.maySend() &&
+		l := &c.lanes.all[lane]
+		for l.up && l.smallSent < s.next && l.smallSent < l.smallCredit && s.at(l.smallSent).ready && c.turn.isOpen(c.now) &&
 			s.myTurn(s.at(l.smallSent)) {
 			e := s.at(l.smallSent)
-			c.bucket.take(e.wire())
+			c.turn.bucket.take(e.wire())
 			e.m.queued--
 			e.m.flight++
 			c.act(Action{Kind: ActSmallSend, Lane: lane, Slot: e.slot, Block: l.smallSent, Length: e.wire()})
@@ -254,15 +254,15 @@ func (s *SmallMessages) relay() {
 	}
 }
 
-// myTurn is Member.myTurn for a small message, which is sent once for each lane.
+// myTurn asks for the turn of a small message, which is sent once for each lane.
 func (s *SmallMessages) myTurn(e *smallEntry) bool {
-	return s.member.myTurn(e.wire(), share.Cost(float64(len(s.down))))
+	return s.member.turn.ask(e.wire(), share.Cost(float64(len(s.down))), s.member.now)
 }
 
 // Sent says that a neighbour's memory holds the small message with count k.
 func (s *SmallMessages) Sent(k uint64) {
 	e := s.at(k)
-	s.member.sendDone(e.wire())
+	s.member.turn.done(e.wire(), s.member.now)
 	e.sends--
 	e.m.flight--
 	s.member.Pump()
@@ -281,6 +281,6 @@ func (s *SmallMessages) free() {
 		e.m = nil
 	}
 	if s.granted-s.told > uint64(len(s.ring)/2) {
-		c.lanes[c.parent].dirty = true
+		c.lanes.all[c.parent].dirty = true
 	}
 }

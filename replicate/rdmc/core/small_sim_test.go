@@ -41,8 +41,8 @@ func smallTrailer(seq, count uint64, wire int) Trailer {
 }
 
 func (w *world) sendSmall(n *simNode, a Action) {
-	peer := w.nodes[n.core.lanes[a.Lane].peer]
-	back := peer.core.laneOf[n.rank]
+	peer := w.nodes[n.core.lanes.all[a.Lane].peer]
+	back := peer.core.lanes.of[n.rank]
 	got := n.smalls[a.Slot]
 	n.lastCtl[a.Lane] = max(n.lastCtl[a.Lane], w.now) + w.delay(ActControl)
 	w.at(n.lastCtl[a.Lane], func() {
@@ -65,7 +65,7 @@ func (w *world) putSmall(n *simNode, size int) bool {
 	if place < 0 {
 		return false
 	}
-	n.smalls[place] = smallTrailer(n.core.Next(), n.core.small.next, size+TrailerSize)
+	n.smalls[place] = smallTrailer(n.core.messages.Next(), n.core.small.next, size+TrailerSize)
 	w.run(n, func() { n.core.small.Send(size) })
 	return true
 }
@@ -109,7 +109,7 @@ func simSmallOnce(seed uint64) error {
 			return
 		case rng.IntN(4) == 0:
 			size := uint64(rng.IntN(20*simBlock) + 1)
-			a := Announcement{Seq: root.core.Next(), Size: size, Blocks: AllBlocks(BlockCount(size, simBlock))}
+			a := Announcement{Seq: root.core.messages.Next(), Size: size, Blocks: AllBlocks(BlockCount(size, simBlock))}
 			large[a.Seq] = a
 			if plain {
 				w.run(root, func() { root.core.Announce(a, nil) })
@@ -127,7 +127,7 @@ func simSmallOnce(seed uint64) error {
 	}
 	send()
 	w.loop(func() bool { return false })
-	last := root.core.first - 1
+	last := root.core.messages.first - 1
 	for _, node := range w.nodes {
 		for seq := uint64(1); seq <= last; seq++ {
 			if want := node.rank > 0 && large[seq].Seq == 0; (node.handed[seq] == 1) != want || node.handed[seq] > 1 ||
@@ -190,7 +190,7 @@ func TestSimSmallRefused(t *testing.T) {
 		}
 	}
 	c := smallCore(t)
-	c.small.Received(c.laneOf[3], 0, good, nil)
+	c.small.Received(c.lanes.of[3], 0, good, nil)
 	if c.failure == nil || !slices.Equal(c.failure.Suspects, []int{3}) {
 		t.Errorf("from another than the parent: %+v", c.failure)
 	}

@@ -170,7 +170,7 @@ func (u *universe) group(seed uint64, block int, class share.Priority, limits fu
 		g.share.Class = class.Class()
 		g.share.Wake = func() { w.run(n, n.core.Pump) }
 		g.arbiter.Add(&g.share)
-		n.core.gate = g
+		n.core.turn.gate = g
 	}
 	return w
 }

@@ -4,33 +4,15 @@ import (
 	"time"
 )
 
-// What a shell asks of its core. None of these changes anything, but for taking the actions.
+// What a shell asks of its core. None of these changes anything but TakeActions.
 
-// HasActions reports whether there is something to do for the shell.
-func (c *Member) HasActions() bool { return len(c.acts) > 0 }
-
-// TakeActions hands over what the shell must do, in order. next holds later actions: its memory is used again, and
-// what is in it is lost.
+// TakeActions hands over what the shell must do, in order; there may be nothing. next gets later actions: its memory is
+// used again, and what is in it is lost.
 func (c *Member) TakeActions(next []Action) []Action {
 	acts := c.acts
 	c.acts = next[:0]
 	return acts
 }
-
-// Lanes is the number of neighbours. A lane is a neighbour's number, from 0 on.
-func (c *Member) Lanes() int { return len(c.lanes) }
-
-// Lane is the lane to a rank, or -1 if it is no neighbour.
-func (c *Member) Lane(rank int) int { return c.laneOf[rank] }
-
-// Peer is the rank of a lane's neighbour.
-func (c *Member) Peer(lane int) int { return c.lanes[lane].peer }
-
-// HasBlocks reports whether blocks move on the lane. Else only control and small messages do.
-func (c *Member) HasBlocks(lane int) bool { return c.lanes[lane].blocks }
-
-// IsUp reports whether Connected was called for the lane.
-func (c *Member) IsUp(lane int) bool { return c.lanes[lane].up }
 
 // Parent is the lane to the parent in the tree of reports, on which small messages come; -1 at the root.
 func (c *Member) Parent() int { return c.parent }
@@ -39,16 +21,7 @@ func (c *Member) Parent() int { return c.parent }
 func (c *Member) Slots() int { return len(c.slots.all) }
 
 // WakeAt is when Advance has to be called; zero if it has not.
-func (c *Member) WakeAt() time.Time { return c.wakeAt }
-
-// Queued is how many messages are announced here and not finished.
-func (c *Member) Queued() int { return len(c.messages) + len(c.early) }
-
-// IsUnderWay reports whether the message has begun and is not finished.
-func (c *Member) IsUnderWay(seq uint64) bool { return c.message(seq) != nil }
-
-// IsOver reports whether the message has ended here, and all before it: at the root, when all members have stored them.
-func (c *Member) IsOver(seq uint64) bool { return c.first > seq }
+func (c *Member) WakeAt() time.Time { return c.turn.wakeAt }
 
 // Ended reports that no more blocks will move: the group has failed or is closed.
 func (c *Member) Ended() bool { return c.failure != nil || c.closed }
@@ -60,13 +33,13 @@ func (c *Member) IsClosing() bool { return c.closing }
 func (c *Member) Failure() *Failure { return c.failure }
 
 // Active reports whether messages are under way here, or the end of the group is waited for.
-func (c *Member) Active() bool { return !c.Ended() && (len(c.messages) > 0 || c.waiting) }
+func (c *Member) Active() bool { return !c.Ended() && (len(c.messages.list) > 0 || c.waiting) }
 
 // Done is the number of the last message that a member has stored whole, as far as is known here, and how many blocks
 // of the next are stored there. The root knows of all members, others of themselves and of the members below them in
 // the tree of reports.
 func (c *Member) Done(rank int) (message, blocks uint64) {
-	return c.members[rank].done, c.members[rank].blocks
+	return c.reports.members[rank].done, c.reports.members[rank].blocks
 }
 
 // Waits is for how long, in all, a block was on its way to the lane's neighbour, and for how long none was and the next
@@ -80,12 +53,12 @@ func (c *Member) Waits(lane int) (sending, waiting time.Duration) {
 // carried a message before: other members may still receive what is done here, and their neighbours hear that they are
 // active. If the group is not idle, or not connected, or about to end, ok is false.
 func (c *Member) IdleSince() (since time.Time, used, ok bool) {
-	if c.Ended() || c.closing || c.waiting || c.Queued() > 0 {
+	if c.Ended() || c.closing || c.waiting || c.messages.Queued() > 0 {
 		return time.Time{}, false, false
 	}
 	since = c.quiet
-	for i := range c.lanes {
-		l := &c.lanes[i]
+	for i := range c.lanes.all {
+		l := &c.lanes.all[i]
 		if !l.up || l.broken {
 			return time.Time{}, false, false
 		}
@@ -93,5 +66,5 @@ func (c *Member) IdleSince() (since time.Time, used, ok bool) {
 			since = l.peerActive
 		}
 	}
-	return since, c.first > 1, true
+	return since, c.messages.first > 1, true
 }
