@@ -19,7 +19,7 @@ var manyMethods = map[string]int{
 	"rdma/ring.Channel":    66,
 	"rdma/tcp.queuePair":   71,
 	"replicate.Member":     72,
-	"replicate/rdmc.Group": 100,
+	"replicate/rdmc.Group": 61,
 }
 
 // notProduct are folders whose code no daemon and no library runs.

@@ -85,7 +85,7 @@ func (g *Group) openStanding() error {
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if err := g.openPool(); err != nil {
+	if err := g.blocks.open(g.engine.device); err != nil {
 		return err
 	}
 	g.core.Pump()

@@ -51,8 +51,8 @@ func (fg *faultGroup) memory(rank int) int {
 	}
 	g := fg.ends[rank].g
 	lanes, page := len(fg.on)-1, 4096
-	return (g.cfg.Window+lanes)*g.stride() + lanes*(core.ControlWindow+1)*core.MaxControl +
-		(core.ControlWindow+smallWindow)*g.smallStride() + 4*page
+	return (g.cfg.Window+lanes)*g.blocks.stride() + lanes*(core.ControlWindow+1)*core.MaxControl +
+		(core.ControlWindow+smallWindow)*g.smalls.stride() + 4*page
 }
 
 // concerned reports whether the fault may end the group.

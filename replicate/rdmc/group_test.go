@@ -59,7 +59,7 @@ func TestFailedPostIsNoticedByTheNeighbour(t *testing.T) {
 		c := newCluster(t, devices(2))
 		groups := c.all(GroupConfig{Number: 1, BlockSize: 1000, SilenceTimeout: time.Hour})
 		groups[1].mu.Lock()
-		groups[1].check(&groups[1].lanes[0].control, errTest)
+		groups[1].links.ends[0].control.check(errTest)
 		groups[1].mu.Unlock()
 		for rank, g := range groups {
 			select {

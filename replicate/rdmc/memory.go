@@ -83,6 +83,8 @@ func (g *Group) reserve(plan *schedule.Plan) error {
 	for {
 		g.core = core.New(core.Config{Plan: plan, Rank: cfg.Rank, BlockSize: cfg.BlockSize, Epoch: cfg.Epoch,
 			Unannounced: cfg.Unannounced, Limits: cfg.limits()})
+		g.blocks = newBlockBuffers(cfg, g.core.Slots(), g.core.Lanes().Count())
+		g.smalls, g.waits.core = newSmallBuffers(cfg, g.core.Parent()), g.core
 		n := int64(g.registeredMax())
 		if cfg.Window <= 2 || n <= memory.Free()/2 {
 			err := memory.reserve(n)
@@ -101,6 +103,5 @@ func (g *Group) reserve(plan *schedule.Plan) error {
 // registeredMax is how many bytes the group registers at most: block buffers with their trailers, small messages,
 // control messages.
 func (g *Group) registeredMax() int {
-	return g.trailerOffset(g.core.Slots(), 0) + g.smallBuffers()*g.smallStride() +
-		g.core.Lanes().Count()*(core.ControlWindow+1)*core.MaxControl
+	return g.blocks.size() + g.smalls.size() + controlSize(g.core.Lanes().Count())
 }

@@ -165,7 +165,7 @@ func TestPlacedWithoutAnnouncement(t *testing.T) {
 		closeAll(t, groups)
 		for rank := 1; rank < n; rank++ {
 			for i, p := range got[rank] {
-				if copies, lanes := p.copies.Load(), int64(len(groups[rank].lanes)); !bytes.Equal(p.Data, sent[i].data) ||
+				if copies, lanes := p.copies.Load(), int64(len(groups[rank].links.ends)); !bytes.Equal(p.Data, sent[i].data) ||
 					copies > lanes {
 					t.Errorf("rank %d message %d: bytes equal %v, %d blocks copied, %d queue pairs", rank, i,
 						bytes.Equal(p.Data, sent[i].data), copies, lanes)

@@ -53,16 +53,6 @@ func (g *Group) match() {
 	}
 }
 
-// store gives a block to a worker to write. If its message has nowhere to go yet, it waits until it has, so that it
-// keeps no worker from others.
-func (g *Group) store(j job) {
-	if g.cfg.Unannounced && j.transfer.sink == nil {
-		j.transfer.held = append(j.transfer.held, j)
-		return
-	}
-	g.jobs <- j
-}
-
 // Buffer is a message in memory, as a Source or a Sink.
 type Buffer struct {
 	// Data is the message, or has room for it. It is the library's until the transfer has ended.

@@ -77,11 +77,11 @@ func TestDSN_4_6_WhoeverDies(t *testing.T) {
 func (g *Group) die() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	for i := range g.lanes {
-		if blocks := g.lanes[i].blocks.qp; blocks != nil {
+	for i := range g.links.ends {
+		if blocks := g.links.ends[i].blocks.qp; blocks != nil {
 			blocks.Abort()
 		}
-		g.lanes[i].control.qp.Abort()
+		g.links.ends[i].control.qp.Abort()
 	}
 }
 

@@ -199,7 +199,8 @@ func (c *Member) accept(lane, i int, got Trailer) {
 	want := Trailer{Seq: s.m.seq, Block: s.block(), Size: s.m.size, Epoch: c.epoch,
 		Length: uint32(s.length(c.block) - TrailerSize)}
 	if got != want {
-		c.Fail(ReasonCorrupt, c.rank, []int{c.lanes.all[lane].peer}, fmt.Errorf("%w: got %+v, want %+v", ErrCorrupt, got, want))
+		c.Fail(ReasonCorrupt, c.rank, []int{c.lanes.all[lane].peer},
+			fmt.Errorf("%w: got %+v, want %+v", ErrCorrupt, got, want))
 		return
 	}
 	s.state = slotFull

@@ -87,7 +87,8 @@ func TestNobodyGoesOverTheTurnsOfOthers(t *testing.T) {
 				c.steps.nextOut()
 			}
 			if c.steps.in.seq != 2 || c.steps.out.seq != 2 || s.sends+s.receipts > 10 {
-				t.Errorf("%v: rank %d is at %+v and %+v, asked %d times what it sends, %d what it receives", a, rank, c.steps.in, c.steps.out,
+				t.Errorf("%v: rank %d is at %+v and %+v, asked %d times what it sends, %d what it receives", a, rank,
+					c.steps.in, c.steps.out,
 					s.sends, s.receipts)
 			}
 		}

@@ -53,7 +53,8 @@ func (c *Member) arriveEarly(lane, i int, got Trailer) {
 	}
 	a := Announcement{Seq: got.Seq, Size: got.Size}
 	err := a.Validate(c.block)
-	if err == nil && (got.Seq < c.steps.in.seq || got.Epoch != c.epoch || got.Size == 0 || got.Seq-c.messages.Next() >= MaxQueued) {
+	if err == nil && (got.Seq < c.steps.in.seq || got.Epoch != c.epoch || got.Size == 0 ||
+		got.Seq-c.messages.Next() >= MaxQueued) {
 		err = fmt.Errorf("%w: unexpected block %+v", ErrCorrupt, got)
 	}
 	if err != nil {

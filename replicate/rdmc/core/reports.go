@@ -16,8 +16,8 @@ type memberState struct {
 	dirty  bool // to be reported to the parent
 }
 
-// append appends to a control message what the parent does not know of members, as far as there is room, and says whether
-// there is more.
+// append appends to a control message what the parent does not know of members, as far as there is room, and says
+// whether there is more.
 func (r *reports) append(b []byte, now time.Time) (appended []byte, more bool) {
 	for rank := range r.members {
 		m := &r.members[rank]

@@ -184,8 +184,8 @@ func (s *SmallMessages) Received(lane, slot int, got Trailer, err error) {
 		return
 	}
 	if err == nil && (s.bytes == 0 || lane != c.parent || s.full() || got.Epoch != c.epoch || got.Block != s.next ||
-		got.Size != uint64(got.Length) ||
-		got.Size > uint64(s.bytes) || got.Seq < c.messages.Next() || got.Seq-c.messages.Next() >= MaxQueued || c.messages.early[got.Seq] != nil) {
+		got.Size != uint64(got.Length) || got.Size > uint64(s.bytes) || got.Seq < c.messages.Next() ||
+		got.Seq-c.messages.Next() >= MaxQueued || c.messages.early[got.Seq] != nil) {
 		err = fmt.Errorf("%w: unexpected small message %+v", ErrCorrupt, got)
 	}
 	if err != nil {
