@@ -104,11 +104,6 @@ func (g *Group) incoming(seq, size uint64) {
 	t.open(have)
 	g.transfers[seq] = t
 	g.engine.attend(g)
-	if g.cfg.PostedReceives {
-		g.unmatched = append(g.unmatched, t)
-		g.match()
-		return
-	}
 	g.calls.add(func() { g.askSink(t) })
 }
 

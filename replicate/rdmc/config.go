@@ -76,9 +76,6 @@ type GroupConfig struct {
 	// Incoming is called at a member when a message begins, in the order of sending; it returns where its
 	// blocks go. An error fails the group.
 	Incoming func(size uint64) (Sink, error)
-	// PostedReceives says that the member posts where messages go before they come, by PostReceive; Incoming is not
-	// called.
-	PostedReceives bool
 	// Stored is called at a member when a message is stored whole, in the order of sending, before it is relayed whole.
 	Stored func(t *Transfer)
 	// Completed is called when a message has ended well, in the order of sending: at a member when it is stored whole
@@ -123,9 +120,7 @@ func (cfg *GroupConfig) check(limits rdma.Limits) error {
 	case max(cfg.Window, cfg.MaxSends) > limits.MaxQueueDepth:
 		return fmt.Errorf("%w: window %d, sends %d: the fabric takes up to %d", ErrInvalid, cfg.Window, cfg.MaxSends,
 			limits.MaxQueueDepth)
-	case cfg.PostedReceives && !cfg.Unannounced:
-		return fmt.Errorf("%w: posted receives in an announced group", ErrInvalid)
-	case cfg.Unannounced && cfg.Rank != 0 && cfg.Incoming == nil && !cfg.PostedReceives:
+	case cfg.Unannounced && cfg.Rank != 0 && cfg.Incoming == nil:
 		return fmt.Errorf("%w: an unannounced group without Incoming", ErrInvalid)
 	case cfg.SmallBytes > MaxSmallBytes || cfg.SmallBytes > limits.MaxMessage-core.TrailerSize:
 		return fmt.Errorf("%w: small messages of %d bytes", ErrInvalid, cfg.SmallBytes)

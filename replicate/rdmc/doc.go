@@ -26,7 +26,7 @@
 // [Group.Close] is a barrier: if it succeeds, every message of the group was delivered to every member.
 //
 // In an unannounced group, which is the papers' interface, members learn of a message when it begins. The group then
-// asks [GroupConfig.Incoming] for a sink, unless [Group.PostReceive] has named the place of the next message before.
+// asks [GroupConfig.Incoming] for a sink.
 //
 // # Small messages
 //

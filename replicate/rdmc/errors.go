@@ -9,8 +9,8 @@ import (
 var (
 	// ErrClosed is returned by calls on a closed engine or group.
 	ErrClosed = errors.New("rdmc: closed")
-	// ErrFull is returned by Group.SendSmall when as many small messages are under way as there is memory for, see
-	// WaitRoom, and by Group.PostReceive when very many receives are posted.
+	// ErrFull is returned by Group.SendSmall when as many small messages are under way as there is memory for: see
+	// WaitRoom.
 	ErrFull = errors.New("rdmc: too many small messages under way")
 	// ErrWithin is returned to a callback, Source or Sink by Engine.Close, and by Group.Close with a ctx that never
 	// ends: they may wait for it. Call them from another goroutine, or Group.Abort, which does not wait there.

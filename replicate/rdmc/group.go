@@ -38,8 +38,6 @@ type Group struct {
 	smalls     smallBuffers
 	waits      waits
 	timer      *time.Timer // of pace, nil until needed
-	posted     []posted    // receives that no message has taken yet
-	unmatched  []*Transfer // messages for which none was posted yet
 	reserved   int64       // bytes of the engine's memory
 	toldStored uint64      // messages for which Stored was called
 	idleSince  time.Time

@@ -78,37 +78,29 @@ func mostRegistered(devices []rdma.Device) (bytes []int) {
 }
 
 // TestDSN_4_1_CallbacksCallTheLibrary: every callback calls what it may. The root's Completed sends the next message,
-// by blocks and as a small one; the members' callbacks post receives, ask, make groups on the same engine, and end
+// by blocks and as a small one; the members' callbacks ask, make groups on the same engine, and end
 // others; nothing deadlocks.
 func TestDSN_4_1_CallbacksCallTheLibrary(t *testing.T) {
 	eachFabric(t, func(t *testing.T, devices func(int) []rdma.Device) {
-		for _, post := range []bool{false, true} {
-			c := newCluster(t, devices(3))
-			l := &library{t: t, c: c, sent: make(chan struct{}), told: make(chan struct{})}
-			var groups []*Group
-			for rank, e := range c.engines {
-				cfg := GroupConfig{Number: 1, Members: make([]string, 3), Rank: rank, BlockSize: 1000, Unannounced: true,
-					PostedReceives: post,
-					SmallBytes:     100, SilenceTimeout: starved}
-				l.configure(&cfg, func() *Group { return groups[rank] })
-				g, err := e.NewGroup(cfg)
-				if err != nil {
-					t.Fatal(err)
-				}
-				groups = append(groups, g)
+		c := newCluster(t, devices(3))
+		l := &library{t: t, c: c, sent: make(chan struct{}), told: make(chan struct{})}
+		var groups []*Group
+		for rank, e := range c.engines {
+			cfg := GroupConfig{Number: 1, Members: make([]string, 3), Rank: rank, BlockSize: 1000, Unannounced: true,
+				SmallBytes: 100, SilenceTimeout: starved}
+			l.configure(&cfg, func() *Group { return groups[rank] })
+			g, err := e.NewGroup(cfg)
+			if err != nil {
+				t.Fatal(err)
 			}
-			connect(t, groups)
-			for _, g := range groups[1:] {
-				if post {
-					l.post(g)
-				}
-			}
-			l.send(groups[0])
-			l.await(l.sent, "all messages to be sent")
-			closeAll(t, groups)
-			l.failFromCallback()
-			l.await(l.told, "a failure to be told")
+			groups = append(groups, g)
 		}
+		connect(t, groups)
+		l.send(groups[0])
+		l.await(l.sent, "all messages to be sent")
+		closeAll(t, groups)
+		l.failFromCallback()
+		l.await(l.told, "a failure to be told")
 	})
 }
 
@@ -139,9 +131,6 @@ func (l *library) configure(cfg *GroupConfig, own func() *Group) {
 		l.another(cfg.Rank)
 		return discard{}, nil
 	}
-	if cfg.PostedReceives {
-		cfg.Incoming = nil
-	}
 	rank := cfg.Rank
 	cfg.Completed = func(t *Transfer) {
 		g := own()
@@ -149,9 +138,6 @@ func (l *library) configure(cfg *GroupConfig, own func() *Group) {
 		switch {
 		case rank != 0:
 			l.another(rank)
-			if g.cfg.PostedReceives {
-				l.post(g)
-			}
 		case l.last():
 			close(l.sent)
 		default:
@@ -182,12 +168,6 @@ func (l *library) send(g *Group) {
 	sendSmall(l.t, g, []byte{1})
 	if _, err := g.Send(Outgoing{Size: 5500, Source: discard{}}); err != nil {
 		l.t.Errorf("send: %v", err)
-	}
-}
-
-func (l *library) post(g *Group) {
-	if err := g.PostReceive(discard{}, 5500); err != nil && !errors.Is(err, ErrClosed) { // after the last
-		l.t.Errorf("post: %v", err)
 	}
 }
 

@@ -71,20 +71,13 @@ func wakeCases() map[string]wakeCase {
 	pair := GroupConfig{BlockSize: 1000, SmallBytes: 100, Small: func(uint64, []byte) {}}
 	capped, chain := pair, GroupConfig{BlockSize: 1000, SmallBytes: -1, Unannounced: true, Algorithm: schedule.Chain}
 	capped.SendRate = 1000
-	refusing, posted := chain, chain
+	refusing := chain
 	count := 0
 	refusing.Incoming = func(uint64) (Sink, error) {
 		if count++; count > 1 {
 			return nil, errTest
 		}
 		return discard{}, nil
-	}
-	posted.PostedReceives = true
-	post := func(t *testing.T, g *Group, limit uint64) {
-		t.Helper()
-		if err := g.PostReceive(discard{}, limit); err != nil {
-			t.Fatal(err)
-		}
 	}
 	return map[string]wakeCase{
 		"SendSmall": {cfg: pair, members: 2, far: 1, hold: smallBytes, free: smallBytes},
@@ -111,13 +104,6 @@ func wakeCases() map[string]wakeCase {
 			after: func([]*Group) time.Duration {
 				return wakeDelay
 			}},
-		"PostReceive": {cfg: posted, members: 3, at: 1, far: 2, hold: func(t *testing.T, groups []*Group) {
-			post(t, groups[1], 1000)
-			oneBlock(t, groups)
-			oneBlock(t, groups)
-		}, free: func(t *testing.T, groups []*Group) {
-			post(t, groups[1], 1)
-		}},
 	}
 }
 
