@@ -34,7 +34,8 @@
 // # Streams
 //
 // A [Conn] is a net.Conn over a channel. It cuts what is written into messages of up to Config.EagerBytes, which are
-// copied at both ends. The paper's way for large messages, without a copy (section 3), is not here: no program needed it.
+// copied at both ends. The paper's way for large messages, without a copy (section 3), is not here: no program needed
+// it.
 //
 // # Who runs what
 //

@@ -12,8 +12,8 @@ const (
 	displaceMin   = 32
 )
 
-// pollingSet decides which channels are polled when not all can be (section 4.6): those with the most messages recently.
-// Channels are small numbers.
+// pollingSet decides which channels are polled when not all can be (section 4.6): those with the most messages
+// recently. Channels are small numbers.
 type pollingSet struct {
 	limit   int
 	traffic []uint32
