@@ -5,7 +5,6 @@ import (
 	"flag"
 	"fmt"
 	"slices"
-	"sync"
 	"testing"
 	"time"
 )
