@@ -116,3 +116,30 @@ func TestFailuresNameMembers(t *testing.T) {
 		t.Errorf("failed by %v, reported by %d", f.Suspects, f.Reporter)
 	}
 }
+
+// TestBlockOfAnotherEpochIsRefused: a block comes that is the right one but for its epoch. It is neither stored nor sent
+// on, and its sender is to blame.
+func TestBlockOfAnotherEpochIsRefused(t *testing.T) {
+	plan, err := schedule.NewPlan(schedule.Chain, 3)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := New(Config{Plan: plan, Rank: 1, BlockSize: simBlock, Epoch: 7, Limits: simLimits(1)})
+	from, to := c.lanes.of[0], c.lanes.of[2]
+	c.Connected(from)
+	c.Connected(to)
+	if err := c.Announce(Announcement{Seq: 1, Size: simBlock, Blocks: AllBlocks(1)}, NewBitmap(1)); err != nil {
+		t.Fatal(err)
+	}
+	c.ControlReceived(to, &ControlMessage{epoch: 7, granted: 1})
+	c.TakeActions(nil)
+	c.BlockReceived(from, c.lanes.all[from].ring[0], Trailer{Seq: 1, Size: simBlock, Epoch: 6, Length: simBlock}, nil)
+	if f := c.Failure(); f == nil || f.Reason != ReasonCorrupt || !slices.Equal(f.Suspects, []int{0}) {
+		t.Errorf("%+v, want a corrupt block of its sender", f)
+	}
+	for _, a := range c.TakeActions(nil) {
+		if a.Kind == ActSend || a.Kind == ActStore {
+			t.Errorf("action %d with a block of another epoch", a.Kind)
+		}
+	}
+}
