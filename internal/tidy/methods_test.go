@@ -16,7 +16,6 @@ const methodsMax = 60
 var manyMethods = map[string]int{
 	"internal/node.node": 123,
 	"meta.tx":            114,
-	"rdma/ring.Channel":  66,
 	"rdma/tcp.queuePair": 71,
 	"replicate.Member":   72,
 }
