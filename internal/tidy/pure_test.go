@@ -11,7 +11,8 @@ import (
 // purePrefixes are the folders whose code takes clock, randomness and I/O as values. All packages of the tree that
 // they import, directly or through others, are held to the same rules.
 var purePrefixes = []string{"internal/blockset", "internal/coder", "internal/consensus/core",
-	"internal/consensus/logstate", "internal/filelock", "meta/id", "meta/owed", "replicate/schedule",
+	"internal/consensus/logstate", "internal/filelock", "meta/id", "meta/owed", "replicate/rdmc/core",
+	"replicate/rdmc/share", "replicate/schedule",
 	"replicate/session", "replicate/slow"}
 
 // pureStandard are the packages of the standard library that only compute. Of time, pure code uses the types.
@@ -25,6 +26,7 @@ var machineTime = map[string]bool{"After": true, "AfterFunc": true, "NewTicker":
 
 // pureExcept are imports that pure code may have nevertheless, and why. What they import is not looked at.
 var pureExcept = map[string]string{
+	"github.com/minio/crc64nvme":       "the checksum of a block: bytes in, a number out",
 	"go.etcd.io/raft/v3":               raftIsPure,
 	"go.etcd.io/raft/v3/confchange":    raftIsPure,
 	"go.etcd.io/raft/v3/raftpb":        raftIsPure,

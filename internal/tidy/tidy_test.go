@@ -52,18 +52,21 @@ var mayImport = map[string][]string{
 		"internal/filelock"},
 	"replicate": {"rdma", "meta", "internal/blockset", "internal/coder", "internal/content", "internal/units",
 		"replicate/rdmc", "replicate/schedule", "replicate/session", "replicate/slow"},
-	"replicate/rdmc":     {"rdma", "internal/blockset", "internal/coder", "internal/units", "replicate/schedule"},
-	"replicate/schedule": {},
-	"replicate/session":  {"meta/id", "meta/owed", "internal/blockset", "replicate/slow"},
-	"replicate/slow":     {"meta/id", "internal/units"},
-	"rdma":               {"rdma", "internal/coder", "internal/pages"},
-	"meta":               {"meta", "internal/coder", "internal/durable", "internal/filelock"},
-	"meta/id":            {"internal/coder"},
-	"meta/owed":          {},
-	"test":               {"internal", "fs", "replicate", "rdma", "meta", "test"},
-	"examples":           {"rdma", "replicate"},
-	"lab":                {"internal", "rdma", "replicate"},
-	"packaging":          {"internal"},
+	"replicate/rdmc": {"rdma", "internal/blockset", "internal/coder", "replicate/schedule", "replicate/rdmc/core",
+		"replicate/rdmc/share"},
+	"replicate/rdmc/core":  {"internal/blockset", "internal/coder", "replicate/schedule", "replicate/rdmc/share"},
+	"replicate/rdmc/share": {"internal/units", "replicate/schedule"},
+	"replicate/schedule":   {},
+	"replicate/session":    {"meta/id", "meta/owed", "internal/blockset", "replicate/slow"},
+	"replicate/slow":       {"meta/id", "internal/units"},
+	"rdma":                 {"rdma", "internal/coder", "internal/pages"},
+	"meta":                 {"meta", "internal/coder", "internal/durable", "internal/filelock"},
+	"meta/id":              {"internal/coder"},
+	"meta/owed":            {},
+	"test":                 {"internal", "fs", "replicate", "rdma", "meta", "test"},
+	"examples":             {"rdma", "replicate"},
+	"lab":                  {"internal", "rdma", "replicate"},
+	"packaging":            {"internal"},
 }
 
 type source struct {
@@ -300,7 +303,7 @@ var ownBytes = map[string]string{
 	"lab/":                      "no daemon runs it",
 	"rdma/": "words that devices write, and the header of each message: fixed layouts take a third " +
 		"of the time",
-	"replicate/rdmc/trailer.go": "of each block and small message: a fixed layout takes a third of the time",
+	"replicate/rdmc/core/trailer.go": "of each block and small message: a fixed layout takes a third of the time",
 }
 
 func TestBytesAreLaidOutInOnePlace(t *testing.T) {

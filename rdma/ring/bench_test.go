@@ -5,11 +5,8 @@ import (
 	"flag"
 	"fmt"
 	"slices"
-	"sync"
 	"testing"
 	"time"
-
-	"github.com/rdmcfs/rdmcfs/rdma"
 )
 
 // figures has TestFigures print what the paper's figures 11, 12, 13 and 20 show.
@@ -106,19 +103,6 @@ func idleSet(t testing.TB, n int) *Endpoint {
 // pushed is how many messages are sent until the receiver answers (section 6.3.1).
 const pushed = 100
 
-// both runs two programs at the same time.
-func both(a, b func() error) error {
-	var wg sync.WaitGroup
-	var errB error
-	wg.Go(func() { errB = b() })
-	errA := a()
-	wg.Wait()
-	if errA != nil {
-		return errA
-	}
-	return errB
-}
-
 // pingPong makes n round trips. One thread does both ends: with a processor for each, and those of the device,
 // figures would be of the machine's scheduling where there are two.
 func (l *link) pingPong(size, n int) error {
@@ -167,32 +151,6 @@ func (l *link) push(size, n int) error {
 	return nil
 }
 
-// large makes n round trips of a message in registered memory, by rendezvous or copied in and out, a thread at each
-// end, as both wait.
-func (l *link) large(mem [2]rdma.Region, size, n int) error {
-	ctx := context.Background()
-	program := func(i int) func() error {
-		c, own := l.c[i], rdma.SGE{Region: mem[i], Length: size}
-		return func() error {
-			for k := range 2 * n {
-				var err error
-				if (k+i)%2 == 0 {
-					err = c.SendFrom(ctx, own)
-				} else if m, err2 := c.Recv(ctx, mem[i].Bytes()[:size]); err2 == nil && m.Large {
-					err = c.Accept(ctx, own)
-				} else {
-					err = err2
-				}
-				if err != nil {
-					return err
-				}
-			}
-			return nil
-		}
-	}
-	return both(program(0), program(1))
-}
-
 // TestFigures prints the figures, ring and send/receive by turns.
 func TestFigures(t *testing.T) {
 	if !*figures {
@@ -213,7 +171,6 @@ func TestFigures(t *testing.T) {
 				return time.Since(began).Seconds() * 1e6 / float64(2*times), err
 			})
 		}
-		largeRows(t, l, max(times/10, 1), 4<<10, 16<<10, 64<<10)
 		fmt.Printf("\nFigures 12 and 13, %s: bandwidth, 100 messages and an answer, MB/s (%d rounds)\n", p.name,
 			*figureRounds)
 		title("ring", "send/receive")
@@ -226,9 +183,6 @@ func TestFigures(t *testing.T) {
 			})
 		}
 		fmt.Printf("ring: %+v\nsend/receive: %+v\n", countsOf(l[0].c[0]), countsOf(l[1].c[0]))
-		fmt.Printf("\nWhere rendezvous gets ahead, %s: latency of a message by the ring, copied and not, us\n", p.name)
-		title("rendezvous", "copied")
-		largeRows(t, switchPair(t, p), max(times/10, 1), 2<<10, 4<<10, 8<<10, 16<<10, 32<<10)
 		fmt.Printf("\nFigure 3, %s: a look at the completion queue %.3f us\n", p.name, queueTime(l[1].end[0]))
 	}
 	fmt.Printf("\nFigure 20: polling time of ring channels, us\n")
@@ -240,37 +194,6 @@ func TestFigures(t *testing.T) {
 
 // pair is the two links that are compared.
 type pair [2]*link
-
-// switchPair is a ring that copies hardly anything, and one that copies up to 32 KiB.
-func switchPair(t *testing.T, p provider) pair {
-	t.Helper()
-	few, most := ways["ring"], ways["ring"]
-	few.EagerBytes, most.EagerBytes = 512, 32<<10
-	return pair{newLink(t, p, few), newLink(t, p, most)}
-}
-
-// largeRows is the right part of figure 11: rendezvous, the control messages of which go by the ring or not. Both
-// write the bytes without a copy.
-func largeRows(t *testing.T, l pair, n int, sizes ...int) {
-	t.Helper()
-	var mem [2][2]rdma.Region
-	for way := range l {
-		for i, d := range l[way].dev {
-			var err error
-			if mem[way][i], err = d.AllocRegion(sizes[len(sizes)-1], rdma.RemoteWrite); err != nil {
-				t.Fatal(err)
-			}
-		}
-	}
-	for _, size := range sizes {
-		row(t, l, size, 1, func(one *link) (float64, error) {
-			way := slices.Index(l[:], one)
-			began := time.Now()
-			err := one.large(mem[way], size, n)
-			return time.Since(began).Seconds() * 1e6 / float64(2*n), err
-		})
-	}
-}
 
 func title(first, second string) {
 	fmt.Printf("%8s %25s %25s %20s\n", "", first, second, first+" is ahead")

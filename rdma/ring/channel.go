@@ -11,14 +11,13 @@ import (
 )
 
 var (
-	// ErrPeerClosed is returned by a Send to a peer that has closed the channel; Recv says io.EOF.
+	// ErrPeerClosed is wrapped by the errors of a Write to a peer that has closed the channel; Read says io.EOF.
 	ErrPeerClosed = errors.New("ring: closed by the peer")
 	// ErrBroken is wrapped by the errors of a channel whose connection failed.
 	ErrBroken = errors.New("ring: connection lost")
 )
 
-// Channel is a connection that keeps messages whole and in order. Send and Recv may be called at the same time, and
-// each from several goroutines.
+// Channel is a connection that keeps messages whole and in order. NewConn makes a stream of it.
 type Channel struct {
 	e      *Endpoint
 	id     int // in e.channels
@@ -29,7 +28,6 @@ type Channel struct {
 	recvs  rdma.Region   // receives
 	events atomic.Uint32 // counts what a waiting caller should look at
 	closed chan struct{} // closed when Close is done
-	turn   chan struct{} // capacity 1: the right to offer a large message
 
 	// Protected by e.poll.
 	gone     bool
@@ -44,15 +42,12 @@ type Channel struct {
 	receives int   // posted
 	readers  waitPoint
 	writers  waitPoint
-	larges   waitPoint // for answers to large messages, ours and the peer's
 	out      outflow
 	in       inflow
 	order    order // changed only with e.poll, too
 	inbox    queue // in order, to be read
 	read     int   // bytes of the first that Conn has read
 	sends    sends
-	offered  offer // of ours
-	incoming grant // of the peer's
 	counts   counts
 }
 
@@ -90,10 +85,10 @@ func (p *waitPoint) wake() {
 
 // NewChannel makes a channel; exchange the addresses, then call Connect on both sides.
 func (e *Endpoint) NewChannel() (*Channel, error) {
-	c := &Channel{e: e, closed: make(chan struct{}), turn: make(chan struct{}, 1),
+	c := &Channel{e: e, closed: make(chan struct{}),
 		local: address{slots: e.cfg.Slots, receives: e.cfg.Receives, slotBytes: e.cfg.slotBytes(),
 			ordered: e.dev.OrderedWrites()},
-		readers: newWaitPoint(), writers: newWaitPoint(), larges: newWaitPoint(),
+		readers: newWaitPoint(), writers: newWaitPoint(),
 		in:    inflow{slots: uint32(e.cfg.Slots), receives: uint32(e.cfg.Receives)},
 		order: newOrder(e.cfg.Slots, e.cfg.Receives), inbox: newQueue(e.cfg.Slots + e.cfg.Receives)}
 	err := c.open()
@@ -208,9 +203,6 @@ func (c *Channel) prepare(remote []byte) error {
 	return c.sends.prepare(c.e.dev, &c.remote)
 }
 
-// MaxEager is the largest message that Send takes; it is known after Connect.
-func (c *Channel) MaxEager() int { return c.remote.eager() }
-
 // Close tells the peer that no more comes, waits for Config.CloseTimeout at most until that and all before has
 // arrived, and frees everything. What was not received is dropped. Calls that wait return with ErrClosed.
 func (c *Channel) Close() error {
@@ -270,7 +262,6 @@ func (c *Channel) wakeLocked() {
 	c.events.Add(1)
 	c.readers.wake()
 	c.writers.wake()
-	c.larges.wake()
 }
 
 // awaitLocked waits until ready, polling first; false means that done came before. It releases the lock meanwhile.

@@ -11,16 +11,14 @@ import (
 
 // Config says how an endpoint works. The zero value is for a device with hardware of its own.
 type Config struct {
-	// EagerBytes is the largest message that is copied. Default 2048, the paper's; each buffer of a channel is that
-	// large. At most 64 KiB less 40.
+	// EagerBytes is the largest message: a Write of more goes as several. Default 2048, the paper's; each buffer of a
+	// channel is that large. At most 64 KiB less 40.
 	EagerBytes int
 	// Slots and Receives are the buffers of each channel here: of its ring, and of its send/receive way. Default 16
 	// each.
 	Slots, Receives int
 	// SetLimit is how many channels are polled at most. Default 16; negative: none, all goes by send/receive.
 	SetLimit int
-	// Policy says which channels are polled when there are more.
-	Policy Policy
 	// Spin is how long a caller that waits polls before it sleeps. Without it rings are not used. Default 50 µs; none
 	// with fewer than 4 processors, and none on a tcp device, whose writes need a processor to arrive. Negative:
 	// none.
@@ -33,8 +31,6 @@ type Config struct {
 	Keepalive time.Duration
 	// CloseTimeout bounds the wait of Close for what was sent. Default 1 s.
 	CloseTimeout time.Duration
-	// LargeBytes is the largest message that may be offered here. Default 1 GiB.
-	LargeBytes int
 }
 
 // Defaults of Config.
@@ -47,7 +43,6 @@ const (
 	lingerDefault       = 500 * time.Microsecond
 	keepaliveDefault    = time.Second
 	closeTimeoutDefault = time.Second
-	largeDefault        = 1 << 30
 )
 
 // stateReceives are receives beyond those granted, for messages without a number. Each side has one such message under
@@ -63,12 +58,11 @@ func (c Config) withDefaults(dev rdma.Device) (Config, error) {
 	defaultTo(&c.Linger, lingerDefault)
 	defaultTo(&c.Keepalive, keepaliveDefault)
 	defaultTo(&c.CloseTimeout, closeTimeoutDefault)
-	defaultTo(&c.LargeBytes, largeDefault)
 	if c.Spin == 0 && runtime.GOMAXPROCS(0) >= spinProcessors && !strings.HasPrefix(dev.Name(), "tcp") {
 		c.Spin = spinDefault
 	}
 	c.Spin = max(c.Spin, 0)
-	if c.EagerBytes < 0 || c.Linger < 0 || c.Keepalive < 0 || c.CloseTimeout < 0 || c.LargeBytes < 0 {
+	if c.EagerBytes < 0 || c.Linger < 0 || c.Keepalive < 0 || c.CloseTimeout < 0 {
 		return c, fmt.Errorf("ring: negative size or time in the configuration: %w", rdma.ErrRequest)
 	}
 	a := address{slots: c.Slots, receives: c.Receives, slotBytes: c.slotBytes()}
@@ -82,7 +76,7 @@ func (c Config) withDefaults(dev rdma.Device) (Config, error) {
 	return c, nil
 }
 
-// slotBytes is the size of a buffer for the largest eager message.
+// slotBytes is the size of a buffer for the largest message.
 func (c *Config) slotBytes() int { return max(tailOffset(c.EagerBytes)+wordBytes, slotBytesMin) }
 
 func defaultTo[T comparable](v *T, def T) {

@@ -87,9 +87,6 @@ func (c *Channel) readLocked(p []byte) (n int, err error) {
 			return n, c.recvErrorLocked()
 		case a.kind == kindEnd:
 			return n, io.EOF
-		case a.kind != kindData:
-			c.failLocked(fmt.Errorf("%w: large message in a stream", ErrProtocol))
-			return n, c.err
 		}
 		k := copy(p[n:], c.bytesLocked(a)[c.read:])
 		n += k

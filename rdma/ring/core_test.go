@@ -17,7 +17,7 @@ func slotOf(n int) []byte { return make([]byte, n) }
 func TestFrameComesBack(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		f := frame{
-			kind: kind(rapid.IntRange(1, int(kindDone)).Draw(t, "kind")), size: rapid.IntRange(0, 200).Draw(t, "size"),
+			kind: kind(rapid.IntRange(1, int(kindLast)).Draw(t, "kind")), size: rapid.IntRange(0, 200).Draw(t, "size"),
 			number: rapid.Uint32().Draw(t, "number"), slotsFreed: rapid.Uint32().Draw(t, "slots"),
 			recvsFreed: rapid.Uint32().Draw(t, "recvs"),
 			set:        rapid.Uint16().Draw(t, "set"), setSaw: rapid.Uint16().Draw(t, "saw"),
@@ -137,7 +137,7 @@ func FuzzDecodeMessage(f *testing.F) {
 	f.Add(slot)
 	f.Add([]byte{})
 	f.Fuzz(func(t *testing.T, b []byte) {
-		if fr, err := decodeReceived(b, len(b)); err == nil && (fr.size != len(b)-headerBytes || fr.kind > kindDone) {
+		if fr, err := decodeReceived(b, len(b)); err == nil && (fr.size != len(b)-headerBytes || fr.kind > kindLast) {
 			t.Fatalf("%d bytes decoded as %+v", len(b), fr)
 		}
 		mem := slotOf(128)
@@ -330,8 +330,8 @@ func TestCreditsRefuseWhatWasNotUsed(t *testing.T) {
 	}
 }
 
-// TestPollingSetPolicies: section 4.6.
-func TestPollingSetPolicies(t *testing.T) {
+// TestPollingSet: section 4.6.
+func TestPollingSet(t *testing.T) {
 	message := func(s *pollingSet, id, times int) {
 		for range times {
 			s.grow(id)
@@ -351,10 +351,10 @@ func TestPollingSetPolicies(t *testing.T) {
 			}
 		}
 	}
-	first := pollingSet{policy: FirstN, limit: 2}
+	first := pollingSet{limit: 2}
 	message(&first, 4, 1)
 	message(&first, 1, 1)
-	message(&first, 3, 500)
+	message(&first, 3, displaceMin-1)
 	wantMembers(t, &first, 4, 1)
 	first.leave(4)
 	message(&first, 3, 1)

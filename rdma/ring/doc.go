@@ -26,20 +26,20 @@
 // # The polling set (4.6)
 //
 // A sender may use the ring only while the receiver polls it. The receiver says when: it takes a channel into its
-// polling set when messages come while somebody polls, within a limit and by a [Policy]. It takes the channel out when
-// another one has more traffic, or when nobody polls any more. A channel is out when the sender has confirmed it; the
-// receiver then finds what the sender wrote before, so nobody has to poll for it. So send/receive wakes a program that
-// sleeps, and the ring serves one that polls.
+// polling set when messages come while somebody polls, within a limit. It takes the channel out when another one has
+// more traffic, or when nobody polls any more. A channel is out when the sender has confirmed it; the receiver then
+// finds what the sender wrote before, so nobody has to poll for it. So send/receive wakes a program that sleeps, and
+// the ring serves one that polls.
 //
-// # Large messages (3)
+// # Streams
 //
-// A message of up to Config.EagerBytes is copied. A larger one is offered by [Channel.SendFrom]; the receiver grants a
-// region by [Channel.Accept], and the bytes are written there without a copy. Offer, grant and end go by the ring as
-// messages do.
+// A [Conn] is a net.Conn over a channel. It cuts what is written into messages of up to Config.EagerBytes, which are
+// copied at both ends. The paper's way for large messages, without a copy (section 3), is not here: no program needed
+// it.
 //
 // # Who runs what
 //
-// A caller that waits (Recv, Send, Conn) polls for Config.Spin itself, for all channels of the endpoint. Otherwise
+// A caller that waits (Read, Write) polls for Config.Spin itself, for all channels of the endpoint. Otherwise
 // one goroutine waits at the completion queue, and one looks after polling that stopped and peers that are silent.
 // Both belong to the endpoint, and end in its Close.
 //
@@ -49,5 +49,5 @@
 //	c, err := e.NewChannel()
 //	... exchange c.Address() with the peer ...
 //	err = c.Connect(ctx, remote)
-//	conn := ring.NewConn(c, nil) // a net.Conn, or c.Send and c.Recv
+//	conn := ring.NewConn(c, nil) // a net.Conn
 package ring

@@ -68,7 +68,7 @@ func newEndpoint(dev rdma.Device, cfg Config) (*Endpoint, error) {
 		return nil, fmt.Errorf("ring: completion queue: %w", err)
 	}
 	e := &Endpoint{dev: dev, cfg: cfg, cq: cq, calm: make(chan struct{}, 1), attend: make(chan struct{}, 1),
-		policy: pollingSet{policy: cfg.Policy, limit: cfg.SetLimit}}
+		policy: pollingSet{limit: cfg.SetLimit}}
 	e.ctx, e.cancel = context.WithCancel(context.Background())
 	return e, nil
 }

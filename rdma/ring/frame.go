@@ -33,18 +33,13 @@ const (
 type kind uint8
 
 const (
-	kindData  kind = iota + 1 // numbered: bytes
-	kindEnd                   // numbered: the sender closes
-	kindOffer                 // numbered: a large message, offerBytes
-	kindState                 // counts and states only
-	kindGrant                 // answer to an offer, grantBytes; numbered in the ring
-	kindDone                  // a large message is written, doneBytes; numbered in the ring
+	kindData  kind = 1 // numbered: bytes
+	kindEnd   kind = 2 // numbered: the sender closes
+	kindState kind = 4 // counts and states only
+	kindLast  kind = 6 // 3, 5 and 6 are reserved: earlier versions had large messages
 )
 
-func (k kind) numbered() bool { return k >= kindData && k <= kindOffer }
-
-// answers reports whether the channel takes the message itself: no reader sees it.
-func (k kind) answers() bool { return k == kindGrant || k == kindDone }
+func (k kind) numbered() bool { return k == kindData || k == kindEnd }
 
 // flagValue is the value that head and tail word agree on.
 type flagValue uint8
@@ -81,7 +76,7 @@ func (h head) word() uint64 {
 func decodeHead(w uint64) (h head, ok bool) {
 	h = head{flag: flagValue(w), kind: kind(w >> 8), size: int(w >> 16 & sizeMax)}
 	return h, h.word() == w && (h.flag == flagPrimary || h.flag == flagSecondary) && h.kind >= kindData &&
-		h.kind <= kindDone
+		h.kind <= kindLast
 }
 
 // frame is a message without its bytes.

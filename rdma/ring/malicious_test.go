@@ -109,37 +109,25 @@ var attacks = map[string]func(r *rogue){
 	"Receives":  func(r *rogue) { r.send(message(frame{kind: kindState, recvsFreed: 5})) },
 	"SetSaw":    func(r *rogue) { r.send(message(frame{kind: kindState, setSaw: 1})) },
 	"StateBody": func(r *rogue) { r.send(message(frame{kind: kindState}, 1)) },
-	"GrantSize": func(r *rogue) { r.send(message(frame{kind: kindGrant}, 1)) },
-	"Done":      func(r *rogue) { r.send(message(frame{kind: kindDone}, make([]byte, doneBytes)...)) },
+	"Reserved3": func(r *rogue) { r.send(message(frame{kind: 3}, wordOf(1<<20)...)) },
+	"Reserved5": func(r *rogue) { r.send(message(frame{kind: 5}, make([]byte, 24)...)) },
+	"Reserved6": func(r *rogue) { r.send(message(frame{kind: 6}, make([]byte, 8)...)) },
 	"AfterEnd": func(r *rogue) {
 		r.send(message(frame{kind: kindEnd}))
 		r.send(message(frame{kind: kindData, number: 1}))
 	},
-	"HugeOffer":  func(r *rogue) { r.send(message(frame{kind: kindOffer}, wordOf(1<<62)...)) },
-	"EmptyOffer": func(r *rogue) { r.send(message(frame{kind: kindOffer}, wordOf(0)...)) },
-	"ShortOffer": func(r *rogue) { r.send(message(frame{kind: kindOffer}, 1, 2)) },
 	"Flood": func(r *rogue) {
 		for i := range uint32(16 + 8 + 1) { // the buffers of the victim, which reads nothing
 			r.send(message(frame{kind: kindData, number: i}))
 		}
 	},
-	"RingSize":   func(r *rogue) { r.write(0, wordOf(head{flagPrimary, kindData, sizeMax}.word())) },
-	"RingCRC":    func(r *rogue) { b := slotMessage(frame{kind: kindData}, 1, 2); b[headerBytes]++; r.write(0, b) },
-	"RingNumber": func(r *rogue) { r.write(0, slotMessage(frame{kind: kindData, number: 9999}, 1, 2)) },
-	"RingState":  func(r *rogue) { r.write(0, slotMessage(frame{kind: kindState})) },
-	"RingGrant":  func(r *rogue) { r.write(0, slotMessage(frame{kind: kindGrant}, 1, 2)) },
-	"RingDone":   func(r *rogue) { r.write(0, slotMessage(frame{kind: kindDone}, make([]byte, doneBytes)...)) },
-	"RingAnswers": func(r *rogue) { // answers behind a message that nobody reads fill the slots as others do
-		n := uint64(r.to.slotBytes)
-		for i := range uint64(r.to.slots) + 1 {
-			f := frame{kind: kindGrant, number: uint32(i)}
-			if i == 0 {
-				f.kind = kindData
-			}
-			r.write(i%uint64(r.to.slots)*n, slotMessage(f, make([]byte, grantBytes)...))
-			r.lookRing()
-		}
-	},
+	"RingSize":      func(r *rogue) { r.write(0, wordOf(head{flagPrimary, kindData, sizeMax}.word())) },
+	"RingCRC":       func(r *rogue) { b := slotMessage(frame{kind: kindData}, 1, 2); b[headerBytes]++; r.write(0, b) },
+	"RingNumber":    func(r *rogue) { r.write(0, slotMessage(frame{kind: kindData, number: 9999}, 1, 2)) },
+	"RingState":     func(r *rogue) { r.write(0, slotMessage(frame{kind: kindState})) },
+	"RingReserved3": func(r *rogue) { r.write(0, slotMessage(frame{kind: 3}, wordOf(1<<20)...)) },
+	"RingReserved5": func(r *rogue) { r.write(0, slotMessage(frame{kind: 5}, make([]byte, 24)...)) },
+	"RingReserved6": func(r *rogue) { r.write(0, slotMessage(frame{kind: 6}, make([]byte, 8)...)) },
 	"RingFlood": func(r *rogue) {
 		n := uint64(r.to.slotBytes)
 		for i := range uint64(16+8) + 1 {
@@ -188,7 +176,7 @@ func TestMaliciousPeer(t *testing.T) {
 					victim.mu.Lock()
 					defer victim.mu.Unlock()
 					if victim.inbox.n > 0 && victim.err == nil && victim.in.slotsFreed == 0 &&
-						!strings.Contains("Flood RingFlood RingAnswers", name) {
+						!strings.Contains("Flood RingFlood", name) {
 						_, _, _ = victim.tryRecvLocked(make([]byte, 256))
 					}
 					return victim.err != nil
@@ -236,8 +224,7 @@ func TestHarmlessOddities(t *testing.T) {
 			r.write(0, wordOf(0x0101)) // a part of a head word
 			victimT{t, victim}.look()
 			r.write(0, wordOf(0))
-			r.send(message(frame{kind: kindGrant}, make([]byte, grantBytes)...)) // refuses what was not offered
-			r.send(message(frame{kind: kindState, slotsFreed: 1 << 31}))         // counts of long ago
+			r.send(message(frame{kind: kindState, slotsFreed: 1 << 31})) // counts of long ago
 			r.send(message(frame{kind: kindData}, 42))
 			var got [1]byte
 			if _, err := victim.Recv(bound(t), got[:]); err != nil || got[0] != 42 {

@@ -1,15 +1,5 @@
 package ring
 
-// Policy says which channels are polled when not all can be (section 4.6).
-type Policy uint8
-
-const (
-	// ByTraffic polls the channels with the most messages recently.
-	ByTraffic Policy = iota
-	// FirstN polls the channels that had a message first, until they leave.
-	FirstN
-)
-
 // none is no channel.
 const none = -1
 
@@ -22,9 +12,9 @@ const (
 	displaceMin   = 32
 )
 
-// pollingSet decides which channels are polled. Channels are small numbers.
+// pollingSet decides which channels are polled when not all can be (section 4.6): those with the most messages
+// recently. Channels are small numbers.
 type pollingSet struct {
-	policy  Policy
 	limit   int
 	traffic []uint32
 	members []int
@@ -55,8 +45,6 @@ func (s *pollingSet) wants(id int) (join bool, instead int) {
 		return false, none
 	case len(s.members) < s.limit:
 		return true, none
-	case s.policy == FirstN:
-		return false, none
 	}
 	least := s.members[0]
 	for _, m := range s.members[1:] {

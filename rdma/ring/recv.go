@@ -1,9 +1,7 @@
 package ring
 
 import (
-	"context"
 	"fmt"
-	"io"
 
 	"github.com/rdmcfs/rdmcfs/rdma"
 )
@@ -66,11 +64,13 @@ func (c *Channel) received(i, n int) (left bool) {
 	if err == nil {
 		left, err = c.hearLocked(&f, arrival{kind: f.kind, at: i, size: f.size, number: f.number})
 	}
-	if err == nil && !f.kind.numbered() {
-		if err = c.answerLocked(f.kind, b[headerBytes:headerBytes+f.size]); err == nil {
-			c.repostOrFailLocked(i)
-			c.flushStateLocked()
-		}
+	switch {
+	case err != nil:
+	case f.kind == kindState && f.size == 0:
+		c.repostOrFailLocked(i)
+		c.flushStateLocked()
+	case !f.kind.numbered():
+		err = fmt.Errorf("%w: message of kind %d with %d bytes", ErrProtocol, f.kind, f.size)
 	}
 	if err != nil {
 		c.failLocked(err)
@@ -95,7 +95,7 @@ func (c *Channel) hearLocked(f *frame, a arrival) (left bool, err error) {
 	if left, err = c.in.heard(f); err != nil {
 		return false, err
 	}
-	if f.kind.numbered() || a.ring && f.kind.answers() {
+	if f.kind.numbered() {
 		if err := c.orderLocked(a); err != nil {
 			return false, err
 		}
@@ -129,21 +129,11 @@ func (c *Channel) deliverLocked() error {
 		if c.ended {
 			return fmt.Errorf("%w: message after the end", ErrProtocol)
 		}
-		if a.kind.answers() {
-			if err := c.answerLocked(a.kind, c.bytesLocked(a)); err != nil {
-				return err
-			}
-			if c.inbox.n == 0 {
-				c.in.slotsFreed++
-				continue
-			}
-		}
 		if !c.inbox.push(a) {
 			return fmt.Errorf("%w: more messages than buffers granted", ErrProtocol)
 		}
 		if a.kind == kindEnd {
 			c.ended = true
-			c.larges.wake()
 		}
 		c.readers.wake()
 	}
@@ -183,52 +173,6 @@ func (c *Channel) changeSet() {
 	c.flushStateLocked()
 }
 
-// Message is what Recv says of a message.
-type Message struct {
-	Size  int
-	Large bool // it is still at the sender: Accept or Refuse it
-}
-
-// Recv copies the next message into buf. It blocks until there is one, or ctx is done. io.EOF means that the peer has
-// closed the channel. io.ErrShortBuffer means that buf is too small for the message, which the returned Message
-// describes; the message stays then.
-func (c *Channel) Recv(ctx context.Context, buf []byte) (Message, error) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	for {
-		m, ok, err := c.tryRecvLocked(buf)
-		if ok || err != nil {
-			return m, err
-		}
-		if !c.awaitLocked(ctx.Done(), &c.readers, (*Channel).mayRecvLocked) {
-			return Message{}, fmt.Errorf("ring: receive: %w", context.Cause(ctx))
-		}
-	}
-}
-
-// tryRecvLocked is Recv without waiting.
-func (c *Channel) tryRecvLocked(buf []byte) (m Message, ok bool, err error) {
-	if c.incoming.state == grantOffered {
-		return Message{}, false, fmt.Errorf("ring: receive before a large message is accepted or refused: %w", rdma.ErrState)
-	}
-	a, ok := c.inbox.first()
-	switch {
-	case !ok || c.holdsOfferLocked(a):
-		return Message{}, false, c.recvErrorLocked()
-	case a.kind == kindEnd:
-		return Message{}, false, io.EOF
-	case a.kind == kindOffer:
-		return c.takeOfferLocked(a)
-	}
-	m.Size = a.size - c.read
-	if len(buf) < m.Size {
-		return m, false, fmt.Errorf("ring: message of %d bytes into %d: %w", m.Size, len(buf), io.ErrShortBuffer)
-	}
-	copy(buf, c.bytesLocked(a)[c.read:])
-	c.consumeLocked(a)
-	return m, true, nil
-}
-
 // recvErrorLocked is why no more will come.
 func (c *Channel) recvErrorLocked() error {
 	switch {
@@ -242,13 +186,7 @@ func (c *Channel) recvErrorLocked() error {
 
 // mayRecvLocked reports whether a receiver that waits should try again.
 func (c *Channel) mayRecvLocked() bool {
-	a, ok := c.inbox.first()
-	return ok && !c.holdsOfferLocked(a) || c.recvErrorLocked() != nil
-}
-
-// holdsOfferLocked reports whether a is an offer that has to wait: the large message before it is not over.
-func (c *Channel) holdsOfferLocked(a arrival) bool {
-	return a.kind == kindOffer && c.incoming.state != grantNone
+	return c.inbox.n > 0 || c.recvErrorLocked() != nil
 }
 
 // bytesLocked are the bytes of an arrival, where they lie.
@@ -261,20 +199,15 @@ func (c *Channel) bytesLocked(a arrival) []byte {
 	return mem.Bytes()[at : at+a.size]
 }
 
-// consumeLocked gives the buffer of the first message back, and of the answers behind it: slots come free in their
-// order.
+// consumeLocked gives the buffer of the first message back.
 func (c *Channel) consumeLocked(a arrival) {
 	c.read = 0
-	for again := true; again; {
-		c.inbox.pop()
-		if a.ring {
-			c.in.slotsFreed++
-		} else {
-			c.repostOrFailLocked(a.at)
-			c.in.recvsFreed++
-		}
-		a, again = c.inbox.first()
-		again = again && a.kind.answers()
+	c.inbox.pop()
+	if a.ring {
+		c.in.slotsFreed++
+	} else {
+		c.repostOrFailLocked(a.at)
+		c.in.recvsFreed++
 	}
 	c.flushStateLocked()
 }

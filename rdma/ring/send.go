@@ -1,15 +1,10 @@
 package ring
 
 import (
-	"context"
-	"errors"
 	"fmt"
 
 	"github.com/rdmcfs/rdmcfs/rdma"
 )
-
-// ErrTooLarge is returned by Send for a message above MaxEager, which SendFrom takes.
-var ErrTooLarge = errors.New("ring: message too large to be copied; use SendFrom")
 
 // sendsBeside is room in the send queue for what is neither in the ring nor staged.
 const sendsBeside = 16
@@ -28,12 +23,11 @@ type sends struct {
 	heads       []request // their head words, if twofold
 	staged      []request
 	state       request
-	large       request
 	stateSeq    uint64 // request of the last message without a number
 	mustTell    bool   // a state is to be sent although nothing is owed
 	atKeepalive uint64 // posted at the last keepalive
 
-	batch    [3]rdma.SendWR // to be posted together
+	batch    [2]rdma.SendWR // to be posted together
 	batched  int            // of those
 	recvWR   [1]rdma.RecvWR
 	recvList [1]rdma.SGE
@@ -204,41 +198,10 @@ func (c *Channel) sendLocked(f *frame, at uint32, p []byte) {
 	r.seq = s.posted
 }
 
-// answerDueLocked takes the next answer for the peer, and writes its bytes to body; kindState if there is none.
-func (c *Channel) answerDueLocked(body []byte) (k kind, size int) {
-	switch {
-	case c.incoming.answerDue:
-		c.incoming.answerDue = false
-		return kindGrant, c.incoming.encode(body)
-	case c.offered.doneDue:
-		c.offered.doneDue = false
-		return kindDone, c.offered.encode(body)
-	}
-	return kindState, 0
-}
-
-// answerByRingLocked sends answers by the ring while the peer polls it and has a slot; nothing numbered follows the
-// end.
-func (c *Channel) answerByRingLocked() {
-	var body [grantBytes]byte
-	for c.state == stateReady && !c.ended && c.err == nil && c.out.route() == routeRing && c.sends.room(2) {
-		k, n := c.answerDueLocked(body[:])
-		if k == kindState {
-			return
-		}
-		c.postNumberedLocked(k, body[:n])
-	}
-}
-
-// flushStateLocked posts a large message that may be written, with what is owed.
+// flushStateLocked posts what is owed.
 func (c *Channel) flushStateLocked() {
-	if !c.joined || c.err != nil {
-		return
-	}
-	c.writeGrantedLocked()
-	c.tellOwedLocked()
-	if c.sends.batched > 0 && c.err == nil {
-		c.postLocked()
+	if c.joined && c.err == nil {
+		c.tellOwedLocked()
 	}
 }
 
@@ -246,20 +209,18 @@ func (c *Channel) flushStateLocked() {
 // one under way at a time, whatever happens.
 func (c *Channel) tellOwedLocked() {
 	s := &c.sends
-	c.answerByRingLocked()
-	if c.err != nil || !c.incoming.answerDue && !c.offered.doneDue && !c.in.owes(&c.out) && !s.mustTell {
+	if !c.in.owes(&c.out) && !s.mustTell {
 		return
 	}
 	if s.stateSeq > s.done || !s.room(2) {
 		c.e.late.Store(true)
 		return
 	}
-	f := frame{}
-	f.kind, f.size = c.answerDueLocked(s.state.mem[headerBytes:])
+	f := frame{kind: kindState}
 	s.mustTell = false
 	c.in.stamp(&f, &c.out)
 	f.encode(s.state.mem, flagPrimary)
-	s.state.fill(0, headerBytes+f.size, s.inline)
+	s.state.fill(0, headerBytes, s.inline)
 	s.add(s.state.wr)
 	c.counts.States++
 	c.postLocked()
@@ -277,32 +238,6 @@ func (c *Channel) completed(id uint64) {
 	c.flushStateLocked()
 	c.events.Add(1)
 	c.writers.wake()
-	c.larges.wake()
-}
-
-// Send sends a message of at most MaxEager bytes; p is free again when it returns. It blocks while the peer has no
-// buffer for it, until ctx is done. When it returns the message is on its way, not there.
-func (c *Channel) Send(ctx context.Context, p []byte) error {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.sendWhenLocked(ctx, kindData, p)
-}
-
-func (c *Channel) sendWhenLocked(ctx context.Context, k kind, p []byte) error {
-	for {
-		if err := c.sendErrorLocked(); err != nil {
-			return err
-		}
-		if len(p) > c.remote.eager() {
-			return fmt.Errorf("%w: %d bytes, limit %d", ErrTooLarge, len(p), c.remote.eager())
-		}
-		if c.postWantedLocked(k, p) {
-			return c.err
-		}
-		if !c.awaitLocked(ctx.Done(), &c.writers, (*Channel).maySendLocked) {
-			return fmt.Errorf("ring: send: %w", context.Cause(ctx))
-		}
-	}
 }
 
 // sendErrorLocked is why nothing can be sent.

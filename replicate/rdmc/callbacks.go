@@ -85,10 +85,10 @@ func (g *Group) openStanding() error {
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if err := g.openPool(); err != nil {
+	if err := g.blocks.open(g.engine.device); err != nil {
 		return err
 	}
-	g.core.pump()
+	g.core.Pump()
 	g.drain()
 	return nil
 }
@@ -97,18 +97,13 @@ func (g *Group) openStanding() error {
 func (g *Group) incoming(seq, size uint64) {
 	blocks := BlockCount(size, g.cfg.BlockSize)
 	t := &Transfer{group: g, announcement: Announcement{Seq: seq, Size: size, Blocks: AllBlocks(blocks)}}
-	have := g.core.haveOf(seq)
+	have := g.core.Messages().Have(seq)
 	if have == nil {
 		have = NewBitmap(blocks) // a small message
 	}
 	t.open(have)
 	g.transfers[seq] = t
 	g.engine.attend(g)
-	if g.cfg.PostedReceives {
-		g.unmatched = append(g.unmatched, t)
-		g.match()
-		return
-	}
 	g.calls.add(func() { g.askSink(t) })
 }
 
@@ -121,7 +116,7 @@ func (g *Group) askSink(t *Transfer) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if err != nil {
-		g.core.fail(ReasonSink, g.cfg.Rank, []int{g.cfg.Rank}, err)
+		g.core.Fail(ReasonSink, g.cfg.Rank, []int{g.cfg.Rank}, err)
 		g.engine.attend(g)
 		sink = nil
 	}

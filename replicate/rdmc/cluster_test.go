@@ -262,10 +262,23 @@ func verify(t testing.TB, transfers []*Transfer, sinks []*memory) {
 				t.Fatalf("rank %d: block %d was stored %d times", rank, i, n)
 			}
 		}
-		if !full(tr.Have()) {
+		if tr.Have().Count() != tr.Have().Blocks() {
 			t.Fatalf("rank %d: have %d of %d", rank, tr.Have().Count(), tr.Have().Blocks())
 		}
 	}
+}
+
+// lacking is the set of blocks that some of the members, all of one message, lack.
+func lacking(blocks uint64, haves []*Bitmap) Ranges {
+	missing := NewBitmap(blocks)
+	for _, have := range haves {
+		for b := range blocks {
+			if !have.Has(b) {
+				missing.Set(b)
+			}
+		}
+	}
+	return missing.Present()
 }
 
 func closeAll(t testing.TB, groups []*Group) {

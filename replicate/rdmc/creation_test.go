@@ -10,6 +10,7 @@ import (
 
 	"github.com/rdmcfs/rdmcfs/rdma"
 	"github.com/rdmcfs/rdmcfs/rdma/mem"
+	"github.com/rdmcfs/rdmcfs/replicate/rdmc/share"
 )
 
 const faultBlock = 4 << 10
@@ -92,7 +93,10 @@ func awaitLanes(t *testing.T, g *Group, missing int) {
 	defer look.Stop()
 	for {
 		g.mu.Lock()
-		waits := slices.ContainsFunc(g.core.lanes, func(l lane) bool { return !l.up && l.peer != missing })
+		waits := false
+		for lane := range g.core.Lanes().Count() {
+			waits = waits || !g.core.Lanes().IsUp(lane) && g.core.Lanes().Peer(lane) != missing
+		}
 		g.mu.Unlock()
 		if !waits {
 			return
@@ -282,7 +286,7 @@ func TestEngineClosesOnNewGroups(t *testing.T) {
 			making.Go(func() {
 				var err error
 				for number := uint64(1); err == nil; number++ {
-					_, err = e.NewGroup(GroupConfig{Number: number, Members: []string{"a", "b"}, SilenceTimeout: tickInterval})
+					_, err = e.NewGroup(GroupConfig{Number: number, Members: []string{"a", "b"}, SilenceTimeout: share.TickInterval})
 					if number == 1 {
 						begun <- struct{}{}
 					}

@@ -26,13 +26,13 @@
 // [Group.Close] is a barrier: if it succeeds, every message of the group was delivered to every member.
 //
 // In an unannounced group, which is the papers' interface, members learn of a message when it begins. The group then
-// asks [GroupConfig.Incoming] for a sink, unless [Group.PostReceive] has named the place of the next message before.
+// asks [GroupConfig.Incoming] for a sink.
 //
 // # Small messages
 //
 // [Group.SendSmall] sends up to some KiB to all members, in the order of the group's messages, and waits for neither an
 // announcement nor a credit. [GroupConfig.Small] receives such messages, and [Group.WaitDelivered] tells the root when
-// all members have them. See small.go and docs/decisions/014.
+// all members have them. See core/small.go and docs/decisions/014.
 //
 // # Credits and buffers
 //
@@ -41,10 +41,10 @@
 // in all ("ready for block"). A buffer holds its block until the block is stored and no send of it is under way.
 // Then the block stays cached for later sends until the buffer is needed again. A block that has to be sent and is no
 // longer cached is read back from the Source or Sink. Sends are done in the order of the schedule, and because of that
-// order no set of finite pools can deadlock: core.go has the argument, and a simulation tests it.
+// order no set of finite pools can deadlock: [core.Member] has the argument, and a simulation tests it.
 //
-// [GroupConfig.SendRate] caps what a member sends, by a token bucket (rate.go). Groups of one engine take turns, by
-// bytes and by [GroupConfig.Priority] (share.go).
+// [GroupConfig.SendRate] caps what a member sends, by a token bucket. Groups of one engine take turns, by bytes and by
+// [GroupConfig.Priority]: package share.
 //
 // # Failure
 //
@@ -53,6 +53,12 @@
 // with a [GroupError] that names the suspects. [Transfer.Have] tells which blocks a member has by then; package
 // replicate has sessions that continue from there with the survivors. Silence is measured by the time during which the
 // watcher itself ran. A member that is done watches the members that report to it until they are done too.
+//
+// # Core and shell
+//
+// Package core is the state machine of a member, and package share decides whose turn it is to send: values in, values
+// out. This package is the shell around both. It has the locks, the clock, the queue pairs, the block buffers and the
+// goroutines that call the user's code.
 //
 // # Goroutines
 //

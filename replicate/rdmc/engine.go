@@ -11,10 +11,8 @@ import (
 	"time"
 
 	"github.com/rdmcfs/rdmcfs/rdma"
+	"github.com/rdmcfs/rdmcfs/replicate/rdmc/share"
 )
-
-// tickInterval is how often groups with messages under way get the time.
-const tickInterval = 50 * time.Millisecond
 
 // EngineConfig says how to make an engine.
 type EngineConfig struct {
@@ -110,7 +108,7 @@ func (e *Engine) endLater(g *Group) {
 // tick passes the time to the groups that need it, and rests while there are none. In between, it wakes groups whose
 // turn has come by a user's call.
 func (e *Engine) tick() {
-	ticker := time.NewTicker(tickInterval)
+	ticker := time.NewTicker(share.TickInterval)
 	defer ticker.Stop()
 	var groups []*Group
 	for {
@@ -131,7 +129,7 @@ func (e *Engine) tick() {
 			case <-wait:
 				again = true
 			case <-e.wake:
-				ticker.Reset(tickInterval)
+				ticker.Reset(share.TickInterval)
 				again = true
 			case <-e.passed:
 				e.turns.run()

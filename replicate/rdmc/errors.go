@@ -9,11 +9,9 @@ import (
 var (
 	// ErrClosed is returned by calls on a closed engine or group.
 	ErrClosed = errors.New("rdmc: closed")
-	// ErrFull is returned by Group.SendSmall when as many small messages are under way as there is memory for, see
-	// WaitRoom, and by Group.PostReceive when very many receives are posted.
+	// ErrFull is returned by Group.SendSmall when as many small messages are under way as there is memory for: see
+	// WaitRoom.
 	ErrFull = errors.New("rdmc: too many small messages under way")
-	// ErrInvalid is returned for a configuration or argument that can never work.
-	ErrInvalid = errors.New("rdmc: invalid")
 	// ErrWithin is returned to a callback, Source or Sink by Engine.Close, and by Group.Close with a ctx that never
 	// ends: they may wait for it. Call them from another goroutine, or Group.Abort, which does not wait there.
 	ErrWithin = errors.New("rdmc: called by a callback, Source or Sink, which it may wait for")
@@ -24,42 +22,7 @@ var (
 	ErrFailed = errors.New("rdmc: group failed")
 	// ErrMemberFailed is matched by a GroupError that has suspects.
 	ErrMemberFailed = errors.New("rdmc: member failed")
-	// ErrCorrupt is matched by a GroupError whose reason is a block that failed its check.
-	ErrCorrupt = errors.New("rdmc: corrupt block")
 )
-
-// Reason says why a group failed.
-type Reason uint8
-
-// The reasons of failure.
-const (
-	// ReasonDisconnected is a queue pair that went into error.
-	ReasonDisconnected Reason = iota + 1
-	// ReasonSilent is a neighbour that said nothing for longer than GroupConfig.SilenceTimeout.
-	ReasonSilent
-	// ReasonSink is a Sink that returned an error; the suspect is the member that has it.
-	ReasonSink
-	// ReasonSource is a Source that returned an error; the suspect is the root.
-	ReasonSource
-	// ReasonCorrupt is a block or control message that failed its check; the suspect is its sender.
-	ReasonCorrupt
-	// ReasonAborted is Group.Fail or Group.Abort, with the suspects that the caller named.
-	ReasonAborted
-	_ // earlier versions had a reason of their own for slow members
-	// ReasonYielded is a group that ended while it carried nothing, as its memory was needed for another: nobody is
-	// to blame. See GroupConfig.Yields.
-	ReasonYielded
-)
-
-// String names the reason.
-func (r Reason) String() string {
-	names := [...]string{"none", "disconnected", "silent", "sink error", "source error", "corrupt data", "aborted", "slow",
-		"yielded"}
-	if int(r) < len(names) {
-		return names[r]
-	}
-	return fmt.Sprintf("reason %d", uint8(r))
-}
 
 // GroupError says how a group failed, as far as this member knows.
 type GroupError struct {

@@ -64,21 +64,3 @@ func TestDSN_4_6_StoppedWhileOthersClose(t *testing.T) {
 		fabric.Resume("0")
 	})
 }
-
-// TestDSN_4_2_StrayFirstBlock: the first block of a message comes after that message has ended. It is not kept in the
-// place of the next message's first block.
-func TestDSN_4_2_StrayFirstBlock(t *testing.T) {
-	c := newCore(simPlan(2), 1, simBlock, 7, true, simLimits(1))
-	c.pump()
-	c.connected(0)
-	first := trailer{seq: 1, block: 0, size: simBlock, epoch: 7, length: simBlock}
-	c.received(0, c.lanes[0].ring[0], first, nil)
-	c.stored(slices.IndexFunc(c.slots, func(s slot) bool { return s.storing }), nil)
-	if c.failure != nil || c.first != 2 {
-		t.Fatalf("the message did not end: %+v", c.failure)
-	}
-	c.received(0, c.lanes[0].ring[0], first, nil)
-	if c.failure == nil || c.failure.reason != ReasonCorrupt || !slices.Equal(c.failure.suspects, []int{0}) {
-		t.Errorf("the same block again: %+v", c.failure)
-	}
-}

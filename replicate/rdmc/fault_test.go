@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/rdmcfs/rdmcfs/rdma/mem"
+	"github.com/rdmcfs/rdmcfs/replicate/rdmc/share"
 )
 
 var (
@@ -54,7 +55,7 @@ const (
 	faultClose   = 20 * time.Second
 	// faultBound is the time from a fault to the moment at which the last survivor knows: the slowest way of noticing
 	// it, which is silence, two ticks of the engine, and the telling.
-	faultBound = faultSilence + 2*tickInterval + 100*time.Millisecond
+	faultBound = faultSilence + 2*share.TickInterval + 100*time.Millisecond
 )
 
 // TestFaults runs groups of all kinds on engines that they share, over a fabric with random delays, in virtual time;

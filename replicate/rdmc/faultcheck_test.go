@@ -8,7 +8,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/rdmcfs/rdmcfs/internal/blockset"
+	"github.com/rdmcfs/rdmcfs/replicate/rdmc/core"
 	"github.com/rdmcfs/rdmcfs/replicate/schedule"
 )
 
@@ -51,8 +51,8 @@ func (fg *faultGroup) memory(rank int) int {
 	}
 	g := fg.ends[rank].g
 	lanes, page := len(fg.on)-1, 4096
-	return (g.cfg.Window+lanes)*g.stride() + lanes*(controlWindow+1)*maxControl +
-		(controlWindow+smallWindow)*g.smallStride() + 4*page
+	return (g.cfg.Window+lanes)*g.blocks.stride() + lanes*(core.ControlWindow+1)*core.MaxControl +
+		(core.ControlWindow+smallWindow)*g.smalls.stride() + 4*page
 }
 
 // concerned reports whether the fault may end the group.
@@ -267,8 +267,7 @@ func (fg *faultGroup) moveRest(groups []*Group, left []*faultEnd, i int, src *me
 			e.sink(len(src.data))
 		}
 	}
-	missing := blockset.MissingIn(blocks, haves[1:]).Present()
-	root, err := groups[0].Send(Outgoing{Size: size, Partial: true, Blocks: missing, Source: src})
+	root, err := groups[0].Send(Outgoing{Size: size, Partial: true, Blocks: lacking(blocks, haves[1:]), Source: src})
 	if err != nil {
 		t.Fatal(err)
 	}

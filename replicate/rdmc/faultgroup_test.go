@@ -57,9 +57,7 @@ func (fg *faultGroup) rankOf(device int) int { return slices.Index(fg.on, device
 
 func (fg *faultGroup) String() string {
 	mode := "announced"
-	if fg.cfg.PostedReceives {
-		mode = "posted"
-	} else if fg.cfg.Unannounced {
+	if fg.cfg.Unannounced {
 		mode = "unannounced"
 	}
 	return fmt.Sprintf("group %d: %v of devices %v, %s, window %d, small %t, cap %d, %d messages", fg.cfg.Number,
@@ -84,12 +82,7 @@ func newFaultGroup(r *faultRun, number int) *faultGroup {
 			fg.cfg.Racks = append(fg.cfg.Racks, rng.IntN(3))
 		}
 	}
-	switch rng.IntN(3) {
-	case 1:
-		fg.cfg.Unannounced = true
-	case 2:
-		fg.cfg.Unannounced, fg.cfg.PostedReceives = true, true
-	}
+	fg.cfg.Unannounced = rng.IntN(3) > 0
 	fg.small = rng.IntN(2) == 0
 	if fg.small {
 		fg.cfg.SmallBytes = 50 + rng.IntN(200)
@@ -140,7 +133,7 @@ func (e *faultEnd) configure(cfg *GroupConfig) {
 			_ = e.g.Progress()
 		}
 	}
-	if cfg.Unannounced && !cfg.PostedReceives {
+	if cfg.Unannounced {
 		cfg.Incoming = func(size uint64) (Sink, error) {
 			_ = e.g.Err()
 			return e.sink(int(size)), nil
@@ -215,8 +208,6 @@ func (e *faultEnd) live(remote map[int][]byte) {
 	switch {
 	case e.rank == 0:
 		e.in.send(e.g)
-	case e.in.cfg.PostedReceives:
-		e.post()
 	case !e.in.cfg.Unannounced:
 		e.receive()
 	}
@@ -232,7 +223,7 @@ func (e *faultEnd) live(remote map[int][]byte) {
 func (e *faultEnd) asks() {
 	e.g.mu.Lock()
 	defer e.g.mu.Unlock()
-	if !e.g.core.ended() && !e.g.core.active() {
+	if !e.g.core.Ended() && !e.g.core.Active() {
 		e.asked = time.Now()
 	}
 }
@@ -322,23 +313,5 @@ func (e *faultEnd) receive() {
 		e.mu.Lock()
 		e.transfers[i] = t
 		e.mu.Unlock()
-	}
-}
-
-// post is the part of a member that posts its receives ahead: some at once, the others now and then.
-func (e *faultEnd) post() {
-	for _, size := range e.in.script {
-		if !e.in.toSink(size) {
-			continue
-		}
-		if e.in.run.pick(2) == 0 {
-			<-time.After(e.in.run.draw(2 * time.Millisecond))
-		}
-		if err := e.g.PostReceive(e.sink(size), uint64(size)); err != nil {
-			if !errors.Is(err, ErrFailed) && !errors.Is(err, ErrClosed) {
-				e.in.run.t.Errorf("%v: rank %d: post: %v", e.in, e.rank, err)
-			}
-			return
-		}
 	}
 }

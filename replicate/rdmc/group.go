@@ -4,168 +4,13 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
-	"math/bits"
 	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
 
-	"github.com/rdmcfs/rdmcfs/rdma"
-	"github.com/rdmcfs/rdmcfs/replicate/schedule"
+	"github.com/rdmcfs/rdmcfs/replicate/rdmc/core"
 )
-
-// reportInterval is how often a member reports progress.
-const reportInterval = 100 * time.Millisecond
-
-// Defaults of GroupConfig.
-const (
-	DefaultBlockSize      = 256 << 10
-	DefaultMaxSends       = 2
-	DefaultSilenceTimeout = 2 * time.Second
-)
-
-// GroupConfig describes a group. All members must use the same values, apart from Rank, Window and the fields below it.
-type GroupConfig struct {
-	// Number names the group to its members.
-	Number uint64
-	// Epoch distinguishes groups with the same number; a block of another epoch is refused.
-	Epoch uint32
-	// Members are the members' names, for logs and errors, the root first.
-	Members []string
-	// Rank is this member's place in Members.
-	Rank int
-	// BlockSize is the bytes per block; 0 means DefaultBlockSize.
-	BlockSize int
-	// Algorithm makes the schedule; 0 means schedule.BinomialPipeline.
-	Algorithm schedule.Algorithm
-	// Racks are the racks of the members by rank, for schedule.Hybrid.
-	Racks []int
-	// Window is how many block buffers this member uses, at least 2; 0 means enough for the pipelines to work
-	// without reading blocks back. The memory is held while messages are under way, and a little longer.
-	Window int
-	// Grants is how many of the buffers are posted as receives at once; 0 means a part of the window.
-	Grants int
-	// MaxSends bounds the block sends that are outstanding at once; 0 means DefaultMaxSends, in a chain twice that.
-	MaxSends int
-	// SendRate caps what this member sends of the group's messages, in bytes a second; 0 means no cap. A relay's cap
-	// slows down the members below it, and so in time the whole group.
-	SendRate uint64
-	// Priority is the group's class at this member: groups of the same class share what the member sends by bytes, a
-	// higher class goes ahead of a lower one (share.go).
-	Priority Priority
-	// Yields makes the group end, at all members, when it has carried nothing for a moment and the engine of one of
-	// them has no memory for another group: with ReasonYielded, and no suspects. Then Close or Abort it, and make
-	// another one for the next message.
-	Yields bool
-	// SilenceTimeout is how long a neighbour may say nothing, not even that it lives, while messages are
-	// under way or this member waits in Close, 50 ms or more; 0 means DefaultSilenceTimeout.
-	SilenceTimeout time.Duration
-
-	// SmallBytes bounds small messages, which go from the root straight to the members (to all of them itself in
-	// groups of up to 16, else along the tree of reports) into memory that is posted beforehand; see Group.SendSmall.
-	// 0 means DefaultSmallBytes in an unannounced group and none in another; negative means none. At most
-	// MaxSmallBytes.
-	SmallBytes int
-	// Small is called at a member for each small message, in the order of sending, also between large ones: when the
-	// messages before it have ended here. It is called by a goroutine of the group, one at a time, may call anything,
-	// and must not keep data. That it has returned is what the root waits for. In an unannounced group without Small
-	// such messages come by Incoming and its Sink.
-	Small func(seq uint64, data []byte)
-
-	// Unannounced makes a group for plain use, as in the papers: nothing is announced out of band, and the first block
-	// carries the size of its message. The following callbacks are for it; they are called by a goroutine of the group,
-	// one at a time, and may call anything. Empty messages cannot be sent.
-	Unannounced bool
-	// Incoming is called at a member when a message begins, in the order of sending; it returns where its
-	// blocks go. An error fails the group.
-	Incoming func(size uint64) (Sink, error)
-	// PostedReceives says that the member posts where messages go before they come, by PostReceive; Incoming is not
-	// called.
-	PostedReceives bool
-	// Stored is called at a member when a message is stored whole, in the order of sending, before it is relayed whole.
-	Stored func(t *Transfer)
-	// Completed is called when a message has ended well, in the order of sending: at a member when it is stored whole
-	// and relayed, at the root when all members have stored it.
-	Completed func(t *Transfer)
-	// OnFailure is called once if the group fails.
-	OnFailure func(err error)
-}
-
-func (cfg *GroupConfig) setDefaults() {
-	orDefault(&cfg.BlockSize, DefaultBlockSize)
-	orDefault(&cfg.Algorithm, schedule.BinomialPipeline)
-	if cfg.Algorithm == schedule.Chain {
-		orDefault(&cfg.MaxSends, 2*DefaultMaxSends) // all to one member: they stay in order
-	}
-	orDefault(&cfg.MaxSends, DefaultMaxSends)
-	orDefault(&cfg.SilenceTimeout, DefaultSilenceTimeout)
-	dims := bits.Len(uint(len(cfg.Members)))
-	orDefault(&cfg.Window, 8+2*dims)
-	orDefault(&cfg.Grants, min(4+dims, cfg.Window/2))
-	if cfg.Unannounced {
-		orDefault(&cfg.SmallBytes, DefaultSmallBytes)
-	}
-	cfg.SmallBytes = max(cfg.SmallBytes, 0)
-}
-
-func orDefault[T comparable](v *T, value T) {
-	var zero T
-	if *v == zero {
-		*v = value
-	}
-}
-
-func (cfg *GroupConfig) check(limits rdma.Limits) error {
-	switch {
-	case cfg.Rank < 0 || cfg.Rank >= len(cfg.Members):
-		return fmt.Errorf("%w: rank %d of %d members", ErrInvalid, cfg.Rank, len(cfg.Members))
-	case cfg.BlockSize < 1 || cfg.BlockSize > MaxBlockSize || cfg.BlockSize+trailerSize > limits.MaxMessage:
-		return fmt.Errorf("%w: block size %d", ErrInvalid, cfg.BlockSize)
-	case cfg.Window < 2 || cfg.Grants < 1 || cfg.MaxSends < 1:
-		return fmt.Errorf("%w: window %d, grants %d, sends %d", ErrInvalid, cfg.Window, cfg.Grants, cfg.MaxSends)
-	case max(cfg.Window, cfg.MaxSends) > limits.MaxQueueDepth:
-		return fmt.Errorf("%w: window %d, sends %d: the fabric takes up to %d", ErrInvalid, cfg.Window, cfg.MaxSends,
-			limits.MaxQueueDepth)
-	case cfg.PostedReceives && !cfg.Unannounced:
-		return fmt.Errorf("%w: posted receives in an announced group", ErrInvalid)
-	case cfg.Unannounced && cfg.Rank != 0 && cfg.Incoming == nil && !cfg.PostedReceives:
-		return fmt.Errorf("%w: an unannounced group without Incoming", ErrInvalid)
-	case cfg.SmallBytes > MaxSmallBytes || cfg.SmallBytes > limits.MaxMessage-trailerSize:
-		return fmt.Errorf("%w: small messages of %d bytes", ErrInvalid, cfg.SmallBytes)
-	case cfg.SmallBytes > 0 && cfg.Rank != 0 && cfg.Small == nil && !cfg.Unannounced:
-		return fmt.Errorf("%w: small messages without Small", ErrInvalid)
-	case cfg.SilenceTimeout < tickInterval:
-		return fmt.Errorf("%w: silence of %v, want %v or more", ErrInvalid, cfg.SilenceTimeout, tickInterval)
-	}
-	return cfg.Priority.check()
-}
-
-func (cfg *GroupConfig) plan() (*schedule.Plan, error) {
-	if cfg.Algorithm != schedule.Hybrid {
-		return schedule.NewPlan(cfg.Algorithm, len(cfg.Members))
-	}
-	if len(cfg.Racks) != len(cfg.Members) {
-		return nil, fmt.Errorf("%w: racks of %d members, want %d", ErrInvalid, len(cfg.Racks), len(cfg.Members))
-	}
-	return schedule.NewHybridPlan(cfg.Racks)
-}
-
-func (cfg *GroupConfig) limits() coreLimits {
-	return coreLimits{
-		slots:    cfg.Window,
-		posted:   cfg.Grants,
-		pins:     max(1, cfg.Window/4),
-		sends:    cfg.MaxSends,
-		silence:  cfg.SilenceTimeout,
-		interval: reportInterval,
-		grace:    lossGrace,
-		rate:     cfg.SendRate,
-
-		smallBytes:   cfg.SmallBytes,
-		smallWindow:  cfg.smallWindow(),
-		smallInOrder: cfg.Small != nil,
-	}
-}
 
 // Group is one member's end of a group. Its methods may be called from several goroutines.
 type Group struct {
@@ -185,28 +30,21 @@ type Group struct {
 	closed  chan struct{} // closed when everything was delivered and the root closed the group
 	settled chan struct{} // closed when the neighbours know of either
 
-	mu          sync.Mutex // protects all below; never held across network, disk or a caller's code
-	core        *core
-	spare       []action // core.acts and this are used in turn
-	lanes       []laneEnds
-	control     rdma.Region // control buffers
-	smalls      rdma.Region // buffers of small messages; at a member also for control messages of the parent
-	waiters     []*waiter
-	pastWaiters []*waiter
-	timer       *time.Timer // of pace, nil until needed
-	posted      []posted    // receives that no message has taken yet
-	unmatched   []*Transfer // messages for which none was posted yet
-	reserved    int64       // bytes of the engine's memory
-	pool        rdma.Region // block buffers, nil while there are no messages
-	places      []rdma.SGE  // by slot: where its block lies if not in the pool
-	toldStored  uint64      // messages for which Stored was called
-	unsealed    []bool      // by slot: its block is placed, and each send makes its sum
-	idleSince   time.Time
-	dead        bool // queue pairs are closed: late completions mean nothing
-	err         error
-	transfers   map[uint64]*Transfer
-	heardMsg    controlMessage // decoded into, used again
-	posts       postScratch
+	mu         sync.Mutex // protects all below; never held across network, disk or a caller's code
+	core       *core.Member
+	spare      []core.Action // the core's list of actions and this are used in turn
+	links      links
+	blocks     blockBuffers
+	smalls     smallBuffers
+	waits      waits
+	timer      *time.Timer // of pace, nil until needed
+	reserved   int64       // bytes of the engine's memory
+	toldStored uint64      // messages for which Stored was called
+	idleSince  time.Time
+	dead       bool // queue pairs are closed: late completions mean nothing
+	err        error
+	transfers  map[uint64]*Transfer
+	heardMsg   core.ControlMessage // decoded into, used again
 }
 
 // MemberProgress is how far a member is, as the root knows.
@@ -246,14 +84,11 @@ func (e *Engine) NewGroup(cfg GroupConfig) (*Group, error) {
 		e.yield(int64(g.registeredMax()))
 		return nil, fmt.Errorf("rdmc: new group %d: %w", cfg.Number, err)
 	}
-	g.core.now = time.Now()
-	g.core.quiet = g.core.now
-	g.places, g.unsealed = make([]rdma.SGE, len(g.core.slots)), make([]bool, len(g.core.slots))
 	g.turn = e.turns.newTurn(cfg.Priority, g.takeTurn)
-	g.core.gate = g.turn
+	g.core.Begin(time.Now(), g.turn)
 	if err := g.open(); err != nil {
 		g.turn.leave()
-		g.closeLanes()
+		g.closeLinks()
 		return nil, fmt.Errorf("rdmc: new group %d: %w", cfg.Number, err)
 	}
 	return g, nil
@@ -261,7 +96,10 @@ func (e *Engine) NewGroup(cfg GroupConfig) (*Group, error) {
 
 // open makes the queue pairs and adds the group to the engine.
 func (g *Group) open() error {
-	if err := g.openLanes(); err != nil {
+	if err := g.smalls.open(g.engine.device); err != nil {
+		return err
+	}
+	if err := g.links.open(g); err != nil {
 		return err
 	}
 	if err := g.openStanding(); err != nil {
@@ -291,7 +129,7 @@ func (g *Group) Send(out Outgoing) (*Transfer, error) {
 		return nil, fmt.Errorf("%w: partial or empty message in an unannounced group", ErrInvalid)
 	}
 	blocks := BlockCount(out.Size, g.cfg.BlockSize)
-	a := Announcement{Seq: g.core.next(), Size: out.Size, Blocks: slices.Clone(out.Blocks)}
+	a := Announcement{Seq: g.core.Messages().Next(), Size: out.Size, Blocks: slices.Clone(out.Blocks)}
 	if !out.Partial {
 		a.Blocks = AllBlocks(blocks)
 	}
@@ -314,7 +152,7 @@ func (g *Group) Receive(a Announcement, r Receiver) (*Transfer, error) {
 	if g.cfg.Rank == 0 || g.cfg.Unannounced {
 		return nil, fmt.Errorf("%w: receive by the root or in an unannounced group", ErrInvalid)
 	}
-	if err := a.validate(g.cfg.BlockSize); err != nil {
+	if err := a.Validate(g.cfg.BlockSize); err != nil {
 		return nil, err
 	}
 	if r.Sink == nil && len(a.Blocks) > 0 {
@@ -343,20 +181,20 @@ func (g *Group) begin(t *Transfer, have *Bitmap) error {
 	}
 	g.look()
 	a := t.announcement
-	if err := a.validate(g.cfg.BlockSize); err != nil {
+	if err := a.Validate(g.cfg.BlockSize); err != nil {
 		return err
 	}
-	if err := g.openPool(); err != nil {
+	if err := g.blocks.open(g.engine.device); err != nil {
 		return err
 	}
 	t.open(have)
 	close(t.ready)
-	if g.goesSmall(a.Size) {
+	if g.cfg.goesSmall(a.Size) {
 		return g.beginSmall(t)
 	}
 	before := g.transfers[a.Seq]
 	g.transfers[a.Seq] = t
-	if err := g.core.announce(a, have); err != nil {
+	if err := g.core.Announce(a, have); err != nil {
 		if g.transfers[a.Seq] = before; before == nil {
 			delete(g.transfers, a.Seq)
 		}
@@ -372,7 +210,7 @@ func (g *Group) refused() error {
 	if g.err != nil {
 		return g.err
 	}
-	if g.core.ended() || g.core.closing {
+	if g.core.Ended() || g.core.IsClosing() {
 		return ErrClosed
 	}
 	return nil
@@ -383,11 +221,13 @@ func (g *Group) refused() error {
 func (g *Group) Progress() []MemberProgress {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	all := make([]MemberProgress, len(g.core.members))
-	for rank, m := range g.core.members {
-		all[rank] = MemberProgress{Rank: rank, Done: m.done, Blocks: m.blocks}
-		if lane := g.core.laneOf[rank]; lane >= 0 {
-			all[rank].Sending, all[rank].Waiting = g.core.pace.lanes[lane].sending, g.core.pace.lanes[lane].waiting
+	all := make([]MemberProgress, len(g.cfg.Members))
+	for rank := range all {
+		p := &all[rank]
+		p.Rank = rank
+		p.Done, p.Blocks = g.core.Done(rank)
+		if lane := g.core.Lanes().To(rank); lane >= 0 {
+			p.Sending, p.Waiting = g.core.Waits(lane)
 		}
 	}
 	return all
@@ -407,7 +247,7 @@ func (g *Group) Err() error {
 func (g *Group) Fail(suspects []int, cause error) {
 	g.mu.Lock()
 	defer g.unlock()
-	g.core.fail(ReasonAborted, g.cfg.Rank, suspects, cause)
+	g.core.Fail(ReasonAborted, g.cfg.Rank, suspects, cause)
 	g.engine.attend(g)
 	g.drain()
 }
@@ -423,10 +263,10 @@ func (g *Group) Close(ctx context.Context) error {
 	}
 	g.mu.Lock()
 	if g.cfg.Rank == 0 {
-		g.core.closeWhenDone()
+		g.core.CloseWhenDone()
 	} else {
 		g.look()
-		g.core.awaitEnd()
+		g.core.AwaitEnd()
 		g.engine.attend(g)
 	}
 	g.drain()
@@ -453,7 +293,7 @@ func (g *Group) Close(ctx context.Context) error {
 // It waits until no buffer, Source or Sink of the group is in use any more, unless a callback, Source or Sink of a
 // group calls it: then the rest is done when that has returned, at the latest by Engine.Close.
 func (g *Group) Abort() {
-	g.Fail(g.leaver(), ErrClosed)
+	g.Fail(g.cfg.leaver(), ErrClosed)
 	g.endHere()
 }
 
@@ -464,12 +304,4 @@ func (g *Group) endHere() {
 		return
 	}
 	g.end()
-}
-
-// leaver is the suspect where this member leaves: none if it is the root.
-func (g *Group) leaver() []int {
-	if g.cfg.Rank == 0 {
-		return nil
-	}
-	return []int{g.cfg.Rank}
 }

@@ -8,8 +8,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/rdmcfs/rdmcfs/internal/blockset"
 	"github.com/rdmcfs/rdmcfs/rdma"
+	"github.com/rdmcfs/rdmcfs/replicate/rdmc/share"
 	"github.com/rdmcfs/rdmcfs/replicate/schedule"
 )
 
@@ -59,7 +59,7 @@ func TestFailedPostIsNoticedByTheNeighbour(t *testing.T) {
 		c := newCluster(t, devices(2))
 		groups := c.all(GroupConfig{Number: 1, BlockSize: 1000, SilenceTimeout: time.Hour})
 		groups[1].mu.Lock()
-		groups[1].check(&groups[1].lanes[0].control, errTest)
+		groups[1].links.ends[0].control.check(errTest)
 		groups[1].mu.Unlock()
 		for rank, g := range groups {
 			select {
@@ -199,9 +199,8 @@ func resume(t *testing.T, c *cluster, victim int, transfers []*Transfer, sinks [
 	cfg := transfers[0].group.cfg
 	cfg.Epoch++
 	groups := c.group(cfg, engines...)
-	missing := blockset.MissingIn(haves[0].Blocks(), haves).Present()
-	root, err := groups[0].Send(Outgoing{Size: uint64(len(sinks[0].data)), Partial: true, Blocks: missing,
-		Source: sinks[0]})
+	union := lacking(haves[0].Blocks(), haves)
+	root, err := groups[0].Send(Outgoing{Size: uint64(len(sinks[0].data)), Partial: true, Blocks: union, Source: sinks[0]})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -216,9 +215,9 @@ func resume(t *testing.T, c *cluster, victim int, transfers []*Transfer, sinks [
 	}
 	verify(t, again, left)
 	closeAll(t, groups)
-	if all := root.Have().Blocks(); missing.Count() == 0 || missing.Count() == all {
+	if all := root.Have().Blocks(); union.Count() == 0 || union.Count() == all {
 		// the fault came too early or too late to tell
-		t.Logf("victim %d: %d of %d blocks moved again", victim, missing.Count(), all)
+		t.Logf("victim %d: %d of %d blocks moved again", victim, union.Count(), all)
 	}
 }
 
@@ -400,7 +399,7 @@ func TestInvalidUse(t *testing.T) {
 		{Members: []string{"a"}, Window: 1 << 50},
 		{Members: []string{"a"}, MaxSends: 1 << 50},
 		{Members: []string{"a"}, Algorithm: 77},
-		{Members: []string{"a"}, SilenceTimeout: tickInterval - 1},
+		{Members: []string{"a"}, SilenceTimeout: share.TickInterval - 1},
 		{Members: []string{"a"}, SilenceTimeout: -1},
 	} {
 		if _, err := c.engines[0].NewGroup(cfg); !errors.Is(err, ErrInvalid) && !errors.Is(err, schedule.ErrInvalid) {

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/rdmcfs/rdmcfs/rdma"
+	"github.com/rdmcfs/rdmcfs/replicate/rdmc/core"
 	"github.com/rdmcfs/rdmcfs/replicate/schedule"
 )
 
@@ -39,7 +40,7 @@ func TestDSN_4_1_SendDoesNotWait(t *testing.T) {
 		open := sync.OnceFunc(func() { close(gate) })
 		defer open()
 		var before []int
-		for i := range maxQueued {
+		for i := range core.MaxQueued {
 			size := uint64(1500)
 			if i >= 100 {
 				size = 0 // cheap, and queued like any other
@@ -77,37 +78,29 @@ func mostRegistered(devices []rdma.Device) (bytes []int) {
 }
 
 // TestDSN_4_1_CallbacksCallTheLibrary: every callback calls what it may. The root's Completed sends the next message,
-// by blocks and as a small one; the members' callbacks post receives, ask, make groups on the same engine, and end
+// by blocks and as a small one; the members' callbacks ask, make groups on the same engine, and end
 // others; nothing deadlocks.
 func TestDSN_4_1_CallbacksCallTheLibrary(t *testing.T) {
 	eachFabric(t, func(t *testing.T, devices func(int) []rdma.Device) {
-		for _, post := range []bool{false, true} {
-			c := newCluster(t, devices(3))
-			l := &library{t: t, c: c, sent: make(chan struct{}), told: make(chan struct{})}
-			var groups []*Group
-			for rank, e := range c.engines {
-				cfg := GroupConfig{Number: 1, Members: make([]string, 3), Rank: rank, BlockSize: 1000, Unannounced: true,
-					PostedReceives: post,
-					SmallBytes:     100, SilenceTimeout: starved}
-				l.configure(&cfg, func() *Group { return groups[rank] })
-				g, err := e.NewGroup(cfg)
-				if err != nil {
-					t.Fatal(err)
-				}
-				groups = append(groups, g)
+		c := newCluster(t, devices(3))
+		l := &library{t: t, c: c, sent: make(chan struct{}), told: make(chan struct{})}
+		var groups []*Group
+		for rank, e := range c.engines {
+			cfg := GroupConfig{Number: 1, Members: make([]string, 3), Rank: rank, BlockSize: 1000, Unannounced: true,
+				SmallBytes: 100, SilenceTimeout: starved}
+			l.configure(&cfg, func() *Group { return groups[rank] })
+			g, err := e.NewGroup(cfg)
+			if err != nil {
+				t.Fatal(err)
 			}
-			connect(t, groups)
-			for _, g := range groups[1:] {
-				if post {
-					l.post(g)
-				}
-			}
-			l.send(groups[0])
-			l.await(l.sent, "all messages to be sent")
-			closeAll(t, groups)
-			l.failFromCallback()
-			l.await(l.told, "a failure to be told")
+			groups = append(groups, g)
 		}
+		connect(t, groups)
+		l.send(groups[0])
+		l.await(l.sent, "all messages to be sent")
+		closeAll(t, groups)
+		l.failFromCallback()
+		l.await(l.told, "a failure to be told")
 	})
 }
 
@@ -138,9 +131,6 @@ func (l *library) configure(cfg *GroupConfig, own func() *Group) {
 		l.another(cfg.Rank)
 		return discard{}, nil
 	}
-	if cfg.PostedReceives {
-		cfg.Incoming = nil
-	}
 	rank := cfg.Rank
 	cfg.Completed = func(t *Transfer) {
 		g := own()
@@ -148,9 +138,6 @@ func (l *library) configure(cfg *GroupConfig, own func() *Group) {
 		switch {
 		case rank != 0:
 			l.another(rank)
-			if g.cfg.PostedReceives {
-				l.post(g)
-			}
 		case l.last():
 			close(l.sent)
 		default:
@@ -181,12 +168,6 @@ func (l *library) send(g *Group) {
 	sendSmall(l.t, g, []byte{1})
 	if _, err := g.Send(Outgoing{Size: 5500, Source: discard{}}); err != nil {
 		l.t.Errorf("send: %v", err)
-	}
-}
-
-func (l *library) post(g *Group) {
-	if err := g.PostReceive(discard{}, 5500); err != nil && !errors.Is(err, ErrClosed) { // after the last
-		l.t.Errorf("post: %v", err)
 	}
 }
 
@@ -397,97 +378,7 @@ func TestDSN_4_1_LargestMessage(t *testing.T) {
 			}
 		}
 	})
-	if err := (Announcement{Seq: 1, Size: MaxMessageBytes}).validate(64<<10 - 1); !errors.Is(err, ErrInvalid) {
+	if err := (Announcement{Seq: 1, Size: MaxMessageBytes}).Validate(64<<10 - 1); !errors.Is(err, ErrInvalid) {
 		t.Errorf("more than 2^32 blocks: %v", err)
-	}
-}
-
-// TestDSN_4_2_RelayInTheSameTurn holds that a member which has credit sends a block on when it has received it,
-// before it is stored.
-func TestDSN_4_2_RelayInTheSameTurn(t *testing.T) {
-	plan, err := schedule.NewPlan(schedule.Chain, 3)
-	if err != nil {
-		t.Fatal(err)
-	}
-	c := newCore(plan, 1, simBlock, 7, false, simLimits(1))
-	from, to := c.laneOf[0], c.laneOf[2]
-	c.connected(from)
-	c.connected(to)
-	if err := c.announce(Announcement{Seq: 1, Size: 3 * simBlock, Blocks: AllBlocks(3)}, NewBitmap(3)); err != nil {
-		t.Fatal(err)
-	}
-	c.hear(to, controlMessage{epoch: 7, granted: 3})
-	c.acts = nil
-	slot := c.lanes[from].ring[0]
-	c.received(from, slot, trailer{seq: 1, block: 0, size: 3 * simBlock, epoch: 7, length: simBlock}, nil)
-	if !slices.ContainsFunc(c.acts, func(a action) bool { return a.kind == actSend && a.lane == to && a.slot == slot }) {
-		t.Errorf("received and not sent on: %+v", c.acts)
-	}
-}
-
-// TestDSN_4_1_QueueOfARelay: the root's queue is full again as soon as all members have its oldest message. A relay
-// that has not heard yet that its last send of that message arrived takes the announcement of the newest all the same.
-func TestDSN_4_1_QueueOfARelay(t *testing.T) {
-	plan, err := schedule.NewPlan(schedule.Chain, 3)
-	if err != nil {
-		t.Fatal(err)
-	}
-	c := newCore(plan, 1, simBlock, 7, false, simLimits(1))
-	from, to := c.laneOf[0], c.laneOf[2]
-	c.connected(from)
-	c.connected(to)
-	if err := c.announce(Announcement{Seq: 1, Size: simBlock, Blocks: AllBlocks(1)}, NewBitmap(1)); err != nil {
-		t.Fatal(err)
-	}
-	c.hear(to, controlMessage{epoch: 7, granted: 1})
-	slot := c.lanes[from].ring[0]
-	c.received(from, slot, trailer{seq: 1, block: 0, size: simBlock, epoch: 7, length: simBlock}, nil)
-	c.stored(slot, nil)
-	c.hear(to, controlMessage{epoch: 7, granted: 1, reports: []report{{rank: 2, done: 1}}}) // and the root hears of both
-	for seq := uint64(2); seq <= maxQueued+1; seq++ {
-		if err := c.announce(Announcement{Seq: seq}, NewBitmap(0)); err != nil {
-			t.Fatalf("message %d: %v", seq, err)
-		}
-	}
-	c.sent(to, slot)
-	if c.first != maxQueued+2 || c.failure != nil {
-		t.Errorf("message %d is not over: %+v", c.first, c.failure)
-	}
-	for seq := uint64(maxQueued + 3); err == nil && seq <= 4*maxQueued; seq++ { // one is left out: they wait for it
-		err = c.announce(Announcement{Seq: seq}, NewBitmap(0))
-	}
-	if !errors.Is(err, ErrInvalid) {
-		t.Error("messages are announced without bound")
-	}
-}
-
-// TestReportsOnTheHearerAreRefused: a neighbour reports to a member how far that member itself is. That is refused:
-// only the member itself counts what it has stored.
-func TestReportsOnTheHearerAreRefused(t *testing.T) {
-	c := newCore(simPlan(4), 1, simBlock, 7, false, simLimits(1))
-	c.connected(0)
-	c.hear(0, controlMessage{epoch: 7, reports: []report{{rank: 1, done: 1<<64 - 1}}})
-	if done := c.members[1].done; done != 0 {
-		t.Errorf("messages up to %d count as stored, though none came", done)
-	}
-	if f := c.failure; f == nil || f.reason != ReasonCorrupt || !slices.Equal(f.suspects, []int{c.lanes[0].peer}) {
-		t.Errorf("%+v, want a corrupt message of the neighbour", f)
-	}
-}
-
-// TestFailuresNameMembers: a failure blames ranks that the group does not have, by a neighbour's word and by the
-// caller's. Such ranks are left out, so that each suspect has a name that can be looked up.
-func TestFailuresNameMembers(t *testing.T) {
-	told := failure{reason: ReasonSilent, reporter: 1 << 20, suspects: []int{2, 4, 1<<32 - 1}}
-	c := newCore(simPlan(4), 1, simBlock, 7, false, simLimits(1))
-	c.connected(0)
-	c.hear(0, controlMessage{epoch: 7, failure: &told})
-	if f := c.failure; f.reporter != -1 || !slices.Equal(f.suspects, []int{2}) {
-		t.Errorf("heard of %v by %d, want rank 2 and nobody known", f.suspects, f.reporter)
-	}
-	c = newCore(simPlan(4), 1, simBlock, 7, false, simLimits(1))
-	c.fail(ReasonAborted, 1, []int{-1, 3}, nil)
-	if f := c.failure; f.reporter != 1 || !slices.Equal(f.suspects, []int{3}) {
-		t.Errorf("failed by %v, reported by %d", f.suspects, f.reporter)
 	}
 }

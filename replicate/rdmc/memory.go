@@ -5,6 +5,7 @@ import (
 	"math"
 	"sync"
 
+	"github.com/rdmcfs/rdmcfs/replicate/rdmc/core"
 	"github.com/rdmcfs/rdmcfs/replicate/schedule"
 )
 
@@ -80,7 +81,10 @@ func (m *Memory) release(bytes int64) {
 func (g *Group) reserve(plan *schedule.Plan) error {
 	cfg, memory := &g.cfg, g.engine.memory
 	for {
-		g.core = newCore(plan, cfg.Rank, cfg.BlockSize, cfg.Epoch, cfg.Unannounced, cfg.limits())
+		g.core = core.New(core.Config{Plan: plan, Rank: cfg.Rank, BlockSize: cfg.BlockSize, Epoch: cfg.Epoch,
+			Unannounced: cfg.Unannounced, Limits: cfg.limits()})
+		g.blocks = newBlockBuffers(cfg, g.core.Slots(), g.core.Lanes().Count())
+		g.smalls, g.waits.core = newSmallBuffers(cfg, g.core.Parent()), g.core
 		n := int64(g.registeredMax())
 		if cfg.Window <= 2 || n <= memory.Free()/2 {
 			err := memory.reserve(n)
@@ -99,6 +103,5 @@ func (g *Group) reserve(plan *schedule.Plan) error {
 // registeredMax is how many bytes the group registers at most: block buffers with their trailers, small messages,
 // control messages.
 func (g *Group) registeredMax() int {
-	return g.trailerOffset(len(g.core.slots), 0) + g.smallBuffers()*g.smallStride() +
-		len(g.core.lanes)*(controlWindow+1)*maxControl
+	return g.blocks.size() + g.smalls.size() + controlSize(g.core.Lanes().Count())
 }

@@ -165,7 +165,7 @@ func TestPlacedWithoutAnnouncement(t *testing.T) {
 		closeAll(t, groups)
 		for rank := 1; rank < n; rank++ {
 			for i, p := range got[rank] {
-				if copies, lanes := p.copies.Load(), int64(len(groups[rank].lanes)); !bytes.Equal(p.Data, sent[i].data) ||
+				if copies, lanes := p.copies.Load(), int64(len(groups[rank].links.ends)); !bytes.Equal(p.Data, sent[i].data) ||
 					copies > lanes {
 					t.Errorf("rank %d message %d: bytes equal %v, %d blocks copied, %d queue pairs", rank, i,
 						bytes.Equal(p.Data, sent[i].data), copies, lanes)
@@ -213,21 +213,31 @@ func TestPlacedOutsideIsRefused(t *testing.T) {
 	})
 }
 
-// TestBufferInRegionIsBounded: a message comes that is larger than the buffer posted for it, and the buffer's region
-// goes on behind it. The group fails, and what is behind the buffer stays as it was.
+// TestBufferInRegionIsBounded: a message comes that is larger than the buffer that Incoming returns for it, and the
+// buffer's region goes on behind it. The group fails, and what is behind the buffer stays as it was.
 func TestBufferInRegionIsBounded(t *testing.T) {
 	eachFabric(t, func(t *testing.T, devices func(int) []rdma.Device) {
 		const block, room, size = 1000, 12_500, 20_000
 		ds := devices(2)
-		groups := postedGroup(t, newCluster(t, ds), GroupConfig{BlockSize: block, SmallBytes: -1}, func(int, *Transfer) {})
+		c := newCluster(t, ds)
 		region, err := ds[1].AllocRegion(size, 0)
 		if err != nil {
 			t.Fatal(err)
 		}
-		sink := Buffer{Data: region.Bytes()[:room], BlockSize: block, Region: region}
-		if err := groups[1].PostReceive(sink, size); err != nil {
-			t.Fatal(err)
+		cfg := GroupConfig{Number: 1, Members: make([]string, 2), BlockSize: block, SmallBytes: -1, Unannounced: true,
+			SilenceTimeout: starved, Incoming: func(uint64) (Sink, error) {
+				return Buffer{Data: region.Bytes()[:room], BlockSize: block, Region: region}, nil
+			}}
+		var groups []*Group
+		for rank, e := range c.engines {
+			cfg.Rank = rank
+			g, err := e.NewGroup(cfg)
+			if err != nil {
+				t.Fatal(err)
+			}
+			groups = append(groups, g)
 		}
+		connect(t, groups)
 		tr, err := groups[0].Send(Outgoing{Size: size, Source: randomMemory(1, size, block)})
 		if err != nil {
 			t.Fatal(err)
@@ -240,4 +250,13 @@ func TestBufferInRegionIsBounded(t *testing.T) {
 			t.Error("bytes behind the buffer were written")
 		}
 	})
+}
+
+func TestBufferInvalid(t *testing.T) {
+	for _, i := range []uint64{2, 3, 1 << 62} {
+		if err := (Buffer{Data: make([]byte, 1500), BlockSize: 1000}).ReadBlock(i, make([]byte, 10)); !errors.Is(err,
+			ErrInvalid) {
+			t.Errorf("block %d of a buffer of 1500 bytes: %v", i, err)
+		}
+	}
 }

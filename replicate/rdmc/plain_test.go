@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"runtime"
 	"slices"
 	"sync"
 	"testing"
@@ -317,4 +318,11 @@ func TestIncomingMayWaitForTheMessageBefore(t *testing.T) {
 			t.Error("other bytes came")
 		}
 	})
+}
+
+// allocated is how many bytes this process has allocated until now.
+func allocated() uint64 {
+	var stats runtime.MemStats
+	runtime.ReadMemStats(&stats)
+	return stats.TotalAlloc
 }

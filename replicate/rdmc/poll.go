@@ -6,13 +6,6 @@ import (
 	"github.com/rdmcfs/rdmcfs/rdma"
 )
 
-// take runs the core of a group on a completion; it checks blocks and posts work, and runs no code of a caller's but
-// Placed.Place.
-func (e *Engine) take(c *rdma.Completion) {
-	c.QP.User().(*laneEnd).complete(c)
-	e.turns.run()
-}
-
 // poll takes completions until the engine closes. Where the fabric can, its own goroutines hand them over. A queue
 // that has nothing is waited for, not polled: see docs/decisions/014.
 func (e *Engine) poll() {

@@ -13,60 +13,7 @@ import (
 
 	"github.com/rdmcfs/rdmcfs/rdma"
 	"github.com/rdmcfs/rdmcfs/rdma/tcp"
-	"github.com/rdmcfs/rdmcfs/replicate/schedule"
 )
-
-// TestArbiterAlone holds that a group alone is never refused and costs no memory.
-func TestArbiterAlone(t *testing.T) {
-	var a arbiter
-	s, idle := &share{class: 1}, &share{class: 2}
-	a.add(s)
-	a.add(idle)
-	if n := testing.AllocsPerRun(1000, func() {
-		if a.contended(s) || !a.ask(s, 1000, shareUnit, time.Time{}) {
-			t.Fatal("refused")
-		}
-		a.done(s, 1000, time.Time{})
-	}); n > 0 {
-		t.Errorf("%v allocations", n)
-	}
-	if a.busy != 0 || a.flying != 0 || a.waiting != 0 || a.starving != 0 {
-		t.Errorf("left over: %+v", a)
-	}
-}
-
-// TestArbiterTurns follows two groups by hand: the one that is ahead waits, and is woken when the other has caught up,
-// has nothing, or leaves.
-func TestArbiterTurns(t *testing.T) {
-	for name, end := range map[string]func(a *arbiter, small *share){
-		"catches up": func(a *arbiter, small *share) {
-			for range 9 {
-				if !a.ask(small, 100, shareUnit, simStart) {
-					t.Fatal("who is behind is refused")
-				}
-				a.done(small, 100, simStart)
-			}
-		},
-		"has nothing": func(a *arbiter, small *share) { a.done(small, 100, simStart) },
-		"leaves":      func(a *arbiter, small *share) { a.leave(small) },
-	} {
-		var a arbiter
-		big, small := &share{class: 1}, &share{class: 1}
-		a.add(big)
-		a.add(small)
-		if !a.ask(big, 1000, shareUnit, simStart) || !a.ask(small, 100, shareUnit, simStart) ||
-			!a.ask(big, 1000, shareUnit, simStart) {
-			t.Fatalf("%s: refused before anybody is ahead", name)
-		}
-		a.done(big, 1000, simStart)
-		if a.ask(big, 1000, shareUnit, simStart) || a.next() != nil {
-			t.Fatalf("%s: two blocks ahead, and not refused", name)
-		}
-		if end(&a, small); a.next() != big || a.next() != nil || !a.ask(big, 1000, shareUnit, simStart) {
-			t.Errorf("%s: not woken", name)
-		}
-	}
-}
 
 // narrow is a link for all connections that a device dials: what it sends goes through one queue at a rate, in order.
 type narrow struct {
@@ -226,53 +173,17 @@ func TestSharesOnTCP(t *testing.T) {
 	aborts.Wait()
 }
 
-// TestCostsOfManyChildren: a member that sends a block, or a small message, many times still takes turns with others,
-// and of long messages gets no more bytes.
-func TestCostsOfManyChildren(t *testing.T) {
-	turns := func(cost int64, size int) (own, other int) {
-		var a arbiter
-		x, y := &share{class: 1}, &share{class: 1}
-		a.add(x)
-		a.add(y)
-		now := simStart
-		for range 20000 {
-			now = now.Add(time.Millisecond)
-			okx, oky := a.ask(x, size, cost, now), a.ask(y, 1000, shareUnit, now)
-			if okx {
-				own += size
-				a.done(x, size, now)
-			}
-			if oky {
-				other += 1000
-				a.done(y, 1000, now)
-			}
-			for a.next() != nil {
-				continue
-			}
-		}
-		return own, other
+func ratio(list []float64) float64 {
+	least, most := list[0], list[0]
+	for _, v := range list {
+		least, most = min(least, v), max(most, v)
 	}
-	for _, c := range []struct {
-		name   string
-		cost   int64
-		size   int
-		factor float64 // of the other's bytes, at most
-	}{
-		{"sequential, long", newShareCosts(mustPlan(t, schedule.Sequential, 64), 0).long, 1000, 1.1},
-		{"sequential, one block", newShareCosts(mustPlan(t, schedule.Sequential, 64), 0).single, 1000, 70},
-		{"to 2000", shareCost(2000), 1000, 1100},
-		{"small to 64", shareCost(64), 48, 70},
-	} {
-		if own, other := turns(c.cost, c.size); other == 0 || float64(own) > c.factor*float64(other) {
-			t.Errorf("%s: %d bytes for %d of the other", c.name, own, other)
-		}
-	}
+	return most / least
 }
 
-func mustPlan(t *testing.T, a schedule.Algorithm, n int) *schedule.Plan {
-	plan, err := schedule.NewPlan(a, n)
-	if err != nil {
-		t.Fatal(err)
+func sum(list []float64) (s float64) {
+	for _, v := range list {
+		s += v
 	}
-	return plan
+	return s
 }

@@ -14,6 +14,7 @@ import (
 
 	"github.com/rdmcfs/rdmcfs/rdma"
 	"github.com/rdmcfs/rdmcfs/rdma/mem"
+	"github.com/rdmcfs/rdmcfs/replicate/rdmc/core"
 )
 
 // mailbox takes the small messages of one member.
@@ -85,7 +86,7 @@ func numbered(i int) []byte {
 // ones end between.
 func TestReport_3_1_SmallMessagesKeepTheOrder(t *testing.T) {
 	eachFabric(t, func(t *testing.T, devices func(int) []rdma.Device) {
-		for _, n := range []int{1, 2, 5, starMembers + 3} {
+		for _, n := range []int{1, 2, 5, core.StarMembers + 3} {
 			c := newCluster(t, devices(n))
 			groups, boxes := smallGroups(t, c, GroupConfig{BlockSize: 1000, SmallBytes: 600})
 			var want []uint64
@@ -237,7 +238,7 @@ func TestReport_3_1_SmallCloseMeansDelivered(t *testing.T) {
 // TestReport_3_1_SmallFailure kills a member while small messages flow, with the root's star and with the tree: the
 // root's waits end with the failure, and all others are notified, with the dead member as the suspect.
 func TestReport_3_1_SmallFailure(t *testing.T) {
-	for _, n := range []int{4, starMembers + 4} {
+	for _, n := range []int{4, core.StarMembers + 4} {
 		devices, fabric := memDevices(t, n, mem.Config{Seed: 5, DelayMax: 100 * time.Microsecond,
 			PeerTimeout: 200 * time.Millisecond})
 		c := newCluster(t, devices)
@@ -427,7 +428,7 @@ func TestSmallMessageOfSeveralBlocks(t *testing.T) {
 	}
 	select {
 	case got := <-have:
-		if !full(got) || got.Blocks() != 3 {
+		if got.Count() != 3 || got.Blocks() != 3 {
 			t.Errorf("%d blocks of %d are there", got.Count(), got.Blocks())
 		}
 	case <-groups[1].Failed():

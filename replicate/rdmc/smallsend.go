@@ -4,6 +4,7 @@ import (
 	"fmt"
 
 	"github.com/rdmcfs/rdmcfs/rdma"
+	"github.com/rdmcfs/rdmcfs/replicate/rdmc/core"
 )
 
 // Bounds of small messages.
@@ -19,13 +20,6 @@ const (
 // immSmall is the immediate value of small messages; that of control messages is 0.
 const immSmall = 1
 
-func (cfg *GroupConfig) smallWindow() int {
-	if cfg.SmallBytes == 0 {
-		return 0
-	}
-	return smallWindow
-}
-
 // SendSmall sends a message of at most GroupConfig.SmallBytes at the root, which need not be announced to the members,
 // and returns its number. It does not wait: if too many are under way it returns ErrFull, and WaitRoom says when to try
 // again. data is copied. WaitDelivered says when all members have it.
@@ -39,125 +33,80 @@ func (g *Group) SendSmall(data []byte) (uint64, error) {
 	if err := g.refused(); err != nil {
 		return 0, err
 	}
-	place := g.core.smallRoom()
-	if place < 0 {
+	small, size := g.core.Small(), uint64(len(data))
+	slot := small.Room()
+	if slot < 0 {
 		return 0, ErrFull
 	}
 	g.look()
-	seq := g.core.next()
-	buf := g.smallBytes(place, len(data)+trailerSize)
+	seq := g.core.Messages().Next()
+	buf := g.smalls.bytes(slot, len(data)+core.TrailerSize)
 	copy(buf, data)
-	block, b := split(buf)
-	g.sealSmall(block, b, seq, g.core.small.next)
-	g.core.sendSmall(len(data))
+	t := core.Trailer{Seq: seq, Block: small.Count(), Size: size, Epoch: g.cfg.Epoch, Length: uint32(size)}
+	t.Seal(core.Split(buf))
+	small.Send(len(data))
 	g.engine.attend(g)
 	g.drain()
 	return seq, nil
 }
 
-func (g *Group) sealSmall(data, b []byte, seq, count uint64) {
-	t := trailer{seq: seq, block: count, size: uint64(len(data)), epoch: g.cfg.Epoch, length: uint32(len(data))}
-	t.seal(data, b)
-}
-
-// goesSmall reports whether Send sends a message as a small one: members of announced groups expect blocks.
-func (g *Group) goesSmall(size uint64) bool {
-	return g.cfg.Unannounced && g.cfg.Rank == 0 && size <= uint64(min(g.cfg.SmallBytes, g.cfg.BlockSize))
-}
-
 // beginSmall queues a message of Send. The lock is held.
 func (g *Group) beginSmall(t *Transfer) error {
-	if len(g.core.messages) >= maxQueued {
-		return fmt.Errorf("%w: %d messages are queued", ErrInvalid, maxQueued)
+	if g.core.Messages().Queued() >= core.MaxQueued {
+		return fmt.Errorf("%w: %d messages are queued", ErrInvalid, core.MaxQueued)
 	}
 	g.transfers[t.announcement.Seq] = t
-	g.core.newSmall(int(t.announcement.Size))
+	g.core.Small().Queue(int(t.announcement.Size))
 	g.engine.attend(g)
 	g.drain()
 	return nil
 }
 
-// Buffers: at the root the buffers of the ring, at a member the buffers of the receives from its parent.
-
-func (g *Group) smallStride() int {
-	return (max(maxControl, g.cfg.SmallBytes+trailerSize) + 63) &^ 63
-}
-
-func (g *Group) smallBuffers() int {
-	switch {
-	case g.cfg.SmallBytes == 0:
-		return 0
-	case g.cfg.Rank == 0:
-		return smallWindow
-	}
-	return smallWindow + controlWindow
-}
-
-func (g *Group) openSmall() (err error) {
-	if n := g.smallBuffers(); n > 0 {
-		g.smalls, err = g.engine.device.AllocRegion(n*g.smallStride(), 0)
-	}
-	return err
-}
-
-// fromParent reports whether small messages come on the lane.
-func (g *Group) fromParent(lane int) bool { return g.smalls != nil && lane == g.core.parent }
-
-// controlReceives is how many receives are posted on the lane's control queue pair.
-func (g *Group) controlReceives(lane int) int {
-	if g.fromParent(lane) {
-		return controlWindow + smallWindow
-	}
-	return controlWindow
-}
-
-func (g *Group) smallBytes(slot, length int) []byte {
-	at := slot * g.smallStride()
-	return g.smalls.Bytes()[at : at+length : at+length]
-}
-
 // carryOutSmall carries out the actions on small messages. The lock is held.
-func (g *Group) carryOutSmall(a *action) {
-	switch a.kind {
-	case actSmallLoad:
-		g.jobs <- g.smallJob(a)
-	case actSmallSend:
-		g.check(&g.lanes[a.lane].control, g.sendSmall(a))
-	case actSmallPost:
-		g.check(&g.lanes[a.lane].control, g.postControlRecv(a.lane, a.slot))
-	case actSmallHand:
+func (g *Group) carryOutSmall(a *core.Action) {
+	switch a.Kind {
+	case core.ActSmallLoad:
+		g.jobs <- g.smallJobOf(a)
+	case core.ActSmallSend:
+		g.links.ends[a.Lane].control.sendSmall(a)
+	case core.ActSmallPost:
+		l := &g.links.ends[a.Lane].control
+		l.check(l.postReceive(a.Slot))
+	case core.ActSmallHand:
 		if g.cfg.Small != nil {
-			data := g.smallBytes(a.slot, a.length)[:a.size:a.size]
-			g.calls.put(call{small: smallCall{seq: a.seq, count: a.block, data: data}})
+			data := g.smalls.bytes(a.Slot, a.Length)[:a.Size:a.Size]
+			g.calls.put(call{small: smallCall{seq: a.Seq, count: a.Block, data: data}})
 			return
 		}
-		g.incoming(a.seq, a.size)
-		j := g.smallJob(a)
-		j.store = true
-		g.store(j)
+		g.incoming(a.Seq, a.Size)
+		g.queueStore(g.smallJobOf(a))
 	}
 }
 
-// smallJob is what a worker has to do for a small message.
-func (g *Group) smallJob(a *action) job {
-	j := job{small: true, slot: a.slot, block: a.block, transfer: g.transfers[a.seq]}
-	j.data, j.trailer = split(g.smallBytes(a.slot, a.length))
-	return j
+// takeControl takes the control message for a lane out of what is to be done, if there is one.
+func takeControl(acts []core.Action, lane int) bool {
+	for i := range acts {
+		if acts[i].Kind == core.ActControl && acts[i].Lane == lane && !acts[i].Rides {
+			acts[i].Rides = true
+			return true
+		}
+	}
+	return false
 }
 
 // sendSmall posts a small message, and with it the control message that rides: on a fabric of software both go in one
 // write, and wake the neighbour once.
-func (g *Group) sendSmall(a *action) error {
-	p := &g.posts
+func (l *laneEnd) sendSmall(a *core.Action) {
+	p := &l.group.links.posts
 	wrs := p.send[:1]
-	p.sge[0] = rdma.SGE{Region: g.smalls, Offset: a.slot * g.smallStride(), Length: a.length}
-	p.send[0] = rdma.SendWR{ID: a.block + 1, Op: rdma.OpSend, List: p.sge[:1], Imm: immSmall}
-	if a.rides {
+	p.sge[0] = l.group.smalls.sge(a.Slot, a.Length)
+	p.send[0] = rdma.SendWR{ID: a.Block + 1, Op: rdma.OpSend, List: p.sge[:1], Imm: immSmall}
+	if a.Rides {
 		wrs = p.send[:2]
-		p.sge[1] = g.makeControl(a.lane)
+		p.sge[1] = l.makeControl()
 		p.send[1] = rdma.SendWR{Op: rdma.OpSend, List: p.sge[1:2]}
 	}
-	return g.lanes[a.lane].control.qp.PostSend(wrs...)
+	l.check(l.qp.PostSend(wrs...))
 }
 
 // smallCall is a small message for the application.
@@ -171,29 +120,7 @@ func (g *Group) callSmall(s smallCall) {
 	g.cfg.Small(s.seq, s.data)
 	g.mu.Lock()
 	g.look()
-	g.core.smallTaken(s.count, nil)
+	g.core.Small().Taken(s.count, nil)
 	g.drain()
 	g.mu.Unlock()
-}
-
-// runSmallJob reads a small message from its Source, or writes it to its Sink.
-func (g *Group) runSmallJob(j job) {
-	var err error
-	if j.store {
-		err = j.transfer.writeSmall(j.data)
-	} else if err = j.transfer.read(0, j.data); err == nil {
-		g.sealSmall(j.data, j.trailer, j.transfer.announcement.Seq, j.block)
-	}
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	g.look()
-	if j.store {
-		if err == nil {
-			j.transfer.have = BitmapOf(j.transfer.have.Blocks(), j.transfer.announcement.Blocks)
-		}
-		g.core.smallTaken(j.block, err)
-	} else {
-		g.core.smallLoaded(j.block, err)
-	}
-	g.drain()
 }

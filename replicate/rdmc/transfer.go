@@ -40,12 +40,12 @@ func (t *Transfer) goesTo(s Sink) {
 	close(t.ready)
 	g := t.group
 	for _, j := range t.held {
-		if !g.core.ended() { // else nobody may be there to take it
+		if !g.core.Ended() { // else nobody may be there to take it
 			g.jobs <- j
 		}
 	}
 	t.held = nil
-	g.core.ready(t.announcement.Seq)
+	g.core.Ready(t.announcement.Seq)
 }
 
 // read fills buf with a block from the source or sink.

@@ -4,7 +4,68 @@ import (
 	"context"
 	"fmt"
 	"slices"
+
+	"github.com/rdmcfs/rdmcfs/replicate/rdmc/core"
 )
+
+// waits are the callers that wait for a delivery or for room. The group's lock is held in all methods.
+type waits struct {
+	core *core.Member
+	list []*waiter
+	past []*waiter // used again, so that waiting does not allocate
+}
+
+// waiter is a caller that waits for a message's delivery, or with seq 0 for room.
+type waiter struct {
+	seq  uint64
+	woke chan struct{} // holds one
+}
+
+// add adds a waiter.
+func (s *waits) add(seq uint64) *waiter {
+	var w *waiter
+	if n := len(s.past); n > 0 {
+		w = s.past[n-1]
+		s.past = s.past[:n-1]
+	} else {
+		w = &waiter{woke: make(chan struct{}, 1)}
+	}
+	w.seq = seq
+	s.list = append(s.list, w)
+	return w
+}
+
+// remove takes a waiter off the list.
+func (s *waits) remove(w *waiter) {
+	if i := slices.Index(s.list, w); i >= 0 {
+		s.list = slices.Delete(s.list, i, i+1)
+	}
+	select {
+	case <-w.woke:
+	default:
+	}
+	s.past = append(s.past, w)
+}
+
+// met reports whether what a waiter with the number waits for has happened.
+func (s *waits) met(seq uint64) bool {
+	if seq == 0 {
+		return s.core.Small().Room() >= 0
+	}
+	return s.core.Messages().IsOver(seq)
+}
+
+// wake wakes the callers that have waited long enough.
+func (s *waits) wake() {
+	for _, w := range s.list {
+		if s.core.Ended() || s.met(w.seq) {
+			select {
+			case w.woke <- struct{}{}:
+			default:
+			}
+		}
+	}
+}
 
 // WaitDelivered waits, at the root, until all members have the message with the number, and all before it: for a
 // small one until GroupConfig.Small has returned there. It returns the group's failure, or ctx's error.
@@ -25,51 +86,24 @@ func (g *Group) WaitRoom(ctx context.Context) error {
 	return g.wait(ctx, 0)
 }
 
-// waiter is a caller that waits for a message's delivery, or with seq 0 for room.
-type waiter struct {
-	seq  uint64
-	wake chan struct{} // holds one
-}
-
-// newWaiter adds a waiter; past waiters are used again, so that waiting does not allocate. The lock is held.
-func (g *Group) newWaiter(seq uint64) *waiter {
-	var w *waiter
-	if n := len(g.pastWaiters); n > 0 {
-		w = g.pastWaiters[n-1]
-		g.pastWaiters = g.pastWaiters[:n-1]
-	} else {
-		w = &waiter{wake: make(chan struct{}, 1)}
-	}
-	w.seq = seq
-	g.waiters = append(g.waiters, w)
-	return w
-}
-
-// met reports whether what a waiter waits for has happened. The lock is held.
-func (g *Group) met(seq uint64) bool {
-	if seq == 0 {
-		return g.core.smallRoom() >= 0
-	}
-	return g.core.first > seq
-}
-
+// wait waits for the delivery of a message, or with 0 for room.
 func (g *Group) wait(ctx context.Context, seq uint64) error {
 	g.mu.Lock()
-	if g.met(seq) || g.core.ended() {
+	if g.waits.met(seq) || g.core.Ended() {
 		defer g.mu.Unlock()
 		return g.outcome(seq)
 	}
-	w := g.newWaiter(seq)
+	w := g.waits.add(seq)
 	g.mu.Unlock()
 	var err error
 	select {
-	case <-w.wake:
+	case <-w.woke:
 	case <-ctx.Done():
 		err = ctx.Err()
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	g.forget(w)
+	g.waits.remove(w)
 	if err != nil {
 		return err
 	}
@@ -78,32 +112,8 @@ func (g *Group) wait(ctx context.Context, seq uint64) error {
 
 // outcome is what a wait that is over returns. The lock is held.
 func (g *Group) outcome(seq uint64) error {
-	if g.met(seq) {
+	if g.waits.met(seq) {
 		return nil
 	}
 	return g.refused()
-}
-
-// forget takes a waiter off the list. The lock is held.
-func (g *Group) forget(w *waiter) {
-	if i := slices.Index(g.waiters, w); i >= 0 {
-		g.waiters = slices.Delete(g.waiters, i, i+1)
-	}
-	select {
-	case <-w.wake:
-	default:
-	}
-	g.pastWaiters = append(g.pastWaiters, w)
-}
-
-// wakeWaiters wakes the callers that have waited long enough. The lock is held.
-func (g *Group) wakeWaiters() {
-	for _, w := range g.waiters {
-		if g.core.ended() || g.met(w.seq) {
-			select {
-			case w.wake <- struct{}{}:
-			default:
-			}
-		}
-	}
 }

@@ -2,63 +2,15 @@ package rdmc
 
 import (
 	"context"
-	"math/rand/v2"
-	"slices"
 	"strconv"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/rdmcfs/rdmcfs/rdma/mem"
+	"github.com/rdmcfs/rdmcfs/replicate/rdmc/share"
 	"github.com/rdmcfs/rdmcfs/replicate/schedule"
 )
-
-// TestArbiterWakesAllWhoseTurnItIs asks, completes, rests, joins and leaves at random: each share that waits, and may
-// send after a step, is woken by that step.
-func TestArbiterWakesAllWhoseTurnItIs(t *testing.T) {
-	costs, sizes := []int64{shareUnit, 2 * shareUnit, 4 * shareUnit}, []int{48, 1000, 16 << 10, 1 << 20}
-	for seed := range uint64(1000) {
-		rng := rand.New(rand.NewPCG(seed, 5))
-		var a arbiter
-		for range 2 + rng.IntN(4) {
-			a.add(&share{class: rng.IntN(shareClasses)})
-		}
-		now, out := simStart, map[*share][]int{}
-		ask := func(s *share) {
-			bytes := sizes[rng.IntN(len(sizes))]
-			if a.ask(s, bytes, costs[rng.IntN(len(costs))], now) {
-				out[s] = append(out[s], bytes)
-			}
-		}
-		for step := range 300 {
-			now = now.Add(time.Duration(rng.IntN(3)) * time.Millisecond)
-			s := a.all[rng.IntN(len(a.all))]
-			switch kind := rng.IntN(20); {
-			case kind < 9:
-				ask(s)
-			case kind < 14 && s.flight > 0:
-				a.done(s, out[s][0], now)
-				out[s] = out[s][1:]
-			case kind == 14 && s.wants > 0:
-				a.rest(s, now)
-			case kind == 15 && len(a.all) > 2:
-				a.leave(s)
-				a.add(&share{class: s.class})
-			case kind == 16:
-				a.tick(now)
-			default:
-				if s := a.next(); s != nil {
-					ask(s)
-				}
-			}
-			for i, s := range a.all {
-				if s.wants > 0 && a.eligible(s) && !slices.Contains(a.woken, s) {
-					t.Fatalf("seed %d, step %d: group %d waits for its turn, has it, and is not woken", seed, step, i)
-				}
-			}
-		}
-	}
-}
 
 // bystander is a group of an engine that counts how often it is woken, and when. Woken, it wants nothing any more.
 type bystander struct {
@@ -71,7 +23,7 @@ func newBystander(e *Engine) *bystander {
 	b := &bystander{}
 	b.turn = e.turns.newTurn(PriorityNormal, func() {
 		b.woken, b.at = b.woken+1, time.Now()
-		b.rest(time.Now())
+		b.Rest(time.Now())
 	})
 	return b
 }
@@ -80,7 +32,7 @@ func newBystander(e *Engine) *bystander {
 func (b *bystander) wait(t *testing.T, bytes int) {
 	t.Helper()
 	for range 100 {
-		if !b.ask(bytes, shareUnit, time.Now()) {
+		if !b.Ask(bytes, share.Unit, time.Now()) {
 			return
 		}
 	}
@@ -119,20 +71,13 @@ func wakeCases() map[string]wakeCase {
 	pair := GroupConfig{BlockSize: 1000, SmallBytes: 100, Small: func(uint64, []byte) {}}
 	capped, chain := pair, GroupConfig{BlockSize: 1000, SmallBytes: -1, Unannounced: true, Algorithm: schedule.Chain}
 	capped.SendRate = 1000
-	refusing, posted := chain, chain
+	refusing := chain
 	count := 0
 	refusing.Incoming = func(uint64) (Sink, error) {
 		if count++; count > 1 {
 			return nil, errTest
 		}
 		return discard{}, nil
-	}
-	posted.PostedReceives = true
-	post := func(t *testing.T, g *Group, limit uint64) {
-		t.Helper()
-		if err := g.PostReceive(discard{}, limit); err != nil {
-			t.Fatal(err)
-		}
 	}
 	return map[string]wakeCase{
 		"SendSmall": {cfg: pair, members: 2, far: 1, hold: smallBytes, free: smallBytes},
@@ -153,19 +98,12 @@ func wakeCases() map[string]wakeCase {
 			after: func(groups []*Group) time.Duration {
 				groups[0].mu.Lock()
 				defer groups[0].mu.Unlock()
-				return time.Until(groups[0].core.bucket.opens())
+				return time.Until(groups[0].core.WakeAt())
 			}},
 		"Incoming": {cfg: refusing, members: 3, at: 1, far: 2, hold: oneBlock, free: oneBlock,
 			after: func([]*Group) time.Duration {
 				return wakeDelay
 			}},
-		"PostReceive": {cfg: posted, members: 3, at: 1, far: 2, hold: func(t *testing.T, groups []*Group) {
-			post(t, groups[1], 1000)
-			oneBlock(t, groups)
-			oneBlock(t, groups)
-		}, free: func(t *testing.T, groups []*Group) {
-			post(t, groups[1], 1)
-		}},
 	}
 }
 
@@ -195,10 +133,10 @@ func (c *wakeCase) run(t *testing.T) {
 		t.Fatal("it does not wait for the group")
 	}
 	began, after := time.Now(), time.Duration(0)
+	c.free(t, groups)
 	if c.after != nil {
 		after = c.after(groups)
 	}
-	c.free(t, groups)
 	<-time.After(max(0, after-time.Since(began)) + 1)
 	synctest.Wait()
 	switch {

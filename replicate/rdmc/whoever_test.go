@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/rdmcfs/rdmcfs/rdma"
+	"github.com/rdmcfs/rdmcfs/replicate/rdmc/core"
 	"github.com/rdmcfs/rdmcfs/replicate/schedule"
 )
 
@@ -76,11 +77,11 @@ func TestDSN_4_6_WhoeverDies(t *testing.T) {
 func (g *Group) die() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	for i := range g.lanes {
-		if blocks := g.lanes[i].blocks.qp; blocks != nil {
+	for i := range g.links.ends {
+		if blocks := g.links.ends[i].blocks.qp; blocks != nil {
 			blocks.Abort()
 		}
-		g.lanes[i].control.qp.Abort()
+		g.links.ends[i].control.qp.Abort()
 	}
 }
 
@@ -160,7 +161,7 @@ func (b *mailbox) checkPrefix(t *testing.T, what string) {
 // prefix.
 func TestReport_3_1_SmallPeerDies(t *testing.T) {
 	eachFabric(t, func(t *testing.T, devices func(int) []rdma.Device) {
-		for _, n := range []int{4, starMembers + 3} {
+		for _, n := range []int{4, core.StarMembers + 3} {
 			for _, stops := range []bool{false, true} {
 				if stops && n > 4 {
 					continue // TestFaults has it, in virtual time

@@ -1,6 +1,10 @@
 package rdmc
 
-import "time"
+import (
+	"time"
+
+	"github.com/rdmcfs/rdmcfs/replicate/rdmc/core"
+)
 
 // Groups that yield. A group that is kept for the next message keeps its part of the registered memory too. When there
 // is none for a new group, idle groups with GroupConfig.Yields end, the one that is idle for longest first, as many as
@@ -13,28 +17,6 @@ const (
 	// yieldUnused is the same for one that has carried nothing yet: its other members may still be connecting.
 	yieldUnused = 10 * time.Second
 )
-
-// idleFrom is since when nothing has been under way in a group, as far as this member knows: other members may still
-// receive what is done here, and their neighbours hear that they are active.
-func (c *core) idleFrom() (since time.Time, idle bool) {
-	if c.ended() || c.closing || c.waiting || len(c.messages)+len(c.early) > 0 {
-		return time.Time{}, false
-	}
-	since = c.quiet
-	for i := range c.lanes {
-		l := &c.lanes[i]
-		if !l.up || l.broken {
-			return time.Time{}, false
-		}
-		if l.peerActive.After(since) {
-			since = l.peerActive
-		}
-	}
-	if c.first == 1 {
-		since = since.Add(yieldUnused - yieldAfter)
-	}
-	return since, true
-}
 
 // yield ends idle groups until so many bytes are free, or will be once the groups that have ended are closed. It waits
 // for nothing.
@@ -79,15 +61,25 @@ func (g *Group) yields(now time.Time) (since time.Time, ok bool) {
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	since, ok = g.core.idleFrom()
+	since, ok = idleFrom(g.core)
 	return since, ok && now.Sub(since) >= yieldAfter
+}
+
+// idleFrom is since when the group is idle. One that has carried nothing yet counts as younger than it is. The
+// group's lock is held.
+func idleFrom(c *core.Member) (since time.Time, idle bool) {
+	since, used, idle := c.IdleSince()
+	if !used {
+		since = since.Add(yieldUnused - yieldAfter)
+	}
+	return since, idle
 }
 
 // leaving is how many bytes become free when the group's owner has closed it: 0 if it has not ended.
 func (g *Group) leaving() int64 {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if !g.core.ended() {
+	if !g.core.Ended() {
 		return 0
 	}
 	return int64(g.registeredMax())
@@ -97,14 +89,14 @@ func (g *Group) leaving() int64 {
 func (g *Group) giveUp(now time.Time) int64 {
 	g.mu.Lock()
 	defer g.unlock()
-	since, ok := g.core.idleFrom()
+	since, ok := idleFrom(g.core)
 	if !ok || now.Sub(since) < yieldAfter {
 		return 0
 	}
 	g.log.Info("idle group yields its registered memory", "bytes", g.registeredMax(), "idle",
 		now.Sub(since).Round(time.Millisecond))
 	g.look()
-	g.core.fail(ReasonYielded, g.cfg.Rank, nil, nil)
+	g.core.Fail(ReasonYielded, g.cfg.Rank, nil, nil)
 	g.engine.attend(g)
 	g.drain()
 	return int64(g.registeredMax())

@@ -32,13 +32,17 @@ const (
 	controlTests   = "./internal/control"
 	fsTests        = "./fs"
 	clusterlocks   = "./internal/clusterlock"
+	rdmcCoreTests  = "./replicate/rdmc/core"
+	shareTests     = "./replicate/rdmc/share"
+	rdmcTests      = "./replicate/rdmc"
+	scheduleTests  = "./replicate/schedule"
 	simulator      = "./internal/detsim" // asked last, for every mutant
 )
 
 // all is the whole table.
 func all() []mutant {
 	var out []mutant
-	for _, part := range [][]mutant{ofMeta, ofReplicate, ofContent, ofConsensus, ofFs, ofNode, ofNewNames} {
+	for _, part := range [][]mutant{ofMeta, ofReplicate, ofContent, ofConsensus, ofFs, ofNode, ofNewNames, ofRdmc} {
 		out = append(out, part...)
 	}
 	for i := range out {

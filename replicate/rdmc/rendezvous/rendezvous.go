@@ -79,7 +79,7 @@ func (cfg Config) check() (Config, error) {
 		return cfg, fmt.Errorf("%w: a group of %d members: give 2 to %d", rdmc.ErrInvalid, cfg.Members, rdmc.MaxMembers)
 	case cfg.Group.BlockSize < 1 || cfg.Group.BlockSize > rdmc.MaxBlockSize:
 		return cfg, fmt.Errorf("%w: block size %d", rdmc.ErrInvalid, cfg.Group.BlockSize)
-	case cfg.Rank > 0 && cfg.Group.Incoming == nil && !cfg.Group.PostedReceives:
+	case cfg.Rank > 0 && cfg.Group.Incoming == nil:
 		return cfg, fmt.Errorf("%w: nobody says where messages go: give Group.Incoming", rdmc.ErrInvalid)
 	case cfg.Engine == nil && isAnyAddress(cfg.Listen):
 		return cfg, fmt.Errorf("%w: data at %s: the others dial it: give an address of this host", rdmc.ErrInvalid,
