@@ -117,6 +117,7 @@ func (o *openFiles) endLive(l *live) {
 	n.noteKernelAttrsOfLiveLocked(l)
 	o.nodes.dropLocked(n)
 	o.nodes.mu.Unlock()
+	o.publisher.reserved.lost.forget(l)
 	l.settle()
 }
 

@@ -29,6 +29,7 @@ type reservations struct {
 	log   *slog.Logger
 
 	reserving reserving
+	lost      lostNames
 	siblings  *Siblings
 	renew     func(*live) // begins to reserve a name again; called with nodeTable.mu
 }
@@ -98,8 +99,72 @@ func (rs *reservations) nameRemoved(l *live) {
 		l.unlinked = true
 		l.mu.Unlock()
 	case !rs.names.own.has(ownKey{ino: ino}):
+		rs.lost.add(l)
 		rs.renew(l)
 	}
+}
+
+// lostWait is how long a lookup waits for a name that a fence has freed to be reserved again.
+const lostWait = 10 * time.Second
+
+// lostNames are the names that a fence has freed, of files that are open here, until they are reserved again. A program
+// that uses such a name meanwhile waits for it: its file has a name, as far as it can know.
+type lostNames struct {
+	mu    sync.Mutex
+	names map[ownKey]*live
+}
+
+func (ln *lostNames) add(l *live) {
+	l.mu.Lock()
+	at := ownKey{ino: l.parent, name: l.name}
+	l.mu.Unlock()
+	ln.mu.Lock()
+	defer ln.mu.Unlock()
+	if ln.names == nil {
+		ln.names = map[ownKey]*live{}
+	}
+	ln.names[at] = l
+}
+
+// at is the file that has lost a name; nil: none.
+func (ln *lostNames) at(k ownKey) *live {
+	ln.mu.Lock()
+	defer ln.mu.Unlock()
+	return ln.names[k]
+}
+
+// forget is called when a file has a name again, or will have none.
+func (ln *lostNames) forget(l *live) {
+	ln.mu.Lock()
+	defer ln.mu.Unlock()
+	for k, of := range ln.names {
+		if of == l {
+			delete(ln.names, k)
+		}
+	}
+}
+
+// awaitLost waits until a name that a fence has freed is reserved again, for a bounded time. It reports whether there
+// is such a name.
+func (rs *reservations) awaitLost(k ownKey) bool {
+	l := rs.lost.at(k)
+	if l == nil {
+		return false
+	}
+	l.mu.Lock()
+	r := l.rounds.last()
+	l.mu.Unlock()
+	if r == nil {
+		return true
+	}
+	end := time.NewTimer(lostWait)
+	defer end.Stop()
+	select {
+	case <-r.done:
+	case <-end.C:
+	case <-rs.life.ctx.Done():
+	}
+	return true
 }
 
 // reserveAgain makes sure that a file without a version has a name to be published under. It reserves the name again if
@@ -131,6 +196,7 @@ func (rs *reservations) reserveAgain(ctx context.Context, l *live) error {
 		rs.giveBackLate(err)
 		return rs.nameless(l, err)
 	}
+	defer rs.lost.forget(l)
 	rs.nodes.rename(l.node, res.Inode)
 	l.mu.Lock()
 	l.linked, l.lease = res.Inode, res.Inode.Reserved
@@ -265,6 +331,9 @@ func (rs *reservations) nameless(l *live, err error) error {
 	l.kept = why
 	name := l.name
 	l.mu.Unlock()
+	if errors.Is(err, syscall.EEXIST) {
+		rs.lost.forget(l)
+	}
 	rs.log.Warn("a new file has no name", "inode", uint64(l.node.ino()), "name", name, "err", err)
 	return fmt.Errorf("fs: reserve %s again: %w", name, err)
 }
@@ -358,6 +427,9 @@ func (rs *reservations) lookup(dir meta.Ino, name string) (meta.Inode, error) {
 	rec, err := rs.names.state().Lookup(dir, name, rs.names.cluster.Self())
 	if err == nil && rec.Kind == meta.KindFile && rec.Version == 0 &&
 		rs.reserving.wait(rs.life.ctx, ownKey{ino: dir, name: name}) {
+		return rs.names.state().Lookup(dir, name, rs.names.cluster.Self())
+	}
+	if errors.Is(err, meta.ErrNotFound) && rs.awaitLost(ownKey{ino: dir, name: name}) {
 		return rs.names.state().Lookup(dir, name, rs.names.cluster.Self())
 	}
 	return rec, err

@@ -175,6 +175,40 @@ func TestFencedAndRemovedStaysRemoved(t *testing.T) {
 	})
 }
 
+// A program that uses the name of its open file just after a fence finds it, though it is not reserved again yet.
+func TestNameIsUsedJustAfterAFence(t *testing.T) {
+	eachPair(t, func(t *testing.T, c *fstest.Cluster, a, b string) {
+		c.Node(1).Slow(func(op meta.Op) <-chan struct{} {
+			if _, ok := op.(*meta.Create); !ok {
+				return nil
+			}
+			late := make(chan struct{})
+			time.AfterFunc(200*time.Millisecond, func() { close(late) })
+			return late
+		})
+		for what, use := range map[string]func(path string) error{
+			"unlink": os.Remove,
+			"rename": func(path string) error { return os.Rename(path, path+"-renamed") },
+			"stat":   func(path string) error { _, err := os.Stat(path); return err },
+		} {
+			path := filepath.Join(a, what)
+			f, err := os.Create(path)
+			must(t, err)
+			_, err = f.WriteString("bytes")
+			must(t, err)
+			c.Fence(t, 1)
+			if err := use(path); err != nil {
+				t.Errorf("%s: %v", what, err)
+			}
+			must(t, f.Close())
+			if _, err := os.Stat(filepath.Join(b, what)); (err == nil) != (what == "stat") {
+				t.Errorf("after %s another node says of the name: %v", what, err)
+			}
+		}
+		wantBytes(t, filepath.Join(b, "rename-renamed"), []byte("bytes"))
+	})
+}
+
 // The program's unlink finds the file reserved again already, and its node does not know that yet.
 func TestRemovedWhileReservedAgainStaysRemoved(t *testing.T) {
 	eachPair(t, func(t *testing.T, c *fstest.Cluster, a, b string) {

@@ -79,5 +79,47 @@ func bindTCP(flag boundFlag, addr string) (net.Listener, error) {
 	case err != nil:
 		return nil, fmt.Errorf("node: %s %q: %w", flag.name, addr, err)
 	}
+	if why := manyHosts(ln.Addr()); why != "" {
+		return nil, errors.Join(control.Usagef("node: %s %q is a %s address, which nobody can dial: %s", flag.name, addr, why,
+			flag.advice), ln.Close())
+	}
 	return ln, nil
+}
+
+// manyHosts says what an address is that stands for several hosts; "" if it does not. Linux lets a program listen on
+// such addresses.
+func manyHosts(addr net.Addr) string {
+	tcp, ok := addr.(*net.TCPAddr)
+	if !ok {
+		return ""
+	}
+	if tcp.IP.IsMulticast() {
+		return "multicast"
+	}
+	if tcp.IP.Equal(net.IPv4bcast) {
+		return "broadcast"
+	}
+	own, err := net.InterfaceAddrs()
+	if err != nil {
+		return ""
+	}
+	for _, a := range own {
+		if n, ok := a.(*net.IPNet); ok && !n.IP.Equal(tcp.IP) && broadcastOf(n).Equal(tcp.IP) {
+			return "broadcast"
+		}
+	}
+	return ""
+}
+
+// broadcastOf is the last address of an IPv4 network; nil if it has none.
+func broadcastOf(n *net.IPNet) net.IP {
+	ip, ones := n.IP.To4(), 0
+	if ones, _ = n.Mask.Size(); ip == nil || ones > 30 || n.IP.IsLoopback() {
+		return nil
+	}
+	out := make(net.IP, len(ip))
+	for i := range ip {
+		out[i] = ip[i] | ^n.Mask[len(n.Mask)-len(ip)+i]
+	}
+	return out
 }
