@@ -143,3 +143,29 @@ func TestBlockOfAnotherEpochIsRefused(t *testing.T) {
 		}
 	}
 }
+
+// TestRootWaitsForEachMember: members report one after the other that they have a message. At the root it ends with the
+// last of them, whichever that is.
+func TestRootWaitsForEachMember(t *testing.T) {
+	for last := 1; last < 4; last++ {
+		c := New(Config{Plan: simPlan(4), BlockSize: simBlock, Epoch: 7, Limits: simLimits(0)})
+		if err := c.Announce(Announcement{Seq: 1}, nil); err != nil {
+			t.Fatal(err)
+		}
+		for rank := 1; rank <= 4; rank++ {
+			if c.Messages().IsOver(1) {
+				t.Errorf("over before rank %d has it", last)
+			}
+			done := rank
+			if rank == 4 {
+				done = last
+			}
+			if rank != last {
+				c.ControlReceived(0, &ControlMessage{epoch: 7, reports: []report{{rank: uint32(done), done: 1}}})
+			}
+		}
+		if !c.Messages().IsOver(1) {
+			t.Errorf("all have it, rank %d last, and it is not over: %+v", last, c.Failure())
+		}
+	}
+}
