@@ -143,3 +143,23 @@ func TestBlockOfAnotherEpochIsRefused(t *testing.T) {
 		}
 	}
 }
+
+// TestRootWaitsForEachMember: members report one after the other that they have a message. At the root it ends with the
+// last of them, whichever that is.
+func TestRootWaitsForEachMember(t *testing.T) {
+	for _, order := range [][]uint32{{1, 2, 3}, {3, 1, 2}, {2, 3, 1}} {
+		c := New(Config{Plan: simPlan(4), BlockSize: simBlock, Epoch: 7, Limits: simLimits(0)})
+		if err := c.Announce(Announcement{Seq: 1}, nil); err != nil {
+			t.Fatal(err)
+		}
+		for _, rank := range order {
+			if c.Messages().IsOver(1) {
+				t.Errorf("%v: over before rank %d has it", order, rank)
+			}
+			c.ControlReceived(0, &ControlMessage{epoch: 7, reports: []report{{rank: rank, done: 1}}})
+		}
+		if !c.Messages().IsOver(1) {
+			t.Errorf("%v: all have it, and it is not over: %+v", order, c.Failure())
+		}
+	}
+}
