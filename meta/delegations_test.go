@@ -164,6 +164,31 @@ func TestFenceEndsDelegations(t *testing.T) {
 	answers(t, "the next incarnation reserves there", c.Propose(1, reserve), syscall.EREMOTE)
 }
 
+// A fence ends all delegations at once, though their rows go a few at a time.
+func TestFenceEndsManyDelegations(t *testing.T) {
+	c := metatest.New(t, 3)
+	dir, _ := heldDir(c)
+	var last meta.Ino
+	for i := range 3000 {
+		last = newDir(c, dir, fmt.Sprint("sub", i))
+	}
+	c.Do(2, &meta.Down{Node: 1, Incarnation: c.Lease(1).Incarnation})
+	if !c.DB.(*meta.DB).Freeing() {
+		t.Fatal("all rows are gone at once: make more of them")
+	}
+	c.Do(2, &meta.Create{Parent: last, Name: "a", Kind: meta.KindFile, Excl: true})
+	if l := holderOf(t, c, last); l != (meta.Lease{}) {
+		t.Errorf("held by %+v", l)
+	}
+	c.Do(2, &meta.DelegateNames{Dir: last})
+	for c.DB.(*meta.DB).Freeing() {
+		c.Do(2, &meta.Expire{})
+	}
+	if l := holderOf(t, c, last); l != c.Lease(2) {
+		t.Errorf("after the sweep it is held by %+v", l)
+	}
+}
+
 // Operations as they come: each directory has one giver of names at a time.
 func TestDelegationsAsTheyCome(t *testing.T) {
 	for seed := range uint64(30) {

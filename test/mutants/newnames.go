@@ -21,7 +21,7 @@ var ofNewNames = []mutant{
 		"if dir == nil {\n\t\treturn nil, syscall.ESTALE",
 		inApply},
 	{"a pending file is made over a name", "internal/newnames/holder.go",
-		"err != nil || taken {", "err != nil {", inNewNames},
+		"err != nil || taken {", "err != nil || taken && at.dir == 0 {", inNewNames},
 	{"a pending file is made beside an operation on its name", "internal/newnames/holder.go",
 		"if h.busy[at] > 0 || h.busyDirs", "if h.busyDirs", inNewNames},
 	{"names are returned before they are known", "internal/newnames/delegate.go",
