@@ -117,8 +117,8 @@ func TestFailuresNameMembers(t *testing.T) {
 	}
 }
 
-// TestBlockOfAnotherEpochIsRefused: a block comes that is the right one but for its epoch. It is neither stored nor sent
-// on, and its sender is to blame.
+// TestBlockOfAnotherEpochIsRefused: a block comes that is the right one but for its epoch. It is neither stored nor
+// sent on, and its sender is to blame.
 func TestBlockOfAnotherEpochIsRefused(t *testing.T) {
 	plan, err := schedule.NewPlan(schedule.Chain, 3)
 	if err != nil {
