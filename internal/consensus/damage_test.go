@@ -337,6 +337,16 @@ func TestProposalTakenBeforeTheDiskFailedIsUnknown(t *testing.T) {
 	}
 }
 
+// failsWhile makes each step of a disk fail, except renames, while broken is set.
+func failsWhile(broken *atomic.Bool) func(simfs.Op, string) error {
+	return func(op simfs.Op, _ string) error {
+		if broken.Load() && op != simfs.OpRename {
+			return syscall.EIO
+		}
+		return nil
+	}
+}
+
 // TestOthersHearThatTheLeaderCantWrite: no disk can be written, so nobody can take the leadership over. All nodes know
 // why changes fail, and no longer than it is so.
 func TestOthersHearThatTheLeaderCantWrite(t *testing.T) {
@@ -346,12 +356,7 @@ func TestOthersHearThatTheLeaderCantWrite(t *testing.T) {
 	var broken atomic.Bool
 	broken.Store(true)
 	for _, m := range c.nodes {
-		m.disk.Fail(func(op simfs.Op, _ string) error {
-			if broken.Load() && op != simfs.OpRename {
-				return syscall.EIO
-			}
-			return nil
-		})
+		m.disk.Fail(failsWhile(&broken))
 	}
 	said := func(id ID, since time.Time) bool {
 		st := c.nodes[id].node.Status()
@@ -372,10 +377,18 @@ func TestOthersHearThatTheLeaderCantWrite(t *testing.T) {
 		_, err := c.nodes[old].node.Propose(context.Background(), []byte("healed"), ProposeOptions{})
 		return err == nil
 	})
-	healed := time.Now()
-	<-time.After(1500 * time.Millisecond)
+	eventually(t, 20*time.Second, "all logs can be written", func() bool {
+		for _, m := range c.nodes {
+			if m.node.Status().ReadOnly != "" {
+				return false
+			}
+		}
+		return true
+	})
+	healed := time.Now() // what a leader said before may still be on its way for a moment
+	<-time.After(2500 * time.Millisecond)
 	for id := range c.nodes {
-		if said(id, healed) {
+		if said(id, healed.Add(time.Second)) {
 			t.Errorf("node %d goes on to say that the leader can't write", id)
 		}
 	}
@@ -388,12 +401,7 @@ func TestFullDiskOfTheLeaderMovesTheLeadership(t *testing.T) {
 	c.propose(old, "before")
 	var broken atomic.Bool
 	broken.Store(true)
-	c.nodes[old].disk.Fail(func(op simfs.Op, _ string) error {
-		if broken.Load() && op != simfs.OpRename {
-			return syscall.EIO
-		}
-		return nil
-	})
+	c.nodes[old].disk.Fail(failsWhile(&broken))
 	eventually(t, 20*time.Second, "another one leads and takes changes", func() bool {
 		for id := range c.nodes {
 			if id == old {

@@ -120,7 +120,8 @@ func (rp *reporter) remindBarrier(b *barrier) {
 	}
 }
 
-// tellCommitted tells observers how far the log is. It runs on the leader, now and then.
+// tellCommitted has the leader tell observers how far the log is, and all that are connected that it can't be written,
+// if that is so.
 func (rp *reporter) tellCommitted() {
 	rp.n.mu.Lock()
 	index, leads := rp.n.state.commit, rp.n.state.leader == rp.n.id
