@@ -310,6 +310,7 @@ func TestBarrierNamesThoseBehind(t *testing.T) {
 func TestBarrierOfALeaderThatIsCutOff(t *testing.T) {
 	c := newCluster(t, 3, func(c *cluster) {
 		c.auto, c.tune.LeaderAwaited, c.tune.ElectionTicks = false, 3*time.Second, 100
+		c.tune.StaleAfter = 9 * time.Second // a loaded machine may be late to connect again
 	})
 	leader := c.waitVoters(3)
 	node := c.nodes[leader].node
