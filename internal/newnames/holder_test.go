@@ -396,6 +396,33 @@ func (n *testNode) slowly(like meta.Op) (log Log, came <-chan struct{}, goOn fun
 	}, at, func() { close(on) }
 }
 
+// A file that is made while an operation on its name is on its way to the log is not pending: the log decides which of
+// the two has the name.
+func TestFileBesideAnOperationOnItsName(t *testing.T) {
+	w := newWorld(t, 2)
+	a := w.nodes[0]
+	dir := a.held("d")
+	mkdir := &meta.Create{Parent: dir, Name: "f", Kind: meta.KindDir, Excl: true}
+	slow, came, goOn := a.slowly(mkdir)
+	made := make(chan meta.Result)
+	go func() {
+		res, err := a.Propose(t.Context(), mkdir, slow)
+		if err != nil {
+			t.Error(err)
+		}
+		made <- res
+	}()
+	<-came
+	file := a.create(dir, "f")
+	if a.Pending() != 0 {
+		t.Error("the file is pending")
+	}
+	goOn()
+	if res := <-made; file.Errno != 0 || res.Errno != syscall.EEXIST {
+		t.Errorf("the file: %v; the directory of the same name, which the log had later: %v", file.Errno, res.Errno)
+	}
+}
+
 // What comes while a file is being reserved waits for that: an unlink is not undone, a publish makes no second name.
 func TestOperationsBesideAReservation(t *testing.T) {
 	for _, what := range []string{"unlink", "publish"} {
