@@ -384,6 +384,34 @@ func TestPublishAndRemovalInOneBatch(t *testing.T) {
 	}
 }
 
+// The same of a reservation whose outcome its proposer does not learn.
+func TestReservationAndRemovalInOneBatch(t *testing.T) {
+	w := newWorld(t, 2)
+	a := w.nodes[0]
+	dir := a.held("d")
+	f := a.create(dir, "f")
+	together := func(ctx context.Context, op meta.Op) (meta.Result, error) {
+		if _, ok := op.(*meta.Reserve); !ok {
+			return a.log(ctx, op)
+		}
+		w.apply(a, func() meta.Result {
+			w.c.ProposeAs(a.self(), op)
+			return w.c.ProposeAs(a.self(), &meta.Unlink{Parent: dir, Name: "f"})
+		}, op)
+		return meta.Result{}, errors.New("unknown")
+	}
+	rename := &meta.Rename{OldParent: dir, OldName: "f", NewParent: dir, NewName: "g"}
+	if _, err := a.Propose(t.Context(), rename, together); err == nil {
+		t.Fatal("the file was reserved, and nobody knows")
+	}
+	if _, err := a.View().Lookup(dir, "f", a.self()); !errors.Is(err, meta.ErrNotFound) || a.Pending() != 0 {
+		t.Errorf("it is still here: %v, %d pending", err, a.Pending())
+	}
+	if again := a.publish(f.Ino); !again.Orphan {
+		t.Errorf("its next publish brings it back: %+v", again)
+	}
+}
+
 // slowly is a log that says when an operation of the type of like has come, and holds it back.
 func (n *testNode) slowly(like meta.Op) (log Log, came <-chan struct{}, goOn func()) {
 	at, on := make(chan struct{}), make(chan struct{})
