@@ -174,7 +174,8 @@ func (t attributes) setPolicy(o *SetPolicy) (Result, syscall.Errno) {
 // internPolicy finds or makes the number of a policy. Policies are never changed: see placement.go.
 func (t attributes) internPolicy(p Policy) (PolicyID, syscall.Errno) {
 	if p.Placement > PlaceLabels || p.Placement == PlaceCopies && (p.Copies == 0 || p.Copies > nodesMax) ||
-		p.Retain > retainMax || p.KeepRemoved > KeepRemovedMax || p.MinCopies > minCopiesMax || !labelsFit(p.Labels) {
+		p.Retain > retainMax || p.KeepRemoved > KeepRemovedMax || p.MinCopies > minCopiesMax || !labelsFit(p.Labels) ||
+		p.SendRate != 0 && p.SendRate < SendRateMin || p.Priority > PriorityHigh {
 		return 0, syscall.EINVAL
 	}
 	for id := PolicyID(1); id <= t.head.LastPolicy; id++ {

@@ -322,7 +322,7 @@ func splitReserved(key []byte) (Lease, Ino) {
 func samePolicy(a, b Policy) bool {
 	return a.Placement == b.Placement && a.Copies == b.Copies && a.MinCopies == b.MinCopies &&
 		a.AckLocal == b.AckLocal && a.Retain == b.Retain && a.KeepRemoved == b.KeepRemoved &&
-		maps.Equal(a.Labels, b.Labels)
+		a.SendRate == b.SendRate && a.Priority == b.Priority && maps.Equal(a.Labels, b.Labels)
 }
 
 func labelsFit(labels map[string]string) bool {

@@ -150,7 +150,7 @@ func (p *Policy) code(c *fields) {
 	c.V32(&p.MinCopies)
 	c.Flag(&p.AckLocal)
 	c.V32(&p.Retain)
-	c.last64(&p.KeepRemoved)
+	c.last64(&p.KeepRemoved, &p.SendRate, (*uint64)(&p.Priority))
 }
 
 func (r *nodeRecord) code(c *fields) {

@@ -1,6 +1,8 @@
 package meta
 
 import (
+	"slices"
+
 	"github.com/rdmcfs/rdmcfs/internal/coder"
 	"github.com/rdmcfs/rdmcfs/internal/filelock"
 )
@@ -17,16 +19,22 @@ func writer(buf []byte) *fields { return &fields{coder.Writer(buf, coder.Big)} }
 
 func reader(b []byte) *fields { return &fields{coder.Reader(b, coder.Big)} }
 
-// last64 is a number at the end that is left out when it is 0, as in records from before it was added.
-func (c *fields) last64(p *uint64) {
-	switch {
-	case !c.Reading() && *p == 0:
-	case c.Reading() && c.OK() && c.Left() == 0:
-		*p = 0
-	default:
-		if c.V64(p); c.Reading() && *p == 0 {
-			c.Fail("a last number that is 0")
+// last64 are numbers at the end. Those from which on all are 0 are left out, as in records from before they were added.
+func (c *fields) last64(ps ...*uint64) {
+	last := uint64(1)
+	for i, p := range ps {
+		switch {
+		case !c.Reading() && !slices.ContainsFunc(ps[i:], func(p *uint64) bool { return *p != 0 }):
+			return
+		case c.Reading() && c.OK() && c.Left() == 0:
+			*p = 0
+		default:
+			c.V64(p)
+			last = *p
 		}
+	}
+	if c.Reading() && last == 0 {
+		c.Fail("a last number that is 0")
 	}
 }
 

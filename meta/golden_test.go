@@ -37,7 +37,7 @@ func TestGoldenBytes(t *testing.T) {
 	messages["record-not-drained"] = encodeRecord(node)
 	policy := &Policy{}
 	codertest.Fill(policy)
-	policy.KeepRemoved = 0
+	policy.KeepRemoved, policy.SendRate, policy.Priority = 0, 0, 0
 	messages["record-policy-keeps-nothing"] = encodeRecord(policy)
 	for name, key := range goldenKeys() {
 		messages["key-"+name] = key

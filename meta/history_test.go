@@ -112,7 +112,7 @@ func churn(c *metatest.Cluster, rnd *rand.Rand, n int) {
 			c.Propose(v, &meta.Expire{})
 		case 15:
 			p := &meta.Policy{Placement: meta.Placement(rnd.IntN(2)), Copies: 2, Retain: uint32(rnd.IntN(3)),
-				KeepRemoved: rnd.Uint64N(2) * 1e15}
+				KeepRemoved: rnd.Uint64N(2) * 1e15, SendRate: rnd.Uint64N(2) * 1e6, Priority: meta.Priority(rnd.IntN(3))}
 			c.Propose(v, &meta.SetPolicy{Dir: ino(), Policy: p})
 		case 16:
 			u := &meta.Undelete{Removed: removed[rnd.IntN(len(removed))], Parent: ino(), Name: name(), Drop: rnd.IntN(4) == 0}

@@ -98,7 +98,25 @@ type Policy struct {
 	// KeepRemoved is how long files that are removed from a directory of this policy are kept, in nanoseconds; 0: not at
 	// all. It counts at the removal, whatever the policy of the file.
 	KeepRemoved uint64
+	// SendRate caps what each node sends for the group of a file, in bytes a second; 0: no cap.
+	SendRate uint64
+	// Priority is the class of a file's group among the groups that share a node's link.
+	Priority Priority
 }
+
+// Priority is a class of groups. While groups of several classes share a link, a lower class gets a small part of what
+// the next higher one gets, and all that no higher one asks for.
+type Priority uint64
+
+// Classes.
+const (
+	PriorityNormal Priority = iota
+	PriorityLow
+	PriorityHigh
+)
+
+// SendRateMin is the least SendRate that is not 0, in bytes a second: 1 Mbit/s.
+const SendRateMin = 125_000
 
 // Placement is the rule of a policy.
 type Placement uint8

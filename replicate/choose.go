@@ -5,7 +5,9 @@ import (
 	"strconv"
 
 	"github.com/rdmcfs/rdmcfs/internal/content"
+	"github.com/rdmcfs/rdmcfs/internal/units"
 	"github.com/rdmcfs/rdmcfs/meta"
+	"github.com/rdmcfs/rdmcfs/replicate/rdmc"
 	"github.com/rdmcfs/rdmcfs/replicate/schedule"
 )
 
@@ -33,27 +35,60 @@ const (
 var _ = [1]struct{}{}[schedule.DefaultBlockSize-content.ChunkBytes]
 
 // groupForm is what the ends of a group have in common. Racks are the racks of its members by rank, for
-// schedule.Hybrid, else nil.
+// schedule.Hybrid, else nil. SendRate caps what each end sends, in bytes a second; 0 is no cap.
 type groupForm struct {
 	BlockBytes int64
 	Algorithm  schedule.Algorithm
 	Racks      []int
+	SendRate   uint64
+	Priority   meta.Priority
 }
 
-// chooseForm chooses how so many bytes are sent to the members, the root first. It does not know the pace of the links,
-// and small messages are not for a group here. It chooses the hybrid only if all members have racks and a label says
-// how far uplinks are oversubscribed.
-func chooseForm(names meta.Reader, members []meta.NodeID, stream int64) (groupForm, schedule.Choice, error) {
+// chooseForm chooses how so many bytes are sent to the members, the root first, under a policy. It does not know the
+// pace of the links, and small messages are not for a group here. It chooses the hybrid only if all members have racks
+// and a label says how far uplinks are oversubscribed.
+func chooseForm(
+	names meta.Reader, members []meta.NodeID, stream int64, policy meta.PolicyID,
+) (groupForm, schedule.Choice, error) {
+	under, err := names.Policy(policy)
+	if err != nil {
+		return groupForm{}, schedule.Choice{}, err
+	}
 	racks, oversubscription := racksOf(names, members)
 	choice, err := schedule.Choose(schedule.Conditions{
 		Members: len(members), Size: uint64(stream), Racks: racks, Oversubscription: oversubscription,
 		BlockMax: groupBlockMax, WindowBytes: windowBytes,
 	})
-	form := groupForm{BlockBytes: int64(choice.BlockSize), Algorithm: choice.Algorithm}
+	form := groupForm{BlockBytes: int64(choice.BlockSize), Algorithm: choice.Algorithm, SendRate: under.SendRate,
+		Priority: under.Priority}
 	if choice.Algorithm == schedule.Hybrid {
 		form.Racks = racks
 	}
+	if form.SendRate > 0 {
+		choice.Reasons = append(choice.Reasons, "The policy lets each node send "+units.Rate(float64(form.SendRate))+".")
+	}
+	if form.Priority != meta.PriorityNormal {
+		choice.Reasons = append(choice.Reasons, "The policy gives it "+priorityText(form.Priority)+" priority.")
+	}
 	return form, choice, err
+}
+
+func priorityText(p meta.Priority) string {
+	if p == meta.PriorityLow {
+		return "low"
+	}
+	return "high"
+}
+
+// rdmcPriority is a policy's class in terms of the library.
+func rdmcPriority(p meta.Priority) rdmc.Priority {
+	switch p {
+	case meta.PriorityLow:
+		return rdmc.PriorityLow
+	case meta.PriorityHigh:
+		return rdmc.PriorityHigh
+	}
+	return rdmc.PriorityNormal
 }
 
 // racksOf numbers the racks of members by their labels, and returns the largest oversubscription of them. It returns

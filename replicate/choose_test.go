@@ -17,7 +17,7 @@ func TestBlocksGrowWithTheMessage(t *testing.T) {
 	c := newCluster(t, 3, 1)
 	for stream, want := range map[int64]int64{0: 64 << 10, 1: 64 << 10, 128 << 20: 64 << 10, 129 << 20: 128 << 10,
 		257 << 20: 256 << 10, 1 << 40: 256 << 10} {
-		form, choice, err := chooseForm(c.node(1).db, []meta.NodeID{1, 2, 3}, stream)
+		form, choice, err := chooseForm(c.node(1).db, []meta.NodeID{1, 2, 3}, stream, 0)
 		if err != nil || form.BlockBytes != want || form.Algorithm != schedule.BinomialPipeline || form.Racks != nil ||
 			len(choice.Reasons) == 0 {
 			t.Errorf("%d bytes: %+v, %v", stream, form, err)
@@ -52,7 +52,7 @@ func TestHybridNeedsTheRacksOfAll(t *testing.T) {
 			return map[string]string{"rack": fmt.Sprint(id % 2), "oversubscription": "much"}
 		}, schedule.BinomialPipeline, "not the hybrid"},
 	} {
-		form, choice, err := chooseForm(newClusterWith(t, 6, 1, c.labels).node(1).db, all, 100<<20)
+		form, choice, err := chooseForm(newClusterWith(t, 6, 1, c.labels).node(1).db, all, 100<<20, 0)
 		if err != nil || form.Algorithm != c.want || !strings.Contains(strings.Join(choice.Reasons, "\n"), c.why) {
 			t.Errorf("%s: %+v, %v", name, choice, err)
 		}

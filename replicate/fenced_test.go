@@ -212,7 +212,7 @@ func TestFencedPushGoesOnFromWhatMembersKept(t *testing.T) {
 	}
 	ino := c.create(1, "f")
 	b := randomBytes(1, 48<<20)
-	form, _, err := chooseForm(c.node(1).db, []meta.NodeID{1, 2, 3}, int64(len(b)))
+	form, _, err := chooseForm(c.node(1).db, []meta.NodeID{1, 2, 3}, int64(len(b)), 0)
 	if err != nil {
 		t.Fatal(err)
 	}

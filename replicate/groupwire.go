@@ -80,6 +80,11 @@ func (m *groupOpen) code(c *fields) {
 	if c.OK() && (len(m.Members) < 2 || block == 0 || block > maxSmallBytes) {
 		c.Fail("group of %d members, blocks of %d bytes", len(m.Members), block)
 	}
+	c.V64(&m.Form.SendRate)
+	c.V64((*uint64)(&m.Form.Priority))
+	if c.OK() && m.Form.Priority > meta.PriorityHigh {
+		c.Fail("priority %d", m.Form.Priority)
+	}
 	if m.Form.Algorithm != schedule.Hybrid || !c.OK() {
 		return
 	}

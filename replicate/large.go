@@ -129,7 +129,7 @@ func (s *pushSession) newRun(local *localCopy, staged io.ReaderAt) (*rootRun, er
 	}
 	stream := local.layout.StreamBytes()
 	s.status.stream(stream)
-	form, _, err := chooseForm(s.p.cfg.Names, append([]meta.NodeID{s.id.Node}, others...), stream)
+	form, _, err := chooseForm(s.p.cfg.Names, append([]meta.NodeID{s.id.Node}, others...), stream, s.targets.policy.ID)
 	if err != nil {
 		return nil, err
 	}
@@ -138,10 +138,12 @@ func (s *pushSession) newRun(local *localCopy, staged io.ReaderAt) (*rootRun, er
 	limits := s.p.cfg.Tuning.limits(groupBlock)
 	return &rootRun{
 		cfg: s.p.cfg, rootGroups: s.p.rootGroups, after: &s.p.wg, id: s.id, ino: s.push.Ino,
+		policy: s.targets.policy.ID, capped: form.SendRate > 0,
 		layout: local.layout, shape: shape, source: src, groupBlock: groupBlock, status: s.status,
 		limits: limits,
 		sess: session.NewRoot(session.RootConfig{
-			Members: others, Blocks: int(local.layout.Blocks()), Limits: limits, Pace: float64(s.p.rootGroups.pace.Load()),
+			Members: others, Blocks: int(local.layout.Blocks()), Limits: limits,
+			Pace: s.p.rootGroups.paceOf(form),
 		}),
 		events: make(chan session.RootEvent, 64), views: s.p.viewChange, look: look,
 		idle: func(ctx context.Context) { _ = src.readRest(ctx) }, // kept in src

@@ -119,7 +119,12 @@ func (l *rootGroups) choose(
 	if l.closed {
 		return nil, false, ErrClosed
 	}
-	key := fmt.Sprintf("%s/%d/%d/%d", setKey(members), self.Incarnation, form.BlockBytes, form.Algorithm)
+	key := fmt.Sprintf("%s/%d/%d/%d/%d/%d", setKey(members), self.Incarnation, form.BlockBytes, form.Algorithm,
+		form.SendRate, form.Priority)
+	most := groupsPerSet
+	if form.SendRate > 0 {
+		most = 1 // the cap holds for all files of the policy together
+	}
 	for _, c := range slices.Clone(l.sets[key]) {
 		if c.spoiled() {
 			l.dropLocked(c) // of an earlier incarnation of a member, perhaps
@@ -129,7 +134,7 @@ func (l *rootGroups) choose(
 			rg = c
 		}
 	}
-	if rg == nil || rg.busy > 0 && len(l.sets[key]) < groupsPerSet && l.total < rootGroupsMax && !l.scarceLocked(key) {
+	if rg == nil || rg.busy > 0 && len(l.sets[key]) < most && l.total < rootGroupsMax && !l.scarceLocked(key) {
 		rg, make = l.addLocked(key, self, members, form), true
 	}
 	rg.busy++
@@ -151,6 +156,15 @@ func (l *rootGroups) addLocked(key string, self meta.Lease, members []meta.NodeI
 func (l *rootGroups) numberLocked(like uint64) uint64 {
 	l.count++
 	return like&^0xffffff | uint64(l.count&0xffffff)
+}
+
+// paceOf is what a group of the form can be expected to reach, in bytes a second; 0 is unknown.
+func (l *rootGroups) paceOf(form groupForm) float64 {
+	pace := float64(l.pace.Load())
+	if form.SendRate > 0 {
+		pace = min(pace, float64(form.SendRate))
+	}
+	return pace
 }
 
 // release gives a group back. A group that has failed is dropped.

@@ -48,7 +48,8 @@ func groupConfig(number uint64, members []meta.NodeID, rank int, form groupForm)
 	return rdmc.GroupConfig{
 		Number: number, Epoch: 1, Members: names, Rank: rank,
 		BlockSize: int(form.BlockBytes), Algorithm: form.Algorithm, Racks: form.Racks, Yields: true,
-		Window: schedule.WindowOf(windowBytes, int(form.BlockBytes)),
+		Window:   schedule.WindowOf(windowBytes, int(form.BlockBytes)),
+		SendRate: form.SendRate, Priority: rdmcPriority(form.Priority),
 	}
 }
 

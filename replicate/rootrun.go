@@ -38,6 +38,8 @@ type rootRun struct {
 
 	id         meta.ContentID
 	ino        meta.Ino
+	policy     meta.PolicyID
+	capped     bool // the policy has a SendRate: what is reached says nothing of the links
 	layout     *content.Layout
 	shape      []byte
 	published  bool
@@ -114,7 +116,9 @@ type partRun struct {
 // run drives the session to its end. It returns when no goroutine of it is left.
 func (r *rootRun) run(ctx context.Context) {
 	defer r.wg.Wait()
-	defer func() { r.rootGroups.pace.Store(int64(r.sess.Pace())) }()
+	if !r.capped {
+		defer func() { r.rootGroups.pace.Store(int64(r.sess.Pace())) }()
+	}
 	inner, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	defer cancel()
 	if r.over != nil {
@@ -294,7 +298,7 @@ func (r *rootRun) multicast(ctx context.Context, e *partRun, a session.Send) err
 	bytes := int64(blocks.Count()) * r.groupBlock
 	self := r.cfg.Self()
 	members := append([]meta.NodeID{self.Node}, slices.Sorted(slices.Values(a.Members))...)
-	form, choice, err := chooseForm(r.cfg.Names, members, r.layout.StreamBytes())
+	form, choice, err := chooseForm(r.cfg.Names, members, r.layout.StreamBytes(), r.policy)
 	if err != nil {
 		return err
 	}

@@ -111,7 +111,7 @@ func (s *supplier) multicast(
 	})
 	var votes []meta.NodeID
 	defer func() { status.end(delivery(len(votes), err)) }()
-	form, _, err := chooseForm(s.cfg.Names, append([]meta.NodeID{s.cfg.Self().Node}, targets...), stream)
+	form, _, err := chooseForm(s.cfg.Names, append([]meta.NodeID{s.cfg.Self().Node}, targets...), stream, c.Policy)
 	if err != nil {
 		return nil, err
 	}
@@ -119,11 +119,12 @@ func (s *supplier) multicast(
 	src := &storedSource{reader: reader, layout: layout, groupBlock: groupBlock}
 	limits := s.cfg.Tuning.limits(groupBlock)
 	sess := session.NewRoot(session.RootConfig{
-		Members: targets, Blocks: int(layout.Blocks()), Limits: limits, Pace: float64(s.rootGroups.pace.Load()),
+		Members: targets, Blocks: int(layout.Blocks()), Limits: limits, Pace: s.rootGroups.paceOf(form),
 		Published: true, Hash: reader.Root(),
 	})
 	run := &rootRun{
-		cfg: s.cfg, rootGroups: s.rootGroups, after: &s.wg, id: sh.id, ino: c.Ino, layout: layout, shape: shape,
+		cfg: s.cfg, rootGroups: s.rootGroups, after: &s.wg, id: sh.id, ino: c.Ino, policy: c.Policy,
+		capped: form.SendRate > 0, layout: layout, shape: shape,
 		published: true,
 		source:    src, groupBlock: groupBlock, status: status, limits: limits, sess: sess,
 		events: make(chan session.RootEvent, 64), moved: &s.moved, views: s.views,

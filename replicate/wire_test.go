@@ -35,8 +35,8 @@ func roundTrips() map[string][2]any {
 	wr := workReply{
 		[]meta.ContentID{someID}, nil, []meta.ContentID{{Seq: 1}}, []meta.ContentID{{Seq: 2}}, []meta.NodeID{9}, 12,
 	}
-	grp := groupOpen{1 << 40, []meta.NodeID{1, 2, 3}, groupForm{1 << 18, schedule.Chain, nil}}
-	racked := groupOpen{1 << 40, []meta.NodeID{1, 2, 3}, groupForm{1 << 18, schedule.Hybrid, []int{0, 300, 0}}}
+	grp := groupOpen{1 << 40, []meta.NodeID{1, 2, 3}, groupForm{1 << 18, schedule.Chain, nil, 1 << 40, meta.PriorityHigh}}
+	racked := groupOpen{1 << 40, []meta.NodeID{1, 2, 3}, groupForm{1 << 18, schedule.Hybrid, []int{0, 300, 0}, 0, 0}}
 	adr := groupAddresses{5, refusal{}, map[int][]byte{0: {1}, 3: {2, 2}}}
 	end := groupEnd{8, true}
 	no := refusal{refusedMemory, "no"}

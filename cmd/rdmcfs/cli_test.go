@@ -253,6 +253,7 @@ func TestOutputThatCannotBeWritten(t *testing.T) {
 
 func TestPolicyChangesOnlyWhatIsSaid(t *testing.T) {
 	one, none, local, yes, week := uint32(1), uint32(0), "local", true, 7*24*time.Hour
+	rate, bytes, low := "50MiB", uint64(50<<20), "low"
 	for name, x := range map[string]struct {
 		cmd  policyCmd
 		want *admin.PolicyChange
@@ -262,20 +263,32 @@ func TestPolicyChangesOnlyWhatIsSaid(t *testing.T) {
 		"all":          {policyCmd{All: true}, &admin.PolicyChange{Placement: "all"}},
 		"labels": {policyCmd{Label: map[string]string{"rack": "a"}},
 			&admin.PolicyChange{Placement: "labels", Labels: map[string]string{"rack": "a"}}},
+		"a cap and a class": {policyCmd{SendRate: &rate, Priority: &low},
+			&admin.PolicyChange{SendRate: &bytes, Priority: &low}},
 		"a time":    {policyCmd{KeepRemoved: &week}, &admin.PolicyChange{KeepRemoved: &week}},
 		"nothing":   {policyCmd{Retain: &none}, &admin.PolicyChange{Retain: &none}},
 		"no copies": {policyCmd{Copies: &none}, &admin.PolicyChange{Placement: "copies"}},
 	} {
-		req, changes := x.cmd.request()
-		if diff := cmp.Diff(admin.PolicyRequest{Change: x.want}, req); diff != "" || changes != (x.want != nil) {
-			t.Errorf("%s: %v %s", name, changes, diff)
+		req, changes, err := x.cmd.request()
+		diff := cmp.Diff(admin.PolicyRequest{Change: x.want}, req)
+		if diff != "" || changes != (x.want != nil) || err != nil {
+			t.Errorf("%s: %v, %v %s", name, changes, err, diff)
 		}
 	}
-	for _, c := range []policyCmd{{MinCopies: &one}, {Ack: &local}, {Retain: &one}, {KeepRemoved: new(time.Duration)}} {
+	for _, c := range []policyCmd{{MinCopies: &one}, {Ack: &local}, {Retain: &one}, {KeepRemoved: new(time.Duration)},
+		{SendRate: &rate}, {Priority: &low}} {
 		c.Inherit = true
 		if err := c.Run(nil); codeOf(err) != exitcode.Usage {
 			t.Errorf("a policy that is dropped is changed: %v", err)
 		}
+	}
+	much := "much"
+	if err := (&policyCmd{SendRate: &much}).Run(nil); codeOf(err) != exitcode.Usage {
+		t.Errorf("a rate of %q: %v", much, err)
+	}
+	if text := policyText(admin.Policy{SendRate: bytes, Priority: low}); text !=
+		"all nodes, each node sends at most 50MiB/s, low priority" {
+		t.Errorf("%q", text)
 	}
 	if text := policyText(admin.Policy{KeepRemoved: week}); !strings.HasSuffix(text, ", removed files kept for 168h") {
 		t.Errorf("%q", text)

@@ -248,20 +248,24 @@ type policyCmd struct {
 	Ack         *string           `help:"What close waits for: members or local." enum:"members,local" placeholder:"members|local"`
 	Retain      *uint32           `help:"Older versions kept of each file." placeholder:"N"`
 	KeepRemoved *time.Duration    `help:"How long files that are removed from the directory are kept, such as 720h; 0: not at all." placeholder:"DURATION"`
+	SendRate    *string           `help:"Most that each node sends for the directory's files, such as 50MiB a second; 0: no cap." placeholder:"BYTES"`
+	Priority    *string           `help:"Which files go first on a shared link: low, normal or high." enum:"low,normal,high" placeholder:"low|normal|high"`
 	Recursive   bool              `short:"r" help:"Also for the directories below. Files that are there keep theirs."`
 	jsonFlag
 }
 
 // Run shows the policy, or changes what the flags say and keeps the rest.
 func (c *policyCmd) Run(a *app) error {
-	req, changes := c.request()
+	req, changes, err := c.request()
+	if err != nil {
+		return withCode(exitcode.Usage, "--send-rate: %v", err)
+	}
 	if c.Recursive && !changes {
 		return withCode(exitcode.Usage, "-r goes with a change: say which, such as --copies 2 or --inherit")
 	}
-	if c.Inherit && (c.MinCopies != nil || c.Ack != nil || c.Retain != nil || c.KeepRemoved != nil) {
+	if c.Inherit && c.settings() {
 		return withCode(exitcode.Usage, "--inherit drops all of the directory's own policy: it goes alone, or with -r")
 	}
-	var err error
 	if req.Path, err = a.inside(c.Dir); err != nil {
 		return err
 	}
@@ -283,11 +287,18 @@ func (c *policyCmd) Run(a *app) error {
 
 // request is what the flags ask for, without the path, and whether that is a change. It has only what was given: each
 // directory keeps its other settings.
-func (c *policyCmd) request() (req admin.PolicyRequest, changes bool) {
+func (c *policyCmd) request() (req admin.PolicyRequest, changes bool, err error) {
 	if c.Inherit {
-		return admin.PolicyRequest{Inherit: true, Recursive: c.Recursive}, true
+		return admin.PolicyRequest{Inherit: true, Recursive: c.Recursive}, true, nil
 	}
-	set := admin.PolicyChange{MinCopies: c.MinCopies, Retain: c.Retain, KeepRemoved: c.KeepRemoved}
+	set := admin.PolicyChange{MinCopies: c.MinCopies, Retain: c.Retain, KeepRemoved: c.KeepRemoved, Priority: c.Priority}
+	if c.SendRate != nil {
+		rate, err := units.ParseBytes(*c.SendRate)
+		if err != nil {
+			return req, false, err
+		}
+		set.SendRate = &rate
+	}
 	switch {
 	case c.All:
 		set.Placement = "all"
@@ -301,9 +312,15 @@ func (c *policyCmd) request() (req admin.PolicyRequest, changes bool) {
 		set.AckLocal = &local
 	}
 	if reflect.ValueOf(set).IsZero() {
-		return admin.PolicyRequest{}, false
+		return admin.PolicyRequest{}, false, nil
 	}
-	return admin.PolicyRequest{Change: &set, Recursive: c.Recursive}, true
+	return admin.PolicyRequest{Change: &set, Recursive: c.Recursive}, true, nil
+}
+
+// settings reports whether a setting is given that --inherit would drop.
+func (c *policyCmd) settings() bool {
+	return c.MinCopies != nil || c.Ack != nil || c.Retain != nil || c.KeepRemoved != nil || c.SendRate != nil ||
+		c.Priority != nil
 }
 
 // policyText is a policy in words.
@@ -333,6 +350,12 @@ func policyText(p admin.Policy) string {
 	}
 	if p.KeepRemoved > 0 {
 		words = append(words, "removed files kept for "+hoursText(p.KeepRemoved))
+	}
+	if p.SendRate > 0 {
+		words = append(words, "each node sends at most "+units.Exact(p.SendRate)+"/s")
+	}
+	if p.Priority != "" {
+		words = append(words, p.Priority+" priority")
 	}
 	text := strings.Join(words, ", ")
 	if p.Unmet != "" {

@@ -15,6 +15,9 @@ import (
 	"github.com/rdmcfs/rdmcfs/meta"
 )
 
+// priorityWords are the classes in answers: the normal one is left out.
+var priorityWords = map[meta.Priority]string{meta.PriorityLow: "low", meta.PriorityHigh: "high"}
+
 var placementWords = map[meta.Placement]string{
 	meta.PlaceAll: "all", meta.PlaceCopies: "copies", meta.PlaceLabels: "labels",
 }
@@ -42,7 +45,7 @@ func (ps *policies) of(id meta.PolicyID) (admin.Policy, error) {
 func policyWords(p meta.Policy) admin.Policy {
 	return admin.Policy{Placement: placementWords[p.Placement], Copies: p.Copies, Labels: p.Labels,
 		MinCopies: p.MinCopies, AckLocal: p.AckLocal, Retain: p.Retain,
-		KeepRemoved: time.Duration(p.KeepRemoved)}
+		KeepRemoved: time.Duration(p.KeepRemoved), SendRate: p.SendRate, Priority: priorityWords[p.Priority]}
 }
 
 // showOrSet shows or changes which nodes hold the files that are made under a directory from now on.
@@ -203,6 +206,12 @@ func changed(p admin.Policy, by admin.PolicyChange) admin.Policy {
 	if by.KeepRemoved != nil {
 		p.KeepRemoved = *by.KeepRemoved
 	}
+	if by.SendRate != nil {
+		p.SendRate = *by.SendRate
+	}
+	if by.Priority != nil {
+		p.Priority = *by.Priority
+	}
 	return p
 }
 
@@ -319,7 +328,20 @@ func parsePolicy(p admin.Policy) (*meta.Policy, error) {
 			time.Duration(meta.KeepRemovedMax))
 	}
 	out := &meta.Policy{Copies: p.Copies, Labels: p.Labels, MinCopies: p.MinCopies, AckLocal: p.AckLocal, Retain: p.Retain,
-		KeepRemoved: uint64(p.KeepRemoved)}
+		KeepRemoved: uint64(p.KeepRemoved), SendRate: p.SendRate}
+	if p.SendRate != 0 && p.SendRate < meta.SendRateMin {
+		return nil, admin.Errorf(admin.CodeInvalid, "send-rate: want 0 or at least %d bytes a second (1 Mbit/s)",
+			meta.SendRateMin)
+	}
+	switch p.Priority {
+	case "", "normal":
+	case "low":
+		out.Priority = meta.PriorityLow
+	case "high":
+		out.Priority = meta.PriorityHigh
+	default:
+		return nil, admin.Errorf(admin.CodeInvalid, "priority %q: want low, normal or high", p.Priority)
+	}
 	switch p.Placement {
 	case "all", "":
 		out.Placement = meta.PlaceAll

@@ -1,6 +1,7 @@
 package node
 
 import (
+	"errors"
 	"strings"
 	"testing"
 	"time"
@@ -85,4 +86,29 @@ func TestPolicyOfATreeIsSetWholeOrNotAtAll(t *testing.T) {
 	refused("goes alone", admin.PolicyRequest{Path: "/d", Change: copies, Inherit: true})
 	refused("with a 'placement'", admin.PolicyRequest{Path: "/d", Change: &admin.PolicyChange{Copies: 2}})
 	policyAt(t, ps, "/d", copies, false)
+}
+
+// A cap and a class are set and shown, and what is neither is refused.
+func TestPolicyOfCapAndClass(t *testing.T) {
+	n, c, _ := keepingNode(t)
+	subdir(c, meta.RootIno, "early")
+	ps := n.policies
+	rate, none, low, normal := uint64(50<<20), uint64(0), "low", "normal"
+	got := policyAt(t, ps, "/early", &admin.PolicyChange{SendRate: &rate, Priority: &low}, false)
+	if got.SendRate != rate || got.Priority != low {
+		t.Errorf("%+v", got)
+	}
+	if got = policyAt(t, ps, "/early", &admin.PolicyChange{Priority: &normal}, false); got.SendRate != rate || got.Priority != "" {
+		t.Errorf("%+v", got)
+	}
+	if got = policyAt(t, ps, "/early", &admin.PolicyChange{SendRate: &none}, false); got.SendRate != 0 {
+		t.Errorf("%+v", got)
+	}
+	little, often := uint64(meta.SendRateMin-1), "often"
+	for _, change := range []admin.PolicyChange{{SendRate: &little}, {Priority: &often}} {
+		_, err := ps.showOrSet(t.Context(), admin.PolicyRequest{Path: "/early", Change: &change})
+		if e := new(admin.Error); !errors.As(err, &e) || e.Code != admin.CodeInvalid {
+			t.Errorf("%+v: %v", change, err)
+		}
+	}
 }

@@ -271,6 +271,9 @@ type Policy struct {
 	Retain    uint32            `json:"retain,omitempty"`
 	// KeepRemoved is how long files that are removed from the directory are kept. 0: they are not.
 	KeepRemoved time.Duration `json:"keep_removed,omitempty"`
+	// SendRate caps what each node sends for files of the directory, in bytes a second. 0: no cap.
+	SendRate uint64 `json:"send_rate,omitempty"`
+	Priority string `json:"priority,omitempty"` // low, high; normal is left out in answers
 	// Unmet says why the nodes that take new files are too few for it now; an answer only.
 	Unmet string `json:"unmet,omitempty"`
 }
@@ -296,6 +299,8 @@ type PolicyChange struct {
 	AckLocal    *bool             `json:"ack_local,omitempty"`
 	Retain      *uint32           `json:"retain,omitempty"`
 	KeepRemoved *time.Duration    `json:"keep_removed,omitempty"`
+	SendRate    *uint64           `json:"send_rate,omitempty"`
+	Priority    *string           `json:"priority,omitempty"` // low, normal, high
 }
 
 // WaitRequest waits until nothing is owed any more: of a path, or at all.
