@@ -98,7 +98,8 @@ func TestPolicyOfCapAndClass(t *testing.T) {
 	if got.SendRate != rate || got.Priority != low {
 		t.Errorf("%+v", got)
 	}
-	if got = policyAt(t, ps, "/early", &admin.PolicyChange{Priority: &normal}, false); got.SendRate != rate || got.Priority != "" {
+	got = policyAt(t, ps, "/early", &admin.PolicyChange{Priority: &normal}, false)
+	if got.SendRate != rate || got.Priority != "" {
 		t.Errorf("%+v", got)
 	}
 	if got = policyAt(t, ps, "/early", &admin.PolicyChange{SendRate: &none}, false); got.SendRate != 0 {
