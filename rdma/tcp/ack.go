@@ -79,14 +79,14 @@ func (q *queuePair) delayAck() bool {
 	if !q.answered || q.told == q.executed || q.state != stateReady {
 		return false
 	}
-	if !q.answeredAt.IsZero() {
-		if q.noted == q.executed {
+	if !q.talk.answeredAt.IsZero() {
+		if q.talk.executed == q.executed {
 			return q.ackArmed // the poller has woken the reader for nothing
 		}
-		q.inTurn = 0 // two answers in a row
+		q.talk.inTurn = 0 // two answers in a row
 	}
-	q.answeredAt, q.noted = time.Now(), q.executed
-	if q.inTurn < turnsEnough {
+	q.talk.answeredAt, q.talk.executed = time.Now(), q.executed
+	if q.talk.inTurn < turnsEnough {
 		return false
 	}
 	if !q.ackArmed {
@@ -96,17 +96,24 @@ func (q *queuePair) delayAck() bool {
 	return true
 }
 
-// takeTurnLocked notes that this side sends a request.
-func (q *queuePair) takeTurnLocked() {
+// talk is how far the two sides send in turns: a request, its answer, the next request.
+type talk struct {
+	answeredAt time.Time // when the last answer came that this side has sent nothing since
+	executed   uint32    // queuePair.executed then
+	inTurn     int       // answers that a request followed soon, see turnsEnough
+}
+
+// request notes that this side sends a request. delay is Config.answerDelay.
+func (t *talk) request(delay time.Duration) {
 	switch {
-	case q.answeredAt.IsZero():
+	case t.answeredAt.IsZero():
 		return
-	case time.Since(q.answeredAt) > q.dev.cfg.answerDelay/5:
-		q.inTurn = max(q.inTurn-turnsLate, 0)
+	case time.Since(t.answeredAt) > delay/5:
+		t.inTurn = max(t.inTurn-turnsLate, 0)
 	default:
-		q.inTurn = min(q.inTurn+1, turnsMax)
+		t.inTurn = min(t.inTurn+1, turnsMax)
 	}
-	q.answeredAt = time.Time{}
+	t.answeredAt = time.Time{}
 }
 
 // ackLate acknowledges what no frame has acknowledged yet. An answer that came after the one that the timer was set for
@@ -118,13 +125,13 @@ func (q *queuePair) ackLate() {
 		q.mu.Unlock()
 		return
 	}
-	if left := q.dev.cfg.answerDelay - time.Since(q.answeredAt); left > 0 {
+	if left := q.dev.cfg.answerDelay - time.Since(q.talk.answeredAt); left > 0 {
 		q.ackArmed = true
 		q.ackTimer.Reset(left)
 		q.mu.Unlock()
 		return
 	}
-	q.inTurn = 0
+	q.talk.inTurn = 0
 	q.mu.Unlock()
 	q.ackNow()
 }

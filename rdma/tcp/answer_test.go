@@ -108,7 +108,7 @@ func TestLastAnswerIsAcknowledged(t *testing.T) {
 		t.Fatalf("came %+v", f)
 	}
 	q.mu.Lock()
-	q.inTurn, q.answeredAt = turnsEnough, time.Time{}
+	q.talk.inTurn, q.talk.answeredAt = turnsEnough, time.Time{}
 	q.mu.Unlock()
 	for n := uint32(3); n <= 4; n++ {
 		start := time.Now()
@@ -135,9 +135,9 @@ func TestTimerOfAnEarlierAnswer(t *testing.T) {
 	age := func(age time.Duration) { // of the last answer, once it is waited with
 		for end := time.Now().Add(patience); ; runtime.Gosched() {
 			q.mu.Lock()
-			noted := !q.answeredAt.IsZero()
+			noted := !q.talk.answeredAt.IsZero()
 			if noted {
-				q.answeredAt, q.inTurn = time.Now().Add(-age), turnsMax
+				q.talk.answeredAt, q.talk.inTurn = time.Now().Add(-age), turnsMax
 			}
 			q.mu.Unlock()
 			if noted {
@@ -165,15 +165,15 @@ func TestTimerOfAnEarlierAnswer(t *testing.T) {
 // acknowledgement.
 func TestReaderWokenForNothing(t *testing.T) {
 	q := &queuePair{dev: &Device{cfg: Config{answerDelay: time.Hour}}, state: stateReady, executed: 1, answered: true,
-		inTurn: turnsMax}
+		talk: talk{inTurn: turnsMax}}
 	q.ackTimer = time.AfterFunc(time.Hour, func() {})
 	defer q.ackTimer.Stop()
-	if !q.delayAck() || !q.delayAck() || q.inTurn != turnsMax {
-		t.Errorf("an answer is not waited with when it is looked at again: %d in turn", q.inTurn)
+	if !q.delayAck() || !q.delayAck() || q.talk.inTurn != turnsMax {
+		t.Errorf("an answer is not waited with when it is looked at again: %d in turn", q.talk.inTurn)
 	}
 	q.executed++
-	if q.delayAck() || q.inTurn != 0 {
-		t.Errorf("two answers in a row are waited with: %d in turn", q.inTurn)
+	if q.delayAck() || q.talk.inTurn != 0 {
+		t.Errorf("two answers in a row are waited with: %d in turn", q.talk.inTurn)
 	}
 }
 
@@ -182,9 +182,9 @@ func TestReaderWokenForNothing(t *testing.T) {
 func TestTalkThatFalters(t *testing.T) {
 	q := &queuePair{dev: &Device{cfg: Config{answerDelay: time.Hour}}}
 	turn := func(ago time.Duration) bool {
-		q.answeredAt = time.Now().Add(-ago)
-		q.takeTurnLocked()
-		return q.inTurn >= turnsEnough
+		q.talk.answeredAt = time.Now().Add(-ago)
+		q.talk.request(q.dev.cfg.answerDelay)
+		return q.talk.inTurn >= turnsEnough
 	}
 	for n := 1; n <= 10*turnsMax; n++ {
 		if waits := turn(0); waits != (n >= turnsEnough) {

@@ -30,7 +30,7 @@ func (q *queuePair) Connect(ctx context.Context, remote []byte) error {
 	if err := q.beginConnect(cancel); err != nil {
 		return err
 	}
-	conn, credit, err := q.handshake(ctx, &peer)
+	conn, credit, err := q.shake.open(ctx, &peer, q.advertise)
 	return q.endConnect(conn, credit, err)
 }
 
@@ -48,7 +48,7 @@ func (q *queuePair) beginConnect(cancel context.CancelCauseFunc) error {
 func (q *queuePair) endConnect(conn net.Conn, credit uint32, err error) error {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	q.dropParked() // under the lock: nobody is parked once the state has changed
+	q.shake.dropParked() // under the lock: nobody is parked once the state has changed
 	if q.state == stateConnecting && err == nil {
 		q.startLocked(conn, credit)
 		return nil
@@ -80,58 +80,6 @@ func (q *queuePair) startLocked(conn net.Conn, credit uint32) {
 	go q.readLoop(&writer) // ended by Close, which waits for q.done
 }
 
-// handshake opens and proves the connection, and returns how many receives the peer has posted.
-func (q *queuePair) handshake(ctx context.Context, peer *address) (net.Conn, uint32, error) {
-	dialer, err := dials(&q.addr, peer)
-	if err != nil {
-		return nil, 0, err
-	}
-	if dialer {
-		return q.dial(ctx, peer)
-	}
-	return q.accept(ctx, peer)
-}
-
-func (q *queuePair) dial(ctx context.Context, peer *address) (net.Conn, uint32, error) {
-	conn, err := q.dev.cfg.Dial(ctx, peer.hostPort)
-	if err != nil {
-		return nil, 0, contextFirst(ctx, fmt.Errorf("tcp: dial %s: %w", peer.hostPort, err))
-	}
-	credit, err := q.greet(ctx, conn, peer)
-	if err != nil {
-		_ = conn.Close()
-		return nil, 0, contextFirst(ctx, fmt.Errorf("tcp: handshake with %s: %w", peer.hostPort, err))
-	}
-	return conn, credit, nil
-}
-
-// greet is the dialer's side of the preamble.
-func (q *queuePair) greet(ctx context.Context, conn net.Conn, peer *address) (uint32, error) {
-	q.dev.tune(conn)
-	free := deadline(ctx, conn, 0)
-	defer free()
-	var nonce [nonceBytes]byte
-	rand.Read(nonce[:])
-	hi := encodeHello(peer.token, q.addr.token, nonce, peer.secret[:])
-	if _, err := conn.Write(hi[:]); err != nil {
-		return 0, fmt.Errorf("tcp: hello: %w", err)
-	}
-	var answer [acceptBytes]byte
-	if _, err := io.ReadFull(conn, answer[:]); err != nil {
-		return 0, fmt.Errorf("tcp: await acceptance: %w", err)
-	}
-	key := pairKey(q.addr.secret[:], peer.secret[:])
-	credit, err := decodeAccept(answer[:], q.addr.token, key, hi[:])
-	if err != nil {
-		return 0, err
-	}
-	confirm := encodeConfirm(q.advertise(), key, hi[:], answer[:])
-	if _, err := conn.Write(confirm[:]); err != nil {
-		return 0, fmt.Errorf("tcp: confirm: %w", err)
-	}
-	return credit, free()
-}
-
 // advertise returns the number of receives posted, for a message to the peer that is about to be sent.
 func (q *queuePair) advertise() uint32 {
 	q.mu.Lock()
@@ -140,17 +88,79 @@ func (q *queuePair) advertise() uint32 {
 	return q.posted
 }
 
+// handshake opens and proves the connection of a pair.
+type handshake struct {
+	dev   *Device
+	addr  address
+	hello chan parked // capacity 1: a dialer whose hello was proven, waiting for our Connect
+}
+
+// open opens and proves the connection, and returns how many receives the peer has posted. posted gives how many this
+// side has, for a message that is about to be sent.
+func (h *handshake) open(ctx context.Context, peer *address, posted func() uint32) (net.Conn, uint32, error) {
+	dialer, err := dials(&h.addr, peer)
+	if err != nil {
+		return nil, 0, err
+	}
+	if dialer {
+		return h.dial(ctx, peer, posted)
+	}
+	return h.accept(ctx, peer, posted)
+}
+
+func (h *handshake) dial(ctx context.Context, peer *address, posted func() uint32) (net.Conn, uint32, error) {
+	conn, err := h.dev.cfg.Dial(ctx, peer.hostPort)
+	if err != nil {
+		return nil, 0, contextFirst(ctx, fmt.Errorf("tcp: dial %s: %w", peer.hostPort, err))
+	}
+	credit, err := h.greet(ctx, conn, peer, posted)
+	if err != nil {
+		_ = conn.Close()
+		return nil, 0, contextFirst(ctx, fmt.Errorf("tcp: handshake with %s: %w", peer.hostPort, err))
+	}
+	return conn, credit, nil
+}
+
+// greet is the dialer's side of the preamble.
+func (h *handshake) greet(
+	ctx context.Context, conn net.Conn, peer *address, posted func() uint32,
+) (uint32, error) {
+	h.dev.tune(conn)
+	free := deadline(ctx, conn, 0)
+	defer free()
+	var nonce [nonceBytes]byte
+	rand.Read(nonce[:])
+	hi := encodeHello(peer.token, h.addr.token, nonce, peer.secret[:])
+	if _, err := conn.Write(hi[:]); err != nil {
+		return 0, fmt.Errorf("tcp: hello: %w", err)
+	}
+	var answer [acceptBytes]byte
+	if _, err := io.ReadFull(conn, answer[:]); err != nil {
+		return 0, fmt.Errorf("tcp: await acceptance: %w", err)
+	}
+	key := pairKey(h.addr.secret[:], peer.secret[:])
+	credit, err := decodeAccept(answer[:], h.addr.token, key, hi[:])
+	if err != nil {
+		return 0, err
+	}
+	confirm := encodeConfirm(posted(), key, hi[:], answer[:])
+	if _, err := conn.Write(confirm[:]); err != nil {
+		return 0, fmt.Errorf("tcp: confirm: %w", err)
+	}
+	return credit, free()
+}
+
 // accept waits for the dialer. Connections that prove less than they must are closed, and it waits on.
-func (q *queuePair) accept(ctx context.Context, peer *address) (net.Conn, uint32, error) {
+func (h *handshake) accept(ctx context.Context, peer *address, posted func() uint32) (net.Conn, uint32, error) {
 	for {
 		select {
-		case p := <-q.hello:
-			credit, err := q.welcome(ctx, p, peer)
+		case p := <-h.hello:
+			credit, err := h.welcome(ctx, p, peer, posted)
 			if err == nil {
 				return p.conn, credit, nil
 			}
 			_ = p.conn.Close()
-			q.dev.log.Debug("data connection dropped", "from", p.conn.RemoteAddr(), "cause", err)
+			h.dev.log.Debug("data connection dropped", "from", p.conn.RemoteAddr(), "cause", err)
 		case <-ctx.Done():
 			return nil, 0, fmt.Errorf("tcp: await the dialer: %w", context.Cause(ctx))
 		}
@@ -158,16 +168,18 @@ func (q *queuePair) accept(ctx context.Context, peer *address) (net.Conn, uint32
 }
 
 // welcome is the acceptor's side of the preamble, after the hello.
-func (q *queuePair) welcome(ctx context.Context, p parked, peer *address) (uint32, error) {
+func (h *handshake) welcome(
+	ctx context.Context, p parked, peer *address, posted func() uint32,
+) (uint32, error) {
 	if p.hello.from != peer.token {
 		return 0, fmt.Errorf("tcp: hello of another pair: %w", errProof)
 	}
-	free := deadline(ctx, p.conn, q.dev.cfg.HandshakeTimeout)
+	free := deadline(ctx, p.conn, h.dev.cfg.HandshakeTimeout)
 	defer free()
-	key := pairKey(peer.secret[:], q.addr.secret[:])
+	key := pairKey(peer.secret[:], h.addr.secret[:])
 	var nonce [nonceBytes]byte
 	rand.Read(nonce[:])
-	answer := encodeAccept(p.hello.from, nonce, q.advertise(), key, p.hello.raw[:])
+	answer := encodeAccept(p.hello.from, nonce, posted(), key, p.hello.raw[:])
 	if _, err := p.conn.Write(answer[:]); err != nil {
 		return 0, fmt.Errorf("tcp: accept: %w", err)
 	}
@@ -189,14 +201,14 @@ func (q *queuePair) park(p parked) error {
 	if q.state > stateConnecting {
 		return fmt.Errorf("tcp: dialled: %w", rdma.ErrState)
 	}
-	q.dropParked()
-	q.hello <- p // room: only park sends, under the lock
+	q.shake.dropParked()
+	q.shake.hello <- p // room: only park sends, under the lock
 	return nil
 }
 
-func (q *queuePair) dropParked() {
+func (h *handshake) dropParked() {
 	select {
-	case p := <-q.hello:
+	case p := <-h.hello:
 		_ = p.conn.Close()
 	default:
 	}

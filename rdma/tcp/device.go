@@ -85,14 +85,14 @@ func (d *Device) NewQP(cfg rdma.QPConfig) (rdma.QueuePair, error) {
 	if err != nil {
 		return nil, err
 	}
-	d.pairs[q.addr.token] = q
+	d.pairs[q.shake.addr.token] = q
 	return q, nil
 }
 
 func (d *Device) forget(q *queuePair) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	delete(d.pairs, q.addr.token)
+	delete(d.pairs, q.shake.addr.token)
 }
 
 // Info is what a device found out about its sockets.
@@ -227,7 +227,7 @@ func (d *Device) receiveHello(conn net.Conn) error {
 	if q == nil {
 		return fmt.Errorf("tcp: hello for an unknown queue pair: %w", errProof)
 	}
-	if err := h.verify(q.addr.secret[:]); err != nil {
+	if err := h.verify(q.shake.addr.secret[:]); err != nil {
 		return err
 	}
 	if err := free(); err != nil {

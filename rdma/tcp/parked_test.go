@@ -38,13 +38,13 @@ func TestNobodyStaysParked(t *testing.T) {
 	for range 1000 {
 		runtime.Gosched()
 	}
-	q.hello <- parked{conn: late} // as park does, under the lock
+	q.shake.hello <- parked{conn: late} // as park does, under the lock
 	q.mu.Unlock()
 	if err := <-ended; !errors.Is(err, io.EOF) {
 		t.Error(err)
 	}
 	select {
-	case <-q.hello:
+	case <-q.shake.hello:
 		late.Close()
 		t.Error("it is parked for ever")
 	default:

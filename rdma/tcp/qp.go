@@ -26,11 +26,11 @@ const (
 // takes from the socket and ends the pair's life, and writeLoop, which writes what a non-blocking write
 // by a poster (or by readLoop, for acknowledgements) could not.
 type queuePair struct {
+	queues  // protected by mu
 	dev     *Device
-	addr    address
+	shake   handshake
 	user    any
 	wantCRC bool
-	hello   chan parked // capacity 1: a dialer whose hello was proven, waiting for our Connect
 
 	wake    chan struct{} // capacity 1: writeLoop has something to do
 	stop    chan struct{} // closed by readLoop when nobody writes any more
@@ -49,14 +49,12 @@ type queuePair struct {
 	stream     stream
 	failStatus rdma.Status // for the oldest send when the pair fails
 
-	sq       soft.SendQueue
 	tx       uint64 // next request to put on the wire
 	sent     uint64 // first request not wholly on the wire
 	acked    uint64 // first request the peer has not executed
 	nextRead uint64 // no unanswered read is older
 	reads    int    // outstanding
 
-	rq         soft.RecvQueue
 	posted     uint32 // receives posted so far
 	advertised uint32 // posted, as last sent to the peer
 	consumed   uint32 // receives used up by the peer
@@ -69,11 +67,9 @@ type queuePair struct {
 	answered bool   // the last frame was an answer to what this side sent
 	ackArmed bool   // ackTimer runs
 
-	answeredAt time.Time // when the last answer came that this side has sent nothing since
-	noted      uint32    // executed then
-	inTurn     int       // answers that a request followed soon, see turnsEnough
-	nak        rdma.Status
-	answers    answerRing
+	talk    talk
+	nak     rdma.Status
+	answers answerRing
 
 	writing bool // somebody owns out
 	handed  bool // the owner gave out to writeLoop
@@ -95,8 +91,8 @@ const rnrRounds = 4
 
 func newQueuePair(d *Device, cfg rdma.QPConfig, hostPort string) (*queuePair, error) {
 	q := &queuePair{
-		dev: d, addr: newAddress(hostPort), user: cfg.User, wantCRC: cfg.WantCRC,
-		hello:   make(chan parked, 1),
+		dev: d, shake: handshake{dev: d, addr: newAddress(hostPort), hello: make(chan parked, 1)},
+		user: cfg.User, wantCRC: cfg.WantCRC,
 		wake:    make(chan struct{}, 1),
 		stop:    make(chan struct{}),
 		flushed: make(chan struct{}),
@@ -118,7 +114,7 @@ func newQueuePair(d *Device, cfg rdma.QPConfig, hostPort string) (*queuePair, er
 }
 
 // Address encodes token, secret and dial address of this pair.
-func (q *queuePair) Address() []byte { return q.addr.encode() }
+func (q *queuePair) Address() []byte { return q.shake.addr.encode() }
 
 // User is the caller's value.
 func (q *queuePair) User() any { return q.user }
@@ -200,7 +196,7 @@ func (q *queuePair) failLocked(status rdma.Status) {
 		q.cancel(rdma.ErrState)
 	case stateReset:
 		q.flushLocked()
-		q.dropParked()
+		q.shake.dropParked()
 		close(q.done)
 	}
 }

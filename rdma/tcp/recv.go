@@ -31,6 +31,7 @@ var errTold = errors.New("tcp: peer was told of its error")
 
 // inbox is the receiving side: a small buffer for headers and small messages, and the scatter list.
 type inbox struct {
+	stream  stream
 	buf     []byte
 	lo, hi  int
 	runs    [][]byte
@@ -63,6 +64,7 @@ func (q *queuePair) readLoop(writer *sync.WaitGroup) {
 		size = inboxBytes
 	}
 	in := &q.in
+	in.stream = q.stream
 	in.own = make([]byte, size)
 	in.buf = in.own
 	var err error
@@ -76,9 +78,7 @@ func (q *queuePair) readLoop(writer *sync.WaitGroup) {
 	q.end(err, writer)
 }
 
-func (q *queuePair) read(runs [][]byte) (int, error) {
-	return q.stream.read(runs, &q.in.guard, q.in.idle)
-}
+func (in *inbox) read(runs [][]byte) (int, error) { return in.stream.read(runs, &in.guard, in.idle) }
 
 func (q *queuePair) readFrame() error {
 	in := &q.in
@@ -86,7 +86,7 @@ func (q *queuePair) readFrame() error {
 		copy(in.buf, in.buf[in.lo:in.hi])
 		in.lo, in.hi = 0, in.hi-in.lo
 		in.guard.on = false
-		n, err := q.read(append(in.runs[:0], in.buf[in.hi:]))
+		n, err := in.read(append(in.runs[:0], in.buf[in.hi:]))
 		if err != nil {
 			return err
 		}
@@ -108,16 +108,22 @@ func (q *queuePair) readFrame() error {
 	return q.serve(&f)
 }
 
+// queues are the two work queues of a pair.
+type queues struct {
+	sq soft.SendQueue
+	rq soft.RecvQueue
+}
+
 // hold and release enclose what readLoop does to complete work: it hands the completions over itself. No lock is held
 // around them.
-func (q *queuePair) hold() {
+func (q *queues) hold() {
 	q.sq.CQ().Hold()
 	if q.rq.CQ() != q.sq.CQ() {
 		q.rq.CQ().Hold()
 	}
 }
 
-func (q *queuePair) release() {
+func (q *queues) release() {
 	q.sq.CQ().Release()
 	if q.rq.CQ() != q.sq.CQ() {
 		q.rq.CQ().Release()
@@ -186,7 +192,7 @@ func (q *queuePair) serveSend(f *frame) error {
 	in := &q.in
 	in.guard.on = false
 	in.summing, in.crc = q.wantCRC, 0
-	err := q.payload(&cur)
+	err := in.payload(&cur)
 	in.summing = false
 	if err != nil {
 		return err
@@ -215,7 +221,11 @@ func (q *queuePair) serveWrite(f *frame) error {
 			return q.refuse(rdma.StatusRemoteAccess)
 		}
 		region.Release()
-		if err := q.writePayload(f, mem); err != nil {
+		switch err := in.write(f, mem); err {
+		case nil:
+		case errStale:
+			return q.refuse(rdma.StatusRemoteAccess)
+		default:
 			return err
 		}
 	}
@@ -239,15 +249,14 @@ func (q *queuePair) serveWrite(f *frame) error {
 	return nil
 }
 
-// writePayload receives into mem, which is only touched while its region is acquired.
-func (q *queuePair) writePayload(f *frame, mem []byte) error {
-	in := &q.in
+// write receives into mem, which is only touched while its region is acquired. The error is errStale if that can't be.
+func (in *inbox) write(f *frame, mem []byte) error {
 	in.guard.key, in.guard.need, in.guard.addr, in.guard.n, in.guard.on =
 		rdma.RegionKey(f.key), rdma.RemoteWrite, f.addr, len(mem), true
 	tail := soft.TailBytes(mem)
 	in.last[0] = soft.Piece{Mem: in.word[:tail]}
 	cur := soft.CursorThen(mem[:len(mem)-tail], in.last[:])
-	err := q.payload(&cur)
+	err := in.payload(&cur)
 	if err == nil && tail > 0 {
 		region, ok := in.guard.enter()
 		if ok {
@@ -257,15 +266,11 @@ func (q *queuePair) writePayload(f *frame, mem []byte) error {
 			err = errStale
 		}
 	}
-	if err == errStale {
-		return q.refuse(rdma.StatusRemoteAccess)
-	}
 	return err
 }
 
 // payload fills cur from the buffer and then from the socket.
-func (q *queuePair) payload(cur *soft.Cursor) error {
-	in := &q.in
+func (in *inbox) payload(cur *soft.Cursor) error {
 	if err := in.fromBuffer(cur); err != nil {
 		return err
 	}
@@ -273,16 +278,16 @@ func (q *queuePair) payload(cur *soft.Cursor) error {
 		in.lo, in.hi = 0, 0
 		left := cur.Left()
 		runs := cur.Append(in.runs[:0])
-		if in.summing && left > sumBytes && q.stream.direct() {
+		if in.summing && left > sumBytes && in.stream.direct() {
 			runs = shorten(runs, sumBytes)
 		} else {
 			runs = append(runs, in.buf)
 		}
-		n, err := q.read(runs)
+		n, err := in.read(runs)
 		if err != nil {
 			return err
 		}
-		if !q.stream.direct() {
+		if !in.stream.direct() {
 			in.hi = n
 			if err := in.fromBuffer(cur); err != nil {
 				return err
@@ -362,7 +367,7 @@ func (q *queuePair) serveReadData(f *frame) error {
 	}
 	cur := soft.CursorOfSend(slot)
 	q.in.guard.on = false
-	if err := q.payload(&cur); err != nil {
+	if err := q.in.payload(&cur); err != nil {
 		return err
 	}
 	q.hold()

@@ -254,7 +254,7 @@ func (q *queuePair) addRequestLocked(kind frameKind, s *soft.SendSlot) {
 	if kind.consumes() {
 		q.used++
 	}
-	q.takeTurnLocked()
+	q.talk.request(q.dev.cfg.answerDelay)
 	if q.rnrOn {
 		q.rnrOn = false
 		q.rnrTimer.Stop()

@@ -95,7 +95,7 @@ func (b *bed) raw() net.Conn {
 	if err != nil {
 		b.t.Fatal(err)
 	}
-	if _, err := peer.greet(b.context(), conn, &remote); err != nil {
+	if _, err := peer.shake.greet(b.context(), conn, &remote, peer.advertise); err != nil {
 		b.t.Fatal(err)
 	}
 	if err := <-failed; err != nil {
@@ -231,14 +231,14 @@ func TestDialerMustKnowBothSecrets(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, name := range []token{peer.addr.token, {1, 2, 3}} {
+	for _, name := range []token{peer.shake.addr.token, {1, 2, 3}} {
 		thief := silent(t)
-		thief.addr.token = name // the dialer's name may be known, its secret is not
+		thief.shake.addr.token = name // the dialer's name may be known, its secret is not
 		conn, err := net.Dial("tcp", b.addr)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := thief.greet(b.context(), conn, &remote); err == nil {
+		if _, err := thief.shake.greet(b.context(), conn, &remote, thief.advertise); err == nil {
 			t.Error("connected without the secret")
 		}
 		_ = conn.Close()
