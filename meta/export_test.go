@@ -27,8 +27,32 @@ func (db *DB) Compact() error {
 	return nil
 }
 
+// Dir is the directory of the store.
+func (db *DB) Dir() string { return db.store.(*badgerStore).dir }
+
 // Tables is the number of badger's tables.
 func (db *DB) Tables() int { return len(db.store.(*badgerStore).db.Tables()) }
+
+// RawRead is a read of the store below a database, at its present version: also of one that is distrusted.
+type RawRead struct{ view kvView }
+
+// Raw begins a read; it must be closed.
+func (db *DB) Raw() RawRead { return RawRead{db.store.view(db.Index())} }
+
+// Get reads one key; nil if it is not there.
+func (r RawRead) Get(key string) ([]byte, error) { return r.view.get([]byte(key)) }
+
+// Scan calls fn with up to limit pairs that begin with prefix, from a key on.
+func (r RawRead) Scan(prefix, from string, limit int, fn func(key, value string)) error {
+	return snap{view: r.view}.each([]byte(prefix), []byte(from), func(key, value []byte) (bool, error) {
+		fn(string(key), string(value))
+		limit--
+		return limit > 0, nil
+	})
+}
+
+// Close ends the read.
+func (r RawRead) Close() { r.view.close() }
 
 // Forge changes the record of an inode behind apply's back.
 func (db *DB) Forge(ino Ino) {
