@@ -1,6 +1,7 @@
 package meta_test
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"math/rand/v2"
@@ -18,32 +19,68 @@ import (
 // harm changes a file in place, as a running node has it mapped: one bit flips, or a page becomes zero.
 func harm(t *testing.T, name string, rnd *rand.Rand) string {
 	t.Helper()
-	f, err := os.OpenFile(name, os.O_RDWR, 0)
+	raw, err := os.ReadFile(name)
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer f.Close()
-	info, err := f.Stat()
-	if err != nil {
-		t.Fatal(err)
-	}
-	at, n, what := rnd.Int64N(info.Size()), int64(1), "flipped"
+	at, n := rnd.IntN(len(raw)), 1
 	if rnd.IntN(3) == 0 {
-		at, n, what = at&^4095, min(4096, info.Size()-at&^4095), "zero"
+		at &^= 4095
+		n = min(4096, len(raw)-at)
 	}
-	b := make([]byte, n)
-	if _, err := f.ReadAt(b, at); err != nil {
-		t.Fatal(err)
+	return overwrite(t, name, raw, at, n, rnd)
+}
+
+// harmContent flips a bit in the middle of a file's content, which is all zero, in one of the tables.
+func harmContent(t *testing.T, tables []string, rnd *rand.Rand) string {
+	t.Helper()
+	const around = 100
+	for {
+		name := tables[rnd.IntN(len(tables))]
+		raw, err := os.ReadFile(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		at := around + rnd.IntN(len(raw)-2*around)
+		if len(bytes.Trim(raw[at-around:at+around], "\x00")) == 0 {
+			return overwrite(t, name, raw, at, 1, rnd)
+		}
 	}
+}
+
+// overwrite flips a bit of one byte of a file, or makes more bytes zero.
+func overwrite(t *testing.T, name string, raw []byte, at, n int, rnd *rand.Rand) string {
+	t.Helper()
+	part := raw[at : at+n]
 	if n == 1 {
-		b[0] ^= 1 << rnd.IntN(8)
+		part[0] ^= 1 << rnd.IntN(8)
 	} else {
-		clear(b)
+		clear(part)
 	}
-	if _, err := f.WriteAt(b, at); err != nil {
+	f, err := os.OpenFile(name, os.O_WRONLY, 0)
+	if err != nil {
 		t.Fatal(err)
 	}
-	return fmt.Sprintf("%s at %d of %d of %s", what, at, info.Size(), filepath.Base(name))
+	_, err = f.WriteAt(part, int64(at))
+	if err := errors.Join(err, f.Close()); err != nil {
+		t.Fatal(err)
+	}
+	return fmt.Sprintf("%d bytes at %d of %d of %s", n, at, len(raw), filepath.Base(name))
+}
+
+// openStill opens a copy of a database, which compacts nothing by itself.
+func openStill(t *testing.T, dir string) (db *meta.DB, tables []string) {
+	t.Helper()
+	db, err := meta.Open(copyDir(t, dir), small().Still())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { db.Close() })
+	tables, err = filepath.Glob(filepath.Join(db.Dir(), "*.sst"))
+	if err != nil || len(tables) < 3 {
+		t.Fatal(tables, err)
+	}
+	return db, tables
 }
 
 // told is what reads of a damaged store have answered.
@@ -113,27 +150,26 @@ func (a *told) readAll(db *meta.DB, keys []string, values map[string]string, rnd
 // Whatever bit of a table flips, and whatever page of it is lost, while the database is open: each answer is right or
 // an error that says damage. Also when a compaction has read the damaged table meanwhile.
 func TestDamageUnderAnOpenStore(t *testing.T) {
-	dir, twin := filled(t)
+	dir, twin := filledBy(t, 6)
 	keys, values := pairsOf(t, twin)
 	refused := 0
 	for seed := range uint64(24) {
 		rnd := rand.New(rand.NewPCG(seed, 1))
-		db := openSmall(t, copyDir(t, dir))
-		a := &told{t: t}
+		db, tables := openStill(t, dir)
+		a := &told{t: t, what: "whole"}
 		if seed%4 == 0 {
-			a.what = "whole"
 			a.readAll(db, keys, values, rnd)
 		}
-		tables, err := filepath.Glob(filepath.Join(db.Dir(), "*.sst"))
-		if err != nil || len(tables) < 3 {
-			t.Fatal(tables, err)
-		}
-		a.what = fmt.Sprintf("seed %d: %s", seed, harm(t, tables[rnd.IntN(len(tables))], rnd))
 		if seed%2 == 0 {
+			a.what = fmt.Sprintf("seed %d: compacted with %s", seed, harmContent(t, tables, rnd))
 			if err := db.Compact(); err != nil {
-				t.Logf("%s: compaction: %v", a.what, err)
+				t.Fatalf("%s: %v", a.what, err)
 			}
-			a.what += ", compacted"
+			if len(tables) == db.Tables() {
+				t.Fatalf("%s: nothing was compacted", a.what)
+			}
+		} else {
+			a.what = fmt.Sprintf("seed %d: %s", seed, harm(t, tables[rnd.IntN(len(tables))], rnd))
 		}
 		a.readAll(db, keys, values, rnd)
 		if a.refused > 0 {
@@ -164,11 +200,7 @@ func TestDamageStopsApply(t *testing.T) {
 	stopped := 0
 	for seed := range uint64(10) {
 		rnd := rand.New(rand.NewPCG(seed, 2))
-		db := openSmall(t, copyDir(t, dir))
-		tables, err := filepath.Glob(filepath.Join(db.Dir(), "*.sst"))
-		if err != nil || len(tables) < 3 {
-			t.Fatal(tables, err)
-		}
+		db, tables := openStill(t, dir)
 		for _, name := range tables {
 			for range 4 {
 				harm(t, name, rnd)
@@ -221,7 +253,7 @@ func TestFirstDamagedReadEndsTheUseOfTheState(t *testing.T) {
 	dir, _ := filled(t)
 	rnd := rand.New(rand.NewPCG(1, 3))
 	called := 0
-	opts := small()
+	opts := small().Still()
 	var db *meta.DB
 	opts.Damaged = func(state uint64, why error) {
 		called++

@@ -66,6 +66,9 @@ func badgerOptions(dir string, opts Options) badger.Options {
 		o.MemTableSize, o.BaseTableSize, o.ValueThreshold = opts.memTable, opts.memTable/4, opts.memTable/10
 		o.BaseLevelSize, o.ValueLogFileSize = opts.memTable, 4<<20
 	}
+	if opts.still {
+		o.NumCompactors = 0
+	}
 	return o
 }
 

@@ -23,6 +23,7 @@ type Options struct {
 	Damaged func(state uint64, why error)
 
 	memTable int64 // tests: bytes of a memtable, 0 = memTableBytes
+	still    bool  // tests: nothing is compacted but by Compact
 }
 
 // DB is the namespace of one node. Apply, Sync and Restore are called by one goroutine each; reads by any.
