@@ -54,3 +54,23 @@ func BenchmarkLookup(b *testing.B) {
 		}
 	})
 }
+
+// BenchmarkReadDir lists 100 entries of a large directory.
+func BenchmarkReadDir(b *testing.B) {
+	benchStores(b, func(b *testing.B, c *metatest.Cluster) {
+		dir := mkdir(c, meta.RootIno, "d")
+		const files = 30000
+		for i := range files {
+			c.Do(1, &meta.Create{Parent: dir, Name: fmt.Sprint("file", i), Kind: meta.KindFIFO, Mode: 0o644})
+		}
+		b.ReportAllocs()
+		i := 0
+		for b.Loop() {
+			list, err := c.DB.ReadDir(dir, fmt.Sprint("file", i*7919%9000), 100, meta.Lease{})
+			if err != nil || len(list) == 0 {
+				b.Fatal(err)
+			}
+			i++
+		}
+	})
+}

@@ -75,5 +75,5 @@ func eachRecord(v kvView, prefix []byte, mk func() record, fn func(record)) erro
 		}
 		fn(r)
 	}
-	return nil
+	return cur.sure()
 }

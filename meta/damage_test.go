@@ -21,13 +21,19 @@ func small() meta.Options { return meta.Options{ReserveBytes: -1}.WithMemTable(1
 // filled makes a closed database with tables, and its twin in memory.
 func filled(t *testing.T) (dir string, twin *meta.DB) {
 	t.Helper()
+	return filledBy(t, 3)
+}
+
+// filledBy makes a larger one in more rounds: from 6 on its tables are on several levels.
+func filledBy(t *testing.T, rounds int) (dir string, twin *meta.DB) {
+	t.Helper()
 	dir = t.TempDir()
 	db := openSmall(t, dir)
 	twin = meta.OpenMemory()
 	rec := newRecorder(twin)
 	c := metatest.Over(t, rec, 3)
 	rnd := rand.New(rand.NewPCG(9, 10))
-	for round := range 3 {
+	for round := range rounds {
 		churn(c, rnd, 200)
 		fill := mkdir(c, meta.RootIno, fmt.Sprint("fill", round))
 		c.Do(1, &meta.SetPolicy{Dir: fill, Policy: &meta.Policy{}})

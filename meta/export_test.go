@@ -15,6 +15,12 @@ func (o Options) WithMemTable(bytes int64) Options {
 	return o
 }
 
+// Still keeps badger from compacting by itself: over some damages it ends the process, see decision 030.
+func (o Options) Still() Options {
+	o.still = true
+	return o
+}
+
 // Compact flattens the tables of a database on disk and collects the value log.
 func (db *DB) Compact() error {
 	b := db.store.(*badgerStore).db
@@ -27,8 +33,32 @@ func (db *DB) Compact() error {
 	return nil
 }
 
+// Dir is the directory of the store.
+func (db *DB) Dir() string { return db.store.(*badgerStore).dir }
+
 // Tables is the number of badger's tables.
 func (db *DB) Tables() int { return len(db.store.(*badgerStore).db.Tables()) }
+
+// RawRead is a read of the store below a database, at its present version: also of one that is distrusted.
+type RawRead struct{ view kvView }
+
+// Raw begins a read; it must be closed.
+func (db *DB) Raw() RawRead { return RawRead{db.store.view(db.Index())} }
+
+// Get reads one key; nil if it is not there.
+func (r RawRead) Get(key string) ([]byte, error) { return r.view.get([]byte(key)) }
+
+// Scan calls fn with up to limit pairs that begin with prefix, from a key on.
+func (r RawRead) Scan(prefix, from string, limit int, fn func(key, value string)) error {
+	return snap{view: r.view}.each([]byte(prefix), []byte(from), func(key, value []byte) (bool, error) {
+		fn(string(key), string(value))
+		limit--
+		return limit > 0, nil
+	})
+}
+
+// Close ends the read.
+func (r RawRead) Close() { r.view.close() }
 
 // Forge changes the record of an inode behind apply's back.
 func (db *DB) Forge(ino Ino) {
@@ -59,6 +89,9 @@ func (db *DB) VerifyBesideCompaction() (gone int, err error) {
 		}
 		done = true
 		if err := db.Compact(); err != nil {
+			return err
+		}
+		if _, err := db.Inode(RootIno); err != nil { // the next read lets the merged tables go
 			return err
 		}
 		for _, t := range before {

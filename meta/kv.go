@@ -27,11 +27,14 @@ type kvView interface {
 	close()
 }
 
-// kvCursor stands before its first pair until next is called. At the end next is false, also when called again.
+// kvCursor stands before its first pair until next is called. At the end next is false, also when called again. What it
+// gave, and its end, is to be believed only when sure has returned nil after that.
 type kvCursor interface {
 	next() bool
 	key() []byte // valid until next
 	value() ([]byte, error)
+	// sure checks what next has given so far, and that nothing is missing there.
+	sure() error
 	close()
 }
 

@@ -1,6 +1,7 @@
 package meta
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -11,6 +12,7 @@ import (
 
 	"github.com/dgraph-io/badger/v4"
 	"github.com/dgraph-io/badger/v4/options"
+	"github.com/dgraph-io/badger/v4/y"
 
 	"github.com/rdmcfs/rdmcfs/internal/durable"
 )
@@ -37,6 +39,7 @@ type badgerStore struct {
 	db     *badger.DB
 	dir    string
 	marker *marker
+	live   *liveTables
 }
 
 func badgerOptions(dir string, opts Options) badger.Options {
@@ -63,6 +66,9 @@ func badgerOptions(dir string, opts Options) badger.Options {
 		o.MemTableSize, o.BaseTableSize, o.ValueThreshold = opts.memTable, opts.memTable/4, opts.memTable/10
 		o.BaseLevelSize, o.ValueLogFileSize = opts.memTable, 4<<20
 	}
+	if opts.still {
+		o.NumCompactors = 0
+	}
 	return o
 }
 
@@ -85,7 +91,7 @@ func openBadger(dir string, opts Options) (*badgerStore, uint64, error) {
 	if err != nil {
 		return nil, 0, fmt.Errorf("meta: open %s: %w", dir, asDamage("open", err))
 	}
-	s := &badgerStore{db: db, dir: dir}
+	s := &badgerStore{db: db, dir: dir, live: &liveTables{db: db, dir: dir}}
 	index, err := s.begin()
 	if err != nil {
 		return nil, 0, errors.Join(fmt.Errorf("meta: open %s: %w", dir, err), db.Close())
@@ -138,7 +144,9 @@ func (s *badgerStore) begin() (uint64, error) {
 func stamp(index uint64) uint64 { return index + 1 }
 
 func (s *badgerStore) view(index uint64) kvView {
-	return badgerView{s.db.NewTransactionAt(stamp(index), false)}
+	v := &badgerView{txn: s.db.NewTransactionAt(stamp(index), false), live: s.live, ts: stamp(index)}
+	v.set, v.err = s.live.use()
+	return v
 }
 
 // commit writes one version. A large one takes several of badger's transactions; that is safe, since nobody reads the
@@ -195,51 +203,182 @@ func (s *badgerStore) keepFrom(index uint64) { s.db.SetDiscardTs(stamp(index)) }
 
 func (s *badgerStore) beyond(index uint64) bool { return s.db.MaxVersion() > stamp(index) }
 
-func (s *badgerStore) close() error { return errors.Join(s.db.Close(), s.marker.close()) }
-
-type badgerView struct{ txn *badger.Txn }
-
-func (v badgerView) get(key []byte) ([]byte, error) {
-	item, err := v.txn.Get(key)
-	if errors.Is(err, badger.ErrKeyNotFound) {
-		return nil, nil
+func (s *badgerStore) close() error {
+	err := s.db.Close()
+	left := s.live.closed()
+	if errors.Is(left, ErrDamaged) {
+		left = errors.Join(left, durable.WriteFile(filepath.Join(s.dir, distrustName), []byte(left.Error())))
 	}
+	return errors.Join(err, left, s.marker.close())
+}
+
+// badgerView confirms what badger says, see liveTables.
+type badgerView struct {
+	txn  *badger.Txn
+	live *liveTables
+	set  *tableSet
+	err  error // why there is no set
+	ts   uint64
+}
+
+func (v *badgerView) get(key []byte) (value []byte, err error) {
+	if v.err != nil {
+		return nil, v.err
+	}
+	err = contained("read", func() error {
+		if err := v.set.with(key, key, (*tableFile).checkRoot); err != nil {
+			return err
+		}
+		item, err := v.txn.Get(key)
+		if errors.Is(err, badger.ErrKeyNotFound) {
+			return v.confirm(key, 0)
+		}
+		if err != nil {
+			return err
+		}
+		if value, err = item.ValueCopy(nil); err != nil {
+			return err
+		}
+		return v.confirm(key, item.Version())
+	})
 	if err != nil {
-		return nil, err
+		return nil, asDamage("read", err)
 	}
-	return item.ValueCopy(nil)
+	return value, nil
 }
 
-func (v badgerView) scan(prefix, from []byte) kvCursor {
-	it := v.txn.NewIterator(badger.IteratorOptions{Prefix: prefix})
-	it.Seek(from)
-	return &badgerCursor{it: it, prefix: prefix}
+// confirm fails if the tables have a newer version of a key than badger has found, or one where badger has found none,
+// 0. What is newer than the tables is in memory.
+func (v *badgerView) confirm(key []byte, found uint64) error {
+	version, deleted, err := v.set.newest(y.KeyWithTs(key, v.ts))
+	if err != nil || version <= found || found == 0 && (deleted || v.deletedSince(key, version)) {
+		return err
+	}
+	return damagef("badger has version %d of key %x, its tables have version %d", found, key, version)
 }
 
-func (v badgerView) close() { v.txn.Discard() }
+// deletedSince reports whether badger knows that a key was deleted after a version.
+func (v *badgerView) deletedSince(key []byte, version uint64) bool {
+	it := v.txn.NewKeyIterator(key, badger.IteratorOptions{})
+	defer it.Close()
+	it.Rewind()
+	return it.Valid() && it.Item().Version() > version
+}
+
+func (v *badgerView) scan(prefix, from []byte) kvCursor {
+	c := &badgerCursor{live: v.live, prefix: prefix, from: from, until: after(prefix), err: v.err}
+	c.contained(func() error {
+		c.it = v.txn.NewIterator(badger.IteratorOptions{Prefix: prefix})
+		if err := v.catchUp(c); err != nil {
+			return err
+		}
+		if err := c.set.with(from, c.until, (*tableFile).checkRoot); err != nil {
+			return err
+		}
+		c.it.Seek(from)
+		return nil
+	})
+	return c
+}
+
+// catchUp gives a cursor the set of the tables that its iterator reads. After a compaction, the iterator is made again.
+func (v *badgerView) catchUp(c *badgerCursor) (err error) {
+	for v.live.shape() != v.set.shape {
+		c.it.Close()
+		c.it = nil
+		next, err := v.live.use()
+		if err != nil {
+			return err
+		}
+		v.live.release(v.set)
+		v.set = next
+		c.it = v.txn.NewIterator(badger.IteratorOptions{Prefix: c.prefix})
+	}
+	c.set = v.live.keep(v.set)
+	return nil
+}
+
+// after is the first key after all that begin with a prefix, nil if there is none.
+func after(prefix []byte) []byte {
+	end := bytes.TrimRight(prefix, "\xff")
+	if len(end) == 0 {
+		return nil
+	}
+	end = bytes.Clone(end)
+	end[len(end)-1]++
+	return end
+}
+
+func (v *badgerView) close() {
+	v.txn.Discard()
+	if v.set != nil {
+		v.live.release(v.set)
+	}
+}
 
 type badgerCursor struct {
+	live    *liveTables
+	set     *tableSet // what it reads
 	it      *badger.Iterator
 	prefix  []byte
+	from    []byte // all before is confirmed
+	until   []byte // the end; nil is the end of all
 	started bool
-	ended   bool // badger's iterator must not be moved past its end
+	ended   bool  // badger's iterator must not be moved past its end
+	err     error // nothing can be read any more
+
+	sureOfEnd bool
+}
+
+// contained calls do unless that has failed before.
+func (c *badgerCursor) contained(do func() error) {
+	if c.err == nil {
+		c.err = contained("scan", do)
+	}
 }
 
 func (c *badgerCursor) next() bool {
 	if c.ended {
 		return false
 	}
-	if c.started {
-		c.it.Next()
-	}
-	c.started = true
-	c.ended = !c.it.ValidForPrefix(c.prefix)
-	return !c.ended
+	c.contained(func() error {
+		if c.started {
+			c.it.Next()
+		}
+		c.started = true
+		c.ended = !c.it.ValidForPrefix(c.prefix)
+		return nil
+	})
+	return !c.ended && c.err == nil
 }
 
 func (c *badgerCursor) key() []byte            { return c.it.Item().Key() }
 func (c *badgerCursor) value() ([]byte, error) { return c.it.Item().ValueCopy(nil) }
-func (c *badgerCursor) close()                 { c.it.Close() }
+
+func (c *badgerCursor) sure() error {
+	c.contained(func() error {
+		if !c.started || c.sureOfEnd {
+			return nil
+		}
+		to := c.until
+		if !c.ended {
+			to = bytes.Clone(c.key())
+		}
+		err := c.set.with(c.from, to, func(f *tableFile) error { return f.check(c.from, to) })
+		c.from, c.sureOfEnd = to, c.ended
+		return err
+	})
+	return c.err
+}
+
+func (c *badgerCursor) close() {
+	if c.it != nil {
+		_ = contained("scan", func() error { c.it.Close(); return nil })
+	}
+	if c.set != nil {
+		c.live.release(c.set)
+	}
+}
 
 // badgerLog passes badger's messages on; its chatter is debugging.
 type badgerLog struct{ log *slog.Logger }

@@ -141,6 +141,7 @@ func (c *memoryCursor) next() bool {
 
 func (c *memoryCursor) key() []byte            { return []byte(c.at.key) }
 func (c *memoryCursor) value() ([]byte, error) { return c.at.value, nil }
+func (c *memoryCursor) sure() error            { return nil }
 func (c *memoryCursor) close()                 {}
 
 // treap is an immutable node of a search tree, balanced by pseudo-random priorities.

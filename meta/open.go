@@ -18,7 +18,12 @@ type Options struct {
 	// DefaultReserveBytes, below 0 none.
 	ReserveBytes int64
 
+	// Damaged is called once or more, by a goroutine that reads, when a read has met damage in a state. It is to end the
+	// use of the state, see Distrust, which is done for it if it is nil. It must not read the database.
+	Damaged func(state uint64, why error)
+
 	memTable int64 // tests: bytes of a memtable, 0 = memTableBytes
+	still    bool  // tests: nothing is compacted but by Compact
 }
 
 // DB is the namespace of one node. Apply, Sync and Restore are called by one goroutine each; reads by any.
@@ -236,8 +241,7 @@ func (db *DB) apply(index uint64, now int64, size int, run func(*tx) Result) (Re
 	t.head.Index = index
 	t.head.Time = max(cur.head.Time, now)
 	t.now = t.head.Time
-	res := run(t)
-	writes := t.finish()
+	res, writes := t.complete(run)
 	if t.err != nil {
 		return Result{}, nil, fmt.Errorf("meta: apply entry %d: %w", index, asDamage("records", t.err))
 	}

@@ -1,6 +1,7 @@
 package meta
 
 import (
+	"errors"
 	"fmt"
 	"sort"
 )
@@ -14,13 +15,20 @@ type snap struct {
 // read runs fn over the applied version. If the store drops that version meanwhile, fn runs again over a later one: so
 // it must only set its results.
 func (db *DB) read(fn func(s snap) error) error {
+	state, err := db.tryRead(fn)
+	db.metDamage(state, err)
+	return err
+}
+
+// tryRead is read, and returns the number of the state that was read, 0 if none was.
+func (db *DB) tryRead(fn func(s snap) error) (state uint64, err error) {
 	db.life.RLock()
 	defer db.life.RUnlock()
 	if db.closed {
-		return ErrClosed
+		return 0, ErrClosed
 	}
 	if err := db.Distrusted(); err != nil {
-		return err
+		return 0, err
 	}
 	for {
 		v := db.cur.Load()
@@ -28,8 +36,19 @@ func (db *DB) read(fn func(s snap) error) error {
 		err := fn(snap{view, v})
 		view.close()
 		if v.head.Index >= db.oldest.Load() {
-			return err
+			return db.State(), err
 		}
+	}
+}
+
+// metDamage ends the use of a state if err says that a read of it has met damage. No lock is held.
+func (db *DB) metDamage(state uint64, err error) {
+	switch {
+	case state == 0 || !errors.Is(err, ErrDamaged):
+	case db.opts.Damaged != nil:
+		db.opts.Damaged(state, err)
+	default:
+		db.Distrust(state, err)
 	}
 }
 
@@ -48,9 +67,14 @@ func (s snap) load(key []byte, r record) error {
 }
 
 // each calls fn with the pairs from `from` up to the end of prefix until it returns false.
-func (s snap) each(prefix, from []byte, fn func(key, value []byte) (bool, error)) error {
+func (s snap) each(prefix, from []byte, fn func(key, value []byte) (bool, error)) (err error) {
 	cur := s.view.scan(prefix, from)
-	defer cur.close()
+	defer func() {
+		if serr := cur.sure(); serr != nil {
+			err = fmt.Errorf("meta: scan keys %x from %x: %w", prefix, from, serr) // more than what fn makes of half of them
+		}
+		cur.close()
+	}()
 	for cur.next() {
 		value, err := cur.value()
 		if err != nil {

@@ -89,17 +89,24 @@ func (db *DB) Snapshot() (io.ReadCloser, uint64, error) {
 
 // Read gives out the next bytes.
 func (s *snapshot) Read(p []byte) (int, error) {
+	n, state, err := s.read(p)
+	s.db.metDamage(state, err)
+	return n, err
+}
+
+// read is Read, and returns the number of the state that it read.
+func (s *snapshot) read(p []byte) (n int, state uint64, err error) {
 	s.db.life.RLock()
 	defer s.db.life.RUnlock()
 	if len(s.buf) == 0 && s.err == nil {
 		s.err = s.frame()
 	}
 	if len(s.buf) == 0 {
-		return 0, s.err
+		return 0, s.db.State(), s.err
 	}
-	n := copy(p, s.buf)
+	n = copy(p, s.buf)
 	s.buf = s.buf[n:]
-	return n, nil
+	return n, 0, nil
 }
 
 // frame fills buf with the next frame.
@@ -119,6 +126,9 @@ func (s *snapshot) frame() error {
 		w := kvWrite{s.cur.key(), value}
 		w.code(c)
 		s.count++
+	}
+	if err := s.cur.sure(); err != nil {
+		return fmt.Errorf("meta: snapshot: %w", err)
 	}
 	head := frameHead{length: uint32(len(c.Written()) - frameHeadBytes)}
 	if head.length == 0 {

@@ -85,7 +85,12 @@ func (t *tx) scanFrom(prefix, from []byte, fn func(key, value []byte) bool) {
 		added = added[1:]
 	}
 	cur := t.view.scan(prefix, from)
-	defer cur.close()
+	defer func() {
+		if err := cur.sure(); err != nil {
+			t.fail(fmt.Errorf("meta: scan keys %x from %x: %w", prefix, from, err))
+		}
+		cur.close()
+	}()
 	for cur.next() {
 		key := append([]byte(nil), cur.key()...)
 		for len(added) > 0 && bytes.Compare(added[0].key, key) < 0 {
@@ -135,6 +140,18 @@ func (t *tx) undo(h head, cl *cluster) {
 	for _, p := range t.pairs {
 		p.now = p.old
 	}
+}
+
+// complete runs an entry and lists its changes, unless it has failed: what could not be read looks as if it was not
+// there, and an operation may panic over that.
+func (t *tx) complete(run func(*tx) Result) (res Result, writes []kvWrite) {
+	defer func() {
+		if t.err != nil {
+			recover()
+		}
+	}()
+	res = run(t)
+	return res, t.finish()
 }
 
 // finish writes the records kept decoded, updates the digest, and lists the changes in key order.

@@ -3,8 +3,11 @@ package meta
 import (
 	"bytes"
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
+	"hash/crc32"
+	"math"
 	"os"
 	"path/filepath"
 	"runtime/debug"
@@ -16,11 +19,9 @@ import (
 	"github.com/dgraph-io/badger/v4"
 	"github.com/dgraph-io/badger/v4/pb"
 	"github.com/dgraph-io/badger/v4/table"
-	"github.com/dgraph-io/badger/v4/y"
 	"github.com/dgraph-io/ristretto/v2/z"
 	"google.golang.org/protobuf/proto"
 
-	"github.com/rdmcfs/rdmcfs/internal/coder"
 	"github.com/rdmcfs/rdmcfs/internal/durable"
 )
 
@@ -36,23 +37,28 @@ func damagef(format string, args ...any) error {
 // A read that meets a damaged block finds nothing, without an error, and a compaction leaves out the rest of the
 // table. So all tables are checked here before badger opens them, and again from time to time.
 
-// verifyStore checks the manifest and all tables that it names. It is called while badger has the store closed.
-func verifyStore(dir string) error {
+// readManifest reads which tables a store has. There are none in a new store.
+func readManifest(dir string) (m badger.Manifest, err error) {
 	f, err := os.Open(filepath.Join(dir, badger.ManifestFilename))
 	if errors.Is(err, os.ErrNotExist) {
-		return nil // a new store
+		return m, nil
 	}
 	if err != nil {
-		return err
+		return m, err
 	}
 	defer f.Close()
-	var m badger.Manifest
 	err = contained("manifest", func() (err error) {
 		m, _, err = badger.ReplayManifestFile(f, 0, badgerOptions(dir, Options{}))
 		return err
 	})
+	return m, asDamage("manifest", err)
+}
+
+// verifyStore checks the manifest and all tables that it names. It is called while badger has the store closed.
+func verifyStore(dir string) error {
+	m, err := readManifest(dir)
 	if err != nil {
-		return asDamage("manifest", err)
+		return err
 	}
 	for id := range m.Tables {
 		name := table.NewFilename(id, dir)
@@ -78,7 +84,7 @@ func verifyTable(name string) error {
 	defer file.Close(-1) // as long as it is
 	base := filepath.Base(name)
 	return contained(base, func() error {
-		if err := verifyFooter(file.Data); err != nil {
+		if _, _, err := findIndex(file.Data); err != nil {
 			return damagef("table %s: %v", base, err)
 		}
 		t, err := table.OpenTable(file, table.Options{ReadOnly: true})
@@ -91,33 +97,33 @@ func verifyTable(name string) error {
 
 var errFooter = errors.New("the index is damaged")
 
-// verifyFooter checks a table's index, from its end: index | its length, 4 bytes | checksum | its length, 4 bytes.
-// Badger exits where lengths make no sense.
-func verifyFooter(b []byte) error {
-	cut := func(n int) (part []byte) {
-		if n < 0 || n > len(b) {
-			n = len(b)
-		}
-		part, b = b[len(b)-n:], b[:len(b)-n]
-		return part
+// findIndex finds a table's index and checks it: index | its length, 4 bytes | checksum | its length, 4 bytes. Badger
+// exits where lengths make no sense.
+func findIndex(b []byte) (from, to int, err error) {
+	b, sum, ok := cutSum(b)
+	if !ok || len(b) < 4 {
+		return 0, 0, errFooter
 	}
-	cutLength := func() int {
-		var length uint32
-		c := coder.Reader(cut(4), coder.Big)
-		if c.U32(&length); c.Finish() != nil {
-			return -1
-		}
-		return int(length)
+	to = len(b) - 4
+	from = to - int(binary.BigEndian.Uint32(b[to:]))
+	if from < 0 || crc32.Checksum(b[from:to], castagnoli) != sum {
+		return 0, 0, errFooter
 	}
+	return from, to, nil
+}
+
+// cutSum cuts a checksum and its length, 4 bytes, off the end.
+func cutSum(b []byte) (rest []byte, sum uint32, ok bool) {
+	if len(b) < 4 {
+		return nil, 0, false
+	}
+	b, length := b[:len(b)-4], int(binary.BigEndian.Uint32(b[len(b)-4:]))
 	var want pb.Checksum
-	if n := cutLength(); n < 0 || n > len(b) || proto.Unmarshal(cut(n), &want) != nil {
-		return errFooter
+	if length > len(b) || proto.Unmarshal(b[len(b)-length:], &want) != nil || want.Algo != pb.Checksum_CRC32C ||
+		want.Sum > math.MaxUint32 {
+		return nil, 0, false
 	}
-	n := cutLength()
-	if n < 0 || n > len(b) || want.Algo != pb.Checksum_CRC32C || y.VerifyChecksum(cut(n), &want) != nil {
-		return errFooter
-	}
-	return nil
+	return b[:len(b)-length], uint32(want.Sum), true
 }
 
 // contained turns a panic over damaged bytes into an error, also where they can't be read from the disk at all.

@@ -294,6 +294,9 @@ func (n *node) openLog() error {
 		return err
 	}
 	n.raft.node.Store(raft)
+	if why := n.db.Distrusted(); why != nil { // a read has met damage before
+		n.health.replace(why)
+	}
 	n.closer.add(raft.Close)
 	raft.SetVisible(n.db.Index())
 	return nil

@@ -27,7 +27,8 @@ func (n *node) openDB() (damaged *rebuilding, err error) {
 	if n.id.Recovering {
 		return nil, fmt.Errorf("node: %w", ErrHalfRecovered)
 	}
-	dir, opts := n.dir.path("state"), meta.Options{Log: n.log}
+	damagedByRead := func(state uint64, why error) { n.health.distrust(state, why) } // nothing is read before there is one
+	dir, opts := n.dir.path("state"), meta.Options{Log: n.log, Damaged: damagedByRead}
 	n.db, err = n.cfg.Host.openState(dir, opts)
 	if !errors.Is(err, meta.ErrDamaged) {
 		if err == nil && n.db.Index() > 0 && n.db.Generation() != n.id.Generation {

@@ -44,6 +44,11 @@ func (h *stateHealth) distrust(state uint64, why error) {
 	r.say("taking the state of another node")
 	h.rebuilding.Store(r)
 	h.log.Error("the state is wrong: this node serves nothing until it has taken another node's", "err", why)
+	h.replace(why)
+}
+
+// replace lets the log take another node's state, if it is open.
+func (h *stateHealth) replace(why error) {
 	if raft, err := h.raft.get(); err == nil {
 		raft.Rebuild(fmt.Errorf("%w: %w", consensus.ErrStateWrong, why))
 	}
