@@ -18,7 +18,9 @@ import (
 func TestJudge(t *testing.T) {
 	good, bad, other := [16]byte{1}, [16]byte{2}, [16]byte{3}
 	three, five := []meta.NodeID{1, 2, 3}, []meta.NodeID{1, 2, 3, 4, 5}
-	say := func(node meta.NodeID, digest [16]byte) digestAnswer { return digestAnswer{node: node, digest: digest, whole: true} }
+	say := func(node meta.NodeID, digest [16]byte) digestAnswer {
+		return digestAnswer{node: node, digest: digest, whole: true}
+	}
 	for _, c := range []struct {
 		name    string
 		own     [16]byte
@@ -172,7 +174,9 @@ func TestSplitHoldsChangesBack(t *testing.T) {
 	own, other := [16]byte{1}, [16]byte{2}
 	in, out := func(meta.NodeID) bool { return true }, func(meta.NodeID) bool { return false }
 	for name, end := range map[string]func(s *splitState){
-		"it agrees":   func(s *splitState) { s.record(agrees, 0, own, []digestAnswer{{node: 2, digest: own, whole: false}}, in) },
+		"it agrees": func(s *splitState) {
+			s.record(agrees, 0, own, []digestAnswer{{node: 2, digest: own, whole: false}}, in)
+		},
 		"it is out":   func(s *splitState) { s.record(agrees, 0, own, nil, out) },
 		"it is wrong": func(s *splitState) { s.record(agrees, 0, own, []digestAnswer{{node: 2, digest: own, whole: true}}, in) },
 	} {
