@@ -121,8 +121,8 @@ func keepsText(keeps, of ID) string {
 
 // againText says how a node gives up its own history for that of another one.
 func againText(again, stays ID) string {
-	return fmt.Sprintf("copy what only node %[1]d shows out of its mount; then stop it, run 'rdmcfs evict' for it on node "+
-		"%[2]d, and join it again with an empty data directory", again>>32, stays>>32)
+	return fmt.Sprintf("copy what only node %[1]d shows out of its mount; then stop it, run 'rdmcfs evict' for it on "+
+		"node %[2]d, and join it again with an empty data directory", again>>32, stays>>32)
 }
 
 // ofVoter notes that another member of raft has a different history, and returns what to tell it now and then.

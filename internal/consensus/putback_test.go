@@ -115,8 +115,8 @@ func TestVoterPutBackDoesNotElect(t *testing.T) {
 const settled = time.Second
 
 // A voter is put back, and elects with one that was away before and knows nothing of what was lost. They go on. The
-// third, which has all that was acknowledged before, keeps its state: it takes nothing of theirs, also when their log is
-// longer than its own, and after restarts. It says so, and so does the leader.
+// third, which has all that was acknowledged before, keeps its state: it takes nothing of theirs, also when their log
+// is longer than its own, and after restarts. It says so, and so does the leader.
 func TestSoundVoterKeepsItsHistory(t *testing.T) {
 	for _, more := range []int{5, 60} {
 		t.Run(fmt.Sprint(more), func(t *testing.T) { soundVoterKeepsItsHistory(t, more) })

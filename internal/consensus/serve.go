@@ -111,7 +111,7 @@ func (n *Node) servePeer(s *stream) error {
 		case frameReports:
 			err = n.reporter.take(body)
 		case frameMarks:
-			err = n.marksFrame(s, body)
+			err = n.loop.marksFrame(s, body)
 		case frameDiverged:
 			n.histories.note(s.peer, whyText(body))
 		case frameRequest:
@@ -151,15 +151,15 @@ func (n *Node) raftFrame(s *stream, body []byte) error {
 	return nil
 }
 
-// marksFrame takes what a member knows of the members.
-func (n *Node) marksFrame(s *stream, body []byte) error {
+// marksFrame takes what a member knows of the members. It may be called by any goroutine.
+func (rl *raftLoop) marksFrame(s *stream, body []byte) error {
 	marks, err := decode[markList](body)
 	if err != nil {
 		return err
 	}
-	n.box.event(func() {
-		if c := n.loop.core; c != nil {
-			n.loop.stepped(c.TakeMarks(s.peer, marks.term, marks.list))
+	rl.n.box.event(func() {
+		if c := rl.core; c != nil {
+			rl.stepped(c.TakeMarks(s.peer, marks.term, marks.list))
 		}
 	})
 	return nil

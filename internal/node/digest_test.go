@@ -19,7 +19,12 @@ func TestJudge(t *testing.T) {
 	good, bad, other := [16]byte{1}, [16]byte{2}, [16]byte{3}
 	three, five := []meta.NodeID{1, 2, 3}, []meta.NodeID{1, 2, 3, 4, 5}
 	say := func(node meta.NodeID, digest [16]byte) digestAnswer {
-		return digestAnswer{node: node, digest: digest, whole: true}
+		return answerOf(node, digest, true)
+	}
+	forked := func(node meta.NodeID, digest [16]byte) digestAnswer {
+		a := say(node, digest)
+		a.forked = true
+		return a
 	}
 	for _, c := range []struct {
 		name    string
@@ -35,22 +40,26 @@ func TestJudge(t *testing.T) {
 		{"this leader is damaged, and one does not answer", bad, []digestAnswer{say(3, good)}, three, differs},
 		{"this observer is damaged", bad, []digestAnswer{say(1, good), say(2, good), say(4, good)}, three, outvoted},
 		{"many damaged observers", good, []digestAnswer{say(2, good), say(4, bad), say(5, bad), say(6, bad)}, three, differs},
-		{"they have not read their states", bad, []digestAnswer{{node: 2, digest: good, whole: false}, {node: 3, digest: good, whole: false}}, three, differs},
+		{"they have not read their states", bad, []digestAnswer{answerOf(2, good, false), answerOf(3, good, false)}, three,
+			differs},
 		{"they differ from each other", bad, []digestAnswer{say(2, good), say(3, other)}, three, differs},
 		{"two of five", good, []digestAnswer{say(2, bad), say(3, bad), say(4, good), say(5, good)}, five, differs},
 		{"three of five", bad, []digestAnswer{say(2, good), say(3, good), say(4, good), say(5, bad)}, five, outvoted},
 		{"one voter", bad, []digestAnswer{say(1, good)}, []meta.NodeID{1}, split},
-		{"one voter that has not read its state", bad, []digestAnswer{{node: 1, digest: good, whole: false}}, []meta.NodeID{1}, differs},
+		{"one voter that has not read its state", bad, []digestAnswer{answerOf(1, good, false)}, []meta.NodeID{1}, differs},
 		{"two of two voters", bad, []digestAnswer{say(1, good)}, []meta.NodeID{1, 2}, split},
-		{"two of another history", bad, []digestAnswer{{node: 2, digest: good, whole: true, forked: true},
-			{node: 3, digest: good, whole: true, forked: true}}, three, agrees},
-		{"a sound one and one that has not read its state", bad, []digestAnswer{say(1, good), {node: 3, digest: other, whole: false}},
+		{"two of another history", bad, []digestAnswer{forked(2, good), forked(3, good)}, three, agrees},
+		{"a sound one and one that has not read its state", bad, []digestAnswer{say(1, good), answerOf(3, other, false)},
 			[]meta.NodeID{1}, split},
 	} {
 		if got, _ := judge(c.own, c.answers, c.voters); got != c.want {
 			t.Errorf("%s: %d, want %d", c.name, got, c.want)
 		}
 	}
+}
+
+func answerOf(node meta.NodeID, digest [16]byte, whole bool) digestAnswer {
+	return digestAnswer{node: node, digest: digest, whole: whole}
 }
 
 func TestMarks(t *testing.T) {
@@ -175,19 +184,19 @@ func TestSplitHoldsChangesBack(t *testing.T) {
 	in, out := func(meta.NodeID) bool { return true }, func(meta.NodeID) bool { return false }
 	for name, end := range map[string]func(s *splitState){
 		"it agrees": func(s *splitState) {
-			s.record(agrees, 0, own, []digestAnswer{{node: 2, digest: own, whole: false}}, in)
+			s.record(agrees, 0, own, []digestAnswer{answerOf(2, own, false)}, in)
 		},
 		"it is out":   func(s *splitState) { s.record(agrees, 0, own, nil, out) },
-		"it is wrong": func(s *splitState) { s.record(agrees, 0, own, []digestAnswer{{node: 2, digest: own, whole: true}}, in) },
+		"it is wrong": func(s *splitState) { s.record(agrees, 0, own, []digestAnswer{answerOf(2, own, true)}, in) },
 	} {
 		s := &splitState{}
 		c := &cluster{db: meta.OpenMemory(), split: s}
-		s.record(differs, 2, own, []digestAnswer{{node: 2, digest: other, whole: false}}, in)
+		s.record(differs, 2, own, []digestAnswer{answerOf(2, other, false)}, in)
 		if err := c.unsound(); err != nil {
 			t.Errorf("%s: before both have read their states: %v", name, err)
 		}
-		s.record(split, 2, own, []digestAnswer{{node: 2, digest: other, whole: true}}, in)
-		s.record(agrees, 0, own, []digestAnswer{{node: 3, digest: own, whole: true}}, in)
+		s.record(split, 2, own, []digestAnswer{answerOf(2, other, true)}, in)
+		s.record(agrees, 0, own, []digestAnswer{answerOf(3, own, true)}, in)
 		if err := c.unsound(); !errors.Is(err, errSplit) {
 			t.Errorf("%s: while they differ: %v", name, err)
 		}

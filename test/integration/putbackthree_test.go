@@ -64,8 +64,8 @@ func (f *forked) shows(n *cluster.Node, kind string, count int) {
 	}
 }
 
-// A voter was put back to an older copy while all were stopped. Whatever leader there is, it does not come in again, and
-// it says why. Nothing is lost.
+// A voter was put back to an older copy while all were stopped. Whatever leader there is, it does not come in again,
+// and it says why. Nothing is lost.
 func TestVoterOfThreeIsPutBack(t *testing.T) {
 	t.Parallel()
 	f := newForked(t, false)
