@@ -155,7 +155,7 @@ type digests struct {
 type splitState struct{ with atomic.Uint32 }
 
 // errSplit says that two nodes differ.
-var errSplit = errors.New("the states of two nodes differ, and nothing is changed until one of them begins again: " +
+var errSplit = errors.New("the states of two nodes differ, and this node changes nothing until one of them begins again: " +
 	"see 'rdmcfs status'")
 
 // err is the reason why nothing may be changed now, or nil.
@@ -257,7 +257,7 @@ func forkedWords(self, with meta.NodeID, index uint64) string {
 
 // differWords says what to do about two nodes whose states differ while nobody can tell which is right. One of them has
 // to begin again: one that does not vote, else one that does not lead, since the others go on without it. held says
-// whether they take no changes meanwhile.
+// whether this node takes no changes meanwhile: what the other one does is for that one to say.
 func differWords(self, with, leader meta.NodeID, voters []meta.NodeID, index uint64, held bool) string {
 	stays, again := min(self, with), max(self, with)
 	rank := func(n meta.NodeID) (r int) {
@@ -276,7 +276,7 @@ func differWords(self, with, leader meta.NodeID, voters []meta.NodeID, index uin
 		"which is right: "+
 		"until this is mended, each may show names and versions that the other does not", stays, again, index)
 	if held {
-		text += ", and neither takes changes"
+		text += fmt.Sprintf(", and node %d takes no changes", self)
 	}
 	return text +
 		fmt.Sprintf(". Node %[1]d has to begin again: compare the mounts of both, copy away what only node %[1]d shows "+
