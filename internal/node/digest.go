@@ -155,8 +155,8 @@ type digests struct {
 type splitState struct{ with atomic.Uint32 }
 
 // errSplit says that two nodes differ.
-var errSplit = errors.New("the states of two nodes differ, and this node changes nothing until one of them begins again: " +
-	"see 'rdmcfs status'")
+var errSplit = errors.New("the states of two nodes differ, and this node changes nothing until one of them begins " +
+	"again: see 'rdmcfs status'")
 
 // err is the reason why nothing may be changed now, or nil.
 func (s *splitState) err() error {

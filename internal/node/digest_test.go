@@ -166,8 +166,8 @@ func TestDifferWords(t *testing.T) {
 	} {
 		held := len(c.voters) < 3
 		text := differWords(c.a, c.b, c.leader, c.voters, 9, held)
-		if text != strings.ReplaceAll(differWords(c.b, c.a, c.leader, c.voters, 9, held), fmt.Sprintf("node %d takes no", c.b),
-			fmt.Sprintf("node %d takes no", c.a)) {
+		other := differWords(c.b, c.a, c.leader, c.voters, 9, held)
+		if text != strings.ReplaceAll(other, fmt.Sprintf("node %d takes no", c.b), fmt.Sprintf("node %d takes no", c.a)) {
 			t.Errorf("%+v: the two nodes say different things", c)
 		}
 		if strings.Contains(text, fmt.Sprintf("and node %d takes no changes", c.a)) != held {
